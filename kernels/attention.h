@@ -1,0 +1,94 @@
+#ifndef FASTDECODE_KERNELS_ATTENTION_H_
+#define FASTDECODE_KERNELS_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/float_types.h"
+
+namespace fastdecode {
+
+inline constexpr int kPageTokens = 32;      // tokens of one page
+inline constexpr int kBlockTokens = 512;    // a block: the unit that yields one partial; cuts lie only at its multiples
+inline constexpr int kBlockPages = kBlockTokens / kPageTokens;
+
+// The attention of one layer group. head_dim is padded to a multiple of 16 (pad elements are zero in q, k and v).
+struct AttentionShape {
+  ElementType type = ElementType::kF32;     // of q, k, v, o rows and of the KV pages
+  int kv_heads = 0;
+  int group = 0;                            // query heads per KV head
+  int head_dim = 0;                         // padded, 16..256
+  float scale = 0;                          // applied to q·k, 1/sqrt(unpadded head_dim)
+  float soft_cap = 0;                       // cap*tanh(score/cap) if > 0
+  int sliding_window = 0;                   // positions that a query sees, its own included; 0 = all
+};
+
+// K and V of one page (32 tokens) of one layer, all KV heads: what lies where inside is the kernels' own business.
+// Nothing outside kernels/ looks into a page.
+size_t PageBytes(const AttentionShape& shape);
+
+// Writes K and V of `tokens` consecutive tokens into slots first_slot.. of one page, one KV head. When it writes slot 0
+// it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN.
+// k and v point at the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes on.
+struct AppendArgs {
+  std::byte* page;
+  int kv_head;
+  int first_slot;   // 0..31
+  int tokens;       // first_slot + tokens <= 32
+  const std::byte* k;
+  const std::byte* v;
+  size_t row_stride_bytes;
+};
+
+// Unnormalised attention over one block: for each (row, query head of the group): max m of the scores, sum l of
+// exp(score - m), and acc = sum of exp(score - m) * v. A (row, head) that sees no token of the block gets m = -inf,
+// l = 0, acc = 0. Index: r * group + g; acc is [rows * group][head_dim].
+struct Partial {
+  float* max;
+  float* sum;
+  float* acc;
+};
+
+// One block of one sequence's KV (one KV head) against `rows` query rows of that sequence.
+// Row r is the token at first_row_position + r; it sees positions p with p <= its own, and p > own - sliding_window.
+// Results depend only on (row's q, its position, the KV of the block): not on `rows`, threads or neighbours, bit for bit.
+struct AttendArgs {
+  const std::byte* layer_base;      // page p of this layer lies at layer_base + p * page_stride_bytes
+  size_t page_stride_bytes;
+  const uint32_t* page_ids;         // of this block, ceil(tokens / 32)
+  int kv_head;
+  int first_position;               // of the block's first token: a multiple of kBlockTokens
+  int tokens;                       // stored in this block, 1..kBlockTokens
+  const std::byte* q;               // [rows][group][head_dim], rows q_row_stride_bytes apart, already rotated
+  size_t q_row_stride_bytes;
+  int rows;                         // 1..kMaxAttendRows
+  int first_row_position;
+  Partial out;
+  std::byte* scratch;               // AttendScratchBytes(shape), 64-byte aligned, private to the thread
+};
+
+inline constexpr int kMaxAttendRows = 16;
+size_t AttendScratchBytes(const AttentionShape& shape);
+
+// Folds `from` into `into` (n = rows * group entries of head_dim). Partials of a row are folded in ascending block order
+// by whoever does it, so that the result is one fixed sequence of operations. Folding an empty partial changes no bit.
+using FoldFn = void (*)(const AttentionShape& shape, const Partial& into, const Partial& from, int n);
+
+// o[r][g] = acc / l in shape.type: rows o_row_stride_bytes apart, heads of the group contiguous. l = 0 gives zeros.
+using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int rows, std::byte* o,
+                          size_t o_row_stride_bytes);
+using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
+using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
+
+// The kernels of one ISA for one shape. Plain function pointers, chosen once at start.
+struct AttentionKernels {
+  const char* name = nullptr;       // such as "avx512-bf16"
+  AppendFn append = nullptr;
+  AttendFn attend = nullptr;
+  FoldFn fold = nullptr;
+  FinishFn finish = nullptr;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_ATTENTION_H_

@@ -1,0 +1,28 @@
+#ifndef FASTDECODE_KERNELS_ISA_H_
+#define FASTDECODE_KERNELS_ISA_H_
+
+#include <string>
+
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+
+namespace fastdecode {
+
+// Instruction sets, in ascending order of preference. kAvx2 (with FMA and F16C) is the least that is supported.
+enum class Isa { kNone, kAvx2, kAvx512, kAvx512Bf16 };
+
+// What this CPU and this kernel offer (CPUID and XGETBV). kNone: too old, the caller reports it.
+Isa DetectIsa();
+bool CpuHasAmxBf16();                               // reported, and used by oneDNN
+const char* IsaName(Isa isa);                       // "avx2", "avx512", "avx512bf16"
+bool ParseIsa(const std::string& name, Isa* isa);   // false: unknown name
+
+// The function tables. REQUIRES: isa <= DetectIsa(), and a shape as AttentionShape says.
+AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape);
+GemmKernels SelectGemm(Isa isa, ElementType type);
+ElementwiseKernels SelectElementwise(Isa isa, ElementType type);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_ISA_H_
