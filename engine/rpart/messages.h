@@ -1,0 +1,120 @@
+#ifndef FASTDECODE_ENGINE_RPART_MESSAGES_H_
+#define FASTDECODE_ENGINE_RPART_MESSAGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/attention.h"
+
+namespace fastdecode {
+
+// What engine and home agree on and say to each other over a link. All plain little-endian structs.
+
+// The R-Part's view of a model: agreed at connect, equal at both ends or the link is refused.
+struct RPartShape {
+  uint32_t layers = 0;
+  uint32_t kv_heads = 0;
+  uint32_t group = 0;
+  uint32_t head_dim = 0;           // padded to a multiple of 16
+  uint32_t element_type = 0;       // ElementType
+  float scale = 0;
+  float soft_cap = 0;
+  uint32_t sliding_window = 0;
+  uint32_t micro_batches = 0;      // K
+  uint32_t max_rows = 0;           // rows of one hop
+  uint32_t max_context = 0;        // tokens of one sequence
+
+  AttentionShape attention() const {
+    return {static_cast<ElementType>(element_type), static_cast<int>(kv_heads), static_cast<int>(group),
+            static_cast<int>(head_dim), scale, soft_cap, static_cast<int>(sliding_window)};
+  }
+  size_t element_bytes() const { return ElementBytes(static_cast<ElementType>(element_type)); }
+  uint32_t heads() const { return kv_heads * group; }
+  // A hop row: q [heads][head_dim], k [kv_heads][head_dim], v [kv_heads][head_dim], contiguous.
+  size_t hop_row_bytes() const { return (heads() + 2 * size_t{kv_heads}) * head_dim * element_bytes(); }
+  size_t k_offset_bytes() const { return heads() * size_t{head_dim} * element_bytes(); }
+  size_t v_offset_bytes() const { return k_offset_bytes() + kv_heads * size_t{head_dim} * element_bytes(); }
+  // A reply row: o [heads][head_dim].
+  size_t reply_row_bytes() const { return heads() * size_t{head_dim} * element_bytes(); }
+  friend bool operator==(const RPartShape&, const RPartShape&) = default;
+};
+static_assert(sizeof(RPartShape) == 44 && std::is_trivially_copyable_v<RPartShape>);
+
+// Control messages. Each starts with this word; sizes are exact.
+enum class ControlKind : uint32_t {
+  kRoster = 1,       // engine -> home: RosterMessage + entries
+  kRelease = 2,      // engine -> home: SequenceMessage; the sequence's pages are freed
+  kTruncate = 3,     // engine -> home: SequenceMessage; keeps the first `tokens` tokens
+  kFork = 4,         // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens
+  kFill = 5,         // engine -> home: SequenceMessage; `tokens` tokens of random KV (measuring only)
+  kIdle = 6,         // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park
+  kStatsRequest = 7, // engine -> home: IdleMessage
+  kStats = 8,        // home -> engine: StatsMessage, as answer; dropped if there is no room
+};
+
+// One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order.
+struct RosterEntry {
+  uint64_t sequence = 0;
+  uint64_t step_from = 0;          // the step that this entry holds from
+  uint32_t first_position = 0;     // of its first row at step_from
+  uint32_t query_tokens = 0;       // rows; > 1 holds for step_from alone
+};
+static_assert(sizeof(RosterEntry) == 24);
+// A one-row entry's position in a later step s is first_position + (s - step_from).
+
+struct RosterMessage {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kRoster);
+  uint32_t micro_batch = 0;
+  uint32_t version = 0;            // grows by one with each roster of this micro-batch, from 1
+  uint32_t entries = 0;            // RosterEntry[entries] follow; 0: no rows here
+};
+static_assert(sizeof(RosterMessage) == 16);
+
+struct SequenceMessage {
+  uint32_t kind = 0;               // kRelease, kTruncate, kFill
+  uint32_t tokens = 0;
+  uint64_t sequence = 0;
+};
+static_assert(sizeof(SequenceMessage) == 16);
+
+struct ForkMessage {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kFork);
+  uint32_t tokens = 0;
+  uint64_t sequence = 0;           // the existing one
+  uint64_t new_sequence = 0;
+};
+static_assert(sizeof(ForkMessage) == 24);
+
+struct IdleMessage {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kIdle);
+  uint32_t reserved = 0;
+};
+
+struct StatsMessage {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kStats);
+  uint32_t sequences = 0;
+  uint64_t pages_total = 0;
+  uint64_t pages_free = 0;
+  uint64_t hops = 0;
+  uint64_t busy_ns = 0;            // in hops, from seen to last thread finished
+  uint64_t kv_bytes_read = 0;      // stored KV bytes attended to
+};
+static_assert(sizeof(StatsMessage) == 48);
+
+// What a home tells the engine when a link is made.
+struct HomeDescription {
+  uint32_t version = 1;
+  int32_t node = -1;               // NUMA node (os index)
+  uint32_t threads = 0;
+  uint32_t reserved = 0;
+  uint64_t pages = 0;              // granted to this peer
+  uint64_t page_bytes = 0;         // of one page, all layers
+  char isa[16] = {};               // "avx512bf16"
+  char memory[48] = {};            // "3.0 GiB, 2 MiB pages (100 %), node 0 verified"
+};
+static_assert(sizeof(HomeDescription) == 96);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_RPART_MESSAGES_H_
