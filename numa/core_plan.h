@@ -1,0 +1,61 @@
+#ifndef FASTDECODE_NUMA_CORE_PLAN_H_
+#define FASTDECODE_NUMA_CORE_PLAN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "numa/core_reservation.h"
+#include "numa/topology.h"
+
+namespace fastdecode {
+
+// What the user said about cores, and what the process is. Values that are not given are chosen.
+struct CorePlanOptions {
+  std::string s_cores;           // --s-cores, as "0,2-5"; empty: choose
+  std::string r_cores;           // --r-cores, those of all homes together; empty: choose
+  int homes = 1;                 // logical homes in this process, over the NUMA nodes round robin; 0: none are here
+  int s_threads = 0;             // --s-threads; 0: choose
+  int r_threads = 0;             // --r-threads, of each home; 0: choose
+  bool s_part = true;            // whether this process runs an S-Part (a worker does not)
+  std::vector<int> taken_cores;  // reserved by other processes: avoided while there are others
+};
+
+// Which core every polling thread gets.
+struct CorePlan {
+  std::vector<int> s_cores;                  // entry i: the core of S thread i, whose first is the pipeline thread
+  std::vector<std::vector<int>> home_cores;  // [home][i]: the core of team thread i, whose first is the leader
+  std::vector<int> home_nodes;               // [home]: os_index of its NUMA node
+  // Some core has more than one polling thread (or another process's): all must poll with PollMode::kYield.
+  bool shared_cores = false;
+
+  // Every core of the plan once, ascending.
+  std::vector<int> AllCores() const;
+  // Lines for people: S cores, then one line a home.
+  std::string ToString() const;
+};
+
+// Defaults: one thread a physical core (hyperthreads only where cores are too few); S gets half of the first node's cores,
+// at least one; the homes on that node share the rest, the homes on other nodes have theirs whole. With no home here S
+// gets the whole first node. On two cores: S core 0, R core 1. Too few cores are shared, never an error.
+// Errors: InvalidArgument naming option, value and what is allowed; FailedPrecondition without any usable node.
+absl::StatusOr<CorePlan> PlanCores(const Topology& topology, const CorePlanOptions& options);
+
+// A plan and the reservation of its cores, made in one go, so that two processes that start together do not choose the
+// same. options.taken_cores is added to what is found reserved. Cores that others hold are in the plan only if named by
+// the user or if there were too few. `directory`: empty for the host's own, see CoreReservation.
+struct ReservedCorePlan {
+  CorePlan plan;
+  CoreReservation reservation;
+};
+absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, CorePlanOptions options,
+                                                     const std::string& directory = "");
+
+// Parses "0,2-5" into {0,2,3,4,5}, in the order written. `option` is named in errors. Errors: InvalidArgument for a syntax
+// error, a core named twice, or one that is not in `allowed`.
+absl::StatusOr<std::vector<int>> ParseCores(const std::string& option, const std::string& text,
+                                            const std::vector<int>& allowed);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_NUMA_CORE_PLAN_H_

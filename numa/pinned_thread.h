@@ -1,0 +1,44 @@
+#ifndef FASTDECODE_NUMA_PINNED_THREAD_H_
+#define FASTDECODE_NUMA_PINNED_THREAD_H_
+
+#include <pthread.h>
+
+#include <functional>
+#include <string>
+
+namespace fastdecode {
+
+// A thread that runs `body` on one core from its first instruction, so that what it touches first lies on that node.
+// Owns: the thread; destroying or assigning over a running one joins it first (the body must have been told to end).
+// Thread: one owner.
+class PinnedThread {
+ public:
+  PinnedThread() = default;
+
+  // `name`: what ps, top and gdb show, cut to the kernel's 15 characters. `core`: OS number of a PU, -1 for not pinned.
+  // A core that the process may not use leaves the thread unpinned, see pinned(). Aborts if the kernel has no threads left.
+  PinnedThread(std::string name, int core, std::function<void()> body);
+
+  PinnedThread(PinnedThread&& other) noexcept;
+  PinnedThread& operator=(PinnedThread&& other) noexcept;
+  ~PinnedThread() { Join(); }
+
+  // Waits for the body to return. Nothing to do if never started or already joined.
+  void Join();
+
+  bool joinable() const { return joinable_; }
+  // Whether the core asked for was obtained.
+  bool pinned() const { return pinned_; }
+
+ private:
+  pthread_t thread_ = {};
+  bool joinable_ = false;
+  bool pinned_ = false;
+};
+
+// Moves the calling thread to `core` and names it. False if the kernel refuses the core; the name is set anyway.
+bool PinCallingThread(const std::string& name, int core);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_NUMA_PINNED_THREAD_H_

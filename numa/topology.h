@@ -1,0 +1,58 @@
+#ifndef FASTDECODE_NUMA_TOPOLOGY_H_
+#define FASTDECODE_NUMA_TOPOLOGY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace fastdecode {
+
+// One NUMA node as this process may use it.
+struct NumaNode {
+  int os_index = 0;
+  // OS numbers of the PUs that this process may run on, one of each physical core first (in OS order), then the second
+  // hyperthread of each core, and so on. Empty: the node cannot be a home.
+  std::vector<int> cores;
+  int physical_cores = 0;       // how many leading entries of `cores` are on different physical cores
+  bool memory_allowed = false;  // by the process's cpuset
+  uint64_t memory_bytes = 0;    // installed
+  uint64_t free_bytes = 0;      // free now, counting file cache that the kernel would give up
+
+  bool UsableAsHome() const { return !cores.empty() && memory_allowed; }
+};
+
+// The machine as this process may use it: its CPU affinity and its cgroup's cpuset and memory limit are respected.
+// A plain value, right at the moment of Discover().
+struct Topology {
+  std::vector<NumaNode> nodes;      // by os_index, also those without allowed cores; each PU is in one node only
+  uint64_t memory_limit_bytes = 0;  // what this process may use at most: the machine's memory or its cgroup's limit
+  std::string cpu_model;
+
+  // Call it from a thread that has not been pinned yet: a pinned one sees only its own core.
+  // Errors: Internal if hwloc fails, FailedPrecondition if no allowed core is found.
+  static absl::StatusOr<Topology> Discover();
+
+  // As Discover(), for a machine that hwloc's synthetic description makes up ("numa:2 core:4 pu:2") and a process that may
+  // run on `allowed_cores` (empty: on all). For planning and tests.
+  static absl::StatusOr<Topology> Synthetic(const std::string& description, const std::vector<int>& allowed_cores);
+
+  // All allowed PUs, ascending.
+  std::vector<int> AllowedCores() const;
+  // Index into `nodes` of the node that holds this PU, -1 if none.
+  int NodeOfCore(int core) const;
+
+  // Several lines for people: the CPU, the limit, then one line a node.
+  std::string ToString() const;
+};
+
+// "0,2-5": the cores, sorted, as people write them; "none" if empty.
+std::string FormatCores(std::vector<int> cores);
+
+// "1.5 GiB".
+std::string FormatBytes(uint64_t bytes);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_NUMA_TOPOLOGY_H_
