@@ -1,0 +1,26 @@
+#include "kernels/cpu/avx2_ops.h"
+#include "kernels/cpu/gemm_kernels.h"
+#include "kernels/cpu/gemm_template.h"
+
+namespace fastdecode {
+namespace {
+
+struct Ops : Avx2Sums {
+  static constexpr ElementType kType = ElementType::kF32;
+  static constexpr int kParts = 1;
+  using Factor = __m256;
+
+  static Factor Weights(const std::byte* p, int) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
+  static Factor Inputs(const std::byte* p) {
+    float value;
+    __builtin_memcpy(&value, p, sizeof(value));
+    return _mm256_set1_ps(value);
+  }
+  static Vec MultiplyAdd(Factor weights, Factor inputs, Vec sum) { return _mm256_fmadd_ps(weights, inputs, sum); }
+};
+
+}  // namespace
+
+void Avx2F32Gemm(const GemmArgs& args) { Gemm<Ops>(args); }
+
+}  // namespace fastdecode

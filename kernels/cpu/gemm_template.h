@@ -1,0 +1,198 @@
+#ifndef FASTDECODE_KERNELS_CPU_GEMM_TEMPLATE_H_
+#define FASTDECODE_KERNELS_CPU_GEMM_TEMPLATE_H_
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/gemm.h"
+
+// The loops around one ISA's multiply-add. Included by exactly one kernel file per (ISA, type), each compiled with its own
+// flags: everything lies in an anonymous namespace, and nothing of the standard library is called, so that no function
+// built for a newer CPU can be merged with a baseline one by the linker.
+//
+// A panel is read as steps of 256 bytes: 64 columns of one k (f32) or of two adjacent k (bf16). A step of x is 4 bytes:
+// one f32 or two bf16. `Ops` supplies:
+//   Vec, kLanes                            vector of f32 sums, columns of the panel that it holds
+//   kParts                                 multiply-adds of one step: 1, or 2 if bf16 pairs are widened to f32
+//   kVecs(rows)                            vectors of a row that a tile of `rows` keeps in registers
+//   Zero(), Load(p), Store(p, v), LoadSome(p, n), StoreSome(p, n, v)
+//   Weights(p, part)                       weights of kLanes columns
+//   Inputs(p)                              x of one part of a step in every lane
+//   MultiplyAdd(weights, inputs, sum)
+//   WidenInputs(x, steps, out)             only if kParts = 2
+namespace fastdecode {
+namespace {
+
+constexpr int64_t kStepBytes = 256;
+constexpr int kMaxTileRows = 6;
+
+// Software prefetch into L2, this far ahead in the panels' ascending addresses.
+constexpr int64_t kPrefetchBytes = 16 * 1024;
+
+// Steps of one k block. Two row tiles or more read a block again: it stays in L2 (64 KiB). The sums go through y between
+// blocks, which leaves the chain of operations as it is.
+constexpr int64_t kBlockSteps = 256;
+
+// One block of k for a few rows and some columns of one panel.
+struct Tile {
+  const std::byte* x;           // first row's first step of the block
+  int64_t x_stride_bytes;
+  const std::byte* panel;       // first step of the block, first column
+  int64_t steps;
+  const std::byte* prefetch;    // first line to prefetch; then kStepBytes on at each step
+  float* y;
+  int64_t y_stride;
+  int64_t columns;              // to load and store, may exceed the tile's
+  bool first;                   // of the blocks: sums start at zero
+};
+
+template <class Ops, int kRows, int kVecs, int kPrefetchLines>
+void RunTile(const Tile& tile) {
+  typename Ops::Vec sums[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      const int64_t left = tile.columns - v * Ops::kLanes;
+      const float* y = tile.y + r * tile.y_stride + v * Ops::kLanes;
+      if (tile.first || left <= 0) {
+        sums[r][v] = Ops::Zero();
+      } else {
+        sums[r][v] = left >= Ops::kLanes ? Ops::Load(y) : Ops::LoadSome(y, left);
+      }
+    }
+  }
+  const std::byte* x = tile.x;
+  const std::byte* panel = tile.panel;
+  const std::byte* prefetch = tile.prefetch;
+  for (int64_t step = 0; step < tile.steps; ++step) {
+#pragma GCC unroll 4
+    for (int line = 0; line < kPrefetchLines; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(prefetch + line * 64), _MM_HINT_T1);
+    }
+#pragma GCC unroll 2
+    for (int part = 0; part < Ops::kParts; ++part) {
+      typename Ops::Factor weights[kVecs];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) weights[v] = Ops::Weights(panel + v * Ops::kLanes * 4, part);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const typename Ops::Factor inputs = Ops::Inputs(x + r * tile.x_stride_bytes + part * 4);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; ++v) sums[r][v] = Ops::MultiplyAdd(weights[v], inputs, sums[r][v]);
+      }
+    }
+    x += 4 * Ops::kParts;
+    panel += kStepBytes;
+    prefetch += kStepBytes;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      const int64_t left = tile.columns - v * Ops::kLanes;
+      float* y = tile.y + r * tile.y_stride + v * Ops::kLanes;
+      if (left >= Ops::kLanes) {
+        Ops::Store(y, sums[r][v]);
+      } else if (left > 0) {
+        Ops::StoreSome(y, left, sums[r][v]);
+      }
+    }
+  }
+}
+
+// All columns of the panel for kRows rows, in as many passes as the registers need. The lines to prefetch are shared out
+// over the passes.
+template <class Ops, int kRows, int kPrefetchLines>
+void RunRows(Tile tile) {
+  constexpr int kVecs = Ops::kVecs(kRows);
+  constexpr int kTileColumns = kVecs * Ops::kLanes;
+  constexpr int kPasses = kPanelColumns / kTileColumns;
+  constexpr int kLines = (kPrefetchLines + kPasses - 1) / kPasses;
+  for (int pass = 0; pass < kPasses && tile.columns > 0; ++pass) {
+    if (pass * kLines < kPrefetchLines) {
+      RunTile<Ops, kRows, kVecs, kLines>(tile);
+    } else {
+      RunTile<Ops, kRows, kVecs, 0>(tile);
+    }
+    tile.panel += kTileColumns * 4;
+    tile.prefetch += kLines * 64;
+    tile.y += kTileColumns;
+    tile.columns -= kTileColumns;
+  }
+}
+
+template <class Ops, int kPrefetchLines>
+void DispatchRows(int rows, const Tile& tile) {
+  switch (rows) {
+    case 1: return RunRows<Ops, 1, kPrefetchLines>(tile);
+    case 2: return RunRows<Ops, 2, kPrefetchLines>(tile);
+    case 3: return RunRows<Ops, 3, kPrefetchLines>(tile);
+    case 4: return RunRows<Ops, 4, kPrefetchLines>(tile);
+    case 5: return RunRows<Ops, 5, kPrefetchLines>(tile);
+    default: return RunRows<Ops, 6, kPrefetchLines>(tile);
+  }
+}
+
+template <class Ops>
+void RunWithPrefetch(int lines, int rows, const Tile& tile) {
+  switch (lines) {
+    case 0: return DispatchRows<Ops, 0>(rows, tile);
+    case 1: return DispatchRows<Ops, 1>(rows, tile);
+    case 2: return DispatchRows<Ops, 2>(rows, tile);
+    default: return DispatchRows<Ops, 4>(rows, tile);
+  }
+}
+
+// How many of a step's four lines each row tile prefetches. A core that needs up to about five cycles a line is faster
+// with every fourth line (the hardware fetches the rest), a slower one with every line; several tiles share the lines.
+inline int PrefetchLines(int rows, int tiles) {
+  if (tiles == 1) return rows <= 5 ? 1 : 4;
+  return tiles <= 3 ? 2 : 1;
+}
+
+template <class Ops>
+void Gemm(const GemmArgs& args) {
+  constexpr bool kBf16 = Ops::kType == ElementType::kBf16;
+  const int64_t steps = kBf16 ? (args.k + kPanelDepth - 1) / kPanelDepth * (kPanelDepth / 2) : args.k;
+  const int64_t x_stride_bytes = args.x_stride * (kBf16 ? 2 : 4);
+  const std::byte* x = static_cast<const std::byte*>(args.x);
+  const int tiles = (args.rows + kMaxTileRows - 1) / kMaxTileRows;
+  const int lines = PrefetchLines(args.rows, tiles);
+  for (int64_t column = 0; column < args.columns; column += kPanelColumns) {
+    const std::byte* panel = args.panels + column / kPanelColumns * steps * kStepBytes;
+    int64_t step = 0;
+    do {  // once even for k = 0, which writes zeros
+      const int64_t block_steps = steps - step < kBlockSteps ? steps - step : kBlockSteps;
+      const std::byte* block = panel + step * kStepBytes;
+      for (int t = 0; t < tiles; ++t) {
+        const int row = static_cast<int>(static_cast<int64_t>(args.rows) * t / tiles);
+        const int tile_rows = static_cast<int>(static_cast<int64_t>(args.rows) * (t + 1) / tiles) - row;
+        Tile tile = {.x = x + row * x_stride_bytes + step * 4,
+                     .x_stride_bytes = x_stride_bytes,
+                     .panel = block,
+                     .steps = block_steps,
+                     .prefetch = block + kPrefetchBytes + t * lines * 64,
+                     .y = args.y + row * args.y_stride + column,
+                     .y_stride = args.y_stride,
+                     .columns = args.columns - column,
+                     .first = step == 0};
+        [[maybe_unused]] alignas(64) float widened[Ops::kParts == 2 ? kMaxTileRows : 1][2 * kBlockSteps];
+        if constexpr (Ops::kParts == 2) {
+          for (int r = 0; r < tile_rows; ++r) Ops::WidenInputs(tile.x + r * x_stride_bytes, block_steps, widened[r]);
+          tile.x = reinterpret_cast<const std::byte*>(widened);
+          tile.x_stride_bytes = sizeof(widened[0]);
+        }
+        RunWithPrefetch<Ops>((t + 1) * lines <= 4 ? lines : 0, tile_rows, tile);
+      }
+      step += block_steps;
+    } while (step < steps);
+  }
+}
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_GEMM_TEMPLATE_H_
