@@ -1,0 +1,52 @@
+#include "engine/model/convert.h"
+
+#include <cstring>
+
+#include "kernels/float_types.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+namespace {
+
+// `data` may be unaligned, hence the memcpy (a plain load to the compiler).
+uint16_t Load16(const std::byte* data, int64_t index) {
+  uint16_t value;
+  std::memcpy(&value, data + index * 2, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+uint16_t ToF16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536 or more
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14: adding 0.5 leaves multiples of 2^-24 in the low bits, rounded to nearest even by the addition.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0x0fffu + (magnitude >> 13 & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
+}
+
+void ConvertToF32(const TensorView& tensor, int64_t first, int64_t count, float* out) {
+  FD_CHECK(first >= 0 && count >= 0 && first <= tensor.elements() - count, "the range lies inside the tensor");
+  if (count == 0) return;
+  const std::byte* data = tensor.data + first * DTypeBytes(tensor.dtype);
+  switch (tensor.dtype) {
+    case DType::kF32:
+      std::memcpy(out, data, static_cast<size_t>(count) * sizeof(float));
+      break;
+    case DType::kF16:
+      for (int64_t i = 0; i < count; ++i) out[i] = FromF16(Load16(data, i));
+      break;
+    case DType::kBf16:
+      for (int64_t i = 0; i < count; ++i) out[i] = FromBf16(Load16(data, i));
+      break;
+  }
+}
+
+}  // namespace fastdecode

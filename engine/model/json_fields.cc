@@ -1,0 +1,164 @@
+#include "engine/model/json_fields.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kNestingMax = 64;
+constexpr size_t kShownBytesMax = 80;
+
+// The deepest nesting of brackets outside of strings.
+int Nesting(std::string_view text) {
+  int depth = 0;
+  int deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      deepest = ++depth > deepest ? depth : deepest;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+// Reads `size` bytes, fewer if the file ends before.
+absl::StatusOr<std::string> ReadDescriptor(int fd, size_t size, const std::string& path) {
+  std::string text(size, '\0');
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = read(fd, text.data() + done, size - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot read"));
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  text.resize(done);
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t bytes_max) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open"));
+  absl::StatusOr<std::string> text;
+  struct stat info;
+  if (fstat(fd, &info) != 0) {
+    text = absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot stat"));
+  } else if (!S_ISREG(info.st_mode)) {
+    text = absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  } else if (info.st_size > bytes_max) {
+    text = absl::InvalidArgumentError(
+        absl::StrFormat("%s: size is %d bytes, expected at most %d", path, info.st_size, bytes_max));
+  } else {
+    text = ReadDescriptor(fd, static_cast<size_t>(info.st_size), path);
+  }
+  close(fd);
+  return text;
+}
+
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file) {
+  if (Nesting(text) > kNestingMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: not valid: nesting is %d deep, expected at most %d", file, Nesting(text), kNestingMax));
+  }
+  try {
+    nlohmann::json root = nlohmann::json::parse(text.begin(), text.end());
+    if (root.is_object()) return root;
+    return absl::InvalidArgumentError(absl::StrCat(file, ": content is ", ShowJson(root), ", expected a JSON object"));
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": not valid JSON: ", error.what()));
+  }
+}
+
+JsonFields::JsonFields(const nlohmann::json& object, std::string file, std::string prefix, absl::Status* error)
+    : object_(object), file_(std::move(file)), prefix_(std::move(prefix)), error_(error) {}
+
+const nlohmann::json* JsonFields::Find(const char* name) const {
+  const auto it = object_.find(name);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+bool JsonFields::IsNull(const char* name) const {
+  const auto it = object_.find(name);
+  return it != object_.end() && it->is_null();
+}
+
+void JsonFields::Fail(const char* name, const std::string& expected) {
+  if (!error_->ok()) return;
+  const nlohmann::json* value = Find(name);
+  const std::string what = value == nullptr ? "missing" : ShowJson(*value);
+  *error_ = absl::InvalidArgumentError(absl::StrCat(file_, ": ", prefix_, name, " is ", what, ", expected ", expected));
+}
+
+int64_t JsonFields::Integer(const char* name, int64_t min, int64_t max) {
+  const nlohmann::json* value = Find(name);
+  if (value != nullptr && value->is_number_integer()) {
+    const bool fits = !value->is_number_unsigned() || value->get<uint64_t>() <= uint64_t{INT64_MAX};
+    const int64_t number = fits ? value->get<int64_t>() : 0;
+    if (fits && number >= min && number <= max) return number;
+  }
+  Fail(name, absl::StrFormat("an integer from %d to %d", min, max));
+  return min;
+}
+
+int64_t JsonFields::IntegerOr(const char* name, int64_t min, int64_t max, int64_t fallback) {
+  return Has(name) ? Integer(name, min, max) : fallback;
+}
+
+double JsonFields::Number(const char* name, double min, double max) {
+  const nlohmann::json* value = Find(name);
+  if (value != nullptr && value->is_number()) {
+    const double number = value->get<double>();
+    if (number >= min && number <= max) return number;
+  }
+  Fail(name, absl::StrFormat("a number from %g to %g", min, max));
+  return min;
+}
+
+double JsonFields::NumberOr(const char* name, double min, double max, double fallback) {
+  return Has(name) ? Number(name, min, max) : fallback;
+}
+
+bool JsonFields::BoolOr(const char* name, bool fallback) {
+  const nlohmann::json* value = Find(name);
+  if (value == nullptr) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  Fail(name, "true or false");
+  return fallback;
+}
+
+std::string JsonFields::String(const char* name) {
+  const nlohmann::json* value = Find(name);
+  if (value != nullptr && value->is_string()) return value->get<std::string>();
+  Fail(name, "a string");
+  return std::string();
+}
+
+std::string JsonFields::StringOr(const char* name, const std::string& fallback) {
+  return Has(name) ? String(name) : fallback;
+}
+
+std::string ShowJson(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (text.size() > kShownBytesMax) text = text.substr(0, kShownBytesMax) + "...";
+  return text;
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,322 @@
+#include "engine/model/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr size_t kLengthBytes = 8;
+constexpr uint64_t kHeaderBytesMax = 100'000'000;
+constexpr size_t kRankMax = 8;
+
+// What the header says of one tensor; nothing of it is checked against the others or the file yet.
+struct Entry {
+  std::string name;
+  std::string dtype;
+  std::vector<uint64_t> shape;
+  std::vector<uint64_t> offsets;  // begin and end in the buffer
+  bool has_shape = false;
+};
+
+// Takes the header's JSON apart event by event, so that memory stays in proportion to the tensors named and a name that
+// occurs twice is seen. Accepts exactly
+//   {"NAME": {"dtype": "...", "shape": [...], "data_offsets": [begin, end]}, ..., "__metadata__": {"...": "...", ...}}
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::vector<Entry> entries;
+  std::string error;
+
+  bool null() override { return Unexpected("null"); }
+  bool boolean(bool value) override { return Unexpected(value ? "true" : "false"); }
+  bool number_integer(number_integer_t value) override { return Unexpected(absl::StrCat(value)); }
+  bool number_float(number_float_t, const string_t& text) override { return Unexpected(text); }
+  bool binary(binary_t&) override { return Unexpected("binary data"); }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ == Place::kShape && entries.back().shape.size() < kRankMax) {
+      entries.back().shape.push_back(value);
+      return true;
+    }
+    if (place_ == Place::kOffsets && entries.back().offsets.size() < 2) {
+      entries.back().offsets.push_back(value);
+      return true;
+    }
+    return Unexpected(absl::StrCat(value));
+  }
+
+  bool string(string_t& value) override {
+    if (place_ == Place::kMetadata) return true;
+    if (place_ != Place::kTensor || field_ != "dtype") return Unexpected(absl::StrCat("\"", value, "\""));
+    entries.back().dtype = value;
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::kStart) {
+      place_ = Place::kRoot;
+      return true;
+    }
+    if (place_ != Place::kRoot) return Unexpected("an object");
+    if (field_ == "__metadata__") {
+      place_ = Place::kMetadata;
+      return true;
+    }
+    place_ = Place::kTensor;
+    entries.push_back({});
+    entries.back().name = field_;
+    fields_seen_.clear();
+    return true;
+  }
+
+  bool key(string_t& name) override {
+    if (place_ == Place::kMetadata) return true;
+    const bool is_new = place_ == Place::kRoot ? names_.insert(name).second : fields_seen_.insert(name).second;
+    field_ = name;
+    return is_new || Fail("is there twice");
+  }
+
+  bool end_object() override {
+    if (place_ == Place::kTensor) {
+      const Entry& entry = entries.back();
+      field_.clear();
+      if (!fields_seen_.contains("dtype")) return Fail("dtype is missing");
+      if (!entry.has_shape) return Fail("shape is missing");
+      if (entry.offsets.size() != 2) return Fail("data_offsets is missing or has not two numbers");
+    }
+    place_ = Place::kRoot;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ != Place::kTensor || (field_ != "shape" && field_ != "data_offsets")) return Unexpected("an array");
+    if (field_ == "shape") entries.back().has_shape = true;
+    place_ = field_ == "shape" ? Place::kShape : Place::kOffsets;
+    return true;
+  }
+
+  bool end_array() override {
+    place_ = Place::kTensor;
+    return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& what) override {
+    error = absl::StrCat("header is not valid JSON: ", what.what());
+    return false;
+  }
+
+ private:
+  enum class Place { kStart, kRoot, kMetadata, kTensor, kShape, kOffsets };
+
+  bool Unexpected(const std::string& value) { return Fail(absl::StrCat("is ", value, ", which is not expected here")); }
+
+  bool Fail(const std::string& problem) {
+    const bool in_tensor = place_ == Place::kTensor || place_ == Place::kShape || place_ == Place::kOffsets;
+    error = "header: ";
+    if (in_tensor) absl::StrAppend(&error, "tensor ", entries.back().name, ": ");
+    if (!field_.empty()) absl::StrAppend(&error, field_, " ");
+    absl::StrAppend(&error, problem);
+    return false;
+  }
+
+  Place place_ = Place::kStart;
+  std::string field_;  // the last key
+  std::unordered_set<std::string> names_;
+  std::unordered_set<std::string> fields_seen_;
+};
+
+bool FindDType(std::string_view name, DType* type) {
+  for (const DType candidate : {DType::kF32, DType::kF16, DType::kBf16}) {
+    if (name == DTypeName(candidate)) {
+      *type = candidate;
+      return true;
+    }
+  }
+  return false;
+}
+
+// shape's product times `element_bytes`; false if it does not fit.
+bool SpanBytes(const std::vector<uint64_t>& shape, uint64_t element_bytes, uint64_t* bytes) {
+  *bytes = element_bytes;
+  bool fits = true;
+  for (const uint64_t extent : shape) fits = fits && !__builtin_mul_overflow(*bytes, extent, bytes);
+  for (const uint64_t extent : shape) fits = fits && extent <= uint64_t{std::numeric_limits<int64_t>::max()};
+  return fits && *bytes <= uint64_t{std::numeric_limits<int64_t>::max()};
+}
+
+absl::StatusOr<TensorView> MakeView(const Entry& entry, std::span<const std::byte> buffer, const std::string& file) {
+  const auto error = [&](const std::string& problem) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", entry.name, ": ", problem));
+  };
+  TensorView view;
+  view.name = entry.name;
+  if (!FindDType(entry.dtype, &view.dtype)) {
+    return error(absl::StrCat("dtype is \"", entry.dtype, "\", expected F32, F16 or BF16"));
+  }
+  const uint64_t begin = entry.offsets[0];
+  const uint64_t end = entry.offsets[1];
+  if (begin > end || end > buffer.size()) {
+    return error(absl::StrFormat("data_offsets is [%d, %d], expected a range in the %d bytes after the header%s", begin,
+                                 end, buffer.size(), end > buffer.size() ? " (is the file truncated?)" : ""));
+  }
+  uint64_t bytes = 0;
+  const bool fits = SpanBytes(entry.shape, static_cast<uint64_t>(DTypeBytes(view.dtype)), &bytes);
+  if (!fits || bytes != end - begin) {
+    return error(absl::StrFormat("data_offsets is [%d, %d], which are %d bytes, expected %s for %s of shape [%s]",
+                                 begin, end, end - begin, fits ? absl::StrCat(bytes) : "more than 64 bits count",
+                                 entry.dtype, absl::StrJoin(entry.shape, ", ")));
+  }
+  view.shape.assign(entry.shape.begin(), entry.shape.end());
+  view.data = buffer.data() + begin;
+  view.bytes = bytes;
+  return view;
+}
+
+// The tensors, in the buffer's order, must follow each other from its first byte to its last.
+absl::Status CheckCoverage(const std::vector<TensorView>& tensors, std::span<const std::byte> buffer,
+                           const std::string& file) {
+  size_t end = 0;
+  for (const TensorView& tensor : tensors) {
+    const size_t begin = static_cast<size_t>(tensor.data - buffer.data());
+    if (begin != end) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: tensor %s: data_offsets is [%d, %d], which %s the tensor before it, expected to begin at %d", file,
+          tensor.name, begin, begin + tensor.bytes, begin < end ? "overlaps" : "leaves a hole after", end));
+    }
+    end += tensor.bytes;
+  }
+  if (end == buffer.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: size is %d bytes after the header, expected %d, where the tensors end", file, buffer.size(), end));
+}
+
+uint64_t ReadLittleEndian64(const std::byte* bytes) {
+  uint64_t value = 0;
+  for (int i = 7; i >= 0; --i) value = value << 8 | std::to_integer<uint64_t>(bytes[i]);
+  return value;
+}
+
+}  // namespace
+
+const char* DTypeName(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return "F32";
+    case DType::kF16:
+      return "F16";
+    case DType::kBf16:
+      return "BF16";
+  }
+  return "?";
+}
+
+std::string ShowShape(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+absl::StatusOr<std::vector<TensorView>> ParseSafetensors(std::span<const std::byte> contents, const std::string& file) {
+  if (contents.size() < kLengthBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: size is %d bytes, expected at least %d (is the file truncated?)", file, contents.size(), kLengthBytes));
+  }
+  const uint64_t header_bytes = ReadLittleEndian64(contents.data());
+  const uint64_t header_bytes_max = std::min<uint64_t>(kHeaderBytesMax, contents.size() - kLengthBytes);
+  if (header_bytes > header_bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: header length is %d, expected at most %d in a file of %d bytes", file, header_bytes,
+                        header_bytes_max, contents.size()));
+  }
+  const char* header = reinterpret_cast<const char*>(contents.data()) + kLengthBytes;
+  HeaderReader reader;
+  if (!nlohmann::json::sax_parse(header, header + header_bytes, &reader)) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": ", reader.error));
+  }
+
+  const std::span<const std::byte> buffer = contents.subspan(kLengthBytes + header_bytes);
+  std::vector<TensorView> tensors;
+  tensors.reserve(reader.entries.size());
+  for (const Entry& entry : reader.entries) {
+    absl::StatusOr<TensorView> view = MakeView(entry, buffer, file);
+    if (!view.ok()) return view.status();
+    tensors.push_back(*std::move(view));
+  }
+  // An empty tensor comes before the one that begins at the same byte.
+  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
+    return a.data != b.data ? a.data < b.data : a.bytes < b.bytes;
+  });
+  const absl::Status coverage = CheckCoverage(tensors, buffer, file);
+  if (!coverage.ok()) return coverage;
+  return tensors;
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open"));
+  struct stat info;
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  }
+  const size_t size = static_cast<size_t>(info.st_size);
+  if (size == 0) {
+    close(fd);
+    return ParseSafetensors({}, path).status();
+  }
+  void* mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int map_errno = errno;
+  close(fd);
+  if (mapping == MAP_FAILED) return absl::ErrnoToStatus(map_errno, absl::StrCat(path, ": cannot map ", size, " bytes"));
+
+  SafetensorsFile file;
+  file.path_ = path;
+  file.mapping_ = {static_cast<const std::byte*>(mapping), size};
+  absl::StatusOr<std::vector<TensorView>> tensors = ParseSafetensors(file.mapping_, path);
+  if (!tensors.ok()) return tensors.status();
+  file.tensors_ = *std::move(tensors);
+  return file;
+}
+
+SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
+    : path_(std::move(other.path_)), mapping_(std::exchange(other.mapping_, {})), tensors_(std::move(other.tensors_)) {}
+
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(mapping_, other.mapping_);
+  std::swap(tensors_, other.tensors_);
+  return *this;
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (!mapping_.empty()) munmap(const_cast<std::byte*>(mapping_.data()), mapping_.size());
+}
+
+bool SafetensorsFile::Contains(const TensorView& tensor) const {
+  return tensor.data >= mapping_.data() && tensor.data + tensor.bytes <= mapping_.data() + mapping_.size();
+}
+
+void SafetensorsFile::DropPages(const TensorView& tensor) const {
+  FD_CHECK(Contains(tensor), "a tensor's pages are dropped by its own file");
+  // Whole pages around the tensor: a neighbour's share of the outer two just comes back from the page cache.
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(tensor.data) + tensor.bytes;
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+}  // namespace fastdecode

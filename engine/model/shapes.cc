@@ -1,0 +1,106 @@
+#include "engine/model/shapes.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace fastdecode {
+namespace {
+
+struct Shape {
+  const char* name;
+  ModelSpec spec;
+};
+
+ModelSpec Llama2(int layers, int hidden, int heads, int kv_heads, int intermediate) {
+  ModelSpec spec;
+  spec.family = "llama";
+  spec.layers = layers;
+  spec.hidden = hidden;
+  spec.heads = heads;
+  spec.kv_heads = kv_heads;
+  spec.head_dim = hidden / heads;
+  spec.intermediate = intermediate;
+  spec.vocab = 32000;
+  spec.max_context = 4096;
+  spec.bos_token_ids = {1};
+  spec.eos_token_ids = {2};
+  return spec;
+}
+
+ModelSpec TinyLlama() {
+  ModelSpec spec = Llama2(22, 2048, 32, 4, 5632);
+  spec.max_context = 2048;
+  return spec;
+}
+
+ModelSpec Llama3(int layers, int hidden, int heads, int intermediate) {
+  ModelSpec spec = Llama2(layers, hidden, heads, /*kv_heads=*/8, intermediate);
+  spec.vocab = 128256;
+  spec.max_context = 8192;
+  spec.rope.theta = 500000.0;
+  spec.bos_token_ids = {128000};
+  spec.eos_token_ids = {128001};
+  return spec;
+}
+
+// Llama 3.1 and 3.2: Llama 3 with its context stretched from 8192 to 131072.
+ModelSpec Stretched(ModelSpec spec, double factor, bool tied_embeddings) {
+  spec.max_context = 131072;
+  spec.rope.scaling = RopeSpec::Scaling::kLlama3;
+  spec.rope.factor = factor;
+  spec.rope.low_freq_factor = 1.0;
+  spec.rope.high_freq_factor = 4.0;
+  spec.rope.original_context = 8192;
+  spec.tied_embeddings = tied_embeddings;
+  return spec;
+}
+
+// v0.1, the one with a sliding window.
+ModelSpec Mistral7b() {
+  ModelSpec spec = Llama2(32, 4096, 32, 8, 14336);
+  spec.family = "mistral";
+  spec.max_context = 32768;
+  spec.sliding_window = 4096;
+  return spec;
+}
+
+ModelSpec TinyRandom() {
+  ModelSpec spec = Llama2(2, 64, 4, 2, 176);
+  spec.vocab = 256;
+  spec.max_context = 512;
+  return spec;
+}
+
+std::vector<Shape> Shapes() {
+  return {
+      {"tiny-random", TinyRandom()},
+      {"tinyllama-1.1b", TinyLlama()},
+      {"llama-2-7b", Llama2(32, 4096, 32, 32, 11008)},
+      {"llama-2-13b", Llama2(40, 5120, 40, 40, 13824)},
+      {"llama-3-8b", Llama3(32, 4096, 32, 14336)},
+      {"llama-3-70b", Llama3(80, 8192, 64, 28672)},
+      {"llama-3.1-8b", Stretched(Llama3(32, 4096, 32, 14336), 8.0, false)},
+      {"llama-3.2-1b", Stretched(Llama3(16, 2048, 32, 8192), 32.0, true)},
+      {"llama-3.2-3b", Stretched(Llama3(28, 3072, 24, 8192), 32.0, true)},
+      {"mistral-7b", Mistral7b()},
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSpec> FindShape(const std::string& name) {
+  for (const Shape& shape : Shapes()) {
+    if (name == shape.name) return shape.spec;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("shape is \"", name, "\", expected one of ", absl::StrJoin(ShapeNames(), ", ")));
+}
+
+std::vector<std::string> ShapeNames() {
+  std::vector<std::string> names;
+  for (const Shape& shape : Shapes()) names.emplace_back(shape.name);
+  return names;
+}
+
+}  // namespace fastdecode
