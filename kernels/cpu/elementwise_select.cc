@@ -1,0 +1,12 @@
+#include "kernels/cpu/elementwise_kernels.h"
+#include "kernels/isa.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+
+ElementwiseKernels SelectElementwise(Isa isa, ElementType type) {
+  FD_CHECK(isa != Isa::kNone, "no kernels for this CPU");
+  return isa == Isa::kAvx2 ? Avx2Elementwise(type) : Avx512Elementwise(type);
+}
+
+}  // namespace fastdecode

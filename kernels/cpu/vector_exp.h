@@ -1,0 +1,29 @@
+#ifndef FASTDECODE_KERNELS_CPU_VECTOR_EXP_H_
+#define FASTDECODE_KERNELS_CPU_VECTOR_EXP_H_
+
+namespace fastdecode {
+namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
+
+// e^x within 2 ulp for x in [-86, 88]; outside, the value at the nearer end. NaN stays NaN.
+// x = n ln2 + r with |r| <= ln2/2; Taylor's remainder after r^7 is below 6e-9.
+template <class V>
+typename V::Float Exp(typename V::Float x) {
+  x = V::Min(V::Set(88.0f), V::Max(V::Set(-86.0f), x));  // the second operand is returned for NaN
+  const typename V::Float n = V::Round(V::Mul(x, V::Set(1.44269504f)));
+  typename V::Float r = V::Fma(n, V::Set(-0x1.62e4p-1f), x);  // ln2's first 15 bits: exact for |n| < 512
+  r = V::Fma(n, V::Set(-0x1.7f7d1cp-20f), r);                 // and the rest
+  typename V::Float sum = V::Set(1.0f / 5040);
+  sum = V::Fma(sum, r, V::Set(1.0f / 720));
+  sum = V::Fma(sum, r, V::Set(1.0f / 120));
+  sum = V::Fma(sum, r, V::Set(1.0f / 24));
+  sum = V::Fma(sum, r, V::Set(1.0f / 6));
+  sum = V::Fma(sum, r, V::Set(0.5f));
+  sum = V::Fma(sum, r, V::Set(1.0f));
+  sum = V::Fma(sum, r, V::Set(1.0f));
+  return V::ScaleByPowerOf2(sum, n);
+}
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_VECTOR_EXP_H_
