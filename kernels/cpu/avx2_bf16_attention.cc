@@ -1,0 +1,8 @@
+#include "kernels/cpu/attention_template.h"
+#include "kernels/cpu/avx2_vector.h"
+
+namespace fastdecode {
+
+AttentionKernels Avx2Bf16Attention() { return Attention<Avx2Vector, Bf16>::Kernels("avx2-bf16", &AppendBf16); }
+
+}  // namespace fastdecode

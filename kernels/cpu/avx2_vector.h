@@ -1,0 +1,97 @@
+#ifndef FASTDECODE_KERNELS_CPU_AVX2_VECTOR_H_
+#define FASTDECODE_KERNELS_CPU_AVX2_VECTOR_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/float_types.h"
+
+namespace fastdecode {
+namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
+
+// Avx512Vector's members with AVX2 and FMA, bit for bit the same results.
+struct Avx2Vector {
+  using Float = __m256;
+  static constexpr int kLanes = 8;
+  static constexpr int kMaxTile = 3;  // row-heads held in registers: 2 chains * 2 vectors * 3 of 16 registers
+
+  static Float Zero() { return _mm256_setzero_ps(); }
+  static Float Set(float x) { return _mm256_set1_ps(x); }
+  static Float Load(const float* p) { return _mm256_loadu_ps(p); }
+  static void Store(float* p, Float x) { _mm256_storeu_ps(p, x); }
+  static float First(Float x) { return _mm256_cvtss_f32(x); }
+  static Float Add(Float a, Float b) { return _mm256_add_ps(a, b); }
+  static Float Sub(Float a, Float b) { return _mm256_sub_ps(a, b); }
+  static Float Mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
+  static Float Div(Float a, Float b) { return _mm256_div_ps(a, b); }
+  static Float Min(Float a, Float b) { return _mm256_min_ps(a, b); }
+  static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }
+  static Float Fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+  static Float Round(Float x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+  // x * 2^n, for integral n and a normal result.
+  static Float ScaleByPowerOf2(Float x, Float n) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
+  }
+  // x where !(test < bound), so also where test is NaN; 0 elsewhere.
+  static Float ZeroWhereLess(Float x, Float test, Float bound) {
+    return _mm256_and_ps(x, _mm256_cmp_ps(test, bound, _CMP_NLT_UQ));
+  }
+  // x in the lanes whose bit is set (bit 0 for lane 0), `other` elsewhere.
+  static Float Select(uint32_t bits, Float x, Float other) {
+    const __m256i lane_bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i hit = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane_bit);
+    return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(hit, lane_bit)));
+  }
+
+  // Across lanes, always halves onto halves: lane i + lane i+4, then +2, +1.
+  static float SumLanes(Float x) {
+    const __m128 z = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 w = _mm_add_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_add_ss(w, _mm_movehdup_ps(w)));
+  }
+  static float MaxLanes(Float x) {
+    const __m128 z = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 w = _mm_max_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
+  }
+
+  // Lanes of the even (kOdd = 0) or odd step of a pair in a panel (attention_page.h); p points at the pair's first lane.
+  template <int kOdd>
+  static Float LoadStep(const float* p) {
+    return _mm256_loadu_ps(p + kOdd * 16);
+  }
+  template <int kOdd>
+  static Float LoadStep(const Bf16* p) {
+    const __m256i pair = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    if constexpr (kOdd) return _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32(-65536)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+  }
+
+  // kLanes consecutive elements of a row, widened or rounded (to nearest even; NaN stays NaN).
+  static Float LoadRow(const float* p) { return _mm256_loadu_ps(p); }
+  static Float LoadRow(const Bf16* p) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static void StoreRow(float* p, Float x) { _mm256_storeu_ps(p, x); }
+  static void StoreRow(Bf16* p, Float x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i result = _mm256_blendv_epi8(rounded, quiet, nan);
+    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+  }
+};
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_AVX2_VECTOR_H_

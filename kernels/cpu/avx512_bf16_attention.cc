@@ -1,0 +1,8 @@
+#include "kernels/cpu/attention_template.h"
+#include "kernels/cpu/avx512_vector.h"
+
+namespace fastdecode {
+
+AttentionKernels Avx512Bf16Attention() { return Attention<Avx512Vector, Bf16>::Kernels("avx512-bf16", &AppendBf16); }
+
+}  // namespace fastdecode

@@ -1,0 +1,8 @@
+#include "kernels/cpu/attention_template.h"
+#include "kernels/cpu/avx512_vector.h"
+
+namespace fastdecode {
+
+AttentionKernels Avx512F32Attention() { return Attention<Avx512Vector, float>::Kernels("avx512-f32", &AppendF32); }
+
+}  // namespace fastdecode

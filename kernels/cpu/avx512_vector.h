@@ -1,0 +1,93 @@
+#ifndef FASTDECODE_KERNELS_CPU_AVX512_VECTOR_H_
+#define FASTDECODE_KERNELS_CPU_AVX512_VECTOR_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/float_types.h"
+
+namespace fastdecode {
+namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
+
+// The vectors that attention_template.h computes with, here AVX-512 (F, BW, VL, DQ). Avx2Vector has the same members and
+// each gives the same bits.
+struct Avx512Vector {
+  using Float = __m512;
+  static constexpr int kLanes = 16;
+  static constexpr int kMaxTile = 12;  // row-heads held in registers: 2 chains * 12 of 32 registers
+
+  static Float Zero() { return _mm512_setzero_ps(); }
+  static Float Set(float x) { return _mm512_set1_ps(x); }
+  static Float Load(const float* p) { return _mm512_loadu_ps(p); }
+  static void Store(float* p, Float x) { _mm512_storeu_ps(p, x); }
+  static float First(Float x) { return _mm512_cvtss_f32(x); }
+  static Float Add(Float a, Float b) { return _mm512_add_ps(a, b); }
+  static Float Sub(Float a, Float b) { return _mm512_sub_ps(a, b); }
+  static Float Mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
+  static Float Div(Float a, Float b) { return _mm512_div_ps(a, b); }
+  static Float Min(Float a, Float b) { return _mm512_min_ps(a, b); }
+  static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
+  static Float Fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+  static Float Round(Float x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+  // x * 2^n, for integral n and a normal result.
+  static Float ScaleByPowerOf2(Float x, Float n) { return _mm512_scalef_ps(x, n); }
+  // x where !(test < bound), so also where test is NaN; 0 elsewhere.
+  static Float ZeroWhereLess(Float x, Float test, Float bound) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test, bound, _CMP_NLT_UQ), x);
+  }
+  // x in the lanes whose bit is set (bit 0 for lane 0), `other` elsewhere.
+  static Float Select(uint32_t bits, Float x, Float other) {
+    return _mm512_mask_mov_ps(other, static_cast<__mmask16>(bits), x);
+  }
+
+  // Across lanes, always halves onto halves: lane i + lane i+8, then +4, +2, +1.
+  static float SumLanes(Float x) {
+    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    const __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    const __m128 w = _mm_add_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_add_ss(w, _mm_movehdup_ps(w)));
+  }
+  static float MaxLanes(Float x) {
+    const __m256 y = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    const __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    const __m128 w = _mm_max_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
+  }
+
+  // Lanes of the even (kOdd = 0) or odd step of a pair in a panel (attention_page.h); p points at the pair's first lane.
+  template <int kOdd>
+  static Float LoadStep(const float* p) {
+    return _mm512_loadu_ps(p + kOdd * 16);
+  }
+  template <int kOdd>
+  static Float LoadStep(const Bf16* p) {
+    const __m512i pair = _mm512_loadu_si512(p);
+    if constexpr (kOdd) return _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-65536)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+  }
+
+  // kLanes consecutive elements of a row, widened or rounded (to nearest even; NaN stays NaN).
+  static Float LoadRow(const float* p) { return _mm512_loadu_ps(p); }
+  static Float LoadRow(const Bf16* p) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+  static void StoreRow(float* p, Float x) { _mm512_storeu_ps(p, x); }
+  static void StoreRow(Bf16* p, Float x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i result = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(result));
+  }
+};
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_AVX512_VECTOR_H_

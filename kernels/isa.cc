@@ -1,0 +1,80 @@
+#include "kernels/isa.h"
+
+#include <cpuid.h>
+
+#include <cstdint>
+
+namespace fastdecode {
+namespace {
+
+struct CpuidRegisters {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+// Zeros where the CPU does not know the leaf.
+CpuidRegisters Cpuid(uint32_t leaf, uint32_t subleaf) {
+  CpuidRegisters r;
+  if (!__get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx)) return CpuidRegisters();
+  return r;
+}
+
+constexpr bool Bit(uint64_t word, int bit) { return (word >> bit) & 1; }
+
+// The register states that the kernel saves (XCR0); 0 where it does not use XSAVE.
+uint64_t SavedStates() {
+  if (!Bit(Cpuid(1, 0).ecx, 27)) return 0;  // OSXSAVE
+  uint32_t low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+constexpr uint64_t kYmmState = 0x6;         // SSE, AVX
+constexpr uint64_t kZmmState = 0xe6;        // and opmask, ZMM_Hi256, Hi16_ZMM
+constexpr uint64_t kTileState = 0x60000;    // XTILECFG, XTILEDATA
+
+}  // namespace
+
+Isa DetectIsa() {
+  const uint64_t saved = SavedStates();
+  const CpuidRegisters leaf1 = Cpuid(1, 0);
+  const CpuidRegisters leaf7 = Cpuid(7, 0);
+  const bool fma = Bit(leaf1.ecx, 12), f16c = Bit(leaf1.ecx, 29), avx2 = Bit(leaf7.ebx, 5);
+  if ((saved & kYmmState) != kYmmState || !fma || !f16c || !avx2) return Isa::kNone;
+
+  const bool avx512 = Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F DQ BW VL
+  if ((saved & kZmmState) != kZmmState || !avx512) return Isa::kAvx2;
+
+  const bool avx512_bf16 = leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 5);
+  return avx512_bf16 ? Isa::kAvx512Bf16 : Isa::kAvx512;
+}
+
+bool CpuHasAmxBf16() {
+  const CpuidRegisters leaf7 = Cpuid(7, 0);
+  return (SavedStates() & kTileState) == kTileState && Bit(leaf7.edx, 22) && Bit(leaf7.edx, 24);  // AMX-BF16, AMX-TILE
+}
+
+const char* IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kNone:
+      return "none";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
+  }
+  return "none";
+}
+
+bool ParseIsa(const std::string& name, Isa* isa) {
+  for (Isa candidate : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    if (name == IsaName(candidate)) {
+      *isa = candidate;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace fastdecode
