@@ -1,0 +1,429 @@
+#include "kernels/attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "kernels/isa.h"
+#include "tests/kernels/paged_sequence.h"
+
+namespace fastdecode {
+namespace {
+
+// One table for each set of kernels that this machine can run (two ISAs may share one).
+std::vector<AttentionKernels> AllKernels(const AttentionShape& shape) {
+  std::vector<AttentionKernels> all;
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    if (isa > DetectIsa()) continue;
+    const AttentionKernels kernels = SelectAttention(isa, shape);
+    if (all.empty() || all.back().attend != kernels.attend) all.push_back(kernels);
+  }
+  return all;
+}
+
+constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kBf16};
+
+float OutputAt(const AttentionResult& result, ElementType type, size_t i) {
+  if (type == ElementType::kF32) {
+    float f;
+    std::memcpy(&f, &result.o[i * sizeof(f)], sizeof(f));
+    return f;
+  }
+  Bf16 b;
+  std::memcpy(&b, &result.o[i * sizeof(b)], sizeof(b));
+  return FromBf16(b);
+}
+
+void AppendInRandomPieces(PagedSequence& sequence, const AttentionKernels& kernels, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int first = 0; first < sequence.in.context;) {
+    const int count = std::min<int>(1 + random() % (random() % 2 ? 3 : 70), sequence.in.context - first);
+    sequence.Append(kernels, first, count);
+    first += count;
+  }
+}
+
+// Against the reference, element by element, within the derived bound; the finished o is acc / sum, correctly rounded.
+void ExpectNearReference(const PagedSequence& sequence, const AttentionResult& result, int kv_head,
+                         const std::vector<double>& expected, const std::vector<double>& bound) {
+  const ReferenceAttentionInput& in = sequence.in;
+  for (int r = 0; r < in.rows; ++r) {
+    for (int g = 0; g < in.group; ++g) {
+      for (int d = 0; d < in.head_dim; ++d) {
+        const size_t mine = (size_t(r) * in.group + g) * in.head_dim + d;
+        const size_t theirs = ((size_t(r) * in.kv_heads + kv_head) * in.group + g) * in.head_dim + d;
+        const float quotient = result.acc[mine] / result.sum[r * in.group + g];
+        ASSERT_NEAR(quotient, expected[theirs], bound[theirs]) << "row " << r << " head " << g << " dim " << d;
+        const float rounded = sequence.shape.type == ElementType::kF32 ? quotient : FromBf16(ToBf16(quotient));
+        ASSERT_EQ(OutputAt(result, sequence.shape.type, mine), rounded) << "row " << r << " head " << g << " dim " << d;
+      }
+    }
+  }
+}
+
+// One case: every ISA near the reference, and every ISA with the same bits.
+void CheckCase(const AttentionCase& c, uint64_t seed) {
+  SCOPED_TRACE(Describe(c));
+  PagedSequence sequence(c, seed);
+  const std::vector<double> expected = ReferenceAttention(sequence.in);
+  const std::vector<double> bound = sequence.ErrorBound();
+  const std::vector<AttentionKernels> all = AllKernels(sequence.shape);
+  AppendInRandomPieces(sequence, all[0], seed);
+  for (int head = 0; head < c.kv_heads; ++head) {
+    AttentionResult first;
+    for (const AttentionKernels& kernels : all) {
+      SCOPED_TRACE(std::string(kernels.name) + " KV head " + std::to_string(head));
+      const AttentionResult result = sequence.Attend(kernels, head, 0, sequence.in.rows, c.context);
+      ASSERT_NO_FATAL_FAILURE(ExpectNearReference(sequence, result, head, expected, bound));
+      if (kernels.attend == all[0].attend) first = result;
+      ASSERT_TRUE(result == first) << "other bits than " << all[0].name;
+    }
+  }
+}
+
+// The axes of the matrix, as indices.
+const std::vector<ElementType> kTypeAxis = {ElementType::kF32, ElementType::kBf16};
+const std::vector<int> kHeadDimAxis = {16, 32, 48, 64, 80, 96, 128, 256};
+const std::vector<int> kGroupAxis = {1, 2, 3, 4, 5, 7, 8, 12, 13, 16};
+const std::vector<int> kKvHeadAxis = {1, 2, 3};
+const std::vector<int> kContextAxis = {1, 31, 32, 33, 511, 512, 513, 1500};
+const std::vector<int> kRowAxis = {1, 2, 7, 16};
+const std::vector<int> kWindowAxis = {0, 1, 40, 600};
+const std::vector<float> kSoftCapAxis = {0, 3, 50};
+constexpr int kAxes = 8;
+using CaseIndex = std::array<int, kAxes>;
+const CaseIndex kAxisSizes = {2, 8, 10, 3, 8, 4, 4, 3};
+
+AttentionCase CaseAt(const CaseIndex& i) {
+  return {kTypeAxis[i[0]], kHeadDimAxis[i[1]], kGroupAxis[i[2]],  kKvHeadAxis[i[3]],
+          kContextAxis[i[4]], kRowAxis[i[5]],  kWindowAxis[i[6]], kSoftCapAxis[i[7]]};
+}
+
+// Cases in which every pair of values of any two axes occurs: greedily the best of some random candidates.
+std::vector<CaseIndex> PairwiseCases() {
+  std::mt19937_64 random(1);
+  std::set<std::array<int, 4>> missing;
+  for (int a = 0; a < kAxes; ++a) {
+    for (int b = a + 1; b < kAxes; ++b) {
+      for (int i = 0; i < kAxisSizes[a]; ++i) {
+        for (int j = 0; j < kAxisSizes[b]; ++j) missing.insert({a, i, b, j});
+      }
+    }
+  }
+  std::vector<CaseIndex> cases;
+  while (!missing.empty()) {
+    CaseIndex best = {};
+    size_t best_count = 0;
+    for (int candidate = 0; candidate < 50; ++candidate) {
+      CaseIndex index;
+      for (int a = 0; a < kAxes; ++a) index[a] = random() % kAxisSizes[a];
+      const std::array<int, 4> wanted = *missing.begin();
+      index[wanted[0]] = wanted[1];
+      index[wanted[2]] = wanted[3];
+      size_t count = 0;
+      for (int a = 0; a < kAxes; ++a) {
+        for (int b = a + 1; b < kAxes; ++b) count += missing.count({a, index[a], b, index[b]});
+      }
+      if (count > best_count) {
+        best = index;
+        best_count = count;
+      }
+    }
+    cases.push_back(best);
+    for (int a = 0; a < kAxes; ++a) {
+      for (int b = a + 1; b < kAxes; ++b) missing.erase({a, best[a], b, best[b]});
+    }
+  }
+  return cases;
+}
+
+TEST(AttentionTest, PairwiseMatrixIsNearTheReference) {
+  uint64_t seed = 100;
+  for (const CaseIndex& index : PairwiseCases()) ASSERT_NO_FATAL_FAILURE(CheckCase(CaseAt(index), seed++));
+}
+
+// Every combination; the KV heads in turn, they are independent of the rest. Run as ctest's attention_test_full.
+TEST(AttentionTest, DISABLED_FullMatrixIsNearTheReference) {
+  uint64_t seed = 100000;
+  CaseIndex index = {};
+  for (;;) {
+    index[3] = seed % kAxisSizes[3];
+    ASSERT_NO_FATAL_FAILURE(CheckCase(CaseAt(index), seed++));
+    int axis = kAxes - 1;
+    while (axis >= 0 && (axis == 3 || ++index[axis] == kAxisSizes[axis])) index[axis--] = 0;
+    if (axis < 0) return;
+  }
+}
+
+// A row's bits are those of the row alone, over a sequence that ends with it, at other pages.
+TEST(AttentionTest, RowsAreIndependentBitForBit) {
+  for (ElementType type : kTypes) {
+    for (int group : {1, 3, 4, 16}) {
+      for (int window : {0, 45}) {
+        const AttentionCase c = {type, 80, group, 2, 1050, 16, window, group == 3 ? 20.0f : 0.0f};
+        SCOPED_TRACE(Describe(c));
+        PagedSequence sequence(c, 7);
+        const int per_row = group * c.head_dim;
+        for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+          sequence.ClearPages(8);
+          sequence.Append(kernels, 0, c.context);
+          const AttentionResult together = sequence.Attend(kernels, 1, 0, c.rows, c.context);
+          sequence.ClearPages(9);
+          for (int r = 0, stored = 0; r < c.rows; ++r) {
+            const int context = sequence.in.first_row_position + r + 1;
+            sequence.Append(kernels, stored, context - stored);
+            stored = context;
+            const AttentionResult alone = sequence.Attend(kernels, 1, r, 1, context);
+            ASSERT_EQ(0, std::memcmp(alone.max.data(), &together.max[r * group], group * 4)) << kernels.name << r;
+            ASSERT_EQ(0, std::memcmp(alone.sum.data(), &together.sum[r * group], group * 4)) << kernels.name << r;
+            ASSERT_EQ(0, std::memcmp(alone.acc.data(), &together.acc[r * per_row], per_row * 4)) << kernels.name << r;
+            ASSERT_EQ(0, std::memcmp(alone.o.data(), &together.o[r * alone.o.size()], alone.o.size())) << kernels.name;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What a row must not see may hold anything finite: the largest scores and values change no bit.
+TEST(AttentionTest, HiddenTokensLeaveNoTrace) {
+  for (ElementType type : kTypes) {
+    AttentionCase c = {type, 64, 4, 1, 700, 5, 100, 0};
+    PagedSequence sequence(c, 3);
+    const int query_row = 2;  // at 697, sees 598..697
+    const int position = sequence.in.first_row_position + query_row;
+    for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+      PagedSequence changed(c, 3);
+      for (int t = 0; t < c.context; ++t) {
+        if (ReferenceSees(sequence.in, position, t)) continue;
+        for (int d = 0; d < c.head_dim; ++d) {
+          changed.in.k[t * c.head_dim + d] = 1e4 * sequence.in.q[(query_row * c.group) * c.head_dim + d];
+          changed.in.v[t * c.head_dim + d] = t % 2 ? -1e30 : 1e30;
+        }
+      }
+      changed.Encode();
+      sequence.ClearPages(1);
+      sequence.Append(kernels, 0, c.context);
+      changed.Append(kernels, 0, c.context);
+      const AttentionResult expected = sequence.Attend(kernels, 0, query_row, 1, c.context);
+      EXPECT_TRUE(changed.Attend(kernels, 0, query_row, 1, c.context) == expected) << kernels.name;
+      // The test would notice: the neighbouring row sees one of them.
+      const AttentionResult neighbour = sequence.Attend(kernels, 0, query_row + 1, 1, c.context);
+      EXPECT_FALSE(changed.Attend(kernels, 0, query_row + 1, 1, c.context) == neighbour) << kernels.name;
+    }
+  }
+}
+
+TEST(AttentionTest, PageOrderChangesNoBit) {
+  for (ElementType type : kTypes) {
+    const AttentionCase c = {type, 96, 5, 2, 900, 3, 0, 0};
+    PagedSequence sequence(c, 4);
+    for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+      sequence.ClearPages(1);
+      sequence.Append(kernels, 0, c.context);
+      const AttentionResult first = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+      sequence.ClearPages(2);
+      AppendInRandomPieces(sequence, kernels, 5);
+      EXPECT_TRUE(sequence.Attend(kernels, 0, 0, c.rows, c.context) == first) << kernels.name;
+    }
+  }
+}
+
+TEST(AttentionTest, AppendInPiecesEqualsAppendOfAllAndIsIdempotent) {
+  for (ElementType type : kTypes) {
+    const AttentionCase c = {type, 48, 1, 3, 333, 1, 0, 0};
+    PagedSequence sequence(c, 5);
+    const AttentionKernels kernels = AllKernels(sequence.shape)[0];
+    sequence.Append(kernels, 0, c.context);
+    const std::vector<std::byte> whole = sequence.pages;
+    sequence.ClearPages(5);
+    AppendInRandomPieces(sequence, kernels, 6);
+    EXPECT_EQ(sequence.pages, whole);
+    // A replay rewrites the last token, wherever in a page it lies: then the sequence goes on.
+    sequence.ClearPages(5);
+    for (int t = 0; t < c.context; ++t) {
+      sequence.Append(kernels, t, 1);
+      sequence.Append(kernels, t, 1);
+    }
+    EXPECT_EQ(sequence.pages, whole);
+    sequence.Append(kernels, 33, 31);
+    EXPECT_EQ(sequence.pages, whole);
+  }
+}
+
+// Each token's K and V can be read back through attention: with one dominant score, o is that token's v.
+TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
+  for (ElementType type : kTypes) {
+    for (double sign : {1.0, -1.0}) {
+      AttentionCase c = {type, 64, 2, 1, 600, 1, 0, 0};
+      c.scale = 1;
+      PagedSequence sequence(c, 6);
+      // q = (100, 0, ...): scores 100 * k[0], up to +-1e4 and 100 or more apart around the chosen token.
+      std::fill(sequence.in.q.begin(), sequence.in.q.end(), 0.0);
+      sequence.in.q[0] = sequence.in.q[c.head_dim] = 100;
+      for (int chosen : {0, 31, 32, 250, 511, 512, 599}) {
+        for (int t = 0; t < c.context; ++t) sequence.in.k[t * c.head_dim] = sign * (t == chosen ? 99 : 1 + t % 97);
+        if (sign < 0) sequence.in.k[chosen * c.head_dim] = 0;
+        sequence.Encode();
+        for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+          sequence.ClearPages(1);
+          sequence.Append(kernels, 0, c.context);
+          const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, c.context);
+          for (int d = 0; d < c.head_dim; ++d) {
+            ASSERT_EQ(OutputAt(result, type, d), sequence.in.v[chosen * c.head_dim + d]) << kernels.name << " " << chosen;
+          }
+        }
+      }
+    }
+  }
+}
+
+// acc of one-hot values is p itself: e^(score - max), relatively exact to Exp2's 1.8e-7 and the scores' rounding.
+TEST(AttentionTest, ProbabilitiesAreAccurate) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 200; ++round) {
+    AttentionCase c = {ElementType::kF32, 32, 1, 1, 32, 1, 0, 0};
+    c.scale = 1;
+    PagedSequence sequence(c, round);
+    std::fill(sequence.in.q.begin(), sequence.in.q.end(), 0.0);
+    std::fill(sequence.in.v.begin(), sequence.in.v.end(), 0.0);
+    sequence.in.q[0] = 1;
+    const double spread = std::uniform_real_distribution<double>(0.01, 85)(random);
+    for (int t = 0; t < 32; ++t) {
+      sequence.in.k[t * 32] = t == round % 32 ? 0 : -std::uniform_real_distribution<double>(0, spread)(random);
+      sequence.in.v[t * 32 + t] = 1;
+    }
+    sequence.Encode();
+    for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+      sequence.ClearPages(1);
+      sequence.Append(kernels, 0, 32);
+      const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, 32);
+      for (int t = 0; t < 32; ++t) {
+        const double score = sequence.in.k[t * 32], exact = std::exp(score);
+        if (score < -79) {
+          EXPECT_LE(result.acc[t], exact * 1.001);  // from e^-80 on it is zero
+        } else {
+          EXPECT_NEAR(result.acc[t], exact, exact * (1.8e-7 + 3 * 6e-8 * -score)) << kernels.name << " " << score;
+        }
+      }
+      EXPECT_EQ(result.acc[round % 32], 1.0f);
+    }
+  }
+}
+
+TEST(AttentionTest, NanStaysInItsRow) {
+  for (ElementType type : kTypes) {
+    const AttentionCase c = {type, 64, 4, 1, 600, 4, 0, 0};
+    PagedSequence sequence(c, 12);
+    PagedSequence bad(c, 12);
+    bad.in.q[(1 * c.group + 2) * c.head_dim + 5] = NAN;
+    bad.Encode();
+    for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+      sequence.ClearPages(1);
+      bad.ClearPages(1);
+      sequence.Append(kernels, 0, c.context);
+      bad.Append(kernels, 0, c.context);
+      const AttentionResult good = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+      const AttentionResult result = bad.Attend(kernels, 0, 0, c.rows, c.context);
+      for (int i = 0; i < c.rows * c.group * c.head_dim; ++i) {
+        if (i / c.head_dim == 1 * c.group + 2) {
+          ASSERT_TRUE(std::isnan(OutputAt(result, type, i))) << kernels.name << " " << i;
+        } else {
+          ASSERT_EQ(OutputAt(result, type, i), OutputAt(good, type, i)) << kernels.name << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, FoldingAnEmptyPartialChangesNoBit) {
+  const AttentionCase c = {ElementType::kF32, 64, 2, 1, 100, 2, 0, 0};
+  PagedSequence sequence(c, 13);
+  for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+    sequence.ClearPages(1);
+    sequence.Append(kernels, 0, c.context);
+    const AttentionResult full = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+    const int n = c.rows * c.group;
+    std::vector<float> max(n, -INFINITY), sum(n, 0), acc(n * c.head_dim, 0);
+    AttentionResult folded = full;
+    kernels.fold(sequence.shape, {folded.max.data(), folded.sum.data(), folded.acc.data()},
+                 {max.data(), sum.data(), acc.data()}, n);
+    EXPECT_TRUE(folded == full) << kernels.name;
+    // And into an empty one: a copy.
+    kernels.fold(sequence.shape, {max.data(), sum.data(), acc.data()},
+                 {folded.max.data(), folded.sum.data(), folded.acc.data()}, n);
+    EXPECT_EQ(max, full.max);
+    EXPECT_EQ(sum, full.sum);
+    EXPECT_EQ(acc, full.acc);
+  }
+}
+
+// A block before a row's window, and a block that the row's position has not reached, are empty; o of nothing is zero.
+TEST(AttentionTest, ABlockThatARowDoesNotSeeIsEmpty) {
+  for (ElementType type : kTypes) {
+    const AttentionCase c = {type, 32, 2, 1, 512, 1, 8, 0};
+    PagedSequence sequence(c, 14);
+    for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+      for (int position : {600, -20}) {
+        sequence.ClearPages(1);
+        sequence.Append(kernels, 0, c.context);
+        sequence.in.first_row_position = position;
+        const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, c.context);
+        EXPECT_THAT(result.max, testing::Each(-INFINITY));
+        EXPECT_THAT(result.sum, testing::Each(0.0f));
+        EXPECT_THAT(result.acc, testing::Each(0.0f));
+        EXPECT_THAT(result.o, testing::Each(std::byte{0}));
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, FlushingDenormalsChangesNothing) {
+  for (ElementType type : kTypes) {
+    const AttentionCase c = {type, 128, 4, 1, 1000, 2, 0, 0};
+    PagedSequence sequence(c, 15);
+    for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+      sequence.ClearPages(1);
+      sequence.Append(kernels, 0, c.context);
+      const AttentionResult plain = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+      const unsigned saved = _mm_getcsr();
+      _mm_setcsr(saved | 0x8040);  // FTZ, DAZ
+      const AttentionResult flushed = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+      _mm_setcsr(saved);
+      EXPECT_TRUE(plain == flushed) << kernels.name;
+    }
+  }
+}
+
+TEST(IsaTest, NamesAreReadBack) {
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    Isa parsed = Isa::kNone;
+    EXPECT_TRUE(ParseIsa(IsaName(isa), &parsed));
+    EXPECT_EQ(parsed, isa);
+  }
+  Isa untouched = Isa::kAvx2;
+  EXPECT_FALSE(ParseIsa("none", &untouched));
+  EXPECT_FALSE(ParseIsa("AVX2", &untouched));
+  EXPECT_EQ(untouched, Isa::kAvx2);
+}
+
+TEST(IsaTest, DetectionAgreesWithTheCompilers) {
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool bf16 = __builtin_cpu_supports("avx512bf16");
+  EXPECT_EQ(DetectIsa() >= Isa::kAvx2, avx2);
+  EXPECT_EQ(DetectIsa() >= Isa::kAvx512, avx2 && avx512);
+  EXPECT_EQ(DetectIsa() == Isa::kAvx512Bf16, avx2 && avx512 && bf16);
+}
+
+}  // namespace
+}  // namespace fastdecode

@@ -1,0 +1,183 @@
+#include "tests/kernels/paged_sequence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace fastdecode {
+namespace {
+
+std::vector<double> RandomValues(size_t n, std::mt19937_64& random) {
+  std::normal_distribution<double> normal;
+  std::vector<double> values(n);
+  for (double& value : values) value = normal(random);
+  return values;
+}
+
+std::vector<std::byte> EncodeAs(ElementType type, std::vector<double>& values) {
+  std::vector<std::byte> bytes(values.size() * ElementBytes(type));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (type == ElementType::kF32) {
+      const float f = static_cast<float>(values[i]);
+      std::memcpy(&bytes[i * sizeof(f)], &f, sizeof(f));
+      values[i] = f;
+    } else {
+      const Bf16 b = ToBf16(static_cast<float>(values[i]));
+      std::memcpy(&bytes[i * sizeof(b)], &b, sizeof(b));
+      values[i] = FromBf16(b);
+    }
+  }
+  return bytes;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+std::string Describe(const AttentionCase& c) {
+  return std::string(ElementName(c.type)) + " head_dim " + std::to_string(c.head_dim) + " group " +
+         std::to_string(c.group) + " kv_heads " + std::to_string(c.kv_heads) + " context " + std::to_string(c.context) +
+         " rows " + std::to_string(c.rows) + " window " + std::to_string(c.window) + " soft_cap " +
+         std::to_string(c.soft_cap);
+}
+
+bool AttentionResult::operator==(const AttentionResult& other) const {
+  return SameBits(max, other.max) && SameBits(sum, other.sum) && SameBits(acc, other.acc) && o == other.o;
+}
+
+PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) {
+  const float scale = c.scale != 0 ? c.scale : 1 / std::sqrt(static_cast<float>(c.head_dim));
+  shape = {c.type, c.kv_heads, c.group, c.head_dim, scale, c.soft_cap, c.window};
+  in.kv_heads = c.kv_heads;
+  in.group = c.group;
+  in.head_dim = c.head_dim;
+  in.scale = scale;
+  in.soft_cap = c.soft_cap;
+  in.sliding_window = c.window;
+  in.context = c.context;
+  in.rows = std::min(c.rows, c.context);
+  in.first_row_position = in.context - in.rows;
+  std::mt19937_64 random(seed);
+  in.q = RandomValues(size_t(in.rows) * c.kv_heads * c.group * c.head_dim, random);
+  in.k = RandomValues(size_t(c.context) * c.kv_heads * c.head_dim, random);
+  in.v = RandomValues(size_t(c.context) * c.kv_heads * c.head_dim, random);
+  Encode();
+  page_stride_bytes = PageBytes(shape) + 64;
+  ClearPages(seed);
+}
+
+void PagedSequence::Encode() {
+  q_ = EncodeAs(shape.type, in.q);
+  k_ = EncodeAs(shape.type, in.k);
+  v_ = EncodeAs(shape.type, in.v);
+}
+
+void PagedSequence::ClearPages(uint64_t seed) {
+  const int page_count = (in.context + kPageTokens - 1) / kPageTokens;
+  page_ids.resize(page_count + 2);
+  std::iota(page_ids.begin(), page_ids.end(), 0u);
+  std::mt19937_64 random(seed);
+  std::shuffle(page_ids.begin(), page_ids.end(), random);
+  pages.assign(page_ids.size() * page_stride_bytes, std::byte{0xff});  // NaN in both types
+}
+
+const std::byte* PagedSequence::Element(const std::vector<std::byte>& bytes, size_t index) const {
+  return bytes.data() + index * ElementBytes(shape.type);
+}
+
+void PagedSequence::Append(const AttentionKernels& kernels, int first, int count) {
+  const size_t row_elements = size_t(in.kv_heads) * in.head_dim;
+  while (count > 0) {
+    const int slot = first % kPageTokens;
+    const int tokens = std::min(count, kPageTokens - slot);
+    for (int head = 0; head < in.kv_heads; ++head) {
+      const size_t index = first * row_elements + size_t(head) * in.head_dim;
+      kernels.append(shape, {&pages[page_ids[first / kPageTokens] * page_stride_bytes], head, slot, tokens,
+                             Element(k_, index), Element(v_, index), row_elements * ElementBytes(shape.type)});
+    }
+    first += tokens;
+    count -= tokens;
+  }
+}
+
+AttentionResult PagedSequence::Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows,
+                                      int context) const {
+  const int n = rows * in.group;
+  const size_t q_row_elements = size_t(in.kv_heads) * in.group * in.head_dim;
+  const size_t q_row_bytes = q_row_elements * ElementBytes(shape.type);
+  const size_t o_row_bytes = size_t(in.group) * in.head_dim * ElementBytes(shape.type);
+  AttentionResult folded, block;
+  for (AttentionResult* result : {&folded, &block}) {  // stale contents must not matter to attend
+    result->max.assign(n, NAN);
+    result->sum.assign(n, NAN);
+    result->acc.assign(size_t(n) * in.head_dim, NAN);
+  }
+  std::vector<std::byte> scratch(AttendScratchBytes(shape) + 64, std::byte{0xff});
+  std::byte* aligned = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64) % 64;
+  const Partial into = {folded.max.data(), folded.sum.data(), folded.acc.data()};
+  const Partial from = {block.max.data(), block.sum.data(), block.acc.data()};
+
+  for (int first = 0; first < context; first += kBlockTokens) {
+    AttendArgs args = {};
+    args.layer_base = pages.data();
+    args.page_stride_bytes = page_stride_bytes;
+    args.page_ids = &page_ids[first / kPageTokens];
+    args.kv_head = kv_head;
+    args.first_position = first;
+    args.tokens = std::min(kBlockTokens, context - first);
+    args.q = Element(q_, first_row * q_row_elements + size_t(kv_head) * in.group * in.head_dim);
+    args.q_row_stride_bytes = q_row_bytes;
+    args.rows = rows;
+    args.first_row_position = in.first_row_position + first_row;
+    args.out = first == 0 ? into : from;
+    args.scratch = aligned;
+    kernels.attend(shape, args);
+    if (first > 0) kernels.fold(shape, into, from, n);
+  }
+  folded.o.resize(rows * o_row_bytes);
+  kernels.finish(shape, into, rows, folded.o.data(), o_row_bytes);
+  return folded;
+}
+
+// With u = 2^-24, S = the largest sum of |q_d k_d| * scale over the visible tokens, and A = the attention over |v|:
+// * A score is a chain of head_dim / 2 FMAs, one sum, and a q that was rounded twice: off by (head_dim / 2 + 4) u S. Its
+//   difference from the max adds 2 u S (|score| <= S). A soft cap has slope <= 1 and adds (3 u + Exp2's half) * cap.
+// * Exp2 is off by 1.8e-7, relatively; each of the rescalings by the pages and blocks before it once more, and u S.
+// * acc and sum are chains: 16 + 1 per page, one FMA per page and two roundings per block, relative to A.
+// p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A.
+std::vector<double> PagedSequence::ErrorBound() const {
+  ReferenceAttentionInput magnitude = in;
+  for (double& v : magnitude.v) v = std::fabs(v);
+  std::vector<double> bound = ReferenceAttention(magnitude);
+
+  const double u = std::ldexp(1.0, -24), exp2_error = 1.8e-7;
+  const int heads = in.kv_heads * in.group;
+  const int steps = (in.context + kPageTokens - 1) / kPageTokens + (in.context + kBlockTokens - 1) / kBlockTokens;
+  for (int r = 0; r < in.rows; ++r) {
+    for (int h = 0; h < heads; ++h) {
+      double magnitude_max = 0;
+      for (int t = 0; t < in.context; ++t) {
+        if (!ReferenceSees(in, in.first_row_position + r, t)) continue;
+        double sum = 0;
+        for (int d = 0; d < in.head_dim; ++d) {
+          sum += std::fabs(in.q[(size_t(r) * heads + h) * in.head_dim + d] *
+                           in.k[(size_t(t) * in.kv_heads + h / in.group) * in.head_dim + d]);
+        }
+        magnitude_max = std::max(magnitude_max, sum * in.scale);
+      }
+      const double score_error =
+          (in.head_dim / 2 + 6) * u * magnitude_max + in.soft_cap * (3 * u + exp2_error / 2);
+      const double p_error = score_error + exp2_error + steps * (exp2_error + u * magnitude_max + 2 * u);
+      for (int d = 0; d < in.head_dim; ++d) {
+        double& b = bound[(size_t(r) * heads + h) * in.head_dim + d];
+        b = (2 * p_error + (20 + 2 * steps) * u) * b + 1e-30;
+      }
+    }
+  }
+  return bound;
+}
+
+}  // namespace fastdecode

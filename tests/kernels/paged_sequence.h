@@ -1,0 +1,60 @@
+#ifndef FASTDECODE_TESTS_KERNELS_PAGED_SEQUENCE_H_
+#define FASTDECODE_TESTS_KERNELS_PAGED_SEQUENCE_H_
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/reference/attention_reference.h"
+
+namespace fastdecode {
+
+struct AttentionCase {
+  ElementType type = ElementType::kF32;
+  int head_dim = 64, group = 4, kv_heads = 1, context = 100, rows = 1, window = 0;
+  float soft_cap = 0;
+  float scale = 0;  // 0: 1/sqrt(head_dim)
+};
+std::string Describe(const AttentionCase& c);
+
+// The outcome of attending to one KV head: partials of all blocks folded in ascending order, and the finished rows.
+struct AttentionResult {
+  std::vector<float> max, sum, acc;  // [rows * group], acc with [head_dim]
+  std::vector<std::byte> o;          // [rows][group][head_dim] of the type
+  bool operator==(const AttentionResult& other) const;  // bit for bit
+};
+
+// One random sequence: its tokens for the reference, the same in the kernels' element type, and pages full of NaN to
+// append them to, in a shuffled order. The queries are the last `rows` tokens.
+class PagedSequence {
+ public:
+  PagedSequence(const AttentionCase& c, uint64_t seed);
+
+  // Doubles to the kernels' bytes again, after a change of `in`. The doubles become what the type can hold.
+  void Encode();
+  // Appends tokens [first, first + count) of every KV head, page by page.
+  void Append(const AttentionKernels& kernels, int first, int count);
+  // Forgets the pages: other page ids, all bytes NaN.
+  void ClearPages(uint64_t seed);
+  // Attends with rows [first_row, first_row + rows) to the first `context` tokens.
+  AttentionResult Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows, int context) const;
+
+  // The error that f32 arithmetic may make in acc / sum, per element of the reference's o.
+  std::vector<double> ErrorBound() const;
+
+  AttentionShape shape;
+  ReferenceAttentionInput in;
+  std::vector<std::byte> pages;       // page after page, with a gap between them
+  size_t page_stride_bytes = 0;
+  std::vector<uint32_t> page_ids;
+
+ private:
+  const std::byte* Element(const std::vector<std::byte>& bytes, size_t index) const;
+
+  std::vector<std::byte> q_, k_, v_;  // as in `in`
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_KERNELS_PAGED_SEQUENCE_H_
