@@ -14,7 +14,7 @@ struct ArenaOptions {
   size_t bytes = 0;                // at least; rounded up to whole pages
   int node = -1;                   // os_index of the NUMA node that must hold it; -1: anywhere
   bool shared = false;             // backed by a sealed memfd, so that another process can map it
-  std::vector<int> prefault_cores; // first touch runs on these in parallel (0.6-2 GB/s each); empty: the calling thread
+  std::vector<int> prefault_cores = {};  // first touch runs on these in parallel (0.6-2 GB/s each); empty: the calling thread
 };
 
 // Whether the memory is where it was asked for.
@@ -58,14 +58,17 @@ class Arena {
   std::string Describe() const;
 
  private:
+  friend class ArenaBuilder;
+
+  void Unmap();
 
   uint8_t* data_ = nullptr;
   size_t bytes_ = 0;
   size_t page_bytes_ = 0;
   double huge_share_ = 0;
+  bool hugetlb_ = false;  // from the kernel's reserved pool, not transparent
   int node_ = -1;
   ArenaPlacement placement_ = ArenaPlacement::kAnywhere;
-  bool hugetlb_ = false;
   int fd_ = -1;
 };
 

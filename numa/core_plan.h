@@ -12,13 +12,13 @@ namespace fastdecode {
 
 // What the user said about cores, and what the process is. Values that are not given are chosen.
 struct CorePlanOptions {
-  std::string s_cores;           // --s-cores, as "0,2-5"; empty: choose
-  std::string r_cores;           // --r-cores, those of all homes together; empty: choose
+  std::string s_cores = {};           // --s-cores, as "0,2-5"; empty: choose
+  std::string r_cores = {};           // --r-cores, those of all homes together; empty: choose
   int homes = 1;                 // logical homes in this process, over the NUMA nodes round robin; 0: none are here
   int s_threads = 0;             // --s-threads; 0: choose
   int r_threads = 0;             // --r-threads, of each home; 0: choose
   bool s_part = true;            // whether this process runs an S-Part (a worker does not)
-  std::vector<int> taken_cores;  // reserved by other processes: avoided while there are others
+  std::vector<int> taken_cores = {};  // reserved by other processes: avoided while there are others
 };
 
 // Which core every polling thread gets.

@@ -17,6 +17,14 @@ struct MemoryLimit {
   static MemoryLimit Read(const std::string& root = "");
 };
 
+// One NUMA node's memory. All 0 if the kernel does not say.
+struct NodeMemory {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;  // counting file cache that the kernel would give up
+
+  static NodeMemory Read(int node_os_index, const std::string& root = "");
+};
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_NUMA_MEMORY_LIMIT_H_

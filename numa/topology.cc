@@ -1,0 +1,211 @@
+#include "numa/topology.h"
+
+#include <hwloc.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "numa/memory_limit.h"
+
+namespace fastdecode {
+
+namespace {
+
+struct TopologyDeleter {
+  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+};
+using HwlocTopology = std::unique_ptr<hwloc_topology, TopologyDeleter>;
+
+struct BitmapDeleter {
+  void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
+};
+using HwlocBitmap = std::unique_ptr<hwloc_bitmap_s, BitmapDeleter>;
+
+// Loads this machine, or the one that `synthetic` describes unless it is empty.
+absl::StatusOr<HwlocTopology> Load(const std::string& synthetic) {
+  hwloc_topology_t raw;
+  if (hwloc_topology_init(&raw) != 0) return absl::InternalError("hwloc_topology_init failed");
+  HwlocTopology topology(raw);
+  if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("hwloc does not understand the machine '", synthetic, "'"));
+  }
+  // With the disallowed parts too: nodes that this process may not use are listed.
+  if (hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) != 0 || hwloc_topology_load(raw) != 0) {
+    return absl::InternalError("hwloc cannot read this machine's topology");
+  }
+  return topology;
+}
+
+// The PUs of `set` in the order that NumaNode::cores promises.
+void ListCores(hwloc_topology_t topology, hwloc_const_bitmap_t set, NumaNode* node) {
+  std::vector<std::vector<int>> rounds;  // [i]: the i-th allowed hyperthread of each physical core
+  const HwlocBitmap seen(hwloc_bitmap_alloc());
+  const auto add_core = [&](hwloc_const_bitmap_t core_set) {
+    size_t round = 0;
+    for (int pu = hwloc_bitmap_first(core_set); pu >= 0; pu = hwloc_bitmap_next(core_set, pu)) {
+      if (!hwloc_bitmap_isset(set, pu) || hwloc_bitmap_isset(seen.get(), pu)) continue;
+      hwloc_bitmap_set(seen.get(), pu);
+      if (round == rounds.size()) rounds.emplace_back();
+      rounds[round++].push_back(pu);
+    }
+  };
+  for (hwloc_obj_t core = nullptr; (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr;) {
+    add_core(core->cpuset);
+  }
+  // A machine whose kernel does not tell cores: every PU is one.
+  const HwlocBitmap rest(hwloc_bitmap_alloc());
+  hwloc_bitmap_andnot(rest.get(), set, seen.get());
+  for (int pu = hwloc_bitmap_first(rest.get()); pu >= 0; pu = hwloc_bitmap_next(rest.get(), pu)) {
+    const HwlocBitmap one(hwloc_bitmap_alloc());
+    hwloc_bitmap_only(one.get(), pu);
+    add_core(one.get());
+  }
+  for (std::vector<int>& round : rounds) {
+    std::sort(round.begin(), round.end());
+    node->cores.insert(node->cores.end(), round.begin(), round.end());
+  }
+  node->physical_cores = rounds.empty() ? 0 : static_cast<int>(rounds[0].size());
+}
+
+// Nodes by OS index with their share of `allowed`. A node of memory alone (HBM, CXL) has in hwloc the PUs near it; they
+// belong to the first node that has them, as they do for the kernel.
+std::vector<NumaNode> ListNodes(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
+  std::vector<hwloc_obj_t> objects;
+  for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    objects.push_back(node);
+  }
+  std::sort(objects.begin(), objects.end(), [](hwloc_obj_t a, hwloc_obj_t b) { return a->os_index < b->os_index; });
+  const HwlocBitmap left(hwloc_bitmap_dup(allowed));
+  std::vector<NumaNode> nodes;
+  for (const hwloc_obj_t object : objects) {
+    NumaNode node;
+    node.os_index = static_cast<int>(object->os_index);
+    node.memory_allowed = hwloc_bitmap_isset(hwloc_topology_get_allowed_nodeset(topology), object->os_index) != 0;
+    node.memory_bytes = object->attr->numanode.local_memory;
+    node.free_bytes = node.memory_bytes;
+    const HwlocBitmap mine(hwloc_bitmap_alloc());
+    hwloc_bitmap_and(mine.get(), object->cpuset, left.get());
+    hwloc_bitmap_andnot(left.get(), left.get(), mine.get());
+    ListCores(topology, mine.get(), &node);
+    nodes.push_back(std::move(node));
+  }
+  return nodes;
+}
+
+// The calling thread's CPU affinity, within what the cpuset allows.
+absl::StatusOr<HwlocBitmap> ReadAllowed(hwloc_topology_t topology) {
+  HwlocBitmap allowed(hwloc_bitmap_alloc());
+  if (hwloc_get_cpubind(topology, allowed.get(), HWLOC_CPUBIND_THREAD) != 0) {
+    return absl::InternalError("cannot read this process's CPU affinity");
+  }
+  hwloc_bitmap_and(allowed.get(), allowed.get(), hwloc_topology_get_allowed_cpuset(topology));
+  return allowed;
+}
+
+std::string ReadCpuModel() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown CPU";
+}
+
+absl::Status CheckAnyCore(const std::vector<NumaNode>& nodes) {
+  const bool any = std::any_of(nodes.begin(), nodes.end(), [](const NumaNode& node) { return !node.cores.empty(); });
+  return any ? absl::OkStatus() : absl::FailedPreconditionError("no NUMA node has a core that this process may run on");
+}
+
+}  // namespace
+
+absl::StatusOr<Topology> Topology::Discover() {
+  const absl::StatusOr<HwlocTopology> machine = Load("");
+  if (!machine.ok()) return machine.status();
+  const absl::StatusOr<HwlocBitmap> allowed = ReadAllowed(machine->get());
+  if (!allowed.ok()) return allowed.status();
+  Topology topology;
+  topology.nodes = ListNodes(machine->get(), allowed->get());
+  const absl::Status status = CheckAnyCore(topology.nodes);
+  if (!status.ok()) return status;
+  const MemoryLimit limit = MemoryLimit::Read();
+  for (NumaNode& node : topology.nodes) {
+    const NodeMemory memory = NodeMemory::Read(node.os_index);
+    if (memory.total_bytes != 0) node.free_bytes = memory.free_bytes;
+    node.free_bytes = std::min(node.free_bytes, limit.available_bytes);
+  }
+  topology.memory_limit_bytes = limit.limit_bytes;
+  topology.cpu_model = ReadCpuModel();
+  return topology;
+}
+
+absl::StatusOr<Topology> Topology::Synthetic(const std::string& description, const std::vector<int>& allowed_cores) {
+  const absl::StatusOr<HwlocTopology> machine = Load(description);
+  if (!machine.ok()) return machine.status();
+  const HwlocBitmap allowed(hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(machine->get())));
+  if (!allowed_cores.empty()) hwloc_bitmap_zero(allowed.get());
+  for (const int core : allowed_cores) hwloc_bitmap_set(allowed.get(), static_cast<unsigned>(core));
+  hwloc_bitmap_and(allowed.get(), allowed.get(), hwloc_topology_get_allowed_cpuset(machine->get()));
+  Topology topology;
+  topology.nodes = ListNodes(machine->get(), allowed.get());
+  const absl::Status status = CheckAnyCore(topology.nodes);
+  if (!status.ok()) return status;
+  for (const NumaNode& node : topology.nodes) topology.memory_limit_bytes += node.memory_bytes;
+  topology.cpu_model = description;
+  return topology;
+}
+
+std::vector<int> Topology::AllowedCores() const {
+  std::vector<int> cores;
+  for (const NumaNode& node : nodes) cores.insert(cores.end(), node.cores.begin(), node.cores.end());
+  std::sort(cores.begin(), cores.end());
+  return cores;
+}
+
+int Topology::NodeOfCore(int core) const {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (std::find(nodes[i].cores.begin(), nodes[i].cores.end(), core) != nodes[i].cores.end()) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::string Topology::ToString() const {
+  std::string text = absl::StrCat(cpu_model, ", up to ", FormatBytes(memory_limit_bytes), " of memory\n");
+  for (const NumaNode& node : nodes) {
+    absl::StrAppend(&text, "node ", node.os_index, ": cores ", FormatCores(node.cores), " (", node.physical_cores,
+                    " physical), ", FormatBytes(node.free_bytes), " of ", FormatBytes(node.memory_bytes), " free",
+                    node.UsableAsHome() ? "" : ", cannot be a home", "\n");
+  }
+  return text;
+}
+
+std::string FormatCores(std::vector<int> cores) {
+  if (cores.empty()) return "none";
+  std::sort(cores.begin(), cores.end());
+  cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < cores.size();) {
+    size_t end = i + 1;
+    while (end < cores.size() && cores[end] == cores[end - 1] + 1) ++end;
+    ranges.push_back(end == i + 1 ? absl::StrCat(cores[i]) : absl::StrCat(cores[i], "-", cores[end - 1]));
+    i = end;
+  }
+  return absl::StrJoin(ranges, ",");
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  const bool whole = value == static_cast<double>(static_cast<uint64_t>(value));
+  return whole ? absl::StrFormat("%.0f %s", value, kUnits[unit]) : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+}  // namespace fastdecode
