@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "rdma/wire.h"
 
 namespace fastdecode {
@@ -25,7 +26,14 @@ struct LinkSize {
   size_t control_ring_bytes = 1 << 20;    // per direction, a power of two
 };
 inline constexpr int kMaxSlots = 16;
+inline constexpr size_t kPayloadBytesMax = size_t{1} << 30;
+inline constexpr size_t kControlRingBytesMin = 4 << 10;
+inline constexpr size_t kControlRingBytesMax = 64 << 20;
+// A ring of n bytes takes messages up to the smaller of this and n - 8.
 inline constexpr size_t kControlMessageBytesMax = 256 << 10;
+
+// InvalidArgument naming the field and its value, if a link of this size cannot be made.
+absl::Status CheckLinkSize(const LinkSize& size);
 
 enum class LinkPoll : uint8_t {
   kEmpty,     // nothing arrived
@@ -33,12 +41,33 @@ enum class LinkPoll : uint8_t {
   kLost,      // the link is lost; nothing will arrive any more
 };
 
-// The engine's end.
-// Thread: the pipeline thread alone, except lost(), lost_cause() and MarkLost(), which any thread may call.
-class EngineLink {
+// What both ends have: whether the link still lives, and who is at the other end.
+// Thread: any.
+class LinkEnd {
  public:
-  virtual ~EngineLink() = default;
+  virtual ~LinkEnd() = default;
 
+  virtual bool lost() const = 0;
+  // Why, for people; empty while not lost.
+  virtual std::string lost_cause() const = 0;
+  // Declares the link lost (deadline, protocol error). The first cause stays; the peer is told.
+  virtual void MarkLost(const char* cause) = 0;
+
+  virtual uint64_t epoch() const = 0;
+  virtual const LinkSize& size() const = 0;
+  // For messages: "worker process at unix:/run/a.sock (pid 17)".
+  virtual std::string peer_name() const = 0;
+
+  // Readable when there is news of the peer's process (poll(2) for POLLIN); -1 if the peer is in this process.
+  virtual int liveness_fd() const { return -1; }
+  // Control thread, liveness_fd() being readable: marks the link lost if the peer has gone or has given the link up.
+  virtual void CheckPeer() {}
+};
+
+// The engine's end. Destroying it is the end of the link for the home, too.
+// Thread: the pipeline thread alone, except what LinkEnd has, which any thread may call.
+class EngineLink : public LinkEnd {
+ public:
   // Where the S-Part writes the rows of micro-batch `slot` (64-byte aligned). Free from the reply of the last hop on.
   virtual std::byte* SendArea(int slot) = 0;
   // Where o of micro-batch `slot` arrives. Valid from the reply until the slot's next PostHop.
@@ -55,30 +84,23 @@ class EngineLink {
   // Copies the next message to `buffer` (kControlMessageBytesMax) and sets *bytes.
   virtual LinkPoll PollControl(void* buffer, size_t* bytes) = 0;
 
-  // Wakes a home that parked. Before the first hop of a busy period; costs one load if the home is awake.
+  // Wakes a home that parked. REQUIRES: called *after* PostHop or TrySendControl, once the first of a busy period is out
+  // (rung before, the home could poll in vain and sleep in between). Costs one locked instruction if the home is awake.
   virtual void RingHome() = 0;
   // Finished work items at the home: moves as long as it is alive and working.
   virtual uint64_t Progress() const = 0;
-
-  virtual bool lost() const = 0;
-  // Why, for people; empty while not lost.
-  virtual std::string lost_cause() const = 0;
-  // Declares the link lost (deadline, protocol error). The first cause stays.
-  virtual void MarkLost(const char* cause) = 0;
-  virtual uint64_t epoch() const = 0;
 };
 
-// The home's end.
-// Thread: the team's leader alone, except lost() and MarkLost().
-class HomeLink {
+// The home's end. Destroying it is the end of the link for the engine, too.
+// Thread: the team's leader alone, except what LinkEnd has.
+class HomeLink : public LinkEnd {
  public:
-  virtual ~HomeLink() = default;
-
   // The next hop; *payload points at its rows, which stay unchanged by well-behaved peers until the reply. The header is
-  // a private copy whose slot, epoch and payload_bytes (<= the agreed maximum) were checked.
+  // a private copy whose slot, epoch, rows (> 0) and payload_bytes (<= the agreed maximum) were checked.
   virtual LinkPoll PollHop(HopHeader* out, const std::byte** payload) = 0;
   // Where the team writes o of micro-batch `slot`, between hop and reply (64-byte aligned).
   virtual std::byte* ReplyArea(int slot) = 0;
+  // Frees the slot. The link fills in the epoch. Does nothing on a lost link. REQUIRES: the slot's hop is open.
   virtual void PostReply(const ReplyHeader& header) = 0;
 
   virtual LinkPoll PollControl(void* buffer, size_t* bytes) = 0;
@@ -92,11 +114,6 @@ class HomeLink {
 
   // Adds to the word that EngineLink::Progress() reads.
   virtual void AddProgress(uint64_t items) = 0;
-
-  virtual bool lost() const = 0;
-  virtual std::string lost_cause() const = 0;
-  virtual void MarkLost(const char* cause) = 0;
-  virtual uint64_t epoch() const = 0;
 };
 
 }  // namespace fastdecode

@@ -1,0 +1,114 @@
+#include "rdma/link_monitor.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "numa/check.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr short kClosedEvents = POLLRDHUP | POLLHUP | POLLERR | POLLNVAL;
+
+bool PeerHasClosed(const LinkEnd& link) {
+  pollfd entry = {link.liveness_fd(), POLLRDHUP, 0};
+  return entry.fd < 0 || (poll(&entry, 1, 0) > 0 && (entry.revents & kClosedEvents) != 0);
+}
+
+}  // namespace
+
+LinkMonitor::LinkMonitor() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  FD_CHECK(wake_fd_ >= 0, "no file descriptor left for the link monitor");
+  thread_ = std::thread([this] { Run(); });
+}
+
+LinkMonitor::~LinkMonitor() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  Wake();
+  thread_.join();
+  close(wake_fd_);
+}
+
+void LinkMonitor::Add(LinkEnd* link) {
+  if (link->liveness_fd() < 0) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    watched_.push_back(link);
+  }
+  Wake();
+}
+
+// No Wake(): the thread may still poll a descriptor that was closed since, but looks only at links that it finds here.
+void LinkMonitor::Remove(LinkEnd* link) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase(watched_, link);
+}
+
+void LinkMonitor::Quarantine(std::unique_ptr<LinkEnd> link, const char* cause) {
+  link->MarkLost(cause);
+  Remove(link.get());
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    quarantined_.push_back(std::move(link));
+  }
+  Wake();
+}
+
+size_t LinkMonitor::links_in_quarantine() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return quarantined_.size();
+}
+
+void LinkMonitor::Wake() {
+  const uint64_t one = 1;
+  // Full only if nobody has read 2^64 - 2 wake-ups; the thread is awake then.
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+}
+
+void LinkMonitor::Run() {
+  std::vector<pollfd> entries;
+  while (true) {
+    // What to wait for: news of living links, the end of those in quarantine. A lost link has none of interest.
+    entries.assign(1, {wake_fd_, POLLIN, 0});
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) return;
+      for (const LinkEnd* link : watched_) {
+        if (!link->lost()) entries.push_back({link->liveness_fd(), POLLIN | POLLRDHUP, 0});
+      }
+      for (const auto& link : quarantined_) entries.push_back({link->liveness_fd(), POLLRDHUP, 0});
+    }
+    poll(entries.data(), entries.size(), -1);
+    uint64_t wake_ups;
+    [[maybe_unused]] const ssize_t drained = read(wake_fd_, &wake_ups, sizeof(wake_ups));
+    CheckWatched();
+    ReleaseQuarantined();
+  }
+}
+
+// All of them: news is rare, and asking a link that has none costs one system call.
+void LinkMonitor::CheckWatched() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (LinkEnd* link : watched_) {
+    if (!link->lost()) link->CheckPeer();
+  }
+}
+
+void LinkMonitor::ReleaseQuarantined() {
+  std::vector<std::unique_ptr<LinkEnd>> released;  // outlives the lock: unmapping takes its time
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& link : quarantined_) {
+    if (PeerHasClosed(*link)) released.push_back(std::move(link));
+  }
+  std::erase(quarantined_, nullptr);
+}
+
+}  // namespace fastdecode

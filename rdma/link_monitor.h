@@ -1,0 +1,53 @@
+#ifndef FASTDECODE_RDMA_LINK_MONITOR_H_
+#define FASTDECODE_RDMA_LINK_MONITOR_H_
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+// Watches the peers of many links and marks a link lost within milliseconds of its peer's death or farewell.
+// Owns: one thread, which sleeps in poll(2); and the links in quarantine.
+// Thread: any.
+class LinkMonitor {
+ public:
+  LinkMonitor();
+  // Links still in quarantine are destroyed.
+  ~LinkMonitor();
+  LinkMonitor(const LinkMonitor&) = delete;
+  LinkMonitor& operator=(const LinkMonitor&) = delete;
+
+  // `link` must outlive its stay; one without a liveness_fd() is not watched.
+  void Add(LinkEnd* link);
+  // Once it returns, the monitor does not touch the link any more. Nothing happens if the link is not watched.
+  void Remove(LinkEnd* link);
+
+  // Marks the link lost if it is not (with `cause`) and keeps it, with the memory that the peer may still write, until the
+  // peer has closed its socket; then destroys it. A watched link need not be removed before.
+  void Quarantine(std::unique_ptr<LinkEnd> link, const char* cause);
+  size_t links_in_quarantine() const;
+
+ private:
+  void Run();
+  void Wake();
+  void CheckWatched();
+  void ReleaseQuarantined();
+
+  const int wake_fd_;  // eventfd: the sets have changed, or the end
+
+  mutable std::mutex mutex_;
+  std::vector<LinkEnd*> watched_;                       // guarded by mutex_
+  std::vector<std::unique_ptr<LinkEnd>> quarantined_;   // guarded by mutex_
+  bool stopping_ = false;                               // guarded by mutex_
+
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_RDMA_LINK_MONITOR_H_

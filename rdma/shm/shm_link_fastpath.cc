@@ -1,0 +1,158 @@
+#include "numa/check.h"
+#include "rdma/shm/shm_link.h"
+#include "rdma/wire_check.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr uint32_t Bit(int slot) { return 1u << slot; }
+
+}  // namespace
+
+std::byte* ShmEngineLink::SendArea(int slot) {
+  FD_CHECK(slot >= 0 && slot < size_.slots, "slot out of range");
+  return regions_.home.payload(slot);
+}
+
+const std::byte* ShmEngineLink::ReceiveArea(int slot) {
+  FD_CHECK(slot >= 0 && slot < size_.slots, "slot out of range");
+  return regions_.engine.payload(slot);
+}
+
+void ShmEngineLink::PostHop(const HopHeader& header) {
+  if (lost()) return;
+  const int slot = header.micro_batch;
+  FD_CHECK(slot < size_.slots, "slot out of range");
+  FD_CHECK((open_slots_ & Bit(slot)) == 0, "the slot's previous hop has no reply yet");
+  FD_CHECK(header.rows > 0 && header.payload_bytes <= size_.hop_payload_bytes_max, "hop size");
+  Slot& state = slots_[slot];
+  state.hop = header;
+  state.hop.epoch = epoch_;
+  ++state.hops;
+  open_slots_ |= Bit(slot);
+  regions_.home.line(slot)->Publish(state.hop, state.hops);
+}
+
+LinkPoll ShmEngineLink::PollReply(ReplyHeader* out) {
+  if (lost()) return LinkPoll::kLost;
+  if (open_slots_ == 0) return LinkPoll::kEmpty;
+  int slot = next_slot_;
+  for (int i = 0; i < size_.slots; ++i) {
+    const int next = slot + 1 == size_.slots ? 0 : slot + 1;
+    if ((open_slots_ & Bit(slot)) != 0) {
+      const uint64_t sequence = regions_.engine.line(slot)->sequence();
+      if (sequence != slots_[slot].hops - 1) {
+        next_slot_ = next;
+        return TakeReply(slot, sequence, out);
+      }
+    }
+    slot = next;
+  }
+  return LinkPoll::kEmpty;
+}
+
+LinkPoll ShmEngineLink::TakeReply(int slot, uint64_t sequence, ReplyHeader* out) {
+  const Slot& state = slots_[slot];
+  if (sequence != state.hops) return Lose(slot, "reply out of sequence");
+  const ReplyHeader reply = regions_.engine.line(slot)->CopyHeader<ReplyHeader>();
+  if (const char* defect = ReplyDefect(reply, state.hop, size_)) return Lose(slot, defect);
+  open_slots_ &= ~Bit(slot);
+  *out = reply;
+  return LinkPoll::kMessage;
+}
+
+bool ShmEngineLink::TrySendControl(const void* message, size_t bytes) {
+  if (lost()) return false;
+  const RingOutcome outcome = control_out_.TryWrite(message, bytes);
+  if (outcome == RingOutcome::kCorrupt) Lose(-1, "control ring index out of bounds");
+  return outcome == RingOutcome::kDone;
+}
+
+LinkPoll ShmEngineLink::PollControl(void* buffer, size_t* bytes) {
+  if (lost()) return LinkPoll::kLost;
+  switch (control_in_.TryRead(buffer, bytes)) {
+    case RingOutcome::kDone:
+      return LinkPoll::kMessage;
+    case RingOutcome::kNothing:
+      return LinkPoll::kEmpty;
+    case RingOutcome::kCorrupt:
+      break;
+  }
+  return Lose(-1, "control message out of bounds");
+}
+
+// Relaxed: a sign of life, nothing is read on its strength.
+uint64_t ShmEngineLink::Progress() const { return regions_.engine.progress()->load(std::memory_order_relaxed); }
+
+LinkPoll ShmHomeLink::PollHop(HopHeader* out, const std::byte** payload) {
+  if (lost()) return LinkPoll::kLost;
+  int slot = next_slot_;
+  for (int i = 0; i < size_.slots; ++i) {
+    const int next = slot + 1 == size_.slots ? 0 : slot + 1;
+    if ((open_slots_ & Bit(slot)) == 0) {
+      const uint64_t sequence = regions_.home.line(slot)->sequence();
+      if (sequence != hops_[slot]) {
+        next_slot_ = next;
+        return TakeHop(slot, sequence, out, payload);
+      }
+    }
+    slot = next;
+  }
+  return LinkPoll::kEmpty;
+}
+
+LinkPoll ShmHomeLink::TakeHop(int slot, uint64_t sequence, HopHeader* out, const std::byte** payload) {
+  if (sequence != hops_[slot] + 1) return Lose(slot, "hop out of sequence");
+  const HopHeader hop = regions_.home.line(slot)->CopyHeader<HopHeader>();
+  if (const char* defect = HopDefect(hop, slot, epoch_, size_)) return Lose(slot, defect);
+  hops_[slot] = sequence;
+  open_slots_ |= Bit(slot);
+  *out = hop;
+  *payload = regions_.home.payload(slot);
+  return LinkPoll::kMessage;
+}
+
+std::byte* ShmHomeLink::ReplyArea(int slot) {
+  FD_CHECK(slot >= 0 && slot < size_.slots, "slot out of range");
+  return regions_.engine.payload(slot);
+}
+
+void ShmHomeLink::PostReply(const ReplyHeader& header) {
+  if (lost()) return;
+  const int slot = header.micro_batch;
+  FD_CHECK(slot < size_.slots && (open_slots_ & Bit(slot)) != 0, "reply to a slot without an open hop");
+  FD_CHECK(header.payload_bytes <= size_.reply_payload_bytes_max, "reply size");
+  ReplyHeader reply = header;
+  reply.epoch = epoch_;
+  open_slots_ &= ~Bit(slot);
+  regions_.engine.line(slot)->Publish(reply, hops_[slot]);
+}
+
+LinkPoll ShmHomeLink::PollControl(void* buffer, size_t* bytes) {
+  if (lost()) return LinkPoll::kLost;
+  switch (control_in_.TryRead(buffer, bytes)) {
+    case RingOutcome::kDone:
+      return LinkPoll::kMessage;
+    case RingOutcome::kNothing:
+      return LinkPoll::kEmpty;
+    case RingOutcome::kCorrupt:
+      break;
+  }
+  return Lose(-1, "control message out of bounds");
+}
+
+bool ShmHomeLink::TrySendControl(const void* message, size_t bytes) {
+  if (lost()) return false;
+  const RingOutcome outcome = control_out_.TryWrite(message, bytes);
+  if (outcome == RingOutcome::kCorrupt) Lose(-1, "control ring index out of bounds");
+  return outcome == RingOutcome::kDone;
+}
+
+void ShmHomeLink::AddProgress(uint64_t items) {
+  progress_ += items;
+  // Relaxed: see ShmEngineLink::Progress.
+  regions_.engine.progress()->store(progress_, std::memory_order_relaxed);
+}
+
+}  // namespace fastdecode

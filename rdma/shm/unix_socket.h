@@ -1,0 +1,76 @@
+#ifndef FASTDECODE_RDMA_SHM_UNIX_SOCKET_H_
+#define FASTDECODE_RDMA_SHM_UNIX_SOCKET_H_
+
+#include <sys/types.h>
+#include <sys/un.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace fastdecode {
+
+// Unix-domain sockets of type SOCK_SEQPACKET: whole packets, so nobody ever holds half of one, and descriptors with them.
+// All sockets here are non-blocking.
+
+// Owns: a file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor() { Close(); }
+
+  void Close();
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// Longest path of a socket, bytes.
+inline constexpr size_t kSocketPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
+
+// InvalidArgument if the path is empty or too long for a socket.
+absl::StatusOr<sockaddr_un> SocketAddress(const std::string& path);
+
+// ResourceExhausted if the process has no descriptors left.
+absl::StatusOr<FileDescriptor> OpenSocket();
+
+// Who is at the other end: the process that connected, or the one that listened. pid 0 if the kernel does not say.
+struct PeerCredentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+PeerCredentials ReadPeerCredentials(int socket);
+
+// `fd_to_pass`: -1 for none. Unavailable if the peer has gone or does not read.
+absl::Status SendPacket(int socket, const void* packet, size_t bytes, int fd_to_pass);
+
+enum class ReceiveOutcome {
+  kPacket,
+  kNothing,  // yet
+  kClosed,   // by the peer
+};
+struct ReceivedPacket {
+  size_t bytes = 0;
+  bool malformed = false;  // longer than the buffer, or more than one descriptor came with it
+  FileDescriptor fd;       // that came with it, if any
+};
+ReceiveOutcome ReceivePacket(int socket, void* buffer, size_t buffer_bytes, ReceivedPacket* packet);
+
+// False if `deadline_ns` (NowNs) passed first. A closed socket is readable.
+bool WaitReadable(int socket, uint64_t deadline_ns);
+
+// Milliseconds until `deadline_ns` for poll(2), rounded up; 0 if it has passed.
+int PollTimeoutMs(uint64_t deadline_ns);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_RDMA_SHM_UNIX_SOCKET_H_
