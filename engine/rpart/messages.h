@@ -41,19 +41,22 @@ struct RPartShape {
 };
 static_assert(sizeof(RPartShape) == 44 && std::is_trivially_copyable_v<RPartShape>);
 
-// Control messages. Each starts with this word; sizes are exact.
+// Control messages. Each starts with this word; sizes are exact. One that makes no sense (unknown kind, wrong size, roster
+// out of order, truncating or forking what is not stored, filling without room) ends the link, with the reason as cause.
 enum class ControlKind : uint32_t {
   kRoster = 1,       // engine -> home: RosterMessage + entries
-  kRelease = 2,      // engine -> home: SequenceMessage; the sequence's pages are freed
+  kRelease = 2,      // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
   kTruncate = 3,     // engine -> home: SequenceMessage; keeps the first `tokens` tokens
   kFork = 4,         // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens
-  kFill = 5,         // engine -> home: SequenceMessage; `tokens` tokens of random KV (measuring only)
-  kIdle = 6,         // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park
+  kFill = 5,         // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (measuring only)
+  kIdle = 6,         // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any other message
+                     // than this and kStatsRequest ends it; say it again
   kStatsRequest = 7, // engine -> home: IdleMessage
   kStats = 8,        // home -> engine: StatsMessage, as answer; dropped if there is no room
 };
 
-// One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order.
+// One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order. A sequence that the home does
+// not know begins empty.
 struct RosterEntry {
   uint64_t sequence = 0;
   uint64_t step_from = 0;          // the step that this entry holds from
@@ -111,9 +114,9 @@ struct HomeDescription {
   uint64_t pages = 0;              // granted to this peer
   uint64_t page_bytes = 0;         // of one page, all layers
   char isa[16] = {};               // "avx512bf16"
-  char memory[48] = {};            // "3.0 GiB, 2 MiB pages (100 %), node 0 verified"
+  char memory[80] = {};            // "3.0 GiB on node 0 (verified), 2 MiB pages (transparent, 100 %)"
 };
-static_assert(sizeof(HomeDescription) == 96);
+static_assert(sizeof(HomeDescription) == 128);
 
 }  // namespace fastdecode
 

@@ -1,0 +1,52 @@
+#ifndef FASTDECODE_ENGINE_RPART_HOP_WORK_H_
+#define FASTDECODE_ENGINE_RPART_HOP_WORK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/rpart/kv_pool.h"
+#include "engine/rpart/messages.h"
+#include "engine/rpart/plan.h"
+#include "engine/rpart/workspace.h"
+#include "kernels/attention.h"
+#include "numa/ticket_team.h"
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+// One hop as the team sees it: append k and v, attend, write o, as the plan says. A view; owns nothing.
+// Thread: every thread of the team runs RunShare once a hop; the leader, thread 0, also bumps the link's progress.
+struct HopWork {
+  // Constant while a peer is attached.
+  RPartShape shape;
+  AttentionShape attention;
+  AttentionKernels kernels;
+  const KvPool* pool = nullptr;
+  const TeamWorkspace* workspace = nullptr;
+  TicketTeam* team = nullptr;
+  HomeLink* link = nullptr;
+
+  // Of this hop.
+  HopPlan* plan = nullptr;
+  std::span<const StepEntry> entries;
+  int layer = 0;
+  const std::byte* rows = nullptr;  // [rows] of q, k, v (RPartShape::hop_row_bytes)
+  std::byte* o = nullptr;           // [rows][heads][head_dim]
+
+  // A TicketTeam::Work; `context` is a HopWork.
+  static void RunShare(void* context, int thread, int threads);
+
+ private:
+  void AppendChunks(int thread, int threads) const;
+  void AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end) const;
+  void RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const;
+  void AttendBlock(const Chain& chain, uint32_t block, const Partial& out, int thread) const;
+  void MergeAndFinish(const Chain& chain) const;
+  void FinishChain(const Chain& chain, const Partial& partial) const;
+  float* Slot(const Chain& chain, uint32_t slot) const;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_RPART_HOP_WORK_H_

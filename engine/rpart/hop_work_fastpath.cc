@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <limits>
+
+#include "engine/rpart/hop_work.h"
+
+namespace fastdecode {
+
+namespace {
+
+// The partial that folding starts from.
+void SetEmpty(const AttentionShape& shape, int row_heads, const Partial& partial) {
+  std::fill_n(partial.max, row_heads, -std::numeric_limits<float>::infinity());
+  std::fill_n(partial.sum, row_heads, 0.0f);
+  std::fill_n(partial.acc, row_heads * shape.head_dim, 0.0f);
+}
+
+}  // namespace
+
+void HopWork::RunShare(void* context, int thread, int threads) {
+  const HopWork& hop = *static_cast<const HopWork*>(context);
+  if (!hop.plan->append_runs().empty()) {
+    hop.AppendChunks(thread, threads);
+    // A tile attends to what other threads appended.
+    hop.team->Barrier(thread);
+  }
+  const PlanCut begin = hop.plan->cut(thread);
+  const PlanCut end = hop.plan->cut(thread + 1);
+  for (uint32_t i = begin.chain; i <= end.chain && i < hop.plan->chains().size(); ++i) {
+    const Chain& chain = hop.plan->chains()[i];
+    const uint32_t first_block = i == begin.chain ? begin.block : 0;
+    const uint32_t end_block = i == end.chain ? end.block : chain.blocks;
+    if (first_block < end_block) hop.RunPiece(chain, first_block, end_block, thread);
+    if (thread == 0) hop.link->AddProgress(1);
+  }
+}
+
+// This thread's part of the (page, KV head) pairs of all chunks.
+void HopWork::AppendChunks(int thread, int threads) const {
+  const size_t pairs = plan->append_runs().size() * shape.kv_heads;
+  const size_t begin = pairs * static_cast<size_t>(thread) / static_cast<size_t>(threads);
+  const size_t end = pairs * (static_cast<size_t>(thread) + 1) / static_cast<size_t>(threads);
+  for (size_t i = begin; i < end; ++i) {
+    const AppendRun& run = plan->append_runs()[i / shape.kv_heads];
+    const StepEntry& entry = entries[run.entry];
+    if (entry.bad) continue;
+    AppendRows(entry, static_cast<int>(i % shape.kv_heads), run.page_index * kPageTokens,
+               (run.page_index + 1) * kPageTokens);
+  }
+}
+
+// Appends those of the entry's rows whose positions lie in [first, end) and are not stored yet.
+void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end) const {
+  const size_t head_bytes = shape.head_dim * shape.element_bytes();
+  const size_t row_bytes = shape.hop_row_bytes();
+  uint32_t position = std::max(first, entry.write_from);
+  end = std::min(end, entry.end_position());
+  while (position < end) {
+    const uint32_t slot = position % kPageTokens;
+    const uint32_t tokens = std::min<uint32_t>(kPageTokens - slot, end - position);
+    const std::byte* row = rows + (entry.first_row + position - entry.first_position) * row_bytes;
+    AppendArgs args;
+    args.page = pool->Address(layer, entry.sequence->pages[position / kPageTokens]);
+    args.kv_head = kv_head;
+    args.first_slot = static_cast<int>(slot);
+    args.tokens = static_cast<int>(tokens);
+    args.k = row + shape.k_offset_bytes() + static_cast<size_t>(kv_head) * head_bytes;
+    args.v = row + shape.v_offset_bytes() + static_cast<size_t>(kv_head) * head_bytes;
+    args.row_stride_bytes = row_bytes;
+    kernels.append(attention, args);
+    position += tokens;
+  }
+}
+
+// Blocks [first_block, end_block) of a chain: those of its first piece are folded as they come, those of later pieces are
+// left in their slots for the last finisher.
+void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const {
+  const StepEntry& entry = entries[chain.entry];
+  if (entry.bad) return;  // for all of its pieces alike
+  if (!entry.is_chunk()) {
+    // The rows' pages are attended to by nobody else in this hop.
+    AppendRows(entry, chain.kv_head, (chain.first_block + first_block) * kBlockTokens,
+               (chain.first_block + end_block) * kBlockTokens);
+  }
+  const int row_heads = chain.rows * attention.group;
+  const bool whole = chain.split < 0;
+  if (first_block == 0) {
+    const Partial running = PartialAt(attention, chain.rows, whole ? workspace->running(thread) : Slot(chain, 0));
+    const Partial block = PartialAt(attention, chain.rows, workspace->block(thread));
+    SetEmpty(attention, row_heads, running);
+    for (uint32_t i = 0; i < end_block; ++i) {
+      AttendBlock(chain, i, block, thread);
+      kernels.fold(attention, running, block, row_heads);
+    }
+    if (whole) FinishChain(chain, running);
+  } else {
+    const uint32_t first_piece_blocks = plan->split(chain.split).first_piece_blocks;
+    for (uint32_t i = first_block; i < end_block; ++i) {
+      AttendBlock(chain, i, PartialAt(attention, chain.rows, Slot(chain, 1 + i - first_piece_blocks)), thread);
+    }
+  }
+  if (whole) return;
+  // Acq_rel: the last finisher sees what every other piece's thread wrote into its slots before it counted down.
+  if (plan->split(chain.split).unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) MergeAndFinish(chain);
+}
+
+void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Partial& out, int thread) const {
+  const StepEntry& entry = entries[chain.entry];
+  const uint32_t position = (chain.first_block + block) * kBlockTokens;
+  const uint32_t tile_position = entry.first_position + chain.tile_row;
+  const size_t row = entry.first_row + chain.tile_row;
+  const size_t q_offset = static_cast<size_t>(chain.kv_head) * shape.group * shape.head_dim * shape.element_bytes();
+  AttendArgs args;
+  args.layer_base = pool->LayerBase(layer);
+  args.page_stride_bytes = pool->page_stride_bytes();
+  args.page_ids = entry.sequence->pages.data() + position / kPageTokens;
+  args.kv_head = chain.kv_head;
+  args.first_position = static_cast<int>(position);
+  args.tokens = static_cast<int>(std::min<uint32_t>(kBlockTokens, tile_position + chain.rows - position));
+  args.q = rows + row * shape.hop_row_bytes() + q_offset;
+  args.q_row_stride_bytes = shape.hop_row_bytes();
+  args.rows = chain.rows;
+  args.first_row_position = static_cast<int>(tile_position);
+  args.out = out;
+  args.scratch = workspace->scratch(thread);
+  kernels.attend(attention, args);
+}
+
+void HopWork::MergeAndFinish(const Chain& chain) const {
+  Split& split = plan->split(chain.split);
+  const Partial running = PartialAt(attention, chain.rows, Slot(chain, 0));
+  for (uint32_t i = 1; i < split.slots(chain); ++i) {
+    kernels.fold(attention, running, PartialAt(attention, chain.rows, Slot(chain, i)), chain.rows * attention.group);
+  }
+  FinishChain(chain, running);
+  // Relaxed: for the next hop, which the leader releases after this one is over.
+  split.unfinished.store(split.pieces, std::memory_order_relaxed);
+}
+
+void HopWork::FinishChain(const Chain& chain, const Partial& partial) const {
+  const size_t row = entries[chain.entry].first_row + chain.tile_row;
+  const size_t o_offset = static_cast<size_t>(chain.kv_head) * shape.group * shape.head_dim * shape.element_bytes();
+  kernels.finish(attention, partial, chain.rows, o + row * shape.reply_row_bytes() + o_offset,
+                 shape.reply_row_bytes());
+}
+
+float* HopWork::Slot(const Chain& chain, uint32_t slot) const {
+  return workspace->partials() + plan->split(chain.split).first_slot_floats +
+         slot * PartialFloats(attention, chain.rows);
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,107 @@
+#include "engine/rpart/rpart_shape.h"
+
+#include <cmath>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace fastdecode {
+
+namespace {
+
+struct FieldRange {
+  const char* name;
+  uint32_t RPartShape::*field;
+  uint32_t min;
+  uint32_t max;
+};
+
+constexpr FieldRange kFields[] = {
+    {"layers", &RPartShape::layers, 1, 1024},
+    {"kv_heads", &RPartShape::kv_heads, 1, 1024},
+    {"group", &RPartShape::group, 1, 256},
+    {"head_dim", &RPartShape::head_dim, 16, 256},
+    {"element_type", &RPartShape::element_type, 0, 1},
+    {"sliding_window", &RPartShape::sliding_window, 0, 1u << 30},
+    {"micro_batches", &RPartShape::micro_batches, 1, kMaxSlots},
+    {"max_rows", &RPartShape::max_rows, 1, 65536},
+    {"max_context", &RPartShape::max_context, 1, 1u << 24},
+};
+static_assert(std::size(kFields) + 2 == sizeof(RPartShape) / sizeof(uint32_t), "scale and soft_cap are the other two");
+
+constexpr uint64_t kRowHeadsMax = 1u << 20;        // max_rows * kv_heads: what a plan is made of
+constexpr uint64_t kSlotBytesMax = 1u << 30;       // of one hop: its payload_bytes is a 32-bit word
+constexpr uint64_t kLinkBytesMax = uint64_t{4} << 30;  // of all slots, both directions
+
+}  // namespace
+
+absl::Status ValidateShape(const RPartShape& shape) {
+  for (const FieldRange& range : kFields) {
+    const uint32_t value = shape.*range.field;
+    if (value < range.min || value > range.max) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("R-Part shape: %s is %d, allowed is %d to %d", range.name, value, range.min, range.max));
+    }
+  }
+  if (shape.head_dim % 16 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("R-Part shape: head_dim is %d, it must be a multiple of 16", shape.head_dim));
+  }
+  if (!std::isfinite(shape.scale) || shape.scale <= 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("R-Part shape: scale is %g, it must be positive", shape.scale));
+  }
+  if (!std::isfinite(shape.soft_cap) || shape.soft_cap < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("R-Part shape: soft_cap is %g, it must be 0 (none) or positive", shape.soft_cap));
+  }
+  if (uint64_t{shape.max_rows} * shape.kv_heads > kRowHeadsMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("R-Part shape: max_rows %d times kv_heads %d is above %d",
+                                                      shape.max_rows, shape.kv_heads, kRowHeadsMax));
+  }
+  const uint64_t hop_bytes = shape.max_rows * shape.hop_row_bytes();
+  const uint64_t reply_bytes = shape.max_rows * shape.reply_row_bytes();
+  if (hop_bytes > kSlotBytesMax || shape.micro_batches * (hop_bytes + reply_bytes) > kLinkBytesMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "R-Part shape: max_rows is %d, %d bytes a hop and %d micro-batches; allowed are %d bytes a hop and %d in all",
+        shape.max_rows, hop_bytes, shape.micro_batches, kSlotBytesMax, kLinkBytesMax));
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribeModelDifference(const RPartShape& here, const RPartShape& there) {
+  std::string text;
+  const auto add = [&text](const char* name, const auto& ours, const auto& theirs) {
+    if (ours != theirs) absl::StrAppend(&text, text.empty() ? "" : "; ", name, " is ", ours, " here and ", theirs, " there");
+  };
+  add("layers", here.layers, there.layers);
+  add("kv_heads", here.kv_heads, there.kv_heads);
+  add("group", here.group, there.group);
+  add("head_dim", here.head_dim, there.head_dim);
+  add("sliding_window", here.sliding_window, there.sliding_window);
+  add("scale", here.scale, there.scale);
+  add("soft_cap", here.soft_cap, there.soft_cap);
+  return text;
+}
+
+LinkSize LinkSizeFor(const RPartShape& shape) {
+  LinkSize size;
+  size.slots = static_cast<int>(shape.micro_batches);
+  size.hop_payload_bytes_max = shape.max_rows * shape.hop_row_bytes();
+  size.reply_payload_bytes_max = shape.max_rows * shape.reply_row_bytes();
+  return size;
+}
+
+absl::Status CheckLinkCarries(const RPartShape& shape, const LinkSize& size) {
+  const LinkSize expected = LinkSizeFor(shape);
+  if (size.slots == expected.slots && size.hop_payload_bytes_max == expected.hop_payload_bytes_max &&
+      size.reply_payload_bytes_max == expected.reply_payload_bytes_max) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the link has %d slots of %d and %d bytes, the R-Part's shape needs %d of %d and %d", size.slots,
+      size.hop_payload_bytes_max, size.reply_payload_bytes_max, expected.slots, expected.hop_payload_bytes_max,
+      expected.reply_payload_bytes_max));
+}
+
+}  // namespace fastdecode

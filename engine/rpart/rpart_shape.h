@@ -1,0 +1,27 @@
+#ifndef FASTDECODE_ENGINE_RPART_RPART_SHAPE_H_
+#define FASTDECODE_ENGINE_RPART_RPART_SHAPE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/rpart/messages.h"
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+// Errors: InvalidArgument that names the first field out of range, its value and what is allowed. A shape that passes bounds
+// everything that a home allocates for it, so that no peer can make a home run out of memory.
+absl::Status ValidateShape(const RPartShape& shape);
+
+// "kv_heads is 8 here and 4 there; ..." for every field of the model that differs; empty if none does. The element type and
+// the sizes of batches and context are the run's, not the model's.
+std::string DescribeModelDifference(const RPartShape& here, const RPartShape& there);
+
+// The link that carries this shape's hops and replies.
+LinkSize LinkSizeFor(const RPartShape& shape);
+// Errors: InvalidArgument if a link of this size does not. The control ring may have any size.
+absl::Status CheckLinkCarries(const RPartShape& shape, const LinkSize& size);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_RPART_RPART_SHAPE_H_

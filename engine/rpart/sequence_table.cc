@@ -1,0 +1,122 @@
+#include "engine/rpart/sequence_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr uint32_t kReservedSequences = 1024;  // of the hash map up-front; it only grows on the control path
+
+size_t PagesOf(uint32_t tokens) { return (size_t{tokens} + kPageTokens - 1) / kPageTokens; }
+
+}  // namespace
+
+uint32_t KvSequence::StoredTokensMin() const { return *std::min_element(stored_tokens.begin(), stored_tokens.end()); }
+uint32_t KvSequence::StoredTokensMax() const { return *std::max_element(stored_tokens.begin(), stored_tokens.end()); }
+
+SequenceTable::SequenceTable(KvPool* pool, int layers, uint32_t max_context, uint32_t sequences_max)
+    : pool_(pool), layers_(layers), max_context_(max_context), sequences_max_(sequences_max) {
+  by_id_.reserve(std::min(sequences_max, kReservedSequences));
+}
+
+SequenceTable::~SequenceTable() { ReleaseAll(); }
+
+KvSequence* SequenceTable::Find(uint64_t id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second.get();
+}
+
+KvSequence* SequenceTable::FindOrCreate(uint64_t id) {
+  if (KvSequence* sequence = Find(id)) return sequence;
+  if (by_id_.size() >= sequences_max_) return nullptr;
+  std::unique_ptr<KvSequence> sequence;
+  if (spare_.empty()) {
+    sequence = std::make_unique<KvSequence>();
+    // So that growing never allocates: neither the context nor the pool allows more.
+    sequence->pages.reserve(std::min<size_t>(PagesOf(max_context_), pool_->total()));
+  } else {
+    sequence = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  sequence->id = id;
+  sequence->stored_tokens.assign(static_cast<size_t>(layers_), 0);
+  return (by_id_[id] = std::move(sequence)).get();
+}
+
+GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t tokens) {
+  FD_CHECK(tokens > 0 && first <= sequence->StoredTokensMax() && tokens <= max_context_ - first, "growth beyond its bounds");
+  const size_t first_page = first / kPageTokens;
+  const size_t pages_before = sequence->pages.size();
+  const size_t pages_after = std::max(pages_before, PagesOf(first + tokens));
+  size_t needed = pages_after - pages_before;
+  for (size_t i = first_page; i < pages_before; ++i) needed += pool_->references(sequence->pages[i]) > 1 ? 1 : 0;
+  if (needed > pool_->free()) return GrowOutcome::kNoPage;
+
+  for (size_t i = first_page; i < pages_before; ++i) {
+    PageId& page = sequence->pages[i];
+    if (pool_->references(page) == 1) continue;
+    const PageId copy = pool_->Take();
+    pool_->CopyPage(page, copy);
+    pool_->Return(page);
+    page = copy;
+  }
+  while (sequence->pages.size() < pages_after) sequence->pages.push_back(pool_->Take());
+  return GrowOutcome::kOk;
+}
+
+absl::Status SequenceTable::Truncate(uint64_t id, uint32_t tokens) {
+  KvSequence* const sequence = Find(id);
+  if (sequence == nullptr) return absl::NotFoundError(absl::StrFormat("truncate: no sequence %d here", id));
+  if (tokens > sequence->StoredTokensMax()) {
+    return absl::InvalidArgumentError(absl::StrFormat("truncate: sequence %d to %d tokens, but only %d are stored", id,
+                                                      tokens, sequence->StoredTokensMax()));
+  }
+  for (uint32_t& stored : sequence->stored_tokens) stored = std::min(stored, tokens);
+  ReturnPagesFrom(sequence, PagesOf(tokens));
+  ++changes_;
+  return absl::OkStatus();
+}
+
+absl::Status SequenceTable::Fork(uint64_t id, uint32_t tokens, uint64_t new_id) {
+  const KvSequence* const sequence = Find(id);
+  if (sequence == nullptr) return absl::NotFoundError(absl::StrFormat("fork: no sequence %d here", id));
+  if (Find(new_id) != nullptr) return absl::AlreadyExistsError(absl::StrFormat("fork: sequence %d exists", new_id));
+  if (tokens > sequence->StoredTokensMin()) {
+    return absl::InvalidArgumentError(absl::StrFormat("fork: %d tokens of sequence %d, but only %d are stored", tokens,
+                                                      id, sequence->StoredTokensMin()));
+  }
+  KvSequence* const fork = FindOrCreate(new_id);
+  if (fork == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrFormat("fork: there are %d sequences already", sequences_max_));
+  }
+  fork->pages.assign(sequence->pages.begin(), sequence->pages.begin() + static_cast<ptrdiff_t>(PagesOf(tokens)));
+  for (const PageId page : fork->pages) pool_->AddReference(page);
+  fork->stored_tokens.assign(static_cast<size_t>(layers_), tokens);
+  ++changes_;
+  return absl::OkStatus();
+}
+
+void SequenceTable::Release(uint64_t id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return;
+  ReturnPagesFrom(found->second.get(), 0);
+  spare_.push_back(std::move(found->second));
+  by_id_.erase(found);
+  ++changes_;
+}
+
+void SequenceTable::ReleaseAll() {
+  while (!by_id_.empty()) Release(by_id_.begin()->first);
+}
+
+void SequenceTable::ReturnPagesFrom(KvSequence* sequence, size_t first_page) {
+  for (size_t i = first_page; i < sequence->pages.size(); ++i) pool_->Return(sequence->pages[i]);
+  if (first_page < sequence->pages.size()) sequence->pages.resize(first_page);
+}
+
+}  // namespace fastdecode

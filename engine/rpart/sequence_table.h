@@ -1,0 +1,92 @@
+#ifndef FASTDECODE_ENGINE_RPART_SEQUENCE_TABLE_H_
+#define FASTDECODE_ENGINE_RPART_SEQUENCE_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "engine/rpart/kv_pool.h"
+
+namespace fastdecode {
+
+// What an append does, by the rule that makes replays harmless.
+enum class AppendRule : uint8_t {
+  kWrite,          // the position is the stored length
+  kSkip,           // stored already; the page is left as it is
+  kProtocolError,  // above the stored length: tokens in between are missing
+};
+
+// One sequence's KV at this home.
+struct KvSequence {
+  uint64_t id = 0;
+  std::vector<PageId> pages;              // [position / 32]; shared ones have several references
+  std::vector<uint32_t> stored_tokens;    // [layer]
+
+  // The same for all layers between two steps.
+  uint32_t StoredTokensMin() const;
+  uint32_t StoredTokensMax() const;
+  AppendRule Append(int layer, uint32_t position) const {
+    const uint32_t stored = stored_tokens[static_cast<size_t>(layer)];
+    return position < stored ? AppendRule::kSkip
+                             : position == stored ? AppendRule::kWrite : AppendRule::kProtocolError;
+  }
+};
+
+// How taking pages for a sequence ended.
+enum class GrowOutcome : uint8_t { kOk, kNoPage };
+
+// The sequences of one peer at one home, and the only user of their pool's pages.
+// Owns: the sequences; their pages are returned to the pool on release.
+// Thread: the team's leader; the team reads sequences while the leader waits for it.
+// Bounded: by sequences_max and by the pool. Grow, Find and the KvSequence's own functions never allocate.
+class SequenceTable {
+ public:
+  SequenceTable(KvPool* pool, int layers, uint32_t max_context, uint32_t sequences_max);
+  ~SequenceTable();
+
+  SequenceTable(const SequenceTable&) = delete;
+  SequenceTable& operator=(const SequenceTable&) = delete;
+
+  // Null if unknown. The pointer is good until the sequence is released.
+  KvSequence* Find(uint64_t id) const;
+  // The sequence, made empty and without pages if it is new. Null: sequences_max are there already.
+  KvSequence* FindOrCreate(uint64_t id);
+
+  // Makes positions [first, first + tokens) writable: takes the pages that are missing, and copies of those that are shared
+  // (only a fork's last, partial page can be). Without room nothing changes.
+  // REQUIRES: first <= stored tokens of some layer, first + tokens <= max_context, tokens > 0.
+  GrowOutcome Grow(KvSequence* sequence, uint32_t first, uint32_t tokens);
+
+  // Keeps the first `tokens` tokens and returns the pages behind. Errors: NotFound; InvalidArgument above the stored length.
+  absl::Status Truncate(uint64_t id, uint32_t tokens);
+  // A new sequence that shares the first `tokens` tokens of another; whoever writes to the last, partial page first gets its
+  // own copy of it. Errors: NotFound; AlreadyExists; InvalidArgument above the stored length; ResourceExhausted.
+  absl::Status Fork(uint64_t id, uint32_t tokens, uint64_t new_id);
+  // Returns all its pages. Unknown ids are fine: a release is repeated after a failure.
+  void Release(uint64_t id);
+  void ReleaseAll();
+
+  // Grows by one whenever a sequence was released, truncated or forked: pointers and pages noted before may be stale.
+  uint64_t changes() const { return changes_; }
+  uint32_t sequences_max() const { return sequences_max_; }
+  uint32_t size() const { return static_cast<uint32_t>(by_id_.size()); }
+
+ private:
+  void ReturnPagesFrom(KvSequence* sequence, size_t first_page);
+
+  // Constant after construction.
+  KvPool* const pool_;
+  const int layers_;
+  const uint32_t max_context_;
+  const uint32_t sequences_max_;
+
+  absl::flat_hash_map<uint64_t, std::unique_ptr<KvSequence>> by_id_;
+  std::vector<std::unique_ptr<KvSequence>> spare_;  // released ones, whose vectors are used again
+  uint64_t changes_ = 0;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_RPART_SEQUENCE_TABLE_H_

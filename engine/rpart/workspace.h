@@ -1,0 +1,40 @@
+#ifndef FASTDECODE_ENGINE_RPART_WORKSPACE_H_
+#define FASTDECODE_ENGINE_RPART_WORKSPACE_H_
+
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "kernels/attention.h"
+#include "numa/arena.h"
+
+namespace fastdecode {
+
+// What a team computes in: per thread the kernels' scratch and two partials (the running one and the one of a block), and
+// one area for the partials of chains that are cut over threads. All of it on the team's node, touched beforehand.
+// Owns: its memory.
+// Thread: thread t has scratch(t), running(t) and block(t) to itself; a HopPlan says whose the shared slots are.
+class TeamWorkspace {
+ public:
+  // Errors: those of Arena::Create.
+  static absl::StatusOr<TeamWorkspace> Create(const AttentionShape& shape, size_t threads, int node, size_t partial_floats);
+
+  std::byte* scratch(int thread) const { return ThreadBase(thread); }
+  float* running(int thread) const { return reinterpret_cast<float*>(ThreadBase(thread) + scratch_bytes_); }
+  float* block(int thread) const { return running(thread) + tile_floats_; }
+  float* partials() const { return reinterpret_cast<float*>(ThreadBase(threads_)); }
+
+ private:
+  std::byte* ThreadBase(int thread) const {
+    return reinterpret_cast<std::byte*>(arena_.data()) + static_cast<size_t>(thread) * thread_bytes_;
+  }
+
+  Arena arena_;
+  int threads_ = 0;
+  size_t scratch_bytes_ = 0;
+  size_t tile_floats_ = 0;
+  size_t thread_bytes_ = 0;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_RPART_WORKSPACE_H_
