@@ -43,8 +43,8 @@ absl::Status CheckAvailable(const ArenaOptions& options) {
   if (options.node < 0) return absl::OkStatus();
   const NodeMemory node = NodeMemory::Read(options.node);
   if (node.total_bytes != 0 && options.bytes > node.free_bytes) {
-    return OutOfMemory(options, absl::StrCat(FormatBytes(node.free_bytes), " of the node's ",
-                                             FormatBytes(node.total_bytes), " free"));
+    return OutOfMemory(
+        options, absl::StrCat(FormatBytes(node.free_bytes), " of the node's ", FormatBytes(node.total_bytes), " free"));
   }
   return absl::OkStatus();
 }
@@ -62,7 +62,8 @@ class ArenaBuilder {
     if (bytes - options_.bytes > options_.bytes / 8) return false;
     if (FreeReservedPages(page_bytes, options_.node) < bytes / page_bytes) return false;
     const int huge_flags = page_shift << MAP_HUGE_SHIFT;
-    if (!MapExactly(bytes, MAP_HUGETLB | huge_flags, MFD_HUGETLB | static_cast<unsigned>(huge_flags)).ok()) return false;
+    if (!MapExactly(bytes, MAP_HUGETLB | huge_flags, MFD_HUGETLB | static_cast<unsigned>(huge_flags)).ok())
+      return false;
     arena_.page_bytes_ = page_bytes;
     arena_.huge_share_ = 1;
     arena_.hugetlb_ = true;
@@ -112,7 +113,8 @@ class ArenaBuilder {
   }
 
   absl::Status Prefault() {
-    const size_t page_bytes = arena_.bytes_ < kHugePageBytes ? kSmallPageBytes : std::max(arena_.page_bytes_, kHugePageBytes);
+    const size_t page_bytes =
+        arena_.bytes_ < kHugePageBytes ? kSmallPageBytes : std::max(arena_.page_bytes_, kHugePageBytes);
     const absl::Status status = PrefaultPages(arena_.data_, arena_.bytes_, page_bytes, options_.prefault_cores);
     return status.ok() ? status : OutOfMemory(options_, std::string(status.message()));
   }
@@ -126,8 +128,8 @@ class ArenaBuilder {
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(
-        absl::StrCat("memory asked for on node ", options_.node, " is elsewhere: ", sample->asked - sample->on_node, " of ",
-                     sample->asked, " pages, one of them on node ", sample->other_node));
+        absl::StrCat("memory asked for on node ", options_.node, " is elsewhere: ", sample->asked - sample->on_node,
+                     " of ", sample->asked, " pages, one of them on node ", sample->other_node));
   }
 
   absl::Status NoSuchNode() const {
@@ -159,7 +161,8 @@ class ArenaBuilder {
   absl::Status OpenMemfd(size_t bytes, unsigned memfd_flags) {
     const int fd = memfd_create("fastdecode-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING | memfd_flags);
     if (fd < 0) return absl::ResourceExhaustedError(absl::StrCat("memfd_create: ", std::strerror(errno)));
-    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
       const int error = errno;
       close(fd);
       return OutOfMemory(options_, absl::StrCat("memfd: ", std::strerror(error)));
@@ -213,7 +216,8 @@ absl::StatusOr<Arena> Arena::Attach(int fd) {
   const size_t bytes = static_cast<size_t>(info.st_size);
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrCat("cannot map a shared arena of ", bytes, " bytes: ", std::strerror(errno)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot map a shared arena of ", bytes, " bytes: ", std::strerror(errno)));
   }
   Arena arena;
   arena.data_ = static_cast<uint8_t*>(data);

@@ -11,10 +11,11 @@
 namespace fastdecode {
 
 struct ArenaOptions {
-  size_t bytes = 0;                // at least; rounded up to whole pages
-  int node = -1;                   // os_index of the NUMA node that must hold it; -1: anywhere
-  bool shared = false;             // backed by a sealed memfd, so that another process can map it
-  std::vector<int> prefault_cores = {};  // first touch runs on these in parallel (0.6-2 GB/s each); empty: the calling thread
+  size_t bytes = 0;     // at least; rounded up to whole pages
+  int node = -1;        // os_index of the NUMA node that must hold it; -1: anywhere
+  bool shared = false;  // backed by a sealed memfd, so that another process can map it
+  std::vector<int> prefault_cores =
+      {};  // first touch runs on these in parallel (0.6-2 GB/s each); empty: the calling thread
 };
 
 // Whether the memory is where it was asked for.
@@ -24,10 +25,9 @@ enum class ArenaPlacement {
   kUnverified,  // the kernel refuses to place or to say (some containers): may be anywhere
 };
 
-// One zeroed mapping, on one NUMA node, in the largest pages to be had (1 GiB, 2 MiB, transparent huge, 4 KiB), all of it
-// touched before Create returns: later use never faults.
-// Owns: the mapping and, if shared, the memfd.
-// Thread: created and destroyed by one owner; the memory is anyone's.
+// One zeroed mapping, on one NUMA node, in the largest pages to be had (1 GiB, 2 MiB, transparent huge, 4 KiB), all of
+// it touched before Create returns: later use never faults. Owns: the mapping and, if shared, the memfd. Thread:
+// created and destroyed by one owner; the memory is anyone's.
 class Arena {
  public:
   // Errors: InvalidArgument (no bytes, unknown node); ResourceExhausted naming bytes and what is available;

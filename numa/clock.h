@@ -26,14 +26,15 @@ inline uint64_t ReadClockNs(clockid_t clock) {
 // Monotonic ns since an arbitrary start that all processes of this host share. About 20 ns a call.
 inline uint64_t NowNs() { return clock_internal::ReadClockNs(CLOCK_MONOTONIC); }
 
-// The cheapest clock of this machine in ticks of unknown length: the TSC where it is invariant, else CLOCK_MONOTONIC_RAW.
-// Differences go through TickClock. Does not order the instructions around it.
+// The cheapest clock of this machine in ticks of unknown length: the TSC where it is invariant, else
+// CLOCK_MONOTONIC_RAW. Differences go through TickClock. Does not order the instructions around it.
 inline uint64_t NowTicks() {
   return clock_internal::kUseTsc ? __rdtsc() : clock_internal::ReadClockNs(CLOCK_MONOTONIC_RAW);
 }
 
 // The length of a tick, measured once.
-// Thread: any; immutable after the first Get(), which takes about 10 ms. Call Get() at start-up, before the data path does.
+// Thread: any; immutable after the first Get(), which takes about 10 ms. Call Get() at start-up, before the data path
+// does.
 class TickClock {
  public:
   static const TickClock& Get();

@@ -97,14 +97,15 @@ class Planner {
     for (const NumaNode& node : topology_.nodes) {
       if (node.UsableAsHome()) shares_.push_back({&node, 0, {}, {}});
     }
-    if (shares_.empty()) return absl::FailedPreconditionError("no NUMA node has both a core and memory for this process");
+    if (shares_.empty())
+      return absl::FailedPreconditionError("no NUMA node has both a core and memory for this process");
     for (const int core : r_given_) {
       const int os_index = topology_.nodes[static_cast<size_t>(topology_.NodeOfCore(core))].os_index;
       const auto share = std::find_if(shares_.begin(), shares_.end(),
                                       [&](const NodeShare& s) { return s.node->os_index == os_index; });
       if (share == shares_.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--r-cores: core ", core, " is on node ", os_index, ", whose memory this process may not use"));
+        return absl::InvalidArgumentError(absl::StrCat("--r-cores: core ", core, " is on node ", os_index,
+                                                       ", whose memory this process may not use"));
       }
       share->r_given.push_back(core);
     }
@@ -116,8 +117,8 @@ class Planner {
       for (NodeShare& share : shares_) with_homes.push_back(&share);
     }
     if (!RChosen() && with_homes.size() > static_cast<size_t>(options_.homes)) {
-      return absl::InvalidArgumentError(absl::StrCat("--r-cores: '", options_.r_cores, "' has cores of ", with_homes.size(),
-                                                     " NUMA nodes, but --homes is ", options_.homes,
+      return absl::InvalidArgumentError(absl::StrCat("--r-cores: '", options_.r_cores, "' has cores of ",
+                                                     with_homes.size(), " NUMA nodes, but --homes is ", options_.homes,
                                                      " and a home is on one node"));
     }
     for (int home = 0; home < options_.homes; ++home) {
@@ -166,7 +167,8 @@ class Planner {
       const size_t count = std::min(share.pool.size(), SPartShare(share, first, asked - std::min(asked, cores.size())));
       cores.insert(cores.end(), share.pool.begin(), share.pool.begin() + static_cast<std::ptrdiff_t>(count));
       // The only core of a node serves its homes too.
-      if (count < share.pool.size()) share.pool.erase(share.pool.begin(), share.pool.begin() + static_cast<std::ptrdiff_t>(count));
+      if (count < share.pool.size())
+        share.pool.erase(share.pool.begin(), share.pool.begin() + static_cast<std::ptrdiff_t>(count));
     }
     plan_.s_cores = SpreadThreads(cores, asked == 0 ? cores.size() : asked);
   }

@@ -12,12 +12,12 @@ namespace fastdecode {
 
 // What the user said about cores, and what the process is. Values that are not given are chosen.
 struct CorePlanOptions {
-  std::string s_cores = {};           // --s-cores, as "0,2-5"; empty: choose
-  std::string r_cores = {};           // --r-cores, those of all homes together; empty: choose
-  int homes = 1;                 // logical homes in this process, over the NUMA nodes round robin; 0: none are here
-  int s_threads = 0;             // --s-threads; 0: choose
-  int r_threads = 0;             // --r-threads, of each home; 0: choose
-  bool s_part = true;            // whether this process runs an S-Part (a worker does not)
+  std::string s_cores = {};  // --s-cores, as "0,2-5"; empty: choose
+  std::string r_cores = {};  // --r-cores, those of all homes together; empty: choose
+  int homes = 1;             // logical homes in this process, over the NUMA nodes round robin; 0: none are here
+  int s_threads = 0;         // --s-threads; 0: choose
+  int r_threads = 0;         // --r-threads, of each home; 0: choose
+  bool s_part = true;        // whether this process runs an S-Part (a worker does not)
   std::vector<int> taken_cores = {};  // reserved by other processes: avoided while there are others
 };
 
@@ -35,10 +35,10 @@ struct CorePlan {
   std::string ToString() const;
 };
 
-// Defaults: one thread a physical core (hyperthreads only where cores are too few); S gets half of the first node's cores,
-// at least one; the homes on that node share the rest, the homes on other nodes have theirs whole. With no home here S
-// gets the whole first node. On two cores: S core 0, R core 1. Too few cores are shared, never an error.
-// Errors: InvalidArgument naming option, value and what is allowed; FailedPrecondition without any usable node.
+// Defaults: one thread a physical core (hyperthreads only where cores are too few); S gets half of the first node's
+// cores, at least one; the homes on that node share the rest, the homes on other nodes have theirs whole. With no home
+// here S gets the whole first node. On two cores: S core 0, R core 1. Too few cores are shared, never an error. Errors:
+// InvalidArgument naming option, value and what is allowed; FailedPrecondition without any usable node.
 absl::StatusOr<CorePlan> PlanCores(const Topology& topology, const CorePlanOptions& options);
 
 // A plan and the reservation of its cores, made in one go, so that two processes that start together do not choose the
@@ -51,8 +51,8 @@ struct ReservedCorePlan {
 absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, CorePlanOptions options,
                                                      const std::string& directory = "");
 
-// Parses "0,2-5" into {0,2,3,4,5}, in the order written. `option` is named in errors. Errors: InvalidArgument for a syntax
-// error, a core named twice, or one that is not in `allowed`.
+// Parses "0,2-5" into {0,2,3,4,5}, in the order written. `option` is named in errors. Errors: InvalidArgument for a
+// syntax error, a core named twice, or one that is not in `allowed`.
 absl::StatusOr<std::vector<int>> ParseCores(const std::string& option, const std::string& text,
                                             const std::vector<int>& allowed);
 

@@ -59,7 +59,8 @@ std::vector<int> CoreReservation::TakenCores(const std::string& directory) {
   while (const dirent* entry = readdir(files)) {
     const std::string name = entry->d_name;
     int core;
-    if (name.rfind(kCoreFilePrefix, 0) != 0 || !absl::SimpleAtoi(name.substr(sizeof(kCoreFilePrefix) - 1), &core)) continue;
+    if (name.rfind(kCoreFilePrefix, 0) != 0 || !absl::SimpleAtoi(name.substr(sizeof(kCoreFilePrefix) - 1), &core))
+      continue;
     const int fd = open(absl::StrCat(directory, "/", name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) continue;
     if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) taken.push_back(core);

@@ -8,10 +8,9 @@
 
 namespace fastdecode {
 
-// Tells the other FastDecode processes of this host which cores are in use: a locked file "core-N" a core. The kernel drops
-// the locks when the process dies, however it dies; the empty files stay. Advisory: nobody is kept from running anywhere.
-// Owns: the locked files' descriptors.
-// Thread: one owner.
+// Tells the other FastDecode processes of this host which cores are in use: a locked file "core-N" a core. The kernel
+// drops the locks when the process dies, however it dies; the empty files stay. Advisory: nobody is kept from running
+// anywhere. Owns: the locked files' descriptors. Thread: one owner.
 class CoreReservation {
  public:
   // Where the files are: /run/fastdecode, or /tmp/fastdecode-UID where this user cannot write there. Made if missing.
@@ -21,7 +20,8 @@ class CoreReservation {
   // The cores that somebody (another process, or another reservation of this one) holds now, ascending.
   static std::vector<int> TakenCores(const std::string& directory);
 
-  // Reserves those of `cores` that nobody holds. Errors: a file cannot be made or locked, for any other reason than held.
+  // Reserves those of `cores` that nobody holds. Errors: a file cannot be made or locked, for any other reason than
+  // held.
   static absl::StatusOr<CoreReservation> Reserve(const std::string& directory, const std::vector<int>& cores);
 
   CoreReservation() = default;

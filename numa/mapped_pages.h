@@ -16,8 +16,8 @@ inline constexpr size_t kSmallPageBytes = 4096;
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 inline constexpr size_t kGiantPageBytes = size_t{1} << 30;
 
-// Makes every page present and writable; one thread per entry of `cores` (empty: the calling thread), each for a part of
-// whole `page_bytes`. Errors: ResourceExhausted if the kernel has no page left.
+// Makes every page present and writable; one thread per entry of `cores` (empty: the calling thread), each for a part
+// of whole `page_bytes`. Errors: ResourceExhausted if the kernel has no page left.
 absl::Status PrefaultPages(uint8_t* data, size_t bytes, size_t page_bytes, const std::vector<int>& cores);
 
 // Where touched pages are: all of a small range, evenly spread ones of a large range.

@@ -87,8 +87,8 @@ std::optional<MemoryLimit> ReadCgroup(const std::string& root, const std::string
   const uint64_t used = ReadNumber(path + (v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
   const std::vector<std::string> stat = ReadLines(path + "/memory.stat");
   const std::string prefix = v2 ? "" : "total_";
-  const uint64_t cache = FindNumber(stat, prefix + "inactive_file").value_or(0) +
-                         FindNumber(stat, prefix + "active_file").value_or(0);
+  const uint64_t cache =
+      FindNumber(stat, prefix + "inactive_file").value_or(0) + FindNumber(stat, prefix + "active_file").value_or(0);
   const uint64_t kept = used - std::min(used, cache);
   return MemoryLimit{*limit, *limit - std::min(*limit, kept), directory};
 }

@@ -6,7 +6,8 @@
 
 namespace fastdecode {
 
-// How much memory this process may use. Linux overcommits: whoever touches more than `available_bytes` is killed, not told.
+// How much memory this process may use. Linux overcommits: whoever touches more than `available_bytes` is killed, not
+// told.
 struct MemoryLimit {
   uint64_t limit_bytes = 0;      // the machine's memory or the tightest cgroup limit above this process
   uint64_t available_bytes = 0;  // of that, not yet used; file cache that the kernel would give up counts as available

@@ -33,15 +33,15 @@ struct FutexPolicy {
 //     if found: parker.Disarm();
 //     else parker.Sleep(timeout_ns), then poll;
 //
-// Each side stores and then loads what the other stored; one of the two must see the other's store. Two ways to get that:
-//   Ring()             REQUIRES that work is published by a seq_cst store (or read-modify-write) and that the poll between
-//                      Arm and Sleep loads it seq_cst. Observers: sleeper (word, then work) and ringer (work, then word):
-//                      all four accesses are in the one seq_cst order, so not both loads come before the other's store.
-//                      Costs one load while nobody sleeps.
-//   RingAfterRelease() asks nothing of the work's memory orders beyond release/acquire. Observers: the ringer's
-//                      read-modify-write and Arm's are ordered on the word itself: if Arm is first, the ringer reads
-//                      kArmed and wakes; if the ringer is first, Arm (acquire) reads from it (release) and the poll after
-//                      it sees the work. Costs one locked instruction.
+// Each side stores and then loads what the other stored; one of the two must see the other's store. Two ways to that:
+//
+// Ring() costs one load while nobody sleeps. REQUIRES that work is published by a seq_cst store (or read-modify-write)
+// and that the poll between Arm and Sleep loads it seq_cst. Observers: the sleeper (word, then work) and the ringer
+// (work, then word). All four accesses are in the one seq_cst order, so not both loads come before the other's store.
+//
+// RingAfterRelease() costs one locked instruction and asks nothing of the work's orders beyond release and acquire.
+// Observers: the ringer's read-modify-write and Arm's are ordered on the word itself. If Arm is first, the ringer reads
+// kArmed and wakes; if the ringer is first, Arm (acquire) reads from it (release) and the poll after it sees the work.
 //
 // Owns: nothing; the word must outlive it. Thread: Arm, Disarm, Sleep by the sleeper; Ring* by anyone but the sleeper.
 template <class Policy>
@@ -55,11 +55,12 @@ class BasicParker {
 
   void Arm() { word_->exchange(kArmed, std::memory_order_seq_cst); }
 
-  // Takes back an Arm. Acq_rel exchange, not a store: a store would end the release sequence of a ringer that wrote since
-  // Arm, and the next Arm would not see that ringer's work.
+  // Takes back an Arm. Acq_rel exchange, not a store: a store would end the release sequence of a ringer that wrote
+  // since Arm, and the next Arm would not see that ringer's work.
   void Disarm() { word_->exchange(kAwake, std::memory_order_acq_rel); }
 
-  // After Arm and a poll in vain. Returns when rung, after timeout_ns, or for no reason: poll again in any case. Disarms.
+  // After Arm and a poll in vain. Returns when rung, after timeout_ns, or for no reason: poll again in any case.
+  // Disarms.
   void Sleep(uint64_t timeout_ns) {
     Policy::Wait(word_, kArmed, timeout_ns);
     Disarm();

@@ -17,8 +17,8 @@ enum class PollMode {
 inline void CpuRelax() { _mm_pause(); }
 
 // What a thread does between two empty polls.
-// Two pinned spinners on one core otherwise need 8 ms for a round trip (a scheduler slice each way); with the yield 3 us.
-// Thread: one.
+// Two pinned spinners on one core otherwise need 8 ms for a round trip (a scheduler slice each way); with the yield 3
+// us. Thread: one.
 class PollBackoff {
  public:
   static constexpr uint32_t kEmptyPollsBeforeYield = 256;

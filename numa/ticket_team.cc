@@ -59,8 +59,8 @@ uint64_t TicketTeam::AwaitTicketAfter(uint64_t last_ticket) {
 void TicketTeam::Barrier(int /*thread_index*/) {
   if (helper_count_ == 0) return;
   const uint64_t threads = static_cast<uint64_t>(thread_count_);
-  // Arrivals are counted for ever: the k-th barrier opens at k * N. Acq_rel, and an acquire load below: the increments form
-  // a release sequence, so who sees the count at k * N sees what each of the N wrote before arriving.
+  // Arrivals are counted for ever: the k-th barrier opens at k * N. Acq_rel, and an acquire load below: the increments
+  // form a release sequence, so who sees the count at k * N sees what each of the N wrote before arriving.
   const uint64_t opens_at = (arrived_.value.fetch_add(1, std::memory_order_acq_rel) / threads + 1) * threads;
   PollBackoff backoff(mode_);
   while (arrived_.value.load(std::memory_order_acquire) < opens_at) backoff.Idle();

@@ -17,19 +17,17 @@ namespace fastdecode {
 // A team's helpers do this themselves; whoever is thread 0 calls it once.
 void SetFlushDenormals();
 
-// Threads that do one unit of work together, again and again: thread 0 is the caller, the others are helpers that spin on
-// a ticket. No locks, no allocation and, unless parked or yielding, no system call between construction and destruction.
-// With one thread all of it is inline and free.
-// Owns: N-1 pinned helper threads.
-// Thread: one owner thread calls everything but Barrier, which all N call from inside work.
-// Bounded: one unit of work at a time.
+// Threads that do one unit of work together, again and again: thread 0 is the caller, the others are helpers that spin
+// on a ticket. No locks, no allocation and, unless parked or yielding, no system call between construction and
+// destruction. With one thread all of it is inline and free. Owns: N-1 pinned helper threads. Thread: one owner thread
+// calls everything but Barrier, which all N call from inside work. Bounded: one unit of work at a time.
 class TicketTeam {
  public:
   // Runs the share of thread `thread_index` (0 <= thread_index < thread_count). Must not throw.
   using Work = void (*)(void* context, int thread_index, int thread_count);
 
-  // One thread per entry of `cores` (OS numbers of PUs, -1 for not pinned); cores[0] is the owner's, which is not moved.
-  // Helper i is called "NAME-i". REQUIRES: at least one entry.
+  // One thread per entry of `cores` (OS numbers of PUs, -1 for not pinned); cores[0] is the owner's, which is not
+  // moved. Helper i is called "NAME-i". REQUIRES: at least one entry.
   TicketTeam(const std::string& name, const std::vector<int>& cores, PollMode mode);
   // REQUIRES: Done().
   ~TicketTeam();
@@ -44,8 +42,8 @@ class TicketTeam {
     Wait();
   }
 
-  // Releases the helpers only. The owner must do thread 0's share itself, and see Done() or Wait() before the next Start
-  // and before anything that `context` points to goes away. REQUIRES: Done().
+  // Releases the helpers only. The owner must do thread 0's share itself, and see Done() or Wait() before the next
+  // Start and before anything that `context` points to goes away. REQUIRES: Done().
   void Start(Work work, void* context) {
     if (helper_count_ == 0) return;
     FD_CHECK(Done(), "the team is still at its last unit of work");
@@ -70,8 +68,8 @@ class TicketTeam {
     while (!Done()) backoff.Idle();
   }
 
-  // From inside work, by every one of the N threads: returns when all have come, and then each sees what all wrote before.
-  // May be called any number of times in one unit of work, by all threads equally often.
+  // From inside work, by every one of the N threads: returns when all have come, and then each sees what all wrote
+  // before. May be called any number of times in one unit of work, by all threads equally often.
   void Barrier(int thread_index);
 
   // Sends the helpers to sleep until the next Start; the owner says so when no work is in sight. REQUIRES: Done().

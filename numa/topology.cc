@@ -77,7 +77,8 @@ void ListCores(hwloc_topology_t topology, hwloc_const_bitmap_t set, NumaNode* no
 // belong to the first node that has them, as they do for the kernel.
 std::vector<NumaNode> ListNodes(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
   std::vector<hwloc_obj_t> objects;
-  for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+  for (hwloc_obj_t node = nullptr;
+       (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
     objects.push_back(node);
   }
   std::sort(objects.begin(), objects.end(), [](hwloc_obj_t a, hwloc_obj_t b) { return a->os_index < b->os_index; });
@@ -170,7 +171,8 @@ std::vector<int> Topology::AllowedCores() const {
 
 int Topology::NodeOfCore(int core) const {
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (std::find(nodes[i].cores.begin(), nodes[i].cores.end(), core) != nodes[i].cores.end()) return static_cast<int>(i);
+    if (std::find(nodes[i].cores.begin(), nodes[i].cores.end(), core) != nodes[i].cores.end())
+      return static_cast<int>(i);
   }
   return -1;
 }

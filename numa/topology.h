@@ -34,8 +34,8 @@ struct Topology {
   // Errors: Internal if hwloc fails, FailedPrecondition if no allowed core is found.
   static absl::StatusOr<Topology> Discover();
 
-  // As Discover(), for a machine that hwloc's synthetic description makes up ("numa:2 core:4 pu:2") and a process that may
-  // run on `allowed_cores` (empty: on all). For planning and tests.
+  // As Discover(), for a machine that hwloc's synthetic description makes up ("numa:2 core:4 pu:2") and a process that
+  // may run on `allowed_cores` (empty: on all). For planning and tests.
   static absl::StatusOr<Topology> Synthetic(const std::string& description, const std::vector<int>& allowed_cores);
 
   // All allowed PUs, ascending.

@@ -1,0 +1,205 @@
+#include "numa/core_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace fastdecode {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Topology Machine(const std::string& description, const std::vector<int>& allowed = {}) {
+  absl::StatusOr<Topology> topology = Topology::Synthetic(description, allowed);
+  EXPECT_TRUE(topology.ok()) << topology.status();
+  return *std::move(topology);
+}
+
+CorePlan PlanOrDie(const Topology& topology, const CorePlanOptions& options) {
+  absl::StatusOr<CorePlan> plan = PlanCores(topology, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : CorePlan();
+}
+
+std::string ErrorOf(const Topology& topology, const CorePlanOptions& options) {
+  const absl::StatusOr<CorePlan> plan = PlanCores(topology, options);
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << plan.status();
+  return std::string(plan.status().message());
+}
+
+TEST(CorePlanTest, TwoCores) {
+  const CorePlan plan = PlanOrDie(Machine("numa:1 core:2 pu:1"), {});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(1)));
+  EXPECT_THAT(plan.home_nodes, ElementsAre(0));
+  EXPECT_FALSE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, OneCoreIsShared) {
+  const CorePlan plan = PlanOrDie(Machine("numa:1 core:1 pu:1"), {});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0)));
+  EXPECT_TRUE(plan.shared_cores);
+  EXPECT_THAT(plan.ToString(), HasSubstr("they yield"));
+}
+
+TEST(CorePlanTest, MoreHomesThanCoresShareThem) {
+  const CorePlan plan = PlanOrDie(Machine("numa:1 core:2 pu:1"), {.homes = 3});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(1), ElementsAre(1), ElementsAre(1)));
+  EXPECT_TRUE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, HomesOfOneNodeDivideItsCores) {
+  const CorePlan plan = PlanOrDie(Machine("numa:1 core:8 pu:2"), {.homes = 2});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 2, 4, 6));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(8, 10), ElementsAre(12, 14)));
+  EXPECT_FALSE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, HomesGoRoundTheNodes) {
+  const CorePlan plan = PlanOrDie(Machine("numa:2 core:4 pu:1"), {.homes = 3});
+  EXPECT_THAT(plan.home_nodes, ElementsAre(0, 1, 0));
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(2), ElementsAre(4, 5, 6, 7), ElementsAre(3)));
+  EXPECT_FALSE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, HyperthreadsOnlyWhereCoresAreTooFew) {
+  const CorePlan plan = PlanOrDie(Machine("numa:1 core:1 pu:2"), {});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(1)));
+  EXPECT_FALSE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, NodesWithoutCoresAreSkipped) {
+  const CorePlan plan = PlanOrDie(Machine("numa:2 core:4 pu:1", {5, 6, 7}), {.homes = 2});
+  EXPECT_THAT(plan.home_nodes, ElementsAre(1, 1));
+  EXPECT_THAT(plan.s_cores, ElementsAre(5));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(6), ElementsAre(7)));
+}
+
+TEST(CorePlanTest, AWorkerGivesAllToItsHomes) {
+  const CorePlan plan = PlanOrDie(Machine("numa:2 core:2 pu:1"), {.homes = 2, .s_part = false});
+  EXPECT_THAT(plan.s_cores, IsEmpty());
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+}
+
+TEST(CorePlanTest, WithoutHomesTheSPartHasTheFirstNode) {
+  const CorePlan plan = PlanOrDie(Machine("numa:2 core:2 pu:1"), {.homes = 0});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
+  EXPECT_THAT(plan.home_cores, IsEmpty());
+}
+
+TEST(CorePlanTest, ThreadCountsAreKept) {
+  const Topology machine = Machine("numa:1 core:8 pu:1");
+  CorePlan plan = PlanOrDie(machine, {.s_threads = 1, .r_threads = 2});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(1, 2)));
+  plan = PlanOrDie(machine, {.r_threads = 2});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(6, 7)));
+  plan = PlanOrDie(Machine("numa:1 core:2 pu:1"), {.s_threads = 3, .r_threads = 2});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 0, 0));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(1, 1)));
+  EXPECT_TRUE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, ManySThreadsReachTheNextNode) {
+  const CorePlan plan = PlanOrDie(Machine("numa:2 core:4 pu:1"), {.homes = 2, .s_threads = 5});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2, 4, 5));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(3), ElementsAre(6, 7)));
+  EXPECT_FALSE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, NamedCoresAreObeyed) {
+  const Topology machine = Machine("numa:2 core:4 pu:1");
+  CorePlan plan = PlanOrDie(machine, {.s_cores = "3", .r_cores = "0-1,5", .homes = 2});
+  EXPECT_THAT(plan.s_cores, ElementsAre(3));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1), ElementsAre(5)));
+  EXPECT_THAT(plan.home_nodes, ElementsAre(0, 1));
+  EXPECT_FALSE(plan.shared_cores);
+  // The rest is chosen around them.
+  plan = PlanOrDie(machine, {.s_cores = "0-3"});
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(4, 5, 6, 7)));
+  plan = PlanOrDie(machine, {.r_cores = "0-3"});
+  EXPECT_THAT(plan.s_cores, ElementsAre(4, 5, 6, 7));
+  // Both on one core is the user's wish.
+  plan = PlanOrDie(machine, {.s_cores = "0", .r_cores = "0"});
+  EXPECT_TRUE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, TakenCoresAreAvoidedWhileThereAreOthers) {
+  const Topology machine = Machine("numa:1 core:4 pu:1");
+  CorePlan plan = PlanOrDie(machine, {.taken_cores = {0, 2}});
+  EXPECT_THAT(plan.s_cores, ElementsAre(1));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(3)));
+  EXPECT_FALSE(plan.shared_cores);
+  plan = PlanOrDie(machine, {.taken_cores = {0, 1, 2, 3}});
+  EXPECT_EQ(plan.AllCores().size(), 4u);
+  EXPECT_TRUE(plan.shared_cores);
+  plan = PlanOrDie(machine, {.r_cores = "2", .taken_cores = {2}});
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(2)));
+  EXPECT_TRUE(plan.shared_cores);
+}
+
+TEST(CorePlanTest, ErrorsNameOptionValueAndWhatIsAllowed) {
+  const Topology machine = Machine("numa:2 core:2 pu:1");
+  EXPECT_EQ(ErrorOf(machine, {.s_cores = "0,9"}),
+            "--s-cores: '0,9': core 9 is not there or not allowed (allowed: cores 0-3)");
+  EXPECT_EQ(ErrorOf(machine, {.r_cores = "1,0-1"}), "--r-cores: '1,0-1': core 1 is named twice (allowed: cores 0-3)");
+  for (const char* text : {"a", "1-", "-1", "3-2", "0,,1", "0-99999999999", " "}) {
+    EXPECT_THAT(ErrorOf(machine, {.r_cores = text}), HasSubstr("is not a core or a range like 2-5")) << text;
+  }
+  EXPECT_THAT(ErrorOf(machine, {.homes = -1}), HasSubstr("--homes: -1"));
+  EXPECT_THAT(ErrorOf(machine, {.s_threads = -2}), HasSubstr("--s-threads: -2"));
+  EXPECT_THAT(ErrorOf(machine, {.r_threads = 5000}), HasSubstr("--r-threads: 5000"));
+  EXPECT_THAT(ErrorOf(machine, {.r_cores = "0-3", .homes = 1}),
+              HasSubstr("--r-cores: '0-3' has cores of 2 NUMA nodes"));
+  EXPECT_THAT(ErrorOf(machine, {.s_cores = "0", .s_part = false}), HasSubstr("no S-Part runs here"));
+  EXPECT_THAT(ErrorOf(machine, {.r_cores = "0", .homes = 0}), HasSubstr("no home is here"));
+}
+
+// Whatever the machine and the wishes: every thread has a core that exists, every home's cores are of its node, and
+// shared_cores tells the truth.
+TEST(CorePlanTest, EveryPlanIsSound) {
+  int plans = 0;
+  for (const char* description :
+       {"numa:1 core:1 pu:1", "numa:1 core:3 pu:2", "numa:2 core:1 pu:2", "numa:3 core:5 pu:1"}) {
+    const Topology machine = Machine(description);
+    for (int homes = 0; homes <= 4; ++homes) {
+      for (int s_threads = 0; s_threads <= 4; ++s_threads) {
+        for (int r_threads = 0; r_threads <= 3; ++r_threads) {
+          for (const std::vector<int>& taken : {std::vector<int>{}, std::vector<int>{0}}) {
+            const CorePlan plan = PlanOrDie(
+                machine, {.homes = homes, .s_threads = s_threads, .r_threads = r_threads, .taken_cores = taken});
+            ++plans;
+            size_t threads = plan.s_cores.size();
+            ASSERT_FALSE(plan.s_cores.empty());
+            ASSERT_TRUE(s_threads == 0 || plan.s_cores.size() == static_cast<size_t>(s_threads));
+            ASSERT_EQ(plan.home_cores.size(), static_cast<size_t>(homes));
+            bool uses_taken = false;
+            for (int home = 0; home < homes; ++home) {
+              const std::vector<int>& cores = plan.home_cores[static_cast<size_t>(home)];
+              threads += cores.size();
+              ASSERT_FALSE(cores.empty());
+              ASSERT_TRUE(r_threads == 0 || cores.size() == static_cast<size_t>(r_threads));
+              for (const int core : cores)
+                ASSERT_EQ(machine.NodeOfCore(core), plan.home_nodes[static_cast<size_t>(home)]);
+            }
+            for (const int core : plan.AllCores()) {
+              ASSERT_GE(machine.NodeOfCore(core), 0);
+              uses_taken |= !taken.empty() && core == taken[0];
+            }
+            ASSERT_EQ(plan.shared_cores, uses_taken || plan.AllCores().size() < threads);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(plans, 4 * 5 * 5 * 4 * 2);
+}
+
+}  // namespace
+}  // namespace fastdecode

@@ -1,0 +1,102 @@
+#include "numa/core_reservation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "numa/core_plan.h"
+
+namespace fastdecode {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class CoreReservationTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = testing::TempDir() + "core_reservation." + std::to_string(getpid());
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directory(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  CoreReservation ReserveOrDie(const std::vector<int>& cores) {
+    absl::StatusOr<CoreReservation> reservation = CoreReservation::Reserve(directory_, cores);
+    EXPECT_TRUE(reservation.ok()) << reservation.status();
+    return *std::move(reservation);
+  }
+
+  std::string directory_;
+};
+
+TEST_F(CoreReservationTest, HoldsUntilReleased) {
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), IsEmpty());
+  CoreReservation first = ReserveOrDie({10, 2});
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(2, 10));
+  {
+    const CoreReservation second = ReserveOrDie({2, 3});
+    EXPECT_THAT(second.held(), ElementsAre(3));
+    EXPECT_THAT(second.refused(), ElementsAre(2));
+    EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(2, 3, 10));
+  }
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(2, 10));
+  const CoreReservation moved = std::move(first);
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(2, 10));
+}
+
+TEST_F(CoreReservationTest, AKilledProcessHoldsNothing) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const CoreReservation reservation = ReserveOrDie({4});
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(4));
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), IsEmpty());
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST_F(CoreReservationTest, ASecondPlanTakesOtherCores) {
+  const absl::StatusOr<Topology> machine = Topology::Synthetic("numa:1 core:4 pu:1", {});
+  ASSERT_TRUE(machine.ok());
+  const CorePlanOptions one_each = {.s_threads = 1, .r_threads = 1};
+  const absl::StatusOr<ReservedCorePlan> first = PlanAndReserveCores(*machine, one_each, directory_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_THAT(first->plan.AllCores(), ElementsAre(0, 1));
+  const absl::StatusOr<ReservedCorePlan> second = PlanAndReserveCores(*machine, one_each, directory_);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_THAT(second->plan.AllCores(), ElementsAre(2, 3));
+  EXPECT_FALSE(second->plan.shared_cores);
+  const absl::StatusOr<ReservedCorePlan> third = PlanAndReserveCores(*machine, one_each, directory_);
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_TRUE(third->plan.shared_cores);
+  EXPECT_THAT(third->reservation.held(), IsEmpty());
+}
+
+TEST_F(CoreReservationTest, AMissingDirectoryIsAnError) {
+  EXPECT_FALSE(CoreReservation::Reserve(directory_ + "/nowhere", {0}).ok());
+  EXPECT_FALSE(DirectoryLock::Acquire(directory_ + "/nowhere").ok());
+  EXPECT_THAT(CoreReservation::TakenCores(directory_ + "/nowhere"), IsEmpty());
+}
+
+TEST(HostDirectoryTest, CanBeWritten) {
+  const absl::StatusOr<std::string> directory = CoreReservation::HostDirectory();
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  EXPECT_TRUE(DirectoryLock::Acquire(*directory).ok());
+}
+
+}  // namespace
+}  // namespace fastdecode

@@ -1,0 +1,54 @@
+#include "numa/pinned_thread.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include "numa/topology.h"
+
+namespace fastdecode {
+namespace {
+
+TEST(PinnedThreadTest, RunsOnItsCoreUnderItsName) {
+  const absl::StatusOr<Topology> topology = Topology::Discover();
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  for (const int core : topology->AllowedCores()) {
+    int ran_on = -1;
+    int cores_allowed = 0;
+    char name[32] = "";
+    PinnedThread thread("a-name-of-more-than-15", core, [&] {
+      ran_on = sched_getcpu();
+      cpu_set_t set;
+      if (sched_getaffinity(0, sizeof(set), &set) == 0) cores_allowed = CPU_COUNT(&set);
+      pthread_getname_np(pthread_self(), name, sizeof(name));
+    });
+    EXPECT_TRUE(thread.pinned());
+    thread.Join();
+    EXPECT_FALSE(thread.joinable());
+    EXPECT_EQ(ran_on, core);
+    EXPECT_EQ(cores_allowed, 1);
+    EXPECT_STREQ(name, "a-name-of-more-");
+  }
+}
+
+TEST(PinnedThreadTest, ACoreThatIsNotThereLeavesItUnpinned) {
+  bool ran = false;
+  PinnedThread thread("lost", 100'000, [&] { ran = true; });
+  EXPECT_FALSE(thread.pinned());
+  thread.Join();
+  EXPECT_TRUE(ran);
+}
+
+TEST(PinnedThreadTest, MovingKeepsTheThread) {
+  int runs = 0;
+  PinnedThread first("first", -1, [&] { ++runs; });
+  PinnedThread second = std::move(first);
+  EXPECT_FALSE(first.joinable());
+  second.Join();
+  EXPECT_EQ(runs, 1);
+  second = PinnedThread("second", -1, [&] { ++runs; });
+  second = PinnedThread("third", -1, [&] {});  // joins the second
+  EXPECT_EQ(runs, 2);
+}
+
+}  // namespace
+}  // namespace fastdecode
