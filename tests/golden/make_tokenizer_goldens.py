@@ -295,17 +295,22 @@ def merge_patch(target, patch):
 VARIANT_TEXTS = ["the harbour, and the storm", "a1b22c333, 4444--5--", "--", "x--y----z", "--lead trail--", "12", "12,34.56", ",,..", "  two  spaces ",
                  "the the the", "", " ", "don't we'll", "It's 2024; HE'LL go", "小船在2024年回到了港口", "カタカナとひらがな", "tab\tand\nnew\r\nline", "été e\u0301te\u0301",
                  "xxabcxxABCxx", "a_b c-d", "under_score's ‿tie", "١٢٣ abc", "aaaa bbbb", "π≈3.14 ½", "\u200dx\u200d", "ſtop 'ſ K"]
+PATTERN_TEXTS = VARIANT_TEXTS + ["".join(chr(c) for c in range(0x20, 0x7F)), "-".join(chr(c) for c in range(0x80, 0x100))]
 ADDED_TEXTS = ["a <mask> b", "a<mask>b", "   <mask>   ", "x \t\n<mask>\u00a0y", "<mask><mask>", "<mask> <mask>", "a <pad> b", "a<pad>   b", "<pad>  <mask>  c", "<both>", "  <both>  <both>  x",
                "a word here", "awordhere", "word", "sword words word", "word.", "wordword", "word word", "_word", "é word é", "éword", "word\u0301", "1word", "word1", "word\u200d", "\u200dword", "word—word", "ⓐword ⅷword",
                "café", "cafe\u0301", "cafe\u0301s café", "naïve nai\u0308ve", "two words", "two  words two words", "<a>", "<a><b>", "<a><b", "<a><a><b><c>", "x<a>y<b>z", "é", "日本 日本語", "Ġ Ġx",
                "<pad> tail", "<pad>  tail  <both>", "", " ", "<nomatch>"]
 
 
-def added_variant(size, nfc):
+def added_variant(vocab, nfc):
     contents = [("<mask>", dict(lstrip=True, special=True)), ("<pad>", dict(rstrip=True, special=True)), ("<both>", dict(lstrip=True, rstrip=True)),
                 ("word", dict(single_word=True)), ("café", dict(normalized=True)), ("nai\u0308ve", dict(normalized=True)), ("two words", dict(normalized=True)),
                 ("<a>", {}), ("<a><b>", dict(special=True)), ("<b>", {}), ("é", dict(normalized=not nfc)), ("日本", {}), ("日本語", dict(special=True)), ("Ġ", {}), (" tail", {})]
-    patch = {"added_tokens": [added(size + i, content, **flags) for i, (content, flags) in enumerate(contents)]}
+    tokens = []
+    for content, flags in contents:
+        following = max([len(vocab)] + [token["id"] + 1 for token in tokens])  # as `tokenizers` numbers them
+        tokens.append(added(vocab.get(content, following), content, **flags))
+    patch = {"added_tokens": tokens}
     if nfc:
         patch["normalizer"] = {"type": "NFC"}
     return patch
@@ -343,9 +348,9 @@ def make_variants(base, rng):
             add("regex_" + name, {"pre_tokenizer": sequence(split(r"\d+|[,.]", behavior, invert), byte_level())})
             add("string_" + name, {"pre_tokenizer": sequence(split("--", behavior, invert, "String"), byte_level())})
         add("empty_match_" + behavior, {"pre_tokenizer": sequence(split("a*", behavior), byte_level())})
-    for pattern in [r"\w+", r"\W", r"[\w']+|\s", r"[^\w\s]", r"\p{Han}+", r"\p{Katakana}|\p{^L}", r"\P{L}+", r"(?i)abc", r"(?i:'s|'t)", r"^\S+", r"\S+$", r"\u00e9|\x{65}", r"\D{2}",
+    for pattern in [r"\w", r"\w+", r"\W", r"[\w]", r"[\w']+|\s", r"[^\w\s]", r"\p{Han}+", r"\p{Katakana}|\p{^L}", r"\P{L}+", r"(?i)abc", r"(?i:'s|'t)", r"^\S+", r"\S+$", r"\u00e9|\x{65}", r"\D{2}",
                     r"(?<=t)h|a(?!b)", r"b++|x{2,}?", r"\x20", r".", r"[\s\S]", r"\v|\t|\f", O200K, LLAMA3, QWEN2]:
-        add("pattern " + pattern, {"pre_tokenizer": sequence(split(pattern), byte_level())})
+        add("pattern " + pattern, {"pre_tokenizer": sequence(split(pattern), byte_level())}, PATTERN_TEXTS)
     for individual in (False, True):
         add(f"digits_{individual}", {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": individual}, byte_level(regex=True))})
     for prefix in (False, True):
@@ -356,14 +361,14 @@ def make_variants(base, rng):
                    "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}})
     add("nfc", {"normalizer": {"type": "NFC"}})
     add("ignore_merges", {"model": {"ignore_merges": True}, "pre_tokenizer": byte_level(regex=True)})
-    add("added", added_variant(len(vocab), False), ADDED_TEXTS)
-    add("added_nfc", added_variant(len(vocab), True), ADDED_TEXTS)
-    add("added_prefix", {**added_variant(len(vocab), False), "pre_tokenizer": byte_level(True, True)}, ADDED_TEXTS)
+    add("added", added_variant(vocab, False), ADDED_TEXTS)
+    add("added_nfc", added_variant(vocab, True), ADDED_TEXTS)
+    add("added_prefix", {**added_variant(vocab, False), "pre_tokenizer": byte_level(True, True)}, ADDED_TEXTS)
     add("added_in_vocab", {"added_tokens": [added(vocab["in"], "in", special=True), added(len(vocab), "<x>")]})
     ids = {"<b>": len(vocab), "<e>": len(vocab) + 1}
     tokens = {"added_tokens": [added(i, t, special=True) for t, i in ids.items()]}
     add("template_two", {**tokens, "post_processor": template(["<b>", "<b>"], ["<e>"], ids)}, ["", "the", "<b>x<e>"])
-    chain = {"type": "Sequence", "processors": [template(["<b>"], [], ids), template(["<e>"], ["<e>"], ids)]}
+    chain = {"type": "Sequence", "processors": [byte_level(), template(["<b>"], [], ids), byte_level()]}
     add("template_chain", {**tokens, "post_processor": chain}, ["", "the", "<b>x<e>"])
     for i in range(8):
         patch, texts = random_merges_variant(rng, vocab)

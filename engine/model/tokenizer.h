@@ -1,0 +1,64 @@
+#ifndef FASTDECODE_ENGINE_MODEL_TOKENIZER_H_
+#define FASTDECODE_ENGINE_MODEL_TOKENIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/tokenizer_spec.h"
+
+namespace fastdecode {
+
+// Text to token ids and back, as the model's tokenizer.json says: byte-level BPE, with the ids and texts that Hugging
+// Face's tokenizers library gives.
+//
+// Special tokens that a text spells out become their ids, as there; so text from outside is checked or escaped by
+// whoever builds a prompt around it. The truncation and padding sections are not applied, nor tokenizer_config.json's
+// added_tokens_decoder.
+//
+// Owns: vocabulary, merges, patterns. Thread: immutable after Load, shared by any number.
+class Tokenizer {
+ public:
+  // Reads tokenizer.json, and bos/eos from tokenizer_config.json or special_tokens_map.json where these exist.
+  // Errors name file, field and value. NotFound: no tokenizer.json. Unimplemented: a tokenizer of another kind
+  // (Unigram, WordPiece, byte-fallback BPE) or with a step that is not built: its model can still run on token ids.
+  // InvalidArgument: a broken file.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
+  // The same from the files' contents.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(const TokenizerFiles& files);
+
+  ~Tokenizer();
+
+  // Bytes of `text` that are not UTF-8 count as U+FFFD, as after Python's decode("utf-8", errors="replace").
+  // `add_special_tokens` puts the template's tokens (such as bos) around. REQUIRES: text is less than 512 MiB.
+  std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const;
+
+  // Ids that are no token are skipped; bytes that are not UTF-8 in the joined text become U+FFFD.
+  std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
+
+  // The bytes that a token stands for, often not UTF-8 by themselves; empty if the id is no token.
+  std::string TokenBytes(int32_t id) const { return std::string(Bytes(id)); }
+
+  bool IsSpecial(int32_t id) const;
+  // Every id is below it; some below may be no token.
+  int vocab_size() const;
+  std::optional<int> bos_id() const;
+  std::optional<int> eos_id() const;
+
+ private:
+  friend class StreamDetokenizer;
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::string_view Bytes(int32_t id) const;
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_MODEL_TOKENIZER_H_
