@@ -1,0 +1,320 @@
+// The C interface: thin, and the only place where Abseil's types meet C.
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/fastdecode.h"
+#include "engine/model/shapes.h"
+#include "engine/model/synth.h"
+#include "engine/options.h"
+#include "engine/worker_process.h"
+
+using fastdecode::Engine;
+using fastdecode::LogLevel;
+using fastdecode::Options;
+using fastdecode::RequestEvent;
+using fastdecode::RequestFinish;
+using fastdecode::Scheduler;
+using fastdecode::WorkerProcess;
+
+struct fd_status {
+  fd_code code;
+  std::string message;
+};
+
+struct fd_options {
+  Options options;
+  fd_log_sink sink = nullptr;
+  void* user = nullptr;
+};
+
+namespace {
+
+// The last event of each request: what the pointers in fd_event point into.
+struct Taken {
+  RequestEvent event;
+  std::vector<fd_token_logprob> top;
+};
+
+fd_status* ToStatus(const absl::Status& status) {
+  if (status.ok()) return nullptr;
+  fd_code code = FD_INTERNAL;
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      code = FD_INVALID_ARGUMENT;
+      break;
+    case absl::StatusCode::kNotFound:
+      code = FD_NOT_FOUND;
+      break;
+    case absl::StatusCode::kAlreadyExists:
+      code = FD_ALREADY_EXISTS;
+      break;
+    case absl::StatusCode::kPermissionDenied:
+      code = FD_PERMISSION_DENIED;
+      break;
+    case absl::StatusCode::kResourceExhausted:
+      code = FD_RESOURCE_EXHAUSTED;
+      break;
+    case absl::StatusCode::kFailedPrecondition:
+      code = FD_FAILED_PRECONDITION;
+      break;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      code = FD_UNAVAILABLE;
+      break;
+    default:
+      break;
+  }
+  return new fd_status{code, std::string(status.message())};
+}
+
+char* CopyString(const std::string& text) {
+  char* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) return nullptr;
+  std::memcpy(copy, text.data(), text.size());
+  copy[text.size()] = 0;
+  return copy;
+}
+
+void ForwardLog(void* user, LogLevel level, const char* message) {
+  const fd_options* options = static_cast<const fd_options*>(user);
+  options->sink(options->user, static_cast<int>(level), message);
+}
+
+// Options whose log goes to `keep`, a copy that lives as long as the engine or worker.
+Options WithLog(const fd_options* given, fd_options* keep) {
+  *keep = *given;
+  Options options = given->options;
+  if (given->sink != nullptr) {
+    options.log_sink = &ForwardLog;
+    options.log_user = keep;
+  }
+  return options;
+}
+
+fd_finish ToFinish(RequestFinish finish) {
+  switch (finish) {
+    case RequestFinish::kStop:
+      return FD_FINISH_STOP;
+    case RequestFinish::kLength:
+      return FD_FINISH_LENGTH;
+    case RequestFinish::kCancelled:
+      return FD_FINISH_CANCELLED;
+    case RequestFinish::kError:
+      return FD_FINISH_ERROR;
+  }
+  return FD_FINISH_ERROR;
+}
+
+void FillEvent(uint64_t id, const Taken& taken, fd_event* out) {
+  const RequestEvent& event = taken.event;
+  *out = fd_event{};
+  out->id = id;
+  out->kind = event.finished ? FD_EVENT_FINISHED : FD_EVENT_TOKEN;
+  out->token = event.token;
+  out->token_index = event.token_index;
+  out->logprob = event.logprob;
+  out->top_logprobs = taken.top.data();
+  out->top_logprob_count = taken.top.size();
+  out->text = event.text.c_str();
+  out->text_bytes = event.text.size();
+  out->finish = ToFinish(event.finish);
+  out->error = event.error.c_str();
+  out->prompt_tokens = event.prompt_tokens;
+  out->generated_tokens = event.generated_tokens;
+  out->submit_ns = event.submit_ns;
+  out->time_ns = event.time_ns;
+}
+
+}  // namespace
+
+struct fd_engine {
+  fd_options log;                                        // first: the engine logs until it is gone
+  std::unique_ptr<Engine> engine;
+  std::mutex mutex;
+  std::map<uint64_t, std::unique_ptr<Taken>> taken;      // of requests whose last event has not been replaced
+};
+
+struct fd_worker {
+  fd_options log;
+  std::unique_ptr<WorkerProcess> worker;
+};
+
+extern "C" {
+
+uint32_t fd_abi_version(void) { return FD_ABI_VERSION; }
+const char* fd_version(void) { return FASTDECODE_VERSION; }
+
+fd_code fd_status_code(const fd_status* status) { return status == nullptr ? FD_OK : status->code; }
+const char* fd_status_message(const fd_status* status) { return status == nullptr ? "" : status->message.c_str(); }
+void fd_status_destroy(fd_status* status) { delete status; }
+
+int fd_option_at(size_t index, fd_option_info* out) {
+  const fastdecode::OptionRow* row = fastdecode::OptionAt(index);
+  if (row == nullptr) return 0;
+  *out = {row->name, row->value_name, row->default_value, row->help};
+  return 1;
+}
+
+fd_options* fd_options_create(void) { return new fd_options; }
+void fd_options_destroy(fd_options* options) { delete options; }
+
+fd_status* fd_options_set(fd_options* options, const char* name, const char* value) {
+  return ToStatus(fastdecode::SetOption(options->options, name, value));
+}
+
+void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min) {
+  options->sink = sink;
+  options->user = user;
+  options->options.log_level = static_cast<LogLevel>(level_min);
+}
+
+fd_status* fd_engine_create(const fd_options* options, fd_engine** out) {
+  auto engine = std::make_unique<fd_engine>();
+  try {
+    absl::StatusOr<std::unique_ptr<Engine>> made = Engine::Create(WithLog(options, &engine->log));
+    if (!made.ok()) return ToStatus(made.status());
+    engine->engine = *std::move(made);
+  } catch (const std::bad_alloc&) {
+    return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the engine was made"};
+  }
+  *out = engine.release();
+  return nullptr;
+}
+
+void fd_engine_destroy(fd_engine* engine) { delete engine; }
+char* fd_engine_describe(const fd_engine* engine) { return CopyString(engine->engine->Describe()); }
+char* fd_engine_stats(const fd_engine* engine) { return CopyString(engine->engine->StatisticsJson()); }
+void fd_engine_stats_reset(fd_engine* engine) { engine->engine->ResetStatistics(); }
+void fd_string_free(char* text) { std::free(text); }
+
+int32_t fd_vocab_size(const fd_engine* engine) { return engine->engine->spec().vocab; }
+int32_t fd_max_context(const fd_engine* engine) { return engine->engine->max_context(); }
+int fd_has_tokenizer(const fd_engine* engine) { return engine->engine->tokenizer() != nullptr; }
+const char* fd_tokenizer_missing_reason(const fd_engine* engine) {
+  return engine->engine->tokenizer_missing_reason().c_str();
+}
+
+fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens, int32_t* ids,
+                       size_t capacity, size_t* count) {
+  const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
+  if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
+  const std::vector<int32_t> all = tokenizer->Encode({text, text_bytes}, add_special_tokens != 0);
+  *count = all.size();
+  for (size_t i = 0; i < all.size() && i < capacity; ++i) ids[i] = all[i];
+  return nullptr;
+}
+
+fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes) {
+  const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
+  if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
+  const std::string decoded = tokenizer->Decode({ids, count}, /*skip_special_tokens=*/true);
+  *text = CopyString(decoded);
+  *text_bytes = decoded.size();
+  return nullptr;
+}
+
+void fd_request_init(fd_request* request) {
+  *request = fd_request{};
+  request->struct_size = sizeof(fd_request);
+  request->add_special_tokens = 1;
+  request->max_tokens = 16;
+  request->temperature = 1;
+  request->top_p = 1;
+  request->repetition_penalty = 1;
+}
+
+fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id) {
+  if (request->struct_size != sizeof(fd_request)) {
+    return new fd_status{FD_INVALID_ARGUMENT, "fd_request.struct_size: not as fd_request_init of this library sets it"};
+  }
+  try {
+    return ToStatus(engine->engine->Submit(*request, id));
+  } catch (const std::bad_alloc&) {
+    return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for one more request"};
+  }
+}
+
+void fd_cancel(fd_engine* engine, uint64_t id) { engine->engine->scheduler().Cancel(id); }
+
+int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns) {
+  auto taken = std::make_unique<Taken>();
+  switch (engine->engine->scheduler().Next(id, &taken->event, timeout_ns)) {
+    case Scheduler::NextResult::kTimeout:
+      return 0;
+    case Scheduler::NextResult::kUnknown: {
+      std::lock_guard lock(engine->mutex);
+      engine->taken.erase(id);
+      return -1;
+    }
+    case Scheduler::NextResult::kEvent:
+      break;
+  }
+  for (const fastdecode::TokenLogprob& top : taken->event.top_logprobs) taken->top.push_back({top.token, top.logprob});
+  FillEvent(id, *taken, out);
+  std::lock_guard lock(engine->mutex);
+  engine->taken[id] = std::move(taken);
+  return 1;
+}
+
+int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns) {
+  return engine->engine->scheduler().WaitAny(id, timeout_ns) ? 1 : 0;
+}
+
+void fd_forget(fd_engine* engine, uint64_t id) {
+  engine->engine->scheduler().Forget(id);
+  std::lock_guard lock(engine->mutex);
+  engine->taken.erase(id);
+}
+
+void fd_drain(fd_engine* engine) { engine->engine->scheduler().Drain(); }
+
+fd_status* fd_worker_create(const fd_options* options, fd_worker** out) {
+  auto worker = std::make_unique<fd_worker>();
+  absl::StatusOr<std::unique_ptr<WorkerProcess>> made = WorkerProcess::Create(WithLog(options, &worker->log));
+  if (!made.ok()) return ToStatus(made.status());
+  worker->worker = *std::move(made);
+  *out = worker.release();
+  return nullptr;
+}
+
+char* fd_worker_describe(const fd_worker* worker) { return CopyString(worker->worker->Describe()); }
+fd_status* fd_worker_run(fd_worker* worker) { return ToStatus(worker->worker->Run()); }
+void fd_worker_stop(fd_worker* worker) { worker->worker->Stop(); }
+void fd_worker_destroy(fd_worker* worker) { delete worker; }
+
+const char* fd_synth_shape_at(size_t index) {
+  static const std::vector<std::string> names = fastdecode::ShapeNames();
+  return index < names.size() ? names[index].c_str() : nullptr;
+}
+
+fd_status* fd_synthesize(const char* shape, int layers, uint64_t seed, const char* dtype, const char* out_dir,
+                         int (*progress)(void*, uint64_t, uint64_t), void* user) {
+  fastdecode::SynthOptions options;
+  options.shape = shape;
+  options.layers = layers;
+  options.seed = seed;
+  options.out_dir = out_dir;
+  const std::string type = dtype;
+  if (type == "bf16") {
+    options.dtype = fastdecode::DType::kBf16;
+  } else if (type == "f16") {
+    options.dtype = fastdecode::DType::kF16;
+  } else if (type == "f32") {
+    options.dtype = fastdecode::DType::kF32;
+  } else {
+    return new fd_status{FD_INVALID_ARGUMENT, "dtype: '" + type + "' is not bf16, f16 or f32"};
+  }
+  return ToStatus(fastdecode::WriteSynthetic(options, [&](int64_t done, int64_t total) {
+    return progress == nullptr || progress(user, static_cast<uint64_t>(done), static_cast<uint64_t>(total)) != 0;
+  }));
+}
+
+}  // extern "C"

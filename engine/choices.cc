@@ -1,0 +1,83 @@
+#include "engine/choices.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+
+namespace fastdecode {
+
+namespace {
+constexpr int kDefaultContextMax = 8192;
+}  // namespace
+
+absl::StatusOr<Isa> ChooseIsa(const Options& options) {
+  const Isa best = DetectIsa();
+  if (best == Isa::kNone) return absl::FailedPreconditionError("this CPU is too old: AVX2, FMA and F16C are needed");
+  if (options.isa == "auto") return best;
+  Isa isa = Isa::kNone;
+  if (!ParseIsa(options.isa, &isa)) {
+    return absl::InvalidArgumentError(absl::StrFormat("--isa: '%s' is not auto, avx2, avx512 or avx512bf16", options.isa));
+  }
+  if (isa > best) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--isa: this CPU has no '%s'; its best is %s", options.isa, IsaName(best)));
+  }
+  return isa;
+}
+
+ElementType ChooseType(const Options& options, Isa isa) {
+  if (options.compute == Options::Compute::kAuto) {
+    return isa >= Isa::kAvx512Bf16 ? ElementType::kBf16 : ElementType::kF32;
+  }
+  return options.compute == Options::Compute::kBf16 ? ElementType::kBf16 : ElementType::kF32;
+}
+
+absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec) {
+  if (options.max_context == 0) return std::min(spec.max_context, kDefaultContextMax);
+  if (options.max_context > spec.max_context) {
+    return absl::InvalidArgumentError(absl::StrFormat("--max-context: %d is more than the model's %d tokens",
+                                                      options.max_context, spec.max_context));
+  }
+  return options.max_context;
+}
+
+PollMode ChoosePoll(const Options& options, const CorePlan& plan) {
+  const bool yield =
+      options.poll == Options::Poll::kYield || (options.poll == Options::Poll::kAuto && plan.shared_cores);
+  return yield ? PollMode::kYield : PollMode::kSpin;
+}
+
+RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context) {
+  RPartShape shape;
+  shape.layers = static_cast<uint32_t>(spec.layers);
+  shape.kv_heads = static_cast<uint32_t>(spec.kv_heads);
+  shape.group = static_cast<uint32_t>(spec.group());
+  shape.head_dim = static_cast<uint32_t>((spec.head_dim + 15) / 16 * 16);
+  shape.element_type = static_cast<uint32_t>(type);
+  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
+  shape.sliding_window = static_cast<uint32_t>(spec.sliding_window);
+  shape.micro_batches = static_cast<uint32_t>(options.micro_batches);
+  shape.max_rows = static_cast<uint32_t>(SequencesPerMicroBatch(options) + options.prefill_chunk);
+  shape.max_context = static_cast<uint32_t>(max_context);
+  return shape;
+}
+
+int SequencesPerMicroBatch(const Options& options) {
+  return (options.max_sequences + options.micro_batches - 1) / options.micro_batches;
+}
+
+size_t CountLocalHomes(const std::vector<Endpoint>& endpoints, const Topology& topology) {
+  size_t homes = 0;
+  for (const Endpoint& endpoint : endpoints) {
+    if (endpoint.kind != Endpoint::Kind::kLocal) continue;
+    if (endpoint.local_homes > 0) {
+      homes += static_cast<size_t>(endpoint.local_homes);
+      continue;
+    }
+    for (const NumaNode& node : topology.nodes) homes += node.UsableAsHome();
+  }
+  return homes;
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,36 @@
+#ifndef FASTDECODE_ENGINE_CHOICES_H_
+#define FASTDECODE_ENGINE_CHOICES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_spec.h"
+#include "engine/options.h"
+#include "engine/rpart/messages.h"
+#include "kernels/isa.h"
+#include "numa/core_plan.h"
+#include "numa/spin.h"
+#include "numa/topology.h"
+#include "rdma/endpoint.h"
+
+namespace fastdecode {
+
+// What engines and workers decide at start from the options and the machine. Errors name option and value.
+
+absl::StatusOr<Isa> ChooseIsa(const Options& options);
+// bf16 where the CPU computes it, else f32, unless the options say which.
+ElementType ChooseType(const Options& options, Isa isa);
+// Tokens of one sequence.
+absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec);
+PollMode ChoosePoll(const Options& options, const CorePlan& plan);
+// The R-Part's view of the model under these options.
+RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context);
+// Sequences of one micro-batch.
+int SequencesPerMicroBatch(const Options& options);
+// Homes that the endpoints ask of this process.
+size_t CountLocalHomes(const std::vector<Endpoint>& endpoints, const Topology& topology);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_CHOICES_H_

@@ -1,0 +1,231 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <random>
+
+#include "absl/strings/str_format.h"
+#include "engine/choices.h"
+#include "engine/model/checkpoint.h"
+#include "engine/model/model_config.h"
+#include "engine/model/weights.h"
+#include "engine/schedule/build_request.h"
+#include "engine/spart/cpu/cpu_spart.h"
+#include "numa/clock.h"
+#include "numa/core_plan.h"
+#include "numa/memory_limit.h"
+#include "numa/topology.h"
+
+namespace fastdecode {
+
+namespace {
+
+// KV memory of each home of this process: as told, or what every sequence at full length needs, but at most a quarter of
+// what is free now in all, and at least two sequences at full length.
+uint64_t ChooseKvBytes(const Options& options, const RPartShape& shape, size_t homes) {
+  if (options.kv_gib > 0) return static_cast<uint64_t>(options.kv_gib * (1ull << 30));
+  const uint64_t sequence_bytes = PageBytes(shape.attention()) * shape.layers * ((shape.max_context + kPageTokens - 1) / kPageTokens);
+  const uint64_t wanted = sequence_bytes * static_cast<uint64_t>(options.max_sequences) / homes;
+  const uint64_t quarter = MemoryLimit::Read().available_bytes / 4 / homes;
+  return std::max(2 * sequence_bytes, std::min(wanted, quarter));
+}
+
+}  // namespace
+
+Engine::Engine(const Options& options)
+    : options_(options), log_(options.log_sink, options.log_user, options.log_level) {}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const Options& options) {
+  if (options.model.empty()) return absl::InvalidArgumentError("--model: a model folder is needed");
+  std::unique_ptr<Engine> engine(new Engine(options));
+  if (absl::Status status = engine->Start(); !status.ok()) return status;
+  return engine;
+}
+
+// What the model is; what the machine is; who gets which cores and memory; then the parts, from the weights outwards.
+absl::Status Engine::Start() {
+  absl::StatusOr<ModelSpec> spec = ReadModelSpec(options_.model);
+  if (!spec.ok()) return spec.status();
+  spec_ = *std::move(spec);
+  if (absl::Status status = LoadTokenizer(); !status.ok()) return status;
+
+  absl::StatusOr<Isa> isa = ChooseIsa(options_);
+  if (!isa.ok()) return isa.status();
+  const ElementType type = ChooseType(options_, *isa);
+  absl::StatusOr<int> context = ChooseContext(options_, spec_);
+  if (!context.ok()) return context.status();
+  shape_ = MakeShape(spec_, options_, type, *context);
+  if (absl::Status bad = ValidateShape(shape_); !bad.ok()) return bad;
+
+  absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
+  if (!endpoints.ok()) return endpoints.status();
+  absl::StatusOr<Topology> topology = Topology::Discover();
+  if (!topology.ok()) return topology.status();
+  const size_t local_homes = CountLocalHomes(*endpoints, *topology);
+  if (absl::Status planned = PlanCoresFor(*topology, local_homes); !planned.ok()) return planned;
+  const CorePlan& plan = cores_.plan;
+  const PollMode poll = ChoosePoll(options_, plan);
+  const bool park = options_.poll != Options::Poll::kAlways;
+  engine_node_ = -1;
+  if (const int node = topology->NodeOfCore(plan.s_cores[0]); node >= 0) engine_node_ = topology->nodes[node].os_index;
+  machine_ = topology->ToString() + plan.ToString();
+
+  if (absl::Status status = LoadModel(type, *isa, poll); !status.ok()) return status;
+
+  HomesOptions homes;
+  homes.endpoints = *std::move(endpoints);
+  homes.plan = plan;
+  homes.shape = shape_;
+  if (local_homes > 0) homes.kv_bytes = ChooseKvBytes(options_, shape_, local_homes);
+  homes.isa = *isa;
+  homes.poll = poll;
+  homes.park = park;
+  homes.engine_node = engine_node_;
+  homes.engine_id = options_.engine_id != 0 ? options_.engine_id : std::random_device()() | uint64_t{1} << 32;
+  homes.logger = &log_;
+  if (!options_.fault.empty()) {
+    absl::StatusOr<FaultOptions> fault = ParseFaultOptions("--fault", options_.fault);
+    if (!fault.ok()) return fault.status();
+    homes.fault = *fault;
+  }
+  absl::StatusOr<std::unique_ptr<Homes>> made = Homes::Create(std::move(homes));
+  if (!made.ok()) return made.status();
+  homes_ = *std::move(made);
+  if (absl::Status bad = CheckKvBudget(); !bad.ok()) return bad;
+
+  StartPipeline(poll, park);
+  ResetStatistics();
+  return absl::OkStatus();
+}
+
+absl::Status Engine::LoadTokenizer() {
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(options_.model);
+  if (tokenizer.ok()) {
+    tokenizer_ = *std::move(tokenizer);
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(tokenizer.status()) && !absl::IsUnimplemented(tokenizer.status())) return tokenizer.status();
+  tokenizer_missing_reason_ = std::string(tokenizer.status().message());
+  log_.Info("no text for this model, token ids only: " + tokenizer_missing_reason_);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) {
+  CorePlanOptions wanted;
+  wanted.s_cores = options_.s_cores;
+  wanted.r_cores = options_.r_cores;
+  wanted.s_threads = options_.s_threads;
+  wanted.r_threads = options_.r_threads;
+  wanted.homes = static_cast<int>(local_homes);
+  absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(topology, wanted);
+  if (!planned.ok()) return planned.status();
+  cores_ = *std::move(planned);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::LoadModel(ElementType type, Isa isa, PollMode poll) {
+  const uint64_t start_ns = NowNs();
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(options_.model);
+  if (!checkpoint.ok()) return checkpoint.status();
+  absl::StatusOr<ModelWeights> weights = MapWeights(spec_, *checkpoint);
+  if (!weights.ok()) return weights.status();
+  if (type == ElementType::kBf16 && weights->layers[0].q.dtype == DType::kF16) {
+    log_.Info("the checkpoint is f16; it computes in bf16 here (f32 keeps every bit: --compute f32)");
+  }
+  PackOptions pack;
+  pack.type = type;
+  pack.node = engine_node_;
+  pack.cores = cores_.plan.AllCores();
+  absl::StatusOr<PackedWeights> packed = PackWeights(spec_, *checkpoint, *weights, pack);
+  if (!packed.ok()) return packed.status();
+
+  CpuSPartOptions options;
+  options.type = type;
+  options.isa = isa;
+  options.batch_invariant = options_.batch_invariant;
+  options.micro_batches = options_.micro_batches;
+  options.rows_max = static_cast<int>(shape_.max_rows);
+  options.cores = cores_.plan.s_cores;
+  options.poll = poll;
+  absl::StatusOr<std::unique_ptr<CpuSPart>> spart = CpuSPart::Create(spec_, shape_, *std::move(packed), options);
+  if (!spart.ok()) return spart.status();
+  spart_ = *std::move(spart);
+  log_.Info(absl::StrFormat("loaded %s in %.1f s: %s", options_.model, static_cast<double>(NowNs() - start_ns) * 1e-9,
+                            spart_->Describe()));
+  return absl::OkStatus();
+}
+
+absl::Status Engine::CheckKvBudget() const {
+  const uint64_t tokens = homes_->pages_max() * kPageTokens;
+  if (tokens >= shape_.max_context) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "--kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give more memory or a shorter "
+      "context",
+      tokens, shape_.max_context));
+}
+
+void Engine::StartPipeline(PollMode poll, bool park) {
+  PipelineOptions options;
+  options.limits.micro_batches = options_.micro_batches;
+  options.limits.sequences_max = static_cast<uint32_t>(SequencesPerMicroBatch(options_));
+  options.limits.rows_max = shape_.max_rows;
+  options.limits.chunk_tokens_max = static_cast<uint32_t>(options_.prefill_chunk);
+  options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
+  options.layers = spec_.layers;
+  options.vocab = spec_.vocab;
+  options.shape = shape_;
+  options.core = cores_.plan.s_cores[0];
+  options.poll = poll;
+  options.park = park;
+  options.hop_timeout_ns = static_cast<uint64_t>(options_.hop_timeout_ms) * 1'000'000;
+  pipeline_ = std::make_unique<Pipeline>(options, spart_.get(), &scheduler_word_);
+  scheduler_ = std::make_unique<Scheduler>(pipeline_.get(), &scheduler_word_, static_cast<size_t>(options_.max_queue),
+                                           homes_.get());
+  pipeline_->Start();
+  scheduler_->Start();
+  homes_->Start([this](const PipelineCommand& command) { scheduler_->Command(command); });
+}
+
+Engine::~Engine() {
+  // Nobody brings homes back; every sequence ends; then the threads, and the links last.
+  if (homes_ != nullptr) homes_->Stop();
+  if (scheduler_ != nullptr) scheduler_->Stop();
+  scheduler_.reset();
+  pipeline_.reset();
+  homes_.reset();
+  spart_.reset();
+}
+
+absl::Status Engine::Submit(const fd_request& request, uint64_t* id) {
+  RequestContext context;
+  context.spec = &spec_;
+  context.tokenizer = tokenizer_.get();
+  context.tokenizer_missing_reason = &tokenizer_missing_reason_;
+  context.max_context = max_context();
+  absl::StatusOr<std::unique_ptr<Request>> built = BuildRequest(context, request);
+  if (!built.ok()) return built.status();
+  return scheduler_->Submit(*std::move(built), id);
+}
+
+std::string Engine::Describe() const {
+  return machine_ + "S-Part: " + spart_->Describe() + "\n" + homes_->Describe() +
+         absl::StrFormat("pipeline: %d micro-batch(es), at most %d rows a step, context %d tokens\n", options_.micro_batches,
+                         shape_.max_rows, shape_.max_context);
+}
+
+std::string Engine::StatisticsJson() const {
+  const PipelineStatistics& statistics = pipeline_->statistics();
+  StatisticsGauges gauges;
+  gauges.active_sequences = statistics.active_sequences.load(std::memory_order_relaxed);
+  gauges.ready_sequences = statistics.ready_sequences.load(std::memory_order_relaxed);
+  gauges.weight_bytes = spart_->weight_bytes();
+  std::lock_guard lock(statistics_mutex_);
+  return ToJson(Difference(TakeSnapshot(statistics), baseline_), homes_->List(), gauges);
+}
+
+void Engine::ResetStatistics() {
+  StatisticsSnapshot now = TakeSnapshot(pipeline_->statistics());
+  std::lock_guard lock(statistics_mutex_);
+  baseline_ = std::move(now);
+}
+
+}  // namespace fastdecode

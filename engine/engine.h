@@ -1,0 +1,80 @@
+#ifndef FASTDECODE_ENGINE_ENGINE_H_
+#define FASTDECODE_ENGINE_ENGINE_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/fastdecode.h"
+#include "engine/homes.h"
+#include "engine/model/model_spec.h"
+#include "engine/model/tokenizer.h"
+#include "engine/rpart/rpart_shape.h"
+#include "engine/options.h"
+#include "engine/pipeline/pipeline.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/spart/spart.h"
+#include "engine/statistics_snapshot.h"
+#include "kernels/isa.h"
+#include "numa/core_plan.h"
+#include "numa/log.h"
+#include "numa/parker.h"
+#include "numa/topology.h"
+
+namespace fastdecode {
+
+// One model being served: what the C interface's fd_engine is.
+// Owns: tokenizer, S-Part, homes of this process and links to others, pipeline, scheduler; ends them in the right order.
+// Thread: any.
+class Engine {
+ public:
+  // The start as a list of steps; an error says which file, option or worker is at fault, and nothing stays behind.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const Options& options);
+  ~Engine();
+
+  absl::Status Submit(const fd_request& request, uint64_t* id);
+  Scheduler& scheduler() { return *scheduler_; }
+
+  const ModelSpec& spec() const { return spec_; }
+  int max_context() const { return static_cast<int>(shape_.max_context); }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const std::string& tokenizer_missing_reason() const { return tokenizer_missing_reason_; }
+
+  std::string Describe() const;
+  std::string StatisticsJson() const;
+  void ResetStatistics();
+
+ private:
+  explicit Engine(const Options& options);
+  absl::Status Start();
+  absl::Status LoadTokenizer();
+  absl::Status PlanCoresFor(const Topology& topology, size_t local_homes);
+  absl::Status LoadModel(ElementType type, Isa isa, PollMode poll);
+  absl::Status CheckKvBudget() const;
+  void StartPipeline(PollMode poll, bool park);
+
+  const Options options_;
+  Logger log_;
+  ModelSpec spec_;
+  RPartShape shape_;
+  ReservedCorePlan cores_;
+  int engine_node_ = -1;                             // NUMA node of the S-Part
+  std::string machine_;                              // what was found at start, for Describe
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::string tokenizer_missing_reason_;
+  ParkWord scheduler_word_;
+
+  // In order of construction; destroyed backwards.
+  std::unique_ptr<SPart> spart_;
+  std::unique_ptr<Homes> homes_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<Scheduler> scheduler_;
+
+  mutable std::mutex statistics_mutex_;
+  StatisticsSnapshot baseline_;                      // at the last reset
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_ENGINE_H_

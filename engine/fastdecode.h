@@ -1,0 +1,197 @@
+/* FastDecode: the C interface of the engine. Everything that the engine does for others is reachable through this header;
+ * fastdecode.hpp is a header-only C++ layer over it.
+ *
+ * An engine loads one model and serves any number of requests at once (continuous batching). Requests are submitted without
+ * blocking; their tokens come back as events. Every accepted request ends with exactly one FD_EVENT_FINISHED event.
+ *
+ * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
+ * function. No callback but the log sink is ever called. No global state; several engines may live in one process. The
+ * engine's own threads are pinned; the caller's threads and signals are left alone, and no environment variable is read.
+ */
+#ifndef FASTDECODE_ENGINE_FASTDECODE_H_
+#define FASTDECODE_ENGINE_FASTDECODE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FD_ABI_VERSION 1
+uint32_t fd_abi_version(void);      /* FD_ABI_VERSION of the library that is linked */
+const char* fd_version(void);       /* "0.1.0" */
+
+/* ---- Errors. A function that can fail returns NULL for success, or a status that the caller destroys. */
+typedef enum fd_code {
+  FD_OK = 0,
+  FD_INVALID_ARGUMENT = 3,    /* the message names file or field, and value */
+  FD_NOT_FOUND = 5,
+  FD_ALREADY_EXISTS = 6,      /* such as a socket path in use */
+  FD_PERMISSION_DENIED = 7,
+  FD_RESOURCE_EXHAUSTED = 8,  /* memory; or a full queue: try again later */
+  FD_FAILED_PRECONDITION = 9, /* such as a worker with another model shape */
+  FD_INTERNAL = 13,
+  FD_UNAVAILABLE = 14         /* a worker cannot be reached, the engine is stopping */
+} fd_code;
+typedef struct fd_status fd_status;
+fd_code fd_status_code(const fd_status* status);          /* FD_OK for NULL */
+const char* fd_status_message(const fd_status* status);   /* "" for NULL; lives as long as the status */
+void fd_status_destroy(fd_status* status);                /* NULL allowed */
+
+/* ---- Options: named values, checked when set. fd_option_at lists them all with defaults and help. */
+typedef struct fd_options fd_options;
+typedef struct fd_option_info {
+  const char* name;            /* "max-context" */
+  const char* value_name;      /* "TOKENS" */
+  const char* default_value;   /* "" = decided at start */
+  const char* help;            /* one sentence, unit included */
+} fd_option_info;
+int fd_option_at(size_t index, fd_option_info* out);      /* 0: past the end */
+fd_options* fd_options_create(void);
+void fd_options_destroy(fd_options* options);
+fd_status* fd_options_set(fd_options* options, const char* name, const char* value);
+typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
+void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
+
+/* ---- Engine. Creating one loads the model, takes memory, starts threads and connects to the workers. */
+typedef struct fd_engine fd_engine;
+fd_status* fd_engine_create(const fd_options* options, fd_engine** out);
+/* Cancels what is left, waits for the threads, frees everything. */
+void fd_engine_destroy(fd_engine* engine);
+/* What was found and chosen, for people: cores, memory, ISA, homes, links. Free with fd_string_free. */
+char* fd_engine_describe(const fd_engine* engine);
+/* Counters since the last reset, as JSON (docs/GLOSSARY.md names the fields). Free with fd_string_free. */
+char* fd_engine_stats(const fd_engine* engine);
+void fd_engine_stats_reset(fd_engine* engine);
+void fd_string_free(char* text);
+
+/* ---- Tokens and text. */
+int32_t fd_vocab_size(const fd_engine* engine);
+int32_t fd_max_context(const fd_engine* engine);
+int fd_has_tokenizer(const fd_engine* engine);            /* 0: text in and out is refused, token ids work */
+const char* fd_tokenizer_missing_reason(const fd_engine* engine);
+/* Writes up to `capacity` ids and sets *count to how many there are. */
+fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens, int32_t* ids,
+                       size_t capacity, size_t* count);
+/* Free with fd_string_free. */
+fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes);
+
+/* ---- Requests. */
+typedef struct fd_logit_bias {
+  int32_t token;
+  float bias;
+} fd_logit_bias;
+
+typedef struct fd_request {
+  uint32_t struct_size;             /* set by fd_request_init */
+  /* Prompt: text, or token ids (used as they are) if prompt_ids is not NULL. Copied by fd_submit. */
+  const char* prompt;
+  size_t prompt_bytes;
+  const int32_t* prompt_ids;
+  size_t prompt_id_count;
+  int add_special_tokens;           /* 1: as the tokenizer's template says (bos) */
+  /* How many. */
+  uint32_t max_tokens;              /* generated tokens at most; 16 */
+  uint32_t min_tokens;              /* no stop before so many; 0 */
+  int ignore_eos;                   /* 0 */
+  const int32_t* stop_token_ids;    /* beside the model's own */
+  size_t stop_token_id_count;
+  const char* const* stop;          /* stop strings, end the text before themselves */
+  size_t stop_count;
+  int include_stop;                 /* 1: the stop string is part of the text; 0 */
+  /* Sampling. Defaults: temperature 1, the rest off. */
+  float temperature;                /* 0: greedy */
+  int32_t top_k;                    /* 0: off */
+  float top_p;                      /* (0, 1]; 1: off */
+  float min_p;                      /* [0, 1]; 0: off */
+  float repetition_penalty;         /* 1: off */
+  float presence_penalty;           /* 0: off */
+  float frequency_penalty;          /* 0: off */
+  uint64_t seed;                    /* a request's tokens depend on this and its logits alone */
+  int32_t logprobs;                 /* the n most likely tokens of each position, <= 20; 0: off */
+  const fd_logit_bias* logit_bias;
+  size_t logit_bias_count;
+  /* For whoever checks a port: room for [prompt tokens][vocab] float32, filled before the first token; NULL. Stays the
+   * caller's, until the request's FD_EVENT_FINISHED. */
+  float* prompt_logits;
+  size_t prompt_logits_floats;
+  /* Measuring only: the first tokens of the prompt get random KV instead of being computed. 0. */
+  uint32_t fill_tokens;
+} fd_request;
+void fd_request_init(fd_request* request);
+
+/* Never blocks on the model. FD_RESOURCE_EXHAUSTED: the queue is full, try again later. */
+fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
+/* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
+void fd_cancel(fd_engine* engine, uint64_t id);
+
+/* ---- Events. */
+typedef enum fd_event_kind {
+  FD_EVENT_TOKEN = 1,               /* one token; its text may be empty (half a character, a held back stop string) */
+  FD_EVENT_FINISHED = 2             /* the last event of a request; may carry the last held back text */
+} fd_event_kind;
+typedef enum fd_finish {
+  FD_FINISH_STOP = 1,               /* a stop token or a stop string */
+  FD_FINISH_LENGTH = 2,
+  FD_FINISH_CANCELLED = 3,
+  FD_FINISH_ERROR = 4
+} fd_finish;
+
+typedef struct fd_token_logprob {
+  int32_t token;
+  float logprob;
+} fd_token_logprob;
+
+typedef struct fd_event {
+  uint64_t id;                      /* of the request */
+  fd_event_kind kind;
+  int32_t token;                    /* TOKEN */
+  uint32_t token_index;             /* TOKEN: 0 for the first generated one */
+  float logprob;                    /* TOKEN */
+  const fd_token_logprob* top_logprobs;
+  size_t top_logprob_count;
+  const char* text;                 /* UTF-8, not terminated by the length alone: also by a 0 byte */
+  size_t text_bytes;
+  fd_finish finish;                 /* FINISHED */
+  const char* error;                /* FINISHED with FD_FINISH_ERROR: what happened, naming the home; else "" */
+  uint32_t prompt_tokens;           /* FINISHED */
+  uint32_t generated_tokens;        /* FINISHED */
+  uint64_t submit_ns;               /* engine clock (CLOCK_MONOTONIC): when the request was submitted */
+  uint64_t time_ns;                 /* engine clock: when the token's step ended */
+} fd_event;
+
+/* The next event of one request, waiting up to timeout_ns (< 0: for ever). 1: *out is filled in; 0: timeout; -1: the request
+ * is unknown, or its last event was taken. Pointers in *out live until the next call for the same request, or until its
+ * forget. One thread at a time per request. */
+int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
+/* The id of some request that has events waiting. 1, or 0: timeout. */
+int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns);
+/* Drops a request's events; cancels it if it still runs. Not needed after FD_EVENT_FINISHED was taken. */
+void fd_forget(fd_engine* engine, uint64_t id);
+
+/* No further submit is accepted; returns when every request has ended. */
+void fd_drain(fd_engine* engine);
+
+/* ---- Worker: the process that serves this host's NUMA nodes as homes. */
+typedef struct fd_worker fd_worker;
+fd_status* fd_worker_create(const fd_options* options, fd_worker** out);
+char* fd_worker_describe(const fd_worker* worker);
+/* Serves until fd_worker_stop, which may be called from a signal handler. */
+fd_status* fd_worker_run(fd_worker* worker);
+void fd_worker_stop(fd_worker* worker);
+void fd_worker_destroy(fd_worker* worker);
+
+/* ---- Synthetic checkpoints: random weights in a real model's shape, for tests and measuring. */
+/* The index-th known shape, such as "tinyllama-1.1b"; NULL past the end. Lives for ever. */
+const char* fd_synth_shape_at(size_t index);
+/* Writes a new folder (layers 0: as the shape has; dtype "bf16", "f16" or "f32"). progress may be NULL; returning 0 from it
+ * stops and removes everything. */
+fd_status* fd_synthesize(const char* shape, int layers, uint64_t seed, const char* dtype, const char* out_dir,
+                         int (*progress)(void* user, uint64_t done_bytes, uint64_t total_bytes), void* user);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FASTDECODE_ENGINE_FASTDECODE_H_ */

@@ -1,0 +1,262 @@
+#include "engine/homes.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "engine/rpart/rpart_shape.h"
+#include "rdma/shm/local_link.h"
+#include "rdma/shm/unix_bootstrap.h"
+
+namespace fastdecode {
+
+namespace {
+constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
+constexpr std::chrono::milliseconds kRetryPause(200);
+}  // namespace
+
+Homes::Homes(HomesOptions options) : options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<Homes>> Homes::Create(HomesOptions options) {
+  std::unique_ptr<Homes> homes(new Homes(std::move(options)));
+  for (const Endpoint& endpoint : homes->options_.endpoints) {
+    const absl::Status made =
+        endpoint.kind == Endpoint::Kind::kLocal ? homes->MakeLocalHomes() : homes->ConnectWorker(endpoint);
+    if (!made.ok()) return made;
+  }
+  return homes;
+}
+
+Homes::~Homes() {
+  Stop();
+  for (const std::unique_ptr<Slot>& slot : slots_) {
+    if (slot->link != nullptr) monitor_.Remove(slot->link.get());
+    slot->link.reset();
+    if (slot->home != nullptr) slot->home->Detach();
+  }
+}
+
+absl::Status Homes::MakeLocalHomes() {
+  const CorePlan& plan = options_.plan;
+  for (size_t i = 0; i < plan.home_cores.size(); ++i) {
+    HomeOptions home_options;
+    home_options.name = absl::StrFormat("home%d", i);
+    home_options.node = plan.home_nodes[i];
+    home_options.cores = plan.home_cores[i];
+    home_options.kv_bytes = options_.kv_bytes;
+    home_options.poll = options_.poll;
+    home_options.park = options_.park;
+    home_options.isa = options_.isa;
+    home_options.logger = options_.logger;
+    absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(home_options);
+    if (!home.ok()) {
+      return absl::Status(home.status().code(),
+                          absl::StrFormat("home %d (local, node %d): %s", i, home_options.node, home.status().message()));
+    }
+    Slot slot;
+    slot.name = absl::StrFormat("local, node %d", home_options.node);
+    slot.home = *std::move(home);
+    absl::StatusOr<Made> made = AttachLocal(*slot.home);
+    if (!made.ok()) return made.status();
+    if (absl::Status added = AddSlot(std::move(slot), *std::move(made)); !added.ok()) return added;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
+  uint32_t homes = 1;
+  for (uint32_t i = 0; i < homes; ++i) {
+    absl::StatusOr<Made> made = Connect(endpoint.path, i);
+    if (!made.ok()) return made.status();
+    homes = made->homes_at_worker;
+    Slot slot;
+    slot.name = absl::StrFormat("unix:%s, home %d", endpoint.path, i);
+    slot.path = endpoint.path;
+    slot.home_index = i;
+    if (absl::Status added = AddSlot(std::move(slot), *std::move(made)); !added.ok()) return added;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Homes::AddSlot(Slot slot, Made made) {
+  if (slots_.size() == kMaxHomes) {
+    return absl::InvalidArgumentError(absl::StrFormat("--homes: more than %d homes in all", kMaxHomes));
+  }
+  slots_.push_back(std::make_unique<Slot>(std::move(slot)));
+  PutUp(*slots_.back(), std::move(made));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
+  if (absl::Status bad = home.CheckShape(options_.shape); !bad.ok()) return bad;
+  absl::StatusOr<LocalLink> link =
+      MakeLocalLink(LinkSizeFor(options_.shape), home.options().node, options_.engine_node, next_epoch_++);
+  if (!link.ok()) return link.status();
+  if (absl::Status attached = home.Attach(options_.shape, std::move(link->home)); !attached.ok()) return attached;
+  return Made{std::move(link->engine), home.Describe(options_.shape), 1};
+}
+
+absl::StatusOr<Homes::Made> Homes::Connect(const std::string& path, uint32_t home_index) {
+  LinkProposal proposal;
+  proposal.size = LinkSizeFor(options_.shape);
+  proposal.epoch = next_epoch_++;
+  proposal.peer.engine_id = options_.engine_id;
+  proposal.home_index = home_index;
+  proposal.shape.assign(reinterpret_cast<const char*>(&options_.shape), sizeof(RPartShape));
+  absl::StatusOr<ConnectResult> connected = ConnectUnix(path, proposal, options_.engine_node, kConnectTimeoutNs);
+  if (!connected.ok()) return connected.status();
+  Made made;
+  made.homes_at_worker = connected->homes;
+  if (connected->answer.size() != sizeof(HomeDescription)) {
+    return absl::InvalidArgumentError(absl::StrFormat("unix:%s: the worker describes its home in %d bytes, not %d", path,
+                                                      connected->answer.size(), sizeof(HomeDescription)));
+  }
+  std::memcpy(&made.description, connected->answer.data(), sizeof(HomeDescription));
+  made.link = std::move(connected->link);
+  return made;
+}
+
+void Homes::PutUp(Slot& slot, Made made) {
+  slot.link = std::move(made.link);
+  if (options_.fault) slot.link = std::make_unique<FaultLink>(std::move(slot.link), *options_.fault);
+  slot.description = made.description;
+  // The peer's text fields end somewhere inside.
+  slot.description.isa[sizeof(slot.description.isa) - 1] = 0;
+  slot.description.memory[sizeof(slot.description.memory) - 1] = 0;
+  slot.state = Slot::State::kUp;
+  monitor_.Add(slot.link.get());
+}
+
+void Homes::Start(std::function<void(const PipelineCommand&)> command) {
+  command_ = std::move(command);
+  for (size_t i = 0; i < slots_.size(); ++i) Announce(i);
+  control_ = std::thread([this] { ControlLoop(); });
+}
+
+void Homes::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (control_.joinable()) control_.join();
+}
+
+void Homes::Announce(size_t index) {
+  PipelineCommand command;
+  command.kind = PipelineCommand::Kind::kAddHome;
+  command.home = static_cast<int>(index);
+  command.link = slots_[index]->link.get();
+  command.pages = static_cast<uint32_t>(std::min<uint64_t>(slots_[index]->description.pages, UINT32_MAX));
+  command_(command);
+}
+
+uint64_t Homes::pages_max() const {
+  std::lock_guard lock(mutex_);
+  uint64_t pages = 0;
+  for (const auto& slot : slots_) pages = std::max(pages, slot->description.pages);
+  return pages;
+}
+
+std::vector<Homes::Info> Homes::List() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Info> list;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const bool up = slots_[i]->state == Slot::State::kUp && !slots_[i]->link->lost();
+    list.push_back({static_cast<int>(i), up, slots_[i]->name, slots_[i]->description});
+  }
+  return list;
+}
+
+std::string Homes::Describe() const {
+  std::string text;
+  for (const Info& info : List()) {
+    const HomeDescription& d = info.description;
+    text += absl::StrFormat("home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens)%s\n", info.index, info.name,
+                            d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens,
+                            info.up ? "" : ", lost");
+  }
+  return text;
+}
+
+// Scheduler thread: the pipeline has let go of the link.
+void Homes::OnHomeDrained(int home) {
+  {
+    std::lock_guard lock(mutex_);
+    Slot& slot = *slots_[home];
+    slot.loss = slot.link->lost_cause();
+    slot.state = Slot::State::kDrained;
+  }
+  if (options_.logger != nullptr) options_.logger->Warning(DescribeLoss(home));
+  changed_.notify_all();
+}
+
+std::string Homes::DescribeLoss(int home) {
+  std::lock_guard lock(mutex_);
+  const Slot& slot = *slots_[home];
+  const std::string cause = slot.state == Slot::State::kUp ? slot.link->lost_cause() : slot.loss;
+  return absl::StrFormat("home %d (%s) was lost: %s", home, slot.name, cause.empty() ? "unknown cause" : cause);
+}
+
+void Homes::ControlLoop() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    bool down = false;
+    for (size_t i = 0; i < slots_.size() && !stopping_; ++i) {
+      Slot& slot = *slots_[i];
+      if (slot.state == Slot::State::kUp) continue;
+      down = true;
+      lock.unlock();
+      TakeBack(i);
+      lock.lock();
+    }
+    if (stopping_) return;
+    const auto lost = [this] {
+      if (stopping_) return true;
+      for (const auto& slot : slots_) {
+        if (slot->state == Slot::State::kDrained) return true;
+      }
+      return false;
+    };
+    if (down) {
+      changed_.wait_for(lock, kRetryPause, lost);
+    } else {
+      changed_.wait(lock, lost);
+    }
+  }
+}
+
+// One attempt. The slot is not kUp, so that only this thread touches its link and home.
+void Homes::TakeBack(size_t index) {
+  Slot& slot = *slots_[index];
+  if (slot.link != nullptr) {
+    std::unique_ptr<EngineLink> old;
+    {
+      std::lock_guard lock(mutex_);
+      old = std::move(slot.link);
+      slot.state = Slot::State::kDown;
+    }
+    monitor_.Quarantine(std::move(old), "given up by the engine");
+  }
+  if (slot.home != nullptr) slot.home->Detach();
+  absl::StatusOr<Made> made =
+      slot.home != nullptr ? AttachLocal(*slot.home) : Connect(slot.path, slot.home_index);
+  if (!made.ok()) {
+    const std::string failure(made.status().message());
+    if (options_.logger != nullptr && failure != slot.last_failure) {
+      options_.logger->Info(absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, failure));
+    }
+    slot.last_failure = failure;
+    return;
+  }
+  slot.last_failure.clear();
+  {
+    std::lock_guard lock(mutex_);
+    PutUp(slot, *std::move(made));
+  }
+  if (options_.logger != nullptr) options_.logger->Info(absl::StrFormat("home %d (%s) is back", index, slot.name));
+  Announce(index);
+}
+
+}  // namespace fastdecode

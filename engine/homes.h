@@ -1,0 +1,117 @@
+#ifndef FASTDECODE_ENGINE_HOMES_H_
+#define FASTDECODE_ENGINE_HOMES_H_
+
+#include <array>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/pipeline/sequence.h"
+#include "engine/pipeline/statistics.h"
+#include "engine/rpart/home.h"
+#include "engine/rpart/messages.h"
+#include "engine/schedule/scheduler.h"
+#include "numa/core_plan.h"
+#include "numa/log.h"
+#include "rdma/endpoint.h"
+#include "rdma/fault_link.h"
+#include "rdma/link.h"
+#include "rdma/link_monitor.h"
+
+namespace fastdecode {
+
+struct HomesOptions {
+  std::vector<Endpoint> endpoints;
+  CorePlan plan;                         // of the homes of this process
+  RPartShape shape;
+  uint64_t kv_bytes = 0;                 // of each home of this process
+  Isa isa = Isa::kNone;
+  PollMode poll = PollMode::kSpin;
+  bool park = true;
+  int engine_node = -1;                  // where the receive regions lie
+  uint64_t engine_id = 0;
+  std::optional<FaultOptions> fault;     // wraps every link
+  Logger* logger = nullptr;
+};
+
+// The homes that an engine uses: those of this process and those of workers, their links, and their return after a loss.
+// Owns: local homes, the engine's ends of all links, the monitor, the control thread.
+// Thread: any. The control thread takes lost homes back; it never holds the mutex while it connects.
+// Bounded: kMaxHomes.
+class Homes : public HomeKeeper {
+ public:
+  // Makes the local homes and connects to every worker. An error names the endpoint.
+  static absl::StatusOr<std::unique_ptr<Homes>> Create(HomesOptions options);
+  ~Homes() override;
+
+  // From now on homes that are up are announced: command(kAddHome) for each, at once and after each return.
+  void Start(std::function<void(const PipelineCommand&)> command);
+  // No home is taken back any more. Links stay until the destructor.
+  void Stop();
+
+  // The largest home's pages; what a single sequence can have.
+  uint64_t pages_max() const;
+  std::string Describe() const;
+  struct Info {
+    int index;
+    bool up;
+    std::string name;                    // "local, node 0" or "unix:PATH, home 1"
+    HomeDescription description;
+  };
+  std::vector<Info> List() const;
+
+  void OnHomeDrained(int home) override;
+  std::string DescribeLoss(int home) override;
+
+ private:
+  // One home that the command line asks for. Its index is the pipeline's index of it.
+  struct Slot {
+    enum class State { kUp, kDrained, kDown };
+    std::string name;
+    std::string path;                    // "" = of this process
+    uint32_t home_index = 0;             // at the worker
+    std::unique_ptr<Home> home;          // of this process
+    State state = State::kDown;
+    std::unique_ptr<EngineLink> link;
+    HomeDescription description;
+    std::string loss;                    // why the last link was lost
+    std::string last_failure;            // of the last attempt to get it back
+  };
+  struct Made {
+    std::unique_ptr<EngineLink> link;
+    HomeDescription description;
+    uint32_t homes_at_worker = 0;
+  };
+
+  explicit Homes(HomesOptions options);
+  absl::Status MakeLocalHomes();
+  absl::Status ConnectWorker(const Endpoint& endpoint);
+  absl::StatusOr<Made> Connect(const std::string& path, uint32_t home_index);
+  absl::StatusOr<Made> AttachLocal(Home& home);
+  absl::Status AddSlot(Slot slot, Made made);
+  void PutUp(Slot& slot, Made made);
+  void Announce(size_t index);
+  void ControlLoop();
+  void TakeBack(size_t index);
+
+  HomesOptions options_;
+  LinkMonitor monitor_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Slot>> slots_;           // fixed after Create
+  std::function<void(const PipelineCommand&)> command_;
+  uint64_t next_epoch_ = 1;
+  bool stopping_ = false;
+  std::thread control_;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_HOMES_H_

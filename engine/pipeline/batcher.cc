@@ -1,0 +1,142 @@
+#include "engine/pipeline/batcher.h"
+
+#include "numa/check.h"
+
+namespace fastdecode {
+
+Batcher::Batcher(const BatchLimits& limits)
+    : limits_(limits),
+      // Preempted sequences come back to the ready queue, so that it needs room for the active ones too.
+      ready_(limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches) {
+  FD_CHECK(limits.micro_batches >= 1 && limits.micro_batches <= kMaxSlots, "micro-batches out of range");
+  FD_CHECK(limits.sequences_max >= 1 && limits.sequences_max <= limits.rows_max, "more sequences than rows");
+  FD_CHECK(limits.chunk_tokens_max >= 1, "prompts could never start");
+  micro_batches_.reserve(limits.micro_batches);
+  for (int m = 0; m < limits.micro_batches; ++m) micro_batches_.emplace_back(limits.sequences_max);
+}
+
+void Batcher::AddHome(int home, uint32_t pages) {
+  FD_CHECK(home >= 0 && home < kMaxHomes && homes_[home].sequences == 0, "the home's index is in use");
+  homes_[home] = HomeState{true, pages, pages, 0};
+}
+
+void Batcher::LoseHome(int home) {
+  homes_[home].alive = false;
+  for (MicroBatchState& batch : micro_batches_) {
+    for (Sequence* sequence : batch.members) {
+      if (sequence->home != home || sequence->failed) continue;
+      sequence->failed = true;
+      sequence->fail_reason = FinishReason::kHomeLost;
+      sequence->fail_home = home;
+    }
+  }
+}
+
+void Batcher::Enqueue(Sequence* sequence) { ready_.Append(sequence); }
+
+void Batcher::CancelAll() {
+  for (Sequence* sequence : ready_) sequence->cancelled.store(true, std::memory_order_relaxed);
+  for (MicroBatchState& batch : micro_batches_) {
+    for (Sequence* sequence : batch.members) sequence->cancelled.store(true, std::memory_order_relaxed);
+  }
+}
+
+bool Batcher::FitsSomewhere(const Sequence& sequence) const {
+  const uint32_t pages = PagesFor(sequence.length_max);
+  for (const HomeState& home : homes_) {
+    if (home.alive && home.pages_total >= pages) return true;
+  }
+  return false;
+}
+
+int Batcher::homes_alive() const {
+  int alive = 0;
+  for (const HomeState& home : homes_) alive += home.alive;
+  return alive;
+}
+
+bool Batcher::IsSmallest(int m) const {
+  for (const MicroBatchState& batch : micro_batches_) {
+    if (batch.members.size() < micro_batches_[m].members.size()) return false;
+  }
+  return true;
+}
+
+int Batcher::PlaceSequence(const Sequence& sequence) const {
+  int best = -1;
+  double best_share = 0;
+  const uint32_t pages = PagesFor(sequence.length);
+  for (int h = 0; h < kMaxHomes; ++h) {
+    const HomeState& home = homes_[h];
+    if (!home.alive || home.pages_total < PagesFor(sequence.length_max)) continue;
+    // The watermark: every sequence there can take one more page before somebody has to go. An empty home takes any.
+    const uint32_t watermark = home.sequences;
+    if (home.pages_free < pages + watermark) continue;
+    const double share = static_cast<double>(home.pages_free - pages) / home.pages_total;
+    if (best < 0 || share > best_share) {
+      best = h;
+      best_share = share;
+    }
+  }
+  return best;
+}
+
+void Batcher::Join(Sequence* sequence, int m, int home) {
+  MicroBatchState& batch = micro_batches_[m];
+  sequence->home = home;
+  sequence->micro_batch = m;
+  sequence->rows = 0;
+  ++homes_[home].sequences;
+  ++active_count_;
+  FD_CHECK(TakePages(sequence, sequence->length), "placed at a home without room");
+  batch.members.Append(sequence);
+  batch.roster_changed[home] = true;
+}
+
+void Batcher::Leave(Sequence* sequence) {
+  MicroBatchState& batch = micro_batches_[sequence->micro_batch];
+  HomeState& home = homes_[sequence->home];
+  size_t index = 0;
+  while (index < batch.members.size() && batch.members[index] != sequence) ++index;
+  batch.members.Erase(index);
+  batch.roster_changed[sequence->home] = true;
+  home.pages_free += sequence->pages;
+  --home.sequences;
+  --active_count_;
+  sequence->pages = 0;
+  sequence->computed = 0;
+  sequence->home = -1;
+  sequence->micro_batch = -1;
+  sequence->preempt = false;
+}
+
+void Batcher::ReturnToReady(Sequence* sequence) {
+  size_t index = 0;
+  while (index < ready_.size() && ready_[index]->id < sequence->id) ++index;
+  ready_.Insert(index, sequence);
+}
+
+Sequence* Batcher::Youngest(int home) const {
+  Sequence* youngest = nullptr;
+  for (const MicroBatchState& batch : micro_batches_) {
+    for (Sequence* sequence : batch.members) {
+      if (sequence->home != home) continue;
+      if (youngest == nullptr || sequence->id > youngest->id) youngest = sequence;
+    }
+  }
+  FD_CHECK(youngest != nullptr, "a home without sequences has run out of pages");
+  return youngest;
+}
+
+bool Batcher::TakePages(Sequence* sequence, uint32_t tokens) {
+  const uint32_t pages = PagesFor(tokens);
+  if (pages <= sequence->pages) return true;
+  HomeState& home = homes_[sequence->home];
+  const uint32_t more = pages - sequence->pages;
+  if (more > home.pages_free) return false;
+  home.pages_free -= more;
+  sequence->pages = pages;
+  return true;
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,244 @@
+#ifndef FASTDECODE_ENGINE_PIPELINE_BATCHER_H_
+#define FASTDECODE_ENGINE_PIPELINE_BATCHER_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "engine/pipeline/fixed_vector.h"
+#include "engine/pipeline/sequence.h"
+#include "engine/pipeline/statistics.h"
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+// Limits of a pipeline, fixed when it is made.
+struct BatchLimits {
+  int micro_batches = 2;              // K
+  uint32_t rows_max = 512;            // rows of one step of one micro-batch (decode rows + chunks)
+  uint32_t sequences_max = 256;       // sequences of one micro-batch, <= rows_max
+  uint32_t chunk_tokens_max = 256;    // prompt tokens of one step of one micro-batch
+  uint32_t ready_max = 4096;          // sequences taken over and waiting
+};
+
+// Who sits in which micro-batch, with which rows, on which home's pages: continuous batching at token granularity.
+// Every sequence in a micro-batch takes part in each of its steps with one row (decode) or several (its next prompt chunk);
+// "decode" is just the case of one token left to compute. A sequence that finds no free page at its home makes the home's
+// youngest sequence give back its pages; that one is computed again later from its tokens.
+// Pages are counted here and granted by the homes; the homes only check.
+//
+// Owns: membership and page counts; sequences stay the scheduler's.
+// Thread: the pipeline thread. Never allocates after construction. Bounded: by the limits.
+class Batcher {
+ public:
+  explicit Batcher(const BatchLimits& limits);
+
+  // --- homes
+  void AddHome(int home, uint32_t pages);
+  // The home takes no new sequence; those it has are marked as failed and leave at their step boundaries.
+  void LoseHome(int home);
+  bool HomeAlive(int home) const { return homes_[home].alive; }
+
+  // --- sequences
+  bool CanEnqueue() const { return !ready_.full(); }
+  void Enqueue(Sequence* sequence);
+
+  // --- a step boundary of micro-batch m, in this order
+  // 1. Sequences that leave: cancelled, failed, preempted (back to the ready queue). Calls ended(sequence) for the first
+  //    two kinds. Pages of those that leave are released: released(home, sequence).
+  template <class Ended, class Released>
+  void DropLeavers(int m, Ended&& ended, Released&& released);
+  // One sequence that ended with its last token.
+  template <class Released>
+  void Remove(Sequence* sequence, Released&& released);
+  // 2. New sequences, while there is room and pages; joined(sequence) each.
+  template <class Joined>
+  void TakeIn(int m, Joined&& joined);
+  // 3. Sets `rows` of every member and takes the pages for them. Returns the total. released() as above, for members that
+  //    are preempted on the spot.
+  template <class Released>
+  uint32_t ComposeRows(int m, Released&& released);
+
+  // Members in roster order. Those with rows == 0 sit this step out.
+  const FixedVector<Sequence*>& Members(int m) const { return micro_batches_[m].members; }
+  // Whether the home's roster of this micro-batch must be sent before the step; true until RosterSent.
+  bool RosterChanged(int m, int home) const { return micro_batches_[m].roster_changed[home]; }
+  void RosterSent(int m, int home) { micro_batches_[m].roster_changed[home] = false; }
+
+  // Everything inside ends as cancelled at its step boundary, or at the next sweep.
+  void CancelAll();
+
+  // Whether some living home could hold this sequence at its full length, were it alone there.
+  bool FitsSomewhere(const Sequence& sequence) const;
+  int homes_alive() const;
+
+  // Takes waiting sequences for which condition(sequence) holds out of the queue: ended(sequence) each.
+  template <class Condition, class Ended>
+  void EndReadyIf(Condition&& condition, Ended&& ended);
+
+  size_t ready_count() const { return ready_.size(); }
+  size_t active_count() const { return active_count_; }
+  uint64_t preemptions() const { return preemptions_; }
+  uint32_t pages_free(int home) const { return homes_[home].pages_free; }
+  uint32_t sequences_at(int home) const { return homes_[home].sequences; }
+
+ private:
+  struct HomeState {
+    bool alive = false;
+    uint32_t pages_total = 0;
+    uint32_t pages_free = 0;
+    uint32_t sequences = 0;
+  };
+  struct MicroBatchState {
+    explicit MicroBatchState(size_t members_max) : members(members_max) {}
+    FixedVector<Sequence*> members;
+    std::array<bool, kMaxHomes> roster_changed{};
+  };
+
+  bool IsSmallest(int m) const;
+  // The home with the largest free share that can hold its tokens and one more page for each sequence it has; -1: none now.
+  int PlaceSequence(const Sequence& sequence) const;
+  void Join(Sequence* sequence, int m, int home);     // takes the pages of all its tokens at once
+  void Leave(Sequence* sequence);                     // frees pages, leaves its micro-batch
+  void ReturnToReady(Sequence* sequence);             // in order of age
+  Sequence* Youngest(int home) const;
+  bool TakePages(Sequence* sequence, uint32_t tokens);
+
+  const BatchLimits limits_;
+  std::array<HomeState, kMaxHomes> homes_;
+  std::vector<MicroBatchState> micro_batches_;        // [K]
+  FixedVector<Sequence*> ready_;                      // oldest first
+  size_t active_count_ = 0;
+  uint64_t preemptions_ = 0;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+template <class Condition, class Ended>
+void Batcher::EndReadyIf(Condition&& condition, Ended&& ended) {
+  for (size_t i = 0; i < ready_.size();) {
+    Sequence* sequence = ready_[i];
+    if (!condition(*sequence)) {
+      ++i;
+      continue;
+    }
+    ready_.Erase(i);
+    ended(sequence);
+  }
+}
+
+template <class Ended, class Released>
+void Batcher::DropLeavers(int m, Ended&& ended, Released&& released) {
+  FixedVector<Sequence*>& members = micro_batches_[m].members;
+  for (size_t i = 0; i < members.size();) {
+    Sequence* sequence = members[i];
+    const bool cancelled = sequence->cancelled.load(std::memory_order_relaxed);
+    if (!cancelled && !sequence->failed && !sequence->preempt) {
+      ++i;
+      continue;
+    }
+    released(sequence->home, sequence);
+    Leave(sequence);  // members[i] is now the next one
+    if (!cancelled && !sequence->failed) ++preemptions_;
+    if (cancelled || sequence->failed) {
+      ended(sequence);
+    } else {
+      ReturnToReady(sequence);
+    }
+  }
+}
+
+template <class Released>
+void Batcher::Remove(Sequence* sequence, Released&& released) {
+  released(sequence->home, sequence);
+  Leave(sequence);
+}
+
+template <class Joined>
+void Batcher::TakeIn(int m, Joined&& joined) {
+  MicroBatchState& batch = micro_batches_[m];
+  while (!ready_.empty() && batch.members.size() < limits_.sequences_max && IsSmallest(m)) {
+    Sequence* sequence = ready_[0];
+    const int home = PlaceSequence(*sequence);
+    if (home < 0) return;  // in order of age: nobody overtakes
+    ready_.Erase(0);
+    Join(sequence, m, home);
+    joined(sequence);
+  }
+}
+
+template <class Released>
+uint32_t Batcher::ComposeRows(int m, Released&& released) {
+  MicroBatchState& batch = micro_batches_[m];
+  uint32_t rows_left = limits_.rows_max;
+  uint32_t chunk_left = limits_.chunk_tokens_max;
+  for (Sequence* sequence : batch.members) {
+    sequence->previous_rows = sequence->rows;
+    sequence->rows = 0;
+  }
+  uint32_t total = 0;
+  // Decode rows first: a prompt must not delay those who are already talking.
+  for (const bool decoding : {true, false}) {
+    for (size_t i = 0; i < batch.members.size();) {
+      Sequence* sequence = batch.members[i];
+      const uint32_t remaining = sequence->length - sequence->computed;
+      if ((remaining == 1) != decoding || rows_left == 0) {
+        ++i;
+        continue;
+      }
+      uint32_t rows = 1;
+      if (!decoding) rows = remaining < chunk_left ? remaining : chunk_left;
+      if (rows > rows_left) rows = rows_left;
+      if (rows == 0) {
+        ++i;
+        continue;
+      }
+      // A page short: the youngest sequence of the home makes room; if it is this one, it goes itself.
+      bool preempted_itself = false;
+      while (!TakePages(sequence, sequence->computed + rows)) {
+        Sequence* victim = Youngest(sequence->home);
+        if (victim->micro_batch != m) {
+          victim->preempt = true;  // in flight: at its own boundary; we sit this step out
+          rows = 0;
+          break;
+        }
+        if (victim->rows != 0) {  // was given rows earlier in this loop
+          rows_left += victim->rows;
+          total -= victim->rows;
+          victim->rows = 0;
+        }
+        ++preemptions_;
+        released(victim->home, victim);
+        const bool before = [&] {
+          for (size_t j = 0; j < i; ++j) {
+            if (batch.members[j] == victim) return true;
+          }
+          return false;
+        }();
+        Leave(victim);
+        ReturnToReady(victim);
+        if (before) --i;
+        if (victim == sequence) {
+          preempted_itself = true;
+          break;
+        }
+      }
+      if (preempted_itself) continue;  // members[i] is the next one
+      sequence->rows = rows;
+      total += rows;
+      rows_left -= rows;
+      if (!decoding) chunk_left -= rows;
+      ++i;
+    }
+  }
+  for (const Sequence* sequence : batch.members) {
+    // An entry of one row that had one row in the step before goes on by itself; so does one that sits out again.
+    const bool continues = sequence->rows == sequence->previous_rows && sequence->rows <= 1;
+    if (!continues) batch.roster_changed[sequence->home] = true;
+  }
+  return total;
+}
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_PIPELINE_BATCHER_H_

@@ -1,0 +1,104 @@
+#include "engine/pipeline/pipeline.h"
+
+#include <algorithm>
+
+#include "numa/check.h"
+#include "numa/clock.h"
+#include "numa/ticket_team.h"
+
+namespace fastdecode {
+
+namespace {
+constexpr uint64_t kParkedCheckNs = 100'000'000;  // a parked pipeline still looks for lost links now and then
+}  // namespace
+
+Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* scheduler_word)
+    : options_(options),
+      spart_(spart),
+      scheduler_parker_(scheduler_word),
+      batcher_(options.limits),
+      commands_(8192),
+      events_(options.event_capacity) {
+  const BatchLimits& limits = options.limits;
+  FD_CHECK(EventsHaveRoom() && limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches <
+                                   options.event_capacity / 2,
+           "the event queue is too small for the limits");
+  roster_buffer_.resize(sizeof(RosterMessage) + size_t{limits.sequences_max} * sizeof(RosterEntry));
+  FD_CHECK(roster_buffer_.size() <= kControlMessageBytesMax, "a roster does not fit a control message");
+  batches_.resize(limits.micro_batches);
+  for (MicroBatch& batch : batches_) {
+    batch.table.tokens.resize(limits.rows_max);
+    batch.table.positions.resize(limits.rows_max);
+    batch.table.homes.resize(limits.rows_max);
+    batch.table.home_rows.resize(limits.rows_max);
+    batch.table.logits.resize(limits.rows_max);
+    batch.table.home_areas.resize(kMaxHomes);
+    batch.sampled = FixedVector<Sequence*>(limits.rows_max);
+  }
+  for (HomePort& port : homes_) {
+    // A sequence has at most a release and a fill pending, and a new one may take its place at the same boundary.
+    port.pending = FixedVector<SequenceMessage>(4 * size_t{limits.sequences_max} * limits.micro_batches);
+  }
+}
+
+Pipeline::~Pipeline() { Stop(); }
+
+void Pipeline::Start() {
+  thread_ = std::make_unique<PinnedThread>("fd-pipeline", options_.core, [this] { Run(); });
+}
+
+void Pipeline::Stop() {
+  if (thread_ == nullptr) return;
+  stop_.store(true, std::memory_order_release);
+  Wake();
+  thread_.reset();
+}
+
+void Pipeline::Wake() { own_parker_.RingAfterRelease(); }
+
+bool Pipeline::Quiet() const {
+  return batcher_.active_count() == 0 && batcher_.ready_count() == 0 && commands_.SizeApprox() == 0;
+}
+
+void Pipeline::Run() {
+  SetFlushDenormals();
+  PollBackoff backoff(options_.poll);
+  uint64_t quiet_since_ns = 0;
+  for (;;) {
+    // Acquire: pairs with Stop's release store.
+    if (stop_.load(std::memory_order_acquire)) batcher_.CancelAll();
+    if (TurnOnce()) {
+      backoff.Reset();
+      quiet_since_ns = 0;
+      continue;
+    }
+    backoff.Idle();
+    if (!Quiet()) continue;
+    // Acquire: pairs with Stop's release store; all commands sent before it are seen by the check above on the next turn.
+    if (stop_.load(std::memory_order_acquire) && commands_.SizeApprox() == 0) return;
+    if (!options_.park) continue;
+    const uint64_t now_ns = NowNs();
+    if (quiet_since_ns == 0) quiet_since_ns = now_ns;
+    if (now_ns - quiet_since_ns > options_.park_after_ns) ParkUntilWoken();
+  }
+}
+
+// Nothing is in flight: tell the homes so, let the S threads sleep, and sleep until a command comes.
+void Pipeline::ParkUntilWoken() {
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (!port.alive || port.idle_said || !port.pending.empty()) continue;
+    const IdleMessage idle;
+    port.idle_said = port.link->TrySendControl(&idle, sizeof(idle));
+  }
+  spart_->Park();
+  own_parker_.Arm();
+  if (Quiet() && !stop_.load(std::memory_order_acquire)) {
+    statistics_.parks.Add(1);
+    own_parker_.Sleep(kParkedCheckNs);
+  } else {
+    own_parker_.Disarm();
+  }
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,171 @@
+#ifndef FASTDECODE_ENGINE_PIPELINE_PIPELINE_H_
+#define FASTDECODE_ENGINE_PIPELINE_PIPELINE_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/pipeline/batcher.h"
+#include "engine/pipeline/fixed_vector.h"
+#include "engine/pipeline/sequence.h"
+#include "engine/pipeline/statistics.h"
+#include "engine/rpart/messages.h"
+#include "engine/spart/spart.h"
+#include "numa/parker.h"
+#include "numa/pinned_thread.h"
+#include "numa/spin.h"
+#include "numa/spsc_queue.h"
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+struct PipelineOptions {
+  BatchLimits limits;
+  int layers = 0;
+  int vocab = 0;
+  RPartShape shape;                         // for payload sizes and KV bytes
+  int core = -1;                            // of the pipeline thread; -1: not pinned
+  PollMode poll = PollMode::kSpin;
+  bool park = true;                         // false: keep polling with nothing in flight
+  uint64_t park_after_ns = 300'000;         // with nothing in flight
+  uint64_t hop_timeout_ns = 10'000'000'000; // a home with an open hop and no progress for so long is lost
+  size_t event_capacity = 1 << 16;          // a power of two
+};
+
+// The loop that keeps K micro-batches in flight between one S-Part and many homes. One step of a micro-batch:
+// compose at the step boundary -> stage 0 -> hop 0 -> stage 1 -> ... -> hop L-1 -> stage L -> sampled tokens -> boundary.
+//
+// Owns: the pipeline thread, the step tables, the batcher. Links, S-Part and sequences are lent to it.
+// Thread: Run() is the pipeline thread; nothing else touches links, S-Part or members. Others talk to it by TryCommand
+//         (one producer), TryEvent (one consumer), Wake, lost links and Sequence::cancelled.
+// Bounded: every queue by a fixed capacity; a step starts only when the event queue has room for all that it can say, so
+//          that a slow scheduler stops new steps and never blocks a running one.
+class Pipeline {
+ public:
+  // `scheduler_word`: rung after events, at most once a step. Everything must outlive the pipeline.
+  Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* scheduler_word);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  void Start();
+  // Returns when the thread has ended. Sequences still inside end with kCancelled events first.
+  void Stop();
+
+  // One producer. False: the queue is full. Follow with Wake().
+  bool TryCommand(const PipelineCommand& command) { return commands_.TryPush(command); }
+  // After commands, cancels and MarkLost: a parked pipeline looks again.
+  void Wake();
+  // One consumer.
+  bool TryEvent(PipelineEvent* out) { return events_.TryPop(out); }
+  bool HasEvents() const { return events_.SizeApprox() > 0; }
+  // Sequences were cancelled (their flags are set): waiting ones end at once.
+  void NoteCancel() { cancels_.fetch_add(1, std::memory_order_release); }
+
+  const PipelineStatistics& statistics() const { return statistics_; }
+
+  // The data path, one event at a time: public for tests that drive it without the thread.
+  // Does what can be done now; false: nothing moved.
+  bool TurnOnce();
+  bool Quiet() const;  // no sequence inside, no command waiting
+
+ private:
+  enum class State : uint8_t {
+    kBoundary,    // between two steps
+    kRosters,     // composed; rosters still have to go out
+    kStage,       // in the S-Part
+    kHop,         // at the homes
+  };
+
+  struct HomePort {
+    EngineLink* link = nullptr;
+    bool alive = false;
+    FixedVector<SequenceMessage> pending{0};               // control that must go out before the next roster
+    std::array<uint32_t, kMaxSlots> roster_version{};
+    std::array<bool, kMaxSlots> open{};                    // a hop is in flight
+    uint64_t progress = 0;
+    uint64_t progress_seen_ns = 0;
+    bool idle_said = false;
+  };
+
+  struct MicroBatch {
+    State state = State::kBoundary;
+    int stage = 0;
+    uint64_t step = 0;
+    uint64_t step_start_ns = 0;
+    uint64_t stage_start_ns = 0;
+    uint64_t hop_start_ns = 0;
+    int homes_missing = 0;                                 // replies outstanding in this hop
+    std::array<uint32_t, kMaxHomes> home_rows{};           // rows of this step, per home
+    StepTable table;
+    FixedVector<Sequence*> sampled{0};                     // of table.logits[i], null if that row is not sampled
+  };
+
+  void Run();
+  void ParkUntilWoken();
+
+  // --- one turn
+  bool DrainCommands();
+  bool PollHomes();
+  bool Advance(int m);
+  void Housekeep(uint64_t now_ns);
+  void CheckProgress(int home, uint64_t now_ns);
+
+  // --- step boundary (step_boundary.cc)
+  bool BeginStep(int m);
+  void FillTable(int m);
+  void AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, uint32_t position);
+  bool SendRosters(int m);
+  bool SendRoster(int m, int home);
+  bool FlushPending(HomePort& port);
+  void FinishStep(int m);
+  void AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns);
+  void EndSequence(Sequence* sequence, FinishReason reason, int home);
+  void TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t tokens);
+  bool EventsHaveRoom() const;
+  void SweepReady(uint64_t now_ns);
+
+  // --- stages and hops
+  void StartStage(int m);
+  void EndStage(int m);
+  void PostHops(int m);
+  void OnReply(int home, const ReplyHeader& reply);
+  void FailRow(int m, int home, uint32_t row);
+  void LoseHome(int home);
+  void ReportDrainedHomes();
+  void AddHome(const PipelineCommand& command);
+
+  // Constant after construction.
+  const PipelineOptions options_;
+  SPart* const spart_;
+  Parker scheduler_parker_;
+
+  // Pipeline thread only.
+  Batcher batcher_;
+  std::vector<MicroBatch> batches_;
+  std::array<HomePort, kMaxHomes> homes_;
+  int home_limit_ = 0;                                     // indices in use lie below
+  int turn_ = 0;                                           // the micro-batch that is looked at first
+  std::vector<std::byte> roster_buffer_;                   // one roster message
+  uint64_t cancels_seen_ = 0;
+  uint64_t no_home_since_ns_ = 0;
+  uint64_t next_housekeeping_ns_ = 0;
+  bool events_since_ring_ = false;
+
+  // Between threads.
+  SpscQueue<PipelineCommand> commands_;
+  SpscQueue<PipelineEvent> events_;
+  ParkWord own_word_;
+  Parker own_parker_{&own_word_};
+  std::atomic<uint64_t> cancels_{0};
+  std::atomic<bool> stop_{false};
+  PipelineStatistics statistics_;
+
+  std::unique_ptr<PinnedThread> thread_;                   // last: joined first
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_PIPELINE_PIPELINE_H_

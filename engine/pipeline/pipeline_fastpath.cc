@@ -1,0 +1,271 @@
+// The pipeline's turn: poll the homes, and move each micro-batch as far as it goes. Nothing here (nor in
+// step_boundary_fastpath.cc) allocates, locks, logs or enters the kernel.
+#include "engine/pipeline/pipeline.h"
+
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+namespace {
+constexpr uint64_t kHousekeepingNs = 200'000;
+constexpr int kCommandsPerTurnMax = 16;
+}  // namespace
+
+bool Pipeline::TurnOnce() {
+  bool moved = DrainCommands();
+  const int count = static_cast<int>(batches_.size());
+  for (int i = 0; i < count; ++i) {
+    const int m = (turn_ + i) % count;
+    // Replies first: a stage takes long, and whatever came in meanwhile goes on before a new step begins.
+    moved |= PollHomes();
+    moved |= Advance(m);
+  }
+  turn_ = (turn_ + 1) % count;
+  const uint64_t now_ns = NowNs();
+  if (now_ns >= next_housekeeping_ns_) {
+    Housekeep(now_ns);
+    next_housekeeping_ns_ = now_ns + kHousekeepingNs;
+  }
+  if (events_since_ring_) {
+    events_since_ring_ = false;
+    scheduler_parker_.RingAfterRelease();  // the only system call of a step, and only if the scheduler sleeps
+  }
+  return moved;
+}
+
+bool Pipeline::DrainCommands() {
+  PipelineCommand command;
+  int taken = 0;
+  while (taken < kCommandsPerTurnMax && batcher_.CanEnqueue() && commands_.TryPop(&command)) {
+    ++taken;
+    switch (command.kind) {
+      case PipelineCommand::Kind::kAdd:
+        batcher_.Enqueue(command.sequence);
+        break;
+      case PipelineCommand::Kind::kAddHome:
+        AddHome(command);
+        break;
+      case PipelineCommand::Kind::kRemoveHome:
+        if (homes_[command.home].alive) homes_[command.home].link->MarkLost("removed");
+        break;
+    }
+  }
+  return taken > 0;
+}
+
+bool Pipeline::PollHomes() {
+  bool moved = false;
+  ReplyHeader reply;
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (!port.alive) continue;
+    // At most one reply a slot can be waiting.
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      const LinkPoll poll = port.link->PollReply(&reply);
+      if (poll == LinkPoll::kEmpty) break;
+      moved = true;
+      if (poll == LinkPoll::kLost) {
+        LoseHome(h);
+        break;
+      }
+      OnReply(h, reply);
+      if (!port.alive) break;
+    }
+  }
+  return moved;
+}
+
+void Pipeline::OnReply(int home, const ReplyHeader& reply) {
+  HomePort& port = homes_[home];
+  const int m = reply.micro_batch;
+  if (m >= static_cast<int>(batches_.size()) || !port.open[m] || reply.step != batches_[m].step ||
+      reply.layer != batches_[m].stage) {
+    port.link->MarkLost("a reply that belongs to no open hop");
+    LoseHome(home);
+    return;
+  }
+  if (reply.status == HopStatus::kBadHop) {
+    port.link->MarkLost("the home refused a hop: header and roster do not fit together");
+    LoseHome(home);
+    return;
+  }
+  if (reply.status == HopStatus::kBadRow) FailRow(m, home, reply.failing_row);
+  MicroBatch& batch = batches_[m];
+  port.open[m] = false;
+  --batch.homes_missing;
+  statistics_.hop_ns.Add(NowNs() - batch.hop_start_ns);
+  statistics_.r_busy_ns[home].Add(reply.work_ns);
+  statistics_.home_hops[home].Add(1);
+  statistics_.home_work_ns[home].Add(reply.work_ns);
+}
+
+// Moves one micro-batch until it waits for something: replies, room for control messages, an asynchronous stage, or until
+// its step is over, so that the other micro-batches come first before a new step begins.
+bool Pipeline::Advance(int m) {
+  MicroBatch& batch = batches_[m];
+  bool moved = false;
+  for (;;) {
+    switch (batch.state) {
+      case State::kBoundary:
+        if (!BeginStep(m)) return moved;
+        batch.state = State::kRosters;
+        break;
+      case State::kRosters:
+        if (!SendRosters(m)) return moved;
+        batch.stage = 0;
+        StartStage(m);
+        break;
+      case State::kStage:
+        if (!spart_->StageDone(m)) return moved;
+        EndStage(m);
+        if (batch.stage == options_.layers) {
+          FinishStep(m);
+          return true;
+        }
+        PostHops(m);
+        break;
+      case State::kHop:
+        if (batch.homes_missing > 0) return moved;
+        ++batch.stage;
+        StartStage(m);
+        break;
+    }
+    moved = true;
+  }
+}
+
+void Pipeline::StartStage(int m) {
+  MicroBatch& batch = batches_[m];
+  batch.state = State::kStage;
+  batch.stage_start_ns = NowNs();
+  spart_->StartStage(m, batch.stage, batch.table);
+}
+
+void Pipeline::EndStage(int m) {
+  const uint64_t stage_ns = NowNs() - batches_[m].stage_start_ns;
+  statistics_.s_busy_ns.Add(stage_ns);
+  statistics_.stage_ns.Add(stage_ns);
+}
+
+void Pipeline::PostHops(int m) {
+  MicroBatch& batch = batches_[m];
+  batch.state = State::kHop;
+  batch.homes_missing = 0;
+  batch.hop_start_ns = NowNs();
+  HopHeader header;
+  header.step = batch.step;
+  header.layer = static_cast<uint16_t>(batch.stage);
+  header.micro_batch = static_cast<uint8_t>(m);
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (!port.alive || batch.home_rows[h] == 0) continue;
+    header.roster_version = port.roster_version[m];
+    header.rows = batch.home_rows[h];
+    header.payload_bytes = static_cast<uint32_t>(header.rows * options_.shape.hop_row_bytes());
+    bool others_open = false;
+    for (const bool open : port.open) others_open |= open;
+    if (!others_open) port.progress_seen_ns = batch.hop_start_ns;  // its clock starts with the first open hop
+    port.open[m] = true;
+    ++batch.homes_missing;
+    port.link->PostHop(header);
+    statistics_.hops.Add(1);
+  }
+}
+
+// The row's sequence ends at the step boundary; its rows go on as zeros until then.
+void Pipeline::FailRow(int m, int home, uint32_t failing_row) {
+  uint32_t row = 0;
+  for (Sequence* sequence : batcher_.Members(m)) {
+    if (sequence->home != home) continue;
+    if (failing_row < row + sequence->rows) {
+      sequence->failed = true;
+      sequence->fail_reason = FinishReason::kBadRow;
+      sequence->fail_home = home;
+      return;
+    }
+    row += sequence->rows;
+  }
+}
+
+// A lost home counts as in: its open hops close, its areas vanish from the tables (o reads as zero, nothing is sent), and
+// its sequences leave at their step boundaries.
+void Pipeline::LoseHome(int home) {
+  HomePort& port = homes_[home];
+  port.alive = false;
+  batcher_.LoseHome(home);
+  for (size_t m = 0; m < batches_.size(); ++m) {
+    batches_[m].table.home_areas[home] = {};
+    if (!port.open[m]) continue;
+    port.open[m] = false;
+    --batches_[m].homes_missing;
+  }
+}
+
+void Pipeline::CheckProgress(int home, uint64_t now_ns) {
+  HomePort& port = homes_[home];
+  bool any_open = false;
+  for (const bool open : port.open) any_open |= open;
+  const uint64_t progress = port.link->Progress();
+  if (!any_open || progress != port.progress) {
+    port.progress = progress;
+    port.progress_seen_ns = now_ns;
+    return;
+  }
+  if (now_ns - port.progress_seen_ns > options_.hop_timeout_ns) {
+    port.link->MarkLost("no progress within the hop timeout");
+    LoseHome(home);
+  }
+}
+
+void Pipeline::Housekeep(uint64_t now_ns) {
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (!port.alive) continue;
+    if (port.link->lost()) {
+      LoseHome(h);
+      continue;
+    }
+    CheckProgress(h, now_ns);
+    FlushPending(port);
+  }
+  ReportDrainedHomes();
+  SweepReady(now_ns);
+  statistics_.active_sequences.store(static_cast<uint32_t>(batcher_.active_count()), std::memory_order_relaxed);
+  statistics_.ready_sequences.store(static_cast<uint32_t>(batcher_.ready_count()), std::memory_order_relaxed);
+}
+
+// A lost home whose last sequence has left: nothing here refers to its link any more, and its owner may destroy it.
+void Pipeline::ReportDrainedHomes() {
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (port.link == nullptr || port.alive || batcher_.sequences_at(h) != 0 || !EventsHaveRoom()) continue;
+    PipelineEvent event;
+    event.kind = PipelineEvent::Kind::kHomeLost;
+    event.home = static_cast<int16_t>(h);
+    event.time_ns = NowNs();
+    FD_CHECK(events_.TryPush(event), "the event queue had room");
+    events_since_ring_ = true;
+    port.link = nullptr;
+  }
+}
+
+void Pipeline::AddHome(const PipelineCommand& command) {
+  HomePort& port = homes_[command.home];
+  FD_CHECK(port.link == nullptr, "the home's index is in use");
+  port.link = command.link;
+  port.alive = true;
+  port.pending.Clear();
+  port.roster_version.fill(0);
+  port.open.fill(false);
+  port.progress = command.link->Progress();
+  port.progress_seen_ns = NowNs();
+  port.idle_said = false;
+  batcher_.AddHome(command.home, command.pages);
+  if (command.home >= home_limit_) home_limit_ = command.home + 1;
+  for (size_t m = 0; m < batches_.size(); ++m) {
+    batches_[m].table.home_areas[command.home] = {command.link->SendArea(static_cast<int>(m)),
+                                                  command.link->ReceiveArea(static_cast<int>(m))};
+  }
+}
+
+}  // namespace fastdecode

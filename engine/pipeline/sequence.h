@@ -1,0 +1,91 @@
+#ifndef FASTDECODE_ENGINE_PIPELINE_SEQUENCE_H_
+#define FASTDECODE_ENGINE_PIPELINE_SEQUENCE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/sampler.h"
+
+namespace fastdecode {
+
+// Why a sequence ended.
+enum class FinishReason : uint8_t {
+  kStopToken,      // a stop token was sampled (it is not part of the result)
+  kLength,         // max_tokens or the context is full
+  kCancelled,      // by the caller, or by a stop string that the scheduler found
+  kHomeLost,       // the link to its home broke
+  kBadRow,         // its home could not compute its row
+  kBadLogits,      // not a number came out of the model
+};
+
+// One sequence of tokens on its way through the pipeline.
+// Owns: its tokens, the sampling state, the reported logprobs; all sized at creation, so that a step never allocates.
+// Thread: made by the scheduler; lent to the pipeline thread from the add command to the terminal event, which gives it
+//         back. Meanwhile the scheduler may read tokens and logprobs below what an event announced, and set `cancelled`.
+struct Sequence {
+  // Constant while the pipeline has it.
+  uint64_t id = 0;                        // ascending in order of submission: a larger id is younger
+  uint32_t prompt_tokens = 0;
+  uint32_t length_max = 0;                // prompt + generated tokens
+  uint32_t fill_tokens = 0;               // first tokens whose KV the home makes up (measuring only)
+  std::vector<int32_t> stop_tokens;       // ascending
+  uint32_t min_tokens = 0;                // generated tokens before a stop token may be sampled
+  SamplingParams sampling;
+  std::vector<LogitBias> logit_bias;      // ascending by token
+  void* owner = nullptr;                  // the scheduler's record of it
+  float* prompt_logits = nullptr;         // [prompt_tokens][vocab] if every prompt position's logits are wanted
+
+  // Pipeline thread; the scheduler reads what events announced.
+  std::vector<int32_t> tokens;            // [length_max]; the first `length` are valid
+  std::vector<float> logprobs;            // [length_max - prompt_tokens], of the sampled tokens
+  std::vector<TokenLogprob> top_logprobs; // [length_max - prompt_tokens][sampling.logprobs]
+
+  // Pipeline thread only.
+  TokenHistory history;                   // for penalties; empty if there are none
+  uint32_t length = 0;                    // tokens known
+  uint32_t computed = 0;                  // tokens whose KV is stored at the home
+  uint32_t rows = 0;                      // query tokens in the current step
+  uint32_t previous_rows = 0;             // and in the one before
+  uint32_t pages = 0;                     // held at the home
+  int home = -1;
+  int micro_batch = -1;
+  bool at_home = false;                   // the home has heard of it: it must be told when the sequence leaves
+  bool preempt = false;                   // gives its pages back at the next step boundary
+  bool failed = false;                    // ends at the next step boundary, with fail_reason
+  FinishReason fail_reason = FinishReason::kBadRow;
+  int fail_home = -1;
+
+  // Any thread.
+  std::atomic<bool> cancelled{false};
+};
+
+inline uint32_t PagesFor(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+
+// Pipeline -> scheduler.
+struct PipelineEvent {
+  enum class Kind : uint8_t { kToken, kFinished, kHomeLost };
+  Kind kind = Kind::kToken;
+  FinishReason reason = FinishReason::kStopToken;  // kFinished
+  int16_t home = -1;                               // kFinished with kHomeLost/kBadRow; kHomeLost
+  uint32_t token_index = 0;                        // kToken: into Sequence::tokens
+  Sequence* sequence = nullptr;                    // kFinished: the scheduler's again
+  uint64_t time_ns = 0;                            // NowNs() when the step ended
+};
+
+class EngineLink;
+
+// Scheduler and control thread -> pipeline.
+struct PipelineCommand {
+  enum class Kind : uint8_t { kAdd, kAddHome, kRemoveHome };
+  Kind kind = Kind::kAdd;
+  Sequence* sequence = nullptr;     // kAdd
+  EngineLink* link = nullptr;       // kAddHome; stays the caller's, who keeps it until the home is reported lost
+  int home = -1;                    // kAddHome: a free index
+  uint32_t pages = 0;               // kAddHome: granted to this engine
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_PIPELINE_SEQUENCE_H_

@@ -1,0 +1,78 @@
+#ifndef FASTDECODE_ENGINE_PIPELINE_STATISTICS_H_
+#define FASTDECODE_ENGINE_PIPELINE_STATISTICS_H_
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace fastdecode {
+
+inline constexpr int kMaxHomes = 64;
+
+// A counter that one thread writes and any may read. Relaxed: a reader sees some recent value, and orders nothing by it.
+class Counter {
+ public:
+  void Add(uint64_t n) { value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+// Durations in log-linear buckets: 16 per octave, so a percentile read back is right within 6.25 %.
+// Thread: one writer, any readers. Bounded: fixed memory.
+class DurationHistogram {
+ public:
+  static constexpr int kSubBits = 4;
+  static constexpr size_t kBuckets = (64 - kSubBits + 1) << kSubBits;
+  using Counts = std::array<uint64_t, kBuckets>;
+
+  void Add(uint64_t ns) { buckets_[BucketOf(ns)].Add(1); }
+  Counts Read() const {
+    Counts counts;
+    for (size_t i = 0; i < kBuckets; ++i) counts[i] = buckets_[i].value();
+    return counts;
+  }
+
+  static size_t BucketOf(uint64_t ns) {
+    if (ns < (1u << kSubBits)) return ns;
+    const int shift = std::bit_width(ns) - 1 - kSubBits;
+    return ((size_t{static_cast<unsigned>(shift)} + 1) << kSubBits) + ((ns >> shift) & ((1u << kSubBits) - 1));
+  }
+  // The middle of a bucket, ns.
+  static double ValueOf(size_t bucket) {
+    if (bucket < (1u << kSubBits)) return static_cast<double>(bucket);
+    const int shift = static_cast<int>(bucket >> kSubBits) - 1;
+    const double low = static_cast<double>((uint64_t{1} << kSubBits) + (bucket & ((1u << kSubBits) - 1)));
+    return (low + 0.5) * static_cast<double>(uint64_t{1} << shift);
+  }
+
+ private:
+  std::array<Counter, kBuckets> buckets_;
+};
+
+// What the pipeline thread counts. Written by it alone, read by anyone, from the engine's start on.
+struct PipelineStatistics {
+  Counter steps;
+  Counter rows;                  // query tokens through all layers
+  Counter sampled_tokens;
+  Counter hops;                  // per (micro-batch, layer, home)
+  Counter preemptions;
+  Counter s_busy_ns;             // in S-Part stages
+  Counter kv_bytes_attended;     // stored KV bytes that the rows' attention had to read, all layers
+  Counter parks;
+  DurationHistogram stage_ns;    // one S-Part stage
+  DurationHistogram hop_ns;      // post -> reply seen
+  DurationHistogram step_ns;     // one micro-batch's step
+  std::array<Counter, kMaxHomes> r_busy_ns;       // per home, as the replies report
+  std::array<Counter, kMaxHomes> home_hops;
+  std::array<DurationHistogram, kMaxHomes> home_work_ns;  // hop seen at the home -> last thread finished
+  std::atomic<uint32_t> active_sequences{0};
+  std::atomic<uint32_t> ready_sequences{0};       // taken over, not in a micro-batch yet
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_PIPELINE_STATISTICS_H_

@@ -1,0 +1,231 @@
+// The step boundary: what happens between two steps of a micro-batch. Sampled tokens are judged, sequences leave and join,
+// rows are composed, rosters go out. Never waits for the scheduler.
+#include <cstring>
+
+#include "engine/pipeline/pipeline.h"
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+// Room for everything that all micro-batches can say until their next boundary: a token and an end per member, and the
+// ends of a sweep. Without it no new step starts.
+bool Pipeline::EventsHaveRoom() const {
+  const size_t needed = 3 * static_cast<size_t>(options_.limits.sequences_max) * batches_.size() + kMaxHomes;
+  return events_.capacity() - events_.SizeApprox() >= needed;
+}
+
+// Composes the next step. False: nobody has a row, or the scheduler is behind with the events.
+bool Pipeline::BeginStep(int m) {
+  if (!EventsHaveRoom()) return false;
+  MicroBatch& batch = batches_[m];
+  const auto released = [this](int home, Sequence* sequence) { TellHome(ControlKind::kRelease, home, sequence, 0); };
+  const auto ended = [this](Sequence* sequence) {
+    const bool cancelled = sequence->cancelled.load(std::memory_order_relaxed);
+    EndSequence(sequence, cancelled ? FinishReason::kCancelled : sequence->fail_reason,
+                cancelled ? -1 : sequence->fail_home);
+  };
+  const auto joined = [this](Sequence* sequence) {
+    if (sequence->fill_tokens == 0) return;
+    TellHome(ControlKind::kFill, sequence->home, sequence, sequence->fill_tokens);
+    sequence->computed = sequence->fill_tokens;
+  };
+  const uint64_t preemptions = batcher_.preemptions();
+  batcher_.DropLeavers(m, ended, released);
+  batcher_.TakeIn(m, joined);
+  const uint32_t rows = batcher_.ComposeRows(m, released);
+  statistics_.preemptions.Add(batcher_.preemptions() - preemptions);
+  if (rows == 0) return false;
+  ++batch.step;
+  batch.step_start_ns = NowNs();
+  FillTable(m);
+  statistics_.rows.Add(rows);
+  return true;
+}
+
+void Pipeline::FillTable(int m) {
+  MicroBatch& batch = batches_[m];
+  StepTable& table = batch.table;
+  batch.home_rows.fill(0);
+  batch.sampled.Clear();
+  table.rows = 0;
+  table.logit_rows = 0;
+  uint64_t attended_tokens = 0;
+  for (Sequence* sequence : batcher_.Members(m)) {
+    for (uint32_t i = 0; i < sequence->rows; ++i) {
+      const uint32_t position = sequence->computed + i;
+      const int row = table.rows++;
+      table.tokens[row] = sequence->tokens[position];
+      table.positions[row] = static_cast<int32_t>(position);
+      table.homes[row] = static_cast<uint16_t>(sequence->home);
+      table.home_rows[row] = batch.home_rows[sequence->home]++;
+      const bool last = position + 1 == sequence->length;
+      const bool wanted = sequence->prompt_logits != nullptr && position < sequence->prompt_tokens;
+      if (last || wanted) AddLogitRow(batch, sequence, static_cast<uint32_t>(row), position);
+    }
+    if (sequence->rows > 0) attended_tokens += sequence->computed + sequence->rows;
+  }
+  const RPartShape& shape = options_.shape;
+  statistics_.kv_bytes_attended.Add(attended_tokens * shape.layers * 2 * shape.kv_heads * shape.head_dim *
+                                    shape.element_bytes());
+}
+
+void Pipeline::AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, uint32_t position) {
+  LogitRow& logit = batch.table.logits[batch.table.logit_rows++];
+  logit.row = row;
+  logit.sample = position + 1 == sequence->length;
+  logit.logits_out = nullptr;
+  if (sequence->prompt_logits != nullptr && position < sequence->prompt_tokens) {
+    logit.logits_out = sequence->prompt_logits + static_cast<size_t>(position) * options_.vocab;
+  }
+  batch.sampled.Append(logit.sample ? sequence : nullptr);
+  if (!logit.sample) return;
+  const uint32_t generated = sequence->length - sequence->prompt_tokens;
+  SampleArgs& args = logit.args;
+  args = SampleArgs{};
+  args.vocab = options_.vocab;
+  args.params = &sequence->sampling;
+  args.position = sequence->length;
+  args.logit_bias = sequence->logit_bias;
+  if (!sequence->history.empty()) args.history = &sequence->history;
+  if (generated < sequence->min_tokens) args.banned = sequence->stop_tokens;
+  if (sequence->sampling.logprobs > 0) {
+    args.top = {sequence->top_logprobs.data() + static_cast<size_t>(generated) * sequence->sampling.logprobs,
+                static_cast<size_t>(sequence->sampling.logprobs)};
+  }
+}
+
+// False: some message did not fit; the micro-batch stays where it is and the others go on.
+bool Pipeline::SendRosters(int m) {
+  MicroBatch& batch = batches_[m];
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (!port.alive || batch.home_rows[h] == 0) continue;
+    if (!FlushPending(port)) return false;
+    if (batcher_.RosterChanged(m, h) && !SendRoster(m, h)) return false;
+    if (port.idle_said) {
+      port.idle_said = false;
+      port.link->RingHome();
+    }
+  }
+  return true;
+}
+
+bool Pipeline::SendRoster(int m, int home) {
+  HomePort& port = homes_[home];
+  RosterMessage message;
+  message.micro_batch = static_cast<uint32_t>(m);
+  message.version = port.roster_version[m] + 1;
+  std::byte* out = roster_buffer_.data() + sizeof(message);
+  for (const Sequence* sequence : batcher_.Members(m)) {
+    if (sequence->home != home || sequence->rows == 0) continue;
+    const RosterEntry entry{sequence->id, batches_[m].step, sequence->computed, sequence->rows};
+    std::memcpy(out, &entry, sizeof(entry));
+    out += sizeof(entry);
+    ++message.entries;
+  }
+  std::memcpy(roster_buffer_.data(), &message, sizeof(message));
+  if (!port.link->TrySendControl(roster_buffer_.data(), static_cast<size_t>(out - roster_buffer_.data()))) return false;
+  ++port.roster_version[m];
+  batcher_.RosterSent(m, home);
+  for (Sequence* sequence : batcher_.Members(m)) {
+    if (sequence->home == home && sequence->rows > 0) sequence->at_home = true;
+  }
+  return true;
+}
+
+void Pipeline::FinishStep(int m) {
+  MicroBatch& batch = batches_[m];
+  batch.state = State::kBoundary;
+  const uint64_t now_ns = NowNs();
+  for (Sequence* sequence : batcher_.Members(m)) sequence->computed += sequence->rows;
+  for (int i = 0; i < batch.table.logit_rows; ++i) {
+    Sequence* sequence = batch.sampled[i];
+    if (sequence != nullptr && !sequence->failed) AcceptToken(sequence, batch.table.logits[i], now_ns);
+  }
+  statistics_.steps.Add(1);
+  statistics_.step_ns.Add(now_ns - batch.step_start_ns);
+}
+
+void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
+  if (logit.result.outcome != SampleOutcome::kOk) {
+    sequence->failed = true;
+    sequence->fail_reason = FinishReason::kBadLogits;
+    return;
+  }
+  const int32_t token = logit.result.token;
+  statistics_.sampled_tokens.Add(1);
+  const auto finish = [&](FinishReason reason) {
+    batcher_.Remove(sequence, [this](int home, Sequence* s) { TellHome(ControlKind::kRelease, home, s, 0); });
+    EndSequence(sequence, reason, -1);
+  };
+  for (const int32_t stop : sequence->stop_tokens) {
+    if (token == stop) return finish(FinishReason::kStopToken);
+  }
+  const uint32_t index = sequence->length++;
+  sequence->tokens[index] = token;
+  sequence->logprobs[index - sequence->prompt_tokens] = logit.result.logprob;
+  if (!sequence->history.empty()) sequence->history.CountOutput(token);
+  PipelineEvent event;
+  event.kind = PipelineEvent::Kind::kToken;
+  event.token_index = index;
+  event.sequence = sequence;
+  event.time_ns = now_ns;
+  FD_CHECK(events_.TryPush(event), "the event queue had room");
+  events_since_ring_ = true;
+  if (sequence->length == sequence->length_max) finish(FinishReason::kLength);
+}
+
+// REQUIRES: the sequence is in no micro-batch and not in the ready queue. It is the scheduler's again.
+void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
+  PipelineEvent event;
+  event.kind = PipelineEvent::Kind::kFinished;
+  event.reason = reason;
+  event.home = static_cast<int16_t>(home);
+  event.sequence = sequence;
+  event.time_ns = NowNs();
+  FD_CHECK(events_.TryPush(event), "the event queue had room");
+  events_since_ring_ = true;
+}
+
+void Pipeline::TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t tokens) {
+  HomePort& port = homes_[home];
+  if (kind == ControlKind::kFill) sequence->at_home = true;
+  if (kind == ControlKind::kRelease) {
+    if (!sequence->at_home) return;
+    sequence->at_home = false;
+  }
+  if (!port.alive) return;
+  SequenceMessage message;
+  message.kind = static_cast<uint32_t>(kind);
+  message.tokens = tokens;
+  message.sequence = sequence->id;
+  port.pending.Append(message);
+}
+
+bool Pipeline::FlushPending(HomePort& port) {
+  size_t sent = 0;
+  while (sent < port.pending.size() && port.link->TrySendControl(&port.pending[sent], sizeof(SequenceMessage))) ++sent;
+  port.pending.EraseFront(sent);
+  return port.pending.empty();
+}
+
+// Waiting sequences that were cancelled, or that no home will ever take, end here.
+void Pipeline::SweepReady(uint64_t now_ns) {
+  if (batcher_.homes_alive() > 0) no_home_since_ns_ = 0;
+  if (batcher_.ready_count() == 0 || !EventsHaveRoom()) return;
+  // Acquire: pairs with NoteCancel's release; the flags set before it are seen.
+  const uint64_t cancels = cancels_.load(std::memory_order_acquire);
+  if (cancels != cancels_seen_ || stop_.load(std::memory_order_relaxed)) {
+    cancels_seen_ = cancels;
+    batcher_.EndReadyIf([](const Sequence& s) { return s.cancelled.load(std::memory_order_relaxed); },
+                        [this](Sequence* s) { EndSequence(s, FinishReason::kCancelled, -1); });
+  }
+  if (batcher_.homes_alive() == 0) {
+    if (no_home_since_ns_ == 0) no_home_since_ns_ = now_ns;
+    if (now_ns - no_home_since_ns_ < options_.hop_timeout_ns) return;  // a worker may come back
+  }
+  batcher_.EndReadyIf([this](const Sequence& s) { return !batcher_.FitsSomewhere(s); },
+                      [this](Sequence* s) { EndSequence(s, FinishReason::kHomeLost, -1); });
+}
+
+}  // namespace fastdecode

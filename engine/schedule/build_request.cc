@@ -1,0 +1,160 @@
+#include "engine/schedule/build_request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "absl/strings/str_format.h"
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+namespace {
+
+absl::Status CheckTokenId(const char* field, size_t index, int32_t id, int vocab) {
+  if (id >= 0 && id < vocab) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s[%d]: %d is not a token id; the vocabulary has %d", field, index, id, vocab));
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, const fd_request& given) {
+  std::vector<int32_t> ids;
+  if (given.prompt_ids != nullptr) {
+    ids.assign(given.prompt_ids, given.prompt_ids + given.prompt_id_count);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (absl::Status bad = CheckTokenId("prompt_ids", i, ids[i], context.spec->vocab); !bad.ok()) return bad;
+    }
+  } else {
+    if (context.tokenizer == nullptr) {
+      return absl::InvalidArgumentError("prompt: text needs a tokenizer: " + *context.tokenizer_missing_reason);
+    }
+    const std::string_view text(given.prompt == nullptr ? "" : given.prompt, given.prompt_bytes);
+    ids = context.tokenizer->Encode(text, given.add_special_tokens != 0);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < context.spec->vocab) continue;
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "tokenizer.json: token id %d is outside the model's vocabulary of %d", ids[i], context.spec->vocab));
+    }
+  }
+  if (ids.empty()) return absl::InvalidArgumentError("prompt: it has no tokens; the model needs at least one");
+  return ids;
+}
+
+absl::Status SetLengths(const RequestContext& context, const fd_request& given, Sequence& sequence) {
+  if (given.max_tokens == 0) return absl::InvalidArgumentError("max_tokens: 0 is not at least 1");
+  if (given.min_tokens > given.max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("min_tokens: %d is more than max_tokens, %d", given.min_tokens, given.max_tokens));
+  }
+  const uint32_t context_max = static_cast<uint32_t>(context.max_context);
+  if (sequence.prompt_tokens >= context_max) {
+    return absl::InvalidArgumentError(absl::StrFormat("prompt: %d tokens leave no room in the context of %d (max-context)",
+                                                      sequence.prompt_tokens, context_max));
+  }
+  sequence.length_max =
+      sequence.prompt_tokens + std::min(given.max_tokens, context_max - sequence.prompt_tokens);
+  sequence.min_tokens = given.min_tokens;
+  if (given.fill_tokens >= sequence.prompt_tokens && given.fill_tokens > 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("fill_tokens: %d is not less than the prompt's %d tokens",
+                                                      given.fill_tokens, sequence.prompt_tokens));
+  }
+  sequence.fill_tokens = given.fill_tokens;
+  return absl::OkStatus();
+}
+
+absl::Status SetStops(const RequestContext& context, const fd_request& given, Request& request) {
+  std::vector<int32_t>& stops = request.sequence.stop_tokens;
+  for (size_t i = 0; i < given.stop_token_id_count; ++i) {
+    if (absl::Status bad = CheckTokenId("stop_token_ids", i, given.stop_token_ids[i], context.spec->vocab); !bad.ok()) {
+      return bad;
+    }
+    stops.push_back(given.stop_token_ids[i]);
+  }
+  if (given.ignore_eos == 0) {
+    for (const int id : context.spec->eos_token_ids) stops.push_back(id);
+    if (context.tokenizer != nullptr && context.tokenizer->eos_id()) stops.push_back(*context.tokenizer->eos_id());
+  }
+  std::sort(stops.begin(), stops.end());
+  stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+  if (given.stop_count == 0) return absl::OkStatus();
+  if (context.tokenizer == nullptr) {
+    return absl::InvalidArgumentError("stop: stop strings need a tokenizer: " + *context.tokenizer_missing_reason);
+  }
+  std::vector<std::string> texts(given.stop, given.stop + given.stop_count);
+  absl::StatusOr<StopMatcher> matcher = StopMatcher::Create(std::move(texts), given.include_stop != 0);
+  if (!matcher.ok()) return matcher.status();
+  request.stops.emplace(*std::move(matcher));
+  return absl::OkStatus();
+}
+
+absl::Status SetSampling(const RequestContext& context, const fd_request& given, Sequence& sequence) {
+  SamplingParams& params = sequence.sampling;
+  params.temperature = given.temperature;
+  params.top_k = given.top_k;
+  params.top_p = given.top_p;
+  params.min_p = given.min_p;
+  params.repetition_penalty = given.repetition_penalty;
+  params.presence_penalty = given.presence_penalty;
+  params.frequency_penalty = given.frequency_penalty;
+  params.seed = given.seed;
+  params.logprobs = given.logprobs;
+  if (const std::string wrong = ValidateSampling(params); !wrong.empty()) return absl::InvalidArgumentError(wrong);
+  for (size_t i = 0; i < given.logit_bias_count; ++i) {
+    const fd_logit_bias& bias = given.logit_bias[i];
+    if (absl::Status bad = CheckTokenId("logit_bias", i, bias.token, context.spec->vocab); !bad.ok()) return bad;
+    if (!std::isfinite(bias.bias)) {
+      return absl::InvalidArgumentError(absl::StrFormat("logit_bias[%d]: the bias is not a finite number", i));
+    }
+    sequence.logit_bias.push_back({bias.token, bias.bias});
+  }
+  std::stable_sort(sequence.logit_bias.begin(), sequence.logit_bias.end(),
+                   [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
+  const auto same = std::adjacent_find(sequence.logit_bias.begin(), sequence.logit_bias.end(),
+                                       [](const LogitBias& a, const LogitBias& b) { return a.token == b.token; });
+  if (same != sequence.logit_bias.end()) {
+    return absl::InvalidArgumentError(absl::StrFormat("logit_bias: token %d is named twice", same->token));
+  }
+  return absl::OkStatus();
+}
+
+void TakeMemory(const RequestContext& context, Sequence& sequence, std::vector<int32_t> ids) {
+  const SamplingParams& params = sequence.sampling;
+  const size_t generated_max = sequence.length_max - sequence.prompt_tokens;
+  if (params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0) {
+    sequence.history.Reset(context.spec->vocab);
+    for (const int32_t id : ids) sequence.history.MarkPrompt(id);
+  }
+  sequence.tokens = std::move(ids);
+  sequence.tokens.resize(sequence.length_max);
+  sequence.length = sequence.prompt_tokens;
+  sequence.logprobs.resize(generated_max);
+  sequence.top_logprobs.resize(generated_max * params.logprobs);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const fd_request& given) {
+  auto request = std::make_unique<Request>();
+  request->submit_ns = NowNs();
+  Sequence& sequence = request->sequence;
+  absl::StatusOr<std::vector<int32_t>> ids = PromptIds(context, given);
+  if (!ids.ok()) return ids.status();
+  sequence.prompt_tokens = static_cast<uint32_t>(ids->size());
+  if (absl::Status bad = SetLengths(context, given, sequence); !bad.ok()) return bad;
+  if (absl::Status bad = SetStops(context, given, *request); !bad.ok()) return bad;
+  if (absl::Status bad = SetSampling(context, given, sequence); !bad.ok()) return bad;
+  if (given.prompt_logits != nullptr) {
+    const size_t needed = ids->size() * static_cast<size_t>(context.spec->vocab);
+    if (given.prompt_logits_floats < needed) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("prompt_logits_floats: %d is less than prompt tokens x vocabulary, %d", given.prompt_logits_floats,
+                          needed));
+    }
+    sequence.prompt_logits = given.prompt_logits;
+  }
+  TakeMemory(context, sequence, *std::move(ids));
+  if (context.tokenizer != nullptr) request->detokenizer.emplace(context.tokenizer, /*skip_special_tokens=*/true);
+  return request;
+}
+
+}  // namespace fastdecode

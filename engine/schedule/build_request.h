@@ -1,0 +1,29 @@
+#ifndef FASTDECODE_ENGINE_SCHEDULE_BUILD_REQUEST_H_
+#define FASTDECODE_ENGINE_SCHEDULE_BUILD_REQUEST_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/fastdecode.h"
+#include "engine/model/model_spec.h"
+#include "engine/model/tokenizer.h"
+#include "engine/schedule/request.h"
+
+namespace fastdecode {
+
+// What a request is checked against.
+struct RequestContext {
+  const ModelSpec* spec = nullptr;
+  const Tokenizer* tokenizer = nullptr;               // null: token ids only
+  const std::string* tokenizer_missing_reason = nullptr;
+  int max_context = 0;
+};
+
+// Checks every field, tokenises the prompt, and takes all the memory that the request will need. Errors name field and
+// value. Runs on the caller's thread.
+absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const fd_request& given);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SCHEDULE_BUILD_REQUEST_H_

@@ -1,0 +1,307 @@
+#include "engine/schedule/scheduler.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr uint64_t kSleepNsMax = 50'000'000;
+constexpr int kEventsPerTurnMax = 1024;
+
+// Waits for `ready()` under `lock`; false after timeout_ns (< 0: for ever).
+template <class Ready>
+bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, int64_t timeout_ns, Ready&& ready) {
+  if (timeout_ns < 0) {
+    changed.wait(lock, ready);
+    return true;
+  }
+  return changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready);
+}
+
+}  // namespace
+
+Scheduler::Scheduler(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper)
+    : pipeline_(pipeline), own_parker_(own_word), queue_max_(queue_max), keeper_(keeper) {}
+
+Scheduler::~Scheduler() { Stop(); }
+
+void Scheduler::Start() {
+  thread_ = std::make_unique<PinnedThread>("fd-scheduler", -1, [this] { Run(); });
+}
+
+void Scheduler::Stop() {
+  if (thread_ == nullptr) return;
+  {
+    std::unique_lock lock(mutex_);
+    draining_ = true;
+    for (auto& [id, request] : requests_) request->sequence.cancelled.store(true, std::memory_order_relaxed);
+    pipeline_->NoteCancel();
+    pipeline_->Wake();
+    any_changed_.wait(lock, [this] { return lent_ == 0 && commands_.empty(); });
+  }
+  pipeline_->Stop();
+  // Release: Run's acquire load comes after everything above.
+  stop_.store(true, std::memory_order_release);
+  own_parker_.RingAfterRelease();
+  thread_.reset();
+}
+
+absl::Status Scheduler::Submit(std::unique_ptr<Request> request, uint64_t* id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (draining_) return absl::UnavailableError("the engine is draining and takes no more requests");
+    if (running_ >= queue_max_) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("the queue is full: %d requests are waiting or running (max-queue)", running_));
+    }
+    *id = next_id_++;
+    request->sequence.id = *id;
+    request->sequence.owner = request.get();
+    request->in_pipeline = true;
+    ++running_;
+    ++lent_;
+    PipelineCommand command;
+    command.sequence = &request->sequence;
+    commands_.push_back(command);
+    requests_.emplace(*id, std::move(request));
+  }
+  commands_seen_.fetch_add(1, std::memory_order_release);
+  own_parker_.RingAfterRelease();
+  return absl::OkStatus();
+}
+
+void Scheduler::Command(const PipelineCommand& command) {
+  {
+    std::lock_guard lock(mutex_);
+    commands_.push_back(command);
+  }
+  commands_seen_.fetch_add(1, std::memory_order_release);
+  own_parker_.RingAfterRelease();
+}
+
+void Scheduler::Cancel(uint64_t id) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) return;
+    found->second->sequence.cancelled.store(true, std::memory_order_relaxed);
+  }
+  pipeline_->NoteCancel();
+}
+
+Scheduler::NextResult Scheduler::Next(uint64_t id, RequestEvent* out, int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end() || found->second->forgotten) return NextResult::kUnknown;
+  Request& request = *found->second;
+  if (request.events.empty() && request.ended) return NextResult::kUnknown;
+  if (!WaitFor(request.changed, lock, timeout_ns, [&] { return !request.events.empty(); })) return NextResult::kTimeout;
+  *out = std::move(request.events.front());
+  request.events.pop_front();
+  if (out->finished) EraseIfDone(id);
+  return NextResult::kEvent;
+}
+
+bool Scheduler::WaitAny(uint64_t* id, int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  const auto ready = [this] {
+    while (!with_events_.empty()) {
+      const auto found = requests_.find(with_events_.front());
+      if (found != requests_.end() && !found->second->events.empty()) return true;
+      if (found != requests_.end()) found->second->listed = false;
+      with_events_.pop_front();
+    }
+    return false;
+  };
+  if (!WaitFor(any_changed_, lock, timeout_ns, ready)) return false;
+  // To the back: it stays listed until found without events, and the others come first.
+  *id = with_events_.front();
+  with_events_.pop_front();
+  with_events_.push_back(*id);
+  return true;
+}
+
+void Scheduler::Forget(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  found->second->forgotten = true;
+  found->second->events.clear();
+  found->second->sequence.cancelled.store(true, std::memory_order_relaxed);
+  pipeline_->NoteCancel();
+  EraseIfDone(id);
+}
+
+void Scheduler::Drain() {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  any_changed_.wait(lock, [this] { return running_ == 0; });
+}
+
+size_t Scheduler::running() const {
+  std::lock_guard lock(mutex_);
+  return running_;
+}
+
+// A request goes when the pipeline is done with its sequence and its caller with its events.
+void Scheduler::EraseIfDone(uint64_t id) {
+  const auto found = requests_.find(id);
+  const Request& request = *found->second;
+  if (request.in_pipeline) return;
+  if (request.forgotten || (request.ended && request.events.empty())) requests_.erase(found);
+}
+
+// ---- the scheduler thread
+
+void Scheduler::Run() {
+  while (!stop_.load(std::memory_order_acquire)) {
+    const bool forwarded = ForwardCommands();
+    const bool handled = HandleEvents();
+    if (forwarded || handled) continue;
+    own_parker_.Arm();
+    // Between Arm and Sleep: commands were counted, events queued, or the stop flag set before their ringer's look.
+    const bool waiting = commands_seen_.load(std::memory_order_acquire) != commands_forwarded_;
+    if (waiting || pipeline_->HasEvents() || stop_.load(std::memory_order_acquire)) {
+      own_parker_.Disarm();
+    } else {
+      own_parker_.Sleep(kSleepNsMax);
+    }
+  }
+}
+
+bool Scheduler::ForwardCommands() {
+  const uint64_t seen = commands_seen_.load(std::memory_order_acquire);
+  if (seen == commands_forwarded_) return false;
+  bool moved = false;
+  bool all = true;
+  {
+    std::lock_guard lock(mutex_);
+    while (!commands_.empty()) {
+      if (!pipeline_->TryCommand(commands_.front())) {
+        all = false;  // tried again on the next turn
+        break;
+      }
+      commands_.pop_front();
+      moved = true;
+    }
+  }
+  if (all) commands_forwarded_ = seen;
+  if (moved) {
+    pipeline_->Wake();
+    any_changed_.notify_all();
+  }
+  return moved;
+}
+
+bool Scheduler::HandleEvents() {
+  PipelineEvent event;
+  int handled = 0;
+  while (handled < kEventsPerTurnMax && pipeline_->TryEvent(&event)) {
+    ++handled;
+    if (event.kind == PipelineEvent::Kind::kHomeLost) {
+      keeper_->OnHomeDrained(event.home);
+      continue;
+    }
+    Request& request = *static_cast<Request*>(event.sequence->owner);
+    if (event.kind == PipelineEvent::Kind::kToken) {
+      OnToken(request, event);
+    } else {
+      OnFinished(request, event);
+    }
+  }
+  return handled > 0;
+}
+
+void Scheduler::OnToken(Request& request, const PipelineEvent& event) {
+  const Sequence& sequence = request.sequence;
+  const uint32_t index = event.token_index - sequence.prompt_tokens;
+  RequestEvent out;
+  out.token = sequence.tokens[event.token_index];
+  out.token_index = index;
+  out.logprob = sequence.logprobs[index];
+  const size_t top = static_cast<size_t>(sequence.sampling.logprobs);
+  out.top_logprobs.assign(sequence.top_logprobs.begin() + index * top, sequence.top_logprobs.begin() + (index + 1) * top);
+  out.submit_ns = request.submit_ns;
+  out.time_ns = event.time_ns;
+  if (request.detokenizer) out.text = request.detokenizer->Push(out.token);
+  bool stopped = false;
+  if (request.stops) {
+    out.text = request.stops->Feed(out.text);
+    stopped = request.stops->match().has_value();
+  }
+  std::lock_guard lock(mutex_);
+  if (request.ended) return;
+  ++request.announced;
+  Push(request, std::move(out));
+  if (!stopped) return;
+  // Found here, a step or more behind the pipeline: the sequence leaves at its next boundary, the caller is done now.
+  request.sequence.cancelled.store(true, std::memory_order_relaxed);
+  pipeline_->NoteCancel();
+  End(request, RequestFinish::kStop, "", "", event.time_ns);
+}
+
+void Scheduler::OnFinished(Request& request, const PipelineEvent& event) {
+  RequestFinish finish = RequestFinish::kError;
+  std::string error;
+  switch (event.reason) {
+    case FinishReason::kStopToken:
+      finish = RequestFinish::kStop;
+      break;
+    case FinishReason::kLength:
+      finish = RequestFinish::kLength;
+      break;
+    case FinishReason::kCancelled:
+      finish = RequestFinish::kCancelled;
+      break;
+    case FinishReason::kHomeLost:
+      error = event.home >= 0 ? keeper_->DescribeLoss(event.home) : "no living home can hold this request";
+      break;
+    case FinishReason::kBadRow:
+      error = absl::StrFormat("home %d could not compute this request's attention", event.home);
+      break;
+    case FinishReason::kBadLogits:
+      error = "the model's output is not a number; is the checkpoint intact?";
+      break;
+  }
+  std::string rest;
+  if (request.detokenizer) rest = request.detokenizer->Finish();
+  if (request.stops) rest = request.stops->Feed(rest) + request.stops->Finish();
+  std::lock_guard lock(mutex_);
+  request.in_pipeline = false;
+  --lent_;
+  if (!request.ended) End(request, finish, std::move(error), std::move(rest), event.time_ns);
+  any_changed_.notify_all();
+  EraseIfDone(request.sequence.id);
+}
+
+// The caller's last event. REQUIRES: the mutex is held.
+void Scheduler::End(Request& request, RequestFinish finish, std::string error, std::string text, uint64_t time_ns) {
+  RequestEvent out;
+  out.finished = true;
+  out.finish = finish;
+  out.error = std::move(error);
+  out.text = std::move(text);
+  out.prompt_tokens = request.sequence.prompt_tokens;
+  out.generated_tokens = request.announced;
+  out.submit_ns = request.submit_ns;
+  out.time_ns = time_ns;
+  Push(request, std::move(out));
+  request.ended = true;
+  --running_;
+}
+
+void Scheduler::Push(Request& request, RequestEvent event) {
+  if (request.forgotten) return;
+  request.events.push_back(std::move(event));
+  if (!request.listed) with_events_.push_back(request.sequence.id);
+  request.listed = true;
+  request.changed.notify_all();
+  any_changed_.notify_all();
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,100 @@
+#ifndef FASTDECODE_ENGINE_SCHEDULE_SCHEDULER_H_
+#define FASTDECODE_ENGINE_SCHEDULE_SCHEDULER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/pipeline/pipeline.h"
+#include "engine/schedule/request.h"
+#include "numa/parker.h"
+#include "numa/pinned_thread.h"
+
+namespace fastdecode {
+
+// What the scheduler asks of whoever keeps the homes. Called from the scheduler thread, seldom.
+class HomeKeeper {
+ public:
+  virtual ~HomeKeeper() = default;
+  // The pipeline no longer refers to this home's link.
+  virtual void OnHomeDrained(int home) = 0;
+  // Which home, and why it was lost: "home 1 (unix:/run/w.sock): worker process 4711 went away".
+  virtual std::string DescribeLoss(int home) = 0;
+};
+
+// Between the callers and the pipeline: passes sequences on in order of submission, turns tokens into text, finds stop
+// strings, and keeps each request's events until its caller takes them.
+//
+// Owns: requests from Submit until the last event was taken or the request forgotten; the scheduler thread (unpinned).
+// Thread: the public functions may be called from any thread. One mutex guards the requests' events; the pipeline thread
+//         never takes it.
+// Bounded: `queue_max` requests that have not ended.
+class Scheduler {
+ public:
+  Scheduler(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  void Start();
+  // Cancels all, waits until the pipeline has given every sequence back and ended, then ends the thread.
+  void Stop();
+
+  // Takes a request that is ready to run (its sequence's id is set here). ResourceExhausted: too many; Unavailable: drained.
+  absl::Status Submit(std::unique_ptr<Request> request, uint64_t* id);
+  void Cancel(uint64_t id);
+  // Commands of the home keeper go through the scheduler thread, the pipeline's one producer.
+  void Command(const PipelineCommand& command);
+
+  enum class NextResult { kEvent, kTimeout, kUnknown };
+  // timeout_ns < 0: for ever.
+  NextResult Next(uint64_t id, RequestEvent* out, int64_t timeout_ns);
+  bool WaitAny(uint64_t* id, int64_t timeout_ns);
+  void Forget(uint64_t id);
+
+  // Refuses new requests, and returns when all have ended.
+  void Drain();
+
+  size_t running() const;
+
+ private:
+  void Run();
+  bool ForwardCommands();
+  bool HandleEvents();
+  void OnToken(Request& request, const PipelineEvent& event);
+  void OnFinished(Request& request, const PipelineEvent& event);
+  void End(Request& request, RequestFinish finish, std::string error, std::string text, uint64_t time_ns);
+  void Push(Request& request, RequestEvent event);
+  void EraseIfDone(uint64_t id);
+
+  Pipeline* const pipeline_;
+  Parker own_parker_;
+  const size_t queue_max_;
+  HomeKeeper* const keeper_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable any_changed_;                            // some request got an event, or ended
+  std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;  // by id
+  std::deque<uint64_t> with_events_;                               // listed requests, next first; may hold stale ids
+  std::deque<PipelineCommand> commands_;                           // not passed on yet
+  uint64_t next_id_ = 1;
+  size_t running_ = 0;                                             // requests whose last event is not queued yet
+  size_t lent_ = 0;                                                // sequences that the pipeline has
+  bool draining_ = false;
+
+  std::atomic<uint64_t> commands_seen_{0};                         // bumped after each push to commands_
+  uint64_t commands_forwarded_ = 0;                                // scheduler thread
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<PinnedThread> thread_;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SCHEDULE_SCHEDULER_H_

@@ -1,0 +1,128 @@
+#include "engine/spart/cpu/cpu_spart.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "absl/strings/str_format.h"
+#include "engine/spart/cpu/tiles.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+
+namespace {
+
+// The rotation frequencies of Hugging Face's Llama, in float32 as there (its angles are float32 too, so that long
+// positions agree).
+std::vector<float> RopeFrequencies(const ModelSpec& spec) {
+  const RopeSpec& rope = spec.rope;
+  std::vector<float> frequencies(spec.head_dim / 2);
+  for (int i = 0; i < spec.head_dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(spec.head_dim);
+    float frequency = 1.0f / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
+    if (rope.scaling == RopeSpec::Scaling::kLinear) {
+      frequency = static_cast<float>(frequency / rope.factor);
+    } else if (rope.scaling == RopeSpec::Scaling::kLlama3) {
+      const double context = static_cast<double>(rope.original_context);
+      const double wavelength = 2 * std::numbers::pi / frequency;
+      if (wavelength > context / rope.low_freq_factor) {
+        frequency = static_cast<float>(frequency / rope.factor);
+      } else if (wavelength >= context / rope.high_freq_factor) {
+        const double smooth =
+            (context / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+        frequency = static_cast<float>((1 - smooth) * frequency / rope.factor + smooth * frequency);
+      }
+    }
+    frequencies[i] = frequency;
+  }
+  return frequencies;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CpuSPart>> CpuSPart::Create(const ModelSpec& spec, const RPartShape& shape,
+                                                           PackedWeights weights, const CpuSPartOptions& options) {
+  FD_CHECK(weights.type == options.type, "weights of another type");
+  return std::unique_ptr<CpuSPart>(new CpuSPart(spec, shape, std::move(weights), options));
+}
+
+CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights weights, const CpuSPartOptions& options)
+    : spec_(spec),
+      shape_(shape),
+      options_(options),
+      weights_(std::move(weights)),
+      gemm_(SelectGemm(options.isa, options.type)),
+      ops_(SelectElementwise(options.isa, options.type)),
+      team_("fd-s", options.cores, options.poll) {
+  const int threads = static_cast<int>(options.cores.size());
+  BuildRopeTable();
+  // Rows for oneDNN's buckets beyond the last.
+  const int rows = options.rows_max + OneDnnGemm::kRowSlack;
+  residual_.resize(options.micro_batches);
+  for (std::vector<float>& x : residual_) x.resize(int64_t{options.rows_max} * spec.hidden);
+  normed_ = MakeActivations(rows, spec.hidden);
+  attended_ = MakeActivations(rows, int64_t{spec.heads} * spec.head_dim);
+  activated_ = MakeActivations(rows, spec.intermediate);
+  logit_inputs_ = MakeActivations(kLogitRows, spec.hidden);
+  projected_.resize(rows * std::max<int64_t>(weights_.layers[0].qkv.n, spec.hidden));
+  logits_.resize(int64_t{kLogitRows} * spec.vocab);
+  const int pairs = static_cast<int>(weights_.layers[0].gate_up.panel_count() / 2);
+  for (int t = 0; t < threads; ++t) {
+    gate_up_.emplace_back(int64_t{kTileRows} * ((pairs + threads - 1) / threads) * 2 * kPanelColumns);
+    sample_scratch_.push_back(std::make_unique<SampleScratch>(spec.vocab));
+  }
+  const bool use_onednn = options.type == ElementType::kBf16 && options.isa >= Isa::kAvx512Bf16 && !options.batch_invariant;
+  if (use_onednn) MakePrimitives();
+}
+
+void CpuSPart::MakePrimitives() {
+  const int threads = static_cast<int>(options_.cores.size());
+  std::vector<OneDnnGemm::Shape> shapes;
+  const auto add = [&](const PackedMatrix& matrix, int unit) {
+    const int64_t k = (matrix.k + kPanelDepth - 1) / kPanelDepth * kPanelDepth;
+    for (int t = 0; t < threads; ++t) {
+      const Range panels = Share(static_cast<int>(matrix.panel_count()), t, threads, unit);
+      if (panels.begin < panels.end) shapes.push_back({k, int64_t{panels.end - panels.begin} * kPanelColumns});
+    }
+  };
+  const PackedLayer& layer = weights_.layers[0];
+  add(layer.qkv, 1);
+  add(layer.o, 1);
+  add(layer.gate_up, 2);
+  add(layer.down, 1);
+  add(weights_.head, 1);
+  onednn_ = OneDnnGemm::Create(shapes, threads);
+}
+
+CpuSPart::Activations CpuSPart::MakeActivations(int rows, int64_t columns) const {
+  Activations activations;
+  activations.stride = (columns + kPanelDepth - 1) / kPanelDepth * kPanelDepth;
+  activations.row_bytes = activations.stride * static_cast<int64_t>(shape_.element_bytes());
+  activations.bytes.resize(rows * activations.row_bytes);
+  return activations;
+}
+
+void CpuSPart::BuildRopeTable() {
+  const std::vector<float> frequencies = RopeFrequencies(spec_);
+  const int64_t half = spec_.head_dim / 2;
+  rope_cos_.resize(shape_.max_context * half);
+  rope_sin_.resize(shape_.max_context * half);
+  for (int64_t position = 0; position < shape_.max_context; ++position) {
+    for (int64_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(position) * frequencies[i];
+      rope_cos_[position * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      rope_sin_[position * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  }
+}
+
+std::string CpuSPart::Describe() const {
+  std::string cores;
+  for (const int core : options_.cores) cores += absl::StrFormat("%s%d", cores.empty() ? "" : ",", core);
+  return absl::StrFormat("cpu, %s, %s%s%s, %d thread(s) on core(s) %s, weights %s", ElementName(options_.type), gemm_.name,
+                         onednn_ == nullptr ? "" : " + oneDNN " + onednn_->implementation(),
+                         options_.batch_invariant ? ", batch-invariant" : "", options_.cores.size(), cores,
+                         weights_.arena.Describe());
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,111 @@
+#ifndef FASTDECODE_ENGINE_SPART_CPU_CPU_SPART_H_
+#define FASTDECODE_ENGINE_SPART_CPU_CPU_SPART_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_spec.h"
+#include "engine/rpart/messages.h"
+#include "engine/spart/cpu/onednn_gemm.h"
+#include "engine/spart/cpu/packed_weights.h"
+#include "engine/spart/spart.h"
+#include "kernels/isa.h"
+#include "numa/ticket_team.h"
+
+namespace fastdecode {
+
+struct CpuSPartOptions {
+  ElementType type = ElementType::kF32;
+  Isa isa = Isa::kNone;
+  bool batch_invariant = false;  // one order of summation for every batch size: our own GEMM for all of them
+  int micro_batches = 2;
+  int rows_max = 0;              // of one step of one micro-batch
+  std::vector<int> cores;        // [0] is the pipeline thread's
+  PollMode poll = PollMode::kSpin;
+};
+
+// The S-Part on the CPU: a stage runs start to end inside StartStage, on the pipeline thread and its helpers. Each thread
+// owns a range of every matrix's panels; rows of the element-wise parts are shared out; barriers lie between.
+// GEMMs: our own kernel in f32 and where results must not depend on the batch, oneDNN in bf16 otherwise; both read the same
+// single copy of the weights.
+// Owns: weights, scratch, the residual streams, the helper threads. Thread: see SPart.
+class CpuSPart : public SPart {
+ public:
+  // `shape` is what rows on the wire look like.
+  static absl::StatusOr<std::unique_ptr<CpuSPart>> Create(const ModelSpec& spec, const RPartShape& shape,
+                                                          PackedWeights weights, const CpuSPartOptions& options);
+
+  void StartStage(int micro_batch, int stage, StepTable& table) override;
+  bool StageDone(int micro_batch) override { return true; }
+  void Park() override { team_.Park(); }
+  std::string Describe() const override;
+  uint64_t weight_bytes() const override { return weights_.matrix_bytes; }
+
+ private:
+  // Rows of activations in the compute type, padded to a multiple of 32 columns that stay zero.
+  struct Activations {
+    std::vector<std::byte> bytes;
+    int64_t stride = 0;  // elements
+    int64_t row_bytes = 0;
+    std::byte* row(int64_t r) { return bytes.data() + r * row_bytes; }
+  };
+  struct Range {
+    int begin, end;
+  };
+
+  CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights weights, const CpuSPartOptions& options);
+  void MakePrimitives();
+  void BuildRopeTable();
+  Activations MakeActivations(int rows, int64_t columns) const;
+
+  // --- one stage, thread t of n
+  static void StageWork(void* self, int t, int n);
+  void RunStage(int t, int n);
+  void Embed(Range rows);
+  void GatherOutputs(Range rows);
+  void AddAndNorm(const float* bias, const std::vector<float>& norm, Range rows);
+  void Mlp(const PackedLayer& layer, int t, int n);
+  void RotateAndSend(const PackedLayer& layer, Range rows);
+  void Finish(int t, int n);
+  void SampleRows(int first, Range rows, int t);
+  // y = x * W for this thread's share of W's panels.
+  void Multiply(const PackedMatrix& matrix, Activations& x, int rows, float* y, int64_t y_stride, int t, int n);
+  void MultiplyPanels(const PackedMatrix& matrix, Range panels, Activations& x, int first_row, int rows, float* y,
+                      int64_t y_stride, int t);
+  // `unit` panels stay together.
+  static Range Share(int count, int t, int n, int unit = 1);
+
+  // Constant after construction.
+  const ModelSpec spec_;
+  const RPartShape shape_;
+  const CpuSPartOptions options_;
+  PackedWeights weights_;
+  GemmKernels gemm_;
+  ElementwiseKernels ops_;
+  std::unique_ptr<OneDnnGemm> onednn_;         // null: our own kernel does all
+  std::vector<float> rope_cos_, rope_sin_;     // [max_context][head_dim / 2]
+
+  // The stage that runs.
+  int micro_batch_ = 0;
+  int stage_ = 0;
+  StepTable* table_ = nullptr;
+
+  // Written and read by the team, between barriers.
+  std::vector<std::vector<float>> residual_;   // [micro-batch][rows_max * hidden]
+  Activations normed_;                         // [rows_max][hidden]
+  Activations attended_;                       // [rows_max][heads * head_dim]
+  Activations activated_;                      // [rows_max][intermediate]
+  std::vector<float> projected_;               // [rows_max][max(qkv, hidden)]
+  std::vector<std::vector<float>> gate_up_;    // [thread][kTileRows * its gate_up columns]
+  Activations logit_inputs_;                   // [kLogitRows][hidden]
+  std::vector<float> logits_;                  // [kLogitRows][vocab]
+  std::vector<std::unique_ptr<SampleScratch>> sample_scratch_;  // [thread]
+
+  TicketTeam team_;                            // last: its threads end first
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SPART_CPU_CPU_SPART_H_

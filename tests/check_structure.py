@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Checks what a compiler does not: who includes whom, what a fast path must not do, and that CMake knows every file.
+
+usage: check_structure.py ROOT. Prints one line a violation and exits with 1 if there is any.
+"""
+import pathlib
+import re
+import sys
+
+FOLDERS = ["numa", "kernels", "rdma", "engine", "tools", "tests"]
+MAY_INCLUDE = {
+    "numa": {"numa"},
+    "kernels": {"kernels"},
+    "rdma": {"rdma", "numa"},
+    "engine": {"engine", "rdma", "kernels", "numa"},
+    "tools": {"tools", "engine", "rdma", "kernels", "numa"},
+    "tests": set(FOLDERS),
+}
+# tools/ reaches the engine through the public interface alone.
+TOOLS_MAY_INCLUDE_OF_ENGINE = {"engine/fastdecode.h", "engine/fastdecode.hpp"}
+# kernels/ may use the always-on check, which is part of the language here.
+ALWAYS_ALLOWED = {"numa/check.h"}
+
+# What *_fastpath files must not do: allocate, lock, log, throw, enter the kernel, touch a std::string.
+FAST_PATH_FORBIDDEN = [
+    (r"\bnew\b|\bmake_unique\b|\bmake_shared\b|\bmalloc\b|\bcalloc\b|\brealloc\b", "allocates"),
+    (r"\.(push_back|emplace_back|emplace|resize|reserve|assign)\(", "may allocate"),
+    (r"\bstd::(vector|deque|map|unordered_map|list|function|shared_ptr)\b\s*<[^>]*>\s+\w+\s*[;({=]", "makes a container"),
+    (r"\bmutex\b|\block_guard\b|\bunique_lock\b|\bscoped_lock\b|\bcondition_variable\b", "locks"),
+    (r"->Log\(|\bLog\(|\bstd::c(out|err)\b|\bf?printf\b", "logs"),
+    (r"\bthrow\b|\btry\b", "throws"),
+    (r"\bstd::string\b|\bStrCat\b|\bStrFormat\b|\bto_string\b", "touches a string"),
+    (r"\bsleep\b|\busleep\b|\bnanosleep\b|\bsched_yield\b|\bsyscall\b|\bioctl\b|\bmmap\b|\bpoll\(|\bopen\(", "enters the kernel"),
+    (r"\bgetenv\b", "reads the environment"),
+]
+SUFFIXES = {".h", ".hpp", ".cc", ".cu", ".cuh"}
+
+
+def strip_comments(text):
+    """Comments and string literals become blanks; line numbers stay."""
+    def blank(match):
+        return re.sub(r"[^\n]", " ", match.group(0))
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', blank, text, flags=re.S)
+
+
+def check_includes(path, root, text):
+    folder = path.relative_to(root).parts[0]
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+        if not match:
+            continue
+        included = match.group(1)
+        target = included.split("/")[0]
+        if target not in FOLDERS or included in ALWAYS_ALLOWED:
+            continue
+        if target not in MAY_INCLUDE[folder]:
+            yield f"{path.relative_to(root)}:{number}: {folder}/ must not include {included}"
+        if folder == "tools" and target == "engine" and included not in TOOLS_MAY_INCLUDE_OF_ENGINE:
+            yield f"{path.relative_to(root)}:{number}: tools/ uses the public interface, not {included}"
+        if not (root / included).exists():
+            yield f"{path.relative_to(root)}:{number}: {included} does not exist"
+
+
+def check_fast_path(path, root, text):
+    if not path.stem.endswith("_fastpath"):
+        return
+    for number, line in enumerate(strip_comments(text).splitlines(), 1):
+        for pattern, what in FAST_PATH_FORBIDDEN:
+            if re.search(pattern, line):
+                yield f"{path.relative_to(root)}:{number}: a fast path {what}: {line.strip()}"
+
+
+def check_environment(path, root, text):
+    for number, line in enumerate(strip_comments(text).splitlines(), 1):
+        if re.search(r"\bgetenv\b", line):
+            yield f"{path.relative_to(root)}:{number}: reads the environment; options come from the command line"
+
+
+def check_listed(root):
+    """Every .cc and .cu is named in the CMakeLists.txt of its folder or of one above."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in {".cc", ".cu"}:
+                continue
+            listed = False
+            parent = path.parent
+            while parent != root.parent and not listed:
+                cmake = parent / "CMakeLists.txt"
+                if cmake.exists():
+                    name = re.escape(path.relative_to(parent).as_posix())
+                    # With its suffix; or without, where a function of tests/ adds it to the name of a test program.
+                    suffix = r"(\.cc|\.cu)?" if folder == "tests" else ""
+                    name = name.removesuffix(re.escape(path.suffix)) + (suffix or re.escape(path.suffix))
+                    listed = re.search(rf"(^|[\s(\"/}}]){name}($|[\s)\"])", cmake.read_text(), flags=re.M) is not None
+                parent = parent.parent
+            if not listed:
+                yield f"{path.relative_to(root)}: no CMakeLists.txt names it"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]).resolve()
+    violations = list(check_listed(root))
+    files = 0
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in SUFFIXES:
+                continue
+            files += 1
+            text = path.read_text()
+            violations += check_includes(path, root, text)
+            violations += check_fast_path(path, root, text)
+            if folder != "tests":
+                violations += check_environment(path, root, text)
+    for violation in violations:
+        print(violation)
+    print(f"{files} files, {len(violations)} violations")
+    if files < 50:
+        print("too few files: is this the root?")
+        return 1
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+#ifndef FASTDECODE_TOOLS_COMMANDS_H_
+#define FASTDECODE_TOOLS_COMMANDS_H_
+
+#include "CLI/CLI.hpp"
+
+namespace fastdecode {
+
+// Each adds its subcommand to the program; what runs it is set as the subcommand's callback. A callback throws Error for
+// what it reports and exits with 1.
+void AddGenerate(CLI::App& program);
+void AddWorker(CLI::App& program);
+void AddSynth(CLI::App& program);
+void AddBench(CLI::App& program);
+void AddCompletion(CLI::App& program);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TOOLS_COMMANDS_H_

@@ -1,0 +1,56 @@
+#include "tools/engine_flags.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace fastdecode {
+
+namespace {
+
+void LogToStderr(void*, int level, const char* message) {
+  static const char* const kLevels[] = {"debug: ", "", "warning: ", "error: "};
+  std::fprintf(stderr, "fastdecode: %s%s\n", kLevels[level], message);
+}
+
+}  // namespace
+
+std::vector<std::string> EngineFlagNames() {
+  return {"model",         "homes",         "s-cores",   "r-cores", "s-threads", "r-threads",
+          "micro-batches", "max-context",   "max-sequences", "prefill-chunk", "max-queue", "kv-gib",
+          "compute",       "batch-invariant", "isa",     "poll",    "hop-timeout-ms", "fault"};
+}
+
+std::vector<std::string> WorkerFlagNames() {
+  return {"listen", "model", "r-cores", "r-threads", "kv-gib", "isa", "poll"};
+}
+
+EngineFlags::EngineFlags(CLI::App* command, const std::vector<std::string>& names) {
+  fd_option_info info;
+  for (size_t i = 0; fd_option_at(i, &info) != 0; ++i) {
+    const std::string name = info.name;
+    if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+    values_[name] = info.default_value;
+    std::string help = info.help;
+    if (*info.default_value != 0) help += std::string(" [") + info.default_value + "]";
+    flags_[name] = command->add_option("--" + name, values_[name], help)->type_name(info.value_name)->group("Engine");
+  }
+  command->add_flag("-v,--verbose", verbose_, "say more on stderr")->group("Engine");
+  command->add_flag("-q,--quiet", quiet_, "say only warnings and errors on stderr")->group("Engine");
+}
+
+bool EngineFlags::Given(const std::string& name) const { return flags_.at(name)->count() > 0; }
+
+void EngineFlags::SetDefault(const std::string& name, const std::string& value) {
+  if (!Given(name)) values_[name] = value;
+}
+
+std::unique_ptr<EngineOptions> EngineFlags::Build() const {
+  auto options = std::make_unique<EngineOptions>();
+  for (const auto& [name, value] : values_) {
+    if (Given(name) || !value.empty()) options->Set(name, value);
+  }
+  options->SetLog(&LogToStderr, nullptr, verbose_ ? 0 : quiet_ ? 2 : 1);
+  return options;
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,44 @@
+#ifndef FASTDECODE_TOOLS_ENGINE_FLAGS_H_
+#define FASTDECODE_TOOLS_ENGINE_FLAGS_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "engine/fastdecode.hpp"
+
+namespace fastdecode {
+
+// The engine's options as command-line flags: every row of the library's option table becomes --NAME VALUE.
+// Owns: the values given. Must outlive the parse.
+class EngineFlags {
+ public:
+  // `names`: those of the table that this command takes.
+  EngineFlags(CLI::App* command, const std::vector<std::string>& names);
+
+  // Whether the user gave it, and its value.
+  bool Given(const std::string& name) const;
+  const std::string& Value(const std::string& name) const { return values_.at(name); }
+  // As if the user had; what he did give stays.
+  void SetDefault(const std::string& name, const std::string& value);
+
+  // Options with everything that was given, logging to stderr. Throws Error naming option and value.
+  std::unique_ptr<EngineOptions> Build() const;
+
+ private:
+  std::map<std::string, std::string> values_;
+  std::map<std::string, CLI::Option*> flags_;
+  bool verbose_ = false;
+  bool quiet_ = false;
+};
+
+// The names for a command that runs an engine.
+std::vector<std::string> EngineFlagNames();
+// The names for a worker.
+std::vector<std::string> WorkerFlagNames();
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TOOLS_ENGINE_FLAGS_H_

@@ -1,0 +1,55 @@
+// fastdecode synth: a checkpoint of random weights in a real model's shape.
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "engine/fastdecode.hpp"
+#include "tools/commands.h"
+
+namespace fastdecode {
+
+namespace {
+
+struct SynthFlags {
+  std::string shape;
+  int layers = 0;
+  uint64_t seed = 1;
+  std::string dtype = "bf16";
+  std::string out;
+};
+
+std::string ShapeList() {
+  std::string names;
+  for (size_t i = 0; const char* name = fd_synth_shape_at(i); ++i) names += (i == 0 ? "" : ", ") + std::string(name);
+  return names;
+}
+
+int ShowProgress(void*, uint64_t done, uint64_t total) {
+  if (isatty(STDERR_FILENO) != 0) {
+    std::fprintf(stderr, "\r%3d %%  %" PRIu64 " / %" PRIu64 " MB", static_cast<int>(100 * done / (total == 0 ? 1 : total)),
+                 done >> 20, total >> 20);
+    if (done == total) std::fprintf(stderr, "\n");
+  }
+  return 1;
+}
+
+}  // namespace
+
+void AddSynth(CLI::App& program) {
+  auto flags = std::make_shared<SynthFlags>();
+  CLI::App* command = program.add_subcommand("synth", "Write a checkpoint of random weights in a real model's shape");
+  command->add_option("--shape", flags->shape, "one of: " + ShapeList())->required()->type_name("NAME");
+  command->add_option("--layers", flags->layers, "instead of the shape's own number")->type_name("N");
+  command->add_option("--seed", flags->seed, "equal seeds give equal files")->type_name("N")->capture_default_str();
+  command->add_option("--dtype", flags->dtype, "bf16, f16 or f32")->type_name("TYPE")->capture_default_str();
+  command->add_option("--out", flags->out, "folder to make")->required()->type_name("DIR");
+  command->callback([flags] {
+    ThrowIfError(fd_synthesize(flags->shape.c_str(), flags->layers, flags->seed, flags->dtype.c_str(), flags->out.c_str(),
+                               &ShowProgress, nullptr));
+  });
+}
+
+}  // namespace fastdecode

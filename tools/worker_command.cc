@@ -1,0 +1,37 @@
+// fastdecode worker: serves this host's NUMA nodes as homes.
+#include <csignal>
+#include <cstdio>
+#include <memory>
+
+#include "engine/fastdecode.hpp"
+#include "tools/commands.h"
+#include "tools/engine_flags.h"
+
+namespace fastdecode {
+
+namespace {
+
+fd_worker* running_worker = nullptr;
+
+void StopOnSignal(int) { fd_worker_stop(running_worker); }
+
+}  // namespace
+
+void AddWorker(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("worker", "Serve this host's NUMA nodes as homes for an engine");
+  auto flags = std::make_shared<EngineFlags>(command, WorkerFlagNames());
+  command->callback([flags] {
+    const std::unique_ptr<EngineOptions> options = flags->Build();
+    WorkerServer worker(*options);
+    std::fprintf(stderr, "%s", worker.Describe().c_str());
+    running_worker = worker.get();
+    std::signal(SIGINT, &StopOnSignal);
+    std::signal(SIGTERM, &StopOnSignal);
+    worker.Run();
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
+    running_worker = nullptr;
+  });
+}
+
+}  // namespace fastdecode
