@@ -28,7 +28,8 @@ struct AttentionShape {
 size_t PageBytes(const AttentionShape& shape);
 
 // Writes K and V of `tokens` consecutive tokens into slots first_slot.. of one page, one KV head. When it writes slot 0
-// it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN.
+// it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN: never write slot 0 again
+// while later slots hold tokens that count. Otherwise writing the same token twice changes nothing.
 // k and v point at the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes on.
 struct AppendArgs {
   std::byte* page;
@@ -41,8 +42,9 @@ struct AppendArgs {
 };
 
 // Unnormalised attention over one block: for each (row, query head of the group): max m of the scores, sum l of
-// exp(score - m), and acc = sum of exp(score - m) * v. A (row, head) that sees no token of the block gets m = -inf,
-// l = 0, acc = 0. Index: r * group + g; acc is [rows * group][head_dim].
+// exp(score - m), and acc = sum of exp(score - m) * v. m is in units of log2: score * log2(e). A (row, head) that sees no
+// token of the block gets m = -inf, l = 0, acc = 0; one that sees some has l >= 1. A NaN in q gives NaN in its own l and
+// acc alone. Index: r * group + g; acc is [rows * group][head_dim].
 struct Partial {
   float* max;
   float* sum;
@@ -51,7 +53,8 @@ struct Partial {
 
 // One block of one sequence's KV (one KV head) against `rows` query rows of that sequence.
 // Row r is the token at first_row_position + r; it sees positions p with p <= its own, and p > own - sliding_window.
-// Results depend only on (row's q, its position, the KV of the block): not on `rows`, threads or neighbours, bit for bit.
+// Results depend only on (row's q, its position, the KV of the block): not on `rows`, threads or neighbours, bit for bit;
+// nor on the ISA, or on tokens that the row does not see, as long as their v is finite.
 struct AttendArgs {
   const std::byte* layer_base;      // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;

@@ -28,9 +28,9 @@ uint64_t SavedStates() {
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-constexpr uint64_t kYmmState = 0x6;         // SSE, AVX
-constexpr uint64_t kZmmState = 0xe6;        // and opmask, ZMM_Hi256, Hi16_ZMM
-constexpr uint64_t kTileState = 0x60000;    // XTILECFG, XTILEDATA
+constexpr uint64_t kYmmState = 0x6;       // SSE, AVX
+constexpr uint64_t kZmmState = 0xe6;      // and opmask, ZMM_Hi256, Hi16_ZMM
+constexpr uint64_t kTileState = 0x60000;  // XTILECFG, XTILEDATA
 
 }  // namespace
 
@@ -41,7 +41,8 @@ Isa DetectIsa() {
   const bool fma = Bit(leaf1.ecx, 12), f16c = Bit(leaf1.ecx, 29), avx2 = Bit(leaf7.ebx, 5);
   if ((saved & kYmmState) != kYmmState || !fma || !f16c || !avx2) return Isa::kNone;
 
-  const bool avx512 = Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F DQ BW VL
+  const bool avx512 =
+      Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F DQ BW VL
   if ((saved & kZmmState) != kZmmState || !avx512) return Isa::kAvx2;
 
   const bool avx512_bf16 = leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 5);

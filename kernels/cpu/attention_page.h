@@ -5,13 +5,13 @@
 
 namespace fastdecode {
 
-// Inside a page. Its KV heads lie one after the other. A head is a row of *panels*; a panel is a matrix [steps][16 lanes]
-// whose steps are interleaved in pairs for bf16, so that one 64-byte line holds 2 steps, and a shift and a mask widen it:
-//   f32 : [steps][16]          bf16: [steps/2][16][2]
-// K is two panels, one for 16 tokens each: steps are dims, lanes are tokens.    f32 [2][D][16]   bf16 [2][D/2][16][2]
-// V is D/16 panels, one for 16 dims each: steps are tokens, lanes are dims.     f32 [D/16][32][16]  bf16 [D/16][16][16][2]
-// Both products of attention are then the same one, vector times panel, without a sum across lanes, and a page is read in
-// strictly ascending order. The bf16 panels are also AMX and vdpbf16ps operands as they lie.
+// Inside a page. Its KV heads lie one after the other. A head is a row of *panels*. A panel is a matrix [steps][16],
+// for bf16 with its steps interleaved in pairs: a 64-byte line holds two steps, and a shift and a mask widen it.
+//                                                             f32               bf16
+//   K: 2 panels of 16 tokens. Steps are dims, lanes tokens.   [2][D][16]        [2][D/2][16][2]
+//   V: D/16 panels of 16 dims. Steps are tokens, lanes dims.  [D/16][32][16]    [D/16][16][16][2]
+// Both products of attention are then the same one, vector times panel, with no sum across lanes, and a page is read in
+// strictly ascending order. The bf16 panels are AMX and vdpbf16ps operands as they lie.
 inline constexpr int kPanelLanes = 16;
 inline constexpr int kPageKPanels = kPageTokens / kPanelLanes;
 

@@ -8,13 +8,14 @@
 
 namespace fastdecode {
 
-// Everything here is in an anonymous namespace and calls no inline function of another header, std's included: the linker
-// keeps one copy of such a function for the whole program, which might be this one, compiled for an ISA that the machine
-// has not.
+// Everything here is in an anonymous namespace and calls no inline function of another header, std's included: the
+// linker keeps one copy of such a function for the whole program, which might be this one, compiled for an ISA that the
+// machine has not.
 namespace {
 
 // Attention over pages, for one vector type (avx2_vector.h, avx512_vector.h) and element type. The arithmetic of one
-// (row, head) is fixed, only how many share a loaded K or V register differs, so every tiling and ISA gives the same bits:
+// (row, head) is fixed, only how many share a loaded K or V register differs, so every tiling and ISA gives the same
+// bits:
 //   score    even and odd dims in two chains of FMAs in ascending order, added; in units of log2, q being scaled first
 //   max      over the visible tokens; the block's is the running one
 //   p        Exp2(score - max), exactly 0 where not visible
@@ -32,7 +33,7 @@ class Attention {
   using Float = typename V::Float;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
-  static constexpr int kPairElements = 2 * kPanelLanes;                     // two steps of a panel
+  static constexpr int kPairElements = 2 * kPanelLanes;                               // two steps of a panel
   static constexpr int kVectorElements = sizeof(Element) == 2 ? 2 * kLanes : kLanes;  // between the vectors of a panel
   static constexpr int kTileFloats = (V::kMaxTile + kLanes - 1) / kLanes * kLanes;
   static constexpr float kInfinity = __builtin_inff();
@@ -47,11 +48,11 @@ class Attention {
 
   // Up to kMaxTile consecutive row-heads: J of them, chosen by the function that takes it.
   struct Tile {
-    const float* q;             // [J][head_dim], scaled
-    float* p;                   // [J][32], scores and then probabilities
-    float* max;                 // [J]
-    float* sum;                 // [J]
-    float* acc;                 // [J][head_dim]
+    const float* q;                 // [J][head_dim], scaled
+    float* p;                       // [J][32], scores and then probabilities
+    float* max;                     // [J]
+    float* sum;                     // [J]
+    float* acc;                     // [J][head_dim]
     uint32_t visible[kTileFloats];  // [J], bit t: the row sees token t of the page
   };
   using PageFn = void (*)(const Query& query, const Element* page_head, ptrdiff_t prefetch_bytes, const Tile& tile);
@@ -77,67 +78,57 @@ class Attention {
     return V::Mul(tanh, cap_log2);
   }
 
-  // sum[j][w] = sum over steps of x[j][step] * panels[step], for J vectors x and kPanels panels panel_elements apart.
-  // Prefetches the lines prefetch_bytes after those that it reads.
-  template <int J, int kPanels>
-  static inline void Multiply(const Element* panels, int panel_elements, int steps, const float* x, int x_stride,
-                              ptrdiff_t prefetch_bytes, Float (&sum)[J][kPanels * kPanelVectors]) {
-    constexpr int kVectors = kPanels * kPanelVectors;
-    Float even[J][kVectors], odd[J][kVectors];
+  // sum[j] = sum over steps of x[j][step] * panel[step], for J vectors x. Prefetches, prefetch_bytes on, the lines that
+  // it reads: every line, into L2, is what random pages want. One panel at a time: two would give a single row more
+  // chains of FMAs, but the reads would no longer ascend (Zen 4, f32, one query head, of a sequential read: .70 against
+  // .53).
+  template <int J>
+  static inline void Multiply(const Element* panel, int steps, const float* x, int x_stride, ptrdiff_t prefetch_bytes,
+                              Float (&sum)[J][kPanelVectors]) {
+    Float even[J][kPanelVectors], odd[J][kPanelVectors];
 #pragma GCC unroll 16
     for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 4
-      for (int w = 0; w < kVectors; ++w) even[j][w] = odd[j][w] = V::Zero();
+#pragma GCC unroll 2
+      for (int w = 0; w < kPanelVectors; ++w) even[j][w] = odd[j][w] = V::Zero();
     }
     for (int i = 0; i < steps; i += 2) {
-#pragma GCC unroll 2
-      for (int panel = 0; panel < kPanels; ++panel) {
-        const char* line = reinterpret_cast<const char*>(panels + panel * panel_elements) + prefetch_bytes;
-        _mm_prefetch(line, _MM_HINT_T1);
-        if constexpr (sizeof(Element) == 4) _mm_prefetch(line + 64, _MM_HINT_T1);
-      }
-      MultiplyStep<0>(panels, panel_elements, x + i, x_stride, even);
-      MultiplyStep<1>(panels, panel_elements, x + i + 1, x_stride, odd);
-      panels += kPairElements;
+      const char* line = reinterpret_cast<const char*>(panel) + prefetch_bytes;
+      _mm_prefetch(line, _MM_HINT_T1);
+      if constexpr (sizeof(Element) == 4) _mm_prefetch(line + 64, _MM_HINT_T1);
+      MultiplyStep<0>(panel, x + i, x_stride, even);
+      MultiplyStep<1>(panel, x + i + 1, x_stride, odd);
+      panel += kPairElements;
     }
 #pragma GCC unroll 16
     for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 4
-      for (int w = 0; w < kVectors; ++w) sum[j][w] = V::Add(even[j][w], odd[j][w]);
+#pragma GCC unroll 2
+      for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = V::Add(even[j][w], odd[j][w]);
     }
   }
 
-  template <int kOdd, int J, int kVectors>
-  static inline void MultiplyStep(const Element* panels, int panel_elements, const float* x, int x_stride,
-                                  Float (&sum)[J][kVectors]) {
-    Float m[kVectors];
-#pragma GCC unroll 4
-    for (int w = 0; w < kVectors; ++w) {
-      m[w] = V::template LoadStep<kOdd>(panels + w / kPanelVectors * panel_elements +
-                                        w % kPanelVectors * kVectorElements);
-    }
+  template <int kOdd, int J>
+  static inline void MultiplyStep(const Element* pair, const float* x, int x_stride, Float (&sum)[J][kPanelVectors]) {
+    Float m[kPanelVectors];
+#pragma GCC unroll 2
+    for (int w = 0; w < kPanelVectors; ++w) m[w] = V::template LoadStep<kOdd>(pair + w * kVectorElements);
 #pragma GCC unroll 16
     for (int j = 0; j < J; ++j) {
       const Float factor = V::Set(x[j * x_stride]);
-#pragma GCC unroll 4
-      for (int w = 0; w < kVectors; ++w) sum[j][w] = V::Fma(factor, m[w], sum[j][w]);
+#pragma GCC unroll 2
+      for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = V::Fma(factor, m[w], sum[j][w]);
     }
   }
 
   // tile.p = q · k for the 32 tokens of a page.
-  template <int J, int kPanels>
+  template <int J>
   static inline void Scores(const Query& query, const Element* k, ptrdiff_t prefetch_bytes, const Tile& tile) {
-    const int panel_elements = kPanelLanes * query.head_dim;
-    for (int panel = 0; panel < kPageKPanels; panel += kPanels) {
-      Float score[J][kPanels * kPanelVectors];
-      Multiply<J, kPanels>(k + panel * panel_elements, panel_elements, query.head_dim, tile.q, query.head_dim,
-                           prefetch_bytes, score);
+    for (int t = 0; t < kPageTokens; t += kPanelLanes) {
+      Float score[J][kPanelVectors];
+      Multiply<J>(k + t * query.head_dim, query.head_dim, tile.q, query.head_dim, prefetch_bytes, score);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 4
-        for (int w = 0; w < kPanels * kPanelVectors; ++w) {
-          V::Store(tile.p + j * kPageTokens + panel * kPanelLanes + w * kLanes, score[j][w]);
-        }
+#pragma GCC unroll 2
+        for (int w = 0; w < kPanelVectors; ++w) V::Store(tile.p + j * kPageTokens + t + w * kLanes, score[j][w]);
       }
     }
   }
@@ -197,21 +188,21 @@ class Attention {
     }
   }
 
-  // acc = acc * factor + p · v for kPanels * 16 dims.
-  template <int J, int kPanels>
-  static inline void Accumulate(const Query& query, const Element* v, int first_dim, ptrdiff_t prefetch_bytes,
-                                const Tile& tile, const float (&factor)[kTileFloats]) {
-    constexpr int kPanelElements = kPanelLanes * kPageTokens;
-    Float sum[J][kPanels * kPanelVectors];
-    Multiply<J, kPanels>(v + first_dim * kPageTokens, kPanelElements, kPageTokens, tile.p, kPageTokens, prefetch_bytes,
-                         sum);
+  // acc = acc * factor + p · v for the 32 tokens of a page.
+  template <int J>
+  static inline void Accumulate(const Query& query, const Element* v, ptrdiff_t prefetch_bytes, const Tile& tile,
+                                const float (&factor)[kTileFloats]) {
+    for (int dim = 0; dim < query.head_dim; dim += kPanelLanes) {
+      Float sum[J][kPanelVectors];
+      Multiply<J>(v + dim * kPageTokens, kPageTokens, tile.p, kPageTokens, prefetch_bytes, sum);
 #pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
-      const Float factor_j = V::Set(factor[j]);
-#pragma GCC unroll 4
-      for (int w = 0; w < kPanels * kPanelVectors; ++w) {
-        float* acc = tile.acc + j * query.head_dim + first_dim + w * kLanes;
-        V::Store(acc, V::Fma(V::Load(acc), factor_j, sum[j][w]));
+      for (int j = 0; j < J; ++j) {
+        const Float factor_j = V::Set(factor[j]);
+#pragma GCC unroll 2
+        for (int w = 0; w < kPanelVectors; ++w) {
+          float* acc = tile.acc + j * query.head_dim + dim + w * kLanes;
+          V::Store(acc, V::Fma(V::Load(acc), factor_j, sum[j][w]));
+        }
       }
     }
   }
@@ -219,16 +210,10 @@ class Attention {
   // One page against one tile of J row-heads.
   template <int J>
   static void AttendPage(const Query& query, const Element* page_head, ptrdiff_t prefetch_bytes, const Tile& tile) {
-    constexpr int kPanels = J == 1 ? 2 : 1;  // two chains alone would wait for the latency of an FMA
     alignas(64) float factor[kTileFloats];
-    Scores<J, kPanels>(query, page_head, prefetch_bytes, tile);
+    Scores<J>(query, page_head, prefetch_bytes, tile);
     Softmax<J>(query, tile, factor);
-    const Element* v = page_head + PageKElements(query.head_dim);
-    int dim = 0;
-    for (; dim + kPanels * kPanelLanes <= query.head_dim; dim += kPanels * kPanelLanes) {
-      Accumulate<J, kPanels>(query, v, dim, prefetch_bytes, tile, factor);
-    }
-    if (dim < query.head_dim) Accumulate<J, 1>(query, v, dim, prefetch_bytes, tile, factor);
+    Accumulate<J>(query, page_head + PageKElements(query.head_dim), prefetch_bytes, tile, factor);
   }
 
   template <int J = 1>
@@ -320,7 +305,9 @@ class Attention {
       AttendRows(shape, args, query, page, prefetch_bytes, scratch);
     }
     // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
-    for (int i = 0; i < acc_floats; i += kLanes) V::Store(args.out.acc + i, V::Add(V::Load(args.out.acc + i), V::Zero()));
+    for (int i = 0; i < acc_floats; i += kLanes) {
+      V::Store(args.out.acc + i, V::Add(V::Load(args.out.acc + i), V::Zero()));
+    }
   }
 
   static void Fold(const AttentionShape& shape, const Partial& into, const Partial& from, int n) {
@@ -344,8 +331,8 @@ class Attention {
   static void Finish(const AttentionShape& shape, const Partial& from, int rows, std::byte* o,
                      size_t o_row_stride_bytes) {
     for (int i = 0; i < rows * shape.group; ++i) {
-      Element* out = reinterpret_cast<Element*>(o + i / shape.group * o_row_stride_bytes) +
-                     i % shape.group * shape.head_dim;
+      Element* out =
+          reinterpret_cast<Element*>(o + i / shape.group * o_row_stride_bytes) + i % shape.group * shape.head_dim;
       const Float sum = V::Set(from.sum[i] == 0 ? 1.0f : from.sum[i]);  // empty: acc is 0
       for (int d = 0; d < shape.head_dim; d += kLanes) {
         V::StoreRow(out + d, V::Div(V::Load(from.acc + i * shape.head_dim + d), sum));

@@ -58,7 +58,8 @@ struct Avx2Vector {
     return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
   }
 
-  // Lanes of the even (kOdd = 0) or odd step of a pair in a panel (attention_page.h); p points at the pair's first lane.
+  // Lanes of the even (kOdd = 0) or odd step of a pair in a panel (attention_page.h); p points at the pair's first
+  // lane.
   template <int kOdd>
   static Float LoadStep(const float* p) {
     return _mm256_loadu_ps(p + kOdd * 16);

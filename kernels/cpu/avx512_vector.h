@@ -10,8 +10,8 @@
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
-// The vectors that attention_template.h computes with, here AVX-512 (F, BW, VL, DQ). Avx2Vector has the same members and
-// each gives the same bits.
+// The vectors that attention_template.h computes with, here AVX-512 (F, BW, VL, DQ). Avx2Vector has the same members
+// and each gives the same bits.
 struct Avx512Vector {
   using Float = __m512;
   static constexpr int kLanes = 16;
@@ -56,7 +56,8 @@ struct Avx512Vector {
     return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
   }
 
-  // Lanes of the even (kOdd = 0) or odd step of a pair in a panel (attention_page.h); p points at the pair's first lane.
+  // Lanes of the even (kOdd = 0) or odd step of a pair in a panel (attention_page.h); p points at the pair's first
+  // lane.
   template <int kOdd>
   static Float LoadStep(const float* p) {
     return _mm512_loadu_ps(p + kOdd * 16);

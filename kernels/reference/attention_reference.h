@@ -8,16 +8,16 @@ namespace fastdecode {
 // One sequence's attention on plain arrays in double precision: softmax(scale * q Kᵀ) V, written for the eye.
 struct ReferenceAttentionInput {
   int kv_heads = 0;
-  int group = 0;               // query heads per KV head: query head h reads KV head h / group
+  int group = 0;  // query heads per KV head: query head h reads KV head h / group
   int head_dim = 0;
   double scale = 0;
-  double soft_cap = 0;         // cap * tanh(score / cap) if > 0
-  int sliding_window = 0;      // positions that a query sees, its own included; 0 = all
-  int context = 0;             // stored tokens, at positions 0..context-1
-  int rows = 0;                // query tokens, at positions first_row_position + r
+  double soft_cap = 0;     // cap * tanh(score / cap) if > 0
+  int sliding_window = 0;  // positions that a query sees, its own included; 0 = all
+  int context = 0;         // stored tokens, at positions 0..context-1
+  int rows = 0;            // query tokens, at positions first_row_position + r
   int first_row_position = 0;
-  std::vector<double> q;       // [rows][kv_heads * group][head_dim]
-  std::vector<double> k, v;    // [context][kv_heads][head_dim]
+  std::vector<double> q;     // [rows][kv_heads * group][head_dim]
+  std::vector<double> k, v;  // [context][kv_heads][head_dim]
 };
 
 // True if the query at `position` sees the token at `token`.

@@ -102,8 +102,8 @@ using CaseIndex = std::array<int, kAxes>;
 const CaseIndex kAxisSizes = {2, 8, 10, 3, 8, 4, 4, 3};
 
 AttentionCase CaseAt(const CaseIndex& i) {
-  return {kTypeAxis[i[0]], kHeadDimAxis[i[1]], kGroupAxis[i[2]],  kKvHeadAxis[i[3]],
-          kContextAxis[i[4]], kRowAxis[i[5]],  kWindowAxis[i[6]], kSoftCapAxis[i[7]]};
+  return {kTypeAxis[i[0]],    kHeadDimAxis[i[1]], kGroupAxis[i[2]],  kKvHeadAxis[i[3]],
+          kContextAxis[i[4]], kRowAxis[i[5]],     kWindowAxis[i[6]], kSoftCapAxis[i[7]]};
 }
 
 // Cases in which every pair of values of any two axes occurs: greedily the best of some random candidates.
@@ -149,15 +149,17 @@ TEST(AttentionTest, PairwiseMatrixIsNearTheReference) {
   for (const CaseIndex& index : PairwiseCases()) ASSERT_NO_FATAL_FAILURE(CheckCase(CaseAt(index), seed++));
 }
 
-// Every combination; the KV heads in turn, they are independent of the rest. Run as ctest's attention_test_full.
+// Every combination; KV heads and soft cap in turn, they are independent of the rest. Run as ctest's
+// attention_test_full.
 TEST(AttentionTest, DISABLED_FullMatrixIsNearTheReference) {
+  constexpr int kKvHeads = 3, kSoftCap = 7;
   uint64_t seed = 100000;
-  CaseIndex index = {};
-  for (;;) {
-    index[3] = seed % kAxisSizes[3];
+  for (CaseIndex index = {};;) {
+    index[kKvHeads] = seed % kAxisSizes[kKvHeads];
+    index[kSoftCap] = seed / 3 % kAxisSizes[kSoftCap];
     ASSERT_NO_FATAL_FAILURE(CheckCase(CaseAt(index), seed++));
-    int axis = kAxes - 1;
-    while (axis >= 0 && (axis == 3 || ++index[axis] == kAxisSizes[axis])) index[axis--] = 0;
+    int axis = kSoftCap - 1;
+    while (axis >= 0 && (axis == kKvHeads || ++index[axis] == kAxisSizes[axis])) index[axis--] = 0;
     if (axis < 0) return;
   }
 }
@@ -221,6 +223,28 @@ TEST(AttentionTest, HiddenTokensLeaveNoTrace) {
   }
 }
 
+// A sum that underflows to -0 in its second page meets a third page only with a neighbour.
+TEST(AttentionTest, AnUnderflowDoesNotShowTheNeighbours) {
+  AttentionCase c = {ElementType::kF32, 16, 1, 1, 65, 2, 0, 0};
+  c.scale = 1;
+  PagedSequence sequence(c, 17);
+  std::fill(sequence.in.q.begin(), sequence.in.q.end(), 1.0 / 16);
+  for (int t = 0; t < c.context; ++t) {
+    for (int d = 0; d < c.head_dim; ++d) {
+      sequence.in.k[t * c.head_dim + d] = t < 32 ? 0 : 69;  // p of page 0 becomes e^-69, about 2^-99.5
+      sequence.in.v[t * c.head_dim + d] = t < 32 ? -0x1p-60 : 0;
+    }
+  }
+  sequence.Encode();
+  for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+    sequence.ClearPages(1);
+    sequence.Append(kernels, 0, c.context);
+    const AttentionResult together = sequence.Attend(kernels, 0, 0, 2, 65);
+    const AttentionResult alone = sequence.Attend(kernels, 0, 0, 1, 64);
+    EXPECT_EQ(0, std::memcmp(together.acc.data(), alone.acc.data(), c.head_dim * sizeof(float))) << kernels.name;
+  }
+}
+
 TEST(AttentionTest, PageOrderChangesNoBit) {
   for (ElementType type : kTypes) {
     const AttentionCase c = {type, 96, 5, 2, 900, 3, 0, 0};
@@ -277,7 +301,8 @@ TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
           sequence.Append(kernels, 0, c.context);
           const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, c.context);
           for (int d = 0; d < c.head_dim; ++d) {
-            ASSERT_EQ(OutputAt(result, type, d), sequence.in.v[chosen * c.head_dim + d]) << kernels.name << " " << chosen;
+            ASSERT_EQ(OutputAt(result, type, d), sequence.in.v[chosen * c.head_dim + d])
+                << kernels.name << " " << chosen;
           }
         }
       }

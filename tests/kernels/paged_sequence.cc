@@ -143,7 +143,8 @@ AttentionResult PagedSequence::Attend(const AttentionKernels& kernels, int kv_he
 }
 
 // With u = 2^-24, S = the largest sum of |q_d k_d| * scale over the visible tokens, and A = the attention over |v|:
-// * A score is a chain of head_dim / 2 FMAs, one sum, and a q that was rounded twice: off by (head_dim / 2 + 4) u S. Its
+// * A score is a chain of head_dim / 2 FMAs, one sum, and a q that was rounded twice: off by (head_dim / 2 + 4) u S.
+// Its
 //   difference from the max adds 2 u S (|score| <= S). A soft cap has slope <= 1 and adds (3 u + Exp2's half) * cap.
 // * Exp2 is off by 1.8e-7, relatively; each of the rescalings by the pages and blocks before it once more, and u S.
 // * acc and sum are chains: 16 + 1 per page, one FMA per page and two roundings per block, relative to A.
@@ -168,8 +169,7 @@ std::vector<double> PagedSequence::ErrorBound() const {
         }
         magnitude_max = std::max(magnitude_max, sum * in.scale);
       }
-      const double score_error =
-          (in.head_dim / 2 + 6) * u * magnitude_max + in.soft_cap * (3 * u + exp2_error / 2);
+      const double score_error = (in.head_dim / 2 + 6) * u * magnitude_max + in.soft_cap * (3 * u + exp2_error / 2);
       const double p_error = score_error + exp2_error + steps * (exp2_error + u * magnitude_max + 2 * u);
       for (int d = 0; d < in.head_dim; ++d) {
         double& b = bound[(size_t(r) * heads + h) * in.head_dim + d];

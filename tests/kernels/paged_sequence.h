@@ -20,8 +20,8 @@ std::string Describe(const AttentionCase& c);
 
 // The outcome of attending to one KV head: partials of all blocks folded in ascending order, and the finished rows.
 struct AttentionResult {
-  std::vector<float> max, sum, acc;  // [rows * group], acc with [head_dim]
-  std::vector<std::byte> o;          // [rows][group][head_dim] of the type
+  std::vector<float> max, sum, acc;                     // [rows * group], acc with [head_dim]
+  std::vector<std::byte> o;                             // [rows][group][head_dim] of the type
   bool operator==(const AttentionResult& other) const;  // bit for bit
 };
 
@@ -45,7 +45,7 @@ class PagedSequence {
 
   AttentionShape shape;
   ReferenceAttentionInput in;
-  std::vector<std::byte> pages;       // page after page, with a gap between them
+  std::vector<std::byte> pages;  // page after page, with a gap between them
   size_t page_stride_bytes = 0;
   std::vector<uint32_t> page_ids;
 
