@@ -126,8 +126,14 @@ MemoryLimit MemoryLimit::Read(const std::string& root) {
 }
 
 NodeMemory NodeMemory::Read(int node_os_index, const std::string& root) {
-  const std::vector<std::string> meminfo =
-      ReadLines(absl::StrCat(root, "/sys/devices/system/node/node", node_os_index, "/meminfo"));
+  const std::string nodes = root + "/sys/devices/system/node/";
+  // The only node is the machine, whose numbers are the better ones: some guests' memory joins its node as it is
+  // needed.
+  if (ReadNumber(nodes + "has_memory") == static_cast<uint64_t>(node_os_index)) {
+    const std::vector<std::string> meminfo = ReadLines(root + "/proc/meminfo");
+    return {FindNumber(meminfo, "MemTotal").value_or(0) * 1024, FindNumber(meminfo, "MemAvailable").value_or(0) * 1024};
+  }
+  const std::vector<std::string> meminfo = ReadLines(absl::StrCat(nodes, "node", node_os_index, "/meminfo"));
   const auto bytes = [&](const char* key) { return FindNumber(meminfo, key).value_or(0) * 1024; };
   return {bytes("MemTotal"), bytes("MemFree") + bytes("Active(file)") + bytes("Inactive(file)")};
 }

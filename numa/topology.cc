@@ -138,7 +138,10 @@ absl::StatusOr<Topology> Topology::Discover() {
   const MemoryLimit limit = MemoryLimit::Read();
   for (NumaNode& node : topology.nodes) {
     const NodeMemory memory = NodeMemory::Read(node.os_index);
-    if (memory.total_bytes != 0) node.free_bytes = memory.free_bytes;
+    if (memory.total_bytes != 0) {
+      node.memory_bytes = memory.total_bytes;
+      node.free_bytes = memory.free_bytes;
+    }
     node.free_bytes = std::min(node.free_bytes, limit.available_bytes);
   }
   topology.memory_limit_bytes = limit.limit_bytes;

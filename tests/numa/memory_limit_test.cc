@@ -77,6 +77,7 @@ TEST_F(MemoryLimitTest, UsageAboveTheLimitLeavesNothing) {
 }
 
 TEST_F(MemoryLimitTest, NodeMemoryCountsFileCacheAsFree) {
+  Write("/sys/devices/system/node/has_memory", "0-1\n");
   Write("/sys/devices/system/node/node1/meminfo",
         "Node 1 MemTotal:       8192 kB\nNode 1 MemFree:        1024 kB\n"
         "Node 1 Active(file):    512 kB\nNode 1 Inactive(file):  256 kB\n");
@@ -84,6 +85,14 @@ TEST_F(MemoryLimitTest, NodeMemoryCountsFileCacheAsFree) {
   EXPECT_EQ(node.total_bytes, 8 * kMiB);
   EXPECT_EQ(node.free_bytes, 1792u * 1024);
   EXPECT_EQ(NodeMemory::Read(2, root_).total_bytes, 0u);
+}
+
+TEST_F(MemoryLimitTest, TheOnlyNodeIsTheMachine) {
+  Write("/sys/devices/system/node/has_memory", "0\n");
+  Write("/sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 8192 kB\nNode 0 MemFree: 1024 kB\n");
+  const NodeMemory node = NodeMemory::Read(0, root_);
+  EXPECT_EQ(node.total_bytes, 1024 * kMiB);
+  EXPECT_EQ(node.free_bytes, 512 * kMiB);
 }
 
 TEST(MemoryLimitHereTest, IsWithinThisMachine) {
