@@ -313,10 +313,9 @@ bool SafetensorsFile::Contains(const TensorView& tensor) const {
 void SafetensorsFile::DropPages(const TensorView& tensor) const {
   FD_CHECK(Contains(tensor), "a tensor's pages are dropped by its own file");
   // Whole pages around the tensor: a neighbour's share of the outer two just comes back from the page cache.
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data) / page * page;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(tensor.data) + tensor.bytes;
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const uintptr_t page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const size_t before = reinterpret_cast<uintptr_t>(tensor.data) % page_bytes;
+  if (tensor.bytes > 0) madvise(const_cast<std::byte*>(tensor.data) - before, before + tensor.bytes, MADV_DONTNEED);
 }
 
 }  // namespace fastdecode

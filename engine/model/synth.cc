@@ -239,7 +239,7 @@ class SynthWriter {
     NewFile file(path);
     file.Write(HeaderText(shard));
     for (const ExpectedTensor& tensor : shard) {
-      const absl::Status status = WriteTensor(tensor, &file);
+      absl::Status status = WriteTensor(tensor, &file);
       if (!status.ok()) return status;
     }
     return file.Close();
