@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/model/tokenizer_spec.h"
+#include "engine/model/tokenizer_files.h"
 
 namespace fastdecode {
 

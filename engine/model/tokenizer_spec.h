@@ -10,14 +10,6 @@
 
 namespace fastdecode {
 
-// The files that describe a tokenizer, as they are on disk.
-struct TokenizerFiles {
-  std::string dir;  // only for messages
-  std::string tokenizer_json;
-  std::optional<std::string> tokenizer_config_json;    // bos_token, eos_token
-  std::optional<std::string> special_tokens_map_json;  // the same, where the config has none
-};
-
 // A token that is found in the text before the model's merges see it.
 struct AddedToken {
   int32_t id = 0;
@@ -71,16 +63,14 @@ struct TokenizerSpec {
   PreTokenizerSpec pre_tokenizer;
   std::vector<int32_t> prefix_ids;  // around an encoded text, if asked for special tokens
   std::vector<int32_t> suffix_ids;
-  std::optional<int32_t> bos_id;
+  std::optional<int32_t> bos_id;  // of tokenizer_config.json or special_tokens_map.json
   std::optional<int32_t> eos_id;
 };
 
-// Errors: NotFound without a tokenizer.json; what absl::ErrnoToStatus makes of unreadable files.
-absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& model_dir);
-
-// Errors name file, field and value. Unimplemented: a well-formed tokenizer that is not byte-level BPE, or uses a step
-// that is not built (its model can still run on token ids). InvalidArgument: a broken file.
-absl::StatusOr<TokenizerSpec> ParseTokenizerSpec(const TokenizerFiles& files);
+// Reads the text of a tokenizer.json; `file` is only named in errors, with field and value. bos_id and eos_id stay
+// empty. Errors: Unimplemented for a well-formed tokenizer that is not byte-level BPE, or uses a step that is not built
+// (its model can still run on token ids); InvalidArgument for a broken file.
+absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const std::string& text, const std::string& file);
 
 }  // namespace fastdecode
 

@@ -90,7 +90,8 @@ SCRIPT_RANGES = {
     "superscripts": (0x2070, 0x209C), "currency": (0x20A0, 0x20C0), "letterlike": (0x2100, 0x214F),
     "number_forms": (0x2150, 0x218B), "arrows_math": (0x2190, 0x22FF), "enclosed": (0x2460, 0x24FF),
     "box_dingbats": (0x2500, 0x27BF), "braille": (0x2800, 0x28FF), "glagolitic": (0x2C00, 0x2C5F),
-    "coptic": (0x2C80, 0x2CFF), "tifinagh": (0x2D30, 0x2D7F), "radicals": (0x2E80, 0x2FD5), "cjk_symbols": (0x3001, 0x303F),
+    "coptic": (0x2C80, 0x2CFF), "tifinagh": (0x2D30, 0x2D7F), "radicals": (0x2E80, 0x2FD5),
+    "cjk_symbols": (0x3001, 0x303F),
     "hiragana": (0x3041, 0x309F), "katakana": (0x30A0, 0x30FF), "bopomofo": (0x3105, 0x312F), "cjk": (0x4E00, 0x9FFC),
     "yi": (0xA000, 0xA4C6), "vai": (0xA500, 0xA62B), "hangul": (0xAC00, 0xD7A3), "compat": (0xF900, 0xFAD9),
     "presentation": (0xFB00, 0xFDFF), "halfwidth": (0xFF01, 0xFFEE), "linear_b": (0x10000, 0x100FA),
@@ -119,44 +120,71 @@ def script_texts(rng):
 
 def special_texts():
     """Texts that hit one rule each."""
-    spaces = [" ", "  ", "   ", "    x", "x    ", " x ", "a  b   c    d", "\t", "\t\tx", " \t \t x", "\n", "\n\n", "x\n\n\ny",
+    spaces = [" ", "  ", "   ", "    x", "x    ", " x ", "a  b   c    d", "\t", "\t\tx", " \t \t x", "\n", "\n\n",
+              "x\n\n\ny",
               " \n \n x", "a\r\nb\r\n\r\nc", "\r", "\r\r\nx", "x \r\n", "   \n   ", "a\u00a0b\u00a0\u00a0c", "\u00a0 x",
-              "\u3000\u3000文", "\u2003em\u2009thin\u200ahair", "\u1680x\u2028y\u2029z", "\x0b\x0cx", "\x85next", "\x1c\x1d\x1e\x1fx",
-              "\u180ex \u180e y", "\u200bzero\u200bwidth", "\ufeffbom", "x\u2060y", " " * 70 + "deep", "\n" * 40, "\t" * 33 + "z",
+              "\u3000\u3000文", "\u2003em\u2009thin\u200ahair", "\u1680x\u2028y\u2029z", "\x0b\x0cx", "\x85next",
+              "\x1c\x1d\x1e\x1fx",
+              "\u180ex \u180e y", "\u200bzero\u200bwidth", "\ufeffbom", "x\u2060y", " " * 70 + "deep", "\n" * 40,
+              "\t" * 33 + "z",
               " \u00a0 \u00a0x", "end  ", "end \n", "  \r\n\t  x"]
-    words = ["", "a", "A", "é", "x y", "don't", "DON'T", "I'll we'LL they'Re you'vE he'D I'M it'S", "'s", "''s", "'ll'll", "'",
-             "can't've", "o'clock 's 't 're 've 'm 'll 'd", "rock'n'roll", "it’s they’ll", "'ſ x'ſ", "l'été d'où", "_under_score_",
-             "snake_case camelCase PascalCase SCREAMING_CASE kebab-case", "e.g. i.e. etc...", "hello world", " Hello World",
-             "international understanding", "harbourharbour", "hyphen-ated—dash–en", "(nested [brackets {here}])", "\"quoted\" «ici» „hier“",
-             "https://example.org/path?x=1&y=%20#frag", "user@example.org", "a+b=c; a!=b && c||d", "#!/bin/sh\nset -e\n", "$HOME/.bashrc",
+    words = ["", "a", "A", "é", "x y", "don't", "DON'T", "I'll we'LL they'Re you'vE he'D I'M it'S", "'s", "''s",
+             "'ll'll", "'",
+             "can't've", "o'clock 's 't 're 've 'm 'll 'd", "rock'n'roll", "it’s they’ll", "'ſ x'ſ", "l'été d'où",
+             "_under_score_",
+             "snake_case camelCase PascalCase SCREAMING_CASE kebab-case", "e.g. i.e. etc...", "hello world",
+             " Hello World",
+             "international understanding", "harbourharbour", "hyphen-ated—dash–en", "(nested [brackets {here}])",
+             "\"quoted\" «ici» „hier“",
+             "https://example.org/path?x=1&y=%20#frag", "user@example.org", "a+b=c; a!=b && c||d",
+             "#!/bin/sh\nset -e\n", "$HOME/.bashrc",
              "<html>&amp;</html>", "\\n is not \n", "a\\\\b", "...", "!!!???", "?!?!?!a", " ...!", "%%%s%d"]
-    digits = ["0", "12", "123", "1234", "12345678901234567890", "1,234,567.89", "3.14159e-10", "0x1F 0b101 0o17", "007", "1st 2nd 3rd",
-              "2024-02-29T23:59:59Z", "+49 (0)30 123456", "x1y22z333", "१२३४५६७", "٠١٢٣٤٥٦٧٨٩", "１２３４５", "²³¹ ½ ¾ ⅷ Ⅻ", "①②③ ⓐⓑ",
+    digits = ["0", "12", "123", "1234", "12345678901234567890", "1,234,567.89", "3.14159e-10", "0x1F 0b101 0o17", "007",
+              "1st 2nd 3rd",
+              "2024-02-29T23:59:59Z", "+49 (0)30 123456", "x1y22z333", "१२३४५६७", "٠١٢٣٤٥٦٧٨٩", "１２３４５", "²³¹ ½ ¾ ⅷ Ⅻ",
+              "①②③ ⓐⓑ",
               "一二三四", "𝟏𝟐𝟑𝟒𝟓", "1 2 3", " 1 22 333 4444", "१ 12 ٣"]
-    emoji = ["😀", "😀😃😄", "👍🏽 👍🏿", "👨‍👩‍👧‍👦 family", "🏳️‍🌈🏴‍☠️", "🇩🇪🇫🇷🇯🇵 flags", "🇩 🇪", "❤️ ❤ ☀️ ☀︎", "1️⃣2️⃣#️⃣", "👩🏾‍💻 codes", "🧑‍🤝‍🧑", "🏴󠁧󠁢󠁥󠁮󠁧󠁿",
+    emoji = ["😀", "😀😃😄", "👍🏽 👍🏿", "👨‍👩‍👧‍👦 family", "🏳️‍🌈🏴‍☠️", "🇩🇪🇫🇷🇯🇵 flags", "🇩 🇪", "❤️ ❤ ☀️ ☀︎", "1️⃣2️⃣#️⃣",
+             "👩🏾‍💻 codes", "🧑‍🤝‍🧑", "🏴󠁧󠁢󠁥󠁮󠁧󠁿",
              "a😀b😀c", "text 🙂 text", "🤷🏻‍♀️¯\\_(ツ)_/¯", "😀" * 30, "\u200d", "\ufe0f", "☺☻♥♦", "🫠🫡🧌"]
-    marks = ["e\u0301", "é e\u0301 E\u0301", "a\u0327\u0301 a\u0301\u0327", "n\u0303o", "o\u0302\u0323 o\u0323\u0302 \u1ed9", "\u0301", " \u0301", "\u0301\u0302\u0303x",
-             "Z\u0351\u036b\u0343a\u0328\u0334l\u0360\u0301g\u035co", "\u212b \u00c5 A\u030a", "\u2126 \u03a9", "\u1100\u1161\u11a8 \uac01", "\u1112\u1161\u11ab\u1100\u1173\u11af",
-             "\u0915\u093c \u0958", "\u0928\u093c", "\u05e9\u05c1\u05b8", "\u064a\u0654 \u0626", "\u0e40\u0e19\u0e37\u0e49\u0e2d", "\ufb01 \ufb03 ﬁn", "\u1e9b\u0323", "\uf900 豈",
-             "\u0344 \u0340", "\u0f73\u0f75", "caf\u0065\u0301s", "\u2adc", "\u0cca \u0cc6\u0cc2", "İi̇ıI", "ǆ ǅ ǄŁ", "ß ẞ SS"]
-    controls = ["\0", "a\0b", "\0\0\0", "\x01\x02\x03", "\x7f", "bell\x07", "\x1b[31mred\x1b[0m", "a\x08b", "\u0080\u0081", "\u00ad soft\u00adhyphen", "\u202ertl\u202c",
-                "\u2066x\u2069", "\ufffd", "\ufffd\ufffd x", "\ufffe\uffff", "\U0001fffe", "\U000e0001", "\ue000 private", "\U0010ffff"]
-    longs = ["a" * 1000, "ab" * 500, "abcdefghij" * 60, "the" * 200, "ⴰ" * 150, "文" * 200, "x " * 250, "Donaudampfschifffahrtsgesellschaftskapitän" * 5,
-             "lopado" * 40, "=" * 300, "-" * 77 + "\n" + "-" * 77, "1" * 500, "é" * 100, "e\u0301" * 100, "Ab1" * 100, "\"" * 65]
-    tokens = ["<|endoftext|>", "a<|endoftext|>b", " <|endoftext|> ", "<|endoftext|><|endoftext|>", "<|endoftext|", "<|endoftext|>|>", "<|begin_of_text|>hello",
-              "<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>", "<|im_start|>system\nYou are kind.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n",
-              "<|im_start|> <|im_end|>", "<tool_call>\n{\"a\": 1}\n</tool_call>", "<|reserved_special_token_1|><|reserved_special_token_11|>", "<<|eot_id|>>",
-              "<|EOT_ID|>", "e\u0301<|im_end|>e\u0301", "don't<|eot_id|>'t", "  <|eot_id|>  x", "<|eot_id|>\n\n", "1<|im_end|>2", "<｜end▁of▁sentence｜>x<｜User｜>", "<|im_end|>\u0301",
+    marks = ["e\u0301", "é e\u0301 E\u0301", "a\u0327\u0301 a\u0301\u0327", "n\u0303o",
+             "o\u0302\u0323 o\u0323\u0302 \u1ed9", "\u0301", " \u0301", "\u0301\u0302\u0303x",
+             "Z\u0351\u036b\u0343a\u0328\u0334l\u0360\u0301g\u035co", "\u212b \u00c5 A\u030a", "\u2126 \u03a9",
+             "\u1100\u1161\u11a8 \uac01", "\u1112\u1161\u11ab\u1100\u1173\u11af",
+             "\u0915\u093c \u0958", "\u0928\u093c", "\u05e9\u05c1\u05b8", "\u064a\u0654 \u0626",
+             "\u0e40\u0e19\u0e37\u0e49\u0e2d", "\ufb01 \ufb03 ﬁn", "\u1e9b\u0323", "\uf900 豈",
+             "\u0344 \u0340", "\u0f73\u0f75", "caf\u0065\u0301s", "\u2adc", "\u0cca \u0cc6\u0cc2", "İi̇ıI", "ǆ ǅ ǄŁ",
+             "ß ẞ SS"]
+    controls = ["\0", "a\0b", "\0\0\0", "\x01\x02\x03", "\x7f", "bell\x07", "\x1b[31mred\x1b[0m", "a\x08b",
+                "\u0080\u0081", "\u00ad soft\u00adhyphen", "\u202ertl\u202c",
+                "\u2066x\u2069", "\ufffd", "\ufffd\ufffd x", "\ufffe\uffff", "\U0001fffe", "\U000e0001",
+                "\ue000 private", "\U0010ffff"]
+    longs = ["a" * 1000, "ab" * 500, "abcdefghij" * 60, "the" * 200, "ⴰ" * 150, "文" * 200, "x " * 250,
+             "Donaudampfschifffahrtsgesellschaftskapitän" * 5,
+             "lopado" * 40, "=" * 300, "-" * 77 + "\n" + "-" * 77, "1" * 500, "é" * 100, "e\u0301" * 100, "Ab1" * 100,
+             "\"" * 65]
+    tokens = ["<|endoftext|>", "a<|endoftext|>b", " <|endoftext|> ", "<|endoftext|><|endoftext|>", "<|endoftext|",
+              "<|endoftext|>|>", "<|begin_of_text|>hello",
+              "<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>",
+              "<|im_start|>system\nYou are kind.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n",
+              "<|im_start|> <|im_end|>", "<tool_call>\n{\"a\": 1}\n</tool_call>",
+              "<|reserved_special_token_1|><|reserved_special_token_11|>", "<<|eot_id|>>",
+              "<|EOT_ID|>", "e\u0301<|im_end|>e\u0301", "don't<|eot_id|>'t", "  <|eot_id|>  x", "<|eot_id|>\n\n",
+              "1<|im_end|>2", "<｜end▁of▁sentence｜>x<｜User｜>", "<|im_end|>\u0301",
               "<s>x</s>", "[INST] hi [/INST]"]
     return spaces + words + digits + emoji + marks + controls + longs + tokens
 
 
 def invalid_bytes():
     euro, smile, e_acute = "€".encode(), "😀".encode(), "é".encode()
-    return [b"\x80", b"\xff", b"\xfe\xff", b"abc\xffdef", euro[:1], euro[:2], smile[:1], smile[:2], smile[:3], b"x" + smile[:3] + b"y",
-            smile[:3] + smile, e_acute[:1] + b" ", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\x80", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80",
-            b"\xf0\x80\x80\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xf8\x88\x80\x80\x80", b"\xe2\x28\xa1", b"\xe2\x82\x28", b"\xf0\x28\x8c\xbc",
-            b"\xf0\x90\x28\xbc", b"\xf0\x9f\x98" + b"<|endoftext|>", b"caf\xe9 au lait", b"\x93smart\x94", b"\xe4\xb8\xad\xe6\x96", b"\xbf" * 10, bytes(range(128, 256)),
+    return [b"\x80", b"\xff", b"\xfe\xff", b"abc\xffdef", euro[:1], euro[:2], smile[:1], smile[:2], smile[:3],
+            b"x" + smile[:3] + b"y",
+            smile[:3] + smile, e_acute[:1] + b" ", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\x80", b"\xe0\x9f\xbf",
+            b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80",
+            b"\xf0\x80\x80\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xf8\x88\x80\x80\x80",
+            b"\xe2\x28\xa1", b"\xe2\x82\x28", b"\xf0\x28\x8c\xbc",
+            b"\xf0\x90\x28\xbc", b"\xf0\x9f\x98" + b"<|endoftext|>", b"caf\xe9 au lait", b"\x93smart\x94",
+            b"\xe4\xb8\xad\xe6\x96", b"\xbf" * 10, bytes(range(128, 256)),
             b"ok \xe2\x82\xac \xe2\x82", b"\xc3\xa9\xc3", b"\xff<|im_end|>\xff", b"\n\xff\n"]
 
 
@@ -198,7 +226,8 @@ def sequence(*steps):
 
 
 def added(token_id, content, special=False, **flags):
-    return {"id": token_id, "content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+    return {"id": token_id, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False,
             "special": special, **flags}
 
 
@@ -217,7 +246,8 @@ def make_gpt2():
 
 
 def make_llama3():
-    steps = [pre_tokenizers.Split(Regex(LLAMA3), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    steps = [pre_tokenizers.Split(Regex(LLAMA3), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False,
+                                                                                       use_regex=False)]
     spec = train(pre_tokenizers.Sequence(steps), 900)
     vocab = spec["model"]["vocab"]
     for word in ["Ġinternational", "understanding", "Ġunderstanding", "harbourharbour", "1234567", "ĠGROUP"]:
@@ -232,7 +262,8 @@ def make_llama3():
 
 
 def make_qwen2():
-    steps = [pre_tokenizers.Split(Regex(QWEN2), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    steps = [pre_tokenizers.Split(Regex(QWEN2), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False,
+                                                                                      use_regex=False)]
     spec = train(pre_tokenizers.Sequence(steps), 1100, normalizer=normalizers.NFC())
     size = len(spec["model"]["vocab"])
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"]
@@ -243,7 +274,8 @@ def make_qwen2():
 
 def make_deepseek():
     steps = [pre_tokenizers.Split(Regex(p), "isolated") for p in DEEPSEEK]
-    spec = train(pre_tokenizers.Sequence(steps + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]), 800)
+    spec = train(pre_tokenizers.Sequence(steps + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]),
+                 800)
     size = len(spec["model"]["vocab"])
     names = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<s>", "</s>"]
     spec["added_tokens"] = [added(size + i, name, special=i < 2, normalized=i > 2) for i, name in enumerate(names)]
@@ -274,7 +306,8 @@ def golden(spec, texts, rng, random_decodes):
     special = [t["id"] for t in spec["added_tokens"]] or [0]
     decodes = []
     for _ in range(random_decodes):
-        ids = [rng.choice(special) if rng.random() < 0.1 else rng.randrange(size + 3) for _ in range(rng.randint(1, 30))]
+        ids = [rng.choice(special) if rng.random() < 0.1 else rng.randrange(size + 3) for _ in range(rng.randint(1,
+                                                                                                                 30))]
         decodes.append({"ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False),
                         "skipped": tokenizer.decode(ids, skip_special_tokens=True)})
     return {"vocab_size": size, "encodings": encodings, "decodes": decodes}
@@ -292,20 +325,31 @@ def merge_patch(target, patch):
     return result
 
 
-VARIANT_TEXTS = ["the harbour, and the storm", "a1b22c333, 4444--5--", "--", "x--y----z", "--lead trail--", "12", "12,34.56", ",,..", "  two  spaces ",
-                 "the the the", "", " ", "don't we'll", "It's 2024; HE'LL go", "小船在2024年回到了港口", "カタカナとひらがな", "tab\tand\nnew\r\nline", "été e\u0301te\u0301",
-                 "xxabcxxABCxx", "a_b c-d", "under_score's ‿tie", "١٢٣ abc", "aaaa bbbb", "π≈3.14 ½", "\u200dx\u200d", "ſtop 'ſ K"]
-PATTERN_TEXTS = VARIANT_TEXTS + ["".join(chr(c) for c in range(0x20, 0x7F)), "-".join(chr(c) for c in range(0x80, 0x100))]
-ADDED_TEXTS = ["a <mask> b", "a<mask>b", "   <mask>   ", "x \t\n<mask>\u00a0y", "<mask><mask>", "<mask> <mask>", "a <pad> b", "a<pad>   b", "<pad>  <mask>  c", "<both>", "  <both>  <both>  x",
-               "a word here", "awordhere", "word", "sword words word", "word.", "wordword", "word word", "_word", "é word é", "éword", "word\u0301", "1word", "word1", "word\u200d", "\u200dword", "word—word", "ⓐword ⅷword",
-               "café", "cafe\u0301", "cafe\u0301s café", "naïve nai\u0308ve", "two words", "two  words two words", "<a>", "<a><b>", "<a><b", "<a><a><b><c>", "x<a>y<b>z", "é", "日本 日本語", "Ġ Ġx",
+VARIANT_TEXTS = ["the harbour, and the storm", "a1b22c333, 4444--5--", "--", "x--y----z", "--lead trail--", "12",
+                 "12,34.56", ",,..", "  two  spaces ",
+                 "the the the", "", " ", "don't we'll", "It's 2024; HE'LL go", "小船在2024年回到了港口", "カタカナとひらがな",
+                 "tab\tand\nnew\r\nline", "été e\u0301te\u0301",
+                 "xxabcxxABCxx", "a_b c-d", "under_score's ‿tie", "١٢٣ abc", "aaaa bbbb", "π≈3.14 ½", "\u200dx\u200d",
+                 "ſtop 'ſ K"]
+PATTERN_TEXTS = VARIANT_TEXTS + ["".join(chr(c) for c in range(0x20, 0x7F)),
+                                 "-".join(chr(c) for c in range(0x80, 0x100))]
+ADDED_TEXTS = ["a <mask> b", "a<mask>b", "   <mask>   ", "x \t\n<mask>\u00a0y", "<mask><mask>", "<mask> <mask>",
+               "a <pad> b", "a<pad>   b", "<pad>  <mask>  c", "<both>", "  <both>  <both>  x",
+               "a word here", "awordhere", "word", "sword words word", "word.", "wordword", "word word", "_word",
+               "é word é", "éword", "word\u0301", "1word", "word1", "word\u200d", "\u200dword", "word—word",
+               "ⓐword ⅷword",
+               "café", "cafe\u0301", "cafe\u0301s café", "naïve nai\u0308ve", "two words", "two  words two words",
+               "<a>", "<a><b>", "<a><b", "<a><a><b><c>", "x<a>y<b>z", "é", "日本 日本語", "Ġ Ġx",
                "<pad> tail", "<pad>  tail  <both>", "", " ", "<nomatch>"]
 
 
 def added_variant(vocab, nfc):
-    contents = [("<mask>", dict(lstrip=True, special=True)), ("<pad>", dict(rstrip=True, special=True)), ("<both>", dict(lstrip=True, rstrip=True)),
-                ("word", dict(single_word=True)), ("café", dict(normalized=True)), ("nai\u0308ve", dict(normalized=True)), ("two words", dict(normalized=True)),
-                ("<a>", {}), ("<a><b>", dict(special=True)), ("<b>", {}), ("é", dict(normalized=not nfc)), ("日本", {}), ("日本語", dict(special=True)), ("Ġ", {}), (" tail", {})]
+    contents = [("<mask>", dict(lstrip=True, special=True)), ("<pad>", dict(rstrip=True, special=True)),
+                ("<both>", dict(lstrip=True, rstrip=True)),
+                ("word", dict(single_word=True)), ("café", dict(normalized=True)),
+                ("nai\u0308ve", dict(normalized=True)), ("two words", dict(normalized=True)),
+                ("<a>", {}), ("<a><b>", dict(special=True)), ("<b>", {}), ("é", dict(normalized=not nfc)), ("日本", {}),
+                ("日本語", dict(special=True)), ("Ġ", {}), (" tail", {})]
     tokens = []
     for content, flags in contents:
         following = max([len(vocab)] + [token["id"] + 1 for token in tokens])  # as `tokenizers` numbers them
@@ -339,7 +383,8 @@ def make_variants(base, rng):
 
     def add(name, patch, texts=VARIANT_TEXTS):
         entries = [{"text": text} for text in texts]
-        variants.append({"name": name, "patch": patch, "texts": texts, **golden(merge_patch(base, patch), entries, rng, 3)})
+        variants.append({"name": name, "patch": patch, "texts": texts, **golden(merge_patch(base, patch), entries, rng,
+                                                                                3)})
 
     behaviors = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
     for behavior in behaviors:
@@ -348,16 +393,20 @@ def make_variants(base, rng):
             add("regex_" + name, {"pre_tokenizer": sequence(split(r"\d+|[,.]", behavior, invert), byte_level())})
             add("string_" + name, {"pre_tokenizer": sequence(split("--", behavior, invert, "String"), byte_level())})
         add("empty_match_" + behavior, {"pre_tokenizer": sequence(split("a*", behavior), byte_level())})
-    for pattern in [r"\w", r"\w+", r"\W", r"[\w]", r"[\w']+|\s", r"[^\w\s]", r"\p{Han}+", r"\p{Katakana}|\p{^L}", r"\P{L}+", r"(?i)abc", r"(?i:'s|'t)", r"^\S+", r"\S+$", r"\u00e9|\x{65}", r"\D{2}",
+    for pattern in [r"\w", r"\w+", r"\W", r"[\w]", r"[\w']+|\s", r"[^\w\s]", r"\p{Han}+", r"\p{Katakana}|\p{^L}",
+                    r"\P{L}+", r"(?i)abc", r"(?i:'s|'t)", r"^\S+", r"\S+$", r"\u00e9|\x{65}", r"\D{2}",
                     r"(?<=t)h|a(?!b)", r"b++|x{2,}?", r"\x20", r".", r"[\s\S]", r"\v|\t|\f", O200K, LLAMA3, QWEN2]:
         add("pattern " + pattern, {"pre_tokenizer": sequence(split(pattern), byte_level())}, PATTERN_TEXTS)
     for individual in (False, True):
-        add(f"digits_{individual}", {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": individual}, byte_level(regex=True))})
+        add(f"digits_{individual}", {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": individual},
+                                                               byte_level(regex=True))})
     for prefix in (False, True):
         for regex in (False, True):
             add(f"byte_level_{prefix}_{regex}", {"pre_tokenizer": byte_level(prefix, regex)})
     add("prefix_after_split", {"pre_tokenizer": sequence(split(r"\d"), byte_level(True, True))})
-    add("nested", {"pre_tokenizer": sequence(sequence(split(",", "Removed")), sequence(sequence(), split("h", "MergedWithNext"), byte_level(regex=True))),
+    add("nested", {"pre_tokenizer": sequence(sequence(split(",", "Removed")),
+                                             sequence(sequence(), split("h", "MergedWithNext"),
+                                                      byte_level(regex=True))),
                    "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}})
     add("nfc", {"normalizer": {"type": "NFC"}})
     add("ignore_merges", {"model": {"ignore_merges": True}, "pre_tokenizer": byte_level(regex=True)})
@@ -385,7 +434,8 @@ def main():
     texts = make_texts()
     write(OUT / "texts.json", texts)
     rng = random.Random(7)
-    for name, make in [("gpt2", make_gpt2), ("llama3", make_llama3), ("qwen2", make_qwen2), ("deepseek", make_deepseek)]:
+    for name, make in [("gpt2", make_gpt2), ("llama3", make_llama3), ("qwen2", make_qwen2),
+                       ("deepseek", make_deepseek)]:
         spec, config = make()
         write(OUT / name / "tokenizer.json", spec)
         if config:

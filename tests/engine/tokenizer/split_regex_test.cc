@@ -10,8 +10,8 @@ TEST(SplitRegex, TranslatesWhatPcre2ReadsOtherwise) {
       {R"(\s+(?!\S)|\s+)", R"(\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+)"},
       {R"([^\s\p{L}])", R"([^\p{White_Space}\p{L}])"},
       {R"(\w\W[\w])",
-       R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}][^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3})"
-       R"(\x{B9}\x{BC}-\x{BE}][\p{Alphabetic}\p{M}\p{Nd}\p{Pc}])"},
+       R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}][^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2})"
+       R"(\x{B3}\x{B9}\x{BC}-\x{BE}][\p{Alphabetic}\p{M}\p{Nd}\p{Pc}])"},
       {R"(\v)", R"(\x0B)"},
       {R"(\p{Han}\P{Han}\p{^Han}\P{^Han})", R"(\p{sc:Han}\P{sc:Han}\P{sc:Han}\p{sc:Han})"},
       {R"(\p{L}\p{^Lu})", R"(\p{L}\P{Lu})"},

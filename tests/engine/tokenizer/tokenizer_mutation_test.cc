@@ -1,4 +1,5 @@
-// Broken copies of tokenizer.json: each is refused with an error that names the file, or gives a tokenizer that works.
+// Copies of tokenizer.json with one wrong value: each is refused with an error that names the file, or gives a
+// tokenizer that works. (Wrong bytes are tests/fuzz's.)
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,30 +15,7 @@ using nlohmann::json;
 
 class Mutator {
  public:
-  // Changes some bytes of the text.
-  std::string MutateBytes(std::string text) {
-    for (size_t i = 1 + Random(3); i > 0; --i) {
-      const size_t at = Random(text.size());
-      switch (Random(4)) {
-        case 0:
-          text[at] = static_cast<char>(Random(256));
-          break;
-        case 1:
-          text.erase(at, 1 + Random(20));
-          break;
-        case 2:
-          text.insert(at, 1, "\"\\{}[]:,0-9ea\xC4\xFF"[Random(16)]);
-          break;
-        case 3:
-          text.insert(at, text.substr(Random(text.size()), Random(50)));
-          break;
-      }
-      if (Random(20) == 0) text.resize(Random(text.size()) + 1);
-    }
-    return text;
-  }
-
-  // Replaces, removes or copies one value somewhere in the document.
+  // Replaces or removes one value somewhere in the document.
   void MutateValue(json* value) {
     while (value->is_structured() && !value->empty() && Random(8) != 0) {
       auto child = value->begin();
@@ -48,28 +26,9 @@ class Mutator {
       }
       value = &*child;
     }
-    static const json kValues = {nullptr,
-                                 true,
-                                 0,
-                                 -1,
-                                 1,
-                                 999,
-                                 1000,
-                                 4194303,
-                                 4194304,
-                                 18446744073709551615u,
-                                 1e300,
-                                 "",
-                                 "a",
-                                 "ByteLevel",
-                                 "Sequence",
-                                 "Split",
-                                 "(",
-                                 "\\p{L}+",
-                                 json::array(),
-                                 json::object(),
-                                 {{"type", "Sequence"}},
-                                 {"a", "b"}};
+    static const json kValues = json::parse(
+        R"([null, true, 0, -1, 1, 999, 1000, 4194303, 4194304, 18446744073709551615, 1e300, "", "a", "ByteLevel",
+            "Sequence", "Split", "(", "\\p{L}+", [], {}, {"type": "Sequence"}, ["a", "b"]])");
     *value = kValues[Random(kValues.size())];
   }
 
@@ -98,19 +57,17 @@ class TokenizerMutationTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerMutationTest, NeverCrashes) {
   const json document = ReadGoldenJson(std::string(GetParam()) + "/tokenizer.json");
-  const std::string text = document.dump();
-  ASSERT_TRUE(Check(text));
+  ASSERT_TRUE(Check(document.dump()));
   Mutator mutator;
   int accepted = 0;
-  constexpr int kRounds = 250;
-  for (int i = 0; i < kRounds; ++i) accepted += Check(mutator.MutateBytes(text));
+  constexpr int kRounds = 400;
   for (int i = 0; i < kRounds; ++i) {
     json changed = document;
     mutator.MutateValue(&changed);
     accepted += Check(changed.dump());
   }
   EXPECT_GT(accepted, 0);
-  EXPECT_LT(accepted, 2 * kRounds);
+  EXPECT_LT(accepted, kRounds);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerMutationTest, testing::Values("gpt2", "llama3", "qwen2"),

@@ -1,0 +1,28 @@
+#ifndef FASTDECODE_ENGINE_MODEL_TOKENIZER_FILES_H_
+#define FASTDECODE_ENGINE_MODEL_TOKENIZER_FILES_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/model/tokenizer_spec.h"
+
+namespace fastdecode {
+
+// The files that describe a tokenizer, as they are on disk.
+struct TokenizerFiles {
+  std::string dir;  // only for messages
+  std::string tokenizer_json;
+  std::optional<std::string> tokenizer_config_json;    // bos_token, eos_token
+  std::optional<std::string> special_tokens_map_json;  // the same, where the config has none
+};
+
+// Errors: NotFound without a tokenizer.json; what absl::ErrnoToStatus makes of unreadable files.
+absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& model_dir);
+
+// Reads tokenizer_json, then bos and eos from the others. Errors as of ParseTokenizerJson.
+absl::StatusOr<TokenizerSpec> ParseTokenizerSpec(const TokenizerFiles& files);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_MODEL_TOKENIZER_FILES_H_

@@ -1,0 +1,93 @@
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/model/byte_level_bpe.h"
+#include "engine/model/stream_detokenizer.h"
+#include "engine/model/tokenizer.h"
+#include "engine/model/utf8.h"
+#include "numa/check.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace fastdecode {
+
+using nlohmann::json;
+
+// The input: tokenizer.json's text, then after a zero byte tokenizer_config.json's, then after another a text to
+// encode.
+bool FuzzOne(const std::string& input) {
+  const size_t first = input.find('\0');
+  const size_t second = first == std::string::npos ? first : input.find('\0', first + 1);
+  TokenizerFiles files{"DIR", input.substr(0, first), std::nullopt, std::nullopt};
+  if (first != std::string::npos) files.tokenizer_config_json = input.substr(first + 1, second - first - 1);
+  const std::string text = second == std::string::npos ? "it's 12 \xC3\xA9\xFF<x>" : input.substr(second + 1);
+  const auto tokenizer = Tokenizer::Parse(files);
+  if (!tokenizer.ok()) {
+    FD_CHECK(tokenizer.status().message().substr(0, 13) == "DIR/tokenizer", "an error names the file first");
+    return false;
+  }
+  const std::vector<int32_t> ids = (*tokenizer)->Encode(text, true);
+  StreamDetokenizer stream(tokenizer->get(), false);
+  std::string streamed;
+  for (const int32_t id : ids) {
+    FD_CHECK(id >= 0 && id < (*tokenizer)->vocab_size(), "ids are in the vocabulary");
+    const std::string piece = stream.Push(id);
+    FD_CHECK(IsValidUtf8(piece), "a stream never gives half a character");
+    streamed += piece;
+  }
+  streamed += stream.Finish();
+  FD_CHECK(streamed == (*tokenizer)->Decode(ids, false), "a stream gives what decoding at once does");
+  for (const auto& id : {(*tokenizer)->bos_id(), (*tokenizer)->eos_id()}) {
+    FD_CHECK(!id.has_value() || !(*tokenizer)->TokenBytes(*id).empty(), "bos and eos are tokens");
+  }
+  return true;
+}
+
+namespace {
+
+json SeedDocument() {
+  json vocab = json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[ByteLevelCharacter(static_cast<uint8_t>(byte))] = byte;
+  vocab["ab"] = 256;
+  vocab["abc"] = 257;
+  return {{"added_tokens", json::array()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", true}}},
+          {"post_processor", nullptr},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "ab c"}}}}};
+}
+
+json SeedWithAllSections() {
+  json document = SeedDocument();
+  document["added_tokens"] = json::parse(
+      R"([{"id":258,"content":"<s>","single_word":false,"lstrip":true,"rstrip":true,"normalized":false,
+           "special":true},
+          {"id":259,"content":"<x>","single_word":true,"lstrip":false,"rstrip":false,"normalized":true,
+           "special":false}])");
+  document["normalizer"] = {{"type", "NFC"}};
+  document["pre_tokenizer"] = json::parse(
+      R"({"type":"Sequence","pretokenizers":[
+          {"type":"Split","pattern":{"Regex":"(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|\\s+(?!\\S)|\\w"},
+           "behavior":"Isolated","invert":false},
+          {"type":"Split","pattern":{"String":"-"},"behavior":"MergedWithNext","invert":true},
+          {"type":"Digits","individual_digits":true},
+          {"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]})");
+  document["post_processor"] = json::parse(
+      R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],
+          "special_tokens":{"<s>":{"ids":[258]}}})");
+  document["model"]["ignore_merges"] = true;
+  document["model"]["merges"] = json::parse(R"([["a","b"],["ab","c"]])");
+  return document;
+}
+
+}  // namespace
+
+std::vector<std::string> FuzzSeeds() {
+  const std::string zero(1, '\0');
+  return {SeedDocument().dump(), SeedWithAllSections().dump(),
+          SeedWithAllSections().dump() + zero + R"({"bos_token":"<s>","eos_token":{"content":"<x>"}})" + zero +
+              "abc <s> e\xCC\x81 \xFF 1234 <x>"};
+}
+
+}  // namespace fastdecode
