@@ -89,6 +89,7 @@ absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> lin
   loop_options.park = options_.park;
   loop_options.isa = options_.isa;
   loop_options.sequences_max = options_.sequences_max;
+  loop_options.logger = options_.logger;
   loop_options.kv_memory = {reinterpret_cast<std::byte*>(arena_.data()), arena_.bytes()};
   absl::StatusOr<std::unique_ptr<HomeLoop>> loop = HomeLoop::Create(loop_options, shape, std::move(link));
   if (!loop.ok()) return loop.status();
@@ -106,6 +107,10 @@ std::string Home::Detach() {
   if (loop_ == nullptr) return "";
   loop_->link().MarkLost("the home was stopped");
   leader_.Join();
+  if (options_.logger != nullptr) {
+    options_.logger->Debug(absl::StrFormat("%s: no longer serves the %s: %s", options_.name, loop_->link().peer_name(),
+                                           end_cause_));
+  }
   loop_.reset();
   return end_cause_;
 }

@@ -13,6 +13,7 @@
 #include "engine/rpart/messages.h"
 #include "kernels/isa.h"
 #include "numa/arena.h"
+#include "numa/log.h"
 #include "numa/pinned_thread.h"
 #include "numa/spin.h"
 #include "rdma/link.h"
@@ -28,6 +29,7 @@ struct HomeOptions {
   bool park = true;                      // false: keeps polling while the engine is idle (--poll always)
   Isa isa = Isa::kNone;                  // kNone: the best that this CPU has
   uint32_t sequences_max = 1 << 16;      // of one peer
+  Logger* logger = nullptr;              // may be null; outlives the home
 };
 
 // KV memory of one NUMA node and the team of threads that computes attention next to it, at the service of one peer at a

@@ -67,6 +67,10 @@ std::string HomeLoop::Serve() {
   SetFlushDenormals();
   team_ = std::make_unique<TicketTeam>(options_.name, options_.cores, options_.poll);
   work_.team = team_.get();
+  if (options_.logger != nullptr && team_->unpinned_count() > 0) {
+    options_.logger->Warning(absl::StrFormat("%s: %d of %d threads could not be pinned to their cores", options_.name,
+                                             team_->unpinned_count(), team_->thread_count()));
+  }
   PollBackoff backoff(options_.poll);
   for (Outcome outcome = Turn(); outcome != Outcome::kLost; outcome = Turn()) {
     if (outcome == Outcome::kWorked) {

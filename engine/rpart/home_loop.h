@@ -15,6 +15,7 @@
 #include "engine/rpart/sequence_table.h"
 #include "engine/rpart/workspace.h"
 #include "kernels/isa.h"
+#include "numa/log.h"
 #include "numa/spin.h"
 #include "numa/ticket_team.h"
 #include "rdma/link.h"
@@ -30,6 +31,7 @@ struct HomeLoopOptions {
   bool park = true;
   Isa isa = Isa::kNone;
   uint32_t sequences_max = 0;
+  Logger* logger = nullptr;
   std::span<std::byte> kv_memory;
 };
 

@@ -1,0 +1,86 @@
+#include "engine/rpart/kv_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <vector>
+
+namespace fastdecode {
+namespace {
+
+AttentionShape Shape() { return {ElementType::kBf16, 2, 1, 16, 0.25f, 0, 0}; }
+
+class KvPoolTest : public testing::Test {
+ protected:
+  static constexpr int kLayers = 3;
+  static constexpr size_t kPages = 5;
+
+  // Half a page too many bytes: only whole pages count.
+  std::vector<std::byte> memory_ =
+      std::vector<std::byte>(KvPool::PageBytesAllLayers(Shape(), kLayers) * kPages + PageBytes(Shape()) / 2);
+  KvPool pool_{Shape(), kLayers, memory_};
+};
+
+TEST_F(KvPoolTest, HandsOutEveryPageOnceAndThenNone) {
+  EXPECT_EQ(pool_.total(), kPages);
+  std::set<PageId> pages;
+  for (size_t i = 0; i < kPages; ++i) pages.insert(pool_.Take());
+  EXPECT_EQ(pages.size(), kPages);
+  EXPECT_EQ(pool_.free(), 0u);
+  EXPECT_EQ(pool_.Take(), kNoPage);
+  for (const PageId page : pages) pool_.Return(page);
+  EXPECT_EQ(pool_.free(), kPages);
+}
+
+TEST_F(KvPoolTest, PagesOfALayerLieSideBySideAndNeverOverlap) {
+  std::set<std::byte*> addresses;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (PageId page = 0; page < kPages; ++page) {
+      EXPECT_EQ(pool_.Address(layer, page), pool_.LayerBase(layer) + page * pool_.page_stride_bytes());
+      EXPECT_GE(pool_.Address(layer, page), memory_.data());
+      EXPECT_LE(pool_.Address(layer, page) + PageBytes(Shape()), memory_.data() + memory_.size());
+      addresses.insert(pool_.Address(layer, page));
+    }
+  }
+  ASSERT_EQ(addresses.size(), kLayers * kPages);
+  std::byte* last = nullptr;
+  for (std::byte* address : addresses) {
+    if (last != nullptr) {
+      EXPECT_GE(address - last, static_cast<ptrdiff_t>(PageBytes(Shape())));
+    }
+    last = address;
+  }
+}
+
+TEST_F(KvPoolTest, ASharedPageIsFreeWhenItsLastUserLeaves) {
+  const PageId page = pool_.Take();
+  pool_.AddReference(page);
+  EXPECT_EQ(pool_.references(page), 2u);
+  pool_.Return(page);
+  EXPECT_EQ(pool_.free(), kPages - 1);
+  pool_.Return(page);
+  EXPECT_EQ(pool_.free(), kPages);
+}
+
+TEST_F(KvPoolTest, CopiesAllLayers) {
+  const PageId from = pool_.Take(), to = pool_.Take();
+  for (int layer = 0; layer < kLayers; ++layer) std::memset(pool_.Address(layer, from), layer + 1, PageBytes(Shape()));
+  pool_.CopyPage(from, to);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    EXPECT_EQ(std::memcmp(pool_.Address(layer, from), pool_.Address(layer, to), PageBytes(Shape())), 0);
+    EXPECT_EQ(pool_.Address(layer, to)[0], std::byte(layer + 1));
+  }
+}
+
+using KvPoolDeathTest = KvPoolTest;
+
+TEST_F(KvPoolDeathTest, ReturningTwiceIsABug) {
+  const PageId page = pool_.Take();
+  pool_.Return(page);
+  EXPECT_DEATH(pool_.Return(page), "a free page is returned");
+  EXPECT_DEATH(pool_.AddReference(page), "a free page is shared");
+}
+
+}  // namespace
+}  // namespace fastdecode

@@ -1,0 +1,78 @@
+#include "engine/rpart/rpart_shape.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace fastdecode {
+namespace {
+
+using testing::HasSubstr;
+
+RPartShape Llama8b() {
+  RPartShape shape;
+  shape.layers = 32;
+  shape.kv_heads = 8;
+  shape.group = 4;
+  shape.head_dim = 128;
+  shape.element_type = static_cast<uint32_t>(ElementType::kBf16);
+  shape.scale = 0.088388f;
+  shape.micro_batches = 2;
+  shape.max_rows = 4096;
+  shape.max_context = 131072;
+  return shape;
+}
+
+std::string Refusal(uint32_t RPartShape::*field, uint32_t value) {
+  RPartShape shape = Llama8b();
+  shape.*field = value;
+  return std::string(ValidateShape(shape).message());
+}
+
+TEST(RPartShapeTest, ARealShapeIsFine) { EXPECT_TRUE(ValidateShape(Llama8b()).ok()) << ValidateShape(Llama8b()); }
+
+TEST(RPartShapeTest, RefusesWithTheFieldAndItsValue) {
+  EXPECT_THAT(Refusal(&RPartShape::layers, 0), HasSubstr("layers is 0"));
+  EXPECT_THAT(Refusal(&RPartShape::layers, 1u << 31), HasSubstr("layers is 2147483648"));
+  EXPECT_THAT(Refusal(&RPartShape::kv_heads, 0), HasSubstr("kv_heads is 0"));
+  EXPECT_THAT(Refusal(&RPartShape::group, 0), HasSubstr("group is 0"));
+  EXPECT_THAT(Refusal(&RPartShape::head_dim, 272), HasSubstr("head_dim is 272"));
+  EXPECT_THAT(Refusal(&RPartShape::head_dim, 120), HasSubstr("head_dim is 120, it must be a multiple of 16"));
+  EXPECT_THAT(Refusal(&RPartShape::element_type, 2), HasSubstr("element_type is 2"));
+  EXPECT_THAT(Refusal(&RPartShape::micro_batches, 17), HasSubstr("micro_batches is 17"));
+  EXPECT_THAT(Refusal(&RPartShape::max_rows, 0), HasSubstr("max_rows is 0"));
+  EXPECT_THAT(Refusal(&RPartShape::max_rows, 65537), HasSubstr("max_rows is 65537"));
+  EXPECT_THAT(Refusal(&RPartShape::group, 256), HasSubstr("bytes a hop")) << "many rows of many heads";
+  EXPECT_THAT(Refusal(&RPartShape::max_context, 0), HasSubstr("max_context is 0"));
+  EXPECT_THAT(Refusal(&RPartShape::kv_heads, 1024), HasSubstr("max_rows 4096 times kv_heads 1024"));
+  RPartShape shape = Llama8b();
+  shape.scale = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(std::string(ValidateShape(shape).message()), HasSubstr("scale"));
+  shape = Llama8b();
+  shape.soft_cap = -1;
+  EXPECT_THAT(std::string(ValidateShape(shape).message()), HasSubstr("soft_cap is -1"));
+}
+
+TEST(RPartShapeTest, DifferencesNameBothValues) {
+  RPartShape other = Llama8b();
+  EXPECT_EQ(DescribeModelDifference(Llama8b(), other), "");
+  other.max_rows = 5;
+  other.element_type = 0;
+  EXPECT_EQ(DescribeModelDifference(Llama8b(), other), "") << "these are the run's choice";
+  other.layers = 16;
+  other.group = 8;
+  EXPECT_EQ(DescribeModelDifference(Llama8b(), other), "layers is 32 here and 16 there; group is 4 here and 8 there");
+}
+
+TEST(RPartShapeTest, TheLinkOfAValidShapeCanBeMade) {
+  EXPECT_TRUE(CheckLinkSize(LinkSizeFor(Llama8b())).ok());
+  EXPECT_TRUE(CheckLinkCarries(Llama8b(), LinkSizeFor(Llama8b())).ok());
+  LinkSize size = LinkSizeFor(Llama8b());
+  size.slots = 3;
+  EXPECT_THAT(std::string(CheckLinkCarries(Llama8b(), size).message()), HasSubstr("3 slots"));
+}
+
+}  // namespace
+}  // namespace fastdecode

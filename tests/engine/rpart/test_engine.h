@@ -1,0 +1,91 @@
+#ifndef FASTDECODE_TESTS_ENGINE_RPART_TEST_ENGINE_H_
+#define FASTDECODE_TESTS_ENGINE_RPART_TEST_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/rpart/home.h"
+#include "engine/rpart/messages.h"
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+// One entry of a step as a test asks for it: `tokens` rows from `position` on.
+struct TestEntry {
+  uint64_t sequence = 0;
+  uint32_t position = 0;
+  uint32_t tokens = 1;
+  // Salt of the row's q, k and v: other content at the same position, as after another continuation of a fork.
+  uint64_t content = 0;
+};
+
+// What a step brought back: per entry the bytes of its o rows, all layers one after the other.
+struct TestStep {
+  std::vector<std::vector<std::byte>> o;
+  std::vector<uint32_t> failing_rows;  // named by replies, in order
+  bool lost = false;                   // the link, on the way
+};
+
+// The engine's end of a link to a home, driven by hand. q, k and v of a row follow from (content, position, layer) alone, so
+// that the same token has the same rows in whatever company it comes. Keeps the K and V of every sequence in double, to
+// compare with.
+class TestEngine {
+ public:
+  // Makes a link to `home` and attaches. Aborts the test program if that fails.
+  TestEngine(Home* home, const RPartShape& shape);
+
+  // Runs one step of all layers: a roster if the entries differ from the last step's, then a hop a layer.
+  TestStep Step(int micro_batch, const std::vector<TestEntry>& entries);
+  // As Step, and compares every o with the reference in double precision. Remembers K and V that were appended.
+  void CheckedStep(int micro_batch, const std::vector<TestEntry>& entries);
+
+  void Release(uint64_t sequence);
+  void Truncate(uint64_t sequence, uint32_t tokens);
+  void Fork(uint64_t sequence, uint32_t tokens, uint64_t new_sequence);
+  void Fill(uint64_t sequence, uint32_t tokens);
+  StatsMessage Stats();
+  // False: the home has ended the link instead of answering.
+  bool TryStats(StatsMessage* stats);
+  // Length of what was appended by checked steps.
+  uint32_t Length(uint64_t sequence) const;
+
+  // The next reply; false if the link was lost instead.
+  bool AwaitReply(ReplyHeader* reply);
+  void Send(const void* message, size_t bytes);
+  // Until the home has gone; returns the cause as the home sees it.
+  std::string AwaitEnd();
+
+  // Writes the rows of `entries` for `layer` into the slot's send area; returns the hop's header.
+  HopHeader WriteRows(int micro_batch, const std::vector<TestEntry>& entries, uint32_t layer);
+  void SendRoster(int micro_batch, const std::vector<TestEntry>& entries, uint64_t step_from);
+
+  EngineLink& link() { return *link_; }
+  // The number of the next step, for tests that post its hops themselves.
+  uint64_t BeginStep(int micro_batch) { return ++steps_[static_cast<size_t>(micro_batch)]; }
+
+ private:
+  void FillVector(uint64_t content, uint32_t position, uint32_t layer, uint32_t what, uint32_t elements, std::byte* out) const;
+  std::vector<double> ReadVector(const std::byte* bytes, size_t elements) const;
+  void CheckEntry(const TestEntry& entry, const std::vector<std::byte>& o);
+
+  Home* const home_;
+  const RPartShape shape_;
+  std::unique_ptr<EngineLink> link_;
+  std::vector<uint64_t> steps_;                       // [micro-batch], the last one
+  std::vector<uint32_t> versions_;                    // [micro-batch], of its roster
+  std::map<uint64_t, std::vector<uint64_t>> contents_;  // [sequence][position]
+};
+
+// A home of `threads` unpinned threads that yield. Aborts the test program if it cannot be made.
+std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes);
+
+// Two layers, 2 KV heads, 3 query heads each, dimension 32.
+RPartShape SmallShape(ElementType type);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_ENGINE_RPART_TEST_ENGINE_H_
