@@ -1,0 +1,143 @@
+// What a hop costs besides its payload: the round trip of a header-only hop between two threads, next to a bare cache-line
+// ping-pong between the same two cores in the same run. A figure, not a test.
+//
+//   rdma_shm_latency_bench [CORE CORE]     default: the first two cores that this process may use
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "numa/cache_line.h"
+#include "numa/clock.h"
+#include "numa/pinned_thread.h"
+#include "numa/spin.h"
+#include "rdma/shm/local_link.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kWarmUp = 10'000;
+constexpr int kSamples = 50'000;  // a round of each kind
+constexpr int kRounds = 5;        // alternating, so that both see the same machine
+
+using Samples = std::vector<uint64_t>;  // ticks a round trip
+
+// Two lines, as a link has: each side writes one and polls the other.
+void MeasureLine(int core_far, Samples* samples) {
+  static CacheAligned<std::atomic<uint64_t>> there, back;
+  there.value.store(0);
+  back.value.store(0);
+  constexpr uint64_t kTrips = kWarmUp + kSamples;
+  PinnedThread far("far", core_far, [] {
+    for (uint64_t n = 1; n <= kTrips; ++n) {
+      while (there.value.load(std::memory_order_acquire) != n) CpuRelax();
+      back.value.store(n, std::memory_order_release);
+    }
+  });
+  for (uint64_t n = 1; n <= kTrips; ++n) {
+    const uint64_t start = NowTicks();
+    there.value.store(n, std::memory_order_release);
+    while (back.value.load(std::memory_order_acquire) != n) CpuRelax();
+    if (n > kWarmUp) samples->push_back(NowTicks() - start);
+  }
+}
+
+void MeasureHop(int slots, int core_far, Samples* samples) {
+  LinkSize size;
+  size.slots = slots;
+  absl::StatusOr<LocalLink> link = MakeLocalLink(size, -1, -1, 1);
+  if (!link.ok()) std::abort();
+  HomeLink* const home = link->home.get();
+  PinnedThread far("far", core_far, [home] {
+    HopHeader hop;
+    const std::byte* payload;
+    LinkPoll outcome;
+    while ((outcome = home->PollHop(&hop, &payload)) != LinkPoll::kLost) {
+      if (outcome == LinkPoll::kEmpty) {
+        CpuRelax();
+        continue;
+      }
+      ReplyHeader reply;
+      reply.step = hop.step;
+      reply.layer = hop.layer;
+      reply.micro_batch = hop.micro_batch;
+      home->PostReply(reply);
+    }
+  });
+  EngineLink* const engine = link->engine.get();
+  HopHeader hop;
+  hop.rows = 1;
+  ReplyHeader reply;
+  for (int n = 1; n <= kWarmUp + kSamples; ++n) {
+    const uint64_t start = NowTicks();
+    hop.step = static_cast<uint64_t>(n);
+    hop.micro_batch = static_cast<uint8_t>(n % slots);
+    engine->PostHop(hop);
+    while (engine->PollReply(&reply) == LinkPoll::kEmpty) CpuRelax();
+    if (n > kWarmUp) samples->push_back(NowTicks() - start);
+  }
+  link->engine.reset();
+}
+
+double PercentileNs(Samples* samples, double share) {
+  const size_t at = static_cast<size_t>(share * static_cast<double>(samples->size() - 1));
+  std::nth_element(samples->begin(), samples->begin() + at, samples->end());
+  return static_cast<double>(TickClock::Get().ToNs((*samples)[at]));
+}
+
+void Print(const char* name, Samples* samples, double baseline_ns) {
+  const double p50 = PercentileNs(samples, 0.5);
+  std::printf("%-28s %8.0f %8.0f %8.0f %8.0f", name, PercentileNs(samples, 0), p50, PercentileNs(samples, 0.9),
+              PercentileNs(samples, 0.99));
+  if (baseline_ns > 0) std::printf("   %.2f x", p50 / baseline_ns);
+  std::printf("\n");
+}
+
+std::string CpuName() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown CPU";
+}
+
+int Run(int argc, char** argv) {
+  std::vector<int> cores;
+  cpu_set_t allowed;
+  sched_getaffinity(0, sizeof(allowed), &allowed);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  if (argc == 3) cores = {std::atoi(argv[1]), std::atoi(argv[2])};
+  if (cores.size() < 2) {
+    std::fprintf(stderr, "two cores are needed\n");
+    return 1;
+  }
+  if (!PinCallingThread("near", cores[0])) return 1;
+  TickClock::Get();
+
+  Samples line, one_slot, two_slots;
+  for (int round = 0; round < kRounds; ++round) {
+    MeasureLine(cores[1], &line);
+    MeasureHop(1, cores[1], &one_slot);
+    MeasureHop(2, cores[1], &two_slots);
+  }
+  std::printf("%s, cores %d and %d, %d x %d round trips each\n", CpuName().c_str(), cores[0], cores[1], kRounds, kSamples);
+  std::printf("%-28s %8s %8s %8s %8s\n", "round trip [ns]", "min", "p50", "p90", "p99");
+  Print("cache line", &line, 0);
+  const double baseline_ns = PercentileNs(&line, 0.5);
+  Print("header-only hop, 1 slot", &one_slot, baseline_ns);
+  Print("header-only hop, 2 slots", &two_slots, baseline_ns);
+  return 0;
+}
+
+}  // namespace
+}  // namespace fastdecode
+
+int main(int argc, char** argv) { return fastdecode::Run(argc, argv); }
