@@ -73,7 +73,7 @@ class Attention {
 
   // cap * tanh(z / cap) * log2(e), where x = 2 * log2(e) * z / cap.
   static Float SoftCap(Float x, Float cap_log2) {
-    const Float e = Exp2(V::Min(x, V::Set(126.0f)));
+    const Float e = Exp2(V::Min(V::Set(126.0f), x));  // the second where one is NaN
     const Float tanh = V::Sub(V::Set(1.0f), V::Div(V::Set(2.0f), V::Add(e, V::Set(1.0f))));
     return V::Mul(tanh, cap_log2);
   }

@@ -344,8 +344,9 @@ TEST(AttentionTest, ProbabilitiesAreAccurate) {
 }
 
 TEST(AttentionTest, NanStaysInItsRow) {
-  for (ElementType type : kTypes) {
-    const AttentionCase c = {type, 64, 4, 1, 600, 4, 0, 0};
+  for (const auto& [type, soft_cap] :
+       {std::pair(kTypes[0], 0.0f), std::pair(kTypes[1], 0.0f), std::pair(kTypes[1], 9.0f)}) {
+    const AttentionCase c = {type, 64, 4, 1, 600, 4, 0, soft_cap};
     PagedSequence sequence(c, 12);
     PagedSequence bad(c, 12);
     bad.in.q[(1 * c.group + 2) * c.head_dim + 5] = NAN;
