@@ -14,9 +14,9 @@ namespace {
 
 using Candidate = SampleScratch::Candidate;
 
-constexpr int kMaxVocab = 1 << 19;     // so many weights of 2^44 sum up in 64 bits
-constexpr int kBlock = 64;             // tokens that share one maximum: a search for large logits skips most blocks
-constexpr int kFirstNucleus = 256;     // where top-p alone looks first
+constexpr int kMaxVocab = 1 << 19;  // so many weights of 2^44 sum up in 64 bits
+constexpr int kBlock = 64;          // tokens that share one maximum: a search for large logits skips most blocks
+constexpr int kFirstNucleus = 256;  // where top-p alone looks first
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Logits on their way to a token. `max` and `best` are Scan's.
@@ -25,8 +25,8 @@ struct Row {
   int vocab;
   SampleScratch* scratch;
   float inverse_temperature = 1;
-  float max = 0;               // the largest logit
-  int best = 0;                // its lowest token
+  float max = 0;  // the largest logit
+  int best = 0;   // its lowest token
 
   uint64_t Weight(float logit) const { return FixedExp((logit - max) * inverse_temperature); }
   int blocks() const { return (vocab + kBlock - 1) / kBlock; }
@@ -46,7 +46,7 @@ int32_t OrderKey(float x) {
 // One pass over the row: the block maxima, and the row's largest logit.
 SampleOutcome Scan(Row* row) {
   int32_t largest = std::numeric_limits<int32_t>::min();
-  int32_t not_nan = 0;         // negative once a NaN was seen
+  int32_t not_nan = 0;  // negative once a NaN was seen
   for (int block = 0; block < row->blocks(); ++block) {
     int32_t block_max = std::numeric_limits<int32_t>::min();
     for (int i = block * kBlock; i < row->BlockEnd(block); ++i) {
@@ -107,11 +107,11 @@ uint64_t Mass(const Candidate* candidates, int count) {
   return mass;
 }
 
-// The fewest best candidates whose weights reach `mass` (at least one; all if they do not): moves them to the front, the
-// one that reaches it last, and returns their number. Expected linear time.
+// The fewest best candidates whose weights reach `mass` (at least one; all if they do not): moves them to the front,
+// the one that reaches it last, and returns their number. Expected linear time.
 int PrefixReaching(Candidate* candidates, int count, uint64_t mass) {
-  int low = 0, high = count;   // the last one of the prefix lies in [low, high)
-  uint64_t reached = 0;        // by [0, low)
+  int low = 0, high = count;  // the last one of the prefix lies in [low, high)
+  uint64_t reached = 0;       // by [0, low)
   while (high - low > 1) {
     const int middle = low + (high - low) / 2;
     std::nth_element(candidates + low, candidates + middle, candidates + high, Better);
@@ -135,18 +135,18 @@ uint64_t Share(float p, uint64_t total) {
 // Where a row is cut: what ranks at or above `last` is kept.
 struct Cut {
   Candidate last;
-  uint64_t mass;               // weight of all that is kept
+  uint64_t mass;  // weight of all that is kept
 
   bool Keeps(float logit, int token) const {
     return logit > last.logit || (logit == last.logit && token <= last.token);
   }
 };
 
-// The nucleus of `mass` in a row that is too flat for the largest few logits to hold it: a histogram over the logits finds
-// the bucket with the cut, only that one is ranked.
+// The nucleus of `mass` in a row that is too flat for the largest few logits to hold it: a histogram over the logits
+// finds the bucket with the cut, only that one is ranked.
 Cut CutFlatRow(const Row& row, uint64_t mass) {
   constexpr int kBuckets = 1024;
-  const auto bucket_of = [&row](float logit) {   // ascending with falling logits; e^-32 in the last one
+  const auto bucket_of = [&row](float logit) {  // ascending with falling logits; e^-32 in the last one
     const float bucket = (row.max - logit) * row.inverse_temperature * (kBuckets / 32);
     return bucket < kBuckets - 1 ? static_cast<int>(bucket) : kBuckets - 1;
   };
@@ -180,8 +180,8 @@ float MinPBound(const Row& row, float min_p) {
   return static_cast<float>(bound - 1e-5 * std::abs(double{row.max}));
 }
 
-// Ranks the candidates down to the last one that has min_p of the best one's weight. Returns how many are left, that one
-// last.
+// Ranks the candidates down to the last one that has min_p of the best one's weight. Returns how many are left, that
+// one last.
 int KeepLikely(Candidate* candidates, int count, float min_p) {
   const auto least = static_cast<uint64_t>(double{min_p} * (uint64_t{1} << kWeightBits));
   Candidate last = {kInfinity, 0, 0};
@@ -190,7 +190,7 @@ int KeepLikely(Candidate* candidates, int count, float min_p) {
   }
   Candidate* end = std::partition(candidates, candidates + count,
                                   [&last](const Candidate& candidate) { return Better(candidate, last); });
-  *end = last;   // what stood here ranks below, or is `last`
+  *end = last;  // what stood here ranks below, or is `last`
   return static_cast<int>(end - candidates) + 1;
 }
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 // What every device that samples must compute to the bit, so that a seed gives the same text everywhere: the random
-// numbers, and the weight of a logit as an integer, whose sums are the same in any order. Only single IEEE operations are
-// used; compile without contraction (-ffp-contract=off).
+// numbers, and the weight of a logit as an integer, whose sums are the same in any order. Only single IEEE operations
+// are used; compile without contraction (-ffp-contract=off).
 namespace fastdecode {
 
 // Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC11).
@@ -36,13 +36,13 @@ inline constexpr int kWeightBits = 44;
 
 // REQUIRES: t <= 0 or -inf, not NaN. Relative error below 1e-6, or half a unit.
 inline uint64_t FixedExp(float t) {
-  const uint32_t keep = -static_cast<uint32_t>(t > -40.0f);   // a mask, because GCC does not vectorise the branch
+  const uint32_t keep = -static_cast<uint32_t>(t > -40.0f);  // a mask, because GCC does not vectorise the branch
   t = std::bit_cast<float>(std::bit_cast<uint32_t>(t) & keep);
-  constexpr float kRound = 0x1.8p23f;                  // adding it leaves the nearest integer in the low bits
+  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
   const float shifted = t * 1.44269504f + kRound;
   const float n = shifted - kRound;
-  const float r = (t - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;   // t = n ln2 + r; n times ln2's upper part is exact
-  float sum = 1.0f / 5040;                             // Taylor: the remainder after r^7 is below 6e-9
+  const float r = (t - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;  // t = n ln2 + r; n times ln2's upper part is exact
+  float sum = 1.0f / 5040;                                       // Taylor: the remainder after r^7 is below 6e-9
   sum = sum * r + 1.0f / 720;
   sum = sum * r + 1.0f / 120;
   sum = sum * r + 1.0f / 24;
@@ -50,9 +50,9 @@ inline uint64_t FixedExp(float t) {
   sum = sum * r + 0.5f;
   sum = sum * r + 1.0f;
   sum = sum * r + 1.0f;
-  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) << 23;   // n, modulo 2^9, in the exponent's place
+  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) << 23;  // n, modulo 2^9, in the exponent's place
   const float e = std::bit_cast<float>((std::bit_cast<uint32_t>(sum) + exponent) & keep);
-  constexpr double kFix = 256;                         // its last bit is 2^-44
+  constexpr double kFix = 256;  // its last bit is 2^-44
   return std::bit_cast<uint64_t>(double{e} + kFix) - std::bit_cast<uint64_t>(kFix);
 }
 

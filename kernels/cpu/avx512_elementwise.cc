@@ -5,7 +5,8 @@
 namespace fastdecode {
 
 ElementwiseKernels Avx512Elementwise(ElementType type) {
-  return type == ElementType::kF32 ? Elementwise<Avx512Vector, float>::Table() : Elementwise<Avx512Vector, Bf16>::Table();
+  return type == ElementType::kF32 ? Elementwise<Avx512Vector, float>::Table()
+                                   : Elementwise<Avx512Vector, Bf16>::Table();
 }
 
 }  // namespace fastdecode

@@ -4,8 +4,8 @@
 #include "kernels/cpu/vector_exp.h"
 #include "kernels/elementwise.h"
 
-// The row-wise kernels over vectors V (Avx2Vector, Avx512Vector) with outputs of type T (float or Bf16). All vectors give
-// the same bits. Anonymous for the reason that gemm_template.h gives.
+// The row-wise kernels over vectors V (Avx2Vector, Avx512Vector) with outputs of type T (float or Bf16). All vectors
+// give the same bits. Anonymous for the reason that gemm_template.h gives.
 namespace fastdecode {
 namespace {
 
@@ -78,9 +78,8 @@ struct Elementwise {
   }
 
   static void Add(float* x, const float* y, const float* bias, int n) {
-    ForLanes(n, [=](int i, int count) {
-      Store(x + i, V::Add(Load(x + i, count), LoadBiased(y, bias, i, count)), count);
-    });
+    ForLanes(n,
+             [=](int i, int count) { Store(x + i, V::Add(Load(x + i, count), LoadBiased(y, bias, i, count)), count); });
   }
 
   static void SiluMul(const float* gate, const float* up, const float* gate_bias, const float* up_bias, int n,

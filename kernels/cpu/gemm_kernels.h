@@ -9,8 +9,8 @@ namespace fastdecode {
 void Avx2F32Gemm(const GemmArgs& args);
 void Avx2Bf16Gemm(const GemmArgs& args);
 void Avx512F32Gemm(const GemmArgs& args);
-void Avx512Bf16Gemm(const GemmArgs& args);       // widens bf16 to f32
-void Avx512Bf16Bf16Gemm(const GemmArgs& args);   // vdpbf16ps
+void Avx512Bf16Gemm(const GemmArgs& args);      // widens bf16 to f32
+void Avx512Bf16Bf16Gemm(const GemmArgs& args);  // vdpbf16ps
 
 }  // namespace fastdecode
 

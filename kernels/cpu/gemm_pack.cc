@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/gemm.h"
@@ -23,14 +24,19 @@ size_t PanelBytes(ElementType type, int64_t k) {
 void PackPanel(ElementType type, const float* rows, int columns, int64_t k, std::byte* panel) {
   FD_CHECK(columns >= 0 && columns <= kPanelColumns, "a panel has 0 to 64 columns");
   std::memset(panel, 0, PanelBytes(type, k));
-  for (int column = 0; column < columns; ++column) {
-    const float* row = rows + column * k;
-    if (type == ElementType::kF32) {
-      float* out = reinterpret_cast<float*>(panel) + column;
-      for (int64_t i = 0; i < k; ++i) out[i * kPanelColumns] = row[i];
-    } else {
-      Bf16* out = reinterpret_cast<Bf16*>(panel);
-      for (int64_t i = 0; i < k; ++i) out[PairIndex(i, column)] = ToBf16(row[i]);
+  float* f32 = reinterpret_cast<float*>(panel);
+  Bf16* bf16 = reinterpret_cast<Bf16*>(panel);
+  for (int64_t block = 0; block < k; block += kPanelDepth) {  // few enough lines to stay in L1 while columns fill them
+    const int64_t end = std::min(k, block + kPanelDepth);
+    for (int column = 0; column < columns; ++column) {
+      const float* row = rows + column * k;
+      if (type == ElementType::kF32) {
+        for (int64_t i = block; i < end; ++i) f32[i * kPanelColumns + column] = row[i];
+      } else {
+        Bf16 narrow[kPanelDepth] = {};
+        for (int64_t i = block; i < end; ++i) narrow[i - block] = ToBf16(row[i]);
+        for (int i = 0; i < kPanelDepth; i += 2) std::memcpy(&bf16[PairIndex(block + i, column)], narrow + i, 4);
+      }
     }
   }
 }

@@ -10,9 +10,12 @@ GemmKernels SelectGemm(Isa isa, ElementType type) {
     return isa == Isa::kAvx2 ? GemmKernels{"avx2-f32", Avx2F32Gemm} : GemmKernels{"avx512-f32", Avx512F32Gemm};
   }
   switch (isa) {
-    case Isa::kAvx2: return {"avx2-bf16", Avx2Bf16Gemm};
-    case Isa::kAvx512: return {"avx512-bf16", Avx512Bf16Gemm};
-    default: return {"avx512bf16-bf16", Avx512Bf16Bf16Gemm};
+    case Isa::kAvx2:
+      return {"avx2-bf16", Avx2Bf16Gemm};
+    case Isa::kAvx512:
+      return {"avx512-bf16", Avx512Bf16Gemm};
+    default:
+      return {"avx512bf16-bf16", Avx512Bf16Bf16Gemm};
   }
 }
 

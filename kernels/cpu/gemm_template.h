@@ -8,9 +8,9 @@
 
 #include "kernels/gemm.h"
 
-// The loops around one ISA's multiply-add. Included by exactly one kernel file per (ISA, type), each compiled with its own
-// flags: everything lies in an anonymous namespace, and nothing of the standard library is called, so that no function
-// built for a newer CPU can be merged with a baseline one by the linker.
+// The loops around one ISA's multiply-add. Included by exactly one kernel file per (ISA, type), each compiled with its
+// own flags: everything lies in an anonymous namespace, and nothing of the standard library is called, so that no
+// function built for a newer CPU can be merged with a baseline one by the linker.
 //
 // A panel is read as steps of 256 bytes: 64 columns of one k (f32) or of two adjacent k (bf16). A step of x is 4 bytes:
 // one f32 or two bf16. `Ops` supplies:
@@ -29,8 +29,8 @@ constexpr int64_t kStepBytes = 256;
 constexpr int kMaxTileRows = 6;
 
 // Steps of one k block, 32 KiB of a panel: the second and later row tiles find it in L1 and L2. The sums go through y
-// between blocks, which leaves the chain of operations as it is. Measured on Zen 4, bf16, 8 rows: 128 steps reach 0.77 of
-// the read bandwidth, 64 and 256 steps 0.78 and 0.56; 16 rows 213 GFLOP/s, 202 and 183.
+// between blocks, which leaves the chain of operations as it is. Measured on Zen 4, bf16, 8 rows: 128 steps reach 0.77
+// of the read bandwidth, 64 and 256 steps 0.78 and 0.56; 16 rows 213 GFLOP/s, 202 and 183.
 constexpr int64_t kBlockSteps = 128;
 
 // Software prefetch into L2, one block ahead in the panels' ascending addresses.
@@ -38,15 +38,15 @@ constexpr int64_t kPrefetchBytes = kBlockSteps * kStepBytes;
 
 // One block of k for a few rows and some columns of one panel.
 struct Tile {
-  const std::byte* x;           // first row's first step of the block
+  const std::byte* x;  // first row's first step of the block
   int64_t x_stride_bytes;
-  const std::byte* panel;       // first step of the block, first column
+  const std::byte* panel;  // first step of the block, first column
   int64_t steps;
-  const std::byte* prefetch;    // first line to prefetch; then kStepBytes on at each step
+  const std::byte* prefetch;  // first line to prefetch; then kStepBytes on at each step
   float* y;
   int64_t y_stride;
-  int64_t columns;              // to load and store, may exceed the tile's
-  bool first;                   // of the blocks: sums start at zero
+  int64_t columns;  // to load and store, may exceed the tile's
+  bool first;       // of the blocks: sums start at zero
 };
 
 template <class Ops, int kRows, int kVecs, int kPrefetchLines>
@@ -104,8 +104,8 @@ void RunTile(const Tile& tile) {
   }
 }
 
-// All columns of the panel for kRows rows, in as many passes as the registers need. The lines to prefetch are shared out
-// over the passes.
+// All columns of the panel for kRows rows, in as many passes as the registers need. The lines to prefetch are shared
+// out over the passes.
 template <class Ops, int kRows, int kPrefetchLines>
 void RunRows(Tile tile) {
   constexpr int kVecs = Ops::kVecs(kRows);
@@ -128,22 +128,32 @@ void RunRows(Tile tile) {
 template <class Ops, int kPrefetchLines>
 void DispatchRows(int rows, const Tile& tile) {
   switch (rows) {
-    case 1: return RunRows<Ops, 1, kPrefetchLines>(tile);
-    case 2: return RunRows<Ops, 2, kPrefetchLines>(tile);
-    case 3: return RunRows<Ops, 3, kPrefetchLines>(tile);
-    case 4: return RunRows<Ops, 4, kPrefetchLines>(tile);
-    case 5: return RunRows<Ops, 5, kPrefetchLines>(tile);
-    default: return RunRows<Ops, 6, kPrefetchLines>(tile);
+    case 1:
+      return RunRows<Ops, 1, kPrefetchLines>(tile);
+    case 2:
+      return RunRows<Ops, 2, kPrefetchLines>(tile);
+    case 3:
+      return RunRows<Ops, 3, kPrefetchLines>(tile);
+    case 4:
+      return RunRows<Ops, 4, kPrefetchLines>(tile);
+    case 5:
+      return RunRows<Ops, 5, kPrefetchLines>(tile);
+    default:
+      return RunRows<Ops, 6, kPrefetchLines>(tile);
   }
 }
 
 template <class Ops>
 void RunWithPrefetch(int lines, int rows, const Tile& tile) {
   switch (lines) {
-    case 0: return DispatchRows<Ops, 0>(rows, tile);
-    case 1: return DispatchRows<Ops, 1>(rows, tile);
-    case 2: return DispatchRows<Ops, 2>(rows, tile);
-    default: return DispatchRows<Ops, 4>(rows, tile);
+    case 0:
+      return DispatchRows<Ops, 0>(rows, tile);
+    case 1:
+      return DispatchRows<Ops, 1>(rows, tile);
+    case 2:
+      return DispatchRows<Ops, 2>(rows, tile);
+    default:
+      return DispatchRows<Ops, 4>(rows, tile);
   }
 }
 

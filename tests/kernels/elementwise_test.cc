@@ -1,3 +1,5 @@
+#include "kernels/elementwise.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -5,13 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "kernels/elementwise.h"
 #include "kernels/isa.h"
 
 namespace fastdecode {
 namespace {
 
-constexpr double kUlp = 0x1p-23;   // of a number in [1, 2), f32
+constexpr double kUlp = 0x1p-23;  // of a number in [1, 2), f32
 
 std::vector<float> Normals(int n, uint32_t seed, float scale = 1) {
   std::mt19937 random(seed);
@@ -115,12 +116,12 @@ TEST_P(ElementwiseTest, SiluMul) {
     const std::vector<float> gate_bias = Normals(n, 3), up_bias = Normals(n, 4);
     for (const bool biased : {false, true}) {
       Output out(type(), n + 1);
-      kernels_.silu_mul(gate.data(), up.data(), biased ? gate_bias.data() : nullptr, biased ? up_bias.data() : nullptr, n,
-                        out.data());
+      kernels_.silu_mul(gate.data(), up.data(), biased ? gate_bias.data() : nullptr, biased ? up_bias.data() : nullptr,
+                        n, out.data());
       for (int i = 0; i < n; ++i) {
         const double g = biased ? gate[i] + gate_bias[i] : gate[i], u = biased ? up[i] + up_bias[i] : up[i];
         const double expected = g / (1 + std::exp(-g)) * u;
-        ASSERT_NEAR(out[i], expected, Bound(expected, 4)) << "gate " << g;   // exp 2, sum, quotient, product 1/2 each
+        ASSERT_NEAR(out[i], expected, Bound(expected, 4)) << "gate " << g;  // exp 2, sum, quotient, product 1/2 each
       }
       ASSERT_EQ(out[n], 1);
     }

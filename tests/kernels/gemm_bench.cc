@@ -20,7 +20,7 @@ namespace fastdecode {
 namespace {
 
 constexpr int64_t kK = 2048, kN = 5632;
-constexpr int kCopies = 16;        // rotated, so that every pass reads its weights from memory
+constexpr int kCopies = 16;  // rotated, so that every pass reads its weights from memory
 constexpr int kRepetitions = 15;
 
 // Of this thread alone: a neighbour that takes the core does not count.
@@ -57,8 +57,8 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t ReadAll(co
 }
 
 struct Weights {
-  size_t bytes;                    // of one copy
-  std::byte* data;                 // kCopies of them
+  size_t bytes;     // of one copy
+  std::byte* data;  // kCopies of them
 
   explicit Weights(ElementType type) : bytes(PanelCount(kN) * PanelBytes(type, kK)) {
     void* memory = mmap(nullptr, kCopies * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -66,7 +66,8 @@ struct Weights {
     madvise(memory, kCopies * bytes, MADV_HUGEPAGE);
     data = static_cast<std::byte*>(memory);
     std::vector<float> rows(kPanelColumns * kK);
-    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(static_cast<int>(i * 2654435761u >> 20) - 2048) / 2048;
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] = static_cast<float>(static_cast<int>(i * 2654435761u >> 20) - 2048) / 2048;
     for (int64_t p = 0; p < PanelCount(kN); ++p) {
       PackPanel(type, rows.data(), kPanelColumns, kK, data + p * PanelBytes(type, kK));
     }
@@ -135,9 +136,7 @@ void Measure(const GemmKernels& kernels, ElementType type, const Weights& weight
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
     clock.push_back(ClockGhz());
     read.push_back(time([&](std::byte* panels) { sink = sink ^ ReadAll(panels, weights.bytes); }));
-    ours.push_back(time([&](std::byte* panels) {
-      kernels.gemm({x.data(), kK, rows, kK, panels, kN, y.data(), kN});
-    }));
+    ours.push_back(time([&](std::byte* panels) { kernels.gemm({x.data(), kK, rows, kK, panels, kN, y.data(), kN}); }));
     ratio.push_back(read.back() / ours.back());
     if (one_dnn) theirs.push_back(time([&](std::byte* panels) { one_dnn.Run(panels); }));
   }
@@ -149,16 +148,17 @@ void Measure(const GemmKernels& kernels, ElementType type, const Weights& weight
     same_bits += y[i] == other[i];
   }
   const double seconds = Median(ours), bytes = static_cast<double>(weights.bytes);
-  std::printf("%4s %4d | read %5.1f GB/s | %-16s %5.1f GB/s %4.2f of read %6.1f GFLOP/s %5.1f flop/clk | ", ElementName(type),
-              rows, bytes / Median(read) * 1e-9, kernels.name, bytes / seconds * 1e-9, Median(ratio), flop / seconds * 1e-9,
-              flop / seconds * 1e-9 / Median(clock));
+  std::printf("%4s %4d | read %5.1f GB/s | %-16s %5.1f GB/s %4.2f of read %6.1f GFLOP/s %5.1f flop/clk | ",
+              ElementName(type), rows, bytes / Median(read) * 1e-9, kernels.name, bytes / seconds * 1e-9, Median(ratio),
+              flop / seconds * 1e-9, flop / seconds * 1e-9 / Median(clock));
   if (!one_dnn) {
     std::printf("oneDNN refused\n");
     return;
   }
   const double dnn = Median(theirs);
-  std::printf("oneDNN %5.1f GB/s %6.1f GFLOP/s, %s, differs by %.1e of the largest, same bits %.1f %%\n", bytes / dnn * 1e-9,
-              flop / dnn * 1e-9, one_dnn.name.c_str(), difference / largest, 100.0 * same_bits / y.size());
+  std::printf("oneDNN %5.1f GB/s %6.1f GFLOP/s, %s, differs by %.1e of the largest, same bits %.1f %%\n",
+              bytes / dnn * 1e-9, flop / dnn * 1e-9, one_dnn.name.c_str(), difference / largest,
+              100.0 * same_bits / y.size());
 }
 
 }  // namespace

@@ -30,8 +30,11 @@ std::vector<float> Normals(int n, uint32_t seed, float scale) {
 
 SampleResult Draw(const std::vector<float>& logits, const SamplingParams& params, uint64_t position = 0) {
   SampleScratch scratch(static_cast<int>(logits.size()));
-  return Sample({.logits = logits.data(), .vocab = static_cast<int>(logits.size()), .params = &params,
-                 .position = position, .scratch = &scratch});
+  return Sample({.logits = logits.data(),
+                 .vocab = static_cast<int>(logits.size()),
+                 .params = &params,
+                 .position = position,
+                 .scratch = &scratch});
 }
 
 // The definition, in double with a full sort: probabilities after temperature, min-p, top-k, top-p; 0 if filtered out.
@@ -68,8 +71,11 @@ std::vector<int> Count(const std::vector<float>& logits, const SamplingParams& p
   SampleScratch scratch(vocab);
   std::vector<int> counts(vocab);
   for (int position = 0; position < draws; ++position) {
-    const SampleResult result = Sample({.logits = logits.data(), .vocab = vocab, .params = &params,
-                                        .position = static_cast<uint64_t>(position), .scratch = &scratch});
+    const SampleResult result = Sample({.logits = logits.data(),
+                                        .vocab = vocab,
+                                        .params = &params,
+                                        .position = static_cast<uint64_t>(position),
+                                        .scratch = &scratch});
     EXPECT_EQ(result.outcome, SampleOutcome::kToken);
     ++counts[result.token];
   }
@@ -117,7 +123,8 @@ TEST(SamplingMathTest, RandomBitsUseSeedAndPositionInFull) {
   EXPECT_EQ(RandomBits(0, 0), 0xe169c58d6627e8d5u);
   std::set<uint64_t> values;
   for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 32}) {
-    for (const uint64_t position : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 32}) values.insert(RandomBits(seed, position));
+    for (const uint64_t position : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 32})
+      values.insert(RandomBits(seed, position));
   }
   EXPECT_EQ(values.size(), 9u);
 }
@@ -159,7 +166,7 @@ TEST(SamplerTest, BadRows) {
         EXPECT_EQ(Draw({0, 0, kInfinity}, params).outcome, SampleOutcome::kBadLogits);
         EXPECT_EQ(Draw({-kInfinity, -kInfinity}, params).outcome, SampleOutcome::kNoCandidate);
         EXPECT_EQ(Draw({-kInfinity, 3, -kInfinity}, params).token, 1);
-        EXPECT_EQ(Draw({3.4e38f, -3.4e38f}, params).token, 0);   // their difference overflows
+        EXPECT_EQ(Draw({3.4e38f, -3.4e38f}, params).token, 0);  // their difference overflows
       }
     }
   }
@@ -222,7 +229,8 @@ TEST(SamplerTest, NucleusOfAFlatRow) {
       std::vector<double> group_probability(kVocab / kGroup);
       std::vector<int> group_count(kVocab / kGroup);
       for (int i = 0; i < kVocab; ++i) {
-        ASSERT_TRUE(probabilities[i] > 0 || counts[i] == 0) << "token " << i << " scale " << scale << " top_p " << top_p;
+        ASSERT_TRUE(probabilities[i] > 0 || counts[i] == 0)
+            << "token " << i << " scale " << scale << " top_p " << top_p;
         group_probability[i / kGroup] += probabilities[i];
         group_count[i / kGroup] += counts[i];
       }
@@ -234,7 +242,7 @@ TEST(SamplerTest, NucleusOfAFlatRow) {
 TEST(SamplerTest, EqualLogitsRankByLowestId) {
   const std::vector<float> logits(300, 1.0f);
   const std::vector<int> top_k = Count(logits, {.top_k = 5}, 500);
-  const std::vector<int> top_p = Count(logits, {.top_p = 0.0499f}, 2000);   // 14.97 of 300
+  const std::vector<int> top_p = Count(logits, {.top_p = 0.0499f}, 2000);  // 14.97 of 300
   for (int i = 0; i < 300; ++i) {
     EXPECT_EQ(top_k[i] > 0, i < 5) << i;
     EXPECT_EQ(top_p[i] > 0, i < 15) << i;
@@ -245,13 +253,16 @@ TEST(SamplerTest, DependsOnSeedAndPositionOnly) {
   const std::vector<float> logits = Normals(500, 1, 1), other = Normals(800, 2, 3);
   SampleScratch used(800);
   std::set<int> tokens;
-  for (const SamplingParams& params : {SamplingParams{.seed = 3}, SamplingParams{.top_p = 0.7f, .seed = 3},
-                                       SamplingParams{.top_k = 30, .seed = 3}, SamplingParams{.min_p = 0.1f, .seed = 3}}) {
+  for (const SamplingParams& params :
+       {SamplingParams{.seed = 3}, SamplingParams{.top_p = 0.7f, .seed = 3}, SamplingParams{.top_k = 30, .seed = 3},
+        SamplingParams{.min_p = 0.1f, .seed = 3}}) {
     for (uint64_t position = 0; position < 20; ++position) {
       const int alone = Draw(logits, params, position).token;
       Sample({.logits = other.data(), .vocab = 800, .params = &params, .position = 5, .scratch = &used});
-      EXPECT_EQ(alone, Sample({.logits = logits.data(), .vocab = 500, .params = &params, .position = position,
-                               .scratch = &used}).token);
+      EXPECT_EQ(
+          alone,
+          Sample({.logits = logits.data(), .vocab = 500, .params = &params, .position = position, .scratch = &used})
+              .token);
       tokens.insert(alone);
     }
   }
@@ -298,16 +309,22 @@ TEST(SamplerTest, PenaltiesBiasAndIdsAgreeWithTheDefinition) {
       }
     }
     SampleScratch scratch(vocab);
-    const SampleResult result =
-        Sample({.logits = logits.data(), .vocab = vocab, .params = &params, .position = 0, .history = &history,
-                .bias = bias, .allowed = allowed, .banned = banned, .scratch = &scratch});
+    const SampleResult result = Sample({.logits = logits.data(),
+                                        .vocab = vocab,
+                                        .params = &params,
+                                        .position = 0,
+                                        .history = &history,
+                                        .bias = bias,
+                                        .allowed = allowed,
+                                        .banned = banned,
+                                        .scratch = &scratch});
     const double best = *std::max_element(expected.begin(), expected.end());
     if (best == -kInfinity) {
       ASSERT_EQ(result.outcome, SampleOutcome::kNoCandidate);
       continue;
     }
     ASSERT_EQ(result.outcome, SampleOutcome::kToken);
-    ASSERT_NEAR(expected[result.token], best, 1e-5) << "trial " << trial;   // random logits: no closer ties
+    ASSERT_NEAR(expected[result.token], best, 1e-5) << "trial " << trial;  // random logits: no closer ties
     // The log-probability is that of the raw row.
     double total = 0;
     for (const float logit : logits) total += std::exp(double{logit});
@@ -325,14 +342,19 @@ TEST(SamplerTest, PenaltiesByHand) {
   const std::vector<float> logits = {4, -1, 1.9f, -10};
   SampleScratch scratch(4);
   const auto token = [&](const SamplingParams& params) {
-    return Sample({.logits = logits.data(), .vocab = 4, .params = &params, .position = 0, .history = &history,
-                   .scratch = &scratch}).token;
+    return Sample({.logits = logits.data(),
+                   .vocab = 4,
+                   .params = &params,
+                   .position = 0,
+                   .history = &history,
+                   .scratch = &scratch})
+        .token;
   };
-  EXPECT_EQ(token({.temperature = 0, .repetition_penalty = 2}), 0);         // 4 / 2 = 2 > 1.9
-  EXPECT_EQ(token({.temperature = 0, .repetition_penalty = 2.2f}), 2);      // 4 / 2.2 < 1.9
-  EXPECT_EQ(token({.temperature = 0, .presence_penalty = 2}), 0);           // the prompt does not count
-  EXPECT_EQ(token({.temperature = 0, .frequency_penalty = -2}), 0);         // -1 + 2 * 2 = 3 < 4
-  EXPECT_EQ(token({.temperature = 0, .presence_penalty = -1.5f, .frequency_penalty = -2}), 1);   // 3 + 1.5 > 4
+  EXPECT_EQ(token({.temperature = 0, .repetition_penalty = 2}), 0);     // 4 / 2 = 2 > 1.9
+  EXPECT_EQ(token({.temperature = 0, .repetition_penalty = 2.2f}), 2);  // 4 / 2.2 < 1.9
+  EXPECT_EQ(token({.temperature = 0, .presence_penalty = 2}), 0);       // the prompt does not count
+  EXPECT_EQ(token({.temperature = 0, .frequency_penalty = -2}), 0);     // -1 + 2 * 2 = 3 < 4
+  EXPECT_EQ(token({.temperature = 0, .presence_penalty = -1.5f, .frequency_penalty = -2}), 1);  // 3 + 1.5 > 4
   for (int i = 0; i < 70000; ++i) history.AddOutput(3);
   EXPECT_EQ(counts[3], 65535);
 }
@@ -340,7 +362,7 @@ TEST(SamplerTest, PenaltiesByHand) {
 TEST(SamplerTest, Logprobs) {
   const int vocab = 3000;
   std::vector<float> logits = Normals(vocab, 4, 3);
-  logits[17] = logits[2000] = 12;   // a tie at the top
+  logits[17] = logits[2000] = 12;  // a tie at the top
   logits[5] = -kInfinity;
   double total = 0;
   for (const float logit : logits) total += std::exp(double{logit});
@@ -351,8 +373,12 @@ TEST(SamplerTest, Logprobs) {
   for (const int n : {0, 1, 5, 20}) {
     const SamplingParams params = {.temperature = 0.7f, .top_k = 40, .seed = 5, .logprobs = n};
     std::vector<TokenLogprob> top(n);
-    const SampleResult result = Sample({.logits = logits.data(), .vocab = vocab, .params = &params, .position = 1,
-                                        .scratch = &scratch, .top_logprobs = top.data()});
+    const SampleResult result = Sample({.logits = logits.data(),
+                                        .vocab = vocab,
+                                        .params = &params,
+                                        .position = 1,
+                                        .scratch = &scratch,
+                                        .top_logprobs = top.data()});
     EXPECT_EQ(result.token, Draw(logits, {.temperature = 0.7f, .top_k = 40, .seed = 5}, 1).token);
     EXPECT_NEAR(result.logprob, logits[result.token] - std::log(total), 4e-6);
     ASSERT_EQ(result.top_logprobs, n);
@@ -364,8 +390,10 @@ TEST(SamplerTest, Logprobs) {
   TokenLogprob two[20];
   const float small[] = {1, 2};
   const SamplingParams params = {.temperature = 0, .logprobs = 20};
-  EXPECT_EQ(Sample({.logits = small, .vocab = 2, .params = &params, .position = 0, .scratch = &scratch,
-                    .top_logprobs = two}).top_logprobs, 2);
+  EXPECT_EQ(
+      Sample({.logits = small, .vocab = 2, .params = &params, .position = 0, .scratch = &scratch, .top_logprobs = two})
+          .top_logprobs,
+      2);
 }
 
 TEST(ValidateTest, NamesFieldAndValue) {
@@ -385,7 +413,8 @@ TEST(ValidateTest, NamesFieldAndValue) {
 }
 
 TEST(ValidateTest, Tokens) {
-  const LogitBias unsorted[] = {{5, 1}, {4, 1}}, twice[] = {{5, 1}, {5, 1}}, outside[] = {{10, 1}}, infinite[] = {{1, kInfinity}};
+  const LogitBias unsorted[] = {{5, 1}, {4, 1}}, twice[] = {{5, 1}, {5, 1}}, outside[] = {{10, 1}},
+                  infinite[] = {{1, kInfinity}};
   const int32_t negative[] = {-1}, large[] = {3, 10};
   EXPECT_EQ(ValidateTokens(10, {}, {}, {}), "");
   EXPECT_EQ(ValidateTokens(10, unsorted, {}, {}), "logit_bias: token 4 comes after token 5");
