@@ -229,6 +229,7 @@ void fd_request_init(fd_request* request) {
   request->temperature = 1;
   request->top_p = 1;
   request->repetition_penalty = 1;
+  request->logprobs = -1;
 }
 
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id) {

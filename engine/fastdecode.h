@@ -109,7 +109,7 @@ typedef struct fd_request {
   float presence_penalty;           /* 0: off */
   float frequency_penalty;          /* 0: off */
   uint64_t seed;                    /* a request's tokens depend on this and its logits alone */
-  int32_t logprobs;                 /* the n most likely tokens of each position, <= 20; 0: off */
+  int32_t logprobs;                 /* -1: none; 0: of each chosen token; n: also of the n most likely, <= 20 */
   const fd_logit_bias* logit_bias;
   size_t logit_bias_count;
   /* For whoever checks a port: room for [prompt tokens][vocab] float32, filled before the first token; NULL. Stays the
@@ -148,7 +148,7 @@ typedef struct fd_event {
   fd_event_kind kind;
   int32_t token;                    /* TOKEN */
   uint32_t token_index;             /* TOKEN: 0 for the first generated one */
-  float logprob;                    /* TOKEN */
+  float logprob;                    /* TOKEN, if the request asked for logprobs */
   const fd_token_logprob* top_logprobs;
   size_t top_logprob_count;
   const char* text;                 /* UTF-8, not terminated by the length alone: also by a 0 byte */

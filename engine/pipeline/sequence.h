@@ -40,10 +40,12 @@ struct Sequence {
   // Pipeline thread; the scheduler reads what events announced.
   std::vector<int32_t> tokens;            // [length_max]; the first `length` are valid
   std::vector<float> logprobs;            // [length_max - prompt_tokens], of the sampled tokens
-  std::vector<TokenLogprob> top_logprobs; // [length_max - prompt_tokens][sampling.logprobs]
+  std::vector<TokenLogprob> top_logprobs; // [length_max - prompt_tokens][sampling.logprobs], if that is > 0
 
   // Pipeline thread only.
-  TokenHistory history;                   // for penalties; empty if there are none
+  std::vector<uint64_t> prompt_seen;      // behind `history`; both empty if there are no penalties
+  std::vector<uint16_t> output_counts;
+  TokenHistory history;
   uint32_t length = 0;                    // tokens known
   uint32_t computed = 0;                  // tokens whose KV is stored at the home
   uint32_t rows = 0;                      // query tokens in the current step

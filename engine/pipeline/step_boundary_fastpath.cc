@@ -85,12 +85,11 @@ void Pipeline::AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, 
   args.vocab = options_.vocab;
   args.params = &sequence->sampling;
   args.position = sequence->length;
-  args.logit_bias = sequence->logit_bias;
-  if (!sequence->history.empty()) args.history = &sequence->history;
+  args.bias = sequence->logit_bias;
+  if (sequence->history.output_counts != nullptr) args.history = &sequence->history;
   if (generated < sequence->min_tokens) args.banned = sequence->stop_tokens;
   if (sequence->sampling.logprobs > 0) {
-    args.top = {sequence->top_logprobs.data() + static_cast<size_t>(generated) * sequence->sampling.logprobs,
-                static_cast<size_t>(sequence->sampling.logprobs)};
+    args.top_logprobs = sequence->top_logprobs.data() + static_cast<size_t>(generated) * sequence->sampling.logprobs;
   }
 }
 
@@ -147,7 +146,7 @@ void Pipeline::FinishStep(int m) {
 }
 
 void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
-  if (logit.result.outcome != SampleOutcome::kOk) {
+  if (logit.result.outcome != SampleOutcome::kToken) {
     sequence->failed = true;
     sequence->fail_reason = FinishReason::kBadLogits;
     return;
@@ -164,7 +163,7 @@ void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t n
   const uint32_t index = sequence->length++;
   sequence->tokens[index] = token;
   sequence->logprobs[index - sequence->prompt_tokens] = logit.result.logprob;
-  if (!sequence->history.empty()) sequence->history.CountOutput(token);
+  if (sequence->history.output_counts != nullptr) sequence->history.AddOutput(token);
   PipelineEvent event;
   event.kind = PipelineEvent::Kind::kToken;
   event.token_index = index;

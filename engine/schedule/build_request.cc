@@ -1,7 +1,6 @@
 #include "engine/schedule/build_request.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 #include "absl/strings/str_format.h"
@@ -101,34 +100,28 @@ absl::Status SetSampling(const RequestContext& context, const fd_request& given,
   if (const std::string wrong = ValidateSampling(params); !wrong.empty()) return absl::InvalidArgumentError(wrong);
   for (size_t i = 0; i < given.logit_bias_count; ++i) {
     const fd_logit_bias& bias = given.logit_bias[i];
-    if (absl::Status bad = CheckTokenId("logit_bias", i, bias.token, context.spec->vocab); !bad.ok()) return bad;
-    if (!std::isfinite(bias.bias)) {
-      return absl::InvalidArgumentError(absl::StrFormat("logit_bias[%d]: the bias is not a finite number", i));
-    }
     sequence.logit_bias.push_back({bias.token, bias.bias});
   }
   std::stable_sort(sequence.logit_bias.begin(), sequence.logit_bias.end(),
                    [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
-  const auto same = std::adjacent_find(sequence.logit_bias.begin(), sequence.logit_bias.end(),
-                                       [](const LogitBias& a, const LogitBias& b) { return a.token == b.token; });
-  if (same != sequence.logit_bias.end()) {
-    return absl::InvalidArgumentError(absl::StrFormat("logit_bias: token %d is named twice", same->token));
-  }
-  return absl::OkStatus();
+  const std::string wrong = ValidateTokens(context.spec->vocab, sequence.logit_bias, {}, sequence.stop_tokens);
+  return wrong.empty() ? absl::OkStatus() : absl::InvalidArgumentError(wrong);
 }
 
 void TakeMemory(const RequestContext& context, Sequence& sequence, std::vector<int32_t> ids) {
   const SamplingParams& params = sequence.sampling;
   const size_t generated_max = sequence.length_max - sequence.prompt_tokens;
   if (params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0) {
-    sequence.history.Reset(context.spec->vocab);
-    for (const int32_t id : ids) sequence.history.MarkPrompt(id);
+    sequence.prompt_seen.resize((context.spec->vocab + 63) / 64);
+    sequence.output_counts.resize(context.spec->vocab);
+    sequence.history = {sequence.prompt_seen.data(), sequence.output_counts.data()};
+    for (const int32_t id : ids) sequence.history.AddPrompt(id);
   }
   sequence.tokens = std::move(ids);
   sequence.tokens.resize(sequence.length_max);
   sequence.length = sequence.prompt_tokens;
   sequence.logprobs.resize(generated_max);
-  sequence.top_logprobs.resize(generated_max * params.logprobs);
+  sequence.top_logprobs.resize(generated_max * static_cast<size_t>(std::max(params.logprobs, 0)));
 }
 
 }  // namespace

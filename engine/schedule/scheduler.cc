@@ -1,5 +1,6 @@
 #include "engine/schedule/scheduler.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -224,7 +225,7 @@ void Scheduler::OnToken(Request& request, const PipelineEvent& event) {
   out.token = sequence.tokens[event.token_index];
   out.token_index = index;
   out.logprob = sequence.logprobs[index];
-  const size_t top = static_cast<size_t>(sequence.sampling.logprobs);
+  const size_t top = static_cast<size_t>(std::max(sequence.sampling.logprobs, 0));
   out.top_logprobs.assign(sequence.top_logprobs.begin() + index * top, sequence.top_logprobs.begin() + (index + 1) * top);
   out.submit_ns = request.submit_ns;
   out.time_ns = event.time_ns;

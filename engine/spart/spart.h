@@ -15,7 +15,7 @@ namespace fastdecode {
 struct LogitRow {
   uint32_t row = 0;                     // of the step
   bool sample = true;
-  SampleArgs args;                      // args.logits is set by the S-Part
+  SampleArgs args;                      // args.logits and args.scratch are set by the S-Part
   SampleResult result;                  // written by stage L
   float* logits_out = nullptr;          // [vocab], or null
 };

@@ -170,7 +170,8 @@ void CpuSPart::SampleRows(int first, Range rows, int t) {
     if (row.logits_out != nullptr) std::memcpy(row.logits_out, logits, spec_.vocab * sizeof(float));
     if (!row.sample) continue;
     row.args.logits = logits;
-    row.result = Sample(row.args, *sample_scratch_[t]);
+    row.args.scratch = sample_scratch_[t].get();
+    row.result = Sample(row.args);
   }
 }
 

@@ -1,0 +1,55 @@
+// fastdecode completion: a bash completion script, made from the program's own options.
+#include <cstdio>
+#include <string>
+
+#include "tools/commands.h"
+
+namespace fastdecode {
+
+namespace {
+
+std::string OptionNames(const CLI::App* command) {
+  std::string names;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) names += " --" + name;
+  }
+  return names;
+}
+
+void AppendCases(const CLI::App* command, const std::string& path, std::string& cases) {
+  std::string words = OptionNames(command);
+  for (const CLI::App* child : command->get_subcommands([](const CLI::App*) { return true; })) {
+    words += " " + child->get_name();
+    AppendCases(child, path + " " + child->get_name(), cases);
+  }
+  cases += "    \"" + path + "\") words=\"" + words + "\" ;;\n";
+}
+
+}  // namespace
+
+void AddCompletion(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("completion", "Print a bash completion script: source <(fastdecode completion)");
+  command->callback([&program] {
+    std::string cases;
+    AppendCases(&program, "fastdecode", cases);
+    std::printf(
+        "_fastdecode() {\n"
+        "  local current=${COMP_WORDS[COMP_CWORD]} path=fastdecode word words\n"
+        "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
+        "    [[ $word == -* ]] && break\n"
+        "    path+=\" $word\"\n"
+        "  done\n"
+        "  case $path in\n%s"
+        "  esac\n"
+        "  if [[ $current == -* || $COMP_CWORD -le 2 ]]; then\n"
+        "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+        "  else\n"
+        "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
+        "  fi\n"
+        "}\n"
+        "complete -F _fastdecode fastdecode\n",
+        cases.c_str());
+  });
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,15 @@
+#ifndef FASTDECODE_TOOLS_NPY_H_
+#define FASTDECODE_TOOLS_NPY_H_
+
+#include <cstddef>
+#include <string>
+
+namespace fastdecode {
+
+// Writes a float32 [rows][columns] array as NumPy's format 1.0, under a temporary name that is renamed at the end. Throws
+// Error naming the path.
+void WriteNpy(const std::string& path, const float* values, size_t rows, size_t columns);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TOOLS_NPY_H_

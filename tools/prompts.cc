@@ -1,0 +1,124 @@
+#include "tools/prompts.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+
+namespace fastdecode {
+
+namespace {
+
+std::string ReadAll(std::istream& in) { return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}; }
+
+std::string ReadFile(const std::string& path) {
+  if (path == "-") return ReadAll(std::cin);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(FD_NOT_FOUND, path + ": cannot be read: " + std::strerror(errno));
+  std::string text = ReadAll(file);
+  if (file.bad()) throw Error(FD_NOT_FOUND, path + ": cannot be read: is it a file?");
+  return text;
+}
+
+template <class T>
+bool ParseWhole(const std::string& text, T* out) {
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, *out);
+  return error == std::errc() && end == last;
+}
+
+std::vector<int32_t> ParseIds(const std::string& list) {
+  std::vector<int32_t> ids;
+  std::istringstream in(list);
+  std::string item;
+  while (std::getline(in, item, ',')) {
+    int32_t id = 0;
+    const size_t first = item.find_first_not_of(' ');
+    if (first == std::string::npos || !ParseWhole(item.substr(first), &id)) {
+      throw Error(FD_INVALID_ARGUMENT, "--prompt-ids: '" + item + "' is not a token id; give numbers such as 1,15043,29892");
+    }
+    ids.push_back(id);
+  }
+  if (ids.empty()) throw Error(FD_INVALID_ARGUMENT, "--prompt-ids: no token ids given");
+  return ids;
+}
+
+}  // namespace
+
+void AddPromptFlags(CLI::App* command, PromptFlags& flags) {
+  const char* group = "Prompts";
+  command->add_option("-p,--prompt", flags.prompts, "text to go on from; may be repeated")
+      ->type_name("TEXT")->allow_extra_args(false)->group(group);
+  command->add_option("-f,--file", flags.files, "a file that is one prompt (-: stdin); may be repeated")
+      ->type_name("FILE")->allow_extra_args(false)->group(group);
+  command->add_option("--prompts-file", flags.lines_file, "a file with one prompt a line (-: stdin)")
+      ->type_name("FILE")->group(group);
+  command->add_option("--prompt-ids", flags.ids, "token ids, used as they are, such as 1,15043; may be repeated")
+      ->type_name("IDS")->allow_extra_args(false)->group(group);
+}
+
+std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags) {
+  std::vector<GenerateRequest> requests;
+  for (const std::string& prompt : flags.prompts) requests.emplace_back(prompt);
+  for (const std::string& file : flags.files) requests.emplace_back(ReadFile(file));
+  if (!flags.lines_file.empty()) {
+    std::istringstream lines(ReadFile(flags.lines_file));
+    std::string line;
+    while (std::getline(lines, line)) requests.emplace_back(line);
+  }
+  for (const std::string& ids : flags.ids) requests.emplace_back(ParseIds(ids));
+  if (requests.empty()) {
+    throw Error(FD_INVALID_ARGUMENT, "no prompt: give --prompt, --file, --prompts-file or --prompt-ids");
+  }
+  return requests;
+}
+
+void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
+  fd_request& r = flags.fields;
+  r.max_tokens = 128;
+  const char* group = "Sampling";
+  const auto add = [&](const char* names, auto& value, const char* help, const char* type) {
+    command->add_option(names, value, help)->type_name(type)->group(group)->capture_default_str();
+  };
+  add("-n,--max-tokens,--n-predict", r.max_tokens, "tokens to generate at most", "N");
+  add("--min-tokens", r.min_tokens, "no stop before so many", "N");
+  add("--temperature,--temp", r.temperature, "0: always the most likely token", "T");
+  add("--top-k", r.top_k, "only the k most likely; 0: off", "K");
+  add("--top-p", r.top_p, "only the most likely that make up p; 1: off", "P");
+  add("--min-p", r.min_p, "only those at least so likely, relative to the most likely; 0: off", "P");
+  add("--repetition-penalty", r.repetition_penalty, "1: off", "X");
+  add("--presence-penalty", r.presence_penalty, "0: off", "X");
+  add("--frequency-penalty", r.frequency_penalty, "0: off", "X");
+  add("-s,--seed", r.seed, "prompt i samples with seed + i", "N");
+  add("--logprobs", r.logprobs, "with --json: of each token and its n best alternatives; -1: off", "N");
+  command->add_option("--stop", flags.stop, "ends the text before this string; may be repeated")
+      ->type_name("TEXT")->allow_extra_args(false)->group(group);
+  command->add_option("--stop-token-ids", flags.stop_token_ids, "further tokens that end the text")
+      ->type_name("ID")->delimiter(',')->group(group);
+  command->add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to a token's logit; may be repeated")
+      ->type_name("ID:BIAS")->allow_extra_args(false)->group(group);
+  command->add_flag("--ignore-eos", r.ignore_eos, "do not stop at the model's end tokens")->group(group);
+  command->add_flag("--include-stop", r.include_stop, "the stop string is part of the text")->group(group);
+  command->add_flag_callback("--no-special-tokens", [&r] { r.add_special_tokens = 0; }, "do not add bos to the prompt")
+      ->group(group);
+}
+
+void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request) {
+  request.fields = flags.fields;
+  request.stop = flags.stop;
+  request.stop_token_ids = flags.stop_token_ids;
+  for (const std::string& text : flags.logit_bias) {
+    const size_t colon = text.find(':');
+    fd_logit_bias bias{};
+    if (colon == std::string::npos || !ParseWhole(text.substr(0, colon), &bias.token) ||
+        !ParseWhole(text.substr(colon + 1), &bias.bias)) {
+      throw Error(FD_INVALID_ARGUMENT, "--logit-bias: '" + text + "' is not ID:BIAS, such as 15043:-2.5");
+    }
+    request.logit_bias.push_back(bias);
+  }
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,39 @@
+#ifndef FASTDECODE_TOOLS_PROMPTS_H_
+#define FASTDECODE_TOOLS_PROMPTS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "engine/fastdecode.hpp"
+
+namespace fastdecode {
+
+// The prompts of a `generate` command, from wherever they come.
+struct PromptFlags {
+  std::vector<std::string> prompts;         // --prompt
+  std::vector<std::string> files;           // --file: the whole file, - is stdin
+  std::string lines_file;                   // --prompts-file: one a line, - is stdin
+  std::vector<std::string> ids;             // --prompt-ids
+};
+void AddPromptFlags(CLI::App* command, PromptFlags& flags);
+// In the order of the members above. Throws Error naming file or value.
+std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags);
+
+// How to sample and when to stop: the same for all prompts of a command.
+struct RequestFlags {
+  RequestFlags() { fd_request_init(&fields); }
+  fd_request fields;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  std::vector<std::string> logit_bias;      // ID:BIAS
+};
+void AddRequestFlags(CLI::App* command, RequestFlags& flags);
+// Copies the flags into a request, whose prompt stays. Throws Error naming the value.
+void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TOOLS_PROMPTS_H_
