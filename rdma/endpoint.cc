@@ -49,8 +49,8 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::str
     return endpoint;
   }
   if (LooksLikeHostAndPort(text)) {
-    return absl::UnimplementedError(
-        absl::StrCat(option, ": '", text, "': workers on other hosts (HOST:PORT) are not built yet; use unix:PATH or local"));
+    return absl::UnimplementedError(absl::StrCat(
+        option, ": '", text, "': workers on other hosts (HOST:PORT) are not built yet; use unix:PATH or local"));
   }
   return Bad(option, text, "is none of local, local:N and unix:PATH");
 }

@@ -14,8 +14,8 @@ struct Endpoint {
   enum class Kind { kLocal, kUnix };
 
   Kind kind = Kind::kLocal;
-  int local_homes = 0;             // kLocal: N, or 0 for one a node
-  std::string path;                // kUnix
+  int local_homes = 0;  // kLocal: N, or 0 for one a node
+  std::string path;     // kUnix
 
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };

@@ -24,18 +24,28 @@ void FaultLink::FlipBit(void* bytes, size_t count) {
   static_cast<unsigned char*>(bytes)[bit / 8] ^= static_cast<unsigned char>(1u << (bit % 8));
 }
 
-// A field that the wrapped link passes on as it is: it stamps the epoch itself, and takes a slot, a size beyond the slot's
-// or no rows for a mistake of ours.
+// A field that the wrapped link passes on as it is: it stamps the epoch itself, and takes a slot, a size beyond the
+// slot's or no rows for a mistake of ours.
 void FaultLink::CorruptHop(HopHeader* header) {
   const HopHeader before = *header;
   do {
     *header = before;
     switch (random_() % 5) {
-      case 0: FlipBit(&header->step, sizeof(header->step)); break;
-      case 1: FlipBit(&header->roster_version, sizeof(header->roster_version)); break;
-      case 2: FlipBit(&header->rows, sizeof(header->rows)); break;
-      case 3: FlipBit(&header->payload_bytes, sizeof(header->payload_bytes)); break;
-      case 4: FlipBit(&header->layer, sizeof(header->layer)); break;
+      case 0:
+        FlipBit(&header->step, sizeof(header->step));
+        break;
+      case 1:
+        FlipBit(&header->roster_version, sizeof(header->roster_version));
+        break;
+      case 2:
+        FlipBit(&header->rows, sizeof(header->rows));
+        break;
+      case 3:
+        FlipBit(&header->payload_bytes, sizeof(header->payload_bytes));
+        break;
+      case 4:
+        FlipBit(&header->layer, sizeof(header->layer));
+        break;
     }
   } while (header->rows == 0 || header->payload_bytes > size().hop_payload_bytes_max);
 }
@@ -46,7 +56,8 @@ void FaultLink::PostHop(const HopHeader& header) {
   FD_CHECK((open_slots_ >> header.micro_batch & 1) == 0, "the slot's previous hop has no reply yet");
   if (options_.cut_after_hops != 0 && counts_.hops == options_.cut_after_hops) {
     char cause[64];
-    std::snprintf(cause, sizeof(cause), "fault link: cut after %llu hops", static_cast<unsigned long long>(counts_.hops));
+    std::snprintf(cause, sizeof(cause), "fault link: cut after %llu hops",
+                  static_cast<unsigned long long>(counts_.hops));
     return MarkLost(cause);
   }
   ++counts_.hops;
@@ -127,7 +138,8 @@ LinkPoll FaultLink::Deliver(size_t index, ReplyHeader* out) {
   }
   const int slot = reply.micro_batch;
   const bool open = slot < size().slots && (open_slots_ >> slot & 1) != 0;
-  const char* const defect = open ? ReplyDefect(reply, open_hops_[slot], size()) : "reply to a slot without an open hop";
+  const char* const defect =
+      open ? ReplyDefect(reply, open_hops_[slot], size()) : "reply to a slot without an open hop";
   if (defect != nullptr) {
     MarkLost((std::string("protocol error by the home: ") + defect).c_str());
     return LinkPoll::kLost;

@@ -18,22 +18,22 @@ namespace fastdecode {
 struct FaultOptions {
   uint64_t seed = 1;
 
-  double delay_share = 0;             // a reply is held back ...
-  uint64_t delay_ns = 0;              // ... for so long
-  uint32_t delay_polls = 0;           // ... and for so many polls
-  double reorder_share = 0;           // a reply is held back until another has passed it, or kReorderPollsMax polls
-  double drop_hop_share = 0;          // the home never sees the hop
-  double drop_reply_share = 0;        // the engine never sees the reply
-  double duplicate_share = 0;         // a reply comes twice
-  double corrupt_hop_share = 0;       // one bit of the hop's header flips
-  double corrupt_reply_share = 0;     // one bit of the reply's header flips
-  double corrupt_payload_share = 0;   // one bit of the hop's rows flips
-  uint64_t cut_after_hops = 0;        // the link is lost when the next hop is posted; 0: never
+  double delay_share = 0;            // a reply is held back ...
+  uint64_t delay_ns = 0;             // ... for so long
+  uint32_t delay_polls = 0;          // ... and for so many polls
+  double reorder_share = 0;          // a reply is held back until another has passed it, or kReorderPollsMax polls
+  double drop_hop_share = 0;         // the home never sees the hop
+  double drop_reply_share = 0;       // the engine never sees the reply
+  double duplicate_share = 0;        // a reply comes twice
+  double corrupt_hop_share = 0;      // one bit of the hop's header flips
+  double corrupt_reply_share = 0;    // one bit of the reply's header flips
+  double corrupt_payload_share = 0;  // one bit of the hop's rows flips
+  uint64_t cut_after_hops = 0;       // the link is lost when the next hop is posted; 0: never
 };
 
-// Faults from a command line: "seed=1,drop=0.001,delay=0.01:200us,cut=5000". Keys: seed, delay (SHARE:DURATION with ns, us,
-// ms or polls), reorder, drop (hops), drop-reply, duplicate, corrupt (hop headers), corrupt-reply, corrupt-payload, cut.
-// Errors: InvalidArgument naming option and value.
+// Faults from a command line: "seed=1,drop=0.001,delay=0.01:200us,cut=5000". Keys: seed, delay (SHARE:DURATION with ns,
+// us, ms or polls), reorder, drop (hops), drop-reply, duplicate, corrupt (hop headers), corrupt-reply, corrupt-payload,
+// cut. Errors: InvalidArgument naming option and value.
 absl::StatusOr<FaultOptions> ParseFaultOptions(const std::string& option, const std::string& text);
 
 // How often each fault struck.
@@ -50,8 +50,8 @@ struct FaultCounts {
   uint64_t corrupted_payloads = 0;
 };
 
-// An engine's end that wraps one of any provider and spoils what passes, the same way for the same seed and traffic. What
-// it lets through obeys EngineLink's contract: a reply that does not belong to the slot's open hop loses the link.
+// An engine's end that wraps one of any provider and spoils what passes, the same way for the same seed and traffic.
+// What it lets through obeys EngineLink's contract: a reply that does not belong to the slot's open hop loses the link.
 // For tests only.
 // Owns: the wrapped link. Thread: as EngineLink. Bounded: holds back at most kHeldMax replies.
 class FaultLink final : public EngineLink {
@@ -83,7 +83,8 @@ class FaultLink final : public EngineLink {
   const FaultCounts& counts() const { return counts_; }
 
  private:
-  // For each slot: its reply, the duplicate of that, and the duplicate of the one before, if the next poll is to deliver it.
+  // For each slot: its reply, the duplicate of that, and the duplicate of the one before, if the next poll is to
+  // deliver it.
   static constexpr size_t kHeldMax = 3 * kMaxSlots;
 
   struct HeldReply {
@@ -108,9 +109,9 @@ class FaultLink final : public EngineLink {
   std::mt19937_64 random_;
   FaultCounts counts_;
   uint64_t polls_ = 0;
-  uint32_t open_slots_ = 0;                    // as the engine sees it: hop posted, no reply delivered
-  std::array<HopHeader, kMaxSlots> open_hops_; // as the engine posted them
-  std::array<HeldReply, kHeldMax> held_;       // in order of arrival
+  uint32_t open_slots_ = 0;                     // as the engine sees it: hop posted, no reply delivered
+  std::array<HopHeader, kMaxSlots> open_hops_;  // as the engine posted them
+  std::array<HeldReply, kHeldMax> held_;        // in order of arrival
   size_t held_count_ = 0;
 };
 

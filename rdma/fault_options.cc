@@ -71,8 +71,9 @@ absl::StatusOr<FaultOptions> ParseFaultOptions(const std::string& option, const 
         return Bad(option, part, "delay takes SHARE:DURATION, as 0.01:200us (ns, us, ms or polls)");
       }
     } else if (double* const share = ShareField(key, &options); share == nullptr) {
-      return Bad(option, part,
-                 "is none of seed, delay, reorder, drop, drop-reply, duplicate, corrupt, corrupt-reply, corrupt-payload, cut");
+      return Bad(
+          option, part,
+          "is none of seed, delay, reorder, drop, drop-reply, duplicate, corrupt, corrupt-reply, corrupt-payload, cut");
     } else if (!ParseShare(value, share)) {
       return Bad(option, part, absl::StrCat(key, " takes a share from 0 to 1"));
     }

@@ -21,9 +21,9 @@ absl::Status CheckLinkSize(const LinkSize& size) {
   }
   if (!IsPowerOfTwo(size.control_ring_bytes) || size.control_ring_bytes < kControlRingBytesMin ||
       size.control_ring_bytes > kControlRingBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("link control ring: %d bytes is not a power of two from %d to %d", size.control_ring_bytes,
-                        kControlRingBytesMin, kControlRingBytesMax));
+    return absl::InvalidArgumentError(absl::StrFormat("link control ring: %d bytes is not a power of two from %d to %d",
+                                                      size.control_ring_bytes, kControlRingBytesMin,
+                                                      kControlRingBytesMax));
   }
   return absl::OkStatus();
 }

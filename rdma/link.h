@@ -11,7 +11,8 @@
 namespace fastdecode {
 
 // A link connects one peer (an engine) with one home. It has two ends, each with its own interface; provider `shm` (and
-// later `verbs`) implements both. A link is one-shot: once lost it stays lost, and a new one with a new epoch takes over.
+// later `verbs`) implements both. A link is one-shot: once lost it stays lost, and a new one with a new epoch takes
+// over.
 //
 // Channels:
 //   hop     : K slots, one a micro-batch. The engine writes a slot; the reply frees it and is the only credit.
@@ -20,10 +21,10 @@ namespace fastdecode {
 
 // Fixed when the link is made; both ends agree on every field.
 struct LinkSize {
-  int slots = 2;                          // K, at most kMaxSlots
-  size_t hop_payload_bytes_max = 0;       // per slot, engine -> home
-  size_t reply_payload_bytes_max = 0;     // per slot, home -> engine
-  size_t control_ring_bytes = 1 << 20;    // per direction, a power of two
+  int slots = 2;                        // K, at most kMaxSlots
+  size_t hop_payload_bytes_max = 0;     // per slot, engine -> home
+  size_t reply_payload_bytes_max = 0;   // per slot, home -> engine
+  size_t control_ring_bytes = 1 << 20;  // per direction, a power of two
 };
 inline constexpr int kMaxSlots = 16;
 inline constexpr size_t kPayloadBytesMax = size_t{1} << 30;
@@ -36,9 +37,9 @@ inline constexpr size_t kControlMessageBytesMax = 256 << 10;
 absl::Status CheckLinkSize(const LinkSize& size);
 
 enum class LinkPoll : uint8_t {
-  kEmpty,     // nothing arrived
-  kMessage,   // *out was filled in
-  kLost,      // the link is lost; nothing will arrive any more
+  kEmpty,    // nothing arrived
+  kMessage,  // *out was filled in
+  kLost,     // the link is lost; nothing will arrive any more
 };
 
 // What both ends have: whether the link still lives, and who is at the other end.
@@ -74,7 +75,7 @@ class EngineLink : public LinkEnd {
   virtual const std::byte* ReceiveArea(int slot) = 0;
 
   // Posts the hop whose rows lie in SendArea(header.micro_batch). The link fills in the epoch. Posting to a lost link
-  // does nothing. REQUIRES: the slot's previous hop was replied to.
+  // does nothing. REQUIRES: rows > 0, payload_bytes within size(), and the slot's previous hop was replied to.
   virtual void PostHop(const HopHeader& header) = 0;
   // The next reply, in whatever order hops finish. A reply that does not belong to the slot's open hop loses the link.
   virtual LinkPoll PollReply(ReplyHeader* out) = 0;
@@ -84,8 +85,9 @@ class EngineLink : public LinkEnd {
   // Copies the next message to `buffer` (kControlMessageBytesMax) and sets *bytes.
   virtual LinkPoll PollControl(void* buffer, size_t* bytes) = 0;
 
-  // Wakes a home that parked. REQUIRES: called *after* PostHop or TrySendControl, once the first of a busy period is out
-  // (rung before, the home could poll in vain and sleep in between). Costs one locked instruction if the home is awake.
+  // Wakes a home that parked. REQUIRES: called *after* PostHop or TrySendControl, once the first of a busy period is
+  // out (rung before, the home could poll in vain and sleep in between). Costs one locked instruction if the home is
+  // awake.
   virtual void RingHome() = 0;
   // Finished work items at the home: moves as long as it is alive and working.
   virtual uint64_t Progress() const = 0;
@@ -95,8 +97,8 @@ class EngineLink : public LinkEnd {
 // Thread: the team's leader alone, except what LinkEnd has.
 class HomeLink : public LinkEnd {
  public:
-  // The next hop; *payload points at its rows, which stay unchanged by well-behaved peers until the reply. The header is
-  // a private copy whose slot, epoch, rows (> 0) and payload_bytes (<= the agreed maximum) were checked.
+  // The next hop; *payload points at its rows, which stay unchanged by well-behaved peers until the reply. The header
+  // is a private copy whose slot, epoch, rows (> 0) and payload_bytes (<= the agreed maximum) were checked.
   virtual LinkPoll PollHop(HopHeader* out, const std::byte** payload) = 0;
   // Where the team writes o of micro-batch `slot`, between hop and reply (64-byte aligned).
   virtual std::byte* ReplyArea(int slot) = 0;

@@ -27,8 +27,8 @@ class LinkMonitor {
   // Once it returns, the monitor does not touch the link any more. Nothing happens if the link is not watched.
   void Remove(LinkEnd* link);
 
-  // Marks the link lost if it is not (with `cause`) and keeps it, with the memory that the peer may still write, until the
-  // peer has closed its socket; then destroys it. A watched link need not be removed before.
+  // Marks the link lost if it is not (with `cause`) and keeps it, with the memory that the peer may still write, until
+  // the peer has closed its socket; then destroys it. A watched link need not be removed before.
   void Quarantine(std::unique_ptr<LinkEnd> link, const char* cause);
   size_t links_in_quarantine() const;
 
@@ -41,9 +41,9 @@ class LinkMonitor {
   const int wake_fd_;  // eventfd: the sets have changed, or the end
 
   mutable std::mutex mutex_;
-  std::vector<LinkEnd*> watched_;                       // guarded by mutex_
-  std::vector<std::unique_ptr<LinkEnd>> quarantined_;   // guarded by mutex_
-  bool stopping_ = false;                               // guarded by mutex_
+  std::vector<LinkEnd*> watched_;                      // guarded by mutex_
+  std::vector<std::unique_ptr<LinkEnd>> quarantined_;  // guarded by mutex_
+  bool stopping_ = false;                              // guarded by mutex_
 
   std::thread thread_;  // last: it uses all of the above
 };

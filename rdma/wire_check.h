@@ -8,8 +8,8 @@
 
 namespace fastdecode {
 
-// The rules that every header from the other end must obey, for all providers. Each takes a private copy and returns what
-// is wrong with it, or null.
+// The rules that every header from the other end must obey, for all providers. Each takes a private copy and returns
+// what is wrong with it, or null.
 
 inline const char* HopDefect(const HopHeader& hop, int slot, uint64_t epoch, const LinkSize& size) {
   if (hop.epoch != epoch) return "hop header of another epoch";

@@ -14,9 +14,9 @@
 namespace fastdecode {
 
 // An ordered byte ring of messages from one process to another, in memory that both can write. In the ring a message is
-// a word with its length in bytes, then the bytes, padded to 8; it may wrap around the end. Indices count bytes from the
-// link's start and never wrap (2^64). Each side keeps its own index privately, publishes it, and believes the other's
-// only within bounds: whatever the peer writes, nothing outside the ring and the caller's buffer is touched.
+// a word with its length in bytes, then the bytes, padded to 8; it may wrap around the end. Indices count bytes from
+// the link's start and never wrap (2^64). Each side keeps its own index privately, publishes it, and believes the
+// other's only within bounds: whatever the peer writes, nothing outside the ring and the caller's buffer is touched.
 //
 // The Policy says what the indices and the bytes are, so that Relacy can run this very code (tests/rdma):
 //   Index       an atomic uint64_t

@@ -18,7 +18,8 @@ std::string ReadTextPacket(const void* packet, size_t bytes, PacketKind kind) {
   TextPacket copy;
   if (bytes != sizeof(copy)) return "";
   std::memcpy(&copy, packet, sizeof(copy));
-  if (copy.prefix.magic != kHandshakeMagic || copy.prefix.kind != kind || copy.text_bytes > sizeof(copy.text)) return "";
+  if (copy.prefix.magic != kHandshakeMagic || copy.prefix.kind != kind || copy.text_bytes > sizeof(copy.text))
+    return "";
   std::string text(copy.text, copy.text_bytes);
   // Bytes from 0x80 on may be UTF-8; control characters could drive a terminal.
   for (char& c : text) {

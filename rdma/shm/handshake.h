@@ -29,7 +29,7 @@ struct PacketPrefix {
   uint64_t magic = kHandshakeMagic;
   uint32_t version = kProtocolVersion;
   PacketKind kind = PacketKind::kProposal;
-  uint32_t bytes = 0;              // of the whole packet
+  uint32_t bytes = 0;  // of the whole packet
   uint32_t reserved = 0;
 };
 static_assert(sizeof(PacketPrefix) == 24);
@@ -54,12 +54,13 @@ static_assert(sizeof(ProposalPacket) == 88 + kHandshakeBlobBytesMax && std::is_t
 
 struct AcceptancePacket {
   PacketPrefix prefix;
-  uint64_t epoch = 0;              // the proposal's
-  uint32_t homes = 0;              // that this worker has
+  uint64_t epoch = 0;  // the proposal's
+  uint32_t homes = 0;  // that this worker has
   uint32_t answer_bytes = 0;
   char answer[kHandshakeBlobBytesMax] = {};
 };
-static_assert(sizeof(AcceptancePacket) == 40 + kHandshakeBlobBytesMax && std::is_trivially_copyable_v<AcceptancePacket>);
+static_assert(sizeof(AcceptancePacket) == 40 + kHandshakeBlobBytesMax &&
+              std::is_trivially_copyable_v<AcceptancePacket>);
 
 // Refusal and farewell: why. The same in every protocol version.
 struct TextPacket {

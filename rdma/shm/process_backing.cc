@@ -53,7 +53,8 @@ absl::StatusOr<Arena> AttachRegion(const FileDescriptor& fd, size_t bytes) {
   }
   absl::StatusOr<Arena> arena = Arena::Attach(fd.get());
   // Sealed by now, so that this size holds; it may have changed since fstat.
-  if (arena.ok() && arena->bytes() < bytes) return absl::InvalidArgumentError("shared memory shrank while it was mapped");
+  if (arena.ok() && arena->bytes() < bytes)
+    return absl::InvalidArgumentError("shared memory shrank while it was mapped");
   return arena;
 }
 

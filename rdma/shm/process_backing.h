@@ -39,8 +39,8 @@ class ProcessBacking final : public ShmBacking {
 // A new region for this end, sealed, to be sent to the peer.
 absl::StatusOr<Arena> CreateRegion(size_t bytes, int node);
 
-// Maps the region that the peer sent. InvalidArgument if there is none, it is not sealed, or its size is not what `bytes`
-// makes it: checked before anything is mapped.
+// Maps the region that the peer sent. InvalidArgument if there is none, it is not sealed, or its size is not what
+// `bytes` makes it: checked before anything is mapped.
 absl::StatusOr<Arena> AttachRegion(const FileDescriptor& fd, size_t bytes);
 
 }  // namespace fastdecode

@@ -13,9 +13,8 @@
 
 namespace fastdecode {
 
-// What one end of an shm link stands on: the memory of both regions, and the way to the peer. In-process links and links
-// between processes differ in this alone.
-// Thread: any.
+// What one end of an shm link stands on: the memory of both regions, and the way to the peer. In-process links and
+// links between processes differ in this alone. Thread: any.
 class ShmBacking {
  public:
   virtual ~ShmBacking() = default;
@@ -66,8 +65,8 @@ class ShmEngineLink final : public EngineLink {
 
  private:
   struct Slot {
-    HopHeader hop;         // the open one, or the last
-    uint64_t hops = 0;     // posted; = the sequence word of the open hop and of its reply
+    HopHeader hop;      // the open one, or the last
+    uint64_t hops = 0;  // posted; = the sequence word of the open hop and of its reply
   };
 
   LinkPoll TakeReply(int slot, uint64_t sequence, ReplyHeader* out);
@@ -132,7 +131,7 @@ class ShmHomeLink final : public HomeLink {
   uint32_t open_slots_ = 0;  // bit per slot: hop seen, not yet replied to
   int next_slot_ = 0;
   std::array<uint64_t, kMaxSlots> hops_ = {};  // per slot: seen; = the sequence word of the last one
-  uint64_t progress_ = 0;    // the shared word is written, never read back
+  uint64_t progress_ = 0;                      // the shared word is written, never read back
   ShmRingReader control_in_;
   ShmRingWriter control_out_;
 };

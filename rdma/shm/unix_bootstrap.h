@@ -21,7 +21,7 @@ namespace fastdecode {
 // Who asks for a link.
 struct PeerId {
   uint64_t engine_id = 0;
-  uint32_t role = 0;               // 0: decode
+  uint32_t role = 0;  // 0: decode
 };
 
 // What an engine asks a worker for.
@@ -29,14 +29,14 @@ struct LinkProposal {
   LinkSize size;
   uint64_t epoch = 0;
   PeerId peer;
-  uint32_t home_index = 0;         // which of the worker's homes
-  std::string shape;               // opaque to rdma, at most kHandshakeBlobBytesMax bytes
+  uint32_t home_index = 0;  // which of the worker's homes
+  std::string shape;        // opaque to rdma, at most kHandshakeBlobBytesMax bytes
 };
 
 // What a worker answers.
 struct LinkAcceptance {
-  uint32_t homes = 1;              // that the worker has
-  std::string answer;              // opaque to rdma, at most kHandshakeBlobBytesMax bytes
+  uint32_t homes = 1;  // that the worker has
+  std::string answer;  // opaque to rdma, at most kHandshakeBlobBytesMax bytes
 };
 
 inline constexpr uint32_t kHomesPerWorkerMax = 1024;
@@ -69,8 +69,8 @@ class UnixListener {
   static constexpr uint64_t kProposalTimeoutNs = 2'000'000'000;
 
   // Makes the socket file with mode 0600. A file left by a process that died is removed.
-  // Errors: AlreadyExists naming the process that listens there, or if the file is no socket; InvalidArgument for the path;
-  // PermissionDenied, NotFound for the folder.
+  // Errors: AlreadyExists naming the process that listens there, or if the file is no socket; InvalidArgument for the
+  // path; PermissionDenied, NotFound for the folder.
   static absl::StatusOr<std::unique_ptr<UnixListener>> Listen(const std::string& path);
 
   ~UnixListener();
@@ -78,7 +78,8 @@ class UnixListener {
   UnixListener& operator=(const UnixListener&) = delete;
 
   // Waits for the next engine with a well-formed proposal.
-  // Errors: DeadlineExceeded after timeout_ns; any other is about one client that was turned away (for the log): call again.
+  // Errors: DeadlineExceeded after timeout_ns; any other is about one client that was turned away (for the log): call
+  // again.
   absl::StatusOr<std::unique_ptr<PendingLink>> AcceptProposal(uint64_t timeout_ns);
 
   const std::string& path() const { return path_; }
@@ -109,7 +110,8 @@ struct ConnectResult {
 
 // Asks the worker at `path` for a link; the engine region is allocated on `engine_node` (-1: anywhere).
 // Errors: NotFound (nobody listens there), PermissionDenied, FailedPrecondition (refused; the worker's text is in the
-// message), DeadlineExceeded, InvalidArgument (an answer that cannot be; or the proposal itself), those of Arena::Create.
+// message), DeadlineExceeded, InvalidArgument (an answer that cannot be; or the proposal itself), those of
+// Arena::Create.
 absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkProposal& proposal, int engine_node,
                                           uint64_t timeout_ns);
 

@@ -73,8 +73,8 @@ absl::StatusOr<ProposalPacket> MakeProposalPacket(const LinkProposal& proposal) 
 absl::Status CheckAcceptance(const AcceptancePacket& packet, const ReceivedPacket& received, uint64_t epoch) {
   if (packet.prefix.magic != kHandshakeMagic) return absl::InvalidArgumentError("is no FastDecode worker");
   if (packet.prefix.version != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrFormat("speaks protocol version %d, this engine %d", packet.prefix.version,
-                                                         kProtocolVersion));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("speaks protocol version %d, this engine %d", packet.prefix.version, kProtocolVersion));
   }
   if (received.malformed || received.bytes != sizeof(packet) || packet.prefix.bytes != sizeof(packet) ||
       packet.prefix.kind != PacketKind::kAcceptance || packet.epoch != epoch ||
@@ -139,16 +139,15 @@ absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkPro
       !status.ok()) {
     return About(worker + ":", status);
   }
-  absl::StatusOr<ReceivedAcceptance> acceptance =
-      ReceiveAcceptance(socket->get(), worker, proposal.epoch, deadline_ns);
+  absl::StatusOr<ReceivedAcceptance> acceptance = ReceiveAcceptance(socket->get(), worker, proposal.epoch, deadline_ns);
   if (!acceptance.ok()) return acceptance.status();
   absl::StatusOr<Arena> home_region = AttachRegion(acceptance->home_region, HomeRegion::Bytes(size));
   if (!home_region.ok()) return About(worker + ":", home_region.status());
 
   const ShmRegions regions = {HomeRegion(reinterpret_cast<std::byte*>(home_region->data()), size),
                               EngineRegion(reinterpret_cast<std::byte*>(engine_region->data()), size)};
-  auto backing = std::make_unique<ProcessBacking>(worker, *std::move(socket), *std::move(engine_region),
-                                                  *std::move(home_region));
+  auto backing =
+      std::make_unique<ProcessBacking>(worker, *std::move(socket), *std::move(engine_region), *std::move(home_region));
   ConnectResult result;
   result.link = std::make_unique<ShmEngineLink>(size, proposal.epoch, regions, std::move(backing));
   result.answer.assign(acceptance->packet.answer, acceptance->packet.answer_bytes);

@@ -22,6 +22,7 @@ namespace fastdecode {
 namespace {
 
 constexpr int kBacklog = 64;
+constexpr int kExhaustedPauseMs = 20;
 constexpr mode_t kSocketMode = 0600;
 
 // ---- Making the socket file ----
@@ -34,7 +35,8 @@ absl::Status PathError(const std::string& path, const char* what, int error) {
 }
 
 // Two workers that start at once could each take the other's new socket for a stale one: the folder is locked from the
-// probe to the bind. Whoever holds the lock for longer than that is no worker of ours, so a busy lock is not waited for.
+// probe to the bind. Whoever holds the lock for longer than that is no worker of ours, so a busy lock is not waited
+// for.
 FileDescriptor LockFolder(const std::string& path) {
   constexpr int kAttempts = 100;
   constexpr int kPauseMs = 5;
@@ -53,7 +55,8 @@ absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& addre
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) return errno == ENOENT ? absl::OkStatus() : PathError(path, "lstat", errno);
   if (!S_ISSOCK(info.st_mode)) {
-    return absl::AlreadyExistsError(absl::StrCat("cannot listen at unix:", path, ": a file that is no socket is in the way"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("cannot listen at unix:", path, ": a file that is no socket is in the way"));
   }
   absl::StatusOr<FileDescriptor> probe = OpenSocket();
   if (!probe.ok()) return probe.status();
@@ -113,7 +116,8 @@ void SendRefusal(int socket, const std::string& text) {
 absl::Status TurnAway(int socket, const std::string& text) {
   const PeerCredentials peer = ReadPeerCredentials(socket);
   SendRefusal(socket, text);
-  return absl::InvalidArgumentError(absl::StrFormat("refused the process with pid %d, uid %d: %s", peer.pid, peer.uid, text));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("refused the process with pid %d, uid %d: %s", peer.pid, peer.uid, text));
 }
 
 class UnixPendingLink final : public PendingLink {
@@ -147,8 +151,9 @@ class UnixPendingLink final : public PendingLink {
     }
     const ShmRegions regions = {HomeRegion(reinterpret_cast<std::byte*>(home_region->data()), size),
                                 EngineRegion(reinterpret_cast<std::byte*>(engine_region_.data()), size)};
-    auto backing = std::make_unique<ProcessBacking>(absl::StrFormat("engine process (pid %d)", peer_.pid),
-                                                    std::move(socket_), *std::move(home_region), std::move(engine_region_));
+    auto backing =
+        std::make_unique<ProcessBacking>(absl::StrFormat("engine process (pid %d)", peer_.pid), std::move(socket_),
+                                         *std::move(home_region), std::move(engine_region_));
     return std::make_unique<ShmHomeLink>(size, proposal_.epoch, regions, std::move(backing));
   }
 
@@ -190,7 +195,8 @@ absl::StatusOr<std::unique_ptr<PendingLink>> ReceiveProposal(FileDescriptor* soc
     case ReceiveOutcome::kPacket:
       break;
   }
-  if (const std::string defect = ProposalDefect(packet, received); !defect.empty()) return TurnAway(socket->get(), defect);
+  if (const std::string defect = ProposalDefect(packet, received); !defect.empty())
+    return TurnAway(socket->get(), defect);
   LinkProposal proposal = ReadProposal(packet);
   if (absl::Status status = CheckLinkSize(proposal.size); !status.ok()) {
     return TurnAway(socket->get(), std::string(status.message()));
@@ -257,7 +263,11 @@ absl::StatusOr<std::unique_ptr<PendingLink>> UnixListener::AcceptProposal(uint64
 void UnixListener::AcceptClients() {
   for (size_t i = 0; i < kHalfOpenMax; ++i) {
     FileDescriptor client(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!client.valid()) return;
+    if (!client.valid()) {
+      // Out of descriptors or memory: the door stays readable meanwhile, so that poll(2) alone would spin.
+      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) poll(nullptr, 0, kExhaustedPauseMs);
+      return;
+    }
     if (half_open_.size() == kHalfOpenMax) half_open_.erase(half_open_.begin());
     half_open_.push_back({std::move(client), NowNs() + kProposalTimeoutNs});
   }

@@ -52,8 +52,8 @@ void FileDescriptor::Close() {
 absl::StatusOr<sockaddr_un> SocketAddress(const std::string& path) {
   if (path.empty() || path.size() > kSocketPathBytesMax || path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("unix:%s: the path of a socket has 1 to %d bytes, this one has %d", path.c_str(), kSocketPathBytesMax,
-                        path.size()));
+        absl::StrFormat("unix:%s: the path of a socket has 1 to %d bytes, this one has %d", path.c_str(),
+                        kSocketPathBytesMax, path.size()));
   }
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;

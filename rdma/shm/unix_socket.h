@@ -14,8 +14,8 @@
 
 namespace fastdecode {
 
-// Unix-domain sockets of type SOCK_SEQPACKET: whole packets, so nobody ever holds half of one, and descriptors with them.
-// All sockets here are non-blocking.
+// Unix-domain sockets of type SOCK_SEQPACKET: whole packets, so nobody ever holds half of one, and descriptors with
+// them. All sockets here are non-blocking.
 
 // Owns: a file descriptor.
 class FileDescriptor {

@@ -8,9 +8,8 @@ namespace {
 TEST(EndpointTest, ParsesAList) {
   const auto endpoints = ParseEndpoints("--homes", "local:2,unix:/run/a.sock,unix:b");
   ASSERT_TRUE(endpoints.ok()) << endpoints.status();
-  const std::vector<Endpoint> expected = {{Endpoint::Kind::kLocal, 2, ""},
-                                          {Endpoint::Kind::kUnix, 0, "/run/a.sock"},
-                                          {Endpoint::Kind::kUnix, 0, "b"}};
+  const std::vector<Endpoint> expected = {
+      {Endpoint::Kind::kLocal, 2, ""}, {Endpoint::Kind::kUnix, 0, "/run/a.sock"}, {Endpoint::Kind::kUnix, 0, "b"}};
   EXPECT_EQ(*endpoints, expected);
   EXPECT_EQ(*ParseEndpoint("--homes", "local"), Endpoint());
 }

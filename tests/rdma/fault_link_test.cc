@@ -20,7 +20,9 @@ constexpr size_t kPayloadBytes = 64;
 class FaultLinkTest : public testing::Test {
  protected:
   void Make(const FaultOptions& options, int slots = 4) {
-    const LinkSize size = {.slots = slots, .hop_payload_bytes_max = kPayloadBytes, .reply_payload_bytes_max = kPayloadBytes,
+    const LinkSize size = {.slots = slots,
+                           .hop_payload_bytes_max = kPayloadBytes,
+                           .reply_payload_bytes_max = kPayloadBytes,
                            .control_ring_bytes = 4096};
     engine_.reset();
     home_.reset();

@@ -32,7 +32,8 @@ class ExactBuffer {
 
 // The regions of one link on the heap, where a test can write them as a hostile peer would.
 struct HeapRegions {
-  explicit HeapRegions(const LinkSize& size) : home(HomeRegion::Bytes(size)), engine(EngineRegion::Bytes(size)), size(size) {}
+  explicit HeapRegions(const LinkSize& size)
+      : home(HomeRegion::Bytes(size)), engine(EngineRegion::Bytes(size)), size(size) {}
 
   ShmRegions regions() const { return {HomeRegion(home.data(), size), EngineRegion(engine.data(), size)}; }
 

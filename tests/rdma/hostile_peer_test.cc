@@ -1,5 +1,6 @@
-// A peer that writes whatever it likes into the shared regions, at any time. Nothing may crash, read or write beyond the
-// regions and the caller's buffers (AddressSanitizer watches their ends), or hand out a header that was not checked.
+// A peer that writes whatever it likes into the shared regions, at any time. Nothing may crash, read or write beyond
+// the regions and the caller's buffers (AddressSanitizer watches their ends), or hand out a header that was not
+// checked.
 
 #include <gtest/gtest.h>
 
@@ -19,25 +20,41 @@ namespace {
 
 constexpr uint64_t kEpoch = 11;
 
-LinkSize TestSize() { return {.slots = 2, .hop_payload_bytes_max = 192, .reply_payload_bytes_max = 128, .control_ring_bytes = 4096}; }
+LinkSize TestSize() {
+  return {.slots = 2, .hop_payload_bytes_max = 192, .reply_payload_bytes_max = 128, .control_ring_bytes = 4096};
+}
 
-// Writes one word of `buffer`: near a good value more often than not, since noise alone does not get past the first check.
+// Writes one word of `buffer`: near a good value more often than not, since noise alone does not get past the first
+// check.
 void Scribble(const ExactBuffer& buffer, std::mt19937_64* random) {
   const size_t words = buffer.bytes() / sizeof(uint64_t);
   // The control indices lie at 64 and 128, the slots at the end.
   size_t word = (*random)() % words;
   switch ((*random)() % 4) {
-    case 0: word = 8; break;
-    case 1: word = 16; break;
-    case 2: word = words - 1 - (*random)() % (words < 80 ? words : 80); break;
+    case 0:
+      word = 8;
+      break;
+    case 1:
+      word = 16;
+      break;
+    case 2:
+      word = words - 1 - (*random)() % (words < 80 ? words : 80);
+      break;
   }
   uint64_t value = (*random)();
   switch ((*random)() % 4) {
-    case 0: value %= 8192; break;
-    case 1: value = value % 1024 * 8; break;
-    case 2: value = uint64_t{1} << (value % 64); break;
+    case 0:
+      value %= 8192;
+      break;
+    case 1:
+      value = value % 1024 * 8;
+      break;
+    case 2:
+      value = uint64_t{1} << (value % 64);
+      break;
   }
-  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(buffer.data() + word * 8)).store(value, std::memory_order_relaxed);
+  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(buffer.data() + word * 8))
+      .store(value, std::memory_order_relaxed);
 }
 
 // Reads every byte that a header allows the caller to read.

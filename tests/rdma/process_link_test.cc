@@ -67,7 +67,9 @@ class PeerProcess {
 
 LinkProposal Proposal(uint64_t epoch) {
   LinkProposal proposal;
-  proposal.size = {.slots = 2, .hop_payload_bytes_max = kPayloadBytes, .reply_payload_bytes_max = kPayloadBytes,
+  proposal.size = {.slots = 2,
+                   .hop_payload_bytes_max = kPayloadBytes,
+                   .reply_payload_bytes_max = kPayloadBytes,
                    .control_ring_bytes = 1 << 20};
   proposal.epoch = epoch;
   return proposal;

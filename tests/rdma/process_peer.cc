@@ -1,6 +1,6 @@
 // The other process of process_link_test. Says "ready" on stdout once it can be talked to.
-//   worker PATH      one home that inverts every byte of a hop, echoes control messages, and parks when it finds nothing
-//   engine PATH      connects, posts one hop and then does nothing
+//   worker PATH      one home that inverts every byte of a hop, echoes control messages, and parks when it finds
+//   nothing engine PATH      connects, posts one hop and then does nothing
 
 #include <unistd.h>
 

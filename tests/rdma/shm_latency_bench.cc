@@ -1,5 +1,5 @@
-// What a hop costs besides its payload: the round trip of a header-only hop between two threads, next to a bare cache-line
-// ping-pong between the same two cores in the same run. A figure, not a test.
+// What a hop costs besides its payload: the round trip of a header-only hop between two threads, next to a bare
+// cache-line ping-pong between the same two cores in the same run. A figure, not a test.
 //
 //   rdma_shm_latency_bench [CORE CORE]     default: the first two cores that this process may use
 
@@ -128,7 +128,8 @@ int Run(int argc, char** argv) {
     MeasureHop(1, cores[1], &one_slot);
     MeasureHop(2, cores[1], &two_slots);
   }
-  std::printf("%s, cores %d and %d, %d x %d round trips each\n", CpuName().c_str(), cores[0], cores[1], kRounds, kSamples);
+  std::printf("%s, cores %d and %d, %d x %d round trips each\n", CpuName().c_str(), cores[0], cores[1], kRounds,
+              kSamples);
   std::printf("%-28s %8s %8s %8s %8s\n", "round trip [ns]", "min", "p50", "p90", "p99");
   Print("cache line", &line, 0);
   const double baseline_ns = PercentileNs(&line, 0.5);

@@ -17,7 +17,9 @@ namespace {
 
 constexpr uint64_t kEpoch = 7;
 
-LinkSize SmallSize() { return {.slots = 3, .hop_payload_bytes_max = 200, .reply_payload_bytes_max = 100, .control_ring_bytes = 4096}; }
+LinkSize SmallSize() {
+  return {.slots = 3, .hop_payload_bytes_max = 200, .reply_payload_bytes_max = 100, .control_ring_bytes = 4096};
+}
 
 HopHeader Hop(int slot, uint64_t step = 1, int layer = 0) {
   HopHeader hop;
@@ -241,8 +243,7 @@ TEST(LinkSizeTest, ErrorsNameTheField) {
   EXPECT_EQ(MakeLocalLink(size, -1, -1, 1).status().code(), absl::StatusCode::kInvalidArgument);
   size = SmallSize();
   size.control_ring_bytes = 5000;
-  EXPECT_EQ(CheckLinkSize(size).message(),
-            "link control ring: 5000 bytes is not a power of two from 4096 to 67108864");
+  EXPECT_EQ(CheckLinkSize(size).message(), "link control ring: 5000 bytes is not a power of two from 4096 to 67108864");
   size = SmallSize();
   size.reply_payload_bytes_max = size_t{1} << 31;
   EXPECT_EQ(CheckLinkSize(size).code(), absl::StatusCode::kInvalidArgument);

@@ -91,7 +91,8 @@ struct RelacyRingPolicy {
       for (size_t i = 0; i < bytes; i += 8) words_->cells[(offset + i) / 8].Put(*Word(from, i));
     }
     void CopyOut(size_t offset, void* to, size_t bytes) const {
-      for (size_t i = 0; i < bytes; i += 8) words_->cells[(offset + i) / 8].TakeInto(const_cast<uint64_t*>(Word(to, i)));
+      for (size_t i = 0; i < bytes; i += 8)
+        words_->cells[(offset + i) / 8].TakeInto(const_cast<uint64_t*>(Word(to, i)));
     }
 
    private:
@@ -136,8 +137,8 @@ struct RingModel : rl::test_suite<RingModel<Atomic>, 2> {
   }
 };
 
-// Relacy's history goes here, and is cut at the end. A stream that grows would ask for memory inside the simulation, where
-// Relacy answers for `new` itself.
+// Relacy's history goes here, and is cut at the end. A stream that grows would ask for memory inside the simulation,
+// where Relacy answers for `new` itself.
 class FixedBuffer : public std::streambuf {
  public:
   FixedBuffer() { setp(text_, text_ + sizeof(text_)); }

@@ -32,7 +32,8 @@ constexpr uint64_t kGenerousNs = 10'000'000'000;
 
 LinkProposal Proposal() {
   LinkProposal proposal;
-  proposal.size = {.slots = 2, .hop_payload_bytes_max = 100, .reply_payload_bytes_max = 100, .control_ring_bytes = 4096};
+  proposal.size = {
+      .slots = 2, .hop_payload_bytes_max = 100, .reply_payload_bytes_max = 100, .control_ring_bytes = 4096};
   proposal.epoch = 77;
   proposal.peer = {.engine_id = 0x1234567890, .role = 0};
   proposal.home_index = 1;
@@ -73,7 +74,8 @@ class RawClient {
  public:
   explicit RawClient(const std::string& path) : socket_(*OpenSocket()) {
     const sockaddr_un address = *SocketAddress(path);
-    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0) << strerror(errno);
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0)
+        << strerror(errno);
   }
 
   void Send(const void* bytes, size_t count, int fd = -1) {
@@ -182,7 +184,8 @@ TEST_F(UnixBootstrapTest, BothEndsAgree) {
 }
 
 TEST_F(UnixBootstrapTest, ARefusalReachesTheEngine) {
-  const auto connected = Connect(Proposal(), [](PendingLink* pending) { pending->Refuse("model shape: 22 layers, not 16"); });
+  const auto connected =
+      Connect(Proposal(), [](PendingLink* pending) { pending->Refuse("model shape: 22 layers, not 16"); });
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(connected.status().message(), "worker process at unix:" + path_ + " (pid " + std::to_string(getpid()) +
                                               ") refused the link: model shape: 22 layers, not 16");
@@ -218,7 +221,8 @@ TEST_F(UnixBootstrapTest, SpoiltProposalsAreRefused) {
     EXPECT_FALSE(listener_->AcceptProposal(kGenerousNs).ok());
     return client.Refusal();
   };
-  EXPECT_EQ(refusal([](ProposalPacket* p) { p->prefix.magic = 1; }), "what was sent is no proposal of a FastDecode engine");
+  EXPECT_EQ(refusal([](ProposalPacket* p) { p->prefix.magic = 1; }),
+            "what was sent is no proposal of a FastDecode engine");
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->prefix.kind = PacketKind::kAcceptance; }), "malformed proposal");
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->prefix.bytes = 1; }), "malformed proposal");
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->shape_bytes = 513; }), "malformed proposal");
@@ -228,7 +232,8 @@ TEST_F(UnixBootstrapTest, SpoiltProposalsAreRefused) {
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->slots = 0; }), "link slots: 0 is not 1 to 16");
   EXPECT_NE(refusal([](ProposalPacket* p) { p->hop_payload_bytes_max = ~uint64_t{0}; }).find("is more than"),
             std::string::npos);
-  EXPECT_NE(refusal([](ProposalPacket* p) { p->control_ring_bytes = 0; }).find("not a power of two"), std::string::npos);
+  EXPECT_NE(refusal([](ProposalPacket* p) { p->control_ring_bytes = 0; }).find("not a power of two"),
+            std::string::npos);
 }
 
 TEST_F(UnixBootstrapTest, MemoryThatIsNotWhatItShouldBeIsRefused) {
@@ -432,7 +437,8 @@ TEST_F(UnixBootstrapTest, AnswersThatCannotBe) {
   has(error(nothing, -1), "no memory descriptor");
   has(error(nothing, Memfd(bytes - 1, kSeals).get()), "where the link needs");
   has(error(nothing, Memfd(bytes, 0).get()), "not a sealed");
-  has(error([](AcceptancePacket* p) { p->prefix.version = 9; }, region.get()), "speaks protocol version 9, this engine 1");
+  has(error([](AcceptancePacket* p) { p->prefix.version = 9; }, region.get()),
+      "speaks protocol version 9, this engine 1");
   has(error([](AcceptancePacket* p) { p->prefix.magic = 9; }, region.get()), "is no FastDecode worker");
   has(error([](AcceptancePacket* p) { p->epoch = 78; }, region.get()), "malformed answer");
   has(error([](AcceptancePacket* p) { p->homes = 0; }, region.get()), "malformed answer");
@@ -528,7 +534,8 @@ TEST_F(UnixBootstrapTest, NothingIsLeftOfManyLinks) {
   const size_t descriptors = OpenDescriptors();
   for (int i = 0; i < 30; ++i) {
     {
-      const auto connected = i % 3 == 0 ? Connect(Proposal(), [](PendingLink* pending) { pending->Refuse("no"); }) : Connect();
+      const auto connected =
+          i % 3 == 0 ? Connect(Proposal(), [](PendingLink* pending) { pending->Refuse("no"); }) : Connect();
       EXPECT_EQ(connected.ok(), i % 3 != 0);
     }
     home_.reset();
