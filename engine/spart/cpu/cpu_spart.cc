@@ -12,6 +12,11 @@ namespace fastdecode {
 
 namespace {
 
+// Below these our own kernel reads the weights faster than oneDNN 2.6 does (docs/PERFORMANCE.md): with vdpbf16ps it is ahead
+// up to 32 rows and level at 64; AMX tiles cost the same for 1 to 16 rows, so that there only the fewest rows are ours.
+constexpr int kOwnRowsMax = 32;
+constexpr int kOwnRowsMaxAmx = 4;
+
 // The rotation frequencies of Hugging Face's Llama, in float32 as there (its angles are float32 too, so that long
 // positions agree).
 std::vector<float> RopeFrequencies(const ModelSpec& spec) {
@@ -92,6 +97,7 @@ void CpuSPart::MakePrimitives() {
   add(layer.down, 1);
   add(weights_.head, 1);
   onednn_ = OneDnnGemm::Create(shapes, threads);
+  if (onednn_ != nullptr) own_rows_max_ = CpuHasAmxBf16() ? kOwnRowsMaxAmx : kOwnRowsMax;
 }
 
 CpuSPart::Activations CpuSPart::MakeActivations(int rows, int64_t columns) const {

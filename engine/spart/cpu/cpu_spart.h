@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_SPART_CPU_CPU_SPART_H_
 #define FASTDECODE_ENGINE_SPART_CPU_CPU_SPART_H_
 
+#include <climits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,8 +29,8 @@ struct CpuSPartOptions {
 
 // The S-Part on the CPU: a stage runs start to end inside StartStage, on the pipeline thread and its helpers. Each thread
 // owns a range of every matrix's panels; rows of the element-wise parts are shared out; barriers lie between.
-// GEMMs: our own kernel in f32 and where results must not depend on the batch, oneDNN in bf16 otherwise; both read the same
-// single copy of the weights.
+// GEMMs: our own kernel in f32, for few rows, and where results must not depend on the batch; oneDNN for many rows in bf16.
+// Both read the same single copy of the weights.
 // Owns: weights, scratch, the residual streams, the helper threads. Thread: see SPart.
 class CpuSPart : public SPart {
  public:
@@ -85,6 +86,7 @@ class CpuSPart : public SPart {
   GemmKernels gemm_;
   ElementwiseKernels ops_;
   std::unique_ptr<OneDnnGemm> onednn_;         // null: our own kernel does all
+  int own_rows_max_ = INT_MAX;                 // up to so many rows our own kernel is the faster one
   std::vector<float> rope_cos_, rope_sin_;     // [max_context][head_dim / 2]
 
   // The stage that runs.

@@ -192,7 +192,7 @@ void CpuSPart::MultiplyPanels(const PackedMatrix& matrix, Range panels, Activati
   args.columns = std::min<int64_t>(matrix.n, int64_t{panels.end} * kPanelColumns) - int64_t{panels.begin} * kPanelColumns;
   args.y = y;
   args.y_stride = y_stride;
-  if (onednn_ != nullptr && onednn_->Multiply(args, t)) return;
+  if (rows > own_rows_max_ && onednn_->Multiply(args, t)) return;
   gemm_.gemm(args);
 }
 
