@@ -68,8 +68,6 @@ nlohmann::json RunWindow(InferenceEngine& engine, const BenchFlags& flags) {
 }
 
 void BenchStep(BenchFlags& flags, EngineFlags& engine_flags) {
-  if (flags.batch < 1 || flags.batch > 4096) throw Error(FD_INVALID_ARGUMENT, "--batch: not from 1 to 4096");
-  if (flags.context < 2) throw Error(FD_INVALID_ARGUMENT, "--context: not at least 2");
   engine_flags.SetDefault("max-sequences", std::to_string(flags.batch));
   engine_flags.SetDefault("prefill-chunk", "16");
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
@@ -112,12 +110,18 @@ void BenchStep(BenchFlags& flags, EngineFlags& engine_flags) {
 void AddBenchStep(CLI::App* bench) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = bench->add_subcommand("step", "Decode steps at a given batch and context: S, R, overlap, tokens/s");
-  command->add_option("--batch", flags->batch, "sequences over all micro-batches")->type_name("N")->capture_default_str();
-  command->add_option("--context", flags->context, "tokens of each sequence at the start")->type_name("N")->capture_default_str();
-  command->add_option("--rounds", flags->rounds, "steps of every micro-batch in the window")->type_name("N")->capture_default_str();
-  command->add_option("--warmup-rounds", flags->warmup_rounds, "steps before it")->type_name("N")->capture_default_str();
+  const auto add = [&](const char* name, int& value, int min, int max, const char* help) {
+    command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
+  };
+  add("--batch", flags->batch, 1, 4096, "sequences over all micro-batches");
+  add("--context", flags->context, 2, 1 << 20, "tokens of each sequence at the start");
+  add("--rounds", flags->rounds, 1, 1 << 20, "steps of every micro-batch in the window");
+  add("--warmup-rounds", flags->warmup_rounds, 1, 1 << 20, "steps before it");
   command->add_flag("--json", flags->json, "one JSON object");
-  auto engine_flags = std::make_shared<EngineFlags>(command, EngineFlagNames());
+  const std::vector<FlagHelp> helps = {
+      {"max-sequences", "sequences that advance at once, over all micro-batches (default: --batch)"},
+      {"prefill-chunk", "prompt tokens that share one step of a micro-batch [16]"}};
+  auto engine_flags = std::make_shared<EngineFlags>(command, EngineFlagNames(), helps);
   command->callback([flags, engine_flags] { BenchStep(*flags, *engine_flags); });
 }
 

@@ -1,8 +1,8 @@
 // fastdecode completion: a bash completion script, made from the program's own options.
-#include <cstdio>
 #include <string>
 
 #include "tools/commands.h"
+#include "tools/output.h"
 
 namespace fastdecode {
 
@@ -32,14 +32,14 @@ void AddCompletion(CLI::App& program) {
   command->callback([&program] {
     std::string cases;
     AppendCases(&program, "fastdecode", cases);
-    std::printf(
+    WriteOut(
         "_fastdecode() {\n"
         "  local current=${COMP_WORDS[COMP_CWORD]} path=fastdecode word words\n"
         "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
         "    [[ $word == -* ]] && break\n"
         "    path+=\" $word\"\n"
         "  done\n"
-        "  case $path in\n%s"
+        "  case $path in\n" + cases +
         "  esac\n"
         "  if [[ $current == -* || $COMP_CWORD -le 2 ]]; then\n"
         "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
@@ -47,8 +47,7 @@ void AddCompletion(CLI::App& program) {
         "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
         "  fi\n"
         "}\n"
-        "complete -F _fastdecode fastdecode\n",
-        cases.c_str());
+        "complete -F _fastdecode fastdecode\n");
   });
 }
 

@@ -12,6 +12,14 @@ void LogToStderr(void*, int level, const char* message) {
   std::fprintf(stderr, "fastdecode: %s%s\n", kLevels[level], message);
 }
 
+// What llama.cpp and vLLM call the same.
+std::string FlagNames(const std::string& name) {
+  if (name == "model") return "-m,--model";
+  if (name == "max-context") return "-c,--max-context,--ctx-size,--max-model-len";
+  if (name == "max-sequences") return "--max-sequences,--max-num-seqs";
+  return "--" + name;
+}
+
 }  // namespace
 
 std::vector<std::string> EngineFlagNames() {
@@ -24,15 +32,19 @@ std::vector<std::string> WorkerFlagNames() {
   return {"listen", "model", "r-cores", "r-threads", "kv-gib", "isa", "poll"};
 }
 
-EngineFlags::EngineFlags(CLI::App* command, const std::vector<std::string>& names) {
+EngineFlags::EngineFlags(CLI::App* command, const std::vector<std::string>& names, const std::vector<FlagHelp>& helps) {
   fd_option_info info;
   for (size_t i = 0; fd_option_at(i, &info) != 0; ++i) {
     const std::string name = info.name;
     if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+    const auto own = std::find_if(helps.begin(), helps.end(), [&](const FlagHelp& h) { return name == h.name; });
     values_[name] = info.default_value;
-    std::string help = info.help;
-    if (*info.default_value != 0) help += std::string(" [") + info.default_value + "]";
-    flags_[name] = command->add_option("--" + name, values_[name], help)->type_name(info.value_name)->group("Engine");
+    std::string help = own == helps.end() ? info.help : own->help;
+    if (own == helps.end() && *info.default_value != 0) help += std::string(" [") + info.default_value + "]";
+    CLI::Option* flag = command->add_option(FlagNames(name), values_[name], help);
+    flag->type_name(info.value_name)->group("Engine");
+    if (std::string(info.value_name) == "BOOL") flag->expected(0, 1);  // alone: true
+    flags_[name] = flag;
   }
   command->add_flag("-v,--verbose", verbose_, "say more on stderr")->group("Engine");
   command->add_flag("-q,--quiet", quiet_, "say only warnings and errors on stderr")->group("Engine");
@@ -47,7 +59,8 @@ void EngineFlags::SetDefault(const std::string& name, const std::string& value) 
 std::unique_ptr<EngineOptions> EngineFlags::Build() const {
   auto options = std::make_unique<EngineOptions>();
   for (const auto& [name, value] : values_) {
-    if (Given(name) || !value.empty()) options->Set(name, value);
+    const bool alone = Given(name) && value.empty() && flags_.at(name)->get_expected_min() == 0;  // a bare BOOL
+    if (Given(name) || !value.empty()) options->Set(name, alone ? "true" : value);
   }
   options->SetLog(&LogToStderr, nullptr, verbose_ ? 0 : quiet_ ? 2 : 1);
   return options;

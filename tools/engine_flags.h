@@ -11,18 +11,27 @@
 
 namespace fastdecode {
 
-// The engine's options as command-line flags: every row of the library's option table becomes --NAME VALUE.
+// Help of this command where the table's does not say it right.
+struct FlagHelp {
+  const char* name;
+  const char* help;
+};
+
+// The engine's options as command-line flags: every row of the library's option table becomes --NAME VALUE, some with the
+// names that users of other programs know.
 // Owns: the values given. Must outlive the parse.
 class EngineFlags {
  public:
   // `names`: those of the table that this command takes.
-  EngineFlags(CLI::App* command, const std::vector<std::string>& names);
+  EngineFlags(CLI::App* command, const std::vector<std::string>& names, const std::vector<FlagHelp>& helps = {});
 
   // Whether the user gave it, and its value.
   bool Given(const std::string& name) const;
   const std::string& Value(const std::string& name) const { return values_.at(name); }
-  // As if the user had; what he did give stays.
+  // As if it had been given; what was given stays.
   void SetDefault(const std::string& name, const std::string& value);
+
+  bool quiet() const { return quiet_; }
 
   // Options with everything that was given, logging to stderr. Throws Error naming option and value.
   std::unique_ptr<EngineOptions> Build() const;

@@ -1,10 +1,25 @@
 // fastdecode: the command line over the engine.
+//
+// Exit codes: 0 all went well; 1 it did not, and stderr says why; 128 + N it was ended by signal N.
 #include <cstdio>
 #include <exception>
+#include <iostream>
+#include <string>
 
 #include "CLI/CLI.hpp"
 #include "engine/fastdecode.hpp"
 #include "tools/commands.h"
+#include "tools/interrupt.h"
+#include "tools/parse_error.h"
+
+namespace {
+
+int Fail(const std::string& message) {
+  std::fprintf(stderr, "fastdecode: error: %s\n", message.c_str());
+  return 1;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App program("FastDecode serves large language models with the attention over the KV cache computed on NUMA-pinned CPUs.",
@@ -20,14 +35,15 @@ int main(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) return Fail(fastdecode::DescribeParseError(program, error) + " (see --help)");
     // Help and version are "errors" of exit code 0.
-    return program.exit(error) == 0 ? 0 : 1;
-  } catch (const fastdecode::Error& error) {
-    std::fprintf(stderr, "fastdecode: error: %s\n", error.what());
-    return 1;
+    program.exit(error);
+    return std::cout.flush() ? 0 : Fail("stdout: cannot be written");
+  } catch (const fastdecode::Interrupted& interrupted) {
+    std::fprintf(stderr, "fastdecode: interrupted\n");
+    return 128 + interrupted.signal();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "fastdecode: error: %s\n", error.what());
-    return 1;
+    return Fail(error.what());
   }
   return 0;
 }

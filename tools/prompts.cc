@@ -2,24 +2,31 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <sstream>
 
 namespace fastdecode {
 
 namespace {
 
-std::string ReadAll(std::istream& in) { return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}; }
-
 std::string ReadFile(const std::string& path) {
-  if (path == "-") return ReadAll(std::cin);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(FD_NOT_FOUND, path + ": cannot be read: " + std::strerror(errno));
-  std::string text = ReadAll(file);
-  if (file.bad()) throw Error(FD_NOT_FOUND, path + ": cannot be read: is it a file?");
+  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  std::string text;
+  if (file != nullptr) {
+    char part[1 << 16];
+    while (const size_t bytes = std::fread(part, 1, sizeof(part), file)) text.append(part, bytes);
+  }
+  if (file == nullptr || std::ferror(file) != 0) {
+    throw Error(FD_NOT_FOUND, path + ": cannot be read: " + std::strerror(errno));
+  }
+  if (file != stdin) std::fclose(file);
+  return text;
+}
+
+// The last newline of a file belongs to the editor and to `echo`, not to the prompt.
+std::string WithoutLastNewline(std::string text) {
+  if (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }
 
@@ -52,7 +59,7 @@ void AddPromptFlags(CLI::App* command, PromptFlags& flags) {
   const char* group = "Prompts";
   command->add_option("-p,--prompt", flags.prompts, "text to go on from; may be repeated")
       ->type_name("TEXT")->allow_extra_args(false)->group(group);
-  command->add_option("-f,--file", flags.files, "a file that is one prompt (-: stdin); may be repeated")
+  command->add_option("-f,--file", flags.files, "a file that is one prompt, less its last newline (-: stdin); may be repeated")
       ->type_name("FILE")->allow_extra_args(false)->group(group);
   command->add_option("--prompts-file", flags.lines_file, "a file with one prompt a line (-: stdin)")
       ->type_name("FILE")->group(group);
@@ -63,7 +70,7 @@ void AddPromptFlags(CLI::App* command, PromptFlags& flags) {
 std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags) {
   std::vector<GenerateRequest> requests;
   for (const std::string& prompt : flags.prompts) requests.emplace_back(prompt);
-  for (const std::string& file : flags.files) requests.emplace_back(ReadFile(file));
+  for (const std::string& file : flags.files) requests.emplace_back(WithoutLastNewline(ReadFile(file)));
   if (!flags.lines_file.empty()) {
     std::istringstream lines(ReadFile(flags.lines_file));
     std::string line;

@@ -8,6 +8,7 @@
 
 #include "engine/fastdecode.hpp"
 #include "tools/commands.h"
+#include "tools/interrupt.h"
 
 namespace fastdecode {
 
@@ -27,13 +28,25 @@ std::string ShapeList() {
   return names;
 }
 
+// 0, which stops, after Ctrl-C.
 int ShowProgress(void*, uint64_t done, uint64_t total) {
   if (isatty(STDERR_FILENO) != 0) {
     std::fprintf(stderr, "\r%3d %%  %" PRIu64 " / %" PRIu64 " MB", static_cast<int>(100 * done / (total == 0 ? 1 : total)),
                  done >> 20, total >> 20);
     if (done == total) std::fprintf(stderr, "\n");
   }
-  return 1;
+  return InterruptGuard::Signal() == 0;
+}
+
+void Synthesize(const SynthFlags& flags) {
+  const InterruptGuard guard;
+  try {
+    ThrowIfError(fd_synthesize(flags.shape.c_str(), flags.layers, flags.seed, flags.dtype.c_str(), flags.out.c_str(),
+                               &ShowProgress, nullptr));
+  } catch (const Error&) {
+    if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
+    throw;
+  }
 }
 
 }  // namespace
@@ -46,10 +59,7 @@ void AddSynth(CLI::App& program) {
   command->add_option("--seed", flags->seed, "equal seeds give equal files")->type_name("N")->capture_default_str();
   command->add_option("--dtype", flags->dtype, "bf16, f16 or f32")->type_name("TYPE")->capture_default_str();
   command->add_option("--out", flags->out, "folder to make")->required()->type_name("DIR");
-  command->callback([flags] {
-    ThrowIfError(fd_synthesize(flags->shape.c_str(), flags->layers, flags->seed, flags->dtype.c_str(), flags->out.c_str(),
-                               &ShowProgress, nullptr));
-  });
+  command->callback([flags] { Synthesize(*flags); });
 }
 
 }  // namespace fastdecode

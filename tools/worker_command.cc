@@ -19,11 +19,16 @@ void StopOnSignal(int) { fd_worker_stop(running_worker); }
 
 void AddWorker(CLI::App& program) {
   CLI::App* command = program.add_subcommand("worker", "Serve this host's NUMA nodes as homes for an engine");
-  auto flags = std::make_shared<EngineFlags>(command, WorkerFlagNames());
+  const std::vector<FlagHelp> helps = {
+      {"listen", "where engines connect; needed"},
+      {"model", "serve only engines with this model's shape (default: any)"},
+      {"r-cores", "cores of the homes' teams (default: all)"},
+      {"kv-gib", "KV memory of each home (0: the homes share a quarter of what is free) [0]"}};
+  auto flags = std::make_shared<EngineFlags>(command, WorkerFlagNames(), helps);
   command->callback([flags] {
     const std::unique_ptr<EngineOptions> options = flags->Build();
     WorkerServer worker(*options);
-    std::fprintf(stderr, "%s", worker.Describe().c_str());
+    if (!flags->quiet()) std::fprintf(stderr, "%s", worker.Describe().c_str());
     running_worker = worker.get();
     std::signal(SIGINT, &StopOnSignal);
     std::signal(SIGTERM, &StopOnSignal);

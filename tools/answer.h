@@ -1,0 +1,34 @@
+#ifndef FASTDECODE_TOOLS_ANSWER_H_
+#define FASTDECODE_TOOLS_ANSWER_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "engine/fastdecode.hpp"
+#include "tools/latency_report.h"
+
+namespace fastdecode {
+
+// What came of one request.
+struct Answer {
+  std::string text;
+  std::vector<TokenEvent> tokens;
+  TokenEvent end;
+
+  RequestTimes Times() const;
+};
+
+// How an answer goes out while it comes in.
+enum class LiveOutput { kNone, kText, kTokenIds };
+
+// Reads one request to its end. A signal noted by InterruptGuard cancels it; what has come until then is the answer.
+Answer ReadAnswer(TokenStream& stream, LiveOutput live);
+
+// One line: index, text, token_ids, logprobs if asked for, finish_reason, error if there is one, prompt_tokens,
+// generated_tokens, times (total_ms, ttft_ms, tpot_ms; docs/GLOSSARY.md).
+std::string AnswerJson(size_t index, const Answer& answer, bool logprobs);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TOOLS_ANSWER_H_

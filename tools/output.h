@@ -1,0 +1,13 @@
+#ifndef FASTDECODE_TOOLS_OUTPUT_H_
+#define FASTDECODE_TOOLS_OUTPUT_H_
+
+#include <string>
+
+namespace fastdecode {
+
+// Writes to stdout at once. Throws Error if that fails (a full disk, a closed pipe), so that no result is lost in silence.
+void WriteOut(const std::string& text);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TOOLS_OUTPUT_H_
