@@ -21,6 +21,8 @@ const char* MicroBatch::Check(const HopHeader& header) const {
     if (header.step <= step_) return "hop: step does not follow the last one";
   } else if (header.step != step_ || header.layer != next_layer_) {
     return "hop: layer does not follow the last one";
+  } else if (header.roster_version != step_version_) {
+    return "hop: roster changed within a step";
   }
   return nullptr;
 }
@@ -39,6 +41,7 @@ const char* MicroBatch::Prepare(const HopHeader& header, SequenceTable* table) {
     entry.write_from = std::max(entry.first_position, entry.sequence->stored_tokens[header.layer]);
   }
   step_ = header.step;
+  step_version_ = header.roster_version;
   next_layer_ = header.layer + 1u;
   return nullptr;
 }

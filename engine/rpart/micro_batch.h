@@ -51,8 +51,9 @@ class MicroBatch {
   Roster roster_;
   HopPlan plan_;
   std::vector<StepEntry> entries_;
-  uint64_t step_ = 0;         // the current or last one
-  uint32_t next_layer_ = 0;   // of that step; `layers` when it is over
+  uint64_t step_ = 0;           // the current or last one
+  uint32_t step_version_ = 0;   // of its roster
+  uint32_t next_layer_ = 0;     // of that step; `layers` when it is over
   uint64_t table_changes_ = 0;  // of the sequence table when the plan was made
 };
 

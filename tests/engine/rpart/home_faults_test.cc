@@ -223,6 +223,23 @@ TEST_F(HomeFaultsTest, LayersAndStepsComeInOrder) {
   EXPECT_THAT(engine().AwaitEnd(), HasSubstr("step does not follow"));
 }
 
+TEST_F(HomeFaultsTest, ARosterMayNotChangeWithinAStep) {
+  engine().SendRoster(0, {{1, 0, 1, 1}}, 1);
+  HopHeader hop = engine().WriteRows(0, {{1, 0, 1, 1}}, 0);
+  hop.step = 1;
+  engine().link().PostHop(hop);
+  ReplyHeader reply;
+  ASSERT_TRUE(engine().AwaitReply(&reply));
+  engine().SendRoster(0, {{2, 0, 1, 2}}, 1);
+  hop = engine().WriteRows(0, {{2, 0, 1, 2}}, 1);
+  hop.step = 1;
+  engine().link().PostHop(hop);
+  if (engine().AwaitReply(&reply)) {
+    EXPECT_EQ(reply.status, HopStatus::kBadHop);
+  }
+  EXPECT_THAT(engine().AwaitEnd(), HasSubstr("roster changed within a step"));
+}
+
 TEST_F(HomeFaultsTest, ControlThatMakesNoSenseEndsTheLinkWithTheReason) {
   ExpectLostBy(ControlKind::kTruncate, 1, 7, "no sequence 7");
   ExpectLostBy(ControlKind::kFill, 0, 7, "sequence 7 with 0 tokens");
