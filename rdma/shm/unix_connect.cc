@@ -126,6 +126,10 @@ absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkPro
   const absl::StatusOr<ProposalPacket> proposal_packet = MakeProposalPacket(proposal);
   if (!proposal_packet.ok()) return proposal_packet.status();
 
+  // Before the worker is kept waiting: placing memory takes its time.
+  absl::StatusOr<Arena> engine_region = CreateRegion(EngineRegion::Bytes(size), engine_node);
+  if (!engine_region.ok()) return engine_region.status();
+
   // Whom.
   absl::StatusOr<FileDescriptor> socket = ConnectSocket(path, deadline_ns);
   if (!socket.ok()) return socket.status();
@@ -133,8 +137,6 @@ absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkPro
       absl::StrFormat("worker process at unix:%s (pid %d)", path.c_str(), ReadPeerCredentials(socket->get()).pid);
 
   // The engine's region goes, the home's comes.
-  absl::StatusOr<Arena> engine_region = CreateRegion(EngineRegion::Bytes(size), engine_node);
-  if (!engine_region.ok()) return engine_region.status();
   if (absl::Status status = SendPacket(socket->get(), &*proposal_packet, sizeof(*proposal_packet), engine_region->fd());
       !status.ok()) {
     return About(worker + ":", status);

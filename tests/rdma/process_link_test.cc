@@ -26,7 +26,7 @@ extern char** environ;
 namespace fastdecode {
 namespace {
 
-constexpr uint64_t kGenerousNs = 10'000'000'000;
+constexpr uint64_t kGenerousNs = 60'000'000'000;
 constexpr uint64_t kBudgetNs = 2'000'000'000;  // for what is done as often as time allows
 constexpr size_t kPayloadBytes = 4096;
 
