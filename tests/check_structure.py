@@ -76,6 +76,14 @@ def check_environment(path, root, text):
             yield f"{path.relative_to(root)}:{number}: reads the environment; options come from the command line"
 
 
+def names(cmake_text, relative, in_tests):
+    """Whether a CMakeLists.txt names a source file; in tests/ also by the stem that a function there completes."""
+    candidates = [relative.as_posix()]
+    if in_tests:
+        candidates += [relative.stem, relative.stem.removesuffix("_fuzz"), relative.stem.removesuffix("_relacy_test")]
+    return any(re.search(rf"(^|[\s(\"/}}]){re.escape(c)}($|[\s)\"])", cmake_text, flags=re.M) for c in candidates)
+
+
 def check_listed(root):
     """Every .cc and .cu is named in the CMakeLists.txt of its folder or of one above."""
     for folder in FOLDERS:
@@ -87,11 +95,7 @@ def check_listed(root):
             while parent != root.parent and not listed:
                 cmake = parent / "CMakeLists.txt"
                 if cmake.exists():
-                    name = re.escape(path.relative_to(parent).as_posix())
-                    # With its suffix; or without, where a function of tests/ adds it to the name of a test program.
-                    suffix = r"(\.cc|\.cu)?" if folder == "tests" else ""
-                    name = name.removesuffix(re.escape(path.suffix)) + (suffix or re.escape(path.suffix))
-                    listed = re.search(rf"(^|[\s(\"/}}]){name}($|[\s)\"])", cmake.read_text(), flags=re.M) is not None
+                    listed = names(cmake.read_text(), path.relative_to(parent), in_tests=folder == "tests")
                 parent = parent.parent
             if not listed:
                 yield f"{path.relative_to(root)}: no CMakeLists.txt names it"
