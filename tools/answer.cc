@@ -35,7 +35,9 @@ nlohmann::json LogprobJson(const TokenEvent& token) {
 }
 
 nlohmann::json TimesJson(const RequestTimes& times, uint64_t end_ns) {
-  const auto ms = [](uint64_t later_ns, uint64_t earlier_ns) { return static_cast<double>(later_ns - earlier_ns) * 1e-6; };
+  const auto ms = [](uint64_t later_ns, uint64_t earlier_ns) {
+    return static_cast<double>(later_ns - earlier_ns) * 1e-6;
+  };
   nlohmann::json out;
   out["total_ms"] = ms(end_ns, times.submit_ns);
   const std::vector<uint64_t>& tokens = times.token_ns;

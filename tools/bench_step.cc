@@ -1,6 +1,7 @@
 // fastdecode bench step: decode steps at a given batch and context, over a window of whole rounds.
 #include "tools/bench_step.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -10,10 +11,14 @@
 #include "nlohmann/json.hpp"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
+#include "tools/output.h"
 
 namespace fastdecode {
 
 namespace {
+
+// Rounds that may pass between a token and its being seen here.
+constexpr int kSlackRounds = 16;
 
 struct BenchFlags {
   int batch = 32;
@@ -46,16 +51,34 @@ std::vector<TokenStream> SubmitBatch(InferenceEngine& engine, const BenchFlags& 
 // Waits for token number `index` of a stream.
 void AwaitToken(TokenStream& stream, uint32_t index) {
   while (std::optional<TokenEvent> event = stream.Next()) {
-    if (event->finished) throw Error(FD_UNAVAILABLE, "a sequence ended before the window was over: " + event->error);
+    if (event->finished) {
+      const std::string reason = event->error.empty() ? "it filled its context; give fewer --rounds" : event->error;
+      throw Error(FD_UNAVAILABLE, "a sequence ended before the window was over: " + reason);
+    }
     if (event->token_index >= index) return;
   }
 }
 
+// Throws unless all sequences fit their homes as long as the window lasts: otherwise some would wait for others to end.
+void CheckHomesHold(const InferenceEngine& engine, const BenchFlags& flags) {
+  const uint64_t tokens = static_cast<uint64_t>(flags.context + flags.warmup_rounds + flags.rounds + kSlackRounds);
+  const uint64_t pages = (tokens + 31) / 32 + 1;
+  uint64_t sequences = 0;
+  const nlohmann::json statistics = nlohmann::json::parse(engine.StatisticsJson());
+  for (const nlohmann::json& home : statistics["homes"]) {
+    sequences += home["pages"].get<uint64_t>() / pages;
+  }
+  if (sequences >= static_cast<uint64_t>(flags.batch)) return;
+  throw Error(FD_RESOURCE_EXHAUSTED, "--batch: the homes hold " + std::to_string(sequences) + " sequences of " +
+                                         std::to_string(tokens) + " tokens, not " + std::to_string(flags.batch) +
+                                         "; --kv-gib gives them more memory");
+}
+
+// Counters over a window that starts when every sequence has been through its first steps, and ends whole rounds later:
+// between two tokens of the same sequence every micro-batch makes as many steps.
 nlohmann::json RunWindow(InferenceEngine& engine, const BenchFlags& flags) {
-  // The window starts when every sequence has been through its first steps, and ends whole rounds later: between two tokens
-  // of the same sequence every micro-batch makes as many steps.
-  const int slack = 10;
-  std::vector<TokenStream> streams = SubmitBatch(engine, flags, flags.warmup_rounds + flags.rounds + slack + 1000);
+  std::vector<TokenStream> streams =
+      SubmitBatch(engine, flags, flags.warmup_rounds + flags.rounds + kSlackRounds + 1000);
   for (TokenStream& stream : streams) AwaitToken(stream, static_cast<uint32_t>(flags.warmup_rounds));
   TokenStream& last = streams.back();
   // What came in meanwhile is passed over, so that the window starts at a boundary that is just over.
@@ -67,49 +90,77 @@ nlohmann::json RunWindow(InferenceEngine& engine, const BenchFlags& flags) {
   return nlohmann::json::parse(engine.StatisticsJson());
 }
 
+// Adds what is derived from the window's counters. `micro_batches`: those that have sequences.
+void AddFigures(nlohmann::json& s, const BenchFlags& flags, int micro_batches) {
+  const auto number = [&](const char* name) { return s[name].get<double>(); };
+  const double rounds = number("steps") / micro_batches;
+  s["batch"] = flags.batch;
+  s["context"] = flags.context;
+  s["micro_batches"] = micro_batches;
+  s["rounds"] = rounds;
+  s["step_us"] = s["step"].value("mean_us", 0.0);
+  s["round_us"] = rounds > 0 ? number("wall_ns") * 1e-3 / rounds : 0;
+  const double s_busy_ns = number("s_busy_ns"), r_busy_ns = number("r_busy_ns");
+  s["weight_gb_per_s"] = s_busy_ns > 0 ? number("weight_bytes") * number("steps") / s_busy_ns : 0;
+  s["s_over_r"] = r_busy_ns > 0 ? s_busy_ns / r_busy_ns : 0;
+  s["kv_mb_per_round"] = rounds > 0 ? number("kv_bytes") * 1e-6 / rounds : 0;
+}
+
+std::string Text(const nlohmann::json& s) {
+  const auto number = [&](const char* name) { return s[name].get<double>(); };
+  char line[512];
+  std::snprintf(line, sizeof(line),
+                "batch %d, context %d, %d micro-batch(es), %.1f rounds\n"
+                "round %.1f us, step %.1f us, %.1f tokens/s\n"
+                "S busy %.3f, R busy %.3f, S/R %.2f, overlap %.3f\n"
+                "weights %.2f GB/s while S is busy, KV %.2f GB/s while R is busy (%.1f MB a round)\n",
+                s["batch"].get<int>(), s["context"].get<int>(), s["micro_batches"].get<int>(), number("rounds"),
+                number("round_us"), number("step_us"), number("tokens_per_s"), number("s_busy"), number("r_busy"),
+                number("s_over_r"), number("overlap"), number("weight_gb_per_s"), number("kv_gb_per_s"),
+                number("kv_mb_per_round"));
+  std::string text = s["machine"].get<std::string>() + "\n" + line;
+  for (const nlohmann::json& home : s["homes"]) {
+    std::snprintf(line, sizeof(line), "home %d: busy %.3f, %.1f us a hop (p50)\n", home["index"].get<int>(),
+                  home["r_busy"].get<double>(), home["work"].value("p50_us", 0.0));
+    text += line;
+  }
+  return text;
+}
+
 void BenchStep(BenchFlags& flags, EngineFlags& engine_flags) {
   engine_flags.SetDefault("max-sequences", std::to_string(flags.batch));
   engine_flags.SetDefault("prefill-chunk", "16");
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
   InferenceEngine engine(*options);
-  if (engine.max_context() < flags.context + flags.warmup_rounds + flags.rounds + 16) {
-    throw Error(FD_INVALID_ARGUMENT, "--context: " + std::to_string(flags.context) + " and the window do not fit --max-context " +
-                                         std::to_string(engine.max_context()));
+  if (engine.max_context() < flags.context + flags.warmup_rounds + flags.rounds + kSlackRounds) {
+    throw Error(FD_INVALID_ARGUMENT, "--context: " + std::to_string(flags.context) + " and " +
+                                         std::to_string(flags.warmup_rounds + flags.rounds + kSlackRounds) +
+                                         " rounds do not fit the context of " + std::to_string(engine.max_context()));
   }
+  CheckHomesHold(engine, flags);
   nlohmann::json s = RunWindow(engine, flags);
-  if (s["preemptions"].get<uint64_t>() > 0 || s["sampled_tokens"].get<uint64_t>() < static_cast<uint64_t>(flags.batch) * (flags.rounds - 2)) {
-    throw Error(FD_RESOURCE_EXHAUSTED, "the homes do not hold " + std::to_string(flags.batch) + " sequences of this context: give --kv-gib more");
+  if (s["preemptions"].get<uint64_t>() > 0) {
+    throw Error(FD_RESOURCE_EXHAUSTED,
+                "--kv-gib: sequences were preempted within the window; give the homes more memory");
   }
-  s["batch"] = flags.batch;
-  s["context"] = flags.context;
-  s["rounds"] = flags.rounds;
-  s["micro_batches"] = std::stoi(engine_flags.Value("micro-batches"));
-  s["step_us"] = s["step"].value("mean_us", 0.0);
-  s["round_us"] = s["wall_ns"].get<double>() * 1e-3 / flags.rounds;
-  const double s_busy_ns = s["s_busy_ns"].get<double>();
-  s["weight_gb_per_s"] = s_busy_ns > 0 ? s["weight_bytes"].get<double>() * s["steps"].get<double>() / s_busy_ns : 0;
-  s["s_over_r"] = s["r_busy_ns"].get<double>() > 0 ? s_busy_ns / s["r_busy_ns"].get<double>() : 0;
+  AddFigures(s, flags, std::min(std::stoi(engine_flags.Value("micro-batches")), flags.batch));
   s["machine"] = engine.Describe();
-  if (flags.json) {
-    std::printf("%s\n", s.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
-    return;
+  const double rounds = s["rounds"].get<double>();
+  if (rounds < 0.9 * flags.rounds - 1 || rounds > 1.1 * flags.rounds + 1) {
+    std::fprintf(stderr,
+                 "fastdecode: warning: the window caught %.1f rounds, not %d: steps are short and the machine is busy; "
+                 "give more --rounds\n",
+                 rounds, flags.rounds);
   }
-  std::printf("%s\n", engine.Describe().c_str());
-  std::printf("batch %d, context %d, %d micro-batch(es), %d rounds\n", flags.batch, flags.context, s["micro_batches"].get<int>(), flags.rounds);
-  std::printf("round %.1f us, step %.1f us, %.1f tokens/s\n", s["round_us"].get<double>(), s["step_us"].get<double>(), s["tokens_per_s"].get<double>());
-  std::printf("S busy %.3f, R busy %.3f, S/R %.2f, overlap %.3f\n", s["s_busy"].get<double>(), s["r_busy"].get<double>(), s["s_over_r"].get<double>(), s["overlap"].get<double>());
-  std::printf("weights %.2f GB/s while S is busy, KV %.2f GB/s while R is busy (%.1f MB a round)\n", s["weight_gb_per_s"].get<double>(), s["kv_gb_per_s"].get<double>(),
-              s["kv_bytes"].get<double>() * 1e-6 / flags.rounds);
-  for (const nlohmann::json& home : s["homes"]) {
-    std::printf("home %d: busy %.3f, %.1f us a hop (p50)\n", home["index"].get<int>(), home["r_busy"].get<double>(), home["work"].value("p50_us", 0.0));
-  }
+  WriteOut(flags.json ? s.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : Text(s));
 }
 
 }  // namespace
 
 void AddBenchStep(CLI::App* bench) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = bench->add_subcommand("step", "Decode steps at a given batch and context: S, R, overlap, tokens/s");
+  CLI::App* command =
+      bench->add_subcommand("step", "Decode steps at a given batch and context: S, R, overlap, tokens/s");
   const auto add = [&](const char* name, int& value, int min, int max, const char* help) {
     command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
   };

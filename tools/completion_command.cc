@@ -28,7 +28,8 @@ void AppendCases(const CLI::App* command, const std::string& path, std::string& 
 }  // namespace
 
 void AddCompletion(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("completion", "Print a bash completion script: source <(fastdecode completion)");
+  CLI::App* command =
+      program.add_subcommand("completion", "Print a bash completion script: source <(fastdecode completion)");
   command->callback([&program] {
     std::string cases;
     AppendCases(&program, "fastdecode", cases);
@@ -39,7 +40,8 @@ void AddCompletion(CLI::App& program) {
         "    [[ $word == -* ]] && break\n"
         "    path+=\" $word\"\n"
         "  done\n"
-        "  case $path in\n" + cases +
+        "  case $path in\n" +
+        cases +
         "  esac\n"
         "  if [[ $current == -* || $COMP_CWORD -le 2 ]]; then\n"
         "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"

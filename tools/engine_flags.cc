@@ -23,9 +23,12 @@ std::string FlagNames(const std::string& name) {
 }  // namespace
 
 std::vector<std::string> EngineFlagNames() {
-  return {"model",         "homes",         "s-cores",   "r-cores", "s-threads", "r-threads",
-          "micro-batches", "max-context",   "max-sequences", "prefill-chunk", "max-queue", "kv-gib",
-          "compute",       "batch-invariant", "isa",     "poll",    "hop-timeout-ms", "fault"};
+  std::vector<std::string> names;
+  fd_option_info info;
+  for (size_t i = 0; fd_option_at(i, &info) != 0; ++i) {
+    if (std::string(info.name) != "listen") names.push_back(info.name);
+  }
+  return names;
 }
 
 std::vector<std::string> WorkerFlagNames() {

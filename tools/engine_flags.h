@@ -17,9 +17,8 @@ struct FlagHelp {
   const char* help;
 };
 
-// The engine's options as command-line flags: every row of the library's option table becomes --NAME VALUE, some with the
-// names that users of other programs know.
-// Owns: the values given. Must outlive the parse.
+// The engine's options as command-line flags: every row of the library's option table becomes --NAME VALUE, some with
+// the names that users of other programs know. Owns: the values given. Must outlive the parse.
 class EngineFlags {
  public:
   // `names`: those of the table that this command takes.

@@ -94,7 +94,8 @@ bool PrintAnswers(InferenceEngine& engine, const GenerateFlags& flags, const std
     WriteOut((flags.json ? AnswerJson(i, answer, requests[i].fields.logprobs >= 0) : "") + "\n");
     if (answer.end.finish == FD_FINISH_ERROR) {
       good = false;
-      std::fprintf(stderr, "fastdecode: error: %s%s\n", PromptName(i, requests.size()).c_str(), answer.end.error.c_str());
+      std::fprintf(stderr, "fastdecode: error: %s%s\n", PromptName(i, requests.size()).c_str(),
+                   answer.end.error.c_str());
     }
     times.push_back(answer.Times());
     ShowProgress(i + 1, requests.size());
@@ -113,7 +114,8 @@ bool PrintAnswers(InferenceEngine& engine, const GenerateFlags& flags, const std
 void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
   if (flags.exact) {
     if (engine_flags.Given("compute") && engine_flags.Value("compute") != "f32") {
-      throw Error(FD_INVALID_ARGUMENT, "--exact: computes in f32, and --compute says '" + engine_flags.Value("compute") + "'");
+      throw Error(FD_INVALID_ARGUMENT,
+                  "--exact: computes in f32, and --compute says '" + engine_flags.Value("compute") + "'");
     }
     engine_flags.SetDefault("compute", "f32");
   }
@@ -123,7 +125,8 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
     requests[i].fields.seed += i;
   }
   if (!flags.logits.empty() && requests.size() != 1) {
-    throw Error(FD_INVALID_ARGUMENT, "--logits: takes the logits of one prompt, and there are " + std::to_string(requests.size()));
+    throw Error(FD_INVALID_ARGUMENT,
+                "--logits: takes the logits of one prompt, and there are " + std::to_string(requests.size()));
   }
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
   InferenceEngine engine(*options);
@@ -154,9 +157,11 @@ void AddGenerate(CLI::App& program) {
   const char* group = "Output";
   command->add_flag("--json", flags->json, "one JSON object a line and request: text, token_ids, finish_reason, times")
       ->group(group);
-  command->add_flag("--report", flags->report, "afterwards: latency table, busy shares, what the engine found")->group(group);
+  command->add_flag("--report", flags->report, "afterwards: latency table, busy shares, what the engine found")
+      ->group(group);
   command->add_option("--logits", flags->logits, "write the prompt's logits, float32 positions x vocabulary")
-      ->type_name("FILE.npy")->group(group);
+      ->type_name("FILE.npy")
+      ->group(group);
   command->add_flag("--exact", flags->exact, "compute in f32 everywhere: --compute f32")->group("Engine");
   auto engine_flags = std::make_shared<EngineFlags>(command, EngineFlagNames());
   command->callback([flags, engine_flags] { Generate(*flags, *engine_flags); });

@@ -15,10 +15,11 @@ std::string Format(const char* format, auto... values) {
   return line;
 }
 
-// Nearest rank. A tail percentile that fewer than ten observations lie beyond says more about luck than about the tail; it
-// is left out.
+// Nearest rank. A tail percentile that fewer than ten observations lie beyond says more about luck than about the tail;
+// it is left out.
 std::string PercentileCell(const std::vector<double>& sorted, double share) {
-  if (sorted.empty() || (share > 0.5 && static_cast<double>(sorted.size()) * (1 - share) < 1)) return Format("%10s", "-");
+  if (sorted.empty() || (share > 0.5 && static_cast<double>(sorted.size()) * (1 - share) < 1))
+    return Format("%10s", "-");
   const size_t rank = std::min(sorted.size() - 1, static_cast<size_t>(share * static_cast<double>(sorted.size())));
   return Format("%10.2f", sorted[rank]);
 }
@@ -46,9 +47,11 @@ std::string LatencyReport(const std::vector<RequestTimes>& requests, const std::
     if (request.token_ns.empty()) continue;
     const auto ms = [](uint64_t later, uint64_t earlier) { return static_cast<double>(later - earlier) * 1e-6; };
     ttft.push_back(ms(request.token_ns.front(), request.submit_ns));
-    for (size_t i = 1; i < request.token_ns.size(); ++i) itl.push_back(ms(request.token_ns[i], request.token_ns[i - 1]));
+    for (size_t i = 1; i < request.token_ns.size(); ++i)
+      itl.push_back(ms(request.token_ns[i], request.token_ns[i - 1]));
     if (request.token_ns.size() < 2) continue;
-    tpot.push_back(ms(request.token_ns.back(), request.token_ns.front()) / static_cast<double>(request.token_ns.size() - 1));
+    tpot.push_back(ms(request.token_ns.back(), request.token_ns.front()) /
+                   static_cast<double>(request.token_ns.size() - 1));
   }
   const nlohmann::json s = nlohmann::json::parse(statistics_json);
   std::string text = Format("%-22s %7s%10s%10s%10s%10s\n", "ms", "count", "p50", "p90", "p99", "max");
@@ -56,7 +59,8 @@ std::string LatencyReport(const std::vector<RequestTimes>& requests, const std::
   text += Format("%-22s %7s%10s%10s%10s%10s\n", "us", "count", "p50", "p90", "p99", "max");
   text += PhaseRow("step", s["step"]) + PhaseRow("S-Part stage", s["stage"]) + PhaseRow("hop (round trip)", s["hop"]);
   for (const nlohmann::json& home : s["homes"]) {
-    text += PhaseRow(Format("R-Part at home %d", home["index"].get<int>()).c_str(), home.value("work", nlohmann::json::object()));
+    text += PhaseRow(Format("R-Part at home %d", home["index"].get<int>()).c_str(),
+                     home.value("work", nlohmann::json::object()));
   }
   text += Format("%.1f tokens/s; S busy %.0f %%, R busy %.0f %%, overlap %.2f; KV read %.2f GB/s while R is busy\n",
                  s["tokens_per_s"].get<double>(), 100 * s["s_busy"].get<double>(), 100 * s["r_busy"].get<double>(),

@@ -13,8 +13,8 @@ struct RequestTimes {
   std::vector<uint64_t> token_ns;
 };
 
-// TTFT from submit with queueing; TPOT the mean of a request after its first token, percentiles over requests; ITL the gaps
-// (docs/GLOSSARY.md). A table for people, with the engine's statistics (its JSON) below.
+// TTFT from submit with queueing; TPOT the mean of a request after its first token, percentiles over requests; ITL the
+// gaps (docs/GLOSSARY.md). A table for people, with the engine's statistics (its JSON) below.
 std::string LatencyReport(const std::vector<RequestTimes>& requests, const std::string& statistics_json);
 
 }  // namespace fastdecode

@@ -22,8 +22,9 @@ int Fail(const std::string& message) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App program("FastDecode serves large language models with the attention over the KV cache computed on NUMA-pinned CPUs.",
-                   "fastdecode");
+  CLI::App program(
+      "FastDecode serves large language models with the attention over the KV cache computed on NUMA-pinned CPUs.",
+      "fastdecode");
   program.set_version_flag("--version", std::string("fastdecode ") + fd_version());
   program.require_subcommand(1);
   program.get_formatter()->column_width(34);

@@ -27,7 +27,8 @@ std::string Header(size_t rows, size_t columns) {
 }  // namespace
 
 NpyFile::NpyFile(const std::string& path) : path_(path), temporary_(path + ".partial-" + std::to_string(getpid())) {
-  if (std::filesystem::is_directory(path)) throw Error(FD_INVALID_ARGUMENT, path + ": cannot be written: it is a folder");
+  if (std::filesystem::is_directory(path))
+    throw Error(FD_INVALID_ARGUMENT, path + ": cannot be written: it is a folder");
   file_ = std::fopen(temporary_.c_str(), "wb");
   if (file_ == nullptr) throw Error(FD_PERMISSION_DENIED, path + ": cannot be written: " + std::strerror(errno));
 }

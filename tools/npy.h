@@ -7,9 +7,9 @@
 
 namespace fastdecode {
 
-// A NumPy file (format 1.0) that appears when it is whole: made under a temporary name at once, so that a path that cannot
-// be written is found before the work is done.
-// Owns: the temporary file, until Write gives it its name; the destructor removes what is left.
+// A NumPy file (format 1.0) that appears when it is whole: made under a temporary name at once, so that a path that
+// cannot be written is found before the work is done. Owns: the temporary file, until Write gives it its name; the
+// destructor removes what is left.
 class NpyFile {
  public:
   // Throws Error naming the path.

@@ -5,7 +5,8 @@
 
 namespace fastdecode {
 
-// Writes to stdout at once. Throws Error if that fails (a full disk, a closed pipe), so that no result is lost in silence.
+// Writes to stdout at once. Throws Error if that fails (a full disk, a closed pipe), so that no result is lost in
+// silence.
 void WriteOut(const std::string& text);
 
 }  // namespace fastdecode

@@ -45,7 +45,8 @@ std::vector<int32_t> ParseIds(const std::string& list) {
     int32_t id = 0;
     const size_t first = item.find_first_not_of(' ');
     if (first == std::string::npos || !ParseWhole(item.substr(first), &id)) {
-      throw Error(FD_INVALID_ARGUMENT, "--prompt-ids: '" + item + "' is not a token id; give numbers such as 1,15043,29892");
+      throw Error(FD_INVALID_ARGUMENT,
+                  "--prompt-ids: '" + item + "' is not a token id; give numbers such as 1,15043,29892");
     }
     ids.push_back(id);
   }
@@ -58,13 +59,22 @@ std::vector<int32_t> ParseIds(const std::string& list) {
 void AddPromptFlags(CLI::App* command, PromptFlags& flags) {
   const char* group = "Prompts";
   command->add_option("-p,--prompt", flags.prompts, "text to go on from; may be repeated")
-      ->type_name("TEXT")->allow_extra_args(false)->group(group);
-  command->add_option("-f,--file", flags.files, "a file that is one prompt, less its last newline (-: stdin); may be repeated")
-      ->type_name("FILE")->allow_extra_args(false)->group(group);
+      ->type_name("TEXT")
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      ->add_option("-f,--file", flags.files,
+                   "a file that is one prompt, less its last newline (-: stdin); may be repeated")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->group(group);
   command->add_option("--prompts-file", flags.lines_file, "a file with one prompt a line (-: stdin)")
-      ->type_name("FILE")->group(group);
+      ->type_name("FILE")
+      ->group(group);
   command->add_option("--prompt-ids", flags.ids, "token ids, used as they are, such as 1,15043; may be repeated")
-      ->type_name("IDS")->allow_extra_args(false)->group(group);
+      ->type_name("IDS")
+      ->allow_extra_args(false)
+      ->group(group);
 }
 
 std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags) {
@@ -102,14 +112,22 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
   add("-s,--seed", r.seed, "prompt i samples with seed + i", "N");
   add("--logprobs", r.logprobs, "with --json: of each token and its n best alternatives; -1: off", "N");
   command->add_option("--stop", flags.stop, "ends the text before this string; may be repeated")
-      ->type_name("TEXT")->allow_extra_args(false)->group(group);
+      ->type_name("TEXT")
+      ->allow_extra_args(false)
+      ->group(group);
   command->add_option("--stop-token-ids", flags.stop_token_ids, "further tokens that end the text")
-      ->type_name("ID")->delimiter(',')->group(group);
+      ->type_name("ID")
+      ->delimiter(',')
+      ->group(group);
   command->add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to a token's logit; may be repeated")
-      ->type_name("ID:BIAS")->allow_extra_args(false)->group(group);
+      ->type_name("ID:BIAS")
+      ->allow_extra_args(false)
+      ->group(group);
   command->add_flag("--ignore-eos", r.ignore_eos, "do not stop at the model's end tokens")->group(group);
   command->add_flag("--include-stop", r.include_stop, "the stop string is part of the text")->group(group);
-  command->add_flag_callback("--no-special-tokens", [&r] { r.add_special_tokens = 0; }, "do not add bos to the prompt")
+  command
+      ->add_flag_callback(
+          "--no-special-tokens", [&r] { r.add_special_tokens = 0; }, "do not add bos to the prompt")
       ->group(group);
 }
 

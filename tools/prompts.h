@@ -13,10 +13,10 @@ namespace fastdecode {
 
 // The prompts of a `generate` command, from wherever they come.
 struct PromptFlags {
-  std::vector<std::string> prompts;         // --prompt
-  std::vector<std::string> files;           // --file: the whole file, - is stdin
-  std::string lines_file;                   // --prompts-file: one a line, - is stdin
-  std::vector<std::string> ids;             // --prompt-ids
+  std::vector<std::string> prompts;  // --prompt
+  std::vector<std::string> files;    // --file: the whole file, - is stdin
+  std::string lines_file;            // --prompts-file: one a line, - is stdin
+  std::vector<std::string> ids;      // --prompt-ids
 };
 void AddPromptFlags(CLI::App* command, PromptFlags& flags);
 // In the order of the members above. Throws Error naming file or value.
@@ -28,7 +28,7 @@ struct RequestFlags {
   fd_request fields;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
-  std::vector<std::string> logit_bias;      // ID:BIAS
+  std::vector<std::string> logit_bias;  // ID:BIAS
 };
 void AddRequestFlags(CLI::App* command, RequestFlags& flags);
 // Copies the flags into a request, whose prompt stays. Throws Error naming the value.

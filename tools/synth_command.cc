@@ -31,8 +31,8 @@ std::string ShapeList() {
 // 0, which stops, after Ctrl-C.
 int ShowProgress(void*, uint64_t done, uint64_t total) {
   if (isatty(STDERR_FILENO) != 0) {
-    std::fprintf(stderr, "\r%3d %%  %" PRIu64 " / %" PRIu64 " MB", static_cast<int>(100 * done / (total == 0 ? 1 : total)),
-                 done >> 20, total >> 20);
+    std::fprintf(stderr, "\r%3d %%  %" PRIu64 " / %" PRIu64 " MB",
+                 static_cast<int>(100 * done / (total == 0 ? 1 : total)), done >> 20, total >> 20);
     if (done == total) std::fprintf(stderr, "\n");
   }
   return InterruptGuard::Signal() == 0;

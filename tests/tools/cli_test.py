@@ -1,0 +1,794 @@
+#!/usr/bin/env python3
+"""Drives the fastdecode program as a user does.
+
+usage: cli_test.py PROGRAM REPOSITORY_ROOT [unittest arguments, such as BadInput or Generate.test_stop_strings]
+"""
+import array
+import atexit
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+PROGRAM = ""
+ROOT = pathlib.Path()
+SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="fd-cli-"))
+atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
+
+# Seconds after which something hangs; far above what a busy machine needs.
+LIMIT_S = 120
+# Little memory, so that a start is quick.
+SMALL = ["--kv-gib", "0.02", "--max-sequences", "8", "-q"]
+PROMPT = "Once upon a time"
+
+
+def demo_model():
+    return str(ROOT / "tools/demo_model/model")
+
+
+def golden_model(name="gqa"):
+    return ROOT / "tests/golden/transformers" / name
+
+
+def as_user_with_default_signals():
+    # A shell that starts the tests in the background may have had SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def run(*arguments, stdin="", **more):
+    """Runs the program to its end."""
+    command = [PROGRAM, *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=LIMIT_S, **more)
+
+
+def generate(*arguments, model=None, **more):
+    return run("generate", "--model", model or demo_model(), *SMALL, *arguments, **more)
+
+
+def scratch(name):
+    path = SCRATCH / name
+    assert not path.exists(), path
+    return path
+
+
+class ProgramTest(unittest.TestCase):
+    def succeed(self, result):
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def answers(self, *arguments, **more):
+        """The JSON objects of a generate command."""
+        lines = self.succeed(generate("--json", *arguments, **more)).splitlines()
+        return [json.loads(line) for line in lines]
+
+    def refused(self, result, *needles):
+        """Exit code 1, an error on stderr that says all of `needles`, and nothing on stdout."""
+        self.assertEqual(result.returncode, 1, result.stderr)
+        errors = [line for line in result.stderr.splitlines() if line.startswith("fastdecode: error: ")]
+        self.assertEqual(len(errors), 1, result.stderr)
+        for needle in needles:
+            self.assertIn(str(needle), errors[0])
+        self.assertEqual(result.stdout, "")
+        return errors[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------- text
+
+
+class Generate(ProgramTest):
+    def test_one_prompt_streams_prompt_and_text(self):
+        text = self.succeed(generate("-p", PROMPT, "-n", 20, "--temp", 0))
+        self.assertTrue(text.startswith(PROMPT), text)
+        self.assertGreater(len(text.strip()), len(PROMPT) + 10)
+
+    def test_several_prompts_are_told_apart(self):
+        text = self.succeed(generate("-p", "A", "-p", "B", "-n", 5, "--temp", 0))
+        self.assertRegex(text, r"(?s)^== 1 of 2\nA.*\n== 2 of 2\nB.*\n$")
+
+    def test_prompts_from_everywhere_keep_their_order(self):
+        one, lines = scratch("one.txt"), scratch("lines.txt")
+        one.write_text("Two\nlines\n")
+        lines.write_text("Three\nFour\n")
+        out = self.answers("-p", "One", "-f", one, "-f", "-", "--prompts-file", lines, "--prompt-ids", "5,6,7", "-n", 2,
+                           "--temp", 0, stdin="stdin\n")
+        self.assertEqual([a["index"] for a in out], [0, 1, 2, 3, 4, 5])
+        self.assertEqual(out[5]["prompt_tokens"], 3)
+        alone = [self.answers("-p", p, "-n", 2, "--temp", 0, "--exact")[0] for p in ("Two\nlines", "stdin")]
+        self.assertEqual([a["prompt_tokens"] for a in alone], [out[1]["prompt_tokens"], out[2]["prompt_tokens"]])
+
+    def test_prompts_file_from_stdin(self):
+        self.assertEqual(len(self.answers("--prompts-file", "-", "-n", 1, stdin="A\nB\nC\n")), 3)
+
+    def test_prompts_that_look_like_something_else(self):
+        out = self.answers(*[x for p in ("{}", "[a,b]", "-x", "--help", "a,b") for x in ("-p", p)], "-n", 1, "--temp", 0)
+        self.assertEqual(len(out), 5)
+        text = self.succeed(generate("-p", "[a,b]", "-n", 1, "--temp", 0))
+        self.assertTrue(text.startswith("[a,b]"), text)
+
+    def test_json_has_its_fields(self):
+        (answer,) = self.answers("-p", PROMPT, "-n", 12, "--temp", 0, "--ignore-eos")
+        self.assertEqual(set(answer), {"index", "text", "token_ids", "finish_reason", "prompt_tokens", "generated_tokens",
+                                       "times"})
+        self.assertEqual(answer["finish_reason"], "length")
+        self.assertEqual(answer["generated_tokens"], 12)
+        self.assertEqual(len(answer["token_ids"]), 12)
+        self.assertTrue(all(isinstance(t, int) for t in answer["token_ids"]))
+        times = answer["times"]
+        self.assertEqual(set(times), {"total_ms", "ttft_ms", "tpot_ms"})
+        self.assertGreater(times["ttft_ms"], 0)
+        self.assertLess(times["ttft_ms"], times["total_ms"])
+        self.assertAlmostEqual(times["ttft_ms"] + 11 * times["tpot_ms"], times["total_ms"], delta=0.2 * times["total_ms"] + 50)
+
+    def test_token_ids_in_and_out_without_a_tokenizer(self):
+        model = golden_model()
+        golden = json.loads((model / "goldens.json").read_text())
+        text = self.succeed(generate("--prompt-ids", "1,2,3", "-n", 4, "--temp", 0, model=model))
+        self.assertRegex(text, r"^\d+(,\d+){0,3}\n$")
+        (answer,) = self.answers("--prompt-ids", "1, 2,3", "-n", 4, "--temp", 0, model=model)
+        self.assertEqual(text.strip(), ",".join(map(str, answer["token_ids"])))
+        self.assertTrue(golden)
+
+    def test_seed_repeats_and_differs(self):
+        base = ["--temp", 1, "-n", 40, "--exact"]
+        seven = self.answers("-p", PROMPT, *base, "--seed", 7)[0]["token_ids"]
+        self.assertEqual(seven, self.answers("-p", PROMPT, *base, "--seed", 7)[0]["token_ids"])
+        both = self.answers("-p", PROMPT, "-p", PROMPT, *base, "--seed", 7)
+        self.assertEqual(both[0]["token_ids"], seven)
+        self.assertNotEqual(both[1]["token_ids"], seven)
+        # Prompt i samples with seed + i.
+        self.assertEqual(both[1]["token_ids"], self.answers("-p", PROMPT, *base, "--seed", 8)[0]["token_ids"])
+
+    def test_stop_strings(self):
+        whole = self.answers("-p", PROMPT, "-n", 40, "--temp", 0, "--exact")[0]["text"]
+        stop = whole[len(whole) // 2:][:4]
+        before = whole[:whole.index(stop)]
+        cut = self.answers("-p", PROMPT, "-n", 40, "--temp", 0, "--exact", "--stop", stop, "--stop", "never this")[0]
+        self.assertEqual((cut["text"], cut["finish_reason"]), (before, "stop"))
+        kept = self.answers("-p", PROMPT, "-n", 40, "--temp", 0, "--exact", "--stop", stop, "--include-stop")[0]
+        self.assertEqual(kept["text"], before + stop)
+
+    def test_stop_tokens_eos_and_max_tokens(self):
+        ended = self.answers("-p", PROMPT, "-n", 450, "--temp", 0, "--exact")[0]
+        self.assertEqual(ended["finish_reason"], "stop", "the demo model's story has no end")
+        on = self.answers("-p", PROMPT, "-n", 450, "--temp", 0, "--exact", "--ignore-eos")[0]
+        self.assertEqual((on["finish_reason"], on["generated_tokens"]), ("length", 450))
+        self.assertEqual(on["token_ids"][:len(ended["token_ids"])], ended["token_ids"])
+        third = ended["token_ids"][2]
+        first_use = ended["token_ids"].index(third)
+        stopped = self.answers("-p", PROMPT, "--temp", 0, "--exact", "--stop-token-ids", third)[0]
+        self.assertEqual((stopped["token_ids"], stopped["finish_reason"]), (ended["token_ids"][:first_use], "stop"))
+
+    def test_the_context_bounds_what_is_generated(self):
+        (answer,) = self.answers("--prompt-ids", "5,6,7,8", "-n", 100, "--ignore-eos", "--max-context", 32)
+        self.assertEqual((answer["generated_tokens"], answer["finish_reason"]), (28, "length"))
+
+    def test_logprobs(self):
+        (answer,) = self.answers("-p", PROMPT, "-n", 5, "--temp", 0, "--logprobs", 3)
+        self.assertEqual(len(answer["logprobs"]), answer["generated_tokens"])
+        for token, entry in zip(answer["token_ids"], answer["logprobs"]):
+            self.assertEqual(entry["token"], token)
+            self.assertLessEqual(entry["logprob"], 0)
+            tops = [t["logprob"] for t in entry["top"]]
+            self.assertEqual(len(tops), 3)
+            self.assertEqual(tops, sorted(tops, reverse=True))
+            self.assertEqual(entry["top"][0], {"token": token, "logprob": entry["logprob"]})
+
+    def test_logit_bias_decides(self):
+        (answer,) = self.answers("-p", PROMPT, "-n", 3, "--temp", 0, "--logit-bias", "77:1000", "--ignore-eos")
+        self.assertEqual(answer["token_ids"], [77, 77, 77])
+
+    def test_logits_as_a_numpy_file(self):
+        path = scratch("logits.npy")
+        (answer,) = self.answers("-p", PROMPT, "-n", 1, "--temp", 0, "--exact", "--logits", path)
+        data = path.read_bytes()
+        self.assertEqual(data[:8], b"\x93NUMPY\x01\x00")
+        (header_bytes,) = struct.unpack("<H", data[8:10])
+        self.assertEqual((10 + header_bytes) % 64, 0)
+        header = data[10:10 + header_bytes].decode()
+        self.assertTrue(header.endswith("\n"))
+        fields = eval(header, {"__builtins__": {}})  # a dictionary of literals, by the format
+        vocab = json.loads((ROOT / "tools/demo_model/model/config.json").read_text())["vocab_size"]
+        self.assertEqual(fields, {"descr": "<f4", "fortran_order": False, "shape": (answer["prompt_tokens"], vocab)})
+        values = array.array("f", data[10 + header_bytes:])
+        self.assertEqual(len(values), answer["prompt_tokens"] * vocab)
+        last = values[-vocab:]
+        self.assertEqual(max(range(vocab), key=last.__getitem__), answer["token_ids"][0])
+        self.assertEqual([p.name for p in SCRATCH.glob("logits.npy*")], ["logits.npy"])
+
+    def test_more_prompts_than_the_queue_takes(self):
+        arguments = [x for i in range(7) for x in ("-p", f"{i}")]
+        out = self.answers(*arguments, "-n", 3, "--max-queue", 2)
+        self.assertEqual([a["index"] for a in out], list(range(7)))
+
+    def test_report(self):
+        out = self.succeed(generate("-p", PROMPT, "-n", 30, "--report", "--ignore-eos"))
+        for needle in ("time to first token", "time per output token", "inter-token latency", "S-Part stage", "hop",
+                       "R-Part at home 0", "tokens/s", "overlap", "home 0: local"):
+            self.assertIn(needle, out)
+        result = generate("-p", PROMPT, "-n", 3, "--report", "--json")
+        self.assertEqual(len(self.succeed(result).splitlines()), 1)
+        self.assertIn("inter-token latency", result.stderr)
+
+    def test_quiet_and_not(self):
+        arguments = ["generate", "-m", golden_model(), "--prompt-ids", "1", "-n", 1, "--kv-gib", "0.02"]
+        self.assertEqual(run(*arguments, "-q").stderr, "")
+        self.assertIn("loaded", run(*arguments).stderr)
+
+    def test_names_that_users_of_other_programs_know(self):
+        out = self.succeed(run("generate", "-m", demo_model(), "-q", "-p", "A", "--n-predict", 2, "--temp", 0, "--ctx-size", 64,
+                               "--max-num-seqs", 4, "--batch-invariant", "--kv-gib", "0.02", "-s", 3))
+        self.assertTrue(out.startswith("A"))
+
+
+# ------------------------------------------------------------------------------------------------------------- workers
+
+
+class Worker:
+    """A worker process at a socket of its own."""
+
+    def __init__(self, name, *arguments):
+        self.path = SCRATCH / name
+        command = [PROGRAM, "worker", "--listen", f"unix:{self.path}", "--kv-gib", "0.02", *map(str, arguments)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=as_user_with_default_signals)
+        self.lines = []
+        self.listening = threading.Event()
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if line.startswith("listening on"):
+                self.listening.set()
+
+    def __enter__(self):
+        assert self.listening.wait(LIMIT_S), self.lines
+        return self
+
+    def end(self, by=signal.SIGTERM):
+        self.process.send_signal(by)
+        code = self.process.wait(LIMIT_S)
+        self.reader.join()
+        return code
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.end(signal.SIGKILL)
+        self.process.stderr.close()
+
+
+class Workers(ProgramTest):
+    def test_homes_local_and_of_a_worker(self):
+        arguments = ["-p", PROMPT, "-p", "A", "-p", "B", "-n", 20, "--temp", 0, "--exact"]
+        alone = [a["token_ids"] for a in self.answers(*arguments)]
+        with Worker("w1.sock") as worker:
+            for homes in (f"unix:{worker.path}", f"local,unix:{worker.path}"):
+                result = generate("--json", *arguments, "--homes", homes, "--report")
+                out = [json.loads(line) for line in self.succeed(result).splitlines()]
+                self.assertEqual([a["token_ids"] for a in out], alone)
+                self.assertIn(f"unix:{worker.path}, home 0", result.stderr)
+            self.assertEqual(worker.path.stat().st_mode & 0o777, 0o600)
+            self.assertEqual(worker.end(signal.SIGINT), 0)
+            self.assertFalse(worker.path.exists())
+            self.assertIn("home 0:", "".join(worker.lines))
+
+    def test_worker_of_another_model(self):
+        with Worker("w2.sock", "--model", golden_model("mha")) as worker:
+            self.refused(generate("-p", "A", "--homes", f"unix:{worker.path}"), worker.path, "another model", "layers")
+            self.assertEqual(worker.end(), 0)
+
+    def test_socket_in_use(self):
+        with Worker("w3.sock") as worker:
+            arguments = ["worker", "--listen", f"unix:{worker.path}", "--kv-gib", "0.02"]
+            self.refused(run(*arguments), worker.path, "in use", worker.process.pid)
+            # The file of a worker that was killed is not in the way.
+            worker.end(signal.SIGKILL)
+            self.assertTrue(worker.path.exists())
+        with Worker("w3.sock") as worker:
+            self.assertEqual(worker.end(), 0)
+
+    def test_file_in_the_way(self):
+        path = scratch("not-a-socket")
+        path.write_text("precious")
+        self.refused(run("worker", "--listen", f"unix:{path}", "--kv-gib", "0.02"), path, "no socket")
+        self.assertEqual(path.read_text(), "precious")
+
+    def test_worker_of_another_protocol_version(self):
+        # The prefix of rdma/shm/handshake.h: magic, version, kind (2: acceptance), bytes, reserved.
+        answer = struct.pack("<QIIII", 0x314B4E4C45444346, 99, 2, 552, 0).ljust(552, b"\0")
+        path = SCRATCH / "v99.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            listener.settimeout(LIMIT_S)
+            proposals = []
+
+            def serve():
+                client, _ = listener.accept()
+                with client:
+                    proposals.append(client.recv(4096))
+                    client.send(answer)
+                    client.recv(1)
+
+            server = threading.Thread(target=serve)
+            server.start()
+            self.refused(generate("-p", "A", "--homes", f"unix:{path}"), path, "version 99")
+            server.join()
+        magic, version, kind, size = struct.unpack("<QIII", proposals[0][:20])
+        self.assertEqual((magic, kind, size), (0x314B4E4C45444346, 1, len(proposals[0])))
+        self.assertNotEqual(version, 99)
+
+    def test_something_else_listens(self):
+        path = SCRATCH / "other.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            listener.settimeout(LIMIT_S)
+
+            def serve():
+                client, _ = listener.accept()
+                with client:
+                    client.recv(4096)
+                    client.send(b"SSH-2.0-OpenSSH_9.2")
+                    client.recv(1)
+
+            server = threading.Thread(target=serve)
+            server.start()
+            self.refused(generate("-p", "A", "--homes", f"unix:{path}"), path)
+            server.join()
+
+    def test_no_worker(self):
+        self.refused(generate("-p", "A", "--homes", f"unix:{SCRATCH}/nobody.sock"), f"{SCRATCH}/nobody.sock", "No such file")
+
+
+# ------------------------------------------------------------------------------------------------- synth and bench step
+
+
+class SynthAndBench(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = SCRATCH / "tiny"
+        result = run("synth", "--shape", "tiny-random", "--out", cls.model)
+        assert result.returncode == 0, result.stderr
+
+    def test_shapes_are_listed(self):
+        help_text = self.succeed(run("synth", "--help"))
+        for shape in ("tiny-random", "tinyllama-1.1b", "llama-3.2-1b", "llama-2-7b", "llama-3-8b", "mistral-7b"):
+            self.assertIn(shape, help_text)
+
+    def test_written_and_loaded(self):
+        (answer,) = self.answers("--prompt-ids", "1,2,3", "-n", 8, "--ignore-eos", model=self.model)
+        self.assertEqual(answer["generated_tokens"], 8)
+        self.assertEqual(list(SCRATCH.glob("tiny.partial*")), [])
+
+    def test_seed_layers_and_dtype(self):
+        again, other, f32 = scratch("tiny-again"), scratch("tiny-other"), scratch("tiny-f32")
+        self.succeed(run("synth", "--shape", "tiny-random", "--out", again, "--seed", 1))
+        self.succeed(run("synth", "--shape", "tiny-random", "--out", other, "--seed", 2))
+        self.succeed(run("synth", "--shape", "tiny-random", "--out", f32, "--dtype", "f32", "--layers", 1))
+        weights = "model.safetensors"
+        self.assertEqual((again / weights).read_bytes(), (self.model / weights).read_bytes())
+        self.assertNotEqual((other / weights).read_bytes(), (self.model / weights).read_bytes())
+        config = json.loads((f32 / "config.json").read_text())
+        self.assertEqual(config["num_hidden_layers"], 1)
+        self.assertEqual(len(self.answers("--prompt-ids", "1", "-n", 2, model=f32)), 1)
+
+    def test_bad_synth(self):
+        self.refused(run("synth", "--shape", "llama-9", "--out", scratch("s1")), "llama-9", "tiny-random")
+        self.refused(run("synth", "--shape", "tiny-random", "--out", self.model), self.model, "not empty")
+        self.refused(run("synth", "--shape", "tiny-random", "--dtype", "q4", "--out", scratch("s2")), "dtype", "q4")
+        self.refused(run("synth", "--shape", "tiny-random", "--layers", "-3", "--out", scratch("s3")), "-3")
+        self.refused(run("synth", "--shape", "tiny-random"), "--out")
+        self.refused(run("synth", "--shape", "tiny-random", "--out", "/proc/no/such"), "/proc/no/such")
+        self.assertEqual(list(SCRATCH.glob("s[123]*")), [])
+
+    def test_bench_step(self):
+        arguments = ["bench", "step", "--model", self.model, "--batch", 48, "--context", 48]
+        for _ in range(5):
+            ran = run(*arguments, "--rounds", 100, "--json", "-q", "--micro-batches", 3)
+            # Such small steps may be over before a busy machine lets the program see the window's start.
+            if "before the window was over" not in ran.stderr:
+                break
+        result = json.loads(self.succeed(ran))
+        self.assertEqual((result["batch"], result["context"], result["micro_batches"]), (48, 48, 3))
+        for field in ("overlap", "s_busy", "r_busy"):
+            self.assertGreater(result[field], 0, field)
+            self.assertLess(result[field], 1.1, field)
+        self.assertAlmostEqual(result["overlap"], max(result["s_busy"], result["r_busy"]), places=6)
+        for field in ("step_us", "tokens_per_s", "kv_gb_per_s", "round_us", "rounds", "kv_bytes", "wall_ns"):
+            self.assertGreater(result[field], 0, field)
+        # All sequences are in every round, a third of them in every step.
+        self.assertAlmostEqual(result["sampled_tokens"] / result["steps"], 16, delta=1)
+        self.assertAlmostEqual(result["rounds"] * 3, result["steps"], places=6)
+        self.assertAlmostEqual(result["tokens_per_s"], result["sampled_tokens"] / result["wall_ns"] * 1e9, delta=1)
+        self.assertEqual(len(result["homes"]), 1)
+        text = self.succeed(run(*arguments, "-q", "--rounds", 20))
+        for needle in ("overlap", "tokens/s", "home 0"):
+            self.assertIn(needle, text)
+
+    def test_bad_bench(self):
+        base = ["bench", "step", "--model", self.model, "-q"]
+        self.refused(run(*base, "--batch", 0), "--batch", "0")
+        self.refused(run(*base, "--rounds", -1), "--rounds", "-1")
+        self.refused(run(*base, "--context", 1 << 20), "--context", 1 << 20)
+        self.refused(run(*base, "--batch", 64, "--context", 256, "--kv-gib", "0.002", "--max-context", 512), "--kv-gib")
+
+
+# ------------------------------------------------------------------------------------------------- help and completion
+
+
+def option_table():
+    """The options of every command, as the completion script knows them."""
+    script = run("completion").stdout
+    table = {}
+    for path, words in re.findall(r'^    "fastdecode ?(.*)"\) words="(.*)" ;;$', script, flags=re.M):
+        table[path] = words.split()
+    return table
+
+
+class Help(ProgramTest):
+    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "completion"]
+
+    def test_help_of_every_command(self):
+        for command in self.COMMANDS:
+            with self.subTest(command=command):
+                text = self.succeed(run(*command.split(), "--help"))
+                self.assertIn("Usage: fastdecode", text)
+                for word in option_table()[command]:
+                    self.assertIn(word, text)
+
+    def test_every_command_is_tested(self):
+        self.assertEqual(sorted(option_table()), sorted(self.COMMANDS))
+
+    def test_version(self):
+        self.assertRegex(self.succeed(run("--version")), r"^fastdecode \d+\.\d+\.\d+\n$")
+
+    def test_completion_in_bash(self):
+        def complete(*words):
+            quoted = " ".join(f"'{w}'" for w in words)
+            script = (f'set -eu; source <("{PROGRAM}" completion); complete -p fastdecode >/dev/null; '
+                      f'COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _fastdecode; echo "${{COMPREPLY[@]}}"')
+            result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=LIMIT_S)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            return result.stdout.split()
+
+        self.assertEqual(complete("fastdecode", "ge"), ["generate"])
+        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step"])
+        self.assertEqual(complete("fastdecode", "generate", "--micro"), ["--micro-batches"])
+        self.assertEqual(complete("fastdecode", "bench", "step", "--ro"), ["--rounds"])
+
+    def test_man_page_has_every_option(self):
+        text = (ROOT / "docs/fastdecode.1").read_text().replace("\\-", "-")
+        sections = re.split(r'^\.SH "?([A-Z ]+)"?$', text, flags=re.M)
+        self.assertIn("EXIT STATUS", sections)
+        known = set()
+        for command, words in option_table().items():
+            for word in words:
+                known.add(word)
+                self.assertRegex(text, rf"(?m)(^|[\s,]){re.escape(word)}($|[\s,=.])", f"fastdecode {command}")
+        for word in re.findall(r"(?m)^\.(?:BR|B|BI|TP).*?(--[a-z][a-z-]+)", text):
+            self.assertIn(word, known, "the man page has an option that the program has not")
+
+
+# ----------------------------------------------------------------------------------------------------------- bad input
+
+
+class BadOptions(ProgramTest):
+    def test_unknown_options_and_commands(self):
+        self.refused(run("generate", "--modle", "x", "-p", "A"), "--modle", "did you mean --model?")
+        self.refused(run("generate", "--max-token=3", "-p", "A"), "--max-token", "did you mean --max-tokens?")
+        self.assertNotIn("did you mean", self.refused(run("generate", "--zzzzzzz"), "--zzzzzzz"))
+        self.refused(run("gen"), "gen", "did you mean generate?")
+        self.refused(run("bench", "steps"), "steps", "did you mean step?")
+        self.refused(run("generate", "stray"), "stray")
+        self.refused(run(), "generate", "worker", "synth", "bench")
+        self.refused(run("bench"), "step")
+
+    def test_bad_values(self):
+        cases = [(["--max-tokens", "-5"], "-5"), (["--top-k", "1.5"], "1.5"), (["--temperature", "hot"], "hot"),
+                 (["--poll", "fast"], "'fast'"), (["--compute", "int4"], "'int4'"), (["--isa", "neon"], "'neon'"),
+                 (["--micro-batches", "0"], "'0'"), (["--kv-gib", "much"], "'much'"), (["--homes", "moon"], "'moon'"),
+                 (["--homes", "host:123"], "'host:123'"), (["--s-cores", "0-x"], "0-x"), (["--r-cores", "99999"], "99999"),
+                 (["--fault", "drop=2"], "2"), (["--logit-bias", "x"], "'x'"), (["--prompt-ids", "1,x"], "'x'"),
+                 (["--prompt-ids", ""], "--prompt-ids"), (["--max-context", "9999999"], "9999999"),
+                 (["--batch-invariant=maybe"], "'maybe'")]
+        for arguments, value in cases:
+            with self.subTest(arguments=arguments):
+                option = arguments[0].split("=")[0]
+                self.refused(run("generate", "--model", demo_model(), "-q", "-p", "A", *arguments), option, value)
+        self.refused(generate("-p", "A", "--exact", "--compute", "bf16"), "--exact", "--compute", "bf16")
+        self.refused(run("generate", "-q", "-p", "A"), "--model")
+        self.refused(generate(), "no prompt")
+        self.refused(generate("-p", "A", "--temp", "0", "--temp", "1"), "--temp")
+        self.refused(run("worker"), "--listen")
+        self.refused(run("worker", "--listen", "here"), "--listen", "'here'")
+        self.refused(run("worker", "--listen", f"unix:{SCRATCH}/no/such.sock", "--kv-gib", "0.02"), f"{SCRATCH}/no/such.sock")
+
+    def test_bad_requests(self):
+        cases = [(["-n", "0"], "max_tokens", "0"), (["--temp", "101"], "temperature", "101"), (["--top-p", "0"], "top_p", "0"),
+                 (["--min-p", "2"], "min_p", "2"), (["--stop", ""], "stop"), (["--min-tokens", "9", "-n", "8"], "min_tokens", "9"),
+                 (["--logprobs", "21"], "logprobs", "21"), (["--stop-token-ids", "99999"], "stop_token_ids", "99999"),
+                 (["--logit-bias", "99999:1"], "99999"), (["--prompt-ids", "5,-1"], "prompt_ids[1]", "-1"),
+                 (["--repetition-penalty", "0"], "repetition_penalty", "0")]
+        for arguments, *needles in cases:
+            with self.subTest(arguments=arguments):
+                prompt = [] if "--prompt-ids" in arguments else ["-p", "A"]
+                self.refused(generate(*prompt, *arguments), *needles)
+
+    def test_prompts_that_cannot_be(self):
+        self.refused(generate("-p", "", "--no-special-tokens"), "prompt", "no tokens")
+        self.refused(generate("-p", "word " * 400), "prompt", "context of 512")
+        self.refused(generate("-p", "A", "-p", "word " * 400), "prompt 2 of 2")
+        self.refused(generate("--prompt-ids", ",".join(["5"] * 32), "--max-context", "32"), "32 tokens", "context of 32")
+        self.refused(generate("-f", SCRATCH / "nowhere.txt"), SCRATCH / "nowhere.txt", "No such file")
+        self.refused(generate("-f", SCRATCH), SCRATCH, "directory")
+        self.refused(generate("-p", "A", model=golden_model()), "tokenizer.json")
+        self.refused(generate("--prompt-ids", "1", "--stop", "x", model=golden_model()), "tokenizer.json")
+
+    def test_logits(self):
+        path = scratch("never.npy")
+        self.refused(generate("-p", "A", "-p", "B", "--logits", path), "--logits", "2")
+        self.refused(generate("-p", "A", "--logits", SCRATCH / "no/such.npy"), SCRATCH / "no/such.npy")
+        self.refused(generate("-p", "A", "--logits", SCRATCH), SCRATCH, "folder")
+        self.refused(generate("-p", "A", "-n", 0, "--logits", path), "max_tokens")
+        self.assertEqual(list(SCRATCH.glob("never*")), [])
+
+    def test_memory(self):
+        base = ["generate", "-q", "-m", demo_model(), "-p", "A", "--kv-gib"]
+        self.refused(run(*base, "0.0001"), "--kv-gib", "512")
+        self.refused(run(*base, "100000"), "no memory", "97.7 TiB")
+        self.refused(run("worker", "--listen", f"unix:{SCRATCH}/big.sock", "--kv-gib", "100000"), "no memory", "97.7 TiB")
+        self.assertFalse((SCRATCH / "big.sock").exists())
+
+
+class Safetensors:
+    """A safetensors file, to be written with damage."""
+
+    def __init__(self, path):
+        data = path.read_bytes()
+        (header_bytes,) = struct.unpack("<Q", data[:8])
+        self.header = json.loads(data[8:8 + header_bytes])
+        self.header.pop("__metadata__", None)
+        self.data = data[8 + header_bytes:]
+
+    def without(self, name):
+        """Leaves a tensor out, its bytes too."""
+        kept, data = {}, b""
+        for tensor, entry in self.header.items():
+            if tensor == name:
+                continue
+            begin, end = entry["data_offsets"]
+            kept[tensor] = dict(entry, data_offsets=[len(data), len(data) + end - begin])
+            data += self.data[begin:end]
+        self.header, self.data = kept, data
+
+    def add(self, name, dtype, shape, data):
+        self.header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(self.data), len(self.data) + len(data)]}
+        self.data += data
+
+    def bytes(self):
+        header = json.dumps(self.header).encode()
+        return struct.pack("<Q", len(header)) + header + self.data
+
+
+class BadModel(ProgramTest):
+    """Copies of a sound checkpoint, each with one thing wrong."""
+
+    number = 0
+
+    def copy(self, source=None):
+        BadModel.number += 1
+        folder = scratch(f"model-{BadModel.number}")
+        shutil.copytree(source or golden_model(), folder)
+        return folder
+
+    def refuse(self, folder, *needles, prompt=("--prompt-ids", "1")):
+        return self.refused(generate(*prompt, "-n", 1, model=folder), *needles)
+
+    def weights(self, change, *needles):
+        folder = self.copy()
+        path = folder / "model.safetensors"
+        tensors = Safetensors(path)
+        changed = change(tensors)
+        path.write_bytes(tensors.bytes() if changed is None else changed)
+        with self.subTest(needles=needles):
+            self.refuse(folder, path, *needles)
+
+    def config(self, change, *needles):
+        folder = self.copy()
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        change(config)
+        path.write_text(json.dumps(config))
+        with self.subTest(needles=needles):
+            self.refuse(folder, "config.json", *needles)
+
+    def test_the_copy_itself_is_sound(self):
+        folder = self.copy()
+        path = folder / "model.safetensors"
+        path.write_bytes(Safetensors(path).bytes())
+        self.succeed(generate("--prompt-ids", "1", "-n", 1, model=folder))
+
+    def test_safetensors_that_are_damaged(self):
+        self.weights(lambda t: t.bytes()[:-100])
+        self.weights(lambda t: t.bytes()[:100])
+        self.weights(lambda t: b"")
+        self.weights(lambda t: struct.pack("<Q", 10**6) + t.bytes()[8:], 10**6)
+        self.weights(lambda t: struct.pack("<Q", 2**63) + t.bytes()[8:], 2**63)
+        self.weights(lambda t: struct.pack("<Q", 40) + b"{ this is no JSON, whoever wrote it     " + t.data)
+
+    def test_tensors_that_do_not_fit(self):
+        name = "model.layers.1.mlp.up_proj.weight"
+
+        def set_entry(**fields):
+            return lambda t: t.header[name].update(fields)
+
+        def reversed_shape(t):
+            t.header[name]["shape"].reverse()
+
+        def overlapping(t):
+            entry = t.header[name]
+            entry["data_offsets"] = [o - 64 for o in entry["data_offsets"]]
+
+        def out_of_range(t):
+            begin, end = t.header[name]["data_offsets"]
+            t.header[name]["data_offsets"] = [begin + len(t.data), end + len(t.data)]
+
+        self.weights(lambda t: t.without(name), name)
+        self.weights(lambda t: t.add("model.layers.7.extra", "F32", [2], b"\0" * 8), "model.layers.7.extra")
+        self.weights(reversed_shape, name)
+        self.weights(overlapping, name)
+        self.weights(out_of_range, name)
+        self.weights(set_entry(dtype="F7"), name, "F7")
+        self.weights(set_entry(dtype="I64"), name)
+        self.weights(set_entry(shape=[-1, 3]), name, "-1")
+        self.weights(set_entry(data_offsets=[8, 0]), name)
+
+    def test_configs(self):
+        def put(**fields):
+            return lambda c: c.update(fields)
+
+        def drop(name):
+            return lambda c: c.pop(name)
+
+        for field in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "intermediate_size"):
+            self.config(drop(field), field)
+        self.config(put(num_hidden_layers=-3), "num_hidden_layers", -3)
+        self.config(put(hidden_size=10**12), "hidden_size", 10**12)
+        self.config(put(vocab_size="many"), "vocab_size", "many")
+        self.config(put(num_attention_heads=3), "num_attention_heads", 3)
+        self.config(put(num_key_value_heads=3), "num_key_value_heads", 3)
+        self.config(put(max_position_embeddings=0), "max_position_embeddings", 0)
+        self.config(put(model_type="perceptron", architectures=["Perceptron"]), "erceptron")
+        self.config(put(hidden_act="sinus"), "hidden_act", "sinus")
+
+    def test_files_that_are_missing_or_no_json(self):
+        folder = self.copy()
+        (folder / "config.json").write_text('{"hidden_size": 64,')
+        self.refuse(folder, folder / "config.json")
+        (folder / "config.json").unlink()
+        self.refuse(folder, folder / "config.json", "No such file")
+        folder = self.copy()
+        (folder / "model.safetensors").unlink()
+        self.refuse(folder, folder)
+        self.refuse(SCRATCH / "no-model", SCRATCH / "no-model")
+
+    def test_tokenizers(self):
+        folder = self.copy(ROOT / "tools/demo_model/model")
+        path = folder / "tokenizer.json"
+        sound = json.loads(path.read_text())
+        path.write_text(json.dumps(sound)[:2000])
+        self.refuse(folder, path, prompt=("-p", "A"))
+        damaged = dict(sound, model=dict(sound["model"], merges=["no such merge at all"]))
+        path.write_text(json.dumps(damaged))
+        self.refuse(folder, path, "merge", prompt=("-p", "A"))
+        # A sound tokenizer of a kind that is not built: text is refused, and it says which kind; token ids work.
+        path.write_text(json.dumps(dict(sound, model={"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0})))
+        self.refuse(folder, path, "Unigram", prompt=("-p", "A"))
+        self.succeed(generate("--prompt-ids", "1", "-n", 1, model=folder))
+
+
+class Permissions(ProgramTest):
+    NOBODY = 65534
+
+    def setUp(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can become somebody without permission")
+        try:
+            seen = run("--version", user=self.NOBODY, group=self.NOBODY, cwd="/")
+        except PermissionError:
+            seen = None
+        if seen is None or seen.returncode != 0:
+            self.skipTest("nobody cannot run the program where it lies")
+        SCRATCH.chmod(0o755)
+
+    def as_nobody(self, *arguments):
+        return run(*arguments, user=self.NOBODY, group=self.NOBODY, extra_groups=[], cwd="/")
+
+    def test_files(self):
+        folder = scratch("private")
+        shutil.copytree(golden_model(), folder)
+        for name in ("model.safetensors", "config.json"):
+            (folder / name).chmod(0o600)
+            self.refused(self.as_nobody("generate", "-m", folder, *SMALL, "--prompt-ids", "1"), folder / name, "Permission denied")
+        self.refused(self.as_nobody("synth", "--shape", "tiny-random", "--out", SCRATCH / "mine"), SCRATCH / "mine",
+                  "Permission denied")
+
+    def test_sockets(self):
+        self.refused(self.as_nobody("worker", "--listen", f"unix:{SCRATCH}/mine.sock", "--kv-gib", "0.02"), "mine.sock",
+                  "Permission denied")
+        folder = scratch("public")
+        shutil.copytree(golden_model(), folder)
+        with Worker("root.sock") as worker:
+            self.refused(self.as_nobody("generate", "-m", folder, *SMALL, "--prompt-ids", "1", "--homes", f"unix:{worker.path}"),
+                      worker.path, "Permission denied")
+
+
+# ------------------------------------------------------------------------------------------------- signals and streams
+
+
+class Interruptions(ProgramTest):
+    # Eight times 450 tokens, one after the other: seconds, even on a fast machine.
+    LONG = ["--max-sequences", "1", "--kv-gib", "0.02", "-q", "-n", "450", "--ignore-eos"]
+
+    def start_long(self, *arguments):
+        prompts = [x for i in range(8) for x in ("-p", f"{PROMPT} {i}")]
+        command = [PROGRAM, "generate", "--model", demo_model(), *self.LONG, *prompts, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                preexec_fn=as_user_with_default_signals)
+
+    def test_ctrl_c_ends_generate(self):
+        for by in (signal.SIGINT, signal.SIGTERM):
+            process = self.start_long()
+            first = process.stdout.read(60)
+            self.assertIn(PROMPT, first)
+            process.send_signal(by)
+            out, err = process.communicate(timeout=LIMIT_S)
+            self.assertEqual((process.returncode, err), (128 + by, "fastdecode: interrupted\n"))
+            self.assertNotIn("== 8 of 8", out)
+            self.assertTrue(out.endswith("\n"))
+
+    def test_ctrl_c_ends_synth_and_leaves_nothing(self):
+        out = scratch("interrupted")
+        command = [PROGRAM, "synth", "--shape", "llama-2-7b", "--out", str(out)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=as_user_with_default_signals)
+        until = time.monotonic() + LIMIT_S
+        while not list(SCRATCH.glob("interrupted*/*.safetensors")):
+            self.assertIsNone(process.poll())
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=LIMIT_S)
+        self.assertEqual((process.returncode, err), (130, "fastdecode: interrupted\n"))
+        self.assertEqual(list(SCRATCH.glob("interrupted*")), [])
+
+    def test_a_reader_that_goes_ends_generate(self):
+        process = self.start_long()
+        self.assertTrue(process.stdout.read(10))
+        process.stdout.close()
+        self.assertEqual(process.wait(LIMIT_S), -signal.SIGPIPE)
+        process.stderr.close()
+
+    def test_a_full_disk_is_no_success(self):
+        with open("/dev/full", "w") as full:
+            for command in (["--help"], ["completion"], ["generate", "-m", demo_model(), *SMALL, "-p", "A", "-n", "2"]):
+                result = subprocess.run([PROGRAM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
+                self.assertEqual(result.returncode, 1, command)
+                self.assertIn("stdout: cannot be written", result.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    PROGRAM, ROOT = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
