@@ -84,6 +84,8 @@ absl::StatusOr<PageSample> SamplePages(uint8_t* data, size_t bytes, int node_os_
 }
 
 double TransparentHugeShare(const uint8_t* data, size_t bytes) {
+  // No huge page fits, and reading smaps takes tens of milliseconds in a large process.
+  if (bytes < (size_t{2} << 20)) return 0;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
   std::ifstream smaps("/proc/self/smaps");
   uint64_t mapped_kib = 0;  // of the mappings that overlap ours: the kernel may have joined neighbours to it
