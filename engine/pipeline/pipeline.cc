@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "numa/check.h"
-#include "numa/clock.h"
 #include "numa/ticket_team.h"
 
 namespace fastdecode {
@@ -77,7 +76,7 @@ void Pipeline::Run() {
     // Acquire: pairs with Stop's release store; all commands sent before it are seen by the check above on the next turn.
     if (stop_.load(std::memory_order_acquire) && commands_.SizeApprox() == 0) return;
     if (!options_.park) continue;
-    const uint64_t now_ns = NowNs();
+    const uint64_t now_ns = options_.now_ns();
     if (quiet_since_ns == 0) quiet_since_ns = now_ns;
     if (now_ns - quiet_since_ns > options_.park_after_ns) ParkUntilWoken();
   }

@@ -13,6 +13,7 @@
 #include "engine/pipeline/statistics.h"
 #include "engine/rpart/messages.h"
 #include "engine/spart/spart.h"
+#include "numa/clock.h"
 #include "numa/parker.h"
 #include "numa/pinned_thread.h"
 #include "numa/spin.h"
@@ -32,6 +33,7 @@ struct PipelineOptions {
   uint64_t park_after_ns = 300'000;         // with nothing in flight
   uint64_t hop_timeout_ns = 10'000'000'000; // a home with an open hop and no progress for so long is lost
   size_t event_capacity = 1 << 16;          // a power of two
+  uint64_t (*now_ns)() = NowNs;             // tests bring their own time
 };
 
 // The loop that keeps K micro-batches in flight between one S-Part and many homes. One step of a micro-batch:
@@ -70,6 +72,7 @@ class Pipeline {
   // Does what can be done now; false: nothing moved.
   bool TurnOnce();
   bool Quiet() const;  // no sequence inside, no command waiting
+  const Batcher& batcher() const { return batcher_; }
 
  private:
   enum class State : uint8_t {

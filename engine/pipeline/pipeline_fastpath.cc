@@ -2,8 +2,6 @@
 // step_boundary_fastpath.cc) allocates, locks, logs or enters the kernel.
 #include "engine/pipeline/pipeline.h"
 
-#include "numa/clock.h"
-
 namespace fastdecode {
 
 namespace {
@@ -21,7 +19,7 @@ bool Pipeline::TurnOnce() {
     moved |= Advance(m);
   }
   turn_ = (turn_ + 1) % count;
-  const uint64_t now_ns = NowNs();
+  const uint64_t now_ns = options_.now_ns();
   if (now_ns >= next_housekeeping_ns_) {
     Housekeep(now_ns);
     next_housekeeping_ns_ = now_ns + kHousekeepingNs;
@@ -93,7 +91,7 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
   MicroBatch& batch = batches_[m];
   port.open[m] = false;
   --batch.homes_missing;
-  statistics_.hop_ns.Add(NowNs() - batch.hop_start_ns);
+  statistics_.hop_ns.Add(options_.now_ns() - batch.hop_start_ns);
   statistics_.r_busy_ns[home].Add(reply.work_ns);
   statistics_.home_hops[home].Add(1);
   statistics_.home_work_ns[home].Add(reply.work_ns);
@@ -137,12 +135,12 @@ bool Pipeline::Advance(int m) {
 void Pipeline::StartStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kStage;
-  batch.stage_start_ns = NowNs();
+  batch.stage_start_ns = options_.now_ns();
   spart_->StartStage(m, batch.stage, batch.table);
 }
 
 void Pipeline::EndStage(int m) {
-  const uint64_t stage_ns = NowNs() - batches_[m].stage_start_ns;
+  const uint64_t stage_ns = options_.now_ns() - batches_[m].stage_start_ns;
   statistics_.s_busy_ns.Add(stage_ns);
   statistics_.stage_ns.Add(stage_ns);
 }
@@ -151,7 +149,7 @@ void Pipeline::PostHops(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kHop;
   batch.homes_missing = 0;
-  batch.hop_start_ns = NowNs();
+  batch.hop_start_ns = options_.now_ns();
   HopHeader header;
   header.step = batch.step;
   header.layer = static_cast<uint16_t>(batch.stage);
@@ -242,7 +240,7 @@ void Pipeline::ReportDrainedHomes() {
     PipelineEvent event;
     event.kind = PipelineEvent::Kind::kHomeLost;
     event.home = static_cast<int16_t>(h);
-    event.time_ns = NowNs();
+    event.time_ns = options_.now_ns();
     FD_CHECK(events_.TryPush(event), "the event queue had room");
     events_since_ring_ = true;
     port.link = nullptr;
@@ -258,7 +256,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.roster_version.fill(0);
   port.open.fill(false);
   port.progress = command.link->Progress();
-  port.progress_seen_ns = NowNs();
+  port.progress_seen_ns = options_.now_ns();
   port.idle_said = false;
   batcher_.AddHome(command.home, command.pages);
   if (command.home >= home_limit_) home_limit_ = command.home + 1;

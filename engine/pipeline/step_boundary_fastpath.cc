@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "engine/pipeline/pipeline.h"
-#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -36,7 +35,7 @@ bool Pipeline::BeginStep(int m) {
   statistics_.preemptions.Add(batcher_.preemptions() - preemptions);
   if (rows == 0) return false;
   ++batch.step;
-  batch.step_start_ns = NowNs();
+  batch.step_start_ns = options_.now_ns();
   FillTable(m);
   statistics_.rows.Add(rows);
   return true;
@@ -135,7 +134,7 @@ bool Pipeline::SendRoster(int m, int home) {
 void Pipeline::FinishStep(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kBoundary;
-  const uint64_t now_ns = NowNs();
+  const uint64_t now_ns = options_.now_ns();
   for (Sequence* sequence : batcher_.Members(m)) sequence->computed += sequence->rows;
   for (int i = 0; i < batch.table.logit_rows; ++i) {
     Sequence* sequence = batch.sampled[i];
@@ -181,7 +180,7 @@ void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
   event.reason = reason;
   event.home = static_cast<int16_t>(home);
   event.sequence = sequence;
-  event.time_ns = NowNs();
+  event.time_ns = options_.now_ns();
   FD_CHECK(events_.TryPush(event), "the event queue had room");
   events_since_ring_ = true;
 }
