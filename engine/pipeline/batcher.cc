@@ -6,7 +6,6 @@ namespace fastdecode {
 
 Batcher::Batcher(const BatchLimits& limits)
     : limits_(limits),
-      // Preempted sequences come back to the ready queue, so that it needs room for the active ones too.
       ready_(limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches) {
   FD_CHECK(limits.micro_batches >= 1 && limits.micro_batches <= kMaxSlots, "micro-batches out of range");
   FD_CHECK(limits.sequences_max >= 1 && limits.sequences_max <= limits.rows_max, "more sequences than rows");
@@ -101,6 +100,7 @@ void Batcher::Leave(Sequence* sequence) {
   batch.members.Erase(index);
   batch.roster_changed[sequence->home] = true;
   home.pages_free += sequence->pages;
+  ++home.returns;
   --home.sequences;
   --active_count_;
   sequence->pages = 0;
@@ -136,6 +136,10 @@ bool Batcher::TakePages(Sequence* sequence, uint32_t tokens) {
   if (more > home.pages_free) return false;
   home.pages_free -= more;
   sequence->pages = pages;
+  // One of the pages may have come back since this micro-batch's last roster. The home is certain to have applied that
+  // release only once it has taken over a later roster.
+  MicroBatchState& batch = micro_batches_[sequence->micro_batch];
+  if (home.returns != batch.returns_at_roster[sequence->home]) batch.roster_changed[sequence->home] = true;
   return true;
 }
 

@@ -40,7 +40,8 @@ class Batcher {
   bool HomeAlive(int home) const { return homes_[home].alive; }
 
   // --- sequences
-  bool CanEnqueue() const { return !ready_.full(); }
+  // Preempted sequences come back to the queue, so that the active ones keep their places in it.
+  bool CanEnqueue() const { return ready_.size() + active_count_ < ready_.capacity(); }
   void Enqueue(Sequence* sequence);
 
   // --- a step boundary of micro-batch m, in this order
@@ -63,7 +64,10 @@ class Batcher {
   const FixedVector<Sequence*>& Members(int m) const { return micro_batches_[m].members; }
   // Whether the home's roster of this micro-batch must be sent before the step; true until RosterSent.
   bool RosterChanged(int m, int home) const { return micro_batches_[m].roster_changed[home]; }
-  void RosterSent(int m, int home) { micro_batches_[m].roster_changed[home] = false; }
+  void RosterSent(int m, int home) {
+    micro_batches_[m].roster_changed[home] = false;
+    micro_batches_[m].returns_at_roster[home] = homes_[home].returns;
+  }
 
   // Everything inside ends as cancelled at its step boundary, or at the next sweep.
   void CancelAll();
@@ -88,11 +92,13 @@ class Batcher {
     uint32_t pages_total = 0;
     uint32_t pages_free = 0;
     uint32_t sequences = 0;
+    uint64_t returns = 0;                             // times that pages came back
   };
   struct MicroBatchState {
     explicit MicroBatchState(size_t members_max) : members(members_max) {}
     FixedVector<Sequence*> members;
     std::array<bool, kMaxHomes> roster_changed{};
+    std::array<uint64_t, kMaxHomes> returns_at_roster{};  // the home's `returns` when it was last sent
   };
 
   bool IsSmallest(int m) const;

@@ -1,0 +1,415 @@
+#include "engine/pipeline/batcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace fastdecode {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// A batcher whose steps are its boundaries: every row is computed at once.
+class BatcherTest : public testing::Test {
+ protected:
+  void Make(const BatchLimits& limits) { batcher_ = std::make_unique<Batcher>(limits); }
+
+  Sequence* Add(uint64_t id, uint32_t prompt_tokens, uint32_t length_max) {
+    sequences_.push_back(std::make_unique<Sequence>());
+    Sequence* sequence = sequences_.back().get();
+    sequence->id = id;
+    sequence->prompt_tokens = prompt_tokens;
+    sequence->length = prompt_tokens;
+    sequence->length_max = length_max;
+    batcher_->Enqueue(sequence);
+    return sequence;
+  }
+
+  uint32_t Begin(int m) {
+    released_.clear();
+    ended_.clear();
+    const auto released = [this](int home, Sequence* sequence) { released_.push_back(sequence->id); };
+    batcher_->DropLeavers(m, [this](Sequence* sequence) { ended_.push_back(sequence->id); }, released);
+    batcher_->TakeIn(m, [](Sequence*) {});
+    return batcher_->ComposeRows(m, released);
+  }
+  // The rosters go out, the step runs, and everyone who has no prompt left gets a token.
+  void Finish(int m) {
+    for (int home = 0; home < kMaxHomes; ++home) batcher_->RosterSent(m, home);
+    for (Sequence* sequence : batcher_->Members(m)) {
+      sequence->computed += sequence->rows;
+      if (sequence->rows > 0 && sequence->computed == sequence->length) ++sequence->length;
+    }
+  }
+  uint32_t Step(int m) {
+    const uint32_t rows = Begin(m);
+    Finish(m);
+    return rows;
+  }
+  void End(Sequence* sequence) {
+    batcher_->Remove(sequence, [](int, Sequence*) {});
+  }
+
+  std::vector<uint64_t> Members(int m) const {
+    std::vector<uint64_t> ids;
+    for (const Sequence* sequence : batcher_->Members(m)) ids.push_back(sequence->id);
+    return ids;
+  }
+
+  std::unique_ptr<Batcher> batcher_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<uint64_t> released_;
+  std::vector<uint64_t> ended_;
+};
+
+constexpr BatchLimits kOne = {.micro_batches = 1, .rows_max = 64, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 16};
+constexpr BatchLimits kTwo = {.micro_batches = 2, .rows_max = 64, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 16};
+
+TEST_F(BatcherTest, NobodyOvertakes) {
+  Make(kOne);
+  batcher_->AddHome(0, 6);
+  Add(1, 64, 100);
+  Add(2, 160, 180);  // 5 pages: not beside the first
+  Add(3, 1, 2);      // would fit
+  Begin(0);
+  EXPECT_THAT(Members(0), ElementsAre(1));
+  EXPECT_EQ(batcher_->ready_count(), 2u);
+  End(sequences_[0].get());
+  Begin(0);
+  EXPECT_THAT(Members(0), ElementsAre(2));  // 5 of 6 pages; the watermark keeps the third out
+}
+
+TEST_F(BatcherTest, TheWatermarkKeepsOnePageForEverySequence) {
+  Make(kOne);
+  batcher_->AddHome(0, 4);
+  for (uint64_t id = 1; id <= 4; ++id) Add(id, 10, 128);
+  Begin(0);
+  // 1: 3 left. 2: needs 1 + 1. 3: needs 1 + 2, 2 are left.
+  EXPECT_THAT(Members(0), ElementsAre(1, 2));
+  EXPECT_EQ(batcher_->pages_free(0), 2u);
+}
+
+TEST_F(BatcherTest, AnEmptyHomeTakesWhatFillsIt) {
+  Make(kOne);
+  batcher_->AddHome(0, 4);
+  Add(1, 127, 128);
+  Begin(0);
+  EXPECT_THAT(Members(0), ElementsAre(1));
+  EXPECT_EQ(batcher_->pages_free(0), 0u);
+}
+
+TEST_F(BatcherTest, PlacesWhereTheLargestShareIsFree) {
+  Make(kOne);
+  batcher_->AddHome(0, 10);
+  batcher_->AddHome(3, 20);
+  std::vector<int> homes;
+  for (uint64_t id = 1; id <= 3; ++id) Add(id, 5 * 32, 5 * 32 + 1);
+  Begin(0);
+  for (const auto& sequence : sequences_) homes.push_back(sequence->home);
+  EXPECT_THAT(homes, ElementsAre(3, 0, 3));  // 15/20, then 5/10 and 10/20: the first of equals; then 10/20
+}
+
+TEST_F(BatcherTest, MicroBatchesGrowEvenly) {
+  Make(kTwo);
+  batcher_->AddHome(0, 100);
+  for (uint64_t id = 1; id <= 5; ++id) Add(id, 1, 20);
+  Begin(0);
+  EXPECT_THAT(Members(0), ElementsAre(1));  // one ahead of the other at most
+  Begin(1);
+  EXPECT_THAT(Members(1), ElementsAre(2, 3));
+  Begin(0);
+  EXPECT_THAT(Members(0), ElementsAre(1, 4, 5));
+}
+
+TEST_F(BatcherTest, SequencesMaxHolds) {
+  BatchLimits limits = kOne;
+  limits.sequences_max = 2;
+  Make(limits);
+  batcher_->AddHome(0, 100);
+  for (uint64_t id = 1; id <= 3; ++id) Add(id, 1, 20);
+  EXPECT_EQ(Begin(0), 2u);
+  EXPECT_EQ(batcher_->ready_count(), 1u);
+}
+
+TEST_F(BatcherTest, DecodeRowsFirstThenChunksWithinTheirBudget) {
+  BatchLimits limits = kOne;
+  limits.rows_max = 20;
+  limits.chunk_tokens_max = 12;
+  Make(limits);
+  batcher_->AddHome(0, 100);
+  Sequence* first = Add(1, 30, 60);
+  EXPECT_EQ(Step(0), 12u);
+  EXPECT_EQ(Step(0), 12u);
+  EXPECT_EQ(Step(0), 6u);
+  Sequence* second = Add(2, 8, 60);
+  Sequence* third = Add(3, 50, 60);
+  EXPECT_EQ(Begin(0), 13u);
+  EXPECT_EQ(first->rows, 1u);
+  EXPECT_EQ(second->rows, 8u);
+  EXPECT_EQ(third->rows, 4u);  // what the second left of the budget
+  Finish(0);
+  EXPECT_EQ(Begin(0), 14u);
+  EXPECT_EQ(first->rows, 1u);
+  EXPECT_EQ(second->rows, 1u);
+  EXPECT_EQ(third->rows, 12u);
+}
+
+TEST_F(BatcherTest, RowsMaxBoundsChunksToo) {
+  BatchLimits limits = kOne;
+  limits.rows_max = 10;
+  limits.chunk_tokens_max = 32;
+  limits.sequences_max = 3;
+  Make(limits);
+  batcher_->AddHome(0, 100);
+  Add(1, 1, 60);
+  Add(2, 1, 60);
+  Step(0);
+  Sequence* third = Add(3, 50, 60);
+  EXPECT_EQ(Begin(0), 10u);
+  EXPECT_EQ(third->rows, 8u);
+}
+
+TEST_F(BatcherTest, TheYoungestGivesItsPagesBack) {
+  Make(kOne);
+  batcher_->AddHome(0, 4);
+  Sequence* old = Add(1, 63, 128);
+  Sequence* young = Add(2, 30, 128);
+  while (batcher_->preemptions() == 0) Step(0);
+  // 65 and 33 tokens need five pages.
+  EXPECT_THAT(Members(0), ElementsAre(1));
+  EXPECT_THAT(released_, ElementsAre(2));
+  EXPECT_THAT(ended_, IsEmpty());
+  EXPECT_EQ(young->home, -1);
+  EXPECT_EQ(young->computed, 0u);
+  EXPECT_EQ(young->pages, 0u);
+  EXPECT_EQ(young->length, 33u);  // its tokens stay
+  EXPECT_EQ(batcher_->ready_count(), 1u);
+  EXPECT_EQ(old->pages + batcher_->pages_free(0), 4u);
+}
+
+TEST_F(BatcherTest, OneThatIsTheYoungestGoesItself) {
+  Make(kOne);
+  batcher_->AddHome(0, 6);
+  Sequence* old = Add(1, 90, 190);
+  Sequence* young = Add(2, 40, 190);
+  while (young->length < 65) Step(0);
+  ASSERT_EQ(batcher_->preemptions(), 0u);
+  ASSERT_EQ(old->pages, 4u);
+  EXPECT_EQ(Begin(0), 1u);
+  EXPECT_THAT(Members(0), ElementsAre(1));
+  EXPECT_THAT(released_, ElementsAre(2));
+  EXPECT_EQ(old->rows, 1u);
+  EXPECT_EQ(batcher_->pages_free(0), 2u);
+  EXPECT_EQ(batcher_->preemptions(), 1u);
+}
+
+TEST_F(BatcherTest, AVictimThatHasRowsAlreadyLosesThem) {
+  Make(kOne);
+  batcher_->AddHome(0, 4);
+  Sequence* young = Add(9, 10, 64);  // joins first, and so comes first in the step
+  Step(0);
+  Sequence* old = Add(2, 31, 96);
+  while (old->length < 65) Step(0);
+  ASSERT_THAT(Members(0), ElementsAre(9, 2));
+  ASSERT_EQ(young->pages, 2u);
+  EXPECT_EQ(Begin(0), 1u);
+  EXPECT_THAT(Members(0), ElementsAre(2));
+  EXPECT_THAT(released_, ElementsAre(9));
+  EXPECT_EQ(young->home, -1);
+  EXPECT_EQ(old->pages, 3u);
+}
+
+TEST_F(BatcherTest, AVictimInAnotherMicroBatchGoesAtItsOwnBoundary) {
+  Make(kTwo);
+  batcher_->AddHome(0, 3);
+  Sequence* old = Add(1, 32, 96);
+  Begin(0);
+  Sequence* young = Add(2, 10, 64);
+  Begin(1);
+  ASSERT_THAT(Members(1), ElementsAre(2));
+  Finish(0);
+  Finish(1);
+  Step(0);  // 33 tokens: the last page
+  Finish(1);
+  while (old->length < 65) Step(0);
+  EXPECT_EQ(Begin(0), 0u);  // sits out
+  EXPECT_TRUE(young->preempt);
+  EXPECT_THAT(released_, IsEmpty());
+  EXPECT_EQ(young->pages, 1u);
+  EXPECT_EQ(batcher_->preemptions(), 0u);
+  EXPECT_EQ(Begin(1), 0u);
+  EXPECT_THAT(released_, ElementsAre(2));
+  EXPECT_THAT(ended_, IsEmpty());
+  EXPECT_EQ(batcher_->preemptions(), 1u);
+  EXPECT_EQ(Begin(0), 1u);
+  EXPECT_TRUE(batcher_->RosterChanged(0, 0));  // it was away for a step
+  EXPECT_EQ(old->pages, 3u);
+}
+
+TEST_F(BatcherTest, PreemptedOnesComeBackInOrderOfAge) {
+  Make(kOne);
+  batcher_->AddHome(0, 4);
+  Add(1, 63, 128);
+  Add(2, 30, 128);
+  Add(3, 1, 10);
+  Add(4, 1, 10);
+  while (batcher_->preemptions() == 0) Step(0);
+  ASSERT_THAT(Members(0), ElementsAre(1));
+  ASSERT_EQ(batcher_->ready_count(), 3u);
+  End(sequences_[0].get());
+  Begin(0);
+  EXPECT_EQ(Members(0)[0], 2u);
+}
+
+TEST_F(BatcherTest, SteadyDecodeNeedsNoRoster) {
+  Make(kTwo);
+  batcher_->AddHome(0, 100);
+  Add(1, 10, 500);
+  Begin(0);
+  Add(2, 1, 500);
+  Begin(1);
+  EXPECT_TRUE(batcher_->RosterChanged(0, 0));
+  Finish(0);
+  Finish(1);
+  EXPECT_EQ(Begin(0), 1u);
+  EXPECT_TRUE(batcher_->RosterChanged(0, 0));  // ten rows became one
+  Finish(0);
+  for (int i = 0; i < 200; ++i) {              // over page ends, too
+    EXPECT_EQ(Begin(0), 1u);
+    EXPECT_EQ(Begin(1), 1u);
+    EXPECT_FALSE(batcher_->RosterChanged(0, 0));
+    EXPECT_FALSE(batcher_->RosterChanged(1, 0));
+    Finish(0);
+    Finish(1);
+  }
+  Add(3, 1, 500);
+  Begin(0);
+  EXPECT_TRUE(batcher_->RosterChanged(0, 0));
+  EXPECT_FALSE(batcher_->RosterChanged(0, 1));
+  EXPECT_FALSE(batcher_->RosterChanged(1, 0));
+  Finish(0);
+  End(sequences_[2].get());
+  Begin(0);
+  EXPECT_TRUE(batcher_->RosterChanged(0, 0));
+}
+
+// The home applies a release for certain only before it takes over a later roster. So whoever takes a page that somebody
+// else gave back needs one.
+TEST_F(BatcherTest, APageThatWasGivenBackIsTakenWithANewRoster) {
+  Make(kTwo);
+  batcher_->AddHome(0, 3);
+  Sequence* old = Add(1, 32, 96);
+  Begin(0);
+  Sequence* young = Add(2, 10, 64);
+  Begin(1);
+  Finish(0);
+  Finish(1);
+  Begin(0);  // its second page: one that nobody had
+  Finish(0);
+  while (old->length < 65) {
+    EXPECT_EQ(Begin(0), 1u);
+    EXPECT_FALSE(batcher_->RosterChanged(0, 0));
+    Finish(0);
+  }
+  End(young);
+  EXPECT_EQ(Begin(0), 1u);
+  EXPECT_EQ(old->pages, 3u);
+  EXPECT_TRUE(batcher_->RosterChanged(0, 0));
+  Finish(0);
+  EXPECT_EQ(Begin(0), 1u);
+  EXPECT_FALSE(batcher_->RosterChanged(0, 0));
+}
+
+TEST_F(BatcherTest, FitsSomewhereLooksAtWholeLivingHomes) {
+  Make(kOne);
+  batcher_->AddHome(0, 2);
+  batcher_->AddHome(1, 4);
+  Sequence* small = Add(1, 60, 64);
+  Sequence* large = Add(2, 10, 128);
+  Sequence* too_large = Add(3, 10, 129);
+  EXPECT_TRUE(batcher_->FitsSomewhere(*small));
+  EXPECT_TRUE(batcher_->FitsSomewhere(*large));
+  EXPECT_FALSE(batcher_->FitsSomewhere(*too_large));
+  Begin(0);
+  EXPECT_TRUE(batcher_->FitsSomewhere(*large));  // if not now
+  batcher_->LoseHome(1);
+  EXPECT_TRUE(batcher_->FitsSomewhere(*small));
+  EXPECT_FALSE(batcher_->FitsSomewhere(*large));
+  batcher_->LoseHome(0);
+  EXPECT_FALSE(batcher_->FitsSomewhere(*small));
+  EXPECT_EQ(batcher_->homes_alive(), 0);
+}
+
+TEST_F(BatcherTest, ALostHomesSequencesFailAndTheOthersStay) {
+  Make(kTwo);
+  batcher_->AddHome(0, 10);
+  batcher_->AddHome(1, 10);
+  for (uint64_t id = 1; id <= 4; ++id) Add(id, 10, 64);
+  Step(0);
+  Step(1);
+  Step(0);
+  std::vector<uint64_t> there;
+  std::vector<uint64_t> elsewhere;
+  for (const auto& sequence : sequences_) (sequence->home == 1 ? there : elsewhere).push_back(sequence->id);
+  ASSERT_EQ(there.size(), 2u);
+  batcher_->LoseHome(1);
+  EXPECT_FALSE(batcher_->HomeAlive(1));
+  EXPECT_EQ(batcher_->sequences_at(1), 2u);
+  std::vector<uint64_t> ended;
+  for (int m = 0; m < 2; ++m) {
+    Begin(m);
+    ended.insert(ended.end(), ended_.begin(), ended_.end());
+  }
+  EXPECT_THAT(ended, testing::UnorderedElementsAreArray(there));
+  for (const auto& sequence : sequences_) {
+    EXPECT_EQ(sequence->failed, testing::Value(there, testing::Contains(sequence->id)));
+    if (!sequence->failed) continue;
+    EXPECT_EQ(sequence->fail_reason, FinishReason::kHomeLost);
+    EXPECT_EQ(sequence->fail_home, 1);
+  }
+  EXPECT_EQ(batcher_->sequences_at(1), 0u);
+  EXPECT_EQ(batcher_->active_count(), 2u);
+  batcher_->AddHome(1, 5);
+  EXPECT_EQ(batcher_->pages_free(1), 5u);
+}
+
+TEST_F(BatcherTest, CancelledOnesEndAtTheBoundaryAndWaitingOnesWhenAsked) {
+  Make(kOne);
+  batcher_->AddHome(0, 2);
+  Add(1, 10, 64);
+  Add(2, 40, 64);
+  Add(3, 40, 64);
+  Step(0);
+  for (const auto& sequence : sequences_) sequence->cancelled.store(true);
+  sequences_[2]->cancelled.store(false);
+  std::vector<uint64_t> ended;
+  batcher_->EndReadyIf([](const Sequence& sequence) { return sequence.cancelled.load(); },
+                       [&](Sequence* sequence) { ended.push_back(sequence->id); });
+  EXPECT_THAT(ended, ElementsAre(2));
+  Begin(0);
+  EXPECT_THAT(ended_, ElementsAre(1));
+  EXPECT_THAT(released_, ElementsAre(1));
+  EXPECT_THAT(Members(0), ElementsAre(3));
+}
+
+TEST_F(BatcherTest, TheReadyQueueKeepsRoomForThoseWhoComeBack) {
+  BatchLimits limits = kOne;
+  limits.ready_max = 4;
+  limits.sequences_max = 2;
+  Make(limits);
+  batcher_->AddHome(0, 4);
+  Add(1, 63, 128);
+  Add(2, 30, 128);
+  Step(0);
+  uint64_t id = 3;
+  while (batcher_->CanEnqueue()) Add(id++, 1, 10);
+  EXPECT_GE(batcher_->ready_count(), limits.ready_max);
+  while (batcher_->preemptions() == 0) Step(0);
+  EXPECT_THAT(Members(0), ElementsAre(1));
+}
+
+}  // namespace
+}  // namespace fastdecode
