@@ -56,10 +56,9 @@ absl::Status Home::CheckShape(const RPartShape& shape) const {
   if (absl::Status status = ValidateShape(shape); !status.ok()) return status;
   const size_t page_bytes = KvPool::PageBytesAllLayers(shape.attention(), static_cast<int>(shape.layers));
   if (page_bytes <= arena_.bytes()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("%s: %.1f MiB of KV memory hold not even one page: %d tokens of %d layers are %.1f MiB",
-                      options_.name, static_cast<double>(arena_.bytes()) / kMiB, kPageTokens, shape.layers,
-                      static_cast<double>(page_bytes) / kMiB));
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "%s: %.4g MiB of KV memory hold not even one page: %d tokens of %d layers are %.4g MiB", options_.name,
+      static_cast<double>(arena_.bytes()) / kMiB, kPageTokens, shape.layers, static_cast<double>(page_bytes) / kMiB));
 }
 
 HomeDescription Home::Describe(const RPartShape& shape) const {
@@ -108,8 +107,8 @@ std::string Home::Detach() {
   loop_->link().MarkLost("the home was stopped");
   leader_.Join();
   if (options_.logger != nullptr) {
-    options_.logger->Debug(absl::StrFormat("%s: no longer serves the %s: %s", options_.name, loop_->link().peer_name(),
-                                           end_cause_));
+    options_.logger->Debug(
+        absl::StrFormat("%s: no longer serves the %s: %s", options_.name, loop_->link().peer_name(), end_cause_));
   }
   loop_.reset();
   return end_cause_;

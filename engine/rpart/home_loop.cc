@@ -172,7 +172,8 @@ absl::Status HomeLoop::Fill(uint64_t id, uint32_t tokens) {
   }
   KvSequence* const sequence = table_.FindOrCreate(id);
   if (sequence == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrFormat("fill: sequence %d is one more than %d", id, options_.sequences_max));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("fill: sequence %d is one more than %d", id, options_.sequences_max));
   }
   if (sequence->StoredTokensMax() > 0) {
     return absl::InvalidArgumentError(absl::StrFormat("fill: sequence %d has tokens already", id));

@@ -41,7 +41,8 @@ struct HomeLoopOptions {
 // Bounded: everything is allocated before Serve; hops allocate nothing.
 class HomeLoop {
  public:
-  // Errors: ResourceExhausted if the KV memory holds no page; those of TeamWorkspace::Create. REQUIRES: ValidateShape(shape).
+  // Errors: ResourceExhausted if the KV memory holds no page; those of TeamWorkspace::Create. REQUIRES:
+  // ValidateShape(shape).
   static absl::StatusOr<std::unique_ptr<HomeLoop>> Create(const HomeLoopOptions& options, const RPartShape& shape,
                                                           std::unique_ptr<HomeLink> link);
 
@@ -64,7 +65,8 @@ class HomeLoop {
     uint64_t seen_ticks = 0;
   };
 
-  HomeLoop(const HomeLoopOptions& options, const RPartShape& shape, std::unique_ptr<HomeLink> link, TeamWorkspace workspace);
+  HomeLoop(const HomeLoopOptions& options, const RPartShape& shape, std::unique_ptr<HomeLink> link,
+           TeamWorkspace workspace);
 
   // home_loop_fastpath.cc: the loop's turn.
   Outcome Turn();
@@ -92,10 +94,10 @@ class HomeLoop {
   KvPool pool_;
   SequenceTable table_;
   std::vector<std::unique_ptr<MicroBatch>> micro_batches_;
-  std::vector<WaitingHop> waiting_;      // [micro-batch]
+  std::vector<WaitingHop> waiting_;  // [micro-batch]
   uint32_t waiting_count_ = 0;
-  uint64_t empty_since_ticks_ = 0;       // first empty poll since the last work; 0: none
-  bool idle_ = false;                    // the engine said so, and nothing came since
+  uint64_t empty_since_ticks_ = 0;  // first empty poll since the last work; 0: none
+  bool idle_ = false;               // the engine said so, and nothing came since
   std::unique_ptr<TicketTeam> team_;
   HopWork work_;
   StatsMessage stats_;

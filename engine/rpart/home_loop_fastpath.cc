@@ -112,7 +112,8 @@ const char* HomeLoop::ComputeHop(const WaitingHop& hop, ReplyHeader* reply) {
     reply->failing_row = bad->first_row;
     // One reply names one row. A step that ends with more to tell would hand out wrong tokens.
     const bool last_layer = hop.header.layer + 1u == shape_.layers;
-    if (last_layer && micro_batch.has_unreported_bad_entry()) return "hop: more rows failed in a step than it has layers";
+    if (last_layer && micro_batch.has_unreported_bad_entry())
+      return "hop: more rows failed in a step than it has layers";
   }
   return nullptr;
 }

@@ -71,8 +71,8 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
   }
 }
 
-// Blocks [first_block, end_block) of a chain: those of its first piece are folded as they come, those of later pieces are
-// left in their slots for the last finisher.
+// Blocks [first_block, end_block) of a chain: those of its first piece are folded as they come, those of later pieces
+// are left in their slots for the last finisher.
 void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const {
   const StepEntry& entry = entries[chain.entry];
   if (entry.bad) return;  // for all of its pieces alike
@@ -139,8 +139,7 @@ void HopWork::MergeAndFinish(const Chain& chain) const {
 void HopWork::FinishChain(const Chain& chain, const Partial& partial) const {
   const size_t row = entries[chain.entry].first_row + chain.tile_row;
   const size_t o_offset = static_cast<size_t>(chain.kv_head) * shape.group * shape.head_dim * shape.element_bytes();
-  kernels.finish(attention, partial, chain.rows, o + row * shape.reply_row_bytes() + o_offset,
-                 shape.reply_row_bytes());
+  kernels.finish(attention, partial, chain.rows, o + row * shape.reply_row_bytes() + o_offset, shape.reply_row_bytes());
 }
 
 float* HopWork::Slot(const Chain& chain, uint32_t slot) const {

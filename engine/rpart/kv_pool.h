@@ -13,11 +13,10 @@ namespace fastdecode {
 using PageId = uint32_t;
 inline constexpr PageId kNoPage = UINT32_MAX;
 
-// The KV memory of one home, cut into pages of 32 tokens that cover all layers. Physical order: [layer][page][kv head][K|V];
-// what lies inside a (layer, page) is the kernels' business.
-// Owns: the pages' reference counts and the free list; the memory is the caller's and must outlive it.
-// Thread: the team's leader alone takes and returns pages; addresses are anyone's.
-// Bounded: by the memory. Nothing allocates after construction.
+// The KV memory of one home, cut into pages of 32 tokens that cover all layers. Physical order: [layer][page][kv
+// head][K|V]; what lies inside a (layer, page) is the kernels' business. Owns: the pages' reference counts and the free
+// list; the memory is the caller's and must outlive it. Thread: the team's leader alone takes and returns pages;
+// addresses are anyone's. Bounded: by the memory. Nothing allocates after construction.
 class KvPool {
  public:
   // As many pages as fit into `memory` (64-byte aligned); may be none.

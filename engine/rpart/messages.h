@@ -41,22 +41,23 @@ struct RPartShape {
 };
 static_assert(sizeof(RPartShape) == 44 && std::is_trivially_copyable_v<RPartShape>);
 
-// Control messages. Each starts with this word; sizes are exact. One that makes no sense (unknown kind, wrong size, roster
-// out of order, truncating or forking what is not stored, filling without room) ends the link, with the reason as cause.
+// Control messages. Each starts with this word; sizes are exact. One that makes no sense (unknown kind, wrong size,
+// roster out of order, truncating or forking what is not stored, filling without room) ends the link, with the reason
+// as cause.
 enum class ControlKind : uint32_t {
   kRoster = 1,       // engine -> home: RosterMessage + entries
   kRelease = 2,      // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
   kTruncate = 3,     // engine -> home: SequenceMessage; keeps the first `tokens` tokens
   kFork = 4,         // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens
-  kFill = 5,         // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (measuring only)
-  kIdle = 6,         // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any other message
-                     // than this and kStatsRequest ends it; say it again
+  kFill = 5,         // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (for measuring)
+  kIdle = 6,         // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any
+                     // other message but kStatsRequest ends that, and after it idle must be said again
   kStatsRequest = 7, // engine -> home: IdleMessage
   kStats = 8,        // home -> engine: StatsMessage, as answer; dropped if there is no room
 };
 
-// One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order. A sequence that the home does
-// not know begins empty.
+// One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order. A sequence that the home
+// does not know begins empty.
 struct RosterEntry {
   uint64_t sequence = 0;
   uint64_t step_from = 0;          // the step that this entry holds from

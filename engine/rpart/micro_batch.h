@@ -29,9 +29,9 @@ class MicroBatch {
   // REQUIRES: its roster version is not above ours.
   const char* Check(const HopHeader& header) const;
 
-  // Before the hop runs: at layer 0, or when sequences changed under it, looks the sequences up, takes the pages that the
-  // step needs and plans; at every layer finds out what is to be appended. Entries that fail become bad until the step ends.
-  // Null, or what about the roster does not fit the step.
+  // Before the hop runs: at layer 0, or when sequences changed under it, looks the sequences up, takes the pages that
+  // the step needs and plans; at every layer finds out what is to be appended. Entries that fail become bad until the
+  // step ends. Null, or what about the roster does not fit the step.
   const char* Prepare(const HopHeader& header, SequenceTable* table);
 
   // After the hop ran: what was appended is stored.

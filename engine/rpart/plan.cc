@@ -123,8 +123,8 @@ void HopPlan::CutOverThreads(std::span<const StepEntry> entries) {
   for (; thread <= threads; ++thread) cuts_[thread] = {static_cast<uint32_t>(chains_.size()), 0};
 }
 
-// The block boundary of the chain next to the point that has cost_before of the chain's cost on its left, if the chain can
-// be split there, else the nearer of its ends.
+// The block boundary of the chain next to the point that has cost_before of the chain's cost on its left, if the chain
+// can be split there, else the nearer of its ends.
 PlanCut HopPlan::CutAt(uint32_t chain, uint64_t cost_before, uint64_t chain_cost) {
   const Chain& c = chains_[chain];
   const uint64_t block_cost = kBlockTokens * CostPerToken(c);
@@ -135,8 +135,8 @@ PlanCut HopPlan::CutAt(uint32_t chain, uint64_t cost_before, uint64_t chain_cost
   return cost_before < chain_cost / 2 ? PlanCut{chain, 0} : PlanCut{chain + 1, 0};
 }
 
-// Has a piece of the chain begin at `block`. False if the workspace has no room for its partials. REQUIRES: cuts come in
-// ascending order.
+// Has a piece of the chain begin at `block`. False if the workspace has no room for its partials. REQUIRES: cuts come
+// in ascending order.
 bool HopPlan::SplitChain(uint32_t chain, uint32_t block) {
   Chain& c = chains_[chain];
   if (c.split < 0) {

@@ -14,8 +14,8 @@
 
 namespace fastdecode {
 
-// Entries of up to this many rows append and attend in one go; longer ones ("chunks") are cut into tiles of rows that all
-// need all of the chunk's K and V, so these are appended first, and a barrier follows.
+// Entries of up to this many rows append and attend in one go; longer ones ("chunks") are cut into tiles of rows that
+// all need all of the chunk's K and V, so these are appended first, and a barrier follows.
 inline constexpr uint32_t kDecodeRowsMax = 8;
 
 // One roster entry as one step sees it.
@@ -32,8 +32,8 @@ struct StepEntry {
   uint32_t end_position() const { return first_position + rows; }
 };
 
-// Attention of up to kMaxAttendRows rows of one entry, for one KV head, over the blocks that they see, which are folded in
-// ascending order.
+// Attention of up to kMaxAttendRows rows of one entry, for one KV head, over the blocks that they see, which are folded
+// in ascending order.
 struct Chain {
   uint32_t entry = 0;
   uint32_t tile_row = 0;     // of the entry
@@ -41,7 +41,7 @@ struct Chain {
   uint32_t blocks = 0;
   uint16_t kv_head = 0;
   uint16_t rows = 0;
-  int32_t split = -1;        // index of its Split, if more than one thread works on it
+  int32_t split = -1;  // index of its Split, if more than one thread works on it
 };
 
 // A chain that is cut over threads. Slot 0 is what the first thread folded; each later block has a slot of its own. The
@@ -50,7 +50,7 @@ struct alignas(kCacheLineBytes) Split {
   std::atomic<uint32_t> unfinished{0};  // threads; the last one sets it to `pieces` again
   uint32_t pieces = 0;
   uint32_t first_piece_blocks = 0;
-  size_t first_slot_floats = 0;         // in the partial workspace
+  size_t first_slot_floats = 0;  // in the partial workspace
   uint32_t slots(const Chain& chain) const { return 1 + chain.blocks - first_piece_blocks; }
 };
 
@@ -82,10 +82,9 @@ Partial PartialAt(const AttentionShape& shape, uint32_t rows, float* floats);
 // A plan that would need more leaves chains whole, which changes no bit of the result.
 size_t PartialWorkspaceFloats(const AttentionShape& shape, int threads, uint32_t max_context);
 
-// Who does what in the hops of one step of one micro-batch; the same for every layer. The chains, in roster order, are one
-// long row of blocks, cut at block boundaries into one range a thread, equal in cost.
-// Thread: built by the leader; read by the team. Only a Split's count changes meanwhile.
-// Bounded: by PlanLimits; Build allocates nothing.
+// Who does what in the hops of one step of one micro-batch; the same for every layer. The chains, in roster order, are
+// one long row of blocks, cut at block boundaries into one range a thread, equal in cost. Thread: built by the leader;
+// read by the team. Only a Split's count changes meanwhile. Bounded: by PlanLimits; Build allocates nothing.
 class HopPlan {
  public:
   HopPlan(const AttentionShape& shape, const PlanLimits& limits);
@@ -117,10 +116,10 @@ class HopPlan {
 
   std::vector<Chain> chains_;
   std::vector<AppendRun> append_runs_;
-  std::vector<PlanCut> cuts_;         // [threads + 1]
-  std::unique_ptr<Split[]> splits_;   // [threads]
+  std::vector<PlanCut> cuts_;        // [threads + 1]
+  std::unique_ptr<Split[]> splits_;  // [threads]
   uint32_t split_count_ = 0;
-  uint32_t last_split_block_ = 0;     // of the chain that was split last
+  uint32_t last_split_block_ = 0;  // of the chain that was split last
   size_t used_floats_ = 0;
   uint64_t kv_bytes_ = 0;
 };

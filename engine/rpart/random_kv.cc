@@ -47,7 +47,8 @@ void RandomKv::FillShare(void* context, int thread, int threads) {
 }
 
 void RandomKv::FillHead(int layer, int kv_head) const {
-  const uint64_t place = (uint64_t{page_index_} << 32) ^ (static_cast<uint64_t>(layer) << 16) ^ static_cast<uint64_t>(kv_head);
+  const uint64_t place =
+      (uint64_t{page_index_} << 32) ^ (static_cast<uint64_t>(layer) << 16) ^ static_cast<uint64_t>(kv_head);
   const size_t head_bytes = static_cast<size_t>(shape_.head_dim) * ElementBytes(shape_.type);
   const size_t start = Mix(Mix(sequence_->id) ^ place) % kWindowStarts;
   AppendArgs args;

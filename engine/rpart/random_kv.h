@@ -11,9 +11,8 @@
 
 namespace fastdecode {
 
-// Fills pages with random K and V in [-1, 1), for measuring. What a page gets depends on sequence, page, layer and head.
-// Owns: a table of random elements, of which every head's tokens are a window.
-// Thread: the team's leader.
+// Fills pages with random K and V in [-1, 1), for measuring. What a page gets depends on sequence, page, layer and
+// head. Owns: a table of random elements, of which every head's tokens are a window. Thread: the team's leader.
 class RandomKv {
  public:
   RandomKv(const AttentionShape& shape, const AttentionKernels& kernels, const KvPool* pool);

@@ -57,9 +57,10 @@ absl::Status Roster::CheckEntries(std::span<const RosterEntry> entries, uint32_t
                           micro_batch_, i, entry.sequence, entry.query_tokens, max_rows_ - *rows));
     }
     if (entry.first_position >= max_context_ || entry.query_tokens > max_context_ - entry.first_position) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "roster of micro-batch %d: entry %d (sequence %d) has first_position %d and query_tokens %d, max_context is %d",
-          micro_batch_, i, entry.sequence, entry.first_position, entry.query_tokens, max_context_));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("roster of micro-batch %d: entry %d (sequence %d) has first_position %d and query_tokens %d, "
+                          "max_context is %d",
+                          micro_batch_, i, entry.sequence, entry.first_position, entry.query_tokens, max_context_));
     }
     *rows += entry.query_tokens;
     sorted_ids_.push_back(entry.sequence);

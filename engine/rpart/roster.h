@@ -38,8 +38,8 @@ class Roster {
   uint32_t version_ = 0;
   uint32_t rows_ = 0;
   std::vector<RosterEntry> entries_;
-  std::vector<RosterEntry> incoming_;   // the message's, before they are known to be sound
-  std::vector<uint64_t> sorted_ids_;    // to find duplicates
+  std::vector<RosterEntry> incoming_;  // the message's, before they are known to be sound
+  std::vector<uint64_t> sorted_ids_;   // to find duplicates
 };
 
 }  // namespace fastdecode

@@ -30,8 +30,8 @@ constexpr FieldRange kFields[] = {
 };
 static_assert(std::size(kFields) + 2 == sizeof(RPartShape) / sizeof(uint32_t), "scale and soft_cap are the other two");
 
-constexpr uint64_t kRowHeadsMax = 1u << 20;        // max_rows * kv_heads: what a plan is made of
-constexpr uint64_t kSlotBytesMax = 1u << 30;       // of one hop: its payload_bytes is a 32-bit word
+constexpr uint64_t kRowHeadsMax = 1u << 20;            // max_rows * kv_heads: what a plan is made of
+constexpr uint64_t kSlotBytesMax = 1u << 30;           // of one hop: its payload_bytes is a 32-bit word
 constexpr uint64_t kLinkBytesMax = uint64_t{4} << 30;  // of all slots, both directions
 
 }  // namespace
@@ -72,7 +72,8 @@ absl::Status ValidateShape(const RPartShape& shape) {
 std::string DescribeModelDifference(const RPartShape& here, const RPartShape& there) {
   std::string text;
   const auto add = [&text](const char* name, const auto& ours, const auto& theirs) {
-    if (ours != theirs) absl::StrAppend(&text, text.empty() ? "" : "; ", name, " is ", ours, " here and ", theirs, " there");
+    if (ours != theirs)
+      absl::StrAppend(&text, text.empty() ? "" : "; ", name, " is ", ours, " here and ", theirs, " there");
   };
   add("layers", here.layers, there.layers);
   add("kv_heads", here.kv_heads, there.kv_heads);
@@ -98,10 +99,10 @@ absl::Status CheckLinkCarries(const RPartShape& shape, const LinkSize& size) {
       size.reply_payload_bytes_max == expected.reply_payload_bytes_max) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "the link has %d slots of %d and %d bytes, the R-Part's shape needs %d of %d and %d", size.slots,
-      size.hop_payload_bytes_max, size.reply_payload_bytes_max, expected.slots, expected.hop_payload_bytes_max,
-      expected.reply_payload_bytes_max));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the link has %d slots of %d and %d bytes, the R-Part's shape needs %d of %d and %d", size.slots,
+                      size.hop_payload_bytes_max, size.reply_payload_bytes_max, expected.slots,
+                      expected.hop_payload_bytes_max, expected.reply_payload_bytes_max));
 }
 
 }  // namespace fastdecode

@@ -9,12 +9,12 @@
 
 namespace fastdecode {
 
-// Errors: InvalidArgument that names the first field out of range, its value and what is allowed. A shape that passes bounds
-// everything that a home allocates for it, so that no peer can make a home run out of memory.
+// Errors: InvalidArgument that names the first field out of range, its value and what is allowed. A shape that passes
+// bounds everything that a home allocates for it, so that no peer can make a home run out of memory.
 absl::Status ValidateShape(const RPartShape& shape);
 
-// "kv_heads is 8 here and 4 there; ..." for every field of the model that differs; empty if none does. The element type and
-// the sizes of batches and context are the run's, not the model's.
+// "kv_heads is 8 here and 4 there; ..." for every field of the model that differs; empty if none does. The element type
+// and the sizes of batches and context are the run's, not the model's.
 std::string DescribeModelDifference(const RPartShape& here, const RPartShape& there);
 
 // The link that carries this shape's hops and replies.

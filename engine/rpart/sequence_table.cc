@@ -49,7 +49,8 @@ KvSequence* SequenceTable::FindOrCreate(uint64_t id) {
 }
 
 GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t tokens) {
-  FD_CHECK(tokens > 0 && first <= sequence->StoredTokensMax() && tokens <= max_context_ - first, "growth beyond its bounds");
+  FD_CHECK(tokens > 0 && first <= sequence->StoredTokensMax() && tokens <= max_context_ - first,
+           "growth beyond its bounds");
   const size_t first_page = first / kPageTokens;
   const size_t pages_before = sequence->pages.size();
   const size_t pages_after = std::max(pages_before, PagesOf(first + tokens));

@@ -21,16 +21,15 @@ enum class AppendRule : uint8_t {
 // One sequence's KV at this home.
 struct KvSequence {
   uint64_t id = 0;
-  std::vector<PageId> pages;              // [position / 32]; shared ones have several references
-  std::vector<uint32_t> stored_tokens;    // [layer]
+  std::vector<PageId> pages;            // [position / 32]; shared ones have several references
+  std::vector<uint32_t> stored_tokens;  // [layer]
 
   // The same for all layers between two steps.
   uint32_t StoredTokensMin() const;
   uint32_t StoredTokensMax() const;
   AppendRule Append(int layer, uint32_t position) const {
     const uint32_t stored = stored_tokens[static_cast<size_t>(layer)];
-    return position < stored ? AppendRule::kSkip
-                             : position == stored ? AppendRule::kWrite : AppendRule::kProtocolError;
+    return position < stored ? AppendRule::kSkip : position == stored ? AppendRule::kWrite : AppendRule::kProtocolError;
   }
 };
 
@@ -54,15 +53,17 @@ class SequenceTable {
   // The sequence, made empty and without pages if it is new. Null: sequences_max are there already.
   KvSequence* FindOrCreate(uint64_t id);
 
-  // Makes positions [first, first + tokens) writable: takes the pages that are missing, and copies of those that are shared
-  // (only a fork's last, partial page can be). Without room nothing changes.
-  // REQUIRES: first <= stored tokens of some layer, first + tokens <= max_context, tokens > 0.
+  // Makes positions [first, first + tokens) writable: takes the pages that are missing, and copies of those that are
+  // shared (only a fork's last, partial page can be). Without room nothing changes. REQUIRES: first <= stored tokens of
+  // some layer, first + tokens <= max_context, tokens > 0.
   GrowOutcome Grow(KvSequence* sequence, uint32_t first, uint32_t tokens);
 
-  // Keeps the first `tokens` tokens and returns the pages behind. Errors: NotFound; InvalidArgument above the stored length.
+  // Keeps the first `tokens` tokens and returns the pages behind. Errors: NotFound; InvalidArgument above the stored
+  // length.
   absl::Status Truncate(uint64_t id, uint32_t tokens);
-  // A new sequence that shares the first `tokens` tokens of another; whoever writes to the last, partial page first gets its
-  // own copy of it. Errors: NotFound; AlreadyExists; InvalidArgument above the stored length; ResourceExhausted.
+  // A new sequence that shares the first `tokens` tokens of another; whoever writes to the last, partial page first
+  // gets its own copy of it. Errors: NotFound; AlreadyExists; InvalidArgument above the stored length;
+  // ResourceExhausted.
   absl::Status Fork(uint64_t id, uint32_t tokens, uint64_t new_id);
   // Returns all its pages. Unknown ids are fine: a release is repeated after a failure.
   void Release(uint64_t id);

@@ -34,7 +34,10 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(WorkerOptions options) {
 }
 
 Worker::Worker(WorkerOptions options, std::vector<std::unique_ptr<Home>> homes, std::unique_ptr<UnixListener> listener)
-    : options_(std::move(options)), homes_(std::move(homes)), listener_(std::move(listener)), engine_ids_(homes_.size()) {}
+    : options_(std::move(options)),
+      homes_(std::move(homes)),
+      listener_(std::move(listener)),
+      engine_ids_(homes_.size()) {}
 
 Worker::~Worker() {
   for (size_t i = 0; i < homes_.size(); ++i) FreeHome(i);
@@ -65,9 +68,9 @@ void Worker::Decide(PendingLink* pending) {
     Log(LogLevel::kWarning, absl::StrCat("cannot serve ", who, ": ", std::string(failure.message())));
     return;
   }
-  Log(LogLevel::kInfo, absl::StrFormat("%s serves %s: %d pages, %d layers, %d KV heads",
-                                       homes_[proposal.home_index]->options().name, who,
-                                       homes_[proposal.home_index]->Describe(shape).pages, shape.layers, shape.kv_heads));
+  Log(LogLevel::kInfo,
+      absl::StrFormat("%s serves %s: %d pages, %d layers, %d KV heads", homes_[proposal.home_index]->options().name,
+                      who, homes_[proposal.home_index]->Describe(shape).pages, shape.layers, shape.kv_heads));
 }
 
 absl::Status Worker::CheckProposal(const LinkProposal& proposal, RPartShape* shape) {
@@ -84,8 +87,8 @@ absl::Status Worker::CheckProposal(const LinkProposal& proposal, RPartShape* sha
   // A peer that died a moment ago must not keep the next one out.
   if (home.serving()) home.link()->CheckPeer();
   if (home.serving() && !home.link()->lost()) {
-    return absl::FailedPreconditionError(absl::StrFormat("home %d already serves engine %d", proposal.home_index,
-                                                         engine_ids_[proposal.home_index]));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("home %d already serves engine %d", proposal.home_index, engine_ids_[proposal.home_index]));
   }
   if (absl::Status status = home.CheckShape(*shape); !status.ok()) return status;
   if (options_.model_shape.has_value()) {

@@ -18,16 +18,15 @@
 namespace fastdecode {
 
 struct WorkerOptions {
-  std::string listen_path;                 // of the unix socket
-  std::vector<HomeOptions> homes;          // at least one; a proposal's home_index picks from them
-  std::optional<RPartShape> model_shape;   // serve no other model (DescribeModelDifference); none: any
-  Logger* logger = nullptr;                // may be null; outlives the worker
+  std::string listen_path;                // of the unix socket
+  std::vector<HomeOptions> homes;         // at least one; a proposal's home_index picks from them
+  std::optional<RPartShape> model_shape;  // serve no other model (DescribeModelDifference); none: any
+  Logger* logger = nullptr;               // may be null; outlives the worker
 };
 
-// A process's homes, served to the engines that come to its socket: one link per home, one engine per home at a time. When
-// an engine goes, however it goes, its homes are free for the next one.
-// Owns: the listener, the homes.
-// Thread: one control thread creates, runs and destroys it; Stop may be called by any.
+// A process's homes, served to the engines that come to its socket: one link per home, one engine per home at a time.
+// When an engine goes, however it goes, its homes are free for the next one. Owns: the listener, the homes. Thread: one
+// control thread creates, runs and destroys it; Stop may be called by any.
 class Worker {
  public:
   // Takes all KV memory, then opens the door.

@@ -7,7 +7,7 @@
 namespace fastdecode {
 
 absl::StatusOr<TeamWorkspace> TeamWorkspace::Create(const AttentionShape& shape, size_t threads, int node,
-                                            size_t partial_floats) {
+                                                    size_t partial_floats) {
   constexpr size_t kThreadAlign = 4096;  // no two threads share a line, nor what the prefetcher pulls along
   TeamWorkspace workspace;
   workspace.threads_ = static_cast<int>(threads);

@@ -9,14 +9,15 @@
 
 namespace fastdecode {
 
-// What a team computes in: per thread the kernels' scratch and two partials (the running one and the one of a block), and
-// one area for the partials of chains that are cut over threads. All of it on the team's node, touched beforehand.
+// What a team computes in: per thread the kernels' scratch and two partials (the running one and the one of a block),
+// and one area for the partials of chains that are cut over threads. All of it on the team's node, touched beforehand.
 // Owns: its memory.
 // Thread: thread t has scratch(t), running(t) and block(t) to itself; a HopPlan says whose the shared slots are.
 class TeamWorkspace {
  public:
   // Errors: those of Arena::Create.
-  static absl::StatusOr<TeamWorkspace> Create(const AttentionShape& shape, size_t threads, int node, size_t partial_floats);
+  static absl::StatusOr<TeamWorkspace> Create(const AttentionShape& shape, size_t threads, int node,
+                                              size_t partial_floats);
 
   std::byte* scratch(int thread) const { return ThreadBase(thread); }
   float* running(int thread) const { return reinterpret_cast<float*>(ThreadBase(thread) + scratch_bytes_); }

@@ -13,6 +13,7 @@ namespace {
 std::atomic<uint64_t> g_allocations{0};
 }  // namespace
 
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // GCC 12 inlines one of the pair and not the other
 // NOLINTBEGIN
 void* operator new(size_t bytes) {
   g_allocations.fetch_add(1, std::memory_order_relaxed);

@@ -191,7 +191,9 @@ TEST_F(HomeFaultsTest, NotANumberStaysInItsSequence) {
     ASSERT_TRUE(engine().AwaitReply(&reply));
     EXPECT_EQ(reply.status, HopStatus::kOk);
     const size_t bytes = 20 * shape_.reply_row_bytes();
-    EXPECT_EQ(std::memcmp(engine().link().ReceiveArea(0) + shape_.reply_row_bytes(), clean.o[1].data() + layer * bytes, bytes), 0);
+    EXPECT_EQ(std::memcmp(engine().link().ReceiveArea(0) + shape_.reply_row_bytes(), clean.o[1].data() + layer * bytes,
+                          bytes),
+              0);
   }
   // The pages that held NaN may serve the next one.
   engine().Release(3);
@@ -270,8 +272,8 @@ TEST_F(HomeFaultsTest, FillingTwiceOrWithoutRoomEndsTheLink) {
   ExpectLostBy(ControlKind::kFill, 96, 1, "2 free pages");
 }
 
-// Random control messages, from nearly right to noise: the home either obeys or ends the link, and loses no page (which it
-// checks itself when it ends).
+// Random control messages, from nearly right to noise: the home either obeys or ends the link, and loses no page (which
+// it checks itself when it ends).
 TEST_F(HomeFaultsTest, RandomControlNeverBreaksTheHome) {
   std::mt19937 random(9);
   const std::unique_ptr<Home> home = MakeTestHome(1, 16 * kMiB);

@@ -18,7 +18,8 @@ std::vector<std::byte> Message(uint32_t version, const std::vector<RosterEntry>&
   header.entries = static_cast<uint32_t>(entries.size());
   std::vector<std::byte> bytes(sizeof(header) + entries.size() * sizeof(RosterEntry));
   std::memcpy(bytes.data(), &header, sizeof(header));
-  if (!entries.empty()) std::memcpy(bytes.data() + sizeof(header), entries.data(), entries.size() * sizeof(RosterEntry));
+  if (!entries.empty())
+    std::memcpy(bytes.data() + sizeof(header), entries.data(), entries.size() * sizeof(RosterEntry));
   return bytes;
 }
 

@@ -23,7 +23,9 @@ uint64_t Mix(uint64_t x) {
 }
 
 // In [-1, 1), a multiple of 1/128: exact in bf16.
-float ValueOf(uint64_t key, uint32_t index) { return static_cast<float>(static_cast<int>(Mix(key + index) >> 56) - 128) / 128.0f; }
+float ValueOf(uint64_t key, uint32_t index) {
+  return static_cast<float>(static_cast<int>(Mix(key + index) >> 56) - 128) / 128.0f;
+}
 
 enum What : uint32_t { kQ, kK, kV };
 
@@ -203,8 +205,9 @@ void TestEngine::CheckEntry(const TestEntry& entry, const std::vector<std::byte>
   in.first_row_position = static_cast<int>(entry.position);
   const size_t row_elements = shape_.heads() * shape_.head_dim;
   const size_t kv_elements = shape_.kv_heads * shape_.head_dim;
-  // |q|, |k|, |v| <= 1. A score is a sum of head_dim products, off by at most head_dim + 2 roundings of its largest partial
-  // sum; a probability by twice that, plus the exponential's 2^-22; a sum over the context by a rounding a token.
+  // |q|, |k|, |v| <= 1. A score is a sum of head_dim products, off by at most head_dim + 2 roundings of its largest
+  // partial sum; a probability by twice that, plus the exponential's 2^-22; a sum over the context by a rounding a
+  // token.
   const double rounding = 0x1p-24;
   const double score_error = (shape_.head_dim + 2) * rounding * shape_.head_dim * shape_.scale;
   const double o_error = 2 * (2 * score_error + 0x1p-22) + 4 * in.context * rounding;

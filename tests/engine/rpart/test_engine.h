@@ -30,9 +30,9 @@ struct TestStep {
   bool lost = false;                   // the link, on the way
 };
 
-// The engine's end of a link to a home, driven by hand. q, k and v of a row follow from (content, position, layer) alone, so
-// that the same token has the same rows in whatever company it comes. Keeps the K and V of every sequence in double, to
-// compare with.
+// The engine's end of a link to a home, driven by hand. q, k and v of a row follow from (content, position, layer)
+// alone, so that the same token has the same rows in whatever company it comes. Keeps the K and V of every sequence in
+// double, to compare with.
 class TestEngine {
  public:
   // Makes a link to `home` and attaches. Aborts the test program if that fails.
@@ -68,15 +68,16 @@ class TestEngine {
   uint64_t BeginStep(int micro_batch) { return ++steps_[static_cast<size_t>(micro_batch)]; }
 
  private:
-  void FillVector(uint64_t content, uint32_t position, uint32_t layer, uint32_t what, uint32_t elements, std::byte* out) const;
+  void FillVector(uint64_t content, uint32_t position, uint32_t layer, uint32_t what, uint32_t elements,
+                  std::byte* out) const;
   std::vector<double> ReadVector(const std::byte* bytes, size_t elements) const;
   void CheckEntry(const TestEntry& entry, const std::vector<std::byte>& o);
 
   Home* const home_;
   const RPartShape shape_;
   std::unique_ptr<EngineLink> link_;
-  std::vector<uint64_t> steps_;                       // [micro-batch], the last one
-  std::vector<uint32_t> versions_;                    // [micro-batch], of its roster
+  std::vector<uint64_t> steps_;                         // [micro-batch], the last one
+  std::vector<uint32_t> versions_;                      // [micro-batch], of its roster
   std::map<uint64_t, std::vector<uint64_t>> contents_;  // [sequence][position]
 };
 

@@ -46,7 +46,8 @@ class WorkerTest : public testing::Test {
     proposal.size = LinkSizeFor(shape);
     return Connect(home, engine_id, shape, proposal);
   }
-  absl::StatusOr<ConnectResult> Connect(uint32_t home, uint64_t engine_id, const RPartShape& shape, LinkProposal proposal) {
+  absl::StatusOr<ConnectResult> Connect(uint32_t home, uint64_t engine_id, const RPartShape& shape,
+                                        LinkProposal proposal) {
     proposal.epoch = ++epoch_;
     proposal.peer.engine_id = engine_id;
     proposal.home_index = home;
@@ -102,7 +103,8 @@ TEST_F(WorkerTest, ServesEachHomeToOneEngineAtATime) {
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_TRUE(Hop(second->link.get(), shape_, 1));
   EXPECT_TRUE(Hop(first->link.get(), shape_, 2));
-  EXPECT_THAT(std::string(Connect(2, 8, shape_).status().message()), HasSubstr("home index 2: this worker has 2 homes"));
+  EXPECT_THAT(std::string(Connect(2, 8, shape_).status().message()),
+              HasSubstr("home index 2: this worker has 2 homes"));
 }
 
 TEST_F(WorkerTest, AHomeIsFreeAgainWhenItsEngineGoes) {
