@@ -135,7 +135,7 @@ class Pipeline {
   void EndStage(int m);
   void PostHops(int m);
   void OnReply(int home, const ReplyHeader& reply);
-  void FailRow(int m, int home, uint32_t row);
+  bool FailRow(int m, int home, uint32_t row);
   void LoseHome(int home);
   void ReportDrainedHomes();
   void AddHome(const PipelineCommand& command);
@@ -153,6 +153,7 @@ class Pipeline {
   int turn_ = 0;                                           // the micro-batch that is looked at first
   std::vector<std::byte> roster_buffer_;                   // one roster message
   uint64_t cancels_seen_ = 0;
+  bool ready_unchecked_ = false;                           // a sequence came, or a home went, since the last whole sweep
   uint64_t no_home_since_ns_ = 0;
   uint64_t next_housekeeping_ns_ = 0;
   bool events_since_ring_ = false;

@@ -39,6 +39,7 @@ bool Pipeline::DrainCommands() {
     switch (command.kind) {
       case PipelineCommand::Kind::kAdd:
         batcher_.Enqueue(command.sequence);
+        ready_unchecked_ = true;
         break;
       case PipelineCommand::Kind::kAddHome:
         AddHome(command);
@@ -87,8 +88,13 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
     LoseHome(home);
     return;
   }
-  if (reply.status == HopStatus::kBadRow) FailRow(m, home, reply.failing_row);
   MicroBatch& batch = batches_[m];
+  const bool whole = reply.payload_bytes == batch.home_rows[home] * options_.shape.reply_row_bytes();
+  if (!whole || (reply.status == HopStatus::kBadRow && !FailRow(m, home, reply.failing_row))) {
+    port.link->MarkLost("a reply whose rows are not the hop's");
+    LoseHome(home);
+    return;
+  }
   port.open[m] = false;
   --batch.homes_missing;
   statistics_.hop_ns.Add(options_.now_ns() - batch.hop_start_ns);
@@ -136,6 +142,10 @@ void Pipeline::StartStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kStage;
   batch.stage_start_ns = options_.now_ns();
+  // Here and nowhere else, because the table must not change under a running stage.
+  for (int h = 0; h < home_limit_; ++h) {
+    if (!homes_[h].alive) batch.table.home_areas[h] = {};
+  }
   spart_->StartStage(m, batch.stage, batch.table);
 }
 
@@ -170,8 +180,8 @@ void Pipeline::PostHops(int m) {
   }
 }
 
-// The row's sequence ends at the step boundary; its rows go on as zeros until then.
-void Pipeline::FailRow(int m, int home, uint32_t failing_row) {
+// The row's sequence ends at the step boundary; its rows go on as zeros until then. False: the home has no such row.
+bool Pipeline::FailRow(int m, int home, uint32_t failing_row) {
   uint32_t row = 0;
   for (Sequence* sequence : batcher_.Members(m)) {
     if (sequence->home != home) continue;
@@ -179,20 +189,21 @@ void Pipeline::FailRow(int m, int home, uint32_t failing_row) {
       sequence->failed = true;
       sequence->fail_reason = FinishReason::kBadRow;
       sequence->fail_home = home;
-      return;
+      return true;
     }
     row += sequence->rows;
   }
+  return false;
 }
 
-// A lost home counts as in: its open hops close, its areas vanish from the tables (o reads as zero, nothing is sent), and
-// its sequences leave at their step boundaries.
+// A lost home counts as in: its open hops close, its areas vanish from the tables of the stages to come (o reads as zero,
+// nothing is sent), and its sequences leave at their step boundaries.
 void Pipeline::LoseHome(int home) {
   HomePort& port = homes_[home];
   port.alive = false;
   batcher_.LoseHome(home);
+  ready_unchecked_ = true;
   for (size_t m = 0; m < batches_.size(); ++m) {
-    batches_[m].table.home_areas[home] = {};
     if (!port.open[m]) continue;
     port.open[m] = false;
     --batches_[m].homes_missing;

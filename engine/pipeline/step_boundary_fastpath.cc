@@ -207,23 +207,30 @@ bool Pipeline::FlushPending(HomePort& port) {
   return port.pending.empty();
 }
 
-// Waiting sequences that were cancelled, or that no home will ever take, end here.
+// Waiting sequences that were cancelled, or that no home will ever take, end here. There may be thousands, so they are only
+// looked at when something happened that may end one; and more may end than there is room for events: the rest stays for
+// the next sweep.
 void Pipeline::SweepReady(uint64_t now_ns) {
   if (batcher_.homes_alive() > 0) no_home_since_ns_ = 0;
   if (batcher_.ready_count() == 0 || !EventsHaveRoom()) return;
   // Acquire: pairs with NoteCancel's release; the flags set before it are seen.
   const uint64_t cancels = cancels_.load(std::memory_order_acquire);
-  if (cancels != cancels_seen_ || stop_.load(std::memory_order_relaxed)) {
+  if (cancels != cancels_seen_ || ready_unchecked_ || stop_.load(std::memory_order_relaxed)) {
+    batcher_.EndReadyIf(
+        [this](const Sequence& s) { return s.cancelled.load(std::memory_order_relaxed) && EventsHaveRoom(); },
+        [this](Sequence* s) { EndSequence(s, FinishReason::kCancelled, -1); });
+    if (!EventsHaveRoom()) return;
     cancels_seen_ = cancels;
-    batcher_.EndReadyIf([](const Sequence& s) { return s.cancelled.load(std::memory_order_relaxed); },
-                        [this](Sequence* s) { EndSequence(s, FinishReason::kCancelled, -1); });
   }
   if (batcher_.homes_alive() == 0) {
     if (no_home_since_ns_ == 0) no_home_since_ns_ = now_ns;
     if (now_ns - no_home_since_ns_ < options_.hop_timeout_ns) return;  // a worker may come back
+  } else if (!ready_unchecked_) {
+    return;
   }
-  batcher_.EndReadyIf([this](const Sequence& s) { return !batcher_.FitsSomewhere(s); },
+  batcher_.EndReadyIf([this](const Sequence& s) { return !batcher_.FitsSomewhere(s) && EventsHaveRoom(); },
                       [this](Sequence* s) { EndSequence(s, FinishReason::kHomeLost, -1); });
+  ready_unchecked_ = !EventsHaveRoom();
 }
 
 }  // namespace fastdecode

@@ -1,0 +1,221 @@
+#include "tests/engine/pipeline/home_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "tests/engine/pipeline/fake_model.h"
+
+namespace fastdecode {
+
+namespace {
+
+template <class T>
+bool Read(std::span<const std::byte> message, T* out) {
+  if (message.size() != sizeof(T)) return false;
+  std::memcpy(out, message.data(), sizeof(T));
+  return true;
+}
+
+uint32_t PagesOf(size_t tokens) { return static_cast<uint32_t>((tokens + kPageTokens - 1) / kPageTokens); }
+
+}  // namespace
+
+HomeModel::HomeModel(const RPartShape& shape, uint32_t pages)
+    : shape_(shape), pages_total_(pages), batches_(shape.micro_batches) {
+  for (MicroBatch& batch : batches_) batch.next_layer = shape.layers;
+}
+
+std::vector<uint64_t> HomeModel::SequencesOf(uint32_t micro_batch) const {
+  std::vector<uint64_t> ids;
+  for (const RosterEntry& entry : batches_[micro_batch].entries) ids.push_back(entry.sequence);
+  return ids;
+}
+
+std::string HomeModel::Apply(std::span<const std::byte> message) {
+  uint32_t kind = 0;
+  if (message.size() < sizeof(kind)) return "a control message without a kind";
+  std::memcpy(&kind, message.data(), sizeof(kind));
+  const ControlKind control = static_cast<ControlKind>(kind);
+  idle_ = control == ControlKind::kIdle;
+  SequenceMessage body;
+  switch (control) {
+    case ControlKind::kRoster:
+      return ApplyRoster(message);
+    case ControlKind::kRelease: {
+      if (!Read(message, &body)) return "release: wrong size";
+      const auto found = sequences_.find(body.sequence);
+      // A home allows it; the pipeline has no reason to.
+      if (found == sequences_.end()) return absl::StrFormat("release: sequence %d is not here", body.sequence);
+      pages_used_ -= found->second->pages;
+      spare_.push_back(std::move(found->second));
+      sequences_.erase(found);
+      ++releases_;
+      return "";
+    }
+    case ControlKind::kFill:
+      return Read(message, &body) ? Fill(body) : "fill: wrong size";
+    case ControlKind::kIdle:
+      return sequences_.empty() ? "" : "idle: but there are sequences here";
+    default:
+      return absl::StrFormat("control message of kind %d", kind);
+  }
+}
+
+HomeModel::KvSequence* HomeModel::FindOrCreate(uint64_t id) {
+  std::unique_ptr<KvSequence>& sequence = sequences_[id];
+  if (sequence != nullptr) return sequence.get();
+  if (spare_.empty()) {
+    sequence = std::make_unique<KvSequence>();
+    sequence->history.resize(shape_.layers);
+    for (auto& history : sequence->history) history.reserve(shape_.max_context);
+  } else {
+    sequence = std::move(spare_.back());
+    spare_.pop_back();
+    for (auto& history : sequence->history) history.clear();
+    sequence->pages = 0;
+  }
+  return sequence.get();
+}
+
+std::string HomeModel::ApplyRoster(std::span<const std::byte> message) {
+  RosterMessage header;
+  if (message.size() < sizeof(header)) return "roster: too short";
+  std::memcpy(&header, message.data(), sizeof(header));
+  if (header.micro_batch >= batches_.size()) return "roster: of no micro-batch";
+  if (message.size() != sizeof(header) + header.entries * sizeof(RosterEntry)) return "roster: wrong size";
+  MicroBatch& batch = batches_[header.micro_batch];
+  if (batch.next_layer != shape_.layers) return "roster: in the middle of a step";
+  if (header.version != batch.version + 1) return "roster: versions do not follow each other";
+  batch.entries.resize(header.entries);
+  if (header.entries > 0) {
+    std::memcpy(static_cast<void*>(batch.entries.data()), message.data() + sizeof(header), message.size() - sizeof(header));
+  }
+  batch.version = header.version;
+  batch.rows = 0;
+  std::set<uint64_t> seen;
+  for (const RosterEntry& entry : batch.entries) {
+    if (!seen.insert(entry.sequence).second) return "roster: a sequence twice";
+    for (const MicroBatch& other : batches_) {
+      if (&other == &batch || other.next_layer == shape_.layers) continue;
+      for (const RosterEntry& there : other.entries) {
+        if (there.sequence == entry.sequence) return "roster: the sequence is in another micro-batch's step";
+      }
+    }
+    if (entry.query_tokens == 0) return "roster: an entry without rows";
+    if (entry.first_position + entry.query_tokens > shape_.max_context) return "roster: beyond the context";
+    batch.rows += entry.query_tokens;
+    FindOrCreate(entry.sequence);
+  }
+  if (batch.rows > shape_.max_rows) return "roster: too many rows";
+  ++rosters_;
+  return "";
+}
+
+bool HomeModel::TakePages(KvSequence* sequence, uint32_t tokens) {
+  const uint32_t pages = PagesOf(tokens);
+  if (pages <= sequence->pages) return true;
+  if (pages - sequence->pages > pages_total_ - pages_used_) return false;
+  pages_used_ += pages - sequence->pages;
+  sequence->pages = pages;
+  return true;
+}
+
+std::string HomeModel::Fill(const SequenceMessage& message) {
+  KvSequence* sequence = FindOrCreate(message.sequence);
+  if (!sequence->history[0].empty()) return "fill: there are tokens already";
+  if (!TakePages(sequence, message.tokens)) return "fill: no page left";
+  for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
+    uint64_t history = 0;
+    for (uint32_t i = 0; i < message.tokens; ++i) {
+      history = AppendKv(history, FillValue(CellKind::kK, i, layer), FillValue(CellKind::kV, i, layer));
+      sequence->history[layer].push_back(history);
+    }
+  }
+  return "";
+}
+
+bool HomeModel::Awaits(const HopHeader& hop) const {
+  return hop.micro_batch < batches_.size() && hop.roster_version > batches_[hop.micro_batch].version;
+}
+
+std::string HomeModel::CheckHop(const MicroBatch& batch, const HopHeader& hop) const {
+  if (hop.roster_version != batch.version) return "hop: its roster was replaced";
+  if (hop.rows == 0 || hop.rows != batch.rows) return "hop: rows are not the roster's";
+  if (hop.payload_bytes != hop.rows * shape_.hop_row_bytes()) return "hop: payload_bytes";
+  if (hop.layer == 0 && hop.step <= batch.step) return "hop: step does not follow";
+  if (hop.layer == 0 && batch.next_layer != shape_.layers) return "hop: the last step was not finished";
+  if (hop.layer != 0 && (hop.step != batch.step || hop.layer != batch.next_layer)) return "hop: layer does not follow";
+  return "";
+}
+
+std::string HomeModel::RunHop(const HopHeader& hop, const std::byte* rows, std::byte* o, ReplyHeader* reply) {
+  MicroBatch& batch = batches_[hop.micro_batch];
+  idle_ = false;
+  if (std::string wrong = CheckHop(batch, hop); !wrong.empty()) return wrong;
+  if (hop.layer == 0) batch.bad.assign(batch.entries.size(), false);
+  batch.step = hop.step;
+  batch.next_layer = hop.layer + 1u;
+  ++hops_;
+  *reply = ReplyHeader{};
+  reply->step = hop.step;
+  reply->layer = hop.layer;
+  reply->micro_batch = hop.micro_batch;
+  reply->work_ns = 1;
+  reply->payload_bytes = static_cast<uint32_t>(hop.rows * shape_.reply_row_bytes());
+  uint32_t row = 0;
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
+    const RosterEntry& entry = batch.entries[i];
+    if (hop.step < entry.step_from) return "hop: step before its entry";
+    if (hop.step > entry.step_from && entry.query_tokens > 1) return "hop: an entry of several rows held for one step";
+    const uint32_t first = entry.first_position + static_cast<uint32_t>(hop.step - entry.step_from);
+    const auto found = sequences_.find(entry.sequence);
+    if (found == sequences_.end()) return "hop: a sequence that was released";
+    KvSequence& sequence = *found->second;
+    if (hop.layer == 0 && !TakePages(&sequence, first + entry.query_tokens)) {
+      return absl::StrFormat("hop: no page left for sequence %d (%d of %d are used)", entry.sequence, pages_used_,
+                             pages_total_);
+    }
+    if (entry.sequence == spoiled_ && reply->status == HopStatus::kOk && !batch.bad[i]) {
+      spoiled_ = 0;
+      batch.bad[i] = true;
+      reply->status = HopStatus::kBadRow;
+      reply->failing_row = row;
+    }
+    for (uint32_t r = 0; r < entry.query_tokens; ++r, ++row) {
+      std::byte* const out = o + row * shape_.reply_row_bytes();
+      if (batch.bad[i]) {
+        std::memset(out, 0, shape_.reply_row_bytes());
+        continue;
+      }
+      std::string wrong = RunRow(sequence, first + r, hop.layer, rows + row * shape_.hop_row_bytes(), out);
+      if (!wrong.empty()) return absl::StrFormat("hop: sequence %d, position %d: %s", entry.sequence, first + r, wrong);
+    }
+  }
+  return "";
+}
+
+std::string HomeModel::RunRow(KvSequence& sequence, uint32_t position, uint32_t layer, const std::byte* row,
+                              std::byte* o) {
+  FakeCell cells[3];
+  std::memcpy(static_cast<void*>(cells), row, sizeof(cells));
+  for (int i = 0; i < 3; ++i) {
+    if (!cells[i].Sound() || cells[i].kind != static_cast<CellKind>(i + 1)) return "q, k or v is stale or torn";
+    if (cells[i].position != position || cells[i].layer != layer || cells[i].token != cells[0].token) {
+      return "q, k or v of another row";
+    }
+  }
+  std::vector<uint64_t>& history = sequence.history[layer];
+  if (position > history.size()) return "tokens before it are missing";
+  if (position == history.size()) {
+    history.push_back(AppendKv(position == 0 ? 0 : history[position - 1], cells[1].value, cells[2].value));
+  }
+  const FakeCell out =
+      FakeCell::Make(CellKind::kO, cells[0].token, position, layer, Attend(cells[0].value, history[position]));
+  std::memcpy(o, &out, sizeof(out));
+  return "";
+}
+
+}  // namespace fastdecode

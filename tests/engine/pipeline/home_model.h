@@ -1,0 +1,80 @@
+#ifndef FASTDECODE_TESTS_ENGINE_PIPELINE_HOME_MODEL_H_
+#define FASTDECODE_TESTS_ENGINE_PIPELINE_HOME_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/rpart/messages.h"
+#include "rdma/wire.h"
+
+namespace fastdecode {
+
+// What a home must do, as plainly as can be: sequences, rosters, the append rule, the position of a row in a step, and a
+// number of pages. Says what an engine did wrong; a correct pipeline never does.
+// Thread: one at a time.
+class HomeModel {
+ public:
+  HomeModel(const RPartShape& shape, uint32_t pages);
+
+  // Empty, or the rule that the message breaks.
+  std::string Apply(std::span<const std::byte> message);
+  // The roster that the hop names has not come yet.
+  bool Awaits(const HopHeader& hop) const;
+  // Computes o [rows] and fills in *reply. Empty, or the rule that the hop breaks. REQUIRES: !Awaits(hop).
+  std::string RunHop(const HopHeader& hop, const std::byte* rows, std::byte* o, ReplyHeader* reply);
+
+  // The next hop of this sequence at this layer or above fails as kBadRow does.
+  void SpoilRow(uint64_t sequence) { spoiled_ = sequence; }
+  bool spoiled() const { return spoiled_ == 0; }
+
+  bool idle() const { return idle_; }
+  uint32_t pages_total() const { return pages_total_; }
+  uint32_t pages_used() const { return pages_used_; }
+  size_t sequences() const { return sequences_.size(); }
+  uint64_t rosters() const { return rosters_; }
+  uint64_t hops() const { return hops_; }
+  uint64_t releases() const { return releases_; }
+  std::vector<uint64_t> SequencesOf(uint32_t micro_batch) const;
+
+ private:
+  struct KvSequence {
+    uint32_t pages = 0;
+    std::vector<std::vector<uint64_t>> history;  // [layer][position]: all KV up to it
+  };
+  struct MicroBatch {
+    uint32_t version = 0;
+    uint64_t step = 0;
+    uint32_t next_layer = 0;
+    uint32_t rows = 0;
+    std::vector<RosterEntry> entries;
+    std::vector<bool> bad;                       // [entry], until the step ends
+  };
+
+  std::string ApplyRoster(std::span<const std::byte> message);
+  std::string Fill(const SequenceMessage& message);
+  KvSequence* FindOrCreate(uint64_t id);
+  bool TakePages(KvSequence* sequence, uint32_t tokens);
+  std::string CheckHop(const MicroBatch& batch, const HopHeader& hop) const;
+  std::string RunRow(KvSequence& sequence, uint32_t position, uint32_t layer, const std::byte* row, std::byte* o);
+
+  const RPartShape shape_;
+  const uint32_t pages_total_;
+  uint32_t pages_used_ = 0;
+  std::map<uint64_t, std::unique_ptr<KvSequence>> sequences_;
+  std::vector<std::unique_ptr<KvSequence>> spare_;  // keeps its memory, for the test that counts allocations
+  std::vector<MicroBatch> batches_;
+  uint64_t spoiled_ = 0;
+  uint64_t rosters_ = 0;
+  uint64_t hops_ = 0;
+  uint64_t releases_ = 0;
+  bool idle_ = false;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_ENGINE_PIPELINE_HOME_MODEL_H_

@@ -1,0 +1,251 @@
+// Random schedules: whatever the order in which homes, wires, callers and stages move, every request ends once, with the
+// tokens that only its own history says.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "tests/engine/pipeline/sim_engine.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kTurnsMax = 60'000;
+
+// What may go wrong in a run.
+struct FuzzFaults {
+  bool lose_homes = false;
+  bool spoil = false;      // rows and logits
+};
+
+class FuzzRun {
+ public:
+  FuzzRun(uint64_t seed, const FuzzFaults& faults) : faults_(faults), random_(seed), options_(Draw()), engine_(options_) {}
+
+  void Run() {
+    home_count_ = Between(1, 3);
+    for (int i = 0; i < home_count_; ++i) engine_.AddHome(i, DrawPages());
+    const int wanted = Between(1, 24);
+    for (int turn = 0; turn < kTurnsMax; ++turn) {
+      if (static_cast<int>(engine_.requests().size()) < wanted && OneIn(submit_in_)) SubmitOne();
+      if (OneIn(cancel_in_)) CancelOne();
+      if (faults_.lose_homes) LoseOrReturn();
+      if (faults_.spoil && OneIn(150)) SpoilOne();
+      engine_.HoldEvents(!OneIn(events_in_));
+      engine_.Turn();
+      engine_.CheckPages();
+      if (testing::Test::HasFailure()) return;
+      if (static_cast<int>(engine_.requests().size()) == wanted && engine_.unfinished() == 0) break;
+    }
+    engine_.HoldEvents(false);
+    // A home that is gone for good must not hold requests back for ever either.
+    ASSERT_TRUE(engine_.RunAll(kTurnsMax)) << engine_.unfinished() << " requests hang";
+    for (const auto& request : engine_.requests()) Check(*request);
+    engine_.CheckNothingLeft();
+  }
+
+  uint64_t preemptions() { return engine_.pipeline().batcher().preemptions(); }
+  std::set<FinishReason> reasons() const { return reasons_; }
+
+ private:
+  int Between(int low, int high) { return low + static_cast<int>(random_() % static_cast<uint64_t>(high - low + 1)); }
+  bool OneIn(int n) { return random_() % static_cast<uint64_t>(n) == 0; }
+
+  SimOptions Draw() {
+    SimOptions options;
+    options.limits.micro_batches = Between(1, 4);
+    options.limits.sequences_max = static_cast<uint32_t>(Between(1, 6));
+    options.limits.rows_max = options.limits.sequences_max + static_cast<uint32_t>(Between(0, 40));
+    options.limits.chunk_tokens_max = static_cast<uint32_t>(OneIn(3) ? Between(1, 3) : Between(1, 64));
+    options.limits.ready_max = 40;
+    options.layers = static_cast<uint32_t>(Between(1, 3));
+    options.context_max = static_cast<uint32_t>(Between(64, 400));
+    options.stage_polls_max = OneIn(2) ? 0 : Between(1, 4);
+    options.event_capacity = 256;
+    options.link.refuse_share = OneIn(2) ? 0 : 0.3;
+    options.link.control_messages_max = static_cast<size_t>(Between(1, 8));
+    options.link.control_share = OneIn(2) ? 1.0 : 0.05;
+    options.link.work_share = OneIn(2) ? 1.0 : 0.5;
+    options.link.late_reply_share = OneIn(2) ? 0 : 0.5;
+    options.seed = random_();
+    submit_in_ = Between(1, 40);
+    cancel_in_ = OneIn(2) ? Between(20, 200) : 1'000'000;
+    events_in_ = OneIn(3) ? Between(2, 50) : 1;
+    tiny_pools_ = OneIn(2);
+    return options;
+  }
+
+  // Every request must fit somewhere: a home that comes back is as large as it was.
+  uint32_t DrawPages() {
+    const int needed = static_cast<int>(PagesFor(options_.context_max));
+    return static_cast<uint32_t>(tiny_pools_ ? needed + Between(0, 2) : needed * Between(2, 8));
+  }
+
+  void SubmitOne() {
+    const uint32_t length = static_cast<uint32_t>(Between(1, static_cast<int>(options_.context_max) - 1));
+    const bool long_prompt = OneIn(tiny_pools_ ? 5 : 2);
+    const uint32_t prompt_tokens = long_prompt ? length : std::min(length, static_cast<uint32_t>(Between(1, 40)));
+    SimAsk ask;
+    ask.max_tokens = static_cast<uint32_t>(OneIn(2) ? Between(1, 5) : Between(30, 150));
+    if (OneIn(3)) {
+      for (int token = Between(0, 20); token < options_.vocab; token += Between(5, 20)) ask.stop_tokens.push_back(token);
+      ask.min_tokens = static_cast<uint32_t>(OneIn(2) ? 0 : Between(0, static_cast<int>(ask.max_tokens)));
+    }
+    if (OneIn(6) && prompt_tokens > 1) ask.fill_tokens = static_cast<uint32_t>(Between(1, static_cast<int>(prompt_tokens) - 1));
+    ask.prompt_logits = OneIn(4);
+    SimRequest* request = engine_.Submit(SimEngine::Prompt(prompt_tokens, random_(), options_.vocab), ask);
+    if (OneIn(50)) CancelThis(request);
+  }
+
+  void CancelThis(SimRequest* request) {
+    if (request->finished) return;
+    cancelled_.insert(request);
+    engine_.Cancel(request);
+  }
+
+  void CancelOne() {
+    if (!engine_.requests().empty()) CancelThis(engine_.requests()[random_() % engine_.requests().size()].get());
+  }
+
+  void LoseOrReturn() {
+    for (int i = 0; i < home_count_; ++i) {
+      SimLink* const link = engine_.link(i);
+      if (engine_.drained(i)) {
+        if (OneIn(100)) engine_.AddHome(i, link->home().pages_total());
+        continue;
+      }
+      if (link->lost() || !OneIn(1500)) continue;
+      switch (Between(0, 3)) {
+        case 0:
+          link->Hang();
+          break;
+        case 1:
+          link->ChangeNextReply([this](ReplyHeader* reply) { SpoilReply(reply); });
+          break;
+        case 2: {
+          PipelineCommand command;
+          command.kind = PipelineCommand::Kind::kRemoveHome;
+          command.home = i;
+          EXPECT_TRUE(engine_.pipeline().TryCommand(command));
+          break;
+        }
+        default:
+          link->MarkLost("cut");
+      }
+    }
+  }
+
+  void SpoilReply(ReplyHeader* reply) {
+    switch (Between(0, 5)) {
+      case 0:
+        reply->step += OneIn(2) ? 1 : ~uint64_t{0};
+        break;
+      case 1:
+        reply->layer = static_cast<uint16_t>(reply->layer + 1);
+        break;
+      case 2:
+        reply->micro_batch = static_cast<uint8_t>(options_.limits.micro_batches + Between(0, 200));
+        break;
+      case 3:
+        reply->status = HopStatus::kBadHop;
+        break;
+      case 4:
+        reply->payload_bytes -= 64;
+        break;
+      default:
+        reply->status = HopStatus::kBadRow;
+        reply->failing_row = 1'000'000;
+    }
+  }
+
+  void SpoilOne() {
+    if (OneIn(3)) {
+      engine_.spart().SpoilLogits(1);
+      return;
+    }
+    SimLink* const link = engine_.link(Between(0, home_count_ - 1));
+    if (link == nullptr || link->lost() || !link->home().spoiled()) return;
+    const std::vector<uint64_t> there = link->home().SequencesOf(static_cast<uint32_t>(random_() % options_.limits.micro_batches));
+    if (!there.empty()) link->home().SpoilRow(there[random_() % there.size()]);
+  }
+
+  void Check(const SimRequest& request) {
+    reasons_.insert(request.reason);
+    engine_.CheckTokens(request);
+    const uint64_t id = request.sequence.id;
+    switch (request.reason) {
+      case FinishReason::kStopToken:
+      case FinishReason::kLength:
+        break;
+      case FinishReason::kCancelled:
+        EXPECT_EQ(cancelled_.count(&request), 1u) << id;
+        break;
+      case FinishReason::kHomeLost:
+        EXPECT_TRUE(faults_.lose_homes) << id;
+        if (request.fail_home >= 0) {
+          EXPECT_TRUE(engine_.link(request.fail_home)->lost() || engine_.losses(request.fail_home) > 0) << id;
+        }
+        break;
+      case FinishReason::kBadRow:
+      case FinishReason::kBadLogits:
+        EXPECT_TRUE(faults_.spoil) << id;
+        break;
+    }
+  }
+
+  const FuzzFaults faults_;
+  std::mt19937_64 random_;
+  int submit_in_ = 1;
+  int cancel_in_ = 1;
+  int events_in_ = 1;
+  bool tiny_pools_ = false;
+  const SimOptions options_;
+  SimEngine engine_;
+  int home_count_ = 0;
+  std::set<const SimRequest*> cancelled_;
+  std::set<FinishReason> reasons_;
+};
+
+// Runs of one kind; ends with the first seed that fails.
+void RunSeeds(int kind, uint64_t first, int count, const FuzzFaults& faults, std::set<FinishReason>* reasons,
+              uint64_t* preemptions) {
+  for (int i = 0; i < count; ++i) {
+    const uint64_t seed = first + static_cast<uint64_t>(i);
+    FuzzRun run(seed * 8 + static_cast<uint64_t>(kind), faults);
+    run.Run();
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+    *preemptions += run.preemptions();
+    for (const FinishReason reason : run.reasons()) reasons->insert(reason);
+  }
+}
+
+constexpr int kRunsPerKind = 2000;
+
+TEST(PipelineFuzzTest, SchedulesWithoutFaults) {
+  std::set<FinishReason> reasons;
+  uint64_t preemptions = 0;
+  RunSeeds(0, 1, kRunsPerKind, {}, &reasons, &preemptions);
+  EXPECT_EQ(reasons, (std::set<FinishReason>{FinishReason::kStopToken, FinishReason::kLength, FinishReason::kCancelled}));
+  EXPECT_GT(preemptions, 100u) << "no pool was small enough";
+}
+
+TEST(PipelineFuzzTest, SchedulesWithLostAndReturningHomes) {
+  std::set<FinishReason> reasons;
+  uint64_t preemptions = 0;
+  RunSeeds(1, 1, kRunsPerKind, {.lose_homes = true, .spoil = false}, &reasons, &preemptions);
+  EXPECT_EQ(reasons.count(FinishReason::kHomeLost), 1u);
+  EXPECT_GT(preemptions, 100u);
+}
+
+TEST(PipelineFuzzTest, SchedulesWithRowsThatFail) {
+  std::set<FinishReason> reasons;
+  uint64_t preemptions = 0;
+  RunSeeds(2, 1, kRunsPerKind, {.lose_homes = true, .spoil = true}, &reasons, &preemptions);
+  EXPECT_EQ(reasons.count(FinishReason::kBadRow), 1u);
+  EXPECT_EQ(reasons.count(FinishReason::kBadLogits), 1u);
+}
+
+}  // namespace
+}  // namespace fastdecode

@@ -1,0 +1,382 @@
+#include "engine/pipeline/pipeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "tests/engine/pipeline/sim_engine.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kTurnsMax = 20'000;
+
+SimOptions SmallOptions() {
+  SimOptions options;
+  options.limits = {.micro_batches = 2, .rows_max = 40, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 64};
+  options.link.late_reply_share = 0;
+  return options;
+}
+
+std::vector<int32_t> Prompt(uint32_t tokens, uint64_t seed = 1) { return SimEngine::Prompt(tokens, seed, 50); }
+
+void RunUntil(SimEngine* engine, const std::function<bool()>& done) {
+  for (int turn = 0; turn < kTurnsMax && !done(); ++turn) engine->Turn();
+  ASSERT_TRUE(done()) << "not within " << kTurnsMax << " turns";
+}
+
+TEST(PipelineTest, RunsRequestsSideBySide) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 40);
+  engine.AddHome(5, 40);
+  for (uint32_t i = 0; i < 20; ++i) {
+    engine.Submit(Prompt(1 + i * 7, i), {.max_tokens = 1 + i * 2, .prompt_logits = i % 3 == 0});
+  }
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  for (const auto& request : engine.requests()) {
+    EXPECT_EQ(request->reason, FinishReason::kLength);
+    engine.CheckTokens(*request);
+  }
+  engine.CheckNothingLeft();
+}
+
+TEST(PipelineTest, SteadyDecodeSendsNoControlMessages) {
+  SimEngine engine(SmallOptions());
+  SimLink* home = engine.AddHome(0, 100);
+  for (uint64_t i = 0; i < 6; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 300});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 3; });
+  const uint64_t messages = home->control_messages();
+  RunUntil(&engine, [&] { return engine.requests().front()->announced >= 250; });
+  EXPECT_EQ(home->control_messages(), messages);
+}
+
+TEST(PipelineTest, PreemptionIsNotSeen) {
+  SimOptions options = SmallOptions();
+  SimEngine engine(options);
+  engine.AddHome(0, 9);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 200});
+  ASSERT_TRUE(engine.RunAll(4 * kTurnsMax));
+  EXPECT_GT(engine.pipeline().batcher().preemptions(), 5u);
+  EXPECT_EQ(engine.pipeline().statistics().preemptions.value(), engine.pipeline().batcher().preemptions());
+  for (const auto& request : engine.requests()) {
+    EXPECT_EQ(request->reason, FinishReason::kLength);
+    engine.CheckTokens(*request);
+  }
+  engine.CheckNothingLeft();
+}
+
+// ---- replies that are wrong: the home's requests end, the others do not notice
+
+struct WrongReply {
+  const char* name;
+  void (*change)(ReplyHeader* reply);
+};
+
+class WrongReplyTest : public testing::TestWithParam<WrongReply> {};
+
+TEST_P(WrongReplyTest, LosesTheLinkAndItsRequestsOnly) {
+  SimEngine engine(SmallOptions());
+  SimLink* good = engine.AddHome(0, 40);
+  SimLink* bad = engine.AddHome(1, 40);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
+  std::vector<bool> at_bad;
+  for (const auto& request : engine.requests()) at_bad.push_back(request->sequence.home == 1);
+  ASSERT_THAT(at_bad, testing::Contains(true));
+  ASSERT_THAT(at_bad, testing::Contains(false));
+  bad->ChangeNextReply(GetParam().change);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_TRUE(bad->lost());
+  EXPECT_FALSE(good->lost()) << good->lost_cause();
+  for (size_t i = 0; i < at_bad.size(); ++i) {
+    const SimRequest& request = *engine.requests()[i];
+    EXPECT_EQ(request.reason, at_bad[i] ? FinishReason::kHomeLost : FinishReason::kLength) << i;
+    EXPECT_EQ(request.fail_home, at_bad[i] ? 1 : -1) << i;
+    engine.CheckTokens(request);
+  }
+  engine.CheckNothingLeft();
+  EXPECT_EQ(engine.losses(1), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Replies, WrongReplyTest,
+    testing::Values(WrongReply{"Step", [](ReplyHeader* reply) { ++reply->step; }},
+                    WrongReply{"OldStep", [](ReplyHeader* reply) { --reply->step; }},
+                    WrongReply{"Layer", [](ReplyHeader* reply) { reply->layer ^= 1; }},
+                    WrongReply{"Slot", [](ReplyHeader* reply) { reply->micro_batch ^= 1; }},
+                    WrongReply{"NoSlot", [](ReplyHeader* reply) { reply->micro_batch = 255; }},
+                    WrongReply{"Bytes", [](ReplyHeader* reply) { reply->payload_bytes -= 4; }},
+                    WrongReply{"NoBytes", [](ReplyHeader* reply) { reply->payload_bytes = 0; }},
+                    WrongReply{"BadHop", [](ReplyHeader* reply) { reply->status = HopStatus::kBadHop; }},
+                    WrongReply{"BadRowOfNobody",
+                               [](ReplyHeader* reply) {
+                                 reply->status = HopStatus::kBadRow;
+                                 reply->failing_row = 1000;
+                               }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(PipelineTest, ABadRowEndsOneRequest) {
+  SimEngine engine(SmallOptions());
+  SimLink* home = engine.AddHome(0, 60);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
+  home->home().SpoilRow(engine.requests()[3]->sequence.id);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(engine.requests()[i]->reason, i == 3 ? FinishReason::kBadRow : FinishReason::kLength) << i;
+    engine.CheckTokens(*engine.requests()[i]);
+  }
+  EXPECT_EQ(engine.requests()[3]->fail_home, 0);
+  engine.CheckNothingLeft();
+}
+
+TEST(PipelineTest, BadLogitsEndOneRequest) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 60);
+  for (uint64_t i = 0; i < 4; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
+  engine.spart().SpoilLogits(1);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  int bad = 0;
+  for (const auto& request : engine.requests()) {
+    bad += request->reason == FinishReason::kBadLogits;
+    engine.CheckTokens(*request);
+  }
+  EXPECT_EQ(bad, 1);
+  engine.CheckNothingLeft();
+}
+
+// ---- homes that go and come
+
+TEST(PipelineTest, AHungHomeIsLostAfterTheTimeoutAndASlowOneIsNot) {
+  SimOptions options = SmallOptions();
+  options.turn_ns_max = 1000;
+  options.hop_timeout_ns = 5'000'000;
+  SimEngine engine(options);
+  SimLink* hung = engine.AddHome(0, 40);
+  SimLink* good = engine.AddHome(1, 40);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 30});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 2; });
+  hung->Hang();
+  for (int turn = 0; turn < 2000; ++turn) engine.Turn();  // 1 to 4 ms
+  EXPECT_FALSE(hung->lost());
+  RunUntil(&engine, [&] { return hung->lost(); });
+  EXPECT_THAT(hung->lost_cause(), testing::HasSubstr("progress"));
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_FALSE(good->lost());
+  engine.CheckNothingLeft();
+}
+
+TEST(PipelineTest, ALostHomeCountsAsInAndComesBack) {
+  for (const int stage_polls_max : {0, 3}) {
+    SimOptions options = SmallOptions();
+    options.stage_polls_max = stage_polls_max;
+    SimEngine engine(options);
+    engine.AddHome(0, 40);
+    engine.AddHome(1, 40);
+    for (int round = 0; round < 30; ++round) {
+      for (uint64_t i = 0; i < 4; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 20});
+      for (int turn = 0; turn < 20 + round; ++turn) engine.Turn();
+      engine.link(0)->MarkLost("cut");
+      RunUntil(&engine, [&] { return engine.drained(0); });
+      engine.AddHome(0, 40);
+    }
+    ASSERT_TRUE(engine.RunAll(kTurnsMax));
+    for (const auto& request : engine.requests()) {
+      engine.CheckTokens(*request);
+      if (request->reason == FinishReason::kHomeLost) {
+        EXPECT_EQ(request->fail_home, 0);
+      }
+    }
+    EXPECT_EQ(engine.losses(0), 30u);
+    EXPECT_EQ(engine.losses(1), 0u);
+    engine.CheckNothingLeft();
+  }
+}
+
+TEST(PipelineTest, WithoutAHomeRequestsWaitForOneAndThenEnd) {
+  SimOptions options = SmallOptions();
+  SimEngine engine(options);
+  SimRequest* patient = engine.Submit(Prompt(10), {});
+  for (int turn = 0; turn < 100; ++turn) engine.Turn();  // 5 of the 50 ms
+  EXPECT_FALSE(patient->finished);
+  engine.AddHome(0, 10);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(patient->reason, FinishReason::kLength);
+
+  engine.link(0)->MarkLost("gone for good");
+  RunUntil(&engine, [&] { return engine.drained(0); });
+  SimRequest* forsaken = engine.Submit(Prompt(10), {});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(forsaken->reason, FinishReason::kHomeLost);
+  EXPECT_EQ(forsaken->fail_home, -1);
+}
+
+TEST(PipelineTest, WhatNoLivingHomeCanHoldEndsAtOnce) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 4);
+  engine.AddHome(1, 2);
+  SimRequest* fits = engine.Submit(Prompt(60), {.max_tokens = 68});
+  SimRequest* too_long = engine.Submit(Prompt(60), {.max_tokens = 69});
+  SimRequest* behind = engine.Submit(Prompt(6), {.max_tokens = 9});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(fits->reason, FinishReason::kLength);
+  EXPECT_EQ(too_long->reason, FinishReason::kHomeLost);
+  EXPECT_EQ(behind->reason, FinishReason::kLength);
+  SimRequest* waits = engine.Submit(Prompt(60), {.max_tokens = 68});
+  SimRequest* next = engine.Submit(Prompt(60), {.max_tokens = 68});
+  RunUntil(&engine, [&] { return waits->announced > 2; });
+  engine.link(0)->MarkLost("the only one that is large enough");
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(waits->fail_home, 0);
+  EXPECT_EQ(next->reason, FinishReason::kHomeLost);
+  engine.CheckNothingLeft();
+}
+
+// ---- control
+
+// A sequence that decodes on with its old roster takes the page that another one gave back, at a home that looks at
+// control messages only when a roster makes it.
+TEST(PipelineTest, APageIsReleasedBeforeItIsTaken) {
+  SimOptions options = SmallOptions();
+  options.link.control_share = 0;
+  SimEngine engine(options);
+  SimLink* home = engine.AddHome(0, 3);
+  SimRequest* old = engine.Submit(Prompt(20, 1), {.max_tokens = 70});
+  SimRequest* young = engine.Submit(Prompt(10, 2), {.max_tokens = 12});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_FALSE(home->lost()) << home->lost_cause();
+  EXPECT_EQ(old->reason, FinishReason::kLength);
+  EXPECT_EQ(young->reason, FinishReason::kLength);
+}
+
+TEST(PipelineTest, AMicroBatchWithoutControlCreditWaitsAndTheOthersGoOn) {
+  SimEngine engine(SmallOptions());
+  SimLink* full = engine.AddHome(0, 100);
+  SimRequest* first = engine.Submit(Prompt(4, 1), {.max_tokens = 400});
+  RunUntil(&engine, [&] { return first->announced >= 2; });
+  full->RefuseControl(true);
+  SimRequest* second = engine.Submit(Prompt(4, 2), {.max_tokens = 10});
+  const uint32_t before = first->announced;
+  RunUntil(&engine, [&] { return first->announced >= before + 100; });
+  EXPECT_EQ(second->announced, 0u);
+  full->RefuseControl(false);
+  RunUntil(&engine, [&] { return second->finished; });
+  engine.CheckTokens(*second);
+}
+
+// ---- cancelling
+
+TEST(PipelineTest, OneCancelledBeforeItArrivesEndsAtOnce) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 4);
+  SimRequest* running = engine.Submit(Prompt(100, 1), {.max_tokens = 20});
+  SimRequest* waiting = engine.Submit(Prompt(100, 2), {.max_tokens = 20});
+  RunUntil(&engine, [&] { return running->announced > 0; });
+  // The flag is set and told of, and the pipeline has looked, before the command comes.
+  SimRequest early;
+  early.sequence.id = 99;
+  early.sequence.prompt_tokens = early.sequence.length = 100;
+  early.sequence.length_max = 120;
+  early.sequence.tokens.resize(120);
+  early.sequence.owner = &early;
+  early.sequence.cancelled.store(true);
+  engine.pipeline().NoteCancel();
+  for (int turn = 0; turn < 20; ++turn) engine.Turn();
+  PipelineCommand command;
+  command.sequence = &early.sequence;
+  ASSERT_TRUE(engine.pipeline().TryCommand(command));
+  for (int turn = 0; turn < 20; ++turn) engine.Turn();
+  ASSERT_FALSE(running->finished);
+  EXPECT_FALSE(waiting->finished);
+  EXPECT_TRUE(early.finished);
+  EXPECT_EQ(early.reason, FinishReason::kCancelled);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+}
+
+TEST(PipelineTest, CancelledOnesEndWhereverTheyAre) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 5);
+  SimRequest* running = engine.Submit(Prompt(100, 1), {.max_tokens = 50});
+  SimRequest* waiting = engine.Submit(Prompt(100, 2), {.max_tokens = 50});
+  SimRequest* last = engine.Submit(Prompt(100, 3), {.max_tokens = 50});
+  RunUntil(&engine, [&] { return running->announced > 0; });
+  engine.Cancel(waiting);
+  RunUntil(&engine, [&] { return waiting->finished; });
+  EXPECT_FALSE(running->finished);
+  engine.Cancel(running);
+  RunUntil(&engine, [&] { return running->finished; });
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(running->reason, FinishReason::kCancelled);
+  EXPECT_EQ(waiting->reason, FinishReason::kCancelled);
+  EXPECT_EQ(last->reason, FinishReason::kLength);
+  engine.CheckTokens(*running);
+  engine.CheckNothingLeft();
+}
+
+// ---- a scheduler that does not take its events
+
+TEST(PipelineTest, AFullEventQueueStopsStepsAndLosesNothing) {
+  SimOptions options = SmallOptions();
+  options.event_capacity = 512;
+  SimEngine engine(options);
+  engine.AddHome(0, 100);
+  for (uint64_t i = 0; i < 16; ++i) engine.Submit(Prompt(4, i), {.max_tokens = 100});
+  engine.HoldEvents(true);
+  for (int turn = 0; turn < 2000; ++turn) engine.Turn();
+  const uint64_t steps = engine.pipeline().statistics().steps.value();
+  for (int turn = 0; turn < 500; ++turn) engine.Turn();
+  EXPECT_EQ(engine.pipeline().statistics().steps.value(), steps);
+  engine.HoldEvents(false);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  for (const auto& request : engine.requests()) {
+    EXPECT_EQ(request->reason, FinishReason::kLength);
+    engine.CheckTokens(*request);
+  }
+}
+
+// More waiting ones are cancelled than the event queue has room for.
+TEST(PipelineTest, ASweepOfManyFindsTheEventQueueNearlyFull) {
+  SimOptions options = SmallOptions();
+  options.limits.ready_max = 150;
+  options.event_capacity = 512;
+  SimEngine engine(options);
+  engine.AddHome(0, 100);
+  for (uint64_t i = 0; i < 16; ++i) engine.Submit(Prompt(4, i), {.max_tokens = 100});
+  for (int turn = 0; turn < 20; ++turn) engine.Turn();
+  for (uint64_t i = 0; i < 150; ++i) engine.Submit(Prompt(4, i), {.max_tokens = 100});
+  engine.HoldEvents(true);
+  for (int turn = 0; turn < 2000; ++turn) engine.Turn();  // until no step starts any more
+  for (const auto& request : engine.requests()) engine.Cancel(request.get());
+  for (int turn = 0; turn < 200; ++turn) engine.Turn();
+  engine.HoldEvents(false);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  for (const auto& request : engine.requests()) EXPECT_EQ(request->reason, FinishReason::kCancelled);
+  engine.CheckNothingLeft();
+}
+
+TEST(PipelineTest, ASweepOfMoreThanTheEventQueueHasRoomFor) {
+  SimOptions options = SmallOptions();
+  options.limits = {.micro_batches = 1, .rows_max = 4, .sequences_max = 2, .chunk_tokens_max = 4, .ready_max = 200};
+  options.event_capacity = 512;
+  SimEngine engine(options);
+  SimLink* home = engine.AddHome(0, 8);
+  // Steps stop when less than 3 * 2 + 64 are free; 440 tokens come close to that.
+  engine.Submit(Prompt(1, 1), {.max_tokens = 200});
+  engine.Submit(Prompt(1, 2), {.max_tokens = 180});
+  for (uint64_t i = 0; i < 180; ++i) engine.Submit(Prompt(200, i), {.max_tokens = 50});
+  engine.HoldEvents(true);
+  RunUntil(&engine, [&] { return engine.pipeline().statistics().sampled_tokens.value() >= 370; });
+  ASSERT_GT(engine.pipeline().batcher().ready_count(), 160u);
+  for (const auto& request : engine.requests()) engine.Cancel(request.get());
+  for (int turn = 0; turn < 200; ++turn) engine.Turn();
+  engine.HoldEvents(false);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_FALSE(home->lost());
+  engine.CheckNothingLeft();
+}
+
+}  // namespace
+}  // namespace fastdecode

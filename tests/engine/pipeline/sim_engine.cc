@@ -1,0 +1,197 @@
+#include "tests/engine/pipeline/sim_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace fastdecode {
+
+namespace {
+
+uint64_t sim_now_ns = 1;
+
+// Time passes with every look at the clock.
+uint64_t SimNowNs() { return sim_now_ns += 50; }
+
+PipelineOptions OptionsFor(const SimOptions& sim, const RPartShape& shape) {
+  PipelineOptions options;
+  options.limits = sim.limits;
+  options.layers = static_cast<int>(sim.layers);
+  options.vocab = sim.vocab;
+  options.shape = shape;
+  options.hop_timeout_ns = sim.hop_timeout_ns;
+  options.event_capacity = sim.event_capacity;
+  options.now_ns = SimNowNs;
+  return options;
+}
+
+}  // namespace
+
+std::vector<int32_t> SimRequest::generated() const {
+  return {sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.begin() + sequence.prompt_tokens + announced};
+}
+
+SimEngine::SimEngine(const SimOptions& options)
+    : options_(options),
+      shape_(FakeShape(options.layers, static_cast<uint32_t>(options.limits.micro_batches), options.limits.rows_max,
+                       options.context_max)),
+      random_(options.seed),
+      spart_(shape_, options.vocab, options.stage_polls_max, options.seed),
+      pipeline_(std::make_unique<Pipeline>(OptionsFor(options, shape_), &spart_, &scheduler_word_)) {}
+
+SimLink* SimEngine::AddHome(int index, uint32_t pages) {
+  links_.push_back(std::make_unique<SimLink>(shape_, pages, options_.link, random_()));
+  homes_[index] = links_.back().get();
+  drained_.erase(index);
+  PipelineCommand command;
+  command.kind = PipelineCommand::Kind::kAddHome;
+  command.link = links_.back().get();
+  command.home = index;
+  command.pages = pages;
+  EXPECT_TRUE(pipeline_->TryCommand(command));
+  return links_.back().get();
+}
+
+uint64_t SimEngine::losses(int index) const {
+  const auto found = losses_.find(index);
+  return found == losses_.end() ? 0 : found->second;
+}
+
+std::vector<int32_t> SimEngine::Prompt(uint32_t tokens, uint64_t seed, int vocab) {
+  std::mt19937_64 random(seed);
+  std::vector<int32_t> prompt(tokens);
+  for (int32_t& token : prompt) token = static_cast<int32_t>(random() % static_cast<uint64_t>(vocab));
+  return prompt;
+}
+
+SimRequest* SimEngine::Submit(const std::vector<int32_t>& prompt, const SimAsk& ask) {
+  requests_.push_back(std::make_unique<SimRequest>());
+  SimRequest* const request = requests_.back().get();
+  Sequence& sequence = request->sequence;
+  sequence.id = requests_.size();
+  sequence.prompt_tokens = static_cast<uint32_t>(prompt.size());
+  sequence.length_max = std::min(sequence.prompt_tokens + ask.max_tokens, options_.context_max);
+  sequence.fill_tokens = ask.fill_tokens;
+  sequence.stop_tokens = ask.stop_tokens;
+  sequence.min_tokens = ask.min_tokens;
+  sequence.owner = request;
+  sequence.tokens = prompt;
+  sequence.tokens.resize(sequence.length_max);
+  sequence.logprobs.resize(sequence.length_max - sequence.prompt_tokens);
+  sequence.length = sequence.prompt_tokens;
+  if (ask.prompt_logits) {
+    request->prompt_logits.assign(prompt.size() * static_cast<size_t>(options_.vocab), -1.0f);
+    sequence.prompt_logits = request->prompt_logits.data();
+  }
+  request->expected = FakeOracle::Run(sequence, static_cast<int>(options_.layers), options_.vocab);
+  PipelineCommand command;
+  command.sequence = &sequence;
+  EXPECT_TRUE(pipeline_->TryCommand(command));
+  return request;
+}
+
+void SimEngine::Cancel(SimRequest* request) {
+  request->sequence.cancelled.store(true, std::memory_order_relaxed);
+  pipeline_->NoteCancel();
+}
+
+void SimEngine::Turn() {
+  sim_now_ns += random_() % options_.turn_ns_max;
+  pipeline_->TurnOnce();
+  for (const auto& [index, link] : homes_) {
+    link->Turn();
+    EXPECT_EQ(link->violation(), "") << "home " << index;
+  }
+  if (!hold_events_) TakeEvents();
+}
+
+void SimEngine::TakeEvents() {
+  PipelineEvent event;
+  while (pipeline_->TryEvent(&event)) OnEvent(event);
+}
+
+void SimEngine::OnEvent(const PipelineEvent& event) {
+  if (event.kind == PipelineEvent::Kind::kHomeLost) {
+    EXPECT_TRUE(homes_[event.home]->lost()) << "home " << event.home;
+    EXPECT_EQ(drained_.count(event.home), 0u) << "home " << event.home << " was let go of twice";
+    drained_[event.home] = 1;
+    ++losses_[event.home];
+    return;
+  }
+  SimRequest& request = *static_cast<SimRequest*>(event.sequence->owner);
+  EXPECT_FALSE(request.finished) << "an event after the last one of sequence " << event.sequence->id;
+  if (event.kind == PipelineEvent::Kind::kFinished) {
+    request.finished = true;
+    request.reason = event.reason;
+    request.fail_home = event.home;
+    return;
+  }
+  EXPECT_EQ(event.token_index, request.sequence.prompt_tokens + request.announced) << "sequence " << event.sequence->id;
+  ++request.announced;
+}
+
+size_t SimEngine::unfinished() const {
+  return static_cast<size_t>(
+      std::count_if(requests_.begin(), requests_.end(), [](const auto& request) { return !request->finished; }));
+}
+
+bool SimEngine::RunAll(int turns_max) {
+  for (int turn = 0; turn < turns_max; ++turn) {
+    if (unfinished() == 0) return true;
+    Turn();
+    if (testing::Test::HasFailure()) return false;
+  }
+  return unfinished() == 0;
+}
+
+void SimEngine::CheckTokens(const SimRequest& request) const {
+  const std::vector<int32_t> got = request.generated();
+  const std::vector<int32_t>& expected = request.expected.generated;
+  const uint64_t id = request.sequence.id;
+  ASSERT_LE(got.size(), expected.size()) << "sequence " << id;
+  ASSERT_TRUE(std::equal(got.begin(), got.end(), expected.begin())) << "sequence " << id << " has other tokens";
+  const bool by_itself = request.reason == FinishReason::kStopToken || request.reason == FinishReason::kLength;
+  if (!by_itself) return;
+  ASSERT_EQ(got.size(), expected.size()) << "sequence " << id;
+  ASSERT_EQ(request.reason, request.expected.reason) << "sequence " << id;
+  if (request.prompt_logits.empty()) return;
+  for (uint32_t position = request.sequence.fill_tokens; position < request.sequence.prompt_tokens; ++position) {
+    const uint64_t residual = request.expected.prompt_residuals[position];
+    const float* logits = request.prompt_logits.data() + position * static_cast<size_t>(options_.vocab);
+    for (int token = 0; token < options_.vocab; ++token) {
+      ASSERT_EQ(logits[token], LogitOf(residual, token)) << "sequence " << id << ", position " << position;
+    }
+  }
+}
+
+void SimEngine::CheckPages() {
+  for (const auto& [index, link] : homes_) {
+    if (link->lost() || drained(index)) continue;
+    const uint32_t counted = link->home().pages_total() - pipeline_->batcher().pages_free(index);
+    // Until its releases are applied the home may have more than the batcher counts, but never more than there are.
+    EXPECT_LE(counted, link->home().pages_total());
+    EXPECT_LE(link->home().pages_used(), link->home().pages_total());
+  }
+}
+
+void SimEngine::CheckNothingLeft() {
+  EXPECT_EQ(pipeline_->batcher().active_count(), 0u);
+  EXPECT_EQ(pipeline_->batcher().ready_count(), 0u);
+  EXPECT_TRUE(pipeline_->Quiet());
+  for (int turn = 0; turn < 500; ++turn) Turn();  // pending releases go out, lost homes are let go of
+  for (const auto& [index, link] : homes_) {
+    if (link->lost()) {
+      EXPECT_TRUE(drained(index)) << "home " << index;
+      continue;
+    }
+    link->DrainControl();
+    EXPECT_EQ(link->violation(), "");
+    EXPECT_FALSE(link->has_open_hop());
+    EXPECT_EQ(link->home().pages_used(), 0u) << "home " << index;
+    EXPECT_EQ(link->home().sequences(), 0u) << "home " << index;
+    EXPECT_EQ(pipeline_->batcher().pages_free(index), link->home().pages_total()) << "home " << index;
+    EXPECT_EQ(pipeline_->batcher().sequences_at(index), 0u) << "home " << index;
+  }
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,136 @@
+#include "tests/engine/pipeline/sim_link.h"
+
+#include <cstring>
+#include <utility>
+
+#include "engine/rpart/rpart_shape.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+
+namespace {
+constexpr int kScribble = 0xee;
+}  // namespace
+
+SimLink::SimLink(const RPartShape& shape, uint32_t pages, const SimLinkOptions& options, uint64_t seed)
+    : shape_(shape),
+      options_(options),
+      size_(LinkSizeFor(shape)),
+      home_(shape, pages),
+      random_(seed),
+      slots_(shape.micro_batches),
+      control_(options.control_messages_max) {
+  for (Slot& slot : slots_) {
+    slot.send.resize(size_.hop_payload_bytes_max);
+    slot.receive.resize(size_.reply_payload_bytes_max);
+    slot.o.resize(size_.reply_payload_bytes_max);
+  }
+}
+
+bool SimLink::Happens(double share) {
+  return share > 0 && static_cast<double>(random_() >> 11) * 0x1p-53 < share;
+}
+
+int SimLink::PickSlot(SlotState state) {
+  const size_t first = random_() % slots_.size();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const size_t slot = (first + i) % slots_.size();
+    if (slots_[slot].state == state) return static_cast<int>(slot);
+  }
+  return -1;
+}
+
+bool SimLink::has_open_hop() const {
+  for (const Slot& slot : slots_) {
+    if (slot.state != SlotState::kFree) return true;
+  }
+  return false;
+}
+
+void SimLink::Violate(const std::string& what) {
+  if (violation_.empty()) violation_ = what;
+  MarkLost(what.c_str());
+}
+
+void SimLink::MarkLost(const char* cause) {
+  if (lost_) return;
+  lost_ = true;
+  cause_ = cause;
+}
+
+void SimLink::Turn() {
+  if (lost_ || hung_ || !Happens(options_.work_share)) return;
+  const int slot = PickSlot(SlotState::kPosted);
+  if (slot < 0) {
+    if (Happens(options_.control_share)) ApplyControl();
+  } else {
+    RunHop(slots_[slot]);
+  }
+}
+
+void SimLink::DrainControl() {
+  while (!lost_ && ApplyControl()) {
+  }
+}
+
+bool SimLink::ApplyControl() {
+  if (control_used_ == 0) return false;
+  const std::vector<std::byte>& message = control_[control_head_];
+  if (std::string wrong = home_.Apply(message); !wrong.empty()) Violate(wrong);
+  control_head_ = (control_head_ + 1) % control_.size();
+  --control_used_;
+  ++progress_;
+  return true;
+}
+
+void SimLink::RunHop(Slot& slot) {
+  // As late as may be: of the control messages only those that the hop's roster needs.
+  while (!lost_ && home_.Awaits(slot.hop)) {
+    if (!ApplyControl()) return Violate("hop: its roster was not sent before it");
+  }
+  if (lost_) return;
+  if (std::string wrong = home_.RunHop(slot.hop, slot.send.data(), slot.o.data(), &slot.reply); !wrong.empty()) {
+    return Violate(wrong);
+  }
+  slot.state = SlotState::kDone;
+  ++progress_;
+}
+
+void SimLink::PostHop(const HopHeader& header) {
+  if (lost_) return;
+  FD_CHECK(header.micro_batch < slots_.size(), "a hop of no slot");
+  Slot& slot = slots_[header.micro_batch];
+  FD_CHECK(slot.state == SlotState::kFree, "a hop on a slot that is not free");
+  FD_CHECK(header.payload_bytes <= size_.hop_payload_bytes_max && header.rows > 0, "a hop of a wrong size");
+  slot.state = SlotState::kPosted;
+  slot.hop = header;
+  std::memset(slot.receive.data(), kScribble, slot.receive.size());
+}
+
+LinkPoll SimLink::PollReply(ReplyHeader* out) {
+  if (lost_) return LinkPoll::kLost;
+  const int index = PickSlot(SlotState::kDone);
+  if (index < 0 || Happens(options_.late_reply_share)) return LinkPoll::kEmpty;
+  Slot& slot = slots_[index];
+  slot.state = SlotState::kFree;
+  std::memcpy(slot.receive.data(), slot.o.data(), slot.reply.payload_bytes);
+  std::memset(slot.send.data(), kScribble, slot.send.size());
+  *out = slot.reply;
+  ++replies_;
+  if (change_ != nullptr) {
+    change_(out);
+    change_ = nullptr;
+  }
+  return LinkPoll::kMessage;
+}
+
+bool SimLink::TrySendControl(const void* message, size_t bytes) {
+  if (lost_ || refuse_all_ || control_used_ == control_.size() || Happens(options_.refuse_share)) return false;
+  const std::byte* const from = static_cast<const std::byte*>(message);
+  control_[(control_head_ + control_used_) % control_.size()].assign(from, from + bytes);
+  ++control_used_;
+  ++control_count_;
+  return true;
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,108 @@
+#ifndef FASTDECODE_TESTS_ENGINE_PIPELINE_SIM_LINK_H_
+#define FASTDECODE_TESTS_ENGINE_PIPELINE_SIM_LINK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "rdma/link.h"
+#include "tests/engine/pipeline/home_model.h"
+
+namespace fastdecode {
+
+// How a SimLink behaves. Shares are probabilities.
+struct SimLinkOptions {
+  double work_share = 0.7;           // a Turn does something
+  double late_reply_share = 0.3;     // a poll sees nothing yet
+  double refuse_share = 0;           // a control message finds no room
+  size_t control_messages_max = 64;  // in the ring
+  double control_share = 1;          // with no hop to do, a home looks at its control messages; else when a roster makes it
+};
+
+// An engine's end and the home behind it in one, driven one event at a time. Moves bytes as late as is allowed, in whatever
+// order is allowed, and overwrites what the other side must not read any more.
+// Thread: one. Hops allocate nothing.
+class SimLink final : public EngineLink {
+ public:
+  SimLink(const RPartShape& shape, uint32_t pages, const SimLinkOptions& options, uint64_t seed);
+
+  // The home and the wire do one thing, or nothing.
+  void Turn();
+  // Applies all control messages that have come.
+  void DrainControl();
+
+  // --- faults
+  // The home does nothing any more, without anybody noticing.
+  void Hang() { hung_ = true; }
+  // What the next reply says is changed before the engine sees it.
+  void ChangeNextReply(std::function<void(ReplyHeader*)> change) { change_ = std::move(change); }
+  void RefuseControl(bool refuse) { refuse_all_ = refuse; }
+
+  HomeModel& home() { return home_; }
+  // What the pipeline did wrong, as seen from here; empty if nothing.
+  const std::string& violation() const { return violation_; }
+  uint64_t control_messages() const { return control_count_; }
+  bool has_open_hop() const;
+  uint64_t replies() const { return replies_; }
+
+  // --- EngineLink
+  std::byte* SendArea(int slot) override { return slots_[slot].send.data(); }
+  const std::byte* ReceiveArea(int slot) override { return slots_[slot].receive.data(); }
+  void PostHop(const HopHeader& header) override;
+  LinkPoll PollReply(ReplyHeader* out) override;
+  bool TrySendControl(const void* message, size_t bytes) override;
+  LinkPoll PollControl(void* buffer, size_t* bytes) override { return lost_ ? LinkPoll::kLost : LinkPoll::kEmpty; }
+  void RingHome() override { ++rings_; }
+  uint64_t Progress() const override { return progress_; }
+  bool lost() const override { return lost_; }
+  std::string lost_cause() const override { return cause_; }
+  void MarkLost(const char* cause) override;
+  uint64_t epoch() const override { return 1; }
+  const LinkSize& size() const override { return size_; }
+  std::string peer_name() const override { return "simulated home"; }
+
+ private:
+  enum class SlotState : uint8_t { kFree, kPosted, kDone };
+  struct Slot {
+    SlotState state = SlotState::kFree;
+    HopHeader hop;
+    ReplyHeader reply;
+    std::vector<std::byte> send;
+    std::vector<std::byte> receive;
+    std::vector<std::byte> o;        // at the home, until the reply is seen
+  };
+
+  bool Happens(double share);
+  // A slot in this state, any of them; -1: none.
+  int PickSlot(SlotState state);
+  bool ApplyControl();
+  void RunHop(Slot& slot);
+  void Violate(const std::string& what);
+
+  const RPartShape shape_;
+  const SimLinkOptions options_;
+  const LinkSize size_;
+  HomeModel home_;
+  std::mt19937_64 random_;
+  std::vector<Slot> slots_;
+  std::vector<std::vector<std::byte>> control_;  // a ring: sent and not applied
+  size_t control_head_ = 0;
+  size_t control_used_ = 0;
+  std::function<void(ReplyHeader*)> change_;
+  std::string violation_;
+  std::string cause_;
+  uint64_t control_count_ = 0;
+  uint64_t progress_ = 0;
+  uint64_t replies_ = 0;
+  uint64_t rings_ = 0;
+  bool refuse_all_ = false;
+  bool hung_ = false;
+  bool lost_ = false;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_ENGINE_PIPELINE_SIM_LINK_H_
