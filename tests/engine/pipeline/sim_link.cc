@@ -124,6 +124,12 @@ LinkPoll SimLink::PollReply(ReplyHeader* out) {
   return LinkPoll::kMessage;
 }
 
+void SimLink::TakeMemory() {
+  for (std::vector<std::byte>& message : control_) {
+    message.reserve(sizeof(RosterMessage) + shape_.max_rows * sizeof(RosterEntry));
+  }
+}
+
 bool SimLink::TrySendControl(const void* message, size_t bytes) {
   if (lost_ || refuse_all_ || control_used_ == control_.size() || Happens(options_.refuse_share)) return false;
   const std::byte* const from = static_cast<const std::byte*>(message);

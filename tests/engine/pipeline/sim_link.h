@@ -24,7 +24,7 @@ struct SimLinkOptions {
 
 // An engine's end and the home behind it in one, driven one event at a time. Moves bytes as late as is allowed, in whatever
 // order is allowed, and overwrites what the other side must not read any more.
-// Thread: one. Hops allocate nothing.
+// Thread: one.
 class SimLink final : public EngineLink {
  public:
   SimLink(const RPartShape& shape, uint32_t pages, const SimLinkOptions& options, uint64_t seed);
@@ -40,6 +40,9 @@ class SimLink final : public EngineLink {
   // What the next reply says is changed before the engine sees it.
   void ChangeNextReply(std::function<void(ReplyHeader*)> change) { change_ = std::move(change); }
   void RefuseControl(bool refuse) { refuse_all_ = refuse; }
+
+  // Room for control messages of every size, so that sending one allocates nothing from here on.
+  void TakeMemory();
 
   HomeModel& home() { return home_; }
   // What the pipeline did wrong, as seen from here; empty if nothing.
