@@ -15,8 +15,8 @@ std::string Format(const char* format, auto... values) {
   return line;
 }
 
-// Nearest rank. A tail percentile that fewer than ten observations lie beyond says more about luck than about the tail;
-// it is left out.
+// Nearest rank. A tail percentile that not one observation lies beyond would be the maximum under another name; it is left
+// out.
 std::string PercentileCell(const std::vector<double>& sorted, double share) {
   if (sorted.empty() || (share > 0.5 && static_cast<double>(sorted.size()) * (1 - share) < 1))
     return Format("%10s", "-");

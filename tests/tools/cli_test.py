@@ -61,6 +61,15 @@ def scratch(name):
     return path
 
 
+def start_long(*arguments):
+    """Eight times 450 tokens, one after the other: seconds, even on a fast machine."""
+    prompts = [x for i in range(8) for x in ("-p", f"{PROMPT} {i}")]
+    command = [PROGRAM, "generate", "--model", demo_model(), "--max-sequences", "1", "--kv-gib", "0.02", "-q", "-n", "450",
+               "--ignore-eos", *prompts, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=as_user_with_default_signals)
+
+
 class ProgramTest(unittest.TestCase):
     def succeed(self, result):
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -272,7 +281,7 @@ class Workers(ProgramTest):
         arguments = ["-p", PROMPT, "-p", "A", "-p", "B", "-n", 20, "--temp", 0, "--exact"]
         alone = [a["token_ids"] for a in self.answers(*arguments)]
         with Worker("w1.sock") as worker:
-            for homes in (f"unix:{worker.path}", f"local,unix:{worker.path}"):
+            for homes in (f"unix:{worker.path}", f"local,unix:{worker.path}", f"local:2,unix:{worker.path}"):
                 result = generate("--json", *arguments, "--homes", homes, "--report")
                 out = [json.loads(line) for line in self.succeed(result).splitlines()]
                 self.assertEqual([a["token_ids"] for a in out], alone)
@@ -281,6 +290,18 @@ class Workers(ProgramTest):
             self.assertEqual(worker.end(signal.SIGINT), 0)
             self.assertFalse(worker.path.exists())
             self.assertIn("home 0:", "".join(worker.lines))
+
+    def test_a_worker_serves_one_engine_at_a_time(self):
+        with Worker("w4.sock") as worker:
+            homes = ["--homes", f"unix:{worker.path}"]
+            first = start_long(*homes)
+            self.assertTrue(first.stdout.read(10))
+            self.refused(generate("-p", "A", *homes), worker.path, "already serves engine")
+            first.send_signal(signal.SIGINT)
+            first.communicate(timeout=LIMIT_S)
+            self.assertEqual(first.returncode, 130)
+            self.succeed(generate("-p", "A", "-n", 2, *homes))
+            self.assertEqual(worker.end(), 0)
 
     def test_worker_of_another_model(self):
         with Worker("w2.sock", "--model", golden_model("mha")) as worker:
@@ -738,18 +759,9 @@ class Permissions(ProgramTest):
 
 
 class Interruptions(ProgramTest):
-    # Eight times 450 tokens, one after the other: seconds, even on a fast machine.
-    LONG = ["--max-sequences", "1", "--kv-gib", "0.02", "-q", "-n", "450", "--ignore-eos"]
-
-    def start_long(self, *arguments):
-        prompts = [x for i in range(8) for x in ("-p", f"{PROMPT} {i}")]
-        command = [PROGRAM, "generate", "--model", demo_model(), *self.LONG, *prompts, *arguments]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                preexec_fn=as_user_with_default_signals)
-
     def test_ctrl_c_ends_generate(self):
         for by in (signal.SIGINT, signal.SIGTERM):
-            process = self.start_long()
+            process = start_long()
             first = process.stdout.read(60)
             self.assertIn(PROMPT, first)
             process.send_signal(by)
@@ -773,7 +785,7 @@ class Interruptions(ProgramTest):
         self.assertEqual(list(SCRATCH.glob("interrupted*")), [])
 
     def test_a_reader_that_goes_ends_generate(self):
-        process = self.start_long()
+        process = start_long()
         self.assertTrue(process.stdout.read(10))
         process.stdout.close()
         self.assertEqual(process.wait(LIMIT_S), -signal.SIGPIPE)
