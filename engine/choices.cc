@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "rdma/link.h"
 
 namespace fastdecode {
 
@@ -61,6 +62,15 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
   shape.max_rows = static_cast<uint32_t>(SequencesPerMicroBatch(options) + options.prefill_chunk);
   shape.max_context = static_cast<uint32_t>(max_context);
   return shape;
+}
+
+absl::Status CheckSequences(const Options& options) {
+  constexpr size_t kRosterEntriesMax = (kControlMessageBytesMax - sizeof(RosterMessage)) / sizeof(RosterEntry);
+  const int sequences = SequencesPerMicroBatch(options);
+  if (static_cast<size_t>(sequences) <= kRosterEntriesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--max-sequences: %d over %d micro-batches are %d a micro-batch, more than the %d that it can have",
+                      options.max_sequences, options.micro_batches, sequences, kRosterEntriesMax));
 }
 
 int SequencesPerMicroBatch(const Options& options) {

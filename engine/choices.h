@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/model_spec.h"
 #include "engine/options.h"
@@ -26,6 +27,8 @@ absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec)
 PollMode ChoosePoll(const Options& options, const CorePlan& plan);
 // The R-Part's view of the model under these options.
 RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context);
+// InvalidArgument if a micro-batch has more sequences than one roster names.
+absl::Status CheckSequences(const Options& options);
 // Sequences of one micro-batch.
 int SequencesPerMicroBatch(const Options& options);
 // Homes that the endpoints ask of this process.

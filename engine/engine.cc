@@ -53,6 +53,7 @@ absl::Status Engine::Start() {
   const ElementType type = ChooseType(options_, *isa);
   absl::StatusOr<int> context = ChooseContext(options_, spec_);
   if (!context.ok()) return context.status();
+  if (absl::Status bad = CheckSequences(options_); !bad.ok()) return bad;
   shape_ = MakeShape(spec_, options_, type, *context);
   if (absl::Status bad = ValidateShape(shape_); !bad.ok()) return bad;
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/rpart/rpart_shape.h"
 #include "rdma/shm/local_link.h"
@@ -58,7 +59,10 @@ absl::Status Homes::MakeLocalHomes() {
     slot.name = absl::StrFormat("local, node %d", home_options.node);
     slot.home = *std::move(home);
     absl::StatusOr<Made> made = AttachLocal(*slot.home);
-    if (!made.ok()) return made.status();
+    if (!made.ok()) {
+      const char* option = absl::IsResourceExhausted(made.status()) ? "--kv-gib: " : "";
+      return absl::Status(made.status().code(), absl::StrCat(option, std::string(made.status().message())));
+    }
     if (absl::Status added = AddSlot(std::move(slot), *std::move(made)); !added.ok()) return added;
   }
   return absl::OkStatus();

@@ -1,0 +1,121 @@
+// The whole engine against Hugging Face transformers: see tests/golden/README.md.
+#include "tests/engine/end_to_end/golden.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/engine/end_to_end/engine_runs.h"
+
+namespace fastdecode {
+namespace {
+
+const char* const kChunks[] = {"1", "7", "37", "256"};
+
+OptionList Options(const Golden& golden, const std::string& compute, const std::string& isa, const std::string& chunk) {
+  return {{"model", golden.folder}, {"compute", compute},    {"isa", isa},     {"prefill-chunk", chunk},
+          {"homes", "local:1"},     {"max-sequences", "12"}, {"poll", "yield"}};
+}
+
+// Null if the CPU has not the ISA.
+std::unique_ptr<InferenceEngine> MakeEngineIfIsa(const OptionList& options) {
+  try {
+    return MakeEngine(options);
+  } catch (const Error& error) {
+    if (std::string(error.what()).find("this CPU has no '") == std::string::npos) throw;
+    return nullptr;
+  }
+}
+
+struct Param {
+  std::string name;  // of the case
+  std::string chunk;
+  std::string isa;
+};
+
+std::vector<Param> Rotated() {
+  std::vector<Param> params;
+  for (const std::string& name : GoldenNames())
+    params.push_back({name, kChunks[params.size() % std::size(kChunks)], "auto"});
+  return params;
+}
+
+std::vector<Param> EveryChunk() {
+  std::vector<Param> params;
+  for (const std::string& name : GoldenNames()) {
+    for (const char* chunk : kChunks) params.push_back({name, chunk, "auto"});
+  }
+  return params;
+}
+
+std::vector<Param> EveryIsa() {
+  std::vector<Param> params;
+  for (const char* name : {"gqa", "head_80", "sliding_window"}) {
+    for (const char* isa : {"avx2", "avx512", "avx512bf16"}) params.push_back({name, "37", isa});
+  }
+  return params;
+}
+
+std::string ParamName(const testing::TestParamInfo<Param>& info) {
+  return info.param.name + "_chunk" + info.param.chunk + "_" + info.param.isa;
+}
+
+class GoldenTest : public testing::TestWithParam<Param> {};
+
+TEST_P(GoldenTest, ExactModeGivesTheLogitsAndTokensOfTransformers) {
+  const Golden golden(GetParam().name);
+  const auto engine = MakeEngineIfIsa(Options(golden, "f32", GetParam().isa, GetParam().chunk));
+  if (engine == nullptr) GTEST_SKIP() << "this CPU has no " << GetParam().isa;
+  ASSERT_EQ(static_cast<size_t>(engine->vocab_size()), golden.vocab);
+
+  std::vector<GenerateRequest> requests;
+  for (const uint32_t length : golden.prompt_lengths) requests.push_back(GreedyRequest(golden.Prompt(length), 1));
+  for (const Golden::Greedy& greedy : golden.greedy) {
+    EXPECT_EQ(greedy.tokens.size(), 64u);
+    requests.push_back(GreedyRequest(golden.Prompt(greedy.prompt_length), static_cast<uint32_t>(greedy.tokens.size())));
+  }
+  const std::vector<Answer> answers = RunAll(*engine, requests, /*with_logits=*/true);
+  double worst = 0;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    ASSERT_EQ(answers[i].finish, FD_FINISH_LENGTH) << answers[i].error;
+    const Difference difference = Compare(golden, golden.logits, answers[i].prompt_logits);
+    EXPECT_LE(difference.max, kExactShare * golden.largest_logit) << "prompt of " << requests[i].prompt_ids.size();
+    worst = std::max(worst, difference.max);
+  }
+  RecordProperty("largest_error_of_largest_logit", std::to_string(worst / golden.largest_logit));
+  for (size_t i = 0; i < golden.greedy.size(); ++i) {
+    EXPECT_EQ(answers[golden.prompt_lengths.size() + i].tokens, golden.greedy[i].tokens)
+        << "prompt of " << golden.greedy[i].prompt_length;
+  }
+}
+
+TEST_P(GoldenTest, Bf16IsAboutAsCloseAsTransformersOwn) {
+  const Golden golden(GetParam().name);
+  for (const char* invariant : {"false", "true"}) {
+    SCOPED_TRACE(std::string("batch-invariant ") + invariant);
+    const auto engine = MakeEngineIfIsa(Options(golden, "bf16", GetParam().isa, GetParam().chunk) +
+                                        OptionList{{"batch-invariant", invariant}});
+    if (engine == nullptr) GTEST_SKIP() << "this CPU has no " << GetParam().isa;
+    const std::vector<Answer> answers = RunAll(*engine, {GreedyRequest(golden.prompt, 1)}, /*with_logits=*/true);
+    const Difference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
+    EXPECT_LE(difference.rms, kBf16Share * golden.bf16_rms_error);
+    EXPECT_LE(difference.max, kBf16Share * golden.bf16_max_error);
+    // Were it f32 in disguise, the bound would say nothing.
+    EXPECT_GT(difference.max, kExactShare * golden.largest_logit);
+    RecordProperty(std::string("rms_of_transformers_") + invariant,
+                   std::to_string(difference.rms / golden.bf16_rms_error));
+    RecordProperty(std::string("max_of_transformers_") + invariant,
+                   std::to_string(difference.max / golden.bf16_max_error));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Quick, GoldenTest, testing::ValuesIn(Rotated()), ParamName);
+INSTANTIATE_TEST_SUITE_P(Isa, GoldenTest, testing::ValuesIn(EveryIsa()), ParamName);
+INSTANTIATE_TEST_SUITE_P(Long, GoldenTest, testing::ValuesIn(EveryChunk()), ParamName);
+
+}  // namespace
+}  // namespace fastdecode

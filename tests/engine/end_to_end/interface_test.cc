@@ -1,0 +1,408 @@
+// The public interface, used wrongly and at its edges: an error that names what is wrong, or nothing at all; never a
+// crash, a hang, or a lost request.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/engine/end_to_end/engine_runs.h"
+#include "tests/engine/model/scratch_dir.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kContext = 256;
+constexpr int kVocab = 256;
+
+class InterfaceTest : public testing::Test {
+ protected:
+  void SetUp() override { model_ = WriteTinyModel(dir_.path(), "model", kContext, /*seed=*/9); }
+
+  OptionList Options() const {
+    return {{"model", model_}, {"compute", "f32"}, {"homes", "local:1"}, {"poll", "yield"}, {"max-sequences", "8"}};
+  }
+
+  // What submitting throws.
+  static Error SubmitError(InferenceEngine& engine, const GenerateRequest& request) {
+    try {
+      engine.Submit(request);
+    } catch (const Error& error) {
+      return error;
+    }
+    return Error(FD_OK, "");
+  }
+
+  ScratchDir dir_;
+  std::string model_;
+};
+
+void ExpectError(const Error& error, fd_code code, const std::string& part) {
+  EXPECT_EQ(error.code(), code) << error.what();
+  EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "'" << part << "' is not in: " << error.what();
+}
+
+TEST_F(InterfaceTest, EveryOptionTakesItsDefaultAndRefusesNonsenseByName) {
+  fd_option_info info;
+  size_t index = 0;
+  int refused = 0;
+  for (; fd_option_at(index, &info) != 0; ++index) {
+    EngineOptions options;
+    EXPECT_NO_THROW(options.Set(info.name, info.default_value)) << info.name;
+    EXPECT_NE(std::string(info.help), "") << info.name;
+    for (const char* nonsense : {"-1", "1e9x", "99999999999999999999", "\x01"}) {
+      try {
+        options.Set(info.name, nonsense);
+      } catch (const Error& error) {
+        ExpectError(error, FD_INVALID_ARGUMENT, info.name);
+        ExpectError(error, FD_INVALID_ARGUMENT, nonsense);
+        ++refused;
+      }
+    }
+  }
+  EXPECT_EQ(fd_option_at(index + 1000, &info), 0);
+  EXPECT_GE(refused, 40) << "numbers and choices are checked when they are set";
+  EngineOptions options;
+  try {
+    options.Set("no-such-option", "17");
+    ADD_FAILURE() << "an unknown option was taken";
+  } catch (const Error& error) {
+    ExpectError(error, FD_INVALID_ARGUMENT, "no-such-option");
+  }
+}
+
+TEST_F(InterfaceTest, EngineThatCannotBeMadeSaysWhy) {
+  ExpectError(EngineError({}), FD_INVALID_ARGUMENT, "model");
+  ExpectError(EngineError(Options() + OptionList{{"model", dir_.File("none")}}), FD_NOT_FOUND, dir_.File("none"));
+  ExpectError(EngineError(Options() + OptionList{{"homes", "remote:1"}}), FD_INVALID_ARGUMENT, "remote:1");
+  ExpectError(EngineError(Options() + OptionList{{"homes", ""}}), FD_INVALID_ARGUMENT, "homes");
+  ExpectError(EngineError(Options() + OptionList{{"homes", "local:0"}}), FD_INVALID_ARGUMENT, "local:0");
+  ExpectError(EngineError(Options() + OptionList{{"homes", "local:100000"}}), FD_INVALID_ARGUMENT, "homes");
+  ExpectError(EngineError(Options() + OptionList{{"max-context", "257"}}), FD_INVALID_ARGUMENT, "257");
+  ExpectError(EngineError(Options() + OptionList{{"s-cores", "0,x"}}), FD_INVALID_ARGUMENT, "s-cores");
+  ExpectError(EngineError(Options() + OptionList{{"r-cores", "99999"}}), FD_INVALID_ARGUMENT, "r-cores");
+  ExpectError(EngineError(Options() + OptionList{{"isa", "sse2"}}), FD_INVALID_ARGUMENT, "sse2");
+  ExpectError(EngineError(Options() + OptionList{{"fault", "drop=2"}}), FD_INVALID_ARGUMENT, "drop=2");
+  ExpectError(EngineError(Options() + OptionList{{"kv-gib", "0.00001"}}), FD_RESOURCE_EXHAUSTED, "kv-gib");
+  ExpectError(EngineError(Options() + OptionList{{"kv-gib", "1000000"}}), FD_RESOURCE_EXHAUSTED, "");
+}
+
+TEST_F(InterfaceTest, EngineAtTheLimitsOfItsOptions) {
+  for (const OptionList& extreme : {OptionList{{"max-sequences", "1"}, {"micro-batches", "16"}},
+                                    OptionList{{"max-sequences", "1"}, {"prefill-chunk", "1"}, {"micro-batches", "1"}},
+                                    OptionList{{"max-sequences", "16384"}, {"kv-gib", "0.001"}},
+                                    OptionList{{"max-sequences", "16384"}, {"micro-batches", "1"}, {"kv-gib", "0.001"}},
+                                    OptionList{{"max-sequences", "16384"}, {"max-queue", "8192"}, {"kv-gib", "0.001"}},
+                                    OptionList{{"prefill-chunk", "8192"}, {"max-queue", "1"}},
+                                    OptionList{{"max-context", "2"}, {"s-threads", "9"}, {"r-threads", "9"}}}) {
+    SCOPED_TRACE(extreme[0].first + " " + extreme[0].second);
+    // Either it works or it says which option is too large.
+    try {
+      const auto engine = MakeEngine(Options() + extreme);
+      EXPECT_EQ(RunAll(*engine, {GreedyRequest({1}, 1)}, false)[0].finish, FD_FINISH_LENGTH);
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.code() == FD_INVALID_ARGUMENT || error.code() == FD_RESOURCE_EXHAUSTED) << error.what();
+      EXPECT_NE(std::string(error.what()).find("max"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_F(InterfaceTest, RequestsAreCheckedFieldByField) {
+  const auto engine = MakeEngine(Options());
+  const auto with = [](auto change) {
+    GenerateRequest request = GreedyRequest({1, 2, 3}, 4);
+    change(request);
+    return request;
+  };
+  const auto refuses = [&](const std::string& part, auto change) {
+    SCOPED_TRACE(part);
+    ExpectError(SubmitError(*engine, with(change)), FD_INVALID_ARGUMENT, part);
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  refuses("tokenizer", [](auto& r) { r.prompt_ids.clear(), r.prompt = "text"; });
+  refuses("tokenizer", [](auto& r) { r.stop = {"x"}; });
+  refuses("prompt_ids[1]: 256", [](auto& r) { r.prompt_ids[1] = kVocab; });
+  refuses("prompt_ids[2]: -1", [](auto& r) { r.prompt_ids[2] = -1; });
+  refuses("256", [](auto& r) { r.prompt_ids.assign(kContext, 1); });
+  refuses("max_tokens", [](auto& r) { r.fields.max_tokens = 0; });
+  refuses("min_tokens", [](auto& r) { r.fields.min_tokens = 5; });
+  refuses("temperature", [nan](auto& r) { r.fields.temperature = nan; });
+  refuses("temperature", [](auto& r) { r.fields.temperature = -1; });
+  refuses("top_k", [](auto& r) { r.fields.top_k = -1; });
+  refuses("top_p", [](auto& r) { r.fields.top_p = 0; });
+  refuses("top_p", [nan](auto& r) { r.fields.top_p = nan; });
+  refuses("min_p", [](auto& r) { r.fields.min_p = 1.5; });
+  refuses("repetition_penalty", [](auto& r) { r.fields.repetition_penalty = 0; });
+  refuses("presence_penalty", [nan](auto& r) { r.fields.presence_penalty = nan; });
+  refuses("frequency_penalty", [](auto& r) { r.fields.frequency_penalty = std::numeric_limits<float>::infinity(); });
+  refuses("logprobs", [](auto& r) { r.fields.logprobs = 21; });
+  refuses("logprobs", [](auto& r) { r.fields.logprobs = -2; });
+  refuses("logit_bias", [](auto& r) { r.logit_bias = {{kVocab, 1}}; });
+  refuses("logit_bias", [nan](auto& r) { r.logit_bias = {{1, nan}}; });
+  refuses("stop_token_ids", [](auto& r) { r.stop_token_ids = {-3}; });
+  refuses("fill_tokens", [](auto& r) { r.fields.fill_tokens = 3; });
+  std::vector<float> small(3 * kVocab - 1);
+  refuses("prompt_logits_floats", [&small](auto& r) {
+    r.fields.prompt_logits = small.data();
+    r.fields.prompt_logits_floats = small.size();
+  });
+  refuses("struct_size", [](auto& r) { r.fields.struct_size = 1; });
+  // None of that did any harm.
+  EXPECT_EQ(RunAll(*engine, {GreedyRequest({1, 2, 3}, 4)}, false)[0].tokens.size(), 4u);
+}
+
+TEST_F(InterfaceTest, LongestPromptAndLongestAnswer) {
+  const auto engine = MakeEngine(Options());
+  EXPECT_EQ(engine->max_context(), kContext);
+  std::mt19937_64 random(1);
+  const std::vector<Answer> answers = RunAll(
+      *engine, {GreedyRequest(RandomPrompt(random, kVocab, kContext - 1), 100), GreedyRequest({7}, 1u << 30)}, false);
+  EXPECT_EQ(answers[0].tokens.size(), 1u);
+  EXPECT_EQ(answers[1].tokens.size(), static_cast<size_t>(kContext) - 1);
+  for (const Answer& answer : answers) EXPECT_EQ(answer.finish, FD_FINISH_LENGTH) << answer.error;
+}
+
+TEST_F(InterfaceTest, UnknownAndEndedIds) {
+  const auto engine = MakeEngine(Options());
+  fd_event event;
+  for (const uint64_t id : {uint64_t{0}, uint64_t{1}, UINT64_MAX}) {
+    EXPECT_EQ(fd_next(engine->get(), id, &event, -1), -1);
+    fd_cancel(engine->get(), id);
+    fd_forget(engine->get(), id);
+  }
+  EXPECT_FALSE(engine->WaitAny(0).has_value());
+  TokenStream stream = engine->Submit(GreedyRequest({1}, 2));
+  Answer answer;
+  ReadToEnd(stream, &answer);
+  EXPECT_EQ(answer.tokens.size(), 2u);
+  // Its last event was taken: it is unknown now.
+  EXPECT_EQ(fd_next(engine->get(), stream.id(), &event, -1), -1);
+  stream.Cancel();
+  EXPECT_FALSE(engine->WaitAny(1'000'000).has_value());
+}
+
+TEST_F(InterfaceTest, ForgottenRequestsSayNothingMore) {
+  const auto engine = MakeEngine(Options());
+  fd_event event;
+  for (int i = 0; i < 20; ++i) {
+    TokenStream stream = engine->Submit(GreedyRequest({1, 2}, 200));
+    if (i % 2 == 0) stream.Next(kAnswerTimeoutNs);
+    const uint64_t id = stream.id();
+    fd_forget(engine->get(), id);
+    EXPECT_EQ(fd_next(engine->get(), id, &event, -1), -1);
+    fd_forget(engine->get(), id);
+  }
+  EXPECT_FALSE(engine->WaitAny(1'000'000).has_value());
+  engine->Drain();
+  ExpectSoon(*engine, "ready_sequences", 0);
+  ExpectSoon(*engine, "active_sequences", 0);
+}
+
+TEST_F(InterfaceTest, CancelledRequestsEndOnce) {
+  const auto engine = MakeEngine(Options());
+  std::vector<TokenStream> streams;
+  for (int i = 0; i < 24; ++i)
+    streams.push_back(engine->Submit(GreedyRequest({1, 2}, 200)));  // three times what runs at once
+  for (TokenStream& stream : streams) stream.Cancel();
+  for (TokenStream& stream : streams) stream.Cancel();
+  for (TokenStream& stream : streams) {
+    Answer answer;
+    ReadToEnd(stream, &answer);
+    EXPECT_EQ(answer.finish, FD_FINISH_CANCELLED);
+  }
+}
+
+TEST_F(InterfaceTest, FullQueueRefusesAndRecovers) {
+  const auto engine = MakeEngine(Options() + OptionList{{"max-queue", "2"}});
+  TokenStream first = engine->Submit(GreedyRequest({1}, 250));
+  TokenStream second = engine->Submit(GreedyRequest({2}, 250));
+  ExpectError(SubmitError(*engine, GreedyRequest({3}, 1)), FD_RESOURCE_EXHAUSTED, "max-queue");
+  for (TokenStream* stream : {&first, &second}) {
+    Answer answer;
+    ReadToEnd(*stream, &answer);
+    EXPECT_EQ(answer.finish, FD_FINISH_LENGTH);
+  }
+  EXPECT_EQ(RunAll(*engine, {GreedyRequest({3}, 1)}, false)[0].finish, FD_FINISH_LENGTH);
+}
+
+TEST_F(InterfaceTest, DrainWaitsForAllAndRefusesMore) {
+  const auto engine = MakeEngine(Options());
+  std::vector<TokenStream> streams;
+  for (int i = 0; i < 12; ++i) streams.push_back(engine->Submit(GreedyRequest({1, 2}, 50)));
+  engine->Drain();
+  ExpectError(SubmitError(*engine, GreedyRequest({1}, 1)), FD_UNAVAILABLE, "drain");
+  engine->Drain();
+  for (TokenStream& stream : streams) {
+    // All has been said already.
+    Answer answer;
+    while (const std::optional<TokenEvent> event = stream.Next(0)) Record(*event, &answer);
+    EXPECT_TRUE(answer.ended);
+    EXPECT_EQ(answer.tokens.size(), 50u);
+  }
+}
+
+TEST_F(InterfaceTest, EngineIsDestroyedWithRequestsInAllStates) {
+  for (int round = 0; round < 5; ++round) {
+    auto engine = MakeEngine(Options() + OptionList{{"micro-batches", std::to_string(1 + round % 3)}});
+    uint64_t id = 0;
+    for (int i = 0; i < 30; ++i) {
+      // Streams would have to go first: ids only.
+      fd_request request;
+      fd_request_init(&request);
+      const int32_t prompt[] = {1, 2, 3, 4};
+      request.prompt_ids = prompt;
+      request.prompt_id_count = 4;
+      request.max_tokens = 200;
+      ThrowIfError(fd_submit(engine->get(), &request, &id));
+      if (i % 10 == 3) fd_cancel(engine->get(), id);
+    }
+    fd_event event;
+    if (round > 1) fd_wait_any(engine->get(), &id, 20'000'000);
+    if (round > 2) fd_next(engine->get(), id, &event, 0);
+    engine.reset();
+  }
+}
+
+TEST_F(InterfaceTest, TwoEnginesInOneProcess) {
+  const std::string other = WriteTinyModel(dir_.path(), "other", kContext, /*seed=*/10);
+  const GenerateRequest request = GreedyRequest({5, 6, 7}, 40);
+  const std::vector<int32_t> first_right = RunAll(*MakeEngine(Options()), {request}, false)[0].tokens;
+  const std::vector<int32_t> second_right =
+      RunAll(*MakeEngine(Options() + OptionList{{"model", other}}), {request}, false)[0].tokens;
+  EXPECT_NE(first_right, second_right) << "the two models must differ for this test to say something";
+
+  const auto first = MakeEngine(Options());
+  auto second = MakeEngine(Options() + OptionList{{"model", other}});
+  std::vector<TokenStream> first_streams, second_streams;
+  for (int i = 0; i < 6; ++i) {
+    first_streams.push_back(first->Submit(request));
+    second_streams.push_back(second->Submit(request));
+  }
+  const auto expect = [](std::vector<TokenStream>& streams, const std::vector<int32_t>& right) {
+    for (TokenStream& stream : streams) {
+      Answer answer;
+      ReadToEnd(stream, &answer);
+      EXPECT_EQ(answer.tokens, right);
+    }
+  };
+  expect(second_streams, second_right);
+  second_streams.clear();
+  second.reset();
+  expect(first_streams, first_right);
+}
+
+TEST_F(InterfaceTest, ManyThreadsSubmitCancelAndRead) {
+  const auto engine = MakeEngine(Options());
+  const std::vector<int32_t> right = RunAll(*engine, {GreedyRequest({9, 8}, 12)}, false)[0].tokens;
+  std::atomic<int> whole{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&engine, &right, &whole, t] {
+      for (int i = 0; i < 30; ++i) {
+        TokenStream stream = engine->Submit(GreedyRequest({9, 8}, 12));
+        if ((i + t) % 5 == 0) stream.Cancel();
+        if ((i + t) % 7 == 0) continue;  // forgotten
+        Answer answer;
+        ReadToEnd(stream, &answer);
+        if (answer.finish != FD_FINISH_LENGTH) continue;
+        EXPECT_EQ(answer.tokens, right);
+        ++whole;
+      }
+    });
+  }
+  std::atomic<bool> stop{false};
+  std::thread observer([&engine, &stop] {
+    while (!stop) {
+      engine->StatisticsJson();
+      engine->ResetStatistics();
+      engine->Describe();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  stop = true;
+  observer.join();
+  EXPECT_GT(whole, 0);
+}
+
+TEST_F(InterfaceTest, LogGoesToTheSinkAndNowhereElse) {
+  struct Counts {
+    std::atomic<int> all{0}, below{0};
+  } counts;
+  EngineOptions options;
+  for (const auto& [name, value] : Options()) options.Set(name, value);
+  options.SetLog(
+      [](void* user, int level, const char* message) {
+        ++static_cast<Counts*>(user)->all;
+        if (level < 1 || message == nullptr) ++static_cast<Counts*>(user)->below;
+      },
+      &counts, /*level_min=*/1);
+  testing::internal::CaptureStderr();
+  { InferenceEngine engine(options); }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_GT(counts.all, 0);
+  EXPECT_EQ(counts.below, 0);
+}
+
+TEST_F(InterfaceTest, WorkerThatCannotBeMadeSaysWhy) {
+  const auto error = [](const OptionList& list) {
+    EngineOptions options;
+    for (const auto& [name, value] : list) options.Set(name, value);
+    try {
+      WorkerServer worker(options);
+    } catch (const Error& error) {
+      return error;
+    }
+    return Error(FD_OK, "");
+  };
+  const std::string folder = dir_.path();
+  ExpectError(error({}), FD_INVALID_ARGUMENT, "listen");
+  ExpectError(error({{"listen", "local:1"}}), FD_INVALID_ARGUMENT, "local:1");
+  ExpectError(error({{"listen", "unix:"}}), FD_INVALID_ARGUMENT, "listen");
+  ExpectError(error({{"listen", "unix:/" + std::string(200, 'x')}, {"kv-gib", "0.001"}}), FD_INVALID_ARGUMENT, "xxx");
+  ExpectError(error({{"listen", "unix:" + folder + "/no/such"}, {"kv-gib", "0.001"}}), FD_NOT_FOUND, "no/such");
+  ExpectError(error({{"listen", "unix:" + model_}, {"kv-gib", "0.001"}}), FD_ALREADY_EXISTS, model_);
+  ExpectError(error({{"listen", "unix:" + folder + "/w"}, {"model", folder + "/none"}, {"kv-gib", "0.001"}}),
+              FD_NOT_FOUND, "none");
+}
+
+TEST_F(InterfaceTest, SynthesizeErrors) {
+  const auto error = [](const char* shape, int layers, const char* dtype, const std::string& out) {
+    try {
+      ThrowIfError(fd_synthesize(shape, layers, 1, dtype, out.c_str(), nullptr, nullptr));
+    } catch (const Error& error) {
+      return error;
+    }
+    return Error(FD_OK, "");
+  };
+  ExpectError(error("no-such-shape", 0, "f32", dir_.File("a")), FD_INVALID_ARGUMENT, "no-such-shape");
+  ExpectError(error("tiny-random", -1, "f32", dir_.File("a")), FD_INVALID_ARGUMENT, "-1");
+  ExpectError(error("tiny-random", 0, "f64", dir_.File("a")), FD_INVALID_ARGUMENT, "f64");
+  ExpectError(error("tiny-random", 0, "f32", model_), FD_ALREADY_EXISTS, model_);
+  const std::string stopped = dir_.File("stopped");
+  fd_status* status = fd_synthesize(
+      "tiny-random", 0, 1, "f32", stopped.c_str(), [](void*, uint64_t, uint64_t) { return 0; }, nullptr);
+  EXPECT_NE(status, nullptr);
+  fd_status_destroy(status);
+  EXPECT_FALSE(std::filesystem::exists(stopped));
+  // The shapes end somewhere.
+  size_t shapes = 0;
+  while (fd_synth_shape_at(shapes) != nullptr) ++shapes;
+  EXPECT_GT(shapes, 5u);
+}
+
+TEST(InterfaceVersionTest, LibraryAndHeaderAgree) {
+  EXPECT_EQ(fd_abi_version(), uint32_t{FD_ABI_VERSION});
+  EXPECT_EQ(fd_status_code(nullptr), FD_OK);
+  EXPECT_STREQ(fd_status_message(nullptr), "");
+  fd_status_destroy(nullptr);
+}
+
+}  // namespace
+}  // namespace fastdecode

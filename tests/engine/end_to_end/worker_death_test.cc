@@ -1,0 +1,273 @@
+// Workers that die, hang, come back, or must not be talked to.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/engine/end_to_end/engine_runs.h"
+#include "tests/engine/end_to_end/worker_program.h"
+#include "tests/engine/model/scratch_dir.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kContext = 1024;
+constexpr uint32_t kFewTokens = 30;
+constexpr double kErrorSeconds = 5;  // one second is promised; the machine may be busy
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+class WorkerDeathTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = WriteTinyModel(dir_.path(), "model", kContext, /*seed=*/3);
+    path_ = dir_.File("worker");
+    std::mt19937_64 random(4);
+    for (uint32_t i = 0; i < 12; ++i) requests_.push_back(GreedyRequest(RandomPrompt(random, 256, 20 + i), 900));
+  }
+
+  std::unique_ptr<WorkerProgram> NewWorker(const std::string& log, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {"--listen", "unix:" + path_, "--kv-gib", "0.02", "--poll", "yield"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::make_unique<WorkerProgram>(dir_.File(log), arguments);
+  }
+
+  OptionList Options(const std::string& homes) const {
+    return {{"model", model_}, {"compute", "f32"}, {"homes", homes},
+            {"poll", "yield"}, {"kv-gib", "0.02"}, {"max-sequences", "16"}};
+  }
+  std::string Both() const { return "local:1,unix:" + path_; }
+
+  // The requests, each behind its first token.
+  struct Running {
+    std::vector<TokenStream> streams;
+    std::vector<Answer> answers;
+  };
+  Running StartAll(InferenceEngine& engine) {
+    Running running;
+    running.answers.resize(requests_.size());
+    for (const GenerateRequest& request : requests_) running.streams.push_back(engine.Submit(request));
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      const std::optional<TokenEvent> event = running.streams[i].Next(kAnswerTimeoutNs);
+      EXPECT_TRUE(event.has_value());
+      if (event) Record(*event, &running.answers[i]);
+    }
+    return running;
+  }
+
+  // All of them to their ends. Those that were at the worker end with an error that has both texts in it, no later than
+  // kErrorSeconds after `since`; the others end as they should. There are some of both.
+  void ExpectWorkersRequestsToFail(Running* running, Clock::time_point since, const std::string& cause) {
+    const std::vector<Answer>& right = RightAnswers();
+    double last_error_seconds = 0;
+    int errors = 0;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      Answer& answer = running->answers[i];
+      ReadToEnd(running->streams[i], &answer);
+      if (answer.finish != FD_FINISH_ERROR) {
+        EXPECT_EQ(answer.tokens, right[i].tokens);
+        continue;
+      }
+      ++errors;
+      EXPECT_NE(answer.error.find("unix:" + path_), std::string::npos) << answer.error;
+      EXPECT_NE(answer.error.find(cause), std::string::npos) << answer.error;
+      const std::chrono::nanoseconds time(static_cast<int64_t>(answer.end_ns));  // the engine's clock is ours
+      last_error_seconds =
+          std::max(last_error_seconds, std::chrono::duration<double>(time - since.time_since_epoch()).count());
+    }
+    EXPECT_GT(errors, 0);
+    EXPECT_LT(errors, static_cast<int>(requests_.size()));
+    EXPECT_LT(last_error_seconds, kErrorSeconds);
+    RecordProperty("last_error_seconds", std::to_string(last_error_seconds));
+  }
+
+  // What `requests_` give without any worker.
+  const std::vector<Answer>& RightAnswers() {
+    if (right_.empty()) right_ = RunAll(*MakeEngine(Options("local:1")), requests_, /*with_logits=*/false);
+    return right_;
+  }
+
+  // All homes serve, and are right.
+  void ExpectWorkerIsUsedAgain(InferenceEngine& engine) {
+    ASSERT_TRUE(WaitForAllHomes(engine)) << engine.Describe();
+    engine.ResetStatistics();
+    std::vector<GenerateRequest> requests = requests_;
+    for (GenerateRequest& request : requests) request.fields.max_tokens = kFewTokens;
+    const std::vector<Answer> answers = RunAll(engine, requests, /*with_logits=*/false);
+    for (size_t i = 0; i < answers.size(); ++i) ExpectFewRightTokens(answers[i], i);
+    EXPECT_GT(HopsOfHome(engine, "unix:" + path_), 0);
+    EXPECT_GT(HopsOfHome(engine, "local"), 0);
+  }
+
+  // `answer` is the beginning of the right answer to requests_[i].
+  void ExpectFewRightTokens(const Answer& answer, size_t i) {
+    const std::vector<int32_t>& right = RightAnswers()[i].tokens;
+    EXPECT_EQ(answer.finish, FD_FINISH_LENGTH) << answer.error;
+    EXPECT_EQ(answer.tokens, std::vector<int32_t>(right.begin(), right.begin() + kFewTokens));
+  }
+
+  ScratchDir dir_;
+  std::string model_;
+  std::string path_;
+  std::vector<GenerateRequest> requests_;  // they run for a while
+  std::vector<Answer> right_;
+  const GenerateRequest small_ = GreedyRequest({1, 2, 3}, kFewTokens);
+};
+
+TEST_F(WorkerDeathTest, KilledWorkerFailsItsRequestsAloneAndIsTakenBack) {
+  auto worker = NewWorker("first.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  const auto engine = MakeEngine(Options(Both()));
+  Running running = StartAll(*engine);
+  const Clock::time_point killed = Clock::now();
+  worker->Signal(SIGKILL);
+  ExpectWorkersRequestsToFail(&running, killed, "was lost: ");
+  EXPECT_EQ(worker->Wait(), 128 + SIGKILL);
+  const HomeCounts homes = CountHomes(*engine);
+  EXPECT_LT(homes.up, homes.all);
+
+  worker = NewWorker("second.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  ExpectWorkerIsUsedAgain(*engine);
+}
+
+TEST_F(WorkerDeathTest, EngineGoesOnWithoutItsWorker) {
+  auto worker = NewWorker("worker.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  const auto engine = MakeEngine(Options(Both()));
+  worker->Signal(SIGKILL);
+  worker->Wait();
+  // Not before the loss is known.
+  const Clock::time_point killed = Clock::now();
+  while (CountHomes(*engine).up == CountHomes(*engine).all) ASSERT_LT(SecondsSince(killed), 60);
+  for (const Answer& answer : RunAll(*engine, {small_, small_, small_}, /*with_logits=*/false)) {
+    EXPECT_EQ(answer.finish, FD_FINISH_LENGTH) << answer.error;
+  }
+}
+
+TEST_F(WorkerDeathTest, OnlyWorkerGoneIsAnErrorAndNotForEver) {
+  auto worker = NewWorker("worker.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  const auto engine = MakeEngine(Options("unix:" + path_) + OptionList{{"hop-timeout-ms", "500"}});
+  worker->Signal(SIGKILL);
+  worker->Wait();
+  for (const Answer& answer : RunAll(*engine, requests_, /*with_logits=*/false)) {
+    EXPECT_EQ(answer.finish, FD_FINISH_ERROR);
+    EXPECT_NE(answer.error, "");
+  }
+}
+
+TEST_F(WorkerDeathTest, HungWorkerIsLostAtTheTimeoutAndTakenBack) {
+  auto worker = NewWorker("worker.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  const auto engine = MakeEngine(Options(Both()) + OptionList{{"hop-timeout-ms", "700"}});
+  Running running = StartAll(*engine);
+  const Clock::time_point stopped = Clock::now();
+  worker->Signal(SIGSTOP);
+  ExpectWorkersRequestsToFail(&running, stopped, "timeout");
+  worker->Signal(SIGCONT);
+  ExpectWorkerIsUsedAgain(*engine);
+}
+
+TEST_F(WorkerDeathTest, EngineWhoseWorkerHangsCanBeDestroyed) {
+  auto worker = NewWorker("worker.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  auto engine = MakeEngine(Options(Both()) + OptionList{{"hop-timeout-ms", "300"}});
+  Running running = StartAll(*engine);
+  worker->Signal(SIGSTOP);
+  running.streams.clear();
+  const Clock::time_point start = Clock::now();
+  engine.reset();
+  EXPECT_LT(SecondsSince(start), 60);
+  RecordProperty("destroy_seconds", std::to_string(SecondsSince(start)));
+  worker->Signal(SIGCONT);
+  // And the worker is free for the next one.
+  const auto next = MakeEngine(Options("unix:" + path_));
+  EXPECT_EQ(RunAll(*next, {small_}, /*with_logits=*/false)[0].finish, FD_FINISH_LENGTH);
+}
+
+TEST_F(WorkerDeathTest, WorkerEndsCleanlyOnSigterm) {
+  auto worker = NewWorker("worker.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  const auto engine = MakeEngine(Options(Both()));
+  Running running = StartAll(*engine);
+  const Clock::time_point told = Clock::now();
+  worker->Signal(SIGTERM);
+  ExpectWorkersRequestsToFail(&running, told, "was lost: ");
+  EXPECT_EQ(worker->Wait(), 0) << worker->Messages();
+}
+
+TEST_F(WorkerDeathTest, WorkerOfAnotherModelRefuses) {
+  auto worker = NewWorker("worker.log", {"--model", std::string(FASTDECODE_TESTS_DIR) + "/golden/transformers/mqa"});
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  const Error error = EngineError(Options("unix:" + path_));
+  EXPECT_EQ(error.code(), FD_FAILED_PRECONDITION) << error.what();
+  EXPECT_NE(std::string(error.what()).find("unix:" + path_), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("kv_heads"), std::string::npos) << error.what();
+  // Its own model it serves.
+  const auto engine = MakeEngine(Options("unix:" + path_) +
+                                 OptionList{{"model", std::string(FASTDECODE_TESTS_DIR) + "/golden/transformers/mqa"}});
+  EXPECT_EQ(RunAll(*engine, {GreedyRequest({1, 2, 3}, 4)}, false)[0].finish, FD_FINISH_LENGTH);
+}
+
+TEST_F(WorkerDeathTest, BusyWorkerRefusesTheSecondEngineUntilTheFirstHasGone) {
+  auto worker = NewWorker("worker.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  auto first = MakeEngine(Options("unix:" + path_));
+  const Error error = EngineError(Options("unix:" + path_));
+  EXPECT_EQ(error.code(), FD_FAILED_PRECONDITION) << error.what();
+  EXPECT_NE(std::string(error.what()).find("unix:" + path_), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("already serves"), std::string::npos) << error.what();
+  EXPECT_EQ(RunAll(*first, {small_}, false)[0].finish, FD_FINISH_LENGTH);
+  first.reset();
+  const auto second = MakeEngine(Options("unix:" + path_));
+  EXPECT_EQ(RunAll(*second, {small_}, false)[0].finish, FD_FINISH_LENGTH);
+}
+
+TEST_F(WorkerDeathTest, SocketPathInUseIsRefused) {
+  auto worker = NewWorker("first.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  auto second = NewWorker("second.log");
+  EXPECT_FALSE(second->WaitUntilListening());
+  EXPECT_EQ(second->Wait(), 1);
+  EXPECT_NE(second->Messages().find(path_), std::string::npos) << second->Messages();
+  EXPECT_NE(second->Messages().find("in use"), std::string::npos) << second->Messages();
+  // The first one is not disturbed.
+  const auto engine = MakeEngine(Options("unix:" + path_));
+  EXPECT_EQ(RunAll(*engine, {small_}, false)[0].finish, FD_FINISH_LENGTH);
+}
+
+TEST_F(WorkerDeathTest, NobodyListening) {
+  const Error error = EngineError(Options("unix:" + path_));
+  EXPECT_TRUE(error.code() == FD_NOT_FOUND || error.code() == FD_UNAVAILABLE) << error.code() << " " << error.what();
+  EXPECT_NE(std::string(error.what()).find(path_), std::string::npos) << error.what();
+}
+
+// The worker of the library, in this process, which is what embedders use.
+TEST_F(WorkerDeathTest, WorkerServerInAThread) {
+  EngineOptions options;
+  options.Set("listen", "unix:" + path_);
+  options.Set("kv-gib", "0.02");
+  options.Set("poll", "yield");
+  WorkerServer worker(options);
+  EXPECT_THROW(WorkerServer{options}, Error);
+  std::thread serving([&worker] { worker.Run(); });
+  {
+    const auto engine = MakeEngine(Options("unix:" + path_));
+    EXPECT_EQ(RunAll(*engine, {small_}, false)[0].tokens,
+              RunAll(*MakeEngine(Options("local:1")), {small_}, false)[0].tokens);
+  }
+  worker.Stop();
+  serving.join();
+}
+
+}  // namespace
+}  // namespace fastdecode
