@@ -4,7 +4,7 @@
 grammar.json holds the language as data. A rule is a list of productions; a production is a string, or a list of strings
 that are joined by a space. In it, `[rule]` stands for any production of that rule, and `{role.field}` for a field of
 the record that plays the role in this story (the hero, the toy ...). A role is cast where it is first mentioned and
-stays the same to the end; two roles of one kind are never played by the same record.
+stays the same to the end.
 
 Needs the Python standard library only.
 """
@@ -27,14 +27,13 @@ class Grammar:
 
     def __init__(self, path=pathlib.Path(__file__).parent / "grammar.json"):
         data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        self.kind_of_role = data["roles"]
-        self.records = {kind: table["rows"] for kind, table in data["records"].items()}
-        self.fields = {kind: table["fields"] for kind, table in data["records"].items()}
+        self.records = {role: table["rows"] for role, table in data["roles"].items()}
+        self.fields = {role: table["fields"] for role, table in data["roles"].items()}
         self.rules = {
             name: [self._parts(production) for production in productions]
             for name, productions in data["rules"].items()
         }
-        self._check(data["records"])
+        self._check()
 
     def sample(self, rng):
         """Returns one story; every choice is uniform."""
@@ -63,26 +62,20 @@ class Grammar:
             if rule:
                 parts.append(("rule", rule))
             else:
-                parts.append(("field", role, self.fields[self.kind_of_role[role]].index(field)))
+                parts.append(("field", role, self.fields[role].index(field)))
             end = match.end()
         if end < len(text):
             parts.append(("text", text[end:]))
         return parts
 
-    def _check(self, tables):
-        for kind, table in tables.items():
-            for row in table["rows"]:
-                if len(row) != len(table["fields"]):
-                    raise ValueError(f"grammar.json: {kind}: {row} does not have the fields {table['fields']}")
+    def _check(self):
+        for role, rows in self.records.items():
+            for row in rows:
+                if len(row) != len(self.fields[role]):
+                    raise ValueError(f"grammar.json: {role}: {row} does not have the fields {self.fields[role]}")
         used = {part[1] for ps in self.rules.values() for p in ps for part in p if part[0] == "rule"} | {"story"}
         if used != set(self.rules):
             raise ValueError(f"grammar.json: rules missing or never used: {sorted(used ^ set(self.rules))}")
-
-    def _free_records(self, role, cast):
-        """The records that may still play the role."""
-        kind = self.kind_of_role[role]
-        taken = [record for other, record in cast.items() if self.kind_of_role[other] == kind]
-        return [record for record in self.records[kind] if record not in taken]
 
     def _sample_rule(self, name, cast, rng):
         for part in rng.choice(self.rules[name]):
@@ -93,7 +86,7 @@ class Grammar:
             else:
                 _, role, field = part
                 if role not in cast:
-                    cast[role] = rng.choice(self._free_records(role, cast))
+                    cast[role] = rng.choice(self.records[role])
                 yield cast[role][field]
 
     # The recogniser: recursive descent that yields every (end, cast) of a match, so that callers backtrack by going on.
@@ -119,7 +112,7 @@ class Grammar:
                 self._expect(furthest, start, part[1])
         else:
             _, role, field = part
-            for record in [cast[role]] if role in cast else self._free_records(role, cast):
+            for record in [cast[role]] if role in cast else self.records[role]:
                 if story.startswith(record[field], start):
                     yield start + len(record[field]), {**cast, role: record}
                 else:
