@@ -52,6 +52,7 @@ struct Request {
   bool in_pipeline = false;                       // the sequence is lent out
   bool listed = false;                            // in the scheduler's list of requests with events
   bool forgotten = false;                         // the caller wants nothing more
+  int waiters = 0;                                // threads in Next; the request stays until they have left
 };
 
 }  // namespace fastdecode

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kSleepNsMax = 50'000'000;
 constexpr int kEventsPerTurnMax = 1024;
+constexpr size_t kStaleIdsMax = 1024;
 
 // Waits for `ready()` under `lock`; false after timeout_ns (< 0: for ever).
 template <class Ready>
@@ -100,12 +101,18 @@ Scheduler::NextResult Scheduler::Next(uint64_t id, RequestEvent* out, int64_t ti
   const auto found = requests_.find(id);
   if (found == requests_.end() || found->second->forgotten) return NextResult::kUnknown;
   Request& request = *found->second;
-  if (request.events.empty() && request.ended) return NextResult::kUnknown;
-  if (!WaitFor(request.changed, lock, timeout_ns, [&] { return !request.events.empty(); })) return NextResult::kTimeout;
-  *out = std::move(request.events.front());
-  request.events.pop_front();
-  if (out->finished) EraseIfDone(id);
-  return NextResult::kEvent;
+  const auto over = [&] { return request.forgotten || (request.ended && request.events.empty()); };
+  ++request.waiters;
+  WaitFor(request.changed, lock, timeout_ns, [&] { return !request.events.empty() || over(); });
+  --request.waiters;
+  NextResult result = over() ? NextResult::kUnknown : NextResult::kTimeout;
+  if (!request.events.empty()) {
+    result = NextResult::kEvent;
+    *out = std::move(request.events.front());
+    request.events.pop_front();
+  }
+  EraseIfDone(id);
+  return result;
 }
 
 bool Scheduler::WaitAny(uint64_t* id, int64_t timeout_ns) {
@@ -133,6 +140,7 @@ void Scheduler::Forget(uint64_t id) {
   if (found == requests_.end()) return;
   found->second->forgotten = true;
   found->second->events.clear();
+  found->second->changed.notify_all();
   found->second->sequence.cancelled.store(true, std::memory_order_relaxed);
   pipeline_->NoteCancel();
   EraseIfDone(id);
@@ -149,12 +157,16 @@ size_t Scheduler::running() const {
   return running_;
 }
 
-// A request goes when the pipeline is done with its sequence and its caller with its events.
+// A request goes when the pipeline is done with its sequence and its callers with its events.
 void Scheduler::EraseIfDone(uint64_t id) {
   const auto found = requests_.find(id);
   const Request& request = *found->second;
-  if (request.in_pipeline) return;
-  if (request.forgotten || (request.ended && request.events.empty())) requests_.erase(found);
+  if (request.in_pipeline || request.waiters > 0) return;
+  if (!request.forgotten && !(request.ended && request.events.empty())) return;
+  requests_.erase(found);
+  // Ids of erased requests go when WaitAny meets them. Who never calls it must not gather them for ever.
+  if (with_events_.size() <= 2 * requests_.size() + kStaleIdsMax) return;
+  std::erase_if(with_events_, [this](uint64_t listed) { return requests_.count(listed) == 0; });
 }
 
 // ---- the scheduler thread

@@ -54,7 +54,7 @@ class Scheduler {
   void Command(const PipelineCommand& command);
 
   enum class NextResult { kEvent, kTimeout, kUnknown };
-  // timeout_ns < 0: for ever.
+  // timeout_ns < 0: for ever. kUnknown: never heard of, forgotten (perhaps while we waited), or its last event was taken.
   NextResult Next(uint64_t id, RequestEvent* out, int64_t timeout_ns);
   bool WaitAny(uint64_t* id, int64_t timeout_ns);
   void Forget(uint64_t id);

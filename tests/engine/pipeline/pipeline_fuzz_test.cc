@@ -221,7 +221,7 @@ void RunSeeds(int kind, uint64_t first, int count, const FuzzFaults& faults, std
   }
 }
 
-constexpr int kRunsPerKind = 2000;
+constexpr int kRunsPerKind = 1200;
 
 TEST(PipelineFuzzTest, SchedulesWithoutFaults) {
   std::set<FinishReason> reasons;
