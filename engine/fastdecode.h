@@ -167,7 +167,8 @@ typedef struct fd_event {
 int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
 /* The id of some request that has events waiting. 1, or 0: timeout. */
 int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns);
-/* Drops a request's events; cancels it if it still runs. Not needed after FD_EVENT_FINISHED was taken. */
+/* Drops a request's events, and what its last taken event points to; cancels it if it still runs. Each request needs it, or
+ * one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. */
 void fd_forget(fd_engine* engine, uint64_t id);
 
 /* No further submit is accepted; returns when every request has ended. */
