@@ -32,7 +32,8 @@ class BatcherTest : public testing::Test {
     released_.clear();
     ended_.clear();
     const auto released = [this](int home, Sequence* sequence) { released_.push_back(sequence->id); };
-    batcher_->DropLeavers(m, [this](Sequence* sequence) { ended_.push_back(sequence->id); }, released);
+    batcher_->DropLeavers(
+        m, [this](Sequence* sequence) { ended_.push_back(sequence->id); }, released);
     batcher_->TakeIn(m, [](Sequence*) {});
     return batcher_->ComposeRows(m, released);
   }
@@ -65,8 +66,10 @@ class BatcherTest : public testing::Test {
   std::vector<uint64_t> ended_;
 };
 
-constexpr BatchLimits kOne = {.micro_batches = 1, .rows_max = 64, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 16};
-constexpr BatchLimits kTwo = {.micro_batches = 2, .rows_max = 64, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 16};
+constexpr BatchLimits kOne = {
+    .micro_batches = 1, .rows_max = 64, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 16};
+constexpr BatchLimits kTwo = {
+    .micro_batches = 2, .rows_max = 64, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 16};
 
 TEST_F(BatcherTest, NobodyOvertakes) {
   Make(kOne);
@@ -261,6 +264,7 @@ TEST_F(BatcherTest, PreemptedOnesComeBackInOrderOfAge) {
   ASSERT_EQ(batcher_->ready_count(), 3u);
   End(sequences_[0].get());
   Begin(0);
+  ASSERT_FALSE(Members(0).empty());
   EXPECT_EQ(Members(0)[0], 2u);
 }
 
@@ -277,7 +281,7 @@ TEST_F(BatcherTest, SteadyDecodeNeedsNoRoster) {
   EXPECT_EQ(Begin(0), 1u);
   EXPECT_TRUE(batcher_->RosterChanged(0, 0));  // ten rows became one
   Finish(0);
-  for (int i = 0; i < 200; ++i) {              // over page ends, too
+  for (int i = 0; i < 200; ++i) {  // over page ends, too
     EXPECT_EQ(Begin(0), 1u);
     EXPECT_EQ(Begin(1), 1u);
     EXPECT_FALSE(batcher_->RosterChanged(0, 0));
@@ -296,8 +300,8 @@ TEST_F(BatcherTest, SteadyDecodeNeedsNoRoster) {
   EXPECT_TRUE(batcher_->RosterChanged(0, 0));
 }
 
-// The home applies a release for certain only before it takes over a later roster. So whoever takes a page that somebody
-// else gave back needs one.
+// The home applies a release for certain only before it takes over a later roster. So whoever takes a page that
+// somebody else gave back needs one.
 TEST_F(BatcherTest, APageThatWasGivenBackIsTakenWithANewRoster) {
   Make(kTwo);
   batcher_->AddHome(0, 3);

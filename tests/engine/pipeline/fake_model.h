@@ -11,8 +11,8 @@
 
 namespace fastdecode {
 
-// A model whose every value is one hash, and that depends on what a transformer depends on: a token on all tokens before
-// it, through every layer. FakeSPart and HomeModel compute it in parts, FakeOracle as a whole.
+// A model whose every value is one hash, and that depends on what a transformer depends on: a token on all tokens
+// before it, through every layer. FakeSPart and HomeModel compute it in parts, FakeOracle as a whole.
 
 inline uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t x = a * 0x9e3779b97f4a7c15u ^ (b + 0x7f4a7c15f39cc060u + (a << 6) + (a >> 2));
@@ -24,8 +24,8 @@ inline uint64_t Mix(uint64_t a, uint64_t b) {
 
 enum class CellKind : uint32_t { kQ = 1, kK = 2, kV = 3, kO = 4 };
 
-// What lies in one row's q, k, v or o: the value, whose it is, and a check over all of that, so that a row which is torn,
-// overwritten or another's is noticed where it is read.
+// What lies in one row's q, k, v or o: the value, whose it is, and a check over all of that, so that a row which is
+// torn, overwritten or another's is noticed where it is read.
 struct FakeCell {
   CellKind kind = CellKind::kQ;
   int32_t token = 0;

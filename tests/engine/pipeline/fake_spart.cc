@@ -62,7 +62,8 @@ void FakeSPart::CheckTable(const StepTable& table) const {
     FD_CHECK(logit.sample || logit.logits_out != nullptr, "logits that nobody wants");
     FD_CHECK(!logit.sample || logit.args.position == static_cast<uint64_t>(table.positions[logit.row]) + 1,
              "the token to sample is not the one after its row");
-    FD_CHECK(!logit.sample || (logit.args.vocab == vocab_ && logit.args.params != nullptr), "sampling without its parameters");
+    FD_CHECK(!logit.sample || (logit.args.vocab == vocab_ && logit.args.params != nullptr),
+             "sampling without its parameters");
   }
 }
 
@@ -90,7 +91,8 @@ bool FakeSPart::StageDone(int micro_batch) {
   FD_CHECK(batch.running, "asked for a stage that was not started");
   if (batch.polls_left-- > 0) return false;
   if (polls_max_ > 0) {
-    FD_CHECK(batch.copy.SameRows(*batch.table) && batch.copy.SameAreas(*batch.table), "the table changed under a stage");
+    FD_CHECK(batch.copy.SameRows(*batch.table) && batch.copy.SameAreas(*batch.table),
+             "the table changed under a stage");
     Compute(batch);
   }
   batch.running = false;
@@ -103,7 +105,6 @@ void FakeSPart::Compute(Batch& batch) {
     for (int row = 0; row < batch.table->rows; ++row) {
       batch.residuals[row] = Embed(batch.table->tokens[row], static_cast<uint32_t>(batch.table->positions[row]));
     }
-    live_rows_ += static_cast<uint64_t>(batch.table->rows);
   } else {
     TakeO(batch, stage - 1);
   }

@@ -21,16 +21,12 @@ class FakeSPart final : public SPart {
 
   void StartStage(int micro_batch, int stage, StepTable& table) override;
   bool StageDone(int micro_batch) override;
-  void Park() override { ++parks_; }
+  void Park() override {}
   std::string Describe() const override { return "fake"; }
   uint64_t weight_bytes() const override { return 0; }
 
   // The next sampled rows come out as not a number.
   void SpoilLogits(int rows) { spoil_ = rows; }
-
-  uint64_t parks() const { return parks_; }
-  // Rows of stage 0 so far that took part with an area, and with none.
-  uint64_t live_rows() const { return live_rows_; }
 
  private:
   // What the table said when the step or stage began.
@@ -48,12 +44,12 @@ class FakeSPart final : public SPart {
     std::vector<HomeArea> areas;
   };
   struct Batch {
-    int stage = -1;                    // running or run last; -1: none yet
+    int stage = -1;  // running or run last; -1: none yet
     bool running = false;
     int polls_left = 0;
     StepTable* table = nullptr;
     TableCopy copy;
-    std::vector<uint64_t> residuals;   // [rows]
+    std::vector<uint64_t> residuals;  // [rows]
   };
 
   void CheckTable(const StepTable& table) const;
@@ -68,8 +64,6 @@ class FakeSPart final : public SPart {
   std::mt19937_64 random_;
   std::vector<Batch> batches_;
   int spoil_ = 0;
-  uint64_t parks_ = 0;
-  uint64_t live_rows_ = 0;
 };
 
 }  // namespace fastdecode

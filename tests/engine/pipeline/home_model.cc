@@ -52,7 +52,6 @@ std::string HomeModel::Apply(std::span<const std::byte> message) {
       pages_used_ -= found->second->pages;
       spare_.push_back(std::move(found->second));
       sequences_.erase(found);
-      ++releases_;
       return "";
     }
     case ControlKind::kFill:
@@ -91,7 +90,8 @@ std::string HomeModel::ApplyRoster(std::span<const std::byte> message) {
   if (header.version != batch.version + 1) return "roster: versions do not follow each other";
   batch.entries.resize(header.entries);
   if (header.entries > 0) {
-    std::memcpy(static_cast<void*>(batch.entries.data()), message.data() + sizeof(header), message.size() - sizeof(header));
+    std::memcpy(static_cast<void*>(batch.entries.data()), message.data() + sizeof(header),
+                message.size() - sizeof(header));
   }
   batch.version = header.version;
   batch.rows = 0;
@@ -110,7 +110,6 @@ std::string HomeModel::ApplyRoster(std::span<const std::byte> message) {
     FindOrCreate(entry.sequence);
   }
   if (batch.rows > shape_.max_rows) return "roster: too many rows";
-  ++rosters_;
   return "";
 }
 
@@ -158,7 +157,6 @@ std::string HomeModel::RunHop(const HopHeader& hop, const std::byte* rows, std::
   if (hop.layer == 0) batch.bad.assign(batch.entries.size(), false);
   batch.step = hop.step;
   batch.next_layer = hop.layer + 1u;
-  ++hops_;
   *reply = ReplyHeader{};
   reply->step = hop.step;
   reply->layer = hop.layer;

@@ -14,9 +14,8 @@
 
 namespace fastdecode {
 
-// What a home must do, as plainly as can be: sequences, rosters, the append rule, the position of a row in a step, and a
-// number of pages. Says what an engine did wrong; a correct pipeline never does.
-// Thread: one at a time.
+// What a home must do, as plainly as can be: sequences, rosters, the append rule, the position of a row in a step, and
+// a number of pages. Says what an engine did wrong; a correct pipeline never does. Thread: one at a time.
 class HomeModel {
  public:
   HomeModel(const RPartShape& shape, uint32_t pages);
@@ -36,9 +35,6 @@ class HomeModel {
   uint32_t pages_total() const { return pages_total_; }
   uint32_t pages_used() const { return pages_used_; }
   size_t sequences() const { return sequences_.size(); }
-  uint64_t rosters() const { return rosters_; }
-  uint64_t hops() const { return hops_; }
-  uint64_t releases() const { return releases_; }
   std::vector<uint64_t> SequencesOf(uint32_t micro_batch) const;
 
  private:
@@ -52,7 +48,7 @@ class HomeModel {
     uint32_t next_layer = 0;
     uint32_t rows = 0;
     std::vector<RosterEntry> entries;
-    std::vector<bool> bad;                       // [entry], until the step ends
+    std::vector<bool> bad;  // [entry], until the step ends
   };
 
   std::string ApplyRoster(std::span<const std::byte> message);
@@ -69,9 +65,6 @@ class HomeModel {
   std::vector<std::unique_ptr<KvSequence>> spare_;  // keeps its memory, for the test that counts allocations
   std::vector<MicroBatch> batches_;
   uint64_t spoiled_ = 0;
-  uint64_t rosters_ = 0;
-  uint64_t hops_ = 0;
-  uint64_t releases_ = 0;
   bool idle_ = false;
 };
 

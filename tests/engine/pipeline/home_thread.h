@@ -12,10 +12,9 @@
 
 namespace fastdecode {
 
-// A HomeModel at the home's end of a real link. Once the engine says that it is idle, it sleeps until it is rung and for no
-// other reason, so that a ring that is missing hangs the test. A rule that the engine breaks is a gtest failure and loses
-// the link.
-// Owns: the link's end, the thread. Thread: the owner's; the counters any.
+// A HomeModel at the home's end of a real link. Once the engine says that it is idle, it sleeps until it is rung and
+// for no other reason, so that a ring that is missing hangs the test. A rule that the engine breaks is a gtest failure
+// and loses the link. Owns: the link's end, the thread. Thread: the owner's; the counters any.
 class HomeThread {
  public:
   HomeThread(const RPartShape& shape, uint32_t pages, std::unique_ptr<HomeLink> link);

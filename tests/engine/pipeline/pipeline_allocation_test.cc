@@ -66,7 +66,8 @@ TEST(PipelineAllocationTest, NorDoBoundariesOfAnyKind) {
   engine.AddHome(0, 12);
   engine.AddHome(1, 12);
   // Rosters as long as they get, so that the fakes have the memory to hold them.
-  for (uint64_t i = 0; i < 40; ++i) engine.Submit(SimEngine::Prompt(20, i, 50), {.max_tokens = 1 + static_cast<uint32_t>(i)});
+  for (uint64_t i = 0; i < 40; ++i)
+    engine.Submit(SimEngine::Prompt(20, i, 50), {.max_tokens = 1 + static_cast<uint32_t>(i)});
   ASSERT_TRUE(engine.RunAll(50'000));
   for (int i = 0; i < 2; ++i) engine.link(i)->TakeMemory();
 

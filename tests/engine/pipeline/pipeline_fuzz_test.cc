@@ -1,5 +1,5 @@
-// Random schedules: whatever the order in which homes, wires, callers and stages move, every request ends once, with the
-// tokens that only its own history says.
+// Random schedules: whatever the order in which homes, wires, callers and stages move, every request ends once, with
+// the tokens that only its own history says.
 
 #include <gtest/gtest.h>
 
@@ -17,12 +17,13 @@ constexpr int kTurnsMax = 60'000;
 // What may go wrong in a run.
 struct FuzzFaults {
   bool lose_homes = false;
-  bool spoil = false;      // rows and logits
+  bool spoil = false;  // rows and logits
 };
 
 class FuzzRun {
  public:
-  FuzzRun(uint64_t seed, const FuzzFaults& faults) : faults_(faults), random_(seed), options_(Draw()), engine_(options_) {}
+  FuzzRun(uint64_t seed, const FuzzFaults& faults)
+      : faults_(faults), random_(seed), options_(Draw()), engine_(options_) {}
 
   void Run() {
     home_count_ = Between(1, 3);
@@ -90,10 +91,12 @@ class FuzzRun {
     SimAsk ask;
     ask.max_tokens = static_cast<uint32_t>(OneIn(2) ? Between(1, 5) : Between(30, 150));
     if (OneIn(3)) {
-      for (int token = Between(0, 20); token < options_.vocab; token += Between(5, 20)) ask.stop_tokens.push_back(token);
+      for (int token = Between(0, 20); token < options_.vocab; token += Between(5, 20))
+        ask.stop_tokens.push_back(token);
       ask.min_tokens = static_cast<uint32_t>(OneIn(2) ? 0 : Between(0, static_cast<int>(ask.max_tokens)));
     }
-    if (OneIn(6) && prompt_tokens > 1) ask.fill_tokens = static_cast<uint32_t>(Between(1, static_cast<int>(prompt_tokens) - 1));
+    if (OneIn(6) && prompt_tokens > 1)
+      ask.fill_tokens = static_cast<uint32_t>(Between(1, static_cast<int>(prompt_tokens) - 1));
     ask.prompt_logits = OneIn(4);
     SimRequest* request = engine_.Submit(SimEngine::Prompt(prompt_tokens, random_(), options_.vocab), ask);
     if (OneIn(50)) CancelThis(request);
@@ -167,7 +170,8 @@ class FuzzRun {
     }
     SimLink* const link = engine_.link(Between(0, home_count_ - 1));
     if (link == nullptr || link->lost() || !link->home().spoiled()) return;
-    const std::vector<uint64_t> there = link->home().SequencesOf(static_cast<uint32_t>(random_() % options_.limits.micro_batches));
+    const std::vector<uint64_t> there =
+        link->home().SequencesOf(static_cast<uint32_t>(random_() % options_.limits.micro_batches));
     if (!there.empty()) link->home().SpoilRow(there[random_() % there.size()]);
   }
 
@@ -227,7 +231,8 @@ TEST(PipelineFuzzTest, SchedulesWithoutFaults) {
   std::set<FinishReason> reasons;
   uint64_t preemptions = 0;
   RunSeeds(0, 1, kRunsPerKind, {}, &reasons, &preemptions);
-  EXPECT_EQ(reasons, (std::set<FinishReason>{FinishReason::kStopToken, FinishReason::kLength, FinishReason::kCancelled}));
+  EXPECT_EQ(reasons,
+            (std::set<FinishReason>{FinishReason::kStopToken, FinishReason::kLength, FinishReason::kCancelled}));
   EXPECT_GT(preemptions, 100u) << "no pool was small enough";
 }
 

@@ -100,22 +100,22 @@ TEST_P(WrongReplyTest, LosesTheLinkAndItsRequestsOnly) {
   EXPECT_EQ(engine.losses(1), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Replies, WrongReplyTest,
-    testing::Values(WrongReply{"Step", [](ReplyHeader* reply) { ++reply->step; }},
-                    WrongReply{"OldStep", [](ReplyHeader* reply) { --reply->step; }},
-                    WrongReply{"Layer", [](ReplyHeader* reply) { reply->layer ^= 1; }},
-                    WrongReply{"Slot", [](ReplyHeader* reply) { reply->micro_batch ^= 1; }},
-                    WrongReply{"NoSlot", [](ReplyHeader* reply) { reply->micro_batch = 255; }},
-                    WrongReply{"Bytes", [](ReplyHeader* reply) { reply->payload_bytes -= 4; }},
-                    WrongReply{"NoBytes", [](ReplyHeader* reply) { reply->payload_bytes = 0; }},
-                    WrongReply{"BadHop", [](ReplyHeader* reply) { reply->status = HopStatus::kBadHop; }},
-                    WrongReply{"BadRowOfNobody",
-                               [](ReplyHeader* reply) {
-                                 reply->status = HopStatus::kBadRow;
-                                 reply->failing_row = 1000;
-                               }}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Replies, WrongReplyTest,
+                         testing::Values(WrongReply{"Step", [](ReplyHeader* reply) { ++reply->step; }},
+                                         WrongReply{"OldStep", [](ReplyHeader* reply) { --reply->step; }},
+                                         WrongReply{"Layer", [](ReplyHeader* reply) { reply->layer ^= 1; }},
+                                         WrongReply{"Slot", [](ReplyHeader* reply) { reply->micro_batch ^= 1; }},
+                                         WrongReply{"NoSlot", [](ReplyHeader* reply) { reply->micro_batch = 255; }},
+                                         WrongReply{"Bytes", [](ReplyHeader* reply) { reply->payload_bytes -= 4; }},
+                                         WrongReply{"NoBytes", [](ReplyHeader* reply) { reply->payload_bytes = 0; }},
+                                         WrongReply{"BadHop",
+                                                    [](ReplyHeader* reply) { reply->status = HopStatus::kBadHop; }},
+                                         WrongReply{"BadRowOfNobody",
+                                                    [](ReplyHeader* reply) {
+                                                      reply->status = HopStatus::kBadRow;
+                                                      reply->failing_row = 1000;
+                                                    }}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(PipelineTest, ABadRowEndsOneRequest) {
   SimEngine engine(SmallOptions());

@@ -28,7 +28,8 @@ PipelineOptions OptionsFor(const SimOptions& sim, const RPartShape& shape) {
 }  // namespace
 
 std::vector<int32_t> SimRequest::generated() const {
-  return {sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.begin() + sequence.prompt_tokens + announced};
+  return {sequence.tokens.begin() + sequence.prompt_tokens,
+          sequence.tokens.begin() + sequence.prompt_tokens + announced};
 }
 
 SimEngine::SimEngine(const SimOptions& options)

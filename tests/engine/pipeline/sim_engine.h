@@ -20,9 +20,9 @@ struct SimOptions {
   uint32_t layers = 2;
   int vocab = 50;
   uint32_t context_max = 512;
-  int stage_polls_max = 0;               // > 0: an asynchronous S-Part
+  int stage_polls_max = 0;  // > 0: an asynchronous S-Part
   uint64_t hop_timeout_ns = 50'000'000;
-  uint64_t turn_ns_max = 100'000;        // what a turn takes
+  uint64_t turn_ns_max = 100'000;  // what a turn takes
   size_t event_capacity = 1 << 12;
   SimLinkOptions link;
   uint64_t seed = 1;
@@ -35,7 +35,7 @@ struct SimRequest {
   bool finished = false;
   FinishReason reason = FinishReason::kLength;
   int fail_home = -1;
-  uint32_t announced = 0;                // tokens
+  uint32_t announced = 0;  // tokens
   std::vector<float> prompt_logits;
 
   std::vector<int32_t> generated() const;
@@ -50,9 +50,8 @@ struct SimAsk {
   bool prompt_logits = false;
 };
 
-// A pipeline without its thread, a fake S-Part, simulated homes, and injected time: everything happens one turn at a time.
-// Reports every broken rule as a gtest failure.
-// Owns: all of it. Thread: one.
+// A pipeline without its thread, a fake S-Part, simulated homes, and injected time: everything happens one turn at a
+// time. Reports every broken rule as a gtest failure. Owns: all of it. Thread: one.
 class SimEngine {
  public:
   explicit SimEngine(const SimOptions& options);

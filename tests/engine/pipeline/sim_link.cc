@@ -27,9 +27,7 @@ SimLink::SimLink(const RPartShape& shape, uint32_t pages, const SimLinkOptions& 
   }
 }
 
-bool SimLink::Happens(double share) {
-  return share > 0 && static_cast<double>(random_() >> 11) * 0x1p-53 < share;
-}
+bool SimLink::Happens(double share) { return share > 0 && static_cast<double>(random_() >> 11) * 0x1p-53 < share; }
 
 int SimLink::PickSlot(SlotState state) {
   const size_t first = random_() % slots_.size();
@@ -116,7 +114,6 @@ LinkPoll SimLink::PollReply(ReplyHeader* out) {
   std::memcpy(slot.receive.data(), slot.o.data(), slot.reply.payload_bytes);
   std::memset(slot.send.data(), kScribble, slot.send.size());
   *out = slot.reply;
-  ++replies_;
   if (change_ != nullptr) {
     change_(out);
     change_ = nullptr;

@@ -19,12 +19,11 @@ struct SimLinkOptions {
   double late_reply_share = 0.3;     // a poll sees nothing yet
   double refuse_share = 0;           // a control message finds no room
   size_t control_messages_max = 64;  // in the ring
-  double control_share = 1;          // with no hop to do, a home looks at its control messages; else when a roster makes it
+  double control_share = 1;  // with no hop to do, a home looks at its control messages; else when a roster makes it
 };
 
-// An engine's end and the home behind it in one, driven one event at a time. Moves bytes as late as is allowed, in whatever
-// order is allowed, and overwrites what the other side must not read any more.
-// Thread: one.
+// An engine's end and the home behind it in one, driven one event at a time. Moves bytes as late as is allowed, in
+// whatever order is allowed, and overwrites what the other side must not read any more. Thread: one.
 class SimLink final : public EngineLink {
  public:
   SimLink(const RPartShape& shape, uint32_t pages, const SimLinkOptions& options, uint64_t seed);
@@ -49,7 +48,6 @@ class SimLink final : public EngineLink {
   const std::string& violation() const { return violation_; }
   uint64_t control_messages() const { return control_count_; }
   bool has_open_hop() const;
-  uint64_t replies() const { return replies_; }
 
   // --- EngineLink
   std::byte* SendArea(int slot) override { return slots_[slot].send.data(); }
@@ -58,7 +56,7 @@ class SimLink final : public EngineLink {
   LinkPoll PollReply(ReplyHeader* out) override;
   bool TrySendControl(const void* message, size_t bytes) override;
   LinkPoll PollControl(void* buffer, size_t* bytes) override { return lost_ ? LinkPoll::kLost : LinkPoll::kEmpty; }
-  void RingHome() override { ++rings_; }
+  void RingHome() override {}
   uint64_t Progress() const override { return progress_; }
   bool lost() const override { return lost_; }
   std::string lost_cause() const override { return cause_; }
@@ -75,7 +73,7 @@ class SimLink final : public EngineLink {
     ReplyHeader reply;
     std::vector<std::byte> send;
     std::vector<std::byte> receive;
-    std::vector<std::byte> o;        // at the home, until the reply is seen
+    std::vector<std::byte> o;  // at the home, until the reply is seen
   };
 
   bool Happens(double share);
@@ -99,8 +97,6 @@ class SimLink final : public EngineLink {
   std::string cause_;
   uint64_t control_count_ = 0;
   uint64_t progress_ = 0;
-  uint64_t replies_ = 0;
-  uint64_t rings_ = 0;
   bool refuse_all_ = false;
   bool hung_ = false;
   bool lost_ = false;

@@ -178,7 +178,8 @@ TEST_F(BuildRequestTest, RefusesFieldsOutOfRange) {
   refused([](fd_request* r) { r->frequency_penalty = -3; }, {"frequency_penalty", "-3"});
   refused([](fd_request* r) { r->logprobs = 21; }, {"logprobs", "21"});
   refused([](fd_request* r) { r->logprobs = -2; }, {"logprobs", "-2"});
-  refused([&](fd_request* r) { r->stop_token_ids = bad_stop, r->stop_token_id_count = 2; }, {"stop_token_ids[1]", "1000"});
+  refused([&](fd_request* r) { r->stop_token_ids = bad_stop, r->stop_token_id_count = 2; },
+          {"stop_token_ids[1]", "1000"});
   refused([&](fd_request* r) { r->stop = empty_stop, r->stop_count = 1; }, {"stop"});
   refused([&](fd_request* r) { r->logit_bias = twice, r->logit_bias_count = 2; }, {"logit_bias", "3"});
   refused([&](fd_request* r) { r->logit_bias = infinite, r->logit_bias_count = 1; }, {"logit_bias", "inf"});

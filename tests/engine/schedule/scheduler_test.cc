@@ -235,7 +235,8 @@ TEST(SchedulerTest, DrainLetsAllEndAndTakesNoMore) {
   serving.scheduler().Drain();
   EXPECT_EQ(serving.scheduler().running(), 0u);
   EXPECT_EQ(serving.Submit(Serving::Prompt(8, 1), {}).status().code(), absl::StatusCode::kUnavailable);
-  for (uint64_t i = 0; i < 30; ++i) serving.CheckWhole(serving.Collect(ids[i]), Serving::Prompt(8, i), {.max_tokens = 60});
+  for (uint64_t i = 0; i < 30; ++i)
+    serving.CheckWhole(serving.Collect(ids[i]), Serving::Prompt(8, i), {.max_tokens = 60});
 }
 
 TEST(SchedulerTest, StopCancelsAllAndTellsThem) {
@@ -293,8 +294,8 @@ TEST(SchedulerTest, ALostHomeEndsItsRequestsWithItsNameAndComesBack) {
   EXPECT_EQ(serving.drained(0), 0);
 }
 
-// ---- sleep and wake-up. The homes sleep until they are rung: a ring that is missing, or that comes before its message,
-// hangs these tests.
+// ---- sleep and wake-up. The homes sleep until they are rung: a ring that is missing, or that comes before its
+// message, hangs these tests.
 
 TEST(SchedulerTest, EveryBusyPeriodWakesWhoSleeps) {
   Serving serving({.homes = 2, .park_after_ns = 1});
@@ -317,7 +318,8 @@ TEST(SchedulerTest, EveryBusyPeriodWakesWhoSleeps) {
 // Fills, rosters and releases are many times the ring's size.
 TEST(SchedulerTest, AFullControlRingHoldsBackAndLosesNothing) {
   ServingOptions options;
-  options.limits = {.micro_batches = 1, .rows_max = 160, .sequences_max = 150, .chunk_tokens_max = 160, .ready_max = 1000};
+  options.limits = {
+      .micro_batches = 1, .rows_max = 160, .sequences_max = 150, .chunk_tokens_max = 160, .ready_max = 1000};
   options.control_ring_bytes = 4096;
   options.pages = 1000;
   Serving serving(options);

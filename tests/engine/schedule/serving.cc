@@ -29,7 +29,8 @@ std::unique_ptr<Tokenizer> LoadTokenizer() {
 
 Serving::Serving(const ServingOptions& options)
     : options_(options),
-      shape_(FakeShape(kLayers, static_cast<uint32_t>(options.limits.micro_batches), options.limits.rows_max, kContextMax)),
+      shape_(FakeShape(kLayers, static_cast<uint32_t>(options.limits.micro_batches), options.limits.rows_max,
+                       kContextMax)),
       tokenizer_(LoadTokenizer()),
       spart_(shape_, kServingVocab, /*polls_max=*/0, /*seed=*/1),
       current_(kHomesMax),
@@ -94,7 +95,8 @@ void Serving::AwaitSleep(int index, uint64_t sleeps) const {
   while (homes_[index]->sleeps() <= sleeps) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
-absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_t>& prompt, const ServingAsk& ask) const {
+absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_t>& prompt,
+                                                        const ServingAsk& ask) const {
   fd_request given{};
   given.struct_size = sizeof(given);
   given.prompt_ids = prompt.data();
@@ -158,7 +160,8 @@ FakeOracle::Result Serving::Expect(const std::vector<int32_t>& prompt, const Ser
   return FakeOracle::Run((*request)->sequence, kLayers, kServingVocab);
 }
 
-void Serving::CheckWhole(const ServingOutcome& outcome, const std::vector<int32_t>& prompt, const ServingAsk& ask) const {
+void Serving::CheckWhole(const ServingOutcome& outcome, const std::vector<int32_t>& prompt,
+                         const ServingAsk& ask) const {
   const FakeOracle::Result expected = Expect(prompt, ask);
   EXPECT_EQ(outcome.tokens, expected.generated);
   EXPECT_EQ(outcome.finish,
@@ -168,7 +171,8 @@ void Serving::CheckWhole(const ServingOutcome& outcome, const std::vector<int32_
   EXPECT_EQ(outcome.error, "");
 }
 
-void Serving::CheckPrefix(const ServingOutcome& outcome, const std::vector<int32_t>& prompt, const ServingAsk& ask) const {
+void Serving::CheckPrefix(const ServingOutcome& outcome, const std::vector<int32_t>& prompt,
+                          const ServingAsk& ask) const {
   const FakeOracle::Result expected = Expect(prompt, ask);
   ASSERT_LE(outcome.tokens.size(), expected.generated.size());
   EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), expected.generated.begin()));

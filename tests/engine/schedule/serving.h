@@ -22,9 +22,10 @@ namespace fastdecode {
 inline constexpr int kServingVocab = 94;
 
 struct ServingOptions {
-  BatchLimits limits = {.micro_batches = 2, .rows_max = 64, .sequences_max = 16, .chunk_tokens_max = 32, .ready_max = 1000};
+  BatchLimits limits = {
+      .micro_batches = 2, .rows_max = 64, .sequences_max = 16, .chunk_tokens_max = 32, .ready_max = 1000};
   int homes = 1;
-  uint32_t pages = 100;               // of each
+  uint32_t pages = 100;  // of each
   size_t queue_max = 1000;
   size_t control_ring_bytes = 1 << 20;
   uint64_t park_after_ns = 300'000;
@@ -91,15 +92,15 @@ class Serving : public HomeKeeper {
   std::unique_ptr<Tokenizer> tokenizer_;
   FakeSPart spart_;
   ParkWord scheduler_word_;
-  std::vector<std::unique_ptr<EngineLink>> links_;       // all there ever were
-  std::vector<EngineLink*> current_;                     // [home]
-  std::vector<std::unique_ptr<HomeThread>> homes_;       // [home]
+  std::vector<std::unique_ptr<EngineLink>> links_;  // all there ever were
+  std::vector<EngineLink*> current_;                // [home]
+  std::vector<std::unique_ptr<HomeThread>> homes_;  // [home]
   std::vector<std::unique_ptr<HomeThread>> old_homes_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Scheduler> scheduler_;
 
   mutable std::mutex mutex_;
-  std::vector<int> drained_;                             // [home], under the mutex
+  std::vector<int> drained_;  // [home], under the mutex
 };
 
 }  // namespace fastdecode
