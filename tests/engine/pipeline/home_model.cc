@@ -207,9 +207,9 @@ std::string HomeModel::RunRow(KvSequence& sequence, uint32_t position, uint32_t 
   }
   std::vector<uint64_t>& history = sequence.history[layer];
   if (position > history.size()) return "tokens before it are missing";
-  if (position == history.size()) {
-    history.push_back(AppendKv(position == 0 ? 0 : history[position - 1], cells[1].value, cells[2].value));
-  }
+  // A home skips it; the pipeline replays nothing and has no reason to compute a token twice.
+  if (position < history.size()) return "it is stored already";
+  history.push_back(AppendKv(position == 0 ? 0 : history[position - 1], cells[1].value, cells[2].value));
   const FakeCell out =
       FakeCell::Make(CellKind::kO, cells[0].token, position, layer, Attend(cells[0].value, history[position]));
   std::memcpy(o, &out, sizeof(out));

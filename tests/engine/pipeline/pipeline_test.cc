@@ -117,6 +117,27 @@ INSTANTIATE_TEST_SUITE_P(Replies, WrongReplyTest,
                                                     }}),
                          [](const auto& info) { return info.param.name; });
 
+// While the step still waits for another home, which the second one must not stand for.
+TEST(PipelineTest, AReplyThatComesTwiceLosesTheLink) {
+  SimEngine engine(SmallOptions());
+  SimLink* good = engine.AddHome(0, 40);
+  SimLink* bad = engine.AddHome(1, 40);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
+  good->Hang();
+  for (int turn = 0; turn < 50; ++turn) engine.Turn();  // all wait for it
+  good->Resume();
+  RunUntil(&engine, [&] { return bad->has_open_hop(); });
+  good->Hang();
+  bad->RepeatNextReply();
+  RunUntil(&engine, [&] { return bad->lost(); });
+  good->Resume();
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_FALSE(good->lost()) << good->lost_cause();
+  for (const auto& request : engine.requests()) engine.CheckTokens(*request);
+  engine.CheckNothingLeft();
+}
+
 TEST(PipelineTest, ABadRowEndsOneRequest) {
   SimEngine engine(SmallOptions());
   SimLink* home = engine.AddHome(0, 60);

@@ -107,6 +107,11 @@ void SimLink::PostHop(const HopHeader& header) {
 
 LinkPoll SimLink::PollReply(ReplyHeader* out) {
   if (lost_) return LinkPoll::kLost;
+  if (repeat_due_) {
+    repeat_due_ = false;
+    *out = last_reply_;
+    return LinkPoll::kMessage;
+  }
   const int index = PickSlot(SlotState::kDone);
   if (index < 0 || Happens(options_.late_reply_share)) return LinkPoll::kEmpty;
   Slot& slot = slots_[index];
@@ -114,6 +119,9 @@ LinkPoll SimLink::PollReply(ReplyHeader* out) {
   std::memcpy(slot.receive.data(), slot.o.data(), slot.reply.payload_bytes);
   std::memset(slot.send.data(), kScribble, slot.send.size());
   *out = slot.reply;
+  last_reply_ = slot.reply;
+  repeat_due_ = repeat_;
+  repeat_ = false;
   if (change_ != nullptr) {
     change_(out);
     change_ = nullptr;

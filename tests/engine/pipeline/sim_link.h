@@ -36,8 +36,11 @@ class SimLink final : public EngineLink {
   // --- faults
   // The home does nothing any more, without anybody noticing.
   void Hang() { hung_ = true; }
+  void Resume() { hung_ = false; }
   // What the next reply says is changed before the engine sees it.
   void ChangeNextReply(std::function<void(ReplyHeader*)> change) { change_ = std::move(change); }
+  // The next reply comes twice.
+  void RepeatNextReply() { repeat_ = true; }
   void RefuseControl(bool refuse) { refuse_all_ = refuse; }
 
   // Room for control messages of every size, so that sending one allocates nothing from here on.
@@ -97,6 +100,9 @@ class SimLink final : public EngineLink {
   std::string cause_;
   uint64_t control_count_ = 0;
   uint64_t progress_ = 0;
+  ReplyHeader last_reply_;
+  bool repeat_ = false;      // the next reply
+  bool repeat_due_ = false;  // last_reply_ is to come again
   bool refuse_all_ = false;
   bool hung_ = false;
   bool lost_ = false;
