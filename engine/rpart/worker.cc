@@ -57,7 +57,7 @@ void Worker::Run() {
 
 void Worker::Decide(PendingLink* pending) {
   const LinkProposal& proposal = pending->proposal();
-  const std::string who = absl::StrFormat("engine %d (pid %d)", proposal.peer.engine_id, pending->peer().pid);
+  const std::string who = absl::StrFormat("engine %d (%s)", proposal.peer.engine_id, pending->peer_name());
   RPartShape shape;
   if (const absl::Status refusal = CheckProposal(proposal, &shape); !refusal.ok()) {
     Log(LogLevel::kWarning, absl::StrCat("refused ", who, ": ", std::string(refusal.message())));

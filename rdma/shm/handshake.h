@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "rdma/bootstrap.h"
 #include "rdma/link.h"
 #include "rdma/wire.h"
 
@@ -20,7 +21,6 @@ namespace fastdecode {
 // After that the socket is silent until one end gives the link up (TextPacket) or closes it.
 
 inline constexpr uint64_t kHandshakeMagic = 0x314b4e4c45444346;  // "FCDELNK1" in memory
-inline constexpr size_t kHandshakeBlobBytesMax = 512;
 
 enum class PacketKind : uint32_t { kProposal = 1, kAcceptance = 2, kRefusal = 3, kFarewell = 4 };
 

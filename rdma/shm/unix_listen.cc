@@ -132,7 +132,7 @@ class UnixPendingLink final : public PendingLink {
   }
 
   const LinkProposal& proposal() const override { return proposal_; }
-  PeerCredentials peer() const override { return peer_; }
+  std::string peer_name() const override { return absl::StrFormat("pid %d, uid %d", peer_.pid, peer_.uid); }
 
   absl::StatusOr<std::unique_ptr<HomeLink>> Accept(const LinkAcceptance& acceptance, int home_node) override {
     FD_CHECK(socket_.valid(), "the proposal was decided already");

@@ -37,18 +37,6 @@ void TakeDescriptors(msghdr* message, ReceivedPacket* packet) {
 
 }  // namespace
 
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  if (this != &other) {
-    Close();
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void FileDescriptor::Close() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
-}
-
 absl::StatusOr<sockaddr_un> SocketAddress(const std::string& path) {
   if (path.empty() || path.size() > kSocketPathBytesMax || path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(

@@ -7,32 +7,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rdma/file_descriptor.h"
 
 namespace fastdecode {
 
 // Unix-domain sockets of type SOCK_SEQPACKET: whole packets, so nobody ever holds half of one, and descriptors with
 // them. All sockets here are non-blocking.
-
-// Owns: a file descriptor.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  ~FileDescriptor() { Close(); }
-
-  void Close();
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 // Longest path of a socket, bytes.
 inline constexpr size_t kSocketPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;

@@ -191,11 +191,11 @@ TEST_F(ProcessLinkTest, AKilledEngineIsNoticedByAHomeThatSleeps) {
   ASSERT_TRUE(listener.ok()) << listener.status();
   // Accepted by a thread: the peer says that it is ready only once it has its link.
   std::unique_ptr<HomeLink> home;
-  PeerCredentials peer;
+  std::string peer;
   std::thread door([&] {
     auto pending = (*listener)->AcceptProposal(kGenerousNs);
     ASSERT_TRUE(pending.ok()) << pending.status();
-    peer = (*pending)->peer();
+    peer = (*pending)->peer_name();
     auto link = (*pending)->Accept({}, -1);
     ASSERT_TRUE(link.ok()) << link.status();
     home = *std::move(link);
@@ -204,8 +204,7 @@ TEST_F(ProcessLinkTest, AKilledEngineIsNoticedByAHomeThatSleeps) {
   door.join();
   ASSERT_TRUE(engine.ready());
   ASSERT_NE(home, nullptr);
-  EXPECT_EQ(peer.pid, engine.pid());
-  EXPECT_EQ(peer.uid, getuid());
+  EXPECT_EQ(peer, "pid " + std::to_string(engine.pid()) + ", uid " + std::to_string(getuid()));
   monitor_.Add(home.get());
 
   HopHeader hop;

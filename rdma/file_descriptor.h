@@ -1,0 +1,27 @@
+#ifndef FASTDECODE_RDMA_FILE_DESCRIPTOR_H_
+#define FASTDECODE_RDMA_FILE_DESCRIPTOR_H_
+
+#include <utility>
+
+namespace fastdecode {
+
+// Owns: a file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor() { Close(); }
+
+  void Close();
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_RDMA_FILE_DESCRIPTOR_H_
