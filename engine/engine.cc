@@ -219,6 +219,7 @@ std::string Engine::StatisticsJson() const {
   gauges.active_sequences = statistics.active_sequences.load(std::memory_order_relaxed);
   gauges.ready_sequences = statistics.ready_sequences.load(std::memory_order_relaxed);
   gauges.weight_bytes = spart_->weight_bytes();
+  gauges.s_cores = cores_.plan.s_cores;
   std::lock_guard lock(statistics_mutex_);
   return ToJson(Difference(TakeSnapshot(statistics), baseline_), homes_->List(), gauges);
 }

@@ -69,6 +69,11 @@ absl::Status Homes::MakeLocalHomes() {
 }
 
 absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
+  if (endpoint.kind == Endpoint::Kind::kFabric) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "--homes: '%s:%d': workers on other hosts are not built yet; use unix:PATH or local", endpoint.host,
+        endpoint.port));
+  }
   uint32_t homes = 1;
   for (uint32_t i = 0; i < homes; ++i) {
     absl::StatusOr<Made> made = Connect(endpoint.path, i);
@@ -168,7 +173,8 @@ std::vector<Homes::Info> Homes::List() const {
   std::vector<Info> list;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const bool up = slots_[i]->state == Slot::State::kUp && !slots_[i]->link->lost();
-    list.push_back({static_cast<int>(i), up, slots_[i]->name, slots_[i]->description});
+    list.push_back({static_cast<int>(i), up, slots_[i]->name, slots_[i]->description, {}});
+    if (slots_[i]->home != nullptr) list.back().cores = slots_[i]->home->options().cores;
   }
   return list;
 }

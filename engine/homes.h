@@ -64,6 +64,7 @@ class Homes : public HomeKeeper {
     bool up;
     std::string name;                    // "local, node 0" or "unix:PATH, home 1"
     HomeDescription description;
+    std::vector<int> cores;              // of a home of this process, else empty
   };
   std::vector<Info> List() const;
 

@@ -112,6 +112,7 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["active_sequences"] = gauges.active_sequences;
   out["ready_sequences"] = gauges.ready_sequences;
   out["weight_bytes"] = gauges.weight_bytes;
+  out["s_cores"] = gauges.s_cores;
   out["s_busy_ns"] = window.s_busy_ns;
   out["s_busy"] = share(window.s_busy_ns);
   uint64_t r_busy_max_ns = 0;
@@ -126,6 +127,7 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
     home["name"] = info.name;
     home["up"] = info.up;
     home["threads"] = info.description.threads;
+    if (!info.cores.empty()) home["cores"] = info.cores;
     home["isa"] = info.description.isa;
     home["memory"] = info.description.memory;
     home["pages"] = info.description.pages;

@@ -28,6 +28,7 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
 struct StatisticsGauges {
   uint32_t active_sequences = 0, ready_sequences = 0;
   uint64_t weight_bytes = 0;
+  std::vector<int> s_cores;
 };
 
 // One JSON object: wall_ns, s_busy, r_busy (of the busiest home), overlap = max(s_busy, r_busy), tokens_per_s, and the rest.

@@ -12,6 +12,7 @@
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
 #include "tools/output.h"
+#include "tools/read_bandwidth.h"
 
 namespace fastdecode {
 
@@ -106,6 +107,30 @@ void AddFigures(nlohmann::json& s, const BenchFlags& flags, int micro_batches) {
   s["kv_mb_per_round"] = rounds > 0 ? number("kv_bytes") * 1e-6 / rounds : 0;
 }
 
+// What the same cores read in the same run, with the engine gone: each side alone, and both at once as while they overlap.
+void AddReadTest(nlohmann::json& s) {
+  const CoreGroup s_cores = s["s_cores"];
+  CoreGroup r_cores;
+  int homes = 0;
+  for (const nlohmann::json& home : s["homes"]) {
+    if (!home.contains("cores")) continue;  // another process's
+    const CoreGroup cores = home["cores"];
+    r_cores.insert(r_cores.end(), cores.begin(), cores.end());
+    ++homes;
+  }
+  nlohmann::json& read = s["read_test"];
+  const double s_alone = MeasureReadBandwidth({s_cores})[0];
+  read["s_gb_per_s"] = s_alone;
+  s["weights_of_read"] = s["weight_gb_per_s"].get<double>() / s_alone;
+  if (homes == 0) return;
+  const double r_alone = MeasureReadBandwidth({r_cores})[0] / homes;
+  const std::vector<double> together = MeasureReadBandwidth({s_cores, r_cores});
+  read["r_gb_per_s"] = r_alone;
+  read["together_s_gb_per_s"] = together[0];
+  read["together_r_gb_per_s"] = together[1] / homes;
+  if (static_cast<size_t>(homes) == s["homes"].size()) s["kv_of_read"] = s["kv_gb_per_s"].get<double>() / r_alone;
+}
+
 std::string Text(const nlohmann::json& s) {
   const auto number = [&](const char* name) { return s[name].get<double>(); };
   char line[512];
@@ -119,6 +144,21 @@ std::string Text(const nlohmann::json& s) {
                 number("s_over_r"), number("overlap"), number("weight_gb_per_s"), number("kv_gb_per_s"),
                 number("kv_mb_per_round"));
   std::string text = s["machine"].get<std::string>() + "\n" + line;
+  const nlohmann::json& read = s["read_test"];
+  std::snprintf(line, sizeof(line), "read test of the same cores: S %.2f GB/s", read["s_gb_per_s"].get<double>());
+  text += line;
+  if (read.contains("r_gb_per_s")) {
+    std::snprintf(line, sizeof(line), ", R %.2f a home; both at once %.2f and %.2f", read["r_gb_per_s"].get<double>(),
+                  read["together_s_gb_per_s"].get<double>(), read["together_r_gb_per_s"].get<double>());
+    text += line;
+  }
+  std::snprintf(line, sizeof(line), "\nof the read alone: weights %.2f", s["weights_of_read"].get<double>());
+  text += line;
+  if (s.contains("kv_of_read")) {
+    std::snprintf(line, sizeof(line), ", KV %.2f", s["kv_of_read"].get<double>());
+    text += line;
+  }
+  text += "\n";
   for (const nlohmann::json& home : s["homes"]) {
     std::snprintf(line, sizeof(line), "home %d: busy %.3f, %.1f us a hop (p50)\n", home["index"].get<int>(),
                   home["r_busy"].get<double>(), home["work"].value("p50_us", 0.0));
@@ -127,9 +167,7 @@ std::string Text(const nlohmann::json& s) {
   return text;
 }
 
-void BenchStep(BenchFlags& flags, EngineFlags& engine_flags) {
-  engine_flags.SetDefault("max-sequences", std::to_string(flags.batch));
-  engine_flags.SetDefault("prefill-chunk", "16");
+nlohmann::json MeasureSteps(const BenchFlags& flags, const EngineFlags& engine_flags) {
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
   InferenceEngine engine(*options);
   if (engine.max_context() < flags.context + flags.warmup_rounds + flags.rounds + kSlackRounds) {
@@ -145,6 +183,14 @@ void BenchStep(BenchFlags& flags, EngineFlags& engine_flags) {
   }
   AddFigures(s, flags, std::min(std::stoi(engine_flags.Value("micro-batches")), flags.batch));
   s["machine"] = engine.Describe();
+  return s;
+}
+
+void BenchStep(BenchFlags& flags, EngineFlags& engine_flags) {
+  engine_flags.SetDefault("max-sequences", std::to_string(flags.batch));
+  engine_flags.SetDefault("prefill-chunk", "16");
+  nlohmann::json s = MeasureSteps(flags, engine_flags);
+  AddReadTest(s);
   const double rounds = s["rounds"].get<double>();
   if (rounds < 0.9 * flags.rounds - 1 || rounds > 1.1 * flags.rounds + 1) {
     std::fprintf(stderr,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/isa.h"
+#include "kernels/read_stream.h"
 #include "numa/check.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -39,21 +40,6 @@ double ClockGhz() {
     asm volatile("add $1,%0\nadd $1,%0\nadd $1,%0\nadd $1,%0\nadd $1,%0\nadd $1,%0\nadd $1,%0\nadd $1,%0" : "+r"(x));
   }
   return kSteps / (NowSeconds() - start) * 1e-9;
-}
-
-// Folds all words: eight 64-byte lines a turn, strictly ascending, with the widest vectors that the CPU has.
-__attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t ReadAll(const std::byte* data, size_t bytes) {
-  using Words = uint64_t __attribute__((vector_size(64), aligned(64)));
-  const Words* words = reinterpret_cast<const Words*>(data);
-  Words sums[8] = {};
-  for (size_t i = 0; i + 8 <= bytes / 64; i += 8) {
-    for (int j = 0; j < 8; ++j) sums[j] ^= words[i + j];
-  }
-  uint64_t total = 0;
-  for (const Words& sum : sums) {
-    for (int i = 0; i < 8; ++i) total ^= sum[i];
-  }
-  return total;
 }
 
 struct Weights {
@@ -135,7 +121,7 @@ void Measure(const GemmKernels& kernels, ElementType type, const Weights& weight
   volatile uint64_t sink = 0;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
     clock.push_back(ClockGhz());
-    read.push_back(time([&](std::byte* panels) { sink = sink ^ ReadAll(panels, weights.bytes); }));
+    read.push_back(time([&](std::byte* panels) { sink = sink ^ ReadStream(panels, weights.bytes); }));
     ours.push_back(time([&](std::byte* panels) { kernels.gemm({x.data(), kK, rows, kK, panels, kN, y.data(), kN}); }));
     ratio.push_back(read.back() / ours.back());
     if (one_dnn) theirs.push_back(time([&](std::byte* panels) { one_dnn.Run(panels); }));

@@ -1,5 +1,6 @@
 // What a hop costs besides its payload: the round trip of a header-only hop between two threads, next to a bare
-// cache-line ping-pong between the same two cores in the same run. A figure, not a test.
+// cache-line ping-pong between the same two cores in the same run; and what waking a parked home adds: post, ring, reply
+// from a leader that slept in the kernel for longer than a core needs to doze off. A figure, not a test.
 //
 //   rdma_shm_latency_bench [CORE CORE]     default: the first two cores that this process may use
 
@@ -7,10 +8,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "numa/cache_line.h"
@@ -24,6 +27,8 @@ namespace {
 
 constexpr int kWarmUp = 10'000;
 constexpr int kSamples = 50'000;  // a round of each kind
+constexpr int kWakes = 200;        // a round
+constexpr std::chrono::milliseconds kNap(3);
 constexpr int kRounds = 5;        // alternating, so that both see the same machine
 
 using Samples = std::vector<uint64_t>;  // ticks a round trip
@@ -85,6 +90,53 @@ void MeasureHop(int slots, int core_far, Samples* samples) {
   link->engine.reset();
 }
 
+// Every hop finds the leader asleep: it parks as a home does (arm, look once more, sleep).
+void MeasureWake(int core_far, Samples* samples) {
+  absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSize(), -1, -1, 1);
+  if (!link.ok()) std::abort();
+  HomeLink* const home = link->home.get();
+  std::atomic<int> sleeps{0};
+  PinnedThread far("far", core_far, [home, &sleeps] {
+    HopHeader hop;
+    const std::byte* payload;
+    while (true) {
+      LinkPoll outcome = home->PollHop(&hop, &payload);
+      if (outcome == LinkPoll::kEmpty) {
+        home->Arm();
+        outcome = home->PollHop(&hop, &payload);
+        if (outcome == LinkPoll::kEmpty) {
+          sleeps.fetch_add(1, std::memory_order_relaxed);
+          home->Sleep(1'000'000'000);
+          continue;
+        }
+        home->Disarm();
+      }
+      if (outcome == LinkPoll::kLost) return;
+      ReplyHeader reply;
+      reply.step = hop.step;
+      reply.layer = hop.layer;
+      reply.micro_batch = hop.micro_batch;
+      home->PostReply(reply);
+    }
+  });
+  EngineLink* const engine = link->engine.get();
+  HopHeader hop;
+  hop.rows = 1;
+  ReplyHeader reply;
+  for (int n = 1; n <= kWakes; ++n) {
+    std::this_thread::sleep_for(kNap);
+    const int sleeps_before = sleeps.load(std::memory_order_relaxed);
+    const uint64_t start = NowTicks();
+    hop.step = static_cast<uint64_t>(n);
+    engine->PostHop(hop);
+    engine->RingHome();
+    while (engine->PollReply(&reply) == LinkPoll::kEmpty) CpuRelax();
+    const uint64_t end = NowTicks();
+    if (sleeps_before >= n) samples->push_back(end - start);  // it did sleep before this one
+  }
+  link->engine.reset();
+}
+
 double PercentileNs(Samples* samples, double share) {
   const size_t at = static_cast<size_t>(share * static_cast<double>(samples->size() - 1));
   std::nth_element(samples->begin(), samples->begin() + at, samples->end());
@@ -122,11 +174,12 @@ int Run(int argc, char** argv) {
   if (!PinCallingThread("near", cores[0])) return 1;
   TickClock::Get();
 
-  Samples line, one_slot, two_slots;
+  Samples line, one_slot, two_slots, wake;
   for (int round = 0; round < kRounds; ++round) {
     MeasureLine(cores[1], &line);
     MeasureHop(1, cores[1], &one_slot);
     MeasureHop(2, cores[1], &two_slots);
+    MeasureWake(cores[1], &wake);
   }
   std::printf("%s, cores %d and %d, %d x %d round trips each\n", CpuName().c_str(), cores[0], cores[1], kRounds,
               kSamples);
@@ -135,6 +188,7 @@ int Run(int argc, char** argv) {
   const double baseline_ns = PercentileNs(&line, 0.5);
   Print("header-only hop, 1 slot", &one_slot, baseline_ns);
   Print("header-only hop, 2 slots", &two_slots, baseline_ns);
+  Print("the same, home parked", &wake, 0);
   return 0;
 }
 
