@@ -23,6 +23,10 @@ absl::Status WorkerProcess::Start() {
   if (options_.listen.empty()) return absl::InvalidArgumentError("--listen: unix:PATH is needed");
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", options_.listen);
   if (!endpoint.ok()) return endpoint.status();
+  if (endpoint->kind == Endpoint::Kind::kFabric) {
+    return absl::UnimplementedError(
+        absl::StrFormat("--listen: '%s': engines on other hosts are not built yet; use unix:PATH", options_.listen));
+  }
   if (endpoint->kind != Endpoint::Kind::kUnix) {
     return absl::InvalidArgumentError(absl::StrFormat("--listen: '%s' is not unix:PATH", options_.listen));
   }

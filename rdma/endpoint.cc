@@ -14,6 +14,7 @@ namespace {
 
 constexpr char kLocalPrefix[] = "local:";
 constexpr char kUnixPrefix[] = "unix:";
+constexpr uint32_t kPortMax = 65535;
 
 bool StartsWith(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 std::string After(const std::string& text, const char* prefix) { return text.substr(std::string(prefix).size()); }
@@ -22,10 +23,32 @@ absl::Status Bad(const std::string& option, const std::string& text, const std::
   return absl::InvalidArgumentError(absl::StrCat(option, ": '", text, "': ", why));
 }
 
-bool LooksLikeHostAndPort(const std::string& text) {
+bool IsHostCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+}
+// With the zone of a link-local one: "fe80::1%eth0".
+bool IsAddressCharacter(char c) { return IsHostCharacter(c) || c == ':' || c == '%'; }
+
+absl::StatusOr<Endpoint> ParseHostAndPort(const std::string& option, const std::string& text) {
   const size_t colon = text.rfind(':');
-  int port;
-  return colon != std::string::npos && colon > 0 && absl::SimpleAtoi(text.substr(colon + 1), &port);
+  std::string host = text.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  if (!bracketed && host.find(':') != std::string::npos) {
+    return Bad(option, text, "an IPv6 address goes in brackets: [::1]:4711");
+  }
+  if (host.empty() || !std::all_of(host.begin(), host.end(), bracketed ? IsAddressCharacter : IsHostCharacter)) {
+    return Bad(option, text, "HOST:PORT takes a host name, an IPv4 address or an IPv6 address in brackets");
+  }
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 1 || port > kPortMax) {
+    return Bad(option, text, absl::StrCat("HOST:PORT takes a port from 1 to ", kPortMax));
+  }
+  Endpoint endpoint;
+  endpoint.kind = Endpoint::Kind::kFabric;
+  endpoint.host = host;
+  endpoint.port = static_cast<uint16_t>(port);
+  return endpoint;
 }
 
 }  // namespace
@@ -48,11 +71,8 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::str
     }
     return endpoint;
   }
-  if (LooksLikeHostAndPort(text)) {
-    return absl::UnimplementedError(absl::StrCat(
-        option, ": '", text, "': workers on other hosts (HOST:PORT) are not built yet; use unix:PATH or local"));
-  }
-  return Bad(option, text, "is none of local, local:N and unix:PATH");
+  if (text.find(':') != std::string::npos) return ParseHostAndPort(option, text);
+  return Bad(option, text, "is none of local, local:N, unix:PATH and HOST:PORT");
 }
 
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& option, const std::string& list) {
@@ -62,7 +82,8 @@ absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& option, 
     absl::StatusOr<Endpoint> endpoint = ParseEndpoint(option, part);
     if (!endpoint.ok()) return endpoint.status();
     const bool again = std::any_of(endpoints.begin(), endpoints.end(), [&](const Endpoint& other) {
-      return other.kind == endpoint->kind && other.path == endpoint->path;
+      return other.kind == endpoint->kind && other.path == endpoint->path && other.host == endpoint->host &&
+             other.port == endpoint->port;
     });
     if (again) return Bad(option, part, absl::StrCat("names the same homes twice (in '", list, "')"));
     endpoints.push_back(*std::move(endpoint));

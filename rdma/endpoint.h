@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_RDMA_ENDPOINT_H_
 #define FASTDECODE_RDMA_ENDPOINT_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,13 +10,16 @@
 namespace fastdecode {
 
 // Where homes are, as the command line names it: "local" (one home a NUMA node, in this process), "local:N" (N homes in
-// this process), "unix:PATH" (all homes of the worker that listens there).
+// this process), "unix:PATH" (all homes of the worker that listens there), "HOST:PORT" (likewise, on another host; an
+// IPv6 address in brackets: "[::1]:4711").
 struct Endpoint {
-  enum class Kind { kLocal, kUnix };
+  enum class Kind { kLocal, kUnix, kFabric };
 
   Kind kind = Kind::kLocal;
   int local_homes = 0;  // kLocal: N, or 0 for one a node
   std::string path;     // kUnix
+  std::string host;     // kFabric: a name or an address without brackets; looked up when it is used
+  uint16_t port = 0;    // kFabric: not 0
 
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
@@ -23,10 +27,10 @@ struct Endpoint {
 inline constexpr int kLocalHomesMax = 64;
 
 // `option`: the command-line option, for messages ("--listen").
-// Errors: InvalidArgument naming option and value; Unimplemented for HOST:PORT, which needs the verbs provider.
+// Errors: InvalidArgument naming option and value.
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::string& text);
 
-// A comma-separated list, in which local and every path occur once at most.
+// A comma-separated list, in which local, every path and every host and port occur once at most.
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& option, const std::string& list);
 
 }  // namespace fastdecode

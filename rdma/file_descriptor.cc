@@ -1,6 +1,11 @@
 #include "rdma/file_descriptor.h"
 
+#include <poll.h>
 #include <unistd.h>
+
+#include <algorithm>
+
+#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -14,6 +19,23 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
 
 void FileDescriptor::Close() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
+}
+
+int PollTimeoutMs(uint64_t deadline_ns) {
+  constexpr uint64_t kNsPerMs = 1'000'000;
+  constexpr uint64_t kTimeoutMsMax = 1'000'000;
+  const uint64_t now_ns = NowNs();
+  if (now_ns >= deadline_ns) return 0;
+  return static_cast<int>(std::min((deadline_ns - now_ns - 1) / kNsPerMs + 1, kTimeoutMsMax));
+}
+
+bool WaitReadable(int fd, uint64_t deadline_ns) {
+  while (true) {
+    pollfd entry = {fd, POLLIN, 0};
+    const int timeout_ms = PollTimeoutMs(deadline_ns);
+    if (poll(&entry, 1, timeout_ms) > 0) return true;
+    if (timeout_ms == 0) return false;
+  }
 }
 
 }  // namespace fastdecode

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_RDMA_FILE_DESCRIPTOR_H_
 #define FASTDECODE_RDMA_FILE_DESCRIPTOR_H_
 
+#include <cstdint>
 #include <utility>
 
 namespace fastdecode {
@@ -21,6 +22,12 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+// False if `deadline_ns` (NowNs) passed first. A closed socket is readable.
+bool WaitReadable(int fd, uint64_t deadline_ns);
+
+// Milliseconds until `deadline_ns` for poll(2), rounded up; 0 if it has passed.
+int PollTimeoutMs(uint64_t deadline_ns);
 
 }  // namespace fastdecode
 

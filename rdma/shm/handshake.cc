@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "rdma/printable_text.h"
+
 namespace fastdecode {
 
 TextPacket MakeTextPacket(PacketKind kind, const std::string& text) {
@@ -20,12 +22,7 @@ std::string ReadTextPacket(const void* packet, size_t bytes, PacketKind kind) {
   std::memcpy(&copy, packet, sizeof(copy));
   if (copy.prefix.magic != kHandshakeMagic || copy.prefix.kind != kind || copy.text_bytes > sizeof(copy.text))
     return "";
-  std::string text(copy.text, copy.text_bytes);
-  // Bytes from 0x80 on may be UTF-8; control characters could drive a terminal.
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text.empty() ? "(no reason given)" : text;
+  return PrintableText(std::string(copy.text, copy.text_bytes));
 }
 
 }  // namespace fastdecode

@@ -1,16 +1,13 @@
 #include "rdma/shm/unix_socket.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -106,23 +103,6 @@ ReceiveOutcome ReceivePacket(int socket, void* buffer, size_t buffer_bytes, Rece
   packet->bytes = static_cast<size_t>(received);
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) packet->malformed = true;
   return ReceiveOutcome::kPacket;
-}
-
-int PollTimeoutMs(uint64_t deadline_ns) {
-  constexpr uint64_t kNsPerMs = 1'000'000;
-  constexpr uint64_t kTimeoutMsMax = 1'000'000;
-  const uint64_t now_ns = NowNs();
-  if (now_ns >= deadline_ns) return 0;
-  return static_cast<int>(std::min((deadline_ns - now_ns - 1) / kNsPerMs + 1, kTimeoutMsMax));
-}
-
-bool WaitReadable(int socket, uint64_t deadline_ns) {
-  while (true) {
-    pollfd entry = {socket, POLLIN, 0};
-    const int timeout_ms = PollTimeoutMs(deadline_ns);
-    if (poll(&entry, 1, timeout_ms) > 0) return true;
-    if (timeout_ms == 0) return false;
-  }
 }
 
 }  // namespace fastdecode

@@ -48,12 +48,6 @@ struct ReceivedPacket {
 };
 ReceiveOutcome ReceivePacket(int socket, void* buffer, size_t buffer_bytes, ReceivedPacket* packet);
 
-// False if `deadline_ns` (NowNs) passed first. A closed socket is readable.
-bool WaitReadable(int socket, uint64_t deadline_ns);
-
-// Milliseconds until `deadline_ns` for poll(2), rounded up; 0 if it has passed.
-int PollTimeoutMs(uint64_t deadline_ns);
-
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_RDMA_SHM_UNIX_SOCKET_H_

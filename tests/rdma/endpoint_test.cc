@@ -16,15 +16,15 @@ TEST(EndpointTest, ParsesAList) {
 
 TEST(EndpointTest, ErrorsNameOptionAndValue) {
   const std::pair<std::string, std::string> cases[] = {
-      {"", "--homes: '': is none of local, local:N and unix:PATH"},
-      {"locale", "--homes: 'locale': is none of local, local:N and unix:PATH"},
+      {"", "--homes: '': is none of local, local:N, unix:PATH and HOST:PORT"},
+      {"locale", "--homes: 'locale': is none of local, local:N, unix:PATH and HOST:PORT"},
       {"local:0", "--homes: 'local:0': local:N takes a number of homes from 1 to 64"},
       {"local:65", "--homes: 'local:65': local:N takes a number of homes from 1 to 64"},
       {"local:x", "--homes: 'local:x': local:N takes a number of homes from 1 to 64"},
       {"unix:", "--homes: 'unix:': unix:: the path of a socket has 1 to 107 bytes, this one has 0"},
       {"local,local:2", "--homes: 'local:2': names the same homes twice (in 'local,local:2')"},
       {"unix:a,local,unix:a", "--homes: 'unix:a': names the same homes twice (in 'unix:a,local,unix:a')"},
-      {"local,", "--homes: '': is none of local, local:N and unix:PATH"},
+      {"local,", "--homes: '': is none of local, local:N, unix:PATH and HOST:PORT"},
   };
   for (const auto& [text, message] : cases) {
     const auto endpoints = ParseEndpoints("--homes", text);
@@ -35,11 +35,32 @@ TEST(EndpointTest, ErrorsNameOptionAndValue) {
   EXPECT_TRUE(ParseEndpoint("--homes", "unix:" + std::string(107, 'a')).ok());
 }
 
-TEST(EndpointTest, OtherHostsAreNotBuiltYet) {
-  const auto endpoint = ParseEndpoint("--listen", "node7:4791");
-  EXPECT_EQ(endpoint.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(endpoint.status().message(),
-            "--listen: 'node7:4791': workers on other hosts (HOST:PORT) are not built yet; use unix:PATH or local");
+TEST(EndpointTest, ParsesOtherHosts) {
+  const auto endpoints = ParseEndpoints("--homes", "node7:4791,10.0.0.2:1,[fe80::1%eth0]:65535,local,node7:4792");
+  ASSERT_TRUE(endpoints.ok()) << endpoints.status();
+  const std::vector<Endpoint> expected = {{Endpoint::Kind::kFabric, 0, "", "node7", 4791},
+                                          {Endpoint::Kind::kFabric, 0, "", "10.0.0.2", 1},
+                                          {Endpoint::Kind::kFabric, 0, "", "fe80::1%eth0", 65535},
+                                          {},
+                                          {Endpoint::Kind::kFabric, 0, "", "node7", 4792}};
+  EXPECT_EQ(*endpoints, expected);
+}
+
+TEST(EndpointTest, OtherHostsThatCannotBe) {
+  const std::string brackets = "an IPv6 address goes in brackets: [::1]:4711";
+  const std::string host = "HOST:PORT takes a host name, an IPv4 address or an IPv6 address in brackets";
+  const std::string port = "HOST:PORT takes a port from 1 to 65535";
+  const std::pair<std::string, std::string> cases[] = {
+      {"::1:4711", brackets}, {"fe80::1", brackets},      {":4711", host},  {"[]:4711", host},  {"[::1:4711", brackets},
+      {"a b:1", host},        {"[a/b]:1", host},          {"node7:", port}, {"node7:0", port},  {"node7:65536", port},
+      {"node7:x", port},      {"node7:-1", port},         {"[::1]:", port}, {"uni:path", port}, {"[::1]", brackets},
+      {"node7:1 2", port},    {"node7:4294967297", port},
+  };
+  for (const auto& [text, why] : cases) {
+    EXPECT_EQ(ParseEndpoint("--listen", text).status().message(), "--listen: '" + text + "': " + why);
+  }
+  EXPECT_EQ(ParseEndpoints("--homes", "a:1,b:1,a:1").status().message(),
+            "--homes: 'a:1': names the same homes twice (in 'a:1,b:1,a:1')");
 }
 
 }  // namespace
