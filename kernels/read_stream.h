@@ -7,7 +7,7 @@
 namespace fastdecode {
 
 // What a memory-bound kernel is compared with: reads `bytes` bytes (64-byte aligned, whole 512-byte blocks; a rest is
-// left out) once, in ascending order, and does next to nothing with them. Returns a value that depends on all of them.
+// left out) once and does next to nothing with them. Returns a value that depends on all of them. REQUIRES: AVX2.
 // Thread: any.
 uint64_t ReadStream(const std::byte* data, size_t bytes);
 
