@@ -1,13 +1,15 @@
 #ifndef FASTDECODE_RDMA_SHM_PUBLISHED_LINE_H_
 #define FASTDECODE_RDMA_SHM_PUBLISHED_LINE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "numa/atomics.h"
 #include "numa/cache_line.h"
+#include "rdma/wire.h"
 
 namespace fastdecode {
 
@@ -24,10 +26,7 @@ class alignas(kCacheLineBytes) PublishedLine {
 
   template <class Header>
   void Publish(const Header& header, uint64_t sequence) {
-    constexpr size_t kWords = HeaderWords<Header>();
-    uint64_t words[kWords];
-    std::memcpy(words, &header, sizeof(header));
-    for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
+    StoreWords(ToWords(header), std::make_index_sequence<HeaderWords<Header>()>());
     // Release: pairs with the acquire in sequence(). The reader that sees this number sees header and payload.
     sequence_.store(sequence, std::memory_order_release);
   }
@@ -37,13 +36,8 @@ class alignas(kCacheLineBytes) PublishedLine {
 
   // After sequence() has shown a new number.
   template <class Header>
-  Header CopyHeader() const {
-    constexpr size_t kWords = HeaderWords<Header>();
-    uint64_t words[kWords];
-    for (size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_relaxed);
-    Header header;
-    std::memcpy(&header, words, sizeof(header));
-    return header;
+  void CopyHeader(Header* out) const {
+    FromWords(LoadWords(std::make_index_sequence<HeaderWords<Header>()>()), out);
   }
 
  private:
@@ -54,6 +48,15 @@ class alignas(kCacheLineBytes) PublishedLine {
     static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) % sizeof(uint64_t) == 0 &&
                   sizeof(Header) <= kHeaderWordsMax * sizeof(uint64_t));
     return sizeof(Header) / sizeof(uint64_t);
+  }
+
+  template <size_t... kIndex>
+  void StoreWords(const std::array<uint64_t, sizeof...(kIndex)>& words, std::index_sequence<kIndex...>) {
+    (words_[kIndex].store(words[kIndex], std::memory_order_relaxed), ...);
+  }
+  template <size_t... kIndex>
+  std::array<uint64_t, sizeof...(kIndex)> LoadWords(std::index_sequence<kIndex...>) const {
+    return {words_[kIndex].load(std::memory_order_relaxed)...};
   }
 
   Word words_[kHeaderWordsMax] = {};

@@ -27,11 +27,13 @@ void ShmEngineLink::PostHop(const HopHeader& header) {
   FD_CHECK((open_slots_ & Bit(slot)) == 0, "the slot's previous hop has no reply yet");
   FD_CHECK(header.rows > 0 && header.payload_bytes <= size_.hop_payload_bytes_max, "hop size");
   Slot& state = slots_[slot];
-  state.hop = header;
-  state.hop.epoch = epoch_;
+  HopHeader hop = header;
+  hop.epoch = epoch_;
+  // First of all: the home's clock runs from here, our own books do not.
+  regions_.home.line(slot)->Publish(hop, state.hops + 1);
   ++state.hops;
+  state.hop = hop;
   open_slots_ |= Bit(slot);
-  regions_.home.line(slot)->Publish(state.hop, state.hops);
 }
 
 LinkPoll ShmEngineLink::PollReply(ReplyHeader* out) {
@@ -55,10 +57,9 @@ LinkPoll ShmEngineLink::PollReply(ReplyHeader* out) {
 LinkPoll ShmEngineLink::TakeReply(int slot, uint64_t sequence, ReplyHeader* out) {
   const Slot& state = slots_[slot];
   if (sequence != state.hops) return Lose(slot, "reply out of sequence");
-  const ReplyHeader reply = regions_.engine.line(slot)->CopyHeader<ReplyHeader>();
-  if (const char* defect = ReplyDefect(reply, state.hop, size_)) return Lose(slot, defect);
+  regions_.engine.line(slot)->CopyHeader(out);
+  if (const char* defect = ReplyDefect(*out, state.hop, size_)) return Lose(slot, defect);
   open_slots_ &= ~Bit(slot);
-  *out = reply;
   return LinkPoll::kMessage;
 }
 
@@ -104,11 +105,10 @@ LinkPoll ShmHomeLink::PollHop(HopHeader* out, const std::byte** payload) {
 
 LinkPoll ShmHomeLink::TakeHop(int slot, uint64_t sequence, HopHeader* out, const std::byte** payload) {
   if (sequence != hops_[slot] + 1) return Lose(slot, "hop out of sequence");
-  const HopHeader hop = regions_.home.line(slot)->CopyHeader<HopHeader>();
-  if (const char* defect = HopDefect(hop, slot, epoch_, size_)) return Lose(slot, defect);
+  regions_.home.line(slot)->CopyHeader(out);
+  if (const char* defect = HopDefect(*out, slot, epoch_, size_)) return Lose(slot, defect);
   hops_[slot] = sequence;
   open_slots_ |= Bit(slot);
-  *out = hop;
   *payload = regions_.home.payload(slot);
   return LinkPoll::kMessage;
 }
@@ -125,8 +125,8 @@ void ShmHomeLink::PostReply(const ReplyHeader& header) {
   FD_CHECK(header.payload_bytes <= size_.reply_payload_bytes_max, "reply size");
   ReplyHeader reply = header;
   reply.epoch = epoch_;
-  open_slots_ &= ~Bit(slot);
   regions_.engine.line(slot)->Publish(reply, hops_[slot]);
+  open_slots_ &= ~Bit(slot);
 }
 
 LinkPoll ShmHomeLink::PollControl(void* buffer, size_t* bytes) {

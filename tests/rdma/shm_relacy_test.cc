@@ -48,13 +48,15 @@ struct SlotModel : rl::test_suite<SlotModel<HopAtomics, ReplyAtomics>, 2> {
         hop.rows = static_cast<uint32_t>(10 * n);
         hop_line.Publish(hop, n);
         while (reply_line.sequence() != n) backoff.yield($);
-        const ReplyHeader reply = reply_line.template CopyHeader<ReplyHeader>();
+        ReplyHeader reply;
+        reply_line.CopyHeader(&reply);
         RL_ASSERT(reply.step == n && reply.work_ns == 20 * n);
         reply_payload.TakeInto(&word);
         RL_ASSERT(word == 200 + n);
       } else {
         while (hop_line.sequence() != n) backoff.yield($);
-        const HopHeader hop = hop_line.template CopyHeader<HopHeader>();
+        HopHeader hop;
+        hop_line.CopyHeader(&hop);
         RL_ASSERT(hop.step == n && hop.rows == 10 * n);
         hop_payload.TakeInto(&word);
         RL_ASSERT(word == 100 + n);
