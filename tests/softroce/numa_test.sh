@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# usage: numa_test.sh BUILD ROOT: the homes of a host with two NUMA nodes (an emulated one: AVX2, one core a node).
+# The token ids must be those that this machine computes itself, with one home; every page of a home must be on its node,
+# as the kernel says from outside the process; and the tests of topology, arenas and core plans must pass where there are two nodes.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$here/checks.sh"
+
+build=$1 root=$2
+prompts=(-p 'Once upon a time' -p 'Anna' -p 'One day' -p 'There was a')
+
+# generate OPTION...: one JSON line a prompt, greedy, float32.
+generate() {
+  "$build/tools/fastdecode" generate -q -m "$root/tools/demo_model/model" --exact --temperature 0 --json "${prompts[@]}" "$@"
+}
+
+# pages_at_home PID MIB: every page that the process has bound to a node is there, and at least MIB on each of the two.
+pages_at_home() {
+  awk -v mib="$2" '
+    match($2, /^bind:[0-9]+$/) {
+      node = substr($2, 6)
+      for (i = 3; i <= NF; ++i) {
+        if ($i !~ /^N[0-9]+=/) continue
+        split(substr($i, 2), part, "=")
+        if (part[1] == node) pages[node] += part[2]
+        else { print part[2] " pages at " $1 ", bound to node " node ", are on node " part[1]; wrong = 1 }
+      }
+    }
+    END {
+      for (node = 0; node < 2; ++node) {
+        printf "node %d: %d MiB of it as asked\n", node, pages[node] / 256
+        if (pages[node] < mib * 256) wrong = 1
+      }
+      exit wrong
+    }' "/proc/$1/numa_maps"
+}
+
+start_worker() {  # it yields: it cannot know that an engine will want its two cores, too
+  "$build/tools/fastdecode" worker --listen unix:/run/w.sock --kv-gib 0.02 --poll yield >/tmp/worker.log 2>&1 &
+  worker=$!
+  lab_eventually 60 grep -q 'listening' /tmp/worker.log
+}
+both_serve() { [[ $(grep -c 'serves engine' /tmp/worker.log) == 2 ]]; }
+
+in_guest() {
+  local worker engine
+  check 'two homes of this process generate what one home does elsewhere' \
+    same_tokens /out/expected.json generate -n 24 --homes local --kv-gib 0.02 --report
+  check 'home 0 is on node 0, and the kernel has verified it' grep -E '^home 0: local, node 0.* on node 0 \(verified\)' "$last_errors"
+  check 'home 1 is on node 1, and the kernel has verified it' grep -E '^home 1: local, node 1.* on node 1 \(verified\)' "$last_errors"
+  check 'AVX2 was chosen for S-Part and homes' test "$(grep -cE '^(S-Part|home [01]): .*avx2' "$last_errors")" == 3
+
+  check 'a worker starts' start_worker
+  generate --homes unix:/run/w.sock -n 100 >/tmp/long.json 2>&1 &
+  engine=$!
+  check 'it serves an engine with both homes' lab_eventually 60 both_serve
+  check 'all pages of its homes are on their nodes' pages_at_home "$worker" 20
+  check 'the engine ends well' wait "$engine"
+  check 'two homes of a worker generate the same' same_tokens /out/expected.json generate -n 24 --homes unix:/run/w.sock
+  migratepages "$worker" 1 0
+  check 'pages that were moved away are noticed' expect_failure pages_at_home "$worker" 20
+  kill "$worker"
+
+  check 'the tests of topology, arenas and core plans pass here' "$build/tests/numa/numa_machine_test" --gtest_brief=1
+  finish_checks
+}
+
+if [[ -n ${LAB_HOST:-} ]]; then
+  in_guest
+else
+  out=$(mktemp -d)
+  trap 'rm -rf "$out"' EXIT
+  generate -n 24 --homes local:1 >"$out/expected.json"
+  status=0
+  "$here/lab" run --timeout 280 --out "$out" "$(printf '%q ' bash "$here/numa_test.sh" "$build" "$root")" || status=$?
+  cat "$out/1.log" 2>/dev/null || true
+  exit $status
+fi
