@@ -1,0 +1,31 @@
+#ifndef FASTDECODE_RDMA_TCP_TCP_CONNECT_H_
+#define FASTDECODE_RDMA_TCP_TCP_CONNECT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "rdma/tcp/control_channel.h"
+#include "rdma/tcp/frames.h"
+#include "rdma/tcp/secret.h"
+
+namespace fastdecode {
+
+struct TcpConnection {
+  LinkAnswer answer;
+  // Not ready yet: once this end can receive, SendReady and AwaitReady.
+  std::unique_ptr<ControlChannel> channel;
+};
+
+// Asks the worker that listens at host and port for a link.
+// Errors: those of ConnectTcp; FailedPrecondition (refused; the worker's text is in the message), Unauthenticated (it
+// does not know the secret), DeadlineExceeded, Unavailable (it closed the connection), InvalidArgument (an answer that
+// cannot be; or the offer itself).
+absl::StatusOr<TcpConnection> ConnectTcpDoor(const std::string& host, uint16_t port,
+                                             std::shared_ptr<const Secret> secret, const LinkOffer& offer,
+                                             uint64_t deadline_ns);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_RDMA_TCP_TCP_CONNECT_H_
