@@ -1,0 +1,336 @@
+#!/usr/bin/env bash
+# usage: scenarios.sh NAME BUILD ROOT: an engine on host 1, workers on the others, and what NAME does to them.
+# In each host this file runs again: host 1 calls engine_NAME, the others worker_NAME, or serve where there is none.
+#   same_tokens_two_hosts same_tokens_three_hosts                    what shm in the same host generates
+#   netem_loss_1 netem_loss_5 netem_reorder netem_duplicate netem_corrupt   the same over a bad wire
+#   sigkill sigstop link_down port_filtered power_off                found out in time, others unharmed, usable again
+#   kill_and_return engine_kill_and_return                           50 times, nothing leaks
+#   door_refusals                                                    bad visitors while an engine is served
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$here/checks.sh"
+
+name=$1 build=$2 root=$3
+program=$build/tools/fastdecode
+model=$root/tools/demo_model/model
+secret=/tmp/secret
+port=7471
+hop_timeout_ms=3000
+peer_timeout_ms=2000
+slack_ms=2000  # what finding out may take beyond the timeout
+cycles=${CYCLES:-50}
+prompts=('Once upon a time' 'Anna' 'One day' 'There was a' 'Ben had a' 'The')
+
+# ---- the lab of each scenario
+
+# Sets hosts and options.
+plan_lab() {
+  hosts=2 options=(--timeout 280)
+  case $1 in
+    same_tokens_three_hosts) hosts=3;;
+    netem_loss_1) options+=(--netem 'loss 1%');;
+    netem_loss_5) options+=(--netem 'loss 5%');;
+    netem_reorder) options+=(--netem 'delay 2ms reorder 75% 50%');;
+    netem_duplicate) options+=(--netem 'duplicate 10%');;
+    netem_corrupt) options+=(--netem 'corrupt 2%');;
+    *kill_and_return) options=(--timeout 1500);;
+  esac
+}
+
+# ---- workers
+
+start_worker() {
+  "$program" worker --listen "0.0.0.0:$port" --secret-file $secret --kv-gib 0.02 --poll yield \
+    --peer-timeout-ms $peer_timeout_ms >/tmp/worker.log 2>&1 &
+  worker=$!
+  lab_eventually 90 grep -q listening /tmp/worker.log || { cat /tmp/worker.log; return 1; }
+}
+kill_worker() { kill -9 "$worker"; wait "$worker" || true; } 2>/dev/null
+stop_worker() { kill -TERM "$worker" && wait "$worker"; }
+no_verbs_objects() { lab_verbs_objects && ! lab_verbs_objects | grep -qv ' 0$'; }
+
+# serve [COMMAND...]: a worker for as long as the engine's host wants it; COMMAND is what happens meanwhile.
+serve() {
+  check 'the worker starts' start_worker
+  lab_signal "worker.$LAB_HOST"
+  (($# == 0)) || "$@"
+  lab_wait done 1200
+  check 'the worker ends well' stop_worker
+  check 'it leaves no verbs object behind' no_verbs_objects
+}
+
+# ---- the engine
+
+await_workers() { local h; for ((h = 2; h <= LAB_HOSTS; h++)); do lab_wait "worker.$h" || return; done; }
+fabric_homes() { local h list=''; for ((h = 2; h <= LAB_HOSTS; h++)); do list+=,10.77.0.$h:$port; done; echo "${list#,}"; }
+
+generate() {  # generate TOKENS OPTION...: for each prompt, as JSON
+  local tokens=$1 arguments=() prompt
+  shift
+  for prompt in "${prompts[@]}"; do arguments+=(-p "$prompt"); done
+  "$program" generate -q -m "$model" --exact --temperature 0 --ignore-eos -n "$tokens" --kv-gib 0.02 --poll yield --json \
+    "${arguments[@]}" "$@"
+}
+
+same_tokens_over_fabric() {
+  check 'shm in this host generates' generate 24 --homes local
+  generate 24 --homes local >/tmp/expected.json
+  check 'the workers are there' await_workers
+  check "the same tokens with homes $(fabric_homes)" \
+    same_tokens /tmp/expected.json generate 24 --homes "$(fabric_homes)" --secret-file $secret \
+    --hop-timeout-ms 20000 --peer-timeout-ms 10000
+}
+
+# Nothing here tells the wire's losses from those of an overloaded emulation: the qdisc's own count does, where it has one.
+recovered() {
+  lab_counters
+  tc -s qdisc show dev eth0
+  local sum=0 counter
+  for counter in "$@"; do sum=$((sum + $(lab_counter "$counter"))); done
+  ((sum > 0))
+}
+dropped_by_wire() { tc -s qdisc show dev eth0 | grep -qE 'dropped [1-9]'; }
+
+# An engine that lives on in the background; what it says is in $said.
+said=/tmp/said
+start_engine() {  # start_engine HOMES
+  rm -f /tmp/orders
+  mkfifo /tmp/orders
+  "$build/tests/softroce/engine_shell" "model=$model" compute=f32 kv-gib=0.02 poll=yield "homes=$1" "secret-file=$secret" \
+    "hop-timeout-ms=$hop_timeout_ms" "peer-timeout-ms=$peer_timeout_ms" </tmp/orders >$said 2>&1 &
+  engine=$!
+  exec 7>/tmp/orders
+  submitted=0
+  lab_eventually 90 grep -q ' ready$' $said || { cat $said; return 1; }
+}
+end_engine() { exec 7>&-; wait "$engine"; }
+
+submit_all() {  # submit_all TOKENS: a request for each prompt
+  local prompt
+  first=$submitted
+  for prompt in "${prompts[@]}"; do echo "$1 $prompt" >&7; submitted=$((submitted + 1)); done
+}
+lines() { grep -cE "$1" $said || true; }
+all_begun() { (($(lines '^first ') >= submitted)); }
+all_ended() { (($(lines '^end ') >= submitted)); }
+some_failed() { (($(lines '^end [0-9]+ [0-9.]+ error') > ${failed_before:-0})); }
+back_again() { (($(lines '^log .* is back$') > ${back_before:-0})); }
+
+# Those of the last submit_all that ended well have the token ids of $expected (one list a line, by prompt); prints "GOOD BAD".
+expected=/out/expected
+count_answers() {
+  awk -v first="$first" '
+    NR == FNR { right[FNR - 1] = $1; next }
+    $1 == "end" && $2 >= first && $4 == "error" { ++bad }
+    $1 == "end" && $2 >= first && $4 == "ok" { if (index(right[$2 - first] ",", $5 ",") == 1) ++good; else wrong = 1 }
+    END { print good + 0, bad + 0; exit wrong }' $expected $said
+}
+some_failed_others_right() { local good bad; read -r good bad < <(count_answers) && count_answers && ((good > 0 && bad > 0)); }
+all_right() { count_answers | grep -x "${#prompts[@]} 0"; }
+
+# ---- faults: what host 2 does to itself, unless it is its power
+
+strike() {
+  case $name in
+    sigkill) kill_worker;;
+    sigstop) kill -STOP "$worker";;
+    link_down) lab_link down;;
+    port_filtered) lab_filter udp 4791;;
+  esac
+}
+repair() {
+  case $name in
+    sigkill) start_worker;;
+    sigstop) kill -CONT "$worker";;
+    link_down) lab_link up;;
+    port_filtered) lab_unfilter;;
+  esac
+}
+strike_when_told() {
+  [[ $name != power_off ]] || return 0
+  lab_wait strike 240
+  strike
+  lab_signal struck
+  lab_wait repair 240
+  check 'the fault is mended' repair
+  lab_signal repaired
+}
+
+# found_in_time SINCE MS: the first request with an error ended no later than so long after SINCE (wall clock, s).
+found_in_time() {
+  awk -v since="$1" -v limit_ms="$2" '
+    $1 == "end" && $4 == "error" && !found { found = 1; ms = ($3 - since) * 1000; print ms " ms: " $0 }
+    END { exit !found || ms > limit_ms }' $said
+}
+errors_name_the_peer() { grep -E '^end .* error ' $said | grep -q "10.77.0.2:$port"; }
+
+fault() {
+  local struck limit_ms=$((hop_timeout_ms + slack_ms))
+  [[ $name != sigkill ]] || limit_ms=$slack_ms
+  check 'the worker is there' await_workers
+  check 'the engine starts' start_engine "local:1,10.77.0.2:$port"
+  submit_all 150
+  check 'all requests are on their way' lab_eventually 120 all_begun
+  if [[ $name == power_off ]]; then lab_power_off 2; else lab_signal strike; lab_wait struck; fi
+  struck=$EPOCHREALTIME
+  check 'requests of the lost home end' lab_eventually 60 some_failed
+  check "that took no longer than $limit_ms ms" found_in_time "$struck" $limit_ms
+  grep -m1 -E '^end .* error ' $said || true
+  check 'the error names the peer' errors_name_the_peer
+  check 'the others run to their ends' lab_eventually 120 all_ended
+  check 'and are right' some_failed_others_right
+  if [[ $name != power_off ]]; then
+    lab_signal repair
+    lab_wait repaired 120
+    check 'the worker is taken back' lab_eventually 60 back_again
+    submit_all 20
+    check 'all requests end' lab_eventually 120 all_ended
+    check 'and are right' all_right
+  fi
+  check 'the engine ends well' end_engine
+}
+
+# ---- leaks
+
+# footprint PID: what a process holds, and the host's verbs objects.
+footprint() {
+  echo "descriptors $(ls "/proc/$1/fd" | wc -l) threads $(ls "/proc/$1/task" | wc -l) $(lab_verbs_objects | tr '\n' ' ')"
+}
+same_footprint() { echo "$1"; echo "$2"; [[ $1 == "$2" ]]; }
+
+# ---- scenarios
+
+engine_same_tokens_two_hosts() { same_tokens_over_fabric; lab_counters; }
+engine_same_tokens_three_hosts() { same_tokens_over_fabric; }
+engine_netem_loss_1() { same_tokens_over_fabric; check 'packets were lost' dropped_by_wire; }
+engine_netem_loss_5() {
+  engine_netem_loss_1
+  check 'the device sent again' recovered completer_retry_err rcvd_seq_err out_of_seq_request
+}
+engine_netem_reorder() { same_tokens_over_fabric; check 'the device saw it' recovered out_of_seq_request rcvd_seq_err; }
+engine_netem_duplicate() { same_tokens_over_fabric; check 'the device saw it' recovered duplicate_request; }
+engine_netem_corrupt() {
+  same_tokens_over_fabric
+  check 'the device sent again' recovered completer_retry_err rcvd_seq_err out_of_seq_request
+}
+
+for fault_name in sigkill sigstop link_down port_filtered power_off; do
+  eval "engine_$fault_name() { fault; }; worker_$fault_name() { serve strike_when_told; }"
+done
+
+# The worker dies again and again; the engine lives on.
+engine_kill_and_return() {
+  local i before='' after
+  check 'the worker is there' await_workers
+  check 'the engine starts' start_engine "local:1,10.77.0.2:$port"
+  for ((i = 1; i <= cycles; i++)); do
+    failed_before=$(lines '^end [0-9]+ [0-9.]+ error') back_before=$(lines '^log .* is back$')
+    submit_all 40
+    lab_eventually 120 all_begun || break
+    lab_signal "kill.$i"
+    lab_eventually 120 all_ended || break
+    lab_eventually 120 back_again || break
+    ((i != 2)) || before=$(footprint "$engine")
+  done
+  check "$cycles times lost and taken back" test $i -gt "$cycles"
+  after=$(footprint "$engine")
+  check 'the engine holds as much as after the second time' same_footprint "$before" "$after"
+  submit_all 20
+  check 'all requests end' lab_eventually 120 all_ended
+  check 'and are right' all_right
+  check 'the engine ends well' end_engine
+}
+die_again_and_again() {
+  local i
+  for ((i = 1; i <= cycles; i++)); do
+    lab_wait "kill.$i" 300 || break
+    kill_worker
+    start_worker || break
+  done
+  check "killed and started $cycles times" test $i -gt "$cycles"
+}
+worker_kill_and_return() { serve die_again_and_again; }
+
+# The engine dies again and again; the worker lives on, and tells what it holds.
+engine_engine_kill_and_return() {
+  local i
+  check 'the worker is there' await_workers
+  generate 24 --homes local >/tmp/expected.json
+  for ((i = 1; i <= cycles; i++)); do
+    start_engine "10.77.0.2:$port" || break
+    submit_all 300
+    lab_wait "serving.$i" 120 || break
+    kill -9 "$engine"
+    wait "$engine" 2>/dev/null || true
+    exec 7>&-
+    lab_signal "gone.$i"
+    lab_wait "free.$i" 120 || break
+  done
+  check "$cycles engines killed" test $i -gt "$cycles"
+  check 'the next one is served' same_tokens /tmp/expected.json generate 24 --homes "10.77.0.2:$port" --secret-file $secret
+}
+homes=$(find /sys/devices/system/node -maxdepth 1 -name 'node[0-9]*' | wc -l)  # of one worker
+times_in_log() { (($(grep -c "$1" /tmp/worker.log) >= $2)); }
+outlive_engines() {
+  local i before='' after
+  for ((i = 1; i <= cycles; i++)); do
+    lab_eventually 120 times_in_log 'serves engine' $((homes * i)) || break
+    lab_signal "serving.$i"
+    lab_wait "gone.$i" 120 || break
+    lab_eventually 60 times_in_log ' is free' $((homes * i)) || break
+    ((i != 2)) || before=$(footprint "$worker")
+    lab_signal "free.$i"
+  done
+  after=$(footprint "$worker")
+  check 'the worker holds as much as after the second engine' same_footprint "$before" "$after"
+}
+worker_engine_kill_and_return() { serve outlive_engines; }
+
+# Visitors that must be refused, while an engine is served.
+knock() { timeout 5 bash -c "exec 3<>/dev/tcp/10.77.0.2/$port; $1" 2>/dev/null || true; }
+engine_door_refusals() {
+  local i slow=()
+  check 'the worker is there' await_workers
+  check 'the engine starts' start_engine "local:1,10.77.0.2:$port"
+  submit_all 150
+  check 'all requests are on their way' lab_eventually 120 all_begun
+  for ((i = 0; i < 5; i++)); do knock 'head -c 4096 /dev/urandom >&3'; done
+  for ((i = 0; i < 20; i++)); do knock 'true'; done
+  for ((i = 0; i < 5; i++)); do (exec 3<>"/dev/tcp/10.77.0.2/$port"; sleep 20) & slow+=($!); done
+  (umask 077; echo 'another secret, of some length' >/tmp/wrong)
+  check 'a wrong secret is refused' expect_failure generate 24 --homes "10.77.0.2:$port" --secret-file /tmp/wrong
+  check 'a second engine is refused' expect_failure generate 24 --homes "10.77.0.2:$port" --secret-file $secret
+  check 'all requests end' lab_eventually 120 all_ended
+  check 'and are right' all_right
+  kill "${slow[@]}" 2>/dev/null || true
+  check 'the engine ends well' end_engine
+}
+worker_door_refusals() { serve; cat /tmp/worker.log; }
+
+# ---- in a host, and outside
+
+if [[ -n ${LAB_HOST:-} ]]; then
+  (umask 077; echo 'what the hosts of this lab know' >$secret)
+  if ((LAB_HOST == 1)); then
+    "engine_$name"
+    lab_signal done
+  elif declare -F "worker_$name" >/dev/null; then
+    "worker_$name"
+  else
+    serve
+  fi
+  finish_checks
+else
+  declare -F "engine_$name" >/dev/null || { echo "scenarios.sh: no scenario $name" >&2; exit 2; }
+  out=$(mktemp -d)
+  trap 'rm -rf "$out"' EXIT
+  generate 150 --homes local:1 | token_ids - | grep -o '[0-9][0-9,]*' >"$out/expected"
+  plan_lab "$name"
+  command="CYCLES=$cycles $(printf '%q ' bash "$here/scenarios.sh" "$@")"
+  commands=()
+  for ((h = 0; h < hosts; h++)); do commands+=("$command"); done
+  status=0
+  "$here/lab" run "${options[@]}" --out "$out" "${commands[@]}" || status=$?
+  for ((h = 1; h <= hosts; h++)); do [[ ! -f $out/$h.log ]] || { echo "== host $h"; cat "$out/$h.log"; }; done
+  exit $status
+fi
