@@ -78,6 +78,7 @@ class FaultLink final : public EngineLink {
   std::string peer_name() const override { return link_->peer_name(); }
   int liveness_fd() const override { return link_->liveness_fd(); }
   void CheckPeer() override { link_->CheckPeer(); }
+  bool PeerMayStillWrite() const override { return link_->PeerMayStillWrite(); }
 
   // Pipeline thread.
   const FaultCounts& counts() const { return counts_; }

@@ -38,7 +38,7 @@ absl::Status CheckLinkSize(const LinkSize& size);
 
 enum class LinkPoll : uint8_t {
   kEmpty,    // nothing arrived
-  kMessage,  // *out was filled in
+  kMessage,  // *out was filled in; with any other outcome its content means nothing
   kLost,     // the link is lost; nothing will arrive any more
 };
 
@@ -63,6 +63,9 @@ class LinkEnd {
   virtual int liveness_fd() const { return -1; }
   // Control thread, liveness_fd() being readable: marks the link lost if the peer has gone or has given the link up.
   virtual void CheckPeer() {}
+  // Whether the peer can still write memory of this end, though the link is lost. What it may still write must stay
+  // mapped; false: the end may be destroyed, which stops the peer where its writes go through a device of ours.
+  virtual bool PeerMayStillWrite() const { return false; }
 };
 
 // The engine's end. Destroying it is the end of the link for the home, too.

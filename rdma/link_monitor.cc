@@ -11,17 +11,6 @@
 
 namespace fastdecode {
 
-namespace {
-
-constexpr short kClosedEvents = POLLRDHUP | POLLHUP | POLLERR | POLLNVAL;
-
-bool PeerHasClosed(const LinkEnd& link) {
-  pollfd entry = {link.liveness_fd(), POLLRDHUP, 0};
-  return entry.fd < 0 || (poll(&entry, 1, 0) > 0 && (entry.revents & kClosedEvents) != 0);
-}
-
-}  // namespace
-
 LinkMonitor::LinkMonitor() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   FD_CHECK(wake_fd_ >= 0, "no file descriptor left for the link monitor");
   thread_ = std::thread([this] { Run(); });
@@ -106,7 +95,7 @@ void LinkMonitor::ReleaseQuarantined() {
   std::vector<std::unique_ptr<LinkEnd>> released;  // outlives the lock: unmapping takes its time
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& link : quarantined_) {
-    if (PeerHasClosed(*link)) released.push_back(std::move(link));
+    if (!link->PeerMayStillWrite()) released.push_back(std::move(link));
   }
   std::erase(quarantined_, nullptr);
 }

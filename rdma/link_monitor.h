@@ -27,8 +27,8 @@ class LinkMonitor {
   // Once it returns, the monitor does not touch the link any more. Nothing happens if the link is not watched.
   void Remove(LinkEnd* link);
 
-  // Marks the link lost if it is not (with `cause`) and keeps it, with the memory that the peer may still write, until
-  // the peer has closed its socket; then destroys it. A watched link need not be removed before.
+  // Marks the link lost if it is not (with `cause`) and keeps it, with its memory, while LinkEnd::PeerMayStillWrite;
+  // then destroys it. A watched link need not be removed before.
   void Quarantine(std::unique_ptr<LinkEnd> link, const char* cause);
   size_t links_in_quarantine() const;
 

@@ -1,5 +1,6 @@
 #include "rdma/shm/process_backing.h"
 
+#include <poll.h>
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,12 @@ bool ProcessBacking::PeerGone(std::string* cause) {
   *cause = text.empty() ? absl::StrCat(peer_name_, " sent a packet that is none of the protocol")
                         : absl::StrCat(peer_name_, " gave the link up: ", text);
   return true;
+}
+
+bool ProcessBacking::PeerMayStillWrite() const {
+  constexpr short kClosedEvents = POLLRDHUP | POLLHUP | POLLERR | POLLNVAL;
+  pollfd entry = {socket_.get(), POLLRDHUP, 0};
+  return poll(&entry, 1, 0) <= 0 || (entry.revents & kClosedEvents) == 0;
 }
 
 absl::StatusOr<Arena> CreateRegion(size_t bytes, int node) {

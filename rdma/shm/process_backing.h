@@ -27,6 +27,8 @@ class ProcessBacking final : public ShmBacking {
   std::string peer_name() const override { return peer_name_; }
   int liveness_fd() const override { return socket_.get(); }
   bool PeerGone(std::string* cause) override;
+  // Until it has closed its socket, which it does after its last write.
+  bool PeerMayStillWrite() const override;
 
  private:
   const std::string peer_name_;

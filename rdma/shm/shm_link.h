@@ -27,6 +27,8 @@ class ShmBacking {
   virtual int liveness_fd() const { return -1; }
   // See LinkEnd::CheckPeer: true with the cause if the peer has gone or has given up.
   virtual bool PeerGone(std::string* cause) { return false; }
+  // See LinkEnd. In one process the memory lives as long as either end.
+  virtual bool PeerMayStillWrite() const { return false; }
 };
 
 // The shared memory of a link, as its two ends see it.
@@ -62,6 +64,7 @@ class ShmEngineLink final : public EngineLink {
   std::string peer_name() const override { return backing_->peer_name(); }
   int liveness_fd() const override { return backing_->liveness_fd(); }
   void CheckPeer() override;
+  bool PeerMayStillWrite() const override { return backing_->PeerMayStillWrite(); }
 
  private:
   struct Slot {
@@ -115,6 +118,7 @@ class ShmHomeLink final : public HomeLink {
   std::string peer_name() const override { return backing_->peer_name(); }
   int liveness_fd() const override { return backing_->liveness_fd(); }
   void CheckPeer() override;
+  bool PeerMayStillWrite() const override { return backing_->PeerMayStillWrite(); }
 
  private:
   LinkPoll TakeHop(int slot, uint64_t sequence, HopHeader* out, const std::byte** payload);

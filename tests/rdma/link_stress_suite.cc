@@ -1,15 +1,17 @@
-// A link between two threads that both run as fast as they can.
+// Links of every provider between two threads that both run as fast as they can.
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "numa/clock.h"
 #include "numa/spin.h"
-#include "rdma/shm/local_link.h"
+#include "tests/rdma/link_suite.h"
 
 namespace fastdecode {
 namespace {
@@ -20,14 +22,11 @@ constexpr size_t kPayloadBytes = kWords * sizeof(uint64_t);
 constexpr uint64_t kBudgetNs = 2'000'000'000;
 constexpr uint64_t kSleepTimeoutNs = 3'600'000'000'000;  // a lost wake-up ends in ctest's timeout
 
-LocalLink MakeLink(int slots) {
-  const LinkSize size = {.slots = slots,
-                         .hop_payload_bytes_max = kPayloadBytes,
-                         .reply_payload_bytes_max = kPayloadBytes,
-                         .control_ring_bytes = 4096};
-  absl::StatusOr<LocalLink> link = MakeLocalLink(size, -1, -1, 3);
-  EXPECT_TRUE(link.ok()) << link.status();
-  return *std::move(link);
+LinkSize StressSize(int slots) {
+  return {.slots = slots,
+          .hop_payload_bytes_max = kPayloadBytes,
+          .reply_payload_bytes_max = kPayloadBytes,
+          .control_ring_bytes = 4096};
 }
 
 uint64_t Pattern(int slot, uint64_t step, size_t i) { return (step << 24) ^ (static_cast<uint64_t>(slot) << 16) ^ i; }
@@ -109,23 +108,23 @@ uint64_t WrongWords(EngineLink* engine, const ReplyHeader& reply) {
   return wrong;
 }
 
-TEST(ShmLinkStressTest, EveryPayloadArrivesOnEverySlot) {
+TEST_P(LinkStressSuite, EveryPayloadArrivesOnEverySlot) {
   constexpr uint64_t kStepsMax = 4000;
   constexpr int kSlots = 4;
   const uint64_t end_ns = NowNs() + kBudgetNs;
-  LocalLink link = MakeLink(kSlots);
-  EchoHome home = {link.home.get(), /*park=*/false};
+  const auto ends = GetParam().make(StressSize(kSlots), 3);
+  EchoHome home = {ends->home.get(), /*park=*/false};
   std::thread home_thread([&] { home.Run(); });
 
   std::mt19937_64 random(1);
   std::vector<uint64_t> step(kSlots, 1);
   auto rows = [&] { return static_cast<uint32_t>(1 + random() % kWords); };
-  for (int slot = 0; slot < kSlots; ++slot) Post(link.engine.get(), slot, 1, rows());
+  for (int slot = 0; slot < kSlots; ++slot) Post(ends->engine.get(), slot, 1, rows());
   uint64_t hops = kSlots, replies = 0, wrong = 0;
   PollBackoff backoff(PollMode::kYield);
   while (replies < hops) {
     ReplyHeader reply;
-    const LinkPoll outcome = link.engine->PollReply(&reply);
+    const LinkPoll outcome = ends->engine->PollReply(&reply);
     if (outcome == LinkPoll::kLost) break;
     if (outcome == LinkPoll::kEmpty) {
       backoff.Idle();
@@ -134,26 +133,28 @@ TEST(ShmLinkStressTest, EveryPayloadArrivesOnEverySlot) {
     backoff.Reset();
     ++replies;
     const int slot = reply.micro_batch;
-    wrong += reply.step != step[slot] || WrongWords(link.engine.get(), reply) != 0;
+    wrong += reply.step != step[slot] || WrongWords(ends->engine.get(), reply) != 0;
     if (step[slot] == kStepsMax || NowNs() > end_ns) continue;
     ++hops;
-    Post(link.engine.get(), slot, ++step[slot], rows());
+    Post(ends->engine.get(), slot, ++step[slot], rows());
   }
-  EXPECT_EQ(link.engine->lost_cause(), "");
+  EXPECT_EQ(ends->engine->lost_cause(), "");
   EXPECT_EQ(replies, hops);
   EXPECT_EQ(wrong, 0u);
-  EXPECT_EQ(link.engine->Progress(), hops);
-  link.engine.reset();
+  for (int i = 0; i < 100 && ends->engine->Progress() != hops; ++i) ends->PassNews();
+  EXPECT_EQ(ends->engine->Progress(), hops);
+  ends->engine.reset();
+  ends->PassNews();
   home_thread.join();
   EXPECT_EQ(home.wrong, 0u);
   EXPECT_EQ(home.hops, hops);
 }
 
-TEST(ShmLinkStressTest, NoRingIsLost) {
+TEST_P(LinkStressSuite, NoRingIsLost) {
   constexpr uint64_t kStepsMax = 3000;
   const uint64_t end_ns = NowNs() + kBudgetNs;
-  LocalLink link = MakeLink(1);
-  EchoHome home = {link.home.get(), /*park=*/true};
+  const auto ends = GetParam().make(StressSize(1), 3);
+  EchoHome home = {ends->home.get(), /*park=*/true};
   std::thread home_thread([&] { home.Run(); });
   std::mt19937_64 random(2);
   uint64_t step = 0;
@@ -161,38 +162,40 @@ TEST(ShmLinkStressTest, NoRingIsLost) {
     ++step;
     // From none to some microseconds, so that the hop meets the home anywhere between its poll and its sleep.
     for (uint64_t pause = random() % 2000; pause > 0; --pause) CpuRelax();
-    Post(link.engine.get(), 0, step, 1);
-    link.engine->RingHome();
+    Post(ends->engine.get(), 0, step, 1);
+    ends->engine->RingHome();
     ReplyHeader reply;
     PollBackoff backoff(PollMode::kYield);
     LinkPoll outcome;
-    while ((outcome = link.engine->PollReply(&reply)) == LinkPoll::kEmpty) backoff.Idle();
+    while ((outcome = ends->engine->PollReply(&reply)) == LinkPoll::kEmpty) backoff.Idle();
     ASSERT_EQ(outcome, LinkPoll::kMessage);
   }
   // The loss of the link wakes it, too.
-  link.engine.reset();
+  ends->engine.reset();
+  ends->PassNews();
   home_thread.join();
   EXPECT_EQ(home.hops, step);
   EXPECT_GT(home.sleeps, 0u);
 }
 
-TEST(ShmLinkStressTest, ManyThreadsLoseALinkOnce) {
+TEST_P(LinkStressSuite, ManyThreadsLoseALinkOnce) {
   for (int round = 0; round < 10; ++round) {
-    LocalLink link = MakeLink(1);
+    const auto ends = GetParam().make(StressSize(1), 3);
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; ++i) {
-      threads.emplace_back([&link, i] {
+      threads.emplace_back([&ends, i] {
         const std::string cause = "cause " + std::to_string(i);
-        LinkEnd* const end = i % 2 == 0 ? static_cast<LinkEnd*>(link.engine.get()) : link.home.get();
+        LinkEnd* const end = i % 2 == 0 ? static_cast<LinkEnd*>(ends->engine.get()) : ends->home.get();
         end->MarkLost(cause.c_str());
         EXPECT_TRUE(end->lost());
         EXPECT_FALSE(end->lost_cause().empty());
       });
     }
     for (std::thread& thread : threads) thread.join();
-    const std::string cause = link.engine->lost_cause();
-    EXPECT_TRUE(link.home->lost());
-    EXPECT_EQ(cause, link.engine->lost_cause());
+    const std::string cause = ends->engine->lost_cause();
+    ends->PassNews();
+    EXPECT_TRUE(ends->home->lost());
+    EXPECT_EQ(cause, ends->engine->lost_cause());
   }
 }
 

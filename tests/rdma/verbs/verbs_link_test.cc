@@ -1,0 +1,237 @@
+// Both ends of a verbs link over made-up adapters, without threads.
+
+#include "rdma/verbs/verbs_link.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/rdma/link_suite.h"
+#include "tests/rdma/verbs/verbs_pair.h"
+
+namespace fastdecode {
+namespace {
+
+// ---- What every provider promises. ----
+
+struct VerbsEnds final : LinkEnds {
+  explicit VerbsEnds(const VerbsPair::Options& options) : pair(options) {
+    engine = std::move(pair.engine);
+    home = std::move(pair.home);
+  }
+  ~VerbsEnds() override {
+    engine.reset();
+    home.reset();
+    pair.ExpectClean();
+  }
+  void PassNews() override {
+    // The heartbeat's timer runs in real time.
+    if (home != nullptr) {
+      pollfd entry = {home->liveness_fd(), POLLIN, 0};
+      ::poll(&entry, 1, 1000);
+      home->CheckPeer();
+    }
+    if (engine != nullptr) engine->CheckPeer();
+  }
+
+  VerbsPair pair;
+};
+
+std::unique_ptr<LinkEnds> MakePlainEnds(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<VerbsEnds>(VerbsPair::Options{.size = size, .epoch = epoch});
+}
+std::unique_ptr<LinkEnds> MakeChecksumEnds(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<VerbsEnds>(VerbsPair::Options{.size = size, .checksum = true, .epoch = epoch});
+}
+std::unique_ptr<LinkEnds> MakeEndsWithoutInline(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<VerbsEnds>(VerbsPair::Options{.size = size, .fabric = {.max_inline = 0}, .epoch = epoch});
+}
+
+INSTANTIATE_TEST_SUITE_P(Verbs, LinkSuite,
+                         testing::Values(LinkProvider{"plain", MakePlainEnds},
+                                         LinkProvider{"checksum", MakeChecksumEnds},
+                                         LinkProvider{"without_inline", MakeEndsWithoutInline}),
+                         LinkProviderName);
+
+std::unique_ptr<LinkEnds> MakeSeededEnds(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<VerbsEnds>(
+      VerbsPair::Options{.size = size, .fabric = {.seed = 5}, .checksum = true, .epoch = epoch});
+}
+
+INSTANTIATE_TEST_SUITE_P(Verbs, LinkStressSuite,
+                         testing::Values(LinkProvider{"plain", MakePlainEnds}, LinkProvider{"seeded", MakeSeededEnds}),
+                         LinkProviderName);
+
+// ---- Messages of every length. ----
+
+class VerbsLengthTest : public testing::Test {
+ protected:
+  static constexpr size_t kBytesMax = 5 << 20;
+
+  // There and back with so many bytes of payload each way.
+  void Bounce(VerbsPair* pair, int slot, uint64_t step, size_t hop_bytes, size_t reply_bytes) {
+    Fill(pair->engine->SendArea(slot), hop_bytes, step);
+    HopHeader hop = Hop(slot, step);
+    hop.payload_bytes = static_cast<uint32_t>(hop_bytes);
+    const uint64_t writes = pair->fabric.writes();
+    pair->engine->PostHop(hop);
+    pair->fabric.Settle();
+    hop_writes_ = pair->fabric.writes() - writes;
+    const std::byte* payload = nullptr;
+    ASSERT_EQ(pair->home->PollHop(&hop, &payload), LinkPoll::kMessage) << pair->home->lost_cause();
+    ASSERT_EQ(hop.payload_bytes, hop_bytes);
+    ASSERT_TRUE(Filled(payload, hop_bytes, step));
+    Fill(pair->home->ReplyArea(slot), reply_bytes, step + 1);
+    ReplyHeader reply = ReplyTo(hop);
+    reply.payload_bytes = static_cast<uint32_t>(reply_bytes);
+    pair->home->PostReply(reply);
+    pair->fabric.Settle();
+    ASSERT_EQ(pair->engine->PollReply(&reply), LinkPoll::kMessage) << pair->engine->lost_cause();
+    ASSERT_TRUE(Filled(pair->engine->ReceiveArea(slot), reply_bytes, step + 1));
+  }
+
+  static std::byte At(size_t i, uint64_t seed) { return static_cast<std::byte>((i * 2654435761u >> 7) + seed * 31); }
+  static void Fill(std::byte* to, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i < bytes; ++i) to[i] = At(i, seed);
+  }
+  static bool Filled(const std::byte* at, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i < bytes; ++i) {
+      if (at[i] != At(i, seed)) return false;
+    }
+    return true;
+  }
+
+  uint64_t hop_writes_ = 0;
+};
+
+TEST_F(VerbsLengthTest, OneWriteUpToEightKibThenAChain) {
+  for (const bool checksum : {false, true}) {
+    VerbsPair pair({.size = {.slots = 2,
+                             .hop_payload_bytes_max = kBytesMax,
+                             .reply_payload_bytes_max = kBytesMax,
+                             .control_ring_bytes = 4096},
+                    .checksum = checksum});
+    const size_t line = sizeof(MessageLine);
+    const struct {
+      size_t bytes;
+      uint64_t writes;
+    } cases[] = {{0, 1},
+                 {1, 1},
+                 {kOneWriteBytesMax - line, 1},
+                 {kOneWriteBytesMax - line + 1, 2},
+                 {(1 << 20) - line, 2},
+                 {(1 << 20) - line + 1, 3},
+                 {kBytesMax, 7},  // line and 5 MiB: six pieces, the last of 64 bytes, and the notification
+                 {3 << 20, 5},
+                 {100, 1}};
+    uint64_t step = 0;
+    for (const auto& [bytes, writes] : cases) {
+      for (int slot = 0; slot < 2; ++slot) {
+        SCOPED_TRACE(bytes);
+        ++step;
+        ASSERT_NO_FATAL_FAILURE(Bounce(&pair, slot, step, bytes, kBytesMax - bytes));
+        EXPECT_EQ(hop_writes_, writes);
+      }
+    }
+    pair.ExpectClean();
+  }
+}
+
+TEST_F(VerbsLengthTest, AChainHasSixteenPiecesAtMostUnlessThePortTakesLess) {
+  constexpr size_t kLarge = 40 << 20;
+  for (const uint32_t port_max : {1u << 30, 1u << 20}) {
+    VerbsPair pair({.size = {.slots = 1, .hop_payload_bytes_max = kLarge, .reply_payload_bytes_max = 0},
+                    .fabric = {.max_msg_bytes = port_max}});
+    ASSERT_NO_FATAL_FAILURE(Bounce(&pair, 0, 1, kLarge, 0));
+    EXPECT_EQ(hop_writes_, port_max == 1u << 20 ? 42u : 17u);
+    pair.ExpectClean();
+  }
+}
+
+// ---- Control. ----
+
+TEST(VerbsControlTest, MessagesOfEveryLengthGoRoundTheRing) {
+  VerbsPair pair({.size = {.slots = 1, .control_ring_bytes = 4096}, .checksum = true});
+  std::vector<char> buffer(kControlMessageBytesMax);
+  for (int direction = 0; direction < 2; ++direction) {
+    for (size_t bytes = 1; bytes <= 4088; bytes += 13) {
+      const std::string message(bytes, static_cast<char>('a' + bytes % 26));
+      size_t received = 0;
+      ASSERT_TRUE(direction == 0 ? pair.engine->TrySendControl(message.data(), bytes)
+                                 : pair.home->TrySendControl(message.data(), bytes));
+      ASSERT_EQ(direction == 0 ? pair.home->PollControl(buffer.data(), &received)
+                               : pair.engine->PollControl(buffer.data(), &received),
+                LinkPoll::kMessage);
+      ASSERT_EQ(std::string(buffer.data(), received), message);
+      ASSERT_EQ(direction == 0 ? pair.home->PollControl(buffer.data(), &received)
+                               : pair.engine->PollControl(buffer.data(), &received),
+                LinkPoll::kEmpty)
+          << "and returns the credit";
+    }
+  }
+  pair.ExpectClean();
+}
+
+TEST(VerbsControlTest, TheWindowBoundsSmallMessages) {
+  VerbsPair pair({.size = {.slots = 1}});
+  uint64_t sent = 0;
+  while (pair.engine->TrySendControl("x", 1)) ++sent;
+  EXPECT_EQ(sent, kControlWindow);
+  char buffer[64];
+  size_t bytes;
+  for (uint64_t i = 0; i < kControlWindow / 8; ++i) {
+    ASSERT_EQ(pair.home->PollControl(buffer, &bytes), LinkPoll::kMessage);
+    EXPECT_EQ(pair.engine->TrySendControl("x", 1), i + 1 == kControlWindow / 8) << "credit comes by eighths";
+  }
+  pair.ExpectClean();
+}
+
+TEST(VerbsControlTest, ARingWithoutCreditIsSentWhenThereIsSome) {
+  VerbsPair pair({.size = {.slots = 1}});
+  while (pair.engine->TrySendControl("x", 1)) {
+  }
+  pair.home->Arm();
+  pair.engine->RingHome();
+  ReplyHeader reply;
+  EXPECT_EQ(pair.engine->PollReply(&reply), LinkPoll::kEmpty);
+  char buffer[64];
+  size_t bytes;
+  while (pair.home->PollControl(buffer, &bytes) == LinkPoll::kMessage) {
+  }
+  EXPECT_EQ(pair.engine->PollReply(&reply), LinkPoll::kEmpty);  // sends the ring
+  pair.home->Sleep(3'600'000'000'000);                          // would hang the test
+  pair.ExpectClean();
+}
+
+TEST(VerbsParkTest, ALossWakesTheSleeper) {
+  VerbsPair pair({.size = SmallSize()});
+  pair.home->Arm();
+  pair.home->MarkLost("shutting down");
+  pair.home->Sleep(3'600'000'000'000);
+  pair.ExpectClean();
+}
+
+TEST(VerbsParkTest, ARingTakenByThePollAfterArmKeepsItAwake) {
+  VerbsPair pair({.size = SmallSize()});
+  pair.engine->RingHome();
+  pair.home->Arm();
+  HopHeader hop;
+  const std::byte* payload;
+  EXPECT_EQ(pair.home->PollHop(&hop, &payload), LinkPoll::kEmpty);
+  pair.home->Sleep(3'600'000'000'000);
+  // An old ring's event is not taken for a new one for ever: this sleep lasts its time.
+  pair.home->Arm();
+  const uint64_t start_ns = NowNs();
+  pair.home->Sleep(20'000'000);
+  EXPECT_GE(NowNs() - start_ns, 15'000'000u);
+  pair.ExpectClean();
+}
+
+}  // namespace
+}  // namespace fastdecode
