@@ -75,6 +75,7 @@ absl::Status Engine::Start() {
   HomesOptions homes;
   homes.endpoints = *std::move(endpoints);
   homes.plan = plan;
+  homes.fabric = options_.fabric;
   homes.shape = shape_;
   if (local_homes > 0) homes.kv_bytes = ChooseKvBytes(options_, shape_, local_homes);
   homes.isa = *isa;

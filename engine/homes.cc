@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "engine/rpart/rpart_shape.h"
 #include "rdma/shm/local_link.h"
-#include "rdma/shm/unix_bootstrap.h"
 
 namespace fastdecode {
 
@@ -52,8 +51,8 @@ absl::Status Homes::MakeLocalHomes() {
     home_options.logger = options_.logger;
     absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(home_options);
     if (!home.ok()) {
-      return absl::Status(home.status().code(),
-                          absl::StrFormat("home %d (local, node %d): %s", i, home_options.node, home.status().message()));
+      return absl::Status(home.status().code(), absl::StrFormat("home %d (local, node %d): %s", i, home_options.node,
+                                                                home.status().message()));
     }
     Slot slot;
     slot.name = absl::StrFormat("local, node %d", home_options.node);
@@ -69,19 +68,14 @@ absl::Status Homes::MakeLocalHomes() {
 }
 
 absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
-  if (endpoint.kind == Endpoint::Kind::kFabric) {
-    return absl::UnimplementedError(absl::StrFormat(
-        "--homes: '%s:%d': workers on other hosts are not built yet; use unix:PATH or local", endpoint.host,
-        endpoint.port));
-  }
   uint32_t homes = 1;
   for (uint32_t i = 0; i < homes; ++i) {
-    absl::StatusOr<Made> made = Connect(endpoint.path, i);
+    absl::StatusOr<Made> made = Connect(endpoint, i);
     if (!made.ok()) return made.status();
     homes = made->homes_at_worker;
     Slot slot;
-    slot.name = absl::StrFormat("unix:%s, home %d", endpoint.path, i);
-    slot.path = endpoint.path;
+    slot.name = absl::StrFormat("%s, home %d", FormatEndpoint(endpoint), i);
+    slot.endpoint = endpoint;
     slot.home_index = i;
     if (absl::Status added = AddSlot(std::move(slot), *std::move(made)); !added.ok()) return added;
   }
@@ -106,20 +100,22 @@ absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
   return Made{std::move(link->engine), home.Describe(options_.shape), 1};
 }
 
-absl::StatusOr<Homes::Made> Homes::Connect(const std::string& path, uint32_t home_index) {
+absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t home_index) {
   LinkProposal proposal;
   proposal.size = LinkSizeFor(options_.shape);
   proposal.epoch = next_epoch_++;
   proposal.peer.engine_id = options_.engine_id;
   proposal.home_index = home_index;
   proposal.shape.assign(reinterpret_cast<const char*>(&options_.shape), sizeof(RPartShape));
-  absl::StatusOr<ConnectResult> connected = ConnectUnix(path, proposal, options_.engine_node, kConnectTimeoutNs);
+  absl::StatusOr<ConnectResult> connected =
+      ConnectTo(endpoint, options_.fabric, proposal, options_.engine_node, kConnectTimeoutNs);
   if (!connected.ok()) return connected.status();
   Made made;
   made.homes_at_worker = connected->homes;
   if (connected->answer.size() != sizeof(HomeDescription)) {
-    return absl::InvalidArgumentError(absl::StrFormat("unix:%s: the worker describes its home in %d bytes, not %d", path,
-                                                      connected->answer.size(), sizeof(HomeDescription)));
+    return absl::InvalidArgumentError(absl::StrFormat("%s: the worker describes its home in %d bytes, not %d",
+                                                      FormatEndpoint(endpoint), connected->answer.size(),
+                                                      sizeof(HomeDescription)));
   }
   std::memcpy(&made.description, connected->answer.data(), sizeof(HomeDescription));
   made.link = std::move(connected->link);
@@ -183,8 +179,8 @@ std::string Homes::Describe() const {
   std::string text;
   for (const Info& info : List()) {
     const HomeDescription& d = info.description;
-    text += absl::StrFormat("home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens)%s\n", info.index, info.name,
-                            d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens,
+    text += absl::StrFormat("home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens)%s\n", info.index,
+                            info.name, d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens,
                             info.up ? "" : ", lost");
   }
   return text;
@@ -250,8 +246,7 @@ void Homes::TakeBack(size_t index) {
     monitor_.Quarantine(std::move(old), "given up by the engine");
   }
   if (slot.home != nullptr) slot.home->Detach();
-  absl::StatusOr<Made> made =
-      slot.home != nullptr ? AttachLocal(*slot.home) : Connect(slot.path, slot.home_index);
+  absl::StatusOr<Made> made = slot.home != nullptr ? AttachLocal(*slot.home) : Connect(slot.endpoint, slot.home_index);
   if (!made.ok()) {
     const std::string failure(made.status().message());
     if (options_.logger != nullptr && failure != slot.last_failure) {

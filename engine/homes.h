@@ -20,6 +20,7 @@
 #include "engine/schedule/scheduler.h"
 #include "numa/core_plan.h"
 #include "numa/log.h"
+#include "rdma/bootstrap.h"
 #include "rdma/endpoint.h"
 #include "rdma/fault_link.h"
 #include "rdma/link.h"
@@ -29,22 +30,22 @@ namespace fastdecode {
 
 struct HomesOptions {
   std::vector<Endpoint> endpoints;
-  CorePlan plan;                         // of the homes of this process
+  FabricOptions fabric;  // of links to other hosts
+  CorePlan plan;         // of the homes of this process
   RPartShape shape;
-  uint64_t kv_bytes = 0;                 // of each home of this process
+  uint64_t kv_bytes = 0;  // of each home of this process
   Isa isa = Isa::kNone;
   PollMode poll = PollMode::kSpin;
   bool park = true;
-  int engine_node = -1;                  // where the receive regions lie
+  int engine_node = -1;  // where the receive regions lie
   uint64_t engine_id = 0;
-  std::optional<FaultOptions> fault;     // wraps every link
+  std::optional<FaultOptions> fault;  // wraps every link
   Logger* logger = nullptr;
 };
 
-// The homes that an engine uses: those of this process and those of workers, their links, and their return after a loss.
-// Owns: local homes, the engine's ends of all links, the monitor, the control thread.
-// Thread: any. The control thread takes lost homes back; it never holds the mutex while it connects.
-// Bounded: kMaxHomes.
+// The homes that an engine uses: those of this process and those of workers, their links, and their return after a
+// loss. Owns: local homes, the engine's ends of all links, the monitor, the control thread. Thread: any. The control
+// thread takes lost homes back; it never holds the mutex while it connects. Bounded: kMaxHomes.
 class Homes : public HomeKeeper {
  public:
   // Makes the local homes and connects to every worker. An error names the endpoint.
@@ -62,9 +63,9 @@ class Homes : public HomeKeeper {
   struct Info {
     int index;
     bool up;
-    std::string name;                    // "local, node 0" or "unix:PATH, home 1"
+    std::string name;  // "local, node 0" or "HOST:PORT, home 1"
     HomeDescription description;
-    std::vector<int> cores;              // of a home of this process, else empty
+    std::vector<int> cores;  // of a home of this process, else empty
   };
   std::vector<Info> List() const;
 
@@ -76,14 +77,14 @@ class Homes : public HomeKeeper {
   struct Slot {
     enum class State { kUp, kDrained, kDown };
     std::string name;
-    std::string path;                    // "" = of this process
-    uint32_t home_index = 0;             // at the worker
-    std::unique_ptr<Home> home;          // of this process
+    Endpoint endpoint;           // of the worker; kLocal: of this process
+    uint32_t home_index = 0;     // at the worker
+    std::unique_ptr<Home> home;  // of this process
     State state = State::kDown;
     std::unique_ptr<EngineLink> link;
     HomeDescription description;
-    std::string loss;                    // why the last link was lost
-    std::string last_failure;            // of the last attempt to get it back
+    std::string loss;          // why the last link was lost
+    std::string last_failure;  // of the last attempt to get it back
   };
   struct Made {
     std::unique_ptr<EngineLink> link;
@@ -94,7 +95,7 @@ class Homes : public HomeKeeper {
   explicit Homes(HomesOptions options);
   absl::Status MakeLocalHomes();
   absl::Status ConnectWorker(const Endpoint& endpoint);
-  absl::StatusOr<Made> Connect(const std::string& path, uint32_t home_index);
+  absl::StatusOr<Made> Connect(const Endpoint& endpoint, uint32_t home_index);
   absl::StatusOr<Made> AttachLocal(Home& home);
   absl::Status AddSlot(Slot slot, Made made);
   void PutUp(Slot& slot, Made made);
@@ -106,7 +107,7 @@ class Homes : public HomeKeeper {
   LinkMonitor monitor_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<Slot>> slots_;           // fixed after Create
+  std::vector<std::unique_ptr<Slot>> slots_;  // fixed after Create
   std::function<void(const PipelineCommand&)> command_;
   uint64_t next_epoch_ = 1;
   bool stopping_ = false;

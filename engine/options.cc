@@ -79,10 +79,32 @@ absl::Status SetKvGib(Options& options, const std::string& value) {
   return absl::OkStatus();
 }
 
+absl::Status SetFabricText(std::string& field, const std::string& value) {
+  field = value;
+  return absl::OkStatus();
+}
+
+absl::Status SetRdmaMtu(Options& options, const std::string& value) {
+  int mtu = 0;
+  if (absl::Status status = ParseInt("rdma-mtu", value, 0, 4096, &mtu); !status.ok()) return status;
+  if (mtu != 0 && (mtu < 256 || (mtu & (mtu - 1)) != 0))
+    return Bad("rdma-mtu", value, "0, 256, 512, 1024, 2048 or 4096");
+  options.fabric.mtu = mtu;
+  return absl::OkStatus();
+}
+
+absl::Status SetPeerTimeout(Options& options, const std::string& value) {
+  int milliseconds = 0;
+  if (absl::Status status = ParseInt("peer-timeout-ms", value, 200, 3600000, &milliseconds); !status.ok())
+    return status;
+  options.fabric.heartbeat_timeout_ns = static_cast<uint64_t>(milliseconds) * 1'000'000;
+  return absl::OkStatus();
+}
+
 const OptionRow kRows[] = {
     {"model", "DIR", "", "Hugging Face folder: config.json, safetensors, tokenizer.json", &SetText<&Options::model>},
     {"homes", "LIST", "local",
-     "where KV lives: local (one home per NUMA node), local:N, unix:PATH of a worker; comma-separated",
+     "where KV lives: local (one home per NUMA node), local:N, unix:PATH or HOST:PORT of a worker; comma-separated",
      &SetText<&Options::homes>},
     {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: about half of a node)",
      &SetText<&Options::s_cores>},
@@ -101,18 +123,40 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseInt("prefill-chunk", v, 1, 8192, &o.prefill_chunk); }},
     {"max-queue", "N", "4096", "requests that may wait; more are refused",
      [](Options& o, const std::string& v) { return ParseInt("max-queue", v, 1, 8192, &o.max_queue); }},
-    {"kv-gib", "GIB", "0", "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)",
-     &SetKvGib},
+    {"kv-gib", "GIB", "0",
+     "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)", &SetKvGib},
     {"compute", "TYPE", "auto", "auto (bf16 where the CPU has it), bf16, or f32 (exact)", &SetCompute},
-    {"batch-invariant", "BOOL", "false", "one order of summation for every batch size, so that results repeat bit for bit",
+    {"batch-invariant", "BOOL", "false",
+     "one order of summation for every batch size, so that results repeat bit for bit",
      [](Options& o, const std::string& v) { return ParseBool("batch-invariant", v, &o.batch_invariant); }},
     {"isa", "NAME", "auto", "auto, avx2, avx512 or avx512bf16", &SetText<&Options::isa>},
     {"poll", "MODE", "auto",
-     "spin, yield (threads share cores), always (spin and never sleep), or auto (spin if there are cores enough)", &SetPoll},
+     "spin, yield (threads share cores), always (spin and never sleep), or auto (spin if there are cores enough)",
+     &SetPoll},
     {"hop-timeout-ms", "MS", "10000", "a home without progress for so long is lost",
      [](Options& o, const std::string& v) { return ParseInt("hop-timeout-ms", v, 10, 3600000, &o.hop_timeout_ms); }},
-    {"listen", "unix:PATH", "", "worker: where engines connect", &SetText<&Options::listen>},
-    {"fault", "SPEC", "", "inject faults on every link, such as seed=1,drop=0.001 (for tests)", &SetText<&Options::fault>},
+    {"listen", "ENDPOINT", "",
+     "worker: where engines connect: unix:PATH, or HOST:PORT for other hosts (0.0.0.0: every address)",
+     &SetText<&Options::listen>},
+    {"peers", "N", "1", "worker: engines that each home serves at once; each has pages reserved for it",
+     [](Options& o, const std::string& v) { return ParseInt("peers", v, 1, 16, &o.peers); }},
+    {"secret-file", "FILE", "", "what this host and the workers' or engines' hosts know; needed for HOST:PORT",
+     [](Options& o, const std::string& v) { return SetFabricText(o.fabric.secret_file, v); }},
+    {"rdma-device", "NAME", "", "RDMA device, such as mlx5_0 (default: the active one nearest to the NUMA node)",
+     [](Options& o, const std::string& v) { return SetFabricText(o.fabric.device, v); }},
+    {"rdma-port", "N", "0", "port of the RDMA device (0: the first that is active)",
+     [](Options& o, const std::string& v) { return ParseInt("rdma-port", v, 0, 255, &o.fabric.port); }},
+    {"gid-index", "N", "-1", "GID of the port (-1: look for RoCE v2 over IPv4, then IPv6, then the first)",
+     [](Options& o, const std::string& v) { return ParseInt("gid-index", v, -1, 1023, &o.fabric.gid_index); }},
+    {"rdma-mtu", "BYTES", "0", "largest path MTU to agree on: 256, 512, 1024, 2048 or 4096 (0: the port's)",
+     &SetRdmaMtu},
+    {"traffic-class", "N", "0", "of RDMA packets: DSCP * 4 + ECN",
+     [](Options& o, const std::string& v) { return ParseInt("traffic-class", v, 0, 255, &o.fabric.traffic_class); }},
+    {"service-level", "N", "0", "of RDMA packets",
+     [](Options& o, const std::string& v) { return ParseInt("service-level", v, 0, 15, &o.fabric.service_level); }},
+    {"peer-timeout-ms", "MS", "1000", "a process on another host that is silent for so long is lost", &SetPeerTimeout},
+    {"fault", "SPEC", "", "inject faults on every link, such as seed=1,drop=0.001 (for tests)",
+     &SetText<&Options::fault>},
 };
 
 }  // namespace

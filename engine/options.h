@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "numa/log.h"
+#include "rdma/fabric_options.h"
 
 namespace fastdecode {
 
@@ -18,7 +19,8 @@ struct Options {
 
   std::string model;               // folder
   std::string homes = "local";
-  std::string listen;              // worker: unix:PATH
+  std::string listen;              // worker: unix:PATH or HOST:PORT
+  int peers = 1;                   // worker: engines that each home serves at once
   std::string s_cores, r_cores;    // lists such as 0,2-5; "" = choose
   int s_threads = 0;               // 0 = all of the S cores
   int r_threads = 0;               // per home; 0 = all of the R cores
@@ -34,6 +36,7 @@ struct Options {
   Poll poll = Poll::kAuto;
   int hop_timeout_ms = 10000;
   uint64_t engine_id = 0;          // 0 = random
+  FabricOptions fabric;            // links to other hosts
   std::string fault;               // fault link, tests only
 
   LogSink log_sink = nullptr;

@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rdma/endpoint.h"
+#include "rdma/fabric_options.h"
 #include "rdma/link.h"
 
 namespace fastdecode {
@@ -78,6 +80,15 @@ class Listener {
   // again.
   virtual absl::StatusOr<std::unique_ptr<PendingLink>> AcceptProposal(uint64_t timeout_ns) = 0;
 };
+
+// The door at `endpoint`, by its kind: a unix socket, or TCP for links over a fabric (`fabric` is about those alone).
+// Errors: those of UnixListener::Listen, VerbsListener::Listen and Secret::Read. REQUIRES: not kLocal.
+absl::StatusOr<std::unique_ptr<Listener>> ListenAt(const Endpoint& endpoint, const FabricOptions& fabric);
+
+// Asks the worker at `endpoint` for a link; this end's memory is allocated on `engine_node` (-1: anywhere).
+// Errors: those of ConnectUnix, ConnectVerbs and Secret::Read. REQUIRES: not kLocal.
+absl::StatusOr<ConnectResult> ConnectTo(const Endpoint& endpoint, const FabricOptions& fabric,
+                                        const LinkProposal& proposal, int engine_node, uint64_t timeout_ns);
 
 }  // namespace fastdecode
 

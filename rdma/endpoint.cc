@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "rdma/shm/unix_socket.h"
+#include "rdma/tcp/tcp_socket.h"
 
 namespace fastdecode {
 
@@ -52,6 +53,18 @@ absl::StatusOr<Endpoint> ParseHostAndPort(const std::string& option, const std::
 }
 
 }  // namespace
+
+std::string FormatEndpoint(const Endpoint& endpoint) {
+  switch (endpoint.kind) {
+    case Endpoint::Kind::kLocal:
+      return endpoint.local_homes == 0 ? "local" : absl::StrCat(kLocalPrefix, endpoint.local_homes);
+    case Endpoint::Kind::kUnix:
+      return absl::StrCat(kUnixPrefix, endpoint.path);
+    case Endpoint::Kind::kFabric:
+      break;
+  }
+  return FormatHostAndPort(endpoint.host, endpoint.port);
+}
 
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::string& text) {
   Endpoint endpoint;

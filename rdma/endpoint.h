@@ -26,6 +26,9 @@ struct Endpoint {
 
 inline constexpr int kLocalHomesMax = 64;
 
+// As ParseEndpoint reads it.
+std::string FormatEndpoint(const Endpoint& endpoint);
+
 // `option`: the command-line option, for messages ("--listen").
 // Errors: InvalidArgument naming option and value.
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::string& text);
