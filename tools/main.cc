@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   fastdecode::AddWorker(program);
   fastdecode::AddSynth(program);
   fastdecode::AddBench(program);
+  fastdecode::AddDoctor(program);
   fastdecode::AddCompletion(program);
   try {
     program.parse(argc, argv);

@@ -458,7 +458,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "completion"]
+    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "doctor", "completion"]
 
     def test_help_of_every_command(self):
         for command in self.COMMANDS:
@@ -499,6 +499,25 @@ class Help(ProgramTest):
                 self.assertRegex(text, rf"(?m)(^|[\s,]){re.escape(word)}($|[\s,=.])", f"fastdecode {command}")
         for word in re.findall(r"(?m)^\.(?:BR|B|BI|TP).*?(--[a-z][a-z-]+)", text):
             self.assertIn(word, known, "the man page has an option that the program has not")
+
+
+class Doctor(ProgramTest):
+    def test_exit_status_says_whether_there_is_an_error(self):
+        result = run("doctor", "--json")
+        checks = json.loads(result.stdout)["checks"]
+        self.assertEqual({c["group"] for c in checks}, {"CPU", "memory", "fabric", "GPU"})
+        for check in checks:
+            self.assertEqual(set(check), {"group", "name", "status", "found", "advice"})
+            self.assertIn(check["status"], ("ok", "unknown", "warning", "error"))
+        errors = any(c["status"] == "error" for c in checks)
+        self.assertEqual(result.returncode, 1 if errors else 0)
+        self.assertEqual("fastdecode: error: " in result.stderr, errors)
+
+    def test_text_has_every_check_and_no_colours_in_a_pipe(self):
+        text = run("doctor").stdout
+        self.assertNotIn("\033", text)
+        for check in json.loads(run("doctor", "--json").stdout)["checks"]:
+            self.assertRegex(text, rf"(?m)^  {check['status']} +{re.escape(check['name'])}  ")
 
 
 # ----------------------------------------------------------------------------------------------------------- bad input

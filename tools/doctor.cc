@@ -1,0 +1,29 @@
+#include "tools/doctor.h"
+
+#include "absl/status/statusor.h"
+
+namespace fastdecode {
+
+DoctorHost DoctorHost::ThisOne() {
+  DoctorHost host;
+  host.isa = DetectIsa();
+  host.amx_bf16 = CpuHasAmxBf16();
+  absl::StatusOr<Topology> topology = Topology::Discover();
+  if (topology.ok()) host.topology = *std::move(topology);
+  return host;
+}
+
+std::vector<Check> ExamineHost(const DoctorHost& host) {
+  CheckList list;
+  list.BeginGroup("CPU");
+  ExamineCpu(host, &list);
+  list.BeginGroup("memory");
+  ExamineMemory(host, &list);
+  list.BeginGroup("fabric");
+  ExamineFabric(host, &list);
+  list.BeginGroup("GPU");
+  ExamineGpu(host, &list);
+  return list.checks();
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/doctor.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr char kCpus[] = "/sys/devices/system/cpu/";
+constexpr char kNotReadable[] = "not readable";
+
+// The CPUs that a file lists; nothing if it is missing.
+std::optional<std::vector<int>> ReadCpuList(const SysRoot& root, const std::string& path) {
+  const std::optional<std::string> text = root.Text(path);
+  // "(null)" is what some kernels say for none.
+  return text && *text != "(null)" ? ParseCpuList(*text) : std::nullopt;
+}
+
+std::optional<std::vector<int>> ReadAllowed(const SysRoot& root) {
+  const std::optional<std::string> text = root.Field("/proc/self/status", "Cpus_allowed_list");
+  return text ? ParseCpuList(*text) : std::nullopt;
+}
+
+// Those of `cpus` that are not among `others`.
+std::vector<int> Without(std::vector<int> cpus, const std::vector<int>& others) {
+  std::erase_if(cpus, [&](int cpu) { return std::find(others.begin(), others.end(), cpu) != others.end(); });
+  return cpus;
+}
+
+void ExamineModel(const DoctorHost& host, CheckList* list) {
+  const std::string model = host.root.Field("/proc/cpuinfo", "model name").value_or("model not readable");
+  if (host.isa == Isa::kNone) {
+    list->Error("processor", model, "FastDecode's kernels need AVX2, FMA and F16C: use a host that has them");
+    return;
+  }
+  list->Ok("processor",
+           absl::StrCat(model, "; kernels use ", IsaName(host.isa), host.amx_bf16 ? ", the S-Part also AMX" : ""));
+}
+
+void ExamineCpuSet(const SysRoot& root, CheckList* list) {
+  constexpr char kName[] = "CPU set";
+  const std::optional<std::vector<int>> allowed = ReadAllowed(root);
+  if (!allowed) {
+    list->Unknown(kName, kNotReadable, "is /proc mounted? `taskset -pc $$` says which CPUs a process may use");
+    return;
+  }
+  const std::optional<std::vector<int>> online = ReadCpuList(root, absl::StrCat(kCpus, "online"));
+  std::string found = absl::StrCat("CPUs ", FormatCores(*allowed));
+  if (online && Without(*online, *allowed).empty()) absl::StrAppend(&found, ", all that are online");
+  if (online && !Without(*online, *allowed).empty()) absl::StrAppend(&found, " of ", FormatCores(*online), " online");
+  if (allowed->size() < 2) {
+    list->Warning(kName, found, "S-Part and R-Part need a core each; give this process more (taskset, --cpuset-cpus)");
+    return;
+  }
+  list->Ok(kName, found);
+}
+
+void ExamineGovernor(const SysRoot& root, CheckList* list) {
+  constexpr char kName[] = "governor";
+  std::map<std::string, std::vector<int>> cpus_by_governor;
+  for (const std::string& name : root.List(kCpus)) {
+    int cpu;
+    if (name.rfind("cpu", 0) != 0 || !absl::SimpleAtoi(name.substr(3), &cpu)) continue;
+    const std::optional<std::string> governor = root.Text(absl::StrCat(kCpus, name, "/cpufreq/scaling_governor"));
+    if (governor) cpus_by_governor[*governor].push_back(cpu);
+  }
+  if (cpus_by_governor.empty()) {
+    list->Unknown(kName, kNotReadable,
+                  "firmware or hypervisor sets the frequency: choose a profile of performance there");
+    return;
+  }
+  const std::string found = absl::StrJoin(cpus_by_governor, "; ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.first, " on CPUs ", FormatCores(entry.second));
+  });
+  if (cpus_by_governor.size() == 1 && cpus_by_governor.count("performance") == 1) {
+    list->Ok(kName, found);
+    return;
+  }
+  list->Warning(
+      kName, found,
+      "frequencies that follow the load make hops slow after a pause: `cpupower frequency-set -g performance`");
+}
+
+void ExamineIsolation(const SysRoot& root, CheckList* list) {
+  constexpr char kName[] = "isolated cores";
+  constexpr char kNone[] = "none";
+  const std::optional<std::vector<int>> isolated = ReadCpuList(root, absl::StrCat(kCpus, "isolated"));
+  const std::vector<int> ticking = ReadCpuList(root, absl::StrCat(kCpus, "nohz_full")).value_or(std::vector<int>());
+  if (!isolated) {
+    list->Unknown(kName, kNotReadable, "look for isolcpus= in /proc/cmdline");
+    return;
+  }
+  if (isolated->empty()) {
+    list->Warning(kName, kNone,
+                  "other threads may interrupt those that poll; for steady latency keep some cores for them at boot: "
+                  "isolcpus=managed_irq,domain,LIST nohz_full=LIST rcu_nocbs=LIST");
+    return;
+  }
+  std::string found = FormatCores(*isolated);
+  absl::StrAppend(&found, "; without timer tick (nohz_full): ", ticking.empty() ? kNone : FormatCores(ticking));
+  const std::optional<std::vector<int>> allowed = ReadAllowed(root);
+  // A process gets isolated cores only if it is put there.
+  if (allowed && !Without(*isolated, *allowed).empty()) {
+    list->Warning(kName,
+                  absl::StrCat(found, "; not in this process's CPU set: ", FormatCores(Without(*isolated, *allowed))),
+                  absl::StrCat("start FastDecode on them: `taskset -c ", FormatCores(*isolated), " fastdecode ...`"));
+    return;
+  }
+  if (!Without(*isolated, ticking).empty()) {
+    list->Warning(kName, found,
+                  absl::StrCat("add nohz_full=", FormatCores(*isolated), " to the kernel's command line"));
+    return;
+  }
+  list->Ok(kName, found);
+}
+
+}  // namespace
+
+void ExamineCpu(const DoctorHost& host, CheckList* list) {
+  const std::optional<std::string> release = host.root.Text("/proc/sys/kernel/osrelease");
+  if (release) {
+    list->Ok("kernel", absl::StrCat("Linux ", *release));
+  } else {
+    list->Unknown("kernel", kNotReadable, "is /proc mounted? `uname -r` says the version");
+  }
+  ExamineModel(host, list);
+  ExamineCpuSet(host.root, list);
+  ExamineGovernor(host.root, list);
+  ExamineIsolation(host.root, list);
+}
+
+}  // namespace fastdecode
