@@ -11,7 +11,20 @@ namespace {
 
 constexpr uint64_t kEpoch = 7;
 
+std::byte PatternAt(size_t i, uint64_t seed) { return static_cast<std::byte>((i * 2654435761u >> 7) + seed * 31); }
+
 }  // namespace
+
+void FillPattern(std::byte* to, size_t bytes, uint64_t seed) {
+  for (size_t i = 0; i < bytes; ++i) to[i] = PatternAt(i, seed);
+}
+
+bool HasPattern(const std::byte* at, size_t bytes, uint64_t seed) {
+  for (size_t i = 0; i < bytes; ++i) {
+    if (at[i] != PatternAt(i, seed)) return false;
+  }
+  return true;
+}
 
 LinkSize SmallSize() {
   return {.slots = 3, .hop_payload_bytes_max = 200, .reply_payload_bytes_max = 100, .control_ring_bytes = 4096};

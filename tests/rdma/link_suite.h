@@ -50,6 +50,10 @@ LinkSize SmallSize();
 HopHeader Hop(int slot, uint64_t step = 1, int layer = 0);
 ReplyHeader ReplyTo(const HopHeader& hop);
 
+// Bytes that differ by place and seed.
+void FillPattern(std::byte* to, size_t bytes, uint64_t seed);
+bool HasPattern(const std::byte* at, size_t bytes, uint64_t seed);
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_TESTS_RDMA_LINK_SUITE_H_

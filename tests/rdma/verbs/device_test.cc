@@ -90,16 +90,6 @@ class VerbsDeviceLinkTest : public testing::Test {
     while ((outcome = poll()) == LinkPoll::kEmpty && NowNs() < end_ns) backoff.Idle();
     return outcome;
   }
-  static std::byte At(size_t i, uint64_t seed) { return static_cast<std::byte>((i * 2654435761u >> 9) + seed * 37); }
-  static void Fill(std::byte* to, size_t bytes, uint64_t seed) {
-    for (size_t i = 0; i < bytes; ++i) to[i] = At(i, seed);
-  }
-  static bool Filled(const std::byte* at, size_t bytes, uint64_t seed) {
-    for (size_t i = 0; i < bytes; ++i) {
-      if (at[i] != At(i, seed)) return false;
-    }
-    return true;
-  }
 };
 
 TEST_F(VerbsDeviceLinkTest, MessagesOfEveryLengthGoThereAndBack) {
@@ -116,19 +106,19 @@ TEST_F(VerbsDeviceLinkTest, MessagesOfEveryLengthGoThereAndBack) {
       HopHeader hop = Hop(static_cast<int>(step % 2), step);
       hop.payload_bytes = static_cast<uint32_t>(bytes);
       const int slot = hop.micro_batch;
-      Fill(ends.engine->SendArea(slot), bytes, step);
+      FillPattern(ends.engine->SendArea(slot), bytes, step);
       ends.engine->PostHop(hop);
       const std::byte* payload = nullptr;
       ASSERT_EQ(Await([&] { return ends.home->PollHop(&hop, &payload); }), LinkPoll::kMessage)
           << ends.home->lost_cause() << ends.engine->lost_cause();
-      ASSERT_TRUE(Filled(payload, bytes, step));
-      Fill(ends.home->ReplyArea(slot), bytes, step + 1);
+      ASSERT_TRUE(HasPattern(payload, bytes, step));
+      FillPattern(ends.home->ReplyArea(slot), bytes, step + 1);
       ReplyHeader reply = ReplyTo(hop);
       reply.payload_bytes = static_cast<uint32_t>(bytes);
       ends.home->PostReply(reply);
       ASSERT_EQ(Await([&] { return ends.engine->PollReply(&reply); }), LinkPoll::kMessage)
           << ends.home->lost_cause() << ends.engine->lost_cause();
-      ASSERT_TRUE(Filled(ends.engine->ReceiveArea(slot), bytes, step + 1));
+      ASSERT_TRUE(HasPattern(ends.engine->ReceiveArea(slot), bytes, step + 1));
     }
   }
 }
@@ -138,7 +128,7 @@ TEST_F(VerbsDeviceLinkTest, ControlGoesRoundTheRingManyTimes) {
   std::vector<std::byte> buffer(kControlMessageBytesMax), message(4096);
   for (uint64_t i = 1; i <= 200; ++i) {
     const size_t bytes = 1 + i * 97 % 3000;
-    Fill(message.data(), bytes, i);
+    FillPattern(message.data(), bytes, i);
     size_t received = 0;
     ASSERT_EQ(Await([&] {
                 size_t none = 0;
@@ -150,7 +140,7 @@ TEST_F(VerbsDeviceLinkTest, ControlGoesRoundTheRingManyTimes) {
     ASSERT_EQ(Await([&] { return ends.home->PollControl(buffer.data(), &received); }), LinkPoll::kMessage)
         << ends.home->lost_cause() << ends.engine->lost_cause();
     ASSERT_EQ(received, bytes);
-    ASSERT_TRUE(Filled(buffer.data(), bytes, i));
+    ASSERT_TRUE(HasPattern(buffer.data(), bytes, i));
   }
 }
 

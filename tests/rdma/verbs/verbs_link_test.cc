@@ -76,7 +76,7 @@ class VerbsLengthTest : public testing::Test {
 
   // There and back with so many bytes of payload each way.
   void Bounce(VerbsPair* pair, int slot, uint64_t step, size_t hop_bytes, size_t reply_bytes) {
-    Fill(pair->engine->SendArea(slot), hop_bytes, step);
+    FillPattern(pair->engine->SendArea(slot), hop_bytes, step);
     HopHeader hop = Hop(slot, step);
     hop.payload_bytes = static_cast<uint32_t>(hop_bytes);
     const uint64_t writes = pair->fabric.writes();
@@ -86,25 +86,14 @@ class VerbsLengthTest : public testing::Test {
     const std::byte* payload = nullptr;
     ASSERT_EQ(pair->home->PollHop(&hop, &payload), LinkPoll::kMessage) << pair->home->lost_cause();
     ASSERT_EQ(hop.payload_bytes, hop_bytes);
-    ASSERT_TRUE(Filled(payload, hop_bytes, step));
-    Fill(pair->home->ReplyArea(slot), reply_bytes, step + 1);
+    ASSERT_TRUE(HasPattern(payload, hop_bytes, step));
+    FillPattern(pair->home->ReplyArea(slot), reply_bytes, step + 1);
     ReplyHeader reply = ReplyTo(hop);
     reply.payload_bytes = static_cast<uint32_t>(reply_bytes);
     pair->home->PostReply(reply);
     pair->fabric.Settle();
     ASSERT_EQ(pair->engine->PollReply(&reply), LinkPoll::kMessage) << pair->engine->lost_cause();
-    ASSERT_TRUE(Filled(pair->engine->ReceiveArea(slot), reply_bytes, step + 1));
-  }
-
-  static std::byte At(size_t i, uint64_t seed) { return static_cast<std::byte>((i * 2654435761u >> 7) + seed * 31); }
-  static void Fill(std::byte* to, size_t bytes, uint64_t seed) {
-    for (size_t i = 0; i < bytes; ++i) to[i] = At(i, seed);
-  }
-  static bool Filled(const std::byte* at, size_t bytes, uint64_t seed) {
-    for (size_t i = 0; i < bytes; ++i) {
-      if (at[i] != At(i, seed)) return false;
-    }
-    return true;
+    ASSERT_TRUE(HasPattern(pair->engine->ReceiveArea(slot), reply_bytes, step + 1));
   }
 
   uint64_t hop_writes_ = 0;
