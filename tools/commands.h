@@ -11,6 +11,7 @@ void AddGenerate(CLI::App& program);
 void AddWorker(CLI::App& program);
 void AddSynth(CLI::App& program);
 void AddBench(CLI::App& program);
+void AddLatency(CLI::App& program);
 void AddDoctor(CLI::App& program);
 void AddCompletion(CLI::App& program);
 

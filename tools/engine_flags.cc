@@ -26,13 +26,16 @@ std::vector<std::string> EngineFlagNames() {
   std::vector<std::string> names;
   fd_option_info info;
   for (size_t i = 0; fd_option_at(i, &info) != 0; ++i) {
-    if (std::string(info.name) != "listen") names.push_back(info.name);
+    const std::string name = info.name;
+    if (name != "listen" && name != "peers") names.push_back(name);
   }
   return names;
 }
 
 std::vector<std::string> WorkerFlagNames() {
-  return {"listen", "model", "r-cores", "r-threads", "kv-gib", "isa", "poll"};
+  return {"listen",   "peers",         "secret-file",   "model",          "r-cores",   "r-threads",
+          "kv-gib",   "isa",           "poll",          "rdma-device",    "rdma-port", "gid-index",
+          "rdma-mtu", "traffic-class", "service-level", "peer-timeout-ms"};
 }
 
 EngineFlags::EngineFlags(CLI::App* command, const std::vector<std::string>& names, const std::vector<FlagHelp>& helps) {

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   fastdecode::AddWorker(program);
   fastdecode::AddSynth(program);
   fastdecode::AddBench(program);
+  fastdecode::AddLatency(program);
   fastdecode::AddDoctor(program);
   fastdecode::AddCompletion(program);
   try {

@@ -21,6 +21,7 @@ void AddWorker(CLI::App& program) {
   CLI::App* command = program.add_subcommand("worker", "Serve this host's NUMA nodes as homes for an engine");
   const std::vector<FlagHelp> helps = {
       {"listen", "where engines connect; needed"},
+      {"peers", "engines that each home serves at once, 1 to 16; each has pages reserved for it [1]"},
       {"model", "serve only engines with this model's shape (default: any)"},
       {"r-cores", "cores of the homes' teams (default: all)"},
       {"kv-gib", "KV memory of each home (0: the homes share a quarter of what is free) [0]"}};

@@ -296,7 +296,7 @@ class Workers(ProgramTest):
             homes = ["--homes", f"unix:{worker.path}"]
             first = start_long(*homes)
             self.assertTrue(first.stdout.read(10))
-            self.refused(generate("-p", "A", *homes), worker.path, "already serves engine")
+            self.refused(generate("-p", "A", *homes), worker.path, "already serves 1 engine (--peers 1): engine")
             first.send_signal(signal.SIGINT)
             first.communicate(timeout=LIMIT_S)
             self.assertEqual(first.returncode, 130)
@@ -458,7 +458,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "doctor", "completion"]
+    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "latency", "latency fabric", "doctor", "completion"]
 
     def test_help_of_every_command(self):
         for command in self.COMMANDS:
@@ -501,6 +501,44 @@ class Help(ProgramTest):
             self.assertIn(word, known, "the man page has an option that the program has not")
 
 
+class LatencyFabric(ProgramTest):
+    SIZES = ["--bytes-min", 64, "--bytes-max", 16384, "--rounds", 50, "--json"]
+
+    def check(self, result, peer):
+        out = json.loads(self.succeed(result))
+        self.assertIn(peer, out["peer"])
+        shapes = [(row["shape"], row["bytes"]) for row in out["rows"]]
+        self.assertEqual(shapes, [(shape, 64 << i) for i in range(9) for shape in ("one-way", "hop")])
+        for row in out["rows"]:
+            self.assertEqual(row["rounds"], 50)
+            times = [row[name] for name in ("min_us", "p50_us", "p90_us", "p99_us", "p999_us", "max_us")]
+            self.assertEqual(times, sorted(times))
+            self.assertGreater(row["min_us"], 0)
+            self.assertEqual(row["reply_bytes"], row["bytes"] if row["shape"] == "one-way" else row["bytes"] * 2 // 3 // 8 * 8)
+
+    def test_two_threads(self):
+        self.check(run("latency", "fabric", *self.SIZES), "two threads of this process")
+
+    def test_two_processes(self):
+        path = SCRATCH / "fabric.sock"
+        far = subprocess.Popen([PROGRAM, "latency", "fabric", "--listen", f"unix:{path}"], stderr=subprocess.PIPE, text=True,
+                               preexec_fn=as_user_with_default_signals)
+        self.assertIn("listens on", far.stderr.readline())
+        self.check(run("latency", "fabric", "--peer", f"unix:{path}", *self.SIZES), str(path))
+        self.refused(generate("-p", "A", "--homes", f"unix:{path}"), "latency fabric")
+        far.send_signal(signal.SIGTERM)
+        far.communicate(timeout=LIMIT_S)
+        self.assertEqual(far.returncode, 0)
+
+    def test_bad_options(self):
+        for arguments, needles in [
+            (["--bytes-min", 4096, "--bytes-max", 64], ("--bytes-min", "4096")), (["--bytes-max", 4], ("--bytes-max", "4")),
+            (["--peer", "moon"], ("--peer", "'moon'")), (["--listen", "local"], ("--listen", "'local'")),
+            (["--peer", f"unix:{SCRATCH}/none"], (f"{SCRATCH}/none",)), (["--peer", "localhost:1"], ("--secret-file",))]:
+            with self.subTest(arguments=arguments):
+                self.refused(run("latency", "fabric", *arguments), *needles)
+
+
 class Doctor(ProgramTest):
     def test_exit_status_says_whether_there_is_an_error(self):
         result = run("doctor", "--json")
@@ -523,6 +561,33 @@ class Doctor(ProgramTest):
 # ----------------------------------------------------------------------------------------------------------- bad input
 
 
+class OtherHosts(ProgramTest):
+    """What is refused before any RDMA device is needed."""
+
+    def secret(self, name, text="0123456789abcdef0123456789abcdef", mode=0o600):
+        path = SCRATCH / name
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def test_secret_files(self):
+        for arguments, needles in [
+            ([], ("--secret-file", "127.0.0.1:1")), (["--secret-file", SCRATCH / "no-such"], ("--secret-file", "no-such")),
+            (["--secret-file", self.secret("open", mode=0o644)], ("--secret-file", "open", "644")),
+            (["--secret-file", self.secret("short", text="abc")], ("--secret-file", "short", "3")),
+            (["--secret-file", SCRATCH], ("--secret-file", str(SCRATCH)))]:
+            with self.subTest(arguments=arguments):
+                self.refused(generate("-p", "A", "--homes", "127.0.0.1:1", *arguments), *needles)
+                self.refused(run("worker", "--listen", "127.0.0.1:1", "--kv-gib", "0.02", *arguments),
+                             *needles)
+
+    def test_fabric_options(self):
+        for option, value in [("--rdma-mtu", "1000"), ("--gid-index", "-2"), ("--traffic-class", "256"), ("--service-level", "16"),
+                              ("--peer-timeout-ms", "0"), ("--rdma-port", "x"), ("--homes", "host:"), ("--homes", "host:99999")]:
+            with self.subTest(option=option):
+                self.refused(generate("-p", "A", option, value), option, value)
+
+
 class BadOptions(ProgramTest):
     def test_unknown_options_and_commands(self):
         self.refused(run("generate", "--modle", "x", "-p", "A"), "--modle", "did you mean --model?")
@@ -538,7 +603,7 @@ class BadOptions(ProgramTest):
         cases = [(["--max-tokens", "-5"], "-5"), (["--top-k", "1.5"], "1.5"), (["--temperature", "hot"], "hot"),
                  (["--poll", "fast"], "'fast'"), (["--compute", "int4"], "'int4'"), (["--isa", "neon"], "'neon'"),
                  (["--micro-batches", "0"], "'0'"), (["--kv-gib", "much"], "'much'"), (["--homes", "moon"], "'moon'"),
-                 (["--homes", "host:123"], "'host:123'"), (["--s-cores", "0-x"], "0-x"), (["--r-cores", "99999"], "99999"),
+                 (["--s-cores", "0-x"], "0-x"), (["--r-cores", "99999"], "99999"),
                  (["--fault", "drop=2"], "2"), (["--logit-bias", "x"], "'x'"), (["--prompt-ids", "1,x"], "'x'"),
                  (["--prompt-ids", ""], "--prompt-ids"), (["--max-context", "9999999"], "9999999"),
                  (["--batch-invariant=maybe"], "'maybe'")]

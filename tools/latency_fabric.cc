@@ -1,0 +1,292 @@
+// fastdecode latency fabric: what a hop costs on a link, over shared memory or RDMA, by size.
+#include "tools/latency_fabric.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/fastdecode.hpp"
+#include "nlohmann/json.hpp"
+#include "numa/clock.h"
+#include "numa/pinned_thread.h"
+#include "rdma/bootstrap.h"
+#include "rdma/link_monitor.h"
+#include "rdma/shm/local_link.h"
+#include "tools/commands.h"
+#include "tools/fabric_echo.h"
+#include "tools/interrupt.h"
+#include "tools/output.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr size_t kBytesMin = 8;
+constexpr size_t kBytesMax = size_t{4} << 20;
+constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
+constexpr uint64_t kTurnNs = 100'000'000;
+constexpr std::chrono::milliseconds kPause(20);
+
+struct FabricFlags {
+  std::string listen;
+  std::string peer = "local";
+  FabricOptions fabric;
+  std::vector<int> cores;
+  size_t bytes_min = kBytesMin;
+  size_t bytes_max = kBytesMax;
+  int rounds = 0;  // 0: by size
+  bool touch = false;
+  bool json = false;
+};
+
+struct Row {
+  const char* shape = "";
+  EchoPoint point;
+  double gb_per_s = 0;     // of both directions together
+  std::vector<double> us;  // sorted
+  double At(double share) const { return us[static_cast<size_t>(share * static_cast<double>(us.size() - 1))]; }
+};
+
+void ThrowUnlessOk(const absl::Status& status) {
+  if (status.ok()) return;
+  throw Error(absl::IsInvalidArgument(status) ? FD_INVALID_ARGUMENT : FD_UNAVAILABLE, std::string(status.message()));
+}
+
+int CoreAt(const std::vector<int>& given, size_t index) {
+  if (index < given.size()) return given[index];
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof(allowed), &allowed);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  return cores.empty() ? -1 : cores[index % cores.size()];
+}
+
+// ---- The far end
+
+// One engine at a time, until interrupted.
+void Serve(const FabricFlags& flags) {
+  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", flags.listen);
+  ThrowUnlessOk(endpoint.status());
+  if (endpoint->kind == Endpoint::Kind::kLocal) {
+    throw Error(FD_INVALID_ARGUMENT, "--listen: '" + flags.listen + "' is neither unix:PATH nor HOST:PORT");
+  }
+  absl::StatusOr<std::unique_ptr<Listener>> listener = ListenAt(*endpoint, flags.fabric);
+  ThrowUnlessOk(listener.status());
+  std::fprintf(stderr, "fastdecode: latency fabric listens on %s\n", FormatEndpoint(*endpoint).c_str());
+  LinkMonitor monitor;
+  const InterruptGuard guard;
+  while (InterruptGuard::Signal() == 0) {
+    absl::StatusOr<std::unique_ptr<PendingLink>> pending = (*listener)->AcceptProposal(kTurnNs);
+    if (absl::IsDeadlineExceeded(pending.status())) continue;
+    if (!pending.ok()) {
+      std::fprintf(stderr, "fastdecode: %s\n", std::string(pending.status().message()).c_str());
+      continue;
+    }
+    if ((*pending)->proposal().shape != kEchoShape) {
+      (*pending)->Refuse("this is no worker but `fastdecode latency fabric`");
+      continue;
+    }
+    const std::string who = (*pending)->peer_name();
+    absl::StatusOr<std::unique_ptr<HomeLink>> link = (*pending)->Accept(LinkAcceptance(), -1);
+    if (!link.ok()) {
+      std::fprintf(stderr, "fastdecode: %s: %s\n", who.c_str(), std::string(link.status().message()).c_str());
+      continue;
+    }
+    monitor.Add(link->get());
+    std::atomic<bool> stop{false};
+    PinnedThread far("far", CoreAt(flags.cores, 0),
+                     [&] { EchoHops(link->get(), flags.touch || endpoint->kind == Endpoint::Kind::kUnix, &stop); });
+    while (!(*link)->lost() && InterruptGuard::Signal() == 0) std::this_thread::sleep_for(kPause);
+    stop.store(true, std::memory_order_relaxed);
+    far.Join();
+    monitor.Remove(link->get());
+    std::fprintf(stderr, "fastdecode: %s: %s\n", who.c_str(), (*link)->lost_cause().c_str());
+  }
+}
+
+// ---- The near end
+
+int RoundsFor(const FabricFlags& flags, size_t bytes) {
+  if (flags.rounds > 0) return flags.rounds;
+  return bytes <= 64 << 10 ? 10'000 : bytes <= 1 << 20 ? 1000 : 300;
+}
+
+Row Measure(EngineLink* link, const FabricFlags& flags, const char* shape, const EchoPoint& point, bool touch) {
+  const int rounds = RoundsFor(flags, point.bytes);
+  std::vector<uint64_t> trips = MeasureEcho(link, point, std::max(10, rounds / 10), rounds, touch);
+  std::sort(trips.begin(), trips.end());
+  Row row;
+  row.shape = shape;
+  row.point = point;
+  // Perftest's latency is half of a round trip that is the same both ways; a hop is waited for to its end.
+  const bool half = std::string(shape) == "one-way";
+  for (const uint64_t ns : trips) row.us.push_back(static_cast<double>(ns) * (half ? 0.5e-3 : 1e-3));
+  const double bytes = static_cast<double>(half ? point.bytes : point.bytes + point.reply_bytes);
+  row.gb_per_s = row.At(0.5) > 0 ? bytes / row.At(0.5) * 1e-3 : 0;
+  return row;
+}
+
+// q, k and v of a model whose four query heads share a KV head go out, o comes back.
+size_t HopReplyBytes(size_t bytes) { return bytes * 2 / 3 / 8 * 8; }
+
+std::vector<Row> MeasureAll(EngineLink* link, const FabricFlags& flags, bool touch) {
+  std::vector<Row> rows;
+  for (size_t bytes = flags.bytes_min; bytes <= flags.bytes_max; bytes *= 2) {
+    rows.push_back(Measure(link, flags, "one-way", {bytes, bytes}, touch));
+    rows.push_back(Measure(link, flags, "hop", {bytes, HopReplyBytes(bytes)}, touch));
+  }
+  return rows;
+}
+
+std::string Text(const std::vector<Row>& rows, const std::string& peer, bool touch) {
+  char line[256];
+  std::snprintf(line, sizeof(line),
+                "%s; payload %s\none-way: half of a round trip with as much back. hop: the whole, two thirds back\n",
+                peer.c_str(), touch ? "written and read within the time" : "not touched by the CPU");
+  std::string text = line;
+  std::snprintf(line, sizeof(line), "%-8s %10s %10s %8s %9s %9s %9s %9s %9s %9s %9s\n", "shape", "#bytes", "#back",
+                "#rounds", "min[us]", "p50[us]", "p90[us]", "p99[us]", "p99.9[us]", "max[us]", "GB/s");
+  text += line;
+  for (const Row& row : rows) {
+    std::snprintf(line, sizeof(line), "%-8s %10zu %10zu %8zu %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.3f\n", row.shape,
+                  row.point.bytes, row.point.reply_bytes, row.us.size(), row.us.front(), row.At(0.5), row.At(0.9),
+                  row.At(0.99), row.At(0.999), row.us.back(), row.gb_per_s);
+    text += line;
+  }
+  return text;
+}
+
+std::string Json(const std::vector<Row>& rows, const std::string& peer, bool touch) {
+  nlohmann::json out = {{"peer", peer}, {"touch", touch}, {"rows", nlohmann::json::array()}};
+  for (const Row& row : rows) {
+    out["rows"].push_back({{"shape", row.shape},
+                           {"bytes", row.point.bytes},
+                           {"reply_bytes", row.point.reply_bytes},
+                           {"rounds", row.us.size()},
+                           {"min_us", row.us.front()},
+                           {"p50_us", row.At(0.5)},
+                           {"p90_us", row.At(0.9)},
+                           {"p99_us", row.At(0.99)},
+                           {"p999_us", row.At(0.999)},
+                           {"max_us", row.us.back()},
+                           {"gb_per_s", row.gb_per_s}});
+  }
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+void Report(EngineLink* link, const FabricFlags& flags, const std::string& peer, bool touch) {
+  PinCallingThread("near", CoreAt(flags.cores, 0));
+  const std::vector<Row> rows = MeasureAll(link, flags, touch);
+  WriteOut(flags.json ? Json(rows, peer, touch) : Text(rows, peer, touch));
+}
+
+void MeasureLocal(const FabricFlags& flags) {
+  absl::StatusOr<LocalLink> link = MakeLocalLink(EchoLinkSize(flags.bytes_max), -1, -1, 1);
+  ThrowUnlessOk(link.status());
+  std::atomic<bool> stop{false};
+  PinnedThread far("far", CoreAt(flags.cores, 1), [&] { EchoHops(link->home.get(), true, &stop); });
+  const struct StopAtEnd {
+    std::atomic<bool>* stop;
+    ~StopAtEnd() { stop->store(true, std::memory_order_relaxed); }
+  } stop_at_end{&stop};
+  Report(link->engine.get(), flags, "two threads of this process, shared memory", true);
+}
+
+void MeasurePeer(const FabricFlags& flags, const Endpoint& endpoint) {
+  LinkProposal proposal;
+  proposal.size = EchoLinkSize(flags.bytes_max);
+  proposal.epoch = 1;
+  proposal.shape = kEchoShape;
+  absl::StatusOr<ConnectResult> connected = ConnectTo(endpoint, flags.fabric, proposal, -1, kConnectTimeoutNs);
+  ThrowUnlessOk(connected.status());
+  LinkMonitor monitor;
+  monitor.Add(connected->link.get());
+  const bool shared_memory = endpoint.kind == Endpoint::Kind::kUnix;
+  Report(connected->link.get(), flags, connected->link->peer_name() + (shared_memory ? ", shared memory" : ", RDMA"),
+         flags.touch || shared_memory);
+  monitor.Remove(connected->link.get());
+}
+
+void LatencyFabric(const FabricFlags& flags) {
+  if (flags.bytes_min > flags.bytes_max) {
+    throw Error(FD_INVALID_ARGUMENT, "--bytes-min: " + std::to_string(flags.bytes_min) + " is more than --bytes-max " +
+                                         std::to_string(flags.bytes_max));
+  }
+  TickClock::Get();
+  if (!flags.listen.empty()) return Serve(flags);
+  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--peer", flags.peer);
+  ThrowUnlessOk(endpoint.status());
+  if (endpoint->kind == Endpoint::Kind::kLocal) return MeasureLocal(flags);
+  MeasurePeer(flags, *endpoint);
+}
+
+}  // namespace
+
+void AddLatencyFabric(CLI::App* latency) {
+  auto flags = std::make_shared<FabricFlags>();
+  CLI::App* command = latency->add_subcommand(
+      "fabric", "Round trips on a bare link by size: between two threads, or to a second `latency fabric --listen`");
+  command->add_option("--listen", flags->listen, "be the far end: unix:PATH or HOST:PORT")->type_name("ENDPOINT");
+  command->add_option("--peer", flags->peer, "the far end: local (two threads here), unix:PATH or HOST:PORT")
+      ->type_name("ENDPOINT")
+      ->capture_default_str();
+  command->add_option("--bytes-min", flags->bytes_min, "smallest payload")
+      ->check(CLI::Range(kBytesMin, kBytesMax))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--bytes-max", flags->bytes_max, "largest payload; sizes double from the smallest")
+      ->check(CLI::Range(kBytesMin, kBytesMax))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--rounds", flags->rounds, "round trips a size and shape (0: 10000, fewer above 64 KiB)")
+      ->check(CLI::Range(0, 100'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--cores", flags->cores,
+                   "cores of this end's thread, and of the far one with local (default: the first two)")
+      ->delimiter(',')
+      ->type_name("LIST");
+  command->add_flag("--touch", flags->touch,
+                    "write and read the payload within the time, as S and R do (always over shared memory)");
+  command->add_flag("--json", flags->json, "one JSON object");
+  FabricOptions& fabric = flags->fabric;
+  command->add_option("--secret-file", fabric.secret_file, "what both hosts know; needed for HOST:PORT")
+      ->type_name("FILE");
+  command->add_option("--rdma-device", fabric.device, "RDMA device (default: the active one nearest to this thread)")
+      ->type_name("NAME");
+  command->add_option("--rdma-port", fabric.port, "its port (0: the first that is active)")
+      ->check(CLI::Range(0, 255))
+      ->type_name("N");
+  command->add_option("--gid-index", fabric.gid_index, "GID of the port (-1: look for RoCE v2 over IPv4)")
+      ->check(CLI::Range(-1, 1023))
+      ->type_name("N");
+  command->add_option("--rdma-mtu", fabric.mtu, "largest path MTU to agree on (0: the port's)")
+      ->check(CLI::Range(0, 4096))
+      ->type_name("BYTES");
+  command->add_option("--traffic-class", fabric.traffic_class, "of the packets")
+      ->check(CLI::Range(0, 255))
+      ->type_name("N");
+  command->add_option("--service-level", fabric.service_level, "of the packets")
+      ->check(CLI::Range(0, 15))
+      ->type_name("N");
+  command->callback([flags] { LatencyFabric(*flags); });
+}
+
+void AddLatency(CLI::App& program) {
+  CLI::App* latency = program.add_subcommand("latency", "Measure where time goes");
+  latency->require_subcommand(1);
+  AddLatencyFabric(latency);
+}
+
+}  // namespace fastdecode
