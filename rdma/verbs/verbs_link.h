@@ -33,7 +33,7 @@ struct VerbsParts {
   VerbsChannel channel;
 };
 
-// The engine's end. Owns: see VerbsParts. Thread: see EngineLink. Bounded: a poll takes some ten completions.
+// The engine's end. Owns: see VerbsParts. Thread: see EngineLink. Bounded: a poll takes what can be in flight.
 class VerbsEngineLink final : public EngineLink {
  public:
   VerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch, std::unique_ptr<VerbsLiveness> liveness);
@@ -73,7 +73,7 @@ class VerbsEngineLink final : public EngineLink {
   std::array<HopHeader, kMaxSlots> hops_;  // the open one, or the last
 };
 
-// The home's end. Owns: see VerbsParts. Thread: see HomeLink. Bounded: a poll takes some ten completions.
+// The home's end. Owns: see VerbsParts. Thread: see HomeLink. Bounded: a poll takes what can be in flight.
 class VerbsHomeLink final : public HomeLink {
  public:
   VerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch, std::unique_ptr<VerbsLiveness> liveness);
