@@ -20,15 +20,12 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Create(const Optio
 }
 
 absl::Status WorkerProcess::Start() {
-  if (options_.listen.empty()) return absl::InvalidArgumentError("--listen: unix:PATH is needed");
+  if (options_.listen.empty()) return absl::InvalidArgumentError("--listen: unix:PATH or HOST:PORT is needed");
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", options_.listen);
   if (!endpoint.ok()) return endpoint.status();
-  if (endpoint->kind == Endpoint::Kind::kFabric) {
-    return absl::UnimplementedError(
-        absl::StrFormat("--listen: '%s': engines on other hosts are not built yet; use unix:PATH", options_.listen));
-  }
-  if (endpoint->kind != Endpoint::Kind::kUnix) {
-    return absl::InvalidArgumentError(absl::StrFormat("--listen: '%s' is not unix:PATH", options_.listen));
+  if (endpoint->kind == Endpoint::Kind::kLocal) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--listen: '%s' is neither unix:PATH nor HOST:PORT", options_.listen));
   }
   absl::StatusOr<Isa> isa = ChooseIsa(options_);
   if (!isa.ok()) return isa.status();
@@ -46,7 +43,8 @@ absl::Status WorkerProcess::Start() {
   machine_ = topology->ToString() + cores_.plan.ToString();
 
   WorkerOptions worker;
-  worker.listen_path = endpoint->path;
+  worker.listen = *endpoint;
+  worker.fabric = options_.fabric;
   worker.logger = &log_;
   if (!options_.model.empty()) {
     absl::StatusOr<ModelSpec> spec = ReadModelSpec(options_.model);
@@ -65,6 +63,7 @@ absl::Status WorkerProcess::Start() {
     home.poll = ChoosePoll(options_, plan);
     home.park = options_.poll != Options::Poll::kAlways;
     home.isa = *isa;
+    home.peers = static_cast<uint32_t>(options_.peers);
     home.logger = &log_;
     worker.homes.push_back(std::move(home));
   }

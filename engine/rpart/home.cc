@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/rpart/rpart_shape.h"
+#include "numa/check.h"
 #include "numa/clock.h"
 
 namespace fastdecode {
@@ -35,6 +36,10 @@ absl::Status ChooseIsa(Isa* isa) {
 
 absl::StatusOr<std::unique_ptr<Home>> Home::Create(HomeOptions options) {
   if (options.cores.empty()) return absl::InvalidArgumentError(absl::StrCat(options.name, ": no cores given"));
+  if (options.peers < 1 || options.peers > kPeersMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d peers, allowed is 1 to %d", options.name, options.peers, kPeersMax));
+  }
   if (absl::Status status = ChooseIsa(&options.isa); !status.ok()) return status;
   ArenaOptions memory;
   memory.bytes = options.kv_bytes;
@@ -72,46 +77,116 @@ HomeDescription Home::Describe(const RPartShape& shape) const {
   return description;
 }
 
-absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link) {
-  if (serving()) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s: already serves the %s", options_.name, loop_->link().peer_name()));
+absl::StatusOr<HomeDescription> Home::Offer(const RPartShape& shape, const PeerRequest& peer) const {
+  HomeDescription description = Describe(shape);
+  const uint64_t total = description.pages;
+  uint64_t reserved = 0;
+  uint32_t count = 0;
+  std::string served, difference;
+  for (const std::unique_ptr<PeerSession>& session : sessions_) {
+    if (session->ended()) continue;
+    difference = DescribePageDifference(session->shape(), shape);  // to all of them the same
+    reserved += session->pages();
+    absl::StrAppend(&served, count == 0 ? "" : "; ", session->peer().Describe());
+    ++count;
   }
-  Detach();
+  if (count >= options_.peers) {
+    return absl::FailedPreconditionError(absl::StrFormat("already serves %d engine%s (--peers %d): %s", count,
+                                                         count == 1 ? "" : "s", options_.peers, served));
+  }
+  if (!difference.empty()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "serves another model: what it serves (here) and this engine's (there), %s; served: %s", difference, served));
+  }
+  const uint64_t wanted = peer.pages_wanted > 0 ? peer.pages_wanted : std::max<uint64_t>(total / options_.peers, 1);
+  description.pages = std::min(wanted, total - reserved);
+  if (description.pages > 0) return description;
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("has no pages left to reserve: %d asked for, 0 of %d free; served: %s", wanted, total, served));
+}
+
+absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer) {
   if (absl::Status status = CheckShape(shape); !status.ok()) return status;
   if (absl::Status status = CheckLinkCarries(shape, link->size()); !status.ok()) return status;
-  HomeLoopOptions loop_options;
-  loop_options.name = options_.name;
-  loop_options.node = options_.node;
-  loop_options.cores = options_.cores;
-  loop_options.poll = options_.poll;
-  loop_options.park = options_.park;
-  loop_options.isa = options_.isa;
-  loop_options.sequences_max = options_.sequences_max;
-  loop_options.logger = options_.logger;
-  loop_options.kv_memory = {reinterpret_cast<std::byte*>(arena_.data()), arena_.bytes()};
-  absl::StatusOr<std::unique_ptr<HomeLoop>> loop = HomeLoop::Create(loop_options, shape, std::move(link));
-  if (!loop.ok()) return loop.status();
-  loop_ = *std::move(loop);
-  serving_.store(true, std::memory_order_release);
-  leader_ = PinnedThread(options_.name, options_.cores[0], [this] {
-    end_cause_ = loop_->Serve();
-    // Release: who sees the home free sees the cause and that nothing is left of the peer.
-    serving_.store(false, std::memory_order_release);
-  });
+  const absl::StatusOr<HomeDescription> offer = Offer(shape, peer);
+  if (!offer.ok()) {
+    return absl::Status(offer.status().code(), absl::StrCat(options_.name, " ", std::string(offer.status().message())));
+  }
+  DetachEnded();
+  if (loop_ == nullptr) StartLoop(shape);
+  PeerSessionOptions session_options;
+  session_options.home_name = options_.name;
+  session_options.node = options_.node;
+  session_options.threads = static_cast<int>(options_.cores.size());
+  session_options.isa = options_.isa;
+  session_options.sequences_max = options_.sequences_max;
+  session_options.pages = static_cast<uint32_t>(offer->pages);
+  session_options.pool = loop_->pool();
+  session_options.leader = loop_->word_for_wakers();
+  absl::StatusOr<std::unique_ptr<PeerSession>> session =
+      PeerSession::Create(session_options, shape, peer, std::move(link));
+  if (!session.ok()) {
+    StopLoopIfUnused();
+    return session.status();
+  }
+  sessions_.push_back(*std::move(session));
+  loop_->Add(sessions_.back().get());
   return absl::OkStatus();
 }
 
-std::string Home::Detach() {
-  if (loop_ == nullptr) return "";
-  loop_->link().MarkLost("the home was stopped");
+void Home::StartLoop(const RPartShape& shape) {
+  HomeLoopOptions loop_options;
+  loop_options.name = options_.name;
+  loop_options.cores = options_.cores;
+  loop_options.poll = options_.poll;
+  loop_options.park = options_.park;
+  loop_options.peers = options_.peers;
+  loop_options.logger = options_.logger;
+  loop_options.kv_memory = {reinterpret_cast<std::byte*>(arena_.data()), arena_.bytes()};
+  loop_options.page_shape = shape;
+  loop_ = std::make_unique<HomeLoop>(loop_options);
+  leader_ = PinnedThread(options_.name, options_.cores[0], [loop = loop_.get()] { loop->Serve(); });
+}
+
+void Home::StopLoopIfUnused() {
+  if (loop_ == nullptr || !sessions_.empty()) return;
+  loop_->Stop();
   leader_.Join();
+  loop_.reset();
+}
+
+bool Home::serving() const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) { return !session->ended(); });
+}
+
+std::string Home::Detach(PeerSession* session) {
+  const auto found =
+      std::find_if(sessions_.begin(), sessions_.end(), [session](const auto& each) { return each.get() == session; });
+  FD_CHECK(found != sessions_.end(), "the peer is not attached here");
+  session->link().MarkLost("the home was stopped");
+  loop_->AwaitEnd(*session);
+  const std::string cause = session->end_cause();
   if (options_.logger != nullptr) {
     options_.logger->Debug(
-        absl::StrFormat("%s: no longer serves the %s: %s", options_.name, loop_->link().peer_name(), end_cause_));
+        absl::StrFormat("%s: no longer serves the %s: %s", options_.name, session->link().peer_name(), cause));
   }
-  loop_.reset();
-  return end_cause_;
+  sessions_.erase(found);
+  StopLoopIfUnused();
+  return cause;
+}
+
+std::string Home::Detach() {
+  // All at once: a parked leader then ends them in one turn.
+  for (const std::unique_ptr<PeerSession>& session : sessions_) session->link().MarkLost("the home was stopped");
+  std::string cause;
+  while (!sessions_.empty()) cause = Detach(sessions_.front().get());
+  return cause;
+}
+
+void Home::DetachEnded() {
+  for (size_t i = sessions_.size(); i-- > 0;) {
+    if (sessions_[i]->ended()) Detach(sessions_[i].get());
+  }
 }
 
 }  // namespace fastdecode

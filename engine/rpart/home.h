@@ -1,7 +1,6 @@
 #ifndef FASTDECODE_ENGINE_RPART_HOME_H_
 #define FASTDECODE_ENGINE_RPART_HOME_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "engine/rpart/home_loop.h"
 #include "engine/rpart/messages.h"
+#include "engine/rpart/peer.h"
+#include "engine/rpart/peer_session.h"
 #include "kernels/isa.h"
 #include "numa/arena.h"
 #include "numa/log.h"
@@ -28,38 +29,53 @@ struct HomeOptions {
   PollMode poll = PollMode::kSpin;
   bool park = true;                  // false: keeps polling while the engine is idle (--poll always)
   Isa isa = Isa::kNone;              // kNone: the best that this CPU has
+  uint32_t peers = 1;                // served at once, at most kPeersMax
   uint32_t sequences_max = 1 << 16;  // of one peer
   Logger* logger = nullptr;          // may be null; outlives the home
 };
 
-// KV memory of one NUMA node and the team of threads that computes attention next to it, at the service of one peer at
-// a time. Owns: the arena; while a peer is attached also its link, sequences and the team. Thread: one control thread
-// calls everything; the team's threads run in between.
+// KV memory of one NUMA node and the team of threads that computes attention next to it, at the service of one peer or
+// several, which share one model and the pool: each has pages reserved for it, and what it does not use of them nobody
+// else does. While it has peers the memory is cut into pages of their shape; when the last one has gone, the next may
+// bring another shape.
+// Owns: the arena; while peers are attached also their sessions (with their links), the leader and the team.
+// Thread: one control thread calls everything; the team's threads run in between.
 class Home {
  public:
   // Takes and touches the KV memory; what a page is, only a peer's shape says.
-  // Errors: InvalidArgument (no cores, no bytes, an ISA that this CPU has not); FailedPrecondition (CPU too old); those
-  // of Arena::Create.
+  // Errors: InvalidArgument (no cores, no bytes, peers out of range, an ISA that this CPU has not); FailedPrecondition
+  // (CPU too old); those of Arena::Create.
   static absl::StatusOr<std::unique_ptr<Home>> Create(HomeOptions options);
-  // Detaches.
+  // Detaches all.
   ~Home();
 
   // Whether a peer of this shape could be served. Errors: those of ValidateShape; ResourceExhausted if not one page
   // fits.
   absl::Status CheckShape(const RPartShape& shape) const;
-  // What such a peer gets. REQUIRES: CheckShape(shape) is ok.
+  // The home as a peer of this shape sees it that has all pages. REQUIRES: CheckShape(shape) is ok.
   HomeDescription Describe(const RPartShape& shape) const;
+  // What this peer would get now: Describe() with the pages that would be reserved for it, which are as many as it
+  // wants or as are free. Sessions that have ended but are not detached count as gone.
+  // Errors, whose texts go on after the home's name: FailedPrecondition that says who is served, if these are
+  // `peers`, or what about the model differs from theirs; ResourceExhausted with the pages asked for, free and in all.
+  // REQUIRES: CheckShape(shape) is ok.
+  absl::StatusOr<HomeDescription> Offer(const RPartShape& shape, const PeerRequest& peer) const;
 
-  // Starts to serve the peer at the other end of the link, whose size is LinkSizeFor(shape).
-  // Errors: FailedPrecondition while another is served; InvalidArgument if shape and link do not fit; those of
-  // CheckShape; ResourceExhausted. The link is then closed.
-  absl::Status Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link);
-  // False as soon as the link is lost and all that the peer had here is dropped.
-  bool serving() const { return serving_.load(std::memory_order_acquire); }
-  // The link's liveness; null unless attached. Whoever attached a link with a liveness_fd watches it.
-  LinkEnd* link() { return loop_ == nullptr ? nullptr : &loop_->link(); }
-  // Ends the service, if it has not ended by itself, and frees the home for the next peer. Returns why it ended, empty
-  // if nobody was attached.
+  // Starts to serve the peer at the other end of the link, whose size is LinkSizeFor(shape), as offered. Sessions that
+  // have ended are detached: whoever watches their links has let go of them.
+  // Errors: those of CheckShape and Offer; InvalidArgument if shape and link do not fit; ResourceExhausted. The link
+  // is then closed.
+  absl::Status Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer = {});
+
+  // Those attached, in order of arrival; each ended() as soon as its link is lost and all that it had here is dropped.
+  // Whoever attached a link with a liveness_fd watches it. Valid until Attach or Detach.
+  const std::vector<std::unique_ptr<PeerSession>>& sessions() const { return sessions_; }
+  // Whether any has not ended.
+  bool serving() const;
+
+  // Ends the service of one peer, if it has not ended by itself, while the others go on. Returns why it ended.
+  std::string Detach(PeerSession* session);
+  // Of all. Returns why that of the last one ended, empty if nobody was attached.
   std::string Detach();
 
   const HomeOptions& options() const { return options_; }
@@ -68,17 +84,18 @@ class Home {
 
  private:
   Home(HomeOptions options, Arena arena);
+  void DetachEnded();
+  void StartLoop(const RPartShape& shape);
+  void StopLoopIfUnused();
 
   // Constant after construction.
   const HomeOptions options_;
   const Arena arena_;
 
-  // The control thread's.
-  std::unique_ptr<HomeLoop> loop_;
+  // The control thread's. Sessions go before the loop, whose words their wakers ring.
+  std::unique_ptr<HomeLoop> loop_;  // null: no session
   PinnedThread leader_;
-
-  std::string end_cause_;             // the leader's; the control thread reads it after joining
-  std::atomic<bool> serving_{false};  // set by the control thread, cleared by the leader
+  std::vector<std::unique_ptr<PeerSession>> sessions_;
 };
 
 }  // namespace fastdecode

@@ -8,100 +8,83 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "engine/rpart/hop_work.h"
-#include "engine/rpart/micro_batch.h"
-#include "engine/rpart/sequence_table.h"
-#include "engine/rpart/workspace.h"
-#include "kernels/isa.h"
+#include "engine/rpart/kv_pool.h"
+#include "engine/rpart/peer_session.h"
+#include "engine/rpart/served_peers.h"
 #include "numa/log.h"
+#include "numa/parker.h"
 #include "numa/spin.h"
+#include "numa/spsc_queue.h"
 #include "numa/ticket_team.h"
-#include "rdma/link.h"
 
 namespace fastdecode {
 
 // What a loop is made of; see HomeOptions for the fields that they share.
 struct HomeLoopOptions {
   std::string name;
-  int node = -1;
   std::vector<int> cores;
   PollMode poll = PollMode::kSpin;
   bool park = true;
-  Isa isa = Isa::kNone;
-  uint32_t sequences_max = 0;
+  uint32_t peers = 1;
   Logger* logger = nullptr;
   std::span<std::byte> kv_memory;
+  RPartShape page_shape;  // of all peers: what a page is
 };
 
-// One home at the service of one peer, from the link's making to its loss.
-// Owns: the link, the peer's sequences and rosters, the pool's accounts, the team's helpers; not the KV memory.
-// Thread: made by the control thread; Serve and all below it run on the leader's; RequestStop may be called by any.
-// Bounded: everything is allocated before Serve; hops allocate nothing.
+// The leader of one home and what its peers share: the pool and the team. A turn looks at every peer once, in order of
+// arrival: at most a hop and a few control messages each, so that none waits for more than one of every other.
+//
+// Idle costs nothing: when all peers have said that they are idle the leader sleeps. A home for one peer sleeps on that
+// peer's link, and its ring wakes the leader at once. A home for several sleeps on a word of its own, which the links'
+// wakers ring (LinkWaker); a home that serves nobody just now sleeps on that word, too.
+//
+// Owns: the pool's accounts, the team's helpers; not the KV memory, not the sessions.
+// Thread: Serve and all below it run on the leader's; the rest is the control thread's.
+// Bounded: kPeersMax sessions; hops allocate nothing.
 class HomeLoop {
  public:
-  // Errors: ResourceExhausted if the KV memory holds no page; those of TeamWorkspace::Create. REQUIRES:
-  // ValidateShape(shape).
-  static absl::StatusOr<std::unique_ptr<HomeLoop>> Create(const HomeLoopOptions& options, const RPartShape& shape,
-                                                          std::unique_ptr<HomeLink> link);
+  // REQUIRES: ValidateShape(page_shape), 1 <= peers <= kPeersMax.
+  explicit HomeLoop(const HomeLoopOptions& options);
 
-  // Serves until the link is lost, then drops all sequences. Returns why it was lost.
-  // Thread: the leader, already on its core.
-  std::string Serve();
+  KvPool* pool() { return &pool_; }
+  // What a session's waker is to ring; null: the leader sleeps on the link itself.
+  ParkWord* word_for_wakers() { return options_.peers > 1 ? &leader_word_ : nullptr; }
 
-  const HomeLink& link() const { return *link_; }
-  HomeLink& link() { return *link_; }
+  // Serves until Stop. Thread: the leader, already on its core.
+  void Serve();
+
+  // The leader begins to serve the session, which stays the caller's, until its link is lost: then session->ended().
+  void Add(PeerSession* session);
+  // Waits until the leader has let go of the session. REQUIRES: its link is lost.
+  void AwaitEnd(const PeerSession& session);
+  // Serve returns. REQUIRES: all sessions have ended.
+  void Stop();
 
  private:
-  enum class Outcome : uint8_t { kNothing, kWorked, kLost };
+  // home_loop_fastpath.cc
+  bool Turn();
+  bool MayPark() const;
 
-  // A hop that came before its roster.
-  struct WaitingHop {
-    bool waiting = false;
-    HopHeader header;
-    const std::byte* rows = nullptr;
-    uint32_t idle_ns = 0;
-    uint64_t seen_ticks = 0;
-  };
-
-  HomeLoop(const HomeLoopOptions& options, const RPartShape& shape, std::unique_ptr<HomeLink> link,
-           TeamWorkspace workspace);
-
-  // home_loop_fastpath.cc: the loop's turn.
-  Outcome Turn();
-  void TakeHop(const HopHeader& header, const std::byte* rows);
-  void RunWaitingHops();
-  void RunHop(const WaitingHop& hop);
-  const char* ComputeHop(const WaitingHop& hop, ReplyHeader* reply);
-  void ZeroBadRows(std::span<const StepEntry> entries, std::byte* o) const;
-
-  // home_loop.cc: control.
+  // home_loop.cc
+  void TakeArrival(PeerSession* session);
+  void EndSession(size_t index);
   void Park();
-  void ApplyControl(std::span<const std::byte> message);
-  absl::Status Apply(std::span<const std::byte> message);
-  absl::Status ApplyRoster(std::span<const std::byte> message);
-  absl::Status Fill(uint64_t sequence, uint32_t tokens);
-  void SendStats();
+  void ParkOnLink(HomeLink* link);
+  void Ring() { Parker(&leader_word_).RingAfterRelease(); }
 
   // Constant after construction.
   const HomeLoopOptions options_;
-  const RPartShape shape_;
-  const std::unique_ptr<HomeLink> link_;
-  const TeamWorkspace workspace_;
 
   // The leader only.
   KvPool pool_;
-  SequenceTable table_;
-  std::vector<std::unique_ptr<MicroBatch>> micro_batches_;
-  std::vector<WaitingHop> waiting_;  // [micro-batch]
-  uint32_t waiting_count_ = 0;
-  uint64_t empty_since_ticks_ = 0;  // first empty poll since the last work; 0: none
-  bool idle_ = false;               // the engine said so, and nothing came since
+  ServedPeers served_;
   std::unique_ptr<TicketTeam> team_;
-  HopWork work_;
-  StatsMessage stats_;
-  std::vector<std::byte> control_buffer_;
+  bool stopping_ = false;
+
+  // Between the threads.
+  SpscQueue<PeerSession*> arrivals_;  // from the control thread; null: stop
+  ParkWord leader_word_;              // rung by the control thread and by wakers
+  ParkWord control_word_;             // rung by the leader when a session has ended
 };
 
 }  // namespace fastdecode

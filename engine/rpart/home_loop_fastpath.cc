@@ -1,128 +1,36 @@
-#include <algorithm>
-#include <cstring>
-#include <limits>
-
 #include "engine/rpart/home_loop.h"
 #include "numa/clock.h"
 
 namespace fastdecode {
 
-namespace {
-
-// So that a burst of control messages does not hold hops up for long.
-constexpr int kControlMessagesPerTurn = 8;
-
-uint32_t ElapsedNs(uint64_t from_ticks, uint64_t to_ticks) {
-  const uint64_t ns = TickClock::Get().ToNs(to_ticks - from_ticks);
-  return static_cast<uint32_t>(std::min<uint64_t>(ns, std::numeric_limits<uint32_t>::max()));
+// One look at everything that may have come, from whomever. False: nothing had.
+bool HomeLoop::Turn() {
+  bool worked = false;
+  PeerSession* arrival = nullptr;
+  while (arrivals_.TryPop(&arrival)) {
+    TakeArrival(arrival);
+    worked = true;
+  }
+  for (size_t i = 0; i < served_.count;) {
+    const PeerSession::Outcome outcome = served_.sessions[i]->Turn();
+    worked = worked || outcome != PeerSession::Outcome::kNothing;
+    if (outcome == PeerSession::Outcome::kLost) {
+      EndSession(i);  // the next one has its index now
+    } else {
+      ++i;
+    }
+  }
+  if (!worked && served_.empty_since_ticks == 0) served_.empty_since_ticks = NowTicks();
+  return worked;
 }
 
-}  // namespace
-
-// One look at everything that may have come.
-HomeLoop::Outcome HomeLoop::Turn() {
-  HopHeader header;
-  const std::byte* rows = nullptr;
-  const LinkPoll hop = link_->PollHop(&header, &rows);
-  if (hop == LinkPoll::kLost) return Outcome::kLost;
-  if (hop == LinkPoll::kMessage) TakeHop(header, rows);
-
-  bool control = false;
-  for (int i = 0; i < kControlMessagesPerTurn; ++i) {
-    size_t bytes = 0;
-    const LinkPoll message = link_->PollControl(control_buffer_.data(), &bytes);
-    if (message == LinkPoll::kLost) return Outcome::kLost;
-    if (message == LinkPoll::kEmpty) break;
-    ApplyControl({control_buffer_.data(), bytes});
-    control = true;
+// A home without peers parks even where it is told to go on polling for them.
+bool HomeLoop::MayPark() const {
+  if (served_.count > 0 && !options_.park) return false;
+  for (size_t i = 0; i < served_.count; ++i) {
+    if (!served_.sessions[i]->idle()) return false;
   }
-  if (waiting_count_ > 0 && control) RunWaitingHops();
-  if (hop == LinkPoll::kMessage || control) return Outcome::kWorked;
-  if (empty_since_ticks_ == 0) empty_since_ticks_ = NowTicks();
-  return Outcome::kNothing;
-}
-
-void HomeLoop::TakeHop(const HopHeader& header, const std::byte* rows) {
-  WaitingHop hop;
-  hop.header = header;
-  hop.rows = rows;
-  hop.seen_ticks = NowTicks();
-  hop.idle_ns = empty_since_ticks_ == 0 ? 0 : ElapsedNs(empty_since_ticks_, hop.seen_ticks);
-  idle_ = false;
-  if (header.roster_version <= micro_batches_[header.micro_batch]->roster().version()) {
-    RunHop(hop);
-    return;
-  }
-  // Its roster was sent before it, but control has not been polled since.
-  hop.waiting = true;
-  waiting_[header.micro_batch] = hop;
-  ++waiting_count_;
-}
-
-void HomeLoop::RunWaitingHops() {
-  for (WaitingHop& hop : waiting_) {
-    if (!hop.waiting) continue;
-    if (hop.header.roster_version > micro_batches_[hop.header.micro_batch]->roster().version()) continue;
-    hop.waiting = false;
-    --waiting_count_;
-    hop.seen_ticks = NowTicks();
-    RunHop(hop);
-  }
-}
-
-void HomeLoop::RunHop(const WaitingHop& hop) {
-  ReplyHeader reply;
-  reply.step = hop.header.step;
-  reply.layer = hop.header.layer;
-  reply.micro_batch = hop.header.micro_batch;
-  reply.idle_ns = hop.idle_ns;
-  const char* const error = ComputeHop(hop, &reply);
-  reply.work_ns = ElapsedNs(hop.seen_ticks, NowTicks());
-  if (error != nullptr) {
-    reply.status = HopStatus::kBadHop;
-    reply.payload_bytes = 0;
-  }
-  stats_.hops += 1;
-  stats_.busy_ns += reply.work_ns;
-  link_->AddProgress(1);
-  link_->PostReply(reply);
-  if (error != nullptr) link_->MarkLost(error);
-  empty_since_ticks_ = 0;
-}
-
-// Null, with *reply filled in, or what is wrong with the hop.
-const char* HomeLoop::ComputeHop(const WaitingHop& hop, ReplyHeader* reply) {
-  MicroBatch& micro_batch = *micro_batches_[hop.header.micro_batch];
-  if (const char* error = micro_batch.Check(hop.header)) return error;
-  if (const char* error = micro_batch.Prepare(hop.header, &table_)) return error;
-
-  work_.plan = &micro_batch.plan();
-  work_.entries = micro_batch.entries();
-  work_.layer = hop.header.layer;
-  work_.rows = hop.rows;
-  work_.o = link_->ReplyArea(hop.header.micro_batch);
-  team_->Run(&HopWork::RunShare, &work_);
-  micro_batch.Finish(hop.header.layer);
-  stats_.kv_bytes_read += micro_batch.plan().kv_bytes();
-
-  reply->payload_bytes = static_cast<uint32_t>(hop.header.rows * shape_.reply_row_bytes());
-  ZeroBadRows(micro_batch.entries(), work_.o);
-  if (const StepEntry* bad = micro_batch.ReportBadEntry()) {
-    reply->status = HopStatus::kBadRow;
-    reply->failing_row = bad->first_row;
-    // One reply names one row. A step that ends with more to tell would hand out wrong tokens.
-    const bool last_layer = hop.header.layer + 1u == shape_.layers;
-    if (last_layer && micro_batch.has_unreported_bad_entry())
-      return "hop: more rows failed in a step than it has layers";
-  }
-  return nullptr;
-}
-
-void HomeLoop::ZeroBadRows(std::span<const StepEntry> entries, std::byte* o) const {
-  const size_t row_bytes = shape_.reply_row_bytes();
-  for (const StepEntry& entry : entries) {
-    if (entry.bad) std::memset(o + entry.first_row * row_bytes, 0, entry.rows * row_bytes);
-  }
+  return true;
 }
 
 }  // namespace fastdecode

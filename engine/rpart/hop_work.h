@@ -8,24 +8,22 @@
 #include "engine/rpart/kv_pool.h"
 #include "engine/rpart/messages.h"
 #include "engine/rpart/plan.h"
+#include "engine/rpart/served_peers.h"
 #include "engine/rpart/workspace.h"
 #include "kernels/attention.h"
-#include "numa/ticket_team.h"
-#include "rdma/link.h"
 
 namespace fastdecode {
 
 // One hop as the team sees it: append k and v, attend, write o, as the plan says. A view; owns nothing.
-// Thread: every thread of the team runs RunShare once a hop; the leader, thread 0, also bumps the link's progress.
+// Thread: every thread of the team runs RunShare once a hop; the leader, thread 0, also adds progress.
 struct HopWork {
-  // Constant while a peer is attached.
+  // Constant while the peer is attached.
   RPartShape shape;
   AttentionShape attention;
   AttentionKernels kernels;
   const KvPool* pool = nullptr;
   const TeamWorkspace* workspace = nullptr;
-  TicketTeam* team = nullptr;
-  HomeLink* link = nullptr;
+  const ServedPeers* served = nullptr;
 
   // Of this hop.
   HopPlan* plan = nullptr;

@@ -21,7 +21,7 @@ void HopWork::RunShare(void* context, int thread, int threads) {
   if (!hop.plan->append_runs().empty()) {
     hop.AppendChunks(thread, threads);
     // A tile attends to what other threads appended.
-    hop.team->Barrier(thread);
+    hop.served->team->Barrier(thread);
   }
   const PlanCut begin = hop.plan->cut(thread);
   const PlanCut end = hop.plan->cut(thread + 1);
@@ -30,7 +30,7 @@ void HopWork::RunShare(void* context, int thread, int threads) {
     const uint32_t first_block = i == begin.chain ? begin.block : 0;
     const uint32_t end_block = i == end.chain ? end.block : chain.blocks;
     if (first_block < end_block) hop.RunPiece(chain, first_block, end_block, thread);
-    if (thread == 0) hop.link->AddProgress(1);
+    if (thread == 0) hop.served->AddProgress(1);
   }
 }
 

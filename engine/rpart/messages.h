@@ -41,9 +41,17 @@ struct RPartShape {
 };
 static_assert(sizeof(RPartShape) == 44 && std::is_trivially_copyable_v<RPartShape>);
 
+// What a peer wants of a home besides; follows the shape in a proposal.
+struct PeerDemand {
+  uint32_t version = 1;
+  uint32_t reserved = 0;
+  uint64_t pages_wanted = 0;       // reserved for this peer alone, as far as they are free; 0: an equal share
+};
+static_assert(sizeof(PeerDemand) == 16 && std::is_trivially_copyable_v<PeerDemand>);
+
 // Control messages. Each starts with this word; sizes are exact. One that makes no sense (unknown kind, wrong size,
 // roster out of order, truncating or forking what is not stored, filling without room) ends the link, with the reason
-// as cause.
+// as cause. Sequence numbers are the peer's own: another peer's are out of its reach, but for a hand-over.
 enum class ControlKind : uint32_t {
   kRoster = 1,       // engine -> home: RosterMessage + entries
   kRelease = 2,      // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
@@ -54,6 +62,9 @@ enum class ControlKind : uint32_t {
                      // other message but kStatsRequest ends that, and after it idle must be said again
   kStatsRequest = 7, // engine -> home: IdleMessage
   kStats = 8,        // home -> engine: StatsMessage, as answer; dropped if there is no room
+  kHandOver = 9,     // engine -> home: HandOverMessage; the sequence and its pages become another peer's
+  kHandOverAnswer = 10,  // home -> engine: HandOverAnswer, one for each kHandOver, in order
+  kHandedOver = 11,  // home -> engine: HandedOverMessage, to the peer that has it now
 };
 
 // One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order. A sequence that the home
@@ -90,6 +101,51 @@ struct ForkMessage {
 };
 static_assert(sizeof(ForkMessage) == 24);
 
+// Hand-over of a sequence from one peer of a home to another, which pays for the pages from now on. Refusals change
+// nothing.
+//
+// Order: as a release, it is sent after the last reply whose roster held the sequence, and before a roster without it.
+// The receiver may name the sequence from kHandedOver on. A repeated one finds no sequence any more (kNoSequence), so
+// repeating is harmless. The answer is never dropped: a sender that does not read its answers loses its link.
+//
+// If a peer dies: the home does all of a hand-over between two polls. Until then the sequence is the sender's and goes
+// with the sender, which includes a kHandOver that was sent but not read before the loss; from then on it is the
+// receiver's and goes with the receiver, whatever becomes of the sender. A receiver that dies before is no peer
+// (kNoPeer), and the sender keeps the sequence. A receiver that does not expect a sequence releases it.
+struct HandOverMessage {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kHandOver);
+  uint32_t role = 0;               // the receiver's (PeerId)
+  uint64_t engine_id = 0;
+  uint64_t sequence = 0;           // the sender's number
+  uint64_t new_sequence = 0;       // the receiver's
+};
+static_assert(sizeof(HandOverMessage) == 32);
+
+enum class HandOverOutcome : uint32_t {
+  kDone = 0,
+  kNoSequence = 1,  // the sender has none of that number
+  kMidStep = 2,     // a step of it is not over
+  kNoPeer = 3,      // the home does not serve the receiver, or the receiver is the sender
+  kTooLong = 4,     // for the receiver's max_context
+  kIdTaken = 5,     // the receiver has a new_sequence
+  kNoPages = 6,     // the receiver's reservation has no room
+  kBusy = 7,        // the receiver has sequences_max, or does not read its messages
+};
+
+struct HandOverAnswer {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kHandOverAnswer);
+  HandOverOutcome outcome = HandOverOutcome::kDone;
+  uint64_t sequence = 0;           // as in the HandOverMessage
+};
+static_assert(sizeof(HandOverAnswer) == 16);
+
+struct HandedOverMessage {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kHandedOver);
+  uint32_t tokens = 0;             // stored
+  uint64_t sequence = 0;           // the receiver's number
+};
+static_assert(sizeof(HandedOverMessage) == 16);
+
 struct IdleMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kIdle);
   uint32_t reserved = 0;
@@ -98,8 +154,8 @@ struct IdleMessage {
 struct StatsMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kStats);
   uint32_t sequences = 0;
-  uint64_t pages_total = 0;
-  uint64_t pages_free = 0;
+  uint64_t pages_total = 0;        // reserved for this peer
+  uint64_t pages_free = 0;         // of these
   uint64_t hops = 0;
   uint64_t busy_ns = 0;            // in hops, from seen to last thread finished
   uint64_t kv_bytes_read = 0;      // stored KV bytes attended to
@@ -112,7 +168,7 @@ struct HomeDescription {
   int32_t node = -1;               // NUMA node (os index)
   uint32_t threads = 0;
   uint32_t reserved = 0;
-  uint64_t pages = 0;              // granted to this peer
+  uint64_t pages = 0;              // reserved for this peer
   uint64_t page_bytes = 0;         // of one page, all layers
   char isa[16] = {};               // "avx512bf16"
   char memory[80] = {};            // "3.0 GiB on node 0 (verified), 2 MiB pages (transparent, 100 %)"

@@ -85,6 +85,15 @@ std::string DescribeModelDifference(const RPartShape& here, const RPartShape& th
   return text;
 }
 
+std::string DescribePageDifference(const RPartShape& here, const RPartShape& there) {
+  std::string text = DescribeModelDifference(here, there);
+  if (here.element_type == there.element_type) return text;
+  const auto name = [](uint32_t type) { return static_cast<ElementType>(type) == ElementType::kF32 ? "f32" : "bf16"; };
+  absl::StrAppend(&text, text.empty() ? "" : "; ", "element_type is ", name(here.element_type), " here and ",
+                  name(there.element_type), " there");
+  return text;
+}
+
 LinkSize LinkSizeFor(const RPartShape& shape) {
   LinkSize size;
   size.slots = static_cast<int>(shape.micro_batches);

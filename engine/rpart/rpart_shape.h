@@ -16,6 +16,8 @@ absl::Status ValidateShape(const RPartShape& shape);
 // "kv_heads is 8 here and 4 there; ..." for every field of the model that differs; empty if none does. The element type
 // and the sizes of batches and context are the run's, not the model's.
 std::string DescribeModelDifference(const RPartShape& here, const RPartShape& there);
+// As that, and the element type: what peers that share a home's pages must agree on.
+std::string DescribePageDifference(const RPartShape& here, const RPartShape& there);
 
 // The link that carries this shape's hops and replies.
 LinkSize LinkSizeFor(const RPartShape& shape);

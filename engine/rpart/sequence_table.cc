@@ -19,8 +19,8 @@ size_t PagesOf(uint32_t tokens) { return (size_t{tokens} + kPageTokens - 1) / kP
 uint32_t KvSequence::StoredTokensMin() const { return *std::min_element(stored_tokens.begin(), stored_tokens.end()); }
 uint32_t KvSequence::StoredTokensMax() const { return *std::max_element(stored_tokens.begin(), stored_tokens.end()); }
 
-SequenceTable::SequenceTable(KvPool* pool, int layers, uint32_t max_context, uint32_t sequences_max)
-    : pool_(pool), layers_(layers), max_context_(max_context), sequences_max_(sequences_max) {
+SequenceTable::SequenceTable(PageAccount* account, int layers, uint32_t max_context, uint32_t sequences_max)
+    : account_(account), layers_(layers), max_context_(max_context), sequences_max_(sequences_max) {
   by_id_.reserve(std::min(sequences_max, kReservedSequences));
 }
 
@@ -37,8 +37,8 @@ KvSequence* SequenceTable::FindOrCreate(uint64_t id) {
   std::unique_ptr<KvSequence> sequence;
   if (spare_.empty()) {
     sequence = std::make_unique<KvSequence>();
-    // So that growing never allocates: neither the context nor the pool allows more.
-    sequence->pages.reserve(std::min<size_t>(PagesOf(max_context_), pool_->total()));
+    // So that growing never allocates: neither the context nor the account allows more.
+    sequence->pages.reserve(std::min<size_t>(PagesOf(max_context_), account_->granted()));
   } else {
     sequence = std::move(spare_.back());
     spare_.pop_back();
@@ -55,18 +55,14 @@ GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t t
   const size_t pages_before = sequence->pages.size();
   const size_t pages_after = std::max(pages_before, PagesOf(first + tokens));
   size_t needed = pages_after - pages_before;
-  for (size_t i = first_page; i < pages_before; ++i) needed += pool_->references(sequence->pages[i]) > 1 ? 1 : 0;
-  if (needed > pool_->free()) return GrowOutcome::kNoPage;
+  for (size_t i = first_page; i < pages_before; ++i) needed += account_->references(sequence->pages[i]) > 1 ? 1 : 0;
+  if (needed > account_->free()) return GrowOutcome::kNoPage;
 
   for (size_t i = first_page; i < pages_before; ++i) {
     PageId& page = sequence->pages[i];
-    if (pool_->references(page) == 1) continue;
-    const PageId copy = pool_->Take();
-    pool_->CopyPage(page, copy);
-    pool_->Return(page);
-    page = copy;
+    if (account_->shared(page)) page = account_->Unshare(page);
   }
-  while (sequence->pages.size() < pages_after) sequence->pages.push_back(pool_->Take());
+  while (sequence->pages.size() < pages_after) sequence->pages.push_back(account_->Take());
   return GrowOutcome::kOk;
 }
 
@@ -96,10 +92,23 @@ absl::Status SequenceTable::Fork(uint64_t id, uint32_t tokens, uint64_t new_id) 
     return absl::ResourceExhaustedError(absl::StrFormat("fork: there are %d sequences already", sequences_max_));
   }
   fork->pages.assign(sequence->pages.begin(), sequence->pages.begin() + static_cast<ptrdiff_t>(PagesOf(tokens)));
-  for (const PageId page : fork->pages) pool_->AddReference(page);
+  for (const PageId page : fork->pages) account_->AddReference(page);
   fork->stored_tokens.assign(static_cast<size_t>(layers_), tokens);
   ++changes_;
   return absl::OkStatus();
+}
+
+void SequenceTable::MoveTo(SequenceTable* to, uint64_t id, uint64_t new_id) {
+  KvSequence* const sequence = Find(id);
+  FD_CHECK(sequence != nullptr && to != this && to->layers_ == layers_, "a sequence cannot be moved so");
+  FD_CHECK(sequence->StoredTokensMax() <= to->max_context_ && to->Find(new_id) == nullptr, "no place for a sequence");
+  KvSequence* const moved = to->FindOrCreate(new_id);
+  FD_CHECK(moved != nullptr, "no room for one more sequence");
+  moved->pages.assign(sequence->pages.begin(), sequence->pages.end());
+  moved->stored_tokens = sequence->stored_tokens;
+  for (const PageId page : sequence->pages) account_->MoveReference(page, to->account_);
+  sequence->pages.clear();
+  Release(id);
 }
 
 void SequenceTable::Release(uint64_t id) {
@@ -116,7 +125,7 @@ void SequenceTable::ReleaseAll() {
 }
 
 void SequenceTable::ReturnPagesFrom(KvSequence* sequence, size_t first_page) {
-  for (size_t i = first_page; i < sequence->pages.size(); ++i) pool_->Return(sequence->pages[i]);
+  for (size_t i = first_page; i < sequence->pages.size(); ++i) account_->Return(sequence->pages[i]);
   if (first_page < sequence->pages.size()) sequence->pages.resize(first_page);
 }
 

@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "engine/rpart/kv_pool.h"
+#include "engine/rpart/page_account.h"
 
 namespace fastdecode {
 
@@ -36,13 +36,13 @@ struct KvSequence {
 // How taking pages for a sequence ended.
 enum class GrowOutcome : uint8_t { kOk, kNoPage };
 
-// The sequences of one peer at one home, and the only user of their pool's pages.
-// Owns: the sequences; their pages are returned to the pool on release.
+// The sequences of one peer at one home, and the only user of the peer's page account.
+// Owns: the sequences; their pages are returned to the account on release.
 // Thread: the team's leader; the team reads sequences while the leader waits for it.
-// Bounded: by sequences_max and by the pool. Grow, Find and the KvSequence's own functions never allocate.
+// Bounded: by sequences_max and by the account. Grow, Find and the KvSequence's own functions never allocate.
 class SequenceTable {
  public:
-  SequenceTable(KvPool* pool, int layers, uint32_t max_context, uint32_t sequences_max);
+  SequenceTable(PageAccount* account, int layers, uint32_t max_context, uint32_t sequences_max);
   ~SequenceTable();
 
   SequenceTable(const SequenceTable&) = delete;
@@ -65,20 +65,26 @@ class SequenceTable {
   // gets its own copy of it. Errors: NotFound; AlreadyExists; InvalidArgument above the stored length;
   // ResourceExhausted.
   absl::Status Fork(uint64_t id, uint32_t tokens, uint64_t new_id);
+  // The sequence becomes number `new_id` of another peer's table at this home, with its pages. REQUIRES: `to` is
+  // another table of the same pool and layers, has room for a sequence of this length, knows no `new_id`, and its
+  // account is free to take those of the pages that it has not.
+  void MoveTo(SequenceTable* to, uint64_t id, uint64_t new_id);
   // Returns all its pages. Unknown ids are fine: a release is repeated after a failure.
   void Release(uint64_t id);
   void ReleaseAll();
 
-  // Grows by one whenever a sequence was released, truncated or forked: pointers and pages noted before may be stale.
+  // Grows by one whenever a sequence was released, truncated, forked or moved away: pointers and pages noted before may
+  // be stale.
   uint64_t changes() const { return changes_; }
   uint32_t sequences_max() const { return sequences_max_; }
+  uint32_t max_context() const { return max_context_; }
   uint32_t size() const { return static_cast<uint32_t>(by_id_.size()); }
 
  private:
   void ReturnPagesFrom(KvSequence* sequence, size_t first_page);
 
   // Constant after construction.
-  KvPool* const pool_;
+  PageAccount* const account_;
   const int layers_;
   const uint32_t max_context_;
   const uint32_t sequences_max_;

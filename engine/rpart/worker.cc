@@ -28,25 +28,24 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(WorkerOptions options) {
     if (!home.ok()) return home.status();
     homes.push_back(*std::move(home));
   }
-  absl::StatusOr<std::unique_ptr<UnixListener>> listener = UnixListener::Listen(options.listen_path);
+  absl::StatusOr<std::unique_ptr<Listener>> listener = ListenAt(options.listen, options.fabric);
   if (!listener.ok()) return listener.status();
   return std::unique_ptr<Worker>(new Worker(std::move(options), std::move(homes), *std::move(listener)));
 }
 
-Worker::Worker(WorkerOptions options, std::vector<std::unique_ptr<Home>> homes, std::unique_ptr<UnixListener> listener)
-    : options_(std::move(options)),
-      homes_(std::move(homes)),
-      listener_(std::move(listener)),
-      engine_ids_(homes_.size()) {}
+Worker::Worker(WorkerOptions options, std::vector<std::unique_ptr<Home>> homes, std::unique_ptr<Listener> listener)
+    : options_(std::move(options)), homes_(std::move(homes)), listener_(std::move(listener)) {}
 
 Worker::~Worker() {
-  for (size_t i = 0; i < homes_.size(); ++i) FreeHome(i);
+  for (size_t i = 0; i < homes_.size(); ++i) {
+    while (!homes_[i]->sessions().empty()) Free(i, homes_[i]->sessions().front().get());
+  }
 }
 
 void Worker::Run() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     absl::StatusOr<std::unique_ptr<PendingLink>> pending = listener_->AcceptProposal(kTurnNs);
-    FreeEndedHomes();
+    for (size_t i = 0; i < homes_.size(); ++i) FreeEnded(i);
     if (pending.ok()) {
       Decide(pending->get());
     } else if (!absl::IsDeadlineExceeded(pending.status())) {
@@ -57,40 +56,41 @@ void Worker::Run() {
 
 void Worker::Decide(PendingLink* pending) {
   const LinkProposal& proposal = pending->proposal();
-  const std::string who = absl::StrFormat("engine %d (%s)", proposal.peer.engine_id, pending->peer_name());
+  const auto refuse = [&](const std::string& why) {
+    Log(LogLevel::kWarning,
+        absl::StrFormat("refused engine %d (%s): %s", proposal.peer.engine_id, pending->peer_name(), why));
+    pending->Refuse(why);
+  };
   RPartShape shape;
-  if (const absl::Status refusal = CheckProposal(proposal, &shape); !refusal.ok()) {
-    Log(LogLevel::kWarning, absl::StrCat("refused ", who, ": ", std::string(refusal.message())));
-    pending->Refuse(std::string(refusal.message()));
-    return;
+  PeerRequest peer;
+  peer.process = pending->peer_name();
+  if (const absl::Status refusal = CheckProposal(proposal, &shape, &peer); !refusal.ok()) {
+    return refuse(std::string(refusal.message()));
   }
-  if (const absl::Status failure = Serve(pending, shape); !failure.ok()) {
-    Log(LogLevel::kWarning, absl::StrCat("cannot serve ", who, ": ", std::string(failure.message())));
+  MakeWay(proposal.home_index, proposal.peer);
+  const absl::StatusOr<HomeDescription> offer = homes_[proposal.home_index]->Offer(shape, peer);
+  if (!offer.ok()) {
+    return refuse(absl::StrFormat("home %d %s", proposal.home_index, offer.status().message()));
+  }
+  if (const absl::Status failure = Serve(pending, *offer, shape, peer); !failure.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat("cannot serve ", peer.Describe(), ": ", std::string(failure.message())));
     return;
   }
   Log(LogLevel::kInfo,
       absl::StrFormat("%s serves %s: %d pages, %d layers, %d KV heads", homes_[proposal.home_index]->options().name,
-                      who, homes_[proposal.home_index]->Describe(shape).pages, shape.layers, shape.kv_heads));
+                      peer.Describe(), offer->pages, shape.layers, shape.kv_heads));
 }
 
-absl::Status Worker::CheckProposal(const LinkProposal& proposal, RPartShape* shape) {
+absl::Status Worker::CheckProposal(const LinkProposal& proposal, RPartShape* shape, PeerRequest* peer) const {
   if (proposal.home_index >= homes_.size()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("home index %d: this worker has %d homes", proposal.home_index, homes_.size()));
   }
-  if (proposal.shape.size() != sizeof(*shape)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("R-Part shape of %d bytes, not %d", proposal.shape.size(), sizeof(*shape)));
-  }
-  std::memcpy(shape, proposal.shape.data(), sizeof(*shape));
-  Home& home = *homes_[proposal.home_index];
-  // A peer that died a moment ago must not keep the next one out.
-  if (home.serving()) home.link()->CheckPeer();
-  if (home.serving() && !home.link()->lost()) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("home %d already serves engine %d", proposal.home_index, engine_ids_[proposal.home_index]));
-  }
-  if (absl::Status status = home.CheckShape(*shape); !status.ok()) return status;
+  PeerDemand demand;
+  if (absl::Status status = DecodeProposal(proposal.shape, shape, &demand); !status.ok()) return status;
+  peer->id = proposal.peer;
+  peer->pages_wanted = demand.pages_wanted;
+  if (absl::Status status = homes_[proposal.home_index]->CheckShape(*shape); !status.ok()) return status;
   if (options_.model_shape.has_value()) {
     const std::string difference = DescribeModelDifference(*options_.model_shape, *shape);
     if (!difference.empty()) {
@@ -101,35 +101,47 @@ absl::Status Worker::CheckProposal(const LinkProposal& proposal, RPartShape* sha
   return CheckLinkCarries(*shape, proposal.size);
 }
 
-absl::Status Worker::Serve(PendingLink* pending, const RPartShape& shape) {
-  const uint32_t index = pending->proposal().home_index;
-  const uint64_t engine_id = pending->proposal().peer.engine_id;
-  FreeHome(index);
-  Home& home = *homes_[index];
-  const HomeDescription description = home.Describe(shape);
-  LinkAcceptance acceptance;
-  acceptance.homes = static_cast<uint32_t>(homes_.size());
-  acceptance.answer.assign(reinterpret_cast<const char*>(&description), sizeof(description));
-  absl::StatusOr<std::unique_ptr<HomeLink>> link = pending->Accept(acceptance, home.options().node);
-  if (!link.ok()) return link.status();
-  if (absl::Status status = home.Attach(shape, *std::move(link)); !status.ok()) return status;
-  engine_ids_[index] = engine_id;
-  monitor_.Add(home.link());
-  return absl::OkStatus();
-}
-
-void Worker::FreeEndedHomes() {
-  for (size_t i = 0; i < homes_.size(); ++i) {
-    if (!homes_[i]->serving()) FreeHome(i);
+// A peer that died a moment ago must not keep the next one out, nor its own successor.
+void Worker::MakeWay(size_t index, const PeerId& id) {
+  const Home& home = *homes_[index];
+  for (size_t i = home.sessions().size(); i-- > 0;) {
+    PeerSession* const session = home.sessions()[i].get();
+    const PeerId& served = session->peer().id;
+    session->link().CheckPeer();
+    if (served.engine_id == id.engine_id && served.role == id.role) {
+      session->link().MarkLost("the engine has come again, with a new link");
+    }
+    if (session->link().lost()) Free(index, session);
   }
 }
 
-void Worker::FreeHome(size_t index) {
+absl::Status Worker::Serve(PendingLink* pending, const HomeDescription& offer, const RPartShape& shape,
+                           PeerRequest peer) {
+  Home& home = *homes_[pending->proposal().home_index];
+  LinkAcceptance acceptance;
+  acceptance.homes = static_cast<uint32_t>(homes_.size());
+  acceptance.answer.assign(reinterpret_cast<const char*>(&offer), sizeof(offer));
+  absl::StatusOr<std::unique_ptr<HomeLink>> link = pending->Accept(acceptance, home.options().node);
+  if (!link.ok()) return link.status();
+  peer.pages_wanted = offer.pages;  // what it was told, though another peer may have gone since
+  if (absl::Status status = home.Attach(shape, *std::move(link), peer); !status.ok()) return status;
+  monitor_.Add(&home.sessions().back()->link());
+  return absl::OkStatus();
+}
+
+void Worker::FreeEnded(size_t index) {
+  const Home& home = *homes_[index];
+  for (size_t i = home.sessions().size(); i-- > 0;) {
+    if (home.sessions()[i]->ended()) Free(index, home.sessions()[i].get());
+  }
+}
+
+void Worker::Free(size_t index, PeerSession* session) {
   Home& home = *homes_[index];
-  if (home.link() == nullptr) return;
-  monitor_.Remove(home.link());
-  const std::string cause = home.Detach();
-  Log(LogLevel::kInfo, absl::StrFormat("%s is free: engine %d: %s", home.options().name, engine_ids_[index], cause));
+  monitor_.Remove(&session->link());
+  const std::string who = session->peer().Describe();
+  const std::string cause = home.Detach(session);
+  Log(LogLevel::kInfo, absl::StrFormat("%s no longer serves %s: %s", home.options().name, who, cause));
 }
 
 void Worker::Log(LogLevel level, const std::string& message) {

@@ -12,25 +12,27 @@
 #include "engine/rpart/home.h"
 #include "engine/rpart/messages.h"
 #include "numa/log.h"
+#include "rdma/bootstrap.h"
 #include "rdma/link_monitor.h"
-#include "rdma/shm/unix_bootstrap.h"
 
 namespace fastdecode {
 
 struct WorkerOptions {
-  std::string listen_path;                // of the unix socket
+  Endpoint listen;                        // where engines come to; not kLocal
+  FabricOptions fabric;                   // of links to other hosts
   std::vector<HomeOptions> homes;         // at least one; a proposal's home_index picks from them
   std::optional<RPartShape> model_shape;  // serve no other model (DescribeModelDifference); none: any
   Logger* logger = nullptr;               // may be null; outlives the worker
 };
 
-// A process's homes, served to the engines that come to its socket: one link per home, one engine per home at a time.
-// When an engine goes, however it goes, its homes are free for the next one. Owns: the listener, the homes. Thread: one
-// control thread creates, runs and destroys it; Stop may be called by any.
+// A process's homes, served to the engines that come to its socket: one link per home and engine, and as many engines
+// at a time as HomeOptions::peers says. When an engine goes, however it goes, its place at its homes is free for the
+// next one. An engine that comes again, under the same id and role, takes the place of its old self.
+// Owns: the listener, the homes. Thread: one control thread creates, runs and destroys it; Stop may be called by any.
 class Worker {
  public:
   // Takes all KV memory, then opens the door.
-  // Errors: InvalidArgument (no homes); those of Home::Create and UnixListener::Listen.
+  // Errors: InvalidArgument (no homes); those of Home::Create and ListenAt.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(WorkerOptions options);
   // Detaches all homes.
   ~Worker();
@@ -44,24 +46,23 @@ class Worker {
   size_t home_count() const { return homes_.size(); }
 
  private:
-  Worker(WorkerOptions options, std::vector<std::unique_ptr<Home>> homes, std::unique_ptr<UnixListener> listener);
+  Worker(WorkerOptions options, std::vector<std::unique_ptr<Home>> homes, std::unique_ptr<Listener> listener);
 
   void Decide(PendingLink* pending);
-  // OK: *shape may be served by the home.
-  absl::Status CheckProposal(const LinkProposal& proposal, RPartShape* shape);
-  absl::Status Serve(PendingLink* pending, const RPartShape& shape);
-  void FreeEndedHomes();
-  void FreeHome(size_t index);
+  // OK: the proposal is sound, and *shape is one of the worker's model that its home can serve.
+  absl::Status CheckProposal(const LinkProposal& proposal, RPartShape* shape, PeerRequest* peer) const;
+  absl::Status Serve(PendingLink* pending, const HomeDescription& offer, const RPartShape& shape, PeerRequest peer);
+  void MakeWay(size_t index, const PeerId& id);
+  void FreeEnded(size_t index);
+  void Free(size_t index, PeerSession* session);
   void Log(LogLevel level, const std::string& message);
 
   // Constant after construction.
   const WorkerOptions options_;
   const std::vector<std::unique_ptr<Home>> homes_;
-  const std::unique_ptr<UnixListener> listener_;
+  const std::unique_ptr<Listener> listener_;
 
-  // The control thread's.
-  std::vector<uint64_t> engine_ids_;  // [home], of the engine that it serves
-  LinkMonitor monitor_;
+  LinkMonitor monitor_;  // of the homes' ends of all links
 
   std::atomic<bool> stopping_{false};
 };

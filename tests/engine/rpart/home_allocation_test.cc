@@ -60,6 +60,8 @@ TEST(HomeAllocationTest, SteadyHopsAllocateNothing) {
   EXPECT_EQ(bad_rows, 200u);
   const StatsMessage stats = engine.Stats();
   EXPECT_EQ(stats.hops, 400u);
+  engine.Fill(5, 1);  // which allocates at the home
+  engine.Stats();
   EXPECT_GT(g_allocations.load(), after) << "the count sees nothing";
 }
 

@@ -29,7 +29,8 @@ class SequenceTableTest : public testing::Test {
 
   std::vector<std::byte> memory_ = std::vector<std::byte>(KvPool::PageBytesAllLayers(Shape(), kLayers) * kPages);
   KvPool pool_{Shape(), kLayers, memory_};
-  SequenceTable table_{&pool_, kLayers, kMaxContext, 8};
+  PageAccount account_{&pool_, kPages};
+  SequenceTable table_{&account_, kLayers, kMaxContext, 8};
 };
 
 TEST_F(SequenceTableTest, TheAppendRuleIsPerLayer) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
+#include <type_traits>
 
 #include "engine/rpart/rpart_shape.h"
 #include "kernels/reference/attention_reference.h"
@@ -37,10 +38,11 @@ void YieldAwhile() { std::this_thread::yield(); }
 
 }  // namespace
 
-std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes) {
+std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes, uint32_t peers) {
   HomeOptions options;
   options.cores.assign(static_cast<size_t>(threads), -1);
   options.kv_bytes = kv_bytes;
+  options.peers = peers;
   options.poll = PollMode::kYield;
   absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(options);
   FD_CHECK(home.ok(), "the test's home cannot be made");
@@ -61,15 +63,22 @@ RPartShape SmallShape(ElementType type) {
   return shape;
 }
 
-TestEngine::TestEngine(Home* home, const RPartShape& shape)
-    : home_(home), shape_(shape), steps_(shape.micro_batches), versions_(shape.micro_batches) {
+TestEngine::TestEngine(Home* home, const RPartShape& shape, const PeerRequest& peer, size_t control_ring_bytes)
+    : home_(home),
+      shape_(shape),
+      message_buffer_(kControlMessageBytesMax),
+      steps_(shape.micro_batches),
+      versions_(shape.micro_batches) {
   static uint64_t next_epoch = 1;
-  absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSizeFor(shape), -1, -1, next_epoch++);
+  LinkSize size = LinkSizeFor(shape);
+  size.control_ring_bytes = control_ring_bytes;
+  absl::StatusOr<LocalLink> link = MakeLocalLink(size, -1, -1, next_epoch++);
   FD_CHECK(link.ok(), "the test's link cannot be made");
   link_ = std::move(link->engine);
-  const absl::Status attached = home->Attach(shape, std::move(link->home));
+  const absl::Status attached = home->Attach(shape, std::move(link->home), peer);
   if (!attached.ok()) ADD_FAILURE() << attached;
   FD_CHECK(attached.ok(), "the test's home cannot be attached");
+  session_ = home->sessions().back().get();
 }
 
 void TestEngine::FillVector(uint64_t content, uint32_t position, uint32_t layer, uint32_t what, uint32_t elements,
@@ -271,14 +280,93 @@ bool TestEngine::TryStats(StatsMessage* stats) {
   IdleMessage request;
   request.kind = static_cast<uint32_t>(ControlKind::kStatsRequest);
   Send(&request, sizeof(request));
-  std::vector<std::byte> buffer(kControlMessageBytesMax);
-  size_t bytes = 0;
-  LinkPoll poll;
-  while ((poll = link_->PollControl(buffer.data(), &bytes)) == LinkPoll::kEmpty) YieldAwhile();
-  if (poll == LinkPoll::kLost) return false;
-  EXPECT_EQ(bytes, sizeof(*stats));
-  std::memcpy(stats, buffer.data(), sizeof(*stats));
+  while (stats_.empty()) {
+    const LinkPoll poll = PollMessage();
+    if (poll == LinkPoll::kLost) return false;
+    if (poll == LinkPoll::kEmpty) YieldAwhile();
+  }
+  *stats = stats_.front();
+  stats_.pop_front();
   return true;
+}
+
+LinkPoll TestEngine::PollMessage() {
+  const auto take = [this](size_t bytes, auto* messages) {
+    typename std::remove_reference_t<decltype(*messages)>::value_type message;
+    EXPECT_EQ(bytes, sizeof(message));
+    std::memcpy(&message, message_buffer_.data(), sizeof(message));
+    messages->push_back(message);
+  };
+  size_t bytes = 0;
+  const LinkPoll poll = link_->PollControl(message_buffer_.data(), &bytes);
+  if (poll != LinkPoll::kMessage) return poll;
+  uint32_t kind = 0;
+  std::memcpy(&kind, message_buffer_.data(), sizeof(kind));
+  switch (static_cast<ControlKind>(kind)) {
+    case ControlKind::kStats:
+      take(bytes, &stats_);
+      break;
+    case ControlKind::kHandOverAnswer:
+      take(bytes, &answers_);
+      break;
+    case ControlKind::kHandedOver:
+      take(bytes, &handed_over_);
+      break;
+    default:
+      ADD_FAILURE() << "a home says nothing of kind " << kind;
+  }
+  return poll;
+}
+
+void TestEngine::SendHandOver(uint64_t sequence, const PeerId& to, uint64_t new_sequence) {
+  HandOverMessage message;
+  message.role = to.role;
+  message.engine_id = to.engine_id;
+  message.sequence = sequence;
+  message.new_sequence = new_sequence;
+  Send(&message, sizeof(message));
+}
+
+bool TestEngine::AwaitAnswer(HandOverAnswer* answer) {
+  while (answers_.empty()) {
+    const LinkPoll poll = PollMessage();
+    if (poll == LinkPoll::kLost) return false;
+    if (poll == LinkPoll::kEmpty) YieldAwhile();
+  }
+  *answer = answers_.front();
+  answers_.pop_front();
+  return true;
+}
+
+HandOverOutcome TestEngine::HandOver(uint64_t sequence, const PeerId& to, uint64_t new_sequence) {
+  SendHandOver(sequence, to, new_sequence);
+  HandOverAnswer answer;
+  EXPECT_TRUE(AwaitAnswer(&answer)) << link_->lost_cause();
+  EXPECT_EQ(answer.sequence, sequence);
+  return answer.outcome;
+}
+
+bool TestEngine::TryHandedOver(HandedOverMessage* told) {
+  while (handed_over_.empty()) {
+    if (PollMessage() != LinkPoll::kMessage) return false;
+  }
+  *told = handed_over_.front();
+  handed_over_.pop_front();
+  return true;
+}
+
+bool TestEngine::AwaitHandedOver(HandedOverMessage* told) {
+  while (!TryHandedOver(told)) {
+    if (link_->lost()) return false;
+    YieldAwhile();
+  }
+  return true;
+}
+
+std::vector<uint64_t> TestEngine::Forget(uint64_t sequence) {
+  std::vector<uint64_t> contents = std::move(contents_[sequence]);
+  contents_.erase(sequence);
+  return contents;
 }
 
 uint32_t TestEngine::Length(uint64_t sequence) const {
@@ -287,8 +375,8 @@ uint32_t TestEngine::Length(uint64_t sequence) const {
 }
 
 std::string TestEngine::AwaitEnd() {
-  while (home_->serving()) YieldAwhile();
-  return home_->Detach();
+  while (!session_->ended()) YieldAwhile();
+  return home_->Detach(session_);
 }
 
 }  // namespace fastdecode

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,8 +36,9 @@ struct TestStep {
 // double, to compare with.
 class TestEngine {
  public:
-  // Makes a link to `home` and attaches. Aborts the test program if that fails.
-  TestEngine(Home* home, const RPartShape& shape);
+  // Makes a link to `home` and attaches as `peer`. Aborts the test program if that fails.
+  TestEngine(Home* home, const RPartShape& shape, const PeerRequest& peer = {},
+             size_t control_ring_bytes = LinkSize().control_ring_bytes);
 
   // Runs one step of all layers: a roster if the entries differ from the last step's, then a hop a layer.
   TestStep Step(int micro_batch, const std::vector<TestEntry>& entries);
@@ -50,13 +52,24 @@ class TestEngine {
   StatsMessage Stats();
   // False: the home has ended the link instead of answering.
   bool TryStats(StatsMessage* stats);
+  // Asks for a hand-over and waits for the answer. Done: `to` must Adopt the sequence.
+  HandOverOutcome HandOver(uint64_t sequence, const PeerId& to, uint64_t new_sequence);
+  void SendHandOver(uint64_t sequence, const PeerId& to, uint64_t new_sequence);
+  // The next answer; false if the link was lost instead.
+  bool AwaitAnswer(HandOverAnswer* answer);
+  // The next word of a hand-over to this engine; false if there is none yet, or the link was lost.
+  bool TryHandedOver(HandedOverMessage* told);
+  bool AwaitHandedOver(HandedOverMessage* told);
+  // What is known of a sequence's KV, to be adopted by the engine that it was handed to.
+  std::vector<uint64_t> Forget(uint64_t sequence);
+  void Adopt(uint64_t sequence, std::vector<uint64_t> contents) { contents_[sequence] = std::move(contents); }
   // Length of what was appended by checked steps.
   uint32_t Length(uint64_t sequence) const;
 
   // The next reply; false if the link was lost instead.
   bool AwaitReply(ReplyHeader* reply);
   void Send(const void* message, size_t bytes);
-  // Until the home has gone; returns the cause as the home sees it.
+  // Until the home has dropped us; detaches, and returns the cause as the home sees it.
   std::string AwaitEnd();
 
   // Writes the rows of `entries` for `layer` into the slot's send area; returns the hop's header.
@@ -64,10 +77,16 @@ class TestEngine {
   void SendRoster(int micro_batch, const std::vector<TestEntry>& entries, uint64_t step_from);
 
   EngineLink& link() { return *link_; }
+  PeerSession* session() const { return session_; }
+  // The end of the link, without a word.
+  void Close() { link_.reset(); }
   // The number of the next step, for tests that post its hops themselves.
   uint64_t BeginStep(int micro_batch) { return ++steps_[static_cast<size_t>(micro_batch)]; }
 
  private:
+  // Takes in what the home has sent.
+  LinkPoll PollMessage();
+
   void FillVector(uint64_t content, uint32_t position, uint32_t layer, uint32_t what, uint32_t elements,
                   std::byte* out) const;
   std::vector<double> ReadVector(const std::byte* bytes, size_t elements) const;
@@ -76,13 +95,18 @@ class TestEngine {
   Home* const home_;
   const RPartShape shape_;
   std::unique_ptr<EngineLink> link_;
+  PeerSession* session_ = nullptr;  // the home's; gone once it is detached
+  std::vector<std::byte> message_buffer_;
+  std::deque<StatsMessage> stats_;
+  std::deque<HandOverAnswer> answers_;
+  std::deque<HandedOverMessage> handed_over_;
   std::vector<uint64_t> steps_;                         // [micro-batch], the last one
   std::vector<uint32_t> versions_;                      // [micro-batch], of its roster
   std::map<uint64_t, std::vector<uint64_t>> contents_;  // [sequence][position]
 };
 
 // A home of `threads` unpinned threads that yield. Aborts the test program if it cannot be made.
-std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes);
+std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes, uint32_t peers = 1);
 
 // Two layers, 2 KV heads, 3 query heads each, dimension 32.
 RPartShape SmallShape(ElementType type);

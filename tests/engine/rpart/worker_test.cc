@@ -19,15 +19,16 @@ constexpr uint64_t kTimeoutNs = 20'000'000'000;
 
 class WorkerTest : public testing::Test {
  protected:
-  void Start(int homes, std::optional<RPartShape> model_shape = std::nullopt) {
+  void Start(int homes, std::optional<RPartShape> model_shape = std::nullopt, uint32_t peers = 1) {
     WorkerOptions options;
-    options.listen_path = path_;
+    options.listen = {.kind = Endpoint::Kind::kUnix, .path = path_};
     options.model_shape = model_shape;
     for (int i = 0; i < homes; ++i) {
       HomeOptions home;
       home.name = "home" + std::to_string(i);
       home.kv_bytes = 4 << 20;
       home.poll = PollMode::kYield;
+      home.peers = peers;
       options.homes.push_back(home);
     }
     absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Create(options);
@@ -98,13 +99,93 @@ TEST_F(WorkerTest, ServesEachHomeToOneEngineAtATime) {
   EXPECT_EQ(description.threads, 1u);
   EXPECT_TRUE(Hop(first->link.get(), shape_, 1));
 
-  EXPECT_THAT(std::string(Connect(0, 8, shape_).status().message()), HasSubstr("home 0 already serves engine 7"));
+  EXPECT_THAT(std::string(Connect(0, 8, shape_).status().message()),
+              HasSubstr("home 0 already serves 1 engine (--peers 1): engine 7 at pid "));
   absl::StatusOr<ConnectResult> second = Connect(1, 8, shape_);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_TRUE(Hop(second->link.get(), shape_, 1));
   EXPECT_TRUE(Hop(first->link.get(), shape_, 2));
   EXPECT_THAT(std::string(Connect(2, 8, shape_).status().message()),
               HasSubstr("home index 2: this worker has 2 homes"));
+}
+
+uint64_t PagesOf(const ConnectResult& result) {
+  HomeDescription description;
+  EXPECT_EQ(result.answer.size(), sizeof(description));
+  std::memcpy(&description, result.answer.data(), sizeof(description));
+  return description.pages;
+}
+
+TEST_F(WorkerTest, ServesSeveralEnginesAtOneHome) {
+  Start(1, std::nullopt, 3);
+  const RPartShape& shape = shape_;
+  LinkProposal proposal;
+  proposal.size = LinkSizeFor(shape);
+  PeerDemand demand;
+  demand.pages_wanted = 7;
+  proposal.shape = EncodeProposal(shape, demand);
+  absl::StatusOr<ConnectResult> first = Connect(0, 7, shape, proposal);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(PagesOf(*first), 7u);
+  absl::StatusOr<ConnectResult> second = Connect(0, 8, shape);
+  ASSERT_TRUE(second.ok()) << second.status();
+  const uint64_t total = worker_->home(0).Describe(shape).pages;
+  EXPECT_EQ(PagesOf(*second), total / 3);
+  EXPECT_TRUE(Hop(first->link.get(), shape, 1));
+  EXPECT_TRUE(Hop(second->link.get(), shape, 1));
+
+  // Another role is another peer.
+  proposal.peer.role = 1;
+  demand.pages_wanted = UINT64_MAX;
+  proposal.shape = EncodeProposal(shape, demand);
+  absl::StatusOr<ConnectResult> third = Connect(0, 7, shape, proposal);
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_EQ(PagesOf(*third), total - total / 3 - 7);
+  EXPECT_TRUE(Hop(third->link.get(), shape, 1));
+
+  const std::string refusal(Connect(0, 9, shape).status().message());
+  EXPECT_THAT(refusal, HasSubstr("home 0 already serves 3 engines (--peers 3): engine 7 at pid "));
+  EXPECT_THAT(refusal, HasSubstr("; engine 8 at pid "));
+  EXPECT_THAT(refusal, HasSubstr("; engine 7 (role 1) at pid "));
+  // One goes, by a fault of its own; its pages are the next one's, and the others do not notice.
+  HopHeader hop;
+  hop.rows = 1;
+  hop.payload_bytes = 3;
+  hop.step = 2;
+  second->link->PostHop(hop);
+  ReplyHeader reply;
+  while (!second->link->lost() && second->link->PollReply(&reply) == LinkPoll::kEmpty) std::this_thread::yield();
+  second->link.reset();
+  RPartShape other = shape;
+  other.kv_heads = 4;
+  EXPECT_THAT(std::string(Connect(0, 9, other).status().message()),
+              HasSubstr("home 0 serves another model: what it serves (here) and this engine's (there), kv_heads is 2"));
+  absl::StatusOr<ConnectResult> fourth = Connect(0, 9, shape);
+  ASSERT_TRUE(fourth.ok()) << fourth.status();
+  EXPECT_EQ(PagesOf(*fourth), total / 3);
+  EXPECT_TRUE(Hop(first->link.get(), shape, 2));
+  EXPECT_TRUE(Hop(third->link.get(), shape, 2));
+  EXPECT_TRUE(Hop(fourth->link.get(), shape, 1));
+}
+
+TEST_F(WorkerTest, AnEngineThatComesAgainTakesTheOldOnesPlace) {
+  Start(1, std::nullopt, 2);
+  absl::StatusOr<ConnectResult> other = Connect(0, 8, shape_);
+  absl::StatusOr<ConnectResult> old = Connect(0, 7, shape_);
+  ASSERT_TRUE(old.ok()) << old.status();
+  EXPECT_TRUE(Hop(old->link.get(), shape_, 1));
+  absl::StatusOr<ConnectResult> again = Connect(0, 7, shape_);  // its old link seems alive
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(PagesOf(*again), PagesOf(*old));
+  old->link->CheckPeer();
+  EXPECT_THAT(old->link->lost_cause(), HasSubstr("the engine has come again"));
+  EXPECT_TRUE(Hop(again->link.get(), shape_, 1));
+  EXPECT_TRUE(Hop(other->link.get(), shape_, 1));
+  // A proposal that is refused for itself does not cost the old one its place.
+  RPartShape bad = shape_;
+  bad.head_dim = 20;
+  EXPECT_FALSE(Connect(0, 7, bad).ok());
+  EXPECT_TRUE(Hop(again->link.get(), shape_, 2));
 }
 
 TEST_F(WorkerTest, AHomeIsFreeAgainWhenItsEngineGoes) {
@@ -181,11 +262,11 @@ TEST_F(WorkerTest, ASmallPoolIsRefusedWithTheSizes) {
 
 TEST_F(WorkerTest, NeedsHomesAndAPathOfItsOwn) {
   WorkerOptions none;
-  none.listen_path = path_;
+  none.listen = {.kind = Endpoint::Kind::kUnix, .path = path_};
   EXPECT_THAT(std::string(Worker::Create(none).status().message()), HasSubstr("at least one home"));
   Start(1);
   WorkerOptions second;
-  second.listen_path = path_;
+  second.listen = {.kind = Endpoint::Kind::kUnix, .path = path_};
   second.homes.resize(1);
   second.homes[0].kv_bytes = 1 << 20;
   EXPECT_EQ(Worker::Create(second).status().code(), absl::StatusCode::kAlreadyExists);

@@ -1,0 +1,127 @@
+#ifndef FASTDECODE_ENGINE_RPART_PEER_SESSION_H_
+#define FASTDECODE_ENGINE_RPART_PEER_SESSION_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/rpart/hop_work.h"
+#include "engine/rpart/link_waker.h"
+#include "engine/rpart/micro_batch.h"
+#include "engine/rpart/page_account.h"
+#include "engine/rpart/peer.h"
+#include "engine/rpart/sequence_table.h"
+#include "engine/rpart/served_peers.h"
+#include "engine/rpart/workspace.h"
+#include "kernels/isa.h"
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+// What a session is made of, besides its link.
+struct PeerSessionOptions {
+  std::string home_name;
+  int node = -1;    // of the workspace
+  int threads = 1;  // of the team
+  Isa isa = Isa::kNone;
+  uint32_t sequences_max = 0;
+  uint32_t pages = 0;          // granted
+  KvPool* pool = nullptr;      // of the home
+  ParkWord* leader = nullptr;  // that the leader of several peers sleeps on; null: it sleeps on the link itself
+};
+
+// One peer of a home, from its link's making to its loss. Its number space of sequences is its own.
+// Owns: the link, the peer's sequences, rosters and page account, what the team computes its hops in; not the pages.
+// Thread: made and destroyed by the control thread; in between the leader's, from Begin to End. The first section may
+// be called by the control thread meanwhile.
+// Bounded: everything is allocated before Begin; hops allocate nothing.
+class PeerSession {
+ public:
+  enum class Outcome : uint8_t { kNothing, kWorked, kLost };
+
+  // Errors: those of TeamWorkspace::Create. The link is then closed. REQUIRES: ValidateShape(shape).
+  static absl::StatusOr<std::unique_ptr<PeerSession>> Create(const PeerSessionOptions& options, const RPartShape& shape,
+                                                             const PeerRequest& peer, std::unique_ptr<HomeLink> link);
+
+  const PeerRequest& peer() const { return peer_; }
+  const RPartShape& shape() const { return shape_; }
+  uint32_t pages() const { return account_.granted(); }
+  HomeLink& link() const { return *link_; }
+  // All that the peer had here is dropped, and the leader does not touch the session any more.
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  // REQUIRES: ended().
+  const std::string& end_cause() const { return end_cause_; }
+
+  // --- The leader.
+  // `served` has the team and outlives the service.
+  void Begin(ServedPeers* served);
+  // One look at everything that may have come. kLost: call End.
+  Outcome Turn();
+  // The peer said that nothing is in flight, and nothing came since: its link's ring announces the next.
+  bool idle() const { return idle_; }
+  LinkWaker* waker() const { return waker_.get(); }
+  // Drops all that the peer has here. The control thread may destroy the session at once.
+  void End();
+
+ private:
+  // A hop that came before its roster.
+  struct WaitingHop {
+    bool waiting = false;
+    HopHeader header;
+    const std::byte* rows = nullptr;
+    uint32_t idle_ns = 0;
+    uint64_t seen_ticks = 0;
+  };
+
+  PeerSession(const PeerSessionOptions& options, const RPartShape& shape, const PeerRequest& peer,
+              std::unique_ptr<HomeLink> link, TeamWorkspace workspace);
+
+  // peer_session_fastpath.cc
+  void TakeHop(const HopHeader& header, const std::byte* rows);
+  void RunWaitingHops();
+  void RunHop(const WaitingHop& hop);
+  const char* ComputeHop(const WaitingHop& hop, ReplyHeader* reply);
+  void ZeroBadRows(std::span<const StepEntry> entries, std::byte* o) const;
+
+  // peer_control.cc
+  void ApplyControl(std::span<const std::byte> message);
+  absl::Status Apply(std::span<const std::byte> message);
+  absl::Status ApplySequence(ControlKind kind, std::span<const std::byte> message);
+  absl::Status ApplyRoster(std::span<const std::byte> message);
+  absl::Status Fill(uint64_t sequence, uint32_t tokens);
+  absl::Status HandOver(const HandOverMessage& message);
+  HandOverOutcome TryHandOver(const HandOverMessage& message);
+  void SendStats();
+
+  // Constant after construction.
+  const RPartShape shape_;
+  const PeerRequest peer_;
+  const std::unique_ptr<HomeLink> link_;
+  const std::unique_ptr<LinkWaker> waker_;  // null: the leader sleeps on the link itself
+  const TeamWorkspace workspace_;
+
+  // The leader only.
+  ServedPeers* served_ = nullptr;
+  PageAccount account_;
+  SequenceTable table_;
+  std::vector<std::unique_ptr<MicroBatch>> micro_batches_;
+  std::vector<WaitingHop> waiting_;  // [micro-batch]
+  uint32_t waiting_count_ = 0;
+  bool idle_ = false;
+  HopWork work_;
+  StatsMessage stats_;
+  std::vector<std::byte> control_buffer_;
+
+  std::string end_cause_;           // the leader's, until ended_
+  std::atomic<bool> ended_{false};  // set by the leader
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_RPART_PEER_SESSION_H_

@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "engine/rpart/peer_session.h"
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+namespace {
+
+// So that a burst of control messages does not hold hops up for long.
+constexpr int kControlMessagesPerTurn = 8;
+
+uint32_t ElapsedNs(uint64_t from_ticks, uint64_t to_ticks) {
+  const uint64_t ns = TickClock::Get().ToNs(to_ticks - from_ticks);
+  return static_cast<uint32_t>(std::min<uint64_t>(ns, std::numeric_limits<uint32_t>::max()));
+}
+
+}  // namespace
+
+PeerSession::Outcome PeerSession::Turn() {
+  HopHeader header;
+  const std::byte* rows = nullptr;
+  const LinkPoll hop = link_->PollHop(&header, &rows);
+  if (hop == LinkPoll::kLost) return Outcome::kLost;
+  if (hop == LinkPoll::kMessage) TakeHop(header, rows);
+
+  bool control = false;
+  for (int i = 0; i < kControlMessagesPerTurn; ++i) {
+    size_t bytes = 0;
+    const LinkPoll message = link_->PollControl(control_buffer_.data(), &bytes);
+    if (message == LinkPoll::kLost) return Outcome::kLost;
+    if (message == LinkPoll::kEmpty) break;
+    ApplyControl({control_buffer_.data(), bytes});
+    control = true;
+  }
+  if (waiting_count_ > 0 && control) RunWaitingHops();
+  return hop == LinkPoll::kMessage || control ? Outcome::kWorked : Outcome::kNothing;
+}
+
+void PeerSession::TakeHop(const HopHeader& header, const std::byte* rows) {
+  WaitingHop hop;
+  hop.header = header;
+  hop.rows = rows;
+  hop.seen_ticks = NowTicks();
+  const uint64_t empty_since_ticks = served_->empty_since_ticks;
+  hop.idle_ns = empty_since_ticks == 0 ? 0 : ElapsedNs(empty_since_ticks, hop.seen_ticks);
+  idle_ = false;
+  if (header.roster_version <= micro_batches_[header.micro_batch]->roster().version()) {
+    RunHop(hop);
+    return;
+  }
+  // Its roster was sent before it, but control has not been polled since.
+  hop.waiting = true;
+  waiting_[header.micro_batch] = hop;
+  ++waiting_count_;
+}
+
+void PeerSession::RunWaitingHops() {
+  for (WaitingHop& hop : waiting_) {
+    if (!hop.waiting) continue;
+    if (hop.header.roster_version > micro_batches_[hop.header.micro_batch]->roster().version()) continue;
+    hop.waiting = false;
+    --waiting_count_;
+    hop.seen_ticks = NowTicks();
+    RunHop(hop);
+  }
+}
+
+void PeerSession::RunHop(const WaitingHop& hop) {
+  ReplyHeader reply;
+  reply.step = hop.header.step;
+  reply.layer = hop.header.layer;
+  reply.micro_batch = hop.header.micro_batch;
+  reply.idle_ns = hop.idle_ns;
+  const char* const error = ComputeHop(hop, &reply);
+  reply.work_ns = ElapsedNs(hop.seen_ticks, NowTicks());
+  if (error != nullptr) {
+    reply.status = HopStatus::kBadHop;
+    reply.payload_bytes = 0;
+  }
+  stats_.hops += 1;
+  stats_.busy_ns += reply.work_ns;
+  served_->AddProgress(1);
+  link_->PostReply(reply);
+  if (error != nullptr) link_->MarkLost(error);
+  served_->empty_since_ticks = 0;
+}
+
+// Null, with *reply filled in, or what is wrong with the hop.
+const char* PeerSession::ComputeHop(const WaitingHop& hop, ReplyHeader* reply) {
+  MicroBatch& micro_batch = *micro_batches_[hop.header.micro_batch];
+  if (const char* error = micro_batch.Check(hop.header)) return error;
+  if (const char* error = micro_batch.Prepare(hop.header, &table_)) return error;
+
+  work_.plan = &micro_batch.plan();
+  work_.entries = micro_batch.entries();
+  work_.layer = hop.header.layer;
+  work_.rows = hop.rows;
+  work_.o = link_->ReplyArea(hop.header.micro_batch);
+  served_->team->Run(&HopWork::RunShare, &work_);
+  micro_batch.Finish(hop.header.layer);
+  stats_.kv_bytes_read += micro_batch.plan().kv_bytes();
+
+  reply->payload_bytes = static_cast<uint32_t>(hop.header.rows * shape_.reply_row_bytes());
+  ZeroBadRows(micro_batch.entries(), work_.o);
+  if (const StepEntry* bad = micro_batch.ReportBadEntry()) {
+    reply->status = HopStatus::kBadRow;
+    reply->failing_row = bad->first_row;
+    // One reply names one row. A step that ends with more to tell would hand out wrong tokens.
+    const bool last_layer = hop.header.layer + 1u == shape_.layers;
+    if (last_layer && micro_batch.has_unreported_bad_entry())
+      return "hop: more rows failed in a step than it has layers";
+  }
+  return nullptr;
+}
+
+void PeerSession::ZeroBadRows(std::span<const StepEntry> entries, std::byte* o) const {
+  const size_t row_bytes = shape_.reply_row_bytes();
+  for (const StepEntry& entry : entries) {
+    if (entry.bad) std::memset(o + entry.first_row * row_bytes, 0, entry.rows * row_bytes);
+  }
+}
+
+}  // namespace fastdecode
