@@ -125,7 +125,10 @@ count_answers() {
     $1 == "end" && $2 >= first && $4 == "ok" { if (index(right[$2 - first] ",", $5 ",") == 1) ++good; else wrong = 1 }
     END { print good + 0, bad + 0; exit wrong }' $expected $said
 }
-some_failed_others_right() { local good bad; read -r good bad < <(count_answers) && count_answers && ((good > 0 && bad > 0)); }
+some_failed_others_right() {
+  local counts good bad
+  counts=$(count_answers) && echo "$counts" && read -r good bad <<<"$counts" && ((good > 0 && bad > 0))
+}
 all_right() { count_answers | grep -x "${#prompts[@]} 0"; }
 
 # ---- faults: what host 2 does to itself, unless it is its power
@@ -277,7 +280,7 @@ outlive_engines() {
     lab_eventually 120 times_in_log 'serves engine' $((homes * i)) || break
     lab_signal "serving.$i"
     lab_wait "gone.$i" 120 || break
-    lab_eventually 60 times_in_log ' is free' $((homes * i)) || break
+    lab_eventually 60 times_in_log ' no longer serves engine ' $((homes * i)) || break
     ((i != 2)) || before=$(footprint "$worker")
     lab_signal "free.$i"
   done
