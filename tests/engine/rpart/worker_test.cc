@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "engine/rpart/rpart_shape.h"
+#include "rdma/shm/unix_bootstrap.h"
 #include "tests/engine/rpart/test_engine.h"
 
 namespace fastdecode {
@@ -17,11 +18,18 @@ using testing::HasSubstr;
 
 constexpr uint64_t kTimeoutNs = 20'000'000'000;
 
+Endpoint UnixAt(const std::string& path) {
+  Endpoint endpoint;
+  endpoint.kind = Endpoint::Kind::kUnix;
+  endpoint.path = path;
+  return endpoint;
+}
+
 class WorkerTest : public testing::Test {
  protected:
   void Start(int homes, std::optional<RPartShape> model_shape = std::nullopt, uint32_t peers = 1) {
     WorkerOptions options;
-    options.listen = {.kind = Endpoint::Kind::kUnix, .path = path_};
+    options.listen = UnixAt(path_);
     options.model_shape = model_shape;
     for (int i = 0; i < homes; ++i) {
       HomeOptions home;
@@ -262,11 +270,11 @@ TEST_F(WorkerTest, ASmallPoolIsRefusedWithTheSizes) {
 
 TEST_F(WorkerTest, NeedsHomesAndAPathOfItsOwn) {
   WorkerOptions none;
-  none.listen = {.kind = Endpoint::Kind::kUnix, .path = path_};
+  none.listen = UnixAt(path_);
   EXPECT_THAT(std::string(Worker::Create(none).status().message()), HasSubstr("at least one home"));
   Start(1);
   WorkerOptions second;
-  second.listen = {.kind = Endpoint::Kind::kUnix, .path = path_};
+  second.listen = UnixAt(path_);
   second.homes.resize(1);
   second.homes[0].kv_bytes = 1 << 20;
   EXPECT_EQ(Worker::Create(second).status().code(), absl::StatusCode::kAlreadyExists);
