@@ -7,7 +7,7 @@
 
 #include "engine/fastdecode.hpp"
 #include "tools/commands.h"
-#include "tools/doctor.h"
+#include "tools/doctor/doctor.h"
 #include "tools/output.h"
 
 namespace fastdecode {

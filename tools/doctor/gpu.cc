@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tools/doctor.h"
-#include "tools/doctor_rdma.h"
+#include "tools/doctor/doctor.h"
+#include "tools/doctor/rdma.h"
 
 namespace fastdecode {
 

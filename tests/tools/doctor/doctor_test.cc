@@ -1,5 +1,5 @@
 // The checks of `fastdecode doctor` on made-up hosts: folders with the files of /proc, /sys and /dev.
-#include "tools/doctor.h"
+#include "tools/doctor/doctor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "tools/doctor_sys_root.h"
+#include "tools/doctor/sys_root.h"
 
 namespace fastdecode {
 

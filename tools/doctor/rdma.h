@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/doctor_sys_root.h"
+#include "tools/doctor/sys_root.h"
 
 namespace fastdecode {
 

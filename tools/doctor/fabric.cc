@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "tools/doctor.h"
-#include "tools/doctor_rdma.h"
-#include "tools/doctor_traffic.h"
+#include "tools/doctor/doctor.h"
+#include "tools/doctor/rdma.h"
+#include "tools/doctor/traffic.h"
 
 namespace fastdecode {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "numa/memory_limit.h"
-#include "tools/doctor.h"
+#include "tools/doctor/doctor.h"
 
 namespace fastdecode {
 

@@ -1,4 +1,4 @@
-#include "tools/doctor_rdma.h"
+#include "tools/doctor/rdma.h"
 
 #include <arpa/inet.h>
 

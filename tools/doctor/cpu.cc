@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/doctor.h"
+#include "tools/doctor/doctor.h"
 
 namespace fastdecode {
 

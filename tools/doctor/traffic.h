@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "tools/doctor.h"
-#include "tools/doctor_rdma.h"
+#include "tools/doctor/doctor.h"
+#include "tools/doctor/rdma.h"
 
 namespace fastdecode {
 

@@ -1,4 +1,4 @@
-#include "tools/doctor_sys_root.h"
+#include "tools/doctor/sys_root.h"
 
 #include <unistd.h>
 

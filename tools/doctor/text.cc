@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
-#include "tools/doctor.h"
+#include "tools/doctor/doctor.h"
 
 namespace fastdecode {
 

@@ -1,5 +1,5 @@
-#ifndef FASTDECODE_TOOLS_DOCTOR_H_
-#define FASTDECODE_TOOLS_DOCTOR_H_
+#ifndef FASTDECODE_TOOLS_DOCTOR_DOCTOR_H_
+#define FASTDECODE_TOOLS_DOCTOR_DOCTOR_H_
 
 #include <optional>
 #include <string>
@@ -8,7 +8,7 @@
 
 #include "kernels/isa.h"
 #include "numa/topology.h"
-#include "tools/doctor_sys_root.h"
+#include "tools/doctor/sys_root.h"
 
 namespace fastdecode {
 
@@ -82,4 +82,4 @@ std::string FormatChecksAsJson(const std::vector<Check>& checks);
 
 }  // namespace fastdecode
 
-#endif  // FASTDECODE_TOOLS_DOCTOR_H_
+#endif  // FASTDECODE_TOOLS_DOCTOR_DOCTOR_H_

@@ -1,4 +1,4 @@
-#include "tools/doctor_traffic.h"
+#include "tools/doctor/traffic.h"
 
 #include <cstdint>
 #include <optional>
