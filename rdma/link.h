@@ -97,7 +97,8 @@ class EngineLink : public LinkEnd {
 };
 
 // The home's end. Destroying it is the end of the link for the engine, too.
-// Thread: the team's leader alone, except what LinkEnd has.
+// Thread: the team's leader alone, except what LinkEnd has, and parking: Arm, Disarm and Sleep may be another thread's
+// (one at a time) while the leader polls and posts.
 class HomeLink : public LinkEnd {
  public:
   // The next hop; *payload points at its rows, which stay unchanged by well-behaved peers until the reply. The header

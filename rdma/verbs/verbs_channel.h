@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -60,7 +61,7 @@ class VerbsChannel {
   bool NextControl(void* buffer, size_t* bytes);
   // A completion that wakes the peer's sleeper; behind all that was posted.
   void Ring();
-  // Whether a ring came since the last call.
+  // Whether a ring came since the last call. Thread: the sleeper, which may be another than the data thread.
   bool TakeRing();
 
   // For tests: work requests in the send queue that nothing is known of.
@@ -149,7 +150,7 @@ class VerbsChannel {
   uint64_t returned_messages_ = 0;
   uint64_t returned_ring_bytes_ = 0;
   uint64_t in_read_ = 0;  // messages taken out of the ring
-  bool rung_ = false;
+  std::atomic<bool> rung_{false};  // read by whoever sleeps for the data thread
   ibv_send_wr credit_ = {};
   ibv_sge credit_piece_ = {};
 

@@ -182,7 +182,8 @@ void VerbsChannel::TakeControlNotification(const ImmData& data) {
     ++in_waiting_;
     return;
   }
-  rung_ = true;
+  // Relaxed: the sleeper only looks again, and finds the rest by polling.
+  rung_.store(true, std::memory_order_relaxed);
   ++in_messages_;
 }
 
@@ -325,7 +326,7 @@ void VerbsChannel::Ring() {
 
 // ---- Control, inwards ----
 
-bool VerbsChannel::TakeRing() { return std::exchange(rung_, false); }
+bool VerbsChannel::TakeRing() { return rung_.exchange(false, std::memory_order_relaxed); }
 
 void VerbsChannel::CopyFromRing(uint64_t index, void* to, size_t bytes) const {
   const std::byte* const ring = wiring_.in + wiring_.in_layout.ring_offset();
