@@ -16,10 +16,10 @@ struct Endpoint {
   enum class Kind { kLocal, kUnix, kFabric };
 
   Kind kind = Kind::kLocal;
-  int local_homes = 0;  // kLocal: N, or 0 for one a node
-  std::string path;     // kUnix
-  std::string host;     // kFabric: a name or an address without brackets; looked up when it is used
-  uint16_t port = 0;    // kFabric: not 0
+  int local_homes = 0;    // kLocal: N, or 0 for one a node
+  std::string path = {};  // kUnix
+  std::string host = {};  // kFabric: a name or an address without brackets; looked up when it is used
+  uint16_t port = 0;      // kFabric: not 0
 
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
