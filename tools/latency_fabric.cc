@@ -65,7 +65,8 @@ int CoreAt(const std::vector<int>& given, size_t index) {
   CPU_ZERO(&allowed);
   sched_getaffinity(0, sizeof(allowed), &allowed);
   std::vector<int> cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
+  // The last ones first: the first core tends to have the interrupts, also those of the device that is measured.
+  for (int core = CPU_SETSIZE - 1; core >= 0; --core) {
     if (CPU_ISSET(core, &allowed)) cores.push_back(core);
   }
   return cores.empty() ? -1 : cores[index % cores.size()];
@@ -254,7 +255,7 @@ void AddLatencyFabric(CLI::App* latency) {
       ->capture_default_str();
   command
       ->add_option("--cores", flags->cores,
-                   "cores of this end's thread, and of the far one with local (default: the first two)")
+                   "cores of this end's thread, and of the far one with local (default: the last two)")
       ->delimiter(',')
       ->type_name("LIST");
   command->add_flag("--touch", flags->touch,
