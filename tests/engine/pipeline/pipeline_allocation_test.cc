@@ -1,28 +1,7 @@
-// Replaces operator new for this whole program, to count.
-
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
+#include "tests/allocation_count.h"
 #include "tests/engine/pipeline/sim_engine.h"
-
-namespace {
-uint64_t g_allocations = 0;
-}  // namespace
-
-// NOLINTBEGIN
-void* operator new(size_t bytes) {
-  ++g_allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new[](size_t bytes) { return operator new(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-// NOLINTEND
 
 namespace fastdecode {
 namespace {
@@ -38,9 +17,9 @@ template <class Done>
 uint64_t CountTurns(SimEngine* engine, Done&& done) {
   uint64_t allocations = 0;
   for (int turn = 0; turn < 50'000 && !done(); ++turn) {
-    const uint64_t before = g_allocations;
+    const uint64_t before = AllocationCount();
     engine->pipeline().TurnOnce();
-    allocations += g_allocations - before;
+    allocations += AllocationCount() - before;
     engine->TakeEvents();
     engine->link(0)->Turn();
     engine->link(1)->Turn();
@@ -85,9 +64,9 @@ TEST(PipelineAllocationTest, NorDoBoundariesOfAnyKind) {
 }
 
 TEST(PipelineAllocationTest, TheCountSees) {
-  const uint64_t before = g_allocations;
+  const uint64_t before = AllocationCount();
   ::operator delete(::operator new(8));
-  EXPECT_EQ(g_allocations, before + 1);
+  EXPECT_EQ(AllocationCount(), before + 1);
 }
 
 }  // namespace

@@ -1,31 +1,8 @@
-// Replaces operator new for this whole program, to count.
-
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "engine/rpart/home.h"
+#include "tests/allocation_count.h"
 #include "tests/engine/rpart/test_engine.h"
-
-namespace {
-std::atomic<uint64_t> g_allocations{0};
-}  // namespace
-
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // GCC 12 inlines one of the pair and not the other
-// NOLINTBEGIN
-void* operator new(size_t bytes) {
-  g_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new[](size_t bytes) { return operator new(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-// NOLINTEND
 
 namespace fastdecode {
 namespace {
@@ -43,7 +20,7 @@ TEST(HomeAllocationTest, SteadyHopsAllocateNothing) {
   HopHeader hop = engine.WriteRows(0, entries, 0);
   ASSERT_EQ(engine.Stats().sequences, 4u);
 
-  const uint64_t before = g_allocations.load();
+  const uint64_t before = AllocationCount();
   uint32_t bad_rows = 0;
   for (uint64_t step = 1; step <= 200; ++step) {
     for (uint32_t layer = 0; layer < shape.layers; ++layer) {
@@ -55,14 +32,14 @@ TEST(HomeAllocationTest, SteadyHopsAllocateNothing) {
       bad_rows += reply.status == HopStatus::kBadRow;
     }
   }
-  const uint64_t after = g_allocations.load();
+  const uint64_t after = AllocationCount();
   EXPECT_EQ(after, before);
   EXPECT_EQ(bad_rows, 200u);
   const StatsMessage stats = engine.Stats();
   EXPECT_EQ(stats.hops, 400u);
   engine.Fill(5, 1);  // which allocates at the home
   engine.Stats();
-  EXPECT_GT(g_allocations.load(), after) << "the count sees nothing";
+  EXPECT_GT(AllocationCount(), after) << "the count sees nothing";
 }
 
 }  // namespace

@@ -1,33 +1,8 @@
-// Replaces operator new for this whole program, to count.
-
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
+#include "tests/allocation_count.h"
 #include "tests/rdma/link_suite.h"
 #include "tests/rdma/verbs/null_provider.h"
-
-namespace {
-uint64_t g_allocations = 0;
-}  // namespace
-
-// NOLINTBEGIN
-void* operator new(size_t bytes) {
-  ++g_allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  ++g_allocations;
-  return std::malloc(bytes);
-}
-void* operator new[](size_t bytes) { return operator new(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-// NOLINTEND
 
 namespace fastdecode {
 namespace {
@@ -45,7 +20,7 @@ TEST(VerbsAllocationTest, HopsAndControlMessagesAllocateNothing) {
       char buffer[4096] = {};
       size_t bytes = 0;
       uint64_t messages = 0;
-      const uint64_t before = g_allocations;
+      const uint64_t before = AllocationCount();
       for (uint64_t step = 1; step <= 2000; ++step) {
         HopHeader hop;
         const std::byte* payload = nullptr;
@@ -68,7 +43,7 @@ TEST(VerbsAllocationTest, HopsAndControlMessagesAllocateNothing) {
         ASSERT_EQ(pair.engine->PollReply(&reply), LinkPoll::kMessage);
         messages += pair.engine->PollControl(buffer, &bytes) == LinkPoll::kMessage;
       }
-      EXPECT_EQ(g_allocations, before);
+      EXPECT_EQ(AllocationCount(), before);
       EXPECT_EQ(messages, 4000u) << pair.engine->lost_cause() << pair.home->lost_cause();
     }
     pair.ExpectClean();
