@@ -281,10 +281,10 @@ outlive_engines() {
     lab_signal "serving.$i"
     lab_wait "gone.$i" 120 || break
     lab_eventually 60 times_in_log ' no longer serves engine ' $((homes * i)) || break
-    ((i != 2)) || before=$(footprint "$worker")
+    after=$(footprint "$worker")  # before the next engine comes
+    ((i != 2)) || before=$after
     lab_signal "free.$i"
   done
-  after=$(footprint "$worker")
   check 'the worker holds as much as after the second engine' same_footprint "$before" "$after"
 }
 worker_engine_kill_and_return() { serve outlive_engines; }
