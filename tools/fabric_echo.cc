@@ -61,13 +61,12 @@ std::vector<uint64_t> MeasureEcho(EngineLink* link, const EchoPoint& point, int 
   volatile uint64_t sink = 0;
   std::vector<uint64_t> ticks;
   ticks.reserve(static_cast<size_t>(rounds));
-  static std::atomic<uint64_t> steps{0};  // of all points of all links: a step never comes twice
   HopHeader hop;
   hop.rows = 1;
   hop.payload_bytes = static_cast<uint32_t>(point.bytes);
   hop.roster_version = static_cast<uint32_t>(point.reply_bytes);
   for (int n = 0; n < warm_up + rounds; ++n) {
-    hop.step = steps.fetch_add(1, std::memory_order_relaxed) + 1;
+    hop.step = static_cast<uint64_t>(n) + 1;
     const uint64_t start = NowTicks();
     if (touch) std::memset(link->SendArea(0), static_cast<int>(hop.step & 0xff), point.bytes);
     link->PostHop(hop);

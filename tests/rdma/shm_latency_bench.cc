@@ -53,6 +53,14 @@ void MeasureLine(int core_far, Samples* samples) {
   }
 }
 
+ReplyHeader ReplyTo(const HopHeader& hop) {
+  ReplyHeader reply;
+  reply.step = hop.step;
+  reply.layer = hop.layer;
+  reply.micro_batch = hop.micro_batch;
+  return reply;
+}
+
 void MeasureHop(int slots, int core_far, Samples* samples) {
   LinkSize size;
   size.slots = slots;
@@ -68,11 +76,7 @@ void MeasureHop(int slots, int core_far, Samples* samples) {
         CpuRelax();
         continue;
       }
-      ReplyHeader reply;
-      reply.step = hop.step;
-      reply.layer = hop.layer;
-      reply.micro_batch = hop.micro_batch;
-      home->PostReply(reply);
+      home->PostReply(ReplyTo(hop));
     }
   });
   EngineLink* const engine = link->engine.get();
@@ -112,11 +116,7 @@ void MeasureWake(int core_far, Samples* samples) {
         home->Disarm();
       }
       if (outcome == LinkPoll::kLost) return;
-      ReplyHeader reply;
-      reply.step = hop.step;
-      reply.layer = hop.layer;
-      reply.micro_batch = hop.micro_batch;
-      home->PostReply(reply);
+      home->PostReply(ReplyTo(hop));
     }
   });
   EngineLink* const engine = link->engine.get();
