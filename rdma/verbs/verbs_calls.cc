@@ -17,6 +17,10 @@ const VerbsCalls& VerbsCalls::System() {
       .dealloc_pd = ibv_dealloc_pd,
       .reg_mr = [](ibv_pd* domain, void* data, size_t bytes,
                    unsigned access) { return ibv_reg_mr(domain, data, bytes, access); },
+      .reg_dmabuf_mr =
+          [](ibv_pd* domain, uint64_t offset, size_t bytes, uint64_t address, int fd, unsigned access) {
+            return ibv_reg_dmabuf_mr(domain, offset, bytes, address, fd, static_cast<int>(access));
+          },
       .dereg_mr = ibv_dereg_mr,
       .create_comp_channel = ibv_create_comp_channel,
       .destroy_comp_channel = ibv_destroy_comp_channel,

@@ -27,6 +27,7 @@ struct VerbsCalls {
   std::function<ibv_pd*(ibv_context*)> alloc_pd;
   std::function<int(ibv_pd*)> dealloc_pd;
   std::function<ibv_mr*(ibv_pd*, void*, size_t, unsigned)> reg_mr;
+  std::function<ibv_mr*(ibv_pd*, uint64_t offset, size_t, uint64_t address, int fd, unsigned)> reg_dmabuf_mr;
   std::function<int(ibv_mr*)> dereg_mr;
   std::function<ibv_comp_channel*(ibv_context*)> create_comp_channel;
   std::function<int(ibv_comp_channel*)> destroy_comp_channel;

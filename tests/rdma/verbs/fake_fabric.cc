@@ -88,6 +88,10 @@ VerbsCalls FakeFabric::Calls() {
   calls.reg_mr = [this](ibv_pd* domain, void* data, size_t bytes, unsigned access) {
     return RegisterRegion(domain, data, bytes, access);
   };
+  calls.reg_dmabuf_mr = [this](ibv_pd* domain, uint64_t offset, size_t bytes, uint64_t address, int fd,
+                               unsigned access) {
+    return RegisterDmaBuf(domain, {.offset = offset, .bytes = bytes, .address = address, .fd = fd}, access);
+  };
   calls.dereg_mr = [this](ibv_mr* base) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto* region = reinterpret_cast<Region*>(base);
@@ -190,6 +194,7 @@ ibv_mr* FakeFabric::RegisterRegion(ibv_pd* base, void* data, size_t bytes, unsig
   const std::lock_guard<std::mutex> lock(mutex_);
   auto* region = new Region;
   region->domain = reinterpret_cast<Domain*>(base);
+  region->start = reinterpret_cast<uint64_t>(data);
   region->access = access;
   region->base.context = base->context;
   region->base.pd = base;
@@ -202,6 +207,20 @@ ibv_mr* FakeFabric::RegisterRegion(ibv_pd* base, void* data, size_t bytes, unsig
   ++region->domain->users;
   ++live_objects_;
   return &region->base;
+}
+
+ibv_mr* FakeFabric::RegisterDmaBuf(ibv_pd* domain, const DmaBuf& buffer, unsigned access) {
+  constexpr uint64_t kPageBytes = 4096;
+  const off_t bytes = lseek(buffer.fd, 0, SEEK_END);
+  if (bytes < 0) return nullptr;
+  if (buffer.offset + buffer.bytes > static_cast<uint64_t>(bytes) ||
+      buffer.offset % kPageBytes != buffer.address % kPageBytes) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  ibv_mr* const region = RegisterRegion(domain, reinterpret_cast<void*>(buffer.address), buffer.bytes, access);
+  region->addr = reinterpret_cast<void*>(buffer.offset);  // that is what libibverbs leaves there
+  return region;
 }
 
 ibv_qp* FakeFabric::CreatePair(ibv_pd* domain, ibv_qp_init_attr* attributes) {

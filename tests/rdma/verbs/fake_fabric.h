@@ -94,6 +94,14 @@ class FakeFabric {
   ibv_context* Open(ibv_device* device);
   int Close(ibv_context* context);
   ibv_mr* RegisterRegion(ibv_pd* domain, void* data, size_t bytes, unsigned access);
+  // Memory of this process, addressed as the process does.
+  struct DmaBuf {
+    uint64_t offset;
+    size_t bytes;
+    uint64_t address;
+    int fd;
+  };
+  ibv_mr* RegisterDmaBuf(ibv_pd* domain, const DmaBuf& buffer, unsigned access);
   ibv_qp* CreatePair(ibv_pd* domain, ibv_qp_init_attr* attributes);
   int ModifyPair(ibv_qp* qp, ibv_qp_attr* attributes, int mask);
   int DestroyPair(ibv_qp* qp);

@@ -46,10 +46,10 @@ struct FakeFabric::Domain {
 struct FakeFabric::Region {
   ibv_mr base = {};
   Domain* domain = nullptr;
+  uint64_t start = 0;  // as work requests address it
   unsigned access = 0;
 
   bool Contains(uint64_t address, uint64_t bytes) const {
-    const uint64_t start = reinterpret_cast<uint64_t>(base.addr);
     return address >= start && bytes <= base.length && address - start <= base.length - bytes;
   }
 };
