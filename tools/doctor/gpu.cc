@@ -95,10 +95,14 @@ void ExamineGpuPlace(const SysRoot& root, const std::string& address, const std:
 void ExamineRegistration(const SysRoot& root, const Driver& driver, CheckList* list) {
   constexpr char kName[] = "RDMA to GPU memory";
   const bool dma_buf = driver.open && driver.major >= kDriverOfDmaBuf && KernelIsAtLeast(root, 5, 12);
-  const bool peermem = root.Exists("/sys/module/nvidia_peermem");
-  if (dma_buf || peermem) {
-    list->Ok(kName, dma_buf ? absl::StrCat("dma-buf", peermem ? "; nvidia_peermem is loaded too" : "")
-                            : std::string("nvidia_peermem"));
+  std::string peermem;  // the module that is loaded: the driver's own, or the one from when it came by itself
+  for (const char* module : {"nv_peer_mem", "nvidia_peermem"}) {
+    if (root.Exists(absl::StrCat("/sys/module/", module))) peermem = module;
+  }
+  if (dma_buf || !peermem.empty()) {
+    list->Ok(kName, !dma_buf          ? peermem
+                    : peermem.empty() ? "dma-buf"
+                                      : absl::StrCat("dma-buf; ", peermem, " is loaded too"));
     return;
   }
   list->Warning(kName, "neither dma-buf nor nvidia_peermem: what the GPU sends goes through host memory",

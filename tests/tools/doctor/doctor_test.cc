@@ -479,6 +479,8 @@ TEST(DoctorTest, WaysToGpuMemory) {
              "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.86.05  Fri Jul 14 20:46:33 UTC 2023");
   EXPECT_THAT(Find(fake.Examine(), "NVIDIA driver"), IsOk("535.86.05, closed"));
   EXPECT_EQ(Find(fake.Examine(), "RDMA to GPU memory").status, CheckStatus::kWarning);
+  fake.Write("/sys/module/nv_peer_mem/version", "1.3");
+  EXPECT_THAT(Find(fake.Examine(), "RDMA to GPU memory"), IsOk("nv_peer_mem"));
   fake.Write("/sys/module/nvidia_peermem/version", "535.86.05");
   EXPECT_THAT(Find(fake.Examine(), "RDMA to GPU memory"), IsOk("nvidia_peermem"));
 }
