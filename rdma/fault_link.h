@@ -68,6 +68,8 @@ class FaultLink final : public EngineLink {
   const std::byte* ReceiveArea(int slot) override { return link_->ReceiveArea(slot); }
   bool TrySendControl(const void* message, size_t bytes) override { return link_->TrySendControl(message, bytes); }
   LinkPoll PollControl(void* buffer, size_t* bytes) override { return link_->PollControl(buffer, bytes); }
+  std::byte* BulkArea() override { return link_->BulkArea(); }
+  void PostBulk(size_t bytes) override { link_->PostBulk(bytes); }
   void RingHome() override { link_->RingHome(); }
   uint64_t Progress() const override { return link_->Progress(); }
   bool lost() const override { return link_->lost(); }

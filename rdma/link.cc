@@ -25,6 +25,17 @@ absl::Status CheckLinkSize(const LinkSize& size) {
                                                       size.control_ring_bytes, kControlRingBytesMin,
                                                       kControlRingBytesMax));
   }
+  if (size.bulk_segments < 0 || size.bulk_segments > kBulkSegmentsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("link bulk segments: %d is not 0 to %d", size.bulk_segments, kBulkSegmentsMax));
+  }
+  const bool has_bulk = size.bulk_segments > 0;
+  if (has_bulk ? size.bulk_segment_bytes_max == 0 || size.bulk_segment_bytes_max > kBulkSegmentBytesMax
+               : size.bulk_segment_bytes_max != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "link bulk segment: %d bytes is not %s", size.bulk_segment_bytes_max,
+        has_bulk ? absl::StrFormat("1 to %d", kBulkSegmentBytesMax) : "0, where there is no bulk channel"));
+  }
   return absl::OkStatus();
 }
 

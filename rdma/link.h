@@ -10,14 +10,16 @@
 
 namespace fastdecode {
 
-// A link connects one peer (an engine) with one home. It has two ends, each with its own interface; provider `shm` (and
-// later `verbs`) implements both. A link is one-shot: once lost it stays lost, and a new one with a new epoch takes
+// A link connects one peer (an engine) with one home. It has two ends, each with its own interface; providers `shm`
+// and `verbs` implement both. A link is one-shot: once lost it stays lost, and a new one with a new epoch takes
 // over.
 //
 // Channels:
 //   hop     : K slots, one a micro-batch. The engine writes a slot; the reply frees it and is the only credit.
 //   control : ordered messages in both directions, bounded by the ring's free space.
-// Between the two there is no order, except that a control message sent before a hop is visible when the hop is.
+//   bulk    : segments from engine to home, in order, as many as the home has freed. For what is large and not urgent:
+//             it has a way of its own, so that no hop waits behind a segment.
+// Between them there is no order, except that a control message sent before a hop is visible when the hop is.
 
 // Fixed when the link is made; both ends agree on every field.
 struct LinkSize {
@@ -25,11 +27,15 @@ struct LinkSize {
   size_t hop_payload_bytes_max = 0;     // per slot, engine -> home
   size_t reply_payload_bytes_max = 0;   // per slot, home -> engine
   size_t control_ring_bytes = 1 << 20;  // per direction, a power of two
+  int bulk_segments = 0;                // engine -> home, at most kBulkSegmentsMax; 0: no bulk channel
+  size_t bulk_segment_bytes_max = 0;    // at most kBulkSegmentBytesMax; 0 without a bulk channel
 };
 inline constexpr int kMaxSlots = 16;
 inline constexpr size_t kPayloadBytesMax = size_t{1} << 30;
 inline constexpr size_t kControlRingBytesMin = 4 << 10;
 inline constexpr size_t kControlRingBytesMax = 64 << 20;
+inline constexpr int kBulkSegmentsMax = 256;
+inline constexpr size_t kBulkSegmentBytesMax = 256 << 10;
 // A ring of n bytes takes messages up to the smaller of this and n - 8.
 inline constexpr size_t kControlMessageBytesMax = 256 << 10;
 
@@ -88,9 +94,16 @@ class EngineLink : public LinkEnd {
   // Copies the next message to `buffer` (kControlMessageBytesMax) and sets *bytes.
   virtual LinkPoll PollControl(void* buffer, size_t* bytes) = 0;
 
-  // Wakes a home that parked. REQUIRES: called *after* PostHop or TrySendControl, once the first of a busy period is
-  // out (rung before, the home could poll in vain and sleep in between). Costs one locked instruction if the home is
-  // awake.
+  // Where the next bulk segment is to be written (64-byte aligned, where the send areas lie); the same until PostBulk.
+  // Null: the home has freed none yet, the link is lost, or it has no bulk channel.
+  virtual std::byte* BulkArea() = 0;
+  // Sends the first `bytes` of BulkArea(). Does nothing on a lost link. REQUIRES: BulkArea() has given memory since the
+  // last PostBulk; 0 < bytes <= size().bulk_segment_bytes_max.
+  virtual void PostBulk(size_t bytes) = 0;
+
+  // Wakes a home that parked. REQUIRES: called *after* PostHop, TrySendControl or PostBulk, once the first of a busy
+  // period is out (rung before, the home could poll in vain and sleep in between). Costs one locked instruction if the
+  // home is awake.
   virtual void RingHome() = 0;
   // Finished work items at the home: moves as long as it is alive and working.
   virtual uint64_t Progress() const = 0;
@@ -112,7 +125,12 @@ class HomeLink : public LinkEnd {
   virtual LinkPoll PollControl(void* buffer, size_t* bytes) = 0;
   virtual bool TrySendControl(const void* message, size_t bytes) = 0;
 
-  // Parking: Arm(), poll both channels once more, then Sleep() (returns on RingHome, on loss, or after timeout_ns) or
+  // The next bulk segment, which stays as it is until it is freed. As many may be held as the link has.
+  virtual LinkPoll PollBulk(const std::byte** segment, size_t* bytes) = 0;
+  // Gives the oldest segment that is held back to the engine. REQUIRES: one is held, or the link is lost.
+  virtual void FreeBulk() = 0;
+
+  // Parking: Arm(), poll all channels once more, then Sleep() (returns on RingHome, on loss, or after timeout_ns) or
   // Disarm().
   virtual void Arm() = 0;
   virtual void Disarm() = 0;

@@ -44,13 +44,15 @@ struct ProposalPacket {
   uint64_t reply_payload_bytes_max = 0;
   uint64_t control_ring_bytes = 0;
   uint32_t slots = 0;
+  uint32_t bulk_segments = 0;
+  uint32_t bulk_segment_bytes_max = 0;
   uint16_t hop_header_bytes = sizeof(HopHeader);
   uint16_t reply_header_bytes = sizeof(ReplyHeader);
   uint32_t shape_bytes = 0;
   uint32_t reserved = 0;
   char shape[kHandshakeBlobBytesMax] = {};
 };
-static_assert(sizeof(ProposalPacket) == 88 + kHandshakeBlobBytesMax && std::is_trivially_copyable_v<ProposalPacket>);
+static_assert(sizeof(ProposalPacket) == 96 + kHandshakeBlobBytesMax && std::is_trivially_copyable_v<ProposalPacket>);
 
 struct AcceptancePacket {
   PacketPrefix prefix;

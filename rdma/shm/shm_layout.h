@@ -17,8 +17,11 @@ namespace fastdecode {
 // The two shared regions of an shm link. Each lies on the node of the end that reads it and is allocated by that end's
 // process; both are zero at the start. What lies where follows from the LinkSize alone, so nothing in a region says it:
 //
-//   region = one line of its own | control ring indices | control ring | slot 0 | slot 1 | ...
-//   slot   = line with header and sequence word | payload
+//   region  = one line of its own | control ring indices | control ring | slot 0 | slot 1 | ...
+//   slot    = line with header and sequence word | payload
+// and in the home's region, behind the slots, if there is a bulk channel:
+//   bulk    = line with the number of segments written | segment 0 | segment 1 | ...
+//   segment = line with its length | bytes
 //
 // The views below do no bounds checks of their own: a slot must be < size.slots.
 
@@ -63,23 +66,42 @@ class ShmRegion {
   size_t slot_bytes_;
 };
 
-// Read by the home: hop slots with HopHeader and rows, the ring engine -> home, the word that the home parks on.
+// Read by the home: hop slots with HopHeader and rows, the ring engine -> home, bulk segments, the word that the home
+// parks on.
 class HomeRegion : public ShmRegion {
  public:
   static size_t Bytes(const LinkSize& size) {
-    return RegionBytes(size.slots, size.hop_payload_bytes_max, size.control_ring_bytes);
+    return SlotsEnd(size) + kCacheLineBytes + static_cast<size_t>(size.bulk_segments) * SegmentStride(size);
   }
 
   // `base`: Bytes(size) bytes, aligned to a cache line.
   HomeRegion(std::byte* base, const LinkSize& size)
-      : ShmRegion(base, size.hop_payload_bytes_max, size.control_ring_bytes) {}
+      : ShmRegion(base, size.hop_payload_bytes_max, size.control_ring_bytes),
+        bulk_(base + SlotsEnd(size)),
+        segment_stride_(SegmentStride(size)) {}
 
   ParkWord* park_word() const { return reinterpret_cast<ParkWord*>(own_line()); }
+  // Segments written since the link was made.
+  std::atomic<uint64_t>* bulk_written() const { return reinterpret_cast<std::atomic<uint64_t>*>(bulk_); }
+  std::atomic<uint64_t>* segment_bytes(uint64_t segment) const {
+    return reinterpret_cast<std::atomic<uint64_t>*>(SegmentBase(segment));
+  }
+  std::byte* segment(uint64_t segment) const { return SegmentBase(segment) + kCacheLineBytes; }
+
+ private:
+  static size_t SlotsEnd(const LinkSize& size) {
+    return RegionBytes(size.slots, size.hop_payload_bytes_max, size.control_ring_bytes);
+  }
+  static size_t SegmentStride(const LinkSize& size) { return SlotBytes(size.bulk_segment_bytes_max); }
+  std::byte* SegmentBase(uint64_t segment) const { return bulk_ + kCacheLineBytes + segment * segment_stride_; }
+
+  std::byte* bulk_;
+  size_t segment_stride_;
 };
 static_assert(sizeof(ParkWord) == kCacheLineBytes);
 
 // Read by the engine: reply slots with ReplyHeader and o (the fixed receive region of home and micro-batch), the ring
-// home -> engine, the home's progress.
+// home -> engine, the home's progress and the count of bulk segments that it has freed.
 class EngineRegion : public ShmRegion {
  public:
   static size_t Bytes(const LinkSize& size) {
@@ -90,6 +112,8 @@ class EngineRegion : public ShmRegion {
       : ShmRegion(base, size.reply_payload_bytes_max, size.control_ring_bytes) {}
 
   std::atomic<uint64_t>* progress() const { return reinterpret_cast<std::atomic<uint64_t>*>(own_line()); }
+  // Bulk segments that the home has freed since the link was made.
+  std::atomic<uint64_t>* bulk_freed() const { return progress() + 1; }
 };
 
 }  // namespace fastdecode

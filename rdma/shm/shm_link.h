@@ -52,6 +52,8 @@ class ShmEngineLink final : public EngineLink {
   LinkPoll PollReply(ReplyHeader* out) override;
   bool TrySendControl(const void* message, size_t bytes) override;
   LinkPoll PollControl(void* buffer, size_t* bytes) override;
+  std::byte* BulkArea() override;
+  void PostBulk(size_t bytes) override;
   uint64_t Progress() const override;
   bool lost() const override { return loss_->lost(); }
 
@@ -86,6 +88,8 @@ class ShmEngineLink final : public EngineLink {
   uint32_t open_slots_ = 0;  // bit per slot: hop posted, reply not yet seen
   int next_slot_ = 0;        // where the next poll starts, so that no slot starves
   std::array<Slot, kMaxSlots> slots_;
+  uint64_t bulk_written_ = 0;  // segments
+  uint64_t bulk_freed_ = 0;    // of them, as far as is known
   ShmRingWriter control_out_;
   ShmRingReader control_in_;
 };
@@ -104,6 +108,8 @@ class ShmHomeLink final : public HomeLink {
   void PostReply(const ReplyHeader& header) override;
   LinkPoll PollControl(void* buffer, size_t* bytes) override;
   bool TrySendControl(const void* message, size_t bytes) override;
+  LinkPoll PollBulk(const std::byte** segment, size_t* bytes) override;
+  void FreeBulk() override;
   void AddProgress(uint64_t items) override;
   bool lost() const override { return loss_->lost(); }
 
@@ -136,6 +142,8 @@ class ShmHomeLink final : public HomeLink {
   int next_slot_ = 0;
   std::array<uint64_t, kMaxSlots> hops_ = {};  // per slot: seen; = the sequence word of the last one
   uint64_t progress_ = 0;                      // the shared word is written, never read back
+  uint64_t bulk_given_ = 0;                    // segments
+  uint64_t bulk_freed_ = 0;                    // of them
   ShmRingReader control_in_;
   ShmRingWriter control_out_;
 };

@@ -83,6 +83,31 @@ LinkPoll ShmEngineLink::PollControl(void* buffer, size_t* bytes) {
   return Lose(-1, "control message out of bounds");
 }
 
+std::byte* ShmEngineLink::BulkArea() {
+  const uint64_t segments = static_cast<uint64_t>(size_.bulk_segments);
+  if (segments == 0 || lost()) return nullptr;
+  if (bulk_written_ - bulk_freed_ == segments) {
+    // Acquire: pairs with FreeBulk's release; the home has read the segments that are written again now.
+    const uint64_t freed = regions_.engine.bulk_freed()->load(std::memory_order_acquire);
+    if (freed < bulk_freed_ || freed > bulk_written_) {
+      Lose(-1, "bulk credit out of bounds");
+      return nullptr;
+    }
+    bulk_freed_ = freed;
+  }
+  return bulk_written_ - bulk_freed_ < segments ? regions_.home.segment(bulk_written_ % segments) : nullptr;
+}
+
+void ShmEngineLink::PostBulk(size_t bytes) {
+  if (lost()) return;
+  const uint64_t segments = static_cast<uint64_t>(size_.bulk_segments);
+  FD_CHECK(bulk_written_ - bulk_freed_ < segments, "a bulk segment that the home has not freed");
+  FD_CHECK(bytes > 0 && bytes <= size_.bulk_segment_bytes_max, "bulk segment size");
+  regions_.home.segment_bytes(bulk_written_ % segments)->store(bytes, std::memory_order_relaxed);
+  // Release: pairs with the acquire in PollBulk. The home that sees this number sees length and bytes.
+  regions_.home.bulk_written()->store(++bulk_written_, std::memory_order_release);
+}
+
 // Relaxed: a sign of life, nothing is read on its strength.
 uint64_t ShmEngineLink::Progress() const { return regions_.engine.progress()->load(std::memory_order_relaxed); }
 
@@ -147,6 +172,30 @@ bool ShmHomeLink::TrySendControl(const void* message, size_t bytes) {
   const RingOutcome outcome = control_out_.TryWrite(message, bytes);
   if (outcome == RingOutcome::kCorrupt) Lose(-1, "control ring index out of bounds");
   return outcome == RingOutcome::kDone;
+}
+
+LinkPoll ShmHomeLink::PollBulk(const std::byte** segment, size_t* bytes) {
+  if (lost()) return LinkPoll::kLost;
+  const uint64_t segments = static_cast<uint64_t>(size_.bulk_segments);
+  if (segments == 0) return LinkPoll::kEmpty;
+  // Acquire: see PostBulk.
+  const uint64_t written = regions_.home.bulk_written()->load(std::memory_order_acquire);
+  if (written == bulk_given_) return LinkPoll::kEmpty;
+  if (written < bulk_given_ || written - bulk_freed_ > segments) return Lose(-1, "bulk segment out of sequence");
+  // Relaxed: ordered by the count.
+  const uint64_t length = regions_.home.segment_bytes(bulk_given_ % segments)->load(std::memory_order_relaxed);
+  if (length == 0 || length > size_.bulk_segment_bytes_max) return Lose(-1, "bulk segment size");
+  *segment = regions_.home.segment(bulk_given_ % segments);
+  *bytes = length;
+  ++bulk_given_;
+  return LinkPoll::kMessage;
+}
+
+void ShmHomeLink::FreeBulk() {
+  if (lost()) return;
+  FD_CHECK(bulk_freed_ < bulk_given_, "no bulk segment is held");
+  // Release: our reads of the segment come before; see BulkArea.
+  regions_.engine.bulk_freed()->store(++bulk_freed_, std::memory_order_release);
 }
 
 void ShmHomeLink::AddProgress(uint64_t items) {

@@ -65,6 +65,8 @@ absl::StatusOr<ProposalPacket> MakeProposalPacket(const LinkProposal& proposal) 
   packet.reply_payload_bytes_max = proposal.size.reply_payload_bytes_max;
   packet.control_ring_bytes = proposal.size.control_ring_bytes;
   packet.slots = static_cast<uint32_t>(proposal.size.slots);
+  packet.bulk_segments = static_cast<uint32_t>(proposal.size.bulk_segments);
+  packet.bulk_segment_bytes_max = static_cast<uint32_t>(proposal.size.bulk_segment_bytes_max);
   packet.shape_bytes = static_cast<uint32_t>(proposal.shape.size());
   std::memcpy(packet.shape, proposal.shape.data(), proposal.shape.size());
   return packet;

@@ -101,6 +101,8 @@ LinkProposal ReadProposal(const ProposalPacket& packet) {
   proposal.size.hop_payload_bytes_max = packet.hop_payload_bytes_max;
   proposal.size.reply_payload_bytes_max = packet.reply_payload_bytes_max;
   proposal.size.control_ring_bytes = packet.control_ring_bytes;
+  proposal.size.bulk_segments = packet.bulk_segments <= kBulkSegmentsMax ? static_cast<int>(packet.bulk_segments) : -1;
+  proposal.size.bulk_segment_bytes_max = packet.bulk_segment_bytes_max;
   proposal.epoch = packet.epoch;
   proposal.peer = {packet.engine_id, packet.role};
   proposal.home_index = packet.home_index;

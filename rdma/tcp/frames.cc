@@ -103,6 +103,8 @@ std::string MakeProposalFrame(const LinkOffer& offer) {
   frame.reply_payload_bytes_max = proposal.size.reply_payload_bytes_max;
   frame.control_ring_bytes = proposal.size.control_ring_bytes;
   frame.slots = static_cast<uint32_t>(proposal.size.slots);
+  frame.bulk_segments = static_cast<uint32_t>(proposal.size.bulk_segments);
+  frame.bulk_segment_bytes_max = static_cast<uint32_t>(proposal.size.bulk_segment_bytes_max);
   frame.shape_bytes = PutBlob(proposal.shape, frame.shape);
   frame.parameters_bytes = PutBlob(offer.parameters, frame.parameters);
   return BytesOf(frame);
@@ -158,6 +160,8 @@ absl::StatusOr<LinkOffer> ParseProposalFrame(const std::string& bytes) {
   proposal.size.hop_payload_bytes_max = frame.hop_payload_bytes_max;
   proposal.size.reply_payload_bytes_max = frame.reply_payload_bytes_max;
   proposal.size.control_ring_bytes = frame.control_ring_bytes;
+  proposal.size.bulk_segments = frame.bulk_segments <= kBulkSegmentsMax ? static_cast<int>(frame.bulk_segments) : -1;
+  proposal.size.bulk_segment_bytes_max = frame.bulk_segment_bytes_max;
   if (absl::Status status = CheckLinkSize(proposal.size); !status.ok()) return status;
   proposal.epoch = frame.epoch;
   proposal.peer = {frame.engine_id, frame.role};

@@ -77,6 +77,8 @@ struct ProposalFrame {
   uint64_t reply_payload_bytes_max = 0;
   uint64_t control_ring_bytes = 0;
   uint32_t slots = 0;
+  uint32_t bulk_segments = 0;
+  uint32_t bulk_segment_bytes_max = 0;
   uint16_t hop_header_bytes = sizeof(HopHeader);
   uint16_t reply_header_bytes = sizeof(ReplyHeader);
   uint32_t shape_bytes = 0;
@@ -85,7 +87,7 @@ struct ProposalFrame {
   char parameters[kHandshakeBlobBytesMax] = {};
   Mac mac = {};
 };
-static_assert(sizeof(ProposalFrame) == 88 + 2 * kHandshakeBlobBytesMax + 32 &&
+static_assert(sizeof(ProposalFrame) == 96 + 2 * kHandshakeBlobBytesMax + 32 &&
               std::is_trivially_copyable_v<ProposalFrame>);
 
 struct AcceptanceFrame {

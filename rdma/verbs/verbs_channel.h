@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "rdma/link.h"
+#include "rdma/verbs/verbs_bulk.h"
 #include "rdma/verbs/verbs_end.h"
 #include "rdma/verbs/verbs_liveness.h"
+#include "rdma/verbs/verbs_queues_fastpath.h"
 #include "rdma/verbs/verbs_wire.h"
 
 namespace fastdecode {
@@ -22,7 +24,8 @@ namespace fastdecode {
 //
 // Who writes what the peer reads, and how it learns of it:
 //   slots, control ring: the peer reads them after the completion that carries the ImmData, never before
-//   credit line: the peer polls its two words
+//   credit line: the peer polls its words
+// Polls the link's completion queue, and hands on what concerns the bulk channel.
 // Owns: the work requests. Bounded: at most one message a slot and kControlWindow control messages each way.
 // Thread: the data thread alone.
 class VerbsChannel {
@@ -30,22 +33,26 @@ class VerbsChannel {
   // A slot that the peer says it has written.
   struct Arrival {
     int slot = 0;
-    uint32_t written_bytes = 0;  // by the write that brought the notification: all of a short message, none of a long
+    uint32_t written_bytes = 0;  // by the write that brought the notification: all of a message, or its line
   };
 
-  // `own`, `theirs`: what this end's slot messages and the peer's are. `liveness` must outlive it.
-  VerbsChannel(const VerbsWiring& wiring, MessageKind own, MessageKind theirs, VerbsLiveness* liveness);
+  // `own`, `theirs`: what this end's slot messages and the peer's are. `liveness` and `bulk` (null: there is none) must
+  // outlive it.
+  VerbsChannel(const VerbsWiring& wiring, MessageKind own, MessageKind theirs, VerbsLiveness* liveness,
+               VerbsBulk* bulk);
 
   // Its work requests point at each other.
   VerbsChannel(const VerbsChannel&) = delete;
   VerbsChannel& operator=(const VerbsChannel&) = delete;
 
-  std::byte* out_payload(int slot) const { return wiring_.out + wiring_.out_layout.payload_offset(slot); }
-  const std::byte* in_payload(int slot) const { return wiring_.in + wiring_.in_layout.payload_offset(slot); }
+  std::byte* out_payload(int slot) const { return wiring_.out_payload.data + wiring_.out_layout.payload_offset(slot); }
+  const std::byte* in_payload(int slot) const {
+    return wiring_.in_payload.data + wiring_.in_layout.payload_offset(slot);
+  }
 
-  // Sends header (at most MessageLine::kHeaderBytesMax) and payload of a slot. REQUIRES: the slot's last message was
-  // answered; payload_bytes within the layout.
-  void PostSlot(int slot, const void* header, size_t header_bytes, size_t payload_bytes);
+  // Sends header (ToWords: at most MessageLine::kHeaderWordsMax) and payload of a slot. REQUIRES: the slot's last
+  // message was answered; payload_bytes within the layout.
+  void PostSlot(int slot, const uint64_t* header, size_t header_words, size_t payload_bytes);
 
   // Takes completions in and posts what had to wait. Errors lose the link.
   void Poll();
@@ -59,48 +66,54 @@ class VerbsChannel {
   bool TrySendControl(const void* message, size_t bytes);
   // False: nothing there, or the link is lost.
   bool NextControl(void* buffer, size_t* bytes);
+  // After bulk segments were freed.
+  void ReturnBulkCredit();
   // A completion that wakes the peer's sleeper; behind all that was posted.
   void Ring();
   // Whether a ring came since the last call. Thread: the sleeper, which may be another than the data thread.
   bool TakeRing();
 
   // For tests: work requests in the send queue that nothing is known of.
-  uint64_t in_flight() const { return posted_ - retired_; }
+  uint64_t in_flight() const { return sends_.in_flight(); }
 
  private:
   static constexpr int kPollBatch = 16;
 
-  // The work requests of a slot. `chain` writes pieces of chunk_bytes; `notify` writes the whole of a short message, or
-  // nothing behind the chain.
+  // The work requests of a slot: `whole` for a short message, else `chain`, pieces of chunk_bytes of payload, and
+  // `line` behind them. Each points at its pieces.
   struct SlotRequests {
+    ibv_send_wr whole = {};
+    std::array<ibv_sge, 2> whole_pieces = {};  // one, if line and payload lie together
     std::vector<ibv_send_wr> chain;
-    std::vector<ibv_sge> pieces;
-    ibv_send_wr notify = {};
-    ibv_sge whole = {};
+    std::vector<ibv_sge> chain_pieces;
+    ibv_send_wr line = {};
+    ibv_sge line_piece = {};
   };
 
   void BuildSlots();
   void BuildControl();
-  void BuildReceives();
 
   // verbs_link_fastpath.cc
-  bool HasRoom(uint64_t requests) const { return wiring_.send_depth - in_flight() >= requests; }
-  uint64_t RequestsOf(size_t message_bytes) const;
+  uint64_t RequestsOf(size_t payload_bytes) const;
   void PostSlotNow(int slot);
-  ibv_send_wr* PatchChain(SlotRequests* requests, int slot, size_t message_bytes);
+  void PostWhole(SlotRequests* requests, int slot, size_t payload_bytes);
+  ibv_send_wr* PatchChain(SlotRequests* requests, int slot, size_t payload_bytes);
   void Post(ibv_send_wr* first, ibv_send_wr* last, uint64_t requests);
   void PostWaiting();
   void TakeCompletion(const ibv_wc& completion);
   void TakeNotification(const ibv_wc& completion);
   void TakeSlotNotification(const ImmData& data, uint32_t written_bytes);
   void TakeControlNotification(const ImmData& data);
-  void RepostReceives();
+  void PostReceives();
   bool HasCredit(size_t ring_bytes) const;
   bool GetCredit(size_t ring_bytes);
   void PostControl(uint64_t index, size_t bytes);
   uint32_t ControlTag(uint64_t sequence, const void* message, size_t bytes) const;
   void CopyToRing(uint64_t index, const void* from, size_t bytes);
   void CopyFromRing(uint64_t index, void* to, size_t bytes) const;
+  bool OwesCredit() const {
+    return in_messages_ != returned_messages_ || (bulk_ != nullptr && bulk_->freed() != returned_segments_);
+  }
   void ReturnCredit();
   void Lose(const char* defect, int slot = -1);
   bool Stopped() const { return failed_ || liveness_->lost(); }
@@ -110,11 +123,10 @@ class VerbsChannel {
   const MessageKind own_kind_;
   const MessageKind their_kind_;
   VerbsLiveness* const liveness_;
+  VerbsBulk* const bulk_;
 
-  // Send queue.
-  uint64_t posted_ = 0;         // work requests, since the link was made
-  uint64_t retired_ = 0;        // known to be done; <= posted_ <= retired_ + send_depth
-  uint64_t unsignaled_ = 0;     // behind the last that asks for a completion; < half of send_depth
+  SendQueue sends_;
+  ReceiveQueue receives_;
   uint32_t waiting_slots_ = 0;  // bit per slot: to be posted when there is room
   bool waiting_ring_ = false;
   bool failed_ = false;  // a completion said so: nothing is posted any more
@@ -124,12 +136,11 @@ class VerbsChannel {
   uint32_t arrivals_head_ = 0;
   uint32_t arrivals_count_ = 0;
   uint32_t arrived_slots_ = 0;  // bit per slot: in arrivals_
-  uint32_t receives_used_ = 0;  // to be posted again
 
   // Slots.
   std::array<uint64_t, kMaxSlots> out_sequence_ = {};
   std::array<uint64_t, kMaxSlots> in_sequence_ = {};
-  std::array<size_t, kMaxSlots> out_bytes_ = {};  // of the last message, line included
+  std::array<size_t, kMaxSlots> out_bytes_ = {};  // of the last message's payload
   std::vector<SlotRequests> slots_;
 
   // Control, outwards: what was sent, and what the peer has said to have consumed.
@@ -149,12 +160,11 @@ class VerbsChannel {
   uint64_t in_ring_bytes_ = 0;
   uint64_t returned_messages_ = 0;
   uint64_t returned_ring_bytes_ = 0;
-  uint64_t in_read_ = 0;  // messages taken out of the ring
+  uint64_t returned_segments_ = 0;
+  uint64_t in_read_ = 0;           // messages taken out of the ring
   std::atomic<bool> rung_{false};  // read by whoever sleeps for the data thread
   ibv_send_wr credit_ = {};
   ibv_sge credit_piece_ = {};
-
-  std::vector<ibv_recv_wr> receives_;  // a list to post some of at once
 };
 
 }  // namespace fastdecode

@@ -17,6 +17,7 @@
 #include "rdma/verbs/verbs_calls.h"
 #include "rdma/verbs/verbs_device.h"
 #include "rdma/verbs/verbs_parameters.h"
+#include "rdma/verbs/verbs_queue_pair.h"
 #include "rdma/verbs/verbs_wire.h"
 
 namespace fastdecode {
@@ -32,27 +33,47 @@ struct VerbsOptions {
 
 // What the data path needs of an end; plain values, constant once the end is connected.
 struct VerbsWiring {
+  // Memory of this end, and what the peer lets us write.
+  struct Local {
+    std::byte* data = nullptr;
+    uint32_t key = 0;  // lkey, where the device is to read it
+  };
+  struct Remote {
+    uint64_t address = 0;
+    uint32_t key = 0;  // rkey
+  };
+
   ibv_qp* queue_pair = nullptr;
   ibv_cq* completions = nullptr;
-  std::byte* in = nullptr;   // the peer writes it
-  std::byte* out = nullptr;  // mirrors the peer's `in`
-  RegionLayout in_layout;
-  RegionLayout out_layout;
-  uint32_t out_key = 0;         // lkey of `out`
-  uint64_t peer_address = 0;    // of the peer's `in`
-  uint32_t peer_slots_key = 0;  // rkeys there
-  uint32_t peer_control_key = 0;
-  uint32_t send_depth = 0;     // work requests
-  uint32_t receive_depth = 0;  // all posted when the wiring is handed over
+  QueueDepths depths;  // all receives are posted when the wiring is handed over
   uint32_t inline_bytes_max = 0;
-  size_t chunk_bytes = 0;  // of a message longer than kOneWriteBytesMax
+  size_t chunk_bytes = 0;  // of a payload that is not part of one write
   bool checksum = false;
+
+  RegionLayout in_layout;    // of what this end receives
+  RegionLayout out_layout;   // of what it sends, here
+  RegionLayout peer_layout;  // and there
+  Local in;                  // lines, control ring, credit: the peer writes it
+  Local in_payload;          // = `in`, if the payload does not lie apart
+  Local out;
+  Local out_payload;  // = `out`, if not
+  Remote peer_slots;
+  Remote peer_control;  // the same region by its other key
+  Remote peer_payload;  // = peer_slots, if not
+
+  // The bulk channel; no queue pair: there is none.
+  ibv_qp* bulk_pair = nullptr;
+  QueueDepths bulk_depths;
+  BulkLayout bulk_layout;
+  Local bulk;          // the engine's own segments, or the home's that the peer writes
+  Local bulk_trailer;  // engine: a line for each
+  Remote peer_bulk;    // engine
 };
 
 // Everything of one epoch of one link end: context, protection domain, registered memory, completion queue and queue
-// pair. Nothing is shared with another link, so all of it dies with this one.
+// pairs. Nothing is shared with another link, so all of it dies with this one.
 // Owns: the above. Destroying it ends every access to its memory by the device before it frees the memory: the queue
-// pair goes to ERR, is drained, and destroyed. Thread: one at a time.
+// pairs go to ERR, are drained, and destroyed. Thread: one at a time.
 class VerbsEnd {
  public:
   // Makes all objects, with receives posted, ready to be connected; registers `in` and `out` memory on NUMA node `node`
@@ -83,23 +104,23 @@ class VerbsEnd {
   std::string Describe() const;
 
  private:
+  using Handle = VerbsHandle<ibv_mr>;
+
   VerbsEnd(const VerbsOptions& options, const LinkSize& size, LinkRole role);
 
   // The steps of Create, in order.
   absl::Status PlanQueues();
   absl::Status AllocateMemory(int node);
   absl::Status RegisterMemory();
+  absl::Status RegisterBulk();
   absl::Status CreateQueues();
-  absl::Status ToInit();
-  absl::Status PostReceives();
-  // The steps of Connect.
-  absl::Status CheckPeer(const VerbsParameters& peer) const;
-  absl::Status ToReadyToReceive(const VerbsParameters& peer);
-  absl::Status ToReadyToSend();
 
-  absl::StatusOr<VerbsHandle<ibv_mr>> Register(std::byte* data, size_t bytes, unsigned access);
-  absl::StatusOr<VerbsHandle<ibv_qp>> CreateQueuePair(uint32_t inline_bytes);
+  absl::Status CheckPeer(const VerbsParameters& peer) const;
+  absl::StatusOr<Handle> Register(std::byte* data, size_t bytes, unsigned access);
   void Drain();
+  bool has_bulk() const { return size_.bulk_segments > 0; }
+  // With the trailers of bulk segments behind the rest.
+  size_t out_bytes() const { return out_layout_.bytes() + bulk_layout_.segments() * kCacheLineBytes; }
 
   // Constant after Create. The order is that of making; destruction is the reverse, memory last.
   const VerbsOptions options_;
@@ -108,21 +129,23 @@ class VerbsEnd {
   const LinkRole role_;
   const RegionLayout in_layout_;
   const RegionLayout out_layout_;
+  const BulkLayout bulk_layout_;
   Arena in_;
   Arena out_;
+  Arena bulk_;
   VerbsDevice device_;
   VerbsHandle<ibv_pd> domain_;
-  VerbsHandle<ibv_mr> in_slots_;
-  VerbsHandle<ibv_mr> in_control_;
-  VerbsHandle<ibv_mr> out_region_;
+  Handle in_slots_;
+  Handle in_control_;
+  Handle out_region_;
+  Handle bulk_region_;
   VerbsHandle<ibv_comp_channel> channel_;
   VerbsHandle<ibv_cq> completions_;
-  VerbsHandle<ibv_qp> queue_pair_;
+  VerbsQueuePair hop_pair_;
+  VerbsQueuePair bulk_pair_;
   size_t chunk_bytes_ = 0;
-  uint32_t send_depth_ = 0;
-  uint32_t receive_depth_ = 0;
-  uint32_t inline_bytes_max_ = 0;
-  uint32_t packet_number_ = 0;
+  QueueDepths hop_depths_;
+  QueueDepths bulk_depths_;
 
   bool connected_ = false;
   ibv_mtu mtu_ = IBV_MTU_256;  // agreed

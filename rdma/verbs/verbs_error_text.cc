@@ -1,6 +1,10 @@
 #include "rdma/verbs/verbs_error_text.h"
 
+#include <sys/resource.h>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "numa/topology.h"
 #include "rdma/verbs/verbs_wire.h"
 
 namespace fastdecode {
@@ -69,6 +73,8 @@ const char* NameOf(MessageKind kind) {
       return "a wake-up";
     case MessageKind::kCredit:
       return "a credit";
+    case MessageKind::kBulk:
+      return "a bulk segment";
     case MessageKind::kNone:
       break;
   }
@@ -110,6 +116,14 @@ std::string DescribeFatalEvent(const ibv_async_event& event, int port) {
     default:  // a GID that was added or went: if it was ours, the transport says so soon
       return "";
   }
+}
+
+std::string LockedMemoryAdvice() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY) return "locked memory is unlimited, so the device or the host is out of memory";
+  return absl::StrCat("this process may lock ", FormatBytes(limit.rlim_cur),
+                      " of memory; raise it with `ulimit -l unlimited` or, in a service, LimitMEMLOCK=infinity");
 }
 
 }  // namespace fastdecode

@@ -16,7 +16,9 @@ VerbsParts MakeParts(std::unique_ptr<VerbsEnd> end, std::unique_ptr<VerbsLivenes
                      MessageKind theirs) {
   const VerbsWiring wiring = end->wiring();
   VerbsLiveness* const watch = liveness.get();
-  return {std::move(end), std::move(liveness), VerbsChannel(wiring, own, theirs, watch)};
+  auto bulk = wiring.bulk_pair != nullptr ? std::make_unique<VerbsBulk>(wiring, watch) : nullptr;
+  VerbsBulk* const its_bulk = bulk.get();
+  return {std::move(end), std::move(liveness), std::move(bulk), VerbsChannel(wiring, own, theirs, watch, its_bulk)};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "rdma/link.h"
 #include "rdma/peer_channel.h"
+#include "rdma/verbs/verbs_bulk.h"
 #include "rdma/verbs/verbs_channel.h"
 #include "rdma/verbs/verbs_end.h"
 #include "rdma/verbs/verbs_liveness.h"
@@ -24,12 +25,13 @@ absl::StatusOr<std::unique_ptr<EngineLink>> MakeVerbsEngineLink(std::unique_ptr<
 absl::StatusOr<std::unique_ptr<HomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
                                                             std::unique_ptr<PeerChannel> channel);
 
-// What both ends are made of. Destroyed from below: the channel, the watch (which closes the connection), and last the
+// What both ends are made of. Destroyed from below: the channels, the watch (which closes the connection), and last the
 // device's objects, whose destruction ends every access to their memory.
 // Owns: all of it.
 struct VerbsParts {
   const std::unique_ptr<VerbsEnd> end;
   const std::unique_ptr<VerbsLiveness> liveness;
+  const std::unique_ptr<VerbsBulk> bulk;  // null: the link has no bulk channel
   VerbsChannel channel;
 };
 
@@ -46,6 +48,8 @@ class VerbsEngineLink final : public EngineLink {
   LinkPoll PollReply(ReplyHeader* out) override;
   bool TrySendControl(const void* message, size_t bytes) override;
   LinkPoll PollControl(void* buffer, size_t* bytes) override;
+  std::byte* BulkArea() override;
+  void PostBulk(size_t bytes) override;
   void RingHome() override;
   uint64_t Progress() const override { return parts_.liveness->PeerProgress(); }
   bool lost() const override { return parts_.liveness->lost(); }
@@ -85,6 +89,8 @@ class VerbsHomeLink final : public HomeLink {
   void PostReply(const ReplyHeader& header) override;
   LinkPoll PollControl(void* buffer, size_t* bytes) override;
   bool TrySendControl(const void* message, size_t bytes) override;
+  LinkPoll PollBulk(const std::byte** segment, size_t* bytes) override;
+  void FreeBulk() override;
   void AddProgress(uint64_t items) override { parts_.liveness->AddProgress(items); }
   bool lost() const override { return parts_.liveness->lost(); }
 

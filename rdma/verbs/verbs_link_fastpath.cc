@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <iterator>
@@ -9,6 +10,7 @@
 #include "rdma/verbs/crc32c.h"
 #include "rdma/verbs/verbs_channel.h"
 #include "rdma/verbs/verbs_link.h"
+#include "rdma/verbs/verbs_memory_fastpath.h"
 #include "rdma/wire_check.h"
 
 namespace fastdecode {
@@ -20,36 +22,25 @@ constexpr uint32_t Bit(int slot) { return 1u << slot; }
 // What is not returned as credit at the latest: an eighth of ring or window.
 constexpr uint64_t kCreditShare = 8;
 
-// Reads memory that the peer may write at any time: each word once, so that what is checked is what is used.
-uint64_t LoadWord(const std::byte* at, std::memory_order order) {
-  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(const_cast<std::byte*>(at))).load(order);
-}
-
-// Writes memory that the device may read at any time. Relaxed: posting orders it.
-void StoreWord(std::byte* at, uint64_t value) {
-  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(value, std::memory_order_relaxed);
+// By arithmetic, not through memory: see ToWords.
+template <class Header>
+void HeaderOf(const MessageLine& line, Header* header) {
+  std::array<uint64_t, sizeof(Header) / sizeof(uint64_t)> words;
+  for (size_t i = 0; i < words.size(); ++i) words[i] = line.words[i];
+  FromWords(words, header);
 }
 
 }  // namespace
 
 // ---- Send queue ----
 
-uint64_t VerbsChannel::RequestsOf(size_t message_bytes) const {
-  return message_bytes <= kOneWriteBytesMax ? 1 : (message_bytes + wiring_.chunk_bytes - 1) / wiring_.chunk_bytes + 1;
+uint64_t VerbsChannel::RequestsOf(size_t payload_bytes) const {
+  if (wiring_.peer_layout.OneWrite(payload_bytes)) return 1;
+  return (payload_bytes + wiring_.chunk_bytes - 1) / wiring_.chunk_bytes + 1;
 }
 
-// One doorbell for the list from `first` to `last`, whose flags are set but for the signal. A completion is asked for
-// before half of the queue is posted without one, so that a full queue always has one under way.
 void VerbsChannel::Post(ibv_send_wr* first, ibv_send_wr* last, uint64_t requests) {
-  FD_CHECK(HasRoom(requests) && last->next == nullptr, "a post into a full send queue");
-  posted_ += requests;
-  unsignaled_ += requests;
-  if (unsignaled_ >= wiring_.send_depth / 2) {
-    last->send_flags |= IBV_SEND_SIGNALED;
-    unsignaled_ = 0;
-  }
-  ibv_send_wr* bad = nullptr;
-  const int error = ibv_post_send(wiring_.queue_pair, first, &bad);
+  const int error = sends_.Post(first, last, requests);
   if (__builtin_expect(error != 0, 0)) {
     failed_ = true;
     liveness_->LoseByCall("ibv_post_send", error);
@@ -59,7 +50,7 @@ void VerbsChannel::Post(ibv_send_wr* first, ibv_send_wr* last, uint64_t requests
 void VerbsChannel::PostWaiting() {
   for (int slot = 0; slot < wiring_.out_layout.slots() && waiting_slots_ != 0; ++slot) {
     if ((waiting_slots_ & Bit(slot)) == 0) continue;
-    if (!HasRoom(RequestsOf(out_bytes_[slot]))) return;
+    if (!sends_.HasRoom(RequestsOf(out_bytes_[slot]))) return;
     waiting_slots_ &= ~Bit(slot);
     PostSlotNow(slot);
   }
@@ -68,19 +59,19 @@ void VerbsChannel::PostWaiting() {
 
 // ---- Slots, outwards ----
 
-void VerbsChannel::PostSlot(int slot, const void* header, size_t header_bytes, size_t payload_bytes) {
+void VerbsChannel::PostSlot(int slot, const uint64_t* header, size_t header_words, size_t payload_bytes) {
   if (Stopped()) return;
-  FD_CHECK(header_bytes <= MessageLine::kHeaderBytesMax && payload_bytes <= wiring_.out_layout.payload_bytes_max(),
+  FD_CHECK(header_words <= MessageLine::kHeaderWordsMax && payload_bytes <= wiring_.out_layout.payload_bytes_max(),
            "message size");
-  MessageLine line = {};
-  std::memcpy(line.header, header, header_bytes);
-  line.sequence = ++out_sequence_[slot];
-  if (wiring_.checksum) {
-    line.checksum = Crc32c(Crc32c(0, &line, offsetof(MessageLine, checksum)), out_payload(slot), payload_bytes);
+  std::byte* const line = wiring_.out.data + wiring_.out_layout.line_offset(slot);
+  for (size_t i = 0; i < header_words; ++i) StoreWord(line + i * sizeof(uint64_t), header[i]);
+  StoreWord(line + MessageLine::kSequenceWord * sizeof(uint64_t), ++out_sequence_[slot]);
+  if (__builtin_expect(wiring_.checksum, 0)) {
+    const uint32_t checksum = Crc32c(Crc32c(0, line, MessageLine::kChecksummedBytes), out_payload(slot), payload_bytes);
+    StoreWord(line + MessageLine::kChecksumWord * sizeof(uint64_t), checksum);
   }
-  std::memcpy(wiring_.out + wiring_.out_layout.line_offset(slot), &line, sizeof(line));
-  out_bytes_[slot] = sizeof(line) + payload_bytes;
-  if (__builtin_expect(!HasRoom(RequestsOf(out_bytes_[slot])), 0)) {
+  out_bytes_[slot] = payload_bytes;
+  if (__builtin_expect(!sends_.HasRoom(RequestsOf(payload_bytes)), 0)) {
     waiting_slots_ |= Bit(slot);
     return;
   }
@@ -89,35 +80,40 @@ void VerbsChannel::PostSlot(int slot, const void* header, size_t header_bytes, s
 
 void VerbsChannel::PostSlotNow(int slot) {
   SlotRequests& requests = slots_[slot];
-  const size_t bytes = out_bytes_[slot];
-  ibv_send_wr* const notify = &requests.notify;
-  notify->imm_data = ImmData(own_kind_, slot, out_sequence_[slot]).ToWire();
-  if (bytes <= kOneWriteBytesMax) {
-    requests.whole.length = static_cast<uint32_t>(bytes);
-    notify->num_sge = 1;
-    notify->send_flags = bytes <= wiring_.inline_bytes_max ? IBV_SEND_INLINE : 0;
-    notify->wr_id = WrId(own_kind_, slot, posted_ + 1).bits();
-    Post(notify, notify, 1);
-    return;
-  }
-  notify->num_sge = 0;
-  notify->send_flags = 0;
-  ibv_send_wr* const first = PatchChain(&requests, slot, bytes);
-  const uint64_t count = RequestsOf(bytes);
-  notify->wr_id = WrId(own_kind_, slot, posted_ + count).bits();
-  Post(first, notify, count);
+  const size_t payload_bytes = out_bytes_[slot];
+  if (wiring_.peer_layout.OneWrite(payload_bytes)) return PostWhole(&requests, slot, payload_bytes);
+  const uint64_t count = RequestsOf(payload_bytes);
+  ibv_send_wr* const line = &requests.line;
+  line->imm_data = ImmData(own_kind_, slot, out_sequence_[slot]).ToWire();
+  line->wr_id = WrId(own_kind_, slot, sends_.posted() + count).bits();
+  line->send_flags = sizeof(MessageLine) <= wiring_.inline_bytes_max ? IBV_SEND_INLINE : 0;
+  Post(PatchChain(&requests, slot, payload_bytes), line, count);
 }
 
-// Cuts the chain to the message's length, the notification behind it.
-ibv_send_wr* VerbsChannel::PatchChain(SlotRequests* requests, int slot, size_t message_bytes) {
-  const size_t pieces = RequestsOf(message_bytes) - 1;
-  FD_CHECK(pieces >= 1 && pieces <= requests->chain.size(), "chain length");
+void VerbsChannel::PostWhole(SlotRequests* requests, int slot, size_t payload_bytes) {
+  ibv_send_wr* const whole = &requests->whole;
+  const size_t bytes = sizeof(MessageLine) + payload_bytes;
+  const bool apart = wiring_.out_layout.payload_apart();  // the CPU cannot copy it into the work request
+  requests->whole_pieces[0].length = static_cast<uint32_t>(apart ? sizeof(MessageLine) : bytes);
+  requests->whole_pieces[1].length = static_cast<uint32_t>(payload_bytes);
+  whole->num_sge = apart && payload_bytes > 0 ? 2 : 1;
+  whole->send_flags = bytes <= wiring_.inline_bytes_max && whole->num_sge == 1 ? IBV_SEND_INLINE : 0;
+  whole->imm_data = ImmData(own_kind_, slot, out_sequence_[slot]).ToWire();
+  whole->wr_id = WrId(own_kind_, slot, sends_.posted() + 1).bits();
+  Post(whole, whole, 1);
+}
+
+// Cuts the chain to the payload's length, the line behind it.
+ibv_send_wr* VerbsChannel::PatchChain(SlotRequests* requests, int slot, size_t payload_bytes) {
+  const size_t pieces = RequestsOf(payload_bytes) - 1;
+  FD_CHECK(pieces <= requests->chain.size(), "chain length");
+  if (pieces == 0) return &requests->line;
   for (size_t i = 0; i < pieces; ++i) {
     const bool last = i + 1 == pieces;
-    requests->pieces[i].length =
-        static_cast<uint32_t>(last ? message_bytes - i * wiring_.chunk_bytes : wiring_.chunk_bytes);
-    requests->chain[i].next = last ? &requests->notify : &requests->chain[i + 1];
-    requests->chain[i].wr_id = WrId(own_kind_, slot, posted_ + i + 1).bits();
+    requests->chain_pieces[i].length =
+        static_cast<uint32_t>(last ? payload_bytes - i * wiring_.chunk_bytes : wiring_.chunk_bytes);
+    requests->chain[i].next = last ? &requests->line : &requests->chain[i + 1];
+    requests->chain[i].wr_id = WrId(own_kind_, slot, sends_.posted() + i + 1).bits();
   }
   return requests->chain.data();
 }
@@ -135,28 +131,28 @@ void VerbsChannel::Poll() {
     if (__builtin_expect(count < 0, 0)) return liveness_->LoseByCall("ibv_poll_cq", -count);
     for (int i = 0; i < count; ++i) TakeCompletion(completions[i]);
     any |= count > 0;
-    if (receives_used_ >= wiring_.receive_depth / 4 && !Stopped()) RepostReceives();
+    if (count > 0 && !Stopped()) PostReceives();
   } while (count == kPollBatch && !liveness_->lost());
   if (Stopped()) return;
   if (__builtin_expect(waiting_slots_ != 0 || waiting_ring_, 0)) PostWaiting();
-  if (!any && in_waiting_ == 0 && in_messages_ != returned_messages_) ReturnCredit();
+  if (!any && in_waiting_ == 0 && OwesCredit()) ReturnCredit();
 }
 
 void VerbsChannel::TakeCompletion(const ibv_wc& completion) {
+  if (bulk_ != nullptr && WrId::FromBits(completion.wr_id).kind() == MessageKind::kBulk) {
+    return bulk_->TakeCompletion(completion);
+  }
   if (__builtin_expect(completion.status != IBV_WC_SUCCESS, 0)) {
     failed_ = true;
     liveness_->LoseByCompletion(completion);
     return;
   }
   if ((completion.opcode & IBV_WC_RECV) != 0) return TakeNotification(completion);
-  // A completion ends everything that was posted before it, too.
-  const uint64_t posted = WrId::FromBits(completion.wr_id).posted();
-  FD_CHECK(posted > retired_ && posted <= posted_, "a completion of a work request that is not in the send queue");
-  retired_ = posted;
+  sends_.Retire(completion);
 }
 
 void VerbsChannel::TakeNotification(const ibv_wc& completion) {
-  ++receives_used_;
+  receives_.Use();
   if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM || (completion.wc_flags & IBV_WC_WITH_IMM) == 0) {
     return Lose("a message that is no write with a notification");
   }
@@ -187,15 +183,9 @@ void VerbsChannel::TakeControlNotification(const ImmData& data) {
   ++in_messages_;
 }
 
-void VerbsChannel::RepostReceives() {
-  const size_t count = std::min<size_t>(receives_used_, receives_.size());
-  ibv_recv_wr* const after = receives_[count - 1].next;
-  receives_[count - 1].next = nullptr;
-  ibv_recv_wr* bad = nullptr;
-  const int error = ibv_post_recv(wiring_.queue_pair, receives_.data(), &bad);
-  receives_[count - 1].next = after;
-  receives_used_ -= static_cast<uint32_t>(count);
-  if (error != 0) liveness_->LoseByCall("ibv_post_recv", error);
+void VerbsChannel::PostReceives() {
+  if (const int error = receives_.PostUsed(); error != 0) liveness_->LoseByCall("ibv_post_recv", error);
+  if (bulk_ != nullptr) bulk_->PostReceives();
 }
 
 void VerbsChannel::Lose(const char* defect, int slot) {
@@ -216,25 +206,23 @@ bool VerbsChannel::NextArrival(Arrival* out) {
 }
 
 const char* VerbsChannel::TakeLine(const Arrival& arrival, MessageLine* line) {
-  const std::byte* const from = wiring_.in + wiring_.in_layout.line_offset(arrival.slot);
-  uint64_t words[sizeof(MessageLine) / sizeof(uint64_t)];
+  const std::byte* const from = wiring_.in.data + wiring_.in_layout.line_offset(arrival.slot);
   // Relaxed: the completion orders the device's writes before these loads.
-  for (size_t i = 0; i < std::size(words); ++i) {
-    words[i] = LoadWord(from + i * sizeof(uint64_t), std::memory_order_relaxed);
+  for (size_t i = 0; i < std::size(line->words); ++i) {
+    line->words[i] = LoadWord(from + i * sizeof(uint64_t), std::memory_order_relaxed);
   }
-  std::memcpy(line, words, sizeof(*line));
-  return line->sequence == in_sequence_[arrival.slot] ? nullptr : "a slot's line is not the one that was announced";
+  return line->words[MessageLine::kSequenceWord] == in_sequence_[arrival.slot]
+             ? nullptr
+             : "a slot's line is not the one that was announced";
 }
 
 const char* VerbsChannel::CheckPayload(const Arrival& arrival, const MessageLine& line, size_t payload_bytes) const {
-  const size_t bytes = sizeof(MessageLine) + payload_bytes;
-  if (arrival.written_bytes != (bytes <= kOneWriteBytesMax ? bytes : 0)) {
-    return "header and write differ in the message's length";
-  }
+  const size_t written = sizeof(MessageLine) + (wiring_.in_layout.OneWrite(payload_bytes) ? payload_bytes : 0);
+  if (arrival.written_bytes != written) return "header and write differ in the message's length";
   if (!wiring_.checksum) return nullptr;
   const uint32_t checksum =
-      Crc32c(Crc32c(0, &line, offsetof(MessageLine, checksum)), in_payload(arrival.slot), payload_bytes);
-  return checksum == line.checksum ? nullptr : "payload checksum";
+      Crc32c(Crc32c(0, line.words, MessageLine::kChecksummedBytes), in_payload(arrival.slot), payload_bytes);
+  return checksum == line.words[MessageLine::kChecksumWord] ? nullptr : "payload checksum";
 }
 
 // ---- Control, outwards ----
@@ -246,7 +234,7 @@ bool VerbsChannel::HasCredit(size_t ring_bytes) const {
 
 bool VerbsChannel::GetCredit(size_t ring_bytes) {
   if (HasCredit(ring_bytes)) return true;
-  const std::byte* const line = wiring_.in + wiring_.in_layout.credit_offset();
+  const std::byte* const line = wiring_.in.data + wiring_.in_layout.credit_offset();
   // Acquire: pairs with the device's write of the word, posted by the peer after it had read those bytes; we overwrite
   // them afterwards.
   const uint64_t bytes = LoadWord(line + offsetof(CreditLine, bytes), std::memory_order_acquire);
@@ -267,7 +255,7 @@ uint32_t VerbsChannel::ControlTag(uint64_t sequence, const void* message, size_t
 }
 
 void VerbsChannel::CopyToRing(uint64_t index, const void* from, size_t bytes) {
-  std::byte* const ring = wiring_.out + wiring_.out_layout.ring_offset();
+  std::byte* const ring = wiring_.out.data + wiring_.out_layout.ring_offset();
   const size_t offset = index & (wiring_.out_layout.ring_bytes() - 1);
   const size_t before_end = std::min(bytes, wiring_.out_layout.ring_bytes() - offset);
   std::memcpy(ring + offset, from, before_end);
@@ -276,8 +264,8 @@ void VerbsChannel::CopyToRing(uint64_t index, const void* from, size_t bytes) {
 
 bool VerbsChannel::TrySendControl(const void* message, size_t bytes) {
   FD_CHECK(bytes > 0 && bytes <= RingMessageBytesMax(wiring_.out_layout.ring_bytes()), "control message size");
-  if (!HasRoom(control_.size())) Poll();
-  if (Stopped() || !HasRoom(control_.size()) || !GetCredit(RingBytesTaken(bytes))) return false;
+  if (!sends_.HasRoom(control_.size())) Poll();
+  if (Stopped() || !sends_.HasRoom(control_.size()) || !GetCredit(RingBytesTaken(bytes))) return false;
   const ControlWord word = {static_cast<uint32_t>(bytes), ControlTag(++out_written_, message, bytes)};
   CopyToRing(out_ring_bytes_, &word, sizeof(word));
   CopyToRing(out_ring_bytes_ + sizeof(word), message, bytes);
@@ -294,11 +282,11 @@ void VerbsChannel::PostControl(uint64_t index, size_t bytes) {
   const bool wraps = before_end < bytes;
   const auto patch = [&](size_t i, size_t at, size_t length) {
     FD_CHECK(at + length <= layout.ring_bytes(), "control write outside the ring");
-    control_pieces_[i].addr = reinterpret_cast<uint64_t>(wiring_.out) + layout.ring_offset() + at;
+    control_pieces_[i].addr = reinterpret_cast<uint64_t>(wiring_.out.data) + layout.ring_offset() + at;
     control_pieces_[i].length = static_cast<uint32_t>(length);
-    control_[i].wr.rdma.remote_addr = wiring_.peer_address + layout.ring_offset() + at;
+    control_[i].wr.rdma.remote_addr = wiring_.peer_control.address + wiring_.peer_layout.ring_offset() + at;
     control_[i].send_flags = length <= wiring_.inline_bytes_max ? IBV_SEND_INLINE : 0;
-    control_[i].wr_id = WrId(MessageKind::kControl, 0, posted_ + i + 1).bits();
+    control_[i].wr_id = WrId(MessageKind::kControl, 0, sends_.posted() + i + 1).bits();
     control_[i].opcode = IBV_WR_RDMA_WRITE;
     control_[i].next = nullptr;
   };
@@ -316,10 +304,10 @@ void VerbsChannel::PostControl(uint64_t index, size_t bytes) {
 // Behind the slots that wait, so that the sleeper finds what it is rung for.
 void VerbsChannel::Ring() {
   if (Stopped()) return;
-  waiting_ring_ = waiting_slots_ != 0 || !HasRoom(1) || !GetCredit(0);
+  waiting_ring_ = waiting_slots_ != 0 || !sends_.HasRoom(1) || !GetCredit(0);
   if (waiting_ring_) return;
   ring_.imm_data = ImmData(MessageKind::kRing, 0, ++out_messages_).ToWire();
-  ring_.wr_id = WrId(MessageKind::kRing, 0, posted_ + 1).bits();
+  ring_.wr_id = WrId(MessageKind::kRing, 0, sends_.posted() + 1).bits();
   ring_.send_flags = IBV_SEND_SOLICITED;
   Post(&ring_, &ring_, 1);
 }
@@ -329,7 +317,7 @@ void VerbsChannel::Ring() {
 bool VerbsChannel::TakeRing() { return rung_.exchange(false, std::memory_order_relaxed); }
 
 void VerbsChannel::CopyFromRing(uint64_t index, void* to, size_t bytes) const {
-  const std::byte* const ring = wiring_.in + wiring_.in_layout.ring_offset();
+  const std::byte* const ring = wiring_.in.data + wiring_.in_layout.ring_offset();
   const size_t offset = index & (wiring_.in_layout.ring_bytes() - 1);
   const size_t before_end = std::min(bytes, wiring_.in_layout.ring_bytes() - offset);
   std::memcpy(to, ring + offset, before_end);
@@ -340,8 +328,9 @@ bool VerbsChannel::NextControl(void* buffer, size_t* bytes) {
   if (in_waiting_ == 0) Poll();
   if (Stopped() || in_waiting_ == 0) return false;
   const size_t ring_bytes = wiring_.in_layout.ring_bytes();
-  const uint64_t bits = LoadWord(wiring_.in + wiring_.in_layout.ring_offset() + (in_ring_bytes_ & (ring_bytes - 1)),
-                                 std::memory_order_relaxed);
+  const uint64_t bits =
+      LoadWord(wiring_.in.data + wiring_.in_layout.ring_offset() + (in_ring_bytes_ & (ring_bytes - 1)),
+               std::memory_order_relaxed);
   ControlWord word;
   std::memcpy(&word, &bits, sizeof(word));
   const size_t unreturned = in_ring_bytes_ - returned_ring_bytes_;
@@ -368,16 +357,24 @@ bool VerbsChannel::NextControl(void* buffer, size_t* bytes) {
 
 // Not if there is no room: the next poll that finds nothing does.
 void VerbsChannel::ReturnCredit() {
-  if (!HasRoom(1)) return;
-  std::byte* const line = wiring_.out + wiring_.out_layout.credit_offset();
-  // Both words only count up: a write that is still under way may carry the newer values just as well.
+  if (!sends_.HasRoom(1)) return;
+  std::byte* const line = wiring_.out.data + wiring_.out_layout.credit_offset();
+  // The words only count up: a write that is still under way may carry the newer values just as well.
   StoreWord(line + offsetof(CreditLine, bytes), in_ring_bytes_);
   StoreWord(line + offsetof(CreditLine, messages), in_messages_);
   returned_ring_bytes_ = in_ring_bytes_;
   returned_messages_ = in_messages_;
-  credit_.wr_id = WrId(MessageKind::kCredit, 0, posted_ + 1).bits();
+  if (bulk_ != nullptr) {
+    returned_segments_ = bulk_->freed();
+    StoreWord(line + offsetof(CreditLine, segments), returned_segments_);
+  }
+  credit_.wr_id = WrId(MessageKind::kCredit, 0, sends_.posted() + 1).bits();
   credit_.send_flags = kCreditBytes <= wiring_.inline_bytes_max ? IBV_SEND_INLINE : 0;
   Post(&credit_, &credit_, 1);
+}
+
+void VerbsChannel::ReturnBulkCredit() {
+  if (!Stopped() && bulk_->OwesCredit(returned_segments_)) ReturnCredit();
 }
 
 // ---- The engine's end ----
@@ -398,11 +395,13 @@ void VerbsEngineLink::PostHop(const HopHeader& header) {
   FD_CHECK(slot < size_.slots, "slot out of range");
   FD_CHECK((open_slots_ & Bit(slot)) == 0, "the slot's previous hop has no reply yet");
   FD_CHECK(header.rows > 0 && header.payload_bytes <= size_.hop_payload_bytes_max, "hop size");
-  HopHeader& hop = hops_[slot];
-  hop = header;
+  HopHeader hop = header;
   hop.epoch = epoch_;
+  // First of all: the home's clock runs from here, our own books do not.
+  const auto words = ToWords(hop);
+  parts_.channel.PostSlot(slot, words.data(), words.size(), hop.payload_bytes);
+  hops_[slot] = hop;
   open_slots_ |= Bit(slot);
-  parts_.channel.PostSlot(slot, &hop, sizeof(hop), hop.payload_bytes);
 }
 
 LinkPoll VerbsEngineLink::PollReply(ReplyHeader* out) {
@@ -418,7 +417,7 @@ LinkPoll VerbsEngineLink::TakeReply(const VerbsChannel::Arrival& arrival, ReplyH
   MessageLine line;
   if (const char* defect = parts_.channel.TakeLine(arrival, &line)) return Lose(slot, defect);
   ReplyHeader reply;
-  std::memcpy(&reply, line.header, sizeof(reply));
+  HeaderOf(line, &reply);
   if (const char* defect = ReplyDefect(reply, hops_[slot], size_)) return Lose(slot, defect);
   if (const char* defect = parts_.channel.CheckPayload(arrival, line, reply.payload_bytes)) return Lose(slot, defect);
   open_slots_ &= ~Bit(slot);
@@ -434,6 +433,19 @@ LinkPoll VerbsEngineLink::PollControl(void* buffer, size_t* bytes) {
   if (lost()) return LinkPoll::kLost;
   if (parts_.channel.NextControl(buffer, bytes)) return LinkPoll::kMessage;
   return lost() ? LinkPoll::kLost : LinkPoll::kEmpty;
+}
+
+std::byte* VerbsEngineLink::BulkArea() {
+  if (parts_.bulk == nullptr) return nullptr;
+  std::byte* const area = parts_.bulk->Area();
+  // What is known of the send queue is in the completion queue, which nobody else may be polling now.
+  if (area == nullptr) parts_.channel.Poll();
+  return area;
+}
+
+void VerbsEngineLink::PostBulk(size_t bytes) {
+  FD_CHECK(parts_.bulk != nullptr, "the link has no bulk channel");
+  parts_.bulk->Post(bytes);
 }
 
 void VerbsEngineLink::RingHome() { parts_.channel.Ring(); }
@@ -453,7 +465,7 @@ LinkPoll VerbsHomeLink::TakeHop(const VerbsChannel::Arrival& arrival, HopHeader*
   MessageLine line;
   if (const char* defect = parts_.channel.TakeLine(arrival, &line)) return Lose(slot, defect);
   HopHeader hop;
-  std::memcpy(&hop, line.header, sizeof(hop));
+  HeaderOf(line, &hop);
   if (const char* defect = HopDefect(hop, slot, epoch_, size_)) return Lose(slot, defect);
   if (const char* defect = parts_.channel.CheckPayload(arrival, line, hop.payload_bytes)) return Lose(slot, defect);
   open_slots_ |= Bit(slot);
@@ -474,8 +486,9 @@ void VerbsHomeLink::PostReply(const ReplyHeader& header) {
   FD_CHECK(header.payload_bytes <= size_.reply_payload_bytes_max, "reply size");
   ReplyHeader reply = header;
   reply.epoch = epoch_;
+  const auto words = ToWords(reply);
+  parts_.channel.PostSlot(slot, words.data(), words.size(), reply.payload_bytes);
   open_slots_ &= ~Bit(slot);
-  parts_.channel.PostSlot(slot, &reply, sizeof(reply), reply.payload_bytes);
 }
 
 LinkPoll VerbsHomeLink::PollControl(void* buffer, size_t* bytes) {
@@ -486,6 +499,21 @@ LinkPoll VerbsHomeLink::PollControl(void* buffer, size_t* bytes) {
 
 bool VerbsHomeLink::TrySendControl(const void* message, size_t bytes) {
   return parts_.channel.TrySendControl(message, bytes);
+}
+
+LinkPoll VerbsHomeLink::PollBulk(const std::byte** segment, size_t* bytes) {
+  if (lost()) return LinkPoll::kLost;
+  if (parts_.bulk == nullptr) return LinkPoll::kEmpty;
+  if (parts_.bulk->Next(segment, bytes)) return LinkPoll::kMessage;
+  parts_.channel.Poll();
+  if (parts_.bulk->Next(segment, bytes)) return LinkPoll::kMessage;
+  return lost() ? LinkPoll::kLost : LinkPoll::kEmpty;
+}
+
+void VerbsHomeLink::FreeBulk() {
+  FD_CHECK(parts_.bulk != nullptr, "the link has no bulk channel");
+  parts_.bulk->Free();
+  parts_.channel.ReturnBulkCredit();
 }
 
 }  // namespace fastdecode

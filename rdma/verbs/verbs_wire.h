@@ -23,6 +23,7 @@ enum class MessageKind : uint8_t {
   kControl = 3,  // the next message of the control ring has been written
   kRing = 4,     // wakes a home that parked; nothing was written
   kCredit = 5,   // never announced: the credit line is polled
+  kBulk = 6,     // engine -> home, on the bulk queue pair: the next segment has been written
 };
 
 // The 32 bits that announce a message: kind, slot (0 where there is none), and the low bits of the count of messages of
@@ -78,18 +79,18 @@ class WrId {
   uint64_t bits_;
 };
 
-// The first cache line of a slot; the payload follows it.
+// The first cache line of a slot, word by word (see ToWords): header | sequence | checksum.
 struct MessageLine {
-  static constexpr size_t kHeaderBytesMax = 40;
+  static constexpr size_t kHeaderWordsMax = 5;
+  static constexpr size_t kSequenceWord = 5;  // the slot's messages, this one included: no old line is taken for new
+  static constexpr size_t kChecksumWord = 6;  // CRC32C of what is before it and the payload, if there are checksums
+  static constexpr size_t kChecksummedBytes = kChecksumWord * sizeof(uint64_t);
 
-  std::byte header[kHeaderBytesMax];  // HopHeader or ReplyHeader
-  uint64_t sequence;                  // the slot's messages, this one included: an older line is never taken for new
-  uint32_t checksum;                  // CRC32C of header, sequence and payload, if the link has checksums; else 0
-  uint32_t reserved[3];
+  uint64_t words[8];
 };
 static_assert(sizeof(MessageLine) == kCacheLineBytes && std::is_trivially_copyable_v<MessageLine>);
-static_assert(sizeof(HopHeader) <= MessageLine::kHeaderBytesMax && sizeof(ReplyHeader) <= MessageLine::kHeaderBytesMax);
-static_assert(offsetof(MessageLine, sequence) == 40 && offsetof(MessageLine, checksum) == 48);
+static_assert(sizeof(HopHeader) <= MessageLine::kHeaderWordsMax * sizeof(uint64_t));
+static_assert(sizeof(ReplyHeader) <= MessageLine::kHeaderWordsMax * sizeof(uint64_t));
 
 // Before each message in the control ring.
 struct ControlWord {
@@ -98,54 +99,101 @@ struct ControlWord {
 };
 static_assert(sizeof(ControlWord) == 8);
 
-// What the reader of a control ring has consumed since the link was made. Written by the peer, word by word at once;
-// both only count up, so that the two may be of different age.
+// What a reader has consumed since the link was made: of the control ring, and of the bulk segments. Written by the
+// peer, word by word at once; all only count up, so that they may be of different age.
 struct CreditLine {
   alignas(kCacheLineBytes) uint64_t bytes;
   uint64_t messages;
+  uint64_t segments;
 };
 static_assert(sizeof(CreditLine) == kCacheLineBytes);
-inline constexpr size_t kCreditBytes = 2 * sizeof(uint64_t);
+inline constexpr size_t kCreditBytes = 3 * sizeof(uint64_t);
 
 // Control and ring messages that a sender may have out without credit.
 inline constexpr uint64_t kControlWindow = 64;
-// A line and payload of up to so many bytes go as one write; a longer one as a chain that ends with the notification.
+// A line and payload of up to so many bytes go as one write; a longer payload as a chain that ends with the line.
 inline constexpr size_t kOneWriteBytesMax = 8 << 10;
 
-// What one end's `in` region holds, and the peer's `out` region mirrors:
+inline constexpr size_t RoundUpTo(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Where what an end receives lies in its `in` region:
 //   slots: line, payload, padded to 64 bytes   one memory region, may be written in relaxed order
 //   control ring, credit line                  another one, written in order
+// or, where the payload lies apart from it, in memory of its own (of a GPU):
+//   slots: line                                ...
+//   control ring, credit line                  ...
+// The `out` region, from which it sends, is laid out in the same way for the messages of the other direction; a message
+// may lie apart at one end and not at the other.
 class RegionLayout {
  public:
   RegionLayout() = default;
-  RegionLayout(const LinkSize& size, size_t payload_bytes_max)
+  RegionLayout(const LinkSize& size, size_t payload_bytes_max, bool payload_apart)
       : slots_(size.slots),
         payload_bytes_max_(payload_bytes_max),
-        slot_bytes_(sizeof(MessageLine) + RoundUp(payload_bytes_max, kCacheLineBytes)),
-        ring_offset_(RoundUp(slots_bytes(), kRegionAlignment)),
+        payload_apart_(payload_apart),
+        payload_stride_(RoundUpTo(payload_bytes_max, kCacheLineBytes) + (payload_apart ? 0 : sizeof(MessageLine))),
+        ring_offset_(RoundUpTo(slots_bytes(), kRegionAlignment)),
         ring_bytes_(size.control_ring_bytes) {}
 
   int slots() const { return slots_; }
   size_t payload_bytes_max() const { return payload_bytes_max_; }
-  size_t message_bytes_max() const { return sizeof(MessageLine) + payload_bytes_max_; }
-  size_t slots_bytes() const { return static_cast<size_t>(slots_) * slot_bytes_; }
-  size_t line_offset(int slot) const { return static_cast<size_t>(slot) * slot_bytes_; }
-  size_t payload_offset(int slot) const { return line_offset(slot) + sizeof(MessageLine); }
+  bool payload_apart() const { return payload_apart_; }
+  // Whether a message of so much payload can be received as one write.
+  bool OneWrite(size_t payload_bytes) const {
+    return !payload_apart_ && sizeof(MessageLine) + payload_bytes <= kOneWriteBytesMax;
+  }
+
+  size_t slots_bytes() const { return static_cast<size_t>(slots_) * line_stride(); }
+  size_t line_offset(int slot) const { return static_cast<size_t>(slot) * line_stride(); }
+  // In the region, or in the memory apart.
+  size_t payload_offset(int slot) const {
+    return static_cast<size_t>(slot) * payload_stride_ + (payload_apart_ ? 0 : sizeof(MessageLine));
+  }
   size_t ring_offset() const { return ring_offset_; }
   size_t ring_bytes() const { return ring_bytes_; }
   size_t credit_offset() const { return ring_offset_ + ring_bytes_; }
   size_t control_bytes() const { return ring_bytes_ + sizeof(CreditLine); }
+  // Of the region, and of the memory apart (0: there is none).
   size_t bytes() const { return ring_offset_ + control_bytes(); }
+  size_t apart_bytes() const { return payload_apart_ ? static_cast<size_t>(slots_) * payload_stride_ : 0; }
 
  private:
   static constexpr size_t kRegionAlignment = 4096;
-  static constexpr size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+  size_t line_stride() const { return payload_apart_ ? sizeof(MessageLine) : payload_stride_; }
 
   int slots_ = 0;
   size_t payload_bytes_max_ = 0;
-  size_t slot_bytes_ = 0;
+  bool payload_apart_ = false;
+  size_t payload_stride_ = 0;
   size_t ring_offset_ = 0;
   size_t ring_bytes_ = 0;
+};
+
+// Behind the bytes of each bulk segment: which it is, so that what lay there before is never taken for it; with
+// checksums the CRC32C of its number and its bytes.
+struct BulkTrailer {
+  uint64_t tag;
+};
+static_assert(sizeof(BulkTrailer) == 8);
+
+// Where segments and their trailers lie, at the home. The engine has the segments in the same places.
+class BulkLayout {
+ public:
+  BulkLayout() = default;
+  explicit BulkLayout(const LinkSize& size)
+      : segments_(static_cast<uint64_t>(size.bulk_segments)), segment_bytes_max_(size.bulk_segment_bytes_max) {}
+
+  uint64_t segments() const { return segments_; }
+  size_t segment_bytes_max() const { return segment_bytes_max_; }
+  size_t offset(uint64_t index) const { return index % segments_ * stride(); }
+  size_t bytes() const { return segments_ * stride(); }
+
+ private:
+  size_t stride() const { return RoundUpTo(segment_bytes_max_ + sizeof(BulkTrailer), kCacheLineBytes); }
+
+  uint64_t segments_ = 0;
+  size_t segment_bytes_max_ = 0;
 };
 
 }  // namespace fastdecode

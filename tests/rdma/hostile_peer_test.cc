@@ -21,16 +21,21 @@ namespace {
 constexpr uint64_t kEpoch = 11;
 
 LinkSize TestSize() {
-  return {.slots = 2, .hop_payload_bytes_max = 192, .reply_payload_bytes_max = 128, .control_ring_bytes = 4096};
+  return {.slots = 2,
+          .hop_payload_bytes_max = 192,
+          .reply_payload_bytes_max = 128,
+          .control_ring_bytes = 4096,
+          .bulk_segments = 2,
+          .bulk_segment_bytes_max = 100};
 }
 
 // Writes one word of `buffer`: near a good value more often than not, since noise alone does not get past the first
 // check.
 void Scribble(const ExactBuffer& buffer, std::mt19937_64* random) {
   const size_t words = buffer.bytes() / sizeof(uint64_t);
-  // The control indices lie at 64 and 128, the slots at the end.
+  // The engine's credit lies at 8, the control indices at 64 and 128, slots and bulk segments at the end.
   size_t word = (*random)() % words;
-  switch ((*random)() % 4) {
+  switch ((*random)() % 5) {
     case 0:
       word = 8;
       break;
@@ -38,7 +43,10 @@ void Scribble(const ExactBuffer& buffer, std::mt19937_64* random) {
       word = 16;
       break;
     case 2:
-      word = words - 1 - (*random)() % (words < 80 ? words : 80);
+      word = words - 1 - (*random)() % (words < 120 ? words : 120);
+      break;
+    case 3:
+      word = 1;
       break;
   }
   uint64_t value = (*random)();
@@ -89,6 +97,14 @@ void DriveHome(ShmHomeLink* home, std::vector<char>* buffer, Outcomes* outcomes)
     ASSERT_LE(bytes, buffer->size());
   }
   if (home->TrySendControl(buffer->data(), 700)) ++(*outcomes)["sent"];
+  const std::byte* segment = nullptr;
+  if (home->PollBulk(&segment, &bytes) == LinkPoll::kMessage) {
+    ++(*outcomes)["segment"];
+    ASSERT_GT(bytes, 0u);
+    ASSERT_LE(bytes, home->size().bulk_segment_bytes_max);
+    g_sink = Sum(segment, bytes);
+    home->FreeBulk();
+  }
 }
 
 void DriveEngine(ShmEngineLink* engine, std::vector<char>* buffer, uint64_t step, uint32_t* open, Outcomes* outcomes) {
@@ -116,6 +132,11 @@ void DriveEngine(ShmEngineLink* engine, std::vector<char>* buffer, uint64_t step
   }
   if (engine->TrySendControl(buffer->data(), 700)) ++(*outcomes)["sent"];
   g_sink = engine->Progress();
+  if (std::byte* const area = engine->BulkArea(); area != nullptr) {
+    ++(*outcomes)["area"];
+    std::memset(area, 1, engine->size().bulk_segment_bytes_max);
+    engine->PostBulk(engine->size().bulk_segment_bytes_max);
+  }
 }
 
 // A cause without its place.
@@ -140,6 +161,11 @@ TEST(HostilePeerTest, TheHomeSurvivesAnyBytes) {
         hop.payload_bytes = static_cast<uint32_t>(random() % 200);
         region.line(0)->Publish(hop, region.line(0)->sequence() + 1);
       }
+      if (random() % 2 == 0) {
+        const uint64_t written = region.bulk_written()->load();
+        region.segment_bytes(written % 2)->store(random() % 110);
+        region.bulk_written()->store(written + 1);
+      }
       for (uint64_t i = random() % 3; i > 0; --i) Scribble(random() % 3 == 0 ? memory.engine : memory.home, &random);
       DriveHome(home.get(), &buffer, &outcomes);
     }
@@ -150,7 +176,9 @@ TEST(HostilePeerTest, TheHomeSurvivesAnyBytes) {
                               "protocol error by the engine: hop header of another epoch",
                               "protocol error by the engine: hop payload larger than agreed",
                               "protocol error by the engine: control message out of bounds",
-                              "protocol error by the engine: control ring index out of bounds"}) {
+                              "protocol error by the engine: control ring index out of bounds", "segment",
+                              "protocol error by the engine: bulk segment out of sequence",
+                              "protocol error by the engine: bulk segment size"}) {
     EXPECT_GT(outcomes[outcome], 0) << outcome;
   }
 }
@@ -184,7 +212,8 @@ TEST(HostilePeerTest, TheEngineSurvivesAnyBytes) {
                               "protocol error by the home: reply header of another epoch",
                               "protocol error by the home: reply payload larger than agreed",
                               "protocol error by the home: control message out of bounds",
-                              "protocol error by the home: control ring index out of bounds"}) {
+                              "protocol error by the home: control ring index out of bounds", "area",
+                              "protocol error by the home: bulk credit out of bounds"}) {
     EXPECT_GT(outcomes[outcome], 0) << outcome;
   }
 }

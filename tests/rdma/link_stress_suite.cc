@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr size_t kWords = 100;
 constexpr size_t kPayloadBytes = kWords * sizeof(uint64_t);
+constexpr size_t kSegmentBytes = 4000;
 // Where both cores are taken, every hop costs a turn of the scheduler: then fewer hops have to do.
 constexpr uint64_t kBudgetNs = 2'000'000'000;
 constexpr uint64_t kSleepTimeoutNs = 3'600'000'000'000;  // a lost wake-up ends in ctest's timeout
@@ -26,7 +28,9 @@ LinkSize StressSize(int slots) {
   return {.slots = slots,
           .hop_payload_bytes_max = kPayloadBytes,
           .reply_payload_bytes_max = kPayloadBytes,
-          .control_ring_bytes = 4096};
+          .control_ring_bytes = 4096,
+          .bulk_segments = 4,
+          .bulk_segment_bytes_max = kSegmentBytes};
 }
 
 uint64_t Pattern(int slot, uint64_t step, size_t i) { return (step << 24) ^ (static_cast<uint64_t>(slot) << 16) ^ i; }
@@ -148,6 +152,72 @@ TEST_P(LinkStressSuite, EveryPayloadArrivesOnEverySlot) {
   home_thread.join();
   EXPECT_EQ(home.wrong, 0u);
   EXPECT_EQ(home.hops, hops);
+}
+
+// A home that checks every bulk segment, holding up to two, and sleeps whenever it finds nothing.
+struct BulkHome {
+  HomeLink* const link;
+  std::atomic<uint64_t> segments{0};
+  uint64_t wrong = 0;
+  uint64_t held = 0;
+
+  bool PollOnce() {
+    const std::byte* segment;
+    size_t bytes;
+    if (link->PollBulk(&segment, &bytes) != LinkPoll::kMessage) return false;
+    const uint64_t number = segments + 1;
+    wrong += bytes != SegmentBytes(number) || !HasPattern(segment, bytes, number);
+    if (++held == 2 || number % 3 == 0) {
+      for (; held > 0; --held) link->FreeBulk();
+    }
+    segments = number;
+    return true;
+  }
+
+  void Run() {
+    while (!link->lost()) {
+      if (PollOnce()) continue;
+      link->Arm();
+      if (PollOnce() || link->lost()) {
+        link->Disarm();
+      } else {
+        link->Sleep(kSleepTimeoutNs);
+      }
+    }
+  }
+
+  static size_t SegmentBytes(uint64_t number) { return 1 + number * 7919 % kSegmentBytes; }
+};
+
+TEST_P(LinkStressSuite, EveryBulkSegmentArrivesAndWakesTheHome) {
+  constexpr uint64_t kSegmentsMax = 3000;
+  const uint64_t end_ns = NowNs() + kBudgetNs;
+  const auto ends = GetParam().make(StressSize(1), 3);
+  BulkHome home{ends->home.get()};
+  std::thread home_thread([&] { home.Run(); });
+  std::mt19937_64 random(3);
+  uint64_t sent = 0;
+  PollBackoff backoff(PollMode::kYield);
+  while (sent < kSegmentsMax && NowNs() < end_ns && !ends->engine->lost()) {
+    std::byte* const area = ends->engine->BulkArea();
+    if (area == nullptr) {
+      backoff.Idle();
+      continue;
+    }
+    backoff.Reset();
+    for (uint64_t pause = random() % 500; pause > 0; --pause) CpuRelax();
+    ++sent;
+    FillPattern(area, BulkHome::SegmentBytes(sent), sent);
+    ends->engine->PostBulk(BulkHome::SegmentBytes(sent));
+    ends->engine->RingHome();
+  }
+  while (home.segments < sent && !ends->engine->lost()) backoff.Idle();
+  EXPECT_EQ(ends->engine->lost_cause(), "");
+  ends->engine.reset();
+  ends->PassNews();
+  home_thread.join();
+  EXPECT_EQ(home.segments, sent);
+  EXPECT_EQ(home.wrong, 0u);
 }
 
 TEST_P(LinkStressSuite, NoRingIsLost) {

@@ -27,7 +27,12 @@ bool HasPattern(const std::byte* at, size_t bytes, uint64_t seed) {
 }
 
 LinkSize SmallSize() {
-  return {.slots = 3, .hop_payload_bytes_max = 200, .reply_payload_bytes_max = 100, .control_ring_bytes = 4096};
+  return {.slots = 3,
+          .hop_payload_bytes_max = 200,
+          .reply_payload_bytes_max = 100,
+          .control_ring_bytes = 4096,
+          .bulk_segments = 3,
+          .bulk_segment_bytes_max = 500};
 }
 
 HopHeader Hop(int slot, uint64_t step, int layer) {
@@ -165,6 +170,64 @@ TEST_P(LinkSuite, AFullControlRingRefusesUntilTheHomeReads) {
   EXPECT_FALSE(engine()->TrySendControl(message.data(), message.size()));
 }
 
+TEST_P(LinkSuite, BulkSegmentsArriveInOrderUntilTheHomeHoldsAll) {
+  const std::byte* segment = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kEmpty);
+  std::vector<const std::byte*> held;
+  for (size_t i = 0; i < 3; ++i) {
+    std::byte* const area = engine()->BulkArea();
+    ASSERT_NE(area, nullptr) << i;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(area) % 64, 0u);
+    EXPECT_EQ(engine()->BulkArea(), area) << "the same until it is posted";
+    FillPattern(area, 500 - i, i);
+    engine()->PostBulk(500 - i);
+  }
+  EXPECT_EQ(engine()->BulkArea(), nullptr) << "all are out";
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kMessage);
+    ASSERT_EQ(bytes, 500 - i);
+    held.push_back(segment);
+  }
+  EXPECT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kEmpty);
+  EXPECT_EQ(engine()->BulkArea(), nullptr) << "what is held is not free";
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(HasPattern(held[i], 500 - i, i));
+  home()->FreeBulk();
+  ASSERT_NE(engine()->BulkArea(), nullptr);
+  engine()->PostBulk(1);
+  EXPECT_EQ(engine()->BulkArea(), nullptr);
+  EXPECT_TRUE(HasPattern(held[1], 499, 1)) << "only what was freed is written again";
+  EXPECT_FALSE(engine()->lost()) << engine()->lost_cause();
+}
+
+TEST_P(LinkSuite, BulkSegmentsGoRoundBetweenHops) {
+  const std::byte* segment = nullptr;
+  size_t bytes = 0;
+  for (uint64_t step = 1; step <= 40; ++step) {
+    FillPattern(engine()->BulkArea(), 1 + step, step);
+    engine()->PostBulk(1 + step);
+    engine()->PostHop(Hop(0, step));
+    ASSERT_EQ(home()->PollHop(&hop_, &payload_), LinkPoll::kMessage);
+    ASSERT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kMessage);
+    ASSERT_EQ(bytes, 1 + step);
+    ASSERT_TRUE(HasPattern(segment, bytes, step));
+    home()->FreeBulk();
+    home()->PostReply(ReplyTo(hop_));
+    ASSERT_EQ(engine()->PollReply(&reply_), LinkPoll::kMessage);
+  }
+}
+
+TEST_P(LinkSuite, ALinkWithoutABulkChannelHasNoSegments) {
+  LinkSize size = SmallSize();
+  size.bulk_segments = 0;
+  size.bulk_segment_bytes_max = 0;
+  ends_ = GetParam().make(size, kEpoch);
+  const std::byte* segment = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(engine()->BulkArea(), nullptr);
+  EXPECT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kEmpty);
+}
+
 TEST_P(LinkSuite, ProgressCounts) {
   EXPECT_EQ(engine()->Progress(), 0u);
   home()->AddProgress(3);
@@ -189,10 +252,15 @@ TEST_P(LinkSuite, MarkLostReachesTheOtherEndAndTheFirstCauseStays) {
   EXPECT_EQ(engine()->PollControl(buffer.data(), &bytes), LinkPoll::kLost);
   EXPECT_FALSE(engine()->TrySendControl("x", 1));
   EXPECT_FALSE(home()->TrySendControl("x", 1));
+  const std::byte* segment = nullptr;
+  EXPECT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kLost);
+  EXPECT_EQ(engine()->BulkArea(), nullptr);
   // Posting does nothing, on whatever slot.
   engine()->PostHop(Hop(0));
   engine()->PostHop(Hop(0));
   home()->PostReply(ReplyTo(Hop(0)));
+  engine()->PostBulk(1);
+  home()->FreeBulk();
 }
 
 TEST_P(LinkSuite, DestroyingAnEndLosesTheOtherAndLeavesItsMemory) {
@@ -223,6 +291,18 @@ TEST_P(LinkSuite, AHomeThatArmedBeforeTheRingDoesNotSleep) {
   home()->Sleep(1000);  // nobody rings: the timeout ends it
 }
 
+TEST_P(LinkSuite, ABulkSegmentWakesAHomeThatArmedBefore) {
+  home()->Arm();
+  ASSERT_NE(engine()->BulkArea(), nullptr);
+  engine()->PostBulk(7);
+  engine()->RingHome();
+  home()->Sleep(3'600'000'000'000);  // would hang the test
+  const std::byte* segment = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kMessage);
+  EXPECT_EQ(bytes, 7u);
+}
+
 TEST_P(LinkSuite, MisuseOfASlotAborts) {
   EXPECT_DEATH(engine()->SendArea(3), "slot out of range");
   EXPECT_DEATH(home()->ReplyArea(-1), "slot out of range");
@@ -232,6 +312,8 @@ TEST_P(LinkSuite, MisuseOfASlotAborts) {
   HopHeader too_large = Hop(1);
   too_large.payload_bytes = 201;
   EXPECT_DEATH(engine()->PostHop(too_large), "hop size");
+  EXPECT_DEATH(engine()->PostBulk(501), "bulk segment size");
+  EXPECT_DEATH(home()->FreeBulk(), "no bulk segment is held");
 }
 
 }  // namespace fastdecode

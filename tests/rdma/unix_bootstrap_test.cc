@@ -32,8 +32,12 @@ constexpr uint64_t kGenerousNs = 60'000'000'000;
 
 LinkProposal Proposal() {
   LinkProposal proposal;
-  proposal.size = {
-      .slots = 2, .hop_payload_bytes_max = 100, .reply_payload_bytes_max = 100, .control_ring_bytes = 4096};
+  proposal.size = {.slots = 2,
+                         .hop_payload_bytes_max = 100,
+                         .reply_payload_bytes_max = 100,
+                         .control_ring_bytes = 4096,
+                         .bulk_segments = 4,
+                         .bulk_segment_bytes_max = 300};
   proposal.epoch = 77;
   proposal.peer = {.engine_id = 0x1234567890, .role = 0};
   proposal.home_index = 1;
@@ -50,6 +54,8 @@ ProposalPacket Packet() {
   packet.reply_payload_bytes_max = 100;
   packet.control_ring_bytes = 4096;
   packet.slots = 2;
+  packet.bulk_segments = 4;
+  packet.bulk_segment_bytes_max = 300;
   return packet;
 }
 
@@ -148,6 +154,8 @@ TEST_F(UnixBootstrapTest, BothEndsAgree) {
     EXPECT_EQ(seen.size.hop_payload_bytes_max, 100u);
     EXPECT_EQ(seen.size.reply_payload_bytes_max, 100u);
     EXPECT_EQ(seen.size.control_ring_bytes, 4096u);
+    EXPECT_EQ(seen.size.bulk_segments, 4);
+    EXPECT_EQ(seen.size.bulk_segment_bytes_max, 300u);
     EXPECT_EQ(seen.epoch, 77u);
     EXPECT_EQ(seen.peer.engine_id, 0x1234567890u);
     EXPECT_EQ(seen.home_index, 1u);
@@ -206,8 +214,8 @@ TEST_F(UnixBootstrapTest, AnotherVersionIsRefusedAndBothAreNamed) {
   ProposalPacket packet = Packet();
   packet.prefix.version = 9;
   client.Send(&packet, 300);  // of another size, too
-  ExpectTurnedAway("protocol version 1, the engine version 9");
-  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 1, the engine version 9");
+  ExpectTurnedAway("protocol version 2, the engine version 9");
+  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 2, the engine version 9");
 }
 
 TEST_F(UnixBootstrapTest, SpoiltProposalsAreRefused) {
@@ -233,6 +241,9 @@ TEST_F(UnixBootstrapTest, SpoiltProposalsAreRefused) {
             std::string::npos);
   EXPECT_NE(refusal([](ProposalPacket* p) { p->control_ring_bytes = 0; }).find("not a power of two"),
             std::string::npos);
+  EXPECT_EQ(refusal([](ProposalPacket* p) { p->bulk_segments = 257; }), "link bulk segments: -1 is not 0 to 256");
+  EXPECT_EQ(refusal([](ProposalPacket* p) { p->bulk_segment_bytes_max = 0; }),
+            "link bulk segment: 0 bytes is not 1 to 262144");
 }
 
 TEST_F(UnixBootstrapTest, MemoryThatIsNotWhatItShouldBeIsRefused) {
@@ -437,7 +448,7 @@ TEST_F(UnixBootstrapTest, AnswersThatCannotBe) {
   has(error(nothing, Memfd(bytes - 1, kSeals).get()), "where the link needs");
   has(error(nothing, Memfd(bytes, 0).get()), "not a sealed");
   has(error([](AcceptancePacket* p) { p->prefix.version = 9; }, region.get()),
-      "speaks protocol version 9, this engine 1");
+      "speaks protocol version 9, this engine 2");
   has(error([](AcceptancePacket* p) { p->prefix.magic = 9; }, region.get()), "is no FastDecode worker");
   has(error([](AcceptancePacket* p) { p->epoch = 78; }, region.get()), "malformed answer");
   has(error([](AcceptancePacket* p) { p->homes = 0; }, region.get()), "malformed answer");

@@ -59,6 +59,8 @@ class SimLink final : public EngineLink {
   LinkPoll PollReply(ReplyHeader* out) override;
   bool TrySendControl(const void* message, size_t bytes) override;
   LinkPoll PollControl(void* buffer, size_t* bytes) override { return lost_ ? LinkPoll::kLost : LinkPoll::kEmpty; }
+  std::byte* BulkArea() override { return nullptr; }
+  void PostBulk(size_t bytes) override { Violate("a bulk segment on a link without a bulk channel"); }
   void RingHome() override {}
   uint64_t Progress() const override { return progress_; }
   bool lost() const override { return lost_; }

@@ -12,8 +12,12 @@ namespace {
 
 LinkOffer Offer() {
   LinkOffer offer;
-  offer.proposal.size = {
-      .slots = 3, .hop_payload_bytes_max = 100, .reply_payload_bytes_max = 200, .control_ring_bytes = 8192};
+  offer.proposal.size = {.slots = 3,
+                         .hop_payload_bytes_max = 100,
+                         .reply_payload_bytes_max = 200,
+                         .control_ring_bytes = 8192,
+                         .bulk_segments = 4,
+                         .bulk_segment_bytes_max = 300};
   offer.proposal.epoch = 77;
   offer.proposal.peer = {.engine_id = 0x1234567890, .role = 1};
   offer.proposal.home_index = 5;
@@ -67,9 +71,9 @@ TEST(FrameReaderTest, SaysWhatIsWrong) {
   const std::string hello = MakeHelloFrame({});
   EXPECT_EQ(ReadFirst("GET / HTTP/1.1\r\nHost: worker\r\n", 100),
             "what was sent is nothing that a FastDecode engine sends");
-  EXPECT_EQ(ReadFirst(With(hello, 8, uint32_t{9}), 1), "this worker speaks protocol version 1, the engine version 9");
+  EXPECT_EQ(ReadFirst(With(hello, 8, uint32_t{9}), 1), "this worker speaks protocol version 2, the engine version 9");
   EXPECT_EQ(ReadFirst(With(hello, 8, uint32_t{0}), 1, Side::kEngine),
-            "this engine speaks protocol version 1, the worker version 0");
+            "this engine speaks protocol version 2, the worker version 0");
   EXPECT_EQ(ReadFirst(With(hello, 12, uint32_t{8}), 1), "malformed frame: kind 8 does not exist");
   EXPECT_EQ(ReadFirst(With(hello, 12, uint32_t{0}), 1), "malformed frame: kind 0 does not exist");
   EXPECT_EQ(ReadFirst(With(hello, 16, uint32_t{57}), 1), "malformed frame: hello of 57 bytes, where it has 56");
@@ -90,6 +94,8 @@ TEST(FramesTest, AnOfferSurvivesTheWire) {
   EXPECT_EQ(read->proposal.size.hop_payload_bytes_max, 100u);
   EXPECT_EQ(read->proposal.size.reply_payload_bytes_max, 200u);
   EXPECT_EQ(read->proposal.size.control_ring_bytes, 8192u);
+  EXPECT_EQ(read->proposal.size.bulk_segments, 4);
+  EXPECT_EQ(read->proposal.size.bulk_segment_bytes_max, 300u);
   EXPECT_EQ(read->proposal.epoch, 77u);
   EXPECT_EQ(read->proposal.peer.engine_id, 0x1234567890u);
   EXPECT_EQ(read->proposal.peer.role, 1u);
@@ -116,6 +122,11 @@ TEST(FramesTest, OffersThatCannotBe) {
             std::string::npos);
   EXPECT_NE(error(offsetof(ProposalFrame, control_ring_bytes), uint64_t{0}).find("not a power of two"),
             std::string::npos);
+  EXPECT_EQ(error(offsetof(ProposalFrame, bulk_segments), ~uint32_t{0}), "link bulk segments: -1 is not 0 to 256");
+  EXPECT_EQ(error(offsetof(ProposalFrame, bulk_segment_bytes_max), uint32_t{262145}),
+            "link bulk segment: 262145 bytes is not 1 to 262144");
+  EXPECT_EQ(error(offsetof(ProposalFrame, bulk_segments), uint32_t{0}),
+            "link bulk segment: 300 bytes is not 0, where there is no bulk channel");
 }
 
 TEST(FramesTest, AnAnswerSurvivesTheWire) {

@@ -105,8 +105,8 @@ TEST_F(HostileClientTest, AnOlderVersion) {
   Serve();
   RawClient client(port());
   client.Send(Spoilt(MakeHelloFrame({}), 8, uint32_t{0}).substr(0, 40));  // of another size, too
-  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 1, the engine version 0");
-  ExpectLogged("this worker speaks protocol version 1, the engine version 0");
+  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 2, the engine version 0");
+  ExpectLogged("this worker speaks protocol version 2, the engine version 0");
 }
 
 TEST_F(HostileClientTest, OtherHeaderSizes) {
@@ -145,7 +145,7 @@ TEST_F(HostileClientTest, FramesOutOfTurn) {
   EXPECT_EQ(refusal(hello, hello), "hello came where proposal was due");
   EXPECT_EQ(refusal(hello, MakeReadyFrame()), "ready came where proposal was due");
   EXPECT_EQ(refusal(hello, Spoilt(proposal, 16, uint32_t{1} << 30)),
-            "malformed frame: proposal of 1073741824 bytes, where it has 1144");
+            "malformed frame: proposal of 1073741824 bytes, where it has 1152");
   EXPECT_EQ(refusal(Spoilt(hello, 12, uint32_t{99}), ""), "malformed frame: kind 99 does not exist");
   EXPECT_EQ(refusal("GET / HTTP/1.1\r\nHost: here\r\n", ""), "what was sent is nothing that a FastDecode engine sends");
 }

@@ -168,14 +168,14 @@ class HostileEngineTest : public VerbsLossTest {
  protected:
   void Notify(uint32_t imm, size_t bytes = 0) {
     const VerbsWiring& wiring = pair_.engine_wiring;
-    ibv_sge piece = {reinterpret_cast<uint64_t>(wiring.out), static_cast<uint32_t>(bytes), wiring.out_key};
+    ibv_sge piece = {reinterpret_cast<uint64_t>(wiring.out.data), static_cast<uint32_t>(bytes), wiring.out.key};
     ibv_send_wr request = {};
     request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     request.imm_data = imm;
     request.sg_list = &piece;
     request.num_sge = bytes > 0 ? 1 : 0;
-    request.wr.rdma.remote_addr = wiring.peer_address;
-    request.wr.rdma.rkey = wiring.peer_slots_key;
+    request.wr.rdma.remote_addr = wiring.peer_slots.address;
+    request.wr.rdma.rkey = wiring.peer_slots.key;
     ibv_send_wr* bad = nullptr;
     ASSERT_EQ(ibv_post_send(wiring.queue_pair, &request, &bad), 0);
   }
@@ -188,15 +188,15 @@ class HostileEngineTest : public VerbsLossTest {
     EXPECT_EQ(payload_, nullptr);
     return pair_.home->lost_cause();
   }
-  MessageLine* OutLine() { return reinterpret_cast<MessageLine*>(pair_.engine_wiring.out); }
+  MessageLine* OutLine() { return reinterpret_cast<MessageLine*>(pair_.engine_wiring.out.data); }
   // A line that the home takes, of slot 0.
   MessageLine GoodLine(uint32_t payload_bytes) {
     HopHeader hop = Hop(0);
     hop.epoch = 7;
     hop.payload_bytes = payload_bytes;
     MessageLine line = {};
-    std::memcpy(line.header, &hop, sizeof(hop));
-    line.sequence = 1;
+    std::memcpy(line.words, &hop, sizeof(hop));
+    line.words[MessageLine::kSequenceWord] = 1;
     return line;
   }
 };
@@ -273,7 +273,7 @@ TEST_F(HostileEngineTest, MoreControlThanTheWindow) {
 }
 
 TEST_F(HostileEngineTest, CreditForWhatWasNotSent) {
-  std::byte* const line = pair_.home_wiring.in + pair_.home_wiring.in_layout.credit_offset();
+  std::byte* const line = pair_.home_wiring.in.data + pair_.home_wiring.in_layout.credit_offset();
   const uint64_t forged = 8;
   std::memcpy(line, &forged, sizeof(forged));
   while (pair_.home->TrySendControl("x", 1)) {  // the first eight bytes of credit would be right after one message
@@ -284,9 +284,85 @@ TEST_F(HostileEngineTest, CreditForWhatWasNotSent) {
   EXPECT_EQ(pair_.home->lost_cause(), "protocol error by the engine: control credit out of bounds");
 }
 
+// On the bulk queue pair.
+class HostileBulkTest : public HostileEngineTest {
+ protected:
+  void AnnounceBulk(MessageKind kind, uint64_t sequence, size_t bytes) {
+    const VerbsWiring& wiring = pair_.engine_wiring;
+    ibv_sge piece = {reinterpret_cast<uint64_t>(wiring.bulk.data), static_cast<uint32_t>(bytes), wiring.bulk.key};
+    ibv_send_wr request = {};
+    request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    request.imm_data = ImmData(kind, 0, sequence).ToWire();
+    request.sg_list = &piece;
+    request.num_sge = bytes > 0 ? 1 : 0;
+    request.wr.rdma.remote_addr = wiring.peer_bulk.address;
+    request.wr.rdma.rkey = wiring.peer_bulk.key;
+    ibv_send_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_send(wiring.bulk_pair, &request, &bad), 0);
+  }
+};
+
+TEST_F(HostileBulkTest, ASegmentMadeByHandIsTaken) {
+  const uint64_t number = 1;
+  std::memcpy(pair_.engine_wiring.bulk.data + 9, &number, sizeof(number));
+  AnnounceBulk(MessageKind::kBulk, 1, 9 + sizeof(BulkTrailer));
+  size_t bytes = 0;
+  ASSERT_EQ(pair_.home->PollBulk(&payload_, &bytes), LinkPoll::kMessage);
+  EXPECT_EQ(bytes, 9u);
+}
+
+TEST_F(HostileBulkTest, AnnouncedButNotWritten) {
+  AnnounceBulk(MessageKind::kBulk, 1, 9 + sizeof(BulkTrailer));
+  size_t bytes = 0;
+  EXPECT_EQ(pair_.home->PollBulk(&payload_, &bytes), LinkPoll::kLost);
+  EXPECT_EQ(Cause(), "protocol error by the engine: a bulk segment is not the one that was announced");
+}
+
+TEST_F(HostileBulkTest, OutOfSequence) {
+  AnnounceBulk(MessageKind::kBulk, 2, 9);
+  EXPECT_EQ(Cause(), "protocol error by the engine: bulk segment out of sequence");
+}
+
+TEST_F(HostileBulkTest, AnotherKindOfMessage) {
+  AnnounceBulk(MessageKind::kHop, 1, 9);
+  EXPECT_EQ(Cause(), "protocol error by the engine: bulk segment out of sequence");
+}
+
+TEST_F(HostileBulkTest, AnEmptySegment) {
+  AnnounceBulk(MessageKind::kBulk, 1, sizeof(BulkTrailer));
+  EXPECT_EQ(Cause(), "protocol error by the engine: bulk segment size");
+}
+
+TEST_F(HostileBulkTest, ALongerSegmentThanAgreed) {
+  AnnounceBulk(MessageKind::kBulk, 1, 501 + sizeof(BulkTrailer));
+  EXPECT_EQ(Cause(), "protocol error by the engine: bulk segment size");
+}
+
+TEST_F(HostileBulkTest, MoreSegmentsThanWereFreed) {
+  for (uint64_t i = 1; i <= 4; ++i) AnnounceBulk(MessageKind::kBulk, i, 9 + sizeof(BulkTrailer));
+  EXPECT_EQ(Cause(), "protocol error by the engine: more bulk segments than were freed");
+}
+
+TEST_F(HostileBulkTest, CreditForSegmentsThatWereNotSent) {
+  std::byte* const line = pair_.engine_wiring.in.data + pair_.engine_wiring.in_layout.credit_offset();
+  const uint64_t forged = 4;
+  std::memcpy(line + offsetof(CreditLine, segments), &forged, sizeof(forged));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_NE(pair_.engine->BulkArea(), nullptr);
+    pair_.engine->PostBulk(1);
+  }
+  EXPECT_EQ(pair_.engine->BulkArea(), nullptr);
+  EXPECT_EQ(pair_.engine->lost_cause(), "protocol error by the home: bulk credit out of bounds");
+}
+
+TEST_F(HostileBulkTest, AHopsNotificationIsNoBulkSegmentThere) {
+  Announce(MessageKind::kBulk, 0, 1);
+  EXPECT_EQ(Cause(), "protocol error by the engine: a notification of unknown kind");
+}
+
 TEST_F(HostileEngineTest, AWriteOutsideTheRegionsIsRefusedByTheDevice) {
   VerbsWiring& wiring = pair_.engine_wiring;
-  wiring.peer_address += wiring.out_layout.slots_bytes() - 8;  // its last bytes lie behind the slots
+  wiring.peer_slots.address += wiring.peer_layout.slots_bytes() - 8;  // its last bytes lie behind the slots
   Notify(ImmData(MessageKind::kHop, 0, 1).ToWire(), 16);
   EXPECT_EQ(PollHome(), LinkPoll::kEmpty);
   pair_.home->CheckPeer();
@@ -315,7 +391,7 @@ TEST(VerbsEpochTest, AnOldEndCannotWriteIntoANewOne) {
   pair.fabric.Hold(pair.engine_context, false);
   pair.fabric.Settle();
   const VerbsWiring wiring = (*next)->wiring();
-  for (size_t i = 0; i < wiring.in_layout.bytes(); ++i) ASSERT_EQ(wiring.in[i], std::byte{0});
+  for (size_t i = 0; i < wiring.in_layout.bytes(); ++i) ASSERT_EQ(wiring.in.data[i], std::byte{0});
   ReplyHeader reply;
   EXPECT_EQ(pair.engine->PollReply(&reply), LinkPoll::kLost);
   next->reset();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/rdma/link_suite.h"
@@ -42,8 +43,10 @@ class Traffic {
   uint64_t refused() const { return refused_; }
   uint64_t wrong() const { return wrong_; }
 
+  uint64_t segments() const { return segments_; }
+
   void Step() {
-    switch (random_() % 8) {
+    switch (random_() % 10) {
       case 0:
       case 1:
         PostHop();
@@ -67,6 +70,12 @@ class Traffic {
       case 7:
         Receive(pair_->home.get(), &to_home_);
         Receive(pair_->engine.get(), &to_engine_);
+        break;
+      case 8:
+        PostBulk();
+        break;
+      case 9:
+        TakeBulk();
         break;
     }
   }
@@ -119,6 +128,36 @@ class Traffic {
     }
   }
 
+  void PostBulk() {
+    for (uint64_t burst = random_() % 4; burst > 0; --burst) {
+      std::byte* const area = pair_->engine->BulkArea();
+      if (area == nullptr) return;
+      const uint64_t seed = random_();
+      FillBytes(area, SegmentBytes(seed), seed);
+      pair_->engine->PostBulk(SegmentBytes(seed));
+      to_bulk_.push_back(seed);
+    }
+  }
+
+  // Holds some, and looks at them only when it frees them.
+  void TakeBulk() {
+    const std::byte* segment = nullptr;
+    size_t bytes = 0;
+    while (pair_->home->PollBulk(&segment, &bytes) == LinkPoll::kMessage) held_.push_back({segment, bytes});
+    for (uint64_t burst = random_() % 4; burst > 0 && !held_.empty(); --burst) {
+      if (to_bulk_.empty()) {
+        ++wrong_;
+        return;
+      }
+      wrong_ += held_.front().second != SegmentBytes(to_bulk_.front()) ||
+                !HasBytes(held_.front().first, held_.front().second, to_bulk_.front());
+      to_bulk_.pop_front();
+      held_.pop_front();
+      pair_->home->FreeBulk();
+      ++segments_;
+    }
+  }
+
   template <class End>
   void Send(End* end, std::deque<uint64_t>* sent) {
     for (uint64_t burst = random_() % 12; burst > 0; --burst) {
@@ -149,22 +188,27 @@ class Traffic {
     }
   }
 
+  static size_t SegmentBytes(uint64_t seed) { return 1 + seed % 3000; }
   static size_t MessageBytes(uint64_t seed) { return 1 + (seed % 16 == 0 ? seed % 4000 : seed % 100); }
 
   VerbsPair* const pair_;
   std::mt19937_64 random_;
   std::vector<char> buffer_;
   std::deque<uint64_t> to_home_, to_engine_;  // seeds of messages under way
+  std::deque<uint64_t> to_bulk_;               // seeds of segments that were not freed
+  std::deque<std::pair<const std::byte*, size_t>> held_;
   std::vector<HopHeader> at_home_;
   uint32_t open_ = 0;
-  uint64_t hops_ = 0, replies_ = 0, messages_ = 0, refused_ = 0, wrong_ = 0;
+  uint64_t hops_ = 0, replies_ = 0, messages_ = 0, segments_ = 0, refused_ = 0, wrong_ = 0;
 };
 
 LinkSize TrafficSize() {
   return {.slots = 4,
           .hop_payload_bytes_max = 20'000,
           .reply_payload_bytes_max = 12'000,
-          .control_ring_bytes = kControlRingBytesMin};
+          .control_ring_bytes = kControlRingBytesMin,
+          .bulk_segments = 5,
+          .bulk_segment_bytes_max = 3000};
 }
 
 TEST(VerbsRandomTest, AHundredThousandMessagesArriveWholeAndInOrder) {
@@ -180,8 +224,9 @@ TEST(VerbsRandomTest, AHundredThousandMessagesArriveWholeAndInOrder) {
     ASSERT_EQ(pair.home->lost_cause(), "") << seed;
     ASSERT_EQ(traffic.wrong(), 0u) << seed;
     ASSERT_GT(traffic.replies(), 100u) << seed;
+    ASSERT_GT(traffic.segments(), 100u) << seed;
     ASSERT_GT(traffic.refused(), 0u) << "the ring was never full; seed " << seed;
-    messages += traffic.messages() + traffic.hops() + traffic.replies();
+    messages += traffic.messages() + traffic.hops() + traffic.replies() + traffic.segments();
     pair.ExpectClean();
     if (HasFailure()) return;
   }
@@ -203,7 +248,7 @@ TEST(VerbsRandomTest, NothingOverflowsWhereAcknowledgementsComeLate) {
         before = pair.fabric.writes();
         for (int turn = 0; turn < 200; ++turn) traffic.Step();
       }
-      full += pair.fabric.send_queue_peak() + 20 >= pair.engine_wiring.send_depth;
+      full += pair.fabric.send_queue_peak() + 20 >= pair.engine_wiring.depths.send;
       pair.fabric.HoldAcknowledgements(context, false);
       for (int i = 0; i < 2000; ++i) traffic.Step();
     }
@@ -231,7 +276,7 @@ TEST(VerbsRandomTest, AHopWaitsForRoomInTheSendQueueAndTheRingWaitsForTheHop) {
     pair.home->PostReply(ReplyTo(hop));
     ASSERT_EQ(pair.engine->PollReply(&reply), LinkPoll::kMessage);
   } while (step < 100'000);
-  EXPECT_EQ(step, pair.engine_wiring.send_depth + 1u) << "as many as the queue has places go without acknowledgement";
+  EXPECT_EQ(step, pair.engine_wiring.depths.send + 1u) << "as many as the queue has places go without acknowledgement";
   EXPECT_FALSE(pair.engine->TrySendControl("x", 1));
   pair.home->Arm();
   pair.engine->RingHome();

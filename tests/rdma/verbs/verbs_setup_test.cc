@@ -55,7 +55,8 @@ TEST(WrIdTest, KeepsItsParts) {
 }
 
 TEST(RegionLayoutTest, PartsAreAlignedAndApart) {
-  const RegionLayout layout({.slots = 3, .control_ring_bytes = 8192}, 100);
+  const LinkSize size = {.slots = 3, .control_ring_bytes = 8192};
+  const RegionLayout layout(size, 100, /*payload_apart=*/false);
   EXPECT_EQ(layout.line_offset(0), 0u);
   EXPECT_EQ(layout.payload_offset(0), 64u);
   EXPECT_EQ(layout.line_offset(1), 192u);
@@ -63,6 +64,31 @@ TEST(RegionLayoutTest, PartsAreAlignedAndApart) {
   EXPECT_EQ(layout.ring_offset(), 4096u);
   EXPECT_EQ(layout.credit_offset(), 4096u + 8192u);
   EXPECT_EQ(layout.bytes(), 4096u + 8192u + 64u);
+  EXPECT_EQ(layout.apart_bytes(), 0u);
+
+  const RegionLayout apart(size, 100, /*payload_apart=*/true);
+  EXPECT_EQ(apart.line_offset(1), 64u);
+  EXPECT_EQ(apart.payload_offset(0), 0u);
+  EXPECT_EQ(apart.payload_offset(2), 256u);
+  EXPECT_EQ(apart.slots_bytes(), 192u);
+  EXPECT_EQ(apart.ring_offset(), 4096u);
+  EXPECT_EQ(apart.apart_bytes(), 384u);
+}
+
+TEST(RegionLayoutTest, OneWriteTakesLineAndPayloadWhereTheyLieTogether) {
+  const RegionLayout layout({}, 1 << 20, /*payload_apart=*/false);
+  EXPECT_TRUE(layout.OneWrite(8192 - 64));
+  EXPECT_FALSE(layout.OneWrite(8192 - 63));
+  EXPECT_FALSE(RegionLayout({}, 1 << 20, /*payload_apart=*/true).OneWrite(0));
+}
+
+TEST(BulkLayoutTest, SegmentsAreAlignedAndGoRound) {
+  const BulkLayout layout({.bulk_segments = 3, .bulk_segment_bytes_max = 61});
+  EXPECT_EQ(layout.offset(0), 0u);
+  EXPECT_EQ(layout.offset(1), 128u) << "61 bytes and the trailer are more than a line";
+  EXPECT_EQ(layout.offset(5), 256u);
+  EXPECT_EQ(layout.bytes(), 384u);
+  EXPECT_EQ(BulkLayout(LinkSize()).bytes(), 0u);
 }
 
 TEST(Crc32cTest, KnownAnswers) {
@@ -101,16 +127,16 @@ TEST(Crc32cTest, InPiecesAndByTableItIsTheSame) {
 VerbsParameters GoodParameters() {
   VerbsParameters parameters;
   parameters.gid[15] = 9;
-  parameters.queue_pair = 0xabcdef;
-  parameters.packet_number = 0x123456;
+  parameters.hop_pair = {0xabcdef, 0x123456};
+  parameters.bulk_pair = {0xfedcba, 0x654321};
   parameters.lid = 7;
   parameters.link_layer = IBV_LINK_LAYER_ETHERNET;
   parameters.mtu = IBV_MTU_4096;
   parameters.checksum = 1;
-  parameters.slots_key = 11;
+  parameters.slots = {0x7f0000001000, 1 << 20, 11};
   parameters.control_key = 12;
-  parameters.region_address = 0x7f0000001000;
-  parameters.region_bytes = 1 << 20;
+  parameters.payload = {0x7f1000001000, 1 << 21, 13};
+  parameters.bulk = {0x7f2000001000, 1 << 22, 14};
   return parameters;
 }
 
@@ -127,17 +153,22 @@ TEST(VerbsParametersTest, WhatCannotBeIsRefused) {
     return std::string(VerbsParameters::FromWire(parameters.ToWire()).status().message());
   };
   const std::string by = "the peer's verbs parameters: ";
-  EXPECT_EQ(error([](auto* p) { p->queue_pair = 1 << 24; }), by + "queue pair 16777216 has more than 24 bits");
-  EXPECT_EQ(error([](auto* p) { p->packet_number = 1 << 24; }), by + "packet number 16777216 has more than 24 bits");
+  constexpr uint32_t k25Bits = 1 << 24;
+  const std::string bits = " 16777216 has more than 24 bits";
+  EXPECT_EQ(error([](auto* p) { p->hop_pair.number = k25Bits; }), by + "hop queue pair" + bits);
+  EXPECT_EQ(error([](auto* p) { p->bulk_pair.number = k25Bits; }), by + "bulk queue pair" + bits);
+  EXPECT_EQ(error([](auto* p) { p->hop_pair.packet_number = k25Bits; }), by + "hop packet number" + bits);
   EXPECT_EQ(error([](auto* p) { p->link_layer = 9; }), by + "link layer 9 is neither Ethernet nor InfiniBand");
   EXPECT_EQ(error([](auto* p) { p->mtu = 0; }), by + "MTU code 0");
   EXPECT_EQ(error([](auto* p) { p->mtu = 6; }), by + "MTU code 6");
   EXPECT_EQ(error([](auto* p) { p->checksum = 2; }), by + "checksum 2 is neither 0 nor 1");
-  EXPECT_EQ(error([](auto* p) { p->region_address = ~uint64_t{63}; }),
-            by + "region of 1048576 bytes at 18446744073709551552");
+  EXPECT_EQ(error([](auto* p) { p->slots.address = ~uint64_t{63}; }),
+            by + "slots region of 1048576 bytes at 18446744073709551552");
+  EXPECT_EQ(error([](auto* p) { p->payload.address = 32; }), by + "payload region of 2097152 bytes at 32");
+  EXPECT_EQ(error([](auto* p) { p->bulk.address = 1; }), by + "bulk region of 4194304 bytes at 1");
   const std::string wire = GoodParameters().ToWire();
-  EXPECT_EQ(VerbsParameters::FromWire(wire.substr(1)).status().message(), by + "95 bytes instead of 96");
-  EXPECT_EQ(VerbsParameters::FromWire(std::string(96, 'x')).status().message(),
+  EXPECT_EQ(VerbsParameters::FromWire(wire.substr(1)).status().message(), by + "159 bytes instead of 160");
+  EXPECT_EQ(VerbsParameters::FromWire(std::string(160, 'x')).status().message(),
             by + "not of this version of the provider");
 }
 
@@ -152,8 +183,11 @@ TEST(VerbsParametersTest, NoBytesBreakTheReader) {
     ++taken;
     ASSERT_GE(read->mtu, IBV_MTU_256);
     ASSERT_LE(read->mtu, IBV_MTU_4096);
-    ASSERT_LT(read->queue_pair, 1u << 24);
-    ASSERT_GE(read->region_address + read->region_bytes, read->region_address);
+    ASSERT_LT(read->hop_pair.number, 1u << 24);
+    ASSERT_LT(read->bulk_pair.number, 1u << 24);
+    for (const auto& range : {read->slots, read->payload, read->bulk}) {
+      ASSERT_GE(range.address + range.bytes, range.address);
+    }
   }
   EXPECT_GT(taken, 0);
 }
@@ -306,7 +340,7 @@ TEST_F(VerbsEndTest, TooLittleLockedMemorySaysWhatToSet) {
 }
 
 TEST_F(VerbsEndTest, OneRegionThatCannotBeRegisteredFreesTheOthers) {
-  for (int good = 0; good < 3; ++good) {
+  for (int good = 0; good < 4; ++good) {
     int left = good;
     calls_.reg_mr = [&, real = fabric_.Calls().reg_mr](ibv_pd* pd, void* data, size_t bytes, unsigned access) {
       if (left-- > 0) return real(pd, data, bytes, access);
@@ -318,12 +352,14 @@ TEST_F(VerbsEndTest, OneRegionThatCannotBeRegisteredFreesTheOthers) {
   }
 }
 
+// Twice: 3 slots of a payload and a line, 3 for each of 64 control messages, 3 segments; 3 hops and 64 control messages
+// to receive, and 3 segments to send, with two markers for each queue pair.
 TEST_F(VerbsEndTest, QueuesThatTheDeviceHasNotAreNamed) {
   fabric_.device(0)->attributes.max_qp_wr = 100;
   EXPECT_EQ(
       Error(),
-      "fake0 port 1, GID 0 10.0.0.1 (RoCE v2) has queues of at most 99 work requests and 1048574 completions; this "
-      "link needs 390 and 524: fewer micro-batches or smaller batches need less");
+      "fake0 port 1, GID 0 10.0.0.1 (RoCE v2) has queues of at most 99 work requests and 1048576 completions; this "
+      "link needs 402 and 546: fewer micro-batches or smaller batches need less");
   fabric_.device(0)->attributes.max_qp_wr = 1 << 14;
   fabric_.device(0)->ports[0].max_msg_sz = 1 << 17;
   EXPECT_EQ(
@@ -335,8 +371,8 @@ TEST_F(VerbsEndTest, PacketNumbersAndQueuePairsDiffer) {
   auto first = Make();
   auto second = Make();
   ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_NE((*first)->parameters().packet_number, (*second)->parameters().packet_number) << "once in 16 million";
-  EXPECT_NE((*first)->parameters().queue_pair, (*second)->parameters().queue_pair);
+  EXPECT_NE((*first)->parameters().hop_pair.packet_number, (*second)->parameters().hop_pair.packet_number) << "once in 16 million";
+  EXPECT_NE((*first)->parameters().hop_pair.number, (*second)->parameters().hop_pair.number);
 }
 
 TEST_F(VerbsEndTest, ThePeerMustFit) {
@@ -350,7 +386,7 @@ TEST_F(VerbsEndTest, ThePeerMustFit) {
   };
   EXPECT_EQ(error([](auto* p) { p->checksum = 1; }),
             "message checksums are off at this end and on at the peer's: both ends must agree");
-  EXPECT_EQ(error([](auto* p) { p->region_bytes -= 64; }),
+  EXPECT_EQ(error([](auto* p) { p->slots.bytes -= 64; }),
             "the peer registered 8192 bytes for our messages where the agreed sizes make 8256");
   EXPECT_NE(error([](auto* p) { p->link_layer = IBV_LINK_LAYER_INFINIBAND; }).find("not on one fabric"),
             std::string::npos);
