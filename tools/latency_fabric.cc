@@ -83,9 +83,10 @@ void Serve(const FabricFlags& flags) {
   }
   absl::StatusOr<std::unique_ptr<Listener>> listener = ListenAt(*endpoint, flags.fabric);
   ThrowUnlessOk(listener.status());
+  const InterruptGuard guard;
+  // Only now: who reads that it listens may stop it.
   std::fprintf(stderr, "fastdecode: latency fabric listens on %s\n", FormatEndpoint(*endpoint).c_str());
   LinkMonitor monitor;
-  const InterruptGuard guard;
   while (InterruptGuard::Signal() == 0) {
     absl::StatusOr<std::unique_ptr<PendingLink>> pending = (*listener)->AcceptProposal(kTurnNs);
     if (absl::IsDeadlineExceeded(pending.status())) continue;

@@ -29,10 +29,11 @@ void AddWorker(CLI::App& program) {
   command->callback([flags] {
     const std::unique_ptr<EngineOptions> options = flags->Build();
     WorkerServer worker(*options);
-    if (!flags->quiet()) std::fprintf(stderr, "%s", worker.Describe().c_str());
     running_worker = worker.get();
     std::signal(SIGINT, &StopOnSignal);
     std::signal(SIGTERM, &StopOnSignal);
+    // Only now: who reads that it listens may stop it.
+    if (!flags->quiet()) std::fprintf(stderr, "%s", worker.Describe().c_str());
     worker.Run();
     std::signal(SIGINT, SIG_DFL);
     std::signal(SIGTERM, SIG_DFL);
