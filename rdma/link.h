@@ -79,6 +79,7 @@ class LinkEnd {
 class EngineLink : public LinkEnd {
  public:
   // Where the S-Part writes the rows of micro-batch `slot` (64-byte aligned). Free from the reply of the last hop on.
+  // This, ReceiveArea and BulkArea are addresses of a GPU's memory, if the link was made so (FabricOptions::gpu).
   virtual std::byte* SendArea(int slot) = 0;
   // Where o of micro-batch `slot` arrives. Valid from the reply until the slot's next PostHop.
   virtual const std::byte* ReceiveArea(int slot) = 0;

@@ -52,11 +52,11 @@ void VerbsBulk::Post(size_t bytes) {
   FD_CHECK(index - credit_ < wiring_.bulk_layout.segments(), "a bulk segment that the home has not freed");
   FD_CHECK(bytes > 0 && bytes <= wiring_.bulk_layout.segment_bytes_max(), "bulk segment size");
   const size_t offset = wiring_.bulk_layout.offset(index);
-  std::byte* const trailer = wiring_.bulk_trailer.data + index % wiring_.bulk_layout.segments() * kCacheLineBytes;
-  StoreWord(trailer, Tag(index + 1, wiring_.bulk.data + offset, bytes));
-  pieces_[0].addr = reinterpret_cast<uint64_t>(wiring_.bulk.data) + offset;
+  const size_t trailer = index % wiring_.bulk_layout.segments() * kCacheLineBytes;
+  StoreWord(wiring_.bulk_trailer.data + trailer, Tag(index + 1, wiring_.bulk.data + offset, bytes));
+  pieces_[0].addr = wiring_.bulk.address + offset;
   pieces_[0].length = static_cast<uint32_t>(bytes);
-  pieces_[1].addr = reinterpret_cast<uint64_t>(trailer);
+  pieces_[1].addr = wiring_.bulk_trailer.address + trailer;
   request_.wr.rdma.remote_addr = wiring_.peer_bulk.address + offset;
   request_.wr_id = WrId(MessageKind::kBulk, 0, index + 1).bits();
   request_.imm_data = ImmData(MessageKind::kBulk, 0, index + 1).ToWire();

@@ -7,7 +7,7 @@ namespace fastdecode {
 namespace {
 
 ibv_sge Piece(const VerbsWiring::Local& memory, size_t offset, size_t bytes) {
-  return {reinterpret_cast<uint64_t>(memory.data) + offset, static_cast<uint32_t>(bytes), memory.key};
+  return {memory.address + offset, static_cast<uint32_t>(bytes), memory.key};
 }
 
 ibv_send_wr WriteRequest(const VerbsWiring::Remote& memory, size_t offset, ibv_wr_opcode opcode, ibv_sge* pieces,

@@ -31,6 +31,15 @@ RegionLayout InLayout(const LinkSize& size, LinkRole role, bool payload_apart) {
 
 std::byte* BytesOf(const Arena& arena) { return reinterpret_cast<std::byte*>(arena.data()); }
 
+VerbsWiring::Local LocalOf(const Arena& arena, size_t offset, const ibv_mr& region) {
+  std::byte* const data = BytesOf(arena) + offset;
+  return {data, reinterpret_cast<uint64_t>(data), region.lkey};
+}
+VerbsWiring::Local LocalOf(const GpuMemory& memory) { return {memory.data(), memory.address(), memory.local_key()}; }
+
+// Only an engine has a GPU that writes and reads what the link carries.
+bool OnGpu(const VerbsOptions& options, LinkRole role) { return role == LinkRole::kEngine && options.fabric.gpu >= 0; }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::Create(const VerbsOptions& options, const LinkSize& size,
@@ -43,7 +52,8 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::Create(const VerbsOptions& o
   absl::Status status = end->PlanQueues();
   if (status.ok()) status = end->AllocateMemory(node);
   if (status.ok()) status = end->RegisterMemory();
-  if (status.ok()) status = end->RegisterBulk();
+  if (status.ok()) status = end->ProbeGpu();
+  if (status.ok()) status = end->on_gpu() ? end->AllocateOnGpu(node) : end->RegisterBulk();
   if (status.ok()) status = end->CreateQueues();
   if (!status.ok()) return status;
   return end;
@@ -54,8 +64,8 @@ VerbsEnd::VerbsEnd(const VerbsOptions& options, const LinkSize& size, LinkRole r
       calls_(*options.calls),
       size_(size),
       role_(role),
-      in_layout_(InLayout(size, role, false)),
-      out_layout_(InLayout(size, Other(role), false)),
+      in_layout_(InLayout(size, role, OnGpu(options, role))),
+      out_layout_(InLayout(size, Other(role), OnGpu(options, role))),
       bulk_layout_(size) {}
 
 VerbsEnd::~VerbsEnd() {
@@ -107,7 +117,7 @@ absl::Status VerbsEnd::AllocateMemory(int node) {
   };
   absl::Status status = allocate(in_layout_.bytes(), &in_);
   if (status.ok()) status = allocate(out_bytes(), &out_);
-  if (status.ok()) status = allocate(bulk_layout_.bytes(), &bulk_);
+  if (status.ok() && !on_gpu()) status = allocate(bulk_layout_.bytes(), &bulk_);
   return status;
 }
 
@@ -149,6 +159,39 @@ absl::Status VerbsEnd::RegisterBulk() {
   return absl::OkStatus();
 }
 
+absl::Status VerbsEnd::ProbeGpu() {
+  if (!on_gpu()) return absl::OkStatus();
+  if (options_.checksum) {
+    return absl::InvalidArgumentError(
+        "message checksums: the CPU computes them, and cannot of what lies in a GPU's memory; use one of the two");
+  }
+  cuda_ = options_.cuda;
+  if (cuda_ == nullptr) {
+    absl::StatusOr<CudaDriver> driver = CudaDriver::Load();
+    if (!driver.ok()) return driver.status();
+    cuda_ = std::make_shared<const CudaDriver>(*std::move(driver));
+  }
+  absl::StatusOr<GpuMemoryProbe> probe = ProbeGpuMemory(gpu_place(), options_.module_folder);
+  if (!probe.ok()) return probe.status();
+  gpu_probe_ = *std::move(probe);
+  return absl::OkStatus();
+}
+
+absl::Status VerbsEnd::AllocateOnGpu(int node) {
+  const auto allocate = [&](size_t bytes, unsigned access, std::unique_ptr<GpuMemory>* to) -> absl::Status {
+    if (bytes == 0) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<GpuMemory>> memory =
+        GpuMemory::Create(gpu_place(), gpu_probe_.method, {bytes, access | IBV_ACCESS_RELAXED_ORDERING, node});
+    if (!memory.ok()) return memory.status();
+    *to = *std::move(memory);
+    return absl::OkStatus();
+  };
+  absl::Status status = allocate(in_layout_.apart_bytes(), kPeerWrites, &in_payload_);
+  if (status.ok()) status = allocate(out_layout_.apart_bytes(), 0, &out_payload_);
+  if (status.ok()) status = allocate(bulk_layout_.bytes(), 0, &bulk_payload_);
+  return status;
+}
+
 absl::Status VerbsEnd::CreateQueues() {
   channel_ = VerbsHandle<ibv_comp_channel>(
       calls_.create_comp_channel(device_.context.get()),
@@ -185,6 +228,9 @@ VerbsParameters VerbsEnd::parameters() const {
   parameters.hop_pair = {hop_pair_.number(), hop_pair_.packet_number()};
   parameters.slots = {reinterpret_cast<uint64_t>(in_.data()), in_layout_.bytes(), in_slots_->rkey};
   parameters.control_key = in_control_->rkey;
+  if (in_payload_ != nullptr) {
+    parameters.payload = {in_payload_->address(), in_layout_.apart_bytes(), in_payload_->remote_key()};
+  }
   if (has_bulk()) parameters.bulk_pair = {bulk_pair_.number(), bulk_pair_.packet_number()};
   if (has_bulk() && role_ == LinkRole::kHome) {
     parameters.bulk = {reinterpret_cast<uint64_t>(bulk_.data()), bulk_layout_.bytes(), bulk_region_->rkey};
@@ -255,8 +301,10 @@ VerbsWiring VerbsEnd::wiring() const {
   wiring.in_layout = in_layout_;
   wiring.out_layout = out_layout_;
   wiring.peer_layout = InLayout(size_, Other(role_), peer_.payload.bytes != 0);
-  wiring.in = wiring.in_payload = {BytesOf(in_), in_slots_->lkey};
-  wiring.out = wiring.out_payload = {BytesOf(out_), out_region_->lkey};
+  wiring.in = wiring.in_payload = LocalOf(in_, 0, *in_slots_);
+  wiring.out = wiring.out_payload = LocalOf(out_, 0, *out_region_);
+  if (in_payload_ != nullptr) wiring.in_payload = LocalOf(*in_payload_);
+  if (out_payload_ != nullptr) wiring.out_payload = LocalOf(*out_payload_);
   wiring.peer_slots = wiring.peer_payload = {peer_.slots.address, peer_.slots.key};
   wiring.peer_control = {peer_.slots.address, peer_.control_key};
   if (peer_.payload.bytes != 0) wiring.peer_payload = {peer_.payload.address, peer_.payload.key};
@@ -264,8 +312,8 @@ VerbsWiring VerbsEnd::wiring() const {
     wiring.bulk_pair = bulk_pair_.get();
     wiring.bulk_depths = bulk_depths_;
     wiring.bulk_layout = bulk_layout_;
-    wiring.bulk = {BytesOf(bulk_), bulk_region_->lkey};
-    wiring.bulk_trailer = {BytesOf(out_) + out_layout_.bytes(), out_region_->lkey};
+    wiring.bulk = bulk_payload_ != nullptr ? LocalOf(*bulk_payload_) : LocalOf(bulk_, 0, *bulk_region_);
+    wiring.bulk_trailer = LocalOf(out_, out_layout_.bytes(), *out_region_);
     wiring.peer_bulk = {peer_.bulk.address, peer_.bulk.key};
   }
   return wiring;
@@ -278,6 +326,7 @@ std::string VerbsEnd::Describe() const {
   absl::StrAppend(&text, ", queues of ", hop_depths_.send, " and ", hop_depths_.receive, ", up to ",
                   hop_pair_.inline_bytes_max(), " bytes inline, memory ", in_.Describe(), " and ", out_.Describe(),
                   options_.checksum ? ", with checksums" : "");
+  if (on_gpu()) absl::StrAppend(&text, "; payload by ", gpu_probe_.Describe());
   return text;
 }
 

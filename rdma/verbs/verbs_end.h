@@ -13,6 +13,7 @@
 #include "numa/arena.h"
 #include "numa/clock.h"
 #include "rdma/fabric_options.h"
+#include "rdma/gpu/gpu_memory_probe.h"
 #include "rdma/link.h"
 #include "rdma/verbs/verbs_calls.h"
 #include "rdma/verbs/verbs_device.h"
@@ -29,14 +30,18 @@ struct VerbsOptions {
   bool checksum = false;  // CRC32C of every message, checked by its receiver; both ends must want it
   const VerbsCalls* calls = &VerbsCalls::System();  // must outlive the end
   uint64_t (*now_ns)() = NowNs;
+  // With fabric.gpu: CUDA's driver, loaded if there is none here; and where the kernel lists its modules.
+  std::shared_ptr<const CudaDriver> cuda;
+  std::string module_folder = "/sys/module";
 };
 
 // What the data path needs of an end; plain values, constant once the end is connected.
 struct VerbsWiring {
   // Memory of this end, and what the peer lets us write.
   struct Local {
-    std::byte* data = nullptr;
-    uint32_t key = 0;  // lkey, where the device is to read it
+    std::byte* data = nullptr;  // as the CPU, or a GPU's kernels, address it
+    uint64_t address = 0;       // as the device does
+    uint32_t key = 0;           // lkey
   };
   struct Remote {
     uint64_t address = 0;
@@ -77,9 +82,10 @@ struct VerbsWiring {
 class VerbsEnd {
  public:
   // Makes all objects, with receives posted, ready to be connected; registers `in` and `out` memory on NUMA node `node`
-  // (-1: anywhere).
-  // Errors: those of OpenVerbsDevice, CheckLinkSize and Arena::Create; a failed call, naming device, call and what to
-  // check.
+  // (-1: anywhere). With options.fabric.gpu an engine's payload and bulk segments lie in that GPU's memory, or, if the
+  // device cannot reach that, in memory of the host that the GPU can (Describe() says which, and why).
+  // Errors: those of OpenVerbsDevice, CheckLinkSize, Arena::Create, CudaDriver::Load and ProbeGpuMemory; a failed call,
+  // naming device, call and what to check; InvalidArgument for checksums of what lies in a GPU's memory.
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> Create(const VerbsOptions& options, const LinkSize& size,
                                                           LinkRole role, int node);
   ~VerbsEnd();
@@ -105,6 +111,7 @@ class VerbsEnd {
 
  private:
   using Handle = VerbsHandle<ibv_mr>;
+  using Local = VerbsWiring::Local;
 
   VerbsEnd(const VerbsOptions& options, const LinkSize& size, LinkRole role);
 
@@ -113,12 +120,16 @@ class VerbsEnd {
   absl::Status AllocateMemory(int node);
   absl::Status RegisterMemory();
   absl::Status RegisterBulk();
+  absl::Status ProbeGpu();
+  absl::Status AllocateOnGpu(int node);
   absl::Status CreateQueues();
 
   absl::Status CheckPeer(const VerbsParameters& peer) const;
   absl::StatusOr<Handle> Register(std::byte* data, size_t bytes, unsigned access);
   void Drain();
   bool has_bulk() const { return size_.bulk_segments > 0; }
+  bool on_gpu() const { return out_layout_.payload_apart(); }
+  GpuMemoryPlace gpu_place() const { return {cuda_.get(), options_.fabric.gpu, &calls_, domain_.get()}; }
   // With the trailers of bulk segments behind the rest.
   size_t out_bytes() const { return out_layout_.bytes() + bulk_layout_.segments() * kCacheLineBytes; }
 
@@ -139,6 +150,12 @@ class VerbsEnd {
   Handle in_control_;
   Handle out_region_;
   Handle bulk_region_;
+  // With fabric.gpu; then there is no bulk_.
+  std::shared_ptr<const CudaDriver> cuda_;
+  GpuMemoryProbe gpu_probe_;
+  std::unique_ptr<GpuMemory> in_payload_;
+  std::unique_ptr<GpuMemory> out_payload_;
+  std::unique_ptr<GpuMemory> bulk_payload_;
   VerbsHandle<ibv_comp_channel> channel_;
   VerbsHandle<ibv_cq> completions_;
   VerbsQueuePair hop_pair_;

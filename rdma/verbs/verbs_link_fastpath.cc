@@ -282,7 +282,7 @@ void VerbsChannel::PostControl(uint64_t index, size_t bytes) {
   const bool wraps = before_end < bytes;
   const auto patch = [&](size_t i, size_t at, size_t length) {
     FD_CHECK(at + length <= layout.ring_bytes(), "control write outside the ring");
-    control_pieces_[i].addr = reinterpret_cast<uint64_t>(wiring_.out.data) + layout.ring_offset() + at;
+    control_pieces_[i].addr = wiring_.out.address + layout.ring_offset() + at;
     control_pieces_[i].length = static_cast<uint32_t>(length);
     control_[i].wr.rdma.remote_addr = wiring_.peer_control.address + wiring_.peer_layout.ring_offset() + at;
     control_[i].send_flags = length <= wiring_.inline_bytes_max ? IBV_SEND_INLINE : 0;

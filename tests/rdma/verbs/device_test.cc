@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "numa/clock.h"
 #include "numa/spin.h"
 #include "rdma/verbs/verbs_link.h"
+#include "tests/rdma/gpu/made_up_cuda.h"
 #include "tests/rdma/link_suite.h"
 #include "tests/rdma/verbs/fake_peer_channel.h"
 
@@ -28,13 +30,25 @@ bool HasDevice() {
   return count > 0;
 }
 
+// With `cuda` the engine's payload lies apart, in memory that the device is told is a made-up GPU's.
 struct DeviceEnds final : LinkEnds {
-  DeviceEnds(const LinkSize& size, uint64_t epoch, bool checksum) {
+  DeviceEnds(const LinkSize& size, uint64_t epoch, bool checksum, std::unique_ptr<MadeUpCuda> made_up = nullptr)
+      : cuda(std::move(made_up)) {
     VerbsOptions options;
     options.checksum = checksum;
     options.fabric.heartbeat_timeout_ns = 60'000'000'000;
-    auto engine_end = VerbsEnd::Create(options, size, LinkRole::kEngine, -1);
     auto home_end = VerbsEnd::Create(options, size, LinkRole::kHome, -1);
+    if (cuda != nullptr) {
+      // By peermem: the only method whose memory a device without dma-buf, and this process, can both address.
+      const std::string modules = testing::TempDir() + "fastdecode_modules";
+      mkdir(modules.c_str(), 0700);
+      mkdir((modules + "/nvidia_peermem").c_str(), 0700);
+      cuda->attributes[CudaDeviceAttribute::kDmaBufSupported] = 0;
+      options.fabric.gpu = 0;
+      options.cuda = std::make_shared<const CudaDriver>(cuda->Driver());
+      options.module_folder = modules;
+    }
+    auto engine_end = VerbsEnd::Create(options, size, LinkRole::kEngine, -1);
     EXPECT_TRUE(engine_end.ok()) << engine_end.status();
     EXPECT_TRUE(home_end.ok()) << home_end.status();
     const absl::Status engine_status = (*engine_end)->Connect((*home_end)->parameters());
@@ -49,6 +63,10 @@ struct DeviceEnds final : LinkEnds {
     home = *MakeVerbsHomeLink(*std::move(home_end), epoch,
                               std::make_unique<FakePeerChannel>("the engine", to_home, to_engine));
   }
+  ~DeviceEnds() override {
+    engine.reset();
+    home.reset();
+  }
   void PassNews() override {
     if (home != nullptr) {
       pollfd entry = {home->liveness_fd(), POLLIN, 0};
@@ -58,6 +76,7 @@ struct DeviceEnds final : LinkEnds {
     if (engine != nullptr) engine->CheckPeer();
   }
 
+  const std::unique_ptr<MadeUpCuda> cuda;
   std::string description;
 };
 
@@ -65,10 +84,14 @@ template <bool kChecksum>
 std::unique_ptr<LinkEnds> MakeDeviceEnds(const LinkSize& size, uint64_t epoch) {
   return std::make_unique<DeviceEnds>(size, epoch, kChecksum);
 }
+std::unique_ptr<LinkEnds> MakeApartEnds(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<DeviceEnds>(size, epoch, false, std::make_unique<MadeUpCuda>());
+}
 
 std::vector<LinkProvider> Providers() {
   if (!HasDevice()) return {};
-  return {{"device", MakeDeviceEnds<false>}, {"device_checksum", MakeDeviceEnds<true>}};
+  return {
+      {"device", MakeDeviceEnds<false>}, {"device_checksum", MakeDeviceEnds<true>}, {"device_apart", MakeApartEnds}};
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinkStressSuite);
@@ -94,9 +117,10 @@ class VerbsDeviceLinkTest : public testing::Test {
 
 TEST_F(VerbsDeviceLinkTest, MessagesOfEveryLengthGoThereAndBack) {
   constexpr size_t kBytesMax = 3 << 20;
-  for (const bool checksum : {false, true}) {
-    DeviceEnds ends({.slots = 2, .hop_payload_bytes_max = kBytesMax, .reply_payload_bytes_max = kBytesMax}, 5,
-                    checksum);
+  const LinkSize size = {.slots = 2, .hop_payload_bytes_max = kBytesMax, .reply_payload_bytes_max = kBytesMax};
+  for (auto* const make : {MakeDeviceEnds<false>, MakeDeviceEnds<true>, MakeApartEnds}) {
+    const std::unique_ptr<LinkEnds> made = make(size, 5);
+    const auto& ends = static_cast<const DeviceEnds&>(*made);
     std::printf("%s\n", ends.description.c_str());
     uint64_t step = 0;
     for (const size_t bytes : {size_t{0}, size_t{1}, size_t{64}, size_t{65}, size_t{4096}, kOneWriteBytesMax - 64,
@@ -119,6 +143,36 @@ TEST_F(VerbsDeviceLinkTest, MessagesOfEveryLengthGoThereAndBack) {
       ASSERT_EQ(Await([&] { return ends.engine->PollReply(&reply); }), LinkPoll::kMessage)
           << ends.home->lost_cause() << ends.engine->lost_cause();
       ASSERT_TRUE(HasPattern(ends.engine->ReceiveArea(slot), bytes, step + 1));
+    }
+  }
+}
+
+TEST_F(VerbsDeviceLinkTest, BulkSegmentsGoRound) {
+  const LinkSize size = {.slots = 1, .bulk_segments = 4, .bulk_segment_bytes_max = kBulkSegmentBytesMax};
+  for (auto* const make : {MakeDeviceEnds<false>, MakeDeviceEnds<true>, MakeApartEnds}) {
+    const std::unique_ptr<LinkEnds> ends = make(size, 5);
+    for (uint64_t i = 1; i <= 20; ++i) {
+      const size_t bytes = i % 5 == 0 ? kBulkSegmentBytesMax : 1 + i * 7919 % kBulkSegmentBytesMax;
+      std::byte* area = nullptr;
+      ASSERT_EQ(Await([&] {
+                  area = ends->engine->BulkArea();
+                  const std::byte* none = nullptr;
+                  size_t nothing = 0;
+                  // Returns credit.
+                  if (ends->home->PollBulk(&none, &nothing) != LinkPoll::kEmpty) return LinkPoll::kLost;
+                  return area != nullptr ? LinkPoll::kMessage : LinkPoll::kEmpty;
+                }),
+                LinkPoll::kMessage)
+          << ends->engine->lost_cause();
+      FillPattern(area, bytes, i);
+      ends->engine->PostBulk(bytes);
+      const std::byte* segment = nullptr;
+      size_t received = 0;
+      ASSERT_EQ(Await([&] { return ends->home->PollBulk(&segment, &received); }), LinkPoll::kMessage)
+          << ends->home->lost_cause() << ends->engine->lost_cause();
+      ASSERT_EQ(received, bytes);
+      ASSERT_TRUE(HasPattern(segment, bytes, i));
+      ends->home->FreeBulk();
     }
   }
 }

@@ -43,6 +43,43 @@ struct VerbsEnds final : LinkEnds {
   VerbsPair pair;
 };
 
+// The engine's payload in memory of a made-up GPU.
+struct GpuEnds final : LinkEnds {
+  GpuEnds(const LinkSize& size, uint64_t epoch, uint64_t seed)
+      : ends(VerbsPair::Options{.size = size, .fabric = {.seed = seed}, .epoch = epoch, .cuda = &cuda}) {
+    engine = std::move(ends.engine);
+    home = std::move(ends.home);
+    EXPECT_TRUE(cuda.IsDeviceMemory(reinterpret_cast<CudaAddress>(engine->SendArea(0)), 1));
+    EXPECT_TRUE(cuda.IsDeviceMemory(reinterpret_cast<CudaAddress>(engine->ReceiveArea(0)), 1));
+    if (size.bulk_segments > 0) {
+      EXPECT_TRUE(cuda.IsDeviceMemory(reinterpret_cast<CudaAddress>(engine->BulkArea()), 1));
+    }
+  }
+  ~GpuEnds() override {
+    engine.reset();
+    home.reset();
+    EXPECT_EQ(cuda.live_objects(), 0);
+    for (const std::string& violation : cuda.violations()) ADD_FAILURE() << violation;
+  }
+  void PassNews() override {
+    std::swap(ends.engine, engine);
+    std::swap(ends.home, home);
+    ends.PassNews();
+    std::swap(ends.engine, engine);
+    std::swap(ends.home, home);
+  }
+
+  MadeUpCuda cuda;
+  VerbsEnds ends;
+};
+
+std::unique_ptr<LinkEnds> MakeGpuEnds(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<GpuEnds>(size, epoch, 0);
+}
+std::unique_ptr<LinkEnds> MakeSeededGpuEnds(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<GpuEnds>(size, epoch, 6);
+}
+
 std::unique_ptr<LinkEnds> MakePlainEnds(const LinkSize& size, uint64_t epoch) {
   return std::make_unique<VerbsEnds>(VerbsPair::Options{.size = size, .epoch = epoch});
 }
@@ -55,7 +92,7 @@ std::unique_ptr<LinkEnds> MakeEndsWithoutInline(const LinkSize& size, uint64_t e
 
 INSTANTIATE_TEST_SUITE_P(Verbs, LinkSuite,
                          testing::Values(LinkProvider{"plain", MakePlainEnds},
-                                         LinkProvider{"checksum", MakeChecksumEnds},
+                                         LinkProvider{"checksum", MakeChecksumEnds}, LinkProvider{"gpu", MakeGpuEnds},
                                          LinkProvider{"without_inline", MakeEndsWithoutInline}),
                          LinkProviderName);
 
@@ -65,7 +102,8 @@ std::unique_ptr<LinkEnds> MakeSeededEnds(const LinkSize& size, uint64_t epoch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Verbs, LinkStressSuite,
-                         testing::Values(LinkProvider{"plain", MakePlainEnds}, LinkProvider{"seeded", MakeSeededEnds}),
+                         testing::Values(LinkProvider{"plain", MakePlainEnds}, LinkProvider{"seeded", MakeSeededEnds},
+                                         LinkProvider{"gpu", MakeSeededGpuEnds}),
                          LinkProviderName);
 
 // ---- Messages of every length. ----
@@ -130,6 +168,22 @@ TEST_F(VerbsLengthTest, OneWriteUpToEightKibThenAChain) {
     }
     pair.ExpectClean();
   }
+}
+
+TEST_F(VerbsLengthTest, FromAGpuALineAndItsPayloadAreOneWriteAndBackTwo) {
+  MadeUpCuda cuda;
+  VerbsPair pair(
+      {.size = {.slots = 2, .hop_payload_bytes_max = kBytesMax, .reply_payload_bytes_max = kBytesMax}, .cuda = &cuda});
+  uint64_t step = 0;
+  for (const size_t bytes : {size_t{0}, size_t{1}, kOneWriteBytesMax - 64, kOneWriteBytesMax - 63, kBytesMax}) {
+    SCOPED_TRACE(bytes);
+    const uint64_t writes = pair.fabric.writes();
+    ASSERT_NO_FATAL_FAILURE(Bounce(&pair, 0, ++step, bytes, bytes));
+    const uint64_t pieces = (bytes + (1 << 20) - 1) >> 20;
+    EXPECT_EQ(hop_writes_, bytes <= kOneWriteBytesMax - 64 ? 1 : pieces + 1);
+    EXPECT_EQ(pair.fabric.writes() - writes - hop_writes_, pieces + 1);
+  }
+  pair.ExpectClean();
 }
 
 TEST_F(VerbsLengthTest, AChainHasSixteenPiecesAtMostUnlessThePortTakesLess) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "rdma/verbs/verbs_link.h"
+#include "tests/rdma/gpu/made_up_cuda.h"
 #include "tests/rdma/verbs/fake_fabric.h"
 #include "tests/rdma/verbs/fake_peer_channel.h"
 
@@ -22,6 +23,7 @@ struct VerbsPair {
     bool checksum = false;
     uint64_t epoch = 7;
     uint64_t (*now_ns)() = NowNs;
+    MadeUpCuda* cuda = nullptr;  // the engine's payload lies in its GPU's memory; must outlive the pair
   };
 
   explicit VerbsPair(const Options& options) : fabric(options.fabric), calls(fabric.Calls()) {
@@ -30,8 +32,12 @@ struct VerbsPair {
     verbs.checksum = options.checksum;
     verbs.calls = &calls;
     verbs.now_ns = options.now_ns;
-    auto engine_end = VerbsEnd::Create(verbs, options.size, LinkRole::kEngine, -1);
     auto home_end = VerbsEnd::Create(verbs, options.size, LinkRole::kHome, -1);
+    if (options.cuda != nullptr) {
+      verbs.fabric.gpu = 0;
+      verbs.cuda = std::make_shared<const CudaDriver>(options.cuda->Driver());
+    }
+    auto engine_end = VerbsEnd::Create(verbs, options.size, LinkRole::kEngine, -1);
     EXPECT_TRUE(engine_end.ok()) << engine_end.status();
     EXPECT_TRUE(home_end.ok()) << home_end.status();
     EXPECT_TRUE((*engine_end)->Connect((*home_end)->parameters()).ok());

@@ -195,7 +195,7 @@ class Traffic {
   std::mt19937_64 random_;
   std::vector<char> buffer_;
   std::deque<uint64_t> to_home_, to_engine_;  // seeds of messages under way
-  std::deque<uint64_t> to_bulk_;               // seeds of segments that were not freed
+  std::deque<uint64_t> to_bulk_;              // seeds of segments that were not freed
   std::deque<std::pair<const std::byte*, size_t>> held_;
   std::vector<HopHeader> at_home_;
   uint32_t open_ = 0;
@@ -215,9 +215,11 @@ TEST(VerbsRandomTest, AHundredThousandMessagesArriveWholeAndInOrder) {
   constexpr uint64_t kMessages = 100'000;
   uint64_t messages = 0;
   for (uint64_t seed = 1; messages < kMessages; ++seed) {
+    MadeUpCuda cuda;
     VerbsPair pair({.size = TrafficSize(),
                     .fabric = {.seed = seed, .steps_per_call = static_cast<int>(1 + seed % 30), .piece_bytes = 512},
-                    .checksum = seed % 2 == 0});
+                    .checksum = seed % 3 == 0,
+                    .cuda = seed % 3 == 1 ? &cuda : nullptr});
     Traffic traffic(&pair, seed);
     for (int i = 0; i < 40'000 && !pair.engine->lost() && !pair.home->lost(); ++i) traffic.Step();
     ASSERT_EQ(pair.engine->lost_cause(), "") << seed;

@@ -371,7 +371,8 @@ TEST_F(VerbsEndTest, PacketNumbersAndQueuePairsDiffer) {
   auto first = Make();
   auto second = Make();
   ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_NE((*first)->parameters().hop_pair.packet_number, (*second)->parameters().hop_pair.packet_number) << "once in 16 million";
+  EXPECT_NE((*first)->parameters().hop_pair.packet_number, (*second)->parameters().hop_pair.packet_number)
+      << "once in 16 million";
   EXPECT_NE((*first)->parameters().hop_pair.number, (*second)->parameters().hop_pair.number);
 }
 
@@ -405,6 +406,62 @@ TEST_F(VerbsEndTest, TheSmallerMtuIsUsed) {
   for (const auto* end : {&*engine, &*home}) {
     EXPECT_NE((*end)->Describe().find("path MTU 1024"), std::string::npos) << (*end)->Describe();
   }
+}
+
+// ---- With a GPU. ----
+
+class VerbsGpuEndTest : public VerbsEndTest {
+ protected:
+  VerbsGpuEndTest() {
+    options_.fabric.gpu = 0;
+    options_.cuda = std::make_shared<const CudaDriver>(cuda_.Driver());
+  }
+  MadeUpCuda cuda_;
+};
+
+TEST_F(VerbsGpuEndTest, SaysWhatWasChosenAndWhy) {
+  cuda_.attributes[CudaDeviceAttribute::kDmaBufSupported] = 0;
+  options_.module_folder = "/nonexistent";
+  auto end = Make();
+  ASSERT_TRUE(end.ok()) << end.status();
+  const std::string text = (*end)->Describe();
+  EXPECT_NE(text.find("payload by host bounce"), std::string::npos) << text;
+  EXPECT_NE(text.find("dma-buf: "), std::string::npos) << text;
+  EXPECT_NE(text.find("peermem: neither nvidia_peermem nor nv_peer_mem is loaded"), std::string::npos) << text;
+}
+
+TEST_F(VerbsGpuEndTest, AHomeHasNone) {
+  auto home = Make(LinkRole::kHome);
+  ASSERT_TRUE(home.ok()) << home.status();
+  EXPECT_EQ(cuda_.calls(), 0);
+  EXPECT_EQ((*home)->parameters().payload.bytes, 0u);
+}
+
+TEST_F(VerbsGpuEndTest, ChecksumsAndAMissingGpuAreRefused) {
+  options_.checksum = true;
+  EXPECT_NE(Error().find("message checksums"), std::string::npos);
+  options_.checksum = false;
+  options_.fabric.gpu = 7;
+  EXPECT_NE(Error().find("GPU 7"), std::string::npos) << Error();
+}
+
+TEST_F(VerbsGpuEndTest, NothingLeaksWhicheverCallOfTheDriverFails) {
+  int fail_call = 1;
+  for (bool made = false; !made; ++fail_call) {
+    ASSERT_LT(fail_call, 1000);
+    MadeUpCuda cuda;
+    cuda.fail_call = fail_call;
+    options_.cuda = std::make_shared<const CudaDriver>(cuda.Driver());
+    {
+      auto end = Make();
+      made = cuda.calls() < fail_call;
+      EXPECT_TRUE(end.ok() || !made) << end.status();
+    }
+    EXPECT_EQ(cuda.live_objects(), 0) << fail_call;
+    EXPECT_EQ(fabric_.live_objects(), 0) << fail_call;
+    EXPECT_TRUE(cuda.violations().empty()) << cuda.violations()[0];
+  }
+  EXPECT_GT(fail_call, 20);
 }
 
 TEST_F(VerbsEndTest, AnEndThatWasNeverConnectedGoesCleanly) {
