@@ -131,6 +131,9 @@ void Homes::PutUp(Slot& slot, Made made) {
   slot.description.memory[sizeof(slot.description.memory) - 1] = 0;
   slot.state = Slot::State::kUp;
   monitor_.Add(slot.link.get());
+  if (options_.logger != nullptr) {
+    options_.logger->Info(absl::StrCat("link to ", slot.name, ": ", slot.link->Describe()));
+  }
 }
 
 void Homes::Start(std::function<void(const PipelineCommand&)> command) {

@@ -78,6 +78,7 @@ class FaultLink final : public EngineLink {
   uint64_t epoch() const override { return link_->epoch(); }
   const LinkSize& size() const override { return link_->size(); }
   std::string peer_name() const override { return link_->peer_name(); }
+  std::string Describe() const override { return link_->Describe(); }
   int liveness_fd() const override { return link_->liveness_fd(); }
   void CheckPeer() override { link_->CheckPeer(); }
   bool PeerMayStillWrite() const override { return link_->PeerMayStillWrite(); }

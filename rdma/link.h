@@ -64,6 +64,8 @@ class LinkEnd {
   virtual const LinkSize& size() const = 0;
   // For messages: "worker process at unix:/run/a.sock (pid 17)".
   virtual std::string peer_name() const = 0;
+  // What this end stands on, for the log: "shared memory", or device, port, GID, MTU and memory.
+  virtual std::string Describe() const = 0;
 
   // Readable when there is news of the peer's process (poll(2) for POLLIN); -1 if the peer is in this process.
   virtual int liveness_fd() const { return -1; }

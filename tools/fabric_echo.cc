@@ -21,6 +21,31 @@ uint64_t Read(const std::byte* data, size_t bytes) {
   return sum;
 }
 
+bool TakeBulk(HomeLink* link, bool touch) {
+  volatile uint64_t sink = 0;
+  const std::byte* segment = nullptr;
+  size_t bytes = 0;
+  if (link->PollBulk(&segment, &bytes) != LinkPoll::kMessage) return false;
+  if (touch) sink = sink ^ Read(segment, bytes);
+  link->FreeBulk();
+  return true;
+}
+
+// Until poll() says anything but kEmpty. Throws Error if that is kLost.
+template <class Poll>
+void Await(EngineLink* link, Poll&& poll) {
+  const uint64_t start = NowTicks();
+  uint32_t polls = 0;
+  LinkPoll outcome;
+  while ((outcome = poll()) == LinkPoll::kEmpty) {
+    CpuRelax();
+    if (++polls % (1 << 20) == 0 && TickClock::Get().ToNs(NowTicks() - start) > kReplyTimeoutNs) {
+      link->MarkLost("no reply within 30 s");
+    }
+  }
+  if (outcome == LinkPoll::kLost) throw Error(FD_UNAVAILABLE, link->peer_name() + ": " + link->lost_cause());
+}
+
 }  // namespace
 
 LinkSize EchoLinkSize(size_t bytes_max) {
@@ -28,6 +53,8 @@ LinkSize EchoLinkSize(size_t bytes_max) {
   size.slots = 1;
   size.hop_payload_bytes_max = bytes_max;
   size.reply_payload_bytes_max = bytes_max;
+  size.bulk_segments = 16;
+  size.bulk_segment_bytes_max = kBulkSegmentBytesMax;
   return size;
 }
 
@@ -39,7 +66,7 @@ void EchoHops(HomeLink* link, bool touch, const std::atomic<bool>* stop) {
     const LinkPoll outcome = link->PollHop(&hop, &payload);
     if (outcome == LinkPoll::kLost) return;
     if (outcome == LinkPoll::kEmpty) {
-      CpuRelax();
+      if (!TakeBulk(link, touch)) CpuRelax();
       continue;
     }
     ReplyHeader reply;
@@ -71,23 +98,32 @@ std::vector<uint64_t> MeasureEcho(EngineLink* link, const EchoPoint& point, int 
     if (touch) std::memset(link->SendArea(0), static_cast<int>(hop.step & 0xff), point.bytes);
     link->PostHop(hop);
     ReplyHeader reply;
-    uint32_t polls = 0;
-    LinkPoll outcome;
-    while ((outcome = link->PollReply(&reply)) == LinkPoll::kEmpty) {
-      CpuRelax();
-      if (++polls % (1 << 20) == 0 && TickClock::Get().ToNs(NowTicks() - start) > kReplyTimeoutNs) {
-        link->MarkLost("no reply within 30 s");
-      }
-    }
-    if (outcome == LinkPoll::kLost) {
-      throw Error(FD_UNAVAILABLE, link->peer_name() + ": " + link->lost_cause());
-    }
+    Await(link, [&] { return link->PollReply(&reply); });
     if (touch) sink = sink ^ Read(link->ReceiveArea(0), reply.payload_bytes);
     const uint64_t end = NowTicks();
     if (n >= warm_up) ticks.push_back(end - start);
   }
   for (uint64_t& value : ticks) value = TickClock::Get().ToNs(value);
   return ticks;
+}
+
+std::vector<uint64_t> MeasureBulk(EngineLink* link, size_t bytes, int windows, bool touch) {
+  std::vector<uint64_t> times;
+  times.reserve(static_cast<size_t>(windows));
+  for (int window = 0; window < windows + 1; ++window) {  // the first fills the way
+    const uint64_t start = NowTicks();
+    for (int i = 0; i < kBulkWindow; ++i) {
+      std::byte* area = nullptr;
+      Await(link, [&] {
+        area = link->BulkArea();
+        return area != nullptr ? LinkPoll::kMessage : link->lost() ? LinkPoll::kLost : LinkPoll::kEmpty;
+      });
+      if (touch) std::memset(area, i, bytes);
+      link->PostBulk(bytes);
+    }
+    if (window > 0) times.push_back(TickClock::Get().ToNs(NowTicks() - start));
+  }
+  return times;
 }
 
 }  // namespace fastdecode

@@ -16,9 +16,9 @@ namespace fastdecode {
 // What a link of it must carry.
 LinkSize EchoLinkSize(size_t bytes_max);
 // Goes with the proposal in place of a model's shape, so that a worker and an echo do not take each other's peers.
-inline constexpr char kEchoShape[] = "fastdecode latency fabric 1";
+inline constexpr char kEchoShape[] = "fastdecode latency fabric 2";
 
-// Answers every hop at once with as many bytes as it asks for, until the link is lost or *stop. `touch`: reads what
+// Answers every hop at once with as many bytes as it asks for, and frees every bulk segment, until the link is lost or *stop. `touch`: reads what
 // came and writes what goes, as a home would. Thread: the home's.
 void EchoHops(HomeLink* link, bool touch, const std::atomic<bool>* stop);
 
@@ -27,9 +27,13 @@ struct EchoPoint {
   size_t reply_bytes = 0;  // home -> engine
 };
 
-// Round trips in ns, in the order in which they happened. `touch`: as above, within the time measured.
-// Throws Error if the link is lost. Thread: the engine's.
+// Both throw Error if the link is lost. `touch`: as above, within the time measured. Thread: the engine's.
+// Round trips in ns, in the order in which they happened.
 std::vector<uint64_t> MeasureEcho(EngineLink* link, const EchoPoint& point, int warm_up, int rounds, bool touch);
+
+// A window of segments is sent as fast as the far end frees them: ns of each of `windows` windows.
+inline constexpr int kBulkWindow = 64;
+std::vector<uint64_t> MeasureBulk(EngineLink* link, size_t bytes, int windows, bool touch);
 
 }  // namespace fastdecode
 

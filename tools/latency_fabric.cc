@@ -138,6 +138,19 @@ Row Measure(EngineLink* link, const FabricFlags& flags, const char* shape, const
   return row;
 }
 
+// Microseconds a segment, by windows.
+Row MeasureBulkRow(EngineLink* link, const FabricFlags& flags, size_t bytes, bool touch) {
+  const int windows = std::max(10, RoundsFor(flags, bytes) / kBulkWindow);
+  std::vector<uint64_t> times = MeasureBulk(link, bytes, windows, touch);
+  std::sort(times.begin(), times.end());
+  Row row;
+  row.shape = "bulk";
+  row.point = {bytes, 0};
+  for (const uint64_t ns : times) row.us.push_back(static_cast<double>(ns) * 1e-3 / kBulkWindow);
+  row.gb_per_s = row.At(0.5) > 0 ? static_cast<double>(bytes) / row.At(0.5) * 1e-3 : 0;
+  return row;
+}
+
 // q, k and v of a model whose four query heads share a KV head go out, o comes back.
 size_t HopReplyBytes(size_t bytes) { return bytes * 2 / 3 / 8 * 8; }
 
@@ -147,14 +160,19 @@ std::vector<Row> MeasureAll(EngineLink* link, const FabricFlags& flags, bool tou
     rows.push_back(Measure(link, flags, "one-way", {bytes, bytes}, touch));
     rows.push_back(Measure(link, flags, "hop", {bytes, HopReplyBytes(bytes)}, touch));
   }
+  // Behind all hops: a bulk stream leaves other things in the caches.
+  for (size_t bytes = flags.bytes_min; bytes <= std::min(flags.bytes_max, kBulkSegmentBytesMax); bytes *= 2) {
+    rows.push_back(MeasureBulkRow(link, flags, bytes, touch));
+  }
   return rows;
 }
 
 std::string Text(const std::vector<Row>& rows, const std::string& peer, bool touch) {
   char line[256];
   std::snprintf(line, sizeof(line),
-                "%s; payload %s\none-way: half of a round trip with as much back. hop: the whole, two thirds back\n",
-                peer.c_str(), touch ? "written and read within the time" : "not touched by the CPU");
+                "%s; payload %s\none-way: half of a round trip with as much back. hop: the whole, two thirds back.\n"
+                "bulk: a segment of a stream, by windows of %d\n",
+                peer.c_str(), touch ? "written and read within the time" : "not touched by the CPU", kBulkWindow);
   std::string text = line;
   std::snprintf(line, sizeof(line), "%-8s %10s %10s %8s %9s %9s %9s %9s %9s %9s %9s\n", "shape", "#bytes", "#back",
                 "#rounds", "min[us]", "p50[us]", "p90[us]", "p99[us]", "p99.9[us]", "max[us]", "GB/s");
@@ -214,7 +232,7 @@ void MeasurePeer(const FabricFlags& flags, const Endpoint& endpoint) {
   LinkMonitor monitor;
   monitor.Add(connected->link.get());
   const bool shared_memory = endpoint.kind == Endpoint::Kind::kUnix;
-  Report(connected->link.get(), flags, connected->link->peer_name() + (shared_memory ? ", shared memory" : ", RDMA"),
+  Report(connected->link.get(), flags, connected->link->peer_name() + ", " + connected->link->Describe(),
          flags.touch || shared_memory);
   monitor.Remove(connected->link.get());
 }
@@ -225,9 +243,18 @@ void LatencyFabric(const FabricFlags& flags) {
                                          std::to_string(flags.bytes_max));
   }
   TickClock::Get();
+  if (flags.fabric.gpu >= 0 && flags.touch) {
+    throw Error(FD_INVALID_ARGUMENT, "--touch: the CPU cannot touch what --gpu puts into a GPU's memory");
+  }
+  if (flags.fabric.gpu >= 0 && !flags.listen.empty()) {
+    throw Error(FD_INVALID_ARGUMENT, "--gpu: is for the near end, and --listen is the far one");
+  }
   if (!flags.listen.empty()) return Serve(flags);
   const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--peer", flags.peer);
   ThrowUnlessOk(endpoint.status());
+  if (flags.fabric.gpu >= 0 && endpoint->kind != Endpoint::Kind::kFabric) {
+    throw Error(FD_INVALID_ARGUMENT, "--gpu: only links to HOST:PORT can have their payload in a GPU's memory");
+  }
   if (endpoint->kind == Endpoint::Kind::kLocal) return MeasureLocal(flags);
   MeasurePeer(flags, *endpoint);
 }
@@ -281,6 +308,9 @@ void AddLatencyFabric(CLI::App* latency) {
       ->type_name("N");
   command->add_option("--service-level", fabric.service_level, "of the packets")
       ->check(CLI::Range(0, 15))
+      ->type_name("N");
+  command->add_option("--gpu", fabric.gpu, "payload in the memory of this GPU, for links to HOST:PORT (-1: the host's)")
+      ->check(CLI::Range(-1, 1023))
       ->type_name("N");
   command->callback([flags] { LatencyFabric(*flags); });
 }

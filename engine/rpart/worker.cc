@@ -125,7 +125,10 @@ absl::Status Worker::Serve(PendingLink* pending, const HomeDescription& offer, c
   if (!link.ok()) return link.status();
   peer.pages_wanted = offer.pages;  // what it was told, though another peer may have gone since
   if (absl::Status status = home.Attach(shape, *std::move(link), peer); !status.ok()) return status;
-  monitor_.Add(&home.sessions().back()->link());
+  HomeLink* const served = &home.sessions().back()->link();
+  monitor_.Add(served);
+  Log(LogLevel::kInfo,
+      absl::StrFormat("link of %s to %s: %s", home.options().name, peer.Describe(), served->Describe()));
   return absl::OkStatus();
 }
 

@@ -64,6 +64,7 @@ class ShmEngineLink final : public EngineLink {
   uint64_t epoch() const override { return epoch_; }
   const LinkSize& size() const override { return size_; }
   std::string peer_name() const override { return backing_->peer_name(); }
+  std::string Describe() const override { return "shared memory"; }
   int liveness_fd() const override { return backing_->liveness_fd(); }
   void CheckPeer() override;
   bool PeerMayStillWrite() const override { return backing_->PeerMayStillWrite(); }
@@ -122,6 +123,7 @@ class ShmHomeLink final : public HomeLink {
   uint64_t epoch() const override { return epoch_; }
   const LinkSize& size() const override { return size_; }
   std::string peer_name() const override { return backing_->peer_name(); }
+  std::string Describe() const override { return "shared memory"; }
   int liveness_fd() const override { return backing_->liveness_fd(); }
   void CheckPeer() override;
   bool PeerMayStillWrite() const override { return backing_->PeerMayStillWrite(); }

@@ -60,6 +60,7 @@ class VerbsEngineLink final : public EngineLink {
   uint64_t epoch() const override { return epoch_; }
   const LinkSize& size() const override { return size_; }
   std::string peer_name() const override { return parts_.liveness->peer_name(); }
+  std::string Describe() const override { return parts_.end->Describe(); }
   int liveness_fd() const override { return parts_.liveness->fd(); }
   void CheckPeer() override { parts_.liveness->Check(); }
 
@@ -103,6 +104,7 @@ class VerbsHomeLink final : public HomeLink {
   uint64_t epoch() const override { return epoch_; }
   const LinkSize& size() const override { return size_; }
   std::string peer_name() const override { return parts_.liveness->peer_name(); }
+  std::string Describe() const override { return parts_.end->Describe(); }
   int liveness_fd() const override { return parts_.liveness->fd(); }
   void CheckPeer() override { parts_.liveness->Check(); }
 

@@ -508,13 +508,15 @@ class LatencyFabric(ProgramTest):
         out = json.loads(self.succeed(result))
         self.assertIn(peer, out["peer"])
         shapes = [(row["shape"], row["bytes"]) for row in out["rows"]]
-        self.assertEqual(shapes, [(shape, 64 << i) for i in range(9) for shape in ("one-way", "hop")])
+        self.assertEqual(shapes, [(shape, 64 << i) for i in range(9) for shape in ("one-way", "hop")] +
+                         [("bulk", 64 << i) for i in range(9)])
         for row in out["rows"]:
-            self.assertEqual(row["rounds"], 50)
+            self.assertEqual(row["rounds"], 10 if row["shape"] == "bulk" else 50)
             times = [row[name] for name in ("min_us", "p50_us", "p90_us", "p99_us", "p999_us", "max_us")]
             self.assertEqual(times, sorted(times))
             self.assertGreater(row["min_us"], 0)
-            self.assertEqual(row["reply_bytes"], row["bytes"] if row["shape"] == "one-way" else row["bytes"] * 2 // 3 // 8 * 8)
+            back = {"one-way": row["bytes"], "hop": row["bytes"] * 2 // 3 // 8 * 8, "bulk": 0}
+            self.assertEqual(row["reply_bytes"], back[row["shape"]])
 
     def test_two_threads(self):
         self.check(run("latency", "fabric", *self.SIZES), "two threads of this process")
@@ -534,7 +536,9 @@ class LatencyFabric(ProgramTest):
         for arguments, needles in [
             (["--bytes-min", 4096, "--bytes-max", 64], ("--bytes-min", "4096")), (["--bytes-max", 4], ("--bytes-max", "4")),
             (["--peer", "moon"], ("--peer", "'moon'")), (["--listen", "local"], ("--listen", "'local'")),
-            (["--peer", f"unix:{SCRATCH}/none"], (f"{SCRATCH}/none",)), (["--peer", "localhost:1"], ("--secret-file",))]:
+            (["--peer", f"unix:{SCRATCH}/none"], (f"{SCRATCH}/none",)), (["--peer", "localhost:1"], ("--secret-file",)),
+            (["--gpu", 0], ("--gpu", "HOST:PORT")), (["--gpu", 0, "--touch"], ("--touch", "--gpu")),
+            (["--gpu", 0, "--listen", "localhost:1"], ("--gpu", "--listen"))]:
             with self.subTest(arguments=arguments):
                 self.refused(run("latency", "fabric", *arguments), *needles)
 

@@ -69,6 +69,7 @@ class SimLink final : public EngineLink {
   uint64_t epoch() const override { return 1; }
   const LinkSize& size() const override { return size_; }
   std::string peer_name() const override { return "simulated home"; }
+  std::string Describe() const override { return "no memory but its own"; }
 
  private:
   enum class SlotState : uint8_t { kFree, kPosted, kDone };
