@@ -106,16 +106,19 @@ class Handshake {
 }  // namespace
 
 absl::StatusOr<TcpConnection> ConnectTcpDoor(const std::string& host, uint16_t port,
-                                             std::shared_ptr<const Secret> secret, const LinkOffer& offer,
+                                             std::shared_ptr<const Secret> secret,
+                                             const std::function<absl::StatusOr<LinkOffer>()>& make_offer,
                                              uint64_t deadline_ns) {
-  if (absl::Status status = CheckOffer(offer); !status.ok()) return status;
   absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, deadline_ns);
   if (!socket.ok()) return socket.status();
+  const absl::StatusOr<LinkOffer> offer = make_offer();
+  if (!offer.ok()) return offer.status();
+  if (absl::Status status = CheckOffer(*offer); !status.ok()) return status;
 
   Handshake handshake(absl::StrCat("worker at ", FormatHostAndPort(host, port)), *std::move(socket), std::move(secret),
                       deadline_ns);
   if (absl::Status status = handshake.ExchangeHellos(); !status.ok()) return status;
-  absl::StatusOr<LinkAnswer> answer = handshake.Propose(offer);
+  absl::StatusOr<LinkAnswer> answer = handshake.Propose(*offer);
   if (!answer.ok()) return answer.status();
   return TcpConnection{*std::move(answer), handshake.TakeChannel()};
 }

@@ -2,6 +2,7 @@
 #define FASTDECODE_RDMA_TCP_TCP_CONNECT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,12 +19,14 @@ struct TcpConnection {
   std::unique_ptr<ControlChannel> channel;
 };
 
-// Asks the worker that listens at host and port for a link.
-// Errors: those of ConnectTcp; FailedPrecondition (refused; the worker's text is in the message), Unauthenticated (it
-// does not know the secret), DeadlineExceeded, Unavailable (it closed the connection), InvalidArgument (an answer that
-// cannot be; or the offer itself).
+// Asks the worker that listens at host and port for a link. The offer is made once there is a connection: what it costs
+// to make is spent on workers that are there alone, and counts as part of the worker's handshake timeout.
+// Errors: those of ConnectTcp and make_offer; FailedPrecondition (refused; the worker's text is in the message),
+// Unauthenticated (it does not know the secret), DeadlineExceeded, Unavailable (it closed the connection),
+// InvalidArgument (an answer that cannot be; or the offer itself).
 absl::StatusOr<TcpConnection> ConnectTcpDoor(const std::string& host, uint16_t port,
-                                             std::shared_ptr<const Secret> secret, const LinkOffer& offer,
+                                             std::shared_ptr<const Secret> secret,
+                                             const std::function<absl::StatusOr<LinkOffer>()>& make_offer,
                                              uint64_t deadline_ns);
 
 }  // namespace fastdecode

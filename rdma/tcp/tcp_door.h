@@ -59,7 +59,8 @@ struct TcpDoorOptions {
   std::string host;   // "::": every address of this machine
   uint16_t port = 0;  // 0: one that is free
   std::shared_ptr<const Secret> secret;
-  uint64_t handshake_timeout_ns = 2'000'000'000;  // from the connection to the proposal's last byte
+  // From the connection to the proposal's last byte; meanwhile the engine registers its memory.
+  uint64_t handshake_timeout_ns = 10'000'000'000;
   uint64_t ready_timeout_ns = 2'000'000'000;      // from the acceptance to the engine's ready
 };
 

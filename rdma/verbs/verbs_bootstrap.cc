@@ -72,16 +72,20 @@ absl::StatusOr<ConnectResult> ConnectVerbs(const std::string& host, uint16_t por
                                            const VerbsOptions& options, const LinkProposal& proposal, int engine_node,
                                            uint64_t timeout_ns) {
   const uint64_t deadline_ns = NowNs() + timeout_ns;
-  absl::StatusOr<std::unique_ptr<VerbsEnd>> end =
-      VerbsEnd::Create(options, proposal.size, LinkRole::kEngine, engine_node);
-  if (!end.ok()) return end.status();
-  const LinkOffer offer = {proposal, (*end)->parameters().ToWire()};
-  absl::StatusOr<TcpConnection> connection = ConnectTcpDoor(host, port, std::move(secret), offer, deadline_ns);
+  std::unique_ptr<VerbsEnd> end;
+  const auto make_offer = [&]() -> absl::StatusOr<LinkOffer> {
+    absl::StatusOr<std::unique_ptr<VerbsEnd>> made =
+        VerbsEnd::Create(options, proposal.size, LinkRole::kEngine, engine_node);
+    if (!made.ok()) return made.status();
+    end = *std::move(made);
+    return LinkOffer{proposal, end->parameters().ToWire()};
+  };
+  absl::StatusOr<TcpConnection> connection = ConnectTcpDoor(host, port, std::move(secret), make_offer, deadline_ns);
   if (!connection.ok()) return connection.status();
 
   const LinkAnswer& answer = connection->answer;
   const absl::StatusOr<VerbsParameters> peer = VerbsParameters::FromWire(answer.parameters);
-  absl::Status connected = peer.ok() ? (*end)->Connect(*peer) : peer.status();
+  absl::Status connected = peer.ok() ? end->Connect(*peer) : peer.status();
   if (!connected.ok()) {
     const std::string why(connected.message());
     connection->channel->SendFarewell(why);
@@ -93,7 +97,7 @@ absl::StatusOr<ConnectResult> ConnectVerbs(const std::string& host, uint16_t por
   result.answer = answer.acceptance.answer;
   result.homes = answer.acceptance.homes;
   absl::StatusOr<std::unique_ptr<EngineLink>> link =
-      MakeVerbsEngineLink(*std::move(end), proposal.epoch, std::move(connection->channel));
+      MakeVerbsEngineLink(std::move(end), proposal.epoch, std::move(connection->channel));
   if (!link.ok()) return link.status();
   result.link = *std::move(link);
   return result;

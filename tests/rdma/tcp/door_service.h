@@ -43,6 +43,9 @@ inline LinkOffer TestOffer() {
   offer.parameters = std::string("engine\0parameters", 17);
   return offer;
 }
+inline std::function<absl::StatusOr<LinkOffer>()> Offering(const LinkOffer& offer) {
+  return [offer]() -> absl::StatusOr<LinkOffer> { return offer; };
+}
 
 // The timeouts are out of the way, unless a test is about them.
 inline TcpDoorOptions TestDoorOptions() {
@@ -161,7 +164,7 @@ class DoorService {
 inline absl::Status ConnectAndLeave(uint16_t port, std::shared_ptr<const Secret> secret = TestSecret(),
                                     const LinkOffer& offer = TestOffer()) {
   const uint64_t deadline_ns = NowNs() + kGenerousNs;
-  auto connection = ConnectTcpDoor("127.0.0.1", port, std::move(secret), offer, deadline_ns);
+  auto connection = ConnectTcpDoor("127.0.0.1", port, std::move(secret), Offering(offer), deadline_ns);
   if (!connection.ok()) return connection.status();
   connection->channel->SendReady();
   return connection->channel->AwaitReady(deadline_ns);

@@ -34,7 +34,7 @@ class TcpDoorTest : public testing::Test {
       ASSERT_TRUE(pending.ok()) << pending.status();
       decide(pending->get());
     });
-    auto connection = ConnectTcpDoor(host, door_->port(), TestSecret(), TestOffer(), NowNs() + kGenerousNs);
+    auto connection = ConnectTcpDoor(host, door_->port(), TestSecret(), Offering(TestOffer()), NowNs() + kGenerousNs);
     worker.join();
     return connection;
   }
@@ -121,19 +121,33 @@ TEST_F(TcpDoorTest, ADoorAtEveryAddress) {
 TEST_F(TcpDoorTest, NobodyListens) {
   const uint16_t port = door_->port();
   door_.reset();
-  const auto connected = ConnectTcpDoor("127.0.0.1", port, TestSecret(), TestOffer(), NowNs() + kGenerousNs);
+  int offers = 0;
+  const auto make_offer = [&offers]() -> absl::StatusOr<LinkOffer> {
+    ++offers;
+    return TestOffer();
+  };
+  const auto connected = ConnectTcpDoor("127.0.0.1", port, TestSecret(), make_offer, NowNs() + kGenerousNs);
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kNotFound) << connected.status();
+  EXPECT_EQ(offers, 0) << "nothing is made for a worker that is not there";
+}
+
+TEST_F(TcpDoorTest, AnOfferThatCannotBeMade) {
+  const auto make_offer = []() -> absl::StatusOr<LinkOffer> { return absl::ResourceExhaustedError("no memory"); };
+  const auto connected = ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), make_offer, NowNs() + kGenerousNs);
+  EXPECT_EQ(connected.status(), absl::ResourceExhaustedError("no memory"));
 }
 
 TEST_F(TcpDoorTest, AWorkerThatDoesNotAnswer) {
-  const auto connected = ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), TestOffer(), NowNs() + 50'000'000);
+  const auto connected =
+      ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), Offering(TestOffer()), NowNs() + 50'000'000);
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(connected.status().message(), worker_ + " did not answer in time");
 }
 
 TEST_F(TcpDoorTest, AnOfferThatCannotBe) {
   const auto error = [&](const LinkOffer& offer) {
-    const auto connected = ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), offer, NowNs());
+    const auto connected =
+        ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), Offering(offer), NowNs() + kGenerousNs);
     EXPECT_EQ(connected.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(connected.status().message());
   };
@@ -176,7 +190,7 @@ class RawWorker {
       CloseTcp(std::move(socket));
     });
     auto connected =
-        ConnectTcpDoor("127.0.0.1", LocalPort(door.get()), TestSecret(), TestOffer(), NowNs() + kGenerousNs);
+        ConnectTcpDoor("127.0.0.1", LocalPort(door.get()), TestSecret(), Offering(TestOffer()), NowNs() + kGenerousNs);
     worker.join();
     return connected;
   }
