@@ -4,7 +4,8 @@
 //   bare_ping_pong --listen PORT [--device NAME]                  one end, which only answers, once
 //   bare_ping_pong --connect HOST:PORT [--device NAME] [...]      the other, which measures and prints round trips
 //
-// A message of up to 8 KiB is one WRITE_WITH_IMM, a longer one a WRITE and a 0-byte WRITE_WITH_IMM with one doorbell.
+// A message is a line of 64 bytes and a payload: up to 8 KiB one WRITE_WITH_IMM, a longer one a WRITE of the payload and a
+// WRITE_WITH_IMM of the line with one doorbell.
 // Both ends poll one completion queue; nobody looks at the payload.
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -32,7 +33,9 @@ namespace fastdecode {
 namespace {
 
 constexpr size_t kOneWriteBytesMax = 8 << 10;
-constexpr size_t kMessageBytesMax = 4 << 20;
+constexpr size_t kLineBytes = 64;
+constexpr size_t kPayloadBytesMax = 4 << 20;
+constexpr size_t kMessageBytesMax = kLineBytes + kPayloadBytesMax;
 constexpr uint32_t kInlineBytes = 128;
 constexpr uint32_t kSendDepth = 128;  // work requests
 constexpr uint32_t kReceiveDepth = 64;
@@ -156,12 +159,11 @@ class PingPongEnd {
     tcp->Receive<char>();
   }
 
-  // Writes `bytes` to the other end and announces them.
+  // Writes a line and `bytes` of payload to the other end and announces them.
   void Post(uint32_t bytes) {
-    const bool one_write = bytes <= kOneWriteBytesMax;
-    whole_.length = one_write ? bytes : 0;
+    const bool one_write = kLineBytes + bytes <= kOneWriteBytesMax;
+    whole_.length = static_cast<uint32_t>(one_write ? kLineBytes + bytes : kLineBytes);
     piece_.length = bytes;
-    notify_.num_sge = whole_.length == 0 ? 0 : 1;
     notify_.send_flags = whole_.length <= inline_bytes_max_ ? IBV_SEND_INLINE : 0;
     unsignaled_ += one_write ? 1 : 2;
     if (unsignaled_ >= kSignalEvery) {
@@ -282,7 +284,9 @@ class PingPongEnd {
 
   void BuildRequests() {
     whole_ = piece_ = {reinterpret_cast<uint64_t>(out_.data()), 0, out_region_->lkey};
+    piece_.addr += kLineBytes;
     notify_.sg_list = &whole_;
+    notify_.num_sge = 1;
     notify_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     notify_.imm_data = htonl(1);
     notify_.wr.rdma.remote_addr = peer_.address;
@@ -290,7 +294,7 @@ class PingPongEnd {
     write_ = notify_;
     write_.next = &notify_;
     write_.sg_list = &piece_;
-    write_.num_sge = 1;
+    write_.wr.rdma.remote_addr += kLineBytes;
     write_.opcode = IBV_WR_RDMA_WRITE;
   }
 
@@ -410,9 +414,9 @@ int main(int argc, char** argv) {
   CLI::Option* connect = program.add_option("--connect", flags.connect, "measure")->type_name("HOST:PORT");
   listen->excludes(connect);
   program.add_option("--device", flags.device, "RDMA device (default: the first)")->type_name("NAME");
-  program.add_option("--sizes", flags.sizes, "bytes each way, comma-separated")
+  program.add_option("--sizes", flags.sizes, "bytes of payload each way, comma-separated")
       ->delimiter(',')
-      ->check(CLI::Range(size_t{1}, fastdecode::kMessageBytesMax));
+      ->check(CLI::Range(size_t{1}, fastdecode::kPayloadBytesMax));
   program.add_option("--round-trips", flags.round_trips, "of each size, warm-up not counted")
       ->check(CLI::PositiveNumber);
   program.add_option("--warmup", flags.warmup, "round trips before those");
