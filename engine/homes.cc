@@ -88,6 +88,7 @@ absl::Status Homes::AddSlot(Slot slot, Made made) {
   }
   slots_.push_back(std::make_unique<Slot>(std::move(slot)));
   PutUp(*slots_.back(), std::move(made));
+  LogLink(*slots_.back());
   return absl::OkStatus();
 }
 
@@ -131,9 +132,12 @@ void Homes::PutUp(Slot& slot, Made made) {
   slot.description.memory[sizeof(slot.description.memory) - 1] = 0;
   slot.state = Slot::State::kUp;
   monitor_.Add(slot.link.get());
-  if (options_.logger != nullptr) {
-    options_.logger->Info(absl::StrCat("link to ", slot.name, ": ", slot.link->Describe()));
-  }
+}
+
+// Not with mutex_ held: the log's sink may ask for this engine's homes.
+void Homes::LogLink(const Slot& slot) {
+  if (options_.logger == nullptr) return;
+  options_.logger->Info(absl::StrCat("link to ", slot.name, ": ", slot.link->Describe()));
 }
 
 void Homes::Start(std::function<void(const PipelineCommand&)> command) {
@@ -263,6 +267,7 @@ void Homes::TakeBack(size_t index) {
     std::lock_guard lock(mutex_);
     PutUp(slot, *std::move(made));
   }
+  LogLink(slot);
   if (options_.logger != nullptr) options_.logger->Info(absl::StrFormat("home %d (%s) is back", index, slot.name));
   Announce(index);
 }

@@ -99,6 +99,7 @@ class Homes : public HomeKeeper {
   absl::StatusOr<Made> AttachLocal(Home& home);
   absl::Status AddSlot(Slot slot, Made made);
   void PutUp(Slot& slot, Made made);
+  void LogLink(const Slot& slot);
   void Announce(size_t index);
   void ControlLoop();
   void TakeBack(size_t index);

@@ -83,7 +83,8 @@ class EngineLink : public LinkEnd {
   // Where the S-Part writes the rows of micro-batch `slot` (64-byte aligned). Free from the reply of the last hop on.
   // This, ReceiveArea and BulkArea are addresses of a GPU's memory, if the link was made so (FabricOptions::gpu).
   virtual std::byte* SendArea(int slot) = 0;
-  // Where o of micro-batch `slot` arrives. Valid from the reply until the slot's next PostHop.
+  // Where o of micro-batch `slot` arrives. Valid from the reply until the slot's next PostHop. In a GPU's memory it may
+  // take a flush before kernels see it (GpuFlush): that is the S-Part's matter.
   virtual const std::byte* ReceiveArea(int slot) = 0;
 
   // Posts the hop whose rows lie in SendArea(header.micro_batch). The link fills in the epoch. Posting to a lost link

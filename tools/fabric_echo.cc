@@ -40,7 +40,7 @@ void Await(EngineLink* link, Poll&& poll) {
   while ((outcome = poll()) == LinkPoll::kEmpty) {
     CpuRelax();
     if (++polls % (1 << 20) == 0 && TickClock::Get().ToNs(NowTicks() - start) > kReplyTimeoutNs) {
-      link->MarkLost("no reply within 30 s");
+      link->MarkLost("nothing came back within 30 s");
     }
   }
   if (outcome == LinkPoll::kLost) throw Error(FD_UNAVAILABLE, link->peer_name() + ": " + link->lost_cause());

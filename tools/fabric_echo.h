@@ -18,8 +18,8 @@ LinkSize EchoLinkSize(size_t bytes_max);
 // Goes with the proposal in place of a model's shape, so that a worker and an echo do not take each other's peers.
 inline constexpr char kEchoShape[] = "fastdecode latency fabric 2";
 
-// Answers every hop at once with as many bytes as it asks for, and frees every bulk segment, until the link is lost or *stop. `touch`: reads what
-// came and writes what goes, as a home would. Thread: the home's.
+// Answers every hop at once with as many bytes as it asks for, and frees every bulk segment, until the link is lost or
+// *stop. `touch`: reads what came and writes what goes, as a home would. Thread: the home's.
 void EchoHops(HomeLink* link, bool touch, const std::atomic<bool>* stop);
 
 struct EchoPoint {

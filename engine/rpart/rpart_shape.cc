@@ -106,7 +106,13 @@ absl::Status CheckLinkCarries(const RPartShape& shape, const LinkSize& size) {
   const LinkSize expected = LinkSizeFor(shape);
   if (size.slots == expected.slots && size.hop_payload_bytes_max == expected.hop_payload_bytes_max &&
       size.reply_payload_bytes_max == expected.reply_payload_bytes_max) {
-    return absl::OkStatus();
+    if (size.bulk_segments == expected.bulk_segments &&
+        size.bulk_segment_bytes_max == expected.bulk_segment_bytes_max) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the link has %d bulk segments of %d bytes, this worker takes %d of %d", size.bulk_segments,
+                        size.bulk_segment_bytes_max, expected.bulk_segments, expected.bulk_segment_bytes_max));
   }
   return absl::InvalidArgumentError(
       absl::StrFormat("the link has %d slots of %d and %d bytes, the R-Part's shape needs %d of %d and %d", size.slots,

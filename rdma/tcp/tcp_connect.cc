@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "numa/clock.h"
 #include "rdma/tcp/tcp_socket.h"
 #include "rdma/tcp/transcript.h"
 
@@ -111,13 +112,17 @@ absl::StatusOr<TcpConnection> ConnectTcpDoor(const std::string& host, uint16_t p
                                              uint64_t deadline_ns) {
   absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, deadline_ns);
   if (!socket.ok()) return socket.status();
+
+  const std::string worker = absl::StrCat("worker at ", FormatHostAndPort(host, port));
+  Handshake handshake(worker, *std::move(socket), std::move(secret), deadline_ns);
+  if (absl::Status status = handshake.ExchangeHellos(); !status.ok()) return status;
   const absl::StatusOr<LinkOffer> offer = make_offer();
   if (!offer.ok()) return offer.status();
   if (absl::Status status = CheckOffer(*offer); !status.ok()) return status;
-
-  Handshake handshake(absl::StrCat("worker at ", FormatHostAndPort(host, port)), *std::move(socket), std::move(secret),
-                      deadline_ns);
-  if (absl::Status status = handshake.ExchangeHellos(); !status.ok()) return status;
+  if (NowNs() > deadline_ns) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("making the objects of the link to ", worker, " took longer than it may take to connect"));
+  }
   absl::StatusOr<LinkAnswer> answer = handshake.Propose(*offer);
   if (!answer.ok()) return answer.status();
   return TcpConnection{*std::move(answer), handshake.TakeChannel()};

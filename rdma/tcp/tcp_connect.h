@@ -19,8 +19,9 @@ struct TcpConnection {
   std::unique_ptr<ControlChannel> channel;
 };
 
-// Asks the worker that listens at host and port for a link. The offer is made once there is a connection: what it costs
-// to make is spent on workers that are there alone, and counts as part of the worker's handshake timeout.
+// Asks the worker that listens at host and port for a link. The offer is made once the worker has said hello: what it
+// costs to make is spent on workers that are there and of this version alone, and counts towards their handshake
+// timeout.
 // Errors: those of ConnectTcp and make_offer; FailedPrecondition (refused; the worker's text is in the message),
 // Unauthenticated (it does not know the secret), DeadlineExceeded, Unavailable (it closed the connection),
 // InvalidArgument (an answer that cannot be; or the offer itself).

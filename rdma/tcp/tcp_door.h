@@ -61,7 +61,7 @@ struct TcpDoorOptions {
   std::shared_ptr<const Secret> secret;
   // From the connection to the proposal's last byte; meanwhile the engine registers its memory.
   uint64_t handshake_timeout_ns = 10'000'000'000;
-  uint64_t ready_timeout_ns = 2'000'000'000;      // from the acceptance to the engine's ready
+  uint64_t ready_timeout_ns = 2'000'000'000;  // from the acceptance to the engine's ready
 };
 
 // Where a worker takes links over a fabric. Turns away whoever does not know the secret, says something else than the

@@ -50,14 +50,18 @@ class VerbsBulk {
   void TakeCredit();
   uint64_t Tag(uint64_t number, const std::byte* segment, size_t bytes) const;
   void Lose(const char* defect);
+  bool Stopped() const { return failed_ || liveness_->lost(); }
 
   // Constant after construction.
   const VerbsWiring wiring_;
   VerbsLiveness* const liveness_;
 
-  // The engine's end.
+  bool failed_ = false;  // a completion or a call said so: nothing is posted any more
+
+  // The engine's end: written - segments <= credit <= written.
   SendQueue sends_;
-  uint64_t credit_ = 0;  // segments that the home has freed, as far as we know; <= sends_.posted()
+  uint64_t written_ = 0;  // segments
+  uint64_t credit_ = 0;   // those that the home has freed, as far as we know
   ibv_send_wr request_ = {};
   std::array<ibv_sge, 2> pieces_ = {};  // segment, trailer
 

@@ -31,7 +31,7 @@ void VerbsBulk::TakeCredit() {
   // Acquire: pairs with the device's write of the word, posted by the home after it had read the segments; we overwrite
   // them afterwards.
   const uint64_t segments = LoadWord(line + offsetof(CreditLine, segments), std::memory_order_acquire);
-  if (segments > sends_.posted()) return Lose("bulk credit out of bounds");
+  if (segments > written_) return Lose("bulk credit out of bounds");
   // On a fabric with several paths an older write may land after a newer one; the next credit makes that good.
   credit_ = std::max(credit_, segments);
 }
@@ -41,14 +41,14 @@ uint64_t VerbsBulk::Tag(uint64_t number, const std::byte* segment, size_t bytes)
 }
 
 std::byte* VerbsBulk::Area() {
-  if (sends_.posted() - credit_ == wiring_.bulk_layout.segments()) TakeCredit();
-  const bool free = sends_.posted() - credit_ < wiring_.bulk_layout.segments() && sends_.HasRoom(1);
-  return free && !liveness_->lost() ? wiring_.bulk.data + wiring_.bulk_layout.offset(sends_.posted()) : nullptr;
+  if (written_ - credit_ == wiring_.bulk_layout.segments()) TakeCredit();
+  const bool free = written_ - credit_ < wiring_.bulk_layout.segments() && sends_.HasRoom(1);
+  return free && !Stopped() ? wiring_.bulk.data + wiring_.bulk_layout.offset(written_) : nullptr;
 }
 
 void VerbsBulk::Post(size_t bytes) {
-  if (liveness_->lost()) return;
-  const uint64_t index = sends_.posted();
+  if (Stopped()) return;
+  const uint64_t index = written_++;
   FD_CHECK(index - credit_ < wiring_.bulk_layout.segments(), "a bulk segment that the home has not freed");
   FD_CHECK(bytes > 0 && bytes <= wiring_.bulk_layout.segment_bytes_max(), "bulk segment size");
   const size_t offset = wiring_.bulk_layout.offset(index);
@@ -58,10 +58,11 @@ void VerbsBulk::Post(size_t bytes) {
   pieces_[0].length = static_cast<uint32_t>(bytes);
   pieces_[1].addr = wiring_.bulk_trailer.address + trailer;
   request_.wr.rdma.remote_addr = wiring_.peer_bulk.address + offset;
-  request_.wr_id = WrId(MessageKind::kBulk, 0, index + 1).bits();
+  request_.wr_id = WrId(MessageKind::kBulk, 0, sends_.posted() + 1).bits();
   request_.imm_data = ImmData(MessageKind::kBulk, 0, index + 1).ToWire();
   request_.send_flags = IBV_SEND_SOLICITED;
   if (const int error = sends_.Post(&request_, &request_, 1); error != 0) {
+    failed_ = true;
     liveness_->LoseByCall("ibv_post_send", error);
   }
 }
@@ -69,7 +70,7 @@ void VerbsBulk::Post(size_t bytes) {
 // ---- The home's end ----
 
 bool VerbsBulk::Next(const std::byte** segment, size_t* bytes) {
-  if (given_ == arrived_ || liveness_->lost()) return false;
+  if (given_ == arrived_ || Stopped()) return false;
   const std::byte* const data = wiring_.bulk.data + wiring_.bulk_layout.offset(given_);
   const size_t length = bytes_[given_ % kBulkSegmentsMax];
   BulkTrailer trailer;
@@ -85,7 +86,7 @@ bool VerbsBulk::Next(const std::byte** segment, size_t* bytes) {
 }
 
 void VerbsBulk::Free() {
-  if (liveness_->lost()) return;
+  if (Stopped()) return;
   FD_CHECK(freed_ < given_, "no bulk segment is held");
   ++freed_;
 }
@@ -93,7 +94,10 @@ void VerbsBulk::Free() {
 // ---- Completions ----
 
 void VerbsBulk::TakeCompletion(const ibv_wc& completion) {
-  if (completion.status != IBV_WC_SUCCESS) return liveness_->LoseByCompletion(completion);
+  if (completion.status != IBV_WC_SUCCESS) {
+    failed_ = true;
+    return liveness_->LoseByCompletion(completion);
+  }
   if ((completion.opcode & IBV_WC_RECV) == 0) return sends_.Retire(completion);
   receives_.Use();
   if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM || (completion.wc_flags & IBV_WC_WITH_IMM) == 0) {
@@ -112,9 +116,13 @@ void VerbsBulk::TakeCompletion(const ibv_wc& completion) {
 }
 
 void VerbsBulk::PostReceives() {
+  if (Stopped()) return;
   if (const int error = receives_.PostUsed(); error != 0) liveness_->LoseByCall("ibv_post_recv", error);
 }
 
-void VerbsBulk::Lose(const char* defect) { liveness_->LoseByProtocol(defect, -1); }
+void VerbsBulk::Lose(const char* defect) {
+  failed_ = true;
+  liveness_->LoseByProtocol(defect, -1);
+}
 
 }  // namespace fastdecode

@@ -56,6 +56,8 @@ class VerbsChannel {
 
   // Takes completions in and posts what had to wait. Errors lose the link.
   void Poll();
+  // Calls of Poll so far.
+  uint64_t polls() const { return polls_; }
   // The oldest arrival that was not taken yet; polls if there is none.
   bool NextArrival(Arrival* out);
   // Copies the arrival's line, which the peer can change no more, and checks its sequence. Null, or what is wrong.
@@ -129,6 +131,7 @@ class VerbsChannel {
   ReceiveQueue receives_;
   uint32_t waiting_slots_ = 0;  // bit per slot: to be posted when there is room
   bool waiting_ring_ = false;
+  uint64_t polls_ = 0;
   bool failed_ = false;  // a completion said so: nothing is posted any more
 
   // Arrivals, oldest first.

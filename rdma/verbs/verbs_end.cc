@@ -91,13 +91,15 @@ absl::Status VerbsEnd::PlanQueues() {
   const uint64_t receive = 2 * (slots + kControlWindow);
   const uint64_t queue_max = static_cast<uint64_t>(std::max(device_.attributes.max_qp_wr - 1, 0));
   const uint64_t completions_max = static_cast<uint64_t>(std::max(device_.attributes.max_cqe, 0));
-  const uint64_t completions = send + receive + 2 + (has_bulk() ? 2 * segments + 2 : 0);
-  if (send > queue_max || receive > queue_max || 2 * segments > queue_max || completions > completions_max) {
+  const uint64_t completions = send + receive + 2 + (has_bulk() ? 2 * segments + 2 : 0);  // two markers a queue pair
+  static_assert(kBulkSegmentBytesMax + sizeof(BulkTrailer) <= kControlMessageBytesMax + sizeof(ControlWord));
+  if (send > queue_max || receive > queue_max || completions > completions_max) {
     return absl::FailedPreconditionError(absl::StrCat(device_.Name(), " has queues of at most ", queue_max,
                                                       " work requests and ", completions_max,
                                                       " completions; this link needs ", send, " and ", completions,
                                                       ": fewer micro-batches or smaller batches need less"));
   }
+  completions_depth_ = static_cast<int>(completions);
   hop_depths_ = {static_cast<uint32_t>(send), static_cast<uint32_t>(receive)};
   const uint32_t twice = static_cast<uint32_t>(2 * segments);
   bulk_depths_ = role_ == LinkRole::kEngine ? QueueDepths{twice, 0} : QueueDepths{0, twice};
@@ -171,6 +173,9 @@ absl::Status VerbsEnd::ProbeGpu() {
     if (!driver.ok()) return driver.status();
     cuda_ = std::make_shared<const CudaDriver>(*std::move(driver));
   }
+  absl::StatusOr<std::unique_ptr<GpuDevice>> gpu = GpuDevice::Open(*cuda_, options_.fabric.gpu);
+  if (!gpu.ok()) return gpu.status();
+  gpu_ = *std::move(gpu);
   absl::StatusOr<GpuMemoryProbe> probe = ProbeGpuMemory(gpu_place(), options_.module_folder);
   if (!probe.ok()) return probe.status();
   gpu_probe_ = *std::move(probe);
@@ -197,11 +202,8 @@ absl::Status VerbsEnd::CreateQueues() {
       calls_.create_comp_channel(device_.context.get()),
       [&calls = calls_](ibv_comp_channel* channel) { calls.destroy_comp_channel(channel); });
   if (channel_ == nullptr) return VerbsError(device_.name, "ibv_create_comp_channel", errno, "");
-  uint32_t completions = hop_depths_.send + hop_depths_.receive + 2;
-  if (has_bulk()) completions += bulk_depths_.send + bulk_depths_.receive + 2;
-  completions_ =
-      VerbsHandle<ibv_cq>(calls_.create_cq(device_.context.get(), static_cast<int>(completions), channel_.get()),
-                          [&calls = calls_](ibv_cq* queue) { calls.destroy_cq(queue); });
+  completions_ = VerbsHandle<ibv_cq>(calls_.create_cq(device_.context.get(), completions_depth_, channel_.get()),
+                                     [&calls = calls_](ibv_cq* queue) { calls.destroy_cq(queue); });
   if (completions_ == nullptr) return VerbsError(device_.name, "ibv_create_cq", errno, LockedMemoryAdvice());
   absl::StatusOr<VerbsQueuePair> hop = VerbsQueuePair::Create(calls_, device_, options_.fabric, domain_.get(),
                                                               completions_.get(), hop_depths_, MessageKind::kNone);
@@ -313,7 +315,7 @@ VerbsWiring VerbsEnd::wiring() const {
     wiring.bulk_depths = bulk_depths_;
     wiring.bulk_layout = bulk_layout_;
     wiring.bulk = bulk_payload_ != nullptr ? LocalOf(*bulk_payload_) : LocalOf(bulk_, 0, *bulk_region_);
-    wiring.bulk_trailer = LocalOf(out_, out_layout_.bytes(), *out_region_);
+    if (role_ == LinkRole::kEngine) wiring.bulk_trailer = LocalOf(out_, out_layout_.bytes(), *out_region_);
     wiring.peer_bulk = {peer_.bulk.address, peer_.bulk.key};
   }
   return wiring;

@@ -83,7 +83,7 @@ class VerbsEnd {
  public:
   // Makes all objects, with receives posted, ready to be connected; registers `in` and `out` memory on NUMA node `node`
   // (-1: anywhere). With options.fabric.gpu an engine's payload and bulk segments lie in that GPU's memory, or, if the
-  // device cannot reach that, in memory of the host that the GPU can (Describe() says which, and why).
+  // device cannot reach a small piece of that, in memory of the host that the GPU can (Describe() says which, and why).
   // Errors: those of OpenVerbsDevice, CheckLinkSize, Arena::Create, CudaDriver::Load and ProbeGpuMemory; a failed call,
   // naming device, call and what to check; InvalidArgument for checksums of what lies in a GPU's memory.
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> Create(const VerbsOptions& options, const LinkSize& size,
@@ -131,7 +131,9 @@ class VerbsEnd {
   bool on_gpu() const { return out_layout_.payload_apart(); }
   GpuMemoryPlace gpu_place() const { return {cuda_.get(), options_.fabric.gpu, &calls_, domain_.get()}; }
   // With the trailers of bulk segments behind the rest.
-  size_t out_bytes() const { return out_layout_.bytes() + bulk_layout_.segments() * kCacheLineBytes; }
+  size_t out_bytes() const {
+    return out_layout_.bytes() + (role_ == LinkRole::kEngine ? bulk_layout_.segments() * kCacheLineBytes : 0);
+  }
 
   // Constant after Create. The order is that of making; destruction is the reverse, memory last.
   const VerbsOptions options_;
@@ -152,6 +154,7 @@ class VerbsEnd {
   Handle bulk_region_;
   // With fabric.gpu; then there is no bulk_.
   std::shared_ptr<const CudaDriver> cuda_;
+  std::unique_ptr<GpuDevice> gpu_;  // holds the context from the probe on: making one takes longer than all else
   GpuMemoryProbe gpu_probe_;
   std::unique_ptr<GpuMemory> in_payload_;
   std::unique_ptr<GpuMemory> out_payload_;
@@ -163,6 +166,7 @@ class VerbsEnd {
   size_t chunk_bytes_ = 0;
   QueueDepths hop_depths_;
   QueueDepths bulk_depths_;
+  int completions_depth_ = 0;
 
   bool connected_ = false;
   ibv_mtu mtu_ = IBV_MTU_256;  // agreed

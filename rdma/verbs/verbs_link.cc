@@ -63,9 +63,10 @@ void VerbsHomeLink::TakeNotificationEvents() {
   while (calls.get_cq_event(parts_.end->channel(), &queue) == 0) calls.ack_cq_events(queue, 1);
 }
 
-// What a ring is for came before it on the same queue pair. A ring whose completion was taken before the notification
-// was asked for has brought its work to a poll that came before, too; one that is taken after it, by the poll between
-// Arm and Sleep, keeps Sleep from sleeping; a later one raises an event.
+// What a ring is for came before it on the same queue pair; a bulk segment, on another one, raises its own event. A
+// ring whose completion was taken before the notification was asked for has brought its work to a poll that came
+// before, too; one that is taken after it, by the poll between Arm and Sleep, keeps Sleep from sleeping; a later one
+// raises an event.
 void VerbsHomeLink::Arm() {
   TakeNotificationEvents();
   parts_.channel.TakeRing();

@@ -120,6 +120,7 @@ class VerbsHomeLink final : public HomeLink {
   // The leader only.
   VerbsParts parts_;
   uint32_t open_slots_ = 0;  // bit per slot: hop seen, not yet replied to
+  uint64_t polls_seen_ = 0;  // of the channel, when PollBulk last looked
 };
 
 }  // namespace fastdecode

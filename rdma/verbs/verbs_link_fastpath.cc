@@ -121,6 +121,7 @@ ibv_send_wr* VerbsChannel::PatchChain(SlotRequests* requests, int slot, size_t p
 // ---- Completions ----
 
 void VerbsChannel::Poll() {
+  ++polls_;
   if (liveness_->lost()) return;
   ibv_wc completions[kPollBatch];
   int count;
@@ -359,14 +360,15 @@ bool VerbsChannel::NextControl(void* buffer, size_t* bytes) {
 void VerbsChannel::ReturnCredit() {
   if (!sends_.HasRoom(1)) return;
   std::byte* const line = wiring_.out.data + wiring_.out_layout.credit_offset();
-  // The words only count up: a write that is still under way may carry the newer values just as well.
-  StoreWord(line + offsetof(CreditLine, bytes), in_ring_bytes_);
-  StoreWord(line + offsetof(CreditLine, messages), in_messages_);
+  // The words only count up: a write that is still under way may carry the newer values just as well. Hence release:
+  // the device that fetches one for that write must not see it before our reads of what it gives back are done.
+  StoreWord(line + offsetof(CreditLine, bytes), in_ring_bytes_, std::memory_order_release);
+  StoreWord(line + offsetof(CreditLine, messages), in_messages_, std::memory_order_release);
   returned_ring_bytes_ = in_ring_bytes_;
   returned_messages_ = in_messages_;
   if (bulk_ != nullptr) {
     returned_segments_ = bulk_->freed();
-    StoreWord(line + offsetof(CreditLine, segments), returned_segments_);
+    StoreWord(line + offsetof(CreditLine, segments), returned_segments_, std::memory_order_release);
   }
   credit_.wr_id = WrId(MessageKind::kCredit, 0, sends_.posted() + 1).bits();
   credit_.send_flags = kCreditBytes <= wiring_.inline_bytes_max ? IBV_SEND_INLINE : 0;
@@ -444,6 +446,7 @@ std::byte* VerbsEngineLink::BulkArea() {
 }
 
 void VerbsEngineLink::PostBulk(size_t bytes) {
+  if (lost()) return;
   FD_CHECK(parts_.bulk != nullptr, "the link has no bulk channel");
   parts_.bulk->Post(bytes);
 }
@@ -504,13 +507,15 @@ bool VerbsHomeLink::TrySendControl(const void* message, size_t bytes) {
 LinkPoll VerbsHomeLink::PollBulk(const std::byte** segment, size_t* bytes) {
   if (lost()) return LinkPoll::kLost;
   if (parts_.bulk == nullptr) return LinkPoll::kEmpty;
-  if (parts_.bulk->Next(segment, bytes)) return LinkPoll::kMessage;
-  parts_.channel.Poll();
+  // A leader that has just polled for hops has polled for segments, too.
+  if (polls_seen_ == parts_.channel.polls()) parts_.channel.Poll();
+  polls_seen_ = parts_.channel.polls();
   if (parts_.bulk->Next(segment, bytes)) return LinkPoll::kMessage;
   return lost() ? LinkPoll::kLost : LinkPoll::kEmpty;
 }
 
 void VerbsHomeLink::FreeBulk() {
+  if (lost()) return;
   FD_CHECK(parts_.bulk != nullptr, "the link has no bulk channel");
   parts_.bulk->Free();
   parts_.channel.ReturnBulkCredit();

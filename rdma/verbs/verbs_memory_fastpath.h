@@ -12,9 +12,9 @@ inline uint64_t LoadWord(const std::byte* at, std::memory_order order) {
   return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(const_cast<std::byte*>(at))).load(order);
 }
 
-// Writes memory that the device may read at any time. Relaxed: posting orders it.
-inline void StoreWord(std::byte* at, uint64_t value) {
-  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(value, std::memory_order_relaxed);
+// Writes memory that the device may read at any time. Relaxed, where posting orders it.
+inline void StoreWord(std::byte* at, uint64_t value, std::memory_order order = std::memory_order_relaxed) {
+  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(value, order);
 }
 
 }  // namespace fastdecode

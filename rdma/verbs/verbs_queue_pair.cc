@@ -23,7 +23,8 @@ constexpr uint8_t kReceiverNotReadyRetries = 3;
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
 constexpr uint32_t kInlineBytes[] = {128, 64, 0};  // asked for, in this order, until the device agrees
-constexpr uint32_t kPiecesMax = 2;                 // of a work request: a line, and rows that lie elsewhere
+// Of a work request: line and payload, or segment and trailer, that lie apart.
+constexpr uint32_t kPiecesMax = 2;
 
 bool SameSubnet(const uint8_t* a, const uint8_t* b) { return std::memcmp(a, b, 8) == 0; }
 

@@ -30,7 +30,7 @@ struct QueuePairPeer {
 };
 
 // One reliable connection (RC): made, connected, used, and brought to its end; never used again.
-// Owns: the queue pair. Its completion queue has room for `depths` and the two markers of Drain.
+// Owns: the queue pair. Its completion queue has room for `depths` and the two of PostMarkersAndFail.
 // Thread: one at a time.
 class VerbsQueuePair {
  public:

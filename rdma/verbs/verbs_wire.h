@@ -27,7 +27,7 @@ enum class MessageKind : uint8_t {
 };
 
 // The 32 bits that announce a message: kind, slot (0 where there is none), and the low bits of the count of messages of
-// that slot, or of control and ring messages together.
+// that slot, of control and ring messages together, or of bulk segments.
 class ImmData {
  public:
   ImmData(MessageKind kind, int slot, uint64_t sequence)

@@ -29,7 +29,7 @@ LinkSize StressSize(int slots) {
           .hop_payload_bytes_max = kPayloadBytes,
           .reply_payload_bytes_max = kPayloadBytes,
           .control_ring_bytes = 4096,
-          .bulk_segments = 4,
+          .bulk_segments = 16,
           .bulk_segment_bytes_max = kSegmentBytes};
 }
 

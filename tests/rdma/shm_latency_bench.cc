@@ -1,6 +1,6 @@
 // What a hop costs besides its payload: the round trip of a header-only hop between two threads, next to a bare
-// cache-line ping-pong between the same two cores in the same run; and what waking a parked home adds: post, ring, reply
-// from a leader that slept in the kernel for longer than a core needs to doze off. A figure, not a test.
+// cache-line ping-pong between the same two cores in the same run; and what waking a parked home adds: post, ring,
+// reply from a leader that slept in the kernel for longer than a core needs to doze off. A figure, not a test.
 //
 //   rdma_shm_latency_bench [CORE CORE]     default: the first two cores that this process may use
 
@@ -26,31 +26,42 @@ namespace fastdecode {
 namespace {
 
 constexpr int kWarmUp = 10'000;
-constexpr int kSamples = 50'000;  // a round of each kind
-constexpr int kWakes = 200;        // a round
+constexpr int kSamples = 4'000;  // a round of each kind
+constexpr int kTrips = 16;       // a sample: some clocks tick only every 10 ns
+constexpr int kWakes = 200;      // a round
 constexpr std::chrono::milliseconds kNap(3);
-constexpr int kRounds = 5;        // alternating, so that both see the same machine
+constexpr int kRounds = 5;  // alternating, so that both see the same machine
 
-using Samples = std::vector<uint64_t>;  // ticks a round trip
+using Samples = std::vector<uint64_t>;  // ticks of a sample
+
+// Calls trip(n) for n from 1 on, and keeps the time of each kTrips of them.
+template <class Trip>
+void Sample(Samples* samples, Trip&& trip) {
+  uint64_t n = 0;
+  while (n < kWarmUp) trip(++n);
+  for (int i = 0; i < kSamples; ++i) {
+    const uint64_t start = NowTicks();
+    for (int k = 0; k < kTrips; ++k) trip(++n);
+    samples->push_back(NowTicks() - start);
+  }
+}
 
 // Two lines, as a link has: each side writes one and polls the other.
 void MeasureLine(int core_far, Samples* samples) {
   static CacheAligned<std::atomic<uint64_t>> there, back;
   there.value.store(0);
   back.value.store(0);
-  constexpr uint64_t kTrips = kWarmUp + kSamples;
+  constexpr uint64_t kAll = kWarmUp + uint64_t{kSamples} * kTrips;
   PinnedThread far("far", core_far, [] {
-    for (uint64_t n = 1; n <= kTrips; ++n) {
+    for (uint64_t n = 1; n <= kAll; ++n) {
       while (there.value.load(std::memory_order_acquire) != n) CpuRelax();
       back.value.store(n, std::memory_order_release);
     }
   });
-  for (uint64_t n = 1; n <= kTrips; ++n) {
-    const uint64_t start = NowTicks();
+  Sample(samples, [](uint64_t n) {
     there.value.store(n, std::memory_order_release);
     while (back.value.load(std::memory_order_acquire) != n) CpuRelax();
-    if (n > kWarmUp) samples->push_back(NowTicks() - start);
-  }
+  });
 }
 
 ReplyHeader ReplyTo(const HopHeader& hop) {
@@ -83,14 +94,12 @@ void MeasureHop(int slots, int core_far, Samples* samples) {
   HopHeader hop;
   hop.rows = 1;
   ReplyHeader reply;
-  for (int n = 1; n <= kWarmUp + kSamples; ++n) {
-    const uint64_t start = NowTicks();
-    hop.step = static_cast<uint64_t>(n);
-    hop.micro_batch = static_cast<uint8_t>(n % slots);
+  Sample(samples, [&](uint64_t n) {
+    hop.step = n;
+    hop.micro_batch = static_cast<uint8_t>(n % static_cast<unsigned>(slots));
     engine->PostHop(hop);
     while (engine->PollReply(&reply) == LinkPoll::kEmpty) CpuRelax();
-    if (n > kWarmUp) samples->push_back(NowTicks() - start);
-  }
+  });
   link->engine.reset();
 }
 
@@ -137,16 +146,17 @@ void MeasureWake(int core_far, Samples* samples) {
   link->engine.reset();
 }
 
-double PercentileNs(Samples* samples, double share) {
+// Of a trip, each sample being of `trips`.
+double PercentileNs(Samples* samples, double share, int trips) {
   const size_t at = static_cast<size_t>(share * static_cast<double>(samples->size() - 1));
   std::nth_element(samples->begin(), samples->begin() + at, samples->end());
-  return static_cast<double>(TickClock::Get().ToNs((*samples)[at]));
+  return static_cast<double>(TickClock::Get().ToNs((*samples)[at])) / trips;
 }
 
-void Print(const char* name, Samples* samples, double baseline_ns) {
-  const double p50 = PercentileNs(samples, 0.5);
-  std::printf("%-28s %8.0f %8.0f %8.0f %8.0f", name, PercentileNs(samples, 0), p50, PercentileNs(samples, 0.9),
-              PercentileNs(samples, 0.99));
+void Print(const char* name, Samples* samples, int trips, double baseline_ns) {
+  const double p50 = PercentileNs(samples, 0.5, trips);
+  std::printf("%-28s %8.0f %8.0f %8.0f %8.0f", name, PercentileNs(samples, 0, trips), p50,
+              PercentileNs(samples, 0.9, trips), PercentileNs(samples, 0.99, trips));
   if (baseline_ns > 0) std::printf("   %.2f x", p50 / baseline_ns);
   std::printf("\n");
 }
@@ -181,14 +191,14 @@ int Run(int argc, char** argv) {
     MeasureHop(2, cores[1], &two_slots);
     MeasureWake(cores[1], &wake);
   }
-  std::printf("%s, cores %d and %d, %d x %d round trips each\n", CpuName().c_str(), cores[0], cores[1], kRounds,
-              kSamples);
+  std::printf("%s, cores %d and %d, %d x %d samples of %d round trips each\n", CpuName().c_str(), cores[0], cores[1],
+              kRounds, kSamples, kTrips);
   std::printf("%-28s %8s %8s %8s %8s\n", "round trip [ns]", "min", "p50", "p90", "p99");
-  Print("cache line", &line, 0);
-  const double baseline_ns = PercentileNs(&line, 0.5);
-  Print("header-only hop, 1 slot", &one_slot, baseline_ns);
-  Print("header-only hop, 2 slots", &two_slots, baseline_ns);
-  Print("the same, home parked", &wake, 0);
+  Print("cache line", &line, kTrips, 0);
+  const double baseline_ns = PercentileNs(&line, 0.5, kTrips);
+  Print("header-only hop, 1 slot", &one_slot, kTrips, baseline_ns);
+  Print("header-only hop, 2 slots", &two_slots, kTrips, baseline_ns);
+  Print("the same, home parked", &wake, 1, 0);
   return 0;
 }
 

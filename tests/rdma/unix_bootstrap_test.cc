@@ -33,11 +33,11 @@ constexpr uint64_t kGenerousNs = 60'000'000'000;
 LinkProposal Proposal() {
   LinkProposal proposal;
   proposal.size = {.slots = 2,
-                         .hop_payload_bytes_max = 100,
-                         .reply_payload_bytes_max = 100,
-                         .control_ring_bytes = 4096,
-                         .bulk_segments = 4,
-                         .bulk_segment_bytes_max = 300};
+                   .hop_payload_bytes_max = 100,
+                   .reply_payload_bytes_max = 100,
+                   .control_ring_bytes = 4096,
+                   .bulk_segments = 4,
+                   .bulk_segment_bytes_max = 300};
   proposal.epoch = 77;
   proposal.peer = {.engine_id = 0x1234567890, .role = 0};
   proposal.home_index = 1;

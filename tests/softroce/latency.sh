@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: latency.sh BUILD [ALTERNATIONS]: a figure for the docs, not a test. In one emulated host, through its own RDMA
-# device: `latency fabric` and bare_ping_pong in turn, both ends on cores of their own, and perftest beside them. (On two
-# hosts the machine has more emulated cores than real ones, and the figures say more about that than about either.)
+# device: `latency fabric` and bare_ping_pong in turn, both ends on cores of their own, and perftest beside them. (On
+# two hosts the machine has more emulated cores than real ones, and the figures say more about that than about either.)
 # Printed: round trips in us, and what ours take in relation to the bare ones of the same turn.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -133,21 +133,26 @@ TEST_F(TcpDoorTest, NobodyListens) {
 
 TEST_F(TcpDoorTest, AnOfferThatCannotBeMade) {
   const auto make_offer = []() -> absl::StatusOr<LinkOffer> { return absl::ResourceExhaustedError("no memory"); };
-  const auto connected = ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), make_offer, NowNs() + kGenerousNs);
+  const DoorService service(TestDoorOptions());
+  const auto connected = ConnectTcpDoor("127.0.0.1", service.port(), TestSecret(), make_offer, NowNs() + kGenerousNs);
   EXPECT_EQ(connected.status(), absl::ResourceExhaustedError("no memory"));
 }
 
 TEST_F(TcpDoorTest, AWorkerThatDoesNotAnswer) {
-  const auto connected =
-      ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), Offering(TestOffer()), NowNs() + 50'000'000);
+  const auto make_offer = []() -> absl::StatusOr<LinkOffer> {
+    ADD_FAILURE() << "nothing is made for a worker that says nothing";
+    return TestOffer();
+  };
+  const auto connected = ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), make_offer, NowNs() + 50'000'000);
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(connected.status().message(), worker_ + " did not answer in time");
 }
 
 TEST_F(TcpDoorTest, AnOfferThatCannotBe) {
+  const DoorService service(TestDoorOptions());
   const auto error = [&](const LinkOffer& offer) {
     const auto connected =
-        ConnectTcpDoor("127.0.0.1", door_->port(), TestSecret(), Offering(offer), NowNs() + kGenerousNs);
+        ConnectTcpDoor("127.0.0.1", service.port(), TestSecret(), Offering(offer), NowNs() + kGenerousNs);
     EXPECT_EQ(connected.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(connected.status().message());
   };

@@ -252,6 +252,19 @@ TEST(VerbsControlTest, ARingWithoutCreditIsSentWhenThereIsSome) {
   pair.ExpectClean();
 }
 
+TEST(VerbsParkTest, ABulkSegmentWakesTheSleeperWithoutARing) {
+  VerbsPair pair({.size = SmallSize()});
+  pair.home->Arm();
+  const std::byte* segment = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(pair.home->PollBulk(&segment, &bytes), LinkPoll::kEmpty);
+  ASSERT_NE(pair.engine->BulkArea(), nullptr);
+  pair.engine->PostBulk(3);
+  pair.home->Sleep(3'600'000'000'000);  // would hang the test
+  EXPECT_EQ(pair.home->PollBulk(&segment, &bytes), LinkPoll::kMessage);
+  pair.ExpectClean();
+}
+
 TEST(VerbsParkTest, ALossWakesTheSleeper) {
   VerbsPair pair({.size = SmallSize()});
   pair.home->Arm();

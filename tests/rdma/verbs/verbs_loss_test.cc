@@ -99,6 +99,27 @@ TEST_F(VerbsLossTest, AFlushedCompletionLosesTheLinkIfNothingElseIsKnownSoon) {
   ExpectContains(pair_.engine->lost_cause(), "work request flushed");
 }
 
+TEST_F(VerbsLossTest, AFailedBulkSegmentIsNamed) {
+  pair_.fabric.FailNextWrite(pair_.engine_context, IBV_WC_REM_ACCESS_ERR);
+  ASSERT_NE(pair_.engine->BulkArea(), nullptr);
+  pair_.engine->PostBulk(7);
+  EXPECT_EQ(PollEngine(), LinkPoll::kLost);
+  ExpectContains(pair_.engine->lost_cause(), "remote access error");
+  ExpectContains(pair_.engine->lost_cause(), "of a bulk segment");
+}
+
+TEST_F(VerbsLossTest, AFlushedBulkQueueTakesNoMore) {
+  pair_.fabric.FailNextWrite(pair_.engine_context, IBV_WC_WR_FLUSH_ERR);
+  ASSERT_NE(pair_.engine->BulkArea(), nullptr);
+  pair_.engine->PostBulk(7);
+  EXPECT_EQ(PollEngine(), LinkPoll::kEmpty) << "it is no cause yet";
+  EXPECT_EQ(pair_.engine->BulkArea(), nullptr);
+  pair_.fabric.FailPosts(pair_.engine_context, EINVAL);
+  pair_.engine->PostBulk(7);
+  EXPECT_FALSE(pair_.engine->lost()) << pair_.engine->lost_cause();
+  pair_.fabric.FailPosts(pair_.engine_context, 0);
+}
+
 TEST_F(VerbsLossTest, FatalEventsLoseTheLinkAndOthersDoNot) {
   for (const ibv_event_type type : {IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED, IBV_EVENT_PORT_ACTIVE,
                                     IBV_EVENT_SM_CHANGE, IBV_EVENT_GID_CHANGE, IBV_EVENT_PKEY_CHANGE}) {

@@ -327,6 +327,43 @@ TEST_F(VerbsEndTest, EveryCallThatFailsIsNamedAndNothingLeaks) {
             "ibv_modify_qp to INIT on fake0 port 1, GID 0 10.0.0.1 (RoCE v2): Invalid argument (22)");
 }
 
+TEST_F(VerbsEndTest, NothingLeaksWhicheverCallFails) {
+  int failing = 0, calls = 0;
+  const VerbsCalls real = fabric_.Calls();
+  const auto fails = [&] {
+    errno = ENOMEM;
+    return ++calls == failing;
+  };
+  calls_.alloc_pd = [&](ibv_context* context) { return fails() ? nullptr : real.alloc_pd(context); };
+  calls_.reg_mr = [&](ibv_pd* domain, void* data, size_t bytes, unsigned access) {
+    return fails() ? nullptr : real.reg_mr(domain, data, bytes, access);
+  };
+  calls_.create_cq = [&](ibv_context* context, int depth, ibv_comp_channel* channel) {
+    return fails() ? nullptr : real.create_cq(context, depth, channel);
+  };
+  calls_.create_qp = [&](ibv_pd* domain, ibv_qp_init_attr* attributes) {
+    return fails() ? nullptr : real.create_qp(domain, attributes);
+  };
+  calls_.modify_qp = [&](ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
+    return attributes->qp_state != IBV_QPS_ERR && fails() ? ENOMEM : real.modify_qp(pair, attributes, mask);
+  };
+  int good = 0;
+  do {
+    calls = 0;
+    ++failing;
+    {
+      const auto engine = Make();
+      const auto home = Make(LinkRole::kHome);
+      if (engine.ok() && home.ok()) {
+        good += (*engine)->Connect((*home)->parameters()).ok() && (*home)->Connect((*engine)->parameters()).ok();
+      }
+    }
+    ASSERT_EQ(fabric_.live_objects(), 0) << failing;
+  } while (calls >= failing);
+  EXPECT_GT(failing, 25) << "two ends with two queue pairs each";
+  EXPECT_EQ(good, 1 + 4) << "no failure, and four that fewer bytes inline made up for";
+}
+
 TEST_F(VerbsEndTest, TooLittleLockedMemorySaysWhatToSet) {
   calls_.reg_mr = [](auto...) -> ibv_mr* {
     errno = ENOMEM;
