@@ -93,6 +93,12 @@ absl::Status SetRdmaMtu(Options& options, const std::string& value) {
   return absl::OkStatus();
 }
 
+absl::Status SetNotify(Options& options, const std::string& value) {
+  if (value != "completion" && value != "flag") return Bad("notify", value, "completion or flag");
+  options.fabric.notify_by_flag = value == "flag";
+  return absl::OkStatus();
+}
+
 absl::Status SetPeerTimeout(Options& options, const std::string& value) {
   int milliseconds = 0;
   if (absl::Status status = ParseInt("peer-timeout-ms", value, 200, 3600000, &milliseconds); !status.ok())
@@ -154,6 +160,9 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseInt("traffic-class", v, 0, 255, &o.fabric.traffic_class); }},
     {"service-level", "N", "0", "of RDMA packets",
      [](Options& o, const std::string& v) { return ParseInt("service-level", v, 0, 15, &o.fabric.service_level); }},
+    {"notify", "HOW", "completion",
+     "engine: what tells of a hop over RDMA: completion, or flag (a polled word; only where a probe finds it in order)",
+     &SetNotify},
     {"peer-timeout-ms", "MS", "1000", "a process on another host that is silent for so long is lost", &SetPeerTimeout},
     {"fault", "SPEC", "", "inject faults on every link, such as seed=1,drop=0.001 (for tests)",
      &SetText<&Options::fault>},

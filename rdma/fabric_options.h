@@ -8,14 +8,15 @@ namespace fastdecode {
 
 // How links over a fabric (HOST:PORT, provider verbs) are made; links on this host need none of it.
 struct FabricOptions {
-  std::string secret_file;        // what both ends know; readable by its owner alone
-  std::string device;             // RDMA device, such as mlx5_0; "" = the active one nearest to the NUMA node
+  std::string secret_file = {};   // what both ends know; readable by its owner alone
+  std::string device = {};        // RDMA device, such as mlx5_0; "" = the active one nearest to the NUMA node
   int port = 0;                   // of the device; 0 = the first that is active
   int gid_index = -1;             // -1 = look for one: RoCE v2 over IPv4, then over IPv6, then the port's first
   int mtu = 0;                    // bytes, 256 to 4096; 0 = the smaller of both ends' active MTU
   int traffic_class = 0;          // of the GRH (DSCP << 2 | ECN)
   int service_level = 0;
   int gpu = -1;                   // engine: what is sent and received lies in memory of this GPU; -1 = of the host
+  bool notify_by_flag = false;    // engine: polled words announce hops and replies, not completions; docs/RDMA.md
   uint64_t heartbeat_timeout_ns = 1'000'000'000;  // a peer process that is silent for so long is lost
 };
 

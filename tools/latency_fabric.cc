@@ -309,6 +309,12 @@ void AddLatencyFabric(CLI::App* latency) {
   command->add_option("--service-level", fabric.service_level, "of the packets")
       ->check(CLI::Range(0, 15))
       ->type_name("N");
+  command
+      ->add_option_function<std::string>(
+          "--notify", [&fabric](const std::string& how) { fabric.notify_by_flag = how == "flag"; },
+          "near end: what tells of a message over RDMA: completion, or flag (a polled word)")
+      ->check(CLI::IsMember({"completion", "flag"}))
+      ->type_name("HOW");
   command->add_option("--gpu", fabric.gpu, "payload in the memory of this GPU, for links to HOST:PORT (-1: the host's)")
       ->check(CLI::Range(-1, 1023))
       ->type_name("N");

@@ -11,6 +11,8 @@ namespace fastdecode {
 
 namespace {
 
+constexpr uint64_t kProbeNsMax = 5'000'000'000;
+
 class VerbsPendingLink final : public PendingLink {
  public:
   VerbsPendingLink(std::unique_ptr<PendingConnection> connection, const VerbsOptions& options)
@@ -28,7 +30,11 @@ class VerbsPendingLink final : public PendingLink {
     absl::StatusOr<std::unique_ptr<ControlChannel>> channel =
         connection_->Accept(acceptance, (*end)->parameters().ToWire());
     if (!channel.ok()) return channel.status();
-    return MakeVerbsHomeLink(*std::move(end), proposal().epoch, *std::move(channel));
+    absl::StatusOr<std::unique_ptr<VerbsHomeLink>> link =
+        MakeVerbsHomeLink(*std::move(end), proposal().epoch, *std::move(channel));
+    if (!link.ok()) return link.status();
+    if (absl::Status kept = (*link)->ProbeOrder(NowNs() + kProbeNsMax); !kept.ok()) return kept;
+    return *std::move(link);
   }
 
   void Refuse(const std::string& text) override { connection_->Refuse(text); }
@@ -96,9 +102,10 @@ absl::StatusOr<ConnectResult> ConnectVerbs(const std::string& host, uint16_t por
   ConnectResult result;
   result.answer = answer.acceptance.answer;
   result.homes = answer.acceptance.homes;
-  absl::StatusOr<std::unique_ptr<EngineLink>> link =
+  absl::StatusOr<std::unique_ptr<VerbsEngineLink>> link =
       MakeVerbsEngineLink(std::move(end), proposal.epoch, std::move(connection->channel));
   if (!link.ok()) return link.status();
+  if (absl::Status kept = (*link)->ProbeOrder(deadline_ns); !kept.ok()) return kept;
   result.link = *std::move(link);
   return result;
 }

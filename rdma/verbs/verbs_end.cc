@@ -49,7 +49,8 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::Create(const VerbsOptions& o
   if (!device.ok()) return device.status();
   std::unique_ptr<VerbsEnd> end(new VerbsEnd(options, size, role));
   end->device_ = *std::move(device);
-  absl::Status status = end->PlanQueues();
+  absl::Status status = end->CheckOptions();
+  if (status.ok()) status = end->PlanQueues();
   if (status.ok()) status = end->AllocateMemory(node);
   if (status.ok()) status = end->RegisterMemory();
   if (status.ok()) status = end->ProbeGpu();
@@ -66,10 +67,23 @@ VerbsEnd::VerbsEnd(const VerbsOptions& options, const LinkSize& size, LinkRole r
       role_(role),
       in_layout_(InLayout(size, role, OnGpu(options, role))),
       out_layout_(InLayout(size, Other(role), OnGpu(options, role))),
-      bulk_layout_(size) {}
+      bulk_layout_(size),
+      notify_by_flag_(role == LinkRole::kEngine && options.fabric.notify_by_flag) {}
 
 VerbsEnd::~VerbsEnd() {
   if (hop_pair_.get() != nullptr) Drain();
+}
+
+absl::Status VerbsEnd::CheckOptions() const {
+  if (on_gpu() && options_.checksum) {
+    return absl::InvalidArgumentError(
+        "message checksums: the CPU computes them, and cannot of what lies in a GPU's memory; use one of the two");
+  }
+  if (on_gpu() && notify_by_flag_) {
+    return absl::InvalidArgumentError(
+        "notification by flag: nothing orders a write to the host's memory behind one to a GPU's; use one of the two");
+  }
+  return absl::OkStatus();
 }
 
 // How deep the queues must be for everything that can be in flight; see docs/decisions/0008.
@@ -82,7 +96,7 @@ absl::Status VerbsEnd::PlanQueues() {
   const size_t payload_bytes = out_layout_.payload_bytes_max();
   chunk_bytes_ = std::max(kChunkBytesMin, RoundUpTo((payload_bytes + kChunksMax - 1) / kChunksMax, kPageBytes));
   chunk_bytes_ = std::min(chunk_bytes_, device_max / kPageBytes * kPageBytes);
-  const uint64_t chain = (payload_bytes + chunk_bytes_ - 1) / chunk_bytes_ + 1;
+  const uint64_t chain = (payload_bytes + chunk_bytes_ - 1) / chunk_bytes_ + 2;  // with line and flag
   const uint64_t slots = static_cast<uint64_t>(size_.slots);
   const uint64_t segments = bulk_layout_.segments();
   // Twice what the credits let out at once, since an acknowledgement may come after the credit: slots; control messages
@@ -163,10 +177,6 @@ absl::Status VerbsEnd::RegisterBulk() {
 
 absl::Status VerbsEnd::ProbeGpu() {
   if (!on_gpu()) return absl::OkStatus();
-  if (options_.checksum) {
-    return absl::InvalidArgumentError(
-        "message checksums: the CPU computes them, and cannot of what lies in a GPU's memory; use one of the two");
-  }
   cuda_ = options_.cuda;
   if (cuda_ == nullptr) {
     absl::StatusOr<CudaDriver> driver = CudaDriver::Load();
@@ -227,6 +237,7 @@ VerbsParameters VerbsEnd::parameters() const {
   if (MtuFromBytes(options_.fabric.mtu, &wanted)) mtu = std::min(mtu, wanted);
   parameters.mtu = static_cast<uint8_t>(mtu);
   parameters.checksum = options_.checksum ? 1 : 0;
+  parameters.flags = notify_by_flag_ ? 1 : 0;
   parameters.hop_pair = {hop_pair_.number(), hop_pair_.packet_number()};
   parameters.slots = {reinterpret_cast<uint64_t>(in_.data()), in_layout_.bytes(), in_slots_->rkey};
   parameters.control_key = in_control_->rkey;
@@ -242,6 +253,7 @@ VerbsParameters VerbsEnd::parameters() const {
 
 absl::Status VerbsEnd::Connect(const VerbsParameters& peer) {
   FD_CHECK(!connected_, "an end is connected once");
+  if (role_ == LinkRole::kHome) notify_by_flag_ = peer.flags != 0;
   if (absl::Status status = CheckPeer(peer); !status.ok()) return status;
   mtu_ = static_cast<ibv_mtu>(std::min(parameters().mtu, peer.mtu));
   QueuePairPeer to;
@@ -274,6 +286,14 @@ absl::Status VerbsEnd::CheckPeer(const VerbsParameters& peer) const {
                                                    " at this end and ", peer.checksum != 0 ? "on" : "off",
                                                    " at the peer's: both ends must agree"));
   }
+  if (peer.flags != own.flags) {
+    return absl::InvalidArgumentError("the peer does not notify as this engine asked for");
+  }
+  if (notify_by_flag_ && hop_pair_.inline_bytes_max() < kFlagBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("notification by flag: ", device_.Name(), " takes ",
+                                                   hop_pair_.inline_bytes_max(), " bytes inline, a flag has ",
+                                                   kFlagBytes, ": notify by completion"));
+  }
   const RegionLayout there = InLayout(size_, Other(role_), peer.payload.bytes != 0);
   const uint64_t bulk_bytes = role_ == LinkRole::kEngine ? bulk_layout_.bytes() : 0;
   const struct {
@@ -300,6 +320,7 @@ VerbsWiring VerbsEnd::wiring() const {
   wiring.inline_bytes_max = hop_pair_.inline_bytes_max();
   wiring.chunk_bytes = chunk_bytes_;
   wiring.checksum = options_.checksum;
+  wiring.notify_by_flag = notify_by_flag_;
   wiring.in_layout = in_layout_;
   wiring.out_layout = out_layout_;
   wiring.peer_layout = InLayout(size_, Other(role_), peer_.payload.bytes != 0);
@@ -327,7 +348,7 @@ std::string VerbsEnd::Describe() const {
   if (connected_) absl::StrAppend(&text, ", path MTU ", MtuBytes(mtu_));
   absl::StrAppend(&text, ", queues of ", hop_depths_.send, " and ", hop_depths_.receive, ", up to ",
                   hop_pair_.inline_bytes_max(), " bytes inline, memory ", in_.Describe(), " and ", out_.Describe(),
-                  options_.checksum ? ", with checksums" : "");
+                  options_.checksum ? ", with checksums" : "", notify_by_flag_ ? ", notification by flag" : "");
   if (on_gpu()) absl::StrAppend(&text, "; payload by ", gpu_probe_.Describe());
   return text;
 }

@@ -54,6 +54,7 @@ struct VerbsWiring {
   uint32_t inline_bytes_max = 0;
   size_t chunk_bytes = 0;  // of a payload that is not part of one write
   bool checksum = false;
+  bool notify_by_flag = false;  // of hops and replies; control messages always notify by completion
 
   RegionLayout in_layout;    // of what this end receives
   RegionLayout out_layout;   // of what it sends, here
@@ -85,7 +86,7 @@ class VerbsEnd {
   // (-1: anywhere). With options.fabric.gpu an engine's payload and bulk segments lie in that GPU's memory, or, if the
   // device cannot reach a small piece of that, in memory of the host that the GPU can (Describe() says which, and why).
   // Errors: those of OpenVerbsDevice, CheckLinkSize, Arena::Create, CudaDriver::Load and ProbeGpuMemory; a failed call,
-  // naming device, call and what to check; InvalidArgument for checksums of what lies in a GPU's memory.
+  // naming device, call and what to check; InvalidArgument for checksums or flags of what lies in a GPU's memory.
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> Create(const VerbsOptions& options, const LinkSize& size,
                                                           LinkRole role, int node);
   ~VerbsEnd();
@@ -95,10 +96,12 @@ class VerbsEnd {
   // For the peer's Connect.
   VerbsParameters parameters() const;
   // Afterwards messages may come, and, once the peer has connected too, go.
+  // A home notifies by flag if the engine does.
   // Errors: InvalidArgument if the two ends do not fit together; a failed call. REQUIRES: not connected yet.
   absl::Status Connect(const VerbsParameters& peer);
 
   bool connected() const { return connected_; }
+  bool notifies_by_flag() const { return notify_by_flag_; }
   const LinkSize& size() const { return size_; }
   LinkRole role() const { return role_; }
   const VerbsOptions& options() const { return options_; }
@@ -124,6 +127,7 @@ class VerbsEnd {
   absl::Status AllocateOnGpu(int node);
   absl::Status CreateQueues();
 
+  absl::Status CheckOptions() const;
   absl::Status CheckPeer(const VerbsParameters& peer) const;
   absl::StatusOr<Handle> Register(std::byte* data, size_t bytes, unsigned access);
   void Drain();
@@ -168,6 +172,7 @@ class VerbsEnd {
   QueueDepths bulk_depths_;
   int completions_depth_ = 0;
 
+  bool notify_by_flag_;  // the engine's wish; at the home known once it is connected
   bool connected_ = false;
   ibv_mtu mtu_ = IBV_MTU_256;  // agreed
   VerbsParameters peer_;

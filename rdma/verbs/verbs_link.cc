@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "numa/check.h"
+#include "rdma/verbs/verbs_order_probe.h"
 
 namespace fastdecode {
 
@@ -23,7 +24,7 @@ VerbsParts MakeParts(std::unique_ptr<VerbsEnd> end, std::unique_ptr<VerbsLivenes
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
+absl::StatusOr<std::unique_ptr<VerbsEngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
                                                                 std::unique_ptr<PeerChannel> channel) {
   FD_CHECK(end->connected() && end->role() == LinkRole::kEngine, "not an engine's connected end");
   auto liveness = VerbsLiveness::Create(*end, std::move(channel));
@@ -31,7 +32,7 @@ absl::StatusOr<std::unique_ptr<EngineLink>> MakeVerbsEngineLink(std::unique_ptr<
   return std::make_unique<VerbsEngineLink>(std::move(end), epoch, *std::move(liveness));
 }
 
-absl::StatusOr<std::unique_ptr<HomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
+absl::StatusOr<std::unique_ptr<VerbsHomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
                                                             std::unique_ptr<PeerChannel> channel) {
   FD_CHECK(end->connected() && end->role() == LinkRole::kHome, "not a home's connected end");
   auto liveness = VerbsLiveness::Create(*end, std::move(channel));
@@ -55,6 +56,18 @@ VerbsHomeLink::VerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch, std:
 }
 
 VerbsHomeLink::~VerbsHomeLink() { MarkLost("the home closed the link"); }
+
+absl::Status VerbsEngineLink::ProbeOrder(uint64_t deadline_ns) {
+  if (!parts_.end->notifies_by_flag()) return absl::OkStatus();
+  return OrderProbe{&parts_.channel, parts_.liveness.get(), size_, deadline_ns}.RunAsEngine();
+}
+
+absl::Status VerbsHomeLink::ProbeOrder(uint64_t deadline_ns) {
+  if (!parts_.end->notifies_by_flag()) return absl::OkStatus();
+  const absl::Status status = OrderProbe{&parts_.channel, parts_.liveness.get(), size_, deadline_ns}.RunAsHome();
+  polls_seen_ = parts_.channel.polls();
+  return status;
+}
 
 // Events of rings that came while nobody slept.
 void VerbsHomeLink::TakeNotificationEvents() {

@@ -90,10 +90,15 @@ std::unique_ptr<LinkEnds> MakeEndsWithoutInline(const LinkSize& size, uint64_t e
   return std::make_unique<VerbsEnds>(VerbsPair::Options{.size = size, .fabric = {.max_inline = 0}, .epoch = epoch});
 }
 
+std::unique_ptr<LinkEnds> MakeFlagEnds(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<VerbsEnds>(
+      VerbsPair::Options{.size = size, .link = {.notify_by_flag = true}, .epoch = epoch});
+}
+
 INSTANTIATE_TEST_SUITE_P(Verbs, LinkSuite,
                          testing::Values(LinkProvider{"plain", MakePlainEnds},
                                          LinkProvider{"checksum", MakeChecksumEnds}, LinkProvider{"gpu", MakeGpuEnds},
-                                         LinkProvider{"without_inline", MakeEndsWithoutInline}),
+                                         LinkProvider{"flag", MakeFlagEnds}, LinkProvider{"without_inline", MakeEndsWithoutInline}),
                          LinkProviderName);
 
 std::unique_ptr<LinkEnds> MakeSeededEnds(const LinkSize& size, uint64_t epoch) {
@@ -101,9 +106,17 @@ std::unique_ptr<LinkEnds> MakeSeededEnds(const LinkSize& size, uint64_t epoch) {
       VerbsPair::Options{.size = size, .fabric = {.seed = 5}, .checksum = true, .epoch = epoch});
 }
 
+std::unique_ptr<LinkEnds> MakeSeededFlagEnds(const LinkSize& size, uint64_t epoch) {
+  return std::make_unique<VerbsEnds>(VerbsPair::Options{.size = size,
+                                                        .fabric = {.seed = 7, .place_in_order = true},
+                                                        .link = {.notify_by_flag = true},
+                                                        .epoch = epoch});
+}
+
 INSTANTIATE_TEST_SUITE_P(Verbs, LinkStressSuite,
                          testing::Values(LinkProvider{"plain", MakePlainEnds}, LinkProvider{"seeded", MakeSeededEnds},
-                                         LinkProvider{"gpu", MakeSeededGpuEnds}),
+                                         LinkProvider{"gpu", MakeSeededGpuEnds},
+                                         LinkProvider{"flag", MakeSeededFlagEnds}),
                          LinkProviderName);
 
 // ---- Messages of every length. ----
@@ -168,6 +181,19 @@ TEST_F(VerbsLengthTest, OneWriteUpToEightKibThenAChain) {
     }
     pair.ExpectClean();
   }
+}
+
+TEST_F(VerbsLengthTest, AFlagIsOneWriteMore) {
+  VerbsPair pair({.size = {.slots = 2, .hop_payload_bytes_max = kBytesMax, .reply_payload_bytes_max = kBytesMax},
+                  .link = {.notify_by_flag = true}});
+  uint64_t step = 0;
+  for (const size_t bytes : {size_t{0}, kOneWriteBytesMax - 64, kOneWriteBytesMax - 63, size_t{3} << 20, kBytesMax}) {
+    SCOPED_TRACE(bytes);
+    ++step;
+    ASSERT_NO_FATAL_FAILURE(Bounce(&pair, static_cast<int>(step % 2), step, bytes, kBytesMax - bytes));
+    EXPECT_EQ(hop_writes_, bytes <= kOneWriteBytesMax - 64 ? 2 : ((bytes + (1 << 20) - 1) >> 20) + 2);
+  }
+  pair.ExpectClean();
 }
 
 TEST_F(VerbsLengthTest, FromAGpuALineAndItsPayloadAreOneWriteAndBackTwo) {

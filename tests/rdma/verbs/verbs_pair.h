@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "rdma/verbs/verbs_link.h"
@@ -21,6 +22,7 @@ struct VerbsPair {
     FakeFabricOptions fabric = {};
     FabricOptions link = {};
     bool checksum = false;
+    bool skip_probe = false;  // of the order, with link.notify_by_flag
     uint64_t epoch = 7;
     uint64_t (*now_ns)() = NowNs;
     MadeUpCuda* cuda = nullptr;  // the engine's payload lies in its GPU's memory; must outlive the pair
@@ -40,18 +42,26 @@ struct VerbsPair {
     auto engine_end = VerbsEnd::Create(verbs, options.size, LinkRole::kEngine, -1);
     EXPECT_TRUE(engine_end.ok()) << engine_end.status();
     EXPECT_TRUE(home_end.ok()) << home_end.status();
-    EXPECT_TRUE((*engine_end)->Connect((*home_end)->parameters()).ok());
     EXPECT_TRUE((*home_end)->Connect((*engine_end)->parameters()).ok());
+    EXPECT_TRUE((*engine_end)->Connect((*home_end)->parameters()).ok());
     engine_context = (*engine_end)->device().context.get();
     home_context = (*home_end)->device().context.get();
     engine_wiring = (*engine_end)->wiring();
     home_wiring = (*home_end)->wiring();
     to_engine = std::make_shared<FakeWire>();
     to_home = std::make_shared<FakeWire>();
-    engine = *MakeVerbsEngineLink(*std::move(engine_end), options.epoch,
+    auto engine_link = *MakeVerbsEngineLink(*std::move(engine_end), options.epoch,
                                   std::make_unique<FakePeerChannel>("the home", to_engine, to_home));
-    home = *MakeVerbsHomeLink(*std::move(home_end), options.epoch,
+    auto home_link = *MakeVerbsHomeLink(*std::move(home_end), options.epoch,
                               std::make_unique<FakePeerChannel>("the engine", to_home, to_engine));
+    if (!options.skip_probe) {
+      const uint64_t deadline_ns = NowNs() + 20'000'000'000;
+      std::thread far([&] { home_probe = home_link->ProbeOrder(deadline_ns); });
+      engine_probe = engine_link->ProbeOrder(deadline_ns);
+      far.join();
+    }
+    engine = std::move(engine_link);
+    home = std::move(home_link);
   }
 
   // Nothing may have been wrong, and nothing may be left once both ends are gone.
@@ -68,6 +78,8 @@ struct VerbsPair {
   ibv_context* home_context;
   VerbsWiring engine_wiring;
   VerbsWiring home_wiring;
+  absl::Status engine_probe;  // of the order, with link.notify_by_flag
+  absl::Status home_probe;
   std::shared_ptr<FakeWire> to_engine;
   std::shared_ptr<FakeWire> to_home;
   std::unique_ptr<EngineLink> engine;
