@@ -47,9 +47,7 @@ class VerbsChannel {
   VerbsChannel& operator=(const VerbsChannel&) = delete;
 
   std::byte* out_payload(int slot) const { return wiring_.out_payload.data + wiring_.out_layout.payload_offset(slot); }
-  std::byte* in_payload(int slot) const {
-    return wiring_.in_payload.data + wiring_.in_layout.payload_offset(slot);
-  }
+  std::byte* in_payload(int slot) const { return wiring_.in_payload.data + wiring_.in_layout.payload_offset(slot); }
 
   // Sends header (ToWords: at most MessageLine::kHeaderWordsMax) and payload of a slot. REQUIRES: the slot's last
   // message was answered; payload_bytes within the layout.

@@ -25,7 +25,7 @@ VerbsParts MakeParts(std::unique_ptr<VerbsEnd> end, std::unique_ptr<VerbsLivenes
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<VerbsEngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
-                                                                std::unique_ptr<PeerChannel> channel) {
+                                                                     std::unique_ptr<PeerChannel> channel) {
   FD_CHECK(end->connected() && end->role() == LinkRole::kEngine, "not an engine's connected end");
   auto liveness = VerbsLiveness::Create(*end, std::move(channel));
   if (!liveness.ok()) return liveness.status();
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<VerbsEngineLink>> MakeVerbsEngineLink(std::unique
 }
 
 absl::StatusOr<std::unique_ptr<VerbsHomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
-                                                            std::unique_ptr<PeerChannel> channel) {
+                                                                 std::unique_ptr<PeerChannel> channel) {
   FD_CHECK(end->connected() && end->role() == LinkRole::kHome, "not a home's connected end");
   auto liveness = VerbsLiveness::Create(*end, std::move(channel));
   if (!liveness.ok()) return liveness.status();

@@ -24,11 +24,10 @@ class VerbsHomeLink;
 // connected. The peer must be connected too before anything is posted; and where the link notifies by flag, both ends'
 // ProbeOrder must have passed before it is used.
 // Errors: those of VerbsLiveness::Create. REQUIRES: end->connected(), and its role fits.
-absl::StatusOr<std::unique_ptr<VerbsEngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end,
-                                                                           uint64_t epoch,
-                                                                           std::unique_ptr<PeerChannel> channel);
+absl::StatusOr<std::unique_ptr<VerbsEngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
+                                                                     std::unique_ptr<PeerChannel> channel);
 absl::StatusOr<std::unique_ptr<VerbsHomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
-                                                                       std::unique_ptr<PeerChannel> channel);
+                                                                 std::unique_ptr<PeerChannel> channel);
 
 // What both ends are made of. Destroyed from below: the channels, the watch (which closes the connection), and last the
 // device's objects, whose destruction ends every access to their memory.

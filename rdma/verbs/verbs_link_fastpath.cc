@@ -88,8 +88,8 @@ void VerbsChannel::PostSlotNow(int slot) {
   PostNotified(&requests, slot, PatchChain(&requests, slot, payload_bytes), &requests.line, count);
 }
 
-// `last` writes the message's line. It notifies, or the flag behind it, which is inline: the word that it is copied from
-// may change while the device can still be asked to send it again.
+// `last` writes the message's line. It notifies, or the flag behind it, which is inline: the word that it is copied
+// from may change while the device can still be asked to send it again.
 void VerbsChannel::PostNotified(SlotRequests* requests, int slot, ibv_send_wr* first, ibv_send_wr* last,
                                 uint64_t count) {
   if (__builtin_expect(wiring_.notify_by_flag, 0)) {

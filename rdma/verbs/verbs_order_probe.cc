@@ -19,8 +19,8 @@ constexpr uint64_t kNewsNs = 10'000'000;
 
 // Of a round's message: one write, the longest one write, a chain; a different word everywhere, and each time.
 size_t PayloadBytes(int round, size_t payload_bytes_max) {
-  constexpr size_t kLengths[] = {64, 1024, kOneWriteBytesMax - sizeof(MessageLine), kOneWriteBytesMax, 20 << 10,
-                                 OrderProbe::kPayloadBytesMax};
+  constexpr size_t kLengths[] = {
+      64, 1024, kOneWriteBytesMax - sizeof(MessageLine), kOneWriteBytesMax, 20 << 10, OrderProbe::kPayloadBytesMax};
   const size_t bytes = std::min(kLengths[static_cast<size_t>(round) % std::size(kLengths)], payload_bytes_max);
   return bytes / sizeof(uint64_t) * sizeof(uint64_t);
 }
@@ -88,8 +88,8 @@ absl::Status OrderProbe::Await(int round, size_t payload_bytes_max) {
     return late(absl::StrCat("byte ", word * sizeof(uint64_t)));
   }
   std::memset(payload, 0, bytes);
-  const bool expected = arrival.slot == round % size.slots && line.words[0] == kMagic &&
-                        line.words[1] == static_cast<uint64_t>(round);
+  const bool expected =
+      arrival.slot == round % size.slots && line.words[0] == kMagic && line.words[1] == static_cast<uint64_t>(round);
   return expected ? absl::OkStatus() : Lose(absl::FailedPreconditionError("the peer does not run the order probe"));
 }
 

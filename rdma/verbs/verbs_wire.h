@@ -178,8 +178,7 @@ class RegionLayout {
     return credit_offset() + sizeof(CreditLine) + static_cast<size_t>(slot) * kFlagBytes;
   }
   size_t control_bytes() const {
-    return ring_bytes_ + sizeof(CreditLine) +
-           RoundUpTo(static_cast<size_t>(slots_) * kFlagBytes, kCacheLineBytes);
+    return ring_bytes_ + sizeof(CreditLine) + RoundUpTo(static_cast<size_t>(slots_) * kFlagBytes, kCacheLineBytes);
   }
   // Of the region, and of the memory apart (0: there is none).
   size_t bytes() const { return ring_offset_ + control_bytes(); }

@@ -107,9 +107,10 @@ std::unique_ptr<LinkEnds> MakeFlagEnds(const LinkSize& size, uint64_t epoch) {
 
 std::vector<LinkProvider> Providers() {
   if (!HasDevice()) return {};
-  return {
-      {"device", MakeDeviceEnds<false>}, {"device_checksum", MakeDeviceEnds<true>}, {"device_apart", MakeApartEnds},
-      {"device_flag", MakeFlagEnds}};
+  return {{"device", MakeDeviceEnds<false>},
+          {"device_checksum", MakeDeviceEnds<true>},
+          {"device_apart", MakeApartEnds},
+          {"device_flag", MakeFlagEnds}};
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinkStressSuite);

@@ -182,9 +182,10 @@ TEST_F(VerbsEndTest, AFlagNeedsADeviceThatTakesItInline) {
   options.fabric.notify_by_flag = true;
   auto engine = VerbsEnd::Create(options, SmallSize(), LinkRole::kEngine, -1);
   ASSERT_TRUE(engine.ok() && home.ok()) << engine.status() << home.status();
-  EXPECT_EQ((*home)->Connect((*engine)->parameters()).message(),
-            "notification by flag: fake0 port 1, GID 0 10.0.0.1 (RoCE v2) takes 0 bytes inline, a flag has 8: notify by "
-            "completion");
+  EXPECT_EQ(
+      (*home)->Connect((*engine)->parameters()).message(),
+      "notification by flag: fake0 port 1, GID 0 10.0.0.1 (RoCE v2) takes 0 bytes inline, a flag has 8: notify by "
+      "completion");
 }
 
 TEST_F(VerbsEndTest, AHomeNotifiesAsItsEngineDoes) {

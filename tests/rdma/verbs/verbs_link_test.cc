@@ -98,7 +98,8 @@ std::unique_ptr<LinkEnds> MakeFlagEnds(const LinkSize& size, uint64_t epoch) {
 INSTANTIATE_TEST_SUITE_P(Verbs, LinkSuite,
                          testing::Values(LinkProvider{"plain", MakePlainEnds},
                                          LinkProvider{"checksum", MakeChecksumEnds}, LinkProvider{"gpu", MakeGpuEnds},
-                                         LinkProvider{"flag", MakeFlagEnds}, LinkProvider{"without_inline", MakeEndsWithoutInline}),
+                                         LinkProvider{"flag", MakeFlagEnds},
+                                         LinkProvider{"without_inline", MakeEndsWithoutInline}),
                          LinkProviderName);
 
 std::unique_ptr<LinkEnds> MakeSeededEnds(const LinkSize& size, uint64_t epoch) {
@@ -107,10 +108,8 @@ std::unique_ptr<LinkEnds> MakeSeededEnds(const LinkSize& size, uint64_t epoch) {
 }
 
 std::unique_ptr<LinkEnds> MakeSeededFlagEnds(const LinkSize& size, uint64_t epoch) {
-  return std::make_unique<VerbsEnds>(VerbsPair::Options{.size = size,
-                                                        .fabric = {.seed = 7, .place_in_order = true},
-                                                        .link = {.notify_by_flag = true},
-                                                        .epoch = epoch});
+  return std::make_unique<VerbsEnds>(VerbsPair::Options{
+      .size = size, .fabric = {.seed = 7, .place_in_order = true}, .link = {.notify_by_flag = true}, .epoch = epoch});
 }
 
 INSTANTIATE_TEST_SUITE_P(Verbs, LinkStressSuite,

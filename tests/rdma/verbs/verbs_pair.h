@@ -51,9 +51,9 @@ struct VerbsPair {
     to_engine = std::make_shared<FakeWire>();
     to_home = std::make_shared<FakeWire>();
     auto engine_link = *MakeVerbsEngineLink(*std::move(engine_end), options.epoch,
-                                  std::make_unique<FakePeerChannel>("the home", to_engine, to_home));
+                                            std::make_unique<FakePeerChannel>("the home", to_engine, to_home));
     auto home_link = *MakeVerbsHomeLink(*std::move(home_end), options.epoch,
-                              std::make_unique<FakePeerChannel>("the engine", to_home, to_engine));
+                                        std::make_unique<FakePeerChannel>("the engine", to_home, to_engine));
     if (!options.skip_probe) {
       const uint64_t deadline_ns = NowNs() + 20'000'000'000;
       std::thread far([&] { home_probe = home_link->ProbeOrder(deadline_ns); });
