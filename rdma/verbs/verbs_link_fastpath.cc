@@ -471,10 +471,10 @@ LinkPoll VerbsEngineLink::PollControl(void* buffer, size_t* bytes) {
 
 std::byte* VerbsEngineLink::BulkArea() {
   if (parts_.bulk == nullptr) return nullptr;
-  std::byte* const area = parts_.bulk->Area();
+  if (std::byte* const area = parts_.bulk->Area(); area != nullptr) return area;
   // What is known of the send queue is in the completion queue, which nobody else may be polling now.
-  if (area == nullptr) parts_.channel.Poll();
-  return area;
+  parts_.channel.Poll();
+  return parts_.bulk->Area();
 }
 
 void VerbsEngineLink::PostBulk(size_t bytes) {
