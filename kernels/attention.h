@@ -41,31 +41,36 @@ struct AppendArgs {
   size_t row_stride_bytes;
 };
 
-// Unnormalised attention over one block: for each (row, query head of the group): max m of the scores, sum l of
-// exp(score - m), and acc = sum of exp(score - m) * v. m is in units of log2: score * log2(e). A (row, head) that sees no
-// token of the block gets m = -inf, l = 0, acc = 0; one that sees some has l >= 1. A NaN in q gives NaN in its own l and
-// acc alone. Index: r * group + g; acc is [rows * group][head_dim].
+// Unnormalised attention over one block, for each (KV head, row, query head of its group): a base m, sum l of
+// exp(score - m), and acc = sum of exp(score - m) * v. m is in units of log2, score * log2(e), and that of some visible
+// token: kMaxLag below the largest at most, so that it changes rarely. One that sees no token of the block gets m = -inf,
+// l = 0, acc = 0; one that sees some has l >= 1. A NaN in q gives NaN in its own l and acc alone.
+// Index: (h * rows + r) * group + g, h counting the KV heads from the first; acc is [that many][head_dim].
+inline constexpr float kMaxLag = 8;
 struct Partial {
   float* max;
   float* sum;
   float* acc;
 };
 
-// One block of one sequence's KV (one KV head) against `rows` query rows of that sequence.
+// One block of one sequence's KV, some of its KV heads, against `rows` query rows of that sequence. Page by page, and in
+// it head by head: in ascending order of addresses, if the pages are.
 // Row r is the token at first_row_position + r; it sees positions p with p <= its own, and p > own - sliding_window.
-// Results depend only on (row's q, its position, the KV of the block): not on `rows`, threads or neighbours, bit for bit;
-// nor on the ISA, or on tokens that the row does not see, as long as their v is finite.
+// Results depend only on (row's q, its position, the KV of the block): not on `rows`, `heads`, threads or neighbours, bit
+// for bit; nor on tokens that the row does not see, as long as their v is finite.
 struct AttendArgs {
   const std::byte* layer_base;      // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;
   const uint32_t* page_ids;         // of this block, ceil(tokens / 32)
-  int kv_head;
+  int first_head;                   // KV heads [first_head, first_head + heads)
+  int heads;
   int first_position;               // of the block's first token: a multiple of kBlockTokens
   int tokens;                       // stored in this block, 1..kBlockTokens
-  const std::byte* q;               // [rows][group][head_dim], rows q_row_stride_bytes apart, already rotated
+  const std::byte* q;               // [rows][heads][group][head_dim], rows q_row_stride_bytes apart, already rotated
   size_t q_row_stride_bytes;
   int rows;                         // 1..kMaxAttendRows
   int first_row_position;
+  const std::byte* next;            // what the thread attends to afterwards: a page's first KV head; null: none
   Partial out;
   std::byte* scratch;               // AttendScratchBytes(shape), 64-byte aligned, private to the thread
 };
@@ -77,19 +82,20 @@ size_t AttendScratchBytes(const AttentionShape& shape);
 // by whoever does it, so that the result is one fixed sequence of operations. Folding an empty partial changes no bit.
 using FoldFn = void (*)(const AttentionShape& shape, const Partial& into, const Partial& from, int n);
 
-// o[r][g] = acc / l in shape.type: rows o_row_stride_bytes apart, heads of the group contiguous. l = 0 gives zeros.
-using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int rows, std::byte* o,
+// o[r][h][g] = acc / l in shape.type: rows o_row_stride_bytes apart, the heads of a row contiguous. l = 0 gives zeros.
+using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
                           size_t o_row_stride_bytes);
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
 using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
 
-// The kernels of one ISA for one shape. Plain function pointers, chosen once at start.
+// The kernels of one ISA for one shape. Those of f32 give the same bits on every ISA. Plain function pointers, chosen once at start.
 struct AttentionKernels {
   const char* name = nullptr;       // such as "avx512-bf16"
   AppendFn append = nullptr;
   AttendFn attend = nullptr;
   FoldFn fold = nullptr;
   FinishFn finish = nullptr;
+  float p_rounding = 0;             // relative error at most of exp(score - m), in l as in acc, besides f32's own
 };
 
 }  // namespace fastdecode

@@ -42,6 +42,9 @@ struct HopWork {
   void AttendBlock(const Chain& chain, uint32_t block, const Partial& out, int thread) const;
   void MergeAndFinish(const Chain& chain) const;
   void FinishChain(const Chain& chain, const Partial& partial) const;
+  size_t HeadOffset(const Chain& chain) const;
+  const std::byte* BlockAt(const Chain& chain, uint32_t block) const;
+  Partial At(const Chain& chain, float* floats) const;
   float* Slot(const Chain& chain, uint32_t slot) const;
 };
 

@@ -78,14 +78,16 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
   if (entry.bad) return;  // for all of its pieces alike
   if (!entry.is_chunk()) {
     // The rows' pages are attended to by nobody else in this hop.
-    AppendRows(entry, chain.kv_head, (chain.first_block + first_block) * kBlockTokens,
-               (chain.first_block + end_block) * kBlockTokens);
+    for (int head = chain.first_head; head < chain.first_head + chain.heads; ++head) {
+      AppendRows(entry, head, (chain.first_block + first_block) * kBlockTokens,
+                 (chain.first_block + end_block) * kBlockTokens);
+    }
   }
-  const int row_heads = chain.rows * attention.group;
+  const int row_heads = chain.heads * chain.rows * attention.group;
   const bool whole = chain.split < 0;
   if (first_block == 0) {
-    const Partial running = PartialAt(attention, chain.rows, whole ? workspace->running(thread) : Slot(chain, 0));
-    const Partial block = PartialAt(attention, chain.rows, workspace->block(thread));
+    const Partial running = At(chain, whole ? workspace->running(thread) : Slot(chain, 0));
+    const Partial block = At(chain, workspace->block(thread));
     SetEmpty(attention, row_heads, running);
     for (uint32_t i = 0; i < end_block; ++i) {
       AttendBlock(chain, i, block, thread);
@@ -95,7 +97,7 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
   } else {
     const uint32_t first_piece_blocks = plan->split(chain.split).first_piece_blocks;
     for (uint32_t i = first_block; i < end_block; ++i) {
-      AttendBlock(chain, i, PartialAt(attention, chain.rows, Slot(chain, 1 + i - first_piece_blocks)), thread);
+      AttendBlock(chain, i, At(chain, Slot(chain, 1 + i - first_piece_blocks)), thread);
     }
   }
   if (whole) return;
@@ -108,18 +110,19 @@ void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Partial& out
   const uint32_t position = (chain.first_block + block) * kBlockTokens;
   const uint32_t tile_position = entry.first_position + chain.tile_row;
   const size_t row = entry.first_row + chain.tile_row;
-  const size_t q_offset = static_cast<size_t>(chain.kv_head) * shape.group * shape.head_dim * shape.element_bytes();
   AttendArgs args;
   args.layer_base = pool->LayerBase(layer);
   args.page_stride_bytes = pool->page_stride_bytes();
   args.page_ids = entry.sequence->pages.data() + position / kPageTokens;
-  args.kv_head = chain.kv_head;
+  args.first_head = chain.first_head;
+  args.heads = chain.heads;
   args.first_position = static_cast<int>(position);
   args.tokens = static_cast<int>(std::min<uint32_t>(kBlockTokens, tile_position + chain.rows - position));
-  args.q = rows + row * shape.hop_row_bytes() + q_offset;
+  args.q = rows + row * shape.hop_row_bytes() + HeadOffset(chain);
   args.q_row_stride_bytes = shape.hop_row_bytes();
   args.rows = chain.rows;
   args.first_row_position = static_cast<int>(tile_position);
+  args.next = block + 1 < chain.blocks ? BlockAt(chain, block + 1) : BlockAt(*(&chain + 1), 0);
   args.out = out;
   args.scratch = workspace->scratch(thread);
   kernels.attend(attention, args);
@@ -127,9 +130,9 @@ void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Partial& out
 
 void HopWork::MergeAndFinish(const Chain& chain) const {
   Split& split = plan->split(chain.split);
-  const Partial running = PartialAt(attention, chain.rows, Slot(chain, 0));
+  const Partial running = At(chain, Slot(chain, 0));
   for (uint32_t i = 1; i < split.slots(chain); ++i) {
-    kernels.fold(attention, running, PartialAt(attention, chain.rows, Slot(chain, i)), chain.rows * attention.group);
+    kernels.fold(attention, running, At(chain, Slot(chain, i)), chain.heads * chain.rows * attention.group);
   }
   FinishChain(chain, running);
   // Relaxed: for the next hop, which the leader releases after this one is over.
@@ -138,13 +141,29 @@ void HopWork::MergeAndFinish(const Chain& chain) const {
 
 void HopWork::FinishChain(const Chain& chain, const Partial& partial) const {
   const size_t row = entries[chain.entry].first_row + chain.tile_row;
-  const size_t o_offset = static_cast<size_t>(chain.kv_head) * shape.group * shape.head_dim * shape.element_bytes();
-  kernels.finish(attention, partial, chain.rows, o + row * shape.reply_row_bytes() + o_offset, shape.reply_row_bytes());
+  kernels.finish(attention, partial, chain.heads, chain.rows, o + row * shape.reply_row_bytes() + HeadOffset(chain),
+                 shape.reply_row_bytes());
+}
+
+// Of the chain's first query head in a row of q or o.
+size_t HopWork::HeadOffset(const Chain& chain) const {
+  return static_cast<size_t>(chain.first_head) * shape.group * shape.head_dim * shape.element_bytes();
+}
+
+// Where a block begins, for prefetching; null behind the last chain.
+const std::byte* HopWork::BlockAt(const Chain& chain, uint32_t block) const {
+  if (&chain == plan->chains().data() + plan->chains().size() || entries[chain.entry].bad) return nullptr;
+  const PageId page = entries[chain.entry].sequence->pages[(chain.first_block + block) * kBlockPages];
+  return pool->Address(layer, page) + chain.first_head * (pool->page_stride_bytes() / shape.kv_heads);
+}
+
+Partial HopWork::At(const Chain& chain, float* floats) const {
+  return PartialAt(attention, chain.heads, chain.rows, floats);
 }
 
 float* HopWork::Slot(const Chain& chain, uint32_t slot) const {
   return workspace->partials() + plan->split(chain.split).first_slot_floats +
-         slot * PartialFloats(attention, chain.rows);
+         slot * PartialFloats(attention, chain.heads, chain.rows);
 }
 
 }  // namespace fastdecode

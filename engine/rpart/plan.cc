@@ -14,6 +14,8 @@ namespace {
 constexpr uint64_t kRowHeadsPerRead = 8;
 // What a chain costs besides its tokens (query, merge, finish), in tokens.
 constexpr uint64_t kChainTokens = 24;
+// Blocks a thread that let a chain take all KV heads: cuts lie at blocks, so that threads differ by half of one.
+constexpr uint64_t kBlocksOfAThread = 8;
 
 constexpr size_t kLineFloats = kCacheLineBytes / sizeof(float);
 constexpr size_t kWorkspaceFloatsMax = (size_t{256} << 20) / sizeof(float);
@@ -24,19 +26,25 @@ uint32_t BlocksOf(uint32_t tokens) { return (tokens + kBlockTokens - 1) / kBlock
 
 }  // namespace
 
-size_t PartialFloats(const AttentionShape& shape, uint32_t rows) {
-  const size_t row_heads = size_t{rows} * static_cast<size_t>(shape.group);
+size_t PartialFloats(const AttentionShape& shape, uint32_t heads, uint32_t rows) {
+  const size_t row_heads = size_t{heads} * rows * static_cast<size_t>(shape.group);
   return 2 * RoundUpToLine(row_heads) + RoundUpToLine(row_heads * static_cast<size_t>(shape.head_dim));
 }
 
-Partial PartialAt(const AttentionShape& shape, uint32_t rows, float* floats) {
-  const size_t padded = RoundUpToLine(size_t{rows} * static_cast<size_t>(shape.group));
+size_t PartialFloatsMax(const AttentionShape& shape) {
+  return std::max(PartialFloats(shape, static_cast<uint32_t>(shape.kv_heads), kDecodeRowsMax),
+                  PartialFloats(shape, 1, kMaxAttendRows));
+}
+
+Partial PartialAt(const AttentionShape& shape, uint32_t heads, uint32_t rows, float* floats) {
+  const size_t padded = RoundUpToLine(size_t{heads} * rows * static_cast<size_t>(shape.group));
   return Partial{floats, floats + padded, floats + 2 * padded};
 }
 
 size_t PartialWorkspaceFloats(const AttentionShape& shape, int threads, uint32_t max_context) {
   const size_t cuts = static_cast<size_t>(threads) - 1;
-  const size_t wanted = cuts * (BlocksOf(max_context) * PartialFloats(shape, 1) + PartialFloats(shape, kMaxAttendRows));
+  const size_t block_floats = PartialFloats(shape, static_cast<uint32_t>(shape.kv_heads), 1);
+  const size_t wanted = cuts * (BlocksOf(max_context) * block_floats + PartialFloatsMax(shape));
   return std::min(wanted, kWorkspaceFloatsMax);
 }
 
@@ -55,23 +63,37 @@ void HopPlan::Build(std::span<const StepEntry> entries) {
   split_count_ = 0;
   used_floats_ = 0;
   kv_bytes_ = 0;
+  const uint32_t heads = HeadsOfAChain(entries);
   for (uint32_t i = 0; i < entries.size(); ++i) {
-    if (!entries[i].bad) AddEntry(entries, i);
+    if (!entries[i].bad) AddEntry(entries, i, heads);
   }
   CutOverThreads(entries);
 }
 
-void HopPlan::AddEntry(std::span<const StepEntry> entries, uint32_t index) {
+// KV heads of a chain of an entry that is no chunk: fewer than all where the blocks are too few to be shared out
+// fairly.
+uint32_t HopPlan::HeadsOfAChain(std::span<const StepEntry> entries) const {
+  const uint64_t kv_heads = static_cast<uint64_t>(shape_.kv_heads);
+  uint64_t blocks = 0;
+  for (const StepEntry& entry : entries) {
+    if (!entry.bad) blocks += BlocksOf(entry.end_position());
+  }
+  const uint64_t wanted = limits_.threads == 1 ? 1 : kBlocksOfAThread * static_cast<uint64_t>(limits_.threads);
+  const uint64_t parts = blocks == 0 ? 1 : std::min(kv_heads, (wanted + blocks - 1) / blocks);
+  return static_cast<uint32_t>((kv_heads + parts - 1) / parts);
+}
+
+void HopPlan::AddEntry(std::span<const StepEntry> entries, uint32_t index, uint32_t heads) {
   const StepEntry& entry = entries[index];
   const size_t first_chain = chains_.size();
   if (!entry.is_chunk()) {
-    AddChains(entry, index, 0, entry.rows);
+    AddChains(entry, index, 0, entry.rows, heads);
   } else {
     for (uint32_t page = entry.first_position / kPageTokens; page * kPageTokens < entry.end_position(); ++page) {
       append_runs_.push_back({index, page});
     }
     for (uint32_t row = 0; row < entry.rows; row += kMaxAttendRows) {
-      AddChains(entry, index, row, std::min<uint32_t>(kMaxAttendRows, entry.rows - row));
+      AddChains(entry, index, row, std::min<uint32_t>(kMaxAttendRows, entry.rows - row), 1);
     }
   }
   // What its first row's window leaves out, no row sees.
@@ -79,8 +101,9 @@ void HopPlan::AddEntry(std::span<const StepEntry> entries, uint32_t index) {
   kv_bytes_ += tokens * 2 * static_cast<uint64_t>(shape_.head_dim * shape_.kv_heads) * ElementBytes(shape_.type);
 }
 
-// One chain a KV head for the rows [tile_row, tile_row + rows) of an entry.
-void HopPlan::AddChains(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_t rows) {
+// Chains for the rows [tile_row, tile_row + rows) of an entry, each for `heads` KV heads, the last one for what is
+// left.
+void HopPlan::AddChains(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_t rows, uint32_t heads) {
   const uint32_t window = static_cast<uint32_t>(shape_.sliding_window);
   const uint32_t position = entry.first_position + tile_row;
   const uint32_t first_seen = window > 0 && position >= window ? position - window + 1 : 0;
@@ -90,14 +113,16 @@ void HopPlan::AddChains(const StepEntry& entry, uint32_t index, uint32_t tile_ro
   chain.rows = static_cast<uint16_t>(rows);
   chain.first_block = first_seen / kBlockTokens;
   chain.blocks = BlocksOf(position + rows) - chain.first_block;
-  for (int head = 0; head < shape_.kv_heads; ++head) {
-    chain.kv_head = static_cast<uint16_t>(head);
+  const uint32_t kv_heads = static_cast<uint32_t>(shape_.kv_heads);
+  for (uint32_t head = 0; head < kv_heads; head += heads) {
+    chain.first_head = static_cast<uint16_t>(head);
+    chain.heads = static_cast<uint16_t>(std::min(heads, kv_heads - head));
     chains_.push_back(chain);
   }
 }
 
 uint64_t HopPlan::CostPerToken(const Chain& chain) const {
-  return std::max(kRowHeadsPerRead, uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group));
+  return chain.heads * std::max(kRowHeadsPerRead, uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group));
 }
 
 uint64_t HopPlan::Cost(const Chain& chain, const StepEntry& entry) const {
@@ -140,7 +165,7 @@ PlanCut HopPlan::CutAt(uint32_t chain, uint64_t cost_before, uint64_t chain_cost
 bool HopPlan::SplitChain(uint32_t chain, uint32_t block) {
   Chain& c = chains_[chain];
   if (c.split < 0) {
-    const size_t floats = PartialFloats(shape_, c.rows) * (1 + size_t{c.blocks} - block);
+    const size_t floats = PartialFloats(shape_, c.heads, c.rows) * (1 + size_t{c.blocks} - block);
     if (floats > limits_.partial_floats - used_floats_) return false;
     c.split = static_cast<int32_t>(split_count_++);
     Split& split = splits_[static_cast<size_t>(c.split)];

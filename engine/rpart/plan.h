@@ -32,14 +32,16 @@ struct StepEntry {
   uint32_t end_position() const { return first_position + rows; }
 };
 
-// Attention of up to kMaxAttendRows rows of one entry, for one KV head, over the blocks that they see, which are folded
-// in ascending order.
+// Attention of up to kMaxAttendRows rows of one entry, for some KV heads, over the blocks that they see, which are
+// folded in ascending order. All heads at once where there are blocks enough for all threads: a page is then read from
+// its first byte to its last. A chunk's tiles, which are bound by arithmetic, are for one head each.
 struct Chain {
   uint32_t entry = 0;
   uint32_t tile_row = 0;     // of the entry
   uint32_t first_block = 0;  // of the sequence; blocks wholly before the sliding window are left out
   uint32_t blocks = 0;
-  uint16_t kv_head = 0;
+  uint16_t first_head = 0;
+  uint16_t heads = 0;
   uint16_t rows = 0;
   int32_t split = -1;  // index of its Split, if more than one thread works on it
 };
@@ -74,10 +76,12 @@ struct PlanLimits {
   size_t partial_floats = 0;  // of the workspace
 };
 
-// Floats of one slot: max, sum and acc of `rows` rows, each part padded to whole cache lines.
-size_t PartialFloats(const AttentionShape& shape, uint32_t rows);
+// Floats of one slot: max, sum and acc of `rows` rows of `heads` KV heads, each part padded to whole cache lines.
+size_t PartialFloats(const AttentionShape& shape, uint32_t heads, uint32_t rows);
+// Of the largest chain that a plan makes.
+size_t PartialFloatsMax(const AttentionShape& shape);
 // The view of a slot that starts at `floats`.
-Partial PartialAt(const AttentionShape& shape, uint32_t rows, float* floats);
+Partial PartialAt(const AttentionShape& shape, uint32_t heads, uint32_t rows, float* floats);
 // Workspace for a team: what cutting the longest context at every thread's end needs, one row at a time, within reason.
 // A plan that would need more leaves chains whole, which changes no bit of the result.
 size_t PartialWorkspaceFloats(const AttentionShape& shape, int threads, uint32_t max_context);
@@ -102,8 +106,9 @@ class HopPlan {
   uint64_t kv_bytes() const { return kv_bytes_; }
 
  private:
-  void AddEntry(std::span<const StepEntry> entries, uint32_t index);
-  void AddChains(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_t rows);
+  void AddEntry(std::span<const StepEntry> entries, uint32_t index, uint32_t heads);
+  void AddChains(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_t rows, uint32_t heads);
+  uint32_t HeadsOfAChain(std::span<const StepEntry> entries) const;
   uint64_t CostPerToken(const Chain& chain) const;
   uint64_t Cost(const Chain& chain, const StepEntry& entry) const;
   void CutOverThreads(std::span<const StepEntry> entries);

@@ -12,7 +12,7 @@ absl::StatusOr<TeamWorkspace> TeamWorkspace::Create(const AttentionShape& shape,
   TeamWorkspace workspace;
   workspace.threads_ = static_cast<int>(threads);
   workspace.scratch_bytes_ = (AttendScratchBytes(shape) + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
-  workspace.tile_floats_ = PartialFloats(shape, kMaxAttendRows);
+  workspace.tile_floats_ = PartialFloatsMax(shape);
   const size_t used = workspace.scratch_bytes_ + 2 * workspace.tile_floats_ * sizeof(float);
   workspace.thread_bytes_ = (used + kThreadAlign - 1) / kThreadAlign * kThreadAlign;
 

@@ -44,10 +44,10 @@ size_t PageBytes(const AttentionShape& shape) {
   return shape.kv_heads * PageHeadElements(shape.head_dim) * ElementBytes(shape.type);
 }
 
-// The query rows in f32, and the probabilities of one page for at most 16 row-heads.
+// Queries and sums of all row-heads of a call, scores and probabilities of a tile's for one page.
 size_t AttendScratchBytes(const AttentionShape& shape) {
-  const size_t row_heads = static_cast<size_t>(kMaxAttendRows) * shape.group;
-  return (row_heads * shape.head_dim + 16 * kPageTokens) * sizeof(float);
+  const size_t row_heads = static_cast<size_t>(kMaxAttendRows) * shape.kv_heads * shape.group;
+  return (row_heads * (shape.head_dim + kPanelLanes) + 2 * kMaxTileRows * kPageTokens) * sizeof(float);
 }
 
 void AppendF32(const AttentionShape& shape, const AppendArgs& args) { Append<float>(shape, args); }

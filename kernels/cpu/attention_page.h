@@ -23,11 +23,15 @@ inline constexpr int PageHeadElements(int head_dim) { return 2 * kPageTokens * h
 void AppendF32(const AttentionShape& shape, const AppendArgs& args);
 void AppendBf16(const AttentionShape& shape, const AppendArgs& args);
 
+// Row-heads that a kernel takes at once, at most.
+inline constexpr int kMaxTileRows = 16;
+
 // The tables of each translation unit.
 AttentionKernels Avx2F32Attention();
 AttentionKernels Avx2Bf16Attention();
 AttentionKernels Avx512F32Attention();
 AttentionKernels Avx512Bf16Attention();
+AttentionKernels Avx512Bf16Bf16Attention();
 
 }  // namespace fastdecode
 

@@ -11,7 +11,8 @@ AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape) {
   FD_CHECK(shape.kv_heads >= 1 && shape.sliding_window >= 0 && shape.soft_cap >= 0, "a shape has no negative sizes");
   const bool f32 = shape.type == ElementType::kF32;
   if (isa == Isa::kAvx2) return f32 ? Avx2F32Attention() : Avx2Bf16Attention();
-  return f32 ? Avx512F32Attention() : Avx512Bf16Attention();
+  if (f32) return Avx512F32Attention();
+  return isa == Isa::kAvx512 ? Avx512Bf16Attention() : Avx512Bf16Bf16Attention();
 }
 
 }  // namespace fastdecode

@@ -13,49 +13,65 @@ namespace fastdecode {
 // machine has not.
 namespace {
 
-// Attention over pages, for one vector type (avx2_vector.h, avx512_vector.h) and element type. The arithmetic of one
-// (row, head) is fixed, only how many share a loaded K or V register differs, so every tiling and ISA gives the same
-// bits:
-//   score    even and odd dims in two chains of FMAs in ascending order, added; in units of log2, q being scaled first
-//   max      over the visible tokens; the block's is the running one
-//   p        Exp2(score - max), exactly 0 where not visible
-//   sum      p of the 32 tokens, halves onto halves;                      sum = sum * factor + that
-//   acc      even and odd tokens in two chains of FMAs in ascending order; acc = acc * factor + that
-// with factor = Exp2(old max - new max), exactly 1 where the max stays. A page with no visible token changes nothing.
-template <class V, typename Element>
+// Attention over pages, for one vector type (avx2_vector.h, avx512_vector.h) and one way of multiplying a vector by a
+// panel: Dots, which has
+//   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
+//   kScalesScores       whether q is multiplied as it is, and the product scaled
+//   kPRounding          what a Factor loses of a probability, relatively
+//   Multiply<J, kSparse>, SetQuery, Round
+// The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
+// tiling gives the same bits, and so does every ISA with FmaDots:
+//   score    two chains in ascending order, added; in units of log2
+//   base     the largest visible score when the base last changed, which it does where a page has one that is more than
+//            kMaxLag above it
+//   p        Exp2(score - base), exactly 0 where not visible, as Factor holds it
+//   sums     lane t % 16: p of tokens t and t + 16 of a page;             sum = sum * factor + that, added at the end
+//   acc      two chains in ascending order, added;                        acc = acc * factor + that
+// with factor = Exp2(old base - new base), exactly 1 where it stays. A page with no visible token changes nothing.
+template <class V, class Dots>
 class Attention {
  public:
   static AttentionKernels Kernels(const char* name, AppendFn append) {
-    return AttentionKernels{name, append, &Attend, &Fold, &Finish};
+    return AttentionKernels{name, append, &Attend, &Fold, &Finish, Dots::kPRounding};
   }
 
  private:
   using Float = typename V::Float;
+  using Element = typename Dots::Element;
+  using Factor = typename Dots::Factor;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
-  static constexpr int kPairElements = 2 * kPanelLanes;                               // two steps of a panel
-  static constexpr int kVectorElements = sizeof(Element) == 2 ? 2 * kLanes : kLanes;  // between the vectors of a panel
-  static constexpr int kTileFloats = (V::kMaxTile + kLanes - 1) / kLanes * kLanes;
+  static constexpr int kPageVectors = kPageTokens / kLanes;
   static constexpr float kInfinity = __builtin_inff();
-  static constexpr float kMostNegative = -__FLT_MAX__;
+  static constexpr float kNoBase = -__FLT_MAX__;  // while nothing is visible: -inf - base is no NaN
   static constexpr float kLog2E = 1.44269504088896341f;
 
   // What is the same for all pages and tiles of a call.
   struct Query {
     int head_dim;
+    float scale;     // of a score, if Dots leaves it to us
     float cap_log2;  // soft_cap * log2(e), 0: none
   };
 
-  // Up to kMaxTile consecutive row-heads: J of them, chosen by the function that takes it.
+  // Up to kMaxTile consecutive row-heads of one KV head: J of them, chosen by the function that takes it.
   struct Tile {
-    const float* q;                 // [J][head_dim], scaled
-    float* p;                       // [J][32], scores and then probabilities
-    float* max;                     // [J]
-    float* sum;                     // [J]
+    const Factor* q;                // [J][head_dim]
+    float* scores;                  // [J][32]
+    Factor* p;                      // [J][32]
+    float* base;                    // [J]
+    float* sums;                    // [J][16]
     float* acc;                     // [J][head_dim]
-    uint32_t visible[kTileFloats];  // [J], bit t: the row sees token t of the page
+    uint32_t visible[V::kMaxTile];  // [J], bit t: the row sees token t of the page
   };
   using PageFn = void (*)(const Query& query, const Element* page_head, ptrdiff_t prefetch_bytes, const Tile& tile);
+
+  // A thread's AttendScratchBytes.
+  struct Scratch {
+    Factor* q;      // [heads][row_heads][head_dim]
+    float* sums;    // [heads][row_heads][16]
+    float* scores;  // [kMaxTile][32]
+    Factor* p;      // [kMaxTile][32]
+  };
 
   // 2^x for x <= 127, relative error < 1.8e-7 (minimax of degree 5, measured over all of [-0.5, 0.5]), 2^0 = 1 exactly.
   // 0 below 2^-115 (e^-80): that is nothing beside a sum >= 1, and p * v stays clear of denormals. NaN gives NaN.
@@ -78,123 +94,72 @@ class Attention {
     return V::Mul(tanh, cap_log2);
   }
 
-  // sum[j] = sum over steps of x[j][step] * panel[step], for J vectors x. Prefetches, prefetch_bytes on, the lines that
-  // it reads: every line, into L2, is what random pages want. One panel at a time: two would give a single row more
-  // chains of FMAs, but the reads would no longer ascend (Zen 4, f32, one query head, of a sequential read: .70 against
-  // .53).
-  template <int J>
-  static inline void Multiply(const Element* panel, int steps, const float* x, int x_stride, ptrdiff_t prefetch_bytes,
-                              Float (&sum)[J][kPanelVectors]) {
-    Float even[J][kPanelVectors], odd[J][kPanelVectors];
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 2
-      for (int w = 0; w < kPanelVectors; ++w) even[j][w] = odd[j][w] = V::Zero();
-    }
-    for (int i = 0; i < steps; i += 2) {
-      const char* line = reinterpret_cast<const char*>(panel) + prefetch_bytes;
-      _mm_prefetch(line, _MM_HINT_T1);
-      if constexpr (sizeof(Element) == 4) _mm_prefetch(line + 64, _MM_HINT_T1);
-      MultiplyStep<0>(panel, x + i, x_stride, even);
-      MultiplyStep<1>(panel, x + i + 1, x_stride, odd);
-      panel += kPairElements;
-    }
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 2
-      for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = V::Add(even[j][w], odd[j][w]);
-    }
-  }
-
-  template <int kOdd, int J>
-  static inline void MultiplyStep(const Element* pair, const float* x, int x_stride, Float (&sum)[J][kPanelVectors]) {
-    Float m[kPanelVectors];
-#pragma GCC unroll 2
-    for (int w = 0; w < kPanelVectors; ++w) m[w] = V::template LoadStep<kOdd>(pair + w * kVectorElements);
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
-      const Float factor = V::Set(x[j * x_stride]);
-#pragma GCC unroll 2
-      for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = V::Fma(factor, m[w], sum[j][w]);
-    }
-  }
-
-  // tile.p = q · k for the 32 tokens of a page.
-  template <int J>
+  // tile.scores = q · k for the 32 tokens of a page.
+  template <int J, bool kSparse>
   static inline void Scores(const Query& query, const Element* k, ptrdiff_t prefetch_bytes, const Tile& tile) {
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Float score[J][kPanelVectors];
-      Multiply<J>(k + t * query.head_dim, query.head_dim, tile.q, query.head_dim, prefetch_bytes, score);
+      Dots::template Multiply<J, kSparse>(k + t * query.head_dim, query.head_dim, tile.q, query.head_dim,
+                                          prefetch_bytes, score);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 2
-        for (int w = 0; w < kPanelVectors; ++w) V::Store(tile.p + j * kPageTokens + t + w * kLanes, score[j][w]);
+        for (int w = 0; w < kPanelVectors; ++w) V::Store(tile.scores + j * kPageTokens + t + w * kLanes, score[j][w]);
       }
     }
   }
 
-  // Caps and masks the scores of one row-head in place; returns their max.
-  static inline float FinishScores(const Query& query, uint32_t visible, float* scores) {
-    Float max = V::Set(-kInfinity);
+  // The scores of one row-head, scaled, capped and masked; returns their largest, lane by lane.
+  static inline Float FinishScores(const Query& query, uint32_t visible, const float* scores,
+                                   Float (&score)[kPageVectors]) {
+    Float top = V::Set(-kInfinity);
 #pragma GCC unroll 4
-    for (int t = 0; t < kPageTokens; t += kLanes) {
-      Float score = V::Load(scores + t);
-      if (query.cap_log2 > 0) score = SoftCap(score, V::Set(query.cap_log2));
-      score = V::Select(visible >> t, score, V::Set(-kInfinity));
-      V::Store(scores + t, score);
-      max = V::Max(max, score);
+    for (int w = 0; w < kPageVectors; ++w) {
+      score[w] = V::Load(scores + w * kLanes);
+      if constexpr (Dots::kScalesScores) score[w] = V::Mul(score[w], V::Set(query.scale));
+      if (query.cap_log2 > 0) score[w] = SoftCap(score[w], V::Set(query.cap_log2));
+      score[w] = V::Select(visible >> (w * kLanes), score[w], V::Set(-kInfinity));
+      top = V::Max(top, score[w]);
     }
-    return V::MaxLanes(max);
+    return top;
   }
 
-  // p = Exp2(score - base) of one row-head in place; returns their sum.
-  static inline float Exponentiate(float base, float* scores) {
-    constexpr int kVectors = kPageTokens / kLanes;
-    Float p[kVectors];
+  // p = Exp2(score - base) of one row-head; its sums by lane.
+  static inline void Exponentiate(float base, Float (&score)[kPageVectors], Factor* p, float* sums, float factor) {
 #pragma GCC unroll 4
-    for (int w = 0; w < kVectors; ++w) {
-      p[w] = Exp2(V::Sub(V::Load(scores + w * kLanes), V::Set(base)));
-      V::Store(scores + w * kLanes, p[w]);
+    for (int w = 0; w < kPageVectors; ++w) {
+      score[w] = Dots::Round(p + w * kLanes, Exp2(V::Sub(score[w], V::Set(base))));
     }
 #pragma GCC unroll 2
-    for (int half = kVectors / 2; half > 0; half /= 2) {
-#pragma GCC unroll 2
-      for (int w = 0; w < half; ++w) p[w] = V::Add(p[w], p[w + half]);
+    for (int w = 0; w < kPanelVectors; ++w) {
+      float* const at = sums + w * kLanes;
+      V::Store(at, V::Fma(V::Load(at), V::Set(factor), V::Add(score[w], score[w + kPanelVectors])));
     }
-    return V::SumLanes(p[0]);
   }
 
-  // Scores to probabilities; updates tile.max and tile.sum; factor[j] rescales what was accumulated before.
+  // Scores to probabilities; updates tile.base and tile.sums; factor[j] rescales what was accumulated before.
   template <int J>
-  static inline void Softmax(const Query& query, const Tile& tile, float (&factor)[kTileFloats]) {
-    alignas(64) float old_max[kTileFloats] = {}, new_max[kTileFloats] = {}, base[kTileFloats];
+  static inline void Softmax(const Query& query, const Tile& tile, float (&factor)[J]) {
     for (int j = 0; j < J; ++j) {
-      old_max[j] = tile.max[j];
-      new_max[j] = FinishScores(query, tile.visible[j], tile.p + j * kPageTokens);
-    }
-#pragma GCC unroll 2
-    for (int j = 0; j < kTileFloats; j += kLanes) {
-      const Float old_j = V::Load(old_max + j);
-      const Float new_j = V::Max(V::Load(new_max + j), old_j);
-      const Float base_j = V::Max(new_j, V::Set(kMostNegative));  // while nothing is visible: -inf - base is no NaN
-      V::Store(new_max + j, new_j);
-      V::Store(base + j, base_j);
-      V::Store(factor + j, Exp2(V::Sub(old_j, base_j)));
-    }
-    for (int j = 0; j < J; ++j) {
-      const float page_sum = Exponentiate(base[j], tile.p + j * kPageTokens);
-      tile.sum[j] = __builtin_fmaf(tile.sum[j], factor[j], page_sum);
-      tile.max[j] = new_max[j];
+      Float score[kPageVectors];
+      const Float top = FinishScores(query, tile.visible[j], tile.scores + j * kPageTokens, score);
+      factor[j] = 1;
+      if (__builtin_expect(V::AnyGreater(top, V::Set(tile.base[j] + kMaxLag)), 0)) {
+        const float base = V::MaxLanes(top);
+        factor[j] = V::First(Exp2(V::Set(tile.base[j] - base)));
+        tile.base[j] = base;
+      }
+      Exponentiate(tile.base[j], score, tile.p + j * kPageTokens, tile.sums + j * kPanelLanes, factor[j]);
     }
   }
 
   // acc = acc * factor + p · v for the 32 tokens of a page.
-  template <int J>
+  template <int J, bool kSparse>
   static inline void Accumulate(const Query& query, const Element* v, ptrdiff_t prefetch_bytes, const Tile& tile,
-                                const float (&factor)[kTileFloats]) {
+                                const float (&factor)[J]) {
     for (int dim = 0; dim < query.head_dim; dim += kPanelLanes) {
       Float sum[J][kPanelVectors];
-      Multiply<J>(v + dim * kPageTokens, kPageTokens, tile.p, kPageTokens, prefetch_bytes, sum);
+      Dots::template Multiply<J, kSparse>(v + dim * kPageTokens, kPageTokens, tile.p, kPageTokens, prefetch_bytes, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float factor_j = V::Set(factor[j]);
@@ -208,20 +173,25 @@ class Attention {
   }
 
   // One page against one tile of J row-heads.
-  template <int J>
+  template <int J, bool kSparse>
   static void AttendPage(const Query& query, const Element* page_head, ptrdiff_t prefetch_bytes, const Tile& tile) {
-    alignas(64) float factor[kTileFloats];
-    Scores<J>(query, page_head, prefetch_bytes, tile);
+    float factor[J];
+    Scores<J, kSparse>(query, page_head, prefetch_bytes, tile);
     Softmax<J>(query, tile, factor);
-    Accumulate<J>(query, page_head + PageKElements(query.head_dim), prefetch_bytes, tile, factor);
+    Accumulate<J, kSparse>(query, page_head + PageKElements(query.head_dim), prefetch_bytes, tile, factor);
   }
 
+  // Sparse prefetching is for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
+  // kernels that take little time for a line (docs/PERFORMANCE.md).
   template <int J = 1>
-  static PageFn SelectPageFn(int tile_rows) {
+  static PageFn SelectPageFn(int tile_rows, bool adjacent) {
     if constexpr (J < V::kMaxTile) {
-      if (tile_rows != J) return SelectPageFn<J + 1>(tile_rows);
+      if (tile_rows != J) return SelectPageFn<J + 1>(tile_rows, adjacent);
     }
-    return &AttendPage<J>;
+    if constexpr (J <= Dots::kSparseTileMax) {
+      if (adjacent) return &AttendPage<J, true>;
+    }
+    return &AttendPage<J, false>;
   }
 
   // Bit t: a row at `position` sees token page_position + t, where tokens up to `end` are stored.
@@ -233,80 +203,111 @@ class Attention {
   }
   static int Clamp(int slot) { return slot < 0 ? 0 : slot > kPageTokens ? kPageTokens : slot; }
 
-  // q in f32, times what turns q · k into the argument of Exp2 or SoftCap.
-  static void ScaleQuery(const AttentionShape& shape, const AttendArgs& args, float* scaled) {
-    const float log2_scale = shape.scale * kLog2E;
-    const Float factor = V::Set(shape.soft_cap > 0 ? 2 * log2_scale / shape.soft_cap : log2_scale);
+  static Scratch ScratchAt(std::byte* at, const AttentionShape& shape, int all_row_heads) {
+    Scratch scratch;
+    scratch.scores = reinterpret_cast<float*>(at);
+    scratch.p = reinterpret_cast<Factor*>(scratch.scores + kMaxTileRows * kPageTokens);
+    scratch.sums = scratch.scores + 2 * kMaxTileRows * kPageTokens;
+    scratch.q = reinterpret_cast<Factor*>(scratch.sums + all_row_heads * kPanelLanes);
+    return scratch;
+  }
+
+  static float QueryScale(const AttentionShape& shape) {
+    return shape.soft_cap > 0 ? 2 * shape.scale * kLog2E / shape.soft_cap : shape.scale * kLog2E;
+  }
+
+  // q as Dots wants it, KV head by KV head.
+  static void SetQueries(const AttentionShape& shape, const AttendArgs& args, Factor* q) {
     const int row_elements = shape.group * shape.head_dim;
-    for (int r = 0; r < args.rows; ++r) {
-      const Element* q = reinterpret_cast<const Element*>(args.q + r * args.q_row_stride_bytes);
-      for (int i = 0; i < row_elements; i += kLanes) {
-        V::Store(scaled + r * row_elements + i, V::Mul(V::LoadRow(q + i), factor));
+    for (int head = 0; head < args.heads; ++head) {
+      for (int r = 0; r < args.rows; ++r) {
+        const Element* from = reinterpret_cast<const Element*>(args.q + r * args.q_row_stride_bytes);
+        Dots::SetQuery(from + head * row_elements, row_elements, QueryScale(shape), q);
+        q += row_elements;
       }
     }
   }
 
-  // One page against all rows, tile by tile.
-  static void AttendRows(const AttentionShape& shape, const AttendArgs& args, const Query& query, int page,
-                         ptrdiff_t prefetch_bytes, float* scratch) {
+  // One page of one KV head against all rows, tile by tile; `first` is the head's first row-head.
+  static void AttendRows(const AttentionShape& shape, const Query& query, const AttendArgs& args,
+                         const Scratch& scratch, const Element* page_head, ptrdiff_t prefetch_bytes,
+                         const uint32_t* visible, int first) {
+    const bool adjacent = prefetch_bytes == static_cast<ptrdiff_t>(PageHeadElements(shape.head_dim) * sizeof(Element));
     const int row_heads = args.rows * shape.group;
-    const int page_position = args.first_position + page * kPageTokens;
     const int tiles = (row_heads + V::kMaxTile - 1) / V::kMaxTile;
-    const Element* page_head = PageHead(shape, args, page);
-    for (int i = 0; i < tiles; ++i) {
-      const int first = row_heads * i / tiles;
-      const int count = row_heads * (i + 1) / tiles - first;
+    int row = 0, of_row = 0;  // the row-head that the tile begins with
+    for (int i = 0, begin = 0; i < tiles; ++i) {
+      const int end = row_heads * (i + 1) / tiles;
       Tile tile;
-      tile.q = scratch + first * shape.head_dim;
-      tile.p = scratch + row_heads * shape.head_dim;
-      tile.max = args.out.max + first;
-      tile.sum = args.out.sum + first;
-      tile.acc = args.out.acc + first * shape.head_dim;
+      tile.q = scratch.q + (first + begin) * shape.head_dim;
+      tile.scores = scratch.scores;
+      tile.p = scratch.p;
+      tile.base = args.out.max + first + begin;
+      tile.sums = scratch.sums + (first + begin) * kPanelLanes;
+      tile.acc = args.out.acc + (first + begin) * shape.head_dim;
       uint32_t any = 0;
-      for (int j = 0; j < count; ++j) {
-        const int position = args.first_row_position + (first + j) / shape.group;
-        tile.visible[j] =
-            VisibleTokens(position, shape.sliding_window, page_position, args.first_position + args.tokens);
-        any |= tile.visible[j];
+      for (int j = 0; j < end - begin; ++j) {
+        any |= tile.visible[j] = visible[row];
+        if (++of_row == shape.group) of_row = 0, ++row;
       }
+      const int count = end - begin;
+      begin = end;
       if (any == 0) continue;
-      SelectPageFn(count)(query, page_head, prefetch_bytes, tile);
+      SelectPageFn(count, adjacent)(query, page_head, prefetch_bytes, tile);
       prefetch_bytes = 0;  // done; the later tiles find the page itself in the cache
     }
   }
 
-  static const Element* PageHead(const AttentionShape& shape, const AttendArgs& args, int page) {
-    const std::byte* base = args.layer_base + args.page_ids[page] * args.page_stride_bytes;
-    return reinterpret_cast<const Element*>(base) + args.kv_head * PageHeadElements(shape.head_dim);
+  // The first of the call's KV heads in a page.
+  static const std::byte* FirstHeadAt(const AttendArgs& args, int page, ptrdiff_t head_bytes) {
+    return args.layer_base + args.page_ids[page] * args.page_stride_bytes + args.first_head * head_bytes;
   }
 
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
-    const Query query = {shape.head_dim, shape.soft_cap * kLog2E};
     const int row_heads = args.rows * shape.group;
-    const int acc_floats = row_heads * shape.head_dim;
-    float* scratch = reinterpret_cast<float*>(args.scratch);
-    ScaleQuery(shape, args, scratch);
-    for (int i = 0; i < row_heads; ++i) {
-      args.out.max[i] = -kInfinity;
-      args.out.sum[i] = 0;
-    }
-    for (int i = 0; i < acc_floats; i += kLanes) V::Store(args.out.acc + i, V::Zero());
+    const int all = args.heads * row_heads;
+    const Query query = {shape.head_dim, QueryScale(shape), shape.soft_cap * kLog2E};
+    const Scratch scratch = ScratchAt(args.scratch, shape, all);
+    SetQueries(shape, args, scratch.q);
+    for (int i = 0; i < all; ++i) args.out.max[i] = kNoBase;
+    for (int i = 0; i < all * kPanelLanes; i += kLanes) V::Store(scratch.sums + i, V::Zero());
+    for (int i = 0; i < all * shape.head_dim; i += kLanes) V::Store(args.out.acc + i, V::Zero());
 
     // The pages that some row sees: from the first row's window to the last row's own token.
     const int first_seen =
         shape.sliding_window > 0 ? args.first_row_position - shape.sliding_window + 1 - args.first_position : 0;
     const int last_seen = args.first_row_position + args.rows - args.first_position;
     const int end = last_seen < args.tokens ? last_seen : args.tokens;
+    const ptrdiff_t head_bytes = PageHeadElements(shape.head_dim) * sizeof(Element);
     for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
-      const bool more = (page + 1) * kPageTokens < end;
-      const ptrdiff_t prefetch_bytes = more ? reinterpret_cast<const char*>(PageHead(shape, args, page + 1)) -
-                                                  reinterpret_cast<const char*>(PageHead(shape, args, page))
-                                            : 0;
-      AttendRows(shape, args, query, page, prefetch_bytes, scratch);
+      const int page_position = args.first_position + page * kPageTokens;
+      uint32_t visible[kMaxAttendRows];
+      for (int r = 0; r < args.rows; ++r) {
+        visible[r] = VisibleTokens(args.first_row_position + r, shape.sliding_window, page_position,
+                                   args.first_position + args.tokens);
+      }
+      const std::byte* at = FirstHeadAt(args, page, head_bytes);
+      const std::byte* const next =
+          (page + 1) * kPageTokens < end ? FirstHeadAt(args, page + 1, head_bytes) : args.next;
+      for (int head = 0; head < args.heads; ++head, at += head_bytes) {
+        const ptrdiff_t prefetch_bytes = head + 1 < args.heads ? head_bytes : next != nullptr ? next - at : 0;
+        AttendRows(shape, query, args, scratch, reinterpret_cast<const Element*>(at), prefetch_bytes, visible,
+                   head * row_heads);
+      }
+    }
+    FinishPartials(shape, args.out, scratch.sums, all);
+  }
+
+  static void FinishPartials(const AttentionShape& shape, const Partial& out, const float* sums, int n) {
+    for (int i = 0; i < n; ++i) {
+      if (out.max[i] == kNoBase) out.max[i] = -kInfinity;
+      Float sum = V::Load(sums + i * kPanelLanes);
+      if constexpr (kPanelVectors == 2) sum = V::Add(sum, V::Load(sums + i * kPanelLanes + kLanes));
+      out.sum[i] = V::SumLanes(sum);
     }
     // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
-    for (int i = 0; i < acc_floats; i += kLanes) {
-      V::Store(args.out.acc + i, V::Add(V::Load(args.out.acc + i), V::Zero()));
+    for (int i = 0; i < n * shape.head_dim; i += kLanes) {
+      V::Store(out.acc + i, V::Add(V::Load(out.acc + i), V::Zero()));
     }
   }
 
@@ -328,11 +329,13 @@ class Attention {
     }
   }
 
-  static void Finish(const AttentionShape& shape, const Partial& from, int rows, std::byte* o,
+  static void Finish(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
                      size_t o_row_stride_bytes) {
-    for (int i = 0; i < rows * shape.group; ++i) {
+    const int row_heads = rows * shape.group;
+    for (int i = 0; i < heads * row_heads; ++i) {
+      const int head = i / row_heads * shape.group + i % shape.group;  // of those that are finished here
       Element* out =
-          reinterpret_cast<Element*>(o + i / shape.group * o_row_stride_bytes) + i % shape.group * shape.head_dim;
+          reinterpret_cast<Element*>(o + i % row_heads / shape.group * o_row_stride_bytes) + head * shape.head_dim;
       const Float sum = V::Set(from.sum[i] == 0 ? 1.0f : from.sum[i]);  // empty: acc is 0
       for (int d = 0; d < shape.head_dim; d += kLanes) {
         V::StoreRow(out + d, V::Div(V::Load(from.acc + i * shape.head_dim + d), sum));

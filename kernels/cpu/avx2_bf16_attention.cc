@@ -1,8 +1,11 @@
 #include "kernels/cpu/attention_template.h"
 #include "kernels/cpu/avx2_vector.h"
+#include "kernels/cpu/fma_dots.h"
 
 namespace fastdecode {
 
-AttentionKernels Avx2Bf16Attention() { return Attention<Avx2Vector, Bf16>::Kernels("avx2-bf16", &AppendBf16); }
+AttentionKernels Avx2Bf16Attention() {
+  return Attention<Avx2Vector, FmaDots<Avx2Vector, Bf16>>::Kernels("avx2-bf16", &AppendBf16);
+}
 
 }  // namespace fastdecode

@@ -46,6 +46,9 @@ struct Avx2Vector {
     return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(hit, lane_bit)));
   }
 
+  // Whether any lane of a is greater than b's; NaN is not.
+  static bool AnyGreater(Float a, Float b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
+
   // Across lanes, always halves onto halves: lane i + lane i+4, then +2, +1.
   static float SumLanes(Float x) {
     const __m128 z = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

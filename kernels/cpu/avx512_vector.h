@@ -42,6 +42,9 @@ struct Avx512Vector {
     return _mm512_mask_mov_ps(other, static_cast<__mmask16>(bits), x);
   }
 
+  // Whether any lane of a is greater than b's; NaN is not.
+  static bool AnyGreater(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+
   // Across lanes, always halves onto halves: lane i + lane i+8, then +4, +2, +1.
   static float SumLanes(Float x) {
     const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));

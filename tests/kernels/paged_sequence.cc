@@ -105,10 +105,15 @@ void PagedSequence::Append(const AttentionKernels& kernels, int first, int count
 
 AttentionResult PagedSequence::Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows,
                                       int context) const {
-  const int n = rows * in.group;
+  return AttendHeads(kernels, kv_head, 1, first_row, rows, context);
+}
+
+AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row,
+                                           int rows, int context) const {
+  const int n = heads * rows * in.group;
   const size_t q_row_elements = size_t(in.kv_heads) * in.group * in.head_dim;
   const size_t q_row_bytes = q_row_elements * ElementBytes(shape.type);
-  const size_t o_row_bytes = size_t(in.group) * in.head_dim * ElementBytes(shape.type);
+  const size_t o_row_bytes = size_t(heads) * in.group * in.head_dim * ElementBytes(shape.type);
   AttentionResult folded, block;
   for (AttentionResult* result : {&folded, &block}) {  // stale contents must not matter to attend
     result->max.assign(n, NAN);
@@ -125,31 +130,36 @@ AttentionResult PagedSequence::Attend(const AttentionKernels& kernels, int kv_he
     args.layer_base = pages.data();
     args.page_stride_bytes = page_stride_bytes;
     args.page_ids = &page_ids[first / kPageTokens];
-    args.kv_head = kv_head;
+    args.first_head = first_head;
+    args.heads = heads;
     args.first_position = first;
     args.tokens = std::min(kBlockTokens, context - first);
-    args.q = Element(q_, first_row * q_row_elements + size_t(kv_head) * in.group * in.head_dim);
+    args.q = Element(q_, first_row * q_row_elements + size_t(first_head) * in.group * in.head_dim);
     args.q_row_stride_bytes = q_row_bytes;
     args.rows = rows;
     args.first_row_position = in.first_row_position + first_row;
+    const uint32_t next_page = (first + kBlockTokens) / kPageTokens;
+    args.next =
+        next_page < page_ids.size() ? &pages[page_ids[next_page] * page_stride_bytes] : nullptr;  // only to prefetch
     args.out = first == 0 ? into : from;
     args.scratch = aligned;
     kernels.attend(shape, args);
     if (first > 0) kernels.fold(shape, into, from, n);
   }
   folded.o.resize(rows * o_row_bytes);
-  kernels.finish(shape, into, rows, folded.o.data(), o_row_bytes);
+  kernels.finish(shape, into, heads, rows, folded.o.data(), o_row_bytes);
   return folded;
 }
 
 // With u = 2^-24, S = the largest sum of |q_d k_d| * scale over the visible tokens, and A = the attention over |v|:
-// * A score is a chain of head_dim / 2 FMAs, one sum, and a q that was rounded twice: off by (head_dim / 2 + 4) u S.
-// Its
-//   difference from the max adds 2 u S (|score| <= S). A soft cap has slope <= 1 and adds (3 u + Exp2's half) * cap.
+// * A score is a chain of head_dim / 2 FMAs, one sum, and a q or score that was rounded twice: off by
+//   (head_dim / 2 + 4) u S. Its difference from the base adds 2 u S (|score| <= S). A soft cap has slope <= 1 and adds
+//   (3 u + Exp2's half) * cap.
 // * Exp2 is off by 1.8e-7, relatively; each of the rescalings by the pages and blocks before it once more, and u S.
 // * acc and sum are chains: 16 + 1 per page, one FMA per page and two roundings per block, relative to A.
+// * p may be rounded once more, by p_rounding.
 // p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A.
-std::vector<double> PagedSequence::ErrorBound() const {
+std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
   ReferenceAttentionInput magnitude = in;
   for (double& v : magnitude.v) v = std::fabs(v);
   std::vector<double> bound = ReferenceAttention(magnitude);
@@ -170,7 +180,7 @@ std::vector<double> PagedSequence::ErrorBound() const {
         magnitude_max = std::max(magnitude_max, sum * in.scale);
       }
       const double score_error = (in.head_dim / 2 + 6) * u * magnitude_max + in.soft_cap * (3 * u + exp2_error / 2);
-      const double p_error = score_error + exp2_error + steps * (exp2_error + u * magnitude_max + 2 * u);
+      const double p_error = score_error + exp2_error + p_rounding + steps * (exp2_error + u * magnitude_max + 2 * u);
       for (int d = 0; d < in.head_dim; ++d) {
         double& b = bound[(size_t(r) * heads + h) * in.head_dim + d];
         b = (2 * p_error + (20 + 2 * steps) * u) * b + 1e-30;

@@ -39,9 +39,13 @@ class PagedSequence {
   void ClearPages(uint64_t seed);
   // Attends with rows [first_row, first_row + rows) to the first `context` tokens.
   AttentionResult Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows, int context) const;
+  // The same for KV heads [first_head, first_head + heads) in one call.
+  AttentionResult AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
+                              int context) const;
 
-  // The error that f32 arithmetic may make in acc / sum, per element of the reference's o.
-  std::vector<double> ErrorBound() const;
+  // The error that f32 arithmetic, and probabilities rounded by p_rounding, may make in acc / sum, per element of the
+  // reference's o.
+  std::vector<double> ErrorBound(double p_rounding) const;
 
   AttentionShape shape;
   ReferenceAttentionInput in;

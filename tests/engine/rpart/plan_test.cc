@@ -64,8 +64,11 @@ void CheckCoverage(HopPlan* plan, const std::vector<StepEntry>& entries, int thr
   ForEachBlock(*plan, threads, [&](int thread, uint32_t index, uint32_t block) {
     const Chain& chain = plan->chains()[index];
     ASSERT_LE(chain.rows, kMaxAttendRows);
+    ASSERT_GE(chain.heads, 1);
     for (uint32_t r = 0; r < chain.rows; ++r) {
-      ++seen[{entries[chain.entry].first_row + chain.tile_row + r, chain.kv_head, chain.first_block + block}];
+      for (int head = chain.first_head; head < chain.first_head + chain.heads; ++head) {
+        ++seen[{entries[chain.entry].first_row + chain.tile_row + r, head, chain.first_block + block}];
+      }
     }
     if (chain.split >= 0) split_threads[chain.split][index].push_back(thread);
   });
@@ -118,7 +121,7 @@ TEST(HopPlanTest, EveryBlockIsAttendedToExactlyOnce) {
 
 TEST(HopPlanTest, WithLittleWorkspaceChainsStayWhole) {
   std::mt19937 random(12);
-  const size_t slots = PartialFloats(Shape(), 1) * 6;
+  const size_t slots = PartialFloats(Shape(), kKvHeads, 1) * 6;
   for (int i = 0; i < 200; ++i) {
     const std::vector<StepEntry> entries = RandomEntries(&random);
     HopPlan plan = MakePlan(7, 0, i % 2 == 0 ? 0 : slots);
@@ -131,7 +134,7 @@ TEST(HopPlanTest, WithLittleWorkspaceChainsStayWhole) {
     for (const Chain& chain : plan.chains()) {
       if (chain.split < 0) continue;
       EXPECT_EQ(plan.split(chain.split).first_slot_floats, used) << "slots overlap or leave gaps";
-      used += plan.split(chain.split).slots(chain) * PartialFloats(Shape(), chain.rows);
+      used += plan.split(chain.split).slots(chain) * PartialFloats(Shape(), chain.heads, chain.rows);
     }
     EXPECT_LE(used, slots);
     if (HasFatalFailure()) return;
@@ -154,8 +157,24 @@ TEST(HopPlanTest, OneLongSequenceIsSharedEvenly) {
   HopPlan plan = MakePlan(4);
   plan.Build(std::vector<StepEntry>{Entry(0, 40 * kBlockTokens - 1, 1)});  // 40 blocks of 3 heads over 4 threads
   std::map<int, int> blocks;
-  ForEachBlock(plan, 4, [&](int thread, uint32_t, uint32_t) { ++blocks[thread]; });
-  for (int t = 0; t < 4; ++t) EXPECT_NEAR(blocks[t], 30, 1);
+  ForEachBlock(plan, 4, [&](int thread, uint32_t chain, uint32_t) { blocks[thread] += plan.chains()[chain].heads; });
+  for (int t = 0; t < 4; ++t) EXPECT_NEAR(blocks[t], 30, kKvHeads);
+}
+
+TEST(HopPlanTest, AChainTakesAllHeadsWhereThereAreBlocksEnough) {
+  HopPlan plan = MakePlan(4);
+  const auto heads_of_chains = [&](uint32_t blocks) {
+    plan.Build(std::vector<StepEntry>{Entry(0, blocks * kBlockTokens - 1, 1)});
+    std::vector<int> heads;
+    for (const Chain& chain : plan.chains()) heads.push_back(chain.heads);
+    return heads;
+  };
+  EXPECT_EQ(heads_of_chains(32), std::vector<int>{3});
+  EXPECT_EQ(heads_of_chains(16), (std::vector<int>{2, 1}));
+  EXPECT_EQ(heads_of_chains(1), (std::vector<int>{1, 1, 1})) << "so that three threads have work";
+  HopPlan alone = MakePlan(1);
+  alone.Build(std::vector<StepEntry>{Entry(0, 5, 1)});
+  EXPECT_EQ(alone.chains().size(), 1u);
 }
 
 TEST(HopPlanTest, ChunksAppendEachOfTheirPagesOnce) {

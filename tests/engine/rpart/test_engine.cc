@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "engine/rpart/rpart_shape.h"
+#include "kernels/isa.h"
 #include "kernels/reference/attention_reference.h"
 #include "numa/check.h"
 #include "rdma/shm/local_link.h"
@@ -215,11 +216,12 @@ void TestEngine::CheckEntry(const TestEntry& entry, const std::vector<std::byte>
   const size_t row_elements = shape_.heads() * shape_.head_dim;
   const size_t kv_elements = shape_.kv_heads * shape_.head_dim;
   // |q|, |k|, |v| <= 1. A score is a sum of head_dim products, off by at most head_dim + 2 roundings of its largest
-  // partial sum; a probability by twice that, plus the exponential's 2^-22; a sum over the context by a rounding a
-  // token.
+  // partial sum; a probability by twice that, plus the exponential's 2^-22 and what the kernel rounds it by; a sum over
+  // the context by a rounding a token.
   const double rounding = 0x1p-24;
   const double score_error = (shape_.head_dim + 2) * rounding * shape_.head_dim * shape_.scale;
-  const double o_error = 2 * (2 * score_error + 0x1p-22) + 4 * in.context * rounding;
+  const double p_rounding = SelectAttention(DetectIsa(), shape_.attention()).p_rounding;
+  const double o_error = 2 * (2 * score_error + 0x1p-22 + p_rounding) + 4 * in.context * rounding;
   const double output_rounding = shape_.element_bytes() == 2 ? 0x1p-8 : 0x1p-24;
   for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
     in.q.clear();
