@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/fastdecode.hpp"
-#include "kernels/read_stream.h"
+#include "kernels/memory_stream.h"
 #include "numa/clock.h"
 #include "numa/spin.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/isa.h"
-#include "kernels/read_stream.h"
+#include "kernels/memory_stream.h"
 #include "numa/check.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
