@@ -9,6 +9,8 @@
 
 #include "engine/fastdecode.hpp"
 #include "nlohmann/json.hpp"
+#include "tools/bench_attention.h"
+#include "tools/bench_memory.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
 #include "tools/output.h"
@@ -226,6 +228,8 @@ void AddBench(CLI::App& program) {
   CLI::App* bench = program.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
   AddBenchStep(bench);
+  AddBenchMemory(bench);
+  AddBenchAttention(bench);
 }
 
 }  // namespace fastdecode

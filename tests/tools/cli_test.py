@@ -445,6 +445,120 @@ class SynthAndBench(ProgramTest):
         self.refused(run(*base, "--batch", 64, "--context", 256, "--kv-gib", "0.002", "--max-context", 512), "--kv-gib")
 
 
+class BenchMemory(ProgramTest):
+    SMALL = ["bench", "memory", "--gib", "0.02", "--repetitions", 3]
+
+    def test_json_has_its_fields(self):
+        out = json.loads(self.succeed(run(*self.SMALL, "--threads", "1", "--json")))
+        self.assertEqual(set(out), {"cpu", "repetitions", "memory", "rows"})
+        self.assertTrue(out["cpu"])
+        nodes = [memory["node"] for memory in out["memory"]]
+        self.assertGreaterEqual(len(nodes), 1)
+        for memory in out["memory"]:
+            self.assertIn("pages", memory["description"])
+            self.assertTrue(0 <= memory["huge_share"] <= 1)
+        cores_nodes = {row["cores_node"] for row in out["rows"]}
+        seen = [(row["cores_node"], row["memory_node"], row["operation"]) for row in out["rows"]]
+        self.assertEqual(sorted(seen), sorted((c, m, o) for c in cores_nodes for m in nodes for o in ("read", "write", "copy")))
+        for row in out["rows"]:
+            self.assertEqual(row["near"], row["cores_node"] == row["memory_node"])
+            self.assertEqual((row["threads"], len(row["cores"])), (1, 1))
+            self.assertAlmostEqual(row["bytes"], 0.02 * 2**30, delta=2 << 20)
+            self.assertIn(row["streams"], (1, 4))
+            rate = row["gb_per_s"]
+            self.assertTrue(0 < rate["min"] <= rate["median"] <= rate["max"], rate)
+
+    def test_one_node_and_text(self):
+        node = json.loads(self.succeed(run(*self.SMALL, "--threads", "1", "--json")))["rows"][0]["cores_node"]
+        text = self.succeed(run(*self.SMALL, "--node", node))
+        for operation in ("read", "write", "copy"):
+            self.assertRegex(text, rf"(?m)^{node} .* near +1 +{operation} +[\d.]+ +[\d.]+ \[[\d.]+\.\.[\d.]+\]$")
+        self.assertIn(f"memory of node {node}: ", text)
+
+    def test_bad_values(self):
+        for option, value in [("--gib", "0"), ("--gib", "-1"), ("--gib", "60000"), ("--threads", "0"), ("--threads", "4096"),
+                              ("--threads", "1,x"), ("--node", "1000"), ("--node", "x"), ("--repetitions", "0")]:
+            with self.subTest(option=option, value=value):
+                self.refused(run("bench", "memory", option, value), option, value.split(",")[-1])
+
+
+class BenchAttention(ProgramTest):
+    SMALL = ["bench", "attention", "--gib", "0.02", "--repetitions", 2, "--heads", 8, "--kv-heads", 2, "--head-size", 64]
+
+    def measure(self, *arguments):
+        """A result in spite of a busy machine, whose read tests may not agree for a while."""
+        for _ in range(5):
+            ran = run(*self.SMALL, *arguments)
+            if "the machine is too busy" not in ran.stderr:
+                break
+        return self.succeed(ran)
+
+    def check(self, out, tokens_bytes):
+        """What holds for every result; `tokens_bytes`: K and V of a token in one layer."""
+        self.assertEqual(set(out), {
+            "cpu", "isa", "kernel", "cores", "threads", "node", "kv_type", "heads", "kv_heads", "head_size", "layers",
+            "context", "rows", "sequences", "memory", "huge_share", "fragmented", "contiguous_kib", "kv_bytes", "step_ms",
+            "gb_per_s", "read_gb_per_s", "read_streams", "ratio_to_read", "tokens_per_s", "repetitions", "discarded", "regime"})
+        for name in ("ratio_to_read", "step_ms"):
+            self.assertTrue(0 < out[name]["min"] <= out[name]["median"] <= out[name]["max"], out[name])
+        for name in ("gb_per_s", "read_gb_per_s", "tokens_per_s", "contiguous_kib"):
+            self.assertGreater(out[name], 0, name)
+        self.assertTrue(1 <= out["repetitions"] <= 2)
+        self.assertEqual(out["kv_bytes"], out["sequences"] * out["context"] * out["layers"] * tokens_bytes)
+        hops = out["sequences"] * out["rows"] * out["layers"]
+        self.assertAlmostEqual(out["tokens_per_s"] * out["step_ms"]["median"] / 1e3 / hops, 1, places=6)
+        self.assertEqual(len(out["cores"]), out["threads"])
+        self.assertIn(out["regime"], ("calm", "busy", None))
+
+    def test_fresh_memory_is_filled_in_order(self):
+        out = json.loads(self.measure("--context", 256, "--layers", 3, "--threads", 1, "--json"))
+        self.check(out, 2 * 2 * 64 * 2)
+        page = 32 * 2 * 2 * 64 * 2
+        # All of it, in pieces of whole sequences at least, wherever single pages are left over.
+        self.assertAlmostEqual(out["sequences"], 0.02 * 2**30 / (8 * 3 * page), delta=0.05 * out["sequences"] + 1)
+        self.assertGreaterEqual(out["contiguous_kib"], 8 * page / 1024)
+        self.assertEqual((out["regime"], out["fragmented"], out["kv_type"]), (None, False, "bf16"))
+
+    def test_fragmented_memory(self):
+        arguments = ["--context", 256, "--kv-type", "f32", "--isa", "avx2", "--json"]
+        fresh = json.loads(self.measure(*arguments))
+        out = json.loads(self.measure(*arguments, "--fragmented"))
+        self.check(out, 2 * 2 * 64 * 4)
+        self.assertEqual((out["isa"], out["kv_type"], out["fragmented"]), ("avx2", "f32", True))
+        self.assertTrue(0 < out["sequences"] < fresh["sequences"], out)
+        self.assertLess(out["contiguous_kib"], fresh["contiguous_kib"])
+
+    def test_several_rows_and_a_context_that_ends_within_a_page(self):
+        for rows in (1, 4, 20):  # a decode step, a verification, a chunk
+            with self.subTest(rows=rows):
+                out = json.loads(self.measure("--context", 65, "--sequences", 3, "--rows", rows, "--json"))
+                self.check(out, 2 * 2 * 64 * 2)
+                self.assertEqual((out["sequences"], out["rows"], out["context"]), (3, rows, 65))
+
+    def test_text(self):
+        text = self.measure("--cores", min(os.sched_getaffinity(0)), "--context", 128)
+        for needle in ("kernel ", "1 thread(s)", "KV memory: ", "pages", "of KV in", "query rows/s", "read test", "not judged"):
+            self.assertIn(needle, text)
+        self.assertRegex(text, r"(?m)^ratio to read [\d.]+ \[[\d.]+\.\.[\d.]+\], \d repetitions, \d+ discarded$")
+
+    def test_bad_values(self):
+        cases = [(["--kv-type", "int3"], "int3"), (["--heads", "0"], "0"), (["--heads", "9", "--kv-heads", "2"], "9"),
+                 (["--kv-heads", "0"], "0"), (["--head-size", "100"], "100"), (["--head-size", "512"], "512"),
+                 (["--layers", "0"], "0"), (["--context", "1"], "1"), (["--rows", "128", "--context", "128"], "128"),
+                 (["--sequences", "-1"], "-1"), (["--sequences", "60000"], "60000"), (["--gib", "0"], "0"), (["--gib", "60000"], "60000"),
+                 (["--threads", "4000"], "4000"), (["--cores", "99999"], "99999"), (["--cores", "0-x"], "0-x"),
+                 (["--isa", "neon"], "neon"), (["--repetitions", "0"], "0")]
+        for arguments, value in cases:
+            with self.subTest(arguments=arguments):
+                self.refused(run("bench", "attention", "--gib", "0.02", *arguments) if arguments[0] != "--gib" else
+                             run("bench", "attention", *arguments), arguments[0], value)
+        core = str(min(os.sched_getaffinity(0)))
+        self.refused(run("bench", "attention", "--gib", "0.02", "--cores", core, "--threads", 3), "--threads", "3", core)
+        self.refused(run("bench", "attention", "--gib", "0.002", "--context", 4096), "--gib", "0.002", "4096")
+        # Fragmented memory has about half of the room.
+        self.refused(run(*self.SMALL, "--context", 1000, "--sequences", 40, "--fragmented"), "--sequences", "40", "1000")
+
+
 # ------------------------------------------------------------------------------------------------- help and completion
 
 
@@ -458,7 +572,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "latency", "latency fabric", "doctor", "completion"]
+    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "latency", "latency fabric", "doctor", "completion"]
 
     def test_help_of_every_command(self):
         for command in self.COMMANDS:
@@ -484,7 +598,7 @@ class Help(ProgramTest):
             return result.stdout.split()
 
         self.assertEqual(complete("fastdecode", "ge"), ["generate"])
-        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step"])
+        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention"])
         self.assertEqual(complete("fastdecode", "generate", "--micro"), ["--micro-batches"])
         self.assertEqual(complete("fastdecode", "bench", "step", "--ro"), ["--rounds"])
 

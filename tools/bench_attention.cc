@@ -1,0 +1,309 @@
+// fastdecode bench attention: how fast the R-Part reads KV, beside what the same cores read of the same memory.
+#include "tools/bench_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/fastdecode.hpp"
+#include "engine/rpart/rpart_bench.h"
+#include "nlohmann/json.hpp"
+#include "numa/core_plan.h"
+#include "numa/pinned_thread.h"
+#include "numa/topology.h"
+#include "tools/bench_summary.h"
+#include "tools/memory_pass.h"
+#include "tools/output.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr ElementType kKvTypes[] = {ElementType::kF32, ElementType::kBf16};
+
+// Read tests before and after a step that differ by more say that the machine was not the same to both.
+constexpr double kBracketDifferenceMax = 0.15;
+
+struct AttentionFlags {
+  std::string kv_type = ElementName(ElementType::kBf16);
+  uint32_t heads = 32;
+  uint32_t kv_heads = 8;
+  uint32_t head_size = 128;
+  uint32_t layers = 1;
+  uint32_t context = 4096;
+  uint32_t rows = 1;
+  uint32_t sequences = 0;
+  double gib = 4;
+  int threads = 0;  // 0: all physical cores of the node, or those of `cores`
+  std::string cores;
+  bool fragmented = false;
+  std::string isa;  // empty: the best
+  int repetitions = 7;
+  bool json = false;
+};
+
+struct AttentionReport {
+  // Of what was measured.
+  std::string kernel;
+  std::string memory;
+  double huge_share = 0;
+  double contiguous_kib = 0;
+  uint32_t sequences = 0;
+  uint64_t kv_bytes = 0;  // of a step
+  ReadStreams streams = ReadStreams::kOne;
+  // Of the good repetitions.
+  std::vector<double> step_ms, gb_per_s, read_gb_per_s, ratio;
+  int discarded = 0;
+};
+
+// ---- What the command line says
+
+ElementType KvType(const AttentionFlags& flags) {
+  for (const ElementType type : kKvTypes) {
+    if (flags.kv_type == ElementName(type)) return type;
+  }
+  std::string known;
+  for (const ElementType type : kKvTypes) known += std::string(known.empty() ? "" : ", ") + ElementName(type);
+  throw Error(FD_INVALID_ARGUMENT, "--kv-type: '" + flags.kv_type + "' is none of " + known);
+}
+
+Isa ChooseIsa(const AttentionFlags& flags) {
+  const Isa best = DetectIsa();
+  if (best == Isa::kNone) throw Error(FD_FAILED_PRECONDITION, "this CPU has no AVX2 with FMA and F16C");
+  Isa isa = best;
+  if (!flags.isa.empty() && !ParseIsa(flags.isa, &isa)) {
+    throw Error(FD_INVALID_ARGUMENT,
+                "--isa: '" + flags.isa + "' is no instruction set, the best here is " + IsaName(best));
+  }
+  if (isa > best) {
+    throw Error(FD_INVALID_ARGUMENT, "--isa: " + flags.isa + ", but this CPU has " + IsaName(best) + " at most");
+  }
+  return isa;
+}
+
+// Sets the cores and their node.
+void ChooseCores(const AttentionFlags& flags, const Topology& topology, RPartBenchOptions* options) {
+  const NumaNode* node = nullptr;
+  if (flags.cores.empty()) {
+    const auto usable =
+        std::find_if(topology.nodes.begin(), topology.nodes.end(), [](const auto& n) { return n.UsableAsHome(); });
+    if (usable == topology.nodes.end()) throw Error(FD_FAILED_PRECONDITION, "no NUMA node has cores and memory for us");
+    node = &*usable;
+    const size_t threads = static_cast<size_t>(flags.threads > 0 ? flags.threads : node->physical_cores);
+    if (threads > node->cores.size()) {
+      throw Error(FD_INVALID_ARGUMENT, "--threads: " + std::to_string(threads) + " are more than the " +
+                                           std::to_string(node->cores.size()) + " cores of node " +
+                                           std::to_string(node->os_index) + "; --cores names others");
+    }
+    options->cores.assign(node->cores.begin(), node->cores.begin() + static_cast<ptrdiff_t>(threads));
+  } else {
+    absl::StatusOr<std::vector<int>> cores = ParseCores("--cores", flags.cores, topology.AllowedCores());
+    ThrowUnlessOk(cores.status());
+    if (flags.threads > 0 && static_cast<size_t>(flags.threads) != cores->size()) {
+      throw Error(FD_INVALID_ARGUMENT, "--threads: " + std::to_string(flags.threads) + " do not fit --cores " +
+                                           flags.cores + ", which are " + std::to_string(cores->size()));
+    }
+    options->cores = *std::move(cores);
+    for (const int core : options->cores) {
+      if (topology.NodeOfCore(core) == topology.NodeOfCore(options->cores[0])) continue;
+      throw Error(FD_INVALID_ARGUMENT, "--cores: " + flags.cores + " are of several NUMA nodes, and a home is on one");
+    }
+    node = &topology.nodes[static_cast<size_t>(topology.NodeOfCore(options->cores[0]))];
+  }
+  options->node = node->os_index;
+}
+
+RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topology) {
+  RPartBenchOptions options;
+  options.kv_type = KvType(flags);
+  options.heads = flags.heads;
+  options.kv_heads = flags.kv_heads;
+  options.head_size = flags.head_size;
+  options.layers = flags.layers;
+  options.context = flags.context;
+  options.rows = flags.rows;
+  options.sequences = flags.sequences;
+  options.pool_bytes = static_cast<uint64_t>(flags.gib * static_cast<double>(uint64_t{1} << 30));
+  options.fragmented = flags.fragmented;
+  options.isa = ChooseIsa(flags);
+  ChooseCores(flags, topology, &options);
+  return options;
+}
+
+// ---- Measuring, on the leader's thread
+
+absl::StatusOr<AttentionReport> Measure(const RPartBenchOptions& options, int repetitions) {
+  absl::StatusOr<std::unique_ptr<RPartBench>> created = RPartBench::Create(options);
+  if (!created.ok()) return created.status();
+  RPartBench& bench = **created;
+  MemoryPass read;
+  read.data = reinterpret_cast<std::byte*>(bench.memory().data());
+  read.bytes = bench.memory().bytes();
+  read.streams = FasterStreams(read, &bench.team());
+  const double read_bytes = static_cast<double>(read.BytesMoved(bench.team().thread_count()));
+  const auto read_gb_per_s = [&] { return read_bytes / static_cast<double>(read.Run(&bench.team())); };
+
+  if (absl::Status warm_up = bench.RunStep().status(); !warm_up.ok()) return warm_up;
+  AttentionReport report;
+  report.kernel = bench.kernel_name();
+  report.memory = bench.memory().Describe();
+  report.huge_share = bench.memory().huge_share();
+  report.contiguous_kib = bench.contiguous_bytes_mean() / 1024;
+  report.sequences = bench.sequences();
+  report.kv_bytes = bench.kv_bytes_per_step();
+  report.streams = read.streams;
+  const int tries_max = 4 * repetitions + 16;
+  double before = read_gb_per_s();
+  for (int i = 0; i < tries_max && static_cast<int>(report.ratio.size()) < repetitions; ++i) {
+    const absl::StatusOr<uint64_t> step_ns = bench.RunStep();
+    if (!step_ns.ok()) return step_ns.status();
+    const double after = read_gb_per_s();
+    const bool same = std::abs(after - before) <= kBracketDifferenceMax * std::min(after, before);
+    const double around = (before + after) / 2;
+    before = after;  // the next one's
+    if (!same) {
+      ++report.discarded;
+      continue;
+    }
+    const double rate = static_cast<double>(report.kv_bytes) / static_cast<double>(*step_ns);
+    report.step_ms.push_back(static_cast<double>(*step_ns) * 1e-6);
+    report.gb_per_s.push_back(rate);
+    report.read_gb_per_s.push_back(around);
+    report.ratio.push_back(rate / around);
+  }
+  if (!report.ratio.empty()) return report;
+  return absl::UnavailableError(
+      "the machine is too busy: the read tests before and after a step differ by more than 15 % in all " +
+      std::to_string(tries_max) + " repetitions");
+}
+
+// ---- What is said of it
+
+// "calm" or "busy", by what two threads read where such a machine has nothing else to do; nothing for other machines.
+std::optional<std::string> Regime(const Topology& topology, size_t threads, double read_gb_per_s) {
+  const auto is = [&](const char* maker) { return topology.cpu_model.find(maker) != std::string::npos; };
+  if (threads != 2) return std::nullopt;
+  if (is("AMD") && DetectIsa() >= Isa::kAvx512Bf16) return read_gb_per_s >= 45 ? "calm" : "busy";  // Zen 4
+  if (is("Intel")) return read_gb_per_s >= 26 ? "calm" : "busy";
+  return std::nullopt;
+}
+
+nlohmann::json Figures(const AttentionReport& report, const RPartBenchOptions& options, const Topology& topology) {
+  const Summary step_ms = Summarize(report.step_ms);
+  const double read_gb_per_s = Summarize(report.read_gb_per_s).median;
+  const std::optional<std::string> regime = Regime(topology, options.cores.size(), read_gb_per_s);
+  const double rows = static_cast<double>(report.sequences) * options.rows * options.layers;
+  nlohmann::json out = {{"cpu", topology.cpu_model},
+                        {"isa", IsaName(options.isa)},
+                        {"kernel", report.kernel},
+                        {"cores", options.cores},
+                        {"threads", options.cores.size()},
+                        {"node", options.node},
+                        {"kv_type", ElementName(options.kv_type)},
+                        {"heads", options.heads},
+                        {"kv_heads", options.kv_heads},
+                        {"head_size", options.head_size},
+                        {"layers", options.layers},
+                        {"context", options.context},
+                        {"rows", options.rows},
+                        {"sequences", report.sequences},
+                        {"memory", report.memory},
+                        {"huge_share", report.huge_share},
+                        {"fragmented", options.fragmented},
+                        {"contiguous_kib", report.contiguous_kib},
+                        {"kv_bytes", report.kv_bytes},
+                        {"step_ms", ToJson(step_ms)},
+                        {"gb_per_s", Summarize(report.gb_per_s).median},
+                        {"read_gb_per_s", read_gb_per_s},
+                        {"read_streams", static_cast<int>(report.streams)},
+                        {"ratio_to_read", ToJson(Summarize(report.ratio))},
+                        {"tokens_per_s", rows / step_ms.median * 1e3},
+                        {"repetitions", report.ratio.size()},
+                        {"discarded", report.discarded}};
+  out["regime"] = nullptr;
+  if (regime.has_value()) out["regime"] = *regime;
+  return out;
+}
+
+std::string Text(const AttentionReport& report, const RPartBenchOptions& options, const nlohmann::json& figures) {
+  char text[2048];
+  std::snprintf(text, sizeof(text),
+                "%s, kernel %s, %zu thread(s) on cores %s of node %d\n"
+                "%s, %u heads, %u KV heads of %u, %u layer(s); %u sequences of %u tokens, %u query row(s) each\n"
+                "KV memory: %s; %s, %.0f KiB of a layer lie together on average\n"
+                "a step reads %.1f MB of KV in %s ms: %.0f query rows/s of one layer\n"
+                "KV %.2f GB/s; read test of the same cores and memory %.2f GB/s, %d stream(s) a thread, %s\n"
+                "ratio to read %s, %zu repetitions, %d discarded\n",
+                figures["cpu"].get<std::string>().c_str(), report.kernel.c_str(), options.cores.size(),
+                FormatCores(options.cores).c_str(), options.node, ElementName(options.kv_type), options.heads,
+                options.kv_heads, options.head_size, options.layers, report.sequences, options.context, options.rows,
+                report.memory.c_str(), options.fragmented ? "fragmented" : "fresh", report.contiguous_kib,
+                static_cast<double>(report.kv_bytes) * 1e-6, ToText(Summarize(report.step_ms), 3).c_str(),
+                figures["tokens_per_s"].get<double>(), figures["gb_per_s"].get<double>(),
+                figures["read_gb_per_s"].get<double>(), static_cast<int>(report.streams),
+                figures["regime"].is_null() ? "not judged" : figures["regime"].get<std::string>().c_str(),
+                ToText(Summarize(report.ratio), 3).c_str(), report.ratio.size(), report.discarded);
+  return text;
+}
+
+void BenchAttention(const AttentionFlags& flags) {
+  const Topology topology = DiscoverMachine();
+  const RPartBenchOptions options = OptionsOf(flags, topology);
+  absl::StatusOr<AttentionReport> report = absl::UnknownError("not measured");
+  PinnedThread("attend", options.cores[0], [&] { report = Measure(options, flags.repetitions); }).Join();
+  ThrowUnlessOk(report.status());
+  if (static_cast<int>(report->ratio.size()) < flags.repetitions) {
+    std::fprintf(stderr, "fastdecode: warning: the machine is busy: %zu good repetitions of %d, %d were discarded\n",
+                 report->ratio.size(), flags.repetitions, report->discarded);
+  }
+  const nlohmann::json figures = Figures(*report, options, topology);
+  WriteOut(flags.json ? figures.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                      : Text(*report, options, figures));
+}
+
+}  // namespace
+
+void AddBenchAttention(CLI::App* bench) {
+  auto flags = std::make_shared<AttentionFlags>();
+  CLI::App* command = bench->add_subcommand(
+      "attention",
+      "Attention of decode steps without a model or a link: KV read, beside a read test of the same memory");
+  const auto add = [&](const char* name, uint32_t& value, uint32_t min, uint32_t max, const char* help) {
+    command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
+  };
+  command->add_option("--kv-type", flags->kv_type, "of the KV: f32, bf16")->type_name("TYPE")->capture_default_str();
+  add("--heads", flags->heads, 1, 4096, "query heads");
+  add("--kv-heads", flags->kv_heads, 1, 1024, "KV heads");
+  add("--head-size", flags->head_size, 16, 256, "elements of a head, a multiple of 16");
+  add("--layers", flags->layers, 1, 1024, "layers that the pool's pages cover, and hops of a step");
+  add("--context", flags->context, 2, 1u << 24, "tokens of each sequence");
+  add("--rows", flags->rows, 1, 65536, "query rows of each sequence in a step, its last ones");
+  add("--sequences", flags->sequences, 0, 65536, "sequences (0: as many as fill the memory)");
+  command->add_option("--gib", flags->gib, "KV memory")
+      ->check(CLI::Range(0.001, 65536.0))
+      ->type_name("GIB")
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "threads of the team (0: one for each physical core of the node)")
+      ->check(CLI::Range(0, 4096))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--cores", flags->cores, "cores of the team, all of one NUMA node (default: of the first node)")
+      ->type_name("LIST");
+  command->add_flag("--fragmented", flags->fragmented,
+                    "fill the memory with other sequences, release a random half, and grow in turns in what is free");
+  command->add_option("--isa", flags->isa, "avx2, avx512 or avx512bf16 (default: the best that this CPU has)")
+      ->type_name("ISA");
+  command->add_option("--repetitions", flags->repetitions, "good repetitions to measure")
+      ->check(CLI::Range(1, 10000))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "one JSON object");
+  command->callback([flags] { BenchAttention(*flags); });
+}
+
+}  // namespace fastdecode

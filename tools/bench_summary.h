@@ -1,0 +1,34 @@
+#ifndef FASTDECODE_TOOLS_BENCH_SUMMARY_H_
+#define FASTDECODE_TOOLS_BENCH_SUMMARY_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "nlohmann/json.hpp"
+#include "numa/topology.h"
+
+namespace fastdecode {
+
+// What the repetitions of a measurement gave.
+struct Summary {
+  double median = 0;
+  double min = 0;
+  double max = 0;
+};
+
+// REQUIRES: at least one value.
+Summary Summarize(std::vector<double> values);
+// {median, min, max}.
+nlohmann::json ToJson(const Summary& summary);
+// "1.23 [1.20..1.31]".
+std::string ToText(const Summary& summary, int decimals);
+
+// Throws Error with the status's message, after `context`.
+void ThrowUnlessOk(const absl::Status& status, const std::string& context = "");
+// The machine as this process may use it. Throws Error. Thread: one that is not pinned.
+Topology DiscoverMachine();
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TOOLS_BENCH_SUMMARY_H_
