@@ -156,11 +156,12 @@ struct StatsMessage {
   uint32_t sequences = 0;
   uint64_t pages_total = 0;        // reserved for this peer
   uint64_t pages_free = 0;         // of these
+  uint64_t pages_held = 0;         // of the whole home: free ones that are kept behind sequences of any peer (PageRuns)
   uint64_t hops = 0;
   uint64_t busy_ns = 0;            // in hops, from seen to last thread finished
   uint64_t kv_bytes_read = 0;      // stored KV bytes attended to
 };
-static_assert(sizeof(StatsMessage) == 48);
+static_assert(sizeof(StatsMessage) == 56);
 
 // What a home tells the engine when a link is made.
 struct HomeDescription {

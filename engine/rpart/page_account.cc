@@ -13,9 +13,9 @@ PageAccount::PageAccount(KvPool* pool, uint32_t granted)
 
 PageAccount::~PageAccount() { FD_CHECK(used_ == 0, "a page leaked"); }
 
-PageId PageAccount::Take() {
+PageId PageAccount::TakeBehind(PageId last, uint32_t sequence_pages) {
   if (used_ == granted_) return kNoPage;
-  const PageId page = pool_->Take();
+  const PageId page = pool_->TakeBehind(last, sequence_pages);
   FD_CHECK(page != kNoPage, "the grants of a pool's peers are more than its pages");
   references_[page] = 1;
   ++used_;

@@ -12,8 +12,8 @@ namespace fastdecode {
 
 // What one peer holds of a home's pool, and the most that it may hold. A page counts once, however many of the peer's
 // sequences share it; one that two peers share (after a hand-over of a forked sequence) counts for both, so that
-// either may go. The grants of all accounts of a pool together are at most its pages: within its grant a peer always
-// finds a free one.
+// either may go. One that is held behind a sequence (PageRuns) counts for nobody. The grants of all accounts of a pool
+// together are at most its pages: within its grant a peer always finds a free one.
 // Owns: the peer's references. Thread: the team's leader; made by the control thread.
 // Bounded: by the grant. Nothing allocates after construction.
 class PageAccount {
@@ -25,11 +25,13 @@ class PageAccount {
   PageAccount(const PageAccount&) = delete;
   PageAccount& operator=(const PageAccount&) = delete;
 
-  // A page with one reference, or kNoPage if the peer has all that it was granted. O(1).
-  PageId Take();
+  // A page with one reference, or kNoPage if the peer has all that it was granted: the single one that a sequence
+  // begins with, or one for a sequence that goes on (KvPool::TakeBehind).
+  PageId Take() { return TakeBehind(kNoPage, 1); }
+  PageId TakeBehind(PageId last, uint32_t sequence_pages);
   // One more sequence of this peer uses a page that it has. O(1).
   void AddReference(PageId page);
-  // One sequence less. O(1). REQUIRES: the peer has the page.
+  // One sequence less. REQUIRES: the peer has the page.
   void Return(PageId page);
   // A copy of a shared page, in place of one of this peer's references to it. REQUIRES: shared(page); free(), unless
   // references(page) is 1, when the peer has one page before and after.

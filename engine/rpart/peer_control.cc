@@ -164,6 +164,7 @@ void PeerSession::SendStats() {
   stats_.sequences = table_.size();
   stats_.pages_total = account_.granted();
   stats_.pages_free = account_.free();
+  stats_.pages_held = account_.pool().held();
   link_->TrySendControl(&stats_, sizeof(stats_));
 }
 

@@ -62,7 +62,10 @@ GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t t
     PageId& page = sequence->pages[i];
     if (account_->shared(page)) page = account_->Unshare(page);
   }
-  while (sequence->pages.size() < pages_after) sequence->pages.push_back(account_->Take());
+  while (sequence->pages.size() < pages_after) {
+    const PageId last = sequence->pages.empty() ? kNoPage : sequence->pages.back();
+    sequence->pages.push_back(account_->TakeBehind(last, static_cast<uint32_t>(pages_after)));
+  }
   return GrowOutcome::kOk;
 }
 

@@ -53,9 +53,9 @@ class SequenceTable {
   // The sequence, made empty and without pages if it is new. Null: sequences_max are there already.
   KvSequence* FindOrCreate(uint64_t id);
 
-  // Makes positions [first, first + tokens) writable: takes the pages that are missing, and copies of those that are
-  // shared (only a fork's last, partial page can be). Without room nothing changes. REQUIRES: first <= stored tokens of
-  // some layer, first + tokens <= max_context, tokens > 0.
+  // Makes positions [first, first + tokens) writable: takes the pages that are missing, contiguous ones as far as they
+  // are found, and copies of those that are shared (only a fork's last, partial page can be). Without room nothing
+  // changes. REQUIRES: first <= stored tokens of some layer, first + tokens <= max_context, tokens > 0.
   GrowOutcome Grow(KvSequence* sequence, uint32_t first, uint32_t tokens);
 
   // Keeps the first `tokens` tokens and returns the pages behind. Errors: NotFound; InvalidArgument above the stored

@@ -175,6 +175,22 @@ TEST(HomeTest, ARosterHoldsForManySteps) {
   EXPECT_GT(stats.kv_bytes_read, 53 * shape.layers * (20 + 30) * shape.kv_heads * shape.head_dim * 2 * 4);
 }
 
+// 300 tokens are 10 pages: one that has as many takes pieces of 8, so that two of them have room for 6 more.
+TEST(HomeTest, TellsWhatIsHeldBehindASequenceThatHasGrown) {
+  const RPartShape shape = SmallShape(ElementType::kF32);
+  ASSERT_GE(KvPool::RunPages(shape.attention()), 8u);
+  const std::unique_ptr<Home> home = MakeTestHome(1, 16 * kMiB);
+  TestEngine engine(home.get(), shape);
+  engine.Fill(1, 300);
+  StatsMessage stats = engine.Stats();
+  EXPECT_EQ(stats.pages_held, 6u);
+  EXPECT_EQ(stats.pages_total - stats.pages_free, 10u) << "what is held is free";
+  engine.Release(1);
+  stats = engine.Stats();
+  EXPECT_EQ(stats.pages_held, 0u);
+  EXPECT_EQ(stats.pages_free, stats.pages_total);
+}
+
 TEST(HomeTest, TruncateAndForkFollowTheReference) {
   const RPartShape shape = SmallShape(ElementType::kBf16);
   const std::unique_ptr<Home> home = MakeTestHome(2, 16 * kMiB);

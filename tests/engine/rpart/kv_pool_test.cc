@@ -73,6 +73,31 @@ TEST_F(KvPoolTest, CopiesAllLayers) {
   }
 }
 
+TEST_F(KvPoolTest, ARunIsTheMostPagesThatAre256KiBOfALayer) {
+  const auto run_pages = [](ElementType type, int kv_heads, int head_dim) {
+    return KvPool::RunPages({type, kv_heads, 4, head_dim, 0.1f, 0, 0});
+  };
+  EXPECT_EQ(run_pages(ElementType::kBf16, 8, 128), 2u);
+  EXPECT_EQ(run_pages(ElementType::kBf16, 5, 128), 2u) << "3 is no power of two";
+  EXPECT_EQ(run_pages(ElementType::kBf16, 4, 64), 8u);
+  EXPECT_EQ(run_pages(ElementType::kF32, 8, 128), 1u);
+  EXPECT_EQ(run_pages(ElementType::kF32, 32, 128), 1u) << "a page of 1 MiB";
+  EXPECT_EQ(run_pages(ElementType::kBf16, 1, 16), 32u) << "not 128";
+}
+
+// Pages are 2 KiB, so that a run would be 32 pages; of five the largest piece has four.
+TEST_F(KvPoolTest, WhatIsHeldBehindAPageIsFreeYetAndGoesWithItsLastUser) {
+  const PageId page = pool_.TakeBehind(kNoPage, 5);
+  EXPECT_EQ(pool_.held(), 3u);
+  EXPECT_EQ(pool_.free(), kPages - 1);
+  pool_.AddReference(page);
+  pool_.Return(page);
+  EXPECT_EQ(pool_.held(), 3u);
+  pool_.Return(page);
+  EXPECT_EQ(pool_.held(), 0u);
+  EXPECT_EQ(pool_.free(), kPages);
+}
+
 using KvPoolDeathTest = KvPoolTest;
 
 TEST_F(KvPoolDeathTest, ReturningTwiceIsABug) {

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "engine/rpart/sequence_table.h"
@@ -81,19 +84,34 @@ TEST_F(PageAccountDeathTest, TouchingAnothersPageIsABug) {
   second.Return(other);
 }
 
+struct History {
+  int kv_heads;
+  uint32_t run_pages;  // what that makes a run
+  std::array<uint32_t, 3> grants;
+  uint32_t max_context;
+  uint32_t growth_max;  // tokens
+};
+
+class PageAccountRandomTest : public testing::TestWithParam<History> {};
+
 // Three peers that grow, fork, truncate, release and hand sequences to each other. After each step every account has
-// just the pages that its sequences list, no more than granted, and the pool is free of what nobody lists.
-TEST_F(PageAccountTest, RandomHistoriesOfSeveralPeersKeepTheAccounts) {
-  constexpr uint32_t kMaxContext = 300;
+// just the pages that its sequences list, no more than granted, and the pool is free of what nobody lists. Holding
+// pages behind sequences changes none of this; an account that did not find a page within its grant would abort.
+TEST_P(PageAccountRandomTest, HistoriesOfSeveralPeersKeepTheAccounts) {
+  const auto [kv_heads, run_pages, grants, max_context, growth_max] = GetParam();
+  const uint32_t pages_total = grants[0] + grants[1] + grants[2];
+  const AttentionShape shape{ElementType::kF32, kv_heads, 1, 16, 0.25f, 0, 0};
+  ASSERT_EQ(KvPool::RunPages(shape), run_pages);
+  std::vector<std::byte> memory(KvPool::PageBytesAllLayers(shape, kLayers) * pages_total);
+  KvPool pool(shape, kLayers, memory);
   std::mt19937 random(3);
-  const uint32_t grants[] = {9, 7, 4};
   std::vector<std::unique_ptr<PageAccount>> accounts;
   std::vector<std::unique_ptr<SequenceTable>> tables;
   for (const uint32_t grant : grants) {
-    accounts.push_back(std::make_unique<PageAccount>(&pool_, grant));
-    tables.push_back(std::make_unique<SequenceTable>(accounts.back().get(), kLayers, kMaxContext, 6));
+    accounts.push_back(std::make_unique<PageAccount>(&pool, grant));
+    tables.push_back(std::make_unique<SequenceTable>(accounts.back().get(), kLayers, max_context, 6));
   }
-  int refused = 0, forked = 0, moved = 0, unmoved = 0;
+  int refused = 0, forked = 0, moved = 0, unmoved = 0, given_back = 0;
   for (int i = 0; i < 20000; ++i) {
     SequenceTable& table = *tables[random() % 3];
     const uint64_t id = random() % 6;
@@ -103,10 +121,12 @@ TEST_F(PageAccountTest, RandomHistoriesOfSeveralPeersKeepTheAccounts) {
       case 1: {
         KvSequence* const grow = table.FindOrCreate(id);
         const uint32_t stored = grow->stored_tokens[0];
-        const uint32_t tokens = std::min<uint32_t>(1 + random() % 60, kMaxContext - stored);
+        const uint32_t tokens = std::min<uint32_t>(1 + random() % growth_max, max_context - stored);
         if (tokens == 0) break;
+        const uint32_t free_before = pool.free(), unheld = free_before - pool.held();
         if (table.Grow(grow, stored, tokens) == GrowOutcome::kOk) {
           grow->stored_tokens.assign(kLayers, stored + tokens);
+          given_back += free_before - pool.free() > unheld;  // there were no others
         } else {
           ++refused;
         }
@@ -157,13 +177,21 @@ TEST_F(PageAccountTest, RandomHistoriesOfSeveralPeersKeepTheAccounts) {
       ASSERT_EQ(accounts[peer]->used(), own.size());
       ASSERT_LE(own.size(), grants[peer]);
     }
-    ASSERT_EQ(pool_.free(), kPages - users.size());
-    for (const auto& [page, count] : users) ASSERT_EQ(pool_.references(page), count);
+    ASSERT_EQ(pool.free(), pages_total - users.size());
+    ASSERT_LE(pool.held(), pool.free());
+    for (const auto& [page, count] : users) ASSERT_EQ(pool.references(page), count);
   }
   for (const int each : {refused, forked, moved, unmoved}) EXPECT_GT(each, 100);
+  EXPECT_EQ(given_back > 50, run_pages > 1) << given_back;
   for (const auto& table : tables) table->ReleaseAll();
-  EXPECT_EQ(pool_.free(), kPages);
+  EXPECT_EQ(pool.free(), pages_total);
+  EXPECT_EQ(pool.held(), 0u);
 }
+
+// Pages of 256 KiB and of 32 KiB.
+INSTANTIATE_TEST_SUITE_P(Histories, PageAccountRandomTest,
+                         testing::Values(History{64, 1, {9, 7, 4}, 300, 60}, History{8, 8, {60, 50, 34}, 2000, 500}),
+                         [](const auto& info) { return "RunsOf" + std::to_string(info.param.run_pages); });
 
 }  // namespace
 }  // namespace fastdecode
