@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,8 @@ class RPartBench {
   uint64_t kv_bytes_per_step() const { return kv_bytes_per_step_; }
   uint32_t sequences() const { return static_cast<uint32_t>(sequences_.size()); }
   const char* kernel_name() const { return work_.kernels.name; }
+  // Of the last hop, [rows][heads][head_size] in kv_type. REQUIRES: a step was run.
+  std::span<const std::byte> o() const { return {work_.o, micro_batch_.roster().rows() * shape_.reply_row_bytes()}; }
   // Bytes of one layer that lie together, on average over the sequences' page tables.
   double contiguous_bytes_mean() const;
 

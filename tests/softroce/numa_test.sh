@@ -42,6 +42,8 @@ start_worker() {  # it yields: it cannot know that an engine will want its two c
 }
 both_serve() { [[ $(grep -c 'serves engine' /tmp/worker.log) == 2 ]]; }
 
+bench_memory() { "$build/tools/fastdecode" bench memory --gib 0.02 --repetitions 1 | tee /tmp/memory; }
+
 in_guest() {
   local worker engine
   check 'two homes of this process generate what one home does elsewhere' \
@@ -61,6 +63,8 @@ in_guest() {
   check 'pages that were moved away are noticed' expect_failure pages_at_home "$worker" 20
   kill "$worker"
 
+  check 'bench memory measures each node from each' bench_memory
+  check 'near it is, where it is near' test "$(grep -cE '^([01]) +\1 +near ' /tmp/memory)$(grep -cE '^(0 +1|1 +0) +far ' /tmp/memory)" == 66
   check 'the tests of topology, arenas and core plans pass here' "$build/tests/numa/numa_machine_test" --gtest_brief=1
   finish_checks
 }

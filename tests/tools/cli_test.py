@@ -514,9 +514,9 @@ class BenchAttention(ProgramTest):
         out = json.loads(self.measure("--context", 256, "--layers", 3, "--threads", 1, "--json"))
         self.check(out, 2 * 2 * 64 * 2)
         page = 32 * 2 * 2 * 64 * 2
-        # All of it, in pieces of whole sequences at least, wherever single pages are left over.
+        # All of it, in long pieces.
         self.assertAlmostEqual(out["sequences"], 0.02 * 2**30 / (8 * 3 * page), delta=0.05 * out["sequences"] + 1)
-        self.assertGreaterEqual(out["contiguous_kib"], 8 * page / 1024)
+        self.assertGreaterEqual(out["contiguous_kib"], 4 * page / 1024)
         self.assertEqual((out["regime"], out["fragmented"], out["kv_type"]), (None, False, "bf16"))
 
     def test_fragmented_memory(self):
