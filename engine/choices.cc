@@ -56,6 +56,7 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
   shape.group = static_cast<uint32_t>(spec.group());
   shape.head_dim = static_cast<uint32_t>((spec.head_dim + 15) / 16 * 16);
   shape.element_type = static_cast<uint32_t>(type);
+  shape.kv_type = static_cast<uint32_t>(options.kv_type.value_or(KvTypeOf(type)));
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
   shape.sliding_window = static_cast<uint32_t>(spec.sliding_window);
   shape.micro_batches = static_cast<uint32_t>(options.micro_batches);

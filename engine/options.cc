@@ -93,6 +93,15 @@ absl::Status SetRdmaMtu(Options& options, const std::string& value) {
   return absl::OkStatus();
 }
 
+absl::Status SetKvType(Options& options, const std::string& value) {
+  options.kv_type.reset();
+  if (value == "auto") return absl::OkStatus();
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kFp16}) {
+    if (value == KvTypeName(type)) options.kv_type = type;
+  }
+  return options.kv_type.has_value() ? absl::OkStatus() : Bad("kv-type", value, "auto, f32, bf16 or fp16");
+}
+
 absl::Status SetNotify(Options& options, const std::string& value) {
   if (value != "completion" && value != "flag") return Bad("notify", value, "completion or flag");
   options.fabric.notify_by_flag = value == "flag";
@@ -132,6 +141,7 @@ const OptionRow kRows[] = {
     {"kv-gib", "GIB", "0",
      "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)", &SetKvGib},
     {"compute", "TYPE", "auto", "auto (bf16 where the CPU has it), bf16, or f32 (exact)", &SetCompute},
+    {"kv-type", "TYPE", "auto", "of K and V at the homes: f32, bf16, fp16, or auto (that of --compute)", &SetKvType},
     {"batch-invariant", "BOOL", "false",
      "one order of summation for every batch size, so that results repeat bit for bit",
      [](Options& o, const std::string& v) { return ParseBool("batch-invariant", v, &o.batch_invariant); }},

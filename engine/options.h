@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "kernels/float_types.h"
 #include "numa/log.h"
 #include "rdma/fabric_options.h"
 
@@ -30,6 +32,7 @@ struct Options {
   int prefill_chunk = 256;         // prompt tokens a step of one micro-batch
   int max_queue = 4096;            // requests waiting
   double kv_gib = 0;               // per home; 0 = choose
+  std::optional<KvType> kv_type;   // none = that of the computation
   Compute compute = Compute::kAuto;
   bool batch_invariant = false;
   std::string isa = "auto";

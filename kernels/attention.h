@@ -14,7 +14,8 @@ inline constexpr int kBlockPages = kBlockTokens / kPageTokens;
 
 // The attention of one layer group. head_dim is padded to a multiple of 16 (pad elements are zero in q, k and v).
 struct AttentionShape {
-  ElementType type = ElementType::kF32;     // of q, k, v, o rows and of the KV pages
+  ElementType type = ElementType::kF32;     // of q, k, v, o rows
+  KvType kv_type = KvType::kF32;            // of the KV pages
   int kv_heads = 0;
   int group = 0;                            // query heads per KV head
   int head_dim = 0;                         // padded, 16..256
@@ -30,6 +31,7 @@ size_t PageBytes(const AttentionShape& shape);
 // Writes K and V of `tokens` consecutive tokens into slots first_slot.. of one page, one KV head. When it writes slot 0
 // it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN: never write slot 0 again
 // while later slots hold tokens that count. Otherwise writing the same token twice changes nothing.
+// Elements are rounded to shape.kv_type, to nearest even; fp16 ends at its largest number.
 // k and v point at the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes on.
 struct AppendArgs {
   std::byte* page;

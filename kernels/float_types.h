@@ -14,8 +14,24 @@ enum class ElementType : uint8_t { kF32 = 0, kBf16 = 1 };
 inline constexpr size_t ElementBytes(ElementType type) { return type == ElementType::kF32 ? 4 : 2; }
 inline constexpr const char* ElementName(ElementType type) { return type == ElementType::kF32 ? "f32" : "bf16"; }
 
+// The type of K and V in the pages.
+enum class KvType : uint8_t { kF32 = 0, kBf16 = 1, kFp16 = 2 };
+
+inline constexpr size_t KvElementBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
+inline constexpr const char* KvTypeName(KvType type) {
+  return type == KvType::kF32 ? "f32" : type == KvType::kBf16 ? "bf16" : "fp16";
+}
+// That keeps every bit of rows of this type.
+inline constexpr KvType KvTypeOf(ElementType type) { return type == ElementType::kF32 ? KvType::kF32 : KvType::kBf16; }
+
 // bfloat16 as its 16 bits.
 using Bf16 = uint16_t;
+
+// IEEE binary16 as its 16 bits.
+struct Fp16 {
+  uint16_t bits;
+};
+inline constexpr float kFp16Max = 65504;
 
 // Rounds to nearest even; NaN stays NaN.
 inline Bf16 ToBf16(float value) {
@@ -24,6 +40,22 @@ inline Bf16 ToBf16(float value) {
   return static_cast<Bf16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 inline float FromBf16(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
+
+// Rounds to nearest even; what is larger than kFp16Max, infinity too, becomes that, with its sign. NaN stays NaN.
+inline Fp16 ToFp16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  if (magnitude > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u)};
+  if (magnitude >= 0x477fe000u) return {static_cast<uint16_t>(sign | 0x7bffu)};
+  // Below the smallest normal half, adding 1/2 leaves the denormal's bits, rounded by the addition, at the sum's end.
+  if (magnitude < 0x38800000u) {
+    const uint32_t sum = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f);
+    return {static_cast<uint16_t>(sign | (sum - 0x3f000000u))};
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return {static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
+}
 
 }  // namespace fastdecode
 

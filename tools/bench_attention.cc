@@ -24,13 +24,13 @@ namespace fastdecode {
 
 namespace {
 
-constexpr ElementType kKvTypes[] = {ElementType::kF32, ElementType::kBf16};
+constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kBf16, KvType::kFp16};
 
 // Read tests before and after a step that differ by more say that the machine was not the same to both.
 constexpr double kBracketDifferenceMax = 0.15;
 
 struct AttentionFlags {
-  std::string kv_type = ElementName(ElementType::kBf16);
+  std::string kv_type = KvTypeName(KvType::kBf16);
   uint32_t heads = 32;
   uint32_t kv_heads = 8;
   uint32_t head_size = 128;
@@ -63,12 +63,12 @@ struct AttentionReport {
 
 // ---- What the command line says
 
-ElementType KvType(const AttentionFlags& flags) {
-  for (const ElementType type : kKvTypes) {
-    if (flags.kv_type == ElementName(type)) return type;
+KvType ParseKvType(const AttentionFlags& flags) {
+  for (const KvType type : kKvTypes) {
+    if (flags.kv_type == KvTypeName(type)) return type;
   }
   std::string known;
-  for (const ElementType type : kKvTypes) known += std::string(known.empty() ? "" : ", ") + ElementName(type);
+  for (const KvType type : kKvTypes) known += std::string(known.empty() ? "" : ", ") + KvTypeName(type);
   throw Error(FD_INVALID_ARGUMENT, "--kv-type: '" + flags.kv_type + "' is none of " + known);
 }
 
@@ -120,7 +120,7 @@ void ChooseCores(const AttentionFlags& flags, const Topology& topology, RPartBen
 
 RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topology) {
   RPartBenchOptions options;
-  options.kv_type = KvType(flags);
+  options.kv_type = ParseKvType(flags);
   options.heads = flags.heads;
   options.kv_heads = flags.kv_heads;
   options.head_size = flags.head_size;
@@ -204,7 +204,7 @@ nlohmann::json Figures(const AttentionReport& report, const RPartBenchOptions& o
                         {"cores", options.cores},
                         {"threads", options.cores.size()},
                         {"node", options.node},
-                        {"kv_type", ElementName(options.kv_type)},
+                        {"kv_type", KvTypeName(options.kv_type)},
                         {"heads", options.heads},
                         {"kv_heads", options.kv_heads},
                         {"head_size", options.head_size},
@@ -240,7 +240,7 @@ std::string Text(const AttentionReport& report, const RPartBenchOptions& options
                 "KV %.2f GB/s; read test of the same cores and memory %.2f GB/s, %d stream(s) a thread, %s\n"
                 "ratio to read %s, %zu repetitions, %d discarded\n",
                 figures["cpu"].get<std::string>().c_str(), report.kernel.c_str(), options.cores.size(),
-                FormatCores(options.cores).c_str(), options.node, ElementName(options.kv_type), options.heads,
+                FormatCores(options.cores).c_str(), options.node, KvTypeName(options.kv_type), options.heads,
                 options.kv_heads, options.head_size, options.layers, report.sequences, options.context, options.rows,
                 report.memory.c_str(), options.fragmented ? "fragmented" : "fresh", report.contiguous_kib,
                 static_cast<double>(report.kv_bytes) * 1e-6, ToText(Summarize(report.step_ms), 3).c_str(),
@@ -276,7 +276,9 @@ void AddBenchAttention(CLI::App* bench) {
   const auto add = [&](const char* name, uint32_t& value, uint32_t min, uint32_t max, const char* help) {
     command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
   };
-  command->add_option("--kv-type", flags->kv_type, "of the KV: f32, bf16")->type_name("TYPE")->capture_default_str();
+  command->add_option("--kv-type", flags->kv_type, "of the KV: f32 (and the rows), bf16, fp16 (and rows in bf16)")
+      ->type_name("TYPE")
+      ->capture_default_str();
   add("--heads", flags->heads, 1, 4096, "query heads");
   add("--kv-heads", flags->kv_heads, 1, 1024, "KV heads");
   add("--head-size", flags->head_size, 16, 256, "elements of a head, a multiple of 16");

@@ -17,7 +17,8 @@ struct RPartShape {
   uint32_t kv_heads = 0;
   uint32_t group = 0;
   uint32_t head_dim = 0;           // padded to a multiple of 16
-  uint32_t element_type = 0;       // ElementType
+  uint32_t element_type = 0;       // ElementType of rows
+  uint32_t kv_type = 0;            // KvType of pages
   float scale = 0;
   float soft_cap = 0;
   uint32_t sliding_window = 0;
@@ -26,8 +27,14 @@ struct RPartShape {
   uint32_t max_context = 0;        // tokens of one sequence
 
   AttentionShape attention() const {
-    return {static_cast<ElementType>(element_type), static_cast<int>(kv_heads), static_cast<int>(group),
-            static_cast<int>(head_dim), scale, soft_cap, static_cast<int>(sliding_window)};
+    return {static_cast<ElementType>(element_type),
+            static_cast<KvType>(kv_type),
+            static_cast<int>(kv_heads),
+            static_cast<int>(group),
+            static_cast<int>(head_dim),
+            scale,
+            soft_cap,
+            static_cast<int>(sliding_window)};
   }
   size_t element_bytes() const { return ElementBytes(static_cast<ElementType>(element_type)); }
   uint32_t heads() const { return kv_heads * group; }
@@ -39,7 +46,7 @@ struct RPartShape {
   size_t reply_row_bytes() const { return heads() * size_t{head_dim} * element_bytes(); }
   friend bool operator==(const RPartShape&, const RPartShape&) = default;
 };
-static_assert(sizeof(RPartShape) == 44 && std::is_trivially_copyable_v<RPartShape>);
+static_assert(sizeof(RPartShape) == 48 && std::is_trivially_copyable_v<RPartShape>);
 
 // What a peer wants of a home besides; follows the shape in a proposal.
 struct PeerDemand {

@@ -47,7 +47,8 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
   shape.kv_heads = o.kv_heads;
   shape.group = o.heads / o.kv_heads;
   shape.head_dim = o.head_size;
-  shape.element_type = static_cast<uint32_t>(o.kv_type);
+  shape.element_type = static_cast<uint32_t>(o.kv_type == KvType::kF32 ? ElementType::kF32 : ElementType::kBf16);
+  shape.kv_type = static_cast<uint32_t>(o.kv_type);
   shape.scale = 1.0f / std::sqrt(static_cast<float>(o.head_size));
   shape.micro_batches = 1;
   shape.max_context = o.context;

@@ -23,8 +23,8 @@
 namespace fastdecode {
 
 struct RPartBenchOptions {
-  ElementType kv_type = ElementType::kBf16;
-  uint32_t heads = 0;  // a multiple of kv_heads
+  KvType kv_type = KvType::kBf16;  // rows are in f32 with f32, else in bf16
+  uint32_t heads = 0;              // a multiple of kv_heads
   uint32_t kv_heads = 0;
   uint32_t head_size = 0;
   uint32_t layers = 1;
@@ -62,7 +62,7 @@ class RPartBench {
   uint64_t kv_bytes_per_step() const { return kv_bytes_per_step_; }
   uint32_t sequences() const { return static_cast<uint32_t>(sequences_.size()); }
   const char* kernel_name() const { return work_.kernels.name; }
-  // Of the last hop, [rows][heads][head_size] in kv_type. REQUIRES: a step was run.
+  // Of the last hop, [rows][heads][head_size]. REQUIRES: a step was run.
   std::span<const std::byte> o() const { return {work_.o, micro_batch_.roster().rows() * shape_.reply_row_bytes()}; }
   // Bytes of one layer that lie together, on average over the sequences' page tables.
   double contiguous_bytes_mean() const;

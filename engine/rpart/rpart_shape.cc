@@ -23,6 +23,7 @@ constexpr FieldRange kFields[] = {
     {"group", &RPartShape::group, 1, 256},
     {"head_dim", &RPartShape::head_dim, 16, 256},
     {"element_type", &RPartShape::element_type, 0, 1},
+    {"kv_type", &RPartShape::kv_type, 0, 2},
     {"sliding_window", &RPartShape::sliding_window, 0, 1u << 30},
     {"micro_batches", &RPartShape::micro_batches, 1, kMaxSlots},
     {"max_rows", &RPartShape::max_rows, 1, 65536},
@@ -87,10 +88,15 @@ std::string DescribeModelDifference(const RPartShape& here, const RPartShape& th
 
 std::string DescribePageDifference(const RPartShape& here, const RPartShape& there) {
   std::string text = DescribeModelDifference(here, there);
-  if (here.element_type == there.element_type) return text;
-  const auto name = [](uint32_t type) { return static_cast<ElementType>(type) == ElementType::kF32 ? "f32" : "bf16"; };
-  absl::StrAppend(&text, text.empty() ? "" : "; ", "element_type is ", name(here.element_type), " here and ",
-                  name(there.element_type), " there");
+  const auto add = [&text](const char* name, const char* ours, const char* theirs) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", name, " is ", ours, " here and ", theirs, " there");
+  };
+  const auto element_name = [](uint32_t type) { return ElementName(static_cast<ElementType>(type)); };
+  const auto kv_name = [](uint32_t type) { return KvTypeName(static_cast<KvType>(type)); };
+  if (here.element_type != there.element_type) {
+    add("element_type", element_name(here.element_type), element_name(there.element_type));
+  }
+  if (here.kv_type != there.kv_type) add("kv_type", kv_name(here.kv_type), kv_name(there.kv_type));
   return text;
 }
 

@@ -16,6 +16,7 @@ namespace {
 // Attention over pages, for one vector type (avx2_vector.h, avx512_vector.h) and one way of multiplying a vector by a
 // panel: Dots, which has
 //   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
+//   kTakesF32Rows       whether q may come in f32
 //   kScalesScores       whether q is multiplied as it is, and the product scaled
 //   kPRounding          what a Factor loses of a probability, relatively
 //   Multiply<J, kSparse>, SetQuery, Round
@@ -31,8 +32,8 @@ namespace {
 template <class V, class Dots>
 class Attention {
  public:
-  static AttentionKernels Kernels(const char* name, AppendFn append) {
-    return AttentionKernels{name, append, &Attend, &Fold, &Finish, Dots::kPRounding};
+  static AttentionKernels Kernels(const char* name) {
+    return AttentionKernels{name, &AppendToPage, &Attend, &Fold, &Finish, Dots::kPRounding};
   }
 
  private:
@@ -217,11 +218,12 @@ class Attention {
   }
 
   // q as Dots wants it, KV head by KV head.
+  template <typename Row>
   static void SetQueries(const AttentionShape& shape, const AttendArgs& args, Factor* q) {
     const int row_elements = shape.group * shape.head_dim;
     for (int head = 0; head < args.heads; ++head) {
       for (int r = 0; r < args.rows; ++r) {
-        const Element* from = reinterpret_cast<const Element*>(args.q + r * args.q_row_stride_bytes);
+        const Row* from = reinterpret_cast<const Row*>(args.q + r * args.q_row_stride_bytes);
         Dots::SetQuery(from + head * row_elements, row_elements, QueryScale(shape), q);
         q += row_elements;
       }
@@ -268,7 +270,11 @@ class Attention {
     const int all = args.heads * row_heads;
     const Query query = {shape.head_dim, QueryScale(shape), shape.soft_cap * kLog2E};
     const Scratch scratch = ScratchAt(args.scratch, shape, all);
-    SetQueries(shape, args, scratch.q);
+    if (shape.type == ElementType::kBf16) {
+      SetQueries<Bf16>(shape, args, scratch.q);
+    } else if constexpr (Dots::kTakesF32Rows) {
+      SetQueries<float>(shape, args, scratch.q);
+    }
     for (int i = 0; i < all; ++i) args.out.max[i] = kNoBase;
     for (int i = 0; i < all * kPanelLanes; i += kLanes) V::Store(scratch.sums + i, V::Zero());
     for (int i = 0; i < all * shape.head_dim; i += kLanes) V::Store(args.out.acc + i, V::Zero());
@@ -331,11 +337,20 @@ class Attention {
 
   static void Finish(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
                      size_t o_row_stride_bytes) {
+    if (shape.type == ElementType::kBf16) {
+      FinishRows<Bf16>(shape, from, heads, rows, o, o_row_stride_bytes);
+    } else {
+      FinishRows<float>(shape, from, heads, rows, o, o_row_stride_bytes);
+    }
+  }
+
+  template <typename Row>
+  static void FinishRows(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
+                         size_t o_row_stride_bytes) {
     const int row_heads = rows * shape.group;
     for (int i = 0; i < heads * row_heads; ++i) {
       const int head = i / row_heads * shape.group + i % shape.group;  // of those that are finished here
-      Element* out =
-          reinterpret_cast<Element*>(o + i % row_heads / shape.group * o_row_stride_bytes) + head * shape.head_dim;
+      Row* out = reinterpret_cast<Row*>(o + i % row_heads / shape.group * o_row_stride_bytes) + head * shape.head_dim;
       const Float sum = V::Set(from.sum[i] == 0 ? 1.0f : from.sum[i]);  // empty: acc is 0
       for (int d = 0; d < shape.head_dim; d += kLanes) {
         V::StoreRow(out + d, V::Div(V::Load(from.acc + i * shape.head_dim + d), sum));

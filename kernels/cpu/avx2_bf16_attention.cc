@@ -4,8 +4,6 @@
 
 namespace fastdecode {
 
-AttentionKernels Avx2Bf16Attention() {
-  return Attention<Avx2Vector, FmaDots<Avx2Vector, Bf16>>::Kernels("avx2-bf16", &AppendBf16);
-}
+AttentionKernels Avx2Bf16Attention() { return Attention<Avx2Vector, FmaDots<Avx2Vector, Bf16>>::Kernels("avx2-bf16"); }
 
 }  // namespace fastdecode

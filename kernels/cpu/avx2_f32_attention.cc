@@ -4,8 +4,6 @@
 
 namespace fastdecode {
 
-AttentionKernels Avx2F32Attention() {
-  return Attention<Avx2Vector, FmaDots<Avx2Vector, float>>::Kernels("avx2-f32", &AppendF32);
-}
+AttentionKernels Avx2F32Attention() { return Attention<Avx2Vector, FmaDots<Avx2Vector, float>>::Kernels("avx2-f32"); }
 
 }  // namespace fastdecode

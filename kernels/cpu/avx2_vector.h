@@ -74,6 +74,11 @@ struct Avx2Vector {
     return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
   }
 
+  template <int kOdd>
+  static Float LoadStep(const Fp16* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + kOdd * 16)));
+  }
+
   // kLanes consecutive elements of a row, widened or rounded (to nearest even; NaN stays NaN).
   static Float LoadRow(const float* p) { return _mm256_loadu_ps(p); }
   static Float LoadRow(const Bf16* p) {

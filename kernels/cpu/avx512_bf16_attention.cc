@@ -5,7 +5,7 @@
 namespace fastdecode {
 
 AttentionKernels Avx512Bf16Attention() {
-  return Attention<Avx512Vector, FmaDots<Avx512Vector, Bf16>>::Kernels("avx512-bf16", &AppendBf16);
+  return Attention<Avx512Vector, FmaDots<Avx512Vector, Bf16>>::Kernels("avx512-bf16");
 }
 
 }  // namespace fastdecode

@@ -5,7 +5,7 @@
 namespace fastdecode {
 
 AttentionKernels Avx512F32Attention() {
-  return Attention<Avx512Vector, FmaDots<Avx512Vector, float>>::Kernels("avx512-f32", &AppendF32);
+  return Attention<Avx512Vector, FmaDots<Avx512Vector, float>>::Kernels("avx512-f32");
 }
 
 }  // namespace fastdecode

@@ -72,6 +72,11 @@ struct Avx512Vector {
     return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
   }
 
+  template <int kOdd>
+  static Float LoadStep(const Fp16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + kOdd * 16)));
+  }
+
   // kLanes consecutive elements of a row, widened or rounded (to nearest even; NaN stays NaN).
   static Float LoadRow(const float* p) { return _mm512_loadu_ps(p); }
   static Float LoadRow(const Bf16* p) {

@@ -10,6 +10,7 @@ struct Bf16Dots {
   using Element = Bf16;
   using Factor = Bf16;
   static constexpr bool kScalesScores = true;
+  static constexpr bool kTakesF32Rows = false;
   static constexpr float kPRounding = 0x1p-9f;
   static constexpr int kSparseTileMax = 4;
 
@@ -53,8 +54,6 @@ struct Bf16Dots {
 
 }  // namespace
 
-AttentionKernels Avx512Bf16Bf16Attention() {
-  return Attention<Avx512Vector, Bf16Dots>::Kernels("avx512bf16-bf16", &AppendBf16);
-}
+AttentionKernels Avx512Bf16Bf16Attention() { return Attention<Avx512Vector, Bf16Dots>::Kernels("avx512bf16-bf16"); }
 
 }  // namespace fastdecode

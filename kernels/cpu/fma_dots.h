@@ -15,14 +15,17 @@ struct FmaDots {
   using Factor = float;
   using Float = typename V::Float;
   static constexpr bool kScalesScores = false;
+  static constexpr bool kTakesF32Rows = true;
   static constexpr float kPRounding = 0;
   static constexpr int kSparseTileMax = sizeof(Element) == 4 ? 4 : 1;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
-  static constexpr int kPairElements = 2 * kPanelLanes;                               // two steps of a panel
-  static constexpr int kVectorElements = sizeof(Element) == 2 ? 2 * kLanes : kLanes;  // between the vectors of a panel
+  static constexpr int kPairElements = 2 * kPanelLanes;  // two steps of a panel
+  // Between the vectors of a panel, whose steps bf16 has in pairs.
+  static constexpr int kVectorElements = __is_same(Element, Bf16) ? 2 * kLanes : kLanes;
 
-  static void SetQuery(const Element* from, int count, float scale, Factor* q) {
+  template <typename Row>
+  static void SetQuery(const Row* from, int count, float scale, Factor* q) {
     for (int i = 0; i < count; i += kLanes) V::Store(q + i, V::Mul(V::LoadRow(from + i), V::Set(scale)));
   }
   static Float Round(Factor* p, Float x) {

@@ -107,7 +107,7 @@ struct Bench {
 };
 
 void Measure(Isa isa, ElementType type, int group, std::byte* pool, size_t pool_bytes) {
-  Bench bench = {{type, 8, group, 128, 0.088f, 0, 0}, {}, pool, {}};
+  Bench bench = {{type, KvTypeOf(type), 8, group, 128, 0.088f, 0, 0}, {}, pool, {}};
   bench.kernels = SelectAttention(isa, bench.shape);
   bench.page_ids.resize(pool_bytes / PageBytes(bench.shape));
   std::iota(bench.page_ids.begin(), bench.page_ids.end(), 0u);

@@ -28,7 +28,13 @@ std::vector<AttentionKernels> AllKernels(const AttentionShape& shape) {
   return all;
 }
 
-constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kBf16};
+struct TypePair {
+  ElementType rows;
+  KvType kv;
+};
+constexpr TypePair kTypes[] = {{ElementType::kF32, KvType::kF32},   {ElementType::kBf16, KvType::kBf16},
+                               {ElementType::kBf16, KvType::kFp16}, {ElementType::kF32, KvType::kFp16},
+                               {ElementType::kF32, KvType::kBf16},  {ElementType::kBf16, KvType::kF32}};
 
 float OutputAt(const AttentionResult& result, ElementType type, size_t i) {
   if (type == ElementType::kF32) {
@@ -91,7 +97,6 @@ void CheckCase(const AttentionCase& c, uint64_t seed) {
 }
 
 // The axes of the matrix, as indices.
-const std::vector<ElementType> kTypeAxis = {ElementType::kF32, ElementType::kBf16};
 const std::vector<int> kHeadDimAxis = {16, 32, 48, 64, 80, 96, 128, 256};
 const std::vector<int> kGroupAxis = {1, 2, 3, 4, 5, 7, 8, 12, 13, 16};
 const std::vector<int> kKvHeadAxis = {1, 2, 3};
@@ -101,11 +106,11 @@ const std::vector<int> kWindowAxis = {0, 1, 40, 600};
 const std::vector<float> kSoftCapAxis = {0, 3, 50};
 constexpr int kAxes = 8;
 using CaseIndex = std::array<int, kAxes>;
-const CaseIndex kAxisSizes = {2, 8, 10, 3, 8, 4, 4, 3};
+const CaseIndex kAxisSizes = {6, 8, 10, 3, 8, 4, 4, 3};
 
 AttentionCase CaseAt(const CaseIndex& i) {
-  return {kTypeAxis[i[0]],    kHeadDimAxis[i[1]], kGroupAxis[i[2]],  kKvHeadAxis[i[3]],
-          kContextAxis[i[4]], kRowAxis[i[5]],     kWindowAxis[i[6]], kSoftCapAxis[i[7]]};
+  return {kTypes[i[0]].rows,  kTypes[i[0]].kv, kHeadDimAxis[i[1]], kGroupAxis[i[2]],  kKvHeadAxis[i[3]],
+          kContextAxis[i[4]], kRowAxis[i[5]],  kWindowAxis[i[6]],  kSoftCapAxis[i[7]]};
 }
 
 // Cases in which every pair of values of any two axes occurs: greedily the best of some random candidates.
@@ -168,9 +173,9 @@ TEST(AttentionTest, DISABLED_FullMatrixIsNearTheReference) {
 
 // All KV heads in one call give the bits that each gives in its own.
 TEST(AttentionTest, HeadsTogetherAreHeadsAlone) {
-  for (ElementType type : kTypes) {
+  for (const TypePair& type : kTypes) {
     for (int group : {1, 3, 8}) {
-      const AttentionCase c = {type, 48, group, 5, 1100, group == 3 ? 6 : 1, group == 8 ? 300 : 0, 0};
+      const AttentionCase c = {type.rows, type.kv, 48, group, 5, 1100, group == 3 ? 6 : 1, group == 8 ? 300 : 0, 0};
       PagedSequence sequence(c, 21);
       for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
         SCOPED_TRACE(Describe(c) + " " + kernels.name);
@@ -195,10 +200,10 @@ TEST(AttentionTest, HeadsTogetherAreHeadsAlone) {
 
 // A row's bits are those of the row alone, over a sequence that ends with it, at other pages.
 TEST(AttentionTest, RowsAreIndependentBitForBit) {
-  for (ElementType type : kTypes) {
+  for (const TypePair& type : kTypes) {
     for (int group : {1, 3, 4, 16}) {
       for (int window : {0, 45}) {
-        const AttentionCase c = {type, 80, group, 2, 1050, 16, window, group == 3 ? 20.0f : 0.0f};
+        const AttentionCase c = {type.rows, type.kv, 80, group, 2, 1050, 16, window, group == 3 ? 20.0f : 0.0f};
         SCOPED_TRACE(Describe(c));
         PagedSequence sequence(c, 7);
         const int per_row = group * c.head_dim;
@@ -225,8 +230,8 @@ TEST(AttentionTest, RowsAreIndependentBitForBit) {
 
 // What a row must not see may hold anything finite: the largest scores and values change no bit.
 TEST(AttentionTest, HiddenTokensLeaveNoTrace) {
-  for (ElementType type : kTypes) {
-    AttentionCase c = {type, 64, 4, 1, 700, 5, 100, 0};
+  for (const TypePair& type : kTypes) {
+    AttentionCase c = {type.rows, type.kv, 64, 4, 1, 700, 5, 100, 0};
     PagedSequence sequence(c, 3);
     const int query_row = 2;  // at 697, sees 598..697
     const int position = sequence.in.first_row_position + query_row;
@@ -254,7 +259,7 @@ TEST(AttentionTest, HiddenTokensLeaveNoTrace) {
 
 // A sum that underflows to -0 in its second page meets a third page only with a neighbour.
 TEST(AttentionTest, AnUnderflowDoesNotShowTheNeighbours) {
-  AttentionCase c = {ElementType::kF32, 16, 1, 1, 65, 2, 0, 0};
+  AttentionCase c = {ElementType::kF32, KvType::kF32, 16, 1, 1, 65, 2, 0, 0};
   c.scale = 1;
   PagedSequence sequence(c, 17);
   std::fill(sequence.in.q.begin(), sequence.in.q.end(), 1.0 / 16);
@@ -275,8 +280,8 @@ TEST(AttentionTest, AnUnderflowDoesNotShowTheNeighbours) {
 }
 
 TEST(AttentionTest, PageOrderChangesNoBit) {
-  for (ElementType type : kTypes) {
-    const AttentionCase c = {type, 96, 5, 2, 900, 3, 0, 0};
+  for (const TypePair& type : kTypes) {
+    const AttentionCase c = {type.rows, type.kv, 96, 5, 2, 900, 3, 0, 0};
     PagedSequence sequence(c, 4);
     for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
       sequence.ClearPages(1);
@@ -290,8 +295,8 @@ TEST(AttentionTest, PageOrderChangesNoBit) {
 }
 
 TEST(AttentionTest, AppendInPiecesEqualsAppendOfAllAndIsIdempotent) {
-  for (ElementType type : kTypes) {
-    const AttentionCase c = {type, 48, 1, 3, 333, 1, 0, 0};
+  for (const TypePair& type : kTypes) {
+    const AttentionCase c = {type.rows, type.kv, 48, 1, 3, 333, 1, 0, 0};
     PagedSequence sequence(c, 5);
     const AttentionKernels kernels = AllKernels(sequence.shape)[0];
     sequence.Append(kernels, 0, c.context);
@@ -313,9 +318,9 @@ TEST(AttentionTest, AppendInPiecesEqualsAppendOfAllAndIsIdempotent) {
 
 // Each token's K and V can be read back through attention: with one dominant score, o is that token's v.
 TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
-  for (ElementType type : kTypes) {
+  for (const TypePair& type : kTypes) {
     for (double sign : {1.0, -1.0}) {
-      AttentionCase c = {type, 64, 2, 1, 600, 1, 0, 0};
+      AttentionCase c = {type.rows, type.kv, 64, 2, 1, 600, 1, 0, 0};
       c.scale = 1;
       PagedSequence sequence(c, 6);
       // q = (100, 0, ...): scores 100 * k[0], up to +-1e4 and 100 or more apart around the chosen token.
@@ -330,7 +335,7 @@ TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
           sequence.Append(kernels, 0, c.context);
           const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, c.context);
           for (int d = 0; d < c.head_dim; ++d) {
-            ASSERT_EQ(OutputAt(result, type, d), sequence.in.v[chosen * c.head_dim + d])
+            ASSERT_EQ(OutputAt(result, type.rows, d), sequence.in.v[chosen * c.head_dim + d])
                 << kernels.name << " " << chosen;
           }
         }
@@ -343,7 +348,7 @@ TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
 TEST(AttentionTest, ProbabilitiesAreAccurate) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 200; ++round) {
-    AttentionCase c = {ElementType::kF32, 32, 1, 1, 32, 1, 0, 0};
+    AttentionCase c = {ElementType::kF32, KvType::kF32, 32, 1, 1, 32, 1, 0, 0};
     c.scale = 1;
     PagedSequence sequence(c, round);
     std::fill(sequence.in.q.begin(), sequence.in.q.end(), 0.0);
@@ -375,7 +380,7 @@ TEST(AttentionTest, ProbabilitiesAreAccurate) {
 TEST(AttentionTest, NanStaysInItsRow) {
   for (const auto& [type, soft_cap] :
        {std::pair(kTypes[0], 0.0f), std::pair(kTypes[1], 0.0f), std::pair(kTypes[1], 9.0f)}) {
-    const AttentionCase c = {type, 64, 4, 1, 600, 4, 0, soft_cap};
+    const AttentionCase c = {type.rows, type.kv, 64, 4, 1, 600, 4, 0, soft_cap};
     PagedSequence sequence(c, 12);
     PagedSequence bad(c, 12);
     bad.in.q[(1 * c.group + 2) * c.head_dim + 5] = NAN;
@@ -389,9 +394,9 @@ TEST(AttentionTest, NanStaysInItsRow) {
       const AttentionResult result = bad.Attend(kernels, 0, 0, c.rows, c.context);
       for (int i = 0; i < c.rows * c.group * c.head_dim; ++i) {
         if (i / c.head_dim == 1 * c.group + 2) {
-          ASSERT_TRUE(std::isnan(OutputAt(result, type, i))) << kernels.name << " " << i;
+          ASSERT_TRUE(std::isnan(OutputAt(result, type.rows, i))) << kernels.name << " " << i;
         } else {
-          ASSERT_EQ(OutputAt(result, type, i), OutputAt(good, type, i)) << kernels.name << " " << i;
+          ASSERT_EQ(OutputAt(result, type.rows, i), OutputAt(good, type.rows, i)) << kernels.name << " " << i;
         }
       }
     }
@@ -399,7 +404,7 @@ TEST(AttentionTest, NanStaysInItsRow) {
 }
 
 TEST(AttentionTest, FoldingAnEmptyPartialChangesNoBit) {
-  const AttentionCase c = {ElementType::kF32, 64, 2, 1, 100, 2, 0, 0};
+  const AttentionCase c = {ElementType::kF32, KvType::kF32, 64, 2, 1, 100, 2, 0, 0};
   PagedSequence sequence(c, 13);
   for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
     sequence.ClearPages(1);
@@ -422,8 +427,8 @@ TEST(AttentionTest, FoldingAnEmptyPartialChangesNoBit) {
 
 // A block before a row's window, and a block that the row's position has not reached, are empty; o of nothing is zero.
 TEST(AttentionTest, ABlockThatARowDoesNotSeeIsEmpty) {
-  for (ElementType type : kTypes) {
-    const AttentionCase c = {type, 32, 2, 1, 512, 1, 8, 0};
+  for (const TypePair& type : kTypes) {
+    const AttentionCase c = {type.rows, type.kv, 32, 2, 1, 512, 1, 8, 0};
     PagedSequence sequence(c, 14);
     for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
       for (int position : {600, -20}) {
@@ -441,8 +446,8 @@ TEST(AttentionTest, ABlockThatARowDoesNotSeeIsEmpty) {
 }
 
 TEST(AttentionTest, FlushingDenormalsChangesNothing) {
-  for (ElementType type : kTypes) {
-    const AttentionCase c = {type, 128, 4, 1, 1000, 2, 0, 0};
+  for (const TypePair& type : kTypes) {
+    const AttentionCase c = {type.rows, type.kv, 128, 4, 1, 1000, 2, 0, 0};
     PagedSequence sequence(c, 15);
     for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
       sequence.ClearPages(1);

@@ -31,6 +31,28 @@ std::vector<std::byte> EncodeAs(ElementType type, std::vector<double>& values) {
   return bytes;
 }
 
+// To nearest even, with `bits` significant ones and exponents from min_exponent (of the smallest normal number) on: the
+// formats' definition, by scaling to integers.
+double RoundTo(double value, int bits, int min_exponent) {
+  if (value == 0) return value;
+  int exponent;
+  std::frexp(value, &exponent);  // value = [0.5, 1) * 2^exponent
+  const int last_bit = std::max(exponent - 1, min_exponent) - (bits - 1);
+  return std::ldexp(std::nearbyint(std::ldexp(value, -last_bit)), last_bit);
+}
+
+double RoundToKv(KvType type, double value) {
+  switch (type) {
+    case KvType::kF32:
+      return RoundTo(value, 24, -126);
+    case KvType::kBf16:
+      return RoundTo(value, 8, -126);
+    case KvType::kFp16:
+      return std::clamp(RoundTo(value, 11, -14), -65504.0, 65504.0);
+  }
+  return NAN;
+}
+
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -38,10 +60,10 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 }  // namespace
 
 std::string Describe(const AttentionCase& c) {
-  return std::string(ElementName(c.type)) + " head_dim " + std::to_string(c.head_dim) + " group " +
-         std::to_string(c.group) + " kv_heads " + std::to_string(c.kv_heads) + " context " + std::to_string(c.context) +
-         " rows " + std::to_string(c.rows) + " window " + std::to_string(c.window) + " soft_cap " +
-         std::to_string(c.soft_cap);
+  return std::string("rows ") + ElementName(c.type) + " KV " + KvTypeName(c.kv_type) + " head_dim " +
+         std::to_string(c.head_dim) + " group " + std::to_string(c.group) + " kv_heads " + std::to_string(c.kv_heads) +
+         " context " + std::to_string(c.context) + " rows " + std::to_string(c.rows) + " window " +
+         std::to_string(c.window) + " soft_cap " + std::to_string(c.soft_cap);
 }
 
 bool AttentionResult::operator==(const AttentionResult& other) const {
@@ -50,7 +72,7 @@ bool AttentionResult::operator==(const AttentionResult& other) const {
 
 PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) {
   const float scale = c.scale != 0 ? c.scale : 1 / std::sqrt(static_cast<float>(c.head_dim));
-  shape = {c.type, c.kv_heads, c.group, c.head_dim, scale, c.soft_cap, c.window};
+  shape = {c.type, c.kv_type, c.kv_heads, c.group, c.head_dim, scale, c.soft_cap, c.window};
   in.kv_heads = c.kv_heads;
   in.group = c.group;
   in.head_dim = c.head_dim;
@@ -73,6 +95,9 @@ void PagedSequence::Encode() {
   q_ = EncodeAs(shape.type, in.q);
   k_ = EncodeAs(shape.type, in.k);
   v_ = EncodeAs(shape.type, in.v);
+  for (auto* values : {&in.k, &in.v}) {
+    for (double& value : *values) value = RoundToKv(shape.kv_type, value);
+  }
 }
 
 void PagedSequence::ClearPages(uint64_t seed) {

@@ -12,6 +12,7 @@ namespace fastdecode {
 
 struct AttentionCase {
   ElementType type = ElementType::kF32;
+  KvType kv_type = KvType::kF32;
   int head_dim = 64, group = 4, kv_heads = 1, context = 100, rows = 1, window = 0;
   float soft_cap = 0;
   float scale = 0;  // 0: 1/sqrt(head_dim)
@@ -31,7 +32,8 @@ class PagedSequence {
  public:
   PagedSequence(const AttentionCase& c, uint64_t seed);
 
-  // Doubles to the kernels' bytes again, after a change of `in`. The doubles become what the type can hold.
+  // Doubles to the kernels' bytes again, after a change of `in`. The doubles become what the type of rows can hold,
+  // those of k and v what that of the pages can hold then.
   void Encode();
   // Appends tokens [first, first + count) of every KV head, page by page.
   void Append(const AttentionKernels& kernels, int first, int count);

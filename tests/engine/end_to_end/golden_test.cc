@@ -113,6 +113,31 @@ TEST_P(GoldenTest, Bf16IsAboutAsCloseAsTransformersOwn) {
   }
 }
 
+// In f32 the rounding of K and V is all that is left: fp16's is finer than bf16's, and both are within what bf16 costs
+// where everything is rounded to it.
+TEST(GoldenKvTypeTest, KAndVAreRoundedToTheirTypeAndNothingElseIs) {
+  const Golden golden("gqa");
+  const auto difference = [&](const std::string& kv_type) {
+    const auto engine = MakeEngine(Options(golden, "f32", "auto", "37") + OptionList{{"kv-type", kv_type}});
+    const std::vector<int32_t> prompt = golden.Prompt(golden.prompt_lengths.back());
+    return Compare(golden, golden.logits, RunAll(*engine, {GreedyRequest(prompt, 1)}, true)[0].prompt_logits);
+  };
+  const Difference f32 = difference("f32"), fp16 = difference("fp16"), bf16 = difference("bf16");
+  EXPECT_LE(f32.max, kExactShare * golden.largest_logit);
+  EXPECT_GT(fp16.rms, f32.rms);
+  EXPECT_GT(bf16.rms, 2 * fp16.rms) << "three bits are a factor of eight";
+  EXPECT_LE(bf16.rms, golden.bf16_rms_error);
+}
+
+TEST(GoldenKvTypeTest, Bf16WithKAndVInFp16IsAboutAsCloseAsTransformersOwn) {
+  const Golden golden("gqa");
+  const auto engine = MakeEngine(Options(golden, "bf16", "auto", "37") + OptionList{{"kv-type", "fp16"}});
+  const std::vector<Answer> answers = RunAll(*engine, {GreedyRequest(golden.prompt, 1)}, /*with_logits=*/true);
+  const Difference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
+  EXPECT_LE(difference.rms, kBf16Share * golden.bf16_rms_error);
+  EXPECT_LE(difference.max, kBf16Share * golden.bf16_max_error);
+}
+
 INSTANTIATE_TEST_SUITE_P(Quick, GoldenTest, testing::ValuesIn(Rotated()), ParamName);
 INSTANTIATE_TEST_SUITE_P(Isa, GoldenTest, testing::ValuesIn(EveryIsa()), ParamName);
 INSTANTIATE_TEST_SUITE_P(Long, GoldenTest, testing::ValuesIn(EveryChunk()), ParamName);

@@ -9,7 +9,7 @@
 namespace fastdecode {
 namespace {
 
-AttentionShape Shape() { return {ElementType::kBf16, 2, 1, 16, 0.25f, 0, 0}; }
+AttentionShape Shape() { return {ElementType::kBf16, KvType::kBf16, 2, 1, 16, 0.25f, 0, 0}; }
 
 class KvPoolTest : public testing::Test {
  protected:
@@ -75,7 +75,7 @@ TEST_F(KvPoolTest, CopiesAllLayers) {
 
 TEST_F(KvPoolTest, ARunIsTheMostPagesThatAre256KiBOfALayer) {
   const auto run_pages = [](ElementType type, int kv_heads, int head_dim) {
-    return KvPool::RunPages({type, kv_heads, 4, head_dim, 0.1f, 0, 0});
+    return KvPool::RunPages({type, KvTypeOf(type), kv_heads, 4, head_dim, 0.1f, 0, 0});
   };
   EXPECT_EQ(run_pages(ElementType::kBf16, 8, 128), 2u);
   EXPECT_EQ(run_pages(ElementType::kBf16, 5, 128), 2u) << "3 is no power of two";

@@ -20,7 +20,7 @@ namespace {
 constexpr int kLayers = 2;
 constexpr uint32_t kPages = 20;
 
-AttentionShape Shape() { return {ElementType::kF32, 1, 1, 16, 0.25f, 0, 0}; }
+AttentionShape Shape() { return {ElementType::kF32, KvType::kF32, 1, 1, 16, 0.25f, 0, 0}; }
 
 class PageAccountTest : public testing::Test {
  protected:
@@ -100,7 +100,7 @@ class PageAccountRandomTest : public testing::TestWithParam<History> {};
 TEST_P(PageAccountRandomTest, HistoriesOfSeveralPeersKeepTheAccounts) {
   const auto [kv_heads, run_pages, grants, max_context, growth_max] = GetParam();
   const uint32_t pages_total = grants[0] + grants[1] + grants[2];
-  const AttentionShape shape{ElementType::kF32, kv_heads, 1, 16, 0.25f, 0, 0};
+  const AttentionShape shape{ElementType::kF32, KvType::kF32, kv_heads, 1, 16, 0.25f, 0, 0};
   ASSERT_EQ(KvPool::RunPages(shape), run_pages);
   std::vector<std::byte> memory(KvPool::PageBytesAllLayers(shape, kLayers) * pages_total);
   KvPool pool(shape, kLayers, memory);

@@ -15,7 +15,7 @@ constexpr int kKvHeads = 3;
 constexpr uint32_t kMaxRows = 200;
 constexpr uint32_t kMaxContext = 20000;
 
-AttentionShape Shape(int window = 0) { return {ElementType::kBf16, kKvHeads, 4, 64, 0.125f, 0, window}; }
+AttentionShape Shape(int window = 0) { return {ElementType::kBf16, KvType::kBf16, kKvHeads, 4, 64, 0.125f, 0, window}; }
 
 HopPlan MakePlan(int threads, int window = 0, size_t partial_floats = SIZE_MAX) {
   const size_t enough = PartialWorkspaceFloats(Shape(), threads, kMaxContext);

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 // One thread, not pinned, and memory for 16 sequences of 512 tokens.
 RPartBenchOptions Options() {
   RPartBenchOptions options;
-  options.kv_type = ElementType::kF32;
+  options.kv_type = KvType::kF32;
   options.heads = 4;
   options.kv_heads = 2;
   options.head_size = 16;

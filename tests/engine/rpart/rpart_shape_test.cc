@@ -18,6 +18,7 @@ RPartShape Llama8b() {
   shape.group = 4;
   shape.head_dim = 128;
   shape.element_type = static_cast<uint32_t>(ElementType::kBf16);
+  shape.kv_type = static_cast<uint32_t>(KvType::kBf16);
   shape.scale = 0.088388f;
   shape.micro_batches = 2;
   shape.max_rows = 4096;
@@ -41,6 +42,7 @@ TEST(RPartShapeTest, RefusesWithTheFieldAndItsValue) {
   EXPECT_THAT(Refusal(&RPartShape::head_dim, 272), HasSubstr("head_dim is 272"));
   EXPECT_THAT(Refusal(&RPartShape::head_dim, 120), HasSubstr("head_dim is 120, it must be a multiple of 16"));
   EXPECT_THAT(Refusal(&RPartShape::element_type, 2), HasSubstr("element_type is 2"));
+  EXPECT_THAT(Refusal(&RPartShape::kv_type, 3), HasSubstr("kv_type is 3, allowed is 0 to 2"));
   EXPECT_THAT(Refusal(&RPartShape::micro_batches, 17), HasSubstr("micro_batches is 17"));
   EXPECT_THAT(Refusal(&RPartShape::max_rows, 0), HasSubstr("max_rows is 0"));
   EXPECT_THAT(Refusal(&RPartShape::max_rows, 65537), HasSubstr("max_rows is 65537"));
@@ -64,6 +66,15 @@ TEST(RPartShapeTest, DifferencesNameBothValues) {
   other.layers = 16;
   other.group = 8;
   EXPECT_EQ(DescribeModelDifference(Llama8b(), other), "layers is 32 here and 16 there; group is 4 here and 8 there");
+}
+
+TEST(RPartShapeTest, PagesDifferByRowAndKvTypes) {
+  RPartShape other = Llama8b();
+  EXPECT_EQ(DescribePageDifference(Llama8b(), other), "");
+  other.element_type = static_cast<uint32_t>(ElementType::kF32);
+  other.kv_type = static_cast<uint32_t>(KvType::kFp16);
+  EXPECT_EQ(DescribePageDifference(Llama8b(), other),
+            "element_type is bf16 here and f32 there; kv_type is bf16 here and fp16 there");
 }
 
 TEST(RPartShapeTest, TheLinkOfAValidShapeCanBeMade) {

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-AttentionShape Shape() { return {ElementType::kF32, 1, 1, 16, 0.25f, 0, 0}; }
+AttentionShape Shape() { return {ElementType::kF32, KvType::kF32, 1, 1, 16, 0.25f, 0, 0}; }
 
 class SequenceTableTest : public testing::Test {
  protected:
@@ -200,7 +200,7 @@ class RunsTest : public testing::TestWithParam<RunsCase> {
   static constexpr uint32_t kMaxContext = kPages * kPageTokens;
   static constexpr int kGrowing = 8;
 
-  static AttentionShape Shape() { return {ElementType::kBf16, GetParam().kv_heads, 1, 128, 0.1f, 0, 0}; }
+  static AttentionShape Shape() { return {ElementType::kBf16, KvType::kBf16, GetParam().kv_heads, 1, 128, 0.1f, 0, 0}; }
 
   // One more page, or what is left of it, for the sequence. False: the pool is full.
   bool GrowByAPage(uint64_t id, uint32_t tokens) {

@@ -57,6 +57,7 @@ RPartShape SmallShape(ElementType type) {
   shape.group = 3;
   shape.head_dim = 32;
   shape.element_type = static_cast<uint32_t>(type);
+  shape.kv_type = static_cast<uint32_t>(KvTypeOf(type));
   shape.scale = 0.17677669f;
   shape.micro_batches = 2;
   shape.max_rows = 64;
