@@ -18,7 +18,7 @@ void PlaceBytes(uint64_t address, const std::byte* from, size_t bytes) {
       std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(address)).store(word, std::memory_order_release);
       address += 8, from += 8, bytes -= 8;
     } else {
-      *reinterpret_cast<std::byte*>(address) = *from;
+      std::atomic_ref<std::byte>(*reinterpret_cast<std::byte*>(address)).store(*from, std::memory_order_release);
       ++address, ++from, --bytes;
     }
   }
