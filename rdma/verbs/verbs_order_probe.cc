@@ -87,7 +87,7 @@ absl::Status OrderProbe::Await(int round, size_t payload_bytes_max) {
     if (LoadWord(payload + word * sizeof(uint64_t), std::memory_order_relaxed) == Pattern(round, word)) continue;
     return late(absl::StrCat("byte ", word * sizeof(uint64_t)));
   }
-  std::memset(payload, 0, bytes);
+  for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) StoreWord(payload + at, 0);  // as it was found
   const bool expected =
       arrival.slot == round % size.slots && line.words[0] == kMagic && line.words[1] == static_cast<uint64_t>(round);
   return expected ? absl::OkStatus() : Lose(absl::FailedPreconditionError("the peer does not run the order probe"));
