@@ -121,7 +121,7 @@ void Measure(const GemmKernels& kernels, ElementType type, const Weights& weight
   volatile uint64_t sink = 0;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
     clock.push_back(ClockGhz());
-    read.push_back(time([&](std::byte* panels) { sink = sink ^ ReadStream(panels, weights.bytes); }));
+    read.push_back(time([&](std::byte* panels) { sink = sink ^ ReadStream(panels, weights.bytes, ReadStreams::kOne); }));
     ours.push_back(time([&](std::byte* panels) { kernels.gemm({x.data(), kK, rows, kK, panels, kN, y.data(), kN}); }));
     ratio.push_back(read.back() / ours.back());
     if (one_dnn) theirs.push_back(time([&](std::byte* panels) { one_dnn.Run(panels); }));
