@@ -31,7 +31,7 @@ size_t PageBytes(const AttentionShape& shape);
 // Writes K and V of `tokens` consecutive tokens into slots first_slot.. of one page, one KV head. When it writes slot 0
 // it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN: never write slot 0 again
 // while later slots hold tokens that count. Otherwise writing the same token twice changes nothing.
-// Elements are rounded to shape.kv_type, to nearest even; fp16 ends at its largest number.
+// Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that.
 // k and v point at the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes on.
 struct AppendArgs {
   std::byte* page;
@@ -70,14 +70,15 @@ struct AttendArgs {
   int tokens;                       // stored in this block, 1..kBlockTokens
   const std::byte* q;               // [rows][heads][group][head_dim], rows q_row_stride_bytes apart, already rotated
   size_t q_row_stride_bytes;
-  int rows;                         // 1..kMaxAttendRows
+  int rows;                         // 1..kMaxAttendRows, or 1..kMaxRowsOfHeads of several heads
   int first_row_position;
   const std::byte* next;            // what the thread attends to afterwards: a page's first KV head; null: none
   Partial out;
   std::byte* scratch;               // AttendScratchBytes(shape), 64-byte aligned, private to the thread
 };
 
-inline constexpr int kMaxAttendRows = 16;
+inline constexpr int kMaxAttendRows = 16;  // of one KV head
+inline constexpr int kMaxRowsOfHeads = 8;  // of several
 size_t AttendScratchBytes(const AttentionShape& shape);
 
 // Folds `from` into `into` (n = rows * group entries of head_dim). Partials of a row are folded in ascending block order

@@ -65,7 +65,7 @@ void Pipeline::FillTable(int m) {
   }
   const RPartShape& shape = options_.shape;
   statistics_.kv_bytes_attended.Add(attended_tokens * shape.layers * 2 * shape.kv_heads * shape.head_dim *
-                                    shape.element_bytes());
+                                    KvElementBytes(static_cast<KvType>(shape.kv_type)));
 }
 
 void Pipeline::AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, uint32_t position) {

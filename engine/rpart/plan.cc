@@ -70,13 +70,19 @@ void HopPlan::Build(std::span<const StepEntry> entries) {
   CutOverThreads(entries);
 }
 
+// Of a row at `position`.
+uint32_t HopPlan::FirstSeenBlock(uint32_t position) const {
+  const uint32_t window = static_cast<uint32_t>(shape_.sliding_window);
+  return window > 0 && position >= window ? (position - window + 1) / kBlockTokens : 0;
+}
+
 // KV heads of a chain of an entry that is no chunk: fewer than all where the blocks are too few to be shared out
 // fairly.
 uint32_t HopPlan::HeadsOfAChain(std::span<const StepEntry> entries) const {
   const uint64_t kv_heads = static_cast<uint64_t>(shape_.kv_heads);
   uint64_t blocks = 0;
   for (const StepEntry& entry : entries) {
-    if (!entry.bad) blocks += BlocksOf(entry.end_position());
+    if (!entry.bad) blocks += BlocksOf(entry.end_position()) - FirstSeenBlock(entry.first_position);
   }
   const uint64_t wanted = limits_.threads == 1 ? 1 : kBlocksOfAThread * static_cast<uint64_t>(limits_.threads);
   const uint64_t parts = blocks == 0 ? 1 : std::min(kv_heads, (wanted + blocks - 1) / blocks);
@@ -87,7 +93,8 @@ void HopPlan::AddEntry(std::span<const StepEntry> entries, uint32_t index, uint3
   const StepEntry& entry = entries[index];
   const size_t first_chain = chains_.size();
   if (!entry.is_chunk()) {
-    AddChains(entry, index, 0, entry.rows, heads);
+    // With more rows fewer heads: the workspace is made for one row of all heads.
+    AddChains(entry, index, 0, entry.rows, std::max(1u, heads / entry.rows));
   } else {
     for (uint32_t page = entry.first_position / kPageTokens; page * kPageTokens < entry.end_position(); ++page) {
       append_runs_.push_back({index, page});
@@ -104,14 +111,12 @@ void HopPlan::AddEntry(std::span<const StepEntry> entries, uint32_t index, uint3
 // Chains for the rows [tile_row, tile_row + rows) of an entry, each for `heads` KV heads, the last one for what is
 // left.
 void HopPlan::AddChains(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_t rows, uint32_t heads) {
-  const uint32_t window = static_cast<uint32_t>(shape_.sliding_window);
   const uint32_t position = entry.first_position + tile_row;
-  const uint32_t first_seen = window > 0 && position >= window ? position - window + 1 : 0;
   Chain chain;
   chain.entry = index;
   chain.tile_row = tile_row;
   chain.rows = static_cast<uint16_t>(rows);
-  chain.first_block = first_seen / kBlockTokens;
+  chain.first_block = FirstSeenBlock(position);
   chain.blocks = BlocksOf(position + rows) - chain.first_block;
   const uint32_t kv_heads = static_cast<uint32_t>(shape_.kv_heads);
   for (uint32_t head = 0; head < kv_heads; head += heads) {

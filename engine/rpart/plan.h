@@ -16,7 +16,7 @@ namespace fastdecode {
 
 // Entries of up to this many rows append and attend in one go; longer ones ("chunks") are cut into tiles of rows that
 // all need all of the chunk's K and V, so these are appended first, and a barrier follows.
-inline constexpr uint32_t kDecodeRowsMax = 8;
+inline constexpr uint32_t kDecodeRowsMax = kMaxRowsOfHeads;
 
 // One roster entry as one step sees it.
 struct StepEntry {
@@ -109,6 +109,7 @@ class HopPlan {
   void AddEntry(std::span<const StepEntry> entries, uint32_t index, uint32_t heads);
   void AddChains(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_t rows, uint32_t heads);
   uint32_t HeadsOfAChain(std::span<const StepEntry> entries) const;
+  uint32_t FirstSeenBlock(uint32_t position) const;
   uint64_t CostPerToken(const Chain& chain) const;
   uint64_t Cost(const Chain& chain, const StepEntry& entry) const;
   void CutOverThreads(std::span<const StepEntry> entries);

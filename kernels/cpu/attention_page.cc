@@ -1,5 +1,6 @@
 #include "kernels/cpu/attention_page.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -26,7 +27,9 @@ Element Convert(Row value) {
     } else {
       wide = value;
     }
-    if constexpr (std::is_same_v<Element, Bf16>) return ToBf16(wide);
+    constexpr float kBf16Max = 0x1.fep127f;
+    if constexpr (std::is_same_v<Element, Bf16>)
+      return ToBf16(wide > kBf16Max ? kBf16Max : wide < -kBf16Max ? -kBf16Max : wide);
     if constexpr (std::is_same_v<Element, Fp16>) return ToFp16(wide);
     if constexpr (std::is_same_v<Element, float>) return wide;
   }
@@ -75,7 +78,8 @@ size_t PageBytes(const AttentionShape& shape) {
 
 // Queries and sums of all row-heads of a call, scores and probabilities of a tile's for one page.
 size_t AttendScratchBytes(const AttentionShape& shape) {
-  const size_t row_heads = static_cast<size_t>(kMaxAttendRows) * shape.kv_heads * shape.group;
+  const size_t row_heads =
+      static_cast<size_t>(std::max(kMaxAttendRows, kMaxRowsOfHeads * shape.kv_heads)) * shape.group;
   return (row_heads * (shape.head_dim + kPanelLanes) + 2 * kMaxTileRows * kPageTokens) * sizeof(float);
 }
 

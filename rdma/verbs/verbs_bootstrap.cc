@@ -11,7 +11,7 @@ namespace fastdecode {
 
 namespace {
 
-constexpr uint64_t kProbeNsMax = 5'000'000'000;
+constexpr uint64_t kProbeNsMax = 3'000'000'000;  // in which the worker does nothing else
 
 class VerbsPendingLink final : public PendingLink {
  public:
@@ -43,8 +43,10 @@ class VerbsPendingLink final : public PendingLink {
   absl::StatusOr<std::unique_ptr<VerbsEnd>> MakeEnd(int home_node) const {
     const absl::StatusOr<VerbsParameters> peer = VerbsParameters::FromWire(connection_->parameters());
     if (!peer.ok()) return peer.status();
+    VerbsOptions options = options_;
+    options.fabric.notify_by_flag = peer->flags != 0;  // as the engine wants it
     absl::StatusOr<std::unique_ptr<VerbsEnd>> end =
-        VerbsEnd::Create(options_, proposal().size, LinkRole::kHome, home_node);
+        VerbsEnd::Create(options, proposal().size, LinkRole::kHome, home_node);
     if (!end.ok()) return end;
     if (absl::Status connected = (*end)->Connect(*peer); !connected.ok()) return connected;
     return end;

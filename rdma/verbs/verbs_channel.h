@@ -57,7 +57,8 @@ class VerbsChannel {
   void Poll();
   // Calls of Poll so far.
   uint64_t polls() const { return polls_; }
-  // The oldest arrival that was not taken yet; polls if there is none.
+  // The oldest arrival that was not taken yet (of flags that are seen at once, that of the lowest slot); polls if there
+  // is none.
   bool NextArrival(Arrival* out);
   // Copies the arrival's line, which the peer can change no more, and checks its sequence. Null, or what is wrong.
   const char* TakeLine(const Arrival& arrival, MessageLine* line);

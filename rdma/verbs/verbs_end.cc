@@ -67,8 +67,7 @@ VerbsEnd::VerbsEnd(const VerbsOptions& options, const LinkSize& size, LinkRole r
       role_(role),
       in_layout_(InLayout(size, role, OnGpu(options, role))),
       out_layout_(InLayout(size, Other(role), OnGpu(options, role))),
-      bulk_layout_(size),
-      notify_by_flag_(role == LinkRole::kEngine && options.fabric.notify_by_flag) {}
+      bulk_layout_(size) {}
 
 VerbsEnd::~VerbsEnd() {
   if (hop_pair_.get() != nullptr) Drain();
@@ -79,7 +78,7 @@ absl::Status VerbsEnd::CheckOptions() const {
     return absl::InvalidArgumentError(
         "message checksums: the CPU computes them, and cannot of what lies in a GPU's memory; use one of the two");
   }
-  if (on_gpu() && notify_by_flag_) {
+  if (on_gpu() && notifies_by_flag()) {
     return absl::InvalidArgumentError(
         "notification by flag: nothing orders a write to the host's memory behind one to a GPU's; use one of the two");
   }
@@ -152,8 +151,9 @@ absl::Status VerbsEnd::RegisterMemory() {
                                 [&calls = calls_](ibv_pd* domain) { calls.dealloc_pd(domain); });
   if (domain_ == nullptr) return VerbsError(device_.name, "ibv_alloc_pd", errno, "");
   // Slots are read only after the completion that announces them, which the device orders behind all of the message,
-  // relaxed or not. The credit line is polled, so its region is written in order.
-  auto slots = Register(BytesOf(in_), in_layout_.slots_bytes(), kPeerWrites | IBV_ACCESS_RELAXED_ORDERING);
+  // relaxed or not; nothing orders a flag so. The credit line is polled, so its region is written in order.
+  const unsigned slots_order = notifies_by_flag() ? 0u : static_cast<unsigned>(IBV_ACCESS_RELAXED_ORDERING);
+  auto slots = Register(BytesOf(in_), in_layout_.slots_bytes(), kPeerWrites | slots_order);
   if (!slots.ok()) return slots.status();
   auto control = Register(BytesOf(in_) + in_layout_.ring_offset(), in_layout_.control_bytes(), kPeerWrites);
   if (!control.ok()) return control.status();
@@ -237,7 +237,7 @@ VerbsParameters VerbsEnd::parameters() const {
   if (MtuFromBytes(options_.fabric.mtu, &wanted)) mtu = std::min(mtu, wanted);
   parameters.mtu = static_cast<uint8_t>(mtu);
   parameters.checksum = options_.checksum ? 1 : 0;
-  parameters.flags = notify_by_flag_ ? 1 : 0;
+  parameters.flags = notifies_by_flag() ? 1 : 0;
   parameters.hop_pair = {hop_pair_.number(), hop_pair_.packet_number()};
   parameters.slots = {reinterpret_cast<uint64_t>(in_.data()), in_layout_.bytes(), in_slots_->rkey};
   parameters.control_key = in_control_->rkey;
@@ -253,7 +253,6 @@ VerbsParameters VerbsEnd::parameters() const {
 
 absl::Status VerbsEnd::Connect(const VerbsParameters& peer) {
   FD_CHECK(!connected_, "an end is connected once");
-  if (role_ == LinkRole::kHome) notify_by_flag_ = peer.flags != 0;
   if (absl::Status status = CheckPeer(peer); !status.ok()) return status;
   mtu_ = static_cast<ibv_mtu>(std::min(parameters().mtu, peer.mtu));
   QueuePairPeer to;
@@ -287,9 +286,11 @@ absl::Status VerbsEnd::CheckPeer(const VerbsParameters& peer) const {
                                                    " at the peer's: both ends must agree"));
   }
   if (peer.flags != own.flags) {
-    return absl::InvalidArgumentError("the peer does not notify as this engine asked for");
+    return absl::InvalidArgumentError(absl::StrCat("notification is by ", own.flags != 0 ? "flag" : "completion",
+                                                   " at this end and by ", peer.flags != 0 ? "flag" : "completion",
+                                                   " at the peer's"));
   }
-  if (notify_by_flag_ && hop_pair_.inline_bytes_max() < kFlagBytes) {
+  if (notifies_by_flag() && hop_pair_.inline_bytes_max() < kFlagBytes) {
     return absl::InvalidArgumentError(absl::StrCat("notification by flag: ", device_.Name(), " takes ",
                                                    hop_pair_.inline_bytes_max(), " bytes inline, a flag has ",
                                                    kFlagBytes, ": notify by completion"));
@@ -320,7 +321,7 @@ VerbsWiring VerbsEnd::wiring() const {
   wiring.inline_bytes_max = hop_pair_.inline_bytes_max();
   wiring.chunk_bytes = chunk_bytes_;
   wiring.checksum = options_.checksum;
-  wiring.notify_by_flag = notify_by_flag_;
+  wiring.notify_by_flag = notifies_by_flag();
   wiring.in_layout = in_layout_;
   wiring.out_layout = out_layout_;
   wiring.peer_layout = InLayout(size_, Other(role_), peer_.payload.bytes != 0);
@@ -348,7 +349,7 @@ std::string VerbsEnd::Describe() const {
   if (connected_) absl::StrAppend(&text, ", path MTU ", MtuBytes(mtu_));
   absl::StrAppend(&text, ", queues of ", hop_depths_.send, " and ", hop_depths_.receive, ", up to ",
                   hop_pair_.inline_bytes_max(), " bytes inline, memory ", in_.Describe(), " and ", out_.Describe(),
-                  options_.checksum ? ", with checksums" : "", notify_by_flag_ ? ", notification by flag" : "");
+                  options_.checksum ? ", with checksums" : "", notifies_by_flag() ? ", notification by flag" : "");
   if (on_gpu()) absl::StrAppend(&text, "; payload by ", gpu_probe_.Describe());
   return text;
 }

@@ -96,12 +96,11 @@ class VerbsEnd {
   // For the peer's Connect.
   VerbsParameters parameters() const;
   // Afterwards messages may come, and, once the peer has connected too, go.
-  // A home notifies by flag if the engine does.
   // Errors: InvalidArgument if the two ends do not fit together; a failed call. REQUIRES: not connected yet.
   absl::Status Connect(const VerbsParameters& peer);
 
   bool connected() const { return connected_; }
-  bool notifies_by_flag() const { return notify_by_flag_; }
+  bool notifies_by_flag() const { return options_.fabric.notify_by_flag; }
   const LinkSize& size() const { return size_; }
   LinkRole role() const { return role_; }
   const VerbsOptions& options() const { return options_; }
@@ -172,7 +171,6 @@ class VerbsEnd {
   QueueDepths bulk_depths_;
   int completions_depth_ = 0;
 
-  bool notify_by_flag_;  // the engine's wish; at the home known once it is connected
   bool connected_ = false;
   ibv_mtu mtu_ = IBV_MTU_256;  // agreed
   VerbsParameters peer_;

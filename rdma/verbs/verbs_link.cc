@@ -79,7 +79,8 @@ void VerbsHomeLink::TakeNotificationEvents() {
 // What a ring is for came before it on the same queue pair; a bulk segment, on another one, raises its own event. A
 // ring whose completion was taken before the notification was asked for has brought its work to a poll that came
 // before, too; one that is taken after it, by the poll between Arm and Sleep, keeps Sleep from sleeping; a later one
-// raises an event.
+// raises an event. By flag it is the poll between Arm and Sleep that finds what the ring was for: it looks at the
+// flags, wherever the ring's completion was taken.
 void VerbsHomeLink::Arm() {
   TakeNotificationEvents();
   parts_.channel.TakeRing();

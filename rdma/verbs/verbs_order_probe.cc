@@ -63,6 +63,7 @@ absl::Status OrderProbe::Await(int round, size_t payload_bytes_max) {
   VerbsChannel::Arrival arrival;
   PollBackoff backoff(PollMode::kYield);
   uint64_t news_ns = NowNs();
+  const uint64_t end_ns = std::min(deadline_ns, news_ns + kRoundNsMax);
   while (!channel->NextArrival(&arrival)) {
     const uint64_t now_ns = NowNs();
     if (now_ns - news_ns > kNewsNs) {
@@ -70,7 +71,7 @@ absl::Status OrderProbe::Await(int round, size_t payload_bytes_max) {
       news_ns = now_ns;
     }
     if (liveness->lost()) return absl::UnavailableError(liveness->cause());
-    if (now_ns > deadline_ns) return Lose(absl::DeadlineExceededError("the order probe took too long"));
+    if (now_ns > end_ns) return Lose(absl::DeadlineExceededError("the order probe took too long"));
     backoff.Idle();
   }
   const size_t bytes = PayloadBytes(round, payload_bytes_max);

@@ -172,6 +172,11 @@ TEST(HopPlanTest, AChainTakesAllHeadsWhereThereAreBlocksEnough) {
   EXPECT_EQ(heads_of_chains(32), std::vector<int>{3});
   EXPECT_EQ(heads_of_chains(16), (std::vector<int>{2, 1}));
   EXPECT_EQ(heads_of_chains(1), (std::vector<int>{1, 1, 1})) << "so that three threads have work";
+  HopPlan windowed = MakePlan(4, /*window=*/512);
+  windowed.Build(std::vector<StepEntry>{Entry(0, 32 * kBlockTokens - 1, 1)});
+  EXPECT_EQ(windowed.chains().size(), 3u) << "of 32 blocks it sees two";
+  plan.Build(std::vector<StepEntry>{Entry(0, 32 * kBlockTokens - 3, 3)});
+  EXPECT_EQ(plan.chains().size(), 3u) << "three rows of one head fit where one row of three does";
   HopPlan alone = MakePlan(1);
   alone.Build(std::vector<StepEntry>{Entry(0, 5, 1)});
   EXPECT_EQ(alone.chains().size(), 1u);

@@ -164,7 +164,8 @@ TEST_F(VerbsEndTest, ThePeerMustFit) {
   };
   EXPECT_EQ(error([](auto* p) { p->checksum = 1; }),
             "message checksums are off at this end and on at the peer's: both ends must agree");
-  EXPECT_EQ(error([](auto* p) { p->flags = 1; }), "the peer does not notify as this engine asked for");
+  EXPECT_EQ(error([](auto* p) { p->flags = 1; }),
+            "notification is by completion at this end and by flag at the peer's");
   EXPECT_EQ(error([](auto* p) { p->slots.bytes -= 64; }),
             "the peer registered 8256 bytes for our messages where the agreed sizes make 8320");
   EXPECT_NE(error([](auto* p) { p->link_layer = IBV_LINK_LAYER_INFINIBAND; }).find("not on one fabric"),
@@ -178,28 +179,14 @@ TEST_F(VerbsEndTest, AFlagNeedsADeviceThatTakesItInline) {
   const VerbsCalls calls = fabric.Calls();
   VerbsOptions options;
   options.calls = &calls;
-  auto home = VerbsEnd::Create(options, SmallSize(), LinkRole::kHome, -1);
   options.fabric.notify_by_flag = true;
+  auto home = VerbsEnd::Create(options, SmallSize(), LinkRole::kHome, -1);
   auto engine = VerbsEnd::Create(options, SmallSize(), LinkRole::kEngine, -1);
   ASSERT_TRUE(engine.ok() && home.ok()) << engine.status() << home.status();
   EXPECT_EQ(
       (*home)->Connect((*engine)->parameters()).message(),
       "notification by flag: fake0 port 1, GID 0 10.0.0.1 (RoCE v2) takes 0 bytes inline, a flag has 8: notify by "
       "completion");
-}
-
-TEST_F(VerbsEndTest, AHomeNotifiesAsItsEngineDoes) {
-  for (const bool flag : {false, true}) {
-    auto home = Make(LinkRole::kHome);
-    options_.fabric.notify_by_flag = flag;
-    auto engine = Make();
-    options_.fabric.notify_by_flag = !flag;  // the home's own says nothing
-    ASSERT_TRUE(engine.ok() && home.ok());
-    ASSERT_TRUE((*home)->Connect((*engine)->parameters()).ok());
-    ASSERT_TRUE((*engine)->Connect((*home)->parameters()).ok());
-    EXPECT_EQ((*home)->wiring().notify_by_flag, flag);
-    EXPECT_EQ((*engine)->Describe().find("notification by flag") != std::string::npos, flag);
-  }
 }
 
 TEST_F(VerbsEndTest, TheSmallerMtuIsUsed) {
