@@ -91,7 +91,8 @@ using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int 
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
 using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
 
-// The kernels of one ISA for one shape. Those of f32 give the same bits on every ISA. Plain function pointers, chosen once at start.
+// The kernels of one ISA for one shape. Those with p_rounding 0 give the same bits on every ISA. Plain function pointers,
+// chosen once at start.
 struct AttentionKernels {
   const char* name = nullptr;       // such as "avx512-bf16"
   AppendFn append = nullptr;

@@ -19,6 +19,7 @@
 #include "rdma/bootstrap.h"
 #include "rdma/link_monitor.h"
 #include "rdma/shm/local_link.h"
+#include "tools/bench_summary.h"
 #include "tools/commands.h"
 #include "tools/fabric_echo.h"
 #include "tools/interrupt.h"
@@ -53,11 +54,6 @@ struct Row {
   std::vector<double> us;  // sorted
   double At(double share) const { return us[static_cast<size_t>(share * static_cast<double>(us.size() - 1))]; }
 };
-
-void ThrowUnlessOk(const absl::Status& status) {
-  if (status.ok()) return;
-  throw Error(absl::IsInvalidArgument(status) ? FD_INVALID_ARGUMENT : FD_UNAVAILABLE, std::string(status.message()));
-}
 
 int CoreAt(const std::vector<int>& given, size_t index) {
   if (index < given.size()) return given[index];
