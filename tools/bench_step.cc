@@ -9,6 +9,7 @@
 
 #include "engine/fastdecode.hpp"
 #include "nlohmann/json.hpp"
+#include "tools/bench_accuracy.h"
 #include "tools/bench_attention.h"
 #include "tools/bench_memory.h"
 #include "tools/commands.h"
@@ -230,6 +231,7 @@ void AddBench(CLI::App& program) {
   AddBenchStep(bench);
   AddBenchMemory(bench);
   AddBenchAttention(bench);
+  AddBenchAccuracy(bench);
 }
 
 }  // namespace fastdecode

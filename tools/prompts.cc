@@ -8,8 +8,6 @@
 
 namespace fastdecode {
 
-namespace {
-
 std::string ReadFile(const std::string& path) {
   std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
   std::string text;
@@ -23,6 +21,8 @@ std::string ReadFile(const std::string& path) {
   if (file != stdin) std::fclose(file);
   return text;
 }
+
+namespace {
 
 // The last newline of a file belongs to the editor and to `echo`, not to the prompt.
 std::string WithoutLastNewline(std::string text) {

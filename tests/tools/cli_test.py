@@ -6,6 +6,7 @@ usage: cli_test.py PROGRAM REPOSITORY_ROOT [unittest arguments, such as BadInput
 import array
 import atexit
 import json
+import math
 import os
 import pathlib
 import re
@@ -559,6 +560,150 @@ class BenchAttention(ProgramTest):
         self.refused(run(*self.SMALL, "--context", 1000, "--sequences", 40, "--fragmented"), "--sequences", "40", "1000")
 
 
+class BenchAccuracy(ProgramTest):
+    TEXT = "Once there was a kind girl whose name was Greta. She liked to watch the clouds."
+
+    def accuracy(self, *arguments, model=None):
+        return run("bench", "accuracy", "--model", model or demo_model(), "--kv-gib", "0.05", "-q", *arguments)
+
+    def text_file(self, text, name="accuracy.txt"):
+        path = SCRATCH / name
+        path.write_text(text)
+        return path
+
+    def by_type(self, *arguments, **more):
+        """The whole result, and its rows by type of KV, after what holds for all of them."""
+        out = json.loads(self.succeed(self.accuracy("--json", *arguments, **more)))
+        self.assertEqual(set(out), {"model", "compute", "max_context", "vocab", "texts_from", "texts", "reference", "types"})
+        self.assertEqual(set(out["reference"]), {"compute", "kv_type", "logit_deviation", "perplexity"})
+        self.assertEqual((out["reference"]["compute"], out["reference"]["kv_type"]), ("f32", "f32"))
+        self.assertGreater(out["reference"]["logit_deviation"], 0)
+        for row in out["types"]:
+            self.assertEqual(set(row), {"kv_type", "positions", "logit_error", "logit_error_of_deviation", "kl_nats",
+                                        "top1_percent", "perplexity", "perplexity_ratio", "machine"})
+            self.assertEqual(row["positions"], out["types"][0]["positions"])
+            for name in ("logit_error", "logit_error_of_deviation", "kl_nats"):
+                self.assertTrue(0 <= row[name]["mean"] <= row[name]["max"], row)
+            for name in ("mean", "max"):
+                self.assertAlmostEqual(row["logit_error_of_deviation"][name] * out["reference"]["logit_deviation"],
+                                       row["logit_error"][name], places=9)
+            self.assertTrue(0 <= row["top1_percent"] <= 100)
+            self.assertAlmostEqual(row["perplexity_ratio"] * out["reference"]["perplexity"], row["perplexity"], places=6)
+            self.assertIn("S-Part: cpu, ", row["machine"])
+        return out, {row["kv_type"]: row for row in out["types"]}
+
+    def check_exact(self, row):
+        self.assertEqual((row["logit_error"], row["kl_nats"], row["top1_percent"], row["perplexity_ratio"]),
+                         ({"mean": 0, "max": 0}, {"mean": 0, "max": 0}, 100, 1))
+
+    def test_every_type_on_stories_of_the_model(self):
+        out, rows = self.by_type("--samples", 4)
+        self.assertEqual((out["texts"], out["texts_from"], out["vocab"]), (4, "the reference's own", 1024))
+        self.check_exact(rows["f32"])
+        self.assertGreater(rows["f32"]["positions"], 200)
+        for name, row in rows.items():
+            if name == "f32":
+                continue
+            self.assertTrue(0 < row["logit_error_of_deviation"]["mean"] < 0.5, row)
+            self.assertTrue(0 < row["kl_nats"]["mean"] < 0.5, row)
+            self.assertGreater(row["top1_percent"], 90)
+            self.assertLess(abs(row["perplexity_ratio"] - 1), 0.1)
+        # Three bits are a factor of eight.
+        self.assertGreater(rows["bf16"]["logit_error"]["mean"], 4 * rows["fp16"]["logit_error"]["mean"])
+        self.assertLess(rows["bf16"]["logit_error_of_deviation"]["mean"], 0.01)
+        again, _ = self.by_type("--samples", 4, "--kv-types", "bf16,f32")
+        self.assertEqual([row["kv_type"] for row in again["types"]], ["bf16", "f32"])
+        self.assertEqual(again["types"][0]["logit_error"], rows["bf16"]["logit_error"], "stories differ, or results do")
+
+    def test_figures_are_those_of_the_logits(self):
+        """The same statistics from the logits that generate writes, in Python."""
+        path = self.text_file(self.TEXT)
+        logits = {}
+        for kv_type in ("f32", "bf16"):
+            npy = scratch(f"accuracy-{kv_type}.npy")
+            (answer,) = self.answers("-f", path, "-n", 1, "--temp", 0, "--exact", "--batch-invariant", "--kv-type", kv_type,
+                                     "--logits", npy)
+            data = npy.read_bytes()
+            (header_bytes,) = struct.unpack("<H", data[8:10])
+            values = array.array("f", data[10 + header_bytes:])
+            vocab = len(values) // answer["prompt_tokens"]
+            logits[kv_type] = [values[i * vocab:(i + 1) * vocab] for i in range(answer["prompt_tokens"])]
+        _, rows = self.by_type("--text", path)
+        row = rows["bf16"]
+        self.assertEqual(row["positions"], len(logits["f32"]) - 1)
+        # Neither the last token's logits nor the text's end are used: that predicts nothing of the text.
+        pairs = list(zip(logits["f32"], logits["bf16"]))[:-1]
+
+        def log_probabilities(values):
+            largest = max(values)
+            log_sum = largest + math.log(math.fsum(math.exp(v - largest) for v in values))
+            return [v - log_sum for v in values]
+
+        def top(values):
+            return max(range(len(values)), key=values.__getitem__)
+
+        errors, kls = [], []
+        for exact, other in pairs:
+            errors += [abs(a - b) for a, b in zip(exact, other)]
+            log_p, log_q = log_probabilities(exact), log_probabilities(other)
+            kls.append(math.fsum(math.exp(p) * (p - q) for p, q in zip(log_p, log_q)))
+        self.assertAlmostEqual(row["logit_error"]["mean"], math.fsum(errors) / len(errors), places=12)
+        self.assertEqual(row["logit_error"]["max"], max(errors))
+        self.assertAlmostEqual(row["kl_nats"]["mean"], math.fsum(kls) / len(kls), places=12)
+        self.assertAlmostEqual(row["kl_nats"]["max"], max(kls), places=12)
+        self.assertAlmostEqual(row["top1_percent"], 100 * sum(top(a) == top(b) for a, b in pairs) / len(pairs), places=9)
+
+    def test_perplexity_is_that_of_the_log_probabilities_of_generate(self):
+        """The model's own greedy answer, whose log probabilities it says itself."""
+        (answer,) = self.answers("-p", "", "-n", 40, "--temp", 0, "--exact", "--batch-invariant", "--logprobs", 0)
+        text = answer["text"]
+        self.assertEqual(answer["generated_tokens"], 40)
+        _, rows = self.by_type("--text", self.text_file(text))
+        self.assertEqual(rows["f32"]["positions"], 40, "the text does not have the tokens that it was made of")
+        surprise = -sum(entry["logprob"] for entry in answer["logprobs"]) / 40
+        self.assertAlmostEqual(rows["f32"]["perplexity"], math.exp(surprise), places=4)
+
+    def test_long_texts_are_cut_into_pieces(self):
+        tokens = self.by_type("--text", self.text_file(self.TEXT * 8), "--kv-types", "f32")[1]["f32"]["positions"]
+        out, rows = self.by_type("--text", self.text_file(self.TEXT * 8), "--kv-types", "f32,fp16", "--max-context", 32)
+        # Each piece begins with bos, and all of its other tokens are predicted.
+        self.assertEqual((out["texts"], rows["f32"]["positions"], out["max_context"]), (-(-tokens // 31), tokens, 32))
+        self.check_exact(rows["f32"])
+        out, rows = self.by_type("--text", self.text_file(self.TEXT * 8), "--text", self.text_file("Anna", "accuracy2.txt"),
+                                 "--kv-types", "f32", "--max-tokens", 20)
+        self.assertEqual(out["texts"], 2)
+        self.assertTrue(21 <= rows["f32"]["positions"] <= 25, rows)
+
+    def test_compute_type(self):
+        out, rows = self.by_type("--samples", 2, "--compute", "bf16", "--kv-types", "f32,bf16")
+        self.assertEqual(out["compute"], "bf16")
+        self.assertIn("S-Part: cpu, bf16", rows["f32"]["machine"])
+        self.assertGreater(rows["f32"]["logit_error"]["mean"], 0, "the reference computes in f32")
+
+    def test_without_a_tokenizer_and_as_a_table(self):
+        out, rows = self.by_type("--samples", 2, "--max-tokens", 100, "--kv-types", "f32,bf16", model=golden_model())
+        self.assertEqual((out["texts_from"], out["texts"], rows["bf16"]["positions"]), ("random tokens", 2, 198))
+        self.check_exact(rows["f32"])
+        text = self.succeed(self.accuracy("--samples", 2, "--max-tokens", 100, "--kv-types", "f32,bf16", model=golden_model()))
+        self.assertIn("2 texts (random tokens), 198 positions", text)
+        self.assertRegex(text, r"(?m)^f32 +0 +0 +0 +0 +100\.000 +[\d.]+ +1\.00000$")
+        self.assertRegex(text, r"(?m)^bf16( +[\d.e-]+){4} +[\d.]+ +[\d.]+ +[\d.]+$")
+
+    def test_bad_input(self):
+        self.refused(self.accuracy("--text", SCRATCH / "none.txt"), SCRATCH / "none.txt", "No such file")
+        self.refused(self.accuracy("--text", SCRATCH), SCRATCH, "directory")
+        self.refused(self.accuracy("--text", self.text_file("", "empty.txt")), "empty.txt", "0 token(s)", "too few")
+        self.refused(self.accuracy("--kv-types", "f32,int3"), "--kv-types", "'int3'", "f32, bf16, fp16")
+        self.refused(self.accuracy("--kv-types", ""), "--kv-types", "''")
+        for option, value in [("--samples", "0"), ("--max-tokens", "-1"), ("--compute", "int4"), ("--max-context", "100000")]:
+            with self.subTest(option=option):
+                self.refused(self.accuracy(option, value), option, value)
+        self.refused(self.accuracy("--samples", 1, "--max-tokens", 1, model=golden_model()), "no token to predict")
+        self.refused(self.accuracy("--text", self.text_file(self.TEXT), model=golden_model()), "tokenizer.json")
+        self.refused(self.accuracy(model=SCRATCH / "no-model"), SCRATCH / "no-model")
+        self.refused(run("bench", "accuracy", "-q"), "--model")
+
+
 # ------------------------------------------------------------------------------------------------- help and completion
 
 
@@ -572,7 +717,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "latency", "latency fabric", "doctor", "completion"]
+    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench accuracy", "latency", "latency fabric", "doctor", "completion"]
 
     def test_help_of_every_command(self):
         for command in self.COMMANDS:
@@ -598,7 +743,7 @@ class Help(ProgramTest):
             return result.stdout.split()
 
         self.assertEqual(complete("fastdecode", "ge"), ["generate"])
-        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention"])
+        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "accuracy"])
         self.assertEqual(complete("fastdecode", "generate", "--micro"), ["--micro-batches"])
         self.assertEqual(complete("fastdecode", "bench", "step", "--ro"), ["--rounds"])
 
