@@ -8,20 +8,20 @@
 
 namespace fastdecode {
 
-inline constexpr int kPageTokens = 32;      // tokens of one page
-inline constexpr int kBlockTokens = 512;    // a block: the unit that yields one partial; cuts lie only at its multiples
+inline constexpr int kPageTokens = 32;    // tokens of one page
+inline constexpr int kBlockTokens = 512;  // a block: the unit that yields one partial; cuts lie only at its multiples
 inline constexpr int kBlockPages = kBlockTokens / kPageTokens;
 
 // The attention of one layer group. head_dim is padded to a multiple of 16 (pad elements are zero in q, k and v).
 struct AttentionShape {
-  ElementType type = ElementType::kF32;     // of q, k, v, o rows
-  KvType kv_type = KvType::kF32;            // of the KV pages
+  ElementType type = ElementType::kF32;  // of q, k, v, o rows
+  KvType kv_type = KvType::kF32;         // of the KV pages
   int kv_heads = 0;
-  int group = 0;                            // query heads per KV head
-  int head_dim = 0;                         // padded, 16..256
-  float scale = 0;                          // applied to q·k, 1/sqrt(unpadded head_dim)
-  float soft_cap = 0;                       // cap*tanh(score/cap) if > 0
-  int sliding_window = 0;                   // positions that a query sees, its own included; 0 = all
+  int group = 0;           // query heads per KV head
+  int head_dim = 0;        // padded, 16..256
+  float scale = 0;         // applied to q·k, 1/sqrt(unpadded head_dim)
+  float soft_cap = 0;      // cap*tanh(score/cap) if > 0
+  int sliding_window = 0;  // positions that a query sees, its own included; 0 = all
 };
 
 // K and V of one page (32 tokens) of one layer, all KV heads: what lies where inside is the kernels' own business.
@@ -31,13 +31,14 @@ size_t PageBytes(const AttentionShape& shape);
 // Writes K and V of `tokens` consecutive tokens into slots first_slot.. of one page, one KV head. When it writes slot 0
 // it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN: never write slot 0 again
 // while later slots hold tokens that count. Otherwise writing the same token twice changes nothing.
-// Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that.
-// k and v point at the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes on.
+// Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that. How int8
+// rounds is said in cpu/attention_page.h. k and v point at the first token's head (head_dim elements of shape.type);
+// the next token lies row_stride_bytes on.
 struct AppendArgs {
   std::byte* page;
   int kv_head;
-  int first_slot;   // 0..31
-  int tokens;       // first_slot + tokens <= 32
+  int first_slot;  // 0..31
+  int tokens;      // first_slot + tokens <= 32
   const std::byte* k;
   const std::byte* v;
   size_t row_stride_bytes;
@@ -45,8 +46,8 @@ struct AppendArgs {
 
 // Unnormalised attention over one block, for each (KV head, row, query head of its group): a base m, sum l of
 // exp(score - m), and acc = sum of exp(score - m) * v. m is in units of log2, score * log2(e), and that of some visible
-// token: kMaxLag below the largest at most, so that it changes rarely. One that sees no token of the block gets m = -inf,
-// l = 0, acc = 0; one that sees some has l >= 1. A NaN in q gives NaN in its own l and acc alone.
+// token: kMaxLag below the largest at most, so that it changes rarely. One that sees no token of the block gets m =
+// -inf, l = 0, acc = 0; one that sees some has l >= 1. A NaN in q gives NaN in its own l alone, and acc in no other.
 // Index: (h * rows + r) * group + g, h counting the KV heads from the first; acc is [that many][head_dim].
 inline constexpr float kMaxLag = 8;
 struct Partial {
@@ -55,34 +56,35 @@ struct Partial {
   float* acc;
 };
 
-// One block of one sequence's KV, some of its KV heads, against `rows` query rows of that sequence. Page by page, and in
-// it head by head: in ascending order of addresses, if the pages are.
-// Row r is the token at first_row_position + r; it sees positions p with p <= its own, and p > own - sliding_window.
-// Results depend only on (row's q, its position, the KV of the block): not on `rows`, `heads`, threads or neighbours, bit
-// for bit; nor on tokens that the row does not see, as long as their v is finite.
+// One block of one sequence's KV, some of its KV heads, against `rows` query rows of that sequence. Page by page, and
+// in it head by head: in ascending order of addresses, if the pages are. Row r is the token at first_row_position + r;
+// it sees positions p with p <= its own, and p > own - sliding_window. Results depend only on (row's q, its position,
+// the KV of the block): not on `rows`, `heads`, threads or neighbours, bit for bit; nor on tokens that the row does not
+// see, as long as their v is finite.
 struct AttendArgs {
-  const std::byte* layer_base;      // page p of this layer lies at layer_base + p * page_stride_bytes
+  const std::byte* layer_base;  // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;
-  const uint32_t* page_ids;         // of this block, ceil(tokens / 32)
-  int first_head;                   // KV heads [first_head, first_head + heads)
+  const uint32_t* page_ids;  // of this block, ceil(tokens / 32)
+  int first_head;            // KV heads [first_head, first_head + heads)
   int heads;
-  int first_position;               // of the block's first token: a multiple of kBlockTokens
-  int tokens;                       // stored in this block, 1..kBlockTokens
-  const std::byte* q;               // [rows][heads][group][head_dim], rows q_row_stride_bytes apart, already rotated
+  int first_position;  // of the block's first token: a multiple of kBlockTokens
+  int tokens;          // stored in this block, 1..kBlockTokens
+  const std::byte* q;  // [rows][heads][group][head_dim], rows q_row_stride_bytes apart, already rotated
   size_t q_row_stride_bytes;
-  int rows;                         // 1..kMaxAttendRows, or 1..kMaxRowsOfHeads of several heads
+  int rows;  // 1..kMaxAttendRows, or 1..kMaxRowsOfHeads of several heads
   int first_row_position;
-  const std::byte* next;            // what the thread attends to afterwards: a page's first KV head; null: none
+  const std::byte* next;  // what the thread attends to afterwards: a page's first KV head; null: none
   Partial out;
-  std::byte* scratch;               // AttendScratchBytes(shape), 64-byte aligned, private to the thread
+  std::byte* scratch;  // AttendScratchBytes(shape), 64-byte aligned, private to the thread
 };
 
 inline constexpr int kMaxAttendRows = 16;  // of one KV head
 inline constexpr int kMaxRowsOfHeads = 8;  // of several
 size_t AttendScratchBytes(const AttentionShape& shape);
 
-// Folds `from` into `into` (n = rows * group entries of head_dim). Partials of a row are folded in ascending block order
-// by whoever does it, so that the result is one fixed sequence of operations. Folding an empty partial changes no bit.
+// Folds `from` into `into` (n = rows * group entries of head_dim). Partials of a row are folded in ascending block
+// order by whoever does it, so that the result is one fixed sequence of operations. Folding an empty partial changes no
+// bit.
 using FoldFn = void (*)(const AttentionShape& shape, const Partial& into, const Partial& from, int n);
 
 // o[r][h][g] = acc / l in shape.type: rows o_row_stride_bytes apart, the heads of a row contiguous. l = 0 gives zeros.
@@ -91,15 +93,16 @@ using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int 
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
 using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
 
-// The kernels of one ISA for one shape. Those with p_rounding 0 give the same bits on every ISA. Plain function pointers,
-// chosen once at start.
+// The kernels of one ISA for one shape. Those with p_rounding 0 give the same bits on every ISA. For int8 q is rounded
+// to 127ths of its largest element, and p times the scale of v to 255ths of the largest in a page. Plain function
+// pointers, chosen once at start.
 struct AttentionKernels {
-  const char* name = nullptr;       // such as "avx512-bf16"
+  const char* name = nullptr;  // such as "avx512-bf16"
   AppendFn append = nullptr;
   AttendFn attend = nullptr;
   FoldFn fold = nullptr;
   FinishFn finish = nullptr;
-  float p_rounding = 0;             // relative error at most of exp(score - m), in l as in acc, besides f32's own
+  float p_rounding = 0;  // relative error at most of exp(score - m), in l as in acc, besides f32's own
 };
 
 }  // namespace fastdecode

@@ -45,8 +45,9 @@ Isa DetectIsa() {
       Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F DQ BW VL
   if ((saved & kZmmState) != kZmmState || !avx512) return Isa::kAvx2;
 
+  if (!Bit(leaf7.ecx, 11)) return Isa::kAvx512;  // AVX512-VNNI
   const bool avx512_bf16 = leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 5);
-  return avx512_bf16 ? Isa::kAvx512Bf16 : Isa::kAvx512;
+  return avx512_bf16 ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
 }
 
 bool CpuHasAmxBf16() {
@@ -62,6 +63,8 @@ const char* IsaName(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Vnni:
+      return "avx512vnni";
     case Isa::kAvx512Bf16:
       return "avx512bf16";
   }
@@ -69,7 +72,7 @@ const char* IsaName(Isa isa) {
 }
 
 bool ParseIsa(const std::string& name, Isa* isa) {
-  for (Isa candidate : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (Isa candidate : kIsas) {
     if (name == IsaName(candidate)) {
       *isa = candidate;
       return true;

@@ -24,8 +24,6 @@ namespace fastdecode {
 
 namespace {
 
-constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kBf16, KvType::kFp16};
-
 // Read tests before and after a step that differ by more say that the machine was not the same to both.
 constexpr double kBracketDifferenceMax = 0.15;
 
@@ -276,7 +274,8 @@ void AddBenchAttention(CLI::App* bench) {
   const auto add = [&](const char* name, uint32_t& value, uint32_t min, uint32_t max, const char* help) {
     command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
   };
-  command->add_option("--kv-type", flags->kv_type, "of the KV: f32 (and the rows), bf16, fp16 (and rows in bf16)")
+  command
+      ->add_option("--kv-type", flags->kv_type, "of the KV: f32 (and the rows), or with rows in bf16: bf16, fp16, int8")
       ->type_name("TYPE")
       ->capture_default_str();
   add("--heads", flags->heads, 1, 4096, "query heads");

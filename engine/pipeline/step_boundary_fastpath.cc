@@ -1,5 +1,5 @@
-// The step boundary: what happens between two steps of a micro-batch. Sampled tokens are judged, sequences leave and join,
-// rows are composed, rosters go out. Never waits for the scheduler.
+// The step boundary: what happens between two steps of a micro-batch. Sampled tokens are judged, sequences leave and
+// join, rows are composed, rosters go out. Never waits for the scheduler.
 #include <cstring>
 
 #include "engine/pipeline/pipeline.h"
@@ -63,9 +63,8 @@ void Pipeline::FillTable(int m) {
     }
     if (sequence->rows > 0) attended_tokens += sequence->computed + sequence->rows;
   }
-  const RPartShape& shape = options_.shape;
-  statistics_.kv_bytes_attended.Add(attended_tokens * shape.layers * 2 * shape.kv_heads * shape.head_dim *
-                                    KvElementBytes(static_cast<KvType>(shape.kv_type)));
+  statistics_.kv_bytes_attended.Add(attended_tokens * options_.shape.layers * PageBytes(options_.shape.attention()) /
+                                    kPageTokens);
 }
 
 void Pipeline::AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, uint32_t position) {
@@ -207,9 +206,9 @@ bool Pipeline::FlushPending(HomePort& port) {
   return port.pending.empty();
 }
 
-// Waiting sequences that were cancelled, or that no home will ever take, end here. There may be thousands, so they are only
-// looked at when something happened that may end one; and more may end than there is room for events: the rest stays for
-// the next sweep.
+// Waiting sequences that were cancelled, or that no home will ever take, end here. There may be thousands, so they are
+// only looked at when something happened that may end one; and more may end than there is room for events: the rest
+// stays for the next sweep.
 void Pipeline::SweepReady(uint64_t now_ns) {
   if (batcher_.homes_alive() > 0) no_home_since_ns_ = 0;
   if (batcher_.ready_count() == 0 || !EventsHaveRoom()) return;

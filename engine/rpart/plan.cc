@@ -105,7 +105,7 @@ void HopPlan::AddEntry(std::span<const StepEntry> entries, uint32_t index, uint3
   }
   // What its first row's window leaves out, no row sees.
   const uint64_t tokens = entry.end_position() - chains_[first_chain].first_block * kBlockTokens;
-  kv_bytes_ += tokens * 2 * static_cast<uint64_t>(shape_.head_dim * shape_.kv_heads) * KvElementBytes(shape_.kv_type);
+  kv_bytes_ += tokens * PageBytes(shape_) / kPageTokens;
 }
 
 // Chains for the rows [tile_row, tile_row + rows) of an entry, each for `heads` KV heads, the last one for what is

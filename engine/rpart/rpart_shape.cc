@@ -23,7 +23,7 @@ constexpr FieldRange kFields[] = {
     {"group", &RPartShape::group, 1, 256},
     {"head_dim", &RPartShape::head_dim, 16, 256},
     {"element_type", &RPartShape::element_type, 0, 1},
-    {"kv_type", &RPartShape::kv_type, 0, 2},
+    {"kv_type", &RPartShape::kv_type, 0, std::size(kKvTypes) - 1},
     {"sliding_window", &RPartShape::sliding_window, 0, 1u << 30},
     {"micro_batches", &RPartShape::micro_batches, 1, kMaxSlots},
     {"max_rows", &RPartShape::max_rows, 1, 65536},

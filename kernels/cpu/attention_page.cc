@@ -1,6 +1,8 @@
 #include "kernels/cpu/attention_page.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -16,6 +18,11 @@ inline int PanelOffset(int step, int lane) {
   return step * kPanelLanes + lane;
 }
 
+// And in one of quads.
+inline int QuadOffset(int step, int lane) { return step / 4 * 4 * kPanelLanes + lane * 4 + step % 4; }
+
+constexpr float kBf16Max = 0x1.fep127f;
+
 template <typename Element, typename Row>
 Element Convert(Row value) {
   if constexpr (std::is_same_v<Element, Row>) {
@@ -27,7 +34,6 @@ Element Convert(Row value) {
     } else {
       wide = value;
     }
-    constexpr float kBf16Max = 0x1.fep127f;
     if constexpr (std::is_same_v<Element, Bf16>)
       return ToBf16(wide > kBf16Max ? kBf16Max : wide < -kBf16Max ? -kBf16Max : wide);
     if constexpr (std::is_same_v<Element, Fp16>) return ToFp16(wide);
@@ -36,10 +42,7 @@ Element Convert(Row value) {
 }
 
 template <typename Element, typename Row>
-void Append(const AttentionShape& shape, const AppendArgs& args) {
-  FD_CHECK(args.first_slot >= 0 && args.tokens > 0 && args.first_slot + args.tokens <= kPageTokens,
-           "an append stays inside one page");
-  FD_CHECK(args.kv_head >= 0 && args.kv_head < shape.kv_heads, "an append names a KV head of the shape");
+void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
   const size_t head_elements = PageHeadElements(head_dim);
   Element* k_panels = reinterpret_cast<Element*>(args.page) + args.kv_head * head_elements;
@@ -65,16 +68,100 @@ void Append(const AttentionShape& shape, const AppendArgs& args) {
   }
 }
 
-template <typename Element>
+// One token's k or v in 8 bits, as attention_page.h says it.
+struct Int8Row {
+  int8_t codes[256];
+  float scale;  // a bf16
+  bool has_nan;
+};
+
+float LargestMagnitude(const float* x, int count) {
+  float largest = 0;
+  for (int d = 0; d < count; ++d) largest = std::max(largest, std::fabs(x[d]));
+  return largest;
+}
+
+// The smallest bf16 that is not below a number >= 0.
+Bf16 RoundUpToBf16(float x) { return static_cast<Bf16>((std::bit_cast<uint32_t>(x) + 0xffff) >> 16); }
+
+// To the nearest (even) integer, for |x| < 2^22.
+int32_t RoundToInt(float x) {
+  constexpr float kShift = 0x1.8p23f;  // whose last bit is worth 1
+  return std::bit_cast<int32_t>(x + kShift) - std::bit_cast<int32_t>(kShift);
+}
+
+template <typename Row>
+Int8Row RoundToInt8(const Row* row, int head_dim) {
+  float x[256];
+  Int8Row to;
+  to.has_nan = false;
+  for (int d = 0; d < head_dim; ++d) {
+    const float wide = Convert<float>(row[d]);
+    to.has_nan |= wide != wide;
+    x[d] = wide > kBf16Max ? kBf16Max : wide < -kBf16Max ? -kBf16Max : wide == wide ? wide : 0;
+  }
+  to.scale = FromBf16(RoundUpToBf16(LargestMagnitude(x, head_dim) / 127));
+  const float divisor = to.scale == 0 ? 1 : to.scale;
+  for (int d = 0; d < head_dim; ++d) to.codes[d] = static_cast<int8_t>(RoundToInt(x[d] / divisor));
+  return to;
+}
+
+template <typename Row>
+void AppendInt8(const AttentionShape& shape, const AppendArgs& args) {
+  const int head_dim = shape.head_dim;
+  uint8_t* const page_head = reinterpret_cast<uint8_t*>(args.page) + args.kv_head * Int8HeadBytes(head_dim);
+  if (args.first_slot == 0 && args.tokens < kPageTokens) std::memset(page_head, 0, Int8HeadBytes(head_dim));
+  Bf16* const k_scales = reinterpret_cast<Bf16*>(page_head + Int8KScales(head_dim));
+  Bf16* const v_scales = reinterpret_cast<Bf16*>(page_head + Int8VScales(head_dim));
+  for (int i = 0; i < args.tokens; ++i) {
+    const int slot = args.first_slot + i;
+    const Int8Row k = RoundToInt8(reinterpret_cast<const Row*>(args.k + i * args.row_stride_bytes), head_dim);
+    const Int8Row v = RoundToInt8(reinterpret_cast<const Row*>(args.v + i * args.row_stride_bytes), head_dim);
+    k_scales[slot] = ToBf16(k.has_nan || v.has_nan ? __builtin_nanf("") : k.scale);
+    v_scales[slot] = ToBf16(v.scale);
+    uint8_t* const k_panel = page_head + slot / kPanelLanes * kPanelLanes * head_dim;
+    for (int d = 0; d < head_dim; ++d) {
+      k_panel[QuadOffset(d, slot % kPanelLanes)] = static_cast<uint8_t>(k.codes[d] + 128);
+    }
+    uint8_t* const v_panels = page_head + Int8V(head_dim);
+    for (int d = 0; d < head_dim; d += kPanelLanes) {
+      for (int lane = 0; lane < kPanelLanes; ++lane) {
+        v_panels[d * kPageTokens + QuadOffset(slot, lane)] = static_cast<uint8_t>(v.codes[d + lane]);
+      }
+    }
+  }
+}
+
+template <typename Row>
 void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
-  return shape.type == ElementType::kF32 ? Append<Element, float>(shape, args) : Append<Element, Bf16>(shape, args);
+  switch (shape.kv_type) {
+    case KvType::kF32:
+      return AppendPanels<float, Row>(shape, args);
+    case KvType::kBf16:
+      return AppendPanels<Bf16, Row>(shape, args);
+    case KvType::kFp16:
+      return AppendPanels<Fp16, Row>(shape, args);
+    case KvType::kInt8:
+      return AppendInt8<Row>(shape, args);
+  }
+}
+
+size_t HeadBytes(const AttentionShape& shape) {
+  switch (shape.kv_type) {
+    case KvType::kF32:
+      return PageHeadElements(shape.head_dim) * sizeof(float);
+    case KvType::kBf16:
+    case KvType::kFp16:
+      return PageHeadElements(shape.head_dim) * sizeof(Bf16);
+    case KvType::kInt8:
+      return Int8HeadBytes(shape.head_dim);
+  }
+  return 0;
 }
 
 }  // namespace
 
-size_t PageBytes(const AttentionShape& shape) {
-  return shape.kv_heads * PageHeadElements(shape.head_dim) * KvElementBytes(shape.kv_type);
-}
+size_t PageBytes(const AttentionShape& shape) { return shape.kv_heads * HeadBytes(shape); }
 
 // Queries and sums of all row-heads of a call, scores and probabilities of a tile's for one page.
 size_t AttendScratchBytes(const AttentionShape& shape) {
@@ -84,14 +171,10 @@ size_t AttendScratchBytes(const AttentionShape& shape) {
 }
 
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args) {
-  switch (shape.kv_type) {
-    case KvType::kF32:
-      return AppendRows<float>(shape, args);
-    case KvType::kBf16:
-      return AppendRows<Bf16>(shape, args);
-    case KvType::kFp16:
-      return AppendRows<Fp16>(shape, args);
-  }
+  FD_CHECK(args.first_slot >= 0 && args.tokens > 0 && args.first_slot + args.tokens <= kPageTokens,
+           "an append stays inside one page");
+  FD_CHECK(args.kv_head >= 0 && args.kv_head < shape.kv_heads, "an append names a KV head of the shape");
+  return shape.type == ElementType::kF32 ? AppendRows<float>(shape, args) : AppendRows<Bf16>(shape, args);
 }
 
 }  // namespace fastdecode

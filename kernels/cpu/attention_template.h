@@ -13,33 +13,33 @@ namespace fastdecode {
 // machine has not.
 namespace {
 
-// Attention over pages, for one vector type (avx2_vector.h, avx512_vector.h) and one way of multiplying a vector by a
-// panel: Dots, which has
-//   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
+// Attention over pages, for one vector type (avx2_vector.h, avx512_vector.h) and one kind of page: Kv (panel_kv.h,
+// int8_kv.h), which has
+//   Probability         as it multiplies V
 //   kTakesF32Rows       whether q may come in f32
-//   kScalesScores       whether q is multiplied as it is, and the product scaled
-//   kPRounding          what a Factor loses of a probability, relatively
-//   Multiply<J, kSparse>, SetQuery, Round
+//   kScalesScores       whether Scores leaves them to be scaled
+//   kPRounding          what a Probability loses, relatively
+//   kSparseTileMax      tiles of up to so many row-heads prefetch sparsely where pieces lie one behind the other
+//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Accumulate<J, kSparse>
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
-// tiling gives the same bits, and so does every ISA with FmaDots:
-//   score    two chains in ascending order, added; in units of log2
+// tiling gives the same bits:
+//   score    q · k as Kv computes it; in units of log2
 //   base     the largest visible score when the base last changed, which it does where a page has one that is more than
 //            kMaxLag above it
-//   p        Exp2(score - base), exactly 0 where not visible, as Factor holds it
+//   p        Exp2(score - base), exactly 0 where not visible, as Probability holds it
 //   sums     lane t % 16: p of tokens t and t + 16 of a page;             sum = sum * factor + that, added at the end
-//   acc      two chains in ascending order, added;                        acc = acc * factor + that
+//   acc      p · v as Kv computes it;                                     acc = acc * factor + that
 // with factor = Exp2(old base - new base), exactly 1 where it stays. A page with no visible token changes nothing.
-template <class V, class Dots>
+template <class V, class Kv>
 class Attention {
  public:
   static AttentionKernels Kernels(const char* name) {
-    return AttentionKernels{name, &AppendToPage, &Attend, &Fold, &Finish, Dots::kPRounding};
+    return AttentionKernels{name, &AppendToPage, &Attend, &Fold, &Finish, Kv::kPRounding};
   }
 
  private:
   using Float = typename V::Float;
-  using Element = typename Dots::Element;
-  using Factor = typename Dots::Factor;
+  using Probability = typename Kv::Probability;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   static constexpr int kPageVectors = kPageTokens / kLanes;
@@ -50,28 +50,28 @@ class Attention {
   // What is the same for all pages and tiles of a call.
   struct Query {
     int head_dim;
-    float scale;     // of a score, if Dots leaves it to us
+    float scale;     // of a score, if Kv leaves it to us
     float cap_log2;  // soft_cap * log2(e), 0: none
   };
 
   // Up to kMaxTile consecutive row-heads of one KV head: J of them, chosen by the function that takes it.
   struct Tile {
-    const Factor* q;                // [J][head_dim]
+    const std::byte* q;             // [J], QueryBytes each
     float* scores;                  // [J][32]
-    Factor* p;                      // [J][32]
+    Probability* p;                 // [J][32]
     float* base;                    // [J]
     float* sums;                    // [J][16]
     float* acc;                     // [J][head_dim]
     uint32_t visible[V::kMaxTile];  // [J], bit t: the row sees token t of the page
   };
-  using PageFn = void (*)(const Query& query, const Element* page_head, ptrdiff_t prefetch_bytes, const Tile& tile);
+  using PageFn = void (*)(const Query& query, const std::byte* page_head, ptrdiff_t prefetch_bytes, const Tile& tile);
 
   // A thread's AttendScratchBytes.
   struct Scratch {
-    Factor* q;      // [heads][row_heads][head_dim]
-    float* sums;    // [heads][row_heads][16]
-    float* scores;  // [kMaxTile][32]
-    Factor* p;      // [kMaxTile][32]
+    std::byte* q;    // [heads][row_heads], QueryBytes each
+    float* sums;     // [heads][row_heads][16]
+    float* scores;   // [kMaxTile][32]
+    Probability* p;  // [kMaxTile][32]
   };
 
   // 2^x for x <= 127, relative error < 1.8e-7 (minimax of degree 5, measured over all of [-0.5, 0.5]), 2^0 = 1 exactly.
@@ -95,21 +95,6 @@ class Attention {
     return V::Mul(tanh, cap_log2);
   }
 
-  // tile.scores = q · k for the 32 tokens of a page.
-  template <int J, bool kSparse>
-  static inline void Scores(const Query& query, const Element* k, ptrdiff_t prefetch_bytes, const Tile& tile) {
-    for (int t = 0; t < kPageTokens; t += kPanelLanes) {
-      Float score[J][kPanelVectors];
-      Dots::template Multiply<J, kSparse>(k + t * query.head_dim, query.head_dim, tile.q, query.head_dim,
-                                          prefetch_bytes, score);
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 2
-        for (int w = 0; w < kPanelVectors; ++w) V::Store(tile.scores + j * kPageTokens + t + w * kLanes, score[j][w]);
-      }
-    }
-  }
-
   // The scores of one row-head, scaled, capped and masked; returns their largest, lane by lane.
   static inline Float FinishScores(const Query& query, uint32_t visible, const float* scores,
                                    Float (&score)[kPageVectors]) {
@@ -117,7 +102,7 @@ class Attention {
 #pragma GCC unroll 4
     for (int w = 0; w < kPageVectors; ++w) {
       score[w] = V::Load(scores + w * kLanes);
-      if constexpr (Dots::kScalesScores) score[w] = V::Mul(score[w], V::Set(query.scale));
+      if constexpr (Kv::kScalesScores) score[w] = V::Mul(score[w], V::Set(query.scale));
       if (query.cap_log2 > 0) score[w] = SoftCap(score[w], V::Set(query.cap_log2));
       score[w] = V::Select(visible >> (w * kLanes), score[w], V::Set(-kInfinity));
       top = V::Max(top, score[w]);
@@ -126,10 +111,10 @@ class Attention {
   }
 
   // p = Exp2(score - base) of one row-head; its sums by lane.
-  static inline void Exponentiate(float base, Float (&score)[kPageVectors], Factor* p, float* sums, float factor) {
+  static inline void Exponentiate(float base, Float (&score)[kPageVectors], Probability* p, float* sums, float factor) {
 #pragma GCC unroll 4
     for (int w = 0; w < kPageVectors; ++w) {
-      score[w] = Dots::Round(p + w * kLanes, Exp2(V::Sub(score[w], V::Set(base))));
+      score[w] = Kv::Round(p + w * kLanes, Exp2(V::Sub(score[w], V::Set(base))));
     }
 #pragma GCC unroll 2
     for (int w = 0; w < kPanelVectors; ++w) {
@@ -154,32 +139,13 @@ class Attention {
     }
   }
 
-  // acc = acc * factor + p · v for the 32 tokens of a page.
-  template <int J, bool kSparse>
-  static inline void Accumulate(const Query& query, const Element* v, ptrdiff_t prefetch_bytes, const Tile& tile,
-                                const float (&factor)[J]) {
-    for (int dim = 0; dim < query.head_dim; dim += kPanelLanes) {
-      Float sum[J][kPanelVectors];
-      Dots::template Multiply<J, kSparse>(v + dim * kPageTokens, kPageTokens, tile.p, kPageTokens, prefetch_bytes, sum);
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) {
-        const Float factor_j = V::Set(factor[j]);
-#pragma GCC unroll 2
-        for (int w = 0; w < kPanelVectors; ++w) {
-          float* acc = tile.acc + j * query.head_dim + dim + w * kLanes;
-          V::Store(acc, V::Fma(V::Load(acc), factor_j, sum[j][w]));
-        }
-      }
-    }
-  }
-
   // One page against one tile of J row-heads.
   template <int J, bool kSparse>
-  static void AttendPage(const Query& query, const Element* page_head, ptrdiff_t prefetch_bytes, const Tile& tile) {
+  static void AttendPage(const Query& query, const std::byte* page_head, ptrdiff_t prefetch_bytes, const Tile& tile) {
     float factor[J];
-    Scores<J, kSparse>(query, page_head, prefetch_bytes, tile);
+    Kv::template Scores<J, kSparse>(query.head_dim, page_head, prefetch_bytes, tile.q, tile.scores);
     Softmax<J>(query, tile, factor);
-    Accumulate<J, kSparse>(query, page_head + PageKElements(query.head_dim), prefetch_bytes, tile, factor);
+    Kv::template Accumulate<J, kSparse>(query.head_dim, page_head, prefetch_bytes, tile.p, factor, tile.acc);
   }
 
   // Sparse prefetching is for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
@@ -189,7 +155,7 @@ class Attention {
     if constexpr (J < V::kMaxTile) {
       if (tile_rows != J) return SelectPageFn<J + 1>(tile_rows, adjacent);
     }
-    if constexpr (J <= Dots::kSparseTileMax) {
+    if constexpr (J <= Kv::kSparseTileMax) {
       if (adjacent) return &AttendPage<J, true>;
     }
     return &AttendPage<J, false>;
@@ -207,9 +173,9 @@ class Attention {
   static Scratch ScratchAt(std::byte* at, const AttentionShape& shape, int all_row_heads) {
     Scratch scratch;
     scratch.scores = reinterpret_cast<float*>(at);
-    scratch.p = reinterpret_cast<Factor*>(scratch.scores + kMaxTileRows * kPageTokens);
+    scratch.p = reinterpret_cast<Probability*>(scratch.scores + kMaxTileRows * kPageTokens);
     scratch.sums = scratch.scores + 2 * kMaxTileRows * kPageTokens;
-    scratch.q = reinterpret_cast<Factor*>(scratch.sums + all_row_heads * kPanelLanes);
+    scratch.q = reinterpret_cast<std::byte*>(scratch.sums + all_row_heads * kPanelLanes);
     return scratch;
   }
 
@@ -217,31 +183,32 @@ class Attention {
     return shape.soft_cap > 0 ? 2 * shape.scale * kLog2E / shape.soft_cap : shape.scale * kLog2E;
   }
 
-  // q as Dots wants it, KV head by KV head.
+  // q as Kv wants it, KV head by KV head.
   template <typename Row>
-  static void SetQueries(const AttentionShape& shape, const AttendArgs& args, Factor* q) {
-    const int row_elements = shape.group * shape.head_dim;
+  static void SetQueries(const AttentionShape& shape, const AttendArgs& args, std::byte* q) {
     for (int head = 0; head < args.heads; ++head) {
       for (int r = 0; r < args.rows; ++r) {
         const Row* from = reinterpret_cast<const Row*>(args.q + r * args.q_row_stride_bytes);
-        Dots::SetQuery(from + head * row_elements, row_elements, QueryScale(shape), q);
-        q += row_elements;
+        from += head * shape.group * shape.head_dim;
+        for (int g = 0; g < shape.group; ++g, from += shape.head_dim, q += Kv::QueryBytes(shape.head_dim)) {
+          Kv::SetQuery(from, shape.head_dim, QueryScale(shape), q);
+        }
       }
     }
   }
 
   // One page of one KV head against all rows, tile by tile; `first` is the head's first row-head.
   static void AttendRows(const AttentionShape& shape, const Query& query, const AttendArgs& args,
-                         const Scratch& scratch, const Element* page_head, ptrdiff_t prefetch_bytes,
+                         const Scratch& scratch, const std::byte* page_head, ptrdiff_t prefetch_bytes,
                          const uint32_t* visible, int first) {
-    const bool adjacent = prefetch_bytes == static_cast<ptrdiff_t>(PageHeadElements(shape.head_dim) * sizeof(Element));
+    const bool adjacent = prefetch_bytes == Kv::HeadBytes(shape.head_dim);
     const int row_heads = args.rows * shape.group;
     const int tiles = (row_heads + V::kMaxTile - 1) / V::kMaxTile;
     int row = 0, of_row = 0;  // the row-head that the tile begins with
     for (int i = 0, begin = 0; i < tiles; ++i) {
       const int end = row_heads * (i + 1) / tiles;
       Tile tile;
-      tile.q = scratch.q + (first + begin) * shape.head_dim;
+      tile.q = scratch.q + (first + begin) * Kv::QueryBytes(shape.head_dim);
       tile.scores = scratch.scores;
       tile.p = scratch.p;
       tile.base = args.out.max + first + begin;
@@ -272,7 +239,7 @@ class Attention {
     const Scratch scratch = ScratchAt(args.scratch, shape, all);
     if (shape.type == ElementType::kBf16) {
       SetQueries<Bf16>(shape, args, scratch.q);
-    } else if constexpr (Dots::kTakesF32Rows) {
+    } else if constexpr (Kv::kTakesF32Rows) {
       SetQueries<float>(shape, args, scratch.q);
     }
     for (int i = 0; i < all; ++i) args.out.max[i] = kNoBase;
@@ -284,7 +251,7 @@ class Attention {
         shape.sliding_window > 0 ? args.first_row_position - shape.sliding_window + 1 - args.first_position : 0;
     const int last_seen = args.first_row_position + args.rows - args.first_position;
     const int end = last_seen < args.tokens ? last_seen : args.tokens;
-    const ptrdiff_t head_bytes = PageHeadElements(shape.head_dim) * sizeof(Element);
+    const ptrdiff_t head_bytes = Kv::HeadBytes(shape.head_dim);
     for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
       const int page_position = args.first_position + page * kPageTokens;
       uint32_t visible[kMaxAttendRows];
@@ -297,8 +264,7 @@ class Attention {
           (page + 1) * kPageTokens < end ? FirstHeadAt(args, page + 1, head_bytes) : args.next;
       for (int head = 0; head < args.heads; ++head, at += head_bytes) {
         const ptrdiff_t prefetch_bytes = head + 1 < args.heads ? head_bytes : next != nullptr ? next - at : 0;
-        AttendRows(shape, query, args, scratch, reinterpret_cast<const Element*>(at), prefetch_bytes, visible,
-                   head * row_heads);
+        AttendRows(shape, query, args, scratch, at, prefetch_bytes, visible, head * row_heads);
       }
     }
     FinishPartials(shape, args.out, scratch.sums, all);

@@ -13,6 +13,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // Avx512Vector's members with AVX2 and FMA, bit for bit the same results.
 struct Avx2Vector {
   using Float = __m256;
+  using Int = __m256i;
   static constexpr int kLanes = 8;
   static constexpr int kMaxTile = 3;  // row-heads held in registers: 2 chains * 2 vectors * 3 of 16 registers
 
@@ -77,6 +78,25 @@ struct Avx2Vector {
   template <int kOdd>
   static Float LoadStep(const Fp16* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + kOdd * 16)));
+  }
+
+  // Integers of 32 bits, a lane each, or of 8, four a lane.
+  static Int SetInt(int32_t x) { return _mm256_set1_epi32(x); }
+  static Int LoadInt(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  static Int AddInt(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  static Float ToFloat(Int x) { return _mm256_cvtepi32_ps(x); }
+  // sum + the products of 4 unsigned and 4 signed bytes, lane by lane.
+  static Int DotBytes(Int sum, Int u8, Int s8) {
+    const Int u_even = _mm256_and_si256(u8, _mm256_set1_epi16(0xff)), u_odd = _mm256_srli_epi16(u8, 8);
+    const Int s_even = _mm256_srai_epi16(_mm256_slli_epi16(s8, 8), 8), s_odd = _mm256_srai_epi16(s8, 8);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(u_even, s_even));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(u_odd, s_odd));
+  }
+  // The low byte of each lane, rounded to the nearest (even) integer; of NaN it is 0.
+  static void StoreBytes(void* p, Float x) {
+    const Int low = _mm256_and_si256(_mm256_cvtps_epi32(x), _mm256_set1_epi32(0xff));
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packus_epi16(words, words));
   }
 
   // kLanes consecutive elements of a row, widened or rounded (to nearest even; NaN stays NaN).

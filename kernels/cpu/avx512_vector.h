@@ -14,6 +14,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // and each gives the same bits.
 struct Avx512Vector {
   using Float = __m512;
+  using Int = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kMaxTile = 12;  // row-heads held in registers: 2 chains * 12 of 32 registers
 
@@ -75,6 +76,23 @@ struct Avx512Vector {
   template <int kOdd>
   static Float LoadStep(const Fp16* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + kOdd * 16)));
+  }
+
+  // Integers of 32 bits, a lane each, or of 8, four a lane.
+  static Int SetInt(int32_t x) { return _mm512_set1_epi32(x); }
+  static Int LoadInt(const void* p) { return _mm512_loadu_si512(p); }
+  static Int AddInt(Int a, Int b) { return _mm512_add_epi32(a, b); }
+  static Float ToFloat(Int x) { return _mm512_cvtepi32_ps(x); }
+  // sum + the products of 4 unsigned and 4 signed bytes, lane by lane.
+  static Int DotBytes(Int sum, Int u8, Int s8) {
+    const Int u_even = _mm512_and_si512(u8, _mm512_set1_epi16(0xff)), u_odd = _mm512_srli_epi16(u8, 8);
+    const Int s_even = _mm512_srai_epi16(_mm512_slli_epi16(s8, 8), 8), s_odd = _mm512_srai_epi16(s8, 8);
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(u_even, s_even));
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(u_odd, s_odd));
+  }
+  // The low byte of each lane, rounded to the nearest (even) integer; of NaN it is 0.
+  static void StoreBytes(void* p, Float x) {
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
   }
 
   // kLanes consecutive elements of a row, widened or rounded (to nearest even; NaN stays NaN).

@@ -13,6 +13,7 @@ GemmKernels SelectGemm(Isa isa, ElementType type) {
     case Isa::kAvx2:
       return {"avx2-bf16", Avx2Bf16Gemm};
     case Isa::kAvx512:
+    case Isa::kAvx512Vnni:
       return {"avx512-bf16", Avx512Bf16Gemm};
     default:
       return {"avx512bf16-bf16", Avx512Bf16Bf16Gemm};

@@ -23,6 +23,9 @@ struct ReferenceAttentionInput {
 // True if the query at `position` sees the token at `token`.
 bool ReferenceSees(const ReferenceAttentionInput& in, int position, int token);
 
+// softmax of one row and query head over the context: [context], 0 for what it does not see.
+std::vector<double> ReferenceProbabilities(const ReferenceAttentionInput& in, int row, int head);
+
 // o [rows][kv_heads * group][head_dim]; zeros for a row that sees nothing.
 std::vector<double> ReferenceAttention(const ReferenceAttentionInput& in);
 

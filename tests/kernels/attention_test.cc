@@ -20,7 +20,7 @@ namespace {
 // One table for each set of kernels that this machine can run (two ISAs may share one).
 std::vector<AttentionKernels> AllKernels(const AttentionShape& shape) {
   std::vector<AttentionKernels> all;
-  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (Isa isa : kIsas) {
     if (isa > DetectIsa()) continue;
     const AttentionKernels kernels = SelectAttention(isa, shape);
     if (all.empty() || all.back().attend != kernels.attend) all.push_back(kernels);
@@ -34,7 +34,8 @@ struct TypePair {
 };
 constexpr TypePair kTypes[] = {{ElementType::kF32, KvType::kF32},   {ElementType::kBf16, KvType::kBf16},
                                {ElementType::kBf16, KvType::kFp16}, {ElementType::kF32, KvType::kFp16},
-                               {ElementType::kF32, KvType::kBf16},  {ElementType::kBf16, KvType::kF32}};
+                               {ElementType::kF32, KvType::kBf16},  {ElementType::kBf16, KvType::kF32},
+                               {ElementType::kBf16, KvType::kInt8}, {ElementType::kF32, KvType::kInt8}};
 
 float OutputAt(const AttentionResult& result, ElementType type, size_t i) {
   if (type == ElementType::kF32) {
@@ -78,7 +79,7 @@ void ExpectNearReference(const PagedSequence& sequence, const AttentionResult& r
 void CheckCase(const AttentionCase& c, uint64_t seed) {
   SCOPED_TRACE(Describe(c));
   PagedSequence sequence(c, seed);
-  const std::vector<double> expected = ReferenceAttention(sequence.in);
+  const std::vector<double> expected = ReferenceAttention(sequence.held);
   const std::vector<AttentionKernels> all = AllKernels(sequence.shape);
   AppendInRandomPieces(sequence, all[0], seed);
   for (int head = 0; head < c.kv_heads; ++head) {
@@ -106,7 +107,7 @@ const std::vector<int> kWindowAxis = {0, 1, 40, 600};
 const std::vector<float> kSoftCapAxis = {0, 3, 50};
 constexpr int kAxes = 8;
 using CaseIndex = std::array<int, kAxes>;
-const CaseIndex kAxisSizes = {6, 8, 10, 3, 8, 4, 4, 3};
+const CaseIndex kAxisSizes = {std::size(kTypes), 8, 10, 3, 8, 4, 4, 3};
 
 AttentionCase CaseAt(const CaseIndex& i) {
   return {kTypes[i[0]].rows,  kTypes[i[0]].kv, kHeadDimAxis[i[1]], kGroupAxis[i[2]],  kKvHeadAxis[i[3]],
@@ -335,8 +336,9 @@ TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
           sequence.Append(kernels, 0, c.context);
           const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, c.context);
           for (int d = 0; d < c.head_dim; ++d) {
-            ASSERT_EQ(OutputAt(result, type.rows, d), sequence.in.v[chosen * c.head_dim + d])
-                << kernels.name << " " << chosen;
+            const double v = sequence.held.v[chosen * c.head_dim + d];
+            const double few_ulps = type.kv == KvType::kInt8 ? std::fabs(v) * 0x1p-22 : 0;  // of w, a 255th, and o
+            ASSERT_NEAR(result.acc[d] / result.sum[0], v, few_ulps) << kernels.name << " " << chosen;
           }
         }
       }
@@ -365,7 +367,7 @@ TEST(AttentionTest, ProbabilitiesAreAccurate) {
       sequence.Append(kernels, 0, 32);
       const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, 32);
       for (int t = 0; t < 32; ++t) {
-        const double score = sequence.in.k[t * 32], exact = std::exp(score);
+        const double score = sequence.held.k[t * 32], exact = std::exp(score);
         if (score < -79) {
           EXPECT_LE(result.acc[t], exact * 1.001);  // from e^-80 on it is zero
         } else {
@@ -379,7 +381,8 @@ TEST(AttentionTest, ProbabilitiesAreAccurate) {
 
 TEST(AttentionTest, NanStaysInItsRow) {
   for (const auto& [type, soft_cap] :
-       {std::pair(kTypes[0], 0.0f), std::pair(kTypes[1], 0.0f), std::pair(kTypes[1], 9.0f)}) {
+       {std::pair(kTypes[0], 0.0f), std::pair(kTypes[1], 0.0f), std::pair(kTypes[1], 9.0f), std::pair(kTypes[6], 0.0f),
+        std::pair(kTypes[6], 9.0f)}) {
     const AttentionCase c = {type.rows, type.kv, 64, 4, 1, 600, 4, 0, soft_cap};
     PagedSequence sequence(c, 12);
     PagedSequence bad(c, 12);
@@ -398,6 +401,25 @@ TEST(AttentionTest, NanStaysInItsRow) {
         } else {
           ASSERT_EQ(OutputAt(result, type.rows, i), OutputAt(good, type.rows, i)) << kernels.name << " " << i;
         }
+      }
+    }
+  }
+}
+
+// What is stored may hold one too: whoever sees the token gets it, whoever does not, does not.
+TEST(AttentionTest, NanInKOrVOfInt8ReachesThoseWhoSeeIt) {
+  for (const bool in_k : {true, false}) {
+    const AttentionCase c = {ElementType::kBf16, KvType::kInt8, 64, 2, 1, 600, 4, 0, 0};
+    PagedSequence sequence(c, 12);
+    (in_k ? sequence.in.k : sequence.in.v)[598 * c.head_dim + 5] = NAN;
+    sequence.Encode();
+    for (const AttentionKernels& kernels : AllKernels(sequence.shape)) {
+      sequence.ClearPages(1);
+      sequence.Append(kernels, 0, c.context);
+      const AttentionResult result = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+      for (int i = 0; i < c.rows * c.group * c.head_dim; ++i) {
+        const bool sees = i / (c.group * c.head_dim) >= 2;  // at 598 and 599
+        ASSERT_EQ(std::isnan(OutputAt(result, c.type, i)), sees) << kernels.name << " " << i;
       }
     }
   }
@@ -463,7 +485,7 @@ TEST(AttentionTest, FlushingDenormalsChangesNothing) {
 }
 
 TEST(IsaTest, NamesAreReadBack) {
-  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (Isa isa : kIsas) {
     Isa parsed = Isa::kNone;
     EXPECT_TRUE(ParseIsa(IsaName(isa), &parsed));
     EXPECT_EQ(parsed, isa);
@@ -479,10 +501,11 @@ TEST(IsaTest, DetectionAgreesWithTheCompilers) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  const bool bf16 = __builtin_cpu_supports("avx512bf16");
+  const bool vnni = __builtin_cpu_supports("avx512vnni"), bf16 = __builtin_cpu_supports("avx512bf16");
   EXPECT_EQ(DetectIsa() >= Isa::kAvx2, avx2);
   EXPECT_EQ(DetectIsa() >= Isa::kAvx512, avx2 && avx512);
-  EXPECT_EQ(DetectIsa() == Isa::kAvx512Bf16, avx2 && avx512 && bf16);
+  EXPECT_EQ(DetectIsa() >= Isa::kAvx512Vnni, avx2 && avx512 && vnni);
+  EXPECT_EQ(DetectIsa() == Isa::kAvx512Bf16, avx2 && avx512 && vnni && bf16);
 }
 
 }  // namespace

@@ -49,8 +49,46 @@ double RoundToKv(KvType type, double value) {
       return RoundTo(value, 8, -126);
     case KvType::kFp16:
       return std::clamp(RoundTo(value, 11, -14), -65504.0, 65504.0);
+    case KvType::kInt8:
+      break;
   }
   return NAN;
+}
+
+// The smallest number of 8 significant bits that is not below x >= 0.
+float RoundUpTo8Bits(float x) {
+  int exponent;
+  const double fraction = std::frexp(x, &exponent);
+  return static_cast<float>(std::ldexp(std::ceil(std::ldexp(fraction, 8)), exponent - 8));
+}
+
+float LargestMagnitude(const double* values, size_t count) {
+  double largest = 0;
+  for (size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(values[i]));
+  return static_cast<float>(largest);
+}
+
+// k and v in int8: head by head, round(x / scale) * scale. Returns the scales.
+std::vector<double> RoundToInt8(std::vector<double>& values, size_t head_dim) {
+  std::vector<double> scales;
+  for (size_t i = 0; i < values.size(); i += head_dim) {
+    const float scale = RoundUpTo8Bits(LargestMagnitude(&values[i], head_dim) / 127);
+    for (size_t d = i; d < i + head_dim && scale > 0; ++d) {
+      values[d] = std::nearbyint(static_cast<float>(values[d]) / scale) * double{scale};
+    }
+    scales.push_back(scale);
+  }
+  return scales;
+}
+
+// q as the kernels for int8 multiply it: 127ths of its largest element.
+void RoundTo127ths(std::vector<double>& values, size_t head_dim) {
+  for (size_t i = 0; i < values.size(); i += head_dim) {
+    const float largest = LargestMagnitude(&values[i], head_dim), to_code = 127 / std::max(largest, 1e-30f);
+    for (size_t d = i; d < i + head_dim; ++d) {
+      values[d] = std::nearbyint(static_cast<float>(values[d]) * to_code) * (largest / 127.0);
+    }
+  }
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -95,7 +133,15 @@ void PagedSequence::Encode() {
   q_ = EncodeAs(shape.type, in.q);
   k_ = EncodeAs(shape.type, in.k);
   v_ = EncodeAs(shape.type, in.v);
-  for (auto* values : {&in.k, &in.v}) {
+  held = in;
+  if (shape.kv_type == KvType::kInt8) {
+    const size_t head_dim = static_cast<size_t>(in.head_dim);
+    RoundToInt8(held.k, head_dim);
+    v_scales_ = RoundToInt8(held.v, head_dim);
+    RoundTo127ths(held.q, head_dim);
+    return;
+  }
+  for (auto* values : {&held.k, &held.v}) {
     for (double& value : *values) value = RoundToKv(shape.kv_type, value);
   }
 }
@@ -183,9 +229,10 @@ AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int 
 // * Exp2 is off by 1.8e-7, relatively; each of the rescalings by the pages and blocks before it once more, and u S.
 // * acc and sum are chains: 16 + 1 per page, one FMA per page and two roundings per block, relative to A.
 // * p may be rounded once more, by p_rounding.
-// p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A.
+// p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A. int8 rounds p times v's scale to 255ths of the
+// largest in its page: WeightRounding.
 std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
-  ReferenceAttentionInput magnitude = in;
+  ReferenceAttentionInput magnitude = held;
   for (double& v : magnitude.v) v = std::fabs(v);
   std::vector<double> bound = ReferenceAttention(magnitude);
 
@@ -199,8 +246,8 @@ std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
         if (!ReferenceSees(in, in.first_row_position + r, t)) continue;
         double sum = 0;
         for (int d = 0; d < in.head_dim; ++d) {
-          sum += std::fabs(in.q[(size_t(r) * heads + h) * in.head_dim + d] *
-                           in.k[(size_t(t) * in.kv_heads + h / in.group) * in.head_dim + d]);
+          sum += std::fabs(held.q[(size_t(r) * heads + h) * in.head_dim + d] *
+                           held.k[(size_t(t) * in.kv_heads + h / in.group) * in.head_dim + d]);
         }
         magnitude_max = std::max(magnitude_max, sum * in.scale);
       }
@@ -212,7 +259,32 @@ std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
       }
     }
   }
+  if (shape.kv_type == KvType::kInt8) AddWeightRounding(bound);
   return bound;
+}
+
+// With w = p * scale, p summing to 1: w is off by half a 255th of the page's largest, and multiplies the codes |v /
+// scale|. (A little more: p itself is off by the errors of before.)
+void PagedSequence::AddWeightRounding(std::vector<double>& bound) const {
+  const int heads = in.kv_heads * in.group;
+  for (int r = 0; r < in.rows; ++r) {
+    for (int h = 0; h < heads; ++h) {
+      const std::vector<double> p = ReferenceProbabilities(held, r, h);
+      for (int page = 0; page < in.context; page += kPageTokens) {
+        const int end = std::min(page + kPageTokens, in.context);
+        const auto scale = [&](int t) { return v_scales_[size_t(t) * in.kv_heads + h / in.group]; };
+        double largest = 0;
+        for (int t = page; t < end; ++t) largest = std::max(largest, p[t] * scale(t));
+        for (int t = page; t < end; ++t) {
+          if (p[t] == 0 || scale(t) == 0) continue;
+          const double* v = &held.v[(size_t(t) * in.kv_heads + h / in.group) * in.head_dim];
+          for (int d = 0; d < in.head_dim; ++d) {
+            bound[(size_t(r) * heads + h) * in.head_dim + d] += 1.001 * largest / 510 * std::fabs(v[d]) / scale(t);
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace fastdecode

@@ -32,8 +32,7 @@ class PagedSequence {
  public:
   PagedSequence(const AttentionCase& c, uint64_t seed);
 
-  // Doubles to the kernels' bytes again, after a change of `in`. The doubles become what the type of rows can hold,
-  // those of k and v what that of the pages can hold then.
+  // Doubles to the kernels' bytes again, after a change of `in`. The doubles become what the type of rows can hold.
   void Encode();
   // Appends tokens [first, first + count) of every KV head, page by page.
   void Append(const AttentionKernels& kernels, int first, int count);
@@ -51,14 +50,17 @@ class PagedSequence {
 
   AttentionShape shape;
   ReferenceAttentionInput in;
+  ReferenceAttentionInput held;  // the same with k and v as pages hold them, and q as it is multiplied by them
   std::vector<std::byte> pages;  // page after page, with a gap between them
   size_t page_stride_bytes = 0;
   std::vector<uint32_t> page_ids;
 
  private:
+  void AddWeightRounding(std::vector<double>& bound) const;
   const std::byte* Element(const std::vector<std::byte>& bytes, size_t index) const;
 
   std::vector<std::byte> q_, k_, v_;  // as in `in`
+  std::vector<double> v_scales_;      // [context][kv_heads], of int8
 };
 
 }  // namespace fastdecode

@@ -127,6 +127,11 @@ TEST(GoldenKvTypeTest, KAndVAreRoundedToTheirTypeAndNothingElseIs) {
   EXPECT_GT(fp16.rms, f32.rms);
   EXPECT_GT(bf16.rms, 2 * fp16.rms) << "three bits are a factor of eight";
   EXPECT_LE(bf16.rms, golden.bf16_rms_error);
+  // The largest of a head's elements has 7 bits and the others that step: the average one, a third of it, has half a
+  // bit of bf16's 8 for each of them, in K, V, q and p.
+  const Difference int8 = difference("int8");
+  EXPECT_GT(int8.rms, bf16.rms);
+  EXPECT_LE(int8.rms, 16 * bf16.rms);
 }
 
 TEST(GoldenKvTypeTest, Bf16WithKAndVInFp16IsAboutAsCloseAsTransformersOwn) {

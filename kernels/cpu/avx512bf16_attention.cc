@@ -1,5 +1,6 @@
 #include "kernels/cpu/attention_template.h"
 #include "kernels/cpu/avx512_vector.h"
+#include "kernels/cpu/panel_kv.h"
 
 namespace fastdecode {
 namespace {
@@ -54,6 +55,8 @@ struct Bf16Dots {
 
 }  // namespace
 
-AttentionKernels Avx512Bf16Bf16Attention() { return Attention<Avx512Vector, Bf16Dots>::Kernels("avx512bf16-bf16"); }
+AttentionKernels Avx512Bf16Attention() {
+  return Attention<Avx512Vector, PanelKv<Avx512Vector, Bf16Dots>>::Kernels("avx512bf16-bf16");
+}
 
 }  // namespace fastdecode

@@ -1,0 +1,29 @@
+#include "kernels/cpu/attention_template.h"
+#include "kernels/cpu/avx512_vector.h"
+#include "kernels/cpu/fma_dots.h"
+#include "kernels/cpu/int8_kv.h"
+#include "kernels/cpu/panel_kv.h"
+
+namespace fastdecode {
+namespace {
+
+template <typename Element>
+using Panels = Attention<Avx512Vector, PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element>>>;
+
+}  // namespace
+
+AttentionKernels Avx512Attention(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+      return Panels<float>::Kernels("avx512-f32");
+    case KvType::kBf16:
+      return Panels<Bf16>::Kernels("avx512-bf16");
+    case KvType::kFp16:
+      return Panels<Fp16>::Kernels("avx512-fp16");
+    case KvType::kInt8:
+      return Attention<Avx512Vector, Int8Kv<Avx512Vector>>::Kernels("avx512-int8");
+  }
+  return {};
+}
+
+}  // namespace fastdecode

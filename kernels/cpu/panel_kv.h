@@ -1,0 +1,72 @@
+#ifndef FASTDECODE_KERNELS_CPU_PANEL_KV_H_
+#define FASTDECODE_KERNELS_CPU_PANEL_KV_H_
+
+#include "kernels/cpu/attention_page.h"
+
+namespace fastdecode {
+namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
+
+// Pages of panels (attention_page.h) in f32, bf16 or fp16, as Attention takes them. Dots is how a vector is multiplied
+// by a panel (fma_dots.h, avx512bf16_bf16_attention.cc):
+//   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
+//   kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery, Round
+//   Multiply<J, kSparse>  in two chains in ascending order, which are added; all FmaDots give the same bits
+template <class V, class Dots>
+struct PanelKv : Dots {
+  using Float = typename V::Float;
+  using Element = typename Dots::Element;
+  using Factor = typename Dots::Factor;
+  using Probability = Factor;
+  static constexpr int kLanes = V::kLanes;
+  static constexpr int kPanelVectors = kPanelLanes / kLanes;
+
+  static ptrdiff_t HeadBytes(int head_dim) { return PageHeadElements(head_dim) * sizeof(Element); }
+  static ptrdiff_t QueryBytes(int head_dim) { return head_dim * sizeof(Factor); }
+
+  template <typename Row>
+  static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
+    Dots::SetQuery(from, head_dim, scale, reinterpret_cast<Factor*>(q));
+  }
+
+  // scores[j] = q[j] · k for the 32 tokens of a page.
+  template <int J, bool kSparse>
+  static inline void Scores(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const std::byte* q,
+                            float* scores) {
+    const Element* k = reinterpret_cast<const Element*>(page_head);
+    for (int t = 0; t < kPageTokens; t += kPanelLanes) {
+      Float score[J][kPanelVectors];
+      Dots::template Multiply<J, kSparse>(k + t * head_dim, head_dim, reinterpret_cast<const Factor*>(q), head_dim,
+                                          prefetch_bytes, score);
+#pragma GCC unroll 16
+      for (int j = 0; j < J; ++j) {
+#pragma GCC unroll 2
+        for (int w = 0; w < kPanelVectors; ++w) V::Store(scores + j * kPageTokens + t + w * kLanes, score[j][w]);
+      }
+    }
+  }
+
+  // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
+  template <int J, bool kSparse>
+  static inline void Accumulate(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes,
+                                const Probability* p, const float (&factor)[J], float* acc) {
+    const Element* v = reinterpret_cast<const Element*>(page_head) + PageKElements(head_dim);
+    for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
+      Float sum[J][kPanelVectors];
+      Dots::template Multiply<J, kSparse>(v + dim * kPageTokens, kPageTokens, p, kPageTokens, prefetch_bytes, sum);
+#pragma GCC unroll 16
+      for (int j = 0; j < J; ++j) {
+        const Float factor_j = V::Set(factor[j]);
+#pragma GCC unroll 2
+        for (int w = 0; w < kPanelVectors; ++w) {
+          float* at = acc + j * head_dim + dim + w * kLanes;
+          V::Store(at, V::Fma(V::Load(at), factor_j, sum[j][w]));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_PANEL_KV_H_
