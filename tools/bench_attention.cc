@@ -34,6 +34,7 @@ struct AttentionFlags {
   uint32_t head_size = 128;
   uint32_t layers = 1;
   uint32_t context = 4096;
+  uint32_t shared_prefix = 0;
   uint32_t rows = 1;
   uint32_t sequences = 0;
   double gib = 4;
@@ -124,6 +125,7 @@ RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topolog
   options.head_size = flags.head_size;
   options.layers = flags.layers;
   options.context = flags.context;
+  options.shared_prefix = flags.shared_prefix;
   options.rows = flags.rows;
   options.sequences = flags.sequences;
   options.pool_bytes = static_cast<uint64_t>(flags.gib * static_cast<double>(uint64_t{1} << 30));
@@ -208,6 +210,7 @@ nlohmann::json Figures(const AttentionReport& report, const RPartBenchOptions& o
                         {"head_size", options.head_size},
                         {"layers", options.layers},
                         {"context", options.context},
+                        {"shared_prefix", options.shared_prefix},
                         {"rows", options.rows},
                         {"sequences", report.sequences},
                         {"memory", report.memory},
@@ -232,18 +235,20 @@ std::string Text(const AttentionReport& report, const RPartBenchOptions& options
   char text[2048];
   std::snprintf(text, sizeof(text),
                 "%s, kernel %s, %zu thread(s) on cores %s of node %d\n"
-                "%s, %u heads, %u KV heads of %u, %u layer(s); %u sequences of %u tokens, %u query row(s) each\n"
+                "%s, %u heads, %u KV heads of %u, %u layer(s); %u sequences of %u tokens, %u of them shared, %u query "
+                "row(s) each\n"
                 "KV memory: %s; %s, %.0f KiB of a layer lie together on average\n"
                 "a step reads %.1f MB of KV in %s ms: %.0f query rows/s of one layer\n"
                 "KV %.2f GB/s; read test of the same cores and memory %.2f GB/s, %d stream(s) a thread, %s\n"
                 "ratio to read %s, %zu repetitions, %d discarded\n",
                 figures["cpu"].get<std::string>().c_str(), report.kernel.c_str(), options.cores.size(),
                 FormatCores(options.cores).c_str(), options.node, KvTypeName(options.kv_type), options.heads,
-                options.kv_heads, options.head_size, options.layers, report.sequences, options.context, options.rows,
-                report.memory.c_str(), options.fragmented ? "fragmented" : "fresh", report.contiguous_kib,
-                static_cast<double>(report.kv_bytes) * 1e-6, ToText(Summarize(report.step_ms), 3).c_str(),
-                figures["tokens_per_s"].get<double>(), figures["gb_per_s"].get<double>(),
-                figures["read_gb_per_s"].get<double>(), static_cast<int>(report.streams),
+                options.kv_heads, options.head_size, options.layers, report.sequences, options.context,
+                options.shared_prefix, options.rows, report.memory.c_str(), options.fragmented ? "fragmented" : "fresh",
+                report.contiguous_kib, static_cast<double>(report.kv_bytes) * 1e-6,
+                ToText(Summarize(report.step_ms), 3).c_str(), figures["tokens_per_s"].get<double>(),
+                figures["gb_per_s"].get<double>(), figures["read_gb_per_s"].get<double>(),
+                static_cast<int>(report.streams),
                 figures["regime"].is_null() ? "not judged" : figures["regime"].get<std::string>().c_str(),
                 ToText(Summarize(report.ratio), 3).c_str(), report.ratio.size(), report.discarded);
   return text;
@@ -283,6 +288,8 @@ void AddBenchAttention(CLI::App* bench) {
   add("--head-size", flags->head_size, 16, 256, "elements of a head, a multiple of 16");
   add("--layers", flags->layers, 1, 1024, "layers that the pool's pages cover, and hops of a step");
   add("--context", flags->context, 2, 1u << 24, "tokens of each sequence");
+  add("--shared-prefix", flags->shared_prefix, 0, 1u << 24,
+      "of these, the first ones that all share, a multiple of 512");
   add("--rows", flags->rows, 1, 65536, "query rows of each sequence in a step, its last ones");
   add("--sequences", flags->sequences, 0, 65536, "sequences (0: as many as fill the memory)");
   command->add_option("--gib", flags->gib, "KV memory")

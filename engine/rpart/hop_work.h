@@ -36,12 +36,22 @@ struct HopWork {
   static void RunShare(void* context, int thread, int threads);
 
  private:
+  // The q of a chain's rows, from its first head on.
+  struct Queries {
+    const std::byte* first;
+    size_t row_stride_bytes;
+  };
+
   void AppendChunks(int thread, int threads) const;
   void AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end) const;
   void RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const;
-  void AttendBlock(const Chain& chain, uint32_t block, const Partial& out, int thread) const;
+  Queries GatherQueries(const Chain& chain, int thread) const;
+  void AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out, int thread) const;
+  void FinishPiece(const Chain& chain) const;
   void MergeAndFinish(const Chain& chain) const;
   void FinishChain(const Chain& chain, const Partial& partial) const;
+  void HandOn(const Chain& shared, const Partial& partial) const;
+  void CopyRows(const Chain& shared, const Partial& partial, const Sharer& sharer, const Chain& own) const;
   size_t HeadOffset(const Chain& chain) const;
   const std::byte* BlockAt(const Chain& chain, uint32_t block) const;
   Partial At(const Chain& chain, float* floats) const;

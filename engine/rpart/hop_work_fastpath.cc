@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "engine/rpart/hop_work.h"
@@ -71,61 +72,90 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
   }
 }
 
-// Blocks [first_block, end_block) of a chain: those of its first piece are folded as they come, those of later pieces
-// are left in their slots for the last finisher.
+// Blocks [first_block, end_block) of a chain: those that have no slot are folded as they come, the others are left in
+// their slots for the last finisher.
 void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const {
   const StepEntry& entry = entries[chain.entry];
-  if (entry.bad) return;  // for all of its pieces alike
-  if (!entry.is_chunk()) {
-    // The rows' pages are attended to by nobody else in this hop.
+  const bool is_shared = chain.sharers > 0;
+  // A bad entry's rows in a shared chain are computed for nobody; its own chains are left out, all of their pieces
+  // alike.
+  if (!is_shared && entry.bad) return;
+  if (!is_shared && !entry.is_chunk()) {
+    // The pages that rows are appended to are attended to by nobody else in this hop.
     for (int head = chain.first_head; head < chain.first_head + chain.heads; ++head) {
       AppendRows(entry, head, (chain.first_block + first_block) * kBlockTokens,
                  (chain.first_block + end_block) * kBlockTokens);
     }
   }
+  const Queries queries = GatherQueries(chain, thread);
   const int row_heads = chain.heads * chain.rows * attention.group;
   const bool whole = chain.split < 0;
-  if (first_block == 0) {
+  const uint32_t folded_blocks = whole ? chain.blocks : plan->split(chain.split).folded_blocks;
+  if (first_block < folded_blocks) {
     const Partial running = At(chain, whole ? workspace->running(thread) : Slot(chain, 0));
     const Partial block = At(chain, workspace->block(thread));
-    SetEmpty(attention, row_heads, running);
+    if (!chain.goes_on) SetEmpty(attention, row_heads, running);
     for (uint32_t i = 0; i < end_block; ++i) {
-      AttendBlock(chain, i, block, thread);
+      AttendBlock(chain, i, queries, block, thread);
       kernels.fold(attention, running, block, row_heads);
     }
     if (whole) FinishChain(chain, running);
   } else {
-    const uint32_t first_piece_blocks = plan->split(chain.split).first_piece_blocks;
     for (uint32_t i = first_block; i < end_block; ++i) {
-      AttendBlock(chain, i, At(chain, Slot(chain, 1 + i - first_piece_blocks)), thread);
+      AttendBlock(chain, i, queries, At(chain, Slot(chain, 1 + i - folded_blocks)), thread);
     }
   }
-  if (whole) return;
-  // Acq_rel: the last finisher sees what every other piece's thread wrote into its slots before it counted down.
-  if (plan->split(chain.split).unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) MergeAndFinish(chain);
+  if (!whole) FinishPiece(chain);
 }
 
-void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Partial& out, int thread) const {
-  const StepEntry& entry = entries[chain.entry];
+// A shared chain's rows lie here and there among those of the hop: they are put together for it.
+HopWork::Queries HopWork::GatherQueries(const Chain& chain, int thread) const {
+  const std::byte* const q = rows + HeadOffset(chain);
+  if (chain.sharers == 0) {
+    return {q + (entries[chain.entry].first_row + chain.tile_row) * shape.hop_row_bytes(), shape.hop_row_bytes()};
+  }
+  const size_t row_bytes = size_t{chain.heads} * shape.group * shape.head_dim * shape.element_bytes();
+  std::byte* to = workspace->queries(thread);
+  for (const Sharer& sharer : plan->sharers(chain)) {
+    const StepEntry& entry = entries[sharer.entry];
+    for (uint32_t row = 0; row < entry.rows; ++row, to += row_bytes) {
+      std::memcpy(to, q + (entry.first_row + row) * shape.hop_row_bytes(), row_bytes);
+    }
+  }
+  return {workspace->queries(thread), row_bytes};
+}
+
+void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out,
+                          int thread) const {
   const uint32_t position = (chain.first_block + block) * kBlockTokens;
-  const uint32_t tile_position = entry.first_position + chain.tile_row;
-  const size_t row = entry.first_row + chain.tile_row;
   AttendArgs args;
   args.layer_base = pool->LayerBase(layer);
   args.page_stride_bytes = pool->page_stride_bytes();
-  args.page_ids = entry.sequence->pages.data() + position / kPageTokens;
+  args.page_ids = entries[chain.entry].sequence->pages.data() + position / kPageTokens;
   args.first_head = chain.first_head;
   args.heads = chain.heads;
   args.first_position = static_cast<int>(position);
-  args.tokens = static_cast<int>(std::min<uint32_t>(kBlockTokens, tile_position + chain.rows - position));
-  args.q = rows + row * shape.hop_row_bytes() + HeadOffset(chain);
-  args.q_row_stride_bytes = shape.hop_row_bytes();
-  args.rows = chain.rows;
-  args.first_row_position = static_cast<int>(tile_position);
-  args.next = block + 1 < chain.blocks ? BlockAt(chain, block + 1) : BlockAt(*(&chain + 1), 0);
-  args.out = out;
+  args.tokens = static_cast<int>(std::min<uint32_t>(kBlockTokens, chain.tokens - block * kBlockTokens));
+  args.q_row_stride_bytes = queries.row_stride_bytes;
   args.scratch = workspace->scratch(thread);
-  kernels.attend(attention, args);
+  // Once; more rows than a kernel takes are of a shared chain of one head, and all of them see all of the block.
+  for (int row = 0; row < chain.rows; row += kMaxAttendRows) {
+    const int row_head = row * attention.group;
+    args.q = queries.first + static_cast<size_t>(row) * queries.row_stride_bytes;
+    args.rows = std::min(chain.rows - row, kMaxAttendRows);
+    args.first_row_position = static_cast<int>(chain.first_position) + row;
+    args.next = row + args.rows < chain.rows ? nullptr
+                : block + 1 < chain.blocks   ? BlockAt(chain, block + 1)
+                                             : BlockAt(*(&chain + 1), 0);
+    args.out = {out.max + row_head, out.sum + row_head, out.acc + row_head * attention.head_dim};
+    kernels.attend(attention, args);
+  }
+}
+
+// One piece of a chain of several hands is done: the last one merges.
+void HopWork::FinishPiece(const Chain& chain) const {
+  // Acq_rel: the last finisher sees what every other piece's thread wrote into its slots before it counted down.
+  if (plan->split(chain.split).unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) MergeAndFinish(chain);
 }
 
 void HopWork::MergeAndFinish(const Chain& chain) const {
@@ -134,15 +164,49 @@ void HopWork::MergeAndFinish(const Chain& chain) const {
   for (uint32_t i = 1; i < split.slots(chain); ++i) {
     kernels.fold(attention, running, At(chain, Slot(chain, i)), chain.heads * chain.rows * attention.group);
   }
-  FinishChain(chain, running);
   // Relaxed: for the next hop, which the leader releases after this one is over.
   split.unfinished.store(split.pieces, std::memory_order_relaxed);
+  FinishChain(chain, running);
 }
 
 void HopWork::FinishChain(const Chain& chain, const Partial& partial) const {
+  if (chain.sharers > 0) {
+    HandOn(chain, partial);
+    return;
+  }
   const size_t row = entries[chain.entry].first_row + chain.tile_row;
   kernels.finish(attention, partial, chain.heads, chain.rows, o + row * shape.reply_row_bytes() + HeadOffset(chain),
                  shape.reply_row_bytes());
+}
+
+// What a shared chain has folded becomes slot 0 of its entries' own chains.
+void HopWork::HandOn(const Chain& shared, const Partial& partial) const {
+  for (const Sharer& sharer : plan->sharers(shared)) {
+    if (entries[sharer.entry].bad) continue;
+    for (const Chain& own : plan->chains().subspan(sharer.first_chain, sharer.chains)) {
+      if (own.first_head >= shared.first_head + shared.heads || shared.first_head >= own.first_head + own.heads)
+        continue;
+      CopyRows(shared, partial, sharer, own);
+      FinishPiece(own);
+    }
+  }
+}
+
+// The heads that both chains have.
+void HopWork::CopyRows(const Chain& shared, const Partial& partial, const Sharer& sharer, const Chain& own) const {
+  const Partial to = At(own, Slot(own, 0));
+  const int first_head = std::max(shared.first_head, own.first_head);
+  const int end_head = std::min(shared.first_head + shared.heads, own.first_head + own.heads);
+  const int count = own.rows * attention.group;
+  for (int head = first_head; head < end_head; ++head) {
+    const int from_index =
+        ((head - shared.first_head) * shared.rows + static_cast<int>(sharer.first_row)) * attention.group;
+    const int to_index = (head - own.first_head) * count;
+    std::copy_n(partial.max + from_index, count, to.max + to_index);
+    std::copy_n(partial.sum + from_index, count, to.sum + to_index);
+    std::copy_n(partial.acc + from_index * attention.head_dim, count * attention.head_dim,
+                to.acc + to_index * attention.head_dim);
+  }
 }
 
 // Of the chain's first query head in a row of q or o.

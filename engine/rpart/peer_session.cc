@@ -9,8 +9,7 @@ namespace fastdecode {
 namespace {
 
 PlanLimits LimitsOf(const PeerSessionOptions& options, const RPartShape& shape) {
-  return {shape.max_rows, options.threads,
-          PartialWorkspaceFloats(shape.attention(), options.threads, shape.max_context)};
+  return PlanLimitsFor(shape.attention(), shape.max_rows, options.threads, shape.max_context);
 }
 
 std::unique_ptr<LinkWaker> MakeWaker(const PeerSessionOptions& options, HomeLink* link) {
@@ -23,8 +22,9 @@ std::unique_ptr<LinkWaker> MakeWaker(const PeerSessionOptions& options, HomeLink
 absl::StatusOr<std::unique_ptr<PeerSession>> PeerSession::Create(const PeerSessionOptions& options,
                                                                  const RPartShape& shape, const PeerRequest& peer,
                                                                  std::unique_ptr<HomeLink> link) {
-  absl::StatusOr<TeamWorkspace> workspace = TeamWorkspace::Create(
-      shape.attention(), static_cast<size_t>(options.threads), options.node, LimitsOf(options, shape).partial_floats);
+  absl::StatusOr<TeamWorkspace> workspace =
+      TeamWorkspace::Create(shape.attention(), static_cast<size_t>(options.threads), options.node,
+                            LimitsOf(options, shape).workspace_floats());
   if (!workspace.ok()) return workspace.status();
   return std::unique_ptr<PeerSession>(new PeerSession(options, shape, peer, std::move(link), *std::move(workspace)));
 }

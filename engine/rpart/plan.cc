@@ -18,11 +18,30 @@ constexpr uint64_t kChainTokens = 24;
 constexpr uint64_t kBlocksOfAThread = 8;
 
 constexpr size_t kLineFloats = kCacheLineBytes / sizeof(float);
+// Of the workspace, for cuts as for shared prefixes.
 constexpr size_t kWorkspaceFloatsMax = (size_t{256} << 20) / sizeof(float);
+// Slots for each row of a step that may go on from a shared chain. A step has more rows than entries that share, and
+// most of these are short behind what they share: there it pays most.
+constexpr size_t kSharedSlotsOfARow = 4;
+// Chains that go on from shared ones.
+constexpr size_t kSharedSplitsMax = 16384;
 
 size_t RoundUpToLine(size_t floats) { return (floats + kLineFloats - 1) / kLineFloats * kLineFloats; }
 
 uint32_t BlocksOf(uint32_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+// The chain of the rows [tile_row, tile_row + rows) of an entry from `first_block` on; of which heads is still open.
+Chain ChainOf(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_t rows, uint32_t first_block) {
+  Chain chain;
+  chain.entry = index;
+  chain.tile_row = tile_row;
+  chain.first_position = entry.first_position + tile_row;
+  chain.first_block = first_block;
+  chain.tokens = chain.first_position + rows - first_block * kBlockTokens;
+  chain.blocks = BlocksOf(chain.tokens);
+  chain.rows = static_cast<uint16_t>(rows);
+  return chain;
+}
 
 }  // namespace
 
@@ -32,8 +51,13 @@ size_t PartialFloats(const AttentionShape& shape, uint32_t heads, uint32_t rows)
 }
 
 size_t PartialFloatsMax(const AttentionShape& shape) {
-  return std::max(PartialFloats(shape, static_cast<uint32_t>(shape.kv_heads), kDecodeRowsMax),
-                  PartialFloats(shape, 1, kMaxAttendRows));
+  return std::max({PartialFloats(shape, static_cast<uint32_t>(shape.kv_heads), kDecodeRowsMax),
+                   PartialFloats(shape, 1, kMaxAttendRows), PartialFloats(shape, 1, kSharedRowsMax)});
+}
+
+size_t SharedQueryBytesMax(const AttentionShape& shape) {
+  const size_t row_heads = std::max<size_t>(kSharedRowsMax, static_cast<size_t>(shape.kv_heads));
+  return row_heads * static_cast<size_t>(shape.group * shape.head_dim) * ElementBytes(shape.type);
 }
 
 Partial PartialAt(const AttentionShape& shape, uint32_t heads, uint32_t rows, float* floats) {
@@ -41,33 +65,60 @@ Partial PartialAt(const AttentionShape& shape, uint32_t heads, uint32_t rows, fl
   return Partial{floats, floats + padded, floats + 2 * padded};
 }
 
-size_t PartialWorkspaceFloats(const AttentionShape& shape, int threads, uint32_t max_context) {
+PlanLimits PlanLimitsFor(const AttentionShape& shape, uint32_t max_rows, int threads, uint32_t max_context) {
   const size_t cuts = static_cast<size_t>(threads) - 1;
   const size_t block_floats = PartialFloats(shape, static_cast<uint32_t>(shape.kv_heads), 1);
-  const size_t wanted = cuts * (BlocksOf(max_context) * block_floats + PartialFloatsMax(shape));
-  return std::min(wanted, kWorkspaceFloatsMax);
+  PlanLimits limits = {max_rows, threads};
+  limits.cut_floats =
+      std::min(cuts * (BlocksOf(max_context) * block_floats + PartialFloatsMax(shape)), kWorkspaceFloatsMax);
+  // Without a whole block before a row there is nothing to share, and a window leaves it out.
+  if (max_context > kBlockTokens && shape.sliding_window == 0) {
+    limits.shared_floats = std::min(max_rows * kSharedSlotsOfARow * block_floats, kWorkspaceFloatsMax);
+  }
+  return limits;
 }
 
-HopPlan::HopPlan(const AttentionShape& shape, const PlanLimits& limits) : shape_(shape), limits_(limits) {
+HopPlan::HopPlan(const AttentionShape& shape, const PlanLimits& limits)
+    : shape_(shape), limits_(limits), prefixes_(limits.max_rows) {
   FD_CHECK(limits.threads >= 1, "a plan is for at least one thread");
-  // Each chain has a row of its own for its KV head, and so has each page that a chunk is appended to.
-  chains_.reserve(limits.max_rows * static_cast<size_t>(shape.kv_heads));
+  // Each chain of one entry has a row of its own for its KV head, each shared one those of two entries, and each page
+  // that a chunk is appended to has a row.
+  const size_t row_heads = limits.max_rows * static_cast<size_t>(shape.kv_heads);
+  chains_.reserve(row_heads + row_heads / 2);
+  sharers_.reserve(limits.max_rows);
+  shares_.reserve(limits.max_rows);
   append_runs_.reserve(limits.max_rows);
   cuts_.resize(static_cast<size_t>(limits.threads) + 1);
-  splits_ = std::make_unique<Split[]>(static_cast<size_t>(limits.threads));
+  splits_max_ = static_cast<size_t>(limits.threads) + std::min(row_heads, kSharedSplitsMax);
+  splits_ = std::make_unique<Split[]>(splits_max_);
 }
 
 void HopPlan::Build(std::span<const StepEntry> entries) {
   chains_.clear();
+  sharers_.clear();
   append_runs_.clear();
+  shares_.assign(entries.size(), false);
   split_count_ = 0;
-  used_floats_ = 0;
-  kv_bytes_ = 0;
-  const uint32_t heads = HeadsOfAChain(entries);
+  used_cut_floats_ = 0;
+  used_shared_floats_ = 0;
+  if (shape_.sliding_window == 0) prefixes_.Find(entries);
+  heads_ = HeadsOfAChain(entries);
+  for (const PrefixGroup& group : prefixes_.groups()) AddGroup(entries, group);
   for (uint32_t i = 0; i < entries.size(); ++i) {
-    if (!entries[i].bad) AddEntry(entries, i, heads);
+    if (!entries[i].bad && !shares_[i]) AddEntry(entries[i], i);
   }
-  CutOverThreads(entries);
+  kv_bytes_ = DistinctKvBytes(entries);
+  CutOverThreads();
+}
+
+uint64_t HopPlan::DistinctKvBytes(std::span<const StepEntry> entries) const {
+  uint64_t tokens = 0;
+  for (const StepEntry& entry : entries) {
+    // What its first row's window leaves out, no row sees.
+    if (!entry.bad) tokens += entry.end_position() - FirstSeenBlock(entry.first_position) * kBlockTokens;
+  }
+  tokens -= prefixes_.repeated_blocks() * kBlockTokens;
+  return tokens * PageBytes(shape_) / kPageTokens;
 }
 
 // Of a row at `position`.
@@ -76,48 +127,106 @@ uint32_t HopPlan::FirstSeenBlock(uint32_t position) const {
   return window > 0 && position >= window ? (position - window + 1) / kBlockTokens : 0;
 }
 
-// KV heads of a chain of an entry that is no chunk: fewer than all where the blocks are too few to be shared out
-// fairly.
+// KV heads of a chain of one row: fewer than all where the blocks are too few to be shared out fairly.
 uint32_t HopPlan::HeadsOfAChain(std::span<const StepEntry> entries) const {
   const uint64_t kv_heads = static_cast<uint64_t>(shape_.kv_heads);
   uint64_t blocks = 0;
   for (const StepEntry& entry : entries) {
     if (!entry.bad) blocks += BlocksOf(entry.end_position()) - FirstSeenBlock(entry.first_position);
   }
+  for (const PrefixGroup& group : prefixes_.groups()) blocks -= (group.count - 1) * uint64_t{group.blocks};
   const uint64_t wanted = limits_.threads == 1 ? 1 : kBlocksOfAThread * static_cast<uint64_t>(limits_.threads);
   const uint64_t parts = blocks == 0 ? 1 : std::min(kv_heads, (wanted + blocks - 1) / blocks);
   return static_cast<uint32_t>((kv_heads + parts - 1) / parts);
 }
 
-void HopPlan::AddEntry(std::span<const StepEntry> entries, uint32_t index, uint32_t heads) {
-  const StepEntry& entry = entries[index];
-  const size_t first_chain = chains_.size();
-  if (!entry.is_chunk()) {
-    // With more rows fewer heads: the workspace is made for one row of all heads.
-    AddChains(entry, index, 0, entry.rows, std::max(1u, heads / entry.rows));
-  } else {
-    for (uint32_t page = entry.first_position / kPageTokens; page * kPageTokens < entry.end_position(); ++page) {
-      append_runs_.push_back({index, page});
-    }
-    for (uint32_t row = 0; row < entry.rows; row += kMaxAttendRows) {
-      AddChains(entry, index, row, std::min<uint32_t>(kMaxAttendRows, entry.rows - row), 1);
-    }
+// With more rows fewer heads: the workspace is made for one row of all heads. More rows than a kernel takes of several
+// heads are of one.
+uint32_t HopPlan::HeadsOf(uint32_t rows) const { return rows > kMaxRowsOfHeads ? 1 : std::max(1u, heads_ / rows); }
+
+// The shared chains of a group, and what its entries go on with.
+void HopPlan::AddGroup(std::span<const StepEntry> entries, const PrefixGroup& group) {
+  const uint32_t first_sharer = static_cast<uint32_t>(sharers_.size());
+  const uint32_t rows = TakeSharers(entries, group);
+  if (rows == 0) return;
+  Chain shared;
+  shared.entry = sharers_[first_sharer].entry;
+  shared.first_position = group.blocks * kBlockTokens;  // so that all of it is seen, as by the rows themselves
+  shared.blocks = group.blocks;
+  shared.tokens = group.blocks * kBlockTokens;
+  shared.rows = static_cast<uint16_t>(rows);
+  shared.first_sharer = first_sharer;
+  shared.sharers = static_cast<uint32_t>(sharers_.size()) - first_sharer;
+  AddChains(shared, HeadsOf(rows));
+  for (uint32_t i = first_sharer; i < sharers_.size(); ++i) {
+    Sharer& sharer = sharers_[i];
+    const StepEntry& entry = entries[sharer.entry];
+    sharer.first_chain = static_cast<uint32_t>(chains_.size());
+    Chain own = ChainOf(entry, sharer.entry, 0, entry.rows, group.blocks);
+    own.goes_on = true;
+    AddChains(own, HeadsOf(entry.rows));
+    sharer.chains = static_cast<uint32_t>(chains_.size()) - sharer.first_chain;
+    for (Chain& chain : std::span(chains_).subspan(sharer.first_chain)) GoOnFrom(HeadsOf(rows), &chain);
+    shares_[sharer.entry] = true;
   }
-  // What its first row's window leaves out, no row sees.
-  const uint64_t tokens = entry.end_position() - chains_[first_chain].first_block * kBlockTokens;
-  kv_bytes_ += tokens * PageBytes(shape_) / kPageTokens;
 }
 
-// Chains for the rows [tile_row, tile_row + rows) of an entry, each for `heads` KV heads, the last one for what is
-// left.
-void HopPlan::AddChains(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_t rows, uint32_t heads) {
-  const uint32_t position = entry.first_position + tile_row;
-  Chain chain;
-  chain.entry = index;
-  chain.tile_row = tile_row;
-  chain.rows = static_cast<uint16_t>(rows);
-  chain.first_block = FirstSeenBlock(position);
-  chain.blocks = BlocksOf(position + rows) - chain.first_block;
+// Makes sharers of those of the group's entries that the workspace has room for. Returns their rows; 0 if it is not for
+// two of them.
+uint32_t HopPlan::TakeSharers(std::span<const StepEntry> entries, const PrefixGroup& group) {
+  const size_t first_sharer = sharers_.size();
+  size_t floats = used_shared_floats_, splits = split_count_ + static_cast<size_t>(limits_.threads);
+  uint32_t rows = 0;
+  for (uint32_t i = 0; i < group.count; ++i) {
+    const StepEntry& entry = entries[prefixes_.member(group, i)];
+    const uint32_t heads = HeadsOf(entry.rows), kv_heads = static_cast<uint32_t>(shape_.kv_heads);
+    const uint32_t chains = (kv_heads + heads - 1) / heads;
+    const size_t wanted = chains * GoOnFloats(heads, ChainOf(entry, 0, 0, entry.rows, group.blocks));
+    if (wanted > limits_.shared_floats - floats || chains > splits_max_ - splits) continue;
+    floats += wanted;
+    splits += chains;
+    sharers_.push_back({prefixes_.member(group, i), rows, 0, 0});
+    rows += entry.rows;
+  }
+  if (sharers_.size() - first_sharer >= 2) return rows;
+  sharers_.resize(first_sharer);
+  return 0;
+}
+
+// One thread comes to a chain when the shared ones are done: it needs no slots for blocks.
+size_t HopPlan::GoOnFloats(uint32_t heads, const Chain& chain) const {
+  return PartialFloats(shape_, heads, chain.rows) * (1 + (limits_.threads == 1 ? 0 : size_t{chain.blocks}));
+}
+
+// Has a chain go on from shared ones of so many heads each. REQUIRES: there is room.
+void HopPlan::GoOnFrom(uint32_t shared_heads, Chain* chain) {
+  chain->split = static_cast<int32_t>(split_count_++);
+  Split& split = splits_[static_cast<size_t>(chain->split)];
+  const uint32_t last_head = chain->first_head + chain->heads - 1u;
+  split.pieces = 2 + last_head / shared_heads - chain->first_head / shared_heads;
+  split.folded_blocks = limits_.threads == 1 ? chain->blocks : 0;
+  split.first_slot_floats = limits_.cut_floats + used_shared_floats_;
+  used_shared_floats_ += GoOnFloats(chain->heads, *chain);
+  // Relaxed: the team's ticket publishes it.
+  split.unfinished.store(split.pieces, std::memory_order_relaxed);
+}
+
+void HopPlan::AddEntry(const StepEntry& entry, uint32_t index) {
+  if (!entry.is_chunk()) {
+    AddChains(ChainOf(entry, index, 0, entry.rows, FirstSeenBlock(entry.first_position)), HeadsOf(entry.rows));
+    return;
+  }
+  for (uint32_t page = entry.first_position / kPageTokens; page * kPageTokens < entry.end_position(); ++page) {
+    append_runs_.push_back({index, page});
+  }
+  for (uint32_t row = 0; row < entry.rows; row += kMaxAttendRows) {
+    const uint32_t rows = std::min<uint32_t>(kMaxAttendRows, entry.rows - row);
+    AddChains(ChainOf(entry, index, row, rows, FirstSeenBlock(entry.first_position + row)), 1);
+  }
+}
+
+// `chain` for all KV heads, `heads` at a time, the last one for what is left.
+void HopPlan::AddChains(Chain chain, uint32_t heads) {
   const uint32_t kv_heads = static_cast<uint32_t>(shape_.kv_heads);
   for (uint32_t head = 0; head < kv_heads; head += heads) {
     chain.first_head = static_cast<uint16_t>(head);
@@ -130,23 +239,20 @@ uint64_t HopPlan::CostPerToken(const Chain& chain) const {
   return chain.heads * std::max(kRowHeadsPerRead, uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group));
 }
 
-uint64_t HopPlan::Cost(const Chain& chain, const StepEntry& entry) const {
-  const uint64_t end = entry.first_position + chain.tile_row + chain.rows;
-  return (end - chain.first_block * kBlockTokens + kChainTokens) * CostPerToken(chain);
-}
+uint64_t HopPlan::Cost(const Chain& chain) const { return (chain.tokens + kChainTokens) * CostPerToken(chain); }
 
-void HopPlan::CutOverThreads(std::span<const StepEntry> entries) {
+void HopPlan::CutOverThreads() {
   const uint64_t threads = static_cast<uint64_t>(limits_.threads);
   uint64_t total = 0;
-  for (const Chain& chain : chains_) total += Cost(chain, entries[chain.entry]);
+  for (const Chain& chain : chains_) total += Cost(chain);
 
   cuts_[0] = {0, 0};
   uint64_t thread = 1, before = 0;
   for (uint32_t i = 0; i < chains_.size(); ++i) {
-    const uint64_t cost = Cost(chains_[i], entries[chains_[i].entry]);
+    const uint64_t cost = Cost(chains_[i]);
     for (; thread < threads && total * thread / threads < before + cost; ++thread) {
       const PlanCut& last = cuts_[thread - 1];
-      cuts_[thread] = last.chain > i ? last : CutAt(i, total * thread / threads - before, cost);
+      cuts_[thread] = last.chain > i ? last : CutAt(i, total * thread / threads - before, last);
     }
     before += cost;
   }
@@ -154,35 +260,32 @@ void HopPlan::CutOverThreads(std::span<const StepEntry> entries) {
 }
 
 // The block boundary of the chain next to the point that has cost_before of the chain's cost on its left, if the chain
-// can be split there, else the nearer of its ends.
-PlanCut HopPlan::CutAt(uint32_t chain, uint64_t cost_before, uint64_t chain_cost) {
+// can be split there, else the nearer of its ends. `last` is the cut before.
+PlanCut HopPlan::CutAt(uint32_t chain, uint64_t cost_before, const PlanCut& last) {
   const Chain& c = chains_[chain];
   const uint64_t block_cost = kBlockTokens * CostPerToken(c);
   const uint64_t block = std::min<uint64_t>(c.blocks, (cost_before + block_cost / 2) / block_cost);
-  if (block > 0 && block < c.blocks && SplitChain(chain, static_cast<uint32_t>(block))) {
-    return {chain, static_cast<uint32_t>(block)};
-  }
-  return cost_before < chain_cost / 2 ? PlanCut{chain, 0} : PlanCut{chain + 1, 0};
+  const PlanCut cut = {chain, static_cast<uint32_t>(block)};
+  if (block > 0 && block < c.blocks && (cut == last || SplitChain(cut))) return cut;
+  return cost_before < Cost(c) / 2 ? PlanCut{chain, 0} : PlanCut{chain + 1, 0};
 }
 
-// Has a piece of the chain begin at `block`. False if the workspace has no room for its partials. REQUIRES: cuts come
-// in ascending order.
-bool HopPlan::SplitChain(uint32_t chain, uint32_t block) {
-  Chain& c = chains_[chain];
+// Has one more piece of the chain begin at the cut. False if the workspace has no room for its partials. REQUIRES: cuts
+// come in ascending order.
+bool HopPlan::SplitChain(const PlanCut& cut) {
+  Chain& c = chains_[cut.chain];
   if (c.split < 0) {
-    const size_t floats = PartialFloats(shape_, c.heads, c.rows) * (1 + size_t{c.blocks} - block);
-    if (floats > limits_.partial_floats - used_floats_) return false;
+    const size_t floats = PartialFloats(shape_, c.heads, c.rows) * (1 + size_t{c.blocks} - cut.block);
+    if (floats > limits_.cut_floats - used_cut_floats_) return false;
     c.split = static_cast<int32_t>(split_count_++);
     Split& split = splits_[static_cast<size_t>(c.split)];
     split.pieces = 1;
-    split.first_piece_blocks = block;
-    split.first_slot_floats = used_floats_;
-    used_floats_ += floats;
-    last_split_block_ = 0;
+    split.folded_blocks = cut.block;
+    split.first_slot_floats = used_cut_floats_;
+    used_cut_floats_ += floats;
   }
   Split& split = splits_[static_cast<size_t>(c.split)];
-  if (block != last_split_block_) ++split.pieces;
-  last_split_block_ = block;
+  ++split.pieces;
   // Relaxed: the team's ticket publishes it.
   split.unfinished.store(split.pieces, std::memory_order_relaxed);
   return true;

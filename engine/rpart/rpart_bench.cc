@@ -23,6 +23,12 @@ constexpr uint32_t kTurnPagesMax = 4;
 
 uint32_t PagesOf(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
+// How many sequences have room in so many pages.
+uint32_t SequencesIn(const RPartBenchOptions& o, uint64_t pages) {
+  const uint64_t shared = PagesOf(o.shared_prefix);
+  return pages < shared ? 0 : static_cast<uint32_t>((pages - shared) / (PagesOf(o.context) - shared));
+}
+
 absl::Status CheckOptions(const RPartBenchOptions& o) {
   if (o.heads % o.kv_heads != 0) {
     return absl::InvalidArgumentError(
@@ -34,6 +40,15 @@ absl::Status CheckOptions(const RPartBenchOptions& o) {
   if (o.rows >= o.context) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--rows: %d leave nothing of --context %d to be there before", o.rows, o.context));
+  }
+  if (o.shared_prefix % kBlockTokens != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--shared-prefix: %d is no multiple of %d, and only whole blocks are shared", o.shared_prefix, kBlockTokens));
+  }
+  if (o.shared_prefix > o.context - o.rows) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--shared-prefix: %d tokens and %d rows of their own are more than --context %d",
+                        o.shared_prefix, o.rows, o.context));
   }
   return absl::OkStatus();
 }
@@ -53,13 +68,13 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
   shape.micro_batches = 1;
   shape.max_context = o.context;
   const uint64_t page_bytes = KvPool::PageBytesAllLayers(shape.attention(), static_cast<int>(o.layers));
-  const uint64_t fit = o.pool_bytes / page_bytes / PagesOf(o.context);
+  const uint64_t fit = SequencesIn(o, o.pool_bytes / page_bytes);
   const uint64_t most = o.sequences > 0 ? o.sequences : fit;
   if (fit == 0 || most > fit) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%s: %g GiB have room for %d sequences of %d tokens, each of which takes %d pages of %d bytes",
                         fit == 0 ? "--gib" : absl::StrCat("--sequences: ", o.sequences), Gib(o), fit, o.context,
-                        PagesOf(o.context), page_bytes));
+                        PagesOf(o.context) - PagesOf(o.shared_prefix), page_bytes));
   }
   shape.max_rows = static_cast<uint32_t>(std::min<uint64_t>(most * o.rows, UINT32_MAX));
   // Short sequences may fill the memory with more rows than a hop carries: then fewer are measured.
@@ -70,8 +85,7 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
 }
 
 PlanLimits LimitsOf(const RPartBenchOptions& o, const RPartShape& shape) {
-  const int threads = static_cast<int>(o.cores.size());
-  return {shape.max_rows, threads, PartialWorkspaceFloats(shape.attention(), threads, shape.max_context)};
+  return PlanLimitsFor(shape.attention(), shape.max_rows, static_cast<int>(o.cores.size()), shape.max_context);
 }
 
 // Where o begins behind the rows.
@@ -105,7 +119,7 @@ absl::StatusOr<std::unique_ptr<RPartBench>> RPartBench::Create(const RPartBenchO
       MakeArena(options, ReplyOffsetBytes(*shape) + shape->max_rows * shape->reply_row_bytes());
   if (!rows.ok()) return rows.status();
   absl::StatusOr<TeamWorkspace> workspace = TeamWorkspace::Create(
-      shape->attention(), options.cores.size(), options.node, LimitsOf(options, *shape).partial_floats);
+      shape->attention(), options.cores.size(), options.node, LimitsOf(options, *shape).workspace_floats());
   if (!workspace.ok()) return workspace.status();
   SetFlushDenormals();
   std::unique_ptr<RPartBench> bench(
@@ -159,14 +173,14 @@ void RPartBench::FillRows() {
 // Fresh memory: one sequence after the other. Fragmented memory: in turns, as they decode.
 absl::Status RPartBench::MakeSequences() {
   if (options_.fragmented) LeaveHoles();
-  const uint32_t fit = account_.free() / PagesOf(options_.context);
+  const uint32_t fit = SequencesIn(options_, account_.free());
   const uint32_t count = std::min(shape_.max_rows / options_.rows, options_.sequences > 0 ? UINT32_MAX : fit);
   if (count == 0 || count > fit) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "--sequences: %d of %d tokens do not fit the %d of %d pages that are free, %d do; give more --gib",
         std::max(count, 1u), options_.context, account_.free(), pool_.total(), fit));
   }
-  for (uint64_t id = 1; id <= count; ++id) sequences_.push_back(table_.FindOrCreate(id));
+  if (absl::Status status = MakePrefix(count); !status.ok()) return status;
   std::uniform_int_distribution<uint32_t> turn_pages(1, kTurnPagesMax);
   for (uint32_t lowest = 0; lowest < stored_tokens();) {
     lowest = stored_tokens();
@@ -176,6 +190,21 @@ absl::Status RPartBench::MakeSequences() {
       if (absl::Status status = GrowTo(sequence, static_cast<uint32_t>(tokens)); !status.ok()) return status;
       lowest = std::min(lowest, sequence->StoredTokensMin());
     }
+  }
+  return absl::OkStatus();
+}
+
+// The sequences as far as they share: the first one's beginning, and its forks.
+absl::Status RPartBench::MakePrefix(uint32_t count) {
+  for (uint64_t id = 1; id <= count; ++id) {
+    if (id == 1 || options_.shared_prefix == 0) {
+      sequences_.push_back(table_.FindOrCreate(id));
+    } else {
+      if (absl::Status status = table_.Fork(1, options_.shared_prefix, id); !status.ok()) return status;
+      sequences_.push_back(table_.Find(id));
+    }
+    if (id > 1) continue;
+    if (absl::Status status = GrowTo(sequences_[0], options_.shared_prefix); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

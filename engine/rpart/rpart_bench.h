@@ -28,9 +28,10 @@ struct RPartBenchOptions {
   uint32_t kv_heads = 0;
   uint32_t head_size = 0;
   uint32_t layers = 1;
-  uint32_t context = 0;    // tokens that the last row of each sequence attends to, its own included
-  uint32_t rows = 1;       // query rows of each sequence, the last of its context
-  uint32_t sequences = 0;  // 0: as many as fill the memory
+  uint32_t context = 0;        // tokens that the last row of each sequence attends to, its own included
+  uint32_t shared_prefix = 0;  // of these, the first ones that all sequences share: whole blocks
+  uint32_t rows = 1;           // query rows of each sequence, the last of its context
+  uint32_t sequences = 0;      // 0: as many as fill the memory
   uint64_t pool_bytes = 0;
   bool fragmented = false;      // the measured sequences grow in what others have left
   std::vector<int> cores = {};  // OS numbers of the team's PUs, the calling thread's first
@@ -73,6 +74,7 @@ class RPartBench {
 
   void FillRows();
   absl::Status MakeSequences();
+  absl::Status MakePrefix(uint32_t count);
   void LeaveHoles();
   uint32_t stored_tokens() const { return options_.context - options_.rows; }  // between two steps
   absl::Status GrowTo(KvSequence* sequence, uint32_t tokens);

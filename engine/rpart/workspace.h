@@ -9,10 +9,10 @@
 
 namespace fastdecode {
 
-// What a team computes in: per thread the kernels' scratch and two partials (the running one and the one of a block),
-// and one area for the partials of chains that are cut over threads. All of it on the team's node, touched beforehand.
-// Owns: its memory.
-// Thread: thread t has scratch(t), running(t) and block(t) to itself; a HopPlan says whose the shared slots are.
+// What a team computes in: per thread the kernels' scratch, two partials (the running one and the one of a block) and
+// the q of a shared chain, and one area for the partials of chains of several hands. All of it on the team's node,
+// touched beforehand. Owns: its memory. Thread: thread t has scratch(t), running(t), block(t) and queries(t) to itself;
+// a HopPlan says whose the shared slots are.
 class TeamWorkspace {
  public:
   // Errors: those of Arena::Create.
@@ -22,6 +22,7 @@ class TeamWorkspace {
   std::byte* scratch(int thread) const { return ThreadBase(thread); }
   float* running(int thread) const { return reinterpret_cast<float*>(ThreadBase(thread) + scratch_bytes_); }
   float* block(int thread) const { return running(thread) + tile_floats_; }
+  std::byte* queries(int thread) const { return reinterpret_cast<std::byte*>(block(thread) + tile_floats_); }
   float* partials() const { return reinterpret_cast<float*>(ThreadBase(threads_)); }
 
  private:

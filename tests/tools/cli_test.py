@@ -498,14 +498,15 @@ class BenchAttention(ProgramTest):
         """What holds for every result; `tokens_bytes`: K and V of a token in one layer."""
         self.assertEqual(set(out), {
             "cpu", "isa", "kernel", "cores", "threads", "node", "kv_type", "heads", "kv_heads", "head_size", "layers",
-            "context", "rows", "sequences", "memory", "huge_share", "fragmented", "contiguous_kib", "kv_bytes", "step_ms",
+            "context", "shared_prefix", "rows", "sequences", "memory", "huge_share", "fragmented", "contiguous_kib", "kv_bytes", "step_ms",
             "gb_per_s", "read_gb_per_s", "read_streams", "ratio_to_read", "tokens_per_s", "repetitions", "discarded", "regime"})
         for name in ("ratio_to_read", "step_ms"):
             self.assertTrue(0 < out[name]["min"] <= out[name]["median"] <= out[name]["max"], out[name])
         for name in ("gb_per_s", "read_gb_per_s", "tokens_per_s", "contiguous_kib"):
             self.assertGreater(out[name], 0, name)
         self.assertTrue(1 <= out["repetitions"] <= 2)
-        self.assertEqual(out["kv_bytes"], out["sequences"] * out["context"] * out["layers"] * tokens_bytes)
+        tokens = out["sequences"] * (out["context"] - out["shared_prefix"]) + out["shared_prefix"]
+        self.assertEqual(out["kv_bytes"], tokens * out["layers"] * tokens_bytes)
         hops = out["sequences"] * out["rows"] * out["layers"]
         self.assertAlmostEqual(out["tokens_per_s"] * out["step_ms"]["median"] / 1e3 / hops, 1, places=6)
         self.assertEqual(len(out["cores"]), out["threads"])
@@ -536,6 +537,11 @@ class BenchAttention(ProgramTest):
                 self.check(out, 2 * 2 * 64 * 2)
                 self.assertEqual((out["sequences"], out["rows"], out["context"]), (3, rows, 65))
 
+    def test_a_shared_prefix_counts_once(self):
+        out = json.loads(self.measure("--context", 1100, "--shared-prefix", 1024, "--sequences", 20, "--json"))
+        self.check(out, 2 * 2 * 64 * 2)
+        self.assertEqual((out["sequences"], out["shared_prefix"]), (20, 1024))
+
     def test_text(self):
         text = self.measure("--cores", min(os.sched_getaffinity(0)), "--context", 128)
         for needle in ("kernel ", "1 thread(s)", "KV memory: ", "pages", "of KV in", "query rows/s", "read test", "not judged"):
@@ -546,6 +552,7 @@ class BenchAttention(ProgramTest):
         cases = [(["--kv-type", "int3"], "int3"), (["--heads", "0"], "0"), (["--heads", "9", "--kv-heads", "2"], "9"),
                  (["--kv-heads", "0"], "0"), (["--head-size", "100"], "100"), (["--head-size", "512"], "512"),
                  (["--layers", "0"], "0"), (["--context", "1"], "1"), (["--rows", "128", "--context", "128"], "128"),
+                 (["--shared-prefix", "500"], "500"), (["--shared-prefix", "1024", "--context", "1024"], "1024"),
                  (["--sequences", "-1"], "-1"), (["--sequences", "60000"], "60000"), (["--gib", "0"], "0"), (["--gib", "60000"], "60000"),
                  (["--threads", "4000"], "4000"), (["--cores", "99999"], "99999"), (["--cores", "0-x"], "0-x"),
                  (["--isa", "neon"], "neon"), (["--repetitions", "0"], "0")]

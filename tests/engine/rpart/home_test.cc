@@ -215,6 +215,35 @@ TEST(HomeTest, TruncateAndForkFollowTheReference) {
   EXPECT_EQ(stats.sequences, 0u);
 }
 
+// A prompt, its forks, and what they go on with on their own, in company of others.
+TEST(HomeTest, ForksOfALongPrefixGiveWhatPrivateCopiesGive) {
+  const RPartShape shape = SmallShape(ElementType::kBf16);
+  constexpr uint32_t kPrefix = 560;  // a block, and 48 tokens more
+  for (const int threads : {1, 3}) {
+    const std::unique_ptr<Home> home = MakeTestHome(threads, 16 * kMiB);
+    TestEngine engine(home.get(), shape);
+    // Fork i continues with content 10 + i; sequence 20 + i has the same tokens for itself.
+    Prefill(&engine, {1}, kPrefix, 60);
+    for (uint32_t position = 0; position < kPrefix; position += 20) {
+      engine.Step(1, {{21, position, 20, 1}, {22, position, 20, 1}, {23, position, 20, 1}});
+    }
+    for (uint64_t i = 2; i <= 3; ++i) engine.Fork(1, kPrefix, i);
+    const uint64_t before = engine.Stats().kv_bytes_read;
+    for (uint32_t position = kPrefix; position < kPrefix + 4; ++position) {
+      const TestStep forks = engine.Step(0, {{3, position, 1, 13}, {1, position, 1, 11}, {2, position, 1, 12}});
+      ASSERT_FALSE(forks.lost) << engine.link().lost_cause();
+      const TestStep copies = engine.Step(1, {{23, position, 1, 13}, {21, position, 1, 11}, {22, position, 1, 12}});
+      ASSERT_TRUE(forks.o == copies.o) << "position " << position;
+      ASSERT_FALSE(forks.o[0] == forks.o[1]) << "all sequences give the same: the test sees nothing";
+    }
+    // Each step of each kind: the block counts once, or three times.
+    const uint64_t own_tokens = 4 * 2 * 3 * (kPrefix - 512) + 2 * 3 * (1 + 2 + 3 + 4);
+    const uint64_t tokens = 4 * (1 + 3) * 512 + own_tokens;
+    EXPECT_EQ(engine.Stats().kv_bytes_read - before,
+              tokens * shape.layers * 2 * shape.kv_heads * shape.head_dim * shape.element_bytes());
+  }
+}
+
 TEST(HomeTest, ControlBetweenTheLayersOfAStep) {
   const RPartShape shape = SmallShape(ElementType::kF32);
   const std::unique_ptr<Home> home = MakeTestHome(2, 16 * kMiB);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <random>
 #include <tuple>
@@ -17,27 +18,48 @@ constexpr uint32_t kMaxContext = 20000;
 
 AttentionShape Shape(int window = 0) { return {ElementType::kBf16, KvType::kBf16, kKvHeads, 4, 64, 0.125f, 0, window}; }
 
-HopPlan MakePlan(int threads, int window = 0, size_t partial_floats = SIZE_MAX) {
-  const size_t enough = PartialWorkspaceFloats(Shape(), threads, kMaxContext);
-  return HopPlan(Shape(window), {kMaxRows, threads, std::min(enough, partial_floats)});
+HopPlan MakePlan(int threads, int window = 0, size_t cut_floats = SIZE_MAX, size_t shared_floats = SIZE_MAX) {
+  PlanLimits limits = PlanLimitsFor(Shape(window), kMaxRows, threads, kMaxContext);
+  limits.cut_floats = std::min(limits.cut_floats, cut_floats);
+  limits.shared_floats = std::min(limits.shared_floats, shared_floats);
+  return HopPlan(Shape(window), limits);
 }
 
-StepEntry Entry(uint32_t first_row, uint32_t position, uint32_t rows) {
+// Of a sequence that begins with `shared_blocks` of another one's blocks, and has the other pages for itself.
+StepEntry Fork(const StepEntry& of, uint32_t shared_blocks, uint32_t first_row, uint32_t position, uint32_t rows) {
+  static std::deque<KvSequence> sequences;
+  static PageId next_page = 0;
+  KvSequence& sequence = sequences.emplace_back();
+  for (uint32_t page = 0; page * kPageTokens < position + rows; ++page) {
+    sequence.pages.push_back(page < shared_blocks * kBlockPages ? of.sequence->pages[page] : next_page++);
+  }
   StepEntry entry;
+  entry.sequence = &sequence;
   entry.first_row = first_row;
   entry.rows = rows;
   entry.first_position = position;
   return entry;
 }
 
-std::vector<StepEntry> RandomEntries(std::mt19937* random) {
+StepEntry Entry(uint32_t first_row, uint32_t position, uint32_t rows) { return Fork({}, 0, first_row, position, rows); }
+
+// Every second entry a fork of another one, if `forks`.
+std::vector<StepEntry> RandomEntries(std::mt19937* random, bool forks = false) {
   std::vector<StepEntry> entries;
   uint32_t row = 0;
-  const uint32_t count = 1 + (*random)() % 20;
+  const uint32_t count = 1 + (*random)() % (forks ? 50 : 20);
   for (uint32_t i = 0; i < count && row < kMaxRows; ++i) {
     const uint32_t most = (*random)() % 4 == 0 ? 60 : (*random)() % 3 == 0 ? 8 : 1;
     const uint32_t rows = std::min(kMaxRows - row, 1 + static_cast<uint32_t>((*random)()) % most);
-    entries.push_back(Entry(row, (*random)() % ((*random)() % 2 == 0 ? 300 : kMaxContext - 100), rows));
+    uint32_t position = (*random)() % ((*random)() % 2 == 0 ? 300 : kMaxContext - 100);
+    if (forks && i > 0 && (*random)() % 2 == 0) {
+      const StepEntry& of = entries[(*random)() % std::min<size_t>(i, 3)];
+      const uint32_t shared_blocks = of.first_position / kBlockTokens;
+      position = shared_blocks * kBlockTokens + (*random)() % 1500;
+      entries.push_back(Fork(of, shared_blocks, row, position, rows));
+    } else {
+      entries.push_back(Entry(row, position, rows));
+    }
     entries.back().bad = (*random)() % 10 == 0;
     row += rows;
   }
@@ -57,20 +79,79 @@ void ForEachBlock(const HopPlan& plan, int threads, Visit visit) {
   }
 }
 
+// How many shared chains a chain goes on from.
+uint32_t CountFeeders(const HopPlan& plan, uint32_t index) {
+  const Chain& own = plan.chains()[index];
+  uint32_t feeders = 0;
+  for (const Chain& chain : plan.chains()) {
+    const bool common_head =
+        chain.first_head < own.first_head + own.heads && own.first_head < chain.first_head + chain.heads;
+    for (const Sharer& sharer : plan.sharers(chain)) {
+      if (index < sharer.first_chain || index >= sharer.first_chain + sharer.chains) continue;
+      EXPECT_EQ(sharer.entry, own.entry);
+      EXPECT_EQ(chain.first_block + chain.blocks, own.first_block);
+      EXPECT_LT(&chain, &own) << "one thread would come to the chain before what it goes on from";
+      feeders += common_head ? 1 : 0;
+    }
+  }
+  return feeders;
+}
+
+// The rows of the hop that a chain carries.
+std::vector<uint32_t> RowsOf(const HopPlan& plan, const Chain& chain, const std::vector<StepEntry>& entries) {
+  std::vector<uint32_t> rows;
+  for (uint32_t r = 0; chain.sharers == 0 && r < chain.rows; ++r) {
+    rows.push_back(entries[chain.entry].first_row + chain.tile_row + r);
+  }
+  for (const Sharer& sharer : plan.sharers(chain)) {
+    const StepEntry& entry = entries[sharer.entry];
+    EXPECT_EQ(sharer.first_row, rows.size());
+    EXPECT_GE(entry.first_position, (chain.first_block + chain.blocks) * kBlockTokens);
+    for (uint32_t i = 0; i < (chain.first_block + chain.blocks) * kBlockPages; ++i) {
+      EXPECT_EQ(entry.sequence->pages[i], entries[chain.entry].sequence->pages[i]);
+    }
+    for (uint32_t r = 0; r < entry.rows; ++r) rows.push_back(entry.first_row + r);
+  }
+  EXPECT_EQ(rows.size(), chain.rows);
+  EXPECT_LE(chain.rows, chain.sharers > 0 && chain.heads == 1 ? kSharedRowsMax
+                        : chain.heads == 1                    ? kMaxAttendRows
+                                                              : kMaxRowsOfHeads);
+  return rows;
+}
+
+// What is known of the pieces of chains that come from several hands.
+void CheckSplits(HopPlan* plan, int threads) {
+  std::map<uint32_t, std::vector<int>> chain_threads;  // by block
+  ForEachBlock(*plan, threads, [&](int thread, uint32_t index, uint32_t) { chain_threads[index].push_back(thread); });
+  uint32_t splits = 0;
+  for (auto& [index, working] : chain_threads) {
+    const Chain& chain = plan->chains()[index];
+    const uint32_t first_piece = static_cast<uint32_t>(std::count(working.begin(), working.end(), working[0]));
+    working.erase(std::unique(working.begin(), working.end()), working.end());
+    const uint32_t feeders = CountFeeders(*plan, index);
+    EXPECT_EQ(chain.goes_on, feeders > 0);
+    EXPECT_EQ(chain.split >= 0, feeders + working.size() > 1);
+    if (chain.split < 0) continue;
+    ++splits;
+    const Split& split = plan->split(chain.split);
+    EXPECT_EQ(split.pieces, feeders + working.size());
+    EXPECT_EQ(split.unfinished.load(), split.pieces) << "or two chains share a split";
+    EXPECT_EQ(split.folded_blocks, feeders == 0 ? first_piece : threads == 1 ? chain.blocks : 0);
+  }
+  EXPECT_EQ(splits, plan->split_count());
+}
+
 // Every (row, KV head) sees each block that it must exactly once, and nobody else's thread count changes what is seen.
 void CheckCoverage(HopPlan* plan, const std::vector<StepEntry>& entries, int threads, int window) {
   std::map<std::tuple<uint32_t, int, uint32_t>, int> seen;  // (row of the hop, head, block)
-  std::map<int32_t, std::map<uint32_t, std::vector<int>>> split_threads;
-  ForEachBlock(*plan, threads, [&](int thread, uint32_t index, uint32_t block) {
+  ForEachBlock(*plan, threads, [&](int, uint32_t index, uint32_t block) {
     const Chain& chain = plan->chains()[index];
-    ASSERT_LE(chain.rows, kMaxAttendRows);
     ASSERT_GE(chain.heads, 1);
-    for (uint32_t r = 0; r < chain.rows; ++r) {
+    for (const uint32_t row : RowsOf(*plan, chain, entries)) {
       for (int head = chain.first_head; head < chain.first_head + chain.heads; ++head) {
-        ++seen[{entries[chain.entry].first_row + chain.tile_row + r, head, chain.first_block + block}];
+        ++seen[{row, head, chain.first_block + block}];
       }
     }
-    if (chain.split >= 0) split_threads[chain.split][index].push_back(thread);
   });
   size_t expected = 0;
   for (const StepEntry& entry : entries) {
@@ -89,34 +170,42 @@ void CheckCoverage(HopPlan* plan, const std::vector<StepEntry>& entries, int thr
   // A row may be taken along to blocks that only its tile's other rows see, but to none twice.
   EXPECT_GE(seen.size(), expected);
   for (const auto& [key, times] : seen) ASSERT_EQ(times, 1);
+  CheckSplits(plan, threads);
+}
 
-  ASSERT_EQ(split_threads.size(), plan->split_count());
-  for (auto& [split, chains] : split_threads) {
-    ASSERT_EQ(chains.size(), 1u) << "two chains share a split";
-    std::vector<int>& working = chains.begin()->second;
-    const uint32_t first_piece = static_cast<uint32_t>(std::count(working.begin(), working.end(), working[0]));
-    working.erase(std::unique(working.begin(), working.end()), working.end());
-    EXPECT_GE(working.size(), 2u);
-    EXPECT_EQ(plan->split(split).pieces, working.size());
-    EXPECT_EQ(plan->split(split).unfinished.load(), working.size());
-    EXPECT_EQ(plan->split(split).first_piece_blocks, first_piece);
+// Of one part of the workspace: slots lie one behind the other, in the order of `chains`, up to `most`.
+void CheckSlots(HopPlan* plan, bool shared, size_t begin, size_t most) {
+  size_t used = begin;
+  for (const Chain& chain : plan->chains()) {
+    if (chain.split < 0 || chain.goes_on != shared) continue;
+    EXPECT_EQ(plan->split(chain.split).first_slot_floats, used) << "slots overlap or leave gaps";
+    used += plan->split(chain.split).slots(chain) * PartialFloats(Shape(), chain.heads, chain.rows);
   }
+  EXPECT_LE(used - begin, most);
+}
+
+uint32_t CountShared(const HopPlan& plan) {
+  return static_cast<uint32_t>(
+      std::count_if(plan.chains().begin(), plan.chains().end(), [](const Chain& chain) { return chain.sharers > 0; }));
 }
 
 TEST(HopPlanTest, EveryBlockIsAttendedToExactlyOnce) {
   std::mt19937 random(11);
-  int splits = 0;
-  for (int i = 0; i < 300; ++i) {
+  uint32_t splits = 0, shared = 0;
+  for (int i = 0; i < 400; ++i) {
     const int window = i % 3 == 0 ? 1 + static_cast<int>(random() % 2000) : 0;
     const int threads = 1 + static_cast<int>(random() % 12);
-    const std::vector<StepEntry> entries = RandomEntries(&random);
+    const std::vector<StepEntry> entries = RandomEntries(&random, /*forks=*/i % 2 == 0);
     HopPlan plan = MakePlan(threads, window);
     plan.Build(entries);
     CheckCoverage(&plan, entries, threads, window);
-    splits += static_cast<int>(plan.split_count());
+    splits += plan.split_count();
+    shared += CountShared(plan);
+    EXPECT_TRUE(window == 0 || CountShared(plan) == 0);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(splits, 100);
+  EXPECT_GT(splits, 100u);
+  EXPECT_GT(shared, 100u);
 }
 
 TEST(HopPlanTest, WithLittleWorkspaceChainsStayWhole) {
@@ -130,15 +219,64 @@ TEST(HopPlanTest, WithLittleWorkspaceChainsStayWhole) {
     if (i % 2 == 0) {
       EXPECT_EQ(plan.split_count(), 0u);
     }
-    size_t used = 0;
-    for (const Chain& chain : plan.chains()) {
-      if (chain.split < 0) continue;
-      EXPECT_EQ(plan.split(chain.split).first_slot_floats, used) << "slots overlap or leave gaps";
-      used += plan.split(chain.split).slots(chain) * PartialFloats(Shape(), chain.heads, chain.rows);
-    }
-    EXPECT_LE(used, slots);
+    CheckSlots(&plan, /*shared=*/false, 0, slots);
     if (HasFatalFailure()) return;
   }
+}
+
+TEST(HopPlanTest, WithLittleWorkspaceEntriesReadAllOfTheirBlocks) {
+  std::mt19937 random(14);
+  const size_t slots = PartialFloats(Shape(), kKvHeads, 1) * 10;
+  uint32_t shared = 0, shared_with_more = 0;
+  for (int i = 0; i < 200; ++i) {
+    const int threads = 1 + i % 3;
+    const std::vector<StepEntry> entries = RandomEntries(&random, /*forks=*/true);
+    const size_t most = i % 4 == 0 ? 0 : slots;
+    HopPlan plan = MakePlan(threads, 0, SIZE_MAX, most), larger = MakePlan(threads);
+    plan.Build(entries);
+    larger.Build(entries);
+    CheckCoverage(&plan, entries, threads, 0);
+    CheckSlots(&plan, /*shared=*/true, PlanLimitsFor(Shape(), kMaxRows, threads, kMaxContext).cut_floats, most);
+    EXPECT_TRUE(most > 0 || CountShared(plan) == 0);
+    EXPECT_EQ(plan.kv_bytes(), larger.kv_bytes());
+    shared += CountShared(plan);
+    shared_with_more += CountShared(larger);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(shared, 50u);
+  EXPECT_GT(shared_with_more, shared);
+}
+
+// 32 sequences of 4096 tokens that they share and 256 of their own.
+TEST(HopPlanTest, SharedBlocksAreReadOnceForAllSharers) {
+  std::vector<StepEntry> entries = {Entry(0, 4351, 1)};
+  for (uint32_t i = 1; i < 32; ++i) entries.push_back(Fork(entries[0], 8, i, 4351, 1));
+  for (const int threads : {1, 2, 4}) {
+    HopPlan plan = MakePlan(threads);
+    plan.Build(entries);
+    CheckCoverage(&plan, entries, threads, 0);
+    EXPECT_EQ(plan.kv_bytes(), (4096u + 32u * 256u) * kKvHeads * 64 * 2 * 2);
+    std::map<int, uint32_t> readings;  // by head
+    for (const Chain& chain : plan.chains()) {
+      for (int head = chain.first_head; chain.first_block == 0 && head < chain.first_head + chain.heads; ++head) {
+        readings[head] += chain.blocks;
+      }
+    }
+    EXPECT_EQ(readings, (std::map<int, uint32_t>{{0, 8}, {1, 8}, {2, 8}})) << threads << " threads";
+  }
+}
+
+TEST(HopPlanTest, WhatSharesAPrefixIsCutByItsRows) {
+  std::vector<StepEntry> entries = {Entry(0, 8192, 1)};
+  for (uint32_t i = 1; i < 32; ++i) entries.push_back(Fork(entries[0], 16, i, 8192, 1));
+  HopPlan plan = MakePlan(3);
+  plan.Build(entries);
+  // 32 rows of 4 query heads each: the shared blocks are nearly all of the work, a third of them each thread's.
+  std::map<int, int> shared_blocks;
+  ForEachBlock(plan, 3, [&](int thread, uint32_t chain, uint32_t) {
+    if (plan.chains()[chain].sharers > 0) shared_blocks[thread] += plan.chains()[chain].heads;
+  });
+  for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(shared_blocks[thread], 16, 2) << thread;
 }
 
 TEST(HopPlanTest, IsDeterministic) {
@@ -194,6 +332,10 @@ TEST(HopPlanTest, CountsStoredBytesOnce) {
   HopPlan plan = MakePlan(2);
   plan.Build(std::vector<StepEntry>{Entry(0, 99, 1), Entry(1, 0, 32)});
   EXPECT_EQ(plan.kv_bytes(), (100u + 32u) * kKvHeads * 64 * 2 * 2);
+  const StepEntry first = Entry(0, 1300, 1);
+  const StepEntry longer = Fork(first, 2, 1, 1500, 1), shorter = Fork(first, 1, 2, 600, 1);
+  plan.Build(std::vector<StepEntry>{first, longer, shorter});
+  EXPECT_EQ(plan.kv_bytes(), (1301u + 477u + 89u) * kKvHeads * 64 * 2 * 2);
 }
 
 TEST(HopPlanTest, AnEmptyOrAllBadStepHasNoWork) {

@@ -92,6 +92,29 @@ TEST(RPartBench, TakesChunksAndContextsThatEndWithinAPage) {
   }
 }
 
+TEST(RPartBench, ASharedPrefixIsThereOnce) {
+  if (DetectIsa() == Isa::kNone) GTEST_SKIP() << "no AVX2";
+  constexpr uint64_t kTokenBytes = 3 * 2 * 2 * 16 * sizeof(float);
+  for (const bool fragmented : {false, true}) {
+    RPartBenchOptions options = Options();
+    options.cores = {-1, -1};
+    options.context = 1100;
+    options.shared_prefix = 1024;
+    options.fragmented = fragmented;
+    const std::unique_ptr<RPartBench> bench = Make(options);
+    ASSERT_NE(bench, nullptr);
+    // Of 256 pages 32 are shared, and each sequence takes 3 of its own.
+    if (!fragmented) {
+      EXPECT_EQ(bench->sequences(), 74u);
+    }
+    for (int step = 0; step < 2; ++step) {
+      const absl::StatusOr<uint64_t> ns = bench->RunStep();
+      ASSERT_TRUE(ns.ok()) << ns.status();
+    }
+    EXPECT_EQ(bench->kv_bytes_per_step(), (1024 + bench->sequences() * 76) * kTokenBytes);
+  }
+}
+
 TEST(RPartBench, RefusesWhatDoesNotFit) {
   const auto error = [](const RPartBenchOptions& options) {
     return std::string(RPartBench::Create(options).status().message());
@@ -108,6 +131,11 @@ TEST(RPartBench, RefusesWhatDoesNotFit) {
   options = Options();
   options.rows = 512;
   EXPECT_THAT(error(options), AllOf(HasSubstr("--rows: 512"), HasSubstr("--context 512")));
+  options = Options();
+  options.shared_prefix = 100;
+  EXPECT_THAT(error(options), AllOf(HasSubstr("--shared-prefix: 100"), HasSubstr("512")));
+  options.shared_prefix = 512;
+  EXPECT_THAT(error(options), AllOf(HasSubstr("--shared-prefix: 512"), HasSubstr("--context 512")));
   options = Options();
   options.pool_bytes = 4096;
   EXPECT_THAT(error(options), HasSubstr("--gib"));
