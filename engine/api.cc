@@ -136,10 +136,10 @@ void FillEvent(uint64_t id, const Taken& taken, fd_event* out) {
 }  // namespace
 
 struct fd_engine {
-  fd_options log;                                        // first: the engine logs until it is gone
+  fd_options log;  // first: the engine logs until it is gone
   std::unique_ptr<Engine> engine;
   std::mutex mutex;
-  std::map<uint64_t, std::unique_ptr<Taken>> taken;      // of requests whose last event has not been replaced
+  std::map<uint64_t, std::unique_ptr<Taken>> taken;  // of requests whose last event has not been replaced
 };
 
 struct fd_worker {
@@ -202,8 +202,8 @@ const char* fd_tokenizer_missing_reason(const fd_engine* engine) {
   return engine->engine->tokenizer_missing_reason().c_str();
 }
 
-fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens, int32_t* ids,
-                       size_t capacity, size_t* count) {
+fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens,
+                       int32_t* ids, size_t capacity, size_t* count) {
   const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
   if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
   const std::vector<int32_t> all = tokenizer->Encode({text, text_bytes}, add_special_tokens != 0);
@@ -296,14 +296,27 @@ const char* fd_synth_shape_at(size_t index) {
   return index < names.size() ? names[index].c_str() : nullptr;
 }
 
-fd_status* fd_synthesize(const char* shape, int layers, uint64_t seed, const char* dtype, const char* out_dir,
-                         int (*progress)(void*, uint64_t, uint64_t), void* user) {
+void fd_synth_init(fd_synth* synth) {
+  *synth = fd_synth{};
+  synth->struct_size = sizeof(fd_synth);
+  synth->seed = 1;
+  synth->dtype = "bf16";
+  synth->k_outlier_factor = 16;
+}
+
+fd_status* fd_synthesize(const fd_synth* synth) {
+  if (synth->struct_size != sizeof(fd_synth)) {
+    return new fd_status{FD_INVALID_ARGUMENT, "fd_synth.struct_size: not as fd_synth_init of this library sets it"};
+  }
   fastdecode::SynthOptions options;
-  options.shape = shape;
-  options.layers = layers;
-  options.seed = seed;
-  options.out_dir = out_dir;
-  const std::string type = dtype;
+  const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
+  options.shape = text(synth->shape);
+  options.layers = synth->layers;
+  options.seed = synth->seed;
+  options.out_dir = text(synth->out_dir);
+  options.k_outliers = synth->k_outliers;
+  options.k_outlier_factor = synth->k_outlier_factor;
+  const std::string type = text(synth->dtype);
   if (type == "bf16") {
     options.dtype = fastdecode::DType::kBf16;
   } else if (type == "f16") {
@@ -314,7 +327,8 @@ fd_status* fd_synthesize(const char* shape, int layers, uint64_t seed, const cha
     return new fd_status{FD_INVALID_ARGUMENT, "dtype: '" + type + "' is not bf16, f16 or f32"};
   }
   return ToStatus(fastdecode::WriteSynthetic(options, [&](int64_t done, int64_t total) {
-    return progress == nullptr || progress(user, static_cast<uint64_t>(done), static_cast<uint64_t>(total)) != 0;
+    return synth->progress == nullptr ||
+           synth->progress(synth->user, static_cast<uint64_t>(done), static_cast<uint64_t>(total)) != 0;
   }));
 }
 

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define FD_ABI_VERSION 1
+#define FD_ABI_VERSION 2
 uint32_t fd_abi_version(void);      /* FD_ABI_VERSION of the library that is linked */
 const char* fd_version(void);       /* "0.1.0" */
 
@@ -186,10 +186,21 @@ void fd_worker_destroy(fd_worker* worker);
 /* ---- Synthetic checkpoints: random weights in a real model's shape, for tests and measuring. */
 /* The index-th known shape, such as "tinyllama-1.1b"; NULL past the end. Lives for ever. */
 const char* fd_synth_shape_at(size_t index);
-/* Writes a new folder (layers 0: as the shape has; dtype "bf16", "f16" or "f32"). progress may be NULL; returning 0 from it
- * stops and removes everything. */
-fd_status* fd_synthesize(const char* shape, int layers, uint64_t seed, const char* dtype, const char* out_dir,
-                         int (*progress)(void* user, uint64_t done_bytes, uint64_t total_bytes), void* user);
+typedef struct fd_synth {
+  uint32_t struct_size;             /* set by fd_synth_init */
+  const char* shape;                /* one of fd_synth_shape_at */
+  int layers;                       /* 0: as the shape has */
+  uint64_t seed;                    /* equal seeds give equal files; 1 */
+  const char* dtype;                /* "bf16", "f16" or "f32"; "bf16" */
+  const char* out_dir;              /* made here */
+  int k_outliers;                   /* channels of each KV head whose k is larger, and q smaller, by the factor; even; 0 */
+  double k_outlier_factor;          /* 1 to 1024; 16 */
+  /* May be NULL; returning 0 from it stops and removes everything. */
+  int (*progress)(void* user, uint64_t done_bytes, uint64_t total_bytes);
+  void* user;
+} fd_synth;
+void fd_synth_init(fd_synth* synth);
+fd_status* fd_synthesize(const fd_synth* synth);
 
 #ifdef __cplusplus
 }

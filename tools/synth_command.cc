@@ -1,10 +1,13 @@
 // fastdecode synth: a checkpoint of random weights in a real model's shape.
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "engine/fastdecode.hpp"
 #include "tools/commands.h"
@@ -20,6 +23,7 @@ struct SynthFlags {
   uint64_t seed = 1;
   std::string dtype = "bf16";
   std::string out;
+  std::string k_outliers;  // N or N:FACTOR
 };
 
 std::string ShapeList() {
@@ -38,11 +42,35 @@ int ShowProgress(void*, uint64_t done, uint64_t total) {
   return InterruptGuard::Signal() == 0;
 }
 
+template <class T>
+bool ParseWhole(std::string_view text, T* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+void ParseOutliers(const std::string& text, fd_synth* synth) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string_view all = text;
+  if (ParseWhole(all.substr(0, colon), &synth->k_outliers) &&
+      (colon == all.size() || ParseWhole(all.substr(colon + 1), &synth->k_outlier_factor))) {
+    return;
+  }
+  throw Error(FD_INVALID_ARGUMENT, "--k-outliers: '" + text + "' is not N or N:FACTOR, such as 4:16");
+}
+
 void Synthesize(const SynthFlags& flags) {
+  fd_synth synth;
+  fd_synth_init(&synth);
+  synth.shape = flags.shape.c_str();
+  synth.layers = flags.layers;
+  synth.seed = flags.seed;
+  synth.dtype = flags.dtype.c_str();
+  synth.out_dir = flags.out.c_str();
+  synth.progress = &ShowProgress;
+  if (!flags.k_outliers.empty()) ParseOutliers(flags.k_outliers, &synth);
   const InterruptGuard guard;
   try {
-    ThrowIfError(fd_synthesize(flags.shape.c_str(), flags.layers, flags.seed, flags.dtype.c_str(), flags.out.c_str(),
-                               &ShowProgress, nullptr));
+    ThrowIfError(fd_synthesize(&synth));
   } catch (const Error&) {
     if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
     throw;
@@ -58,6 +86,10 @@ void AddSynth(CLI::App& program) {
   command->add_option("--layers", flags->layers, "instead of the shape's own number")->type_name("N");
   command->add_option("--seed", flags->seed, "equal seeds give equal files")->type_name("N")->capture_default_str();
   command->add_option("--dtype", flags->dtype, "bf16, f16 or f32")->type_name("TYPE")->capture_default_str();
+  command
+      ->add_option("--k-outliers", flags->k_outliers,
+                   "channels of each KV head whose k is FACTOR (16) times larger and q as much smaller; even")
+      ->type_name("N[:FACTOR]");
   command->add_option("--out", flags->out, "folder to make")->required()->type_name("DIR");
   command->callback([flags] { Synthesize(*flags); });
 }

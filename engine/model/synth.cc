@@ -88,6 +88,21 @@ uint64_t StreamKey(uint64_t seed, const std::string& name) {
   return Mix(hash ^ Mix(seed + 0x9e3779b97f4a7c15u));
 }
 
+// Which channels of a KV head are outliers: [head_dim]. Rope's pairs are (i, i + head_dim / 2).
+std::vector<bool> OutlierChannels(const ModelSpec& spec, const SynthOptions& options, int layer, int kv_head) {
+  const uint64_t key = StreamKey(options.seed, absl::StrCat("k outliers of layer ", layer, ", head ", kv_head));
+  const int half = spec.head_dim / 2;
+  std::vector<std::pair<uint64_t, int>> pairs;
+  for (int i = 0; i < half; ++i) pairs.emplace_back(Mix(key + static_cast<uint64_t>(i)), i);
+  std::sort(pairs.begin(), pairs.end());
+  std::vector<bool> is_outlier(static_cast<size_t>(spec.head_dim));
+  for (int i = 0; i < options.k_outliers / 2; ++i) {
+    const size_t channel = static_cast<size_t>(pairs[static_cast<size_t>(i)].second);
+    is_outlier[channel] = is_outlier[channel + static_cast<size_t>(half)] = true;
+  }
+  return is_outlier;
+}
+
 // Elements [first, first + count) of a stream. Near-normal: the sum of four uniform 16-bit numbers, exact in integers,
 // so that every compiler gives the same bits; it never leaves 3.5 deviations.
 void FillRandom(uint64_t key, int64_t first, int64_t count, Distribution distribution, float* out) {
@@ -245,6 +260,28 @@ class SynthWriter {
     return file.Close();
   }
 
+  // Scales what belongs to outlier channels among elements [first, first + count) of a tensor, which `values_` has.
+  void PlantOutliers(const ExpectedTensor& tensor, int64_t first, int64_t count) {
+    const bool is_q = tensor.role == TensorRole::kQ || tensor.role == TensorRole::kQBias;
+    const bool is_k = tensor.role == TensorRole::kK || tensor.role == TensorRole::kKBias;
+    if (options_.k_outliers == 0 || (!is_q && !is_k)) return;
+    const float scale = static_cast<float>(is_k ? options_.k_outlier_factor : 1 / options_.k_outlier_factor);
+    const float mean = tensor.role == TensorRole::kKBias ? 1.0f : 0.0f;
+    const int64_t inputs = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
+    int kv_head = -1;
+    std::vector<bool> is_outlier;
+    for (int64_t i = 0; i < count;) {
+      const int64_t row = (first + i) / inputs, end = std::min(count, (row + 1) * inputs - first);
+      const int head = static_cast<int>(row / spec_.head_dim), head_of_kv = is_k ? head : head / spec_.group();
+      if (head_of_kv != kv_head) is_outlier = OutlierChannels(spec_, options_, tensor.layer, kv_head = head_of_kv);
+      if (!is_outlier[static_cast<size_t>(row % spec_.head_dim)]) {
+        i = end;
+        continue;
+      }
+      for (; i < end; ++i) values_[static_cast<size_t>(i)] = scale * (values_[static_cast<size_t>(i)] + mean);
+    }
+  }
+
   absl::Status WriteTensor(const ExpectedTensor& tensor, NewFile* file) {
     const uint64_t key = StreamKey(options_.seed, tensor.name);
     const Distribution distribution = DistributionOf(spec_, tensor.role);
@@ -253,6 +290,7 @@ class SynthWriter {
       const int64_t count = std::min(kChunkElements, elements - first);
       const size_t bytes = static_cast<size_t>(count * DTypeBytes(options_.dtype));
       FillRandom(key, first, count, distribution, values_.data());
+      PlantOutliers(tensor, first, count);
       Encode(values_.data(), count, options_.dtype, encoded_.data());
       file->Write(std::span(encoded_).first(bytes));
       done_bytes_ += static_cast<int64_t>(bytes);
@@ -297,6 +335,15 @@ absl::StatusOr<std::filesystem::path> CheckDestination(const std::string& out_di
 absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, const SynthProgress& progress) {
   if (FindFamily(spec.family) == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("family is \"", spec.family, "\", expected one of ", FamilyNames()));
+  }
+  if (options.k_outliers < 0 || options.k_outliers > spec.head_dim || options.k_outliers % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("k_outliers is %d, expected an even number from 0 to %d, the size of a head",
+                        options.k_outliers, spec.head_dim));
+  }
+  if (!(options.k_outlier_factor >= 1 && options.k_outlier_factor <= 1024)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("k_outlier_factor is %g, expected a number from 1 to 1024", options.k_outlier_factor));
   }
   // What could not be read back is not written.
   const absl::StatusOr<ModelSpec> read = ParseModelSpec(WriteModelConfig(spec, options.dtype), "", options.out_dir);

@@ -405,7 +405,24 @@ class SynthAndBench(ProgramTest):
         self.assertEqual(config["num_hidden_layers"], 1)
         self.assertEqual(len(self.answers("--prompt-ids", "1", "-n", 2, model=f32)), 1)
 
+    def test_outlier_channels_change_no_logit(self):
+        folder = scratch("tiny-outliers")
+        self.succeed(run("synth", "--shape", "tiny-random", "--out", folder, "--k-outliers", "4:64"))
+        weights = "model.safetensors"
+        self.assertNotEqual((folder / weights).read_bytes(), (self.model / weights).read_bytes())
+        logits = []
+        for model in (self.model, folder):
+            path = scratch(f"outliers-{len(logits)}.npy")
+            ids = ",".join(str(i * 37 % 256) for i in range(100))
+            self.answers("--prompt-ids", ids, "-n", 1, "--temp", 0, "--exact", "--logits", path, model=model)
+            logits.append(path.read_bytes())
+        self.assertEqual(logits[0], logits[1])
+
     def test_bad_synth(self):
+        for value in ("x", "4:", "4:x", ":16", "4:16:1", "3", "18", "4:0.5"):
+            with self.subTest(value=value):
+                self.refused(run("synth", "--shape", "tiny-random", "--out", scratch("s4"), "--k-outliers", value),
+                             "outlier", value.split(":")[-1])
         self.refused(run("synth", "--shape", "llama-9", "--out", scratch("s1")), "llama-9", "tiny-random")
         self.refused(run("synth", "--shape", "tiny-random", "--out", self.model), self.model, "not empty")
         self.refused(run("synth", "--shape", "tiny-random", "--dtype", "q4", "--out", scratch("s2")), "dtype", "q4")

@@ -125,7 +125,13 @@ GenerateRequest RandomRequest(std::mt19937_64& random, int vocab, uint32_t promp
 
 std::string WriteTinyModel(const std::string& dir, const std::string& name, int max_context, uint64_t seed) {
   const std::string path = dir + "/" + name;
-  ThrowIfError(fd_synthesize("tiny-random", 0, seed, "f32", path.c_str(), nullptr, nullptr));
+  fd_synth synth;
+  fd_synth_init(&synth);
+  synth.shape = "tiny-random";
+  synth.seed = seed;
+  synth.dtype = "f32";
+  synth.out_dir = path.c_str();
+  ThrowIfError(fd_synthesize(&synth));
   const std::string config_path = path + "/config.json";
   nlohmann::json config = nlohmann::json::parse(std::ifstream(config_path));
   config["max_position_embeddings"] = max_context;

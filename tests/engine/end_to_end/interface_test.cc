@@ -373,24 +373,31 @@ TEST_F(InterfaceTest, WorkerThatCannotBeMadeSaysWhy) {
 }
 
 TEST_F(InterfaceTest, SynthesizeErrors) {
-  const auto error = [](const char* shape, int layers, const char* dtype, const std::string& out) {
+  const std::string folder = dir_.File("a");
+  const auto error = [&](auto change) {
+    fd_synth synth;
+    fd_synth_init(&synth);
+    synth.shape = "tiny-random";
+    synth.out_dir = folder.c_str();
+    change(synth);
     try {
-      ThrowIfError(fd_synthesize(shape, layers, 1, dtype, out.c_str(), nullptr, nullptr));
+      ThrowIfError(fd_synthesize(&synth));
     } catch (const Error& error) {
       return error;
     }
     return Error(FD_OK, "");
   };
-  ExpectError(error("no-such-shape", 0, "f32", dir_.File("a")), FD_INVALID_ARGUMENT, "no-such-shape");
-  ExpectError(error("tiny-random", -1, "f32", dir_.File("a")), FD_INVALID_ARGUMENT, "-1");
-  ExpectError(error("tiny-random", 0, "f64", dir_.File("a")), FD_INVALID_ARGUMENT, "f64");
-  ExpectError(error("tiny-random", 0, "f32", model_), FD_ALREADY_EXISTS, model_);
-  const std::string stopped = dir_.File("stopped");
-  fd_status* status = fd_synthesize(
-      "tiny-random", 0, 1, "f32", stopped.c_str(), [](void*, uint64_t, uint64_t) { return 0; }, nullptr);
-  EXPECT_NE(status, nullptr);
-  fd_status_destroy(status);
-  EXPECT_FALSE(std::filesystem::exists(stopped));
+  ExpectError(error([](auto& s) { s.shape = "no-such-shape"; }), FD_INVALID_ARGUMENT, "no-such-shape");
+  ExpectError(error([](auto& s) { s.shape = nullptr; }), FD_INVALID_ARGUMENT, "shape");
+  ExpectError(error([](auto& s) { s.layers = -1; }), FD_INVALID_ARGUMENT, "-1");
+  ExpectError(error([](auto& s) { s.dtype = "f64"; }), FD_INVALID_ARGUMENT, "f64");
+  ExpectError(error([](auto& s) { s.k_outliers = 3; }), FD_INVALID_ARGUMENT, "k_outliers is 3");
+  ExpectError(error([](auto& s) { s.k_outlier_factor = 0; }), FD_INVALID_ARGUMENT, "k_outlier_factor is 0");
+  ExpectError(error([](auto& s) { s.struct_size = 1; }), FD_INVALID_ARGUMENT, "struct_size");
+  ExpectError(error([](auto& s) { s.out_dir = nullptr; }), FD_INVALID_ARGUMENT, "out_dir");
+  ExpectError(error([&](auto& s) { s.out_dir = model_.c_str(); }), FD_ALREADY_EXISTS, model_);
+  EXPECT_NE(error([](auto& s) { s.progress = [](void*, uint64_t, uint64_t) { return 0; }; }).code(), FD_OK);
+  EXPECT_FALSE(std::filesystem::exists(folder));
   // The shapes end somewhere.
   size_t shapes = 0;
   while (fd_synth_shape_at(shapes) != nullptr) ++shapes;

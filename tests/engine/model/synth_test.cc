@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -126,6 +127,59 @@ TEST(Synth, WeightsAreRandomOfTheRightSize) {
   EXPECT_NE(Values(weights->layers[0].k), Values(weights->layers[1].k));
 }
 
+// Which rows of the second tensor are `factor` times those of the first, with `mean` added before (1 for those); the
+// others are equal.
+std::vector<int> ScaledRows(const TensorView& plain, const TensorView& planted, float factor, float mean = 0) {
+  const std::vector<float> before = Values(plain), after = Values(planted);
+  std::vector<int> rows(static_cast<size_t>(plain.shape[0]));
+  const size_t width = before.size() / rows.size();
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (i % width == 0) rows[i / width] = after[i] != before[i];
+    EXPECT_EQ(after[i], rows[i / width] != 0 ? factor * (before[i] + mean) : before[i])
+        << plain.name << " element " << i;
+  }
+  return rows;
+}
+
+TEST(Synth, PlantsOutlierChannelsInKAndTakesThemOutOfQ) {
+  ScratchDir dir;
+  ModelSpec spec = *FindShape("tiny-random");  // 4 query heads on 2 KV heads of 16
+  spec.attention_bias = true;
+  SynthOptions options = Tiny(dir, "plain");
+  options.dtype = DType::kF32;
+  ASSERT_TRUE(WriteSynthetic(spec, options).ok());
+  options.out_dir = dir.File("planted");
+  options.k_outliers = 4;
+  options.k_outlier_factor = 32;
+  ASSERT_TRUE(WriteSynthetic(spec, options).ok());
+  const auto plain_files = Checkpoint::Open(dir.File("plain")), planted_files = Checkpoint::Open(options.out_dir);
+  ASSERT_TRUE(plain_files.ok() && planted_files.ok());
+  const auto plain = MapWeights(spec, *plain_files), planted = MapWeights(spec, *planted_files);
+  ASSERT_TRUE(plain.ok() && planted.ok());
+  std::vector<std::vector<int>> heads;  // [layer, KV head][channel]
+  for (size_t layer = 0; layer < 2; ++layer) {
+    const auto& before = plain->layers[layer];
+    const auto& after = planted->layers[layer];
+    const std::vector<int> k = ScaledRows(before.k, after.k, 32);
+    const std::vector<int> q = ScaledRows(before.q, after.q, 1.0f / 32);
+    EXPECT_EQ(ScaledRows(*before.k_bias, *after.k_bias, 32, /*mean=*/1), k);
+    EXPECT_EQ(ScaledRows(*before.q_bias, *after.q_bias, 1.0f / 32), q);
+    for (size_t head = 0; head < 2; ++head) heads.emplace_back(&k[head * 16], &k[head * 16] + 16);
+    for (size_t head = 0; head < 4; ++head) {
+      EXPECT_EQ(std::vector<int>(&q[head * 16], &q[head * 16] + 16), heads[layer * 2 + head / 2]);
+    }
+    EXPECT_EQ(Values(before.v), Values(after.v));
+    EXPECT_EQ(Values(*before.v_bias), Values(*after.v_bias));
+    EXPECT_EQ(Values(before.o), Values(after.o));
+    EXPECT_EQ(Values(before.up), Values(after.up));
+  }
+  for (const std::vector<int>& head : heads) {
+    EXPECT_EQ(std::count(head.begin(), head.end(), 1), 4);
+    for (size_t i = 0; i < 8; ++i) EXPECT_EQ(head[i], head[i + 8]) << "half of a pair of rope";
+  }
+  EXPECT_FALSE(heads[0] == heads[1] && heads[1] == heads[2] && heads[2] == heads[3]) << "every head has the same ones";
+}
+
 TEST(Synth, EqualSeedsGiveEqualFiles) {
   ScratchDir dir;
   SynthOptions options = Tiny(dir, "a");
@@ -208,6 +262,17 @@ TEST(Synth, RefusesBadOptions) {
     options.layers = layers;
     EXPECT_THAT(std::string(WriteSynthetic(options).message()),
                 HasSubstr("num_hidden_layers is " + std::to_string(layers) + ", expected an integer from 1 to 1024"));
+  }
+  options = Tiny(dir);
+  for (const int outliers : {-2, 3, 18}) {
+    options.k_outliers = outliers;
+    EXPECT_THAT(std::string(WriteSynthetic(options).message()),
+                HasSubstr("k_outliers is " + std::to_string(outliers) + ", expected an even number from 0 to 16"));
+  }
+  options.k_outliers = 2;
+  for (const double factor : {0.5, 1025.0, std::nan("")}) {
+    options.k_outlier_factor = factor;
+    EXPECT_THAT(std::string(WriteSynthetic(options).message()), HasSubstr("expected a number from 1 to 1024"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
