@@ -16,6 +16,7 @@
 #include "kernels/float_types.h"
 #include "nlohmann/json.hpp"
 #include "tools/answer.h"
+#include "tools/bench_summary.h"
 #include "tools/engine_flags.h"
 #include "tools/logit_comparison.h"
 #include "tools/output.h"
@@ -24,8 +25,6 @@
 namespace fastdecode {
 
 namespace {
-
-constexpr KvType kTypes[] = {KvType::kF32, KvType::kBf16, KvType::kFp16};
 
 // The reference's logits that are kept at a time; more texts are compared in several groups, and every engine is made
 // once for each.
@@ -62,23 +61,10 @@ struct AccuracyReport {
 
 // ---- What the command line says
 
-std::string TypeNames() {
-  std::string names;
-  for (const KvType type : kTypes) names += std::string(names.empty() ? "" : ", ") + KvTypeName(type);
-  return names;
-}
-
 std::vector<KvType> ChooseKvTypes(const AccuracyFlags& flags) {
-  if (flags.kv_types.empty()) return {std::begin(kTypes), std::end(kTypes)};
+  if (flags.kv_types.empty()) return {std::begin(kKvTypes), std::end(kKvTypes)};
   std::vector<KvType> types;
-  for (const std::string& name : flags.kv_types) {
-    const auto type =
-        std::find_if(std::begin(kTypes), std::end(kTypes), [&](KvType t) { return name == KvTypeName(t); });
-    if (type == std::end(kTypes)) {
-      throw Error(FD_INVALID_ARGUMENT, "--kv-types: '" + name + "' is none of " + TypeNames());
-    }
-    types.push_back(*type);
-  }
+  for (const std::string& name : flags.kv_types) types.push_back(ParseKvType("--kv-types", name));
   return types;
 }
 
@@ -336,7 +322,8 @@ void AddBenchAccuracy(CLI::App* bench) {
       ->check(CLI::Range(0, 1 << 30))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--kv-types", flags->kv_types, "types to compare, comma-separated (default: " + TypeNames() + ")")
+  command
+      ->add_option("--kv-types", flags->kv_types, "types to compare, comma-separated (default: " + KvTypeNames() + ")")
       ->delimiter(',')
       ->type_name("LIST");
   command->add_flag("--json", flags->json, "one JSON object");

@@ -62,15 +62,6 @@ struct AttentionReport {
 
 // ---- What the command line says
 
-KvType ParseKvType(const AttentionFlags& flags) {
-  for (const KvType type : kKvTypes) {
-    if (flags.kv_type == KvTypeName(type)) return type;
-  }
-  std::string known;
-  for (const KvType type : kKvTypes) known += std::string(known.empty() ? "" : ", ") + KvTypeName(type);
-  throw Error(FD_INVALID_ARGUMENT, "--kv-type: '" + flags.kv_type + "' is none of " + known);
-}
-
 Isa ChooseIsa(const AttentionFlags& flags) {
   const Isa best = DetectIsa();
   if (best == Isa::kNone) throw Error(FD_FAILED_PRECONDITION, "this CPU has no AVX2 with FMA and F16C");
@@ -119,7 +110,7 @@ void ChooseCores(const AttentionFlags& flags, const Topology& topology, RPartBen
 
 RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topology) {
   RPartBenchOptions options;
-  options.kv_type = ParseKvType(flags);
+  options.kv_type = ParseKvType("--kv-type", flags.kv_type);
   options.heads = flags.heads;
   options.kv_heads = flags.kv_heads;
   options.head_size = flags.head_size;

@@ -28,6 +28,19 @@ std::string ToText(const Summary& summary, int decimals) {
   return text;
 }
 
+std::string KvTypeNames() {
+  std::string names;
+  for (const KvType type : kKvTypes) names += std::string(names.empty() ? "" : ", ") + KvTypeName(type);
+  return names;
+}
+
+KvType ParseKvType(const char* option, const std::string& name) {
+  for (const KvType type : kKvTypes) {
+    if (name == KvTypeName(type)) return type;
+  }
+  throw Error(FD_INVALID_ARGUMENT, std::string(option) + ": '" + name + "' is none of " + KvTypeNames());
+}
+
 void ThrowUnlessOk(const absl::Status& status, const std::string& context) {
   // The codes are the same.
   if (!status.ok()) throw Error(static_cast<fd_code>(status.code()), context + std::string(status.message()));

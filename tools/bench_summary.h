@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/float_types.h"
 #include "nlohmann/json.hpp"
 #include "numa/topology.h"
 
@@ -23,6 +24,11 @@ Summary Summarize(std::vector<double> values);
 nlohmann::json ToJson(const Summary& summary);
 // "1.23 [1.20..1.31]".
 std::string ToText(const Summary& summary, int decimals);
+
+// "f32, bf16, ...": every type of K and V.
+std::string KvTypeNames();
+// Throws Error naming the option, and the names that there are.
+KvType ParseKvType(const char* option, const std::string& name);
 
 // Throws Error with the status's message, after `context`.
 void ThrowUnlessOk(const absl::Status& status, const std::string& context = "");
