@@ -26,15 +26,12 @@ namespace fastdecode {
 
 namespace {
 
-// The reference's logits that are kept at a time; more texts are compared in several groups, and every engine is made
-// once for each.
-constexpr size_t kReferenceFloatsMax = size_t{1} << 29;
-
 struct AccuracyFlags {
   std::vector<std::string> texts;
   std::vector<std::string> kv_types;
   int samples = 32;
   int max_tokens = 0;
+  double logits_gib = 2;
   bool json = false;
 };
 
@@ -187,13 +184,13 @@ void Compare(const Piece& piece, const std::vector<float>& reference, const std:
   }
 }
 
-// How many pieces from `first` on are one group.
-size_t GroupSize(const AccuracyReport& report, size_t first) {
+// How many pieces from `first` on are compared in one go: at least one, and no more logits than `floats_max`.
+size_t GroupSize(const AccuracyReport& report, size_t first, size_t floats_max) {
   const std::vector<Piece>& pieces = report.texts.pieces;
   size_t count = 0, floats = 0;
   while (first + count < pieces.size()) {
     floats += (pieces[first + count].size() - 1) * static_cast<size_t>(report.vocab);
-    if (count > 0 && floats > kReferenceFloatsMax) break;
+    if (count > 0 && floats > floats_max) break;
     ++count;
   }
   return count;
@@ -211,7 +208,7 @@ AccuracyReport Measure(const AccuracyFlags& flags, const EngineFlags& engine_fla
   report.texts = MakeTexts(*reference, flags, files);
   const std::vector<Piece>& pieces = report.texts.pieces;
   for (size_t first = 0, count = 0; first < pieces.size(); first += count) {
-    count = GroupSize(report, first);
+    count = GroupSize(report, first, static_cast<size_t>(flags.logits_gib * (1 << 30) / sizeof(float)));
     if (reference == nullptr) reference = MakeEngine(engine_flags, "f32", KvType::kF32);
     std::vector<std::vector<float>> exact;
     for (size_t i = 0; i < count; ++i) {
@@ -326,6 +323,12 @@ void AddBenchAccuracy(CLI::App* bench) {
       ->add_option("--kv-types", flags->kv_types, "types to compare, comma-separated (default: " + KvTypeNames() + ")")
       ->delimiter(',')
       ->type_name("LIST");
+  command
+      ->add_option("--logits-gib", flags->logits_gib,
+                   "of the reference to keep; more texts are compared in groups, and engines made anew for each")
+      ->check(CLI::Range(0.0, 65536.0))
+      ->type_name("GIB")
+      ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");
   const std::vector<FlagHelp> helps = {
       {"compute", "of what is compared with the reference: auto (bf16 where the CPU has it), bf16, or f32 [f32]"},

@@ -677,15 +677,37 @@ class BenchAccuracy(ProgramTest):
         self.assertAlmostEqual(row["kl_nats"]["max"], max(kls), places=12)
         self.assertAlmostEqual(row["top1_percent"], 100 * sum(top(a) == top(b) for a, b in pairs) / len(pairs), places=9)
 
-    def test_perplexity_is_that_of_the_log_probabilities_of_generate(self):
-        """The model's own greedy answer, whose log probabilities it says itself."""
-        (answer,) = self.answers("-p", "", "-n", 40, "--temp", 0, "--exact", "--batch-invariant", "--logprobs", 0)
-        text = answer["text"]
-        self.assertEqual(answer["generated_tokens"], 40)
-        _, rows = self.by_type("--text", self.text_file(text))
-        self.assertEqual(rows["f32"]["positions"], 40, "the text does not have the tokens that it was made of")
-        surprise = -sum(entry["logprob"] for entry in answer["logprobs"]) / 40
-        self.assertAlmostEqual(rows["f32"]["perplexity"], math.exp(surprise), places=4)
+    def test_perplexity_is_that_of_decode_steps(self):
+        """An answer's log probabilities, of decode steps with K and V as they were stored then, with each type."""
+        _, rows = self.by_type("--text", self.text_file(self.TEXT))
+        for kv_type in rows:
+            with self.subTest(kv_type=kv_type):
+                (answer,) = self.answers("-p", "", "-n", 80, "--temp", 0, "--exact", "--batch-invariant", "--logprobs", 0,
+                                         "--kv-type", kv_type)
+                self.assertEqual(answer["generated_tokens"], 80)
+                _, of_answer = self.by_type("--text", self.text_file(answer["text"]), "--kv-types", kv_type)
+                self.assertEqual(of_answer[kv_type]["positions"], 80, "the text does not have the tokens that it was made of")
+                surprise = -sum(entry["logprob"] for entry in answer["logprobs"]) / 80
+                self.assertAlmostEqual(of_answer[kv_type]["perplexity"], math.exp(surprise), places=6)
+
+    def test_groups_of_texts_give_the_same_figures(self):
+        whole, _ = self.by_type("--samples", 3)
+        groups, _ = self.by_type("--samples", 3, "--logits-gib", 0)
+        self.assertEqual(whole["reference"], groups["reference"])
+        for one, other in zip(whole["types"], groups["types"]):
+            self.assertEqual({**one, "machine": ""}, {**other, "machine": ""})
+
+    def test_outlier_channels_in_k(self):
+        """Floating-point types do not care for them; one scale for all channels of a token does."""
+        rows = {}
+        for name, outliers in (("accuracy-plain", "0"), ("accuracy-outliers", "4:64")):
+            folder = scratch(name)
+            self.succeed(run("synth", "--shape", "tiny-random", "--out", folder, "--k-outliers", outliers))
+            rows[name] = self.by_type("--samples", 2, "--max-tokens", 200, model=folder)[1]
+        plain, planted = rows["accuracy-plain"], rows["accuracy-outliers"]
+        for kv_type in ("f32", "bf16", "fp16"):
+            self.assertEqual({**plain[kv_type], "machine": ""}, {**planted[kv_type], "machine": ""})
+        self.assertGreater(planted["int8"]["logit_error"]["mean"], 4 * plain["int8"]["logit_error"]["mean"])
 
     def test_long_texts_are_cut_into_pieces(self):
         tokens = self.by_type("--text", self.text_file(self.TEXT * 8), "--kv-types", "f32")[1]["f32"]["positions"]
@@ -719,7 +741,7 @@ class BenchAccuracy(ProgramTest):
         self.refused(self.accuracy("--text", self.text_file("", "empty.txt")), "empty.txt", "0 token(s)", "too few")
         self.refused(self.accuracy("--kv-types", "f32,int3"), "--kv-types", "'int3'", "f32, bf16, fp16")
         self.refused(self.accuracy("--kv-types", ""), "--kv-types", "''")
-        for option, value in [("--samples", "0"), ("--max-tokens", "-1"), ("--compute", "int4"), ("--max-context", "100000")]:
+        for option, value in [("--samples", "0"), ("--max-tokens", "-1"), ("--logits-gib", "-1"), ("--compute", "int4"), ("--max-context", "100000")]:
             with self.subTest(option=option):
                 self.refused(self.accuracy(option, value), option, value)
         self.refused(self.accuracy("--samples", 1, "--max-tokens", 1, model=golden_model()), "no token to predict")
