@@ -23,6 +23,9 @@ constexpr size_t kWorkspaceFloatsMax = (size_t{256} << 20) / sizeof(float);
 // Slots for each row of a step that may go on from a shared chain. A step has more rows than entries that share, and
 // most of these are short behind what they share: there it pays most.
 constexpr size_t kSharedSlotsOfARow = 4;
+// Blocks of its own that an entry may have for each shared one. Each costs a slot, to be written and read: one to three
+// hundredths of the block itself (4 to 8 query heads a KV head, bf16). With more there is little to be won.
+constexpr uint32_t kOwnBlocksOfAShared = 16;
 // Chains that go on from shared ones.
 constexpr size_t kSharedSplitsMax = 16384;
 
@@ -171,8 +174,8 @@ void HopPlan::AddGroup(std::span<const StepEntry> entries, const PrefixGroup& gr
   }
 }
 
-// Makes sharers of those of the group's entries that the workspace has room for. Returns their rows; 0 if it is not for
-// two of them.
+// Makes sharers of those of the group's entries for which it pays and the workspace has room. Returns their rows; 0 if
+// they are not two.
 uint32_t HopPlan::TakeSharers(std::span<const StepEntry> entries, const PrefixGroup& group) {
   const size_t first_sharer = sharers_.size();
   size_t floats = used_shared_floats_, splits = split_count_ + static_cast<size_t>(limits_.threads);
@@ -181,7 +184,9 @@ uint32_t HopPlan::TakeSharers(std::span<const StepEntry> entries, const PrefixGr
     const StepEntry& entry = entries[prefixes_.member(group, i)];
     const uint32_t heads = HeadsOf(entry.rows), kv_heads = static_cast<uint32_t>(shape_.kv_heads);
     const uint32_t chains = (kv_heads + heads - 1) / heads;
-    const size_t wanted = chains * GoOnFloats(heads, ChainOf(entry, 0, 0, entry.rows, group.blocks));
+    const Chain own = ChainOf(entry, 0, 0, entry.rows, group.blocks);
+    if (own.blocks > kOwnBlocksOfAShared * group.blocks) continue;
+    const size_t wanted = chains * GoOnFloats(heads, own);
     if (wanted > limits_.shared_floats - floats || chains > splits_max_ - splits) continue;
     floats += wanted;
     splits += chains;

@@ -266,6 +266,16 @@ TEST(HopPlanTest, SharedBlocksAreReadOnceForAllSharers) {
   }
 }
 
+TEST(HopPlanTest, AShortPrefixOfALongSequenceIsNotShared) {
+  const StepEntry first = Entry(0, 17 * kBlockTokens - 1, 1);  // 17 blocks, its own row in the last one
+  const StepEntry second = Fork(first, 1, 1, 600, 1), longer = Fork(first, 1, 1, 17 * kBlockTokens, 1);
+  HopPlan plan = MakePlan(2);
+  plan.Build(std::vector<StepEntry>{first, second});
+  EXPECT_EQ(plan.chains()[0].sharers, 2u);
+  plan.Build(std::vector<StepEntry>{first, longer});
+  EXPECT_EQ(CountShared(plan), 0u);
+}
+
 TEST(HopPlanTest, WhatSharesAPrefixIsCutByItsRows) {
   std::vector<StepEntry> entries = {Entry(0, 8192, 1)};
   for (uint32_t i = 1; i < 32; ++i) entries.push_back(Fork(entries[0], 16, i, 8192, 1));
