@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "engine/rpart/hop_work.h"
@@ -86,9 +85,12 @@ class Rig {
     const uint32_t first = sequence->StoredTokensMin();
     ASSERT_EQ(table_.Grow(sequence, first, tokens - first), GrowOutcome::kOk);
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      for (uint32_t position = first; position < tokens; ++position) {
-        WriteRow(content, position, layer, rows_.data());
-        for (uint32_t head = 0; head < shape_.kv_heads; ++head) Append(*sequence, layer, position, head);
+      for (uint32_t position = first, count; position < tokens; position += count) {
+        count = std::min(kPageTokens - position % kPageTokens, tokens - position);
+        for (uint32_t i = 0; i < count; ++i) {
+          WriteRow(content, position + i, layer, rows_.data() + i * shape_.hop_row_bytes());
+        }
+        for (uint32_t head = 0; head < shape_.kv_heads; ++head) Append(*sequence, layer, position, count, head);
       }
     }
     sequence->stored_tokens.assign(kLayers, tokens);
@@ -142,22 +144,24 @@ class Rig {
   // q, k and v in [-1, 1), multiples of 1/128.
   void WriteRow(uint64_t content, uint32_t position, uint32_t layer, std::byte* row) const {
     const size_t element_bytes = shape_.element_bytes();
-    std::minstd_rand random(static_cast<uint32_t>(content * 1000003 + position * 31 + layer));
+    uint32_t random = static_cast<uint32_t>(content * 1000003 + position * 31 + layer);
     for (size_t i = 0; i < shape_.hop_row_bytes() / element_bytes; ++i) {
-      const float value = static_cast<float>(static_cast<int>(random() >> 23) - 128) / 128.0f;
+      random = random * 747796405u + 2891336453u;
+      const float value = static_cast<float>(static_cast<int>(random >> 24) - 128) / 128.0f;
       const Bf16 rounded = ToBf16(value);
       std::memcpy(row + i * element_bytes, element_bytes == 4 ? static_cast<const void*>(&value) : &rounded,
                   element_bytes);
     }
   }
 
-  void Append(const KvSequence& sequence, uint32_t layer, uint32_t position, uint32_t head) const {
+  // Of the rows that were just written.
+  void Append(const KvSequence& sequence, uint32_t layer, uint32_t position, uint32_t tokens, uint32_t head) const {
     const size_t head_bytes = shape_.head_dim * shape_.element_bytes();
     AppendArgs args;
     args.page = pool_.Address(static_cast<int>(layer), sequence.pages[position / kPageTokens]);
     args.kv_head = static_cast<int>(head);
     args.first_slot = static_cast<int>(position % kPageTokens);
-    args.tokens = 1;
+    args.tokens = static_cast<int>(tokens);
     args.k = rows_.data() + shape_.k_offset_bytes() + head * head_bytes;
     args.v = rows_.data() + shape_.v_offset_bytes() + head * head_bytes;
     args.row_stride_bytes = shape_.hop_row_bytes();
@@ -267,8 +271,10 @@ void ExpectTheSame(const RPartShape& shape, const std::vector<Member>& members, 
     for (int i = 0; i < (has_bad ? 1 : 2); ++i) expected.push_back(rig.Step(asked));
     EXPECT_EQ(expected[0].shared_chains, 0u);
   }
+  // 3000 floats are room for some of the entries.
   for (const size_t shared_floats : {SIZE_MAX, size_t{3000}}) {
     for (const int threads : {1, 2, 3}) {
+      if (shared_floats != SIZE_MAX && threads != 2) continue;
       Rig rig(shape, threads, kForkedBytes, shared_floats);
       MakeForked(&rig, members);
       for (const Outcome& wanted : expected) {
@@ -347,8 +353,6 @@ TEST_P(SharedAttentionTest, NothingIsSharedOfLessThanABlockOrWithAWindow) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SharedAttentionTest,
                          testing::Values(Variant{ElementType::kF32, KvType::kF32, 1},
-                                         Variant{ElementType::kBf16, KvType::kBf16, 1},
-                                         Variant{ElementType::kF32, KvType::kF32, 4},
                                          Variant{ElementType::kBf16, KvType::kBf16, 4},
                                          Variant{ElementType::kBf16, KvType::kInt8, 4}));
 
