@@ -32,8 +32,8 @@ size_t PageBytes(const AttentionShape& shape);
 // it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN: never write slot 0 again
 // while later slots hold tokens that count. Otherwise writing the same token twice changes nothing.
 // Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that. How int8
-// rounds is said in cpu/attention_page.h. k and v point at the first token's head (head_dim elements of shape.type);
-// the next token lies row_stride_bytes on.
+// and int4 round is said in cpu/attention_page.h. With int4 the page is an open one (OpenPageBytes). k and v point at
+// the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes on.
 struct AppendArgs {
   std::byte* page;
   int kv_head;
@@ -43,6 +43,16 @@ struct AppendArgs {
   const std::byte* v;
   size_t row_stride_bytes;
 };
+
+// int4 alone: K has scales for each dim of a page, so that a page can be rounded only when it is full. Until then its
+// tokens are in an open page, elsewhere, which is a page of bf16. OpenPageBytes is 0 for all other types.
+// Rows see the page of their own position as an open one and all earlier pages closed, in whatever portions they come:
+// then no result depends on these portions.
+size_t OpenPageBytes(const AttentionShape& shape);
+// Rounds one KV head of a full open page into a page.
+using ClosePageFn = void (*)(const AttentionShape& shape, int kv_head, const std::byte* open_page, std::byte* page);
+// The other way round, for a sequence that is cut back into a page: what was lost stays so.
+using ReopenPageFn = void (*)(const AttentionShape& shape, int kv_head, const std::byte* page, std::byte* open_page);
 
 // Unnormalised attention over one block, for each (KV head, row, query head of its group): a base m, sum l of
 // exp(score - m), and acc = sum of exp(score - m) * v. m is in units of log2, score * log2(e), and that of some visible
@@ -64,8 +74,9 @@ struct Partial {
 struct AttendArgs {
   const std::byte* layer_base;  // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;
-  const uint32_t* page_ids;  // of this block, ceil(tokens / 32)
-  int first_head;            // KV heads [first_head, first_head + heads)
+  const uint32_t* page_ids;    // of this block, ceil(tokens / 32)
+  const std::byte* open_page;  // int4: takes the place of the last one, if all rows are in it; null otherwise
+  int first_head;              // KV heads [first_head, first_head + heads)
   int heads;
   int first_position;  // of the block's first token: a multiple of kBlockTokens
   int tokens;          // stored in this block, 1..kBlockTokens
@@ -93,15 +104,17 @@ using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int 
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
 using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
 
-// The kernels of one ISA for one shape. Those with p_rounding 0 give the same bits on every ISA. For int8 q is rounded
-// to 127ths of its largest element, and p times the scale of v to 255ths of the largest in a page. Plain function
-// pointers, chosen once at start.
+// The kernels of one ISA for one shape. Those with p_rounding 0 give the same bits on every ISA. For int8 and int4 q is
+// rounded to 127ths of its largest element, and p times the scale of v to 255ths of the largest in a page. Plain
+// function pointers, chosen once at start.
 struct AttentionKernels {
   const char* name = nullptr;  // such as "avx512-bf16"
   AppendFn append = nullptr;
   AttendFn attend = nullptr;
   FoldFn fold = nullptr;
   FinishFn finish = nullptr;
+  ClosePageFn close_page = nullptr;  // null but for int4, as the next
+  ReopenPageFn reopen_page = nullptr;
   float p_rounding = 0;  // relative error at most of exp(score - m), in l as in acc, besides f32's own
 };
 

@@ -6,22 +6,11 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/cpu/page_codes.h"
 #include "numa/check.h"
 
 namespace fastdecode {
 namespace {
-
-// Where element (step, lane) lies in a panel.
-template <typename Element>
-inline int PanelOffset(int step, int lane) {
-  if constexpr (std::is_same_v<Element, Bf16>) return (step / 2) * 2 * kPanelLanes + lane * 2 + step % 2;
-  return step * kPanelLanes + lane;
-}
-
-// And in one of quads.
-inline int QuadOffset(int step, int lane) { return step / 4 * 4 * kPanelLanes + lane * 4 + step % 4; }
-
-constexpr float kBf16Max = 0x1.fep127f;
 
 template <typename Element, typename Row>
 Element Convert(Row value) {
@@ -34,8 +23,7 @@ Element Convert(Row value) {
     } else {
       wide = value;
     }
-    if constexpr (std::is_same_v<Element, Bf16>)
-      return ToBf16(wide > kBf16Max ? kBf16Max : wide < -kBf16Max ? -kBf16Max : wide);
+    if constexpr (std::is_same_v<Element, Bf16>) return ToBf16(ClampToBf16(wide));
     if constexpr (std::is_same_v<Element, Fp16>) return ToFp16(wide);
     if constexpr (std::is_same_v<Element, float>) return wide;
   }
@@ -75,21 +63,6 @@ struct Int8Row {
   bool has_nan;
 };
 
-float LargestMagnitude(const float* x, int count) {
-  float largest = 0;
-  for (int d = 0; d < count; ++d) largest = std::max(largest, std::fabs(x[d]));
-  return largest;
-}
-
-// The smallest bf16 that is not below a number >= 0.
-Bf16 RoundUpToBf16(float x) { return static_cast<Bf16>((std::bit_cast<uint32_t>(x) + 0xffff) >> 16); }
-
-// To the nearest (even) integer, for |x| < 2^22.
-int32_t RoundToInt(float x) {
-  constexpr float kShift = 0x1.8p23f;  // whose last bit is worth 1
-  return std::bit_cast<int32_t>(x + kShift) - std::bit_cast<int32_t>(kShift);
-}
-
 template <typename Row>
 Int8Row RoundToInt8(const Row* row, int head_dim) {
   float x[256];
@@ -98,7 +71,7 @@ Int8Row RoundToInt8(const Row* row, int head_dim) {
   for (int d = 0; d < head_dim; ++d) {
     const float wide = Convert<float>(row[d]);
     to.has_nan |= wide != wide;
-    x[d] = wide > kBf16Max ? kBf16Max : wide < -kBf16Max ? -kBf16Max : wide == wide ? wide : 0;
+    x[d] = wide == wide ? ClampToBf16(wide) : 0;
   }
   to.scale = FromBf16(RoundUpToBf16(LargestMagnitude(x, head_dim) / 127));
   const float divisor = to.scale == 0 ? 1 : to.scale;
@@ -143,6 +116,8 @@ void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
       return AppendPanels<Fp16, Row>(shape, args);
     case KvType::kInt8:
       return AppendInt8<Row>(shape, args);
+    case KvType::kInt4:
+      return AppendPanels<Bf16, Row>(shape, args);  // to an open page
   }
 }
 
@@ -155,6 +130,8 @@ size_t HeadBytes(const AttentionShape& shape) {
       return PageHeadElements(shape.head_dim) * sizeof(Bf16);
     case KvType::kInt8:
       return Int8HeadBytes(shape.head_dim);
+    case KvType::kInt4:
+      return Int4HeadBytes(shape.head_dim);
   }
   return 0;
 }
@@ -162,6 +139,10 @@ size_t HeadBytes(const AttentionShape& shape) {
 }  // namespace
 
 size_t PageBytes(const AttentionShape& shape) { return shape.kv_heads * HeadBytes(shape); }
+
+size_t OpenPageBytes(const AttentionShape& shape) {
+  return shape.kv_type == KvType::kInt4 ? shape.kv_heads * PageHeadElements(shape.head_dim) * sizeof(Bf16) : 0;
+}
 
 // Queries and sums of all row-heads of a call, scores and probabilities of a tile's for one page.
 size_t AttendScratchBytes(const AttentionShape& shape) {

@@ -19,6 +19,14 @@ inline constexpr int kPageKPanels = kPageTokens / kPanelLanes;
 // its v, in bf16, rounded up: a code is round(x / scale), the scale being that of the largest |x| / 127.
 //   K: [2][D/4][16][4] codes + 128, unsigned   then the scales of k [32] and of v [32]   V: [D/16][8][16][4] codes
 // A token whose k or v has a NaN has NaN for the scale of k.
+//
+// int4 (KIVI, Liu et al. 2024): two quads a line, in the low and the high halves of its bytes. In K each dim has a
+// scale and a minimum for the page's 32 tokens, in V each token has them for each group of up to 64 dims; both in bf16,
+// the minimum rounded down, the scale up. A code is round((x - minimum) / scale), the scale (max x - minimum) / 15.
+//   K: [2][D/8][16][4]   then scales [D] and minima [D]   then for each group of V: scales [32] and minima [32]
+//   V: [D/16][4][16][4]
+// Tokens are appended to an open page, which is one of bf16; when it is full, it is closed into one of int4. A token
+// whose k or v has a NaN has NaN for its minima.
 
 // Elements from K's first panel to V's first, and from one head to the next.
 inline constexpr int PageKElements(int head_dim) { return kPageTokens * head_dim; }
@@ -30,17 +38,30 @@ inline constexpr int Int8VScales(int head_dim) { return Int8KScales(head_dim) + 
 inline constexpr int Int8V(int head_dim) { return Int8VScales(head_dim) + kPageTokens * 2; }
 inline constexpr int Int8HeadBytes(int head_dim) { return Int8V(head_dim) + kPageTokens * head_dim; }
 
+// The same of int4.
+inline constexpr int kInt4GroupDims = 64;
+inline constexpr int Int4Groups(int head_dim) { return (head_dim + kInt4GroupDims - 1) / kInt4GroupDims; }
+inline constexpr int Int4KScales(int head_dim) { return kPageTokens * head_dim / 2; }
+inline constexpr int Int4VScales(int head_dim) { return Int4KScales(head_dim) + 4 * head_dim; }
+inline constexpr int Int4V(int head_dim) { return Int4VScales(head_dim) + Int4Groups(head_dim) * 4 * kPageTokens; }
+inline constexpr int Int4HeadBytes(int head_dim) { return Int4V(head_dim) + kPageTokens * head_dim / 2; }
+
+// ClosePageFn and ReopenPageFn for every ISA.
+void ClosePage(const AttentionShape& shape, int kv_head, const std::byte* open_page, std::byte* page);
+void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, std::byte* open_page);
+
 // AppendFn for every ISA: a scatter of 2 * head_dim elements a token, small beside reading the context.
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;
 
-// The tables of each translation unit. Those of AVX512-BF16 and AVX512-VNNI are for bf16, and for what is quantised.
+// The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8
+// and int4.
 AttentionKernels Avx2Attention(KvType type);
 AttentionKernels Avx512Attention(KvType type);
 AttentionKernels Avx512Bf16Attention();
-AttentionKernels Avx512VnniInt8Attention();
+AttentionKernels Avx512VnniAttention(KvType type);
 
 }  // namespace fastdecode
 

@@ -12,7 +12,7 @@ AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape) {
   // What multiplies pairs rounds the query to bf16: not where it comes in f32.
   const bool bf16 = shape.kv_type == KvType::kBf16 && shape.type == ElementType::kBf16;
   if (isa >= Isa::kAvx512Bf16 && bf16) return Avx512Bf16Attention();
-  if (isa >= Isa::kAvx512Vnni && shape.kv_type == KvType::kInt8) return Avx512VnniInt8Attention();
+  if (isa >= Isa::kAvx512Vnni && shape.kv_type >= KvType::kInt8) return Avx512VnniAttention(shape.kv_type);
   return isa == Isa::kAvx2 ? Avx2Attention(shape.kv_type) : Avx512Attention(shape.kv_type);
 }
 

@@ -30,11 +30,20 @@ namespace {
 //   sums     lane t % 16: p of tokens t and t + 16 of a page;             sum = sum * factor + that, added at the end
 //   acc      p · v as Kv computes it;                                     acc = acc * factor + that
 // with factor = Exp2(old base - new base), exactly 1 where it stays. A page with no visible token changes nothing.
-template <class V, class Kv>
+// Open is the kind of a page that is not closed yet, if that is another one, for the same queries.
+template <class V, class Kv, class Open = Kv>
 class Attention {
  public:
   static AttentionKernels Kernels(const char* name) {
-    return AttentionKernels{name, &AppendToPage, &Attend, &Fold, &Finish, Kv::kPRounding};
+    constexpr bool kCloses = !__is_same(Open, Kv);
+    return AttentionKernels{name,
+                            &AppendToPage,
+                            &Attend,
+                            &Fold,
+                            &Finish,
+                            kCloses ? &ClosePage : nullptr,
+                            kCloses ? &ReopenPage : nullptr,
+                            Kv::kPRounding};
   }
 
  private:
@@ -140,25 +149,25 @@ class Attention {
   }
 
   // One page against one tile of J row-heads.
-  template <int J, bool kSparse>
+  template <class Page, int J, bool kSparse>
   static void AttendPage(const Query& query, const std::byte* page_head, ptrdiff_t prefetch_bytes, const Tile& tile) {
     float factor[J];
-    Kv::template Scores<J, kSparse>(query.head_dim, page_head, prefetch_bytes, tile.q, tile.scores);
+    Page::template Scores<J, kSparse>(query.head_dim, page_head, prefetch_bytes, tile.q, tile.scores);
     Softmax<J>(query, tile, factor);
-    Kv::template Accumulate<J, kSparse>(query.head_dim, page_head, prefetch_bytes, tile.p, factor, tile.acc);
+    Page::template Accumulate<J, kSparse>(query.head_dim, page_head, prefetch_bytes, tile.p, factor, tile.acc);
   }
 
   // Sparse prefetching is for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
   // kernels that take little time for a line (docs/PERFORMANCE.md).
-  template <int J = 1>
+  template <class Page, int J = 1>
   static PageFn SelectPageFn(int tile_rows, bool adjacent) {
     if constexpr (J < V::kMaxTile) {
-      if (tile_rows != J) return SelectPageFn<J + 1>(tile_rows, adjacent);
+      if (tile_rows != J) return SelectPageFn<Page, J + 1>(tile_rows, adjacent);
     }
-    if constexpr (J <= Kv::kSparseTileMax) {
-      if (adjacent) return &AttendPage<J, true>;
+    if constexpr (J <= Page::kSparseTileMax) {
+      if (adjacent) return &AttendPage<Page, J, true>;
     }
-    return &AttendPage<J, false>;
+    return &AttendPage<Page, J, false>;
   }
 
   // Bit t: a row at `position` sees token page_position + t, where tokens up to `end` are stored.
@@ -198,10 +207,11 @@ class Attention {
   }
 
   // One page of one KV head against all rows, tile by tile; `first` is the head's first row-head.
+  template <class Page>
   static void AttendRows(const AttentionShape& shape, const Query& query, const AttendArgs& args,
                          const Scratch& scratch, const std::byte* page_head, ptrdiff_t prefetch_bytes,
                          const uint32_t* visible, int first) {
-    const bool adjacent = prefetch_bytes == Kv::HeadBytes(shape.head_dim);
+    const bool adjacent = prefetch_bytes == Page::HeadBytes(shape.head_dim);
     const int row_heads = args.rows * shape.group;
     const int tiles = (row_heads + V::kMaxTile - 1) / V::kMaxTile;
     int row = 0, of_row = 0;  // the row-head that the tile begins with
@@ -222,14 +232,26 @@ class Attention {
       const int count = end - begin;
       begin = end;
       if (any == 0) continue;
-      SelectPageFn(count, adjacent)(query, page_head, prefetch_bytes, tile);
+      SelectPageFn<Page>(count, adjacent)(query, page_head, prefetch_bytes, tile);
       prefetch_bytes = 0;  // done; the later tiles find the page itself in the cache
     }
   }
 
+  // One page against all of the call's KV heads, the first of which lies at `at`; `next` is read afterwards.
+  template <class Page>
+  static void AttendHeads(const AttentionShape& shape, const Query& query, const AttendArgs& args,
+                          const Scratch& scratch, const std::byte* at, const std::byte* next, const uint32_t* visible) {
+    const ptrdiff_t head_bytes = Page::HeadBytes(shape.head_dim);
+    for (int head = 0; head < args.heads; ++head, at += head_bytes) {
+      const ptrdiff_t prefetch_bytes = head + 1 < args.heads ? head_bytes : next != nullptr ? next - at : 0;
+      AttendRows<Page>(shape, query, args, scratch, at, prefetch_bytes, visible, head * args.rows * shape.group);
+    }
+  }
+
   // The first of the call's KV heads in a page.
-  static const std::byte* FirstHeadAt(const AttendArgs& args, int page, ptrdiff_t head_bytes) {
-    return args.layer_base + args.page_ids[page] * args.page_stride_bytes + args.first_head * head_bytes;
+  static const std::byte* FirstHeadAt(const AttentionShape& shape, const AttendArgs& args, int page) {
+    return args.layer_base + args.page_ids[page] * args.page_stride_bytes +
+           args.first_head * Kv::HeadBytes(shape.head_dim);
   }
 
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
@@ -251,7 +273,12 @@ class Attention {
         shape.sliding_window > 0 ? args.first_row_position - shape.sliding_window + 1 - args.first_position : 0;
     const int last_seen = args.first_row_position + args.rows - args.first_position;
     const int end = last_seen < args.tokens ? last_seen : args.tokens;
-    const ptrdiff_t head_bytes = Kv::HeadBytes(shape.head_dim);
+    const std::byte* const open =
+        args.open_page == nullptr ? nullptr : args.open_page + args.first_head * Open::HeadBytes(shape.head_dim);
+    const auto page_at = [&](int page) {
+      const bool last = (page + 1) * kPageTokens >= end;
+      return last && open != nullptr ? open : FirstHeadAt(shape, args, page);
+    };
     for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
       const int page_position = args.first_position + page * kPageTokens;
       uint32_t visible[kMaxAttendRows];
@@ -259,12 +286,12 @@ class Attention {
         visible[r] = VisibleTokens(args.first_row_position + r, shape.sliding_window, page_position,
                                    args.first_position + args.tokens);
       }
-      const std::byte* at = FirstHeadAt(args, page, head_bytes);
-      const std::byte* const next =
-          (page + 1) * kPageTokens < end ? FirstHeadAt(args, page + 1, head_bytes) : args.next;
-      for (int head = 0; head < args.heads; ++head, at += head_bytes) {
-        const ptrdiff_t prefetch_bytes = head + 1 < args.heads ? head_bytes : next != nullptr ? next - at : 0;
-        AttendRows(shape, query, args, scratch, at, prefetch_bytes, visible, head * row_heads);
+      const std::byte* const at = page_at(page);
+      const std::byte* const next = (page + 1) * kPageTokens < end ? page_at(page + 1) : args.next;
+      if (at == open) {
+        AttendHeads<Open>(shape, query, args, scratch, at, next, visible);
+      } else {
+        AttendHeads<Kv>(shape, query, args, scratch, at, next, visible);
       }
     }
     FinishPartials(shape, args.out, scratch.sums, all);

@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention_template.h"
 #include "kernels/cpu/avx2_vector.h"
 #include "kernels/cpu/fma_dots.h"
+#include "kernels/cpu/int4_kv.h"
 #include "kernels/cpu/int8_kv.h"
 #include "kernels/cpu/panel_kv.h"
 
@@ -22,6 +23,8 @@ AttentionKernels Avx2Attention(KvType type) {
       return Panels<Fp16>::Kernels("avx2-fp16");
     case KvType::kInt8:
       return Attention<Avx2Vector, Int8Kv<Avx2Vector>>::Kernels("avx2-int8");
+    case KvType::kInt4:
+      return Attention<Avx2Vector, Int4Kv<Avx2Vector>, OpenPages<Avx2Vector>>::Kernels("avx2-int4");
   }
   return {};
 }

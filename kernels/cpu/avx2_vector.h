@@ -28,6 +28,7 @@ struct Avx2Vector {
   static Float Div(Float a, Float b) { return _mm256_div_ps(a, b); }
   static Float Min(Float a, Float b) { return _mm256_min_ps(a, b); }
   static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }
+  static Float Abs(Float x) { return _mm256_andnot_ps(Set(-0.0f), x); }
   static Float Fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
   static Float Round(Float x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
@@ -92,11 +93,19 @@ struct Avx2Vector {
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(u_even, s_even));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(u_odd, s_odd));
   }
-  // The low byte of each lane, rounded to the nearest (even) integer; of NaN it is 0.
-  static void StoreBytes(void* p, Float x) {
-    const Int low = _mm256_and_si256(_mm256_cvtps_epi32(x), _mm256_set1_epi32(0xff));
+  // To the nearest (even) integer; NaN becomes one whose low byte is 0.
+  static Int ToInt(Float x) { return _mm256_cvtps_epi32(x); }
+  // The low byte of each lane.
+  static void StoreBytes(void* p, Int x) {
+    const Int low = _mm256_and_si256(x, _mm256_set1_epi32(0xff));
     const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
     _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+  }
+  // The low and the high half of each byte, as bytes.
+  static void LoadNibbles(const void* p, Int* low, Int* high) {
+    const Int both = LoadInt(p), mask = _mm256_set1_epi8(15);
+    *low = _mm256_and_si256(both, mask);
+    *high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
   }
 
   // kLanes consecutive elements of a row, widened or rounded (to nearest even; NaN stays NaN).

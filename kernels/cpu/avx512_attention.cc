@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention_template.h"
 #include "kernels/cpu/avx512_vector.h"
 #include "kernels/cpu/fma_dots.h"
+#include "kernels/cpu/int4_kv.h"
 #include "kernels/cpu/int8_kv.h"
 #include "kernels/cpu/panel_kv.h"
 
@@ -22,6 +23,8 @@ AttentionKernels Avx512Attention(KvType type) {
       return Panels<Fp16>::Kernels("avx512-fp16");
     case KvType::kInt8:
       return Attention<Avx512Vector, Int8Kv<Avx512Vector>>::Kernels("avx512-int8");
+    case KvType::kInt4:
+      return Attention<Avx512Vector, Int4Kv<Avx512Vector>, OpenPages<Avx512Vector>>::Kernels("avx512-int4");
   }
   return {};
 }

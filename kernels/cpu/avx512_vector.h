@@ -29,6 +29,7 @@ struct Avx512Vector {
   static Float Div(Float a, Float b) { return _mm512_div_ps(a, b); }
   static Float Min(Float a, Float b) { return _mm512_min_ps(a, b); }
   static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
+  static Float Abs(Float x) { return _mm512_andnot_ps(Set(-0.0f), x); }
   static Float Fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
   static Float Round(Float x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
@@ -90,9 +91,15 @@ struct Avx512Vector {
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(u_even, s_even));
     return _mm512_add_epi32(sum, _mm512_madd_epi16(u_odd, s_odd));
   }
-  // The low byte of each lane, rounded to the nearest (even) integer; of NaN it is 0.
-  static void StoreBytes(void* p, Float x) {
-    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+  // To the nearest (even) integer; NaN becomes one whose low byte is 0.
+  static Int ToInt(Float x) { return _mm512_cvtps_epi32(x); }
+  // The low byte of each lane.
+  static void StoreBytes(void* p, Int x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
+  // The low and the high half of each byte, as bytes.
+  static void LoadNibbles(const void* p, Int* low, Int* high) {
+    const Int both = LoadInt(p), mask = _mm512_set1_epi8(15);
+    *low = _mm512_and_si512(both, mask);
+    *high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
   }
 
   // kLanes consecutive elements of a row, widened or rounded (to nearest even; NaN stays NaN).

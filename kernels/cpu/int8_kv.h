@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/attention_page.h"
+#include "kernels/cpu/byte_panels.h"
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
@@ -23,7 +24,7 @@ struct Int8Kv {
   static constexpr int kSparseTileMax = 2;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
-  static constexpr int kPageVectors = kPageTokens / kLanes;
+  using Bytes = BytePanels<V>;
 
   // A query: its codes [head_dim], then this, and padding.
   struct QueryScale {
@@ -44,12 +45,14 @@ struct Int8Kv {
     Float top = V::Zero(), nan = V::Zero();
     for (int d = 0; d < head_dim; d += kLanes) {
       const Float x = V::LoadRow(from + d);
-      top = V::Max(top, V::Max(x, V::Sub(V::Zero(), x)));
+      top = V::Max(V::Abs(x), top);
       nan = V::Add(nan, V::Sub(x, x));  // of infinities, too
     }
     const float largest = V::MaxLanes(top);
-    const Float to_code = V::Set(127 / (largest > kTiny ? largest : kTiny));
-    for (int d = 0; d < head_dim; d += kLanes) V::StoreBytes(q + d, V::Mul(V::LoadRow(from + d), to_code));
+    const Float to_code = V::Set(127 / (largest > Bytes::kTiny ? largest : Bytes::kTiny));
+    for (int d = 0; d < head_dim; d += kLanes) {
+      V::StoreBytes(q + d, V::ToInt(V::Mul(V::LoadRow(from + d), to_code)));
+    }
     int sum = 0;
     for (int d = 0; d < head_dim; ++d) sum += static_cast<int8_t>(q[d]);
     const QueryScale to = {largest / 127 * scale + V::SumLanes(nan), -128 * sum};
@@ -70,7 +73,8 @@ struct Int8Kv {
 #pragma GCC unroll 2
         for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = start;
       }
-      Multiply<J, kSparse, true>(page_head + t * head_dim, head_dim / 4, q, q_bytes, prefetch_bytes, sum);
+      Bytes::template MultiplyBytes<J, kSparse, true>(page_head + t * head_dim, head_dim / 4, q, q_bytes,
+                                                      prefetch_bytes, sum);
 #pragma GCC unroll 2
       for (int w = 0; w < kPanelVectors; ++w) {
         const Float k_scale = V::LoadRow(k_scales + t + w * kLanes);
@@ -90,16 +94,13 @@ struct Int8Kv {
                                 const float (&factor)[J], float* acc) {
     alignas(64) std::byte codes[J][kPageTokens];
     float unit[J];
-    RoundWeights<J>(reinterpret_cast<const Bf16*>(page_head + Int8VScales(head_dim)), p, codes, unit);
+    Bytes::template RoundWeights<J>(reinterpret_cast<const Bf16*>(page_head + Int8VScales(head_dim)), p, codes, unit);
     const std::byte* const v = page_head + Int8V(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Int sum[J][kPanelVectors];
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 2
-        for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = V::SetInt(0);
-      }
-      Multiply<J, kSparse, false>(v + dim * kPageTokens, kPageTokens / 4, codes[0], kPageTokens, prefetch_bytes, sum);
+      Bytes::template Zero<J>(sum);
+      Bytes::template MultiplyBytes<J, kSparse, false>(v + dim * kPageTokens, kPageTokens / 4, codes[0], kPageTokens,
+                                                       prefetch_bytes, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float factor_j = V::Set(factor[j]), unit_j = V::Set(unit[j]);
@@ -113,79 +114,13 @@ struct Int8Kv {
   }
 
  private:
-  static constexpr float kTiny = 1e-30f;
-  static constexpr int kLineBytes = 64;
-
   static const QueryScale* QueryScaleOf(const std::byte* q, ptrdiff_t q_bytes, int j) {
     return reinterpret_cast<const QueryScale*>(q + (j + 1) * q_bytes - 16);
   }
 
   static inline void PrefetchScales(const std::byte* at) {
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(at) + kLineBytes, _MM_HINT_T1);
-  }
-
-  // p[j] * v_scales = codes[j] * unit[j], rounded.
-  template <int J>
-  static inline void RoundWeights(const Bf16* v_scales, const float* p, std::byte (&codes)[J][kPageTokens],
-                                  float (&unit)[J]) {
-    Float scale[kPageVectors];
-#pragma GCC unroll 4
-    for (int w = 0; w < kPageVectors; ++w) scale[w] = V::LoadRow(v_scales + w * kLanes);
-    for (int j = 0; j < J; ++j) {
-      Float weight[kPageVectors];
-      Float top = V::Set(kTiny);
-#pragma GCC unroll 4
-      for (int w = 0; w < kPageVectors; ++w) {
-        weight[w] = V::Mul(V::Load(p + j * kPageTokens + w * kLanes), scale[w]);
-        top = V::Max(weight[w], top);
-      }
-      const float largest = V::MaxLanes(top);
-      const Float to_code = V::Set(255 / largest);
-      unit[j] = largest * (1.0f / 255);
-#pragma GCC unroll 4
-      for (int w = 0; w < kPageVectors; ++w) V::StoreBytes(codes[j] + w * kLanes, V::Mul(weight[w], to_code));
-    }
-  }
-
-  // sum[j] += x[j] · panel for J vectors of bytes x, `quads` lines of 4 steps, in two chains. The panel is unsigned and
-  // x signed, or the other way round. Prefetches as FmaDots does.
-  template <int J, bool kSparse, bool kPanelUnsigned>
-  static inline void Multiply(const std::byte* panel, int quads, const std::byte* x, ptrdiff_t x_bytes,
-                              ptrdiff_t prefetch_bytes, Int (&sum)[J][kPanelVectors]) {
-    Int odd[J][kPanelVectors];
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 2
-      for (int w = 0; w < kPanelVectors; ++w) odd[j][w] = V::SetInt(0);
-    }
-    for (int i = 0; i < quads; i += 4) {
-#pragma GCC unroll 4
-      for (int line = 0; line < 4; ++line) {
-        const std::byte* const at = panel + line * kLineBytes;
-        if (!kSparse || line == 0) _mm_prefetch(reinterpret_cast<const char*>(at) + prefetch_bytes, _MM_HINT_T1);
-        Int m[kPanelVectors];
-#pragma GCC unroll 2
-        for (int w = 0; w < kPanelVectors; ++w) m[w] = V::LoadInt(at + w * 4 * kLanes);
-#pragma GCC unroll 16
-        for (int j = 0; j < J; ++j) {
-          int32_t quad;
-          __builtin_memcpy(&quad, x + j * x_bytes + 4 * (i + line), sizeof(quad));
-          const Int factor = V::SetInt(quad);
-#pragma GCC unroll 2
-          for (int w = 0; w < kPanelVectors; ++w) {
-            Int& to = line % 2 ? odd[j][w] : sum[j][w];
-            to = kPanelUnsigned ? V::DotBytes(to, m[w], factor) : V::DotBytes(to, factor, m[w]);
-          }
-        }
-      }
-      panel += 4 * kLineBytes;
-    }
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
-#pragma GCC unroll 2
-      for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = V::AddInt(sum[j][w], odd[j][w]);
-    }
+    _mm_prefetch(reinterpret_cast<const char*>(at) + 64, _MM_HINT_T1);
   }
 };
 

@@ -2,6 +2,7 @@
 #define FASTDECODE_KERNELS_CPU_PANEL_KV_H_
 
 #include "kernels/cpu/attention_page.h"
+#include "kernels/cpu/fma_dots.h"
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
@@ -65,6 +66,10 @@ struct PanelKv : Dots {
     }
   }
 };
+
+// Open pages of int4.
+template <class V>
+using OpenPages = PanelKv<V, FmaDots<V, Bf16>>;
 
 }  // namespace
 }  // namespace fastdecode

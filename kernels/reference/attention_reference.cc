@@ -20,6 +20,7 @@ std::vector<double> ReferenceProbabilities(const ReferenceAttentionInput& in, in
     const double* k = &in.k[(size_t(t) * in.kv_heads + head / in.group) * in.head_dim];
     double dot = 0;
     for (int d = 0; d < in.head_dim; ++d) dot += q[d] * k[d];
+    if (in.dot) dot = in.dot(row, head, t);
     p[t] = dot * in.scale;
     if (in.soft_cap > 0) p[t] = in.soft_cap * std::tanh(p[t] / in.soft_cap);
     max = std::max(max, p[t]);
@@ -42,6 +43,7 @@ std::vector<double> ReferenceAttention(const ReferenceAttentionInput& in) {
       for (int t = 0; t < in.context; ++t) {
         if (p[t] == 0) continue;
         const double* v = &in.v[(size_t(t) * in.kv_heads + h / in.group) * in.head_dim];
+        if (in.v_at) v = in.v_at(r, h / in.group, t);
         for (int d = 0; d < in.head_dim; ++d) out[d] += p[t] * v[d];
       }
     }

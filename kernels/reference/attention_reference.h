@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_KERNELS_REFERENCE_ATTENTION_REFERENCE_H_
 #define FASTDECODE_KERNELS_REFERENCE_ATTENTION_REFERENCE_H_
 
+#include <functional>
 #include <vector>
 
 namespace fastdecode {
@@ -18,6 +19,9 @@ struct ReferenceAttentionInput {
   int first_row_position = 0;
   std::vector<double> q;     // [rows][kv_heads * group][head_dim]
   std::vector<double> k, v;  // [context][kv_heads][head_dim]
+  // If set, instead of q · k, and of v[token][kv_head]: for what depends on the row that sees it.
+  std::function<double(int row, int head, int token)> dot;
+  std::function<const double*(int row, int kv_head, int token)> v_at;
 };
 
 // True if the query at `position` sees the token at `token`.

@@ -69,6 +69,7 @@ struct Bench {
     const AttendArgs args = {.layer_base = pool,
                              .page_stride_bytes = PageBytes(shape),
                              .page_ids = &page_ids[first_page],
+                             .open_page = nullptr,
                              .first_head = first_head,
                              .heads = heads,
                              .first_position = position,

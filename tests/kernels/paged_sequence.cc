@@ -8,6 +8,8 @@
 namespace fastdecode {
 namespace {
 
+constexpr float kLog2E = 1.44269504088896341f;
+
 std::vector<double> RandomValues(size_t n, std::mt19937_64& random) {
   std::normal_distribution<double> normal;
   std::vector<double> values(n);
@@ -50,6 +52,7 @@ double RoundToKv(KvType type, double value) {
     case KvType::kFp16:
       return std::clamp(RoundTo(value, 11, -14), -65504.0, 65504.0);
     case KvType::kInt8:
+    case KvType::kInt4:
       break;
   }
   return NAN;
@@ -68,27 +71,30 @@ float LargestMagnitude(const double* values, size_t count) {
   return static_cast<float>(largest);
 }
 
-// k and v in int8: head by head, round(x / scale) * scale. Returns the scales.
-std::vector<double> RoundToInt8(std::vector<double>& values, size_t head_dim) {
-  std::vector<double> scales;
-  for (size_t i = 0; i < values.size(); i += head_dim) {
-    const float scale = RoundUpTo8Bits(LargestMagnitude(&values[i], head_dim) / 127);
-    for (size_t d = i; d < i + head_dim && scale > 0; ++d) {
-      values[d] = std::nearbyint(static_cast<float>(values[d]) / scale) * double{scale};
-    }
-    scales.push_back(scale);
+// Codes that a kernel holds instead of numbers: scale * code + offset.
+struct Code {
+  float offset, scale;
+  double code_max;
+  double Value(double x) const {
+    if (scale == 0) return offset;
+    const double code = std::nearbyint((static_cast<float>(x) - offset) / scale);
+    return double{scale} * std::clamp(code, -code_max, code_max) + offset;
   }
-  return scales;
+};
+
+float RoundDownTo8Bits(float x) {
+  int exponent;
+  const double fraction = std::frexp(x, &exponent);
+  return static_cast<float>(std::ldexp(std::floor(std::ldexp(fraction, 8)), exponent - 8));
 }
 
-// q as the kernels for int8 multiply it: 127ths of its largest element.
-void RoundTo127ths(std::vector<double>& values, size_t head_dim) {
-  for (size_t i = 0; i < values.size(); i += head_dim) {
-    const float largest = LargestMagnitude(&values[i], head_dim), to_code = 127 / std::max(largest, 1e-30f);
-    for (size_t d = i; d < i + head_dim; ++d) {
-      values[d] = std::nearbyint(static_cast<float>(values[d]) * to_code) * (largest / 127.0);
-    }
+// q as the kernels for int8 and int4 multiply it: in 127ths of its largest element, which it returns.
+float RoundTo127ths(double* values, size_t count) {
+  const float unit = std::max(LargestMagnitude(values, count), 1e-30f);
+  for (double* v = values; v < values + count; ++v) {
+    *v = std::nearbyint(static_cast<float>(*v) * (127 / unit)) * (unit / 127.0);
   }
+  return unit;
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -134,16 +140,102 @@ void PagedSequence::Encode() {
   k_ = EncodeAs(shape.type, in.k);
   v_ = EncodeAs(shape.type, in.v);
   held = in;
-  if (shape.kv_type == KvType::kInt8) {
-    const size_t head_dim = static_cast<size_t>(in.head_dim);
-    RoundToInt8(held.k, head_dim);
-    v_scales_ = RoundToInt8(held.v, head_dim);
-    RoundTo127ths(held.q, head_dim);
-    return;
-  }
+  if (shape.kv_type == KvType::kInt8) return HoldInt8();
+  const bool int4 = shape.kv_type == KvType::kInt4;
   for (auto* values : {&held.k, &held.v}) {
-    for (double& value : *values) value = RoundToKv(shape.kv_type, value);
+    for (double& value : *values) value = RoundToKv(int4 ? KvType::kBf16 : shape.kv_type, value);
   }
+  if (int4) HoldInt4();
+}
+
+// A scale for each token and head, and queries in 127ths.
+void PagedSequence::HoldInt8() {
+  const size_t head_dim = static_cast<size_t>(in.head_dim);
+  v_codes_.clear();
+  for (auto* values : {&held.k, &held.v}) {
+    for (size_t i = 0; i < values->size(); i += head_dim) {
+      const float scale = RoundUpTo8Bits(LargestMagnitude(&(*values)[i], head_dim) / 127);
+      const Code code = {0, scale, 127};
+      for (size_t d = i; d < i + head_dim; ++d) (*values)[d] = code.Value((*values)[d]);
+      if (values == &held.v) v_codes_.push_back({0, scale});
+    }
+  }
+  for (size_t i = 0; i < held.q.size(); i += head_dim) RoundTo127ths(&held.q[i], head_dim);
+}
+
+// Full pages: a scale and a minimum for each dim of K, a scale and a minimum for 64 dims of a token of V. A row sees
+// its own page, and what is not full, as it was.
+void PagedSequence::HoldInt4() {
+  const int head_dim = in.head_dim, heads = in.kv_heads, groups = (head_dim + 63) / 64;
+  const auto at = [=](int token, int head, int dim) { return (size_t(token) * heads + head) * head_dim + dim; };
+  open_k_ = held.k;
+  open_v_ = held.v;
+  k_codes_.assign(size_t(in.context / kPageTokens) * heads * head_dim, {});
+  v_codes_.assign(size_t(in.context) * heads * groups, {});
+  for (int first = 0; first + kPageTokens <= in.context; first += kPageTokens) {
+    for (int head = 0; head < heads; ++head) {
+      for (int d = 0; d < head_dim; ++d) {
+        float low = INFINITY, high = -INFINITY;
+        for (int t = first; t < first + kPageTokens; ++t) {
+          low = std::min(low, static_cast<float>(held.k[at(t, head, d)]));
+          high = std::max(high, static_cast<float>(held.k[at(t, head, d)]));
+        }
+        const float minimum = RoundDownTo8Bits(low);
+        const Code code = {minimum, RoundUpTo8Bits(high / 15 - minimum / 15), 15};
+        k_codes_[(size_t(first) / kPageTokens * heads + head) * head_dim + d] = {code.offset, code.scale};
+        for (int t = first; t < first + kPageTokens; ++t) held.k[at(t, head, d)] = code.Value(held.k[at(t, head, d)]);
+      }
+      for (int t = first; t < first + kPageTokens; ++t) {
+        for (int g = 0; g < groups; ++g) {
+          const auto begin = held.v.begin() + at(t, head, g * 64);
+          const auto end = held.v.begin() + at(t, head, std::min(head_dim, g * 64 + 64));
+          const float low = RoundDownTo8Bits(static_cast<float>(*std::min_element(begin, end)));
+          const float high = static_cast<float>(*std::max_element(begin, end));
+          const Code code = {low, RoundUpTo8Bits(high / 15 - low / 15), 15};
+          v_codes_[(size_t(t) * heads + head) * groups + g] = {code.offset, code.scale};
+          for (auto v = begin; v != end; ++v) *v = code.Value(*v);
+        }
+      }
+    }
+  }
+  held.dot = [this](int row, int head, int token) { return Int4Dot(row, head, token); };
+  held.v_at = [this, at](int row, int head, int token) {
+    return &(IsOpen(row, token) ? open_v_ : held.v)[at(token, head, 0)];
+  };
+}
+
+bool PagedSequence::IsOpen(int row, int token) const {
+  if (shape.kv_type != KvType::kInt4) return false;
+  const int page = token / kPageTokens;
+  return page == (in.first_row_position + row) / kPageTokens || (page + 1) * kPageTokens > in.context;
+}
+
+// q times the page's scales is rounded to 127ths, in the product with the codes.
+double PagedSequence::Int4Dot(int row, int head, int token) const {
+  const int kv_head = head / in.group;
+  const double* q = &in.q[(size_t(row) * in.kv_heads * in.group + head) * in.head_dim];
+  const size_t first = (size_t(token) * in.kv_heads + kv_head) * in.head_dim;
+  double dot = 0;
+  if (IsOpen(row, token)) {
+    for (int d = 0; d < in.head_dim; ++d) dot += q[d] * open_k_[first + d];
+    return dot;
+  }
+  const CodeRange* codes = &k_codes_[(size_t(token) / kPageTokens * in.kv_heads + kv_head) * in.head_dim];
+  const std::array<int, 3> page = {row, head, token / kPageTokens};
+  if (rounded_of_ != page) {  // tokens come in order
+    rounded_of_ = page;
+    rounded_.resize(in.head_dim);
+    const float scale = shape.soft_cap > 0 ? 2 * shape.scale * kLog2E / shape.soft_cap : shape.scale * kLog2E;
+    for (int d = 0; d < in.head_dim; ++d) {
+      rounded_[d] = static_cast<float>(q[d]) * scale * static_cast<float>(codes[d].scale);
+    }
+    RoundTo127ths(rounded_.data(), rounded_.size());
+    for (int d = 0; d < in.head_dim; ++d) rounded_[d] /= codes[d].scale == 0 ? INFINITY : scale * codes[d].scale;
+  }
+  for (int d = 0; d < in.head_dim; ++d) {
+    dot += rounded_[d] * (held.k[first + d] - codes[d].offset) + q[d] * codes[d].offset;
+  }
+  return dot;
 }
 
 void PagedSequence::ClearPages(uint64_t seed) {
@@ -152,7 +244,8 @@ void PagedSequence::ClearPages(uint64_t seed) {
   std::iota(page_ids.begin(), page_ids.end(), 0u);
   std::mt19937_64 random(seed);
   std::shuffle(page_ids.begin(), page_ids.end(), random);
-  pages.assign(page_ids.size() * page_stride_bytes, std::byte{0xff});  // NaN in both types
+  pages.assign(page_ids.size() * page_stride_bytes, std::byte{0xff});  // NaN in all types
+  open_pages_.assign(page_ids.size() * OpenPageBytes(shape), std::byte{0xff});
 }
 
 const std::byte* PagedSequence::Element(const std::vector<std::byte>& bytes, size_t index) const {
@@ -166,8 +259,12 @@ void PagedSequence::Append(const AttentionKernels& kernels, int first, int count
     const int tokens = std::min(count, kPageTokens - slot);
     for (int head = 0; head < in.kv_heads; ++head) {
       const size_t index = first * row_elements + size_t(head) * in.head_dim;
-      kernels.append(shape, {&pages[page_ids[first / kPageTokens] * page_stride_bytes], head, slot, tokens,
-                             Element(k_, index), Element(v_, index), row_elements * ElementBytes(shape.type)});
+      std::byte* const page = &pages[page_ids[first / kPageTokens] * page_stride_bytes];
+      std::byte* const open = open_pages_.data() + first / kPageTokens * OpenPageBytes(shape);
+      const bool int4 = shape.kv_type == KvType::kInt4;
+      kernels.append(shape, {int4 ? open : page, head, slot, tokens, Element(k_, index), Element(v_, index),
+                             row_elements * ElementBytes(shape.type)});
+      if (int4 && slot + tokens == kPageTokens) kernels.close_page(shape, head, open, page);
     }
     first += tokens;
     count -= tokens;
@@ -181,6 +278,30 @@ AttentionResult PagedSequence::Attend(const AttentionKernels& kernels, int kv_he
 
 AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row,
                                            int rows, int context) const {
+  if (shape.kv_type != KvType::kInt4) return AttendRows(kernels, first_head, heads, first_row, rows, context);
+  // The rows of one page at a time.
+  const int per_row = in.group * in.head_dim;
+  AttentionResult all;
+  for (auto* values : {&all.max, &all.sum}) values->resize(heads * rows * in.group);
+  all.acc.resize(heads * rows * per_row);
+  for (int r = 0; r < rows;) {
+    const int slot = (in.first_row_position + first_row + r + kPageTokens) % kPageTokens;
+    const int count = std::min(rows - r, kPageTokens - slot);
+    const AttentionResult some = AttendRows(kernels, first_head, heads, first_row + r, count, context);
+    for (int h = 0; h < heads; ++h) {
+      const int from = h * count * in.group, to = (h * rows + r) * in.group;
+      std::copy_n(&some.max[from], count * in.group, &all.max[to]);
+      std::copy_n(&some.sum[from], count * in.group, &all.sum[to]);
+      std::copy_n(&some.acc[from * in.head_dim], count * per_row, &all.acc[to * in.head_dim]);
+    }
+    all.o.insert(all.o.end(), some.o.begin(), some.o.end());
+    r += count;
+  }
+  return all;
+}
+
+AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row,
+                                          int rows, int context) const {
   const int n = heads * rows * in.group;
   const size_t q_row_elements = size_t(in.kv_heads) * in.group * in.head_dim;
   const size_t q_row_bytes = q_row_elements * ElementBytes(shape.type);
@@ -201,6 +322,11 @@ AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int 
     args.layer_base = pages.data();
     args.page_stride_bytes = page_stride_bytes;
     args.page_ids = &page_ids[first / kPageTokens];
+    const int own_page = (in.first_row_position + first_row) / kPageTokens;
+    const bool here = own_page >= first / kPageTokens && own_page < first / kPageTokens + kBlockPages;
+    if (shape.kv_type == KvType::kInt4 && here && own_page * kPageTokens < context) {
+      args.open_page = &open_pages_[own_page * OpenPageBytes(shape)];
+    }
     args.first_head = first_head;
     args.heads = heads;
     args.first_position = first;
@@ -229,11 +355,12 @@ AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int 
 // * Exp2 is off by 1.8e-7, relatively; each of the rescalings by the pages and blocks before it once more, and u S.
 // * acc and sum are chains: 16 + 1 per page, one FMA per page and two roundings per block, relative to A.
 // * p may be rounded once more, by p_rounding.
-// p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A. int8 rounds p times v's scale to 255ths of the
-// largest in its page: WeightRounding.
+// p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A. int8 and int4 round p times v's scale to 255ths of
+// the largest in its page: AddWeightRounding. Where a number is an offset and a code, the magnitudes are of both.
 std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
   ReferenceAttentionInput magnitude = held;
-  for (double& v : magnitude.v) v = std::fabs(v);
+  for (size_t i = 0; i < held.v.size(); ++i) magnitude.v[i] = VMagnitude(i);
+  magnitude.v_at = nullptr;
   std::vector<double> bound = ReferenceAttention(magnitude);
 
   const double u = std::ldexp(1.0, -24), exp2_error = 1.8e-7;
@@ -246,8 +373,8 @@ std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
         if (!ReferenceSees(in, in.first_row_position + r, t)) continue;
         double sum = 0;
         for (int d = 0; d < in.head_dim; ++d) {
-          sum += std::fabs(held.q[(size_t(r) * heads + h) * in.head_dim + d] *
-                           held.k[(size_t(t) * in.kv_heads + h / in.group) * in.head_dim + d]);
+          sum += std::fabs(held.q[(size_t(r) * heads + h) * in.head_dim + d]) *
+                 KMagnitude((size_t(t) * in.kv_heads + h / in.group) * in.head_dim + d);
         }
         magnitude_max = std::max(magnitude_max, sum * in.scale);
       }
@@ -259,28 +386,50 @@ std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
       }
     }
   }
-  if (shape.kv_type == KvType::kInt8) AddWeightRounding(bound);
+  AddWeightRounding(bound);
   return bound;
 }
 
-// With w = p * scale, p summing to 1: w is off by half a 255th of the page's largest, and multiplies the codes |v /
-// scale|. (A little more: p itself is off by the errors of before.)
+double PagedSequence::KMagnitude(size_t element) const {
+  const size_t page = element / (in.kv_heads * in.head_dim) / kPageTokens,
+               in_token = element % (in.kv_heads * in.head_dim);
+  const size_t code = page * in.kv_heads * in.head_dim + in_token;
+  if (shape.kv_type != KvType::kInt4 || code >= k_codes_.size()) return std::fabs(held.k[element]);
+  return std::fabs(k_codes_[code].offset) + 15 * k_codes_[code].scale + std::fabs(open_k_[element]);
+}
+
+double PagedSequence::VMagnitude(size_t element) const {
+  if (shape.kv_type != KvType::kInt4) return std::fabs(held.v[element]);
+  const CodeRange& code = VCode(element / in.head_dim, element % in.head_dim);
+  return std::fabs(code.offset) + 15 * code.scale + std::fabs(open_v_[element]);
+}
+
+const PagedSequence::CodeRange& PagedSequence::VCode(size_t token_head, size_t dim) const {
+  const size_t groups = shape.kv_type == KvType::kInt4 ? (in.head_dim + 63) / 64 : 1;
+  return v_codes_[token_head * groups + (groups > 1 ? dim / 64 : 0)];
+}
+
+// With w = p * scale, p summing to 1: w is off by half a 255th of the page's largest, and multiplies the codes (v -
+// offset) / scale. (A little more: p itself is off by the errors of before.)
 void PagedSequence::AddWeightRounding(std::vector<double>& bound) const {
+  if (v_codes_.empty()) return;
   const int heads = in.kv_heads * in.group;
   for (int r = 0; r < in.rows; ++r) {
     for (int h = 0; h < heads; ++h) {
       const std::vector<double> p = ReferenceProbabilities(held, r, h);
+      const auto token_head = [&](int t) { return size_t(t) * in.kv_heads + h / in.group; };
       for (int page = 0; page < in.context; page += kPageTokens) {
+        if (IsOpen(r, page)) continue;
         const int end = std::min(page + kPageTokens, in.context);
-        const auto scale = [&](int t) { return v_scales_[size_t(t) * in.kv_heads + h / in.group]; };
-        double largest = 0;
-        for (int t = page; t < end; ++t) largest = std::max(largest, p[t] * scale(t));
-        for (int t = page; t < end; ++t) {
-          if (p[t] == 0 || scale(t) == 0) continue;
-          const double* v = &held.v[(size_t(t) * in.kv_heads + h / in.group) * in.head_dim];
-          for (int d = 0; d < in.head_dim; ++d) {
-            bound[(size_t(r) * heads + h) * in.head_dim + d] += 1.001 * largest / 510 * std::fabs(v[d]) / scale(t);
+        for (int d = 0; d < in.head_dim; ++d) {
+          double largest = 0, codes = 0;
+          for (int t = page; t < end; ++t) {
+            const CodeRange& code = VCode(token_head(t), d);
+            if (p[t] == 0 || code.scale == 0) continue;
+            largest = std::max(largest, p[t] * code.scale);
+            codes += std::fabs(held.v[token_head(t) * in.head_dim + d] - code.offset) / code.scale;
           }
+          bound[(size_t(r) * heads + h) * in.head_dim + d] += 1.001 * largest / 510 * codes;
         }
       }
     }

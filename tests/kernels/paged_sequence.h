@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_TESTS_KERNELS_PAGED_SEQUENCE_H_
 #define FASTDECODE_TESTS_KERNELS_PAGED_SEQUENCE_H_
 
+#include <array>
 #include <random>
 #include <string>
 #include <vector>
@@ -27,10 +28,12 @@ struct AttentionResult {
 };
 
 // One random sequence: its tokens for the reference, the same in the kernels' element type, and pages full of NaN to
-// append them to, in a shuffled order. The queries are the last `rows` tokens.
+// append them to, in a shuffled order. The queries are the last `rows` tokens. Of int4 all open pages are kept.
 class PagedSequence {
  public:
   PagedSequence(const AttentionCase& c, uint64_t seed);
+  PagedSequence(const PagedSequence&) = delete;  // `held` refers to it
+  PagedSequence& operator=(const PagedSequence&) = delete;
 
   // Doubles to the kernels' bytes again, after a change of `in`. The doubles become what the type of rows can hold.
   void Encode();
@@ -56,11 +59,30 @@ class PagedSequence {
   std::vector<uint32_t> page_ids;
 
  private:
+  // A code c stands for scale * c + offset.
+  struct CodeRange {
+    double offset = 0, scale = 0;
+  };
+
+  void HoldInt8();
+  void HoldInt4();
+  double Int4Dot(int row, int head, int token) const;
+  bool IsOpen(int row, int token) const;
+  AttentionResult AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
+                             int context) const;
   void AddWeightRounding(std::vector<double>& bound) const;
+  double KMagnitude(size_t element) const;
+  double VMagnitude(size_t element) const;
+  const CodeRange& VCode(size_t token_head, size_t dim) const;
   const std::byte* Element(const std::vector<std::byte>& bytes, size_t index) const;
 
-  std::vector<std::byte> q_, k_, v_;  // as in `in`
-  std::vector<double> v_scales_;      // [context][kv_heads], of int8
+  std::vector<std::byte> q_, k_, v_;     // as in `in`
+  std::vector<double> open_k_, open_v_;  // of int4: as in `in`, but bf16
+  std::vector<CodeRange> k_codes_;       // of int4: [full pages][kv_heads][head_dim]
+  std::vector<CodeRange> v_codes_;       // of int8: [context][kv_heads], of int4: that [groups]
+  std::vector<std::byte> open_pages_;
+  mutable std::array<int, 3> rounded_of_ = {-1, -1, -1};  // row, head, page
+  mutable std::vector<double> rounded_;                   // its query
 };
 
 }  // namespace fastdecode

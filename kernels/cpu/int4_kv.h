@@ -1,0 +1,174 @@
+#ifndef FASTDECODE_KERNELS_CPU_INT4_KV_H_
+#define FASTDECODE_KERNELS_CPU_INT4_KV_H_
+
+#include <immintrin.h>
+
+#include "kernels/cpu/attention_page.h"
+#include "kernels/cpu/byte_panels.h"
+
+namespace fastdecode {
+namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
+
+// Closed pages of int4 (attention_page.h), as Attention takes them. Products are of bytes and exact, all else is done
+// in one order, so that every ISA gives the same bits. Page by page:
+//   score    q * (scale of the dim) is rounded to 127ths of its largest; its product with the codes, plus q · minima
+//   acc      w = p * (scale of the token) is rounded to 255ths of its largest; its product with the codes, plus that of
+//            p and the minima
+template <class V>
+struct Int4Kv {
+  using Float = typename V::Float;
+  using Int = typename V::Int;
+  using Probability = float;
+  static constexpr bool kScalesScores = false;
+  static constexpr bool kTakesF32Rows = true;
+  static constexpr float kPRounding = 0;
+  static constexpr int kSparseTileMax = 0;
+  static constexpr int kLanes = V::kLanes;
+  static constexpr int kPanelVectors = kPanelLanes / kLanes;
+  static constexpr int kPageVectors = kPageTokens / kLanes;
+  using Bytes = BytePanels<V>;
+
+  static ptrdiff_t HeadBytes(int head_dim) { return Int4HeadBytes(head_dim); }
+  static ptrdiff_t QueryBytes(int head_dim) { return head_dim * sizeof(float); }
+
+  static Float Round(float* p, Float x) {
+    V::Store(p, x);
+    return x;
+  }
+
+  template <typename Row>
+  static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
+    float* const to = reinterpret_cast<float*>(q);
+    for (int d = 0; d < head_dim; d += kLanes) V::Store(to + d, V::Mul(V::LoadRow(from + d), V::Set(scale)));
+  }
+
+  // scores[j] = q[j] · k for the 32 tokens of a page.
+  template <int J, bool kSparse>
+  static inline void Scores(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const std::byte* q,
+                            float* scores) {
+    alignas(64) std::byte codes[J][kMaxHeadDim];
+    float unit[J], rest[J];
+    const Bf16* const k_scales = reinterpret_cast<const Bf16*>(page_head + Int4KScales(head_dim));
+    RoundQueries<J>(head_dim, k_scales, reinterpret_cast<const float*>(q), codes, unit, rest);
+    for (int t = 0; t < kPageTokens; t += kPanelLanes) {
+      Int sum[J][kPanelVectors];
+      Bytes::template Zero<J>(sum);
+      Bytes::template MultiplyNibbles<J, true>(page_head + t * head_dim / 2, head_dim / 8, codes[0], kMaxHeadDim,
+                                               prefetch_bytes, sum);
+#pragma GCC unroll 16
+      for (int j = 0; j < J; ++j) {
+        const Float unit_j = V::Set(unit[j]), rest_j = V::Set(rest[j]);
+#pragma GCC unroll 2
+        for (int w = 0; w < kPanelVectors; ++w) {
+          V::Store(scores + j * kPageTokens + t + w * kLanes, V::Fma(V::ToFloat(sum[j][w]), unit_j, rest_j));
+        }
+      }
+    }
+    Prefetch(page_head + prefetch_bytes, Int4KScales(head_dim), Int4V(head_dim));
+  }
+
+  // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
+  template <int J, bool kSparse>
+  static inline void Accumulate(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const float* p,
+                                const float (&factor)[J], float* acc) {
+    alignas(64) std::byte codes[kGroups][J][kPageTokens];
+    float unit[kGroups][J], rest[kGroups][J];
+    const Bf16* scales = reinterpret_cast<const Bf16*>(page_head + Int4VScales(head_dim));
+    for (int group = 0, i = 0; group < head_dim; group += kInt4GroupDims, ++i, scales += 2 * kPageTokens) {
+      Bytes::template RoundWeights<J>(scales, p, codes[i], unit[i]);
+#pragma GCC unroll 16
+      for (int j = 0; j < J; ++j) rest[i][j] = DotMinima(p + j * kPageTokens, scales + kPageTokens);
+    }
+    const std::byte* const v = page_head + Int4V(head_dim);
+    for (int group = 0, i = 0; group < head_dim; group += kInt4GroupDims, ++i) {
+      const int end = group + kInt4GroupDims < head_dim ? group + kInt4GroupDims : head_dim;
+      for (int dim = group; dim < end; dim += kPanelLanes) {
+        Int sum[J][kPanelVectors];
+        Bytes::template Zero<J>(sum);
+        Bytes::template MultiplyNibbles<J, false>(v + dim * kPageTokens / 2, kPageTokens / 8, codes[i][0], kPageTokens,
+                                                  prefetch_bytes, sum);
+#pragma GCC unroll 16
+        for (int j = 0; j < J; ++j) {
+          const Float factor_j = V::Set(factor[j]), unit_j = V::Set(unit[i][j]), rest_j = V::Set(rest[i][j]);
+#pragma GCC unroll 2
+          for (int w = 0; w < kPanelVectors; ++w) {
+            float* at = acc + j * head_dim + dim + w * kLanes;
+            const Float product = V::Fma(V::ToFloat(sum[j][w]), unit_j, rest_j);
+            V::Store(at, V::Fma(V::Load(at), factor_j, product));
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kMaxHeadDim = 256;
+  static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;
+
+  static inline void Prefetch(const std::byte* at, int from, int to) {
+    for (int i = from; i < to; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at) + i, _MM_HINT_T1);
+  }
+
+  // Of 16 lanes, whatever the vectors' width.
+  static inline float Sum(const Float (&x)[kPanelVectors]) {
+    if constexpr (kPanelVectors == 2) return V::SumLanes(V::Add(x[0], x[1]));
+    return V::SumLanes(x[0]);
+  }
+
+  // q[j] * scales = codes[j] * unit[j], rounded; rest[j] = q[j] · minima.
+  template <int J>
+  static inline void RoundQueries(int head_dim, const Bf16* scales, const float* q, std::byte (&codes)[J][kMaxHeadDim],
+                                  float (&unit)[J], float (&rest)[J]) {
+    alignas(64) float scaled[J][kMaxHeadDim];
+    const Bf16* const minima = scales + head_dim;
+    Float top[J], dot[J][kPanelVectors];
+#pragma GCC unroll 16
+    for (int j = 0; j < J; ++j) {
+      top[j] = V::Set(Bytes::kTiny);
+#pragma GCC unroll 2
+      for (int w = 0; w < kPanelVectors; ++w) dot[j][w] = V::Zero();
+    }
+    for (int d = 0; d < head_dim; d += kPanelLanes) {
+#pragma GCC unroll 2
+      for (int w = 0; w < kPanelVectors; ++w) {
+        const int i = d + w * kLanes;
+        const Float scale = V::LoadRow(scales + i), minimum = V::LoadRow(minima + i);
+#pragma GCC unroll 16
+        for (int j = 0; j < J; ++j) {
+          const Float x = V::Load(q + j * head_dim + i);
+          const Float y = V::Mul(x, scale);
+          V::Store(scaled[j] + i, y);
+          top[j] = V::Max(V::Abs(y), top[j]);
+          dot[j][w] = V::Fma(x, minimum, dot[j][w]);
+        }
+      }
+    }
+    Float to_code[J];
+#pragma GCC unroll 16
+    for (int j = 0; j < J; ++j) {
+      const float largest = V::MaxLanes(top[j]);
+      to_code[j] = V::Set(127 / largest);
+      unit[j] = largest * (1.0f / 127);
+      rest[j] = Sum(dot[j]);
+    }
+    for (int d = 0; d < head_dim; d += kLanes) {
+#pragma GCC unroll 16
+      for (int j = 0; j < J; ++j) V::StoreBytes(codes[j] + d, V::ToInt(V::Mul(V::Load(scaled[j] + d), to_code[j])));
+    }
+  }
+
+  static inline float DotMinima(const float* p, const Bf16* minima) {
+    Float dot[kPanelVectors];
+#pragma GCC unroll 2
+    for (int w = 0; w < kPanelVectors; ++w) {
+      const int i = w * kLanes, k = kPanelLanes + i;
+      dot[w] = V::Fma(V::Load(p + k), V::LoadRow(minima + k), V::Mul(V::Load(p + i), V::LoadRow(minima + i)));
+    }
+    return Sum(dot);
+  }
+};
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_INT4_KV_H_

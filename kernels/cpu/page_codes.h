@@ -1,0 +1,54 @@
+#ifndef FASTDECODE_KERNELS_CPU_PAGE_CODES_H_
+#define FASTDECODE_KERNELS_CPU_PAGE_CODES_H_
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/attention_page.h"
+
+namespace fastdecode {
+
+// What attention_page.h says of places and codes inside a page, for those who write pages.
+
+// Where element (step, lane) lies in a panel.
+template <typename Element>
+inline int PanelOffset(int step, int lane) {
+  if constexpr (std::is_same_v<Element, Bf16>) return (step / 2) * 2 * kPanelLanes + lane * 2 + step % 2;
+  return step * kPanelLanes + lane;
+}
+
+// In one of quads.
+inline int QuadOffset(int step, int lane) { return step / 4 * 4 * kPanelLanes + lane * 4 + step % 4; }
+
+// In one of half bytes, which half is told by HighNibble.
+inline int NibbleOffset(int step, int lane) { return step / 8 * 4 * kPanelLanes + lane * 4 + step % 4; }
+inline bool HighNibble(int step) { return step / 4 % 2 == 1; }
+
+inline constexpr float kBf16Max = 0x1.fep127f;
+inline float ClampToBf16(float x) { return x > kBf16Max ? kBf16Max : x < -kBf16Max ? -kBf16Max : x; }
+
+inline float LargestMagnitude(const float* x, int count) {
+  float largest = 0;
+  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(x[i]));
+  return largest;
+}
+
+// The smallest bf16 that is not below a number >= 0, the largest that is not above any.
+inline Bf16 RoundUpToBf16(float x) { return static_cast<Bf16>((std::bit_cast<uint32_t>(x) + 0xffff) >> 16); }
+inline Bf16 RoundDownToBf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<Bf16>(x < 0 ? (bits + 0xffff) >> 16 : bits >> 16);
+}
+
+// To the nearest (even) integer, for |x| < 2^22.
+inline int32_t RoundToInt(float x) {
+  constexpr float kShift = 0x1.8p23f;  // whose last bit is worth 1
+  return std::bit_cast<int32_t>(x + kShift) - std::bit_cast<int32_t>(kShift);
+}
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_PAGE_CODES_H_
