@@ -132,6 +132,7 @@ void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& que
   args.layer_base = pool->LayerBase(layer);
   args.page_stride_bytes = pool->page_stride_bytes();
   args.page_ids = entries[chain.entry].sequence->pages.data() + position / kPageTokens;
+  args.open_page = nullptr;  // no home keeps any
   args.first_head = chain.first_head;
   args.heads = chain.heads;
   args.first_position = static_cast<int>(position);
