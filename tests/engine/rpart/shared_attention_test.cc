@@ -157,7 +157,7 @@ class Rig {
   // Of the rows that were just written.
   void Append(const KvSequence& sequence, uint32_t layer, uint32_t position, uint32_t tokens, uint32_t head) const {
     const size_t head_bytes = shape_.head_dim * shape_.element_bytes();
-    AppendArgs args;
+    AppendArgs args = {};
     args.page = pool_.Address(static_cast<int>(layer), sequence.pages[position / kPageTokens]);
     args.kv_head = static_cast<int>(head);
     args.first_slot = static_cast<int>(position % kPageTokens);
