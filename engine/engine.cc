@@ -19,11 +19,12 @@ namespace fastdecode {
 
 namespace {
 
-// KV memory of each home of this process: as told, or what every sequence at full length needs, but at most a quarter of
-// what is free now in all, and at least two sequences at full length.
+// KV memory of each home of this process: as told, or what every sequence at full length needs, but at most a quarter
+// of what is free now in all, and at least two sequences at full length.
 uint64_t ChooseKvBytes(const Options& options, const RPartShape& shape, size_t homes) {
   if (options.kv_gib > 0) return static_cast<uint64_t>(options.kv_gib * (1ull << 30));
-  const uint64_t sequence_bytes = PageBytes(shape.attention()) * shape.layers * ((shape.max_context + kPageTokens - 1) / kPageTokens);
+  const uint64_t sequence_bytes =
+      PageBytes(shape.attention()) * shape.layers * ((shape.max_context + kPageTokens - 1) / kPageTokens);
   const uint64_t wanted = sequence_bytes * static_cast<uint64_t>(options.max_sequences) / homes;
   const uint64_t quarter = MemoryLimit::Read().available_bytes / 4 / homes;
   return std::max(2 * sequence_bytes, std::min(wanted, quarter));
@@ -159,10 +160,11 @@ absl::Status Engine::LoadModel(ElementType type, Isa isa, PollMode poll) {
 absl::Status Engine::CheckKvBudget() const {
   const uint64_t tokens = homes_->pages_max() * kPageTokens;
   if (tokens >= shape_.max_context) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "--kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give more memory or a shorter "
-      "context",
-      tokens, shape_.max_context));
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("--kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
+                      "more memory or a shorter "
+                      "context",
+                      tokens, shape_.max_context));
 }
 
 void Engine::StartPipeline(PollMode poll, bool park) {
@@ -172,6 +174,7 @@ void Engine::StartPipeline(PollMode poll, bool park) {
   options.limits.rows_max = shape_.max_rows;
   options.limits.chunk_tokens_max = static_cast<uint32_t>(options_.prefill_chunk);
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
+  options.limits.open_pieces = OpenPieceBytes(shape_.attention()) > 0 ? kOpenPieces : 0;
   options.layers = spec_.layers;
   options.vocab = spec_.vocab;
   options.shape = shape_;
@@ -210,8 +213,8 @@ absl::Status Engine::Submit(const fd_request& request, uint64_t* id) {
 
 std::string Engine::Describe() const {
   return machine_ + "S-Part: " + spart_->Describe() + "\n" + homes_->Describe() +
-         absl::StrFormat("pipeline: %d micro-batch(es), at most %d rows a step, context %d tokens\n", options_.micro_batches,
-                         shape_.max_rows, shape_.max_context);
+         absl::StrFormat("pipeline: %d micro-batch(es), at most %d rows a step, context %d tokens\n",
+                         options_.micro_batches, shape_.max_rows, shape_.max_context);
 }
 
 std::string Engine::StatisticsJson() const {

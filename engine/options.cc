@@ -99,7 +99,7 @@ absl::Status SetKvType(Options& options, const std::string& value) {
   for (const KvType type : kKvTypes) {
     if (value == KvTypeName(type)) options.kv_type = type;
   }
-  return options.kv_type.has_value() ? absl::OkStatus() : Bad("kv-type", value, "auto, f32, bf16, fp16 or int8");
+  return options.kv_type.has_value() ? absl::OkStatus() : Bad("kv-type", value, "auto, f32, bf16, fp16, int8 or int4");
 }
 
 absl::Status SetNotify(Options& options, const std::string& value) {
@@ -141,7 +141,7 @@ const OptionRow kRows[] = {
     {"kv-gib", "GIB", "0",
      "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)", &SetKvGib},
     {"compute", "TYPE", "auto", "auto (bf16 where the CPU has it), bf16, or f32 (exact)", &SetCompute},
-    {"kv-type", "TYPE", "auto", "of K and V at the homes: f32, bf16, fp16, int8, or auto (that of --compute)",
+    {"kv-type", "TYPE", "auto", "of K and V at the homes: f32, bf16, fp16, int8, int4, or auto (that of --compute)",
      &SetKvType},
     {"batch-invariant", "BOOL", "false",
      "one order of summation for every batch size, so that results repeat bit for bit",

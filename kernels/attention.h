@@ -28,14 +28,31 @@ struct AttentionShape {
 // Nothing outside kernels/ looks into a page.
 size_t PageBytes(const AttentionShape& shape);
 
+// int4 alone: K has scales for each dim of a page, so that a page can be rounded only when it is full. Until then its
+// tokens are in an open page, which is one of bf16. It is some pages' size: a quarter of each KV head lies in each of
+// kOpenPieces pages, where that page's own head would. Rows see the page of their own position as an open one and all
+// earlier pages closed, in whatever portions they come: then no result depends on these portions.
+inline constexpr int kOpenPieces = 4;
+struct OpenPage {
+  std::byte* pieces[kOpenPieces];  // of KV head 0; aligned to 64 bytes
+  size_t head_stride_bytes;        // to the next KV head's
+};
+// Of one quarter of one KV head: at most what a head takes of a closed page. 0 for all other types.
+size_t OpenPieceBytes(const AttentionShape& shape);
+// Rounds one KV head of a full open page into a page.
+void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* page);
+// The other way round, for a sequence that is cut back into a page: what was lost stays so.
+void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, const OpenPage& open);
+
 // Writes K and V of `tokens` consecutive tokens into slots first_slot.. of one page, one KV head. When it writes slot 0
 // it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN: never write slot 0 again
 // while later slots hold tokens that count. Otherwise writing the same token twice changes nothing.
 // Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that. How int8
-// and int4 round is said in cpu/attention_page.h. With int4 the page is an open one (OpenPageBytes). k and v point at
+// and int4 round is said in cpu/attention_page.h. With int4 the page is an open one. k and v point at
 // the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes on.
 struct AppendArgs {
   std::byte* page;
+  const OpenPage* open_page;  // int4: instead
   int kv_head;
   int first_slot;  // 0..31
   int tokens;      // first_slot + tokens <= 32
@@ -43,16 +60,6 @@ struct AppendArgs {
   const std::byte* v;
   size_t row_stride_bytes;
 };
-
-// int4 alone: K has scales for each dim of a page, so that a page can be rounded only when it is full. Until then its
-// tokens are in an open page, elsewhere, which is a page of bf16. OpenPageBytes is 0 for all other types.
-// Rows see the page of their own position as an open one and all earlier pages closed, in whatever portions they come:
-// then no result depends on these portions.
-size_t OpenPageBytes(const AttentionShape& shape);
-// Rounds one KV head of a full open page into a page.
-using ClosePageFn = void (*)(const AttentionShape& shape, int kv_head, const std::byte* open_page, std::byte* page);
-// The other way round, for a sequence that is cut back into a page: what was lost stays so.
-using ReopenPageFn = void (*)(const AttentionShape& shape, int kv_head, const std::byte* page, std::byte* open_page);
 
 // Unnormalised attention over one block, for each (KV head, row, query head of its group): a base m, sum l of
 // exp(score - m), and acc = sum of exp(score - m) * v. m is in units of log2, score * log2(e), and that of some visible
@@ -74,9 +81,9 @@ struct Partial {
 struct AttendArgs {
   const std::byte* layer_base;  // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;
-  const uint32_t* page_ids;    // of this block, ceil(tokens / 32)
-  const std::byte* open_page;  // int4: takes the place of the last one, if all rows are in it; null otherwise
-  int first_head;              // KV heads [first_head, first_head + heads)
+  const uint32_t* page_ids;   // of this block, ceil(tokens / 32)
+  const OpenPage* open_page;  // int4: takes the place of the last one, if all rows are in it; null otherwise
+  int first_head;             // KV heads [first_head, first_head + heads)
   int heads;
   int first_position;  // of the block's first token: a multiple of kBlockTokens
   int tokens;          // stored in this block, 1..kBlockTokens
@@ -113,8 +120,6 @@ struct AttentionKernels {
   AttendFn attend = nullptr;
   FoldFn fold = nullptr;
   FinishFn finish = nullptr;
-  ClosePageFn close_page = nullptr;  // null but for int4, as the next
-  ReopenPageFn reopen_page = nullptr;
   float p_rounding = 0;  // relative error at most of exp(score - m), in l as in acc, besides f32's own
 };
 

@@ -16,7 +16,7 @@ inline constexpr const char* ElementName(ElementType type) { return type == Elem
 
 // The type of K and V in the pages. What int8 and int4 mean is said in kernels/cpu/attention_page.h.
 enum class KvType : uint8_t { kF32 = 0, kBf16 = 1, kFp16 = 2, kInt8 = 3, kInt4 = 4 };
-inline constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kBf16, KvType::kFp16, KvType::kInt8};
+inline constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kBf16, KvType::kFp16, KvType::kInt8, KvType::kInt4};
 
 inline constexpr const char* KvTypeName(KvType type) {
   constexpr const char* kNames[] = {"f32", "bf16", "fp16", "int8", "int4"};

@@ -5,8 +5,7 @@
 namespace fastdecode {
 
 Batcher::Batcher(const BatchLimits& limits)
-    : limits_(limits),
-      ready_(limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches) {
+    : limits_(limits), ready_(limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches) {
   FD_CHECK(limits.micro_batches >= 1 && limits.micro_batches <= kMaxSlots, "micro-batches out of range");
   FD_CHECK(limits.sequences_max >= 1 && limits.sequences_max <= limits.rows_max, "more sequences than rows");
   FD_CHECK(limits.chunk_tokens_max >= 1, "prompts could never start");
@@ -41,7 +40,7 @@ void Batcher::CancelAll() {
 }
 
 bool Batcher::FitsSomewhere(const Sequence& sequence) const {
-  const uint32_t pages = PagesFor(sequence.length_max);
+  const uint32_t pages = PagesOf(sequence.length_max);
   for (const HomeState& home : homes_) {
     if (home.alive && home.pages_total >= pages) return true;
   }
@@ -64,10 +63,10 @@ bool Batcher::IsSmallest(int m) const {
 int Batcher::PlaceSequence(const Sequence& sequence) const {
   int best = -1;
   double best_share = 0;
-  const uint32_t pages = PagesFor(sequence.length);
+  const uint32_t pages = PagesOf(sequence.length);
   for (int h = 0; h < kMaxHomes; ++h) {
     const HomeState& home = homes_[h];
-    if (!home.alive || home.pages_total < PagesFor(sequence.length_max)) continue;
+    if (!home.alive || home.pages_total < PagesOf(sequence.length_max)) continue;
     // The watermark: every sequence there can take one more page before somebody has to go. An empty home takes any.
     const uint32_t watermark = home.sequences;
     if (home.pages_free < pages + watermark) continue;
@@ -129,7 +128,7 @@ Sequence* Batcher::Youngest(int home) const {
 }
 
 bool Batcher::TakePages(Sequence* sequence, uint32_t tokens) {
-  const uint32_t pages = PagesFor(tokens);
+  const uint32_t pages = PagesOf(tokens);
   if (pages <= sequence->pages) return true;
   HomeState& home = homes_[sequence->home];
   const uint32_t more = pages - sequence->pages;

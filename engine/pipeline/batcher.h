@@ -14,18 +14,19 @@ namespace fastdecode {
 
 // Limits of a pipeline, fixed when it is made.
 struct BatchLimits {
-  int micro_batches = 2;              // K
-  uint32_t rows_max = 512;            // rows of one step of one micro-batch (decode rows + chunks)
-  uint32_t sequences_max = 256;       // sequences of one micro-batch, <= rows_max
-  uint32_t chunk_tokens_max = 256;    // prompt tokens of one step of one micro-batch
-  uint32_t ready_max = 4096;          // sequences taken over and waiting
+  int micro_batches = 2;            // K
+  uint32_t rows_max = 512;          // rows of one step of one micro-batch (decode rows + chunks)
+  uint32_t sequences_max = 256;     // sequences of one micro-batch, <= rows_max
+  uint32_t chunk_tokens_max = 256;  // prompt tokens of one step of one micro-batch
+  uint32_t ready_max = 4096;        // sequences taken over and waiting
+  uint32_t open_pieces = 0;         // pages of each sequence besides those of its tokens: KvPool::open_pieces
 };
 
 // Who sits in which micro-batch, with which rows, on which home's pages: continuous batching at token granularity.
-// Every sequence in a micro-batch takes part in each of its steps with one row (decode) or several (its next prompt chunk);
-// "decode" is just the case of one token left to compute. A sequence that finds no free page at its home makes the home's
-// youngest sequence give back its pages; that one is computed again later from its tokens.
-// Pages are counted here and granted by the homes; the homes only check.
+// Every sequence in a micro-batch takes part in each of its steps with one row (decode) or several (its next prompt
+// chunk); "decode" is just the case of one token left to compute. A sequence that finds no free page at its home makes
+// the home's youngest sequence give back its pages; that one is computed again later from its tokens. Pages are counted
+// here and granted by the homes; the homes only check.
 //
 // Owns: membership and page counts; sequences stay the scheduler's.
 // Thread: the pipeline thread. Never allocates after construction. Bounded: by the limits.
@@ -45,7 +46,8 @@ class Batcher {
   void Enqueue(Sequence* sequence);
 
   // --- a step boundary of micro-batch m, in this order
-  // 1. Sequences that leave: cancelled, failed, preempted (back to the ready queue). Calls ended(sequence) for the first
+  // 1. Sequences that leave: cancelled, failed, preempted (back to the ready queue). Calls ended(sequence) for the
+  // first
   //    two kinds. Pages of those that leave are released: released(home, sequence).
   template <class Ended, class Released>
   void DropLeavers(int m, Ended&& ended, Released&& released);
@@ -55,7 +57,8 @@ class Batcher {
   // 2. New sequences, while there is room and pages; joined(sequence) each.
   template <class Joined>
   void TakeIn(int m, Joined&& joined);
-  // 3. Sets `rows` of every member and takes the pages for them. Returns the total. released() as above, for members that
+  // 3. Sets `rows` of every member and takes the pages for them. Returns the total. released() as above, for members
+  // that
   //    are preempted on the spot.
   template <class Released>
   uint32_t ComposeRows(int m, Released&& released);
@@ -87,12 +90,13 @@ class Batcher {
   uint32_t sequences_at(int home) const { return homes_[home].sequences; }
 
  private:
+  uint32_t PagesOf(uint32_t tokens) const { return PagesFor(tokens) + limits_.open_pieces; }
   struct HomeState {
     bool alive = false;
     uint32_t pages_total = 0;
     uint32_t pages_free = 0;
     uint32_t sequences = 0;
-    uint64_t returns = 0;                             // times that pages came back
+    uint64_t returns = 0;  // times that pages came back
   };
   struct MicroBatchState {
     explicit MicroBatchState(size_t members_max) : members(members_max) {}
@@ -102,18 +106,19 @@ class Batcher {
   };
 
   bool IsSmallest(int m) const;
-  // The home with the largest free share that can hold its tokens and one more page for each sequence it has; -1: none now.
+  // The home with the largest free share that can hold its tokens and one more page for each sequence it has; -1: none
+  // now.
   int PlaceSequence(const Sequence& sequence) const;
-  void Join(Sequence* sequence, int m, int home);     // takes the pages of all its tokens at once
-  void Leave(Sequence* sequence);                     // frees pages, leaves its micro-batch
-  void ReturnToReady(Sequence* sequence);             // in order of age
+  void Join(Sequence* sequence, int m, int home);  // takes the pages of all its tokens at once
+  void Leave(Sequence* sequence);                  // frees pages, leaves its micro-batch
+  void ReturnToReady(Sequence* sequence);          // in order of age
   Sequence* Youngest(int home) const;
   bool TakePages(Sequence* sequence, uint32_t tokens);
 
   const BatchLimits limits_;
   std::array<HomeState, kMaxHomes> homes_;
-  std::vector<MicroBatchState> micro_batches_;        // [K]
-  FixedVector<Sequence*> ready_;                      // oldest first
+  std::vector<MicroBatchState> micro_batches_;  // [K]
+  FixedVector<Sequence*> ready_;                // oldest first
   size_t active_count_ = 0;
   uint64_t preemptions_ = 0;
 };

@@ -15,7 +15,11 @@
 namespace fastdecode {
 
 // One hop as the team sees it: append k and v, attend, write o, as the plan says. A view; owns nothing.
-// Thread: every thread of the team runs RunShare once a hop; the leader, thread 0, also adds progress.
+// With int4 (hop_work_open_fastpath.cc) rows see their own page as an open one. That of a decoding entry is the
+// sequence's, which is closed once it is full. A chunk's pages are closed as they are put together, the tiles put their
+// own ones together for themselves, and at the end the last one becomes the sequence's: until then that is what the
+// first page began with. Thread: every thread of the team runs RunShare once a hop; the leader, thread 0, also adds
+// progress.
 struct HopWork {
   // Constant while the peer is attached.
   RPartShape shape;
@@ -44,6 +48,7 @@ struct HopWork {
 
   void AppendChunks(int thread, int threads) const;
   void AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end) const;
+  AppendArgs RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens) const;
   void RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const;
   Queries GatherQueries(const Chain& chain, int thread) const;
   void AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out, int thread) const;
@@ -54,6 +59,16 @@ struct HopWork {
   void CopyRows(const Chain& shared, const Partial& partial, const Sharer& sharer, const Chain& own) const;
   size_t HeadOffset(const Chain& chain) const;
   const std::byte* BlockAt(const Chain& chain, uint32_t block) const;
+
+  // Of open pages.
+  bool has_open_pages() const { return attention.kv_type == KvType::kInt4; }
+  OpenPage OpenPageFor(const Chain& chain, uint32_t page, int thread) const;
+  OpenPage OpenPageOf(const StepEntry& entry) const { return pool->OpenPageAt(layer, entry.sequence->open_pieces); }
+  OpenPage OpenHead(int thread) const;
+  void FillOpenHead(const StepEntry& entry, uint32_t page, int kv_head, const OpenPage& to) const;
+  void CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const;
+  void KeepOpenPages(int thread, int threads) const;
+
   Partial At(const Chain& chain, float* floats) const;
   float* Slot(const Chain& chain, uint32_t slot) const;
 };

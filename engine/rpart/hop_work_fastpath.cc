@@ -33,6 +33,10 @@ void HopWork::RunShare(void* context, int thread, int threads) {
     if (first_block < end_block) hop.RunPiece(chain, first_block, end_block, thread);
     if (thread == 0) hop.served->AddProgress(1);
   }
+  if (!hop.plan->append_runs().empty() && hop.has_open_pages()) {
+    hop.served->team->Barrier(thread);
+    hop.KeepOpenPages(thread, threads);
+  }
 }
 
 // This thread's part of the (page, KV head) pairs of all chunks.
@@ -44,32 +48,48 @@ void HopWork::AppendChunks(int thread, int threads) const {
     const AppendRun& run = plan->append_runs()[i / shape.kv_heads];
     const StepEntry& entry = entries[run.entry];
     if (entry.bad) continue;
-    AppendRows(entry, static_cast<int>(i % shape.kv_heads), run.page_index * kPageTokens,
-               (run.page_index + 1) * kPageTokens);
+    const int kv_head = static_cast<int>(i % shape.kv_heads);
+    if (has_open_pages()) {
+      CloseChunkPage(entry, run.page_index, kv_head, thread);
+    } else {
+      AppendRows(entry, kv_head, run.page_index * kPageTokens, (run.page_index + 1) * kPageTokens);
+    }
   }
 }
 
 // Appends those of the entry's rows whose positions lie in [first, end) and are not stored yet.
 void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end) const {
-  const size_t head_bytes = shape.head_dim * shape.element_bytes();
-  const size_t row_bytes = shape.hop_row_bytes();
   uint32_t position = std::max(first, entry.write_from);
   end = std::min(end, entry.end_position());
   while (position < end) {
     const uint32_t slot = position % kPageTokens;
     const uint32_t tokens = std::min<uint32_t>(kPageTokens - slot, end - position);
-    const std::byte* row = rows + (entry.first_row + position - entry.first_position) * row_bytes;
-    AppendArgs args;
+    AppendArgs args = RowArgs(entry, kv_head, position, tokens);
     args.page = pool->Address(layer, entry.sequence->pages[position / kPageTokens]);
-    args.kv_head = kv_head;
-    args.first_slot = static_cast<int>(slot);
-    args.tokens = static_cast<int>(tokens);
-    args.k = row + shape.k_offset_bytes() + static_cast<size_t>(kv_head) * head_bytes;
-    args.v = row + shape.v_offset_bytes() + static_cast<size_t>(kv_head) * head_bytes;
-    args.row_stride_bytes = row_bytes;
-    kernels.append(attention, args);
+    if (has_open_pages()) {
+      const OpenPage open = OpenPageOf(entry);
+      args.open_page = &open;
+      kernels.append(attention, args);
+      if (slot + tokens == kPageTokens) ClosePage(attention, kv_head, open, args.page);
+    } else {
+      kernels.append(attention, args);
+    }
     position += tokens;
   }
+}
+
+// For the k and v of the entry's rows from `position` on, up to the page's end; the page is still to be named.
+AppendArgs HopWork::RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens) const {
+  const size_t head_offset = static_cast<size_t>(kv_head) * shape.head_dim * shape.element_bytes();
+  const std::byte* row = rows + (entry.first_row + position - entry.first_position) * shape.hop_row_bytes();
+  AppendArgs args = {};
+  args.kv_head = kv_head;
+  args.first_slot = static_cast<int>(position % kPageTokens);
+  args.tokens = static_cast<int>(tokens);
+  args.k = row + shape.k_offset_bytes() + head_offset;
+  args.v = row + shape.v_offset_bytes() + head_offset;
+  args.row_stride_bytes = shape.hop_row_bytes();
+  return args;
 }
 
 // Blocks [first_block, end_block) of a chain: those that have no slot are folded as they come, the others are left in
@@ -128,11 +148,15 @@ HopWork::Queries HopWork::GatherQueries(const Chain& chain, int thread) const {
 void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out,
                           int thread) const {
   const uint32_t position = (chain.first_block + block) * kBlockTokens;
+  const uint32_t own_page = chain.first_position / kPageTokens;
+  const bool opens = has_open_pages() && chain.sharers == 0 && own_page / kBlockPages == chain.first_block + block;
+  OpenPage open;
+  if (opens) open = OpenPageFor(chain, own_page, thread);
   AttendArgs args;
+  args.open_page = opens ? &open : nullptr;
   args.layer_base = pool->LayerBase(layer);
   args.page_stride_bytes = pool->page_stride_bytes();
   args.page_ids = entries[chain.entry].sequence->pages.data() + position / kPageTokens;
-  args.open_page = nullptr;  // no home keeps any
   args.first_head = chain.first_head;
   args.heads = chain.heads;
   args.first_position = static_cast<int>(position);

@@ -18,7 +18,8 @@ size_t PagesIn(const AttentionShape& shape, int layers, size_t bytes) {
 }  // namespace
 
 KvPool::KvPool(const AttentionShape& shape, int layers, std::span<std::byte> memory)
-    : base_(memory.data()),
+    : shape_(shape),
+      base_(memory.data()),
       layers_(layers),
       page_stride_bytes_(PageBytes(shape)),
       references_(PagesIn(shape, layers, memory.size()), 0),
@@ -51,6 +52,13 @@ void KvPool::AddReference(PageId page) {
 void KvPool::Return(PageId page) {
   FD_CHECK(page < references_.size() && references_[page] > 0, "a free page is returned");
   if (--references_[page] == 0) runs_.Return(page);
+}
+
+OpenPage KvPool::OpenPageAt(int layer, const PageId (&pieces)[kOpenPieces]) const {
+  OpenPage open;
+  for (int i = 0; i < kOpenPieces; ++i) open.pieces[i] = Address(layer, pieces[i]);
+  open.head_stride_bytes = page_stride_bytes_ / static_cast<size_t>(shape_.kv_heads);
+  return open;
 }
 
 void KvPool::CopyPage(PageId from, PageId to) {

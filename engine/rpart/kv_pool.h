@@ -18,8 +18,8 @@ namespace fastdecode {
 // allocates after construction.
 class KvPool {
  public:
-  // What a grown sequence takes at once, of each layer: the CPU's prefetcher has to begin anew with each piece, and from
-  // here on that costs next to nothing.
+  // What a grown sequence takes at once, of each layer: the CPU's prefetcher has to begin anew with each piece, and
+  // from here on that costs next to nothing.
   static constexpr size_t kRunBytes = 256 * 1024;
 
   // As many pages as fit into `memory` (64-byte aligned); may be none.
@@ -45,6 +45,12 @@ class KvPool {
   // Copies all layers of `from` to `to`.
   void CopyPage(PageId from, PageId to);
 
+  // Pages that a sequence takes besides, for its open page: kOpenPieces with int4, else none.
+  uint32_t open_pieces() const { return OpenPieceBytes(shape_) > 0 ? kOpenPieces : 0; }
+  // An open page that lies in these.
+  OpenPage OpenPageAt(int layer, const PageId (&pieces)[kOpenPieces]) const;
+  const AttentionShape& shape() const { return shape_; }
+
   std::byte* LayerBase(int layer) const { return base_ + static_cast<size_t>(layer) * layer_stride_bytes_; }
   std::byte* Address(int layer, PageId page) const { return LayerBase(layer) + page * page_stride_bytes_; }
   // Of one page in one layer, all KV heads.
@@ -58,6 +64,7 @@ class KvPool {
 
  private:
   // Constant after construction.
+  const AttentionShape shape_;
   std::byte* const base_;
   const int layers_;
   const size_t page_stride_bytes_;

@@ -6,6 +6,7 @@ namespace fastdecode {
 
 MicroBatch::MicroBatch(uint32_t index, const RPartShape& shape, const PlanLimits& limits)
     : shape_(shape),
+      open_pages_(OpenPieceBytes(shape.attention()) > 0),
       roster_(index, shape.max_rows, shape.max_context),
       plan_(shape.attention(), limits),
       next_layer_(shape.layers) {
@@ -61,6 +62,7 @@ const char* MicroBatch::ResolveEntries(uint64_t step, const SequenceTable& table
     entry.first_row = row;
     entry.rows = from.query_tokens;
     entry.first_position = static_cast<uint32_t>(position);
+    entry.in_one_page = !open_pages_ || position / kPageTokens == (position + entry.rows - 1) / kPageTokens;
     if (entry.sequence == nullptr || position + entry.rows > shape_.max_context) entry.bad = true;
     row += entry.rows;
   }

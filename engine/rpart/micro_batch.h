@@ -47,6 +47,7 @@ class MicroBatch {
 
   // Constant after construction.
   const RPartShape shape_;
+  const bool open_pages_;  // whether a sequence has one
 
   Roster roster_;
   HopPlan plan_;

@@ -150,7 +150,8 @@ HandOverOutcome PeerSession::TryHandOver(const HandOverMessage& message) {
   if (tokens > table.max_context()) return HandOverOutcome::kTooLong;
   if (table.Find(message.new_sequence) != nullptr) return HandOverOutcome::kIdTaken;
   if (table.size() >= table.sequences_max()) return HandOverOutcome::kBusy;
-  if (to->account_.CountMissing(sequence->pages) > to->account_.free()) return HandOverOutcome::kNoPages;
+  const uint32_t open_pieces = sequence->has_open_page() ? kOpenPieces : 0;
+  if (to->account_.CountMissing(sequence->pages) + open_pieces > to->account_.free()) return HandOverOutcome::kNoPages;
   HandedOverMessage told;
   told.tokens = tokens;
   told.sequence = message.new_sequence;

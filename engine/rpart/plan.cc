@@ -224,9 +224,12 @@ void HopPlan::AddEntry(const StepEntry& entry, uint32_t index) {
   for (uint32_t page = entry.first_position / kPageTokens; page * kPageTokens < entry.end_position(); ++page) {
     append_runs_.push_back({index, page});
   }
-  for (uint32_t row = 0; row < entry.rows; row += kMaxAttendRows) {
-    const uint32_t rows = std::min<uint32_t>(kMaxAttendRows, entry.rows - row);
-    AddChains(ChainOf(entry, index, row, rows, FirstSeenBlock(entry.first_position + row)), 1);
+  const bool open_pages = OpenPieceBytes(shape_) > 0;  // then the rows of a tile have one in common
+  for (uint32_t row = 0, rows = 0; row < entry.rows; row += rows) {
+    const uint32_t position = entry.first_position + row;
+    const uint32_t most = open_pages ? kPageTokens - position % kPageTokens : kMaxAttendRows;
+    rows = std::min({uint32_t{kMaxAttendRows}, most, entry.rows - row});
+    AddChains(ChainOf(entry, index, row, rows, FirstSeenBlock(position)), 1);
   }
 }
 

@@ -53,6 +53,9 @@ void RandomKv::FillHead(int layer, int kv_head) const {
   const size_t start = Mix(Mix(sequence_->id) ^ place) % kWindowStarts;
   AppendArgs args;
   args.page = pool_->Address(layer, sequence_->pages[page_index_]);
+  OpenPage open;
+  if (sequence_->has_open_page()) open = pool_->OpenPageAt(layer, sequence_->open_pieces);
+  args.open_page = sequence_->has_open_page() ? &open : nullptr;
   args.kv_head = kv_head;
   args.first_slot = 0;
   args.tokens = static_cast<int>(tokens_);
@@ -60,6 +63,7 @@ void RandomKv::FillHead(int layer, int kv_head) const {
   args.v = args.k + kPageTokens * head_bytes;
   args.row_stride_bytes = head_bytes;
   kernels_.append(shape_, args);
+  if (sequence_->has_open_page() && tokens_ == kPageTokens) ClosePage(shape_, kv_head, open, args.page);
 }
 
 }  // namespace fastdecode

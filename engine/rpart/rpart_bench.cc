@@ -24,9 +24,14 @@ constexpr uint32_t kTurnPagesMax = 4;
 uint32_t PagesOf(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 // How many sequences have room in so many pages.
+// Its open page included.
+uint64_t PagesOfASequence(const RPartBenchOptions& o) {
+  return PagesOf(o.context) + (o.kv_type == KvType::kInt4 ? kOpenPieces : 0);
+}
+
 uint32_t SequencesIn(const RPartBenchOptions& o, uint64_t pages) {
   const uint64_t shared = PagesOf(o.shared_prefix);
-  return pages < shared ? 0 : static_cast<uint32_t>((pages - shared) / (PagesOf(o.context) - shared));
+  return pages < shared ? 0 : static_cast<uint32_t>((pages - shared) / (PagesOfASequence(o) - shared));
 }
 
 absl::Status CheckOptions(const RPartBenchOptions& o) {
@@ -74,7 +79,7 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%s: %g GiB have room for %d sequences of %d tokens, each of which takes %d pages of %d bytes",
                         fit == 0 ? "--gib" : absl::StrCat("--sequences: ", o.sequences), Gib(o), fit, o.context,
-                        PagesOf(o.context) - PagesOf(o.shared_prefix), page_bytes));
+                        PagesOfASequence(o) - PagesOf(o.shared_prefix), page_bytes));
   }
   shape.max_rows = static_cast<uint32_t>(std::min<uint64_t>(most * o.rows, UINT32_MAX));
   // Short sequences may fill the memory with more rows than a hop carries: then fewer are measured.

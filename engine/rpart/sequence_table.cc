@@ -1,6 +1,7 @@
 #include "engine/rpart/sequence_table.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -54,10 +55,12 @@ GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t t
   const size_t first_page = first / kPageTokens;
   const size_t pages_before = sequence->pages.size();
   const size_t pages_after = std::max(pages_before, PagesOf(first + tokens));
-  size_t needed = pages_after - pages_before;
+  const bool opens = account_->pool().open_pieces() > 0 && !sequence->has_open_page();
+  size_t needed = pages_after - pages_before + (opens ? kOpenPieces : 0);
   for (size_t i = first_page; i < pages_before; ++i) needed += account_->references(sequence->pages[i]) > 1 ? 1 : 0;
   if (needed > account_->free()) return GrowOutcome::kNoPage;
 
+  if (opens) TakeOpenPage(sequence);
   for (size_t i = first_page; i < pages_before; ++i) {
     PageId& page = sequence->pages[i];
     if (account_->shared(page)) page = account_->Unshare(page);
@@ -76,6 +79,7 @@ absl::Status SequenceTable::Truncate(uint64_t id, uint32_t tokens) {
     return absl::InvalidArgumentError(absl::StrFormat("truncate: sequence %d to %d tokens, but only %d are stored", id,
                                                       tokens, sequence->StoredTokensMax()));
   }
+  if (sequence->has_open_page()) ReopenFrom(*sequence, tokens, sequence);
   for (uint32_t& stored : sequence->stored_tokens) stored = std::min(stored, tokens);
   ReturnPagesFrom(sequence, PagesOf(tokens));
   ++changes_;
@@ -90,12 +94,23 @@ absl::Status SequenceTable::Fork(uint64_t id, uint32_t tokens, uint64_t new_id) 
     return absl::InvalidArgumentError(absl::StrFormat("fork: %d tokens of sequence %d, but only %d are stored", tokens,
                                                       id, sequence->StoredTokensMin()));
   }
+  if (sequence->has_open_page() && account_->free() < kOpenPieces) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("fork: %d pages for the open page of sequence %d, but only %d are free", kOpenPieces, new_id,
+                        account_->free()));
+  }
   KvSequence* const fork = FindOrCreate(new_id);
   if (fork == nullptr) {
     return absl::ResourceExhaustedError(absl::StrFormat("fork: there are %d sequences already", sequences_max_));
   }
-  fork->pages.assign(sequence->pages.begin(), sequence->pages.begin() + static_cast<ptrdiff_t>(PagesOf(tokens)));
+  // What is in an open page is copied, so that the page which it will be closed into is the fork's own.
+  const size_t shared_pages = sequence->has_open_page() ? tokens / kPageTokens : PagesOf(tokens);
+  fork->pages.assign(sequence->pages.begin(), sequence->pages.begin() + static_cast<ptrdiff_t>(shared_pages));
   for (const PageId page : fork->pages) account_->AddReference(page);
+  if (sequence->has_open_page()) {
+    TakeOpenPage(fork);
+    ReopenFrom(*sequence, tokens, fork);
+  }
   fork->stored_tokens.assign(static_cast<size_t>(layers_), tokens);
   ++changes_;
   return absl::OkStatus();
@@ -111,6 +126,10 @@ void SequenceTable::MoveTo(SequenceTable* to, uint64_t id, uint64_t new_id) {
   moved->stored_tokens = sequence->stored_tokens;
   for (const PageId page : sequence->pages) account_->MoveReference(page, to->account_);
   sequence->pages.clear();
+  for (int i = 0; sequence->has_open_page() && i < kOpenPieces; ++i) {
+    account_->MoveReference(sequence->open_pieces[i], to->account_);
+  }
+  std::swap(sequence->open_pieces, moved->open_pieces);
   Release(id);
 }
 
@@ -118,6 +137,10 @@ void SequenceTable::Release(uint64_t id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return;
   ReturnPagesFrom(found->second.get(), 0);
+  for (PageId& piece : found->second->open_pieces) {
+    if (piece != kNoPage) account_->Return(piece);
+    piece = kNoPage;
+  }
   spare_.push_back(std::move(found->second));
   by_id_.erase(found);
   ++changes_;
@@ -125,6 +148,32 @@ void SequenceTable::Release(uint64_t id) {
 
 void SequenceTable::ReleaseAll() {
   while (!by_id_.empty()) Release(by_id_.begin()->first);
+}
+
+void SequenceTable::TakeOpenPage(KvSequence* sequence) {
+  for (PageId& piece : sequence->open_pieces) piece = account_->Take();
+}
+
+// Makes the page that is the last one of `tokens` tokens the open page of `to`, layer by layer, unless it is that.
+void SequenceTable::ReopenFrom(const KvSequence& from, uint32_t tokens, KvSequence* to) const {
+  if (tokens == 0) return;
+  const KvPool& pool = account_->pool();
+  const uint32_t page = (tokens - 1) / kPageTokens;
+  for (int layer = 0; layer < layers_; ++layer) {
+    const uint32_t stored = from.stored_tokens[static_cast<size_t>(layer)];
+    if (stored < tokens) continue;
+    const OpenPage of_to = pool.OpenPageAt(layer, to->open_pieces);
+    if ((stored - 1) / kPageTokens == page) {
+      const OpenPage of_from = pool.OpenPageAt(layer, from.open_pieces);
+      for (int i = 0; i < kOpenPieces && to != &from; ++i) {
+        std::memcpy(of_to.pieces[i], of_from.pieces[i], pool.page_stride_bytes());
+      }
+    } else {
+      for (int head = 0; head < pool.shape().kv_heads; ++head) {
+        ReopenPage(pool.shape(), head, pool.Address(layer, from.pages[page]), of_to);
+      }
+    }
+  }
 }
 
 void SequenceTable::ReturnPagesFrom(KvSequence* sequence, size_t first_page) {

@@ -23,7 +23,11 @@ struct KvSequence {
   uint64_t id = 0;
   std::vector<PageId> pages;            // [position / 32]; shared ones have several references
   std::vector<uint32_t> stored_tokens;  // [layer]
+  // With int4, from the first growth on: hold the open page of the last stored token, layer by layer, even if it is
+  // full.
+  PageId open_pieces[kOpenPieces] = {kNoPage, kNoPage, kNoPage, kNoPage};
 
+  bool has_open_page() const { return open_pieces[0] != kNoPage; }
   // The same for all layers between two steps.
   uint32_t StoredTokensMin() const;
   uint32_t StoredTokensMax() const;
@@ -58,12 +62,12 @@ class SequenceTable {
   // changes. REQUIRES: first <= stored tokens of some layer, first + tokens <= max_context, tokens > 0.
   GrowOutcome Grow(KvSequence* sequence, uint32_t first, uint32_t tokens);
 
-  // Keeps the first `tokens` tokens and returns the pages behind. Errors: NotFound; InvalidArgument above the stored
-  // length.
+  // Keeps the first `tokens` tokens and returns the pages behind. With int4 a closed page that becomes the last is
+  // opened again, as it was rounded. Errors: NotFound; InvalidArgument above the stored length.
   absl::Status Truncate(uint64_t id, uint32_t tokens);
   // A new sequence that shares the first `tokens` tokens of another; whoever writes to the last, partial page first
-  // gets its own copy of it. Errors: NotFound; AlreadyExists; InvalidArgument above the stored length;
-  // ResourceExhausted.
+  // gets its own copy of it. With int4 it has one at once, as its open page. Errors: NotFound; AlreadyExists;
+  // InvalidArgument above the stored length; ResourceExhausted.
   absl::Status Fork(uint64_t id, uint32_t tokens, uint64_t new_id);
   // The sequence becomes number `new_id` of another peer's table at this home, with its pages. REQUIRES: `to` is
   // another table of the same pool and layers, has room for a sequence of this length, knows no `new_id`, and its
@@ -82,6 +86,8 @@ class SequenceTable {
 
  private:
   void ReturnPagesFrom(KvSequence* sequence, size_t first_page);
+  void TakeOpenPage(KvSequence* sequence);
+  void ReopenFrom(const KvSequence& from, uint32_t tokens, KvSequence* to) const;
 
   // Constant after construction.
   PageAccount* const account_;

@@ -13,8 +13,9 @@ absl::StatusOr<TeamWorkspace> TeamWorkspace::Create(const AttentionShape& shape,
   workspace.threads_ = static_cast<int>(threads);
   workspace.scratch_bytes_ = (AttendScratchBytes(shape) + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
   workspace.tile_floats_ = PartialFloatsMax(shape);
-  const size_t used =
-      workspace.scratch_bytes_ + 2 * workspace.tile_floats_ * sizeof(float) + SharedQueryBytesMax(shape);
+  workspace.query_bytes_ = (SharedQueryBytesMax(shape) + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+  const size_t used = workspace.scratch_bytes_ + 2 * workspace.tile_floats_ * sizeof(float) + workspace.query_bytes_ +
+                      kOpenPieces * OpenPieceBytes(shape);
   workspace.thread_bytes_ = (used + kThreadAlign - 1) / kThreadAlign * kThreadAlign;
 
   ArenaOptions options;

@@ -29,28 +29,47 @@ Element Convert(Row value) {
   }
 }
 
+// A KV head in quarters: consecutive ones, or those of an open page.
+template <typename Element>
+struct Quarters {
+  Quarters(int head_dim, const AppendArgs& args) : k_elements(PageKElements(head_dim) / 2) {
+    for (int i = 0; i < kOpenPieces; ++i) {
+      at[i] = args.open_page == nullptr
+                  ? reinterpret_cast<Element*>(args.page) + args.kv_head * PageHeadElements(head_dim) + i * k_elements
+                  : reinterpret_cast<Element*>(args.open_page->pieces[i] +
+                                               static_cast<size_t>(args.kv_head) * args.open_page->head_stride_bytes);
+    }
+  }
+  // Element `offset` of K, or of V.
+  Element* K(int offset) const { return at[offset / k_elements] + offset % k_elements; }
+  Element* V(int offset) const { return at[2 + offset / k_elements] + offset % k_elements; }
+  void Clear() const {
+    for (Element* quarter : at) std::memset(static_cast<void*>(quarter), 0, sizeof(Element) * k_elements);
+  }
+
+  int k_elements;  // of a quarter
+  Element* at[kOpenPieces];
+};
+
 template <typename Element, typename Row>
 void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
-  const size_t head_elements = PageHeadElements(head_dim);
-  Element* k_panels = reinterpret_cast<Element*>(args.page) + args.kv_head * head_elements;
-  Element* v_panels = k_panels + PageKElements(head_dim);
-  if (args.first_slot == 0 && args.tokens < kPageTokens) {
-    std::memset(static_cast<void*>(k_panels), 0, head_elements * sizeof(Element));
-  }
+  const Quarters<Element> quarters(head_dim, args);
+  if (args.first_slot == 0 && args.tokens < kPageTokens) quarters.Clear();
 
   for (int i = 0; i < args.tokens; ++i) {
     const Row* k = reinterpret_cast<const Row*>(args.k + i * args.row_stride_bytes);
     const Row* v = reinterpret_cast<const Row*>(args.v + i * args.row_stride_bytes);
     const int slot = args.first_slot + i;
-    Element* k_panel = k_panels + slot / kPanelLanes * kPanelLanes * head_dim;
+    Element* k_panel = quarters.K(slot / kPanelLanes * kPanelLanes * head_dim);
     for (int d = 0; d < head_dim; ++d) {
       k_panel[PanelOffset<Element>(d, slot % kPanelLanes)] = Convert<Element, Row>(k[d]);
     }
     for (int d = 0; d < head_dim; d += kPanelLanes) {
-      Element* v_panel = v_panels + d * kPageTokens;
+      const int step = PanelOffset<Element>(slot, 0);  // whose lanes lie in one quarter
+      Element* v_step = quarters.V(d * kPageTokens + step);
       for (int lane = 0; lane < kPanelLanes; ++lane) {
-        v_panel[PanelOffset<Element>(slot, lane)] = Convert<Element, Row>(v[d + lane]);
+        v_step[PanelOffset<Element>(slot, lane) - step] = Convert<Element, Row>(v[d + lane]);
       }
     }
   }
@@ -140,15 +159,16 @@ size_t HeadBytes(const AttentionShape& shape) {
 
 size_t PageBytes(const AttentionShape& shape) { return shape.kv_heads * HeadBytes(shape); }
 
-size_t OpenPageBytes(const AttentionShape& shape) {
-  return shape.kv_type == KvType::kInt4 ? shape.kv_heads * PageHeadElements(shape.head_dim) * sizeof(Bf16) : 0;
+size_t OpenPieceBytes(const AttentionShape& shape) {
+  return shape.kv_type == KvType::kInt4 ? PageHeadElements(shape.head_dim) * sizeof(Bf16) / kOpenPieces : 0;
 }
 
-// Queries and sums of all row-heads of a call, scores and probabilities of a tile's for one page.
+// Queries and sums of all row-heads of a call, scores and probabilities of a tile's for one page, an open page's head.
 size_t AttendScratchBytes(const AttentionShape& shape) {
   const size_t row_heads =
       static_cast<size_t>(std::max(kMaxAttendRows, kMaxRowsOfHeads * shape.kv_heads)) * shape.group;
-  return (row_heads * (shape.head_dim + kPanelLanes) + 2 * kMaxTileRows * kPageTokens) * sizeof(float);
+  return (row_heads * (shape.head_dim + kPanelLanes) + 2 * kMaxTileRows * kPageTokens) * sizeof(float) +
+         kOpenPieces * OpenPieceBytes(shape);
 }
 
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args) {

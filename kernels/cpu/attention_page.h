@@ -25,8 +25,8 @@ inline constexpr int kPageKPanels = kPageTokens / kPanelLanes;
 // the minimum rounded down, the scale up. A code is round((x - minimum) / scale), the scale (max x - minimum) / 15.
 //   K: [2][D/8][16][4]   then scales [D] and minima [D]   then for each group of V: scales [32] and minima [32]
 //   V: [D/16][4][16][4]
-// Tokens are appended to an open page, which is one of bf16; when it is full, it is closed into one of int4. A token
-// whose k or v has a NaN has NaN for its minima.
+// Tokens are appended to an open page, which is one of bf16 in pieces; when it is full, it is closed into one of int4.
+// A token whose k or v has a NaN has NaN for its minima.
 
 // Elements from K's first panel to V's first, and from one head to the next.
 inline constexpr int PageKElements(int head_dim) { return kPageTokens * head_dim; }
@@ -45,10 +45,6 @@ inline constexpr int Int4KScales(int head_dim) { return kPageTokens * head_dim /
 inline constexpr int Int4VScales(int head_dim) { return Int4KScales(head_dim) + 4 * head_dim; }
 inline constexpr int Int4V(int head_dim) { return Int4VScales(head_dim) + Int4Groups(head_dim) * 4 * kPageTokens; }
 inline constexpr int Int4HeadBytes(int head_dim) { return Int4V(head_dim) + kPageTokens * head_dim / 2; }
-
-// ClosePageFn and ReopenPageFn for every ISA.
-void ClosePage(const AttentionShape& shape, int kv_head, const std::byte* open_page, std::byte* page);
-void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, std::byte* open_page);
 
 // AppendFn for every ISA: a scatter of 2 * head_dim elements a token, small beside reading the context.
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args);

@@ -35,20 +35,13 @@ template <class V, class Kv, class Open = Kv>
 class Attention {
  public:
   static AttentionKernels Kernels(const char* name) {
-    constexpr bool kCloses = !__is_same(Open, Kv);
-    return AttentionKernels{name,
-                            &AppendToPage,
-                            &Attend,
-                            &Fold,
-                            &Finish,
-                            kCloses ? &ClosePage : nullptr,
-                            kCloses ? &ReopenPage : nullptr,
-                            Kv::kPRounding};
+    return AttentionKernels{name, &AppendToPage, &Attend, &Fold, &Finish, Kv::kPRounding};
   }
 
  private:
   using Float = typename V::Float;
   using Probability = typename Kv::Probability;
+  static constexpr bool kHasOpenPages = !__is_same(Open, Kv);
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   static constexpr int kPageVectors = kPageTokens / kLanes;
@@ -77,10 +70,11 @@ class Attention {
 
   // A thread's AttendScratchBytes.
   struct Scratch {
-    std::byte* q;    // [heads][row_heads], QueryBytes each
-    float* sums;     // [heads][row_heads][16]
-    float* scores;   // [kMaxTile][32]
-    Probability* p;  // [kMaxTile][32]
+    std::byte* q;     // [heads][row_heads], QueryBytes each
+    float* sums;      // [heads][row_heads][16]
+    float* scores;    // [kMaxTile][32]
+    Probability* p;   // [kMaxTile][32]
+    std::byte* open;  // a KV head of an open page, if there are any
   };
 
   // 2^x for x <= 127, relative error < 1.8e-7 (minimax of degree 5, measured over all of [-0.5, 0.5]), 2^0 = 1 exactly.
@@ -185,6 +179,7 @@ class Attention {
     scratch.p = reinterpret_cast<Probability*>(scratch.scores + kMaxTileRows * kPageTokens);
     scratch.sums = scratch.scores + 2 * kMaxTileRows * kPageTokens;
     scratch.q = reinterpret_cast<std::byte*>(scratch.sums + all_row_heads * kPanelLanes);
+    scratch.open = at + AttendScratchBytes(shape) - kOpenPieces * OpenPieceBytes(shape);
     return scratch;
   }
 
@@ -238,13 +233,28 @@ class Attention {
   }
 
   // One page against all of the call's KV heads, the first of which lies at `at`; `next` is read afterwards.
-  template <class Page>
   static void AttendHeads(const AttentionShape& shape, const Query& query, const AttendArgs& args,
                           const Scratch& scratch, const std::byte* at, const std::byte* next, const uint32_t* visible) {
-    const ptrdiff_t head_bytes = Page::HeadBytes(shape.head_dim);
+    const ptrdiff_t head_bytes = Kv::HeadBytes(shape.head_dim);
     for (int head = 0; head < args.heads; ++head, at += head_bytes) {
       const ptrdiff_t prefetch_bytes = head + 1 < args.heads ? head_bytes : next != nullptr ? next - at : 0;
-      AttendRows<Page>(shape, query, args, scratch, at, prefetch_bytes, visible, head * args.rows * shape.group);
+      AttendRows<Kv>(shape, query, args, scratch, at, prefetch_bytes, visible, head * args.rows * shape.group);
+    }
+  }
+
+  // The open page against them: each head is put together first.
+  static void AttendOpenPage(const AttentionShape& shape, const Query& query, const AttendArgs& args,
+                             const Scratch& scratch, const std::byte* next, const uint32_t* visible) {
+    const size_t piece_bytes = static_cast<size_t>(Open::HeadBytes(shape.head_dim)) / kOpenPieces;
+    for (int head = 0; head < args.heads; ++head) {
+      for (int i = 0; i < kOpenPieces; ++i) {
+        const std::byte* const piece = args.open_page->pieces[i];
+        __builtin_memcpy(scratch.open + static_cast<size_t>(i) * piece_bytes,
+                         piece + static_cast<size_t>(args.first_head + head) * args.open_page->head_stride_bytes,
+                         piece_bytes);
+      }
+      AttendRows<Open>(shape, query, args, scratch, scratch.open, next != nullptr ? next - scratch.open : 0, visible,
+                       head * args.rows * shape.group);
     }
   }
 
@@ -273,12 +283,7 @@ class Attention {
         shape.sliding_window > 0 ? args.first_row_position - shape.sliding_window + 1 - args.first_position : 0;
     const int last_seen = args.first_row_position + args.rows - args.first_position;
     const int end = last_seen < args.tokens ? last_seen : args.tokens;
-    const std::byte* const open =
-        args.open_page == nullptr ? nullptr : args.open_page + args.first_head * Open::HeadBytes(shape.head_dim);
-    const auto page_at = [&](int page) {
-      const bool last = (page + 1) * kPageTokens >= end;
-      return last && open != nullptr ? open : FirstHeadAt(shape, args, page);
-    };
+    const auto is_open = [&](int page) { return args.open_page != nullptr && (page + 1) * kPageTokens >= end; };
     for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
       const int page_position = args.first_position + page * kPageTokens;
       uint32_t visible[kMaxAttendRows];
@@ -286,12 +291,12 @@ class Attention {
         visible[r] = VisibleTokens(args.first_row_position + r, shape.sliding_window, page_position,
                                    args.first_position + args.tokens);
       }
-      const std::byte* const at = page_at(page);
-      const std::byte* const next = (page + 1) * kPageTokens < end ? page_at(page + 1) : args.next;
-      if (at == open) {
-        AttendHeads<Open>(shape, query, args, scratch, at, next, visible);
+      const bool more = (page + 1) * kPageTokens < end && !is_open(page + 1);
+      const std::byte* const next = more ? FirstHeadAt(shape, args, page + 1) : args.next;
+      if (is_open(page)) {
+        if constexpr (kHasOpenPages) AttendOpenPage(shape, query, args, scratch, next, visible);
       } else {
-        AttendHeads<Kv>(shape, query, args, scratch, at, next, visible);
+        AttendHeads(shape, query, args, scratch, FirstHeadAt(shape, args, page), next, visible);
       }
     }
     FinishPartials(shape, args.out, scratch.sums, all);

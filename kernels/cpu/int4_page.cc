@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/page_codes.h"
@@ -105,31 +106,45 @@ void CloseV(int head_dim, const Bf16* open, const Parts<uint8_t, Bf16>& to, cons
   }
 }
 
-}  // namespace
+constexpr int kMaxHeadDim = 256;
 
-void ClosePage(const AttentionShape& shape, int kv_head, const std::byte* open_page, std::byte* page) {
-  const int head_dim = shape.head_dim;
-  const Bf16* const open = reinterpret_cast<const Bf16*>(open_page) + kv_head * PageHeadElements(head_dim);
-  const Parts<uint8_t, Bf16> to(head_dim, reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
-  bool nan[kPageTokens] = {};  // in k
-  CloseK(head_dim, open, to, nan);
-  CloseV(head_dim, open, to, nan);
+// One KV head of an open page to `whole`, or back.
+void CopyPieces(const AttentionShape& shape, int kv_head, const OpenPage& open, Bf16* whole, bool back) {
+  const size_t bytes = OpenPieceBytes(shape);
+  for (std::byte* piece : open.pieces) {
+    std::byte* const at = piece + static_cast<size_t>(kv_head) * open.head_stride_bytes;
+    std::memcpy(back ? static_cast<void*>(at) : whole, back ? static_cast<const void*>(whole) : at, bytes);
+    whole += bytes / sizeof(Bf16);
+  }
 }
 
-void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, std::byte* open_page) {
+}  // namespace
+
+void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* page) {
+  const int head_dim = shape.head_dim;
+  Bf16 whole[PageHeadElements(kMaxHeadDim)];
+  CopyPieces(shape, kv_head, open, whole, /*back=*/false);
+  const Parts<uint8_t, Bf16> to(head_dim, reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
+  bool nan[kPageTokens] = {};  // in k
+  CloseK(head_dim, whole, to, nan);
+  CloseV(head_dim, whole, to, nan);
+}
+
+void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, const OpenPage& open) {
   const int head_dim = shape.head_dim;
   const Parts<const uint8_t, const Bf16> from(
       head_dim, reinterpret_cast<const uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
-  Bf16* const open = reinterpret_cast<Bf16*>(open_page) + kv_head * PageHeadElements(head_dim);
+  Bf16 whole[PageHeadElements(kMaxHeadDim)];
   for (int t = 0; t < kPageTokens; ++t) {
     for (int d = 0; d < head_dim; ++d) {
       const float k = FromBf16(from.k_minima[d]) + FromBf16(from.k_scales[d]) * Nibble(*from.KAt(t, d), HighNibble(d));
       const float v =
           FromBf16(*from.VMinimum(t, d)) + FromBf16(*from.VScale(t, d)) * Nibble(*from.VAt(t, d), HighNibble(t));
-      open[KOffset(head_dim, t, d)] = ToBf16(k);
-      open[VOffset(head_dim, t, d)] = ToBf16(v);
+      whole[KOffset(head_dim, t, d)] = ToBf16(k);
+      whole[VOffset(head_dim, t, d)] = ToBf16(v);
     }
   }
+  CopyPieces(shape, kv_head, open, whole, /*back=*/true);
 }
 
 }  // namespace fastdecode

@@ -245,11 +245,22 @@ void PagedSequence::ClearPages(uint64_t seed) {
   std::mt19937_64 random(seed);
   std::shuffle(page_ids.begin(), page_ids.end(), random);
   pages.assign(page_ids.size() * page_stride_bytes, std::byte{0xff});  // NaN in all types
-  open_pages_.assign(page_ids.size() * OpenPageBytes(shape), std::byte{0xff});
+  open_pages_.assign(page_ids.size() * kOpenPieces * shape.kv_heads * OpenPieceBytes(shape), std::byte{0xff});
 }
 
 const std::byte* PagedSequence::Element(const std::vector<std::byte>& bytes, size_t index) const {
   return bytes.data() + index * ElementBytes(shape.type);
+}
+
+// Its pieces lie here and there, those of a head apart from the next one's.
+OpenPage PagedSequence::OpenPageAt(int page) const {
+  const size_t piece_bytes = OpenPieceBytes(shape), pages = page_ids.size();
+  OpenPage open;
+  for (size_t i = 0; i < kOpenPieces; ++i) {
+    open.pieces[i] = open_pages_.data() + ((i * 3 + 1) % kOpenPieces * pages + page) * shape.kv_heads * piece_bytes;
+  }
+  open.head_stride_bytes = piece_bytes;
+  return open;
 }
 
 void PagedSequence::Append(const AttentionKernels& kernels, int first, int count) {
@@ -260,11 +271,11 @@ void PagedSequence::Append(const AttentionKernels& kernels, int first, int count
     for (int head = 0; head < in.kv_heads; ++head) {
       const size_t index = first * row_elements + size_t(head) * in.head_dim;
       std::byte* const page = &pages[page_ids[first / kPageTokens] * page_stride_bytes];
-      std::byte* const open = open_pages_.data() + first / kPageTokens * OpenPageBytes(shape);
       const bool int4 = shape.kv_type == KvType::kInt4;
-      kernels.append(shape, {int4 ? open : page, head, slot, tokens, Element(k_, index), Element(v_, index),
+      const OpenPage open = OpenPageAt(first / kPageTokens);
+      kernels.append(shape, {page, int4 ? &open : nullptr, head, slot, tokens, Element(k_, index), Element(v_, index),
                              row_elements * ElementBytes(shape.type)});
-      if (int4 && slot + tokens == kPageTokens) kernels.close_page(shape, head, open, page);
+      if (int4 && slot + tokens == kPageTokens) ClosePage(shape, head, open, page);
     }
     first += tokens;
     count -= tokens;
@@ -318,6 +329,7 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
   const Partial from = {block.max.data(), block.sum.data(), block.acc.data()};
 
   for (int first = 0; first < context; first += kBlockTokens) {
+    OpenPage open;
     AttendArgs args = {};
     args.layer_base = pages.data();
     args.page_stride_bytes = page_stride_bytes;
@@ -325,7 +337,8 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
     const int own_page = (in.first_row_position + first_row) / kPageTokens;
     const bool here = own_page >= first / kPageTokens && own_page < first / kPageTokens + kBlockPages;
     if (shape.kv_type == KvType::kInt4 && here && own_page * kPageTokens < context) {
-      args.open_page = &open_pages_[own_page * OpenPageBytes(shape)];
+      open = OpenPageAt(own_page);
+      args.open_page = &open;
     }
     args.first_head = first_head;
     args.heads = heads;

@@ -67,6 +67,7 @@ class PagedSequence {
   void HoldInt8();
   void HoldInt4();
   double Int4Dot(int row, int head, int token) const;
+  OpenPage OpenPageAt(int page) const;
   bool IsOpen(int row, int token) const;
   AttentionResult AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
                              int context) const;
@@ -80,7 +81,7 @@ class PagedSequence {
   std::vector<double> open_k_, open_v_;  // of int4: as in `in`, but bf16
   std::vector<CodeRange> k_codes_;       // of int4: [full pages][kv_heads][head_dim]
   std::vector<CodeRange> v_codes_;       // of int8: [context][kv_heads], of int4: that [groups]
-  std::vector<std::byte> open_pages_;
+  mutable std::vector<std::byte> open_pages_;
   mutable std::array<int, 3> rounded_of_ = {-1, -1, -1};  // row, head, page
   mutable std::vector<double> rounded_;                   // its query
 };

@@ -42,7 +42,7 @@ TEST(RPartShapeTest, RefusesWithTheFieldAndItsValue) {
   EXPECT_THAT(Refusal(&RPartShape::head_dim, 272), HasSubstr("head_dim is 272"));
   EXPECT_THAT(Refusal(&RPartShape::head_dim, 120), HasSubstr("head_dim is 120, it must be a multiple of 16"));
   EXPECT_THAT(Refusal(&RPartShape::element_type, 2), HasSubstr("element_type is 2"));
-  EXPECT_THAT(Refusal(&RPartShape::kv_type, 5), HasSubstr("kv_type is 5, allowed is 0 to 3"));
+  EXPECT_THAT(Refusal(&RPartShape::kv_type, 5), HasSubstr("kv_type is 5, allowed is 0 to 4"));
   EXPECT_THAT(Refusal(&RPartShape::micro_batches, 17), HasSubstr("micro_batches is 17"));
   EXPECT_THAT(Refusal(&RPartShape::max_rows, 0), HasSubstr("max_rows is 0"));
   EXPECT_THAT(Refusal(&RPartShape::max_rows, 65537), HasSubstr("max_rows is 65537"));

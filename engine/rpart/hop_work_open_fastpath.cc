@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <cstring>
+
+#include "engine/rpart/hop_work.h"
+
+namespace fastdecode {
+
+// The page of a chain's rows.
+OpenPage HopWork::OpenPageFor(const Chain& chain, uint32_t page, int thread) const {
+  const StepEntry& entry = entries[chain.entry];
+  if (!entry.is_chunk()) return OpenPageOf(entry);
+  const OpenPage open = OpenHead(thread);  // a tile has one
+  FillOpenHead(entry, page, chain.first_head, open);
+  return open;
+}
+
+// One KV head in the thread's own memory.
+OpenPage HopWork::OpenHead(int thread) const {
+  const size_t piece_bytes = OpenPieceBytes(attention);
+  OpenPage open;
+  open.head_stride_bytes = 0;
+  for (size_t i = 0; i < kOpenPieces; ++i) open.pieces[i] = workspace->open_head(thread) + i * piece_bytes;
+  return open;
+}
+
+// A page of a chunk as far as it is known: what was stored before, and the chunk's rows.
+void HopWork::FillOpenHead(const StepEntry& entry, uint32_t page, int kv_head, const OpenPage& to) const {
+  const uint32_t first = page * kPageTokens;
+  const uint32_t stored = entry.sequence->stored_tokens[static_cast<size_t>(layer)];
+  if (entry.first_position > first) {
+    if ((stored - 1) / kPageTokens == page) {
+      const OpenPage from = OpenPageOf(entry);
+      for (int i = 0; i < kOpenPieces; ++i) {
+        std::memcpy(to.pieces[i], from.pieces[i] + static_cast<size_t>(kv_head) * from.head_stride_bytes,
+                    OpenPieceBytes(attention));
+      }
+    } else {  // a replay: the open page is another one by now
+      ReopenPage(attention, kv_head, pool->Address(layer, entry.sequence->pages[page]), to);
+    }
+  }
+  const uint32_t position = std::max(first, entry.first_position);
+  const uint32_t end = std::min(first + kPageTokens, entry.end_position());
+  AppendArgs args = RowArgs(entry, kv_head, position, end - position);
+  args.open_page = &to;
+  kernels.append(attention, args);
+}
+
+void HopWork::CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const {
+  const uint32_t end = (page + 1) * kPageTokens;
+  if (end > entry.end_position() || end <= entry.write_from) return;  // not full yet, or closed already
+  const OpenPage open = OpenHead(thread);
+  FillOpenHead(entry, page, kv_head, open);
+  ClosePage(attention, kv_head, open, pool->Address(layer, entry.sequence->pages[page]));
+}
+
+// The chunks' last pages become their sequences' open ones.
+void HopWork::KeepOpenPages(int thread, int threads) const {
+  const std::span<const AppendRun> runs = plan->append_runs();
+  for (size_t i = static_cast<size_t>(thread); i < runs.size() * shape.kv_heads; i += static_cast<size_t>(threads)) {
+    const AppendRun& run = runs[i / shape.kv_heads];
+    const StepEntry& entry = entries[run.entry];
+    const bool last = (run.page_index + 1) * kPageTokens >= entry.end_position();
+    if (entry.bad || !last || entry.write_from >= entry.end_position()) continue;
+    const int kv_head = static_cast<int>(i % shape.kv_heads);
+    const OpenPage from = OpenHead(thread), to = OpenPageOf(entry);
+    FillOpenHead(entry, run.page_index, kv_head, from);
+    for (int piece = 0; piece < kOpenPieces; ++piece) {
+      std::memcpy(to.pieces[piece] + static_cast<size_t>(kv_head) * to.head_stride_bytes, from.pieces[piece],
+                  OpenPieceBytes(attention));
+    }
+  }
+}
+
+}  // namespace fastdecode
