@@ -239,11 +239,14 @@ size_t HopWork::HeadOffset(const Chain& chain) const {
   return static_cast<size_t>(chain.first_head) * shape.group * shape.head_dim * shape.element_bytes();
 }
 
-// Where a block begins, for prefetching; null behind the last chain.
+// Where a block begins, for prefetching; null behind the last chain, and where it begins with a fork's open page that
+// has no page yet.
 const std::byte* HopWork::BlockAt(const Chain& chain, uint32_t block) const {
   if (&chain == plan->chains().data() + plan->chains().size() || entries[chain.entry].bad) return nullptr;
-  const PageId page = entries[chain.entry].sequence->pages[(chain.first_block + block) * kBlockPages];
-  return pool->Address(layer, page) + chain.first_head * (pool->page_stride_bytes() / shape.kv_heads);
+  const std::vector<PageId>& pages = entries[chain.entry].sequence->pages;
+  const size_t page_index = (chain.first_block + block) * size_t{kBlockPages};
+  if (page_index >= pages.size()) return nullptr;
+  return pool->Address(layer, pages[page_index]) + chain.first_head * (pool->page_stride_bytes() / shape.kv_heads);
 }
 
 Partial HopWork::At(const Chain& chain, float* floats) const {

@@ -62,8 +62,11 @@ const char* MicroBatch::ResolveEntries(uint64_t step, const SequenceTable& table
     entry.first_row = row;
     entry.rows = from.query_tokens;
     entry.first_position = static_cast<uint32_t>(position);
-    entry.in_one_page = !open_pages_ || position / kPageTokens == (position + entry.rows - 1) / kPageTokens;
     if (entry.sequence == nullptr || position + entry.rows > shape_.max_context) entry.bad = true;
+    if (open_pages_ && entry.sequence != nullptr) {
+      const uint64_t page_end = (position / kPageTokens + 1) * kPageTokens;
+      entry.in_open_page = position + entry.rows <= page_end && entry.sequence->StoredTokensMax() <= page_end;
+    }
     row += entry.rows;
   }
   return nullptr;

@@ -10,7 +10,7 @@ namespace fastdecode {
 
 // Entries of up to this many rows append and attend in one go; longer ones ("chunks") are cut into tiles of rows that
 // all need all of the chunk's K and V, so these are appended first, and a barrier follows. With int4 so are those with
-// rows in several pages, since there is one open page.
+// rows outside the sequence's one open page: in several pages, or replayed in an earlier one.
 inline constexpr uint32_t kDecodeRowsMax = kMaxRowsOfHeads;
 
 // One roster entry as one step sees it.
@@ -23,9 +23,9 @@ struct StepEntry {
   bool bad = false;         // cannot be computed in this step: its rows' o are zero
   bool reported = false;    // the engine knows
 
-  bool in_one_page = true;  // or the KV has no open pages
+  bool in_open_page = true;  // or the KV has none
 
-  bool is_chunk() const { return rows > kDecodeRowsMax || !in_one_page; }
+  bool is_chunk() const { return rows > kDecodeRowsMax || !in_open_page; }
   uint32_t end_position() const { return first_position + rows; }
 };
 
