@@ -20,7 +20,8 @@ namespace {
 //   kScalesScores       whether Scores leaves them to be scaled
 //   kPRounding          what a Probability loses, relatively
 //   kSparseTileMax      tiles of up to so many row-heads prefetch sparsely where pieces lie one behind the other
-//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Accumulate<J, kSparse>
+//   kOverlaps           see Pipeline
+//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>, Add<J, kSparse>
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
 // tiling gives the same bits:
 //   score    q · k as Kv computes it; in units of log2
@@ -56,17 +57,27 @@ class Attention {
     float cap_log2;  // soft_cap * log2(e), 0: none
   };
 
-  // Up to kMaxTile consecutive row-heads of one KV head: J of them, chosen by the function that takes it.
+  // One page's KV head against up to kMaxTile consecutive row-heads: J of them, chosen by the functions that take it.
   struct Tile {
+    const std::byte* page_head;
+    ptrdiff_t prefetch_bytes;       // from there to what is wanted in the cache for later
     const std::byte* q;             // [J], QueryBytes each
     float* scores;                  // [J][32]
     Probability* p;                 // [J][32]
     float* base;                    // [J]
     float* sums;                    // [J][16]
     float* acc;                     // [J][head_dim]
+    float factor[V::kMaxTile];      // [J], of what was accumulated before; found by Weigh
     uint32_t visible[V::kMaxTile];  // [J], bit t: the row sees token t of the page
   };
-  using PageFn = void (*)(const Query& query, const std::byte* page_head, ptrdiff_t prefetch_bytes, const Tile& tile);
+
+  // What is done with a tile, in this order.
+  template <class Page>
+  struct Steps {
+    void (*score)(const Query& query, const Tile& tile);
+    void (*weigh)(const Query& query, Tile* tile, typename Page::Weights* weights);
+    void (*add)(const Query& query, const Tile& tile, const typename Page::Weights& weights);
+  };
 
   // A thread's AttendScratchBytes.
   struct Scratch {
@@ -126,43 +137,84 @@ class Attention {
     }
   }
 
-  // Scores to probabilities; updates tile.base and tile.sums; factor[j] rescales what was accumulated before.
+  // Scores to probabilities; updates the tile's base, sums and factor.
   template <int J>
-  static inline void Softmax(const Query& query, const Tile& tile, float (&factor)[J]) {
+  static inline void Softmax(const Query& query, Tile* tile) {
     for (int j = 0; j < J; ++j) {
       Float score[kPageVectors];
-      const Float top = FinishScores(query, tile.visible[j], tile.scores + j * kPageTokens, score);
-      factor[j] = 1;
-      if (__builtin_expect(V::AnyGreater(top, V::Set(tile.base[j] + kMaxLag)), 0)) {
+      const Float top = FinishScores(query, tile->visible[j], tile->scores + j * kPageTokens, score);
+      tile->factor[j] = 1;
+      if (__builtin_expect(V::AnyGreater(top, V::Set(tile->base[j] + kMaxLag)), 0)) {
         const float base = V::MaxLanes(top);
-        factor[j] = V::First(Exp2(V::Set(tile.base[j] - base)));
-        tile.base[j] = base;
+        tile->factor[j] = V::First(Exp2(V::Set(tile->base[j] - base)));
+        tile->base[j] = base;
       }
-      Exponentiate(tile.base[j], score, tile.p + j * kPageTokens, tile.sums + j * kPanelLanes, factor[j]);
+      Exponentiate(tile->base[j], score, tile->p + j * kPageTokens, tile->sums + j * kPanelLanes, tile->factor[j]);
     }
   }
 
-  // One page against one tile of J row-heads.
   template <class Page, int J, bool kSparse>
-  static void AttendPage(const Query& query, const std::byte* page_head, ptrdiff_t prefetch_bytes, const Tile& tile) {
-    float factor[J];
-    Page::template Scores<J, kSparse>(query.head_dim, page_head, prefetch_bytes, tile.q, tile.scores);
-    Softmax<J>(query, tile, factor);
-    Page::template Accumulate<J, kSparse>(query.head_dim, page_head, prefetch_bytes, tile.p, factor, tile.acc);
+  static void Score(const Query& query, const Tile& tile) {
+    Page::template Scores<J, kSparse>(query.head_dim, tile.page_head, tile.prefetch_bytes, tile.q, tile.scores);
+  }
+  template <class Page, int J>
+  static void Weigh(const Query& query, Tile* tile, typename Page::Weights* weights) {
+    Softmax<J>(query, tile);
+    Page::template Weigh<J>(query.head_dim, tile->page_head, tile->p, weights);
+  }
+  template <class Page, int J, bool kSparse>
+  static void Add(const Query& query, const Tile& tile, const typename Page::Weights& weights) {
+    Page::template Add<J, kSparse>(query.head_dim, tile.page_head, tile.prefetch_bytes, tile.p, weights, tile.factor,
+                                   tile.acc);
   }
 
   // Sparse prefetching is for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
   // kernels that take little time for a line (docs/PERFORMANCE.md).
   template <class Page, int J = 1>
-  static PageFn SelectPageFn(int tile_rows, bool adjacent) {
+  static const Steps<Page>& StepsFor(int tile_rows, bool adjacent) {
     if constexpr (J < V::kMaxTile) {
-      if (tile_rows != J) return SelectPageFn<Page, J + 1>(tile_rows, adjacent);
+      if (tile_rows != J) return StepsFor<Page, J + 1>(tile_rows, adjacent);
     }
+    static constexpr Steps<Page> kDense = {&Score<Page, J, false>, &Weigh<Page, J>, &Add<Page, J, false>};
     if constexpr (J <= Page::kSparseTileMax) {
-      if (adjacent) return &AttendPage<Page, J, true>;
+      static constexpr Steps<Page> kSparse = {&Score<Page, J, true>, &Weigh<Page, J>, &Add<Page, J, true>};
+      if (adjacent) return kSparse;
     }
-    return &AttendPage<Page, J, false>;
+    return kDense;
   }
+
+  // Takes tiles one after the other. With Page::kOverlaps, a tile is scored between the weighing of the one before and
+  // its adding: weighing is a chain of operations that wait for each other, which the CPU then fills with the products.
+  // No bit depends on it.
+  template <class Page>
+  class Pipeline {
+   public:
+    explicit Pipeline(const Query& query) : query_(query) {}
+
+    // The next tile is to be filled in here.
+    Tile* tile() { return &tiles_[now_]; }
+    void Push(const Steps<Page>& steps) {
+      if (waiting_ != nullptr) waiting_->weigh(query_, &tiles_[1 - now_], &weights_);
+      steps.score(query_, tiles_[now_]);
+      if (waiting_ != nullptr) waiting_->add(query_, tiles_[1 - now_], weights_);
+      waiting_ = &steps;
+      now_ = 1 - now_;
+      if constexpr (!Page::kOverlaps) Finish();
+    }
+    void Finish() {
+      if (waiting_ == nullptr) return;
+      waiting_->weigh(query_, &tiles_[1 - now_], &weights_);
+      waiting_->add(query_, tiles_[1 - now_], weights_);
+      waiting_ = nullptr;
+    }
+
+   private:
+    const Query& query_;
+    const Steps<Page>* waiting_ = nullptr;  // of tiles_[1 - now_], which is scored
+    int now_ = 0;
+    Tile tiles_[2];
+    typename Page::Weights weights_;
+  };
 
   // Bit t: a row at `position` sees token page_position + t, where tokens up to `end` are stored.
   static uint32_t VisibleTokens(int position, int sliding_window, int page_position, int end) {
@@ -203,16 +255,18 @@ class Attention {
 
   // One page of one KV head against all rows, tile by tile; `first` is the head's first row-head.
   template <class Page>
-  static void AttendRows(const AttentionShape& shape, const Query& query, const AttendArgs& args,
-                         const Scratch& scratch, const std::byte* page_head, ptrdiff_t prefetch_bytes,
-                         const uint32_t* visible, int first) {
+  static void AttendRows(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch,
+                         const std::byte* page_head, ptrdiff_t prefetch_bytes, const uint32_t* visible, int first,
+                         Pipeline<Page>* pipeline) {
     const bool adjacent = prefetch_bytes == Page::HeadBytes(shape.head_dim);
     const int row_heads = args.rows * shape.group;
     const int tiles = (row_heads + V::kMaxTile - 1) / V::kMaxTile;
     int row = 0, of_row = 0;  // the row-head that the tile begins with
     for (int i = 0, begin = 0; i < tiles; ++i) {
       const int end = row_heads * (i + 1) / tiles;
-      Tile tile;
+      Tile& tile = *pipeline->tile();
+      tile.page_head = page_head;
+      tile.prefetch_bytes = prefetch_bytes;
       tile.q = scratch.q + (first + begin) * Kv::QueryBytes(shape.head_dim);
       tile.scores = scratch.scores;
       tile.p = scratch.p;
@@ -227,24 +281,25 @@ class Attention {
       const int count = end - begin;
       begin = end;
       if (any == 0) continue;
-      SelectPageFn<Page>(count, adjacent)(query, page_head, prefetch_bytes, tile);
+      pipeline->Push(StepsFor<Page>(count, adjacent));
       prefetch_bytes = 0;  // done; the later tiles find the page itself in the cache
     }
   }
 
   // One page against all of the call's KV heads, the first of which lies at `at`; `next` is read afterwards.
-  static void AttendHeads(const AttentionShape& shape, const Query& query, const AttendArgs& args,
-                          const Scratch& scratch, const std::byte* at, const std::byte* next, const uint32_t* visible) {
+  static void AttendHeads(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch,
+                          const std::byte* at, const std::byte* next, const uint32_t* visible, Pipeline<Kv>* pipeline) {
     const ptrdiff_t head_bytes = Kv::HeadBytes(shape.head_dim);
     for (int head = 0; head < args.heads; ++head, at += head_bytes) {
       const ptrdiff_t prefetch_bytes = head + 1 < args.heads ? head_bytes : next != nullptr ? next - at : 0;
-      AttendRows<Kv>(shape, query, args, scratch, at, prefetch_bytes, visible, head * args.rows * shape.group);
+      AttendRows<Kv>(shape, args, scratch, at, prefetch_bytes, visible, head * args.rows * shape.group, pipeline);
     }
   }
 
   // The open page against them: each head is put together first.
   static void AttendOpenPage(const AttentionShape& shape, const Query& query, const AttendArgs& args,
                              const Scratch& scratch, const std::byte* next, const uint32_t* visible) {
+    Pipeline<Open> pipeline(query);
     const size_t piece_bytes = static_cast<size_t>(Open::HeadBytes(shape.head_dim)) / kOpenPieces;
     for (int head = 0; head < args.heads; ++head) {
       for (int i = 0; i < kOpenPieces; ++i) {
@@ -253,8 +308,9 @@ class Attention {
                          piece + static_cast<size_t>(args.first_head + head) * args.open_page->head_stride_bytes,
                          piece_bytes);
       }
-      AttendRows<Open>(shape, query, args, scratch, scratch.open, next != nullptr ? next - scratch.open : 0, visible,
-                       head * args.rows * shape.group);
+      AttendRows<Open>(shape, args, scratch, scratch.open, next != nullptr ? next - scratch.open : 0, visible,
+                       head * args.rows * shape.group, &pipeline);
+      pipeline.Finish();
     }
   }
 
@@ -283,6 +339,7 @@ class Attention {
         shape.sliding_window > 0 ? args.first_row_position - shape.sliding_window + 1 - args.first_position : 0;
     const int last_seen = args.first_row_position + args.rows - args.first_position;
     const int end = last_seen < args.tokens ? last_seen : args.tokens;
+    Pipeline<Kv> pipeline(query);
     const auto is_open = [&](int page) { return args.open_page != nullptr && (page + 1) * kPageTokens >= end; };
     for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
       const int page_position = args.first_position + page * kPageTokens;
@@ -293,12 +350,14 @@ class Attention {
       }
       const bool more = (page + 1) * kPageTokens < end && !is_open(page + 1);
       const std::byte* const next = more ? FirstHeadAt(shape, args, page + 1) : args.next;
-      if (is_open(page)) {
-        if constexpr (kHasOpenPages) AttendOpenPage(shape, query, args, scratch, next, visible);
-      } else {
-        AttendHeads(shape, query, args, scratch, FirstHeadAt(shape, args, page), next, visible);
+      if (!is_open(page)) {
+        AttendHeads(shape, args, scratch, FirstHeadAt(shape, args, page), next, visible, &pipeline);
+      } else if constexpr (kHasOpenPages) {
+        pipeline.Finish();
+        AttendOpenPage(shape, query, args, scratch, next, visible);
       }
     }
+    pipeline.Finish();
     FinishPartials(shape, args.out, scratch.sums, all);
   }
 

@@ -29,10 +29,9 @@ struct BytePanels {
     }
   }
 
-  // p[j] * scales = codes[j] * unit[j], rounded to 255ths of the largest.
+  // p[j] * scales = codes[j] * unit[j], rounded to 255ths of the largest; codes [J][32].
   template <int J>
-  static inline void RoundWeights(const Bf16* scales, const float* p, std::byte (&codes)[J][kPageTokens],
-                                  float (&unit)[J]) {
+  static inline void RoundWeights(const Bf16* scales, const float* p, std::byte* codes, float* unit) {
     Float scale[kPageVectors];
 #pragma GCC unroll 4
     for (int w = 0; w < kPageVectors; ++w) scale[w] = V::LoadRow(scales + w * kLanes);
@@ -50,7 +49,7 @@ struct BytePanels {
       unit[j] = largest * (1.0f / 255);
 #pragma GCC unroll 4
       for (int w = 0; w < kPageVectors; ++w) {
-        V::StoreBytes(codes[j] + w * kLanes, V::ToInt(V::Mul(weight[w], to_code)));
+        V::StoreBytes(codes + j * kPageTokens + w * kLanes, V::ToInt(V::Mul(weight[w], to_code)));
       }
     }
   }

@@ -26,6 +26,9 @@ struct Int4Kv {
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   static constexpr int kPageVectors = kPageTokens / kLanes;
+  static constexpr bool kOverlaps = true;
+  static constexpr int kMaxHeadDim = 256;
+  static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;
   using Bytes = BytePanels<V>;
 
   static ptrdiff_t HeadBytes(int head_dim) { return Int4HeadBytes(head_dim); }
@@ -67,29 +70,38 @@ struct Int4Kv {
     Prefetch(page_head + prefetch_bytes, Int4KScales(head_dim), Int4V(head_dim));
   }
 
+  // p times the scales of v, as codes * unit, and p · minima, for each group of dims.
+  struct Weights {
+    alignas(64) std::byte codes[kGroups][V::kMaxTile][kPageTokens];
+    float unit[kGroups][V::kMaxTile];
+    float rest[kGroups][V::kMaxTile];
+  };
+  template <int J>
+  static inline void Weigh(int head_dim, const std::byte* page_head, const float* p, Weights* weights) {
+    const Bf16* scales = reinterpret_cast<const Bf16*>(page_head + Int4VScales(head_dim));
+    for (int i = 0; i < Int4Groups(head_dim); ++i, scales += 2 * kPageTokens) {
+      Bytes::template RoundWeights<J>(scales, p, weights->codes[i][0], weights->unit[i]);
+#pragma GCC unroll 16
+      for (int j = 0; j < J; ++j) weights->rest[i][j] = DotMinima(p + j * kPageTokens, scales + kPageTokens);
+    }
+  }
+
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Accumulate(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const float* p,
-                                const float (&factor)[J], float* acc) {
-    alignas(64) std::byte codes[kGroups][J][kPageTokens];
-    float unit[kGroups][J], rest[kGroups][J];
-    const Bf16* scales = reinterpret_cast<const Bf16*>(page_head + Int4VScales(head_dim));
-    for (int group = 0, i = 0; group < head_dim; group += kInt4GroupDims, ++i, scales += 2 * kPageTokens) {
-      Bytes::template RoundWeights<J>(scales, p, codes[i], unit[i]);
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) rest[i][j] = DotMinima(p + j * kPageTokens, scales + kPageTokens);
-    }
+  static inline void Add(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const float*,
+                         const Weights& weights, const float* factor, float* acc) {
     const std::byte* const v = page_head + Int4V(head_dim);
     for (int group = 0, i = 0; group < head_dim; group += kInt4GroupDims, ++i) {
       const int end = group + kInt4GroupDims < head_dim ? group + kInt4GroupDims : head_dim;
       for (int dim = group; dim < end; dim += kPanelLanes) {
         Int sum[J][kPanelVectors];
         Bytes::template Zero<J>(sum);
-        Bytes::template MultiplyNibbles<J, false>(v + dim * kPageTokens / 2, kPageTokens / 8, codes[i][0], kPageTokens,
-                                                  prefetch_bytes, sum);
+        Bytes::template MultiplyNibbles<J, false>(v + dim * kPageTokens / 2, kPageTokens / 8, weights.codes[i][0],
+                                                  kPageTokens, prefetch_bytes, sum);
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {
-          const Float factor_j = V::Set(factor[j]), unit_j = V::Set(unit[i][j]), rest_j = V::Set(rest[i][j]);
+          const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[i][j]),
+                      rest_j = V::Set(weights.rest[i][j]);
 #pragma GCC unroll 2
           for (int w = 0; w < kPanelVectors; ++w) {
             float* at = acc + j * head_dim + dim + w * kLanes;
@@ -102,9 +114,6 @@ struct Int4Kv {
   }
 
  private:
-  static constexpr int kMaxHeadDim = 256;
-  static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;
-
   static inline void Prefetch(const std::byte* at, int from, int to) {
     for (int i = from; i < to; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at) + i, _MM_HINT_T1);
   }

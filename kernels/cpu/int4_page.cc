@@ -47,63 +47,95 @@ struct Parts {
   int head_dim_;
 };
 
-// The low half is written first.
-void PutNibble(uint8_t* at, bool high, float code) {
-  const int nibble = RoundToInt(std::min(std::max(code, 0.0f), 15.0f));
-  *at = static_cast<uint8_t>(high ? *at | nibble << 4 : nibble);
-}
 float Nibble(uint8_t byte, bool high) { return static_cast<float>(high ? byte >> 4 : byte & 15); }
 
-struct Range {
-  float low = kBf16Max, high = -kBf16Max;
-  bool nan = false;
-  void Add(float x) {
-    nan |= x != x;
-    low = std::min(low, x);  // stays where x is NaN
-    high = std::max(high, x);
-  }
-  // 15 of them lead from the minimum to the largest or beyond.
-  void Steps(Bf16* minimum, Bf16* scale) const {
-    *minimum = RoundDownToBf16(low);
-    *scale = RoundUpToBf16(high / 15 - FromBf16(*minimum) / 15);
-  }
+constexpr int kPanelsMax = kInt4GroupDims / kPanelLanes;  // with scales in common
+constexpr int kLineSteps = 8;                             // of half bytes
+
+// The lanes of one step in some panels.
+struct StepLanes {
+  float x[kPanelsMax][kPanelLanes];
 };
 
-float Divisor(Bf16 scale) { return scale == 0 ? 1 : FromBf16(scale); }
-
-void CloseK(int head_dim, const Bf16* open, const Parts<uint8_t, Bf16>& to, bool (&nan)[kPageTokens]) {
-  for (int d = 0; d < head_dim; ++d) {
-    float x[kPageTokens];
-    Range range;
-    for (int t = 0; t < kPageTokens; ++t) {
-      const float value = FromBf16(open[KOffset(head_dim, t, d)]);
-      nan[t] |= value != value;
-      x[t] = value != value ? 0 : value;
-      range.Add(x[t]);
+void LoadPair(const Bf16* from, int panels, int panel_elements, StepLanes* even, StepLanes* odd) {
+  for (int p = 0; p < panels; ++p) {
+    for (int lane = 0; lane < kPanelLanes; ++lane) {
+      even->x[p][lane] = FromBf16(from[p * panel_elements + 2 * lane]);
+      odd->x[p][lane] = FromBf16(from[p * panel_elements + 2 * lane + 1]);
     }
-    range.Steps(&to.k_minima[d], &to.k_scales[d]);
-    const float low = FromBf16(to.k_minima[d]), divisor = Divisor(to.k_scales[d]);
-    for (int t = 0; t < kPageTokens; ++t) PutNibble(to.KAt(t, d), HighNibble(d), (x[t] - low) / divisor);
   }
 }
 
-void CloseV(int head_dim, const Bf16* open, const Parts<uint8_t, Bf16>& to, const bool (&nan)[kPageTokens]) {
-  for (int t = 0; t < kPageTokens; ++t) {
-    for (int group = 0; group < head_dim; group += kInt4GroupDims) {
-      const int end = std::min(group + kInt4GroupDims, head_dim);
-      Range range;
-      for (int d = group; d < end; ++d) range.Add(FromBf16(open[VOffset(head_dim, t, d)]));
-      Bf16& minimum = *to.VMinimum(t, group);
-      Bf16& scale = *to.VScale(t, group);
-      range.Steps(&minimum, &scale);
-      const float low = FromBf16(minimum), divisor = Divisor(scale);
-      for (int d = group; d < end; ++d) {
-        const float x = FromBf16(open[VOffset(head_dim, t, d)]);
-        PutNibble(to.VAt(t, d), HighNibble(t), (x - low) / divisor);
-      }
-      if (nan[t] || range.nan) minimum = ToBf16(std::numeric_limits<float>::quiet_NaN());
+// Scale, minimum and codes of one step.
+void CloseStep(const StepLanes& step, int panels, Bf16* scale, Bf16* minimum, int32_t (*codes)[kPanelLanes]) {
+  float low[kPanelLanes], high[kPanelLanes];
+  std::copy_n(step.x[0], kPanelLanes, low);
+  std::copy_n(step.x[0], kPanelLanes, high);
+  for (int p = 1; p < panels; ++p) {
+    for (int lane = 0; lane < kPanelLanes; ++lane) {
+      low[lane] = std::min(low[lane], step.x[p][lane]);
+      high[lane] = std::max(high[lane], step.x[p][lane]);
     }
   }
+  for (int half = kPanelLanes / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) {
+      low[lane] = std::min(low[lane], low[lane + half]);
+      high[lane] = std::max(high[lane], high[lane + half]);
+    }
+  }
+  *minimum = RoundDownToBf16(low[0]);
+  const float offset = FromBf16(*minimum);
+  *scale = RoundUpToBf16(high[0] / 15 - offset / 15);  // 15 of them lead to the largest or beyond
+  const float divisor = *scale == 0 ? 1 : FromBf16(*scale);
+  for (int p = 0; p < panels; ++p) {
+    for (int lane = 0; lane < kPanelLanes; ++lane) {
+      // Not below 0; above 15 only where the scale was rounded in the last place.
+      const float code = (step.x[p][lane] - offset) / divisor;
+      codes[p][lane] = RoundToInt(code < 15 ? code : 15);
+    }
+  }
+}
+
+// Panels of bf16, [steps / 2][16][2] each, to panels of half bytes, [steps / 8][16][4] each, with a scale and a minimum
+// for each step.
+void ClosePanels(const Bf16* from, int panels, int steps, Bf16* scales, Bf16* minima, uint8_t* to) {
+  for (int step = 0; step < steps; step += kLineSteps) {
+    int32_t codes[kLineSteps][kPanelsMax][kPanelLanes];
+    for (int i = 0; i < kLineSteps; i += 2) {
+      StepLanes even, odd;
+      LoadPair(from + (step + i) * kPanelLanes, panels, steps * kPanelLanes, &even, &odd);
+      CloseStep(even, panels, scales + step + i, minima + step + i, codes[i]);
+      CloseStep(odd, panels, scales + step + i + 1, minima + step + i + 1, codes[i + 1]);
+    }
+    for (int p = 0; p < panels; ++p) {
+      uint8_t* const line = to + (p * steps + step) * kPanelLanes / 2;
+      for (int lane = 0; lane < kPanelLanes; ++lane) {
+        for (int i = 0; i < 4; ++i) {
+          line[lane * 4 + i] = static_cast<uint8_t>(codes[i][p][lane] | codes[i + 4][p][lane] << 4);
+        }
+      }
+    }
+  }
+}
+
+// Finds the tokens with a NaN, whose NaNs become 0. False: there are none.
+bool TakeNans(int head_dim, Bf16* open, bool (&nan)[kPageTokens]) {
+  int16_t largest = 0;
+  for (int i = 0; i < PageHeadElements(head_dim); ++i) {
+    largest = std::max(largest, static_cast<int16_t>(open[i] & 0x7fff));
+  }
+  if (largest <= 0x7f80) return false;
+  for (int t = 0; t < kPageTokens; ++t) {
+    nan[t] = false;
+    for (int d = 0; d < head_dim; ++d) {
+      for (Bf16* x : {&open[KOffset(head_dim, t, d)], &open[VOffset(head_dim, t, d)]}) {
+        if ((*x & 0x7fff) <= 0x7f80) continue;
+        nan[t] = true;
+        *x = 0;
+      }
+    }
+  }
+  return true;
 }
 
 constexpr int kMaxHeadDim = 256;
@@ -125,9 +157,17 @@ void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, s
   Bf16 whole[PageHeadElements(kMaxHeadDim)];
   CopyPieces(shape, kv_head, open, whole, /*back=*/false);
   const Parts<uint8_t, Bf16> to(head_dim, reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
-  bool nan[kPageTokens] = {};  // in k
-  CloseK(head_dim, whole, to, nan);
-  CloseV(head_dim, whole, to, nan);
+  bool nan[kPageTokens];
+  const bool has_nans = TakeNans(head_dim, whole, nan);
+  ClosePanels(whole, kPageKPanels, head_dim, to.k_scales, to.k_minima, to.k);
+  for (int dim = 0; dim < head_dim; dim += kInt4GroupDims) {
+    const int panels = std::min(kInt4GroupDims, head_dim - dim) / kPanelLanes;
+    ClosePanels(whole + PageKElements(head_dim) + dim * kPageTokens, panels, kPageTokens, to.VScale(0, dim),
+                to.VMinimum(0, dim), to.v + dim * kPageTokens / 2);
+    for (int t = 0; has_nans && t < kPageTokens; ++t) {
+      if (nan[t]) *to.VMinimum(t, dim) = ToBf16(std::numeric_limits<float>::quiet_NaN());
+    }
+  }
 }
 
 void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, const OpenPage& open) {

@@ -22,6 +22,7 @@ struct Int8Kv {
   static constexpr bool kTakesF32Rows = true;
   static constexpr float kPRounding = 0;
   static constexpr int kSparseTileMax = 2;
+  static constexpr bool kOverlaps = true;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   using Bytes = BytePanels<V>;
@@ -88,22 +89,30 @@ struct Int8Kv {
     if constexpr (!kSparse) PrefetchScales(page_head + Int8KScales(head_dim) + prefetch_bytes);
   }
 
+  // p times the scales of v, as codes * unit.
+  struct Weights {
+    alignas(64) std::byte codes[V::kMaxTile][kPageTokens];
+    float unit[V::kMaxTile];
+  };
+  template <int J>
+  static inline void Weigh(int head_dim, const std::byte* page_head, const float* p, Weights* weights) {
+    const Bf16* const scales = reinterpret_cast<const Bf16*>(page_head + Int8VScales(head_dim));
+    Bytes::template RoundWeights<J>(scales, p, weights->codes[0], weights->unit);
+  }
+
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Accumulate(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const float* p,
-                                const float (&factor)[J], float* acc) {
-    alignas(64) std::byte codes[J][kPageTokens];
-    float unit[J];
-    Bytes::template RoundWeights<J>(reinterpret_cast<const Bf16*>(page_head + Int8VScales(head_dim)), p, codes, unit);
+  static inline void Add(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const float*,
+                         const Weights& weights, const float* factor, float* acc) {
     const std::byte* const v = page_head + Int8V(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Int sum[J][kPanelVectors];
       Bytes::template Zero<J>(sum);
-      Bytes::template MultiplyBytes<J, kSparse, false>(v + dim * kPageTokens, kPageTokens / 4, codes[0], kPageTokens,
-                                                       prefetch_bytes, sum);
+      Bytes::template MultiplyBytes<J, kSparse, false>(v + dim * kPageTokens, kPageTokens / 4, weights.codes[0],
+                                                       kPageTokens, prefetch_bytes, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
-        const Float factor_j = V::Set(factor[j]), unit_j = V::Set(unit[j]);
+        const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[j]);
 #pragma GCC unroll 2
         for (int w = 0; w < kPanelVectors; ++w) {
           float* at = acc + j * head_dim + dim + w * kLanes;

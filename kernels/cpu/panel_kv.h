@@ -18,6 +18,7 @@ struct PanelKv : Dots {
   using Element = typename Dots::Element;
   using Factor = typename Dots::Factor;
   using Probability = Factor;
+  static constexpr bool kOverlaps = false;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
 
@@ -46,10 +47,15 @@ struct PanelKv : Dots {
     }
   }
 
+  // p is multiplied as it is.
+  struct Weights {};
+  template <int J>
+  static inline void Weigh(int, const std::byte*, const Probability*, Weights*) {}
+
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Accumulate(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes,
-                                const Probability* p, const float (&factor)[J], float* acc) {
+  static inline void Add(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const Probability* p,
+                         const Weights&, const float* factor, float* acc) {
     const Element* v = reinterpret_cast<const Element*>(page_head) + PageKElements(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Float sum[J][kPanelVectors];
