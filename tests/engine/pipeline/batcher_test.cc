@@ -95,6 +95,36 @@ TEST_F(BatcherTest, TheWatermarkKeepsOnePageForEverySequence) {
   EXPECT_EQ(batcher_->pages_free(0), 2u);
 }
 
+TEST_F(BatcherTest, OpenPiecesCountForEverySequence) {
+  BatchLimits limits = kOne;
+  limits.open_pieces = 4;
+  limits.chunk_tokens_max = 64;
+  Make(limits);
+  batcher_->AddHome(0, 11);
+  for (uint64_t id = 1; id <= 3; ++id) Add(id, 32, 128);
+  Begin(0);
+  // 1: 5 of 11. 2: 5 of 6, and one is left for the first. 3: finds one.
+  EXPECT_THAT(Members(0), ElementsAre(1, 2));
+  EXPECT_EQ(batcher_->pages_free(0), 1u);
+  Finish(0);
+  // Each goes on to its second page: the pieces are not taken again, but there is one page for two.
+  Begin(0);
+  EXPECT_THAT(released_, ElementsAre(2));
+  EXPECT_EQ(sequences_[0]->pages, 6u);
+  End(sequences_[0].get());
+  Begin(0);
+  End(sequences_[1].get());
+  Begin(0);
+  End(sequences_[2].get());
+  EXPECT_EQ(batcher_->pages_free(0), 11u) << "they come back with the rest";
+
+  Sequence longest, longer;
+  longest.length_max = 7 * 32;
+  longer.length_max = 7 * 32 + 1;
+  EXPECT_TRUE(batcher_->FitsSomewhere(longest));
+  EXPECT_FALSE(batcher_->FitsSomewhere(longer));
+}
+
 TEST_F(BatcherTest, AnEmptyHomeTakesWhatFillsIt) {
   Make(kOne);
   batcher_->AddHome(0, 4);

@@ -171,6 +171,120 @@ TEST_F(SequenceTableTest, RandomHistoriesKeepTheAccounts) {
   EXPECT_EQ(pool_.free(), kPages);
 }
 
+// int4: each sequence has four pages besides, for its open page.
+class OpenPiecesTest : public testing::Test {
+ protected:
+  static constexpr int kLayers = 2;
+  static constexpr uint32_t kPages = 20;
+  static AttentionShape Shape() { return {ElementType::kF32, KvType::kInt4, 2, 1, 16, 0.25f, 0, 0}; }
+
+  KvSequence* Make(uint64_t id, uint32_t tokens) {
+    KvSequence* const sequence = table_.FindOrCreate(id);
+    EXPECT_EQ(table_.Grow(sequence, 0, tokens), GrowOutcome::kOk);
+    sequence->stored_tokens.assign(kLayers, tokens);
+    return sequence;
+  }
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(KvPool::PageBytesAllLayers(Shape(), kLayers) * kPages);
+  KvPool pool_{Shape(), kLayers, memory_};
+  PageAccount account_{&pool_, kPages};
+  SequenceTable table_{&account_, kLayers, 640, 8};
+};
+
+TEST_F(OpenPiecesTest, AreTakenWithTheFirstPageAndReturnedWithTheLast) {
+  KvSequence* const sequence = table_.FindOrCreate(1);
+  EXPECT_FALSE(sequence->has_open_page());
+  Make(1, 33);
+  EXPECT_TRUE(sequence->has_open_page());
+  EXPECT_EQ(account_.used(), 2u + kOpenPieces);
+  ASSERT_EQ(table_.Grow(sequence, 33, 100), GrowOutcome::kOk);
+  EXPECT_EQ(account_.used(), 5u + kOpenPieces);
+  sequence->stored_tokens.assign(kLayers, 133);
+  ASSERT_TRUE(table_.Truncate(1, 0).ok());
+  EXPECT_EQ(account_.used(), uint32_t{kOpenPieces}) << "it may go on";
+  table_.Release(1);
+  EXPECT_EQ(account_.used(), 0u);
+  // A released one is used again.
+  EXPECT_FALSE(table_.FindOrCreate(2)->has_open_page());
+}
+
+TEST_F(OpenPiecesTest, WithoutRoomForThemNothingChanges) {
+  Make(1, 11 * kPageTokens);
+  EXPECT_EQ(account_.free(), 5u);
+  KvSequence* const second = table_.FindOrCreate(2);
+  EXPECT_EQ(table_.Grow(second, 0, kPageTokens + 1), GrowOutcome::kNoPage);
+  EXPECT_FALSE(second->has_open_page());
+  EXPECT_TRUE(second->pages.empty());
+  EXPECT_EQ(account_.free(), 5u);
+  EXPECT_EQ(table_.Grow(second, 0, kPageTokens), GrowOutcome::kOk);
+  EXPECT_EQ(account_.free(), 0u);
+}
+
+TEST_F(OpenPiecesTest, AForkTakesItsOwnAtOnce) {
+  KvSequence* const first = Make(1, 70);
+  ASSERT_TRUE(table_.Fork(1, 70, 2).ok());
+  KvSequence* const second = table_.Find(2);
+  EXPECT_EQ(second->pages, std::vector<PageId>(first->pages.begin(), first->pages.begin() + 2)) << "full ones alone";
+  EXPECT_EQ(account_.used(), 3u + 2 * kOpenPieces);
+  ASSERT_EQ(table_.Grow(second, 70, 1), GrowOutcome::kOk);
+  EXPECT_EQ(account_.used(), 4u + 2 * kOpenPieces);
+  ASSERT_TRUE(table_.Fork(1, 0, 3).ok());
+  EXPECT_TRUE(table_.Find(3)->has_open_page());
+  EXPECT_EQ(account_.free(), uint32_t{kOpenPieces});
+  ASSERT_EQ(table_.Grow(first, 70, 40), GrowOutcome::kOk);
+
+  const absl::Status status = table_.Fork(1, 32, 4);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("only 3 are free"));
+  EXPECT_EQ(table_.Find(4), nullptr);
+  EXPECT_EQ(account_.free(), 3u);
+  // Of a sequence that never had one nothing is copied.
+  table_.FindOrCreate(5);
+  EXPECT_TRUE(table_.Fork(5, 0, 6).ok());
+  table_.ReleaseAll();
+  EXPECT_EQ(account_.used(), 0u);
+  EXPECT_EQ(pool_.free(), kPages);
+}
+
+// Layers may differ in the midst of a step: each has its own open page reopened, or keeps it.
+TEST_F(OpenPiecesTest, LayersAreCutBackEachForItself) {
+  KvSequence* const sequence = Make(1, 70);
+  const auto byte_of = [&](int layer) { return *pool_.OpenPageAt(layer, sequence->open_pieces).pieces[0]; };
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const OpenPage open = pool_.OpenPageAt(layer, sequence->open_pieces);
+    for (std::byte* const piece : open.pieces) std::fill_n(piece, pool_.page_stride_bytes(), std::byte{0x11});
+    for (int head = 0; head < 2; ++head) ClosePage(Shape(), head, open, pool_.Address(layer, sequence->pages[1]));
+    for (std::byte* const piece : open.pieces) std::fill_n(piece, pool_.page_stride_bytes(), std::byte{0x22});
+  }
+  sequence->stored_tokens = {70, 65};
+  ASSERT_TRUE(table_.Truncate(1, 66).ok());
+  EXPECT_EQ(sequence->stored_tokens, (std::vector<uint32_t>{66, 65}));
+  EXPECT_EQ(byte_of(0), std::byte{0x22});
+  EXPECT_EQ(byte_of(1), std::byte{0x22});
+  sequence->stored_tokens = {66, 40};
+  ASSERT_TRUE(table_.Truncate(1, 50).ok());
+  EXPECT_EQ(sequence->stored_tokens, (std::vector<uint32_t>{50, 40}));
+  EXPECT_EQ(byte_of(0), std::byte{0x11});
+  EXPECT_EQ(byte_of(1), std::byte{0x22}) << "what it has is of this page";
+}
+
+TEST_F(OpenPiecesTest, MoveWithTheirSequence) {
+  PageAccount sender_account(&pool_, 10), receiver_account(&pool_, 10);
+  SequenceTable sender(&sender_account, kLayers, 640, 8), receiver(&receiver_account, kLayers, 640, 8);
+  KvSequence* const sequence = sender.FindOrCreate(1);
+  ASSERT_EQ(sender.Grow(sequence, 0, 40), GrowOutcome::kOk);
+  sequence->stored_tokens.assign(kLayers, 40);
+  const std::vector<PageId> pieces(std::begin(sequence->open_pieces), std::end(sequence->open_pieces));
+  sender.MoveTo(&receiver, 1, 9);
+  EXPECT_EQ(sender_account.used(), 0u);
+  EXPECT_EQ(receiver_account.used(), 2u + kOpenPieces);
+  const KvSequence* const moved = receiver.Find(9);
+  EXPECT_EQ(std::vector<PageId>(std::begin(moved->open_pieces), std::end(moved->open_pieces)), pieces);
+  EXPECT_FALSE(sender.FindOrCreate(2)->has_open_page());
+  receiver.Release(9);
+  EXPECT_EQ(pool_.free(), kPages);
+}
+
 // Addresses that nobody may touch: who only deals out pages needs no more.
 class Addresses {
  public:
