@@ -132,6 +132,25 @@ TEST(GoldenKvTypeTest, KAndVAreRoundedToTheirTypeAndNothingElseIs) {
   const Difference int8 = difference("int8");
   EXPECT_GT(int8.rms, bf16.rms);
   EXPECT_LE(int8.rms, 16 * bf16.rms);
+  // A step is a 15th of a range of up to twice the largest element, int8's a 127th of that: 17 times. Whose largest it
+  // is (of a dim over 32 tokens, or of 64 dims, not of a head) is good for a factor of two either way.
+  const Difference int4 = difference("int4");
+  EXPECT_GT(int4.rms, 2 * int8.rms);
+  EXPECT_LE(int4.rms, 2 * 17 * int8.rms);
+}
+
+// Whatever has been rounded when a row comes: it sees its own page as it was, and all pages before rounded.
+TEST(GoldenKvTypeTest, ChunksChangeNoBitOfInt4) {
+  const Golden golden("gqa");
+  const std::vector<int32_t> prompt = golden.Prompt(golden.prompt_lengths.back());
+  ASSERT_GT(prompt.size(), 64u);
+  std::vector<Answer> answers;
+  for (const char* chunk : {"1", "7", "37", "256"}) {
+    const auto engine = MakeEngine(Options(golden, "f32", "auto", chunk) + OptionList{{"kv-type", "int4"}});
+    answers.push_back(RunAll(*engine, {GreedyRequest(prompt, 40)}, /*with_logits=*/true)[0]);
+    EXPECT_TRUE(answers.back().prompt_logits == answers[0].prompt_logits) << "chunk " << chunk;
+    EXPECT_EQ(answers.back().tokens, answers[0].tokens) << "chunk " << chunk;
+  }
 }
 
 TEST(GoldenKvTypeTest, Bf16WithKAndVInFp16IsAboutAsCloseAsTransformersOwn) {
