@@ -217,6 +217,13 @@ TEST_F(InvarianceTest, PairwiseCoversEveryPair) {
 TEST_F(InvarianceTest, ExactModeIsBitIdentical) { ExpectSameBits(Pairwise(), kExact); }
 TEST_F(InvarianceTest, BatchInvariantBf16IsBitIdentical) { ExpectSameBits(Pairwise(), kBf16Invariant); }
 
+// Pages are rounded when they are full, whoever fills them. Some of the settings are enough to see that.
+TEST_F(InvarianceTest, Int4IsBitIdentical) {
+  std::vector<Setting> settings = Pairwise();
+  settings.resize(10);
+  ExpectSameBits(settings, kExact + OptionList{{"kv-type", "int4"}});
+}
+
 // Plain bf16 may sum in another order for another batch, but stays within the bound that its rounding has anyway.
 TEST_F(InvarianceTest, PlainBf16StaysWithinTheRoundingBound) {
   const Golden golden("gqa");

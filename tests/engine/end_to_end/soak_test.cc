@@ -25,6 +25,8 @@ constexpr int kVocab = 256;
 constexpr int kContext = 256;
 // One sequence of kContext tokens takes the whole pool of a home: 2 layers of K and V of 2 heads of 16 floats.
 constexpr double kKvGib = kContext * 2.0 * 2 * 2 * 16 * 4 / (1 << 30);
+// With int4 8 pages of it and 4 for what is open, of 704 bytes for each head.
+constexpr double kInt4KvGib = (kContext / 32 + 4) * 2.0 * 2 * 704 / (1 << 30);
 constexpr size_t kOutstandingMax = 64;
 
 // A request that was submitted.
@@ -63,7 +65,8 @@ class SoakTest : public testing::Test {
             {"compute", "f32"},
             {"homes", homes},
             {"poll", "yield"},
-            {"kv-gib", std::to_string(kKvGib)},
+            {"kv-gib", std::to_string(kv_type_ == "int4" ? kInt4KvGib : kKvGib)},
+            {"kv-type", kv_type_},
             {"max-sequences", "32"},
             {"prefill-chunk", "64"}};
   }
@@ -247,6 +250,7 @@ class SoakTest : public testing::Test {
     CheckAgainstQuietRun(done, 100);
   }
 
+  std::string kv_type_ = "f32";
   ScratchDir dir_;
   std::string model_;
   std::string worker_path_;
@@ -255,6 +259,12 @@ class SoakTest : public testing::Test {
 };
 
 TEST_F(SoakTest, HomesOfThisProcess) { SoakWithoutFaults("local:2"); }
+
+// Who has been preempted prefills again what it decoded before.
+TEST_F(SoakTest, HomesOfThisProcessWithInt4) {
+  kv_type_ = "int4";
+  SoakWithoutFaults("local:2");
+}
 
 TEST_F(SoakTest, Worker) {
   StartWorker();
