@@ -264,10 +264,14 @@ TEST_P(OpenPagesTest, AForkCanBeReplayedBeforeItGrows) {
   ExpectClose(Step(&rig, ask), Part(expected, 518, 522));
 }
 
+#if defined(__SANITIZE_THREAD__)  // to threads all shapes are alike
+INSTANTIATE_TEST_SUITE_P(Shapes, OpenPagesTest, testing::Values(Variant{ElementType::kBf16, KvType::kInt4, 2, 0}));
+#else
 INSTANTIATE_TEST_SUITE_P(Shapes, OpenPagesTest,
                          testing::Values(Variant{ElementType::kF32, KvType::kInt4, 1, 0},
                                          Variant{ElementType::kBf16, KvType::kInt4, 4, 0},
                                          Variant{ElementType::kBf16, KvType::kInt4, 2, 70}));
+#endif
 
 }  // namespace
 }  // namespace fastdecode

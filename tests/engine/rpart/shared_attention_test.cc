@@ -156,12 +156,16 @@ TEST_P(SharedAttentionTest, NothingIsSharedOfLessThanABlockOrWithAWindow) {
                 /*shares=*/false);
 }
 
+#if defined(__SANITIZE_THREAD__)  // to threads all types are alike
+INSTANTIATE_TEST_SUITE_P(Shapes, SharedAttentionTest, testing::Values(Variant{ElementType::kBf16, KvType::kInt4, 2}));
+#else
 INSTANTIATE_TEST_SUITE_P(Shapes, SharedAttentionTest,
                          testing::Values(Variant{ElementType::kF32, KvType::kF32, 1},
                                          Variant{ElementType::kBf16, KvType::kBf16, 4},
                                          Variant{ElementType::kBf16, KvType::kInt8, 4},
                                          Variant{ElementType::kBf16, KvType::kInt4, 4},
                                          Variant{ElementType::kF32, KvType::kInt4, 1}));
+#endif
 
 }  // namespace
 }  // namespace fastdecode
