@@ -20,7 +20,7 @@ namespace {
 //   kScalesScores       whether Scores leaves them to be scaled
 //   kPRounding          what a Probability loses, relatively
 //   kSparseTileMax      tiles of up to so many row-heads prefetch sparsely where pieces lie one behind the other
-//   kOverlaps           see Pipeline
+//   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
 //   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>, Add<J, kSparse>
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
 // tiling gives the same bits:
@@ -77,6 +77,7 @@ class Attention {
     void (*score)(const Query& query, const Tile& tile);
     void (*weigh)(const Query& query, Tile* tile, typename Page::Weights* weights);
     void (*add)(const Query& query, const Tile& tile, const typename Page::Weights& weights);
+    bool overlaps;
   };
 
   // A thread's AttendScratchBytes.
@@ -175,17 +176,18 @@ class Attention {
     if constexpr (J < V::kMaxTile) {
       if (tile_rows != J) return StepsFor<Page, J + 1>(tile_rows, adjacent);
     }
-    static constexpr Steps<Page> kDense = {&Score<Page, J, false>, &Weigh<Page, J>, &Add<Page, J, false>};
+    static constexpr Steps<Page> kDense = {&Score<Page, J, false>, &Weigh<Page, J>, &Add<Page, J, false>,
+                                           J >= Page::kOverlapTileMin};
     if constexpr (J <= Page::kSparseTileMax) {
-      static constexpr Steps<Page> kSparse = {&Score<Page, J, true>, &Weigh<Page, J>, &Add<Page, J, true>};
+      static constexpr Steps<Page> kSparse = {&Score<Page, J, true>, &Weigh<Page, J>, &Add<Page, J, true>, false};
       if (adjacent) return kSparse;
     }
     return kDense;
   }
 
-  // Takes tiles one after the other. With Page::kOverlaps, a tile is scored between the weighing of the one before and
-  // its adding: weighing is a chain of operations that wait for each other, which the CPU then fills with the products.
-  // No bit depends on it.
+  // Takes tiles one after the other. Those that overlap are scored between the weighing of the one before and its
+  // adding: weighing is a chain of operations that wait for each other, which the CPU then fills with products. It is
+  // for tiles with much arithmetic, because memory is no longer read in ascending order. No bit depends on it.
   template <class Page>
   class Pipeline {
    public:
@@ -199,7 +201,7 @@ class Attention {
       if (waiting_ != nullptr) waiting_->add(query_, tiles_[1 - now_], weights_);
       waiting_ = &steps;
       now_ = 1 - now_;
-      if constexpr (!Page::kOverlaps) Finish();
+      if (!steps.overlaps) Finish();
     }
     void Finish() {
       if (waiting_ == nullptr) return;

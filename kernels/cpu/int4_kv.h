@@ -26,7 +26,7 @@ struct Int4Kv {
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   static constexpr int kPageVectors = kPageTokens / kLanes;
-  static constexpr bool kOverlaps = true;
+  static constexpr int kOverlapTileMin = V::kMaxTile + 1;
   static constexpr int kMaxHeadDim = 256;
   static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;
   using Bytes = BytePanels<V>;

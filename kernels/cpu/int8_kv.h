@@ -22,7 +22,7 @@ struct Int8Kv {
   static constexpr bool kTakesF32Rows = true;
   static constexpr float kPRounding = 0;
   static constexpr int kSparseTileMax = 2;
-  static constexpr bool kOverlaps = true;
+  static constexpr int kOverlapTileMin = 6;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   using Bytes = BytePanels<V>;

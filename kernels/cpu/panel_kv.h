@@ -18,7 +18,7 @@ struct PanelKv : Dots {
   using Element = typename Dots::Element;
   using Factor = typename Dots::Factor;
   using Probability = Factor;
-  static constexpr bool kOverlaps = false;
+  static constexpr int kOverlapTileMin = V::kMaxTile + 1;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
 
