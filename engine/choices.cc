@@ -18,7 +18,8 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options) {
   if (options.isa == "auto") return best;
   Isa isa = Isa::kNone;
   if (!ParseIsa(options.isa, &isa)) {
-    return absl::InvalidArgumentError(absl::StrFormat("--isa: '%s' is not auto, avx2, avx512, avx512vnni or avx512bf16", options.isa));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--isa: '%s' is not auto, avx2, avx512, avx512vnni or avx512bf16", options.isa));
   }
   if (isa > best) {
     return absl::InvalidArgumentError(

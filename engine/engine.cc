@@ -166,8 +166,7 @@ absl::Status Engine::CheckKvBudget() const {
   if (tokens >= shape_.max_context) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrFormat("--kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
-                      "more memory or a shorter "
-                      "context",
+                      "more memory or a shorter context",
                       tokens, shape_.max_context));
 }
 

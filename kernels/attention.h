@@ -77,7 +77,8 @@ struct Partial {
 // in it head by head: in ascending order of addresses, if the pages are. Row r is the token at first_row_position + r;
 // it sees positions p with p <= its own, and p > own - sliding_window. Results depend only on (row's q, its position,
 // the KV of the block): not on `rows`, `heads`, threads or neighbours, bit for bit; nor on tokens that the row does not
-// see, as long as their v is finite.
+// see, as long as their v is finite. With int4 the tokens of a closed page share scales: those of it that a window hides
+// must be finite, and have a say in how the others are rounded.
 struct AttendArgs {
   const std::byte* layer_base;  // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;
@@ -120,7 +121,8 @@ struct AttentionKernels {
   AttendFn attend = nullptr;
   FoldFn fold = nullptr;
   FinishFn finish = nullptr;
-  float p_rounding = 0;  // relative error at most of exp(score - m), in l as in acc, besides f32's own
+  // Relative error at most of exp(score - m), in l as in acc, besides f32's own and the rounding of weights just said.
+  float p_rounding = 0;
 };
 
 }  // namespace fastdecode

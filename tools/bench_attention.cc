@@ -271,7 +271,8 @@ void AddBenchAttention(CLI::App* bench) {
     command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
   };
   command
-      ->add_option("--kv-type", flags->kv_type, "of the KV: f32 (and the rows), or with rows in bf16: bf16, fp16, int8, int4")
+      ->add_option("--kv-type", flags->kv_type,
+                   "of the KV: f32 (and the rows), or with rows in bf16: bf16, fp16, int8, int4")
       ->type_name("TYPE")
       ->capture_default_str();
   add("--heads", flags->heads, 1, 4096, "query heads");
@@ -295,7 +296,8 @@ void AddBenchAttention(CLI::App* bench) {
       ->type_name("LIST");
   command->add_flag("--fragmented", flags->fragmented,
                     "fill the memory with other sequences, release a random half, and grow in turns in what is free");
-  command->add_option("--isa", flags->isa, "avx2, avx512, avx512vnni or avx512bf16 (default: the best that this CPU has)")
+  command
+      ->add_option("--isa", flags->isa, "avx2, avx512, avx512vnni or avx512bf16 (default: the best that this CPU has)")
       ->type_name("ISA");
   command->add_option("--repetitions", flags->repetitions, "good repetitions to measure")
       ->check(CLI::Range(1, 10000))

@@ -47,8 +47,7 @@ class Batcher {
 
   // --- a step boundary of micro-batch m, in this order
   // 1. Sequences that leave: cancelled, failed, preempted (back to the ready queue). Calls ended(sequence) for the
-  // first
-  //    two kinds. Pages of those that leave are released: released(home, sequence).
+  //    first two kinds. Pages of those that leave are released: released(home, sequence).
   template <class Ended, class Released>
   void DropLeavers(int m, Ended&& ended, Released&& released);
   // One sequence that ended with its last token.
@@ -58,8 +57,7 @@ class Batcher {
   template <class Joined>
   void TakeIn(int m, Joined&& joined);
   // 3. Sets `rows` of every member and takes the pages for them. Returns the total. released() as above, for members
-  // that
-  //    are preempted on the spot.
+  //    that are preempted on the spot.
   template <class Released>
   uint32_t ComposeRows(int m, Released&& released);
 

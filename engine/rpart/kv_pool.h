@@ -28,7 +28,7 @@ class KvPool {
   // Bytes of one page, all layers.
   static size_t PageBytesAllLayers(const AttentionShape& shape, int layers);
 
-  // Pages of a run: as many as are kRunBytes in one layer, a power of two from 1 to PageRuns::kRunPagesMax.
+  // Pages of a run: as many as fit kRunBytes in one layer, a power of two from 1 to PageRuns::kRunPagesMax.
   static uint32_t RunPages(const AttentionShape& shape);
 
   // A single page with one reference, or kNoPage if all are in use. Its content is whatever its last user left.

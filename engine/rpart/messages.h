@@ -63,7 +63,8 @@ enum class ControlKind : uint32_t {
   kRoster = 1,       // engine -> home: RosterMessage + entries
   kRelease = 2,      // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
   kTruncate = 3,     // engine -> home: SequenceMessage; keeps the first `tokens` tokens
-  kFork = 4,         // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens
+  kFork = 4,         // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens. With int4
+                     // it takes kOpenPieces pages at once: as for a fill, there must be room
   kFill = 5,         // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (for measuring)
   kIdle = 6,         // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any
                      // other message but kStatsRequest ends that, and after it idle must be said again

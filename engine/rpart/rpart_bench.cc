@@ -23,12 +23,12 @@ constexpr uint32_t kTurnPagesMax = 4;
 
 uint32_t PagesOf(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
-// How many sequences have room in so many pages.
-// Its open page included.
+// Of one sequence, its open page included.
 uint64_t PagesOfASequence(const RPartBenchOptions& o) {
   return PagesOf(o.context) + (o.kv_type == KvType::kInt4 ? kOpenPieces : 0);
 }
 
+// How many sequences have room in so many pages.
 uint32_t SequencesIn(const RPartBenchOptions& o, uint64_t pages) {
   const uint64_t shared = PagesOf(o.shared_prefix);
   return pages < shared ? 0 : static_cast<uint32_t>((pages - shared) / (PagesOfASequence(o) - shared));
@@ -45,6 +45,13 @@ absl::Status CheckOptions(const RPartBenchOptions& o) {
   if (o.rows >= o.context) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--rows: %d leave nothing of --context %d to be there before", o.rows, o.context));
+  }
+  const bool chunks = o.rows > kDecodeRowsMax || (o.kv_type == KvType::kInt4 && o.rows > 1);
+  if (o.shared_prefix > 0 && chunks) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--shared-prefix: with --rows %d and %s each sequence reads for itself and there is nothing to "
+                        "measure; give --rows %d or less",
+                        o.rows, KvTypeName(o.kv_type), o.kv_type == KvType::kInt4 ? 1 : kDecodeRowsMax));
   }
   if (o.shared_prefix % kBlockTokens != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -214,7 +221,7 @@ absl::Status RPartBench::MakePrefix(uint32_t count) {
   return absl::OkStatus();
 }
 
-// Fills the whole pool with other sequences and releases a random half of them.
+// Fills the pool with other sequences, as far as a whole one goes in, and releases a random half of them.
 void RPartBench::LeaveHoles() {
   std::uniform_int_distribution<uint32_t> length(kOtherTokensMin, kOtherTokensMax);
   std::vector<uint64_t> ids;

@@ -14,7 +14,7 @@ namespace fastdecode {
 namespace {
 
 // Attention over pages, for one vector type (avx2_vector.h, avx512_vector.h) and one kind of page: Kv (panel_kv.h,
-// int8_kv.h), which has
+// int8_kv.h, int4_kv.h), which has
 //   Probability         as it multiplies V
 //   kTakesF32Rows       whether q may come in f32
 //   kScalesScores       whether Scores leaves them to be scaled
@@ -310,7 +310,8 @@ class Attention {
                          piece + static_cast<size_t>(args.first_head + head) * args.open_page->head_stride_bytes,
                          piece_bytes);
       }
-      AttendRows<Open>(shape, args, scratch, scratch.open, next != nullptr ? next - scratch.open : 0, visible,
+      const bool last = head + 1 == args.heads;
+      AttendRows<Open>(shape, args, scratch, scratch.open, last && next != nullptr ? next - scratch.open : 0, visible,
                        head * args.rows * shape.group, &pipeline);
       pipeline.Finish();
     }

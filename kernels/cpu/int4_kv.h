@@ -25,7 +25,6 @@ struct Int4Kv {
   static constexpr int kSparseTileMax = 0;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
-  static constexpr int kPageVectors = kPageTokens / kLanes;
   static constexpr int kOverlapTileMin = V::kMaxTile + 1;
   static constexpr int kMaxHeadDim = 256;
   static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;

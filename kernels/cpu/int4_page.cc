@@ -83,7 +83,7 @@ void CloseStep(const StepLanes& step, int panels, Bf16* scale, Bf16* minimum, in
       high[lane] = std::max(high[lane], high[lane + half]);
     }
   }
-  *minimum = RoundDownToBf16(low[0]);
+  *minimum = ToBf16(low[0]);  // exactly: elements are in bf16
   const float offset = FromBf16(*minimum);
   *scale = RoundUpToBf16(high[0] / 15 - offset / 15);  // 15 of them lead to the largest or beyond
   const float divisor = *scale == 0 ? 1 : FromBf16(*scale);
@@ -118,20 +118,22 @@ void ClosePanels(const Bf16* from, int panels, int steps, Bf16* scales, Bf16* mi
   }
 }
 
-// Finds the tokens with a NaN, whose NaNs become 0. False: there are none.
+// Finds the tokens with a NaN, whose NaNs become 0, and makes infinities the largest number. False: there are no NaNs.
 bool TakeNans(int head_dim, Bf16* open, bool (&nan)[kPageTokens]) {
+  constexpr int kInfinity = 0x7f80;
   int16_t largest = 0;
   for (int i = 0; i < PageHeadElements(head_dim); ++i) {
     largest = std::max(largest, static_cast<int16_t>(open[i] & 0x7fff));
   }
-  if (largest <= 0x7f80) return false;
+  if (largest < kInfinity) return false;
   for (int t = 0; t < kPageTokens; ++t) {
     nan[t] = false;
     for (int d = 0; d < head_dim; ++d) {
       for (Bf16* x : {&open[KOffset(head_dim, t, d)], &open[VOffset(head_dim, t, d)]}) {
-        if ((*x & 0x7fff) <= 0x7f80) continue;
-        nan[t] = true;
-        *x = 0;
+        const int magnitude = *x & 0x7fff;
+        if (magnitude < kInfinity) continue;
+        nan[t] |= magnitude > kInfinity;
+        *x = magnitude > kInfinity ? 0 : static_cast<Bf16>(*x - 1);
       }
     }
   }
@@ -180,8 +182,8 @@ void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page,
       const float k = FromBf16(from.k_minima[d]) + FromBf16(from.k_scales[d]) * Nibble(*from.KAt(t, d), HighNibble(d));
       const float v =
           FromBf16(*from.VMinimum(t, d)) + FromBf16(*from.VScale(t, d)) * Nibble(*from.VAt(t, d), HighNibble(t));
-      whole[KOffset(head_dim, t, d)] = ToBf16(k);
-      whole[VOffset(head_dim, t, d)] = ToBf16(v);
+      whole[KOffset(head_dim, t, d)] = ToBf16(ClampToBf16(k));
+      whole[VOffset(head_dim, t, d)] = ToBf16(ClampToBf16(v));
     }
   }
   CopyPieces(shape, kv_head, open, whole, /*back=*/true);

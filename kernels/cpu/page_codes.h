@@ -36,12 +36,8 @@ inline float LargestMagnitude(const float* x, int count) {
   return largest;
 }
 
-// The smallest bf16 that is not below a number >= 0, the largest that is not above any.
+// The smallest bf16 that is not below a number >= 0.
 inline Bf16 RoundUpToBf16(float x) { return static_cast<Bf16>((std::bit_cast<uint32_t>(x) + 0xffff) >> 16); }
-inline Bf16 RoundDownToBf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return static_cast<Bf16>(x < 0 ? (bits + 0xffff) >> 16 : bits >> 16);
-}
 
 // To the nearest (even) integer, for |x| < 2^22.
 inline int32_t RoundToInt(float x) {

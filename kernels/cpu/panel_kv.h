@@ -8,7 +8,7 @@ namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
 // Pages of panels (attention_page.h) in f32, bf16 or fp16, as Attention takes them. Dots is how a vector is multiplied
-// by a panel (fma_dots.h, avx512bf16_bf16_attention.cc):
+// by a panel (fma_dots.h, avx512bf16_attention.cc):
 //   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
 //   kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery, Round
 //   Multiply<J, kSparse>  in two chains in ascending order, which are added; all FmaDots give the same bits

@@ -569,7 +569,8 @@ class BenchAttention(ProgramTest):
         cases = [(["--kv-type", "int3"], "int3"), (["--heads", "0"], "0"), (["--heads", "9", "--kv-heads", "2"], "9"),
                  (["--kv-heads", "0"], "0"), (["--head-size", "100"], "100"), (["--head-size", "512"], "512"),
                  (["--layers", "0"], "0"), (["--context", "1"], "1"), (["--rows", "128", "--context", "128"], "128"),
-                 (["--shared-prefix", "500"], "500"), (["--shared-prefix", "1024", "--context", "1024"], "1024"),
+                 (["--shared-prefix", "500"], "500"), (["--shared-prefix", "512", "--rows", "16"], "--rows 16"),
+                 (["--shared-prefix", "1024", "--context", "1024"], "1024"),
                  (["--sequences", "-1"], "-1"), (["--sequences", "60000"], "60000"), (["--gib", "0"], "0"), (["--gib", "60000"], "60000"),
                  (["--threads", "4000"], "4000"), (["--cores", "99999"], "99999"), (["--cores", "0-x"], "0-x"),
                  (["--isa", "neon"], "neon"), (["--repetitions", "0"], "0")]
