@@ -19,15 +19,12 @@ namespace fastdecode {
 
 namespace {
 
-// Pages that each sequence takes besides those of its tokens.
-uint32_t OpenPieces(const RPartShape& shape) { return OpenPieceBytes(shape.attention()) > 0 ? kOpenPieces : 0; }
-
 // KV memory of each home of this process: as told, or what every sequence at full length needs, but at most a quarter
 // of what is free now in all, and at least two sequences at full length.
 uint64_t ChooseKvBytes(const Options& options, const RPartShape& shape, size_t homes) {
   if (options.kv_gib > 0) return static_cast<uint64_t>(options.kv_gib * (1ull << 30));
   const uint64_t sequence_bytes =
-      PageBytes(shape.attention()) * shape.layers * (PagesFor(shape.max_context) + OpenPieces(shape));
+      PageBytes(shape.attention()) * shape.layers * (PagesFor(shape.max_context) + OpenPieces(shape.attention()));
   const uint64_t wanted = sequence_bytes * static_cast<uint64_t>(options.max_sequences) / homes;
   const uint64_t quarter = MemoryLimit::Read().available_bytes / 4 / homes;
   return std::max(2 * sequence_bytes, std::min(wanted, quarter));
@@ -161,7 +158,7 @@ absl::Status Engine::LoadModel(ElementType type, Isa isa, PollMode poll) {
 }
 
 absl::Status Engine::CheckKvBudget() const {
-  const uint64_t pages = homes_->pages_max(), open_pieces = OpenPieces(shape_);
+  const uint64_t pages = homes_->pages_max(), open_pieces = OpenPieces(shape_.attention());
   const uint64_t tokens = pages > open_pieces ? (pages - open_pieces) * kPageTokens : 0;
   if (tokens >= shape_.max_context) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -177,7 +174,7 @@ void Engine::StartPipeline(PollMode poll, bool park) {
   options.limits.rows_max = shape_.max_rows;
   options.limits.chunk_tokens_max = static_cast<uint32_t>(options_.prefill_chunk);
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
-  options.limits.open_pieces = OpenPieces(shape_);
+  options.limits.open_pieces = OpenPieces(shape_.attention());
   options.layers = spec_.layers;
   options.vocab = spec_.vocab;
   options.shape = shape_;

@@ -39,6 +39,8 @@ struct OpenPage {
 };
 // Of one quarter of one KV head: at most what a head takes of a closed page. 0 for all other types.
 size_t OpenPieceBytes(const AttentionShape& shape);
+// Pages that each sequence takes besides, for its open page: kOpenPieces, or 0.
+inline uint32_t OpenPieces(const AttentionShape& shape) { return shape.kv_type == KvType::kInt4 ? kOpenPieces : 0; }
 // Rounds one KV head of a full open page into a page.
 void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* page);
 // The other way round, for a sequence that is cut back into a page: what was lost stays so.

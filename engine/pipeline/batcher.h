@@ -19,7 +19,7 @@ struct BatchLimits {
   uint32_t sequences_max = 256;     // sequences of one micro-batch, <= rows_max
   uint32_t chunk_tokens_max = 256;  // prompt tokens of one step of one micro-batch
   uint32_t ready_max = 4096;        // sequences taken over and waiting
-  uint32_t open_pieces = 0;         // pages of each sequence besides those of its tokens: KvPool::open_pieces
+  uint32_t open_pieces = 0;         // pages of each sequence besides those of its tokens: OpenPieces
 };
 
 // Who sits in which micro-batch, with which rows, on which home's pages: continuous batching at token granularity.

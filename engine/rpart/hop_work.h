@@ -61,7 +61,7 @@ struct HopWork {
   const std::byte* BlockAt(const Chain& chain, uint32_t block) const;
 
   // Of open pages.
-  bool has_open_pages() const { return attention.kv_type == KvType::kInt4; }
+  bool has_open_pages() const { return OpenPieces(attention) > 0; }
   OpenPage OpenPageFor(const Chain& chain, uint32_t page, int thread) const;
   OpenPage OpenPageOf(const StepEntry& entry) const { return pool->OpenPageAt(layer, entry.sequence->open_pieces); }
   OpenPage OpenHead(int thread) const;

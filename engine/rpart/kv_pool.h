@@ -45,8 +45,6 @@ class KvPool {
   // Copies all layers of `from` to `to`.
   void CopyPage(PageId from, PageId to);
 
-  // Pages that a sequence takes besides, for its open page: kOpenPieces with int4, else none.
-  uint32_t open_pieces() const { return OpenPieceBytes(shape_) > 0 ? kOpenPieces : 0; }
   // An open page that lies in these.
   OpenPage OpenPageAt(int layer, const PageId (&pieces)[kOpenPieces]) const;
   const AttentionShape& shape() const { return shape_; }

@@ -6,7 +6,7 @@ namespace fastdecode {
 
 MicroBatch::MicroBatch(uint32_t index, const RPartShape& shape, const PlanLimits& limits)
     : shape_(shape),
-      open_pages_(OpenPieceBytes(shape.attention()) > 0),
+      open_pages_(OpenPieces(shape.attention()) > 0),
       roster_(index, shape.max_rows, shape.max_context),
       plan_(shape.attention(), limits),
       next_layer_(shape.layers) {

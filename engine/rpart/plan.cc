@@ -224,7 +224,7 @@ void HopPlan::AddEntry(const StepEntry& entry, uint32_t index) {
   for (uint32_t page = entry.first_position / kPageTokens; page * kPageTokens < entry.end_position(); ++page) {
     append_runs_.push_back({index, page});
   }
-  const bool open_pages = OpenPieceBytes(shape_) > 0;  // then the rows of a tile have one in common
+  const bool open_pages = OpenPieces(shape_) > 0;  // then the rows of a tile have one in common
   for (uint32_t row = 0, rows = 0; row < entry.rows; row += rows) {
     const uint32_t position = entry.first_position + row;
     const uint32_t most = open_pages ? kPageTokens - position % kPageTokens : kMaxAttendRows;

@@ -55,7 +55,7 @@ GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t t
   const size_t first_page = first / kPageTokens;
   const size_t pages_before = sequence->pages.size();
   const size_t pages_after = std::max(pages_before, PagesOf(first + tokens));
-  const bool opens = account_->pool().open_pieces() > 0 && !sequence->has_open_page();
+  const bool opens = OpenPieces(account_->pool().shape()) > 0 && !sequence->has_open_page();
   size_t needed = pages_after - pages_before + (opens ? kOpenPieces : 0);
   for (size_t i = first_page; i < pages_before; ++i) needed += account_->references(sequence->pages[i]) > 1 ? 1 : 0;
   if (needed > account_->free()) return GrowOutcome::kNoPage;

@@ -160,7 +160,7 @@ size_t HeadBytes(const AttentionShape& shape) {
 size_t PageBytes(const AttentionShape& shape) { return shape.kv_heads * HeadBytes(shape); }
 
 size_t OpenPieceBytes(const AttentionShape& shape) {
-  return shape.kv_type == KvType::kInt4 ? PageHeadElements(shape.head_dim) * sizeof(Bf16) / kOpenPieces : 0;
+  return OpenPieces(shape) > 0 ? PageHeadElements(shape.head_dim) * sizeof(Bf16) / kOpenPieces : 0;
 }
 
 // Queries and sums of all row-heads of a call, scores and probabilities of a tile's for one page, an open page's head.

@@ -45,6 +45,9 @@ inline constexpr int Int4KScales(int head_dim) { return kPageTokens * head_dim /
 inline constexpr int Int4VScales(int head_dim) { return Int4KScales(head_dim) + 4 * head_dim; }
 inline constexpr int Int4V(int head_dim) { return Int4VScales(head_dim) + Int4Groups(head_dim) * 4 * kPageTokens; }
 inline constexpr int Int4HeadBytes(int head_dim) { return Int4V(head_dim) + kPageTokens * head_dim / 2; }
+static_assert(PageHeadElements(16) * 2 / kOpenPieces <= Int4HeadBytes(16) && Int4HeadBytes(16) % 64 == 0 &&
+                  PageHeadElements(256) * 2 / kOpenPieces <= Int4HeadBytes(256),
+              "a quarter of a head in bf16 has room in a head of int4, which begins at a cache line");
 
 // AppendFn for every ISA: a scatter of 2 * head_dim elements a token, small beside reading the context.
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args);

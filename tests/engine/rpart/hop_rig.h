@@ -103,7 +103,7 @@ class HopRig {
 
   // A sequence without tokens.
   void Make(uint64_t id) { ASSERT_NE(table_.FindOrCreate(id), nullptr); }
-  bool has_open_pages() const { return pool_.open_pieces() > 0; }
+  bool has_open_pages() const { return OpenPieces(pool_.shape()) > 0; }
   SequenceTable& table() { return table_; }
   const PageAccount& account() const { return account_; }
 
