@@ -16,6 +16,7 @@
 #include "numa/core_plan.h"
 #include "numa/pinned_thread.h"
 #include "numa/topology.h"
+#include "tools/bench_machine.h"
 #include "tools/bench_summary.h"
 #include "tools/memory_pass.h"
 #include "tools/output.h"
@@ -23,9 +24,6 @@
 namespace fastdecode {
 
 namespace {
-
-// Read tests before and after a step that differ by more say that the machine was not the same to both.
-constexpr double kBracketDifferenceMax = 0.15;
 
 struct AttentionFlags {
   std::string kv_type = KvTypeName(KvType::kBf16);
@@ -38,10 +36,8 @@ struct AttentionFlags {
   uint32_t rows = 1;
   uint32_t sequences = 0;
   double gib = 4;
-  int threads = 0;  // 0: all physical cores of the node, or those of `cores`
-  std::string cores;
   bool fragmented = false;
-  std::string isa;  // empty: the best
+  BenchMachineFlags machine;
   int repetitions = 7;
   bool json = false;
 };
@@ -62,52 +58,6 @@ struct AttentionReport {
 
 // ---- What the command line says
 
-Isa ChooseIsa(const AttentionFlags& flags) {
-  const Isa best = DetectIsa();
-  if (best == Isa::kNone) throw Error(FD_FAILED_PRECONDITION, "this CPU has no AVX2 with FMA and F16C");
-  Isa isa = best;
-  if (!flags.isa.empty() && !ParseIsa(flags.isa, &isa)) {
-    throw Error(FD_INVALID_ARGUMENT,
-                "--isa: '" + flags.isa + "' is no instruction set, the best here is " + IsaName(best));
-  }
-  if (isa > best) {
-    throw Error(FD_INVALID_ARGUMENT, "--isa: " + flags.isa + ", but this CPU has " + IsaName(best) + " at most");
-  }
-  return isa;
-}
-
-// Sets the cores and their node.
-void ChooseCores(const AttentionFlags& flags, const Topology& topology, RPartBenchOptions* options) {
-  const NumaNode* node = nullptr;
-  if (flags.cores.empty()) {
-    const auto usable =
-        std::find_if(topology.nodes.begin(), topology.nodes.end(), [](const auto& n) { return n.UsableAsHome(); });
-    if (usable == topology.nodes.end()) throw Error(FD_FAILED_PRECONDITION, "no NUMA node has cores and memory for us");
-    node = &*usable;
-    const size_t threads = static_cast<size_t>(flags.threads > 0 ? flags.threads : node->physical_cores);
-    if (threads > node->cores.size()) {
-      throw Error(FD_INVALID_ARGUMENT, "--threads: " + std::to_string(threads) + " are more than the " +
-                                           std::to_string(node->cores.size()) + " cores of node " +
-                                           std::to_string(node->os_index) + "; --cores names others");
-    }
-    options->cores.assign(node->cores.begin(), node->cores.begin() + static_cast<ptrdiff_t>(threads));
-  } else {
-    absl::StatusOr<std::vector<int>> cores = ParseCores("--cores", flags.cores, topology.AllowedCores());
-    ThrowUnlessOk(cores.status());
-    if (flags.threads > 0 && static_cast<size_t>(flags.threads) != cores->size()) {
-      throw Error(FD_INVALID_ARGUMENT, "--threads: " + std::to_string(flags.threads) + " do not fit --cores " +
-                                           flags.cores + ", which are " + std::to_string(cores->size()));
-    }
-    options->cores = *std::move(cores);
-    for (const int core : options->cores) {
-      if (topology.NodeOfCore(core) == topology.NodeOfCore(options->cores[0])) continue;
-      throw Error(FD_INVALID_ARGUMENT, "--cores: " + flags.cores + " are of several NUMA nodes, and a home is on one");
-    }
-    node = &topology.nodes[static_cast<size_t>(topology.NodeOfCore(options->cores[0]))];
-  }
-  options->node = node->os_index;
-}
-
 RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topology) {
   RPartBenchOptions options;
   options.kv_type = ParseKvType("--kv-type", flags.kv_type);
@@ -121,8 +71,10 @@ RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topolog
   options.sequences = flags.sequences;
   options.pool_bytes = static_cast<uint64_t>(flags.gib * static_cast<double>(uint64_t{1} << 30));
   options.fragmented = flags.fragmented;
-  options.isa = ChooseIsa(flags);
-  ChooseCores(flags, topology, &options);
+  options.isa = ChooseIsa(flags.machine);
+  TeamCores team = ChooseCores(flags.machine, topology);
+  options.cores = std::move(team.cores);
+  options.node = team.node;
   return options;
 }
 
@@ -174,15 +126,6 @@ absl::StatusOr<AttentionReport> Measure(const RPartBenchOptions& options, int re
 }
 
 // ---- What is said of it
-
-// "calm" or "busy", by what two threads read where such a machine has nothing else to do; nothing for other machines.
-std::optional<std::string> Regime(const Topology& topology, size_t threads, double read_gb_per_s) {
-  const auto is = [&](const char* maker) { return topology.cpu_model.find(maker) != std::string::npos; };
-  if (threads != 2) return std::nullopt;
-  if (is("AMD") && DetectIsa() >= Isa::kAvx512Bf16) return read_gb_per_s >= 45 ? "calm" : "busy";  // Zen 4
-  if (is("Intel")) return read_gb_per_s >= 26 ? "calm" : "busy";
-  return std::nullopt;
-}
 
 nlohmann::json Figures(const AttentionReport& report, const RPartBenchOptions& options, const Topology& topology) {
   const Summary step_ms = Summarize(report.step_ms);
@@ -288,17 +231,9 @@ void AddBenchAttention(CLI::App* bench) {
       ->check(CLI::Range(0.001, 65536.0))
       ->type_name("GIB")
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "threads of the team (0: one for each physical core of the node)")
-      ->check(CLI::Range(0, 4096))
-      ->type_name("N")
-      ->capture_default_str();
-  command->add_option("--cores", flags->cores, "cores of the team, all of one NUMA node (default: of the first node)")
-      ->type_name("LIST");
   command->add_flag("--fragmented", flags->fragmented,
                     "fill the memory with other sequences, release a random half, and grow in turns in what is free");
-  command
-      ->add_option("--isa", flags->isa, "avx2, avx512, avx512vnni or avx512bf16 (default: the best that this CPU has)")
-      ->type_name("ISA");
+  flags->machine.AddTo(command);
   command->add_option("--repetitions", flags->repetitions, "good repetitions to measure")
       ->check(CLI::Range(1, 10000))
       ->type_name("N")
