@@ -49,8 +49,13 @@ static_assert(PageHeadElements(16) * 2 / kOpenPieces <= Int4HeadBytes(16) && Int
                   PageHeadElements(256) * 2 / kOpenPieces <= Int4HeadBytes(256),
               "a quarter of a head in bf16 has room in a head of int4, which begins at a cache line");
 
-// AppendFn for every ISA: a scatter of 2 * head_dim elements a token, small beside reading the context.
+// AppendFn for every ISA.
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args);
+
+// What AppendToPage and ClosePage do, with AVX2, which is the least ISA: whole pages take the time of copying them, so
+// that wider vectors gain nothing. `from` is a KV head of bf16 panels without NaN or infinities.
+void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args);
+void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
 
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;

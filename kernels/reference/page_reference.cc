@@ -1,0 +1,237 @@
+#include "kernels/reference/page_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cpu/page_codes.h"
+
+namespace fastdecode {
+namespace {
+
+template <typename Row>
+float Widen(Row value) {
+  if constexpr (std::is_same_v<Row, Bf16>) return FromBf16(value);
+  if constexpr (std::is_same_v<Row, float>) return value;
+}
+
+template <typename Element, typename Row>
+Element Convert(Row value) {
+  if constexpr (std::is_same_v<Element, Row>) return value;
+  if constexpr (std::is_same_v<Element, float>) return Widen(value);
+  if constexpr (std::is_same_v<Element, Bf16>) return ToBf16(ClampToBf16(Widen(value)));
+  if constexpr (std::is_same_v<Element, Fp16>) return ToFp16(Widen(value));
+}
+
+// A KV head as one row of elements, taken from where it lies and put back.
+template <typename Element>
+class WholeHead {
+ public:
+  WholeHead(const AttentionShape& shape, int kv_head, std::byte* page, const OpenPage* open)
+      : elements_(static_cast<size_t>(PageHeadElements(shape.head_dim))) {
+    for (size_t i = 0; i < kOpenPieces; ++i) {
+      quarters_[i] = open == nullptr ? page + (kv_head * kOpenPieces + i) * QuarterBytes()
+                                     : open->pieces[i] + kv_head * open->head_stride_bytes;
+      std::memcpy(reinterpret_cast<std::byte*>(elements_.data()) + i * QuarterBytes(), quarters_[i], QuarterBytes());
+    }
+  }
+  void PutBack() const {
+    for (size_t i = 0; i < kOpenPieces; ++i) {
+      std::memcpy(quarters_[i], reinterpret_cast<const std::byte*>(elements_.data()) + i * QuarterBytes(),
+                  QuarterBytes());
+    }
+  }
+  Element* data() { return elements_.data(); }
+  void Clear() { std::fill(elements_.begin(), elements_.end(), Element{}); }
+
+ private:
+  size_t QuarterBytes() const { return elements_.size() * sizeof(Element) / kOpenPieces; }
+
+  std::vector<Element> elements_;
+  std::byte* quarters_[kOpenPieces];
+};
+
+// Where a token's element `dim` lies in a head of panels.
+template <typename Element>
+int KOffset(int head_dim, int token, int dim) {
+  return token / kPanelLanes * kPanelLanes * head_dim + PanelOffset<Element>(dim, token % kPanelLanes);
+}
+template <typename Element>
+int VOffset(int head_dim, int token, int dim) {
+  return PageKElements(head_dim) + dim / kPanelLanes * kPanelLanes * kPageTokens +
+         PanelOffset<Element>(token, dim % kPanelLanes);
+}
+
+template <typename Row>
+const Row* RowAt(const std::byte* rows, const AppendArgs& args, int i) {
+  return reinterpret_cast<const Row*>(rows + static_cast<size_t>(i) * args.row_stride_bytes);
+}
+
+template <typename Element, typename Row>
+void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
+  WholeHead<Element> head(shape, args.kv_head, args.page, args.open_page);
+  if (args.first_slot == 0) head.Clear();
+  for (int i = 0; i < args.tokens; ++i) {
+    const Row *k = RowAt<Row>(args.k, args, i), *v = RowAt<Row>(args.v, args, i);
+    for (int d = 0; d < shape.head_dim; ++d) {
+      head.data()[KOffset<Element>(shape.head_dim, args.first_slot + i, d)] = Convert<Element, Row>(k[d]);
+      head.data()[VOffset<Element>(shape.head_dim, args.first_slot + i, d)] = Convert<Element, Row>(v[d]);
+    }
+  }
+  head.PutBack();
+}
+
+// One token's k or v in 8 bits.
+struct Int8Row {
+  std::vector<int8_t> codes;
+  float scale = 0;  // a bf16
+  bool has_nan = false;
+};
+
+template <typename Row>
+Int8Row RoundToInt8(const Row* row, int head_dim) {
+  Int8Row to;
+  std::vector<float> x;
+  for (int d = 0; d < head_dim; ++d) {
+    const float wide = Widen(row[d]);
+    to.has_nan |= std::isnan(wide);
+    x.push_back(std::isnan(wide) ? 0 : ClampToBf16(wide));
+  }
+  float largest = 0;
+  for (const float value : x) largest = std::max(largest, std::fabs(value));
+  to.scale = FromBf16(RoundUpToBf16(largest / 127));
+  const float divisor = to.scale == 0 ? 1 : to.scale;
+  for (const float value : x) to.codes.push_back(static_cast<int8_t>(RoundToInt(value / divisor)));
+  return to;
+}
+
+template <typename Row>
+void AppendInt8(const AttentionShape& shape, const AppendArgs& args) {
+  const int head_dim = shape.head_dim;
+  uint8_t* const head = reinterpret_cast<uint8_t*>(args.page) + args.kv_head * Int8HeadBytes(head_dim);
+  if (args.first_slot == 0) std::memset(head, 0, static_cast<size_t>(Int8HeadBytes(head_dim)));
+  for (int i = 0; i < args.tokens; ++i) {
+    const int slot = args.first_slot + i;
+    const Int8Row k = RoundToInt8(RowAt<Row>(args.k, args, i), head_dim);
+    const Int8Row v = RoundToInt8(RowAt<Row>(args.v, args, i), head_dim);
+    const bool has_nan = k.has_nan || v.has_nan;
+    reinterpret_cast<Bf16*>(head + Int8KScales(head_dim))[slot] = has_nan ? Bf16{0x7fc0} : ToBf16(k.scale);
+    reinterpret_cast<Bf16*>(head + Int8VScales(head_dim))[slot] = ToBf16(v.scale);
+    for (int d = 0; d < head_dim; ++d) {
+      const size_t at = static_cast<size_t>(d);
+      head[slot / kPanelLanes * kPanelLanes * head_dim + QuadOffset(d, slot % kPanelLanes)] =
+          static_cast<uint8_t>(k.codes[at] + 128);
+      head[Int8V(head_dim) + d / kPanelLanes * kPanelLanes * kPageTokens + QuadOffset(slot, d % kPanelLanes)] =
+          static_cast<uint8_t>(v.codes[at]);
+    }
+  }
+}
+
+template <typename Row>
+void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
+  switch (shape.kv_type) {
+    case KvType::kF32:
+      return AppendPanels<float, Row>(shape, args);
+    case KvType::kFp16:
+      return AppendPanels<Fp16, Row>(shape, args);
+    case KvType::kInt8:
+      return AppendInt8<Row>(shape, args);
+    case KvType::kBf16:
+    case KvType::kInt4:
+      return AppendPanels<Bf16, Row>(shape, args);
+  }
+}
+
+// The elements that have a scale and a minimum in common.
+struct Codes {
+  Bf16 scale, minimum;
+  std::vector<int> codes;
+};
+
+// The least of some panels' lanes, panel onto panel and then halves onto halves: so that it is said which of -0 and +0
+// it is. `less` tells which of two is kept.
+template <typename Less>
+float Least(std::vector<float> x, Less less) {
+  const auto fold = [&](size_t to, size_t from) { x[to] = less(x[from], x[to]) ? x[from] : x[to]; };
+  for (size_t i = kPanelLanes; i < x.size(); ++i) fold(i % kPanelLanes, i);
+  for (size_t half = kPanelLanes / 2; half > 0; half /= 2) {
+    for (size_t lane = 0; lane < half; ++lane) fold(lane, lane + half);
+  }
+  return x[0];
+}
+
+Codes RoundToInt4(const std::vector<float>& x) {
+  const float low = Least(x, std::less<float>()), high = Least(x, std::greater<float>());
+  Codes to;
+  to.minimum = ToBf16(low);
+  to.scale = RoundUpToBf16(high / 15 - low / 15);
+  const float divisor = to.scale == 0 ? 1 : FromBf16(to.scale);
+  for (const float value : x) {
+    const float code = (value - low) / divisor;
+    to.codes.push_back(RoundToInt(code < 15 ? code : 15));
+  }
+  return to;
+}
+
+float Finite(Bf16 x) {
+  const float wide = ClampToBf16(FromBf16(x));
+  return std::isnan(wide) ? 0 : wide;
+}
+
+void PutNibble(uint8_t* panel, int step, int lane, int code) {
+  uint8_t& byte = panel[NibbleOffset(step, lane)];
+  byte = HighNibble(step) ? static_cast<uint8_t>((byte & 15) | code << 4) : static_cast<uint8_t>((byte & 0xf0) | code);
+}
+
+}  // namespace
+
+void ReferenceAppendToPage(const AttentionShape& shape, const AppendArgs& args) {
+  return shape.type == ElementType::kF32 ? AppendRows<float>(shape, args) : AppendRows<Bf16>(shape, args);
+}
+
+void ReferenceClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* page) {
+  const int head_dim = shape.head_dim;
+  WholeHead<Bf16> from(shape, kv_head, nullptr, &open);
+  uint8_t* const to = reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim);
+  bool nan[kPageTokens] = {};
+  for (int t = 0; t < kPageTokens; ++t) {
+    for (int d = 0; d < head_dim; ++d) {
+      nan[t] |= std::isnan(FromBf16(from.data()[KOffset<Bf16>(head_dim, t, d)]));
+      nan[t] |= std::isnan(FromBf16(from.data()[VOffset<Bf16>(head_dim, t, d)]));
+    }
+  }
+  Bf16* const k_scales = reinterpret_cast<Bf16*>(to + Int4KScales(head_dim));
+  for (int d = 0; d < head_dim; ++d) {
+    std::vector<float> x;
+    for (int t = 0; t < kPageTokens; ++t) x.push_back(Finite(from.data()[KOffset<Bf16>(head_dim, t, d)]));
+    const Codes codes = RoundToInt4(x);
+    k_scales[d] = codes.scale;
+    k_scales[head_dim + d] = codes.minimum;
+    for (int t = 0; t < kPageTokens; ++t) {
+      PutNibble(to + t / kPanelLanes * kPanelLanes * head_dim / 2, d, t % kPanelLanes,
+                codes.codes[static_cast<size_t>(t)]);
+    }
+  }
+  Bf16* const v_scales = reinterpret_cast<Bf16*>(to + Int4VScales(head_dim));
+  for (int t = 0; t < kPageTokens; ++t) {
+    for (int group = 0; group < Int4Groups(head_dim); ++group) {
+      const int first = group * kInt4GroupDims, end = std::min(head_dim, first + kInt4GroupDims);
+      std::vector<float> x;
+      for (int d = first; d < end; ++d) x.push_back(Finite(from.data()[VOffset<Bf16>(head_dim, t, d)]));
+      const Codes codes = RoundToInt4(x);
+      v_scales[group * 2 * kPageTokens + t] = codes.scale;
+      v_scales[(group * 2 + 1) * kPageTokens + t] =
+          nan[t] ? ToBf16(std::numeric_limits<float>::quiet_NaN()) : codes.minimum;
+      for (int d = first; d < end; ++d) {
+        PutNibble(to + Int4V(head_dim) + d / kPanelLanes * kPanelLanes * kPageTokens / 2, t, d % kPanelLanes,
+                  codes.codes[static_cast<size_t>(d - first)]);
+      }
+    }
+  }
+}
+
+}  // namespace fastdecode

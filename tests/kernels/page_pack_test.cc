@@ -1,0 +1,228 @@
+#include <gtest/gtest.h>
+#include <immintrin.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/attention_page.h"
+#include "kernels/reference/page_reference.h"
+
+// Appending and closing against the reference, bit for bit.
+namespace fastdecode {
+namespace {
+
+constexpr int kKvHeads = 3, kHead = 1;
+
+// Rows of one KV head among three.
+struct TokenRows {
+  TokenRows(const AttentionShape& shape, const std::vector<float>& values)
+      : stride_bytes(static_cast<size_t>(kKvHeads * shape.head_dim) * ElementBytes(shape.type)),
+        bytes(values.size() / static_cast<size_t>(shape.head_dim) * stride_bytes, std::byte{0x55}),
+        head_bytes(static_cast<size_t>(shape.head_dim) * ElementBytes(shape.type)) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t token = i / static_cast<size_t>(shape.head_dim), dim = i % static_cast<size_t>(shape.head_dim);
+      std::byte* const at = bytes.data() + token * stride_bytes + kHead * head_bytes + dim * ElementBytes(shape.type);
+      const Bf16 high_half = static_cast<Bf16>(std::bit_cast<uint32_t>(values[i]) >> 16);  // any of its bits
+      std::memcpy(at, shape.type == ElementType::kF32 ? static_cast<const void*>(&values[i]) : &high_half,
+                  ElementBytes(shape.type));
+    }
+  }
+  const std::byte* first() const { return bytes.data() + kHead * head_bytes; }
+
+  size_t stride_bytes;
+  std::vector<std::byte> bytes;
+  size_t head_bytes;
+};
+
+// What rows of tokens are made of.
+enum class Values { kOrdinary, kTies, kSpecial, kAnyBits };
+constexpr Values kAllValues[] = {Values::kOrdinary, Values::kTies, Values::kSpecial, Values::kAnyBits};
+
+float Special(std::mt19937_64& random) {
+  constexpr float kMax = std::numeric_limits<float>::max(), kMin = std::numeric_limits<float>::min();
+  const float some[] = {0,
+                        INFINITY,
+                        std::bit_cast<float>(0x7fc00000u),
+                        std::bit_cast<float>(0x7f812345u),
+                        kMax,
+                        0x1.fep127f,
+                        0x1.fefffep127f,
+                        0x1.ffp127f,
+                        kMin,
+                        kMin / 2,
+                        kMin / 4096,
+                        0x1p-149f,
+                        65504,
+                        65519,
+                        65520,
+                        1e6f,
+                        0x1p-14f,
+                        0x1.8p-15f,
+                        0x1p-24f,
+                        0x1p-25f,
+                        0x1p-26f,
+                        0x1.004p0f,
+                        0x1.00cp0f,
+                        0x1.01p0f,
+                        0x1.03p0f,
+                        1,
+                        1e-20f,
+                        3};
+  const float x = some[random() % std::size(some)];
+  return random() % 2 == 0 ? x : -x;
+}
+
+// Each token's rows have a magnitude of their own. kTies: multiples of half the scale that int8 finds, and their
+// neighbours.
+std::vector<float> MakeValues(Values kind, int tokens, int head_dim, std::mt19937_64& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values;
+  for (int t = 0; t < tokens; ++t) {
+    const float magnitude = std::ldexp(1.0f, static_cast<int>(random() % 60) - 30);
+    const float scale = std::ldexp(static_cast<float>(128 + random() % 128), static_cast<int>(random() % 40) - 20);
+    for (int d = 0; d < head_dim; ++d) {
+      float x = normal(random) * magnitude;
+      if (kind == Values::kTies) {
+        const int half_steps = static_cast<int>(random() % 509) - 254;
+        x = d == 0 ? 127 * scale : static_cast<float>(half_steps) * scale / 2;
+        if (d > 0 && random() % 2 == 0) x = std::nextafter(x, random() % 2 == 0 ? INFINITY : -INFINITY);
+      }
+      if (kind == Values::kSpecial && random() % 8 == 0) x = Special(random);
+      if (kind == Values::kAnyBits) x = std::bit_cast<float>(static_cast<uint32_t>(random()));
+      values.push_back(x);
+    }
+  }
+  return values;
+}
+
+// Pages and open pages as one row of bytes, with stale bits.
+struct Memory {
+  Memory(const AttentionShape& shape, uint64_t seed)
+      : page_bytes(PageBytes(shape)),
+        piece_bytes(OpenPieceBytes(shape)),
+        bytes(page_bytes + kOpenPieces * kKvHeads * piece_bytes) {
+    std::mt19937_64 random(seed);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  }
+  OpenPage open() {
+    OpenPage page;
+    for (size_t i = 0; i < kOpenPieces; ++i) {
+      page.pieces[i] = bytes.data() + page_bytes + (i * 3 + 1) % kOpenPieces * kKvHeads * piece_bytes;
+    }
+    page.head_stride_bytes = piece_bytes;
+    return page;
+  }
+
+  size_t page_bytes, piece_bytes;
+  std::vector<std::byte> bytes;
+};
+
+AttentionShape ShapeOf(ElementType type, KvType kv_type, int head_dim) {
+  AttentionShape shape;
+  shape.type = type;
+  shape.kv_type = kv_type;
+  shape.kv_heads = kKvHeads;
+  shape.group = 1;
+  shape.head_dim = head_dim;
+  return shape;
+}
+
+using AppendPage = void (*)(const AttentionShape&, const AppendArgs&);
+
+void Append(AppendPage append, const AttentionShape& shape, int first_slot, const TokenRows& k, const TokenRows& v,
+            Memory* memory) {
+  const OpenPage open = memory->open();
+  AppendArgs args = {};
+  args.page = memory->bytes.data();
+  args.open_page = OpenPieces(shape) > 0 ? &open : nullptr;
+  args.kv_head = kHead;
+  args.first_slot = first_slot;
+  args.tokens = static_cast<int>(k.bytes.size() / k.stride_bytes);
+  args.k = k.first();
+  args.v = v.first();
+  args.row_stride_bytes = k.stride_bytes;
+  append(shape, args);
+}
+
+struct Denormals {  // flushed, as in a team's threads, or not
+  explicit Denormals(bool flush) : saved(_mm_getcsr()) { _mm_setcsr(flush ? saved | 0x8040 : saved & ~0x8040u); }
+  ~Denormals() { _mm_setcsr(saved); }
+  unsigned saved;
+};
+
+class PagePackTest : public testing::TestWithParam<KvType> {};
+
+TEST_P(PagePackTest, AppendWritesTheReferencesBits) {
+  std::mt19937_64 random(1);
+  for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
+    for (const int head_dim : {16, 48, 64, 112, 128, 240, 256}) {
+      const AttentionShape shape = ShapeOf(type, GetParam(), head_dim);
+      for (const Values kind : kAllValues) {
+        for (const auto& [first_slot, tokens] :
+             {std::pair(0, 32), std::pair(0, 1), std::pair(0, 16), std::pair(0, 19), std::pair(16, 16),
+              std::pair(15, 17), std::pair(1, 31), std::pair(3, 7), std::pair(31, 1), std::pair(13, 1), std::pair(6, 2),
+              std::pair(12, 5)}) {
+          for (const bool flush : {false, true}) {
+            SCOPED_TRACE(std::string(ElementName(type)) + " rows, head_dim " + std::to_string(head_dim) + ", values " +
+                         std::to_string(static_cast<int>(kind)) + ", slot " + std::to_string(first_slot) + ", tokens " +
+                         std::to_string(tokens) + (flush ? ", flushed" : ""));
+            const TokenRows k(shape, MakeValues(kind, tokens, head_dim, random));
+            const TokenRows v(shape, MakeValues(kind, tokens, head_dim, random));
+            const uint64_t stale = random();
+            Memory expected(shape, stale), memory(shape, stale);
+            const Denormals denormals(flush);
+            Append(&ReferenceAppendToPage, shape, first_slot, k, v, &expected);
+            Append(&AppendToPage, shape, first_slot, k, v, &memory);
+            ASSERT_TRUE(memory.bytes == expected.bytes);
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, PagePackTest, testing::ValuesIn(kKvTypes),
+                         [](const auto& info) { return std::string(KvTypeName(info.param)); });
+
+// A page of int4 whose elements are `values`, as they are.
+void FillOpenPage(const AttentionShape& shape, const std::vector<float>& values, Memory* memory) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Bf16 element = static_cast<Bf16>(std::bit_cast<uint32_t>(values[i]) >> 16);
+    const size_t quarter = values.size() / kOpenPieces;
+    std::memcpy(memory->open().pieces[i / quarter] + kHead * OpenPieceBytes(shape) + i % quarter * sizeof(element),
+                &element, sizeof(element));
+  }
+}
+
+TEST(ClosePageTest, WritesTheReferencesBits) {
+  std::mt19937_64 random(2);
+  for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+    const AttentionShape shape = ShapeOf(ElementType::kBf16, KvType::kInt4, head_dim);
+    for (const Values kind : kAllValues) {
+      for (const bool constant : {false, true}) {
+        for (const bool flush : {false, true}) {
+          SCOPED_TRACE("head_dim " + std::to_string(head_dim) + ", values " + std::to_string(static_cast<int>(kind)) +
+                       (constant ? ", constant" : "") + (flush ? ", flushed" : ""));
+          std::vector<float> values = MakeValues(kind, 2 * kPageTokens, head_dim, random);
+          for (size_t i = 0; constant && i < values.size(); ++i) values[i] = values[i % 4];  // zeros of both signs, too
+          const uint64_t stale = random();
+          Memory expected(shape, stale), memory(shape, stale);
+          FillOpenPage(shape, values, &expected);
+          FillOpenPage(shape, values, &memory);
+          const Denormals denormals(flush);
+          ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
+          ClosePage(shape, kHead, memory.open(), memory.bytes.data());
+          ASSERT_TRUE(memory.bytes == expected.bytes);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fastdecode
