@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/bench_accuracy.h"
 #include "tools/bench_attention.h"
+#include "tools/bench_gemm.h"
 #include "tools/bench_memory.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
@@ -231,6 +232,7 @@ void AddBench(CLI::App& program) {
   AddBenchStep(bench);
   AddBenchMemory(bench);
   AddBenchAttention(bench);
+  AddBenchGemm(bench);
   AddBenchAccuracy(bench);
 }
 

@@ -585,6 +585,40 @@ class BenchAttention(ProgramTest):
         self.refused(run(*self.SMALL, "--context", 1000, "--sequences", 40, "--fragmented"), "--sequences", "40", "1000")
 
 
+class BenchGemm(ProgramTest):
+    SMALL = ["bench", "gemm", "--gib", "0.02", "--inputs", 256, "--outputs", 512, "--repetitions", 2]
+
+    def test_json(self):
+        out = json.loads(self.succeed(run(*self.SMALL, "--rows", "1,17", "--threads", 1, "--json")))
+        self.assertEqual(set(out), {"cpu", "isa", "type", "cores", "threads", "node", "inputs", "outputs", "matrices",
+                                    "weight_bytes", "memory", "huge_share", "read_streams", "rows"})
+        self.assertEqual((out["type"], out["inputs"], out["outputs"], out["threads"]), ("bf16", 256, 512, 1))
+        self.assertEqual(out["weight_bytes"], out["matrices"] * 256 * 512 * 2)
+        self.assertEqual(out["matrices"], int(0.02 * 2**30) // (256 * 512 * 2))
+        self.assertEqual({row["rows"] for row in out["rows"]}, {1, 17})
+        for row in out["rows"]:
+            if "gb_per_s" not in row:  # a busy machine
+                self.assertGreater(row["discarded"], 0)
+                continue
+            # Each weight, of two bytes, is multiplied and added once for each row.
+            self.assertAlmostEqual(row["gflop_per_s"]["median"] / (row["gb_per_s"] * row["rows"]), 1, places=2)
+            self.assertGreater(row["read_gb_per_s"], 0)
+
+    def test_text_names_the_kernels(self):
+        text = self.succeed(run(*self.SMALL, "--rows", 3, "--type", "f32", "--isa", "avx2"))
+        for needle in ("avx2-f32", "512 x 256 in f32", "ratio to read", "GFLOP/s"):
+            self.assertIn(needle, text)
+        self.assertNotIn("oneDNN", text)
+
+    def test_bad_values(self):
+        cases = [(["--type", "int8"], "int8"), (["--rows", "0"], "0"), (["--rows", "1,x"], "x"), (["--inputs", "0"], "0"),
+                 (["--outputs", "0"], "0"), (["--gib", "0.001", "--outputs", "65536"], "0.001"), (["--threads", "4000"], "4000"),
+                 (["--isa", "neon"], "neon"), (["--repetitions", "0"], "0")]
+        for arguments, value in cases:
+            with self.subTest(arguments=arguments):
+                self.refused(run("bench", "gemm", *arguments), arguments[0], value)
+
+
 class BenchAccuracy(ProgramTest):
     TEXT = "Once there was a kind girl whose name was Greta. She liked to watch the clouds."
 
@@ -764,7 +798,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench accuracy", "latency", "latency fabric", "doctor", "completion"]
+    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench accuracy", "latency", "latency fabric", "doctor", "completion"]
 
     def test_help_of_every_command(self):
         for command in self.COMMANDS:
@@ -790,7 +824,7 @@ class Help(ProgramTest):
             return result.stdout.split()
 
         self.assertEqual(complete("fastdecode", "ge"), ["generate"])
-        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "accuracy"])
+        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "gemm", "accuracy"])
         self.assertEqual(complete("fastdecode", "generate", "--micro"), ["--micro-batches"])
         self.assertEqual(complete("fastdecode", "bench", "step", "--ro"), ["--rounds"])
 

@@ -1,0 +1,239 @@
+// fastdecode bench gemm: how fast a `cpu` S-Part multiplies few rows by weights that no cache holds, by our own kernel
+// and by oneDNN on the same bytes, beside what the same cores read of them.
+#include "tools/bench_gemm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/fastdecode.hpp"
+#include "engine/spart/cpu/gemm_bench.h"
+#include "nlohmann/json.hpp"
+#include "numa/core_plan.h"
+#include "numa/pinned_thread.h"
+#include "numa/topology.h"
+#include "tools/bench_machine.h"
+#include "tools/bench_summary.h"
+#include "tools/memory_pass.h"
+#include "tools/output.h"
+
+namespace fastdecode {
+
+namespace {
+
+struct GemmFlags {
+  std::string type = ElementName(ElementType::kBf16);
+  std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64};
+  int inputs = 4096;
+  int outputs = 14336;
+  double gib = 2;
+  BenchMachineFlags machine;
+  int repetitions = 7;
+  bool json = false;
+};
+
+// One implementation with one number of rows.
+struct GemmRow {
+  int rows = 0;
+  std::string kernel;
+  std::vector<double> gb_per_s, read_gb_per_s, ratio, gflop_per_s;  // of the good repetitions
+  int discarded = 0;
+};
+
+struct GemmReport {
+  std::string memory;
+  double huge_share = 0;
+  int64_t matrices = 0;
+  uint64_t weight_bytes = 0;
+  ReadStreams streams = ReadStreams::kOne;
+  std::vector<GemmRow> rows;
+};
+
+ElementType ParseType(const std::string& name) {
+  for (const ElementType type : {ElementType::kBf16, ElementType::kF32}) {
+    if (name == ElementName(type)) return type;
+  }
+  throw Error(FD_INVALID_ARGUMENT, "--type: '" + name + "' is neither bf16 nor f32");
+}
+
+GemmBenchOptions OptionsOf(const GemmFlags& flags, const Topology& topology) {
+  GemmBenchOptions options;
+  options.type = ParseType(flags.type);
+  options.inputs = flags.inputs;
+  options.outputs = flags.outputs;
+  options.weight_bytes = static_cast<uint64_t>(flags.gib * static_cast<double>(uint64_t{1} << 30));
+  options.rows_max = *std::max_element(flags.rows.begin(), flags.rows.end());
+  options.isa = ChooseIsa(flags.machine);
+  TeamCores team = ChooseCores(flags.machine, topology);
+  options.cores = std::move(team.cores);
+  options.node = team.node;
+  return options;
+}
+
+// Fills in the figures of one implementation; `run` returns the ns of a pass. Thread: the team's leader.
+void MeasureRow(GemmBench* bench, const MemoryPass& read, int repetitions, double flop,
+                const std::function<uint64_t()>& run, GemmRow* row) {
+  const double read_bytes = static_cast<double>(read.BytesMoved(bench->team().thread_count()));
+  const double bytes = static_cast<double>(bench->weight_bytes());
+  const auto read_gb_per_s = [&] { return read_bytes / static_cast<double>(MemoryPass(read).Run(&bench->team())); };
+  run();  // a first time unmeasured
+  const int tries_max = 4 * repetitions + 16;
+  double before = read_gb_per_s();
+  for (int i = 0; i < tries_max && static_cast<int>(row->ratio.size()) < repetitions; ++i) {
+    const double ns = static_cast<double>(run());
+    const double after = read_gb_per_s();
+    const bool same = std::abs(after - before) <= kBracketDifferenceMax * std::min(after, before);
+    const double around = (before + after) / 2;
+    before = after;
+    if (!same) {
+      ++row->discarded;
+      continue;
+    }
+    row->gb_per_s.push_back(bytes / ns);
+    row->read_gb_per_s.push_back(around);
+    row->ratio.push_back(bytes / ns / around);
+    row->gflop_per_s.push_back(flop / ns);
+  }
+}
+
+absl::StatusOr<GemmReport> Measure(const GemmBenchOptions& options, const GemmFlags& flags) {
+  absl::StatusOr<std::unique_ptr<GemmBench>> created = GemmBench::Create(options);
+  if (!created.ok()) return created.status();
+  GemmBench& bench = **created;
+  MemoryPass read;
+  read.data = reinterpret_cast<std::byte*>(bench.weights().data());
+  read.bytes = bench.weights().bytes();
+  read.streams = FasterStreams(read, &bench.team());
+
+  GemmReport report;
+  report.memory = bench.weights().Describe();
+  report.huge_share = bench.weights().huge_share();
+  report.matrices = bench.matrices();
+  report.weight_bytes = bench.weight_bytes();
+  report.streams = read.streams;
+  for (const int rows : flags.rows) {
+    const double flop = 2.0 * rows * flags.inputs * flags.outputs * static_cast<double>(bench.matrices());
+    const auto measure = [&](const std::string& kernel, const std::function<uint64_t()>& run) {
+      GemmRow& row = report.rows.emplace_back();
+      row.rows = rows;
+      row.kernel = kernel;
+      MeasureRow(&bench, read, flags.repetitions, flop, run, &row);
+    };
+    measure(bench.kernel_name(), [&] { return bench.RunOwn(rows); });
+    if (bench.has_onednn()) {
+      measure("oneDNN " + bench.onednn_implementation(), [&] { return bench.RunOneDnn(rows); });
+    }
+  }
+  return report;
+}
+
+nlohmann::json Figures(const GemmReport& report, const GemmBenchOptions& options, const Topology& topology) {
+  nlohmann::json out = {{"cpu", topology.cpu_model},
+                        {"isa", IsaName(options.isa)},
+                        {"type", ElementName(options.type)},
+                        {"cores", options.cores},
+                        {"threads", options.cores.size()},
+                        {"node", options.node},
+                        {"inputs", options.inputs},
+                        {"outputs", options.outputs},
+                        {"matrices", report.matrices},
+                        {"weight_bytes", report.weight_bytes},
+                        {"memory", report.memory},
+                        {"huge_share", report.huge_share},
+                        {"read_streams", static_cast<int>(report.streams)},
+                        {"rows", nlohmann::json::array()}};
+  for (const GemmRow& row : report.rows) {
+    nlohmann::json figures = {{"rows", row.rows}, {"kernel", row.kernel}, {"discarded", row.discarded}};
+    if (!row.ratio.empty()) {
+      const double read_gb_per_s = Summarize(row.read_gb_per_s).median;
+      const std::optional<std::string> regime = Regime(topology, options.cores.size(), read_gb_per_s);
+      figures["gb_per_s"] = Summarize(row.gb_per_s).median;
+      figures["read_gb_per_s"] = read_gb_per_s;
+      figures["ratio_to_read"] = ToJson(Summarize(row.ratio));
+      figures["gflop_per_s"] = ToJson(Summarize(row.gflop_per_s));
+      figures["regime"] = nullptr;
+      if (regime.has_value()) figures["regime"] = *regime;
+    }
+    out["rows"].push_back(std::move(figures));
+  }
+  return out;
+}
+
+std::string Text(const GemmReport& report, const GemmBenchOptions& options, const Topology& topology) {
+  char line[512];
+  std::snprintf(line, sizeof(line),
+                "%s, %zu thread(s) on cores %s of node %d\n"
+                "%lld matrices of %lld x %lld in %s, %.1f MB read a pass\n"
+                "weights: %s; read with %d stream(s) a thread\n",
+                topology.cpu_model.c_str(), options.cores.size(), FormatCores(options.cores).c_str(), options.node,
+                static_cast<long long>(report.matrices), static_cast<long long>(options.outputs),
+                static_cast<long long>(options.inputs), ElementName(options.type),
+                static_cast<double>(report.weight_bytes) * 1e-6, report.memory.c_str(),
+                static_cast<int>(report.streams));
+  std::string text = line;
+  std::snprintf(line, sizeof(line), "%5s  %-28s %7s %7s  %-20s %9s\n", "rows", "kernel", "GB/s", "read",
+                "ratio to read", "GFLOP/s");
+  text += line;
+  for (const GemmRow& row : report.rows) {
+    if (row.ratio.empty()) {
+      std::snprintf(line, sizeof(line), "%5d  %-28s the machine is too busy: all %d repetitions were discarded\n",
+                    row.rows, row.kernel.c_str(), row.discarded);
+    } else {
+      const double read_gb_per_s = Summarize(row.read_gb_per_s).median;
+      std::snprintf(line, sizeof(line), "%5d  %-28s %7.2f %7.2f  %-20s %9.1f  %s\n", row.rows, row.kernel.c_str(),
+                    Summarize(row.gb_per_s).median, read_gb_per_s, ToText(Summarize(row.ratio), 3).c_str(),
+                    Summarize(row.gflop_per_s).median,
+                    Regime(topology, options.cores.size(), read_gb_per_s).value_or("").c_str());
+    }
+    text += line;
+  }
+  return text;
+}
+
+void BenchGemm(const GemmFlags& flags) {
+  const Topology topology = DiscoverMachine();
+  const GemmBenchOptions options = OptionsOf(flags, topology);
+  absl::StatusOr<GemmReport> report = absl::UnknownError("not measured");
+  PinnedThread("gemm", options.cores[0], [&] { report = Measure(options, flags); }).Join();
+  ThrowUnlessOk(report.status());
+  WriteOut(flags.json
+               ? Figures(*report, options, topology).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                     "\n"
+               : Text(*report, options, topology));
+}
+
+}  // namespace
+
+void AddBenchGemm(CLI::App* bench) {
+  auto flags = std::make_shared<GemmFlags>();
+  CLI::App* command = bench->add_subcommand(
+      "gemm", "Few rows times weights in memory, by our kernel and by oneDNN, beside a read test of the same memory");
+  const auto add = [&](const char* name, int& value, int max, const char* help) {
+    command->add_option(name, value, help)->check(CLI::Range(1, max))->type_name("N")->capture_default_str();
+  };
+  command->add_option("--type", flags->type, "of weights and rows: bf16 or f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  command->add_option("--rows", flags->rows, "numbers of rows, one after the other")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->type_name("LIST")
+      ->capture_default_str();
+  add("--inputs", flags->inputs, 1 << 20, "of a matrix: elements of a row");
+  add("--outputs", flags->outputs, 1 << 24, "of a matrix");
+  command->add_option("--gib", flags->gib, "memory of the weights: as many matrices as it has room for")
+      ->check(CLI::Range(0.001, 65536.0))
+      ->type_name("GIB")
+      ->capture_default_str();
+  flags->machine.AddTo(command);
+  add("--repetitions", flags->repetitions, 10000, "good repetitions of each");
+  command->add_flag("--json", flags->json, "one JSON object");
+  command->callback([flags] { BenchGemm(*flags); });
+}
+
+}  // namespace fastdecode
