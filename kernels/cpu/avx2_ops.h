@@ -14,6 +14,7 @@ struct Avx2Sums {
   using Vec = __m256;
   static constexpr int kLanes = 8;
   // At most 12 of the 16 registers hold sums. One row reads the panel in a single ascending pass.
+  static constexpr int kMaxTileRows = 6;
   static constexpr int kVecs(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 
   static __m256i Mask(int64_t n) {

@@ -13,7 +13,9 @@ namespace {
 struct Avx512Sums {
   using Vec = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kVecs(int) { return 4; }  // 6 rows x 4 = 24 of the 32 registers
+  // At most 24 of the 32 registers hold sums. Up to 6 rows read the panel in a single ascending pass.
+  static constexpr int kMaxTileRows = 8;
+  static constexpr int kVecs(int rows) { return rows <= 6 ? 4 : 2; }
 
   static __mmask16 Mask(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
   static Vec Zero() { return _mm512_setzero_ps(); }

@@ -16,7 +16,7 @@
 // one f32 or two bf16. `Ops` supplies:
 //   Vec, kLanes                            vector of f32 sums, columns of the panel that it holds
 //   kParts                                 multiply-adds of one step: 1, or 2 if bf16 pairs are widened to f32
-//   kVecs(rows)                            vectors of a row that a tile of `rows` keeps in registers
+//   kMaxTileRows, kVecs(rows)              rows of a tile; vectors of a row that it keeps in registers
 //   Zero(), Load(p), Store(p, v), LoadSome(p, n), StoreSome(p, n, v)
 //   Weights(p, part)                       weights of kLanes columns
 //   Inputs(p)                              x of one part of a step in every lane
@@ -26,7 +26,6 @@ namespace fastdecode {
 namespace {
 
 constexpr int64_t kStepBytes = 256;
-constexpr int kMaxTileRows = 6;
 
 // Steps of one k block, 32 KiB of a panel: the second and later row tiles find it in L1 and L2. The sums go through y
 // between blocks, which leaves the chain of operations as it is. Measured on Zen 4, bf16, 8 rows: 128 steps reach 0.77
@@ -125,22 +124,12 @@ void RunRows(Tile tile) {
   }
 }
 
-template <class Ops, int kPrefetchLines>
+template <class Ops, int kPrefetchLines, int kRows = 1>
 void DispatchRows(int rows, const Tile& tile) {
-  switch (rows) {
-    case 1:
-      return RunRows<Ops, 1, kPrefetchLines>(tile);
-    case 2:
-      return RunRows<Ops, 2, kPrefetchLines>(tile);
-    case 3:
-      return RunRows<Ops, 3, kPrefetchLines>(tile);
-    case 4:
-      return RunRows<Ops, 4, kPrefetchLines>(tile);
-    case 5:
-      return RunRows<Ops, 5, kPrefetchLines>(tile);
-    default:
-      return RunRows<Ops, 6, kPrefetchLines>(tile);
+  if constexpr (kRows < Ops::kMaxTileRows) {
+    if (rows != kRows) return DispatchRows<Ops, kPrefetchLines, kRows + 1>(rows, tile);
   }
+  RunRows<Ops, kRows, kPrefetchLines>(tile);
 }
 
 template <class Ops>
@@ -172,7 +161,7 @@ void Gemm(const GemmArgs& args) {
   const int64_t steps = kBf16 ? (args.k + kPanelDepth - 1) / kPanelDepth * (kPanelDepth / 2) : args.k;
   const int64_t x_stride_bytes = args.x_stride * (kBf16 ? 2 : 4);
   const std::byte* x = static_cast<const std::byte*>(args.x);
-  const int tiles = (args.rows + kMaxTileRows - 1) / kMaxTileRows;
+  const int tiles = (args.rows + Ops::kMaxTileRows - 1) / Ops::kMaxTileRows;
   const int lines = PrefetchLines<Ops>(args.rows, tiles);
   for (int64_t column = 0; column < args.columns; column += kPanelColumns) {
     const std::byte* panel = args.panels + column / kPanelColumns * steps * kStepBytes;
@@ -192,7 +181,7 @@ void Gemm(const GemmArgs& args) {
                      .y_stride = args.y_stride,
                      .columns = args.columns - column,
                      .first = step == 0};
-        [[maybe_unused]] alignas(64) float widened[Ops::kParts == 2 ? kMaxTileRows : 1][2 * kBlockSteps];
+        [[maybe_unused]] alignas(64) float widened[Ops::kParts == 2 ? Ops::kMaxTileRows : 1][2 * kBlockSteps];
         if constexpr (Ops::kParts == 2) {
           for (int r = 0; r < tile_rows; ++r) Ops::WidenInputs(tile.x + r * x_stride_bytes, block_steps, widened[r]);
           tile.x = reinterpret_cast<const std::byte*>(widened);
