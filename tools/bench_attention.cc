@@ -16,6 +16,7 @@
 #include "numa/core_plan.h"
 #include "numa/pinned_thread.h"
 #include "numa/topology.h"
+#include "tools/bench_chunk.h"
 #include "tools/bench_machine.h"
 #include "tools/bench_summary.h"
 #include "tools/memory_pass.h"
@@ -25,15 +26,18 @@ namespace fastdecode {
 
 namespace {
 
+constexpr uint32_t kContext = 4096;
+
 struct AttentionFlags {
   std::string kv_type = KvTypeName(KvType::kBf16);
   uint32_t heads = 32;
   uint32_t kv_heads = 8;
   uint32_t head_size = 128;
   uint32_t layers = 1;
-  uint32_t context = 4096;
+  std::optional<uint32_t> context;
   uint32_t shared_prefix = 0;
   uint32_t rows = 1;
+  uint32_t chunk = 0;  // 0: decode steps
   uint32_t sequences = 0;
   double gib = 4;
   bool fragmented = false;
@@ -65,10 +69,10 @@ RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topolog
   options.kv_heads = flags.kv_heads;
   options.head_size = flags.head_size;
   options.layers = flags.layers;
-  options.context = flags.context;
+  options.context = flags.chunk > 0 ? flags.context.value_or(0) + flags.chunk : flags.context.value_or(kContext);
   options.shared_prefix = flags.shared_prefix;
-  options.rows = flags.rows;
-  options.sequences = flags.sequences;
+  options.rows = flags.chunk > 0 ? flags.chunk : flags.rows;
+  options.sequences = flags.chunk > 0 ? std::max(flags.sequences, 1u) : flags.sequences;
   options.pool_bytes = static_cast<uint64_t>(flags.gib * static_cast<double>(uint64_t{1} << 30));
   options.fragmented = flags.fragmented;
   options.isa = ChooseIsa(flags.machine);
@@ -188,19 +192,38 @@ std::string Text(const AttentionReport& report, const RPartBenchOptions& options
   return text;
 }
 
+// The result of measuring on the team's leader.
+template <typename Function>
+auto OnLeader(const RPartBenchOptions& options, Function measure) {
+  decltype(measure()) report = absl::UnknownError("not measured");
+  PinnedThread("attend", options.cores[0], [&] { report = measure(); }).Join();
+  ThrowUnlessOk(report.status());
+  return *std::move(report);
+}
+
+void WarnOfDiscarded(size_t good, int discarded, int wanted) {
+  if (static_cast<int>(good) >= wanted) return;
+  std::fprintf(stderr, "fastdecode: warning: the machine is busy: %zu good repetitions of %d, %d were discarded\n",
+               good, wanted, discarded);
+}
+
+std::string ToLine(const nlohmann::json& figures) {
+  return figures.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 void BenchAttention(const AttentionFlags& flags) {
   const Topology topology = DiscoverMachine();
   const RPartBenchOptions options = OptionsOf(flags, topology);
-  absl::StatusOr<AttentionReport> report = absl::UnknownError("not measured");
-  PinnedThread("attend", options.cores[0], [&] { report = Measure(options, flags.repetitions); }).Join();
-  ThrowUnlessOk(report.status());
-  if (static_cast<int>(report->ratio.size()) < flags.repetitions) {
-    std::fprintf(stderr, "fastdecode: warning: the machine is busy: %zu good repetitions of %d, %d were discarded\n",
-                 report->ratio.size(), flags.repetitions, report->discarded);
+  if (flags.chunk > 0) {
+    const ChunkReport report = OnLeader(options, [&] { return MeasureChunk(options, flags.repetitions); });
+    WarnOfDiscarded(report.pack_ms.size(), report.discarded, flags.repetitions);
+    WriteOut(flags.json ? ToLine(ChunkFigures(report, options, topology)) : ChunkText(report, options, topology));
+    return;
   }
-  const nlohmann::json figures = Figures(*report, options, topology);
-  WriteOut(flags.json ? figures.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                      : Text(*report, options, figures));
+  const AttentionReport report = OnLeader(options, [&] { return Measure(options, flags.repetitions); });
+  WarnOfDiscarded(report.ratio.size(), report.discarded, flags.repetitions);
+  const nlohmann::json figures = Figures(report, options, topology);
+  WriteOut(flags.json ? ToLine(figures) : Text(report, options, figures));
 }
 
 }  // namespace
@@ -209,7 +232,7 @@ void AddBenchAttention(CLI::App* bench) {
   auto flags = std::make_shared<AttentionFlags>();
   CLI::App* command = bench->add_subcommand(
       "attention",
-      "Attention of decode steps without a model or a link: KV read, beside a read test of the same memory");
+      "Attention without a model or a link: KV read by decode steps, beside a read test of the same memory, or chunks");
   const auto add = [&](const char* name, uint32_t& value, uint32_t min, uint32_t max, const char* help) {
     command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
   };
@@ -222,11 +245,23 @@ void AddBenchAttention(CLI::App* bench) {
   add("--kv-heads", flags->kv_heads, 1, 1024, "KV heads");
   add("--head-size", flags->head_size, 16, 256, "elements of a head, a multiple of 16");
   add("--layers", flags->layers, 1, 1024, "layers that the pool's pages cover, and hops of a step");
-  add("--context", flags->context, 2, 1u << 24, "tokens of each sequence");
+  command
+      ->add_option("--context", flags->context,
+                   "tokens of each sequence (default 4096); with --chunk those before it (default 0)")
+      ->check(CLI::Range(0u, 1u << 24))
+      ->type_name("N");
   add("--shared-prefix", flags->shared_prefix, 0, 1u << 24,
       "of these, the first ones that all share, a multiple of 512");
   add("--rows", flags->rows, 1, 65536, "query rows of each sequence in a step, its last ones");
-  add("--sequences", flags->sequences, 0, 65536, "sequences (0: as many as fill the memory)");
+  command
+      ->add_option(
+          "--chunk", flags->chunk,
+          "in place of decode steps a chunk of so many tokens of a prompt: packing beside a copy test, attention "
+          "beside the peak of its instruction")
+      ->check(CLI::Range(kDecodeRowsMax + 1, 65536u))
+      ->type_name("N")
+      ->excludes("--rows", "--shared-prefix");
+  add("--sequences", flags->sequences, 0, 65536, "sequences (0: as many as fill the memory; with --chunk one)");
   command->add_option("--gib", flags->gib, "KV memory")
       ->check(CLI::Range(0.001, 65536.0))
       ->type_name("GIB")

@@ -38,6 +38,9 @@ struct HopWork {
 
   // A TicketTeam::Work; `context` is a HopWork.
   static void RunShare(void* context, int thread, int threads);
+  // Its two parts, for measuring: chunks' k and v to pages, and behind a barrier everything else.
+  static void AppendShare(void* context, int thread, int threads);
+  static void AttendShare(void* context, int thread, int threads);
 
  private:
   // The q of a chain's rows, from its first head on.

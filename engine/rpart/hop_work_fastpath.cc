@@ -20,10 +20,19 @@ void SetEmpty(const AttentionShape& shape, int row_heads, const Partial& partial
 void HopWork::RunShare(void* context, int thread, int threads) {
   const HopWork& hop = *static_cast<const HopWork*>(context);
   if (!hop.plan->append_runs().empty()) {
-    hop.AppendChunks(thread, threads);
+    AppendShare(context, thread, threads);
     // A tile attends to what other threads appended.
     hop.served->team->Barrier(thread);
   }
+  AttendShare(context, thread, threads);
+}
+
+void HopWork::AppendShare(void* context, int thread, int threads) {
+  static_cast<const HopWork*>(context)->AppendChunks(thread, threads);
+}
+
+void HopWork::AttendShare(void* context, int thread, int threads) {
+  const HopWork& hop = *static_cast<const HopWork*>(context);
   const PlanCut begin = hop.plan->cut(thread);
   const PlanCut end = hop.plan->cut(thread + 1);
   for (uint32_t i = begin.chain; i <= end.chain && i < hop.plan->chains().size(); ++i) {

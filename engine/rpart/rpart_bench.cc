@@ -42,9 +42,8 @@ absl::Status CheckOptions(const RPartBenchOptions& o) {
   if (o.head_size % 16 != 0) {
     return absl::InvalidArgumentError(absl::StrFormat("--head-size: %d is no multiple of 16", o.head_size));
   }
-  if (o.rows >= o.context) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--rows: %d leave nothing of --context %d to be there before", o.rows, o.context));
+  if (o.rows > o.context) {
+    return absl::InvalidArgumentError(absl::StrFormat("--rows: %d are more than --context %d", o.rows, o.context));
   }
   const bool chunks = o.rows > kDecodeRowsMax || (o.kv_type == KvType::kInt4 && o.rows > 1);
   if (o.shared_prefix > 0 && chunks) {
@@ -258,10 +257,25 @@ absl::StatusOr<uint64_t> RPartBench::RunStep() {
   ++step_;
   if (absl::Status status = ReplaceRoster(); !status.ok()) return status;
   const uint64_t start_ns = NowNs();
-  if (absl::Status status = RunHops(); !status.ok()) return status;
+  if (absl::Status status = RunHops(nullptr); !status.ok()) return status;
   const uint64_t ns = NowNs() - start_ns;
   if (absl::Status status = CutBack(); !status.ok()) return status;
   return ns;
+}
+
+absl::StatusOr<RPartBench::ChunkTimes> RPartBench::RunChunks() {
+  ++step_;
+  if (absl::Status status = ReplaceRoster(); !status.ok()) return status;
+  ChunkTimes times;
+  if (absl::Status status = RunHops(&times); !status.ok()) return status;
+  if (absl::Status status = CutBack(); !status.ok()) return status;
+  return times;
+}
+
+uint64_t RPartBench::appended_bytes_per_step() const {
+  const uint64_t row_bytes = 2 * shape_.kv_heads * shape_.head_dim * shape_.element_bytes();
+  const uint64_t rows = uint64_t{sequences()} * options_.rows * options_.layers;
+  return rows * (row_bytes + PageBytes(shape_.attention()) / kPageTokens);
 }
 
 absl::Status RPartBench::ReplaceRoster() {
@@ -278,7 +292,7 @@ absl::Status RPartBench::ReplaceRoster() {
 }
 
 // As PeerSession::ComputeHop, layer by layer.
-absl::Status RPartBench::RunHops() {
+absl::Status RPartBench::RunHops(ChunkTimes* parts) {
   HopHeader header;
   header.step = step_;
   header.roster_version = micro_batch_.roster().version();
@@ -292,12 +306,25 @@ absl::Status RPartBench::RunHops() {
     work_.plan = &micro_batch_.plan();
     work_.entries = micro_batch_.entries();
     work_.layer = static_cast<int>(layer);
-    team_->Run(&HopWork::RunShare, &work_);
+    if (parts == nullptr) {
+      team_->Run(&HopWork::RunShare, &work_);
+    } else {
+      RunParts(parts);
+    }
     micro_batch_.Finish(layer);
     kv_bytes_per_step_ += micro_batch_.plan().kv_bytes();
   }
   if (micro_batch_.ReportBadEntry() != nullptr) return Fault("a sequence cannot be computed");
   return absl::OkStatus();
+}
+
+void RPartBench::RunParts(ChunkTimes* times) {
+  const uint64_t start_ns = NowNs();
+  team_->Run(&HopWork::AppendShare, &work_);
+  const uint64_t appended_ns = NowNs();
+  team_->Run(&HopWork::AttendShare, &work_);
+  times->append_ns += appended_ns - start_ns;
+  times->attend_ns += NowNs() - appended_ns;
 }
 
 // So that the next step appends and attends to the same again.

@@ -16,6 +16,7 @@
 #include "engine/rpart/random_kv.h"
 #include "engine/rpart/sequence_table.h"
 #include "engine/rpart/workspace.h"
+#include "kernels/dot_loop.h"
 #include "kernels/isa.h"
 #include "numa/arena.h"
 #include "numa/ticket_team.h"
@@ -57,12 +58,23 @@ class RPartBench {
   // work, so with preparing and planning, without a link. Errors: Internal, if the R-Part finds fault with it.
   absl::StatusOr<uint64_t> RunStep();
 
+  // The same step in parts, of chunks: only what the team does is timed. Errors: as RunStep.
+  struct ChunkTimes {
+    uint64_t append_ns = 0;  // k and v to pages
+    uint64_t attend_ns = 0;  // the rest
+  };
+  absl::StatusOr<ChunkTimes> RunChunks();
+
   TicketTeam& team() { return *team_; }
   const Arena& memory() const { return memory_; }
   // Stored KV bytes that a step's rows attend to, all layers, each counted once. REQUIRES: a step was run.
   uint64_t kv_bytes_per_step() const { return kv_bytes_per_step_; }
+  // Bytes of k and v that a step's rows bring, and of what they become in pages.
+  uint64_t appended_bytes_per_step() const;
   uint32_t sequences() const { return static_cast<uint32_t>(sequences_.size()); }
   const char* kernel_name() const { return work_.kernels.name; }
+  // What its arithmetic is compared with.
+  DotLoop dot_loop() const { return SelectDotLoop(options_.isa, work_.attention); }
   // Of the last hop, [rows][heads][head_size]. REQUIRES: a step was run.
   std::span<const std::byte> o() const { return {work_.o, micro_batch_.roster().rows() * shape_.reply_row_bytes()}; }
   // Bytes of one layer that lie together, on average over the sequences' page tables.
@@ -79,7 +91,8 @@ class RPartBench {
   uint32_t stored_tokens() const { return options_.context - options_.rows; }  // between two steps
   absl::Status GrowTo(KvSequence* sequence, uint32_t tokens);
   absl::Status ReplaceRoster();
-  absl::Status RunHops();
+  absl::Status RunHops(ChunkTimes* parts);
+  void RunParts(ChunkTimes* times);
   absl::Status CutBack();
 
   // Constant after construction.

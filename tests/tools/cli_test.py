@@ -559,6 +559,40 @@ class BenchAttention(ProgramTest):
         self.check(out, 2 * 2 * 64 * 2)
         self.assertEqual((out["sequences"], out["shared_prefix"]), (20, 1024))
 
+    def test_chunks(self):
+        for kv_type, chunk, context, sequences in (("bf16", 70, None, None), ("int4", 40, 33, 3), ("f32", 9, 600, 2)):
+            with self.subTest(kv_type=kv_type):
+                arguments = ["--chunk", chunk, "--kv-type", kv_type, "--layers", 2, "--json"]
+                if context is not None:
+                    arguments += ["--context", context, "--sequences", sequences]
+                out = json.loads(self.measure(*arguments))
+                context, sequences = context or 0, sequences or 1
+                self.assertEqual(set(out), {
+                    "cpu", "isa", "kernel", "cores", "threads", "node", "kv_type", "heads", "kv_heads", "head_size",
+                    "layers", "context", "chunk", "sequences", "memory", "huge_share", "fragmented", "tokens_per_s",
+                    "packing", "attention", "repetitions", "discarded"})
+                self.assertEqual((out["kv_type"], out["chunk"], out["context"], out["sequences"]),
+                                 (kv_type, chunk, context, sequences))
+                packing, attention = out["packing"], out["attention"]
+                elements = sequences * 2 * chunk * 2 * 2 * 64
+                if kv_type != "int4":
+                    self.assertEqual(packing["bytes"], elements * 2 * (4 if kv_type == "f32" else 2))
+                pairs = sum(context + row + 1 for row in range(chunk))
+                self.assertEqual(attention["flop"], sequences * 2 * 8 * 64 * 4 * pairs)
+                for summary in (packing["ms"], packing["ratio_to_copy"], attention["ms"], attention["ratio_to_peak"]):
+                    self.assertTrue(0 < summary["min"] <= summary["median"] <= summary["max"], out)
+                for figure in (packing["gb_per_s"], packing["copy_gb_per_s"], attention["gflop_per_s"],
+                               attention["peak_gflop_per_s"], out["tokens_per_s"]):
+                    self.assertGreater(figure, 0, out)
+                self.assertRegex(attention["instruction"], r"^\w+ \w+$")
+
+    def test_text_of_a_chunk(self):
+        text = self.measure("--chunk", 64, "--threads", 1)
+        for needle in ("1 chunk(s) of 64 tokens behind 0 others", "packing: ", "copy test", "attention: ", "GFLOP/s"):
+            self.assertIn(needle, text)
+        self.assertRegex(text, r"(?m)^ratio to copy [\d.]+ \[[\d.]+\.\.[\d.]+\]$")
+        self.assertRegex(text, r"(?m)^ratio to peak [\d.]+ \[[\d.]+\.\.[\d.]+\]$")
+
     def test_text(self):
         text = self.measure("--cores", min(os.sched_getaffinity(0)), "--context", 128)
         for needle in ("kernel ", "1 thread(s)", "KV memory: ", "pages", "of KV in", "query rows/s", "read test", "not judged"):
@@ -568,7 +602,9 @@ class BenchAttention(ProgramTest):
     def test_bad_values(self):
         cases = [(["--kv-type", "int3"], "int3"), (["--heads", "0"], "0"), (["--heads", "9", "--kv-heads", "2"], "9"),
                  (["--kv-heads", "0"], "0"), (["--head-size", "100"], "100"), (["--head-size", "512"], "512"),
-                 (["--layers", "0"], "0"), (["--context", "1"], "1"), (["--rows", "128", "--context", "128"], "128"),
+                 (["--layers", "0"], "0"), (["--context", "0"], "0"), (["--rows", "129", "--context", "128"], "128"),
+                 (["--chunk", "8"], "8"), (["--chunk", "65537"], "65537"), (["--rows", "2", "--chunk", "64"], "--chunk"),
+                 (["--chunk", "64", "--shared-prefix", "512"], "--shared-prefix"), (["--gib", "0.02", "--chunk", "60000"], "60000"),
                  (["--shared-prefix", "500"], "500"), (["--shared-prefix", "512", "--rows", "16"], "--rows 16"),
                  (["--shared-prefix", "1024", "--context", "1024"], "1024"),
                  (["--sequences", "-1"], "-1"), (["--sequences", "60000"], "60000"), (["--gib", "0"], "0"), (["--gib", "60000"], "60000"),

@@ -1,0 +1,21 @@
+#ifndef FASTDECODE_KERNELS_DOT_LOOP_H_
+#define FASTDECODE_KERNELS_DOT_LOOP_H_
+
+#include "kernels/isa.h"
+
+namespace fastdecode {
+
+// What an arithmetic-bound kernel is compared with: some 10,000 of the instruction by which attention multiplies, one
+// behind the other on registers, none of which waits for another.
+struct DotLoop {
+  const char* instruction;  // such as "vdpbf16ps zmm"
+  double flop;              // of a run: products and sums
+  void (*run)();
+};
+
+// That of the kernels that SelectAttention gives. REQUIRES: isa <= DetectIsa(). Thread: any runs it.
+DotLoop SelectDotLoop(Isa isa, const AttentionShape& shape);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_DOT_LOOP_H_

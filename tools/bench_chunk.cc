@@ -1,0 +1,200 @@
+#include "tools/bench_chunk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "kernels/dot_loop.h"
+#include "numa/arena.h"
+#include "numa/clock.h"
+#include "numa/core_plan.h"
+#include "tools/bench_machine.h"
+#include "tools/bench_summary.h"
+#include "tools/memory_pass.h"
+
+namespace fastdecode {
+
+namespace {
+
+// More than the caches hold, as what came over a link and what goes to pages does together.
+constexpr uint64_t kCopyBytes = uint64_t{256} << 20;
+
+// All threads run a DotLoop for some 20 ms.
+struct DotPass {
+  explicit DotPass(const DotLoop& l) : loop(l) {
+    const uint64_t start_ns = NowNs();
+    loop.run();
+    runs = std::clamp(20'000'000 / std::max<uint64_t>(NowNs() - start_ns, 1), uint64_t{100}, uint64_t{100'000});
+  }
+  double GflopPerS(TicketTeam* team) {
+    const uint64_t start_ns = NowNs();
+    team->Run(&RunShare, this);
+    const double flop = loop.flop * static_cast<double>(runs) * team->thread_count();
+    return flop / static_cast<double>(NowNs() - start_ns);
+  }
+  static void RunShare(void* context, int, int) {
+    const DotPass& self = *static_cast<const DotPass*>(context);
+    for (uint64_t i = 0; i < self.runs; ++i) self.loop.run();
+  }
+
+  DotLoop loop;
+  uint64_t runs = 0;  // of each thread
+};
+
+// What the machine does when it does nothing else.
+struct MachineTests {
+  double copy_gb_per_s = 0, peak_gflop_per_s = 0;
+};
+
+double FlopOfAStep(const RPartBenchOptions& o, uint32_t sequences) {
+  const double rows = o.rows, before = static_cast<double>(o.context) - rows;
+  const double pairs = rows * before + rows * (rows + 1) / 2;
+  return 4.0 * o.head_size * o.heads * o.layers * sequences * pairs;
+}
+
+bool Same(double before, double after) {
+  return std::abs(after - before) <= kBracketDifferenceMax * std::min(after, before);
+}
+
+void AddRepetition(const RPartBench::ChunkTimes& times, const MachineTests& before, const MachineTests& after,
+                   ChunkReport* report) {
+  const double copy = (before.copy_gb_per_s + after.copy_gb_per_s) / 2;
+  const double peak = (before.peak_gflop_per_s + after.peak_gflop_per_s) / 2;
+  report->pack_ms.push_back(static_cast<double>(times.append_ns) * 1e-6);
+  report->copy_gb_per_s.push_back(copy);
+  report->ratio_to_copy.push_back(static_cast<double>(report->packed_bytes) / static_cast<double>(times.append_ns) /
+                                  copy);
+  report->attend_ms.push_back(static_cast<double>(times.attend_ns) * 1e-6);
+  report->peak_gflop_per_s.push_back(peak);
+  report->ratio_to_peak.push_back(report->flop / static_cast<double>(times.attend_ns) / peak);
+}
+
+absl::StatusOr<Arena> MakeCopyMemory(const RPartBenchOptions& options) {
+  ArenaOptions memory;
+  memory.bytes = kCopyBytes;
+  memory.node = options.node;
+  memory.prefault_cores = options.cores;
+  return Arena::Create(memory);
+}
+
+double PackedGbPerS(const ChunkReport& report) {
+  return static_cast<double>(report.packed_bytes) * 1e-6 / Summarize(report.pack_ms).median;
+}
+
+double GflopPerS(const ChunkReport& report) { return report.flop * 1e-6 / Summarize(report.attend_ms).median; }
+
+}  // namespace
+
+absl::StatusOr<ChunkReport> MeasureChunk(const RPartBenchOptions& options, int repetitions) {
+  absl::StatusOr<std::unique_ptr<RPartBench>> created = RPartBench::Create(options);
+  if (!created.ok()) return created.status();
+  RPartBench& bench = **created;
+  const absl::StatusOr<Arena> copy_memory = MakeCopyMemory(options);
+  if (!copy_memory.ok()) return copy_memory.status();
+  MemoryPass copy;
+  copy.data = reinterpret_cast<std::byte*>(copy_memory->data());
+  copy.bytes = copy_memory->bytes();
+  copy.operation = MemoryOperation::kCopy;
+  const double copy_bytes = static_cast<double>(copy.BytesMoved(bench.team().thread_count()));
+  DotPass dots(bench.dot_loop());
+  const auto test = [&] {
+    const double gb_per_s = copy_bytes / static_cast<double>(copy.Run(&bench.team()));
+    return MachineTests{gb_per_s, dots.GflopPerS(&bench.team())};
+  };
+
+  if (absl::Status warm_up = bench.RunChunks().status(); !warm_up.ok()) return warm_up;
+  ChunkReport report;
+  report.kernel = bench.kernel_name();
+  report.memory = bench.memory().Describe();
+  report.huge_share = bench.memory().huge_share();
+  report.sequences = bench.sequences();
+  report.packed_bytes = bench.appended_bytes_per_step();
+  report.flop = FlopOfAStep(options, bench.sequences());
+  report.dot_instruction = dots.loop.instruction;
+  test();
+  const int tries_max = 4 * repetitions + 16;
+  MachineTests before = test();
+  for (int i = 0; i < tries_max && static_cast<int>(report.pack_ms.size()) < repetitions; ++i) {
+    const absl::StatusOr<RPartBench::ChunkTimes> times = bench.RunChunks();
+    if (!times.ok()) return times.status();
+    const MachineTests after = test();
+    const bool same =
+        Same(before.copy_gb_per_s, after.copy_gb_per_s) && Same(before.peak_gflop_per_s, after.peak_gflop_per_s);
+    if (same) {
+      AddRepetition(*times, before, after, &report);
+    } else {
+      ++report.discarded;
+    }
+    before = after;  // the next one's
+  }
+  if (!report.pack_ms.empty()) return report;
+  return absl::UnavailableError(
+      "the machine is too busy: the tests before and after a chunk differ by more than 15 % in all " +
+      std::to_string(tries_max) + " repetitions");
+}
+
+nlohmann::json ChunkFigures(const ChunkReport& report, const RPartBenchOptions& options, const Topology& topology) {
+  const double rows = static_cast<double>(report.sequences) * options.rows * options.layers;
+  const double ms = Summarize(report.pack_ms).median + Summarize(report.attend_ms).median;
+  return {{"cpu", topology.cpu_model},
+          {"isa", IsaName(options.isa)},
+          {"kernel", report.kernel},
+          {"cores", options.cores},
+          {"threads", options.cores.size()},
+          {"node", options.node},
+          {"kv_type", KvTypeName(options.kv_type)},
+          {"heads", options.heads},
+          {"kv_heads", options.kv_heads},
+          {"head_size", options.head_size},
+          {"layers", options.layers},
+          {"context", options.context - options.rows},
+          {"chunk", options.rows},
+          {"sequences", report.sequences},
+          {"memory", report.memory},
+          {"huge_share", report.huge_share},
+          {"fragmented", options.fragmented},
+          {"tokens_per_s", rows / ms * 1e3},
+          {"packing",
+           {{"bytes", report.packed_bytes},
+            {"ms", ToJson(Summarize(report.pack_ms))},
+            {"gb_per_s", PackedGbPerS(report)},
+            {"copy_gb_per_s", Summarize(report.copy_gb_per_s).median},
+            {"ratio_to_copy", ToJson(Summarize(report.ratio_to_copy))}}},
+          {"attention",
+           {{"flop", report.flop},
+            {"ms", ToJson(Summarize(report.attend_ms))},
+            {"gflop_per_s", GflopPerS(report)},
+            {"peak_gflop_per_s", Summarize(report.peak_gflop_per_s).median},
+            {"instruction", report.dot_instruction},
+            {"ratio_to_peak", ToJson(Summarize(report.ratio_to_peak))}}},
+          {"repetitions", report.pack_ms.size()},
+          {"discarded", report.discarded}};
+}
+
+std::string ChunkText(const ChunkReport& report, const RPartBenchOptions& options, const Topology& topology) {
+  char text[2048];
+  std::snprintf(text, sizeof(text),
+                "%s, kernel %s, %zu thread(s) on cores %s of node %d\n"
+                "%s, %u heads, %u KV heads of %u, %u layer(s); %u chunk(s) of %u tokens behind %u others\n"
+                "KV memory: %s; %s\n"
+                "packing: %.1f MB read and written in %s ms, %.2f GB/s; copy test of the same cores %.2f GB/s\n"
+                "ratio to copy %s\n"
+                "attention: %.3f GFLOP of visible pairs in %s ms, %.1f GFLOP/s; %s on the same cores %.1f GFLOP/s\n"
+                "ratio to peak %s\n"
+                "%zu repetitions, %d discarded\n",
+                topology.cpu_model.c_str(), report.kernel.c_str(), options.cores.size(),
+                FormatCores(options.cores).c_str(), options.node, KvTypeName(options.kv_type), options.heads,
+                options.kv_heads, options.head_size, options.layers, report.sequences, options.rows,
+                options.context - options.rows, report.memory.c_str(), options.fragmented ? "fragmented" : "fresh",
+                static_cast<double>(report.packed_bytes) * 1e-6, ToText(Summarize(report.pack_ms), 3).c_str(),
+                PackedGbPerS(report), Summarize(report.copy_gb_per_s).median,
+                ToText(Summarize(report.ratio_to_copy), 3).c_str(), report.flop * 1e-9,
+                ToText(Summarize(report.attend_ms), 2).c_str(), GflopPerS(report), report.dot_instruction.c_str(),
+                Summarize(report.peak_gflop_per_s).median, ToText(Summarize(report.ratio_to_peak), 3).c_str(),
+                report.pack_ms.size(), report.discarded);
+  return text;
+}
+
+}  // namespace fastdecode
