@@ -19,7 +19,7 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options) {
   Isa isa = Isa::kNone;
   if (!ParseIsa(options.isa, &isa)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--isa: '%s' is not auto, avx2, avx512, avx512vnni or avx512bf16", options.isa));
+        absl::StrFormat("--isa: '%s' is not auto, avx2, avx512, avx512vnni, avx512bf16 or amx", options.isa));
   }
   if (isa > best) {
     return absl::InvalidArgumentError(

@@ -146,7 +146,7 @@ const OptionRow kRows[] = {
     {"batch-invariant", "BOOL", "false",
      "one order of summation for every batch size, so that results repeat bit for bit",
      [](Options& o, const std::string& v) { return ParseBool("batch-invariant", v, &o.batch_invariant); }},
-    {"isa", "NAME", "auto", "auto, avx2, avx512, avx512vnni or avx512bf16", &SetText<&Options::isa>},
+    {"isa", "NAME", "auto", "auto, avx2, avx512, avx512vnni, avx512bf16 or amx", &SetText<&Options::isa>},
     {"poll", "MODE", "auto",
      "spin, yield (threads share cores), always (spin and never sleep), or auto (spin if there are cores enough)",
      &SetPoll},

@@ -1,6 +1,8 @@
 #include "kernels/isa.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdint>
 
@@ -32,6 +34,15 @@ constexpr uint64_t kYmmState = 0x6;       // SSE, AVX
 constexpr uint64_t kZmmState = 0xe6;      // and opmask, ZMM_Hi256, Hi16_ZMM
 constexpr uint64_t kTileState = 0x60000;  // XTILECFG, XTILEDATA
 
+// Linux gives a process the state of AMX, bit 18, when it asks. Older kernels know no such question.
+bool TilesAreGranted() {
+  constexpr long kArchReqXcompPerm = 0x1023, kTileData = 18;
+  static const bool granted = syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
+  return granted;
+}
+
+bool CpuHasAmxInt8() { return CpuHasAmxBf16() && Bit(Cpuid(7, 0).edx, 25); }
+
 }  // namespace
 
 Isa DetectIsa() {
@@ -47,7 +58,8 @@ Isa DetectIsa() {
 
   if (!Bit(leaf7.ecx, 11)) return Isa::kAvx512;  // AVX512-VNNI
   const bool avx512_bf16 = leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 5);
-  return avx512_bf16 ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
+  if (!avx512_bf16) return Isa::kAvx512Vnni;
+  return CpuHasAmxInt8() && TilesAreGranted() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
 bool CpuHasAmxBf16() {
@@ -67,6 +79,8 @@ const char* IsaName(Isa isa) {
       return "avx512vnni";
     case Isa::kAvx512Bf16:
       return "avx512bf16";
+    case Isa::kAmx:
+      return "amx";
   }
   return "none";
 }

@@ -60,12 +60,17 @@ void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;
 
-// The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8
-// and int4.
+// The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8 and int4, of AMX for
+// these three.
 AttentionKernels Avx2Attention(KvType type);
 AttentionKernels Avx512Attention(KvType type);
 AttentionKernels Avx512Bf16Attention();
 AttentionKernels Avx512VnniAttention(KvType type);
+AttentionKernels AmxAttention(KvType type);
+
+// SelectAttention for an ISA that this machine may lack: its instructions may then be trapped and executed for it.
+enum class Isa;
+AttentionKernels AttentionOf(Isa isa, const AttentionShape& shape);
 
 }  // namespace fastdecode
 

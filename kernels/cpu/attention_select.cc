@@ -4,16 +4,22 @@
 
 namespace fastdecode {
 
-AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape) {
-  FD_CHECK(isa != Isa::kNone && isa <= DetectIsa(), "the ISA is one that this machine has");
+AttentionKernels AttentionOf(Isa isa, const AttentionShape& shape) {
   FD_CHECK(shape.head_dim >= 16 && shape.head_dim <= 256 && shape.head_dim % 16 == 0, "head_dim is 16, 32, ... 256");
   FD_CHECK(shape.group >= 1, "query heads share a KV head");
   FD_CHECK(shape.kv_heads >= 1 && shape.sliding_window >= 0 && shape.soft_cap >= 0, "a shape has no negative sizes");
   // What multiplies pairs rounds the query to bf16: not where it comes in f32.
   const bool bf16 = shape.kv_type == KvType::kBf16 && shape.type == ElementType::kBf16;
+  const bool bytes = shape.kv_type >= KvType::kInt8;
+  if (isa >= Isa::kAmx && (bf16 || bytes)) return AmxAttention(shape.kv_type);
   if (isa >= Isa::kAvx512Bf16 && bf16) return Avx512Bf16Attention();
-  if (isa >= Isa::kAvx512Vnni && shape.kv_type >= KvType::kInt8) return Avx512VnniAttention(shape.kv_type);
+  if (isa >= Isa::kAvx512Vnni && bytes) return Avx512VnniAttention(shape.kv_type);
   return isa == Isa::kAvx2 ? Avx2Attention(shape.kv_type) : Avx512Attention(shape.kv_type);
+}
+
+AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape) {
+  FD_CHECK(isa != Isa::kNone && isa <= DetectIsa(), "the ISA is one that this machine has");
+  return AttentionOf(isa, shape);
 }
 
 }  // namespace fastdecode

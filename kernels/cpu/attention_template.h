@@ -39,6 +39,53 @@ class Attention {
     return AttentionKernels{name, &AppendToPage, &Attend, &Fold, &Finish, Kv::kPRounding};
   }
 
+  // Row-heads of the largest tile of so many. The others have one fewer at most, and it is the last one's size.
+  static int LargestTile(int row_heads) {
+    const int tiles = TileCount(row_heads);
+    return (row_heads + tiles - 1) / tiles;
+  }
+
+  static void Attend(const AttentionShape& shape, const AttendArgs& args) {
+    const int row_heads = args.rows * shape.group;
+    const int all = args.heads * row_heads;
+    const Query query = {shape.head_dim, QueryScale(shape), shape.soft_cap * kLog2E};
+    const Scratch scratch = ScratchAt(args.scratch, shape, all);
+    if (shape.type == ElementType::kBf16) {
+      SetQueries<Bf16>(shape, args, scratch.q);
+    } else if constexpr (Kv::kTakesF32Rows) {
+      SetQueries<float>(shape, args, scratch.q);
+    }
+    for (int i = 0; i < all; ++i) args.out.max[i] = kNoBase;
+    for (int i = 0; i < all * kPanelLanes; i += kLanes) V::Store(scratch.sums + i, V::Zero());
+    for (int i = 0; i < all * shape.head_dim; i += kLanes) V::Store(args.out.acc + i, V::Zero());
+
+    // The pages that some row sees: from the first row's window to the last row's own token.
+    const int first_seen =
+        shape.sliding_window > 0 ? args.first_row_position - shape.sliding_window + 1 - args.first_position : 0;
+    const int last_seen = args.first_row_position + args.rows - args.first_position;
+    const int end = last_seen < args.tokens ? last_seen : args.tokens;
+    Pipeline<Kv> pipeline(query);
+    const auto is_open = [&](int page) { return args.open_page != nullptr && (page + 1) * kPageTokens >= end; };
+    for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
+      const int page_position = args.first_position + page * kPageTokens;
+      uint32_t visible[kMaxAttendRows];
+      for (int r = 0; r < args.rows; ++r) {
+        visible[r] = VisibleTokens(args.first_row_position + r, shape.sliding_window, page_position,
+                                   args.first_position + args.tokens);
+      }
+      const bool more = (page + 1) * kPageTokens < end && !is_open(page + 1);
+      const std::byte* const next = more ? FirstHeadAt(shape, args, page + 1) : args.next;
+      if (!is_open(page)) {
+        AttendHeads(shape, args, scratch, FirstHeadAt(shape, args, page), next, visible, &pipeline);
+      } else if constexpr (kHasOpenPages) {
+        pipeline.Finish();
+        AttendOpenPage(shape, query, args, scratch, next, visible);
+      }
+    }
+    pipeline.Finish();
+    FinishPartials(shape, args.out, scratch.sums, all);
+  }
+
  private:
   using Float = typename V::Float;
   using Probability = typename Kv::Probability;
@@ -225,6 +272,7 @@ class Attention {
     const int low = sliding_window > 0 ? Clamp(position - sliding_window + 1 - page_position) : 0;
     return static_cast<uint32_t>((uint64_t{1} << high) - 1) & ~static_cast<uint32_t>((uint64_t{1} << low) - 1);
   }
+  static int TileCount(int row_heads) { return (row_heads + V::kMaxTile - 1) / V::kMaxTile; }
   static int Clamp(int slot) { return slot < 0 ? 0 : slot > kPageTokens ? kPageTokens : slot; }
 
   static Scratch ScratchAt(std::byte* at, const AttentionShape& shape, int all_row_heads) {
@@ -262,7 +310,7 @@ class Attention {
                          Pipeline<Page>* pipeline) {
     const bool adjacent = prefetch_bytes == Page::HeadBytes(shape.head_dim);
     const int row_heads = args.rows * shape.group;
-    const int tiles = (row_heads + V::kMaxTile - 1) / V::kMaxTile;
+    const int tiles = TileCount(row_heads);
     int row = 0, of_row = 0;  // the row-head that the tile begins with
     for (int i = 0, begin = 0; i < tiles; ++i) {
       const int end = row_heads * (i + 1) / tiles;
@@ -321,47 +369,6 @@ class Attention {
   static const std::byte* FirstHeadAt(const AttentionShape& shape, const AttendArgs& args, int page) {
     return args.layer_base + args.page_ids[page] * args.page_stride_bytes +
            args.first_head * Kv::HeadBytes(shape.head_dim);
-  }
-
-  static void Attend(const AttentionShape& shape, const AttendArgs& args) {
-    const int row_heads = args.rows * shape.group;
-    const int all = args.heads * row_heads;
-    const Query query = {shape.head_dim, QueryScale(shape), shape.soft_cap * kLog2E};
-    const Scratch scratch = ScratchAt(args.scratch, shape, all);
-    if (shape.type == ElementType::kBf16) {
-      SetQueries<Bf16>(shape, args, scratch.q);
-    } else if constexpr (Kv::kTakesF32Rows) {
-      SetQueries<float>(shape, args, scratch.q);
-    }
-    for (int i = 0; i < all; ++i) args.out.max[i] = kNoBase;
-    for (int i = 0; i < all * kPanelLanes; i += kLanes) V::Store(scratch.sums + i, V::Zero());
-    for (int i = 0; i < all * shape.head_dim; i += kLanes) V::Store(args.out.acc + i, V::Zero());
-
-    // The pages that some row sees: from the first row's window to the last row's own token.
-    const int first_seen =
-        shape.sliding_window > 0 ? args.first_row_position - shape.sliding_window + 1 - args.first_position : 0;
-    const int last_seen = args.first_row_position + args.rows - args.first_position;
-    const int end = last_seen < args.tokens ? last_seen : args.tokens;
-    Pipeline<Kv> pipeline(query);
-    const auto is_open = [&](int page) { return args.open_page != nullptr && (page + 1) * kPageTokens >= end; };
-    for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
-      const int page_position = args.first_position + page * kPageTokens;
-      uint32_t visible[kMaxAttendRows];
-      for (int r = 0; r < args.rows; ++r) {
-        visible[r] = VisibleTokens(args.first_row_position + r, shape.sliding_window, page_position,
-                                   args.first_position + args.tokens);
-      }
-      const bool more = (page + 1) * kPageTokens < end && !is_open(page + 1);
-      const std::byte* const next = more ? FirstHeadAt(shape, args, page + 1) : args.next;
-      if (!is_open(page)) {
-        AttendHeads(shape, args, scratch, FirstHeadAt(shape, args, page), next, visible, &pipeline);
-      } else if constexpr (kHasOpenPages) {
-        pipeline.Finish();
-        AttendOpenPage(shape, query, args, scratch, next, visible);
-      }
-    }
-    pipeline.Finish();
-    FinishPartials(shape, args.out, scratch.sums, all);
   }
 
   static void FinishPartials(const AttentionShape& shape, const Partial& out, const float* sums, int n) {

@@ -1,59 +1,9 @@
 #include "kernels/cpu/attention_template.h"
 #include "kernels/cpu/avx512_vector.h"
+#include "kernels/cpu/avx512bf16_dots.h"
 #include "kernels/cpu/panel_kv.h"
 
 namespace fastdecode {
-namespace {
-
-// Vector times panel by vdpbf16ps: a line of a panel is the operand as it lies, q is multiplied as it came, and the
-// probabilities are rounded to bf16, in their sum as in the product.
-struct Bf16Dots {
-  using Element = Bf16;
-  using Factor = Bf16;
-  static constexpr bool kScalesScores = true;
-  static constexpr bool kTakesF32Rows = false;
-  static constexpr float kPRounding = 0x1p-9f;
-  static constexpr int kSparseTileMax = 4;
-
-  static void SetQuery(const Bf16* from, int count, float, Bf16* q) {
-    __builtin_memcpy(q, from, static_cast<size_t>(count) * sizeof(Bf16));
-  }
-  static __m512 Round(Bf16* p, __m512 x) {
-    const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16));
-  }
-
-  // As FmaDots::Multiply; the chains are those of even and odd lines, each of which holds two steps.
-  template <int J, bool kSparse>
-  static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, ptrdiff_t prefetch_bytes,
-                              __m512 (&sum)[J][1]) {
-    constexpr int kLineElements = 2 * kPanelLanes;
-    __m512 chain[2][J];
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) chain[0][j] = chain[1][j] = _mm512_setzero_ps();
-    for (int i = 0; i < steps; i += 8) {
-#pragma GCC unroll 4
-      for (int line = 0; line < 4; ++line) {
-        const Bf16* at = panel + line * kLineElements;
-        if (!kSparse || line == 0) _mm_prefetch(reinterpret_cast<const char*>(at) + prefetch_bytes, _MM_HINT_T1);
-        const __m512bh m = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
-#pragma GCC unroll 16
-        for (int j = 0; j < J; ++j) {
-          int32_t pair;
-          __builtin_memcpy(&pair, x + j * x_stride + i + 2 * line, sizeof(pair));
-          const __m512bh factor = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-          chain[line % 2][j] = _mm512_dpbf16_ps(chain[line % 2][j], m, factor);
-        }
-      }
-      panel += 4 * kLineElements;
-    }
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) sum[j][0] = _mm512_add_ps(chain[0][j], chain[1][j]);
-  }
-};
-
-}  // namespace
 
 AttentionKernels Avx512Bf16Attention() {
   return Attention<Avx512Vector, PanelKv<Avx512Vector, Bf16Dots>>::Kernels("avx512bf16-bf16");

@@ -1,18 +1,11 @@
 #include "kernels/cpu/attention_template.h"
-#include "kernels/cpu/avx512_vector.h"
+#include "kernels/cpu/avx512vnni_vector.h"
 #include "kernels/cpu/fma_dots.h"
 #include "kernels/cpu/int4_kv.h"
 #include "kernels/cpu/int8_kv.h"
 #include "kernels/cpu/panel_kv.h"
 
 namespace fastdecode {
-namespace {
-
-struct Avx512VnniVector : Avx512Vector {
-  static Int DotBytes(Int sum, Int u8, Int s8) { return _mm512_dpbusd_epi32(sum, u8, s8); }
-};
-
-}  // namespace
 
 AttentionKernels Avx512VnniAttention(KvType type) {
   if (type == KvType::kInt8) return Attention<Avx512VnniVector, Int8Kv<Avx512VnniVector>>::Kernels("avx512vnni-int8");

@@ -37,7 +37,7 @@ struct FmaDots {
   // Prefetches into L2, prefetch_bytes on, the lines that it reads: every one, or with kSparse every fourth. One panel
   // at a time: two would give a single row more chains of FMAs, but the reads would no longer ascend (Zen 4, f32, one
   // query head, of a sequential read: .70 against .53).
-  template <int J, bool kSparse>
+  template <int J, bool kSparse, bool kOfK>
   static inline void Multiply(const Element* panel, int steps, const float* x, int x_stride, ptrdiff_t prefetch_bytes,
                               Float (&sum)[J][kPanelVectors]) {
     constexpr int kLineSteps = kLineElements / kPanelLanes;

@@ -14,7 +14,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 //   score    q * (scale of the dim) is rounded to 127ths of its largest; its product with the codes, plus q · minima
 //   acc      w = p * (scale of the token) is rounded to 255ths of its largest; its product with the codes, plus that of
 //            p and the minima
-template <class V>
+template <class V, class Multiplier = BytePanels<V>>
 struct Int4Kv {
   using Float = typename V::Float;
   using Int = typename V::Int;
@@ -28,7 +28,7 @@ struct Int4Kv {
   static constexpr int kOverlapTileMin = V::kMaxTile + 1;
   static constexpr int kMaxHeadDim = 256;
   static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;
-  using Bytes = BytePanels<V>;
+  using Bytes = Multiplier;
 
   static ptrdiff_t HeadBytes(int head_dim) { return Int4HeadBytes(head_dim); }
   static ptrdiff_t QueryBytes(int head_dim) { return head_dim * sizeof(float); }
@@ -48,10 +48,10 @@ struct Int4Kv {
   template <int J, bool kSparse>
   static inline void Scores(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const std::byte* q,
                             float* scores) {
-    alignas(64) std::byte codes[J][kMaxHeadDim];
+    alignas(64) std::byte codes[V::kMaxTile][kMaxHeadDim];  // tiles of AMX read one more than J
     float unit[J], rest[J];
     const Bf16* const k_scales = reinterpret_cast<const Bf16*>(page_head + Int4KScales(head_dim));
-    RoundQueries<J>(head_dim, k_scales, reinterpret_cast<const float*>(q), codes, unit, rest);
+    RoundQueries<J>(head_dim, k_scales, reinterpret_cast<const float*>(q), codes[0], unit, rest);
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Int sum[J][kPanelVectors];
       Bytes::template Zero<J>(sum);
@@ -123,10 +123,10 @@ struct Int4Kv {
     return V::SumLanes(x[0]);
   }
 
-  // q[j] * scales = codes[j] * unit[j], rounded; rest[j] = q[j] · minima.
+  // q[j] * scales = codes[j] * unit[j], rounded, codes [J][kMaxHeadDim]; rest[j] = q[j] · minima.
   template <int J>
-  static inline void RoundQueries(int head_dim, const Bf16* scales, const float* q, std::byte (&codes)[J][kMaxHeadDim],
-                                  float (&unit)[J], float (&rest)[J]) {
+  static inline void RoundQueries(int head_dim, const Bf16* scales, const float* q, std::byte* codes, float (&unit)[J],
+                                  float (&rest)[J]) {
     alignas(64) float scaled[J][kMaxHeadDim];
     const Bf16* const minima = scales + head_dim;
     Float top[J], dot[J][kPanelVectors];
@@ -161,7 +161,8 @@ struct Int4Kv {
     }
     for (int d = 0; d < head_dim; d += kLanes) {
 #pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) V::StoreBytes(codes[j] + d, V::ToInt(V::Mul(V::Load(scaled[j] + d), to_code[j])));
+      for (int j = 0; j < J; ++j)
+        V::StoreBytes(codes + j * kMaxHeadDim + d, V::ToInt(V::Mul(V::Load(scaled[j] + d), to_code[j])));
     }
   }
 

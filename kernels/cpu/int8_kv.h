@@ -13,7 +13,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // the same bits:
 //   score    q is rounded to 127ths of its largest element; (q · k) * (scale of q) * (scale of the token's k)
 //   acc      w = p * (scale of the token's v) is rounded to 255ths of the page's largest w
-template <class V>
+template <class V, class Multiplier = BytePanels<V>>
 struct Int8Kv {
   using Float = typename V::Float;
   using Int = typename V::Int;
@@ -25,7 +25,7 @@ struct Int8Kv {
   static constexpr int kOverlapTileMin = 6;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
-  using Bytes = BytePanels<V>;
+  using Bytes = Multiplier;
 
   // A query: its codes [head_dim], then this, and padding.
   struct QueryScale {

@@ -1,7 +1,5 @@
 // The attention kernels read and write what they were given and nothing beside it.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,42 +8,11 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/isa.h"
+#include "tests/kernels/guarded_areas.h"
+#include "tests/kernels/runnable_kernels.h"
 
 namespace fastdecode {
 namespace {
-
-enum class Flush { kStart, kEnd };  // where the inaccessible page begins: before the first byte, behind the last
-
-// `count` areas of so many bytes, each between pages that nobody may touch, all as far apart.
-class GuardedAreas {
- public:
-  GuardedAreas(size_t bytes, size_t count, Flush flush)
-      : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))),
-        used_((bytes + page_ - 1) / page_ * page_),
-        stride_(used_ + page_),
-        mapped_(stride_ * count + page_),
-        start_(static_cast<std::byte*>(
-            mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))),
-        first_(start_ + page_ + (flush == Flush::kEnd ? used_ - bytes : 0)) {
-    for (size_t i = 0; i < count; ++i) {
-      EXPECT_EQ(mprotect(start_ + page_ + i * stride_, used_, PROT_READ | PROT_WRITE), 0);
-      std::fill_n(at(i), bytes, std::byte{0xff});  // NaN in all types
-    }
-  }
-  ~GuardedAreas() { munmap(start_, mapped_); }
-  GuardedAreas(const GuardedAreas&) = delete;
-  GuardedAreas& operator=(const GuardedAreas&) = delete;
-
-  std::byte* at(size_t i = 0) const { return first_ + i * stride_; }
-  float* floats() const { return reinterpret_cast<float*>(first_); }
-  size_t stride_bytes() const { return stride_; }
-
- private:
-  const size_t page_, used_, stride_, mapped_;
-  std::byte* const start_;
-  std::byte* const first_;
-};
 
 AttentionShape ShapeOf(ElementType type, KvType kv_type, int kv_heads, int group, int head_dim) {
   return {type, kv_type, kv_heads, group, head_dim, 1 / std::sqrt(static_cast<float>(head_dim)), 0, 0};
@@ -131,9 +98,7 @@ TEST_P(AttentionBoundsTest, NothingBesideWhatWasGivenIsTouched) {
   for (const int head_dim : {16, 48, 128, 256}) {
     for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
       const AttentionShape shape = ShapeOf(type, GetParam(), 3, type == ElementType::kF32 ? 1 : 5, head_dim);
-      for (const Isa isa : kIsas) {
-        if (isa > DetectIsa()) continue;
-        const AttentionKernels kernels = SelectAttention(isa, shape);
+      for (const AttentionKernels& kernels : RunnableKernels(shape)) {
         for (const Call& call :
              {Call{1, 1, 0, 3}, Call{38, 6, 1, 2}, Call{64, 8, 0, 3}, Call{109, 13, 2, 1}, Call{512, 1, 2, 1}}) {
           SCOPED_TRACE(std::string(kernels.name) + ", head_dim " + std::to_string(head_dim) + ", tokens " +

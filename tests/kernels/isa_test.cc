@@ -1,6 +1,10 @@
 #include "kernels/isa.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdint>
 
 namespace fastdecode {
 namespace {
@@ -26,7 +30,25 @@ TEST(IsaTest, DetectionAgreesWithTheCompilers) {
   EXPECT_EQ(DetectIsa() >= Isa::kAvx2, avx2);
   EXPECT_EQ(DetectIsa() >= Isa::kAvx512, avx2 && avx512);
   EXPECT_EQ(DetectIsa() >= Isa::kAvx512Vnni, avx2 && avx512 && vnni);
-  EXPECT_EQ(DetectIsa() == Isa::kAvx512Bf16, avx2 && avx512 && vnni && bf16);
+  EXPECT_EQ(DetectIsa() >= Isa::kAvx512Bf16, avx2 && avx512 && vnni && bf16);
+}
+
+// Whether tiles may be used is asked of Linux, not of the CPU: what DetectIsa says is what an instruction finds.
+TEST(IsaTest, AmxIsWhatCanBeExecuted) {
+  const auto execute = [] {
+    alignas(64) uint8_t config[64] = {1};
+    config[16] = 64;  // tile 0: bytes a row
+    config[48] = 16;  // and rows
+    asm volatile("ldtilecfg %0" ::"m"(config));
+    asm volatile("tilezero %tmm0");
+    asm volatile("tilerelease");
+    _exit(0);
+  };
+  if (DetectIsa() == Isa::kAmx) {
+    EXPECT_EXIT(execute(), testing::ExitedWithCode(0), "");
+  } else {
+    EXPECT_EXIT(execute(), testing::KilledBySignal(SIGILL), "");
+  }
 }
 
 }  // namespace

@@ -40,8 +40,9 @@ void ExamineModel(const DoctorHost& host, CheckList* list) {
     list->Error("processor", model, "FastDecode's kernels need AVX2, FMA and F16C: use a host that has them");
     return;
   }
-  list->Ok("processor",
-           absl::StrCat(model, "; kernels use ", IsaName(host.isa), host.amx_bf16 ? ", the S-Part also AMX" : ""));
+  const bool denied = host.amx_bf16 && host.isa != Isa::kAmx;
+  list->Ok("processor", absl::StrCat(model, "; kernels use ", IsaName(host.isa),
+                                     denied ? "; it has AMX, which this process may not use" : ""));
 }
 
 void ExamineCpuSet(const SysRoot& root, CheckList* list) {

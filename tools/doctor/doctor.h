@@ -60,7 +60,7 @@ class CheckList {
 struct DoctorHost {
   SysRoot root;
   Isa isa = Isa::kNone;  // what our kernels choose
-  bool amx_bf16 = false;
+  bool amx_bf16 = false;  // the CPU has it, whether or not we may use it
   std::optional<Topology> topology;  // none: it could not be discovered
 
   static DoctorHost ThisOne();

@@ -500,6 +500,16 @@ TEST(DoctorTest, ACpuThatIsTooOld) {
   EXPECT_THAT(Find(ExamineHost(host), "processor"), Is(CheckStatus::kError, "Made-up CPU 9000", "AVX2"));
 }
 
+TEST(DoctorTest, AmxThatLinuxDoesNotGrant) {
+  const FakeHost fake;
+  DoctorHost host = fake.host();
+  host.isa = Isa::kAvx512Bf16;
+  host.amx_bf16 = true;
+  EXPECT_THAT(Find(ExamineHost(host), "processor"), IsOk("avx512bf16; it has AMX, which this process may not use"));
+  host.isa = Isa::kAmx;
+  EXPECT_THAT(Find(ExamineHost(host), "processor").found, testing::EndsWith("; kernels use amx"));
+}
+
 TEST(DoctorTest, JsonHasEveryCheck) {
   FakeHost fake;
   fake.Write("/proc/cpuinfo", "model name\t: a \"quoted\" \xff CPU");

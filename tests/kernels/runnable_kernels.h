@@ -1,0 +1,17 @@
+#ifndef FASTDECODE_TESTS_KERNELS_RUNNABLE_KERNELS_H_
+#define FASTDECODE_TESTS_KERNELS_RUNNABLE_KERNELS_H_
+
+#include <vector>
+
+#include "kernels/attention.h"
+
+namespace fastdecode {
+
+// Each set of kernels for a shape that this machine can run, once: ISAs may share one. AMX may be emulated
+// (amx_emulator.h), unless kNative is asked for.
+enum class Runnable { kNative, kEmulated };
+std::vector<AttentionKernels> RunnableKernels(const AttentionShape& shape, Runnable runnable = Runnable::kEmulated);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_KERNELS_RUNNABLE_KERNELS_H_
