@@ -11,6 +11,7 @@ void Avx2Bf16Gemm(const GemmArgs& args);
 void Avx512F32Gemm(const GemmArgs& args);
 void Avx512Bf16Gemm(const GemmArgs& args);      // widens bf16 to f32
 void Avx512Bf16Bf16Gemm(const GemmArgs& args);  // vdpbf16ps
+void AmxBf16Gemm(const GemmArgs& args);
 
 }  // namespace fastdecode
 

@@ -15,6 +15,8 @@ GemmKernels SelectGemm(Isa isa, ElementType type) {
     case Isa::kAvx512:
     case Isa::kAvx512Vnni:
       return {"avx512-bf16", Avx512Bf16Gemm};
+    case Isa::kAmx:
+      return {"amx-bf16", AmxBf16Gemm};
     default:
       return {"avx512bf16-bf16", Avx512Bf16Bf16Gemm};
   }

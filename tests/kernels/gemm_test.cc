@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "kernels/isa.h"
+#include "tests/kernels/amx_emulator.h"
+#include "tests/kernels/guarded_areas.h"
 
 namespace fastdecode {
 namespace {
@@ -95,7 +97,8 @@ struct Problem {
 class GemmTest : public testing::TestWithParam<std::tuple<Isa, ElementType>> {
  protected:
   void SetUp() override {
-    if (isa() > DetectIsa()) GTEST_SKIP() << "this CPU has no " << IsaName(isa());
+    const bool emulated = isa() == Isa::kAmx && CanRunTiles();
+    if (isa() > DetectIsa() && !emulated) GTEST_SKIP() << "this CPU has no " << IsaName(isa());
     gemm_ = SelectGemm(isa(), type()).gemm;
   }
   Isa isa() const { return std::get<0>(GetParam()); }
@@ -161,21 +164,56 @@ TEST_P(GemmTest, BitsDoNotDependOnTheSplitOfColumns) {
   }
 }
 
-// The contract names one chain in ascending k; it can be written down. vdpbf16ps adds the odd product of each pair
-// first.
+// One y element as the kernel of an ISA sums it up.
+float SumOf(Isa isa, ElementType type, const float* weights, const float* x, int64_t k) {
+  float sum = 0;
+  if (type == ElementType::kBf16 && isa == Isa::kAmx) {  // the even and the odd k of 32 at a time
+    for (int64_t step = 0; step < k; step += kPanelDepth) {
+      float chains[2] = {0, 0};
+      for (int64_t i = step; i < std::min(k, step + kPanelDepth); ++i) {
+        chains[i % 2] = std::fma(x[i], weights[i], chains[i % 2]);
+      }
+      sum += chains[0] + chains[1];
+    }
+    return sum;
+  }
+  const bool pairs = type == ElementType::kBf16 && isa == Isa::kAvx512Bf16;  // the odd product of each first
+  for (int64_t i = 0; i < k; ++i) {
+    const int64_t at = pairs ? i ^ 1 : i;
+    sum = std::fma(weights[at], x[at], sum);
+  }
+  return sum;
+}
+
+// The contract names one chain in ascending k; it can be written down.
 TEST_P(GemmTest, SumsInAscendingOrder) {
   const int64_t k = 1000;
-  const bool pairs = type() == ElementType::kBf16 && isa() == Isa::kAvx512Bf16;
   const Problem problem(type(), 64, k, 7, 4);
   const std::vector<float> y = problem.RunAll(gemm_, 64);
   for (int r = 0; r < 7; ++r) {
     for (int j = 0; j < 64; ++j) {
-      float sum = 0;
-      for (int64_t i = 0; i < k; ++i) {
-        const int64_t at = pairs ? i ^ 1 : i;
-        sum = std::fma(problem.weights[j * k + at], problem.x[r * k + at], sum);
+      ASSERT_EQ(SumOf(isa(), type(), &problem.weights[j * k], &problem.x[r * k], k), y[r * 64 + j]);
+    }
+  }
+}
+
+// x, panels and y end, or begin, where memory does.
+TEST_P(GemmTest, NothingBesideWhatWasGivenIsTouched) {
+  const int64_t n = 150, k = 1090, k_padded = (k + kPanelDepth - 1) / kPanelDepth * kPanelDepth;
+  const size_t element = ElementBytes(type());
+  for (const int rows : {1, 16, 17, 40}) {
+    const Problem problem(type(), n, k, rows, 6);
+    const std::vector<float> expected = problem.RunAll(gemm_, n);
+    for (const Flush flush : {Flush::kStart, Flush::kEnd}) {
+      const GuardedAreas x(rows * k_padded * element, 1, flush), panels(problem.panels.size(), 1, flush);
+      const GuardedAreas y(rows * n * sizeof(float), 1, flush);
+      for (int r = 0; r < rows; ++r) {
+        std::memcpy(x.at() + r * k_padded * element, problem.packed_x.data() + r * problem.x_stride * element,
+                    k_padded * element);
       }
-      ASSERT_EQ(sum, y[r * 64 + j]);
+      std::memcpy(panels.at(), problem.panels.data(), problem.panels.size());
+      gemm_({x.at(), k_padded, rows, k, panels.at(), n, y.floats(), n});
+      ASSERT_EQ(std::memcmp(y.floats(), expected.data(), rows * n * sizeof(float)), 0) << rows << " rows";
     }
   }
 }
@@ -193,7 +231,7 @@ TEST_P(GemmTest, NoDepthAndNoRows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GemmTest,
-                         testing::Combine(testing::Values(Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16),
+                         testing::Combine(testing::Values(Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx),
                                           testing::Values(ElementType::kF32, ElementType::kBf16)),
                          [](const auto& info) {
                            return std::string(IsaName(std::get<0>(info.param))) + "_" +
