@@ -56,6 +56,7 @@ void AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 // that wider vectors gain nothing. `from` is a KV head of bf16 panels without NaN or infinities.
 void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
+bool Avx2AllFinite(const Bf16* x, int count);  // count is a multiple of 64
 
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;

@@ -62,14 +62,14 @@ inline void Convert8(const float* from, Bf16* to) {
 }
 template <typename Row>
 inline void Convert8(const Row* from, Fp16* to) {
-  const __m256i x = Clamp(LoadBits(from), kFp16MaxBits);
-  // All NaNs become one.
+  const __m256i x = LoadBits(from);
   const __m256i magnitude = _mm256_and_si256(x, _mm256_set1_epi32(INT32_MAX));
+  const __m256i clamped = _mm256_min_epi32(magnitude, _mm256_set1_epi32(kFp16MaxBits));
   const __m256i nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(kInfinityBits));
-  const __m256i quiet =
-      _mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi32(INT32_MIN)), _mm256_set1_epi32(kQuietNanBits));
-  const __m256 y = _mm256_castsi256_ps(_mm256_blendv_epi8(x, quiet, nan));
-  Store16(to, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  const __m256i one_nan = _mm256_blendv_epi8(clamped, _mm256_set1_epi32(kQuietNanBits), nan);  // all become the same
+  const __m256i sign = _mm256_xor_si256(x, magnitude);
+  Store16(to, _mm256_cvtps_ph(_mm256_castsi256_ps(_mm256_or_si256(one_nan, sign)),
+                              _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 // `tokens` rows of `count` elements, one behind the other. Also where nothing is to be converted: rows are often a
@@ -280,12 +280,33 @@ Rows MakeFinite(const Rows& from, int tokens, int count, Row* to) {
   return {reinterpret_cast<const std::byte*>(to), static_cast<size_t>(count) * sizeof(Row)};
 }
 
+template <bool kFast>
+inline __m256i Codes16(const float* x, const Divisors& divisors, int i) {
+  const __m256i low = V::ToInt(divisors.Quotient<kFast>(i, V::LoadRow(x)));
+  const __m256i high = V::ToInt(divisors.Quotient<kFast>(i, V::LoadRow(x + 8)));
+  return _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+}
+// An x in bf16 over a divisor in bf16 is halfway between two integers or 2^-9 off at least: so it can be rounded to a
+// multiple of 2^-12 first, which does away with the inverse's error, and then to an integer, in the low bits of a sum.
+template <bool kFast>
+inline __m256i Codes16(const Bf16* x, const Divisors& divisors, int i) {
+  const __m256 even = V::LoadStep<0>(x), odd = V::LoadStep<1>(x);
+  if constexpr (kFast) {
+    const __m256 inverse = _mm256_set1_ps(divisors.inverse[i]);
+    const __m256 fine = _mm256_set1_ps(0x1.8p11f), rest = _mm256_set1_ps(0x1.8p23f - 0x1.8p11f);
+    const __m256i low = _mm256_castps_si256(_mm256_add_ps(_mm256_fmadd_ps(even, inverse, fine), rest));
+    const __m256i high = _mm256_castps_si256(_mm256_add_ps(_mm256_fmadd_ps(odd, inverse, fine), rest));
+    return _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa);
+  } else {
+    const __m256i low = V::ToInt(divisors.Quotient<false>(i, even)), high = V::ToInt(divisors.Quotient<false>(i, odd));
+    return _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa);
+  }
+}
+
 template <bool kFast, typename Row>
 inline void StoreCodes(const Row* row, int count, const Divisors& divisors, int i, __m128i offsets, uint8_t* codes) {
   for (int d = 0; d < count; d += 16) {
-    const __m256i low = V::ToInt(divisors.Quotient<kFast>(i, V::LoadRow(row + d)));
-    const __m256i high = V::ToInt(divisors.Quotient<kFast>(i, V::LoadRow(row + d + 8)));
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+    const __m256i words = Codes16<kFast>(row + d, divisors, i);
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     Store16(codes + d, _mm_add_epi8(bytes, offsets));
   }
@@ -311,7 +332,8 @@ uint32_t RoundToInt8(Rows rows, int tokens, int head_dim, int offset, uint8_t* c
   const __m128i offsets = _mm_set1_epi8(static_cast<char>(offset));
   for (int first = 0; first < tokens; first += 8) {
     const __m256i scale = RoundUp8(_mm256_div_ps(_mm256_castsi256_ps(Load32(largest + first)), _mm256_set1_ps(127)));
-    const Divisors divisors(scale);
+    Divisors divisors;
+    divisors.Set(scale);
     StoreWords(scales + first, scale);
     for (int i = first; i < tokens && i < first + 8; ++i) {
       const Row* const row = rows.At<Row>(i);

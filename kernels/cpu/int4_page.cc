@@ -49,14 +49,9 @@ struct Parts {
 
 float Nibble(uint8_t byte, bool high) { return static_cast<float>(high ? byte >> 4 : byte & 15); }
 
-// Finds the tokens with a NaN, whose NaNs become 0, and makes infinities the largest number. False: there are no NaNs.
-bool TakeNans(int head_dim, Bf16* open, bool (&nan)[kPageTokens]) {
+// Finds the tokens with a NaN, whose NaNs become 0, and makes infinities the largest number.
+void TakeNans(int head_dim, Bf16* open, bool (&nan)[kPageTokens]) {
   constexpr int kInfinity = 0x7f80;
-  int16_t largest = 0;
-  for (int i = 0; i < PageHeadElements(head_dim); ++i) {
-    largest = std::max(largest, static_cast<int16_t>(open[i] & 0x7fff));
-  }
-  if (largest < kInfinity) return false;
   for (int t = 0; t < kPageTokens; ++t) {
     nan[t] = false;
     for (int d = 0; d < head_dim; ++d) {
@@ -68,7 +63,6 @@ bool TakeNans(int head_dim, Bf16* open, bool (&nan)[kPageTokens]) {
       }
     }
   }
-  return true;
 }
 
 constexpr int kMaxHeadDim = 256;
@@ -83,17 +77,33 @@ void CopyPieces(const AttentionShape& shape, int kv_head, const OpenPage& open, 
   }
 }
 
+// Where an open page's KV head lies, if in one piece, as that of a chunk does; else null.
+const Bf16* InOnePiece(const AttentionShape& shape, int kv_head, const OpenPage& open) {
+  for (int i = 1; i < kOpenPieces; ++i) {
+    if (open.pieces[i] != open.pieces[i - 1] + OpenPieceBytes(shape)) return nullptr;
+  }
+  return reinterpret_cast<const Bf16*>(open.pieces[0] + static_cast<size_t>(kv_head) * open.head_stride_bytes);
+}
+
 }  // namespace
 
 void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* page) {
   const int head_dim = shape.head_dim;
-  Bf16 whole[PageHeadElements(kMaxHeadDim)];
-  CopyPieces(shape, kv_head, open, whole, /*back=*/false);
+  Bf16 copy[PageHeadElements(kMaxHeadDim)];
+  const Bf16* from = InOnePiece(shape, kv_head, open);
+  if (from == nullptr) {
+    CopyPieces(shape, kv_head, open, copy, /*back=*/false);
+    from = copy;
+  }
+  bool nan[kPageTokens] = {};
+  if (!Avx2AllFinite(from, PageHeadElements(head_dim))) {
+    if (from != copy) CopyPieces(shape, kv_head, open, copy, /*back=*/false);
+    from = copy;
+    TakeNans(head_dim, copy, nan);
+  }
   uint8_t* const to = reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim);
-  bool nan[kPageTokens];
-  const bool has_nans = TakeNans(head_dim, whole, nan);
-  Avx2CloseHead(head_dim, whole, to);
-  for (int dim = 0; has_nans && dim < head_dim; dim += kInt4GroupDims) {
+  Avx2CloseHead(head_dim, from, to);
+  for (int dim = 0; dim < head_dim; dim += kInt4GroupDims) {
     Bf16* const minima =
         reinterpret_cast<Bf16*>(to + Int4VScales(head_dim)) + (dim / kInt4GroupDims * 2 + 1) * kPageTokens;
     for (int t = 0; t < kPageTokens; ++t) {

@@ -39,7 +39,7 @@ inline void StoreWords(Bf16* to, __m256i x) {
 // Quotients that are rounded to integers afterwards, by eight numbers >= 0 in bf16; by 1 in place of 0.
 struct Divisors {
   // `scales` are 16 bits in 32.
-  explicit Divisors(__m256i scales) {
+  void Set(__m256i scales) {
     const __m256 x = _mm256_castsi256_ps(_mm256_slli_epi32(scales, 16)), one = _mm256_set1_ps(1);
     const __m256 divisors = _mm256_blendv_ps(x, one, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_EQ_OQ));
     _mm256_store_ps(divisor, divisors);

@@ -109,12 +109,13 @@ struct Memory {
     std::mt19937_64 random(seed);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
   }
-  OpenPage open() {
+  // Its pieces lie here and there, or those of a head one behind the other.
+  OpenPage open(bool adjacent = false) {
     OpenPage page;
     for (size_t i = 0; i < kOpenPieces; ++i) {
-      page.pieces[i] = bytes.data() + page_bytes + (i * 3 + 1) % kOpenPieces * kKvHeads * piece_bytes;
+      page.pieces[i] = bytes.data() + page_bytes + (adjacent ? i : (i * 3 + 1) % kOpenPieces * kKvHeads) * piece_bytes;
     }
-    page.head_stride_bytes = piece_bytes;
+    page.head_stride_bytes = adjacent ? kOpenPieces * piece_bytes : piece_bytes;
     return page;
   }
 
@@ -189,14 +190,23 @@ TEST_P(PagePackTest, AppendWritesTheReferencesBits) {
 INSTANTIATE_TEST_SUITE_P(Types, PagePackTest, testing::ValuesIn(kKvTypes),
                          [](const auto& info) { return std::string(KvTypeName(info.param)); });
 
-// A page of int4 whose elements are `values`, as they are.
-void FillOpenPage(const AttentionShape& shape, const std::vector<float>& values, Memory* memory) {
+// A head of int4 whose elements are `values`, as they are.
+void FillOpenPage(const std::vector<float>& values, const OpenPage& open) {
+  const size_t quarter = values.size() / kOpenPieces;
   for (size_t i = 0; i < values.size(); ++i) {
     const Bf16 element = static_cast<Bf16>(std::bit_cast<uint32_t>(values[i]) >> 16);
-    const size_t quarter = values.size() / kOpenPieces;
-    std::memcpy(memory->open().pieces[i / quarter] + kHead * OpenPieceBytes(shape) + i % quarter * sizeof(element),
-                &element, sizeof(element));
+    std::byte* const piece = open.pieces[i / quarter] + kHead * open.head_stride_bytes;
+    std::memcpy(piece + i % quarter * sizeof(element), &element, sizeof(element));
   }
+}
+
+void CheckClosing(const AttentionShape& shape, const std::vector<float>& values, bool adjacent, uint64_t stale) {
+  Memory expected(shape, stale), memory(shape, stale);
+  FillOpenPage(values, expected.open(adjacent));
+  FillOpenPage(values, memory.open(adjacent));
+  ReferenceClosePage(shape, kHead, expected.open(adjacent), expected.bytes.data());
+  ClosePage(shape, kHead, memory.open(adjacent), memory.bytes.data());
+  ASSERT_TRUE(memory.bytes == expected.bytes);
 }
 
 TEST(ClosePageTest, WritesTheReferencesBits) {
@@ -205,19 +215,17 @@ TEST(ClosePageTest, WritesTheReferencesBits) {
     const AttentionShape shape = ShapeOf(ElementType::kBf16, KvType::kInt4, head_dim);
     for (const Values kind : kAllValues) {
       for (const bool constant : {false, true}) {
-        for (const bool flush : {false, true}) {
-          SCOPED_TRACE("head_dim " + std::to_string(head_dim) + ", values " + std::to_string(static_cast<int>(kind)) +
-                       (constant ? ", constant" : "") + (flush ? ", flushed" : ""));
-          std::vector<float> values = MakeValues(kind, 2 * kPageTokens, head_dim, random);
-          for (size_t i = 0; constant && i < values.size(); ++i) values[i] = values[i % 4];  // zeros of both signs, too
-          const uint64_t stale = random();
-          Memory expected(shape, stale), memory(shape, stale);
-          FillOpenPage(shape, values, &expected);
-          FillOpenPage(shape, values, &memory);
-          const Denormals denormals(flush);
-          ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
-          ClosePage(shape, kHead, memory.open(), memory.bytes.data());
-          ASSERT_TRUE(memory.bytes == expected.bytes);
+        for (const bool adjacent : {false, true}) {
+          for (const bool flush : {false, true}) {
+            SCOPED_TRACE("head_dim " + std::to_string(head_dim) + ", values " + std::to_string(static_cast<int>(kind)) +
+                         (constant ? ", constant" : "") + (adjacent ? ", adjacent" : "") + (flush ? ", flushed" : ""));
+            std::vector<float> values = MakeValues(kind, 2 * kPageTokens, head_dim, random);
+            // Of few values, zeros of both signs among them.
+            for (size_t i = 0; constant && i < values.size(); ++i)
+              values[i] = i % 5 == 0 ? values[0] : i % 3 == 0 ? 0 : -0.0f;
+            const Denormals denormals(flush);
+            ASSERT_NO_FATAL_FAILURE(CheckClosing(shape, values, adjacent, random()));
+          }
         }
       }
     }
