@@ -1,5 +1,7 @@
 #include "kernels/dot_loop.h"
 
+#include <cstdint>
+
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -9,6 +11,14 @@ namespace {
 // 12 sums are enough for two instructions a clock that take 6.
 constexpr int kSums = 12;
 constexpr int kIterations = 1000;
+
+// All eight tiles: 16 rows of 64 bytes.
+struct TileShapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr TileShapes kWholeTiles;
 
 // Sums in registers 0 to 11, of products of zeros: every CPU takes as long for these as for others.
 #define FD_DOT_LOOP(name, instruction, r)                                                                         \
@@ -27,14 +37,32 @@ FD_DOT_LOOP(Bf16Zmm, "vdpbf16ps", "zmm")
 FD_DOT_LOOP(BytesZmm, "vpdpbusd", "zmm")
 #undef FD_DOT_LOOP
 
+// Tiles 0 to 3 are sums, of products of whole tiles of zeros.
+constexpr int kTileSums = 4;
+#define FD_TILE_LOOP(name, instruction)                                                 \
+  void name() {                                                                         \
+    asm volatile("ldtilecfg %0\ntilezero %%tmm6\ntilezero %%tmm7" ::"m"(kWholeTiles));  \
+    for (int i = 0; i < kIterations; ++i) {                                             \
+      asm volatile(".irp n,0,1,2,3\n" instruction " %%tmm7,%%tmm6,%%tmm\\n\n.endr" ::); \
+    }                                                                                   \
+    asm volatile("tilerelease");                                                        \
+  }
+FD_TILE_LOOP(Bf16Tile, "tdpbf16ps")
+FD_TILE_LOOP(BytesTile, "tdpbssd")
+#undef FD_TILE_LOOP
+
 // Of `products` an instruction.
-constexpr double Flop(int products) { return 2.0 * products * kSums * kIterations; }
+constexpr double Flop(int products, int sums = kSums) { return 2.0 * products * sums * kIterations; }
 
 }  // namespace
 
 DotLoop SelectDotLoop(Isa isa, const AttentionShape& shape) {
   FD_CHECK(isa != Isa::kNone && isa <= DetectIsa(), "the ISA is one that this machine has");
   const bool bf16 = shape.kv_type == KvType::kBf16 && shape.type == ElementType::kBf16;
+  if (isa >= Isa::kAmx && bf16) return {"tdpbf16ps", Flop(16 * 16 * 32, kTileSums), &Bf16Tile};
+  if (isa >= Isa::kAmx && shape.kv_type >= KvType::kInt8) {
+    return {"tdpbssd", Flop(16 * 16 * 64, kTileSums), &BytesTile};
+  }
   if (isa >= Isa::kAvx512Bf16 && bf16) return {"vdpbf16ps zmm", Flop(32), &Bf16Zmm};
   if (isa >= Isa::kAvx512Vnni && shape.kv_type >= KvType::kInt8) return {"vpdpbusd zmm", Flop(64), &BytesZmm};
   if (isa == Isa::kAvx2) return {"vfmadd231ps ymm", Flop(8), &FmaYmm};

@@ -2,7 +2,6 @@
 #include "tools/bench_attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "tools/bench_chunk.h"
 #include "tools/bench_machine.h"
 #include "tools/bench_summary.h"
+#include "tools/bracketed_runs.h"
 #include "tools/memory_pass.h"
 #include "tools/output.h"
 
@@ -93,7 +93,6 @@ absl::StatusOr<AttentionReport> Measure(const RPartBenchOptions& options, int re
   read.bytes = bench.memory().bytes();
   read.streams = FasterStreams(read, &bench.team());
   const double read_bytes = static_cast<double>(read.BytesMoved(bench.team().thread_count()));
-  const auto read_gb_per_s = [&] { return read_bytes / static_cast<double>(read.Run(&bench.team())); };
 
   if (absl::Status warm_up = bench.RunStep().status(); !warm_up.ok()) return warm_up;
   AttentionReport report;
@@ -104,29 +103,20 @@ absl::StatusOr<AttentionReport> Measure(const RPartBenchOptions& options, int re
   report.sequences = bench.sequences();
   report.kv_bytes = bench.kv_bytes_per_step();
   report.streams = read.streams;
-  const int tries_max = 4 * repetitions + 16;
-  double before = read_gb_per_s();
-  for (int i = 0; i < tries_max && static_cast<int>(report.ratio.size()) < repetitions; ++i) {
-    const absl::StatusOr<uint64_t> step_ns = bench.RunStep();
-    if (!step_ns.ok()) return step_ns.status();
-    const double after = read_gb_per_s();
-    const bool same = std::abs(after - before) <= kBracketDifferenceMax * std::min(after, before);
-    const double around = (before + after) / 2;
-    before = after;  // the next one's
-    if (!same) {
-      ++report.discarded;
-      continue;
-    }
-    const double rate = static_cast<double>(report.kv_bytes) / static_cast<double>(*step_ns);
-    report.step_ms.push_back(static_cast<double>(*step_ns) * 1e-6);
-    report.gb_per_s.push_back(rate);
-    report.read_gb_per_s.push_back(around);
-    report.ratio.push_back(rate / around);
-  }
-  if (!report.ratio.empty()) return report;
-  return absl::UnavailableError(
-      "the machine is too busy: the read tests before and after a step differ by more than 15 % in all " +
-      std::to_string(tries_max) + " repetitions");
+  const absl::StatusOr<int> discarded = RunBracketed(
+      repetitions, [&] { return TestRates{read_bytes / static_cast<double>(read.Run(&bench.team()))}; },
+      [&] { return bench.RunStep(); },
+      [&](uint64_t step_ns, const TestRates& around) {
+        const double rate = static_cast<double>(report.kv_bytes) / static_cast<double>(step_ns);
+        report.step_ms.push_back(static_cast<double>(step_ns) * 1e-6);
+        report.gb_per_s.push_back(rate);
+        report.read_gb_per_s.push_back(around[0]);
+        report.ratio.push_back(rate / around[0]);
+      });
+  if (!discarded.ok()) return discarded.status();
+  if (report.ratio.empty()) return TooBusy(*discarded);
+  report.discarded = *discarded;
+  return report;
 }
 
 // ---- What is said of it

@@ -1,17 +1,14 @@
 #include "tools/bench_chunk.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <utility>
 
-#include "kernels/dot_loop.h"
 #include "numa/arena.h"
-#include "numa/clock.h"
 #include "numa/core_plan.h"
-#include "tools/bench_machine.h"
 #include "tools/bench_summary.h"
+#include "tools/bracketed_runs.h"
+#include "tools/dot_pass.h"
 #include "tools/memory_pass.h"
 
 namespace fastdecode {
@@ -21,47 +18,14 @@ namespace {
 // More than the caches hold, as what came over a link and what goes to pages does together.
 constexpr uint64_t kCopyBytes = uint64_t{256} << 20;
 
-// All threads run a DotLoop for some 20 ms.
-struct DotPass {
-  explicit DotPass(const DotLoop& l) : loop(l) {
-    const uint64_t start_ns = NowNs();
-    loop.run();
-    runs = std::clamp(20'000'000 / std::max<uint64_t>(NowNs() - start_ns, 1), uint64_t{100}, uint64_t{100'000});
-  }
-  double GflopPerS(TicketTeam* team) {
-    const uint64_t start_ns = NowNs();
-    team->Run(&RunShare, this);
-    const double flop = loop.flop * static_cast<double>(runs) * team->thread_count();
-    return flop / static_cast<double>(NowNs() - start_ns);
-  }
-  static void RunShare(void* context, int, int) {
-    const DotPass& self = *static_cast<const DotPass*>(context);
-    for (uint64_t i = 0; i < self.runs; ++i) self.loop.run();
-  }
-
-  DotLoop loop;
-  uint64_t runs = 0;  // of each thread
-};
-
-// What the machine does when it does nothing else.
-struct MachineTests {
-  double copy_gb_per_s = 0, peak_gflop_per_s = 0;
-};
-
 double FlopOfAStep(const RPartBenchOptions& o, uint32_t sequences) {
   const double rows = o.rows, before = static_cast<double>(o.context) - rows;
   const double pairs = rows * before + rows * (rows + 1) / 2;
   return 4.0 * o.head_size * o.heads * o.layers * sequences * pairs;
 }
 
-bool Same(double before, double after) {
-  return std::abs(after - before) <= kBracketDifferenceMax * std::min(after, before);
-}
-
-void AddRepetition(const RPartBench::ChunkTimes& times, const MachineTests& before, const MachineTests& after,
-                   ChunkReport* report) {
-  const double copy = (before.copy_gb_per_s + after.copy_gb_per_s) / 2;
-  const double peak = (before.peak_gflop_per_s + after.peak_gflop_per_s) / 2;
+void AddRepetition(const RPartBench::ChunkTimes& times, const TestRates& around, ChunkReport* report) {
+  const double copy = around[0], peak = around[1];
   report->pack_ms.push_back(static_cast<double>(times.append_ns) * 1e-6);
   report->copy_gb_per_s.push_back(copy);
   report->ratio_to_copy.push_back(static_cast<double>(report->packed_bytes) / static_cast<double>(times.append_ns) /
@@ -100,8 +64,8 @@ absl::StatusOr<ChunkReport> MeasureChunk(const RPartBenchOptions& options, int r
   const double copy_bytes = static_cast<double>(copy.BytesMoved(bench.team().thread_count()));
   DotPass dots(bench.dot_loop());
   const auto test = [&] {
-    const double gb_per_s = copy_bytes / static_cast<double>(copy.Run(&bench.team()));
-    return MachineTests{gb_per_s, dots.GflopPerS(&bench.team())};
+    const double copy_gb_per_s = copy_bytes / static_cast<double>(copy.Run(&bench.team()));
+    return TestRates{copy_gb_per_s, dots.GflopPerS(&bench.team())};
   };
 
   if (absl::Status warm_up = bench.RunChunks().status(); !warm_up.ok()) return warm_up;
@@ -112,27 +76,15 @@ absl::StatusOr<ChunkReport> MeasureChunk(const RPartBenchOptions& options, int r
   report.sequences = bench.sequences();
   report.packed_bytes = bench.appended_bytes_per_step();
   report.flop = FlopOfAStep(options, bench.sequences());
-  report.dot_instruction = dots.loop.instruction;
+  report.dot_instruction = dots.instruction();
   test();
-  const int tries_max = 4 * repetitions + 16;
-  MachineTests before = test();
-  for (int i = 0; i < tries_max && static_cast<int>(report.pack_ms.size()) < repetitions; ++i) {
-    const absl::StatusOr<RPartBench::ChunkTimes> times = bench.RunChunks();
-    if (!times.ok()) return times.status();
-    const MachineTests after = test();
-    const bool same =
-        Same(before.copy_gb_per_s, after.copy_gb_per_s) && Same(before.peak_gflop_per_s, after.peak_gflop_per_s);
-    if (same) {
-      AddRepetition(*times, before, after, &report);
-    } else {
-      ++report.discarded;
-    }
-    before = after;  // the next one's
-  }
-  if (!report.pack_ms.empty()) return report;
-  return absl::UnavailableError(
-      "the machine is too busy: the tests before and after a chunk differ by more than 15 % in all " +
-      std::to_string(tries_max) + " repetitions");
+  const absl::StatusOr<int> discarded = RunBracketed(
+      repetitions, test, [&] { return bench.RunChunks(); },
+      [&](const RPartBench::ChunkTimes& times, const TestRates& around) { AddRepetition(times, around, &report); });
+  if (!discarded.ok()) return discarded.status();
+  if (report.pack_ms.empty()) return TooBusy(*discarded);
+  report.discarded = *discarded;
+  return report;
 }
 
 nlohmann::json ChunkFigures(const ChunkReport& report, const RPartBenchOptions& options, const Topology& topology) {

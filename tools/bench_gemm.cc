@@ -3,7 +3,6 @@
 #include "tools/bench_gemm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -19,6 +18,8 @@
 #include "numa/topology.h"
 #include "tools/bench_machine.h"
 #include "tools/bench_summary.h"
+#include "tools/bracketed_runs.h"
+#include "tools/dot_pass.h"
 #include "tools/memory_pass.h"
 #include "tools/output.h"
 
@@ -41,7 +42,9 @@ struct GemmFlags {
 struct GemmRow {
   int rows = 0;
   std::string kernel;
-  std::vector<double> gb_per_s, read_gb_per_s, ratio, gflop_per_s;  // of the good repetitions
+  // Of the good repetitions.
+  std::vector<double> gb_per_s, read_gb_per_s, ratio;
+  std::vector<double> gflop_per_s, peak_gflop_per_s, ratio_to_peak;
   int discarded = 0;
 };
 
@@ -51,6 +54,7 @@ struct GemmReport {
   int64_t matrices = 0;
   uint64_t weight_bytes = 0;
   ReadStreams streams = ReadStreams::kOne;
+  std::string instruction;  // of the peak
   std::vector<GemmRow> rows;
 };
 
@@ -75,30 +79,29 @@ GemmBenchOptions OptionsOf(const GemmFlags& flags, const Topology& topology) {
   return options;
 }
 
-// Fills in the figures of one implementation; `run` returns the ns of a pass. Thread: the team's leader.
+// One implementation's figures; `run` returns the ns of a pass. Thread: the team's leader.
 void MeasureRow(GemmBench* bench, const MemoryPass& read, int repetitions, double flop,
                 const std::function<uint64_t()>& run, GemmRow* row) {
   const double read_bytes = static_cast<double>(read.BytesMoved(bench->team().thread_count()));
   const double bytes = static_cast<double>(bench->weight_bytes());
-  const auto read_gb_per_s = [&] { return read_bytes / static_cast<double>(MemoryPass(read).Run(&bench->team())); };
+  DotPass dots(bench->dot_loop());
+  const auto test = [&] {
+    const double read_gb_per_s = read_bytes / static_cast<double>(MemoryPass(read).Run(&bench->team()));
+    return TestRates{read_gb_per_s, dots.GflopPerS(&bench->team())};
+  };
   run();  // a first time unmeasured
-  const int tries_max = 4 * repetitions + 16;
-  double before = read_gb_per_s();
-  for (int i = 0; i < tries_max && static_cast<int>(row->ratio.size()) < repetitions; ++i) {
-    const double ns = static_cast<double>(run());
-    const double after = read_gb_per_s();
-    const bool same = std::abs(after - before) <= kBracketDifferenceMax * std::min(after, before);
-    const double around = (before + after) / 2;
-    before = after;
-    if (!same) {
-      ++row->discarded;
-      continue;
-    }
-    row->gb_per_s.push_back(bytes / ns);
-    row->read_gb_per_s.push_back(around);
-    row->ratio.push_back(bytes / ns / around);
-    row->gflop_per_s.push_back(flop / ns);
-  }
+  test();
+  row->discarded = *RunBracketed(
+      repetitions, test, [&] { return absl::StatusOr<uint64_t>(run()); },
+      [&](uint64_t ns, const TestRates& around) {
+        const double rate = bytes / static_cast<double>(ns), flops = flop / static_cast<double>(ns);
+        row->gb_per_s.push_back(rate);
+        row->read_gb_per_s.push_back(around[0]);
+        row->ratio.push_back(rate / around[0]);
+        row->gflop_per_s.push_back(flops);
+        row->peak_gflop_per_s.push_back(around[1]);
+        row->ratio_to_peak.push_back(flops / around[1]);
+      });
 }
 
 absl::StatusOr<GemmReport> Measure(const GemmBenchOptions& options, const GemmFlags& flags) {
@@ -116,6 +119,7 @@ absl::StatusOr<GemmReport> Measure(const GemmBenchOptions& options, const GemmFl
   report.matrices = bench.matrices();
   report.weight_bytes = bench.weight_bytes();
   report.streams = read.streams;
+  report.instruction = bench.dot_loop().instruction;
   for (const int rows : flags.rows) {
     const double flop = 2.0 * rows * flags.inputs * flags.outputs * static_cast<double>(bench.matrices());
     const auto measure = [&](const std::string& kernel, const std::function<uint64_t()>& run) {
@@ -146,6 +150,7 @@ nlohmann::json Figures(const GemmReport& report, const GemmBenchOptions& options
                         {"memory", report.memory},
                         {"huge_share", report.huge_share},
                         {"read_streams", static_cast<int>(report.streams)},
+                        {"instruction", report.instruction},
                         {"rows", nlohmann::json::array()}};
   for (const GemmRow& row : report.rows) {
     nlohmann::json figures = {{"rows", row.rows}, {"kernel", row.kernel}, {"discarded", row.discarded}};
@@ -155,7 +160,9 @@ nlohmann::json Figures(const GemmReport& report, const GemmBenchOptions& options
       figures["gb_per_s"] = Summarize(row.gb_per_s).median;
       figures["read_gb_per_s"] = read_gb_per_s;
       figures["ratio_to_read"] = ToJson(Summarize(row.ratio));
-      figures["gflop_per_s"] = ToJson(Summarize(row.gflop_per_s));
+      figures["gflop_per_s"] = Summarize(row.gflop_per_s).median;
+      figures["peak_gflop_per_s"] = Summarize(row.peak_gflop_per_s).median;
+      figures["ratio_to_peak"] = ToJson(Summarize(row.ratio_to_peak));
       figures["regime"] = nullptr;
       if (regime.has_value()) figures["regime"] = *regime;
     }
@@ -169,12 +176,12 @@ std::string Text(const GemmReport& report, const GemmBenchOptions& options, cons
   std::snprintf(line, sizeof(line),
                 "%s, %zu thread(s) on cores %s of node %d\n"
                 "%lld matrices of %lld x %lld in %s, %.1f MB read a pass\n"
-                "weights: %s; read with %d stream(s) a thread\n",
+                "weights: %s; read with %d stream(s) a thread; the peak is that of %s\n",
                 topology.cpu_model.c_str(), options.cores.size(), FormatCores(options.cores).c_str(), options.node,
                 static_cast<long long>(report.matrices), static_cast<long long>(options.outputs),
                 static_cast<long long>(options.inputs), ElementName(options.type),
                 static_cast<double>(report.weight_bytes) * 1e-6, report.memory.c_str(),
-                static_cast<int>(report.streams));
+                static_cast<int>(report.streams), report.instruction.c_str());
   std::string text = line;
   std::snprintf(line, sizeof(line), "%5s  %-28s %7s %7s  %-20s %9s\n", "rows", "kernel", "GB/s", "read",
                 "ratio to read", "GFLOP/s");
@@ -185,9 +192,10 @@ std::string Text(const GemmReport& report, const GemmBenchOptions& options, cons
                     row.rows, row.kernel.c_str(), row.discarded);
     } else {
       const double read_gb_per_s = Summarize(row.read_gb_per_s).median;
-      std::snprintf(line, sizeof(line), "%5d  %-28s %7.2f %7.2f  %-20s %9.1f  %s\n", row.rows, row.kernel.c_str(),
-                    Summarize(row.gb_per_s).median, read_gb_per_s, ToText(Summarize(row.ratio), 3).c_str(),
-                    Summarize(row.gflop_per_s).median,
+      std::snprintf(line, sizeof(line), "%5d  %-28s %7.2f %7.2f  %-20s %8.1f %8.1f  %-20s  %s\n", row.rows,
+                    row.kernel.c_str(), Summarize(row.gb_per_s).median, read_gb_per_s,
+                    ToText(Summarize(row.ratio), 3).c_str(), Summarize(row.gflop_per_s).median,
+                    Summarize(row.peak_gflop_per_s).median, ToText(Summarize(row.ratio_to_peak), 3).c_str(),
                     Regime(topology, options.cores.size(), read_gb_per_s).value_or("").c_str());
     }
     text += line;

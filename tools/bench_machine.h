@@ -32,9 +32,6 @@ struct TeamCores {
 Isa ChooseIsa(const BenchMachineFlags& flags);
 TeamCores ChooseCores(const BenchMachineFlags& flags, const Topology& topology);
 
-// Read tests before and after a pass that differ by more say that the machine was not the same to both.
-inline constexpr double kBracketDifferenceMax = 0.15;
-
 // "calm" or "busy", by what two threads read where such a machine has nothing else to do; nothing for other machines.
 std::optional<std::string> Regime(const Topology& topology, size_t threads, double read_gb_per_s);
 

@@ -64,6 +64,13 @@ GemmBench::~GemmBench() = default;
 
 const std::string& GemmBench::onednn_implementation() const { return onednn_->implementation(); }
 
+DotLoop GemmBench::dot_loop() const {
+  AttentionShape shape;  // whose products are of the same type
+  shape.type = options_.type;
+  shape.kv_type = options_.type == ElementType::kF32 ? KvType::kF32 : KvType::kBf16;
+  return SelectDotLoop(options_.isa, shape);
+}
+
 // The first panel is random, all others are its copies: no product is a denormal's, and speed does not depend on more.
 void GemmBench::FillMatrices() {
   std::mt19937_64 random;

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/dot_loop.h"
 #include "kernels/gemm.h"
 #include "kernels/isa.h"
 #include "numa/arena.h"
@@ -52,6 +53,8 @@ class GemmBench {
   // Of all matrices: what a pass reads.
   uint64_t weight_bytes() const { return static_cast<uint64_t>(matrices_) * matrix_bytes_; }
   const char* kernel_name() const { return kernels_.name; }
+  // What that kernel, or attention, multiplies by.
+  DotLoop dot_loop() const;
   bool has_onednn() const { return onednn_ != nullptr; }
   // "brg:avx512_core_bf16"
   const std::string& onednn_implementation() const;
