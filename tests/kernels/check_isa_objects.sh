@@ -2,13 +2,14 @@
 # Usage: check_isa_objects.sh OBJECT...
 # An object compiled for an ISA (avx*, amx*) must define no weak function: the linker keeps one copy of such a function
 # for the whole program, and on a CPU without that ISA it would be an illegal instruction in code that never asked for
-# it. Instructions on tiles are in those for AMX, each of which has some, and in no other.
+# it. Instructions on tiles are in those for AMX and in the loops that these are compared with, each of which has some,
+# and in no other.
 status=0
 checked=0
 for object in "$@"; do
   tiles=$(objdump -d --no-show-raw-insn "$object" | grep -cE '[[:space:]](tdp[a-z0-9]+|tileload[a-z0-9]*)[[:space:]]')
   case $(basename "$object") in
-    amx*) expected=some ;;
+    amx* | dot_loop*) expected=some ;;
     *) expected=none ;;
   esac
   found=$([ "$tiles" -gt 0 ] && echo some || echo none)
