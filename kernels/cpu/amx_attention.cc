@@ -9,19 +9,22 @@
 namespace fastdecode {
 namespace {
 
+template <int kRowHeads>
 struct AmxVector : Avx512VnniVector {
-  static constexpr int kMaxTile = kTileRows;
+  static constexpr int kMaxTile = kRowHeads;
 };
+using Full = AmxVector<kTileRows>;
+using Int4 = AmxVector<12>;  // rounding queries, and open pages, want two registers for each
 
 // Not measured yet: how many row-heads a tile may have to take less than about 6 cycles a line, and so to prefetch
 // sparsely, and from how many on overlapping pays (docs/PERFORMANCE.md), are estimates. Tiles take 1 to 2 cycles a line
 // for any number; the rest is softmax, and rounding weights.
-struct AmxBf16Kv : PanelKv<AmxVector, TileDots> {};
-struct AmxInt8Kv : Int8Kv<AmxVector, TileBytes<AmxVector>> {
+struct AmxBf16Kv : PanelKv<Full, TileDots> {};
+struct AmxInt8Kv : Int8Kv<Full, TileBytes<Full>> {
   static constexpr int kSparseTileMax = 8;
-  static constexpr int kOverlapTileMin = AmxVector::kMaxTile + 1;
+  static constexpr int kOverlapTileMin = Full::kMaxTile + 1;
 };
-using AmxInt4Kv = Int4Kv<AmxVector, TileBytes<AmxVector>>;
+using AmxInt4Kv = Int4Kv<Int4, TileBytes<Int4>>;
 
 // `Attention` with the tiles set up around each call. kElementBits: of a panel.
 template <class Tiled, int kElementBits>
@@ -48,11 +51,11 @@ struct WithTiles {
 AttentionKernels AmxAttention(KvType type) {
   switch (type) {
     case KvType::kBf16:
-      return WithTiles<Attention<AmxVector, AmxBf16Kv>, 16>::Kernels("amx-bf16");
+      return WithTiles<Attention<Full, AmxBf16Kv>, 16>::Kernels("amx-bf16");
     case KvType::kInt8:
-      return WithTiles<Attention<AmxVector, AmxInt8Kv>, 8>::Kernels("amx-int8");
+      return WithTiles<Attention<Full, AmxInt8Kv>, 8>::Kernels("amx-int8");
     case KvType::kInt4:
-      return WithTiles<Attention<AmxVector, AmxInt4Kv, OpenPages<AmxVector>>, 4>::Kernels("amx-int4");
+      return WithTiles<Attention<Int4, AmxInt4Kv, OpenPages<Int4>>, 4>::Kernels("amx-int4");
     default:
       return {};
   }
