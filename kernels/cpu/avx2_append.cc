@@ -234,7 +234,8 @@ void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
         args.open_page == nullptr
             ? args.page + static_cast<ptrdiff_t>(args.kv_head * kOpenPieces + i) * place.half_bytes
             : args.open_page->pieces[i] + static_cast<size_t>(args.kv_head) * args.open_page->head_stride_bytes;
-    (i < 2 ? place.k : place.v)[i % 2] = at;
+    std::byte** const halves = i < 2 ? place.k : place.v;
+    halves[i % 2] = at;
     if (args.first_slot == 0 && args.tokens < kPageTokens) Clear(at, place.half_bytes);
   }
   const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
