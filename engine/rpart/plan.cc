@@ -225,11 +225,15 @@ void HopPlan::AddEntry(const StepEntry& entry, uint32_t index) {
     append_runs_.push_back({index, page});
   }
   const bool open_pages = OpenPieces(shape_) > 0;  // then the rows of a tile have one in common
-  for (uint32_t row = 0, rows = 0; row < entry.rows; row += rows) {
-    const uint32_t position = entry.first_position + row;
-    const uint32_t most = open_pages ? kPageTokens - position % kPageTokens : kMaxAttendRows;
-    rows = std::min({uint32_t{kMaxAttendRows}, most, entry.rows - row});
-    AddChains(ChainOf(entry, index, row, rows, FirstSeenBlock(position)), 1);
+  for (int head = 0; head < shape_.kv_heads; ++head) {
+    for (uint32_t row = 0, rows = 0; row < entry.rows; row += rows) {
+      const uint32_t position = entry.first_position + row;
+      const uint32_t most = open_pages ? kPageTokens - position % kPageTokens : kMaxAttendRows;
+      rows = std::min({uint32_t{kMaxAttendRows}, most, entry.rows - row});
+      chains_.push_back(ChainOf(entry, index, row, rows, FirstSeenBlock(position)));
+      chains_.back().first_head = static_cast<uint16_t>(head);
+      chains_.back().heads = 1;
+    }
   }
 }
 

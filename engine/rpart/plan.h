@@ -17,7 +17,8 @@ namespace fastdecode {
 
 // Attention of some rows, for some KV heads, over the blocks that they see, which are folded in ascending order. All
 // heads at once where there are blocks enough for all threads: a page is then read from its first byte to its last. A
-// chunk's tiles, which are bound by arithmetic, are for one head each.
+// chunk's tiles, which are bound by arithmetic, are for one head each, and all of a head's come one after the other:
+// its K and V then stay in a cache of the thread's own.
 // The rows are up to kMaxAttendRows of one entry; or those of several entries, over the blocks that their sequences
 // share (a shared chain: up to kSharedRowsMax rows of one head, kMaxRowsOfHeads of several). What it has folded is
 // where these entries' own chains go on.
