@@ -37,6 +37,14 @@ inline __m256i Load32(const void* at) { return _mm256_loadu_si256(static_cast<co
 inline void Store16(void* at, __m128i x) { _mm_storeu_si128(static_cast<__m128i*>(at), x); }
 inline void Store32(void* at, __m256i x) { _mm256_storeu_si256(static_cast<__m256i*>(at), x); }
 
+// How lines of a page are stored, in halves. Whole pages go past the caches: otherwise each line would be read first.
+struct Cached {
+  static inline void StoreHalf(void* at, __m256i x) { Store32(at, x); }
+};
+struct Streamed {
+  static inline void StoreHalf(void* at, __m256i x) { _mm256_stream_si256(static_cast<__m256i*>(at), x); }
+};
+
 // ---- Elements
 
 // x with magnitudes above `largest` cut down to it; NaN stays. By bits, so that denormals are left alone.
@@ -102,7 +110,7 @@ inline void Transpose8x4(const Rows& rows, int first, int byte, __m256i (&column
 }
 
 // A dword of each of 16 tokens, which are one step of a panel in f32, two in bf16, and a quad of codes.
-template <typename Element>
+template <class Lines, typename Element>
 inline void StoreColumn(std::byte* to, __m256i tokens_0_7, __m256i tokens_8_15) {
   if constexpr (__is_same(Element, Fp16)) {  // two steps, apart
     const __m256i low_half = _mm256_set1_epi32(0xffff);
@@ -112,19 +120,19 @@ inline void StoreColumn(std::byte* to, __m256i tokens_0_7, __m256i tokens_8_15) 
     tokens_0_7 = _mm256_permute4x64_epi64(even, 0xd8);
     tokens_8_15 = _mm256_permute4x64_epi64(odd, 0xd8);
   }
-  Store32(to, tokens_0_7);
-  Store32(to + 32, tokens_8_15);
+  Lines::StoreHalf(to, tokens_0_7);
+  Lines::StoreHalf(to + 32, tokens_8_15);
 }
 
 // 16 tokens fill a panel.
-template <typename Element>
+template <class Lines, typename Element>
 inline void PackKPanel(const Rows& rows, int row_bytes, std::byte* panel) {
   for (int byte = 0; byte < row_bytes; byte += 16) {
     __m256i tokens_0_7[4], tokens_8_15[4];
     Transpose8x4(rows, 0, byte, tokens_0_7);
     Transpose8x4(rows, 8, byte, tokens_8_15);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i, panel += 64) StoreColumn<Element>(panel, tokens_0_7[i], tokens_8_15[i]);
+    for (int i = 0; i < 4; ++i, panel += 64) StoreColumn<Lines, Element>(panel, tokens_0_7[i], tokens_8_15[i]);
   }
 }
 
@@ -140,14 +148,14 @@ inline void PutKToken(const Rows& rows, int i, int row_bytes, int lane, std::byt
   }
 }
 
-template <typename Element>
+template <class Lines, typename Element>
 void PackK(const Rows& rows, int first_slot, int tokens, int head_dim, const HeadPlace& to) {
   const int row_bytes = head_dim * static_cast<int>(sizeof(Element));
   for (int i = 0; i < tokens;) {
     const int slot = first_slot + i;
     std::byte* const panel = to.k[slot / kPanelLanes];
     if (slot % kPanelLanes == 0 && tokens - i >= kPanelLanes) {
-      PackKPanel<Element>({rows.At<std::byte>(i), rows.stride_bytes}, row_bytes, panel);
+      PackKPanel<Lines, Element>({rows.At<std::byte>(i), rows.stride_bytes}, row_bytes, panel);
       i += kPanelLanes;
     } else {
       PutKToken<Element>(rows, i, row_bytes, slot % kPanelLanes, panel);
@@ -165,30 +173,34 @@ constexpr int kVTokens = __is_same(Element, Bf16) ? 2
                                                   : 1;
 
 // A panel's 16 dims of kVTokens tokens.
+template <class Lines>
 inline void PackVLine(const Rows& rows, int i, int d, float* to) {
-  Store32(to, Load32(rows.At<float>(i) + d));
-  Store32(to + 8, Load32(rows.At<float>(i) + d + 8));
+  Lines::StoreHalf(to, Load32(rows.At<float>(i) + d));
+  Lines::StoreHalf(to + 8, Load32(rows.At<float>(i) + d + 8));
 }
-inline void PackVLine(const Rows& rows, int i, int d, Fp16* to) { Store32(to, Load32(rows.At<Fp16>(i) + d)); }
+template <class Lines>
+inline void PackVLine(const Rows& rows, int i, int d, Fp16* to) {
+  Lines::StoreHalf(to, Load32(rows.At<Fp16>(i) + d));
+}
+template <class Lines>
 inline void PackVLine(const Rows& rows, int i, int d, Bf16* to) {
   const __m256i even = Load32(rows.At<Bf16>(i) + d), odd = Load32(rows.At<Bf16>(i + 1) + d);
   const __m256i low = _mm256_unpacklo_epi16(even, odd), high = _mm256_unpackhi_epi16(even, odd);
-  Store32(to, _mm256_permute2x128_si256(low, high, 0x20));
-  Store32(to + 16, _mm256_permute2x128_si256(low, high, 0x31));
+  Lines::StoreHalf(to, _mm256_permute2x128_si256(low, high, 0x20));
+  Lines::StoreHalf(to + 16, _mm256_permute2x128_si256(low, high, 0x31));
 }
+template <class Lines>
 inline void PackVLine(const Rows& rows, int i, int d, uint8_t* to) {
   __m128i row[4];
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) row[r] = Load16(rows.At<uint8_t>(i + r) + d);
   const __m128i low01 = _mm_unpacklo_epi8(row[0], row[1]), high01 = _mm_unpackhi_epi8(row[0], row[1]);
   const __m128i low23 = _mm_unpacklo_epi8(row[2], row[3]), high23 = _mm_unpackhi_epi8(row[2], row[3]);
-  Store16(to, _mm_unpacklo_epi16(low01, low23));
-  Store16(to + 16, _mm_unpackhi_epi16(low01, low23));
-  Store16(to + 32, _mm_unpacklo_epi16(high01, high23));
-  Store16(to + 48, _mm_unpackhi_epi16(high01, high23));
+  Lines::StoreHalf(to, _mm256_set_m128i(_mm_unpackhi_epi16(low01, low23), _mm_unpacklo_epi16(low01, low23)));
+  Lines::StoreHalf(to + 32, _mm256_set_m128i(_mm_unpackhi_epi16(high01, high23), _mm_unpacklo_epi16(high01, high23)));
 }
 
-template <typename Element>
+template <class Lines, typename Element>
 void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const HeadPlace& to) {
   constexpr int kTokens = kVTokens<Element>;
   constexpr int kStepBytes = kPanelLanes * static_cast<int>(sizeof(Element));
@@ -198,7 +210,7 @@ void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const Hea
       Element* const line = As<Element>(
           to.V(d * kPageTokens * static_cast<int>(sizeof(Element)) + slot / kTokens * kTokens * kStepBytes));
       if (slot % kTokens == 0 && tokens - i >= kTokens) {
-        PackVLine(rows, i, d, line);
+        PackVLine<Lines>(rows, i, d, line);
         i += kTokens;
       } else {
         const Element* const row = rows.At<Element>(i) + d;
@@ -224,7 +236,7 @@ inline void PrefetchNextHead(const Rows& rows, int tokens, int head_dim) {
 
 inline void Clear(std::byte* at, int bytes) { __builtin_memset(at, 0, static_cast<size_t>(bytes)); }
 
-template <typename Element, typename Row>
+template <class Lines, typename Element, typename Row>
 void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
   HeadPlace place;
@@ -245,9 +257,9 @@ void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
   }
   alignas(64) Element elements[kPageTokens * kRowElementsMax];
   const Rows k_elements = ConvertRows<Element, Row>(k, args.tokens, head_dim, elements);
-  PackK<Element>(k_elements, args.first_slot, args.tokens, head_dim, place);
+  PackK<Lines, Element>(k_elements, args.first_slot, args.tokens, head_dim, place);
   const Rows v_elements = ConvertRows<Element, Row>(v, args.tokens, head_dim, elements);
-  PackV<Element>(v_elements, args.first_slot, args.tokens, head_dim, place);
+  PackV<Lines, Element>(v_elements, args.first_slot, args.tokens, head_dim, place);
 }
 
 // ---- int8
@@ -348,7 +360,7 @@ uint32_t RoundToInt8(Rows rows, int tokens, int head_dim, int offset, uint8_t* c
   return nans;
 }
 
-template <typename Row>
+template <class Lines, typename Row>
 void AppendInt8(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
   std::byte* const head = args.page + static_cast<ptrdiff_t>(args.kv_head) * Int8HeadBytes(head_dim);
@@ -370,31 +382,39 @@ void AppendInt8(const AttentionShape& shape, const AppendArgs& args) {
     As<Bf16>(head + Int8VScales(head_dim))[args.first_slot + i] = v_scales[i];
   }
   const size_t row_bytes = static_cast<size_t>(head_dim);
-  PackK<uint8_t>({reinterpret_cast<const std::byte*>(k_codes), row_bytes}, args.first_slot, args.tokens, head_dim,
-                 place);
-  PackV<uint8_t>({reinterpret_cast<const std::byte*>(v_codes), row_bytes}, args.first_slot, args.tokens, head_dim,
-                 place);
+  PackK<Lines, uint8_t>({reinterpret_cast<const std::byte*>(k_codes), row_bytes}, args.first_slot, args.tokens,
+                        head_dim, place);
+  PackV<Lines, uint8_t>({reinterpret_cast<const std::byte*>(v_codes), row_bytes}, args.first_slot, args.tokens,
+                        head_dim, place);
 }
 
-template <typename Row>
+template <class Lines, typename Row>
 void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
   switch (shape.kv_type) {
     case KvType::kF32:
-      return AppendPanels<float, Row>(shape, args);
+      return AppendPanels<Lines, float, Row>(shape, args);
     case KvType::kFp16:
-      return AppendPanels<Fp16, Row>(shape, args);
+      return AppendPanels<Lines, Fp16, Row>(shape, args);
     case KvType::kInt8:
-      return AppendInt8<Row>(shape, args);
+      return AppendInt8<Lines, Row>(shape, args);
     case KvType::kBf16:
     case KvType::kInt4:  // to an open page
-      return AppendPanels<Bf16, Row>(shape, args);
+      return AppendPanels<Lines, Bf16, Row>(shape, args);
   }
+}
+
+template <class Lines>
+void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
+  return shape.type == ElementType::kF32 ? AppendRows<Lines, float>(shape, args) : AppendRows<Lines, Bf16>(shape, args);
 }
 
 }  // namespace
 
 void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args) {
-  return shape.type == ElementType::kF32 ? AppendRows<float>(shape, args) : AppendRows<Bf16>(shape, args);
+  const bool whole_lines = reinterpret_cast<uintptr_t>(args.page) % 64 == 0 && args.tokens == kPageTokens;
+  if (args.open_page != nullptr || !whole_lines) return AppendRows<Cached>(shape, args);
+  AppendRows<Streamed>(shape, args);
+  _mm_sfence();  // what follows in this thread, a barrier's release too, orders streamed stores no other way
 }
 
 }  // namespace fastdecode

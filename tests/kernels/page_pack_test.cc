@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -100,6 +102,17 @@ std::vector<float> MakeValues(Values kind, int tokens, int head_dim, std::mt1993
   return values;
 }
 
+// On cache lines, as a pool's pages are.
+template <typename T>
+struct LineAllocator : std::allocator<T> {
+  template <typename Other>
+  struct rebind {
+    using other = LineAllocator<Other>;
+  };
+  T* allocate(size_t count) { return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{64})); }
+  void deallocate(T* at, size_t) { ::operator delete (at, std::align_val_t{64}); }
+};
+
 // Pages and open pages as one row of bytes, with stale bits.
 struct Memory {
   Memory(const AttentionShape& shape, uint64_t seed)
@@ -120,7 +133,7 @@ struct Memory {
   }
 
   size_t page_bytes, piece_bytes;
-  std::vector<std::byte> bytes;
+  std::vector<std::byte, LineAllocator<std::byte>> bytes;
 };
 
 AttentionShape ShapeOf(ElementType type, KvType kv_type, int head_dim) {
