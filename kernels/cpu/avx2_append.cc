@@ -80,12 +80,22 @@ inline void Convert8(const Row* from, Fp16* to) {
                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+// The same elements of the next KV head lie behind these, which are a row's: for the next call, in what time this one's
+// arithmetic leaves to the memory.
+template <typename Row>
+inline void PrefetchNextHead(const Row* row, int count) {
+  for (int d = 0; d < count; d += 64 / static_cast<int>(sizeof(Row))) {
+    _mm_prefetch(reinterpret_cast<const char*>(row + count + d), _MM_HINT_T1);
+  }
+}
+
 // `tokens` rows of `count` elements, one behind the other. Also where nothing is to be converted: rows are often a
 // multiple of 4 KiB apart, where a first-level cache does not keep 32 of them.
 template <typename Element, typename Row>
 inline Rows ConvertRows(const Rows& from, int tokens, int count, Element* to) {
   for (int i = 0; i < tokens; ++i) {
     const Row* const row = from.At<Row>(i);
+    PrefetchNextHead(row, count);
     for (int d = 0; d < count; d += V::kLanes) Convert8(row + d, to + i * count + d);
   }
   return {reinterpret_cast<const std::byte*>(to), static_cast<size_t>(count) * sizeof(Element)};
@@ -223,17 +233,6 @@ void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const Hea
 
 // ---- Appending
 
-// The next KV head's elements lie behind these, and are far apart from each other.
-template <typename Row>
-inline void PrefetchNextHead(const Rows& rows, int tokens, int head_dim) {
-  const int bytes = head_dim * static_cast<int>(sizeof(Row));
-  for (int i = 0; i < tokens; ++i) {
-    for (int at = 0; at < bytes; at += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(rows.At<std::byte>(i)) + bytes + at, _MM_HINT_T1);
-    }
-  }
-}
-
 inline void Clear(std::byte* at, int bytes) { __builtin_memset(at, 0, static_cast<size_t>(bytes)); }
 
 template <class Lines, typename Element, typename Row>
@@ -251,10 +250,6 @@ void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
     if (args.first_slot == 0 && args.tokens < kPageTokens) Clear(at, place.half_bytes);
   }
   const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
-  if (args.tokens > 1) {
-    PrefetchNextHead<Row>(k, args.tokens, head_dim);
-    PrefetchNextHead<Row>(v, args.tokens, head_dim);
-  }
   alignas(64) Element elements[kPageTokens * kRowElementsMax];
   const Rows k_elements = ConvertRows<Element, Row>(k, args.tokens, head_dim, elements);
   PackK<Lines, Element>(k_elements, args.first_slot, args.tokens, head_dim, place);
@@ -333,6 +328,7 @@ uint32_t RoundToInt8(Rows rows, int tokens, int head_dim, int offset, uint8_t* c
   uint32_t nans = 0;
   bool finite = true;
   for (int i = 0; i < tokens; ++i) {
+    PrefetchNextHead(rows.At<Row>(i), head_dim);
     largest[i] = LargestMagnitude(rows.At<Row>(i), head_dim);
     nans |= static_cast<uint32_t>(largest[i] > kInfinityBits) << i;
     finite &= largest[i] <= kBf16MaxBits;
@@ -369,10 +365,6 @@ void AppendInt8(const AttentionShape& shape, const AppendArgs& args) {
   std::byte* const v = head + Int8V(head_dim);
   const HeadPlace place = {{head, head + half_bytes}, {v, v + half_bytes}, half_bytes};
   const Rows k_rows = {args.k, args.row_stride_bytes}, v_rows = {args.v, args.row_stride_bytes};
-  if (args.tokens > 1) {
-    PrefetchNextHead<Row>(k_rows, args.tokens, head_dim);
-    PrefetchNextHead<Row>(v_rows, args.tokens, head_dim);
-  }
   uint8_t k_codes[kPageTokens * kRowElementsMax], v_codes[kPageTokens * kRowElementsMax];
   Bf16 k_scales[kPageTokens], v_scales[kPageTokens];
   const uint32_t k_nans = RoundToInt8<Row>(k_rows, args.tokens, head_dim, 128, k_codes, k_scales);
