@@ -20,7 +20,7 @@ struct TileShapes {
 };
 constexpr TileShapes kWholeTiles;
 
-// Sums in registers 0 to 11, of products of zeros: every CPU takes as long for these as for others.
+// Sums in registers 0 to 11, of products of zeros: that may draw less power than others do.
 #define FD_DOT_LOOP(name, instruction, r)                                                                         \
   void name() {                                                                                                   \
     asm volatile("vpxor %%xmm15,%%xmm15,%%xmm15" ::: "xmm15");                                                    \

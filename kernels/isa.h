@@ -14,7 +14,7 @@ enum class Isa { kNone, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
 inline constexpr Isa kIsas[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};
 
 // What this CPU and this kernel offer (CPUID and XGETBV). kNone: too old, the caller reports it. The first call asks
-// the kernel for the right to use AMX, for all threads: make it before there are any.
+// the kernel for the right to use AMX, for all threads of the process.
 Isa DetectIsa();
 bool CpuHasAmxBf16();                              // allowed or not: reported, and used by oneDNN
 const char* IsaName(Isa isa);                      // "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"

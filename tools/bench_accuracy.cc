@@ -293,10 +293,7 @@ void BenchAccuracy(const AccuracyFlags& flags, EngineFlags& engine_flags) {
   engine_flags.SetDefault("max-sequences", "16");
   const std::vector<KvType> types = ChooseKvTypes(flags);
   const AccuracyReport report = Measure(flags, engine_flags, types);
-  WriteOut(flags.json
-               ? Figures(report, types, engine_flags).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                     "\n"
-               : Text(report, types, engine_flags));
+  WriteOut(flags.json ? ToLine(Figures(report, types, engine_flags)) : Text(report, types, engine_flags));
 }
 
 }  // namespace

@@ -191,16 +191,6 @@ auto OnLeader(const RPartBenchOptions& options, Function measure) {
   return *std::move(report);
 }
 
-void WarnOfDiscarded(size_t good, int discarded, int wanted) {
-  if (static_cast<int>(good) >= wanted) return;
-  std::fprintf(stderr, "fastdecode: warning: the machine is busy: %zu good repetitions of %d, %d were discarded\n",
-               good, wanted, discarded);
-}
-
-std::string ToLine(const nlohmann::json& figures) {
-  return figures.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
 void BenchAttention(const AttentionFlags& flags) {
   const Topology topology = DiscoverMachine();
   const RPartBenchOptions options = OptionsOf(flags, topology);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,14 +81,13 @@ GemmBenchOptions OptionsOf(const GemmFlags& flags, const Topology& topology) {
 }
 
 // One implementation's figures; `run` returns the ns of a pass. Thread: the team's leader.
-void MeasureRow(GemmBench* bench, const MemoryPass& read, int repetitions, double flop,
+void MeasureRow(GemmBench* bench, MemoryPass read, DotPass* dots, int repetitions, double flop,
                 const std::function<uint64_t()>& run, GemmRow* row) {
   const double read_bytes = static_cast<double>(read.BytesMoved(bench->team().thread_count()));
   const double bytes = static_cast<double>(bench->weight_bytes());
-  DotPass dots(bench->dot_loop());
   const auto test = [&] {
-    const double read_gb_per_s = read_bytes / static_cast<double>(MemoryPass(read).Run(&bench->team()));
-    return TestRates{read_gb_per_s, dots.GflopPerS(&bench->team())};
+    const double read_gb_per_s = read_bytes / static_cast<double>(read.Run(&bench->team()));
+    return TestRates{read_gb_per_s, dots->GflopPerS(&bench->team())};
   };
   run();  // a first time unmeasured
   test();
@@ -120,13 +120,14 @@ absl::StatusOr<GemmReport> Measure(const GemmBenchOptions& options, const GemmFl
   report.weight_bytes = bench.weight_bytes();
   report.streams = read.streams;
   report.instruction = bench.dot_loop().instruction;
+  DotPass dots(bench.dot_loop());
   for (const int rows : flags.rows) {
     const double flop = 2.0 * rows * flags.inputs * flags.outputs * static_cast<double>(bench.matrices());
     const auto measure = [&](const std::string& kernel, const std::function<uint64_t()>& run) {
       GemmRow& row = report.rows.emplace_back();
       row.rows = rows;
       row.kernel = kernel;
-      MeasureRow(&bench, read, flags.repetitions, flop, run, &row);
+      MeasureRow(&bench, read, &dots, flags.repetitions, flop, run, &row);
     };
     measure(bench.kernel_name(), [&] { return bench.RunOwn(rows); });
     if (bench.has_onednn()) {
@@ -153,7 +154,8 @@ nlohmann::json Figures(const GemmReport& report, const GemmBenchOptions& options
                         {"instruction", report.instruction},
                         {"rows", nlohmann::json::array()}};
   for (const GemmRow& row : report.rows) {
-    nlohmann::json figures = {{"rows", row.rows}, {"kernel", row.kernel}, {"discarded", row.discarded}};
+    nlohmann::json figures = {
+        {"rows", row.rows}, {"kernel", row.kernel}, {"repetitions", row.ratio.size()}, {"discarded", row.discarded}};
     if (!row.ratio.empty()) {
       const double read_gb_per_s = Summarize(row.read_gb_per_s).median;
       const std::optional<std::string> regime = Regime(topology, options.cores.size(), read_gb_per_s);
@@ -183,8 +185,8 @@ std::string Text(const GemmReport& report, const GemmBenchOptions& options, cons
                 static_cast<double>(report.weight_bytes) * 1e-6, report.memory.c_str(),
                 static_cast<int>(report.streams), report.instruction.c_str());
   std::string text = line;
-  std::snprintf(line, sizeof(line), "%5s  %-28s %7s %7s  %-20s %9s\n", "rows", "kernel", "GB/s", "read",
-                "ratio to read", "GFLOP/s");
+  std::snprintf(line, sizeof(line), "%5s  %-28s %7s %7s  %-20s %8s %8s  %s\n", "rows", "kernel", "GB/s", "read",
+                "ratio to read", "GFLOP/s", "peak", "ratio to peak");
   text += line;
   for (const GemmRow& row : report.rows) {
     if (row.ratio.empty()) {
@@ -209,10 +211,8 @@ void BenchGemm(const GemmFlags& flags) {
   absl::StatusOr<GemmReport> report = absl::UnknownError("not measured");
   PinnedThread("gemm", options.cores[0], [&] { report = Measure(options, flags); }).Join();
   ThrowUnlessOk(report.status());
-  WriteOut(flags.json
-               ? Figures(*report, options, topology).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                     "\n"
-               : Text(*report, options, topology));
+  for (const GemmRow& row : report->rows) WarnOfDiscarded(row.ratio.size(), row.discarded, flags.repetitions);
+  WriteOut(flags.json ? ToLine(Figures(*report, options, topology)) : Text(*report, options, topology));
 }
 
 }  // namespace

@@ -196,7 +196,7 @@ std::string Json(const MemoryReport& report, const Topology& topology, const Mem
                            {"streams", static_cast<int>(row.streams)},
                            {"gb_per_s", ToJson(row.gb_per_s)}});
   }
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return ToLine(out);
 }
 
 void BenchMemory(const MemoryFlags& flags) {

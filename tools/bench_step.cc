@@ -13,6 +13,7 @@
 #include "tools/bench_attention.h"
 #include "tools/bench_gemm.h"
 #include "tools/bench_memory.h"
+#include "tools/bench_summary.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
 #include "tools/output.h"
@@ -202,7 +203,7 @@ void BenchStep(BenchFlags& flags, EngineFlags& engine_flags) {
                  "give more --rounds\n",
                  rounds, flags.rounds);
   }
-  WriteOut(flags.json ? s.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : Text(s));
+  WriteOut(flags.json ? ToLine(s) : Text(s));
 }
 
 }  // namespace

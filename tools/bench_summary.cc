@@ -21,6 +21,10 @@ nlohmann::json ToJson(const Summary& summary) {
   return {{"median", summary.median}, {"min", summary.min}, {"max", summary.max}};
 }
 
+std::string ToLine(const nlohmann::json& figures) {
+  return figures.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 std::string ToText(const Summary& summary, int decimals) {
   char text[128];
   std::snprintf(text, sizeof(text), "%.*f [%.*f..%.*f]", decimals, summary.median, decimals, summary.min, decimals,

@@ -22,6 +22,8 @@ struct Summary {
 Summary Summarize(std::vector<double> values);
 // {median, min, max}.
 nlohmann::json ToJson(const Summary& summary);
+// One line; bytes that are no UTF-8 are replaced.
+std::string ToLine(const nlohmann::json& figures);
 // "1.23 [1.20..1.31]".
 std::string ToText(const Summary& summary, int decimals);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,13 @@ inline absl::Status TooBusy(int discarded) {
   return absl::UnavailableError(
       "the machine is too busy: what it does before and after a run differs by more than 15 % in all " +
       std::to_string(discarded) + " repetitions");
+}
+
+// On stderr, if not all repetitions that were wanted are good.
+inline void WarnOfDiscarded(size_t good, int discarded, int wanted) {
+  if (static_cast<int>(good) >= wanted) return;
+  std::fprintf(stderr, "fastdecode: warning: the machine is busy: %zu good repetitions of %d, %d were discarded\n",
+               good, wanted, discarded);
 }
 
 }  // namespace fastdecode

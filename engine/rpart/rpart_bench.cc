@@ -42,6 +42,7 @@ absl::Status CheckOptions(const RPartBenchOptions& o) {
   if (o.head_size % 16 != 0) {
     return absl::InvalidArgumentError(absl::StrFormat("--head-size: %d is no multiple of 16", o.head_size));
   }
+  if (o.context == 0) return absl::InvalidArgumentError("--context: 0 leaves nothing to attend to");
   if (o.rows > o.context) {
     return absl::InvalidArgumentError(absl::StrFormat("--rows: %d are more than --context %d", o.rows, o.context));
   }

@@ -13,7 +13,7 @@ template <int kRowHeads>
 struct AmxVector : Avx512VnniVector {
   static constexpr int kMaxTile = kRowHeads;
 };
-using Full = AmxVector<kTileRows>;
+using Full = AmxVector<kAmxRows>;
 using Int4 = AmxVector<12>;  // rounding queries, and open pages, want two registers for each
 
 // Not measured yet: how many row-heads a tile may have to take less than about 6 cycles a line, and so to prefetch

@@ -13,8 +13,8 @@ constexpr int kColumnTiles = 4;
 constexpr int kTileColumns = kPanelColumns / kColumnTiles;
 constexpr int kInputs = 4, kWeights = 5;  // tiles; the sums' are 0 to 3
 constexpr int64_t kPairBytes = 256;       // of a panel: 64 columns of two k
-constexpr int64_t kStepBytes = kTileRows * kPairBytes;
-static_assert(kTileRows * 2 == kPanelDepth && kTileRowBytes == kPanelDepth * 2);
+constexpr int64_t kStepBytes = kAmxRows * kPairBytes;
+static_assert(kAmxRows * 2 == kPanelDepth && kTileRowBytes == kPanelDepth * 2);
 
 // Steps of one k block, 128 KiB of a panel: where rows need several tiles, the second and later ones find it in L2. The
 // sums go through y between blocks, which leaves the chain as it is. One tile of rows takes a panel in one go.
@@ -68,7 +68,7 @@ void RunTile(const Tile& tile) {
     LoadTile<kInputs>(x, tile.x_stride_bytes);
     for (int line = 0; line < tile.prefetch_lines; ++line) {
 #pragma GCC unroll 16
-      for (int pair = 0; pair < kTileRows; ++pair) {
+      for (int pair = 0; pair < kAmxRows; ++pair) {
         _mm_prefetch(reinterpret_cast<const char*>(prefetch) + pair * kPairBytes + line * 64, _MM_HINT_T1);
       }
     }
@@ -88,7 +88,7 @@ void RunTile(const Tile& tile) {
 
 // Rows and columns of y, which may be fewer than a tile's, from and to a place that has room for a whole one.
 struct PartialSums {
-  alignas(64) float rows[kTileRows][kPanelColumns];
+  alignas(64) float rows[kAmxRows][kPanelColumns];
 
   static __mmask16 Mask(int64_t columns) {
     return static_cast<__mmask16>(columns >= 16 ? 0xffff : columns <= 0 ? 0 : (1 << columns) - 1);
@@ -125,7 +125,7 @@ TileConfig GemmTiles(int rows) {
   TileConfig config;
   for (int i = 0; i < kColumnTiles; ++i) config.Set(i, rows, kTileRowBytes);
   config.Set(kInputs, rows, kTileRowBytes);
-  config.Set(kWeights, kTileRows, kTileRowBytes);
+  config.Set(kWeights, kAmxRows, kTileRowBytes);
   return config;
 }
 
@@ -136,7 +136,7 @@ void AmxBf16Gemm(const GemmArgs& args) {
   const int64_t steps = (args.k + kPanelDepth - 1) / kPanelDepth;
   const int64_t x_stride_bytes = args.x_stride * 2;
   const std::byte* const x = static_cast<const std::byte*>(args.x);
-  const int tiles = (args.rows + kTileRows - 1) / kTileRows;
+  const int tiles = (args.rows + kAmxRows - 1) / kAmxRows;
   const int tile_rows = (args.rows + tiles - 1) / tiles;
   // Every fourth line where one tile reads a panel once; several share out the lines, as far as they go.
   const int lines = tiles == 1 || tiles > 3 ? 1 : 2;

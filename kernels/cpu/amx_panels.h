@@ -28,7 +28,7 @@ struct KSteps {
 constexpr KSteps FindKSteps() {
   KSteps steps = {};
   for (int quads = 1; quads < 33; ++quads) {
-    int count = (4 * quads + kTileRows - 1) / kTileRows;
+    int count = (4 * quads + kAmxRows - 1) / kAmxRows;
     while (4 * quads % count != 0) ++count;
     steps.lines[quads] = static_cast<uint8_t>(4 * quads / count);
   }
@@ -54,7 +54,7 @@ inline TileConfig PanelTiles(int rows, int k_lines, int v_lines) {
 // What tiles add up, [vectors][16 lanes] of 32 bits. Rows are those of the configuration: one more than a call's
 // smaller tiles have.
 struct TileSums {
-  alignas(64) std::byte rows[kTileRows][kTileRowBytes];
+  alignas(64) std::byte rows[kAmxRows][kTileRowBytes];
   __m512 Floats(int row) const { return _mm512_load_ps(rows[row]); }
   __m512i Ints(int row) const { return _mm512_load_si512(rows[row]); }
 };
@@ -105,7 +105,7 @@ struct TilePanel {
 // As Bf16Dots, in another order: within a step the even and the odd elements of x are two chains of FMAs, added when it
 // is done. Denormals count as zeros.
 struct TileDots : Bf16Dots {
-  static constexpr int kSparseTileMax = kTileRows;
+  static constexpr int kSparseTileMax = kAmxRows;
 
   template <int J, bool kSparse, bool kOfK>
   static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, ptrdiff_t prefetch_bytes,

@@ -11,7 +11,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // right one [steps][lanes], where a step is 4 bytes: two bf16 or four int8. What a tile's shape is, is said once for
 // many instructions (TileScope). GCC 12's intrinsics do not say which memory they read, so that the compiler may leave
 // out or move what wrote it, and take no template's numbers: hence these.
-inline constexpr int kTileRows = 16;
+inline constexpr int kAmxRows = 16;
 inline constexpr int kTileRowBytes = 64;
 inline constexpr int kTileStepBytes = 4;
 

@@ -52,8 +52,8 @@ static_assert(PageHeadElements(16) * 2 / kOpenPieces <= Int4HeadBytes(16) && Int
 // AppendFn for every ISA.
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 
-// What AppendToPage and ClosePage do, with AVX2, which is the least ISA: whole pages take the time of copying them, so
-// that wider vectors gain nothing. `from` is a KV head of bf16 panels without NaN or infinities.
+// What AppendToPage and ClosePage do, with AVX2, which is the least ISA. `from` is a KV head of bf16 panels without NaN
+// or infinities.
 void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
 bool Avx2AllFinite(const Bf16* x, int count);  // count is a multiple of 64

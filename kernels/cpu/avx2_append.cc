@@ -3,8 +3,7 @@
 #include "kernels/cpu/avx2_vector.h"
 #include "kernels/cpu/page_pack.h"
 
-// Appending to pages (attention_page.h), for every ISA: with vectors of 32 bytes it already takes less time than the
-// memory does.
+// Appending to pages (attention_page.h), for every ISA.
 namespace fastdecode {
 namespace {
 

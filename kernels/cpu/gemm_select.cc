@@ -5,7 +5,11 @@
 namespace fastdecode {
 
 GemmKernels SelectGemm(Isa isa, ElementType type) {
-  FD_CHECK(isa != Isa::kNone, "no kernels for this CPU");
+  FD_CHECK(isa != Isa::kNone && isa <= DetectIsa(), "the ISA is one that this machine has");
+  return GemmOf(isa, type);
+}
+
+GemmKernels GemmOf(Isa isa, ElementType type) {
   if (type == ElementType::kF32) {
     return isa == Isa::kAvx2 ? GemmKernels{"avx2-f32", Avx2F32Gemm} : GemmKernels{"avx512-f32", Avx512F32Gemm};
   }

@@ -30,12 +30,6 @@ inline bool HighNibble(int step) { return step / 4 % 2 == 1; }
 inline constexpr float kBf16Max = 0x1.fep127f;
 inline float ClampToBf16(float x) { return x > kBf16Max ? kBf16Max : x < -kBf16Max ? -kBf16Max : x; }
 
-inline float LargestMagnitude(const float* x, int count) {
-  float largest = 0;
-  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(x[i]));
-  return largest;
-}
-
 // The smallest bf16 that is not below a number >= 0.
 inline Bf16 RoundUpToBf16(float x) { return static_cast<Bf16>((std::bit_cast<uint32_t>(x) + 0xffff) >> 16); }
 

@@ -8,7 +8,7 @@ namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
 // Pages of panels (attention_page.h) in f32, bf16 or fp16, as Attention takes them. Dots is how a vector is multiplied
-// by a panel (fma_dots.h, avx512bf16_dots.h, amx_dots.h):
+// by a panel (fma_dots.h, avx512bf16_dots.h, amx_panels.h):
 //   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
 //   kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery, Round
 //   Multiply<J, kSparse, kOfK>  in two chains in ascending order, which are added; all FmaDots give the same bits
@@ -37,8 +37,8 @@ struct PanelKv : Dots {
     const Element* k = reinterpret_cast<const Element*>(page_head);
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Float score[J][kPanelVectors];
-      Dots::template Multiply<J, kSparse, true>(k + t * head_dim, head_dim, reinterpret_cast<const Factor*>(q), head_dim,
-                                          prefetch_bytes, score);
+      Dots::template Multiply<J, kSparse, true>(k + t * head_dim, head_dim, reinterpret_cast<const Factor*>(q),
+                                                head_dim, prefetch_bytes, score);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 2
@@ -59,7 +59,8 @@ struct PanelKv : Dots {
     const Element* v = reinterpret_cast<const Element*>(page_head) + PageKElements(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Float sum[J][kPanelVectors];
-      Dots::template Multiply<J, kSparse, false>(v + dim * kPageTokens, kPageTokens, p, kPageTokens, prefetch_bytes, sum);
+      Dots::template Multiply<J, kSparse, false>(v + dim * kPageTokens, kPageTokens, p, kPageTokens, prefetch_bytes,
+                                                 sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float factor_j = V::Set(factor[j]);

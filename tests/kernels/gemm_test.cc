@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cpu/gemm_kernels.h"
 #include "kernels/isa.h"
 #include "tests/kernels/amx_emulator.h"
 #include "tests/kernels/guarded_areas.h"
@@ -99,7 +100,7 @@ class GemmTest : public testing::TestWithParam<std::tuple<Isa, ElementType>> {
   void SetUp() override {
     const bool emulated = isa() == Isa::kAmx && CanRunTiles();
     if (isa() > DetectIsa() && !emulated) GTEST_SKIP() << "this CPU has no " << IsaName(isa());
-    gemm_ = SelectGemm(isa(), type()).gemm;
+    gemm_ = GemmOf(isa(), type()).gemm;
   }
   Isa isa() const { return std::get<0>(GetParam()); }
   ElementType type() const { return std::get<1>(GetParam()); }

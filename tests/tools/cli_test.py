@@ -649,7 +649,8 @@ class BenchGemm(ProgramTest):
 
     def test_bad_values(self):
         cases = [(["--type", "int8"], "int8"), (["--rows", "0"], "0"), (["--rows", "1,x"], "x"), (["--inputs", "0"], "0"),
-                 (["--outputs", "0"], "0"), (["--gib", "0.001", "--outputs", "65536"], "0.001"), (["--threads", "4000"], "4000"),
+                 (["--outputs", "0"], "0"), (["--gib", "0.001", "--outputs", "65536"], "536870912"),
+                 (["--rows", "4096", "--inputs", "1", "--outputs", "1048576"], "4096"), (["--gib", "60000"], "60000"), (["--threads", "4000"], "4000"),
                  (["--isa", "neon"], "neon"), (["--repetitions", "0"], "0")]
         for arguments, value in cases:
             with self.subTest(arguments=arguments):

@@ -12,10 +12,11 @@ namespace fastdecode {
 
 namespace {
 
-// Below these our own kernel reads the weights faster than oneDNN 2.6 does (docs/PERFORMANCE.md): with vdpbf16ps it is ahead
-// up to 32 rows and level at 64; AMX tiles cost the same for 1 to 16 rows, so that there only the fewest rows are ours.
+// Up to so many rows our own kernel reads the weights faster than oneDNN 2.6 does (docs/PERFORMANCE.md): measured with
+// vdpbf16ps, where it is level at 64; a guess for tiles. oneDNN takes tiles wherever they are to be had: if we are told
+// not to, ours stays ahead for the fewest rows alone.
 constexpr int kOwnRowsMax = 32;
-constexpr int kOwnRowsMaxAmx = 4;
+constexpr int kOwnRowsMaxAgainstTiles = 4;
 
 // The rotation frequencies of Hugging Face's Llama, in float32 as there (its angles are float32 too, so that long
 // positions agree).
@@ -97,7 +98,10 @@ void CpuSPart::MakePrimitives() {
   add(layer.down, 1);
   add(weights_.head, 1);
   onednn_ = OneDnnGemm::Create(shapes, threads);
-  if (onednn_ != nullptr) own_rows_max_ = CpuHasAmxBf16() ? kOwnRowsMaxAmx : kOwnRowsMax;
+  if (onednn_ != nullptr) {
+    const bool against_tiles = options_.isa < Isa::kAmx && DetectIsa() == Isa::kAmx;
+    own_rows_max_ = against_tiles ? kOwnRowsMaxAgainstTiles : kOwnRowsMax;
+  }
 }
 
 CpuSPart::Activations CpuSPart::MakeActivations(int rows, int64_t columns) const {

@@ -14,6 +14,8 @@ namespace fastdecode {
 
 namespace {
 
+constexpr double kRowsBytesMax = 2.0 * (uint64_t{1} << 30);
+
 size_t MatrixBytes(const GemmBenchOptions& o) {
   return static_cast<size_t>(PanelCount(o.outputs)) * PanelBytes(o.type, o.inputs);
 }
@@ -31,8 +33,17 @@ absl::StatusOr<std::unique_ptr<GemmBench>> GemmBench::Create(const GemmBenchOpti
   const double gib = static_cast<double>(options.weight_bytes) / (uint64_t{1} << 30);
   if (options.weight_bytes < MatrixBytes(options)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--gib: %.4g GiB have no room for one matrix of %d bytes, which is %d x %d in %s", gib,
+        absl::StrFormat("--gib: %.10g GiB have no room for one matrix of %d bytes, which is %d x %d in %s", gib,
                         MatrixBytes(options), options.outputs, options.inputs, ElementName(options.type)));
+  }
+  // Of x and y, beside the weights.
+  const double row_bytes = 4.0 * static_cast<double>(PaddedInputs(options) + options.outputs);
+  const double rows = static_cast<double>(options.rows_max) + OneDnnGemm::kRowSlack;
+  if (rows * row_bytes > kRowsBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--rows: %d of --inputs %d and --outputs %d take %.1f GiB besides the weights, more than %.0f",
+                        options.rows_max, options.inputs, options.outputs, rows * row_bytes / (uint64_t{1} << 30),
+                        kRowsBytesMax / (uint64_t{1} << 30)));
   }
   ArenaOptions arena_options;
   arena_options.bytes = options.weight_bytes / MatrixBytes(options) * MatrixBytes(options);
@@ -40,7 +51,7 @@ absl::StatusOr<std::unique_ptr<GemmBench>> GemmBench::Create(const GemmBenchOpti
   arena_options.prefault_cores = options.cores;
   absl::StatusOr<Arena> weights = Arena::Create(arena_options);
   if (!weights.ok()) {
-    return absl::Status(weights.status().code(), absl::StrFormat("--gib: %.4g: %s", gib, weights.status().message()));
+    return absl::Status(weights.status().code(), absl::StrFormat("--gib: %.10g: %s", gib, weights.status().message()));
   }
   SetFlushDenormals();
   return std::unique_ptr<GemmBench>(new GemmBench(options, *std::move(weights)));

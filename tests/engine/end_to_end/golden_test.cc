@@ -55,7 +55,7 @@ std::vector<Param> EveryChunk() {
 std::vector<Param> EveryIsa() {
   std::vector<Param> params;
   for (const char* name : {"gqa", "head_80", "sliding_window"}) {
-    for (const char* isa : {"avx2", "avx512", "avx512bf16", "amx"}) params.push_back({name, "37", isa});
+    for (const char* isa : {"avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}) params.push_back({name, "37", isa});
   }
   return params;
 }
