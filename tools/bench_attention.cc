@@ -19,6 +19,7 @@
 #include "tools/bench_machine.h"
 #include "tools/bench_summary.h"
 #include "tools/bracketed_runs.h"
+#include "tools/measured_rpart.h"
 #include "tools/memory_pass.h"
 #include "tools/output.h"
 
@@ -48,11 +49,8 @@ struct AttentionFlags {
 
 struct AttentionReport {
   // Of what was measured.
-  std::string kernel;
-  std::string memory;
-  double huge_share = 0;
+  MeasuredRPart rpart;
   double contiguous_kib = 0;
-  uint32_t sequences = 0;
   uint64_t kv_bytes = 0;  // of a step
   ReadStreams streams = ReadStreams::kOne;
   // Of the good repetitions.
@@ -96,11 +94,8 @@ absl::StatusOr<AttentionReport> Measure(const RPartBenchOptions& options, int re
 
   if (absl::Status warm_up = bench.RunStep().status(); !warm_up.ok()) return warm_up;
   AttentionReport report;
-  report.kernel = bench.kernel_name();
-  report.memory = bench.memory().Describe();
-  report.huge_share = bench.memory().huge_share();
+  report.rpart = MeasuredRPart(bench);
   report.contiguous_kib = bench.contiguous_bytes_mean() / 1024;
-  report.sequences = bench.sequences();
   report.kv_bytes = bench.kv_bytes_per_step();
   report.streams = read.streams;
   const absl::StatusOr<int> discarded = RunBracketed(
@@ -125,35 +120,21 @@ nlohmann::json Figures(const AttentionReport& report, const RPartBenchOptions& o
   const Summary step_ms = Summarize(report.step_ms);
   const double read_gb_per_s = Summarize(report.read_gb_per_s).median;
   const std::optional<std::string> regime = Regime(topology, options.cores.size(), read_gb_per_s);
-  const double rows = static_cast<double>(report.sequences) * options.rows * options.layers;
-  nlohmann::json out = {{"cpu", topology.cpu_model},
-                        {"isa", IsaName(options.isa)},
-                        {"kernel", report.kernel},
-                        {"cores", options.cores},
-                        {"threads", options.cores.size()},
-                        {"node", options.node},
-                        {"kv_type", KvTypeName(options.kv_type)},
-                        {"heads", options.heads},
-                        {"kv_heads", options.kv_heads},
-                        {"head_size", options.head_size},
-                        {"layers", options.layers},
-                        {"context", options.context},
-                        {"shared_prefix", options.shared_prefix},
-                        {"rows", options.rows},
-                        {"sequences", report.sequences},
-                        {"memory", report.memory},
-                        {"huge_share", report.huge_share},
-                        {"fragmented", options.fragmented},
-                        {"contiguous_kib", report.contiguous_kib},
-                        {"kv_bytes", report.kv_bytes},
-                        {"step_ms", ToJson(step_ms)},
-                        {"gb_per_s", Summarize(report.gb_per_s).median},
-                        {"read_gb_per_s", read_gb_per_s},
-                        {"read_streams", static_cast<int>(report.streams)},
-                        {"ratio_to_read", ToJson(Summarize(report.ratio))},
-                        {"tokens_per_s", rows / step_ms.median * 1e3},
-                        {"repetitions", report.ratio.size()},
-                        {"discarded", report.discarded}};
+  const double rows = static_cast<double>(report.rpart.sequences) * options.rows * options.layers;
+  nlohmann::json out = ToJson(report.rpart, options, topology);
+  out.update({{"context", options.context},
+              {"shared_prefix", options.shared_prefix},
+              {"rows", options.rows},
+              {"contiguous_kib", report.contiguous_kib},
+              {"kv_bytes", report.kv_bytes},
+              {"step_ms", ToJson(step_ms)},
+              {"gb_per_s", Summarize(report.gb_per_s).median},
+              {"read_gb_per_s", read_gb_per_s},
+              {"read_streams", static_cast<int>(report.streams)},
+              {"ratio_to_read", ToJson(Summarize(report.ratio))},
+              {"tokens_per_s", rows / step_ms.median * 1e3},
+              {"repetitions", report.ratio.size()},
+              {"discarded", report.discarded}});
   out["regime"] = nullptr;
   if (regime.has_value()) out["regime"] = *regime;
   return out;
@@ -169,14 +150,14 @@ std::string Text(const AttentionReport& report, const RPartBenchOptions& options
                 "a step reads %.1f MB of KV in %s ms: %.0f query rows/s of one layer\n"
                 "KV %.2f GB/s; read test of the same cores and memory %.2f GB/s, %d stream(s) a thread, %s\n"
                 "ratio to read %s, %zu repetitions, %d discarded\n",
-                figures["cpu"].get<std::string>().c_str(), report.kernel.c_str(), options.cores.size(),
+                figures["cpu"].get<std::string>().c_str(), report.rpart.kernel.c_str(), options.cores.size(),
                 FormatCores(options.cores).c_str(), options.node, KvTypeName(options.kv_type), options.heads,
-                options.kv_heads, options.head_size, options.layers, report.sequences, options.context,
-                options.shared_prefix, options.rows, report.memory.c_str(), options.fragmented ? "fragmented" : "fresh",
-                report.contiguous_kib, static_cast<double>(report.kv_bytes) * 1e-6,
-                ToText(Summarize(report.step_ms), 3).c_str(), figures["tokens_per_s"].get<double>(),
-                figures["gb_per_s"].get<double>(), figures["read_gb_per_s"].get<double>(),
-                static_cast<int>(report.streams),
+                options.kv_heads, options.head_size, options.layers, report.rpart.sequences, options.context,
+                options.shared_prefix, options.rows, report.rpart.memory.c_str(),
+                options.fragmented ? "fragmented" : "fresh", report.contiguous_kib,
+                static_cast<double>(report.kv_bytes) * 1e-6, ToText(Summarize(report.step_ms), 3).c_str(),
+                figures["tokens_per_s"].get<double>(), figures["gb_per_s"].get<double>(),
+                figures["read_gb_per_s"].get<double>(), static_cast<int>(report.streams),
                 figures["regime"].is_null() ? "not judged" : figures["regime"].get<std::string>().c_str(),
                 ToText(Summarize(report.ratio), 3).c_str(), report.ratio.size(), report.discarded);
   return text;

@@ -70,10 +70,7 @@ absl::StatusOr<ChunkReport> MeasureChunk(const RPartBenchOptions& options, int r
 
   if (absl::Status warm_up = bench.RunChunks().status(); !warm_up.ok()) return warm_up;
   ChunkReport report;
-  report.kernel = bench.kernel_name();
-  report.memory = bench.memory().Describe();
-  report.huge_share = bench.memory().huge_share();
-  report.sequences = bench.sequences();
+  report.rpart = MeasuredRPart(bench);
   report.packed_bytes = bench.appended_bytes_per_step();
   report.flop = FlopOfAStep(options, bench.sequences());
   report.dot_instruction = dots.instruction();
@@ -88,41 +85,28 @@ absl::StatusOr<ChunkReport> MeasureChunk(const RPartBenchOptions& options, int r
 }
 
 nlohmann::json ChunkFigures(const ChunkReport& report, const RPartBenchOptions& options, const Topology& topology) {
-  const double rows = static_cast<double>(report.sequences) * options.rows * options.layers;
+  const double rows = static_cast<double>(report.rpart.sequences) * options.rows * options.layers;
   const double ms = Summarize(report.pack_ms).median + Summarize(report.attend_ms).median;
-  return {{"cpu", topology.cpu_model},
-          {"isa", IsaName(options.isa)},
-          {"kernel", report.kernel},
-          {"cores", options.cores},
-          {"threads", options.cores.size()},
-          {"node", options.node},
-          {"kv_type", KvTypeName(options.kv_type)},
-          {"heads", options.heads},
-          {"kv_heads", options.kv_heads},
-          {"head_size", options.head_size},
-          {"layers", options.layers},
-          {"context", options.context - options.rows},
-          {"chunk", options.rows},
-          {"sequences", report.sequences},
-          {"memory", report.memory},
-          {"huge_share", report.huge_share},
-          {"fragmented", options.fragmented},
-          {"tokens_per_s", rows / ms * 1e3},
-          {"packing",
-           {{"bytes", report.packed_bytes},
-            {"ms", ToJson(Summarize(report.pack_ms))},
-            {"gb_per_s", PackedGbPerS(report)},
-            {"copy_gb_per_s", Summarize(report.copy_gb_per_s).median},
-            {"ratio_to_copy", ToJson(Summarize(report.ratio_to_copy))}}},
-          {"attention",
-           {{"flop", report.flop},
-            {"ms", ToJson(Summarize(report.attend_ms))},
-            {"gflop_per_s", GflopPerS(report)},
-            {"peak_gflop_per_s", Summarize(report.peak_gflop_per_s).median},
-            {"instruction", report.dot_instruction},
-            {"ratio_to_peak", ToJson(Summarize(report.ratio_to_peak))}}},
-          {"repetitions", report.pack_ms.size()},
-          {"discarded", report.discarded}};
+  nlohmann::json out = ToJson(report.rpart, options, topology);
+  out.update({{"context", options.context - options.rows},
+              {"chunk", options.rows},
+              {"tokens_per_s", rows / ms * 1e3},
+              {"packing",
+               {{"bytes", report.packed_bytes},
+                {"ms", ToJson(Summarize(report.pack_ms))},
+                {"gb_per_s", PackedGbPerS(report)},
+                {"copy_gb_per_s", Summarize(report.copy_gb_per_s).median},
+                {"ratio_to_copy", ToJson(Summarize(report.ratio_to_copy))}}},
+              {"attention",
+               {{"flop", report.flop},
+                {"ms", ToJson(Summarize(report.attend_ms))},
+                {"gflop_per_s", GflopPerS(report)},
+                {"peak_gflop_per_s", Summarize(report.peak_gflop_per_s).median},
+                {"instruction", report.dot_instruction},
+                {"ratio_to_peak", ToJson(Summarize(report.ratio_to_peak))}}},
+              {"repetitions", report.pack_ms.size()},
+              {"discarded", report.discarded}});
+  return out;
 }
 
 std::string ChunkText(const ChunkReport& report, const RPartBenchOptions& options, const Topology& topology) {
@@ -136,16 +120,16 @@ std::string ChunkText(const ChunkReport& report, const RPartBenchOptions& option
                 "attention: %.3f GFLOP of visible pairs in %s ms, %.1f GFLOP/s; %s on the same cores %.1f GFLOP/s\n"
                 "ratio to peak %s\n"
                 "%zu repetitions, %d discarded\n",
-                topology.cpu_model.c_str(), report.kernel.c_str(), options.cores.size(),
+                topology.cpu_model.c_str(), report.rpart.kernel.c_str(), options.cores.size(),
                 FormatCores(options.cores).c_str(), options.node, KvTypeName(options.kv_type), options.heads,
-                options.kv_heads, options.head_size, options.layers, report.sequences, options.rows,
-                options.context - options.rows, report.memory.c_str(), options.fragmented ? "fragmented" : "fresh",
-                static_cast<double>(report.packed_bytes) * 1e-6, ToText(Summarize(report.pack_ms), 3).c_str(),
-                PackedGbPerS(report), Summarize(report.copy_gb_per_s).median,
-                ToText(Summarize(report.ratio_to_copy), 3).c_str(), report.flop * 1e-9,
-                ToText(Summarize(report.attend_ms), 2).c_str(), GflopPerS(report), report.dot_instruction.c_str(),
-                Summarize(report.peak_gflop_per_s).median, ToText(Summarize(report.ratio_to_peak), 3).c_str(),
-                report.pack_ms.size(), report.discarded);
+                options.kv_heads, options.head_size, options.layers, report.rpart.sequences, options.rows,
+                options.context - options.rows, report.rpart.memory.c_str(),
+                options.fragmented ? "fragmented" : "fresh", static_cast<double>(report.packed_bytes) * 1e-6,
+                ToText(Summarize(report.pack_ms), 3).c_str(), PackedGbPerS(report),
+                Summarize(report.copy_gb_per_s).median, ToText(Summarize(report.ratio_to_copy), 3).c_str(),
+                report.flop * 1e-9, ToText(Summarize(report.attend_ms), 2).c_str(), GflopPerS(report),
+                report.dot_instruction.c_str(), Summarize(report.peak_gflop_per_s).median,
+                ToText(Summarize(report.ratio_to_peak), 3).c_str(), report.pack_ms.size(), report.discarded);
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/rpart/rpart_bench.h"
 #include "nlohmann/json.hpp"
 #include "numa/topology.h"
+#include "tools/measured_rpart.h"
 
 namespace fastdecode {
 
@@ -15,10 +16,7 @@ namespace fastdecode {
 // fast its rows attend beside the instruction that does so.
 struct ChunkReport {
   // Of what was measured.
-  std::string kernel;
-  std::string memory;
-  double huge_share = 0;
-  uint32_t sequences = 0;
+  MeasuredRPart rpart;
   uint64_t packed_bytes = 0;  // of a step, read and written
   double flop = 0;            // of a step: of visible pairs of a row and a token alone
   std::string dot_instruction;
