@@ -343,8 +343,9 @@ VerbsPair::Options Unordered(uint64_t seed, bool skip_probe) {
 }
 
 TEST(VerbsOrderProbeTest, FindsThatAFlagCameBeforeItsMessage) {
+  // Which end sees it first depends on whose thread runs, too: on a busy machine it is long the same one.
   int at_home = 0, at_engine = 0;
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= 12 || (seed <= 1000 && std::min(at_home, at_engine) == 0); ++seed) {
     VerbsPair pair(Unordered(seed, /*skip_probe=*/false));
     ASSERT_FALSE(pair.engine_probe.ok()) << seed;
     const bool home_saw = absl::IsFailedPrecondition(pair.home_probe);
