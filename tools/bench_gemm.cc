@@ -211,7 +211,12 @@ void BenchGemm(const GemmFlags& flags) {
   absl::StatusOr<GemmReport> report = absl::UnknownError("not measured");
   PinnedThread("gemm", options.cores[0], [&] { report = Measure(options, flags); }).Join();
   ThrowUnlessOk(report.status());
-  for (const GemmRow& row : report->rows) WarnOfDiscarded(row.ratio.size(), row.discarded, flags.repetitions);
+  size_t good = 0;
+  for (const GemmRow& row : report->rows) {
+    good += row.ratio.size();
+    WarnOfDiscarded(row.ratio.size(), row.discarded, flags.repetitions);
+  }
+  if (good == 0) ThrowUnlessOk(TooBusy(report->rows.front().discarded));
   WriteOut(flags.json ? ToLine(Figures(*report, options, topology)) : Text(*report, options, topology));
 }
 

@@ -16,6 +16,19 @@ std::string IsaNames() {
   return names;
 }
 
+TeamCores FirstCores(int threads_asked, const Topology& topology) {
+  const auto usable =
+      std::find_if(topology.nodes.begin(), topology.nodes.end(), [](const auto& n) { return n.UsableAsHome(); });
+  if (usable == topology.nodes.end()) throw Error(FD_FAILED_PRECONDITION, "no NUMA node has cores and memory for us");
+  const size_t threads = static_cast<size_t>(threads_asked > 0 ? threads_asked : usable->physical_cores);
+  if (threads > usable->cores.size()) {
+    throw Error(FD_INVALID_ARGUMENT, "--threads: " + std::to_string(threads) + " are more than the " +
+                                         std::to_string(usable->cores.size()) + " cores of node " +
+                                         std::to_string(usable->os_index) + "; --cores names others");
+  }
+  return {{usable->cores.begin(), usable->cores.begin() + static_cast<ptrdiff_t>(threads)}, usable->os_index};
+}
+
 }  // namespace
 
 void BenchMachineFlags::AddTo(CLI::App* command) {
@@ -40,23 +53,6 @@ Isa ChooseIsa(const BenchMachineFlags& flags) {
   }
   return isa;
 }
-
-namespace {
-
-TeamCores FirstCores(int threads_asked, const Topology& topology) {
-  const auto usable =
-      std::find_if(topology.nodes.begin(), topology.nodes.end(), [](const auto& n) { return n.UsableAsHome(); });
-  if (usable == topology.nodes.end()) throw Error(FD_FAILED_PRECONDITION, "no NUMA node has cores and memory for us");
-  const size_t threads = static_cast<size_t>(threads_asked > 0 ? threads_asked : usable->physical_cores);
-  if (threads > usable->cores.size()) {
-    throw Error(FD_INVALID_ARGUMENT, "--threads: " + std::to_string(threads) + " are more than the " +
-                                         std::to_string(usable->cores.size()) + " cores of node " +
-                                         std::to_string(usable->os_index) + "; --cores names others");
-  }
-  return {{usable->cores.begin(), usable->cores.begin() + static_cast<ptrdiff_t>(threads)}, usable->os_index};
-}
-
-}  // namespace
 
 TeamCores ChooseCores(const BenchMachineFlags& flags, const Topology& topology) {
   if (flags.cores.empty()) return FirstCores(flags.threads, topology);

@@ -18,8 +18,8 @@ struct SynthOptions {
   DType dtype = DType::kBf16;
   // Channels of every KV head whose k is k_outlier_factor times larger, and whose q as many times smaller, so that
   // scores stay as they are without biases (bit for bit, if it is a power of two and nothing overflows): what trained
-  // models have, and what coarse quantisation of K suffers from. Which pairs of rope they are is random for each layer and KV head. A
-  // bias of k gets the mean k_outlier_factor there.
+  // models have, and what coarse quantisation of K suffers from. Which pairs of rope they are is random for each layer
+  // and KV head. A bias of k gets the mean k_outlier_factor there.
   int k_outliers = 0;                          // even, head_dim at most
   double k_outlier_factor = 16;                // 1 to 1024
   std::string out_dir;                         // made here; may exist if it is empty

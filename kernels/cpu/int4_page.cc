@@ -18,30 +18,29 @@ int VOffset(int head_dim, int token, int dim) {
 }
 
 // The parts of a KV head of a closed page.
-template <typename Byte, typename Scale>
 struct Parts {
-  Parts(int head_dim, Byte* at)
+  Parts(int head_dim, const uint8_t* at)
       : k(at),
-        k_scales(reinterpret_cast<Scale*>(at + Int4KScales(head_dim))),
+        k_scales(reinterpret_cast<const Bf16*>(at + Int4KScales(head_dim))),
         k_minima(k_scales + head_dim),
-        v_scales(reinterpret_cast<Scale*>(at + Int4VScales(head_dim))),
+        v_scales(reinterpret_cast<const Bf16*>(at + Int4VScales(head_dim))),
         v(at + Int4V(head_dim)),
         head_dim_(head_dim) {}
 
   // The byte with a token's element.
-  Byte* KAt(int token, int dim) const {
+  const uint8_t* KAt(int token, int dim) const {
     return k + token / kPanelLanes * kPanelLanes * head_dim_ / 2 + NibbleOffset(dim, token % kPanelLanes);
   }
-  Byte* VAt(int token, int dim) const {
+  const uint8_t* VAt(int token, int dim) const {
     return v + dim / kPanelLanes * kPanelLanes * kPageTokens / 2 + NibbleOffset(token, dim % kPanelLanes);
   }
-  Scale* VScale(int token, int dim) const { return v_scales + dim / kInt4GroupDims * 2 * kPageTokens + token; }
-  Scale* VMinimum(int token, int dim) const { return VScale(token, dim) + kPageTokens; }
+  const Bf16* VScale(int token, int dim) const { return v_scales + dim / kInt4GroupDims * 2 * kPageTokens + token; }
+  const Bf16* VMinimum(int token, int dim) const { return VScale(token, dim) + kPageTokens; }
 
-  Byte* k;
-  Scale *k_scales, *k_minima;  // [head_dim]
-  Scale* v_scales;             // [groups] of scales [32] and minima [32]
-  Byte* v;
+  const uint8_t* k;
+  const Bf16 *k_scales, *k_minima;  // [head_dim]
+  const Bf16* v_scales;             // [groups] of scales [32] and minima [32]
+  const uint8_t* v;
 
  private:
   int head_dim_;
@@ -114,8 +113,7 @@ void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, s
 
 void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, const OpenPage& open) {
   const int head_dim = shape.head_dim;
-  const Parts<const uint8_t, const Bf16> from(
-      head_dim, reinterpret_cast<const uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
+  const Parts from(head_dim, reinterpret_cast<const uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
   Bf16 whole[PageHeadElements(kMaxHeadDim)];
   for (int t = 0; t < kPageTokens; ++t) {
     for (int d = 0; d < head_dim; ++d) {
