@@ -183,6 +183,80 @@ fd_status* fd_worker_run(fd_worker* worker);
 void fd_worker_stop(fd_worker* worker);
 void fd_worker_destroy(fd_worker* worker);
 
+/* ---- Recording: where the time of every step went. The engine writes binary events into rings of its threads while somebody
+ * reads them, and nothing otherwise. Any number of readers, here or in another process of the same user. */
+typedef enum fd_record_kind {
+  FD_RECORD_COMPOSE = 1,            /* a step is put together: rows, count = sequences */
+  FD_RECORD_ROSTERS = 2,            /* until the homes' rosters are out */
+  FD_RECORD_SHARE = 3,              /* a moment: what `home` has of the step. rows; count = tokens attended to, bytes = their
+                                     * KV, of one layer */
+  FD_RECORD_STAGE = 4,              /* S-Part stage `layer`, 0 to layers; rows */
+  FD_RECORD_STAGE_PART = 5,         /* a part of it, in order: `part`, fd_stage_part; `layer` is the one whose weights it reads */
+  FD_RECORD_POST = 6,               /* the hops of `layer` posted to all homes; count = homes */
+  FD_RECORD_HOP = 7,                /* one hop to `home`, from its posting until the reply was seen; the home's own times */
+  FD_RECORD_FINISH = 8,             /* sampled tokens judged: ends with the step. count = tokens */
+  FD_RECORD_HELD = 9,               /* a micro-batch could not begin a step since the scheduler had not taken its events */
+  FD_RECORD_IDLE = 10,              /* no micro-batch had a row; part = 1: parked */
+  FD_RECORD_JOIN = 11,              /* sequence `id` enters a micro-batch at `home`; start = when it was submitted (or was
+                                     * preempted: part = 1), end = now. rows = prompt tokens */
+  FD_RECORD_TOKEN = 12,             /* a moment: token number `count` (from 0) of sequence `id`, as its step ends */
+  FD_RECORD_LEAVE = 13,             /* a moment: sequence `id` leaves; part: fd_record_leave. count = tokens generated */
+  FD_RECORD_DELIVER = 14            /* scheduler: token number `count` of `id`, from its step's end until a caller can take it */
+} fd_record_kind;
+typedef enum fd_stage_part {
+  FD_STAGE_QKV = 1,                 /* GEMM */
+  FD_STAGE_O = 2,                   /* GEMM */
+  FD_STAGE_GATE_UP = 3,             /* GEMM and activation */
+  FD_STAGE_DOWN = 4,                /* GEMM */
+  FD_STAGE_LOGITS = 5,              /* GEMM and sampling */
+  FD_STAGE_REST = 6                 /* embedding, gathering o, residuals, norms, rotation, writing q, k, v */
+} fd_stage_part;
+typedef enum fd_record_leave {
+  FD_LEAVE_FINISHED = 1, FD_LEAVE_CANCELLED = 2, FD_LEAVE_FAILED = 3, FD_LEAVE_PREEMPTED = 4
+} fd_record_leave;
+
+typedef struct fd_record_event {
+  uint64_t start_ns, end_ns;        /* engine clock; equal for a moment */
+  uint64_t id;                      /* sequence: the id of its request */
+  uint64_t bytes;                   /* SHARE: KV; HOP: q, k, v out and o back */
+  uint32_t step;                    /* of the micro-batch, from 1 (its low 32 bits) */
+  uint32_t rows;
+  uint32_t count;
+  uint16_t layer;
+  uint16_t part;
+  int16_t home;                     /* -1: none */
+  uint8_t kind;                     /* fd_record_kind */
+  uint8_t micro_batch;
+  /* HOP alone; durations are the home's own, on its own clock, to within 0.05 %. work is from the hop seen at the home to
+   * its reply ready: prepare + append + attend + merge + wait. */
+  uint64_t polled_ns;               /* engine clock: the last time the pipeline looked for replies of this home in vain; 0: not
+                                     * since the hop was posted. The reply came after it */
+  uint64_t home_end_ns;             /* home's clock: the reply is ready. Known modulo 2^32 ns only: given as the value nearest
+                                     * to end_ns, so that home_end_ns - end_ns is the clocks' difference modulo 2^32 ns */
+  uint32_t idle_ns;                 /* polled in vain before it saw the hop; 0: it was busy, and the hop may have waited */
+  uint32_t prepare_ns;              /* roster awaited, pages and plan of the step */
+  uint32_t append_ns;               /* k and v to pages (leader's share) */
+  uint32_t attend_ns;               /* attention (leader's share) */
+  uint32_t merge_ns;                /* partials merged, o written (leader's share) */
+  uint32_t wait_ns;                 /* leader done, others of its team not yet */
+  uint32_t post_ns;                 /* posting the home's reply before this one */
+  uint32_t reserved;
+} fd_record_event;
+
+typedef struct fd_record fd_record;
+/* A reader of an engine of this process: recording is on until it is closed, which must be before the engine ends. */
+fd_status* fd_record_open(fd_engine* engine, fd_record** out);
+/* Of another process: its pid, or the path of the socket that its option `record-socket` names. FD_NOT_FOUND: no such process or
+ * socket; FD_FAILED_PRECONDITION: that process is no engine, or one of another version; FD_PERMISSION_DENIED. */
+fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out);
+/* What is recorded, as JSON: versions, process, model, homes, links, cores, clock. Free with fd_string_free. */
+char* fd_record_describe(const fd_record* record);
+/* Takes up to `capacity` events, those of each thread in order of their ends; returns how many there were. Never blocks. Rings
+ * hold a second or so: *lost (may be NULL) grows by the events that were overwritten before they were read. *ended (may be NULL)
+ * becomes 1 once the engine has gone. One thread at a time. */
+size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended);
+void fd_record_close(fd_record* record);
+
 /* ---- Synthetic checkpoints: random weights in a real model's shape, for tests and measuring. */
 /* The index-th known shape, such as "tinyllama-1.1b"; NULL past the end. Lives for ever. */
 const char* fd_synth_shape_at(size_t index);

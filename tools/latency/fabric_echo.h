@@ -1,5 +1,5 @@
-#ifndef FASTDECODE_TOOLS_FABRIC_ECHO_H_
-#define FASTDECODE_TOOLS_FABRIC_ECHO_H_
+#ifndef FASTDECODE_TOOLS_LATENCY_FABRIC_ECHO_H_
+#define FASTDECODE_TOOLS_LATENCY_FABRIC_ECHO_H_
 
 #include <atomic>
 #include <cstddef>
@@ -37,4 +37,4 @@ std::vector<uint64_t> MeasureBulk(EngineLink* link, size_t bytes, int windows, b
 
 }  // namespace fastdecode
 
-#endif  // FASTDECODE_TOOLS_FABRIC_ECHO_H_
+#endif  // FASTDECODE_TOOLS_LATENCY_FABRIC_ECHO_H_

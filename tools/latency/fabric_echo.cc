@@ -1,4 +1,4 @@
-#include "tools/fabric_echo.h"
+#include "tools/latency/fabric_echo.h"
 
 #include <algorithm>
 #include <cstring>

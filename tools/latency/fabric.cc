@@ -1,5 +1,5 @@
 // fastdecode latency fabric: what a hop costs on a link, over shared memory or RDMA, by size.
-#include "tools/latency_fabric.h"
+#include "tools/latency/fabric.h"
 
 #include <sched.h>
 
@@ -21,7 +21,7 @@
 #include "rdma/shm/local_link.h"
 #include "tools/bench_summary.h"
 #include "tools/commands.h"
-#include "tools/fabric_echo.h"
+#include "tools/latency/fabric_echo.h"
 #include "tools/interrupt.h"
 #include "tools/output.h"
 
