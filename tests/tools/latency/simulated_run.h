@@ -1,0 +1,67 @@
+#ifndef FASTDECODE_TESTS_TOOLS_LATENCY_SIMULATED_RUN_H_
+#define FASTDECODE_TESTS_TOOLS_LATENCY_SIMULATED_RUN_H_
+
+#include <cstdint>
+
+#include "tests/tools/latency/simulated_load.h"
+#include "tests/tools/latency/simulated_machine.h"
+#include "tools/latency/recording.h"
+
+namespace fastdecode {
+
+// What may be wrong. Nothing is, unless it is set.
+struct SimulatedFaults {
+  // +ns in each hop at one home.
+  int slow_home = -1;
+  double prepare_extra_ns = 0, attend_extra_ns = 0;
+  // A home that reads its KV at this ratio of the others' speed.
+  int narrow_home = -1;
+  double bandwidth_ratio = 1;
+  // The GEMMs of one layer take so much longer.
+  int slow_layer = -1;
+  double gemm_ratio = 1;
+  // Something takes a core for so long in each period.
+  enum class Core { kNone, kPipeline, kLeader, kHelper };
+  Core stolen = Core::kNone;
+  int stolen_home = -1;
+  double stolen_ns = 5e6, stolen_period_ns = 1e9;
+  // So many hops come so much later, on one link or (-1) on all.
+  double late_share = 0, late_ns = 0;
+  int late_home = -1;
+  // One home has so much of the mean KV.
+  int heavy_home = -1;
+  double heavy_ratio = 1;
+  // The scheduler takes no events for so long; it begins so far into the recording.
+  double pause_ns = 0, pause_at_s = 0;
+  // A link whose round trip takes so much longer.
+  int far_home = -1;
+  double far_ns = 0;
+};
+
+struct SimulatedRun {
+  uint64_t seed = 1;
+  double seconds = 10;
+  int layers = 16, micro_batches = 2, homes = 2;
+  SimulatedRequests requests;
+  double kv_bytes_per_token = 1024;  // of one layer
+  double row_bytes_out = 5120, row_bytes_back = 4096;
+  // S-Part, of one layer and a few rows. Further rows take 1 % more each.
+  double qkv_ns = 90e3, o_ns = 60e3, gate_up_ns = 260e3, down_ns = 130e3, rest_ns = 6e3;
+  double logits_ns = 700e3;
+  // The pipeline looks for replies this often when it has nothing else to do.
+  double look_ns = 200;
+  // Tokens that the scheduler may be behind with before steps are held: so many steps of all micro-batches.
+  double events_room_steps = 1;
+  SimulatedNoise noise;
+  SimulatedLink link;
+  SimulatedAttention attention;
+  SimulatedFaults faults;
+};
+
+// What the engine would have recorded: an event-driven simulation of one pipeline thread, which computes stages between
+// two looks for replies, homes that serve hops in order, links and a scheduler. Equal runs give equal recordings.
+Recording Simulate(const SimulatedRun& run);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_TOOLS_LATENCY_SIMULATED_RUN_H_

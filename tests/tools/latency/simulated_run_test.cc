@@ -1,0 +1,148 @@
+// The simulator's recordings hold together, and what is planted is there: what findings are judged by must be right
+// itself.
+#include "tests/tools/latency/simulated_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fastdecode {
+namespace {
+
+SimulatedRun Short(uint64_t seed) {
+  SimulatedRun run;
+  run.seed = seed;
+  run.seconds = 2;
+  return run;
+}
+
+uint64_t WorkNs(const fd_record_event& hop) {
+  return uint64_t{hop.prepare_ns} + hop.append_ns + hop.attend_ns + hop.merge_ns + hop.wait_ns;
+}
+
+std::vector<fd_record_event> OfKind(const Recording& recording, fd_record_kind kind) {
+  std::vector<fd_record_event> events;
+  for (const fd_record_event& event : recording.events) {
+    if (event.kind == kind) events.push_back(event);
+  }
+  return events;
+}
+
+TEST(SimulatedRunTest, EqualSeedsGiveEqualRecordings) {
+  const Recording one = Simulate(Short(7)), again = Simulate(Short(7)), other = Simulate(Short(8));
+  ASSERT_EQ(one.events.size(), again.events.size());
+  EXPECT_EQ(std::memcmp(one.events.data(), again.events.data(), one.events.size() * sizeof(fd_record_event)), 0);
+  EXPECT_NE(one.events.size(), other.events.size());
+}
+
+TEST(SimulatedRunTest, ThePipelineDoesOneThingAtATime) {
+  for (int micro_batches = 1; micro_batches <= 3; ++micro_batches) {
+    SimulatedRun run = Short(3);
+    run.micro_batches = micro_batches;
+    run.requests.prefill_chunk = 32;
+    const Recording recording = Simulate(run);
+    uint64_t busy_until = 0;
+    for (const fd_record_event& event : recording.events) {
+      ASSERT_LE(event.start_ns, event.end_ns);
+      const bool work = event.kind == FD_RECORD_COMPOSE || event.kind == FD_RECORD_STAGE ||
+                        event.kind == FD_RECORD_POST || event.kind == FD_RECORD_FINISH;
+      if (work) {
+        ASSERT_GE(event.start_ns, busy_until);
+        busy_until = event.end_ns;
+      }
+    }
+  }
+}
+
+TEST(SimulatedRunTest, StepsHaveAllTheirStagesAndHops) {
+  SimulatedRun run = Short(4);
+  run.homes = 3;
+  const Recording recording = Simulate(run);
+  std::map<std::tuple<int, uint32_t>, int> stages, hops, posted;
+  for (const fd_record_event& event : recording.events) {
+    const auto step = std::make_tuple(int{event.micro_batch}, event.step);
+    if (event.kind == FD_RECORD_STAGE) ++stages[step];
+    if (event.kind == FD_RECORD_HOP) ++hops[step];
+    if (event.kind == FD_RECORD_POST) posted[step] += static_cast<int>(event.count);
+  }
+  ASSERT_GT(stages.size(), 40u);
+  int whole = 0;
+  for (const auto& [step, count] : stages) {
+    if (count != run.layers + 1) continue;
+    ++whole;
+    EXPECT_EQ(hops[step], posted[step]);
+  }
+  EXPECT_GE(whole + 2 * run.micro_batches, static_cast<int>(stages.size()));
+}
+
+TEST(SimulatedRunTest, HopsTakeTheirWorkAndTheWire) {
+  const SimulatedRun run = Short(5);
+  const Recording recording = Simulate(run);
+  for (const fd_record_event& hop : OfKind(recording, FD_RECORD_HOP)) {
+    // The fastest wire of all is a good deal less than the usual one.
+    ASSERT_GE(hop.end_ns - hop.start_ns, WorkNs(hop) + static_cast<uint64_t>(run.link.one_way_ns));
+    ASSERT_TRUE(hop.polled_ns == 0 || (hop.polled_ns >= hop.start_ns && hop.polled_ns < hop.end_ns));
+  }
+}
+
+TEST(SimulatedRunTest, KvVariesBetweenHomesAndOverTime) {
+  SimulatedRun run = Short(6);
+  run.seconds = 10;
+  const Recording recording = Simulate(run);
+  std::vector<double> bytes;
+  double sum = 0;
+  for (const fd_record_event& share : OfKind(recording, FD_RECORD_SHARE)) {
+    bytes.push_back(static_cast<double>(share.bytes));
+    sum += bytes.back();
+  }
+  std::sort(bytes.begin(), bytes.end());
+  const double mean = sum / static_cast<double>(bytes.size());
+  EXPECT_LT(bytes[bytes.size() / 20], 0.85 * mean);
+  EXPECT_GT(bytes[bytes.size() * 19 / 20], 1.15 * mean);
+}
+
+TEST(SimulatedRunTest, APauseHoldsThePipeline) {
+  SimulatedRun run = Short(9);
+  run.faults.pause_ns = 120e6;
+  run.faults.pause_at_s = 1;
+  const Recording recording = Simulate(run);
+  const std::vector<fd_record_event> held = OfKind(recording, FD_RECORD_HELD);
+  ASSERT_EQ(held.size(), 2u);
+  for (const fd_record_event& event : held) EXPECT_NEAR(static_cast<double>(event.end_ns - event.start_ns), 80e6, 40e6);
+  EXPECT_THAT(OfKind(Simulate(Short(9)), FD_RECORD_HELD), testing::IsEmpty());
+}
+
+TEST(SimulatedRunTest, AStolenLeaderStopsForThatLong) {
+  SimulatedRun run = Short(10);
+  run.seconds = 10;
+  run.faults.stolen = SimulatedFaults::Core::kLeader;
+  run.faults.stolen_home = 1;
+  int late = 0;
+  for (const fd_record_event& hop : OfKind(Simulate(run), FD_RECORD_HOP)) {
+    const bool long_one = hop.end_ns - hop.start_ns > 4'000'000;
+    if (long_one && hop.home == 1) ++late;
+    EXPECT_FALSE(long_one && hop.home == 0);
+  }
+  // One or both micro-batches' hops each time.
+  EXPECT_GE(late, 8);
+  EXPECT_LE(late, 20);
+}
+
+TEST(SimulatedRunTest, OpenLoopIdlesBetweenRequests) {
+  SimulatedRun run = Short(11);
+  run.requests.arrivals_per_s = 3;
+  run.requests.output_max = 70;
+  run.requests.prefill_chunk = 64;
+  const Recording recording = Simulate(run);
+  EXPECT_FALSE(OfKind(recording, FD_RECORD_IDLE).empty());
+  EXPECT_FALSE(OfKind(recording, FD_RECORD_LEAVE).empty());
+  EXPECT_EQ(recording.intended.size(), OfKind(recording, FD_RECORD_JOIN).size());
+}
+
+}  // namespace
+}  // namespace fastdecode
