@@ -4,29 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "tools/doctor/doctor.h"
+#include "tools/doctor/host_facts.h"
 
 namespace fastdecode {
 
 namespace {
-
-constexpr char kCpus[] = "/sys/devices/system/cpu/";
-constexpr char kNotReadable[] = "not readable";
-
-// The CPUs that a file lists; nothing if it is missing.
-std::optional<std::vector<int>> ReadCpuList(const SysRoot& root, const std::string& path) {
-  const std::optional<std::string> text = root.Text(path);
-  // "(null)" is what some kernels say for none.
-  return text && *text != "(null)" ? ParseCpuList(*text) : std::nullopt;
-}
-
-std::optional<std::vector<int>> ReadAllowed(const SysRoot& root) {
-  const std::optional<std::string> text = root.Field("/proc/self/status", "Cpus_allowed_list");
-  return text ? ParseCpuList(*text) : std::nullopt;
-}
 
 // Those of `cpus` that are not among `others`.
 std::vector<int> Without(std::vector<int> cpus, const std::vector<int>& others) {
@@ -47,12 +31,12 @@ void ExamineModel(const DoctorHost& host, CheckList* list) {
 
 void ExamineCpuSet(const SysRoot& root, CheckList* list) {
   constexpr char kName[] = "CPU set";
-  const std::optional<std::vector<int>> allowed = ReadAllowed(root);
+  const std::optional<std::vector<int>> allowed = ReadAllowedCpus(root);
   if (!allowed) {
     list->Unknown(kName, kNotReadable, "is /proc mounted? `taskset -pc $$` says which CPUs a process may use");
     return;
   }
-  const std::optional<std::vector<int>> online = ReadCpuList(root, absl::StrCat(kCpus, "online"));
+  const std::optional<std::vector<int>> online = ReadCpuList(root, absl::StrCat(kCpusFolder, "online"));
   std::string found = absl::StrCat("CPUs ", FormatCores(*allowed));
   if (online && Without(*online, *allowed).empty()) absl::StrAppend(&found, ", all that are online");
   if (online && !Without(*online, *allowed).empty()) absl::StrAppend(&found, " of ", FormatCores(*online), " online");
@@ -65,21 +49,13 @@ void ExamineCpuSet(const SysRoot& root, CheckList* list) {
 
 void ExamineGovernor(const SysRoot& root, CheckList* list) {
   constexpr char kName[] = "governor";
-  std::map<std::string, std::vector<int>> cpus_by_governor;
-  for (const std::string& name : root.List(kCpus)) {
-    int cpu;
-    if (name.rfind("cpu", 0) != 0 || !absl::SimpleAtoi(name.substr(3), &cpu)) continue;
-    const std::optional<std::string> governor = root.Text(absl::StrCat(kCpus, name, "/cpufreq/scaling_governor"));
-    if (governor) cpus_by_governor[*governor].push_back(cpu);
-  }
+  const std::map<std::string, std::vector<int>> cpus_by_governor = ReadGovernors(root);
   if (cpus_by_governor.empty()) {
     list->Unknown(kName, kNotReadable,
                   "firmware or hypervisor sets the frequency: choose a profile of performance there");
     return;
   }
-  const std::string found = absl::StrJoin(cpus_by_governor, "; ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, entry.first, " on CPUs ", FormatCores(entry.second));
-  });
+  const std::string found = DescribeGovernors(cpus_by_governor);
   if (cpus_by_governor.size() == 1 && cpus_by_governor.count("performance") == 1) {
     list->Ok(kName, found);
     return;
@@ -92,8 +68,9 @@ void ExamineGovernor(const SysRoot& root, CheckList* list) {
 void ExamineIsolation(const SysRoot& root, CheckList* list) {
   constexpr char kName[] = "isolated cores";
   constexpr char kNone[] = "none";
-  const std::optional<std::vector<int>> isolated = ReadCpuList(root, absl::StrCat(kCpus, "isolated"));
-  const std::vector<int> ticking = ReadCpuList(root, absl::StrCat(kCpus, "nohz_full")).value_or(std::vector<int>());
+  const std::optional<std::vector<int>> isolated = ReadCpuList(root, absl::StrCat(kCpusFolder, "isolated"));
+  const std::vector<int> ticking =
+      ReadCpuList(root, absl::StrCat(kCpusFolder, "nohz_full")).value_or(std::vector<int>());
   if (!isolated) {
     list->Unknown(kName, kNotReadable, "look for isolcpus= in /proc/cmdline");
     return;
@@ -106,7 +83,7 @@ void ExamineIsolation(const SysRoot& root, CheckList* list) {
   }
   std::string found = FormatCores(*isolated);
   absl::StrAppend(&found, "; without timer tick (nohz_full): ", ticking.empty() ? kNone : FormatCores(ticking));
-  const std::optional<std::vector<int>> allowed = ReadAllowed(root);
+  const std::optional<std::vector<int>> allowed = ReadAllowedCpus(root);
   // A process gets isolated cores only if it is put there.
   if (allowed && !Without(*isolated, *allowed).empty()) {
     list->Warning(kName,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tools/doctor/doctor.h"
+#include "tools/doctor/host_facts.h"
 #include "tools/doctor/rdma.h"
 #include "tools/doctor/traffic.h"
 
@@ -16,7 +17,6 @@ namespace fastdecode {
 
 namespace {
 
-constexpr char kNotReadable[] = "not readable";
 constexpr int kRdmaMtuMax = 4096;
 constexpr int kRdmaMtuMin = 256;
 // GRH, UDP, BTH, XRC, atomic ETH and ICRC: what the kernel takes off an interface's MTU before it chooses RoCE's.
@@ -59,12 +59,6 @@ void ExamineDevice(const SysRoot& root, const RdmaDevice& device, CheckList* lis
   }
 }
 
-// The interface whose packets carry the port's: that of the chosen GID, else the device's.
-std::string InterfaceOf(const RdmaDevice& device, const RdmaPort& port) {
-  const RdmaGid* gid = port.ChosenGid();
-  return gid != nullptr && !gid->interface.empty() ? gid->interface : device.interface;
-}
-
 void ExamineState(const RdmaDevice& device, const RdmaPort& port, bool other_active, CheckList* list) {
   const std::string name = PortName(device, port);
   if (port.state.empty()) {
@@ -88,9 +82,7 @@ void ExamineState(const RdmaDevice& device, const RdmaPort& port, bool other_act
 void ExamineMtu(const SysRoot& root, const RdmaDevice& device, const RdmaPort& port, CheckList* list) {
   const std::string name = absl::StrCat(PortName(device, port), " MTU");
   const std::string interface = InterfaceOf(device, port);
-  const std::optional<int64_t> interface_mtu = port.ethernet() && !interface.empty()
-                                                   ? root.Number(absl::StrCat("/sys/class/net/", interface, "/mtu"))
-                                                   : std::nullopt;
+  const std::optional<int64_t> interface_mtu = ReadInterfaceMtu(root, device, port);
   if (!interface_mtu) {
     list->Unknown(name, kNotReadable, absl::StrCat("`ibv_devinfo -d ", device.name, "` says active_mtu: 4096 is best"));
     return;

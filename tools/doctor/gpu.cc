@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/doctor/doctor.h"
+#include "tools/doctor/host_facts.h"
 #include "tools/doctor/rdma.h"
 
 namespace fastdecode {
@@ -13,42 +14,7 @@ namespace fastdecode {
 namespace {
 
 constexpr char kPci[] = "/sys/bus/pci/devices/";
-constexpr char kNvidia[] = "0x10de";
-constexpr char kNvidiaVersion[] = "/proc/driver/nvidia/version";
 constexpr int kDriverOfDmaBuf = 515;
-
-// PCI addresses of NVIDIA's VGA (0x0300) and 3D (0x0302) controllers.
-std::vector<std::string> ListGpus(const SysRoot& root) {
-  std::vector<std::string> gpus;
-  for (const std::string& address : root.List(kPci)) {
-    const std::string device_class = root.Text(absl::StrCat(kPci, address, "/class")).value_or("").substr(0, 6);
-    if (root.Text(absl::StrCat(kPci, address, "/vendor")) != kNvidia) continue;
-    if (device_class == "0x0300" || device_class == "0x0302") gpus.push_back(address);
-  }
-  return gpus;
-}
-
-// The driver as /proc/driver/nvidia/version names it.
-struct Driver {
-  std::string version;  // "550.54.14"
-  int major = 0;
-  bool open = false;  // the open kernel module, whose GPL symbols dma-buf needs
-};
-
-// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build  (...)": the version is the first
-// word that starts with a digit.
-std::optional<Driver> ReadDriver(const SysRoot& root) {
-  const std::optional<std::string> line = root.Field(kNvidiaVersion, "NVRM version");
-  if (!line) return std::nullopt;
-  Driver driver;
-  driver.open = line->find("Open Kernel Module") != std::string::npos;
-  std::istringstream words(*line);
-  for (std::string word; driver.version.empty() && words >> word;) {
-    if (word[0] >= '0' && word[0] <= '9') driver.version = word;
-  }
-  std::istringstream(driver.version) >> driver.major;
-  return driver;
-}
 
 // Whether the running kernel is at least `major`.`minor`.
 bool KernelIsAtLeast(const SysRoot& root, int major, int minor) {
@@ -59,7 +25,7 @@ bool KernelIsAtLeast(const SysRoot& root, int major, int minor) {
   return found_major > major || (found_major == major && found_minor >= minor);
 }
 
-void ExamineDriver(const std::optional<Driver>& driver, bool has_gpu, CheckList* list) {
+void ExamineDriver(const std::optional<NvidiaDriver>& driver, bool has_gpu, CheckList* list) {
   constexpr char kName[] = "NVIDIA driver";
   if (!driver && !has_gpu) {
     list->Ok(kName, "no GPU here; the S-Part runs on the CPU");
@@ -73,8 +39,7 @@ void ExamineDriver(const std::optional<Driver>& driver, bool has_gpu, CheckList*
 void ExamineGpuPlace(const SysRoot& root, const std::string& address, const std::vector<RdmaDevice>& devices,
                      CheckList* list) {
   const std::string name = absl::StrCat("GPU ", address);
-  const std::string model =
-      root.Field(absl::StrCat("/proc/driver/nvidia/gpus/", address, "/information"), "Model").value_or("NVIDIA GPU");
+  const std::string model = GpuModel(root, address);
   const int node = static_cast<int>(root.Number(absl::StrCat(kPci, address, "/numa_node")).value_or(-1));
   if (node < 0) {
     list->Unknown(name, absl::StrCat(model, ", NUMA node not readable"), "`nvidia-smi topo -m` says what is near it");
@@ -92,7 +57,7 @@ void ExamineGpuPlace(const SysRoot& root, const std::string& address, const std:
   }
 }
 
-void ExamineRegistration(const SysRoot& root, const Driver& driver, CheckList* list) {
+void ExamineRegistration(const SysRoot& root, const NvidiaDriver& driver, CheckList* list) {
   constexpr char kName[] = "RDMA to GPU memory";
   const bool dma_buf = driver.open && driver.major >= kDriverOfDmaBuf && KernelIsAtLeast(root, 5, 12);
   std::string peermem;  // the module that is loaded: the driver's own, or the one from when it came by itself
@@ -113,7 +78,7 @@ void ExamineRegistration(const SysRoot& root, const Driver& driver, CheckList* l
 
 void ExamineGpu(const DoctorHost& host, CheckList* list) {
   const std::vector<std::string> gpus = ListGpus(host.root);
-  const std::optional<Driver> driver = ReadDriver(host.root);
+  const std::optional<NvidiaDriver> driver = ReadNvidiaDriver(host.root);
   ExamineDriver(driver, !gpus.empty(), list);
   if (gpus.empty() && !driver) return;
   const std::vector<RdmaDevice> devices = ReadRdmaDevices(host.root);

@@ -10,14 +10,12 @@
 #include "absl/strings/str_split.h"
 #include "numa/memory_limit.h"
 #include "tools/doctor/doctor.h"
+#include "tools/doctor/host_facts.h"
 
 namespace fastdecode {
 
 namespace {
 
-constexpr char kNodes[] = "/sys/devices/system/node/";
-constexpr char kTransparent[] = "/sys/kernel/mm/transparent_hugepage/";
-constexpr char kNotReadable[] = "not readable";
 constexpr uint64_t kUnlimited = UINT64_MAX;
 // A link of a model of 7 billion parameters registers some 24 MiB, an end; a host has several.
 constexpr uint64_t kLockedBytesMin = uint64_t{64} << 20;
@@ -40,7 +38,8 @@ void ExamineNode(const DoctorHost& host, const NumaNode& node, CheckList* list) 
                                          : absl::StrCat("CPUs ", FormatCores(node.cores), " (", node.physical_cores,
                                                         " physical core", node.physical_cores == 1 ? ")" : "s)");
   absl::StrAppend(&found, ", ", FormatBytes(memory.total_bytes), ", ", FormatBytes(memory.free_bytes), " free");
-  const bool has_cpus = !host.root.Text(absl::StrCat(kNodes, "node", node.os_index, "/cpulist")).value_or("").empty();
+  const bool has_cpus =
+      !host.root.Text(absl::StrCat(kNodesFolder, "node", node.os_index, "/cpulist")).value_or("").empty();
   if (node.UsableAsHome() || (!has_cpus && node.memory_allowed)) {
     list->Ok(name, absl::StrCat(found, has_cpus ? "" : "; memory alone, so no home"));
     return;
@@ -58,27 +57,19 @@ void ExamineNodes(const DoctorHost& host, CheckList* list) {
   for (const NumaNode& node : host.topology->nodes) ExamineNode(host, node, list);
 }
 
-// "always [madvise] never": what is in brackets.
-std::optional<std::string> ReadChoice(const SysRoot& root, const std::string& path) {
-  const std::string text = root.Text(path).value_or("");
-  const size_t begin = text.find('['), end = text.find(']');
-  if (begin == std::string::npos || end == std::string::npos || end < begin) return std::nullopt;
-  return text.substr(begin + 1, end - begin - 1);
-}
-
 // Returns whether there may be transparent huge pages.
 bool ExamineTransparent(const SysRoot& root, CheckList* list) {
   constexpr char kName[] = "transparent huge pages";
-  const std::optional<std::string> enabled = ReadChoice(root, absl::StrCat(kTransparent, "enabled"));
+  const std::optional<std::string> enabled = ReadChoice(root, absl::StrCat(kTransparentFolder, "enabled"));
   if (!enabled) {
     list->Unknown(kName, kNotReadable, "a kernel without them needs reserved huge pages");
     return false;
   }
-  const std::optional<std::string> shared = ReadChoice(root, absl::StrCat(kTransparent, "shmem_enabled"));
+  const std::optional<std::string> shared = ReadChoice(root, absl::StrCat(kTransparentFolder, "shmem_enabled"));
   const std::string found =
       absl::StrCat(*enabled, "; for memory that processes share: ", shared.value_or(kNotReadable));
   if (*enabled == "never") {
-    list->Warning(kName, found, absl::StrCat("`echo madvise > ", kTransparent, "enabled`"));
+    list->Warning(kName, found, absl::StrCat("`echo madvise > ", kTransparentFolder, "enabled`"));
     return false;
   }
   list->Ok(kName, found);
@@ -93,11 +84,11 @@ std::string DescribePool(const SysRoot& root, const std::string& folder, const c
 }
 
 void ExamineReserved(const SysRoot& root, bool transparent, CheckList* list) {
-  for (const std::string& node : root.List(kNodes)) {
+  for (const std::string& node : root.List(kNodesFolder)) {
     int number;
     if (node.rfind("node", 0) != 0 || !absl::SimpleAtoi(node.substr(4), &number)) continue;
     const std::string name = absl::StrCat("huge pages of node ", number);
-    const std::string folder = absl::StrCat(kNodes, node, "/hugepages");
+    const std::string folder = absl::StrCat(kNodesFolder, node, "/hugepages");
     if (root.List(folder).empty()) {
       list->Unknown(name, kNotReadable, "`grep Huge /proc/meminfo` says what the kernel has reserved on all nodes");
       continue;

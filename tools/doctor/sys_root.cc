@@ -17,21 +17,21 @@ namespace fastdecode {
 
 namespace {
 
-constexpr size_t kFileBytesMax = 1 << 20;
 constexpr int kCpuMax = 65535;
 
 std::string Strip(const std::string& text) { return std::string(absl::StripAsciiWhitespace(text)); }
 
 }  // namespace
 
-std::optional<std::string> SysRoot::Text(const std::string& path) const {
+std::optional<std::string> SysRoot::Text(const std::string& path, size_t bytes_max) const {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen((root_ + path).c_str(), "re"), &std::fclose);
   if (file == nullptr) return std::nullopt;
   std::string text;
   char chunk[4096];
-  for (size_t bytes; text.size() < kFileBytesMax && (bytes = std::fread(chunk, 1, sizeof(chunk), file.get())) > 0;) {
+  for (size_t bytes; text.size() < bytes_max && (bytes = std::fread(chunk, 1, sizeof(chunk), file.get())) > 0;) {
     text.append(chunk, bytes);
   }
+  text.resize(std::min(text.size(), bytes_max));
   // A folder, or an attribute that the driver does not support.
   if (std::ferror(file.get()) != 0) return std::nullopt;
   while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.back()))) text.pop_back();

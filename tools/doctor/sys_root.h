@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_TOOLS_DOCTOR_SYS_ROOT_H_
 #define FASTDECODE_TOOLS_DOCTOR_SYS_ROOT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,8 +16,9 @@ class SysRoot {
   // "" is this host.
   explicit SysRoot(std::string root = "") : root_(std::move(root)) {}
 
-  // The file's first MiB without white space at its end.
-  std::optional<std::string> Text(const std::string& path) const;
+  // The file's first bytes without white space at its end.
+  static constexpr size_t kTextBytesMax = size_t{1} << 20;
+  std::optional<std::string> Text(const std::string& path, size_t bytes_max = kTextBytesMax) const;
   std::optional<int64_t> Number(const std::string& path) const;
   // The value of a "key:  value" line, white space around it removed.
   std::optional<std::string> Field(const std::string& path, const std::string& key) const;

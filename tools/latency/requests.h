@@ -23,9 +23,9 @@ absl::StatusOr<Slo> ParseSlo(const std::string& option, const std::string& text)
 
 // TTFT from the start with queueing to the first token delivered (its step's end, where deliveries were not recorded);
 // TPOT the mean of a request after its first token, over requests; ITL the gaps between tokens, over all; e2e from
-// start to the last token. Of requests that joined and ended well within the recording, with all of their tokens; `failed`
-// counts those that ended in an error. Where intended starts are known there are two entries: by them, so that a stall is
-// charged to every request that it delayed, and by submission.
+// start to the last token. Of requests that joined and ended well within the recording, with all of their tokens;
+// `failed` counts those that ended in an error. Where intended starts are known there are two entries: by them, so that
+// a stall is charged to every request that it delayed, and by submission.
 std::vector<RequestFigures> MeasureRequests(const Recording& recording);
 
 // By the first of `figures`. A request that failed counts as one that waited for ever, but for its gaps.

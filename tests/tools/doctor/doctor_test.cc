@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "tests/tools/made_up_root.h"
 #include "tools/doctor/sys_root.h"
 
 namespace fastdecode {
@@ -45,29 +45,14 @@ constexpr char kLimits[] =
 
 // A host of two NUMA nodes, four cores each, with one active RoCE port on node 0 and an NVIDIA GPU beside it; well set
 // up, until a test changes it.
-class FakeHost {
+class FakeHost : public MadeUpRoot {
  public:
   FakeHost() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "fd-doctor-XXXXXX").string();
-    root_ = mkdtemp(pattern.data());
     WriteProcessor();
     WriteMemory();
     WriteNic();
     WriteGpu();
   }
-  ~FakeHost() { std::filesystem::remove_all(root_); }
-  FakeHost(const FakeHost&) = delete;
-  FakeHost& operator=(const FakeHost&) = delete;
-
-  void Write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text << "\n";
-  }
-  void Link(const std::string& path, const std::string& target) {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::filesystem::create_symlink(target, root_ + path);
-  }
-  void Remove(const std::string& path) { ASSERT_GT(std::filesystem::remove_all(root_ + path), 0u) << path; }
 
   void LimitLockedMemory(const std::string& soft) {
     std::string text = kLimits;
@@ -88,13 +73,12 @@ class FakeHost {
 
   DoctorHost host() const {
     DoctorHost host;
-    host.root = SysRoot(root_);
+    host.root = SysRoot(root());
     host.isa = Isa::kAvx512;
     host.topology = Topology::Synthetic("numa:2 core:4 pu:1", {}).value();
     return host;
   }
   std::vector<Check> Examine() const { return ExamineHost(host()); }
-  const std::string& root() const { return root_; }
 
  private:
   void WriteProcessor() {
@@ -131,7 +115,7 @@ class FakeHost {
     Write(kNic + std::string("/numa_node"), "0");
     Write(kNic + std::string("/net/eth0/mtu"), "9000");
     Link(kNic + std::string("/driver"), "../../../../bus/pci/drivers/mlx5_core");
-    Link("/sys/class/infiniband/mlx5_0/device", root_ + kNic);
+    Link("/sys/class/infiniband/mlx5_0/device", root() + kNic);
     Write("/sys/class/infiniband/mlx5_0/fw_ver", "20.35.1012");
     Write("/sys/class/infiniband/mlx5_0/hca_type", "MT4123");
     Write("/sys/class/infiniband_verbs/abi_version", "6");
@@ -170,9 +154,6 @@ class FakeHost {
   void SetGovernor(int cpu, const std::string& governor) {
     Write("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/scaling_governor", governor);
   }
-
- private:
-  std::string root_;
 };
 
 // The one check of that name.
