@@ -1,5 +1,6 @@
 #include "tools/latency/saved_result.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
