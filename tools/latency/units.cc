@@ -1,0 +1,100 @@
+#include "tools/latency/units.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr std::array<TimeUnit, 4> kUnits = {{{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}};
+
+// Three digits that count; whole above 999.
+std::string ThreeDigits(double value) {
+  const double size = std::fabs(value);
+  return absl::StrFormat("%.*f", size < 9.995 ? 2 : size < 99.95 ? 1 : 0, value);
+}
+
+// Bytes that begin a character.
+bool BeginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
+
+// How many bytes hold the first `columns` characters.
+size_t BytesOf(const std::string& text, size_t columns) {
+  size_t at = 0;
+  while (at < text.size()) {
+    if (BeginsCharacter(text[at]) && columns-- == 0) return at;
+    ++at;
+  }
+  return at;
+}
+
+}  // namespace
+
+std::string FormatNs(double ns) {
+  if (!std::isfinite(ns)) return "-";
+  size_t unit = 0;
+  // 999.6 ns are 1.00 us and not 1000 ns.
+  while (unit + 1 < kUnits.size() && std::fabs(ns) / kUnits[unit].ns >= 999.5) ++unit;
+  const double value = ns / kUnits[unit].ns;
+  // Nothing here is known to parts of a nanosecond, except where it is a mean of many.
+  const bool whole = unit == 0 && (std::fabs(value) >= 9.995 || value == std::floor(value));
+  return absl::StrCat(whole ? absl::StrFormat("%.0f", value) : ThreeDigits(value), " ", kUnits[unit].name);
+}
+
+std::string FormatSignedNs(double ns) { return absl::StrCat(ns > 0 ? "+" : "", FormatNs(ns)); }
+
+std::string FormatShare(double share) {
+  if (!std::isfinite(share)) return "-";
+  if (share == 0) return "0 %";
+  const double percent = share * 100;
+  return absl::StrFormat("%.*f %%", std::fabs(percent) < 0.0995 ? 2 : 1, percent);
+}
+
+std::string FormatCount(uint64_t count) {
+  std::string text = absl::StrCat(count);
+  for (size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
+  return text;
+}
+
+TimeUnit ChooseUnit(std::vector<double> ns) {
+  std::erase_if(ns, [](double value) { return !(std::isfinite(value) && value > 0); });
+  if (ns.empty()) return kUnits[1];
+  const auto middle = ns.begin() + static_cast<ptrdiff_t>(ns.size() / 2);
+  std::nth_element(ns.begin(), middle, ns.end());
+  size_t unit = 0;
+  while (unit + 1 < kUnits.size() && *middle >= kUnits[unit + 1].ns) ++unit;
+  return kUnits[unit];
+}
+
+std::string FormatIn(const TimeUnit& unit, double ns) {
+  if (!std::isfinite(ns)) return "-";
+  if (ns == 0) return "0";
+  if (unit.ns == 1 && ns == std::floor(ns)) return absl::StrFormat("%.0f", ns);
+  return ThreeDigits(ns / unit.ns);
+}
+
+size_t Columns(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), BeginsCharacter));
+}
+
+std::vector<std::string> Wrap(const std::string& text, size_t width) {
+  std::vector<std::string> lines(1);
+  for (std::string word : std::vector<std::string>(absl::StrSplit(text, ' ', absl::SkipEmpty()))) {
+    if (!lines.back().empty() && Columns(lines.back()) + 1 + Columns(word) > width) lines.emplace_back();
+    while (Columns(word) > width) {
+      const size_t bytes = BytesOf(word, width);
+      lines.back() = word.substr(0, bytes);
+      word = word.substr(bytes);
+      lines.emplace_back();
+    }
+    absl::StrAppend(&lines.back(), lines.back().empty() ? "" : " ", word);
+  }
+  return lines;
+}
+
+}  // namespace fastdecode
