@@ -1,0 +1,244 @@
+#include "tools/latency/hop_times.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+namespace fastdecode {
+namespace {
+
+constexpr uint64_t kNone = UINT64_MAX;
+
+// What is known of a hop beside its times.
+struct Evidence {
+  size_t hop = 0;                   // index in HopsApart::hops
+  uint64_t rest_ns = 0;             // seen - posted - work
+  uint64_t unseen_ns = 0;           // the pipeline had not looked for so long when it saw the reply
+  int64_t difference_ns = 0;        // home's clock when the reply was ready - seen, modulo 2^32
+  uint64_t after_ns = 0;            // of rest_ns: after the reply was ready. By the clocks; their offset is one of many
+  uint64_t busy_before_ns = kNone;  // the home had been at work for at most so long when it began
+};
+
+// Does not let the home's times exceed the round trip, of which they are a part: they are right within 0.05 % alone.
+void FitWork(HopTimes* hop) {
+  const uint64_t round_trip = hop->seen_ns - hop->posted_ns;
+  uint64_t over = hop->work_ns() > round_trip ? hop->work_ns() - round_trip : 0;
+  for (uint64_t* part : {&hop->attend_ns, &hop->team_ns, &hop->append_ns, &hop->merge_ns, &hop->prepare_ns}) {
+    const uint64_t cut = std::min(*part, over);
+    *part -= cut;
+    over -= cut;
+  }
+}
+
+HopTimes ReadHop(const fd_record_event& event) {
+  HopTimes hop;
+  hop.seen_ns = event.end_ns;
+  hop.posted_ns = std::min(event.start_ns, event.end_ns);
+  hop.step = event.step;
+  hop.layer = event.layer;
+  hop.micro_batch = event.micro_batch;
+  hop.home = event.home;
+  hop.rows = event.rows;
+  hop.payload_bytes = event.bytes;
+  hop.prepare_ns = event.prepare_ns;
+  hop.append_ns = event.append_ns;
+  hop.attend_ns = event.attend_ns;
+  hop.merge_ns = event.merge_ns;
+  hop.team_ns = event.wait_ns;
+  hop.idle_ns = event.idle_ns;
+  FitWork(&hop);
+  return hop;
+}
+
+Evidence ReadEvidence(const fd_record_event& event, const HopTimes& hop) {
+  Evidence evidence;
+  const uint64_t round_trip = hop.seen_ns - hop.posted_ns;
+  evidence.rest_ns = round_trip - hop.work_ns();
+  const bool looked = event.polled_ns > hop.posted_ns && event.polled_ns <= hop.seen_ns;
+  evidence.unseen_ns = looked ? hop.seen_ns - event.polled_ns : round_trip;
+  evidence.difference_ns = WrapClock(static_cast<int64_t>(event.home_end_ns - event.end_ns));
+  return evidence;
+}
+
+// The least that a home's hops of about one size took on the link. More bytes take longer, so that large hops are not
+// measured by small ones, as long as there are enough of them.
+class LinkFloors {
+ public:
+  struct Floor {
+    uint64_t rest_ns = kNone, before_ns = kNone, after_ns = kNone;
+  };
+
+  void Add(uint64_t payload_bytes, const Evidence& evidence) {
+    const size_t size = SizeOf(payload_bytes);
+    ++counts_[size];
+    Lower(evidence.rest_ns, evidence.rest_ns - evidence.after_ns, evidence.after_ns, &floors_[size]);
+  }
+  // Once, after all Add().
+  void Settle() {
+    Floor all;
+    for (const Floor& floor : floors_) Lower(floor.rest_ns, floor.before_ns, floor.after_ns, &all);
+    Floor trusted = all;
+    for (size_t size = 0; size < kSizes; ++size) {
+      if (counts_[size] >= kHopsMin) {
+        trusted = floors_[size];
+      } else {
+        Lower(trusted.rest_ns, trusted.before_ns, trusted.after_ns, &floors_[size]);
+      }
+    }
+  }
+  const Floor& Of(uint64_t payload_bytes) const { return floors_[SizeOf(payload_bytes)]; }
+
+ private:
+  static constexpr size_t kSizesPerOctave = 4;
+  static constexpr size_t kSizes = 65 * kSizesPerOctave;
+  static constexpr uint64_t kHopsMin = 16;  // fewer may all have been slow
+
+  static size_t SizeOf(uint64_t bytes) {
+    const int width = std::bit_width(bytes);
+    const uint64_t fraction = width > 3 ? (bytes >> (width - 3)) & 3 : 0;
+    return static_cast<size_t>(width) * kSizesPerOctave + fraction;
+  }
+  static void Lower(uint64_t rest_ns, uint64_t before_ns, uint64_t after_ns, Floor* floor) {
+    floor->rest_ns = std::min(floor->rest_ns, rest_ns);
+    floor->before_ns = std::min(floor->before_ns, before_ns);
+    floor->after_ns = std::min(floor->after_ns, after_ns);
+  }
+
+  std::array<Floor, kSizes> floors_{};
+  std::array<uint64_t, kSizes> counts_{};
+};
+
+// The hops of one home.
+class HomeHops {
+ public:
+  HomeHops(std::vector<Evidence> evidence, std::vector<HopTimes>* hops)
+      : evidence_(std::move(evidence)), hops_(*hops) {}
+
+  uint64_t LeastRest() const {
+    uint64_t idle_least = kNone, least = kNone;
+    for (const Evidence& evidence : evidence_) {
+      least = std::min(least, evidence.rest_ns);
+      if (hops_[evidence.hop].idle_ns > 0) idle_least = std::min(idle_least, evidence.rest_ns);
+    }
+    if (idle_least != kNone) return idle_least;
+    return least != kNone ? least : 0;
+  }
+
+  ClockRelation Clock() const {
+    std::vector<ClockReading> readings;
+    readings.reserve(evidence_.size());
+    for (const Evidence& evidence : evidence_) {
+      const HopTimes& hop = hops_[evidence.hop];
+      readings.push_back({hop.posted_ns, hop.seen_ns, hop.work_ns(), evidence.difference_ns});
+    }
+    return RelateClocks(readings);
+  }
+
+  // `look_ns`: what the pipeline needs to look once, which is no late pickup.
+  void Divide(const ClockRelation& clock, uint64_t least_rest_ns, uint64_t look_ns) {
+    // A clock that was set, or is no clock, would put what is before and what is after a hop's work into each other.
+    const bool sided = clock.known && clock.bent_ns <= static_cast<double>(least_rest_ns) / 2;
+    if (sided) {
+      FindSides(clock);
+      FindBusyBefore();
+    }
+    LinkFloors floors;
+    for (const Evidence& evidence : evidence_) floors.Add(hops_[evidence.hop].payload_bytes, evidence);
+    floors.Settle();
+    for (const Evidence& evidence : evidence_) {
+      HopTimes* hop = &hops_[evidence.hop];
+      DivideOne(evidence, floors.Of(hop->payload_bytes), sided, look_ns, hop);
+    }
+  }
+
+ private:
+  void FindSides(const ClockRelation& clock) {
+    for (Evidence& evidence : evidence_) {
+      const int64_t at_ns = std::llround(clock.LikelyAt(hops_[evidence.hop].seen_ns));
+      const int64_t after_ns = WrapClock(at_ns - evidence.difference_ns);
+      evidence.after_ns = std::min(static_cast<uint64_t>(std::max<int64_t>(after_ns, 0)), evidence.rest_ns);
+    }
+  }
+
+  // A hop that found its home busy can have waited since the home's last idle moment, and no longer.
+  void FindBusyBefore() {
+    struct Served {
+      int64_t start_ns = 0;  // home's clock, as far as it goes
+      size_t index = 0;
+    };
+    if (evidence_.empty()) return;
+    std::vector<Served> served(evidence_.size());
+    const int64_t reference = evidence_.front().difference_ns;
+    for (size_t i = 0; i < evidence_.size(); ++i) {
+      const HopTimes& hop = hops_[evidence_[i].hop];
+      const int64_t drifted = WrapClock(evidence_[i].difference_ns - reference);
+      served[i] = {static_cast<int64_t>(hop.seen_ns - hop.work_ns()) + drifted, i};
+    }
+    std::sort(served.begin(), served.end(), [](const Served& a, const Served& b) { return a.start_ns < b.start_ns; });
+    bool known = false;
+    int64_t busy_since_ns = 0;
+    for (const Served& one : served) {
+      if (hops_[evidence_[one.index].hop].idle_ns > 0) {
+        known = true;
+        busy_since_ns = one.start_ns;
+      } else if (known) {
+        evidence_[one.index].busy_before_ns = static_cast<uint64_t>(one.start_ns - busy_since_ns);
+      }
+    }
+  }
+
+  static void DivideOne(const Evidence& evidence, const LinkFloors::Floor& floor, bool sided, uint64_t look_ns,
+                        HopTimes* hop) {
+    const uint64_t rest = evidence.rest_ns;
+    const uint64_t late_max = evidence.unseen_ns > look_ns ? evidence.unseen_ns - look_ns : 0;
+    const uint64_t queue_max = hop->idle_ns > 0 ? 0 : evidence.busy_before_ns;
+    const uint64_t before = rest - evidence.after_ns;
+    // More than the link's least, on each side; without sides all of it may be on either.
+    uint64_t link = floor.rest_ns, more_before = rest - floor.rest_ns, more_after = rest - floor.rest_ns;
+    if (sided) {
+      link = floor.before_ns + floor.after_ns;
+      more_before = before - floor.before_ns;
+      more_after = evidence.after_ns - floor.after_ns;
+    }
+    hop->pickup_ns = std::min(more_after, late_max);
+    hop->queue_ns = std::min(sided ? more_before : more_before - hop->pickup_ns, queue_max);
+    hop->wire_ns = rest - hop->pickup_ns - hop->queue_ns;
+    hop->wire_there_ns = sided ? std::min(before - hop->queue_ns, hop->wire_ns) : hop->wire_ns / 2;
+    const uint64_t pickup_most = std::min(evidence.unseen_ns, more_after + link);
+    const uint64_t queue_most = std::min(queue_max, more_before + link);
+    hop->uncertain_ns = std::max({hop->pickup_ns + hop->queue_ns, pickup_most - std::min(pickup_most, hop->pickup_ns),
+                                  queue_most - std::min(queue_most, hop->queue_ns)});
+  }
+
+  std::vector<Evidence> evidence_;
+  std::vector<HopTimes>& hops_;
+};
+
+}  // namespace
+
+HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes) {
+  HopsApart apart;
+  std::vector<std::vector<Evidence>> evidence(static_cast<size_t>(homes));
+  uint64_t look_ns = kNone;
+  for (const fd_record_event& event : events) {
+    if (!IsHop(event, homes)) continue;
+    apart.hops.push_back(ReadHop(event));
+    Evidence one = ReadEvidence(event, apart.hops.back());
+    one.hop = apart.hops.size() - 1;
+    look_ns = std::min(look_ns, one.unseen_ns);
+    evidence[static_cast<size_t>(event.home)].push_back(one);
+  }
+  for (std::vector<Evidence>& of_home : evidence) {
+    HomeHops home(std::move(of_home), &apart.hops);
+    const ClockRelation clock = home.Clock();
+    const uint64_t least_rest_ns = home.LeastRest();
+    home.Divide(clock, least_rest_ns, look_ns);
+    apart.clocks.push_back(clock);
+    apart.least_rest_ns.push_back(least_rest_ns);
+  }
+  return apart;
+}
+
+}  // namespace fastdecode
