@@ -186,7 +186,7 @@ nlohmann::json ToJson(const LatencyResult& result) {
 }
 
 std::string JsonText(const LatencyResult& result) {
-  return ToJson(result).dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  return ToJson(result).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace fastdecode

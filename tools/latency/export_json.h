@@ -22,7 +22,7 @@ std::vector<uint64_t> ThinSamples(const std::vector<uint64_t>& sorted, size_t mo
 // All that was found out, as docs/latency.schema.json says. Never fails: a figure that is no number becomes null.
 // saved_result.h reads it back.
 nlohmann::json ToJson(const LatencyResult& result);
-// The same as one line of text, with bytes that are no UTF-8 replaced.
+// The same as text without line ends, bytes that are no UTF-8 replaced.
 std::string JsonText(const LatencyResult& result);
 
 }  // namespace fastdecode
