@@ -17,6 +17,7 @@
 using fastdecode::Engine;
 using fastdecode::LogLevel;
 using fastdecode::Options;
+using fastdecode::RecordReader;
 using fastdecode::RequestEvent;
 using fastdecode::RequestFinish;
 using fastdecode::Scheduler;
@@ -276,6 +277,41 @@ void fd_forget(fd_engine* engine, uint64_t id) {
 }
 
 void fd_drain(fd_engine* engine) { engine->engine->scheduler().Drain(); }
+
+// ---- Recording
+
+struct fd_record {
+  std::unique_ptr<RecordReader> reader;
+};
+
+fd_status* fd_record_open(fd_engine* engine, fd_record** out) {
+  *out = new fd_record{engine->engine->OpenRecord()};
+  return nullptr;
+}
+
+fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out) {
+  *out = nullptr;
+  absl::StatusOr<std::unique_ptr<RecordReader>> reader = RecordReader::Attach(pid_or_socket);
+  if (!reader.ok()) return ToStatus(reader.status());
+  *out = new fd_record{*std::move(reader)};
+  return nullptr;
+}
+
+char* fd_record_describe(const fd_record* record) {
+  return CopyString(record->reader->engine().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended) {
+  // Asked first: what was written before the end is read.
+  const bool gone = record->reader->Ended();
+  uint64_t missed = 0;
+  const size_t count = record->reader->Read(out, capacity, &missed);
+  if (lost != nullptr) *lost += missed;
+  if (ended != nullptr && gone) *ended = 1;
+  return count;
+}
+
+void fd_record_close(fd_record* record) { delete record; }
 
 fd_status* fd_worker_create(const fd_options* options, fd_worker** out) {
   auto worker = std::make_unique<fd_worker>();

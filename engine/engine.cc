@@ -1,6 +1,10 @@
 #include "engine/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstring>
+#include <filesystem>
 #include <random>
 
 #include "absl/strings/str_format.h"
@@ -95,9 +99,12 @@ absl::Status Engine::Start() {
   homes_ = *std::move(made);
   if (absl::Status bad = CheckKvBudget(); !bad.ok()) return bad;
 
+  absl::StatusOr<std::unique_ptr<Recorder>> recorder = Recorder::Create();
+  if (!recorder.ok()) return recorder.status();
+  recorder_ = *std::move(recorder);
   StartPipeline(poll, park);
   ResetStatistics();
-  return absl::OkStatus();
+  return StartRecordServer();
 }
 
 absl::Status Engine::LoadTokenizer() {
@@ -167,6 +174,20 @@ absl::Status Engine::CheckKvBudget() const {
                       tokens, shape_.max_context));
 }
 
+absl::Status Engine::StartRecordServer() {
+  if (options_.record_socket == "off") return absl::OkStatus();
+  const std::string path = options_.record_socket == "auto" ? "" : options_.record_socket;
+  absl::StatusOr<std::unique_ptr<RecordServer>> server =
+      RecordServer::Start(path, recorder_.get(), [this] { return DescribeRecord(); });
+  if (server.ok()) {
+    record_server_ = *std::move(server);
+    return absl::OkStatus();
+  }
+  if (!path.empty()) return server.status();
+  log_.Warning(std::string(server.status().message()));  // nobody asked for it by name
+  return absl::OkStatus();
+}
+
 void Engine::StartPipeline(PollMode poll, bool park) {
   PipelineOptions options;
   options.limits.micro_batches = options_.micro_batches;
@@ -182,15 +203,17 @@ void Engine::StartPipeline(PollMode poll, bool park) {
   options.poll = poll;
   options.park = park;
   options.hop_timeout_ns = static_cast<uint64_t>(options_.hop_timeout_ms) * 1'000'000;
+  options.record = recorder_->writer(Recorder::kPipelineRing);
   pipeline_ = std::make_unique<Pipeline>(options, spart_.get(), &scheduler_word_);
   scheduler_ = std::make_unique<Scheduler>(pipeline_.get(), &scheduler_word_, static_cast<size_t>(options_.max_queue),
-                                           homes_.get());
+                                           homes_.get(), recorder_->writer(Recorder::kSchedulerRing));
   pipeline_->Start();
   scheduler_->Start();
   homes_->Start([this](const PipelineCommand& command) { scheduler_->Command(command); });
 }
 
 Engine::~Engine() {
+  record_server_.reset();
   // Nobody brings homes back; every sequence ends; then the threads, and the links last.
   if (homes_ != nullptr) homes_->Stop();
   if (scheduler_ != nullptr) scheduler_->Stop();
@@ -215,6 +238,50 @@ std::string Engine::Describe() const {
   return machine_ + "S-Part: " + spart_->Describe() + "\n" + homes_->Describe() +
          absl::StrFormat("pipeline: %d micro-batch(es), at most %d rows a step, context %d tokens\n",
                          options_.micro_batches, shape_.max_rows, shape_.max_context);
+}
+
+std::unique_ptr<RecordReader> Engine::OpenRecord() const {
+  return std::make_unique<RecordReader>(recorder_.get(), DescribeRecord());
+}
+
+// Of the model no more than its name and shape: no path.
+nlohmann::json Engine::DescribeRecord() const {
+  const AttentionShape attention = shape_.attention();
+  const auto core_list = [](const std::vector<int>& cores) { return nlohmann::json(cores); };
+  nlohmann::json out = {{"version", FASTDECODE_VERSION},
+                        {"pid", getpid()},
+                        {"model", std::filesystem::path(options_.model).lexically_normal().filename().string()},
+                        {"layers", spec_.layers},
+                        {"hidden", spec_.hidden},
+                        {"heads", attention.kv_heads * attention.group},
+                        {"kv_heads", attention.kv_heads},
+                        {"head_dim", attention.head_dim},
+                        {"kv_type", KvTypeName(attention.kv_type)},
+                        {"vocab", spec_.vocab},
+                        {"max_context", shape_.max_context},
+                        {"micro_batches", options_.micro_batches},
+                        {"max_sequences", options_.max_sequences},
+                        {"max_rows", shape_.max_rows},
+                        {"weight_bytes", spart_->weight_bytes()},
+                        {"s_part", spart_->Describe()},
+                        {"s_cores", core_list(cores_.plan.s_cores)},
+                        {"machine", machine_},
+                        {"ns_per_event", MeasureEventNs()},
+                        {"tsc", TickClock::Get().uses_tsc()},
+                        {"ticks_per_second", TickClock::Get().ticks_per_second()},
+                        {"homes", nlohmann::json::array()}};
+  for (const Homes::Info& home : homes_->List()) {
+    out["homes"].push_back({{"index", home.index},
+                            {"up", home.up},
+                            {"name", home.name},
+                            {"link", home.link},
+                            {"node", home.description.node},
+                            {"threads", home.description.threads},
+                            {"isa", std::string(home.description.isa, strnlen(home.description.isa, 16))},
+                            {"memory", std::string(home.description.memory, strnlen(home.description.memory, 80))},
+                            {"cores", core_list(home.cores)}});
+  }
+  return out;
 }
 
 std::string Engine::StatisticsJson() const {

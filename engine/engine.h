@@ -13,6 +13,9 @@
 #include "engine/rpart/rpart_shape.h"
 #include "engine/options.h"
 #include "engine/pipeline/pipeline.h"
+#include "engine/record/record_reader.h"
+#include "engine/record/record_server.h"
+#include "engine/record/recorder.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/spart/spart.h"
 #include "engine/statistics_snapshot.h"
@@ -43,6 +46,8 @@ class Engine {
 
   std::string Describe() const;
   std::string StatisticsJson() const;
+  // A reader of what this engine records; closed before the engine ends.
+  std::unique_ptr<RecordReader> OpenRecord() const;
   void ResetStatistics();
 
  private:
@@ -52,7 +57,9 @@ class Engine {
   absl::Status PlanCoresFor(const Topology& topology, size_t local_homes);
   absl::Status LoadModel(ElementType type, Isa isa, PollMode poll);
   absl::Status CheckKvBudget() const;
+  absl::Status StartRecordServer();
   void StartPipeline(PollMode poll, bool park);
+  nlohmann::json DescribeRecord() const;
 
   const Options options_;
   Logger log_;
@@ -66,10 +73,12 @@ class Engine {
   ParkWord scheduler_word_;
 
   // In order of construction; destroyed backwards.
+  std::unique_ptr<Recorder> recorder_;
   std::unique_ptr<SPart> spart_;
   std::unique_ptr<Homes> homes_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<RecordServer> record_server_;
 
   mutable std::mutex statistics_mutex_;
   StatisticsSnapshot baseline_;                      // at the last reset

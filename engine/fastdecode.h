@@ -208,8 +208,9 @@ typedef enum fd_stage_part {
   FD_STAGE_O = 2,                   /* GEMM */
   FD_STAGE_GATE_UP = 3,             /* GEMM and activation */
   FD_STAGE_DOWN = 4,                /* GEMM */
-  FD_STAGE_LOGITS = 5,              /* GEMM and sampling */
-  FD_STAGE_REST = 6                 /* embedding, gathering o, residuals, norms, rotation, writing q, k, v */
+  FD_STAGE_LOGITS = 5,              /* GEMM and sampling; `layer` is the number of layers */
+  FD_STAGE_REST = 6                 /* never recorded: what the others leave of a stage, which is embedding, gathering o,
+                                     * residuals, norms, rotation, writing q, k, v */
 } fd_stage_part;
 typedef enum fd_record_leave {
   FD_LEAVE_FINISHED = 1, FD_LEAVE_CANCELLED = 2, FD_LEAVE_FAILED = 3, FD_LEAVE_PREEMPTED = 4

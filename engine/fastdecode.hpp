@@ -202,6 +202,40 @@ class InferenceEngine {
   fd_engine* engine_ = nullptr;
 };
 
+// What an engine records, while this lives: of this process, or of another (its pid, or its record socket's path).
+class EngineRecord {
+ public:
+  explicit EngineRecord(const InferenceEngine& engine) { ThrowIfError(fd_record_open(engine.get(), &record_)); }
+  explicit EngineRecord(const std::string& pid_or_socket) {
+    ThrowIfError(fd_record_attach(pid_or_socket.c_str(), &record_));
+  }
+  ~EngineRecord() { fd_record_close(record_); }
+  EngineRecord(const EngineRecord&) = delete;
+  EngineRecord& operator=(const EngineRecord&) = delete;
+
+  std::string DescribeJson() const { return TakeString(fd_record_describe(record_)); }
+  // Appends what has come; see fd_record_read.
+  void ReadInto(std::vector<fd_record_event>* events) {
+    constexpr size_t kAtOnce = 1 << 10;
+    for (;;) {
+      const size_t before = events->size();
+      events->resize(before + kAtOnce);
+      int ended = 0;
+      const size_t count = fd_record_read(record_, events->data() + before, kAtOnce, &lost_, &ended);
+      events->resize(before + count);
+      if (ended != 0) ended_ = true;
+      if (count < kAtOnce) return;
+    }
+  }
+  uint64_t lost() const { return lost_; }  // events that were overwritten before they were read
+  bool ended() const { return ended_; }    // the engine has gone
+
+ private:
+  fd_record* record_ = nullptr;
+  uint64_t lost_ = 0;
+  bool ended_ = false;
+};
+
 // A worker; see fd_worker.
 class WorkerServer {
  public:

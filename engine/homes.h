@@ -64,6 +64,7 @@ class Homes : public HomeKeeper {
     int index;
     bool up;
     std::string name;  // "local, node 0" or "HOST:PORT, home 1"
+    std::string link;  // what it stands on; empty while it is down
     HomeDescription description;
     std::vector<int> cores;  // of a home of this process, else empty
   };

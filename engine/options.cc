@@ -175,6 +175,9 @@ const OptionRow kRows[] = {
      "engine: what tells of a hop over RDMA: completion, or flag (a polled word; only where a probe finds it in order)",
      &SetNotify},
     {"peer-timeout-ms", "MS", "1000", "a process on another host that is silent for so long is lost", &SetPeerTimeout},
+    {"record-socket", "PATH", "auto",
+     "engine: where `latency attach` of the same user gets in: auto (by pid), off, or a path (other network namespaces)",
+     &SetText<&Options::record_socket>},
     {"fault", "SPEC", "", "inject faults on every link, such as seed=1,drop=0.001 (for tests)",
      &SetText<&Options::fault>},
 };

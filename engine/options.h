@@ -40,6 +40,7 @@ struct Options {
   int hop_timeout_ms = 10000;
   uint64_t engine_id = 0;          // 0 = random
   FabricOptions fabric;            // links to other hosts
+  std::string record_socket = "auto";  // where others may read recordings: auto, off, or a path
   std::string fault;               // fault link, tests only
 
   LogSink log_sink = nullptr;

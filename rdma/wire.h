@@ -2,6 +2,7 @@
 #define FASTDECODE_RDMA_WIRE_H_
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -11,7 +12,7 @@ namespace fastdecode {
 // What crosses a link on the hop channel. Both ends run on little-endian machines; every field is copied out of shared
 // memory before it is validated, and validated before it is used.
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 // Engine -> home: one hop of one micro-batch. `payload_bytes` of rows follow in the slot's payload area.
 struct HopHeader {
@@ -51,39 +52,89 @@ enum class HopStatus : uint8_t {
   kBadHop = 2,        // header or roster do not fit together: the link ends
 };
 
-// Home -> engine: o of that hop, and where the home's time went (its own clock, nanoseconds).
+// A duration in two bytes, so that many fit a header: exact below 2^11 ns, within 1/4096 of itself up to 2^42 ns (73
+// minutes), and that where it is longer.
+class ShortDuration {
+ public:
+  static constexpr int kFractionBits = 11;
+
+  constexpr ShortDuration() = default;
+  static constexpr ShortDuration FromNs(uint64_t ns) {
+    constexpr uint64_t kNsMax = (uint64_t{1} << 42) - 1;
+    if (ns > kNsMax) ns = kNsMax;
+    if (ns < (1u << kFractionBits)) return FromBits(static_cast<uint16_t>(ns));
+    const int shift = std::bit_width(ns) - 1 - kFractionBits;
+    return FromBits(static_cast<uint16_t>(((shift + 1) << kFractionBits) +
+                                          static_cast<int>((ns >> shift) & ((1u << kFractionBits) - 1))));
+  }
+  static constexpr ShortDuration FromBits(uint16_t bits) {
+    ShortDuration duration;
+    duration.bits_ = bits;
+    return duration;
+  }
+  // The middle of what it may have been.
+  constexpr uint64_t ToNs() const {
+    if (bits_ < (1u << kFractionBits)) return bits_;
+    const int shift = (bits_ >> kFractionBits) - 1;
+    const uint64_t low = (uint64_t{1} << kFractionBits) + (bits_ & ((1u << kFractionBits) - 1));
+    return (low << shift) + ((uint64_t{1} << shift) >> 1);
+  }
+  constexpr uint16_t bits() const { return bits_; }
+
+ private:
+  uint16_t bits_ = 0;
+};
+
+// Home -> engine: o of that hop, and where the home's time went, by its own clock. Durations that are parts of work_ns
+// are those of the team's leader; attention is what they leave of it.
 struct ReplyHeader {
   uint64_t epoch = 0;
   uint64_t step = 0;
   uint32_t failing_row = 0;       // with kBadRow
   uint32_t payload_bytes = 0;
-  uint32_t idle_ns = 0;           // polled in vain before this hop came; 0: it may have waited for the leader
   uint32_t work_ns = 0;           // hop seen -> last thread finished
+  uint32_t end_clock_ns = 0;      // the home's monotonic clock then, modulo 2^32
   uint16_t layer = 0;
   uint8_t micro_batch = 0;
   HopStatus status = HopStatus::kOk;
-  uint32_t reserved = 0;
+  ShortDuration idle;             // polled in vain before this hop came; 0: it may have waited for the leader
+  ShortDuration prepare;          // hop seen -> team at work: pages and plan
+  ShortDuration append;           // k and v to their pages
+  ShortDuration merge;            // partials merged, o written
+  ShortDuration wait;             // leader finished -> last thread finished
+  ShortDuration post;             // posting the reply before this one
 };
-static_assert(sizeof(ReplyHeader) == 40 && std::is_trivially_copyable_v<ReplyHeader>);
+static_assert(sizeof(ReplyHeader) == 48 && std::is_trivially_copyable_v<ReplyHeader>);
 
-// See above.
-inline std::array<uint64_t, 5> ToWords(const ReplyHeader& reply) {
-  return {reply.epoch, reply.step, reply.failing_row | uint64_t{reply.payload_bytes} << 32,
-          reply.idle_ns | uint64_t{reply.work_ns} << 32,
+inline std::array<uint64_t, 6> ToWords(const ReplyHeader& reply) {
+  return {reply.epoch,
+          reply.step,
+          reply.failing_row | uint64_t{reply.payload_bytes} << 32,
+          reply.work_ns | uint64_t{reply.end_clock_ns} << 32,
           reply.layer | uint64_t{reply.micro_batch} << 16 | uint64_t{static_cast<uint8_t>(reply.status)} << 24 |
-              uint64_t{reply.reserved} << 32};
+              uint64_t{reply.idle.bits()} << 32 | uint64_t{reply.prepare.bits()} << 48,
+          reply.append.bits() | uint64_t{reply.merge.bits()} << 16 | uint64_t{reply.wait.bits()} << 32 |
+              uint64_t{reply.post.bits()} << 48};
 }
-inline void FromWords(const std::array<uint64_t, 5>& words, ReplyHeader* reply) {
+inline void FromWords(const std::array<uint64_t, 6>& words, ReplyHeader* reply) {
+  const auto duration = [](uint64_t word, int shift) {
+    return ShortDuration::FromBits(static_cast<uint16_t>(word >> shift));
+  };
   reply->epoch = words[0];
   reply->step = words[1];
   reply->failing_row = static_cast<uint32_t>(words[2]);
   reply->payload_bytes = static_cast<uint32_t>(words[2] >> 32);
-  reply->idle_ns = static_cast<uint32_t>(words[3]);
-  reply->work_ns = static_cast<uint32_t>(words[3] >> 32);
+  reply->work_ns = static_cast<uint32_t>(words[3]);
+  reply->end_clock_ns = static_cast<uint32_t>(words[3] >> 32);
   reply->layer = static_cast<uint16_t>(words[4]);
   reply->micro_batch = static_cast<uint8_t>(words[4] >> 16);
-  reply->status = static_cast<HopStatus>(static_cast<uint8_t>(words[4] >> 24));
-  reply->reserved = static_cast<uint32_t>(words[4] >> 32);
+  reply->status = static_cast<HopStatus>(words[4] >> 24 & 0xff);
+  reply->idle = duration(words[4], 32);
+  reply->prepare = duration(words[4], 48);
+  reply->append = duration(words[5], 0);
+  reply->merge = duration(words[5], 16);
+  reply->wait = duration(words[5], 32);
+  reply->post = duration(words[5], 48);
 }
 
 }  // namespace fastdecode

@@ -16,6 +16,7 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
       spart_(spart),
       scheduler_parker_(scheduler_word),
       batcher_(options.limits),
+      record_(options.record),
       commands_(8192),
       events_(options.event_capacity) {
   const BatchLimits& limits = options.limits;
@@ -94,6 +95,7 @@ void Pipeline::ParkUntilWoken() {
   own_parker_.Arm();
   if (Quiet() && !stop_.load(std::memory_order_acquire)) {
     statistics_.parks.Add(1);
+    parked_ = true;
     own_parker_.Sleep(kParkedCheckNs);
   } else {
     own_parker_.Disarm();

@@ -11,6 +11,7 @@
 #include "engine/pipeline/fixed_vector.h"
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
+#include "engine/pipeline/step_recorder.h"
 #include "engine/rpart/messages.h"
 #include "engine/spart/spart.h"
 #include "numa/clock.h"
@@ -33,6 +34,7 @@ struct PipelineOptions {
   uint64_t park_after_ns = 300'000;         // with nothing in flight
   uint64_t hop_timeout_ns = 10'000'000'000; // a home with an open hop and no progress for so long is lost
   size_t event_capacity = 1 << 16;          // a power of two
+  EventWriter record;                       // what somebody may read of each step
   uint64_t (*now_ns)() = NowNs;             // tests bring their own time
 };
 
@@ -88,6 +90,8 @@ class Pipeline {
     FixedVector<SequenceMessage> pending{0};               // control that must go out before the next roster
     std::array<uint32_t, kMaxSlots> roster_version{};
     std::array<bool, kMaxSlots> open{};                    // a hop is in flight
+    std::array<uint64_t, kMaxSlots> posted_ns{};
+    uint64_t polled_ns = 0;                                // it had no reply then, or some time later
     uint64_t progress = 0;
     uint64_t progress_seen_ns = 0;
     bool idle_said = false;
@@ -99,9 +103,13 @@ class Pipeline {
     uint64_t step = 0;
     uint64_t step_start_ns = 0;
     uint64_t stage_start_ns = 0;
+    uint64_t stage_end_ns = 0;
     uint64_t hop_start_ns = 0;
+    uint64_t held_since_ns = 0;                            // could not begin since the events were not taken; 0: is not
     int homes_missing = 0;                                 // replies outstanding in this hop
     std::array<uint32_t, kMaxHomes> home_rows{};           // rows of this step, per home
+    std::array<uint64_t, kMaxHomes> home_tokens{};         // that they attend to
+    StageTrace trace;
     StepTable table;
     FixedVector<Sequence*> sampled{0};                     // of table.logits[i], null if that row is not sampled
   };
@@ -128,9 +136,12 @@ class Pipeline {
   void EndSequence(Sequence* sequence, FinishReason reason, int home);
   void TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t tokens);
   bool EventsHaveRoom() const;
+  void NotePreempted(int m, Sequence* sequence);
+  void RecordBegin(int m, uint64_t start_ns);
   void SweepReady(uint64_t now_ns);
 
   // --- stages and hops
+  uint64_t Now() { return recent_ns_ = options_.now_ns(); }
   void StartStage(int m);
   void EndStage(int m);
   void PostHops(int m);
@@ -157,6 +168,12 @@ class Pipeline {
   uint64_t no_home_since_ns_ = 0;
   uint64_t next_housekeeping_ns_ = 0;
   bool events_since_ring_ = false;
+  uint64_t recent_ns_ = 0;                                 // when the clock was last read
+  int in_steps_ = 0;                                       // micro-batches between boundaries
+  uint64_t quiet_since_ns_ = 0;                            // no step since then; with in_steps_ == 0
+  bool no_rows_ = false;                                   // and it was for want of rows
+  bool parked_ = false;                                    // and parked
+  StepRecorder record_;
 
   // Between threads.
   SpscQueue<PipelineCommand> commands_;

@@ -19,7 +19,7 @@ bool Pipeline::TurnOnce() {
     moved |= Advance(m);
   }
   turn_ = (turn_ + 1) % count;
-  const uint64_t now_ns = options_.now_ns();
+  const uint64_t now_ns = Now();
   if (now_ns >= next_housekeeping_ns_) {
     Housekeep(now_ns);
     next_housekeeping_ns_ = now_ns + kHousekeepingNs;
@@ -61,7 +61,10 @@ bool Pipeline::PollHomes() {
     // At most one reply a slot can be waiting.
     for (size_t i = 0; i < batches_.size(); ++i) {
       const LinkPoll poll = port.link->PollReply(&reply);
-      if (poll == LinkPoll::kEmpty) break;
+      if (poll == LinkPoll::kEmpty) {
+        port.polled_ns = recent_ns_;
+        break;
+      }
       moved = true;
       if (poll == LinkPoll::kLost) {
         LoseHome(h);
@@ -97,10 +100,15 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
   }
   port.open[m] = false;
   --batch.homes_missing;
-  statistics_.hop_ns.Add(options_.now_ns() - batch.hop_start_ns);
+  const uint64_t now_ns = Now();
+  statistics_.hop_ns.Add(now_ns - batch.hop_start_ns);
   statistics_.r_busy_ns[home].Add(reply.work_ns);
   statistics_.home_hops[home].Add(1);
   statistics_.home_work_ns[home].Add(reply.work_ns);
+  if (!record_.on()) return;
+  const uint64_t hop_bytes = batch.home_rows[home] * options_.shape.hop_row_bytes();
+  record_.Hop(reply, home, port.posted_ns[m], now_ns, port.polled_ns, batch.home_rows[home],
+              hop_bytes + reply.payload_bytes);
 }
 
 // Moves one micro-batch until it waits for something: replies, room for control messages, an asynchronous stage, or until
@@ -141,7 +149,11 @@ bool Pipeline::Advance(int m) {
 void Pipeline::StartStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kStage;
-  batch.stage_start_ns = options_.now_ns();
+  batch.stage_start_ns = Now();
+  const bool record = record_.on();
+  if (record && batch.stage == 0) record_.Rosters({m, batch.step}, batch.step_start_ns, batch.stage_start_ns);
+  batch.trace.count = 0;
+  batch.table.trace = record ? &batch.trace : nullptr;
   // Here and nowhere else, because the table must not change under a running stage.
   for (int h = 0; h < home_limit_; ++h) {
     if (!homes_[h].alive) batch.table.home_areas[h] = {};
@@ -150,16 +162,21 @@ void Pipeline::StartStage(int m) {
 }
 
 void Pipeline::EndStage(int m) {
-  const uint64_t stage_ns = options_.now_ns() - batches_[m].stage_start_ns;
+  MicroBatch& batch = batches_[m];
+  batch.stage_end_ns = Now();
+  const uint64_t stage_ns = batch.stage_end_ns - batch.stage_start_ns;
   statistics_.s_busy_ns.Add(stage_ns);
   statistics_.stage_ns.Add(stage_ns);
+  if (batch.table.trace == nullptr) return;
+  record_.Stage({m, batch.step}, batch.stage, batch.stage_start_ns, batch.stage_end_ns, batch.table.rows, batch.trace);
 }
 
 void Pipeline::PostHops(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kHop;
   batch.homes_missing = 0;
-  batch.hop_start_ns = options_.now_ns();
+  batch.hop_start_ns = batch.stage_end_ns;
+  const bool record = record_.on();
   HopHeader header;
   header.step = batch.step;
   header.layer = static_cast<uint16_t>(batch.stage);
@@ -174,10 +191,12 @@ void Pipeline::PostHops(int m) {
     for (const bool open : port.open) others_open |= open;
     if (!others_open) port.progress_seen_ns = batch.hop_start_ns;  // its clock starts with the first open hop
     port.open[m] = true;
+    port.posted_ns[m] = record && batch.homes_missing > 0 ? Now() : batch.hop_start_ns;
     ++batch.homes_missing;
     port.link->PostHop(header);
     statistics_.hops.Add(1);
   }
+  if (record) record_.Post({m, batch.step}, batch.stage, batch.hop_start_ns, Now(), batch.homes_missing);
 }
 
 // The row's sequence ends at the step boundary; its rows go on as zeros until then. False: the home has no such row.

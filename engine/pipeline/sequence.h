@@ -35,6 +35,7 @@ struct Sequence {
   SamplingParams sampling;
   std::vector<LogitBias> logit_bias;      // ascending by token
   void* owner = nullptr;                  // the scheduler's record of it
+  uint64_t submit_ns = 0;                 // NowNs
   float* prompt_logits = nullptr;         // [prompt_tokens][vocab] if every prompt position's logits are wanted
 
   // Pipeline thread; the scheduler reads what events announced.
@@ -55,6 +56,7 @@ struct Sequence {
   int micro_batch = -1;
   bool at_home = false;                   // the home has heard of it: it must be told when the sequence leaves
   bool preempt = false;                   // gives its pages back at the next step boundary
+  uint64_t preempted_ns = 0;              // since when it waits again; 0: it was not preempted
   bool failed = false;                    // ends at the next step boundary, with fail_reason
   FinishReason fail_reason = FinishReason::kBadRow;
   int fail_home = -1;

@@ -15,36 +15,82 @@ bool Pipeline::EventsHaveRoom() const {
 
 // Composes the next step. False: nobody has a row, or the scheduler is behind with the events.
 bool Pipeline::BeginStep(int m) {
-  if (!EventsHaveRoom()) return false;
   MicroBatch& batch = batches_[m];
-  const auto released = [this](int home, Sequence* sequence) { TellHome(ControlKind::kRelease, home, sequence, 0); };
-  const auto ended = [this](Sequence* sequence) {
+  if (!EventsHaveRoom()) {
+    if (batch.held_since_ns == 0) batch.held_since_ns = Now();
+    return false;
+  }
+  const uint64_t start_ns = record_.on() ? Now() : 0;
+  const auto dropped = [this, m](int home, Sequence* sequence) {
+    const bool ends = sequence->failed || sequence->cancelled.load(std::memory_order_relaxed);
+    if (!ends) NotePreempted(m, sequence);
+    TellHome(ControlKind::kRelease, home, sequence, 0);
+  };
+  const auto preempted = [this, m](int home, Sequence* sequence) {
+    NotePreempted(m, sequence);
+    TellHome(ControlKind::kRelease, home, sequence, 0);
+  };
+  const auto ended = [this, m](Sequence* sequence) {
     const bool cancelled = sequence->cancelled.load(std::memory_order_relaxed);
+    if (record_.on()) {
+      record_.Leave({m, batches_[m].step}, *sequence, cancelled ? FD_LEAVE_CANCELLED : FD_LEAVE_FAILED, Now());
+    }
     EndSequence(sequence, cancelled ? FinishReason::kCancelled : sequence->fail_reason,
                 cancelled ? -1 : sequence->fail_home);
   };
-  const auto joined = [this](Sequence* sequence) {
+  const auto joined = [this, m](Sequence* sequence) {
+    if (record_.on()) record_.Join({m, batches_[m].step + 1}, *sequence, Now());
     if (sequence->fill_tokens == 0) return;
     TellHome(ControlKind::kFill, sequence->home, sequence, sequence->fill_tokens);
     sequence->computed = sequence->fill_tokens;
   };
   const uint64_t preemptions = batcher_.preemptions();
-  batcher_.DropLeavers(m, ended, released);
+  batcher_.DropLeavers(m, ended, dropped);
   batcher_.TakeIn(m, joined);
-  const uint32_t rows = batcher_.ComposeRows(m, released);
+  const uint32_t rows = batcher_.ComposeRows(m, preempted);
   statistics_.preemptions.Add(batcher_.preemptions() - preemptions);
-  if (rows == 0) return false;
+  if (rows == 0) {
+    no_rows_ = true;
+    return false;
+  }
   ++batch.step;
-  batch.step_start_ns = options_.now_ns();
   FillTable(m);
+  batch.step_start_ns = Now();
   statistics_.rows.Add(rows);
+  if (record_.on()) RecordBegin(m, start_ns != 0 ? start_ns : batch.step_start_ns);
+  ++in_steps_;
+  no_rows_ = parked_ = false;
+  batch.held_since_ns = 0;
   return true;
+}
+
+// Its pages are another's now; it is computed again, from its tokens.
+void Pipeline::NotePreempted(int m, Sequence* sequence) {
+  sequence->preempted_ns = Now();
+  if (record_.on()) record_.Leave({m, batches_[m].step}, *sequence, FD_LEAVE_PREEMPTED, sequence->preempted_ns);
+}
+
+// What was before the step, and what it is made of.
+void Pipeline::RecordBegin(int m, uint64_t start_ns) {
+  const MicroBatch& batch = batches_[m];
+  const StepRecorder::Where where = {m, batch.step};
+  if (batch.held_since_ns != 0) record_.Held(where, batch.held_since_ns, start_ns);
+  if (in_steps_ == 0 && no_rows_ && quiet_since_ns_ != 0) record_.Idle(quiet_since_ns_, start_ns, parked_);
+  record_.Compose(where, start_ns, batch.step_start_ns, static_cast<uint32_t>(batch.table.rows),
+                  batcher_.Members(m).size());
+  const uint64_t page_bytes = PageBytes(options_.shape.attention());
+  for (int h = 0; h < home_limit_; ++h) {
+    if (batch.home_rows[h] == 0) continue;
+    const uint64_t tokens = batch.home_tokens[h];
+    record_.Share(where, batch.step_start_ns, h, batch.home_rows[h], tokens, tokens * page_bytes / kPageTokens);
+  }
 }
 
 void Pipeline::FillTable(int m) {
   MicroBatch& batch = batches_[m];
   StepTable& table = batch.table;
   batch.home_rows.fill(0);
+  batch.home_tokens.fill(0);
   batch.sampled.Clear();
   table.rows = 0;
   table.logit_rows = 0;
@@ -61,7 +107,9 @@ void Pipeline::FillTable(int m) {
       const bool wanted = sequence->prompt_logits != nullptr && position < sequence->prompt_tokens;
       if (last || wanted) AddLogitRow(batch, sequence, static_cast<uint32_t>(row), position);
     }
-    if (sequence->rows > 0) attended_tokens += sequence->computed + sequence->rows;
+    if (sequence->rows == 0) continue;
+    attended_tokens += sequence->computed + sequence->rows;
+    batch.home_tokens[sequence->home] += sequence->computed + sequence->rows;
   }
   statistics_.kv_bytes_attended.Add(attended_tokens * options_.shape.layers * PageBytes(options_.shape.attention()) /
                                     kPageTokens);
@@ -133,7 +181,8 @@ bool Pipeline::SendRoster(int m, int home) {
 void Pipeline::FinishStep(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kBoundary;
-  const uint64_t now_ns = options_.now_ns();
+  const uint64_t now_ns = Now();
+  const uint64_t sampled_before = statistics_.sampled_tokens.value();
   for (Sequence* sequence : batcher_.Members(m)) sequence->computed += sequence->rows;
   for (int i = 0; i < batch.table.logit_rows; ++i) {
     Sequence* sequence = batch.sampled[i];
@@ -141,6 +190,11 @@ void Pipeline::FinishStep(int m) {
   }
   statistics_.steps.Add(1);
   statistics_.step_ns.Add(now_ns - batch.step_start_ns);
+  quiet_since_ns_ = now_ns;
+  --in_steps_;
+  if (!record_.on()) return;
+  const uint64_t tokens = statistics_.sampled_tokens.value() - sampled_before;
+  record_.Finish({m, batch.step}, batch.stage_end_ns, Now(), static_cast<uint32_t>(tokens));
 }
 
 void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
@@ -151,7 +205,9 @@ void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t n
   }
   const int32_t token = logit.result.token;
   statistics_.sampled_tokens.Add(1);
+  const StepRecorder::Where where = {sequence->micro_batch, batches_[sequence->micro_batch].step};
   const auto finish = [&](FinishReason reason) {
+    if (record_.on()) record_.Leave(where, *sequence, FD_LEAVE_FINISHED, now_ns);
     batcher_.Remove(sequence, [this](int home, Sequence* s) { TellHome(ControlKind::kRelease, home, s, 0); });
     EndSequence(sequence, reason, -1);
   };
@@ -169,6 +225,7 @@ void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t n
   event.time_ns = now_ns;
   FD_CHECK(events_.TryPush(event), "the event queue had room");
   events_since_ring_ = true;
+  if (record_.on()) record_.Token(where, sequence->id, index - sequence->prompt_tokens, now_ns);
   if (sequence->length == sequence->length_max) finish(FinishReason::kLength);
 }
 

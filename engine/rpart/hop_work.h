@@ -14,6 +14,13 @@
 
 namespace fastdecode {
 
+// What the leader's share of a hop went into, ticks; attention is what is left of it.
+struct LeaderTicks {
+  uint64_t append = 0;     // k and v to pages, with the barrier behind chunks
+  uint64_t merge = 0;      // partials merged, o written
+  uint64_t share_end = 0;  // when its share was done
+};
+
 // One hop as the team sees it: append k and v, attend, write o, as the plan says. A view; owns nothing.
 // With int4 (hop_work_open_fastpath.cc) rows see their own page as an open one. That of a decoding entry is the
 // sequence's, which is closed once it is full. A chunk's pages are closed as they are put together, the tiles put their
@@ -35,6 +42,7 @@ struct HopWork {
   int layer = 0;
   const std::byte* rows = nullptr;  // [rows] of q, k, v (RPartShape::hop_row_bytes)
   std::byte* o = nullptr;           // [rows][heads][head_dim]
+  LeaderTicks* leader = nullptr;    // thread 0 adds to it; null: nobody asks
 
   // A TicketTeam::Work; `context` is a HopWork.
   static void RunShare(void* context, int thread, int threads);
@@ -60,6 +68,9 @@ struct HopWork {
   void FinishChain(const Chain& chain, const Partial& partial) const;
   void HandOn(const Chain& shared, const Partial& partial) const;
   void CopyRows(const Chain& shared, const Partial& partial, const Sharer& sharer, const Chain& own) const;
+  uint64_t* LeaderSum(int thread, uint64_t LeaderTicks::*sum) const {
+    return thread == 0 && leader != nullptr ? &(leader->*sum) : nullptr;
+  }
   size_t HeadOffset(const Chain& chain) const;
   const std::byte* BlockAt(const Chain& chain, uint32_t block) const;
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "engine/rpart/hop_work.h"
+#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -15,16 +16,33 @@ void SetEmpty(const AttentionShape& shape, int row_heads, const Partial& partial
   std::fill_n(partial.acc, row_heads * shape.head_dim, 0.0f);
 }
 
+// Adds the time of a scope to a sum; to none if there is none.
+class TickSum {
+ public:
+  explicit TickSum(uint64_t* sum) : sum_(sum), start_(sum == nullptr ? 0 : NowTicks()) {}
+  ~TickSum() {
+    if (sum_ != nullptr) *sum_ += NowTicks() - start_;
+  }
+  TickSum(const TickSum&) = delete;
+  TickSum& operator=(const TickSum&) = delete;
+
+ private:
+  uint64_t* const sum_;
+  const uint64_t start_;
+};
+
 }  // namespace
 
 void HopWork::RunShare(void* context, int thread, int threads) {
   const HopWork& hop = *static_cast<const HopWork*>(context);
   if (!hop.plan->append_runs().empty()) {
+    const TickSum append(hop.LeaderSum(thread, &LeaderTicks::append));
     AppendShare(context, thread, threads);
     // A tile attends to what other threads appended.
     hop.served->team->Barrier(thread);
   }
   AttendShare(context, thread, threads);
+  if (thread == 0 && hop.leader != nullptr) hop.leader->share_end = NowTicks();
 }
 
 void HopWork::AppendShare(void* context, int thread, int threads) {
@@ -110,6 +128,7 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
   // alike.
   if (!is_shared && entry.bad) return;
   if (!is_shared && !entry.is_chunk()) {
+    const TickSum append(LeaderSum(thread, &LeaderTicks::append));
     // The pages that rows are appended to are attended to by nobody else in this hop.
     for (int head = chain.first_head; head < chain.first_head + chain.heads; ++head) {
       AppendRows(entry, head, (chain.first_block + first_block) * kBlockTokens,
@@ -128,13 +147,19 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
       AttendBlock(chain, i, queries, block, thread);
       kernels.fold(attention, running, block, row_heads);
     }
-    if (whole) FinishChain(chain, running);
+    if (whole) {
+      const TickSum merge(LeaderSum(thread, &LeaderTicks::merge));
+      FinishChain(chain, running);
+    }
   } else {
     for (uint32_t i = first_block; i < end_block; ++i) {
       AttendBlock(chain, i, queries, At(chain, Slot(chain, 1 + i - folded_blocks)), thread);
     }
   }
-  if (!whole) FinishPiece(chain);
+  if (!whole) {
+    const TickSum merge(LeaderSum(thread, &LeaderTicks::merge));
+    FinishPiece(chain);
+  }
 }
 
 // A shared chain's rows lie here and there among those of the hop: they are put together for it.

@@ -48,6 +48,7 @@ PeerSession::PeerSession(const PeerSessionOptions& options, const RPartShape& sh
   work_.kernels = SelectAttention(options.isa, shape.attention());
   work_.pool = options.pool;
   work_.workspace = &workspace_;
+  work_.leader = &leader_ticks_;
 }
 
 void PeerSession::Begin(ServedPeers* served) {

@@ -75,7 +75,7 @@ class PeerSession {
     bool waiting = false;
     HopHeader header;
     const std::byte* rows = nullptr;
-    uint32_t idle_ns = 0;
+    ShortDuration idle;
     uint64_t seen_ticks = 0;
   };
 
@@ -115,6 +115,8 @@ class PeerSession {
   uint32_t waiting_count_ = 0;
   bool idle_ = false;
   HopWork work_;
+  LeaderTicks leader_ticks_;       // of the hop in work
+  ShortDuration last_post_;        // posting the last reply
   StatsMessage stats_;
   std::vector<std::byte> control_buffer_;
 

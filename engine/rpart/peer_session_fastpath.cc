@@ -17,6 +17,8 @@ uint32_t ElapsedNs(uint64_t from_ticks, uint64_t to_ticks) {
   return static_cast<uint32_t>(std::min<uint64_t>(ns, std::numeric_limits<uint32_t>::max()));
 }
 
+ShortDuration Short(uint64_t ticks) { return ShortDuration::FromNs(TickClock::Get().ToNs(ticks)); }
+
 }  // namespace
 
 PeerSession::Outcome PeerSession::Turn() {
@@ -45,7 +47,7 @@ void PeerSession::TakeHop(const HopHeader& header, const std::byte* rows) {
   hop.rows = rows;
   hop.seen_ticks = NowTicks();
   const uint64_t empty_since_ticks = served_->empty_since_ticks;
-  hop.idle_ns = empty_since_ticks == 0 ? 0 : ElapsedNs(empty_since_ticks, hop.seen_ticks);
+  if (empty_since_ticks != 0) hop.idle = Short(hop.seen_ticks - empty_since_ticks);
   idle_ = false;
   if (header.roster_version <= micro_batches_[header.micro_batch]->roster().version()) {
     RunHop(hop);
@@ -73,9 +75,12 @@ void PeerSession::RunHop(const WaitingHop& hop) {
   reply.step = hop.header.step;
   reply.layer = hop.header.layer;
   reply.micro_batch = hop.header.micro_batch;
-  reply.idle_ns = hop.idle_ns;
+  reply.idle = hop.idle;
+  reply.post = last_post_;
   const char* const error = ComputeHop(hop, &reply);
-  reply.work_ns = ElapsedNs(hop.seen_ticks, NowTicks());
+  const uint64_t end_ticks = NowTicks();
+  reply.work_ns = ElapsedNs(hop.seen_ticks, end_ticks);
+  reply.end_clock_ns = static_cast<uint32_t>(NowNs());
   if (error != nullptr) {
     reply.status = HopStatus::kBadHop;
     reply.payload_bytes = 0;
@@ -84,6 +89,7 @@ void PeerSession::RunHop(const WaitingHop& hop) {
   stats_.busy_ns += reply.work_ns;
   served_->AddProgress(1);
   link_->PostReply(reply);
+  last_post_ = Short(NowTicks() - end_ticks);
   if (error != nullptr) link_->MarkLost(error);
   served_->empty_since_ticks = 0;
 }
@@ -99,7 +105,13 @@ const char* PeerSession::ComputeHop(const WaitingHop& hop, ReplyHeader* reply) {
   work_.layer = hop.header.layer;
   work_.rows = hop.rows;
   work_.o = link_->ReplyArea(hop.header.micro_batch);
+  leader_ticks_ = {};
+  const uint64_t start_ticks = NowTicks();
   served_->team->Run(&HopWork::RunShare, &work_);
+  reply->prepare = Short(start_ticks - hop.seen_ticks);
+  reply->append = Short(leader_ticks_.append);
+  reply->merge = Short(leader_ticks_.merge);
+  reply->wait = Short(NowTicks() - leader_ticks_.share_end);
   micro_batch.Finish(hop.header.layer);
   stats_.kv_bytes_read += micro_batch.plan().kv_bytes();
 

@@ -129,6 +129,7 @@ void TakeMemory(const RequestContext& context, Sequence& sequence, std::vector<i
 absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const fd_request& given) {
   auto request = std::make_unique<Request>();
   request->submit_ns = NowNs();
+  request->sequence.submit_ns = request->submit_ns;
   Sequence& sequence = request->sequence;
   absl::StatusOr<std::vector<int32_t>> ids = PromptIds(context, given);
   if (!ids.ok()) return ids.status();

@@ -27,8 +27,9 @@ bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& loc
 
 }  // namespace
 
-Scheduler::Scheduler(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper)
-    : pipeline_(pipeline), own_parker_(own_word), queue_max_(queue_max), keeper_(keeper) {}
+Scheduler::Scheduler(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper,
+                     const EventWriter& record)
+    : pipeline_(pipeline), own_parker_(own_word), queue_max_(queue_max), keeper_(keeper), record_(record) {}
 
 Scheduler::~Scheduler() { Stop(); }
 
@@ -251,11 +252,23 @@ void Scheduler::OnToken(Request& request, const PipelineEvent& event) {
   if (request.ended) return;
   ++request.announced;
   Push(request, std::move(out));
+  if (record_.on()) RecordDelivery(request.sequence.id, index, event.time_ns);
   if (!stopped) return;
   // Found here, a step or more behind the pipeline: the sequence leaves at its next boundary, the caller is done now.
   request.sequence.cancelled.store(true, std::memory_order_relaxed);
   pipeline_->NoteCancel();
   End(request, RequestFinish::kStop, "", "", event.time_ns);
+}
+
+void Scheduler::RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns) {
+  fd_record_event event = {};
+  event.kind = FD_RECORD_DELIVER;
+  event.start_ns = step_end_ns;
+  event.end_ns = NowNs();
+  event.id = id;
+  event.count = index;
+  event.home = -1;
+  record_.Write(event);
 }
 
 void Scheduler::OnFinished(Request& request, const PipelineEvent& event) {

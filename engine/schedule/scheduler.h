@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "engine/pipeline/pipeline.h"
+#include "engine/record/event_ring.h"
 #include "engine/schedule/request.h"
 #include "numa/parker.h"
 #include "numa/pinned_thread.h"
@@ -38,7 +39,9 @@ class HomeKeeper {
 // Bounded: `queue_max` requests that have not ended.
 class Scheduler {
  public:
-  Scheduler(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper);
+  // `record`: of the scheduler thread.
+  Scheduler(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper,
+            const EventWriter& record = EventWriter());
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -69,6 +72,7 @@ class Scheduler {
   bool ForwardCommands();
   bool HandleEvents();
   void OnToken(Request& request, const PipelineEvent& event);
+  void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
   void OnFinished(Request& request, const PipelineEvent& event);
   void End(Request& request, RequestFinish finish, std::string error, std::string text, uint64_t time_ns);
   void Push(Request& request, RequestEvent event);
@@ -89,6 +93,7 @@ class Scheduler {
   size_t lent_ = 0;                                                // sequences that the pipeline has
   bool draining_ = false;
 
+  EventWriter record_;                                             // scheduler thread
   std::atomic<uint64_t> commands_seen_{0};                         // bumped after each push to commands_
   uint64_t commands_forwarded_ = 0;                                // scheduler thread
   std::atomic<bool> stop_{false};

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/fastdecode.h"
 #include "kernels/sampler.h"
 
 namespace fastdecode {
@@ -26,6 +27,24 @@ struct HomeArea {
   const std::byte* receive = nullptr;   // reply rows
 };
 
+// Where the time of one stage went, for whoever records it.
+struct StageTrace {
+  static constexpr int kPartsMax = 16;
+  struct Part {
+    fd_stage_part what;
+    int layer;          // whose weights
+    uint64_t start_ns;  // NowNs
+    uint64_t end_ns;
+  };
+
+  void Add(const Part& part) {
+    if (count < kPartsMax) parts[count++] = part;
+  }
+
+  int count = 0;
+  Part parts[kPartsMax];
+};
+
 // One step of one micro-batch, as the S-Part sees it: sized once for the most rows, refilled at each step boundary by the
 // pipeline thread, unchanged while the step runs.
 struct StepTable {
@@ -37,6 +56,7 @@ struct StepTable {
   int logit_rows = 0;
   std::vector<LogitRow> logits;         // [logit_rows], ascending by row
   std::vector<HomeArea> home_areas;     // [homes]
+  StageTrace* trace = nullptr;          // to be filled in during a stage; null: nobody asks
 };
 
 // The S-Part of a model: everything but attention. Stage 0 embeds and makes q, k, v of layer 0; stage l takes o of layer

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "rdma/file_descriptor.h"
 #include "rdma/link.h"
 #include "rdma/shm/handshake.h"
+#include "rdma/shm/socket_file.h"
 #include "rdma/shm/unix_socket.h"
 
 namespace fastdecode {
@@ -28,18 +30,15 @@ class UnixListener final : public Listener {
   static constexpr size_t kHalfOpenMax = 16;
   static constexpr uint64_t kProposalTimeoutNs = 2'000'000'000;
 
-  // Makes the socket file with mode 0600. A file left by a process that died is removed.
-  // Errors: AlreadyExists naming the process that listens there, or if the file is no socket; InvalidArgument for the
-  // path; PermissionDenied, NotFound for the folder.
+  // Errors: those of SocketFile::Listen.
   static absl::StatusOr<std::unique_ptr<UnixListener>> Listen(const std::string& path);
 
-  ~UnixListener() override;
   UnixListener(const UnixListener&) = delete;
   UnixListener& operator=(const UnixListener&) = delete;
 
   absl::StatusOr<std::unique_ptr<PendingLink>> AcceptProposal(uint64_t timeout_ns) override;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return socket_.path(); }
 
  private:
   struct HalfOpen {
@@ -47,15 +46,12 @@ class UnixListener final : public Listener {
     uint64_t deadline_ns;
   };
 
-  UnixListener(std::string path, FileDescriptor socket, uint64_t device, uint64_t inode);
+  explicit UnixListener(SocketFile socket) : socket_(std::move(socket)) {}
 
   void AcceptClients();
   absl::Status DropOverdue();
 
-  const std::string path_;
-  const FileDescriptor socket_;
-  const uint64_t device_;  // of our socket file: someone else's at the same path is not removed
-  const uint64_t inode_;
+  const SocketFile socket_;
   std::vector<HalfOpen> half_open_;  // oldest first
 };
 

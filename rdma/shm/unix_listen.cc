@@ -1,9 +1,5 @@
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -21,57 +17,7 @@ namespace fastdecode {
 
 namespace {
 
-constexpr int kBacklog = 64;
 constexpr int kExhaustedPauseMs = 20;
-constexpr mode_t kSocketMode = 0600;
-
-// ---- Making the socket file ----
-
-absl::Status PathError(const std::string& path, const char* what, int error) {
-  const std::string message = absl::StrCat("cannot listen at unix:", path, ": ", what, ": ", std::strerror(error));
-  if (error == EACCES || error == EPERM || error == EROFS) return absl::PermissionDeniedError(message);
-  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(message);
-  return absl::InternalError(message);
-}
-
-// Two workers that start at once could each take the other's new socket for a stale one: the folder is locked from the
-// probe to the bind. Whoever holds the lock for longer than that is no worker of ours, so a busy lock is not waited
-// for.
-FileDescriptor LockFolder(const std::string& path) {
-  constexpr int kAttempts = 100;
-  constexpr int kPauseMs = 5;
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  FileDescriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  for (int attempt = 0; fd.valid() && attempt < kAttempts; ++attempt) {
-    if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) break;
-    poll(nullptr, 0, kPauseMs);
-  }
-  return fd;
-}
-
-// Removes the file of a listener that is dead; an error if it lives, or if the file is something else.
-absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& address) {
-  struct stat info = {};
-  if (lstat(path.c_str(), &info) != 0) return errno == ENOENT ? absl::OkStatus() : PathError(path, "lstat", errno);
-  if (!S_ISSOCK(info.st_mode)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("cannot listen at unix:", path, ": a file that is no socket is in the way"));
-  }
-  absl::StatusOr<FileDescriptor> probe = OpenSocket();
-  if (!probe.ok()) return probe.status();
-  if (connect(probe->get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    return absl::AlreadyExistsError(absl::StrFormat("cannot listen at unix:%s: in use by the process with pid %d",
-                                                    path.c_str(), ReadPeerCredentials(probe->get()).pid));
-  }
-  // EAGAIN: its backlog is full; EPROTOTYPE: it is a socket of another type. Both are alive.
-  if (errno == EAGAIN || errno == EPROTOTYPE) {
-    return absl::AlreadyExistsError(absl::StrCat("cannot listen at unix:", path, ": in use by another process"));
-  }
-  if (errno != ECONNREFUSED) return PathError(path, "connect", errno);
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) return PathError(path, "removing the stale socket", errno);
-  return absl::OkStatus();
-}
 
 // ---- Reading a proposal ----
 
@@ -211,31 +157,9 @@ absl::StatusOr<std::unique_ptr<PendingLink>> ReceiveProposal(FileDescriptor* soc
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Listen(const std::string& path) {
-  const absl::StatusOr<sockaddr_un> address = SocketAddress(path);
-  if (!address.ok()) return address.status();
-  absl::StatusOr<FileDescriptor> socket = OpenSocket();
+  absl::StatusOr<SocketFile> socket = SocketFile::Listen(path);
   if (!socket.ok()) return socket.status();
-
-  const FileDescriptor folder_lock = LockFolder(path);
-  if (absl::Status status = RemoveStaleSocket(path, *address); !status.ok()) return status;
-  // On Linux the file inherits the socket's own mode, so that at no moment others may connect.
-  if (fchmod(socket->get(), kSocketMode) != 0) return PathError(path, "fchmod", errno);
-  if (bind(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0) {
-    return PathError(path, "bind", errno);
-  }
-  struct stat info = {};
-  if (lstat(path.c_str(), &info) != 0) return PathError(path, "lstat", errno);
-  if (chmod(path.c_str(), kSocketMode) != 0) return PathError(path, "chmod", errno);  // whatever the umask made of it
-  if (listen(socket->get(), kBacklog) != 0) return PathError(path, "listen", errno);
-  return std::unique_ptr<UnixListener>(new UnixListener(path, *std::move(socket), info.st_dev, info.st_ino));
-}
-
-UnixListener::UnixListener(std::string path, FileDescriptor socket, uint64_t device, uint64_t inode)
-    : path_(std::move(path)), socket_(std::move(socket)), device_(device), inode_(inode) {}
-
-UnixListener::~UnixListener() {
-  struct stat info = {};
-  if (lstat(path_.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_) unlink(path_.c_str());
+  return std::unique_ptr<UnixListener>(new UnixListener(*std::move(socket)));
 }
 
 absl::StatusOr<std::unique_ptr<PendingLink>> UnixListener::AcceptProposal(uint64_t timeout_ns) {
@@ -243,7 +167,7 @@ absl::StatusOr<std::unique_ptr<PendingLink>> UnixListener::AcceptProposal(uint64
   while (true) {
     if (absl::Status status = DropOverdue(); !status.ok()) return status;
     // The door, then the clients that have yet to say what they want.
-    std::vector<pollfd> entries = {{socket_.get(), POLLIN, 0}};
+    std::vector<pollfd> entries = {{socket_.fd(), POLLIN, 0}};
     for (const HalfOpen& client : half_open_) entries.push_back({client.socket.get(), POLLIN, 0});
     const uint64_t wake_ns = half_open_.empty() ? deadline_ns : std::min(deadline_ns, half_open_.front().deadline_ns);
     poll(entries.data(), entries.size(), PollTimeoutMs(wake_ns));
@@ -257,14 +181,14 @@ absl::StatusOr<std::unique_ptr<PendingLink>> UnixListener::AcceptProposal(uint64
       return result;
     }
     if (entries[0].revents != 0) AcceptClients();
-    if (NowNs() >= deadline_ns) return absl::DeadlineExceededError(absl::StrCat("no engine came to unix:", path_));
+    if (NowNs() >= deadline_ns) return absl::DeadlineExceededError(absl::StrCat("no engine came to unix:", path()));
   }
 }
 
 // Takes in who has connected. When there are too many, the one that has been silent for longest has to go.
 void UnixListener::AcceptClients() {
   for (size_t i = 0; i < kHalfOpenMax; ++i) {
-    FileDescriptor client(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    FileDescriptor client(accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!client.valid()) {
       // Out of descriptors or memory: the door stays readable meanwhile, so that poll(2) alone would spin.
       if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) poll(nullptr, 0, kExhaustedPauseMs);

@@ -81,9 +81,9 @@ class WrId {
 
 // The first cache line of a slot, word by word (see ToWords): header | sequence | checksum.
 struct MessageLine {
-  static constexpr size_t kHeaderWordsMax = 5;
-  static constexpr size_t kSequenceWord = 5;  // the slot's messages, this one included: no old line is taken for new
-  static constexpr size_t kChecksumWord = 6;  // CRC32C of what is before it and the payload, if there are checksums
+  static constexpr size_t kHeaderWordsMax = 6;
+  static constexpr size_t kSequenceWord = 6;  // the slot's messages, this one included: no old line is taken for new
+  static constexpr size_t kChecksumWord = 7;  // CRC32C of what is before it and the payload, if there are checksums
   static constexpr size_t kChecksummedBytes = kChecksumWord * sizeof(uint64_t);
 
   uint64_t words[8];

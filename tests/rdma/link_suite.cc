@@ -75,14 +75,26 @@ TEST_P(LinkSuite, HopAndReplyArriveWithHeaderAndPayload) {
 
   std::memset(home()->ReplyArea(1), 0x17, 100);
   ReplyHeader sent = ReplyTo(hop_);
-  sent.idle_ns = 11;
   sent.work_ns = 22;
+  sent.end_clock_ns = 0xfedcba98;
+  sent.idle = ShortDuration::FromNs(11);
+  sent.prepare = ShortDuration::FromNs(12);
+  sent.append = ShortDuration::FromNs(13);
+  sent.merge = ShortDuration::FromNs(14);
+  sent.wait = ShortDuration::FromNs(15);
+  sent.post = ShortDuration::FromNs(16);
   home()->PostReply(sent);
   ASSERT_EQ(engine()->PollReply(&reply_), LinkPoll::kMessage);
   EXPECT_EQ(reply_.epoch, kEpoch);
   EXPECT_EQ(reply_.step, 42u);
-  EXPECT_EQ(reply_.idle_ns, 11u);
   EXPECT_EQ(reply_.work_ns, 22u);
+  EXPECT_EQ(reply_.end_clock_ns, 0xfedcba98u);
+  EXPECT_EQ(reply_.idle.ToNs(), 11u);
+  EXPECT_EQ(reply_.prepare.ToNs(), 12u);
+  EXPECT_EQ(reply_.append.ToNs(), 13u);
+  EXPECT_EQ(reply_.merge.ToNs(), 14u);
+  EXPECT_EQ(reply_.wait.ToNs(), 15u);
+  EXPECT_EQ(reply_.post.ToNs(), 16u);
   EXPECT_EQ(reply_.status, HopStatus::kOk);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(engine()->ReceiveArea(1)[i], std::byte{0x17});
   EXPECT_EQ(engine()->PollReply(&reply_), LinkPoll::kEmpty) << "a reply arrives once";

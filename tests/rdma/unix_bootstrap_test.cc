@@ -214,8 +214,8 @@ TEST_F(UnixBootstrapTest, AnotherVersionIsRefusedAndBothAreNamed) {
   ProposalPacket packet = Packet();
   packet.prefix.version = 9;
   client.Send(&packet, 300);  // of another size, too
-  ExpectTurnedAway("protocol version 2, the engine version 9");
-  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 2, the engine version 9");
+  ExpectTurnedAway("protocol version 3, the engine version 9");
+  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 3, the engine version 9");
 }
 
 TEST_F(UnixBootstrapTest, SpoiltProposalsAreRefused) {
@@ -234,7 +234,7 @@ TEST_F(UnixBootstrapTest, SpoiltProposalsAreRefused) {
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->prefix.bytes = 1; }), "malformed proposal");
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->shape_bytes = 513; }), "malformed proposal");
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->hop_header_bytes = 40; }),
-            "header sizes differ: worker 32 and 40 bytes, engine 40 and 40");
+            "header sizes differ: worker 32 and 48 bytes, engine 40 and 48");
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->slots = 0xffffffff; }), "link slots: -1 is not 1 to 16");
   EXPECT_EQ(refusal([](ProposalPacket* p) { p->slots = 0; }), "link slots: 0 is not 1 to 16");
   EXPECT_NE(refusal([](ProposalPacket* p) { p->hop_payload_bytes_max = ~uint64_t{0}; }).find("is more than"),
@@ -448,7 +448,7 @@ TEST_F(UnixBootstrapTest, AnswersThatCannotBe) {
   has(error(nothing, Memfd(bytes - 1, kSeals).get()), "where the link needs");
   has(error(nothing, Memfd(bytes, 0).get()), "not a sealed");
   has(error([](AcceptancePacket* p) { p->prefix.version = 9; }, region.get()),
-      "speaks protocol version 9, this engine 2");
+      "speaks protocol version 9, this engine 3");
   has(error([](AcceptancePacket* p) { p->prefix.magic = 9; }, region.get()), "is no FastDecode worker");
   has(error([](AcceptancePacket* p) { p->epoch = 78; }, region.get()), "malformed answer");
   has(error([](AcceptancePacket* p) { p->homes = 0; }, region.get()), "malformed answer");

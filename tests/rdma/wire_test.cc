@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -30,6 +31,23 @@ TEST(WireTest, WordsAreTheHeadersMemory) {
     CheckWords<HopHeader>(&random);
     CheckWords<ReplyHeader>(&random);
   }
+}
+
+TEST(WireTest, ShortDurationsAreCloseEnough) {
+  for (uint64_t ns = 0; ns < 2048; ++ns) EXPECT_EQ(ShortDuration::FromNs(ns).ToNs(), ns);
+  std::mt19937_64 random(2);
+  uint64_t last = 0;
+  for (int bits = 12; bits <= 42; ++bits) {
+    for (int i = 0; i < 1000; ++i) {
+      const uint64_t ns = (random() | uint64_t{1} << 63) >> (64 - bits);
+      const double error = static_cast<double>(ShortDuration::FromNs(ns).ToNs()) - static_cast<double>(ns);
+      EXPECT_LE(std::abs(error), static_cast<double>(ns) / 4096) << ns;
+    }
+    const uint64_t power = uint64_t{1} << (bits - 1);
+    EXPECT_GT(ShortDuration::FromNs(power).ToNs(), last);
+    last = ShortDuration::FromNs(power).ToNs();
+  }
+  EXPECT_EQ(ShortDuration::FromNs(~uint64_t{0}).bits(), 0xffff);
 }
 
 }  // namespace

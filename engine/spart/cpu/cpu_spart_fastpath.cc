@@ -4,8 +4,31 @@
 
 #include "engine/spart/cpu/cpu_spart.h"
 #include "engine/spart/cpu/tiles.h"
+#include "numa/clock.h"
 
 namespace fastdecode {
+
+namespace {
+
+// Says how long a scope took; nothing if there is no trace.
+class PartTimer {
+ public:
+  PartTimer(StageTrace* trace, fd_stage_part what, int layer)
+      : trace_(trace), what_(what), layer_(layer), start_ns_(trace == nullptr ? 0 : NowNs()) {}
+  ~PartTimer() {
+    if (trace_ != nullptr) trace_->Add({what_, layer_, start_ns_, NowNs()});
+  }
+  PartTimer(const PartTimer&) = delete;
+  PartTimer& operator=(const PartTimer&) = delete;
+
+ private:
+  StageTrace* const trace_;
+  const fd_stage_part what_;
+  const int layer_;
+  const uint64_t start_ns_;
+};
+
+}  // namespace
 
 void CpuSPart::StartStage(int micro_batch, int stage, StepTable& table) {
   micro_batch_ = micro_batch;
@@ -28,33 +51,48 @@ void CpuSPart::RunStage(int t, int n) {
   const int rows_all = table_->rows;
   const Range rows = Share(rows_all, t, n);
   const int hidden = spec_.hidden;
+  // A part is over when all threads are: its barrier counts to it.
+  StageTrace* const trace = t == 0 ? table_->trace : nullptr;
   if (stage_ == 0) {
     Embed(rows);
   } else {
     const PackedLayer& done = weights_.layers[stage_ - 1];
     GatherOutputs(rows);
     team_.Barrier(t);
-    Multiply(done.o, attended_, rows_all, projected_.data(), hidden, t, n);
-    team_.Barrier(t);
+    {
+      const PartTimer timer(trace, FD_STAGE_O, stage_ - 1);
+      Multiply(done.o, attended_, rows_all, projected_.data(), hidden, t, n);
+      team_.Barrier(t);
+    }
     AddAndNorm(done.bias(done.o_bias), done.mlp_norm, rows);
     team_.Barrier(t);
-    Mlp(done, t, n);
-    team_.Barrier(t);
-    Multiply(done.down, activated_, rows_all, projected_.data(), hidden, t, n);
-    team_.Barrier(t);
+    {
+      const PartTimer timer(trace, FD_STAGE_GATE_UP, stage_ - 1);
+      Mlp(done, t, n);
+      team_.Barrier(t);
+    }
+    {
+      const PartTimer timer(trace, FD_STAGE_DOWN, stage_ - 1);
+      Multiply(done.down, activated_, rows_all, projected_.data(), hidden, t, n);
+      team_.Barrier(t);
+    }
   }
   const float* down_bias = stage_ == 0 ? nullptr : weights_.layers[stage_ - 1].bias(weights_.layers[stage_ - 1].down_bias);
   if (stage_ == spec_.layers) {
     AddAndNorm(down_bias, weights_.final_norm, rows);
     team_.Barrier(t);
+    const PartTimer timer(trace, FD_STAGE_LOGITS, stage_);
     Finish(t, n);
     return;
   }
   const PackedLayer& next = weights_.layers[stage_];
   AddAndNorm(down_bias, next.attention_norm, rows);
   team_.Barrier(t);
-  Multiply(next.qkv, normed_, rows_all, projected_.data(), next.qkv.n, t, n);
-  team_.Barrier(t);
+  {
+    const PartTimer timer(trace, FD_STAGE_QKV, stage_);
+    Multiply(next.qkv, normed_, rows_all, projected_.data(), next.qkv.n, t, n);
+    team_.Barrier(t);
+  }
   RotateAndSend(next, rows);
 }
 

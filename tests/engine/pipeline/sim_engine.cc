@@ -21,6 +21,7 @@ PipelineOptions OptionsFor(const SimOptions& sim, const RPartShape& shape) {
   options.shape = shape;
   options.hop_timeout_ns = sim.hop_timeout_ns;
   options.event_capacity = sim.event_capacity;
+  options.record = sim.record;
   options.now_ns = SimNowNs;
   return options;
 }

@@ -24,6 +24,7 @@ struct SimOptions {
   uint64_t hop_timeout_ns = 50'000'000;
   uint64_t turn_ns_max = 100'000;  // what a turn takes
   size_t event_capacity = 1 << 12;
+  EventWriter record;
   SimLinkOptions link;
   uint64_t seed = 1;
 };

@@ -105,8 +105,8 @@ TEST_F(HostileClientTest, AnOlderVersion) {
   Serve();
   RawClient client(port());
   client.Send(Spoilt(MakeHelloFrame({}), 8, uint32_t{0}).substr(0, 40));  // of another size, too
-  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 2, the engine version 0");
-  ExpectLogged("this worker speaks protocol version 2, the engine version 0");
+  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 3, the engine version 0");
+  ExpectLogged("this worker speaks protocol version 3, the engine version 0");
 }
 
 TEST_F(HostileClientTest, OtherHeaderSizes) {
@@ -114,7 +114,7 @@ TEST_F(HostileClientTest, OtherHeaderSizes) {
   RawClient client(port());
   client.ExchangeHellos();
   client.Propose(Spoilt(MakeProposalFrame(TestOffer()), offsetof(ProposalFrame, hop_header_bytes), uint16_t{48}));
-  EXPECT_EQ(client.Refusal(), "header sizes differ: worker 32 and 40 bytes, engine 48 and 40");
+  EXPECT_EQ(client.Refusal(), "header sizes differ: worker 32 and 48 bytes, engine 48 and 48");
   ExpectLogged("header sizes differ");
 }
 

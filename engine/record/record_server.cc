@@ -1,0 +1,113 @@
+#include "engine/record/record_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/shm/unix_socket.h"
+
+namespace fastdecode {
+
+sockaddr_un RecordAddress(pid_t pid, socklen_t* length) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const std::string name = absl::StrCat("fastdecode-record-", pid);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // behind a 0: abstract
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+namespace {
+
+absl::StatusOr<FileDescriptor> ListenAbstract() {
+  absl::StatusOr<FileDescriptor> socket = OpenSocket();
+  if (!socket.ok()) return socket;
+  socklen_t length = 0;
+  const sockaddr_un address = RecordAddress(getpid(), &length);
+  if (bind(socket->get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    return absl::AlreadyExistsError(absl::StrCat("record-socket: auto: ", std::strerror(errno),
+                                                 "; another engine of this process has it; give it a path"));
+  }
+  if (listen(socket->get(), static_cast<int>(RecordServer::kReadersMax)) != 0) {
+    return absl::InternalError(absl::StrCat("record-socket: listen: ", std::strerror(errno)));
+  }
+  return socket;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RecordServer>> RecordServer::Start(const std::string& path, Recorder* recorder,
+                                                                  std::function<nlohmann::json()> describe) {
+  std::unique_ptr<RecordServer> server(new RecordServer(recorder, std::move(describe)));
+  if (path.empty()) {
+    absl::StatusOr<FileDescriptor> socket = ListenAbstract();
+    if (!socket.ok()) return socket.status();
+    server->abstract_ = *std::move(socket);
+  } else {
+    absl::StatusOr<SocketFile> file = SocketFile::Listen(path);
+    if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat("record-socket: ", file.status().message()));
+    server->file_ = std::make_unique<SocketFile>(*std::move(file));
+  }
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("record-socket: pipe: ", std::strerror(errno)));
+  }
+  server->stop_read_ = FileDescriptor(ends[0]);
+  server->stop_write_ = FileDescriptor(ends[1]);
+  server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
+  return server;
+}
+
+RecordServer::~RecordServer() {
+  stop_write_.Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+void RecordServer::Run() {
+  pthread_setname_np(pthread_self(), "fd-record");
+  for (;;) {
+    std::vector<pollfd> polled = {{stop_read_.get(), POLLIN, 0}};
+    // With all places taken the others wait in the backlog.
+    polled.push_back({readers_.size() < kReadersMax ? listening() : -1, POLLIN, 0});
+    for (const FileDescriptor& reader : readers_) polled.push_back({reader.get(), POLLIN, 0});
+    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) break;
+    if (polled[0].revents != 0) break;
+    DropGone(polled);
+    if (polled[1].revents != 0) LetIn();
+  }
+  for (size_t i = 0; i < readers_.size(); ++i) recorder_->RemoveReader();
+  readers_.clear();
+}
+
+// A reader has nothing to say: whatever can be read from it is its end.
+void RecordServer::DropGone(const std::vector<pollfd>& polled) {
+  for (size_t i = readers_.size(); i-- > 0;) {
+    if (polled[2 + i].revents == 0) continue;
+    recorder_->RemoveReader();
+    readers_.erase(readers_.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+void RecordServer::LetIn() {
+  FileDescriptor reader(accept4(listening(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!reader.valid()) return;
+  const PeerCredentials peer = ReadPeerCredentials(reader.get());
+  if (peer.uid != 0 && peer.uid != geteuid()) return;
+  const nlohmann::json hello = {{"engine", describe_()}, {"layout", recorder_->Layout()}};
+  const std::string text = hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  recorder_->AddReader();
+  if (!SendPacket(reader.get(), text.data(), text.size(), recorder_->fd()).ok()) {
+    recorder_->RemoveReader();
+    return;
+  }
+  readers_.push_back(std::move(reader));
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,170 @@
+// What the pipeline records of its steps, read back.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "engine/record/recorder.h"
+#include "tests/engine/pipeline/sim_engine.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kTurnsMax = 20'000;
+
+class StepRecorderTest : public testing::Test {
+ protected:
+  using StepKey = std::pair<int, uint32_t>;  // micro-batch, step
+
+  void SetUp() override {
+    absl::StatusOr<std::unique_ptr<Recorder>> recorder = Recorder::Create();
+    ASSERT_TRUE(recorder.ok()) << recorder.status();
+    recorder_ = *std::move(recorder);
+    options_.limits = {.micro_batches = 2, .rows_max = 40, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 64};
+    options_.layers = 3;
+    options_.link.late_reply_share = 0.3;
+    options_.record = recorder_->writer(Recorder::kPipelineRing);
+  }
+
+  void Run(SimEngine* engine) {
+    EventReader reader = recorder_->reader(Recorder::kPipelineRing);
+    recorder_->AddReader();
+    ASSERT_TRUE(engine->RunAll(4 * kTurnsMax));
+    recorder_->RemoveReader();
+    events_.resize(1 << 17);
+    uint64_t lost = 0;
+    events_.resize(reader.Read(events_.data(), events_.size(), &lost));
+    ASSERT_EQ(lost, 0u);
+    for (const fd_record_event& event : events_) {
+      ASSERT_LE(event.start_ns, event.end_ns);
+      if (event.kind == FD_RECORD_IDLE || event.kind == FD_RECORD_JOIN || event.kind == FD_RECORD_LEAVE) continue;
+      steps_[{event.micro_batch, event.step}].push_back(event);
+    }
+  }
+
+  std::vector<fd_record_event> OfKind(const std::vector<fd_record_event>& events, int kind) const {
+    std::vector<fd_record_event> out;
+    std::copy_if(events.begin(), events.end(), std::back_inserter(out), [&](const auto& e) { return e.kind == kind; });
+    return out;
+  }
+
+  SimOptions options_;
+  std::unique_ptr<Recorder> recorder_;
+  std::vector<fd_record_event> events_;
+  std::map<StepKey, std::vector<fd_record_event>> steps_;
+};
+
+TEST_F(StepRecorderTest, EveryStepIsWhole) {
+  SimEngine engine(options_);
+  engine.AddHome(0, 40);
+  engine.AddHome(5, 40);
+  uint32_t tokens = 0;
+  for (uint32_t i = 0; i < 20; ++i) {
+    engine.Submit(SimEngine::Prompt(1 + i * 7, i, 50), {.max_tokens = 1 + i * 2});
+    tokens += 1 + i * 2;
+  }
+  Run(&engine);
+  ASSERT_GT(steps_.size(), 20u);
+  std::map<int, uint64_t> last_end;  // by micro-batch
+  size_t finished_tokens = 0;
+  for (const auto& [key, step] : steps_) {
+    const auto compose = OfKind(step, FD_RECORD_COMPOSE), rosters = OfKind(step, FD_RECORD_ROSTERS),
+               shares = OfKind(step, FD_RECORD_SHARE), stages = OfKind(step, FD_RECORD_STAGE),
+               posts = OfKind(step, FD_RECORD_POST), hops = OfKind(step, FD_RECORD_HOP),
+               finish = OfKind(step, FD_RECORD_FINISH);
+    ASSERT_EQ(compose.size(), 1u);
+    ASSERT_EQ(rosters.size(), 1u);
+    ASSERT_EQ(finish.size(), 1u);
+    ASSERT_EQ(stages.size(), options_.layers + 1);
+    ASSERT_EQ(posts.size(), options_.layers);
+    ASSERT_EQ(hops.size(), options_.layers * shares.size());
+    EXPECT_GE(compose[0].start_ns, last_end[key.first]);
+    EXPECT_EQ(rosters[0].start_ns, compose[0].end_ns);
+    EXPECT_EQ(stages[0].start_ns, rosters[0].end_ns);
+    uint32_t rows = 0;
+    std::map<int, uint32_t> home_rows;
+    for (const fd_record_event& share : shares) {
+      rows += share.rows;
+      home_rows[share.home] = share.rows;
+      EXPECT_GE(share.count, share.rows);
+      EXPECT_GT(share.bytes, 0u);
+    }
+    EXPECT_EQ(rows, compose[0].rows);
+    for (uint32_t l = 0; l < options_.layers; ++l) {
+      EXPECT_EQ(stages[l].layer, l);
+      EXPECT_EQ(posts[l].layer, l);
+      EXPECT_EQ(posts[l].start_ns, stages[l].end_ns);
+      EXPECT_EQ(posts[l].count, shares.size());
+      uint64_t last_reply_ns = 0;
+      for (const fd_record_event& hop : hops) {
+        if (hop.layer != l) continue;
+        EXPECT_EQ(hop.rows, home_rows[hop.home]);
+        EXPECT_GE(hop.start_ns, posts[l].start_ns);
+        EXPECT_LE(hop.start_ns, posts[l].end_ns);
+        if (hop.polled_ns != 0) EXPECT_GT(hop.polled_ns, hop.start_ns);
+        EXPECT_LE(hop.polled_ns, hop.end_ns);
+        last_reply_ns = std::max(last_reply_ns, hop.end_ns);
+      }
+      EXPECT_GE(stages[l + 1].start_ns, last_reply_ns);
+    }
+    EXPECT_EQ(finish[0].start_ns, stages.back().end_ns);
+    EXPECT_EQ(finish[0].count, OfKind(step, FD_RECORD_TOKEN).size());
+    finished_tokens += finish[0].count;
+    last_end[key.first] = finish[0].end_ns;
+  }
+  EXPECT_EQ(finished_tokens, tokens);
+}
+
+TEST_F(StepRecorderTest, EverySequenceComesAndGoes) {
+  SimEngine engine(options_);
+  engine.AddHome(0, 9);  // so few pages that some are preempted
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(SimEngine::Prompt(10, i, 50), {.max_tokens = 200});
+  Run(&engine);
+  std::map<uint64_t, uint32_t> tokens;
+  std::map<uint64_t, int> inside;
+  int preempted = 0, joined_again = 0;
+  for (const fd_record_event& event : events_) {
+    switch (event.kind) {
+      case FD_RECORD_JOIN:
+        EXPECT_EQ(++inside[event.id], 1);
+        EXPECT_EQ(event.home, 0);
+        EXPECT_EQ(event.rows, 10u);
+        joined_again += event.part;
+        break;
+      case FD_RECORD_TOKEN:
+        EXPECT_EQ(event.count, tokens[event.id]++);
+        break;
+      case FD_RECORD_LEAVE:
+        EXPECT_EQ(--inside[event.id], 0);
+        EXPECT_EQ(event.count, tokens[event.id]);
+        if (event.part == FD_LEAVE_PREEMPTED) {
+          ++preempted;
+        } else {
+          EXPECT_EQ(event.part, FD_LEAVE_FINISHED);
+          EXPECT_EQ(event.count, 200u);
+        }
+        break;
+      default:
+        break;
+    }
+  }
+  EXPECT_EQ(tokens.size(), 8u);
+  EXPECT_GT(preempted, 0);
+  EXPECT_EQ(joined_again, preempted);
+}
+
+TEST_F(StepRecorderTest, NothingIsWrittenWhileNobodyReads) {
+  SimEngine engine(options_);
+  engine.AddHome(0, 40);
+  engine.Submit(SimEngine::Prompt(10, 1, 50), {.max_tokens = 20});
+  EventReader reader = recorder_->reader(Recorder::kPipelineRing);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  fd_record_event event;
+  uint64_t lost = 0;
+  EXPECT_EQ(reader.Read(&event, 1, &lost), 0u);
+}
+
+}  // namespace
+}  // namespace fastdecode
