@@ -1,0 +1,136 @@
+// What an engine records, read by somebody of this process and by somebody who attached to it.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "tests/engine/end_to_end/engine_runs.h"
+#include "tests/engine/model/scratch_dir.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kContext = 256;
+constexpr uint32_t kTokens = 40;
+constexpr size_t kRequests = 6;
+
+class RecordTest : public testing::Test {
+ protected:
+  void SetUp() override { model_ = WriteTinyModel(dir_.path(), "model", kContext, /*seed=*/9); }
+
+  OptionList Options() const {
+    return {{"model", model_}, {"compute", "f32"}, {"homes", "local:2"}, {"poll", "yield"}, {"max-sequences", "8"}};
+  }
+  static std::vector<GenerateRequest> Requests() {
+    std::vector<GenerateRequest> requests;
+    for (size_t i = 0; i < kRequests; ++i) {
+      requests.push_back(GreedyRequest(std::vector<int32_t>(5 + i, static_cast<int32_t>(i + 1)), kTokens));
+      requests.back().fields.ignore_eos = 1;
+    }
+    return requests;
+  }
+  static std::vector<fd_record_event> Read(EngineRecord& record) {
+    std::vector<fd_record_event> events;
+    // The scheduler's last delivery is seen by a caller before it is recorded.
+    for (int i = 0; i < 50; ++i) {
+      record.ReadInto(&events);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    EXPECT_EQ(record.lost(), 0u);
+    return events;
+  }
+
+  static void ExpectWholeRun(const std::vector<fd_record_event>& events, int layers) {
+    std::map<int, size_t> kinds;
+    std::map<uint64_t, uint32_t> tokens, delivered;
+    std::set<int> homes;
+    for (const fd_record_event& event : events) {
+      ++kinds[event.kind];
+      ASSERT_LE(event.start_ns, event.end_ns) << static_cast<int>(event.kind);
+      if (event.kind == FD_RECORD_TOKEN) ++tokens[event.id];
+      if (event.kind == FD_RECORD_DELIVER) ++delivered[event.id];
+      if (event.kind != FD_RECORD_HOP) continue;
+      homes.insert(event.home);
+      ASSERT_LT(event.layer, layers);
+      const uint64_t work_ns = uint64_t{event.prepare_ns} + event.append_ns + event.attend_ns + event.merge_ns + event.wait_ns;
+      ASSERT_GT(work_ns, 0u);
+      // The home's clock is this host's: the hop was worked on between posting and reply, to within what two bytes
+      // tell of a duration.
+      ASSERT_LE(work_ns, (event.end_ns - event.start_ns) * 1.001 + 1);
+      ASSERT_LE(event.home_end_ns, event.end_ns);
+      ASSERT_GE(event.home_end_ns + work_ns / 1000 + 1, event.start_ns + work_ns);
+    }
+    EXPECT_EQ(homes, (std::set<int>{0, 1}));
+    EXPECT_EQ(tokens.size(), kRequests);
+    for (const auto& [id, count] : tokens) EXPECT_EQ(count, kTokens) << id;
+    EXPECT_EQ(delivered, tokens);
+    const size_t steps = kinds[FD_RECORD_COMPOSE];
+    EXPECT_GE(steps, kTokens);
+    EXPECT_EQ(kinds[FD_RECORD_FINISH], steps);
+    EXPECT_EQ(kinds[FD_RECORD_STAGE], steps * static_cast<size_t>(layers + 1));
+    EXPECT_EQ(kinds[FD_RECORD_STAGE_PART], steps * static_cast<size_t>(4 * layers + 1));
+    EXPECT_EQ(kinds[FD_RECORD_JOIN], kRequests);
+    EXPECT_EQ(kinds[FD_RECORD_LEAVE], kRequests);
+  }
+
+  ScratchDir dir_;
+  std::string model_;
+};
+
+TEST_F(RecordTest, InThisProcessAndAttachedSeeTheSame) {
+  const std::unique_ptr<InferenceEngine> engine = MakeEngine(Options());
+  EngineRecord inside(*engine);
+  EngineRecord attached(std::to_string(getpid()));
+  const nlohmann::json engine_json = nlohmann::json::parse(inside.DescribeJson());
+  EXPECT_EQ(engine_json["pid"], getpid());
+  EXPECT_EQ(engine_json["homes"].size(), 2u);
+  EXPECT_EQ(engine_json["model"], "model");
+  EXPECT_EQ(nlohmann::json::parse(attached.DescribeJson())["layers"], engine_json["layers"]);
+  RunAll(*engine, Requests(), false);
+  const int layers = engine_json["layers"];
+  ExpectWholeRun(Read(inside), layers);
+  ExpectWholeRun(Read(attached), layers);
+  EXPECT_FALSE(attached.ended());
+}
+
+TEST_F(RecordTest, RecordSocketIsWhereItIsToldToBe) {
+  const std::string path = dir_.path() + "/record.sock";
+  std::unique_ptr<InferenceEngine> engine = MakeEngine(Options() + OptionList{{"record-socket", path}});
+  try {
+    EngineRecord record(std::to_string(getpid()));
+    ADD_FAILURE() << "attached by pid to an engine with a socket of its own";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), FD_FAILED_PRECONDITION) << error.what();
+  }
+  EngineRecord record(path);
+  RunAll(*engine, Requests(), false);
+  EXPECT_GT(Read(record).size(), 100u);
+  engine.reset();
+  std::vector<fd_record_event> rest;
+  record.ReadInto(&rest);
+  EXPECT_TRUE(record.ended());
+}
+
+TEST_F(RecordTest, OffIsOff) {
+  const std::unique_ptr<InferenceEngine> engine = MakeEngine(Options() + OptionList{{"record-socket", "off"}});
+  EXPECT_THROW(EngineRecord record(std::to_string(getpid())), Error);
+  EngineRecord inside(*engine);
+  RunAll(*engine, Requests(), false);
+  EXPECT_GT(Read(inside).size(), 100u);
+}
+
+TEST_F(RecordTest, ASocketThatCannotBeIsRefused) {
+  const Error error = EngineError(Options() + OptionList{{"record-socket", dir_.path() + "/none/record.sock"}});
+  EXPECT_EQ(error.code(), FD_NOT_FOUND) << error.what();
+  EXPECT_NE(std::string(error.what()).find("record-socket"), std::string::npos) << error.what();
+}
+
+}  // namespace
+}  // namespace fastdecode
