@@ -62,52 +62,67 @@ Evidence ReadEvidence(const fd_record_event& event, const HopTimes& hop) {
   return evidence;
 }
 
-// The least that a home's hops of about one size took on the link. More bytes take longer, so that large hops are not
-// measured by small ones, as long as there are enough of them.
-class LinkFloors {
+// The least that a home's hops take on one way of the link. More bytes take longer: each size has its own. But if a
+// size has only hops with which something else may be mixed in (the home was busy, or the pipeline did not look), it is
+// judged by the sizes beside it.
+class LinkFloor {
  public:
-  struct Floor {
-    uint64_t rest_ns = kNone, before_ns = kNone, after_ns = kNone;
-  };
-
-  void Add(uint64_t payload_bytes, const Evidence& evidence) {
-    const size_t size = SizeOf(payload_bytes);
-    ++counts_[size];
-    Lower(evidence.rest_ns, evidence.rest_ns - evidence.after_ns, evidence.after_ns, &floors_[size]);
+  // clean: nothing else is in `ns`.
+  void Add(uint64_t payload_bytes, uint64_t ns, bool clean) {
+    Size* size = &sizes_[SizeOf(payload_bytes)];
+    if (ns < size->least_ns) size->bytes = payload_bytes;
+    size->least_ns = std::min(size->least_ns, ns);
+    if (clean) ++size->clean;
   }
+
   // Once, after all Add().
   void Settle() {
-    Floor all;
-    for (const Floor& floor : floors_) Lower(floor.rest_ns, floor.before_ns, floor.after_ns, &all);
-    Floor trusted = all;
-    for (size_t size = 0; size < kSizes; ++size) {
-      if (counts_[size] >= kHopsMin) {
-        trusted = floors_[size];
-      } else {
-        Lower(trusted.rest_ns, trusted.before_ns, trusted.after_ns, &floors_[size]);
-      }
+    const Size *first = nullptr, *last = nullptr;
+    uint64_t least_ns = kNone;
+    for (const Size& size : sizes_) {
+      least_ns = std::min(least_ns, size.least_ns);
+      if (size.clean < kCleanMin) continue;
+      if (first == nullptr) first = &size;
+      last = &size;
+    }
+    if (first == nullptr) {
+      for (Size& size : sizes_) size.least_ns = least_ns;
+      return;
+    }
+    double ns_per_byte = 0;
+    if (last->bytes > first->bytes && last->least_ns > first->least_ns) {
+      ns_per_byte =
+          static_cast<double>(last->least_ns - first->least_ns) / static_cast<double>(last->bytes - first->bytes);
+    }
+    const Size* beside = first;
+    for (Size& size : sizes_) {
+      if (size.clean >= kCleanMin) beside = &size;
+      if (beside == &size || size.least_ns == kNone) continue;
+      const double more_bytes = static_cast<double>(size.bytes) - static_cast<double>(beside->bytes);
+      const double ns = std::max(0.0, static_cast<double>(beside->least_ns) + ns_per_byte * more_bytes);
+      size.least_ns = std::min(size.least_ns, static_cast<uint64_t>(ns));
     }
   }
-  const Floor& Of(uint64_t payload_bytes) const { return floors_[SizeOf(payload_bytes)]; }
+
+  // Of a size that was added.
+  uint64_t Of(uint64_t payload_bytes) const { return sizes_[SizeOf(payload_bytes)].least_ns; }
 
  private:
+  struct Size {
+    uint64_t least_ns = kNone;
+    uint64_t bytes = 0;  // of that hop
+    size_t clean = 0;
+  };
   static constexpr size_t kSizesPerOctave = 4;
-  static constexpr size_t kSizes = 65 * kSizesPerOctave;
-  static constexpr uint64_t kHopsMin = 16;  // fewer may all have been slow
+  static constexpr size_t kCleanMin = 16;  // fewer may all have been slow
 
   static size_t SizeOf(uint64_t bytes) {
     const int width = std::bit_width(bytes);
     const uint64_t fraction = width > 3 ? (bytes >> (width - 3)) & 3 : 0;
     return static_cast<size_t>(width) * kSizesPerOctave + fraction;
   }
-  static void Lower(uint64_t rest_ns, uint64_t before_ns, uint64_t after_ns, Floor* floor) {
-    floor->rest_ns = std::min(floor->rest_ns, rest_ns);
-    floor->before_ns = std::min(floor->before_ns, before_ns);
-    floor->after_ns = std::min(floor->after_ns, after_ns);
-  }
 
-  std::array<Floor, kSizes> floors_{};
-  std::array<uint64_t, kSizes> counts_{};
+  std::array<Size, 65 * kSizesPerOctave> sizes_;
 };
 
 // The hops of one home.
@@ -144,16 +159,26 @@ class HomeHops {
       FindSides(clock);
       FindBusyBefore();
     }
-    LinkFloors floors;
-    for (const Evidence& evidence : evidence_) floors.Add(hops_[evidence.hop].payload_bytes, evidence);
-    floors.Settle();
+    Floors floors;
+    const uint64_t prompt_ns = std::max(kPromptNs, 4 * look_ns);
     for (const Evidence& evidence : evidence_) {
-      HopTimes* hop = &hops_[evidence.hop];
-      DivideOne(evidence, floors.Of(hop->payload_bytes), sided, look_ns, hop);
+      const HopTimes& hop = hops_[evidence.hop];
+      const bool idle = hop.idle_ns > 0, prompt = evidence.unseen_ns <= prompt_ns;
+      floors.before.Add(hop.payload_bytes, evidence.rest_ns - evidence.after_ns, idle);
+      floors.after.Add(hop.payload_bytes, evidence.after_ns, prompt);
+      floors.rest.Add(hop.payload_bytes, evidence.rest_ns, idle && prompt);
     }
+    for (LinkFloor* floor : {&floors.before, &floors.after, &floors.rest}) floor->Settle();
+    for (const Evidence& evidence : evidence_) DivideOne(evidence, floors, sided, look_ns, &hops_[evidence.hop]);
   }
 
  private:
+  struct Floors {
+    LinkFloor before, after, rest;
+  };
+  // A reply that was seen so soon after a look in vain was hardly late, however fast the pipeline can look.
+  static constexpr uint64_t kPromptNs = 1000;
+
   void FindSides(const ClockRelation& clock) {
     for (Evidence& evidence : evidence_) {
       const int64_t at_ns = std::llround(clock.LikelyAt(hops_[evidence.hop].seen_ns));
@@ -189,18 +214,19 @@ class HomeHops {
     }
   }
 
-  static void DivideOne(const Evidence& evidence, const LinkFloors::Floor& floor, bool sided, uint64_t look_ns,
-                        HopTimes* hop) {
+  static void DivideOne(const Evidence& evidence, const Floors& floors, bool sided, uint64_t look_ns, HopTimes* hop) {
     const uint64_t rest = evidence.rest_ns;
     const uint64_t late_max = evidence.unseen_ns > look_ns ? evidence.unseen_ns - look_ns : 0;
     const uint64_t queue_max = hop->idle_ns > 0 ? 0 : evidence.busy_before_ns;
     const uint64_t before = rest - evidence.after_ns;
     // More than the link's least, on each side; without sides all of it may be on either.
-    uint64_t link = floor.rest_ns, more_before = rest - floor.rest_ns, more_after = rest - floor.rest_ns;
+    uint64_t link = floors.rest.Of(hop->payload_bytes);
+    uint64_t more_before = rest - link, more_after = rest - link;
     if (sided) {
-      link = floor.before_ns + floor.after_ns;
-      more_before = before - floor.before_ns;
-      more_after = evidence.after_ns - floor.after_ns;
+      const uint64_t there = floors.before.Of(hop->payload_bytes), back = floors.after.Of(hop->payload_bytes);
+      link = there + back;
+      more_before = before - there;
+      more_after = evidence.after_ns - back;
     }
     hop->pickup_ns = std::min(more_after, late_max);
     hop->queue_ns = std::min(sided ? more_before : more_before - hop->pickup_ns, queue_max);

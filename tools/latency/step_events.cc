@@ -109,26 +109,42 @@ void AppendStages(const StepEvents& events, StepTimes* step, Timeline* timeline)
   }
 }
 
+// Which of the replies of one layer was the last to be there. The order in which they were seen does not say that: of
+// those that came while the pipeline was at other micro-batches, it is the order of looking.
+const HopTimes* LastReply(const HopTimes* const* hops, size_t count) {
+  const HopTimes* last = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    const HopTimes* hop = hops[i];
+    if (last == nullptr || hop->seen_ns - hop->pickup_ns >= last->seen_ns - last->pickup_ns) last = hop;
+  }
+  return last;
+}
+
 // Returns, of each layer, the hop that was waited for.
 std::vector<const HopTimes*> AppendHops(const StepEvents& events, StepTimes* step, Timeline* timeline) {
   std::vector<const HopTimes*> last_hops;
   step->first_hop = static_cast<uint32_t>(timeline->hops.size());
   step->hops = static_cast<uint32_t>(events.hops.size());
-  size_t next = 0;
+  const HopTimes* const* hops = events.hops.data();
   for (const fd_record_event* post : events.posts) {
-    const size_t first = next;
-    next += post->count;
-    last_hops.push_back(next > first ? events.hops[next - 1] : nullptr);
-    for (size_t i = first; i < next; ++i) {
-      HopTimes hop = *events.hops[i];
+    const size_t count = post->count;
+    const HopTimes* last = LastReply(hops, count);
+    uint64_t others_seen_ns = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (hops[i] != last) others_seen_ns = std::max(others_seen_ns, hops[i]->seen_ns);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      HopTimes hop = *hops[i];
       hop.kv_bytes = step->kv_bytes[static_cast<size_t>(hop.home)];
-      hop.homes = static_cast<int>(next - first);
-      hop.last = i + 1 == next;
-      if (hop.last && i > first) hop.waited_for_ns = hop.seen_ns - events.hops[i - 1]->seen_ns;
+      hop.homes = static_cast<int>(count);
+      hop.last = hops[i] == last;
+      if (hop.last && count > 1 && hop.seen_ns > others_seen_ns) hop.waited_for_ns = hop.seen_ns - others_seen_ns;
       timeline->hops.push_back(hop);
     }
-    const auto begin = timeline->hops.begin() + static_cast<ptrdiff_t>(step->first_hop + first);
-    std::sort(begin, timeline->hops.end(), [](const HopTimes& a, const HopTimes& b) { return a.home < b.home; });
+    std::sort(timeline->hops.end() - static_cast<ptrdiff_t>(count), timeline->hops.end(),
+              [](const HopTimes& a, const HopTimes& b) { return a.home < b.home; });
+    last_hops.push_back(last);
+    hops += count;
   }
   return last_hops;
 }

@@ -70,6 +70,33 @@ class EventMaker {
     event.count = index;
   }
 
+  // A whole step of micro-batch 0, of one layer, from `at_ns` until 2000 ns later. Home 1 is posted last, and comes
+  // back last.
+  void TwoHomeStep(uint32_t step, uint64_t at_ns) {
+    Share(0, step, at_ns, 0, 1000);
+    Share(0, step, at_ns, 1, 3000);
+    Compose(0, step, at_ns, at_ns + 50, 2, 2);
+    Add(FD_RECORD_ROSTERS, 0, step, at_ns + 50, at_ns + 80);
+    Part(0, step, FD_STAGE_REST, 0, at_ns + 90, at_ns + 150);
+    Part(0, step, FD_STAGE_QKV, 0, at_ns + 150, at_ns + 280);
+    Stage(0, step, 0, at_ns + 90, at_ns + 290);     // 10 after the rosters: residual
+    Post(0, step, 0, at_ns + 295, at_ns + 345, 2);  // 5: residual
+    Hop(0, step, 0, 0, at_ns + 300, at_ns + 800, 20).attend_ns = 460;
+    // There 30, prepare 100, append 40, attend 500, merge 60, team 70, back 20.
+    fd_record_event& far = Hop(0, step, 0, 1, at_ns + 320, at_ns + 1140, 20);
+    far.prepare_ns = 100;
+    far.append_ns = 40;
+    far.attend_ns = 500;
+    far.merge_ns = 60;
+    far.wait_ns = 70;
+    Part(0, step, FD_STAGE_O, 0, at_ns + 1240, at_ns + 1400);
+    Part(0, step, FD_STAGE_LOGITS, 1, at_ns + 1400, at_ns + 1880);
+    Stage(0, step, 1, at_ns + 1240, at_ns + 1900);  // 100 after the reply: pickup
+    Finish(0, step, at_ns + 1900, at_ns + 2000, 2);
+    Token(0, step, at_ns + 2000, 7, step);
+    Token(0, step, at_ns + 2000, 8, step);
+  }
+
   std::vector<fd_record_event> events;
 };
 

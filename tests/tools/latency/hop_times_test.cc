@@ -249,5 +249,35 @@ TEST(HopTimes, LargeHopsAreNotMeasuredBySmallOnes) {
   EXPECT_NEAR(static_cast<double>(apart.least_rest_ns[0]), 14e3, 500);
 }
 
+// Large hops that always come while the home is at a small one, and are ready while the pipeline is at a stage: what
+// all of them have in common is not the link's.
+TEST(HopTimes, WhatAllHopsOfOneSizeWaitIsNotTheLinks) {
+  constexpr uint64_t kThere = 8000, kBack = 6000, kWork = 50000, kLateLook = 30000;
+  std::vector<fd_record_event> events;
+  const auto add = [&events](uint64_t posted, uint64_t begun, uint64_t unseen, uint64_t bytes) {
+    fd_record_event event = {};
+    event.kind = FD_RECORD_HOP;
+    event.home = 0;
+    event.bytes = bytes;
+    event.start_ns = posted;
+    event.attend_ns = kWork;
+    event.idle_ns = begun == posted + kThere ? 1000 : 0;
+    event.home_end_ns = begun + kWork;
+    event.end_ns = event.home_end_ns + kBack + unseen;
+    event.polled_ns = event.end_ns - std::max<uint64_t>(unseen, 100);
+    events.push_back(event);
+  };
+  for (uint64_t at = 1000000; at < 200000000; at += 500000) {
+    add(at, at + kThere, 0, 1 << 12);
+    add(at + 10000, at + kThere + kWork, kLateLook, 1 << 16);  // waits for 40 us
+  }
+  const HopsApart apart = TakeHopsApart(events, 1);
+  for (const HopTimes& hop : apart.hops) {
+    EXPECT_NEAR(static_cast<double>(hop.wire_ns), kThere + kBack, 200);
+    EXPECT_NEAR(static_cast<double>(hop.queue_ns), hop.idle_ns > 0 ? 0 : 40e3, 200);
+    EXPECT_NEAR(static_cast<double>(hop.pickup_ns), hop.idle_ns > 0 ? 0 : kLateLook, 200);
+  }
+}
+
 }  // namespace
 }  // namespace fastdecode

@@ -31,38 +31,11 @@ void ExpectSumsExactly(const Timeline& timeline) {
   }
 }
 
-// One layer, two homes, from `at_ns`, 2000 ns long. Home 1 is posted last and comes back last.
-void AddStep(EventMaker* make, uint32_t step, uint64_t at_ns) {
-  make->Share(0, step, at_ns, 0, 1000);
-  make->Share(0, step, at_ns, 1, 3000);
-  make->Compose(0, step, at_ns, at_ns + 50, 2, 2);
-  make->Add(FD_RECORD_ROSTERS, 0, step, at_ns + 50, at_ns + 80);
-  make->Part(0, step, FD_STAGE_REST, 0, at_ns + 90, at_ns + 150);
-  make->Part(0, step, FD_STAGE_QKV, 0, at_ns + 150, at_ns + 280);
-  make->Stage(0, step, 0, at_ns + 90, at_ns + 290);     // 10 after the rosters: residual
-  make->Post(0, step, 0, at_ns + 295, at_ns + 345, 2);  // 5: residual
-  fd_record_event& near = make->Hop(0, step, 0, 0, at_ns + 300, at_ns + 800, 20);
-  near.attend_ns = 460;
-  // Posted at 320; there 30, prepare 100, append 40, attend 500, merge 60, team 70, back 20; seen at 1140.
-  fd_record_event& far = make->Hop(0, step, 0, 1, at_ns + 320, at_ns + 1140, 20);
-  far.prepare_ns = 100;
-  far.append_ns = 40;
-  far.attend_ns = 500;
-  far.merge_ns = 60;
-  far.wait_ns = 70;
-  make->Part(0, step, FD_STAGE_O, 0, at_ns + 1240, at_ns + 1400);
-  make->Part(0, step, FD_STAGE_LOGITS, 0, at_ns + 1400, at_ns + 1880);
-  make->Stage(0, step, 1, at_ns + 1240, at_ns + 1900);  // 100 after the reply: pickup
-  make->Finish(0, step, at_ns + 1900, at_ns + 2000, 2);
-  make->Token(0, step, at_ns + 2000, 7, step);
-  make->Token(0, step, at_ns + 2000, 8, step);
-}
-
 TEST(Timeline, TakesAStepApartWithoutRemainder) {
   EventMaker make;
-  AddStep(&make, 1, 10000);
+  make.TwoHomeStep(1, 10000);
   make.Add(FD_RECORD_HELD, 0, 0, 12100, 12400);
-  AddStep(&make, 2, 12500);
+  make.TwoHomeStep(2, 12500);
   const Timeline timeline = BuildTimeline(MakeRecording(make.events, 1));
   ExpectSumsExactly(timeline);
   ASSERT_EQ(timeline.steps.size(), 2u);
@@ -127,7 +100,7 @@ TEST(Timeline, TakesAStepApartWithoutRemainder) {
 // What is waited for decides, not what is posted last.
 TEST(Timeline, PostingTheOthersIsTheLastHopsTime) {
   EventMaker make;
-  AddStep(&make, 1, 10000);
+  make.TwoHomeStep(1, 10000);
   for (fd_record_event& event : make.events) {
     if (event.kind == FD_RECORD_HOP) event.home = static_cast<int16_t>(1 - event.home);
     if (event.kind == FD_RECORD_HOP && event.home == 0) event.start_ns = 10300;  // posted first, seen last
@@ -144,7 +117,7 @@ TEST(Timeline, PostingTheOthersIsTheLastHopsTime) {
 
 TEST(Timeline, DropsStepsThatBeganBeforeOrEndedAfter) {
   EventMaker make;
-  for (uint32_t step = 1; step <= 5; ++step) AddStep(&make, step, step * 2000);
+  for (uint32_t step = 1; step <= 5; ++step) make.TwoHomeStep(step, step * 2000);
   const size_t step_events = make.events.size() / 5;
   std::vector<fd_record_event> events(make.events.begin() + 4, make.events.end() - 7);
   const Timeline timeline = BuildTimeline(MakeRecording(events, 1));
@@ -158,7 +131,7 @@ TEST(Timeline, DropsStepsThatBeganBeforeOrEndedAfter) {
 
 TEST(Timeline, GoesOnAfterAHole) {
   EventMaker make;
-  for (uint32_t step = 1; step <= 9; ++step) AddStep(&make, step, step * 2000);
+  for (uint32_t step = 1; step <= 9; ++step) make.TwoHomeStep(step, step * 2000);
   const size_t step_events = make.events.size() / 9;
   // From within step 3 to within step 6.
   const auto hole = make.events.begin() + static_cast<ptrdiff_t>(2 * step_events + 6);
@@ -175,7 +148,7 @@ TEST(Timeline, GoesOnAfterAHole) {
 // Any single lost event costs its step and no other.
 TEST(Timeline, AnyLostEventOfAStepDropsIt) {
   EventMaker make;
-  for (uint32_t step = 1; step <= 3; ++step) AddStep(&make, step, step * 2000);
+  for (uint32_t step = 1; step <= 3; ++step) make.TwoHomeStep(step, step * 2000);
   const size_t step_events = make.events.size() / 3;
   for (size_t i = 0; i < step_events; ++i) {
     std::vector<fd_record_event> events = make.events;
@@ -194,9 +167,9 @@ TEST(Timeline, AnyLostEventOfAStepDropsIt) {
 TEST(Timeline, AStepOfNewSequencesAloneFollowsNothing) {
   for (const int joined : {1, 2}) {
     EventMaker make;
-    AddStep(&make, 1, 10000);
+    make.TwoHomeStep(1, 10000);
     for (int i = 0; i < joined; ++i) make.Add(FD_RECORD_JOIN, 0, 0, 11000, 90000);
-    AddStep(&make, 2, 90000);
+    make.TwoHomeStep(2, 90000);
     const Timeline timeline = BuildTimeline(MakeRecording(make.events, 1));
     ASSERT_EQ(timeline.steps.size(), 2u);
     EXPECT_EQ(timeline.steps[1].follows, joined == 1);
@@ -206,7 +179,7 @@ TEST(Timeline, AStepOfNewSequencesAloneFollowsNothing) {
 
 TEST(Timeline, NonsenseIsDroppedAndCounted) {
   EventMaker make;
-  AddStep(&make, 1, 10000);
+  make.TwoHomeStep(1, 10000);
   make.Add(static_cast<fd_record_kind>(99), 0, 1, 12000, 12001);
   make.Hop(0, 9, 0, -1, 12001, 12002, 0);
   make.Hop(0, 9, 0, 30000, 12001, 12002, 0);
@@ -222,7 +195,7 @@ TEST(Timeline, NonsenseIsDroppedAndCounted) {
 // Hops that claim more work than their round trip has, and spans that overlap, still leave sums exact.
 TEST(Timeline, ContradictingTimesStillSum) {
   EventMaker make;
-  AddStep(&make, 1, 10000);
+  make.TwoHomeStep(1, 10000);
   for (fd_record_event& event : make.events) {
     if (event.kind == FD_RECORD_HOP) event.attend_ns = 5000;
     if (event.kind == FD_RECORD_STAGE && event.layer == 1) event.start_ns -= 700;
