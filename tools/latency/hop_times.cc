@@ -236,6 +236,7 @@ class HomeHops {
     const uint64_t queue_most = std::min(queue_max, more_before + link);
     hop->uncertain_ns = std::max({hop->pickup_ns + hop->queue_ns, pickup_most - std::min(pickup_most, hop->pickup_ns),
                                   queue_most - std::min(queue_most, hop->queue_ns)});
+    hop->wire_least_ns = rest - std::min(rest, pickup_most) - std::min(rest - std::min(rest, pickup_most), queue_most);
   }
 
   std::vector<Evidence> evidence_;

@@ -62,12 +62,18 @@ SimulatedHome::SimulatedHome(int index, const SimulatedNoise& noise, const Simul
       clock_offset_ns_(static_cast<uint64_t>(leader_.Uniform() * 1e12)),
       clock_drift_((leader_.Uniform() - 0.5) * 40e-6) {}
 
+double SimulatedHome::WireNs() {
+  double factor = std::exp(noise_.wire_spread * leader_.Normal());
+  if (leader_.Uniform() < noise_.tail_share) factor *= 1 + (noise_.tail_factor_max - 1) * leader_.Uniform();
+  return link_.one_way_ns * factor;
+}
+
 void SimulatedHome::Post(const SimulatedHop& hop) {
   SimulatedHop posted = hop;
   const double bytes_ns = static_cast<double>(hop.payload_bytes) / 2 / link_.bytes_per_ns;
-  const double there = Jittered(link_.one_way_ns) + bytes_ns + link_.extra_one_way_ns;
+  const double there = WireNs() + bytes_ns + link_.extra_one_way_ns;
   posted.arrival = hop.posted + there;
-  posted.back_ns = Jittered(link_.one_way_ns) + bytes_ns + link_.extra_one_way_ns;
+  posted.back_ns = WireNs() + bytes_ns + link_.extra_one_way_ns;
   if (leader_.Uniform() < link_.late_share) {
     (leader_.Uniform() < 0.5 ? posted.arrival : posted.back_ns) += link_.late_ns;
   }

@@ -1,7 +1,6 @@
 #ifndef FASTDECODE_TESTS_TOOLS_LATENCY_SIMULATED_MACHINE_H_
 #define FASTDECODE_TESTS_TOOLS_LATENCY_SIMULATED_MACHINE_H_
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -110,7 +109,7 @@ class SimulatedHome {
   fd_record_event Describe(const SimulatedHop& hop, double seen) const;
 
  private:
-  double Jittered(double ns) { return ns * std::exp(noise_.wire_spread * leader_.Normal()); }
+  double WireNs();
   size_t NextIndex() const;
   // Attend's duration with no noise.
   double AttendNs(const SimulatedHop& hop) const;
