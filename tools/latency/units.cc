@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -31,6 +32,22 @@ size_t BytesOf(const std::string& text, size_t columns) {
     ++at;
   }
   return at;
+}
+
+// Words, a unit with its number.
+std::vector<std::string> WordsOf(const std::string& text) {
+  constexpr std::array<const char*, 9> kUnitWords = {"%", "ns", "us", "ms", "s", "KiB", "MiB", "GiB", "GB/s"};
+  std::vector<std::string> words;
+  for (const std::string& word : std::vector<std::string>(absl::StrSplit(text, ' ', absl::SkipEmpty()))) {
+    const std::string bare = word.substr(0, word.find_first_of(",.;:)"));
+    const bool unit = std::find(kUnitWords.begin(), kUnitWords.end(), bare) != kUnitWords.end();
+    if (unit && !words.empty() && absl::ascii_isdigit(static_cast<unsigned char>(words.back().back()))) {
+      absl::StrAppend(&words.back(), " ", word);
+    } else {
+      words.push_back(word);
+    }
+  }
+  return words;
 }
 
 }  // namespace
@@ -84,7 +101,7 @@ size_t Columns(const std::string& text) {
 
 std::vector<std::string> Wrap(const std::string& text, size_t width) {
   std::vector<std::string> lines(1);
-  for (std::string word : std::vector<std::string>(absl::StrSplit(text, ' ', absl::SkipEmpty()))) {
+  for (std::string word : WordsOf(text)) {
     if (!lines.back().empty() && Columns(lines.back()) + 1 + Columns(word) > width) lines.emplace_back();
     while (Columns(word) > width) {
       const size_t bytes = BytesOf(word, width);

@@ -34,7 +34,8 @@ std::string FormatIn(const TimeUnit& unit, double ns);
 // How many columns of a terminal a text in UTF-8 takes, if each of its characters takes one.
 size_t Columns(const std::string& text);
 
-// Lines of at most `width` columns, broken between words; a word that is longer is cut. Never empty.
+// Lines of at most `width` columns, broken between words, though not between a number and its unit; a word that is
+// longer is cut. Never empty.
 std::vector<std::string> Wrap(const std::string& text, size_t width);
 
 }  // namespace fastdecode

@@ -1,0 +1,269 @@
+// Two results against each other.
+#include "tools/latency/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/tools/latency/made_up_result.h"
+#include "tools/latency/distribution.h"
+#include "tools/latency/export_json.h"
+#include "tools/latency/units.h"
+
+namespace fastdecode {
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// As a file would hold it.
+SavedDistribution Saved(const std::vector<uint64_t>& samples_ns) {
+  const Distribution all(samples_ns);
+  SavedDistribution saved;
+  saved.count = all.count();
+  saved.mean_ns = all.mean_ns();
+  saved.stdev_ns = all.stdev_ns();
+  saved.p50_ns = all.Percentile(0.5);
+  saved.p90_ns = all.Percentile(0.9);
+  saved.p99_ns = all.Percentile(0.99);
+  saved.samples_ns = ThinSamples(all.sorted_ns(), kSavedSamplesMax);
+  return saved;
+}
+
+// Lognormal, the shape of most latencies: median 100 us.
+std::vector<uint64_t> Draw(size_t count, double factor, double sigma, std::mt19937_64* random) {
+  std::lognormal_distribution<double> distribution(std::log(100'000 * factor), sigma);
+  std::vector<uint64_t> samples(count);
+  for (uint64_t& ns : samples) ns = static_cast<uint64_t>(distribution(*random));
+  return samples;
+}
+
+struct Coverage {
+  int covered = 0, too_low = 0, too_high = 0, unknown = 0;
+};
+
+// Of pairs of which B is larger by `truth`.
+Coverage MeasureCoverage(size_t count, double sigma, std::optional<double> share, double truth, int trials) {
+  std::mt19937_64 random(count);
+  Coverage coverage;
+  CompareOptions options;
+  options.resamples = 1000;
+  for (int trial = 0; trial < trials; ++trial) {
+    options.seed = static_cast<uint64_t>(trial) + 1;
+    const SavedDistribution a = Saved(Draw(count, 1, sigma, &random));
+    const SavedDistribution b = Saved(Draw(count, 1 + truth, sigma, &random));
+    const std::optional<Change> change = CompareStatistic(a, b, share, options);
+    if (!change) {
+      ++coverage.unknown;
+    } else if (change->low > truth) {
+      ++coverage.too_high;
+    } else if (change->high < truth) {
+      ++coverage.too_low;
+    } else {
+      ++coverage.covered;
+    }
+  }
+  return coverage;
+}
+
+// What "95 %" promises, by distributions whose truth is known.
+TEST(CompareTest, IntervalsCoverTheTruthAsOftenAsTheySay) {
+  struct Case {
+    size_t count;
+    double sigma;
+    std::optional<double> share;
+  };
+  const int trials = 200;
+  for (const Case& c : {Case{150, 0.5, std::nullopt}, Case{300, 0.3, 0.5}, Case{300, 0.3, 0.9}, Case{1000, 0.5, 0.99},
+                        Case{20'000, 0.5, 0.99}, Case{20'000, 0.5, 0.5}, Case{20'000, 0.5, std::nullopt}}) {
+    for (const double truth : {0.0, 0.1}) {
+      const Coverage coverage = MeasureCoverage(c.count, c.sigma, c.share, truth, c.count > 10'000 ? 100 : trials);
+      const int of = coverage.covered + coverage.too_low + coverage.too_high;
+      const std::string what = absl::StrCat(c.count, " samples, share ", c.share.value_or(0), ", truth ", truth);
+      EXPECT_EQ(coverage.unknown, 0) << what;
+      EXPECT_GE(coverage.covered, of * 90 / 100) << what;
+      EXPECT_LE(coverage.covered, of * 99 / 100) << what;
+    }
+  }
+}
+
+// A file holds 2000 of a million samples, and their number: the interval is that of the million.
+TEST(CompareTest, ManySamplesMakeANarrowIntervalThoughAFileHoldsFew) {
+  std::mt19937_64 random(5);
+  const std::vector<uint64_t> few = Draw(2000, 1, 0.5, &random), many = Draw(200'000, 1, 0.5, &random);
+  for (const std::optional<double> share : {std::optional<double>(0.5), std::optional<double>()}) {
+    const Change of_few = *CompareStatistic(Saved(few), Saved(few), share, CompareOptions());
+    const Change of_many = *CompareStatistic(Saved(many), Saved(many), share, CompareOptions());
+    // 100 times the samples: a tenth as wide.
+    EXPECT_NEAR((of_few.high - of_few.low) / (of_many.high - of_many.low), 10, 4);
+  }
+}
+
+TEST(CompareTest, TooFewSamplesAreNoComparison) {
+  std::mt19937_64 random(1);
+  const SavedDistribution few = Saved(Draw(20, 1, 0.5, &random)), many = Saved(Draw(1000, 1, 0.5, &random));
+  EXPECT_FALSE(CompareStatistic(few, many, 0.99, CompareOptions()).has_value());
+  EXPECT_FALSE(CompareStatistic(many, few, 0.9, CompareOptions()).has_value());
+  EXPECT_TRUE(CompareStatistic(few, many, 0.5, CompareOptions()).has_value());
+  EXPECT_FALSE(CompareStatistic(Saved({}), many, std::nullopt, CompareOptions()).has_value());
+  EXPECT_FALSE(CompareStatistic(Saved({1, 2}), many, std::nullopt, CompareOptions()).has_value());
+  EXPECT_FALSE(CompareStatistic(Saved(std::vector<uint64_t>(100, 0)), many, 0.5, CompareOptions()).has_value());
+}
+
+SavedResult Result(const std::vector<uint64_t>& tokens, const std::vector<uint64_t>& attend) {
+  SavedResult result;
+  result.phases.push_back({"token", "engine", Saved(tokens), 1, ""});
+  result.phases.push_back({"attend", "home 0", Saved(attend), 0.5, ""});
+  return result;
+}
+
+TEST(CompareTest, EqualSamplesShowNoDifference) {
+  std::mt19937_64 random(3);
+  const SavedResult a = Result(Draw(3000, 1, 0.5, &random), Draw(3000, 1, 0.5, &random));
+  const absl::StatusOr<Comparison> same = Compare(a, a, CompareOptions());
+  ASSERT_TRUE(same.ok()) << same.status();
+  ASSERT_EQ(same->rows.size(), 8u);
+  for (const ComparedStatistic& row : same->rows) {
+    EXPECT_EQ(row.verdict, ChangeVerdict::kNoDifference) << row.metric << row.statistic;
+    EXPECT_EQ(row.change.change, 0);
+  }
+  EXPECT_FALSE(same->failed());
+}
+
+TEST(CompareTest, OfEqualDistributionsFewRowsDiffer) {
+  std::mt19937_64 random(4);
+  int rows = 0, differ = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    const SavedResult a = Result(Draw(1000, 1, 0.5, &random), Draw(1000, 1, 0.5, &random));
+    const SavedResult b = Result(Draw(1000, 1, 0.5, &random), Draw(1000, 1, 0.5, &random));
+    CompareOptions options;
+    options.phases_count = true;
+    options.resamples = 500;
+    const absl::StatusOr<Comparison> comparison = Compare(a, b, options);
+    for (const ComparedStatistic& row : comparison->rows) {
+      ++rows;
+      differ += row.verdict != ChangeVerdict::kNoDifference ? 1 : 0;
+    }
+    EXPECT_FALSE(comparison->failed()) << trial;
+  }
+  EXPECT_EQ(rows, 320);
+  EXPECT_LE(differ, rows / 10);  // one in twenty is what the intervals promise
+}
+
+TEST(CompareTest, TenPercentMoreAreFound) {
+  std::mt19937_64 random(5);
+  const std::vector<uint64_t> attend = Draw(5000, 1, 0.3, &random);
+  const SavedResult a = Result(Draw(5000, 1, 0.3, &random), attend);
+  const SavedResult b = Result(Draw(5000, 1.1, 0.3, &random), attend);
+  const Comparison slower = *Compare(a, b, CompareOptions());
+  EXPECT_TRUE(slower.failed());
+  for (const ComparedStatistic& row : slower.rows) {
+    if (row.metric != "token") continue;
+    EXPECT_EQ(row.verdict, ChangeVerdict::kSlower) << row.statistic;
+    EXPECT_NEAR(row.change.change, 0.1, 0.06) << row.statistic;
+  }
+  // The other way round it is faster, which is no failure.
+  const Comparison faster = *Compare(b, a, CompareOptions());
+  EXPECT_FALSE(faster.failed());
+  EXPECT_EQ(faster.rows[0].verdict, ChangeVerdict::kFaster);
+  // And 10 % are none of more than 20 %.
+  CompareOptions lenient;
+  lenient.threshold = 0.2;
+  EXPECT_FALSE(Compare(a, b, lenient)->failed());
+}
+
+TEST(CompareTest, ASlowerPhaseFailsOnlyIfAsked) {
+  std::mt19937_64 random(6);
+  const std::vector<uint64_t> tokens = Draw(5000, 1, 0.3, &random);
+  const SavedResult a = Result(tokens, Draw(5000, 1, 0.3, &random));
+  const SavedResult b = Result(tokens, Draw(5000, 1.3, 0.3, &random));
+  CompareOptions options;
+  EXPECT_FALSE(Compare(a, b, options)->failed());
+  EXPECT_EQ(Compare(a, b, options)->rows[4].verdict, ChangeVerdict::kSlower);
+  options.phases_count = true;
+  EXPECT_TRUE(Compare(a, b, options)->failed());
+}
+
+TEST(CompareTest, SeedsDecideTheInterval) {
+  std::mt19937_64 random(7);
+  const SavedDistribution a = Saved(Draw(500, 1, 0.5, &random)), b = Saved(Draw(500, 1, 0.5, &random));
+  CompareOptions one, two;
+  two.seed = 2;
+  const Change first = *CompareStatistic(a, b, std::nullopt, one);
+  EXPECT_EQ(first.low, CompareStatistic(a, b, std::nullopt, one)->low);
+  EXPECT_NE(first.low, CompareStatistic(a, b, std::nullopt, two)->low);
+}
+
+SavedResult MadeUp() { return *FromJson(ToJson(MadeUpResult()), "a.json"); }
+
+TEST(CompareTest, RequestsByTheStartThatBothKnow) {
+  const SavedResult a = MadeUp();
+  SavedResult b = MadeUp();
+  EXPECT_EQ(Compare(a, b, CompareOptions())->rows[0].where, "intended");
+  EXPECT_EQ(Compare(a, b, CompareOptions())->rows[0].metric, "ttft");
+  b.requests.erase(b.requests.begin());
+  EXPECT_EQ(Compare(a, b, CompareOptions())->rows[0].where, "submitted");
+  b.requests.clear();
+  EXPECT_EQ(Compare(a, b, CompareOptions())->rows[0].metric, "token");
+}
+
+TEST(CompareTest, WhatOnlyOneHasAndWhatElseDiffers) {
+  const SavedResult a = MadeUp();
+  SavedResult b = MadeUp();
+  b.phases.pop_back();
+  b.phases[1].where = "elsewhere";
+  b.provenance["cpu"]["microcode"] = "0x2";
+  b.provenance["time"] = "2030-01-01T00:00:00Z";
+  b.warnings = {"core 1 was gone"};
+  const Comparison comparison = *Compare(a, b, CompareOptions());
+  EXPECT_THAT(comparison.only_a, ElementsAre("step, engine", "preempted, engine"));
+  EXPECT_THAT(comparison.only_b, ElementsAre("step, elsewhere"));
+  ASSERT_EQ(comparison.differences.size(), 1u);
+  EXPECT_EQ(comparison.differences[0].what, "processor");
+  EXPECT_THAT(comparison.differences[0].b, HasSubstr("0x2"));
+  EXPECT_THAT(comparison.warnings, ::testing::Contains("B: core 1 was gone"));
+}
+
+TEST(CompareTest, NothingInCommonIsAnError) {
+  EXPECT_EQ(Compare(SavedResult(), MadeUp(), CompareOptions()).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CompareTest, TextAndJson) {
+  std::mt19937_64 random(8);
+  SavedResult a = MadeUp(), b = MadeUp();
+  b.phases[0].ns = Saved(Draw(5000, 50, 0.3, &random));
+  b.provenance["cpu"]["model"] = kAwkward;
+  b.phases.pop_back();
+  const Comparison comparison = *Compare(a, b, CompareOptions());
+  const std::string text = FormatComparison(comparison, CompareOptions(), 100);
+  EXPECT_THAT(text, AllOf(HasSubstr("B IS SLOWER than A: token, engine p50 by +3"), HasSubstr("B AGAINST A\n"),
+                          HasSubstr("only in A: preempted"), HasSubstr("slower !"), HasSubstr("WARNINGS")));
+  EXPECT_THAT(FormatComparison(*Compare(a, a, CompareOptions()), CompareOptions(), 100),
+              HasSubstr("B is not slower than A by more than 5.0 %"));
+  for (const size_t width : {60, 80, 130}) {
+    std::istringstream lines(FormatComparison(comparison, CompareOptions(), width));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(Columns(line), width) << line;
+  }
+  const nlohmann::json json = ToJson(comparison, CompareOptions());
+  EXPECT_EQ(json["slower"], true);
+  EXPECT_EQ(json["rows"].size(), comparison.rows.size());
+  EXPECT_EQ(json["rows"][16]["metric"], "token");
+  EXPECT_EQ(json["rows"][16]["verdict"], "slower");
+  EXPECT_GT(json["rows"][16]["change_low"], 2);
+  // p99.9 is none of the four; p99 of 300 requests has too few.
+  EXPECT_EQ(json["rows"][2]["verdict"], "too few samples");
+  EXPECT_TRUE(json["rows"][2]["change"].is_null());
+}
+
+}  // namespace
+
+}  // namespace fastdecode
