@@ -47,17 +47,6 @@ struct AttentionFlags {
   bool json = false;
 };
 
-struct AttentionReport {
-  // Of what was measured.
-  MeasuredRPart rpart;
-  double contiguous_kib = 0;
-  uint64_t kv_bytes = 0;  // of a step
-  ReadStreams streams = ReadStreams::kOne;
-  // Of the good repetitions.
-  std::vector<double> step_ms, gb_per_s, read_gb_per_s, ratio;
-  int discarded = 0;
-};
-
 // ---- What the command line says
 
 RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topology) {
@@ -82,7 +71,9 @@ RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topolog
 
 // ---- Measuring, on the leader's thread
 
-absl::StatusOr<AttentionReport> Measure(const RPartBenchOptions& options, int repetitions) {
+}  // namespace
+
+absl::StatusOr<AttentionReport> MeasureAttention(const RPartBenchOptions& options, int repetitions) {
   absl::StatusOr<std::unique_ptr<RPartBench>> created = RPartBench::Create(options);
   if (!created.ok()) return created.status();
   RPartBench& bench = **created;
@@ -113,6 +104,8 @@ absl::StatusOr<AttentionReport> Measure(const RPartBenchOptions& options, int re
   report.discarded = *discarded;
   return report;
 }
+
+namespace {
 
 // ---- What is said of it
 
@@ -181,7 +174,7 @@ void BenchAttention(const AttentionFlags& flags) {
     WriteOut(flags.json ? ToLine(ChunkFigures(report, options, topology)) : ChunkText(report, options, topology));
     return;
   }
-  const AttentionReport report = OnLeader(options, [&] { return Measure(options, flags.repetitions); });
+  const AttentionReport report = OnLeader(options, [&] { return MeasureAttention(options, flags.repetitions); });
   WarnOfDiscarded(report.ratio.size(), report.discarded, flags.repetitions);
   const nlohmann::json figures = Figures(report, options, topology);
   WriteOut(flags.json ? ToLine(figures) : Text(report, options, figures));

@@ -39,26 +39,6 @@ struct GemmFlags {
   bool json = false;
 };
 
-// One implementation with one number of rows.
-struct GemmRow {
-  int rows = 0;
-  std::string kernel;
-  // Of the good repetitions.
-  std::vector<double> gb_per_s, read_gb_per_s, ratio;
-  std::vector<double> gflop_per_s, peak_gflop_per_s, ratio_to_peak;
-  int discarded = 0;
-};
-
-struct GemmReport {
-  std::string memory;
-  double huge_share = 0;
-  int64_t matrices = 0;
-  uint64_t weight_bytes = 0;
-  ReadStreams streams = ReadStreams::kOne;
-  std::string instruction;  // of the peak
-  std::vector<GemmRow> rows;
-};
-
 ElementType ParseType(const std::string& name) {
   for (const ElementType type : {ElementType::kBf16, ElementType::kF32}) {
     if (name == ElementName(type)) return type;
@@ -104,7 +84,10 @@ void MeasureRow(GemmBench* bench, MemoryPass read, DotPass* dots, int repetition
       });
 }
 
-absl::StatusOr<GemmReport> Measure(const GemmBenchOptions& options, const GemmFlags& flags) {
+}  // namespace
+
+absl::StatusOr<GemmReport> MeasureGemm(const GemmBenchOptions& options, const std::vector<int>& rows_list,
+                                       int repetitions) {
   absl::StatusOr<std::unique_ptr<GemmBench>> created = GemmBench::Create(options);
   if (!created.ok()) return created.status();
   GemmBench& bench = **created;
@@ -121,13 +104,14 @@ absl::StatusOr<GemmReport> Measure(const GemmBenchOptions& options, const GemmFl
   report.streams = read.streams;
   report.instruction = bench.dot_loop().instruction;
   DotPass dots(bench.dot_loop());
-  for (const int rows : flags.rows) {
-    const double flop = 2.0 * rows * flags.inputs * flags.outputs * static_cast<double>(bench.matrices());
+  for (const int rows : rows_list) {
+    const double weights = static_cast<double>(options.inputs * options.outputs * bench.matrices());
+    const double flop = 2.0 * rows * weights;
     const auto measure = [&](const std::string& kernel, const std::function<uint64_t()>& run) {
       GemmRow& row = report.rows.emplace_back();
       row.rows = rows;
       row.kernel = kernel;
-      MeasureRow(&bench, read, &dots, flags.repetitions, flop, run, &row);
+      MeasureRow(&bench, read, &dots, repetitions, flop, run, &row);
     };
     measure(bench.kernel_name(), [&] { return bench.RunOwn(rows); });
     if (bench.has_onednn()) {
@@ -136,6 +120,8 @@ absl::StatusOr<GemmReport> Measure(const GemmBenchOptions& options, const GemmFl
   }
   return report;
 }
+
+namespace {
 
 nlohmann::json Figures(const GemmReport& report, const GemmBenchOptions& options, const Topology& topology) {
   nlohmann::json out = {{"cpu", topology.cpu_model},
@@ -209,7 +195,7 @@ void BenchGemm(const GemmFlags& flags) {
   const Topology topology = DiscoverMachine();
   const GemmBenchOptions options = OptionsOf(flags, topology);
   absl::StatusOr<GemmReport> report = absl::UnknownError("not measured");
-  PinnedThread("gemm", options.cores[0], [&] { report = Measure(options, flags); }).Join();
+  PinnedThread("gemm", options.cores[0], [&] { report = MeasureGemm(options, flags.rows, flags.repetitions); }).Join();
   ThrowUnlessOk(report.status());
   size_t good = 0;
   for (const GemmRow& row : report->rows) {

@@ -1,6 +1,7 @@
 // fastdecode: the command line over the engine.
 //
-// Exit codes: 0 all went well; 1 it did not, and stderr says why; 128 + N it was ended by signal N.
+// Exit codes: 0 all went well; 1 it did not, and stderr says why; 2 all went well, and what was to be judged did not pass;
+// 128 + N it was ended by signal N.
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -9,6 +10,7 @@
 #include "CLI/CLI.hpp"
 #include "engine/fastdecode.hpp"
 #include "tools/commands.h"
+#include "tools/exit_code.h"
 #include "tools/interrupt.h"
 #include "tools/parse_error.h"
 
@@ -42,6 +44,8 @@ int main(int argc, char** argv) {
     // Help and version are "errors" of exit code 0.
     program.exit(error);
     return std::cout.flush() ? 0 : Fail("stdout: cannot be written");
+  } catch (const fastdecode::ExitCode& verdict) {
+    return verdict.code();
   } catch (const fastdecode::Interrupted& interrupted) {
     std::fprintf(stderr, "fastdecode: interrupted\n");
     return 128 + interrupted.signal();

@@ -20,7 +20,6 @@
 #include "rdma/link_monitor.h"
 #include "rdma/shm/local_link.h"
 #include "tools/bench_summary.h"
-#include "tools/commands.h"
 #include "tools/latency/fabric_echo.h"
 #include "tools/interrupt.h"
 #include "tools/output.h"
@@ -315,12 +314,6 @@ void AddLatencyFabric(CLI::App* latency) {
       ->check(CLI::Range(-1, 1023))
       ->type_name("N");
   command->callback([flags] { LatencyFabric(*flags); });
-}
-
-void AddLatency(CLI::App& program) {
-  CLI::App* latency = program.add_subcommand("latency", "Measure where time goes");
-  latency->require_subcommand(1);
-  AddLatencyFabric(latency);
 }
 
 }  // namespace fastdecode

@@ -159,6 +159,7 @@ struct LatencyResult {
   std::vector<RequestFigures> requests; // intended first where both are known
   std::vector<SloVerdict> slo;
   std::vector<Finding> findings;        // costliest first
+  bool interrupted = false;             // the machine took so much from the engine's threads that the figures show it
   std::vector<std::string> warnings;    // "the machine took core 1 away for 12.3 ms (...)": what spoils figures
 };
 

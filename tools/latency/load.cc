@@ -1,0 +1,171 @@
+#include "tools/latency/load.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr uint64_t kLookAgainNs = 20'000'000;   // for Stop
+constexpr uint64_t kRefusedPauseNs = 1'000'000;  // the engine's queue is full
+
+// "64" or "16-128".
+std::string ParseRange(const std::string& text, TokenRange* range) {
+  const std::string expected = "'" + text + "' is no number of tokens (1 to 1048576), nor a range such as 16-128";
+  const auto number = [](const std::string& part, int* out) {
+    if (part.empty() || part.size() > 7 || part.find_first_not_of("0123456789") != std::string::npos) return false;
+    *out = std::stoi(part);
+    return *out >= 1 && *out <= 1 << 20;
+  };
+  const size_t dash = text.find('-');
+  const bool good = number(text.substr(0, dash), &range->min) &&
+                    number(dash == std::string::npos ? text : text.substr(dash + 1), &range->max);
+  return good && range->min <= range->max ? "" : expected;
+}
+
+CLI::Option* AddRange(CLI::App* command, const char* name, TokenRange* range, const char* help) {
+  auto text = std::make_shared<std::string>(std::to_string(range->min));
+  return command->add_option_function<std::string>(name, [text, range](const std::string& value) {
+                   *text = value;
+                 }, help)
+      ->check([range](const std::string& value) { return ParseRange(value, range); })
+      ->type_name("N[-M]")
+      ->default_str(*text);
+}
+
+}  // namespace
+
+void LoadFlags::AddTo(CLI::App* command) {
+  CLI::Option* const closed =
+      command->add_option("--concurrency", concurrency, "closed loop: requests in flight, each followed by the next")
+          ->check(CLI::Range(1, 16384))
+          ->type_name("N")
+          ->capture_default_str();
+  command->add_option("--rate", rate, "open loop: requests a second, each at its time whatever became of the others")
+      ->check(CLI::Range(0.001, 1e6))
+      ->type_name("PER_S")
+      ->excludes(closed);
+  command->add_option("--arrivals", arrivals, "open loop: poisson or constant")
+      ->check(CLI::IsMember({"poisson", "constant"}))
+      ->type_name("HOW")
+      ->capture_default_str();
+  AddRange(command, "--prompt-tokens", &prompt_tokens, "of each request, or a range to draw from");
+  AddRange(command, "--output-tokens", &output_tokens, "of each request, or a range to draw from");
+  command->add_flag("--fill", fill, "prompts get random KV instead of being computed: decode alone, at any context");
+  command->add_option("--seed", seed, "of prompts, lengths and arrivals")->type_name("N")->capture_default_str();
+}
+
+void CheckLoad(const InferenceEngine& engine, const LoadFlags& flags) {
+  const int tokens = flags.prompt_tokens.max + flags.output_tokens.max;
+  if (tokens <= engine.max_context()) return;
+  throw Error(FD_INVALID_ARGUMENT, "--prompt-tokens, --output-tokens: " + std::to_string(flags.prompt_tokens.max) +
+                                       " and " + std::to_string(flags.output_tokens.max) +
+                                       " do not fit the context of " + std::to_string(engine.max_context()));
+}
+
+Load::Load(InferenceEngine& engine, const LoadFlags& flags)
+    : engine_(engine), flags_(flags), random_(flags.seed), thread_([this] { Run(); }) {}
+
+void Load::Join() {
+  stop_.store(true, std::memory_order_relaxed);
+  if (thread_.joinable()) thread_.join();
+}
+
+void Load::Stop() {
+  Join();
+  std::sort(starts_.begin(), starts_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void Load::Run() {
+  try {
+    flags_.rate > 0 ? RunOpen() : RunClosed();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  running_.clear();  // cancels
+}
+
+void Load::RunClosed() {
+  while (!stop_.load(std::memory_order_relaxed)) {
+    while (running_.size() < static_cast<size_t>(flags_.concurrency) && TrySubmit(MakeRequest(), NowNs())) {
+    }
+    TakeEvents(NowNs() + kLookAgainNs);
+  }
+}
+
+void Load::RunOpen() {
+  std::exponential_distribution<double> gap(flags_.rate);
+  uint64_t next_ns = NowNs();
+  std::optional<GenerateRequest> next;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const uint64_t now_ns = NowNs();
+    if (now_ns < next_ns) {
+      TakeEvents(std::min(next_ns, now_ns + kLookAgainNs));
+      continue;
+    }
+    if (!next.has_value()) next = MakeRequest();
+    if (!TrySubmit(*next, next_ns)) {
+      TakeEvents(now_ns + kRefusedPauseNs);
+      continue;
+    }
+    next.reset();
+    const double gap_s = flags_.arrivals == "constant" ? 1 / flags_.rate : gap(random_);
+    next_ns += static_cast<uint64_t>(gap_s * 1e9);
+  }
+  for (const uint64_t now_ns = NowNs(); next_ns < now_ns; ++never_started_) {
+    next_ns += static_cast<uint64_t>(1e9 / flags_.rate);
+  }
+}
+
+int Load::Draw(const TokenRange& range) {
+  return std::uniform_int_distribution<int>(range.min, range.max)(random_);
+}
+
+GenerateRequest Load::MakeRequest() {
+  std::vector<int32_t> ids(static_cast<size_t>(Draw(flags_.prompt_tokens)));
+  std::uniform_int_distribution<int32_t> token(0, engine_.vocab_size() - 1);
+  for (int32_t& id : ids) id = token(random_);
+  GenerateRequest request(std::move(ids));
+  request.fields.max_tokens = static_cast<uint32_t>(Draw(flags_.output_tokens));
+  request.fields.temperature = 0;
+  request.fields.ignore_eos = 1;
+  if (flags_.fill) request.fields.fill_tokens = static_cast<uint32_t>(request.prompt_ids.size() - 1);
+  return request;
+}
+
+// False: the queue is full.
+bool Load::TrySubmit(const GenerateRequest& request, uint64_t intended_ns) {
+  try {
+    TokenStream stream = engine_.Submit(request);
+    starts_.push_back({stream.id(), intended_ns, NowNs()});
+    const uint64_t id = stream.id();
+    running_.emplace(id, std::move(stream));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == FD_RESOURCE_EXHAUSTED) return false;
+    throw;
+  }
+}
+
+void Load::TakeEvents(uint64_t until_ns) {
+  for (uint64_t now_ns = NowNs(); now_ns < until_ns; now_ns = NowNs()) {
+    const std::optional<uint64_t> id = engine_.WaitAny(static_cast<int64_t>(until_ns - now_ns));
+    if (!id.has_value()) return;
+    const auto stream = running_.find(*id);
+    if (stream == running_.end()) continue;
+    while (std::optional<TokenEvent> event = stream->second.Next(0)) {
+      if (!event->finished) continue;
+      if (!event->error.empty()) throw Error(FD_UNAVAILABLE, "a request failed: " + event->error);
+      running_.erase(stream);
+      return;
+    }
+  }
+}
+
+}  // namespace fastdecode

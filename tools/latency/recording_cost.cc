@@ -1,0 +1,70 @@
+#include "tools/latency/recording_cost.h"
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "numa/clock.h"
+#include "tools/interrupt.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr uint64_t kHalfNs = 500'000'000;
+constexpr uint64_t kSettleNs = 50'000'000;
+constexpr std::chrono::milliseconds kReadEvery(20);
+
+// Tokens a second in half a second.
+double TokensPerS(InferenceEngine& engine, EngineRecord* record) {
+  std::vector<fd_record_event> events;
+  const auto wait = [&](uint64_t ns) {
+    for (const uint64_t end_ns = NowNs() + ns; NowNs() < end_ns;) {
+      std::this_thread::sleep_for(kReadEvery);
+      events.clear();
+      if (record != nullptr) record->ReadInto(&events);
+      if (InterruptGuard::Signal() != 0) throw Interrupted(InterruptGuard::Signal());
+    }
+  };
+  wait(kSettleNs);
+  engine.ResetStatistics();
+  wait(kHalfNs);
+  return nlohmann::json::parse(engine.StatisticsJson())["tokens_per_s"].get<double>();
+}
+
+}  // namespace
+
+nlohmann::json MeasureRecordingCost(InferenceEngine& engine, int pairs) {
+  std::vector<double> slowdowns;
+  double with_sum = 0, without_sum = 0;
+  for (int pair = 0; pair < pairs; ++pair) {
+    double with = 0, without = 0;
+    for (int half = 0; half < 2; ++half) {
+      if ((half + pair) % 2 == 0) {
+        without = TokensPerS(engine, nullptr);
+      } else {
+        EngineRecord record(engine);
+        with = TokensPerS(engine, &record);
+      }
+    }
+    if (with > 0) slowdowns.push_back(without / with - 1);
+    with_sum += with;
+    without_sum += without;
+  }
+  if (slowdowns.empty()) throw Error(FD_UNAVAILABLE, "--cost-pairs: the engine made no tokens");
+  const double count = static_cast<double>(slowdowns.size());
+  double mean = 0, squares = 0;
+  for (const double slowdown : slowdowns) mean += slowdown / count;
+  for (const double slowdown : slowdowns) squares += (slowdown - mean) * (slowdown - mean);
+  const double error = slowdowns.size() > 1 ? 1.96 * std::sqrt(squares / (count - 1) / count) : 0;
+  return {{"pairs", slowdowns.size()},
+          {"with_tokens_per_s", with_sum / pairs},
+          {"without_tokens_per_s", without_sum / pairs},
+          {"slowdown", mean},
+          {"low", mean - error},
+          {"high", mean + error}};
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,199 @@
+#include "tools/latency/report_flags.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <utility>
+
+#include "engine/fastdecode.hpp"
+#include "tools/exit_code.h"
+#include "tools/latency/analysis.h"
+#include "tools/latency/export_csv.h"
+#include "tools/latency/export_hgrm.h"
+#include "tools/latency/export_json.h"
+#include "tools/latency/export_perftest.h"
+#include "tools/latency/export_prometheus.h"
+#include "tools/latency/export_trace.h"
+#include "tools/latency/findings.h"
+#include "tools/latency/text.h"
+#include "tools/latency/timeline.h"
+#include "tools/output.h"
+
+namespace fastdecode {
+
+namespace {
+
+// What there is to write.
+struct Material {
+  const Recording& recording;
+  const Timeline& timeline;
+  const LatencyResult& result;
+  const std::string& hgrm_of;
+};
+
+void WriteHgrmOf(const Material& material, std::ostream& out) {
+  const Distribution* const distribution = FindDistribution(material.result, material.hgrm_of);
+  if (distribution == nullptr) {
+    throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + material.hgrm_of +
+                                         "' is neither ttft, tpot, itl, e2e nor a phase of this recording (PHASE, or "
+                                         "PHASE@WHERE)");
+  }
+  WriteHgrm(*distribution, out);
+}
+
+// A kind of file, by the end of its name; the longest that fits.
+struct FileKind {
+  const char* suffix;
+  bool of_recordings;  // alone
+  std::function<void(const Material&, std::ostream&)> write;
+};
+
+const std::vector<FileKind>& FileKinds() {
+  static const std::vector<FileKind> kinds = {
+      {".trace.json", true, [](const Material& m, std::ostream& out) { WriteTrace(m.recording, m.timeline, out); }},
+      {".tokens.csv", true, [](const Material& m, std::ostream& out) { WriteTokensCsv(m.timeline, out); }},
+      {".json", false, [](const Material& m, std::ostream& out) { out << JsonText(m.result) << '\n'; }},
+      {".csv", false, [](const Material& m, std::ostream& out) { WritePhasesCsv(m.result, out); }},
+      {".hgrm", false, WriteHgrmOf},
+      {".prom", false, [](const Material& m, std::ostream& out) { out << PrometheusText(m.result); }},
+  };
+  return kinds;
+}
+
+const FileKind& KindOf(const std::string& path) {
+  for (const FileKind& kind : FileKinds()) {
+    const std::string suffix = kind.suffix;
+    if (path.size() > suffix.size() && path.ends_with(suffix)) return kind;
+  }
+  std::string known;
+  for (const FileKind& kind : FileKinds()) known += std::string(known.empty() ? "" : ", ") + kind.suffix;
+  throw Error(FD_INVALID_ARGUMENT, "--save: '" + path + "' ends with none of " + known);
+}
+
+[[noreturn]] void ThrowUnwritable(const std::string& path) {
+  throw Error(FD_PERMISSION_DENIED, "--save: " + path + ": cannot be written: " + std::strerror(errno));
+}
+
+// Before a measurement of minutes rather than behind it. Leaves no trace.
+void CheckWritable(const std::string& path) {
+  const bool existed = std::filesystem::exists(path);
+  if (!std::ofstream(path, std::ios::app)) ThrowUnwritable(path);
+  std::error_code ignored;
+  if (!existed) std::filesystem::remove(path, ignored);
+}
+
+void Save(const std::string& path, const Material& material) {
+  std::ofstream out(path, std::ios::trunc);
+  if (!out) ThrowUnwritable(path);
+  KindOf(path).write(material, out);
+  if (!out.flush()) ThrowUnwritable(path);
+}
+
+int TerminalColumns() {
+  constexpr int kDefault = 100;
+  winsize size = {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kDefault;
+  return size.ws_col;
+}
+
+std::string Shown(const std::string& format, const LatencyResult& result, int columns) {
+  std::ostringstream out;
+  if (format == "json") out << JsonText(result) << '\n';
+  if (format == "csv") WritePhasesCsv(result, out);
+  if (format == "prometheus") out << PrometheusText(result);
+  if (format == "perftest") out << PerftestText(result);
+  if (format == "text") out << FormatResult(result, static_cast<size_t>(columns));
+  return out.str();
+}
+
+}  // namespace
+
+void ReportFlags::AddTo(CLI::App* command) {
+  AddToWithoutRecording(command);
+  recorded_ = true;
+  command
+      ->add_option("--slo", slo_texts_,
+                   "a limit, such as ttft:400ms,p90 (also tpot, itl, e2e); exit code 2 if it is not met; may be given "
+                   "again")
+      ->type_name("LIMIT")
+      ->allow_extra_args(false);
+  command->add_option("--worst", worst_, "tokens shown one by one, the slowest")
+      ->check(CLI::Range(0, 1000))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void ReportFlags::AddToWithoutRecording(CLI::App* command) {
+  recorded_ = false;
+  command->add_option("--format", format_, "on stdout: text, json, csv, prometheus or perftest")
+      ->check(CLI::IsMember({"text", "json", "csv", "prometheus", "perftest"}))
+      ->type_name("HOW")
+      ->capture_default_str();
+  command->add_flag("--json", json_, "the same as --format json");
+  command
+      ->add_option("--save", save_,
+                   "write a file; its name's end says what: .json, .csv, .tokens.csv, .hgrm, .prom, .html, .trace.json "
+                   "(for ui.perfetto.dev); may be given again")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  command->add_option("--hgrm-of", hgrm_of_, "what a .hgrm file holds: ttft, tpot, itl, e2e, PHASE or PHASE@WHERE")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--columns", columns_, "width of the text (0: the terminal's)")
+      ->check(CLI::Range(0, 1000))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void ReportFlags::Check() {
+  if (json_) format_ = "json";
+  for (const std::string& path : save_) {
+    if (KindOf(path).of_recordings && !recorded_) {
+      throw Error(FD_INVALID_ARGUMENT, "--save: '" + path + "': there is no recording here, which such a file shows");
+    }
+    CheckWritable(path);
+  }
+  slos_.clear();
+  for (const std::string& text : slo_texts_) {
+    const absl::StatusOr<Slo> slo = ParseSlo("--slo", text);
+    if (!slo.ok()) throw Error(FD_INVALID_ARGUMENT, std::string(slo.status().message()));
+    slos_.push_back(*slo);
+  }
+}
+
+void ReportFlags::Report(const Recording& recording, LatencyResult base) const {
+  const Timeline timeline = BuildTimeline(recording);
+  LatencyResult result = Analyze(recording, timeline, worst_);
+  result.command = std::move(base.command);
+  result.provenance = recording.provenance;
+  result.engine = recording.engine;
+  result.recording_cost = std::move(base.recording_cost);
+  result.interrupted = base.interrupted;
+  result.achieved.insert(result.achieved.end(), base.achieved.begin(), base.achieved.end());
+  result.warnings.insert(result.warnings.end(), base.warnings.begin(), base.warnings.end());
+  result.requests = MeasureRequests(recording);
+  result.slo = JudgeSlos(slos_, result.requests);
+  result.findings = FindFaults(recording, timeline);
+  for (const std::string& path : save_) Save(path, {recording, timeline, result, hgrm_of_});
+  Show(result);
+  const bool met = std::all_of(result.slo.begin(), result.slo.end(), [](const SloVerdict& slo) { return slo.met; });
+  if (!met) throw ExitCode(ExitCode::kVerdictNo);
+}
+
+void ReportFlags::ReportFigures(const LatencyResult& result) const {
+  for (const std::string& path : save_) Save(path, {Recording(), Timeline(), result, hgrm_of_});
+  Show(result);
+}
+
+void ReportFlags::Show(const LatencyResult& result) const {
+  WriteOut(Shown(format_, result, columns_ > 0 ? columns_ : TerminalColumns()));
+}
+
+}  // namespace fastdecode
