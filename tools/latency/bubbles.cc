@@ -50,7 +50,7 @@ class Moments {
 // What was idle, and why, summed.
 class BubbleSums {
  public:
-  enum class Cause { kRLate, kSLate, kLink, kPickup, kScheduler, kNoRequests };
+  enum class Cause { kRLate, kSLate, kLink, kScheduler, kNoRequests };
 
   // where: a home, or kNowhere. home: of kRLate and kLink; -1 where it goes without saying.
   void Add(int where, Cause cause, int home, uint64_t ns) {
@@ -84,8 +84,6 @@ class BubbleSums {
         return "S late";
       case Cause::kLink:
         return "link" + at;
-      case Cause::kPickup:
-        return "pickup";
       case Cause::kScheduler:
         return "scheduler";
       case Cause::kNoRequests:
@@ -172,7 +170,7 @@ class SPartBubbles {
 
   void ExplainByStep(const Span& gap, const fd_record_event& next, const StepTimes& step) {
     // Before a step that came out of nothing there was nothing that it waited for.
-    if (next.kind == FD_RECORD_COMPOSE) {
+    if (next.kind == FD_RECORD_COMPOSE && !step.follows) {
       sums_.Add(kNowhere, Cause::kNoRequests, -1, gap.end_ns - gap.start_ns);
       return;
     }
@@ -181,8 +179,9 @@ class SPartBubbles {
       const uint64_t ns = Overlap(gap.start_ns, gap.end_ns, segment->start_ns, segment->end_ns);
       if (AtHome(segment->place)) sums_.Add(kNowhere, Cause::kRLate, segment->home, ns);
       if (segment->place == Place::kWire) sums_.Add(kNowhere, Cause::kLink, segment->home, ns);
-      if (segment->place == Place::kPickup) sums_.Add(kNowhere, Cause::kPickup, -1, ns);
       if (segment->place == Place::kCompose) sums_.Add(kNowhere, Cause::kLink, -1, ns);
+      const bool could_go_on = segment->place == Place::kPickup || segment->place == Place::kBoundary;
+      if (could_go_on) sums_.Add(kNowhere, Cause::kSLate, -1, ns);
     }
   }
 

@@ -13,9 +13,9 @@ namespace fastdecode {
 double MeasureStagesBusy(const Recording& recording, const Timeline& timeline);
 
 // When the S-Part or a home had nothing to do, and what the micro-batch waited for that came next: "R late: home 1" was
-// at work at that home or queued there, "link: home 1" on its way there or back, "S late" in or before a stage,
-// "scheduler" held, "no requests" not there. "pickup": the reply was there, and the pipeline did not look though it was
-// at nothing else. What comes before a step that was not recorded whole is left out. Largest first.
+// queued or at work there, "link: home 1" on its way there or back, "S late" in a stage or before it, "scheduler" held,
+// "no requests" not there. Of the S-Part itself "S late" means that it could have gone on and did not: its thread was
+// away. What comes before a step that was not recorded whole is left out. Largest first.
 std::vector<Bubble> FindBubbles(const Recording& recording, const Timeline& timeline);
 
 }  // namespace fastdecode

@@ -131,14 +131,13 @@ class HomeHops {
   HomeHops(std::vector<Evidence> evidence, std::vector<HopTimes>* hops)
       : evidence_(std::move(evidence)), hops_(*hops) {}
 
+  // Of round trip - work; of hops alone whose home was idle, if there are any.
   uint64_t LeastRest() const {
-    uint64_t idle_least = kNone, least = kNone;
-    for (const Evidence& evidence : evidence_) {
-      least = std::min(least, evidence.rest_ns);
-      if (hops_[evidence.hop].idle_ns > 0) idle_least = std::min(idle_least, evidence.rest_ns);
-    }
-    if (idle_least != kNone) return idle_least;
-    return least != kNone ? least : 0;
+    return Least([](const Evidence& evidence, const HopTimes&) { return evidence.rest_ns; });
+  }
+  // After Divide().
+  uint64_t LeastWire() const {
+    return Least([](const Evidence&, const HopTimes& hop) { return hop.wire_ns; });
   }
 
   ClockRelation Clock() const {
@@ -152,9 +151,9 @@ class HomeHops {
   }
 
   // `look_ns`: what the pipeline needs to look once, which is no late pickup.
-  void Divide(const ClockRelation& clock, uint64_t least_rest_ns, uint64_t look_ns) {
+  void Divide(const ClockRelation& clock, uint64_t look_ns) {
     // A clock that was set, or is no clock, would put what is before and what is after a hop's work into each other.
-    const bool sided = clock.known && clock.bent_ns <= static_cast<double>(least_rest_ns) / 2;
+    const bool sided = clock.known && clock.bent_ns <= static_cast<double>(LeastRest()) / 2;
     if (sided) {
       FindSides(clock);
       FindBusyBefore();
@@ -176,6 +175,19 @@ class HomeHops {
   struct Floors {
     LinkFloor before, after, rest;
   };
+  template <typename Function>
+  uint64_t Least(const Function& ns_of) const {
+    uint64_t idle_least = kNone, least = kNone;
+    for (const Evidence& evidence : evidence_) {
+      const HopTimes& hop = hops_[evidence.hop];
+      const uint64_t ns = ns_of(evidence, hop);
+      least = std::min(least, ns);
+      if (hop.idle_ns > 0) idle_least = std::min(idle_least, ns);
+    }
+    if (idle_least != kNone) return idle_least;
+    return least != kNone ? least : 0;
+  }
+
   // A reply that was seen so soon after a look in vain was hardly late, however fast the pipeline can look.
   static constexpr uint64_t kPromptNs = 1000;
 
@@ -260,10 +272,9 @@ HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes) {
   for (std::vector<Evidence>& of_home : evidence) {
     HomeHops home(std::move(of_home), &apart.hops);
     const ClockRelation clock = home.Clock();
-    const uint64_t least_rest_ns = home.LeastRest();
-    home.Divide(clock, least_rest_ns, look_ns);
+    home.Divide(clock, look_ns);
     apart.clocks.push_back(clock);
-    apart.least_rest_ns.push_back(least_rest_ns);
+    apart.least_rest_ns.push_back(home.LeastWire());
   }
   return apart;
 }

@@ -43,7 +43,7 @@ struct HopTimes {
 
 struct HopsApart {
   std::vector<HopTimes> hops;           // of each event that IsHop, in their order
-  std::vector<uint64_t> least_rest_ns;  // [homes] of (round trip - work) where the home was idle; the link's least
+  std::vector<uint64_t> least_rest_ns;  // [homes] of (round trip - work - queue - pickup): the link's least
   std::vector<ClockRelation> clocks;    // [homes]
 };
 

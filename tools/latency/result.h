@@ -78,7 +78,7 @@ struct HomeFigures {
   double busy_share = 0;        // of the recorded time
   double kv_share = 0;          // of the KV bytes attended to
   double gb_per_s = 0;          // KV bytes over its work
-  double min_round_trip_ns = 0; // least of (hop - work): the link's, with all software
+  double min_round_trip_ns = 0; // least of (hop - work - queue - pickup): the link's, with all software
   double clock_offset_ns = 0;   // home - engine, at the recording's middle, modulo 2^32 ns
   double clock_drift_ppm = 0;
   double clock_bound_ns = 0;    // the offset is right within this

@@ -82,7 +82,7 @@ struct Timeline {
   std::vector<Segment> segments;   // without overlap; what lies between two of a step is its residual
   std::vector<TokenTimes> tokens;  // by end
   std::vector<Span> held, idle;
-  std::vector<uint64_t> least_rest_ns;  // [homes] of (round trip - work) where the home was idle; the link's least
+  std::vector<uint64_t> least_rest_ns;  // [homes] of (round trip - work - queue - pickup): the link's least
   std::vector<ClockRelation> clocks;    // [homes]
   uint64_t dropped_events = 0;          // of steps that were not recorded whole
 };

@@ -173,7 +173,7 @@ TEST(Analysis, BubblesOfASteadyRun) {
   // From the last posting at 345, which is when home 1 begins, to stage 1 at 1240.
   EXPECT_NEAR(BubbleNs(result, "S-Part", "R late: home 1"), 3 * 770, kDivided);
   EXPECT_NEAR(BubbleNs(result, "S-Part", "link: home 1"), 3 * 25, kDivided);
-  EXPECT_NEAR(BubbleNs(result, "S-Part", "pickup"), 3 * 100, kDivided);
+  EXPECT_NEAR(BubbleNs(result, "S-Part", "S late"), 3 * 100, kDivided);
   EXPECT_NEAR(BubbleNs(result, "S-Part"), 3 * 895, kDivided);
   // Home 1: 345 to 320 on the way; to 0 the engine; of the step before from 2000 to 1140 the engine, then the way back.
   // The first step's hops say that they came after 1 ns, on their way.

@@ -277,6 +277,7 @@ TEST(HopTimes, WhatAllHopsOfOneSizeWaitIsNotTheLinks) {
     EXPECT_NEAR(static_cast<double>(hop.queue_ns), hop.idle_ns > 0 ? 0 : 40e3, 200);
     EXPECT_NEAR(static_cast<double>(hop.pickup_ns), hop.idle_ns > 0 ? 0 : kLateLook, 200);
   }
+  EXPECT_NEAR(static_cast<double>(apart.least_rest_ns[0]), kThere + kBack, 200);
 }
 
 }  // namespace
