@@ -20,7 +20,7 @@ TokenTime::TokenTime(const Timeline& timeline) : by_home_(static_cast<size_t>(ti
     }
     for (uint32_t i = 0; i < step.hops; ++i) {
       const HopTimes& hop = timeline.hops[step.first_hop + i];
-      if (hop.last) uncertain_ns_ += weight * static_cast<double>(hop.uncertain_ns);
+      if (hop.last) queue_uncertain_ns_ += weight * static_cast<double>(hop.queue_uncertain_ns);
     }
   }
 }
@@ -43,7 +43,7 @@ CriticalPath DescribePath(const TokenTime& time, int homes) {
   const double tokens = static_cast<double>(path.tokens);
   path.token_ns = time.ns() / tokens;
   path.residual_ns = time.residual_ns() / tokens;
-  path.wire_uncertain_ns = time.uncertain_ns() / tokens;
+  path.wire_uncertain_ns = time.queue_uncertain_ns() / tokens;
   for (int i = 0; i < kPlaces; ++i) {
     CriticalPath::Part part;
     part.place = static_cast<Place>(i);

@@ -22,7 +22,8 @@ class TokenTime {
   size_t tokens() const { return tokens_; }
   double ns() const { return ns_; }
   double residual_ns() const { return residual_ns_; }
-  double uncertain_ns() const { return uncertain_ns_; }
+  // Of wire and queue together: what may be the other.
+  double queue_uncertain_ns() const { return queue_uncertain_ns_; }
   // home: -1 is the engine. 0 for a home that the timeline does not have.
   double At(Place place, int home) const;
   double At(Place place) const;
@@ -31,7 +32,7 @@ class TokenTime {
 
  private:
   size_t tokens_ = 0;
-  double ns_ = 0, residual_ns_ = 0, uncertain_ns_ = 0;
+  double ns_ = 0, residual_ns_ = 0, queue_uncertain_ns_ = 0;
   std::vector<std::array<double, kPlaces>> by_home_;  // [home + 1]
 };
 

@@ -246,9 +246,10 @@ class HomeHops {
     hop->wire_there_ns = sided ? std::min(before - hop->queue_ns, hop->wire_ns) : hop->wire_ns / 2;
     const uint64_t pickup_most = std::min(evidence.unseen_ns, more_after + link);
     const uint64_t queue_most = std::min(queue_max, more_before + link);
-    hop->uncertain_ns = std::max({hop->pickup_ns + hop->queue_ns, pickup_most - std::min(pickup_most, hop->pickup_ns),
-                                  queue_most - std::min(queue_most, hop->queue_ns)});
-    hop->wire_least_ns = rest - std::min(rest, pickup_most) - std::min(rest - std::min(rest, pickup_most), queue_most);
+    const uint64_t more_pickup = pickup_most - std::min(pickup_most, hop->pickup_ns);
+    const uint64_t more_queue = queue_most - std::min(queue_most, hop->queue_ns);
+    hop->queue_uncertain_ns = std::max(hop->queue_ns, more_queue);
+    hop->uncertain_ns = std::max({hop->pickup_ns + hop->queue_ns, more_pickup, more_queue});
   }
 
   std::vector<Evidence> evidence_;

@@ -84,8 +84,32 @@ TEST(Analysis, CriticalPathOfTheMeanToken) {
     sum += part.mean_ns;
   }
   EXPECT_DOUBLE_EQ(sum, path.token_ns);
+  EXPECT_EQ(path.wire_uncertain_ns, 0);  // the homes were idle: nothing queued
   EXPECT_EQ(PartOf(result, Place::kAttend).home, 1);
   EXPECT_EQ(PartOf(result, Place::kStage).home, -1);
+}
+
+// What a busy home kept waiting may as well have been on the way, and the whole of it is said to be uncertain.
+TEST(Analysis, QueueAtABusyHomeIsUncertain) {
+  EventMaker make;
+  for (uint32_t step = 1; step <= 40; ++step) {
+    make.TwoHomeStep(step, 10000 + 2000 * step);
+    if (step != 20) continue;
+    // It came after 25 as ever, and its work of 670 began 100 later.
+    for (fd_record_event& event : make.events) {
+      if (event.kind != FD_RECORD_HOP || event.step != step || event.home != 1) continue;
+      event.idle_ns = 0;
+      event.attend_ns -= 100;
+    }
+  }
+  const Timeline timeline = BuildTimeline(MakeRecording(make.events, 1));
+  const HopTimes& hop = timeline.hops[2 * 19 + 1];
+  ASSERT_EQ(hop.step, 20u);
+  EXPECT_EQ(hop.queue_ns, 100u);
+  EXPECT_EQ(hop.wire_ns, 50u);
+  EXPECT_GE(hop.queue_uncertain_ns, 100u);
+  EXPECT_LE(hop.queue_uncertain_ns, 150u);
+  EXPECT_NEAR(AnalyzeEvents(make.events).critical_path.wire_uncertain_ns * 39, hop.queue_uncertain_ns, 1e-6);
 }
 
 // A step counts as often as it has tokens.
