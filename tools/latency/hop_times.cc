@@ -250,6 +250,8 @@ class HomeHops {
     const uint64_t more_queue = queue_most - std::min(queue_most, hop->queue_ns);
     hop->queue_uncertain_ns = std::max(hop->queue_ns, more_queue);
     hop->uncertain_ns = std::max({hop->pickup_ns + hop->queue_ns, more_pickup, more_queue});
+    const uint64_t not_pickup = rest - std::min(rest, pickup_most);
+    hop->wire_least_ns = not_pickup - std::min(not_pickup, queue_most);
   }
 
   std::vector<Evidence> evidence_;
