@@ -62,9 +62,9 @@ nlohmann::json MeasureRecordingCost(InferenceEngine& engine, int pairs) {
   return {{"pairs", slowdowns.size()},
           {"with_tokens_per_s", with_sum / pairs},
           {"without_tokens_per_s", without_sum / pairs},
-          {"slowdown", mean},
-          {"low", mean - error},
-          {"high", mean + error}};
+          {"slowdown_share", mean},
+          {"slowdown_share_low", mean - error},
+          {"slowdown_share_high", mean + error}};
 }
 
 }  // namespace fastdecode

@@ -105,7 +105,7 @@ void LatencyStep(StepFlags& flags, EngineFlags& engine_flags) {
       }
     }
   }
-  if (!paired_cost.is_null()) result.recording_cost["paired"] = paired_cost;
+  if (!paired_cost.is_null()) result.recording_cost.update(paired_cost);
   WarnUnlessSteady(recording, &result);
   result.achieved = MeasureAchieved(statistics);
   flags.report.Report(recording, std::move(result));

@@ -46,12 +46,14 @@ std::string Header(const LatencyResult& result, size_t width) {
   std::vector<std::pair<std::string, std::string>> rows = DescribeProvenance(result.provenance);
   const std::string engine = DescribeEngine(result.engine);
   if (!engine.empty()) rows.insert(rows.begin() + 2, {"engine", engine});
+  const bool recorded = result.engine.is_object();
+  const double span_ns = static_cast<double>(result.end_ns - std::min(result.start_ns, result.end_ns));
   std::string out =
       Paragraph("",
-                absl::StrCat("fastdecode latency ", result.command, ": ", FormatCount(result.tokens), " tokens in ",
-                             FormatCount(result.steps), " steps, ",
-                             FormatNs(static_cast<double>(result.end_ns - std::min(result.start_ns, result.end_ns))),
-                             " recorded"),
+                absl::StrCat("fastdecode latency ", result.command,
+                             recorded ? absl::StrCat(": ", FormatCount(result.tokens), " tokens in ",
+                                                     FormatCount(result.steps), " steps, ", FormatNs(span_ns), " recorded")
+                                      : ""),
                 width);
   for (const auto& [label, text] : rows) {
     out += Paragraph(absl::StrFormat("  %-*s", static_cast<int>(kLabelWidth), label), text, width);
@@ -60,13 +62,11 @@ std::string Header(const LatencyResult& result, size_t width) {
 }
 
 std::string Findings(const LatencyResult& result, size_t width) {
-  std::string out = Heading("VERDICT");
+  if (!result.engine.is_object()) return "";
+  std::string out = Heading(result.interrupted ? "VERDICT, of a run that the machine interrupted (see the warnings)"
+                                               : "VERDICT");
   if (result.tokens == 0) return out + Paragraph("  ", "none: no token was made while it recorded", width) + "\n";
-  for (const Finding& finding : result.findings) {
-    const std::string cost =
-        finding.cost_ns > 0 ? absl::StrCat(" (costs a token about ", FormatNs(finding.cost_ns), ")") : "";
-    out += Paragraph("  * ", finding.line + cost, width);
-  }
+  for (const Finding& finding : result.findings) out += Paragraph("  * ", finding.line, width);
   return out + (result.findings.empty() ? "  no fault found\n" : "") + "\n";
 }
 

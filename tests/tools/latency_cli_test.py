@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Drives `fastdecode latency` as a user does.
+
+usage: latency_cli_test.py PROGRAM REPOSITORY_ROOT [unittest arguments]
+"""
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import cli_test
+from cli_test import LIMIT_S, SMALL, SCRATCH, ProgramTest, demo_model, run, start_long
+
+LOAD = {"--concurrency": 4, "--prompt-tokens": "8-16", "--output-tokens": "10-20", "--warmup-seconds": 0.3, "--seconds": 1}
+SUFFIXES = [".json", ".csv", ".tokens.csv", ".hgrm", ".prom", ".html", ".trace.json"]
+
+
+def step(*arguments):
+    load = [x for option, value in LOAD.items() if option not in arguments for x in (option, value)]
+    return run("latency", "step", "-m", demo_model(), "-q", "--kv-gib", "0.05", *load, *arguments)
+
+
+def start_longer(*arguments):
+    """So long that it is attached to twice."""
+    return start_long(*[x for i in range(60) for x in ("-p", f"Anna {i}")], *arguments)
+
+
+class Recorded(ProgramTest):
+    def check_sums(self, result):
+        """The parts of a token are its time."""
+        path = result["critical_path"]
+        self.assertGreater(path["tokens"], 20)
+        parts = sum(part["mean_ns"] for part in path["parts"])
+        self.assertAlmostEqual(parts + path["residual_ns"], path["token_ns"], delta=1)
+        self.assertLess(abs(path["residual_ns"]), 0.02 * path["token_ns"])
+        self.assertTrue({"S-Part", "home attend"} <= {part["place"] for part in path["parts"]}, path["parts"])
+
+
+class Step(Recorded):
+    def test_what_is_said_and_what_is_saved(self):
+        files = [SCRATCH / f"step{suffix}" for suffix in SUFFIXES]
+        text = self.succeed(step(*[x for file in files for x in ("--save", file)]))
+        for needle in ("VERDICT", "S-Part stage", "GEMM", "attend", "THE MEAN TOKEN", "residual", "ACHIEVED",
+                       "WORST TOKENS", "TTFT", "ITL", "cost of recording", "weights read"):
+            self.assertIn(needle, text)
+        for file in files:
+            self.assertGreater(file.stat().st_size, 200, file)
+        result = json.loads(files[0].read_text())
+        self.check_sums(result)
+        self.assertEqual((result["command"], result["engine"]["micro_batches"]), ("step", 2))
+        with open(files[2]) as tokens:
+            self.assertGreaterEqual(len(list(csv.DictReader(tokens))), result["critical_path"]["tokens"])
+        self.assertIn("traceEvents", json.loads(files[6].read_text()))
+        self.assertNotRegex(files[5].read_text(), r"(src|href)\s*=\s*[\"']?https?:")
+
+    def test_an_open_loop_keeps_intended_starts(self):
+        text = self.succeed(run("latency", "step", "-m", demo_model(), "-q", "--kv-gib", "0.05", "--rate", 40, "--arrivals",
+                                "constant", "--prompt-tokens", 8, "--output-tokens", 4, "--warmup-seconds", 0.3, "--seconds",
+                                1.5, "--json"))
+        starts = [(figures["start"], figures["requests"]) for figures in json.loads(text)["requests"]]
+        self.assertEqual([start for start, _ in starts], ["intended", "submitted"])
+        self.assertGreater(starts[0][1], 5)
+
+    def test_limits_give_a_verdict(self):
+        short = ["--output-tokens", 4]
+        met = step(*short, "--slo", "ttft:1000s,p50", "--slo", "itl:1000s,p50")
+        self.assertEqual(met.returncode, 0, met.stderr)
+        missed = step(*short, "--slo", "ttft:1000s,p50", "--slo", "itl:1ns,p50")
+        self.assertEqual((missed.returncode, missed.stderr), (2, ""))
+        self.assertIn("itl:1ns,p50", missed.stdout)
+
+    def test_other_formats(self):
+        for name, needle in [("csv", "phase,where,count"), ("prometheus", "# TYPE fastdecode_latency_"),
+                             ("perftest", "t_typical[usec]")]:
+            self.assertIn(needle, self.succeed(step("--format", name)))
+
+    def test_a_narrow_terminal(self):
+        for columns in (60, 80):
+            text = self.succeed(step("--columns", columns))
+            self.assertLessEqual(max(map(len, text.splitlines())), columns)
+
+    def test_several_homes_and_micro_batches(self):
+        result = json.loads(self.succeed(step("--homes", "local:2", "--micro-batches", 3, "--poll", "yield", "--json")))
+        self.check_sums(result)
+        self.assertEqual([home["home"] for home in result["homes"]], [0, 1])
+
+    def test_interrupt_says_what_there_is(self):
+        process = subprocess.Popen([cli_test.PROGRAM, "latency", "step", "-m", demo_model(), *SMALL, "--concurrency", "4",
+                                    "--seconds", "100", "--warmup-seconds", "0.1", "--json"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, preexec_fn=cli_test.as_user_with_default_signals)
+        time.sleep(4)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(process.returncode, 0, err)
+        self.check_sums(json.loads(out))
+
+    def test_bad_options(self):
+        (SCRATCH / "a-folder.json").mkdir()
+        for arguments, needles in [
+            (["--save", "/none/x.json"], ("--save", "/none/x.json")), (["--save", SCRATCH / "a-folder.json"], ("--save",)),
+            (["--save", "x.txt"], ("--save", "'x.txt'", ".html")), (["--slo", "ttft:10"], ("--slo", "ttft:10")),
+            (["--slo", "speed:10ms,p50"], ("--slo", "speed")), (["--prompt-tokens", "9-3"], ("--prompt-tokens", "9-3")),
+            (["--prompt-tokens", 100000], ("--prompt-tokens", "100000")), (["--rate", 5], ("--rate", "--concurrency")),
+            (["--seconds", 0], ("--seconds", "0")), (["--format", "xml"], ("--format", "xml")),
+            (["--save", SCRATCH / "x.hgrm", "--hgrm-of", "nonsense"], ("--hgrm-of", "nonsense"))]:
+            with self.subTest(arguments=arguments):
+                self.refused(step(*arguments), *needles)
+        self.assertFalse(pathlib.Path("x.txt").exists())
+
+
+class Attach(Recorded):
+    def test_a_running_engine(self):
+        process = start_longer()
+        try:
+            self.assertTrue(process.stdout.read(10))  # it is at work
+            result = json.loads(self.succeed(run("latency", "attach", process.pid, "--seconds", 1, "--json")))
+            self.check_sums(result)
+            self.assertEqual(result["engine"]["pid"], process.pid)
+            again = self.succeed(run("latency", "attach", process.pid, "--seconds", 0.5))
+            self.assertIn("THE MEAN TOKEN", again)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def test_an_engine_that_ends_meanwhile(self):
+        process = subprocess.Popen([cli_test.PROGRAM, "generate", "-m", demo_model(), *SMALL, "-p", "Once", "-n", "400",
+                                    "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertTrue(process.stdout.read(10))
+        text = self.succeed(run("latency", "attach", process.pid, "--seconds", 100))
+        process.communicate(timeout=LIMIT_S)
+        self.assertIn("the engine ended before the recording did", " ".join(text.split()))
+
+    def test_a_socket_of_its_own(self):
+        path = SCRATCH / "record.sock"
+        process = start_longer("--record-socket", str(path))
+        try:
+            self.assertTrue(process.stdout.read(10))
+            self.check_sums(json.loads(self.succeed(run("latency", "attach", path, "--seconds", 1, "--json"))))
+            self.refused(run("latency", "attach", process.pid), str(process.pid), "--record-socket")
+        finally:
+            process.kill()
+            process.communicate()
+
+    def test_what_is_no_engine(self):
+        self.refused(run("latency", "attach", os.getpid()), f"process {os.getpid()} (python3)", "no engine")
+        self.refused(run("latency", "attach", 999999999), "no process 999999999")
+        self.refused(run("latency", "attach", "/none/x.sock"), "/none/x.sock")
+        self.refused(run("latency", "attach"), "target")
+        with cli_test.Worker("no-engine.sock") as worker:
+            self.refused(run("latency", "attach", worker.process.pid), "(fastdecode)", "no engine")
+
+
+class Kernel(ProgramTest):
+    SMALL_SHAPES = ["--gib", 0.02, "--context", 256, "--heads", 8, "--kv-heads", 2, "--head-size", 64, "--rows", "1,4",
+                    "--inputs", 512, "--outputs", 1024, "--repetitions", 2, "--threads", 1]
+
+    def test_both_parts_beside_what_the_machine_can_do(self):
+        saved = SCRATCH / "kernel.json"
+        self.succeed(run("latency", "kernel", *self.SMALL_SHAPES, "--save", saved))
+        result = json.loads(saved.read_text())
+        names = [phase["name"] for phase in result["phases"]]
+        self.assertTrue(names[0].startswith("attention"), names)
+        self.assertIn("GEMM, 4 row(s)", names)
+        for figure in result["achieved"]:
+            self.assertGreater(figure["achieved"], 0, figure)
+            self.assertGreater(figure["possible"], 0, figure)
+
+    def test_bad_options(self):
+        self.refused(run("latency", "kernel", "--kv-type", "int3"), "--kv-type", "int3")
+        self.refused(run("latency", "kernel", "--save", "x.trace.json"), "--save", "no recording")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    cli_test.PROGRAM, cli_test.ROOT = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
