@@ -182,6 +182,7 @@ nlohmann::json ToJson(const LatencyResult& result) {
           {"requests", Each(result.requests, RequestsJson)},
           {"slo", Each(result.slo, SloJson)},
           {"findings", Each(result.findings, FindingJson)},
+          {"interrupted", result.interrupted},
           {"warnings", result.warnings}};
 }
 

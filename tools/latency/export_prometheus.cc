@@ -168,6 +168,8 @@ void AppendVerdicts(const LatencyResult& result, Exposition* out) {
   }
   out->Begin("slo_met", "gauge", "1: the limit was kept.");
   for (const SloVerdict& verdict : result.slo) out->Sample({{"slo", verdict.text}}, verdict.met ? 1 : 0);
+  Gauge("interrupted", "1: the machine took so much from the engine's threads that the figures show it.",
+        result.interrupted ? 1 : 0, out);
   Gauge("findings", "How many things were found to be wrong.", static_cast<double>(result.findings.size()), out);
   // Two findings may differ in nothing that is a label here.
   std::map<std::array<std::string, 4>, double> cost_ns;

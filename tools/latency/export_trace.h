@@ -14,9 +14,10 @@ namespace fastdecode {
 //   process "home 1 (...)": its leader's work on hops, taken apart
 //   arrows from the engine's posting to the home's work and back
 // All on the engine's clock: a home's slices lie where its clock puts them, right within the "placed_within_us" of
-// their arguments; null: its clock is not known, and they lie in the earliest place that is possible. Holds one track's
-// slices in memory, 32 bytes each, and no document. Some 330 bytes of JSON an event of the recording. Errors are the
-// stream's.
+// their arguments; null: its clock is not known, and they lie somewhere between the posting and the reply.
+//
+// Holds one track's slices in memory, 24 bytes each, and no document. Some 330 bytes of JSON an event of the recording.
+// Errors are the stream's.
 void WriteTrace(const Recording& recording, const Timeline& timeline, std::ostream& out);
 
 }  // namespace fastdecode

@@ -17,6 +17,7 @@
 #include "tools/latency/analysis.h"
 #include "tools/latency/export_csv.h"
 #include "tools/latency/export_hgrm.h"
+#include "tools/latency/export_html.h"
 #include "tools/latency/export_json.h"
 #include "tools/latency/export_perftest.h"
 #include "tools/latency/export_prometheus.h"
@@ -62,6 +63,7 @@ const std::vector<FileKind>& FileKinds() {
       {".json", false, [](const Material& m, std::ostream& out) { out << JsonText(m.result) << '\n'; }},
       {".csv", false, [](const Material& m, std::ostream& out) { WritePhasesCsv(m.result, out); }},
       {".hgrm", false, WriteHgrmOf},
+      {".html", false, [](const Material& m, std::ostream& out) { WriteHtml(m.timeline, m.result, out); }},
       {".prom", false, [](const Material& m, std::ostream& out) { out << PrometheusText(m.result); }},
   };
   return kinds;

@@ -202,6 +202,7 @@ absl::StatusOr<SavedResult> FromJson(const nlohmann::json& json, const std::stri
   out.requests = EachAt(in.At("requests"), RequestsAt);
   out.slo = EachAt(in.At("slo"), SloAt);
   out.findings = EachAt(in.At("findings"), FindingAt);
+  out.interrupted = in.At("interrupted").Bool();
   for (const JsonFields& warning : in.At("warnings").Elements()) out.warnings.push_back(warning.String());
   if (!status.ok()) return status;
   return out;

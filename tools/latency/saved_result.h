@@ -51,6 +51,7 @@ struct SavedResult {
   std::vector<SavedRequests> requests;
   std::vector<SloVerdict> slo;
   std::vector<Finding> findings;
+  bool interrupted = false;
   std::vector<std::string> warnings;
 
   // nullptr: no such phase.

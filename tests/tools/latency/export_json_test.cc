@@ -80,6 +80,7 @@ TEST(SavedResultTest, HasHeaderAndCountsOfWhatWasSaved) {
   EXPECT_EQ(saved.s_busy, result.s_busy);
   EXPECT_EQ(saved.r_busy, result.r_busy);
   EXPECT_EQ(saved.overlap, result.overlap);
+  EXPECT_EQ(saved.interrupted, result.interrupted);
   EXPECT_EQ(saved.warnings, result.warnings);
 }
 

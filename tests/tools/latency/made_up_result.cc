@@ -133,6 +133,7 @@ LatencyResult MadeUpResult() {
   result.findings[1].layer = 7;
   result.findings[1].home = -1;
   result.findings[1].line = kAwkward;
+  result.interrupted = true;
   result.warnings = {"the machine took core 1 away for 12.3 ms", kAwkward};
   return result;
 }

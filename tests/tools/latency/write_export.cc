@@ -1,5 +1,5 @@
-// write_export FORMAT [SECONDS]: writes a made-up result, or what is made of a simulated recording, to stdout, for
-// programs that others wrote to read.
+// write_export FORMAT [SECONDS]: writes a made-up result, or what is made of a simulated recording, to stdout,
+// for programs that others wrote to read.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -9,9 +9,12 @@
 
 #include "tests/tools/latency/made_up_result.h"
 #include "tests/tools/latency/simulated_run.h"
+#include "tools/latency/analysis.h"
+#include "tools/latency/export_html.h"
 #include "tools/latency/export_json.h"
 #include "tools/latency/export_prometheus.h"
 #include "tools/latency/export_trace.h"
+#include "tools/latency/requests.h"
 #include "tools/latency/timeline.h"
 
 namespace fastdecode {
@@ -46,6 +49,36 @@ void WriteSimulatedTrace(double seconds) {
   WriteTrace(recording, BuildTimeline(recording), std::cout);
 }
 
+// With awkward texts wherever they can get in from outside.
+void WriteReport(double seconds) {
+  Recording recording = Simulated(seconds);
+  const LatencyResult made_up = MadeUpResult();
+  recording.provenance = made_up.provenance;
+  for (nlohmann::json& home : recording.engine["homes"]) home["name"] = kAwkward;
+  const Timeline timeline = BuildTimeline(recording);
+  LatencyResult result = Analyze(recording, timeline, 3);
+  result.command = made_up.command;
+  result.recording_cost = made_up.recording_cost;
+  result.requests = MeasureRequests(recording);
+  result.slo = made_up.slo;
+  result.achieved = made_up.achieved;
+  result.findings = made_up.findings;
+  result.interrupted = made_up.interrupted;
+  result.warnings = made_up.warnings;
+  WriteHtml(timeline, result, std::cout);
+}
+
+// Of something that was measured without a recording.
+void WriteFigures() {
+  const LatencyResult made_up = MadeUpResult();
+  LatencyResult result;
+  result.command = "kernel";
+  result.provenance = made_up.provenance;
+  result.phases = made_up.phases;
+  result.achieved = made_up.achieved;
+  WriteHtml(Timeline(), result, std::cout);
+}
+
 int Main(int argc, char** argv) {
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.2;
   const std::map<std::string, std::function<void()>> formats = {
@@ -53,8 +86,12 @@ int Main(int argc, char** argv) {
       {"json-empty", [] { std::cout << JsonText(LatencyResult()); }},
       {"prometheus", [] { std::cout << PrometheusText(MadeUpResult()); }},
       {"prometheus-empty", [] { std::cout << PrometheusText(LatencyResult()); }},
+      {"event-count", [&] { std::cout << Simulated(seconds).events.size(); }},
       {"events", [&] { WriteEvents(seconds); }},
       {"trace", [&] { WriteSimulatedTrace(seconds); }},
+      {"html", [&] { WriteReport(seconds); }},
+      {"html-figures", [] { WriteFigures(); }},
+      {"html-empty", [] { WriteHtml(Timeline(), LatencyResult(), std::cout); }},
       {"trace-empty", [] { WriteTrace(Recording(), Timeline(), std::cout); }},
   };
   const auto format = formats.find(argc > 1 ? argv[1] : "");
