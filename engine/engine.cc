@@ -275,6 +275,7 @@ nlohmann::json Engine::DescribeRecord() const {
                             {"up", home.up},
                             {"name", home.name},
                             {"link", home.link},
+                            {"same_host", home.same_host},
                             {"node", home.description.node},
                             {"threads", home.description.threads},
                             {"isa", std::string(home.description.isa, strnlen(home.description.isa, 16))},

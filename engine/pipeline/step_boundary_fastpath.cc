@@ -51,6 +51,7 @@ bool Pipeline::BeginStep(int m) {
   statistics_.preemptions.Add(batcher_.preemptions() - preemptions);
   if (rows == 0) {
     no_rows_ = true;
+    batch.held_since_ns = 0;
     return false;
   }
   ++batch.step;

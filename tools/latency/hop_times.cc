@@ -149,9 +149,18 @@ class HomeHops {
     }
     return RelateClocks(readings);
   }
+  // Of a home that is said to have the engine's clock; as its hops say, if they say otherwise (another time namespace).
+  ClockRelation SharedClock() const {
+    ClockRelation clock = Clock();
+    if (!clock.known || std::abs(clock.offset_ns) > clock.bound_ns + kClockReadNs) return clock;
+    ClockRelation shared;
+    shared.known = true;
+    shared.middle_ns = clock.middle_ns;
+    return shared;
+  }
 
   // `look_ns`: what the pipeline needs to look once, which is no late pickup.
-  void Divide(const ClockRelation& clock, uint64_t look_ns) {
+  void Divide(const ClockRelation& clock, uint64_t look_ns, bool same_host) {
     // A clock that was set, or is no clock, would put what is before and what is after a hop's work into each other.
     const bool sided = clock.known && clock.bent_ns <= static_cast<double>(LeastRest()) / 2;
     if (sided) {
@@ -168,12 +177,14 @@ class HomeHops {
       floors.rest.Add(hop.payload_bytes, evidence.rest_ns, idle && prompt);
     }
     for (LinkFloor* floor : {&floors.before, &floors.after, &floors.rest}) floor->Settle();
+    floors.symmetric = same_host && sided;
     for (const Evidence& evidence : evidence_) DivideOne(evidence, floors, sided, look_ns, &hops_[evidence.hop]);
   }
 
  private:
   struct Floors {
     LinkFloor before, after, rest;
+    bool symmetric = false;  // the way there takes as long as the way back
   };
   template <typename Function>
   uint64_t Least(const Function& ns_of) const {
@@ -187,6 +198,9 @@ class HomeHops {
     if (idle_least != kNone) return idle_least;
     return least != kNone ? least : 0;
   }
+
+  // Between the end of a home's work and its reading of the clock.
+  static constexpr double kClockReadNs = 1000;
 
   // A reply that was seen so soon after a look in vain was hardly late, however fast the pipeline can look.
   static constexpr uint64_t kPromptNs = 1000;
@@ -235,7 +249,9 @@ class HomeHops {
     uint64_t link = floors.rest.Of(hop->payload_bytes);
     uint64_t more_before = rest - link, more_after = rest - link;
     if (sided) {
-      const uint64_t there = floors.before.Of(hop->payload_bytes), back = floors.after.Of(hop->payload_bytes);
+      uint64_t there = floors.before.Of(hop->payload_bytes), back = floors.after.Of(hop->payload_bytes);
+      // One of them may have a clean hop, where the home never was idle or the pipeline always late.
+      if (floors.symmetric) there = back = std::min(there, back);
       link = there + back;
       more_before = before - there;
       more_after = evidence.after_ns - back;
@@ -260,7 +276,7 @@ class HomeHops {
 
 }  // namespace
 
-HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes) {
+HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes, const std::vector<bool>& same_host) {
   HopsApart apart;
   std::vector<std::vector<Evidence>> evidence(static_cast<size_t>(homes));
   uint64_t look_ns = kNone;
@@ -274,8 +290,10 @@ HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes) {
   }
   for (std::vector<Evidence>& of_home : evidence) {
     HomeHops home(std::move(of_home), &apart.hops);
-    const ClockRelation clock = home.Clock();
-    home.Divide(clock, look_ns);
+    const size_t index = apart.clocks.size();
+    const bool shared = index < same_host.size() && same_host[index];
+    const ClockRelation clock = shared ? home.SharedClock() : home.Clock();
+    home.Divide(clock, look_ns, shared);
     apart.clocks.push_back(clock);
     apart.least_rest_ns.push_back(home.LeastWire());
   }

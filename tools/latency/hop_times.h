@@ -52,8 +52,10 @@ inline bool IsHop(const fd_record_event& event, int homes) {
   return event.kind == FD_RECORD_HOP && event.home >= 0 && event.home < homes;
 }
 
-// What needs no other events: kv_bytes, last, homes and waited_for_ns are left alone.
-HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes);
+// What needs no other events: kv_bytes, last, homes and waited_for_ns are left alone. `same_host`: homes whose clock is
+// the engine's, and whose link is memory, which takes as long there as back.
+HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes,
+                        const std::vector<bool>& same_host = {});
 
 }  // namespace fastdecode
 

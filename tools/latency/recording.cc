@@ -12,4 +12,15 @@ std::string Recording::HomeName(int home) const {
   return index;
 }
 
+std::vector<bool> Recording::SameHost(int homes) const {
+  std::vector<bool> same(static_cast<size_t>(homes), false);
+  const auto listed = engine.find("homes");
+  if (listed == engine.end()) return same;
+  for (const nlohmann::json& entry : *listed) {
+    const int index = entry.value("index", -1);
+    if (index >= 0 && index < homes) same[static_cast<size_t>(index)] = entry.value("same_host", false);
+  }
+  return same;
+}
+
 }  // namespace fastdecode

@@ -29,6 +29,8 @@ struct Recording {
   int micro_batches() const { return engine.value("micro_batches", 0); }
   // "home 1 (10.0.0.2:7000, home 0)".
   std::string HomeName(int home) const;
+  // [homes] whether it runs on the engine's host.
+  std::vector<bool> SameHost(int homes) const;
 };
 
 }  // namespace fastdecode

@@ -36,7 +36,7 @@ class Sorter {
   Sorter(const Recording& recording, Timeline* timeline) : recording_(recording), timeline_(*timeline) {}
 
   void Run() {
-    HopsApart apart = TakeHopsApart(recording_.events, timeline_.homes);
+    HopsApart apart = TakeHopsApart(recording_.events, timeline_.homes, recording_.SameHost(timeline_.homes));
     timeline_.least_rest_ns = std::move(apart.least_rest_ns);
     timeline_.clocks = std::move(apart.clocks);
     const HopTimes* hop = apart.hops.data();

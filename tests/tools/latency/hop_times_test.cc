@@ -290,5 +290,31 @@ TEST(HopTimes, WhatAllHopsOfOneSizeWaitIsNotTheLinks) {
   EXPECT_NEAR(static_cast<double>(apart.least_rest_ns[0]), kThere + kBack, 200);
 }
 
+// All replies come while the pipeline is at stages, and the hops are few: what they have in common would pass for the
+// link, if the clock did not say when they were ready.
+TEST(HopTimesTest, OnTheSameHostALatePipelineIsNoSlowLink) {
+  SimulatedHome home;
+  home.there_ns = home.back_ns = 150;
+  home.clock_offset_ns = home.drift_ppm = 0;
+  home.stages_share = 0.999;
+  home.stage_ns = 20e6;
+  home.gap_ns = 20e6;
+  home.hops = 20;
+  const Stream stream = Simulate(home, 3);
+  const HopsApart apart = TakeHopsApart(stream.events, 1, {true});
+  for (size_t i = 0; i < apart.hops.size(); ++i) {
+    EXPECT_LT(static_cast<double>(apart.hops[i].wire_ns), stream.truth[i].wire_ns + 1000);
+    EXPECT_NEAR(static_cast<double>(apart.hops[i].pickup_ns), stream.truth[i].pickup_ns, 1000);
+  }
+}
+
+TEST(HopTimesTest, AClockThatIsNotTheEnginesIsFoundOut) {
+  SimulatedHome home;
+  const Stream stream = Simulate(home, 4);
+  const HopsApart said = TakeHopsApart(stream.events, 1, {true}), unsaid = TakeHopsApart(stream.events, 1, {false});
+  EXPECT_NEAR(said.clocks[0].offset_ns, unsaid.clocks[0].offset_ns, 1);
+  EXPECT_GT(said.clocks[0].bound_ns, 0);
+}
+
 }  // namespace
 }  // namespace fastdecode
