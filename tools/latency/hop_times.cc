@@ -11,6 +11,9 @@ namespace {
 
 constexpr uint64_t kNone = UINT64_MAX;
 
+// A pipeline that has nothing else to do looks for replies more often than this.
+constexpr uint64_t kLookNsMax = 10'000;
+
 // What is known of a hop beside its times.
 struct Evidence {
   size_t hop = 0;                   // index in HopsApart::hops
@@ -288,6 +291,8 @@ HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes, c
     look_ns = std::min(look_ns, one.unseen_ns);
     evidence[static_cast<size_t>(event.home)].push_back(one);
   }
+  // If it was never there in time, the least is no look.
+  look_ns = std::min(look_ns, kLookNsMax);
   for (std::vector<Evidence>& of_home : evidence) {
     HomeHops home(std::move(of_home), &apart.hops);
     const size_t index = apart.clocks.size();

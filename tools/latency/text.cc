@@ -46,7 +46,7 @@ std::string Header(const LatencyResult& result, size_t width) {
   std::vector<std::pair<std::string, std::string>> rows = DescribeProvenance(result.provenance);
   const std::string engine = DescribeEngine(result.engine);
   if (!engine.empty()) rows.insert(rows.begin() + 2, {"engine", engine});
-  const bool recorded = result.engine.is_object();
+  const bool recorded = result.command != "kernel";
   const double span_ns = static_cast<double>(result.end_ns - std::min(result.start_ns, result.end_ns));
   std::string out =
       Paragraph("",
@@ -62,9 +62,9 @@ std::string Header(const LatencyResult& result, size_t width) {
 }
 
 std::string Findings(const LatencyResult& result, size_t width) {
-  if (!result.engine.is_object()) return "";
-  std::string out = Heading(result.interrupted ? "VERDICT, of a run that the machine interrupted (see the warnings)"
-                                               : "VERDICT");
+  if (result.command == "kernel") return "";
+  std::string out = Heading("VERDICT");
+  if (result.interrupted) out += Paragraph("  ! ", "the machine interrupted this run: see the warnings", width);
   if (result.tokens == 0) return out + Paragraph("  ", "none: no token was made while it recorded", width) + "\n";
   for (const Finding& finding : result.findings) out += Paragraph("  * ", finding.line, width);
   return out + (result.findings.empty() ? "  no fault found\n" : "") + "\n";
