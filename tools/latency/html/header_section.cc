@@ -90,9 +90,7 @@ std::string FindingsSection(const LatencyResult& result) {
         "it: what is found here may be its doing.</p>\n";
   }
   for (const Finding& finding : result.findings) {
-    body += "<p class=\"verdict bad\">" + Escaped(finding.line);
-    if (finding.cost_ns > 0) body += " <span>costs the mean token about " + HtmlNs(finding.cost_ns) + "</span>";
-    body += "</p>\n";
+    body += "<p class=\"verdict bad\">" + Escaped(finding.line) + "</p>\n";
   }
   if (result.findings.empty() && result.critical_path.tokens > 0) {
     body += "<p class=\"verdict good\">Nothing stands out from its like.</p>\n";

@@ -55,10 +55,32 @@ struct Extent {
   }
 };
 
+// A line through the medians of neighbours: over a stretch without samples nothing is known.
+class MedianLine {
+ public:
+  explicit MedianLine(Svg* svg) : svg_(svg) {}
+  void Add(size_t column, const Point& point) {
+    if (!points_.empty() && column > last_ + kGapMax) End();
+    points_.push_back(point);
+    last_ = column;
+  }
+  void End() {
+    if (points_.size() == 1) svg_->Dot(points_[0], 1.5, "dot");
+    if (points_.size() > 1) svg_->Path(points_, "curve");
+    points_.clear();
+  }
+
+ private:
+  static constexpr size_t kGapMax = 3;
+  Svg* const svg_;
+  std::vector<Point> points_;
+  size_t last_ = 0;
+};
+
 // A bar from least to largest in each column, and a line through the medians.
 void DrawColumns(const std::vector<Distribution>& columns, size_t series, double seconds, const Scale& y, Svg* svg) {
   const double width = (kRight - kLeft) / static_cast<double>(columns.size());
-  std::vector<Point> medians;
+  MedianLine medians(svg);
   svg->BeginSeries(series);
   for (size_t i = 0; i < columns.size(); ++i) {
     const Distribution& column = columns[i];
@@ -72,9 +94,9 @@ void DrawColumns(const std::vector<Distribution>& columns, size_t series, double
     svg->Rect({x, top}, width, std::max(1.0, y.At(least) - top), "envelope",
               when + HtmlNs(least) + " to " + HtmlNs(static_cast<double>(column.max_ns())) + ", median " +
                   HtmlNs(Median(column)));
-    medians.push_back({x + width / 2, y.At(std::max(1.0, Median(column)))});
+    medians.Add(i, {x + width / 2, y.At(std::max(1.0, Median(column)))});
   }
-  svg->Path(medians, "curve");
+  medians.End();
   svg->EndSeries();
 }
 
@@ -118,16 +140,16 @@ std::string Spark(const Timeline& timeline, int home) {
   const Scale y = {0, extent.high, kSparkHeight, 1};
   const double width = kSparkWidth / kSparkColumns;
   Svg svg(kSparkWidth, kSparkHeight, "Work of home " + std::to_string(home) + " on a hop, over the recording");
-  std::vector<Point> medians;
+  MedianLine medians(&svg);
   for (size_t i = 0; i < taken.size(); ++i) {
     if (taken[i].empty()) continue;
     const double x = width * static_cast<double>(i);
     const double top = y.At(static_cast<double>(taken[i].max_ns()));
     svg.Rect({x, top}, width, y.At(static_cast<double>(taken[i].min_ns())) - top, "envelope",
              HtmlNs(static_cast<double>(taken[i].min_ns())) + " to " + HtmlNs(static_cast<double>(taken[i].max_ns())));
-    medians.push_back({x + width / 2, y.At(Median(taken[i]))});
+    medians.Add(i, {x + width / 2, y.At(Median(taken[i]))});
   }
-  svg.Path(medians, "curve");
+  medians.End();
   return "<div class=\"spark s0\">" + svg.Take() + "</div>";
 }
 
