@@ -6,6 +6,7 @@
 #   sigkill sigstop link_down port_filtered power_off                found out in time, others unharmed, usable again
 #   kill_and_return engine_kill_and_return                           50 times, nothing leaks
 #   door_refusals                                                    bad visitors while an engine is served
+#   slow_wire                                                        `latency step` blames the link, and not the home
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/checks.sh"
@@ -33,6 +34,7 @@ plan_lab() {
     netem_reorder) options+=(--netem 'delay 2ms reorder 75% 50%');;
     netem_duplicate) options+=(--netem 'duplicate 10%');;
     netem_corrupt) options+=(--netem 'corrupt 2%');;
+    slow_wire) hosts=3;;
     *kill_and_return) options=(--timeout 1500);;
   esac
 }
@@ -315,6 +317,34 @@ engine_door_refusals() {
   check 'the engine ends well' end_engine
 }
 worker_door_refusals() { serve; cat /tmp/worker.log; }
+
+# What the last host sends takes longer: said of its link, with the amount, and of nothing else.
+wire_delay_ms=2
+latency_step() {
+  "$program" latency step -q -m "$model" --homes "$(fabric_homes)" --secret-file $secret --poll yield --fill \
+    --concurrency 6 --prompt-tokens 16-64 --output-tokens 50-100 --warmup-seconds 3 --seconds 12 --save /tmp/step.json \
+    --hop-timeout-ms 20000 --peer-timeout-ms 10000
+}
+findings() { python3 -c '
+import json
+for f in json.load(open("/tmp/step.json"))["findings"]:
+    print(f["phase"], f["kind"], f["home"], round(f["amount"] / 1e6, 2), f["line"])'; }
+link_blamed() {
+  findings | awk -v least="$(python3 -c "print($wire_delay_ms * 0.85)")" -v most="$(python3 -c "print($wire_delay_ms * 1.15)")" \
+    '$1 == "wire" && $2 == "slower" && $3 == 1 && $4 >= least && $4 <= most { found = 1 } END { exit !found }'
+}
+no_home_blamed() { ! findings | grep -E '^(prepare|append|attend|merge|team|placement) '; }
+engine_slow_wire() {
+  check 'the workers are there' await_workers
+  check 'a model under load is recorded' latency_step
+  findings
+  check "its verdict: the link of home 1 takes $wire_delay_ms ms longer" link_blamed
+  check 'and no home is to blame' no_home_blamed
+}
+worker_slow_wire() {
+  ((LAB_HOST < LAB_HOSTS)) || check 'what it sends takes longer' tc qdisc add dev eth0 root netem delay ${wire_delay_ms}ms
+  serve
+}
 
 # ---- in a host, and outside
 

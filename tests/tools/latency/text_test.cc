@@ -97,12 +97,16 @@ TEST(TextTest, NothingIsSaidOfWhatThereIsNot) {
 
 TEST(TextTest, TheVerdict) {
   LatencyResult result = MadeUpResult();
+  result.interrupted = false;
   EXPECT_THAT(
       Section(FormatResult(result, 110), "VERDICT"),
       ElementsAre("  * home 1: attend takes 50.2 us longer a hop than at the other homes, whatever it reads",
                   StartsWith("  * <b>&\"home\", 1\\2?'")));
   result.findings.clear();
   EXPECT_THAT(Section(FormatResult(result, 120), "VERDICT"), ElementsAre("  no fault found"));
+  result.interrupted = true;
+  EXPECT_THAT(Section(FormatResult(result, 120), "VERDICT"),
+              ElementsAre("  ! the machine interrupted this run: see the warnings", "  no fault found"));
 }
 
 TEST(TextTest, Slos) {
