@@ -900,6 +900,18 @@ class LatencyFabric(ProgramTest):
     def test_two_threads(self):
         self.check(run("latency", "fabric", *self.SIZES), "two threads of this process")
 
+    def test_columns_of_perftest(self):
+        lines = self.succeed(run("latency", "fabric", *self.SIZES[:-1], "--format", "perftest")).splitlines()
+        self.assertTrue(lines[0].startswith(" #bytes"))
+        self.assertEqual([line for line in lines if line.startswith("# ")], ["# one-way", "# hop", "# bulk"])
+        rows = [line.split() for line in lines[2:11]]
+        self.assertEqual([int(row[0]) for row in rows], [64 << i for i in range(9)])
+        for _, rounds, least, largest, median, mean, *_ in rows:
+            self.assertEqual(int(rounds), 50)
+            self.assertLessEqual(float(least), float(median))
+            self.assertLessEqual(float(least), float(mean))
+            self.assertLessEqual(max(float(median), float(mean)), float(largest))
+
     def test_two_processes(self):
         path = SCRATCH / "fabric.sock"
         far = subprocess.Popen([PROGRAM, "latency", "fabric", "--listen", f"unix:{path}"], stderr=subprocess.PIPE, text=True,

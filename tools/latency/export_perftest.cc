@@ -28,8 +28,6 @@ std::string OneLine(std::string text) {
 
 void Append(const PerftestRow& row, std::string* text) {
   const Distribution& ns = row.ns;
-  if (ns.empty()) return;
-  if (!row.name.empty()) *text += "# " + OneLine(row.name) + "\n";
   char line[320];
   std::snprintf(line, sizeof(line), " %-10" PRIu64 " %-12zu %-12s %-12s %-16s %-12s %-14s %-21s %s\n", row.bytes,
                 ns.count(), Micros(static_cast<double>(ns.min_ns())).c_str(),
@@ -45,7 +43,13 @@ std::string PerftestText(const std::vector<PerftestRow>& rows) {
   std::string text =
       " #bytes     #iterations  t_min[usec]  t_max[usec]  t_typical[usec]  t_avg[usec]  t_stdev[usec]  "
       "99% percentile[usec]  99.9% percentile[usec]\n";
-  for (const PerftestRow& row : rows) Append(row, &text);
+  std::string name;
+  for (const PerftestRow& row : rows) {
+    if (row.ns.empty()) continue;
+    if (row.name != name && !row.name.empty()) text += "# " + OneLine(row.name) + "\n";
+    name = row.name;
+    Append(row, &text);
+  }
   return text;
 }
 

@@ -12,7 +12,7 @@ namespace fastdecode {
 
 // One row of a table as perftest's ib_write_lat prints it.
 struct PerftestRow {
-  std::string name;  // a line "# NAME" before the row; empty: none
+  std::string name;  // a line "# NAME" before the first of consecutive rows that have it; empty: none
   uint64_t bytes = 0;
   Distribution ns;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -20,8 +21,9 @@
 #include "rdma/link_monitor.h"
 #include "rdma/shm/local_link.h"
 #include "tools/bench_summary.h"
-#include "tools/latency/fabric_echo.h"
 #include "tools/interrupt.h"
+#include "tools/latency/export_perftest.h"
+#include "tools/latency/fabric_echo.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -43,6 +45,7 @@ struct FabricFlags {
   size_t bytes_max = kBytesMax;
   int rounds = 0;  // 0: by size
   bool touch = false;
+  std::string format = "text";
   bool json = false;
 };
 
@@ -199,10 +202,30 @@ std::string Json(const std::vector<Row>& rows, const std::string& peer, bool tou
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+// What perftest measures first, the other shapes behind it under their names.
+std::string Perftest(const std::vector<Row>& rows) {
+  std::vector<PerftestRow> out;
+  for (const std::string shape : {"one-way", "hop", "bulk"}) {
+    for (const Row& row : rows) {
+      if (row.shape != shape) continue;
+      std::vector<uint64_t> ns;
+      for (const double us : row.us) ns.push_back(static_cast<uint64_t>(std::llround(us * 1e3)));
+      out.push_back({shape, row.point.bytes, Distribution(std::move(ns))});
+    }
+  }
+  return PerftestText(out);
+}
+
+std::string Shown(const FabricFlags& flags, const std::vector<Row>& rows, const std::string& peer, bool touch) {
+  if (flags.json || flags.format == "json") return Json(rows, peer, touch);
+  if (flags.format == "perftest") return Perftest(rows);
+  return Text(rows, peer, touch);
+}
+
 void Report(EngineLink* link, const FabricFlags& flags, const std::string& peer, bool touch) {
   PinCallingThread("near", CoreAt(flags.cores, 0));
   const std::vector<Row> rows = MeasureAll(link, flags, touch);
-  WriteOut(flags.json ? Json(rows, peer, touch) : Text(rows, peer, touch));
+  WriteOut(Shown(flags, rows, peer, touch));
 }
 
 void MeasureLocal(const FabricFlags& flags) {
@@ -283,7 +306,11 @@ void AddLatencyFabric(CLI::App* latency) {
       ->type_name("LIST");
   command->add_flag("--touch", flags->touch,
                     "write and read the payload within the time, as S and R do (always over shared memory)");
-  command->add_flag("--json", flags->json, "one JSON object");
+  command->add_option("--format", flags->format, "text, json (one object), or perftest (the columns of ib_write_lat)")
+      ->check(CLI::IsMember({"text", "json", "perftest"}))
+      ->type_name("HOW")
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "the same as --format json");
   FabricOptions& fabric = flags->fabric;
   command->add_option("--secret-file", fabric.secret_file, "what both hosts know; needed for HOST:PORT")
       ->type_name("FILE");

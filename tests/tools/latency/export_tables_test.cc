@@ -231,6 +231,15 @@ TEST(PerftestTest, WithholdsPercentilesOfTooFew) {
   EXPECT_THAT(words, ElementsAre("8", "2", "1.000", "2.000", "-", "1.500", "0.707", "-", "-"));
 }
 
+TEST(PerftestTest, SaysANameOnceForItsRows) {
+  const Distribution ns({1'000});
+  const std::vector<std::string> lines = Lines(PerftestText({{"hop", 8, ns}, {"hop", 16, ns}, {"bulk", 8, ns}}));
+  ASSERT_THAT(lines, SizeIs(6));
+  EXPECT_EQ(lines[1], "# hop");
+  EXPECT_EQ(Words(lines[3])[0], "16");
+  EXPECT_EQ(lines[4], "# bulk");
+}
+
 TEST(PerftestTest, NamesPhasesAndLeavesOutEmptyOnes) {
   const std::vector<std::string> lines = Lines(PerftestText(MadeUpResult()));
   ASSERT_THAT(lines, SizeIs(11));
