@@ -9,6 +9,9 @@ namespace fastdecode {
 // silence.
 void WriteOut(const std::string& text);
 
+// How wide the terminal is that stdout goes to; 100 where it is none, or does not say.
+int TerminalColumns();
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_TOOLS_OUTPUT_H_

@@ -837,7 +837,8 @@ def option_table():
 
 class Help(ProgramTest):
     COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench accuracy", "latency",
-                "latency step", "latency attach", "latency kernel", "latency fabric", "doctor", "completion"]
+                "latency step", "latency attach", "latency kernel", "latency fabric", "latency hiccup", "latency clock", "latency compare",
+                "doctor", "completion"]
 
     def test_help_of_every_command(self):
         for command in self.COMMANDS:

@@ -175,6 +175,163 @@ class Kernel(ProgramTest):
         self.refused(run("latency", "kernel", "--save", "x.trace.json"), "--save", "no recording")
 
 
+class Hiccup(ProgramTest):
+    CAUSES = {"other threads", "interrupt", "interrupt or hypervisor", "hypervisor or firmware", "not known"}
+
+    def test_json_hangs_together(self):
+        result = json.loads(self.succeed(run("latency", "hiccup", "--seconds", 1, "--threshold", "3us", "--worst", 5,
+                                             "--json")))
+        self.assertEqual(result["threshold_ns"], 3000)
+        self.assertIn("model", result["provenance"]["cpu"])
+        allowed = os.sched_getaffinity(0)
+        self.assertGreater(len(result["cores"]), 0)
+        for core in result["cores"]:
+            self.assertIn(core["core"], allowed)
+            self.assertTrue(core["pinned"])
+            self.assertAlmostEqual(core["elapsed_ns"], 1e9, delta=1e9)  # others may have the core at its end
+            self.assertGreaterEqual(core["elapsed_ns"], 0.99e9)
+            self.assertEqual(set(core["causes"]), self.CAUSES)
+            self.assertEqual(sum(cause["hiccups"] for cause in core["causes"].values()), core["hiccups"])
+            self.assertAlmostEqual(sum(cause["ns"] for cause in core["causes"].values()), core["lost_ns"],
+                                   delta=core["hiccups"] + 1)
+            self.assertAlmostEqual(core["lost_share"], core["lost_ns"] / core["elapsed_ns"], places=6)
+            self.assertLessEqual(core["wait_ns"]["p99"], core["wait_ns"]["p99.99"])
+            self.assertTrue(core["smis"] is not None or core["smi_note"])
+        lengths = [hiccup["length_ns"] for hiccup in result["longest"]]
+        self.assertLessEqual(len(lengths), 5)
+        self.assertEqual(lengths, sorted(lengths, reverse=True))
+
+    def test_a_thief_of_the_core_is_named(self):
+        core = max(os.sched_getaffinity(0))
+        thief = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"])
+        try:
+            time.sleep(0.5)
+            result = json.loads(self.succeed(run("latency", "hiccup", "--cores", core, "--seconds", 2, "--json")))
+        finally:
+            thief.kill()
+            thief.wait()
+        stolen = result["cores"][0]["causes"]["other threads"]
+        self.assertGreater(stolen["ns"], 0.2e9)
+        self.assertGreater(result["cores"][0]["preemptions"], 0)
+
+    def test_text_and_percentiles(self):
+        for columns in (60, 100):
+            text = self.succeed(run("latency", "hiccup", "--seconds", 0.2, "--columns", columns))
+            self.assertLessEqual(max(map(len, text.splitlines())), columns)
+            for needle in ("processor", "hiccups of more than 2.00 us", "WHAT THE KERNEL COUNTED", "SMI count"):
+                self.assertIn(needle, text)
+        lines = self.succeed(run("latency", "hiccup", "--seconds", 0.2, "--hgrm")).splitlines()
+        self.assertEqual(lines[0].split(), ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"])
+        self.assertTrue(lines[-1].startswith("#[Buckets"))
+
+    def test_interrupt_says_what_there_is(self):
+        process = subprocess.Popen([cli_test.PROGRAM, "latency", "hiccup", "--seconds", "1000", "--json"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=cli_test.as_user_with_default_signals)
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertLess(json.loads(out)["cores"][0]["elapsed_ns"], 900e9)
+
+    def test_bad_options(self):
+        for arguments, needles in [
+            (["--threshold", "2"], ("--threshold", "'2'", "2us")), (["--threshold", "10ns"], ("--threshold", "'10ns'")),
+            (["--cores", "99999"], ("--cores", "99999")), (["--cores", "x"], ("--cores", "x")),
+            (["--seconds", 0], ("--seconds", "0")), (["--json", "--hgrm"], ("--hgrm", "--json"))]:
+            with self.subTest(arguments=arguments):
+                self.refused(run("latency", "hiccup", *arguments), *needles)
+
+
+class Clock(ProgramTest):
+    def test_json(self):
+        result = json.loads(self.succeed(run("latency", "clock", "--seconds", 0.5, "--json")))
+        self.assertGreater(result["ticks_per_second"], 1e6)
+        for name in ("now_ticks", "now_ns"):
+            self.assertGreater(result[name]["call_ns"], 0)
+            self.assertGreater(result[name]["step_ns"], 0)
+        cores = len({core for offset in result["offsets"] for core in (offset["from"], offset["to"])})
+        self.assertEqual(len(result["offsets"]), cores * (cores - 1) // 2)
+        for offset in result["offsets"]:
+            self.assertGreater(offset["rounds"], 0)
+            self.assertEqual(offset["differ"], abs(offset["offset_ns"]) > offset["bound_ns"])
+
+    def test_text(self):
+        text = self.succeed(run("latency", "clock", "--seconds", 0.1, "--columns", 60))
+        self.assertLessEqual(max(map(len, text.splitlines())), 60)
+        for needle in ("CLOCK", "Hz", "NowTicks", "VERDICT"):
+            self.assertIn(needle, text)
+
+    def test_bad_options(self):
+        self.refused(run("latency", "clock", "--cores", "99999"), "--cores", "99999")
+        self.refused(run("latency", "clock", "--seconds", "-1"), "--seconds", "-1")
+
+
+class Compare(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.saved = SCRATCH / "before.json"
+        result = step("--seconds", 2, "--save", cls.saved)
+        assert result.returncode == 0, result.stderr
+
+    def changed(self, name, change):
+        """The same result, after `change` had its way with its JSON."""
+        result = json.loads(self.saved.read_text())
+        change(result)
+        path = SCRATCH / name
+        path.write_text(json.dumps(result))
+        return path
+
+    def slow_tokens(self, result):
+        for phase in result["phases"]:
+            if phase["name"] != "token":
+                continue
+            distribution = phase["distribution"]
+            for key, value in distribution.items():
+                if isinstance(value, list):
+                    distribution[key] = [int(ns * 1.2) for ns in value]
+                elif key.endswith("_ns") and value is not None:
+                    distribution[key] = type(value)(value * 1.2)
+
+    def test_nothing_changed(self):
+        text = self.succeed(run("latency", "compare", self.saved, self.saved))
+        for needle in ("B is not slower than A by more than 5.0 %", "token", "no difference seen", str(self.saved)):
+            self.assertIn(needle, text)
+
+    def test_a_fifth_more_is_slower_and_the_exit_code_says_so(self):
+        slow = self.changed("slow.json", self.slow_tokens)
+        result = run("latency", "compare", self.saved, slow, "--columns", 60)
+        self.assertEqual((result.returncode, result.stderr), (2, ""))
+        self.assertIn("B IS SLOWER than A: token", result.stdout)
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), max(60, len(str(slow)) + 5))
+        rows = json.loads(run("latency", "compare", self.saved, slow, "--json").stdout)["rows"]
+        for row in rows:
+            if row["metric"] == "token" and row["statistic"] in ("p50", "mean"):
+                self.assertAlmostEqual(row["change"], 0.2, places=2)
+                self.assertEqual(row["verdict"], "slower")
+        # Not beyond another threshold, and the other way round it is faster.
+        self.succeed(run("latency", "compare", self.saved, slow, "--threshold", "50%"))
+        self.assertIn("faster", self.succeed(run("latency", "compare", slow, self.saved)))
+
+    def test_bad_files(self):
+        no_json = SCRATCH / "no.json"
+        no_json.write_text('{"schema_version": 1,,}')
+        other = self.changed("other.json", lambda result: result.update(schema_version=99))
+        damaged = self.changed("damaged.json", lambda result: result.update(phases=[{"name": 7}]))
+        empty = self.changed("empty.json", lambda result: result.update(phases=[], requests=[]))
+        for bad, needles in [(SCRATCH / "none.json", ("none.json", "No such file")), (no_json, ("no.json", "line 1")),
+                             (other, ("other.json", "99")), (damaged, ("damaged.json", "phases[0]")),
+                             (SCRATCH, (str(SCRATCH),)), (empty, ("empty.json", "in common"))]:
+            with self.subTest(bad=bad):
+                self.refused(run("latency", "compare", self.saved, bad), *needles)
+                self.refused(run("latency", "compare", bad, self.saved), *needles)
+
+    def test_bad_options(self):
+        self.refused(run("latency", "compare", self.saved, self.saved, "--threshold", "0.05"), "--threshold", "'0.05'", "5%")
+        self.refused(run("latency", "compare", self.saved, self.saved, "--resamples", 1), "--resamples", "1")
+        self.refused(run("latency", "compare", self.saved), "B")
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)

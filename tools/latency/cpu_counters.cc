@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "tools/doctor/host_facts.h"
 #include "tools/latency/units.h"
@@ -116,6 +117,11 @@ void ReadStat(const SysRoot& root, MachineCounters* machine) {
   }
 }
 
+// "interrupts of eth0" of one.
+std::string Singular(const std::string& cause) {
+  return absl::StrReplaceAll(cause, {{"interrupts", "interrupt"}, {"shootdowns", "shootdown"}, {"polls", "poll"}});
+}
+
 uint64_t Added(uint64_t before, uint64_t after) {
   if (after >= before) return after - before;
   return static_cast<uint32_t>(after - before);
@@ -177,7 +183,7 @@ std::string DescribeCauses(const CauseCounts& counts, size_t most) {
   uint64_t more = 0;
   for (const auto& [count, cause] : sorted) {
     if (parts.size() < most) {
-      parts.push_back(absl::StrCat(FormatCount(count), " ", cause));
+      parts.push_back(absl::StrCat(FormatCount(count), " ", count == 1 ? Singular(cause) : cause));
     } else {
       more += count;
     }

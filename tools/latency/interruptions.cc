@@ -72,7 +72,8 @@ struct CoreStory {
     std::vector<std::string> parts;
     const std::string causes = DescribeCauses(counters.interrupts, kCausesMax);
     if (!causes.empty()) parts.push_back(causes);
-    if (preemptions > 0) parts.push_back(absl::StrCat(FormatCount(preemptions), " preemptions"));
+    if (preemptions > 0)
+      parts.push_back(absl::StrCat(FormatCount(preemptions), preemptions == 1 ? " preemption" : " preemptions"));
     if (counters.handled_ns > 0) parts.push_back(FormatNs(static_cast<double>(counters.handled_ns)) + " in interrupts");
     if (counters.stolen_ns > 0) {
       parts.push_back(FormatNs(static_cast<double>(counters.stolen_ns)) + " stolen by the hypervisor");

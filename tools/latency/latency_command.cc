@@ -1,7 +1,10 @@
 // fastdecode latency: where time goes.
 #include "tools/commands.h"
 #include "tools/latency/attach.h"
+#include "tools/latency/clock.h"
+#include "tools/latency/compare_command.h"
 #include "tools/latency/fabric.h"
+#include "tools/latency/hiccup.h"
 #include "tools/latency/kernel.h"
 #include "tools/latency/step.h"
 
@@ -14,6 +17,9 @@ void AddLatency(CLI::App& program) {
   AddLatencyAttach(latency);
   AddLatencyKernel(latency);
   AddLatencyFabric(latency);
+  AddLatencyHiccup(latency);
+  AddLatencyClock(latency);
+  AddLatencyCompare(latency);
 }
 
 }  // namespace fastdecode

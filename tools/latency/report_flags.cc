@@ -1,8 +1,5 @@
 #include "tools/latency/report_flags.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -96,13 +93,6 @@ void Save(const std::string& path, const Material& material) {
   if (!out) ThrowUnwritable(path);
   KindOf(path).write(material, out);
   if (!out.flush()) ThrowUnwritable(path);
-}
-
-int TerminalColumns() {
-  constexpr int kDefault = 100;
-  winsize size = {};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kDefault;
-  return size.ws_col;
 }
 
 std::string Shown(const std::string& format, const LatencyResult& result, int columns) {

@@ -1,6 +1,5 @@
 #include "tools/latency/requests.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,9 +8,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tools/latency/units.h"
 
 namespace fastdecode {
 
@@ -19,17 +18,8 @@ namespace {
 
 constexpr double kPercentMin = 50;
 constexpr double kPercentMax = 99.99;
-constexpr double kLimitNsMax = 86'400e9;
 
 // ---- SLOs
-
-// "12.5": digits and at most one point, so that neither "inf" nor "0x10" is one.
-std::optional<double> ParseDecimal(absl::string_view text) {
-  double value;
-  if (text.empty() || text.find_first_not_of("0123456789.") != absl::string_view::npos) return std::nullopt;
-  if (!absl::SimpleAtod(text, &value)) return std::nullopt;
-  return value;
-}
 
 std::optional<Slo::Metric> ParseMetric(absl::string_view text) {
   if (text == "ttft") return Slo::Metric::kTtft;
@@ -39,23 +29,10 @@ std::optional<Slo::Metric> ParseMetric(absl::string_view text) {
   return std::nullopt;
 }
 
-// "400ms" in ns.
-std::optional<double> ParseDuration(absl::string_view text) {
-  constexpr std::array<std::pair<absl::string_view, double>, 4> kUnits = {
-      {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}};  // "s" last: the others end with it
-  for (const auto& [unit, ns] : kUnits) {
-    if (text.size() <= unit.size() || text.substr(text.size() - unit.size()) != unit) continue;
-    const std::optional<double> number = ParseDecimal(text.substr(0, text.size() - unit.size()));
-    if (!number || *number <= 0 || *number * ns > kLimitNsMax) return std::nullopt;
-    return *number * ns;
-  }
-  return std::nullopt;
-}
-
 // "p90" as 0.9.
 std::optional<double> ParseShare(absl::string_view text) {
   if (text.empty() || text.front() != 'p') return std::nullopt;
-  const std::optional<double> percent = ParseDecimal(text.substr(1));
+  const std::optional<double> percent = ParseDecimal(std::string(text.substr(1)));
   if (!percent || *percent < kPercentMin || *percent > kPercentMax) return std::nullopt;
   return *percent / 100;
 }
@@ -199,7 +176,7 @@ absl::StatusOr<Slo> ParseSlo(const std::string& option, const std::string& text)
   const std::optional<Slo::Metric> metric = ParseMetric(all.substr(0, colon));
   if (!metric) return refuse(absl::StrCat("'", all.substr(0, colon), "' is none of ttft, tpot, itl, e2e"));
   const absl::string_view duration = all.substr(colon + 1, comma - colon - 1);
-  const std::optional<double> limit_ns = ParseDuration(duration);
+  const std::optional<double> limit_ns = ParseNs(std::string(duration));
   if (!limit_ns) return refuse(absl::StrCat("'", duration, "' is no duration in ns, us, ms or s up to a day"));
   const std::optional<double> share = ParseShare(all.substr(comma + 1));
   if (!share) return refuse(absl::StrCat("'", all.substr(comma + 1), "' is none of p50 to p99.99"));

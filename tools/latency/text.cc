@@ -43,22 +43,12 @@ std::string DescribeEngine(const nlohmann::json& engine) {
 }
 
 std::string Header(const LatencyResult& result, size_t width) {
-  std::vector<std::pair<std::string, std::string>> rows = DescribeProvenance(result.provenance);
-  const std::string engine = DescribeEngine(result.engine);
-  if (!engine.empty()) rows.insert(rows.begin() + 2, {"engine", engine});
   const bool recorded = result.command != "kernel";
   const double span_ns = static_cast<double>(result.end_ns - std::min(result.start_ns, result.end_ns));
-  std::string out =
-      Paragraph("",
-                absl::StrCat("fastdecode latency ", result.command,
-                             recorded ? absl::StrCat(": ", FormatCount(result.tokens), " tokens in ",
-                                                     FormatCount(result.steps), " steps, ", FormatNs(span_ns), " recorded")
-                                      : ""),
-                width);
-  for (const auto& [label, text] : rows) {
-    out += Paragraph(absl::StrFormat("  %-*s", static_cast<int>(kLabelWidth), label), text, width);
-  }
-  return out + "\n";
+  const std::string of_recording = absl::StrCat(": ", FormatCount(result.tokens), " tokens in ",
+                                                FormatCount(result.steps), " steps, ", FormatNs(span_ns), " recorded");
+  return Paragraph("", absl::StrCat("fastdecode latency ", result.command, recorded ? of_recording : ""), width) +
+         FormatProvenance(result.provenance, DescribeEngine(result.engine), width) + "\n";
 }
 
 std::string Findings(const LatencyResult& result, size_t width) {
@@ -137,6 +127,17 @@ std::string Paragraph(const std::string& begin, const std::string& text, size_t 
 }
 
 std::string HomeOrEngine(int home, const char* engine) { return home < 0 ? engine : absl::StrCat("home ", home); }
+
+std::string FormatProvenance(const nlohmann::json& provenance, const std::string& engine, size_t width) {
+  std::vector<std::pair<std::string, std::string>> rows = DescribeProvenance(provenance);
+  if (!engine.empty()) rows.insert(rows.begin() + 2, {"engine", engine});
+  std::string out;
+  for (const auto& [label, text] : rows) {
+    out += Paragraph(absl::StrFormat("  %-*s", static_cast<int>(kLabelWidth), label), text,
+                     std::max(width, kTextWidthMin));
+  }
+  return out;
+}
 
 std::string FormatResult(const LatencyResult& result, size_t width) {
   width = std::max(width, kTextWidthMin);

@@ -15,6 +15,9 @@ inline constexpr size_t kTextWidthMin = 60;
 // terminals lose columns of tables, not lines. Names out of the result are shown as OneLine() has them.
 std::string FormatResult(const LatencyResult& result, size_t width);
 
+// Its header alone: what was measured (engine "" for none), by whom, where.
+std::string FormatProvenance(const nlohmann::json& provenance, const std::string& engine, size_t width);
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_TOOLS_LATENCY_TEXT_H_

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -14,6 +15,9 @@ namespace fastdecode {
 namespace {
 
 constexpr std::array<TimeUnit, 4> kUnits = {{{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}};
+
+// "0.20 us" is as good as "200 ns", and leaves room for longer ones.
+constexpr double kLeastOfUnit = 0.2;
 
 // Three digits that count; whole above 999.
 std::string ThreeDigits(double value) {
@@ -78,13 +82,38 @@ std::string FormatCount(uint64_t count) {
   return text;
 }
 
+std::optional<double> ParseDecimal(const std::string& text) {
+  double value;
+  if (text.empty() || text.find_first_not_of("0123456789.") != std::string::npos) return std::nullopt;
+  if (!absl::SimpleAtod(text, &value)) return std::nullopt;
+  return value;
+}
+
+std::optional<double> ParseNs(const std::string& text) {
+  constexpr double kDayNs = 86'400e9;
+  for (const TimeUnit& unit : kUnits) {  // "s" last: the others end with it
+    const std::string name = unit.name;
+    if (!text.ends_with(name)) continue;
+    const std::optional<double> number = ParseDecimal(text.substr(0, text.size() - name.size()));
+    if (!number || *number <= 0 || *number * unit.ns > kDayNs) return std::nullopt;
+    return *number * unit.ns;
+  }
+  return std::nullopt;
+}
+
+std::optional<double> ParsePercentage(const std::string& text) {
+  if (!text.ends_with('%')) return std::nullopt;
+  const std::optional<double> number = ParseDecimal(text.substr(0, text.size() - 1));
+  return number ? std::optional<double>(*number / 100) : std::nullopt;
+}
+
 TimeUnit ChooseUnit(std::vector<double> ns) {
   std::erase_if(ns, [](double value) { return !(std::isfinite(value) && value > 0); });
   if (ns.empty()) return kUnits[1];
   const auto middle = ns.begin() + static_cast<ptrdiff_t>(ns.size() / 2);
   std::nth_element(ns.begin(), middle, ns.end());
   size_t unit = 0;
-  while (unit + 1 < kUnits.size() && *middle >= kUnits[unit + 1].ns) ++unit;
+  while (unit + 1 < kUnits.size() && *middle >= kLeastOfUnit * kUnits[unit + 1].ns) ++unit;
   return kUnits[unit];
 }
 

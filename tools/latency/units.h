@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,20 @@ std::string FormatShare(double share);
 // "1,234,567".
 std::string FormatCount(uint64_t count);
 
+// The other way round, as options have them. "12.5": digits and at most one point, so that neither "inf" nor "0x10" is
+// one.
+std::optional<double> ParseDecimal(const std::string& text);
+// "400ms" in ns: a decimal above 0 and ns, us, ms or s, at most a day.
+std::optional<double> ParseNs(const std::string& text);
+// "5%" as 0.05.
+std::optional<double> ParsePercentage(const std::string& text);
+
 // One unit for many durations, so that a column can be compared at sight.
 struct TimeUnit {
   const char* name = "ns";
   double ns = 1;
 };
-// That in which the typical one has one to four digits before its point: by the median of those above 0.
+// That in which the typical one, the median of those above 0, is 0.2 to 200.
 TimeUnit ChooseUnit(std::vector<double> ns);
 // With as many decimals as make three digits of 1 to 999, none above; "0" for 0; "-" for what is no number.
 std::string FormatIn(const TimeUnit& unit, double ns);

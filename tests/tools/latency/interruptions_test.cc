@@ -108,6 +108,8 @@ TEST(CpuCountersTest, Differences) {
   EXPECT_EQ(Total(added.at(1).interrupts), 65u);
   EXPECT_EQ(DescribeCauses(added.at(1).interrupts, 1), "45 timer interrupts, and 20 more");
   EXPECT_EQ(DescribeCauses(added.at(0).interrupts, 3), "");
+  EXPECT_EQ(DescribeCauses({{"interrupts of eth0", 1}, {"TLB shootdowns", 1}}, 3),
+            "1 TLB shootdown, 1 interrupt of eth0");
 }
 
 TEST(CpuCountersTest, NonsenseIsSkipped) {

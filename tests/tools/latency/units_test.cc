@@ -47,6 +47,20 @@ TEST(UnitsTest, SharesAndCounts) {
   EXPECT_EQ(FormatCount(1'234'567), "1,234,567");
 }
 
+TEST(UnitsTest, AsOptionsHaveThem) {
+  EXPECT_EQ(ParseNs("400ms"), 400e6);
+  EXPECT_EQ(ParseNs("1.5s"), 1.5e9);
+  EXPECT_EQ(ParseNs("2us"), 2000);
+  EXPECT_EQ(ParseNs("7ns"), 7);
+  for (const char* bad : {"", "ms", "4", "4 ms", "-4ms", "0ms", "infs", "1e3ms", "0x1s", "4.4.4ms", "90000s", "4min"}) {
+    EXPECT_EQ(ParseNs(bad), std::nullopt) << bad;
+  }
+  EXPECT_EQ(ParsePercentage("5%"), 0.05);
+  EXPECT_EQ(ParsePercentage("0%"), 0);
+  EXPECT_EQ(ParsePercentage("12.5%"), 0.125);
+  for (const char* bad : {"", "%", "5", "-5%", "5 %", "nan%"}) EXPECT_EQ(ParsePercentage(bad), std::nullopt) << bad;
+}
+
 TEST(UnitsTest, OneUnitForAColumn) {
   // A single long one does not make the others 0.00.
   const TimeUnit unit = ChooseUnit({0, 1500, 2500, 80'000, 3e9});
@@ -56,8 +70,8 @@ TEST(UnitsTest, OneUnitForAColumn) {
   EXPECT_EQ(FormatIn(unit, 3e9), "3000000");
   EXPECT_EQ(FormatIn(unit, 0), "0");
   EXPECT_EQ(FormatIn(unit, std::numeric_limits<double>::quiet_NaN()), "-");
-  EXPECT_EQ(std::string(ChooseUnit({300, 400}).name), "ns");
-  EXPECT_EQ(FormatIn(ChooseUnit({300, 400}), 5), "5");
+  EXPECT_EQ(std::string(ChooseUnit({150, 199}).name), "ns");
+  EXPECT_EQ(FormatIn(ChooseUnit({150}), 5), "5");
   EXPECT_EQ(std::string(ChooseUnit({2e6, 3e6, 4e6}).name), "ms");
   EXPECT_EQ(std::string(ChooseUnit({}).name), "us");
 }
