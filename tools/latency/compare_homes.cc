@@ -15,7 +15,10 @@ double Expected(const Line& line, double x, double errors) {
 }
 
 // The most that it may be.
-double ExpectedAtMost(const Line& line, double x) { return std::max(Expected(line, x, 2), Expected(line, x, -2)); }
+double ExpectedAtMost(const Line& line, double x) {
+  const double errors = Significant(line.blocks);
+  return std::max(Expected(line, x, errors), Expected(line, x, -errors));
+}
 
 }  // namespace
 

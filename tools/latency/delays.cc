@@ -24,16 +24,21 @@ bool IsDelay(double excess_ns, double usual_ns) {
 struct Work {
   uint64_t end_ns = 0;
   double ns = 0;
+  double beside_ns = 0;  // what it is the rest of
 };
 
 // Compares spans of one kind, of which each should take as long as the others.
 void AddDelays(const std::vector<Work>& works, std::vector<Delay>* delays) {
   if (works.size() < kLayersMin) return;
-  std::vector<double> ns;
-  for (const Work& work : works) ns.push_back(work.ns);
-  const double usual_ns = Median(std::move(ns));
+  std::vector<double> ns, whole_ns;
   for (const Work& work : works) {
-    if (IsDelay(work.ns - usual_ns, usual_ns)) delays->push_back({work.end_ns, work.ns - usual_ns, true});
+    ns.push_back(work.ns);
+    whole_ns.push_back(work.ns + work.beside_ns);
+  }
+  const double usual_ns = Median(std::move(ns)), usual_whole_ns = Median(std::move(whole_ns));
+  for (const Work& work : works) {
+    const double excess_ns = work.ns - usual_ns;
+    if (IsDelay(excess_ns, usual_whole_ns)) delays->push_back({work.end_ns, excess_ns, usual_whole_ns, true});
   }
 }
 
@@ -112,18 +117,19 @@ void AddLateLooks(const Evidence& evidence, std::vector<Delay>* delays) {
     if (event.kind != FD_RECORD_HOP || event.polled_ns <= event.start_ns || event.polled_ns > event.end_ns) continue;
     const uint64_t busy_ns = work.Between(event.polled_ns, event.end_ns);
     const double away_ns = static_cast<double>(event.end_ns - event.polled_ns - busy_ns);
-    if (away_ns >= kDelayMinNs) delays->push_back({event.end_ns, away_ns, true});
+    if (away_ns >= kDelayMinNs) delays->push_back({event.end_ns, away_ns, 0, true});
   }
 }
 
-template <typename Measure>
-void AddHopDelays(const Evidence& evidence, int home, const Measure& measure, std::vector<Delay>* delays) {
+// The leader's own work in hops, or its wait for the others, who do the same.
+void AddHopDelays(const Evidence& evidence, int home, bool team, std::vector<Delay>* delays) {
   std::vector<Work> works;
   for (const StepTimes& step : evidence.timeline.steps) {
     works.clear();
     for (const HopTimes* hop = evidence.HopsBegin(step); hop != evidence.HopsEnd(step); ++hop) {
       if (hop->home != home) continue;
-      works.push_back({hop->seen_ns - hop->pickup_ns, static_cast<double>(measure(*hop))});
+      const auto team_ns = static_cast<double>(hop->team_ns), own_ns = static_cast<double>(hop->work_ns()) - team_ns;
+      works.push_back({hop->seen_ns - hop->pickup_ns, team ? team_ns : own_ns, team ? own_ns : 0});
     }
     AddDelays(works, delays);
   }
@@ -141,11 +147,10 @@ std::vector<Delay> PipelineDelays(const Evidence& evidence) {
 
 std::vector<Delay> LeaderDelays(const Evidence& evidence, int home) {
   std::vector<Delay> delays;
-  AddHopDelays(
-      evidence, home, [](const HopTimes& hop) { return hop.work_ns() - hop.team_ns; }, &delays);
+  AddHopDelays(evidence, home, false, &delays);
   std::vector<double> wire_ns;
   for (const HopTimes& hop : evidence.timeline.hops) {
-    if (hop.home == home && hop.uncertain_ns < hop.wire_ns) wire_ns.push_back(static_cast<double>(hop.wire_ns));
+    if (hop.home == home && 2 * hop.wire_least_ns > hop.wire_ns) wire_ns.push_back(static_cast<double>(hop.wire_ns));
   }
   const double usual_ns = Median(std::move(wire_ns));
   for (const HopTimes& hop : evidence.timeline.hops) {
@@ -154,15 +159,14 @@ std::vector<Delay> LeaderDelays(const Evidence& evidence, int home) {
     if (static_cast<double>(hop.wire_least_ns) - usual_ns < kDelayMinNs) continue;
     // While it stood still it believed to look.
     if (static_cast<double>(hop.idle_ns) < late_ns) continue;
-    delays.push_back({hop.seen_ns - hop.pickup_ns, late_ns, false});
+    delays.push_back({hop.seen_ns - hop.pickup_ns, late_ns, usual_ns, false});
   }
   return delays;
 }
 
 std::vector<Delay> TeamDelays(const Evidence& evidence, int home) {
   std::vector<Delay> delays;
-  AddHopDelays(
-      evidence, home, [](const HopTimes& hop) { return hop.team_ns; }, &delays);
+  AddHopDelays(evidence, home, true, &delays);
   return delays;
 }
 

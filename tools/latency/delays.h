@@ -11,7 +11,8 @@ namespace fastdecode {
 // A span that took a good deal longer than its like.
 struct Delay {
   uint64_t end_ns = 0;
-  double ns = 0;         // that much longer
+  double ns = 0;         // that much longer...
+  double usual_ns = 0;   // ...than this
   bool at_work = false;  // amid work of the core in question; else before it had any, as far as one can see
 };
 

@@ -18,11 +18,12 @@ namespace {
 
 // A few microseconds more are a switch more.
 constexpr ExcessFloor kFloor = {30e3, 0.5};
-// A link whose least round trip is longer is slow, whatever the others are.
-constexpr uint64_t kRoundTripMaxNs = 1'000'000;
+// A link whose usual round trip is longer is slow, whatever the others are.
+constexpr double kRoundTripMaxNs = 1e6;
 // A hop whose wire time is this well known counts in comparisons.
-constexpr uint64_t kKnownNs = 1000;
+constexpr double kKnownNs = 1000;
 constexpr double kKnownShare = 0.25;
+constexpr size_t kKnownHopsMin = 50;
 
 // A hop is late from this excess on, if that is also this many spreads of the link's hops, and so many times its usual.
 constexpr double kLateMinNs = 200e3;
@@ -32,11 +33,14 @@ constexpr double kLateTimes = 3;
 constexpr size_t kLateCountMin = 15;
 constexpr double kLateBlocksShare = 1.0 / 3;
 constexpr double kLateOfHopsMin = 0.005;
+// And they are few: what is so for many is the link's way.
+constexpr double kLateShareMax = 0.1;
 // Links that are late alike have one cause: amounts and shares within this factor of each other.
 constexpr double kAlike = 1.8;
 
 bool WireIsKnown(const HopTimes& hop) {
-  return static_cast<double>(hop.uncertain_ns) <= kKnownNs + kKnownShare * static_cast<double>(hop.wire_ns);
+  const double known_ns = static_cast<double>(hop.wire_least_ns);
+  return static_cast<double>(hop.wire_ns) <= known_ns + std::max(kKnownNs, kKnownShare * known_ns);
 }
 
 std::vector<Line> FitLinks(const Evidence& evidence) {
@@ -118,6 +122,7 @@ std::optional<LateHops> MeasureLateHops(const Evidence& evidence, int home, cons
   const auto blocks = static_cast<double>(std::count(in_block.begin(), in_block.end(), true));
   if (late.count < kLateCountMin || blocks < kLateBlocksShare * evidence.blocks()) return std::nullopt;
   if (late_ns < kLateOfHopsMin * hops_ns) return std::nullopt;
+  if (static_cast<double>(late.count) > kLateShareMax * static_cast<double>(late.hops)) return std::nullopt;
   late.ns = Median(whole_ns.size() >= kLateCountMin / 3 ? whole_ns : all_ns);
   late.share = static_cast<double>(late.count) / static_cast<double>(late.hops);
   late.cost_ns /= static_cast<double>(evidence.decode_steps().size());
@@ -179,10 +184,10 @@ std::vector<Finding> FindSlowLinks(const Evidence& evidence) {
                      " longer than that of the other homes (" + FormatNs(excess->own.level) +
                      " without the home's work; " + CostText(finding.cost_ns) + ")";
       findings.push_back(finding);
-    } else if (evidence.timeline.least_rest_ns[h] > kRoundTripMaxNs) {
-      const auto ns = static_cast<double>(evidence.timeline.least_rest_ns[h]);
+    } else if (lines[h].samples >= kKnownHopsMin && lines[h].level > kRoundTripMaxNs) {
+      const double ns = lines[h].level;
       Finding finding = SlowLink(evidence, home, ns);
-      finding.line = name + ": its link's round trip takes at least " + FormatNs(ns) + " beside the home's work (" +
+      finding.line = name + ": its link's round trip takes " + FormatNs(ns) + " beside the home's work (" +
                      CostText(finding.cost_ns) + ")";
       findings.push_back(finding);
     }

@@ -19,11 +19,13 @@ constexpr double kUnbalancedMin = 1.25;
 // It has to be so all the time: in three of four blocks by at least this.
 constexpr double kUnbalancedMostly = 1.15;
 constexpr double kMostlyShare = 0.75;
-// And moving this many sequences of middle length to the home that has least must leave it with more.
-constexpr double kSequencesTooMany = 2;
-// Where sequences joined meanwhile, at least this share of those at the home did so although it had more than the mean.
+// Where sequences joined meanwhile, at least this share of those at the home did so although it had more than the mean:
+// if others left and nobody came, nobody was placed wrongly.
 constexpr size_t kJoinsMin = 3;
 constexpr double kWrongShare = 0.5;
+// Where none did, in each step the home must have so many sequences more than the one with the least: fewer cannot be
+// spread more evenly.
+constexpr double kSequencesTooMany = 1.5;
 
 // Means of a step.
 struct Load {
@@ -74,7 +76,6 @@ class JoinJudge {
 
   void See(const fd_record_event& event) {
     MicroBatch& batch = batches_[event.micro_batch];
-    batch.kv_bytes.resize(joins_.size(), 0);
     batch.next_kv_bytes.resize(joins_.size(), 0);
     const bool at_home = event.home >= 0 && static_cast<size_t>(event.home) < joins_.size();
     if (event.kind == FD_RECORD_JOIN && at_home) batch.joined.push_back(event);
@@ -82,6 +83,9 @@ class JoinJudge {
       batch.next_kv_bytes[static_cast<size_t>(event.home)] = static_cast<double>(event.bytes);
       if (event.count > 0) token_bytes_ = static_cast<double>(event.bytes) / event.count;
     }
+    if (event.kind == FD_RECORD_COMPOSE) batch.sequences = event.count;
+    // An empty micro-batch takes no step that would say so.
+    if (event.kind == FD_RECORD_LEAVE && batch.sequences > 0 && --batch.sequences == 0) batch.kv_bytes.clear();
     if (event.kind == FD_RECORD_STAGE && event.layer == 0) Settle(&batch);
   }
   const std::vector<Joins>& joins() const { return joins_; }
@@ -90,6 +94,7 @@ class JoinJudge {
   struct MicroBatch {
     std::vector<double> kv_bytes, next_kv_bytes;  // [homes] of its step, and of the one that is put together
     std::vector<fd_record_event> joined;
+    uint32_t sequences = 0;
   };
 
   // All homes' shares of the new step are known. Who joined is in them already, and who left is not.
@@ -141,16 +146,14 @@ std::vector<Finding> FindUnbalancedPlacement(const Evidence& evidence) {
   }
   JoinJudge judge(loads.size());
   for (const fd_record_event& event : evidence.recording.events) judge.See(event);
-  const double micro_batches = std::max(1, evidence.recording.micro_batches());
   for (size_t h = 0; h < loads.size(); ++h) {
     const Load& load = loads[h];
     if (mean_bytes <= 0 || load.kv_bytes < kUnbalancedMin * mean_bytes || !MostlyMore(loads, load)) continue;
-    const double of_sequence = load.kv_bytes / load.sequences;
-    if (micro_batches * (load.kv_bytes - least_bytes) < kSequencesTooMany * of_sequence) continue;
-    // If others left and nobody came, nobody was placed wrongly.
     const Joins& joins = judge.joins()[h];
-    if (joins.all >= kJoinsMin && static_cast<double>(joins.wrong) < kWrongShare * static_cast<double>(joins.all))
-      continue;
+    const bool wrong = joins.all >= kJoinsMin
+                           ? static_cast<double>(joins.wrong) >= kWrongShare * static_cast<double>(joins.all)
+                           : load.kv_bytes - least_bytes >= kSequencesTooMany * load.kv_bytes / load.sequences;
+    if (!wrong) continue;
     Finding finding;
     finding.phase = "placement";
     finding.home = static_cast<int>(h);

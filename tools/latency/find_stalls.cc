@@ -25,9 +25,10 @@ constexpr double kNoDelay = 1e18;
 constexpr double kSameStall = 2;  // lengths
 // A period is at least so many lengths: what stands still more than this is not interrupted but slow.
 constexpr double kPeriodLengthsMin = 5;
-// Where they come without a rhythm they must take this share of the time: that much no tail of ordinary spans does, of
-// which one in a thousand may take some times as long.
+// Where they come without a rhythm they must take this share of the time, and be so many times as long as what they
+// interrupt: there are spans that take some times as long by themselves.
 constexpr double kIrregularShareMin = 0.005;
+constexpr double kIrregularTimes = 6;
 constexpr size_t kIrregularMin = 8;
 // A stall is seen shorter than it was where it began before there was anything to do. The upper quartile is whole as
 // long as a quarter of them are.
@@ -108,7 +109,8 @@ std::optional<Stalls> FindRegular(const Evidence& evidence, const std::vector<De
   return std::nullopt;
 }
 
-std::optional<Stalls> FindIrregular(const Evidence& evidence, const std::vector<Delay>& stalls) {
+std::optional<Stalls> FindIrregular(const Evidence& evidence, std::vector<Delay> stalls) {
+  std::erase_if(stalls, [](const Delay& stall) { return stall.ns < kIrregularTimes * stall.usual_ns; });
   if (stalls.size() < kIrregularMin) return std::nullopt;
   Stalls irregular = Summarize(evidence, stalls);
   if (irregular.share < kIrregularShareMin) return std::nullopt;

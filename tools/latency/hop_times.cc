@@ -21,6 +21,7 @@ struct Evidence {
   uint64_t unseen_ns = 0;           // the pipeline had not looked for so long when it saw the reply
   int64_t difference_ns = 0;        // home's clock when the reply was ready - seen, modulo 2^32
   uint64_t after_ns = 0;            // of rest_ns: after the reply was ready. By the clocks; their offset is one of many
+  uint64_t off_ns = 0;              // by how much after_ns may be wrong
   uint64_t busy_before_ns = kNone;  // the home had been at work for at most so long when it began
 };
 
@@ -213,6 +214,8 @@ class HomeHops {
       const int64_t at_ns = std::llround(clock.LikelyAt(hops_[evidence.hop].seen_ns));
       const int64_t after_ns = WrapClock(at_ns - evidence.difference_ns);
       evidence.after_ns = std::min(static_cast<uint64_t>(std::max<int64_t>(after_ns, 0)), evidence.rest_ns);
+      const uint64_t seen_ns = hops_[evidence.hop].seen_ns;
+      evidence.off_ns = static_cast<uint64_t>(clock.bound_ns + std::abs(clock.LikelyAt(seen_ns) - clock.At(seen_ns)));
     }
   }
 
@@ -269,8 +272,11 @@ class HomeHops {
     const uint64_t more_queue = queue_most - std::min(queue_most, hop->queue_ns);
     hop->queue_uncertain_ns = std::max(hop->queue_ns, more_queue);
     hop->uncertain_ns = std::max({hop->pickup_ns + hop->queue_ns, more_pickup, more_queue});
-    const uint64_t not_pickup = rest - std::min(rest, pickup_most);
-    hop->wire_least_ns = not_pickup - std::min(not_pickup, queue_most);
+    // The clocks may be off by so much, and then pickup and queue are longer.
+    const uint64_t after_most = sided ? evidence.after_ns + evidence.off_ns : rest;
+    const uint64_t before_most = sided ? before + evidence.off_ns : rest;
+    const uint64_t not_wire = std::min(evidence.unseen_ns, after_most) + std::min(queue_max, before_most);
+    hop->wire_least_ns = rest - std::min(rest, not_wire);
   }
 
   std::vector<Evidence> evidence_;

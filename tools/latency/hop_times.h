@@ -33,7 +33,7 @@ struct HopTimes {
   // was busy looks like a queue, and one while the pipeline did not look like a late pickup.
   uint64_t uncertain_ns = 0;
   uint64_t queue_uncertain_ns = 0;  // of it: between wire and queue. 0 where the home had been idle
-  uint64_t wire_least_ns = 0;       // wire_ns cannot be less, whatever pickup and queue were
+  uint64_t wire_least_ns = 0;       // wire_ns cannot be less, whatever pickup, queue and the clocks are
   bool last = false;                // the last reply of its (micro-batch, step, layer): the one that was waited for
   int homes = 0;                    // hops of that layer
   // last: since all others were seen; 0 with one home, and if it was seen with or before them.

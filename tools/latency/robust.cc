@@ -17,6 +17,8 @@ constexpr double kMedianError = 1.2533;
 // efficiency.
 constexpr double kBiweight = 4.685;
 constexpr int kRefits = 8;
+// Samples of which every two give a slope: their number goes into the time squared.
+constexpr size_t kSlopeSamplesMax = 128;
 // Samples that are all but equal are equal.
 constexpr double kCutMin = 1e-9;
 constexpr int kBlocksMin = 3;
@@ -44,6 +46,103 @@ struct Sums {
 
 // x that varies by less than this share of itself is constant.
 constexpr double kVariesMin = 1e-3;
+
+// The middle of the slopes between samples, weighted by how far apart they are: far off it are neither wild samples nor
+// a few samples far away, of which least squares would take the first for true and a robust fit without it the second
+// for wild.
+double MiddleSlope(const std::vector<Sample>& samples) {
+  const size_t stride = samples.size() / kSlopeSamplesMax + 1;
+  struct Weighted {
+    double slope, weight;
+  };
+  std::vector<Weighted> slopes;
+  double weights = 0;
+  for (size_t i = 0; i < samples.size(); i += stride) {
+    for (size_t k = 0; k < i; k += stride) {
+      const double dx = samples[i].x - samples[k].x;
+      if (dx == 0) continue;
+      slopes.push_back({(samples[i].y - samples[k].y) / dx, std::abs(dx)});
+      weights += std::abs(dx);
+    }
+  }
+  std::sort(slopes.begin(), slopes.end(), [](const Weighted& a, const Weighted& b) { return a.slope < b.slope; });
+  double below = 0;
+  for (const Weighted& one : slopes) {
+    below += one.weight;
+    if (2 * below >= weights) return one.slope;
+  }
+  return 0;
+}
+
+class LineFit {
+ public:
+  // REQUIRES: samples.
+  LineFit(const std::vector<Sample>& samples, int blocks)
+      : samples_(samples), distances_(samples.size()), of_block_(static_cast<size_t>(blocks)) {
+    std::vector<double> xs, ys;
+    for (const Sample& sample : samples) xs.push_back(sample.x);
+    x0_ = Median(std::move(xs));
+    slope_ = MiddleSlope(samples);
+    for (const Sample& sample : samples) ys.push_back(sample.y - slope_ * (sample.x - x0_));
+    y0_ = level_ = Median(std::move(ys));
+  }
+
+  // Least squares again, of samples that are not far off the line as it is.
+  void Refit() {
+    // Half of all samples are within the median distance, so that some always count.
+    for (size_t i = 0; i < samples_.size(); ++i) distances_[i] = std::abs(Off(samples_[i]));
+    const double cut = std::max(kBiweight * kSpreadOfNormal * Median(distances_), kCutMin * std::abs(y0_));
+    std::fill(of_block_.begin(), of_block_.end(), Sums());
+    all_ = Sums();
+    for (const Sample& sample : samples_) {
+      const double off = cut > 0 ? Off(sample) / cut : Off(sample) == 0 ? 0 : 1;
+      if (std::abs(off) >= 1) continue;
+      const double weight = (1 - off * off) * (1 - off * off);
+      of_block_[static_cast<size_t>(sample.block)].Add(sample.x - x0_, sample.y - y0_, weight);
+      all_.Add(sample.x - x0_, sample.y - y0_, weight);
+    }
+    varies_ = std::sqrt(std::max(0.0, all_.VarianceX())) > kVariesMin * std::abs(x0_);
+    slope_ = varies_ ? all_.Slope() : 0;
+    level_ = y0_ + (all_.y - slope_ * all_.x) / all_.w;
+  }
+
+  Line WithErrors() const {
+    Line line;
+    const double mean_dx = all_.x / all_.w;
+    double levels = 0, slopes = 0;  // squares
+    for (const Sums& block : of_block_) {
+      if (block.w <= 0) continue;
+      ++line.blocks;
+      const Sums rest = all_.Without(block);
+      if (rest.w <= 0) continue;
+      const double slope = varies_ ? rest.Slope() : 0;
+      const double level = y0_ + rest.y / rest.w + slope * (mean_dx - rest.x / rest.w);
+      const double level_off = level - (level_ + slope_ * mean_dx);
+      levels += level_off * level_off;
+      slopes += (slope - slope_) * (slope - slope_);
+    }
+    if (line.blocks < kBlocksMin) return {};
+    line.samples = samples_.size();
+    line.mean_x = x0_ + mean_dx;
+    line.level = level_ + slope_ * mean_dx;
+    line.slope = slope_;
+    const double jackknife = static_cast<double>(line.blocks - 1) / line.blocks;
+    line.level_error = std::sqrt(jackknife * levels);
+    line.slope_error = varies_ ? std::sqrt(jackknife * slopes) : std::numeric_limits<double>::infinity();
+    return line;
+  }
+
+ private:
+  double Off(const Sample& sample) const { return sample.y - level_ - slope_ * (sample.x - x0_); }
+
+  const std::vector<Sample>& samples_;
+  std::vector<double> distances_;
+  std::vector<Sums> of_block_;
+  Sums all_;
+  double x0_ = 0, y0_ = 0;        // the origin of the sums
+  double slope_ = 0, level_ = 0;  // at x0_
+  bool varies_ = false;
+};
 
 }  // namespace
 
@@ -83,65 +182,10 @@ Estimate EstimateFromBlocks(const std::vector<double>& of_block) {
 }
 
 Line FitLine(const std::vector<Sample>& samples, int blocks) {
-  Line line;
-  if (samples.empty()) return line;
-  std::vector<double> xs, distances(samples.size());
-  for (const Sample& sample : samples) xs.push_back(sample.x);
-  const double x0 = Median(std::move(xs));
-  std::vector<double> ys;
-  for (const Sample& sample : samples) ys.push_back(sample.y);
-  const double y0 = Median(std::move(ys));
-
-  std::vector<Sums> of_block(static_cast<size_t>(blocks));
-  Sums all;
-  double slope = 0, level = y0;  // at x0
-  bool varies = false;
-  for (int fit = 0; fit < kRefits; ++fit) {
-    // Half of all samples are within the median distance, so that some always count.
-    for (size_t i = 0; i < samples.size(); ++i) {
-      distances[i] = std::abs(samples[i].y - level - slope * (samples[i].x - x0));
-    }
-    const double cut = std::max(kBiweight * kSpreadOfNormal * Median(distances), kCutMin * std::abs(y0));
-    if (cut <= 0) break;
-    std::fill(of_block.begin(), of_block.end(), Sums());
-    all = Sums();
-    for (const Sample& sample : samples) {
-      const double off = (sample.y - level - slope * (sample.x - x0)) / cut;
-      if (std::abs(off) >= 1) continue;
-      const double weight = (1 - off * off) * (1 - off * off);
-      of_block[static_cast<size_t>(sample.block)].Add(sample.x - x0, sample.y - y0, weight);
-      all.Add(sample.x - x0, sample.y - y0, weight);
-    }
-    varies = std::sqrt(std::max(0.0, all.VarianceX())) > kVariesMin * std::abs(x0);
-    slope = varies ? all.Slope() : 0;
-    level = y0 + (all.y - slope * all.x) / all.w;
-  }
-  if (all.w <= 0) return line;
-
-  const double mean_dx = all.x / all.w;
-  double levels = 0, slopes = 0;  // squares
-  int used = 0;
-  for (const Sums& block : of_block) {
-    if (block.w <= 0) continue;
-    ++used;
-    const Sums rest = all.Without(block);
-    if (rest.w <= 0) continue;
-    const double rest_slope = varies ? rest.Slope() : 0;
-    const double rest_level = y0 + rest.y / rest.w + rest_slope * (mean_dx - rest.x / rest.w);
-    const double level_off = rest_level - (level + slope * mean_dx);
-    levels += level_off * level_off;
-    slopes += (rest_slope - slope) * (rest_slope - slope);
-  }
-  if (used < kBlocksMin) return line;
-  line.samples = samples.size();
-  line.blocks = used;
-  line.mean_x = x0 + mean_dx;
-  line.level = level + slope * mean_dx;
-  line.slope = slope;
-  const double jackknife = static_cast<double>(used - 1) / used;
-  line.level_error = std::sqrt(jackknife * levels);
-  line.slope_error = varies ? std::sqrt(jackknife * slopes) : std::numeric_limits<double>::infinity();
-  return line;
+  if (samples.empty()) return {};
+  LineFit fit(samples, blocks);
+  for (int i = 0; i < kRefits; ++i) fit.Refit();
+  return fit.WithErrors();
 }
 
 }  // namespace fastdecode

@@ -87,12 +87,13 @@ TEST_P(FindHomesTest, TwoFaultsAtOnceTheCostlierFirst) {
   EXPECT_NEAR(findings[1].cost_ns, 0.3 * 540e3 * 1.12, 30e3);
 }
 
-// With as many bytes at all times there is no telling; a home that has more of them makes no difference to the others.
+// With as many bytes at all times there is no telling.
 TEST(FindHomesTest, SaysWhereByHopOrByByteIsNotToBeTold) {
   SimulatedRun run;
-  run.requests.prompt_min = run.requests.prompt_max = 100'000;
-  run.requests.output_min = run.requests.output_max = 100'000;
-  run.kv_bytes_per_token = 6;
+  run.micro_batches = 1;
+  run.requests.prompt_min = run.requests.prompt_max = 200'000'000;
+  run.requests.output_min = run.requests.output_max = 20'000;
+  run.kv_bytes_per_token = 0.003;
   run.faults.slow_home = 1;
   run.faults.attend_extra_ns = 100e3;
   EXPECT_THAT(FindIn(run), ElementsAre(AllOf(Names(Planted{"slower", "attend", 1, -1, 100e3}),
