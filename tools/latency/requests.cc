@@ -39,12 +39,26 @@ std::optional<double> ParseShare(absl::string_view text) {
 
 // ---- Requests
 
+// Between tokens that follow each other, wherever in the request the recording began.
+struct Gaps {
+  std::optional<uint32_t> last;  // token
+  uint64_t last_ns = 0;
+  std::vector<uint64_t> ns;
+
+  void Add(uint32_t number, uint64_t at_ns) {
+    if (last && number == *last + 1 && at_ns >= last_ns) ns.push_back(at_ns - last_ns);
+    last = number;
+    last_ns = at_ns;
+  }
+};
+
 // What was recorded of one request.
 struct Track {
   bool joined = false;  // for the first time, within the recording
   uint64_t submit_ns = 0;
   std::vector<uint64_t> step_ns;   // [token] end of its step
   std::vector<uint64_t> taken_ns;  // [token] from when a caller could take it
+  Gaps step_gaps, taken_gaps;
   bool torn = false;               // a token is missing, or its start
   std::optional<uint16_t> end;     // fd_record_leave, but for preemption
   uint32_t generated = 0;          // as its end says
@@ -52,6 +66,9 @@ struct Track {
   bool Whole() const { return joined && end && !torn && step_ns.size() >= generated; }
   // Deliveries, if there are those of all tokens: never a mixture, whose gaps would be of neither.
   const std::vector<uint64_t>& TokenNs() const { return taken_ns.size() == step_ns.size() ? taken_ns : step_ns; }
+  const std::vector<uint64_t>& GapsNs() const {
+    return taken_gaps.ns.size() >= step_gaps.ns.size() ? taken_gaps.ns : step_gaps.ns;
+  }
 };
 
 // Tokens come in order. What comes out of it is not trusted with an index.
@@ -72,10 +89,12 @@ void AddEvent(const fd_record_event& event, Track* track) {
       break;
     case FD_RECORD_TOKEN:
       AddToken(event.count, event.end_ns, &track->step_ns, &track->torn);
+      track->step_gaps.Add(event.count, event.end_ns);
       break;
     case FD_RECORD_DELIVER: {
       bool ignored = false;  // the steps' ends stand in
       AddToken(event.count, event.end_ns, &track->taken_ns, &ignored);
+      track->taken_gaps.Add(event.count, event.end_ns);
       break;
     }
     case FD_RECORD_LEAVE:
@@ -102,7 +121,7 @@ std::map<uint64_t, Track> CollectTracks(const std::vector<fd_record_event>& even
 
 // Samples of one way of counting starts.
 struct Samples {
-  std::vector<uint64_t> ttft_ns, tpot_ns, itl_ns, e2e_ns;
+  std::vector<uint64_t> ttft_ns, tpot_ns, e2e_ns;
 
   void Add(uint64_t start_ns, const std::vector<uint64_t>& token_ns) {
     const uint64_t count = token_ns.size();
@@ -112,18 +131,17 @@ struct Samples {
     e2e_ns.push_back(since_start(token_ns.back()));
     if (count < 2) return;
     tpot_ns.push_back((token_ns.back() - token_ns.front() + (count - 1) / 2) / (count - 1));
-    for (size_t i = 1; i < count; ++i) itl_ns.push_back(token_ns[i] - token_ns[i - 1]);
   }
 };
 
-RequestFigures ToFigures(const std::string& start, size_t failed, Samples samples) {
+RequestFigures ToFigures(const std::string& start, size_t failed, Samples samples, const Distribution& itl_ns) {
   RequestFigures figures;
   figures.start = start;
   figures.requests = samples.e2e_ns.size();
   figures.failed = failed;
   figures.ttft_ns = Distribution(std::move(samples.ttft_ns));
   figures.tpot_ns = Distribution(std::move(samples.tpot_ns));
-  figures.itl_ns = Distribution(std::move(samples.itl_ns));
+  figures.itl_ns = itl_ns;
   figures.e2e_ns = Distribution(std::move(samples.e2e_ns));
   return figures;
 }
@@ -187,17 +205,20 @@ std::vector<RequestFigures> MeasureRequests(const Recording& recording) {
   std::unordered_map<uint64_t, uint64_t> intended_ns;
   for (const IntendedStart& start : recording.intended) intended_ns.emplace(start.id, start.intended_ns);
   Samples by_intent, by_submission;
+  std::vector<uint64_t> gaps_ns;
   size_t failed = 0;
   for (const auto& [id, track] : CollectTracks(recording.events)) {
+    gaps_ns.insert(gaps_ns.end(), track.GapsNs().begin(), track.GapsNs().end());
     if (track.joined && track.end == FD_LEAVE_FAILED) ++failed;
     if (!track.Whole() || track.end != FD_LEAVE_FINISHED || track.step_ns.empty()) continue;
     const auto intended = intended_ns.find(id);
     by_intent.Add(intended == intended_ns.end() ? track.submit_ns : intended->second, track.TokenNs());
     by_submission.Add(track.submit_ns, track.TokenNs());
   }
+  const Distribution itl_ns(std::move(gaps_ns));
   std::vector<RequestFigures> figures;
-  if (!intended_ns.empty()) figures.push_back(ToFigures("intended", failed, std::move(by_intent)));
-  figures.push_back(ToFigures("submitted", failed, std::move(by_submission)));
+  if (!intended_ns.empty()) figures.push_back(ToFigures("intended", failed, std::move(by_intent), itl_ns));
+  figures.push_back(ToFigures("submitted", failed, std::move(by_submission), itl_ns));
   return figures;
 }
 

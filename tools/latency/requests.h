@@ -22,8 +22,8 @@ struct Slo {
 absl::StatusOr<Slo> ParseSlo(const std::string& option, const std::string& text);
 
 // TTFT from the start with queueing to the first token delivered (its step's end, where deliveries were not recorded);
-// TPOT the mean of a request after its first token, over requests; ITL the gaps between tokens, over all; e2e from
-// start to the last token. Of requests that joined and ended well within the recording, with all of their tokens;
+// TPOT the mean of a request after its first token, over requests; e2e from start to the last token: of requests that
+// joined and ended well within the recording, with all of their tokens. ITL the gaps between tokens, of all requests.
 // `failed` counts those that ended in an error. Where intended starts are known there are two entries: by them, so that
 // a stall is charged to every request that it delayed, and by submission.
 std::vector<RequestFigures> MeasureRequests(const Recording& recording);

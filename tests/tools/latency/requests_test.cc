@@ -181,6 +181,17 @@ TEST(RequestsTest, PartialRequestsAreLeftOut) {
   EXPECT_THAT(Sorted(figures[0].itl_ns), ElementsAre(kMs));
 }
 
+TEST(RequestsTest, GapsCountOfPartialRequestsToo) {
+  Stream stream;
+  stream.Token(1, 5, 10 * kMs);  // began before the recording, and goes on after it
+  stream.Token(1, 6, 13 * kMs);
+  stream.Token(1, 7, 14 * kMs);
+  stream.Token(1, 9, 30 * kMs);  // token 8 was overwritten
+  const std::vector<RequestFigures> figures = MeasureRequests(stream.Done());
+  EXPECT_EQ(figures[0].requests, 0u);
+  EXPECT_THAT(Sorted(figures[0].itl_ns), ElementsAre(kMs, 3 * kMs));
+}
+
 TEST(RequestsTest, APreemptedRequestKeepsItsStart) {
   Stream stream;
   stream.Join(1, 0, 10 * kMs);
