@@ -7,10 +7,10 @@
 #include "engine/fastdecode.hpp"
 #include "numa/clock.h"
 #include "tools/bench_summary.h"
-#include "tools/latency/clock_probe.h"
+#include "tools/latency/machine/clock_probe.h"
+#include "tools/latency/machine/provenance.h"
 #include "tools/latency/measured_cores.h"
-#include "tools/latency/provenance.h"
-#include "tools/latency/text.h"
+#include "tools/latency/text/text.h"
 #include "tools/output.h"
 
 namespace fastdecode {

@@ -8,9 +8,9 @@
 #include "engine/fastdecode.hpp"
 #include "tools/bench_summary.h"
 #include "tools/exit_code.h"
-#include "tools/latency/compare.h"
-#include "tools/latency/saved_result.h"
-#include "tools/latency/units.h"
+#include "tools/latency/analysis/compare.h"
+#include "tools/latency/export/saved_result.h"
+#include "tools/latency/text/units.h"
 #include "tools/output.h"
 
 namespace fastdecode {

@@ -22,7 +22,7 @@
 #include "rdma/shm/local_link.h"
 #include "tools/bench_summary.h"
 #include "tools/interrupt.h"
-#include "tools/latency/export_perftest.h"
+#include "tools/latency/export/export_perftest.h"
 #include "tools/latency/fabric_echo.h"
 #include "tools/output.h"
 

@@ -15,7 +15,7 @@
 #include "tools/bench_summary.h"
 #include "tools/bracketed_runs.h"
 #include "tools/doctor/sys_root.h"
-#include "tools/latency/provenance.h"
+#include "tools/latency/machine/provenance.h"
 #include "tools/latency/report_flags.h"
 
 namespace fastdecode {

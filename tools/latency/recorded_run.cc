@@ -9,8 +9,8 @@
 #include "numa/clock.h"
 #include "tools/doctor/sys_root.h"
 #include "tools/interrupt.h"
-#include "tools/latency/interruptions.h"
-#include "tools/latency/provenance.h"
+#include "tools/latency/machine/interruptions.h"
+#include "tools/latency/machine/provenance.h"
 
 namespace fastdecode {
 

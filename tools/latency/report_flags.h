@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "tools/latency/analysis/requests.h"
 #include "tools/latency/recording.h"
-#include "tools/latency/requests.h"
 #include "tools/latency/result.h"
 
 namespace fastdecode {

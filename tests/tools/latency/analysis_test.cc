@@ -1,4 +1,4 @@
-#include "tools/latency/analysis.h"
+#include "tools/latency/analysis/analysis.h"
 
 #include <gtest/gtest.h>
 

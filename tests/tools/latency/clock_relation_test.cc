@@ -1,4 +1,4 @@
-#include "tools/latency/clock_relation.h"
+#include "tools/latency/analysis/clock_relation.h"
 
 #include <gtest/gtest.h>
 

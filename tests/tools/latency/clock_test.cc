@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tests/tools/made_up_root.h"
-#include "tools/latency/clock_probe.h"
-#include "tools/latency/units.h"
+#include "tools/latency/machine/clock_probe.h"
+#include "tools/latency/text/units.h"
 
 namespace fastdecode {
 

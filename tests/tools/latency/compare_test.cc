@@ -1,5 +1,5 @@
 // Two results against each other.
-#include "tools/latency/compare.h"
+#include "tools/latency/analysis/compare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 #include "tests/tools/latency/made_up_result.h"
 #include "tools/latency/distribution.h"
-#include "tools/latency/export_json.h"
-#include "tools/latency/units.h"
+#include "tools/latency/export/export_json.h"
+#include "tools/latency/text/units.h"
 
 namespace fastdecode {
 

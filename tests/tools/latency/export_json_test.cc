@@ -1,4 +1,4 @@
-#include "tools/latency/export_json.h"
+#include "tools/latency/export/export_json.h"
 
 #include <cmath>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/latency/made_up_result.h"
-#include "tools/latency/saved_result.h"
+#include "tools/latency/export/saved_result.h"
 
 namespace fastdecode {
 namespace {

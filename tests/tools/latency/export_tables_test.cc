@@ -8,9 +8,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/latency/made_up_result.h"
-#include "tools/latency/export_csv.h"
-#include "tools/latency/export_hgrm.h"
-#include "tools/latency/export_perftest.h"
+#include "tools/latency/export/export_csv.h"
+#include "tools/latency/export/export_hgrm.h"
+#include "tools/latency/export/export_perftest.h"
 
 namespace fastdecode {
 namespace {

@@ -17,9 +17,9 @@
 
 #include "numa/pinned_thread.h"
 #include "tests/tools/made_up_root.h"
-#include "tools/latency/hiccup_probe.h"
-#include "tools/latency/hiccup_report.h"
-#include "tools/latency/units.h"
+#include "tools/latency/machine/hiccup_probe.h"
+#include "tools/latency/machine/hiccup_report.h"
+#include "tools/latency/text/units.h"
 
 namespace fastdecode {
 

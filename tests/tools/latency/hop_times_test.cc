@@ -1,4 +1,4 @@
-#include "tools/latency/hop_times.h"
+#include "tools/latency/analysis/hop_times.h"
 
 #include <gtest/gtest.h>
 

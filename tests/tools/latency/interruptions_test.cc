@@ -1,5 +1,5 @@
 // What the machine took from a process, from made-up files of /proc.
-#include "tools/latency/interruptions.h"
+#include "tools/latency/machine/interruptions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "numa/clock.h"
 #include "tests/tools/made_up_root.h"
-#include "tools/latency/cpu_counters.h"
+#include "tools/latency/machine/cpu_counters.h"
 
 namespace fastdecode {
 

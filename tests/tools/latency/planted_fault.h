@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/latency/simulated_run.h"
-#include "tools/latency/findings.h"
+#include "tools/latency/findings/findings.h"
 
 namespace fastdecode {
 

@@ -1,5 +1,5 @@
 // What is noted down of a machine, on made-up ones.
-#include "tools/latency/provenance.h"
+#include "tools/latency/machine/provenance.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What is made of the requests of a recording, on streams made by hand.
-#include "tools/latency/requests.h"
+#include "tools/latency/analysis/requests.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tools/latency/robust.h"
+#include "tools/latency/findings/robust.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/latency/rhythm.h"
+#include "tools/latency/findings/rhythm.h"
 
 namespace fastdecode {
 namespace {

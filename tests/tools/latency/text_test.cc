@@ -1,5 +1,5 @@
 // The report for terminals.
-#include "tools/latency/text.h"
+#include "tools/latency/text/text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tests/tools/latency/made_up_result.h"
-#include "tools/latency/text_table.h"
-#include "tools/latency/units.h"
+#include "tools/latency/text/text_table.h"
+#include "tools/latency/text/units.h"
 
 namespace fastdecode {
 

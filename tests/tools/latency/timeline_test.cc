@@ -1,4 +1,4 @@
-#include "tools/latency/timeline.h"
+#include "tools/latency/analysis/timeline.h"
 
 #include <gtest/gtest.h>
 

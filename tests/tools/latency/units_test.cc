@@ -1,4 +1,4 @@
-#include "tools/latency/units.h"
+#include "tools/latency/text/units.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

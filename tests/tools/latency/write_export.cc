@@ -9,13 +9,13 @@
 
 #include "tests/tools/latency/made_up_result.h"
 #include "tests/tools/latency/simulated_run.h"
-#include "tools/latency/analysis.h"
-#include "tools/latency/export_html.h"
-#include "tools/latency/export_json.h"
-#include "tools/latency/export_prometheus.h"
-#include "tools/latency/export_trace.h"
-#include "tools/latency/requests.h"
-#include "tools/latency/timeline.h"
+#include "tools/latency/analysis/analysis.h"
+#include "tools/latency/analysis/requests.h"
+#include "tools/latency/analysis/timeline.h"
+#include "tools/latency/export/export_html.h"
+#include "tools/latency/export/export_json.h"
+#include "tools/latency/export/export_prometheus.h"
+#include "tools/latency/export/export_trace.h"
 
 namespace fastdecode {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "tools/latency/html/markup.h"
 #include "tools/latency/html/sections.h"
-#include "tools/latency/units.h"
+#include "tools/latency/text/units.h"
 
 namespace fastdecode {
 

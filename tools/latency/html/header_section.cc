@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tools/latency/export_hgrm.h"
+#include "tools/latency/export/export_hgrm.h"
 #include "tools/latency/html/markup.h"
 #include "tools/latency/html/sections.h"
-#include "tools/latency/provenance.h"
-#include "tools/latency/units.h"
+#include "tools/latency/machine/provenance.h"
+#include "tools/latency/text/units.h"
 
 namespace fastdecode {
 

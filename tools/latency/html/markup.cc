@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "tools/latency/units.h"
+#include "tools/latency/text/units.h"
 
 namespace fastdecode {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "tools/latency/analysis/timeline.h"
 #include "tools/latency/result.h"
-#include "tools/latency/timeline.h"
 
 namespace fastdecode {
 

@@ -1,0 +1,76 @@
+#ifndef FASTDECODE_TOOLS_LATENCY_ANALYSIS_COMPARE_H_
+#define FASTDECODE_TOOLS_LATENCY_ANALYSIS_COMPARE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "tools/latency/export/saved_result.h"
+
+namespace fastdecode {
+
+// Two results against each other: what became slower, and whether that may be chance.
+
+struct CompareOptions {
+  double threshold = 0.05;  // slower by more than this, for certain, is a failure
+  double confidence = 0.95;
+  int resamples = 2000;
+  uint64_t seed = 1;          // equal seeds give equal intervals
+  bool phases_count = false;  // a slower phase is a failure too, not only slower requests, tokens and steps
+};
+
+// How a statistic of B differs from that of A, as a share of A's.
+struct Change {
+  double change = 0;         // 0.1: B is 10 % larger
+  double low = 0, high = 0;  // the interval, by bootstrap
+};
+
+// Of a percentile (share in (0, 1)) or of the mean (no share). Each resample draws as many as there were samples; of
+// files that hold fewer, a percentile's place among them is drawn, and the mean from its normal distribution. Samples
+// count as independent. Nothing: one of them has too few samples, or is 0.
+std::optional<Change> CompareStatistic(const SavedDistribution& a, const SavedDistribution& b,
+                                       std::optional<double> share, const CompareOptions& options);
+
+enum class ChangeVerdict { kNoDifference, kSlower, kFaster, kUnknown };
+// "no difference seen", "slower", "faster", "too few samples".
+const char* ChangeVerdictName(ChangeVerdict verdict);
+
+struct ComparedStatistic {
+  std::string metric;     // "ttft", "token", "attend"
+  std::string where;      // "intended", "home 1"
+  std::string statistic;  // "p50", "p90", "p99", "mean"
+  bool counts = false;    // towards failure
+  std::optional<double> a_ns, b_ns;
+  Change change;  // meaningless if unknown
+  ChangeVerdict verdict = ChangeVerdict::kUnknown;
+  bool failed = false;  // counts, and the interval lies beyond the threshold
+};
+
+struct Comparison {
+  std::vector<ComparedStatistic> rows;
+  std::vector<std::string> only_a, only_b;  // metrics that the other has not
+  // What is not the same of the machines and commands: what, in A, in B.
+  struct Difference {
+    std::string what, a, b;
+  };
+  std::vector<Difference> differences;
+  std::vector<std::string> warnings;  // of both files, after "A: " or "B: "
+
+  bool failed() const;
+};
+
+// FailedPrecondition: there is nothing that both have enough samples of.
+absl::StatusOr<Comparison> Compare(const SavedResult& a, const SavedResult& b, const CompareOptions& options);
+
+// For people, in lines of at most `width` columns (60 at least).
+std::string FormatComparison(const Comparison& comparison, const CompareOptions& options, size_t width);
+nlohmann::json ToJson(const Comparison& comparison, const CompareOptions& options);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TOOLS_LATENCY_ANALYSIS_COMPARE_H_

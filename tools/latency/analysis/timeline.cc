@@ -1,0 +1,154 @@
+#include "tools/latency/analysis/timeline.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "tools/latency/analysis/step_events.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr int kHomesMax = 1024;  // an event that names more is none of an engine's
+constexpr size_t kMicroBatchesMax = 256;
+
+int CountHomes(const std::vector<fd_record_event>& events) {
+  int homes = 0;
+  for (const fd_record_event& event : events) {
+    if (event.kind != FD_RECORD_HOP && event.kind != FD_RECORD_SHARE) continue;
+    if (event.home < kHomesMax) homes = std::max(homes, event.home + 1);
+  }
+  return homes;
+}
+
+int CountLayers(const Recording& recording) {
+  const int layers = recording.engine.is_object() ? recording.layers() : 0;
+  if (layers > 0) return layers;
+  int last_stage = 0;
+  for (const fd_record_event& event : recording.events) {
+    if (event.kind == FD_RECORD_STAGE) last_stage = std::max<int>(last_stage, event.layer);
+  }
+  return last_stage;
+}
+
+// Gives each event to the step that is open in its micro-batch, and each step that has ended to the timeline.
+class Sorter {
+ public:
+  Sorter(const Recording& recording, Timeline* timeline) : recording_(recording), timeline_(*timeline) {}
+
+  void Run() {
+    HopsApart apart = TakeHopsApart(recording_.events, timeline_.homes, recording_.SameHost(timeline_.homes));
+    timeline_.least_rest_ns = std::move(apart.least_rest_ns);
+    timeline_.clocks = std::move(apart.clocks);
+    const HopTimes* hop = apart.hops.data();
+    for (const fd_record_event& event : recording_.events) {
+      if (IsHop(event, timeline_.homes)) {
+        StepEvents& open = OpenFor(event);
+        open.hops.push_back(hop++);
+        ++open.events;
+      } else {
+        Take(event);
+      }
+    }
+    for (const MicroBatch& batch : batches_) timeline_.dropped_events += batch.open.events;
+    AppendTokens();
+  }
+
+ private:
+  struct MicroBatch {
+    StepEvents open;
+    Boundary boundary;  // known: a step has ended
+    uint32_t ended_step = 0;
+    uint32_t joined = 0;  // sequences, since
+  };
+
+  // A step of which other events were lost is left behind as it is.
+  StepEvents& OpenFor(const fd_record_event& event) {
+    StepEvents& open = batches_[event.micro_batch].open;
+    if (open.step != event.step) {
+      timeline_.dropped_events += open.events;
+      open.Clear(event.step);
+    }
+    return open;
+  }
+
+  void Take(const fd_record_event& event) {
+    switch (event.kind) {
+      case FD_RECORD_HELD:
+        timeline_.held.push_back({event.start_ns, event.end_ns, event.micro_batch});
+        batches_[event.micro_batch].boundary.held.push_back(timeline_.held.back());
+        return;
+      case FD_RECORD_IDLE:
+        timeline_.idle.push_back({event.start_ns, event.end_ns, -1});
+        return;
+      case FD_RECORD_JOIN:
+        ++batches_[event.micro_batch].joined;
+        return;
+      case FD_RECORD_TOKEN:
+        tokens_.push_back(&event);
+        return;
+      case FD_RECORD_LEAVE:
+      case FD_RECORD_DELIVER:
+        return;
+      default:
+        break;
+    }
+    if (event.kind < FD_RECORD_COMPOSE || event.kind > FD_RECORD_FINISH || !OpenFor(event).Add(event)) {
+      ++timeline_.dropped_events;
+    } else if (event.kind == FD_RECORD_FINISH) {
+      EndStep(event);
+    }
+  }
+
+  void EndStep(const fd_record_event& finish) {
+    MicroBatch& batch = batches_[finish.micro_batch];
+    if (batch.open.Whole(timeline_.layers)) {
+      // Where all have joined since, nobody's token had to wait for this step from the end of the one before.
+      batch.boundary.known &= batch.ended_step + 1 == finish.step && batch.joined < batch.open.compose->count;
+      step_indices_.emplace(Key(finish), static_cast<uint32_t>(timeline_.steps.size()));
+      AppendStep(batch.open, batch.boundary, &timeline_);
+    } else {
+      timeline_.dropped_events += batch.open.events;
+    }
+    batch.open.Clear(finish.step);
+    batch.boundary.known = true;
+    batch.boundary.start_ns = finish.end_ns;
+    batch.boundary.held.clear();
+    batch.ended_step = finish.step;
+    batch.joined = 0;
+  }
+
+  void AppendTokens() {
+    for (const fd_record_event* token : tokens_) {
+      const auto step = step_indices_.find(Key(*token));
+      if (step == step_indices_.end()) {
+        ++timeline_.dropped_events;
+        continue;
+      }
+      timeline_.tokens.push_back({token->id, token->count, step->second, token->end_ns});
+    }
+  }
+
+  static uint64_t Key(const fd_record_event& event) { return uint64_t{event.micro_batch} << 32 | event.step; }
+
+  const Recording& recording_;
+  Timeline& timeline_;
+  std::vector<MicroBatch> batches_{kMicroBatchesMax};
+  std::unordered_map<uint64_t, uint32_t> step_indices_;  // by Key
+  std::vector<const fd_record_event*> tokens_;
+};
+
+}  // namespace
+
+Timeline BuildTimeline(const Recording& recording) {
+  Timeline timeline;
+  timeline.homes = CountHomes(recording.events);
+  timeline.layers = CountLayers(recording);
+  Sorter(recording, &timeline).Run();
+  if (timeline.steps.empty()) return timeline;
+  timeline.start_ns = timeline.steps.front().start_ns;
+  timeline.end_ns = timeline.steps.back().end_ns;
+  for (const StepTimes& step : timeline.steps) timeline.start_ns = std::min(timeline.start_ns, step.start_ns);
+  return timeline;
+}
+
+}  // namespace fastdecode

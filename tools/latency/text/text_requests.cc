@@ -1,0 +1,144 @@
+// Of the report: single tokens, and requests.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/latency/text/text_sections.h"
+#include "tools/latency/text/text_table.h"
+#include "tools/latency/text/units.h"
+
+namespace fastdecode {
+
+namespace {
+
+// Of a token's time, to be named.
+constexpr double kNamedShareMin = 0.02;
+
+// "+--1111---222-----+": where its longest spans lie, by their number. Shorter ones are drawn over longer ones.
+std::string Strip(const TokenStory& story, size_t columns) {
+  std::string strip(columns, '-');
+  const double whole_ns = static_cast<double>(story.end_ns - story.start_ns);
+  const auto column = [&](uint64_t ns) {
+    const double share = static_cast<double>(ns - std::min(ns, story.start_ns)) / whole_ns;
+    return std::min(columns - 1, static_cast<size_t>(share * static_cast<double>(columns)));
+  };
+  for (size_t i = 0; i < story.longest.size() && i < 9; ++i) {
+    const TokenStory::Longest& span = story.longest[i];
+    const size_t first = column(span.start_ns);
+    const size_t last = std::max(first, column(span.start_ns + span.ns - std::min<uint64_t>(span.ns, 1)));
+    std::fill(strip.begin() + static_cast<ptrdiff_t>(first), strip.begin() + static_cast<ptrdiff_t>(last) + 1,
+              static_cast<char>('1' + i));
+  }
+  return strip;
+}
+
+std::string DescribeSpan(const TokenStory::Longest& span, uint64_t token_start_ns) {
+  std::string text = PlaceName(span.place);
+  if (span.layer >= 0) absl::StrAppend(&text, ", layer ", span.layer);
+  if (span.home >= 0) absl::StrAppend(&text, ", home ", span.home);
+  const uint64_t after_ns = span.start_ns - std::min(span.start_ns, token_start_ns);
+  return absl::StrCat(text, ": ", FormatNs(static_cast<double>(span.ns)), " from +",
+                      FormatNs(static_cast<double>(after_ns)));
+}
+
+// "S-Part 40.0 %, home attend 30.0 %", most first.
+std::string DescribePlaces(const TokenStory& story) {
+  const double whole_ns = static_cast<double>(story.end_ns - story.start_ns);
+  std::vector<std::pair<uint64_t, Place>> places;
+  for (size_t i = 0; i < story.place_ns.size(); ++i) places.emplace_back(story.place_ns[i], static_cast<Place>(i));
+  std::stable_sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> parts;
+  for (const auto& [ns, place] : places) {
+    const double share = static_cast<double>(ns) / whole_ns;
+    if (share >= kNamedShareMin) parts.push_back(absl::StrCat(PlaceName(place), " ", FormatShare(share)));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string Story(const TokenStory& story, size_t rank, size_t width) {
+  const double whole_ns = static_cast<double>(story.end_ns - std::min(story.start_ns, story.end_ns));
+  std::string out = Paragraph(absl::StrCat("  #", rank, " "),
+                              absl::StrCat(FormatNs(whole_ns), ": token ", story.index, " of request ", story.id,
+                                           ", step ", story.step, " of micro-batch ", story.micro_batch),
+                              width);
+  if (whole_ns <= 0) return out;
+  absl::StrAppend(&out, "     |", Strip(story, width - 7), "|\n");
+  for (size_t i = 0; i < story.longest.size() && i < 9; ++i) {
+    out += Paragraph(absl::StrCat("     ", i + 1, " "), DescribeSpan(story.longest[i], story.start_ns), width);
+  }
+  return out + Paragraph("     all of it: ", DescribePlaces(story), width);
+}
+
+struct MetricRow {
+  const char* name;
+  const char* start;  // "" where it does not matter
+  const Distribution* ns;
+};
+
+// What does not depend on the start is the same in all figures.
+std::vector<MetricRow> MetricRows(const std::vector<RequestFigures>& all) {
+  std::vector<MetricRow> rows;
+  for (const RequestFigures& figures : all) rows.push_back({"TTFT", figures.start.c_str(), &figures.ttft_ns});
+  rows.push_back({"TPOT", "", &all.front().tpot_ns});
+  rows.push_back({"ITL", "", &all.front().itl_ns});
+  for (const RequestFigures& figures : all) rows.push_back({"e2e", figures.start.c_str(), &figures.e2e_ns});
+  return rows;
+}
+
+}  // namespace
+
+std::string WorstTokensSection(const LatencyResult& result, size_t width) {
+  if (result.worst.empty()) return "";
+  std::string out = Heading("WORST TOKENS");
+  for (size_t i = 0; i < result.worst.size(); ++i) out += Story(result.worst[i], i + 1, width);
+  return out + "\n";
+}
+
+std::string RequestsSection(const LatencyResult& result, size_t width) {
+  if (result.requests.empty() || (result.requests.front().requests == 0 && result.requests.front().failed == 0)) {
+    return "";
+  }
+  TextTable table({{"", true, TextTable::kAlways},
+                   {"start", true, 95},
+                   {"count", false, 70},
+                   TextTable::Numbers("mean", 75),
+                   TextTable::Numbers("p50", TextTable::kAlways),
+                   TextTable::Numbers("p90", 85),
+                   TextTable::Numbers("p99", 90),
+                   TextTable::Numbers("p99.9", 50),
+                   TextTable::Numbers("max", 80)});
+  const std::vector<MetricRow> rows = MetricRows(result.requests);
+  std::vector<double> medians;
+  for (const MetricRow& row : rows) {
+    if (!row.ns->empty()) medians.push_back(static_cast<double>(row.ns->Quantile(0.5)));
+  }
+  const TimeUnit unit = ChooseUnit(std::move(medians));
+  for (const MetricRow& row : rows) {
+    const auto percentile = [&](double share) {
+      const std::optional<uint64_t> value = row.ns->Percentile(share);
+      return value ? FormatIn(unit, static_cast<double>(*value)) : "-";
+    };
+    if (row.ns->empty()) continue;
+    table.AddRow({row.name, row.start, FormatCount(row.ns->count()), FormatIn(unit, row.ns->mean_ns()), percentile(0.5),
+                  percentile(0.9), percentile(0.99), percentile(0.999),
+                  FormatIn(unit, static_cast<double>(row.ns->max_ns()))});
+  }
+  const RequestFigures& first = result.requests.front();
+  std::string out = Heading(
+      absl::StrCat("REQUESTS, ", unit.name, ": ", FormatCount(first.requests), " whole ones",
+                   first.failed > 0 ? absl::StrCat("; ", FormatCount(first.failed), " FAILED") : std::string()));
+  if (!table.empty()) out += table.Format(width, kTextIndent);
+  if (result.requests.size() > 1) {
+    out += Paragraph("  ",
+                     "by the intended start a stall is charged to every request that it delayed; by submission it "
+                     "hides those that were submitted late",
+                     width);
+  }
+  return out + "\n";
+}
+
+}  // namespace fastdecode
