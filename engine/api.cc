@@ -285,16 +285,25 @@ struct fd_record {
 };
 
 fd_status* fd_record_open(fd_engine* engine, fd_record** out) {
-  *out = new fd_record{engine->engine->OpenRecord()};
-  return nullptr;
+  *out = nullptr;
+  try {
+    *out = new fd_record{engine->engine->OpenRecord()};
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return ToStatus(absl::ResourceExhaustedError("no memory for a recording"));
+  }
 }
 
 fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out) {
   *out = nullptr;
-  absl::StatusOr<std::unique_ptr<RecordReader>> reader = RecordReader::Attach(pid_or_socket);
-  if (!reader.ok()) return ToStatus(reader.status());
-  *out = new fd_record{*std::move(reader)};
-  return nullptr;
+  try {
+    absl::StatusOr<std::unique_ptr<RecordReader>> reader = RecordReader::Attach(pid_or_socket);
+    if (!reader.ok()) return ToStatus(reader.status());
+    *out = new fd_record{*std::move(reader)};
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return ToStatus(absl::ResourceExhaustedError("no memory for a recording"));
+  }
 }
 
 char* fd_record_describe(const fd_record* record) {

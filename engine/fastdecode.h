@@ -184,7 +184,7 @@ void fd_worker_stop(fd_worker* worker);
 void fd_worker_destroy(fd_worker* worker);
 
 /* ---- Recording: where the time of every step went. The engine writes binary events into rings of its threads while somebody
- * reads them, and nothing otherwise. Any number of readers, here or in another process of the same user. */
+ * reads them, and nothing otherwise. Any number of readers here, and eight in other processes of the same user. */
 typedef enum fd_record_kind {
   FD_RECORD_COMPOSE = 1,            /* a step is put together: rows, count = sequences */
   FD_RECORD_ROSTERS = 2,            /* until the homes' rosters are out */
@@ -248,11 +248,12 @@ typedef struct fd_record fd_record;
 /* A reader of an engine of this process: recording is on until it is closed, which must be before the engine ends. */
 fd_status* fd_record_open(fd_engine* engine, fd_record** out);
 /* Of another process: its pid, or the path of the socket that its option `record-socket` names. FD_NOT_FOUND: no such process or
- * socket; FD_FAILED_PRECONDITION: that process is no engine, or one of another version; FD_PERMISSION_DENIED. */
+ * socket; FD_FAILED_PRECONDITION: that process is no engine, or one of another version; FD_PERMISSION_DENIED; FD_UNAVAILABLE: it is
+ * ending, or has eight readers. */
 fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out);
 /* What is recorded, as JSON: versions, process, model, homes, links, cores, clock. Free with fd_string_free. */
 char* fd_record_describe(const fd_record* record);
-/* Takes up to `capacity` events, those of each thread in order of their ends; returns how many there were. Never blocks. Rings
+/* Takes up to `capacity` events, those of each thread about in order of their ends; returns how many there were. Never blocks. Rings
  * hold a second or so: *lost (may be NULL) grows by the events that were overwritten before they were read. *ended (may be NULL)
  * becomes 1 once the engine has gone. One thread at a time. */
 size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended);

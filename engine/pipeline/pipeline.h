@@ -105,6 +105,7 @@ class Pipeline {
     uint64_t stage_start_ns = 0;
     uint64_t stage_end_ns = 0;
     uint64_t hop_start_ns = 0;
+    bool no_rows = false;                                  // since its last step, when it looked
     uint64_t held_since_ns = 0;                            // could not begin since the events were not taken; 0: is not
     int homes_missing = 0;                                 // replies outstanding in this hop
     std::array<uint32_t, kMaxHomes> home_rows{};           // rows of this step, per home
@@ -134,10 +135,12 @@ class Pipeline {
   void FinishStep(int m);
   void AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns);
   void EndSequence(Sequence* sequence, FinishReason reason, int home);
+  void EndWaiting(Sequence* sequence, FinishReason reason);
   void TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t tokens);
   bool EventsHaveRoom() const;
   void NotePreempted(int m, Sequence* sequence);
   void RecordBegin(int m, uint64_t start_ns);
+  bool NobodyHadRows() const;
   void SweepReady(uint64_t now_ns);
 
   // --- stages and hops
@@ -171,7 +174,6 @@ class Pipeline {
   uint64_t recent_ns_ = 0;                                 // when the clock was last read
   int in_steps_ = 0;                                       // micro-batches between boundaries
   uint64_t quiet_since_ns_ = 0;                            // no step since then; with in_steps_ == 0
-  bool no_rows_ = false;                                   // and it was for want of rows
   bool parked_ = false;                                    // and parked
   StepRecorder record_;
 

@@ -18,6 +18,7 @@ bool Pipeline::BeginStep(int m) {
   MicroBatch& batch = batches_[m];
   if (!EventsHaveRoom()) {
     if (batch.held_since_ns == 0) batch.held_since_ns = Now();
+    batch.no_rows = false;
     return false;
   }
   const uint64_t start_ns = record_.on() ? Now() : 0;
@@ -50,7 +51,7 @@ bool Pipeline::BeginStep(int m) {
   const uint32_t rows = batcher_.ComposeRows(m, preempted);
   statistics_.preemptions.Add(batcher_.preemptions() - preemptions);
   if (rows == 0) {
-    no_rows_ = true;
+    batch.no_rows = true;
     batch.held_since_ns = 0;
     return false;
   }
@@ -60,7 +61,7 @@ bool Pipeline::BeginStep(int m) {
   statistics_.rows.Add(rows);
   if (record_.on()) RecordBegin(m, start_ns != 0 ? start_ns : batch.step_start_ns);
   ++in_steps_;
-  no_rows_ = parked_ = false;
+  batch.no_rows = parked_ = false;
   batch.held_since_ns = 0;
   return true;
 }
@@ -71,12 +72,19 @@ void Pipeline::NotePreempted(int m, Sequence* sequence) {
   if (record_.on()) record_.Leave({m, batches_[m].step}, *sequence, FD_LEAVE_PREEMPTED, sequence->preempted_ns);
 }
 
+bool Pipeline::NobodyHadRows() const {
+  for (const MicroBatch& batch : batches_) {
+    if (!batch.no_rows) return false;
+  }
+  return true;
+}
+
 // What was before the step, and what it is made of.
 void Pipeline::RecordBegin(int m, uint64_t start_ns) {
   const MicroBatch& batch = batches_[m];
   const StepRecorder::Where where = {m, batch.step};
   if (batch.held_since_ns != 0) record_.Held(where, batch.held_since_ns, start_ns);
-  if (in_steps_ == 0 && no_rows_ && quiet_since_ns_ != 0) record_.Idle(quiet_since_ns_, start_ns, parked_);
+  if (in_steps_ == 0 && NobodyHadRows() && quiet_since_ns_ != 0) record_.Idle(quiet_since_ns_, start_ns, parked_);
   record_.Compose(where, start_ns, batch.step_start_ns, static_cast<uint32_t>(batch.table.rows),
                   batcher_.Members(m).size());
   const uint64_t page_bytes = PageBytes(options_.shape.attention());
@@ -192,10 +200,12 @@ void Pipeline::FinishStep(int m) {
   statistics_.steps.Add(1);
   statistics_.step_ns.Add(now_ns - batch.step_start_ns);
   quiet_since_ns_ = now_ns;
+  batch.no_rows = false;
   --in_steps_;
   if (!record_.on()) return;
+  quiet_since_ns_ = Now();
   const uint64_t tokens = statistics_.sampled_tokens.value() - sampled_before;
-  record_.Finish({m, batch.step}, batch.stage_end_ns, Now(), static_cast<uint32_t>(tokens));
+  record_.Finish({m, batch.step}, batch.stage_end_ns, quiet_since_ns_, static_cast<uint32_t>(tokens));
 }
 
 void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
@@ -264,6 +274,12 @@ bool Pipeline::FlushPending(HomePort& port) {
   return port.pending.empty();
 }
 
+void Pipeline::EndWaiting(Sequence* sequence, FinishReason reason) {
+  const fd_record_leave how = reason == FinishReason::kCancelled ? FD_LEAVE_CANCELLED : FD_LEAVE_FAILED;
+  if (record_.on()) record_.Leave({}, *sequence, how, Now());
+  EndSequence(sequence, reason, -1);
+}
+
 // Waiting sequences that were cancelled, or that no home will ever take, end here. There may be thousands, so they are
 // only looked at when something happened that may end one; and more may end than there is room for events: the rest
 // stays for the next sweep.
@@ -275,7 +291,7 @@ void Pipeline::SweepReady(uint64_t now_ns) {
   if (cancels != cancels_seen_ || ready_unchecked_ || stop_.load(std::memory_order_relaxed)) {
     batcher_.EndReadyIf(
         [this](const Sequence& s) { return s.cancelled.load(std::memory_order_relaxed) && EventsHaveRoom(); },
-        [this](Sequence* s) { EndSequence(s, FinishReason::kCancelled, -1); });
+        [this](Sequence* s) { EndWaiting(s, FinishReason::kCancelled); });
     if (!EventsHaveRoom()) return;
     cancels_seen_ = cancels;
   }
@@ -286,7 +302,7 @@ void Pipeline::SweepReady(uint64_t now_ns) {
     return;
   }
   batcher_.EndReadyIf([this](const Sequence& s) { return !batcher_.FitsSomewhere(s) && EventsHaveRoom(); },
-                      [this](Sequence* s) { EndSequence(s, FinishReason::kHomeLost, -1); });
+                      [this](Sequence* s) { EndWaiting(s, FinishReason::kHomeLost); });
   ready_unchecked_ = !EventsHaveRoom();
 }
 

@@ -108,7 +108,11 @@ absl::StatusOr<std::unique_ptr<RecordReader>> RecordReader::Attach(const std::st
     return absl::UnavailableError(absl::StrCat(who, " does not answer; too many may be reading its recording"));
   }
   if (outcome == ReceiveOutcome::kClosed) {
-    return absl::PermissionDeniedError(absl::StrCat(who, " belongs to another user"));
+    const PeerCredentials engine = ReadPeerCredentials(connection->get());
+    if (engine.pid != 0 && geteuid() != 0 && engine.uid != geteuid()) {
+      return absl::PermissionDeniedError(absl::StrCat(who, " belongs to another user"));
+    }
+    return absl::UnavailableError(absl::StrCat(who, " closed the connection; is it ending?"));
   }
   const nlohmann::json hello = nlohmann::json::parse(text.substr(0, packet.bytes), nullptr, false);
   if (packet.malformed || !packet.fd.valid() || !hello.is_object() || !hello.contains("layout") ||

@@ -1,13 +1,15 @@
 #include "engine/record/record_server.h"
 
-#include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <exception>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,8 @@ sockaddr_un RecordAddress(pid_t pid, socklen_t* length) {
 }
 
 namespace {
+
+constexpr int kExhaustedPauseMs = 20;
 
 absl::StatusOr<FileDescriptor> ListenAbstract() {
   absl::StatusOr<FileDescriptor> socket = OpenSocket();
@@ -55,25 +59,28 @@ absl::StatusOr<std::unique_ptr<RecordServer>> RecordServer::Start(const std::str
     if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat("record-socket: ", file.status().message()));
     server->file_ = std::make_unique<SocketFile>(*std::move(file));
   }
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("record-socket: pipe: ", std::strerror(errno)));
+  server->stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
+  if (!server->stop_.valid()) {
+    return absl::ResourceExhaustedError(absl::StrCat("record-socket: eventfd: ", std::strerror(errno)));
   }
-  server->stop_read_ = FileDescriptor(ends[0]);
-  server->stop_write_ = FileDescriptor(ends[1]);
-  server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
+  try {
+    server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("record-socket: ", error.what()));
+  }
   return server;
 }
 
 RecordServer::~RecordServer() {
-  stop_write_.Close();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  eventfd_write(stop_.get(), 1);
+  thread_.join();
 }
 
 void RecordServer::Run() {
   pthread_setname_np(pthread_self(), "fd-record");
   for (;;) {
-    std::vector<pollfd> polled = {{stop_read_.get(), POLLIN, 0}};
+    std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
     // With all places taken the others wait in the backlog.
     polled.push_back({readers_.size() < kReadersMax ? listening() : -1, POLLIN, 0});
     for (const FileDescriptor& reader : readers_) polled.push_back({reader.get(), POLLIN, 0});
@@ -82,7 +89,12 @@ void RecordServer::Run() {
     DropGone(polled);
     if (polled[1].revents != 0) LetIn();
   }
-  for (size_t i = 0; i < readers_.size(); ++i) recorder_->RemoveReader();
+  // Shut down rather than closed alone: a forked child may have them open for as long as it likes.
+  shutdown(listening(), SHUT_RDWR);
+  for (const FileDescriptor& reader : readers_) {
+    shutdown(reader.get(), SHUT_RDWR);
+    recorder_->RemoveReader();
+  }
   readers_.clear();
 }
 
@@ -97,11 +109,21 @@ void RecordServer::DropGone(const std::vector<pollfd>& polled) {
 
 void RecordServer::LetIn() {
   FileDescriptor reader(accept4(listening(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!reader.valid()) return;
+  if (!reader.valid()) {
+    // No descriptors left: the listener stays readable, and asking again at once would take a core.
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) poll(nullptr, 0, kExhaustedPauseMs);
+    return;
+  }
   const PeerCredentials peer = ReadPeerCredentials(reader.get());
-  if (peer.uid != 0 && peer.uid != geteuid()) return;
-  const nlohmann::json hello = {{"engine", describe_()}, {"layout", recorder_->Layout()}};
-  const std::string text = hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const bool known = peer.pid != 0;
+  if (!known || (peer.uid != 0 && peer.uid != geteuid())) return;
+  std::string text;
+  try {
+    const nlohmann::json hello = {{"engine", describe_()}, {"layout", recorder_->Layout()}};
+    text = hello.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  } catch (const std::exception&) {
+    return;  // no memory: this reader goes, the engine stays
+  }
   recorder_->AddReader();
   if (!SendPacket(reader.get(), text.data(), text.size(), recorder_->fd()).ok()) {
     recorder_->RemoveReader();

@@ -53,7 +53,7 @@ class RecordServer {
   const std::function<nlohmann::json()> describe_;
   std::unique_ptr<SocketFile> file_;  // one of the two
   FileDescriptor abstract_;
-  FileDescriptor stop_read_, stop_write_;  // a pipe: closing its end ends the thread
+  FileDescriptor stop_;  // an eventfd: written to, it ends the thread, whatever a forked child still has open
   std::vector<FileDescriptor> readers_;    // the thread's
   std::thread thread_;
 };

@@ -45,9 +45,11 @@ absl::Status SystemError(const char* what) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create() {
-  FileDescriptor memory(memfd_create("fastdecode-record", MFD_CLOEXEC));
+  FileDescriptor memory(memfd_create("fastdecode-record", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.valid()) return SystemError("memfd_create");
   if (ftruncate(memory.get(), static_cast<off_t>(AllBytes())) != 0) return SystemError("ftruncate");
+  // A reader maps it: it must never be cut under it.
+  if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return SystemError("F_ADD_SEALS");
   FileDescriptor read_only(open(absl::StrCat("/proc/self/fd/", memory.get()).c_str(), O_RDONLY | O_CLOEXEC));
   if (!read_only.valid()) return SystemError("opening the memory for reading");
   void* const base = mmap(nullptr, AllBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
@@ -125,6 +127,10 @@ absl::StatusOr<std::unique_ptr<MappedRings>> MappedRings::Map(const nlohmann::js
   }
   struct stat info = {};
   if (fstat(fd, &info) != 0) return SystemError("fstat");
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return absl::InvalidArgumentError("its recording could be cut while it is read");
+  }
   const size_t bytes = static_cast<size_t>(info.st_size);
   const auto found = layout.find("rings");
   if (found == layout.end() || !found->is_array() || found->empty()) {

@@ -87,6 +87,7 @@ void Load::Run() {
     flags_.rate > 0 ? RunOpen() : RunClosed();
   } catch (...) {
     failure_ = std::current_exception();
+    failed_.store(true, std::memory_order_release);
   }
   running_.clear();  // cancels
 }

@@ -47,6 +47,8 @@ class Load {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
+  // Whether it has given up; Stop says why.
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Cancels what still runs. Throws Error if the engine failed a request, or refused one for good.
   void Stop();
 
@@ -69,6 +71,7 @@ class Load {
   InferenceEngine& engine_;
   const LoadFlags flags_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> failed_{false};
 
   // The thread's, and after Stop the owner's.
   std::mt19937_64 random_;

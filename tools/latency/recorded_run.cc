@@ -34,13 +34,14 @@ void RecordFlags::AddTo(CLI::App* command) {
       ->check(CLI::Range(0.1, 86400.0))
       ->type_name("S")
       ->capture_default_str();
-  command->add_option("--max-events", events_max, "recording ends early with so many, 104 bytes of memory each")
+  command->add_option("--max-events", events_max, "recording ends early with so many, about 300 bytes of memory each")
       ->check(CLI::Range(1000, 100'000'000))
       ->type_name("N")
       ->capture_default_str();
 }
 
-Recording Record(EngineRecord& record, const RecordFlags& flags, LatencyResult* result) {
+Recording Record(EngineRecord& record, const RecordFlags& flags, LatencyResult* result,
+                 const std::function<bool()>& given_up) {
   Recording recording;
   recording.engine = nlohmann::json::parse(record.DescribeJson());
   recording.provenance = ReadProvenance(SysRoot("/"), ProvenanceInput::Now(fd_version()));
@@ -48,7 +49,7 @@ Recording Record(EngineRecord& record, const RecordFlags& flags, LatencyResult* 
   const MachineSnapshot before = TakeSnapshot(SysRoot("/"), pid);
   const uint64_t start_ns = NowNs();
   const uint64_t end_ns = start_ns + static_cast<uint64_t>(flags.seconds * 1e9);
-  while (NowNs() < end_ns && !record.ended() && InterruptGuard::Signal() == 0 &&
+  while (NowNs() < end_ns && !record.ended() && InterruptGuard::Signal() == 0 && !given_up() &&
          recording.events.size() < flags.events_max) {
     std::this_thread::sleep_for(kReadEvery);
     record.ReadInto(&recording.events);
@@ -56,14 +57,15 @@ Recording Record(EngineRecord& record, const RecordFlags& flags, LatencyResult* 
   const double seconds = static_cast<double>(NowNs() - start_ns) * 1e-9;
   recording.lost = record.lost();
   const Interruptions interruptions = FindInterruptions(before, TakeSnapshot(SysRoot("/"), pid));
-  // Each thread's are in order already.
+  // Each thread's are nearly in order already.
   std::stable_sort(recording.events.begin(), recording.events.end(),
                    [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
-  if (recording.events.empty()) {
+  if (recording.events.empty() && !given_up()) {
     throw Error(FD_UNAVAILABLE, "nothing was recorded in " + std::to_string(seconds) + " s: the engine made no step");
   }
   result->interrupted = interruptions.interrupted;
   result->warnings.insert(result->warnings.end(), interruptions.warnings.begin(), interruptions.warnings.end());
+  if (InterruptGuard::Signal() != 0) result->warnings.push_back("a signal ended the recording early");
   if (record.ended()) result->warnings.push_back("the engine ended before the recording did");
   if (recording.events.size() >= flags.events_max) {
     result->warnings.push_back("the recording ended early, with --max-events " + std::to_string(flags.events_max));

@@ -2,6 +2,7 @@
 #define FASTDECODE_TOOLS_LATENCY_RECORDED_RUN_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -21,8 +22,9 @@ struct RecordFlags {
 
 // Reads an engine's recording for so many seconds, or until a signal comes or the engine ends, and notes what the
 // machine did to its threads meanwhile. Sets result->interrupted and recording_cost, adds to its warnings.
-// Throws Error if nothing was recorded.
-Recording Record(EngineRecord& record, const RecordFlags& flags, LatencyResult* result);
+// `given_up`: asked now and then; true ends the recording. Throws Error if nothing was recorded and nobody gave up.
+Recording Record(EngineRecord& record, const RecordFlags& flags, LatencyResult* result,
+                 const std::function<bool()>& given_up = [] { return false; });
 
 }  // namespace fastdecode
 

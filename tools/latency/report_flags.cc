@@ -82,9 +82,9 @@ const FileKind& KindOf(const std::string& path) {
 
 // Before a measurement of minutes rather than behind it. Leaves no trace.
 void CheckWritable(const std::string& path) {
-  const bool existed = std::filesystem::exists(path);
-  if (!std::ofstream(path, std::ios::app)) ThrowUnwritable(path);
   std::error_code ignored;
+  const bool existed = std::filesystem::exists(path, ignored);
+  if (!std::ofstream(path, std::ios::app)) ThrowUnwritable(path);
   if (!existed) std::filesystem::remove(path, ignored);
 }
 
@@ -150,6 +150,10 @@ void ReportFlags::Check() {
     if (KindOf(path).of_recordings && !recorded_) {
       throw Error(FD_INVALID_ARGUMENT, "--save: '" + path + "': there is no recording here, which such a file shows");
     }
+    const bool of_requests = hgrm_of_ == "ttft" || hgrm_of_ == "tpot" || hgrm_of_ == "itl" || hgrm_of_ == "e2e";
+    if (path.ends_with(".hgrm") && of_requests && !recorded_) {
+      throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + hgrm_of_ + "': there are no requests here; name a phase");
+    }
     CheckWritable(path);
   }
   slos_.clear();
@@ -173,15 +177,15 @@ void ReportFlags::Report(const Recording& recording, LatencyResult base) const {
   result.requests = MeasureRequests(recording);
   result.slo = JudgeSlos(slos_, result.requests);
   result.findings = FindFaults(recording, timeline);
+  Show(result);  // first: what was measured must not go with a full disk
   for (const std::string& path : save_) Save(path, {recording, timeline, result, hgrm_of_});
-  Show(result);
   const bool met = std::all_of(result.slo.begin(), result.slo.end(), [](const SloVerdict& slo) { return slo.met; });
   if (!met) throw ExitCode(ExitCode::kVerdictNo);
 }
 
 void ReportFlags::ReportFigures(const LatencyResult& result) const {
-  for (const std::string& path : save_) Save(path, {Recording(), Timeline(), result, hgrm_of_});
   Show(result);
+  for (const std::string& path : save_) Save(path, {Recording(), Timeline(), result, hgrm_of_});
 }
 
 void ReportFlags::Show(const LatencyResult& result) const {

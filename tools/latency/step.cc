@@ -89,11 +89,12 @@ void LatencyStep(StepFlags& flags, EngineFlags& engine_flags) {
     const InterruptGuard guard;
     Load load(engine, flags.load);
     WaitOrStop(flags.warmup_seconds);
+    if (load.failed()) load.Stop();  // throws
     if (flags.cost_pairs > 0) paired_cost = MeasureRecordingCost(engine, flags.cost_pairs);
     engine.ResetStatistics();
     {
       EngineRecord record(engine);
-      recording = Record(record, flags.record, &result);
+      recording = Record(record, flags.record, &result, [&load] { return load.failed(); });
     }
     statistics = nlohmann::json::parse(engine.StatisticsJson());
     load.Stop();

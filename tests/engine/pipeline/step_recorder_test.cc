@@ -33,15 +33,19 @@ class StepRecorderTest : public testing::Test {
     recorder_->AddReader();
     ASSERT_TRUE(engine->RunAll(4 * kTurnsMax));
     recorder_->RemoveReader();
-    events_.resize(1 << 17);
-    uint64_t lost = 0;
-    events_.resize(reader.Read(events_.data(), events_.size(), &lost));
-    ASSERT_EQ(lost, 0u);
+    ReadAll(&reader);
     for (const fd_record_event& event : events_) {
       ASSERT_LE(event.start_ns, event.end_ns);
       if (event.kind == FD_RECORD_IDLE || event.kind == FD_RECORD_JOIN || event.kind == FD_RECORD_LEAVE) continue;
       steps_[{event.micro_batch, event.step}].push_back(event);
     }
+  }
+
+  void ReadAll(EventReader* reader) {
+    events_.resize(1 << 17);
+    uint64_t lost = 0;
+    events_.resize(reader->Read(events_.data(), events_.size(), &lost));
+    ASSERT_EQ(lost, 0u);
   }
 
   std::vector<fd_record_event> OfKind(const std::vector<fd_record_event>& events, int kind) const {
@@ -153,6 +157,68 @@ TEST_F(StepRecorderTest, EverySequenceComesAndGoes) {
   EXPECT_EQ(tokens.size(), 8u);
   EXPECT_GT(preempted, 0);
   EXPECT_EQ(joined_again, preempted);
+}
+
+// One of two micro-batches has no sequence all along: that makes nobody idle.
+TEST_F(StepRecorderTest, ABoundaryIsNotIdle) {
+  SimEngine engine(options_);
+  engine.AddHome(0, 40);
+  engine.Submit(SimEngine::Prompt(10, 1, 50), {.max_tokens = 50});
+  Run(&engine);
+  EXPECT_TRUE(OfKind(events_, FD_RECORD_IDLE).empty());
+  EXPECT_TRUE(OfKind(events_, FD_RECORD_HELD).empty());
+}
+
+TEST_F(StepRecorderTest, TimeWithoutRequestsIsIdleOnce) {
+  SimEngine engine(options_);
+  engine.AddHome(0, 40);
+  EventReader reader = recorder_->reader(Recorder::kPipelineRing);
+  recorder_->AddReader();
+  engine.Submit(SimEngine::Prompt(10, 1, 50), {.max_tokens = 5});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  for (int turn = 0; turn < 100; ++turn) engine.Turn();
+  engine.Submit(SimEngine::Prompt(10, 2, 50), {.max_tokens = 5});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  recorder_->RemoveReader();
+  ReadAll(&reader);
+  const auto idle = OfKind(events_, FD_RECORD_IDLE), finish = OfKind(events_, FD_RECORD_FINISH),
+             compose = OfKind(events_, FD_RECORD_COMPOSE);
+  ASSERT_EQ(idle.size(), 1u);
+  // It begins where the last step of the first request ends, and ends where the next one is put together.
+  size_t before = 0;
+  while (before + 1 < finish.size() && finish[before + 1].end_ns <= idle[0].start_ns) ++before;
+  EXPECT_EQ(idle[0].start_ns, finish[before].end_ns);
+  EXPECT_EQ(idle[0].end_ns, compose[before + 1].start_ns);
+}
+
+// A scheduler that takes no events: both micro-batches are held, from when they could have begun until it takes them.
+TEST_F(StepRecorderTest, EventsThatNobodyTakesHoldSteps) {
+  options_.event_capacity = 512;
+  SimEngine engine(options_);
+  engine.AddHome(0, 100);
+  EventReader reader = recorder_->reader(Recorder::kPipelineRing);
+  recorder_->AddReader();
+  for (uint64_t i = 0; i < 6; ++i) engine.Submit(SimEngine::Prompt(10, i, 50), {.max_tokens = 200});
+  engine.HoldEvents(true);
+  for (int turn = 0; turn < kTurnsMax; ++turn) engine.Turn();  // long after the queue is full
+  const uint64_t steps = engine.pipeline().statistics().steps.value();
+  for (int turn = 0; turn < 100; ++turn) engine.Turn();
+  ASSERT_EQ(engine.pipeline().statistics().steps.value(), steps) << "it is held";
+  engine.HoldEvents(false);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  recorder_->RemoveReader();
+  ReadAll(&reader);
+  const auto held = OfKind(events_, FD_RECORD_HELD), finish = OfKind(events_, FD_RECORD_FINISH);
+  ASSERT_EQ(held.size(), 2u);
+  EXPECT_NE(held[0].micro_batch, held[1].micro_batch);
+  for (const fd_record_event& event : held) {
+    EXPECT_GT(event.end_ns - event.start_ns, 1'000'000u);
+    for (const fd_record_event& step : finish) {
+      if (step.micro_batch != event.micro_batch) continue;
+      EXPECT_TRUE(step.end_ns <= event.start_ns || step.start_ns >= event.end_ns) << "a step while it was held";
+    }
+  }
+  EXPECT_TRUE(OfKind(events_, FD_RECORD_IDLE).empty()) << "held is not idle";
 }
 
 TEST_F(StepRecorderTest, NothingIsWrittenWhileNobodyReads) {

@@ -105,6 +105,25 @@ TEST_F(RecordServerTest, AReaderThatDiesTurnsRecordingOff) {
   EXPECT_TRUE(BecomesOn(false));
 }
 
+// A child that was forked off, and keeps all descriptors open, keeps neither the server from ending nor its readers from
+// seeing it.
+TEST_F(RecordServerTest, AForkedChildHoldsNothingUp) {
+  Start("");
+  absl::StatusOr<std::unique_ptr<RecordReader>> reader = RecordReader::Attach(std::to_string(getpid()));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    pause();
+    _exit(1);
+  }
+  server_.reset();
+  EXPECT_TRUE((*reader)->Ended());
+  EXPECT_FALSE(recorder_->writer(Recorder::kPipelineRing).on());
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
 TEST_F(RecordServerTest, SaysWhoIsNoEngine) {
   ExpectError(RecordReader::Attach("999999999").status(), absl::StatusCode::kNotFound, "there is no process 999999999");
   // This process has no server yet.

@@ -209,7 +209,7 @@ std::vector<RequestFigures> MeasureRequests(const Recording& recording) {
   size_t failed = 0;
   for (const auto& [id, track] : CollectTracks(recording.events)) {
     gaps_ns.insert(gaps_ns.end(), track.GapsNs().begin(), track.GapsNs().end());
-    if (track.joined && track.end == FD_LEAVE_FAILED) ++failed;
+    if (track.end == FD_LEAVE_FAILED) ++failed;
     if (!track.Whole() || track.end != FD_LEAVE_FINISHED || track.step_ns.empty()) continue;
     const auto intended = intended_ns.find(id);
     by_intent.Add(intended == intended_ns.end() ? track.submit_ns : intended->second, track.TokenNs());
