@@ -1,5 +1,7 @@
 #include "tools/latency/export/export_json.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -300,11 +302,16 @@ TEST(SavedResultTest, RefusesWhatIsNoResult) {
 
 class SavedFileTest : public testing::Test {
  protected:
-  std::string Path(const std::string& name) { return testing::TempDir() + "fd-saved-" + name; }
+  SavedFileTest() { std::filesystem::create_directories(folder_); }
+  ~SavedFileTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) { return folder_ + "/" + name; }
   std::string Write(const std::string& name, const std::string& text) {
     std::ofstream(Path(name), std::ios::binary) << text;
     return Path(name);
   }
+
+  const std::string folder_ = testing::TempDir() + "fd-saved-" + std::to_string(getpid());
 };
 
 TEST_F(SavedFileTest, IsRead) {
