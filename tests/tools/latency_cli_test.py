@@ -106,11 +106,17 @@ class Step(Recorded):
             (["--save", "x.txt"], ("--save", "'x.txt'", ".html")), (["--slo", "ttft:10"], ("--slo", "ttft:10")),
             (["--slo", "speed:10ms,p50"], ("--slo", "speed")), (["--prompt-tokens", "9-3"], ("--prompt-tokens", "9-3")),
             (["--prompt-tokens", 100000], ("--prompt-tokens", "100000")), (["--rate", 5], ("--rate", "--concurrency")),
-            (["--seconds", 0], ("--seconds", "0")), (["--format", "xml"], ("--format", "xml")),
-            (["--save", SCRATCH / "x.hgrm", "--hgrm-of", "nonsense"], ("--hgrm-of", "nonsense"))]:
+            (["--seconds", 0], ("--seconds", "0")), (["--format", "xml"], ("--format", "xml"))]:
             with self.subTest(arguments=arguments):
                 self.refused(step(*arguments), *needles)
         self.assertFalse(pathlib.Path("x.txt").exists())
+
+
+    def test_a_file_that_cannot_be_written_loses_no_figures(self):
+        result = step("--save", SCRATCH / "x.hgrm", "--hgrm-of", "nonsense")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("--hgrm-of: 'nonsense'", result.stderr)
+        self.assertIn("THE MEAN TOKEN", result.stdout)
 
 
 class Attach(Recorded):
