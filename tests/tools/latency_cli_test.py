@@ -10,6 +10,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -136,8 +137,13 @@ class Attach(Recorded):
     def test_an_engine_that_ends_meanwhile(self):
         process = start_longer()
         self.assertTrue(process.stdout.read(10))
+        reader = threading.Thread(target=process.stdout.read)  # a full pipe would hold it up
+        reader.start()
         text = self.succeed(run("latency", "attach", process.pid, "--seconds", 100))
-        process.communicate(timeout=LIMIT_S)
+        reader.join()
+        process.wait(LIMIT_S)
+        process.stdout.close()
+        process.stderr.close()
         self.assertIn("the engine ended before the recording did", " ".join(text.split()))
 
     def test_a_socket_of_its_own(self):
