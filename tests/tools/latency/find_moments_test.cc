@@ -1,4 +1,4 @@
-// What is wrong now and then: stalls of a core, late hops, pauses of the scheduler; and links that are slow always.
+// What is wrong now and then: stalls of a core in a rhythm, late hops, pauses of the scheduler.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -93,6 +93,24 @@ TEST(FindLateHopsTest, OneHopInAHundredLateOnAllLinks) {
   }
 }
 
+TEST_P(FindMomentsTest, LateHopsCostWhatATokenTakesLonger) {
+  SimulatedRun run = Run();
+  run.faults.late_share = 0.03;
+  run.faults.late_ns = 3e6;
+  ExpectCostsOf(run, Run());
+}
+
+TEST(FindLateHopsTest, OnAllLinksOverTheNetworkBesideHomesInMemory) {
+  SimulatedRun run;
+  run.homes = 4;
+  run.local_homes = 2;
+  run.seconds = 15;
+  run.faults.late_share = 0.01;
+  run.faults.late_ns = 2e6;
+  EXPECT_THAT(FindIn(run), ElementsAre(AllOf(Names(Planted{"outliers", "wire", -1, -1, 2e6}),
+                                             Field(&Finding::line, HasSubstr("all links over the network: ")))));
+}
+
 TEST_P(FindMomentsTest, StallsAndLateHopsAtOnce) {
   SimulatedRun run = Run();
   run.faults.stolen = SimulatedFaults::Core::kLeader;
@@ -108,13 +126,6 @@ TEST_P(FindMomentsTest, APauseOfTheScheduler) {
   run.faults.pause_ns = 120e6;
   run.faults.pause_at_s = 2 + 0.3 * GetParam();
   EXPECT_THAT(FindIn(run), ElementsAre(Names(Planted{"pause", "scheduler", -1, -1, 120e6})));
-}
-
-TEST_P(FindMomentsTest, ALinkThatIsTwoMillisecondsLonger) {
-  SimulatedRun run = Run();
-  run.faults.far_home = GetParam() % run.homes;
-  run.faults.far_ns = 2e6;
-  EXPECT_THAT(FindIn(run), ElementsAre(Names(Planted{"slower", "wire", run.faults.far_home, -1, 2e6})));
 }
 
 }  // namespace

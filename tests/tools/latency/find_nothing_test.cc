@@ -10,9 +10,11 @@ using ::testing::IsEmpty;
 
 class FindNothingTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Runs, FindNothingTest, testing::Range(0, 36));
+class FindNothingInMemoryTest : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Runs, FindNothingInMemoryTest, testing::Range(36, 48));
 
-TEST_P(FindNothingTest, InARunWithoutFaults) {
-  const int i = GetParam();
+// Of another shape, load and noise for each i.
+SimulatedRun RunOfShape(int i) {
   SimulatedRun run;
   run.seed = 1000 + static_cast<uint64_t>(i);
   run.seconds = 6;
@@ -27,6 +29,15 @@ TEST_P(FindNothingTest, InARunWithoutFaults) {
   run.noise.drift *= noise;
   run.noise.wire_spread *= noise;
   run.noise.tail_share *= noise;
+  return run;
+}
+
+TEST_P(FindNothingTest, InARunWithoutFaults) { EXPECT_THAT(FindIn(RunOfShape(GetParam())), IsEmpty()); }
+
+// Some or all homes on the engine's host.
+TEST_P(FindNothingInMemoryTest, InARunWithoutFaults) {
+  SimulatedRun run = RunOfShape(GetParam());
+  run.local_homes = 1 + GetParam() / 4 % run.homes;
   EXPECT_THAT(FindIn(run), IsEmpty());
 }
 

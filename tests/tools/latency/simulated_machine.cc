@@ -17,28 +17,23 @@ uint32_t WholeNs(double ns) { return static_cast<uint32_t>(std::max(0.0, ns)); }
 
 }  // namespace
 
-void SimulatedCore::Steal(double ns, double period_ns, double phase_ns) {
-  stolen_ns_ = ns;
-  stolen_period_ns_ = period_ns;
-  stolen_phase_ns_ = phase_ns;
+std::vector<SimulatedTheft>::const_iterator SimulatedCore::NextTheft(double at) const {
+  return std::partition_point(thefts_.begin(), thefts_.end(),
+                              [at](const SimulatedTheft& theft) { return theft.start <= at; });
 }
 
 double SimulatedCore::Awake(double at) const {
-  if (stolen_ns_ <= 0) return at;
-  const double into = std::fmod(at - stolen_phase_ns_ + 1e6 * stolen_period_ns_, stolen_period_ns_);
-  return into < stolen_ns_ ? at + stolen_ns_ - into : at;
+  const auto next = NextTheft(at);
+  return next == thefts_.begin() ? at : std::max(at, (next - 1)->end);
 }
 
 double SimulatedCore::Run(double from, double ns) const {
   double at = Awake(from);
-  if (stolen_ns_ <= 0) return at + ns;
-  for (;;) {
-    const double into = std::fmod(at - stolen_phase_ns_ + 1e6 * stolen_period_ns_, stolen_period_ns_);
-    const double next = at + stolen_period_ns_ - into;
-    if (at + ns <= next) return at + ns;
-    ns -= next - at;
-    at = next + stolen_ns_;
+  for (auto next = NextTheft(at); next != thefts_.end() && next->start < at + ns; ++next) {
+    ns -= next->start - at;
+    at = next->end;
   }
+  return at + ns;
 }
 
 double SimulatedCore::Factor(double at) {
@@ -59,8 +54,8 @@ SimulatedHome::SimulatedHome(int index, const SimulatedNoise& noise, const Simul
       attention_(attention),
       leader_(noise, seed),
       helper_(noise, seed + 1),
-      clock_offset_ns_(static_cast<uint64_t>(leader_.Uniform() * 1e12)),
-      clock_drift_((leader_.Uniform() - 0.5) * 40e-6) {}
+      clock_offset_ns_(link.in_memory ? 0 : static_cast<uint64_t>(leader_.Uniform() * 1e12)),
+      clock_drift_(link.in_memory ? 0 : (leader_.Uniform() - 0.5) * 40e-6) {}
 
 double SimulatedHome::WireNs() {
   double factor = std::exp(noise_.wire_spread * leader_.Normal());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "engine/fastdecode.h"
@@ -25,12 +26,18 @@ struct SimulatedNoise {
   double wire_spread = 0.15;   // of a wire time's logarithm
 };
 
-// A core, from which something may take time in even periods. What it does takes as long as `noise` says.
+// A stretch in which something else has a core.
+struct SimulatedTheft {
+  double start = 0, end = 0;
+};
+
+// A core, from which something may take time. What it does takes as long as `noise` says.
 class SimulatedCore {
  public:
   SimulatedCore(const SimulatedNoise& noise, uint64_t seed) : noise_(noise), random_(seed) {}
 
-  void Steal(double ns, double period_ns, double phase_ns);
+  // REQUIRES: ascending, none overlaps another.
+  void Steal(std::vector<SimulatedTheft> thefts) { thefts_ = std::move(thefts); }
 
   // The first moment from `at` on at which it runs.
   double Awake(double at) const;
@@ -44,17 +51,20 @@ class SimulatedCore {
  private:
   // What noise makes of a span that begins at `at`.
   double Factor(double at);
+  // The first theft that begins after `at`.
+  std::vector<SimulatedTheft>::const_iterator NextTheft(double at) const;
 
   const SimulatedNoise noise_;
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
   double drift_ = 0, drift_until_ = 0;
-  double stolen_ns_ = 0, stolen_period_ns_ = 1, stolen_phase_ns_ = 0;
+  std::vector<SimulatedTheft> thefts_;
 };
 
 struct SimulatedLink {
   double one_way_ns = 4000;
   double bytes_per_ns = 12.5;
+  bool in_memory = false;       // of one host: the home's clock is the engine's
   double extra_one_way_ns = 0;  // planted: of each way of each hop
   double late_share = 0;        // planted: so many hops...
   double late_ns = 0;           // ...come that much later

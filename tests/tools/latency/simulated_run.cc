@@ -11,9 +11,6 @@ namespace fastdecode {
 
 namespace {
 
-constexpr double kStartNs = 5e12;
-// Before the recording begins, so that it begins in the midst of steps.
-constexpr double kLeadNs = 60e6;
 constexpr double kPollHomeNs = 30;  // a look at one home
 constexpr double kPostHopNs = 600;
 constexpr double kComposeNs = 3000, kComposeRowNs = 60, kRostersNs = 2000, kFinishNs = 1500, kFinishRowNs = 80;
@@ -54,6 +51,7 @@ class Pipeline {
   bool EventsHaveRoom();
   double DeliveredAt(double at);
   double NextReply();
+  SimulatedCore* StolenCore();  // or none
 
   double Work(double ns) { return now_ = core_.RunNoisy(now_, ns); }
   fd_record_event Event(fd_record_kind kind, int m, double start) const;
@@ -67,7 +65,7 @@ class Pipeline {
   std::vector<Batch> batches_;
   SimulatedLoad load_;
   std::deque<double> untaken_;  // when the scheduler takes tokens that are in the event queue, ascending
-  double now_ = kStartNs - kLeadNs;
+  double now_ = kSimulatedStartNs - kSimulatedLeadNs;
   int turn_ = 0;
 };
 
@@ -83,13 +81,14 @@ std::vector<double> HomeWeights(const SimulatedRun& run) {
 
 SimulatedHome MakeHome(const SimulatedRun& run, int home) {
   const SimulatedFaults& faults = run.faults;
-  SimulatedLink link = run.link;
+  SimulatedLink link = home < run.local_homes ? run.local_link : run.link;
   SimulatedAttention attention = run.attention;
-  if (faults.late_home < 0 || faults.late_home == home) {
+  if (!link.in_memory && (faults.late_home < 0 || faults.late_home == home)) {
     link.late_share = faults.late_share;
     link.late_ns = faults.late_ns;
   }
-  if (faults.far_home == home) link.extra_one_way_ns = faults.far_ns / 2;
+  const auto index = static_cast<size_t>(home);
+  if (index < faults.far_ns.size()) link.extra_one_way_ns = faults.far_ns[index] / 2;
   if (faults.slow_home == home) {
     attention.prepare_extra_ns = faults.prepare_extra_ns;
     attention.attend_extra_ns = faults.attend_extra_ns;
@@ -106,19 +105,27 @@ Pipeline::Pipeline(const SimulatedRun& run, Recording* recording)
       batches_(static_cast<size_t>(run.micro_batches)),
       load_(run.requests, run.micro_batches, HomeWeights(run), run.seed * 1000 + 2) {
   for (int h = 0; h < run.homes; ++h) homes_.push_back(MakeHome(run, h));
-  const double phase_ns = kStartNs + core_.Uniform() * run.faults.stolen_period_ns;
-  const auto steal = [&](SimulatedCore* core) {
-    core->Steal(run.faults.stolen_ns, run.faults.stolen_period_ns, phase_ns);
-  };
-  if (run.faults.stolen == SimulatedFaults::Core::kPipeline) steal(&core_);
-  const auto stolen_home = static_cast<size_t>(std::max(0, run.faults.stolen_home));
-  if (run.faults.stolen == SimulatedFaults::Core::kLeader) steal(&homes_[stolen_home].leader());
-  if (run.faults.stolen == SimulatedFaults::Core::kHelper) steal(&homes_[stolen_home].helper());
+  if (SimulatedCore* stolen = StolenCore()) stolen->Steal(PlanThefts(run));
+}
+
+SimulatedCore* Pipeline::StolenCore() {
+  const auto home = static_cast<size_t>(std::max(0, run_.faults.stolen_home));
+  switch (run_.faults.stolen) {
+    case SimulatedFaults::Core::kNone:
+      return nullptr;
+    case SimulatedFaults::Core::kPipeline:
+      return &core_;
+    case SimulatedFaults::Core::kLeader:
+      return &homes_[home].leader();
+    case SimulatedFaults::Core::kHelper:
+      return &homes_[home].helper();
+  }
+  return nullptr;
 }
 
 void Pipeline::Run() {
   load_.WarmUp(now_);
-  const double end = kStartNs + run_.seconds * 1e9;
+  const double end = kSimulatedStartNs + run_.seconds * 1e9;
   while (now_ < end) TurnOnce();
 }
 
@@ -371,7 +378,7 @@ double Pipeline::NextReply() {
 
 double Pipeline::DeliveredAt(double at) {
   double taken = at + kDeliverNs * (0.5 + core_.Uniform());
-  const double pause = kStartNs + run_.faults.pause_at_s * 1e9;
+  const double pause = kSimulatedStartNs + run_.faults.pause_at_s * 1e9;
   if (taken > pause && taken < pause + run_.faults.pause_ns) taken = pause + run_.faults.pause_ns;
   if (!untaken_.empty()) taken = std::max(taken, untaken_.back() + 500);
   untaken_.push_back(taken);
@@ -397,13 +404,17 @@ fd_record_event Pipeline::Event(fd_record_kind kind, int m, double start) const 
 }
 
 void Pipeline::Add(const fd_record_event& event) {
-  if (static_cast<double>(event.end_ns) >= kStartNs) recording_->events.push_back(event);
+  if (static_cast<double>(event.end_ns) >= kSimulatedStartNs) recording_->events.push_back(event);
 }
 
 nlohmann::json DescribeEngine(const SimulatedRun& run) {
   nlohmann::json homes = nlohmann::json::array();
   for (int h = 0; h < run.homes; ++h) {
-    homes.push_back({{"index", h}, {"name", "10.0.0." + std::to_string(h + 1) + ":7000, home 0"}});
+    const bool local = h < run.local_homes;
+    const std::string number = std::to_string(local ? h : h + 1);
+    homes.push_back({{"index", h},
+                     {"name", local ? "local, node " + number : "10.0.0." + number + ":7000, home 0"},
+                     {"same_host", local}});
   }
   return {{"layers", run.layers}, {"micro_batches", run.micro_batches}, {"homes", homes}};
 }

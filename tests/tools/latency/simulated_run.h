@@ -2,12 +2,17 @@
 #define FASTDECODE_TESTS_TOOLS_LATENCY_SIMULATED_RUN_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "tests/tools/latency/simulated_load.h"
 #include "tests/tools/latency/simulated_machine.h"
 #include "tools/latency/recording.h"
 
 namespace fastdecode {
+
+// When a recording begins, and for how long the run has gone on by then: it begins in the midst of steps.
+inline constexpr double kSimulatedStartNs = 5e12;
+inline constexpr double kSimulatedLeadNs = 60e6;
 
 // What may be wrong. Nothing is, unless it is set.
 struct SimulatedFaults {
@@ -20,12 +25,14 @@ struct SimulatedFaults {
   // The GEMMs of one layer take so much longer.
   int slow_layer = -1;
   double gemm_ratio = 1;
-  // Something takes a core for so long in each period.
+  // Something takes a core for so long in each period; or at random moments, on average as often.
   enum class Core { kNone, kPipeline, kLeader, kHelper };
   Core stolen = Core::kNone;
   int stolen_home = -1;
   double stolen_ns = 5e6, stolen_period_ns = 1e9;
-  // So many hops come so much later, on one link or (-1) on all.
+  double stolen_ns_max = 0;  // if above stolen_ns: each time for another length between the two
+  bool stolen_at_random = false;
+  // So many hops come so much later, on one link or (-1) on all. Memory is never late.
   double late_share = 0, late_ns = 0;
   int late_home = -1;
   // One home has so much of the mean KV.
@@ -33,15 +40,15 @@ struct SimulatedFaults {
   double heavy_ratio = 1;
   // The scheduler takes no events for so long; it begins so far into the recording.
   double pause_ns = 0, pause_at_s = 0;
-  // A link whose round trip takes so much longer.
-  int far_home = -1;
-  double far_ns = 0;
+  // Links whose round trips take so much longer: of the first homes, one after the other.
+  std::vector<double> far_ns;
 };
 
 struct SimulatedRun {
   uint64_t seed = 1;
   double seconds = 10;
   int layers = 16, micro_batches = 2, homes = 2;
+  int local_homes = 0;  // of these, the first ones: on the engine's host, by local_link
   SimulatedRequests requests;
   double kv_bytes_per_token = 1024;  // of one layer
   double row_bytes_out = 5120, row_bytes_back = 4096;
@@ -54,6 +61,7 @@ struct SimulatedRun {
   double events_room_steps = 1;
   SimulatedNoise noise;
   SimulatedLink link;
+  SimulatedLink local_link = {.one_way_ns = 150, .bytes_per_ns = 50, .in_memory = true};
   SimulatedAttention attention;
   SimulatedFaults faults;
 };
@@ -61,6 +69,9 @@ struct SimulatedRun {
 // What the engine would have recorded: an event-driven simulation of one pipeline thread, which computes stages between
 // two looks for replies, homes that serve hops in order, links and a scheduler. Equal runs give equal recordings.
 Recording Simulate(const SimulatedRun& run);
+
+// When `faults.stolen` is away from its work, from before the recording begins until after its end.
+std::vector<SimulatedTheft> PlanThefts(const SimulatedRun& run);
 
 }  // namespace fastdecode
 

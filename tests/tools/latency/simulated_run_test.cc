@@ -133,6 +133,52 @@ TEST(SimulatedRunTest, AStolenLeaderStopsForThatLong) {
   EXPECT_LE(late, 20);
 }
 
+// Planned in periods, and at random as often on average, in random lengths; and meanwhile the core ends nothing.
+TEST(SimulatedRunTest, ThePipelineEndsNothingWhileItsCoreIsAway) {
+  SimulatedRun run = Short(12);
+  run.seconds = 20;
+  run.faults.stolen = SimulatedFaults::Core::kPipeline;
+  run.faults.stolen_period_ns = 50e6;
+  for (const SimulatedTheft& theft : PlanThefts(run)) EXPECT_NEAR(theft.end - theft.start, 5e6, 1);
+  run.faults.stolen_ns = 2e6;
+  run.faults.stolen_ns_max = 10e6;
+  run.faults.stolen_at_random = true;
+  const std::vector<SimulatedTheft> thefts = PlanThefts(run);
+  EXPECT_NEAR(static_cast<double>(thefts.size()), 400, 60);
+  double sum_ns = 0, end = 0;
+  for (const SimulatedTheft& theft : thefts) {
+    EXPECT_GE(theft.start, end);
+    EXPECT_GE(theft.end - theft.start, 2e6 - 1);
+    EXPECT_LE(theft.end - theft.start, 10e6 + 1);
+    sum_ns += theft.end - theft.start;
+    end = theft.end;
+  }
+  EXPECT_NEAR(sum_ns / static_cast<double>(thefts.size()), 6e6, 0.5e6);
+  for (const fd_record_event& part : OfKind(Simulate(run), FD_RECORD_STAGE_PART)) {
+    const auto ended = static_cast<double>(part.end_ns);
+    const auto next = std::partition_point(thefts.begin(), thefts.end(),
+                                           [ended](const SimulatedTheft& theft) { return theft.end <= ended + 1; });
+    ASSERT_TRUE(next == thefts.end() || ended <= next->start + 1);
+  }
+}
+
+// A home on the engine's host has its clock, and hardly any wire.
+TEST(SimulatedRunTest, LocalHomesAreInMemory) {
+  SimulatedRun run = Short(13);
+  run.local_homes = 1;
+  const Recording recording = Simulate(run);
+  EXPECT_EQ(recording.SameHost(2), (std::vector<bool>{true, false}));
+  uint64_t least_rest_ns[2] = {UINT64_MAX, UINT64_MAX};
+  for (const fd_record_event& hop : OfKind(recording, FD_RECORD_HOP)) {
+    const bool within = hop.home_end_ns > hop.start_ns + WorkNs(hop) && hop.home_end_ns < hop.end_ns;
+    EXPECT_EQ(within, hop.home == 0);
+    uint64_t& least_ns = least_rest_ns[hop.home];
+    least_ns = std::min(least_ns, hop.end_ns - hop.start_ns - WorkNs(hop));
+  }
+  EXPECT_LT(least_rest_ns[0], 5000u);
+  EXPECT_GT(least_rest_ns[1], 6000u);
+}
+
 TEST(SimulatedRunTest, OpenLoopIdlesBetweenRequests) {
   SimulatedRun run = Short(11);
   run.requests.arrivals_per_s = 3;

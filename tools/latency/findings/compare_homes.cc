@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace fastdecode {
 
@@ -22,30 +23,39 @@ double ExpectedAtMost(const Line& line, double x) {
 
 }  // namespace
 
-std::optional<Excess> CompareHome(const std::vector<Line>& lines, size_t home, const ExcessFloor& floor) {
+double ExpectedAt(const Line& line, double x) { return Expected(line, x, 0); }
+
+std::optional<Excess> CompareWith(const std::vector<Line>& lines, size_t home, const std::vector<size_t>& others,
+                                  const ExcessFloor& floor) {
   const Line& own = lines[home];
   if (own.samples == 0) return std::nullopt;
-  std::vector<const Line*> others;
-  for (size_t h = 0; h < lines.size(); ++h) {
-    if (h != home && lines[h].samples > 0) others.push_back(&lines[h]);
+  std::vector<const Line*> known;
+  for (const size_t h : others) {
+    if (h != home && lines[h].samples > 0) known.push_back(&lines[h]);
   }
-  if (others.empty()) return std::nullopt;
-  const auto middle = others.begin() + static_cast<std::ptrdiff_t>((others.size() - 1) / 2);
-  std::nth_element(others.begin(), middle, others.end(), [&own](const Line* a, const Line* b) {
-    return Expected(*a, own.mean_x, 0) < Expected(*b, own.mean_x, 0);
+  if (known.empty()) return std::nullopt;
+  const auto middle = known.begin() + static_cast<std::ptrdiff_t>((known.size() - 1) / 2);
+  std::nth_element(known.begin(), middle, known.end(), [&own](const Line* a, const Line* b) {
+    return ExpectedAt(*a, own.mean_x) < ExpectedAt(*b, own.mean_x);
   });
   const Line& other = **middle;
   const double at_most = ExpectedAtMost(other, own.mean_x);
   const double certain_ns = own.level - at_most;
   const double error = std::hypot(own.level_error, other.level_error);
-  if (certain_ns <= std::max(floor.ns, floor.share * at_most)) return std::nullopt;
+  if (certain_ns <= floor.Of(at_most)) return std::nullopt;
   if (certain_ns <= Significant(std::min(own.blocks, other.blocks)) * error) return std::nullopt;
   Excess excess;
   excess.home = static_cast<int>(home);
-  excess.ns = own.level - Expected(other, own.mean_x, 0);
+  excess.ns = own.level - ExpectedAt(other, own.mean_x);
   excess.own = own;
   excess.other = other;
   return excess;
+}
+
+std::optional<Excess> CompareHome(const std::vector<Line>& lines, size_t home, const ExcessFloor& floor) {
+  std::vector<size_t> all(lines.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return CompareWith(lines, home, all, floor);
 }
 
 }  // namespace fastdecode

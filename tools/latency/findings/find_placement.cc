@@ -125,11 +125,8 @@ class JoinJudge {
 // What the home's hops take beyond those of a home with the mean KV.
 double ExcessNs(const Evidence& evidence, int home, double ratio) {
   std::vector<double> attend_ns;
-  for (const StepTimes* step : evidence.decode_steps()) {
-    for (const HopTimes* hop = evidence.HopsBegin(*step); hop != evidence.HopsEnd(*step); ++hop) {
-      if (hop->home == home) attend_ns.push_back(static_cast<double>(hop->attend_ns));
-    }
-  }
+  evidence.VisitHops(home,
+                     [&attend_ns](const HopTimes& hop) { attend_ns.push_back(static_cast<double>(hop.attend_ns)); });
   return Median(std::move(attend_ns)) * (1 - 1 / ratio);
 }
 
@@ -160,10 +157,11 @@ std::vector<Finding> FindUnbalancedPlacement(const Evidence& evidence) {
     finding.kind = "unbalanced";
     finding.amount = load.kv_bytes / mean_bytes;
     finding.unit = "ratio";
-    finding.cost_ns = evidence.CostOfHops(finding.home, ExcessNs(evidence, finding.home, finding.amount));
+    finding.cost_ns = evidence.CostOfHome(finding.home, ExcessNs(evidence, finding.home, finding.amount));
     char text[160];
     std::snprintf(text, sizeof(text),
-                  ": has %.2f times the KV of the mean home (%.2f MB of a layer in each step against %.2f MB; ",
+                  ": by its placement it has %.2f times the KV of the mean home (%.2f MB of a layer in each step "
+                  "against %.2f MB; ",
                   finding.amount, load.kv_bytes * 1e-6, mean_bytes * 1e-6);
     finding.line = evidence.recording.HomeName(finding.home) + text + CostText(finding.cost_ns) + ")";
     findings.push_back(finding);

@@ -51,8 +51,8 @@ std::vector<Line> FitHomes(const Evidence& evidence, uint64_t HopTimes::*ns) {
   std::vector<std::vector<double>> of_step(homes);
   for (const StepTimes* step : evidence.decode_steps()) {
     for (std::vector<double>& values : of_step) values.clear();
-    for (const HopTimes* hop = evidence.HopsBegin(*step); hop != evidence.HopsEnd(*step); ++hop) {
-      of_step[static_cast<size_t>(hop->home)].push_back(static_cast<double>(hop->*ns));
+    for (const HopTimes& hop : evidence.HopsOf(*step)) {
+      of_step[static_cast<size_t>(hop.home)].push_back(static_cast<double>(hop.*ns));
     }
     for (size_t h = 0; h < homes; ++h) {
       if (of_step[h].empty()) continue;
@@ -72,7 +72,7 @@ Finding Slower(const Evidence& evidence, const HomePhase& phase, const Excess& e
   finding.kind = "slower";
   finding.amount = excess.ns;
   finding.unit = "ns";
-  finding.cost_ns = evidence.CostOfHops(excess.home, excess.ns);
+  finding.cost_ns = evidence.CostOfHome(excess.home, excess.ns);
   return finding;
 }
 

@@ -32,8 +32,7 @@ struct GemmTimes {
 
 // Within a step all layers have the same rows.
 GemmTimes MeasureGemm(const Evidence& evidence, uint16_t part) {
-  const Timeline& timeline = evidence.timeline;
-  const auto layers = static_cast<size_t>(timeline.layers);
+  const auto layers = static_cast<size_t>(evidence.timeline.layers);
   GemmTimes gemm;
   gemm.ratios.assign(layers, std::vector<std::vector<double>>(static_cast<size_t>(evidence.blocks())));
   std::vector<double> of_step, middles;
@@ -41,14 +40,10 @@ GemmTimes MeasureGemm(const Evidence& evidence, uint16_t part) {
   for (const StepTimes* step : evidence.decode_steps()) {
     of_step.clear();
     of_layer.clear();
-    for (uint32_t s = step->first_stage; s < step->first_stage + step->stages; ++s) {
-      const StageTimes& stage = timeline.stages[s];
-      for (uint32_t p = stage.first_part; p < stage.first_part + stage.parts; ++p) {
-        const PartTimes& times = timeline.parts[p];
-        if (times.part != part || times.layer >= layers) continue;
-        of_step.push_back(static_cast<double>(times.end_ns - times.start_ns));
-        of_layer.emplace_back(times.layer, of_step.back());
-      }
+    for (const PartTimes& times : evidence.PartsOf(*step)) {
+      if (times.part != part || times.layer >= layers) continue;
+      of_step.push_back(static_cast<double>(times.end_ns - times.start_ns));
+      of_layer.emplace_back(times.layer, of_step.back());
     }
     const double middle = Median(of_step);
     if (middle <= 0) continue;

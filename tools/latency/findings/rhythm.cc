@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <set>
 
 namespace fastdecode {
 
@@ -57,22 +56,23 @@ Beat Fit(const std::vector<double>& moments_ns, const Chain& chain) {
   return {period_ns, mean_ns - mean_beat * period_ns};
 }
 
-// How many moments fit; fills in the rhythm if they are enough.
+// How many moments fit, which ascend; fills in the rhythm if they are enough.
 size_t Judge(const std::vector<double>& moments_ns, const Beat& beat, double tolerance_ns, Rhythm* rhythm) {
-  std::set<double> beats;
-  size_t fitting = 0;
+  size_t fitting = 0, beats = 0;  // beats that some moment fits
+  double first = 0, last = 0;
   rhythm->period_ns = beat.period_ns;
   rhythm->fits.assign(moments_ns.size(), false);
   for (size_t i = 0; i < moments_ns.size(); ++i) {
     const double at = std::round((moments_ns[i] - beat.first_ns) / beat.period_ns);
     if (std::abs(moments_ns[i] - beat.first_ns - at * beat.period_ns) > tolerance_ns) continue;
     rhythm->fits[i] = true;
-    beats.insert(at);
+    if (fitting == 0) first = at;
+    if (fitting == 0 || at > last) ++beats;
+    last = at;
     ++fitting;
   }
-  if (beats.size() < kBeatsMin) return 0;
-  const double all_beats = *beats.rbegin() - *beats.begin() + 1;
-  const bool hit = static_cast<double>(beats.size()) >= kBeatsHit * all_beats;
+  if (beats < kBeatsMin) return 0;
+  const bool hit = static_cast<double>(beats) >= kBeatsHit * (last - first + 1);
   const bool fit = static_cast<double>(fitting) >= kFitMin * static_cast<double>(moments_ns.size());
   return hit && fit ? fitting : 0;
 }
