@@ -1,0 +1,1 @@
+// Nothing of its own: what the precompiled headers of all libraries are made with.
