@@ -11,7 +11,8 @@ namespace fastdecode {
 
 namespace {
 
-constexpr uint64_t kProbeNsMax = 3'000'000'000;  // in which the worker does nothing else
+// The order probe, in which the worker does nothing else, takes no longer than so many times what a peer may be silent.
+constexpr uint64_t kProbeTimeouts = 3;
 
 class VerbsPendingLink final : public PendingLink {
  public:
@@ -33,7 +34,8 @@ class VerbsPendingLink final : public PendingLink {
     absl::StatusOr<std::unique_ptr<VerbsHomeLink>> link =
         MakeVerbsHomeLink(*std::move(end), proposal().epoch, *std::move(channel));
     if (!link.ok()) return link.status();
-    if (absl::Status kept = (*link)->ProbeOrder(NowNs() + kProbeNsMax); !kept.ok()) return kept;
+    const uint64_t probe_ns_max = kProbeTimeouts * options_.fabric.heartbeat_timeout_ns;
+    if (absl::Status kept = (*link)->ProbeOrder(NowNs() + probe_ns_max); !kept.ok()) return kept;
     return *std::move(link);
   }
 

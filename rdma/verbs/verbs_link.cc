@@ -59,12 +59,16 @@ VerbsHomeLink::~VerbsHomeLink() { MarkLost("the home closed the link"); }
 
 absl::Status VerbsEngineLink::ProbeOrder(uint64_t deadline_ns) {
   if (!parts_.end->notifies_by_flag()) return absl::OkStatus();
-  return OrderProbe{&parts_.channel, parts_.liveness.get(), size_, deadline_ns}.RunAsEngine();
+  return OrderProbe{&parts_.channel, parts_.liveness.get(), size_, deadline_ns,
+                    parts_.end->options().fabric.heartbeat_timeout_ns}
+      .RunAsEngine();
 }
 
 absl::Status VerbsHomeLink::ProbeOrder(uint64_t deadline_ns) {
   if (!parts_.end->notifies_by_flag()) return absl::OkStatus();
-  const absl::Status status = OrderProbe{&parts_.channel, parts_.liveness.get(), size_, deadline_ns}.RunAsHome();
+  const absl::Status status = OrderProbe{&parts_.channel, parts_.liveness.get(), size_, deadline_ns,
+                                         parts_.end->options().fabric.heartbeat_timeout_ns}
+                                  .RunAsHome();
   polls_seen_ = parts_.channel.polls();
   return status;
 }

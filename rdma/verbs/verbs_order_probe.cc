@@ -63,7 +63,7 @@ absl::Status OrderProbe::Await(int round, size_t payload_bytes_max) {
   VerbsChannel::Arrival arrival;
   PollBackoff backoff(PollMode::kYield);
   uint64_t news_ns = NowNs();
-  const uint64_t end_ns = std::min(deadline_ns, news_ns + kRoundNsMax);
+  const uint64_t end_ns = std::min(deadline_ns, news_ns + round_ns_max);
   while (!channel->NextArrival(&arrival)) {
     const uint64_t now_ns = NowNs();
     if (now_ns - news_ns > kNewsNs) {

@@ -18,12 +18,12 @@ namespace fastdecode {
 struct OrderProbe {
   static constexpr int kRounds = 96;
   static constexpr size_t kPayloadBytesMax = 64 << 10;
-  static constexpr uint64_t kRoundNsMax = 1'000'000'000;
 
   VerbsChannel* channel;
   VerbsLiveness* liveness;
   LinkSize size;
-  uint64_t deadline_ns;  // NowNs(); and no round takes longer than kRoundNsMax
+  uint64_t deadline_ns;   // NowNs()
+  uint64_t round_ns_max;  // no round takes longer
 
   // Errors: FailedPrecondition, naming what came too late; Unavailable if the peer says so, or is gone;
   // DeadlineExceeded. The link is lost then, with the same text for its peer. Thread: one, before there is a data
