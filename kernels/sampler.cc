@@ -14,7 +14,7 @@ namespace {
 
 using Candidate = SampleScratch::Candidate;
 
-constexpr int kMaxVocab = 1 << 19;  // so many weights of 2^44 sum up in 64 bits
+constexpr int kMaxVocab = 1 << kVocabBits;
 constexpr int kBlock = 64;          // tokens that share one maximum: a search for large logits skips most blocks
 constexpr int kFirstNucleus = 256;  // where top-p alone looks first
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -35,12 +35,6 @@ struct Row {
 
 bool Better(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
-}
-
-// Integers in the order of the floats; -0 counts as 0. Not for NaN.
-int32_t OrderKey(float x) {
-  const int32_t bits = std::bit_cast<int32_t>(x + 0.0f);
-  return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
 // One pass over the row: the block maxima, and the row's largest logit.
@@ -126,12 +120,6 @@ int PrefixReaching(Candidate* candidates, int count, uint64_t mass) {
   return low + 1;
 }
 
-// p of a total, in integers.
-uint64_t Share(float p, uint64_t total) {
-  const auto p32 = static_cast<uint64_t>(double{p} * 0x1p32 + 0.5);
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(total) * p32) >> 32);
-}
-
 // Where a row is cut: what ranks at or above `last` is kept.
 struct Cut {
   Candidate last;
@@ -183,7 +171,7 @@ float MinPBound(const Row& row, float min_p) {
 // Ranks the candidates down to the last one that has min_p of the best one's weight. Returns how many are left, that
 // one last.
 int KeepLikely(Candidate* candidates, int count, float min_p) {
-  const auto least = static_cast<uint64_t>(double{min_p} * (uint64_t{1} << kWeightBits));
+  const uint64_t least = LeastWeight(min_p);
   Candidate last = {kInfinity, 0, 0};
   for (int i = 0; i < count; ++i) {
     if (candidates[i].weight >= least && Better(last, candidates[i])) last = candidates[i];
@@ -198,7 +186,7 @@ int KeepLikely(Candidate* candidates, int count, float min_p) {
 Cut CutRow(const Row& row, const SamplingParams& params) {
   Candidate* candidates = row.scratch->candidates.get();
   int count;
-  if (params.top_k > 0 && params.top_k < row.vocab) {
+  if (HasTopK(params, row.vocab)) {
     count = CollectLargest(row, params.top_k);
     std::nth_element(candidates, candidates + params.top_k - 1, candidates + count, Better);
     count = params.top_k;
@@ -210,11 +198,6 @@ Cut CutRow(const Row& row, const SamplingParams& params) {
   if (params.min_p > 0) count = KeepLikely(candidates, count, params.min_p);
   if (params.top_p < 1) count = PrefixReaching(candidates, count, Share(params.top_p, Mass(candidates, count)));
   return {candidates[count - 1], Mass(candidates, count)};
-}
-
-// An integer below `total`, uniform to 2^-64.
-uint64_t Below(uint64_t total, uint64_t random) {
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(total) * random) >> 64);
 }
 
 // Inverts the cumulated weights of what the cut keeps, in the order of the token ids.
@@ -244,18 +227,7 @@ int DrawFromAll(const Row& row, uint64_t random) {
 }
 
 int Draw(const Row& row, const SamplingParams& params, uint64_t random) {
-  const bool cuts = (params.top_k > 0 && params.top_k < row.vocab) || params.min_p > 0 || params.top_p < 1;
-  return cuts ? DrawAbove(row, CutRow(row, params), random) : DrawFromAll(row, random);
-}
-
-bool HasPenalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
-}
-
-float Penalised(float logit, const SamplingParams& params, int output_count) {
-  logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-  logit -= params.frequency_penalty * static_cast<float>(output_count);
-  return output_count > 0 ? logit - params.presence_penalty : logit;
+  return CutsRow(params, row.vocab) ? DrawAbove(row, CutRow(row, params), random) : DrawFromAll(row, random);
 }
 
 void ApplyPenalties(const SampleArgs& args, float* logits) {
@@ -293,10 +265,6 @@ const float* ChangeLogits(const SampleArgs& args) {
   return logits;
 }
 
-float Logprob(const Row& row, float logit, double log_total) {
-  return static_cast<float>(double{logit} - row.max - log_total);
-}
-
 // The n most likely tokens in order. Returns how many there are.
 int ReportTop(const Row& row, int n, double log_total, TokenLogprob* out) {
   if (n <= 0) return 0;
@@ -304,7 +272,7 @@ int ReportTop(const Row& row, int n, double log_total, TokenLogprob* out) {
   Candidate* candidates = row.scratch->candidates.get();
   const int count = CollectLargest(row, n);
   std::partial_sort(candidates, candidates + n, candidates + count, Better);
-  for (int i = 0; i < n; ++i) out[i] = {candidates[i].token, Logprob(row, candidates[i].logit, log_total)};
+  for (int i = 0; i < n; ++i) out[i] = {candidates[i].token, Logprob(candidates[i].logit, row.max, log_total)};
   return n;
 }
 
@@ -331,7 +299,7 @@ SampleResult Sample(const SampleArgs& args) {
     if (result.outcome != SampleOutcome::kToken) return result;
   }
   if (report) {
-    log_total = std::log(static_cast<double>(SumWeights(raw)) * 0x1p-44);
+    log_total = LogOfWeights(SumWeights(raw));
     result.top_logprobs = ReportTop(raw, params.logprobs, log_total, args.top_logprobs);
   }
   Row row = raw;
@@ -346,7 +314,7 @@ SampleResult Sample(const SampleArgs& args) {
     row.inverse_temperature = 1 / params.temperature;
     result.token = Draw(row, params, RandomBits(params.seed, args.position));
   }
-  if (report) result.logprob = Logprob(raw, raw.logits[result.token], log_total);
+  if (report) result.logprob = Logprob(raw.logits[result.token], raw.max, log_total);
   return result;
 }
 

@@ -1,0 +1,53 @@
+#include <algorithm>
+
+#include "kernels/cuda/sample_kernel.h"
+#include "kernels/cuda/step_kernels.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr unsigned kThreadsMax = 256;
+
+// Enough threads for so many units of work, up to a block's most.
+unsigned ThreadsFor(int units, unsigned most = kThreadsMax) {
+  return std::clamp((static_cast<unsigned>(units) + kWarp - 1) / kWarp * kWarp, kWarp, most);
+}
+
+// A block a row, for elements that go by four.
+LaunchShape BlockARow(unsigned bucket, int elements) {
+  return {.blocks_x = bucket, .threads = ThreadsFor(elements / 4)};
+}
+
+// As that, with a float a warp for its sums.
+LaunchShape NormShape(unsigned bucket, int hidden) {
+  LaunchShape shape = BlockARow(bucket, hidden);
+  shape.shared_bytes = shape.threads / kWarp * static_cast<unsigned>(sizeof(float));
+  return shape;
+}
+
+}  // namespace
+
+LaunchShape ShapeOf(const EmbedNormArgs& args) { return NormShape(args.bucket, args.hidden); }
+LaunchShape ShapeOf(const AddNormArgs& args) { return NormShape(args.bucket, args.hidden); }
+LaunchShape ShapeOf(const SwiGluArgs& args) {
+  const unsigned units = static_cast<unsigned>(args.intermediate) / 4;
+  return {.blocks_x = args.bucket, .blocks_y = (units + kThreadsMax - 1) / kThreadsMax, .threads = kThreadsMax};
+}
+LaunchShape ShapeOf(const RopeSendArgs& args) {
+  return BlockARow(args.bucket, (args.wire.heads + 2 * args.wire.kv_heads) * args.wire.head_dim / 2);
+}
+LaunchShape ShapeOf(const WaitArgs&) { return {}; }
+LaunchShape ShapeOf(const GatherOutputsArgs& args) {
+  return BlockARow(args.bucket, args.wire.heads * args.wire.head_dim);
+}
+LaunchShape ShapeOf(const GatherLogitRowsArgs& args) { return BlockARow(args.bucket, args.hidden); }
+LaunchShape ShapeOf(const PublishArgs&) { return {}; }
+LaunchShape ShapeOf(const SampleRowsArgs& args) {
+  return {.blocks_x = args.bucket,
+          .threads = ThreadsFor((args.vocab + 3) / 4, kSampleThreadsMax),
+          .shared_bytes = kSampleSharedBytes};
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,8 @@
+#include "kernels/cuda/launch_any.cuh"
+#include "kernels/cuda/sample_kernel.cuh"
+
+namespace fastdecode {
+
+template cudaError_t LaunchKernel(const SampleRowsArgs&, cudaStream_t);
+
+}  // namespace fastdecode

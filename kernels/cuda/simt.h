@@ -1,0 +1,235 @@
+#ifndef FASTDECODE_KERNELS_CUDA_SIMT_H_
+#define FASTDECODE_KERNELS_CUDA_SIMT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/float_types.h"
+
+#if !defined(__CUDACC__)
+#include <cmath>
+#include <source_location>
+
+#include "numa/check.h"
+#endif
+
+// What GPU kernels are written in: blocks of threads, warps of 32, and few primitives, under names of our own. nvcc
+// makes device code of it. Any other compiler makes functions that one emulated thread runs; whoever links them
+// supplies the threads (the functions that are declared only, tests/kernels/cuda/simt_emulator.h), so that indexing and
+// synchronisation of the very source that ships are tested where there is no GPU.
+//
+// Rules that hold on both: every thread of a block comes to the same SyncBlock, every thread of a warp to the same
+// shuffle; no thread returns before others of its block that still synchronise.
+
+#if defined(__CUDACC__)
+#define FD_KERNEL __global__
+#define FD_BLOCK_MAX(threads) __launch_bounds__(threads)  // of a kernel whose blocks have so many threads at most
+#define FD_DEVICE __device__ __forceinline__
+#define FD_DEVICE_CALL __device__ __noinline__  // what is long: ptxas' time grows with a kernel's length
+#define FD_UNROLL(times) _Pragma(#times)        // before a loop: FD_UNROLL(unroll 4)
+#else
+#define FD_KERNEL inline
+#define FD_BLOCK_MAX(threads)
+#define FD_DEVICE inline
+#define FD_DEVICE_CALL inline
+#define FD_UNROLL(times)
+#endif
+
+namespace fastdecode::simt {
+
+inline constexpr unsigned kWarp = 32;
+
+#if defined(__CUDACC__)
+
+FD_DEVICE unsigned Thread() { return threadIdx.x; }
+FD_DEVICE unsigned Threads() { return blockDim.x; }
+FD_DEVICE unsigned BlockX() { return blockIdx.x; }
+FD_DEVICE unsigned BlockY() { return blockIdx.y; }
+FD_DEVICE unsigned BlocksX() { return gridDim.x; }
+FD_DEVICE unsigned BlocksY() { return gridDim.y; }
+FD_DEVICE void SyncBlock() { __syncthreads(); }
+FD_DEVICE void SyncWarp() { __syncwarp(); }
+// The block's dynamic shared memory, 16-byte aligned, with what the launch asked for.
+FD_DEVICE std::byte* SharedMemory() {
+  extern __shared__ uint4 shared_memory[];
+  return reinterpret_cast<std::byte*>(shared_memory);
+}
+// `value` of another lane of the warp.
+template <class T>
+FD_DEVICE T ShuffleXor(T value, unsigned mask) {
+  return __shfl_xor_sync(0xffffffffu, value, static_cast<int>(mask));
+}
+template <class T>
+FD_DEVICE T ShuffleFrom(T value, unsigned lane) {
+  return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
+}
+// The value before. Relaxed, device scope.
+FD_DEVICE uint32_t AtomicAdd(uint32_t* word, uint32_t add) { return atomicAdd(word, add); }
+FD_DEVICE uint64_t AtomicAdd(uint64_t* word, uint64_t add) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(add));
+}
+// What this thread wrote, other threads, CPUs and devices included, see before what it writes next.
+FD_DEVICE void FenceSystem() { __threadfence_system(); }
+FD_DEVICE void StoreReleaseSystem(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+FD_DEVICE uint64_t LoadAcquireSystem(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+// A clock of this device in ns, which moves at least every few microseconds.
+FD_DEVICE uint64_t DeviceNs() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
+// Between two looks at a word of the host's memory.
+FD_DEVICE void Pause() { __nanosleep(100); }
+
+// Conversions are the hardware's own; cuda_bf16.h and cuda_fp16.h would double what nvcc reads.
+FD_DEVICE float ToFloat(float value) { return value; }
+FD_DEVICE float ToFloat(Bf16 value) { return __uint_as_float(static_cast<uint32_t>(value) << 16); }
+FD_DEVICE float ToFloat(Fp16 value) {
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+  return wide;
+}
+// To nearest even. fp16: what is too large becomes the largest, as ToFp16 has it.
+template <class T>
+FD_DEVICE T FromFloat(float value) {
+  [[maybe_unused]] uint16_t bits;
+  if constexpr (std::is_same_v<T, float>) {
+    return value;
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+  } else {
+    const float bounded = value > kFp16Max ? kFp16Max : value < -kFp16Max ? -kFp16Max : value;  // NaN stays
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(bounded));
+    return Fp16{bits};
+  }
+}
+FD_DEVICE float Exp(float value) { return expf(value); }
+FD_DEVICE void ExpectAligned(bool) {}  // a GPU sees for itself
+
+#else
+
+// Const: while a kernel runs it is one thread, so that a loop need not ask again.
+[[gnu::const]] unsigned Thread();
+[[gnu::const]] unsigned Threads();
+[[gnu::const]] unsigned BlockX();
+[[gnu::const]] unsigned BlockY();
+[[gnu::const]] unsigned BlocksX();
+[[gnu::const]] unsigned BlocksY();
+[[gnu::const]] std::byte* SharedMemory();
+// `here`: where in a kernel, for who reports that threads missed one another.
+using Site = std::source_location;
+void SyncBlock(Site here = Site::current());
+void SyncWarp(Site here = Site::current());
+// Gives `size` <= 8 bytes to the warp and takes those of `lane`.
+void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, Site here);
+uint32_t AtomicAdd(uint32_t* word, uint32_t add);
+uint64_t AtomicAdd(uint64_t* word, uint64_t add);
+void FenceSystem();
+void StoreReleaseSystem(uint64_t* word, uint64_t value);
+uint64_t LoadAcquireSystem(const uint64_t* word);
+uint64_t DeviceNs();
+void Pause();
+
+template <class T>
+T ShuffleFrom(T value, unsigned lane, Site here = Site::current()) {
+  static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);
+  T theirs;
+  ExchangeInWarp(&value, &theirs, sizeof(T), lane, here);
+  return theirs;
+}
+template <class T>
+T ShuffleXor(T value, unsigned mask, Site here = Site::current()) {
+  return ShuffleFrom(value, (Thread() % kWarp) ^ mask, here);
+}
+
+inline float ToFloat(float value) { return value; }
+inline float ToFloat(Bf16 value) { return FromBf16(value); }
+inline float ToFloat(Fp16 value) { return FromFp16(value); }
+template <class T>
+T FromFloat(float value) {
+  if constexpr (std::is_same_v<T, float>) {
+    return value;
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    return ToBf16(value);
+  } else {
+    return ToFp16(value);
+  }
+}
+inline float Exp(float value) { return __builtin_expf(value); }
+inline void ExpectAligned(bool aligned) {
+  FD_CHECK(aligned, "GPUs reach several elements at once only where they are aligned");
+}
+
+#endif
+
+// N elements that move as one; in memory they are aligned as one.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};
+template <int N, class T>
+FD_DEVICE bool HoldsPacks(const T* memory) {
+  return reinterpret_cast<uintptr_t>(memory) % sizeof(Pack<T, N>) == 0;
+}
+template <int N, class T>
+FD_DEVICE Pack<T, N> LoadPack(const T* from) {
+  ExpectAligned(HoldsPacks<N>(from));
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+template <int N, class T>
+FD_DEVICE void StorePack(T* to, const Pack<T, N>& pack) {
+  ExpectAligned(HoldsPacks<N>(to));
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+// What the lanes of a warp, or all threads of a block, gave, combined in one order: across the lanes of each warp by
+// halves, then warp by warp. Every thread gets the result. `shared`: a T a warp, no longer in use once all have come
+// back.
+template <class T, class Combine>
+FD_DEVICE T CombineOverWarp(T value, const Combine& combine) {
+  for (unsigned mask = kWarp / 2; mask > 0; mask /= 2) value = combine(value, ShuffleXor(value, mask));
+  return value;
+}
+template <class T, class Combine>
+FD_DEVICE T CombineOverBlock(T value, T* shared, const Combine& combine) {
+  value = CombineOverWarp(value, combine);
+  if (Thread() % kWarp == 0) shared[Thread() / kWarp] = value;
+  SyncBlock();
+  T all = shared[0];
+  for (unsigned warp = 1; warp < Threads() / kWarp; ++warp) all = combine(all, shared[warp]);
+  SyncBlock();
+  return all;
+}
+
+template <class T>
+FD_DEVICE T SumOverWarp(T value) {
+  return CombineOverWarp(value, [](T a, T b) { return a + b; });
+}
+template <class T>
+FD_DEVICE T SumOverBlock(T value, T* shared) {
+  return CombineOverBlock(value, shared, [](T a, T b) { return a + b; });
+}
+template <class T>
+FD_DEVICE T LeastOverWarp(T value) {
+  return CombineOverWarp(value, [](T a, T b) { return a < b ? a : b; });
+}
+template <class T>
+FD_DEVICE T LeastOverBlock(T value, T* shared) {
+  return CombineOverBlock(value, shared, [](T a, T b) { return a < b ? a : b; });
+}
+template <class T>
+FD_DEVICE T MostOverBlock(T value, T* shared) {
+  return CombineOverBlock(value, shared, [](T a, T b) { return a > b ? a : b; });
+}
+
+}  // namespace fastdecode::simt
+
+#endif  // FASTDECODE_KERNELS_CUDA_SIMT_H_

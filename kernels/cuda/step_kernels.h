@@ -1,0 +1,171 @@
+#ifndef FASTDECODE_KERNELS_CUDA_STEP_KERNELS_H_
+#define FASTDECODE_KERNELS_CUDA_STEP_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/float_types.h"
+
+namespace fastdecode {
+
+// The S-Part's kernels besides GEMMs, by what each is given. One launch works on all rows of a step of one micro-batch;
+// it is sized for a bucket of rows, and rows beyond the step's own are left alone. `T` is the compute type (`type`),
+// `W` the type of rows on the wire. The residual stream x is f32. A row's results depend on nothing but that row.
+//
+// Memory: `device` is the GPU's own; `pinned` is the host's, which kernels reach under the same address. Areas may be
+// either, as the link has them.
+
+// ---- What host and GPU tell each other about the steps of one micro-batch
+
+// Stages are numbered on over all steps, from 1: stage l of a step is `first` + l. The host fills in a step's words,
+// rows and areas and starts its work; from then on it stores `release` to let a stage run, and looks at `ready`.
+// Pinned; each word that one side waits for has a cache line of its own.
+struct StepBoard {
+  alignas(64) uint64_t ready = 0;     // the GPU's: the stage that is over. Release, system scope
+  alignas(64) uint64_t release = 0;   // the host's: stages up to this one may run. Release
+  alignas(64) uint64_t gave_up = 0;   // the GPU's: the stage that was waited for in vain; 0: none
+  alignas(64) uint64_t first = 0;     // the host's, before a step begins...
+  uint32_t rows = 0, logit_rows = 0;  // ...and so are these
+};
+
+// One row of a step. The host's, unchanged while the step runs.
+struct StepRow {
+  int32_t token = 0;
+  int32_t position = 0;
+  uint32_t home = 0;      // index into the areas
+  uint32_t home_row = 0;  // within that home's area
+};
+
+// Where the rows of one home lie. Null: the home is lost; nothing is sent and o counts as zero. The host's; may change
+// between a stage's `ready` and the next one's `release`.
+struct StepArea {
+  std::byte* send = nullptr;
+  const std::byte* receive = nullptr;
+};
+
+// What kernels of a step know of it. Device; zeros before the first step.
+struct StepState {
+  uint64_t first = 0;
+  uint32_t rows = 0, logit_rows = 0;
+  uint32_t gave_up = 0;      // a wait was in vain: nothing is sent or published any more in this step
+  uint32_t blocks_over = 0;  // of the kernel that publishes last; zero between kernels
+};
+
+// ---- Kernels
+
+// Stage 0: takes the step from the board, x = embedding of its tokens, normed = norm(x).
+struct EmbedNormArgs {
+  ElementType type = ElementType::kF32;
+  unsigned bucket = 0;
+  const StepBoard* board = nullptr;     // pinned
+  const StepRow* board_rows = nullptr;  // pinned [bucket]
+  StepState* state = nullptr;
+  StepRow* rows = nullptr;          // device [bucket]
+  const void* embedding = nullptr;  // T [vocab][hidden]
+  const float* norm = nullptr;      // [hidden]
+  float epsilon = 0;
+  int hidden = 0;          // a multiple of 4
+  float* x = nullptr;      // [bucket][hidden]
+  void* normed = nullptr;  // T [bucket][hidden]
+};
+
+// x += projected (+ bias, may be null); normed = norm(x). What is added to x is not rounded before.
+struct AddNormArgs {
+  ElementType type = ElementType::kF32;
+  unsigned bucket = 0;
+  const StepState* state = nullptr;
+  const float* projected = nullptr;  // [bucket][hidden]
+  const float* bias = nullptr;       // [hidden]
+  const float* norm = nullptr;       // [hidden]
+  float epsilon = 0;
+  int hidden = 0;          // a multiple of 4
+  float* x = nullptr;      // [bucket][hidden]
+  void* normed = nullptr;  // T [bucket][hidden]
+};
+
+// out = silu(gate + gate_bias) * (up + up_bias); biases may be null.
+struct SwiGluArgs {
+  ElementType type = ElementType::kF32;
+  unsigned bucket = 0;
+  const StepState* state = nullptr;
+  const void* gate_up = nullptr;                         // T [bucket][2 * intermediate]: a row's gates, then its ups
+  const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate]
+  int intermediate = 0;                                  // a multiple of 4
+  void* out = nullptr;                                   // T [bucket][intermediate]
+};
+
+// What a row looks like on the wire: heads of head_dim elements W, each padded with zeros to padded_head_dim.
+struct WireRows {
+  ElementType type = ElementType::kF32;
+  int heads = 0, kv_heads = 0;
+  int head_dim = 0, padded_head_dim = 0;
+};
+
+// q and k rotated, v as it is, into the send areas of their homes: a hop row is q of all heads, then k, then v. The
+// last block publishes that the stage is over.
+struct RopeSendArgs {
+  ElementType type = ElementType::kF32;
+  unsigned bucket = 0;
+  StepBoard* board = nullptr;  // pinned
+  StepState* state = nullptr;
+  const StepRow* rows = nullptr;    // device [bucket]
+  const StepArea* areas = nullptr;  // pinned
+  unsigned stage = 0;
+  WireRows wire;
+  const void* qkv = nullptr;                         // T [bucket][(heads + 2 kv_heads) * head_dim]
+  const float* bias = nullptr;                       // of a row of qkv; may be null
+  const float *cosines = nullptr, *sines = nullptr;  // [position][head_dim / 2]; pairs are (i, i + head_dim / 2)
+};
+
+// One thread: waits until the stage may run, but no longer than bound_ns and not after another wait of the step was in
+// vain. In vain: the board's gave_up is set, and the step's further kernels neither send nor publish.
+struct WaitArgs {
+  StepBoard* board = nullptr;  // pinned
+  StepState* state = nullptr;
+  unsigned stage = 0;
+  uint64_t bound_ns = 0;
+};
+
+// o of all rows from the receive areas of their homes, as T; a lost home's rows are zeros.
+struct GatherOutputsArgs {
+  ElementType type = ElementType::kF32;
+  unsigned bucket = 0;
+  const StepState* state = nullptr;
+  const StepRow* rows = nullptr;    // device [bucket]
+  const StepArea* areas = nullptr;  // pinned
+  WireRows wire;
+  void* out = nullptr;  // T [bucket][heads * head_dim]
+};
+
+// The rows whose logits are wanted, one after another: those of the step's list from `first` on.
+struct GatherLogitRowsArgs {
+  ElementType type = ElementType::kF32;
+  unsigned bucket = 0;  // of logit rows
+  const StepState* state = nullptr;
+  const uint32_t* logit_rows = nullptr;  // pinned [state->logit_rows] rows of the step
+  unsigned first = 0;
+  const void* normed = nullptr;  // T [..][hidden]
+  int hidden = 0;                // a multiple of 4
+  void* out = nullptr;           // T [bucket][hidden]
+};
+
+// One thread: says that the stage is over, after all that was launched before.
+struct PublishArgs {
+  StepBoard* board = nullptr;  // pinned
+  const StepState* state = nullptr;
+  unsigned stage = 0;
+};
+
+LaunchShape ShapeOf(const EmbedNormArgs& args);
+LaunchShape ShapeOf(const AddNormArgs& args);
+LaunchShape ShapeOf(const SwiGluArgs& args);
+LaunchShape ShapeOf(const RopeSendArgs& args);
+LaunchShape ShapeOf(const WaitArgs& args);
+LaunchShape ShapeOf(const GatherOutputsArgs& args);
+LaunchShape ShapeOf(const GatherLogitRowsArgs& args);
+LaunchShape ShapeOf(const PublishArgs& args);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CUDA_STEP_KERNELS_H_

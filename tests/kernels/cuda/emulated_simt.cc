@@ -1,0 +1,66 @@
+// What simt.h declares, for the thread of a kernel that runs on emulated threads.
+#include <atomic>
+
+#include "kernels/cuda/simt.h"
+#include "numa/clock.h"
+#include "tests/kernels/cuda/emulator.h"
+
+namespace fastdecode::simt {
+
+using simt_internal::Emulator;
+using simt_internal::running;
+
+unsigned Thread() { return running->thread; }
+unsigned Threads() { return running->block->shape->threads; }
+unsigned BlockX() { return running->block->x; }
+unsigned BlockY() { return running->block->y; }
+unsigned BlocksX() { return running->block->shape->blocks_x; }
+unsigned BlocksY() { return running->block->shape->blocks_y; }
+std::byte* SharedMemory() { return reinterpret_cast<std::byte*>(running->block->shared.data()); }
+
+void SyncBlock(Site here) { Emulator::OfThisThread().SyncBlock(here); }
+void SyncWarp(Site here) {
+  const char nothing = 0;
+  char ignored;
+  Emulator::OfThisThread().Exchange(&nothing, &ignored, 1, Thread() % kWarp, "SyncWarp", here);
+}
+void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, Site here) {
+  Emulator::OfThisThread().Exchange(mine, theirs, size, lane, "a shuffle", here);
+}
+
+namespace {
+
+// An atomic operation, before and after which others may come.
+template <class Operation>
+auto Contended(const Operation& operation) {
+  Emulator& emulator = Emulator::OfThisThread();
+  emulator.MaybePreempt();
+  const auto result = operation();
+  emulator.MaybePreempt();
+  return result;
+}
+
+}  // namespace
+
+uint32_t AtomicAdd(uint32_t* word, uint32_t add) {
+  return Contended([&] { return std::atomic_ref(*word).fetch_add(add, std::memory_order_relaxed); });
+}
+uint64_t AtomicAdd(uint64_t* word, uint64_t add) {
+  return Contended([&] { return std::atomic_ref(*word).fetch_add(add, std::memory_order_relaxed); });
+}
+// All threads of a kernel are one of the host's, whose release stores order what any of them wrote.
+void FenceSystem() { Emulator::OfThisThread().MaybePreempt(); }
+void StoreReleaseSystem(uint64_t* word, uint64_t value) {
+  Contended([&] {
+    std::atomic_ref(*word).store(value, std::memory_order_release);
+    Emulator::OfThisThread().Released(word);
+    return 0;
+  });
+}
+uint64_t LoadAcquireSystem(const uint64_t* word) {
+  return Contended([&] { return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire); });
+}
+uint64_t DeviceNs() { return NowNs(); }
+void Pause() { Emulator::OfThisThread().Pause(); }
+
+}  // namespace fastdecode::simt
