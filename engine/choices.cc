@@ -28,11 +28,19 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options) {
   return isa;
 }
 
-ElementType ChooseType(const Options& options, Isa isa) {
-  if (options.compute == Options::Compute::kAuto) {
-    return isa >= Isa::kAvx512Bf16 ? ElementType::kBf16 : ElementType::kF32;
+absl::StatusOr<ElementType> ChooseType(const Options& options, Isa isa, bool gpu) {
+  switch (options.compute) {
+    case Options::Compute::kBf16:
+      return ElementType::kBf16;
+    case Options::Compute::kF32:
+      return ElementType::kF32;
+    case Options::Compute::kFp16:
+      if (gpu) return ElementType::kFp16;
+      return absl::InvalidArgumentError("--compute: 'fp16' is for GPUs; the CPU computes in bf16 or f32");
+    case Options::Compute::kAuto:
+      break;
   }
-  return options.compute == Options::Compute::kBf16 ? ElementType::kBf16 : ElementType::kF32;
+  return gpu || isa >= Isa::kAvx512Bf16 ? ElementType::kBf16 : ElementType::kF32;
 }
 
 absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec) {
@@ -56,7 +64,8 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
   shape.kv_heads = static_cast<uint32_t>(spec.kv_heads);
   shape.group = static_cast<uint32_t>(spec.group());
   shape.head_dim = static_cast<uint32_t>((spec.head_dim + 15) / 16 * 16);
-  shape.element_type = static_cast<uint32_t>(type);
+  // Homes take no fp16 rows; f32 keeps every bit of them.
+  shape.element_type = static_cast<uint32_t>(type == ElementType::kFp16 ? ElementType::kF32 : type);
   shape.kv_type = static_cast<uint32_t>(options.kv_type.value_or(KvTypeOf(type)));
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
   shape.sliding_window = static_cast<uint32_t>(spec.sliding_window);

@@ -20,8 +20,8 @@ namespace fastdecode {
 // What engines and workers decide at start from the options and the machine. Errors name option and value.
 
 absl::StatusOr<Isa> ChooseIsa(const Options& options);
-// bf16 where the CPU computes it, else f32, unless the options say which.
-ElementType ChooseType(const Options& options, Isa isa);
+// bf16 on a GPU and where the CPU computes it, else f32, unless the options say which.
+absl::StatusOr<ElementType> ChooseType(const Options& options, Isa isa, bool gpu);
 // Tokens of one sequence.
 absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec);
 PollMode ChoosePoll(const Options& options, const CorePlan& plan);

@@ -6,14 +6,12 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "engine/choices.h"
-#include "engine/model/checkpoint.h"
 #include "engine/model/model_config.h"
-#include "engine/model/weights.h"
 #include "engine/schedule/build_request.h"
-#include "engine/spart/cpu/cpu_spart.h"
 #include "numa/clock.h"
 #include "numa/core_plan.h"
 #include "numa/memory_limit.h"
@@ -55,11 +53,14 @@ absl::Status Engine::Start() {
 
   absl::StatusOr<Isa> isa = ChooseIsa(options_);
   if (!isa.ok()) return isa.status();
-  const ElementType type = ChooseType(options_, *isa);
+  absl::StatusOr<std::unique_ptr<SPartDevice>> device = ChooseDevice(options_, &log_);
+  if (!device.ok()) return device.status();
+  const absl::StatusOr<ElementType> type = ChooseType(options_, *isa, *device != nullptr);
+  if (!type.ok()) return type.status();
   absl::StatusOr<int> context = ChooseContext(options_, spec_);
   if (!context.ok()) return context.status();
   if (absl::Status bad = CheckSequences(options_); !bad.ok()) return bad;
-  shape_ = MakeShape(spec_, options_, type, *context);
+  shape_ = MakeShape(spec_, options_, *type, *context);
   if (absl::Status bad = ValidateShape(shape_); !bad.ok()) return bad;
 
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
@@ -75,7 +76,12 @@ absl::Status Engine::Start() {
   if (const int node = topology->NodeOfCore(plan.s_cores[0]); node >= 0) engine_node_ = topology->nodes[node].os_index;
   machine_ = topology->ToString() + plan.ToString();
 
-  if (absl::Status status = LoadModel(type, *isa, poll); !status.ok()) return status;
+  SPartPlace place;
+  place.type = *type;
+  place.device = *std::move(device);
+  place.isa = *isa;
+  place.poll = poll;
+  if (absl::Status status = LoadModel(std::move(place)); !status.ok()) return status;
 
   HomesOptions homes;
   homes.endpoints = *std::move(endpoints);
@@ -88,6 +94,7 @@ absl::Status Engine::Start() {
   homes.park = park;
   homes.engine_node = engine_node_;
   homes.engine_id = options_.engine_id != 0 ? options_.engine_id : std::random_device()() | uint64_t{1} << 32;
+  homes.spart = spart_.get();
   homes.logger = &log_;
   if (!options_.fault.empty()) {
     absl::StatusOr<FaultOptions> fault = ParseFaultOptions("--fault", options_.fault);
@@ -132,35 +139,15 @@ absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) 
   return absl::OkStatus();
 }
 
-absl::Status Engine::LoadModel(ElementType type, Isa isa, PollMode poll) {
-  const uint64_t start_ns = NowNs();
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(options_.model);
-  if (!checkpoint.ok()) return checkpoint.status();
-  absl::StatusOr<ModelWeights> weights = MapWeights(spec_, *checkpoint);
-  if (!weights.ok()) return weights.status();
-  if (type == ElementType::kBf16 && weights->layers[0].q.dtype == DType::kF16) {
-    log_.Info("the checkpoint is f16; it computes in bf16 here (f32 keeps every bit: --compute f32)");
-  }
-  PackOptions pack;
-  pack.type = type;
-  pack.node = engine_node_;
-  pack.cores = cores_.plan.AllCores();
-  absl::StatusOr<PackedWeights> packed = PackWeights(spec_, *checkpoint, *weights, pack);
-  if (!packed.ok()) return packed.status();
-
-  CpuSPartOptions options;
-  options.type = type;
-  options.isa = isa;
-  options.batch_invariant = options_.batch_invariant;
-  options.micro_batches = options_.micro_batches;
-  options.rows_max = static_cast<int>(shape_.max_rows);
-  options.cores = cores_.plan.s_cores;
-  options.poll = poll;
-  absl::StatusOr<std::unique_ptr<CpuSPart>> spart = CpuSPart::Create(spec_, shape_, *std::move(packed), options);
+absl::Status Engine::LoadModel(SPartPlace place) {
+  place.shape = shape_;
+  place.sequences_max = SequencesPerMicroBatch(options_);
+  place.node = engine_node_;
+  place.s_cores = cores_.plan.s_cores;
+  place.all_cores = cores_.plan.AllCores();
+  absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options_, spec_, std::move(place), &log_);
   if (!spart.ok()) return spart.status();
   spart_ = *std::move(spart);
-  log_.Info(absl::StrFormat("loaded %s in %.1f s: %s", options_.model, static_cast<double>(NowNs() - start_ns) * 1e-9,
-                            spart_->Describe()));
   return absl::OkStatus();
 }
 
@@ -229,6 +216,7 @@ absl::Status Engine::Submit(const fd_request& request, uint64_t* id) {
   context.tokenizer = tokenizer_.get();
   context.tokenizer_missing_reason = &tokenizer_missing_reason_;
   context.max_context = max_context();
+  context.sampling_memory = spart_->sampling_memory();
   absl::StatusOr<std::unique_ptr<Request>> built = BuildRequest(context, request);
   if (!built.ok()) return built.status();
   return scheduler_->Submit(*std::move(built), id);

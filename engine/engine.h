@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "engine/fastdecode.h"
 #include "engine/homes.h"
+#include "engine/load_spart.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/tokenizer.h"
 #include "engine/rpart/rpart_shape.h"
@@ -55,7 +56,7 @@ class Engine {
   absl::Status Start();
   absl::Status LoadTokenizer();
   absl::Status PlanCoresFor(const Topology& topology, size_t local_homes);
-  absl::Status LoadModel(ElementType type, Isa isa, PollMode poll);
+  absl::Status LoadModel(SPartPlace place);
   absl::Status CheckKvBudget() const;
   absl::Status StartRecordServer();
   void StartPipeline(PollMode poll, bool park);

@@ -1,7 +1,9 @@
 #include "engine/homes.h"
 
 #include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,7 +33,10 @@ absl::StatusOr<std::unique_ptr<Homes>> Homes::Create(HomesOptions options) {
 Homes::~Homes() {
   Stop();
   for (const std::unique_ptr<Slot>& slot : slots_) {
-    if (slot->link != nullptr) monitor_.Remove(slot->link.get());
+    if (slot->link != nullptr) {
+      monitor_.Remove(slot->link.get());
+      UnregisterAreas(*slot->link);
+    }
     slot->link.reset();
     if (slot->home != nullptr) slot->home->Detach();
   }
@@ -98,6 +103,7 @@ absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
       MakeLocalLink(LinkSizeFor(options_.shape), home.options().node, options_.engine_node, next_epoch_++);
   if (!link.ok()) return link.status();
   if (absl::Status attached = home.Attach(options_.shape, std::move(link->home)); !attached.ok()) return attached;
+  if (absl::Status bad = RegisterAreas(*link->engine); !bad.ok()) return bad;
   return Made{std::move(link->engine), home.Describe(options_.shape), 1};
 }
 
@@ -120,7 +126,43 @@ absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t ho
   }
   std::memcpy(&made.description, connected->answer.data(), sizeof(HomeDescription));
   made.link = std::move(connected->link);
+  if (absl::Status bad = RegisterAreas(*made.link); !bad.ok()) return bad;
   return made;
+}
+
+namespace {
+
+// The pages that hold one direction's areas, which follow each other.
+std::span<std::byte> PagesOf(const std::byte* first, const std::byte* last, size_t payload_bytes) {
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(first) / kPage * kPage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(last) + payload_bytes + kPage - 1) / kPage * kPage;
+  return {reinterpret_cast<std::byte*>(begin), end - begin};
+}
+
+std::span<std::byte> SendPages(EngineLink& link) {
+  return PagesOf(link.SendArea(0), link.SendArea(link.size().slots - 1), link.size().hop_payload_bytes_max);
+}
+
+std::span<std::byte> ReceivePages(EngineLink& link) {
+  return PagesOf(link.ReceiveArea(0), link.ReceiveArea(link.size().slots - 1), link.size().reply_payload_bytes_max);
+}
+
+}  // namespace
+
+absl::Status Homes::RegisterAreas(EngineLink& link) {
+  if (options_.spart == nullptr || link.AreasOnGpu()) return absl::OkStatus();
+  const std::span<std::byte> send = SendPages(link), receive = ReceivePages(link);
+  if (absl::Status bad = options_.spart->RegisterAreas(send.data(), send.size()); !bad.ok()) return bad;
+  absl::Status bad = options_.spart->RegisterAreas(receive.data(), receive.size());
+  if (!bad.ok()) options_.spart->UnregisterAreas(send.data());
+  return bad;
+}
+
+void Homes::UnregisterAreas(EngineLink& link) {
+  if (options_.spart == nullptr || link.AreasOnGpu()) return;
+  options_.spart->UnregisterAreas(SendPages(link).data());
+  options_.spart->UnregisterAreas(ReceivePages(link).data());
 }
 
 void Homes::PutUp(Slot& slot, Made made) {
@@ -251,6 +293,7 @@ void Homes::TakeBack(size_t index) {
       old = std::move(slot.link);
       slot.state = Slot::State::kDown;
     }
+    UnregisterAreas(*old);
     monitor_.Quarantine(std::move(old), "given up by the engine");
   }
   if (slot.home != nullptr) slot.home->Detach();

@@ -18,6 +18,7 @@
 #include "engine/rpart/home.h"
 #include "engine/rpart/messages.h"
 #include "engine/schedule/scheduler.h"
+#include "engine/spart/spart.h"
 #include "numa/core_plan.h"
 #include "numa/log.h"
 #include "rdma/bootstrap.h"
@@ -40,6 +41,7 @@ struct HomesOptions {
   int engine_node = -1;  // where the receive regions lie
   uint64_t engine_id = 0;
   std::optional<FaultOptions> fault;  // wraps every link
+  SPart* spart = nullptr;             // whose stages use the links' areas
   Logger* logger = nullptr;
 };
 
@@ -100,6 +102,8 @@ class Homes : public HomeKeeper {
   absl::StatusOr<Made> Connect(const Endpoint& endpoint, uint32_t home_index);
   absl::StatusOr<Made> AttachLocal(Home& home);
   absl::Status AddSlot(Slot slot, Made made);
+  absl::Status RegisterAreas(EngineLink& link);
+  void UnregisterAreas(EngineLink& link);
   void PutUp(Slot& slot, Made made);
   void LogLink(const Slot& slot);
   void Announce(size_t index);

@@ -46,10 +46,25 @@ absl::Status SetCompute(Options& options, const std::string& value) {
     options.compute = Options::Compute::kAuto;
   } else if (value == "bf16") {
     options.compute = Options::Compute::kBf16;
+  } else if (value == "fp16") {
+    options.compute = Options::Compute::kFp16;
   } else if (value == "f32") {
     options.compute = Options::Compute::kF32;
   } else {
-    return Bad("compute", value, "auto, bf16 or f32");
+    return Bad("compute", value, "auto, bf16, fp16 or f32");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetSPart(Options& options, const std::string& value) {
+  if (value == "auto") {
+    options.spart = Options::SPartBackend::kAuto;
+  } else if (value == "cpu") {
+    options.spart = Options::SPartBackend::kCpu;
+  } else if (value == "cuda") {
+    options.spart = Options::SPartBackend::kCuda;
+  } else {
+    return Bad("spart", value, "auto, cpu or cuda");
   }
   return absl::OkStatus();
 }
@@ -140,7 +155,15 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseInt("max-queue", v, 1, 8192, &o.max_queue); }},
     {"kv-gib", "GIB", "0",
      "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)", &SetKvGib},
-    {"compute", "TYPE", "auto", "auto (bf16 where the CPU has it), bf16, or f32 (exact)", &SetCompute},
+    {"spart", "BACKEND", "auto", "where the S-Part runs: cpu, cuda, or auto (cuda if there is a GPU)", &SetSPart},
+    {"gpu", "N", "0", "the S-Part's GPU, as CUDA counts them",
+     [](Options& o, const std::string& v) { return ParseInt("gpu", v, 0, 1023, &o.gpu); }},
+    {"cuda-module", "FILE", "", "the module for GPUs (default: libfastdecode_cuda.so beside this program)",
+     &SetText<&Options::cuda_module>},
+    {"gpu-wait-ms", "MS", "30000", "the GPU waits no longer for a reply of the homes; more than --hop-timeout-ms",
+     [](Options& o, const std::string& v) { return ParseInt("gpu-wait-ms", v, 10, 3600000, &o.gpu_wait_ms); }},
+    {"compute", "TYPE", "auto",
+     "auto (bf16 on a GPU, or where the CPU has it), bf16, fp16 (GPU), or f32 (exact)", &SetCompute},
     {"kv-type", "TYPE", "auto", "of K and V at the homes: f32, bf16, fp16, int8, int4, or auto (that of --compute)",
      &SetKvType},
     {"batch-invariant", "BOOL", "false",

@@ -16,7 +16,8 @@ namespace fastdecode {
 // Everything that can be set about an engine or a worker, read once at start. Every field is set by one row of the option
 // table in options.cc, where its name, default and help are.
 struct Options {
-  enum class Compute { kAuto, kBf16, kF32 };
+  enum class Compute { kAuto, kBf16, kFp16, kF32 };
+  enum class SPartBackend { kAuto, kCpu, kCuda };
   enum class Poll { kAuto, kSpin, kYield, kAlways };
 
   std::string model;               // folder
@@ -33,6 +34,10 @@ struct Options {
   int max_queue = 4096;            // requests waiting
   double kv_gib = 0;               // per home; 0 = choose
   std::optional<KvType> kv_type;   // none = that of the computation
+  SPartBackend spart = SPartBackend::kAuto;
+  int gpu = 0;                     // of the S-Part
+  std::string cuda_module;         // "" = that of this program
+  int gpu_wait_ms = 30000;
   Compute compute = Compute::kAuto;
   bool batch_invariant = false;
   std::string isa = "auto";

@@ -49,7 +49,9 @@ absl::Status WorkerProcess::Start() {
   if (!options_.model.empty()) {
     absl::StatusOr<ModelSpec> spec = ReadModelSpec(options_.model);
     if (!spec.ok()) return spec.status();
-    worker.model_shape = MakeShape(*spec, options_, ChooseType(options_, *isa), spec->max_context);
+    const absl::StatusOr<ElementType> type = ChooseType(options_, *isa, /*gpu=*/false);
+    if (!type.ok()) return type.status();
+    worker.model_shape = MakeShape(*spec, options_, *type, spec->max_context);
   }
   const CorePlan& plan = cores_.plan;
   const uint64_t kv_bytes = options_.kv_gib > 0 ? static_cast<uint64_t>(options_.kv_gib * (1ull << 30))

@@ -81,6 +81,7 @@ class FaultLink final : public EngineLink {
   std::string Describe() const override { return link_->Describe(); }
   int liveness_fd() const override { return link_->liveness_fd(); }
   void CheckPeer() override { link_->CheckPeer(); }
+  bool AreasOnGpu() const override { return link_->AreasOnGpu(); }
   bool PeerMayStillWrite() const override { return link_->PeerMayStillWrite(); }
 
   // Pipeline thread.

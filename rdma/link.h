@@ -87,6 +87,9 @@ class EngineLink : public LinkEnd {
   // take a flush before kernels see it (GpuFlush): that is the S-Part's matter.
   virtual const std::byte* ReceiveArea(int slot) = 0;
 
+  // Whether these are addresses of a GPU's memory.
+  virtual bool AreasOnGpu() const { return false; }
+
   // Posts the hop whose rows lie in SendArea(header.micro_batch). The link fills in the epoch. Posting to a lost link
   // does nothing. REQUIRES: rows > 0, payload_bytes within size(), and the slot's previous hop was replied to.
   virtual void PostHop(const HopHeader& header) = 0;

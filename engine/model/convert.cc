@@ -1,8 +1,9 @@
 #include "engine/model/convert.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
-#include "kernels/float_types.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -13,6 +14,11 @@ uint16_t Load16(const std::byte* data, int64_t index) {
   uint16_t value;
   std::memcpy(&value, data + index * 2, sizeof(value));
   return value;
+}
+
+bool IsOfType(DType dtype, ElementType type) {
+  return (dtype == DType::kF32 && type == ElementType::kF32) || (dtype == DType::kBf16 && type == ElementType::kBf16) ||
+         (dtype == DType::kF16 && type == ElementType::kFp16);
 }
 
 }  // namespace
@@ -41,12 +47,43 @@ void ConvertToF32(const TensorView& tensor, int64_t first, int64_t count, float*
       std::memcpy(out, data, static_cast<size_t>(count) * sizeof(float));
       break;
     case DType::kF16:
-      for (int64_t i = 0; i < count; ++i) out[i] = FromF16(Load16(data, i));
+      for (int64_t i = 0; i < count; ++i) out[i] = FromFp16({Load16(data, i)});
       break;
     case DType::kBf16:
       for (int64_t i = 0; i < count; ++i) out[i] = FromBf16(Load16(data, i));
       break;
   }
+}
+
+void ConvertTo(ElementType type, const TensorView& tensor, int64_t first, int64_t count, void* out) {
+  FD_CHECK(first >= 0 && count >= 0 && first <= tensor.elements() - count, "the range lies inside the tensor");
+  if (count == 0) return;
+  if (IsOfType(tensor.dtype, type)) {
+    std::memcpy(out, tensor.data + first * DTypeBytes(tensor.dtype), static_cast<size_t>(count) * ElementBytes(type));
+    return;
+  }
+  if (type == ElementType::kF32) return ConvertToF32(tensor, first, count, static_cast<float*>(out));
+  constexpr int64_t kAtOnce = 1024;
+  float values[kAtOnce];
+  for (int64_t done = 0; done < count; done += kAtOnce) {
+    const int64_t some = std::min(kAtOnce, count - done);
+    ConvertToF32(tensor, first + done, some, values);
+    if (type == ElementType::kBf16) {
+      std::transform(values, values + some, static_cast<Bf16*>(out) + done, ToBf16);
+    } else {
+      std::transform(values, values + some, static_cast<Fp16*>(out) + done, ToFp16);
+    }
+  }
+}
+
+std::vector<float> ReadF32(const TensorView& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  ConvertToF32(tensor, 0, tensor.elements(), values.data());
+  return values;
+}
+
+std::vector<float> ReadF32(const std::optional<TensorView>& tensor) {
+  return tensor ? ReadF32(*tensor) : std::vector<float>();
 }
 
 }  // namespace fastdecode

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/pipeline/batcher.h"
@@ -69,6 +70,8 @@ class Pipeline {
   void NoteCancel() { cancels_.fetch_add(1, std::memory_order_release); }
 
   const PipelineStatistics& statistics() const { return statistics_; }
+  // Why sequences ended with kSPartFailed, for people. Any thread.
+  std::string s_part_failure() const { return spart_->failure(); }
 
   // The data path, one event at a time: public for tests that drive it without the thread.
   // Does what can be done now; false: nothing moved.
@@ -107,6 +110,7 @@ class Pipeline {
     uint64_t hop_start_ns = 0;
     bool no_rows = false;                                  // since its last step, when it looked
     uint64_t held_since_ns = 0;                            // could not begin since the events were not taken; 0: is not
+    bool s_part_failed = false;                            // in this step: no stage of it is started any more
     int homes_missing = 0;                                 // replies outstanding in this hop
     std::array<uint32_t, kMaxHomes> home_rows{};           // rows of this step, per home
     std::array<uint64_t, kMaxHomes> home_tokens{};         // that they attend to
@@ -133,6 +137,7 @@ class Pipeline {
   bool SendRoster(int m, int home);
   bool FlushPending(HomePort& port);
   void FinishStep(int m);
+  void FailStep(int m);
   void AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns);
   void EndSequence(Sequence* sequence, FinishReason reason, int home);
   void EndWaiting(Sequence* sequence, FinishReason reason);

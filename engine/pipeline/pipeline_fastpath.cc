@@ -128,7 +128,11 @@ bool Pipeline::Advance(int m) {
         StartStage(m);
         break;
       case State::kStage:
-        if (!spart_->StageDone(m)) return moved;
+        if (!batch.s_part_failed) {
+          const StageState state = spart_->PollStage(m);
+          if (state == StageState::kRunning) return moved;
+          if (state == StageState::kFailed) FailStep(m);
+        }
         EndStage(m);
         if (batch.stage == options_.layers) {
           FinishStep(m);
@@ -158,7 +162,19 @@ void Pipeline::StartStage(int m) {
   for (int h = 0; h < home_limit_; ++h) {
     if (!homes_[h].alive) batch.table.home_areas[h] = {};
   }
-  spart_->StartStage(m, batch.stage, batch.table);
+  if (!batch.s_part_failed) spart_->StartStage(m, batch.stage, batch.table);
+}
+
+// The S-Part has given the step up. Its sequences end with the step; until then the homes, which are in the middle of it,
+// get hops of whatever lies in the send areas.
+void Pipeline::FailStep(int m) {
+  batches_[m].s_part_failed = true;
+  for (Sequence* sequence : batcher_.Members(m)) {
+    if (sequence->failed) continue;
+    sequence->failed = true;
+    sequence->fail_reason = FinishReason::kSPartFailed;
+    sequence->fail_home = -1;
+  }
 }
 
 void Pipeline::EndStage(int m) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory_resource>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -18,6 +19,7 @@ enum class FinishReason : uint8_t {
   kHomeLost,       // the link to its home broke
   kBadRow,         // its home could not compute its row
   kBadLogits,      // not a number came out of the model
+  kSPartFailed,    // the S-Part could not compute a step of it
 };
 
 // One sequence of tokens on its way through the pipeline.
@@ -25,15 +27,22 @@ enum class FinishReason : uint8_t {
 // Thread: made by the scheduler; lent to the pipeline thread from the add command to the terminal event, which gives it
 //         back. Meanwhile the scheduler may read tokens and logprobs below what an event announced, and set `cancelled`.
 struct Sequence {
+  // `sampling_memory`: where what sampling reads lies (SPart::sampling_memory).
+  explicit Sequence(std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource())
+      : stop_tokens(sampling_memory),
+        logit_bias(sampling_memory),
+        prompt_seen(sampling_memory),
+        output_counts(sampling_memory) {}
+
   // Constant while the pipeline has it.
   uint64_t id = 0;                        // ascending in order of submission: a larger id is younger
   uint32_t prompt_tokens = 0;
   uint32_t length_max = 0;                // prompt + generated tokens
   uint32_t fill_tokens = 0;               // first tokens whose KV the home makes up (measuring only)
-  std::vector<int32_t> stop_tokens;       // ascending
+  std::pmr::vector<int32_t> stop_tokens;  // ascending
   uint32_t min_tokens = 0;                // generated tokens before a stop token may be sampled
   SamplingParams sampling;
-  std::vector<LogitBias> logit_bias;      // ascending by token
+  std::pmr::vector<LogitBias> logit_bias; // ascending by token
   void* owner = nullptr;                  // the scheduler's record of it
   uint64_t submit_ns = 0;                 // NowNs
   float* prompt_logits = nullptr;         // [prompt_tokens][vocab] if every prompt position's logits are wanted
@@ -44,8 +53,8 @@ struct Sequence {
   std::vector<TokenLogprob> top_logprobs; // [length_max - prompt_tokens][sampling.logprobs], if that is > 0
 
   // Pipeline thread only.
-  std::vector<uint64_t> prompt_seen;      // behind `history`; both empty if there are no penalties
-  std::vector<uint16_t> output_counts;
+  std::pmr::vector<uint64_t> prompt_seen; // behind `history`; both empty if there are no penalties
+  std::pmr::vector<uint16_t> output_counts;
   TokenHistory history;
   uint32_t length = 0;                    // tokens known
   uint32_t computed = 0;                  // tokens whose KV is stored at the home

@@ -200,7 +200,7 @@ void Pipeline::FinishStep(int m) {
   statistics_.steps.Add(1);
   statistics_.step_ns.Add(now_ns - batch.step_start_ns);
   quiet_since_ns_ = now_ns;
-  batch.no_rows = false;
+  batch.no_rows = batch.s_part_failed = false;
   --in_steps_;
   if (!record_.on()) return;
   quiet_since_ns_ = Now();

@@ -1,6 +1,7 @@
 #include "engine/schedule/build_request.h"
 
 #include <algorithm>
+#include <new>
 #include <string_view>
 
 #include "absl/strings/str_format.h"
@@ -62,7 +63,7 @@ absl::Status SetLengths(const RequestContext& context, const fd_request& given, 
 }
 
 absl::Status SetStops(const RequestContext& context, const fd_request& given, Request& request) {
-  std::vector<int32_t>& stops = request.sequence.stop_tokens;
+  std::pmr::vector<int32_t>& stops = request.sequence.stop_tokens;
   for (size_t i = 0; i < given.stop_token_id_count; ++i) {
     if (absl::Status bad = CheckTokenId("stop_token_ids", i, given.stop_token_ids[i], context.spec->vocab); !bad.ok()) {
       return bad;
@@ -124,10 +125,8 @@ void TakeMemory(const RequestContext& context, Sequence& sequence, std::vector<i
   sequence.top_logprobs.resize(generated_max * static_cast<size_t>(std::max(params.logprobs, 0)));
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const fd_request& given) {
-  auto request = std::make_unique<Request>();
+absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, const fd_request& given) {
+  auto request = std::make_unique<Request>(context.sampling_memory);
   request->submit_ns = NowNs();
   request->sequence.submit_ns = request->submit_ns;
   Sequence& sequence = request->sequence;
@@ -149,6 +148,16 @@ absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& cont
   TakeMemory(context, sequence, *std::move(ids));
   if (context.tokenizer != nullptr) request->detokenizer.emplace(context.tokenizer, /*skip_special_tokens=*/true);
   return request;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const fd_request& given) {
+  try {
+    return Build(context, given);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory left for this request");
+  }
 }
 
 }  // namespace fastdecode

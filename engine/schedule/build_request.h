@@ -18,10 +18,11 @@ struct RequestContext {
   const Tokenizer* tokenizer = nullptr;               // null: token ids only
   const std::string* tokenizer_missing_reason = nullptr;
   int max_context = 0;
+  std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource();  // SPart::sampling_memory
 };
 
 // Checks every field, tokenises the prompt, and takes all the memory that the request will need. Errors name field and
-// value. Runs on the caller's thread.
+// value; ResourceExhausted: no sampling memory. Runs on the caller's thread.
 absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const fd_request& given);
 
 }  // namespace fastdecode

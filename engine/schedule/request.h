@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,8 @@ struct RequestEvent {
 // Thread: `sequence` as its own comment says; detokenizer and matcher the scheduler thread; the rest under the scheduler's
 //         mutex. Bounded: by max_tokens + 1 events.
 struct Request {
+  explicit Request(std::pmr::memory_resource* sampling_memory) : sequence(sampling_memory) {}
+
   Sequence sequence;
   std::optional<StreamDetokenizer> detokenizer;   // absent: no text
   std::optional<StopMatcher> stops;

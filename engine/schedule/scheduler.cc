@@ -293,6 +293,9 @@ void Scheduler::OnFinished(Request& request, const PipelineEvent& event) {
     case FinishReason::kBadLogits:
       error = "the model's output is not a number; is the checkpoint intact?";
       break;
+    case FinishReason::kSPartFailed:
+      error = "the S-Part failed: " + pipeline_->s_part_failure();
+      break;
   }
   std::string rest;
   if (request.detokenizer) rest = request.detokenizer->Finish();

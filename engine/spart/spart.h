@@ -3,10 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/fastdecode.h"
 #include "kernels/sampler.h"
 
@@ -59,22 +60,38 @@ struct StepTable {
   StageTrace* trace = nullptr;          // to be filled in during a stage; null: nobody asks
 };
 
+enum class StageState : uint8_t {
+  kRunning,
+  kDone,
+  kFailed,  // its results mean nothing, and those of the step's further stages: the step is over. failure() says why
+};
+
 // The S-Part of a model: everything but attention. Stage 0 embeds and makes q, k, v of layer 0; stage l takes o of layer
 // l-1 and ends with q, k, v of layer l; stage L takes the last o and ends with logits and sampled tokens.
 // Owns the packed weights, the residual stream of every micro-batch, and its own threads or streams.
-// Thread: the pipeline thread calls everything. No call allocates, locks or enters the kernel once the backend is made.
+// Thread: the pipeline thread, where nothing else is said. StartStage and PollStage neither allocate nor lock, nor enter
+// the kernel but to launch work of a GPU.
 class SPart {
  public:
   virtual ~SPart() = default;
 
-  // Starts stage `stage` of a micro-batch. The table stays unchanged until StageDone() says true. The cpu backend does the
-  // whole stage inside this call, with the calling thread as the first of its threads.
+  // Starts stage `stage` of a micro-batch. The table stays unchanged until PollStage() no longer says kRunning. The cpu
+  // backend does the whole stage inside this call, with the calling thread as the first of its threads.
   virtual void StartStage(int micro_batch, int stage, StepTable& table) = 0;
-  virtual bool StageDone(int micro_batch) = 0;
+  virtual StageState PollStage(int micro_batch) = 0;
 
   // No step will start until the next StartStage: helper threads may sleep.
   virtual void Park() = 0;
 
+  // Memory of a link in which stages will read and write home areas: from before the pipeline hears of the link until it
+  // has forgotten it. Page-aligned. Any thread.
+  virtual absl::Status RegisterAreas(std::byte* memory, size_t bytes) { return absl::OkStatus(); }
+  virtual void UnregisterAreas(std::byte* memory) {}
+  // What a LogitRow's SampleArgs point to, but for params, must lie in memory of this. Any thread.
+  virtual std::pmr::memory_resource* sampling_memory() { return std::pmr::new_delete_resource(); }
+
+  // Why a stage failed last, for people. Any thread.
+  virtual std::string failure() const { return ""; }
   // For people: "cpu, bf16, avx512bf16 + oneDNN 2.6.3, 1 thread on core 0, weights 2.1 GiB".
   virtual std::string Describe() const = 0;
   // Bytes of weights that one decode step reads, for GB/s figures.

@@ -110,6 +110,8 @@ class VerbsEnd {
   VerbsWiring wiring() const;
   // What was chosen, for the log: device, port, GID, MTU, memory.
   std::string Describe() const;
+  // Whether this end's areas lie in memory of a GPU.
+  bool on_gpu() const { return out_layout_.payload_apart(); }
 
  private:
   using Handle = VerbsHandle<ibv_mr>;
@@ -131,7 +133,6 @@ class VerbsEnd {
   absl::StatusOr<Handle> Register(std::byte* data, size_t bytes, unsigned access);
   void Drain();
   bool has_bulk() const { return size_.bulk_segments > 0; }
-  bool on_gpu() const { return out_layout_.payload_apart(); }
   GpuMemoryPlace gpu_place() const { return {cuda_.get(), options_.fabric.gpu, &calls_, domain_.get()}; }
   // With the trailers of bulk segments behind the rest.
   size_t out_bytes() const {

@@ -58,6 +58,7 @@ class VerbsEngineLink final : public EngineLink {
   std::byte* BulkArea() override;
   void PostBulk(size_t bytes) override;
   void RingHome() override;
+  bool AreasOnGpu() const override { return parts_.end->on_gpu(); }
   uint64_t Progress() const override { return parts_.liveness->PeerProgress(); }
   bool lost() const override { return parts_.liveness->lost(); }
 

@@ -1,8 +1,6 @@
 #include "engine/spart/cpu/cpu_spart.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
 #include "absl/strings/str_format.h"
 #include "engine/spart/cpu/tiles.h"
@@ -17,32 +15,6 @@ namespace {
 // not to, ours stays ahead for the fewest rows alone.
 constexpr int kOwnRowsMax = 32;
 constexpr int kOwnRowsMaxAgainstTiles = 4;
-
-// The rotation frequencies of Hugging Face's Llama, in float32 as there (its angles are float32 too, so that long
-// positions agree).
-std::vector<float> RopeFrequencies(const ModelSpec& spec) {
-  const RopeSpec& rope = spec.rope;
-  std::vector<float> frequencies(spec.head_dim / 2);
-  for (int i = 0; i < spec.head_dim / 2; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(spec.head_dim);
-    float frequency = 1.0f / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
-    if (rope.scaling == RopeSpec::Scaling::kLinear) {
-      frequency = static_cast<float>(frequency / rope.factor);
-    } else if (rope.scaling == RopeSpec::Scaling::kLlama3) {
-      const double context = static_cast<double>(rope.original_context);
-      const double wavelength = 2 * std::numbers::pi / frequency;
-      if (wavelength > context / rope.low_freq_factor) {
-        frequency = static_cast<float>(frequency / rope.factor);
-      } else if (wavelength >= context / rope.high_freq_factor) {
-        const double smooth =
-            (context / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
-        frequency = static_cast<float>((1 - smooth) * frequency / rope.factor + smooth * frequency);
-      }
-    }
-    frequencies[i] = frequency;
-  }
-  return frequencies;
-}
 
 }  // namespace
 
@@ -59,9 +31,9 @@ CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights
       weights_(std::move(weights)),
       gemm_(SelectGemm(options.isa, options.type)),
       ops_(SelectElementwise(options.isa, options.type)),
+      rope_(BuildRopeTable(spec, static_cast<int>(shape.max_context))),
       team_("fd-s", options.cores, options.poll) {
   const int threads = static_cast<int>(options.cores.size());
-  BuildRopeTable();
   // Rows for oneDNN's buckets beyond the last.
   const int rows = options.rows_max + OneDnnGemm::kRowSlack;
   residual_.resize(options.micro_batches);
@@ -110,20 +82,6 @@ CpuSPart::Activations CpuSPart::MakeActivations(int rows, int64_t columns) const
   activations.row_bytes = activations.stride * static_cast<int64_t>(shape_.element_bytes());
   activations.bytes.resize(rows * activations.row_bytes);
   return activations;
-}
-
-void CpuSPart::BuildRopeTable() {
-  const std::vector<float> frequencies = RopeFrequencies(spec_);
-  const int64_t half = spec_.head_dim / 2;
-  rope_cos_.resize(shape_.max_context * half);
-  rope_sin_.resize(shape_.max_context * half);
-  for (int64_t position = 0; position < shape_.max_context; ++position) {
-    for (int64_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(position) * frequencies[i];
-      rope_cos_[position * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-      rope_sin_[position * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
-    }
-  }
 }
 
 std::string CpuSPart::Describe() const {

@@ -11,6 +11,7 @@
 #include "engine/rpart/messages.h"
 #include "engine/spart/cpu/onednn_gemm.h"
 #include "engine/spart/cpu/packed_weights.h"
+#include "engine/spart/rope_table.h"
 #include "engine/spart/spart.h"
 #include "kernels/isa.h"
 #include "numa/ticket_team.h"
@@ -39,7 +40,7 @@ class CpuSPart : public SPart {
                                                           PackedWeights weights, const CpuSPartOptions& options);
 
   void StartStage(int micro_batch, int stage, StepTable& table) override;
-  bool StageDone(int micro_batch) override { return true; }
+  StageState PollStage(int micro_batch) override { return StageState::kDone; }
   void Park() override { team_.Park(); }
   std::string Describe() const override;
   uint64_t weight_bytes() const override { return weights_.matrix_bytes; }
@@ -58,7 +59,6 @@ class CpuSPart : public SPart {
 
   CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights weights, const CpuSPartOptions& options);
   void MakePrimitives();
-  void BuildRopeTable();
   Activations MakeActivations(int rows, int64_t columns) const;
 
   // --- one stage, thread t of n
@@ -85,9 +85,9 @@ class CpuSPart : public SPart {
   PackedWeights weights_;
   GemmKernels gemm_;
   ElementwiseKernels ops_;
+  const RopeTable rope_;                       // [max_context]
   std::unique_ptr<OneDnnGemm> onednn_;         // null: our own kernel does all
   int own_rows_max_ = INT_MAX;                 // up to so many rows our own kernel is the faster one
-  std::vector<float> rope_cos_, rope_sin_;     // [max_context][head_dim / 2]
 
   // The stage that runs.
   int micro_batch_ = 0;

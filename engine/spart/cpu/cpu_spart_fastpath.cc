@@ -171,8 +171,8 @@ void CpuSPart::RotateAndSend(const PackedLayer& layer, Range rows) {
     if (to == nullptr) continue;
     to += table_->home_rows[r] * shape_.hop_row_bytes();
     const float* from = projected_.data() + int64_t{r} * layer.qkv.n;
-    const float* cosines = rope_cos_.data() + int64_t{table_->positions[r]} * (d / 2);
-    const float* sines = rope_sin_.data() + int64_t{table_->positions[r]} * (d / 2);
+    const float* cosines = rope_.cosines.data() + int64_t{table_->positions[r]} * (d / 2);
+    const float* sines = rope_.sines.data() + int64_t{table_->positions[r]} * (d / 2);
     const int rotated = spec_.heads + spec_.kv_heads;
     for (int h = 0; h < rotated + spec_.kv_heads; ++h) {
       const float* head_bias = bias == nullptr ? nullptr : bias + int64_t{h} * d;

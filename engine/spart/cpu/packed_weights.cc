@@ -1,14 +1,12 @@
 #include "engine/spart/cpu/packed_weights.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
-#include <memory>
 
 #include "engine/model/convert.h"
 #include "numa/check.h"
-#include "numa/pinned_thread.h"
+#include "numa/parallel_for.h"
 
 namespace fastdecode {
 
@@ -87,57 +85,22 @@ int ReadPanelRows(const PackJob& job, int64_t index, std::vector<float>& rows) {
   return filled;
 }
 
-std::vector<float> ReadVector(const TensorView& tensor) {
-  std::vector<float> values(tensor.shape[0]);
-  ConvertToF32(tensor, 0, tensor.shape[0], values.data());
-  return values;
-}
-
-std::vector<float> ReadBias(const std::optional<TensorView>& tensor) {
-  return tensor ? ReadVector(*tensor) : std::vector<float>();
-}
-
 void ReadVectors(const ModelWeights& weights, PackedWeights& packed) {
-  packed.final_norm = ReadVector(weights.final_norm);
+  packed.final_norm = ReadF32(weights.final_norm);
   for (size_t l = 0; l < packed.layers.size(); ++l) {
     const LayerWeights& from = weights.layers[l];
     PackedLayer& to = packed.layers[l];
-    to.attention_norm = ReadVector(from.attention_norm);
-    to.mlp_norm = ReadVector(from.mlp_norm);
+    to.attention_norm = ReadF32(from.attention_norm);
+    to.mlp_norm = ReadF32(from.mlp_norm);
     for (const auto* bias : {&from.q_bias, &from.k_bias, &from.v_bias}) {
-      const std::vector<float> values = ReadBias(*bias);
+      const std::vector<float> values = ReadF32(*bias);
       to.qkv_bias.insert(to.qkv_bias.end(), values.begin(), values.end());
     }
-    to.o_bias = ReadBias(from.o_bias);
-    to.gate_bias = ReadBias(from.gate_bias);
-    to.up_bias = ReadBias(from.up_bias);
-    to.down_bias = ReadBias(from.down_bias);
+    to.o_bias = ReadF32(from.o_bias);
+    to.gate_bias = ReadF32(from.gate_bias);
+    to.up_bias = ReadF32(from.up_bias);
+    to.down_bias = ReadF32(from.down_bias);
   }
-}
-
-void CopyEmbeddingRows(const TensorView& tensor, ElementType type, int64_t first, int64_t count, std::byte* out) {
-  const int64_t hidden = tensor.shape[1];
-  if (type == ElementType::kF32) {
-    ConvertToF32(tensor, first * hidden, count * hidden, reinterpret_cast<float*>(out) + first * hidden);
-    return;
-  }
-  std::vector<float> row(hidden);
-  Bf16* to = reinterpret_cast<Bf16*>(out) + first * hidden;
-  for (int64_t r = 0; r < count; ++r) {
-    ConvertToF32(tensor, (first + r) * hidden, hidden, row.data());
-    for (int64_t i = 0; i < hidden; ++i) *to++ = ToBf16(row[i]);
-  }
-}
-
-// Runs body(i) for every i below count on one thread per core, in no order.
-void ParallelFor(const std::vector<int>& cores, int64_t count, const std::function<void(int64_t)>& body) {
-  std::atomic<int64_t> next{0};
-  const auto work = [&] {
-    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(i);
-  };
-  std::vector<PinnedThread> threads;
-  for (const int core : cores) threads.emplace_back("fd-pack", core, work);
-  if (threads.empty()) work();
 }
 
 }  // namespace
@@ -182,7 +145,7 @@ absl::StatusOr<PackedWeights> PackWeights(const ModelSpec& spec, const Checkpoin
     PackedMatrix& matrix = *job.matrix;
     matrix.panels = base + std::bit_cast<size_t>(matrix.panels);
     // Whole panels a thread: a matrix is read and packed once, and its file pages go before the next one's come.
-    ParallelFor(options.cores, matrix.panel_count(), [&](int64_t panel) {
+    ParallelFor("fd-pack", options.cores, matrix.panel_count(), [&](int64_t panel) {
       thread_local std::vector<float> rows;
       rows.resize(kPanelColumns * matrix.k);
       const int columns = ReadPanelRows(job, panel, rows);
@@ -196,9 +159,10 @@ absl::StatusOr<PackedWeights> PackWeights(const ModelSpec& spec, const Checkpoin
   if (own_embedding) {
     packed.embedding = base + embedding_offset;
     constexpr int64_t kRows = 256;
-    ParallelFor(options.cores, (spec.vocab + kRows - 1) / kRows, [&](int64_t i) {
-      CopyEmbeddingRows(weights.embedding, options.type, i * kRows, std::min(kRows, spec.vocab - i * kRows),
-                        packed.embedding);
+    ParallelFor("fd-pack", options.cores, (spec.vocab + kRows - 1) / kRows, [&](int64_t i) {
+      const int64_t first = i * kRows * spec.hidden, count = std::min(kRows, spec.vocab - i * kRows) * spec.hidden;
+      ConvertTo(options.type, weights.embedding, first, count,
+                packed.embedding + first * static_cast<int64_t>(ElementBytes(options.type)));
     });
     checkpoint.DropPages(weights.embedding);
   }

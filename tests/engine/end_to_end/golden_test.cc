@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/engine/end_to_end/engine_runs.h"
+#include "tests/engine/end_to_end/golden_checks.h"
 
 namespace fastdecode {
 namespace {
@@ -70,27 +71,7 @@ TEST_P(GoldenTest, ExactModeGivesTheLogitsAndTokensOfTransformers) {
   const Golden golden(GetParam().name);
   const auto engine = MakeEngineIfIsa(Options(golden, "f32", GetParam().isa, GetParam().chunk));
   if (engine == nullptr) GTEST_SKIP() << "this CPU has no " << GetParam().isa;
-  ASSERT_EQ(static_cast<size_t>(engine->vocab_size()), golden.vocab);
-
-  std::vector<GenerateRequest> requests;
-  for (const uint32_t length : golden.prompt_lengths) requests.push_back(GreedyRequest(golden.Prompt(length), 1));
-  for (const Golden::Greedy& greedy : golden.greedy) {
-    EXPECT_EQ(greedy.tokens.size(), 64u);
-    requests.push_back(GreedyRequest(golden.Prompt(greedy.prompt_length), static_cast<uint32_t>(greedy.tokens.size())));
-  }
-  const std::vector<Answer> answers = RunAll(*engine, requests, /*with_logits=*/true);
-  double worst = 0;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    ASSERT_EQ(answers[i].finish, FD_FINISH_LENGTH) << answers[i].error;
-    const Difference difference = Compare(golden, golden.logits, answers[i].prompt_logits);
-    EXPECT_LE(difference.max, kExactShare * golden.largest_logit) << "prompt of " << requests[i].prompt_ids.size();
-    worst = std::max(worst, difference.max);
-  }
-  RecordProperty("largest_error_of_largest_logit", std::to_string(worst / golden.largest_logit));
-  for (size_t i = 0; i < golden.greedy.size(); ++i) {
-    EXPECT_EQ(answers[golden.prompt_lengths.size() + i].tokens, golden.greedy[i].tokens)
-        << "prompt of " << golden.greedy[i].prompt_length;
-  }
+  ExpectLogitsAndTokens(golden, *engine);
 }
 
 TEST_P(GoldenTest, Bf16IsAboutAsCloseAsTransformersOwn) {
@@ -100,16 +81,7 @@ TEST_P(GoldenTest, Bf16IsAboutAsCloseAsTransformersOwn) {
     const auto engine = MakeEngineIfIsa(Options(golden, "bf16", GetParam().isa, GetParam().chunk) +
                                         OptionList{{"batch-invariant", invariant}});
     if (engine == nullptr) GTEST_SKIP() << "this CPU has no " << GetParam().isa;
-    const std::vector<Answer> answers = RunAll(*engine, {GreedyRequest(golden.prompt, 1)}, /*with_logits=*/true);
-    const Difference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
-    EXPECT_LE(difference.rms, kBf16Share * golden.bf16_rms_error);
-    EXPECT_LE(difference.max, kBf16Share * golden.bf16_max_error);
-    // Were it f32 in disguise, the bound would say nothing.
-    EXPECT_GT(difference.max, kExactShare * golden.largest_logit);
-    RecordProperty(std::string("rms_of_transformers_") + invariant,
-                   std::to_string(difference.rms / golden.bf16_rms_error));
-    RecordProperty(std::string("max_of_transformers_") + invariant,
-                   std::to_string(difference.max / golden.bf16_max_error));
+    ExpectAsCloseAsBf16(golden, *engine, invariant);
   }
 }
 

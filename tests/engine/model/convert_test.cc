@@ -64,7 +64,7 @@ TEST(ToF16, RoundsToNearestEven) {
   EXPECT_EQ(ToF16(INFINITY), 0x7c00);
   EXPECT_EQ(ToF16(-1e30f), 0xfc00);
   EXPECT_EQ(ToF16(std::numeric_limits<float>::denorm_min()), 0);
-  EXPECT_TRUE(std::isnan(FromF16(ToF16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_TRUE(std::isnan(FromFp16({ToF16(std::numeric_limits<float>::quiet_NaN())})));
 }
 
 TEST(ConvertToF32, TakesRangesOfUnalignedData) {

@@ -86,17 +86,22 @@ void FakeSPart::StartStage(int micro_batch, int stage, StepTable& table) {
   Compute(batch);
 }
 
-bool FakeSPart::StageDone(int micro_batch) {
+StageState FakeSPart::PollStage(int micro_batch) {
   Batch& batch = batches_[micro_batch];
   FD_CHECK(batch.running, "asked for a stage that was not started");
-  if (batch.polls_left-- > 0) return false;
+  if (batch.polls_left-- > 0) return StageState::kRunning;
   if (polls_max_ > 0) {
     FD_CHECK(batch.copy.SameRows(*batch.table) && batch.copy.SameAreas(*batch.table),
              "the table changed under a stage");
     Compute(batch);
   }
   batch.running = false;
-  return true;
+  if (fail_ > 0) {
+    --fail_;
+    batch.stage = -1;
+    return StageState::kFailed;
+  }
+  return StageState::kDone;
 }
 
 void FakeSPart::Compute(Batch& batch) {

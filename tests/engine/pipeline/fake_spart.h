@@ -16,17 +16,19 @@ namespace fastdecode {
 // Thread: as SPart. Allocates nothing after construction.
 class FakeSPart final : public SPart {
  public:
-  // `polls_max` > 0: asynchronous; a stage reads and writes only at a later StageDone, up to so many calls later.
+  // `polls_max` > 0: asynchronous; a stage reads and writes only at a later PollStage, up to so many calls later.
   FakeSPart(const RPartShape& shape, int vocab, int polls_max, uint64_t seed);
 
   void StartStage(int micro_batch, int stage, StepTable& table) override;
-  bool StageDone(int micro_batch) override;
+  StageState PollStage(int micro_batch) override;
   void Park() override {}
   std::string Describe() const override { return "fake"; }
   uint64_t weight_bytes() const override { return 0; }
 
   // The next sampled rows come out as not a number.
   void SpoilLogits(int rows) { spoil_ = rows; }
+  // The next stages fail.
+  void FailStages(int count) { fail_ = count; }
 
  private:
   // What the table said when the step or stage began.
@@ -64,6 +66,7 @@ class FakeSPart final : public SPart {
   std::mt19937_64 random_;
   std::vector<Batch> batches_;
   int spoil_ = 0;
+  int fail_ = 0;
 };
 
 }  // namespace fastdecode

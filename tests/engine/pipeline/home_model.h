@@ -31,6 +31,9 @@ class HomeModel {
   void SpoilRow(uint64_t sequence) { spoiled_ = sequence; }
   bool spoiled() const { return spoiled_ == 0; }
 
+  // So many rows that come are of a step that its S-Part has given up, and mean nothing.
+  void ExpectDeadRows(int rows) { dead_rows_ = rows; }
+
   bool idle() const { return idle_; }
   uint32_t pages_total() const { return pages_total_; }
   uint32_t pages_used() const { return pages_used_; }
@@ -66,6 +69,7 @@ class HomeModel {
   std::vector<MicroBatch> batches_;
   uint64_t spoiled_ = 0;
   bool idle_ = false;
+  int dead_rows_ = 0;
 };
 
 }  // namespace fastdecode

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -167,6 +168,38 @@ TEST(PipelineTest, BadLogitsEndOneRequest) {
   }
   EXPECT_EQ(bad, 1);
   engine.CheckNothingLeft();
+}
+
+TEST(PipelineTest, AFailedStageEndsTheRequestsOfItsMicroBatch) {
+  for (int after = 0; after < 20; ++after) {  // turns: other stages, too
+    SimEngine engine(SmallOptions());
+    SimLink* const homes[] = {engine.AddHome(0, 60), engine.AddHome(1, 60)};
+    for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
+    RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
+    for (int turn = 0; turn < after; ++turn) engine.Turn();
+    for (SimLink* home : homes) home->home().ExpectDeadRows(1000);
+    std::vector<int> micro_batch;
+    for (const auto& request : engine.requests()) micro_batch.push_back(request->sequence.micro_batch);
+    engine.spart().FailStages(1);
+    RunUntil(&engine, [&] {
+      return std::any_of(engine.requests().begin(), engine.requests().end(), [](const auto& r) { return r->finished; });
+    });
+    engine.Submit(Prompt(10, 9), {.max_tokens = 60});  // the micro-batch goes on with others
+    ASSERT_TRUE(engine.RunAll(kTurnsMax));
+    int failed_batch = -1;
+    for (size_t i = 0; i < micro_batch.size(); ++i) {
+      const SimRequest& request = *engine.requests()[i];
+      if (request.reason == FinishReason::kSPartFailed) failed_batch = micro_batch[i];
+      engine.CheckTokens(request);
+    }
+    ASSERT_GE(failed_batch, 0);
+    for (size_t i = 0; i < micro_batch.size(); ++i) {
+      EXPECT_EQ(engine.requests()[i]->reason,
+                micro_batch[i] == failed_batch ? FinishReason::kSPartFailed : FinishReason::kLength);
+    }
+    EXPECT_EQ(engine.requests().back()->reason, FinishReason::kLength);
+    engine.CheckNothingLeft();
+  }
 }
 
 // ---- homes that go and come

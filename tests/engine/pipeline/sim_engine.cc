@@ -74,7 +74,7 @@ SimRequest* SimEngine::Submit(const std::vector<int32_t>& prompt, const SimAsk& 
   sequence.prompt_tokens = static_cast<uint32_t>(prompt.size());
   sequence.length_max = std::min(sequence.prompt_tokens + ask.max_tokens, options_.context_max);
   sequence.fill_tokens = ask.fill_tokens;
-  sequence.stop_tokens = ask.stop_tokens;
+  sequence.stop_tokens.assign(ask.stop_tokens.begin(), ask.stop_tokens.end());
   sequence.min_tokens = ask.min_tokens;
   sequence.owner = request;
   sequence.tokens = prompt;

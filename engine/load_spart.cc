@@ -1,0 +1,112 @@
+#include "engine/load_spart.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "engine/model/checkpoint.h"
+#include "engine/model/weights.h"
+#include "engine/pipeline/statistics.h"
+#include "engine/spart/cpu/cpu_spart.h"
+#include "engine/spart/cuda/cuda_spart.h"
+#include "engine/spart/cuda/device_module.h"
+#include "engine/spart/cuda/gpu_weights.h"
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+namespace {
+
+// What the two kinds read from.
+struct Model {
+  const ModelSpec& spec;
+  const Checkpoint& checkpoint;
+  const ModelWeights& weights;
+};
+
+// Loading CUDA's libraries takes a second and some memory: not on hosts without NVIDIA's driver, of Linux or of WSL.
+bool HasDriver() {
+  std::error_code unknown;
+  return std::filesystem::exists("/dev/nvidiactl", unknown) || std::filesystem::exists("/dev/dxg", unknown);
+}
+
+absl::StatusOr<std::unique_ptr<SPart>> LoadOnCpu(const Options& options, const Model& model, const SPartPlace& place) {
+  PackOptions pack;
+  pack.type = place.type;
+  pack.node = place.node;
+  pack.cores = place.all_cores;
+  absl::StatusOr<PackedWeights> packed = PackWeights(model.spec, model.checkpoint, model.weights, pack);
+  if (!packed.ok()) return packed.status();
+  CpuSPartOptions cpu;
+  cpu.type = place.type;
+  cpu.isa = place.isa;
+  cpu.batch_invariant = options.batch_invariant;
+  cpu.micro_batches = options.micro_batches;
+  cpu.rows_max = static_cast<int>(place.shape.max_rows);
+  cpu.cores = place.s_cores;
+  cpu.poll = place.poll;
+  return CpuSPart::Create(model.spec, place.shape, *std::move(packed), cpu);
+}
+
+absl::StatusOr<std::unique_ptr<SPart>> LoadOnGpu(const Options& options, const Model& model, SPartPlace place,
+                                                 Logger* log) {
+  UploadOptions upload;
+  upload.type = place.type;
+  upload.cores = place.all_cores;
+  uint64_t said = 0;
+  upload.progress = [&](uint64_t done, uint64_t total) {  // every tenth
+    if (const uint64_t tenth = 10 * done / total; tenth > said) {
+      said = tenth;
+      log->Info(
+          absl::StrFormat("weights: %d %% of %.2f GiB on the GPU", 10 * tenth, static_cast<double>(total) * 0x1p-30));
+    }
+  };
+  absl::StatusOr<GpuWeights> weights =
+      UploadWeights(model.spec, model.checkpoint, model.weights, upload, place.device.get());
+  if (!weights.ok()) return weights.status();
+  CudaSPartOptions cuda;
+  cuda.micro_batches = options.micro_batches;
+  cuda.rows_max = static_cast<int>(place.shape.max_rows);
+  cuda.sequences_max = place.sequences_max;
+  cuda.homes_max = kMaxHomes;
+  cuda.wait_bound_ns = static_cast<uint64_t>(options.gpu_wait_ms) * 1'000'000;
+  return CudaSPart::Create(model.spec, place.shape, std::move(place.device), *weights, cuda);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SPartDevice>> ChooseDevice(const Options& options, Logger* log) {
+  if (options.spart == Options::SPartBackend::kCpu) return nullptr;
+  const bool looks = options.spart == Options::SPartBackend::kAuto && options.cuda_module.empty();
+  if (looks && !HasDriver()) return nullptr;
+  DeviceOptions device;
+  device.index = options.gpu;
+  device.batch_invariant = options.batch_invariant;
+  absl::StatusOr<std::unique_ptr<SPartDevice>> opened =
+      OpenDevice(options.cuda_module.empty() ? DefaultDeviceModulePath() : options.cuda_module, device);
+  if (opened.ok() || options.spart == Options::SPartBackend::kCuda) return opened;
+  log->Info(absl::StrFormat("the S-Part runs on the CPU: %s", opened.status().message()));
+  return nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<SPart>> LoadSPart(const Options& options, const ModelSpec& spec, SPartPlace place,
+                                                 Logger* log) {
+  const uint64_t start_ns = NowNs();
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(options.model);
+  if (!checkpoint.ok()) return checkpoint.status();
+  absl::StatusOr<ModelWeights> weights = MapWeights(spec, *checkpoint);
+  if (!weights.ok()) return weights.status();
+  if (place.type == ElementType::kBf16 && weights->layers[0].q.dtype == DType::kF16) {
+    log->Info("the checkpoint is f16; it computes in bf16 here (f32 keeps every bit: --compute f32)");
+  }
+  const Model model{spec, *checkpoint, *weights};
+  absl::StatusOr<std::unique_ptr<SPart>> spart =
+      place.device == nullptr ? LoadOnCpu(options, model, place) : LoadOnGpu(options, model, std::move(place), log);
+  if (!spart.ok()) return spart.status();
+  log->Info(absl::StrFormat("loaded %s in %.1f s: %s", options.model, static_cast<double>(NowNs() - start_ns) * 1e-9,
+                            (*spart)->Describe()));
+  return spart;
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,136 @@
+#include "engine/spart/cuda/cuda_spart.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "engine/spart/cuda/row_buckets.h"
+#include "engine/spart/rope_table.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+
+absl::StatusOr<std::unique_ptr<CudaSPart>> CudaSPart::Create(const ModelSpec& spec, const RPartShape& shape,
+                                                             std::unique_ptr<SPartDevice> device,
+                                                             const GpuWeights& weights,
+                                                             const CudaSPartOptions& options) {
+  StepModel model;
+  model.spec = spec;
+  model.shape = shape;
+  model.weights = weights;
+  model.wait_bound_ns = options.wait_bound_ns;
+  std::unique_ptr<CudaSPart> spart(new CudaSPart(std::move(model), std::move(device), options));
+  if (absl::Status bad = spart->Prepare(); !bad.ok()) return bad;
+  return spart;
+}
+
+CudaSPart::CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options)
+    : options_(options),
+      model_(std::move(model)),
+      device_(std::move(device)),
+      pinned_(device_.get()),
+      sampling_memory_(&pinned_),
+      buckets_(RowBuckets(static_cast<unsigned>(options.rows_max))) {}
+
+CudaSPart::~CudaSPart() {
+  // Waits that nobody will answer any more end by themselves, later; these end now.
+  for (MicroBatch& batch : batches_) {
+    if (batch.memory.board == nullptr) continue;  // it was not made
+    std::atomic_ref<uint64_t>(batch.memory.board->release).store(UINT64_MAX, std::memory_order_release);
+  }
+  device_->Synchronize().IgnoreError();
+}
+
+absl::Status CudaSPart::Prepare() {
+  const uint64_t needed = options_.micro_batches * StepMemoryBytes(model_, buckets_.back());
+  if (const uint64_t free = device_->free_bytes(); needed > free) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d micro-batches of up to %d rows need %.2f GiB beside the weights, the GPU has %.2f GiB free",
+                        options_.micro_batches, options_.rows_max, static_cast<double>(needed) * 0x1p-30,
+                        static_cast<double>(free) * 0x1p-30));
+  }
+  if (absl::Status bad = UploadRopeTable(); !bad.ok()) return bad;
+  batches_.resize(static_cast<size_t>(options_.micro_batches));
+  for (MicroBatch& batch : batches_) {
+    if (absl::Status bad = MakeMicroBatch(&batch); !bad.ok()) return bad;
+  }
+  return device_->Synchronize();
+}
+
+absl::Status CudaSPart::UploadRopeTable() {
+  const RopeTable table = BuildRopeTable(model_.spec, static_cast<int>(model_.shape.max_context));
+  for (const auto& [values, to] :
+       {std::pair(&table.cosines, &model_.cosines), std::pair(&table.sines, &model_.sines)}) {
+    const size_t bytes = values->size() * sizeof(float);
+    absl::StatusOr<std::byte*> memory = device_->Allocate(bytes);
+    if (!memory.ok()) return memory.status();
+    absl::StatusOr<std::byte*> pinned = device_->AllocatePinned(bytes);
+    if (!pinned.ok()) return pinned.status();
+    std::memcpy(*pinned, values->data(), bytes);
+    const absl::Status uploaded = device_->Upload(*memory, *pinned, bytes);
+    device_->FreePinned(*pinned);
+    if (!uploaded.ok()) return uploaded;
+    *to = reinterpret_cast<const float*>(*memory);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaSPart::MakeMicroBatch(MicroBatch* batch) {
+  absl::StatusOr<StepMemory> memory = AllocateStepMemory(model_, buckets_.back(), options_.homes_max, device_.get());
+  if (!memory.ok()) return memory.status();
+  batch->memory = *memory;
+  absl::StatusOr<SPartDevice::Stream> stream = device_->MakeStream();
+  if (!stream.ok()) return stream.status();
+  batch->stream = *stream;
+  for (const unsigned rows : buckets_) {
+    absl::StatusOr<SPartDevice::Graph> graph =
+        MakeStepGraph(model_, batch->memory, rows, sampled_rows(rows), batch->stream, device_.get());
+    if (!graph.ok()) return graph.status();
+    batch->steps.push_back(*graph);
+  }
+  const unsigned tile = LogitTileRows(buckets_.back());
+  for (unsigned first = 0; first < static_cast<unsigned>(options_.rows_max); first += tile) {
+    const unsigned stage = static_cast<unsigned>(model_.spec.layers) + 1 + first / tile;
+    absl::StatusOr<SPartDevice::Graph> graph =
+        MakeLogitGraph(model_, batch->memory, first, tile, stage, batch->stream, device_.get());
+    if (!graph.ok()) return graph.status();
+    batch->logits.push_back(*graph);
+  }
+  return absl::OkStatus();
+}
+
+// How many rows of logits a step of this bucket computes.
+unsigned CudaSPart::sampled_rows(unsigned rows) const {
+  const int bucket = BucketFor(buckets_, std::min(static_cast<unsigned>(options_.sequences_max), buckets_.back()));
+  return std::min(rows, buckets_[static_cast<size_t>(bucket)]);
+}
+
+StageState CudaSPart::CheckDevice(MicroBatch& batch) {
+  std::string why;
+  if (std::atomic_ref<uint64_t>(batch.memory.board->gave_up).load(std::memory_order_acquire) != 0) {
+    why = absl::StrFormat("the GPU waited %.1f s in vain for stage %d to be started",
+                          static_cast<double>(model_.wait_bound_ns) * 1e-9, batch.stage);
+  } else if (absl::Status bad = device_->Check(); !bad.ok()) {
+    why = std::string(bad.message());
+  } else {
+    return StageState::kRunning;
+  }
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  failure_ = why;
+  return StageState::kFailed;
+}
+
+std::string CudaSPart::failure() const {
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  return failure_;
+}
+
+std::string CudaSPart::Describe() const {
+  return absl::StrFormat("cuda, %s, %s, weights %.2f GiB, %d graphs for up to %d rows",
+                         ElementName(model_.weights.type), device_->Describe(),
+                         static_cast<double>(model_.weights.matrix_bytes) * 0x1p-30,
+                         batches_.size() * batches_[0].steps.size(), buckets_.back());
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,95 @@
+#ifndef FASTDECODE_ENGINE_SPART_CUDA_CUDA_SPART_H_
+#define FASTDECODE_ENGINE_SPART_CUDA_CUDA_SPART_H_
+
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/spart/cuda/pinned_memory.h"
+#include "engine/spart/cuda/spart_device.h"
+#include "engine/spart/cuda/step_graph.h"
+#include "engine/spart/spart.h"
+
+namespace fastdecode {
+
+struct CudaSPartOptions {
+  int micro_batches = 2;
+  int rows_max = 0;                         // of one step of one micro-batch
+  int sequences_max = 0;                    // of one micro-batch: rows of a step that are sampled
+  int homes_max = 0;                        // indices of home areas lie below
+  uint64_t wait_bound_ns = 30'000'000'000;  // the GPU waits no longer for a stage to be started
+};
+
+// The S-Part on a GPU: a step of a micro-batch is one graph, launched with stage 0, in the micro-batch's own stream. It
+// publishes each stage that is over and waits until it may go on, by words of pinned memory (StepBoard), so that
+// starting a stage is a store and asking for its end a load.
+// Owns: device, weights, the memory of all micro-batches, graphs. Thread: see SPart.
+class CudaSPart : public SPart {
+ public:
+  // Makes all graphs: some seconds. Errors: ResourceExhausted (with what is needed and what is free), the device's own.
+  static absl::StatusOr<std::unique_ptr<CudaSPart>> Create(const ModelSpec& spec, const RPartShape& shape,
+                                                           std::unique_ptr<SPartDevice> device,
+                                                           const GpuWeights& weights, const CudaSPartOptions& options);
+  ~CudaSPart() override;
+
+  // cuda_spart_fastpath.cc
+  void StartStage(int micro_batch, int stage, StepTable& table) override;
+  StageState PollStage(int micro_batch) override;
+  void Park() override {}
+
+  absl::Status RegisterAreas(std::byte* memory, size_t bytes) override { return device_->Register(memory, bytes); }
+  void UnregisterAreas(std::byte* memory) override { device_->Unregister(memory); }
+  std::pmr::memory_resource* sampling_memory() override { return &sampling_memory_; }
+  std::string failure() const override;
+  std::string Describe() const override;
+  uint64_t weight_bytes() const override { return model_.weights.matrix_bytes; }
+
+ private:
+  struct MicroBatch {
+    StepMemory memory;
+    SPartDevice::Stream stream = 0;
+    std::vector<SPartDevice::Graph> steps;   // [bucket]
+    std::vector<SPartDevice::Graph> logits;  // [tile] of logit rows
+    uint64_t first = 0;                      // the number of the running step's stage 0
+    unsigned stage = 0;                      // that runs, or ran last; beyond the last: a tile of logits
+    unsigned tiles = 0;                      // of logits to be computed after the step
+    uint64_t started_ns = 0;
+    uint64_t checked_ns = 0;
+    StepTable* table = nullptr;
+  };
+
+  CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options);
+  absl::Status Prepare();
+  absl::Status UploadRopeTable();
+  absl::Status MakeMicroBatch(MicroBatch* batch);
+
+  void BeginStep(MicroBatch& batch, const StepTable& table);
+  void PutRows(MicroBatch& batch, const StepTable& table);
+  void PutLogitRow(const LogitRow& row, SampleRow* out);
+  void PutAreas(MicroBatch& batch, const StepTable& table);
+  void TakeSamples(MicroBatch& batch);
+  void TakeLogits(MicroBatch& batch, unsigned tile);
+  StageState StageIsOver(MicroBatch& batch);
+  StageState CheckDevice(MicroBatch& batch);
+  unsigned sampled_rows(unsigned rows) const;
+
+  const CudaSPartOptions options_;
+  StepModel model_;
+  std::unique_ptr<SPartDevice> device_;
+  PinnedMemory pinned_;  // what sampling_memory_ is cut from
+  std::pmr::synchronized_pool_resource sampling_memory_;
+  std::vector<unsigned> buckets_;
+  std::vector<MicroBatch> batches_;
+
+  mutable std::mutex failure_mutex_;
+  std::string failure_;  // of the last stage that failed
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SPART_CUDA_CUDA_SPART_H_

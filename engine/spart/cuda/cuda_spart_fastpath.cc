@@ -1,0 +1,130 @@
+// Starting and ending stages on the GPU. Nothing here allocates, locks, logs or enters the kernel, but for the launch
+// of a step's graph.
+#include <atomic>
+#include <cstring>
+
+#include "engine/spart/cuda/cuda_spart.h"
+#include "engine/spart/cuda/row_buckets.h"
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+namespace {
+
+// A stage that is not over after so long may have met an error of the device, which only a call can tell.
+constexpr uint64_t kCheckAfterNs = 100'000'000;
+
+}  // namespace
+
+void CudaSPart::StartStage(int micro_batch, int stage, StepTable& table) {
+  MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  batch.table = &table;
+  batch.stage = static_cast<unsigned>(stage);
+  batch.started_ns = batch.checked_ns = NowNs();
+  PutAreas(batch, table);
+  if (stage == 0) {
+    BeginStep(batch, table);
+    return;
+  }
+  // Release: the GPU's acquire load sees the areas, and o in them.
+  std::atomic_ref<uint64_t>(batch.memory.board->release).store(batch.first + batch.stage, std::memory_order_release);
+}
+
+void CudaSPart::BeginStep(MicroBatch& batch, const StepTable& table) {
+  StepBoard& board = *batch.memory.board;
+  // Numbers of stages go on over all steps, the tiles of logits after the last stage included.
+  batch.first += static_cast<uint64_t>(model_.spec.layers) + 1 + batch.logits.size();
+  PutRows(batch, table);
+  board.first = batch.first;
+  board.rows = static_cast<uint32_t>(table.rows);
+  board.logit_rows = static_cast<uint32_t>(table.logit_rows);
+  board.gave_up = 0;
+  device_->Launch(batch.steps[static_cast<size_t>(BucketFor(buckets_, board.rows))]);
+}
+
+void CudaSPart::PutRows(MicroBatch& batch, const StepTable& table) {
+  for (int r = 0; r < table.rows; ++r) {
+    batch.memory.board_rows[r] = {table.tokens[r], table.positions[r], table.homes[r], table.home_rows[r]};
+  }
+  bool shown = false;
+  for (int i = 0; i < table.logit_rows; ++i) {
+    batch.memory.logit_rows[i] = table.logits[i].row;
+    PutLogitRow(table.logits[i], &batch.memory.samples[i]);
+    shown |= table.logits[i].logits_out != nullptr;
+  }
+  const unsigned wanted = static_cast<unsigned>(table.logit_rows), tile = LogitTileRows(buckets_.back());
+  const bool more = shown || wanted > sampled_rows(buckets_[BucketFor(buckets_, static_cast<unsigned>(table.rows))]);
+  batch.tiles = more ? (wanted + tile - 1) / tile : 0;
+}
+
+// Everything that the arguments point to is in sampling_memory().
+void CudaSPart::PutLogitRow(const LogitRow& row, SampleRow* out) {
+  out->sample = row.sample;
+  if (!row.sample) return;
+  const SampleArgs& args = row.args;
+  out->params = *args.params;
+  out->position = args.position;
+  out->prompt_seen = args.history == nullptr ? nullptr : args.history->prompt_seen;
+  out->output_counts = args.history == nullptr ? nullptr : args.history->output_counts;
+  out->bias = args.bias.data();
+  out->bias_count = static_cast<uint32_t>(args.bias.size());
+  out->allowed = args.allowed.data();
+  out->allowed_count = static_cast<uint32_t>(args.allowed.size());
+  out->banned = args.banned.data();
+  out->banned_count = static_cast<uint32_t>(args.banned.size());
+}
+
+void CudaSPart::PutAreas(MicroBatch& batch, const StepTable& table) {
+  for (size_t h = 0; h < table.home_areas.size(); ++h) {
+    batch.memory.areas[h] = {table.home_areas[h].send, table.home_areas[h].receive};
+  }
+}
+
+StageState CudaSPart::PollStage(int micro_batch) {
+  MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  StepBoard& board = *batch.memory.board;
+  // Acquire: pairs with the GPU's release; what the stage wrote is seen.
+  if (std::atomic_ref<uint64_t>(board.ready).load(std::memory_order_acquire) >= batch.first + batch.stage) {
+    return StageIsOver(batch);
+  }
+  const uint64_t now_ns = NowNs();
+  if (now_ns - batch.checked_ns < kCheckAfterNs) return StageState::kRunning;
+  batch.checked_ns = now_ns;
+  return CheckDevice(batch);
+}
+
+// The last stage may be followed by tiles of logits, each of which is waited for as a stage is.
+StageState CudaSPart::StageIsOver(MicroBatch& batch) {
+  const auto layers = static_cast<unsigned>(model_.spec.layers);
+  if (batch.stage < layers) return StageState::kDone;
+  if (batch.stage > layers) TakeLogits(batch, batch.stage - layers - 1);
+  if (const unsigned tile = batch.stage - layers; tile < batch.tiles) {
+    ++batch.stage;
+    device_->Launch(batch.logits[tile]);
+    return StageState::kRunning;
+  }
+  TakeSamples(batch);
+  return StageState::kDone;
+}
+
+void CudaSPart::TakeSamples(MicroBatch& batch) {
+  for (int i = 0; i < batch.table->logit_rows; ++i) {
+    LogitRow& row = batch.table->logits[static_cast<size_t>(i)];
+    if (!row.sample) continue;
+    const SampledRow& sampled = batch.memory.sampled[i];
+    row.result = {sampled.outcome, sampled.token, sampled.logprob, sampled.top_logprobs};
+    std::memcpy(row.args.top_logprobs, sampled.top, static_cast<size_t>(sampled.top_logprobs) * sizeof(TokenLogprob));
+  }
+}
+
+void CudaSPart::TakeLogits(MicroBatch& batch, unsigned tile) {
+  const unsigned rows = LogitTileRows(buckets_.back());
+  const unsigned first = tile * rows, all = static_cast<unsigned>(batch.table->logit_rows);
+  const auto vocab = static_cast<size_t>(model_.spec.vocab);
+  for (unsigned i = first; i < all && i < first + rows; ++i) {
+    float* const to = batch.table->logits[i].logits_out;
+    if (to != nullptr) std::memcpy(to, batch.memory.logits_out + (i - first) * vocab, vocab * sizeof(float));
+  }
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,45 @@
+#include "engine/spart/cuda/device_module.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_format.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr char kFileName[] = "libfastdecode_cuda.so";
+constexpr char kSymbol[] = "fastdecode_device_module";
+
+}  // namespace
+
+std::string DefaultDeviceModulePath() {
+  std::error_code unknown;
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path();
+  const std::filesystem::path beside = folder / kFileName;
+  if (std::filesystem::exists(beside, unknown)) return beside;
+  return (folder / "../lib/fastdecode" / kFileName).lexically_normal();
+}
+
+absl::StatusOr<std::unique_ptr<SPartDevice>> OpenDevice(const std::string& module_path, const DeviceOptions& options) {
+  std::error_code unknown;
+  if (!std::filesystem::exists(module_path, unknown)) {
+    return absl::NotFoundError(absl::StrFormat("GPU module: %s does not exist", module_path));
+  }
+  void* const module = dlopen(module_path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) return absl::FailedPreconditionError(absl::StrFormat("GPU module: %s", dlerror()));
+  const auto* const table = static_cast<const DeviceModuleTable*>(dlsym(module, kSymbol));
+  if (table == nullptr) {
+    return absl::FailedPreconditionError(absl::StrFormat("GPU module: %s is none of FastDecode's", module_path));
+  }
+  if (table->version != DeviceModuleTable::kVersion) {
+    return absl::FailedPreconditionError(absl::StrFormat("GPU module: %s is of version %d, this program needs %d",
+                                                         module_path, table->version, DeviceModuleTable::kVersion));
+  }
+  return table->open(options);
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,31 @@
+#ifndef FASTDECODE_ENGINE_SPART_CUDA_DEVICE_MODULE_H_
+#define FASTDECODE_ENGINE_SPART_CUDA_DEVICE_MODULE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/spart/cuda/spart_device.h"
+
+namespace fastdecode {
+
+// What a module exports, as `fastdecode_device_module`. The version is that of this interface, all classes in it
+// included: program and module are of one build.
+struct DeviceModuleTable {
+  static constexpr uint32_t kVersion = 1;
+  uint32_t version = kVersion;
+  absl::StatusOr<std::unique_ptr<SPartDevice>> (*open)(const DeviceOptions& options) = nullptr;
+};
+
+// The module that comes with this program: libfastdecode_cuda.so in its own folder, or ../lib/fastdecode.
+std::string DefaultDeviceModulePath();
+
+// Loads a module and opens a device of it. The module stays loaded for good: a driver's threads would not survive it.
+// Errors: NotFound if there is no such file; FailedPrecondition if it cannot be loaded (with the loader's own words: a
+// missing CUDA library, say), is none of ours or of another version; and what opening says: NotFound without a GPU.
+absl::StatusOr<std::unique_ptr<SPartDevice>> OpenDevice(const std::string& module_path, const DeviceOptions& options);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SPART_CUDA_DEVICE_MODULE_H_

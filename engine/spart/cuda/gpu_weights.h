@@ -1,0 +1,62 @@
+#ifndef FASTDECODE_ENGINE_SPART_CUDA_GPU_WEIGHTS_H_
+#define FASTDECODE_ENGINE_SPART_CUDA_GPU_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/checkpoint.h"
+#include "engine/model/model_spec.h"
+#include "engine/model/weights.h"
+#include "engine/spart/cuda/spart_device.h"
+
+namespace fastdecode {
+
+// [n][k] of the compute type, row-major: outputs by inputs, as checkpoints have it.
+struct GpuMatrix {
+  const std::byte* data = nullptr;
+  int64_t n = 0, k = 0;
+};
+
+struct GpuLayer {
+  GpuMatrix qkv;      // q, k, v outputs one after another
+  GpuMatrix o;        // [hidden, heads * head_dim]
+  GpuMatrix gate_up;  // gate's outputs, then up's
+  GpuMatrix down;     // [hidden, intermediate]
+  // f32; biases are null if there are none.
+  const float* attention_norm = nullptr;
+  const float* mlp_norm = nullptr;
+  const float* qkv_bias = nullptr;
+  const float* o_bias = nullptr;
+  const float* gate_bias = nullptr;
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;
+};
+
+// A model's weights in a GPU's memory. Owns: nothing; the memory is the device's.
+struct GpuWeights {
+  ElementType type = ElementType::kF32;
+  std::vector<GpuLayer> layers;
+  const float* final_norm = nullptr;
+  GpuMatrix head;                        // [vocab, hidden]
+  const std::byte* embedding = nullptr;  // [vocab][hidden]; tied: the head's
+  uint64_t matrix_bytes = 0;             // what a decode step reads
+};
+
+struct UploadOptions {
+  ElementType type = ElementType::kF32;
+  std::vector<int> cores;                                       // threads that read, convert and upload, pinned there
+  std::function<void(uint64_t done, uint64_t total)> progress;  // bytes on the device; may be empty
+};
+
+// Reads every tensor once, through pinned buffers, and gives its file pages back. Errors: ResourceExhausted, with what
+// is needed and what is free; InvalidArgument, naming field and value, for a model whose widths are no multiples of 4.
+absl::StatusOr<GpuWeights> UploadWeights(const ModelSpec& spec, const Checkpoint& checkpoint,
+                                         const ModelWeights& weights, const UploadOptions& options,
+                                         SPartDevice* device);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SPART_CUDA_GPU_WEIGHTS_H_

@@ -1,0 +1,219 @@
+#include "engine/spart/cuda/module/cuda_device.h"
+
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_format.h"
+#include "engine/spart/cuda/module/cuda_status.h"
+#include "kernels/cuda/launch_kernels.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr int kMajorMin = 8;  // what the kernels are compiled for
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SPartDevice>> CudaDevice::Open(const DeviceOptions& options) {
+  std::unique_ptr<CudaDevice> device(new CudaDevice(options));
+  if (absl::Status bad = device->Start(); !bad.ok()) return bad;
+  return device;
+}
+
+absl::Status CudaDevice::Start() {
+  int count = 0;
+  if (absl::Status bad = CudaStatus(cudaGetDeviceCount(&count), "no GPU"); !bad.ok()) return bad;
+  if (options_.index >= count) {
+    return absl::NotFoundError(absl::StrFormat("--gpu: there is no GPU %d, CUDA counts %d", options_.index, count));
+  }
+  if (absl::Status bad = CudaStatus(cudaSetDevice(options_.index), "cudaSetDevice"); !bad.ok()) return bad;
+  if (absl::Status bad = CheckDevice(); !bad.ok()) return bad;
+  absl::StatusOr<std::unique_ptr<LtGemm>> gemm = LtGemm::Create(options_.batch_invariant);
+  if (!gemm.ok()) return gemm.status();
+  gemm_ = *std::move(gemm);
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::CheckDevice() {
+  cudaDeviceProp properties;
+  if (absl::Status bad = CudaStatus(cudaGetDeviceProperties(&properties, options_.index), "cudaGetDeviceProperties");
+      !bad.ok()) {
+    return bad;
+  }
+  int driver = 0, runtime = 0, host_pointers = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  cudaDeviceGetAttribute(&host_pointers, cudaDevAttrCanUseHostPointerForRegisteredMem, options_.index);
+  const auto version = [](int v) { return absl::StrFormat("%d.%d", v / 1000, v % 1000 / 10); };
+  description_ = absl::StrFormat("%s (GPU %d, sm_%d%d, %.1f GiB, driver for CUDA %s, CUDA %s, cuBLASLt %d)",
+                                 properties.name, options_.index, properties.major, properties.minor,
+                                 static_cast<double>(properties.totalGlobalMem) * 0x1p-30, version(driver),
+                                 version(runtime), cublasLtGetVersion());
+  if (properties.major < kMajorMin) {
+    return absl::FailedPreconditionError(absl::StrFormat("--gpu: %s is too old, sm_80 is needed", description_));
+  }
+  if (properties.unifiedAddressing == 0 || host_pointers == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("--gpu: %s does not reach the host's memory by the host's addresses", description_));
+  }
+  return absl::OkStatus();
+}
+
+CudaDevice::~CudaDevice() {
+  Use();
+  cudaDeviceSynchronize();
+  for (const CudaGraph& graph : graphs_) cudaGraphExecDestroy(graph.graph);
+  for (const CudaStream& stream : streams_) cudaStreamDestroy(stream.stream);
+  gemm_.reset();
+  for (std::byte* memory : memory_) cudaFree(memory);
+}
+
+void CudaDevice::Use() const {
+  thread_local int current = -1;
+  if (current == options_.index) return;
+  cudaSetDevice(options_.index);
+  current = options_.index;
+}
+
+uint64_t CudaDevice::free_bytes() const {
+  Use();
+  size_t free = 0, all = 0;
+  return cudaMemGetInfo(&free, &all) == cudaSuccess ? free : 0;
+}
+
+absl::StatusOr<std::byte*> CudaDevice::Allocate(size_t bytes) {
+  Use();
+  std::byte* memory = nullptr;
+  absl::Status status = CudaStatus(cudaMalloc(reinterpret_cast<void**>(&memory), bytes),
+                                   absl::StrFormat("cudaMalloc of %.2f GiB", static_cast<double>(bytes) * 0x1p-30));
+  if (!status.ok()) return status;
+  memory_.push_back(memory);
+  status = CudaStatus(cudaMemset(memory, 0, bytes), "cudaMemset");
+  if (!status.ok()) return status;
+  return memory;
+}
+
+absl::StatusOr<std::byte*> CudaDevice::AllocatePinned(size_t bytes) {
+  Use();
+  std::byte* memory = nullptr;
+  const cudaError_t error =
+      cudaHostAlloc(reinterpret_cast<void**>(&memory), bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+  if (absl::Status bad = CudaStatus(error, absl::StrFormat("cudaHostAlloc of %d bytes", bytes)); !bad.ok()) return bad;
+  std::memset(memory, 0, bytes);
+  return memory;
+}
+
+void CudaDevice::FreePinned(std::byte* memory) {
+  Use();
+  cudaFreeHost(memory);
+}
+
+absl::Status CudaDevice::Register(std::byte* memory, size_t bytes) {
+  Use();
+  return CudaStatus(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
+                    absl::StrFormat("cudaHostRegister of a link's %d bytes", bytes));
+}
+
+void CudaDevice::Unregister(std::byte* memory) {
+  Use();
+  cudaHostUnregister(memory);
+}
+
+absl::Status CudaDevice::Upload(std::byte* to, const std::byte* pinned, size_t bytes) {
+  Use();
+  absl::Status status =
+      CudaStatus(cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread), "cudaMemcpyAsync");
+  status.Update(CudaStatus(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize"));
+  return status;
+}
+
+absl::StatusOr<SPartDevice::Stream> CudaDevice::MakeStream() {
+  absl::StatusOr<std::byte*> workspace = Allocate(LtGemm::kWorkspaceBytes);
+  if (!workspace.ok()) return workspace.status();
+  CudaStream stream;
+  stream.workspace = *workspace;
+  const cudaError_t error = cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking);
+  if (absl::Status bad = CudaStatus(error, "cudaStreamCreate"); !bad.ok()) return bad;
+  streams_.push_back(stream);
+  return static_cast<Stream>(streams_.size()) - 1;
+}
+
+absl::Status CudaDevice::BeginGraph(Stream stream) {
+  making_ = stream;
+  works_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::Add(const DeviceWork& work) {
+  works_.push_back(work);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SPartDevice::Graph> CudaDevice::EndGraph() {
+  Use();
+  const CudaStream& stream = streams_[static_cast<size_t>(std::exchange(making_, -1))];
+  for (const DeviceWork& work : works_) {
+    const auto* const gemm = std::get_if<DeviceGemm>(&work);
+    if (gemm == nullptr) continue;
+    if (absl::Status bad = gemm_->Prepare(*gemm); !bad.ok()) return bad;
+  }
+  cudaGraph_t graph = nullptr;
+  if (absl::Status bad = Capture(stream, &graph); !bad.ok()) return bad;
+  CudaGraph made{nullptr, stream.stream};
+  absl::Status status = CudaStatus(cudaGraphInstantiate(&made.graph, graph, 0), "cudaGraphInstantiate");
+  cudaGraphDestroy(graph);
+  if (!status.ok()) return status;
+  graphs_.push_back(made);
+  status = CudaStatus(cudaGraphUpload(made.graph, made.stream), "cudaGraphUpload");
+  if (!status.ok()) return status;
+  return static_cast<Graph>(graphs_.size()) - 1;
+}
+
+absl::Status CudaDevice::Capture(const CudaStream& stream, cudaGraph_t* graph) {
+  const cudaError_t begun = cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal);
+  if (absl::Status bad = CudaStatus(begun, "cudaStreamBeginCapture"); !bad.ok()) return bad;
+  absl::Status status;
+  for (const DeviceWork& work : works_) {
+    status = std::visit(
+        [&](const auto& args) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(args)>, DeviceGemm>) {
+            return gemm_->Multiply(args, stream.workspace, stream.stream);
+          } else {
+            return CudaStatus(LaunchKernel(args, stream.stream), "launching a kernel");
+          }
+        },
+        work);
+    if (!status.ok()) break;
+  }
+  const absl::Status ended = CudaStatus(cudaStreamEndCapture(stream.stream, graph), "cudaStreamEndCapture");
+  return status.ok() ? ended : status;
+}
+
+void CudaDevice::Launch(Graph graph) {
+  Use();
+  const CudaGraph& launched = graphs_[static_cast<size_t>(graph)];
+  const cudaError_t error = cudaGraphLaunch(launched.graph, launched.stream);
+  if (error != cudaSuccess) launch_error_.store(error, std::memory_order_relaxed);
+}
+
+absl::Status CudaDevice::Check() {
+  Use();
+  if (absl::Status bad = CudaStatus(launch_error_.load(std::memory_order_relaxed), "cudaGraphLaunch"); !bad.ok()) {
+    return bad;
+  }
+  for (const CudaStream& stream : streams_) {
+    const cudaError_t error = cudaStreamQuery(stream.stream);
+    if (error != cudaSuccess && error != cudaErrorNotReady) return CudaStatus(error, "on the GPU");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::Synchronize() {
+  Use();
+  return CudaStatus(cudaDeviceSynchronize(), "on the GPU");
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,83 @@
+#ifndef FASTDECODE_ENGINE_SPART_CUDA_SPART_DEVICE_H_
+#define FASTDECODE_ENGINE_SPART_CUDA_SPART_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/sample_kernel.h"
+#include "kernels/cuda/step_kernels.h"
+#include "kernels/float_types.h"
+
+namespace fastdecode {
+
+// y = x Wᵀ for `rows` rows. x: T [rows][k], W: T [n][k], y: `out` [rows][n]; device, all row-major without gaps; sums
+// in f32.
+struct DeviceGemm {
+  ElementType type = ElementType::kF32;
+  ElementType out = ElementType::kF32;  // `type`, or kF32
+  int64_t n = 0, k = 0;
+  unsigned rows = 0;
+  const void* weights = nullptr;
+  const void* x = nullptr;
+  void* y = nullptr;
+};
+
+// A piece of work of a stream.
+using DeviceWork = std::variant<EmbedNormArgs, AddNormArgs, SwiGluArgs, RopeSendArgs, WaitArgs, GatherOutputsArgs,
+                                GatherLogitRowsArgs, SampleRowsArgs, PublishArgs, DeviceGemm>;
+
+// One GPU, or what stands in for one: memory, streams and graphs, and the kernels of kernels/cuda on them. Implemented
+// by a module that is loaded on demand (device_module.h), so that a program needs no CUDA library until it uses a GPU.
+//
+// Owns: all that it gives out, until it is destroyed. Thread: one at a time, except that the pipeline thread alone
+// calls Launch, and that Upload, Register, Unregister, AllocatePinned and FreePinned may be any thread's at any time.
+class SPartDevice {
+ public:
+  using Stream = int;
+  using Graph = int;
+
+  virtual ~SPartDevice() = default;
+
+  // For people: "NVIDIA H100 80GB HBM3 (sm_90, 79.1 GiB, driver 580.65, CUDA 13.0, cuBLASLt 13.0.2)".
+  virtual std::string Describe() const = 0;
+  virtual uint64_t free_bytes() const = 0;
+
+  // ---- Memory. Zeroed, aligned to 256 bytes. Errors: ResourceExhausted, with how much was asked for.
+  virtual absl::StatusOr<std::byte*> Allocate(size_t bytes) = 0;
+  // The host's, which kernels reach under the same address.
+  virtual absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) = 0;
+  virtual void FreePinned(std::byte* memory) = 0;
+  // Lets kernels reach memory that is somebody else's, under the same address. REQUIRES: page-aligned; no kernel uses
+  // it any more when it is taken back.
+  virtual absl::Status Register(std::byte* memory, size_t bytes) = 0;
+  virtual void Unregister(std::byte* memory) = 0;
+  // Copies from pinned memory to the device, and returns when it is there. Any thread, several at once.
+  virtual absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) = 0;
+
+  // ---- Streams and graphs
+  virtual absl::StatusOr<Stream> MakeStream() = 0;
+  // What is added from here to EndGraph becomes one graph: work that is done in this order whenever it is launched.
+  virtual absl::Status BeginGraph(Stream stream) = 0;
+  // A first GEMM of a shape chooses its algorithm, which may take milliseconds.
+  virtual absl::Status Add(const DeviceWork& work) = 0;
+  virtual absl::StatusOr<Graph> EndGraph() = 0;
+  // After all that was launched in its stream. Does not wait, allocate or lock; what goes wrong shows in Check.
+  virtual void Launch(Graph graph) = 0;
+  // The first error of all that was launched so far; enters the kernel.
+  virtual absl::Status Check() = 0;
+  // Until all that was launched is over, or an error.
+  virtual absl::Status Synchronize() = 0;
+};
+
+struct DeviceOptions {
+  int index = 0;                 // among the machine's GPUs
+  bool batch_invariant = false;  // one order of summation in a GEMM, however many rows it has
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SPART_CUDA_SPART_DEVICE_H_

@@ -1,0 +1,272 @@
+// CudaSPart on the software GPU, and on a real one where there is one: what it computes is what CpuSPart computes, and
+// nothing hangs.
+#include "engine/spart/cuda/cuda_spart.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/spart/cpu/cpu_spart.h"
+#include "engine/spart/cuda/device_module.h"
+#include "engine/spart/cuda/gpu_weights.h"
+#include "engine/spart/cuda/row_buckets.h"
+#include "kernels/isa.h"
+#include "tests/engine/model/scratch_dir.h"
+#include "tests/engine/spart/soft_device.h"
+#include "tests/engine/spart/spart_rig.h"
+
+namespace fastdecode {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRowsMax = 40, kMicroBatches = 2;
+constexpr uint64_t kWaitNs = 2'000'000'000;
+
+enum class Gpu { kSoftware, kReal };
+
+class CudaSPartTest : public testing::TestWithParam<Gpu> {
+ protected:
+  explicit CudaSPartTest(int rows_max = kRowsMax)
+      : model_(scratch_.path() + "/model", ElementType::kF32, rows_max, kMicroBatches) {}
+
+  void SetUp() override {
+    if (GetParam() == Gpu::kSoftware) return;
+    if (std::string(CUDA_MODULE).empty()) GTEST_SKIP() << "built without CUDA";
+    const absl::Status there = OpenDevice(CUDA_MODULE, DeviceOptions()).status();
+    if (absl::IsNotFound(there)) GTEST_SKIP() << there.message();
+    ASSERT_TRUE(there.ok()) << there;
+  }
+
+  std::unique_ptr<SPartDevice> MakeDevice() const {
+    if (GetParam() == Gpu::kReal) return *OpenDevice(CUDA_MODULE, DeviceOptions());
+    return std::make_unique<SoftDevice>(SoftDevice::Options());
+  }
+
+  std::unique_ptr<CudaSPart> MakeOnGpu(ElementType type = ElementType::kF32, uint64_t wait_ns = kWaitNs) {
+    std::unique_ptr<SPartDevice> device = MakeDevice();
+    device_ = device.get();
+    UploadOptions upload;
+    upload.type = type;
+    upload.cores = {-1, -1};
+    absl::StatusOr<GpuWeights> weights =
+        UploadWeights(model_.spec, model_.checkpoint, model_.weights, upload, device.get());
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    CudaSPartOptions options;
+    options.micro_batches = kMicroBatches;
+    options.rows_max = static_cast<int>(model_.shape.max_rows);
+    options.sequences_max = 8;
+    options.homes_max = 64;
+    options.wait_bound_ns = wait_ns;
+    absl::StatusOr<std::unique_ptr<CudaSPart>> spart =
+        CudaSPart::Create(model_.spec, model_.shape, std::move(device), *weights, options);
+    EXPECT_TRUE(spart.ok()) << spart.status();
+    return *std::move(spart);
+  }
+
+  std::unique_ptr<CpuSPart> MakeOnCpu() {
+    PackOptions pack;
+    pack.cores = {-1};
+    absl::StatusOr<PackedWeights> packed = PackWeights(model_.spec, model_.checkpoint, model_.weights, pack);
+    EXPECT_TRUE(packed.ok()) << packed.status();
+    CpuSPartOptions options;
+    options.isa = DetectIsa();
+    options.micro_batches = kMicroBatches;
+    options.rows_max = static_cast<int>(model_.shape.max_rows);
+    options.cores = {-1};
+    return *CpuSPart::Create(model_.spec, model_.shape, *std::move(packed), options);
+  }
+
+  ScratchDir scratch_;
+  RigModel model_;
+  SPartDevice* device_ = nullptr;  // of the last MakeOnGpu
+};
+
+std::string GpuName(const testing::TestParamInfo<Gpu>& info) { return info.param == Gpu::kReal ? "Real" : "Software"; }
+INSTANTIATE_TEST_SUITE_P(On, CudaSPartTest, testing::Values(Gpu::kSoftware, Gpu::kReal), GpuName);
+
+void ExpectClose(const std::vector<float>& got, const std::vector<float>& expected, float tolerance) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], tolerance * (1 + std::abs(expected[i]))) << "element " << i;
+  }
+}
+
+void ExpectSame(const SPartRig::Outcome& got, const SPartRig::Outcome& expected, float tolerance) {
+  ASSERT_FALSE(got.failed);
+  ASSERT_EQ(got.sent.size(), expected.sent.size());
+  for (size_t layer = 0; layer < got.sent.size(); ++layer) {
+    SCOPED_TRACE("layer " + std::to_string(layer));
+    ExpectClose(got.sent[layer], expected.sent[layer], tolerance);
+  }
+  ASSERT_EQ(got.logits.size(), expected.logits.size());
+  for (size_t i = 0; i < got.logits.size(); ++i) ExpectClose(got.logits[i], expected.logits[i], tolerance);
+}
+
+// The tokens are those that the CPU's sampler draws from the GPU's logits.
+void ExpectSampled(const SPartRig::Outcome& outcome, const SamplingParams& params) {
+  for (size_t i = 0; i < outcome.samples.size(); ++i) {
+    SampleScratch scratch(static_cast<int>(outcome.logits[i].size()));
+    SampleArgs args = {};
+    args.logits = outcome.logits[i].data();
+    args.vocab = static_cast<int>(outcome.logits[i].size());
+    args.params = &params;
+    args.position = i + 1;
+    args.scratch = &scratch;
+    const SampleResult expected = Sample(args);
+    EXPECT_EQ(outcome.samples[i].outcome, expected.outcome);
+    EXPECT_EQ(outcome.samples[i].token, expected.token);
+  }
+}
+
+TEST_P(CudaSPartTest, ComputesWhatTheCpuComputes) {
+  const auto gpu = MakeOnGpu();
+  const auto cpu = MakeOnCpu();
+  SPartRig on_gpu(model_, gpu.get(), 3, 7), on_cpu(model_, cpu.get(), 3, 7);
+  for (const int rows : {1, 2, 3, 5, 8, 9, 17, 40}) {
+    SPartRig::Ask ask;
+    ask.micro_batch = rows % kMicroBatches;
+    ask.rows = rows;
+    ask.logit_rows = std::min(rows, 8);
+    ask.sampling.temperature = 0.8f;
+    ask.sampling.seed = static_cast<uint64_t>(rows);
+    const SPartRig::Outcome outcome = on_gpu.Step(ask);
+    ExpectSame(outcome, on_cpu.Step(ask), 2e-4f);
+    ExpectSampled(outcome, ask.sampling);
+  }
+}
+
+// The steps of two micro-batches run side by side.
+TEST_P(CudaSPartTest, SamplesWithoutShowingLogits) {
+  const auto gpu = MakeOnGpu();
+  SPartRig shown(model_, gpu.get(), 2, 3), hidden(model_, gpu.get(), 2, 3);
+  for (int step = 0; step < 4; ++step) {
+    SPartRig::Ask ask;
+    ask.rows = 8;
+    ask.logit_rows = 8;
+    const SPartRig::Outcome with = shown.Step(ask);
+    ask.micro_batch = 1;
+    ask.show_logits = false;
+    const SPartRig::Outcome without = hidden.Step(ask);
+    for (size_t i = 0; i < with.samples.size(); ++i) EXPECT_EQ(with.samples[i].token, without.samples[i].token);
+  }
+}
+
+TEST_P(CudaSPartTest, ALostHomesRowsAreZerosAndGetNothing) {
+  const auto gpu = MakeOnGpu();
+  const auto cpu = MakeOnCpu();
+  SPartRig on_gpu(model_, gpu.get(), 2, 5), on_cpu(model_, cpu.get(), 2, 5);
+  for (const int stage : {0, 1, 2, 3}) {
+    SPartRig::Ask ask;
+    ask.rows = 12;
+    ask.logit_rows = 8;
+    ask.lose_home_at = stage;
+    ExpectSame(on_gpu.Step(ask), on_cpu.Step(ask), 2e-4f);
+  }
+}
+
+TEST_P(CudaSPartTest, SixteenBitsAreCloseAndFp16IsCloser) {
+  const auto cpu = MakeOnCpu();
+  const auto error = [&](ElementType type) {
+    const auto gpu = MakeOnGpu(type);
+    SPartRig on_gpu(model_, gpu.get(), 2, 11), on_cpu(model_, cpu.get(), 2, 11);
+    SPartRig::Ask ask;
+    ask.rows = 16;
+    ask.logit_rows = 8;
+    const SPartRig::Outcome got = on_gpu.Step(ask), expected = on_cpu.Step(ask);
+    double squares = 0, all = 0;
+    for (size_t i = 0; i < got.logits.size(); ++i) {
+      for (size_t j = 0; j < got.logits[i].size(); ++j) {
+        squares += std::pow(got.logits[i][j] - expected.logits[i][j], 2);
+        all += std::pow(expected.logits[i][j], 2);
+      }
+    }
+    return std::sqrt(squares / all);
+  };
+  const double bf16 = error(ElementType::kBf16), fp16 = error(ElementType::kFp16);
+  EXPECT_LT(bf16, 0.03);
+  EXPECT_GT(bf16, 1e-4);
+  EXPECT_LT(fp16, bf16 / 3) << "three bits are a factor of eight";
+  EXPECT_GT(fp16, 1e-5);
+}
+
+// More logits than are computed at once.
+class CudaSPartTileTest : public CudaSPartTest {
+ protected:
+  CudaSPartTileTest() : CudaSPartTest(300) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(On, CudaSPartTileTest, testing::Values(Gpu::kSoftware, Gpu::kReal), GpuName);
+
+TEST_P(CudaSPartTileTest, ShowsTheLogitsOfEveryRow) {
+  const auto gpu = MakeOnGpu();
+  const auto cpu = MakeOnCpu();
+  SPartRig on_gpu(model_, gpu.get(), 1, 13), on_cpu(model_, cpu.get(), 1, 13);
+  SPartRig::Ask ask;
+  ask.rows = ask.logit_rows = 290;
+  const SPartRig::Outcome outcome = on_gpu.Step(ask);
+  ExpectSame(outcome, on_cpu.Step(ask), 2e-4f);
+  ExpectSampled(outcome, ask.sampling);
+  ask.show_logits = false;
+  ask.rows = ask.logit_rows = 20;
+  EXPECT_EQ(on_gpu.Step(ask).samples.size(), 20u);
+}
+
+TEST_P(CudaSPartTest, AStageThatIsStartedTooLateEndsInAnErrorAndTheNextStepIsGood) {
+  const auto gpu = MakeOnGpu(ElementType::kF32, /*wait_ns=*/50'000'000);
+  const auto cpu = MakeOnCpu();
+  SPartRig on_gpu(model_, gpu.get(), 2, 17), on_cpu(model_, cpu.get(), 2, 17);
+  SPartRig::Ask ask;
+  ask.rows = 4;
+  for (const int stage : {1, 3}) {
+    ask.late_at = stage;
+    EXPECT_TRUE(on_gpu.Step(ask).failed);
+    EXPECT_THAT(gpu->failure(), HasSubstr("waited 0.1 s in vain"));
+    ask.late_at = -1;
+    on_cpu.Step(ask);  // the seed goes on
+    ExpectSame(on_gpu.Step(ask), on_cpu.Step(ask), 2e-4f);
+  }
+}
+
+TEST_P(CudaSPartTest, ABrokenDeviceEndsInItsOwnWords) {
+  const auto gpu = MakeOnGpu();
+  SPartRig rig(model_, gpu.get(), 2, 19);
+  SPartRig::Ask ask;
+  ask.rows = 4;
+  EXPECT_FALSE(rig.Step(ask).failed);
+  auto* const device = dynamic_cast<SoftDevice*>(device_);
+  if (device == nullptr) GTEST_SKIP() << "a real GPU is not broken for a test";
+  device->Break("an illegal memory access was encountered");
+  EXPECT_TRUE(rig.Step(ask).failed);
+  EXPECT_THAT(gpu->failure(), HasSubstr("an illegal memory access was encountered"));
+}
+
+TEST(UploadWeightsTest, SaysWhatMemoryItNeedsAndWhatThereIs) {
+  ScratchDir scratch;
+  const RigModel model(scratch.path() + "/model", ElementType::kF32, kRowsMax, kMicroBatches);
+  SoftDevice::Options options;
+  options.memory_bytes = 100'000;
+  SoftDevice device(options);
+  const absl::StatusOr<GpuWeights> weights =
+      UploadWeights(model.spec, model.checkpoint, model.weights, UploadOptions(), &device);
+  EXPECT_TRUE(absl::IsResourceExhausted(weights.status()));
+  EXPECT_THAT(std::string(weights.status().message()), HasSubstr("the weights need 0.00 GiB as f32, the GPU has"));
+}
+
+TEST(RowBucketsTest, WasteIsBounded) {
+  const std::vector<unsigned> buckets = RowBuckets(3000);
+  EXPECT_LE(buckets.size(), 80u);
+  for (unsigned rows = 1; rows <= 3000; ++rows) {
+    const unsigned bucket = buckets[static_cast<size_t>(BucketFor(buckets, rows))];
+    ASSERT_GE(bucket, rows);
+    ASSERT_LE(bucket - rows, std::max(7u, rows / 8)) << rows;
+  }
+}
+
+}  // namespace
+}  // namespace fastdecode

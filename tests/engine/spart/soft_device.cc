@@ -1,0 +1,169 @@
+#include "tests/engine/spart/soft_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "numa/check.h"
+#include "tests/engine/spart/soft_work.h"
+
+namespace fastdecode {
+
+SoftDevice::SoftDevice(const Options& options) : options_(options) {}
+
+SoftDevice::~SoftDevice() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  for (const auto& stream : streams_) stream->thread.join();
+}
+
+uint64_t SoftDevice::free_bytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return options_.memory_bytes - allocated_bytes_;
+}
+
+absl::StatusOr<std::byte*> SoftDevice::AllocateFrom(std::map<std::byte*, Piece>* pieces, size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  Piece piece{std::make_unique<std::byte[]>(bytes + kAlignment), bytes};
+  const auto address = reinterpret_cast<uintptr_t>(piece.memory.get());
+  std::byte* const aligned = piece.memory.get() + (kAlignment - address % kAlignment) % kAlignment;
+  pieces->emplace(aligned, std::move(piece));
+  return aligned;
+}
+
+absl::StatusOr<std::byte*> SoftDevice::Allocate(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (bytes > options_.memory_bytes - allocated_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrFormat("the software GPU has no %d bytes left", bytes));
+  }
+  allocated_bytes_ += bytes;
+  return AllocateFrom(&device_, bytes);
+}
+
+absl::StatusOr<std::byte*> SoftDevice::AllocatePinned(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return AllocateFrom(&pinned_, bytes);
+}
+
+void SoftDevice::FreePinned(std::byte* memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto piece = pinned_.find(memory);
+  FD_CHECK(piece != pinned_.end(), "freed memory that is not pinned");
+  std::memset(memory, 0xa5, piece->second.bytes);
+  pinned_.erase(piece);
+}
+
+absl::Status SoftDevice::Register(std::byte* memory, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  FD_CHECK(reinterpret_cast<uintptr_t>(memory) % 4096 == 0, "registered memory begins within a page");
+  const auto next = registered_.upper_bound(memory);
+  FD_CHECK(next == registered_.end() || memory + bytes <= next->first, "registered memory overlaps other");
+  FD_CHECK(next == registered_.begin() || std::prev(next)->first + std::prev(next)->second <= memory,
+           "registered memory overlaps other");
+  registered_.emplace(memory, bytes);
+  return absl::OkStatus();
+}
+
+void SoftDevice::Unregister(std::byte* memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  FD_CHECK(registered_.erase(memory) == 1, "unregistered memory that is not registered");
+}
+
+bool SoftDevice::Holds(const std::map<std::byte*, Piece>& pieces, const std::byte* memory, size_t bytes) const {
+  const auto next = pieces.upper_bound(const_cast<std::byte*>(memory));
+  if (next == pieces.begin()) return false;
+  const auto& [begin, piece] = *std::prev(next);
+  return memory + bytes <= begin + piece.bytes;
+}
+
+absl::Status SoftDevice::Upload(std::byte* to, const std::byte* pinned, size_t bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    FD_CHECK(Holds(pinned_, pinned, bytes), "uploads from memory that is not pinned");
+    FD_CHECK(Holds(device_, to, bytes), "uploads to memory that is not the device's");
+  }
+  std::memcpy(to, pinned, bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SPartDevice::Stream> SoftDevice::MakeStream() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t index = streams_.size();
+  streams_.push_back(std::make_unique<StreamThread>());
+  streams_.back()->thread = std::thread([this, index] { RunStream(index); });
+  return static_cast<Stream>(index);
+}
+
+absl::Status SoftDevice::BeginGraph(Stream stream) {
+  FD_CHECK(recording_ < 0, "a graph is being made already");
+  FD_CHECK(stream >= 0 && stream < static_cast<int>(streams_.size()), "no such stream");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  recording_ = static_cast<int>(graphs_.size());
+  graphs_.push_back({stream, {}});
+  return absl::OkStatus();
+}
+
+absl::Status SoftDevice::Add(const DeviceWork& work) {
+  FD_CHECK(recording_ >= 0, "work that belongs to no graph");
+  graphs_[static_cast<size_t>(recording_)].works.push_back(work);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SPartDevice::Graph> SoftDevice::EndGraph() {
+  FD_CHECK(recording_ >= 0, "no graph is being made");
+  return std::exchange(recording_, -1);
+}
+
+void SoftDevice::Launch(Graph graph) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    FD_CHECK(graph >= 0 && graph < static_cast<int>(graphs_.size()) && graph != recording_, "no such graph");
+    streams_[static_cast<size_t>(graphs_[static_cast<size_t>(graph)].stream)]->launched.push_back(graph);
+  }
+  changed_.notify_all();
+}
+
+absl::Status SoftDevice::Check() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return broken_.empty() ? absl::OkStatus() : absl::InternalError(broken_);
+}
+
+absl::Status SoftDevice::Synchronize() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] {
+    return std::all_of(streams_.begin(), streams_.end(),
+                       [](const auto& stream) { return stream->launched.empty() && !stream->busy; });
+  });
+  return broken_.empty() ? absl::OkStatus() : absl::InternalError(broken_);
+}
+
+void SoftDevice::Break(const std::string& why) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  broken_ = why;
+}
+
+void SoftDevice::RunStream(size_t index) {
+  StreamThread& stream = *streams_[index];
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || !stream.launched.empty(); });
+    if (stream.launched.empty()) return;
+    const RecordedGraph& graph = graphs_[static_cast<size_t>(stream.launched.front())];
+    stream.launched.pop_front();
+    stream.busy = true;
+    for (const DeviceWork& work : graph.works) {
+      if (!broken_.empty()) break;
+      lock.unlock();
+      DoSoftWork(work, options_.seed);
+      lock.lock();
+    }
+    stream.busy = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace fastdecode

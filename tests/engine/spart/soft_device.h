@@ -1,0 +1,85 @@
+#ifndef FASTDECODE_TESTS_ENGINE_SPART_SOFT_DEVICE_H_
+#define FASTDECODE_TESTS_ENGINE_SPART_SOFT_DEVICE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/spart/cuda/spart_device.h"
+
+namespace fastdecode {
+
+// A GPU in software: streams are threads, kernels run on emulated ones (tests/kernels/cuda/simt_emulator.h), memory is
+// the host's. Strict where a GPU may be lucky: kernels may touch nothing but memory that was allocated or registered
+// (checked for the areas), pinned memory that is freed is filled with garbage, and whatever breaks a rule of
+// SPartDevice ends the process. Owns: all memory and threads. Thread: as SPartDevice.
+class SoftDevice final : public SPartDevice {
+ public:
+  struct Options {
+    uint64_t seed = 1;  // of the order in which emulated threads run
+    uint64_t memory_bytes = uint64_t{1} << 32;
+  };
+
+  explicit SoftDevice(const Options& options);
+  ~SoftDevice() override;
+
+  std::string Describe() const override { return "software GPU"; }
+  uint64_t free_bytes() const override;
+  absl::StatusOr<std::byte*> Allocate(size_t bytes) override;
+  absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) override;
+  void FreePinned(std::byte* memory) override;
+  absl::Status Register(std::byte* memory, size_t bytes) override;
+  void Unregister(std::byte* memory) override;
+  absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) override;
+  absl::StatusOr<Stream> MakeStream() override;
+  absl::Status BeginGraph(Stream stream) override;
+  absl::Status Add(const DeviceWork& work) override;
+  absl::StatusOr<Graph> EndGraph() override;
+  void Launch(Graph graph) override;
+  absl::Status Check() override;
+  absl::Status Synchronize() override;
+
+  // From now on the device is broken: work that is launched is not done, and Check says this.
+  void Break(const std::string& why);
+
+ private:
+  struct Piece {
+    std::unique_ptr<std::byte[]> memory;
+    size_t bytes = 0;
+  };
+  struct StreamThread {
+    std::deque<Graph> launched;  // under mutex_
+    bool busy = false;
+    std::thread thread;
+  };
+  struct RecordedGraph {
+    Stream stream = 0;
+    std::vector<DeviceWork> works;
+  };
+
+  absl::StatusOr<std::byte*> AllocateFrom(std::map<std::byte*, Piece>* pieces, size_t bytes);
+  bool Holds(const std::map<std::byte*, Piece>& pieces, const std::byte* memory, size_t bytes) const;
+  void RunStream(size_t index);
+
+  const Options options_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::byte*, Piece> device_, pinned_;
+  std::map<std::byte*, size_t> registered_;
+  uint64_t allocated_bytes_ = 0;
+  std::vector<std::unique_ptr<StreamThread>> streams_;
+  std::deque<RecordedGraph> graphs_;  // addresses stay
+  int recording_ = -1;                // graph, or -1
+  std::string broken_;
+  bool stop_ = false;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_ENGINE_SPART_SOFT_DEVICE_H_

@@ -1,0 +1,55 @@
+#include "tests/engine/spart/soft_work.h"
+
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "kernels/cuda/dispatch.cuh"
+#include "tests/kernels/cuda/emulated_kernels.h"
+
+namespace fastdecode {
+
+namespace {
+
+template <class T>
+std::vector<float> ToFloats(const T* from, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = simt::ToFloat(from[i]);
+  return values;
+}
+
+template <class T, class Out>
+void Multiply(const DeviceGemm& gemm) {
+  const std::vector<float> x = ToFloats(static_cast<const T*>(gemm.x), gemm.rows * gemm.k);
+  for (int64_t n = 0; n < gemm.n; ++n) {
+    const std::vector<float> weights = ToFloats(static_cast<const T*>(gemm.weights) + n * gemm.k, gemm.k);
+    for (int64_t row = 0; row < gemm.rows; ++row) {
+      float sum = 0;
+      for (int64_t k = 0; k < gemm.k; ++k)
+        sum += weights[static_cast<size_t>(k)] * x[static_cast<size_t>(row * gemm.k + k)];
+      static_cast<Out*>(gemm.y)[row * gemm.n + n] = simt::FromFloat<Out>(sum);
+    }
+  }
+}
+
+void Do(const DeviceGemm& gemm, uint64_t) {
+  WithComputeType(gemm.type, [&](auto t) {
+    using T = typename decltype(t)::Type;
+    gemm.out == gemm.type ? Multiply<T, T>(gemm) : Multiply<T, float>(gemm);
+  });
+}
+
+template <class Args>
+void Do(const Args& args, uint64_t seed) {
+  EmulatorOptions options;
+  options.seed = seed;
+  EmulateKernel(args, options);
+}
+
+}  // namespace
+
+void DoSoftWork(const DeviceWork& work, uint64_t seed) {
+  std::visit([seed](const auto& args) { Do(args, seed); }, work);
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,73 @@
+#ifndef FASTDECODE_TESTS_ENGINE_SPART_SPART_RIG_H_
+#define FASTDECODE_TESTS_ENGINE_SPART_SPART_RIG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/model/checkpoint.h"
+#include "engine/model/model_spec.h"
+#include "engine/model/weights.h"
+#include "engine/rpart/messages.h"
+#include "engine/spart/spart.h"
+
+namespace fastdecode {
+
+// A model in memory for S-Parts to be made from.
+struct RigModel {
+  // Synthesises a checkpoint in `dir`.
+  RigModel(const std::string& dir, ElementType wire, int rows_max, int micro_batches);
+
+  ModelSpec spec;
+  Checkpoint checkpoint;
+  ModelWeights weights;
+  RPartShape shape;
+};
+
+// Plays the pipeline and the homes to an S-Part: steps with random rows, o that is random but depends on the seed
+// alone. Owns: tables and areas. Thread: one.
+class SPartRig {
+ public:
+  SPartRig(const RigModel& model, SPart* spart, int homes, uint64_t seed);
+  ~SPartRig();
+
+  // What came out of a step.
+  struct Outcome {
+    bool failed = false;
+    std::vector<std::vector<float>> sent;    // [layer] of all rows, row after row as on the wire
+    std::vector<std::vector<float>> logits;  // of rows that asked for them
+    std::vector<SampleResult> samples;
+  };
+  struct Ask {
+    int micro_batch = 0;
+    int rows = 1;
+    int logit_rows = 1;  // the last ones; all sampled
+    bool show_logits = true;
+    int lose_home_at = -1;  // its areas vanish before this stage
+    int late_at = -1;       // this stage is started 200 ms late
+    SamplingParams sampling;
+  };
+  // Rows, o and samplings are drawn from the seed and the number of the step.
+  Outcome Step(const Ask& ask);
+
+ private:
+  StageState Await(int micro_batch);
+  void FillTable(const Ask& ask, StepTable* table, Outcome* outcome);
+  void FillReceiveAreas(const Ask& ask, StepTable* table, std::mt19937_64* random);
+  std::vector<float> TakeSent(const StepTable& table) const;
+
+  const RigModel& model_;
+  SPart* const spart_;
+  const int homes_;
+  const uint64_t seed_;
+  uint64_t steps_ = 0;
+  std::vector<StepTable> tables_;                        // [micro-batch]
+  std::vector<std::vector<std::byte*>> send_, receive_;  // [micro-batch][home]
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_ENGINE_SPART_SPART_RIG_H_
