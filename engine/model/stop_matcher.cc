@@ -79,14 +79,14 @@ std::string StopMatcher::Feed(std::string_view piece) {
     const uint64_t end = seen_bytes_ + i + 1;
     const size_t stop_bytes = stops_[stop].size();
     match_ = StopMatch{.stop_index = static_cast<size_t>(stop), .begin_bytes = end - stop_bytes, .end_bytes = end};
-    if (!include_stop_) text.resize(text.size() - stop_bytes);
+    if (!include_stop_) text.erase(text.size() - stop_bytes);
     return text;
   }
   seen_bytes_ += piece.size();
   text.append(piece);
   const size_t held_bytes = nodes_[node_].depth;
   held_ = text.substr(text.size() - held_bytes);
-  text.resize(text.size() - held_bytes);
+  text.erase(text.size() - held_bytes);
   return text;
 }
 

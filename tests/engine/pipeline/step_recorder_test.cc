@@ -107,7 +107,9 @@ TEST_F(StepRecorderTest, EveryStepIsWhole) {
         EXPECT_EQ(hop.rows, home_rows[hop.home]);
         EXPECT_GE(hop.start_ns, posts[l].start_ns);
         EXPECT_LE(hop.start_ns, posts[l].end_ns);
-        if (hop.polled_ns != 0) EXPECT_GT(hop.polled_ns, hop.start_ns);
+        if (hop.polled_ns != 0) {
+          EXPECT_GT(hop.polled_ns, hop.start_ns);
+        }
         EXPECT_LE(hop.polled_ns, hop.end_ns);
         last_reply_ns = std::max(last_reply_ns, hop.end_ns);
       }
