@@ -196,6 +196,9 @@ class FuzzRun {
       case FinishReason::kBadLogits:
         EXPECT_TRUE(faults_.spoil) << id;
         break;
+      case FinishReason::kSPartFailed:
+        ADD_FAILURE() << "no stage fails here: " << id;
+        break;
     }
   }
 
