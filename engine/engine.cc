@@ -264,6 +264,8 @@ nlohmann::json Engine::DescribeRecord() const {
                             {"name", home.name},
                             {"link", home.link},
                             {"same_host", home.same_host},
+                            {"link_device", home.line.device},
+                            {"link_gbit_per_s", home.line.gbit_per_s},
                             {"node", home.description.node},
                             {"threads", home.description.threads},
                             {"isa", std::string(home.description.isa, strnlen(home.description.isa, 16))},

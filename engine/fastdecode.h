@@ -186,22 +186,25 @@ void fd_worker_destroy(fd_worker* worker);
 /* ---- Recording: where the time of every step went. The engine writes binary events into rings of its threads while somebody
  * reads them, and nothing otherwise. Any number of readers here, and eight in other processes of the same user. */
 typedef enum fd_record_kind {
-  FD_RECORD_COMPOSE = 1,            /* a step is put together: rows, count = sequences */
-  FD_RECORD_ROSTERS = 2,            /* until the homes' rosters are out */
-  FD_RECORD_SHARE = 3,              /* a moment: what `home` has of the step. rows; count = tokens attended to, bytes = their
-                                     * KV, of one layer */
-  FD_RECORD_STAGE = 4,              /* S-Part stage `layer`, 0 to layers; rows */
-  FD_RECORD_STAGE_PART = 5,         /* a part of it, in order: `part`, fd_stage_part; `layer` is the one whose weights it reads */
-  FD_RECORD_POST = 6,               /* the hops of `layer` posted to all homes; count = homes */
-  FD_RECORD_HOP = 7,                /* one hop to `home`, from its posting until the reply was seen; the home's own times */
-  FD_RECORD_FINISH = 8,             /* sampled tokens judged: ends with the step. count = tokens */
-  FD_RECORD_HELD = 9,               /* a micro-batch could not begin a step since the scheduler had not taken its events */
-  FD_RECORD_IDLE = 10,              /* no micro-batch had a row; part = 1: parked */
-  FD_RECORD_JOIN = 11,              /* sequence `id` enters a micro-batch at `home`; start = when it was submitted (or was
-                                     * preempted: part = 1), end = now. rows = prompt tokens */
-  FD_RECORD_TOKEN = 12,             /* a moment: token number `count` (from 0) of sequence `id`, as its step ends */
-  FD_RECORD_LEAVE = 13,             /* a moment: sequence `id` leaves; part: fd_record_leave. count = tokens generated */
-  FD_RECORD_DELIVER = 14            /* scheduler: token number `count` of `id`, from its step's end until a caller can take it */
+  FD_RECORD_COMPOSE = 1, /* a step is put together: rows, count = sequences */
+  FD_RECORD_ROSTERS = 2, /* until the homes' rosters are out */
+  FD_RECORD_SHARE = 3,   /* a moment: what `home` has of the step. rows; count = tokens attended to, bytes = their
+                          * KV, of one layer */
+  FD_RECORD_STAGE = 4,   /* S-Part stage `layer`, 0 to layers; rows */
+  FD_RECORD_STAGE_PART =
+      5,                  /* a part of it, in order: `part`, fd_stage_part; `layer` is the one whose weights it reads */
+  FD_RECORD_POST = 6,     /* the hops of `layer` posted to all homes; count = homes */
+  FD_RECORD_HOP = 7,      /* one hop to `home`, from its posting until the reply was seen; the home's own times */
+  FD_RECORD_FINISH = 8,   /* sampled tokens judged: ends with the step. count = tokens */
+  FD_RECORD_HELD = 9,     /* a micro-batch could not begin a step since the scheduler had not taken its events */
+  FD_RECORD_IDLE = 10,    /* no micro-batch had a row; part = 1: parked */
+  FD_RECORD_JOIN = 11,    /* sequence `id` enters a micro-batch at `home`; start = when it was submitted (or was
+                           * preempted: part = 1), end = now. rows = prompt tokens */
+  FD_RECORD_TOKEN = 12,   /* a moment: token number `count` (from 0) of sequence `id`, as its step ends */
+  FD_RECORD_LEAVE = 13,   /* a moment: sequence `id` leaves; part: fd_record_leave. count = tokens generated */
+  FD_RECORD_DELIVER = 14, /* scheduler: token number `count` of `id`, from its step's end until a caller can take it */
+  FD_RECORD_SUBMIT = 15   /* scheduler: request `id`, from when it was submitted until the pipeline has it. rows =
+                           * prompt tokens */
 } fd_record_kind;
 typedef enum fd_stage_part {
   FD_STAGE_QKV = 1,                 /* GEMM */
@@ -213,7 +216,12 @@ typedef enum fd_stage_part {
                                      * residuals, norms, rotation, writing q, k, v */
 } fd_stage_part;
 typedef enum fd_record_leave {
-  FD_LEAVE_FINISHED = 1, FD_LEAVE_CANCELLED = 2, FD_LEAVE_FAILED = 3, FD_LEAVE_PREEMPTED = 4
+  FD_LEAVE_FINISHED = 1,  /* by a stop token or its length */
+  FD_LEAVE_CANCELLED = 2, /* by its caller */
+  FD_LEAVE_FAILED = 3,
+  FD_LEAVE_PREEMPTED = 4, /* it comes back */
+  FD_LEAVE_STOPPED = 5    /* by a stop string, which the scheduler finds a step or more behind: the answer ended with
+                           * the last token that was delivered */
 } fd_record_leave;
 
 typedef struct fd_record_event {
@@ -251,7 +259,8 @@ fd_status* fd_record_open(fd_engine* engine, fd_record** out);
  * socket; FD_FAILED_PRECONDITION: that process is no engine, or one of another version; FD_PERMISSION_DENIED; FD_UNAVAILABLE: it is
  * ending, or has eight readers. */
 fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out);
-/* What is recorded, as JSON: versions, process, model, homes, links, cores, clock. Free with fd_string_free. */
+/* What is recorded, as JSON: versions, process, model, homes, cores, clock; of each home's link what it stands on: link_device
+ * ("mlx5_0 port 1"; "": memory) and link_gbit_per_s, its rate each way (0: not known). Free with fd_string_free. */
 char* fd_record_describe(const fd_record* record);
 /* Takes up to `capacity` events, those of each thread about in order of their ends; returns how many there were. Never blocks. Rings
  * hold a second or so: *lost (may be NULL) grows by the events that were overwritten before they were read. *ended (may be NULL)

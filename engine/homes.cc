@@ -219,7 +219,8 @@ std::vector<Homes::Info> Homes::List() const {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const bool up = slots_[i]->state == Slot::State::kUp && !slots_[i]->link->lost();
     list.push_back({static_cast<int>(i), up, slots_[i]->name, up ? slots_[i]->link->Describe() : "",
-                    slots_[i]->endpoint.kind != Endpoint::Kind::kFabric, slots_[i]->description, {}});
+                    slots_[i]->endpoint.kind != Endpoint::Kind::kFabric, up ? slots_[i]->link->line() : LinkLine(),
+                    slots_[i]->description, {}});
     if (slots_[i]->home != nullptr) list.back().cores = slots_[i]->home->options().cores;
   }
   return list;

@@ -68,6 +68,7 @@ class Homes : public HomeKeeper {
     std::string name;  // "local, node 0" or "HOST:PORT, home 1"
     std::string link;  // what it stands on; empty while it is down
     bool same_host;    // as this process: its clock is ours
+    LinkLine line;     // what carries the link
     HomeDescription description;
     std::vector<int> cores;  // of a home of this process, else empty
   };

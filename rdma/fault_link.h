@@ -72,6 +72,7 @@ class FaultLink final : public EngineLink {
   void PostBulk(size_t bytes) override { link_->PostBulk(bytes); }
   void RingHome() override { link_->RingHome(); }
   uint64_t Progress() const override { return link_->Progress(); }
+  LinkLine line() const override { return link_->line(); }
   bool lost() const override { return link_->lost(); }
   std::string lost_cause() const override { return link_->lost_cause(); }
   void MarkLost(const char* cause) override { link_->MarkLost(cause); }

@@ -30,6 +30,12 @@ struct LinkSize {
   int bulk_segments = 0;                // engine -> home, at most kBulkSegmentsMax; 0: no bulk channel
   size_t bulk_segment_bytes_max = 0;    // at most kBulkSegmentBytesMax; 0 without a bulk channel
 };
+// What carries a link, if it is no memory.
+struct LinkLine {
+  std::string device;     // "mlx5_0 port 1"; empty: memory
+  double gbit_per_s = 0;  // the port's rate each way, as the kernel knows it; 0: it does not
+};
+
 inline constexpr int kMaxSlots = 16;
 inline constexpr size_t kPayloadBytesMax = size_t{1} << 30;
 inline constexpr size_t kControlRingBytesMin = 4 << 10;
@@ -114,6 +120,8 @@ class EngineLink : public LinkEnd {
   virtual void RingHome() = 0;
   // Finished work items at the home: moves as long as it is alive and working.
   virtual uint64_t Progress() const = 0;
+  // Any thread.
+  virtual LinkLine line() const { return {}; }
 };
 
 // The home's end. Destroying it is the end of the link for the engine, too.

@@ -71,7 +71,8 @@ struct Sequence {
   int fail_home = -1;
 
   // Any thread.
-  std::atomic<bool> cancelled{false};
+  std::atomic<bool> cancelled{false};  // leaves at its micro-batch's next boundary. Release, acquire: `stopped` is seen
+  std::atomic<bool> stopped{false};    // stored before `cancelled`: a stop string ends it, and not its caller
 };
 
 inline uint32_t PagesFor(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }

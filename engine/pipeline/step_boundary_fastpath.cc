@@ -6,6 +6,15 @@
 
 namespace fastdecode {
 
+namespace {
+
+// Who ended a sequence that is marked as cancelled.
+fd_record_leave HowCancelled(const Sequence& sequence) {
+  return sequence.stopped.load(std::memory_order_relaxed) ? FD_LEAVE_STOPPED : FD_LEAVE_CANCELLED;
+}
+
+}  // namespace
+
 // Room for everything that all micro-batches can say until their next boundary: a token and an end per member, and the
 // ends of a sweep. Without it no new step starts.
 bool Pipeline::EventsHaveRoom() const {
@@ -32,9 +41,10 @@ bool Pipeline::BeginStep(int m) {
     TellHome(ControlKind::kRelease, home, sequence, 0);
   };
   const auto ended = [this, m](Sequence* sequence) {
-    const bool cancelled = sequence->cancelled.load(std::memory_order_relaxed);
+    // Acquire: pairs with the scheduler's release; whether it was a stop string is seen.
+    const bool cancelled = sequence->cancelled.load(std::memory_order_acquire);
     if (record_.on()) {
-      record_.Leave({m, batches_[m].step}, *sequence, cancelled ? FD_LEAVE_CANCELLED : FD_LEAVE_FAILED, Now());
+      record_.Leave({m, batches_[m].step}, *sequence, cancelled ? HowCancelled(*sequence) : FD_LEAVE_FAILED, Now());
     }
     EndSequence(sequence, cancelled ? FinishReason::kCancelled : sequence->fail_reason,
                 cancelled ? -1 : sequence->fail_home);
@@ -275,7 +285,7 @@ bool Pipeline::FlushPending(HomePort& port) {
 }
 
 void Pipeline::EndWaiting(Sequence* sequence, FinishReason reason) {
-  const fd_record_leave how = reason == FinishReason::kCancelled ? FD_LEAVE_CANCELLED : FD_LEAVE_FAILED;
+  const fd_record_leave how = reason == FinishReason::kCancelled ? HowCancelled(*sequence) : FD_LEAVE_FAILED;
   if (record_.on()) record_.Leave({}, *sequence, how, Now());
   EndSequence(sequence, reason, -1);
 }
@@ -290,7 +300,7 @@ void Pipeline::SweepReady(uint64_t now_ns) {
   const uint64_t cancels = cancels_.load(std::memory_order_acquire);
   if (cancels != cancels_seen_ || ready_unchecked_ || stop_.load(std::memory_order_relaxed)) {
     batcher_.EndReadyIf(
-        [this](const Sequence& s) { return s.cancelled.load(std::memory_order_relaxed) && EventsHaveRoom(); },
+        [this](const Sequence& s) { return s.cancelled.load(std::memory_order_acquire) && EventsHaveRoom(); },
         [this](Sequence* s) { EndWaiting(s, FinishReason::kCancelled); });
     if (!EventsHaveRoom()) return;
     cancels_seen_ = cancels;

@@ -42,7 +42,7 @@ void Scheduler::Stop() {
   {
     std::unique_lock lock(mutex_);
     draining_ = true;
-    for (auto& [id, request] : requests_) request->sequence.cancelled.store(true, std::memory_order_relaxed);
+    for (auto& [id, request] : requests_) request->sequence.cancelled.store(true, std::memory_order_release);
     pipeline_->NoteCancel();
     pipeline_->Wake();
     any_changed_.wait(lock, [this] { return lent_ == 0 && commands_.empty(); });
@@ -92,7 +92,7 @@ void Scheduler::Cancel(uint64_t id) {
     std::lock_guard lock(mutex_);
     const auto found = requests_.find(id);
     if (found == requests_.end()) return;
-    found->second->sequence.cancelled.store(true, std::memory_order_relaxed);
+    found->second->sequence.cancelled.store(true, std::memory_order_release);
   }
   pipeline_->NoteCancel();
 }
@@ -142,7 +142,7 @@ void Scheduler::Forget(uint64_t id) {
   found->second->forgotten = true;
   found->second->events.clear();
   found->second->changed.notify_all();
-  found->second->sequence.cancelled.store(true, std::memory_order_relaxed);
+  found->second->sequence.cancelled.store(true, std::memory_order_release);
   pipeline_->NoteCancel();
   EraseIfDone(id);
 }
@@ -200,6 +200,7 @@ bool Scheduler::ForwardCommands() {
         all = false;  // tried again on the next turn
         break;
       }
+      if (record_.on()) RecordSubmission(commands_.front());
       commands_.pop_front();
       moved = true;
     }
@@ -255,9 +256,23 @@ void Scheduler::OnToken(Request& request, const PipelineEvent& event) {
   if (record_.on()) RecordDelivery(request.sequence.id, index, event.time_ns);
   if (!stopped) return;
   // Found here, a step or more behind the pipeline: the sequence leaves at its next boundary, the caller is done now.
-  request.sequence.cancelled.store(true, std::memory_order_relaxed);
+  request.sequence.stopped.store(true, std::memory_order_relaxed);
+  request.sequence.cancelled.store(true, std::memory_order_release);
   pipeline_->NoteCancel();
   End(request, RequestFinish::kStop, "", "", event.time_ns);
+}
+
+// Of what the pipeline does not change.
+void Scheduler::RecordSubmission(const PipelineCommand& command) {
+  if (command.kind != PipelineCommand::Kind::kAdd) return;
+  fd_record_event event = {};
+  event.kind = FD_RECORD_SUBMIT;
+  event.start_ns = command.sequence->submit_ns;
+  event.end_ns = NowNs();
+  event.id = command.sequence->id;
+  event.rows = command.sequence->prompt_tokens;
+  event.home = -1;
+  record_.Write(event);
 }
 
 void Scheduler::RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns) {

@@ -72,6 +72,7 @@ class Scheduler {
   bool ForwardCommands();
   bool HandleEvents();
   void OnToken(Request& request, const PipelineEvent& event);
+  void RecordSubmission(const PipelineCommand& command);
   void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
   void OnFinished(Request& request, const PipelineEvent& event);
   void End(Request& request, RequestFinish finish, std::string error, std::string text, uint64_t time_ns);

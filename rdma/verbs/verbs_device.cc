@@ -47,6 +47,14 @@ int NodeOfDevice(const ibv_device& device) {
   return node;
 }
 
+// "100 Gb/sec (4X EDR)"
+double RateOfPort(const ibv_device& device, int port) {
+  double gbit_per_s = 0;
+  std::string unit;
+  std::ifstream(absl::StrCat(device.ibdev_path, "/ports/", port, "/rate")) >> gbit_per_s >> unit;
+  return unit == "Gb/sec" && gbit_per_s > 0 ? gbit_per_s : 0;
+}
+
 int Distance(int node, int device_node) {
   if (node < 0) return 0;
   if (device_node < 0 || numa_available() < 0) return kDistanceUnknown;
@@ -190,6 +198,8 @@ std::string VerbsDevice::Describe() const {
                       node < 0 ? std::string("NUMA node unknown") : absl::StrCat("NUMA node ", node));
 }
 
+LinkLine VerbsDevice::Line() const { return {absl::StrCat(name, " port ", int{port}), gbit_per_s}; }
+
 absl::StatusOr<VerbsDevice> OpenVerbsDevice(const VerbsCalls& calls, const FabricOptions& options, int node) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   const DeviceList list(calls, node);
@@ -202,6 +212,7 @@ absl::StatusOr<VerbsDevice> OpenVerbsDevice(const VerbsCalls& calls, const Fabri
     absl::Status status = opened.status();
     if (status.ok()) status = ChoosePort(calls, options, &*opened);
     if (status.ok()) status = ChooseGid(calls, options, &*opened);
+    if (status.ok()) opened->gbit_per_s = RateOfPort(*device, opened->port);
     if (status.ok()) return opened;
     why_not = std::move(status);
   }

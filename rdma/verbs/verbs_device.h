@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "rdma/fabric_options.h"
+#include "rdma/link.h"
 #include "rdma/verbs/verbs_calls.h"
 
 namespace fastdecode {
@@ -20,6 +21,7 @@ struct VerbsDevice {
   std::string name;  // mlx5_0
   int node = -1;     // NUMA node of the device; -1: the kernel does not say (Soft-RoCE has none)
   uint8_t port = 1;
+  double gbit_per_s = 0;  // of the port, as sysfs has it (of Soft-RoCE, its network interface's); 0: not known
   ibv_port_attr port_attributes = {};
   ibv_device_attr attributes = {};
   ibv_gid_entry gid = {};  // gid_index says which of the port's
@@ -29,6 +31,7 @@ struct VerbsDevice {
   std::string Name() const;
   // Name() and what else was chosen, for the log: NUMA node, link layer, active MTU.
   std::string Describe() const;
+  LinkLine Line() const;
 };
 
 // Opens the device that the options name, else the one with an active port that is nearest to NUMA node `node` (-1:

@@ -60,6 +60,7 @@ class VerbsEngineLink final : public EngineLink {
   void RingHome() override;
   bool AreasOnGpu() const override { return parts_.end->on_gpu(); }
   uint64_t Progress() const override { return parts_.liveness->PeerProgress(); }
+  LinkLine line() const override { return parts_.end->device().Line(); }
   bool lost() const override { return parts_.liveness->lost(); }
 
   // verbs_link.cc

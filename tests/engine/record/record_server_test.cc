@@ -105,8 +105,8 @@ TEST_F(RecordServerTest, AReaderThatDiesTurnsRecordingOff) {
   EXPECT_TRUE(BecomesOn(false));
 }
 
-// A child that was forked off, and keeps all descriptors open, keeps neither the server from ending nor its readers from
-// seeing it.
+// A child that was forked off, and keeps all descriptors open, keeps neither the server from ending nor its readers
+// from seeing it.
 TEST_F(RecordServerTest, AForkedChildHoldsNothingUp) {
   Start("");
   absl::StatusOr<std::unique_ptr<RecordReader>> reader = RecordReader::Attach(std::to_string(getpid()));
@@ -138,7 +138,8 @@ TEST_F(RecordServerTest, SaysThatTheOtherEndIsNoEngine) {
   const std::string path = folder_.File("other.sock");
   absl::StatusOr<SocketFile> other = SocketFile::Listen(path);
   ASSERT_TRUE(other.ok()) << other.status();
-  for (const std::string answer : {std::string("hello"), std::string(R"({"engine": {}, "layout": {"version": 99}})")}) {
+  for (const std::string& answer :
+       {std::string("hello"), std::string(R"({"engine": {}, "layout": {"version": 99}})")}) {
     std::thread thread([&] {
       FileDescriptor client;
       while (!client.valid()) client = FileDescriptor(accept(other->fd(), nullptr, nullptr));

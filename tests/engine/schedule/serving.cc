@@ -46,8 +46,14 @@ Serving::Serving(const ServingOptions& options)
   pipeline.poll = PollMode::kYield;
   pipeline.park_after_ns = options.park_after_ns;
   pipeline.hop_timeout_ns = uint64_t{3600} * 1'000'000'000;
+  EventWriter scheduler_record;
+  if (options.recorder != nullptr) {
+    pipeline.record = options.recorder->writer(Recorder::kPipelineRing);
+    scheduler_record = options.recorder->writer(Recorder::kSchedulerRing);
+  }
   pipeline_ = std::make_unique<Pipeline>(pipeline, &spart_, &scheduler_word_);
-  scheduler_ = std::make_unique<Scheduler>(pipeline_.get(), &scheduler_word_, options.queue_max, this);
+  scheduler_ =
+      std::make_unique<Scheduler>(pipeline_.get(), &scheduler_word_, options.queue_max, this, scheduler_record);
   pipeline_->Start();
   scheduler_->Start();
   for (int i = 0; i < options.homes; ++i) AddHome(i);

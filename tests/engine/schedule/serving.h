@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "engine/fastdecode.h"
 #include "engine/model/tokenizer.h"
+#include "engine/record/recorder.h"
 #include "engine/schedule/build_request.h"
 #include "engine/schedule/scheduler.h"
 #include "tests/engine/pipeline/fake_model.h"
@@ -29,6 +30,7 @@ struct ServingOptions {
   size_t queue_max = 1000;
   size_t control_ring_bytes = 1 << 20;
   uint64_t park_after_ns = 300'000;
+  Recorder* recorder = nullptr;  // lent; null: nothing is recorded
 };
 
 // What a request asks for beside its prompt.

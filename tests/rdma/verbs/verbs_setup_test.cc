@@ -269,6 +269,26 @@ TEST_F(VerbsDeviceTest, TheNearestActiveOneIsChosen) {
       "near has no active port (port 1 is in state 1): is the cable in, and the network interface up (`rdma link`)?");
 }
 
+TEST_F(VerbsDeviceTest, TheRateIsTheChosenPorts) {
+  FakeFabric::Device* const device = Add("fast", 0);
+  device->ports.push_back(device->ports[0]);
+  device->gids.push_back(device->gids[0]);
+  device->gids[1].port_num = 2;
+  const auto line = [this](int port) { return OpenVerbsDevice(calls_, With(&FabricOptions::port, port), -1)->Line(); };
+  EXPECT_EQ(line(1).device, "fast port 1");
+  EXPECT_EQ(line(1).gbit_per_s, 0) << "the kernel says nothing";
+  for (const auto& [port, text] : {std::pair(1, "100 Gb/sec (4X EDR)"), std::pair(2, "2.5 Gb/sec (1X SDR)")}) {
+    const std::string folder = std::string(device->base.ibdev_path) + "/ports/" + std::to_string(port);
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/rate") << text << "\n";
+  }
+  EXPECT_EQ(line(1).gbit_per_s, 100);
+  EXPECT_EQ(line(2).gbit_per_s, 2.5);
+  EXPECT_EQ(line(2).device, "fast port 2");
+  std::ofstream(std::string(device->base.ibdev_path) + "/ports/2/rate") << "fast\n";
+  EXPECT_EQ(line(2).gbit_per_s, 0);
+}
+
 TEST_F(VerbsDeviceTest, TheFirstActivePortIsChosen) {
   FakeFabric::Device* const device = Add("two");
   device->ports.push_back(device->ports[0]);
