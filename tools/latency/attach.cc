@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "engine/fastdecode.hpp"
 #include "tools/interrupt.h"
@@ -29,7 +30,7 @@ void LatencyAttach(AttachFlags& flags) {
     const InterruptGuard guard;
     recording = Record(record, flags.record, &result);
   }
-  flags.report.Report(recording, std::move(result));
+  flags.report.Report(std::move(recording), std::move(result));
 }
 
 }  // namespace

@@ -65,11 +65,11 @@ void AddLatencyCompare(CLI::App* latency) {
       ->check(CLI::Range(0.5, 0.999))
       ->type_name("SHARE")
       ->capture_default_str();
-  command->add_option("--resamples", flags->options.resamples, "of the bootstrap")
+  command->add_option("--resamples", flags->options.resamples, "of both runs, that the intervals are made of")
       ->check(CLI::Range(100, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--seed", flags->options.seed, "of the bootstrap; equal seeds give equal intervals")
+  command->add_option("--seed", flags->options.seed, "of the resamples; equal seeds give equal intervals")
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--columns", flags->columns, "width of the text (0: the terminal's)")

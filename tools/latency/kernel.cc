@@ -61,7 +61,8 @@ void AddAttention(const KernelFlags& flags, const TeamCores& team, Isa isa, Late
                            std::to_string(flags.context) + " tokens, " + flags.kv_type;
   result->phases.push_back({name, Where(team), Distribution(std::move(ns)), 0, report->rpart.kernel});
   result->achieved.push_back({"KV read, " + name, Summarize(report->gb_per_s).median,
-                              Summarize(report->read_gb_per_s).median, "GB/s", "read test of the same cores"});
+                              Summarize(report->read_gb_per_s).median, "GB/s", kReadTest});
+  NoteCache(&result->achieved.back());
 }
 
 void AddGemm(const KernelFlags& flags, const TeamCores& team, Isa isa, LatencyResult* result) {
@@ -85,7 +86,8 @@ void AddGemm(const KernelFlags& flags, const TeamCores& team, Isa isa, LatencyRe
     const std::string name = "GEMM, " + std::to_string(row.rows) + " row(s)";
     result->phases.push_back({name, Where(team), Distribution(std::move(ns)), 0, row.kernel});
     result->achieved.push_back({"weights read, " + name + ", " + row.kernel, Summarize(row.gb_per_s).median,
-                                Summarize(row.read_gb_per_s).median, "GB/s", "read test of the same cores"});
+                                Summarize(row.read_gb_per_s).median, "GB/s", kReadTest});
+    NoteCache(&result->achieved.back());
     result->achieved.push_back({"products, " + name + ", " + row.kernel, Summarize(row.gflop_per_s).median,
                                 Summarize(row.peak_gflop_per_s).median, "GFLOP/s", report->instruction});
   }

@@ -78,7 +78,6 @@ void Load::Join() {
 
 void Load::Stop() {
   Join();
-  std::sort(starts_.begin(), starts_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
@@ -101,7 +100,6 @@ void Load::RunClosed() {
 }
 
 void Load::RunOpen() {
-  std::exponential_distribution<double> gap(flags_.rate);
   uint64_t next_ns = NowNs();
   std::optional<GenerateRequest> next;
   while (!stop_.load(std::memory_order_relaxed)) {
@@ -116,12 +114,19 @@ void Load::RunOpen() {
       continue;
     }
     next.reset();
-    const double gap_s = flags_.arrivals == "constant" ? 1 / flags_.rate : gap(random_);
-    next_ns += static_cast<uint64_t>(gap_s * 1e9);
+    next_ns += DrawGap();
   }
-  for (const uint64_t now_ns = NowNs(); next_ns < now_ns; ++never_started_) {
-    next_ns += static_cast<uint64_t>(1e9 / flags_.rate);
+  for (const uint64_t now_ns = NowNs(); next_ns < now_ns; next_ns += DrawGap()) {
+    starts_.push_back({.intended_ns = next_ns});
+    ++never_started_;
   }
+}
+
+uint64_t Load::DrawGap() {
+  const double even_s = 1 / flags_.rate;
+  const double gap_s =
+      flags_.arrivals == "constant" ? even_s : std::exponential_distribution<double>(flags_.rate)(random_);
+  return static_cast<uint64_t>(gap_s * 1e9);
 }
 
 int Load::Draw(const TokenRange& range) {
@@ -144,9 +149,9 @@ GenerateRequest Load::MakeRequest() {
 bool Load::TrySubmit(const GenerateRequest& request, uint64_t intended_ns) {
   try {
     TokenStream stream = engine_.Submit(request);
-    starts_.push_back({stream.id(), intended_ns, NowNs()});
     const uint64_t id = stream.id();
-    running_.emplace(id, std::move(stream));
+    running_.emplace(id, Running{std::move(stream), starts_.size()});
+    starts_.push_back({.id = id, .intended_ns = intended_ns, .submit_ns = NowNs()});
     return true;
   } catch (const Error& error) {
     if (error.code() == FD_RESOURCE_EXHAUSTED) return false;
@@ -160,9 +165,10 @@ void Load::TakeEvents(uint64_t until_ns) {
     if (!id.has_value()) return;
     const auto stream = running_.find(*id);
     if (stream == running_.end()) continue;
-    while (std::optional<TokenEvent> event = stream->second.Next(0)) {
+    while (std::optional<TokenEvent> event = stream->second.stream.Next(0)) {
       if (!event->finished) continue;
       if (!event->error.empty()) throw Error(FD_UNAVAILABLE, "a request failed: " + event->error);
+      starts_[stream->second.start].ended_ns = NowNs();
       running_.erase(stream);
       return;
     }

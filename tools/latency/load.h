@@ -52,7 +52,7 @@ class Load {
   // Cancels what still runs. Throws Error if the engine failed a request, or refused one for good.
   void Stop();
 
-  // After Stop: of every request that was submitted, by id.
+  // After Stop: of every request that was submitted, and of those of an open loop that should have been.
   const std::vector<IntendedStart>& starts() const { return starts_; }
   // Open loop, after Stop: requests that should have started and were never taken.
   uint64_t never_started() const { return never_started_; }
@@ -67,6 +67,8 @@ class Load {
   // Takes events until `until_ns`, or until a request has ended.
   void TakeEvents(uint64_t until_ns);
   int Draw(const TokenRange& range);
+  // Open loop, until the next request: ns.
+  uint64_t DrawGap();
 
   InferenceEngine& engine_;
   const LoadFlags flags_;
@@ -75,7 +77,11 @@ class Load {
 
   // The thread's, and after Stop the owner's.
   std::mt19937_64 random_;
-  std::map<uint64_t, TokenStream> running_;
+  struct Running {
+    TokenStream stream;
+    size_t start;  // in starts_
+  };
+  std::map<uint64_t, Running> running_;  // by id
   std::vector<IntendedStart> starts_;
   uint64_t never_started_ = 0;
   std::exception_ptr failure_;

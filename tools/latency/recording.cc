@@ -1,5 +1,10 @@
 #include "tools/latency/recording.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
 namespace fastdecode {
 
 std::string Recording::HomeName(int home) const {
@@ -21,6 +26,23 @@ std::vector<bool> Recording::SameHost(int homes) const {
     if (index >= 0 && index < homes) same[static_cast<size_t>(index)] = entry.value("same_host", false);
   }
   return same;
+}
+
+void SortIn(size_t sorted, std::vector<fd_record_event>* events) {
+  const auto ends_before = [](const fd_record_event& a, const fd_record_event& b) { return a.end_ns < b.end_ns; };
+  const auto added = events->begin() + static_cast<ptrdiff_t>(sorted);
+  if (added == events->end()) return;
+  const fd_record_event first = *std::min_element(added, events->end(), ends_before);
+  std::stable_sort(std::upper_bound(events->begin(), added, first, ends_before), events->end(), ends_before);
+}
+
+void ReleaseBehindEnd(std::vector<fd_record_event>* events) {
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t end = reinterpret_cast<uintptr_t>(events->data() + events->size());
+  const uintptr_t begin = (end + page - 1) / page * page;
+  const uintptr_t limit = reinterpret_cast<uintptr_t>(events->data() + events->capacity()) / page * page;
+  // Anonymous memory that nobody has put anything into reads as zeros, whether it was there or not.
+  if (limit > begin) madvise(reinterpret_cast<void*>(begin), limit - begin, MADV_DONTNEED);
 }
 
 }  // namespace fastdecode

@@ -164,8 +164,8 @@ void ReportFlags::Check() {
   }
 }
 
-void ReportFlags::Report(const Recording& recording, LatencyResult base) const {
-  const Timeline timeline = BuildTimeline(recording);
+void ReportFlags::Report(Recording recording, LatencyResult base) const {
+  const Timeline timeline = BuildTimeline(&recording);
   LatencyResult result = Analyze(recording, timeline, worst_);
   result.command = std::move(base.command);
   result.provenance = recording.provenance;

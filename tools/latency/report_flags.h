@@ -21,7 +21,7 @@ class ReportFlags {
   void Check();
   // Takes the recording apart, prints and saves what was asked for. `base` has what the recording does not know:
   // command, recording_cost, achieved, warnings. Throws Error; ExitCode if a limit was not met.
-  void Report(const Recording& recording, LatencyResult base) const;
+  void Report(Recording recording, LatencyResult base) const;
   // Without a recording.
   void ReportFigures(const LatencyResult& result) const;
 

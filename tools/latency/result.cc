@@ -22,4 +22,10 @@ const char* PlaceName(Place place) {
   return "?";
 }
 
+void NoteCache(Achieved* achieved) {
+  if (achieved->possible > 0 && achieved->achieved > achieved->possible) {
+    achieved->note = "more than DRAM: it comes from the cache";
+  }
+}
+
 }  // namespace fastdecode

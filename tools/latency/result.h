@@ -90,8 +90,12 @@ struct Achieved {
   double achieved = 0;
   double possible = 0;     // 0: unknown
   std::string unit;        // "GB/s", "GFLOP/s"
-  std::string possible_by; // "read test of the same cores", "line rate", ...
+  std::string possible_by; // kReadTest, "line rate of mlx5_0 port 1", ...
+  std::string note = "";   // "more than DRAM: ..."
 };
+inline constexpr char kReadTest[] = "read test of the same cores";
+// Says it of a figure that is more than the possible_by of memory that no cache holds.
+void NoteCache(Achieved* achieved);
 
 // One token's way, for reading.
 struct TokenStory {
@@ -127,8 +131,9 @@ struct Finding {
 // Requests by one way of counting their starts.
 struct RequestFigures {
   std::string start;          // "intended", "submitted"
-  size_t requests = 0;        // that ended well within the recording
+  size_t requests = 0;        // that were answered within the recording
   size_t failed = 0;
+  size_t unfinished = 0;      // when it ended, or when their callers gave up
   Distribution ttft_ns, tpot_ns, itl_ns, e2e_ns;
 };
 
@@ -138,10 +143,11 @@ struct SloVerdict {
   double share = 0;           // 0.9
   std::optional<double> got_ns;  // nothing: too few samples
   bool met = false;
+  bool at_least = false;         // the percentile lies among those that have not ended: it is got_ns or more
 };
 
 struct LatencyResult {
-  static constexpr int kSchemaVersion = 1;
+  static constexpr int kSchemaVersion = 2;
   std::string command;                  // "step", "attach"
   nlohmann::json provenance;            // of the measuring machine
   nlohmann::json engine;                // fd_record_describe

@@ -89,6 +89,45 @@ TEST(Analysis, CriticalPathOfTheMeanToken) {
   EXPECT_EQ(PartOf(result, Place::kStage).home, -1);
 }
 
+// Of three steps of 2000 ns each hop has 4096 bytes, and is 40 ns on the wire to home 0, 50 to home 1.
+std::vector<Achieved> WiresOf(const nlohmann::json& homes, double memory_gb_per_s) {
+  Recording recording = MakeRecording(ThreeSteps(), 1);
+  recording.engine["homes"] = homes;
+  recording.memory_gb_per_s = memory_gb_per_s;
+  return Analyze(recording, BuildTimeline(recording), 0).achieved;
+}
+
+TEST(Analysis, WiresAgainstTheLineRate) {
+  const nlohmann::json homes = {
+      {{"index", 0}, {"link_device", "mlx5_0 port 1"}, {"link_gbit_per_s", 1000}, {"same_host", false}},
+      {{"index", 1}, {"link_device", "rxe0 port 1"}, {"link_gbit_per_s", 0}, {"same_host", false}}};
+  const std::vector<Achieved> wires = WiresOf(homes, 0);
+  ASSERT_EQ(wires.size(), 4u);
+  EXPECT_EQ(wires[0].what, "wire, home 0");
+  EXPECT_NEAR(wires[0].achieved, 3 * 4096 / 6000.0, 1e-9);
+  EXPECT_EQ(wires[0].possible, 250);  // 125 GB/s each way
+  EXPECT_EQ(wires[0].possible_by, "line rate of mlx5_0 port 1, both ways");
+  EXPECT_EQ(wires[1].what, "wire, home 0, in hops");
+  EXPECT_NEAR(wires[1].achieved, 4096 / 40.0, 1e-9);
+  EXPECT_EQ(wires[1].possible, 125);
+  EXPECT_NEAR(wires[3].achieved, 4096 / 50.0, 1e-9);
+  EXPECT_EQ(wires[3].possible, 0);
+  EXPECT_EQ(wires[3].possible_by, "line rate of rxe0 port 1 not known");
+}
+
+TEST(Analysis, SharedMemoryAgainstTheReadTest) {
+  const nlohmann::json homes = {{{"index", 0}, {"link_device", ""}, {"same_host", true}}};
+  const std::vector<Achieved> wires = WiresOf(homes, 60);
+  ASSERT_EQ(wires.size(), 3u);
+  EXPECT_EQ(wires[0].what, "shared memory, home 0, in hops");
+  EXPECT_EQ(wires[0].possible, 60);
+  EXPECT_EQ(wires[0].possible_by, kReadTest);
+  EXPECT_NE(wires[0].note, "");  // 102 GB/s are no DRAM's
+  EXPECT_EQ(wires[1].possible_by, "line rate not known");  // an engine that does not describe home 1
+  EXPECT_EQ(WiresOf(homes, 200)[0].note, "");
+  EXPECT_EQ(WiresOf(homes, 0)[0].possible_by, "read test not made");
+}
+
 // What a busy home kept waiting may as well have been on the way, and the whole of it is said to be uncertain.
 TEST(Analysis, QueueAtABusyHomeIsUncertain) {
   EventMaker make;

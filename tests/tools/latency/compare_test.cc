@@ -35,6 +35,7 @@ SavedDistribution Saved(const std::vector<uint64_t>& samples_ns) {
   saved.p50_ns = all.Percentile(0.5);
   saved.p90_ns = all.Percentile(0.9);
   saved.p99_ns = all.Percentile(0.99);
+  saved.uncertainty = all.uncertainties();
   saved.samples_ns = ThinSamples(all.sorted_ns(), kSavedSamplesMax);
   return saved;
 }
@@ -47,21 +48,40 @@ std::vector<uint64_t> Draw(size_t count, double factor, double sigma, std::mt199
   return samples;
 }
 
+// The same, in groups of which all are the same, as the gaps of one step are; groups that follow each other have much
+// in common too (`inertia`, 0 to 1), as those of a load that changes slowly.
+std::vector<uint64_t> DrawInGroups(size_t count, double factor, double sigma, size_t group, double inertia,
+                                   std::mt19937_64* random) {
+  std::normal_distribution<double> normal;
+  std::vector<uint64_t> samples(count);
+  double state = normal(*random);
+  for (size_t i = 0; i < count; ++i) {
+    if (i % group == 0) state = inertia * state + std::sqrt(1 - inertia * inertia) * normal(*random);
+    samples[i] = static_cast<uint64_t>(100'000 * factor * std::exp(sigma * state));
+  }
+  return samples;
+}
+
 struct Coverage {
   int covered = 0, too_low = 0, too_high = 0, unknown = 0;
+  double widths = 0;
+
+  int known() const { return covered + too_low + too_high; }
 };
 
-// Of pairs of which B is larger by `truth`.
-Coverage MeasureCoverage(size_t count, double sigma, std::optional<double> share, double truth, int trials) {
-  std::mt19937_64 random(count);
+// Of pairs of which B is larger by `truth`. draw(factor, random) gives samples.
+template <typename DrawSamples>
+Coverage MeasureCoverage(uint64_t seed, std::optional<double> share, double truth, int trials,
+                         const DrawSamples& draw) {
+  std::mt19937_64 random(seed);
   Coverage coverage;
   CompareOptions options;
   options.resamples = 1000;
   for (int trial = 0; trial < trials; ++trial) {
     options.seed = static_cast<uint64_t>(trial) + 1;
-    const SavedDistribution a = Saved(Draw(count, 1, sigma, &random));
-    const SavedDistribution b = Saved(Draw(count, 1 + truth, sigma, &random));
+    const SavedDistribution a = Saved(draw(1, &random)), b = Saved(draw(1 + truth, &random));
     const std::optional<Change> change = CompareStatistic(a, b, share, options);
+    if (change) coverage.widths += change->high - change->low;
     if (!change) {
       ++coverage.unknown;
     } else if (change->low > truth) {
@@ -75,7 +95,20 @@ Coverage MeasureCoverage(size_t count, double sigma, std::optional<double> share
   return coverage;
 }
 
-// What "95 %" promises, by distributions whose truth is known.
+// The width of such an interval of two lognormal means, or percentiles, if their spread were known.
+double IdealWidth(size_t count, double sigma, std::optional<double> share) {
+  const double root = std::sqrt(static_cast<double>(count));
+  double error = std::sqrt(std::exp(sigma * sigma) - 1) / root;
+  if (share) {
+    const double z = *share == 0.5 ? 0 : *share == 0.9 ? 1.2816 : 2.3263;
+    const double density = std::exp(-z * z / 2) / std::sqrt(2 * 3.141592653589793);
+    error = sigma * std::sqrt(*share * (1 - *share)) / density / root;
+  }
+  return 2 * 1.96 * std::sqrt(2) * error;
+}
+
+// What "95 %" promises, by distributions whose truth is known; and that it is not kept by intervals that hold
+// everything.
 TEST(CompareTest, IntervalsCoverTheTruthAsOftenAsTheySay) {
   struct Case {
     size_t count;
@@ -86,34 +119,56 @@ TEST(CompareTest, IntervalsCoverTheTruthAsOftenAsTheySay) {
   for (const Case& c : {Case{150, 0.5, std::nullopt}, Case{300, 0.3, 0.5}, Case{300, 0.3, 0.9}, Case{1000, 0.5, 0.99},
                         Case{20'000, 0.5, 0.99}, Case{20'000, 0.5, 0.5}, Case{20'000, 0.5, std::nullopt}}) {
     for (const double truth : {0.0, 0.1}) {
-      const Coverage coverage = MeasureCoverage(c.count, c.sigma, c.share, truth, c.count > 10'000 ? 100 : trials);
-      const int of = coverage.covered + coverage.too_low + coverage.too_high;
+      const Coverage coverage = MeasureCoverage(
+          c.count, c.share, truth, c.count > 10'000 ? 100 : trials,
+          [&c](double factor, std::mt19937_64* random) { return Draw(c.count, factor, c.sigma, random); });
       const std::string what = absl::StrCat(c.count, " samples, share ", c.share.value_or(0), ", truth ", truth);
       EXPECT_EQ(coverage.unknown, 0) << what;
-      EXPECT_GE(coverage.covered, of * 90 / 100) << what;
-      EXPECT_LE(coverage.covered, of * 99 / 100) << what;
+      EXPECT_GE(coverage.covered, coverage.known() * 90 / 100) << what;
+      const double ideal = IdealWidth(c.count, c.sigma, c.share) * (1 + truth);
+      EXPECT_LE(coverage.widths / coverage.known(), 1.8 * ideal) << what;
+    }
+  }
+}
+
+// As many samples again that only repeat the others tell nothing more, and a slow change is worth few samples.
+TEST(CompareTest, IntervalsAllowForWhatSamplesHaveInCommon) {
+  struct Case {
+    size_t group;
+    double inertia;
+  };
+  for (const Case& c : {Case{16, 0.0}, Case{16, 0.9}, Case{1, 0.99}, Case{200, 0.0}}) {
+    for (const std::optional<double> share : {std::optional<double>(), {0.5}, {0.9}, {0.99}}) {
+      const Coverage coverage = MeasureCoverage(c.group, share, 0, 200, [&c](double factor, std::mt19937_64* random) {
+        return DrawInGroups(8000, factor, 0.1, c.group, c.inertia, random);
+      });
+      const std::string what = absl::StrCat("groups of ", c.group, ", ", c.inertia, ", share ", share.value_or(0));
+      EXPECT_EQ(coverage.unknown, 0) << what;
+      EXPECT_GE(coverage.covered, coverage.known() * 88 / 100) << what;
     }
   }
 }
 
 // A file holds 2000 of a million samples, and their number: the interval is that of the million.
 TEST(CompareTest, ManySamplesMakeANarrowIntervalThoughAFileHoldsFew) {
-  std::mt19937_64 random(5);
-  const std::vector<uint64_t> few = Draw(2000, 1, 0.5, &random), many = Draw(200'000, 1, 0.5, &random);
   for (const std::optional<double> share : {std::optional<double>(0.5), std::optional<double>()}) {
-    const Change of_few = *CompareStatistic(Saved(few), Saved(few), share, CompareOptions());
-    const Change of_many = *CompareStatistic(Saved(many), Saved(many), share, CompareOptions());
+    const auto width_of = [share](size_t count) {
+      const auto draw = [count](double factor, std::mt19937_64* random) { return Draw(count, factor, 0.5, random); };
+      return MeasureCoverage(count, share, 0, 20, draw).widths;
+    };
     // 100 times the samples: a tenth as wide.
-    EXPECT_NEAR((of_few.high - of_few.low) / (of_many.high - of_many.low), 10, 4);
+    EXPECT_NEAR(width_of(2000) / width_of(200'000), 10, 4);
   }
 }
 
 TEST(CompareTest, TooFewSamplesAreNoComparison) {
   std::mt19937_64 random(1);
-  const SavedDistribution few = Saved(Draw(20, 1, 0.5, &random)), many = Saved(Draw(1000, 1, 0.5, &random));
+  const SavedDistribution few = Saved(Draw(40, 1, 0.5, &random)), many = Saved(Draw(1000, 1, 0.5, &random));
   EXPECT_FALSE(CompareStatistic(few, many, 0.99, CompareOptions()).has_value());
   EXPECT_FALSE(CompareStatistic(many, few, 0.9, CompareOptions()).has_value());
   EXPECT_TRUE(CompareStatistic(few, many, 0.5, CompareOptions()).has_value());
+  // So few make no blocks.
+  EXPECT_FALSE(CompareStatistic(many, Saved(Draw(20, 1, 0.5, &random)), 0.5, CompareOptions()).has_value());
   EXPECT_FALSE(CompareStatistic(Saved({}), many, std::nullopt, CompareOptions()).has_value());
   EXPECT_FALSE(CompareStatistic(Saved({1, 2}), many, std::nullopt, CompareOptions()).has_value());
   EXPECT_FALSE(CompareStatistic(Saved(std::vector<uint64_t>(100, 0)), many, 0.5, CompareOptions()).has_value());
@@ -141,7 +196,7 @@ TEST(CompareTest, EqualSamplesShowNoDifference) {
 
 TEST(CompareTest, OfEqualDistributionsFewRowsDiffer) {
   std::mt19937_64 random(4);
-  int rows = 0, differ = 0;
+  int rows = 0, differ = 0, failed = 0;
   for (int trial = 0; trial < 40; ++trial) {
     const SavedResult a = Result(Draw(1000, 1, 0.5, &random), Draw(1000, 1, 0.5, &random));
     const SavedResult b = Result(Draw(1000, 1, 0.5, &random), Draw(1000, 1, 0.5, &random));
@@ -153,17 +208,18 @@ TEST(CompareTest, OfEqualDistributionsFewRowsDiffer) {
       ++rows;
       differ += row.verdict != ChangeVerdict::kNoDifference ? 1 : 0;
     }
-    EXPECT_FALSE(comparison->failed()) << trial;
+    failed += comparison->failed() ? 1 : 0;
   }
   EXPECT_EQ(rows, 320);
+  EXPECT_LE(failed, 2);  // for certain by more than 5 % is p99 alone now and then, which a thousand samples hardly tell
   EXPECT_LE(differ, rows / 10);  // one in twenty is what the intervals promise
 }
 
 TEST(CompareTest, TenPercentMoreAreFound) {
   std::mt19937_64 random(5);
-  const std::vector<uint64_t> attend = Draw(5000, 1, 0.3, &random);
-  const SavedResult a = Result(Draw(5000, 1, 0.3, &random), attend);
-  const SavedResult b = Result(Draw(5000, 1.1, 0.3, &random), attend);
+  const std::vector<uint64_t> attend = Draw(20'000, 1, 0.3, &random);
+  const SavedResult a = Result(Draw(20'000, 1, 0.3, &random), attend);
+  const SavedResult b = Result(Draw(20'000, 1.1, 0.3, &random), attend);
   const Comparison slower = *Compare(a, b, CompareOptions());
   EXPECT_TRUE(slower.failed());
   for (const ComparedStatistic& row : slower.rows) {
@@ -191,6 +247,17 @@ TEST(CompareTest, ASlowerPhaseFailsOnlyIfAsked) {
   EXPECT_EQ(Compare(a, b, options)->rows[4].verdict, ChangeVerdict::kSlower);
   options.phases_count = true;
   EXPECT_TRUE(Compare(a, b, options)->failed());
+}
+
+TEST(CompareTest, WhatMayAsWellBeNothingIsNoComparison) {
+  std::mt19937_64 random(9);
+  SavedDistribution a = Saved(Draw(1000, 1, 0.5, &random));
+  const SavedDistribution b = a;
+  a.uncertainty.mean.error_ns = *a.mean_ns;
+  EXPECT_FALSE(CompareStatistic(a, b, std::nullopt, CompareOptions()).has_value());
+  EXPECT_TRUE(CompareStatistic(b, a, std::nullopt, CompareOptions()).has_value());
+  a.uncertainty.mean.error_ns = std::nan("");
+  EXPECT_FALSE(CompareStatistic(b, a, std::nullopt, CompareOptions()).has_value());
 }
 
 TEST(CompareTest, SeedsDecideTheInterval) {

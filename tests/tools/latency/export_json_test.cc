@@ -42,6 +42,11 @@ TEST(ThinSamplesTest, KeepsTheShapeOfManySamples) {
   }
 }
 
+void ExpectSame(const Uncertainty& saved, const Uncertainty& written) {
+  EXPECT_EQ(saved.error_ns, written.error_ns);
+  EXPECT_EQ(saved.freedom, written.freedom);
+}
+
 void ExpectSame(const SavedDistribution& saved, const Distribution& ns, const std::string& what) {
   SCOPED_TRACE(what);
   EXPECT_EQ(saved.count, ns.count());
@@ -50,12 +55,24 @@ void ExpectSame(const SavedDistribution& saved, const Distribution& ns, const st
   EXPECT_EQ(saved.p90_ns, ns.Percentile(0.9));
   EXPECT_EQ(saved.p99_ns, ns.Percentile(0.99));
   EXPECT_EQ(saved.p999_ns, ns.Percentile(0.999));
+  EXPECT_EQ(saved.unfinished, ns.unfinished());
+  EXPECT_EQ(saved.unfinished_ns, ns.unfinished_ns());
+  EXPECT_EQ(saved.at_least_ns.p50, ns.AtLeast(0.5));
+  EXPECT_EQ(saved.at_least_ns.p90, ns.AtLeast(0.9));
+  EXPECT_EQ(saved.at_least_ns.p99, ns.AtLeast(0.99));
+  EXPECT_EQ(saved.at_least_ns.p999, ns.AtLeast(0.999));
+  ExpectSame(saved.uncertainty.mean, ns.uncertainties().mean);
+  ExpectSame(saved.uncertainty.p50, ns.uncertainties().p50);
+  ExpectSame(saved.uncertainty.p90, ns.uncertainties().p90);
+  ExpectSame(saved.uncertainty.p99, ns.uncertainties().p99);
   ASSERT_EQ(saved.min_ns.has_value(), !ns.empty());
-  ASSERT_EQ(saved.mean_ns.has_value(), !ns.empty());
+  ASSERT_EQ(saved.mean_ns.has_value(), ns.mean_known());
   if (ns.empty()) return;
   EXPECT_EQ(*saved.min_ns, ns.min_ns());
   EXPECT_EQ(*saved.max_ns, ns.max_ns());
-  EXPECT_EQ(*saved.mean_ns, ns.mean_ns());
+  if (ns.mean_known()) {
+    EXPECT_EQ(*saved.mean_ns, ns.mean_ns());
+  }
   EXPECT_EQ(*saved.stdev_ns, ns.stdev_ns());
 }
 
@@ -102,6 +119,7 @@ TEST(SavedResultTest, HasDistributionsOfWhatWasSaved) {
     EXPECT_EQ(saved.requests[i].start, result.requests[i].start);
     EXPECT_EQ(saved.requests[i].requests, result.requests[i].requests);
     EXPECT_EQ(saved.requests[i].failed, result.requests[i].failed);
+    EXPECT_EQ(saved.requests[i].unfinished, result.requests[i].unfinished);
     ExpectSame(saved.requests[i].ttft_ns, result.requests[i].ttft_ns, "ttft");
     ExpectSame(saved.requests[i].tpot_ns, result.requests[i].tpot_ns, "tpot");
     ExpectSame(saved.requests[i].itl_ns, result.requests[i].itl_ns, "itl");
@@ -165,12 +183,14 @@ TEST(SavedResultTest, HasVerdictsOfWhatWasSaved) {
     EXPECT_EQ(read.cost_ns, written.cost_ns);
     EXPECT_EQ(read.line, written.line);
   }
-  ASSERT_EQ(saved.slo.size(), 2u);
+  ASSERT_EQ(saved.slo.size(), 3u);
   EXPECT_EQ(saved.slo[0].text, "ttft:400ms,p90");
   EXPECT_EQ(saved.slo[0].got_ns, 5.5e7);
   EXPECT_TRUE(saved.slo[0].met);
+  EXPECT_FALSE(saved.slo[0].at_least);
   EXPECT_EQ(saved.slo[1].got_ns, std::nullopt);
   EXPECT_FALSE(saved.slo[1].met);
+  EXPECT_TRUE(saved.slo[2].at_least);
 }
 
 TEST(SavedResultTest, HasHomesBubblesAndAchievedOfWhatWasSaved) {
@@ -200,6 +220,7 @@ TEST(SavedResultTest, HasHomesBubblesAndAchievedOfWhatWasSaved) {
     EXPECT_EQ(saved.achieved[i].possible, result.achieved[i].possible);
     EXPECT_EQ(saved.achieved[i].unit, result.achieved[i].unit);
     EXPECT_EQ(saved.achieved[i].possible_by, result.achieved[i].possible_by);
+    EXPECT_EQ(saved.achieved[i].note, result.achieved[i].note);
   }
 }
 
@@ -284,13 +305,14 @@ TEST(SavedResultTest, NamesEveryFieldThatIsMissing) {
 
 TEST(SavedResultTest, RefusesAnotherVersionByName) {
   json document = ToJson(MadeUpResult());
-  document["schema_version"] = 2;
+  document["schema_version"] = 1;
   const absl::Status status = FromJson(document, "a.json").status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_EQ(status.message(),
-            "a.json: schema_version: 2 is another version than 1, the one that this program reads and writes");
-  document["schema_version"] = "1";
-  EXPECT_THAT(FromJson(document, "a.json").status().message(), HasSubstr("schema_version: \"1\" is another"));
+            "a.json: schema_version: 1 is another version than 2, the one that this program reads and writes: measure "
+            "again");
+  document["schema_version"] = "2";
+  EXPECT_THAT(FromJson(document, "a.json").status().message(), HasSubstr("schema_version: \"2\" is another"));
 }
 
 TEST(SavedResultTest, RefusesWhatIsNoResult) {

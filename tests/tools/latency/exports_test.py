@@ -70,7 +70,7 @@ class Json(unittest.TestCase):
             return self.errors(document)
         def remove(document): del document["phases"][0]["distribution"]["p99_ns"]
         def add(document): document["homes"][0]["extra"] = 1
-        def version(document): document["schema_version"] = 2
+        def version(document): document["schema_version"] = 1
         def place(document): document["critical_path"]["parts"][0]["place"] = "kitchen"
         def negative(document): document["recording"]["events"] = -1
         def text(document): document["phases"][0]["share"] = "1"

@@ -71,10 +71,12 @@ RequestFigures MadeUpRequests(const std::string& start, size_t requests) {
   figures.start = start;
   figures.requests = requests;
   figures.failed = 1;
-  figures.ttft_ns = Distribution(MadeUpSamples(requests, 40'000'000, 1));
+  figures.unfinished = 3;
+  figures.ttft_ns = Distribution(MadeUpSamples(requests, 40'000'000, 1), {41'000'000});
   figures.tpot_ns = Distribution(MadeUpSamples(requests, 1'100'000, 2));
   figures.itl_ns = Distribution(MadeUpSamples(requests * 50, 1'000'000, 3));
-  figures.e2e_ns = Distribution(MadeUpSamples(requests, 90'000'000, 4));
+  // One has taken longer already than all that ended.
+  figures.e2e_ns = Distribution(MadeUpSamples(requests, 90'000'000, 4), {3'600'000'000'000, 50'000'000, 95'000'000});
   return figures;
 }
 
@@ -116,11 +118,13 @@ LatencyResult MadeUpResult() {
   result.overlap = 0.75;
   result.bubbles = {{"S-Part", "R late: home 1", 1.5e9, 0.15}, {"home 0", "S late", 1e9, 0.1}};
   result.homes = {MadeUpHome(0, "home 0 (local, home 0)"), MadeUpHome(1, kAwkward)};
-  result.achieved = {{"KV read, home 0", 31.25, 45, "GB/s", "read test of the same cores"},
+  result.achieved = {{"KV read, home 0", 31.25, 45, "GB/s", kReadTest, "noted: " + std::string(kAwkward)},
                      {"GEMM, S-Part", 800, 0, "GFLOP/s", ""}};
   result.worst = {MadeUpStory(~uint64_t{0}), MadeUpStory(8)};
   result.requests = {MadeUpRequests("intended", 300), MadeUpRequests("submitted", 300)};
-  result.slo = {{"ttft:400ms,p90", 4e8, 0.9, 5.5e7, true}, {"tpot:1ms,p99.9", 1e6, 0.999, std::nullopt, false}};
+  result.slo = {{"ttft:400ms,p90", 4e8, 0.9, 5.5e7, true},
+                {"tpot:1ms,p99.9", 1e6, 0.999, std::nullopt, false},
+                {"e2e:1s,p99", 1e9, 0.99, 2.5e9, false, true}};
   Finding finding;
   finding.phase = "attend";
   finding.home = 1;

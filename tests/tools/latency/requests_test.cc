@@ -36,6 +36,9 @@ fd_record_event Event(uint8_t kind, uint64_t id, uint64_t start_ns, uint64_t end
 // Writes down what happens to requests.
 class Stream {
  public:
+  void Submit(uint64_t id, uint64_t submit_ns, uint64_t now_ns) {
+    events_.push_back(Event(FD_RECORD_SUBMIT, id, submit_ns, now_ns));
+  }
   void Join(uint64_t id, uint64_t submit_ns, uint64_t now_ns, bool again = false) {
     events_.push_back(Event(FD_RECORD_JOIN, id, submit_ns, now_ns, 0, again ? 1 : 0));
   }
@@ -104,7 +107,7 @@ TEST(RequestsTest, DeliveriesCountWhereTheyWereRecorded) {
   stream.Request(2, 0, 10 * kMs, 2, 10 * kMs);
   stream.Deliver(2, 0, 10 * kMs, 15 * kMs);  // of the second token it was lost
   const std::vector<RequestFigures> figures = MeasureRequests(stream.Done());
-  EXPECT_THAT(Sorted(figures[0].ttft_ns), ElementsAre(10 * kMs, 11 * kMs));
+  EXPECT_THAT(Sorted(figures[0].ttft_ns), ElementsAre(11 * kMs, 15 * kMs));
   EXPECT_THAT(Sorted(figures[0].itl_ns), ElementsAre(10 * kMs, 16 * kMs));
   EXPECT_THAT(Sorted(figures[0].e2e_ns), ElementsAre(20 * kMs, 27 * kMs));
 }
@@ -120,9 +123,9 @@ TEST(RequestsTest, AStallIsChargedToAllThatItDelayed) {
     const uint64_t submit_ns = std::max(intended_ns, free_ns);
     const uint64_t stalled_ns = id == 10 ? 200 * kMs : 0;
     const uint64_t first_ns = submit_ns + stalled_ns + 4 * kMs;
-    stream.Request(id, submit_ns, first_ns, 2, 4 * kMs);
+    stream.Request(id + 1, submit_ns, first_ns, 2, 4 * kMs);
     free_ns = first_ns + 4 * kMs;
-    recording.intended.push_back({id, intended_ns, submit_ns});
+    recording.intended.push_back({id + 1, intended_ns, submit_ns});
   }
   recording.events = stream.Done().events;
   const std::vector<RequestFigures> figures = MeasureRequests(recording);
@@ -177,8 +180,86 @@ TEST(RequestsTest, PartialRequestsAreLeftOut) {
   const std::vector<RequestFigures> figures = MeasureRequests(stream.Done());
   EXPECT_EQ(figures[0].requests, 1u);
   EXPECT_EQ(figures[0].failed, 0u);
-  EXPECT_THAT(Sorted(figures[0].ttft_ns), ElementsAre(20 * kMs));
+  EXPECT_THAT(Sorted(figures[0].e2e_ns), ElementsAre(21 * kMs));
+  EXPECT_THAT(Sorted(figures[0].tpot_ns), ElementsAre(kMs));
+  // Of 2 to 6 it is known when the first token came.
+  EXPECT_THAT(Sorted(figures[0].ttft_ns), ElementsAre(20 * kMs, 25 * kMs, 25 * kMs, 25 * kMs, 25 * kMs));
   EXPECT_THAT(Sorted(figures[0].itl_ns), ElementsAre(kMs));
+  // 3 and 6 have taken so long at least: until the recording's last event, and until it was given up.
+  EXPECT_EQ(figures[0].unfinished, 2u);
+  EXPECT_THAT(figures[0].e2e_ns.unfinished_ns(), ElementsAre(28 * kMs, 28 * kMs));
+}
+
+// A stop string is found behind the pipeline, which has gone on meanwhile.
+TEST(RequestsTest, AnAnswerThatAStopStringEndedIsWhole) {
+  Stream stream;
+  stream.Join(1, 0, 5 * kMs);
+  for (uint32_t i = 0; i < 6; ++i) stream.Token(1, i, (10 + 2 * i) * kMs);
+  for (uint32_t i = 0; i < 4; ++i) stream.Deliver(1, i, (10 + 2 * i) * kMs, (11 + 2 * i) * kMs);
+  stream.Leave(1, 20 * kMs, 6, FD_LEAVE_STOPPED);
+  stream.Join(2, 0, 5 * kMs);  // its deliveries were not recorded
+  for (uint32_t i = 0; i < 3; ++i) stream.Token(2, i, (10 + 4 * i) * kMs);
+  stream.Leave(2, 18 * kMs, 3, FD_LEAVE_STOPPED);
+  const RequestFigures figures = MeasureRequests(stream.Done())[0];
+  EXPECT_EQ(figures.requests, 2u);
+  EXPECT_EQ(figures.unfinished, 0u);
+  EXPECT_THAT(Sorted(figures.ttft_ns), ElementsAre(10 * kMs, 11 * kMs));
+  EXPECT_THAT(Sorted(figures.tpot_ns), ElementsAre(2 * kMs, 4 * kMs));
+  EXPECT_THAT(Sorted(figures.e2e_ns), ElementsAre(17 * kMs, 18 * kMs));  // its fourth token, and all three
+}
+
+TEST(RequestsTest, WhoStillWaitsHasWaitedSoLongAtLeast) {
+  Stream stream;
+  stream.Request(1, 10 * kMs, 30 * kMs, 2, 5 * kMs);
+  stream.Submit(2, 500 * kMs, 501 * kMs);  // no place yet
+  stream.Submit(3, 600 * kMs, 601 * kMs);
+  stream.Join(3, 600 * kMs, 700 * kMs);  // its prompt is being computed
+  stream.Join(4, 100 * kMs, 110 * kMs);
+  stream.Token(4, 0, 150 * kMs);  // a long answer
+  stream.Token(4, 1, 900 * kMs);
+  stream.Token(5, 7, 800 * kMs);  // began before the recording
+  stream.Submit(6, 200 * kMs, 201 * kMs);
+  stream.Leave(6, 450 * kMs, 0, FD_LEAVE_CANCELLED);
+  stream.Submit(7, 200 * kMs, 201 * kMs);
+  stream.Leave(7, 450 * kMs, 0, FD_LEAVE_FAILED);
+  Recording recording = stream.Done();
+  recording.end_ns = 3500 * kMs;  // the engine has stood still since 900 ms
+  const std::vector<RequestFigures> all = MeasureRequests(recording);
+  ASSERT_THAT(all, SizeIs(1));
+  const RequestFigures& figures = all[0];
+  EXPECT_EQ(figures.requests, 1u);
+  EXPECT_EQ(figures.failed, 1u);
+  EXPECT_EQ(figures.unfinished, 4u);
+  EXPECT_THAT(Sorted(figures.ttft_ns), ElementsAre(20 * kMs, 50 * kMs));
+  EXPECT_THAT(figures.ttft_ns.unfinished_ns(), ElementsAre(250 * kMs, 2900 * kMs, 3000 * kMs));
+  EXPECT_THAT(Sorted(figures.e2e_ns), ElementsAre(25 * kMs));
+  EXPECT_THAT(figures.e2e_ns.unfinished_ns(), ElementsAre(250 * kMs, 2900 * kMs, 3000 * kMs, 3400 * kMs));
+}
+
+// An open loop at more than the engine serves: who was submitted before the recording and waits behind it has no event
+// in it, and who was never taken has none at all.
+TEST(RequestsTest, AnOpenLoopKnowsAllWhoWait) {
+  Stream stream;
+  stream.Request(10, 90 * kMs, 1100 * kMs, 1, 0);
+  Recording recording = stream.Done();
+  recording.end_ns = 4000 * kMs;
+  recording.intended = {
+      {.id = 3, .intended_ns = 5 * kMs, .submit_ns = 5 * kMs, .ended_ns = 800 * kMs},  // before the recording
+      {.id = 10, .intended_ns = 50 * kMs, .submit_ns = 90 * kMs, .ended_ns = 1101 * kMs},
+      {.id = 11, .intended_ns = 60 * kMs, .submit_ns = 100 * kMs},                          // waits all along
+      {.id = 12, .intended_ns = 70 * kMs, .submit_ns = 110 * kMs, .ended_ns = 5000 * kMs},  // and this one
+      {.id = 13, .intended_ns = 3900 * kMs, .submit_ns = 4100 * kMs},                       // submitted behind its end
+      {.intended_ns = 1000 * kMs},                                                          // never taken
+      {.intended_ns = 4200 * kMs},
+  };
+  const std::vector<RequestFigures> figures = MeasureRequests(recording);
+  ASSERT_THAT(figures, SizeIs(2));
+  EXPECT_THAT(Sorted(figures[0].ttft_ns), ElementsAre(1050 * kMs));
+  EXPECT_THAT(figures[0].ttft_ns.unfinished_ns(), ElementsAre(100 * kMs, 3000 * kMs, 3930 * kMs, 3940 * kMs));
+  EXPECT_EQ(figures[0].unfinished, 4u);
+  EXPECT_THAT(Sorted(figures[1].ttft_ns), ElementsAre(1010 * kMs));
+  EXPECT_THAT(figures[1].ttft_ns.unfinished_ns(), ElementsAre(3890 * kMs, 3900 * kMs));
+  EXPECT_EQ(figures[1].unfinished, 2u);
 }
 
 TEST(RequestsTest, GapsCountOfPartialRequestsToo) {
@@ -306,6 +387,33 @@ TEST(SloTest, AFailedRequestWaitsForEver) {
   const std::vector<SloVerdict> most = JudgeSlos(slos, {Figures(OneToHundredMs(), 50)});
   EXPECT_FALSE(most[0].got_ns.has_value());
   EXPECT_FALSE(most[0].met);
+}
+
+TEST(SloTest, WhoWaitsLongerThanTheLimitHasMissedIt) {
+  const std::vector<Slo> slos = {*ParseSlo("--slo", "ttft:95ms,p90")};
+  RequestFigures figures = Figures(OneToHundredMs());
+  EXPECT_TRUE(JudgeSlos(slos, {figures})[0].met);
+  // With 11 of 111 over it p90 is the 100th of those that have a first token.
+  figures.ttft_ns = Distribution(OneToHundredMs(), std::vector<uint64_t>(11, 3000 * kMs));
+  const SloVerdict missed = JudgeSlos(slos, {figures})[0];
+  EXPECT_EQ(missed.got_ns, 100e6);
+  EXPECT_FALSE(missed.at_least);
+  EXPECT_FALSE(missed.met);
+  // With 20 it is among those that still wait.
+  figures.ttft_ns = Distribution(OneToHundredMs(), std::vector<uint64_t>(20, 3000 * kMs));
+  const SloVerdict waiting = JudgeSlos(slos, {figures})[0];
+  EXPECT_EQ(waiting.got_ns, 3000e6);
+  EXPECT_TRUE(waiting.at_least);
+  EXPECT_FALSE(waiting.met);
+}
+
+TEST(SloTest, WhoIsStillUnderTheLimitIsNotCounted) {
+  const std::vector<Slo> slos = {*ParseSlo("--slo", "ttft:90ms,p90")};
+  RequestFigures figures = Figures(OneToHundredMs());
+  figures.ttft_ns = Distribution(OneToHundredMs(), std::vector<uint64_t>(50, kMs / 2));
+  const SloVerdict verdict = JudgeSlos(slos, {figures})[0];
+  EXPECT_EQ(verdict.got_ns, 90e6);
+  EXPECT_TRUE(verdict.met);
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ void SimulatedLoad::Submit(double at) {
   sequence.prompt = between(requests_.prompt_min, requests_.prompt_max);
   sequence.output = between(requests_.output_min, requests_.output_max);
   sequence.submitted = at;
+  const auto at_ns = static_cast<uint64_t>(at);
+  starts_.push_back({.id = sequence.id, .intended_ns = at_ns, .submit_ns = at_ns});
   const auto later =
       std::find_if(ready_.begin(), ready_.end(), [at](const SimulatedSequence& other) { return other.submitted > at; });
   ready_.insert(later, sequence);
@@ -52,6 +54,12 @@ void SimulatedLoad::WarmUp(double now) {
 
 bool SimulatedLoad::Empty() const {
   return std::all_of(members_.begin(), members_.end(), [](const auto& members) { return members.empty(); });
+}
+
+std::vector<IntendedStart> SimulatedLoad::StartsUntil(double now) const {
+  std::vector<IntendedStart> starts = starts_;
+  std::erase_if(starts, [now](const IntendedStart& start) { return static_cast<double>(start.submit_ns) > now; });
+  return starts;
 }
 
 double SimulatedLoad::NextArrival(double now) const {
@@ -102,6 +110,7 @@ std::vector<SimulatedSequence>& SimulatedLoad::Compose(int micro_batch, double n
 
 void SimulatedLoad::Leave(int micro_batch, size_t member, double delivered) {
   auto& members = members_[static_cast<size_t>(micro_batch)];
+  starts_[members[member].id - 1].ended_ns = static_cast<uint64_t>(delivered);
   members.erase(members.begin() + static_cast<ptrdiff_t>(member));
   if (requests_.arrivals_per_s <= 0) Submit(delivered);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/tools/latency/simulated_machine.h"
+#include "tools/latency/recording.h"
 
 namespace fastdecode {
 
@@ -45,6 +46,8 @@ class SimulatedLoad {
   // When the next one comes that is not here yet; never, while one waits for a place.
   double NextArrival(double now) const;
   bool Empty() const;
+  // Of all that were submitted until `now`, by id; their callers meant them to start then.
+  std::vector<IntendedStart> StartsUntil(double now) const;
 
  private:
   void Submit(double at);
@@ -58,6 +61,7 @@ class SimulatedLoad {
   std::vector<std::vector<SimulatedSequence>> members_;  // [micro-batches]
   std::deque<SimulatedSequence> ready_;                  // by submission
   std::vector<SimulatedSequence> joined_;
+  std::vector<IntendedStart> starts_;  // by id, from 1
   uint64_t next_id_ = 1;
   double next_open_ = 0;
 };

@@ -14,6 +14,7 @@ namespace {
 constexpr double kPollHomeNs = 30;  // a look at one home
 constexpr double kPostHopNs = 600;
 constexpr double kComposeNs = 3000, kComposeRowNs = 60, kRostersNs = 2000, kFinishNs = 1500, kFinishRowNs = 80;
+constexpr double kSubmitNs = 15e3;   // until the pipeline has a request
 constexpr double kDeliverNs = 25e3;  // until a caller can take a token
 constexpr double kParkAfterNs = 300e3;
 
@@ -37,6 +38,7 @@ class Pipeline {
 
  private:
   void TurnOnce();
+  void RecordStarts();
   bool PollHomes();
   bool Advance(int m);
   bool BeginStep(int m);
@@ -127,6 +129,23 @@ void Pipeline::Run() {
   load_.WarmUp(now_);
   const double end = kSimulatedStartNs + run_.seconds * 1e9;
   while (now_ < end) TurnOnce();
+  RecordStarts();
+}
+
+// The scheduler's part, which nothing waits for.
+void Pipeline::RecordStarts() {
+  recording_->end_ns = static_cast<uint64_t>(now_);
+  const std::vector<IntendedStart> starts = load_.StartsUntil(now_ - kSubmitNs);
+  for (const IntendedStart& start : starts) {
+    fd_record_event submit = {};
+    submit.kind = FD_RECORD_SUBMIT;
+    submit.id = start.id;
+    submit.start_ns = start.submit_ns;
+    submit.end_ns = start.submit_ns + static_cast<uint64_t>(kSubmitNs);
+    submit.home = -1;
+    Add(submit);
+  }
+  if (run_.requests.arrivals_per_s > 0) recording_->intended = starts;
 }
 
 void Pipeline::TurnOnce() {
@@ -414,7 +433,9 @@ nlohmann::json DescribeEngine(const SimulatedRun& run) {
     const std::string number = std::to_string(local ? h : h + 1);
     homes.push_back({{"index", h},
                      {"name", local ? "local, node " + number : "10.0.0." + number + ":7000, home 0"},
-                     {"same_host", local}});
+                     {"same_host", local},
+                     {"link_device", local ? "" : "mlx5_0 port 1"},
+                     {"link_gbit_per_s", local ? 0 : run.link.bytes_per_ns * 8}});
   }
   return {{"layers", run.layers}, {"micro_batches", run.micro_batches}, {"homes", homes}};
 }
@@ -427,13 +448,7 @@ Recording Simulate(const SimulatedRun& run) {
   Pipeline(run, &recording).Run();
   std::stable_sort(recording.events.begin(), recording.events.end(),
                    [](const fd_record_event& a, const fd_record_event& b) { return a.end_ns < b.end_ns; });
-  if (run.requests.arrivals_per_s > 0) {
-    for (const fd_record_event& event : recording.events) {
-      if (event.kind == FD_RECORD_JOIN) recording.intended.push_back({event.id, event.start_ns, event.start_ns});
-    }
-    std::sort(recording.intended.begin(), recording.intended.end(),
-              [](const IntendedStart& a, const IntendedStart& b) { return a.id < b.id; });
-  }
+  recording.end_ns = std::max(recording.end_ns, recording.events.back().end_ns);
   return recording;
 }
 

@@ -187,7 +187,21 @@ TEST(SimulatedRunTest, OpenLoopIdlesBetweenRequests) {
   const Recording recording = Simulate(run);
   EXPECT_FALSE(OfKind(recording, FD_RECORD_IDLE).empty());
   EXPECT_FALSE(OfKind(recording, FD_RECORD_LEAVE).empty());
-  EXPECT_EQ(recording.intended.size(), OfKind(recording, FD_RECORD_JOIN).size());
+  EXPECT_GE(recording.intended.size(), OfKind(recording, FD_RECORD_JOIN).size());
+  for (const fd_record_event& leave : OfKind(recording, FD_RECORD_LEAVE)) {
+    EXPECT_GT(recording.intended.at(leave.id - 1).ended_ns, leave.end_ns);
+  }
+}
+
+TEST(SimulatedRunTest, AnOpenLoopAtMoreThanIsServedMakesAQueue) {
+  SimulatedRun run = Short(12);
+  run.requests.sequences = 6;
+  run.requests.arrivals_per_s = 40;
+  const Recording recording = Simulate(run);
+  const size_t joined = OfKind(recording, FD_RECORD_JOIN).size();
+  EXPECT_GT(joined, 0u);
+  EXPECT_GT(OfKind(recording, FD_RECORD_SUBMIT).size(), 4 * joined);
+  EXPECT_GE(recording.end_ns, recording.events.back().end_ns);
 }
 
 }  // namespace

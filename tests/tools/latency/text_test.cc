@@ -219,6 +219,35 @@ TEST(TextTest, RequestsByBothStarts) {
   EXPECT_THAT(FormatResult(result, 100), Not(HasSubstr("a stall is charged")));
 }
 
+TEST(TextTest, MoreThanMemoryComesFromTheCache) {
+  LatencyResult result;
+  result.achieved = {{"KV read, a home", 45, 30, "GB/s", kReadTest}, {"weights read, S-Part", 20, 30, "GB/s", kReadTest}};
+  for (Achieved& achieved : result.achieved) NoteCache(&achieved);
+  const std::string text = FormatResult(result, 100);
+  EXPECT_THAT(text, HasSubstr("KV read, a home: more than DRAM: it comes from the cache"));
+  EXPECT_THAT(text, Not(HasSubstr("S-Part: more")));
+}
+
+TEST(TextTest, RequestsThatHaveNotFinished) {
+  LatencyResult result;
+  RequestFigures figures;
+  figures.start = "submitted";
+  figures.requests = 40;
+  figures.failed = 2;
+  figures.unfinished = 18;
+  figures.ttft_ns = Distribution(std::vector<uint64_t>(50, 20'000'000), std::vector<uint64_t>(10, 3'000'000'000));
+  figures.e2e_ns = Distribution(std::vector<uint64_t>(40, 80'000'000), std::vector<uint64_t>(18, 3'000'000'000));
+  result.requests = {figures};
+  result.slo = {{"ttft:1s,p90", 1e9, 0.9, 3e9, false, true}};
+  const std::string text = FormatResult(result, 100);
+  const std::vector<std::string> lines = Section(text, "REQUESTS");
+  // TTFT, start, count, mean, p50, p90: that of ten in sixty is not known.
+  EXPECT_THAT(Words(lines[1]), ElementsAre("TTFT", "submitted", "50", ">=", "517", "20.0", ">=", "3000", "-", "-", "20.0"));
+  EXPECT_THAT(text, HasSubstr("18 of 60 requests had not finished, 10 of them without a first token (their waits so far "
+                              "count"));
+  EXPECT_THAT(Section(text, "SLO")[1], HasSubstr(">= 3.00 s"));
+}
+
 TEST(TextTest, TheCostOfRecording) {
   LatencyResult result = MadeUpResult();
   result.recording_cost = {{"ns_per_event", 23.4}, {"step_share", 0.0012}, {"event_ns", 1500}, {"by", "paired runs"}};

@@ -7,6 +7,7 @@
 #include "tools/latency/analysis/critical_path.h"
 #include "tools/latency/analysis/home_figures.h"
 #include "tools/latency/analysis/phases.h"
+#include "tools/latency/analysis/wire_rate.h"
 
 namespace fastdecode {
 namespace {
@@ -32,7 +33,7 @@ LatencyResult Analyze(const Recording& recording, const Timeline& timeline, size
   result.engine = recording.engine;
   result.start_ns = timeline.start_ns;
   result.end_ns = timeline.end_ns;
-  result.events = recording.events.size();
+  result.events = timeline.events;
   result.lost_events = recording.lost;
   result.steps = timeline.steps.size();
   for (const StepTimes& step : timeline.steps) result.tokens += step.tokens;
@@ -45,6 +46,7 @@ LatencyResult Analyze(const Recording& recording, const Timeline& timeline, size
   for (const HomeFigures& home : result.homes) result.r_busy = std::max(result.r_busy, home.busy_share);
   result.overlap = std::max(result.s_busy, result.r_busy);
   result.bubbles = FindBubbles(recording, timeline);
+  result.achieved = MeasureWires(recording, timeline);
   result.worst = TellWorst(timeline, worst_tokens);
   AddWarnings(recording, timeline, &result);
   return result;

@@ -9,7 +9,8 @@
 
 namespace fastdecode {
 
-// Fills in all that follows from the recording alone: phases, critical path, busy shares, bubbles, homes, worst tokens.
+// Fills in all that follows from the recording alone: phases, critical path, busy shares, bubbles, homes, what
+// their links carried, worst tokens.
 // (Requests and SLOs: requests.h. Findings: findings.h.)
 LatencyResult Analyze(const Recording& recording, const Timeline& timeline, size_t worst_tokens);
 

@@ -24,15 +24,19 @@ struct CompareOptions {
   bool phases_count = false;  // a slower phase is a failure too, not only slower requests, tokens and steps
 };
 
+// A percentile (0.5, 0.9, 0.99) or the mean (no share). Nothing: it was withheld.
+std::optional<double> StatisticOf(const SavedDistribution& of, std::optional<double> share);
+
 // How a statistic of B differs from that of A, as a share of A's.
 struct Change {
   double change = 0;         // 0.1: B is 10 % larger
-  double low = 0, high = 0;  // the interval, by bootstrap
+  double low = 0, high = 0;  // the interval
 };
 
-// Of a percentile (share in (0, 1)) or of the mean (no share). Each resample draws as many as there were samples; of
-// files that hold fewer, a percentile's place among them is drawn, and the mean from its normal distribution. Samples
-// count as independent. Nothing: one of them has too few samples, or is 0.
+// Of a percentile (0.5, 0.9, 0.99) or of the mean (no share). The interval is by parametric bootstrap (Efron and
+// Tibshirani, An Introduction to the Bootstrap, 1993, 6.5): each resample draws what two other runs would give, after the
+// uncertainty of each (uncertainty.h), which allows for what samples of one run have in common. Nothing: one of them has
+// too few samples, is 0, or so uncertain that it may as well be.
 std::optional<Change> CompareStatistic(const SavedDistribution& a, const SavedDistribution& b,
                                        std::optional<double> share, const CompareOptions& options);
 

@@ -283,11 +283,27 @@ class HomeHops {
   std::vector<HopTimes>& hops_;
 };
 
+// As much as there will be: a vector that grows has its old memory and the new at once.
+std::vector<std::vector<Evidence>> RoomForEvidence(const std::vector<fd_record_event>& events, int homes,
+                                                   std::vector<HopTimes>* hops) {
+  std::vector<size_t> counts(static_cast<size_t>(homes));
+  size_t all = 0;
+  for (const fd_record_event& event : events) {
+    if (!IsHop(event, homes)) continue;
+    ++counts[static_cast<size_t>(event.home)];
+    ++all;
+  }
+  hops->reserve(all);
+  std::vector<std::vector<Evidence>> evidence(counts.size());
+  for (size_t home = 0; home < counts.size(); ++home) evidence[home].reserve(counts[home]);
+  return evidence;
+}
+
 }  // namespace
 
 HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes, const std::vector<bool>& same_host) {
   HopsApart apart;
-  std::vector<std::vector<Evidence>> evidence(static_cast<size_t>(homes));
+  std::vector<std::vector<Evidence>> evidence = RoomForEvidence(events, homes, &apart.hops);
   uint64_t look_ns = kNone;
   for (const fd_record_event& event : events) {
     if (!IsHop(event, homes)) continue;

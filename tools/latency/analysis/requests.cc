@@ -1,5 +1,6 @@
 #include "tools/latency/analysis/requests.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tools/latency/analysis/request_tracks.h"
 #include "tools/latency/text/units.h"
 
 namespace fastdecode {
@@ -39,111 +41,104 @@ std::optional<double> ParseShare(absl::string_view text) {
 
 // ---- Requests
 
-// Between tokens that follow each other, wherever in the request the recording began.
-struct Gaps {
-  std::optional<uint32_t> last;  // token
-  uint64_t last_ns = 0;
-  std::vector<uint64_t> ns;
+// Of one way of counting starts.
+class RequestSamples {
+ public:
+  explicit RequestSamples(uint64_t recorded_until_ns) : until_ns_(recorded_until_ns) {}
 
-  void Add(uint32_t number, uint64_t at_ns) {
-    if (last && number == *last + 1 && at_ns >= last_ns) ns.push_back(at_ns - last_ns);
-    last = number;
-    last_ns = at_ns;
-  }
-};
-
-// What was recorded of one request.
-struct Track {
-  bool joined = false;  // for the first time, within the recording
-  uint64_t submit_ns = 0;
-  std::vector<uint64_t> step_ns;   // [token] end of its step
-  std::vector<uint64_t> taken_ns;  // [token] from when a caller could take it
-  Gaps step_gaps, taken_gaps;
-  bool torn = false;               // a token is missing, or its start
-  std::optional<uint16_t> end;     // fd_record_leave, but for preemption
-  uint32_t generated = 0;          // as its end says
-
-  bool Whole() const { return joined && end && !torn && step_ns.size() >= generated; }
-  // Deliveries, if there are those of all tokens: never a mixture, whose gaps would be of neither.
-  const std::vector<uint64_t>& TokenNs() const { return taken_ns.size() == step_ns.size() ? taken_ns : step_ns; }
-  const std::vector<uint64_t>& GapsNs() const {
-    return taken_gaps.ns.size() >= step_gaps.ns.size() ? taken_gaps.ns : step_gaps.ns;
-  }
-};
-
-// Tokens come in order. What comes out of it is not trusted with an index.
-void AddToken(uint32_t number, uint64_t at_ns, std::vector<uint64_t>* tokens, bool* torn) {
-  if (number == tokens->size()) {
-    tokens->push_back(at_ns);
-  } else {
-    *torn = true;
-  }
-}
-
-void AddEvent(const fd_record_event& event, Track* track) {
-  switch (event.kind) {
-    case FD_RECORD_JOIN:
-      if (event.part == 1) break;  // it comes back after a preemption, and keeps its start
-      track->joined = true;
-      track->submit_ns = event.start_ns;
-      break;
-    case FD_RECORD_TOKEN:
-      AddToken(event.count, event.end_ns, &track->step_ns, &track->torn);
-      track->step_gaps.Add(event.count, event.end_ns);
-      break;
-    case FD_RECORD_DELIVER: {
-      bool ignored = false;  // the steps' ends stand in
-      AddToken(event.count, event.end_ns, &track->taken_ns, &ignored);
-      track->taken_gaps.Add(event.count, event.end_ns);
-      break;
+  // REQUIRES: track.started, and it did not fail.
+  void Add(uint64_t start_ns, const RequestTrack& track) {
+    const uint64_t seen_until_ns = track.end ? track.end_ns : until_ns_;
+    if (const std::optional<uint64_t> first_ns = track.FirstTokenNs()) {
+      ttft_ns_.push_back(Since(start_ns, *first_ns));
+    } else if (track.NoToken() && track.Unfinished()) {
+      ttft_unfinished_ns_.push_back(Since(start_ns, seen_until_ns));
     }
-    case FD_RECORD_LEAVE:
-      if (event.part == FD_LEAVE_PREEMPTED) break;
-      track->end = event.part;
-      track->generated = event.count;
-      break;
+    if (track.Unfinished()) e2e_unfinished_ns_.push_back(Since(start_ns, seen_until_ns));
+    if (track.Answered()) AddAnswer(start_ns, track.TokenNs());
   }
-}
 
-bool OfRequest(const fd_record_event& event) {
-  return event.kind == FD_RECORD_JOIN || event.kind == FD_RECORD_TOKEN || event.kind == FD_RECORD_DELIVER ||
-         event.kind == FD_RECORD_LEAVE;
-}
-
-// By id, so that figures do not depend on how a map hashes.
-std::map<uint64_t, Track> CollectTracks(const std::vector<fd_record_event>& events) {
-  std::map<uint64_t, Track> tracks;
-  for (const fd_record_event& event : events) {
-    if (OfRequest(event)) AddEvent(event, &tracks[event.id]);
+  // Of a request of which nothing was recorded, since it waited all along.
+  void AddWaiting(uint64_t start_ns) {
+    if (start_ns >= until_ns_) return;
+    ttft_unfinished_ns_.push_back(until_ns_ - start_ns);
+    e2e_unfinished_ns_.push_back(until_ns_ - start_ns);
   }
-  return tracks;
-}
 
-// Samples of one way of counting starts.
-struct Samples {
-  std::vector<uint64_t> ttft_ns, tpot_ns, e2e_ns;
+  RequestFigures Take(const char* start, size_t failed, const Distribution& itl_ns) {
+    RequestFigures figures;
+    figures.start = start;
+    figures.requests = e2e_ns_.size();
+    figures.failed = failed;
+    figures.unfinished = e2e_unfinished_ns_.size();
+    figures.ttft_ns = Distribution(std::move(ttft_ns_), std::move(ttft_unfinished_ns_));
+    figures.tpot_ns = Distribution(std::move(tpot_ns_));
+    figures.itl_ns = itl_ns;
+    figures.e2e_ns = Distribution(std::move(e2e_ns_), std::move(e2e_unfinished_ns_));
+    return figures;
+  }
 
-  void Add(uint64_t start_ns, const std::vector<uint64_t>& token_ns) {
+ private:
+  // A caller's clock is not read at the same moment as the engine's.
+  static uint64_t Since(uint64_t start_ns, uint64_t ns) { return ns > start_ns ? ns - start_ns : 0; }
+
+  void AddAnswer(uint64_t start_ns, const std::vector<uint64_t>& token_ns) {
     const uint64_t count = token_ns.size();
-    // A caller's clock is not read at the same moment as the engine's.
-    const auto since_start = [start_ns](uint64_t ns) { return ns > start_ns ? ns - start_ns : 0; };
-    ttft_ns.push_back(since_start(token_ns.front()));
-    e2e_ns.push_back(since_start(token_ns.back()));
-    if (count < 2) return;
-    tpot_ns.push_back((token_ns.back() - token_ns.front() + (count - 1) / 2) / (count - 1));
+    e2e_ns_.push_back(Since(start_ns, token_ns.back()));
+    if (count > 1) tpot_ns_.push_back((token_ns.back() - token_ns.front() + (count - 1) / 2) / (count - 1));
   }
+
+  const uint64_t until_ns_;
+  std::vector<uint64_t> ttft_ns_, tpot_ns_, e2e_ns_;  // in order of requests' ids: as they were submitted
+  std::vector<uint64_t> ttft_unfinished_ns_, e2e_unfinished_ns_;
 };
 
-RequestFigures ToFigures(const std::string& start, size_t failed, Samples samples, const Distribution& itl_ns) {
-  RequestFigures figures;
-  figures.start = start;
-  figures.requests = samples.e2e_ns.size();
-  figures.failed = failed;
-  figures.ttft_ns = Distribution(std::move(samples.ttft_ns));
-  figures.tpot_ns = Distribution(std::move(samples.tpot_ns));
-  figures.itl_ns = itl_ns;
-  figures.e2e_ns = Distribution(std::move(samples.e2e_ns));
-  return figures;
+using Tracks = std::map<uint64_t, RequestTrack>;
+
+// In order of time.
+Distribution GapsOf(const Tracks& tracks) {
+  std::vector<TokenGaps::Gap> gaps;
+  for (const auto& [id, track] : tracks) gaps.insert(gaps.end(), track.Gaps().begin(), track.Gaps().end());
+  std::stable_sort(gaps.begin(), gaps.end(), [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
+  std::vector<uint64_t> ns;
+  ns.reserve(gaps.size());
+  for (const TokenGaps::Gap& gap : gaps) ns.push_back(gap.ns);
+  return Distribution(std::move(ns));
+}
+
+size_t CountFailed(const Tracks& tracks) {
+  size_t failed = 0;
+  for (const auto& [id, track] : tracks) failed += track.end == FD_LEAVE_FAILED ? 1 : 0;
+  return failed;
+}
+
+RequestFigures BySubmission(const Recording& recording, const Tracks& tracks, size_t failed, const Distribution& itl) {
+  RequestSamples samples(recording.EndNs());
+  for (const auto& [id, track] : tracks) {
+    if (track.started && track.end != FD_LEAVE_FAILED) samples.Add(track.submit_ns, track);
+  }
+  for (const IntendedStart& start : recording.intended) {
+    if (start.Submitted() && tracks.count(start.id) == 0 && start.WaitedUntil(recording.EndNs())) {
+      samples.AddWaiting(start.submit_ns);
+    }
+  }
+  return samples.Take("submitted", failed, itl);
+}
+
+RequestFigures ByIntent(const Recording& recording, const Tracks& tracks, size_t failed, const Distribution& itl) {
+  std::unordered_map<uint64_t, uint64_t> intended_ns;
+  RequestSamples samples(recording.EndNs());
+  for (const IntendedStart& start : recording.intended) {
+    if (start.Submitted()) intended_ns.emplace(start.id, start.intended_ns);
+    const bool unseen = !start.Submitted() || tracks.count(start.id) == 0;
+    if (unseen && start.WaitedUntil(recording.EndNs())) samples.AddWaiting(start.intended_ns);
+  }
+  for (const auto& [id, track] : tracks) {
+    if (!track.started || track.end == FD_LEAVE_FAILED) continue;
+    const auto intended = intended_ns.find(id);
+    samples.Add(intended == intended_ns.end() ? track.submit_ns : intended->second, track);
+  }
+  return samples.Take("intended", failed, itl);
 }
 
 const Distribution& DistributionOf(const RequestFigures& figures, Slo::Metric metric) {
@@ -162,19 +157,26 @@ const Distribution& DistributionOf(const RequestFigures& figures, Slo::Metric me
 
 // A request that failed has waited for ever, so that an engine cannot keep its limits by failing. Gaps are of the
 // tokens that there were.
+Distribution WithFailed(const Distribution& ns, size_t failed) {
+  std::vector<uint64_t> unfinished_ns = ns.unfinished_ns();
+  unfinished_ns.insert(unfinished_ns.end(), failed, UINT64_MAX);
+  return Distribution(ns.sorted_ns(), std::move(unfinished_ns));
+}
+
 SloVerdict Judge(const Slo& slo, const RequestFigures& figures) {
   SloVerdict verdict;
   verdict.text = slo.text;
   verdict.limit_ns = slo.limit_ns;
   verdict.share = slo.share;
-  const Distribution& ns = DistributionOf(figures, slo.metric);
-  const size_t failed = slo.metric == Slo::Metric::kItl ? 0 : figures.failed;
-  // The share of those that did not fail which is as large as the asked share of all.
-  const double all = static_cast<double>(ns.count() + failed);
-  const double share = ns.empty() ? 1 : slo.share * all / static_cast<double>(ns.count());
-  if (share >= 1 || !ns.Percentile(slo.share)) return verdict;
-  verdict.got_ns = static_cast<double>(ns.Quantile(share));
-  verdict.met = *verdict.got_ns <= slo.limit_ns;
+  const Distribution ns = WithFailed(DistributionOf(figures, slo.metric),
+                                     slo.metric == Slo::Metric::kItl ? 0 : figures.failed);
+  if (const std::optional<uint64_t> got = ns.Percentile(slo.share)) {
+    verdict.got_ns = static_cast<double>(*got);
+    verdict.met = *verdict.got_ns <= slo.limit_ns;
+  } else if (const std::optional<uint64_t> least = ns.AtLeast(slo.share); least && *least < UINT64_MAX) {
+    verdict.got_ns = static_cast<double>(*least);
+    verdict.at_least = true;
+  }
   return verdict;
 }
 
@@ -202,23 +204,12 @@ absl::StatusOr<Slo> ParseSlo(const std::string& option, const std::string& text)
 }
 
 std::vector<RequestFigures> MeasureRequests(const Recording& recording) {
-  std::unordered_map<uint64_t, uint64_t> intended_ns;
-  for (const IntendedStart& start : recording.intended) intended_ns.emplace(start.id, start.intended_ns);
-  Samples by_intent, by_submission;
-  std::vector<uint64_t> gaps_ns;
-  size_t failed = 0;
-  for (const auto& [id, track] : CollectTracks(recording.events)) {
-    gaps_ns.insert(gaps_ns.end(), track.GapsNs().begin(), track.GapsNs().end());
-    if (track.end == FD_LEAVE_FAILED) ++failed;
-    if (!track.Whole() || track.end != FD_LEAVE_FINISHED || track.step_ns.empty()) continue;
-    const auto intended = intended_ns.find(id);
-    by_intent.Add(intended == intended_ns.end() ? track.submit_ns : intended->second, track.TokenNs());
-    by_submission.Add(track.submit_ns, track.TokenNs());
-  }
-  const Distribution itl_ns(std::move(gaps_ns));
+  const Tracks tracks = CollectTracks(recording.events);
+  const Distribution itl_ns = GapsOf(tracks);
+  const size_t failed = CountFailed(tracks);
   std::vector<RequestFigures> figures;
-  if (!intended_ns.empty()) figures.push_back(ToFigures("intended", failed, std::move(by_intent), itl_ns));
-  figures.push_back(ToFigures("submitted", failed, std::move(by_submission), itl_ns));
+  if (!recording.intended.empty()) figures.push_back(ByIntent(recording, tracks, failed, itl_ns));
+  figures.push_back(BySubmission(recording, tracks, failed, itl_ns));
   return figures;
 }
 

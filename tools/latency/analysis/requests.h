@@ -22,13 +22,22 @@ struct Slo {
 absl::StatusOr<Slo> ParseSlo(const std::string& option, const std::string& text);
 
 // TTFT from the start with queueing to the first token delivered (its step's end, where deliveries were not recorded);
-// TPOT the mean of a request after its first token, over requests; e2e from start to the last token: of requests that
-// joined and ended well within the recording, with all of their tokens. ITL the gaps between tokens, of all requests.
-// `failed` counts those that ended in an error. Where intended starts are known there are two entries: by them, so that
-// a stall is charged to every request that it delayed, and by submission.
+// e2e from the start to the last token of the answer; TPOT the mean of a request after its first token, over requests;
+// ITL the gaps between tokens, of all requests.
+//
+// Whoever waited for a first token within the recording counts in TTFT, however its answer went on; in e2e and TPOT who
+// did and was answered by a rule of the engine, a stop string too. Who still waited when the recording ended, or when
+// its caller gave up, has taken at least so long (Distribution's unfinished ones); in an open loop also those of which
+// nothing was recorded since they waited all along, and those that the engine had not taken yet. (Without intended
+// starts requests that were submitted before the recording and still wait behind it are not known.) `failed` counts
+// those that ended in an error, which are in no other figure but ITL.
+//
+// Where intended starts are known there are two entries: by them, so that a stall is charged to every request that it
+// delayed, and by submission.
 std::vector<RequestFigures> MeasureRequests(const Recording& recording);
 
-// By the first of `figures`. A request that failed counts as one that waited for ever, but for its gaps.
+// By the first of `figures`: a request that has not ended counts as missed once it is over the limit, and before that it
+// is not counted. One that failed counts as one that waited for ever, but for its gaps.
 std::vector<SloVerdict> JudgeSlos(const std::vector<Slo>& slos, const std::vector<RequestFigures>& figures);
 
 }  // namespace fastdecode

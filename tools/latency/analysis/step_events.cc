@@ -86,10 +86,12 @@ void WriteSegments(const StepEvents& events, const Boundary& boundary, const std
   writer.Finish();
 }
 
-void AppendStages(const StepEvents& events, StepTimes* step, Timeline* timeline) {
+// The pipeline thread is at one stage at a time: what of its parts lies within a stage is the stage's.
+size_t AppendStages(const StepEvents& events, StepTimes* step, Timeline* timeline) {
+  const std::vector<PartTimes>& parts = timeline->parts;
   step->first_stage = static_cast<uint32_t>(timeline->stages.size());
   step->stages = static_cast<uint32_t>(events.stages.size());
-  size_t part = 0;
+  size_t parts_of_step = 0;
   for (const fd_record_event* event : events.stages) {
     StageTimes stage;
     stage.start_ns = event->start_ns;
@@ -98,20 +100,20 @@ void AppendStages(const StepEvents& events, StepTimes* step, Timeline* timeline)
     stage.stage = event->layer;
     stage.micro_batch = event->micro_batch;
     stage.rows = event->rows;
-    stage.first_part = static_cast<uint32_t>(timeline->parts.size());
-    for (; part < events.parts.size() && events.parts[part]->end_ns <= event->end_ns; ++part) {
-      const fd_record_event& one = *events.parts[part];
-      if (one.start_ns < event->start_ns) continue;
-      timeline->parts.push_back({one.start_ns, one.end_ns, one.part, one.layer});
-      ++stage.parts;
-    }
+    auto part = std::partition_point(parts.begin(), parts.end(),
+                                     [&stage](const PartTimes& one) { return one.end_ns <= stage.start_ns; });
+    while (part != parts.end() && part->start_ns < stage.start_ns) ++part;
+    stage.first_part = static_cast<uint32_t>(part - parts.begin());
+    for (; part != parts.end() && part->end_ns <= stage.end_ns; ++part) ++stage.parts;
+    parts_of_step += stage.parts;
     timeline->stages.push_back(stage);
   }
+  return parts_of_step;
 }
 
 // Which of the replies of one layer was the last to be there. The order in which they were seen does not say that: of
 // those that came while the pipeline was at other micro-batches, it is the order of looking.
-const HopTimes* LastReply(const HopTimes* const* hops, size_t count) {
+const HopTimes* LastReply(HopTimes* const* hops, size_t count) {
   const HopTimes* last = nullptr;
   for (size_t i = 0; i < count; ++i) {
     const HopTimes* hop = hops[i];
@@ -121,11 +123,12 @@ const HopTimes* LastReply(const HopTimes* const* hops, size_t count) {
 }
 
 // Returns, of each layer, the hop that was waited for.
-std::vector<const HopTimes*> AppendHops(const StepEvents& events, StepTimes* step, Timeline* timeline) {
+std::vector<const HopTimes*> AppendHops(const StepEvents& events, StepTimes* step, const Timeline& timeline,
+                                        std::vector<uint32_t>* hop_order) {
   std::vector<const HopTimes*> last_hops;
-  step->first_hop = static_cast<uint32_t>(timeline->hops.size());
+  step->first_hop = static_cast<uint32_t>(hop_order->size());
   step->hops = static_cast<uint32_t>(events.hops.size());
-  const HopTimes* const* hops = events.hops.data();
+  HopTimes* const* hops = events.hops.data();
   for (const fd_record_event* post : events.posts) {
     const size_t count = post->count;
     const HopTimes* last = LastReply(hops, count);
@@ -134,15 +137,15 @@ std::vector<const HopTimes*> AppendHops(const StepEvents& events, StepTimes* ste
       if (hops[i] != last) others_seen_ns = std::max(others_seen_ns, hops[i]->seen_ns);
     }
     for (size_t i = 0; i < count; ++i) {
-      HopTimes hop = *hops[i];
+      HopTimes& hop = *hops[i];
       hop.kv_bytes = step->kv_bytes[static_cast<size_t>(hop.home)];
       hop.homes = static_cast<int>(count);
       hop.last = hops[i] == last;
       if (hop.last && count > 1 && hop.seen_ns > others_seen_ns) hop.waited_for_ns = hop.seen_ns - others_seen_ns;
-      timeline->hops.push_back(hop);
+      hop_order->push_back(static_cast<uint32_t>(hops[i] - timeline.hops.data()));
     }
-    std::sort(timeline->hops.end() - static_cast<ptrdiff_t>(count), timeline->hops.end(),
-              [](const HopTimes& a, const HopTimes& b) { return a.home < b.home; });
+    std::sort(hop_order->end() - static_cast<ptrdiff_t>(count), hop_order->end(),
+              [&timeline](uint32_t a, uint32_t b) { return timeline.hops[a].home < timeline.hops[b].home; });
     last_hops.push_back(last);
     hops += count;
   }
@@ -155,7 +158,6 @@ void StepEvents::Clear(uint32_t new_step) {
   step = new_step;
   compose = rosters = finish = nullptr;
   stages.clear();
-  parts.clear();
   posts.clear();
   shares.clear();
   hops.clear();
@@ -175,9 +177,6 @@ bool StepEvents::Add(const fd_record_event& event) {
       break;
     case FD_RECORD_STAGE:
       stages.push_back(&event);
-      break;
-    case FD_RECORD_STAGE_PART:
-      parts.push_back(&event);
       break;
     case FD_RECORD_POST:
       posts.push_back(&event);
@@ -208,7 +207,8 @@ bool StepEvents::Whole(int layers) const {
   return next == hops.size();
 }
 
-void AppendStep(const StepEvents& events, const Boundary& boundary, Timeline* timeline) {
+size_t AppendStep(const StepEvents& events, const Boundary& boundary, Timeline* timeline,
+                  std::vector<uint32_t>* hop_order) {
   StepTimes step;
   step.composed_ns = events.compose->start_ns;
   step.follows = boundary.known && boundary.start_ns <= step.composed_ns;
@@ -227,10 +227,11 @@ void AppendStep(const StepEvents& events, const Boundary& boundary, Timeline* ti
     step.kv_bytes[static_cast<size_t>(share->home)] = share->bytes;
     step.home_rows[static_cast<size_t>(share->home)] = share->rows;
   }
-  AppendStages(events, &step, timeline);
-  const std::vector<const HopTimes*> last = AppendHops(events, &step, timeline);
+  const size_t parts = AppendStages(events, &step, timeline);
+  const std::vector<const HopTimes*> last = AppendHops(events, &step, *timeline, hop_order);
   WriteSegments(events, boundary, last, &step, timeline);
   timeline->steps.push_back(std::move(step));
+  return parts;
 }
 
 }  // namespace fastdecode

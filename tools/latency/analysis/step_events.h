@@ -11,15 +11,15 @@
 
 namespace fastdecode {
 
-// The events of one step of one micro-batch, in the order in which they ended.
-// Owns nothing: the events are the recording's, the hops are of TakeHopsApart.
+// The events of one step of one micro-batch, in the order in which they ended; those of stages' parts are in
+// Timeline::parts already. Owns nothing: the events are the recording's, the hops the timeline's.
 struct StepEvents {
   uint32_t step = 0;
   const fd_record_event* compose = nullptr;
   const fd_record_event* rosters = nullptr;  // may be missing
   const fd_record_event* finish = nullptr;
-  std::vector<const fd_record_event*> stages, parts, posts, shares;
-  std::vector<const HopTimes*> hops;
+  std::vector<const fd_record_event*> stages, posts, shares;
+  std::vector<HopTimes*> hops;
   size_t events = 0;
 
   // Keeps the vectors' memory.
@@ -37,8 +37,11 @@ struct Boundary {
   std::vector<Span> held;  // since, in order
 };
 
-// Appends the step, with all that is its own, to the timeline. REQUIRES: step.Whole().
-void AppendStep(const StepEvents& events, const Boundary& boundary, Timeline* timeline);
+// Appends the step, with all that is its own, to the timeline. Its hops stay where they are in Timeline::hops, and the
+// order in which they are to be, once all steps are known, goes to `hop_order`. Returns how many of the timeline's parts
+// are its stages'. REQUIRES: step.Whole(); Timeline::parts has all of its parts, ascending by end.
+size_t AppendStep(const StepEvents& events, const Boundary& boundary, Timeline* timeline,
+                  std::vector<uint32_t>* hop_order);
 
 }  // namespace fastdecode
 

@@ -1,7 +1,9 @@
 #include "tools/latency/analysis/timeline.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
+#include <utility>
 
 #include "tools/latency/analysis/step_events.h"
 
@@ -30,6 +32,43 @@ int CountLayers(const Recording& recording) {
   return last_stage;
 }
 
+// The parts of stages, which are half of all events, as the little that they say; the rest moves up.
+std::vector<PartTimes> TakeParts(std::vector<fd_record_event>* events) {
+  const auto is_part = [](const fd_record_event& event) { return event.kind == FD_RECORD_STAGE_PART; };
+  std::vector<PartTimes> parts;
+  parts.reserve(static_cast<size_t>(std::count_if(events->begin(), events->end(), is_part)));
+  for (const fd_record_event& event : *events) {
+    if (is_part(event)) parts.push_back({event.start_ns, event.end_ns, event.part, event.layer});
+  }
+  std::erase_if(*events, is_part);
+  ReleaseBehindEnd(events);
+  return parts;
+}
+
+// Puts hops into this order, each index at most once, without a second copy of all; what is not in it goes.
+void Reorder(std::vector<uint32_t> order, std::vector<HopTimes>* hops) {
+  const size_t kept = order.size();
+  std::vector<bool> wanted(hops->size(), false);
+  for (const uint32_t index : order) wanted[index] = true;
+  for (size_t i = 0; i < hops->size(); ++i) {
+    if (!wanted[i]) order.push_back(static_cast<uint32_t>(i));
+  }
+  // Cycle by cycle. What has its place says so by its own index.
+  for (size_t start = 0; start < order.size(); ++start) {
+    const HopTimes first = (*hops)[start];
+    size_t at = start;
+    while (order[at] != start) {
+      const size_t from = order[at];
+      (*hops)[at] = (*hops)[from];
+      order[at] = static_cast<uint32_t>(at);
+      at = from;
+    }
+    (*hops)[at] = first;
+    order[at] = static_cast<uint32_t>(at);
+  }
+  hops->resize(kept);
+}
+
 // Gives each event to the step that is open in its micro-batch, and each step that has ended to the timeline.
 class Sorter {
  public:
@@ -39,7 +78,9 @@ class Sorter {
     HopsApart apart = TakeHopsApart(recording_.events, timeline_.homes, recording_.SameHost(timeline_.homes));
     timeline_.least_rest_ns = std::move(apart.least_rest_ns);
     timeline_.clocks = std::move(apart.clocks);
-    const HopTimes* hop = apart.hops.data();
+    timeline_.hops = std::move(apart.hops);
+    MakeRoom();
+    HopTimes* hop = timeline_.hops.data();
     for (const fd_record_event& event : recording_.events) {
       if (IsHop(event, timeline_.homes)) {
         StepEvents& open = OpenFor(event);
@@ -50,6 +91,8 @@ class Sorter {
       }
     }
     for (const MicroBatch& batch : batches_) timeline_.dropped_events += batch.open.events;
+    timeline_.dropped_events += timeline_.parts.size() - parts_of_steps_;
+    Reorder(std::move(hop_order_), &timeline_.hops);
     AppendTokens();
   }
 
@@ -60,6 +103,23 @@ class Sorter {
     uint32_t ended_step = 0;
     uint32_t joined = 0;  // sequences, since
   };
+
+  // A vector that grows has its old memory and the new at once; of one that has room to spare only what is written to is
+  // memory at all.
+  void MakeRoom() {
+    std::array<size_t, FD_RECORD_SUBMIT + 1> counts{};
+    for (const fd_record_event& event : recording_.events) {
+      if (event.kind < counts.size()) ++counts[event.kind];
+    }
+    constexpr size_t kSegmentsOfHop = 9, kSegmentsOfStep = 5;
+    timeline_.steps.reserve(counts[FD_RECORD_FINISH]);
+    timeline_.stages.reserve(counts[FD_RECORD_STAGE]);
+    timeline_.tokens.reserve(counts[FD_RECORD_TOKEN]);
+    tokens_.reserve(counts[FD_RECORD_TOKEN]);
+    hop_order_.reserve(timeline_.hops.size());
+    timeline_.segments.reserve(2 * counts[FD_RECORD_STAGE] + (kSegmentsOfHop + 1) * counts[FD_RECORD_POST] +
+                               kSegmentsOfStep * counts[FD_RECORD_FINISH] + 2 * counts[FD_RECORD_HELD]);
+  }
 
   // A step of which other events were lost is left behind as it is.
   StepEvents& OpenFor(const fd_record_event& event) {
@@ -88,6 +148,7 @@ class Sorter {
         return;
       case FD_RECORD_LEAVE:
       case FD_RECORD_DELIVER:
+      case FD_RECORD_SUBMIT:
         return;
       default:
         break;
@@ -105,7 +166,7 @@ class Sorter {
       // Where all have joined since, nobody's token had to wait for this step from the end of the one before.
       batch.boundary.known &= batch.ended_step + 1 == finish.step && batch.joined < batch.open.compose->count;
       step_indices_.emplace(Key(finish), static_cast<uint32_t>(timeline_.steps.size()));
-      AppendStep(batch.open, batch.boundary, &timeline_);
+      parts_of_steps_ += AppendStep(batch.open, batch.boundary, &timeline_, &hop_order_);
     } else {
       timeline_.dropped_events += batch.open.events;
     }
@@ -135,20 +196,29 @@ class Sorter {
   std::vector<MicroBatch> batches_{kMicroBatchesMax};
   std::unordered_map<uint64_t, uint32_t> step_indices_;  // by Key
   std::vector<const fd_record_event*> tokens_;
+  std::vector<uint32_t> hop_order_;  // of Timeline::hops, those of whole steps by these
+  size_t parts_of_steps_ = 0;
 };
 
 }  // namespace
 
-Timeline BuildTimeline(const Recording& recording) {
+Timeline BuildTimeline(Recording* recording) {
   Timeline timeline;
-  timeline.homes = CountHomes(recording.events);
-  timeline.layers = CountLayers(recording);
-  Sorter(recording, &timeline).Run();
+  timeline.events = recording->events.size();
+  timeline.parts = TakeParts(&recording->events);
+  timeline.homes = CountHomes(recording->events);
+  timeline.layers = CountLayers(*recording);
+  Sorter(*recording, &timeline).Run();
   if (timeline.steps.empty()) return timeline;
   timeline.start_ns = timeline.steps.front().start_ns;
   timeline.end_ns = timeline.steps.back().end_ns;
   for (const StepTimes& step : timeline.steps) timeline.start_ns = std::min(timeline.start_ns, step.start_ns);
   return timeline;
+}
+
+Timeline BuildTimeline(const Recording& recording) {
+  Recording copy = recording;
+  return BuildTimeline(&copy);
 }
 
 }  // namespace fastdecode

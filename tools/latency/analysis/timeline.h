@@ -77,17 +77,21 @@ struct Timeline {
   int layers = 0;
   std::vector<StepTimes> steps;  // whole ones alone, by end
   std::vector<StageTimes> stages;
-  std::vector<PartTimes> parts;
+  std::vector<PartTimes> parts;  // by end; those of steps that were not recorded whole belong to no stage
   std::vector<HopTimes> hops;
   std::vector<Segment> segments;   // without overlap; what lies between two of a step is its residual
   std::vector<TokenTimes> tokens;  // by end
   std::vector<Span> held, idle;
   std::vector<uint64_t> least_rest_ns;  // [homes] of (round trip - work - queue - pickup): the link's least
   std::vector<ClockRelation> clocks;    // [homes]
+  uint64_t events = 0;                  // that it was made of
   uint64_t dropped_events = 0;          // of steps that were not recorded whole
 };
 
-// Never fails: events that fit nowhere are dropped and counted.
+// Never fails: events that fit nowhere are dropped and counted. Takes the events of stages' parts out of the recording,
+// which are about half of all and nothing beside Timeline::parts: a recording of minutes has no memory to spare.
+Timeline BuildTimeline(Recording* recording);
+// Of a copy.
 Timeline BuildTimeline(const Recording& recording);
 
 }  // namespace fastdecode

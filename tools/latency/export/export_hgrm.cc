@@ -43,6 +43,7 @@ void WriteHgrm(const Distribution& ns, std::ostream& out) {
   out << line;
   std::snprintf(line, sizeof(line), "#[Buckets = %12zu, SubBuckets     = %12d]\n", ns.count(), 1);
   out << line;
+  if (ns.unfinished() > 0) out << "#[Unfinished, which percentiles allow for = " << ns.unfinished() << "]\n";
 }
 
 const Distribution* FindDistribution(const LatencyResult& result, const std::string& name) {

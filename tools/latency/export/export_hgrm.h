@@ -11,7 +11,8 @@ namespace fastdecode {
 
 // The text form of HdrHistogram's percentile distributions, which its plotters read: Value (ms, to the ns), Percentile,
 // TotalCount (samples up to this value), 1/(1-Percentile). Percentiles come closer to each other towards 1, five each
-// time that the rest halves. Values are exact: where HdrHistogram tells of its buckets, it says one a sample.
+// time that the rest halves. Values are exact: where HdrHistogram tells of its buckets, it says one a sample. What
+// has not ended counts as in Distribution; a last line says of how many that is.
 void WriteHgrm(const Distribution& ns, std::ostream& out);
 
 // The distribution that `name` means: "ttft", "tpot", "itl" or "e2e" of the first RequestFigures; else the name of a

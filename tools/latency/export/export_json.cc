@@ -20,18 +20,37 @@ json PercentileJson(const Distribution& ns, double share) {
   return value ? json(*value) : json(nullptr);
 }
 
+json AtLeastJson(const Distribution& ns) {
+  const auto at_least = [&ns](double share) {
+    const std::optional<uint64_t> value = ns.AtLeast(share);
+    return value ? json(*value) : json(nullptr);
+  };
+  return {{"p50", at_least(0.5)}, {"p90", at_least(0.9)}, {"p99", at_least(0.99)}, {"p999", at_least(0.999)}};
+}
+
+json UncertaintiesJson(const Uncertainties& all) {
+  const auto of = [](const Uncertainty& one) -> json {
+    return {{"error_ns", Figure(one.error_ns)}, {"freedom", Figure(one.freedom)}};
+  };
+  return {{"mean", of(all.mean)}, {"p50", of(all.p50)}, {"p90", of(all.p90)}, {"p99", of(all.p99)}};
+}
+
 json DistributionJson(const Distribution& ns) {
   const bool some = !ns.empty();
   return {{"count", ns.count()},
+          {"unfinished", ns.unfinished()},
           {"min_ns", some ? json(ns.min_ns()) : json(nullptr)},
           {"max_ns", some ? json(ns.max_ns()) : json(nullptr)},
-          {"mean_ns", some ? Figure(ns.mean_ns()) : json(nullptr)},
+          {"mean_ns", ns.mean_known() ? Figure(ns.mean_ns()) : json(nullptr)},
           {"stdev_ns", some ? Figure(ns.stdev_ns()) : json(nullptr)},
           {"p50_ns", PercentileJson(ns, 0.5)},
           {"p90_ns", PercentileJson(ns, 0.9)},
           {"p99_ns", PercentileJson(ns, 0.99)},
           {"p999_ns", PercentileJson(ns, 0.999)},
-          {"samples_ns", ThinSamples(ns.sorted_ns(), kSavedSamplesMax)}};
+          {"at_least_ns", AtLeastJson(ns)},
+          {"uncertainty", UncertaintiesJson(ns.uncertainties())},
+          {"samples_ns", ThinSamples(ns.sorted_ns(), kSavedSamplesMax)},
+          {"unfinished_ns", ThinSamples(ns.unfinished_ns(), kSavedSamplesMax)}};
 }
 
 json PhaseJson(const Phase& phase) {
@@ -84,7 +103,8 @@ json AchievedJson(const Achieved& achieved) {
           {"achieved", Figure(achieved.achieved)},
           {"possible", achieved.possible == 0 ? json(nullptr) : Figure(achieved.possible)},
           {"unit", achieved.unit},
-          {"possible_by", achieved.possible_by}};
+          {"possible_by", achieved.possible_by},
+          {"note", achieved.note}};
 }
 
 json StoryJson(const TokenStory& story) {
@@ -127,6 +147,7 @@ json RequestsJson(const RequestFigures& figures) {
   return {{"start", figures.start},
           {"requests", figures.requests},
           {"failed", figures.failed},
+          {"unfinished", figures.unfinished},
           {"ttft", DistributionJson(figures.ttft_ns)},
           {"tpot", DistributionJson(figures.tpot_ns)},
           {"itl", DistributionJson(figures.itl_ns)},
@@ -138,7 +159,8 @@ json SloJson(const SloVerdict& verdict) {
           {"limit_ns", Figure(verdict.limit_ns)},
           {"share", Figure(verdict.share)},
           {"got_ns", verdict.got_ns ? Figure(*verdict.got_ns) : json(nullptr)},
-          {"met", verdict.met}};
+          {"met", verdict.met},
+          {"at_least", verdict.at_least}};
 }
 
 template <typename T>

@@ -120,10 +120,11 @@ void AppendRequests(const LatencyResult& result, Exposition* out) {
     out->Begin(metric.name, "summary", metric.help);
     for (const RequestFigures& figures : result.requests) out->Summary({{"start", figures.start}}, figures.*metric.ns);
   }
-  out->Begin("requests", "gauge", "Requests that ended within the recording.");
+  out->Begin("requests", "gauge", "Requests within the recording.");
   for (const RequestFigures& figures : result.requests) {
     out->Sample({{"start", figures.start}, {"outcome", "well"}}, static_cast<double>(figures.requests));
     out->Sample({{"start", figures.start}, {"outcome", "failed"}}, static_cast<double>(figures.failed));
+    out->Sample({{"start", figures.start}, {"outcome", "unfinished"}}, static_cast<double>(figures.unfinished));
   }
 }
 

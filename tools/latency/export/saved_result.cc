@@ -23,9 +23,25 @@ Place PlaceAt(const JsonFields& field) {
   return Place::kBoundary;
 }
 
+Uncertainties UncertaintiesAt(const JsonFields& in) {
+  const auto of = [&in](const char* statistic) -> Uncertainty {
+    return {in.At(statistic).At("error_ns").Number(), in.At(statistic).At("freedom").Number()};
+  };
+  return {of("mean"), of("p50"), of("p90"), of("p99")};
+}
+
+// All, or as many as a file holds.
+std::vector<uint64_t> SamplesAt(const JsonFields& in, uint64_t count) {
+  std::vector<uint64_t> samples = in.Ascending(kSavedSamplesMax);
+  const uint64_t expected = std::min<uint64_t>(count, kSavedSamplesMax);
+  if (samples.size() != expected) in.Refuse("is not of the " + std::to_string(expected) + " that count asks for");
+  return samples;
+}
+
 SavedDistribution DistributionAt(const JsonFields& in) {
   SavedDistribution out;
   out.count = in.At("count").Count();
+  out.unfinished = in.At("unfinished").Count();
   out.min_ns = in.At("min_ns").OptionalCount();
   out.max_ns = in.At("max_ns").OptionalCount();
   out.mean_ns = in.At("mean_ns").OptionalNumber();
@@ -34,11 +50,12 @@ SavedDistribution DistributionAt(const JsonFields& in) {
   out.p90_ns = in.At("p90_ns").OptionalCount();
   out.p99_ns = in.At("p99_ns").OptionalCount();
   out.p999_ns = in.At("p999_ns").OptionalCount();
-  const JsonFields samples = in.At("samples_ns");
-  out.samples_ns = samples.Ascending(kSavedSamplesMax);
-  const uint64_t expected = std::min<uint64_t>(out.count, kSavedSamplesMax);
-  if (out.samples_ns.size() != expected)
-    samples.Refuse("is not of the " + std::to_string(expected) + " that count asks for");
+  const JsonFields least = in.At("at_least_ns");
+  out.at_least_ns = {least.At("p50").OptionalCount(), least.At("p90").OptionalCount(), least.At("p99").OptionalCount(),
+                     least.At("p999").OptionalCount()};
+  out.uncertainty = UncertaintiesAt(in.At("uncertainty"));
+  out.samples_ns = SamplesAt(in.At("samples_ns"), out.count);
+  out.unfinished_ns = SamplesAt(in.At("unfinished_ns"), out.unfinished);
   return out;
 }
 
@@ -83,7 +100,7 @@ HomeFigures HomeAt(const JsonFields& in) {
 
 Achieved AchievedAt(const JsonFields& in) {
   return {in.At("what").String(), in.At("achieved").Number(), in.At("possible").OptionalNumber().value_or(0),
-          in.At("unit").String(), in.At("possible_by").String()};
+          in.At("unit").String(), in.At("possible_by").String(), in.At("note").String()};
 }
 
 TokenStory StoryAt(const JsonFields& in) {
@@ -109,6 +126,7 @@ SavedRequests RequestsAt(const JsonFields& in) {
   out.start = in.At("start").String();
   out.requests = in.At("requests").Count();
   out.failed = in.At("failed").Count();
+  out.unfinished = in.At("unfinished").Count();
   out.ttft_ns = DistributionAt(in.At("ttft"));
   out.tpot_ns = DistributionAt(in.At("tpot"));
   out.itl_ns = DistributionAt(in.At("itl"));
@@ -118,7 +136,7 @@ SavedRequests RequestsAt(const JsonFields& in) {
 
 SloVerdict SloAt(const JsonFields& in) {
   return {in.At("text").String(), in.At("limit_ns").Number(), in.At("share").Number(), in.At("got_ns").OptionalNumber(),
-          in.At("met").Bool()};
+          in.At("met").Bool(), in.At("at_least").Bool()};
 }
 
 Finding FindingAt(const JsonFields& in) {
@@ -153,7 +171,7 @@ absl::Status CheckVersion(const nlohmann::json& json, const std::string& file) {
   absl::Status status;
   JsonFields(&*version, "schema_version", &file, &status)
       .Refuse("is another version than " + std::to_string(LatencyResult::kSchemaVersion) +
-              ", the one that this program reads and writes");
+              ", the one that this program reads and writes: measure again");
   return absl::FailedPreconditionError(status.message());
 }
 

@@ -12,13 +12,19 @@
 
 namespace fastdecode {
 
-// What a file of export_json.h says of a distribution. All of it but `samples_ns` is of all `count` samples.
+// What a file of export_json.h says of a distribution. All of it but `samples_ns` and `unfinished_ns` is of all samples.
 struct SavedDistribution {
-  uint64_t count = 0;
+  uint64_t count = 0, unfinished = 0;
   std::optional<uint64_t> min_ns, max_ns;  // nothing: no sample
   std::optional<double> mean_ns, stdev_ns;
-  std::optional<uint64_t> p50_ns, p90_ns, p99_ns, p999_ns;  // nothing: withheld, too few samples
+  std::optional<uint64_t> p50_ns, p90_ns, p99_ns, p999_ns;  // nothing: withheld
+  struct AtLeast {
+    std::optional<uint64_t> p50, p90, p99, p999;  // of those that lie among unfinished ones
+  };
+  AtLeast at_least_ns;
+  Uncertainties uncertainty;
   std::vector<uint64_t> samples_ns;  // ascending; all, or kSavedSamplesMax that stand for equal shares (ThinSamples)
+  std::vector<uint64_t> unfinished_ns;  // the same of what had not ended: how long it had taken so far
 };
 
 struct SavedPhase {
@@ -30,7 +36,7 @@ struct SavedPhase {
 
 struct SavedRequests {
   std::string start;  // "intended", "submitted"
-  uint64_t requests = 0, failed = 0;
+  uint64_t requests = 0, failed = 0, unfinished = 0;
   SavedDistribution ttft_ns, tpot_ns, itl_ns, e2e_ns;
 };
 

@@ -100,13 +100,16 @@ std::string Withheld() { return "<span class=\"withheld\" title=\"withheld: too 
 
 // min, p50, p90, p99, p99.9, max.
 std::vector<std::string> Percentiles(const Distribution& ns) {
-  if (ns.empty()) return {"", "", "", "", "", ""};
-  std::vector<std::string> cells = {HtmlNs(static_cast<double>(ns.min_ns()))};
+  if (ns.empty() && ns.unfinished() == 0) return {"", "", "", "", "", ""};
+  std::vector<std::string> cells = {ns.empty() ? "" : HtmlNs(static_cast<double>(ns.min_ns()))};
   for (const double share : {0.5, 0.9, 0.99, 0.999}) {
     const std::optional<uint64_t> value = ns.Percentile(share);
-    cells.push_back(value ? HtmlNs(static_cast<double>(*value)) : Withheld());
+    const std::optional<uint64_t> least = ns.AtLeast(share);
+    cells.push_back(value   ? HtmlNs(static_cast<double>(*value))
+                    : least ? "&ge; " + HtmlNs(static_cast<double>(*least))
+                            : Withheld());
   }
-  cells.push_back(HtmlNs(static_cast<double>(ns.max_ns())));
+  cells.push_back(ns.empty() ? "" : HtmlNs(static_cast<double>(ns.max_ns())));
   return cells;
 }
 
@@ -150,7 +153,8 @@ std::string RequestsSection(const LatencyResult& result) {
     }
   }
   body += table.Take() + "<p>" + Escaped(FormatCount(first.requests)) + " requests ended well within the recording, " +
-          Escaped(FormatCount(first.failed)) + " did not.</p>\n";
+          Escaped(FormatCount(first.failed)) + " failed, " + Escaped(FormatCount(first.unfinished)) +
+          " had not finished: their waits so far count as lower bounds.</p>\n";
   return Section("requests", "Requests", body);
 }
 

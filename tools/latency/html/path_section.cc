@@ -79,7 +79,7 @@ std::string AchievedSection(const LatencyResult& result) {
     table.Row({Escaped(achieved.what), Escaped(Figure(achieved.achieved) + " " + achieved.unit),
                known ? Escaped(Figure(achieved.possible) + " " + achieved.unit) : "not known",
                known ? ShareBar(achieved.achieved / achieved.possible, "achieved") : "",
-               Escaped(achieved.possible_by)});
+               Escaped(achieved.possible_by + (achieved.note.empty() ? "" : "; " + achieved.note))});
   }
   return Section("achieved", "Achieved against possible", table.Take());
 }

@@ -71,9 +71,9 @@ std::string Rows(const Comparison& comparison, const CompareOptions& options, si
   }
   return absl::StrCat(out,
                       Paragraph("  ",
-                                absl::StrFormat("from, to: an interval of %.0f %% by bootstrap: what chance within the "
-                                                "two runs can do. Of 20 rows without a difference one shows one by "
-                                                "chance, and runs differ more than their samples",
+                                absl::StrFormat("from, to: an interval of %.0f %%, by how much stretches of each run "
+                                                "differ. Of 20 rows without a difference one shows one by chance, and "
+                                                "more if a run is hardly longer than its requests",
                                                 options.confidence * 100),
                                 width),
                       "\n");

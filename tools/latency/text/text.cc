@@ -69,7 +69,7 @@ std::string Slos(const LatencyResult& result, size_t width) {
                                     [](const RequestFigures& figures) { return figures.failed > 0; });
   for (const SloVerdict& slo : result.slo) {
     table.AddRow({slo.met ? "met" : "MISSED", slo.text,
-                  slo.got_ns ? FormatNs(*slo.got_ns)
+                  slo.got_ns ? absl::StrCat(slo.at_least ? ">= " : "", FormatNs(*slo.got_ns))
                   : failures ? "too few, or too many failed"
                              : "too few samples"});
   }

@@ -89,6 +89,32 @@ std::vector<MetricRow> MetricRows(const std::vector<RequestFigures>& all) {
   return rows;
 }
 
+void AddMetric(const MetricRow& row, const TimeUnit& unit, TextTable* table) {
+  const Distribution& ns = *row.ns;
+  if (ns.empty() && ns.unfinished() == 0) return;
+  const auto at_least = [&unit](double least_ns) { return absl::StrCat(">= ", FormatIn(unit, least_ns)); };
+  const auto percentile = [&](double share) -> std::string {
+    if (const std::optional<uint64_t> value = ns.Percentile(share)) return FormatIn(unit, static_cast<double>(*value));
+    const std::optional<uint64_t> least = ns.AtLeast(share);
+    return least ? at_least(static_cast<double>(*least)) : "-";
+  };
+  const std::string mean = ns.empty()        ? "-"
+                           : ns.mean_known() ? FormatIn(unit, ns.mean_ns())
+                                             : at_least(ns.mean_ns());
+  table->AddRow({row.name, row.start, FormatCount(ns.count()), mean, percentile(0.5), percentile(0.9),
+                 percentile(0.99), percentile(0.999),
+                 ns.empty() ? "-" : FormatIn(unit, static_cast<double>(ns.max_ns()))});
+}
+
+std::string DescribeUnfinished(const RequestFigures& figures) {
+  const size_t all = figures.requests + figures.failed + figures.unfinished;
+  std::string text = absl::StrCat(FormatCount(figures.unfinished), " of ", FormatCount(all), " requests had not finished");
+  if (figures.ttft_ns.unfinished() > 0) {
+    absl::StrAppend(&text, ", ", FormatCount(figures.ttft_ns.unfinished()), " of them without a first token");
+  }
+  return absl::StrCat(text, " (their waits so far count as lower bounds)");
+}
+
 }  // namespace
 
 std::string WorstTokensSection(const LatencyResult& result, size_t width) {
@@ -99,9 +125,9 @@ std::string WorstTokensSection(const LatencyResult& result, size_t width) {
 }
 
 std::string RequestsSection(const LatencyResult& result, size_t width) {
-  if (result.requests.empty() || (result.requests.front().requests == 0 && result.requests.front().failed == 0)) {
-    return "";
-  }
+  if (result.requests.empty()) return "";
+  const RequestFigures& first = result.requests.front();
+  if (first.requests + first.failed + first.unfinished == 0) return "";
   TextTable table({{"", true, TextTable::kAlways},
                    {"start", true, 95},
                    {"count", false, 70},
@@ -117,21 +143,12 @@ std::string RequestsSection(const LatencyResult& result, size_t width) {
     if (!row.ns->empty()) medians.push_back(static_cast<double>(row.ns->Quantile(0.5)));
   }
   const TimeUnit unit = ChooseUnit(std::move(medians));
-  for (const MetricRow& row : rows) {
-    const auto percentile = [&](double share) {
-      const std::optional<uint64_t> value = row.ns->Percentile(share);
-      return value ? FormatIn(unit, static_cast<double>(*value)) : "-";
-    };
-    if (row.ns->empty()) continue;
-    table.AddRow({row.name, row.start, FormatCount(row.ns->count()), FormatIn(unit, row.ns->mean_ns()), percentile(0.5),
-                  percentile(0.9), percentile(0.99), percentile(0.999),
-                  FormatIn(unit, static_cast<double>(row.ns->max_ns()))});
-  }
-  const RequestFigures& first = result.requests.front();
+  for (const MetricRow& row : rows) AddMetric(row, unit, &table);
   std::string out = Heading(
       absl::StrCat("REQUESTS, ", unit.name, ": ", FormatCount(first.requests), " whole ones",
                    first.failed > 0 ? absl::StrCat("; ", FormatCount(first.failed), " FAILED") : std::string()));
   if (!table.empty()) out += table.Format(width, kTextIndent);
+  if (first.unfinished > 0) out += Paragraph("  ", DescribeUnfinished(first), width);
   if (result.requests.size() > 1) {
     out += Paragraph("  ",
                      "by the intended start a stall is charged to every request that it delayed; by submission it "

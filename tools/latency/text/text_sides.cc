@@ -83,7 +83,12 @@ std::string AchievedSection(const LatencyResult& result, size_t width) {
     table.AddRow({achieved.what, Figure(achieved.achieved), known ? Figure(achieved.possible) : "-", achieved.unit,
                   known ? FormatShare(achieved.achieved / achieved.possible) : "", achieved.possible_by});
   }
-  return table.empty() ? "" : Heading("ACHIEVED, OF WHAT IS POSSIBLE") + table.Format(width, kTextIndent) + "\n";
+  if (table.empty()) return "";
+  std::string out = Heading("ACHIEVED, OF WHAT IS POSSIBLE") + table.Format(width, kTextIndent);
+  for (const Achieved& achieved : result.achieved) {
+    if (!achieved.note.empty()) out += Paragraph("  ", absl::StrCat(achieved.what, ": ", achieved.note), width);
+  }
+  return out + "\n";
 }
 
 }  // namespace fastdecode
