@@ -6,8 +6,8 @@
 namespace fastdecode {
 
 // Puts a kernel into a stream of the current device, or into the graph that is captured from it. Args are those of
-// step_kernels.h and SampleRowsArgs of sample_kernel.h. Errors: CUDA's own for the launch; what goes wrong in the
-// kernel shows later.
+// step_kernels.h and attention_kernels.h, and SampleRowsArgs of sample_kernel.h. Errors: CUDA's own for the launch; what
+// goes wrong in the kernel shows later.
 //
 // Thread: any, as CUDA says.
 template <class Args>

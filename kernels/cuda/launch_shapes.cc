@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "kernels/cuda/attend_layout.h"
+#include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/sample_kernel.h"
 #include "kernels/cuda/step_kernels.h"
 
@@ -48,6 +50,16 @@ LaunchShape ShapeOf(const SampleRowsArgs& args) {
   return {.blocks_x = args.bucket,
           .threads = ThreadsFor((args.vocab + 3) / 4, kSampleThreadsMax),
           .shared_bytes = kSampleSharedBytes};
+}
+LaunchShape ShapeOf(const TakeKvStepArgs&) {
+  return {.threads = kThreadsMax, .shared_bytes = kThreadsMax / kWarp * static_cast<unsigned>(sizeof(uint32_t))};
+}
+LaunchShape ShapeOf(const AppendKvArgs& args) {
+  return {.blocks_x = args.bucket, .threads = ThreadsFor(2 * args.wire.kv_heads * static_cast<int>(kWarp))};
+}
+LaunchShape ShapeOf(const AttendKvArgs& args) {
+  const AttendLayout layout(args.pages.type, args.pages.head_dim, args.split.tile_queries);
+  return {.blocks_x = args.blocks, .threads = kAttendThreads, .shared_bytes = static_cast<unsigned>(layout.bytes)};
 }
 
 }  // namespace fastdecode

@@ -71,6 +71,8 @@ FD_DEVICE uint64_t AtomicAdd(uint64_t* word, uint64_t add) {
 }
 // What this thread wrote, other threads, CPUs and devices included, see before what it writes next.
 FD_DEVICE void FenceSystem() { __threadfence_system(); }
+// The same for the threads of this device alone.
+FD_DEVICE void FenceDevice() { __threadfence(); }
 FD_DEVICE void StoreReleaseSystem(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
@@ -111,8 +113,28 @@ FD_DEVICE T FromFloat(float value) {
     return Fp16{bits};
   }
 }
+FD_DEVICE float FloatOfBits(uint32_t bits) { return __uint_as_float(bits); }
+FD_DEVICE uint32_t BitsOf(float value) { return __float_as_uint(value); }
 FD_DEVICE float Exp(float value) { return expf(value); }
+FD_DEVICE float Exp2(float value) { return exp2f(value); }
+FD_DEVICE float Tanh(float value) { return tanhf(value); }
+// a * b + c, rounded once on GPUs: the same bits in whatever kernel it stands.
+FD_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FD_DEVICE void ExpectAligned(bool) {}  // a GPU sees for itself
+
+// Copies of 16 bytes each from device to shared memory, which go on while the thread does other work. Those since the
+// last CommitCopies are a group; WaitCopies<n> comes back when all of this thread's groups but the last n are there,
+// which other threads know after a SyncBlock. zeros: nothing is read, zeros are written. Both addresses are multiples
+// of 16.
+FD_DEVICE void CopyAsync(std::byte* shared, const std::byte* from, bool zeros) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(zeros ? 0 : 16) : "memory");
+}
+FD_DEVICE void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Groups>
+FD_DEVICE void WaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Groups) : "memory");
+}
 
 #else
 
@@ -133,6 +155,7 @@ void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, 
 uint32_t AtomicAdd(uint32_t* word, uint32_t add);
 uint64_t AtomicAdd(uint64_t* word, uint64_t add);
 void FenceSystem();
+void FenceDevice();
 void StoreReleaseSystem(uint64_t* word, uint64_t value);
 uint64_t LoadAcquireSystem(const uint64_t* word);
 uint64_t DeviceNs();
@@ -163,9 +186,23 @@ T FromFloat(float value) {
     return ToFp16(value);
   }
 }
+inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
 inline float Exp(float value) { return __builtin_expf(value); }
+inline float Exp2(float value) { return __builtin_exp2f(value); }
+inline float Tanh(float value) { return __builtin_tanhf(value); }
+inline float Fma(float a, float b, float c) { return a * b + c; }  // twice: a CPU that must call fmaf takes its time
 inline void ExpectAligned(bool aligned) {
   FD_CHECK(aligned, "GPUs reach several elements at once only where they are aligned");
+}
+
+// What is on its way is not there yet: until the wait the bytes are NaN.
+void CopyAsync(std::byte* shared, const std::byte* from, bool zeros);
+void CommitCopies();
+void WaitForCopies(unsigned groups);
+template <int Groups>
+void WaitCopies() {
+  WaitForCopies(Groups);
 }
 
 #endif
@@ -224,6 +261,10 @@ FD_DEVICE T LeastOverWarp(T value) {
 template <class T>
 FD_DEVICE T LeastOverBlock(T value, T* shared) {
   return CombineOverBlock(value, shared, [](T a, T b) { return a < b ? a : b; });
+}
+template <class T>
+FD_DEVICE T MostOverWarp(T value) {
+  return CombineOverWarp(value, [](T a, T b) { return a > b ? a : b; });
 }
 template <class T>
 FD_DEVICE T MostOverBlock(T value, T* shared) {

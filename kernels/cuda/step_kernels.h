@@ -35,6 +35,7 @@ struct StepRow {
   int32_t position = 0;
   uint32_t home = 0;      // index into the areas
   uint32_t home_row = 0;  // within that home's area
+  uint32_t slot = 0;      // of the page tables, if its home is this GPU (attention_kernels.h)
 };
 
 // Where the rows of one home lie. Null: the home is lost; nothing is sent and o counts as zero. The host's; may change

@@ -40,6 +40,38 @@ class GuardedMemory {
   size_t bytes_ = 0;
 };
 
+// A thread's copies on their way to shared memory. Each is done when it is waited for and no sooner; until then its
+// bytes are NaN.
+class CopiesOfThread {
+ public:
+  static constexpr size_t kBytes = 16;
+
+  void Begin(std::byte* to, const std::byte* from) {
+    std::memset(to, 0xff, kBytes);
+    pending_.push_back({to, from, group_});
+  }
+  void Commit() { ++group_; }
+  // All groups but the last `groups`.
+  void Wait(unsigned groups) {
+    size_t done = 0;
+    for (; done < pending_.size() && pending_[done].group + groups < group_; ++done) {
+      if (pending_[done].from == nullptr) std::memset(pending_[done].to, 0, kBytes);
+      if (pending_[done].from != nullptr) std::memcpy(pending_[done].to, pending_[done].from, kBytes);
+    }
+    pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(done));
+  }
+  bool none() const { return pending_.empty(); }
+
+ private:
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    uint64_t group;
+  };
+  std::vector<Copy> pending_;  // oldest first
+  uint64_t group_ = 0;
+};
+
 // The lanes of a warp that have come to a shuffle, or to SyncWarp, which is one whose values nobody looks at.
 struct Warp {
   unsigned arrived = 0, returned = 0;
@@ -85,6 +117,7 @@ struct Runner {
   const char* waits_at = nullptr;  // for reports: what it came to last...
   simt::Site site;                 // ...and where
   uint64_t received = 0;           // from a shuffle
+  CopiesOfThread copies;
 };
 
 }  // namespace fastdecode::simt_internal

@@ -1,5 +1,6 @@
 #include "tests/kernels/cuda/emulated_kernels.h"
 
+#include "kernels/cuda/attention_dispatch.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/sample_kernel.cuh"
 
@@ -12,6 +13,7 @@ void EmulateKernel(const Args& args, const EmulatorOptions& options) {
 
 #define FD_INSTANTIATE(Args) template void EmulateKernel(const Args&, const EmulatorOptions&);
 FD_FOR_STEP_KERNELS(FD_INSTANTIATE)
+FD_FOR_ATTENTION_KERNELS(FD_INSTANTIATE)
 FD_INSTANTIATE(SampleRowsArgs)
 #undef FD_INSTANTIATE
 

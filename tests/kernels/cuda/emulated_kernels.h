@@ -6,7 +6,7 @@
 namespace fastdecode {
 
 // What LaunchKernel (kernels/cuda/launch_kernels.h) does, on emulated threads: comes back when the kernel is over. Args
-// are those of step_kernels.h and SampleRowsArgs of sample_kernel.h.
+// are those of step_kernels.h and attention_kernels.h, and SampleRowsArgs of sample_kernel.h.
 //
 // Thread: as Emulate.
 template <class Args>

@@ -50,6 +50,7 @@ uint64_t AtomicAdd(uint64_t* word, uint64_t add) {
 }
 // All threads of a kernel are one of the host's, whose release stores order what any of them wrote.
 void FenceSystem() { Emulator::OfThisThread().MaybePreempt(); }
+void FenceDevice() { Emulator::OfThisThread().MaybePreempt(); }
 void StoreReleaseSystem(uint64_t* word, uint64_t value) {
   Contended([&] {
     std::atomic_ref(*word).store(value, std::memory_order_release);
@@ -60,6 +61,15 @@ void StoreReleaseSystem(uint64_t* word, uint64_t value) {
 uint64_t LoadAcquireSystem(const uint64_t* word) {
   return Contended([&] { return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire); });
 }
+
+void CopyAsync(std::byte* shared, const std::byte* from, bool zeros) {
+  constexpr uintptr_t kUnit = simt_internal::CopiesOfThread::kBytes;
+  ExpectAligned(reinterpret_cast<uintptr_t>(shared) % kUnit == 0 && reinterpret_cast<uintptr_t>(from) % kUnit == 0);
+  running->copies.Begin(shared, zeros ? nullptr : from);
+}
+void CommitCopies() { running->copies.Commit(); }
+void WaitForCopies(unsigned groups) { running->copies.Wait(groups); }
+
 uint64_t DeviceNs() { return NowNs(); }
 void Pause() { Emulator::OfThisThread().Pause(); }
 

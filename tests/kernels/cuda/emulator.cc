@@ -38,7 +38,7 @@ void Emulator::Run(const Launch& launch, const EmulatorOptions& options) {
   FD_CHECK(running == nullptr, "a kernel launches none");
   FD_CHECK(shape.blocks_x > 0 && shape.blocks_y > 0 && shape.blocks_y <= 65535, "a launch has blocks");
   FD_CHECK(shape.threads == 1 || (shape.threads > 0 && shape.threads % kWarp == 0), "a block is one thread, or warps");
-  FD_CHECK(shape.threads <= Block::kThreadsMax && shape.shared_bytes <= 48 * 1024, "every GPU can have such blocks");
+  FD_CHECK(shape.threads <= Block::kThreadsMax && shape.shared_bytes <= 99 * 1024, "every GPU can have such blocks");
   launch_ = &launch;
   on_release_ = &options.on_release;
   lots_ = Lots(options.seed);
@@ -79,6 +79,7 @@ void Emulator::ThreadReturned() {
   Warp& warp = block.warps[running->thread / kWarp];
   if (!block.waiting.empty()) Fail(kReturns, block.site, "others wait at this SyncBlock");
   if (warp.arrived > 0) Fail(kReturns, warp.site, "others of its warp wait at this shuffle");
+  if (!running->copies.none()) Fail("a thread waits for its copies", running->site, "it returns and has not");
   ++warp.returned;
   if (++block.returned == launch_->shape.threads) {
     CheckShared(running->site);

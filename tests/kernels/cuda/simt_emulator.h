@@ -37,6 +37,7 @@ void Run(const Launch& launch, const EmulatorOptions& options);
 // The process ends with kernel, block, thread and the line where it stood, when
 // - threads of a block come to different SyncBlocks, or lanes of a warp to different shuffles, or some never come;
 // - a thread returns while others of its block (SyncBlock) or warp (shuffles) synchronise without it;
+// - a thread returns while copies of its own are on their way to shared memory;
 // - a block has written around its shared memory, which begins as NaNs in each block.
 // Not emulated: memory that threads see in different orders (a fence that lacks is not found), and how long things
 // take.

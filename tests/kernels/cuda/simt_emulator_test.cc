@@ -186,6 +186,37 @@ void WaitAndAnswer(WaitingArgs args) {
   simt::StoreReleaseSystem(args.answer, *args.word + 1);
 }
 
+struct CopyArgs {
+  const float* from = nullptr;  // [4]
+  float* seen = nullptr;        // [4]: before the first wait, then each group's copy after its wait, then the zeros
+};
+// Two groups: a copy, and what becomes zeros.
+void CopiesTwice(CopyArgs args) {
+  float* const shared = reinterpret_cast<float*>(simt::SharedMemory());
+  const auto* const from = reinterpret_cast<const std::byte*>(args.from);
+  shared[0] = 5;
+  simt::CopyAsync(simt::SharedMemory(), from, false);
+  simt::CommitCopies();
+  simt::CopyAsync(simt::SharedMemory() + 16, from, true);
+  simt::CommitCopies();
+  args.seen[0] = shared[0];
+  simt::WaitCopies<1>();
+  args.seen[1] = shared[3];
+  args.seen[2] = shared[4];
+  simt::WaitCopies<0>();
+  args.seen[3] = shared[7];
+}
+
+TEST(SimtEmulatorTest, CopiesArriveWhenTheyAreWaitedFor) {
+  alignas(16) const float from[4] = {1, 2, 3, 4};
+  float seen[4] = {};
+  Emulate({.shared_bytes = 32}, CopiesTwice, {from, seen});
+  EXPECT_TRUE(std::isnan(seen[0]));
+  EXPECT_EQ(seen[1], 4);
+  EXPECT_TRUE(std::isnan(seen[2]));
+  EXPECT_EQ(seen[3], 0);
+}
+
 TEST(SimtEmulatorTest, HostThreadsLaunchAndAnswerAtOnce) {
   constexpr int kHosts = 3;
   uint64_t words[kHosts] = {}, answers[kHosts] = {};
@@ -239,6 +270,11 @@ void WritesBeforeItsMemory(Nothing) {
   SyncBlock();
 }
 
+void DoesNotWaitForItsCopy(Nothing) {
+  simt::CopyAsync(simt::SharedMemory(), nullptr, true);
+  simt::CommitCopies();
+}
+
 void Launch64(void (*kernel)(Nothing)) {
   Emulate({.blocks_x = 2, .blocks_y = 5, .threads = 64, .shared_bytes = 256}, kernel, {});
 }
@@ -258,6 +294,7 @@ TEST(SimtEmulatorDeathTest, NamesWhatIsBroken) {
   EXPECT_DEATH(Launch64(WritesAfterItsMemory), "a block stays within its shared memory");
   EXPECT_DEATH(Launch64(WritesBeforeItsMemory), "simt_emulator_test.cc.* a block stays within its shared memory");
   EXPECT_DEATH(Emulate({.threads = 1}, HalfAWarpShuffles, {}), "its warp has one lane only");
+  EXPECT_DEATH(Launch64(DoesNotWaitForItsCopy), "a thread waits for its copies");
 }
 
 struct PackArgs {

@@ -1,0 +1,71 @@
+#ifndef FASTDECODE_KERNELS_CUDA_ATTEND_COPY_CUH_
+#define FASTDECODE_KERNELS_CUDA_ATTEND_COPY_CUH_
+
+// A block's K and V on their way from pages to shared memory, where AttendLayout says.
+
+#include "kernels/cuda/attend_layout.h"
+#include "kernels/cuda/attention_items.cuh"
+#include "kernels/cuda/kv_codec.cuh"
+
+namespace fastdecode::simt {
+
+template <class Kv>
+class KvCopy {
+ public:
+  FD_DEVICE KvCopy(const KvPages& pages, const AttendLayout& layout)
+      : pages_(pages),
+        layout_(layout),
+        chunks_(static_cast<unsigned>(layout.row_bytes / 16)),
+        first_token_(Thread() / chunks_),
+        first_chunk_(Thread() % chunks_) {}
+
+  // One group of copies: K or V of the step that begins at `first`. What the tile does not see becomes zeros.
+  FD_DEVICE void Begin(const AttendItem& item, unsigned first, bool of_v) const {
+    if (first < item.end) {
+      std::byte* const to = SharedMemory() + (of_v ? layout_.v : layout_.k);
+      const size_t offset = of_v ? GpuVOffset(pages_.type, pages_.head_dim) : 0;
+      unsigned token = first_token_, chunk = first_chunk_;
+      while (token < layout_.tokens) {
+        const unsigned position = first + token;
+        const bool seen = position >= item.begin && position < item.end;
+        const std::byte* from = pages_.layer;
+        if (seen) {
+          from = HeadOf(pages_, item.entry.slot, position, item.kv_head) + offset +
+                 position % kPageTokens * layout_.row_bytes + chunk * size_t{16};
+        }
+        CopyAsync(to + token * layout_.stride_bytes + chunk * size_t{16}, from, !seen);
+        token += kAttendThreads / chunks_;
+        chunk += kAttendThreads % chunks_;
+        if (chunk >= chunks_) {
+          chunk -= chunks_;
+          ++token;
+        }
+      }
+      if constexpr (Kv::kScaled) CopyScales(item, first, of_v);
+    }
+    CommitCopies();
+  }
+
+ private:
+  // Eight tokens' scales a thread. Those of tokens that nobody has written are nobody's.
+  FD_DEVICE void CopyScales(const AttendItem& item, unsigned first, bool of_v) const {
+    const unsigned token = 8 * Thread(), position = first + token;
+    if (token >= layout_.tokens) return;
+    const bool seen = position + 8 > item.begin && position < item.end;
+    const std::byte* from = pages_.layer;
+    if (seen) {
+      from = HeadOf(pages_, item.entry.slot, position, item.kv_head) + GpuScalesOffset(pages_.type, pages_.head_dim) +
+             ((of_v ? kPageTokens : 0) + position % kPageTokens) * sizeof(Bf16);
+    }
+    CopyAsync(SharedMemory() + (of_v ? layout_.v_scales : layout_.k_scales) + token * sizeof(Bf16), from, !seen);
+  }
+
+  const KvPages& pages_;
+  const AttendLayout& layout_;
+  const unsigned chunks_;                     // of 16 bytes in a token's row
+  const unsigned first_token_, first_chunk_;  // that this thread copies
+};
+
+}  // namespace fastdecode::simt
+
+#endif  // FASTDECODE_KERNELS_CUDA_ATTEND_COPY_CUH_

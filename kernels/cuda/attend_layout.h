@@ -1,0 +1,47 @@
+#ifndef FASTDECODE_KERNELS_CUDA_ATTEND_LAYOUT_H_
+#define FASTDECODE_KERNELS_CUDA_ATTEND_LAYOUT_H_
+
+#include <cstddef>
+
+#include "kernels/cuda/kv_pages.h"
+
+namespace fastdecode {
+
+// The shared memory of a block that attends: pieces in bytes from its beginning. It takes its KV in steps of `tokens`,
+// as many as make 16 KiB of K. All multiples of 16.
+struct AttendLayout {
+  constexpr AttendLayout(KvType type, int head_dim, unsigned tile_queries)
+      : row_bytes(GpuRowBytes(type, head_dim)),
+        stride_bytes(row_bytes + 16),
+        tokens(row_bytes > 512   ? 16
+               : row_bytes > 256 ? 32
+                                 : 64) {
+    const size_t queries = (tile_queries + 3) / 4 * 4;
+    scores = queries * static_cast<size_t>(head_dim) * sizeof(float);
+    maxima = scores + queries * tokens * sizeof(float);
+    sums = maxima + queries * sizeof(float);
+    factors = sums + queries * sizeof(float);
+    count = factors + queries * sizeof(float);
+    k = count + 16;
+    v = k + tokens * stride_bytes;
+    k_scales = v + tokens * stride_bytes;
+    v_scales = k_scales + tokens * sizeof(Bf16);
+    bytes = v_scales + tokens * sizeof(Bf16);
+  }
+
+  size_t row_bytes;     // of one token in a page
+  size_t stride_bytes;  // of one token here: rows begin in different banks
+  unsigned tokens;      // a multiple of 16, at most 64
+  // q, scaled: f32 [tile_queries][head_dim], at 0.
+  size_t scores;              // f32 [tile_queries][tokens], then weights
+  size_t maxima;              // f32 [tile_queries], in units of log2
+  size_t sums, factors;       // f32 [tile_queries]
+  size_t count;               // a word
+  size_t k, v;                // [tokens], stride_bytes apart
+  size_t k_scales, v_scales;  // bf16 [tokens]
+  size_t bytes;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CUDA_ATTEND_LAYOUT_H_

@@ -1,0 +1,71 @@
+#ifndef FASTDECODE_KERNELS_CUDA_ATTEND_MERGE_CUH_
+#define FASTDECODE_KERNELS_CUDA_ATTEND_MERGE_CUH_
+
+// What becomes of a query's sums: a partial in memory, several partials in one, rows of o.
+
+#include "kernels/cuda/attention_items.cuh"
+
+namespace fastdecode::simt {
+
+FD_DEVICE float MinusInfinity() { return FloatOfBits(0xff800000u); }
+
+// Two dims of a query.
+struct DimPair {
+  float v[2];
+};
+
+FD_DEVICE size_t PartialIndex(const AttendKvArgs& args, size_t query, unsigned cut) {
+  return query * args.split.cuts_max + cut;
+}
+FD_DEVICE void PutPartial(const AttendKvArgs& args, size_t query, unsigned cut, int dim, DimPair acc, float maximum,
+                          float sum) {
+  const size_t index = PartialIndex(args, query, cut);
+  StorePack(args.partials + index * args.pages.head_dim + dim, Pack<float, 2>{acc.v[0], acc.v[1]});
+  if (dim != 0) return;
+  args.maxima[index] = maximum;
+  args.sums[index] = sum;
+}
+
+// acc / sum of all cuts in ascending order.
+FD_DEVICE DimPair MergePartials(const AttendKvArgs& args, size_t query, unsigned first_cut, unsigned last_cut,
+                                int dim) {
+  float most = MinusInfinity();
+  for (unsigned cut = first_cut; cut <= last_cut; ++cut) {
+    const float maximum = args.maxima[PartialIndex(args, query, cut)];
+    most = maximum > most ? maximum : most;
+  }
+  const float base = most == MinusInfinity() ? 0 : most;
+  float sum = 0;
+  DimPair acc = {};
+  for (unsigned cut = first_cut; cut <= last_cut; ++cut) {
+    const size_t index = PartialIndex(args, query, cut);
+    const float weight = Exp2(args.maxima[index] - base);
+    const Pack<float, 2> more = LoadPack<2>(args.partials + index * args.pages.head_dim + dim);
+    sum = Fma(args.sums[index], weight, sum);
+    for (int e = 0; e < 2; ++e) acc.v[e] = Fma(more.v[e], weight, acc.v[e]);
+  }
+  for (float& value : acc.v) value /= sum;
+  return acc;
+}
+
+template <class T>
+FD_DEVICE void StoreOutput(T* to, DimPair values) {
+  StorePack(to, Pack<T, 2>{FromFloat<T>(values.v[0]), FromFloat<T>(values.v[1])});
+}
+// o of the query that is row `row` of the step and head `head`; padding is left out.
+FD_DEVICE void PutOutput(const AttendKvArgs& args, unsigned row, unsigned head, int dim, DimPair values) {
+  if (dim >= args.wire.head_dim) return;
+  const size_t at = (size_t{row} * args.wire.heads + head) * args.wire.head_dim + dim;
+  switch (args.type) {
+    case ElementType::kF32:
+      return StoreOutput(static_cast<float*>(args.out) + at, values);
+    case ElementType::kBf16:
+      return StoreOutput(static_cast<Bf16*>(args.out) + at, values);
+    case ElementType::kFp16:
+      return StoreOutput(static_cast<Fp16*>(args.out) + at, values);
+  }
+}
+
+}  // namespace fastdecode::simt
+
+#endif  // FASTDECODE_KERNELS_CUDA_ATTEND_MERGE_CUH_

@@ -1,0 +1,44 @@
+#ifndef FASTDECODE_KERNELS_CUDA_ATTENTION_DISPATCH_CUH_
+#define FASTDECODE_KERNELS_CUDA_ATTENTION_DISPATCH_CUH_
+
+// As dispatch.cuh, for the kernels of attention_kernels.h.
+
+#include "kernels/cuda/attend_kernel.cuh"
+#include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/with_types.cuh"
+
+namespace fastdecode {
+
+template <class Use>
+auto Dispatch(const TakeKvStepArgs&, const Use& use) {
+  return use(&simt::TakeKvStep);
+}
+template <class Use>
+auto Dispatch(const AppendKvArgs& args, const Use& use) {
+  return WithWireType(args.wire.type, [&](auto w) { return use(&simt::AppendKv<typename decltype(w)::Type>); });
+}
+
+template <class Use>
+auto Dispatch(const AttendKvArgs& args, const Use& use) {
+  return WithKvType(args.pages.type, [&](auto kv) {
+    using Kv = typename decltype(kv)::Type;
+    switch (args.thread_queries) {
+      case 2:
+        return use(&simt::AttendKv<Kv, 2>);
+      case 4:
+        return use(&simt::AttendKv<Kv, 4>);
+      case 8:
+        return use(&simt::AttendKv<Kv, 8>);
+      default:
+        FD_CHECK(args.thread_queries == 16, "thread_queries is 2, 4, 8 or 16");
+        return use(&simt::AttendKv<Kv, 16>);
+    }
+  });
+}
+
+}  // namespace fastdecode
+
+// What is done for the arguments of every kernel of attention_kernels.h.
+#define FD_FOR_ATTENTION_KERNELS(use) use(TakeKvStepArgs) use(AppendKvArgs) use(AttendKvArgs)
+
+#endif  // FASTDECODE_KERNELS_CUDA_ATTENTION_DISPATCH_CUH_

@@ -1,0 +1,69 @@
+#ifndef FASTDECODE_KERNELS_CUDA_ATTENTION_ITEMS_CUH_
+#define FASTDECODE_KERNELS_CUDA_ATTENTION_ITEMS_CUH_
+
+// How attention is cut into items of work (KvSplit), and how a block finds its own.
+
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/simt.h"
+
+namespace fastdecode::simt {
+
+// The first position that a query sees.
+FD_DEVICE unsigned FirstSeen(const KvSplit& split, unsigned position) {
+  return split.window == 0 || position < split.window ? 0 : position - split.window + 1;
+}
+FD_DEVICE unsigned TilesOf(const KvSplit& split, const KvEntry& entry) {
+  return (entry.rows * split.group + split.tile_queries - 1) / split.tile_queries;
+}
+FD_DEVICE unsigned FirstCutOf(const KvSplit& split, const KvEntry& entry) {
+  return FirstSeen(split, entry.position) / split.cut_tokens;
+}
+// As if all tiles saw the same cuts: those that do not are passed over.
+FD_DEVICE unsigned ItemsOf(const KvSplit& split, const KvEntry& entry) {
+  const unsigned last_cut = (entry.position + entry.rows - 1) / split.cut_tokens;
+  return split.kv_heads * TilesOf(split, entry) * (last_cut - FirstCutOf(split, entry) + 1);
+}
+
+struct AttendItem {
+  KvEntry entry;
+  unsigned kv_head = 0;
+  unsigned first_query = 0, queries = 0;  // of the entry and KV head
+  unsigned cut = 0;
+  unsigned first_cut = 0, last_cut = 0;  // that the tile sees
+  unsigned begin = 0, end = 0;           // positions of the cut that the tile sees
+};
+
+// The entry that item `number` belongs to: the last one that begins at it or before.
+FD_DEVICE uint32_t EntryOf(const KvRoster& roster, uint32_t number) {
+  uint32_t low = 0, high = *roster.entries;
+  while (high - low > 1) {
+    const uint32_t middle = (low + high) / 2;
+    (roster.first_items[middle] <= number ? low : high) = middle;
+  }
+  return low;
+}
+
+// False: the tile sees nothing of the cut.
+FD_DEVICE bool FindItem(const KvRoster& roster, const KvSplit& split, uint32_t number, AttendItem* item) {
+  const uint32_t index = EntryOf(roster, number);
+  const KvEntry entry = roster.entry[index];
+  const unsigned tiles = TilesOf(split, entry), of_entry = number - roster.first_items[index];
+  item->entry = entry;
+  item->first_query = of_entry % tiles * split.tile_queries;
+  item->kv_head = of_entry / tiles % split.kv_heads;
+  item->cut = FirstCutOf(split, entry) + of_entry / tiles / split.kv_heads;
+  const unsigned left = entry.rows * split.group - item->first_query;
+  item->queries = left < split.tile_queries ? left : split.tile_queries;
+  const unsigned first = FirstSeen(split, entry.position + item->first_query / split.group);
+  const unsigned last = entry.position + (item->first_query + item->queries - 1) / split.group;
+  item->first_cut = first / split.cut_tokens;
+  item->last_cut = last / split.cut_tokens;
+  const unsigned cut_begin = item->cut * split.cut_tokens, cut_end = cut_begin + split.cut_tokens;
+  item->begin = first > cut_begin ? first : cut_begin;
+  item->end = last + 1 < cut_end ? last + 1 : cut_end;
+  return item->cut >= item->first_cut && item->cut <= item->last_cut;
+}
+
+}  // namespace fastdecode::simt
+
+#endif  // FASTDECODE_KERNELS_CUDA_ATTENTION_ITEMS_CUH_

@@ -1,0 +1,129 @@
+#ifndef FASTDECODE_KERNELS_CUDA_ATTENTION_KERNELS_H_
+#define FASTDECODE_KERNELS_CUDA_ATTENTION_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/kv_pages.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/step_kernels.h"
+
+namespace fastdecode {
+
+// Attention over KV pages in a GPU's memory, in the stream of a step: the R-Part of those of its sequences that have
+// their home there. Memory and `bucket` as in step_kernels.h. After a wait in vain (gave_up) these kernels do nothing.
+
+// ---- Which sequences of a step those are
+
+// One of them: consecutive rows of the step, and of the home's area.
+struct KvEntry {
+  uint32_t slot = 0;      // of the page tables
+  uint32_t row = 0;       // its first one in the step
+  uint32_t home_row = 0;  // in the area
+  uint32_t rows = 0;      // >= 1
+  uint32_t position = 0;  // of the first row; the others follow
+};
+
+// A page that a sequence has from this step on.
+struct KvTableChange {
+  uint32_t slot = 0;
+  uint32_t index = 0;
+  uint32_t page = 0;
+};
+
+// Pinned; the host's, unchanged while the step runs.
+struct KvBoard {
+  uint32_t entries = 0, changes = 0;
+};
+
+// The device's own account of them. Zeros before the first step.
+struct KvRoster {
+  uint32_t* entries = nullptr;      // one word: how many
+  KvEntry* entry = nullptr;         // [entries_max]
+  uint32_t* first_items = nullptr;  // [entries_max + 1]: how many items of work the entries before have, and all have
+};
+
+// How attention is cut into items of work: each is a tile of queries of one KV head against a cut of the context. The
+// queries of a sequence and KV head are numbered row by row, and in a row head by head of the group; a tile is
+// tile_queries of them. Cuts lie at multiples of cut_tokens, and partials are merged in ascending order: a query's
+// result depends on its q, its position, the KV that it sees and cut_tokens, bit for bit, and on nothing else.
+struct KvSplit {
+  int kv_heads = 0, group = 0;
+  unsigned tile_queries = 0;  // AttendTileQueries
+  unsigned cut_tokens = 0;    // a multiple of kBlockTokens
+  unsigned cuts_max = 0;      // of the longest context
+  unsigned window = 0;        // positions that a query sees, its own included; 0: all
+};
+
+// ---- Kernels
+
+// First of a step: changes the page tables, takes the entries and counts their items. One block.
+struct TakeKvStepArgs {
+  const KvBoard* board = nullptr;          // pinned
+  const KvEntry* board_entries = nullptr;  // pinned [board->entries]
+  const KvTableChange* changes = nullptr;  // pinned [board->changes]
+  uint32_t* tables = nullptr;              // [slots][table_pages]
+  uint32_t table_pages = 0;
+  KvRoster roster;
+  KvSplit split;
+};
+
+// k and v of the step's rows, as they came into the home's area, into their pages. A block a row. Rounds to nearest
+// even.
+struct AppendKvArgs {
+  unsigned bucket = 0;
+  const StepState* state = nullptr;
+  const StepRow* rows = nullptr;  // device [bucket]
+  uint32_t home = 0;              // of rows: this GPU
+  WireRows wire;
+  const std::byte* area = nullptr;  // device: hop rows
+  KvPages pages;
+};
+
+// o of the step's rows. Their k and v have been appended.
+struct AttendKvArgs {
+  const StepState* state = nullptr;
+  KvRoster roster;
+  KvSplit split;
+  KvPages pages;
+  WireRows wire;
+  const std::byte* area = nullptr;       // device: hop rows, for q
+  float scale = 0, soft_cap = 0;         // as AttentionShape
+  ElementType type = ElementType::kF32;  // of out
+  void* out = nullptr;                   // T [rows of the step][heads * wire.head_dim]; other rows are left alone
+  unsigned blocks = 1;                   // that share the items
+  int thread_queries = 0;                // AttendThreadQueries
+  // Of queries whose context has several cuts; query i is that of home row i / heads, head i % heads.
+  float* partials = nullptr;    // [queries][cuts_max][head_dim]
+  float* maxima = nullptr;      // [queries][cuts_max]; in units of log2
+  float* sums = nullptr;        // [queries][cuts_max]
+  uint32_t* arrived = nullptr;  // [queries]; zeros between kernels
+};
+
+// A block of kAttendThreads is AttendGroups(head_dim) groups of threads, one of which has two dims of each query and
+// accumulates thread_queries of them: 2, 4, 8 or 16.
+inline constexpr unsigned kAttendThreads = 128;
+inline constexpr int AttendGroups(int head_dim) { return 2 * static_cast<int>(kAttendThreads) / head_dim; }
+// The least that make a tile of `queries`, or 16.
+inline constexpr int AttendThreadQueries(int queries, int head_dim) {
+  int of_thread = 2;
+  while (of_thread < 16 && of_thread * AttendGroups(head_dim) < queries) of_thread *= 2;
+  return of_thread;
+}
+inline constexpr unsigned AttendTileQueries(int thread_queries, int head_dim) {
+  return static_cast<unsigned>(thread_queries * AttendGroups(head_dim));
+}
+// So many cuts at most, however long contexts are: what bounds the partials.
+inline constexpr unsigned kCutsMax = 16;
+inline constexpr unsigned CutTokens(unsigned max_context) {
+  const unsigned blocks = (max_context + kBlockTokens - 1) / kBlockTokens;
+  return (blocks + kCutsMax - 1) / kCutsMax * kBlockTokens;
+}
+
+LaunchShape ShapeOf(const TakeKvStepArgs& args);
+LaunchShape ShapeOf(const AppendKvArgs& args);
+LaunchShape ShapeOf(const AttendKvArgs& args);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CUDA_ATTENTION_KERNELS_H_

@@ -1,0 +1,272 @@
+// Attention over pages in a GPU's memory, on emulated threads: against its definition in double, and bit for bit
+// against itself in other company.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/cuda/emulated_kernels.h"
+#include "tests/kernels/cuda/kv_rig.h"
+#include "tests/kernels/cuda/step_fixture.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr KvType kTypes[] = {KvType::kF32, KvType::kBf16, KvType::kFp16, KvType::kInt8};
+
+int PagesOf(int context) { return (context + kPageTokens - 1) / kPageTokens; }
+
+// What o of a sequence's queries is to be.
+class Expectation {
+ public:
+  Expectation(const KvRig& rig, int index)
+      : rig_(rig), index_(index), expected_(ReferenceAttention(rig.sequence(index).held)) {
+    ReferenceAttentionInput positive = rig.sequence(index).held;
+    for (double& value : positive.v) value = std::abs(value);
+    magnitudes_ = ReferenceAttention(positive);
+  }
+
+  // o of queries [first_row, ...).
+  void ExpectNear(int first_row, const std::vector<float>& outputs) const {
+    const KvCase& c = rig_.c();
+    const auto heads = static_cast<size_t>(c.kv_heads * c.group);
+    const auto dims = static_cast<size_t>(c.head_dim), padded = static_cast<size_t>(c.padded_head_dim);
+    for (size_t r = 0; r < outputs.size() / (heads * dims); ++r) {
+      const size_t row = static_cast<size_t>(first_row) + r;
+      const auto at = magnitudes_.begin() + static_cast<ptrdiff_t>(row * heads * padded);
+      const std::vector<double> bound =
+          rig_.ErrorBound(index_, static_cast<int>(row), {at, at + static_cast<ptrdiff_t>(heads * padded)});
+      for (size_t i = 0; i < heads * dims; ++i) {
+        const size_t theirs = i / dims * padded + i % dims;
+        const double o = expected_[row * heads * padded + theirs];
+        ASSERT_NEAR(outputs[r * heads * dims + i], o, bound[theirs] + ErrorBound(c.out, std::abs(o) + bound[theirs], 0))
+            << "sequence " << index_ << " row " << row << " head " << i / dims << " dim " << i % dims;
+      }
+    }
+  }
+
+ private:
+  const KvRig& rig_;
+  const int index_;
+  const std::vector<double> expected_;  // [queries][heads][padded_head_dim]
+  std::vector<double> magnitudes_;      // sums of p |v|
+};
+
+KvCase RandomCase(std::mt19937* random, KvType kv) {
+  static constexpr struct {
+    int head_dim, padded;
+  } kHeads[] = {{16, 16}, {20, 32}, {48, 48}, {64, 64}, {80, 80}, {90, 96}, {128, 128}, {192, 192}, {256, 256}};
+  KvCase c;
+  c.kv = kv;
+  c.wire = Pick(random, 0, 1) == 0 ? ElementType::kF32 : ElementType::kBf16;
+  c.out = static_cast<ElementType>(Pick(random, 0, 2));
+  const auto [head_dim, padded] = kHeads[Pick(random, 0, std::size(kHeads) - 1)];
+  c.head_dim = head_dim;
+  c.padded_head_dim = padded;
+  c.kv_heads = Pick(random, 1, 3);
+  c.group = Pick(random, 1, 16);
+  static constexpr int kWindows[] = {0, 0, 1, 40, 600};
+  c.window = kWindows[Pick(random, 0, 4)];
+  static constexpr float kCaps[] = {0, 0, 3, 50};
+  c.soft_cap = kCaps[Pick(random, 0, 3)];
+  c.max_context = Pick(random, 0, 3) == 0 ? 16384 : 2048;  // cuts of 1024 or 512 tokens
+  return c;
+}
+
+int RandomContext(std::mt19937* random) {
+  static constexpr int kContexts[] = {1, 2, 31, 32, 33, 63, 65, 511, 512, 513, 1024, 1025, 1500, 2000};
+  return Pick(random, 0, 2) == 0 ? Pick(random, 1, 2000) : kContexts[Pick(random, 0, std::size(kContexts) - 1)];
+}
+
+class AttentionKernelsTest : public testing::TestWithParam<KvType> {};
+
+// Sequences of all lengths in one step, in chunks and one by one, step after step.
+TEST_P(AttentionKernelsTest, StepsAreNearTheReference) {
+  std::mt19937 random(static_cast<unsigned>(GetParam()) + 1);
+  for (uint64_t trial = 0; trial < 9; ++trial) {
+    const KvCase c = RandomCase(&random, GetParam());
+    SCOPED_TRACE(Describe(c) + " trial " + std::to_string(trial));
+    const int sequences = Pick(&random, 1, 4);
+    std::vector<int> contexts(static_cast<size_t>(sequences)), left, done;
+    std::vector<Expectation> expectations;
+    int pages = 2;
+    for (int& context : contexts) pages += PagesOf(context = RandomContext(&random));
+    KvRig rig(c, sequences, pages, trial);
+    for (int s = 0; s < sequences; ++s) {
+      const int queries =
+          std::min(contexts[static_cast<size_t>(s)], Pick(&random, 0, 1) == 0 ? 1 : Pick(&random, 1, 37));
+      rig.Add(contexts[static_cast<size_t>(s)], queries, 100 * trial + static_cast<uint64_t>(s));
+      expectations.emplace_back(rig, s);
+      left.push_back(queries);
+      done.push_back(0);
+    }
+    while (std::any_of(left.begin(), left.end(), [](int rows) { return rows > 0; })) {
+      std::vector<KvRig::Part> parts;
+      for (int s = 0; s < sequences; ++s) {
+        const int rows_left = left[static_cast<size_t>(s)];
+        if (rows_left == 0 || Pick(&random, 0, 3) == 0) continue;  // some sit out
+        parts.push_back({s, Pick(&random, 0, 1) == 0 ? 1 : Pick(&random, 1, rows_left)});
+      }
+      const KvRig::How how = {
+          .tile_queries = Pick(&random, 1, 32), .blocks = static_cast<unsigned>(Pick(&random, 1, 40)), .seed = trial};
+      const std::vector<std::vector<float>> outputs = rig.Step(parts, how);
+      for (size_t p = 0; p < parts.size(); ++p) {
+        const auto s = static_cast<size_t>(parts[p].sequence);
+        ASSERT_NO_FATAL_FAILURE(expectations[s].ExpectNear(done[s], outputs[p]));
+        done[s] += parts[p].rows;
+        left[s] -= parts[p].rows;
+      }
+    }
+  }
+}
+
+// Pages hold what the types' definition says, bit for bit, and nothing in slots that nobody has appended to.
+TEST_P(AttentionKernelsTest, PagesHoldWhatWasAppended) {
+  std::mt19937 random(7);
+  for (uint64_t trial = 0; trial < 6; ++trial) {
+    const KvCase c = RandomCase(&random, GetParam());
+    SCOPED_TRACE(Describe(c));
+    const int context = Pick(&random, 1, 200);
+    KvRig rig(c, 1, PagesOf(context) + 1, trial);
+    const int index = rig.Add(context, 1, trial);
+    rig.Step({{index, 1}}, {});
+    const ReferenceAttentionInput& held = rig.sequence(index).held;
+    for (int t = 0; t < context; ++t) {
+      for (int h = 0; h < c.kv_heads; ++h) {
+        for (int d = 0; d < c.padded_head_dim; ++d) {
+          const auto at = static_cast<size_t>((t * c.kv_heads + h) * c.padded_head_dim + d);
+          ASSERT_EQ(rig.Held(index, false, t, h, d), held.k[at]) << "k " << t << " head " << h << " dim " << d;
+          ASSERT_EQ(rig.Held(index, true, t, h, d), held.v[at]) << "v " << t << " head " << h << " dim " << d;
+        }
+      }
+    }
+  }
+}
+
+// A query's bits are the same alone and in company, in a chunk and one by one, in tiles of any size, by any number of
+// blocks, at other pages.
+TEST_P(AttentionKernelsTest, CompanyChangesNoBit) {
+  std::mt19937 random(static_cast<unsigned>(GetParam()) + 50);
+  for (uint64_t trial = 0; trial < 4; ++trial) {
+    KvCase c = RandomCase(&random, GetParam());
+    c.out = ElementType::kF32;  // rounds nothing away
+    SCOPED_TRACE(Describe(c) + " trial " + std::to_string(trial));
+    constexpr int kQueries = 11;
+    const int context = Pick(&random, kQueries, 1200), other = RandomContext(&random);
+    KvRig rig(c, 3, 2 * PagesOf(context) + PagesOf(other), trial);
+    const int subject = rig.Add(context, kQueries, 1000 + trial), twin = rig.Add(context, kQueries, 1000 + trial);
+    const int company = rig.Add(other, 1, trial);
+    const auto one_by_one = [&](int sequence) {
+      std::vector<float> all;
+      for (int r = 0; r < kQueries; ++r) {
+        const KvRig::How how = {.tile_queries = Pick(&random, 1, 16), .blocks = 7, .seed = trial};
+        const auto outputs = rig.Step({{sequence, 1}}, how);
+        all.insert(all.end(), outputs[0].begin(), outputs[0].end());
+      }
+      return all;
+    };
+    const std::vector<float> expected = one_by_one(subject);
+    for (const int tile : {1, 6, 200}) {
+      KvRig::How how = {.tile_queries = tile, .blocks = static_cast<unsigned>(Pick(&random, 1, 30)), .seed = 9 + trial};
+      how.takes_back = true;
+      EXPECT_EQ(rig.Step({{twin, kQueries}}, how)[0], expected) << "tiles of " << tile;
+      EXPECT_EQ(rig.Step({{company, 1}, {twin, kQueries}}, how)[1], expected) << "in company, tiles of " << tile;
+    }
+  }
+}
+
+// What one query has of NaN is its own.
+TEST_P(AttentionKernelsTest, NaNStaysInItsRow) {
+  KvCase c;
+  c.kv = GetParam();
+  c.group = 4;
+  c.kv_heads = 2;
+  KvRig clean(c, 1, 40, 3), dirty(c, 1, 40, 3);
+  clean.Add(1100, 6, 5);
+  dirty.Add(1100, 6, 5);
+  const std::vector<float> expected = clean.Step({{0, 6}}, {})[0];
+  constexpr size_t kRow = 2, kHead = 5, kHeads = 8, kDims = 64;
+  dirty.SpoilQuery(0, kRow, kHead);
+  const std::vector<float> outputs = dirty.Step({{0, 6}}, {})[0];
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool spoilt = i / kDims == kRow * kHeads + kHead;
+    ASSERT_TRUE(spoilt ? std::isnan(outputs[i]) : outputs[i] == expected[i]) << i;
+  }
+}
+
+TEST_P(AttentionKernelsTest, NothingIsDoneAfterAWaitInVain) {
+  KvCase c;
+  c.kv = GetParam();
+  KvRig rig(c, 1, 40, 3);
+  rig.Add(64, 1, 5);
+  KvRig::How how;
+  how.gave_up = true;
+  rig.Step({{0, 1}}, how);  // expects that no row of o was touched
+  EXPECT_TRUE(std::isnan(rig.Held(0, false, 63, 0, 0)));
+  EXPECT_TRUE(std::isnan(rig.Held(0, true, 63, 0, 0)));
+  EXPECT_FALSE(std::isnan(rig.Held(0, true, 62, 0, 0)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AttentionKernelsTest, testing::ValuesIn(kTypes),
+                         [](const auto& info) { return std::string(KvTypeName(info.param)); });
+
+TEST(KvPagesTest, AreAsLargeAsTheCpuHomes) {
+  for (const KvType type : kTypes) {
+    for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+      AttentionShape shape;
+      shape.kv_type = type;
+      shape.kv_heads = 3;
+      shape.group = 2;
+      shape.head_dim = head_dim;
+      EXPECT_EQ(3 * GpuHeadBytes(type, head_dim), PageBytes(shape)) << KvTypeName(type) << " " << head_dim;
+      EXPECT_EQ(GpuHeadBytes(type, head_dim) % 16, 0u);
+    }
+  }
+}
+
+// More entries than threads: each has as many items as it has tiles and cuts, for each KV head.
+TEST(TakeKvStepTest, CountsItemsAndChangesTables) {
+  std::mt19937 random(3);
+  for (const uint32_t count : {0u, 1u, 255u, 256u, 257u, 700u}) {
+    const KvSplit split = {
+        .kv_heads = 3, .group = 5, .tile_queries = 8, .cut_tokens = 512, .cuts_max = 16, .window = 700};
+    std::vector<KvEntry> entries(count), taken(count);
+    std::vector<uint32_t> expected = {0}, first_items(count + 1, ~0u), tables(10 * 4, ~0u);
+    for (KvEntry& entry : entries) {
+      entry.slot = static_cast<uint32_t>(Pick(&random, 0, 9));
+      entry.rows = static_cast<uint32_t>(Pick(&random, 1, 20));
+      entry.position = static_cast<uint32_t>(Pick(&random, 0, 4000));
+      const uint32_t tiles = (entry.rows * 5 + 7) / 8;
+      const uint32_t first_cut = entry.position < 699 ? 0 : (entry.position - 699) / 512;
+      const uint32_t last_cut = (entry.position + entry.rows - 1) / 512;
+      expected.push_back(expected.back() + 3 * tiles * (last_cut - first_cut + 1));
+    }
+    std::vector<KvTableChange> changes;
+    std::vector<uint32_t> expected_tables = tables;
+    for (uint32_t i = 0; i < 40; i += 1 + random() % 3) {
+      changes.push_back({i / 4, i % 4, static_cast<uint32_t>(random())});
+      expected_tables[i] = changes.back().page;
+    }
+    uint32_t entry_count = 0;
+    const KvBoard board = {count, static_cast<uint32_t>(changes.size())};
+    TakeKvStepArgs args;
+    args.board = &board;
+    args.board_entries = entries.data();
+    args.changes = changes.data();
+    args.tables = tables.data();
+    args.table_pages = 4;
+    args.roster = {&entry_count, taken.data(), first_items.data()};
+    args.split = split;
+    EmulateKernel(args, {.seed = count});
+    EXPECT_EQ(entry_count, count);
+    EXPECT_EQ(first_items, expected);
+    EXPECT_EQ(tables, expected_tables);
+    for (uint32_t i = 0; i < count; ++i) EXPECT_EQ(taken[i].position, entries[i].position);
+  }
+}
+
+}  // namespace
+}  // namespace fastdecode
