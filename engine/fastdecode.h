@@ -212,7 +212,9 @@ typedef enum fd_stage_part {
   FD_STAGE_GATE_UP = 3,             /* GEMM and activation */
   FD_STAGE_DOWN = 4,                /* GEMM */
   FD_STAGE_LOGITS = 5,              /* GEMM and sampling; `layer` is the number of layers */
-  FD_STAGE_REST = 6                 /* never recorded: what the others leave of a stage, which is embedding, gathering o,
+  FD_STAGE_SIGNAL = 6,              /* of a GPU: from when the host lets a stage go on until the GPU does, and from its saying that
+                                     * the stage is over until the host sees it; two a stage, split by a relation of their clocks */
+  FD_STAGE_REST = 7                 /* never recorded: what the others leave of a stage, which is embedding, gathering o,
                                      * residuals, norms, rotation, writing q, k, v */
 } fd_stage_part;
 typedef enum fd_record_leave {

@@ -90,6 +90,9 @@ class SPart {
   // What a LogitRow's SampleArgs point to, but for params, must lie in memory of this. Any thread.
   virtual std::pmr::memory_resource* sampling_memory() { return std::pmr::new_delete_resource(); }
 
+  // Whether stages run beside the pipeline thread, several micro-batches' at once; else within StartStage.
+  virtual bool asynchronous() const { return false; }
+
   // Why a stage failed last, for people. Any thread.
   virtual std::string failure() const { return ""; }
   // For people: "cpu, bf16, avx512bf16 + oneDNN 2.6.3, 1 thread on core 0, weights 2.1 GiB".

@@ -69,6 +69,10 @@ FD_DEVICE uint32_t AtomicAdd(uint32_t* word, uint32_t add) { return atomicAdd(wo
 FD_DEVICE uint64_t AtomicAdd(uint64_t* word, uint64_t add) {
   return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(add));
 }
+// The word becomes `value` if that is more. Relaxed, device scope.
+FD_DEVICE void AtomicMax(uint64_t* word, uint64_t value) {
+  atomicMax(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+}
 // What this thread wrote, other threads, CPUs and devices included, see before what it writes next.
 FD_DEVICE void FenceSystem() { __threadfence_system(); }
 // The same for the threads of this device alone.
@@ -154,6 +158,7 @@ void SyncWarp(Site here = Site::current());
 void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, Site here);
 uint32_t AtomicAdd(uint32_t* word, uint32_t add);
 uint64_t AtomicAdd(uint64_t* word, uint64_t add);
+void AtomicMax(uint64_t* word, uint64_t value);
 void FenceSystem();
 void FenceDevice();
 void StoreReleaseSystem(uint64_t* word, uint64_t value);

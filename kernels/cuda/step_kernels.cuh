@@ -8,6 +8,19 @@
 
 namespace fastdecode::simt {
 
+// ---- When a kernel began and was over
+
+// By the first thread of the first block, which is among the first to run.
+FD_DEVICE void StampBegin(const KernelStamps& stamps, const StepState& state) {
+  if (stamps.begin == nullptr || state.timed == 0 || Thread() != 0 || BlockX() != 0 || BlockY() != 0) return;
+  *stamps.begin = DeviceNs();
+}
+// By a thread of each block that had work. The clock goes on, so that the last one's stays.
+FD_DEVICE void StampEnd(const KernelStamps& stamps, const StepState& state) {
+  if (stamps.end == nullptr || state.timed == 0 || Thread() != 0) return;
+  AtomicMax(stamps.end, DeviceNs());
+}
+
 // ---- Norms
 
 // normed = x / sqrt(mean(x²) + epsilon) * norm, by the whole block; each thread its own elements of x, which it wrote
@@ -35,6 +48,8 @@ FD_KERNEL void EmbedNorm(EmbedNormArgs args) {
     args.state->logit_rows = board.logit_rows;
     args.state->gave_up = 0;
     args.state->blocks_over = 0;
+    args.state->timed = board.timed;
+    if (board.timed != 0) *args.stamps.begin = DeviceNs();
   }
   if (row >= board.rows) return;
   const StepRow place = args.board_rows[row];
@@ -53,10 +68,13 @@ FD_KERNEL void EmbedNorm(EmbedNormArgs args) {
   }
   WriteNormed(x, square_sum, args.norm, args.epsilon, args.hidden,
               static_cast<T*>(args.normed) + int64_t{row} * args.hidden);
+  // By the board: another block may be writing the state.
+  if (board.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
 }
 
 template <class T>
 FD_KERNEL void AddNorm(AddNormArgs args) {
+  StampBegin(args.stamps, *args.state);
   const unsigned row = BlockX();
   if (row >= args.state->rows) return;
   const float* const add = args.projected + int64_t{row} * args.hidden;
@@ -74,6 +92,7 @@ FD_KERNEL void AddNorm(AddNormArgs args) {
   }
   WriteNormed(x, square_sum, args.norm, args.epsilon, args.hidden,
               static_cast<T*>(args.normed) + int64_t{row} * args.hidden);
+  StampEnd(args.stamps, *args.state);
 }
 
 // ---- MLP
@@ -92,19 +111,29 @@ FD_KERNEL void SwiGlu(SwiGluArgs args) {
     out.v[j] = FromFloat<T>(g / (1.0f + Exp(-g)) * u);
   }
   StorePack(static_cast<T*>(args.out) + int64_t{row} * args.intermediate + i, out);
+  StampEnd(args.stamps, *args.state);
 }
 
 // ---- To and from the homes
 
+// By one thread, when all that the stage has to show is written.
+FD_DEVICE void PublishStage(StepBoard* board, const StepState& state, const StageStamps* times, unsigned stage) {
+  if (state.timed != 0) {
+    board->times = *times;
+    board->times.published = DeviceNs();
+  }
+  FenceSystem();
+  StoreReleaseSystem(&board->ready, state.first + stage);
+}
+
 // Counts the block in, all of whose threads have written what they had to; the last one publishes the stage.
-FD_DEVICE void PublishWithLastBlock(StepBoard* board, StepState* state, unsigned stage) {
+FD_DEVICE void PublishWithLastBlock(const RopeSendArgs& args) {
   FenceSystem();
   SyncBlock();
   if (Thread() != 0) return;
-  if (AtomicAdd(&state->blocks_over, 1u) + 1 < BlocksX()) return;
-  state->blocks_over = 0;
-  FenceSystem();
-  StoreReleaseSystem(&board->ready, state->first + stage);
+  if (AtomicAdd(&args.state->blocks_over, 1u) + 1 < BlocksX()) return;
+  args.state->blocks_over = 0;
+  PublishStage(args.board, *args.state, args.times, args.stage);
 }
 
 // `Width` elements of a head's first half, from i on, and those of its second half: rotated unless cosines is null.
@@ -155,6 +184,7 @@ FD_DEVICE void SendRow(const RopeSendArgs& args, const T* from, int position, W*
 
 template <class T, class W>
 FD_KERNEL void RopeSend(RopeSendArgs args) {
+  StampBegin(args.stamps, *args.state);
   if (args.state->gave_up != 0) return;  // the host may have given the areas to others
   const unsigned row = BlockX();
   const WireRows& wire = args.wire;
@@ -172,7 +202,7 @@ FD_KERNEL void RopeSend(RopeSendArgs args) {
       }
     }
   }
-  PublishWithLastBlock(args.board, args.state, args.stage);
+  PublishWithLastBlock(args);
 }
 
 template <class T, class W, int Width>
@@ -206,6 +236,7 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
   } else {
     GatherRow<T, W, 1>(wire, from, to);
   }
+  StampEnd(args.stamps, *args.state);
 }
 
 FD_KERNEL void Wait(WaitArgs args) {
@@ -221,12 +252,11 @@ FD_KERNEL void Wait(WaitArgs args) {
     }
     Pause();
   }
+  StampEnd(args.stamps, state);
 }
 
 FD_KERNEL void Publish(PublishArgs args) {
-  if (args.state->gave_up != 0) return;
-  FenceSystem();
-  StoreReleaseSystem(&args.board->ready, args.state->first + args.stage);
+  if (args.state->gave_up == 0) PublishStage(args.board, *args.state, args.times, args.stage);
 }
 
 // ---- Logits

@@ -18,15 +18,36 @@ namespace fastdecode {
 
 // ---- What host and GPU tell each other about the steps of one micro-batch
 
+// When the parts of a stage began or were over, by the device's clock: the GEMMs lie between.
+struct StageStamps {
+  uint64_t begun = 0;          // stage 0: its first kernel began; others: the wait for o was over
+  uint64_t gathered = 0;       // o of all homes lies together. From here GEMM o...
+  uint64_t projected = 0;      // ...until here
+  uint64_t mlp_normed = 0;     // from here GEMM gate/up and SwiGLU...
+  uint64_t activated = 0;      // ...until here, and from here GEMM down...
+  uint64_t mlp_projected = 0;  // ...until here
+  uint64_t normed = 0;         // from here GEMM qkv, or all of the logits...
+  uint64_t qkv = 0;            // ...until here; of the last stage until `published`
+  uint64_t published = 0;      // just before it says that it is over
+};
+
+// Where a kernel says when it began and when it was over: in the micro-batch's StageStamps. Device; null: nowhere.
+struct KernelStamps {
+  uint64_t* begin = nullptr;
+  uint64_t* end = nullptr;
+};
+
 // Stages are numbered on over all steps, from 1: stage l of a step is `first` + l. The host fills in a step's words,
 // rows and areas and starts its work; from then on it stores `release` to let a stage run, and looks at `ready`.
 // Pinned; each word that one side waits for has a cache line of its own.
 struct StepBoard {
-  alignas(64) uint64_t ready = 0;     // the GPU's: the stage that is over. Release, system scope
-  alignas(64) uint64_t release = 0;   // the host's: stages up to this one may run. Release
-  alignas(64) uint64_t gave_up = 0;   // the GPU's: the stage that was waited for in vain; 0: none
-  alignas(64) uint64_t first = 0;     // the host's, before a step begins...
-  uint32_t rows = 0, logit_rows = 0;  // ...and so are these
+  alignas(64) uint64_t ready = 0;      // the GPU's: the stage that is over. Release, system scope
+  alignas(64) uint64_t release = 0;    // the host's: stages up to this one may run. Release
+  alignas(64) uint64_t gave_up = 0;    // the GPU's: the stage that was waited for in vain; 0: none
+  alignas(64) uint64_t first = 0;      // the host's, before a step begins...
+  uint32_t rows = 0, logit_rows = 0;   // ...and so are these
+  uint32_t timed = 0;                  // not 0: the step's stages say in `times` where their time went
+  alignas(64) StageStamps times = {};  // the GPU's, of the stage that is over
 };
 
 // One row of a step. The host's, unchanged while the step runs.
@@ -51,6 +72,7 @@ struct StepState {
   uint32_t rows = 0, logit_rows = 0;
   uint32_t gave_up = 0;      // a wait was in vain: nothing is sent or published any more in this step
   uint32_t blocks_over = 0;  // of the kernel that publishes last; zero between kernels
+  uint32_t timed = 0;        // as the board's
 };
 
 // ---- Kernels
@@ -69,6 +91,7 @@ struct EmbedNormArgs {
   int hidden = 0;          // a multiple of 4
   float* x = nullptr;      // [bucket][hidden]
   void* normed = nullptr;  // T [bucket][hidden]
+  KernelStamps stamps = {};
 };
 
 // x += projected (+ bias, may be null); normed = norm(x). What is added to x is not rounded before.
@@ -83,6 +106,7 @@ struct AddNormArgs {
   int hidden = 0;          // a multiple of 4
   float* x = nullptr;      // [bucket][hidden]
   void* normed = nullptr;  // T [bucket][hidden]
+  KernelStamps stamps = {};
 };
 
 // out = silu(gate + gate_bias) * (up + up_bias); biases may be null.
@@ -94,6 +118,7 @@ struct SwiGluArgs {
   const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate]
   int intermediate = 0;                                  // a multiple of 4
   void* out = nullptr;                                   // T [bucket][intermediate]
+  KernelStamps stamps = {};
 };
 
 // What a row looks like on the wire: heads of head_dim elements W, each padded with zeros to padded_head_dim.
@@ -117,6 +142,8 @@ struct RopeSendArgs {
   const void* qkv = nullptr;                         // T [bucket][(heads + 2 kv_heads) * head_dim]
   const float* bias = nullptr;                       // of a row of qkv; may be null
   const float *cosines = nullptr, *sines = nullptr;  // [position][head_dim / 2]; pairs are (i, i + head_dim / 2)
+  KernelStamps stamps = {};
+  const StageStamps* times = nullptr;  // device; goes to the board with the stage, if it is timed
 };
 
 // One thread: waits until the stage may run, but no longer than bound_ns and not after another wait of the step was in
@@ -126,6 +153,7 @@ struct WaitArgs {
   StepState* state = nullptr;
   unsigned stage = 0;
   uint64_t bound_ns = 0;
+  KernelStamps stamps = {};
 };
 
 // o of all rows from the receive areas of their homes, as T; a lost home's rows are zeros.
@@ -137,6 +165,7 @@ struct GatherOutputsArgs {
   const StepArea* areas = nullptr;  // pinned
   WireRows wire;
   void* out = nullptr;  // T [bucket][heads * head_dim]
+  KernelStamps stamps = {};
 };
 
 // The rows whose logits are wanted, one after another: those of the step's list from `first` on.
@@ -156,6 +185,7 @@ struct PublishArgs {
   StepBoard* board = nullptr;  // pinned
   const StepState* state = nullptr;
   unsigned stage = 0;
+  const StageStamps* times = nullptr;  // device; goes to the board with the stage, if it is timed
 };
 
 LaunchShape ShapeOf(const EmbedNormArgs& args);

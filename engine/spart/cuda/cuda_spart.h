@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/spart/cuda/device_clock.h"
 #include "engine/spart/cuda/pinned_memory.h"
 #include "engine/spart/cuda/spart_device.h"
 #include "engine/spart/cuda/step_graph.h"
@@ -45,6 +46,7 @@ class CudaSPart : public SPart {
   absl::Status RegisterAreas(std::byte* memory, size_t bytes) override { return device_->Register(memory, bytes); }
   void UnregisterAreas(std::byte* memory) override { device_->Unregister(memory); }
   std::pmr::memory_resource* sampling_memory() override { return &sampling_memory_; }
+  bool asynchronous() const override { return true; }
   std::string failure() const override;
   std::string Describe() const override;
   uint64_t weight_bytes() const override { return model_.weights.matrix_bytes; }
@@ -60,6 +62,7 @@ class CudaSPart : public SPart {
     unsigned tiles = 0;                      // of logits to be computed after the step
     uint64_t started_ns = 0;
     uint64_t checked_ns = 0;
+    bool timed = false;  // the running step
     StepTable* table = nullptr;
   };
 
@@ -75,6 +78,7 @@ class CudaSPart : public SPart {
   void TakeSamples(MicroBatch& batch);
   void TakeLogits(MicroBatch& batch, unsigned tile);
   StageState StageIsOver(MicroBatch& batch);
+  void TakeTimes(const MicroBatch& batch);
   StageState CheckDevice(MicroBatch& batch);
   unsigned sampled_rows(unsigned rows) const;
 
@@ -85,6 +89,7 @@ class CudaSPart : public SPart {
   std::pmr::synchronized_pool_resource sampling_memory_;
   std::vector<unsigned> buckets_;
   std::vector<MicroBatch> batches_;
+  DeviceClock clock_;
 
   mutable std::mutex failure_mutex_;
   std::string failure_;  // of the last stage that failed

@@ -1,10 +1,12 @@
 // Starting and ending stages on the GPU. Nothing here allocates, locks, logs or enters the kernel, but for the launch
 // of a step's graph.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "engine/spart/cuda/cuda_spart.h"
 #include "engine/spart/cuda/row_buckets.h"
+#include "engine/spart/cuda/stage_parts.h"
 #include "numa/clock.h"
 
 namespace fastdecode {
@@ -39,6 +41,8 @@ void CudaSPart::BeginStep(MicroBatch& batch, const StepTable& table) {
   board.rows = static_cast<uint32_t>(table.rows);
   board.logit_rows = static_cast<uint32_t>(table.logit_rows);
   board.gave_up = 0;
+  batch.timed = table.trace != nullptr;
+  board.timed = batch.timed ? 1 : 0;
   device_->Launch(batch.steps[static_cast<size_t>(BucketFor(buckets_, board.rows))]);
 }
 
@@ -96,7 +100,10 @@ StageState CudaSPart::PollStage(int micro_batch) {
 // The last stage may be followed by tiles of logits, each of which is waited for as a stage is.
 StageState CudaSPart::StageIsOver(MicroBatch& batch) {
   const auto layers = static_cast<unsigned>(model_.spec.layers);
-  if (batch.stage < layers) return StageState::kDone;
+  if (batch.stage < layers) {
+    TakeTimes(batch);
+    return StageState::kDone;
+  }
   if (batch.stage > layers) TakeLogits(batch, batch.stage - layers - 1);
   if (const unsigned tile = batch.stage - layers; tile < batch.tiles) {
     ++batch.stage;
@@ -104,7 +111,18 @@ StageState CudaSPart::StageIsOver(MicroBatch& batch) {
     return StageState::kRunning;
   }
   TakeSamples(batch);
+  TakeTimes(batch);
   return StageState::kDone;
+}
+
+// Whoever records may have come or gone in the middle of the step.
+void CudaSPart::TakeTimes(const MicroBatch& batch) {
+  if (!batch.timed || batch.table->trace == nullptr) return;
+  const int layers = model_.spec.layers;
+  const StageStamps& times = batch.memory.board->times;
+  const HostStage stage = {std::min(static_cast<int>(batch.stage), layers), layers, batch.started_ns, NowNs()};
+  clock_.Learn(stage.start_ns, times.begun, times.published, stage.seen_ns);
+  AddStageParts(stage, times, clock_, batch.table->trace);
 }
 
 void CudaSPart::TakeSamples(MicroBatch& batch) {

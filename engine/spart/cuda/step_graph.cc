@@ -28,6 +28,7 @@ class GraphMaker {
     args.hidden = spec_.hidden;
     args.x = memory_.x;
     args.normed = memory_.normed;
+    args.stamps = {&times().begun, &times().normed};
     Add(args);
   }
 
@@ -48,13 +49,15 @@ class GraphMaker {
     args.bias = layer.qkv_bias;
     args.cosines = model_.cosines;
     args.sines = model_.sines;
+    args.stamps.begin = &times().qkv;
+    args.times = memory_.times;
     Add(args);
   }
 
   // From o in the receive areas to the normed rows of the layer after it, or of the head.
   void OutputAndMlp(unsigned stage) {
     const GpuLayer& layer = model_.weights.layers[stage - 1];
-    Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns});
+    Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns, {nullptr, &times().begun}});
     GatherOutputsArgs gather;
     gather.type = type();
     gather.bucket = rows_;
@@ -63,9 +66,10 @@ class GraphMaker {
     gather.areas = memory_.areas;
     gather.wire = Wire();
     gather.out = memory_.attended;
+    gather.stamps.end = &times().gathered;
     Add(gather);
     Multiply(layer.o, memory_.attended, memory_.projected, ElementType::kF32);
-    AddNorm(layer.o_bias, layer.mlp_norm);
+    AddNorm(layer.o_bias, layer.mlp_norm, {&times().projected, &times().mlp_normed});
     Multiply(layer.gate_up, memory_.normed, memory_.gate_up, type());
     SwiGluArgs glu;
     glu.type = type();
@@ -76,10 +80,12 @@ class GraphMaker {
     glu.up_bias = layer.up_bias;
     glu.intermediate = spec_.intermediate;
     glu.out = memory_.activated;
+    glu.stamps.end = &times().activated;
     Add(glu);
     Multiply(layer.down, memory_.activated, memory_.projected, ElementType::kF32);
     const bool last = stage == static_cast<unsigned>(spec_.layers);
-    AddNorm(layer.down_bias, last ? model_.weights.final_norm : model_.weights.layers[stage].attention_norm);
+    AddNorm(layer.down_bias, last ? model_.weights.final_norm : model_.weights.layers[stage].attention_norm,
+            {&times().mlp_projected, &times().normed});
   }
 
   // Logits and tokens of up to kLogitTileRowsMax logit rows.
@@ -108,19 +114,20 @@ class GraphMaker {
     Add(sample);
   }
 
-  void Publish(unsigned stage) { Add(PublishArgs{memory_.board, memory_.state, stage}); }
+  void Publish(unsigned stage) { Add(PublishArgs{memory_.board, memory_.state, stage, memory_.times}); }
 
   absl::Status status() const { return status_; }
 
  private:
   ElementType type() const { return model_.weights.type; }
+  StageStamps& times() const { return *memory_.times; }
 
   WireRows Wire() const {
     return {static_cast<ElementType>(model_.shape.element_type), spec_.heads, spec_.kv_heads, spec_.head_dim,
             static_cast<int>(model_.shape.head_dim)};
   }
 
-  void AddNorm(const float* bias, const float* norm) {
+  void AddNorm(const float* bias, const float* norm, const KernelStamps& stamps) {
     AddNormArgs args;
     args.type = type();
     args.bucket = rows_;
@@ -132,6 +139,7 @@ class GraphMaker {
     args.hidden = spec_.hidden;
     args.x = memory_.x;
     args.normed = memory_.normed;
+    args.stamps = stamps;
     Add(args);
   }
 
@@ -177,6 +185,7 @@ std::vector<DevicePiece> DevicePieces(const StepModel& model, unsigned rows_max,
   const size_t intermediate = static_cast<size_t>(spec.intermediate), vocab = static_cast<size_t>(spec.vocab);
   return {
       {&memory->state, sizeof(StepState)},
+      {&memory->times, sizeof(StageStamps)},
       {&memory->rows, rows * sizeof(StepRow)},
       {&memory->x, rows * hidden * sizeof(float)},
       {&memory->normed, rows * hidden * element},

@@ -31,6 +31,7 @@ struct StepMemory {
   float* logits_out = nullptr;     // [LogitTileRows(rows_max)][vocab]
   // Device. T is the compute type.
   StepState* state = nullptr;
+  StageStamps* times = nullptr;
   StepRow* rows = nullptr;            // [rows_max]
   float* x = nullptr;                 // [rows_max][hidden]
   std::byte* normed = nullptr;        // T [rows_max][hidden]

@@ -233,6 +233,60 @@ TEST_P(CudaSPartTest, AStageThatIsStartedTooLateEndsInAnErrorAndTheNextStepIsGoo
   }
 }
 
+std::vector<fd_stage_part> KindsOf(const StageTrace& trace) {
+  std::vector<fd_stage_part> kinds;
+  for (int i = 0; i < trace.count; ++i) kinds.push_back(trace.parts[i].what);
+  return kinds;
+}
+
+// All of a stage, in order and within it, although the device has a clock of its own.
+TEST_P(CudaSPartTest, SaysWhereTheTimeOfAStageWent) {
+  const auto gpu = MakeOnGpu();
+  SPartRig rig(model_, gpu.get(), 2, 23);
+  for (const int rows : {1, 12, 40, 3}) {
+    SPartRig::Ask ask;
+    ask.rows = rows;
+    ask.micro_batch = rows % kMicroBatches;
+    ask.show_logits = rows == 40;  // these make a further launch behind the last stage
+    ask.trace_from = 0;
+    const SPartRig::Outcome outcome = rig.Step(ask);
+    for (int stage = 0; stage <= model_.spec.layers; ++stage) {
+      SCOPED_TRACE("rows " + std::to_string(rows) + ", stage " + std::to_string(stage));
+      const SPartRig::Outcome::Stage& traced = outcome.stages[static_cast<size_t>(stage)];
+      std::vector<fd_stage_part> kinds = {FD_STAGE_SIGNAL};
+      if (stage > 0) kinds.insert(kinds.end(), {FD_STAGE_O, FD_STAGE_GATE_UP, FD_STAGE_DOWN});
+      kinds.insert(kinds.end(), {stage == model_.spec.layers ? FD_STAGE_LOGITS : FD_STAGE_QKV, FD_STAGE_SIGNAL});
+      ASSERT_EQ(KindsOf(traced.trace), kinds);
+      uint64_t at_ns = traced.start_ns;
+      for (int i = 0; i < traced.trace.count; ++i) {
+        const StageTrace::Part& part = traced.trace.parts[i];
+        EXPECT_GE(part.start_ns, at_ns) << i;
+        EXPECT_GE(part.end_ns, part.start_ns) << i;
+        const bool of_layer_before =
+            part.what == FD_STAGE_O || part.what == FD_STAGE_GATE_UP || part.what == FD_STAGE_DOWN;
+        EXPECT_EQ(part.layer, of_layer_before ? stage - 1 : stage);
+        EXPECT_TRUE(part.what == FD_STAGE_SIGNAL || part.end_ns > part.start_ns) << "a GEMM takes some time";
+        at_ns = part.end_ns;
+      }
+      EXPECT_LE(at_ns, traced.end_ns);
+    }
+  }
+}
+
+// Stamps of another step would be lies.
+TEST_P(CudaSPartTest, WhoComesInTheMiddleOfAStepSeesThePartsOfTheNext) {
+  const auto gpu = MakeOnGpu();
+  SPartRig rig(model_, gpu.get(), 2, 29);
+  SPartRig::Ask ask;
+  ask.rows = 4;
+  ask.trace_from = 2;
+  for (const SPartRig::Outcome::Stage& stage : rig.Step(ask).stages) EXPECT_EQ(stage.trace.count, 0);
+  ask.trace_from = 0;
+  for (const SPartRig::Outcome::Stage& stage : rig.Step(ask).stages) EXPECT_GT(stage.trace.count, 0);
+  ask.trace_from = -1;
+  for (const SPartRig::Outcome::Stage& stage : rig.Step(ask).stages) EXPECT_EQ(stage.trace.count, 0);
+}
+
 TEST_P(CudaSPartTest, ABrokenDeviceEndsInItsOwnWords) {
   const auto gpu = MakeOnGpu();
   SPartRig rig(model_, gpu.get(), 2, 19);

@@ -8,6 +8,7 @@
 
 #include "engine/model/synth.h"
 #include "numa/check.h"
+#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -145,15 +146,20 @@ SPartRig::Outcome SPartRig::Step(const Ask& ask) {
     table.home_areas[static_cast<size_t>(h)] = {send_[static_cast<size_t>(ask.micro_batch)][static_cast<size_t>(h)],
                                                 receive_[static_cast<size_t>(ask.micro_batch)][static_cast<size_t>(h)]};
   }
+  outcome.stages.reserve(static_cast<size_t>(model_.spec.layers) + 1);  // their addresses stay
   for (int stage = 0; stage <= model_.spec.layers; ++stage) {
     if (stage == ask.lose_home_at) table.home_areas[0] = {};
     if (stage > 0) FillReceiveAreas(ask, &table, &random);
     if (stage == ask.late_at) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    Outcome::Stage& traced = outcome.stages.emplace_back();
+    table.trace = ask.trace_from >= 0 && stage >= ask.trace_from ? &traced.trace : nullptr;
+    traced.start_ns = NowNs();
     spart_->StartStage(ask.micro_batch, stage, table);
     if (Await(ask.micro_batch) == StageState::kFailed) {
       outcome.failed = true;
       return outcome;
     }
+    traced.end_ns = NowNs();
     if (stage < model_.spec.layers) outcome.sent.push_back(TakeSent(table));
   }
   for (int i = 0; i < table.logit_rows; ++i) outcome.samples.push_back(table.logits[static_cast<size_t>(i)].result);

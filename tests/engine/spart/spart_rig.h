@@ -40,6 +40,11 @@ class SPartRig {
     std::vector<std::vector<float>> sent;    // [layer] of all rows, row after row as on the wire
     std::vector<std::vector<float>> logits;  // of rows that asked for them
     std::vector<SampleResult> samples;
+    struct Stage {
+      uint64_t start_ns = 0, end_ns = 0;
+      StageTrace trace;
+    };
+    std::vector<Stage> stages;  // as whoever records it sees them
   };
   struct Ask {
     int micro_batch = 0;
@@ -48,6 +53,7 @@ class SPartRig {
     bool show_logits = true;
     int lose_home_at = -1;  // its areas vanish before this stage
     int late_at = -1;       // this stage is started 200 ms late
+    int trace_from = -1;    // from this stage on somebody records; -1: nobody
     SamplingParams sampling;
   };
   // Rows, o and samplings are drawn from the seed and the number of the step.

@@ -69,7 +69,8 @@ struct PartName {
 };
 constexpr PartName kParts[] = {{FD_STAGE_QKV, "GEMM qkv"},         {FD_STAGE_O, "GEMM o"},
                                {FD_STAGE_GATE_UP, "GEMM gate/up"}, {FD_STAGE_DOWN, "GEMM down"},
-                               {FD_STAGE_LOGITS, "GEMM logits"},   {FD_STAGE_REST, "S-Part rest"}};
+                               {FD_STAGE_LOGITS, "GEMM logits"},   {FD_STAGE_SIGNAL, "to and from GPU"},
+                               {FD_STAGE_REST, "S-Part rest"}};
 constexpr size_t kPartKinds = FD_STAGE_REST + 1;
 
 // What is in the stages. The rest is what the parts leave, whether it was recorded or not.

@@ -76,6 +76,8 @@ const char* PartName(uint16_t part) {
       return "GEMM down";
     case FD_STAGE_LOGITS:
       return "GEMM logits, sampling";
+    case FD_STAGE_SIGNAL:
+      return "to or from the GPU";
     case FD_STAGE_REST:
       return "rest";
     default:
@@ -184,6 +186,8 @@ std::vector<Item> TraceExport::PipelineItems() const {
   std::vector<Item> items;
   for (size_t i = 0; i < recording_.events.size(); ++i) {
     const fd_record_event& event = recording_.events[i];
+    // Of those that a GPU runs several may overlap; they are shown with their micro-batches.
+    if (event.kind == FD_RECORD_STAGE && recording_.stages_overlap()) continue;
     if (EventName(event) != nullptr) items.push_back({event.start_ns, event.end_ns, Index(i), What::kEvent});
   }
   for (size_t i = 0; i < hops_.size(); ++i) {
