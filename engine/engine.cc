@@ -252,6 +252,7 @@ nlohmann::json Engine::DescribeRecord() const {
                         {"max_rows", shape_.max_rows},
                         {"weight_bytes", spart_->weight_bytes()},
                         {"s_part", spart_->Describe()},
+                        {"s_part_asynchronous", spart_->asynchronous()},
                         {"s_cores", core_list(cores_.plan.s_cores)},
                         {"machine", machine_},
                         {"ns_per_event", MeasureEventNs()},

@@ -55,8 +55,8 @@ void WarnUnlessSteady(const Recording& recording, LatencyResult* result) {
 }
 
 // What the same cores read, with the engine gone: each side alone, as `bench step` does. Of a home it is also in
-// *home_gb_per_s, which stays as it is where homes are another process's.
-std::vector<Achieved> MeasureAchieved(const nlohmann::json& statistics, double* home_gb_per_s) {
+// *home_gb_per_s, which stays as it is where homes are another process's. Of a GPU's memory nothing is known here.
+std::vector<Achieved> MeasureAchieved(const nlohmann::json& statistics, bool on_gpu, double* home_gb_per_s) {
   std::vector<Achieved> achieved;
   const CoreGroup s_cores = statistics["s_cores"];
   CoreGroup r_cores;
@@ -67,7 +67,7 @@ std::vector<Achieved> MeasureAchieved(const nlohmann::json& statistics, double* 
   }
   const double s_busy_ns = statistics["s_busy_ns"].get<double>();
   const double weights = statistics["weight_bytes"].get<double>() * statistics["steps"].get<double>();
-  if (s_busy_ns > 0) {
+  if (s_busy_ns > 0 && !on_gpu) {
     achieved.push_back({"weights read, S-Part", weights / s_busy_ns, MeasureReadBandwidth({s_cores})[0], "GB/s", kReadTest});
   }
   *home_gb_per_s = MeasureReadBandwidth({r_cores})[0] / static_cast<double>(statistics["homes"].size());
@@ -108,7 +108,7 @@ void LatencyStep(StepFlags& flags, EngineFlags& engine_flags) {
   }
   if (!paired_cost.is_null()) result.recording_cost.update(paired_cost);
   WarnUnlessSteady(recording, &result);
-  result.achieved = MeasureAchieved(statistics, &recording.memory_gb_per_s);
+  result.achieved = MeasureAchieved(statistics, recording.stages_overlap(), &recording.memory_gb_per_s);
   flags.report.Report(std::move(recording), std::move(result));
 }
 

@@ -19,10 +19,11 @@ constexpr double kDeliverNs = 25e3;  // until a caller can take a token
 constexpr double kParkAfterNs = 300e3;
 
 struct Batch {
-  enum class State { kBoundary, kHop };
+  enum class State { kBoundary, kStage, kHop };
   State state = State::kBoundary;
   uint32_t step = 0;
   int stage = 0;
+  double stage_start = 0, stage_over = 0;  // over: as far as the pipeline can see
   int homes_missing = 0;
   double held_since = 0;
   uint32_t rows = 0, sequences = 0;
@@ -43,8 +44,11 @@ class Pipeline {
   bool Advance(int m);
   bool BeginStep(int m);
   void CountRows(int m, const std::vector<SimulatedSequence>& members);
-  void RunStage(int m);
+  void StartStage(int m);
+  void EndStage(int m);
+  void RunParts(int m);
   void RunPart(int m, fd_stage_part part, int layer, double ns);
+  void AddPart(int m, fd_stage_part part, int layer, double start);
   void PostHops(int m);
   void FinishStep(int m);
   void WaitForSomething();
@@ -56,12 +60,14 @@ class Pipeline {
   SimulatedCore* StolenCore();  // or none
 
   double Work(double ns) { return now_ = core_.RunNoisy(now_, ns); }
+  SimulatedCore& stage_core() { return run_.gpu ? gpu_ : core_; }
   fd_record_event Event(fd_record_kind kind, int m, double start) const;
   void Add(const fd_record_event& event);
 
   const SimulatedRun& run_;
   Recording* const recording_;
-  SimulatedCore core_;
+  SimulatedCore core_, gpu_;
+  double gpu_free_ = 0;
   std::vector<SimulatedHome> homes_;
   std::vector<double> looked_;  // [homes] when the pipeline last looked in vain
   std::vector<Batch> batches_;
@@ -103,6 +109,7 @@ Pipeline::Pipeline(const SimulatedRun& run, Recording* recording)
     : run_(run),
       recording_(recording),
       core_(run.noise, run.seed * 1000 + 1),
+      gpu_(run.noise, run.seed * 1000 + 4),
       looked_(static_cast<size_t>(run.homes), 0),
       batches_(static_cast<size_t>(run.micro_batches)),
       load_(run.requests, run.micro_batches, HomeWeights(run), run.seed * 1000 + 2) {
@@ -179,14 +186,18 @@ bool Pipeline::PollHomes() {
 
 bool Pipeline::Advance(int m) {
   Batch& batch = batches_[static_cast<size_t>(m)];
+  const bool started = batch.state != Batch::State::kStage;
   if (batch.state == Batch::State::kBoundary) {
     if (!BeginStep(m)) return false;
     batch.stage = 0;
-  } else {
+    StartStage(m);
+  } else if (batch.state == Batch::State::kHop) {
     if (batch.homes_missing > 0) return false;
     ++batch.stage;
+    StartStage(m);
   }
-  RunStage(m);
+  if (now_ < batch.stage_over) return started;
+  EndStage(m);
   if (batch.stage == run_.layers) {
     FinishStep(m);
     batch.state = Batch::State::kBoundary;
@@ -254,9 +265,35 @@ void Pipeline::CountRows(int m, const std::vector<SimulatedSequence>& members) {
   }
 }
 
-void Pipeline::RunStage(int m) {
+// A GPU's work lies in the future: until it is over the pipeline goes on.
+void Pipeline::StartStage(int m) {
+  Batch& batch = batches_[static_cast<size_t>(m)];
+  batch.state = Batch::State::kStage;
+  batch.stage_start = now_;
+  if (!run_.gpu) {
+    RunParts(m);
+    batch.stage_over = now_;
+    return;
+  }
+  const double back = now_;
+  now_ = std::max(now_ + run_.signal_ns, gpu_free_);
+  AddPart(m, FD_STAGE_SIGNAL, batch.stage, back);
+  RunParts(m);
+  gpu_free_ = now_;
+  batch.stage_over = now_ + run_.signal_ns;
+  now_ = back;
+}
+
+void Pipeline::EndStage(int m) {
+  const Batch& batch = batches_[static_cast<size_t>(m)];
+  if (run_.gpu) AddPart(m, FD_STAGE_SIGNAL, batch.stage, batch.stage_over - run_.signal_ns);
+  fd_record_event event = Event(FD_RECORD_STAGE, m, batch.stage_start);
+  event.layer = static_cast<uint16_t>(batch.stage);
+  Add(event);
+}
+
+void Pipeline::RunParts(int m) {
   const int stage = batches_[static_cast<size_t>(m)].stage;
-  const double start = now_;
   RunPart(m, FD_STAGE_REST, std::max(0, stage - 1), run_.rest_ns);
   if (stage > 0) {
     RunPart(m, FD_STAGE_O, stage - 1, run_.o_ns);
@@ -271,16 +308,17 @@ void Pipeline::RunStage(int m) {
   } else {
     RunPart(m, FD_STAGE_LOGITS, stage, run_.logits_ns);
   }
-  fd_record_event event = Event(FD_RECORD_STAGE, m, start);
-  event.layer = static_cast<uint16_t>(stage);
-  Add(event);
 }
 
 void Pipeline::RunPart(int m, fd_stage_part part, int layer, double ns) {
   const double start = now_;
   const bool gemm = part == FD_STAGE_QKV || part == FD_STAGE_O || part == FD_STAGE_GATE_UP || part == FD_STAGE_DOWN;
   const double ratio = gemm && layer == run_.faults.slow_layer ? run_.faults.gemm_ratio : 1;
-  Work(ns * ratio * (1 + 0.01 * batches_[static_cast<size_t>(m)].rows));
+  now_ = stage_core().RunNoisy(now_, ns * ratio * (1 + 0.01 * batches_[static_cast<size_t>(m)].rows));
+  AddPart(m, part, layer, start);
+}
+
+void Pipeline::AddPart(int m, fd_stage_part part, int layer, double start) {
   fd_record_event event = Event(FD_RECORD_STAGE_PART, m, start);
   event.layer = static_cast<uint16_t>(layer);
   event.part = static_cast<uint16_t>(part);
@@ -358,9 +396,13 @@ void Pipeline::FinishStep(int m) {
 void Pipeline::WaitForSomething() {
   const double reply = NextReply();
   bool in_flight = false;
-  for (const Batch& batch : batches_) in_flight |= batch.state == Batch::State::kHop;
+  double stage_over = kNever;
+  for (const Batch& batch : batches_) {
+    in_flight |= batch.state != Batch::State::kBoundary;
+    if (batch.state == Batch::State::kStage) stage_over = std::min(stage_over, batch.stage_over);
+  }
   if (!in_flight && load_.Empty() && EventsHaveRoom()) return WaitForRequests(load_.NextArrival(now_));
-  double until = std::min(reply, load_.NextArrival(now_));
+  double until = std::min({reply, stage_over, load_.NextArrival(now_)});
   if (!EventsHaveRoom()) until = std::min(until, untaken_.front());
   // It looks in even turns, but not while its core is away.
   const double turns = std::max(0.0, std::floor((until - now_) / run_.look_ns));
@@ -437,7 +479,8 @@ nlohmann::json DescribeEngine(const SimulatedRun& run) {
                      {"link_device", local ? "" : "mlx5_0 port 1"},
                      {"link_gbit_per_s", local ? 0 : run.link.bytes_per_ns * 8}});
   }
-  return {{"layers", run.layers}, {"micro_batches", run.micro_batches}, {"homes", homes}};
+  return {
+      {"layers", run.layers}, {"micro_batches", run.micro_batches}, {"s_part_asynchronous", run.gpu}, {"homes", homes}};
 }
 
 }  // namespace

@@ -55,6 +55,9 @@ struct SimulatedRun {
   // S-Part, of one layer and a few rows. Further rows take 1 % more each.
   double qkv_ns = 90e3, o_ns = 60e3, gate_up_ns = 260e3, down_ns = 130e3, rest_ns = 6e3;
   double logits_ns = 700e3;
+  // Stages run beside the pipeline thread, one after the other; there and back takes signal_ns each way.
+  bool gpu = false;
+  double signal_ns = 1500;
   // The pipeline looks for replies this often when it has nothing else to do.
   double look_ns = 200;
   // Tokens that the scheduler may be behind with before steps are held: so many steps of all micro-batches.
@@ -67,7 +70,8 @@ struct SimulatedRun {
 };
 
 // What the engine would have recorded: an event-driven simulation of one pipeline thread, which computes stages between
-// two looks for replies, homes that serve hops in order, links and a scheduler. Equal runs give equal recordings.
+// two looks for replies (or has a GPU compute them), homes that serve hops in order, links and a scheduler. Equal runs
+// give equal recordings.
 Recording Simulate(const SimulatedRun& run);
 
 // When `faults.stolen` is away from its work, from before the recording begins until after its end.

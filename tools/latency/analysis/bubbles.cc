@@ -123,23 +123,46 @@ class Steps {
 
 bool AtHome(Place place) { return place >= Place::kQueue && place <= Place::kTeam; }
 
-// The gaps between what the pipeline thread did.
+// Those that a GPU runs beside each other end in another order than they begin.
+std::vector<const fd_record_event*> StagesByStart(const Recording& recording) {
+  std::vector<const fd_record_event*> stages;
+  for (const fd_record_event& event : recording.events) {
+    if (event.kind == FD_RECORD_STAGE) stages.push_back(&event);
+  }
+  std::stable_sort(stages.begin(), stages.end(),
+                   [](const fd_record_event* a, const fd_record_event* b) { return a->start_ns < b->start_ns; });
+  return stages;
+}
+
+// The gaps between what the pipeline thread did; of a GPU's stages, those in which none ran.
 class SPartBubbles {
  public:
   SPartBubbles(const Timeline& timeline, const Steps& steps, BubbleSums* sums)
-      : timeline_(timeline), steps_(steps), sums_(*sums), idle_(timeline.idle), held_(timeline.held) {}
+      : timeline_(timeline),
+        steps_(steps),
+        sums_(*sums),
+        idle_(timeline.idle),
+        held_(timeline.held),
+        done_ns_(timeline.start_ns) {}
 
-  void Find(const std::vector<fd_record_event>& events) {
-    uint64_t done_ns = timeline_.start_ns;
-    for (const fd_record_event& event : events) {
-      if (!IsWork(event, done_ns) || event.end_ns <= done_ns) continue;
-      if (event.start_ns >= timeline_.end_ns) break;
-      if (event.start_ns > done_ns) Explain({done_ns, event.start_ns}, event);
-      done_ns = event.end_ns;
+  void Find(const Recording& recording) {
+    overlap_ = recording.stages_overlap();
+    if (overlap_) {
+      for (const fd_record_event* stage : StagesByStart(recording)) Take(*stage);
+    } else {
+      for (const fd_record_event& event : recording.events) {
+        if (IsWork(event, done_ns_)) Take(event);
+      }
     }
   }
 
  private:
+  void Take(const fd_record_event& work) {
+    if (work.end_ns <= done_ns_ || work.start_ns >= timeline_.end_ns) return;
+    if (work.start_ns > done_ns_) Explain({done_ns_, work.start_ns}, work);
+    done_ns_ = work.end_ns;
+  }
+
   // Rosters that take long wait for room in a link: other micro-batches go on meanwhile.
   static bool IsWork(const fd_record_event& event, uint64_t done_ns) {
     switch (event.kind) {
@@ -179,16 +202,22 @@ class SPartBubbles {
       const uint64_t ns = Overlap(gap.start_ns, gap.end_ns, segment->start_ns, segment->end_ns);
       if (AtHome(segment->place)) sums_.Add(kNowhere, Cause::kRLate, segment->home, ns);
       if (segment->place == Place::kWire) sums_.Add(kNowhere, Cause::kLink, segment->home, ns);
-      if (segment->place == Place::kCompose) sums_.Add(kNowhere, Cause::kLink, -1, ns);
-      const bool could_go_on = segment->place == Place::kPickup || segment->place == Place::kBoundary;
-      if (could_go_on) sums_.Add(kNowhere, Cause::kSLate, -1, ns);
+      if (segment->place == Place::kCompose) sums_.Add(kNowhere, overlap_ ? Cause::kSLate : Cause::kLink, -1, ns);
+      if (CouldGoOn(segment->place)) sums_.Add(kNowhere, Cause::kSLate, -1, ns);
     }
+  }
+
+  // The thread was at other things. Posting and finishing are work where stages are, and lie in no gap.
+  static bool CouldGoOn(Place place) {
+    return place == Place::kPickup || place == Place::kBoundary || place == Place::kPost || place == Place::kFinish;
   }
 
   const Timeline& timeline_;
   const Steps& steps_;
   BubbleSums& sums_;
   const Moments idle_, held_;
+  bool overlap_ = false;
+  uint64_t done_ns_ = 0;
 };
 
 // What a home waited for before a hop: where the hop's micro-batch had been, backwards.
@@ -262,10 +291,9 @@ class HomeBubbles {
 double MeasureStagesBusy(const Recording& recording, const Timeline& timeline) {
   if (timeline.end_ns <= timeline.start_ns) return 0;
   uint64_t busy_ns = 0, done_ns = timeline.start_ns;
-  for (const fd_record_event& event : recording.events) {
-    if (event.kind != FD_RECORD_STAGE) continue;
-    busy_ns += Overlap(event.start_ns, event.end_ns, done_ns, timeline.end_ns);
-    done_ns = std::max(done_ns, event.end_ns);
+  for (const fd_record_event* stage : StagesByStart(recording)) {
+    busy_ns += Overlap(stage->start_ns, stage->end_ns, done_ns, timeline.end_ns);
+    done_ns = std::max(done_ns, stage->end_ns);
   }
   return static_cast<double>(busy_ns) / static_cast<double>(timeline.end_ns - timeline.start_ns);
 }
@@ -274,7 +302,7 @@ std::vector<Bubble> FindBubbles(const Recording& recording, const Timeline& time
   if (timeline.end_ns <= timeline.start_ns) return {};
   const Steps steps(timeline);
   BubbleSums sums;
-  SPartBubbles(timeline, steps, &sums).Find(recording.events);
+  SPartBubbles(timeline, steps, &sums).Find(recording);
   HomeBubbles(timeline, steps, &sums).Find();
   return sums.Take(timeline.end_ns - timeline.start_ns);
 }

@@ -34,9 +34,9 @@ struct Change {
 };
 
 // Of a percentile (0.5, 0.9, 0.99) or of the mean (no share). The interval is by parametric bootstrap (Efron and
-// Tibshirani, An Introduction to the Bootstrap, 1993, 6.5): each resample draws what two other runs would give, after the
-// uncertainty of each (uncertainty.h), which allows for what samples of one run have in common. Nothing: one of them has
-// too few samples, is 0, or so uncertain that it may as well be.
+// Tibshirani, An Introduction to the Bootstrap, 1993, 6.5): each resample draws what two other runs would give, after
+// the uncertainty of each (uncertainty.h), which allows for what samples of one run have in common. Nothing: one of
+// them has too few samples, is 0, or so uncertain that it may as well be.
 std::optional<Change> CompareStatistic(const SavedDistribution& a, const SavedDistribution& b,
                                        std::optional<double> share, const CompareOptions& options);
 

@@ -54,8 +54,7 @@ inline bool IsHop(const fd_record_event& event, int homes) {
 
 // What needs no other events: kv_bytes, last, homes and waited_for_ns are left alone. `same_host`: homes whose clock is
 // the engine's, and whose link is memory, which takes as long there as back.
-HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes,
-                        const std::vector<bool>& same_host = {});
+HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes, const std::vector<bool>& same_host = {});
 
 }  // namespace fastdecode
 

@@ -168,8 +168,8 @@ SloVerdict Judge(const Slo& slo, const RequestFigures& figures) {
   verdict.text = slo.text;
   verdict.limit_ns = slo.limit_ns;
   verdict.share = slo.share;
-  const Distribution ns = WithFailed(DistributionOf(figures, slo.metric),
-                                     slo.metric == Slo::Metric::kItl ? 0 : figures.failed);
+  const Distribution ns =
+      WithFailed(DistributionOf(figures, slo.metric), slo.metric == Slo::Metric::kItl ? 0 : figures.failed);
   if (const std::optional<uint64_t> got = ns.Percentile(slo.share)) {
     verdict.got_ns = static_cast<double>(*got);
     verdict.met = *verdict.got_ns <= slo.limit_ns;

@@ -36,8 +36,8 @@ absl::StatusOr<Slo> ParseSlo(const std::string& option, const std::string& text)
 // delayed, and by submission.
 std::vector<RequestFigures> MeasureRequests(const Recording& recording);
 
-// By the first of `figures`: a request that has not ended counts as missed once it is over the limit, and before that it
-// is not counted. One that failed counts as one that waited for ever, but for its gaps.
+// By the first of `figures`: a request that has not ended counts as missed once it is over the limit, and before that
+// it is not counted. One that failed counts as one that waited for ever, but for its gaps.
 std::vector<SloVerdict> JudgeSlos(const std::vector<Slo>& slos, const std::vector<RequestFigures>& figures);
 
 }  // namespace fastdecode

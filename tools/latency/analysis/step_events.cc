@@ -86,7 +86,7 @@ void WriteSegments(const StepEvents& events, const Boundary& boundary, const std
   writer.Finish();
 }
 
-// The pipeline thread is at one stage at a time: what of its parts lies within a stage is the stage's.
+// A micro-batch is at one stage at a time: what of its parts lies within a stage is the stage's.
 size_t AppendStages(const StepEvents& events, StepTimes* step, Timeline* timeline) {
   const std::vector<PartTimes>& parts = timeline->parts;
   step->first_stage = static_cast<uint32_t>(timeline->stages.size());
@@ -100,11 +100,14 @@ size_t AppendStages(const StepEvents& events, StepTimes* step, Timeline* timelin
     stage.stage = event->layer;
     stage.micro_batch = event->micro_batch;
     stage.rows = event->rows;
-    auto part = std::partition_point(parts.begin(), parts.end(),
-                                     [&stage](const PartTimes& one) { return one.end_ns <= stage.start_ns; });
-    while (part != parts.end() && part->start_ns < stage.start_ns) ++part;
+    auto part = std::partition_point(parts.begin(), parts.end(), [&stage](const PartTimes& one) {
+      return one.micro_batch < stage.micro_batch ||
+             (one.micro_batch == stage.micro_batch && one.end_ns <= stage.start_ns);
+    });
+    const auto of_batch = [&] { return part != parts.end() && part->micro_batch == stage.micro_batch; };
+    while (of_batch() && part->start_ns < stage.start_ns) ++part;
     stage.first_part = static_cast<uint32_t>(part - parts.begin());
-    for (; part != parts.end() && part->end_ns <= stage.end_ns; ++part) ++stage.parts;
+    for (; of_batch() && part->end_ns <= stage.end_ns; ++part) ++stage.parts;
     parts_of_step += stage.parts;
     timeline->stages.push_back(stage);
   }

@@ -38,8 +38,8 @@ struct Boundary {
 };
 
 // Appends the step, with all that is its own, to the timeline. Its hops stay where they are in Timeline::hops, and the
-// order in which they are to be, once all steps are known, goes to `hop_order`. Returns how many of the timeline's parts
-// are its stages'. REQUIRES: step.Whole(); Timeline::parts has all of its parts, ascending by end.
+// order in which they are to be, once all steps are known, goes to `hop_order`. Returns how many of the timeline's
+// parts are its stages'. REQUIRES: step.Whole(); Timeline::parts has all of its parts, ascending by end.
 size_t AppendStep(const StepEvents& events, const Boundary& boundary, Timeline* timeline,
                   std::vector<uint32_t>* hop_order);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -38,8 +39,11 @@ std::vector<PartTimes> TakeParts(std::vector<fd_record_event>* events) {
   std::vector<PartTimes> parts;
   parts.reserve(static_cast<size_t>(std::count_if(events->begin(), events->end(), is_part)));
   for (const fd_record_event& event : *events) {
-    if (is_part(event)) parts.push_back({event.start_ns, event.end_ns, event.part, event.layer});
+    if (is_part(event)) parts.push_back({event.start_ns, event.end_ns, event.part, event.layer, event.micro_batch});
   }
+  std::sort(parts.begin(), parts.end(), [](const PartTimes& a, const PartTimes& b) {
+    return std::tie(a.micro_batch, a.end_ns, a.start_ns) < std::tie(b.micro_batch, b.end_ns, b.start_ns);
+  });
   std::erase_if(*events, is_part);
   ReleaseBehindEnd(events);
   return parts;
@@ -104,8 +108,8 @@ class Sorter {
     uint32_t joined = 0;  // sequences, since
   };
 
-  // A vector that grows has its old memory and the new at once; of one that has room to spare only what is written to is
-  // memory at all.
+  // A vector that grows has its old memory and the new at once; of one that has room to spare only what is written to
+  // is memory at all.
   void MakeRoom() {
     std::array<size_t, FD_RECORD_SUBMIT + 1> counts{};
     for (const fd_record_event& event : recording_.events) {

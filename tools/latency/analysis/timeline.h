@@ -19,6 +19,7 @@ struct PartTimes {
   uint64_t start_ns = 0, end_ns = 0;
   uint16_t part = 0;   // fd_stage_part
   uint16_t layer = 0;  // whose weights
+  uint8_t micro_batch = 0;
 };
 
 struct StageTimes {
@@ -77,7 +78,8 @@ struct Timeline {
   int layers = 0;
   std::vector<StepTimes> steps;  // whole ones alone, by end
   std::vector<StageTimes> stages;
-  std::vector<PartTimes> parts;  // by end; those of steps that were not recorded whole belong to no stage
+  std::vector<PartTimes>
+      parts;  // by micro-batch, then end; those of steps that were not recorded whole belong to no stage
   std::vector<HopTimes> hops;
   std::vector<Segment> segments;   // without overlap; what lies between two of a step is its residual
   std::vector<TokenTimes> tokens;  // by end

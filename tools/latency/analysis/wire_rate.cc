@@ -12,8 +12,8 @@ constexpr double kGbitPerGb = 8;
 // What a link stands on, as the engine describes it.
 struct Line {
   bool memory = false;
-  std::string device;    // empty: memory, or not known
-  double gb_per_s = 0;   // one way; 0: not known
+  std::string device;   // empty: memory, or not known
+  double gb_per_s = 0;  // one way; 0: not known
 };
 
 Line DescribedLine(const nlohmann::json& engine, int home) {

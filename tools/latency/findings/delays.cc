@@ -117,7 +117,8 @@ void AddLateStarts(const Evidence& evidence, int home, std::vector<Delay>* delay
 
 std::vector<Delay> PipelineDelays(const Evidence& evidence) {
   std::vector<Delay> delays;
-  AddStageDelays(evidence, &delays);
+  // A GPU's are none of the thread's.
+  if (!evidence.recording.stages_overlap()) AddStageDelays(evidence, &delays);
   AddOtherDelays(evidence, &delays);
   AddLateLooks(evidence, &delays);
   return delays;

@@ -39,7 +39,7 @@ double UsualWireNs(const std::vector<const HopTimes*>& hops) {
 }  // namespace
 
 Evidence::Evidence(const Recording& of, const Timeline& in)
-    : recording(of), timeline(in), pipeline(of.events), in_memory_(of.SameHost(in.homes)) {
+    : recording(of), timeline(in), pipeline(of.events, !of.stages_overlap()), in_memory_(of.SameHost(in.homes)) {
   for (size_t home = 0; home < in_memory_.size(); ++home) {
     // Said to have the engine's clock, and found to have it.
     const bool clock_known = home < in.clocks.size() && in.clocks[home].known;

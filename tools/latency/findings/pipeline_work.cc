@@ -6,17 +6,17 @@ namespace fastdecode {
 
 namespace {
 
-bool IsPipelineWork(uint8_t kind) {
-  return kind == FD_RECORD_COMPOSE || kind == FD_RECORD_ROSTERS || kind == FD_RECORD_STAGE || kind == FD_RECORD_POST ||
-         kind == FD_RECORD_FINISH;
+bool IsPipelineWork(uint8_t kind, bool stages) {
+  return kind == FD_RECORD_COMPOSE || kind == FD_RECORD_ROSTERS || (kind == FD_RECORD_STAGE && stages) ||
+         kind == FD_RECORD_POST || kind == FD_RECORD_FINISH;
 }
 
 }  // namespace
 
-PipelineWork::PipelineWork(const std::vector<fd_record_event>& events) {
+PipelineWork::PipelineWork(const std::vector<fd_record_event>& events, bool stages) {
   uint64_t sum_ns = 0;
   for (const fd_record_event& event : events) {
-    if (!IsPipelineWork(event.kind)) continue;
+    if (!IsPipelineWork(event.kind, stages)) continue;
     const uint64_t until_ns = spans_.empty() ? 0 : spans_.back().end_ns;
     const uint64_t start_ns = std::max(event.start_ns, until_ns);
     if (start_ns >= event.end_ns) continue;

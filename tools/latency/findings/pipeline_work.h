@@ -12,8 +12,8 @@ namespace fastdecode {
 // Thread: immutable. Bounded: by its recording.
 class PipelineWork {
  public:
-  // events: ascending by end_ns.
-  explicit PipelineWork(const std::vector<fd_record_event>& events);
+  // events: ascending by end_ns. stages: whether these are its work, and not a GPU's.
+  PipelineWork(const std::vector<fd_record_event>& events, bool stages);
 
   // ns of work.
   uint64_t WorkBetween(uint64_t from_ns, uint64_t to_ns) const { return Until(to_ns) - Until(from_ns); }
