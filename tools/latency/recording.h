@@ -37,7 +37,7 @@ struct Recording {
   int layers() const { return engine.value("layers", 0); }
   int micro_batches() const { return engine.value("micro_batches", 0); }
   // Stages run on a GPU, beside the pipeline thread, and several micro-batches' at once.
-  bool stages_overlap() const { return engine.value("s_part_asynchronous", false); }
+  bool stages_overlap() const { return engine.is_object() && engine.value("s_part_asynchronous", false); }
   // "home 1 (10.0.0.2:7000, home 0)".
   std::string HomeName(int home) const;
   // [homes] whether it runs on the engine's host.

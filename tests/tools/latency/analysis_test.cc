@@ -122,7 +122,7 @@ TEST(Analysis, SharedMemoryAgainstTheReadTest) {
   EXPECT_EQ(wires[0].what, "shared memory, home 0, in hops");
   EXPECT_EQ(wires[0].possible, 60);
   EXPECT_EQ(wires[0].possible_by, kReadTest);
-  EXPECT_NE(wires[0].note, "");  // 102 GB/s are no DRAM's
+  EXPECT_NE(wires[0].note, "");                            // 102 GB/s are no DRAM's
   EXPECT_EQ(wires[1].possible_by, "line rate not known");  // an engine that does not describe home 1
   EXPECT_EQ(WiresOf(homes, 200)[0].note, "");
   EXPECT_EQ(WiresOf(homes, 0)[0].possible_by, "read test not made");

@@ -18,9 +18,9 @@ using ::testing::ElementsAre;
 
 // ---- Unfinished ones
 
-// Weeks in remission of 21 patients with leukaemia who were given 6-mercaptopurine (Freireich and others, Blood 21, 1963):
-// the example of the textbooks, which give the shares that stay longer as 0.857, 0.807, 0.753, 0.690, 0.627, 0.538, 0.448
-// behind weeks 6, 7, 10, 13, 16, 22 and 23.
+// Weeks in remission of 21 patients with leukaemia who were given 6-mercaptopurine (Freireich and others, Blood 21,
+// 1963): the example of the textbooks, which give the shares that stay longer as 0.857, 0.807, 0.753, 0.690, 0.627,
+// 0.538, 0.448 behind weeks 6, 7, 10, 13, 16, 22 and 23.
 const std::vector<uint64_t> kWeeks = {6, 6, 6, 7, 10, 13, 16, 22, 23};
 const std::vector<uint64_t> kWeeksSoFar = {6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35};
 
@@ -29,8 +29,8 @@ TEST(ReachedSharesTest, AreThoseOfTheTextbooks) {
   const std::vector<double> shares = ReachedShares(kWeeks, 1, kWeeksSoFar, 1);
   ASSERT_EQ(shares.size(), 9u);
   EXPECT_THAT(std::vector<double>(shares.begin() + 2, shares.end()),
-              ElementsAre(reached(0.857), reached(0.807), reached(0.753), reached(0.690), reached(0.627), reached(0.538),
-                          reached(0.448)));
+              ElementsAre(reached(0.857), reached(0.807), reached(0.753), reached(0.690), reached(0.627),
+                          reached(0.538), reached(0.448)));
 }
 
 TEST(ReachedSharesTest, ASampleMayStandForMany) {

@@ -121,6 +121,17 @@ TEST_P(FindMomentsTest, StallsAndLateHopsAtOnce) {
                                                 Names(Planted{"outliers", "wire", run.homes == 1 ? 0 : -1, -1, 2e6})));
 }
 
+// Memory is never late by itself: something holds replies back, and neither the leader nor the pipeline stands still.
+TEST_P(FindMomentsTest, RepliesThatAreHeldBackInMemory) {
+  SimulatedRun run = Run();
+  run.local_homes = run.homes;
+  run.faults.late_in_memory = true;
+  run.faults.late_home = GetParam() % run.homes;
+  run.faults.late_share = 0.01;
+  run.faults.late_ns = 2e6;
+  EXPECT_THAT(FindIn(run), ElementsAre(Names(Planted{"outliers", "wire", run.faults.late_home, -1, 2e6})));
+}
+
 TEST_P(FindMomentsTest, APauseOfTheScheduler) {
   SimulatedRun run = Run();
   run.faults.pause_ns = 120e6;

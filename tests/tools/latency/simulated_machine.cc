@@ -70,7 +70,8 @@ void SimulatedHome::Post(const SimulatedHop& hop) {
   posted.arrival = hop.posted + there;
   posted.back_ns = WireNs() + bytes_ns + link_.extra_one_way_ns;
   if (leader_.Uniform() < link_.late_share) {
-    (leader_.Uniform() < 0.5 ? posted.arrival : posted.back_ns) += link_.late_ns;
+    const bool there = leader_.Uniform() < 0.5 && !link_.in_memory;
+    (there ? posted.arrival : posted.back_ns) += link_.late_ns;
   }
   waiting_.push_back(posted);
 }

@@ -91,7 +91,7 @@ SimulatedHome MakeHome(const SimulatedRun& run, int home) {
   const SimulatedFaults& faults = run.faults;
   SimulatedLink link = home < run.local_homes ? run.local_link : run.link;
   SimulatedAttention attention = run.attention;
-  if (!link.in_memory && (faults.late_home < 0 || faults.late_home == home)) {
+  if ((!link.in_memory || faults.late_in_memory) && (faults.late_home < 0 || faults.late_home == home)) {
     link.late_share = faults.late_share;
     link.late_ns = faults.late_ns;
   }

@@ -32,9 +32,10 @@ struct SimulatedFaults {
   double stolen_ns = 5e6, stolen_period_ns = 1e9;
   double stolen_ns_max = 0;  // if above stolen_ns: each time for another length between the two
   bool stolen_at_random = false;
-  // So many hops come so much later, on one link or (-1) on all. Memory is never late.
+  // So many hops come so much later, on one link or (-1) on all. Memory is late only if something holds replies back.
   double late_share = 0, late_ns = 0;
   int late_home = -1;
+  bool late_in_memory = false;
   // One home has so much of the mean KV.
   int heavy_home = -1;
   double heavy_ratio = 1;

@@ -98,10 +98,9 @@ TEST(TextTest, NothingIsSaidOfWhatThereIsNot) {
 TEST(TextTest, TheVerdict) {
   LatencyResult result = MadeUpResult();
   result.interrupted = false;
-  EXPECT_THAT(
-      Section(FormatResult(result, 110), "VERDICT"),
-      ElementsAre("  * home 1: attend takes 50.2 us longer a hop than at the other homes, whatever it reads",
-                  StartsWith("  * <b>&\"home\", 1\\2?'")));
+  EXPECT_THAT(Section(FormatResult(result, 110), "VERDICT"),
+              ElementsAre("  * home 1: attend takes 50.2 us longer a hop than at the other homes, whatever it reads",
+                          StartsWith("  * <b>&\"home\", 1\\2?'")));
   result.findings.clear();
   EXPECT_THAT(Section(FormatResult(result, 120), "VERDICT"), ElementsAre("  no fault found"));
   result.interrupted = true;
@@ -221,7 +220,8 @@ TEST(TextTest, RequestsByBothStarts) {
 
 TEST(TextTest, MoreThanMemoryComesFromTheCache) {
   LatencyResult result;
-  result.achieved = {{"KV read, a home", 45, 30, "GB/s", kReadTest}, {"weights read, S-Part", 20, 30, "GB/s", kReadTest}};
+  result.achieved = {{"KV read, a home", 45, 30, "GB/s", kReadTest},
+                     {"weights read, S-Part", 20, 30, "GB/s", kReadTest}};
   for (Achieved& achieved : result.achieved) NoteCache(&achieved);
   const std::string text = FormatResult(result, 100);
   EXPECT_THAT(text, HasSubstr("KV read, a home: more than DRAM: it comes from the cache"));
@@ -242,9 +242,11 @@ TEST(TextTest, RequestsThatHaveNotFinished) {
   const std::string text = FormatResult(result, 100);
   const std::vector<std::string> lines = Section(text, "REQUESTS");
   // TTFT, start, count, mean, p50, p90: that of ten in sixty is not known.
-  EXPECT_THAT(Words(lines[1]), ElementsAre("TTFT", "submitted", "50", ">=", "517", "20.0", ">=", "3000", "-", "-", "20.0"));
-  EXPECT_THAT(text, HasSubstr("18 of 60 requests had not finished, 10 of them without a first token (their waits so far "
-                              "count"));
+  EXPECT_THAT(Words(lines[1]),
+              ElementsAre("TTFT", "submitted", "50", ">=", "517", "20.0", ">=", "3000", "-", "-", "20.0"));
+  EXPECT_THAT(text,
+              HasSubstr("18 of 60 requests had not finished, 10 of them without a first token (their waits so far "
+                        "count"));
   EXPECT_THAT(Section(text, "SLO")[1], HasSubstr(">= 3.00 s"));
 }
 

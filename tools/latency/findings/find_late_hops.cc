@@ -31,14 +31,22 @@ constexpr double kLateShareMax = 0.1;
 // Links that are late alike have one cause: amounts and shares within this factor of each other.
 constexpr double kAlike = 1.8;
 
+// What of a hop can be late. Memory is not, and a hop that waited there for the home's leader is the leader's
+// (delays.h); but something may hold a reply back, of which the one clock says when it was ready and when the pipeline
+// had looked.
+double WireNs(const HopTimes& hop, bool in_memory) {
+  return static_cast<double>(in_memory ? hop.wire_ns - hop.wire_there_ns : hop.wire_ns);
+}
+
 // Of one link.
 struct UsualWire {
   double ns = 0, spread_ns = 0;
 };
 
 UsualWire MeasureUsual(const Evidence& evidence, int home) {
+  const bool in_memory = evidence.InMemory(home);
   std::vector<double> wire_ns;
-  for (const HopTimes* hop : evidence.HopsOfLink(home).hops) wire_ns.push_back(static_cast<double>(hop->wire_ns));
+  for (const HopTimes* hop : evidence.HopsOfLink(home).hops) wire_ns.push_back(WireNs(*hop, in_memory));
   const double spread_ns = Spread(wire_ns);
   return {Median(std::move(wire_ns)), spread_ns};
 }
@@ -56,6 +64,7 @@ class LateHopsSum {
   LateHopsSum(const Evidence& evidence, int home, const std::vector<Stalls>& stalls)
       : evidence_(evidence),
         home_(home),
+        in_memory_(evidence.InMemory(home)),
         stalls_(stalls),
         usual_(MeasureUsual(evidence, home)),
         floor_ns_(std::max({kLateMinNs, kLateSpreads * usual_.spread_ns, (kLateTimes - 1) * usual_.ns})),
@@ -86,7 +95,10 @@ class LateHopsSum {
 
  private:
   // For certain, whatever else it may have been.
-  bool IsLate(const HopTimes& hop) const { return static_cast<double>(hop.wire_least_ns) - usual_.ns >= floor_ns_; }
+  bool IsLate(const HopTimes& hop) const {
+    const double least_ns = in_memory_ ? WireNs(hop, true) : static_cast<double>(hop.wire_least_ns);
+    return least_ns - usual_.ns >= floor_ns_;
+  }
 
   bool IsExplained(const HopTimes& hop) const {
     const uint64_t at_ns = hop.seen_ns - hop.pickup_ns;
@@ -96,14 +108,15 @@ class LateHopsSum {
   }
 
   // What of the lateness may not be in the hop's time on the wire. On its way there, a late pickup hides nothing.
-  static double HiddenNs(const HopTimes& hop) {
+  double HiddenNs(const HopTimes& hop) const {
+    if (in_memory_) return static_cast<double>(hop.pickup_ns);
     const bool there =
         static_cast<double>(hop.wire_there_ns) > (1 - kHiddenShareMax) * static_cast<double>(hop.wire_ns);
     return static_cast<double>(hop.queue_ns + (there ? 0 : hop.pickup_ns));
   }
 
   void Add(const HopTimes& hop) {
-    const double excess_ns = static_cast<double>(hop.wire_ns) - usual_.ns;
+    const double excess_ns = WireNs(hop, in_memory_) - usual_.ns;
     if (HiddenNs(hop) < kHiddenShareMax * excess_ns) whole_ns_.push_back(excess_ns);
     all_ns_.push_back(excess_ns);
     late_ns_ += excess_ns;
@@ -113,6 +126,7 @@ class LateHopsSum {
 
   const Evidence& evidence_;
   const int home_;
+  const bool in_memory_;
   const std::vector<Stalls>& stalls_;
   const UsualWire usual_;
   const double floor_ns_;
@@ -168,19 +182,19 @@ Finding DescribeLateHops(const Evidence& evidence, const LateHops& late, const c
 std::vector<Finding> FindLateHops(const Evidence& evidence, const std::vector<Stalls>& stalls) {
   std::vector<Finding> findings;
   if (!evidence.long_enough()) return findings;
-  std::vector<LateHops> links;
+  std::vector<LateHops> links, in_memory;
   size_t over_network = 0;
   for (int home = 0; home < evidence.timeline.homes; ++home) {
-    // Memory is never late: a hop that waited there for the home's leader is the leader's (delays.h).
-    if (evidence.InMemory(home)) continue;
-    ++over_network;
-    if (const std::optional<LateHops> late = LateHopsSum(evidence, home, stalls).Judge()) links.push_back(*late);
+    if (!evidence.InMemory(home)) ++over_network;
+    const std::optional<LateHops> late = LateHopsSum(evidence, home, stalls).Judge();
+    if (late) (evidence.InMemory(home) ? in_memory : links).push_back(*late);
   }
   if (links.size() > 1 && links.size() == over_network && Alike(links)) links = {Together(links)};
   const bool mixed = over_network < static_cast<size_t>(evidence.timeline.homes);
   for (const LateHops& link : links) {
     findings.push_back(DescribeLateHops(evidence, link, mixed ? "all links over the network" : "all links"));
   }
+  for (const LateHops& link : in_memory) findings.push_back(DescribeLateHops(evidence, link, ""));
   return findings;
 }
 
