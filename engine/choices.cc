@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "kernels/cuda/kv_pages.h"
 #include "rdma/link.h"
 
 namespace fastdecode {
@@ -46,8 +47,8 @@ absl::StatusOr<ElementType> ChooseType(const Options& options, Isa isa, bool gpu
 absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec) {
   if (options.max_context == 0) return std::min(spec.max_context, kDefaultContextMax);
   if (options.max_context > spec.max_context) {
-    return absl::InvalidArgumentError(absl::StrFormat("--max-context: %d is more than the model's %d tokens",
-                                                      options.max_context, spec.max_context));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--max-context: %d is more than the model's %d tokens", options.max_context, spec.max_context));
   }
   return options.max_context;
 }
@@ -79,13 +80,35 @@ absl::Status CheckSequences(const Options& options) {
   constexpr size_t kRosterEntriesMax = (kControlMessageBytesMax - sizeof(RosterMessage)) / sizeof(RosterEntry);
   const int sequences = SequencesPerMicroBatch(options);
   if (static_cast<size_t>(sequences) <= kRosterEntriesMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--max-sequences: %d over %d micro-batches are %d a micro-batch, more than the %d that it can have",
-                      options.max_sequences, options.micro_batches, sequences, kRosterEntriesMax));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--max-sequences: %d over %d micro-batches are %d a micro-batch, more than the %d that it can have",
+      options.max_sequences, options.micro_batches, sequences, kRosterEntriesMax));
 }
 
 int SequencesPerMicroBatch(const Options& options) {
   return (options.max_sequences + options.micro_batches - 1) / options.micro_batches;
+}
+
+bool HasGpuHome(const std::vector<Endpoint>& endpoints) {
+  return std::any_of(endpoints.begin(), endpoints.end(),
+                     [](const Endpoint& endpoint) { return endpoint.kind == Endpoint::Kind::kGpu; });
+}
+
+absl::Status CheckGpuHome(const Options& options, const std::vector<Endpoint>& endpoints, const RPartShape& shape,
+                          bool gpu) {
+  if (!HasGpuHome(endpoints)) {
+    if (options.gpu_kv_gib == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--gpu-kv-gib: %g GiB, but 'gpu' is none of --homes '%s'", options.gpu_kv_gib, options.homes));
+  }
+  if (!gpu) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--homes: '%s': 'gpu' is for an S-Part that runs on one (--spart cuda)", options.homes));
+  }
+  const auto kv_type = static_cast<KvType>(shape.kv_type);
+  if (GpuHolds(kv_type)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--kv-type: '%s': a home on a GPU holds f32, bf16, fp16 or int8", KvTypeName(kv_type)));
 }
 
 size_t CountLocalHomes(const std::vector<Endpoint>& endpoints, const Topology& topology) {

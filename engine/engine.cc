@@ -65,6 +65,7 @@ absl::Status Engine::Start() {
 
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
   if (!endpoints.ok()) return endpoints.status();
+  if (absl::Status bad = CheckGpuHome(options_, *endpoints, shape_, *device != nullptr); !bad.ok()) return bad;
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();
   const size_t local_homes = CountLocalHomes(*endpoints, *topology);
@@ -79,6 +80,7 @@ absl::Status Engine::Start() {
   SPartPlace place;
   place.type = *type;
   place.device = *std::move(device);
+  place.is_home = HasGpuHome(*endpoints);
   place.isa = *isa;
   place.poll = poll;
   if (absl::Status status = LoadModel(std::move(place)); !status.ok()) return status;
@@ -156,7 +158,7 @@ absl::Status Engine::CheckKvBudget() const {
   const uint64_t tokens = pages > open_pieces ? (pages - open_pieces) * kPageTokens : 0;
   if (tokens >= shape_.max_context) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrFormat("--kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
+      absl::StrFormat("--kv-gib, --gpu-kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
                       "more memory or a shorter context",
                       tokens, shape_.max_context));
 }

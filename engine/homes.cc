@@ -23,9 +23,7 @@ Homes::Homes(HomesOptions options) : options_(std::move(options)) {}
 absl::StatusOr<std::unique_ptr<Homes>> Homes::Create(HomesOptions options) {
   std::unique_ptr<Homes> homes(new Homes(std::move(options)));
   for (const Endpoint& endpoint : homes->options_.endpoints) {
-    const absl::Status made =
-        endpoint.kind == Endpoint::Kind::kLocal ? homes->MakeLocalHomes() : homes->ConnectWorker(endpoint);
-    if (!made.ok()) return made;
+    if (absl::Status bad = homes->MakeHomesAt(endpoint); !bad.ok()) return bad;
   }
   return homes;
 }
@@ -40,6 +38,21 @@ Homes::~Homes() {
     slot->link.reset();
     if (slot->home != nullptr) slot->home->Detach();
   }
+}
+
+absl::Status Homes::MakeHomesAt(const Endpoint& endpoint) {
+  if (endpoint.kind == Endpoint::Kind::kLocal) return MakeLocalHomes();
+  if (endpoint.kind == Endpoint::Kind::kGpu) return MakeGpuHome();
+  return ConnectWorker(endpoint);
+}
+
+absl::Status Homes::MakeGpuHome() {
+  absl::StatusOr<Made> made = AttachGpu(slots_.size());
+  if (!made.ok()) return made.status();
+  Slot slot;
+  slot.name = "gpu";
+  slot.endpoint.kind = Endpoint::Kind::kGpu;
+  return AddSlot(std::move(slot), *std::move(made));
 }
 
 absl::Status Homes::MakeLocalHomes() {
@@ -107,6 +120,19 @@ absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
   return Made{std::move(link->engine), home.Describe(options_.shape), 1};
 }
 
+absl::StatusOr<Homes::Made> Homes::AttachGpu(size_t index) {
+  absl::StatusOr<SPart::OwnHome> own = options_.spart->AttachOwnHome(static_cast<int>(index));
+  if (!own.ok()) return own.status();
+  return Made{std::move(own->link), own->description, 1};
+}
+
+absl::StatusOr<Homes::Made> Homes::AttachAgain(size_t index) {
+  Slot& slot = *slots_[index];
+  if (slot.home != nullptr) return AttachLocal(*slot.home);
+  if (slot.endpoint.kind == Endpoint::Kind::kGpu) return AttachGpu(index);
+  return Connect(slot.endpoint, slot.home_index);
+}
+
 absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t home_index) {
   LinkProposal proposal;
   proposal.size = LinkSizeFor(options_.shape);
@@ -167,7 +193,8 @@ void Homes::UnregisterAreas(EngineLink& link) {
 
 void Homes::PutUp(Slot& slot, Made made) {
   slot.link = std::move(made.link);
-  if (options_.fault) slot.link = std::make_unique<FaultLink>(std::move(slot.link), *options_.fault);
+  if (options_.fault && !slot.link->AttendsInStage())
+    slot.link = std::make_unique<FaultLink>(std::move(slot.link), *options_.fault);
   slot.description = made.description;
   // The peer's text fields end somewhere inside.
   slot.description.isa[sizeof(slot.description.isa) - 1] = 0;
@@ -218,9 +245,14 @@ std::vector<Homes::Info> Homes::List() const {
   std::vector<Info> list;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const bool up = slots_[i]->state == Slot::State::kUp && !slots_[i]->link->lost();
-    list.push_back({static_cast<int>(i), up, slots_[i]->name, up ? slots_[i]->link->Describe() : "",
-                    slots_[i]->endpoint.kind != Endpoint::Kind::kFabric, up ? slots_[i]->link->line() : LinkLine(),
-                    slots_[i]->description, {}});
+    list.push_back({static_cast<int>(i),
+                    up,
+                    slots_[i]->name,
+                    up ? slots_[i]->link->Describe() : "",
+                    slots_[i]->endpoint.kind != Endpoint::Kind::kFabric,
+                    up ? slots_[i]->link->line() : LinkLine(),
+                    slots_[i]->description,
+                    {}});
     if (slots_[i]->home != nullptr) list.back().cores = slots_[i]->home->options().cores;
   }
   return list;
@@ -298,7 +330,7 @@ void Homes::TakeBack(size_t index) {
     monitor_.Quarantine(std::move(old), "given up by the engine");
   }
   if (slot.home != nullptr) slot.home->Detach();
-  absl::StatusOr<Made> made = slot.home != nullptr ? AttachLocal(*slot.home) : Connect(slot.endpoint, slot.home_index);
+  absl::StatusOr<Made> made = AttachAgain(index);
   if (!made.ok()) {
     const std::string failure(made.status().message());
     if (options_.logger != nullptr && failure != slot.last_failure) {

@@ -82,7 +82,7 @@ class Homes : public HomeKeeper {
   struct Slot {
     enum class State { kUp, kDrained, kDown };
     std::string name;
-    Endpoint endpoint;           // of the worker; kLocal: of this process
+    Endpoint endpoint;           // of the worker; or of this process
     uint32_t home_index = 0;     // at the worker
     std::unique_ptr<Home> home;  // of this process
     State state = State::kDown;
@@ -98,10 +98,14 @@ class Homes : public HomeKeeper {
   };
 
   explicit Homes(HomesOptions options);
+  absl::Status MakeHomesAt(const Endpoint& endpoint);
   absl::Status MakeLocalHomes();
+  absl::Status MakeGpuHome();
   absl::Status ConnectWorker(const Endpoint& endpoint);
   absl::StatusOr<Made> Connect(const Endpoint& endpoint, uint32_t home_index);
   absl::StatusOr<Made> AttachLocal(Home& home);
+  absl::StatusOr<Made> AttachGpu(size_t index);
+  absl::StatusOr<Made> AttachAgain(size_t index);
   absl::Status AddSlot(Slot slot, Made made);
   absl::Status RegisterAreas(EngineLink& link);
   void UnregisterAreas(EngineLink& link);

@@ -84,13 +84,13 @@ absl::Status SetPoll(Options& options, const std::string& value) {
   return absl::OkStatus();
 }
 
-absl::Status SetKvGib(Options& options, const std::string& value) {
+absl::Status ParseGib(const char* option, const std::string& value, double* gib) {
   double parsed = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
   if (error != std::errc() || end != value.data() + value.size() || !(parsed >= 0) || parsed > 1 << 20) {
-    return Bad("kv-gib", value, "a number of GiB from 0 to 1048576");
+    return Bad(option, value, "a number of GiB from 0 to 1048576");
   }
-  options.kv_gib = parsed;
+  *gib = parsed;
   return absl::OkStatus();
 }
 
@@ -134,7 +134,8 @@ absl::Status SetPeerTimeout(Options& options, const std::string& value) {
 const OptionRow kRows[] = {
     {"model", "DIR", "", "Hugging Face folder: config.json, safetensors, tokenizer.json", &SetText<&Options::model>},
     {"homes", "LIST", "local",
-     "where KV lives: local (one home per NUMA node), local:N, unix:PATH or HOST:PORT of a worker; comma-separated",
+     "where KV lives: local (one home per NUMA node), local:N, gpu (with --spart cuda), unix:PATH or HOST:PORT of a "
+     "worker; comma-separated",
      &SetText<&Options::homes>},
     {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: about half of a node)",
      &SetText<&Options::s_cores>},
@@ -154,7 +155,11 @@ const OptionRow kRows[] = {
     {"max-queue", "N", "4096", "requests that may wait; more are refused",
      [](Options& o, const std::string& v) { return ParseInt("max-queue", v, 1, 8192, &o.max_queue); }},
     {"kv-gib", "GIB", "0",
-     "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)", &SetKvGib},
+     "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)",
+     [](Options& o, const std::string& v) { return ParseGib("kv-gib", v, &o.kv_gib); }},
+    {"gpu-kv-gib", "GIB", "0",
+     "KV memory of the GPU as a home (0: what max-sequences need, at most what is free but for 1 GiB)",
+     [](Options& o, const std::string& v) { return ParseGib("gpu-kv-gib", v, &o.gpu_kv_gib); }},
     {"spart", "BACKEND", "auto", "where the S-Part runs: cpu, cuda, or auto (cuda if there is a GPU)", &SetSPart},
     {"gpu", "N", "0", "the S-Part's GPU, as CUDA counts them",
      [](Options& o, const std::string& v) { return ParseInt("gpu", v, 0, 1023, &o.gpu); }},

@@ -33,6 +33,7 @@ struct Options {
   int prefill_chunk = 256;         // prompt tokens a step of one micro-batch
   int max_queue = 4096;            // requests waiting
   double kv_gib = 0;               // per home; 0 = choose
+  double gpu_kv_gib = 0;           // of the GPU as a home; 0 = choose
   std::optional<KvType> kv_type;   // none = that of the computation
   SPartBackend spart = SPartBackend::kAuto;
   int gpu = 0;                     // of the S-Part

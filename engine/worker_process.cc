@@ -23,7 +23,7 @@ absl::Status WorkerProcess::Start() {
   if (options_.listen.empty()) return absl::InvalidArgumentError("--listen: unix:PATH or HOST:PORT is needed");
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", options_.listen);
   if (!endpoint.ok()) return endpoint.status();
-  if (endpoint->kind == Endpoint::Kind::kLocal) {
+  if (endpoint->of_this_process()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--listen: '%s' is neither unix:PATH nor HOST:PORT", options_.listen));
   }

@@ -24,7 +24,7 @@ absl::StatusOr<std::shared_ptr<const Secret>> ReadSecret(const Endpoint& endpoin
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> ListenAt(const Endpoint& endpoint, const FabricOptions& fabric) {
-  FD_CHECK(endpoint.kind != Endpoint::Kind::kLocal, "nobody listens for homes of this process");
+  FD_CHECK(!endpoint.of_this_process(), "nobody listens for homes of this process");
   if (endpoint.kind == Endpoint::Kind::kUnix) return UnixListener::Listen(endpoint.path);
   absl::StatusOr<std::shared_ptr<const Secret>> secret = ReadSecret(endpoint, fabric);
   if (!secret.ok()) return secret.status();
@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Listener>> ListenAt(const Endpoint& endpoint, con
 
 absl::StatusOr<ConnectResult> ConnectTo(const Endpoint& endpoint, const FabricOptions& fabric,
                                         const LinkProposal& proposal, int engine_node, uint64_t timeout_ns) {
-  FD_CHECK(endpoint.kind != Endpoint::Kind::kLocal, "homes of this process are not connected to");
+  FD_CHECK(!endpoint.of_this_process(), "homes of this process are not connected to");
   if (endpoint.kind == Endpoint::Kind::kUnix) return ConnectUnix(endpoint.path, proposal, engine_node, timeout_ns);
   absl::StatusOr<std::shared_ptr<const Secret>> secret = ReadSecret(endpoint, fabric);
   if (!secret.ok()) return secret.status();

@@ -82,11 +82,11 @@ class Listener {
 };
 
 // The door at `endpoint`, by its kind: a unix socket, or TCP for links over a fabric (`fabric` is about those alone).
-// Errors: those of UnixListener::Listen, VerbsListener::Listen and Secret::Read. REQUIRES: not kLocal.
+// Errors: those of UnixListener::Listen, VerbsListener::Listen and Secret::Read. REQUIRES: not of_this_process().
 absl::StatusOr<std::unique_ptr<Listener>> ListenAt(const Endpoint& endpoint, const FabricOptions& fabric);
 
 // Asks the worker at `endpoint` for a link; this end's memory is allocated on `engine_node` (-1: anywhere).
-// Errors: those of ConnectUnix, ConnectVerbs and Secret::Read. REQUIRES: not kLocal.
+// Errors: those of ConnectUnix, ConnectVerbs and Secret::Read. REQUIRES: not of_this_process().
 absl::StatusOr<ConnectResult> ConnectTo(const Endpoint& endpoint, const FabricOptions& fabric,
                                         const LinkProposal& proposal, int engine_node, uint64_t timeout_ns);
 

@@ -58,6 +58,8 @@ std::string FormatEndpoint(const Endpoint& endpoint) {
   switch (endpoint.kind) {
     case Endpoint::Kind::kLocal:
       return endpoint.local_homes == 0 ? "local" : absl::StrCat(kLocalPrefix, endpoint.local_homes);
+    case Endpoint::Kind::kGpu:
+      return "gpu";
     case Endpoint::Kind::kUnix:
       return absl::StrCat(kUnixPrefix, endpoint.path);
     case Endpoint::Kind::kFabric:
@@ -69,6 +71,10 @@ std::string FormatEndpoint(const Endpoint& endpoint) {
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::string& text) {
   Endpoint endpoint;
   if (text == "local") return endpoint;
+  if (text == "gpu") {
+    endpoint.kind = Endpoint::Kind::kGpu;
+    return endpoint;
+  }
   if (StartsWith(text, kLocalPrefix)) {
     if (!absl::SimpleAtoi(After(text, kLocalPrefix), &endpoint.local_homes) || endpoint.local_homes < 1 ||
         endpoint.local_homes > kLocalHomesMax) {
@@ -85,7 +91,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::str
     return endpoint;
   }
   if (text.find(':') != std::string::npos) return ParseHostAndPort(option, text);
-  return Bad(option, text, "is none of local, local:N, unix:PATH and HOST:PORT");
+  return Bad(option, text, "is none of gpu, local, local:N, unix:PATH and HOST:PORT");
 }
 
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& option, const std::string& list) {

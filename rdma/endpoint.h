@@ -10,16 +10,18 @@
 namespace fastdecode {
 
 // Where homes are, as the command line names it: "local" (one home a NUMA node, in this process), "local:N" (N homes in
-// this process), "unix:PATH" (all homes of the worker that listens there), "HOST:PORT" (likewise, on another host; an
-// IPv6 address in brackets: "[::1]:4711").
+// this process), "gpu" (the memory of the GPU that this process computes on), "unix:PATH" (all homes of the worker that
+// listens there), "HOST:PORT" (likewise, on another host; an IPv6 address in brackets: "[::1]:4711").
 struct Endpoint {
-  enum class Kind { kLocal, kUnix, kFabric };
+  enum class Kind { kLocal, kGpu, kUnix, kFabric };
 
   Kind kind = Kind::kLocal;
   int local_homes = 0;    // kLocal: N, or 0 for one a node
   std::string path = {};  // kUnix
   std::string host = {};  // kFabric: a name or an address without brackets; looked up when it is used
   uint16_t port = 0;      // kFabric: not 0
+
+  bool of_this_process() const { return kind == Kind::kLocal || kind == Kind::kGpu; }  // nobody listens there
 
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };

@@ -96,6 +96,10 @@ class EngineLink : public LinkEnd {
   // Whether these are addresses of a GPU's memory.
   virtual bool AreasOnGpu() const { return false; }
 
+  // True: the home is the S-Part's own device, and its attention part of the S-Part's stages. No hop is posted then, no
+  // reply comes, and the receive areas are not used.
+  virtual bool AttendsInStage() const { return false; }
+
   // Posts the hop whose rows lie in SendArea(header.micro_batch). The link fills in the epoch. Posting to a lost link
   // does nothing. REQUIRES: rows > 0, payload_bytes within size(), and the slot's previous hop was replied to.
   virtual void PostHop(const HopHeader& header) = 0;

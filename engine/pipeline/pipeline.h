@@ -90,6 +90,7 @@ class Pipeline {
   struct HomePort {
     EngineLink* link = nullptr;
     bool alive = false;
+    bool attends_in_stage = false;                         // no hops
     FixedVector<SequenceMessage> pending{0};               // control that must go out before the next roster
     std::array<uint32_t, kMaxSlots> roster_version{};
     std::array<bool, kMaxSlots> open{};                    // a hop is in flight

@@ -57,7 +57,7 @@ bool Pipeline::PollHomes() {
   ReplyHeader reply;
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
-    if (!port.alive) continue;
+    if (!port.alive || port.attends_in_stage) continue;
     // At most one reply a slot can be waiting.
     for (size_t i = 0; i < batches_.size(); ++i) {
       const LinkPoll poll = port.link->PollReply(&reply);
@@ -199,7 +199,7 @@ void Pipeline::PostHops(int m) {
   header.micro_batch = static_cast<uint8_t>(m);
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
-    if (!port.alive || batch.home_rows[h] == 0) continue;
+    if (!port.alive || port.attends_in_stage || batch.home_rows[h] == 0) continue;
     header.roster_version = port.roster_version[m];
     header.rows = batch.home_rows[h];
     header.payload_bytes = static_cast<uint32_t>(header.rows * options_.shape.hop_row_bytes());
@@ -298,6 +298,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   FD_CHECK(port.link == nullptr, "the home's index is in use");
   port.link = command.link;
   port.alive = true;
+  port.attends_in_stage = command.link->AttendsInStage();
   port.pending.Clear();
   port.roster_version.fill(0);
   port.open.fill(false);

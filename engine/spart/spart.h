@@ -3,13 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <memory_resource>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/fastdecode.h"
+#include "engine/rpart/messages.h"
 #include "kernels/sampler.h"
+#include "rdma/link.h"
 
 namespace fastdecode {
 
@@ -92,6 +96,17 @@ class SPart {
 
   // Whether stages run beside the pipeline thread, several micro-batches' at once; else within StartStage.
   virtual bool asynchronous() const { return false; }
+
+  // The home that the memory of this S-Part's device is, if it was made so; it holds nothing yet.
+  struct OwnHome {
+    std::unique_ptr<EngineLink> link;  // AttendsInStage
+    HomeDescription description;
+  };
+  // As home `index` of the tables, from now on. REQUIRES: nobody uses an earlier link any more. Errors:
+  // FailedPrecondition if there is none. Control thread.
+  virtual absl::StatusOr<OwnHome> AttachOwnHome(int index) {
+    return absl::FailedPreconditionError("the S-Part has no memory for KV of its own");
+  }
 
   // Why a stage failed last, for people. Any thread.
   virtual std::string failure() const { return ""; }

@@ -112,7 +112,7 @@ FD_KERNEL void AppendKv(AppendKvArgs args) {
   const unsigned row = BlockX();
   if (args.state->gave_up != 0 || row >= args.state->rows) return;
   const StepRow place = args.rows[row];
-  if (place.home != args.home) return;
+  if (place.slot == kNoSlot) return;
   const WireRows& wire = args.wire;
   const auto position = static_cast<unsigned>(place.position);
   const int64_t elements = int64_t{wire.heads + 2 * wire.kv_heads} * wire.padded_head_dim;

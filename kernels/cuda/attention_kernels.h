@@ -68,13 +68,12 @@ struct TakeKvStepArgs {
   KvSplit split;
 };
 
-// k and v of the step's rows, as they came into the home's area, into their pages. A block a row. Rounds to nearest
+// k and v of those of the step's rows that have a slot, as they came into the home's area, into their pages. A block a row. Rounds to nearest
 // even.
 struct AppendKvArgs {
   unsigned bucket = 0;
   const StepState* state = nullptr;
   const StepRow* rows = nullptr;  // device [bucket]
-  uint32_t home = 0;              // of rows: this GPU
   WireRows wire;
   const std::byte* area = nullptr;  // device: hop rows
   KvPages pages;

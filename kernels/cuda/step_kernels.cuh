@@ -46,6 +46,7 @@ FD_KERNEL void EmbedNorm(EmbedNormArgs args) {
     args.state->first = board.first;
     args.state->rows = board.rows;
     args.state->logit_rows = board.logit_rows;
+    args.state->all_here = board.all_here;
     args.state->gave_up = 0;
     args.state->blocks_over = 0;
     args.state->timed = board.timed;
@@ -227,6 +228,7 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
   if (row >= args.state->rows) return;
   const WireRows& wire = args.wire;
   const StepRow place = args.rows[row];
+  if (place.slot != kNoSlot) return;
   const W* from = reinterpret_cast<const W*>(args.areas[place.home].receive);
   if (args.state->gave_up != 0) from = nullptr;
   if (from != nullptr) from += int64_t{place.home_row} * wire.heads * wire.padded_head_dim;
@@ -241,7 +243,7 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
 
 FD_KERNEL void Wait(WaitArgs args) {
   StepState& state = *args.state;
-  if (state.gave_up != 0) return;
+  if (state.gave_up != 0 || state.all_here != 0) return;
   const uint64_t number = state.first + args.stage;
   const uint64_t start_ns = DeviceNs();
   while (LoadAcquireSystem(&args.board->release) < number) {

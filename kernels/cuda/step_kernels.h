@@ -46,17 +46,19 @@ struct StepBoard {
   alignas(64) uint64_t gave_up = 0;    // the GPU's: the stage that was waited for in vain; 0: none
   alignas(64) uint64_t first = 0;      // the host's, before a step begins...
   uint32_t rows = 0, logit_rows = 0;   // ...and so are these
+  uint32_t all_here = 0;               // all rows have their home on this GPU: no stage waits
   uint32_t timed = 0;                  // not 0: the step's stages say in `times` where their time went
   alignas(64) StageStamps times = {};  // the GPU's, of the stage that is over
 };
 
 // One row of a step. The host's, unchanged while the step runs.
+inline constexpr uint32_t kNoSlot = UINT32_MAX;
 struct StepRow {
   int32_t token = 0;
   int32_t position = 0;
-  uint32_t home = 0;      // index into the areas
-  uint32_t home_row = 0;  // within that home's area
-  uint32_t slot = 0;      // of the page tables, if its home is this GPU (attention_kernels.h)
+  uint32_t home = 0;        // index into the areas
+  uint32_t home_row = 0;    // within that home's area
+  uint32_t slot = kNoSlot;  // of the page tables, if its home is this GPU (attention_kernels.h)
 };
 
 // Where the rows of one home lie. Null: the home is lost; nothing is sent and o counts as zero. The host's; may change
@@ -70,6 +72,7 @@ struct StepArea {
 struct StepState {
   uint64_t first = 0;
   uint32_t rows = 0, logit_rows = 0;
+  uint32_t all_here = 0;     // as in the board
   uint32_t gave_up = 0;      // a wait was in vain: nothing is sent or published any more in this step
   uint32_t blocks_over = 0;  // of the kernel that publishes last; zero between kernels
   uint32_t timed = 0;        // as the board's
@@ -146,8 +149,9 @@ struct RopeSendArgs {
   const StageStamps* times = nullptr;  // device; goes to the board with the stage, if it is timed
 };
 
-// One thread: waits until the stage may run, but no longer than bound_ns and not after another wait of the step was in
-// vain. In vain: the board's gave_up is set, and the step's further kernels neither send nor publish.
+// One thread: waits until the stage may run, but no longer than bound_ns, not after another wait of the step was in
+// vain and not if all rows are here. In vain: the board's gave_up is set, and the step's further kernels neither send
+// nor publish.
 struct WaitArgs {
   StepBoard* board = nullptr;  // pinned
   StepState* state = nullptr;
@@ -156,7 +160,8 @@ struct WaitArgs {
   KernelStamps stamps = {};
 };
 
-// o of all rows from the receive areas of their homes, as T; a lost home's rows are zeros.
+// o of all rows from the receive areas of their homes, as T; a lost home's rows are zeros. Those whose home is this GPU
+// have theirs already (AttendKvArgs).
 struct GatherOutputsArgs {
   ElementType type = ElementType::kF32;
   unsigned bucket = 0;

@@ -76,7 +76,7 @@ int CoreAt(const std::vector<int>& given, size_t index) {
 void Serve(const FabricFlags& flags) {
   const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", flags.listen);
   ThrowUnlessOk(endpoint.status());
-  if (endpoint->kind == Endpoint::Kind::kLocal) {
+  if (endpoint->of_this_process()) {
     throw Error(FD_INVALID_ARGUMENT, "--listen: '" + flags.listen + "' is neither unix:PATH nor HOST:PORT");
   }
   absl::StatusOr<std::unique_ptr<Listener>> listener = ListenAt(*endpoint, flags.fabric);
@@ -273,6 +273,7 @@ void LatencyFabric(const FabricFlags& flags) {
   if (flags.fabric.gpu >= 0 && endpoint->kind != Endpoint::Kind::kFabric) {
     throw Error(FD_INVALID_ARGUMENT, "--gpu: only links to HOST:PORT can have their payload in a GPU's memory");
   }
+  if (endpoint->kind == Endpoint::Kind::kGpu) throw Error(FD_INVALID_ARGUMENT, "--peer: there is no link to 'gpu'");
   if (endpoint->kind == Endpoint::Kind::kLocal) return MeasureLocal(flags);
   MeasurePeer(flags, *endpoint);
 }

@@ -11,6 +11,13 @@
 
 namespace fastdecode {
 
+namespace {
+
+// Of the device's memory, left to graphs, the driver and whoever else computes there.
+constexpr uint64_t kSpareBytes = uint64_t{1} << 30;
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<CudaSPart>> CudaSPart::Create(const ModelSpec& spec, const RPartShape& shape,
                                                              std::unique_ptr<SPartDevice> device,
                                                              const GpuWeights& weights,
@@ -20,6 +27,8 @@ absl::StatusOr<std::unique_ptr<CudaSPart>> CudaSPart::Create(const ModelSpec& sp
   model.shape = shape;
   model.weights = weights;
   model.wait_bound_ns = options.wait_bound_ns;
+  model.sequences_max = static_cast<unsigned>(options.sequences_max);
+  model.is_home = options.is_home;
   std::unique_ptr<CudaSPart> spart(new CudaSPart(std::move(model), std::move(device), options));
   if (absl::Status bad = spart->Prepare(); !bad.ok()) return bad;
   return spart;
@@ -53,7 +62,13 @@ absl::Status CudaSPart::Prepare() {
   if (absl::Status bad = UploadRopeTable(); !bad.ok()) return bad;
   batches_.resize(static_cast<size_t>(options_.micro_batches));
   for (MicroBatch& batch : batches_) {
-    if (absl::Status bad = MakeMicroBatch(&batch); !bad.ok()) return bad;
+    if (absl::Status bad = MakeMemory(&batch); !bad.ok()) return bad;
+  }
+  if (options_.is_home) {
+    if (absl::Status bad = MakeHome(); !bad.ok()) return bad;
+  }
+  for (MicroBatch& batch : batches_) {
+    if (absl::Status bad = MakeGraphs(&batch); !bad.ok()) return bad;
   }
   return device_->Synchronize();
 }
@@ -76,13 +91,43 @@ absl::Status CudaSPart::UploadRopeTable() {
   return absl::OkStatus();
 }
 
-absl::Status CudaSPart::MakeMicroBatch(MicroBatch* batch) {
+// After all else that takes memory, but for what graphs and the driver take.
+absl::Status CudaSPart::MakeHome() {
+  GpuHomeOptions home;
+  home.sequences_max = static_cast<uint32_t>(options_.sequences_max * options_.micro_batches);
+  home.kv_bytes = options_.kv_bytes;
+  if (home.kv_bytes == 0) {
+    const RPartShape& shape = model_.shape;
+    const uint64_t page_bytes = KvPool::PageBytesAllLayers(shape.attention(), static_cast<int>(shape.layers));
+    const uint64_t free = device_->free_bytes();
+    home.kv_bytes = std::min(page_bytes * TablePages(shape) * home.sequences_max, free - std::min(free, kSpareBytes));
+  }
+  absl::StatusOr<std::unique_ptr<GpuHome>> made = GpuHome::Create(home, model_.shape, device_.get());
+  if (!made.ok()) return made.status();
+  home_ = *std::move(made);
+  model_.kv = home_->kv();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SPart::OwnHome> CudaSPart::AttachOwnHome(int index) {
+  if (home_ == nullptr) return SPart::AttachOwnHome(index);
+  home_index_ = index;
+  std::vector<std::byte*> areas;
+  for (const MicroBatch& batch : batches_) areas.push_back(batch.memory.kv.area);
+  return OwnHome{home_->Attach(index, std::move(areas)), home_->Describe()};
+}
+
+absl::Status CudaSPart::MakeMemory(MicroBatch* batch) {
   absl::StatusOr<StepMemory> memory = AllocateStepMemory(model_, buckets_.back(), options_.homes_max, device_.get());
   if (!memory.ok()) return memory.status();
   batch->memory = *memory;
   absl::StatusOr<SPartDevice::Stream> stream = device_->MakeStream();
   if (!stream.ok()) return stream.status();
   batch->stream = *stream;
+  return absl::OkStatus();
+}
+
+absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
   for (const unsigned rows : buckets_) {
     absl::StatusOr<SPartDevice::Graph> graph =
         MakeStepGraph(model_, batch->memory, rows, sampled_rows(rows), batch->stream, device_.get());

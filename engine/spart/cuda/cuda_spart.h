@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/spart/cuda/device_clock.h"
+#include "engine/spart/cuda/gpu_home.h"
 #include "engine/spart/cuda/pinned_memory.h"
 #include "engine/spart/cuda/spart_device.h"
 #include "engine/spart/cuda/step_graph.h"
@@ -24,6 +25,8 @@ struct CudaSPartOptions {
   int sequences_max = 0;                    // of one micro-batch: rows of a step that are sampled
   int homes_max = 0;                        // indices of home areas lie below
   uint64_t wait_bound_ns = 30'000'000'000;  // the GPU waits no longer for a stage to be started
+  bool is_home = false;                     // of KV, too
+  uint64_t kv_bytes = 0;                    // then; 0: what its sequences need at full length, as far as it is there
 };
 
 // The S-Part on a GPU: a step of a micro-batch is one graph, launched with stage 0, in the micro-batch's own stream. It
@@ -47,6 +50,7 @@ class CudaSPart : public SPart {
   void UnregisterAreas(std::byte* memory) override { device_->Unregister(memory); }
   std::pmr::memory_resource* sampling_memory() override { return &sampling_memory_; }
   bool asynchronous() const override { return true; }
+  absl::StatusOr<OwnHome> AttachOwnHome(int index) override;
   std::string failure() const override;
   std::string Describe() const override;
   uint64_t weight_bytes() const override { return model_.weights.matrix_bytes; }
@@ -62,17 +66,21 @@ class CudaSPart : public SPart {
     unsigned tiles = 0;                      // of logits to be computed after the step
     uint64_t started_ns = 0;
     uint64_t checked_ns = 0;
-    bool timed = false;  // the running step
+    bool timed = false;     // the running step
+    bool all_here = false;  // the step's rows: no stage of it waits
     StepTable* table = nullptr;
   };
 
   CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options);
   absl::Status Prepare();
   absl::Status UploadRopeTable();
-  absl::Status MakeMicroBatch(MicroBatch* batch);
+  absl::Status MakeHome();
+  absl::Status MakeMemory(MicroBatch* batch);
+  absl::Status MakeGraphs(MicroBatch* batch);
 
-  void BeginStep(MicroBatch& batch, const StepTable& table);
+  void BeginStep(int micro_batch, const StepTable& table);
   void PutRows(MicroBatch& batch, const StepTable& table);
+  uint32_t PutRowsHere(int micro_batch, const StepTable& table);
   void PutLogitRow(const LogitRow& row, SampleRow* out);
   void PutAreas(MicroBatch& batch, const StepTable& table);
   void TakeSamples(MicroBatch& batch);
@@ -90,6 +98,8 @@ class CudaSPart : public SPart {
   std::vector<unsigned> buckets_;
   std::vector<MicroBatch> batches_;
   DeviceClock clock_;
+  std::unique_ptr<GpuHome> home_;  // null: the GPU is none
+  int home_index_ = -1;            // as which it is attached
 
   mutable std::mutex failure_mutex_;
   std::string failure_;  // of the last stage that failed

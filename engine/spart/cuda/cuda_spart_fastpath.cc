@@ -23,27 +23,43 @@ void CudaSPart::StartStage(int micro_batch, int stage, StepTable& table) {
   batch.table = &table;
   batch.stage = static_cast<unsigned>(stage);
   batch.started_ns = batch.checked_ns = NowNs();
-  PutAreas(batch, table);
   if (stage == 0) {
-    BeginStep(batch, table);
+    PutAreas(batch, table);
+    BeginStep(micro_batch, table);
     return;
   }
+  // If nothing waits the GPU may be ahead, and reads areas.
+  if (!batch.all_here) PutAreas(batch, table);
   // Release: the GPU's acquire load sees the areas, and o in them.
   std::atomic_ref<uint64_t>(batch.memory.board->release).store(batch.first + batch.stage, std::memory_order_release);
 }
 
-void CudaSPart::BeginStep(MicroBatch& batch, const StepTable& table) {
+void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
+  MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   StepBoard& board = *batch.memory.board;
   // Numbers of stages go on over all steps, the tiles of logits after the last stage included.
   batch.first += static_cast<uint64_t>(model_.spec.layers) + 1 + batch.logits.size();
   PutRows(batch, table);
+  const uint32_t rows_here = PutRowsHere(micro_batch, table);
+  batch.all_here = rows_here == static_cast<uint32_t>(table.rows);
+  board.all_here = batch.all_here;
   board.first = batch.first;
   board.rows = static_cast<uint32_t>(table.rows);
   board.logit_rows = static_cast<uint32_t>(table.logit_rows);
   board.gave_up = 0;
-  batch.timed = table.trace != nullptr;
+  // A GPU that runs ahead overwrites a stage's times before they are read.
+  batch.timed = table.trace != nullptr && !batch.all_here;
   board.timed = batch.timed ? 1 : 0;
   device_->Launch(batch.steps[static_cast<size_t>(BucketFor(buckets_, board.rows))]);
+}
+
+// Those that have their home on this GPU. Returns their number.
+uint32_t CudaSPart::PutRowsHere(int micro_batch, const StepTable& table) {
+  if (home_ == nullptr) return 0;
+  MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  *batch.memory.kv.board = {};
+  const bool attached = home_index_ >= 0 && table.home_areas[static_cast<size_t>(home_index_)].send != nullptr;
+  return attached ? home_->TakeStep(micro_batch, table, batch.memory.kv, batch.memory.board_rows) : 0;
 }
 
 void CudaSPart::PutRows(MicroBatch& batch, const StepTable& table) {

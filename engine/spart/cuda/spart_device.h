@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/sample_kernel.h"
 #include "kernels/cuda/step_kernels.h"
 #include "kernels/float_types.h"
@@ -27,8 +28,9 @@ struct DeviceGemm {
 };
 
 // A piece of work of a stream.
-using DeviceWork = std::variant<EmbedNormArgs, AddNormArgs, SwiGluArgs, RopeSendArgs, WaitArgs, GatherOutputsArgs,
-                                GatherLogitRowsArgs, SampleRowsArgs, PublishArgs, DeviceGemm>;
+using DeviceWork =
+    std::variant<EmbedNormArgs, AddNormArgs, SwiGluArgs, RopeSendArgs, TakeKvStepArgs, AppendKvArgs, AttendKvArgs,
+                 WaitArgs, GatherOutputsArgs, GatherLogitRowsArgs, SampleRowsArgs, PublishArgs, DeviceGemm>;
 
 // One GPU, or what stands in for one: memory, streams and graphs, and the kernels of kernels/cuda on them. Implemented
 // by a module that is loaded on demand (device_module.h), so that a program needs no CUDA library until it uses a GPU.

@@ -1,12 +1,14 @@
 #include "engine/spart/cuda/step_graph.h"
 
 #include <algorithm>
-#include <cstring>
-#include <vector>
 
 namespace fastdecode {
 
 namespace {
+
+// More than any GPU has room for at once; the rest begins when others are over.
+constexpr unsigned kAttendBlocksMax = 1024;
+constexpr unsigned kTileQueriesMax = 16;
 
 // Adds work until something fails, and keeps the first error.
 class GraphMaker {
@@ -52,6 +54,51 @@ class GraphMaker {
     args.stamps.begin = &times().qkv;
     args.times = memory_.times;
     Add(args);
+  }
+
+  // The step's rows that have their home here.
+  void TakeKvStep() {
+    if (!model_.is_home) return;
+    TakeKvStepArgs args;
+    args.board = memory_.kv.board;
+    args.board_entries = memory_.kv.entries;
+    args.changes = memory_.kv.changes;
+    args.tables = model_.kv.tables;
+    args.table_pages = model_.kv.pages.table_pages;
+    args.roster = memory_.kv.roster;
+    args.split = Split();
+    Add(args);
+  }
+
+  // The R-Part of these rows in layer `stage`.
+  void AppendAndAttend(unsigned stage) {
+    if (!model_.is_home) return;
+    AppendKvArgs append;
+    append.bucket = rows_;
+    append.state = memory_.state;
+    append.rows = memory_.rows;
+    append.wire = Wire();
+    append.area = memory_.kv.area;
+    append.pages = model_.kv.LayerPages(stage);
+    Add(append);
+    AttendKvArgs attend;
+    attend.state = memory_.state;
+    attend.roster = memory_.kv.roster;
+    attend.split = Split();
+    attend.pages = append.pages;
+    attend.wire = append.wire;
+    attend.area = append.area;
+    attend.scale = model_.shape.scale;
+    attend.soft_cap = model_.shape.soft_cap;
+    attend.type = type();
+    attend.out = memory_.attended;
+    attend.blocks = std::min(kAttendBlocksMax, rows_ * model_.shape.kv_heads * attend.split.cuts_max);
+    attend.thread_queries = ThreadQueries();
+    attend.partials = memory_.kv.partials;
+    attend.maxima = memory_.kv.maxima;
+    attend.sums = memory_.kv.sums;
+    attend.arrived = memory_.kv.arrived;
+    Add(attend);
   }
 
   // From o in the receive areas to the normed rows of the layer after it, or of the head.
@@ -127,6 +174,19 @@ class GraphMaker {
             static_cast<int>(model_.shape.head_dim)};
   }
 
+  // A step with more rows than it can have sequences has a prompt's chunk, whose rows share what is read of their KV.
+  // Results do not depend on it.
+  int ThreadQueries() const {
+    const unsigned queries =
+        rows_ > model_.sequences_max ? kTileQueriesMax : std::min(model_.shape.group, kTileQueriesMax);
+    return AttendThreadQueries(static_cast<int>(queries), static_cast<int>(model_.shape.head_dim));
+  }
+  KvSplit Split() const {
+    KvSplit split = KvSplitFor(model_.shape);
+    split.tile_queries = AttendTileQueries(ThreadQueries(), static_cast<int>(model_.shape.head_dim));
+    return split;
+  }
+
   void AddNorm(const float* bias, const float* norm, const KernelStamps& stamps) {
     AddNormArgs args;
     args.type = type();
@@ -169,83 +229,7 @@ absl::StatusOr<SPartDevice::Graph> MakeGraph(SPartDevice::Stream stream, SPartDe
   return graph;
 }
 
-struct DevicePiece {
-  void* to;  // the address of a pointer
-  size_t bytes;
-};
-
-size_t AlignUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-std::vector<DevicePiece> DevicePieces(const StepModel& model, unsigned rows_max, StepMemory* memory) {
-  const ModelSpec& spec = model.spec;
-  const size_t element = ElementBytes(model.weights.type);
-  const size_t rows = rows_max, tile = LogitTileRows(rows_max);
-  const size_t heads = static_cast<size_t>(spec.heads), kv_heads = static_cast<size_t>(spec.kv_heads);
-  const size_t head_dim = static_cast<size_t>(spec.head_dim), hidden = static_cast<size_t>(spec.hidden);
-  const size_t intermediate = static_cast<size_t>(spec.intermediate), vocab = static_cast<size_t>(spec.vocab);
-  return {
-      {&memory->state, sizeof(StepState)},
-      {&memory->times, sizeof(StageStamps)},
-      {&memory->rows, rows * sizeof(StepRow)},
-      {&memory->x, rows * hidden * sizeof(float)},
-      {&memory->normed, rows * hidden * element},
-      {&memory->qkv, rows * (heads + 2 * kv_heads) * head_dim * element},
-      {&memory->attended, rows * heads * head_dim * element},
-      {&memory->projected, rows * hidden * sizeof(float)},
-      {&memory->gate_up, rows * 2 * intermediate * element},
-      {&memory->activated, rows * intermediate * element},
-      {&memory->logit_inputs, tile * hidden * element},
-      {&memory->logits, tile * vocab * sizeof(float)},
-      {&memory->scratch, tile * SampleScratchBytes(spec.vocab)},
-  };
-}
-
-std::vector<DevicePiece> PinnedPieces(const StepModel& model, unsigned rows_max, int homes_max, StepMemory* memory) {
-  const size_t tile = LogitTileRows(rows_max);
-  return {
-      {&memory->board, sizeof(StepBoard)},
-      {&memory->board_rows, rows_max * sizeof(StepRow)},
-      {&memory->areas, static_cast<size_t>(homes_max) * sizeof(StepArea)},
-      {&memory->logit_rows, rows_max * sizeof(uint32_t)},
-      {&memory->samples, rows_max * sizeof(SampleRow)},
-      {&memory->sampled, rows_max * sizeof(SampledRow)},
-      {&memory->logits_out, tile * static_cast<size_t>(model.spec.vocab) * sizeof(float)},
-  };
-}
-
-size_t SumOf(const std::vector<DevicePiece>& pieces) {
-  size_t bytes = 0;
-  for (const DevicePiece& piece : pieces) bytes += AlignUp(piece.bytes);
-  return bytes;
-}
-
-void Place(const std::vector<DevicePiece>& pieces, std::byte* at) {
-  for (const DevicePiece& piece : pieces) {
-    std::memcpy(piece.to, &at, sizeof(at));
-    at += AlignUp(piece.bytes);
-  }
-}
-
 }  // namespace
-
-uint64_t StepMemoryBytes(const StepModel& model, unsigned rows_max) {
-  StepMemory memory;
-  return SumOf(DevicePieces(model, rows_max, &memory));
-}
-
-absl::StatusOr<StepMemory> AllocateStepMemory(const StepModel& model, unsigned rows_max, int homes_max,
-                                              SPartDevice* device) {
-  StepMemory memory;
-  const std::vector<DevicePiece> pieces = DevicePieces(model, rows_max, &memory);
-  absl::StatusOr<std::byte*> on_device = device->Allocate(SumOf(pieces));
-  if (!on_device.ok()) return on_device.status();
-  Place(pieces, *on_device);
-  const std::vector<DevicePiece> pinned_pieces = PinnedPieces(model, rows_max, homes_max, &memory);
-  absl::StatusOr<std::byte*> pinned = device->AllocatePinned(SumOf(pinned_pieces));
-  if (!pinned.ok()) return pinned.status();
-  Place(pinned_pieces, *pinned);
-  return memory;
-}
 
 absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
                                                  unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device) {
@@ -253,10 +237,14 @@ absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const S
   return MakeGraph(stream, device, &maker, [&] {
     const auto layers = static_cast<unsigned>(model.spec.layers);
     maker.Embed();
+    maker.TakeKvStep();
     maker.QkvAndSend(0);
+    maker.AppendAndAttend(0);
     for (unsigned stage = 1; stage <= layers; ++stage) {
       maker.OutputAndMlp(stage);
-      if (stage < layers) maker.QkvAndSend(stage);
+      if (stage == layers) break;
+      maker.QkvAndSend(stage);
+      maker.AppendAndAttend(stage);
     }
     for (unsigned first = 0; first < logit_rows; first += kLogitTileRowsMax) {
       maker.Logits(first, LogitTileRows(logit_rows - first), memory.logits);

@@ -1,64 +1,11 @@
 #ifndef FASTDECODE_ENGINE_SPART_CUDA_STEP_GRAPH_H_
 #define FASTDECODE_ENGINE_SPART_CUDA_STEP_GRAPH_H_
 
-#include <cstddef>
-#include <cstdint>
-
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/model/model_spec.h"
-#include "engine/rpart/messages.h"
-#include "engine/spart/cuda/gpu_weights.h"
 #include "engine/spart/cuda/spart_device.h"
-#include "kernels/cuda/sample_kernel.h"
-#include "kernels/cuda/step_kernels.h"
+#include "engine/spart/cuda/step_memory.h"
 
 namespace fastdecode {
-
-// So many rows of logits at most are computed at once: they are as wide as the vocabulary.
-inline constexpr unsigned kLogitTileRowsMax = 256;
-inline unsigned LogitTileRows(unsigned rows_max) { return rows_max < kLogitTileRowsMax ? rows_max : kLogitTileRowsMax; }
-
-// The memory of one micro-batch: fixed addresses, which its graphs hold.
-struct StepMemory {
-  // Pinned.
-  StepBoard* board = nullptr;
-  StepRow* board_rows = nullptr;   // [rows_max]
-  StepArea* areas = nullptr;       // [homes_max]
-  uint32_t* logit_rows = nullptr;  // [rows_max]
-  SampleRow* samples = nullptr;    // [rows_max]
-  SampledRow* sampled = nullptr;   // [rows_max]
-  float* logits_out = nullptr;     // [LogitTileRows(rows_max)][vocab]
-  // Device. T is the compute type.
-  StepState* state = nullptr;
-  StageStamps* times = nullptr;
-  StepRow* rows = nullptr;            // [rows_max]
-  float* x = nullptr;                 // [rows_max][hidden]
-  std::byte* normed = nullptr;        // T [rows_max][hidden]
-  std::byte* qkv = nullptr;           // T [rows_max][(heads + 2 kv_heads) * head_dim]
-  std::byte* attended = nullptr;      // T [rows_max][heads * head_dim]
-  float* projected = nullptr;         // [rows_max][hidden]
-  std::byte* gate_up = nullptr;       // T [rows_max][2 * intermediate]
-  std::byte* activated = nullptr;     // T [rows_max][intermediate]
-  std::byte* logit_inputs = nullptr;  // T [LogitTileRows(rows_max)][hidden]
-  float* logits = nullptr;            // [LogitTileRows(rows_max)][vocab]
-  std::byte* scratch = nullptr;       // [LogitTileRows(rows_max)][SampleScratchBytes(vocab)]
-};
-
-// What every graph of a model is made from.
-struct StepModel {
-  ModelSpec spec;
-  RPartShape shape;
-  GpuWeights weights;
-  const float* cosines = nullptr;  // device, [max_context][head_dim / 2]
-  const float* sines = nullptr;
-  uint64_t wait_bound_ns = 0;
-};
-
-absl::StatusOr<StepMemory> AllocateStepMemory(const StepModel& model, unsigned rows_max, int homes_max,
-                                              SPartDevice* device);
-// What AllocateStepMemory takes on the device.
-uint64_t StepMemoryBytes(const StepModel& model, unsigned rows_max);
 
 // A whole step of up to `rows` rows, of which up to `logit_rows` are sampled: stage 0; for each further stage a wait
 // for its number; the publication of each.

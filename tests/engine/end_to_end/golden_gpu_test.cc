@@ -16,35 +16,43 @@ namespace {
 
 const char* const kChunks[] = {"1", "7", "37", "256"};
 
+const char* const kHomes[] = {"gpu", "gpu,local:1", "local:1"};
+
 struct Param {
   std::string name;  // of the case
   std::string chunk;
+  std::string homes;
   std::string module;  // file; empty: it was not built
 };
 
 std::vector<Param> AllCases(const std::string& module) {
   std::vector<Param> params;
-  for (const std::string& name : GoldenNames())
-    params.push_back({name, kChunks[params.size() % std::size(kChunks)], module});
+  for (const std::string& name : GoldenNames()) {
+    const size_t i = params.size();
+    params.push_back({name, kChunks[i % std::size(kChunks)], kHomes[i % std::size(kHomes)], module});
+  }
   return params;
 }
 
 std::string ParamName(const testing::TestParamInfo<Param>& info) {
-  return info.param.name + "_chunk" + info.param.chunk;
+  std::string homes = info.param.homes;
+  std::erase_if(homes, [](char c) { return c == ',' || c == ':'; });
+  return info.param.name + "_chunk" + info.param.chunk + "_" + homes;
 }
 
 class GoldenGpuTest : public testing::TestWithParam<Param> {
  protected:
   // Null: no GPU here, and the test has skipped itself, saying why.
-  std::unique_ptr<InferenceEngine> Make(const Golden& golden, const std::string& compute) {
-    const OptionList options = {{"model", golden.folder},
-                                {"compute", compute},
-                                {"prefill-chunk", GetParam().chunk},
-                                {"homes", "local:1"},
-                                {"max-sequences", "12"},
-                                {"poll", "yield"},
-                                {"spart", "cuda"},
-                                {"cuda-module", GetParam().module}};
+  std::unique_ptr<InferenceEngine> Make(const Golden& golden, const std::string& compute, const OptionList& more = {}) {
+    const OptionList options = OptionList{{"model", golden.folder},
+                                          {"compute", compute},
+                                          {"prefill-chunk", GetParam().chunk},
+                                          {"homes", GetParam().homes},
+                                          {"max-sequences", "12"},
+                                          {"poll", "yield"},
+                                          {"spart", "cuda"},
+                                          {"cuda-module", GetParam().module}} +
+                               more;
     if (GetParam().module.empty()) {
       Skip("built without CUDA");
       return nullptr;
@@ -81,6 +89,40 @@ TEST_P(GoldenGpuTest, Fp16IsCloserThanTransformersBf16) {
   if (engine != nullptr) ExpectAsCloseAsBf16(golden, *engine, "fp16");
 }
 
+// One checkpoint in all ways. What is rounded to int8 on the GPU gives about what it gives elsewhere.
+std::vector<Param> AllWays(const std::string& module) {
+  std::vector<Param> params;
+  for (const char* homes : kHomes) {
+    for (const char* chunk : kChunks) params.push_back({"gqa", chunk, homes, module});
+  }
+  return params;
+}
+
+using GoldenGpuKvTest = GoldenGpuTest;
+
+TEST_P(GoldenGpuKvTest, TokensDoNotDependOnWhereTheKvIs) {
+  const Golden golden("gqa");
+  const auto engine = Make(golden, "f32");
+  if (engine != nullptr) ExpectLogitsAndTokens(golden, *engine);
+}
+
+TEST_P(GoldenGpuKvTest, Int8IsAsCloseAsAtACpuHome) {
+  const Golden golden("gqa");
+  const auto error = [&](const std::string& kv_type) {
+    const auto engine = Make(golden, "f32", {{"kv-type", kv_type}});
+    if (engine == nullptr) return 0.0;
+    const std::vector<int32_t> prompt = golden.Prompt(golden.prompt_lengths.back());
+    return Compare(golden, golden.logits, RunAll(*engine, {GreedyRequest(prompt, 1)}, true)[0].prompt_logits).rms;
+  };
+  const double bf16 = error("bf16"), int8 = error("int8");
+  if (IsSkipped()) return;
+  EXPECT_LE(bf16, golden.bf16_rms_error);
+  EXPECT_GT(int8, bf16);
+  EXPECT_LE(int8, 16 * bf16);  // golden_test says why
+}
+
+INSTANTIATE_TEST_SUITE_P(Software, GoldenGpuKvTest, testing::ValuesIn(AllWays(SOFT_GPU_MODULE)), ParamName);
+INSTANTIATE_TEST_SUITE_P(Real, GoldenGpuKvTest, testing::ValuesIn(AllWays(CUDA_MODULE)), ParamName);
 INSTANTIATE_TEST_SUITE_P(Software, GoldenGpuTest, testing::ValuesIn(AllCases(SOFT_GPU_MODULE)), ParamName);
 INSTANTIATE_TEST_SUITE_P(Real, GoldenGpuTest, testing::ValuesIn(AllCases(CUDA_MODULE)), ParamName);
 

@@ -90,6 +90,10 @@ TEST_F(InterfaceTest, EngineThatCannotBeMadeSaysWhy) {
   ExpectError(EngineError(Options() + OptionList{{"isa", "sse2"}}), FD_INVALID_ARGUMENT, "sse2");
   ExpectError(EngineError(Options() + OptionList{{"fault", "drop=2"}}), FD_INVALID_ARGUMENT, "drop=2");
   ExpectError(EngineError(Options() + OptionList{{"kv-gib", "0.00001"}}), FD_RESOURCE_EXHAUSTED, "kv-gib");
+  ExpectError(EngineError(Options() + OptionList{{"spart", "cpu"}, {"homes", "local,gpu"}}), FD_INVALID_ARGUMENT,
+              "--homes: 'local,gpu': 'gpu' is for an S-Part that runs on one");
+  ExpectError(EngineError(Options() + OptionList{{"gpu-kv-gib", "2"}}), FD_INVALID_ARGUMENT,
+              "--gpu-kv-gib: 2 GiB, but 'gpu' is none of --homes");
   // The pages of all tokens, but none for those that are open.
   ExpectError(EngineError(Options() + OptionList{{"kv-type", "int4"}, {"kv-gib", "0.000021"}}), FD_RESOURCE_EXHAUSTED,
               "kv-gib");

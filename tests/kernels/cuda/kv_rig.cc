@@ -87,7 +87,7 @@ void KvRig::SpoilQuery(int index, size_t row, size_t head) {
 
 KvRig::StepTables KvRig::Tables(const std::vector<Part>& parts, std::mt19937* random) {
   StepTables tables;
-  const StepRow other = {.token = -1, .position = 1 << 30, .home = kHome + 1, .home_row = 1u << 30, .slot = 1u << 30};
+  const StepRow other = {.token = -1, .position = 1 << 30, .home = 1u << 30, .home_row = 1u << 30};
   uint32_t home_rows = 0;
   for (const Part& part : parts) home_rows += static_cast<uint32_t>(part.rows);
   const size_t row_elements = static_cast<size_t>(heads() + 2 * case_.kv_heads) * case_.padded_head_dim;
@@ -101,7 +101,7 @@ KvRig::StepTables KvRig::Tables(const std::vector<Part>& parts, std::mt19937* ra
                               static_cast<uint32_t>(part.rows), static_cast<uint32_t>(sequence.stored)});
     for (int r = 0; r < part.rows; ++r) {
       const int position = sequence.stored + r;
-      tables.rows.push_back({.position = position, .home = kHome, .home_row = home_row, .slot = slot});
+      tables.rows.push_back({.position = position, .home_row = home_row, .slot = slot});
       PutAreaRow(sequence, position, home_row++, tables.area.get());
     }
     for (; sequence.pages * kPageTokens < sequence.stored + part.rows; ++sequence.pages) {
@@ -168,7 +168,6 @@ void KvRig::Append(const StepTables& tables, const StepState& state, const How& 
   args.bucket = state.rows + 1;
   args.state = &state;
   args.rows = tables.rows.data();
-  args.home = kHome;
   args.wire = Wire();
   args.area = tables.area->data();
   args.pages = Pages();
@@ -222,7 +221,7 @@ std::vector<std::vector<float>> KvRig::Step(const std::vector<Part>& parts, cons
     for (size_t i = 0; i < entry.rows * row_elements; ++i) outputs.back().push_back(out[entry.row * row_elements + i]);
   }
   for (size_t r = 0; r < tables.rows.size(); ++r) {
-    if (tables.rows[r].home == kHome && !how.gave_up) continue;
+    if (tables.rows[r].slot != kNoSlot && !how.gave_up) continue;
     EXPECT_TRUE(out.untouched(r * row_elements, row_elements)) << "row " << r << " of another home";
   }
   for (const Part& part : parts) {

@@ -87,8 +87,6 @@ class KvRig {
   KvPages Pages() const;
   int heads() const { return case_.kv_heads * case_.group; }
 
-  static constexpr uint32_t kHome = 3;
-
   const KvCase case_;
   const uint32_t table_pages_;
   const size_t page_bytes_;

@@ -167,6 +167,20 @@ TEST_F(StepProtocolTest, AWaitEndsWhenItsStageOrALaterOneIsReleased) {
   EXPECT_EQ(board_.gave_up, 0u);
 }
 
+TEST_F(StepProtocolTest, AStepWithAllRowsHereWaitsForNothing) {
+  BeginStep(20, 2);
+  board_.all_here = 1;
+  Embed();
+  Store(board_.release, 19);
+  Wait(1, kForEver);
+  EXPECT_EQ(state_.gave_up, 0u);
+  BeginStep(30, 2);
+  board_.all_here = 0;
+  Embed();
+  Wait(1, /*bound_ns=*/1000);
+  EXPECT_EQ(state_.gave_up, 1u) << "the next step waits";
+}
+
 TEST_F(StepProtocolTest, AfterAWaitInVainNothingIsSentOrPublished) {
   BeginStep(30, 3);
   Embed();

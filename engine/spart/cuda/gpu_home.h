@@ -1,0 +1,88 @@
+#ifndef FASTDECODE_ENGINE_SPART_CUDA_GPU_HOME_H_
+#define FASTDECODE_ENGINE_SPART_CUDA_GPU_HOME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/rpart/kv_pool.h"
+#include "engine/rpart/messages.h"
+#include "engine/rpart/page_account.h"
+#include "engine/rpart/roster.h"
+#include "engine/rpart/sequence_table.h"
+#include "engine/spart/cuda/gpu_kv.h"
+#include "engine/spart/cuda/spart_device.h"
+#include "engine/spart/spart.h"
+
+namespace fastdecode {
+
+struct GpuHomeOptions {
+  uint64_t kv_bytes = 0;       // of the device's memory, for pages
+  uint32_t sequences_max = 0;  // of all micro-batches
+};
+
+// The S-Part's own GPU as a home: whose pages of its memory are which. It is told what every home is told, by a link
+// without a way; attention is done by kernels of the step, which find in KvStepMemory what they have to know.
+//
+// Owns: the books; the memory is the device's, and never touched from here. Thread: Create and Attach any, as long as
+// no link lives; the rest the pipeline thread. Bounded: by the memory and sequences_max. Applying messages and taking
+// steps allocate nothing.
+class GpuHome {
+ public:
+  // REQUIRES: GpuHolds the shape's KV type. Errors: ResourceExhausted, naming --gpu-kv-gib, if the memory has room for
+  // no page, or the device for no such memory.
+  static absl::StatusOr<std::unique_ptr<GpuHome>> Create(const GpuHomeOptions& options, const RPartShape& shape,
+                                                         SPartDevice* device);
+
+  const GpuKv& kv() const { return kv_; }
+  HomeDescription Describe() const;
+
+  // A link to this home, which holds nothing then, as home `index` of step tables. areas: of each micro-batch.
+  std::unique_ptr<EngineLink> Attach(int index, std::vector<std::byte*> areas);
+
+  // A control message. Errors: InvalidArgument and ResourceExhausted, with what makes no sense.
+  absl::Status Apply(std::span<const std::byte> message);
+
+  // Makes room for the rows of a step that are here, and fills in what its kernels have to know: `memory`'s pinned
+  // parts, and `rows`' slots. Returns how many rows that are. gpu_home_fastpath.cc
+  uint32_t TakeStep(int micro_batch, const StepTable& table, const KvStepMemory& memory, StepRow* rows);
+
+ private:
+  // What the device knows of a sequence.
+  struct Placed {
+    uint32_t slot = 0;
+    uint32_t pages = 0;  // that its table has, or will have when the steps taken so far have begun
+  };
+
+  GpuHome(const GpuHomeOptions& options, const RPartShape& shape, std::byte* pages, std::byte* tables);
+  void Prepare();
+  absl::Status ApplyRoster(std::span<const std::byte> message);
+  absl::Status ApplySequence(ControlKind kind, std::span<const std::byte> message);
+  KvSequence* FindOrPlace(uint64_t id);
+  void Release(uint64_t id);
+  absl::Status Fill(uint64_t id, uint32_t tokens);
+  int NextRow(const StepTable& table, int row) const;
+  uint32_t TakePages(uint64_t id, uint32_t position, uint32_t rows, const KvStepMemory& memory);
+
+  // Constant after construction.
+  const GpuHomeOptions options_;
+  const RPartShape shape_;
+  KvPool pool_;
+  GpuKv kv_;
+  int index_ = -1;  // of the last Attach
+
+  PageAccount account_;
+  SequenceTable table_;
+  std::vector<Roster> rosters_;                   // [micro-batch]
+  absl::flat_hash_map<uint64_t, Placed> placed_;  // by sequence
+  std::vector<uint32_t> free_slots_;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SPART_CUDA_GPU_HOME_H_

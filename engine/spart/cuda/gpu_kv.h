@@ -1,0 +1,54 @@
+#ifndef FASTDECODE_ENGINE_SPART_CUDA_GPU_KV_H_
+#define FASTDECODE_ENGINE_SPART_CUDA_GPU_KV_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/rpart/messages.h"
+#include "kernels/cuda/attention_kernels.h"
+
+namespace fastdecode {
+
+// What a step's graph knows of the home that the GPU's own memory is. A plain view.
+struct GpuKv {
+  KvPages pages;  // of layer 0
+  size_t layer_stride_bytes = 0;
+  uint32_t* tables = nullptr;  // those of `pages`
+
+  KvPages LayerPages(unsigned layer) const {
+    KvPages of_layer = pages;
+    of_layer.layer += layer * layer_stride_bytes;
+    return of_layer;
+  }
+};
+
+// How attention is cut, but for the tiles, which are the graph's.
+inline KvSplit KvSplitFor(const RPartShape& shape) {
+  KvSplit split;
+  split.kv_heads = static_cast<int>(shape.kv_heads);
+  split.group = static_cast<int>(shape.group);
+  split.cut_tokens = CutTokens(shape.max_context);
+  split.cuts_max = (shape.max_context + split.cut_tokens - 1) / split.cut_tokens;
+  split.window = shape.sliding_window;
+  return split;
+}
+inline uint32_t TablePages(const RPartShape& shape) { return (shape.max_context + kPageTokens - 1) / kPageTokens; }
+
+// What the home has of each micro-batch's memory.
+struct KvStepMemory {
+  // Pinned; the host fills it in before a step.
+  KvBoard* board = nullptr;
+  KvEntry* entries = nullptr;        // [sequences_max]
+  KvTableChange* changes = nullptr;  // [sequences_max * TablePages]
+  // Device.
+  KvRoster roster;
+  std::byte* area = nullptr;  // hop rows [rows_max]
+  float* partials = nullptr;  // as AttendKvArgs has them, of rows_max * heads queries
+  float* maxima = nullptr;
+  float* sums = nullptr;
+  uint32_t* arrived = nullptr;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SPART_CUDA_GPU_KV_H_
