@@ -230,6 +230,7 @@ void Homes::Announce(size_t index) {
   command.home = static_cast<int>(index);
   command.link = slots_[index]->link.get();
   command.pages = static_cast<uint32_t>(std::min<uint64_t>(slots_[index]->description.pages, UINT32_MAX));
+  command.read_mb_per_s = slots_[index]->description.read_mb_per_s;
   command_(command);
 }
 
@@ -262,9 +263,10 @@ std::string Homes::Describe() const {
   std::string text;
   for (const Info& info : List()) {
     const HomeDescription& d = info.description;
-    text += absl::StrFormat("home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens)%s\n", info.index,
-                            info.name, d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens,
-                            info.up ? "" : ", lost");
+    text +=
+        absl::StrFormat("home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens), read with %.1f GB/s%s\n",
+                        info.index, info.name, d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens,
+                        d.read_mb_per_s * 1e-3, info.up ? "" : ", lost");
   }
   return text;
 }

@@ -1,5 +1,7 @@
 #include "engine/pipeline/batcher.h"
 
+#include <algorithm>
+
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -13,9 +15,10 @@ Batcher::Batcher(const BatchLimits& limits)
   for (int m = 0; m < limits.micro_batches; ++m) micro_batches_.emplace_back(limits.sequences_max);
 }
 
-void Batcher::AddHome(int home, uint32_t pages) {
+void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate) {
   FD_CHECK(home >= 0 && home < kMaxHomes && homes_[home].sequences == 0, "the home's index is in use");
   homes_[home] = HomeState{true, pages, pages, 0};
+  homes_[home].read_rate = read_rate;
 }
 
 void Batcher::LoseHome(int home) {
@@ -60,9 +63,28 @@ bool Batcher::IsSmallest(int m) const {
   return true;
 }
 
+// All rates are known, and so far apart that it matters.
+bool Batcher::RatesDiffer() const {
+  uint32_t least = UINT32_MAX, most = 0;
+  for (const HomeState& home : homes_) {
+    if (!home.alive) continue;
+    least = std::min(least, home.read_rate);
+    most = std::max(most, home.read_rate);
+  }
+  return least > 0 && most / 2 > least;
+}
+
+// What a home has left once it holds so many pages more. All homes take part in every step: where rates differ, the one
+// whose KV is then read soonest keeps steps shortest. Else the free share, which also keeps preemptions far.
+double Batcher::Spare(const HomeState& home, uint32_t pages, bool by_rate) {
+  if (by_rate) return -static_cast<double>(home.pages_total - home.pages_free + pages) / home.read_rate;
+  return static_cast<double>(home.pages_free - pages) / home.pages_total;
+}
+
 int Batcher::PlaceSequence(const Sequence& sequence) const {
   int best = -1;
-  double best_share = 0;
+  double most_spare = 0;
+  const bool by_rate = RatesDiffer();
   const uint32_t pages = PagesOf(sequence.length);
   for (int h = 0; h < kMaxHomes; ++h) {
     const HomeState& home = homes_[h];
@@ -70,10 +92,10 @@ int Batcher::PlaceSequence(const Sequence& sequence) const {
     // The watermark: every sequence there can take one more page before somebody has to go. An empty home takes any.
     const uint32_t watermark = home.sequences;
     if (home.pages_free < pages + watermark) continue;
-    const double share = static_cast<double>(home.pages_free - pages) / home.pages_total;
-    if (best < 0 || share > best_share) {
+    const double spare = Spare(home, pages, by_rate);
+    if (best < 0 || spare > most_spare) {
       best = h;
-      best_share = share;
+      most_spare = spare;
     }
   }
   return best;

@@ -35,7 +35,8 @@ class Batcher {
   explicit Batcher(const BatchLimits& limits);
 
   // --- homes
-  void AddHome(int home, uint32_t pages);
+  // read_rate: how fast it reads its KV, in any unit that is all homes'; 0: not known.
+  void AddHome(int home, uint32_t pages, uint32_t read_rate = 0);
   // The home takes no new sequence; those it has are marked as failed and leave at their step boundaries.
   void LoseHome(int home);
   bool HomeAlive(int home) const { return homes_[home].alive; }
@@ -95,6 +96,7 @@ class Batcher {
     uint32_t pages_free = 0;
     uint32_t sequences = 0;
     uint64_t returns = 0;  // times that pages came back
+    uint32_t read_rate = 0;
   };
   struct MicroBatchState {
     explicit MicroBatchState(size_t members_max) : members(members_max) {}
@@ -104,9 +106,11 @@ class Batcher {
   };
 
   bool IsSmallest(int m) const;
-  // The home with the largest free share that can hold its tokens and one more page for each sequence it has; -1: none
-  // now.
+  // Of the homes that can hold its tokens and one more page for each sequence they have: the one with the most to spare;
+  // -1: none now.
   int PlaceSequence(const Sequence& sequence) const;
+  bool RatesDiffer() const;
+  static double Spare(const HomeState& home, uint32_t pages, bool by_rate);
   void Join(Sequence* sequence, int m, int home);  // takes the pages of all its tokens at once
   void Leave(Sequence* sequence);                  // frees pages, leaves its micro-batch
   void ReturnToReady(Sequence* sequence);          // in order of age

@@ -305,7 +305,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.progress = command.link->Progress();
   port.progress_seen_ns = options_.now_ns();
   port.idle_said = false;
-  batcher_.AddHome(command.home, command.pages);
+  batcher_.AddHome(command.home, command.pages, command.read_mb_per_s);
   if (command.home >= home_limit_) home_limit_ = command.home + 1;
   for (size_t m = 0; m < batches_.size(); ++m) {
     batches_[m].table.home_areas[command.home] = {command.link->SendArea(static_cast<int>(m)),

@@ -98,6 +98,7 @@ struct PipelineCommand {
   EngineLink* link = nullptr;       // kAddHome; stays the caller's, who keeps it until the home is reported lost
   int home = -1;                    // kAddHome: a free index
   uint32_t pages = 0;               // kAddHome: granted to this engine
+  uint32_t read_mb_per_s = 0;       // kAddHome: as its description says
 };
 
 }  // namespace fastdecode

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/rpart/read_rate.h"
 #include "engine/rpart/rpart_shape.h"
 #include "numa/check.h"
 #include "numa/clock.h"
@@ -53,7 +54,11 @@ absl::StatusOr<std::unique_ptr<Home>> Home::Create(HomeOptions options) {
   return std::unique_ptr<Home>(new Home(std::move(options), *std::move(arena)));
 }
 
-Home::Home(HomeOptions options, Arena arena) : options_(std::move(options)), arena_(std::move(arena)) {}
+Home::Home(HomeOptions options, Arena arena)
+    : options_(std::move(options)),
+      arena_(std::move(arena)),
+      read_rate_(MeasureReadRate({reinterpret_cast<const std::byte*>(arena_.data()), arena_.bytes()}, options_.cores)) {
+}
 
 Home::~Home() { Detach(); }
 
@@ -72,6 +77,7 @@ HomeDescription Home::Describe(const RPartShape& shape) const {
   description.threads = static_cast<uint32_t>(options_.cores.size());
   description.page_bytes = KvPool::PageBytesAllLayers(shape.attention(), static_cast<int>(shape.layers));
   description.pages = arena_.bytes() / description.page_bytes;
+  description.read_mb_per_s = static_cast<uint32_t>(read_rate_ * 1e-6);
   CopyText(IsaName(options_.isa), description.isa);
   CopyText(arena_.Describe(), description.memory);
   return description;

@@ -91,6 +91,7 @@ class Home {
   // Constant after construction.
   const HomeOptions options_;
   const Arena arena_;
+  const double read_rate_;  // of the arena by the team's cores, bytes a second
 
   // The control thread's. Sessions go before the loop, whose words their wakers ring.
   std::unique_ptr<HomeLoop> loop_;  // null: no session

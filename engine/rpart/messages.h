@@ -176,7 +176,7 @@ struct HomeDescription {
   uint32_t version = 1;
   int32_t node = -1;               // NUMA node (os index)
   uint32_t threads = 0;
-  uint32_t reserved = 0;
+  uint32_t read_mb_per_s = 0;      // what its KV memory was read with when it was made, in 10^6 bytes; 0: not known
   uint64_t pages = 0;              // reserved for this peer
   uint64_t page_bytes = 0;         // of one page, all layers
   char isa[16] = {};               // "avx512bf16"

@@ -95,6 +95,9 @@ absl::Status CudaSPart::UploadRopeTable() {
 absl::Status CudaSPart::MakeHome() {
   GpuHomeOptions home;
   home.sequences_max = static_cast<uint32_t>(options_.sequences_max * options_.micro_batches);
+  const absl::StatusOr<double> read_rate = device_->MeasureReadRate();
+  if (!read_rate.ok()) return read_rate.status();
+  home.read_rate = *read_rate;
   home.kv_bytes = options_.kv_bytes;
   if (home.kv_bytes == 0) {
     const RPartShape& shape = model_.shape;

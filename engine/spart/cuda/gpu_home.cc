@@ -80,6 +80,7 @@ void GpuHome::Prepare() {
 HomeDescription GpuHome::Describe() const {
   HomeDescription description;
   description.pages = pool_.total();
+  description.read_mb_per_s = static_cast<uint32_t>(std::min(options_.read_rate * 1e-6, 4e9));
   description.page_bytes = KvPool::PageBytesAllLayers(shape_.attention(), static_cast<int>(shape_.layers));
   absl::SNPrintF(description.isa, sizeof(description.isa), "cuda");
   absl::SNPrintF(description.memory, sizeof(description.memory), "%.2f GiB of the GPU's", Gib(options_.kv_bytes));

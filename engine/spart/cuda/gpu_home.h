@@ -23,6 +23,7 @@ namespace fastdecode {
 
 struct GpuHomeOptions {
   uint64_t kv_bytes = 0;       // of the device's memory, for pages
+  double read_rate = 0;        // of that memory, in bytes a second; 0: not known
   uint32_t sequences_max = 0;  // of all micro-batches
 };
 

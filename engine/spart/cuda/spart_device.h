@@ -60,6 +60,10 @@ class SPartDevice {
   // Copies from pinned memory to the device, and returns when it is there. Any thread, several at once.
   virtual absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) = 0;
 
+  // How fast kernels read the device's memory, in bytes a second, measured now. Takes memory while it runs, if there is
+  // some; some milliseconds. REQUIRES: nothing was launched.
+  virtual absl::StatusOr<double> MeasureReadRate() = 0;
+
   // ---- Streams and graphs
   virtual absl::StatusOr<Stream> MakeStream() = 0;
   // What is added from here to EndGraph becomes one graph: work that is done in this order whenever it is launched.

@@ -71,6 +71,38 @@ constexpr BatchLimits kOne = {
 constexpr BatchLimits kTwo = {
     .micro_batches = 2, .rows_max = 64, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 16};
 
+// Of homes that read at rates far apart, each gets KV as it reads; of others, as there is room.
+TEST_F(BatcherTest, TheHomeWithTheMostSpareBandwidthIsTaken) {
+  struct {
+    uint32_t rates[2];
+    uint32_t at_first_home;  // of 22 sequences
+  } const cases[] = {{{1000, 100}, 20}, {{100, 1000}, 2}, {{150, 100}, 11},
+                     {{0, 100}, 11},    {{100, 0}, 11},   {{0, 0}, 11}};
+  for (const auto& c : cases) {
+    BatchLimits limits;
+    limits.micro_batches = 1;
+    Make(limits);
+    batcher_->AddHome(0, 100, c.rates[0]);
+    batcher_->AddHome(1, 100, c.rates[1]);
+    for (uint64_t id = 1; id <= 22; ++id) Add(id, 30, 32);
+    Step(0);
+    EXPECT_EQ(batcher_->sequences_at(0), c.at_first_home) << c.rates[0] << " " << c.rates[1];
+    EXPECT_EQ(batcher_->sequences_at(1), 22 - c.at_first_home);
+  }
+}
+
+TEST_F(BatcherTest, AFastHomeThatIsFullLeavesTheRestToOthers) {
+  BatchLimits limits;
+  limits.micro_batches = 1;
+  Make(limits);
+  batcher_->AddHome(0, 10, 100000);
+  batcher_->AddHome(1, 100, 100);
+  for (uint64_t id = 1; id <= 20; ++id) Add(id, 30, 32);
+  Step(0);
+  EXPECT_EQ(batcher_->sequences_at(0) + batcher_->sequences_at(1), 20u);
+  EXPECT_EQ(batcher_->sequences_at(0), 5u) << "each may take one more page";
+}
+
 TEST_F(BatcherTest, NobodyOvertakes) {
   Make(kOne);
   batcher_->AddHome(0, 6);

@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<GpuHome>> MakeHome(SoftDevice* device, uint64_t k
   GpuHomeOptions options;
   options.kv_bytes = kv_bytes;
   options.sequences_max = kSequences;
+  options.read_rate = 3.2e12;
   return GpuHome::Create(options, Shape(), device);
 }
 
@@ -266,6 +267,7 @@ TEST(GpuHomeTest, SaysWhatThereIsTooLittleOf) {
   const auto home = MakeHome(&device, PagesBytes(3) + 100);
   ASSERT_TRUE(home.ok());
   EXPECT_EQ((*home)->Describe().pages, 3u);
+  EXPECT_EQ((*home)->Describe().read_mb_per_s, 3'200'000u);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ class SoftDevice final : public SPartDevice {
   struct Options {
     uint64_t seed = 1;  // of the order in which emulated threads run
     uint64_t memory_bytes = uint64_t{1} << 32;
+    double read_rate = 0;  // what it says of its memory; bytes a second
   };
 
   explicit SoftDevice(const Options& options);
@@ -37,6 +38,7 @@ class SoftDevice final : public SPartDevice {
   absl::Status Register(std::byte* memory, size_t bytes) override;
   void Unregister(std::byte* memory) override;
   absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) override;
+  absl::StatusOr<double> MeasureReadRate() override { return options_.read_rate; }
   absl::StatusOr<Stream> MakeStream() override;
   absl::Status BeginGraph(Stream stream) override;
   absl::Status Add(const DeviceWork& work) override;

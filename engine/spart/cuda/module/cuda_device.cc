@@ -1,6 +1,8 @@
 #include "engine/spart/cuda/module/cuda_device.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -128,6 +130,44 @@ absl::Status CudaDevice::Upload(std::byte* to, const std::byte* pinned, size_t b
       CudaStatus(cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread), "cudaMemcpyAsync");
   status.Update(CudaStatus(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize"));
   return status;
+}
+
+absl::StatusOr<double> CudaDevice::MeasureReadRate() {
+  Use();
+  const size_t bytes = std::min<size_t>(free_bytes() / 4, size_t{512} << 20) / 2 * 2;
+  std::byte* memory = nullptr;
+  const absl::Status bad = CudaStatus(cudaMalloc(reinterpret_cast<void**>(&memory), bytes), "cudaMalloc");
+  if (!bad.ok()) return bad;
+  absl::StatusOr<double> rate = TimeCopies(memory, bytes);
+  cudaFree(memory);
+  return rate;
+}
+
+// One half to the other: as many bytes are read as written, and memory takes turns. The quickest of some copies.
+absl::StatusOr<double> CudaDevice::TimeCopies(std::byte* memory, size_t bytes) const {
+  constexpr int kCopies = 5;
+  cudaEvent_t moments[kCopies + 1] = {};
+  absl::Status status;
+  for (cudaEvent_t& moment : moments) status.Update(CudaStatus(cudaEventCreate(&moment), "cudaEventCreate"));
+  for (int i = 0; i <= kCopies && status.ok(); ++i) {
+    status.Update(CudaStatus(cudaEventRecord(moments[i], cudaStreamPerThread), "cudaEventRecord"));
+    if (i == kCopies) break;
+    status.Update(CudaStatus(
+        cudaMemcpyAsync(memory, memory + bytes / 2, bytes / 2, cudaMemcpyDeviceToDevice, cudaStreamPerThread),
+        "cudaMemcpyAsync"));
+  }
+  status.Update(CudaStatus(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize"));
+  float least_ms = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < kCopies && status.ok(); ++i) {
+    float ms = 0;
+    status.Update(CudaStatus(cudaEventElapsedTime(&ms, moments[i], moments[i + 1]), "cudaEventElapsedTime"));
+    least_ms = std::min(least_ms, ms);
+  }
+  for (const cudaEvent_t moment : moments) {
+    if (moment != nullptr) cudaEventDestroy(moment);
+  }
+  if (!status.ok()) return status;
+  return static_cast<double>(bytes) / (static_cast<double>(least_ms) * 1e-3);
 }
 
 absl::StatusOr<SPartDevice::Stream> CudaDevice::MakeStream() {

@@ -33,6 +33,7 @@ class CudaDevice final : public SPartDevice {
   absl::Status Register(std::byte* memory, size_t bytes) override;
   void Unregister(std::byte* memory) override;
   absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) override;
+  absl::StatusOr<double> MeasureReadRate() override;
   absl::StatusOr<Stream> MakeStream() override;
   absl::Status BeginGraph(Stream stream) override;
   absl::Status Add(const DeviceWork& work) override;
@@ -54,6 +55,7 @@ class CudaDevice final : public SPartDevice {
   explicit CudaDevice(const DeviceOptions& options) : options_(options) {}
   absl::Status Start();
   absl::Status CheckDevice();
+  absl::StatusOr<double> TimeCopies(std::byte* memory, size_t bytes) const;
   // The calling thread works with this GPU from now on.
   void Use() const;
   absl::Status Capture(const CudaStream& stream, cudaGraph_t* graph);
