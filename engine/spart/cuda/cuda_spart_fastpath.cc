@@ -147,7 +147,7 @@ void CudaSPart::TakeSamples(MicroBatch& batch) {
     if (!row.sample) continue;
     const SampledRow& sampled = batch.memory.sampled[i];
     row.result = {sampled.outcome, sampled.token, sampled.logprob, sampled.top_logprobs};
-    std::memcpy(row.args.top_logprobs, sampled.top, static_cast<size_t>(sampled.top_logprobs) * sizeof(TokenLogprob));
+    std::copy_n(sampled.top, sampled.top_logprobs, row.args.top_logprobs);
   }
 }
 

@@ -9,11 +9,13 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "tests/tests_folder.h"
+
 namespace fastdecode {
 
 namespace {
 
-const std::string kFolder = std::string(FASTDECODE_TESTS_DIR) + "/golden/transformers";
+std::string Folder() { return TestsFolder() + "/golden/transformers"; }
 
 // A file of [positions][vocab] that goldens.json describes.
 std::vector<float> ReadFloats(const std::string& folder, const nlohmann::json& file) {
@@ -27,7 +29,7 @@ std::vector<float> ReadFloats(const std::string& folder, const nlohmann::json& f
 
 }  // namespace
 
-Golden::Golden(const std::string& name) : folder(kFolder + "/" + name) {
+Golden::Golden(const std::string& name) : folder(Folder() + "/" + name) {
   const nlohmann::json json = nlohmann::json::parse(std::ifstream(folder + "/goldens.json"));
   prompt = json.at("prompt_ids").get<std::vector<int32_t>>();
   positions = json.at("positions").get<std::vector<uint32_t>>();
@@ -45,7 +47,7 @@ Golden::Golden(const std::string& name) : folder(kFolder + "/" + name) {
 
 std::vector<std::string> GoldenNames() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+  for (const auto& entry : std::filesystem::directory_iterator(Folder())) {
     if (entry.is_directory()) names.push_back(entry.path().filename());
   }
   std::sort(names.begin(), names.end());

@@ -10,6 +10,7 @@
 #include "tests/engine/end_to_end/engine_runs.h"
 #include "tests/engine/end_to_end/golden.h"
 #include "tests/engine/end_to_end/golden_checks.h"
+#include "tests/tests_folder.h"
 
 namespace fastdecode {
 namespace {
@@ -122,9 +123,9 @@ TEST_P(GoldenGpuKvTest, Int8IsAsCloseAsAtACpuHome) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Software, GoldenGpuKvTest, testing::ValuesIn(AllWays(SOFT_GPU_MODULE)), ParamName);
-INSTANTIATE_TEST_SUITE_P(Real, GoldenGpuKvTest, testing::ValuesIn(AllWays(CUDA_MODULE)), ParamName);
+INSTANTIATE_TEST_SUITE_P(Real, GoldenGpuKvTest, testing::ValuesIn(AllWays(CudaModule(CUDA_MODULE))), ParamName);
 INSTANTIATE_TEST_SUITE_P(Software, GoldenGpuTest, testing::ValuesIn(AllCases(SOFT_GPU_MODULE)), ParamName);
-INSTANTIATE_TEST_SUITE_P(Real, GoldenGpuTest, testing::ValuesIn(AllCases(CUDA_MODULE)), ParamName);
+INSTANTIATE_TEST_SUITE_P(Real, GoldenGpuTest, testing::ValuesIn(AllCases(CudaModule(CUDA_MODULE))), ParamName);
 
 }  // namespace
 }  // namespace fastdecode

@@ -19,6 +19,7 @@
 #include "tests/engine/model/scratch_dir.h"
 #include "tests/engine/spart/soft_device.h"
 #include "tests/engine/spart/spart_rig.h"
+#include "tests/tests_folder.h"
 
 namespace fastdecode {
 namespace {
@@ -37,14 +38,14 @@ class CudaSPartTest : public testing::TestWithParam<Gpu> {
 
   void SetUp() override {
     if (GetParam() == Gpu::kSoftware) return;
-    if (std::string(CUDA_MODULE).empty()) GTEST_SKIP() << "built without CUDA";
-    const absl::Status there = OpenDevice(CUDA_MODULE, DeviceOptions()).status();
+    if (CudaModule(CUDA_MODULE).empty()) GTEST_SKIP() << "built without CUDA";
+    const absl::Status there = OpenDevice(CudaModule(CUDA_MODULE), DeviceOptions()).status();
     if (absl::IsNotFound(there)) GTEST_SKIP() << there.message();
     ASSERT_TRUE(there.ok()) << there;
   }
 
   std::unique_ptr<SPartDevice> MakeDevice() const {
-    if (GetParam() == Gpu::kReal) return *OpenDevice(CUDA_MODULE, DeviceOptions());
+    if (GetParam() == Gpu::kReal) return *OpenDevice(CudaModule(CUDA_MODULE), DeviceOptions());
     return std::make_unique<SoftDevice>(SoftDevice::Options());
   }
 

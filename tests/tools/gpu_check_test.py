@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""What runs on a GPU machine (tools/gpu_check/run.py), with programs that play theirs.
+
+usage: gpu_check_test.py REPOSITORY_ROOT
+"""
+import json
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1))
+CHECK = ROOT / "tools/gpu_check"
+
+# Says what it was given, and what a test program of GoogleTest's would.
+TEST_PROGRAM = """#!/usr/bin/env python3
+import json, os, sys
+given = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+cases = {cases}
+assert os.environ["FASTDECODE_CUDA_MODULE"].endswith("module.so") and os.path.isdir(os.environ["FASTDECODE_TESTS_DIR"])
+assert "Real" in given["gtest_filter"]
+with open(given["gtest_output"].removeprefix("json:"), "w") as out:
+    json.dump({{"testsuites": [{{"testsuite": cases}}]}}, out)
+for case in cases:
+    if case["result"] == "SKIPPED":
+        print("../../tests/a_test.cc:74: Skipped\\nno GPU: no CUDA-capable device is detected\\n")
+sys.exit(1 if any(case.get("failures") for case in cases) else 0)
+"""
+FASTDECODE = """#!/usr/bin/env python3
+import json, sys
+assert sys.argv[1:3] == ["bench", "step"] and "cuda" in sys.argv
+if {error!r}:
+    sys.exit("fastdecode: error: " + {error!r})
+times = {{"count": 5, "p50_us": 12.5}}
+print(json.dumps({{"tokens_per_s": 1234.5, "step_us": 800.0, "stage": times, "hop": times, "kv_gb_per_s": 3.5}}))
+"""
+
+
+def case(name, result="COMPLETED", failures=()):
+    return {"classname": "Real/ATest", "name": name, "result": result, **({"failures": list(failures)} if failures else {})}
+
+
+class GpuCheckTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        for folder in ("bin", "tests", "model"):
+            (self.folder / folder).mkdir()
+        for file in CHECK.glob("*.py"):
+            shutil.copy(file, self.folder)
+        (self.folder / "version").write_text("abc1234\n")
+        (self.folder / "module.so").touch()
+        self.program("fastdecode", FASTDECODE.format(error=""))
+
+    def program(self, name, text):
+        path = self.folder / "bin" / name
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def check(self, spart, golden, *arguments):
+        self.program("cuda_spart_test", TEST_PROGRAM.format(cases=spart))
+        self.program("golden_gpu_test", TEST_PROGRAM.format(cases=golden))
+        done = subprocess.run([sys.executable, self.folder / "run.py", "--quick", "--module", self.folder / "module.so",
+                               "--out", self.folder / "out", *arguments], capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    def report(self):
+        return json.loads((self.folder / "out.json").read_text()), (self.folder / "out.md").read_text()
+
+    def test_all_passed(self):
+        code, text = self.check([case("A"), case("B")], [case("C")])
+        self.assertEqual(code, 0, text)
+        results, markdown = self.report()
+        self.assertEqual([test["ran"] for test in results["tests"]], [2, 1])
+        self.assertEqual([bench["tokens_per_s"] for bench in results["bench"]], [1234.5, 1234.5])
+        for needle in ("cuda_spart_test: 2 passed", "FastDecode abc1234", "--homes gpu` | 1234.5 | 800 | 12.5 | 12.5 | 3.5 |"):
+            self.assertIn(needle, markdown)
+
+    def test_a_failure_is_named_and_is_the_exit_code(self):
+        code, text = self.check([case("A"), case("B", failures=[{"failure": "expected 1"}])], [case("C")])
+        self.assertEqual(code, 1, text)
+        self.assertIn("cuda_spart_test: FAILED (exit 1): Real/ATest.B", self.report()[1])
+
+    def test_without_a_gpu_it_says_why_nothing_ran(self):
+        self.program("fastdecode", FASTDECODE.format(error="no GPU: no CUDA-capable device is detected"))
+        code, text = self.check([case("A", "SKIPPED")], [case("C", "SKIPPED")])
+        self.assertEqual(code, 3, text)
+        markdown = self.report()[1]
+        self.assertIn("golden_gpu_test: skipped: no GPU: no CUDA-capable device is detected", markdown)
+        self.assertIn("| fastdecode: error: no GPU: no CUDA-capable device is detected |", markdown)
+
+    def test_figures_that_failed_are_a_failure(self):
+        self.program("fastdecode", FASTDECODE.format(error="the weights need 14.96 GiB as bf16, the GPU has 9.52 GiB free"))
+        self.assertEqual(self.check([case("A")], [case("C")])[0], 1)
+
+    def test_a_program_that_runs_no_test_is_no_success(self):
+        self.assertEqual(self.check([], [])[0], 3)
+        self.assertIn("NO TEST RAN", self.report()[1])
+
+    def test_bad_use(self):
+        code, text = self.check([], [], "--module", self.folder / "none.so")
+        self.assertEqual((code, text), (1, f"run: --module: {self.folder}/none.so does not exist\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

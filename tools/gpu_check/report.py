@@ -1,0 +1,72 @@
+"""A report for people of what run.py has found."""
+
+
+def test_line(test):
+    failed = test.get("failed", [])
+    if test["exit"] is None:
+        state = "DID NOT END"
+    elif failed or test["exit"] != 0:
+        state = f"FAILED (exit {test['exit']}): {', '.join(failed) or 'see its output'}"
+    elif test.get("ran", 0) == 0:
+        state = "skipped: " + "; ".join(test.get("why_skipped", [])) if test.get("skipped") else "NO TEST RAN"
+    else:
+        state = f"{test['ran']} passed" + (f", {test['skipped']} skipped" if test["skipped"] else "")
+    return f"{test['name']}: {state} ({test['seconds']} s)"
+
+
+def bench_line(bench):
+    if "error" in bench:
+        return f"{bench['command']}: {bench['error']}"
+    return f"{bench['command']}: {bench['tokens_per_s']:.1f} tokens/s, {bench['step_us']:.0f} us a step"
+
+
+def failures(results):
+    every = results["tests"] + [test for tests in results.get("sanitizer", {}).values() for test in tests]
+    return [test for test in every if test["exit"] != 0 or test.get("failed")]
+
+
+def exit_code(results):
+    """0: all ran and passed. 1: something failed. 3: there was nothing to run on."""
+    if failures(results):
+        return 1
+    if not any(test.get("ran") for test in results["tests"]):
+        return 3
+    return 1 if any("error" in bench for bench in results["bench"]) else 0
+
+
+def peer_lines(peer):
+    if "none" in peer:
+        return [f"None: {peer['none']}."]
+    lines = [f"PyTorch {peer['torch']} on {peer['gpu']}:", "", "| what | us | GB/s | TFLOP/s |", "|---|---|---|---|"]
+    for one in peer["figures"]:
+        rates = [f"{one[key]:.0f}" if key in one else "" for key in ("gb_per_s", "tflop_per_s")]
+        lines.append(f"| {one['what']} | {one['us']:.0f} | {rates[0]} | {rates[1]} |")
+    return lines
+
+
+def bench_lines(benches):
+    lines = ["| command | tokens/s | step us | stage p50 us | hop p50 us | KV GB/s |", "|---|---|---|---|---|---|"]
+    for one in benches:
+        if "error" in one:
+            lines.append(f"| `{one['command']}` | {one['error'].splitlines()[-1]} | | | | |")
+            continue
+        cells = [f"{one['tokens_per_s']:.1f}", f"{one['step_us']:.0f}", f"{one['stage']['p50_us']:.1f}",
+                 f"{one['hop']['p50_us']:.1f}" if one["hop"]["count"] else "none", f"{one['kv_gb_per_s']:.1f}"]
+        lines.append(f"| `{one['command']}` | {' | '.join(cells)} |")
+    return lines
+
+
+def markdown(results):
+    machine = results["machine"]
+    lines = [f"# {machine['gpu'] or 'No GPU'}", "",
+             f"FastDecode {machine['version']}, {machine['time']}; {machine['cpu']}, {machine['cores']} cores, "
+             f"Linux {machine['kernel']}, {machine['libc']}; module {results['module']}, CUDA in {', '.join(results['cuda']) or 'no folder'}.",
+             "", "## Tests", ""]
+    lines += [f"- {test_line(test)}" for test in results["tests"]]
+    for tool, tests in results.get("sanitizer", {}).items():
+        lines += [f"- {tool}: {test_line(test)}" for test in tests]
+    for test in failures(results):
+        lines += ["", f"### {test['name']}", "", "```", test.get("output", "").strip(), "```"]
+    lines += ["", "## Steps", ""] + bench_lines(results["bench"])
+    lines += ["", "## The peer", ""] + peer_lines(results["peer"])
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Runs the tests that need a GPU, and measures; writes a report for programs and one for people.
+
+usage: run [--out NAME] [--module FILE] [--quick] [--sanitize]
+"""
+import argparse
+import datetime
+import glob
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import peer
+import report
+
+HERE = pathlib.Path(__file__).resolve().parent
+NEEDED = ("libcudart.so.13", "libcublasLt.so.13")
+TESTS = ("cuda_spart_test", "golden_gpu_test")
+TEST_LIMIT_S = 1200
+BENCH_LIMIT_S = 300
+SHAPES = (("tinyllama-1.1b", None), ("llama-3-8b", 8))
+BATCHES = (64, 256, 1024)
+
+
+def cuda_folders():
+    """Folders with CUDA's libraries: as the loader is told, of a toolkit, beside PyTorch."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    folders += sorted(glob.glob("/usr/local/cuda*/lib64"), reverse=True) + ["/usr/lib/x86_64-linux-gnu", "/usr/local/nvidia/lib64"]
+    for site in sys.path:
+        folders += sorted(glob.glob(f"{site}/nvidia/*/lib"))
+    return folders
+
+
+def find_cuda():
+    """(folders that have what is needed, what is missing)."""
+    found, missing = [], []
+    for name in NEEDED:
+        folder = next((folder for folder in cuda_folders() if os.path.exists(os.path.join(folder, name))), None)
+        if folder is None:
+            missing.append(name)
+        elif folder not in found:
+            found.append(folder)
+    return found, missing
+
+
+def environment(folders):
+    """Of programs of this folder: they run in it, where their loader is."""
+    path = folders + [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(path), "FASTDECODE_TESTS_DIR": str(HERE / "tests")}
+
+
+def execute(command, env, limit_s):
+    """(exit code, stdout, stderr); None: it took too long."""
+    try:
+        done = subprocess.run([str(word) for word in command], cwd=HERE, env=env, capture_output=True, text=True, timeout=limit_s)
+        return done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired as late:
+        return None, str(late.stdout or ""), str(late.stderr or "")
+
+
+def describe_machine():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit", "--format=csv,noheader"]
+    gpu = None
+    if shutil.which("nvidia-smi"):
+        done = subprocess.run(query, capture_output=True, text=True)
+        gpu = done.stdout.strip() or done.stderr.strip()
+    model = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    return {"gpu": gpu, "cpu": model[0] if model else platform.machine(), "cores": os.cpu_count(),
+            "kernel": platform.release(), "libc": " ".join(platform.libc_ver()),
+            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "version": (HERE / "version").read_text().strip()}
+
+
+def summarise(document, output):
+    """Of a test program's own JSON, and what it printed, which alone says why a test was skipped."""
+    cases = [case for suite in document["testsuites"] for case in suite["testsuite"]]
+    failed = [f"{case['classname']}.{case['name']}" for case in cases if case.get("failures")]
+    reasons = set(re.findall(r": Skipped\n(.+)", output))
+    skipped = sum(1 for case in cases if case.get("result") == "SKIPPED")
+    return {"ran": len(cases) - skipped, "failed": failed, "skipped": skipped, "why_skipped": sorted(reasons)}
+
+
+def run_tests(module, env, wrapper=(), quick=False):
+    results = []
+    for name in TESTS:
+        with tempfile.TemporaryDirectory() as scratch:
+            output = pathlib.Path(scratch) / "result.json"
+            only = "Real/*gqa_*:*/Real" if quick else "Real/*:*/Real"
+            begun = time.monotonic()
+            code, text, errors = execute([*wrapper, HERE / "bin" / name, f"--gtest_filter={only}", f"--gtest_output=json:{output}"],
+                                         {**env, "FASTDECODE_CUDA_MODULE": str(module)}, TEST_LIMIT_S)
+            result = {"name": name, "seconds": round(time.monotonic() - begun, 1), "exit": code}
+            if output.exists():
+                result |= summarise(json.loads(output.read_text()), text)
+            if code != 0:
+                result["output"] = (text + errors)[-4000:]
+            results.append(result)
+            print(report.test_line(result), flush=True)
+    return results
+
+
+def make_model(shape, layers, folder, env):
+    more = [] if layers is None else ["--layers", layers]
+    path = folder / f"{shape}-{layers or 'all'}"
+    code, _, errors = execute([HERE / "bin/fastdecode", "synth", "--shape", shape, *more, "--out", path], env, BENCH_LIMIT_S)
+    if code != 0:
+        raise RuntimeError(f"synth {shape}: {errors.strip()}")
+    return path
+
+
+def bench(model, arguments, module, env):
+    command = [HERE / "bin/fastdecode", "bench", "step", "-m", model, "--spart", "cuda", "--cuda-module", module, "--json", "-q",
+               *arguments]
+    code, text, errors = execute(command, env, BENCH_LIMIT_S)
+    result = {"command": " ".join(["bench step -m", pathlib.Path(str(model)).name, *map(str, arguments)])}
+    if code != 0:
+        return {**result, "error": errors.strip()[-600:] or f"exit {code}"}
+    figures = json.loads(text)
+    keep = ("tokens_per_s", "step_us", "stage", "hop", "overlap", "s_busy", "weight_gb_per_s", "kv_gb_per_s", "rows")
+    return {**result, **{key: figures[key] for key in keep if key in figures}}
+
+
+def measure(module, env, quick):
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        shapes = [(HERE / "model", [4], [["--homes", "local"], ["--homes", "gpu"]], 64)]
+        if not quick:
+            ways = [["--homes", "gpu", "--micro-batches", "1"], ["--homes", "gpu", "--micro-batches", "2"],
+                    ["--homes", "local", "--micro-batches", "2"], ["--homes", "gpu,local", "--micro-batches", "2"]]
+            shapes = [(make_model(shape, layers, pathlib.Path(scratch), env), BATCHES, ways, 512) for shape, layers in SHAPES]
+        for model, batches, ways, context in shapes:
+            for batch in batches:
+                for way in ways:
+                    result = bench(model, ["--batch", batch, "--context", context, *way], module, env)
+                    results.append(result)
+                    print(report.bench_line(result), flush=True)
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="gpu-report", help="NAME.json and NAME.md [gpu-report]")
+    parser.add_argument("--module", default=str(HERE / "bin/libfastdecode_cuda.so"), help="another module: a GPU in software")
+    parser.add_argument("--quick", action="store_true", help="a few tests, and a tiny model")
+    parser.add_argument("--sanitize", action="store_true", help="the tests under compute-sanitizer, too: memcheck, racecheck, synccheck")
+    options = parser.parse_args()
+    out = pathlib.Path(options.out).resolve()
+    module = pathlib.Path(options.module).resolve()
+    if not module.exists():
+        sys.exit(f"run: --module: {module} does not exist")
+    folders, missing = find_cuda()
+    if missing and module.name == "libfastdecode_cuda.so":
+        sys.exit(f"run: {', '.join(missing)} not found in: {', '.join(cuda_folders())}; name its folder in LD_LIBRARY_PATH")
+    env = environment(folders)
+    results = {"machine": describe_machine(), "module": module.name, "cuda": folders}
+    results["tests"] = run_tests(module, env, quick=options.quick)
+    if options.sanitize and shutil.which("compute-sanitizer"):
+        results["sanitizer"] = {tool: run_tests(module, env, ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9"), True)
+                                for tool in ("memcheck", "racecheck", "synccheck")}
+    results["bench"] = measure(module, env, options.quick)
+    results["peer"] = peer.measure(options.quick)
+    out.with_name(out.name + ".json").write_text(json.dumps(results, indent=1) + "\n")
+    out.with_name(out.name + ".md").write_text(report.markdown(results))
+    print(f"{out}.json, {out}.md")
+    return report.exit_code(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
