@@ -68,8 +68,8 @@ struct TakeKvStepArgs {
   KvSplit split;
 };
 
-// k and v of those of the step's rows that have a slot, as they came into the home's area, into their pages. A block a row. Rounds to nearest
-// even.
+// k and v of those of the step's rows that have a slot, as they came into the home's area, into their pages. A block a
+// row. Rounds to nearest even.
 struct AppendKvArgs {
   unsigned bucket = 0;
   const StepState* state = nullptr;
