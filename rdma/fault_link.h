@@ -70,6 +70,7 @@ class FaultLink final : public EngineLink {
   LinkPoll PollControl(void* buffer, size_t* bytes) override { return link_->PollControl(buffer, bytes); }
   std::byte* BulkArea() override { return link_->BulkArea(); }
   void PostBulk(size_t bytes) override { link_->PostBulk(bytes); }
+  uint64_t BulkFreed() override { return link_->BulkFreed(); }
   void RingHome() override { link_->RingHome(); }
   uint64_t Progress() const override { return link_->Progress(); }
   LinkLine line() const override { return link_->line(); }

@@ -117,6 +117,9 @@ class EngineLink : public LinkEnd {
   // Sends the first `bytes` of BulkArea(). Does nothing on a lost link. REQUIRES: BulkArea() has given memory since the
   // last PostBulk; 0 < bytes <= size().bulk_segment_bytes_max.
   virtual void PostBulk(size_t bytes) = 0;
+  // Segments that the home has freed, of all that were posted: once it has found nothing more to do, that is known
+  // here. Loses the link if it claims more.
+  virtual uint64_t BulkFreed() = 0;
 
   // Wakes a home that parked. REQUIRES: called *after* PostHop, TrySendControl or PostBulk, once the first of a busy
   // period is out (rung before, the home could poll in vain and sleep in between). Costs one locked instruction if the

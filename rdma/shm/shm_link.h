@@ -54,6 +54,7 @@ class ShmEngineLink final : public EngineLink {
   LinkPoll PollControl(void* buffer, size_t* bytes) override;
   std::byte* BulkArea() override;
   void PostBulk(size_t bytes) override;
+  uint64_t BulkFreed() override;
   uint64_t Progress() const override;
   bool lost() const override { return loss_->lost(); }
 

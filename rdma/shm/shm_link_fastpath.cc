@@ -86,16 +86,21 @@ LinkPoll ShmEngineLink::PollControl(void* buffer, size_t* bytes) {
 std::byte* ShmEngineLink::BulkArea() {
   const uint64_t segments = static_cast<uint64_t>(size_.bulk_segments);
   if (segments == 0 || lost()) return nullptr;
-  if (bulk_written_ - bulk_freed_ == segments) {
-    // Acquire: pairs with FreeBulk's release; the home has read the segments that are written again now.
-    const uint64_t freed = regions_.engine.bulk_freed()->load(std::memory_order_acquire);
-    if (freed < bulk_freed_ || freed > bulk_written_) {
-      Lose(-1, "bulk credit out of bounds");
-      return nullptr;
-    }
+  if (bulk_written_ - bulk_freed_ == segments) BulkFreed();
+  const bool free = bulk_written_ - bulk_freed_ < segments && !lost();
+  return free ? regions_.home.segment(bulk_written_ % segments) : nullptr;
+}
+
+uint64_t ShmEngineLink::BulkFreed() {
+  if (size_.bulk_segments == 0 || lost()) return bulk_freed_;
+  // Acquire: pairs with FreeBulk's release; the home has read the segments that are written again now.
+  const uint64_t freed = regions_.engine.bulk_freed()->load(std::memory_order_acquire);
+  if (freed < bulk_freed_ || freed > bulk_written_) {
+    Lose(-1, "bulk credit out of bounds");
+  } else {
     bulk_freed_ = freed;
   }
-  return bulk_written_ - bulk_freed_ < segments ? regions_.home.segment(bulk_written_ % segments) : nullptr;
+  return bulk_freed_;
 }
 
 void ShmEngineLink::PostBulk(size_t bytes) {

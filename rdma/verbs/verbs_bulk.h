@@ -33,6 +33,7 @@ class VerbsBulk {
   // ---- The engine's end: see EngineLink ----
   std::byte* Area();
   void Post(size_t bytes);
+  uint64_t Credit();
 
   // ---- The home's end: see HomeLink ----
   bool Next(const std::byte** segment, size_t* bytes);

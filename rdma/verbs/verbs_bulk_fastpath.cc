@@ -21,6 +21,11 @@ void VerbsBulk::TakeCredit() {
   credit_ = std::max(credit_, segments);
 }
 
+uint64_t VerbsBulk::Credit() {
+  if (!Stopped()) TakeCredit();
+  return credit_;
+}
+
 uint64_t VerbsBulk::Tag(uint64_t number, const std::byte* segment, size_t bytes) const {
   return wiring_.checksum ? Crc32c(Crc32c(0, &number, sizeof(number)), segment, bytes) : number;
 }

@@ -57,6 +57,7 @@ class VerbsEngineLink final : public EngineLink {
   LinkPoll PollControl(void* buffer, size_t* bytes) override;
   std::byte* BulkArea() override;
   void PostBulk(size_t bytes) override;
+  uint64_t BulkFreed() override;
   void RingHome() override;
   bool AreasOnGpu() const override { return parts_.end->on_gpu(); }
   uint64_t Progress() const override { return parts_.liveness->PeerProgress(); }

@@ -483,6 +483,8 @@ void VerbsEngineLink::PostBulk(size_t bytes) {
   parts_.bulk->Post(bytes);
 }
 
+uint64_t VerbsEngineLink::BulkFreed() { return parts_.bulk == nullptr ? 0 : parts_.bulk->Credit(); }
+
 void VerbsEngineLink::RingHome() { parts_.channel.Ring(); }
 
 // ---- The home's end ----

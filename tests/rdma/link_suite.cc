@@ -196,6 +196,7 @@ TEST_P(LinkSuite, BulkSegmentsArriveInOrderUntilTheHomeHoldsAll) {
     engine()->PostBulk(500 - i);
   }
   EXPECT_EQ(engine()->BulkArea(), nullptr) << "all are out";
+  EXPECT_EQ(engine()->BulkFreed(), 0u);
   for (size_t i = 0; i < 3; ++i) {
     ASSERT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kMessage);
     ASSERT_EQ(bytes, 500 - i);
@@ -223,9 +224,15 @@ TEST_P(LinkSuite, BulkSegmentsGoRoundBetweenHops) {
     ASSERT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kMessage);
     ASSERT_EQ(bytes, 1 + step);
     ASSERT_TRUE(HasPattern(segment, bytes, step));
+    EXPECT_EQ(engine()->BulkFreed(), step - 1) << "what is held is not free";
     home()->FreeBulk();
     home()->PostReply(ReplyTo(hop_));
     ASSERT_EQ(engine()->PollReply(&reply_), LinkPoll::kMessage);
+    // Known without another segment, once the home has looked in vain.
+    for (int i = 0; i < 1'000'000 && engine()->BulkFreed() != step; ++i) {
+      EXPECT_EQ(home()->PollHop(&hop_, &payload_), LinkPoll::kEmpty);
+    }
+    ASSERT_EQ(engine()->BulkFreed(), step);
   }
 }
 
@@ -237,6 +244,7 @@ TEST_P(LinkSuite, ALinkWithoutABulkChannelHasNoSegments) {
   const std::byte* segment = nullptr;
   size_t bytes = 0;
   EXPECT_EQ(engine()->BulkArea(), nullptr);
+  EXPECT_EQ(engine()->BulkFreed(), 0u);
   EXPECT_EQ(home()->PollBulk(&segment, &bytes), LinkPoll::kEmpty);
 }
 

@@ -41,6 +41,7 @@ class GpuHomeLink final : public EngineLink {
   LinkPoll PollControl(void* buffer, size_t* bytes) override { return Poll(); }
   std::byte* BulkArea() override { return nullptr; }
   void PostBulk(size_t bytes) override;
+  uint64_t BulkFreed() override { return 0; }
   void RingHome() override {}
   uint64_t Progress() const override { return 0; }
 

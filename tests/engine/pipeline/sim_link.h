@@ -61,6 +61,7 @@ class SimLink final : public EngineLink {
   LinkPoll PollControl(void* buffer, size_t* bytes) override { return lost_ ? LinkPoll::kLost : LinkPoll::kEmpty; }
   std::byte* BulkArea() override { return nullptr; }
   void PostBulk(size_t bytes) override { Violate("a bulk segment on a link without a bulk channel"); }
+  uint64_t BulkFreed() override { return 0; }
   void RingHome() override {}
   uint64_t Progress() const override { return progress_; }
   bool lost() const override { return lost_; }
