@@ -32,7 +32,8 @@ struct HomeLoopOptions {
 };
 
 // The leader of one home and what its peers share: the pool and the team. A turn looks at every peer once, in order of
-// arrival: at most a hop and a few control messages each, so that none waits for more than one of every other.
+// arrival: at most a hop and a few control messages each, so that none waits for more than one of every other. Then it
+// stores one bulk segment, of any peer.
 //
 // Idle costs nothing: when all peers have said that they are idle the leader sleeps. A home for one peer sleeps on that
 // peer's link, and its ring wakes the leader at once. A home for several sleeps on a word of its own, which the links'
@@ -63,6 +64,7 @@ class HomeLoop {
  private:
   // home_loop_fastpath.cc
   bool Turn();
+  bool TakeSegment();
   bool MayPark() const;
 
   // home_loop.cc
@@ -79,6 +81,7 @@ class HomeLoop {
   KvPool pool_;
   ServedPeers served_;
   std::unique_ptr<TicketTeam> team_;
+  size_t next_segment_ = 0;  // the session that is asked first
   bool stopping_ = false;
 
   // Between the threads.

@@ -20,8 +20,22 @@ bool HomeLoop::Turn() {
       ++i;
     }
   }
+  worked = TakeSegment() || worked;
   if (!worked && served_.empty_since_ticks == 0) served_.empty_since_ticks = NowTicks();
   return worked;
+}
+
+// One segment a turn at most, of all peers', behind whatever hops there were: none waits for more than one.
+bool HomeLoop::TakeSegment() {
+  for (size_t looked = 0; looked < served_.count; ++looked) {
+    const size_t index = next_segment_ % served_.count;
+    next_segment_ = index + 1;
+    const PeerSession::Outcome outcome = served_.sessions[index]->TakeSegment();
+    if (outcome == PeerSession::Outcome::kNothing) continue;
+    if (outcome == PeerSession::Outcome::kLost) EndSession(index);
+    return true;
+  }
+  return false;
 }
 
 // A home without peers parks even where it is told to go on polling for them.

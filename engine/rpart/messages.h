@@ -42,6 +42,8 @@ struct RPartShape {
   size_t hop_row_bytes() const { return (heads() + 2 * size_t{kv_heads}) * head_dim * element_bytes(); }
   size_t k_offset_bytes() const { return heads() * size_t{head_dim} * element_bytes(); }
   size_t v_offset_bytes() const { return k_offset_bytes() + kv_heads * size_t{head_dim} * element_bytes(); }
+  // Of these k and v, which follow each other.
+  size_t kv_row_bytes() const { return 2 * kv_heads * size_t{head_dim} * element_bytes(); }
   // A reply row: o [heads][head_dim].
   size_t reply_row_bytes() const { return heads() * size_t{head_dim} * element_bytes(); }
   friend bool operator==(const RPartShape&, const RPartShape&) = default;
@@ -73,6 +75,8 @@ enum class ControlKind : uint32_t {
   kHandOver = 9,     // engine -> home: HandOverMessage; the sequence and its pages become another peer's
   kHandOverAnswer = 10,  // home -> engine: HandOverAnswer, one for each kHandOver, in order
   kHandedOver = 11,  // home -> engine: HandedOverMessage, to the peer that has it now
+  kReserve = 12,     // engine -> home: SequenceMessage; the first `tokens` tokens of an empty sequence will come as bulk
+                     // segments. Their pages are taken at once: as for a fill, there must be room
 };
 
 // One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order. A sequence that the home
@@ -95,7 +99,7 @@ struct RosterMessage {
 static_assert(sizeof(RosterMessage) == 16);
 
 struct SequenceMessage {
-  uint32_t kind = 0;               // kRelease, kTruncate, kFill
+  uint32_t kind = 0;               // kRelease, kTruncate, kFill, kReserve
   uint32_t tokens = 0;
   uint64_t sequence = 0;
 };
@@ -153,6 +157,26 @@ struct HandedOverMessage {
   uint64_t sequence = 0;           // the receiver's number
 };
 static_assert(sizeof(HandedOverMessage) == 16);
+
+// Bulk, engine -> home: K and V in one layer of tokens that were attended to elsewhere, such as a prompt's on a GPU. A
+// segment is this, and from kPushRowsOffset on [tokens] rows of k [kv_heads][head_dim], v [kv_heads][head_dim]. One that
+// makes no sense ends the link, with the reason as cause.
+//
+// Order: there is none between the channels. A segment belongs to a reservation, the how manieth kReserve of the link,
+// and waits at the home until that has been read. It is dropped if its sequence was released meanwhile, so that a
+// release waits for no segment. Of tokens that are stored already it changes nothing; tokens in between must not be
+// missing. A home frees a segment when it is stored: once it has freed all that it was sent of a sequence
+// (EngineLink::BulkFreed), hops may go on from there.
+struct PushHeader {
+  uint64_t sequence = 0;
+  uint64_t reservation = 0;        // from 1
+  uint32_t layer = 0;
+  uint32_t first_position = 0;
+  uint32_t tokens = 0;             // > 0
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(PushHeader) == 32 && std::is_trivially_copyable_v<PushHeader>);
+inline constexpr size_t kPushRowsOffset = 64;
 
 struct IdleMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kIdle);

@@ -44,6 +44,7 @@ absl::Status PeerSession::Apply(std::span<const std::byte> message) {
     case ControlKind::kRelease:
     case ControlKind::kTruncate:
     case ControlKind::kFill:
+    case ControlKind::kReserve:
       return ApplySequence(control, message);
     case ControlKind::kFork: {
       ForkMessage body;
@@ -76,6 +77,7 @@ absl::Status PeerSession::ApplySequence(ControlKind kind, std::span<const std::b
   if (!Read(message, &body)) return WrongSize("sequence", message.size(), sizeof(body));
   if (kind == ControlKind::kTruncate) return table_.Truncate(body.sequence, body.tokens);
   if (kind == ControlKind::kFill) return Fill(body.sequence, body.tokens);
+  if (kind == ControlKind::kReserve) return Reserve(body.sequence, body.tokens);
   table_.Release(body.sequence);
   return absl::OkStatus();
 }
@@ -100,24 +102,32 @@ absl::Status PeerSession::ApplyRoster(std::span<const std::byte> message) {
   return absl::OkStatus();
 }
 
-// For measuring: a sequence of random tokens, without the prefill that would make one.
-absl::Status PeerSession::Fill(uint64_t id, uint32_t tokens) {
+// An empty sequence with pages for so many tokens. `what` names the message.
+absl::StatusOr<KvSequence*> PeerSession::BeginSequence(const char* what, uint64_t id, uint32_t tokens) {
   if (tokens == 0 || tokens > shape_.max_context) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("fill: sequence %d with %d tokens, allowed is 1 to %d", id, tokens, shape_.max_context));
+        absl::StrFormat("%s: sequence %d with %d tokens, allowed is 1 to %d", what, id, tokens, shape_.max_context));
   }
   KvSequence* const sequence = table_.FindOrCreate(id);
   if (sequence == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("fill: sequence %d is one more than %d", id, table_.sequences_max()));
+        absl::StrFormat("%s: sequence %d is one more than %d", what, id, table_.sequences_max()));
   }
   if (sequence->StoredTokensMax() > 0) {
-    return absl::InvalidArgumentError(absl::StrFormat("fill: sequence %d has tokens already", id));
+    return absl::InvalidArgumentError(absl::StrFormat("%s: sequence %d has tokens already", what, id));
   }
   if (table_.Grow(sequence, 0, tokens) == GrowOutcome::kNoPage) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "fill: %d tokens of sequence %d need more than the %d free pages", tokens, id, account_.free()));
+    return absl::ResourceExhaustedError(absl::StrFormat("%s: %d tokens of sequence %d need more than the %d free pages",
+                                                        what, tokens, id, account_.free()));
   }
+  return sequence;
+}
+
+// For measuring: a sequence of random tokens, without the prefill that would make one.
+absl::Status PeerSession::Fill(uint64_t id, uint32_t tokens) {
+  const absl::StatusOr<KvSequence*> begun = BeginSequence("fill", id, tokens);
+  if (!begun.ok()) return begun.status();
+  KvSequence* const sequence = *begun;
   RandomKv random(work_.attention, work_.kernels, work_.pool);
   // Page by page, so that progress shows that we are alive.
   for (uint32_t page = 0; page * kPageTokens < tokens; ++page) {
@@ -126,6 +136,16 @@ absl::Status PeerSession::Fill(uint64_t id, uint32_t tokens) {
   }
   sequence->stored_tokens.assign(shape_.layers, tokens);
   return absl::OkStatus();
+}
+
+// Its segments may have come already, and wait for this.
+absl::Status PeerSession::Reserve(uint64_t id, uint32_t tokens) {
+  if (link_->size().bulk_segments == 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("reserve: sequence %d, but the link has no bulk channel", id));
+  }
+  const absl::StatusOr<KvSequence*> begun = BeginSequence("reserve", id, tokens);
+  if (begun.ok()) (*begun)->reservation = ++reservations_;
+  return begun.status();
 }
 
 absl::Status PeerSession::HandOver(const HandOverMessage& message) {

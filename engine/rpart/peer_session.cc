@@ -49,6 +49,9 @@ PeerSession::PeerSession(const PeerSessionOptions& options, const RPartShape& sh
   work_.pool = options.pool;
   work_.workspace = &workspace_;
   work_.leader = &leader_ticks_;
+  push_work_.attention = work_.attention;
+  push_work_.append = work_.kernels.append;
+  push_work_.pool = options.pool;
 }
 
 void PeerSession::Begin(ServedPeers* served) {

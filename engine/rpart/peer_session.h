@@ -16,6 +16,7 @@
 #include "engine/rpart/micro_batch.h"
 #include "engine/rpart/page_account.h"
 #include "engine/rpart/peer.h"
+#include "engine/rpart/push_work.h"
 #include "engine/rpart/sequence_table.h"
 #include "engine/rpart/served_peers.h"
 #include "engine/rpart/workspace.h"
@@ -61,8 +62,10 @@ class PeerSession {
   // --- The leader.
   // `served` has the team and outlives the service.
   void Begin(ServedPeers* served);
-  // One look at everything that may have come. kLost: call End.
+  // One look at every hop and control message that may have come. kLost: call End.
   Outcome Turn();
+  // One look at the bulk channel: stores a segment at most, so that no hop waits for more. kLost as above.
+  Outcome TakeSegment();
   // The peer said that nothing is in flight, and nothing came since: its link's ring announces the next.
   bool idle() const { return idle_; }
   LinkWaker* waker() const { return waker_.get(); }
@@ -70,6 +73,11 @@ class PeerSession {
   void End();
 
  private:
+  // A bulk segment that is held.
+  struct Segment {
+    const std::byte* data = nullptr;  // null: none is
+    PushHeader header;
+  };
   // A hop that came before its roster.
   struct WaitingHop {
     bool waiting = false;
@@ -94,10 +102,16 @@ class PeerSession {
   absl::Status Apply(std::span<const std::byte> message);
   absl::Status ApplySequence(ControlKind kind, std::span<const std::byte> message);
   absl::Status ApplyRoster(std::span<const std::byte> message);
+  absl::StatusOr<KvSequence*> BeginSequence(const char* what, uint64_t sequence, uint32_t tokens);
   absl::Status Fill(uint64_t sequence, uint32_t tokens);
+  absl::Status Reserve(uint64_t sequence, uint32_t tokens);
   absl::Status HandOver(const HandOverMessage& message);
   HandOverOutcome TryHandOver(const HandOverMessage& message);
   void SendStats();
+
+  // peer_bulk.cc
+  absl::Status CheckSegment(size_t bytes) const;
+  absl::Status StoreSegment();
 
   // Constant after construction.
   const RPartShape shape_;
@@ -115,6 +129,9 @@ class PeerSession {
   uint32_t waiting_count_ = 0;
   bool idle_ = false;
   HopWork work_;
+  uint64_t reservations_ = 0;      // that were read
+  Segment segment_;
+  PushWork push_work_;
   LeaderTicks leader_ticks_;       // of the hop in work
   ShortDuration last_post_;        // posting the last reply
   StatsMessage stats_;

@@ -1,5 +1,6 @@
 #include "engine/rpart/rpart_shape.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 
@@ -9,6 +10,11 @@
 namespace fastdecode {
 
 namespace {
+
+// K and V of a bulk segment: what a hop may have to wait for, some tens of microseconds of one thread; and segments
+// that may be under way or waiting between hops.
+constexpr size_t kPushBytes = 128 << 10;
+constexpr int kPushSegments = 16;
 
 struct FieldRange {
   const char* name;
@@ -100,20 +106,30 @@ std::string DescribePageDifference(const RPartShape& here, const RPartShape& the
   return text;
 }
 
-LinkSize LinkSizeFor(const RPartShape& shape) {
+// With int4 a home would have to keep open pages between segments.
+uint32_t PushTokensMax(const RPartShape& shape) {
+  if (OpenPieces(shape.attention()) > 0 || kPushRowsOffset + shape.kv_row_bytes() > kBulkSegmentBytesMax) return 0;
+  return static_cast<uint32_t>(std::max<size_t>(1, kPushBytes / shape.kv_row_bytes()));
+}
+
+LinkSize LinkSizeFor(const RPartShape& shape, bool push) {
   LinkSize size;
   size.slots = static_cast<int>(shape.micro_batches);
   size.hop_payload_bytes_max = shape.max_rows * shape.hop_row_bytes();
   size.reply_payload_bytes_max = shape.max_rows * shape.reply_row_bytes();
+  if (const uint32_t tokens = PushTokensMax(shape); push && tokens > 0) {
+    size.bulk_segments = kPushSegments;
+    size.bulk_segment_bytes_max = kPushRowsOffset + tokens * shape.kv_row_bytes();
+  }
   return size;
 }
 
 absl::Status CheckLinkCarries(const RPartShape& shape, const LinkSize& size) {
-  const LinkSize expected = LinkSizeFor(shape);
+  const LinkSize expected = LinkSizeFor(shape, /*push=*/true);
   if (size.slots == expected.slots && size.hop_payload_bytes_max == expected.hop_payload_bytes_max &&
       size.reply_payload_bytes_max == expected.reply_payload_bytes_max) {
-    if (size.bulk_segments == expected.bulk_segments &&
-        size.bulk_segment_bytes_max == expected.bulk_segment_bytes_max) {
+    if (size.bulk_segments == 0 || (size.bulk_segments == expected.bulk_segments &&
+                                    size.bulk_segment_bytes_max == expected.bulk_segment_bytes_max)) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(

@@ -19,9 +19,12 @@ std::string DescribeModelDifference(const RPartShape& here, const RPartShape& th
 // As that, and the element type: what peers that share a home's pages must agree on.
 std::string DescribePageDifference(const RPartShape& here, const RPartShape& there);
 
-// The link that carries this shape's hops and replies.
-LinkSize LinkSizeFor(const RPartShape& shape);
-// Errors: InvalidArgument if a link of this size does not. The control ring may have any size.
+// Tokens of a bulk segment at most; 0: K and V of this shape cannot be pushed.
+uint32_t PushTokensMax(const RPartShape& shape);
+// The link that carries this shape's hops and replies; `push`: and bulk segments, where that can be.
+LinkSize LinkSizeFor(const RPartShape& shape, bool push = false);
+// Errors: InvalidArgument if a link of this size does not. The control ring may have any size, and there may be no bulk
+// channel.
 absl::Status CheckLinkCarries(const RPartShape& shape, const LinkSize& size);
 
 }  // namespace fastdecode

@@ -45,6 +45,7 @@ KvSequence* SequenceTable::FindOrCreate(uint64_t id) {
     spare_.pop_back();
   }
   sequence->id = id;
+  sequence->reservation = 0;
   sequence->stored_tokens.assign(static_cast<size_t>(layers_), 0);
   return (by_id_[id] = std::move(sequence)).get();
 }

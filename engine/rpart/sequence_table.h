@@ -23,6 +23,7 @@ struct KvSequence {
   uint64_t id = 0;
   std::vector<PageId> pages;            // [position / 32]; shared ones have several references
   std::vector<uint32_t> stored_tokens;  // [layer]
+  uint64_t reservation = 0;             // that its segments name; 0: none
   // With int4, from the first growth on: hold the open page of the last stored token, layer by layer, even if it is
   // full.
   PageId open_pieces[kOpenPieces] = {kNoPage, kNoPage, kNoPage, kNoPage};

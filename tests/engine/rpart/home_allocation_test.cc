@@ -42,5 +42,22 @@ TEST(HomeAllocationTest, SteadyHopsAllocateNothing) {
   EXPECT_GT(AllocationCount(), after) << "the count sees nothing";
 }
 
+TEST(HomeAllocationTest, SegmentsAllocateNothing) {
+  const RPartShape shape = SmallShape(ElementType::kBf16);
+  const std::unique_ptr<Home> home = MakeTestHome(3, 16 << 20);
+  TestEngine engine(home.get(), shape);
+  const uint64_t reservation = engine.Reserve(1, 4000);
+  std::vector<std::vector<std::byte>> segments;
+  for (uint32_t position = 0; position < 4000; position += 40) {
+    segments.push_back(engine.SegmentOf({1, position, 40, 1}, position / 40 % 2, reservation));
+    segments.push_back(engine.SegmentOf({1, position, 40, 1}, 1 - position / 40 % 2, reservation));
+  }
+  ASSERT_EQ(engine.Stats().sequences, 1u);
+  const uint64_t before = AllocationCount();
+  for (const std::vector<std::byte>& segment : segments) ASSERT_TRUE(engine.PushBytes(segment));
+  ASSERT_TRUE(engine.AwaitPushed());
+  EXPECT_EQ(AllocationCount(), before);
+}
+
 }  // namespace
 }  // namespace fastdecode

@@ -85,5 +85,25 @@ TEST(RPartShapeTest, TheLinkOfAValidShapeCanBeMade) {
   EXPECT_THAT(std::string(CheckLinkCarries(Llama8b(), size).message()), HasSubstr("3 slots"));
 }
 
+TEST(RPartShapeTest, ALinkMayHaveABulkChannelForSegmentsOfAPage) {
+  LinkSize size = LinkSizeFor(Llama8b(), /*push=*/true);
+  EXPECT_EQ(PushTokensMax(Llama8b()), 32u);
+  EXPECT_EQ(size.bulk_segment_bytes_max, 64u + 32 * 2 * 8 * 128 * 2);
+  EXPECT_TRUE(CheckLinkSize(size).ok());
+  EXPECT_TRUE(CheckLinkCarries(Llama8b(), size).ok());
+  size.bulk_segments = 3;
+  EXPECT_THAT(std::string(CheckLinkCarries(Llama8b(), size).message()), HasSubstr("3 bulk segments"));
+  RPartShape other = Llama8b();
+  other.kv_heads = 64;  // 32 KiB a token
+  EXPECT_EQ(PushTokensMax(other), 4u);
+  other.head_dim = 256;
+  other.kv_heads = 256;  // one token is the most that a segment holds, less its header
+  EXPECT_EQ(PushTokensMax(other), 0u);
+  EXPECT_EQ(LinkSizeFor(other, true).bulk_segments, 0);
+  other = Llama8b();
+  other.kv_type = static_cast<uint32_t>(KvType::kInt4);
+  EXPECT_EQ(LinkSizeFor(other, true).bulk_segments, 0);
+}
+
 }  // namespace
 }  // namespace fastdecode

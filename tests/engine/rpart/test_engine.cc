@@ -72,7 +72,7 @@ TestEngine::TestEngine(Home* home, const RPartShape& shape, const PeerRequest& p
       steps_(shape.micro_batches),
       versions_(shape.micro_batches) {
   static uint64_t next_epoch = 1;
-  LinkSize size = LinkSizeFor(shape);
+  LinkSize size = LinkSizeFor(shape, /*push=*/true);
   size.control_ring_bytes = control_ring_bytes;
   absl::StatusOr<LocalLink> link = MakeLocalLink(size, -1, -1, next_epoch++);
   FD_CHECK(link.ok(), "the test's link cannot be made");
@@ -271,6 +271,56 @@ void TestEngine::Fork(uint64_t sequence, uint32_t tokens, uint64_t new_sequence)
 void TestEngine::Fill(uint64_t sequence, uint32_t tokens) {
   const SequenceMessage message = {static_cast<uint32_t>(ControlKind::kFill), tokens, sequence};
   Send(&message, sizeof(message));
+}
+
+uint64_t TestEngine::Reserve(uint64_t sequence, uint32_t tokens) {
+  const SequenceMessage message = {static_cast<uint32_t>(ControlKind::kReserve), tokens, sequence};
+  Send(&message, sizeof(message));
+  return ++reservations_;
+}
+
+std::vector<std::byte> TestEngine::SegmentOf(const TestEntry& entry, uint32_t layer, uint64_t reservation) const {
+  std::vector<std::byte> segment(kPushRowsOffset + entry.tokens * shape_.kv_row_bytes());
+  PushHeader header;
+  header.sequence = entry.sequence;
+  header.reservation = reservation;
+  header.layer = layer;
+  header.first_position = entry.position;
+  header.tokens = entry.tokens;
+  std::memcpy(segment.data(), &header, sizeof(header));
+  std::byte* row = segment.data() + kPushRowsOffset;
+  const uint32_t elements = shape_.kv_heads * shape_.head_dim;
+  for (uint32_t position = entry.position; position < entry.position + entry.tokens; ++position) {
+    FillVector(entry.content, position, layer, kK, elements, row);
+    FillVector(entry.content, position, layer, kV, elements, row + shape_.kv_row_bytes() / 2);
+    row += shape_.kv_row_bytes();
+  }
+  return segment;
+}
+
+bool TestEngine::PushBytes(const std::vector<std::byte>& bytes) {
+  std::byte* area = nullptr;
+  while ((area = link_->BulkArea()) == nullptr) {
+    if (link_->lost()) return false;
+    YieldAwhile();
+  }
+  std::memcpy(area, bytes.data(), bytes.size());
+  link_->PostBulk(bytes.size());
+  link_->RingHome();
+  ++segments_;
+  return true;
+}
+
+bool TestEngine::Push(const TestEntry& entry, uint32_t layer, uint64_t reservation) {
+  return PushBytes(SegmentOf(entry, layer, reservation));
+}
+
+bool TestEngine::AwaitPushed() {
+  while (link_->BulkFreed() != segments_) {
+    if (link_->lost()) return false;
+    YieldAwhile();
+  }
+  return true;
 }
 
 StatsMessage TestEngine::Stats() {

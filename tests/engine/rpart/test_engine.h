@@ -49,6 +49,15 @@ class TestEngine {
   void Truncate(uint64_t sequence, uint32_t tokens);
   void Fork(uint64_t sequence, uint32_t tokens, uint64_t new_sequence);
   void Fill(uint64_t sequence, uint32_t tokens);
+  // Begins to push a sequence of so many tokens. Returns the reservation's number.
+  uint64_t Reserve(uint64_t sequence, uint32_t tokens);
+  // Pushes the entry's K and V of one layer as one segment, when the link has room for it; false: it was lost instead.
+  bool Push(const TestEntry& entry, uint32_t layer, uint64_t reservation);
+  // Posts any bytes as a segment.
+  bool PushBytes(const std::vector<std::byte>& bytes);
+  std::vector<std::byte> SegmentOf(const TestEntry& entry, uint32_t layer, uint64_t reservation) const;
+  // Until the home has freed all segments; false if the link was lost instead.
+  bool AwaitPushed();
   StatsMessage Stats();
   // False: the home has ended the link instead of answering.
   bool TryStats(StatsMessage* stats);
@@ -100,7 +109,9 @@ class TestEngine {
   std::deque<StatsMessage> stats_;
   std::deque<HandOverAnswer> answers_;
   std::deque<HandedOverMessage> handed_over_;
-  std::vector<uint64_t> steps_;                         // [micro-batch], the last one
+  std::vector<uint64_t> steps_;  // [micro-batch], the last one
+  uint64_t reservations_ = 0;
+  uint64_t segments_ = 0;                               // posted
   std::vector<uint32_t> versions_;                      // [micro-batch], of its roster
   std::map<uint64_t, std::vector<uint64_t>> contents_;  // [sequence][position]
 };
