@@ -31,12 +31,12 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
 absl::Status CheckSequences(const Options& options);
 // Sequences of one micro-batch.
 int SequencesPerMicroBatch(const Options& options);
-// Homes that the endpoints ask of this process.
 // Whether one of the homes is the S-Part's GPU.
 bool HasGpuHome(const std::vector<Endpoint>& endpoints);
 // What a GPU as a home asks for. Errors: InvalidArgument, naming option and value.
 absl::Status CheckGpuHome(const Options& options, const std::vector<Endpoint>& endpoints, const RPartShape& shape,
                           bool gpu);
+// Homes that the endpoints ask of this process.
 size_t CountLocalHomes(const std::vector<Endpoint>& endpoints, const Topology& topology);
 
 }  // namespace fastdecode

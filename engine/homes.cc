@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/choices.h"
 #include "engine/rpart/rpart_shape.h"
 #include "rdma/shm/local_link.h"
 
@@ -232,9 +233,7 @@ void Homes::Announce(size_t index) {
   command.link = slots_[index]->link.get();
   command.pages = static_cast<uint32_t>(std::min<uint64_t>(slots_[index]->description.pages, UINT32_MAX));
   // Beside a GPU's memory. Among CPU homes a rate of a few milliseconds says as much of what else ran meanwhile.
-  const bool gpu_too = std::any_of(options_.endpoints.begin(), options_.endpoints.end(),
-                                   [](const Endpoint& endpoint) { return endpoint.kind == Endpoint::Kind::kGpu; });
-  if (gpu_too) command.read_mb_per_s = slots_[index]->description.read_mb_per_s;
+  if (HasGpuHome(options_.endpoints)) command.read_mb_per_s = slots_[index]->description.read_mb_per_s;
   command_(command);
 }
 

@@ -114,7 +114,6 @@ absl::Status CudaSPart::MakeHome() {
 
 absl::StatusOr<SPart::OwnHome> CudaSPart::AttachOwnHome(int index) {
   if (home_ == nullptr) return SPart::AttachOwnHome(index);
-  home_index_ = index;
   std::vector<std::byte*> areas;
   for (const MicroBatch& batch : batches_) areas.push_back(batch.memory.kv.area);
   return OwnHome{home_->Attach(index, std::move(areas)), home_->Describe()};

@@ -80,7 +80,6 @@ class CudaSPart : public SPart {
 
   void BeginStep(int micro_batch, const StepTable& table);
   void PutRows(MicroBatch& batch, const StepTable& table);
-  uint32_t PutRowsHere(int micro_batch, const StepTable& table);
   void PutLogitRow(const LogitRow& row, SampleRow* out);
   void PutAreas(MicroBatch& batch, const StepTable& table);
   void TakeSamples(MicroBatch& batch);
@@ -99,7 +98,6 @@ class CudaSPart : public SPart {
   std::vector<MicroBatch> batches_;
   DeviceClock clock_;
   std::unique_ptr<GpuHome> home_;  // null: the GPU is none
-  int home_index_ = -1;            // as which it is attached
 
   mutable std::mutex failure_mutex_;
   std::string failure_;  // of the last stage that failed

@@ -40,7 +40,8 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
   // Numbers of stages go on over all steps, the tiles of logits after the last stage included.
   batch.first += static_cast<uint64_t>(model_.spec.layers) + 1 + batch.logits.size();
   PutRows(batch, table);
-  const uint32_t rows_here = PutRowsHere(micro_batch, table);
+  const uint32_t rows_here =
+      home_ == nullptr ? 0 : home_->TakeStep(micro_batch, table, batch.memory.kv, batch.memory.board_rows);
   batch.all_here = rows_here == static_cast<uint32_t>(table.rows);
   board.all_here = batch.all_here;
   board.first = batch.first;
@@ -51,15 +52,6 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
   batch.timed = table.trace != nullptr && !batch.all_here;
   board.timed = batch.timed ? 1 : 0;
   device_->Launch(batch.steps[static_cast<size_t>(BucketFor(buckets_, board.rows))]);
-}
-
-// Those that have their home on this GPU. Returns their number.
-uint32_t CudaSPart::PutRowsHere(int micro_batch, const StepTable& table) {
-  if (home_ == nullptr) return 0;
-  MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
-  *batch.memory.kv.board = {};
-  const bool attached = home_index_ >= 0 && table.home_areas[static_cast<size_t>(home_index_)].send != nullptr;
-  return attached ? home_->TakeStep(micro_batch, table, batch.memory.kv, batch.memory.board_rows) : 0;
 }
 
 void CudaSPart::PutRows(MicroBatch& batch, const StepTable& table) {

@@ -88,7 +88,8 @@ HomeDescription GpuHome::Describe() const {
 }
 
 std::unique_ptr<EngineLink> GpuHome::Attach(int index, std::vector<std::byte*> areas) {
-  index_ = index;
+  if (index_ < 0) index_ = index;
+  FD_CHECK(index_ == index, "a home keeps its index");
   while (!placed_.empty()) Release(placed_.begin()->first);
   rosters_.clear();
   for (uint32_t m = 0; m < shape_.micro_batches; ++m) rosters_.emplace_back(m, shape_.max_rows, shape_.max_context);

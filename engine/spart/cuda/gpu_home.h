@@ -43,14 +43,16 @@ class GpuHome {
   const GpuKv& kv() const { return kv_; }
   HomeDescription Describe() const;
 
-  // A link to this home, which holds nothing then, as home `index` of step tables. areas: of each micro-batch.
+  // A link to this home, which holds nothing then, as home `index` of step tables, each time the same. areas: of each
+  // micro-batch.
   std::unique_ptr<EngineLink> Attach(int index, std::vector<std::byte*> areas);
 
   // A control message. Errors: InvalidArgument and ResourceExhausted, with what makes no sense.
   absl::Status Apply(std::span<const std::byte> message);
 
   // Makes room for the rows of a step that are here, and fills in what its kernels have to know: `memory`'s pinned
-  // parts, and `rows`' slots. Returns how many rows that are. gpu_home_fastpath.cc
+  // parts, and `rows`' slots. Returns how many rows that are: none where the step has no area of this home's, since its
+  // link was lost. gpu_home_fastpath.cc
   uint32_t TakeStep(int micro_batch, const StepTable& table, const KvStepMemory& memory, StepRow* rows);
 
  private:
@@ -75,7 +77,7 @@ class GpuHome {
   const RPartShape shape_;
   KvPool pool_;
   GpuKv kv_;
-  int index_ = -1;  // of the last Attach
+  int index_ = -1;  // of each Attach; -1: none so far
 
   PageAccount account_;
   SequenceTable table_;

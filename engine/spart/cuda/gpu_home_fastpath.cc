@@ -6,6 +6,9 @@
 namespace fastdecode {
 
 uint32_t GpuHome::TakeStep(int micro_batch, const StepTable& table, const KvStepMemory& memory, StepRow* rows) {
+  *memory.board = {};
+  const bool attached = index_ >= 0 && table.home_areas[static_cast<size_t>(index_)].send != nullptr;
+  if (!attached) return 0;
   uint32_t taken = 0;
   int row = NextRow(table, 0);
   if (row == table.rows) return 0;  // and the roster is that of an earlier step

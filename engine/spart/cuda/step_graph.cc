@@ -17,19 +17,12 @@ class GraphMaker {
       : model_(model), spec_(model.spec), memory_(memory), rows_(rows), device_(device) {}
 
   void Embed() {
-    EmbedNormArgs args;
-    args.type = type();
-    args.bucket = rows_;
+    auto args = OfRows<EmbedNormArgs>();
     args.board = memory_.board;
     args.board_rows = memory_.board_rows;
-    args.state = memory_.state;
     args.rows = memory_.rows;
     args.embedding = model_.weights.embedding;
-    args.norm = model_.weights.layers[0].attention_norm;
-    args.epsilon = static_cast<float>(spec_.norm_epsilon);
-    args.hidden = spec_.hidden;
-    args.x = memory_.x;
-    args.normed = memory_.normed;
+    SetNorm(model_.weights.layers[0].attention_norm, &args);
     args.stamps = {&times().begun, &times().normed};
     Add(args);
   }
@@ -38,11 +31,8 @@ class GraphMaker {
   void QkvAndSend(unsigned stage) {
     const GpuLayer& layer = model_.weights.layers[stage];
     Multiply(layer.qkv, memory_.normed, memory_.qkv, type());
-    RopeSendArgs args;
-    args.type = type();
-    args.bucket = rows_;
+    auto args = OfRows<RopeSendArgs>();
     args.board = memory_.board;
-    args.state = memory_.state;
     args.rows = memory_.rows;
     args.areas = memory_.areas;
     args.stage = stage;
@@ -105,10 +95,7 @@ class GraphMaker {
   void OutputAndMlp(unsigned stage) {
     const GpuLayer& layer = model_.weights.layers[stage - 1];
     Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns, {nullptr, &times().begun}});
-    GatherOutputsArgs gather;
-    gather.type = type();
-    gather.bucket = rows_;
-    gather.state = memory_.state;
+    auto gather = OfRows<GatherOutputsArgs>();
     gather.rows = memory_.rows;
     gather.areas = memory_.areas;
     gather.wire = Wire();
@@ -118,10 +105,7 @@ class GraphMaker {
     Multiply(layer.o, memory_.attended, memory_.projected, ElementType::kF32);
     AddNorm(layer.o_bias, layer.mlp_norm, {&times().projected, &times().mlp_normed});
     Multiply(layer.gate_up, memory_.normed, memory_.gate_up, type());
-    SwiGluArgs glu;
-    glu.type = type();
-    glu.bucket = rows_;
-    glu.state = memory_.state;
+    auto glu = OfRows<SwiGluArgs>();
     glu.gate_up = memory_.gate_up;
     glu.gate_bias = layer.gate_bias;
     glu.up_bias = layer.up_bias;
@@ -187,18 +171,31 @@ class GraphMaker {
     return split;
   }
 
-  void AddNorm(const float* bias, const float* norm, const KernelStamps& stamps) {
-    AddNormArgs args;
+  // What all kernels have that work on the step's rows.
+  template <class Args>
+  Args OfRows() const {
+    Args args;
     args.type = type();
     args.bucket = rows_;
     args.state = memory_.state;
+    return args;
+  }
+
+  // From x to the normed rows.
+  template <class Args>
+  void SetNorm(const float* norm, Args* args) const {
+    args->norm = norm;
+    args->epsilon = static_cast<float>(spec_.norm_epsilon);
+    args->hidden = spec_.hidden;
+    args->x = memory_.x;
+    args->normed = memory_.normed;
+  }
+
+  void AddNorm(const float* bias, const float* norm, const KernelStamps& stamps) {
+    auto args = OfRows<AddNormArgs>();
     args.projected = memory_.projected;
     args.bias = bias;
-    args.norm = norm;
-    args.epsilon = static_cast<float>(spec_.norm_epsilon);
-    args.hidden = spec_.hidden;
-    args.x = memory_.x;
-    args.normed = memory_.normed;
+    SetNorm(norm, &args);
     args.stamps = stamps;
     Add(args);
   }

@@ -93,7 +93,18 @@ class Rig {
 
   // Takes a step of these members, and applies what the device would.
   uint32_t Take(int micro_batch, const std::vector<Member>& members) {
+    const uint32_t taken = TakeWith(&area_, micro_batch, members);
+    uint32_t here = 0;
+    for (const Member& member : members) here += member.sequence == 0 ? 0 : member.rows;
+    EXPECT_EQ(taken, here);
+    return taken;
+  }
+
+  // The same with what the step table has as this home's send area, which is null if the link is lost.
+  uint32_t TakeWith(std::byte* send, int micro_batch, const std::vector<Member>& members) {
     StepTable table;
+    table.home_areas.resize(kIndex + 2);
+    table.home_areas[kIndex].send = send;
     uint32_t home_row = 0;
     for (const Member& member : members) {
       for (uint32_t i = 0; i < member.rows; ++i, ++table.rows) {
@@ -103,10 +114,8 @@ class Rig {
       }
     }
     rows_.assign(static_cast<size_t>(table.rows), {});
-    board_ = {};
     const uint32_t taken = home_->TakeStep(micro_batch, table, memory_, rows_.data());
     for (uint32_t i = 0; i < board_.changes; ++i) tables_[{changes_[i].slot, changes_[i].index}] = changes_[i].page;
-    EXPECT_EQ(taken, home_row);
     return taken;
   }
 
@@ -121,6 +130,7 @@ class Rig {
   SoftDevice device_{SoftDevice::Options()};
   std::unique_ptr<GpuHome> home_;
   std::vector<std::byte*> areas_;
+  std::byte area_{};
   std::unique_ptr<EngineLink> link_;
   uint32_t versions_[kMicroBatches] = {};
   KvBoard board_;
@@ -157,6 +167,17 @@ TEST(GpuHomeTest, TellsTheStepOfItsRows) {
   EXPECT_EQ(rig.entries()[1].position, 2u);
   // A step with nothing here gets no new roster.
   EXPECT_EQ(rig.Take(0, {{0, 5, 3}}), 0u);
+  EXPECT_TRUE(rig.entries().empty());
+}
+
+// A step that began while the link is lost, or before there was one, finds rows of this home that are no longer its.
+TEST(GpuHomeTest, TakesNothingWithoutALink) {
+  Rig rig(20);
+  const std::vector<Member> members = {{11, 0, 33}};
+  ASSERT_TRUE(rig.SendRoster(0, members));
+  rig.Take(0, members);
+  ASSERT_EQ(rig.entries().size(), 1u);
+  EXPECT_EQ(rig.TakeWith(nullptr, 0, members), 0u);
   EXPECT_TRUE(rig.entries().empty());
 }
 
