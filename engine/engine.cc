@@ -81,6 +81,7 @@ absl::Status Engine::Start() {
   place.type = *type;
   place.device = *std::move(device);
   place.is_home = HasGpuHome(*endpoints);
+  place.pushes = place.is_home && endpoints->size() > 1;
   place.isa = *isa;
   place.poll = poll;
   if (absl::Status status = LoadModel(std::move(place)); !status.ok()) return status;

@@ -114,8 +114,8 @@ absl::Status Homes::AddSlot(Slot slot, Made made) {
 
 absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
   if (absl::Status bad = home.CheckShape(options_.shape); !bad.ok()) return bad;
-  absl::StatusOr<LocalLink> link =
-      MakeLocalLink(LinkSizeFor(options_.shape), home.options().node, options_.engine_node, next_epoch_++);
+  absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSizeFor(options_.shape, HasGpuHome(options_.endpoints)),
+                                                 home.options().node, options_.engine_node, next_epoch_++);
   if (!link.ok()) return link.status();
   if (absl::Status attached = home.Attach(options_.shape, std::move(link->home)); !attached.ok()) return attached;
   if (absl::Status bad = RegisterAreas(*link->engine); !bad.ok()) return bad;
@@ -137,7 +137,7 @@ absl::StatusOr<Homes::Made> Homes::AttachAgain(size_t index) {
 
 absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t home_index) {
   LinkProposal proposal;
-  proposal.size = LinkSizeFor(options_.shape);
+  proposal.size = LinkSizeFor(options_.shape, HasGpuHome(options_.endpoints));
   proposal.epoch = next_epoch_++;
   proposal.peer.engine_id = options_.engine_id;
   proposal.home_index = home_index;

@@ -29,6 +29,7 @@ struct SPartPlace {
   int sequences_max = 0;                // of one micro-batch
   std::unique_ptr<SPartDevice> device;  // null: the CPU
   bool is_home = false;                 // the GPU is to hold KV, too: options.gpu_kv_gib of it
+  bool pushes = false;                  // and to compute prompts of other homes
   // The CPU's.
   Isa isa = Isa::kNone;
   PollMode poll = PollMode::kSpin;

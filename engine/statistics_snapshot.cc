@@ -61,6 +61,7 @@ StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics) {
   s.sampled_tokens = statistics.sampled_tokens.value();
   s.hops = statistics.hops.value();
   s.preemptions = statistics.preemptions.value();
+  s.pushed_bytes = statistics.pushed_bytes.value();
   s.parks = statistics.parks.value();
   s.s_busy_ns = statistics.s_busy_ns.value();
   s.kv_bytes_attended = statistics.kv_bytes_attended.value();
@@ -83,6 +84,7 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   d.sampled_tokens -= earlier.sampled_tokens;
   d.hops -= earlier.hops;
   d.preemptions -= earlier.preemptions;
+  d.pushed_bytes -= earlier.pushed_bytes;
   d.parks -= earlier.parks;
   d.s_busy_ns -= earlier.s_busy_ns;
   d.kv_bytes_attended -= earlier.kv_bytes_attended;
@@ -108,6 +110,7 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["tokens_per_s"] = wall_s > 0 ? static_cast<double>(window.sampled_tokens) / wall_s : 0.0;
   out["hops"] = window.hops;
   out["preemptions"] = window.preemptions;
+  out["pushed_bytes"] = window.pushed_bytes;
   out["parks"] = window.parks;
   out["active_sequences"] = gauges.active_sequences;
   out["ready_sequences"] = gauges.ready_sequences;

@@ -15,17 +15,18 @@ Batcher::Batcher(const BatchLimits& limits)
   for (int m = 0; m < limits.micro_batches; ++m) micro_batches_.emplace_back(limits.sequences_max);
 }
 
-void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate) {
+void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, Push push) {
   FD_CHECK(home >= 0 && home < kMaxHomes && homes_[home].sequences == 0, "the home's index is in use");
   homes_[home] = HomeState{true, pages, pages, 0};
   homes_[home].read_rate = read_rate;
+  homes_[home].push = push;
 }
 
 void Batcher::LoseHome(int home) {
   homes_[home].alive = false;
   for (MicroBatchState& batch : micro_batches_) {
     for (Sequence* sequence : batch.members) {
-      if (sequence->home != home || sequence->failed) continue;
+      if ((sequence->home != home && sequence->push_home != home) || sequence->failed) continue;
       sequence->failed = true;
       sequence->fail_reason = FinishReason::kHomeLost;
       sequence->fail_home = home;
@@ -81,6 +82,21 @@ double Batcher::Spare(const HomeState& home, uint32_t pages, bool by_rate) {
   return static_cast<double>(home.pages_free - pages) / home.pages_total;
 }
 
+// The watermark: every sequence there can take one more page before somebody has to go. An empty home takes any.
+bool Batcher::HasRoom(const HomeState& home, uint32_t pages) const {
+  return home.alive && home.pages_free >= pages + home.sequences;
+}
+
+// Who computes the prompt of a sequence of `home` and pushes it there; -1: the home itself does. For a prompt of a page
+// the way there and back is not worth it.
+int Batcher::ChoosePrefillHome(const Sequence& sequence, int home) const {
+  if (homes_[home].push != Push::kStores || sequence.length <= kPageTokens || sequence.fill_tokens > 0) return -1;
+  for (int h = 0; h < kMaxHomes; ++h) {
+    if (homes_[h].push == Push::kComputes && HasRoom(homes_[h], PagesOf(sequence.length))) return h;
+  }
+  return -1;
+}
+
 int Batcher::PlaceSequence(const Sequence& sequence) const {
   int best = -1;
   double most_spare = 0;
@@ -88,10 +104,7 @@ int Batcher::PlaceSequence(const Sequence& sequence) const {
   const uint32_t pages = PagesOf(sequence.length);
   for (int h = 0; h < kMaxHomes; ++h) {
     const HomeState& home = homes_[h];
-    if (!home.alive || home.pages_total < PagesOf(sequence.length_max)) continue;
-    // The watermark: every sequence there can take one more page before somebody has to go. An empty home takes any.
-    const uint32_t watermark = home.sequences;
-    if (home.pages_free < pages + watermark) continue;
+    if (home.pages_total < PagesOf(sequence.length_max) || !HasRoom(home, pages)) continue;
     const double spare = Spare(home, pages, by_rate);
     if (best < 0 || spare > most_spare) {
       best = h;
@@ -103,6 +116,13 @@ int Batcher::PlaceSequence(const Sequence& sequence) const {
 
 void Batcher::Join(Sequence* sequence, int m, int home) {
   MicroBatchState& batch = micro_batches_[m];
+  if (const int prefill_home = ChoosePrefillHome(*sequence, home); prefill_home >= 0) {
+    sequence->push_home = home;
+    sequence->push_pages = PagesOf(sequence->length);
+    homes_[home].pages_free -= sequence->push_pages;
+    ++homes_[home].sequences;
+    home = prefill_home;
+  }
   sequence->home = home;
   sequence->micro_batch = m;
   sequence->rows = 0;
@@ -115,20 +135,26 @@ void Batcher::Join(Sequence* sequence, int m, int home) {
 
 void Batcher::Leave(Sequence* sequence) {
   MicroBatchState& batch = micro_batches_[sequence->micro_batch];
-  HomeState& home = homes_[sequence->home];
   size_t index = 0;
   while (index < batch.members.size() && batch.members[index] != sequence) ++index;
   batch.members.Erase(index);
   batch.roster_changed[sequence->home] = true;
-  home.pages_free += sequence->pages;
-  ++home.returns;
-  --home.sequences;
+  ReturnPages(sequence->home, sequence->pages);
+  if (sequence->push_home >= 0) ReturnPages(sequence->push_home, sequence->push_pages);
   --active_count_;
-  sequence->pages = 0;
+  sequence->pages = sequence->push_pages = 0;
+  sequence->push_home = -1;
   sequence->computed = 0;
   sequence->home = -1;
   sequence->micro_batch = -1;
   sequence->preempt = false;
+}
+
+// Of one sequence that is not there any more.
+void Batcher::ReturnPages(int home, uint32_t pages) {
+  homes_[home].pages_free += pages;
+  ++homes_[home].returns;
+  --homes_[home].sequences;
 }
 
 void Batcher::ReturnToReady(Sequence* sequence) {
@@ -141,7 +167,7 @@ Sequence* Batcher::Youngest(int home) const {
   Sequence* youngest = nullptr;
   for (const MicroBatchState& batch : micro_batches_) {
     for (Sequence* sequence : batch.members) {
-      if (sequence->home != home) continue;
+      if (sequence->home != home && sequence->push_home != home) continue;
       if (youngest == nullptr || sequence->id > youngest->id) youngest = sequence;
     }
   }

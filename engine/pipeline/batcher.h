@@ -28,6 +28,9 @@ struct BatchLimits {
 // the home's youngest sequence give back its pages; that one is computed again later from its tokens. Pages are counted
 // here and granted by the homes; the homes only check.
 //
+// The prompt of a sequence may be computed at another home than its own, a GPU's that pushes K and V (decision 0018):
+// then the sequence holds pages at both until it settles at its own.
+//
 // Owns: membership and page counts; sequences stay the scheduler's.
 // Thread: the pipeline thread. Never allocates after construction. Bounded: by the limits.
 class Batcher {
@@ -35,8 +38,10 @@ class Batcher {
   explicit Batcher(const BatchLimits& limits);
 
   // --- homes
+  // What a home has to do with pushed prompts.
+  enum class Push : uint8_t { kNothing, kComputes, kStores };
   // read_rate: how fast it reads its KV, in any unit that is all homes'; 0: not known.
-  void AddHome(int home, uint32_t pages, uint32_t read_rate = 0);
+  void AddHome(int home, uint32_t pages, uint32_t read_rate = 0, Push push = Push::kNothing);
   // The home takes no new sequence; those it has are marked as failed and leave at their step boundaries.
   void LoseHome(int home);
   bool HomeAlive(int home) const { return homes_[home].alive; }
@@ -54,13 +59,20 @@ class Batcher {
   // One sequence that ended with its last token.
   template <class Released>
   void Remove(Sequence* sequence, Released&& released);
+  // One whose prompt, all but the last token at most, is computed at another home, but not known to be stored at its own.
+  static bool AwaitsPush(const Sequence& sequence) {
+    return sequence.push_home >= 0 && sequence.length - sequence.computed == 1;
+  }
+  // Such a one is stored: it lives at its own home from now on. Before TakeIn, which may need the pages that come free.
+  template <class Released>
+  void Settle(Sequence* sequence, Released&& released);
   // 2. New sequences, while there is room and pages; joined(sequence) each.
   template <class Joined>
   void TakeIn(int m, Joined&& joined);
   // 3. Sets `rows` of every member and takes the pages for them. Returns the total. released() as above, for members
-  //    that are preempted on the spot.
+  //    that are preempted on the spot. hold_pushes: prompts that are pushed do not go on in this step.
   template <class Released>
-  uint32_t ComposeRows(int m, Released&& released);
+  uint32_t ComposeRows(int m, Released&& released, bool hold_pushes = false);
 
   // Members in roster order. Those with rows == 0 sit this step out.
   const FixedVector<Sequence*>& Members(int m) const { return micro_batches_[m].members; }
@@ -97,6 +109,7 @@ class Batcher {
     uint32_t sequences = 0;
     uint64_t returns = 0;  // times that pages came back
     uint32_t read_rate = 0;
+    Push push = Push::kNothing;
   };
   struct MicroBatchState {
     explicit MicroBatchState(size_t members_max) : members(members_max) {}
@@ -105,13 +118,18 @@ class Batcher {
     std::array<uint64_t, kMaxHomes> returns_at_roster{};  // the home's `returns` when it was last sent
   };
 
+  template <class Released>
+  void ReleaseAndLeave(Sequence* sequence, Released&& released);
   bool IsSmallest(int m) const;
   // Of the homes that can hold its tokens and one more page for each sequence they have: the one with the most to spare;
   // -1: none now.
   int PlaceSequence(const Sequence& sequence) const;
   bool RatesDiffer() const;
   static double Spare(const HomeState& home, uint32_t pages, bool by_rate);
+  bool HasRoom(const HomeState& home, uint32_t pages) const;
+  int ChoosePrefillHome(const Sequence& sequence, int home) const;
   void Join(Sequence* sequence, int m, int home);  // takes the pages of all its tokens at once
+  void ReturnPages(int home, uint32_t pages);
   void Leave(Sequence* sequence);                  // frees pages, leaves its micro-batch
   void ReturnToReady(Sequence* sequence);          // in order of age
   Sequence* Youngest(int home) const;
@@ -150,8 +168,7 @@ void Batcher::DropLeavers(int m, Ended&& ended, Released&& released) {
       ++i;
       continue;
     }
-    released(sequence->home, sequence);
-    Leave(sequence);  // members[i] is now the next one
+    ReleaseAndLeave(sequence, released);  // members[i] is now the next one
     if (!cancelled && !sequence->failed) ++preemptions_;
     if (cancelled || sequence->failed) {
       ended(sequence);
@@ -163,8 +180,27 @@ void Batcher::DropLeavers(int m, Ended&& ended, Released&& released) {
 
 template <class Released>
 void Batcher::Remove(Sequence* sequence, Released&& released) {
+  ReleaseAndLeave(sequence, released);
+}
+
+template <class Released>
+void Batcher::ReleaseAndLeave(Sequence* sequence, Released&& released) {
   released(sequence->home, sequence);
+  if (sequence->push_home >= 0) released(sequence->push_home, sequence);
   Leave(sequence);
+}
+
+template <class Released>
+void Batcher::Settle(Sequence* sequence, Released&& released) {
+  MicroBatchState& batch = micro_batches_[sequence->micro_batch];
+  batch.roster_changed[sequence->home] = true;
+  batch.roster_changed[sequence->push_home] = true;
+  released(sequence->home, sequence);
+  ReturnPages(sequence->home, sequence->pages);
+  sequence->home = sequence->push_home;
+  sequence->pages = sequence->push_pages;
+  sequence->push_home = -1;
+  sequence->push_pages = 0;
 }
 
 template <class Joined>
@@ -181,7 +217,7 @@ void Batcher::TakeIn(int m, Joined&& joined) {
 }
 
 template <class Released>
-uint32_t Batcher::ComposeRows(int m, Released&& released) {
+uint32_t Batcher::ComposeRows(int m, Released&& released, bool hold_pushes) {
   MicroBatchState& batch = micro_batches_[m];
   uint32_t rows_left = limits_.rows_max;
   uint32_t chunk_left = limits_.chunk_tokens_max;
@@ -195,7 +231,8 @@ uint32_t Batcher::ComposeRows(int m, Released&& released) {
     for (size_t i = 0; i < batch.members.size();) {
       Sequence* sequence = batch.members[i];
       const uint32_t remaining = sequence->length - sequence->computed;
-      if ((remaining == 1) != decoding || rows_left == 0) {
+      const bool held = AwaitsPush(*sequence) || (hold_pushes && sequence->push_home >= 0);
+      if ((remaining == 1) != decoding || rows_left == 0 || held) {
         ++i;
         continue;
       }
@@ -221,14 +258,13 @@ uint32_t Batcher::ComposeRows(int m, Released&& released) {
           victim->rows = 0;
         }
         ++preemptions_;
-        released(victim->home, victim);
         const bool before = [&] {
           for (size_t j = 0; j < i; ++j) {
             if (batch.members[j] == victim) return true;
           }
           return false;
         }();
-        Leave(victim);
+        ReleaseAndLeave(victim, released);
         ReturnToReady(victim);
         if (before) --i;
         if (victim == sequence) {

@@ -31,12 +31,14 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
     batch.table.positions.resize(limits.rows_max);
     batch.table.homes.resize(limits.rows_max);
     batch.table.home_rows.resize(limits.rows_max);
+    batch.table.push_rows.resize(limits.rows_max);
     batch.table.logits.resize(limits.rows_max);
     batch.table.home_areas.resize(kMaxHomes);
     batch.sampled = FixedVector<Sequence*>(limits.rows_max);
+    batch.pushes = FixedVector<Push>(limits.sequences_max);
   }
   for (HomePort& port : homes_) {
-    // A sequence has at most a release and a fill pending, and a new one may take its place at the same boundary.
+    // A sequence has at most a release and a fill or reservation pending, and a new one may take its place at the same boundary.
     port.pending = FixedVector<SequenceMessage>(4 * size_t{limits.sequences_max} * limits.micro_batches);
   }
 }

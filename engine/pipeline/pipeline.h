@@ -99,6 +99,18 @@ class Pipeline {
     uint64_t progress = 0;
     uint64_t progress_seen_ns = 0;
     bool idle_said = false;
+    uint64_t reservations = 0;                             // that it was told of, or will be
+    uint64_t segments = 0;                                 // posted
+  };
+
+  // Rows of a chunk whose K and V are to be pushed.
+  struct Push {
+    Sequence* sequence = nullptr;
+    uint32_t first_row = 0;                                // of SPart::PushedRows
+    uint32_t rows = 0;
+    uint32_t first_position = 0;
+    int layer = 0;                                         // of the next segment...
+    uint32_t row = 0;                                      // ...and its first row, of these
   };
 
   struct MicroBatch {
@@ -118,6 +130,9 @@ class Pipeline {
     StageTrace trace;
     StepTable table;
     FixedVector<Sequence*> sampled{0};                     // of table.logits[i], null if that row is not sampled
+    FixedVector<Push> pushes{0};                           // that are not all posted; of one step
+    uint64_t push_step = 0;                                // which that is, or was
+    int push_layers = 0;                                   // whose rows are there
   };
 
   void Run();
@@ -149,6 +164,12 @@ class Pipeline {
   bool NobodyHadRows() const;
   void SweepReady(uint64_t now_ns);
 
+  // --- pushed prompts (push_fastpath.cc)
+  bool PushSegment();
+  bool PostSegment(int m, Push* push);
+  void DropPushes(const Sequence& sequence);
+  void SettlePushed(int m);
+
   // --- stages and hops
   uint64_t Now() { return recent_ns_ = options_.now_ns(); }
   void StartStage(int m);
@@ -157,6 +178,7 @@ class Pipeline {
   void OnReply(int home, const ReplyHeader& reply);
   bool FailRow(int m, int home, uint32_t row);
   void LoseHome(int home);
+  bool HasOpen(const HomePort& port) const;
   void ReportDrainedHomes();
   void AddHome(const PipelineCommand& command);
 

@@ -18,6 +18,7 @@ bool Pipeline::TurnOnce() {
     moved |= PollHomes();
     moved |= Advance(m);
   }
+  moved |= PushSegment();
   turn_ = (turn_ + 1) % count;
   const uint64_t now_ns = Now();
   if (now_ns >= next_housekeeping_ns_) {
@@ -169,6 +170,7 @@ void Pipeline::StartStage(int m) {
 // get hops of whatever lies in the send areas.
 void Pipeline::FailStep(int m) {
   batches_[m].s_part_failed = true;
+  batches_[m].pushes.Clear();
   for (Sequence* sequence : batcher_.Members(m)) {
     if (sequence->failed) continue;
     sequence->failed = true;
@@ -183,6 +185,7 @@ void Pipeline::EndStage(int m) {
   const uint64_t stage_ns = batch.stage_end_ns - batch.stage_start_ns;
   statistics_.s_busy_ns.Add(stage_ns);
   statistics_.stage_ns.Add(stage_ns);
+  if (batch.push_step == batch.step) batch.push_layers = batch.stage;
   if (batch.table.trace == nullptr) return;
   record_.Stage({m, batch.step}, batch.stage, batch.stage_start_ns, batch.stage_end_ns, batch.table.rows, batch.trace);
 }
@@ -203,9 +206,7 @@ void Pipeline::PostHops(int m) {
     header.roster_version = port.roster_version[m];
     header.rows = batch.home_rows[h];
     header.payload_bytes = static_cast<uint32_t>(header.rows * options_.shape.hop_row_bytes());
-    bool others_open = false;
-    for (const bool open : port.open) others_open |= open;
-    if (!others_open) port.progress_seen_ns = batch.hop_start_ns;  // its clock starts with the first open hop
+    if (!HasOpen(port)) port.progress_seen_ns = batch.hop_start_ns;  // its clock starts with the first open hop
     port.open[m] = true;
     port.posted_ns[m] = record && batch.homes_missing > 0 ? Now() : batch.hop_start_ns;
     ++batch.homes_missing;
@@ -245,12 +246,17 @@ void Pipeline::LoseHome(int home) {
   }
 }
 
+// Whether the home has something to do.
+bool Pipeline::HasOpen(const HomePort& port) const {
+  bool open = port.segments > 0 && port.link->BulkFreed() < port.segments;
+  for (const bool hop : port.open) open |= hop;
+  return open;
+}
+
 void Pipeline::CheckProgress(int home, uint64_t now_ns) {
   HomePort& port = homes_[home];
-  bool any_open = false;
-  for (const bool open : port.open) any_open |= open;
   const uint64_t progress = port.link->Progress();
-  if (!any_open || progress != port.progress) {
+  if (!HasOpen(port) || progress != port.progress) {
     port.progress = progress;
     port.progress_seen_ns = now_ns;
     return;
@@ -305,7 +311,11 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.progress = command.link->Progress();
   port.progress_seen_ns = options_.now_ns();
   port.idle_said = false;
-  batcher_.AddHome(command.home, command.pages, command.read_mb_per_s);
+  port.reservations = port.segments = 0;
+  Batcher::Push push = Batcher::Push::kNothing;
+  if (port.attends_in_stage && spart_->PushedRows(0, 0) != nullptr) push = Batcher::Push::kComputes;
+  if (command.link->size().bulk_segments > 0 && !command.link->AreasOnGpu()) push = Batcher::Push::kStores;
+  batcher_.AddHome(command.home, command.pages, command.read_mb_per_s, push);
   if (command.home >= home_limit_) home_limit_ = command.home + 1;
   for (size_t m = 0; m < batches_.size(); ++m) {
     batches_[m].table.home_areas[command.home] = {command.link->SendArea(static_cast<int>(m)),

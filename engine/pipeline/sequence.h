@@ -62,6 +62,12 @@ struct Sequence {
   uint32_t previous_rows = 0;             // and in the one before
   uint32_t pages = 0;                     // held at the home
   int home = -1;
+  int push_home = -1;                     // that its prompt's KV is pushed to, while `home` computes it; -1: none
+  uint32_t push_pages = 0;                // held there
+  bool reserved = false;                  // there: it must be told when the sequence leaves
+  uint64_t reservation = 0;               // its number there
+  uint32_t pushes_open = 0;               // chunks that are not all posted
+  uint64_t last_segment = 0;              // posted there, of this sequence: all are stored when it is freed
   int micro_batch = -1;
   bool at_home = false;                   // the home has heard of it: it must be told when the sequence leaves
   bool preempt = false;                   // gives its pages back at the next step boundary

@@ -60,6 +60,7 @@ struct PipelineStatistics {
   Counter sampled_tokens;
   Counter hops;                  // per (micro-batch, layer, home)
   Counter preemptions;
+  Counter pushed_bytes;          // K and V sent home in bulk segments
   Counter s_busy_ns;             // in S-Part stages
   Counter kv_bytes_attended;     // stored KV bytes that the rows' attention had to read, all layers
   Counter parks;

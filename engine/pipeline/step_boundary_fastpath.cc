@@ -33,11 +33,11 @@ bool Pipeline::BeginStep(int m) {
   const uint64_t start_ns = record_.on() ? Now() : 0;
   const auto dropped = [this, m](int home, Sequence* sequence) {
     const bool ends = sequence->failed || sequence->cancelled.load(std::memory_order_relaxed);
-    if (!ends) NotePreempted(m, sequence);
+    if (!ends && home == sequence->home) NotePreempted(m, sequence);
     TellHome(ControlKind::kRelease, home, sequence, 0);
   };
   const auto preempted = [this, m](int home, Sequence* sequence) {
-    NotePreempted(m, sequence);
+    if (home == sequence->home) NotePreempted(m, sequence);
     TellHome(ControlKind::kRelease, home, sequence, 0);
   };
   const auto ended = [this, m](Sequence* sequence) {
@@ -51,14 +51,17 @@ bool Pipeline::BeginStep(int m) {
   };
   const auto joined = [this, m](Sequence* sequence) {
     if (record_.on()) record_.Join({m, batches_[m].step + 1}, *sequence, Now());
+    if (sequence->push_home >= 0) TellHome(ControlKind::kReserve, sequence->push_home, sequence, sequence->length);
     if (sequence->fill_tokens == 0) return;
     TellHome(ControlKind::kFill, sequence->home, sequence, sequence->fill_tokens);
     sequence->computed = sequence->fill_tokens;
   };
   const uint64_t preemptions = batcher_.preemptions();
   batcher_.DropLeavers(m, ended, dropped);
+  SettlePushed(m);
   batcher_.TakeIn(m, joined);
-  const uint32_t rows = batcher_.ComposeRows(m, preempted);
+  // What is not posted yet lies where the next chunks' rows would.
+  const uint32_t rows = batcher_.ComposeRows(m, preempted, /*hold_pushes=*/!batch.pushes.empty());
   statistics_.preemptions.Add(batcher_.preemptions() - preemptions);
   if (rows == 0) {
     batch.no_rows = true;
@@ -113,8 +116,14 @@ void Pipeline::FillTable(int m) {
   batch.sampled.Clear();
   table.rows = 0;
   table.logit_rows = 0;
+  uint32_t push_rows = 0;
   uint64_t attended_tokens = 0;
   for (Sequence* sequence : batcher_.Members(m)) {
+    const bool pushed = sequence->push_home >= 0;
+    if (pushed && sequence->rows > 0) {
+      batch.pushes.Append({sequence, push_rows, sequence->rows, sequence->computed});
+      ++sequence->pushes_open;
+    }
     for (uint32_t i = 0; i < sequence->rows; ++i) {
       const uint32_t position = sequence->computed + i;
       const int row = table.rows++;
@@ -122,6 +131,7 @@ void Pipeline::FillTable(int m) {
       table.positions[row] = static_cast<int32_t>(position);
       table.homes[row] = static_cast<uint16_t>(sequence->home);
       table.home_rows[row] = batch.home_rows[sequence->home]++;
+      table.push_rows[row] = pushed ? push_rows++ : StepTable::kNoPushRow;
       const bool last = position + 1 == sequence->length;
       const bool wanted = sequence->prompt_logits != nullptr && position < sequence->prompt_tokens;
       if (last || wanted) AddLogitRow(batch, sequence, static_cast<uint32_t>(row), position);
@@ -129,6 +139,10 @@ void Pipeline::FillTable(int m) {
     if (sequence->rows == 0) continue;
     attended_tokens += sequence->computed + sequence->rows;
     batch.home_tokens[sequence->home] += sequence->computed + sequence->rows;
+  }
+  if (push_rows > 0) {
+    batch.push_step = batch.step;
+    batch.push_layers = 0;
   }
   statistics_.kv_bytes_attended.Add(attended_tokens * options_.shape.layers * PageBytes(options_.shape.attention()) /
                                     kPageTokens);
@@ -264,10 +278,17 @@ void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
 
 void Pipeline::TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t tokens) {
   HomePort& port = homes_[home];
-  if (kind == ControlKind::kFill) sequence->at_home = true;
+  const bool pushed = home == sequence->push_home;
+  bool* const knows = pushed ? &sequence->reserved : &sequence->at_home;
   if (kind == ControlKind::kRelease) {
-    if (!sequence->at_home) return;
-    sequence->at_home = false;
+    if (pushed) DropPushes(*sequence);
+    if (!*knows) return;
+  }
+  *knows = kind != ControlKind::kRelease;
+  if (kind == ControlKind::kReserve) {
+    sequence->reservation = ++port.reservations;
+    sequence->pushes_open = 0;
+    sequence->last_segment = 0;
   }
   if (!port.alive) return;
   SequenceMessage message;

@@ -53,11 +53,13 @@ struct StageTrace {
 // One step of one micro-batch, as the S-Part sees it: sized once for the most rows, refilled at each step boundary by the
 // pipeline thread, unchanged while the step runs.
 struct StepTable {
+  static constexpr uint32_t kNoPushRow = UINT32_MAX;
   int rows = 0;
   std::vector<int32_t> tokens;          // [rows]
   std::vector<int32_t> positions;       // [rows]
   std::vector<uint16_t> homes;          // [rows] index into home_areas
   std::vector<uint32_t> home_rows;      // [rows] row within that home's area
+  std::vector<uint32_t> push_rows;      // [rows] row of SPart::PushedRows, or kNoPushRow; empty: none is pushed
   int logit_rows = 0;
   std::vector<LogitRow> logits;         // [logit_rows], ascending by row
   std::vector<HomeArea> home_areas;     // [homes]
@@ -107,6 +109,11 @@ class SPart {
   virtual absl::StatusOr<OwnHome> AttachOwnHome(int index) {
     return absl::FailedPreconditionError("the S-Part has no memory for KV of its own");
   }
+
+  // Of the rows that the step's table gives a push row: k and v of a layer, [push row] of RPartShape::kv_row_bytes.
+  // There when stage layer + 1 is done, until the next step that pushes begins. Only of rows at the own home. Null: this
+  // S-Part cannot.
+  virtual const std::byte* PushedRows(int micro_batch, int layer) const { return nullptr; }
 
   // Why a stage failed last, for people. Any thread.
   virtual std::string failure() const { return ""; }

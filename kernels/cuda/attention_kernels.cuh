@@ -108,6 +108,13 @@ FD_DEVICE void AppendRow(const KvPages& pages, const W* from, bool of_v, unsigne
 }
 
 template <class W>
+FD_DEVICE void CopyRow(const W* from, int elements, W* to) {
+  for (int i = 4 * static_cast<int>(Thread() % kWarp); i < elements; i += 4 * static_cast<int>(kWarp)) {
+    StorePack(to + i, LoadPack<4>(from + i));
+  }
+}
+
+template <class W>
 FD_KERNEL void AppendKv(AppendKvArgs args) {
   const unsigned row = BlockX();
   if (args.state->gave_up != 0 || row >= args.state->rows) return;
@@ -120,8 +127,13 @@ FD_KERNEL void AppendKv(AppendKvArgs args) {
       reinterpret_cast<const W*>(args.area) + place.home_row * elements + int64_t{wire.heads} * wire.padded_head_dim;
   const auto kv_heads = static_cast<unsigned>(wire.kv_heads);
   for (unsigned unit = Thread() / kWarp; unit < 2 * kv_heads; unit += Threads() / kWarp) {
-    AppendRow(args.pages, from + int64_t{unit} * wire.padded_head_dim, unit >= kv_heads, position % kPageTokens,
+    const W* const head = from + int64_t{unit} * wire.padded_head_dim;
+    AppendRow(args.pages, head, unit >= kv_heads, position % kPageTokens,
               HeadOf(args.pages, place.slot, position, unit % kv_heads));
+    if (place.push_row == kNoPush) continue;
+    W* const push =
+        reinterpret_cast<W*>(args.push) + int64_t{place.push_row} * 2 * wire.kv_heads * wire.padded_head_dim;
+    CopyRow(head, wire.padded_head_dim, push + int64_t{unit} * wire.padded_head_dim);
   }
 }
 

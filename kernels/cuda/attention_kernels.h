@@ -68,8 +68,8 @@ struct TakeKvStepArgs {
   KvSplit split;
 };
 
-// k and v of those of the step's rows that have a slot, as they came into the home's area, into their pages. A block a
-// row. Rounds to nearest even.
+// k and v of those of the step's rows that have a slot, as they came into the home's area, into their pages; rounds to
+// nearest even. Of those that have a push row, as they are, there, too. A block a row.
 struct AppendKvArgs {
   unsigned bucket = 0;
   const StepState* state = nullptr;
@@ -77,6 +77,7 @@ struct AppendKvArgs {
   WireRows wire;
   const std::byte* area = nullptr;  // device: hop rows
   KvPages pages;
+  std::byte* push = nullptr;  // pinned: [push rows] of k [kv_heads][padded_head_dim], v
 };
 
 // o of the step's rows. Their k and v have been appended.

@@ -53,12 +53,14 @@ struct StepBoard {
 
 // One row of a step. The host's, unchanged while the step runs.
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
+inline constexpr uint32_t kNoPush = UINT32_MAX;
 struct StepRow {
   int32_t token = 0;
   int32_t position = 0;
-  uint32_t home = 0;        // index into the areas
-  uint32_t home_row = 0;    // within that home's area
-  uint32_t slot = kNoSlot;  // of the page tables, if its home is this GPU (attention_kernels.h)
+  uint32_t home = 0;            // index into the areas
+  uint32_t home_row = 0;        // within that home's area
+  uint32_t slot = kNoSlot;      // of the page tables, if its home is this GPU (attention_kernels.h)
+  uint32_t push_row = kNoPush;  // then: where its k and v go besides
 };
 
 // Where the rows of one home lie. Null: the home is lost; nothing is sent and o counts as zero. The host's; may change

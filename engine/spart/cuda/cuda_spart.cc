@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<CudaSPart>> CudaSPart::Create(const ModelSpec& sp
   model.wait_bound_ns = options.wait_bound_ns;
   model.sequences_max = static_cast<unsigned>(options.sequences_max);
   model.is_home = options.is_home;
+  model.push_rows_max = static_cast<size_t>(options.push_rows_max);
   std::unique_ptr<CudaSPart> spart(new CudaSPart(std::move(model), std::move(device), options));
   if (absl::Status bad = spart->Prepare(); !bad.ok()) return bad;
   return spart;
@@ -117,6 +118,10 @@ absl::StatusOr<SPart::OwnHome> CudaSPart::AttachOwnHome(int index) {
   std::vector<std::byte*> areas;
   for (const MicroBatch& batch : batches_) areas.push_back(batch.memory.kv.area);
   return OwnHome{home_->Attach(index, std::move(areas)), home_->Describe()};
+}
+
+const std::byte* CudaSPart::PushedRows(int micro_batch, int layer) const {
+  return LayerPush(model_, batches_[static_cast<size_t>(micro_batch)].memory, static_cast<unsigned>(layer));
 }
 
 absl::Status CudaSPart::MakeMemory(MicroBatch* batch) {

@@ -26,6 +26,7 @@ struct CudaSPartOptions {
   int homes_max = 0;                        // indices of home areas lie below
   uint64_t wait_bound_ns = 30'000'000'000;  // the GPU waits no longer for a stage to be started
   bool is_home = false;                     // of KV, too
+  int push_rows_max = 0;                    // then: of a step, whose k and v other homes get
   uint64_t kv_bytes = 0;                    // then; 0: what its sequences need at full length, as far as it is there
 };
 
@@ -51,6 +52,7 @@ class CudaSPart : public SPart {
   std::pmr::memory_resource* sampling_memory() override { return &sampling_memory_; }
   bool asynchronous() const override { return true; }
   absl::StatusOr<OwnHome> AttachOwnHome(int index) override;
+  const std::byte* PushedRows(int micro_batch, int layer) const override;
   std::string failure() const override;
   std::string Describe() const override;
   uint64_t weight_bytes() const override { return model_.weights.matrix_bytes; }

@@ -56,7 +56,9 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
 
 void CudaSPart::PutRows(MicroBatch& batch, const StepTable& table) {
   for (int r = 0; r < table.rows; ++r) {
-    batch.memory.board_rows[r] = {table.tokens[r], table.positions[r], table.homes[r], table.home_rows[r]};
+    const uint32_t push_row = table.push_rows.empty() ? kNoPush : table.push_rows[r];
+    batch.memory.board_rows[r] = {table.tokens[r], table.positions[r], table.homes[r], table.home_rows[r], kNoSlot,
+                                  push_row};
   }
   bool shown = false;
   for (int i = 0; i < table.logit_rows; ++i) {

@@ -40,6 +40,8 @@ struct KvStepMemory {
   KvBoard* board = nullptr;
   KvEntry* entries = nullptr;        // [sequences_max]
   KvTableChange* changes = nullptr;  // [sequences_max * TablePages]
+  // Pinned; the step's kernels fill it in.
+  std::byte* push = nullptr;  // [layers][push_rows_max] of k, v; null: nothing is pushed
   // Device.
   KvRoster roster;
   std::byte* area = nullptr;  // hop rows [rows_max]

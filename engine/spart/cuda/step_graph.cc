@@ -70,6 +70,7 @@ class GraphMaker {
     append.wire = Wire();
     append.area = memory_.kv.area;
     append.pages = model_.kv.LayerPages(stage);
+    append.push = LayerPush(model_, memory_, stage);
     Add(append);
     AttendKvArgs attend;
     attend.state = memory_.state;

@@ -38,6 +38,8 @@ void AddKvPinnedPieces(const StepModel& model, KvStepMemory* kv, std::vector<Dev
                                     {&kv->entries, sequences * sizeof(KvEntry)},
                                     {&kv->changes, sequences * TablePages(model.shape) * sizeof(KvTableChange)},
                                 });
+  if (model.push_rows_max == 0) return;
+  pieces->push_back({&kv->push, model.shape.layers * model.push_rows_max * model.shape.kv_row_bytes()});
 }
 
 std::vector<DevicePiece> DevicePieces(const StepModel& model, unsigned rows_max, StepMemory* memory) {

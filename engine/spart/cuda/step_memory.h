@@ -55,12 +55,18 @@ struct StepModel {
   const float* sines = nullptr;
   uint64_t wait_bound_ns = 0;
   unsigned sequences_max = 0;  // of one micro-batch
+  size_t push_rows_max = 0;    // of a step
   bool is_home = false;        // of sequences' KV...
   GpuKv kv;                    // ...which lies here
 };
 
 absl::StatusOr<StepMemory> AllocateStepMemory(const StepModel& model, unsigned rows_max, int homes_max,
                                               SPartDevice* device);
+// Where k and v of a layer go that are pushed; null: nothing is.
+inline std::byte* LayerPush(const StepModel& model, const StepMemory& memory, unsigned layer) {
+  if (memory.kv.push == nullptr) return nullptr;
+  return memory.kv.push + layer * model.push_rows_max * model.shape.kv_row_bytes();
+}
 // What AllocateStepMemory takes on the device.
 uint64_t StepMemoryBytes(const StepModel& model, unsigned rows_max);
 

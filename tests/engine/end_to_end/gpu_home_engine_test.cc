@@ -1,13 +1,19 @@
 // An engine whose GPU is a home, on the software GPU: what it cannot be asked for, and that no answer depends on how
 // much memory or company there is.
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <chrono>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/engine/end_to_end/engine_runs.h"
 #include "tests/engine/end_to_end/golden.h"
+#include "tests/engine/end_to_end/worker_program.h"
+#include "tests/engine/model/scratch_dir.h"
 
 namespace fastdecode {
 namespace {
@@ -71,6 +77,155 @@ TEST_F(GpuHomeEngineTest, SharesStepsWithOtherHomes) {
   EXPECT_EQ(CountHomes(*engine).up, 2);
   const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
   ExpectSameAnswers(mixed, RunAll(*alone, requests, false));
+}
+
+// The GPU has no room for a whole sequence, but for any prompt: all live at the other home, and all prompts of more
+// than a page are computed on the GPU and pushed there.
+TEST_F(GpuHomeEngineTest, PushesPromptsToTheirHomes) {
+  const auto engine = MakeEngine(Options("gpu,local:1", 3));
+  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  std::mt19937_64 random(7);
+  double expected = 0;
+  const double row_bytes = 2 * 2 * 32 * 4, layers = 2;
+  std::vector<GenerateRequest> requests;
+  for (const uint32_t tokens : {1u, 20u, 32u, 33u, 34u, 35u, 51u, 52u, 64u, 85u, 95u, 96u}) {
+    const uint32_t rest = 128 - tokens;
+    requests.push_back(GreedyRequest(RandomPrompt(random, 128, tokens), rest));
+    const std::vector<Answer> got = RunAll(*engine, {requests.back()}, false);
+    ExpectSameAnswers(got, RunAll(*alone, {requests.back()}, false));
+    // In chunks of 17; if one token is left, it is the first of the steps at its home.
+    if (tokens > 32) expected += layers * row_bytes * (tokens % 17 == 1 ? tokens - 1 : tokens);
+    EXPECT_EQ(Statistic(*engine, "pushed_bytes"), expected) << tokens;
+  }
+  EXPECT_EQ(Statistic(*engine, "preemptions"), 0);
+  EXPECT_EQ(Statistic(*alone, "pushed_bytes"), 0);
+  // All at once: some prompts find no room on the GPU, and come as hops.
+  ExpectSameAnswers(RunAll(*engine, requests, false), RunAll(*alone, requests, false));
+  EXPECT_EQ(CountHomes(*engine).up, 2);
+}
+
+// Little memory at both homes, sequences that are cancelled at any moment: none is lost, none gets another's tokens,
+// and in the end all pages are free (a home that has fewer than it was asked for ends its link).
+TEST_F(GpuHomeEngineTest, PushesManyAndForgetsThoseThatGo) {
+  const auto engine = MakeEngine(Options("gpu,local:1", 3) + OptionList{{"kv-gib", "0.0006"}, {"max-sequences", "40"}});
+  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  std::mt19937_64 random(23);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<GenerateRequest> requests;
+    std::vector<TokenStream> streams;
+    std::vector<bool> cancelled;
+    for (int i = 0; i < 40; ++i) {
+      requests.push_back(GreedyRequest(RandomPrompt(random, 128, 1 + static_cast<uint32_t>(random() % 60)),
+                                       1 + static_cast<uint32_t>(random() % 68)));
+      streams.push_back(engine->Submit(requests.back()));
+      cancelled.push_back(random() % 4 == 0);
+    }
+    for (size_t i = 0; i < streams.size(); ++i) {
+      if (!cancelled[i]) continue;
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+      streams[i].Cancel();
+    }
+    for (size_t i = 0; i < streams.size(); ++i) {
+      Answer answer;
+      ReadToEnd(streams[i], &answer);
+      ASSERT_TRUE(answer.ended);
+      EXPECT_EQ(answer.error, "");
+      if (answer.finish == FD_FINISH_CANCELLED) continue;
+      ExpectSameAnswers({answer}, RunAll(*alone, {requests[i]}, false));
+    }
+  }
+  EXPECT_GT(Statistic(*engine, "preemptions"), 0);
+  const double pushed = Statistic(*engine, "pushed_bytes");
+  EXPECT_GT(pushed, 0);
+  // One that takes all of the GPU's pages.
+  const GenerateRequest last = GreedyRequest(RandomPrompt(random, 128, 96), 32);
+  ExpectSameAnswers(RunAll(*engine, {last}, false), RunAll(*alone, {last}, false));
+  EXPECT_GT(Statistic(*engine, "pushed_bytes"), pushed);
+  EXPECT_EQ(CountHomes(*engine).up, 2);
+}
+
+class PushToWorkerTest : public GpuHomeEngineTest {
+ protected:
+  std::unique_ptr<WorkerProgram> NewWorker() {
+    auto worker = std::make_unique<WorkerProgram>(
+        dir_.File("log" + std::to_string(workers_++)),
+        std::vector<std::string>{"--listen", "unix:" + dir_.File("worker"), "--kv-gib", "0.01", "--poll", "yield"});
+    EXPECT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+    return worker;
+  }
+  OptionList WorkerOptions() const { return Options("gpu,unix:" + dir_.File("worker"), 3); }
+
+  const ScratchDir dir_;
+  int workers_ = 0;
+};
+
+// What a lost worker's prompts held on the GPU is free again: the next ones find room there.
+TEST_F(PushToWorkerTest, AWorkerMayDieWhilePromptsArePushed) {
+  auto worker = NewWorker();
+  const auto engine = MakeEngine(WorkerOptions());
+  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  std::mt19937_64 random(5);
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 12; ++i) {
+    const uint32_t tokens = i == 0 ? 96 : 60 + static_cast<uint32_t>(random() % 37);  // the first takes all pages there
+    requests.push_back(GreedyRequest(RandomPrompt(random, 128, tokens), 30));
+  }
+  const std::vector<Answer> right = RunAll(*alone, requests, false);
+  int errors = 0;
+  for (int round = 0; round < 5; ++round) {
+    std::vector<TokenStream> streams;
+    for (const GenerateRequest& request : requests) streams.push_back(engine->Submit(request));
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 150));
+    worker->Signal(SIGKILL);
+    for (size_t i = 0; i < streams.size(); ++i) {
+      Answer answer;
+      ReadToEnd(streams[i], &answer);
+      ASSERT_TRUE(answer.ended);
+      if (answer.finish == FD_FINISH_ERROR) {
+        ++errors;
+        continue;
+      }
+      ExpectSameAnswers({answer}, {right[i]});
+    }
+    worker->Wait();
+    worker = NewWorker();
+    ASSERT_TRUE(WaitForAllHomes(*engine));
+    const double pushed = Statistic(*engine, "pushed_bytes");
+    ExpectSameAnswers(RunAll(*engine, {requests[0]}, false), {right[0]});
+    EXPECT_GT(Statistic(*engine, "pushed_bytes"), pushed);
+  }
+  EXPECT_GT(errors, 0);
+}
+
+// Of so many chunks the link takes a few; then the prompt waits, and no row of it is lost.
+TEST_F(PushToWorkerTest, AWorkerMayBeSlow) {
+  const auto worker = NewWorker();
+  const auto engine = MakeEngine(WorkerOptions() + OptionList{{"prefill-chunk", "3"}});
+  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  std::mt19937_64 random(6);
+  const GenerateRequest request = GreedyRequest(RandomPrompt(random, 128, 96), 32);
+  worker->Signal(SIGSTOP);
+  TokenStream stream = engine->Submit(request);
+  const double row_bytes = 2 * 2 * 32 * 4, segments = 16;
+  ExpectSoon(*engine, "pushed_bytes", segments * 3 * row_bytes);
+  worker->Signal(SIGCONT);
+  Answer answer;
+  ReadToEnd(stream, &answer);
+  ExpectSameAnswers({answer}, RunAll(*alone, {request}, false));
+  EXPECT_EQ(Statistic(*engine, "pushed_bytes"), 2 * 96 * row_bytes);
+}
+
+// No hop is open, and yet its time runs out.
+TEST_F(PushToWorkerTest, AWorkerThatStoresNothingIsLost) {
+  const auto worker = NewWorker();
+  const auto engine = MakeEngine(WorkerOptions() + OptionList{{"hop-timeout-ms", "500"}});
+  worker->Signal(SIGSTOP);
+  std::mt19937_64 random(5);
+  const std::vector<Answer> answers = RunAll(*engine, {GreedyRequest(RandomPrompt(random, 128, 90), 30)}, false);
+  ASSERT_TRUE(answers[0].ended);
+  EXPECT_EQ(answers[0].finish, FD_FINISH_ERROR);
+  EXPECT_NE(answers[0].error.find("no progress within the hop timeout"), std::string::npos) << answers[0].error;
+  worker->Signal(SIGCONT);
 }
 
 TEST_F(GpuHomeEngineTest, ErrorsNameOptionAndValue) {

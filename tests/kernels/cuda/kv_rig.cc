@@ -101,7 +101,8 @@ KvRig::StepTables KvRig::Tables(const std::vector<Part>& parts, std::mt19937* ra
                               static_cast<uint32_t>(part.rows), static_cast<uint32_t>(sequence.stored)});
     for (int r = 0; r < part.rows; ++r) {
       const int position = sequence.stored + r;
-      tables.rows.push_back({.position = position, .home_row = home_row, .slot = slot});
+      const uint32_t push_row = (*random)() % 2 == 0 ? kNoPush : tables.push_rows++;
+      tables.rows.push_back({.position = position, .home_row = home_row, .slot = slot, .push_row = push_row});
       PutAreaRow(sequence, position, home_row++, tables.area.get());
     }
     for (; sequence.pages * kPageTokens < sequence.stored + part.rows; ++sequence.pages) {
@@ -171,7 +172,21 @@ void KvRig::Append(const StepTables& tables, const StepState& state, const How& 
   args.wire = Wire();
   args.area = tables.area->data();
   args.pages = Pages();
+  const size_t dims = static_cast<size_t>(case_.padded_head_dim), q_elements = dims * static_cast<size_t>(heads());
+  const size_t kv_elements = 2 * dims * static_cast<size_t>(case_.kv_heads);
+  const TypedArray push(case_.wire, (tables.push_rows + 1) * kv_elements);
+  args.push = push.data();
   EmulateKernel(args, {.seed = how.seed + 1});
+  // k and v as they are in the area, of the rows that are pushed and no others.
+  const size_t bytes = kv_elements * ElementBytes(case_.wire);
+  for (size_t r = 0; r < state.rows; ++r) {
+    const StepRow& row = tables.rows[r];
+    if (row.push_row == kNoPush) continue;
+    const std::byte* const from =
+        tables.area->data() + (row.home_row * (q_elements + kv_elements) + q_elements) * ElementBytes(case_.wire);
+    EXPECT_EQ(std::memcmp(push.data() + row.push_row * bytes, from, bytes), 0) << "row " << r;
+  }
+  EXPECT_TRUE(push.untouched(tables.push_rows * kv_elements, kv_elements));
 }
 
 void KvRig::Attend(const StepTables& tables, const StepState& state, const KvSplit& split, const How& how,

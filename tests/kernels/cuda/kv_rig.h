@@ -75,6 +75,7 @@ class KvRig {
     std::vector<KvEntry> entries;
     std::vector<KvTableChange> changes;
     std::unique_ptr<TypedArray> area;
+    uint32_t push_rows = 0;  // every other row or so has one
   };
 
   StepTables Tables(const std::vector<Part>& parts, std::mt19937* random);
