@@ -12,6 +12,7 @@
 #include "tools/bench_accuracy.h"
 #include "tools/bench_attention.h"
 #include "tools/bench_gemm.h"
+#include "tools/bench_gpu.h"
 #include "tools/bench_memory.h"
 #include "tools/bench_summary.h"
 #include "tools/commands.h"
@@ -234,6 +235,7 @@ void AddBench(CLI::App& program) {
   AddBenchMemory(bench);
   AddBenchAttention(bench);
   AddBenchGemm(bench);
+  AddBenchGpu(bench);
   AddBenchAccuracy(bench);
 }
 

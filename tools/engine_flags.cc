@@ -62,13 +62,18 @@ void EngineFlags::SetDefault(const std::string& name, const std::string& value) 
   if (!Given(name)) values_[name] = value;
 }
 
-std::unique_ptr<EngineOptions> EngineFlags::Build() const {
-  auto options = std::make_unique<EngineOptions>();
+void EngineFlags::ForEachValue(
+    const std::function<void(const std::string& name, const std::string& value)>& take) const {
   for (const auto& [name, value] : values_) {
     const bool alone = Given(name) && value.empty() && flags_.at(name)->get_expected_min() == 0;  // a bare BOOL
-    if (Given(name) || !value.empty()) options->Set(name, alone ? "true" : value);
+    if (Given(name) || !value.empty()) take(name, alone ? "true" : value);
   }
-  options->SetLog(&LogToStderr, nullptr, verbose_ ? 0 : quiet_ ? 2 : 1);
+}
+
+std::unique_ptr<EngineOptions> EngineFlags::Build() const {
+  auto options = std::make_unique<EngineOptions>();
+  ForEachValue([&](const std::string& name, const std::string& value) { options->Set(name, value); });
+  options->SetLog(&LogToStderr, nullptr, log_level());
   return options;
 }
 

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_TOOLS_ENGINE_FLAGS_H_
 #define FASTDECODE_TOOLS_ENGINE_FLAGS_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,7 +31,12 @@ class EngineFlags {
   // As if it had been given; what was given stays.
   void SetDefault(const std::string& name, const std::string& value);
 
+  // Every name that has a value, given or set as default, with the value as the library takes it.
+  void ForEachValue(const std::function<void(const std::string& name, const std::string& value)>& take) const;
+
   bool quiet() const { return quiet_; }
+  // The least that is said on stderr, as fd_options_set_log counts.
+  int log_level() const { return verbose_ ? 0 : quiet_ ? 2 : 1; }
 
   // Options with everything that was given, logging to stderr. Throws Error naming option and value.
   std::unique_ptr<EngineOptions> Build() const;

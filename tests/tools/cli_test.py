@@ -657,6 +657,44 @@ class BenchGemm(ProgramTest):
                 self.refused(run("bench", "gemm", *arguments), arguments[0], value)
 
 
+class BenchGpu(ProgramTest):
+    """On a GPU in software: what is measured of it means nothing, but it is all there."""
+    ON_SOFTWARE = ["bench", "gpu", "--cuda-module", os.environ["SOFT_GPU_MODULE"], "--compute", "f32", "-q"]
+
+    def test_json(self):
+        config = json.loads(pathlib.Path(demo_model(), "config.json").read_text())
+        out = json.loads(self.succeed(run(*self.ON_SOFTWARE, "--model", demo_model(), "--batch", "1,5", "--repetitions", 4, "--json")))
+        self.assertEqual(out["layers"], config["num_hidden_layers"])
+        self.assertIn("software GPU", out["s_part"])
+        self.assertEqual([batch["batch"] for batch in out["batches"]], [1, 5])
+        head = config["hidden_size"] // config["num_attention_heads"]
+        for batch in out["batches"]:
+            # A row there is q, k and v; back it is o. All in four bytes.
+            there = (config["num_attention_heads"] + 2 * config["num_key_value_heads"]) * head * 4
+            self.assertEqual(batch["hop_bytes"], batch["batch"] * there)
+            self.assertEqual(batch["reply_bytes"], batch["batch"] * config["num_attention_heads"] * head * 4)
+            for way in ("idle_us", "hop_us"):
+                self.assertEqual(batch[way]["count"], 4 * out["layers"])
+                self.assertIsNone(batch[way]["p99"], "of so few samples")
+            # A hop is what is idle, and more.
+            self.assertGreaterEqual(batch["hop_us"]["p50"], batch["idle_us"]["p50"])
+            # Each weight, of four bytes, is multiplied and added once for each row.
+            flop_per_byte = batch["gemms_tflop_per_s"] * 1e3 / batch["gemms_gb_per_s"]
+            self.assertAlmostEqual(flop_per_byte, 2 * batch["batch"] / 4, places=6)
+            self.assertAlmostEqual(batch["gemms_gb_per_s"], out["weight_bytes"] / batch["gemms_us"]["median"] * 1e-3, places=6)
+
+    def test_text(self):
+        text = self.succeed(run(*self.ON_SOFTWARE, "--model", demo_model(), "--batch", "2", "--repetitions", 1))
+        for needle in ("software GPU", "its GEMMs alone", "hop p50", "KiB there, back"):
+            self.assertIn(needle, text)
+
+    def test_bad_values(self):
+        self.refused(run("bench", "gpu"), "--model")
+        self.refused(run(*self.ON_SOFTWARE, "--model", demo_model(), "--batch", "0"), "--batch", "0")
+        self.refused(run(*self.ON_SOFTWARE, "--model", demo_model(), "--repetitions", "0"), "--repetitions", "0")
+        self.refused(run("bench", "gpu", "--model", demo_model(), "--cuda-module", "/no/such.so"), "/no/such.so does not exist")
+
+
 class BenchAccuracy(ProgramTest):
     TEXT = "Once there was a kind girl whose name was Greta. She liked to watch the clouds."
 
@@ -836,7 +874,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench accuracy", "latency",
+    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench gpu", "bench accuracy", "latency",
                 "latency step", "latency attach", "latency kernel", "latency fabric", "latency hiccup", "latency clock", "latency compare",
                 "doctor", "completion"]
 
@@ -864,7 +902,7 @@ class Help(ProgramTest):
             return result.stdout.split()
 
         self.assertEqual(complete("fastdecode", "ge"), ["generate"])
-        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "gemm", "accuracy"])
+        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "gemm", "gpu", "accuracy"])
         self.assertEqual(complete("fastdecode", "generate", "--micro"), ["--micro-batches"])
         self.assertEqual(complete("fastdecode", "bench", "step", "--ro"), ["--rounds"])
 

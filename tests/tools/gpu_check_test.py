@@ -31,9 +31,18 @@ sys.exit(1 if any(case.get("failures") for case in cases) else 0)
 """
 FASTDECODE = """#!/usr/bin/env python3
 import json, sys
-assert sys.argv[1:3] == ["bench", "step"] and "cuda" in sys.argv
+assert sys.argv[1] == "bench" and sys.argv[2] in ("step", "gpu")
 if {error!r}:
     sys.exit("fastdecode: error: " + {error!r})
+if sys.argv[2] == "gpu":
+    three = {{"median": 2.5, "min": 2.0, "max": 3.25}}
+    way = {{"count": 9, "p50": 4.25, "p99": None}}
+    print(json.dumps({{"batches": [{{"batch": int(batch), "step_us": three, "gemms_us": three, "step_over_gemms": three,
+                                   "gemms_tflop_per_s": 1.5, "gemms_gb_per_s": 7.0, "idle_us": way, "hop_us": way,
+                                   "hop_bytes": 2048, "reply_bytes": 512}}
+                                  for batch in sys.argv[sys.argv.index("--batch") + 1].split(",")]}}))
+    sys.exit()
+assert "cuda" in sys.argv
 times = {{"count": 5, "p50_us": 12.5}}
 print(json.dumps({{"tokens_per_s": 1234.5, "step_us": 800.0, "stage": times, "hop": times, "kv_gb_per_s": 3.5}}))
 """
@@ -76,6 +85,8 @@ class GpuCheckTest(unittest.TestCase):
         results, markdown = self.report()
         self.assertEqual([test["ran"] for test in results["tests"]], [2, 1])
         self.assertEqual([bench["tokens_per_s"] for bench in results["bench"]], [1234.5, 1234.5])
+        self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 4])
+        self.assertIn("| 5 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | 2.500 [2.000..3.250] | 1.5 | 7 | 4.2 / - | 4.2 / - | 2.0, 0.5 |", markdown)
         for needle in ("cuda_spart_test: 2 passed", "FastDecode abc1234", "--homes gpu` | 1234.5 | 800 | 12.5 | 12.5 | 3.5 |"):
             self.assertIn(needle, markdown)
 

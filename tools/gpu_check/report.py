@@ -31,7 +31,7 @@ def exit_code(results):
         return 1
     if not any(test.get("ran") for test in results["tests"]):
         return 3
-    return 1 if any("error" in bench for bench in results["bench"]) else 0
+    return 1 if any("error" in bench for bench in results["bench"] + results["alone"]) else 0
 
 
 def peer_lines(peer):
@@ -56,6 +56,30 @@ def bench_lines(benches):
     return lines
 
 
+def spread(figures, form):
+    return f"{figures['median']:{form}} [{figures['min']:{form}}..{figures['max']:{form}}]"
+
+
+def way(figures):
+    """p50 / p99, as far as there are samples enough."""
+    return " / ".join("-" if figures[share] is None else f"{figures[share]:.1f}" for share in ("p50", "p99"))
+
+
+def alone_lines(benches):
+    lines = ["| command | batch | step us | its GEMMs us | step / GEMMs | TFLOP/s | GB/s | idle us p50 / p99 | hop us p50 / p99 | KiB there, back |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
+    for one in benches:
+        if "error" in one:
+            lines.append(f"| `{one['command']}` | {one['error'].splitlines()[-1]} | | | | | | | | |")
+            continue
+        for batch in one["batches"]:
+            cells = [str(batch["batch"]), spread(batch["step_us"], ".1f"), spread(batch["gemms_us"], ".1f"),
+                     spread(batch["step_over_gemms"], ".3f"), f"{batch['gemms_tflop_per_s']:.1f}", f"{batch['gemms_gb_per_s']:.0f}",
+                     way(batch["idle_us"]), way(batch["hop_us"]), f"{batch['hop_bytes'] / 1024:.1f}, {batch['reply_bytes'] / 1024:.1f}"]
+            lines.append(f"| `{one['command']}` | {' | '.join(cells)} |")
+    return lines
+
+
 def markdown(results):
     machine = results["machine"]
     lines = [f"# {machine['gpu'] or 'No GPU'}", "",
@@ -67,6 +91,7 @@ def markdown(results):
         lines += [f"- {tool}: {test_line(test)}" for test in tests]
     for test in failures(results):
         lines += ["", f"### {test['name']}", "", "```", test.get("output", "").strip(), "```"]
+    lines += ["", "## Steps at a home that answers at once", ""] + alone_lines(results["alone"])
     lines += ["", "## Steps", ""] + bench_lines(results["bench"])
     lines += ["", "## The peer", ""] + peer_lines(results["peer"])
     return "\n".join(lines) + "\n"

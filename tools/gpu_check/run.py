@@ -27,6 +27,7 @@ TEST_LIMIT_S = 1200
 BENCH_LIMIT_S = 300
 SHAPES = (("tinyllama-1.1b", None), ("llama-3-8b", 8))
 BATCHES = (64, 256, 1024)
+HOP_BATCHES = (1, 5)  # of llama-3-8b's rows, 5 are 60 KiB
 
 
 def cuda_folders():
@@ -127,8 +128,19 @@ def bench(model, arguments, module, env):
     return {**result, **{key: figures[key] for key in keep if key in figures}}
 
 
+def bench_alone(model, batches, module, env):
+    """Steps at a home that answers at once, beside their GEMMs; and the way to a home and back."""
+    arguments = ["bench", "gpu", "-m", model, "--batch", ",".join(map(str, batches)), "--repetitions", "30"]
+    code, text, errors = execute([HERE / "bin/fastdecode", *arguments, "--cuda-module", module, "--json", "-q"], env, BENCH_LIMIT_S)
+    result = {"command": f"bench gpu -m {pathlib.Path(str(model)).name}"}
+    if code != 0:
+        return {**result, "error": errors.strip()[-600:] or f"exit {code}"}
+    return {**result, **json.loads(text)}
+
+
 def measure(module, env, quick):
-    results = []
+    """(decode steps, steps alone)."""
+    results, alone = [], []
     with tempfile.TemporaryDirectory() as scratch:
         shapes = [(HERE / "model", [4], [["--homes", "local"], ["--homes", "gpu"]], 64)]
         if not quick:
@@ -136,12 +148,14 @@ def measure(module, env, quick):
                     ["--homes", "local", "--micro-batches", "2"], ["--homes", "gpu,local", "--micro-batches", "2"]]
             shapes = [(make_model(shape, layers, pathlib.Path(scratch), env), BATCHES, ways, 512) for shape, layers in SHAPES]
         for model, batches, ways, context in shapes:
+            alone.append(bench_alone(model, (*HOP_BATCHES, *batches), module, env))
+            print("\n".join(report.alone_lines(alone[-1:])), flush=True)
             for batch in batches:
                 for way in ways:
                     result = bench(model, ["--batch", batch, "--context", context, *way], module, env)
                     results.append(result)
                     print(report.bench_line(result), flush=True)
-    return results
+    return results, alone
 
 
 def main():
@@ -164,7 +178,7 @@ def main():
     if options.sanitize and shutil.which("compute-sanitizer"):
         results["sanitizer"] = {tool: run_tests(module, env, ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9"), True)
                                 for tool in ("memcheck", "racecheck", "synccheck")}
-    results["bench"] = measure(module, env, options.quick)
+    results["bench"], results["alone"] = measure(module, env, options.quick)
     results["peer"] = peer.measure(options.quick)
     out.with_name(out.name + ".json").write_text(json.dumps(results, indent=1) + "\n")
     out.with_name(out.name + ".md").write_text(report.markdown(results))

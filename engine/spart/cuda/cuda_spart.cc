@@ -8,6 +8,7 @@
 #include "engine/spart/cuda/row_buckets.h"
 #include "engine/spart/rope_table.h"
 #include "numa/check.h"
+#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -150,6 +151,24 @@ absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
     batch->logits.push_back(*graph);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> CudaSPart::MeasureGemms(int rows, int times) {
+  MicroBatch& batch = batches_[0];
+  const unsigned bucket = buckets_[static_cast<size_t>(BucketFor(buckets_, static_cast<unsigned>(rows)))];
+  if (!batch.gemms.contains(bucket)) {
+    const absl::StatusOr<SPartDevice::Graph> graph =
+        MakeGemmGraph(model_, batch.memory, bucket, sampled_rows(bucket), batch.stream, device_.get());
+    if (!graph.ok()) return graph.status();
+    batch.gemms[bucket] = *graph;
+    // A first time unmeasured.
+    device_->Launch(*graph);
+    if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
+  }
+  const uint64_t start_ns = NowNs();
+  for (int i = 0; i < times; ++i) device_->Launch(batch.gemms[bucket]);
+  if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
+  return static_cast<double>(NowNs() - start_ns) / times;
 }
 
 // How many rows of logits a step of this bucket computes.

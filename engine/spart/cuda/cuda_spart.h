@@ -2,6 +2,7 @@
 #define FASTDECODE_ENGINE_SPART_CUDA_CUDA_SPART_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <memory_resource>
 #include <mutex>
@@ -57,6 +58,11 @@ class CudaSPart : public SPart {
   std::string Describe() const override;
   uint64_t weight_bytes() const override { return model_.weights.matrix_bytes; }
 
+  // For measuring: how long the GEMMs of a step of so many rows, all sampled, take alone, one after another, on average
+  // over `times` steps, in ns. The first of a number of rows makes their graph. Control thread. REQUIRES: no step runs;
+  // rows <= rows_max.
+  absl::StatusOr<double> MeasureGemms(int rows, int times);
+
  private:
   struct MicroBatch {
     StepMemory memory;
@@ -71,6 +77,8 @@ class CudaSPart : public SPart {
     bool timed = false;     // the running step
     bool all_here = false;  // the step's rows: no stage of it waits
     StepTable* table = nullptr;
+    // For measuring, by the bucket's rows.
+    std::map<unsigned, SPartDevice::Graph> gemms;
   };
 
   CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options);

@@ -30,7 +30,7 @@ class GraphMaker {
   // From the normed rows to q, k, v in the send areas of layer `stage`.
   void QkvAndSend(unsigned stage) {
     const GpuLayer& layer = model_.weights.layers[stage];
-    Multiply(layer.qkv, memory_.normed, memory_.qkv, type());
+    Qkv(layer);
     auto args = OfRows<RopeSendArgs>();
     args.board = memory_.board;
     args.rows = memory_.rows;
@@ -103,9 +103,9 @@ class GraphMaker {
     gather.out = memory_.attended;
     gather.stamps.end = &times().gathered;
     Add(gather);
-    Multiply(layer.o, memory_.attended, memory_.projected, ElementType::kF32);
+    Output(layer);
     AddNorm(layer.o_bias, layer.mlp_norm, {&times().projected, &times().mlp_normed});
-    Multiply(layer.gate_up, memory_.normed, memory_.gate_up, type());
+    GateUp(layer);
     auto glu = OfRows<SwiGluArgs>();
     glu.gate_up = memory_.gate_up;
     glu.gate_bias = layer.gate_bias;
@@ -114,7 +114,7 @@ class GraphMaker {
     glu.out = memory_.activated;
     glu.stamps.end = &times().activated;
     Add(glu);
-    Multiply(layer.down, memory_.activated, memory_.projected, ElementType::kF32);
+    Down(layer);
     const bool last = stage == static_cast<unsigned>(spec_.layers);
     AddNorm(layer.down_bias, last ? model_.weights.final_norm : model_.weights.layers[stage].attention_norm,
             {&times().mlp_projected, &times().normed});
@@ -132,8 +132,7 @@ class GraphMaker {
     gather.hidden = spec_.hidden;
     gather.out = memory_.logit_inputs;
     Add(gather);
-    const GpuMatrix& head = model_.weights.head;
-    Add(DeviceGemm{type(), ElementType::kF32, head.n, head.k, count, head.data, memory_.logit_inputs, logits});
+    Head(count, logits);
     SampleRowsArgs sample;
     sample.bucket = count;
     sample.state = memory_.state;
@@ -144,6 +143,18 @@ class GraphMaker {
     sample.scratch = memory_.scratch;
     sample.out = memory_.sampled;
     Add(sample);
+  }
+
+  // What there is to multiply in a layer's stages, on whatever the memory holds.
+  void MultiplyLayer(const GpuLayer& layer) {
+    Qkv(layer);
+    Output(layer);
+    GateUp(layer);
+    Down(layer);
+  }
+  void Head(unsigned count, float* logits) {
+    const GpuMatrix& head = model_.weights.head;
+    Add(DeviceGemm{type(), ElementType::kF32, head.n, head.k, count, head.data, memory_.logit_inputs, logits});
   }
 
   void Publish(unsigned stage) { Add(PublishArgs{memory_.board, memory_.state, stage, memory_.times}); }
@@ -200,6 +211,11 @@ class GraphMaker {
     args.stamps = stamps;
     Add(args);
   }
+
+  void Qkv(const GpuLayer& layer) { Multiply(layer.qkv, memory_.normed, memory_.qkv, type()); }
+  void Output(const GpuLayer& layer) { Multiply(layer.o, memory_.attended, memory_.projected, ElementType::kF32); }
+  void GateUp(const GpuLayer& layer) { Multiply(layer.gate_up, memory_.normed, memory_.gate_up, type()); }
+  void Down(const GpuLayer& layer) { Multiply(layer.down, memory_.activated, memory_.projected, ElementType::kF32); }
 
   void Multiply(const GpuMatrix& matrix, const void* x, void* y, ElementType out) {
     Add(DeviceGemm{type(), out, matrix.n, matrix.k, rows_, matrix.data, x, y});
@@ -258,6 +274,17 @@ absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const 
   return MakeGraph(stream, device, &maker, [&] {
     maker.Logits(first, count, memory.logits_out);
     maker.Publish(stage);
+  });
+}
+
+absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
+                                                 unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device) {
+  GraphMaker maker(model, memory, rows, device);
+  return MakeGraph(stream, device, &maker, [&] {
+    for (const GpuLayer& layer : model.weights.layers) maker.MultiplyLayer(layer);
+    for (unsigned first = 0; first < logit_rows; first += kLogitTileRowsMax) {
+      maker.Head(LogitTileRows(logit_rows - first), memory.logits);
+    }
   });
 }
 

@@ -16,6 +16,10 @@ absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const S
 absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const StepMemory& memory, unsigned first,
                                                   unsigned count, unsigned stage, SPartDevice::Stream stream,
                                                   SPartDevice* device);
+// The GEMMs of MakeStepGraph's step and nothing else, for measuring what that adds to them. They multiply what the
+// memory happens to hold.
+absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
+                                                 unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device);
 
 }  // namespace fastdecode
 

@@ -19,7 +19,7 @@ namespace fastdecode {
 // the host's. Strict where a GPU may be lucky: kernels may touch nothing but memory that was allocated or registered
 // (checked for the areas), pinned memory that is freed is filled with garbage, and whatever breaks a rule of
 // SPartDevice ends the process. Owns: all memory and threads. Thread: as SPartDevice.
-class SoftDevice final : public SPartDevice {
+class SoftDevice : public SPartDevice {
  public:
   struct Options {
     uint64_t seed = 1;  // of the order in which emulated threads run

@@ -1,0 +1,71 @@
+// The GEMMs that are measured alone are those of a step.
+#include "engine/spart/cuda/step_graph.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "tests/engine/spart/soft_device.h"
+
+namespace fastdecode {
+namespace {
+
+// (type, out, n, k, rows, weights)
+using Gemm = std::tuple<ElementType, ElementType, int64_t, int64_t, unsigned, const void*>;
+
+// Keeps what is added to it.
+class ListingDevice : public SoftDevice {
+ public:
+  ListingDevice() : SoftDevice(Options()) {}
+  absl::Status Add(const DeviceWork& work) override {
+    if (const auto* const gemm = std::get_if<DeviceGemm>(&work)) {
+      gemms.emplace_back(gemm->type, gemm->out, gemm->n, gemm->k, gemm->rows, gemm->weights);
+    } else {
+      ++others;
+    }
+    return SoftDevice::Add(work);
+  }
+
+  std::vector<Gemm> gemms;
+  int others = 0;
+};
+
+TEST(StepGraphTest, GemmsAloneAreThoseOfTheStep) {
+  constexpr unsigned kRows = 600, kLogitRows = 520;  // three tiles of logits
+  ListingDevice device;
+  StepModel model;
+  model.spec.layers = 3;
+  model.spec.hidden = 48;
+  model.spec.vocab = 100;
+  model.sequences_max = kRows;
+  std::byte weights[20];
+  const auto matrix = [&](int which, int64_t n, int64_t k) { return GpuMatrix{&weights[which], n, k}; };
+  for (int layer = 0; layer < 3; ++layer) {
+    GpuLayer& to = model.weights.layers.emplace_back();
+    to.qkv = matrix(4 * layer, 96, 48);
+    to.o = matrix(4 * layer + 1, 48, 64);
+    to.gate_up = matrix(4 * layer + 2, 144, 48);
+    to.down = matrix(4 * layer + 3, 48, 72);
+  }
+  model.weights.head = matrix(19, 100, 48);
+  StageStamps times;
+  StepMemory memory;
+  memory.times = &times;
+  const SPartDevice::Stream stream = *device.MakeStream();
+  ASSERT_TRUE(MakeStepGraph(model, memory, kRows, kLogitRows, stream, &device).ok());
+  std::vector<Gemm> of_step = device.gemms;
+  EXPECT_EQ(of_step.size(), 3 * 4 + 3u);
+  EXPECT_GT(device.others, 3 * 6);
+  device.gemms.clear();
+  device.others = 0;
+  ASSERT_TRUE(MakeGemmGraph(model, memory, kRows, kLogitRows, stream, &device).ok());
+  EXPECT_EQ(device.others, 0);
+  std::sort(of_step.begin(), of_step.end());
+  std::sort(device.gemms.begin(), device.gemms.end());
+  EXPECT_EQ(device.gemms, of_step);
+}
+
+}  // namespace
+}  // namespace fastdecode
