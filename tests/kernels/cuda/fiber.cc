@@ -28,7 +28,7 @@ void BeginSwitch(void** fake_stack, const void* bottom, size_t bytes) {
 void EndSwitch(void* fake_stack, const void** bottom, size_t* bytes) {
   __sanitizer_finish_switch_fiber(fake_stack, bottom, bytes);
 }
-// Fibers that ended have left frames behind, whose marks outlive the mapping.
+// Fibers that ended have left frames behind, whose marks outlive the mapping and would be the next one's.
 void ForgetFrames(const void* memory, size_t bytes) { __asan_unpoison_memory_region(memory, bytes); }
 #else
 void ForgetFrames(const void*, size_t) {}
@@ -52,7 +52,6 @@ boost::context::stack_context MapStack(unsigned index) {
   void* const memory =
       mmap(nullptr, kPage + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   FD_CHECK(memory != MAP_FAILED && mprotect(memory, kPage, PROT_NONE) == 0, "there is memory for a fiber's stack");
-  ForgetFrames(memory, kPage + kStackBytes);
   boost::context::stack_context stack;
   stack.size = kStackBytes - index % 16 * 256;
   stack.sp = static_cast<std::byte*>(memory) + kPage + stack.size;
@@ -65,7 +64,9 @@ struct Stack {
 
   boost::context::stack_context allocate() const { return mapped; }
   void deallocate(boost::context::stack_context& stack) const noexcept {
-    munmap(static_cast<std::byte*>(stack.sp) - stack.size - kPage, kPage + kStackBytes);
+    std::byte* const memory = static_cast<std::byte*>(stack.sp) - stack.size - kPage;
+    ForgetFrames(memory, kPage + kStackBytes);
+    munmap(memory, kPage + kStackBytes);
   }
 };
 
