@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,10 @@ import check_trace
 import cli_test
 from cli_test import LIMIT_S, SMALL, SCRATCH, ProgramTest, demo_model, run, start_long
 
-LOAD = {"--concurrency": 4, "--prompt-tokens": "8-16", "--output-tokens": "10-20", "--warmup-seconds": 0.3, "--seconds": 1}
+# Recordings last until so much is in them, on any machine.
+SOME, LITTLE = 20000, 3000
+LOAD = {"--concurrency": 4, "--prompt-tokens": "8-16", "--output-tokens": "10-20", "--warmup-seconds": 0.3, "--seconds": 100,
+        "--max-events": SOME}
 SUFFIXES = [".json", ".csv", ".tokens.csv", ".hgrm", ".prom", ".html", ".trace.json"]
 
 
@@ -55,11 +59,53 @@ class EngineAtWork:
         self.process.stderr.close()
 
 
-# So many that it is attached to twice on any machine, and so many that take seconds.
-MANY, SOME = 3000, 200
+# So many that it is attached to twice on any machine: minutes.
+MANY = 100
+
+
+def await_condition(process, what):
+    """Until `what` says so of a process that goes on."""
+    until = time.monotonic() + LIMIT_S
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def await_guard(process):
+    """Until Ctrl-C is noted by the program, instead of ending it."""
+    def caught():
+        mask = re.search(r"(?m)^SigCgt:\s*(\w+)$", pathlib.Path(f"/proc/{process.pid}/status").read_text())[1]
+        return int(mask, 16) >> (signal.SIGINT - 1) & 1
+
+    await_condition(process, caught)
+
+
+def await_sleeps(process, count):
+    """Until the main thread has slept so often."""
+    def sleeps():
+        text = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/status").read_text()
+        return int(re.search(r"(?m)^voluntary_ctxt_switches:\s*(\d+)$", text)[1])
+
+    enough = sleeps() + count
+    await_condition(process, lambda: sleeps() >= enough)
+
+
+def start(*arguments):
+    return subprocess.Popen([cli_test.PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            preexec_fn=cli_test.as_user_with_default_signals)
 
 
 class Recorded(ProgramTest):
+    RECORDING = ["--seconds", 100, "--max-events", LITTLE]
+
+    def await_recorded(self, process, engine_pid):
+        """Until a process that is told to record an engine has got something of it."""
+        await_guard(process)
+        await_sleeps(process, 30)  # of 20 ms each: it records
+        self.succeed(run("latency", "attach", engine_pid, *self.RECORDING))
+        await_sleeps(process, 2)  # what that saw, it has read
+
     def check_sums(self, result):
         """The parts of a token are its time."""
         path = result["critical_path"]
@@ -90,7 +136,7 @@ class Step(Recorded):
     def test_an_open_loop_keeps_intended_starts(self):
         text = self.succeed(run("latency", "step", "-m", demo_model(), "-q", "--kv-gib", "0.05", "--rate", 40, "--arrivals",
                                 "constant", "--prompt-tokens", 8, "--output-tokens", 4, "--warmup-seconds", 0.3, "--seconds",
-                                1.5, "--json"))
+                                100, "--max-events", LITTLE, "--json"))
         starts = [(figures["start"], figures["requests"]) for figures in json.loads(text)["requests"]]
         self.assertEqual([start for start, _ in starts], ["intended", "submitted"])
         self.assertGreater(starts[0][1], 5)
@@ -111,7 +157,7 @@ class Step(Recorded):
     def test_stages_that_a_gpu_runs(self):
         files = [SCRATCH / f"gpu{suffix}" for suffix in (".json", ".trace.json")]
         gpu = ["--spart", "cuda", "--cuda-module", os.environ["SOFT_GPU_MODULE"], "--compute", "f32"]
-        text = self.succeed(step(*gpu, *[x for file in files for x in ("--save", file)]))
+        text = self.succeed(step(*gpu, "--max-events", LITTLE // 2, *[x for file in files for x in ("--save", file)]))
         self.assertNotIn("weights read", text)  # by cores that the weights are not near to
         result = json.loads(files[0].read_text())
         self.check_sums(result)
@@ -132,10 +178,9 @@ class Step(Recorded):
         self.assertEqual([home["home"] for home in result["homes"]], [0, 1])
 
     def test_interrupt_says_what_there_is(self):
-        process = subprocess.Popen([cli_test.PROGRAM, "latency", "step", "-m", demo_model(), *SMALL, "--concurrency", "4",
-                                    "--seconds", "100", "--warmup-seconds", "0.1", "--json"], stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, preexec_fn=cli_test.as_user_with_default_signals)
-        time.sleep(4)
+        process = start("latency", "step", "-m", demo_model(), *SMALL, "--concurrency", 4, "--seconds", 100,
+                        "--warmup-seconds", 0.1, "--json")
+        self.await_recorded(process, process.pid)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, err)
@@ -164,21 +209,25 @@ class Step(Recorded):
 class Attach(Recorded):
     def test_a_running_engine(self):
         with EngineAtWork(MANY) as engine:
-            result = json.loads(self.succeed(run("latency", "attach", engine.pid, "--seconds", 1, "--json")))
+            result = json.loads(self.succeed(run("latency", "attach", engine.pid, *self.RECORDING, "--json")))
             self.check_sums(result)
             self.assertEqual(result["engine"]["pid"], engine.pid)
-            again = self.succeed(run("latency", "attach", engine.pid, "--seconds", 0.5))
+            again = self.succeed(run("latency", "attach", engine.pid, *self.RECORDING))
             self.assertIn("THE MEAN TOKEN", again)
 
     def test_an_engine_that_ends_meanwhile(self):
-        with EngineAtWork(SOME) as engine:
-            text = self.succeed(run("latency", "attach", engine.pid, "--seconds", 100))
-            self.assertIn("the engine ended before the recording did", " ".join(text.split()))
+        with EngineAtWork(MANY) as engine:
+            attached = start("latency", "attach", engine.pid, "--seconds", 100)
+            self.await_recorded(attached, engine.pid)
+            engine.process.send_signal(signal.SIGINT)
+            out, err = attached.communicate(timeout=LIMIT_S)
+            self.assertEqual(attached.returncode, 0, err)
+            self.assertIn("the engine ended before the recording did", " ".join(out.split()))
 
     def test_a_socket_of_its_own(self):
         path = SCRATCH / "record.sock"
         with EngineAtWork(MANY, "--record-socket", str(path)) as engine:
-            self.check_sums(json.loads(self.succeed(run("latency", "attach", path, "--seconds", 1, "--json"))))
+            self.check_sums(json.loads(self.succeed(run("latency", "attach", path, *self.RECORDING, "--json"))))
             self.refused(run("latency", "attach", engine.pid), str(engine.pid), "--record-socket")
 
     def test_what_is_no_engine(self):
@@ -196,7 +245,7 @@ class Kernel(ProgramTest):
 
     def test_both_parts_beside_what_the_machine_can_do(self):
         saved = SCRATCH / "kernel.json"
-        self.succeed(run("latency", "kernel", *self.SMALL_SHAPES, "--save", saved))
+        self.measured("latency", "kernel", *self.SMALL_SHAPES, "--save", saved)
         result = json.loads(saved.read_text())
         names = [phase["name"] for phase in result["phases"]]
         self.assertTrue(names[0].startswith("attention"), names)
@@ -238,13 +287,14 @@ class Hiccup(ProgramTest):
 
     def test_a_thief_of_the_core_is_named(self):
         core = max(os.sched_getaffinity(0))
-        thief = subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"])
+        steal = f"import os; os.sched_setaffinity(0, [{core}]); print('there', flush=True)\nwhile True: pass"
+        thief = subprocess.Popen([sys.executable, "-c", steal], stdout=subprocess.PIPE, text=True)
         try:
-            time.sleep(0.5)
+            self.assertEqual(thief.stdout.readline(), "there\n")
             result = json.loads(self.succeed(run("latency", "hiccup", "--cores", core, "--seconds", 2, "--json")))
         finally:
             thief.kill()
-            thief.wait()
+            thief.communicate()
         stolen = result["cores"][0]["causes"]["other threads"]
         self.assertGreater(stolen["ns"], 0.2e9)
         self.assertGreater(result["cores"][0]["preemptions"], 0)
@@ -260,10 +310,8 @@ class Hiccup(ProgramTest):
         self.assertTrue(lines[-1].startswith("#[Buckets"))
 
     def test_interrupt_says_what_there_is(self):
-        process = subprocess.Popen([cli_test.PROGRAM, "latency", "hiccup", "--seconds", "1000", "--json"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   preexec_fn=cli_test.as_user_with_default_signals)
-        time.sleep(2)
+        process = start("latency", "hiccup", "--seconds", 1000, "--json")
+        await_guard(process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, err)
@@ -306,7 +354,7 @@ class Compare(ProgramTest):
     @classmethod
     def setUpClass(cls):
         cls.saved = SCRATCH / "before.json"
-        result = step("--seconds", 2, "--save", cls.saved)
+        result = step("--max-events", 5 * SOME, "--save", cls.saved)
         assert result.returncode == 0, result.stderr
 
     def changed(self, name, change):
