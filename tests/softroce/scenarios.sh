@@ -95,11 +95,11 @@ dropped_by_wire() { tc -s qdisc show dev eth0 | grep -qE 'dropped [1-9]'; }
 
 # An engine that lives on in the background; what it says is in $said.
 said=/tmp/said
-start_engine() {  # start_engine HOMES
+start_engine() {  # start_engine HOMES [OPTION=VALUE...]
   rm -f /tmp/orders
   mkfifo /tmp/orders
   "$build/tests/softroce/engine_shell" "model=$model" compute=f32 kv-gib=0.02 poll=yield "homes=$1" "secret-file=$secret" \
-    "hop-timeout-ms=$hop_timeout_ms" "peer-timeout-ms=$peer_timeout_ms" </tmp/orders >$said 2>&1 &
+    "hop-timeout-ms=$hop_timeout_ms" "peer-timeout-ms=$peer_timeout_ms" "${@:2}" </tmp/orders >$said 2>&1 &
   engine=$!
   exec 7>/tmp/orders
   submitted=0
@@ -173,7 +173,8 @@ fault() {
   local struck limit_ms=$((hop_timeout_ms + slack_ms))
   [[ $name != sigkill ]] || limit_ms=$slack_ms
   check 'the worker is there' await_workers
-  check 'the engine starts' start_engine "local:1,10.77.0.2:$port"
+  # Each of four layers takes 20 ms, so that the requests run for 12 s on any machine.
+  check 'the engine starts' start_engine "local:1,10.77.0.2:$port" fault=delay=1:20ms
   submit_all 150
   check 'all requests are on their way' lab_eventually 120 all_begun
   if [[ $name == power_off ]]; then lab_power_off 2; else lab_signal strike; lab_wait struck; fi

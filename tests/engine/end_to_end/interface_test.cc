@@ -212,7 +212,7 @@ TEST_F(InterfaceTest, ForgottenRequestsSayNothingMore) {
 }
 
 TEST_F(InterfaceTest, CancelledRequestsEndOnce) {
-  const auto engine = MakeEngine(Options());
+  const auto engine = MakeEngine(Options() + OptionList{{"fault", "delay=1:10ms"}});  // 4 s for a whole one
   std::vector<TokenStream> streams;
   for (int i = 0; i < 24; ++i)
     streams.push_back(engine->Submit(GreedyRequest({1, 2}, 200)));  // three times what runs at once
@@ -226,7 +226,7 @@ TEST_F(InterfaceTest, CancelledRequestsEndOnce) {
 }
 
 TEST_F(InterfaceTest, FullQueueRefusesAndRecovers) {
-  const auto engine = MakeEngine(Options() + OptionList{{"max-queue", "2"}});
+  const auto engine = MakeEngine(Options() + OptionList{{"max-queue", "2"}, {"fault", "delay=1:4ms"}});  // 2 s for both
   TokenStream first = engine->Submit(GreedyRequest({1}, 250));
   TokenStream second = engine->Submit(GreedyRequest({2}, 250));
   ExpectError(SubmitError(*engine, GreedyRequest({3}, 1)), FD_RESOURCE_EXHAUSTED, "max-queue");
