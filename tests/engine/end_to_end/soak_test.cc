@@ -227,17 +227,22 @@ class SoakTest : public testing::Test {
     return false;
   }
 
-  // Faults come all the time, and a request that they touch ends with an error that says which home it was.
+  // Faults come all the time, and a request that they touch ends with an error that says which home it was, or with one
+  // that says that all homes were lost.
   void SoakWithFaults(const std::string& homes, const std::string& fault) {
     SCOPED_TRACE(homes + ", " + fault);
     const auto engine =
         MakeEngine(Options(homes) +
                    OptionList{{"fault", "seed=" + std::to_string(soak_seed) + "," + fault}, {"hop-timeout-ms", "300"}});
     const std::vector<Done> done = Soak(*engine, soak_requests / 5);
-    int errors = 0, right = 0;
+    int errors = 0, homeless = 0, right = 0;
     for (const Done& one : done) {
       if (one.answer.finish != FD_FINISH_ERROR) {
         right += one.answer.finish != FD_FINISH_CANCELLED;
+        continue;
+      }
+      if (one.answer.error == "no living home can hold this request") {
+        ++homeless;
         continue;
       }
       ++errors;
@@ -245,7 +250,8 @@ class SoakTest : public testing::Test {
     }
     EXPECT_GT(errors, 0) << "no fault struck";
     EXPECT_GT(right, 0) << "nothing got through";
-    RecordProperty(fault, std::to_string(errors) + " errors, " + std::to_string(right) + " right");
+    RecordProperty(fault, std::to_string(errors) + " errors, " + std::to_string(homeless) + " without a home, " +
+                              std::to_string(right) + " right");
     EXPECT_TRUE(WorksAgain(*engine));
     CheckAgainstQuietRun(done, 100);
   }
