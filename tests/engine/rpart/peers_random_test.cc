@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -45,11 +46,18 @@ class Letters {
   std::map<std::pair<uint32_t, uint64_t>, std::vector<uint64_t>> letters_;
 };
 
+// What others may fill of an engine's pages. Whoever hands sequences over to it, or counts its pages, has the mutex.
+struct Room {
+  std::mutex mutex;
+  uint64_t spare_pages = UINT64_MAX;  // beside those that its step needs; UINT64_MAX: it makes none
+};
+
 struct Shared {
   explicit Shared(std::unique_ptr<Home> home) : home(std::move(home)) {}
   std::unique_ptr<Home> home;
   std::mutex control;  // who has it is the home's control thread
   Letters letters;
+  std::array<Room, kEngines> rooms;
   std::atomic<uint64_t> next_handed_over{1000};
   std::atomic<int> handed_over{0};
 };
@@ -120,26 +128,41 @@ class RandomEngine {
       entries.push_back({s, stored, tokens, next_content_++});
       rows += tokens;
     }
-    if (!MakeRoom(entries)) return;
+    Room& room = shared_->rooms[number_];
+    {
+      std::lock_guard lock(room.mutex);
+      if (!MakeRoom(entries, &room.spare_pages)) return;
+    }
     if (!entries.empty()) engine_->CheckedStep(static_cast<int>(random_() % 2), entries);
+    std::lock_guard lock(room.mutex);
+    room.spare_pages = UINT64_MAX;
   }
 
   // As the engine's own count of pages does; a page that is shared may become one more.
-  bool MakeRoom(const std::vector<TestEntry>& entries) {
+  bool MakeRoom(const std::vector<TestEntry>& entries, uint64_t* spare_pages) {
     uint64_t needed = 0;
     for (const TestEntry& entry : entries) needed += entry.tokens / kPageTokens + 2;
+    uint64_t free = engine_->Stats().pages_free;
     for (const uint64_t s : sequences_) {
-      if (engine_->Stats().pages_free >= needed) return true;
+      if (free >= needed) break;
       if (std::any_of(entries.begin(), entries.end(), [s](const TestEntry& e) { return e.sequence == s; })) continue;
       engine_->Release(s);
+      free = engine_->Stats().pages_free;
     }
-    return engine_->Stats().pages_free >= needed;
+    if (free < needed) return false;
+    *spare_pages = free - needed;
+    return true;
   }
 
   void HandSomethingOver(uint64_t id) {
     const uint32_t to = static_cast<uint32_t>((number_ + 1 + random_() % (kEngines - 1)) % kEngines);
     const uint64_t new_id = shared_->next_handed_over++;
     const uint32_t length = engine_->Length(id);
+    std::lock_guard lock(shared_->rooms[to].mutex);
+    uint64_t& spare_pages = shared_->rooms[to].spare_pages;
+    const uint64_t pages = length / kPageTokens + 1;
+    if (spare_pages < pages) return;  // a step needs them
+    if (spare_pages != UINT64_MAX) spare_pages -= pages;
     const HandOverOutcome outcome = engine_->HandOver(id, {to, 0}, new_id);
     if (outcome == HandOverOutcome::kDone) {
       std::vector<uint64_t> contents = engine_->Forget(id);
