@@ -36,13 +36,21 @@ class RecordTest : public testing::Test {
     }
     return requests;
   }
+  // What began has ended.
+  static bool IsWhole(const std::vector<fd_record_event>& events) {
+    std::map<int, size_t> kinds;
+    for (const fd_record_event& event : events) ++kinds[event.kind];
+    return kinds[FD_RECORD_FINISH] == kinds[FD_RECORD_COMPOSE] && kinds[FD_RECORD_DELIVER] == kinds[FD_RECORD_TOKEN] &&
+           kinds[FD_RECORD_LEAVE] == kinds[FD_RECORD_JOIN];
+  }
   static std::vector<fd_record_event> Read(EngineRecord& record) {
     std::vector<fd_record_event> events;
-    // The scheduler's last delivery is seen by a caller before it is recorded.
-    for (int i = 0; i < 50; ++i) {
-      record.ReadInto(&events);
+    // The last delivery and the end of the last step are seen by a caller before they are recorded.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kAnswerTimeoutNs);
+    do {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+      record.ReadInto(&events);
+    } while (!IsWhole(events) && std::chrono::steady_clock::now() < deadline);
     EXPECT_EQ(record.lost(), 0u);
     return events;
   }
@@ -59,7 +67,8 @@ class RecordTest : public testing::Test {
       if (event.kind != FD_RECORD_HOP) continue;
       homes.insert(event.home);
       ASSERT_LT(event.layer, layers);
-      const uint64_t work_ns = uint64_t{event.prepare_ns} + event.append_ns + event.attend_ns + event.merge_ns + event.wait_ns;
+      const uint64_t work_ns =
+          uint64_t{event.prepare_ns} + event.append_ns + event.attend_ns + event.merge_ns + event.wait_ns;
       ASSERT_GT(work_ns, 0u);
       // The home's clock is this host's: the hop was worked on between posting and reply, to within what two bytes
       // tell of a duration.

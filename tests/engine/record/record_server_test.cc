@@ -43,7 +43,8 @@ class RecordServerTest : public testing::Test {
     server_ = *std::move(server);
   }
   bool BecomesOn(bool on) {
-    for (int i = 0; i < 2000; ++i) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < deadline) {
       if (recorder_->writer(Recorder::kPipelineRing).on() == on) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

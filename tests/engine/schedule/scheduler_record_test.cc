@@ -19,7 +19,11 @@ class SchedulerRecordTest : public testing::Test {
     ASSERT_TRUE(recorder.ok()) << recorder.status();
     recorder_ = *std::move(recorder);
     recorder_->AddReader();
-    serving_ = std::make_unique<Serving>(ServingOptions{.recorder = recorder_.get()});
+  }
+
+  void Serve(ServingOptions options) {
+    options.recorder = recorder_.get();
+    serving_ = std::make_unique<Serving>(options);
   }
 
   // With all threads gone: all that they wrote, of this kind, by request.
@@ -40,6 +44,11 @@ class SchedulerRecordTest : public testing::Test {
 };
 
 TEST_F(SchedulerRecordTest, AStopStringIsNoCancellation) {
+  // The pipeline runs ahead of the scheduler, but not to the end of a request, and has no home until all are cancelled
+  // that are to be.
+  ServingOptions options = {.homes = 0, .event_capacity = 512};
+  options.limits.ready_max = 200;
+  Serve(options);
   EventReader reader = recorder_->reader(Recorder::kPipelineRing);
   std::vector<uint64_t> stopped, cancelled, finished;
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -50,6 +59,7 @@ TEST_F(SchedulerRecordTest, AStopStringIsNoCancellation) {
     cancelled.push_back(serving_->MustSubmit(prompt, {.max_tokens = 900}));
     serving_->scheduler().Cancel(cancelled.back());
   }
+  serving_->AddHome(0);
   std::map<uint64_t, uint32_t> delivered;
   for (const uint64_t id : stopped) delivered[id] = serving_->Collect(id).generated_tokens;
   for (const uint64_t id : finished) serving_->Collect(id);
@@ -76,6 +86,7 @@ TEST_F(SchedulerRecordTest, AStopStringIsNoCancellation) {
 }
 
 TEST_F(SchedulerRecordTest, RequestsThatWaitAreKnown) {
+  Serve({});
   EventReader reader = recorder_->reader(Recorder::kSchedulerRing);
   std::vector<uint64_t> ids;
   for (uint64_t seed = 0; seed < 10; ++seed) {

@@ -45,6 +45,7 @@ Serving::Serving(const ServingOptions& options)
   pipeline.shape = shape_;
   pipeline.poll = PollMode::kYield;
   pipeline.park_after_ns = options.park_after_ns;
+  pipeline.event_capacity = options.event_capacity;
   pipeline.hop_timeout_ns = uint64_t{3600} * 1'000'000'000;
   EventWriter scheduler_record;
   if (options.recorder != nullptr) {

@@ -29,6 +29,7 @@ struct ServingOptions {
   uint32_t pages = 100;  // of each
   size_t queue_max = 1000;
   size_t control_ring_bytes = 1 << 20;
+  size_t event_capacity = 1 << 16;
   uint64_t park_after_ns = 300'000;
   Recorder* recorder = nullptr;  // lent; null: nothing is recorded
 };

@@ -1,9 +1,7 @@
 #include "tests/engine/spart/spart_rig.h"
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "engine/model/synth.h"
@@ -150,7 +148,7 @@ SPartRig::Outcome SPartRig::Step(const Ask& ask) {
   for (int stage = 0; stage <= model_.spec.layers; ++stage) {
     if (stage == ask.lose_home_at) table.home_areas[0] = {};
     if (stage > 0) FillReceiveAreas(ask, &table, &random);
-    if (stage == ask.late_at) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    ask.before_start(stage);
     Outcome::Stage& traced = outcome.stages.emplace_back();
     table.trace = ask.trace_from >= 0 && stage >= ask.trace_from ? &traced.trace : nullptr;
     traced.start_ns = NowNs();

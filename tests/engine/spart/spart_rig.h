@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -52,9 +53,9 @@ class SPartRig {
     int logit_rows = 1;  // the last ones; all sampled
     bool show_logits = true;
     int lose_home_at = -1;  // its areas vanish before this stage
-    int late_at = -1;       // this stage is started 200 ms late
     int trace_from = -1;    // from this stage on somebody records; -1: nobody
     SamplingParams sampling;
+    std::function<void(int stage)> before_start = [](int) {};  // of each stage
   };
   // Rows, o and samplings are drawn from the seed and the number of the step.
   Outcome Step(const Ask& ask);

@@ -34,6 +34,7 @@ struct VerbsPair {
     verbs.checksum = options.checksum;
     verbs.calls = &calls;
     verbs.now_ns = options.now_ns;
+    if (options.now_ns == NowNs) verbs.fabric.heartbeat_timeout_ns = 60'000'000'000;  // threads may stand still
     auto home_end = VerbsEnd::Create(verbs, options.size, LinkRole::kHome, -1);
     if (options.cuda != nullptr) {
       verbs.fabric.gpu = 0;
