@@ -71,6 +71,7 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadOnGpu(const Options& options, const M
   cuda.sequences_max = place.sequences_max;
   cuda.homes_max = kMaxHomes;
   cuda.is_home = place.is_home;
+  cuda.batch_invariant = options.batch_invariant;
   cuda.push_rows_max = place.pushes ? options.prefill_chunk : 0;
   cuda.kv_bytes = static_cast<uint64_t>(options.gpu_kv_gib * 0x1p30);
   cuda.wait_bound_ns = static_cast<uint64_t>(options.gpu_wait_ms) * 1'000'000;

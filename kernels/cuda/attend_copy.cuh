@@ -19,6 +19,32 @@ class KvCopy {
         first_token_(Thread() / chunks_),
         first_chunk_(Thread() % chunks_) {}
 
+  // The item's steps: of each, on_k(first token) when K is there, between(first) when it is no longer in use,
+  // on_v(first) when V is there and all threads have come from `between`. What comes next is on its way meanwhile.
+  template <class OnK, class Between, class OnV>
+  FD_DEVICE void Steps(const AttendItem& item, unsigned cut_tokens, const OnK& on_k, const Between& between,
+                       const OnV& on_v) const {
+    const unsigned cut = item.cut * cut_tokens;
+    unsigned first = cut + (item.begin - cut) / layout_.tokens * layout_.tokens;
+    Begin(item, first, /*of_v=*/false);
+    Begin(item, first, /*of_v=*/true);
+    for (; first < item.end; first += layout_.tokens) {
+      const unsigned next = first + layout_.tokens;
+      WaitCopies<1>();
+      SyncBlock();
+      on_k(first);
+      SyncBlock();
+      Begin(item, next, /*of_v=*/false);
+      between(first);
+      WaitCopies<1>();
+      SyncBlock();
+      on_v(first);
+      SyncBlock();
+      Begin(item, next, /*of_v=*/true);
+    }
+  }
+
+ private:
   // One group of copies: K or V of the step that begins at `first`. What the tile does not see becomes zeros.
   FD_DEVICE void Begin(const AttendItem& item, unsigned first, bool of_v) const {
     if (first < item.end) {
@@ -46,7 +72,6 @@ class KvCopy {
     CommitCopies();
   }
 
- private:
   // Eight tokens' scales a thread. Those of tokens that nobody has written are nobody's.
   FD_DEVICE void CopyScales(const AttendItem& item, unsigned first, bool of_v) const {
     const unsigned token = 8 * Thread(), position = first + token;
@@ -61,7 +86,7 @@ class KvCopy {
   }
 
   const KvPages& pages_;
-  const AttendLayout& layout_;
+  const AttendLayout layout_;
   const unsigned chunks_;                     // of 16 bytes in a token's row
   const unsigned first_token_, first_chunk_;  // that this thread copies
 };

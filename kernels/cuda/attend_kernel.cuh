@@ -14,8 +14,6 @@
 
 namespace fastdecode::simt {
 
-inline constexpr float kLog2E = 1.44269504088896341f;
-
 template <class Kv, int kQueries>
 class Attend {
  public:
@@ -31,24 +29,9 @@ class Attend {
 
   FD_DEVICE void Do(const AttendItem& item) {
     LoadQueries(item);
-    const unsigned cut = item.cut * args_.split.cut_tokens;
-    unsigned first = cut + (item.begin - cut) / layout_.tokens * layout_.tokens;
-    copy_.Begin(item, first, /*of_v=*/false);
-    copy_.Begin(item, first, /*of_v=*/true);
-    for (; first < item.end; first += layout_.tokens) {
-      const unsigned next = first + layout_.tokens;
-      WaitCopies<1>();
-      SyncBlock();  // q and K are there
-      Score(item, first);
-      SyncBlock();  // so are scores; K is free
-      copy_.Begin(item, next, /*of_v=*/false);
-      Weigh(item, first);
-      WaitCopies<1>();
-      SyncBlock();  // V and weights are there
-      Add(item, first);
-      SyncBlock();  // they are free
-      copy_.Begin(item, next, /*of_v=*/true);
-    }
+    copy_.Steps(
+        item, args_.split.cut_tokens, [&](unsigned first) { Score(item, first); },
+        [&](unsigned first) { Weigh(item, first); }, [&](unsigned first) { Add(item, first); });
     Finish(item);
     SyncBlock();
   }
@@ -57,29 +40,18 @@ class Attend {
   FD_DEVICE float* Floats(size_t offset) const { return reinterpret_cast<float*>(SharedMemory() + offset); }
   FD_DEVICE unsigned queries() const { return args_.split.tile_queries; }
   FD_DEVICE int head_dim() const { return args_.pages.head_dim; }
-  FD_DEVICE unsigned kv_heads() const { return static_cast<unsigned>(args_.wire.kv_heads); }
-  // Of all queries of the step that have their home here.
-  FD_DEVICE size_t QueryIndex(const AttendItem& item, unsigned query) const {
-    const unsigned group = static_cast<unsigned>(args_.split.group), number = item.first_query + query;
-    const unsigned row = item.entry.home_row + number / group;
-    return size_t{row} * args_.wire.heads + item.kv_head * group + number % group;
-  }
 
   // q in units of log2, with what the scores will be multiplied by; zeros behind the tile's last query.
   template <class W>
   FD_DEVICE void LoadQueriesOf(const AttendItem& item) {
     const float scale = args_.soft_cap > 0 ? args_.scale / args_.soft_cap : args_.scale * kLog2E;
     const unsigned quads = static_cast<unsigned>(head_dim()) / 4;
-    const auto heads = static_cast<size_t>(args_.wire.heads), row_heads = heads + 2 * size_t{kv_heads()};
     float* const to = Floats(0);
     for (unsigned i = Thread(); i < queries() * quads; i += Threads()) {
       const unsigned query = i / quads;
       Pack<float, 4> out = {};
       if (query < item.queries) {
-        const size_t index = QueryIndex(item, query);
-        const size_t head = index / heads * row_heads + index % heads;
-        const W* const from = reinterpret_cast<const W*>(args_.area) + head * head_dim() + i % quads * 4;
-        const Pack<W, 4> in = LoadPack<4>(from);
+        const Pack<W, 4> in = LoadPack<4>(QueryAt<W>(args_, item, query) + i % quads * 4);
         for (int j = 0; j < 4; ++j) out.v[j] = ToFloat(in.v[j]) * scale;
       }
       StorePack(to + size_t{i} * 4, out);
@@ -144,7 +116,7 @@ class Attend {
 
   FD_DEVICE void WeighQuery(const AttendItem& item, unsigned first, unsigned query) {
     constexpr unsigned kOfLane = 2;  // of up to 64 tokens
-    const unsigned position = item.entry.position + (item.first_query + query) / args_.split.group;
+    const unsigned position = PositionOf(args_, item, query);
     const unsigned first_seen = FirstSeen(args_.split, position);
     float* const row = Floats(layout_.scores) + query * layout_.tokens;
     float* const maximum = Floats(layout_.maxima) + query;
@@ -226,42 +198,23 @@ class Attend {
       if (!adds_ || query >= item.queries) continue;
       const float maximum = Floats(layout_.maxima)[query], sum = Floats(layout_.sums)[query];
       if (alone) {
-        Put(item, query, {acc_[i].v[0] / sum, acc_[i].v[1] / sum});
+        PutOutput(args_, item, query, dim_, {acc_[i].v[0] / sum, acc_[i].v[1] / sum});
       } else {
-        PutPartial(args_, QueryIndex(item, query), item.cut, dim_, acc_[i], maximum, sum);
+        PutPartial(args_, QueryIndex(args_, item, query), item.cut, dim_, acc_[i], maximum, sum);
       }
     }
-    if (!alone && IsLast(item)) Merge(item);
-  }
-
-  // Whether all other cuts of the tile have left their partials.
-  FD_DEVICE bool IsLast(const AttendItem& item) {
-    uint32_t* const count = reinterpret_cast<uint32_t*>(SharedMemory() + layout_.count);
-    FenceDevice();
-    SyncBlock();
-    if (Thread() == 0) {
-      uint32_t* const arrived = args_.arrived + QueryIndex(item, 0);
-      *count = AtomicAdd(arrived, 1u) + 1;
-      if (*count == item.last_cut - item.first_cut + 1) *arrived = 0;
-      FenceDevice();
-    }
-    SyncBlock();
-    return *count == item.last_cut - item.first_cut + 1;
+    if (alone || !IsLastOfTile(args_, item, reinterpret_cast<uint32_t*>(SharedMemory() + layout_.count))) return;
+    Merge(item);
   }
 
   FD_DEVICE void Merge(const AttendItem& item) {
-    FenceDevice();
     FD_UNROLL(unroll 1)
     for (int i = 0; i < kQueries; ++i) {
       const unsigned query = static_cast<unsigned>(group_ * kQueries + i);
       if (!adds_ || query >= item.queries) continue;
-      Put(item, query, MergePartials(args_, QueryIndex(item, query), item.first_cut, item.last_cut, dim_));
+      const size_t index = QueryIndex(args_, item, query);
+      PutOutput(args_, item, query, dim_, MergePartials(args_, index, item.first_cut, item.last_cut, dim_));
     }
-  }
-
-  FD_DEVICE void Put(const AttendItem& item, unsigned query, DimPair values) const {
-    const unsigned group = static_cast<unsigned>(args_.split.group), number = item.first_query + query;
-    PutOutput(args_, item.entry.row + number / group, item.kv_head * group + number % group, dim_, values);
   }
 
   const AttendKvArgs& args_;
@@ -272,17 +225,9 @@ class Attend {
   DimPair acc_[kQueries];
 };
 
-// The block's items, one after another.
 template <class Kv, int kQueries>
-FD_KERNEL void FD_BLOCK_MAX(kAttendThreads) AttendKv(AttendKvArgs args) {
-  if (args.state->gave_up != 0) return;
-  const uint32_t items = args.roster.first_items[*args.roster.entries];
-  if (BlockX() >= items) return;
-  Attend<Kv, kQueries> attend(args);
-  for (uint32_t number = BlockX(); number < items; number += BlocksX()) {
-    AttendItem item;
-    if (FindItem(args.roster, args.split, number, &item)) attend.Do(item);
-  }
+FD_KERNEL void FD_BLOCK_MAX(kAttendThreads) AttendKv(FD_ARGS AttendKvArgs args) {
+  AttendToItems<Attend<Kv, kQueries>>(args);
 }
 
 }  // namespace fastdecode::simt

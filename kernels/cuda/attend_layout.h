@@ -8,7 +8,7 @@
 namespace fastdecode {
 
 // The shared memory of a block that attends: pieces in bytes from its beginning. It takes its KV in steps of `tokens`,
-// as many as make 16 KiB of K. All multiples of 16.
+// as many as make 16 KiB of K. All multiples of 16. tile_queries 0: queries, scores and sums are in registers.
 struct AttendLayout {
   constexpr AttendLayout(KvType type, int head_dim, unsigned tile_queries)
       : row_bytes(GpuRowBytes(type, head_dim)),

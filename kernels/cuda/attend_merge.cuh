@@ -7,6 +7,7 @@
 
 namespace fastdecode::simt {
 
+inline constexpr float kLog2E = 1.44269504088896341f;
 FD_DEVICE float MinusInfinity() { return FloatOfBits(0xff800000u); }
 
 // Two dims of a query.
@@ -24,6 +25,22 @@ FD_DEVICE void PutPartial(const AttendKvArgs& args, size_t query, unsigned cut, 
   if (dim != 0) return;
   args.maxima[index] = maximum;
   args.sums[index] = sum;
+}
+
+// Whether all other cuts of the item's tile have left their partials. `count`: a word that the block shares.
+FD_DEVICE bool IsLastOfTile(const AttendKvArgs& args, const AttendItem& item, uint32_t* count) {
+  FenceDevice();
+  SyncBlock();
+  if (Thread() == 0) {
+    uint32_t* const arrived = args.arrived + QueryIndex(args, item, 0);
+    *count = AtomicAdd(arrived, 1u) + 1;
+    if (*count == item.last_cut - item.first_cut + 1) *arrived = 0;
+    FenceDevice();
+  }
+  SyncBlock();
+  const bool last = *count == item.last_cut - item.first_cut + 1;
+  if (last) FenceDevice();
+  return last;
 }
 
 // acc / sum of all cuts in ascending order.
@@ -52,9 +69,12 @@ template <class T>
 FD_DEVICE void StoreOutput(T* to, DimPair values) {
   StorePack(to, Pack<T, 2>{FromFloat<T>(values.v[0]), FromFloat<T>(values.v[1])});
 }
-// o of the query that is row `row` of the step and head `head`; padding is left out.
-FD_DEVICE void PutOutput(const AttendKvArgs& args, unsigned row, unsigned head, int dim, DimPair values) {
+// o of one of the item's queries; padding is left out.
+FD_DEVICE void PutOutput(const AttendKvArgs& args, const AttendItem& item, unsigned query, int dim, DimPair values) {
   if (dim >= args.wire.head_dim) return;
+  const auto group = static_cast<unsigned>(args.split.group);
+  const unsigned number = item.first_query + query, row = item.entry.row + number / group;
+  const unsigned head = item.kv_head * group + number % group;
   const size_t at = (size_t{row} * args.wire.heads + head) * args.wire.head_dim + dim;
   switch (args.type) {
     case ElementType::kF32:

@@ -4,6 +4,7 @@
 // As dispatch.cuh, for the kernels of attention_kernels.h.
 
 #include "kernels/cuda/attend_kernel.cuh"
+#include "kernels/cuda/attend_tiles.cuh"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/with_types.cuh"
 
@@ -18,8 +19,18 @@ auto Dispatch(const AppendKvArgs& args, const Use& use) {
   return WithWireType(args.wire.type, [&](auto w) { return use(&simt::AppendKv<typename decltype(w)::Type>); });
 }
 
+template <class T, class Use>
+auto DispatchTensorCores(const AttendKvArgs& args, const Use& use) {
+  return args.pages.head_dim <= 64 ? use(&simt::AttendKvTiles<T, 64>) : use(&simt::AttendKvTiles<T, 128>);
+}
+
 template <class Use>
 auto Dispatch(const AttendKvArgs& args, const Use& use) {
+  if (args.tensor_cores) {
+    FD_CHECK(TensorCoresAttend(args.pages.type, args.pages.head_dim), "KV that tensor cores do not attend to");
+    return args.pages.type == KvType::kBf16 ? DispatchTensorCores<Bf16>(args, use)
+                                            : DispatchTensorCores<Fp16>(args, use);
+  }
   return WithKvType(args.pages.type, [&](auto kv) {
     using Kv = typename decltype(kv)::Type;
     switch (args.thread_queries) {

@@ -1,7 +1,7 @@
 #ifndef FASTDECODE_KERNELS_CUDA_ATTENTION_ITEMS_CUH_
 #define FASTDECODE_KERNELS_CUDA_ATTENTION_ITEMS_CUH_
 
-// How attention is cut into items of work (KvSplit), and how a block finds its own.
+// How attention is cut into items of work (KvSplit), how a block finds its own, and where its queries lie.
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/simt.h"
@@ -62,6 +62,37 @@ FD_DEVICE bool FindItem(const KvRoster& roster, const KvSplit& split, uint32_t n
   item->begin = first > cut_begin ? first : cut_begin;
   item->end = last + 1 < cut_end ? last + 1 : cut_end;
   return item->cut >= item->first_cut && item->cut <= item->last_cut;
+}
+
+// Of all queries of the step that have their home here.
+FD_DEVICE size_t QueryIndex(const AttendKvArgs& args, const AttendItem& item, unsigned query) {
+  const auto group = static_cast<unsigned>(args.split.group);
+  const unsigned number = item.first_query + query, row = item.entry.home_row + number / group;
+  return size_t{row} * args.wire.heads + item.kv_head * group + number % group;
+}
+// Its q, [head_dim].
+template <class W>
+FD_DEVICE const W* QueryAt(const AttendKvArgs& args, const AttendItem& item, unsigned query) {
+  const auto heads = static_cast<size_t>(args.wire.heads),
+             row_heads = heads + 2 * static_cast<size_t>(args.wire.kv_heads);
+  const size_t index = QueryIndex(args, item, query), head = index / heads * row_heads + index % heads;
+  return reinterpret_cast<const W*>(args.area) + head * args.pages.head_dim;
+}
+FD_DEVICE unsigned PositionOf(const AttendKvArgs& args, const AttendItem& item, unsigned query) {
+  return item.entry.position + (item.first_query + query) / args.split.group;
+}
+
+// The block's items, one after another, by an Attends(args).Do(item).
+template <class Attends>
+FD_DEVICE void AttendToItems(const AttendKvArgs& args) {
+  if (args.state->gave_up != 0) return;
+  const uint32_t items = args.roster.first_items[*args.roster.entries];
+  if (BlockX() >= items) return;
+  Attends attends(args);
+  for (uint32_t number = BlockX(); number < items; number += BlocksX()) {
+    AttendItem item;
+    if (FindItem(args.roster, args.split, number, &item)) attends.Do(item);
+  }
 }
 
 }  // namespace fastdecode::simt

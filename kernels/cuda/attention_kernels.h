@@ -49,7 +49,7 @@ struct KvRoster {
 // result depends on its q, its position, the KV that it sees and cut_tokens, bit for bit, and on nothing else.
 struct KvSplit {
   int kv_heads = 0, group = 0;
-  unsigned tile_queries = 0;  // AttendTileQueries
+  unsigned tile_queries = 0;  // AttendTileQueries, or kTensorTileQueries
   unsigned cut_tokens = 0;    // a multiple of kBlockTokens
   unsigned cuts_max = 0;      // of the longest context
   unsigned window = 0;        // positions that a query sees, its own included; 0: all
@@ -92,7 +92,10 @@ struct AttendKvArgs {
   ElementType type = ElementType::kF32;  // of out
   void* out = nullptr;                   // T [rows of the step][heads * wire.head_dim]; other rows are left alone
   unsigned blocks = 1;                   // that share the items
-  int thread_queries = 0;                // AttendThreadQueries
+  // By tensor cores: tiles are of kTensorTileQueries; products are of q and weights rounded to the type of the KV,
+  // which TensorCoresAttend to. Else products are of f32, and this says how many queries a thread accumulates.
+  bool tensor_cores = false;
+  int thread_queries = 0;  // AttendThreadQueries
   // Of queries whose context has several cuts; query i is that of home row i / heads, head i % heads.
   float* partials = nullptr;    // [queries][cuts_max][head_dim]
   float* maxima = nullptr;      // [queries][cuts_max]; in units of log2
@@ -112,6 +115,11 @@ inline constexpr int AttendThreadQueries(int queries, int head_dim) {
 }
 inline constexpr unsigned AttendTileQueries(int thread_queries, int head_dim) {
   return static_cast<unsigned>(thread_queries * AttendGroups(head_dim));
+}
+// A warp of a block that attends by tensor cores has 16 queries.
+inline constexpr unsigned kTensorTileQueries = kAttendThreads / 32 * 16;
+inline constexpr bool TensorCoresAttend(KvType type, int head_dim) {
+  return (type == KvType::kBf16 || type == KvType::kFp16) && head_dim <= 128;
 }
 // So many cuts at most, however long contexts are: what bounds the partials.
 inline constexpr unsigned kCutsMax = 16;

@@ -58,7 +58,8 @@ LaunchShape ShapeOf(const AppendKvArgs& args) {
   return {.blocks_x = args.bucket, .threads = ThreadsFor(2 * args.wire.kv_heads * static_cast<int>(kWarp))};
 }
 LaunchShape ShapeOf(const AttendKvArgs& args) {
-  const AttendLayout layout(args.pages.type, args.pages.head_dim, args.split.tile_queries);
+  const unsigned queries = args.tensor_cores ? 0 : args.split.tile_queries;
+  const AttendLayout layout(args.pages.type, args.pages.head_dim, queries);
   return {.blocks_x = args.blocks, .threads = kAttendThreads, .shared_bytes = static_cast<unsigned>(layout.bytes)};
 }
 

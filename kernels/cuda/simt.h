@@ -25,12 +25,14 @@
 #if defined(__CUDACC__)
 #define FD_KERNEL __global__
 #define FD_BLOCK_MAX(threads) __launch_bounds__(threads)  // of a kernel whose blocks have so many threads at most
+#define FD_ARGS const __grid_constant__  // before a kernel's arguments: a reference to them makes no copy for a thread
 #define FD_DEVICE __device__ __forceinline__
 #define FD_DEVICE_CALL __device__ __noinline__  // what is long: ptxas' time grows with a kernel's length
 #define FD_UNROLL(times) _Pragma(#times)        // before a loop: FD_UNROLL(unroll 4)
 #else
 #define FD_KERNEL inline
 #define FD_BLOCK_MAX(threads)
+#define FD_ARGS const
 #define FD_DEVICE inline
 #define FD_DEVICE_CALL inline
 #define FD_UNROLL(times)
@@ -102,7 +104,9 @@ FD_DEVICE float ToFloat(Fp16 value) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
   return wide;
 }
-// To nearest even. fp16: what is too large becomes the largest, as ToFp16 has it.
+// What is too large becomes fp16's largest, as ToFp16 has it; NaN stays.
+FD_DEVICE float InFp16(float value) { return value > kFp16Max ? kFp16Max : value < -kFp16Max ? -kFp16Max : value; }
+// To nearest even.
 template <class T>
 FD_DEVICE T FromFloat(float value) {
   [[maybe_unused]] uint16_t bits;
@@ -112,8 +116,7 @@ FD_DEVICE T FromFloat(float value) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
   } else {
-    const float bounded = value > kFp16Max ? kFp16Max : value < -kFp16Max ? -kFp16Max : value;  // NaN stays
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(bounded));
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(InFp16(value)));
     return Fp16{bits};
   }
 }

@@ -43,21 +43,6 @@ double RoundTo(double value, int bits, int min_exponent) {
   return std::ldexp(std::nearbyint(std::ldexp(value, -last_bit)), last_bit);
 }
 
-double RoundToKv(KvType type, double value) {
-  switch (type) {
-    case KvType::kF32:
-      return RoundTo(value, 24, -126);
-    case KvType::kBf16:
-      return RoundTo(value, 8, -126);
-    case KvType::kFp16:
-      return std::clamp(RoundTo(value, 11, -14), -65504.0, 65504.0);
-    case KvType::kInt8:
-    case KvType::kInt4:
-      break;
-  }
-  return NAN;
-}
-
 // The smallest number of 8 significant bits that is not below x >= 0.
 float RoundUpTo8Bits(float x) {
   int exponent;
@@ -112,6 +97,21 @@ std::string Describe(const AttentionCase& c) {
 
 bool AttentionResult::operator==(const AttentionResult& other) const {
   return SameBits(max, other.max) && SameBits(sum, other.sum) && SameBits(acc, other.acc) && o == other.o;
+}
+
+double RoundToKv(KvType type, double value) {
+  switch (type) {
+    case KvType::kF32:
+      return RoundTo(value, 24, -126);
+    case KvType::kBf16:
+      return RoundTo(value, 8, -126);
+    case KvType::kFp16:
+      return std::clamp(RoundTo(value, 11, -14), -65504.0, 65504.0);
+    case KvType::kInt8:
+    case KvType::kInt4:
+      break;
+  }
+  return NAN;
 }
 
 PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) {

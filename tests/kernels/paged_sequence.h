@@ -20,6 +20,9 @@ struct AttentionCase {
 };
 std::string Describe(const AttentionCase& c);
 
+// To nearest even, as the format is defined. NaN of types with scales.
+double RoundToKv(KvType type, double value);
+
 // The outcome of attending to one KV head: partials of all blocks folded in ascending order, and the finished rows.
 struct AttentionResult {
   std::vector<float> max, sum, acc;                     // [rows * group], acc with [head_dim]

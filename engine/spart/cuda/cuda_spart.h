@@ -27,6 +27,7 @@ struct CudaSPartOptions {
   int homes_max = 0;                        // indices of home areas lie below
   uint64_t wait_bound_ns = 30'000'000'000;  // the GPU waits no longer for a stage to be started
   bool is_home = false;                     // of KV, too
+  bool batch_invariant = false;             // attention is the same with a prompt's chunk in the step and without
   int push_rows_max = 0;                    // then: of a step, whose k and v other homes get
   uint64_t kv_bytes = 0;                    // then; 0: what its sequences need at full length, as far as it is there
 };

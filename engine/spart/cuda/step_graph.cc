@@ -84,6 +84,7 @@ class GraphMaker {
     attend.type = type();
     attend.out = memory_.attended;
     attend.blocks = std::min(kAttendBlocksMax, rows_ * model_.shape.kv_heads * attend.split.cuts_max);
+    attend.tensor_cores = UsesTensorCores();
     attend.thread_queries = ThreadQueries();
     attend.partials = memory_.kv.partials;
     attend.maxima = memory_.kv.maxima;
@@ -171,15 +172,19 @@ class GraphMaker {
   }
 
   // A step with more rows than it can have sequences has a prompt's chunk, whose rows share what is read of their KV.
+  bool HasChunk() const { return rows_ > model_.sequences_max; }
+  int head_dim() const { return static_cast<int>(model_.shape.head_dim); }
+  bool UsesTensorCores() const {
+    return HasChunk() && model_.tensor_cores && TensorCoresAttend(model_.kv.pages.type, head_dim());
+  }
   // Results do not depend on it.
   int ThreadQueries() const {
-    const unsigned queries =
-        rows_ > model_.sequences_max ? kTileQueriesMax : std::min(model_.shape.group, kTileQueriesMax);
-    return AttendThreadQueries(static_cast<int>(queries), static_cast<int>(model_.shape.head_dim));
+    const unsigned queries = HasChunk() ? kTileQueriesMax : std::min(model_.shape.group, kTileQueriesMax);
+    return AttendThreadQueries(static_cast<int>(queries), head_dim());
   }
   KvSplit Split() const {
     KvSplit split = KvSplitFor(model_.shape);
-    split.tile_queries = AttendTileQueries(ThreadQueries(), static_cast<int>(model_.shape.head_dim));
+    split.tile_queries = UsesTensorCores() ? kTensorTileQueries : AttendTileQueries(ThreadQueries(), head_dim());
     return split;
   }
 

@@ -56,6 +56,7 @@ struct StepModel {
   uint64_t wait_bound_ns = 0;
   unsigned sequences_max = 0;  // of one micro-batch
   size_t push_rows_max = 0;    // of a step
+  bool tensor_cores = false;   // attend to prompts' chunks, as far as they can
   bool is_home = false;        // of sequences' KV...
   GpuKv kv;                    // ...which lies here
 };

@@ -1,4 +1,4 @@
-// The GEMMs that are measured alone are those of a step.
+// What a step's graph is made of: its GEMMs are those that are measured alone, and who attends.
 #include "engine/spart/cuda/step_graph.h"
 
 #include <gtest/gtest.h>
@@ -20,6 +20,7 @@ class ListingDevice : public SoftDevice {
  public:
   ListingDevice() : SoftDevice(Options()) {}
   absl::Status Add(const DeviceWork& work) override {
+    if (const auto* const attend = std::get_if<AttendKvArgs>(&work)) attends.push_back(*attend);
     if (const auto* const gemm = std::get_if<DeviceGemm>(&work)) {
       gemms.emplace_back(gemm->type, gemm->out, gemm->n, gemm->k, gemm->rows, gemm->weights);
     } else {
@@ -29,6 +30,7 @@ class ListingDevice : public SoftDevice {
   }
 
   std::vector<Gemm> gemms;
+  std::vector<AttendKvArgs> attends;
   int others = 0;
 };
 
@@ -65,6 +67,44 @@ TEST(StepGraphTest, GemmsAloneAreThoseOfTheStep) {
   std::sort(of_step.begin(), of_step.end());
   std::sort(device.gemms.begin(), device.gemms.end());
   EXPECT_EQ(device.gemms, of_step);
+}
+
+// Tensor cores round, so that a model in f32 and one that is to give the same bits in all company do without, and so do
+// steps without a prompt's chunk, KV that tensor cores do not take, and long heads.
+TEST(StepGraphTest, TensorCoresAttendToChunks) {
+  constexpr unsigned kSequences = 8;
+  const auto attends = [](bool allowed, unsigned rows, KvType kv, int head_dim) {
+    ListingDevice device;
+    StepModel model;
+    model.spec.layers = 2;
+    model.weights.layers.resize(2);
+    model.weights.type = ElementType::kBf16;
+    model.sequences_max = kSequences;
+    model.tensor_cores = allowed;
+    model.is_home = true;
+    model.shape.head_dim = static_cast<uint32_t>(head_dim);
+    model.shape.group = 4;
+    model.shape.kv_heads = 2;
+    model.shape.max_context = 2048;
+    model.kv.pages.type = kv;
+    model.kv.pages.head_dim = head_dim;
+    StageStamps times;
+    StepMemory memory;
+    memory.times = &times;
+    EXPECT_TRUE(MakeStepGraph(model, memory, rows, 8, *device.MakeStream(), &device).ok());
+    EXPECT_EQ(device.attends.size(), 2u);
+    for (const AttendKvArgs& args : device.attends) {
+      EXPECT_EQ(args.split.tile_queries, args.tensor_cores ? 64u : AttendTileQueries(args.thread_queries, head_dim));
+    }
+    return device.attends.at(0).tensor_cores && device.attends.at(1).tensor_cores;
+  };
+  EXPECT_TRUE(attends(true, 9, KvType::kBf16, 128));
+  EXPECT_TRUE(attends(true, 256, KvType::kFp16, 64));
+  EXPECT_FALSE(attends(false, 256, KvType::kBf16, 128));
+  EXPECT_FALSE(attends(true, kSequences, KvType::kBf16, 128));
+  EXPECT_FALSE(attends(true, 256, KvType::kF32, 128));
+  EXPECT_FALSE(attends(true, 256, KvType::kInt8, 128));
+  EXPECT_FALSE(attends(true, 256, KvType::kBf16, 256));
 }
 
 }  // namespace

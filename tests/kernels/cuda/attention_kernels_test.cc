@@ -15,7 +15,14 @@
 namespace fastdecode {
 namespace {
 
-constexpr KvType kTypes[] = {KvType::kF32, KvType::kBf16, KvType::kFp16, KvType::kInt8};
+struct How {
+  KvType kv;
+  bool tensor_cores = false;
+};
+constexpr How kHows[] = {{KvType::kF32},  {KvType::kBf16},       {KvType::kFp16},
+                         {KvType::kInt8}, {KvType::kBf16, true}, {KvType::kFp16, true}};
+// Of random numbers.
+unsigned SeedOf(const How& how) { return static_cast<unsigned>(how.kv) + (how.tensor_cores ? 10 : 0); }
 
 int PagesOf(int context) { return (context + kPageTokens - 1) / kPageTokens; }
 
@@ -55,15 +62,16 @@ class Expectation {
   std::vector<double> magnitudes_;      // sums of p |v|
 };
 
-KvCase RandomCase(std::mt19937* random, KvType kv) {
+KvCase RandomCase(std::mt19937* random, const How& how) {
   static constexpr struct {
     int head_dim, padded;
   } kHeads[] = {{16, 16}, {20, 32}, {48, 48}, {64, 64}, {80, 80}, {90, 96}, {128, 128}, {192, 192}, {256, 256}};
   KvCase c;
-  c.kv = kv;
+  c.kv = how.kv;
+  c.tensor_cores = how.tensor_cores;
   c.wire = Pick(random, 0, 1) == 0 ? ElementType::kF32 : ElementType::kBf16;
   c.out = static_cast<ElementType>(Pick(random, 0, 2));
-  const auto [head_dim, padded] = kHeads[Pick(random, 0, std::size(kHeads) - 1)];
+  const auto [head_dim, padded] = kHeads[Pick(random, 0, std::size(kHeads) - (how.tensor_cores ? 3 : 1))];
   c.head_dim = head_dim;
   c.padded_head_dim = padded;
   c.kv_heads = Pick(random, 1, 3);
@@ -81,11 +89,11 @@ int RandomContext(std::mt19937* random) {
   return Pick(random, 0, 2) == 0 ? Pick(random, 1, 2000) : kContexts[Pick(random, 0, std::size(kContexts) - 1)];
 }
 
-class AttentionKernelsTest : public testing::TestWithParam<KvType> {};
+class AttentionKernelsTest : public testing::TestWithParam<How> {};
 
 // Sequences of all lengths in one step, in chunks and one by one, step after step.
 TEST_P(AttentionKernelsTest, StepsAreNearTheReference) {
-  std::mt19937 random(static_cast<unsigned>(GetParam()) + 1);
+  std::mt19937 random(SeedOf(GetParam()) + 1);
   for (uint64_t trial = 0; trial < 9; ++trial) {
     const KvCase c = RandomCase(&random, GetParam());
     SCOPED_TRACE(Describe(c) + " trial " + std::to_string(trial));
@@ -149,7 +157,7 @@ TEST_P(AttentionKernelsTest, PagesHoldWhatWasAppended) {
 // A query's bits are the same alone and in company, in a chunk and one by one, in tiles of any size, by any number of
 // blocks, at other pages.
 TEST_P(AttentionKernelsTest, CompanyChangesNoBit) {
-  std::mt19937 random(static_cast<unsigned>(GetParam()) + 50);
+  std::mt19937 random(SeedOf(GetParam()) + 50);
   for (uint64_t trial = 0; trial < 4; ++trial) {
     KvCase c = RandomCase(&random, GetParam());
     c.out = ElementType::kF32;  // rounds nothing away
@@ -181,7 +189,8 @@ TEST_P(AttentionKernelsTest, CompanyChangesNoBit) {
 // What one query has of NaN is its own.
 TEST_P(AttentionKernelsTest, NaNStaysInItsRow) {
   KvCase c;
-  c.kv = GetParam();
+  c.kv = GetParam().kv;
+  c.tensor_cores = GetParam().tensor_cores;
   c.group = 4;
   c.kv_heads = 2;
   KvRig clean(c, 1, 40, 3), dirty(c, 1, 40, 3);
@@ -199,7 +208,8 @@ TEST_P(AttentionKernelsTest, NaNStaysInItsRow) {
 
 TEST_P(AttentionKernelsTest, NothingIsDoneAfterAWaitInVain) {
   KvCase c;
-  c.kv = GetParam();
+  c.kv = GetParam().kv;
+  c.tensor_cores = GetParam().tensor_cores;
   KvRig rig(c, 1, 40, 3);
   rig.Add(64, 1, 5);
   KvRig::How how;
@@ -210,11 +220,12 @@ TEST_P(AttentionKernelsTest, NothingIsDoneAfterAWaitInVain) {
   EXPECT_FALSE(std::isnan(rig.Held(0, true, 62, 0, 0)));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AttentionKernelsTest, testing::ValuesIn(kTypes),
-                         [](const auto& info) { return std::string(KvTypeName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, AttentionKernelsTest, testing::ValuesIn(kHows), [](const auto& info) {
+  return std::string(KvTypeName(info.param.kv)) + (info.param.tensor_cores ? "_tensor_cores" : "");
+});
 
 TEST(KvPagesTest, AreAsLargeAsTheCpuHomes) {
-  for (const KvType type : kTypes) {
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kFp16, KvType::kInt8}) {
     for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
       AttentionShape shape;
       shape.kv_type = type;

@@ -72,13 +72,12 @@ class CopiesOfThread {
   uint64_t group_ = 0;
 };
 
-// The lanes of a warp that have come to a shuffle, or to SyncWarp, which is one whose values nobody looks at.
+// The lanes of a warp that have come to what they do together.
 struct Warp {
   unsigned arrived = 0, returned = 0;
   simt::Site site;
-  Runner* lanes[simt::kWarp];
-  uint64_t given[simt::kWarp];
-  unsigned wanted[simt::kWarp];  // whose value each lane takes
+  Runner* lanes[simt::kWarp];  // those that have, one after another
+  void* given[simt::kWarp];    // by each lane
 };
 
 // A block in flight.
@@ -116,7 +115,6 @@ struct Runner {
   unsigned thread = 0;
   const char* waits_at = nullptr;  // for reports: what it came to last...
   simt::Site site;                 // ...and where
-  uint64_t received = 0;           // from a shuffle
   CopiesOfThread copies;
 };
 

@@ -1,5 +1,7 @@
 // What simt.h declares, for the thread of a kernel that runs on emulated threads.
 #include <atomic>
+#include <cstring>
+#include <string>
 
 #include "kernels/cuda/simt.h"
 #include "numa/clock.h"
@@ -20,12 +22,27 @@ std::byte* SharedMemory() { return reinterpret_cast<std::byte*>(running->block->
 
 void SyncBlock(Site here) { Emulator::OfThisThread().SyncBlock(here); }
 void SyncWarp(Site here) {
-  const char nothing = 0;
-  char ignored;
-  Emulator::OfThisThread().Exchange(&nothing, &ignored, 1, Thread() % kWarp, "SyncWarp", here);
+  Emulator::OfThisThread().Meet(
+      nullptr, [](void* const*) {}, "SyncWarp", here);
 }
 void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, Site here) {
-  Emulator::OfThisThread().Exchange(mine, theirs, size, lane, "a shuffle", here);
+  struct Shuffle {
+    unsigned wanted;  // lane
+    uint64_t value, received;
+  };
+  if (lane >= kWarp) {
+    Emulator::OfThisThread().Fail("a shuffle takes from a lane of the warp", here, "lane " + std::to_string(lane));
+  }
+  Shuffle shuffle = {lane, 0, 0};
+  std::memcpy(&shuffle.value, mine, size);
+  const auto together = [](void* const* given) {
+    for (unsigned i = 0; i < kWarp; ++i) {
+      auto* const of_lane = static_cast<Shuffle*>(given[i]);
+      of_lane->received = static_cast<const Shuffle*>(given[of_lane->wanted])->value;
+    }
+  };
+  Emulator::OfThisThread().Meet(&shuffle, together, "a shuffle", here);
+  std::memcpy(theirs, &shuffle.received, size);
 }
 
 namespace {

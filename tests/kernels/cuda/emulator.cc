@@ -167,28 +167,23 @@ void Emulator::SyncBlock(Site here) {
   GoOn();
 }
 
-void Emulator::Exchange(const void* mine, void* theirs, size_t size, unsigned lane, const char* what, Site here) {
+void Emulator::Meet(void* given, void (*together)(void* const* given), const char* what, Site here) {
   Runner* const self = running;
   Warp& warp = self->block->warps[self->thread / kWarp];
   self->waits_at = what;
   self->site = here;
   if (launch_->shape.threads % kWarp != 0) Fail(kSameShuffle, here, "its warp has one lane only");
   if (warp.returned > 0) Fail(kReturns, here, std::to_string(warp.returned) + " of its warp have");
-  if (lane >= kWarp) Fail(kSameShuffle, here, "it asks for lane " + std::to_string(lane));
   if (warp.arrived == 0) warp.site = here;
   if (!Same(warp.site, here)) Fail(kSameShuffle, here, "others wait at " + PlaceOf(warp.site));
-  std::memcpy(&warp.given[self->thread % kWarp], mine, size);
-  warp.wanted[self->thread % kWarp] = lane;
+  warp.given[self->thread % kWarp] = given;
   warp.lanes[warp.arrived++] = self;
   if (warp.arrived == kWarp) {
-    for (Runner* const other : warp.lanes) {
-      other->received = warp.given[warp.wanted[other->thread % kWarp]];
-      ready_.push_back(other);
-    }
+    together(warp.given);
+    ready_.insert(ready_.end(), std::begin(warp.lanes), std::end(warp.lanes));
     warp.arrived = 0;
   }
   GoOn();
-  std::memcpy(theirs, &self->received, size);
 }
 
 }  // namespace fastdecode::simt_internal

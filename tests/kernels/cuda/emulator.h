@@ -43,7 +43,9 @@ class Emulator {
 
   // What a thread of a kernel calls.
   void SyncBlock(simt::Site here);
-  void Exchange(const void* mine, void* theirs, size_t size, unsigned lane, const char* what, simt::Site here);
+  // The last lane of the warp to come does together(what each of them has given), before any goes on.
+  void Meet(void* given, void (*together)(void* const* given), const char* what, simt::Site here);
+  [[noreturn]] void Fail(const char* rule, simt::Site here, const std::string& what) const;  // emulator_reports.cc
   void MaybePreempt();
   void Pause();
   void Released(const uint64_t* word) const {
@@ -63,7 +65,6 @@ class Emulator {
 
   // emulator_reports.cc
   void CheckShared(simt::Site here) const;
-  [[noreturn]] void Fail(const char* rule, simt::Site here, const std::string& what) const;
   [[noreturn]] void ReportDeadlock() const;
 
   const Launch* launch_ = nullptr;

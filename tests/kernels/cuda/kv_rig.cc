@@ -25,10 +25,11 @@ void ClearPadding(const KvCase& c, std::vector<double>* values) {
 }  // namespace
 
 std::string Describe(const KvCase& c) {
-  return std::string("wire ") + ElementName(c.wire) + " out " + ElementName(c.out) + " KV " + KvTypeName(c.kv) +
-         " head_dim " + std::to_string(c.head_dim) + " of " + std::to_string(c.padded_head_dim) + " kv_heads " +
-         std::to_string(c.kv_heads) + " group " + std::to_string(c.group) + " window " + std::to_string(c.window) +
-         " soft_cap " + std::to_string(c.soft_cap) + " max_context " + std::to_string(c.max_context);
+  return std::string(c.tensor_cores ? "tensor cores, wire " : "wire ") + ElementName(c.wire) + " out " +
+         ElementName(c.out) + " KV " + KvTypeName(c.kv) + " head_dim " + std::to_string(c.head_dim) + " of " +
+         std::to_string(c.padded_head_dim) + " kv_heads " + std::to_string(c.kv_heads) + " group " +
+         std::to_string(c.group) + " window " + std::to_string(c.window) + " soft_cap " + std::to_string(c.soft_cap) +
+         " max_context " + std::to_string(c.max_context);
 }
 
 KvRig::KvRig(const KvCase& c, int sequences, int pages, uint64_t seed)
@@ -63,7 +64,8 @@ int KvRig::Add(int context, int queries, uint64_t seed) {
     ClearPadding(case_, values);
   }
   sequence.tokens->Encode();
-  sequence.tokens->held.q = sequence.tokens->in.q;  // which is not rounded here
+  sequence.tokens->held.q = sequence.tokens->in.q;  // which is rounded for tensor cores alone
+  for (double& q : sequence.tokens->held.q) q = case_.tensor_cores ? RoundToKv(case_.kv, q) : q;
   sequence.queries = queries;
   sequences_.push_back(std::move(sequence));
   const int index = static_cast<int>(sequences_.size()) - 1;
@@ -72,7 +74,7 @@ int KvRig::Add(int context, int queries, uint64_t seed) {
     const StepTables tables = Tables({{index, rows}}, &random_);
     StepState state;
     state.rows = static_cast<uint32_t>(tables.rows.size());
-    Take(tables, Split(2), {});
+    Take(tables, Split(1), {});
     Append(tables, state, {});
     sequences_.back().stored += rows;
   }
@@ -133,10 +135,11 @@ void KvRig::PutAreaRow(const Sequence& sequence, int position, uint32_t home_row
   }
 }
 
-KvSplit KvRig::Split(int thread_queries) const {
+KvSplit KvRig::Split(int tile_queries) const {
+  const int thread_queries = AttendThreadQueries(tile_queries, case_.padded_head_dim);
   return {case_.kv_heads,
           case_.group,
-          AttendTileQueries(thread_queries, case_.padded_head_dim),
+          case_.tensor_cores ? kTensorTileQueries : AttendTileQueries(thread_queries, case_.padded_head_dim),
           cut_tokens(),
           (static_cast<unsigned>(case_.max_context) + cut_tokens() - 1) / cut_tokens(),
           static_cast<unsigned>(case_.window)};
@@ -210,6 +213,7 @@ void KvRig::Attend(const StepTables& tables, const StepState& state, const KvSpl
   args.type = case_.out;
   args.out = out->data();
   args.blocks = how.blocks;
+  args.tensor_cores = case_.tensor_cores;
   args.thread_queries = static_cast<int>(split.tile_queries) / AttendGroups(case_.padded_head_dim);
   args.partials = partials.floats();
   args.maxima = maxima.floats();
@@ -220,7 +224,7 @@ void KvRig::Attend(const StepTables& tables, const StepState& state, const KvSpl
 }
 
 std::vector<std::vector<float>> KvRig::Step(const std::vector<Part>& parts, const How& how) {
-  const KvSplit split = Split(AttendThreadQueries(how.tile_queries, case_.padded_head_dim));
+  const KvSplit split = Split(how.tile_queries);
   const StepTables tables = Tables(parts, &random_);
   StepState state;
   state.rows = static_cast<uint32_t>(tables.rows.size());
@@ -279,9 +283,16 @@ float KvRig::Held(int index, bool of_v, int position, int kv_head, int dim) cons
 //   argument's 2 u S and a product.
 // * acc and sum are chains of an FMA a token and of one a cut.
 // A weight's relative error e moves o = sum(p v) / sum(p) by at most 2 e times sum(p |v|), the magnitude.
+// For tensor cores weights are rounded to the type of the KV, in sum(p v) alone: half of its last bit, or half of
+// fp16's smallest number, where the largest weight is 1.
 std::vector<double> KvRig::ErrorBound(int index, int row, const std::vector<double>& magnitude) const {
   const ReferenceAttentionInput& in = sequence(index).held;
   const double u = 0x1p-24;
+  const bool fp16 = case_.kv == KvType::kFp16;
+  const double rounding = !case_.tensor_cores ? 0 : fp16 ? 0x1p-11 : 0x1p-8;  // of 11 bits, 8 bits
+  double largest_v = 0;
+  for (const double v : in.v) largest_v = std::max(largest_v, std::abs(v));
+  const double least = case_.tensor_cores && fp16 ? in.context * 0x1p-25 * largest_v : 0;
   const int steps = in.context / 16 + 2 + static_cast<int>(kCutsMax);
   const double chain = std::min<double>(in.context, cut_tokens()) + 2 * steps + 4;
   std::vector<double> bound(magnitude.size());
@@ -301,7 +312,7 @@ std::vector<double> KvRig::ErrorBound(int index, int row, const std::vector<doub
     const double weight = (in.head_dim + 7) * u * most + 6 * u * in.soft_cap + 4 * u + steps * (5 * u + 2 * u * most);
     for (size_t d = 0; d < dims; ++d) {
       const size_t i = static_cast<size_t>(h) * dims + d;
-      bound[i] = 2 * (weight + chain * u) * magnitude[i] + 1e-30;
+      bound[i] = (2 * (weight + chain * u) + rounding * (1 + weight)) * magnitude[i] + least + 1e-30;
     }
   }
   return bound;

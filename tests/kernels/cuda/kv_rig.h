@@ -18,6 +18,7 @@ struct KvCase {
   ElementType wire = ElementType::kF32;  // of q, k, v
   ElementType out = ElementType::kF32;
   KvType kv = KvType::kF32;
+  bool tensor_cores = false;
   int head_dim = 64, padded_head_dim = 64;
   int kv_heads = 1, group = 1, window = 0;
   float soft_cap = 0;
@@ -41,7 +42,7 @@ class KvRig {
     int rows;  // its next ones
   };
   struct How {
-    int tile_queries = 16;  // wanted
+    int tile_queries = 16;  // wanted; of tensor cores it is always the same
     unsigned blocks = 3;
     uint64_t seed = 1;
     bool gave_up = false;
@@ -52,7 +53,7 @@ class KvRig {
 
   // Makes q of one query, in one head, NaN.
   void SpoilQuery(int index, size_t row, size_t head);
-  // k and v as the pages are meant to hold them, q as on the wire.
+  // k and v as the pages are meant to hold them; q as on the wire, or as tensor cores take it.
   const PagedSequence& sequence(int index) const { return *sequences_[static_cast<size_t>(index)].tokens; }
   // Of row `row` of the queries: how far o may be off before it is rounded to the type of `out`.
   std::vector<double> ErrorBound(int index, int row, const std::vector<double>& magnitude) const;
@@ -83,7 +84,7 @@ class KvRig {
   void Take(const StepTables& tables, const KvSplit& split, const How& how);
   void Append(const StepTables& tables, const StepState& state, const How& how);
   void Attend(const StepTables& tables, const StepState& state, const KvSplit& split, const How& how, TypedArray* out);
-  KvSplit Split(int thread_queries) const;
+  KvSplit Split(int tile_queries) const;
   WireRows Wire() const;
   KvPages Pages() const;
   int heads() const { return case_.kv_heads * case_.group; }
