@@ -10,8 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/rpart/messages.h"
-#include "engine/spart/cuda/cuda_spart.h"
+#include "engine/gpu_bench.h"
 #include "kernels/sampler.h"
 #include "numa/arena.h"
 #include "numa/log.h"
@@ -24,8 +23,7 @@ namespace fastdecode {
 // Thread: one at a time, which plays the pipeline thread.
 class GpuStepBench {
  public:
-  // `options`: of the engine's, by name, the model and what concerns the S-Part. Steps have up to rows_max rows.
-  // Errors: those of SetOption; FailedPrecondition if there is no GPU; those of loading a model.
+  // Steps have up to rows_max rows. As LoadGpuBenchSPart.
   static absl::StatusOr<std::unique_ptr<GpuStepBench>> Create(const std::map<std::string, std::string>& options,
                                                               int rows_max, Logger* log);
   ~GpuStepBench();
@@ -43,27 +41,24 @@ class GpuStepBench {
   // One step like RunStep's whose kernels store their times.
   absl::Status RunTimedStep(int rows, Hops* hops);
   // As CudaSPart::MeasureGemms.
-  absl::StatusOr<double> RunGemms(int rows, int times) { return spart_->MeasureGemms(rows, times); }
+  absl::StatusOr<double> RunGemms(int rows, int times) { return loaded_.spart->MeasureGemms(rows, times); }
 
-  int layers() const { return static_cast<int>(shape_.layers); }
+  int layers() const { return static_cast<int>(loaded_.shape.layers); }
   // What a hop of so many rows moves to its home and back.
-  size_t hop_bytes(int rows) const { return static_cast<size_t>(rows) * shape_.hop_row_bytes(); }
-  size_t reply_bytes(int rows) const { return static_cast<size_t>(rows) * shape_.reply_row_bytes(); }
+  size_t hop_bytes(int rows) const { return static_cast<size_t>(rows) * loaded_.shape.hop_row_bytes(); }
+  size_t reply_bytes(int rows) const { return static_cast<size_t>(rows) * loaded_.shape.reply_row_bytes(); }
   // Of matrices, that a step reads.
-  uint64_t weight_bytes() const { return spart_->weight_bytes(); }
-  size_t weight_element_bytes() const { return ElementBytes(type_); }
-  std::string Describe() const { return spart_->Describe(); }
+  uint64_t weight_bytes() const { return loaded_.spart->weight_bytes(); }
+  size_t weight_element_bytes() const { return ElementBytes(loaded_.type); }
+  std::string Describe() const { return loaded_.spart->Describe(); }
 
  private:
-  GpuStepBench(const RPartShape& shape, ElementType type, int vocab, std::unique_ptr<CudaSPart> spart);
+  explicit GpuStepBench(GpuBenchSPart loaded);
   absl::Status MakeAreas();
   void FillTable(int rows);
   absl::StatusOr<uint64_t> Run(int rows, std::vector<StageTrace>* traces);
 
-  const RPartShape shape_;
-  const ElementType type_;
-  const int vocab_;
-  const std::unique_ptr<CudaSPart> spart_;
+  const GpuBenchSPart loaded_;
   Arena areas_;  // send, then receive
   bool registered_ = false;
   SamplingParams greedy_;

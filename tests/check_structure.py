@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "tests": set(FOLDERS),
 }
 # tools/ reaches the engine through the public interface alone, and the parts' micro-benchmarks through their headers.
-TOOLS_MAY_INCLUDE_OF_ENGINE = {"engine/fastdecode.h", "engine/fastdecode.hpp", "engine/gpu_step_bench.h",
+TOOLS_MAY_INCLUDE_OF_ENGINE = {"engine/fastdecode.h", "engine/fastdecode.hpp", "engine/gpu_home_bench.h", "engine/gpu_step_bench.h",
                                "engine/rpart/rpart_bench.h", "engine/spart/cpu/gemm_bench.h"}
 # kernels/ may use the always-on check, which is part of the language here.
 ALWAYS_ALLOWED = {"numa/check.h"}

@@ -13,6 +13,7 @@
 #include "tools/bench_attention.h"
 #include "tools/bench_gemm.h"
 #include "tools/bench_gpu.h"
+#include "tools/bench_gpu_home.h"
 #include "tools/bench_memory.h"
 #include "tools/bench_summary.h"
 #include "tools/commands.h"
@@ -236,6 +237,7 @@ void AddBench(CLI::App& program) {
   AddBenchAttention(bench);
   AddBenchGemm(bench);
   AddBenchGpu(bench);
+  AddBenchGpuHome(bench);
   AddBenchAccuracy(bench);
 }
 

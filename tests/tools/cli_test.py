@@ -695,6 +695,41 @@ class BenchGpu(ProgramTest):
         self.refused(run("bench", "gpu", "--model", demo_model(), "--cuda-module", "/no/such.so"), "/no/such.so does not exist")
 
 
+class BenchGpuHome(ProgramTest):
+    """On a GPU in software, as BenchGpu."""
+    def bench(self, *arguments):
+        return run("bench", "gpu-home", "--cuda-module", os.environ["SOFT_GPU_MODULE"], "-q", "--model", demo_model(), *arguments)
+
+    def test_json(self):
+        config = json.loads(pathlib.Path(demo_model(), "config.json").read_text())
+        out = json.loads(self.succeed(self.bench("--compute", "bf16", "--batch", "1,3", "--context", "32,33", "--prompt", "40,1",
+                                                 "--chunk", 16, "--repetitions", 2, "--json")))
+        self.assertEqual((out["layers"], out["chunk"]), (config["num_hidden_layers"], 16))
+        self.assertEqual([(row["batch"], row["context"]) for row in out["attention"]], [(1, 32), (3, 32), (1, 33), (3, 33)])
+        head = config["hidden_size"] // config["num_attention_heads"]
+        page = 32 * 2 * config["num_key_value_heads"] * head * 2  # tokens of k and v in two bytes
+        for row in out["attention"]:
+            self.assertEqual(row["kv_bytes"], row["batch"] * (1 if row["context"] == 32 else 2) * page * out["layers"])
+            self.assertAlmostEqual(row["kv_gb_per_s"], row["kv_bytes"] / row["us"]["median"] * 1e-3, places=9)
+            self.assertIsNone(row["of_copies"], "a GPU in software says nothing of its memory")
+        self.assertEqual([row["tokens"] for row in out["prompts"]], [40, 1])
+        for row in out["prompts"]:
+            self.assertGreater(row["us"]["min"], 0)
+            share = row["gemms_over_prompt"]
+            self.assertTrue(0 < share["min"] <= share["median"] <= share["max"], share)
+
+    def test_text(self):
+        text = self.succeed(self.bench("--compute", "f32", "--batch", 2, "--context", 40, "--prompt", 20, "--repetitions", 1))
+        for needle in ("software GPU", "of copies", "prompts, in chunks of 256", "GEMMs / prompt"):
+            self.assertIn(needle, text)
+
+    def test_bad_values(self):
+        self.refused(self.bench("--context", 0), "--context", "0")
+        self.refused(self.bench("--context", 100000), "--context", "100000", "512")
+        self.refused(self.bench("--context", 100, "--prompt", 100, "--kv-type", "int4"), "--kv-type", "int8")
+        self.refused(self.bench("--context", 100, "--prompt", 100, "--gpu-kv-gib", 0.001, "--batch", 64), "the GPU's home", "pages are free")
+
+
 class BenchAccuracy(ProgramTest):
     TEXT = "Once there was a kind girl whose name was Greta. She liked to watch the clouds."
 
@@ -874,7 +909,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench gpu", "bench accuracy", "latency",
+    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench gpu", "bench gpu-home", "bench accuracy", "latency",
                 "latency step", "latency attach", "latency kernel", "latency fabric", "latency hiccup", "latency clock", "latency compare",
                 "doctor", "completion"]
 
@@ -902,7 +937,7 @@ class Help(ProgramTest):
             return result.stdout.split()
 
         self.assertEqual(complete("fastdecode", "ge"), ["generate"])
-        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "gemm", "gpu", "accuracy"])
+        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "gemm", "gpu", "gpu-home", "accuracy"])
         self.assertEqual(complete("fastdecode", "generate", "--micro"), ["--micro-batches"])
         self.assertEqual(complete("fastdecode", "bench", "step", "--ro"), ["--rounds"])
 

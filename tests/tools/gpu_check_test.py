@@ -31,11 +31,16 @@ sys.exit(1 if any(case.get("failures") for case in cases) else 0)
 """
 FASTDECODE = """#!/usr/bin/env python3
 import json, sys
-assert sys.argv[1] == "bench" and sys.argv[2] in ("step", "gpu")
+assert sys.argv[1] == "bench" and sys.argv[2] in ("step", "gpu", "gpu-home")
 if {error!r}:
     sys.exit("fastdecode: error: " + {error!r})
+three = {{"median": 2.5, "min": 2.0, "max": 3.25}}
+if sys.argv[2] == "gpu-home":
+    row = {{"batch": 4, "context": 64, "us": three, "kv_gb_per_s": 7.5, "of_copies": 0.875}}
+    prompt = {{"tokens": 64, "us": three, "gemms_us": three, "gemms_over_prompt": three}}
+    print(json.dumps({{"chunk": 256, "attention": [row, dict(row, of_copies=None)], "prompts": [prompt]}}))
+    sys.exit()
 if sys.argv[2] == "gpu":
-    three = {{"median": 2.5, "min": 2.0, "max": 3.25}}
     way = {{"count": 9, "p50": 4.25, "p99": None}}
     print(json.dumps({{"batches": [{{"batch": int(batch), "step_us": three, "gemms_us": three, "step_over_gemms": three,
                                    "gemms_tflop_per_s": 1.5, "gemms_gb_per_s": 7.0, "idle_us": way, "hop_us": way,
@@ -87,6 +92,9 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual([bench["tokens_per_s"] for bench in results["bench"]], [1234.5, 1234.5])
         self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 4])
         self.assertIn("| 5 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | 2.500 [2.000..3.250] | 1.5 | 7 | 4.2 / - | 4.2 / - | 2.0, 0.5 |", markdown)
+        self.assertIn("attention, 4 x 64 | 2.5 [2.0..3.2] | | 7.5 | 0.875 |", markdown)
+        self.assertIn("attention, 4 x 64 | 2.5 [2.0..3.2] | | 7.5 | - |", markdown)
+        self.assertIn("a prompt of 64 in chunks of 256 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | | 2.500 [2.000..3.250] |", markdown)
         for needle in ("cuda_spart_test: 2 passed", "FastDecode abc1234", "--homes gpu` | 1234.5 | 800 | 12.5 | 12.5 | 3.5 |"):
             self.assertIn(needle, markdown)
 

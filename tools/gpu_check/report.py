@@ -31,7 +31,7 @@ def exit_code(results):
         return 1
     if not any(test.get("ran") for test in results["tests"]):
         return 3
-    return 1 if any("error" in bench for bench in results["bench"] + results["alone"]) else 0
+    return 1 if any("error" in bench for bench in results["bench"] + results["alone"] + results["homes"]) else 0
 
 
 def peer_lines(peer):
@@ -80,6 +80,22 @@ def alone_lines(benches):
     return lines
 
 
+def home_lines(benches):
+    lines = ["| command | what | us | GEMMs alone us | KV GB/s | of copies, or GEMMs / prompt |", "|---|---|---|---|---|---|"]
+    for one in benches:
+        if "error" in one:
+            lines.append(f"| `{one['command']}` | {one['error'].splitlines()[-1]} | | | | |")
+            continue
+        for row in one["attention"]:
+            of_copies = "-" if row["of_copies"] is None else f"{row['of_copies']:.3f}"
+            lines.append(f"| `{one['command']}` | attention, {row['batch']} x {row['context']} | {spread(row['us'], '.1f')} | | "
+                         f"{row['kv_gb_per_s']:.1f} | {of_copies} |")
+        for row in one["prompts"]:
+            lines.append(f"| `{one['command']}` | a prompt of {row['tokens']} in chunks of {one['chunk']} | {spread(row['us'], '.1f')} | "
+                         f"{spread(row['gemms_us'], '.1f')} | | {spread(row['gemms_over_prompt'], '.3f')} |")
+    return lines
+
+
 def markdown(results):
     machine = results["machine"]
     lines = [f"# {machine['gpu'] or 'No GPU'}", "",
@@ -92,6 +108,7 @@ def markdown(results):
     for test in failures(results):
         lines += ["", f"### {test['name']}", "", "```", test.get("output", "").strip(), "```"]
     lines += ["", "## Steps at a home that answers at once", ""] + alone_lines(results["alone"])
+    lines += ["", "## The GPU as a home", ""] + home_lines(results["homes"])
     lines += ["", "## Steps", ""] + bench_lines(results["bench"])
     lines += ["", "## The peer", ""] + peer_lines(results["peer"])
     return "\n".join(lines) + "\n"

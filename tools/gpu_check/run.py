@@ -27,6 +27,11 @@ TEST_LIMIT_S = 1200
 BENCH_LIMIT_S = 300
 SHAPES = (("tinyllama-1.1b", None), ("llama-3-8b", 8))
 BATCHES = (64, 256, 1024)
+# Of the bench gpu-home that a model's folder gets.
+HOMES = {"llama-3-8b-8": (["--batch", "16,64", "--context", "512,4096,16384", "--prompt", "2048"],
+                          ["--batch", "64", "--context", "4096", "--prompt", "2048", "--chunk", "2048"],
+                          ["--batch", "64", "--context", "4096", "--prompt", "2048", "--kv-type", "int8"])}
+QUICK_HOMES = (["--batch", "4", "--context", "64", "--prompt", "64", "--repetitions", "2"],)
 HOP_BATCHES = (1, 5)  # of llama-3-8b's rows, 5 are 60 KiB
 
 
@@ -138,9 +143,19 @@ def bench_alone(model, batches, module, env):
     return {**result, **json.loads(text)}
 
 
+def bench_home(model, arguments, module, env):
+    """Attention to KV in the GPU's memory, and prompts."""
+    command = ["bench", "gpu-home", "-m", model, *map(str, arguments)]
+    code, text, errors = execute([HERE / "bin/fastdecode", *command, "--cuda-module", module, "--json", "-q"], env, BENCH_LIMIT_S)
+    result = {"command": " ".join(["bench gpu-home -m", pathlib.Path(str(model)).name, *map(str, arguments)])}
+    if code != 0:
+        return {**result, "error": errors.strip()[-600:] or f"exit {code}"}
+    return {**result, **json.loads(text)}
+
+
 def measure(module, env, quick):
-    """(decode steps, steps alone)."""
-    results, alone = [], []
+    """(decode steps, steps alone, the GPU as a home)."""
+    results, alone, homes = [], [], []
     with tempfile.TemporaryDirectory() as scratch:
         shapes = [(HERE / "model", [4], [["--homes", "local"], ["--homes", "gpu"]], 64)]
         if not quick:
@@ -150,12 +165,15 @@ def measure(module, env, quick):
         for model, batches, ways, context in shapes:
             alone.append(bench_alone(model, (*HOP_BATCHES, *batches), module, env))
             print("\n".join(report.alone_lines(alone[-1:])), flush=True)
+            for arguments in QUICK_HOMES if quick else HOMES.get(model.name, []):
+                homes.append(bench_home(model, arguments, module, env))
+                print("\n".join(report.home_lines(homes[-1:])), flush=True)
             for batch in batches:
                 for way in ways:
                     result = bench(model, ["--batch", batch, "--context", context, *way], module, env)
                     results.append(result)
                     print(report.bench_line(result), flush=True)
-    return results, alone
+    return results, alone, homes
 
 
 def main():
@@ -178,7 +196,7 @@ def main():
     if options.sanitize and shutil.which("compute-sanitizer"):
         results["sanitizer"] = {tool: run_tests(module, env, ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9"), True)
                                 for tool in ("memcheck", "racecheck", "synccheck")}
-    results["bench"], results["alone"] = measure(module, env, options.quick)
+    results["bench"], results["alone"], results["homes"] = measure(module, env, options.quick)
     results["peer"] = peer.measure(options.quick)
     out.with_name(out.name + ".json").write_text(json.dumps(results, indent=1) + "\n")
     out.with_name(out.name + ".md").write_text(report.markdown(results))

@@ -154,22 +154,37 @@ absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> CudaSPart::MeasureGemms(int rows, int times) {
-  MicroBatch& batch = batches_[0];
+// make(bucket): the graph to be measured.
+template <class Make>
+absl::StatusOr<double> CudaSPart::Measure(std::map<unsigned, SPartDevice::Graph>* graphs, int rows, int times,
+                                          const Make& make) {
   const unsigned bucket = buckets_[static_cast<size_t>(BucketFor(buckets_, static_cast<unsigned>(rows)))];
-  if (!batch.gemms.contains(bucket)) {
-    const absl::StatusOr<SPartDevice::Graph> graph =
-        MakeGemmGraph(model_, batch.memory, bucket, sampled_rows(bucket), batch.stream, device_.get());
+  if (!graphs->contains(bucket)) {
+    const absl::StatusOr<SPartDevice::Graph> graph = make(bucket);
     if (!graph.ok()) return graph.status();
-    batch.gemms[bucket] = *graph;
+    (*graphs)[bucket] = *graph;
     // A first time unmeasured.
     device_->Launch(*graph);
     if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
   }
   const uint64_t start_ns = NowNs();
-  for (int i = 0; i < times; ++i) device_->Launch(batch.gemms[bucket]);
+  for (int i = 0; i < times; ++i) device_->Launch(graphs->at(bucket));
   if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
   return static_cast<double>(NowNs() - start_ns) / times;
+}
+
+absl::StatusOr<double> CudaSPart::MeasureGemms(int rows, int times) {
+  MicroBatch& batch = batches_[0];
+  return Measure(&batch.gemms, rows, times, [&](unsigned bucket) {
+    return MakeGemmGraph(model_, batch.memory, bucket, sampled_rows(bucket), batch.stream, device_.get());
+  });
+}
+
+absl::StatusOr<double> CudaSPart::MeasureAttention(int rows, int times) {
+  MicroBatch& batch = batches_[0];
+  return Measure(&batch.attention, rows, times, [&](unsigned bucket) {
+    return MakeAttentionGraph(model_, batch.memory, bucket, batch.stream, device_.get());
+  });
 }
 
 // How many rows of logits a step of this bucket computes.

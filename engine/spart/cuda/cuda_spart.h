@@ -63,6 +63,9 @@ class CudaSPart : public SPart {
   // over `times` steps, in ns. The first of a number of rows makes their graph. Control thread. REQUIRES: no step runs;
   // rows <= rows_max.
   absl::StatusOr<double> MeasureGemms(int rows, int times);
+  // As that, of appending and attending to the KV of the last step, all of whose rows were at the own home.
+  absl::StatusOr<double> MeasureAttention(int rows, int times);
+  int layers() const { return model_.spec.layers; }
 
  private:
   struct MicroBatch {
@@ -79,7 +82,7 @@ class CudaSPart : public SPart {
     bool all_here = false;  // the step's rows: no stage of it waits
     StepTable* table = nullptr;
     // For measuring, by the bucket's rows.
-    std::map<unsigned, SPartDevice::Graph> gemms;
+    std::map<unsigned, SPartDevice::Graph> gemms, attention;
   };
 
   CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options);
@@ -98,6 +101,8 @@ class CudaSPart : public SPart {
   StageState StageIsOver(MicroBatch& batch);
   void TakeTimes(const MicroBatch& batch);
   StageState CheckDevice(MicroBatch& batch);
+  template <class Make>
+  absl::StatusOr<double> Measure(std::map<unsigned, SPartDevice::Graph>* graphs, int rows, int times, const Make& make);
   unsigned sampled_rows(unsigned rows) const;
 
   const CudaSPartOptions options_;

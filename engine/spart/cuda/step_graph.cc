@@ -293,4 +293,12 @@ absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const S
   });
 }
 
+absl::StatusOr<SPartDevice::Graph> MakeAttentionGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
+                                                      SPartDevice::Stream stream, SPartDevice* device) {
+  GraphMaker maker(model, memory, rows, device);
+  return MakeGraph(stream, device, &maker, [&] {
+    for (unsigned stage = 0; stage < static_cast<unsigned>(model.spec.layers); ++stage) maker.AppendAndAttend(stage);
+  });
+}
+
 }  // namespace fastdecode

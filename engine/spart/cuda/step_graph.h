@@ -21,6 +21,11 @@ absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const 
 absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
                                                  unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device);
 
+// What MakeStepGraph's step does for the rows that have their home on the GPU, in all layers, and nothing else, for
+// measuring: once more what the last step of so many rows did. REQUIRES: model.is_home.
+absl::StatusOr<SPartDevice::Graph> MakeAttentionGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
+                                                      SPartDevice::Stream stream, SPartDevice* device);
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_ENGINE_SPART_CUDA_STEP_GRAPH_H_

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/engine/spart/soft_device.h"
@@ -69,25 +70,55 @@ TEST(StepGraphTest, GemmsAloneAreThoseOfTheStep) {
   EXPECT_EQ(device.gemms, of_step);
 }
 
+// In a model whose GPU is a home: what attends is measured alone, layer by layer, as it is in the step.
+StepModel HomeModel(KvType kv, int head_dim, unsigned sequences_max) {
+  StepModel model;
+  model.spec.layers = 2;
+  model.weights.layers.resize(2);
+  model.weights.type = ElementType::kBf16;
+  model.sequences_max = sequences_max;
+  model.is_home = true;
+  model.shape.head_dim = static_cast<uint32_t>(head_dim);
+  model.shape.group = 4;
+  model.shape.kv_heads = 2;
+  model.shape.max_context = 2048;
+  model.kv.pages.type = kv;
+  model.kv.pages.head_dim = head_dim;
+  model.kv.layer_stride_bytes = 4096;
+  return model;
+}
+
+TEST(StepGraphTest, AttentionAloneIsThatOfTheStep) {
+  ListingDevice device;
+  const StepModel model = HomeModel(KvType::kBf16, 128, 8);
+  StageStamps times;
+  StepMemory memory;
+  memory.times = &times;
+  const SPartDevice::Stream stream = *device.MakeStream();
+  ASSERT_TRUE(MakeStepGraph(model, memory, 8, 8, stream, &device).ok());
+  const std::vector<AttendKvArgs> of_step = std::exchange(device.attends, {});
+  device.gemms.clear();
+  device.others = 0;
+  ASSERT_TRUE(MakeAttentionGraph(model, memory, 8, stream, &device).ok());
+  EXPECT_TRUE(device.gemms.empty());
+  EXPECT_EQ(device.others, 2 * 2);  // of each layer: appending, attending
+  ASSERT_EQ(device.attends.size(), of_step.size());
+  for (size_t i = 0; i < of_step.size(); ++i) {
+    EXPECT_EQ(device.attends[i].pages.layer, of_step[i].pages.layer);
+    EXPECT_EQ(device.attends[i].split.tile_queries, of_step[i].split.tile_queries);
+    EXPECT_EQ(device.attends[i].blocks, of_step[i].blocks);
+  }
+  EXPECT_NE(of_step[0].pages.layer, of_step[1].pages.layer);
+}
+
 // Tensor cores round, so that a model in f32 and one that is to give the same bits in all company do without, and so do
 // steps without a prompt's chunk, KV that tensor cores do not take, and long heads.
 TEST(StepGraphTest, TensorCoresAttendToChunks) {
   constexpr unsigned kSequences = 8;
   const auto attends = [](bool allowed, unsigned rows, KvType kv, int head_dim) {
     ListingDevice device;
-    StepModel model;
-    model.spec.layers = 2;
-    model.weights.layers.resize(2);
-    model.weights.type = ElementType::kBf16;
-    model.sequences_max = kSequences;
+    StepModel model = HomeModel(kv, head_dim, kSequences);
     model.tensor_cores = allowed;
-    model.is_home = true;
-    model.shape.head_dim = static_cast<uint32_t>(head_dim);
-    model.shape.group = 4;
-    model.shape.kv_heads = 2;
-    model.shape.max_context = 2048;
-    model.kv.pages.type = kv;
-    model.kv.pages.head_dim = head_dim;
     StageStamps times;
     StepMemory memory;
     memory.times = &times;

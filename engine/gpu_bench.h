@@ -1,0 +1,47 @@
+#ifndef FASTDECODE_ENGINE_GPU_BENCH_H_
+#define FASTDECODE_ENGINE_GPU_BENCH_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/rpart/messages.h"
+#include "engine/spart/cuda/cuda_spart.h"
+#include "numa/log.h"
+
+namespace fastdecode {
+
+// What gpu_step_bench.h and gpu_home_bench.h share: a GPU's S-Part without an engine around it, and its steps.
+
+struct GpuBenchSPart {
+  RPartShape shape;
+  ElementType type = ElementType::kF32;
+  int vocab = 0;
+  std::unique_ptr<CudaSPart> spart;
+};
+
+struct GpuBenchLoad {
+  int sequences_max = 0;
+  int chunk = 1;         // rows of a prompt in a step
+  bool is_home = false;  // of KV
+};
+
+// `options`: of the engine's, by name, the model and what concerns the S-Part. Errors: those of SetOption;
+// FailedPrecondition if there is no GPU; those of loading a model.
+absl::StatusOr<GpuBenchSPart> LoadGpuBenchSPart(const std::map<std::string, std::string>& options,
+                                                const GpuBenchLoad& load, Logger* log);
+
+// A step table with room for all rows; its rows have their home at index 0.
+StepTable MakeBenchTable(const RPartShape& shape);
+
+// All stages of a step, in ns. `traces`: of each stage; null: no times are stored. Errors: Unavailable, with what the
+// S-Part says. Thread: the one that plays the pipeline thread.
+absl::StatusOr<uint64_t> RunBenchStep(CudaSPart* spart, StepTable* table, std::vector<StageTrace>* traces);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_GPU_BENCH_H_

@@ -1,0 +1,68 @@
+#ifndef FASTDECODE_ENGINE_GPU_HOME_BENCH_H_
+#define FASTDECODE_ENGINE_GPU_HOME_BENCH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/gpu_bench.h"
+#include "kernels/sampler.h"
+#include "numa/log.h"
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+// A GPU as the home of KV, for measuring: the attention of decode steps alone, and prompts beside their GEMMs.
+// Owns: the S-Part, the link to its memory as a home, a step table. Thread: one at a time, which plays the pipeline
+// thread.
+class GpuHomeBench {
+ public:
+  // Up to sequences_max sequences in a step, or one prompt's chunk. As LoadGpuBenchSPart.
+  static absl::StatusOr<std::unique_ptr<GpuHomeBench>> Create(const std::map<std::string, std::string>& options,
+                                                              int sequences_max, int chunk, Logger* log);
+
+  // Puts `sequences` sequences of `context` tokens into the home, instead of what was there, and takes a step with the
+  // last token of each. Errors: ResourceExhausted if there is no room.
+  absl::Status Place(int sequences, int context);
+  // The R-Part of that step in all layers, alone, on average over `times`, in ns.
+  absl::StatusOr<double> RunAttention(int times);
+  // Bytes of KV that it reads, whole pages of it.
+  uint64_t kv_bytes(int sequences, int context) const;
+
+  // A prompt of so many tokens, chunk by chunk up to its first sampled one, in ns; and the GEMMs of these steps, alone.
+  absl::StatusOr<uint64_t> RunPrompt(int tokens);
+  absl::StatusOr<double> RunPromptGemms(int tokens);
+
+  int layers() const { return static_cast<int>(loaded_.shape.layers); }
+  int max_context() const { return static_cast<int>(loaded_.shape.max_context); }
+  // Of the device's memory, by copies within it, in bytes a second.
+  double read_rate() const { return read_rate_; }
+  uint64_t weights() const { return loaded_.spart->weight_bytes() / ElementBytes(loaded_.type); }  // elements
+  std::string Describe() const { return loaded_.spart->Describe(); }
+
+ private:
+  GpuHomeBench(GpuBenchSPart loaded, int chunk);
+  absl::Status Send(const void* message, size_t bytes);
+  absl::Status Clear();
+  absl::Status SendRoster(int sequences, uint32_t position, uint32_t rows);
+  void PutRow(int row, int position);
+  void SampleRow(int row, int position);
+
+  const GpuBenchSPart loaded_;
+  const int chunk_;
+  std::unique_ptr<EngineLink> home_;
+  double read_rate_ = 0;
+  SamplingParams greedy_;
+  StepTable table_;
+  uint32_t roster_version_ = 0;
+  uint64_t sequences_ = 0;  // at the home: 0, 1, ...
+  uint64_t drawn_ = 0;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_GPU_HOME_BENCH_H_

@@ -1,0 +1,229 @@
+// fastdecode bench gpu-home: attention of decode steps over KV in a GPU's memory, beside copies within it; and prompts
+// there, beside their GEMMs alone.
+#include "tools/bench_gpu_home.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "engine/gpu_home_bench.h"
+#include "nlohmann/json.hpp"
+#include "numa/core_plan.h"
+#include "numa/log.h"
+#include "numa/pinned_thread.h"
+#include "numa/topology.h"
+#include "tools/bench_summary.h"
+#include "tools/engine_flags.h"
+#include "tools/output.h"
+
+namespace fastdecode {
+
+namespace {
+
+// One measurement of attention: as many steps' as make the launch's own time small.
+constexpr int kAttentionTimes = 4;
+
+struct HomeFlags {
+  std::vector<int> batches = {16, 64};
+  std::vector<int> contexts = {512, 4096};
+  std::vector<int> prompts = {2048};
+  int chunk = 256;
+  int repetitions = 20;
+  bool json = false;
+};
+
+struct AttentionFigures {
+  int batch = 0, context = 0;
+  uint64_t kv_bytes = 0;
+  std::vector<double> us;  // of all layers, of each repetition
+};
+
+struct PromptFigures {
+  int tokens = 0;
+  std::vector<double> us, gemms_us, share;  // of each repetition; share: of the time that its GEMMs alone take
+};
+
+struct HomeReport {
+  std::string spart;
+  int layers = 0;
+  uint64_t weights = 0;  // elements
+  double read_rate = 0;  // bytes a second
+  std::vector<AttentionFigures> attention;
+  std::vector<PromptFigures> prompts;
+};
+
+absl::Status MeasureAttention(GpuHomeBench* bench, int repetitions, AttentionFigures* figures) {
+  if (absl::Status bad = bench->Place(figures->batch, figures->context); !bad.ok()) return bad;
+  figures->kv_bytes = bench->kv_bytes(figures->batch, figures->context);
+  for (int i = 0; i < repetitions; ++i) {
+    const absl::StatusOr<double> ns = bench->RunAttention(kAttentionTimes);
+    if (!ns.ok()) return ns.status();
+    figures->us.push_back(*ns * 1e-3);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasurePrompt(GpuHomeBench* bench, int repetitions, PromptFigures* figures) {
+  // The first of each chooses algorithms, and makes graphs.
+  if (const auto unused = bench->RunPrompt(figures->tokens); !unused.ok()) return unused.status();
+  absl::StatusOr<double> before = bench->RunPromptGemms(figures->tokens);
+  if (before.ok()) before = bench->RunPromptGemms(figures->tokens);
+  if (!before.ok()) return before.status();
+  for (int i = 0; i < repetitions; ++i) {
+    const absl::StatusOr<uint64_t> ns = bench->RunPrompt(figures->tokens);
+    if (!ns.ok()) return ns.status();
+    const absl::StatusOr<double> after = bench->RunPromptGemms(figures->tokens);
+    if (!after.ok()) return after.status();
+    const double gemms_ns = (*before + *after) / 2;
+    figures->us.push_back(static_cast<double>(*ns) * 1e-3);
+    figures->gemms_us.push_back(gemms_ns * 1e-3);
+    figures->share.push_back(gemms_ns / static_cast<double>(*ns));
+    before = after;
+  }
+  return absl::OkStatus();
+}
+
+// Steps without a prompt's chunk and steps with one are of two S-Parts: one step has as many rows as the other has
+// sequences. Thread: one that is pinned.
+absl::StatusOr<HomeReport> Measure(const std::map<std::string, std::string>& options, const HomeFlags& flags,
+                                   Logger* log) {
+  HomeReport report;
+  {
+    const int sequences = *std::max_element(flags.batches.begin(), flags.batches.end());
+    absl::StatusOr<std::unique_ptr<GpuHomeBench>> bench = GpuHomeBench::Create(options, sequences, /*chunk=*/1, log);
+    if (!bench.ok()) return bench.status();
+    report.spart = (*bench)->Describe();
+    report.layers = (*bench)->layers();
+    report.weights = (*bench)->weights();
+    report.read_rate = (*bench)->read_rate();
+    for (const int context : flags.contexts) {
+      for (const int batch : flags.batches) {
+        AttentionFigures& figures = report.attention.emplace_back();
+        figures.batch = batch;
+        figures.context = context;
+        if (absl::Status bad = MeasureAttention(bench->get(), flags.repetitions, &figures); !bad.ok()) return bad;
+      }
+    }
+  }
+  absl::StatusOr<std::unique_ptr<GpuHomeBench>> bench = GpuHomeBench::Create(options, 1, flags.chunk, log);
+  if (!bench.ok()) return bench.status();
+  for (const int tokens : flags.prompts) {
+    PromptFigures& figures = report.prompts.emplace_back();
+    figures.tokens = tokens;
+    if (absl::Status bad = MeasurePrompt(bench->get(), flags.repetitions, &figures); !bad.ok()) return bad;
+  }
+  return report;
+}
+
+nlohmann::json Figures(const HomeReport& report, const HomeFlags& flags) {
+  nlohmann::json out = {{"s_part", report.spart},
+                        {"layers", report.layers},
+                        {"copy_gb_per_s", report.read_rate * 1e-9},
+                        {"chunk", flags.chunk},
+                        {"attention", nlohmann::json::array()},
+                        {"prompts", nlohmann::json::array()}};
+  for (const AttentionFigures& figures : report.attention) {
+    const double us = Summarize(figures.us).median, bytes_per_s = static_cast<double>(figures.kv_bytes) / us * 1e6;
+    out["attention"].push_back({{"batch", figures.batch},
+                                {"context", figures.context},
+                                {"us", ToJson(Summarize(figures.us))},
+                                {"kv_bytes", figures.kv_bytes},
+                                {"kv_gb_per_s", bytes_per_s * 1e-9},
+                                {"of_copies", report.read_rate > 0 ? nlohmann::json(bytes_per_s / report.read_rate)
+                                                                   : nlohmann::json(nullptr)}});
+  }
+  for (const PromptFigures& figures : report.prompts) {
+    const double flop = 2 * static_cast<double>(report.weights) * figures.tokens;  // the head's, too, which is once
+    out["prompts"].push_back({{"tokens", figures.tokens},
+                              {"us", ToJson(Summarize(figures.us))},
+                              {"gemms_us", ToJson(Summarize(figures.gemms_us))},
+                              {"gemms_over_prompt", ToJson(Summarize(figures.share))},
+                              {"tflop_per_s", flop / Summarize(figures.us).median * 1e-6}});
+  }
+  return out;
+}
+
+std::string Text(const HomeReport& report, const HomeFlags& flags) {
+  char line[256];
+  std::string text = report.spart + "\n";
+  std::snprintf(line, sizeof(line), "attention of decode steps, %d layers; copies on the device: %.1f GB/s\n",
+                report.layers, report.read_rate * 1e-9);
+  text += line;
+  std::snprintf(line, sizeof(line), "%6s %8s  %-28s %10s  %s\n", "batch", "context", "us", "KV GB/s", "of copies");
+  text += line;
+  const nlohmann::json figures = Figures(report, flags);
+  for (size_t i = 0; i < report.attention.size(); ++i) {
+    const AttentionFigures& one = report.attention[i];
+    const nlohmann::json& row = figures["attention"][i];
+    std::snprintf(line, sizeof(line), "%6d %8d  %-28s %10.1f  ", one.batch, one.context,
+                  ToText(Summarize(one.us), 1).c_str(), row["kv_gb_per_s"].get<double>());
+    text += line;
+    std::snprintf(line, sizeof(line), "%.3f", row["of_copies"].is_null() ? 0 : row["of_copies"].get<double>());
+    text += row["of_copies"].is_null() ? "-\n" : std::string(line) + "\n";
+  }
+  std::snprintf(line, sizeof(line), "prompts, in chunks of %d\n%6s  %-28s %-28s %s\n", flags.chunk, "tokens", "us",
+                "its GEMMs alone", "GEMMs / prompt");
+  text += line;
+  for (const PromptFigures& one : report.prompts) {
+    std::snprintf(line, sizeof(line), "%6d  %-28s %-28s %s\n", one.tokens, ToText(Summarize(one.us), 1).c_str(),
+                  ToText(Summarize(one.gemms_us), 1).c_str(), ToText(Summarize(one.share), 3).c_str());
+    text += line;
+  }
+  return text;
+}
+
+void BenchGpuHome(const HomeFlags& flags, const EngineFlags& engine_flags) {
+  std::map<std::string, std::string> options;
+  engine_flags.ForEachValue([&](const std::string& name, const std::string& value) { options[name] = value; });
+  const int longest = std::max(*std::max_element(flags.contexts.begin(), flags.contexts.end()),
+                               *std::max_element(flags.prompts.begin(), flags.prompts.end()));
+  options["max-context"] = std::to_string(longest);
+  Logger log(Logger::Stderr(), nullptr, static_cast<LogLevel>(engine_flags.log_level()));
+  const Topology topology = DiscoverMachine();
+  absl::StatusOr<ReservedCorePlan> cores = PlanAndReserveCores(topology, CorePlanOptions());
+  ThrowUnlessOk(cores.status());
+  absl::StatusOr<HomeReport> report = absl::UnknownError("not measured");
+  PinnedThread("bench", cores->plan.s_cores[0], [&] { report = Measure(options, flags, &log); }).Join();
+  // The engine knows its option alone.
+  const bool too_long = absl::StartsWith(report.status().message(), "--max-context");
+  ThrowUnlessOk(report.status(), too_long ? "--context, --prompt" : "");
+  WriteOut(flags.json ? ToLine(Figures(*report, flags)) : Text(*report, flags));
+}
+
+}  // namespace
+
+void AddBenchGpuHome(CLI::App* bench) {
+  auto flags = std::make_shared<HomeFlags>();
+  CLI::App* command = bench->add_subcommand(
+      "gpu-home", "Attention over KV in a GPU's memory beside copies within it, and prompts there beside their GEMMs");
+  const auto list = [&](const char* name, std::vector<int>* values, const char* help, int most) {
+    command->add_option(name, *values, help)
+        ->delimiter(',')
+        ->check(CLI::Range(1, most))
+        ->type_name("LIST")
+        ->capture_default_str();
+  };
+  list("--batch", &flags->batches, "sequences of a decode step, one number after the other", 4096);
+  list("--context", &flags->contexts, "tokens that each of them has", 1 << 20);
+  list("--prompt", &flags->prompts, "tokens of a prompt", 1 << 20);
+  command->add_option("--chunk", flags->chunk, "tokens of a prompt in one step")
+      ->check(CLI::Range(1, 65536))
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  command->add_option("--repetitions", flags->repetitions, "of each")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "one JSON object");
+  auto engine_flags = std::make_shared<EngineFlags>(
+      command,
+      std::vector<std::string>{"model", "compute", "kv-type", "gpu", "gpu-kv-gib", "cuda-module", "batch-invariant"});
+  command->callback([flags, engine_flags] { BenchGpuHome(*flags, *engine_flags); });
+}
+
+}  // namespace fastdecode
