@@ -101,7 +101,9 @@ absl::StatusOr<double> GpuHomeBench::RunAttention(int times) {
 
 uint64_t GpuHomeBench::kv_bytes(int sequences, int context) const {
   const KvType type = static_cast<KvType>(loaded_.shape.kv_type);
-  const size_t pages = static_cast<size_t>(context + kPageTokens - 1) / kPageTokens;
+  const int window = static_cast<int>(loaded_.shape.sliding_window),
+            seen = window > 0 ? std::min(context, window) : context;
+  const size_t pages = static_cast<size_t>(seen + kPageTokens - 1) / kPageTokens;
   const size_t page_bytes = loaded_.shape.kv_heads * GpuHeadBytes(type, static_cast<int>(loaded_.shape.head_dim));
   return pages * page_bytes * loaded_.shape.layers * static_cast<uint64_t>(sequences);
 }
@@ -125,6 +127,13 @@ absl::StatusOr<uint64_t> GpuHomeBench::RunPrompt(int tokens) {
     ns += *step_ns;
   }
   return ns;
+}
+
+double GpuHomeBench::prompt_flop(int tokens) const {
+  const uint64_t weights = loaded_.spart->weight_bytes() / ElementBytes(loaded_.type);
+  const uint64_t head = loaded_.spart->head_weights();
+  const int chunks = (tokens + chunk_ - 1) / chunk_;
+  return 2 * (static_cast<double>(weights - head) * tokens + static_cast<double>(head) * chunks);
 }
 
 absl::StatusOr<double> GpuHomeBench::RunPromptGemms(int tokens) {

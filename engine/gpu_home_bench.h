@@ -30,7 +30,7 @@ class GpuHomeBench {
   absl::Status Place(int sequences, int context);
   // The R-Part of that step in all layers, alone, on average over `times`, in ns.
   absl::StatusOr<double> RunAttention(int times);
-  // Bytes of KV that it reads, whole pages of it.
+  // Bytes of KV that its queries see, rounded up to pages.
   uint64_t kv_bytes(int sequences, int context) const;
 
   // A prompt of so many tokens, chunk by chunk up to its first sampled one, in ns; and the GEMMs of these steps, alone.
@@ -41,7 +41,8 @@ class GpuHomeBench {
   int max_context() const { return static_cast<int>(loaded_.shape.max_context); }
   // Of the device's memory, by copies within it, in bytes a second.
   double read_rate() const { return read_rate_; }
-  uint64_t weights() const { return loaded_.spart->weight_bytes() / ElementBytes(loaded_.type); }  // elements
+  // What the matrices that a prompt of so many tokens is multiplied by ask for: the head for each chunk's last row.
+  double prompt_flop(int tokens) const;
   std::string Describe() const { return loaded_.spart->Describe(); }
 
  private:

@@ -26,10 +26,10 @@ namespace fastdecode {
 namespace {
 
 // One measurement of attention: as many steps' as make the launch's own time small.
-constexpr int kAttentionTimes = 4;
+constexpr int kAttentionTimes = 16;
 
 struct HomeFlags {
-  std::vector<int> batches = {16, 64};
+  std::vector<int> batches = {64};
   std::vector<int> contexts = {512, 4096};
   std::vector<int> prompts = {2048};
   int chunk = 256;
@@ -45,13 +45,13 @@ struct AttentionFigures {
 
 struct PromptFigures {
   int tokens = 0;
+  double flop = 0;
   std::vector<double> us, gemms_us, share;  // of each repetition; share: of the time that its GEMMs alone take
 };
 
 struct HomeReport {
   std::string spart;
   int layers = 0;
-  uint64_t weights = 0;  // elements
   double read_rate = 0;  // bytes a second
   std::vector<AttentionFigures> attention;
   std::vector<PromptFigures> prompts;
@@ -99,7 +99,6 @@ absl::StatusOr<HomeReport> Measure(const std::map<std::string, std::string>& opt
     if (!bench.ok()) return bench.status();
     report.spart = (*bench)->Describe();
     report.layers = (*bench)->layers();
-    report.weights = (*bench)->weights();
     report.read_rate = (*bench)->read_rate();
     for (const int context : flags.contexts) {
       for (const int batch : flags.batches) {
@@ -115,6 +114,7 @@ absl::StatusOr<HomeReport> Measure(const std::map<std::string, std::string>& opt
   for (const int tokens : flags.prompts) {
     PromptFigures& figures = report.prompts.emplace_back();
     figures.tokens = tokens;
+    figures.flop = (*bench)->prompt_flop(tokens);
     if (absl::Status bad = MeasurePrompt(bench->get(), flags.repetitions, &figures); !bad.ok()) return bad;
   }
   return report;
@@ -138,12 +138,11 @@ nlohmann::json Figures(const HomeReport& report, const HomeFlags& flags) {
                                                                    : nlohmann::json(nullptr)}});
   }
   for (const PromptFigures& figures : report.prompts) {
-    const double flop = 2 * static_cast<double>(report.weights) * figures.tokens;  // the head's, too, which is once
     out["prompts"].push_back({{"tokens", figures.tokens},
                               {"us", ToJson(Summarize(figures.us))},
                               {"gemms_us", ToJson(Summarize(figures.gemms_us))},
                               {"gemms_over_prompt", ToJson(Summarize(figures.share))},
-                              {"tflop_per_s", flop / Summarize(figures.us).median * 1e-6}});
+                              {"tflop_per_s", figures.flop / Summarize(figures.us).median * 1e-6}});
   }
   return out;
 }
@@ -154,14 +153,16 @@ std::string Text(const HomeReport& report, const HomeFlags& flags) {
   std::snprintf(line, sizeof(line), "attention of decode steps, %d layers; copies on the device: %.1f GB/s\n",
                 report.layers, report.read_rate * 1e-9);
   text += line;
-  std::snprintf(line, sizeof(line), "%6s %8s  %-28s %10s  %s\n", "batch", "context", "us", "KV GB/s", "of copies");
+  std::snprintf(line, sizeof(line), "%6s %8s %10s  %-28s %10s  %s\n", "batch", "context", "MB of KV", "us", "KV GB/s",
+                "of copies");
   text += line;
   const nlohmann::json figures = Figures(report, flags);
   for (size_t i = 0; i < report.attention.size(); ++i) {
     const AttentionFigures& one = report.attention[i];
     const nlohmann::json& row = figures["attention"][i];
-    std::snprintf(line, sizeof(line), "%6d %8d  %-28s %10.1f  ", one.batch, one.context,
-                  ToText(Summarize(one.us), 1).c_str(), row["kv_gb_per_s"].get<double>());
+    std::snprintf(line, sizeof(line), "%6d %8d %10.1f  %-28s %10.1f  ", one.batch, one.context,
+                  static_cast<double>(one.kv_bytes) * 1e-6, ToText(Summarize(one.us), 1).c_str(),
+                  row["kv_gb_per_s"].get<double>());
     text += line;
     std::snprintf(line, sizeof(line), "%.3f", row["of_copies"].is_null() ? 0 : row["of_copies"].get<double>());
     text += row["of_copies"].is_null() ? "-\n" : std::string(line) + "\n";

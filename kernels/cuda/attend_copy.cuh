@@ -50,14 +50,19 @@ class KvCopy {
     if (first < item.end) {
       std::byte* const to = SharedMemory() + (of_v ? layout_.v : layout_.k);
       const size_t offset = of_v ? GpuVOffset(pages_.type, pages_.head_dim) : 0;
+      // Of a step's two pages at most, looked up before any copy waits for it.
+      const unsigned in_page = first % kPageTokens, second = first - in_page + kPageTokens;
+      const std::byte* const heads[2] = {
+          HeadOf(pages_, item.entry.slot, first, item.kv_head) + offset,
+          second < item.end ? HeadOf(pages_, item.entry.slot, second, item.kv_head) + offset : pages_.layer};
       unsigned token = first_token_, chunk = first_chunk_;
       while (token < layout_.tokens) {
         const unsigned position = first + token;
         const bool seen = position >= item.begin && position < item.end;
         const std::byte* from = pages_.layer;
         if (seen) {
-          from = HeadOf(pages_, item.entry.slot, position, item.kv_head) + offset +
-                 position % kPageTokens * layout_.row_bytes + chunk * size_t{16};
+          from = (in_page + token < kPageTokens ? heads[0] : heads[1]) + position % kPageTokens * layout_.row_bytes +
+                 chunk * size_t{16};
         }
         CopyAsync(to + token * layout_.stride_bytes + chunk * size_t{16}, from, !seen);
         token += kAttendThreads / chunks_;

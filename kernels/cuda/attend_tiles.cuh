@@ -15,8 +15,9 @@
 
 namespace fastdecode::simt {
 
-// head_dim is at most kDims.
-template <class T, int kDims>
+// head_dim is kDims, or if not kWhole less: then a branch at each product keeps the next operands from being loaded
+// meanwhile.
+template <class T, int kDims, bool kWhole>
 class AttendTiles {
  public:
   FD_DEVICE explicit AttendTiles(const AttendKvArgs& args)
@@ -48,7 +49,8 @@ class AttendTiles {
   static constexpr unsigned kTokens = 64;  // of a step: rows of up to 256 bytes (AttendLayout)
   static constexpr int kOperands = kDims / 16, kTokenOperands = kTokens / 16;
 
-  FD_DEVICE int head_dim() const { return args_.pages.head_dim; }
+  FD_DEVICE int head_dim() const { return kWhole ? kDims : args_.pages.head_dim; }
+  FD_DEVICE bool Has(int dim) const { return kWhole || dim < head_dim(); }
   // What this lane has of a tile's operands and results (simt_tensor.h).
   FD_DEVICE unsigned Query(unsigned half) const { return warp_query_ + lane_ / 4 + half * 8; }
   FD_DEVICE unsigned Column() const { return lane_ % 4 * 2; }
@@ -63,7 +65,7 @@ class AttendTiles {
       FD_UNROLL(unroll)
       for (int k = 0; k < 2 * kOperands; ++k) {
         Pack<W, 2> pair = {};
-        if (is_there && 8 * k < head_dim()) pair = LoadPack<2>(from + 8 * k);
+        if (is_there && Has(8 * k)) pair = LoadPack<2>(from + 8 * k);
         q_[k / 2][half + k % 2 * 2] = PairOf<T>(ToFloat(pair.v[0]), ToFloat(pair.v[1]));
       }
     }
@@ -96,7 +98,7 @@ class AttendTiles {
       for (int i = 0; i < 4; ++i) scores_[2 * n][i] = scores_[2 * n + 1][i] = 0;
       FD_UNROLL(unroll)
       for (int k = 0; k < kOperands; ++k) {
-        if (16 * k >= head_dim()) break;
+        if (!Has(16 * k)) break;
         uint32_t tokens[4];  // two operands of 8 tokens
         LoadMatrices(mine + n * 16 * layout_.stride_bytes + k * size_t{32}, tokens);
         MultiplyAdd<T>(scores_[2 * n], q_[k], tokens[0], tokens[1]);
@@ -143,8 +145,9 @@ class AttendTiles {
 
   // In units of log2; minus infinity for what a query does not see. Returns its largest so far.
   FD_DEVICE float CapAndMask(const AttendItem& item, unsigned first, unsigned half, bool sees_all) {
-    const float scale = args_.soft_cap > 0 ? args_.scale / args_.soft_cap : args_.scale * kLog2E;
+    const float scale = args_.soft_cap > 0 ? args_.soft_cap * kLog2E : args_.scale * kLog2E;
     const unsigned position = PositionOf(args_, item, Query(half)), first_seen = FirstSeen(args_.split, position);
+    if (args_.soft_cap > 0) Cap(half);
     float most = maxima_[half];
     FD_UNROLL(unroll)
     for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
@@ -152,7 +155,6 @@ class AttendTiles {
       for (unsigned e = 0; e < 2; ++e) {
         float& score = scores_[n][2 * half + e];
         score *= scale;
-        if (args_.soft_cap > 0) score = args_.soft_cap * kLog2E * Tanh(score);
         const unsigned at = first + 8 * n + Column() + e;
         const bool sees = at >= first_seen && at <= position && at >= item.begin && at < item.end;
         if (!sees_all && !sees) score = MinusInfinity();
@@ -164,6 +166,15 @@ class AttendTiles {
       most = other > most ? other : most;
     }
     return most;
+  }
+
+  FD_DEVICE void Cap(unsigned half) {
+    const float scale = args_.scale / args_.soft_cap;
+    FD_UNROLL(unroll)
+    for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
+      FD_UNROLL(unroll)
+      for (unsigned e = 0; e < 2; ++e) scores_[n][2 * half + e] = Tanh(scores_[n][2 * half + e] * scale);
+    }
   }
 
   // acc += weights · v.
@@ -178,7 +189,7 @@ class AttendTiles {
                                    PairOf<T>(high[2], high[3])};
       FD_UNROLL(unroll)
       for (int n = 0; n < kOperands; ++n) {
-        if (16 * n >= head_dim()) break;
+        if (!Has(16 * n)) break;
         uint32_t dims[4];  // two operands of 8 dims
         LoadMatricesTransposed(mine + k * 16 * layout_.stride_bytes + n * size_t{32}, dims);
         MultiplyAdd<T>(acc_[2 * n], weights, dims[0], dims[1]);
@@ -200,7 +211,7 @@ class AttendTiles {
       for (int n = 0; n < 2 * kOperands; ++n) {
         const int dim = 8 * n + static_cast<int>(Column());
         const DimPair acc = {acc_[n][2 * half], acc_[n][2 * half + 1]};
-        if (dim >= head_dim()) break;
+        if (!Has(8 * n)) break;
         if (alone) {
           PutOutput(args_, item, query, dim, {acc.v[0] / sum, acc.v[1] / sum});
         } else {
@@ -235,9 +246,9 @@ class AttendTiles {
   float maxima_[2], sums_[2];  // sums: of this lane's columns
 };
 
-template <class T, int kDims>
+template <class T, int kDims, bool kWhole>
 FD_KERNEL void FD_BLOCK_MAX(kAttendThreads) AttendKvTiles(FD_ARGS AttendKvArgs args) {
-  AttendToItems<AttendTiles<T, kDims>>(args);
+  AttendToItems<AttendTiles<T, kDims, kWhole>>(args);
 }
 
 }  // namespace fastdecode::simt

@@ -21,7 +21,9 @@ auto Dispatch(const AppendKvArgs& args, const Use& use) {
 
 template <class T, class Use>
 auto DispatchTensorCores(const AttendKvArgs& args, const Use& use) {
-  return args.pages.head_dim <= 64 ? use(&simt::AttendKvTiles<T, 64>) : use(&simt::AttendKvTiles<T, 128>);
+  if (args.pages.head_dim == 64) return use(&simt::AttendKvTiles<T, 64, true>);
+  if (args.pages.head_dim == 128) return use(&simt::AttendKvTiles<T, 128, true>);
+  return use(&simt::AttendKvTiles<T, 128, false>);
 }
 
 template <class Use>

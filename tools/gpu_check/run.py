@@ -28,7 +28,8 @@ BENCH_LIMIT_S = 300
 SHAPES = (("tinyllama-1.1b", None), ("llama-3-8b", 8))
 BATCHES = (64, 256, 1024)
 # Of the bench gpu-home that a model's folder gets.
-HOMES = {"llama-3-8b-8": (["--batch", "16,64", "--context", "512,4096,16384", "--prompt", "2048"],
+HOMES = {"llama-3-8b-8": (["--batch", "64", "--context", "512,4096", "--prompt", "512,2048"],
+                          ["--batch", "16", "--context", "8192", "--prompt", "8192"],
                           ["--batch", "64", "--context", "4096", "--prompt", "2048", "--chunk", "2048"],
                           ["--batch", "64", "--context", "4096", "--prompt", "2048", "--kv-type", "int8"])}
 QUICK_HOMES = (["--batch", "4", "--context", "64", "--prompt", "64", "--repetitions", "2"],)

@@ -66,6 +66,8 @@ class CudaSPart : public SPart {
   // As that, of appending and attending to the KV of the last step, all of whose rows were at the own home.
   absl::StatusOr<double> MeasureAttention(int rows, int times);
   int layers() const { return model_.spec.layers; }
+  // Of the weights, those that are multiplied by sampled rows alone.
+  uint64_t head_weights() const { return static_cast<uint64_t>(model_.weights.head.n * model_.weights.head.k); }
 
  private:
   struct MicroBatch {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/spart/cuda/row_buckets.h"
+
 namespace fastdecode {
 
 namespace {
@@ -171,8 +173,9 @@ class GraphMaker {
             static_cast<int>(model_.shape.head_dim)};
   }
 
-  // A step with more rows than it can have sequences has a prompt's chunk, whose rows share what is read of their KV.
-  bool HasChunk() const { return rows_ > model_.sequences_max; }
+  // A bucket that no step needs in which each sequence has one row: there is a prompt's chunk, whose rows share what is
+  // read of their KV.
+  bool HasChunk() const { return rows_ > RowBuckets(model_.sequences_max).back(); }
   int head_dim() const { return static_cast<int>(model_.shape.head_dim); }
   bool UsesTensorCores() const {
     return HasChunk() && model_.tensor_cores && TensorCoresAttend(model_.kv.pages.type, head_dim());

@@ -227,7 +227,8 @@ TEST_P(CudaSPartTest, AStageThatIsStartedTooLateEndsInAnErrorAndTheNextStepIsGoo
   for (const int late : {1, 3}) {
     SPartRig::Ask late_ask = ask;
     late_ask.before_start = [&](int stage) {
-      if (stage == late) EXPECT_TRUE(device_->Synchronize().ok());  // it has given up
+      if (stage != late) return;
+      EXPECT_TRUE(device_->Synchronize().ok());  // it has given up
     };
     EXPECT_TRUE(on_gpu.Step(late_ask).failed);
     EXPECT_THAT(gpu->failure(), HasSubstr("waited 2.0 s in vain"));

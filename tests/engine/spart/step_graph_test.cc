@@ -114,7 +114,7 @@ TEST(StepGraphTest, AttentionAloneIsThatOfTheStep) {
 // Tensor cores round, so that a model in f32 and one that is to give the same bits in all company do without, and so do
 // steps without a prompt's chunk, KV that tensor cores do not take, and long heads.
 TEST(StepGraphTest, TensorCoresAttendToChunks) {
-  constexpr unsigned kSequences = 8;
+  constexpr unsigned kSequences = 18;  // in a bucket of 24
   const auto attends = [](bool allowed, unsigned rows, KvType kv, int head_dim) {
     ListingDevice device;
     StepModel model = HomeModel(kv, head_dim, kSequences);
@@ -129,10 +129,10 @@ TEST(StepGraphTest, TensorCoresAttendToChunks) {
     }
     return device.attends.at(0).tensor_cores && device.attends.at(1).tensor_cores;
   };
-  EXPECT_TRUE(attends(true, 9, KvType::kBf16, 128));
+  EXPECT_TRUE(attends(true, 32, KvType::kBf16, 128));
   EXPECT_TRUE(attends(true, 256, KvType::kFp16, 64));
   EXPECT_FALSE(attends(false, 256, KvType::kBf16, 128));
-  EXPECT_FALSE(attends(true, kSequences, KvType::kBf16, 128));
+  EXPECT_FALSE(attends(true, 24, KvType::kBf16, 128));
   EXPECT_FALSE(attends(true, 256, KvType::kF32, 128));
   EXPECT_FALSE(attends(true, 256, KvType::kInt8, 128));
   EXPECT_FALSE(attends(true, 256, KvType::kBf16, 256));
