@@ -1,7 +1,9 @@
 #include "numa/pinned_thread.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 
 #include "numa/topology.h"
 
@@ -36,6 +38,14 @@ TEST(PinnedThreadTest, ACoreThatIsNotThereLeavesItUnpinned) {
   EXPECT_FALSE(thread.pinned());
   thread.Join();
   EXPECT_TRUE(ran);
+}
+
+TEST(PinnedThreadTest, SignalsOfTheProcessAreOthers) {
+  sigset_t blocked;
+  PinnedThread("signals", -1, [&] { pthread_sigmask(SIG_BLOCK, nullptr, &blocked); }).Join();
+  for (const int sent : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGALRM}) EXPECT_TRUE(sigismember(&blocked, sent)) << sent;
+  for (const int own : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGPIPE, SIGABRT})
+    EXPECT_FALSE(sigismember(&blocked, own)) << own;
 }
 
 TEST(PinnedThreadTest, MovingKeepsTheThread) {
