@@ -1,5 +1,9 @@
 # What a command in a lab host may use (tests/softroce/lab sources this into every bash there).
 
+# lab_nap SECONDS: sleeps without a process of its own, whose start takes an emulated processor longer than the nap: who
+# waits must not slow down what is waited for.
+lab_nap() { read -rt "$1" <>/run/silent || true; }
+
 # lab_signal NAME: says to all hosts that the moment NAME has come.
 lab_signal() { : >"/out/.at/$1"; }
 
@@ -8,7 +12,7 @@ lab_wait() {
   local end=$((SECONDS + ${2:-120}))
   until [[ -e /out/.at/$1 ]]; do
     ((SECONDS < end)) || { echo "host $LAB_HOST waited ${2:-120} s for '$1' in vain" >&2; return 1; }
-    sleep 0.05
+    lab_nap 0.1
   done
 }
 
@@ -60,6 +64,6 @@ lab_eventually() {
   shift
   until "$@" >/dev/null 2>&1; do
     ((SECONDS < end)) || return 1
-    sleep 0.1
+    lab_nap 0.2
   done
 }
