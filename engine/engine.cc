@@ -66,6 +66,14 @@ absl::Status Engine::Start() {
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
   if (!endpoints.ok()) return endpoints.status();
   if (absl::Status bad = CheckGpuHome(options_, *endpoints, shape_, *device != nullptr); !bad.ok()) return bad;
+  FaultOptions fault;
+  if (!options_.fault.empty()) {
+    absl::StatusOr<FaultOptions> parsed = ParseFaultOptions("--fault", options_.fault);
+    if (!parsed.ok()) return parsed.status();
+    fault = *std::move(parsed);
+  }
+  const absl::StatusOr<int> fabric_gpu = ChooseFabricGpu(options_, fault, device->get());
+  if (!fabric_gpu.ok()) return fabric_gpu.status();
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();
   const size_t local_homes = CountLocalHomes(*endpoints, *topology);
@@ -90,6 +98,7 @@ absl::Status Engine::Start() {
   homes.endpoints = *std::move(endpoints);
   homes.plan = plan;
   homes.fabric = options_.fabric;
+  homes.fabric.gpu = *fabric_gpu;
   homes.shape = shape_;
   if (local_homes > 0) homes.kv_bytes = ChooseKvBytes(options_, shape_, local_homes);
   homes.isa = *isa;
@@ -99,11 +108,7 @@ absl::Status Engine::Start() {
   homes.engine_id = options_.engine_id != 0 ? options_.engine_id : std::random_device()() | uint64_t{1} << 32;
   homes.spart = spart_.get();
   homes.logger = &log_;
-  if (!options_.fault.empty()) {
-    absl::StatusOr<FaultOptions> fault = ParseFaultOptions("--fault", options_.fault);
-    if (!fault.ok()) return fault.status();
-    homes.fault = *fault;
-  }
+  if (!options_.fault.empty()) homes.fault = std::move(fault);
   absl::StatusOr<std::unique_ptr<Homes>> made = Homes::Create(std::move(homes));
   if (!made.ok()) return made.status();
   homes_ = *std::move(made);
@@ -158,10 +163,10 @@ absl::Status Engine::CheckKvBudget() const {
   const uint64_t pages = homes_->pages_max(), open_pieces = OpenPieces(shape_.attention());
   const uint64_t tokens = pages > open_pieces ? (pages - open_pieces) * kPageTokens : 0;
   if (tokens >= shape_.max_context) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("--kv-gib, --gpu-kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
-                      "more memory or a shorter context",
-                      tokens, shape_.max_context));
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "--kv-gib, --gpu-kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
+      "more memory or a shorter context",
+      tokens, shape_.max_context));
 }
 
 absl::Status Engine::StartRecordServer() {

@@ -87,10 +87,9 @@ class LinkEnd {
 class EngineLink : public LinkEnd {
  public:
   // Where the S-Part writes the rows of micro-batch `slot` (64-byte aligned). Free from the reply of the last hop on.
-  // This, ReceiveArea and BulkArea are addresses of a GPU's memory, if the link was made so (FabricOptions::gpu).
+  // This and ReceiveArea are addresses of a GPU's memory, if the link was made so (FabricOptions::gpu).
   virtual std::byte* SendArea(int slot) = 0;
-  // Where o of micro-batch `slot` arrives. Valid from the reply until the slot's next PostHop. In a GPU's memory it may
-  // take a flush before kernels see it (GpuFlush): that is the S-Part's matter.
+  // Where o of micro-batch `slot` arrives. Valid from the reply until the slot's next PostHop.
   virtual const std::byte* ReceiveArea(int slot) = 0;
 
   // Whether these are addresses of a GPU's memory.
@@ -111,7 +110,7 @@ class EngineLink : public LinkEnd {
   // Copies the next message to `buffer` (kControlMessageBytesMax) and sets *bytes.
   virtual LinkPoll PollControl(void* buffer, size_t* bytes) = 0;
 
-  // Where the next bulk segment is to be written (64-byte aligned, where the send areas lie); the same until PostBulk.
+  // Where the next bulk segment is to be written (64-byte aligned, memory of the host); the same until PostBulk.
   // Null: the home has freed none yet, the link is lost, or it has no bulk channel.
   virtual std::byte* BulkArea() = 0;
   // Sends the first `bytes` of BulkArea(). Does nothing on a lost link. REQUIRES: BulkArea() has given memory since the

@@ -112,8 +112,8 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
               hop_bytes + reply.payload_bytes);
 }
 
-// Moves one micro-batch until it waits for something: replies, room for control messages, an asynchronous stage, or until
-// its step is over, so that the other micro-batches come first before a new step begins.
+// Moves one micro-batch until it waits for something: replies, room for control messages, an asynchronous stage, or
+// until its step is over, so that the other micro-batches come first before a new step begins.
 bool Pipeline::Advance(int m) {
   MicroBatch& batch = batches_[m];
   bool moved = false;
@@ -166,8 +166,8 @@ void Pipeline::StartStage(int m) {
   if (!batch.s_part_failed) spart_->StartStage(m, batch.stage, batch.table);
 }
 
-// The S-Part has given the step up. Its sequences end with the step; until then the homes, which are in the middle of it,
-// get hops of whatever lies in the send areas.
+// The S-Part has given the step up. Its sequences end with the step; until then the homes, which are in the middle of
+// it, get hops of whatever lies in the send areas.
 void Pipeline::FailStep(int m) {
   batches_[m].s_part_failed = true;
   batches_[m].pushes.Clear();
@@ -232,8 +232,8 @@ bool Pipeline::FailRow(int m, int home, uint32_t failing_row) {
   return false;
 }
 
-// A lost home counts as in: its open hops close, its areas vanish from the tables of the stages to come (o reads as zero,
-// nothing is sent), and its sequences leave at their step boundaries.
+// A lost home counts as in: its open hops close, its areas vanish from the tables of the stages to come (o reads as
+// zero, nothing is sent), and its sequences leave at their step boundaries.
 void Pipeline::LoseHome(int home) {
   HomePort& port = homes_[home];
   port.alive = false;
@@ -313,8 +313,11 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.idle_said = false;
   port.reservations = port.segments = 0;
   Batcher::Push push = Batcher::Push::kNothing;
-  if (port.attends_in_stage && spart_->PushedRows(0, 0) != nullptr) push = Batcher::Push::kComputes;
-  if (command.link->size().bulk_segments > 0 && !command.link->AreasOnGpu()) push = Batcher::Push::kStores;
+  if (port.attends_in_stage) {
+    if (spart_->PushedRows(0, 0) != nullptr) push = Batcher::Push::kComputes;
+  } else if (command.link->size().bulk_segments > 0) {
+    push = Batcher::Push::kStores;
+  }
   batcher_.AddHome(command.home, command.pages, command.read_mb_per_s, push);
   if (command.home >= home_limit_) home_limit_ = command.home + 1;
   for (size_t m = 0; m < batches_.size(); ++m) {

@@ -68,6 +68,7 @@ absl::StatusOr<CudaDriver> CudaDriver::Load(const char* library) {
   finder.Require("cuMemHostUnregister", &driver.mem_host_unregister);
   finder.Require("cuMemHostGetDevicePointer_v2", &driver.mem_host_get_device_pointer);
   finder.Find("cuMemGetHandleForAddressRange", &driver.mem_get_handle_for_address_range);
+  finder.Find("cuFlushGPUDirectRDMAWrites", &driver.flush_gpu_direct_rdma_writes);
   if (finder.missing() == nullptr) return driver;
   const std::string missing = finder.missing();
   dlclose(handle);

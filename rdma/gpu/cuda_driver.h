@@ -27,15 +27,16 @@ enum class CudaResult : unsigned {
 
 enum class CudaDeviceAttribute : unsigned {
   kGpuDirectRdmaSupported = 116,
-  kGpuDirectRdmaFlushWritesOptions = 117,  // bits, kCudaFlush*
+  kGpuDirectRdmaFlushWritesOptions = 117,  // bits, kCudaFlushByHost among them
   kGpuDirectRdmaWritesOrdering = 118,      // kCudaWritesOrdering* or more
   kDmaBufSupported = 124,
 };
 inline constexpr int kCudaFlushByHost = 1;
-inline constexpr int kCudaFlushByStream = 2;
 inline constexpr int kCudaWritesOrderingOwner = 100;
 
 enum class CudaPointerAttribute : unsigned { kSyncMemops = 6 };
+enum class CudaFlushTarget : unsigned { kCurrentContext = 0 };
+enum class CudaFlushScope : unsigned { kToOwner = 100 };
 enum class CudaRangeHandle : unsigned { kDmaBufFd = 1 };
 
 inline constexpr unsigned kCudaHostRegisterPortable = 1;
@@ -67,6 +68,8 @@ struct CudaDriver {
   // Empty with a driver that has no such call: one before 515.
   std::function<CudaResult(void*, CudaAddress, size_t, CudaRangeHandle, unsigned long long)>  // NOLINT: as CUDA has it
       mem_get_handle_for_address_range;
+  // Empty with one before 465.
+  std::function<CudaResult(CudaFlushTarget, CudaFlushScope)> flush_gpu_direct_rdma_writes;
   std::function<CudaResult(void*, size_t, unsigned)> mem_host_register;
   std::function<CudaResult(void*)> mem_host_unregister;
   std::function<CudaResult(CudaAddress*, void*, unsigned)> mem_host_get_device_pointer;

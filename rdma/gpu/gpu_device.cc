@@ -52,6 +52,26 @@ absl::StatusOr<int> GpuDevice::Attribute(CudaDeviceAttribute attribute) const {
   return value;
 }
 
+bool GpuDevice::WritesNeedFlush() const {
+  const absl::StatusOr<int> ordering = Attribute(CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering);
+  return !ordering.ok() || *ordering < kCudaWritesOrderingOwner;
+}
+
+bool GpuDevice::CanFlushWrites() const {
+  const absl::StatusOr<int> options = Attribute(CudaDeviceAttribute::kGpuDirectRdmaFlushWritesOptions);
+  return driver_.flush_gpu_direct_rdma_writes && options.ok() && (*options & kCudaFlushByHost) != 0;
+}
+
+// Without GpuContextScope, whose errors have texts: this is part of a hop.
+bool GpuDevice::FlushWrites() const {
+  if (driver_.ctx_push_current(context_) != CudaResult::kSuccess) return false;
+  const CudaResult flushed =
+      driver_.flush_gpu_direct_rdma_writes(CudaFlushTarget::kCurrentContext, CudaFlushScope::kToOwner);
+  CudaContext popped;
+  const CudaResult left = driver_.ctx_pop_current(&popped);
+  return flushed == CudaResult::kSuccess && left == CudaResult::kSuccess;
+}
+
 absl::Status GpuDevice::Check(CudaResult result, const std::string& call, const std::string& advice) const {
   if (result == CudaResult::kSuccess) return absl::OkStatus();
   const char* meaning = nullptr;

@@ -27,6 +27,15 @@ class GpuDevice {
   CudaContext context() const { return context_; }
 
   absl::StatusOr<int> Attribute(CudaDeviceAttribute attribute) const;
+
+  // Whether kernels may see an RDMA device's write into the GPU's memory only some time after its completion. Where a
+  // GPU has several paths for such writes (Grace, Data Direct), this is about each alone.
+  bool WritesNeedFlush() const;
+  // Whether FlushWrites is to be had.
+  bool CanFlushWrites() const;
+  // What RDMA devices have written until now is seen by kernels from now on. Waits for PCIe. False: the driver says
+  // that it failed. REQUIRES: CanFlushWrites().
+  bool FlushWrites() const;
   // Ok, or "cuMemAlloc on GPU 0 (...): out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2); `advice`".
   absl::Status Check(CudaResult result, const std::string& call, const std::string& advice = "") const;
 

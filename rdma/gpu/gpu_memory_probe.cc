@@ -35,14 +35,10 @@ absl::Status Try(const GpuMemoryPlace& place, GpuMemoryMethod method, const std:
   return GpuMemory::Create(place, method, options).status();
 }
 
-GpuFlush ReadFlush(const GpuDevice& device) {
-  GpuFlush flush;
-  const absl::StatusOr<int> ordering = device.Attribute(CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering);
-  flush.needed = !ordering.ok() || *ordering < kCudaWritesOrderingOwner;
-  const absl::StatusOr<int> options = device.Attribute(CudaDeviceAttribute::kGpuDirectRdmaFlushWritesOptions);
-  flush.by_host = options.ok() && (*options & kCudaFlushByHost) != 0;
-  flush.by_stream = options.ok() && (*options & kCudaFlushByStream) != 0;
-  return flush;
+absl::Status CheckFlush(const GpuDevice& device) {
+  if (!device.WritesNeedFlush() || device.CanFlushWrites()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the GPU sees the device's writes only after a flush, and has no cuFlushGPUDirectRDMAWrites");
 }
 
 }  // namespace
@@ -54,10 +50,12 @@ absl::StatusOr<GpuMemoryProbe> ProbeGpuMemory(const GpuMemoryPlace& place, const
   GpuMemoryProbe probe;
   for (const GpuMemoryMethod method :
        {GpuMemoryMethod::kDmaBuf, GpuMemoryMethod::kPeerMem, GpuMemoryMethod::kHostBounce}) {
-    const absl::Status status = Try(place, method, module_folder);
+    const bool on_gpu = method != GpuMemoryMethod::kHostBounce;
+    absl::Status status = Try(place, method, module_folder);
+    if (status.ok() && on_gpu) status = CheckFlush(**device);
     if (status.ok()) {
       probe.method = method;
-      if (method != GpuMemoryMethod::kHostBounce) probe.flush = ReadFlush(**device);
+      probe.flush = on_gpu && (*device)->WritesNeedFlush();
       return probe;
     }
     probe.refused.push_back(absl::StrCat(GpuMemoryMethodName(method), ": ", status.message()));
@@ -66,17 +64,11 @@ absl::StatusOr<GpuMemoryProbe> ProbeGpuMemory(const GpuMemoryPlace& place, const
                                                     " cannot share memory: ", absl::StrJoin(probe.refused, "; ")));
 }
 
-std::string GpuFlush::Describe() const {
-  if (!needed) return "the GPU sees the device's writes without a flush";
-  std::string ways = "an RDMA read";
-  if (by_host) absl::StrAppend(&ways, ", cuFlushGPUDirectRDMAWrites");
-  if (by_stream) absl::StrAppend(&ways, ", a stream's flushing wait");
-  return absl::StrCat("the GPU sees the device's writes only after a flush (", ways, ")");
-}
-
 std::string GpuMemoryProbe::Describe() const {
   std::string text = GpuMemoryMethodName(method);
-  if (method != GpuMemoryMethod::kHostBounce) absl::StrAppend(&text, "; ", flush.Describe());
+  if (method != GpuMemoryMethod::kHostBounce) {
+    absl::StrAppend(&text, "; the GPU sees the device's writes ", flush ? "after a flush a reply" : "without a flush");
+  }
   for (const std::string& line : refused) absl::StrAppend(&text, "; not ", line);
   return text;
 }

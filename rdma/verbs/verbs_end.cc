@@ -53,8 +53,9 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::Create(const VerbsOptions& o
   if (status.ok()) status = end->PlanQueues();
   if (status.ok()) status = end->AllocateMemory(node);
   if (status.ok()) status = end->RegisterMemory();
+  if (status.ok()) status = end->RegisterBulk();
   if (status.ok()) status = end->ProbeGpu();
-  if (status.ok()) status = end->on_gpu() ? end->AllocateOnGpu(node) : end->RegisterBulk();
+  if (status.ok()) status = end->AllocateOnGpu(node);
   if (status.ok()) status = end->CreateQueues();
   if (!status.ok()) return status;
   return end;
@@ -132,7 +133,7 @@ absl::Status VerbsEnd::AllocateMemory(int node) {
   };
   absl::Status status = allocate(in_layout_.bytes(), &in_);
   if (status.ok()) status = allocate(out_bytes(), &out_);
-  if (status.ok() && !on_gpu()) status = allocate(bulk_layout_.bytes(), &bulk_);
+  if (status.ok()) status = allocate(bulk_layout_.bytes(), &bulk_);
   return status;
 }
 
@@ -203,7 +204,6 @@ absl::Status VerbsEnd::AllocateOnGpu(int node) {
   };
   absl::Status status = allocate(in_layout_.apart_bytes(), kPeerWrites, &in_payload_);
   if (status.ok()) status = allocate(out_layout_.apart_bytes(), 0, &out_payload_);
-  if (status.ok()) status = allocate(bulk_layout_.bytes(), 0, &bulk_payload_);
   return status;
 }
 
@@ -336,7 +336,7 @@ VerbsWiring VerbsEnd::wiring() const {
     wiring.bulk_pair = bulk_pair_.get();
     wiring.bulk_depths = bulk_depths_;
     wiring.bulk_layout = bulk_layout_;
-    wiring.bulk = bulk_payload_ != nullptr ? LocalOf(*bulk_payload_) : LocalOf(bulk_, 0, *bulk_region_);
+    wiring.bulk = LocalOf(bulk_, 0, *bulk_region_);
     if (role_ == LinkRole::kEngine) wiring.bulk_trailer = LocalOf(out_, out_layout_.bytes(), *out_region_);
     wiring.peer_bulk = {peer_.bulk.address, peer_.bulk.key};
   }

@@ -83,10 +83,11 @@ struct VerbsWiring {
 class VerbsEnd {
  public:
   // Makes all objects, with receives posted, ready to be connected; registers `in` and `out` memory on NUMA node `node`
-  // (-1: anywhere). With options.fabric.gpu an engine's payload and bulk segments lie in that GPU's memory, or, if the
-  // device cannot reach a small piece of that, in memory of the host that the GPU can (Describe() says which, and why).
-  // Errors: those of OpenVerbsDevice, CheckLinkSize, Arena::Create, CudaDriver::Load and ProbeGpuMemory; a failed call,
-  // naming device, call and what to check; InvalidArgument for checksums or flags of what lies in a GPU's memory.
+  // (-1: anywhere). With options.fabric.gpu an engine's payload lies in that GPU's memory, or, if the device cannot
+  // reach a small piece of that, in memory of the host that the GPU can (Describe() says which, and why); bulk
+  // segments, which the CPU fills, do not. Errors: those of OpenVerbsDevice, CheckLinkSize, Arena::Create,
+  // CudaDriver::Load and ProbeGpuMemory; a failed call, naming device, call and what to check; InvalidArgument for
+  // checksums or flags of what lies in a GPU's memory.
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> Create(const VerbsOptions& options, const LinkSize& size,
                                                           LinkRole role, int node);
   ~VerbsEnd();
@@ -112,6 +113,8 @@ class VerbsEnd {
   std::string Describe() const;
   // Whether this end's areas lie in memory of a GPU.
   bool on_gpu() const { return out_layout_.payload_apart(); }
+  // Whose kernels see a reply's payload only after a flush; null: nobody's. Lives as long as this.
+  const GpuDevice* gpu_to_flush() const { return gpu_probe_.flush ? gpu_.get() : nullptr; }
 
  private:
   using Handle = VerbsHandle<ibv_mr>;
@@ -156,13 +159,12 @@ class VerbsEnd {
   Handle in_control_;
   Handle out_region_;
   Handle bulk_region_;
-  // With fabric.gpu; then there is no bulk_.
+  // With fabric.gpu.
   std::shared_ptr<const CudaDriver> cuda_;
   std::unique_ptr<GpuDevice> gpu_;  // holds the context from the probe on: making one takes longer than all else
   GpuMemoryProbe gpu_probe_;
   std::unique_ptr<GpuMemory> in_payload_;
   std::unique_ptr<GpuMemory> out_payload_;
-  std::unique_ptr<GpuMemory> bulk_payload_;
   VerbsHandle<ibv_comp_channel> channel_;
   VerbsHandle<ibv_cq> completions_;
   VerbsQueuePair hop_pair_;

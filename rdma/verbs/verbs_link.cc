@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<VerbsHomeLink>> MakeVerbsHomeLink(std::unique_ptr
 VerbsEngineLink::VerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch, std::unique_ptr<VerbsLiveness> liveness)
     : size_(end->size()),
       epoch_(epoch),
+      flush_(end->gpu_to_flush()),
       parts_(MakeParts(std::move(end), std::move(liveness), MessageKind::kHop, MessageKind::kReply)) {}
 
 VerbsEngineLink::~VerbsEngineLink() { MarkLost("the engine closed the link"); }

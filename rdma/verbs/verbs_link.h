@@ -81,6 +81,7 @@ class VerbsEngineLink final : public EngineLink {
   // Constant after construction.
   const LinkSize size_;
   const uint64_t epoch_;
+  const GpuDevice* const flush_;  // after each reply; null: none
 
   // The pipeline thread only.
   VerbsParts parts_;

@@ -5,7 +5,7 @@
 //   first INDEX TIME            its first token is there
 //   end INDEX TIME ok ID,ID,... all of them
 //   end INDEX TIME error TEXT   it ended with an error
-//   log TIME TEXT               what the engine said
+//   log TIME TEXT               what the engine said, and at the end its statistics
 #include <time.h>
 
 #include <cstdio>
@@ -56,6 +56,8 @@ void Run(const EngineOptions& options) {
     request.fields.ignore_eos = 1;
     followers.emplace_back(Follow, index, engine.Submit(request));
   }
+  followers.clear();
+  std::printf("log %.3f %s\n", Now(), engine.StatisticsJson().c_str());
 }
 
 }  // namespace

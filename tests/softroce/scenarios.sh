@@ -7,6 +7,7 @@
 #   kill_and_return engine_kill_and_return                           50 times, nothing leaks
 #   door_refusals                                                    bad visitors while an engine is served
 #   slow_wire                                                        `latency step` blames the link, and not the home
+#   gpu_direct                                                       the S-Part on a GPU in software, whose memory the RDMA device reaches
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/checks.sh"
@@ -21,6 +22,12 @@ peer_timeout_ms=2000
 slack_ms=2000  # what finding out may take beyond the timeout
 cycles=${CYCLES:-50}
 prompts=('Once upon a time' 'Anna' 'One day' 'There was a' 'Ben had a' 'The')
+# With more than a page, which a GPU computes and pushes home; several, so that not all of them live on the GPU.
+if [[ $name == gpu_direct ]]; then
+  story='Once upon a time there was a little girl named Anna. She had a big red ball, and every day she went to the park '
+  story+='with her dog and threw the ball as far as she could. One day the ball'
+  prompts=('Anna' "$story" "$story fell" "$story was gone" "$story and the dog")
+fi
 
 # ---- the lab of each scenario
 
@@ -377,6 +384,31 @@ slow_down_when_asked() {
   lab_signal slower
 }
 worker_slow_wire() { serve slow_down_when_asked; }
+
+# CUDA's driver is one in software, too: it gives the RDMA device what it says is the GPU's memory, as with nvidia_peermem,
+# and asks for a flush after each reply. Once with all KV at the worker, once with the GPU as a home beside it.
+pretend_peermem() { mount -t tmpfs none /sys/module && mkdir /sys/module/nvidia_peermem; }
+start_on_gpu() {  # start_on_gpu HOMES [OPTION=VALUE...]
+  LD_LIBRARY_PATH=$build/tests/rdma/gpu/soft_libcuda start_engine "$1" spart=cuda gpudirect=on "${@:2}" \
+    "cuda-module=$build/tests/engine/spart/libfastdecode_soft_gpu.so" hop-timeout-ms=60000 gpu-wait-ms=120000
+}
+gpu_answers() {
+  submit_all 4
+  lab_eventually 200 all_ended && all_right
+}
+engine_gpu_direct() {
+  check 'the worker is there' await_workers
+  check 'what the kernel says of its modules is made up' pretend_peermem
+  check 'an engine on a GPU starts' start_on_gpu "10.77.0.2:$port"
+  check "q, k, v and o lie in the GPU's memory" \
+    grep -q 'link to 10.77.0.2.*; payload by peermem; the GPU sees the device.s writes after a flush a reply' $said
+  check 'its answers are right' gpu_answers
+  check 'it ends well' end_engine
+  check 'the GPU is a home, too' start_on_gpu "gpu,10.77.0.2:$port" gpu-kv-gib=0.02
+  check 'the answers are right' gpu_answers
+  check 'it ends well' end_engine
+  check 'prompts were pushed home' grep -q '"pushed_bytes":[1-9]' $said
+}
 
 # ---- in a host, and outside
 

@@ -94,6 +94,9 @@ TEST_F(InterfaceTest, EngineThatCannotBeMadeSaysWhy) {
               "--homes: 'local,gpu': 'gpu' is for an S-Part that runs on one");
   ExpectError(EngineError(Options() + OptionList{{"gpu-kv-gib", "2"}}), FD_INVALID_ARGUMENT,
               "--gpu-kv-gib: 2 GiB, but 'gpu' is none of --homes");
+  ExpectError(EngineError(Options() + OptionList{{"gpudirect", "maybe"}}), FD_INVALID_ARGUMENT, "gpudirect");
+  ExpectError(EngineError(Options() + OptionList{{"spart", "cpu"}, {"gpudirect", "on"}}), FD_INVALID_ARGUMENT,
+              "--gpudirect: 'on': the S-Part does not run on a GPU");
   // The pages of all tokens, but none for those that are open.
   ExpectError(EngineError(Options() + OptionList{{"kv-type", "int4"}, {"kv-gib", "0.000021"}}), FD_RESOURCE_EXHAUSTED,
               "kv-gib");

@@ -40,12 +40,15 @@ TEST(CudaDriverTest, EachEntryIsTheCallThatItIsNamedFor) {
   EXPECT_EQ(Number(driver->mem_host_register(nullptr, 0, 0)), 20u);
   EXPECT_EQ(Number(driver->mem_host_unregister(nullptr)), 21u);
   EXPECT_EQ(Number(driver->mem_host_get_device_pointer(nullptr, nullptr, 0)), 22u);
+  EXPECT_EQ(Number(driver->flush_gpu_direct_rdma_writes(CudaFlushTarget::kCurrentContext, CudaFlushScope::kToOwner)),
+            23u);
 }
 
-TEST(CudaDriverTest, AnOlderDriverMayLackDmaBuf) {
+TEST(CudaDriverTest, AnOlderDriverMayLackDmaBufAndFlush) {
   const absl::StatusOr<CudaDriver> driver = CudaDriver::Load(FASTDECODE_MADE_UP_LIBCUDA_WITHOUT_DMA_BUF);
   ASSERT_TRUE(driver.ok()) << driver.status();
   EXPECT_FALSE(driver->mem_get_handle_for_address_range);
+  EXPECT_FALSE(driver->flush_gpu_direct_rdma_writes);
   EXPECT_EQ(Number(driver->mem_host_get_device_pointer(nullptr, nullptr, 0)), 22u);
 }
 

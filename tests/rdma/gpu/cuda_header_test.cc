@@ -85,6 +85,7 @@ TEST(CudaHeaderTest, Calls) {
   EXPECT_CALL_IS(mem_host_get_device_pointer, cuMemHostGetDevicePointer);
 #if CUDA_VERSION >= 11070
   EXPECT_CALL_IS(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange);
+  EXPECT_CALL_IS(flush_gpu_direct_rdma_writes, cuFlushGPUDirectRDMAWrites);
 #endif
   dlclose(library);
 }
@@ -112,7 +113,8 @@ static_assert(static_cast<int>(CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering
               CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
 static_assert(static_cast<int>(CudaDeviceAttribute::kDmaBufSupported) == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
 static_assert(kCudaFlushByHost == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST);
-static_assert(kCudaFlushByStream == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS);
+static_assert(static_cast<int>(CudaFlushTarget::kCurrentContext) == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX);
+static_assert(static_cast<int>(CudaFlushScope::kToOwner) == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
 static_assert(kCudaWritesOrderingOwner == CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
 static_assert(static_cast<int>(CudaRangeHandle::kDmaBufFd) == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 #endif

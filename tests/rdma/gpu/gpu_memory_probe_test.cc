@@ -183,29 +183,32 @@ TEST_F(GpuMemoryProbeTest, NothingIsLeftWhicheverCallFails) {
 // ---- Flushing. ----
 
 TEST_F(GpuMemoryProbeTest, WhetherTheGpuNeedsAFlush) {
-  const auto flush = [this](int ordering, int options) {
+  const auto found = [this](int ordering) {
     cuda_.attributes[CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering] = ordering;
-    cuda_.attributes[CudaDeviceAttribute::kGpuDirectRdmaFlushWritesOptions] = options;
-    return Found().flush;
+    return Found();
   };
-  EXPECT_TRUE(flush(0, 0).needed);
-  EXPECT_FALSE(flush(kCudaWritesOrderingOwner, 0).needed);
-  EXPECT_FALSE(flush(2 * kCudaWritesOrderingOwner, 0).needed);
-  EXPECT_EQ(flush(0, 0).Describe(), "the GPU sees the device's writes only after a flush (an RDMA read)");
-  EXPECT_EQ(flush(0, kCudaFlushByHost | kCudaFlushByStream).Describe(),
-            "the GPU sees the device's writes only after a flush (an RDMA read, cuFlushGPUDirectRDMAWrites, a stream's "
-            "flushing wait)");
-  EXPECT_TRUE(flush(0, kCudaFlushByHost).by_host);
-  EXPECT_FALSE(flush(0, kCudaFlushByHost).by_stream);
-  EXPECT_TRUE(flush(0, kCudaFlushByStream).by_stream);
+  EXPECT_TRUE(found(0).flush);
+  EXPECT_EQ(found(0).Describe(), "dma-buf; the GPU sees the device's writes after a flush a reply");
+  EXPECT_FALSE(found(kCudaWritesOrderingOwner).flush);
+  EXPECT_FALSE(found(2 * kCudaWritesOrderingOwner).flush);
+}
+
+TEST_F(GpuMemoryProbeTest, MemoryThatNobodyCanFlushIsNotUsed) {
+  cuda_.attributes[CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering] = 0;
+  cuda_.attributes[CudaDeviceAttribute::kGpuDirectRdmaFlushWritesOptions] = 0;
+  const GpuMemoryProbe probe = Found();
+  EXPECT_EQ(probe.method, GpuMemoryMethod::kHostBounce);
+  EXPECT_FALSE(probe.flush);
+  EXPECT_THAT(probe.Describe(),
+              StartsWith("host bounce; not dma-buf: the GPU sees the device's writes only after a flush, "
+                         "and has no cuFlushGPUDirectRDMAWrites"));
 }
 
 TEST_F(GpuMemoryProbeTest, ADriverThatDoesNotSayMayNeedAFlush) {
   cuda_.attributes.erase(CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering);
+  EXPECT_TRUE(Found().flush);
   cuda_.attributes.erase(CudaDeviceAttribute::kGpuDirectRdmaFlushWritesOptions);
-  const GpuFlush flush = Found().flush;
-  EXPECT_TRUE(flush.needed);
-  EXPECT_FALSE(flush.by_host || flush.by_stream);
+  EXPECT_EQ(Found().method, GpuMemoryMethod::kHostBounce);
 }
 
 TEST_F(GpuMemoryProbeTest, HostMemoryNeedsNoFlush) {
@@ -213,7 +216,7 @@ TEST_F(GpuMemoryProbeTest, HostMemoryNeedsNoFlush) {
   cuda_.attributes[CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering] = 0;
   const GpuMemoryProbe probe = Found();
   EXPECT_EQ(probe.method, GpuMemoryMethod::kHostBounce);
-  EXPECT_FALSE(probe.flush.needed);
+  EXPECT_FALSE(probe.flush);
   EXPECT_THAT(probe.Describe(), StartsWith("host bounce; not dma-buf: "));
 }
 

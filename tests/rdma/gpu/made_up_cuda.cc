@@ -72,6 +72,7 @@ CudaDriver MadeUpCuda::Driver() {
   AddContextCalls(&driver);
   AddMemoryCalls(&driver);
   AddHostCalls(&driver);
+  AddFlush(&driver);
   return driver;
 }
 
@@ -167,6 +168,12 @@ void MadeUpCuda::AddMemoryCalls(CudaDriver* driver) {
                                                     CudaRangeHandle type, unsigned long long flags) {  // NOLINT
     if (type != CudaRangeHandle::kDmaBufFd || flags != 0) return CudaResult::kInvalidValue;
     return Export(static_cast<int*>(handle), address, bytes);
+  };
+}
+
+void MadeUpCuda::AddFlush(CudaDriver* driver) {
+  driver->flush_gpu_direct_rdma_writes = [this](CudaFlushTarget, CudaFlushScope) {
+    return EnterInContext("cuFlushGPUDirectRDMAWrites");
   };
 }
 

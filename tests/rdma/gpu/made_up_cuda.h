@@ -56,6 +56,7 @@ class MadeUpCuda {
   void AddContextCalls(CudaDriver* driver);
   void AddMemoryCalls(CudaDriver* driver);
   void AddHostCalls(CudaDriver* driver);
+  void AddFlush(CudaDriver* driver);
 
   // As Enter, for calls that need a current context.
   CudaResult EnterInContext(const std::string& name);

@@ -31,4 +31,7 @@ CALL(cuMemHostUnregister, 21)
 #ifndef MADE_UP_LIBCUDA_LACKS_HOST_POINTER
 CALL(cuMemHostGetDevicePointer_v2, 22)
 #endif
+#ifndef MADE_UP_LIBCUDA_LACKS_DMA_BUF
+CALL(cuFlushGPUDirectRDMAWrites, 23)
+#endif
 }

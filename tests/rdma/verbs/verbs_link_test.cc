@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -51,8 +52,8 @@ struct GpuEnds final : LinkEnds {
     home = std::move(ends.home);
     EXPECT_TRUE(cuda.IsDeviceMemory(reinterpret_cast<CudaAddress>(engine->SendArea(0)), 1));
     EXPECT_TRUE(cuda.IsDeviceMemory(reinterpret_cast<CudaAddress>(engine->ReceiveArea(0)), 1));
-    if (size.bulk_segments > 0) {
-      EXPECT_TRUE(cuda.IsDeviceMemory(reinterpret_cast<CudaAddress>(engine->BulkArea()), 1));
+    if (size.bulk_segments > 0) {  // which the CPU fills
+      EXPECT_FALSE(cuda.IsDeviceMemory(reinterpret_cast<CudaAddress>(engine->BulkArea()), 1));
     }
   }
   ~GpuEnds() override {
@@ -209,6 +210,43 @@ TEST_F(VerbsLengthTest, FromAGpuALineAndItsPayloadAreOneWriteAndBackTwo) {
     EXPECT_EQ(pair.fabric.writes() - writes - hop_writes_, pieces + 1);
   }
   pair.ExpectClean();
+}
+
+// What a GPU that needs it is asked for, once for each reply with a payload.
+TEST_F(VerbsLengthTest, AGpuIsFlushedAfterEachReply) {
+  for (const int ordering : {0, kCudaWritesOrderingOwner}) {
+    MadeUpCuda cuda;
+    cuda.attributes[CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering] = ordering;
+    VerbsPair pair({.size = {.slots = 2, .hop_payload_bytes_max = kBytesMax, .reply_payload_bytes_max = kBytesMax},
+                    .cuda = &cuda});
+    const auto flushes = [&cuda] { return std::count(cuda.log.begin(), cuda.log.end(), "cuFlushGPUDirectRDMAWrites"); };
+    uint64_t step = 0;
+    for (const size_t bytes : {size_t{0}, size_t{1}, kBytesMax}) {
+      ASSERT_NO_FATAL_FAILURE(Bounce(&pair, 0, ++step, 64, bytes));
+      EXPECT_EQ(flushes(), ordering == 0 ? std::min<uint64_t>(step - 1, 2) : 0);
+    }
+    pair.ExpectClean();
+  }
+}
+
+TEST_F(VerbsLengthTest, AGpuThatDoesNotFlushLosesTheLink) {
+  MadeUpCuda cuda;
+  cuda.attributes[CudaDeviceAttribute::kGpuDirectRdmaWritesOrdering] = 0;
+  VerbsPair pair({.size = {.slots = 1, .hop_payload_bytes_max = 64, .reply_payload_bytes_max = 64}, .cuda = &cuda});
+  cuda.failures["cuFlushGPUDirectRDMAWrites"] = CudaResult::kNotSupported;
+  HopHeader hop = Hop(0, 1);
+  hop.payload_bytes = 64;
+  pair.engine->PostHop(hop);
+  pair.fabric.Settle();
+  const std::byte* payload = nullptr;
+  ASSERT_EQ(pair.home->PollHop(&hop, &payload), LinkPoll::kMessage) << pair.home->lost_cause();
+  ReplyHeader reply = ReplyTo(hop);
+  reply.payload_bytes = 64;
+  pair.home->PostReply(reply);
+  pair.fabric.Settle();
+  EXPECT_EQ(pair.engine->PollReply(&reply), LinkPoll::kLost);
+  EXPECT_NE(pair.engine->lost_cause().find("the GPU does not flush what came for it"), std::string::npos)
+      << pair.engine->lost_cause();
 }
 
 TEST_F(VerbsLengthTest, AChainHasSixteenPiecesAtMostUnlessThePortTakesLess) {
