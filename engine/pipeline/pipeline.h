@@ -201,6 +201,8 @@ class Pipeline {
   bool events_since_ring_ = false;
   uint64_t recent_ns_ = 0;                                 // when the clock was last read
   int in_steps_ = 0;                                       // micro-batches between boundaries
+  int stages_open_ = 0;                                    // several at once where the S-Part is asynchronous
+  uint64_t s_busy_since_ns_ = 0;                           // until then it is counted; with stages_open_ > 0
   uint64_t quiet_since_ns_ = 0;                            // no step since then; with in_steps_ == 0
   bool parked_ = false;                                    // and parked
   StepRecorder record_;

@@ -155,6 +155,7 @@ void Pipeline::StartStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kStage;
   batch.stage_start_ns = Now();
+  if (stages_open_++ == 0) s_busy_since_ns_ = batch.stage_start_ns;
   const bool record = record_.on();
   if (record && batch.stage == 0) record_.Rosters({m, batch.step}, batch.step_start_ns, batch.stage_start_ns);
   batch.trace.count = 0;
@@ -182,9 +183,10 @@ void Pipeline::FailStep(int m) {
 void Pipeline::EndStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.stage_end_ns = Now();
-  const uint64_t stage_ns = batch.stage_end_ns - batch.stage_start_ns;
-  statistics_.s_busy_ns.Add(stage_ns);
-  statistics_.stage_ns.Add(stage_ns);
+  statistics_.s_busy_ns.Add(batch.stage_end_ns - s_busy_since_ns_);
+  s_busy_since_ns_ = batch.stage_end_ns;
+  --stages_open_;
+  statistics_.stage_ns.Add(batch.stage_end_ns - batch.stage_start_ns);
   if (batch.push_step == batch.step) batch.push_layers = batch.stage;
   if (batch.table.trace == nullptr) return;
   record_.Stage({m, batch.step}, batch.stage, batch.stage_start_ns, batch.stage_end_ns, batch.table.rows, batch.trace);

@@ -61,7 +61,7 @@ struct PipelineStatistics {
   Counter hops;                  // per (micro-batch, layer, home)
   Counter preemptions;
   Counter pushed_bytes;          // K and V sent home in bulk segments
-  Counter s_busy_ns;             // in S-Part stages
+  Counter s_busy_ns;             // in S-Part stages, in several at once only once
   Counter kv_bytes_attended;     // stored KV bytes that the rows' attention had to read, all layers
   Counter parks;
   DurationHistogram stage_ns;    // one S-Part stage

@@ -57,6 +57,7 @@ TEST_F(GpuHomeEngineTest, PreemptionAndCompanyChangeNoToken) {
   const auto roomy = MakeEngine(Options("gpu", 100));
   const std::vector<Answer> together = RunAll(*roomy, requests, false);
   EXPECT_EQ(Statistic(*roomy, "preemptions"), 0);
+  EXPECT_LE(Statistic(*roomy, "s_busy"), 1) << "stages of two micro-batches overlap";
   for (size_t i = 0; i < requests.size(); ++i) {
     ExpectSameAnswers(RunAll(*roomy, {requests[i]}, false), {together[i]});
   }
