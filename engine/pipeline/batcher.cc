@@ -117,10 +117,12 @@ int Batcher::PlaceSequence(const Sequence& sequence) const {
 void Batcher::Join(Sequence* sequence, int m, int home) {
   MicroBatchState& batch = micro_batches_[m];
   if (const int prefill_home = ChoosePrefillHome(*sequence, home); prefill_home >= 0) {
-    sequence->push_home = home;
-    sequence->push_pages = PagesOf(sequence->length);
-    homes_[home].pages_free -= sequence->push_pages;
-    ++homes_[home].sequences;
+    if (sequence->length + 1 < sequence->length_max) {  // else its next token is its last: nobody reads its KV again
+      sequence->push_home = home;
+      sequence->push_pages = PagesOf(sequence->length);
+      homes_[home].pages_free -= sequence->push_pages;
+      ++homes_[home].sequences;
+    }
     home = prefill_home;
   }
   sequence->home = home;

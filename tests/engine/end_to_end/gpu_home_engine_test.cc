@@ -98,6 +98,10 @@ TEST_F(GpuHomeEngineTest, PushesPromptsToTheirHomes) {
     if (tokens > 32) expected += layers * row_bytes * (tokens % 17 == 1 ? tokens - 1 : tokens);
     EXPECT_EQ(Statistic(*engine, "pushed_bytes"), expected) << tokens;
   }
+  // Of one token alone, nothing is to be kept.
+  const GenerateRequest one = GreedyRequest(RandomPrompt(random, 128, 70), 1);
+  ExpectSameAnswers(RunAll(*engine, {one}, false), RunAll(*alone, {one}, false));
+  EXPECT_EQ(Statistic(*engine, "pushed_bytes"), expected);
   EXPECT_EQ(Statistic(*engine, "preemptions"), 0);
   EXPECT_EQ(Statistic(*alone, "pushed_bytes"), 0);
   // All at once: some prompts find no room on the GPU, and come as hops.
