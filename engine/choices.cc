@@ -111,21 +111,19 @@ absl::Status CheckGpuHome(const Options& options, const std::vector<Endpoint>& e
       absl::StrFormat("--kv-type: '%s': a home on a GPU holds f32, bf16, fp16 or int8", KvTypeName(kv_type)));
 }
 
-absl::StatusOr<int> ChooseFabricGpu(const Options& options, const FaultOptions& fault, const SPartDevice* device) {
+absl::StatusOr<int> ChooseFabricGpu(const Options& options, const std::vector<Endpoint>& endpoints,
+                                    const FaultOptions& fault, bool gpu) {
+  if (!options.gpudirect) return -1;
+  const auto over_fabric = [](const Endpoint& endpoint) { return endpoint.kind == Endpoint::Kind::kFabric; };
+  std::string obstacle;
+  if (!gpu) obstacle = "the S-Part does not run on a GPU (--spart cuda)";
+  if (std::none_of(endpoints.begin(), endpoints.end(), over_fabric)) {
+    obstacle = absl::StrCat("--homes '", options.homes, "' names no HOST:PORT, which RDMA leads to");
+  }
   // What cannot be done with memory that the CPU does not reach or order.
-  const char* obstacle = nullptr;
-  if (device == nullptr) obstacle = "the S-Part does not run on a GPU (--spart cuda)";
   if (options.fabric.notify_by_flag) obstacle = "--notify flag is for memory of the host";
   if (fault.corrupt_payload_share > 0) obstacle = "--fault corrupt-payload is for memory of the host";
-  switch (options.gpudirect) {
-    case Options::GpuDirect::kOff:
-      return -1;
-    case Options::GpuDirect::kAuto:
-      return obstacle == nullptr && device->known_to_driver() ? options.gpu : -1;
-    case Options::GpuDirect::kOn:
-      break;
-  }
-  if (obstacle != nullptr) return absl::InvalidArgumentError(absl::StrCat("--gpudirect: 'on': ", obstacle));
+  if (!obstacle.empty()) return absl::InvalidArgumentError("--gpudirect: " + obstacle);
   return options.gpu;
 }
 

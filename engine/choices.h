@@ -9,7 +9,6 @@
 #include "engine/model/model_spec.h"
 #include "engine/options.h"
 #include "engine/rpart/messages.h"
-#include "engine/spart/cuda/spart_device.h"
 #include "kernels/isa.h"
 #include "numa/core_plan.h"
 #include "numa/spin.h"
@@ -38,9 +37,10 @@ bool HasGpuHome(const std::vector<Endpoint>& endpoints);
 // What a GPU as a home asks for. Errors: InvalidArgument, naming option and value.
 absl::Status CheckGpuHome(const Options& options, const std::vector<Endpoint>& endpoints, const RPartShape& shape,
                           bool gpu);
-// The GPU whose memory links over a fabric send from and receive into, as --gpudirect says; -1: the host's. `device` is
-// the S-Part's, null without one. Errors: InvalidArgument, naming option and value.
-absl::StatusOr<int> ChooseFabricGpu(const Options& options, const FaultOptions& fault, const SPartDevice* device);
+// The GPU whose memory links over a fabric send from and receive into; -1: the host's, unless --gpudirect. Errors:
+// InvalidArgument for what it does not go with.
+absl::StatusOr<int> ChooseFabricGpu(const Options& options, const std::vector<Endpoint>& endpoints,
+                                    const FaultOptions& fault, bool gpu);
 // Homes that the endpoints ask of this process.
 size_t CountLocalHomes(const std::vector<Endpoint>& endpoints, const Topology& topology);
 

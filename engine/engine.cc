@@ -72,7 +72,7 @@ absl::Status Engine::Start() {
     if (!parsed.ok()) return parsed.status();
     fault = *std::move(parsed);
   }
-  const absl::StatusOr<int> fabric_gpu = ChooseFabricGpu(options_, fault, device->get());
+  const absl::StatusOr<int> fabric_gpu = ChooseFabricGpu(options_, *endpoints, fault, *device != nullptr);
   if (!fabric_gpu.ok()) return fabric_gpu.status();
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();

@@ -56,19 +56,6 @@ absl::Status SetCompute(Options& options, const std::string& value) {
   return absl::OkStatus();
 }
 
-absl::Status SetGpuDirect(Options& options, const std::string& value) {
-  if (value == "auto") {
-    options.gpudirect = Options::GpuDirect::kAuto;
-  } else if (value == "on") {
-    options.gpudirect = Options::GpuDirect::kOn;
-  } else if (value == "off") {
-    options.gpudirect = Options::GpuDirect::kOff;
-  } else {
-    return Bad("gpudirect", value, "auto, on or off");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SetSPart(Options& options, const std::string& value) {
   if (value == "auto") {
     options.spart = Options::SPartBackend::kAuto;
@@ -180,9 +167,8 @@ const OptionRow kRows[] = {
      &SetText<&Options::cuda_module>},
     {"gpu-wait-ms", "MS", "30000", "the GPU waits no longer for a reply of the homes; more than --hop-timeout-ms",
      [](Options& o, const std::string& v) { return ParseInt("gpu-wait-ms", v, 10, 3600000, &o.gpu_wait_ms); }},
-    {"gpudirect", "WHEN", "auto",
-     "RDMA devices read and write the GPU's memory: on, off (the host's, which the GPU reaches), or auto",
-     &SetGpuDirect},
+    {"gpudirect", "BOOL", "false", "RDMA devices read and write the GPU's memory, not the host's",
+     [](Options& o, const std::string& v) { return ParseBool("gpudirect", v, &o.gpudirect); }},
     {"compute", "TYPE", "auto", "auto (bf16 on a GPU, or where the CPU has it), bf16, fp16 (GPU), or f32 (exact)",
      &SetCompute},
     {"kv-type", "TYPE", "auto", "of K and V at the homes: f32, bf16, fp16, int8, int4, or auto (that of --compute)",

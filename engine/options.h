@@ -18,7 +18,6 @@ namespace fastdecode {
 struct Options {
   enum class Compute { kAuto, kBf16, kFp16, kF32 };
   enum class SPartBackend { kAuto, kCpu, kCuda };
-  enum class GpuDirect { kAuto, kOn, kOff };
   enum class Poll { kAuto, kSpin, kYield, kAlways };
 
   std::string model;               // folder
@@ -40,7 +39,7 @@ struct Options {
   int gpu = 0;                     // of the S-Part
   std::string cuda_module;         // "" = that of this program
   int gpu_wait_ms = 30000;
-  GpuDirect gpudirect = GpuDirect::kAuto;  // RDMA devices reach the GPU's memory
+  bool gpudirect = false;          // RDMA devices reach the GPU's memory
   Compute compute = Compute::kAuto;
   bool batch_invariant = false;
   std::string isa = "auto";

@@ -454,8 +454,10 @@ LinkPoll VerbsEngineLink::TakeReply(const VerbsChannel::Arrival& arrival, ReplyH
   HeaderOf(line, &reply);
   if (const char* defect = ReplyDefect(reply, hops_[slot], size_)) return Lose(slot, defect);
   if (const char* defect = parts_.channel.CheckPayload(arrival, line, reply.payload_bytes)) return Lose(slot, defect);
-  if (flush_ != nullptr && reply.payload_bytes > 0 && !flush_->FlushWrites())
-    return Lose(slot, "the GPU does not flush what came for it");
+  if (flush_ != nullptr && reply.payload_bytes > 0 && !flush_->FlushWrites()) {
+    MarkLost("cuFlushGPUDirectRDMAWrites failed: the GPU might not see what has come");
+    return LinkPoll::kLost;
+  }
   open_slots_ &= ~Bit(slot);
   *out = reply;
   return LinkPoll::kMessage;

@@ -327,8 +327,8 @@ engine_door_refusals() {
 }
 worker_door_refusals() { serve; cat /tmp/worker.log; }
 
-# What the worker sends takes longer from some moment on: said of its link, by that much more than before, and not of the
-# home behind it. One hop is under way at a time: what emulated hosts need to post several is as long as the delay.
+# What the worker sends takes longer from some moment on: said of its link, by that much more than before, while the home
+# behind it takes no longer. One hop is under way at a time: what emulated hosts need to post several is as long as the delay.
 wire_delay_ms=2
 latency_step() {  # latency_step NAME
   "$program" latency step -q -m "$model" --homes "10.77.0.2:$port" --secret-file $secret --poll yield --fill \
@@ -373,13 +373,13 @@ engine_slow_wire() {
   check 'and it is recorded again' latency_step after
   findings before
   findings after
-  check 'at first its link is not to blame' link_not_blamed
+  check 'before, its link is not to blame for as much' link_not_blamed
   check 'then it is, for the delay' link_blamed
   check 'and the home behind it is not' home_not_blamed
   cat /tmp/blame
 }
 slow_down_when_asked() {
-  lab_wait slow
+  lab_wait slow 240
   check 'what it sends takes longer' tc qdisc add dev eth0 root netem delay ${wire_delay_ms}ms
   lab_signal slower
 }
@@ -389,7 +389,7 @@ worker_slow_wire() { serve slow_down_when_asked; }
 # and asks for a flush after each reply. Once with all KV at the worker, once with the GPU as a home beside it.
 pretend_peermem() { mount -t tmpfs none /sys/module && mkdir /sys/module/nvidia_peermem; }
 start_on_gpu() {  # start_on_gpu HOMES [OPTION=VALUE...]
-  LD_LIBRARY_PATH=$build/tests/rdma/gpu/soft_libcuda start_engine "$1" spart=cuda gpudirect=on "${@:2}" \
+  LD_LIBRARY_PATH=$build/tests/rdma/gpu/soft_libcuda start_engine "$1" spart=cuda gpudirect=true "${@:2}" \
     "cuda-module=$build/tests/engine/spart/libfastdecode_soft_gpu.so" hop-timeout-ms=60000 gpu-wait-ms=120000
 }
 gpu_answers() {

@@ -47,8 +47,6 @@ class SPartDevice {
   // For people: "NVIDIA H100 80GB HBM3 (sm_90, 79.1 GiB, driver 580.65, CUDA 13.0, cuBLASLt 13.0.2)".
   virtual std::string Describe() const = 0;
   virtual uint64_t free_bytes() const = 0;
-  // Whether CUDA's driver knows it, which is asked when RDMA devices are to reach a GPU's memory (rdma/gpu).
-  virtual bool known_to_driver() const = 0;
 
   // ---- Memory. Zeroed, aligned to 256 bytes. Errors: ResourceExhausted, with how much was asked for.
   virtual absl::StatusOr<std::byte*> Allocate(size_t bytes) = 0;

@@ -95,8 +95,14 @@ TEST_F(InterfaceTest, EngineThatCannotBeMadeSaysWhy) {
   ExpectError(EngineError(Options() + OptionList{{"gpu-kv-gib", "2"}}), FD_INVALID_ARGUMENT,
               "--gpu-kv-gib: 2 GiB, but 'gpu' is none of --homes");
   ExpectError(EngineError(Options() + OptionList{{"gpudirect", "maybe"}}), FD_INVALID_ARGUMENT, "gpudirect");
-  ExpectError(EngineError(Options() + OptionList{{"spart", "cpu"}, {"gpudirect", "on"}}), FD_INVALID_ARGUMENT,
-              "--gpudirect: 'on': the S-Part does not run on a GPU");
+  const OptionList direct = Options() + OptionList{{"spart", "cpu"}, {"gpudirect", "true"}};
+  ExpectError(EngineError(direct), FD_INVALID_ARGUMENT, "--gpudirect: --homes 'local:1' names no HOST:PORT");
+  const OptionList elsewhere = direct + OptionList{{"homes", "127.0.0.1:1"}};
+  ExpectError(EngineError(elsewhere), FD_INVALID_ARGUMENT, "--gpudirect: the S-Part does not run on a GPU");
+  ExpectError(EngineError(elsewhere + OptionList{{"notify", "flag"}}), FD_INVALID_ARGUMENT,
+              "--notify flag is for memory");
+  ExpectError(EngineError(elsewhere + OptionList{{"fault", "corrupt-payload=0.1"}}), FD_INVALID_ARGUMENT,
+              "--fault corrupt-payload is for memory");
   // The pages of all tokens, but none for those that are open.
   ExpectError(EngineError(Options() + OptionList{{"kv-type", "int4"}, {"kv-gib", "0.000021"}}), FD_RESOURCE_EXHAUSTED,
               "kv-gib");

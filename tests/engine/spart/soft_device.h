@@ -32,7 +32,6 @@ class SoftDevice : public SPartDevice {
 
   std::string Describe() const override { return "software GPU"; }
   uint64_t free_bytes() const override;
-  bool known_to_driver() const override { return false; }
   absl::StatusOr<std::byte*> Allocate(size_t bytes) override;
   absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) override;
   void FreePinned(std::byte* memory) override;

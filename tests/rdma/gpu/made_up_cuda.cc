@@ -172,7 +172,11 @@ void MadeUpCuda::AddMemoryCalls(CudaDriver* driver) {
 }
 
 void MadeUpCuda::AddFlush(CudaDriver* driver) {
-  driver->flush_gpu_direct_rdma_writes = [this](CudaFlushTarget, CudaFlushScope) {
+  driver->flush_gpu_direct_rdma_writes = [this](CudaFlushTarget target, CudaFlushScope scope) {
+    if (target != CudaFlushTarget::kCurrentContext || scope != CudaFlushScope::kToOwner) {
+      violations_.push_back("a flush of something else");
+    }
+    if (on_flush) on_flush();
     return EnterInContext("cuFlushGPUDirectRDMAWrites");
   };
 }

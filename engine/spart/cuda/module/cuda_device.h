@@ -27,7 +27,6 @@ class CudaDevice final : public SPartDevice {
 
   std::string Describe() const override { return description_; }
   uint64_t free_bytes() const override;
-  bool known_to_driver() const override { return true; }
   absl::StatusOr<std::byte*> Allocate(size_t bytes) override;
   absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) override;
   void FreePinned(std::byte* memory) override;
