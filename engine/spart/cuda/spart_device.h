@@ -67,7 +67,8 @@ class SPartDevice {
   // ---- Streams and graphs
   virtual absl::StatusOr<Stream> MakeStream() = 0;
   // What is added from here to EndGraph becomes one graph: work that is done in this order whenever it is launched.
-  virtual absl::Status BeginGraph(Stream stream) = 0;
+  // Profilers show its launches under `name`.
+  virtual absl::Status BeginGraph(Stream stream, const std::string& name) = 0;
   // A first GEMM of a shape chooses its algorithm, which may take milliseconds.
   virtual absl::Status Add(const DeviceWork& work) = 0;
   virtual absl::StatusOr<Graph> EndGraph() = 0;

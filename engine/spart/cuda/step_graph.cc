@@ -1,7 +1,9 @@
 #include "engine/spart/cuda/step_graph.h"
 
 #include <algorithm>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "engine/spart/cuda/row_buckets.h"
 
 namespace fastdecode {
@@ -242,9 +244,9 @@ class GraphMaker {
 };
 
 template <class Fill>
-absl::StatusOr<SPartDevice::Graph> MakeGraph(SPartDevice::Stream stream, SPartDevice* device, GraphMaker* maker,
-                                             const Fill& fill) {
-  if (absl::Status bad = device->BeginGraph(stream); !bad.ok()) return bad;
+absl::StatusOr<SPartDevice::Graph> MakeGraph(const std::string& name, SPartDevice::Stream stream, SPartDevice* device,
+                                             GraphMaker* maker, const Fill& fill) {
+  if (absl::Status bad = device->BeginGraph(stream, name); !bad.ok()) return bad;
   fill();
   absl::StatusOr<SPartDevice::Graph> graph = device->EndGraph();  // also after an error: ends what was begun
   if (!maker->status().ok()) return maker->status();
@@ -256,7 +258,7 @@ absl::StatusOr<SPartDevice::Graph> MakeGraph(SPartDevice::Stream stream, SPartDe
 absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
                                                  unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device) {
   GraphMaker maker(model, memory, rows, device);
-  return MakeGraph(stream, device, &maker, [&] {
+  return MakeGraph(absl::StrCat("step of up to ", rows, " rows"), stream, device, &maker, [&] {
     const auto layers = static_cast<unsigned>(model.spec.layers);
     maker.Embed();
     maker.TakeKvStep();
@@ -279,7 +281,7 @@ absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const 
                                                   unsigned count, unsigned stage, SPartDevice::Stream stream,
                                                   SPartDevice* device) {
   GraphMaker maker(model, memory, /*rows=*/0, device);
-  return MakeGraph(stream, device, &maker, [&] {
+  return MakeGraph(absl::StrCat("logits of up to ", count, " rows"), stream, device, &maker, [&] {
     maker.Logits(first, count, memory.logits_out);
     maker.Publish(stage);
   });
@@ -288,7 +290,7 @@ absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const 
 absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
                                                  unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device) {
   GraphMaker maker(model, memory, rows, device);
-  return MakeGraph(stream, device, &maker, [&] {
+  return MakeGraph(absl::StrCat("GEMMs of ", rows, " rows"), stream, device, &maker, [&] {
     for (const GpuLayer& layer : model.weights.layers) maker.MultiplyLayer(layer);
     for (unsigned first = 0; first < logit_rows; first += kLogitTileRowsMax) {
       maker.Head(LogitTileRows(logit_rows - first), memory.logits);
@@ -299,7 +301,7 @@ absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const S
 absl::StatusOr<SPartDevice::Graph> MakeAttentionGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
                                                       SPartDevice::Stream stream, SPartDevice* device) {
   GraphMaker maker(model, memory, rows, device);
-  return MakeGraph(stream, device, &maker, [&] {
+  return MakeGraph(absl::StrCat("attention of ", rows, " rows"), stream, device, &maker, [&] {
     for (unsigned stage = 0; stage < static_cast<unsigned>(model.spec.layers); ++stage) maker.AppendAndAttend(stage);
   });
 }

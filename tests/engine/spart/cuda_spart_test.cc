@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <memory>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "engine/spart/cuda/gpu_weights.h"
 #include "engine/spart/cuda/row_buckets.h"
 #include "kernels/isa.h"
+#include "numa/arena.h"
 #include "tests/engine/model/scratch_dir.h"
 #include "tests/engine/spart/soft_device.h"
 #include "tests/engine/spart/spart_rig.h"
@@ -234,6 +237,48 @@ TEST_P(CudaSPartTest, AStageThatIsStartedTooLateEndsInAnErrorAndTheNextStepIsGoo
     EXPECT_THAT(gpu->failure(), HasSubstr("waited 2.0 s in vain"));
     on_cpu.Step(ask);  // the seed goes on
     ExpectSame(on_gpu.Step(ask), on_cpu.Step(ask), 2e-4f);
+  }
+}
+
+// Homes come and go by a thread that registers memory. Whatever CUDA makes it wait for, no step waits for it: neither
+// one that has been launched and waits for its next stage, nor one that is launched meanwhile.
+TEST_P(CudaSPartTest, AreasComeAndGoWhileStepsRun) {
+  const auto gpu = MakeOnGpu();
+  const auto cpu = MakeOnCpu();
+  SPartRig on_gpu(model_, gpu.get(), 2, 29), on_cpu(model_, cpu.get(), 2, 29);
+  ArenaOptions area;
+  area.bytes = 1 << 20;
+  const Arena memory = *Arena::Create(area);
+  std::byte* const data = reinterpret_cast<std::byte*>(memory.data());
+  std::vector<std::jthread> control;
+  const auto steps = [&](SPartRig* rig, bool with_control) {
+    SPartRig::Outcome inner;
+    SPartRig::Ask ask;
+    ask.rows = 4;
+    ask.before_start = [&](int stage) {
+      if (stage != 1) return;
+      std::binary_semaphore begun(0);
+      if (with_control) {
+        control.emplace_back([&] {
+          begun.release();
+          EXPECT_TRUE(gpu->RegisterAreas(data, memory.bytes()).ok());
+          gpu->UnregisterAreas(data);
+        });
+        begun.acquire();
+      }
+      SPartRig::Ask inner_ask;
+      inner_ask.micro_batch = 1;
+      inner_ask.rows = 5;
+      inner = rig->Step(inner_ask);
+    };
+    SPartRig::Outcome outer = rig->Step(ask);
+    return std::pair(std::move(outer), std::move(inner));
+  };
+  for (int round = 0; round < 10; ++round) {
+    const auto got = steps(&on_gpu, true), expected = steps(&on_cpu, false);
+    control.clear();  // the memory can be registered once at a time
+    ExpectSame(got.first, expected.first, 2e-4f);
+    ExpectSame(got.second, expected.second, 2e-4f);
   }
 }
 

@@ -98,7 +98,7 @@ absl::StatusOr<SPartDevice::Stream> SoftDevice::MakeStream() {
   return static_cast<Stream>(index);
 }
 
-absl::Status SoftDevice::BeginGraph(Stream stream) {
+absl::Status SoftDevice::BeginGraph(Stream stream, const std::string&) {
   FD_CHECK(recording_ < 0, "a graph is being made already");
   FD_CHECK(stream >= 0 && stream < static_cast<int>(streams_.size()), "no such stream");
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -40,7 +40,7 @@ class SoftDevice : public SPartDevice {
   absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) override;
   absl::StatusOr<double> MeasureReadRate() override { return options_.read_rate; }
   absl::StatusOr<Stream> MakeStream() override;
-  absl::Status BeginGraph(Stream stream) override;
+  absl::Status BeginGraph(Stream stream, const std::string& name) override;
   absl::Status Add(const DeviceWork& work) override;
   absl::StatusOr<Graph> EndGraph() override;
   void Launch(Graph graph) override;

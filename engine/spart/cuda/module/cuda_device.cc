@@ -181,8 +181,9 @@ absl::StatusOr<SPartDevice::Stream> CudaDevice::MakeStream() {
   return static_cast<Stream>(streams_.size()) - 1;
 }
 
-absl::Status CudaDevice::BeginGraph(Stream stream) {
+absl::Status CudaDevice::BeginGraph(Stream stream, const std::string& name) {
   making_ = stream;
+  making_name_ = ProfilerName(name);
   works_.clear();
   return absl::OkStatus();
 }
@@ -202,7 +203,7 @@ absl::StatusOr<SPartDevice::Graph> CudaDevice::EndGraph() {
   }
   cudaGraph_t graph = nullptr;
   if (absl::Status bad = Capture(stream, &graph); !bad.ok()) return bad;
-  CudaGraph made{nullptr, stream.stream};
+  CudaGraph made{nullptr, stream.stream, making_name_};
   absl::Status status = CudaStatus(cudaGraphInstantiate(&made.graph, graph, 0), "cudaGraphInstantiate");
   cudaGraphDestroy(graph);
   if (!status.ok()) return status;
@@ -235,6 +236,7 @@ absl::Status CudaDevice::Capture(const CudaStream& stream, cudaGraph_t* graph) {
 void CudaDevice::Launch(Graph graph) {
   Use();
   const CudaGraph& launched = graphs_[static_cast<size_t>(graph)];
+  const ProfilerRange range(launched.name);
   const cudaError_t error = cudaGraphLaunch(launched.graph, launched.stream);
   if (error != cudaSuccess) launch_error_.store(error, std::memory_order_relaxed);
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/spart/cuda/module/lt_gemm.h"
+#include "engine/spart/cuda/module/profiler_range.h"
 #include "engine/spart/cuda/spart_device.h"
 
 namespace fastdecode {
@@ -35,7 +36,7 @@ class CudaDevice final : public SPartDevice {
   absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) override;
   absl::StatusOr<double> MeasureReadRate() override;
   absl::StatusOr<Stream> MakeStream() override;
-  absl::Status BeginGraph(Stream stream) override;
+  absl::Status BeginGraph(Stream stream, const std::string& name) override;
   absl::Status Add(const DeviceWork& work) override;
   absl::StatusOr<Graph> EndGraph() override;
   void Launch(Graph graph) override;
@@ -50,6 +51,7 @@ class CudaDevice final : public SPartDevice {
   struct CudaGraph {
     cudaGraphExec_t graph = nullptr;
     cudaStream_t stream = nullptr;
+    ProfilerName name;
   };
 
   explicit CudaDevice(const DeviceOptions& options) : options_(options) {}
@@ -67,6 +69,7 @@ class CudaDevice final : public SPartDevice {
   std::vector<CudaStream> streams_;
   std::vector<CudaGraph> graphs_;
   int making_ = -1;  // the stream of the graph that is being made
+  ProfilerName making_name_;
   std::vector<DeviceWork> works_;
   std::atomic<cudaError_t> launch_error_{cudaSuccess};
 };
