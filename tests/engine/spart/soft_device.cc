@@ -92,10 +92,10 @@ absl::Status SoftDevice::Upload(std::byte* to, const std::byte* pinned, size_t b
 
 absl::StatusOr<SPartDevice::Stream> SoftDevice::MakeStream() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const size_t index = streams_.size();
   streams_.push_back(std::make_unique<StreamThread>());
-  streams_.back()->thread = std::thread([this, index] { RunStream(index); });
-  return static_cast<Stream>(index);
+  StreamThread* const stream = streams_.back().get();  // streams_ itself may grow before the thread begins
+  stream->thread = std::thread([this, stream] { RunStream(stream); });
+  return static_cast<Stream>(streams_.size()) - 1;
 }
 
 absl::Status SoftDevice::BeginGraph(Stream stream, const std::string&) {
@@ -146,22 +146,21 @@ void SoftDevice::Break(const std::string& why) {
   broken_ = why;
 }
 
-void SoftDevice::RunStream(size_t index) {
-  StreamThread& stream = *streams_[index];
+void SoftDevice::RunStream(StreamThread* stream) {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !stream.launched.empty(); });
-    if (stream.launched.empty()) return;
-    const RecordedGraph& graph = graphs_[static_cast<size_t>(stream.launched.front())];
-    stream.launched.pop_front();
-    stream.busy = true;
+    changed_.wait(lock, [&] { return stop_ || !stream->launched.empty(); });
+    if (stream->launched.empty()) return;
+    const RecordedGraph& graph = graphs_[static_cast<size_t>(stream->launched.front())];
+    stream->launched.pop_front();
+    stream->busy = true;
     for (const DeviceWork& work : graph.works) {
       if (!broken_.empty()) break;
       lock.unlock();
       DoSoftWork(work, options_.seed);
       lock.lock();
     }
-    stream.busy = false;
+    stream->busy = false;
     changed_.notify_all();
   }
 }

@@ -67,7 +67,7 @@ class SoftDevice : public SPartDevice {
 
   absl::StatusOr<std::byte*> AllocateFrom(std::map<std::byte*, Piece>* pieces, size_t bytes);
   bool Holds(const std::map<std::byte*, Piece>& pieces, const std::byte* memory, size_t bytes) const;
-  void RunStream(size_t index);
+  void RunStream(StreamThread* stream);
 
   const Options options_;
   mutable std::mutex mutex_;
