@@ -143,7 +143,7 @@ class Pipeline {
   bool PollHomes();
   bool Advance(int m);
   void Housekeep(uint64_t now_ns);
-  void CheckProgress(int home, uint64_t now_ns);
+  void CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns);
 
   // --- step boundary (step_boundary.cc)
   bool BeginStep(int m);
@@ -197,7 +197,7 @@ class Pipeline {
   uint64_t cancels_seen_ = 0;
   bool ready_unchecked_ = false;                           // a sequence came, or a home went, since the last whole sweep
   uint64_t no_home_since_ns_ = 0;
-  uint64_t next_housekeeping_ns_ = 0;
+  uint64_t housekept_ns_ = 0;                              // the last time
   bool events_since_ring_ = false;
   uint64_t recent_ns_ = 0;                                 // when the clock was last read
   int in_steps_ = 0;                                       // micro-batches between boundaries

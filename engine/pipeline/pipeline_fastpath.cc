@@ -1,5 +1,7 @@
 // The pipeline's turn: poll the homes, and move each micro-batch as far as it goes. Nothing here (nor in
 // step_boundary_fastpath.cc) allocates, locks, logs or enters the kernel.
+#include <algorithm>
+
 #include "engine/pipeline/pipeline.h"
 
 namespace fastdecode {
@@ -21,10 +23,7 @@ bool Pipeline::TurnOnce() {
   moved |= PushSegment();
   turn_ = (turn_ + 1) % count;
   const uint64_t now_ns = Now();
-  if (now_ns >= next_housekeeping_ns_) {
-    Housekeep(now_ns);
-    next_housekeeping_ns_ = now_ns + kHousekeepingNs;
-  }
+  if (now_ns >= housekept_ns_ + kHousekeepingNs) Housekeep(now_ns);
   if (events_since_ring_) {
     events_since_ring_ = false;
     scheduler_parker_.RingAfterRelease();  // the only system call of a step, and only if the scheduler sleeps
@@ -255,9 +254,10 @@ bool Pipeline::HasOpen(const HomePort& port) const {
   return open;
 }
 
-void Pipeline::CheckProgress(int home, uint64_t now_ns) {
+void Pipeline::CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns) {
   HomePort& port = homes_[home];
   const uint64_t progress = port.link->Progress();
+  port.progress_seen_ns = std::min(now_ns, port.progress_seen_ns + unseen_ns);
   if (!HasOpen(port) || progress != port.progress) {
     port.progress = progress;
     port.progress_seen_ns = now_ns;
@@ -270,6 +270,11 @@ void Pipeline::CheckProgress(int home, uint64_t now_ns) {
 }
 
 void Pipeline::Housekeep(uint64_t now_ns) {
+  // A process that stood still, stopped or with its machine, has not seen its homes do nothing: no look counts for more
+  // than a quarter of the timeout.
+  const uint64_t since_last_ns = now_ns - housekept_ns_, look_ns_max = options_.hop_timeout_ns / 4;
+  const uint64_t unseen_ns = since_last_ns > look_ns_max ? since_last_ns - look_ns_max : 0;
+  housekept_ns_ = now_ns;
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
     if (!port.alive) continue;
@@ -277,7 +282,7 @@ void Pipeline::Housekeep(uint64_t now_ns) {
       LoseHome(h);
       continue;
     }
-    CheckProgress(h, now_ns);
+    CheckProgress(h, now_ns, unseen_ns);
     FlushPending(port);
   }
   ReportDrainedHomes();

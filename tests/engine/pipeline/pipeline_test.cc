@@ -223,6 +223,33 @@ TEST(PipelineTest, AHungHomeIsLostAfterTheTimeoutAndASlowOneIsNot) {
   engine.CheckNothingLeft();
 }
 
+// Stopped, or with a machine that was suspended: its homes may have stood still as well.
+TEST(PipelineTest, AProcessThatStoodStillLosesNoHome) {
+  SimOptions options = SmallOptions();
+  options.turn_ns_max = 1'000'000;  // it looks nearly every turn
+  options.hop_timeout_ns = 50'000'000;
+  SimEngine engine(options);
+  SimLink* const home = engine.AddHome(0, 40);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 30});
+  for (int pause = 0; pause < 50; ++pause) {
+    for (int turn = 0; turn < 20; ++turn) engine.Turn();
+    engine.StandStill(10'000'000'000);
+  }
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_FALSE(home->lost());
+  for (const auto& request : engine.requests()) EXPECT_EQ(request->reason, FinishReason::kLength);
+  // But one that hangs is found, however seldom it is looked at.
+  engine.Submit(Prompt(10, 9), {.max_tokens = 30});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 2; });
+  home->Hang();
+  for (int look = 0; look < 8; ++look) {
+    engine.StandStill(10'000'000'000);
+    engine.Turn();
+  }
+  EXPECT_TRUE(home->lost());
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+}
+
 TEST(PipelineTest, ALostHomeCountsAsInAndComesBack) {
   for (const int stage_polls_max : {0, 3}) {
     SimOptions options = SmallOptions();

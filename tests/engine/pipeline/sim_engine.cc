@@ -97,6 +97,8 @@ void SimEngine::Cancel(SimRequest* request) {
   pipeline_->NoteCancel();
 }
 
+void SimEngine::StandStill(uint64_t ns) { sim_now_ns += ns; }
+
 void SimEngine::Turn() {
   sim_now_ns += random_() % options_.turn_ns_max;
   pipeline_->TurnOnce();

@@ -69,6 +69,8 @@ class SimEngine {
 
   // One turn of the pipeline and of every home, and the events taken.
   void Turn();
+  // Nothing happens for so long, as in a process that is stopped.
+  void StandStill(uint64_t ns);
   // Until all have finished; false: not within so many turns.
   bool RunAll(int turns_max);
   // As a slow scheduler: events are left where they are.
