@@ -42,7 +42,7 @@ plan_lab() {
     netem_duplicate) options+=(--netem 'duplicate 10%');;
     netem_corrupt) options+=(--netem 'corrupt 2%');;
     # One processor a host: each has a thread that polls, and two of this machine's could not run four of theirs at once.
-    slow_wire) options+=(--nodes 1 --mem 1536);;
+    slow_wire) options+=(--nodes 1 --mem 1536 --packets first);;
     *kill_and_return) options=(--timeout 1500);;
   esac
 }
