@@ -13,21 +13,16 @@ template <int kRowHeads>
 struct AmxVector : Avx512VnniVector {
   static constexpr int kMaxTile = kRowHeads;
 };
-using Full = AmxVector<kAmxRows>;
-using Int4 = AmxVector<12>;  // rounding queries, and open pages, want two registers for each
+using Tiles = AmxVector<kAmxRows>;
+using Few = AmxVector<8>;  // rounding queries to int4's scales, and open pages, want more than one register for each
 
-// Not measured yet: how many row-heads a tile may have to take less than about 6 cycles a line, and so to prefetch
-// sparsely, and from how many on overlapping pays (docs/PERFORMANCE.md), are estimates. Tiles take 1 to 2 cycles a line
-// for any number; the rest is softmax, and rounding weights.
-struct AmxBf16Kv : PanelKv<Full, TileDots> {};
-struct AmxInt8Kv : Int8Kv<Full, TileBytes<Full>> {
-  static constexpr int kSparseTileMax = 8;
-  static constexpr int kOverlapTileMin = Full::kMaxTile + 1;
+struct AmxInt8Kv : Int8Kv<Tiles, TileBytes<Tiles>> {
+  static constexpr int kSparseTileMax = 0;
+  static constexpr int kOverlapTileMin = Tiles::kMaxTile + 1;
 };
-using AmxInt4Kv = Int4Kv<Int4, TileBytes<Int4>>;
 
-// `Attention` with the tiles set up around each call. kElementBits: of a panel.
-template <class Tiled, int kElementBits>
+// `Attention` with the tiles set up around each call, whose panels have so many elements in a step.
+template <class Tiled, int kStepElements>
 struct WithTiles {
   static AttentionKernels Kernels(const char* name) {
     AttentionKernels kernels = Tiled::Kernels(name);
@@ -36,9 +31,6 @@ struct WithTiles {
   }
 
  private:
-  // Panels of bytes and of half bytes have four elements in a step.
-  static constexpr int kStepElements = kElementBits == 16 ? 2 : 4;
-
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
     const int rows = Tiled::LargestTile(args.rows * shape.group);
     const TileScope tiles(PanelTiles(rows, shape.head_dim / kStepElements, kPageTokens / kStepElements));
@@ -46,19 +38,30 @@ struct WithTiles {
   }
 };
 
+// What tiles do not gain from, prefetched as these CPUs like it.
+template <typename Element>
+struct Floats : PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, TwoStages>> {
+  static constexpr int kSparseTileMax = 0;
+};
+using Int4 = Int4Kv<Few, BytePanels<Few, TwoStages>>;
+
 }  // namespace
 
-AttentionKernels AmxAttention(KvType type) {
+AttentionKernels AmxAttention(KvType type, bool bf16_rows) {
   switch (type) {
+    case KvType::kF32:
+      return Attention<Avx512Vector, Floats<float>>::Kernels("amx-f32");
     case KvType::kBf16:
-      return WithTiles<Attention<Full, AmxBf16Kv>, 16>::Kernels("amx-bf16");
+      if (!bf16_rows) return Attention<Avx512Vector, Floats<Bf16>>::Kernels("amx-bf16-f32");
+      return WithTiles<Attention<Tiles, PanelKv<Tiles, TileDots>>, 2>::Kernels("amx-bf16");
+    case KvType::kFp16:
+      return Attention<Avx512Vector, Floats<Fp16>>::Kernels("amx-fp16");
     case KvType::kInt8:
-      return WithTiles<Attention<Full, AmxInt8Kv>, 8>::Kernels("amx-int8");
+      return WithTiles<Attention<Tiles, AmxInt8Kv>, 4>::Kernels("amx-int8");
     case KvType::kInt4:
-      return WithTiles<Attention<Int4, AmxInt4Kv, OpenPages<Int4>>, 4>::Kernels("amx-int4");
-    default:
-      return {};
+      return Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4");
   }
+  return {};
 }
 
 }  // namespace fastdecode

@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/gemm_kernels.h"
 
@@ -14,14 +15,16 @@ constexpr int kTileColumns = kPanelColumns / kColumnTiles;
 constexpr int kInputs = 4, kWeights = 5;  // tiles; the sums' are 0 to 3
 constexpr int64_t kPairBytes = 256;       // of a panel: 64 columns of two k
 constexpr int64_t kStepBytes = kAmxRows * kPairBytes;
+constexpr int64_t kTileBytes = kAmxRows * kTileRowBytes;
 static_assert(kAmxRows * 2 == kPanelDepth && kTileRowBytes == kPanelDepth * 2);
 
 // Steps of one k block, 128 KiB of a panel: where rows need several tiles, the second and later ones find it in L2. The
 // sums go through y between blocks, which leaves the chain as it is. One tile of rows takes a panel in one go.
 constexpr int64_t kBlockSteps = 32;
 
-// Software prefetch into L2, in the panels' ascending addresses.
-constexpr int64_t kPrefetchBytes = 8 * kStepBytes;
+// Software prefetch, in the panels' ascending addresses. One tile of rows waits for memory alone: every line, in two
+// stages (TwoStages in ahead.h). Several fetch the block after theirs into L2, a share of it each.
+constexpr int64_t kFarBytes = TwoStages::kBytes, kNearBytes = kFarBytes / 2;
 
 // One block of k for the rows of a tile and one panel.
 struct Tile {
@@ -29,8 +32,9 @@ struct Tile {
   int64_t x_stride_bytes;
   const std::byte* panel;  // first step of the block
   int64_t steps;
-  const std::byte* prefetch;  // of each pair of k, so many lines from here on
+  const std::byte* prefetch;  // into L2 for each column tile, so many lines from here on
   int prefetch_lines;
+  bool alone;  // its panel is not in L2, and it prefetches into L1, too
   float* sums;  // [rows][64]: to go on from, unless it is the first block; and where they go
   int64_t sums_stride_bytes;
   bool first;
@@ -45,8 +49,23 @@ inline void BeginColumns(const Tile& tile) {
   }
 }
 
+[[gnu::always_inline]] inline void PrefetchLines(const Tile& tile, const std::byte* far, const std::byte* weights) {
+  if (tile.alone) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kAmxRows; ++i) {
+      PrefetchIntoL2(far + i * 64);
+      PrefetchIntoL1(weights + kNearBytes + i * 64);
+    }
+  } else {
+    for (int i = 0; i < tile.prefetch_lines; ++i) {
+      PrefetchIntoL2(far + i * 64);
+    }
+  }
+}
+
 template <int kColumn>
-inline void MultiplyColumns(const std::byte* weights) {
+inline void MultiplyColumns(const Tile& tile, const std::byte* weights, const std::byte* prefetch) {
+  PrefetchLines(tile, prefetch + kColumn * 64 * tile.prefetch_lines, weights + kColumn * kTileBytes);
   LoadTile<kWeights>(weights + kColumn * kTileRowBytes, kPairBytes);
   TileBf16::Multiply<kColumn, kInputs, kWeights>();
 }
@@ -66,19 +85,13 @@ void RunTile(const Tile& tile) {
   const std::byte* prefetch = tile.prefetch;
   for (int64_t step = 0; step < tile.steps; ++step) {
     LoadTile<kInputs>(x, tile.x_stride_bytes);
-    for (int line = 0; line < tile.prefetch_lines; ++line) {
-#pragma GCC unroll 16
-      for (int pair = 0; pair < kAmxRows; ++pair) {
-        _mm_prefetch(reinterpret_cast<const char*>(prefetch) + pair * kPairBytes + line * 64, _MM_HINT_T1);
-      }
-    }
-    MultiplyColumns<0>(weights);
-    MultiplyColumns<1>(weights);
-    MultiplyColumns<2>(weights);
-    MultiplyColumns<3>(weights);
+    MultiplyColumns<0>(tile, weights, prefetch);
+    MultiplyColumns<1>(tile, weights, prefetch);
+    MultiplyColumns<2>(tile, weights, prefetch);
+    MultiplyColumns<3>(tile, weights, prefetch);
     x += kTileRowBytes;
     weights += kStepBytes;
-    prefetch += kStepBytes;
+    prefetch += tile.prefetch_lines * kColumnTiles * 64;
   }
   EndColumns<0>(tile);
   EndColumns<1>(tile);
@@ -138,8 +151,7 @@ void AmxBf16Gemm(const GemmArgs& args) {
   const std::byte* const x = static_cast<const std::byte*>(args.x);
   const int tiles = (args.rows + kAmxRows - 1) / kAmxRows;
   const int tile_rows = (args.rows + tiles - 1) / tiles;
-  // Every fourth line where one tile reads a panel once; several share out the lines, as far as they go.
-  const int lines = tiles == 1 || tiles > 3 ? 1 : 2;
+  const int lines = (kAmxRows + tiles - 1) / tiles;
   const int64_t block_steps_max = tiles == 1 ? steps : kBlockSteps;
   PartialSums partial;
   const TileScope scope(GemmTiles(tile_rows));
@@ -159,8 +171,10 @@ void AmxBf16Gemm(const GemmArgs& args) {
                  .x_stride_bytes = x_stride_bytes,
                  .panel = block,
                  .steps = block_steps,
-                 .prefetch = block + kPrefetchBytes + t * lines * 64,
-                 .prefetch_lines = (t + 1) * lines <= 4 ? lines : 0,
+                 .prefetch = tiles == 1 ? block + kFarBytes
+                                        : block + block_steps * (kStepBytes + t * lines * kColumnTiles * 64),
+                 .prefetch_lines = lines,
+                 .alone = tiles == 1,
                  .sums = whole ? y : partial.rows[0],
                  .sums_stride_bytes = (whole ? args.y_stride : kPanelColumns) * static_cast<int64_t>(sizeof(float)),
                  .first = step == 0});

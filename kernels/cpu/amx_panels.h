@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention_page.h"
 #include "kernels/cpu/avx512bf16_dots.h"
 #include "kernels/cpu/byte_panels.h"
+extern "C" long fd_near, fd_far, fd_t1, fd_dense;
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
@@ -15,11 +16,11 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // panel is a row of the right one. One line of a panel meets 4 bytes of a vector, in bf16 as in bytes.
 //
 // A panel of K is cut into equal steps of up to 16 lines, so that no step is a shorter one and one configuration does
-// for a whole call; a panel of V is one step. The steps of K add up in two chains, the even and the odd ones, because a
-// product waits for the one before it in its chain three times as long as the unit takes for one. That the same
-// registers serve for the next panel does not make it wait: they are renamed.
-inline constexpr int kEvenSum = 0, kOddSum = 1, kVSum = 2;
-inline constexpr int kKLeft = 4, kKRight = 5, kVLeft = 6, kVRight = 7;
+// for a whole call; a panel of V is one step. The steps add up in one chain: a product waits for the one before it no
+// longer than the unit takes for one, and storing a tile takes as long as another two products. That the same registers
+// serve for the next panel does not make it wait: they are renamed.
+inline constexpr int kKSum = 0, kVSum = 1;
+inline constexpr int kKLeft = 2, kKRight = 3, kVLeft = 4, kVRight = 5;
 
 // Lines of a step: of the fewest equal steps, for each number of lines a panel of K can have, in quads.
 struct KSteps {
@@ -41,8 +42,7 @@ static_assert(KStepLines(64) == 16 && KStepLines(20) == 10 && KStepLines(4) == 4
 // For `rows` vectors and panels of so many lines.
 inline TileConfig PanelTiles(int rows, int k_lines, int v_lines) {
   TileConfig config;
-  config.Set(kEvenSum, rows, kTileRowBytes);
-  config.Set(kOddSum, rows, kTileRowBytes);
+  config.Set(kKSum, rows, kTileRowBytes);
   config.Set(kVSum, rows, kTileRowBytes);
   config.Set(kKLeft, rows, KStepLines(k_lines) * kTileStepBytes);
   config.Set(kKRight, KStepLines(k_lines), kTileRowBytes);
@@ -59,45 +59,33 @@ struct TileSums {
   __m512i Ints(int row) const { return _mm512_load_si512(rows[row]); }
 };
 
-// Every how many lines are prefetched.
-enum class Prefetch { kNone = 0, kEvery = 1, kFourth = 4 };
-
-template <class Product, Prefetch kPrefetch>
+template <class Product, class Prefetch>
 struct TilePanel {
   static inline void MultiplyK(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                               ptrdiff_t prefetch_bytes, TileSums* even, TileSums* odd) {
+                               const Ahead& ahead, TileSums* sums) {
+    const Prefetch prefetch(ahead, panel);
     const int step = KStepLines(lines);
-    ZeroTile<kEvenSum>();
-    ZeroTile<kOddSum>();
+    ZeroTile<kKSum>();
     for (int line = 0; line < lines; line += step) {
-      Step<kEvenSum, kKLeft, kKRight>(panel, line, step, x, x_bytes, prefetch_bytes);
-      line += step;
-      if (line == lines) break;
-      Step<kOddSum, kKLeft, kKRight>(panel, line, step, x, x_bytes, prefetch_bytes);
+      Step<kKSum, kKLeft, kKRight>(panel + line * kTileRowBytes, step, x + line * kTileStepBytes, x_bytes, prefetch);
     }
-    StoreTile<kEvenSum>(even, kTileRowBytes);
-    StoreTile<kOddSum>(odd, kTileRowBytes);
+    StoreTile<kKSum>(sums, kTileRowBytes);
   }
 
   static inline void MultiplyV(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                               ptrdiff_t prefetch_bytes, TileSums* sums) {
+                               const Ahead& ahead, TileSums* sums) {
     ZeroTile<kVSum>();
-    Step<kVSum, kVLeft, kVRight>(panel, 0, lines, x, x_bytes, prefetch_bytes);
+    Step<kVSum, kVLeft, kVRight>(panel, lines, x, x_bytes, Prefetch(ahead, panel));
     StoreTile<kVSum>(sums, kTileRowBytes);
   }
 
  private:
   template <int kSum, int kLeft, int kRight>
-  static inline void Step(const std::byte* panel, int line, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                          ptrdiff_t prefetch_bytes) {
-    const std::byte* const at = panel + line * kTileRowBytes;
-    LoadTile<kLeft>(x + line * kTileStepBytes, x_bytes);
-    LoadTile<kRight>(at, kTileRowBytes);
-    if constexpr (kPrefetch != Prefetch::kNone) {
-      for (int i = 0; i < lines; i += static_cast<int>(kPrefetch)) {
-        _mm_prefetch(reinterpret_cast<const char*>(at) + i * kTileRowBytes + prefetch_bytes, _MM_HINT_T1);
-      }
-    }
+  static inline void Step(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
+                          const Prefetch& prefetch) {
+    LoadTile<kLeft>(x, x_bytes);
+    LoadTile<kRight>(panel, kTileRowBytes);
+    for (int i = 0; i < lines; ++i) prefetch.Line(panel + i * kTileRowBytes);
     Product::template Multiply<kSum, kLeft, kRight>();
   }
 };
@@ -105,81 +93,46 @@ struct TilePanel {
 // As Bf16Dots, in another order: within a step the even and the odd elements of x are two chains of FMAs, added when it
 // is done. Denormals count as zeros.
 struct TileDots : Bf16Dots {
-  static constexpr int kSparseTileMax = kAmxRows;
+  using Prefetch = TwoStages;
+  static constexpr int kSparseTileMax = 0;
 
   template <int J, bool kSparse, bool kOfK>
-  static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, ptrdiff_t prefetch_bytes,
+  static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, const Ahead& ahead,
                               __m512 (&sum)[J][1]) {
-    using Panel = TilePanel<TileBf16, kSparse ? Prefetch::kFourth : Prefetch::kEvery>;
+    using Panel = TilePanel<TileBf16, Prefetch>;
     const std::byte* const lines = reinterpret_cast<const std::byte*>(panel);
     const std::byte* const vectors = reinterpret_cast<const std::byte*>(x);
     const ptrdiff_t x_bytes = x_stride * static_cast<ptrdiff_t>(sizeof(Bf16));
     TileSums sums;
     if constexpr (kOfK) {
-      TileSums odd;
-      Panel::MultiplyK(lines, steps / 2, vectors, x_bytes, prefetch_bytes, &sums, &odd);
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) sum[j][0] = _mm512_add_ps(sums.Floats(j), odd.Floats(j));
+      Panel::MultiplyK(lines, steps / 2, vectors, x_bytes, ahead, &sums);
     } else {
-      Panel::MultiplyV(lines, steps / 2, vectors, x_bytes, prefetch_bytes, &sums);
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) sum[j][0] = sums.Floats(j);
+      Panel::MultiplyV(lines, steps / 2, vectors, x_bytes, ahead, &sums);
     }
+#pragma GCC unroll 16
+    for (int j = 0; j < J; ++j) sum[j][0] = sums.Floats(j);
   }
 };
 
-// As BytePanels, which multiplies where there are too few vectors for tiles to gain: a line takes vpdpbusd J / 2
-// cycles, tiles 1 to 2 with what goes around them. Half bytes are unpacked first, by 4 operations and 2 stores a line,
-// where vpdpbusd needs J cycles and the 4 operations.
+// As BytePanels, which multiplies where there are too few vectors for tiles to gain.
 template <class V>
-struct TileBytes : BytePanels<V> {
-  using Base = BytePanels<V>;
+struct TileBytes : BytePanels<V, TwoStages> {
+  using Base = BytePanels<V, TwoStages>;
   using Int = typename V::Int;
-  static constexpr int kBytesTileMin = 2, kNibblesTileMin = 3;
-  static constexpr int kMaxLines = 256 / 4;  // of a panel
+  static constexpr int kTileMin = 5;
 
   template <int J, bool kSparse, bool kPanelUnsigned>
   static inline void MultiplyBytes(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                                   ptrdiff_t prefetch_bytes, Int (&sum)[J][1]) {
-    if constexpr (J < kBytesTileMin) {
-      Base::template MultiplyBytes<J, kSparse, kPanelUnsigned>(panel, lines, x, x_bytes, prefetch_bytes, sum);
+                                   const Ahead& ahead, Int (&sum)[J][1]) {
+    if constexpr (J < kTileMin) {
+      Base::template MultiplyBytes<J, kSparse, kPanelUnsigned>(panel, lines, x, x_bytes, ahead, sum);
     } else {
-      constexpr Prefetch kPrefetch = kSparse ? Prefetch::kFourth : Prefetch::kEvery;
-      Multiply<J, kPrefetch, kPanelUnsigned>(panel, lines, x, x_bytes, prefetch_bytes, sum);
-    }
-  }
-
-  template <int J, bool kPanelUnsigned>
-  static inline void MultiplyNibbles(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                                     ptrdiff_t prefetch_bytes, Int (&sum)[J][1]) {
-    if constexpr (J < kNibblesTileMin) {
-      Base::template MultiplyNibbles<J, kPanelUnsigned>(panel, lines, x, x_bytes, prefetch_bytes, sum);
-    } else {
-      alignas(64) std::byte unpacked[kMaxLines][kTileRowBytes];
-      for (int i = 0; i < lines; ++i) {
-        const std::byte* const at = panel + i * kTileRowBytes;
-        _mm_prefetch(reinterpret_cast<const char*>(at) + prefetch_bytes, _MM_HINT_T1);
-        Int low, high;
-        V::LoadNibbles(at, &low, &high);
-        _mm512_store_si512(unpacked[2 * i], low);
-        _mm512_store_si512(unpacked[2 * i + 1], high);
+      TileSums sums;
+      if constexpr (kPanelUnsigned) {
+        TilePanel<TileSU, TwoStages>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums);
+      } else {
+        TilePanel<TileUS, TwoStages>::MultiplyV(panel, lines, x, x_bytes, ahead, &sums);
       }
-      Multiply<J, Prefetch::kNone, kPanelUnsigned>(unpacked[0], 2 * lines, x, x_bytes, 0, sum);
-    }
-  }
-
- private:
-  template <int J, Prefetch kPrefetch, bool kOfK>
-  static inline void Multiply(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                              ptrdiff_t prefetch_bytes, Int (&sum)[J][1]) {
-    TileSums sums;
-    if constexpr (kOfK) {
-      TileSums odd;
-      TilePanel<TileSU, kPrefetch>::MultiplyK(panel, lines, x, x_bytes, prefetch_bytes, &sums, &odd);
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) sum[j][0] = V::AddInt(sum[j][0], V::AddInt(sums.Ints(j), odd.Ints(j)));
-    } else {
-      TilePanel<TileUS, kPrefetch>::MultiplyV(panel, lines, x, x_bytes, prefetch_bytes, &sums);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) sum[j][0] = V::AddInt(sum[j][0], sums.Ints(j));
     }

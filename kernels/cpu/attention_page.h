@@ -67,7 +67,7 @@ AttentionKernels Avx2Attention(KvType type);
 AttentionKernels Avx512Attention(KvType type);
 AttentionKernels Avx512Bf16Attention();
 AttentionKernels Avx512VnniAttention(KvType type);
-AttentionKernels AmxAttention(KvType type);
+AttentionKernels AmxAttention(KvType type, bool bf16_rows);
 
 // SelectAttention for an ISA that this machine may lack: its instructions may then be trapped and executed for it.
 enum class Isa;

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
 
 namespace fastdecode {
@@ -107,7 +108,7 @@ class Attention {
   // One page's KV head against up to kMaxTile consecutive row-heads: J of them, chosen by the functions that take it.
   struct Tile {
     const std::byte* page_head;
-    ptrdiff_t prefetch_bytes;       // from there to what is wanted in the cache for later
+    Ahead ahead;                    // what is wanted in the caches for later
     const std::byte* q;             // [J], QueryBytes each
     float* scores;                  // [J][32]
     Probability* p;                 // [J][32]
@@ -203,7 +204,7 @@ class Attention {
 
   template <class Page, int J, bool kSparse>
   static void Score(const Query& query, const Tile& tile) {
-    Page::template Scores<J, kSparse>(query.head_dim, tile.page_head, tile.prefetch_bytes, tile.q, tile.scores);
+    Page::template Scores<J, kSparse>(query.head_dim, tile.page_head, tile.ahead, tile.q, tile.scores);
   }
   template <class Page, int J>
   static void Weigh(const Query& query, Tile* tile, typename Page::Weights* weights) {
@@ -212,7 +213,7 @@ class Attention {
   }
   template <class Page, int J, bool kSparse>
   static void Add(const Query& query, const Tile& tile, const typename Page::Weights& weights) {
-    Page::template Add<J, kSparse>(query.head_dim, tile.page_head, tile.prefetch_bytes, tile.p, weights, tile.factor,
+    Page::template Add<J, kSparse>(query.head_dim, tile.page_head, tile.ahead, tile.p, weights, tile.factor,
                                    tile.acc);
   }
 
@@ -306,9 +307,8 @@ class Attention {
   // One page of one KV head against all rows, tile by tile; `first` is the head's first row-head.
   template <class Page>
   static void AttendRows(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch,
-                         const std::byte* page_head, ptrdiff_t prefetch_bytes, const uint32_t* visible, int first,
+                         const std::byte* page_head, Ahead ahead, bool adjacent, const uint32_t* visible, int first,
                          Pipeline<Page>* pipeline) {
-    const bool adjacent = prefetch_bytes == Page::HeadBytes(shape.head_dim);
     const int row_heads = args.rows * shape.group;
     const int tiles = TileCount(row_heads);
     int row = 0, of_row = 0;  // the row-head that the tile begins with
@@ -316,7 +316,7 @@ class Attention {
       const int end = row_heads * (i + 1) / tiles;
       Tile& tile = *pipeline->tile();
       tile.page_head = page_head;
-      tile.prefetch_bytes = prefetch_bytes;
+      tile.ahead = ahead;
       tile.q = scratch.q + (first + begin) * Kv::QueryBytes(shape.head_dim);
       tile.scores = scratch.scores;
       tile.p = scratch.p;
@@ -332,7 +332,7 @@ class Attention {
       begin = end;
       if (any == 0) continue;
       pipeline->Push(StepsFor<Page>(count, adjacent));
-      prefetch_bytes = 0;  // done; the later tiles find the page itself in the cache
+      ahead = {};  // done; the later tiles find the page itself in the cache
     }
   }
 
@@ -340,9 +340,13 @@ class Attention {
   static void AttendHeads(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch,
                           const std::byte* at, const std::byte* next, const uint32_t* visible, Pipeline<Kv>* pipeline) {
     const ptrdiff_t head_bytes = Kv::HeadBytes(shape.head_dim);
+    const std::byte* const end = at + args.heads * head_bytes;
+    const ptrdiff_t ahead_bytes = Kv::Prefetch::kBytes != 0 ? Kv::Prefetch::kBytes : head_bytes;
+    const Ahead ahead = {end, next != nullptr ? next - end : -ahead_bytes, ahead_bytes};
     for (int head = 0; head < args.heads; ++head, at += head_bytes) {
-      const ptrdiff_t prefetch_bytes = head + 1 < args.heads ? head_bytes : next != nullptr ? next - at : 0;
-      AttendRows<Kv>(shape, args, scratch, at, prefetch_bytes, visible, head * args.rows * shape.group, pipeline);
+      const bool last = head + 1 == args.heads;
+      AttendRows<Kv>(shape, args, scratch, at, ahead, !last || next == end, visible, head * args.rows * shape.group,
+                     pipeline);
     }
   }
 
@@ -359,8 +363,9 @@ class Attention {
                          piece_bytes);
       }
       const bool last = head + 1 == args.heads;
-      AttendRows<Open>(shape, args, scratch, scratch.open, last && next != nullptr ? next - scratch.open : 0, visible,
-                       head * args.rows * shape.group, &pipeline);
+      const Ahead ahead = last && next != nullptr ? Ahead{scratch.open, next - scratch.open, 0} : Ahead{};
+      AttendRows<Open>(shape, args, scratch, scratch.open, ahead, false, visible, head * args.rows * shape.group,
+                       &pipeline);
       pipeline.Finish();
     }
   }

@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
 
 namespace fastdecode {
@@ -11,6 +12,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // Vector times panel by vdpbf16ps: a line of a panel is the operand as it lies, q is multiplied as it came, and the
 // probabilities are rounded to bf16, in their sum as in the product.
 struct Bf16Dots {
+  using Prefetch = HeadAhead;
   using Element = Bf16;
   using Factor = Bf16;
   static constexpr bool kScalesScores = true;
@@ -29,8 +31,9 @@ struct Bf16Dots {
 
   // As FmaDots::Multiply; the chains are those of even and odd lines, each of which holds two steps.
   template <int J, bool kSparse, bool kOfK>
-  static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, ptrdiff_t prefetch_bytes,
+  static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, const Ahead& ahead,
                               __m512 (&sum)[J][1]) {
+    const Prefetch prefetch(ahead, panel);
     constexpr int kLineElements = 2 * kPanelLanes;
     __m512 chain[2][J];
 #pragma GCC unroll 16
@@ -39,7 +42,7 @@ struct Bf16Dots {
 #pragma GCC unroll 4
       for (int line = 0; line < 4; ++line) {
         const Bf16* at = panel + line * kLineElements;
-        if (!kSparse || line == 0) _mm_prefetch(reinterpret_cast<const char*>(at) + prefetch_bytes, _MM_HINT_T1);
+        if (!kSparse || line == 0) prefetch.Line(at);
         const __m512bh m = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {

@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
 
 namespace fastdecode {
@@ -10,8 +11,9 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 // Vectors of bytes times panels of bytes or of half bytes, in sums of 32 bits: exact, so that every ISA and every order
 // gives the same. One of the two is unsigned: the panel in K, the vectors (probabilities) in V.
-template <class V>
+template <class V, class Prefetching = HeadAhead>
 struct BytePanels {
+  using Prefetch = Prefetching;
   using Float = typename V::Float;
   using Int = typename V::Int;
   static constexpr int kLanes = V::kLanes;
@@ -58,14 +60,15 @@ struct BytePanels {
   // does.
   template <int J, bool kSparse, bool kPanelUnsigned>
   static inline void MultiplyBytes(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                                   ptrdiff_t prefetch_bytes, Int (&sum)[J][kPanelVectors]) {
+                                   const Ahead& ahead, Int (&sum)[J][kPanelVectors]) {
+    const Prefetch prefetch(ahead, panel);
     Int odd[J][kPanelVectors];
     Zero<J>(odd);
     for (int i = 0; i < lines; i += 4) {
 #pragma GCC unroll 4
       for (int line = 0; line < 4; ++line) {
         const std::byte* const at = panel + (i + line) * kLineBytes;
-        if (!kSparse || line == 0) _mm_prefetch(reinterpret_cast<const char*>(at) + prefetch_bytes, _MM_HINT_T1);
+        if (!kSparse || line == 0) prefetch.Line(at);
         Int m[kPanelVectors];
 #pragma GCC unroll 2
         for (int w = 0; w < kPanelVectors; ++w) m[w] = V::LoadInt(at + w * 4 * kLanes);
@@ -78,14 +81,15 @@ struct BytePanels {
   // The same of half bytes: `lines` of 8 steps, a multiple of 2. Every line is prefetched.
   template <int J, bool kPanelUnsigned>
   static inline void MultiplyNibbles(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                                     ptrdiff_t prefetch_bytes, Int (&sum)[J][kPanelVectors]) {
+                                     const Ahead& ahead, Int (&sum)[J][kPanelVectors]) {
+    const Prefetch prefetch(ahead, panel);
     Int odd[J][kPanelVectors];
     Zero<J>(odd);
     for (int i = 0; i < lines; i += 2) {
 #pragma GCC unroll 2
       for (int line = 0; line < 2; ++line) {
         const std::byte* const at = panel + (i + line) * kLineBytes;
-        _mm_prefetch(reinterpret_cast<const char*>(at) + prefetch_bytes, _MM_HINT_T1);
+        prefetch.Line(at);
         Int low[kPanelVectors], high[kPanelVectors];
 #pragma GCC unroll 2
         for (int w = 0; w < kPanelVectors; ++w) V::LoadNibbles(at + w * 4 * kLanes, &low[w], &high[w]);

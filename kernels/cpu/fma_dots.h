@@ -3,14 +3,16 @@
 
 #include <immintrin.h>
 
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
 // Vector times panel in f32: elements are widened, q is scaled beforehand.
-template <class V, typename KvElement>
+template <class V, typename KvElement, class Prefetching = HeadAhead>
 struct FmaDots {
+  using Prefetch = Prefetching;
   using Element = KvElement;
   using Factor = float;
   using Float = typename V::Float;
@@ -34,12 +36,13 @@ struct FmaDots {
   }
 
   // sum[j] = sum over steps of x[j][step] * panel[step], for J vectors x; even and odd steps in chains of their own.
-  // Prefetches into L2, prefetch_bytes on, the lines that it reads: every one, or with kSparse every fourth. One panel
+  // Prefetches into L2 what is ahead of the lines that it reads: every one, or with kSparse every fourth. One panel
   // at a time: two would give a single row more chains of FMAs, but the reads would no longer ascend (Zen 4, f32, one
   // query head, of a sequential read: .70 against .53).
   template <int J, bool kSparse, bool kOfK>
-  static inline void Multiply(const Element* panel, int steps, const float* x, int x_stride, ptrdiff_t prefetch_bytes,
+  static inline void Multiply(const Element* panel, int steps, const float* x, int x_stride, const Ahead& ahead,
                               Float (&sum)[J][kPanelVectors]) {
+    const Prefetch prefetch(ahead, panel);
     constexpr int kLineSteps = kLineElements / kPanelLanes;
     Float even[J][kPanelVectors], odd[J][kPanelVectors];
 #pragma GCC unroll 16
@@ -48,9 +51,8 @@ struct FmaDots {
       for (int w = 0; w < kPanelVectors; ++w) even[j][w] = odd[j][w] = V::Zero();
     }
     for (int i = 0; i < steps; i += 2) {
-      const char* line = reinterpret_cast<const char*>(panel) + prefetch_bytes;
-      if (!kSparse || i % (4 * kLineSteps) == 0) _mm_prefetch(line, _MM_HINT_T1);
-      if constexpr (!kSparse && kLineSteps == 1) _mm_prefetch(line + 64, _MM_HINT_T1);
+      if (!kSparse || i % (4 * kLineSteps) == 0) prefetch.Line(panel);
+      if constexpr (!kSparse && kLineSteps == 1) prefetch.Line(panel + kLineElements);
       MultiplyStep<0>(panel, x + i, x_stride, even);
       MultiplyStep<1>(panel, x + i + 1, x_stride, odd);
       panel += kPairElements;

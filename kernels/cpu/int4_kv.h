@@ -29,6 +29,7 @@ struct Int4Kv {
   static constexpr int kMaxHeadDim = 256;
   static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;
   using Bytes = Multiplier;
+  using Prefetch = typename Bytes::Prefetch;
 
   static ptrdiff_t HeadBytes(int head_dim) { return Int4HeadBytes(head_dim); }
   static ptrdiff_t QueryBytes(int head_dim) { return head_dim * sizeof(float); }
@@ -46,7 +47,7 @@ struct Int4Kv {
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Scores(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const std::byte* q,
+  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
     alignas(64) std::byte codes[V::kMaxTile][kMaxHeadDim];  // tiles of AMX read one more than J
     float unit[J], rest[J];
@@ -55,8 +56,8 @@ struct Int4Kv {
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Int sum[J][kPanelVectors];
       Bytes::template Zero<J>(sum);
-      Bytes::template MultiplyNibbles<J, true>(page_head + t * head_dim / 2, head_dim / 8, codes[0], kMaxHeadDim,
-                                               prefetch_bytes, sum);
+      const std::byte* const panel = page_head + t * head_dim / 2;
+      Bytes::template MultiplyNibbles<J, true>(panel, head_dim / 8, codes[0], kMaxHeadDim, ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float unit_j = V::Set(unit[j]), rest_j = V::Set(rest[j]);
@@ -66,7 +67,9 @@ struct Int4Kv {
         }
       }
     }
-    Prefetch(page_head + prefetch_bytes, Int4KScales(head_dim), Int4V(head_dim));
+    const std::byte* const scales = page_head + Int4KScales(head_dim);
+    const Prefetch prefetch(ahead, scales);
+    for (int i = 0; i < Int4V(head_dim) - Int4KScales(head_dim); i += 64) prefetch.Line(scales + i);
   }
 
   // p times the scales of v, as codes * unit, and p · minima, for each group of dims.
@@ -87,7 +90,7 @@ struct Int4Kv {
 
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Add(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const float*,
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
                          const Weights& weights, const float* factor, float* acc) {
     const std::byte* const v = page_head + Int4V(head_dim);
     for (int group = 0, i = 0; group < head_dim; group += kInt4GroupDims, ++i) {
@@ -95,8 +98,9 @@ struct Int4Kv {
       for (int dim = group; dim < end; dim += kPanelLanes) {
         Int sum[J][kPanelVectors];
         Bytes::template Zero<J>(sum);
-        Bytes::template MultiplyNibbles<J, false>(v + dim * kPageTokens / 2, kPageTokens / 8, weights.codes[i][0],
-                                                  kPageTokens, prefetch_bytes, sum);
+        const std::byte* const panel = v + dim * kPageTokens / 2;
+        Bytes::template MultiplyNibbles<J, false>(panel, kPageTokens / 8, weights.codes[i][0], kPageTokens,
+                                                  ahead, sum);
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {
           const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[i][j]),
@@ -113,10 +117,6 @@ struct Int4Kv {
   }
 
  private:
-  static inline void Prefetch(const std::byte* at, int from, int to) {
-    for (int i = from; i < to; i += 64) _mm_prefetch(reinterpret_cast<const char*>(at) + i, _MM_HINT_T1);
-  }
-
   // Of 16 lanes, whatever the vectors' width.
   static inline float Sum(const Float (&x)[kPanelVectors]) {
     if constexpr (kPanelVectors == 2) return V::SumLanes(V::Add(x[0], x[1]));

@@ -26,6 +26,7 @@ struct Int8Kv {
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   using Bytes = Multiplier;
+  using Prefetch = typename Bytes::Prefetch;
 
   // A query: its codes [head_dim], then this, and padding.
   struct QueryScale {
@@ -62,7 +63,7 @@ struct Int8Kv {
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Scores(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const std::byte* q,
+  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
     const Bf16* k_scales = reinterpret_cast<const Bf16*>(page_head + Int8KScales(head_dim));
     const ptrdiff_t q_bytes = QueryBytes(head_dim);
@@ -74,8 +75,8 @@ struct Int8Kv {
 #pragma GCC unroll 2
         for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = start;
       }
-      Bytes::template MultiplyBytes<J, kSparse, true>(page_head + t * head_dim, head_dim / 4, q, q_bytes,
-                                                      prefetch_bytes, sum);
+      const std::byte* const panel = page_head + t * head_dim;
+      Bytes::template MultiplyBytes<J, kSparse, true>(panel, head_dim / 4, q, q_bytes, ahead, sum);
 #pragma GCC unroll 2
       for (int w = 0; w < kPanelVectors; ++w) {
         const Float k_scale = V::LoadRow(k_scales + t + w * kLanes);
@@ -86,7 +87,12 @@ struct Int8Kv {
         }
       }
     }
-    if constexpr (!kSparse) PrefetchScales(page_head + Int8KScales(head_dim) + prefetch_bytes);
+    if constexpr (!kSparse) {
+      const std::byte* const scales = page_head + Int8KScales(head_dim);
+      const Prefetch prefetch(ahead, scales);
+      prefetch.Line(scales);
+      prefetch.Line(scales + 64);
+    }
   }
 
   // p times the scales of v, as codes * unit.
@@ -102,14 +108,15 @@ struct Int8Kv {
 
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Add(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const float*,
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
                          const Weights& weights, const float* factor, float* acc) {
     const std::byte* const v = page_head + Int8V(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Int sum[J][kPanelVectors];
       Bytes::template Zero<J>(sum);
-      Bytes::template MultiplyBytes<J, kSparse, false>(v + dim * kPageTokens, kPageTokens / 4, weights.codes[0],
-                                                       kPageTokens, prefetch_bytes, sum);
+      const std::byte* const panel = v + dim * kPageTokens;
+      Bytes::template MultiplyBytes<J, kSparse, false>(panel, kPageTokens / 4, weights.codes[0], kPageTokens,
+                                                       ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[j]);
@@ -125,11 +132,6 @@ struct Int8Kv {
  private:
   static const QueryScale* QueryScaleOf(const std::byte* q, ptrdiff_t q_bytes, int j) {
     return reinterpret_cast<const QueryScale*>(q + (j + 1) * q_bytes - 16);
-  }
-
-  static inline void PrefetchScales(const std::byte* at) {
-    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(at) + 64, _MM_HINT_T1);
   }
 };
 

@@ -18,6 +18,7 @@ struct PanelKv : Dots {
   using Element = typename Dots::Element;
   using Factor = typename Dots::Factor;
   using Probability = Factor;
+  using Prefetch = typename Dots::Prefetch;
   static constexpr int kOverlapTileMin = V::kMaxTile + 1;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
@@ -32,13 +33,14 @@ struct PanelKv : Dots {
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Scores(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const std::byte* q,
+  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
     const Element* k = reinterpret_cast<const Element*>(page_head);
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Float score[J][kPanelVectors];
-      Dots::template Multiply<J, kSparse, true>(k + t * head_dim, head_dim, reinterpret_cast<const Factor*>(q),
-                                                head_dim, prefetch_bytes, score);
+      const Element* const panel = k + t * head_dim;
+      Dots::template Multiply<J, kSparse, true>(panel, head_dim, reinterpret_cast<const Factor*>(q), head_dim,
+                                                ahead, score);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 2
@@ -54,13 +56,13 @@ struct PanelKv : Dots {
 
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
-  static inline void Add(int head_dim, const std::byte* page_head, ptrdiff_t prefetch_bytes, const Probability* p,
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Probability* p,
                          const Weights&, const float* factor, float* acc) {
     const Element* v = reinterpret_cast<const Element*>(page_head) + PageKElements(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Float sum[J][kPanelVectors];
-      Dots::template Multiply<J, kSparse, false>(v + dim * kPageTokens, kPageTokens, p, kPageTokens, prefetch_bytes,
-                                                 sum);
+      const Element* const panel = v + dim * kPageTokens;
+      Dots::template Multiply<J, kSparse, false>(panel, kPageTokens, p, kPageTokens, ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float factor_j = V::Set(factor[j]);

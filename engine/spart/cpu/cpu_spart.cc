@@ -10,9 +10,9 @@ namespace fastdecode {
 
 namespace {
 
-// Up to so many rows our own kernel reads the weights faster than oneDNN 2.6 does (docs/PERFORMANCE.md): measured with
-// vdpbf16ps, where it is level at 64; a guess for tiles. oneDNN takes tiles wherever they are to be had: if we are told
-// not to, ours stays ahead for the fewest rows alone.
+// Up to so many rows our own kernel is faster than oneDNN 2.6 (docs/PERFORMANCE.md), where it has vdpbf16ps: they are
+// level at 64. With tiles it is for all. oneDNN takes tiles wherever they are to be had: if we are told not to, ours
+// stays ahead for the fewest rows alone.
 constexpr int kOwnRowsMax = 32;
 constexpr int kOwnRowsMaxAgainstTiles = 4;
 
@@ -49,7 +49,8 @@ CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights
     gate_up_.emplace_back(int64_t{kTileRows} * ((pairs + threads - 1) / threads) * 2 * kPanelColumns);
     sample_scratch_.push_back(std::make_unique<SampleScratch>(spec.vocab));
   }
-  const bool use_onednn = options.type == ElementType::kBf16 && options.isa >= Isa::kAvx512Bf16 && !options.batch_invariant;
+  const bool use_onednn =
+      options.type == ElementType::kBf16 && options.isa == Isa::kAvx512Bf16 && !options.batch_invariant;
   if (use_onednn) MakePrimitives();
 }
 
@@ -71,8 +72,7 @@ void CpuSPart::MakePrimitives() {
   add(weights_.head, 1);
   onednn_ = OneDnnGemm::Create(shapes, threads);
   if (onednn_ != nullptr) {
-    const bool against_tiles = options_.isa < Isa::kAmx && DetectIsa() == Isa::kAmx;
-    own_rows_max_ = against_tiles ? kOwnRowsMaxAgainstTiles : kOwnRowsMax;
+    own_rows_max_ = DetectIsa() == Isa::kAmx ? kOwnRowsMaxAgainstTiles : kOwnRowsMax;
   }
 }
 
