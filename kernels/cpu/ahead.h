@@ -44,6 +44,7 @@ struct TwoStages {
 
   TwoStages(const Ahead& ahead, const void* panel)
       : far_(ahead.From(panel, ahead.bytes)), near_(ahead.From(panel, ahead.bytes / 2)) {}
+  bool any() const { return far_ != 0; }
   [[gnu::always_inline]] void Line(const void* line) const {
     PrefetchIntoL2(static_cast<const std::byte*>(line) + far_);
     PrefetchIntoL1(static_cast<const std::byte*>(line) + near_);

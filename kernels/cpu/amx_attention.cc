@@ -16,6 +16,9 @@ struct AmxVector : Avx512VnniVector {
 using Tiles = AmxVector<kAmxRows>;
 using Few = AmxVector<8>;  // rounding queries to int4's scales, and open pages, want more than one register for each
 
+struct AmxBf16Kv : TileBf16Kv<Tiles> {
+  static constexpr int kOverlapTileMin = 9;
+};
 struct AmxInt8Kv : Int8Kv<Tiles, TileBytes<Tiles>> {
   static constexpr int kSparseTileMax = 0;
   static constexpr int kOverlapTileMin = Tiles::kMaxTile + 1;
@@ -53,7 +56,7 @@ AttentionKernels AmxAttention(KvType type, bool bf16_rows) {
       return Attention<Avx512Vector, Floats<float>>::Kernels("amx-f32");
     case KvType::kBf16:
       if (!bf16_rows) return Attention<Avx512Vector, Floats<Bf16>>::Kernels("amx-bf16-f32");
-      return WithTiles<Attention<Tiles, PanelKv<Tiles, TileDots>>, 2>::Kernels("amx-bf16");
+      return WithTiles<Attention<Tiles, AmxBf16Kv>, 2>::Kernels("amx-bf16");
     case KvType::kFp16:
       return Attention<Avx512Vector, Floats<Fp16>>::Kernels("amx-fp16");
     case KvType::kInt8:

@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention_page.h"
 #include "kernels/cpu/avx512bf16_dots.h"
 #include "kernels/cpu/byte_panels.h"
+#include "kernels/cpu/panel_kv.h"
 extern "C" long fd_near, fd_far, fd_t1, fd_dense;
 
 namespace fastdecode {
@@ -62,30 +63,40 @@ struct TileSums {
 template <class Product, class Prefetch>
 struct TilePanel {
   static inline void MultiplyK(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                               const Ahead& ahead, TileSums* sums) {
+                               const Ahead& ahead, void* sums, ptrdiff_t sums_bytes) {
     const Prefetch prefetch(ahead, panel);
     const int step = KStepLines(lines);
     ZeroTile<kKSum>();
     for (int line = 0; line < lines; line += step) {
-      Step<kKSum, kKLeft, kKRight>(panel + line * kTileRowBytes, step, x + line * kTileStepBytes, x_bytes, prefetch);
+      LoadTile<kKLeft>(x + line * kTileStepBytes, x_bytes);
+      MultiplyLines<kKSum, kKLeft, kKRight>(panel + line * kTileRowBytes, step, prefetch);
     }
-    StoreTile<kKSum>(sums, kTileRowBytes);
+    StoreTile<kKSum>(sums, sums_bytes);
   }
 
   static inline void MultiplyV(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
                                const Ahead& ahead, TileSums* sums) {
+    LoadV(x, x_bytes);
     ZeroTile<kVSum>();
-    Step<kVSum, kVLeft, kVRight>(panel, lines, x, x_bytes, Prefetch(ahead, panel));
+    MultiplyLines<kVSum, kVLeft, kVRight>(panel, lines, Prefetch(ahead, panel));
     StoreTile<kVSum>(sums, kTileRowBytes);
+  }
+
+  // MultiplyV, added to what lies at `sums`, of vectors that were loaded before, once for all panels.
+  static inline void LoadV(const void* x, ptrdiff_t x_bytes) { LoadTile<kVLeft>(x, x_bytes); }
+  static inline void AddV(const std::byte* panel, int lines, const Ahead& ahead, float* sums, ptrdiff_t sums_bytes) {
+    LoadTile<kVSum>(sums, sums_bytes);
+    MultiplyLines<kVSum, kVLeft, kVRight>(panel, lines, Prefetch(ahead, panel));
+    StoreTile<kVSum>(sums, sums_bytes);
   }
 
  private:
   template <int kSum, int kLeft, int kRight>
-  static inline void Step(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                          const Prefetch& prefetch) {
-    LoadTile<kLeft>(x, x_bytes);
-    LoadTile<kRight>(panel, kTileRowBytes);
-    for (int i = 0; i < lines; ++i) prefetch.Line(panel + i * kTileRowBytes);
+  static inline void MultiplyLines(const std::byte* lines, int count, const Prefetch& prefetch) {
+    LoadTile<kRight>(lines, kTileRowBytes);
+    if (prefetch.any()) {
+      for (int i = 0; i < count; ++i) prefetch.Line(lines + i * kTileRowBytes);
+    }
     Product::template Multiply<kSum, kLeft, kRight>();
   }
 };
@@ -94,23 +105,52 @@ struct TilePanel {
 // is done. Denormals count as zeros.
 struct TileDots : Bf16Dots {
   using Prefetch = TwoStages;
+  using Panel = TilePanel<TileBf16, Prefetch>;
   static constexpr int kSparseTileMax = 0;
 
+  // REQUIRES: !kOfK. TileBf16Kv scores without it.
   template <int J, bool kSparse, bool kOfK>
   static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, const Ahead& ahead,
                               __m512 (&sum)[J][1]) {
-    using Panel = TilePanel<TileBf16, Prefetch>;
-    const std::byte* const lines = reinterpret_cast<const std::byte*>(panel);
-    const std::byte* const vectors = reinterpret_cast<const std::byte*>(x);
-    const ptrdiff_t x_bytes = x_stride * static_cast<ptrdiff_t>(sizeof(Bf16));
+    static_assert(!kOfK);
     TileSums sums;
-    if constexpr (kOfK) {
-      Panel::MultiplyK(lines, steps / 2, vectors, x_bytes, ahead, &sums);
-    } else {
-      Panel::MultiplyV(lines, steps / 2, vectors, x_bytes, ahead, &sums);
-    }
+    Panel::MultiplyV(reinterpret_cast<const std::byte*>(panel), steps / 2, reinterpret_cast<const std::byte*>(x),
+                     x_stride * static_cast<ptrdiff_t>(sizeof(Bf16)), ahead, &sums);
 #pragma GCC unroll 16
     for (int j = 0; j < J; ++j) sum[j][0] = sums.Floats(j);
+  }
+};
+
+// Pages of bf16: scores, and where that can be acc, are the tiles' sums as they lie in memory. The bits are those of
+// PanelKv: a tile adds the sum of its two chains to what it had.
+template <class V>
+struct TileBf16Kv : PanelKv<V, TileDots> {
+  using Base = PanelKv<V, TileDots>;
+  using Panel = TileDots::Panel;
+  using Weights = typename Base::Weights;
+
+  template <int J, bool kSparse>
+  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
+                            float* scores) {
+    for (int t = 0; t < kPageTokens; t += kPanelLanes) {
+      const std::byte* const panel = page_head + t * head_dim * sizeof(Bf16);
+      Panel::MultiplyK(panel, head_dim / 2, q, Base::QueryBytes(head_dim), ahead, scores + t,
+                       kPageTokens * sizeof(float));
+    }
+  }
+
+  template <int J, bool kSparse>
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Bf16* p,
+                         const Weights& weights, const float* factor, bool in_place, float* acc) {
+    if (!in_place) {
+      Base::template Add<J, kSparse>(head_dim, page_head, ahead, p, weights, factor, false, acc);
+      return;
+    }
+    const std::byte* const v = page_head + PageKElements(head_dim) * sizeof(Bf16);
+    Panel::LoadV(p, kPageTokens * sizeof(Bf16));
+    for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
+      Panel::AddV(v + dim * kPageTokens * sizeof(Bf16), kPageTokens / 2, ahead, acc + dim, head_dim * sizeof(float));
+    }
   }
 };
 
@@ -129,7 +169,7 @@ struct TileBytes : BytePanels<V, TwoStages> {
     } else {
       TileSums sums;
       if constexpr (kPanelUnsigned) {
-        TilePanel<TileSU, TwoStages>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums);
+        TilePanel<TileSU, TwoStages>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums, kTileRowBytes);
       } else {
         TilePanel<TileUS, TwoStages>::MultiplyV(panel, lines, x, x_bytes, ahead, &sums);
       }

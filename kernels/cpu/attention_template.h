@@ -22,7 +22,8 @@ namespace {
 //   kPRounding          what a Probability loses, relatively
 //   kSparseTileMax      tiles of up to so many row-heads prefetch sparsely where pieces lie one behind the other
 //   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
-//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>, Add<J, kSparse>
+//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>, Add<J, kSparse>, which is told whether it may
+//   add to acc in place: all factors are 1, and no tile of the call is larger (AMX's registers have that one's shape)
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
 // tiling gives the same bits:
 //   score    q · k as Kv computes it; in units of log2
@@ -109,6 +110,8 @@ class Attention {
   struct Tile {
     const std::byte* page_head;
     Ahead ahead;                    // what is wanted in the caches for later
+    bool largest;                   // none of the call's has more row-heads
+    bool rescales;                  // whether a factor is not 1; found by Weigh
     const std::byte* q;             // [J], QueryBytes each
     float* scores;                  // [J][32]
     Probability* p;                 // [J][32]
@@ -189,6 +192,7 @@ class Attention {
   // Scores to probabilities; updates the tile's base, sums and factor.
   template <int J>
   static inline void Softmax(const Query& query, Tile* tile) {
+    tile->rescales = false;
     for (int j = 0; j < J; ++j) {
       Float score[kPageVectors];
       const Float top = FinishScores(query, tile->visible[j], tile->scores + j * kPageTokens, score);
@@ -197,6 +201,7 @@ class Attention {
         const float base = V::MaxLanes(top);
         tile->factor[j] = V::First(Exp2(V::Set(tile->base[j] - base)));
         tile->base[j] = base;
+        tile->rescales = true;
       }
       Exponentiate(tile->base[j], score, tile->p + j * kPageTokens, tile->sums + j * kPanelLanes, tile->factor[j]);
     }
@@ -214,7 +219,7 @@ class Attention {
   template <class Page, int J, bool kSparse>
   static void Add(const Query& query, const Tile& tile, const typename Page::Weights& weights) {
     Page::template Add<J, kSparse>(query.head_dim, tile.page_head, tile.ahead, tile.p, weights, tile.factor,
-                                   tile.acc);
+                                   tile.largest && !tile.rescales, tile.acc);
   }
 
   // Sparse prefetching is for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
@@ -314,9 +319,11 @@ class Attention {
     int row = 0, of_row = 0;  // the row-head that the tile begins with
     for (int i = 0, begin = 0; i < tiles; ++i) {
       const int end = row_heads * (i + 1) / tiles;
+      const int count = end - begin;
       Tile& tile = *pipeline->tile();
       tile.page_head = page_head;
       tile.ahead = ahead;
+      tile.largest = count == LargestTile(row_heads);
       tile.q = scratch.q + (first + begin) * Kv::QueryBytes(shape.head_dim);
       tile.scores = scratch.scores;
       tile.p = scratch.p;
@@ -328,7 +335,6 @@ class Attention {
         any |= tile.visible[j] = visible[row];
         if (++of_row == shape.group) of_row = 0, ++row;
       }
-      const int count = end - begin;
       begin = end;
       if (any == 0) continue;
       pipeline->Push(StepsFor<Page>(count, adjacent));

@@ -91,7 +91,7 @@ struct Int4Kv {
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
-                         const Weights& weights, const float* factor, float* acc) {
+                         const Weights& weights, const float* factor, bool, float* acc) {
     const std::byte* const v = page_head + Int4V(head_dim);
     for (int group = 0, i = 0; group < head_dim; group += kInt4GroupDims, ++i) {
       const int end = group + kInt4GroupDims < head_dim ? group + kInt4GroupDims : head_dim;

@@ -109,7 +109,7 @@ struct Int8Kv {
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
-                         const Weights& weights, const float* factor, float* acc) {
+                         const Weights& weights, const float* factor, bool, float* acc) {
     const std::byte* const v = page_head + Int8V(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Int sum[J][kPanelVectors];

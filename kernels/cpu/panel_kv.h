@@ -57,7 +57,7 @@ struct PanelKv : Dots {
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
   template <int J, bool kSparse>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Probability* p,
-                         const Weights&, const float* factor, float* acc) {
+                         const Weights&, const float* factor, bool, float* acc) {
     const Element* v = reinterpret_cast<const Element*>(page_head) + PageKElements(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Float sum[J][kPanelVectors];
