@@ -30,15 +30,17 @@ struct HeadAhead {
   static constexpr ptrdiff_t kBytes = 0;  // those of a KV head
 
   HeadAhead(const Ahead& ahead, const void* panel) : far_(ahead.From(panel, ahead.bytes)) {}
-  [[gnu::always_inline]] void Line(const void* line) const { PrefetchIntoL2(static_cast<const std::byte*>(line) + far_); }
+  [[gnu::always_inline]] void Line(const void* line) const {
+    PrefetchIntoL2(static_cast<const std::byte*>(line) + far_);
+  }
 
  private:
   const ptrdiff_t far_;
 };
 
-// In two stages, every line, into L2 and then into L1: Intel's cores with AMX, which then read memory while they compute.
-// bf16 by tiles, four query heads a KV head, of what the cores can read: none .70, one stage .86, two .93, whereas L2
-// 16 KB and L1 3 KB ahead give .87.
+// In two stages, every line, into L2 and then into L1: Intel's cores with AMX, which then read memory while they
+// compute. bf16 by tiles, four query heads a KV head, of what the cores can read: none .70, one stage .86, two .93,
+// whereas L2 16 KB and L1 3 KB ahead give .87.
 struct TwoStages {
   static constexpr ptrdiff_t kBytes = 6144;
 

@@ -34,7 +34,7 @@ struct Tile {
   int64_t steps;
   const std::byte* prefetch;  // into L2 for each column tile, so many lines from here on
   int prefetch_lines;
-  bool alone;  // its panel is not in L2, and it prefetches into L1, too
+  bool alone;   // its panel is not in L2, and it prefetches into L1, too
   float* sums;  // [rows][64]: to go on from, unless it is the first block; and where they go
   int64_t sums_stride_bytes;
   bool first;

@@ -99,8 +99,7 @@ struct Int4Kv {
         Int sum[J][kPanelVectors];
         Bytes::template Zero<J>(sum);
         const std::byte* const panel = v + dim * kPageTokens / 2;
-        Bytes::template MultiplyNibbles<J, false>(panel, kPageTokens / 8, weights.codes[i][0], kPageTokens,
-                                                  ahead, sum);
+        Bytes::template MultiplyNibbles<J, false>(panel, kPageTokens / 8, weights.codes[i][0], kPageTokens, ahead, sum);
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {
           const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[i][j]),

@@ -115,8 +115,8 @@ struct Int8Kv {
       Int sum[J][kPanelVectors];
       Bytes::template Zero<J>(sum);
       const std::byte* const panel = v + dim * kPageTokens;
-      Bytes::template MultiplyBytes<J, kSparse, false>(panel, kPageTokens / 4, weights.codes[0], kPageTokens,
-                                                       ahead, sum);
+      Bytes::template MultiplyBytes<J, kSparse, false>(panel, kPageTokens / 4, weights.codes[0], kPageTokens, ahead,
+                                                       sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[j]);

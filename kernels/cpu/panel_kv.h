@@ -39,8 +39,8 @@ struct PanelKv : Dots {
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Float score[J][kPanelVectors];
       const Element* const panel = k + t * head_dim;
-      Dots::template Multiply<J, kSparse, true>(panel, head_dim, reinterpret_cast<const Factor*>(q), head_dim,
-                                                ahead, score);
+      Dots::template Multiply<J, kSparse, true>(panel, head_dim, reinterpret_cast<const Factor*>(q), head_dim, ahead,
+                                                score);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 2
