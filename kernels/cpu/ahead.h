@@ -39,8 +39,8 @@ struct HeadAhead {
 };
 
 // In two stages, every line, into L2 and then into L1: Intel's cores with AMX, which then read memory while they
-// compute. attention_bench, bf16 by tiles with four query heads a KV head, of a read: without prefetching .63, 6 KB into
-// L2 alone .78, 16 KB .74, both stages .82, 16 KB and 3 KB .76.
+// compute. attention_bench, bf16 by tiles with four query heads a KV head, of a read: without prefetching .63, 6 KB
+// into L2 alone .78, 16 KB .74, both stages .82, 16 KB and 3 KB .76.
 struct TwoStages {
   static constexpr ptrdiff_t kBytes = 6144;
 
