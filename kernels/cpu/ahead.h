@@ -25,7 +25,7 @@ struct Ahead {
 
 // How kernels prefetch, for one panel; Line is called with those of its lines that they choose to.
 //
-// A KV head ahead, into L2: Zen 4 gains from nothing else, and much less from other distances and levels.
+// A KV head ahead, into L2: what Zen 4 gains from (docs/PERFORMANCE.md); into L1 it would lose.
 struct HeadAhead {
   static constexpr ptrdiff_t kBytes = 0;  // those of a KV head
 

@@ -61,8 +61,8 @@ bool Avx2AllFinite(const Bf16* x, int count);  // count is a multiple of 64
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;
 
-// The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8 and int4, of AMX for
-// these three.
+// The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8 and int4. AMX's
+// are for all: tiles multiply int8, and bf16 where rows are in bf16, too.
 AttentionKernels Avx2Attention(KvType type);
 AttentionKernels Avx512Attention(KvType type);
 AttentionKernels Avx512Bf16Attention();

@@ -30,7 +30,8 @@ struct CpuSPartOptions {
 
 // The S-Part on the CPU: a stage runs start to end inside StartStage, on the pipeline thread and its helpers. Each thread
 // owns a range of every matrix's panels; rows of the element-wise parts are shared out; barriers lie between.
-// GEMMs: our own kernel in f32, for few rows, and where results must not depend on the batch; oneDNN for many rows in bf16.
+// GEMMs: our own kernel in f32, for few rows, and where results must not depend on the batch; oneDNN for many rows in bf16
+// without tiles.
 // Both read the same single copy of the weights.
 // Owns: weights, scratch, the residual streams, the helper threads. Thread: see SPart.
 class CpuSPart : public SPart {
