@@ -8,7 +8,6 @@
 #include "kernels/cpu/avx512bf16_dots.h"
 #include "kernels/cpu/byte_panels.h"
 #include "kernels/cpu/panel_kv.h"
-extern "C" long fd_near, fd_far, fd_t1, fd_dense;
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
