@@ -50,18 +50,23 @@ void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page,
 // it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN: never write slot 0 again
 // while later slots hold tokens that count. Otherwise writing the same token twice changes nothing.
 // Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that. How int8
-// and int4 round is said in cpu/attention_page.h. With int4 the page is an open one. k and v point at
-// the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes on.
+// and int4 round is said in cpu/attention_page.h. With int4 the page is an open one, or a closed one that the tokens
+// fill. k and v point at the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes
+// on.
 struct AppendArgs {
   std::byte* page;
-  const OpenPage* open_page;  // int4: instead
+  const OpenPage* open_page;  // int4: instead; null if the tokens fill a page
   int kv_head;
   int first_slot;  // 0..31
   int tokens;      // first_slot + tokens <= 32
   const std::byte* k;
   const std::byte* v;
   size_t row_stride_bytes;
+  // What the thread appends next, as many rows as far apart, their v as far behind k: prefetched. Null: not known.
+  const std::byte* next_k = nullptr;
 };
+// Whole pages are stored past the caches: a thread calls this before it tells another one of what it appended.
+void EndAppends();
 
 // Unnormalised attention over one block, for each (KV head, row, query head of its group): a base m, sum l of
 // exp(score - m), and acc = sum of exp(score - m) * v. m is in units of log2, score * log2(e), and that of some visible

@@ -82,6 +82,7 @@ void HopWork::AppendChunks(int thread, int threads) const {
       AppendRows(entry, kv_head, run.page_index * kPageTokens, (run.page_index + 1) * kPageTokens);
     }
   }
+  EndAppends();
 }
 
 // Appends those of the entry's rows whose positions lie in [first, end) and are not stored yet.
@@ -116,6 +117,12 @@ AppendArgs HopWork::RowArgs(const StepEntry& entry, int kv_head, uint32_t positi
   args.k = row + shape.k_offset_bytes() + head_offset;
   args.v = row + shape.v_offset_bytes() + head_offset;
   args.row_stride_bytes = shape.hop_row_bytes();
+  const bool last_head = kv_head + 1 == static_cast<int>(shape.kv_heads);
+  if (!last_head) {
+    args.next_k = args.k + shape.head_dim * shape.element_bytes();
+  } else if (position + 2 * tokens <= entry.end_position()) {
+    args.next_k = args.k - head_offset + tokens * shape.hop_row_bytes();
+  }
   return args;
 }
 

@@ -48,9 +48,16 @@ void HopWork::FillOpenHead(const StepEntry& entry, uint32_t page, int kv_head, c
 void HopWork::CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const {
   const uint32_t end = (page + 1) * kPageTokens;
   if (end > entry.end_position() || end <= entry.write_from) return;  // not full yet, or closed already
+  std::byte* const to = pool->Address(layer, entry.sequence->pages[page]);
+  if (entry.first_position <= page * kPageTokens) {
+    AppendArgs args = RowArgs(entry, kv_head, page * kPageTokens, kPageTokens);
+    args.page = to;
+    kernels.append(attention, args);
+    return;
+  }
   const OpenPage open = OpenHead(thread);
   FillOpenHead(entry, page, kv_head, open);
-  ClosePage(attention, kv_head, open, pool->Address(layer, entry.sequence->pages[page]));
+  ClosePage(attention, kv_head, open, to);
 }
 
 // The chunks' last pages become their sequences' open ones.

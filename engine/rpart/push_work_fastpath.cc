@@ -15,6 +15,7 @@ void PushWork::RunShare(void* context, int thread, int threads) {
   for (size_t i = begin; i < end; ++i) {
     push.AppendPage(first_page + static_cast<uint32_t>(i / heads), static_cast<int>(i % heads));
   }
+  EndAppends();
 }
 
 void PushWork::AppendPage(uint32_t page, int kv_head) const {
@@ -28,6 +29,7 @@ void PushWork::AppendPage(uint32_t page, int kv_head) const {
   args.k = rows + (position - write_from) * row_bytes + static_cast<size_t>(kv_head) * head_bytes;
   args.v = args.k + row_bytes / 2;
   args.row_stride_bytes = row_bytes;
+  if (kv_head + 1 < attention.kv_heads) args.next_k = args.k + head_bytes;
   append(attention, args);
 }
 

@@ -44,6 +44,7 @@ void RandomKv::FillShare(void* context, int thread, int threads) {
   for (int i = thread; i < layers * self.shape_.kv_heads; i += threads) {
     self.FillHead(i / self.shape_.kv_heads, i % self.shape_.kv_heads);
   }
+  EndAppends();
 }
 
 void RandomKv::FillHead(int layer, int kv_head) const {
@@ -51,7 +52,7 @@ void RandomKv::FillHead(int layer, int kv_head) const {
       (uint64_t{page_index_} << 32) ^ (static_cast<uint64_t>(layer) << 16) ^ static_cast<uint64_t>(kv_head);
   const size_t head_bytes = static_cast<size_t>(shape_.head_dim) * ElementBytes(shape_.type);
   const size_t start = Mix(Mix(sequence_->id) ^ place) % kWindowStarts;
-  AppendArgs args;
+  AppendArgs args = {};
   args.page = pool_->Address(layer, sequence_->pages[page_index_]);
   OpenPage open;
   if (sequence_->has_open_page()) open = pool_->OpenPageAt(layer, sequence_->open_pieces);

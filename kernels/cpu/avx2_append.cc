@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/avx2_vector.h"
+#include "kernels/cpu/int4_rows.h"
 #include "kernels/cpu/page_pack.h"
 
 // Appending to pages (attention_page.h), for every ISA.
@@ -8,40 +9,12 @@ namespace fastdecode {
 namespace {
 
 using V = Avx2Vector;
-constexpr int kRowElementsMax = 256;  // of one head
-
-// Some tokens' elements, as the page holds them.
-struct Rows {
-  const std::byte* first;
-  size_t stride_bytes;
-  template <typename Element>
-  const Element* At(int i) const {
-    return reinterpret_cast<const Element*>(first + static_cast<size_t>(i) * stride_bytes);
-  }
-};
 
 // Where a KV head's K and V are. They are in halves: those of one page lie one behind the other.
 struct HeadPlace {
   std::byte *k[2], *v[2];
   int half_bytes;  // of K or V
   std::byte* V(int offset) const { return offset < half_bytes ? v[0] + offset : v[1] + (offset - half_bytes); }
-};
-
-template <typename To>
-inline To* As(std::byte* at) {
-  return reinterpret_cast<To*>(at);
-}
-inline __m128i Load16(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
-inline __m256i Load32(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
-inline void Store16(void* at, __m128i x) { _mm_storeu_si128(static_cast<__m128i*>(at), x); }
-inline void Store32(void* at, __m256i x) { _mm256_storeu_si256(static_cast<__m256i*>(at), x); }
-
-// How lines of a page are stored, in halves. Whole pages go past the caches: otherwise each line would be read first.
-struct Cached {
-  static inline void StoreHalf(void* at, __m256i x) { Store32(at, x); }
-};
-struct Streamed {
-  static inline void StoreHalf(void* at, __m256i x) { _mm256_stream_si256(static_cast<__m256i*>(at), x); }
 };
 
 // ---- Elements
@@ -79,44 +52,18 @@ inline void Convert8(const Row* from, Fp16* to) {
                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-// The same elements of the next KV head lie behind these, which are a row's: for the next call, in what time this one's
-// arithmetic leaves to the memory.
-template <typename Row>
-inline void PrefetchNextHead(const Row* row, int count) {
-  for (int d = 0; d < count; d += 64 / static_cast<int>(sizeof(Row))) {
-    _mm_prefetch(reinterpret_cast<const char*>(row + count + d), _MM_HINT_T1);
-  }
-}
-
 // `tokens` rows of `count` elements, one behind the other. Also where nothing is to be converted: rows are often a
-// multiple of 4 KiB apart, where a first-level cache does not keep 32 of them.
+// multiple of 4 KiB apart, where a first-level cache does not keep 16 of them.
 template <typename Element, typename Row>
 inline Rows ConvertRows(const Rows& from, int tokens, int count, Element* to) {
   for (int i = 0; i < tokens; ++i) {
     const Row* const row = from.At<Row>(i);
-    PrefetchNextHead(row, count);
     for (int d = 0; d < count; d += V::kLanes) Convert8(row + d, to + i * count + d);
   }
   return {reinterpret_cast<const std::byte*>(to), static_cast<size_t>(count) * sizeof(Element)};
 }
 
 // ---- K: rows to columns
-
-// Dwords [0, 4) of eight rows to four columns.
-inline void Transpose8x4(const Rows& rows, int first, int byte, __m256i (&column)[4]) {
-  __m256i row[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    row[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(Load16(rows.At<std::byte>(first + i) + byte)),
-                                     Load16(rows.At<std::byte>(first + i + 4) + byte), 1);
-  }
-  const __m256i low01 = _mm256_unpacklo_epi32(row[0], row[1]), high01 = _mm256_unpackhi_epi32(row[0], row[1]);
-  const __m256i low23 = _mm256_unpacklo_epi32(row[2], row[3]), high23 = _mm256_unpackhi_epi32(row[2], row[3]);
-  column[0] = _mm256_unpacklo_epi64(low01, low23);
-  column[1] = _mm256_unpackhi_epi64(low01, low23);
-  column[2] = _mm256_unpacklo_epi64(high01, high23);
-  column[3] = _mm256_unpackhi_epi64(high01, high23);
-}
 
 // A dword of each of 16 tokens, which are one step of a panel in f32, two in bf16, and a quad of codes.
 template <class Lines, typename Element>
@@ -129,14 +76,14 @@ inline void StoreColumn(std::byte* to, __m256i tokens_0_7, __m256i tokens_8_15) 
     tokens_0_7 = _mm256_permute4x64_epi64(even, 0xd8);
     tokens_8_15 = _mm256_permute4x64_epi64(odd, 0xd8);
   }
-  Lines::StoreHalf(to, tokens_0_7);
-  Lines::StoreHalf(to + 32, tokens_8_15);
+  StoreLine<Lines>(to, tokens_0_7, tokens_8_15);
 }
 
 // 16 tokens fill a panel.
 template <class Lines, typename Element>
-inline void PackKPanel(const Rows& rows, int row_bytes, std::byte* panel) {
+inline void PackKPanel(const Rows& rows, int row_bytes, std::byte* panel, Upcoming* next) {
   for (int byte = 0; byte < row_bytes; byte += 16) {
+    next->After(byte * kPanelLanes / row_bytes);
     __m256i tokens_0_7[4], tokens_8_15[4];
     Transpose8x4(rows, 0, byte, tokens_0_7);
     Transpose8x4(rows, 8, byte, tokens_8_15);
@@ -158,19 +105,11 @@ inline void PutKToken(const Rows& rows, int i, int row_bytes, int lane, std::byt
 }
 
 template <class Lines, typename Element>
-void PackK(const Rows& rows, int first_slot, int tokens, int head_dim, const HeadPlace& to) {
+void PackK(const Rows& rows, int first_slot, int tokens, int head_dim, const HeadPlace& to, Upcoming* next) {
   const int row_bytes = head_dim * static_cast<int>(sizeof(Element));
-  for (int i = 0; i < tokens;) {
-    const int slot = first_slot + i;
-    std::byte* const panel = to.k[slot / kPanelLanes];
-    if (slot % kPanelLanes == 0 && tokens - i >= kPanelLanes) {
-      PackKPanel<Lines, Element>({rows.At<std::byte>(i), rows.stride_bytes}, row_bytes, panel);
-      i += kPanelLanes;
-    } else {
-      PutKToken<Element>(rows, i, row_bytes, slot % kPanelLanes, panel);
-      ++i;
-    }
-  }
+  std::byte* const panel = to.k[first_slot / kPanelLanes];
+  if (tokens == kPanelLanes) return PackKPanel<Lines, Element>(rows, row_bytes, panel, next);
+  for (int i = 0; i < tokens; ++i) PutKToken<Element>(rows, i, row_bytes, first_slot % kPanelLanes + i, panel);
 }
 
 // ---- V: rows stay rows, some of them interleaved in a line
@@ -184,8 +123,7 @@ constexpr int kVTokens = __is_same(Element, Bf16) ? 2
 // A panel's 16 dims of kVTokens tokens.
 template <class Lines>
 inline void PackVLine(const Rows& rows, int i, int d, float* to) {
-  Lines::StoreHalf(to, Load32(rows.At<float>(i) + d));
-  Lines::StoreHalf(to + 8, Load32(rows.At<float>(i) + d + 8));
+  StoreLine<Lines>(to, Load32(rows.At<float>(i) + d), Load32(rows.At<float>(i) + d + 8));
 }
 template <class Lines>
 inline void PackVLine(const Rows& rows, int i, int d, Fp16* to) {
@@ -195,8 +133,7 @@ template <class Lines>
 inline void PackVLine(const Rows& rows, int i, int d, Bf16* to) {
   const __m256i even = Load32(rows.At<Bf16>(i) + d), odd = Load32(rows.At<Bf16>(i + 1) + d);
   const __m256i low = _mm256_unpacklo_epi16(even, odd), high = _mm256_unpackhi_epi16(even, odd);
-  Lines::StoreHalf(to, _mm256_permute2x128_si256(low, high, 0x20));
-  Lines::StoreHalf(to + 16, _mm256_permute2x128_si256(low, high, 0x31));
+  StoreLine<Lines>(to, _mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
 }
 template <class Lines>
 inline void PackVLine(const Rows& rows, int i, int d, uint8_t* to) {
@@ -205,12 +142,12 @@ inline void PackVLine(const Rows& rows, int i, int d, uint8_t* to) {
   for (int r = 0; r < 4; ++r) row[r] = Load16(rows.At<uint8_t>(i + r) + d);
   const __m128i low01 = _mm_unpacklo_epi8(row[0], row[1]), high01 = _mm_unpackhi_epi8(row[0], row[1]);
   const __m128i low23 = _mm_unpacklo_epi8(row[2], row[3]), high23 = _mm_unpackhi_epi8(row[2], row[3]);
-  Lines::StoreHalf(to, _mm256_set_m128i(_mm_unpackhi_epi16(low01, low23), _mm_unpacklo_epi16(low01, low23)));
-  Lines::StoreHalf(to + 32, _mm256_set_m128i(_mm_unpackhi_epi16(high01, high23), _mm_unpacklo_epi16(high01, high23)));
+  StoreLine<Lines>(to, _mm256_set_m128i(_mm_unpackhi_epi16(low01, low23), _mm_unpacklo_epi16(low01, low23)),
+                   _mm256_set_m128i(_mm_unpackhi_epi16(high01, high23), _mm_unpacklo_epi16(high01, high23)));
 }
 
 template <class Lines, typename Element>
-void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const HeadPlace& to) {
+void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const HeadPlace& to, Upcoming* next) {
   constexpr int kTokens = kVTokens<Element>;
   constexpr int kStepBytes = kPanelLanes * static_cast<int>(sizeof(Element));
   for (int d = 0; d < head_dim; d += kPanelLanes) {
@@ -219,6 +156,7 @@ void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const Hea
       Element* const line = As<Element>(
           to.V(d * kPageTokens * static_cast<int>(sizeof(Element)) + slot / kTokens * kTokens * kStepBytes));
       if (slot % kTokens == 0 && tokens - i >= kTokens) {
+        if (i % 8 == 0) next->After((d + i) * kPanelLanes / head_dim);
         PackVLine<Lines>(rows, i, d, line);
         i += kTokens;
       } else {
@@ -234,6 +172,12 @@ void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const Hea
 
 inline void Clear(std::byte* at, int bytes) { __builtin_memset(at, 0, static_cast<size_t>(bytes)); }
 
+// From token i on, of one panel of K: parts so small that stores come between reads.
+inline int TokensOfPanel(const AppendArgs& args, int i) {
+  const int room = kPanelLanes - (args.first_slot + i) % kPanelLanes;
+  return room < args.tokens - i ? room : args.tokens - i;
+}
+
 template <class Lines, typename Element, typename Row>
 void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
@@ -248,15 +192,54 @@ void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
     halves[i % 2] = at;
     if (args.first_slot == 0 && args.tokens < kPageTokens) Clear(at, place.half_bytes);
   }
-  const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
-  alignas(64) Element elements[kPageTokens * kRowElementsMax];
-  const Rows k_elements = ConvertRows<Element, Row>(k, args.tokens, head_dim, elements);
-  PackK<Lines, Element>(k_elements, args.first_slot, args.tokens, head_dim, place);
-  const Rows v_elements = ConvertRows<Element, Row>(v, args.tokens, head_dim, elements);
-  PackV<Lines, Element>(v_elements, args.first_slot, args.tokens, head_dim, place);
+  const Rows k_rows = {args.k, args.row_stride_bytes}, v_rows = {args.v, args.row_stride_bytes};
+  Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
+  alignas(64) Element elements[kPanelLanes * kRowElementsMax];
+  for (int i = 0, tokens; i < args.tokens; i += tokens) {
+    tokens = TokensOfPanel(args, i);
+    next.Begin(2 * i);
+    const Rows k = ConvertRows<Element, Row>(k_rows.From(i), tokens, head_dim, elements);
+    PackK<Lines, Element>(k, args.first_slot + i, tokens, head_dim, place, &next);
+    next.Begin(2 * i + tokens);
+    const Rows v = ConvertRows<Element, Row>(v_rows.From(i), tokens, head_dim, elements);
+    PackV<Lines, Element>(v, args.first_slot + i, tokens, head_dim, place, &next);
+  }
 }
 
 // ---- int8
+
+// Quotients that are rounded to integers afterwards, by eight numbers >= 0 in bf16; by 1 in place of 0.
+struct Divisors {
+  // `scales` are 16 bits in 32.
+  void Set(__m256i scales) {
+    const __m256 divisors = DivisorOf(EvenSteps(scales)), one = _mm256_set1_ps(1);
+    _mm256_store_ps(divisor, divisors);
+    _mm256_store_ps(inverse, _mm256_div_ps(one, divisors));
+    fast = _mm256_movemask_ps(_mm256_cmp_ps(divisors, _mm256_set1_ps(0x1p-64f), _CMP_LT_OQ)) == 0;
+  }
+
+  // x / divisor[i]; or with kFast, if all divisors are `fast`, what rounds to the same integer. The product with the
+  // inverse, and then the remainder's, come within a little more than half a unit in the last place of the exact
+  // quotient, as long as the remainder is no denormal. And a float next to the exact quotient lies halfway between two
+  // integers only if that does, too, or is more than 128/255 of such a unit away, because a divisor has 8 bits.
+  template <bool kFast>
+  __m256 Quotient(int i, __m256 x) const {
+    const __m256 by = _mm256_set1_ps(divisor[i]);
+    if constexpr (!kFast) return _mm256_div_ps(x, by);
+    const __m256 by_inverse = _mm256_set1_ps(inverse[i]);
+    const __m256 quotient = _mm256_mul_ps(x, by_inverse);
+    return _mm256_fmadd_ps(_mm256_fnmadd_ps(quotient, by, x), by_inverse, quotient);
+  }
+
+  alignas(32) float divisor[8], inverse[8];
+  bool fast;
+};
+
+// The low 16 bits of 8 lanes, whose others are 0.
+inline void StoreWords(Bf16* to, __m256i x) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);
+  Store16(to, _mm256_castsi256_si128(words));
+}
 
 // The largest magnitude's bits, as those of a float: more than kInfinityBits if there is a NaN.
 inline int32_t LargestMagnitude(const float* row, int count) {
@@ -271,7 +254,8 @@ inline int32_t LargestMagnitude(const Bf16* row, int count) {
   for (int d = 0; d < count; d += 16) {
     largest = _mm256_max_epi16(largest, _mm256_and_si256(Load32(row + d), _mm256_set1_epi16(INT16_MAX)));
   }
-  return MaxLanes(_mm256_max_epi32(_mm256_slli_epi32(largest, 16), _mm256_and_si256(largest, OddSteps())));
+  return MaxLanes(
+      _mm256_max_epi32(_mm256_slli_epi32(largest, 16), _mm256_and_si256(largest, _mm256_set1_epi32(-65536))));
 }
 
 // Zero for NaN, the largest bf16 for what is beyond.
@@ -311,45 +295,45 @@ inline __m256i Codes16(const Bf16* x, const Divisors& divisors, int i) {
 }
 
 template <bool kFast, typename Row>
-inline void StoreCodes(const Row* row, int count, const Divisors& divisors, int i, __m128i offsets, uint8_t* codes) {
-  for (int d = 0; d < count; d += 16) {
-    const __m256i words = Codes16<kFast>(row + d, divisors, i);
-    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    Store16(codes + d, _mm_add_epi8(bytes, offsets));
+inline void StoreCodes(const Row* row, int count, const Divisors& divisors, int i, __m256i offsets, uint8_t* codes) {
+  for (int d = 0; d < count; d += 32) {
+    const __m256i low = Codes16<kFast>(row + d, divisors, i);
+    const __m256i high = d + 16 < count ? Codes16<kFast>(row + d + 16, divisors, i) : low;
+    const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8);
+    Store32(codes + d, _mm256_add_epi8(bytes, offsets));
   }
 }
 
-// k or v of some tokens in 8 bits, as attention_page.h says it; `offset` is added to the codes. Returns the tokens with
-// a NaN, bit by bit.
+constexpr int kInt8Tokens = 8;  // rounded at once: of so many a first-level cache keeps the rows
+
+// k or v of so many tokens in 8 bits, as attention_page.h says it; `offset` is added to the codes, whose rows are
+// kRowElementsMax apart. Returns the tokens with a NaN, bit by bit.
 template <typename Row>
-uint32_t RoundToInt8(Rows rows, int tokens, int head_dim, int offset, uint8_t* codes, Bf16* scales) {
-  alignas(32) int32_t largest[kPageTokens] = {};
+uint32_t RoundToInt8(Rows rows, int tokens, int head_dim, int offset, uint8_t* codes, Bf16* scales, Upcoming* next) {
+  alignas(32) int32_t largest[kInt8Tokens] = {};
   uint32_t nans = 0;
   bool finite = true;
   for (int i = 0; i < tokens; ++i) {
-    PrefetchNextHead(rows.At<Row>(i), head_dim);
     largest[i] = LargestMagnitude(rows.At<Row>(i), head_dim);
     nans |= static_cast<uint32_t>(largest[i] > kInfinityBits) << i;
     finite &= largest[i] <= kBf16MaxBits;
   }
-  alignas(32) Row cleaned[kPageTokens * kRowElementsMax];
+  alignas(32) Row cleaned[kInt8Tokens * kRowElementsMax];
   if (!finite) {
     rows = MakeFinite(rows, tokens, head_dim, cleaned);
     for (int i = 0; i < tokens; ++i) largest[i] = LargestMagnitude(rows.At<Row>(i), head_dim);
   }
-  const __m128i offsets = _mm_set1_epi8(static_cast<char>(offset));
-  for (int first = 0; first < tokens; first += 8) {
-    const __m256i scale = RoundUp8(_mm256_div_ps(_mm256_castsi256_ps(Load32(largest + first)), _mm256_set1_ps(127)));
-    Divisors divisors;
-    divisors.Set(scale);
-    StoreWords(scales + first, scale);
-    for (int i = first; i < tokens && i < first + 8; ++i) {
-      const Row* const row = rows.At<Row>(i);
-      if (divisors.fast) {
-        StoreCodes<true>(row, head_dim, divisors, i - first, offsets, codes + i * head_dim);
-      } else {
-        StoreCodes<false>(row, head_dim, divisors, i - first, offsets, codes + i * head_dim);
-      }
+  const __m256i scale = RoundUp8(_mm256_div_ps(_mm256_castsi256_ps(Load32(largest)), _mm256_set1_ps(127)));
+  Divisors divisors;
+  divisors.Set(scale);
+  StoreWords(scales, scale);
+  const __m256i offsets = _mm256_set1_epi8(static_cast<char>(offset));
+  for (int i = 0; i < tokens; ++i) {
+    next->After(i);
+    if (divisors.fast) {
+      StoreCodes<true>(rows.At<Row>(i), head_dim, divisors, i, offsets, codes + i * kRowElementsMax);
+    } else {
+      StoreCodes<false>(rows.At<Row>(i), head_dim, divisors, i, offsets, codes + i * kRowElementsMax);
     }
   }
   return nans;
@@ -364,19 +348,71 @@ void AppendInt8(const AttentionShape& shape, const AppendArgs& args) {
   std::byte* const v = head + Int8V(head_dim);
   const HeadPlace place = {{head, head + half_bytes}, {v, v + half_bytes}, half_bytes};
   const Rows k_rows = {args.k, args.row_stride_bytes}, v_rows = {args.v, args.row_stride_bytes};
-  uint8_t k_codes[kPageTokens * kRowElementsMax], v_codes[kPageTokens * kRowElementsMax];
-  Bf16 k_scales[kPageTokens], v_scales[kPageTokens];
-  const uint32_t k_nans = RoundToInt8<Row>(k_rows, args.tokens, head_dim, 128, k_codes, k_scales);
-  const uint32_t v_nans = RoundToInt8<Row>(v_rows, args.tokens, head_dim, 0, v_codes, v_scales);
+  Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
+  alignas(64) uint8_t codes[2][kPanelLanes * kRowElementsMax];
+  const Rows k_codes = {reinterpret_cast<const std::byte*>(codes[0]), kRowElementsMax};
+  const Rows v_codes = {reinterpret_cast<const std::byte*>(codes[1]), kRowElementsMax};
+  Bf16 k_scales[kPageTokens + kInt8Tokens], v_scales[kPageTokens + kInt8Tokens];
+  uint32_t nans = 0;
+  for (int i = 0, tokens; i < args.tokens; i += tokens) {
+    tokens = TokensOfPanel(args, i);
+    for (int at = 0; at < tokens; at += kInt8Tokens) {
+      const int count = tokens - at < kInt8Tokens ? tokens - at : kInt8Tokens;
+      const Rows k_part = k_rows.From(i + at), v_part = v_rows.From(i + at);
+      next.Begin(2 * (i + at));
+      nans |= RoundToInt8<Row>(k_part, count, head_dim, 128, codes[0] + at * kRowElementsMax, k_scales + i + at, &next)
+              << (i + at);
+      next.Begin(2 * (i + at) + count);
+      nans |= RoundToInt8<Row>(v_part, count, head_dim, 0, codes[1] + at * kRowElementsMax, v_scales + i + at, &next)
+              << (i + at);
+    }
+    next.Begin(2 * i);
+    PackK<Lines, uint8_t>(k_codes, args.first_slot + i, tokens, head_dim, place, &next);
+    PackV<Lines, uint8_t>(v_codes, args.first_slot + i, tokens, head_dim, place, &next);
+  }
   for (int i = 0; i < args.tokens; ++i) {
-    As<Bf16>(head + Int8KScales(head_dim))[args.first_slot + i] = (k_nans | v_nans) >> i & 1 ? kBf16Nan : k_scales[i];
+    As<Bf16>(head + Int8KScales(head_dim))[args.first_slot + i] = nans >> i & 1 ? kBf16Nan : k_scales[i];
     As<Bf16>(head + Int8VScales(head_dim))[args.first_slot + i] = v_scales[i];
   }
-  const size_t row_bytes = static_cast<size_t>(head_dim);
-  PackK<Lines, uint8_t>({reinterpret_cast<const std::byte*>(k_codes), row_bytes}, args.first_slot, args.tokens,
-                        head_dim, place);
-  PackV<Lines, uint8_t>({reinterpret_cast<const std::byte*>(v_codes), row_bytes}, args.first_slot, args.tokens,
-                        head_dim, place);
+}
+
+// ---- int4
+
+// Rows of 32 tokens in bf16 to a closed page.
+template <class Lines>
+void CloseRows(int head_dim, Rows k, Rows v, uint8_t* head, Upcoming* next) {
+  if (CloseHead<Lines>(k, v, head_dim, head, next)) return;
+  alignas(32) Bf16 finite[2][kPageTokens * kRowElementsMax];
+  bool nan[kPageTokens];
+  for (int t = 0; t < kPageTokens; ++t) {
+    nan[t] = LargestMagnitude(k.At<Bf16>(t), head_dim) > kInfinityBits ||
+             LargestMagnitude(v.At<Bf16>(t), head_dim) > kInfinityBits;
+  }
+  k = MakeFinite(k, kPageTokens, head_dim, finite[0]);
+  v = MakeFinite(v, kPageTokens, head_dim, finite[1]);
+  CloseHead<Lines>(k, v, head_dim, head, next);
+  for (int group = 0; group < Int4Groups(head_dim); ++group) {
+    Bf16* const minima = reinterpret_cast<Bf16*>(head + Int4VScales(head_dim)) + (group * 2 + 1) * kPageTokens;
+    for (int t = 0; t < kPageTokens; ++t) {
+      if (nan[t]) minima[t] = kBf16Nan;
+    }
+  }
+}
+
+template <class Lines, typename Row>
+void AppendInt4(const AttentionShape& shape, const AppendArgs& args) {
+  const int head_dim = shape.head_dim;
+  Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
+  uint8_t* const head = As<uint8_t>(args.page) + args.kv_head * Int4HeadBytes(head_dim);
+  Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
+  if constexpr (__is_same(Row, Bf16)) {
+    CloseRows<Lines>(head_dim, k, v, head, &next);
+  } else {
+    alignas(64) Bf16 elements[2][kPageTokens * kRowElementsMax];
+    k = ConvertRows<Bf16, Row>(k, kPageTokens, head_dim, elements[0]);
+    v = ConvertRows<Bf16, Row>(v, kPageTokens, head_dim, elements[1]);
+    CloseRows<Lines>(head_dim, k, v, head, &next);
+  }
 }
 
 template <class Lines, typename Row>
@@ -388,8 +424,10 @@ void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
       return AppendPanels<Lines, Fp16, Row>(shape, args);
     case KvType::kInt8:
       return AppendInt8<Lines, Row>(shape, args);
+    case KvType::kInt4:
+      if (args.open_page == nullptr) return AppendInt4<Lines, Row>(shape, args);
+      [[fallthrough]];
     case KvType::kBf16:
-    case KvType::kInt4:  // to an open page
       return AppendPanels<Lines, Bf16, Row>(shape, args);
   }
 }
@@ -405,7 +443,40 @@ void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args) {
   const bool whole_lines = reinterpret_cast<uintptr_t>(args.page) % 64 == 0 && args.tokens == kPageTokens;
   if (args.open_page != nullptr || !whole_lines) return AppendRows<Cached>(shape, args);
   AppendRows<Streamed>(shape, args);
-  _mm_sfence();  // what follows in this thread, a barrier's release too, orders streamed stores no other way
+}
+
+// A thread's later stores, a barrier's release too, order streamed ones no other way.
+void EndAppends() { _mm_sfence(); }
+
+// Columns of K and pairs of V to rows.
+void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head) {
+  alignas(64) Bf16 k[kPageTokens * kRowElementsMax], v[kPageTokens * kRowElementsMax];
+  const size_t row_bytes = static_cast<size_t>(head_dim) * sizeof(Bf16);
+  for (int panel = 0; panel < kPageKPanels; ++panel) {
+    const Rows lines = {reinterpret_cast<const std::byte*>(from + panel * kPanelLanes * head_dim), 64};
+    for (int token = 0; token < kPanelLanes; token += 4) {
+      for (int line = 0; line < head_dim / 2; line += 8) {
+        __m256i row[4];
+        Transpose8x4(lines, line, token * 4, row);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) Store32(k + (panel * kPanelLanes + token + i) * head_dim + line * 2, row[i]);
+      }
+    }
+  }
+  const Bf16* line = from + PageKElements(head_dim);
+  for (int d = 0; d < head_dim; d += kPanelLanes) {
+    for (int token = 0; token < kPageTokens; token += 2, line += 2 * kPanelLanes) {
+      const __m256i low = Load32(line), high = Load32(line + kPanelLanes);
+      const __m256i mask = _mm256_set1_epi32(0xffff);
+      const __m256i even = _mm256_packus_epi32(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
+      const __m256i odd = _mm256_packus_epi32(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
+      Store32(v + token * head_dim + d, _mm256_permute4x64_epi64(even, 0xd8));
+      Store32(v + (token + 1) * head_dim + d, _mm256_permute4x64_epi64(odd, 0xd8));
+    }
+  }
+  Upcoming next(AppendArgs{}, 0);
+  CloseRows<Cached>(head_dim, {reinterpret_cast<const std::byte*>(k), row_bytes},
+                    {reinterpret_cast<const std::byte*>(v), row_bytes}, head, &next);
 }
 
 }  // namespace fastdecode

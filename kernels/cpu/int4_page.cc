@@ -48,22 +48,6 @@ struct Parts {
 
 float Nibble(uint8_t byte, bool high) { return static_cast<float>(high ? byte >> 4 : byte & 15); }
 
-// Finds the tokens with a NaN, whose NaNs become 0, and makes infinities the largest number.
-void TakeNans(int head_dim, Bf16* open, bool (&nan)[kPageTokens]) {
-  constexpr int kInfinity = 0x7f80;
-  for (int t = 0; t < kPageTokens; ++t) {
-    nan[t] = false;
-    for (int d = 0; d < head_dim; ++d) {
-      for (Bf16* x : {&open[KOffset(head_dim, t, d)], &open[VOffset(head_dim, t, d)]}) {
-        const int magnitude = *x & 0x7fff;
-        if (magnitude < kInfinity) continue;
-        nan[t] |= magnitude > kInfinity;
-        *x = magnitude > kInfinity ? 0 : static_cast<Bf16>(*x - 1);
-      }
-    }
-  }
-}
-
 constexpr int kMaxHeadDim = 256;
 
 // One KV head of an open page to `whole`, or back.
@@ -94,21 +78,7 @@ void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, s
     CopyPieces(shape, kv_head, open, copy, /*back=*/false);
     from = copy;
   }
-  bool nan[kPageTokens] = {};
-  if (!Avx2AllFinite(from, PageHeadElements(head_dim))) {
-    if (from != copy) CopyPieces(shape, kv_head, open, copy, /*back=*/false);
-    from = copy;
-    TakeNans(head_dim, copy, nan);
-  }
-  uint8_t* const to = reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim);
-  Avx2CloseHead(head_dim, from, to);
-  for (int dim = 0; dim < head_dim; dim += kInt4GroupDims) {
-    Bf16* const minima =
-        reinterpret_cast<Bf16*>(to + Int4VScales(head_dim)) + (dim / kInt4GroupDims * 2 + 1) * kPageTokens;
-    for (int t = 0; t < kPageTokens; ++t) {
-      if (nan[t]) minima[t] = ToBf16(std::numeric_limits<float>::quiet_NaN());
-    }
-  }
+  Avx2CloseHead(head_dim, from, reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
 }
 
 void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, const OpenPage& open) {

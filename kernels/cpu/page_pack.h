@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
 
 namespace fastdecode {
@@ -10,12 +11,76 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 // What packing and closing pages have in common, with AVX2.
 
+constexpr int kRowElementsMax = 256;                                     // of one head
 constexpr int32_t kBf16MaxBits = 0x7f7f0000, kFp16MaxBits = 0x477fe000;  // of floats
 constexpr int32_t kInfinityBits = 0x7f800000, kQuietNanBits = 0x7fc00000;
 constexpr Bf16 kBf16Nan = 0x7fc0;
 
-// The second of each two bf16, as a float, is its dword with this mask; the first one is shifted up by 16.
-inline __m256i OddSteps() { return _mm256_set1_epi32(-65536); }
+// Some tokens' elements, as the page holds them.
+struct Rows {
+  const std::byte* first;
+  size_t stride_bytes;
+  template <typename Element>
+  const Element* At(int i) const {
+    return reinterpret_cast<const Element*>(first + static_cast<size_t>(i) * stride_bytes);
+  }
+  Rows From(int i) const { return {At<std::byte>(i), stride_bytes}; }
+};
+
+template <typename To>
+inline To* As(std::byte* at) {
+  return reinterpret_cast<To*>(at);
+}
+inline __m128i Load16(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
+inline __m256i Load32(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
+inline void Store16(void* at, __m128i x) { _mm_storeu_si128(static_cast<__m128i*>(at), x); }
+inline void Store32(void* at, __m256i x) { _mm256_storeu_si256(static_cast<__m256i*>(at), x); }
+
+// How lines of a page are stored, in halves. Whole pages go past the caches: otherwise each line would be read first.
+struct Cached {
+  static void StoreHalf(void* at, __m256i x) { Store32(at, x); }
+};
+struct Streamed {
+  static void StoreHalf(void* at, __m256i x) { _mm256_stream_si256(static_cast<__m256i*>(at), x); }
+};
+template <class Lines, typename To>
+inline void StoreLine(To* at, __m256i low, __m256i high) {
+  Lines::StoreHalf(at, low);
+  Lines::StoreHalf(at + 32 / sizeof(To), high);
+}
+
+// What is appended next (AppendArgs::next_k), prefetched line by line between this one's stores: CPUs drop what is
+// prefetched faster than memory follows, and memory idles meanwhile.
+class Upcoming {
+ public:
+  Upcoming(const AppendArgs& args, int row_bytes)
+      : k_(args.next_k),
+        v_offset_(args.v - args.k),
+        row_stride_(static_cast<ptrdiff_t>(args.row_stride_bytes)),
+        row_bytes_(row_bytes),
+        row_lines_((row_bytes + 63) / 64),
+        rows_left_(args.next_k == nullptr ? 0 : args.tokens) {}
+
+  // Of the rows that are appended, k and v, so many were done when a part began, and so many since.
+  void Begin(int rows) { begun_ = rows; }
+  [[gnu::always_inline]] void After(int rows) {
+    for (const int due = (begun_ + rows + 1) * row_lines_; lines_ < due && rows_left_ > 0; lines_ += 2) {
+      PrefetchIntoL2(k_ + byte_);
+      PrefetchIntoL2(k_ + v_offset_ + byte_);
+      byte_ += 64;
+      if (byte_ < row_bytes_) continue;
+      byte_ = 0;
+      k_ += row_stride_;
+      --rows_left_;
+    }
+  }
+
+ private:
+  const std::byte* k_;
+  const ptrdiff_t v_offset_, row_stride_;
+  const int row_bytes_, row_lines_;
+  int rows_left_, begun_ = 0, lines_ = 0, byte_ = 0;
+};
 
 // The largest of 8 numbers.
 inline int32_t MaxLanes(__m256i x) {
@@ -25,44 +90,39 @@ inline int32_t MaxLanes(__m256i x) {
   return _mm_cvtsi128_si32(y);
 }
 
+// Of each two bf16 the first one and the second one, as floats.
+inline __m256 EvenSteps(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+inline __m256 OddSteps(__m256i pairs) {
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+}
+// Two 16-bit numbers in 32 from the low halves of two.
+inline __m256i Pairs(__m256i even, __m256i odd) { return _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa); }
+
 // The smallest bf16 that are not below numbers >= 0: 16 bits in 32.
 inline __m256i RoundUp8(__m256 x) {
   return _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0xffff)), 16);
 }
 
-// The low 16 bits of 8 lanes, whose others are 0.
-inline void StoreWords(Bf16* to, __m256i x) {
-  const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(words));
+// 1 in place of 0.
+inline __m256 DivisorOf(__m256 scale) {
+  return _mm256_blendv_ps(scale, _mm256_set1_ps(1), _mm256_cmp_ps(scale, _mm256_setzero_ps(), _CMP_EQ_OQ));
 }
 
-// Quotients that are rounded to integers afterwards, by eight numbers >= 0 in bf16; by 1 in place of 0.
-struct Divisors {
-  // `scales` are 16 bits in 32.
-  void Set(__m256i scales) {
-    const __m256 x = _mm256_castsi256_ps(_mm256_slli_epi32(scales, 16)), one = _mm256_set1_ps(1);
-    const __m256 divisors = _mm256_blendv_ps(x, one, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_EQ_OQ));
-    _mm256_store_ps(divisor, divisors);
-    _mm256_store_ps(inverse, _mm256_div_ps(one, divisors));
-    fast = _mm256_movemask_ps(_mm256_cmp_ps(divisors, _mm256_set1_ps(0x1p-64f), _CMP_LT_OQ)) == 0;
+// Dwords [0, 4) of eight rows to four columns.
+inline void Transpose8x4(const Rows& rows, int first, int byte, __m256i (&column)[4]) {
+  __m256i row[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    row[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(Load16(rows.At<std::byte>(first + i) + byte)),
+                                     Load16(rows.At<std::byte>(first + i + 4) + byte), 1);
   }
-
-  // x / divisor[i]; or with kFast, if all divisors are `fast`, what rounds to the same integer. The product with the
-  // inverse, and then the remainder's, come within a little more than half a unit in the last place of the exact
-  // quotient, as long as the remainder is no denormal. And a float next to the exact quotient lies halfway between two
-  // integers only if that does, too, or is more than 128/255 of such a unit away, because a divisor has 8 bits.
-  template <bool kFast>
-  __m256 Quotient(int i, __m256 x) const {
-    const __m256 by = _mm256_set1_ps(divisor[i]);
-    if constexpr (!kFast) return _mm256_div_ps(x, by);
-    const __m256 by_inverse = _mm256_set1_ps(inverse[i]);
-    const __m256 quotient = _mm256_mul_ps(x, by_inverse);
-    return _mm256_fmadd_ps(_mm256_fnmadd_ps(quotient, by, x), by_inverse, quotient);
-  }
-
-  alignas(32) float divisor[8], inverse[8];
-  bool fast;
-};
+  const __m256i low01 = _mm256_unpacklo_epi32(row[0], row[1]), high01 = _mm256_unpackhi_epi32(row[0], row[1]);
+  const __m256i low23 = _mm256_unpacklo_epi32(row[2], row[3]), high23 = _mm256_unpackhi_epi32(row[2], row[3]);
+  column[0] = _mm256_unpacklo_epi64(low01, low23);
+  column[1] = _mm256_unpackhi_epi64(low01, low23);
+  column[2] = _mm256_unpacklo_epi64(high01, high23);
+  column[3] = _mm256_unpackhi_epi64(high01, high23);
+}
 
 }  // namespace
 }  // namespace fastdecode

@@ -1,9 +1,10 @@
 #include "kernels/reference/page_reference.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -152,20 +153,18 @@ struct Codes {
   std::vector<int> codes;
 };
 
-// The least of some panels' lanes, panel onto panel and then halves onto halves: so that it is said which of -0 and +0
-// it is. `less` tells which of two is kept.
-template <typename Less>
-float Least(std::vector<float> x, Less less) {
-  const auto fold = [&](size_t to, size_t from) { x[to] = less(x[from], x[to]) ? x[from] : x[to]; };
-  for (size_t i = kPanelLanes; i < x.size(); ++i) fold(i % kPanelLanes, i);
-  for (size_t half = kPanelLanes / 2; half > 0; half /= 2) {
-    for (size_t lane = 0; lane < half; ++lane) fold(lane, lane + half);
-  }
-  return x[0];
+// -0 is below +0.
+bool IsBelow(float a, float b) {
+  const auto order = [](float x) {
+    const int32_t bits = std::bit_cast<int32_t>(x);
+    return bits < 0 ? bits ^ INT32_MAX : bits;
+  };
+  return order(a) < order(b);
 }
 
 Codes RoundToInt4(const std::vector<float>& x) {
-  const float low = Least(x, std::less<float>()), high = Least(x, std::greater<float>());
+  const auto [low_at, high_at] = std::minmax_element(x.begin(), x.end(), IsBelow);
+  const float low = *low_at, high = *high_at;
   Codes to;
   to.minimum = ToBf16(low);
   to.scale = RoundUpToBf16(high / 15 - low / 15);

@@ -148,18 +148,23 @@ AttentionShape ShapeOf(ElementType type, KvType kv_type, int head_dim) {
 
 using AppendPage = void (*)(const AttentionShape&, const AppendArgs&);
 
-void Append(AppendPage append, const AttentionShape& shape, int first_slot, const TokenRows& k, const TokenRows& v,
-            Memory* memory) {
-  const OpenPage open = memory->open();
+AppendArgs ArgsOf(int first_slot, const TokenRows& k, const TokenRows& v, Memory* memory) {
   AppendArgs args = {};
   args.page = memory->bytes.data();
-  args.open_page = OpenPieces(shape) > 0 ? &open : nullptr;
   args.kv_head = kHead;
   args.first_slot = first_slot;
   args.tokens = static_cast<int>(k.bytes.size() / k.stride_bytes);
   args.k = k.first();
   args.v = v.first();
   args.row_stride_bytes = k.stride_bytes;
+  return args;
+}
+
+void Append(AppendPage append, const AttentionShape& shape, int first_slot, const TokenRows& k, const TokenRows& v,
+            Memory* memory) {
+  const OpenPage open = memory->open();
+  AppendArgs args = ArgsOf(first_slot, k, v, memory);
+  if (OpenPieces(shape) > 0) args.open_page = &open;
   append(shape, args);
 }
 
@@ -203,6 +208,32 @@ TEST_P(PagePackTest, AppendWritesTheReferencesBits) {
 INSTANTIATE_TEST_SUITE_P(Types, PagePackTest, testing::ValuesIn(kKvTypes),
                          [](const auto& info) { return std::string(KvTypeName(info.param)); });
 
+// Rows of a whole page are rounded at once to what appending and closing makes of them.
+TEST(ClosePageTest, AWholePageNeedsNoOpenOne) {
+  std::mt19937_64 random(3);
+  for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
+    for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+      const AttentionShape shape = ShapeOf(type, KvType::kInt4, head_dim);
+      for (const Values kind : kAllValues) {
+        for (const bool flush : {false, true}) {
+          SCOPED_TRACE(std::string(ElementName(type)) + " rows, head_dim " + std::to_string(head_dim) + ", values " +
+                       std::to_string(static_cast<int>(kind)) + (flush ? ", flushed" : ""));
+          const TokenRows k(shape, MakeValues(kind, kPageTokens, head_dim, random));
+          const TokenRows v(shape, MakeValues(kind, kPageTokens, head_dim, random));
+          const uint64_t stale = random();
+          Memory expected(shape, stale), memory(shape, stale);
+          const Denormals denormals(flush);
+          Append(&ReferenceAppendToPage, shape, 0, k, v, &expected);
+          ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
+          AppendToPage(shape, ArgsOf(0, k, v, &memory));
+          const auto end = memory.bytes.begin() + static_cast<ptrdiff_t>(memory.page_bytes);
+          ASSERT_TRUE(std::equal(memory.bytes.begin(), end, expected.bytes.begin()));
+        }
+      }
+    }
+  }
+}
+
 // A head of int4 whose elements are `values`, as they are.
 void FillOpenPage(const std::vector<float>& values, const OpenPage& open) {
   const size_t quarter = values.size() / kOpenPieces;
@@ -220,6 +251,43 @@ void CheckClosing(const AttentionShape& shape, const std::vector<float>& values,
   ReferenceClosePage(shape, kHead, expected.open(adjacent), expected.bytes.data());
   ClosePage(shape, kHead, memory.open(adjacent), memory.bytes.data());
   ASSERT_TRUE(memory.bytes == expected.bytes);
+}
+
+// The least element halfway between two multiples of the scale, others next to nothing or halfway: quotients that lie
+// next to halfway.
+std::vector<float> MiddleValues(int head_dim, std::mt19937_64& random) {
+  constexpr int kMantissas[] = {128, 136, 144, 160, 170, 192, 204, 240};
+  const float scale = std::ldexp(static_cast<float>(kMantissas[random() % std::size(kMantissas)]),
+                                 static_cast<int>(random() % 40) - 20);
+  const float low = -scale * (static_cast<float>(random() % 15) + 0.5f);
+  std::vector<float> values;
+  for (int i = 0; i < PageHeadElements(head_dim); ++i) {
+    const float sign = random() % 2 == 0 ? 1 : -1;
+    switch (random() % 4) {
+      case 0:
+        values.push_back(random() % 2 == 0 ? low : low + 15 * scale);
+        break;
+      case 1:
+        values.push_back(sign * std::ldexp(scale, -static_cast<int>(random() % 40)));
+        break;
+      case 2:
+        values.push_back(low + scale / 2 * static_cast<float>(random() % 31));
+        break;
+      default:
+        values.push_back(random() % 2 == 0 ? 0 : low + scale * 15 * static_cast<float>(random() % 1000) / 1000);
+    }
+  }
+  return values;
+}
+
+TEST(ClosePageTest, WritesTheReferencesBitsNextToHalfway) {
+  std::mt19937_64 random(4);
+  for (int page = 0; page < 300; ++page) {
+    const int head_dim = page % 2 == 0 ? 128 : 48;
+    const AttentionShape shape = ShapeOf(ElementType::kBf16, KvType::kInt4, head_dim);
+    SCOPED_TRACE(page);
+    ASSERT_NO_FATAL_FAILURE(CheckClosing(shape, MiddleValues(head_dim, random), true, random()));
+  }
 }
 
 TEST(ClosePageTest, WritesTheReferencesBits) {
