@@ -1,4 +1,5 @@
 #include "kernels/cpu/amx_panels.h"
+#include "kernels/cpu/amx_runs.h"
 #include "kernels/cpu/attention_template.h"
 #include "kernels/cpu/avx512vnni_vector.h"
 #include "kernels/cpu/fma_dots.h"
@@ -33,12 +34,36 @@ struct WithTiles {
     return kernels;
   }
 
- private:
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
     const int rows = Tiled::LargestTile(args.rows * shape.group);
     const TileScope tiles(PanelTiles(rows, shape.head_dim / kStepElements, kPageTokens / kStepElements));
     Tiled::Attend(shape, args);
   }
+};
+
+struct Bf16Tiles : WithTiles<Attention<Tiles, AmxBf16Kv>, 2> {
+  static AttentionKernels Kernels(const char* name) {
+    AttentionKernels kernels = WithTiles::Kernels(name);
+    kernels.attend = &Attend;
+    return kernels;
+  }
+  static void Attend(const AttentionShape& shape, const AttendArgs& args) {
+    const bool many = args.heads == 1 && args.rows * shape.group >= kRunRowHeadsMin;
+    switch (many ? shape.head_dim : 0) {
+      case 32:
+        return TileRuns<Tiles, 1>::Attend(shape, args);
+      case 64:
+        return TileRuns<Tiles, 2>::Attend(shape, args);
+      case 96:
+        return TileRuns<Tiles, 3>::Attend(shape, args);
+      case 128:
+        return TileRuns<Tiles, 4>::Attend(shape, args);
+    }
+    WithTiles::Attend(shape, args);
+  }
+
+ private:
+  static constexpr int kRunRowHeadsMin = 12;  // as make use of a tile of 16
 };
 
 // What tiles do not gain from, prefetched as these CPUs like it.
@@ -56,7 +81,7 @@ AttentionKernels AmxAttention(KvType type, bool bf16_rows) {
       return Attention<Avx512Vector, Floats<float>>::Kernels("amx-f32");
     case KvType::kBf16:
       if (!bf16_rows) return Attention<Avx512Vector, Floats<Bf16>>::Kernels("amx-bf16-f32");
-      return WithTiles<Attention<Tiles, AmxBf16Kv>, 2>::Kernels("amx-bf16");
+      return Bf16Tiles::Kernels("amx-bf16");
     case KvType::kFp16:
       return Attention<Avx512Vector, Floats<Fp16>>::Kernels("amx-fp16");
     case KvType::kInt8:

@@ -73,16 +73,13 @@ struct TilePanel {
     StoreTile<kKSum>(sums, sums_bytes);
   }
 
-  static inline void MultiplyV(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                               const Ahead& ahead, TileSums* sums) {
-    LoadV(x, x_bytes);
+  // V's vectors are loaded once for all panels, which are multiplied, or added to what lies at `sums`.
+  static inline void LoadV(const void* x, ptrdiff_t x_bytes) { LoadTile<kVLeft>(x, x_bytes); }
+  static inline void MultiplyV(const std::byte* panel, int lines, const Ahead& ahead, TileSums* sums) {
     ZeroTile<kVSum>();
     MultiplyLines<kVSum, kVLeft, kVRight>(panel, lines, Prefetch(ahead, panel));
     StoreTile<kVSum>(sums, kTileRowBytes);
   }
-
-  // MultiplyV, added to what lies at `sums`, of vectors that were loaded before, once for all panels.
-  static inline void LoadV(const void* x, ptrdiff_t x_bytes) { LoadTile<kVLeft>(x, x_bytes); }
   static inline void AddV(const std::byte* panel, int lines, const Ahead& ahead, float* sums, ptrdiff_t sums_bytes) {
     LoadTile<kVSum>(sums, sums_bytes);
     MultiplyLines<kVSum, kVLeft, kVRight>(panel, lines, Prefetch(ahead, panel));
@@ -106,27 +103,33 @@ struct TileDots : Bf16Dots {
   using Prefetch = TwoStages;
   using Panel = TilePanel<TileBf16, Prefetch>;
   static constexpr int kSparseTileMax = 0;
-
-  // REQUIRES: !kOfK. TileBf16Kv scores without it.
-  template <int J, bool kSparse, bool kOfK>
-  static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, const Ahead& ahead,
-                              __m512 (&sum)[J][1]) {
-    static_assert(!kOfK);
-    TileSums sums;
-    Panel::MultiplyV(reinterpret_cast<const std::byte*>(panel), steps / 2, reinterpret_cast<const std::byte*>(x),
-                     x_stride * static_cast<ptrdiff_t>(sizeof(Bf16)), ahead, &sums);
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) sum[j][0] = sums.Floats(j);
-  }
+  static constexpr float kPRounding = 0x1.0cp-9f;  // to bf16, and what Exponentiate leaves out
 };
 
-// Pages of bf16: scores, and where that can be acc, are the tiles' sums as they lie in memory. The bits are those of
-// PanelKv: a tile adds the sum of its two chains to what it had.
+// Pages of bf16: scores, and where that can be acc, are the tiles' sums as they lie in memory. p is a polynomial of
+// degree 3, off by 8.6e-5; its product with v takes it rounded to bf16, its sum as it is. A factor other than 1 first
+// multiplies acc in memory, then a tile adds the sum of its two chains to it.
 template <class V>
 struct TileBf16Kv : PanelKv<V, TileDots> {
   using Base = PanelKv<V, TileDots>;
   using Panel = TileDots::Panel;
   using Weights = typename Base::Weights;
+
+  // 2^x for x <= 127 by 2^(x - floor(x)), with 2^0 = 1 exactly; 0 far below -126, and no assist for a denormal where
+  // they count as zeros. NaN gives NaN.
+  static inline __m512 PowerOf2(__m512 x) {
+    const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 y = _mm512_set1_ps(0x1.3baaa6p-4f);
+    y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0x1.d2378ap-3f));
+    y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0x1.63e658p-1f));
+    y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(y, x);
+  }
+  static inline void Exponentiate(__m512 base, __m512 (&score)[2], Bf16* p) {
+    score[0] = PowerOf2(_mm512_sub_ps(score[0], base));
+    score[1] = PowerOf2(_mm512_sub_ps(score[1], base));
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(score[1], score[0])));
+  }
 
   template <int J, bool kSparse>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
@@ -138,17 +141,34 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
     }
   }
 
+  static inline void ScaleRow(float factor, int head_dim, float* acc) {
+    for (int d = 0; d < head_dim; d += kPanelLanes) {
+      _mm512_storeu_ps(acc + d, _mm512_mul_ps(_mm512_loadu_ps(acc + d), _mm512_set1_ps(factor)));
+    }
+  }
+
+  // In place, if the tile has the rows of the configuration.
   template <int J, bool kSparse>
-  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Bf16* p,
-                         const Weights& weights, const float* factor, bool in_place, float* acc) {
-    if (!in_place) {
-      Base::template Add<J, kSparse>(head_dim, page_head, ahead, p, weights, factor, false, acc);
-      return;
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Bf16* p, const Weights&,
+                         const float* factor, bool largest, float* acc) {
+    for (int j = 0; j < J; ++j) {
+      if (factor[j] != 1) ScaleRow(factor[j], head_dim, acc + j * head_dim);
     }
     const std::byte* const v = page_head + PageKElements(head_dim) * sizeof(Bf16);
     Panel::LoadV(p, kPageTokens * sizeof(Bf16));
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
-      Panel::AddV(v + dim * kPageTokens * sizeof(Bf16), kPageTokens / 2, ahead, acc + dim, head_dim * sizeof(float));
+      const std::byte* const panel = v + dim * kPageTokens * sizeof(Bf16);
+      if (largest) {
+        Panel::AddV(panel, kPageTokens / 2, ahead, acc + dim, head_dim * sizeof(float));
+      } else {
+        TileSums sums;
+        Panel::MultiplyV(panel, kPageTokens / 2, ahead, &sums);
+#pragma GCC unroll 16
+        for (int j = 0; j < J; ++j) {
+          float* const at = acc + j * head_dim + dim;
+          _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), sums.Floats(j)));
+        }
+      }
     }
   }
 };
@@ -170,7 +190,8 @@ struct TileBytes : BytePanels<V, TwoStages> {
       if constexpr (kPanelUnsigned) {
         TilePanel<TileSU, TwoStages>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums, kTileRowBytes);
       } else {
-        TilePanel<TileUS, TwoStages>::MultiplyV(panel, lines, x, x_bytes, ahead, &sums);
+        TilePanel<TileUS, TwoStages>::LoadV(x, x_bytes);
+        TilePanel<TileUS, TwoStages>::MultiplyV(panel, lines, ahead, &sums);
       }
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) sum[j][0] = V::AddInt(sum[j][0], sums.Ints(j));

@@ -46,6 +46,11 @@ template <int kTile>
 inline void LoadTile(const void* rows, ptrdiff_t stride_bytes) {
   asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(rows), "r"(stride_bytes) : "memory");
 }
+// Past the first-level cache, whose lines stay.
+template <int kTile>
+inline void StreamTile(const void* rows, ptrdiff_t stride_bytes) {
+  asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(rows), "r"(stride_bytes) : "memory");
+}
 template <int kTile>
 inline void StoreTile(void* rows, ptrdiff_t stride_bytes) {
   asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(kTile), "r"(rows), "r"(stride_bytes) : "memory");

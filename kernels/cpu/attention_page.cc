@@ -22,6 +22,14 @@ size_t HeadBytes(const AttentionShape& shape) {
   return 0;
 }
 
+// The scores of three jobs; queries, acc, sums and bases, filled up to whole tiles.
+size_t TileRunsBytes(const AttentionShape& shape) {
+  const size_t row_heads = kMaxAttendRows * static_cast<size_t>(shape.group) + kMaxTileRows;
+  return (3 * kMaxTileRows * kTileRunPages * kPageTokens +
+          row_heads * (2 * static_cast<size_t>(shape.head_dim) + kPanelLanes + 1)) *
+         sizeof(float);
+}
+
 }  // namespace
 
 size_t PageBytes(const AttentionShape& shape) { return shape.kv_heads * HeadBytes(shape); }
@@ -34,13 +42,16 @@ size_t OpenPieceBytes(const AttentionShape& shape) {
 size_t AttendScratchBytes(const AttentionShape& shape) {
   const size_t row_heads =
       static_cast<size_t>(std::max(kMaxAttendRows, kMaxRowsOfHeads * shape.kv_heads)) * shape.group;
-  return (row_heads * (shape.head_dim + kPanelLanes) + 2 * kMaxTileRows * kPageTokens) * sizeof(float) +
-         kOpenPieces * OpenPieceBytes(shape);
+  const size_t bytes = (row_heads * (shape.head_dim + kPanelLanes) + 2 * kMaxTileRows * kPageTokens) * sizeof(float) +
+                       kOpenPieces * OpenPieceBytes(shape);
+  return shape.kv_type == KvType::kBf16 ? std::max(bytes, TileRunsBytes(shape)) : bytes;
 }
 
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args) {
   FD_CHECK(args.first_slot >= 0 && args.tokens > 0 && args.first_slot + args.tokens <= kPageTokens,
            "an append stays inside one page");
+  FD_CHECK(shape.kv_type != KvType::kInt4 || args.open_page != nullptr || args.tokens == kPageTokens,
+           "int4: tokens that do not fill a page go to an open one");
   FD_CHECK(args.kv_head >= 0 && args.kv_head < shape.kv_heads, "an append names a KV head of the shape");
   return Avx2AppendToPage(shape, args);
 }

@@ -22,7 +22,7 @@ inline constexpr int kPageKPanels = kPageTokens / kPanelLanes;
 //
 // int4 (KIVI, Liu et al. 2024): two quads a line, in the low and the high halves of its bytes. In K each dim has a
 // scale and a minimum for the page's 32 tokens, in V each token has them for each group of up to 64 dims; both in bf16,
-// the scale rounded up. A code is round((x - minimum) / scale), the scale (max x - minimum) / 15.
+// the scale rounded up. A code is round((x - minimum) / scale), the scale (max x - minimum) / 15. -0 is less than +0.
 //   K: [2][D/8][16][4]   then scales [D] and minima [D]   then for each group of V: scales [32] and minima [32]
 //   V: [D/16][4][16][4]
 // Tokens are appended to an open page, which is one of bf16 in pieces; when it is full, it is closed into one of int4.
@@ -52,14 +52,15 @@ static_assert(PageHeadElements(16) * 2 / kOpenPieces <= Int4HeadBytes(16) && Int
 // AppendFn for every ISA.
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 
-// What AppendToPage and ClosePage do, with AVX2, which is the least ISA. `from` is a KV head of bf16 panels without NaN
-// or infinities.
+// What AppendToPage and ClosePage do, with AVX2, which is the least ISA. `from` is a KV head of bf16 panels.
 void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
-bool Avx2AllFinite(const Bf16* x, int count);  // count is a multiple of 64
 
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;
+
+// Pages that TileRuns takes at once, at most.
+inline constexpr int kTileRunPages = 4;
 
 // The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8 and int4. AMX's
 // are for all: tiles multiply int8, and bf16 where rows are in bf16, too.

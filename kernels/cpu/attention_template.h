@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
+#include "kernels/cpu/vector_exp.h"
 
 namespace fastdecode {
 
@@ -22,8 +23,9 @@ namespace {
 //   kPRounding          what a Probability loses, relatively
 //   kSparseTileMax      tiles of up to so many row-heads prefetch sparsely where pieces lie one behind the other
 //   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
-//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>, Add<J, kSparse>, which is told whether it may
-//   add to acc in place: all factors are 1, and no tile of the call is larger (AMX's registers have that one's shape)
+//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>, Add<J, kSparse>, which is told whether no
+//   tile of the call is larger (AMX's registers have that one's shape) Exponentiate        if it has one: p in place of
+//   Exp2 and Round
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
 // tiling gives the same bits:
 //   score    q · k as Kv computes it; in units of log2
@@ -85,10 +87,10 @@ class Attention {
       }
     }
     pipeline.Finish();
-    FinishPartials(shape, args.out, scratch.sums, all);
+    FinishPartials(shape, args.out.acc, scratch.sums, all, args.out);
   }
 
- private:
+ protected:
   using Float = typename V::Float;
   using Probability = typename Kv::Probability;
   static constexpr bool kHasOpenPages = !__is_same(Open, Kv);
@@ -111,7 +113,6 @@ class Attention {
     const std::byte* page_head;
     Ahead ahead;                    // what is wanted in the caches for later
     bool largest;                   // none of the call's has more row-heads
-    bool rescales;                  // whether a factor is not 1; found by Weigh
     const std::byte* q;             // [J], QueryBytes each
     float* scores;                  // [J][32]
     Probability* p;                 // [J][32]
@@ -140,23 +141,9 @@ class Attention {
     std::byte* open;  // a KV head of an open page, if there are any
   };
 
-  // 2^x for x <= 127, relative error < 1.8e-7 (minimax of degree 5, measured over all of [-0.5, 0.5]), 2^0 = 1 exactly.
-  // 0 below 2^-115 (e^-80): that is nothing beside a sum >= 1, and p * v stays clear of denormals. NaN gives NaN.
-  static Float Exp2(Float x) {
-    const Float n = V::Round(x);
-    const Float f = V::Sub(x, n);
-    Float y = V::Set(0x1.5bba14p-10f);
-    y = V::Fma(y, f, V::Set(0x1.3cea88p-7f));
-    y = V::Fma(y, f, V::Set(0x1.c6b752p-5f));
-    y = V::Fma(y, f, V::Set(0x1.ebf9bcp-3f));
-    y = V::Fma(y, f, V::Set(0x1.62e42ap-1f));
-    y = V::Fma(y, f, V::Set(1.0f));
-    return V::ZeroWhereLess(V::ScaleByPowerOf2(y, n), x, V::Set(-115.0f));
-  }
-
   // cap * tanh(z / cap) * log2(e), where x = 2 * log2(e) * z / cap.
   static Float SoftCap(Float x, Float cap_log2) {
-    const Float e = Exp2(V::Min(V::Set(126.0f), x));  // the second where one is NaN
+    const Float e = Exp2<V>(V::Min(V::Set(126.0f), x));  // the second where one is NaN
     const Float tanh = V::Sub(V::Set(1.0f), V::Div(V::Set(2.0f), V::Add(e, V::Set(1.0f))));
     return V::Mul(tanh, cap_log2);
   }
@@ -178,9 +165,13 @@ class Attention {
 
   // p = Exp2(score - base) of one row-head; its sums by lane.
   static inline void Exponentiate(float base, Float (&score)[kPageVectors], Probability* p, float* sums, float factor) {
+    if constexpr (requires { Kv::Exponentiate(V::Set(base), score, p); }) {
+      Kv::Exponentiate(V::Set(base), score, p);
+    } else {
 #pragma GCC unroll 4
-    for (int w = 0; w < kPageVectors; ++w) {
-      score[w] = Kv::Round(p + w * kLanes, Exp2(V::Sub(score[w], V::Set(base))));
+      for (int w = 0; w < kPageVectors; ++w) {
+        score[w] = Kv::Round(p + w * kLanes, Exp2<V>(V::Sub(score[w], V::Set(base))));
+      }
     }
 #pragma GCC unroll 2
     for (int w = 0; w < kPanelVectors; ++w) {
@@ -189,22 +180,19 @@ class Attention {
     }
   }
 
-  // Scores to probabilities; updates the tile's base, sums and factor.
-  template <int J>
-  static inline void Softmax(const Query& query, Tile* tile) {
-    tile->rescales = false;
-    for (int j = 0; j < J; ++j) {
-      Float score[kPageVectors];
-      const Float top = FinishScores(query, tile->visible[j], tile->scores + j * kPageTokens, score);
-      tile->factor[j] = 1;
-      if (__builtin_expect(V::AnyGreater(top, V::Set(tile->base[j] + kMaxLag)), 0)) {
-        const float base = V::MaxLanes(top);
-        tile->factor[j] = V::First(Exp2(V::Set(tile->base[j] - base)));
-        tile->base[j] = base;
-        tile->rescales = true;
-      }
-      Exponentiate(tile->base[j], score, tile->p + j * kPageTokens, tile->sums + j * kPanelLanes, tile->factor[j]);
+  // One row-head's scores of a page to probabilities; updates its base and sums. Returns the factor.
+  static inline float WeighRow(const Query& query, uint32_t visible, const float* scores, Probability* p, float* base,
+                               float* sums) {
+    Float score[kPageVectors];
+    const Float top = FinishScores(query, visible, scores, score);
+    float factor = 1;
+    if (__builtin_expect(V::AnyGreater(top, V::Set(*base + kMaxLag)), 0)) {
+      const float new_base = V::MaxLanes(top);
+      if (*base != kNoBase) factor = V::First(Exp2<V>(V::Set(*base - new_base)));  // else there is nothing yet
+      *base = new_base;
     }
+    Exponentiate(*base, score, p, sums, factor);
+    return factor;
   }
 
   template <class Page, int J, bool kSparse>
@@ -213,13 +201,16 @@ class Attention {
   }
   template <class Page, int J>
   static void Weigh(const Query& query, Tile* tile, typename Page::Weights* weights) {
-    Softmax<J>(query, tile);
+    for (int j = 0; j < J; ++j) {
+      tile->factor[j] = WeighRow(query, tile->visible[j], tile->scores + j * kPageTokens, tile->p + j * kPageTokens,
+                                 tile->base + j, tile->sums + j * kPanelLanes);
+    }
     Page::template Weigh<J>(query.head_dim, tile->page_head, tile->p, weights);
   }
   template <class Page, int J, bool kSparse>
   static void Add(const Query& query, const Tile& tile, const typename Page::Weights& weights) {
     Page::template Add<J, kSparse>(query.head_dim, tile.page_head, tile.ahead, tile.p, weights, tile.factor,
-                                   tile.largest && !tile.rescales, tile.acc);
+                                   tile.largest, tile.acc);
   }
 
   // Sparse prefetching is for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
@@ -382,7 +373,8 @@ class Attention {
            args.first_head * Kv::HeadBytes(shape.head_dim);
   }
 
-  static void FinishPartials(const AttentionShape& shape, const Partial& out, const float* sums, int n) {
+  static void FinishPartials(const AttentionShape& shape, const float* acc, const float* sums, int n,
+                             const Partial& out) {
     for (int i = 0; i < n; ++i) {
       if (out.max[i] == kNoBase) out.max[i] = -kInfinity;
       Float sum = V::Load(sums + i * kPanelLanes);
@@ -391,7 +383,7 @@ class Attention {
     }
     // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
     for (int i = 0; i < n * shape.head_dim; i += kLanes) {
-      V::Store(out.acc + i, V::Add(V::Load(out.acc + i), V::Zero()));
+      V::Store(out.acc + i, V::Add(V::Load(acc + i), V::Zero()));
     }
   }
 
@@ -400,8 +392,8 @@ class Attention {
       if (from.sum[i] == 0) continue;  // empty. By the sum, not the max: a NaN must not be lost
       const Float into_max = V::Set(into.max[i]), from_max = V::Set(from.max[i]);
       const Float max = V::Max(into_max, from_max);
-      const Float into_factor = Exp2(V::Sub(into_max, max));
-      const Float from_factor = Exp2(V::Sub(from_max, max));
+      const Float into_factor = Exp2<V>(V::Sub(into_max, max));
+      const Float from_factor = Exp2<V>(V::Sub(from_max, max));
       const Float from_sum = V::Mul(V::Set(from.sum[i]), from_factor);
       into.sum[i] = V::First(V::Fma(V::Set(into.sum[i]), into_factor, from_sum));
       into.max[i] = V::First(max);

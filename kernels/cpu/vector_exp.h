@@ -23,6 +23,21 @@ typename V::Float Exp(typename V::Float x) {
   return V::ScaleByPowerOf2(sum, n);
 }
 
+// 2^x for x <= 127, relative error < 1.8e-7 (minimax of degree 5, measured over all of [-0.5, 0.5]), 2^0 = 1 exactly.
+// 0 below 2^-115 (e^-80): that is nothing beside a sum >= 1, and p * v stays clear of denormals. NaN gives NaN.
+template <class V>
+typename V::Float Exp2(typename V::Float x) {
+  const typename V::Float n = V::Round(x);
+  const typename V::Float f = V::Sub(x, n);
+  typename V::Float y = V::Set(0x1.5bba14p-10f);
+  y = V::Fma(y, f, V::Set(0x1.3cea88p-7f));
+  y = V::Fma(y, f, V::Set(0x1.c6b752p-5f));
+  y = V::Fma(y, f, V::Set(0x1.ebf9bcp-3f));
+  y = V::Fma(y, f, V::Set(0x1.62e42ap-1f));
+  y = V::Fma(y, f, V::Set(1.0f));
+  return V::ZeroWhereLess(V::ScaleByPowerOf2(y, n), x, V::Set(-115.0f));
+}
+
 }  // namespace
 }  // namespace fastdecode
 
