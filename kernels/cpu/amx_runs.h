@@ -20,7 +20,8 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // begun: a store that waits for them keeps all tile instructions behind it waiting. K and V are loaded past the
 // first-level cache (tileloaddt1), which holds the jobs.
 //
-// kSteps is that of a panel of K: a 32nd of the head size.
+// Lives for one call, on its thread; all but the jobs' descriptions lies in the thread's scratch. kSteps is the number
+// of steps of a panel of K, a 32nd of the head size.
 template <class V, int kSteps>
 class TileRuns : Attention<V, TileBf16Kv<V>> {
   using Kv = TileBf16Kv<V>;
@@ -30,7 +31,7 @@ class TileRuns : Attention<V, TileBf16Kv<V>> {
   static constexpr int kRunPages = kTileRunPages;
   static constexpr int kRunTokens = kRunPages * kPageTokens;
   static constexpr int kRows = kAmxRows;
-  static constexpr int kTilesMax = kMaxAttendRows;  // 16 query heads a KV head at most
+  static_assert(kMaxAttendRows <= 32, "as many tiles, with 16 query heads a KV head: a bit of begun_ each");
   static constexpr int kAddChains = kHeadDim / kPanelLanes;
   static constexpr int kScoreChains = kRunPages * kPageKPanels;
   static constexpr ptrdiff_t kQueryBytes = kHeadDim * sizeof(Bf16);

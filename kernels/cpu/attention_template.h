@@ -23,9 +23,9 @@ namespace {
 //   kPRounding          what a Probability loses, relatively
 //   kSparseTileMax      tiles of up to so many row-heads prefetch sparsely where pieces lie one behind the other
 //   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
-//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>, Add<J, kSparse>, which is told whether no
-//   tile of the call is larger (AMX's registers have that one's shape) Exponentiate        if it has one: p in place of
-//   Exp2 and Round
+//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>
+//   Add<J, kSparse>     is told whether no tile of the call is larger: AMX's registers have that one's shape
+//   Exponentiate        if it has one, in place of Exp2 and Round: p, and what its sum takes
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
 // tiling gives the same bits:
 //   score    q · k as Kv computes it; in units of log2
