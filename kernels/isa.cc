@@ -67,6 +67,13 @@ bool CpuHasAmxBf16() {
   return (SavedStates() & kTileState) == kTileState && Bit(leaf7.edx, 22) && Bit(leaf7.edx, 24);  // AMX-BF16, AMX-TILE
 }
 
+bool CpuIsZen5OrLater() {
+  constexpr uint32_t kAuth = 0x68747541;  // of "AuthenticAMD"
+  const uint32_t version = Cpuid(1, 0).eax;
+  const uint32_t family = (version >> 8 & 0xf) + (version >> 20 & 0xff);  // the second counts where the first is 15
+  return Cpuid(0, 0).ebx == kAuth && family >= 26;
+}
+
 const char* IsaName(Isa isa) {
   switch (isa) {
     case Isa::kNone:

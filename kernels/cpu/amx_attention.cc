@@ -21,7 +21,6 @@ struct AmxBf16Kv : TileBf16Kv<Tiles> {
   static constexpr int kOverlapTileMin = 9;
 };
 struct AmxInt8Kv : Int8Kv<Tiles, TileBytes<Tiles>> {
-  static constexpr int kSparseTileMax = 0;
   static constexpr int kOverlapTileMin = Tiles::kMaxTile + 1;
 };
 
@@ -68,9 +67,7 @@ struct Bf16Tiles : WithTiles<Attention<Tiles, AmxBf16Kv>, 2> {
 
 // What tiles do not gain from, prefetched as these CPUs like it.
 template <typename Element>
-struct Floats : PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, TwoStages>> {
-  static constexpr int kSparseTileMax = 0;
-};
+using Floats = PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, TwoStages>>;
 using Int4 = Int4Kv<Few, BytePanels<Few, TwoStages>>;
 
 }  // namespace

@@ -99,10 +99,8 @@ struct TilePanel {
 
 // As Bf16Dots, in another order: within a step the even and the odd elements of x are two chains of FMAs, added when it
 // is done. Denormals count as zeros.
-struct TileDots : Bf16Dots {
-  using Prefetch = TwoStages;
+struct TileDots : Bf16Dots<TwoStages> {
   using Panel = TilePanel<TileBf16, Prefetch>;
-  static constexpr int kSparseTileMax = 0;
   static constexpr float kPRounding = 0x1.0cp-9f;  // to bf16, and what Exponentiate leaves out
 };
 

@@ -62,17 +62,23 @@ inline constexpr int kMaxTileRows = 16;
 // Pages that TileRuns takes at once, at most.
 inline constexpr int kTileRunPages = 4;
 
+// How this CPU's cores gain most from being told what is read next, where kernels leave a choice: those with tiles know
+// theirs, AVX2's and those of an ISA below a type's best one have one. No bit depends on it.
+enum class Prefetching { kHeadAhead, kThreeStages };
+inline constexpr Prefetching kPrefetchings[] = {Prefetching::kHeadAhead, Prefetching::kThreeStages};
+Prefetching DetectPrefetching();
+
 // The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8 and int4. AMX's
 // are for all: tiles multiply int8, and bf16 where rows are in bf16, too.
 AttentionKernels Avx2Attention(KvType type);
-AttentionKernels Avx512Attention(KvType type);
-AttentionKernels Avx512Bf16Attention();
-AttentionKernels Avx512VnniAttention(KvType type);
+AttentionKernels Avx512Attention(KvType type, Prefetching prefetching);
+AttentionKernels Avx512Bf16Attention(Prefetching prefetching);
+AttentionKernels Avx512VnniAttention(KvType type, Prefetching prefetching);
 AttentionKernels AmxAttention(KvType type, bool bf16_rows);
 
 // SelectAttention for an ISA that this machine may lack: its instructions may then be trapped and executed for it.
 enum class Isa;
-AttentionKernels AttentionOf(Isa isa, const AttentionShape& shape);
+AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionShape& shape);
 
 }  // namespace fastdecode
 

@@ -4,7 +4,11 @@
 
 namespace fastdecode {
 
-AttentionKernels AttentionOf(Isa isa, const AttentionShape& shape) {
+Prefetching DetectPrefetching() {
+  return CpuIsZen5OrLater() ? Prefetching::kThreeStages : Prefetching::kHeadAhead;
+}
+
+AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionShape& shape) {
   FD_CHECK(shape.head_dim >= 16 && shape.head_dim <= 256 && shape.head_dim % 16 == 0, "head_dim is 16, 32, ... 256");
   FD_CHECK(shape.group >= 1, "query heads share a KV head");
   FD_CHECK(shape.kv_heads >= 1 && shape.sliding_window >= 0 && shape.soft_cap >= 0, "a shape has no negative sizes");
@@ -12,14 +16,14 @@ AttentionKernels AttentionOf(Isa isa, const AttentionShape& shape) {
   const bool bf16 = shape.kv_type == KvType::kBf16 && shape.type == ElementType::kBf16;
   const bool bytes = shape.kv_type >= KvType::kInt8;
   if (isa >= Isa::kAmx) return AmxAttention(shape.kv_type, shape.type == ElementType::kBf16);
-  if (isa >= Isa::kAvx512Bf16 && bf16) return Avx512Bf16Attention();
-  if (isa >= Isa::kAvx512Vnni && bytes) return Avx512VnniAttention(shape.kv_type);
-  return isa == Isa::kAvx2 ? Avx2Attention(shape.kv_type) : Avx512Attention(shape.kv_type);
+  if (isa >= Isa::kAvx512Bf16 && bf16) return Avx512Bf16Attention(prefetching);
+  if (isa >= Isa::kAvx512Vnni && bytes) return Avx512VnniAttention(shape.kv_type, prefetching);
+  return isa == Isa::kAvx2 ? Avx2Attention(shape.kv_type) : Avx512Attention(shape.kv_type, prefetching);
 }
 
 AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape) {
   FD_CHECK(isa != Isa::kNone && isa <= DetectIsa(), "the ISA is one that this machine has");
-  return AttentionOf(isa, shape);
+  return AttentionOf(isa, DetectPrefetching(), shape);
 }
 
 }  // namespace fastdecode

@@ -8,12 +8,17 @@
 namespace fastdecode {
 namespace {
 
-template <typename Element>
-using Panels = Attention<Avx512Vector, PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element>>>;
+template <typename Element, class Prefetch = HeadAhead>
+using Panels = Attention<Avx512Vector, PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, Prefetch>>>;
 
 }  // namespace
 
-AttentionKernels Avx512Attention(KvType type) {
+AttentionKernels Avx512Attention(KvType type, Prefetching prefetching) {
+  if (prefetching == Prefetching::kThreeStages) {
+    if (type == KvType::kF32) return Panels<float, ThreeStages>::Kernels("avx512-f32-staged");
+    if (type == KvType::kBf16) return Panels<Bf16, ThreeStages>::Kernels("avx512-bf16-staged");
+    if (type == KvType::kFp16) return Panels<Fp16, ThreeStages>::Kernels("avx512-fp16-staged");
+  }
   switch (type) {
     case KvType::kF32:
       return Panels<float>::Kernels("avx512-f32");

@@ -4,9 +4,16 @@
 #include "kernels/cpu/panel_kv.h"
 
 namespace fastdecode {
+namespace {
 
-AttentionKernels Avx512Bf16Attention() {
-  return Attention<Avx512Vector, PanelKv<Avx512Vector, Bf16Dots>>::Kernels("avx512bf16-bf16");
+template <class Prefetch>
+using Panels = Attention<Avx512Vector, PanelKv<Avx512Vector, Bf16Dots<Prefetch>>>;
+
+}  // namespace
+
+AttentionKernels Avx512Bf16Attention(Prefetching prefetching) {
+  if (prefetching == Prefetching::kThreeStages) return Panels<ThreeStages>::Kernels("avx512bf16-bf16-staged");
+  return Panels<HeadAhead>::Kernels("avx512bf16-bf16");
 }
 
 }  // namespace fastdecode

@@ -11,14 +11,15 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 // Vector times panel by vdpbf16ps: a line of a panel is the operand as it lies, q is multiplied as it came, and the
 // probabilities are rounded to bf16, in their sum as in the product.
+template <class Prefetching>
 struct Bf16Dots {
-  using Prefetch = HeadAhead;
+  using Prefetch = Prefetching;
   using Element = Bf16;
   using Factor = Bf16;
   static constexpr bool kScalesScores = true;
   static constexpr bool kTakesF32Rows = false;
   static constexpr float kPRounding = 0x1p-9f;
-  static constexpr int kSparseTileMax = 4;
+  static constexpr int kSparseTileMax = Prefetch::kMaySkipLines ? 4 : 0;
 
   static void SetQuery(const Bf16* from, int count, float, Bf16* q) {
     __builtin_memcpy(q, from, static_cast<size_t>(count) * sizeof(Bf16));

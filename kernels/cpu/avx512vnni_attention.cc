@@ -17,11 +17,20 @@ struct Tiles : Avx512VnniVector {
 using Int8Tiles = Tiles<11>;
 using Int4Tiles = Tiles<8>;
 
+template <class Prefetch>
+using Int8 = Attention<Int8Tiles, Int8Kv<Int8Tiles, BytePanels<Int8Tiles, Prefetch>>>;
+template <class Prefetch>
+using Int4 = Attention<Int4Tiles, Int4Kv<Int4Tiles, BytePanels<Int4Tiles, Prefetch>>, OpenPages<Int4Tiles>>;
+
 }  // namespace
 
-AttentionKernels Avx512VnniAttention(KvType type) {
-  if (type == KvType::kInt8) return Attention<Int8Tiles, Int8Kv<Int8Tiles>>::Kernels("avx512vnni-int8");
-  return Attention<Int4Tiles, Int4Kv<Int4Tiles>, OpenPages<Int4Tiles>>::Kernels("avx512vnni-int4");
+AttentionKernels Avx512VnniAttention(KvType type, Prefetching prefetching) {
+  if (prefetching == Prefetching::kThreeStages) {
+    if (type == KvType::kInt8) return Int8<ThreeStages>::Kernels("avx512vnni-int8-staged");
+    return Int4<ThreeStages>::Kernels("avx512vnni-int4-staged");
+  }
+  if (type == KvType::kInt8) return Int8<HeadAhead>::Kernels("avx512vnni-int8");
+  return Int4<HeadAhead>::Kernels("avx512vnni-int4");
 }
 
 }  // namespace fastdecode

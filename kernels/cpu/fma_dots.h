@@ -19,7 +19,7 @@ struct FmaDots {
   static constexpr bool kScalesScores = false;
   static constexpr bool kTakesF32Rows = true;
   static constexpr float kPRounding = 0;
-  static constexpr int kSparseTileMax = sizeof(Element) == 4 ? 4 : 1;
+  static constexpr int kSparseTileMax = !Prefetch::kMaySkipLines ? 0 : sizeof(Element) == 4 ? 4 : 1;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   static constexpr int kPairElements = 2 * kPanelLanes;  // two steps of a panel

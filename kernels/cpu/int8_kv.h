@@ -21,12 +21,12 @@ struct Int8Kv {
   static constexpr bool kScalesScores = false;
   static constexpr bool kTakesF32Rows = true;
   static constexpr float kPRounding = 0;
-  static constexpr int kSparseTileMax = 2;
   static constexpr int kOverlapTileMin = 6;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   using Bytes = Multiplier;
   using Prefetch = typename Bytes::Prefetch;
+  static constexpr int kSparseTileMax = Prefetch::kMaySkipLines ? 2 : 0;
 
   // A query: its codes [head_dim], then this, and padding.
   struct QueryScale {

@@ -1,5 +1,7 @@
 #include "tests/kernels/runnable_kernels.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/attention_page.h"
 #include "kernels/isa.h"
 #include "tests/kernels/amx_emulator.h"
@@ -11,8 +13,11 @@ std::vector<AttentionKernels> RunnableKernels(const AttentionShape& shape, Runna
   for (const Isa isa : kIsas) {
     const bool emulated = isa == Isa::kAmx && runnable == Runnable::kEmulated && CanRunTiles();
     if (isa > DetectIsa() && !emulated) continue;
-    const AttentionKernels kernels = AttentionOf(isa, shape);
-    if (all.empty() || all.back().attend != kernels.attend) all.push_back(kernels);
+    for (const Prefetching prefetching : kPrefetchings) {
+      const AttentionKernels kernels = AttentionOf(isa, prefetching, shape);
+      const auto same = [&](const AttentionKernels& other) { return other.attend == kernels.attend; };
+      if (std::none_of(all.begin(), all.end(), same)) all.push_back(kernels);
+    }
   }
   return all;
 }

@@ -7,8 +7,8 @@
 
 namespace fastdecode {
 
-// Each set of kernels for a shape that this machine can run, once: ISAs may share one. AMX may be emulated
-// (amx_emulator.h), unless kNative is asked for.
+// Each set of kernels for a shape that this machine can run, also those whose prefetching it would not choose, once:
+// ISAs may share one. AMX may be emulated (amx_emulator.h), unless kNative is asked for.
 enum class Runnable { kNative, kEmulated };
 std::vector<AttentionKernels> RunnableKernels(const AttentionShape& shape, Runnable runnable = Runnable::kEmulated);
 
