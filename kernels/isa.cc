@@ -69,9 +69,9 @@ bool CpuHasAmxBf16() {
 
 bool CpuIsZen5OrLater() {
   constexpr uint32_t kAuth = 0x68747541;  // of "AuthenticAMD"
-  const uint32_t version = Cpuid(1, 0).eax;
-  const uint32_t family = (version >> 8 & 0xf) + (version >> 20 & 0xff);  // the second counts where the first is 15
-  return Cpuid(0, 0).ebx == kAuth && family >= 26;
+  const auto family = [](uint32_t version) { return (version >> 8 & 0xf) + (version >> 20 & 0xff); };
+  static const bool is = Cpuid(0, 0).ebx == kAuth && family(Cpuid(1, 0).eax) >= 26;  // guests pay for each CPUID
+  return is;
 }
 
 const char* IsaName(Isa isa) {

@@ -4,9 +4,7 @@
 
 namespace fastdecode {
 
-Prefetching DetectPrefetching() {
-  return CpuIsZen5OrLater() ? Prefetching::kThreeStages : Prefetching::kHeadAhead;
-}
+Prefetching DetectPrefetching() { return CpuIsZen5OrLater() ? Prefetching::kThreeStages : Prefetching::kHeadAhead; }
 
 AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionShape& shape) {
   FD_CHECK(shape.head_dim >= 16 && shape.head_dim <= 256 && shape.head_dim % 16 == 0, "head_dim is 16, 32, ... 256");

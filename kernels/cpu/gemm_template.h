@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/ahead.h"
 #include "kernels/gemm.h"
+#include "kernels/isa.h"
 
 // The loops around one ISA's multiply-add. Included by exactly one kernel file per (ISA, type), each compiled with its
 // own flags: everything lies in an anonymous namespace, and nothing of the standard library is called, so that no
@@ -32,8 +34,9 @@ constexpr int64_t kStepBytes = 256;
 // of the read bandwidth, 64 and 256 steps 0.78 and 0.56; 16 rows 213 GFLOP/s, 202 and 183.
 constexpr int64_t kBlockSteps = 128;
 
-// Software prefetch into L2, one block ahead in the panels' ascending addresses.
-constexpr int64_t kPrefetchBytes = kBlockSteps * kStepBytes;
+// How far ahead in the panels' ascending addresses: a block, or as Prefetch says.
+template <class Prefetch>
+constexpr int64_t kAheadBytes = Prefetch::kBytes != 0 ? Prefetch::kBytes : kBlockSteps * kStepBytes;
 
 // One block of k for a few rows and some columns of one panel.
 struct Tile {
@@ -41,15 +44,23 @@ struct Tile {
   int64_t x_stride_bytes;
   const std::byte* panel;  // first step of the block, first column
   int64_t steps;
-  const std::byte* prefetch;  // first line to prefetch; then kStepBytes on at each step
+  const std::byte* prefetch;  // what comes behind this line is prefetched; then kStepBytes on at each step
   float* y;
   int64_t y_stride;
   int64_t columns;  // to load and store, may exceed the tile's
   bool first;       // of the blocks: sums start at zero
 };
 
-template <class Ops, int kRows, int kVecs, int kPrefetchLines>
+// How many of a step's four lines are prefetched, and how (ahead.h).
+template <int kLines, class Prefetching>
+struct Lines {
+  static constexpr int kCount = kLines;
+  using Prefetch = Prefetching;
+};
+
+template <class Ops, int kRows, int kVecs, class Lines>
 void RunTile(const Tile& tile) {
+  using Prefetch = typename Lines::Prefetch;
   typename Ops::Vec sums[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -67,11 +78,10 @@ void RunTile(const Tile& tile) {
   const std::byte* x = tile.x;
   const std::byte* panel = tile.panel;
   const std::byte* prefetch = tile.prefetch;
+  const Prefetch ahead({.bytes = kAheadBytes<Prefetch>}, panel);
   for (int64_t step = 0; step < tile.steps; ++step) {
 #pragma GCC unroll 4
-    for (int line = 0; line < kPrefetchLines; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(prefetch + line * 64), _MM_HINT_T1);
-    }
+    for (int line = 0; line < Lines::kCount; ++line) ahead.Line(prefetch + line * 64);
 #pragma GCC unroll 2
     for (int part = 0; part < Ops::kParts; ++part) {
       typename Ops::Factor weights[kVecs];
@@ -105,17 +115,17 @@ void RunTile(const Tile& tile) {
 
 // All columns of the panel for kRows rows, in as many passes as the registers need. The lines to prefetch are shared
 // out over the passes.
-template <class Ops, int kRows, int kPrefetchLines>
+template <class Ops, int kRows, class All>
 void RunRows(Tile tile) {
   constexpr int kVecs = Ops::kVecs(kRows);
   constexpr int kTileColumns = kVecs * Ops::kLanes;
   constexpr int kPasses = kPanelColumns / kTileColumns;
-  constexpr int kLines = (kPrefetchLines + kPasses - 1) / kPasses;
+  constexpr int kLines = (All::kCount + kPasses - 1) / kPasses;
   for (int pass = 0; pass < kPasses && tile.columns > 0; ++pass) {
-    if (pass * kLines < kPrefetchLines) {
-      RunTile<Ops, kRows, kVecs, kLines>(tile);
+    if (pass * kLines < All::kCount) {
+      RunTile<Ops, kRows, kVecs, Lines<kLines, typename All::Prefetch>>(tile);
     } else {
-      RunTile<Ops, kRows, kVecs, 0>(tile);
+      RunTile<Ops, kRows, kVecs, Lines<0, HeadAhead>>(tile);
     }
     tile.panel += kTileColumns * 4;
     tile.prefetch += kLines * 64;
@@ -124,35 +134,42 @@ void RunRows(Tile tile) {
   }
 }
 
-template <class Ops, int kPrefetchLines, int kRows = 1>
+template <class Ops, class Lines, int kRows = 1>
 void DispatchRows(int rows, const Tile& tile) {
   if constexpr (kRows < Ops::kMaxTileRows) {
-    if (rows != kRows) return DispatchRows<Ops, kPrefetchLines, kRows + 1>(rows, tile);
+    if (rows != kRows) return DispatchRows<Ops, Lines, kRows + 1>(rows, tile);
   }
-  RunRows<Ops, kRows, kPrefetchLines>(tile);
+  RunRows<Ops, kRows, Lines>(tile);
+}
+
+// What each row tile prefetches. On Zen 4 one ascending pass over the block is faster with every fourth line only (the
+// hardware fetches the rest: 0.85 against 0.78 of the read bandwidth at 6 rows), and where several passes share a
+// block, they share all of the lines (0.77 against 0.48 at 8 rows). On Zen 5 one pass is faster with all of them from 3
+// rows on (0.98 against 0.86 at 6 rows; 0.96 against 1.05 at one), and two passes of one tile in stages (0.88 against
+// 0.80 at 8 rows), but not two tiles, the second of which finds the block in the caches (0.55 against 0.85 at 16 rows).
+enum class Wanted { kNone, kOneLine, kTwoLines, kAllLines, kAllInStages };
+template <class Ops>
+Wanted WantedLines(int rows, int tiles) {
+  if (tiles > 1) return tiles <= 3 ? Wanted::kTwoLines : Wanted::kOneLine;
+  const bool one_pass = Ops::kVecs(rows) * Ops::kLanes == kPanelColumns;
+  if (!CpuIsZen5OrLater()) return one_pass ? Wanted::kOneLine : Wanted::kAllLines;
+  return rows <= 2 ? Wanted::kOneLine : one_pass ? Wanted::kAllLines : Wanted::kAllInStages;
 }
 
 template <class Ops>
-void RunWithPrefetch(int lines, int rows, const Tile& tile) {
-  switch (lines) {
-    case 0:
-      return DispatchRows<Ops, 0>(rows, tile);
-    case 1:
-      return DispatchRows<Ops, 1>(rows, tile);
-    case 2:
-      return DispatchRows<Ops, 2>(rows, tile);
-    default:
-      return DispatchRows<Ops, 4>(rows, tile);
+void RunWanting(Wanted wanted, int rows, const Tile& tile) {
+  switch (wanted) {
+    case Wanted::kNone:
+      return DispatchRows<Ops, Lines<0, HeadAhead>>(rows, tile);
+    case Wanted::kOneLine:
+      return DispatchRows<Ops, Lines<1, HeadAhead>>(rows, tile);
+    case Wanted::kTwoLines:
+      return DispatchRows<Ops, Lines<2, HeadAhead>>(rows, tile);
+    case Wanted::kAllLines:
+      return DispatchRows<Ops, Lines<4, HeadAhead>>(rows, tile);
+    case Wanted::kAllInStages:
+      return DispatchRows<Ops, Lines<4, ThreeStages>>(rows, tile);
   }
-}
-
-// How many of a step's four lines each row tile prefetches. One ascending pass over the block is faster with every
-// fourth line only (the hardware fetches the rest: 0.85 against 0.78 of the read bandwidth at 6 rows). Where several
-// passes share a block, they share all of the lines (0.77 against 0.48 at 8 rows).
-template <class Ops>
-int PrefetchLines(int rows, int tiles) {
-  if (tiles == 1) return Ops::kVecs(rows) * Ops::kLanes == kPanelColumns ? 1 : 4;
-  return tiles <= 3 ? 2 : 1;
 }
 
 template <class Ops>
@@ -162,7 +179,8 @@ void Gemm(const GemmArgs& args) {
   const int64_t x_stride_bytes = args.x_stride * (kBf16 ? 2 : 4);
   const std::byte* x = static_cast<const std::byte*>(args.x);
   const int tiles = (args.rows + Ops::kMaxTileRows - 1) / Ops::kMaxTileRows;
-  const int lines = PrefetchLines<Ops>(args.rows, tiles);
+  const Wanted wanted = WantedLines<Ops>(args.rows, tiles);
+  const int lines = wanted == Wanted::kOneLine ? 1 : wanted == Wanted::kTwoLines ? 2 : 4;
   for (int64_t column = 0; column < args.columns; column += kPanelColumns) {
     const std::byte* panel = args.panels + column / kPanelColumns * steps * kStepBytes;
     int64_t step = 0;
@@ -176,7 +194,7 @@ void Gemm(const GemmArgs& args) {
                      .x_stride_bytes = x_stride_bytes,
                      .panel = block,
                      .steps = block_steps,
-                     .prefetch = block + kPrefetchBytes + t * lines * 64,
+                     .prefetch = block + t * lines * 64,
                      .y = args.y + row * args.y_stride + column,
                      .y_stride = args.y_stride,
                      .columns = args.columns - column,
@@ -187,7 +205,7 @@ void Gemm(const GemmArgs& args) {
           tile.x = reinterpret_cast<const std::byte*>(widened);
           tile.x_stride_bytes = sizeof(widened[0]);
         }
-        RunWithPrefetch<Ops>((t + 1) * lines <= 4 ? lines : 0, tile_rows, tile);
+        RunWanting<Ops>((t + 1) * lines <= 4 ? wanted : Wanted::kNone, tile_rows, tile);
       }
       step += block_steps;
     } while (step < steps);
