@@ -17,14 +17,23 @@ struct Ahead {
   ptrdiff_t jump = 0;
   ptrdiff_t bytes = 0;
 
+  bool any() const { return bytes != 0 || jump != 0; }
   // From `at` to what is read so many bytes later.
   ptrdiff_t From(const void* at, ptrdiff_t distance) const {
     return static_cast<const std::byte*>(at) + distance < end ? distance : distance + jump;
   }
 };
 
-// How kernels prefetch, for one panel; Line is called with those of its lines that they choose to, which with
-// kMaySkipLines need not be all.
+// For which lines of a page a tile prefetches. Some: where the CPU's own prefetcher does the rest. None: the tile comes
+// after another one of the page.
+enum class Fetch { kNoLine, kSomeLines, kEveryLine };
+template <Fetch kFetch>
+constexpr bool Fetches(int line) {
+  return kFetch == Fetch::kEveryLine || (kFetch == Fetch::kSomeLines && line % 4 == 0);
+}
+
+// How kernels prefetch, for one panel: Line is called with each line that Fetch names, which with kMaySkipLines may be
+// some.
 //
 // A KV head ahead, into L2: what Zen 4 gains from (docs/PERFORMANCE.md); into L1 it would lose.
 struct HeadAhead {

@@ -129,7 +129,7 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
     _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(score[1], score[0])));
   }
 
-  template <int J, bool kSparse>
+  template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
@@ -146,7 +146,7 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
   }
 
   // In place, if the tile has the rows of the configuration.
-  template <int J, bool kSparse>
+  template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Bf16* p, const Weights&,
                          const float* factor, bool largest, float* acc) {
     for (int j = 0; j < J; ++j) {
@@ -178,11 +178,13 @@ struct TileBytes : BytePanels<V, TwoStages> {
   using Int = typename V::Int;
   static constexpr int kTileMin = 5;
 
-  template <int J, bool kSparse, bool kPanelUnsigned>
-  static inline void MultiplyBytes(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                                   const Ahead& ahead, Int (&sum)[J][1]) {
+  template <int J>
+  static constexpr int kAtOnce = 1;
+  template <int J, int, Fetch kFetch, bool kPanelUnsigned>
+  static inline void MultiplyBytes(const std::byte* panel, ptrdiff_t stride, int lines, const std::byte* x,
+                                   ptrdiff_t x_bytes, const Ahead& ahead, Int (&sum)[1][J][1]) {
     if constexpr (J < kTileMin) {
-      Base::template MultiplyBytes<J, kSparse, kPanelUnsigned>(panel, lines, x, x_bytes, ahead, sum);
+      Base::template MultiplyBytes<J, 1, kFetch, kPanelUnsigned>(panel, stride, lines, x, x_bytes, ahead, sum);
     } else {
       TileSums sums;
       if constexpr (kPanelUnsigned) {
@@ -192,7 +194,7 @@ struct TileBytes : BytePanels<V, TwoStages> {
         TilePanel<TileUS, TwoStages>::MultiplyV(panel, lines, ahead, &sums);
       }
 #pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) sum[j][0] = V::AddInt(sum[j][0], sums.Ints(j));
+      for (int j = 0; j < J; ++j) sum[0][j][0] = V::AddInt(sum[0][j][0], sums.Ints(j));
     }
   }
 };

@@ -21,10 +21,10 @@ namespace {
 //   kTakesF32Rows       whether q may come in f32
 //   kScalesScores       whether Scores leaves them to be scaled
 //   kPRounding          what a Probability loses, relatively
-//   kSparseTileMax      tiles of up to so many row-heads prefetch sparsely where pieces lie one behind the other
+//   kSparseTileMax      tiles of up to so many row-heads prefetch for some lines where pieces lie one behind the other
 //   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
-//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kSparse>, Weigh<J>
-//   Add<J, kSparse>     is told whether no tile of the call is larger: AMX's registers have that one's shape
+//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kFetch>, Weigh<J>
+//   Add<J, kFetch>      is told whether no tile of the call is larger: AMX's registers have that one's shape
 //   Exponentiate        if it has one, in place of Exp2 and Round: p, and what its sum takes
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
 // tiling gives the same bits:
@@ -195,9 +195,9 @@ class Attention {
     return factor;
   }
 
-  template <class Page, int J, bool kSparse>
+  template <class Page, int J, Fetch kFetch>
   static void Score(const Query& query, const Tile& tile) {
-    Page::template Scores<J, kSparse>(query.head_dim, tile.page_head, tile.ahead, tile.q, tile.scores);
+    Page::template Scores<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.q, tile.scores);
   }
   template <class Page, int J>
   static void Weigh(const Query& query, Tile* tile, typename Page::Weights* weights) {
@@ -207,27 +207,30 @@ class Attention {
     }
     Page::template Weigh<J>(query.head_dim, tile->page_head, tile->p, weights);
   }
-  template <class Page, int J, bool kSparse>
+  template <class Page, int J, Fetch kFetch>
   static void Add(const Query& query, const Tile& tile, const typename Page::Weights& weights) {
-    Page::template Add<J, kSparse>(query.head_dim, tile.page_head, tile.ahead, tile.p, weights, tile.factor,
-                                   tile.largest, tile.acc);
+    Page::template Add<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.p, weights, tile.factor,
+                                  tile.largest, tile.acc);
   }
 
-  // Sparse prefetching is for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
-  // kernels that take little time for a line (docs/PERFORMANCE.md).
+  // Some lines are enough for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
+  // kernels that take little time for a line (docs/PERFORMANCE.md). Tiles that share a page are half full at least.
   template <class Page, int J = 1>
-  static const Steps<Page>& StepsFor(int tile_rows, bool adjacent) {
+  static const Steps<Page>& StepsFor(int tile_rows, Fetch fetch) {
     if constexpr (J < V::kMaxTile) {
-      if (tile_rows != J) return StepsFor<Page, J + 1>(tile_rows, adjacent);
+      if (tile_rows != J) return StepsFor<Page, J + 1>(tile_rows, fetch);
     }
-    static constexpr Steps<Page> kDense = {&Score<Page, J, false>, &Weigh<Page, J>, &Add<Page, J, false>,
-                                           J >= Page::kOverlapTileMin};
     if constexpr (J <= Page::kSparseTileMax) {
-      static constexpr Steps<Page> kSparse = {&Score<Page, J, true>, &Weigh<Page, J>, &Add<Page, J, true>, false};
-      if (adjacent) return kSparse;
+      if (fetch == Fetch::kSomeLines) return kSteps<Page, J, Fetch::kSomeLines>;
     }
-    return kDense;
+    if constexpr (J >= V::kMaxTile / 2) {
+      if (fetch == Fetch::kNoLine) return kSteps<Page, J, Fetch::kNoLine>;
+    }
+    return kSteps<Page, J, Fetch::kEveryLine>;
   }
+  template <class Page, int J, Fetch kFetch>
+  static constexpr Steps<Page> kSteps = {&Score<Page, J, kFetch>, &Weigh<Page, J>, &Add<Page, J, kFetch>,
+                                         kFetch != Fetch::kSomeLines&& J >= Page::kOverlapTileMin};
 
   // Takes tiles one after the other. Those that overlap are scored between the weighing of the one before and its
   // adding: weighing is a chain of operations that wait for each other, which the CPU then fills with products. It is
@@ -328,7 +331,8 @@ class Attention {
       }
       begin = end;
       if (any == 0) continue;
-      pipeline->Push(StepsFor<Page>(count, adjacent));
+      const Fetch fetch = adjacent ? Fetch::kSomeLines : Fetch::kEveryLine;
+      pipeline->Push(StepsFor<Page>(count, ahead.any() ? fetch : Fetch::kNoLine));
       ahead = {};  // done; the later tiles find the page itself in the cache
     }
   }

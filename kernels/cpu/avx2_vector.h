@@ -86,6 +86,7 @@ struct Avx2Vector {
   static Int LoadInt(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static Int AddInt(Int a, Int b) { return _mm256_add_epi32(a, b); }
   static Float ToFloat(Int x) { return _mm256_cvtepi32_ps(x); }
+  static constexpr bool kHasDotBytes = false;  // as one instruction
   // sum + the products of 4 unsigned and 4 signed bytes, lane by lane.
   static Int DotBytes(Int sum, Int u8, Int s8) {
     const Int u_even = _mm256_and_si256(u8, _mm256_set1_epi16(0xff)), u_odd = _mm256_srli_epi16(u8, 8);

@@ -84,6 +84,7 @@ struct Avx512Vector {
   static Int LoadInt(const void* p) { return _mm512_loadu_si512(p); }
   static Int AddInt(Int a, Int b) { return _mm512_add_epi32(a, b); }
   static Float ToFloat(Int x) { return _mm512_cvtepi32_ps(x); }
+  static constexpr bool kHasDotBytes = false;  // as one instruction
   // sum + the products of 4 unsigned and 4 signed bytes, lane by lane.
   static Int DotBytes(Int sum, Int u8, Int s8) {
     const Int u_even = _mm512_and_si512(u8, _mm512_set1_epi16(0xff)), u_odd = _mm512_srli_epi16(u8, 8);

@@ -31,7 +31,7 @@ struct Bf16Dots {
   }
 
   // As FmaDots::Multiply; the chains are those of even and odd lines, each of which holds two steps.
-  template <int J, bool kSparse, bool kOfK>
+  template <int J, Fetch kFetch, bool kOfK>
   static inline void Multiply(const Bf16* panel, int steps, const Bf16* x, int x_stride, const Ahead& ahead,
                               __m512 (&sum)[J][1]) {
     const Prefetch prefetch(ahead, panel);
@@ -43,7 +43,7 @@ struct Bf16Dots {
 #pragma GCC unroll 4
       for (int line = 0; line < 4; ++line) {
         const Bf16* at = panel + line * kLineElements;
-        if (!kSparse || line == 0) prefetch.Line(at);
+        if (Fetches<kFetch>(line)) prefetch.Line(at);
         const __m512bh m = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {

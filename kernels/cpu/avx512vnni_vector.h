@@ -7,6 +7,7 @@ namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
 struct Avx512VnniVector : Avx512Vector {
+  static constexpr bool kHasDotBytes = true;
   static Int DotBytes(Int sum, Int u8, Int s8) { return _mm512_dpbusd_epi32(sum, u8, s8); }
 };
 

@@ -36,10 +36,10 @@ struct FmaDots {
   }
 
   // sum[j] = sum over steps of x[j][step] * panel[step], for J vectors x; even and odd steps in chains of their own.
-  // Prefetches into L2 what is ahead of the lines that it reads: every one, or with kSparse every fourth. One panel
+  // Prefetches what is ahead of those of the lines that it reads which kFetch names. One panel
   // at a time: two would give a single row more chains of FMAs, but the reads would no longer ascend (Zen 4, f32, one
   // query head, of a sequential read: .70 against .53).
-  template <int J, bool kSparse, bool kOfK>
+  template <int J, Fetch kFetch, bool kOfK>
   static inline void Multiply(const Element* panel, int steps, const float* x, int x_stride, const Ahead& ahead,
                               Float (&sum)[J][kPanelVectors]) {
     const Prefetch prefetch(ahead, panel);
@@ -51,8 +51,8 @@ struct FmaDots {
       for (int w = 0; w < kPanelVectors; ++w) even[j][w] = odd[j][w] = V::Zero();
     }
     for (int i = 0; i < steps; i += 2) {
-      if (!kSparse || i % (4 * kLineSteps) == 0) prefetch.Line(panel);
-      if constexpr (!kSparse && kLineSteps == 1) prefetch.Line(panel + kLineElements);
+      if (Fetches<kFetch>(i / kLineSteps)) prefetch.Line(panel);
+      if constexpr (kFetch == Fetch::kEveryLine && kLineSteps == 1) prefetch.Line(panel + kLineElements);
       MultiplyStep<0>(panel, x + i, x_stride, even);
       MultiplyStep<1>(panel, x + i + 1, x_stride, odd);
       panel += kPairElements;

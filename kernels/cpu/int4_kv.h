@@ -46,7 +46,7 @@ struct Int4Kv {
   }
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
-  template <int J, bool kSparse>
+  template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
     alignas(64) std::byte codes[V::kMaxTile][kMaxHeadDim];  // tiles of AMX read one more than J
@@ -57,7 +57,7 @@ struct Int4Kv {
       Int sum[J][kPanelVectors];
       Bytes::template Zero<J>(sum);
       const std::byte* const panel = page_head + t * head_dim / 2;
-      Bytes::template MultiplyNibbles<J, true>(panel, head_dim / 8, codes[0], kMaxHeadDim, ahead, sum);
+      Bytes::template MultiplyNibbles<J, kFetch, true>(panel, head_dim / 8, codes[0], kMaxHeadDim, ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float unit_j = V::Set(unit[j]), rest_j = V::Set(rest[j]);
@@ -67,9 +67,11 @@ struct Int4Kv {
         }
       }
     }
-    const std::byte* const scales = page_head + Int4KScales(head_dim);
-    const Prefetch prefetch(ahead, scales);
-    for (int i = 0; i < Int4V(head_dim) - Int4KScales(head_dim); i += 64) prefetch.Line(scales + i);
+    if constexpr (kFetch == Fetch::kEveryLine) {
+      const std::byte* const scales = page_head + Int4KScales(head_dim);
+      const Prefetch prefetch(ahead, scales);
+      for (int i = 0; i < Int4V(head_dim) - Int4KScales(head_dim); i += 64) prefetch.Line(scales + i);
+    }
   }
 
   // p times the scales of v, as codes * unit, and p · minima, for each group of dims.
@@ -89,7 +91,7 @@ struct Int4Kv {
   }
 
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
-  template <int J, bool kSparse>
+  template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
                          const Weights& weights, const float* factor, bool, float* acc) {
     const std::byte* const v = page_head + Int4V(head_dim);
@@ -99,7 +101,8 @@ struct Int4Kv {
         Int sum[J][kPanelVectors];
         Bytes::template Zero<J>(sum);
         const std::byte* const panel = v + dim * kPageTokens / 2;
-        Bytes::template MultiplyNibbles<J, false>(panel, kPageTokens / 8, weights.codes[i][0], kPageTokens, ahead, sum);
+        Bytes::template MultiplyNibbles<J, kFetch, false>(panel, kPageTokens / 8, weights.codes[i][0], kPageTokens,
+                                                          ahead, sum);
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {
           const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[i][j]),

@@ -52,42 +52,48 @@ struct Int8Kv {
     }
     const float largest = V::MaxLanes(top);
     const Float to_code = V::Set(127 / (largest > Bytes::kTiny ? largest : Bytes::kTiny));
+    Float total = V::Zero();  // of the codes: exact
     for (int d = 0; d < head_dim; d += kLanes) {
-      V::StoreBytes(q + d, V::ToInt(V::Mul(V::LoadRow(from + d), to_code)));
+      const Int codes = V::ToInt(V::Mul(V::LoadRow(from + d), to_code));
+      V::StoreBytes(q + d, codes);
+      total = V::Add(total, V::ToFloat(codes));
     }
-    int sum = 0;
-    for (int d = 0; d < head_dim; ++d) sum += static_cast<int8_t>(q[d]);
-    const QueryScale to = {largest / 127 * scale + V::SumLanes(nan), -128 * sum};
+    const float sum = V::SumLanes(total);
+    const bool finite = sum >= -127 * head_dim && sum <= 127 * head_dim;  // else some q is NaN, and so are all scores
+    const QueryScale to = {largest / 127 * scale + V::SumLanes(nan), finite ? -128 * static_cast<int32_t>(sum) : 0};
     __builtin_memcpy(q + head_dim, &to, sizeof(to));
   }
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
-  template <int J, bool kSparse>
+  template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
     const Bf16* k_scales = reinterpret_cast<const Bf16*>(page_head + Int8KScales(head_dim));
     const ptrdiff_t q_bytes = QueryBytes(head_dim);
-    for (int t = 0; t < kPageTokens; t += kPanelLanes) {
-      Int sum[J][kPanelVectors];
+    constexpr int kPanels = Bytes::template kAtOnce<J>;
+    for (int t = 0; t < kPageTokens; t += kPanels * kPanelLanes) {
+      Int sum[kPanels][J][kPanelVectors];
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Int start = V::SetInt(QueryScaleOf(q, q_bytes, j)->start);
 #pragma GCC unroll 2
-        for (int w = 0; w < kPanelVectors; ++w) sum[j][w] = start;
+        for (int i = 0; i < kPanels * kPanelVectors; ++i) sum[i / kPanelVectors][j][i % kPanelVectors] = start;
       }
-      const std::byte* const panel = page_head + t * head_dim;
-      Bytes::template MultiplyBytes<J, kSparse, true>(panel, head_dim / 4, q, q_bytes, ahead, sum);
+      Bytes::template MultiplyBytes<J, kPanels, kFetch, true>(page_head + t * head_dim, kPanelLanes * head_dim,
+                                                              head_dim / 4, q, q_bytes, ahead, sum);
 #pragma GCC unroll 2
-      for (int w = 0; w < kPanelVectors; ++w) {
-        const Float k_scale = V::LoadRow(k_scales + t + w * kLanes);
+      for (int i = 0; i < kPanels * kPanelVectors; ++i) {
+        const int token = t + i * kLanes;
+        const Float k_scale = V::LoadRow(k_scales + token);
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {
-          const Float scaled = V::Mul(V::ToFloat(sum[j][w]), V::Set(QueryScaleOf(q, q_bytes, j)->scale));
-          V::Store(scores + j * kPageTokens + t + w * kLanes, V::Mul(scaled, k_scale));
+          const Float product = V::ToFloat(sum[i / kPanelVectors][j][i % kPanelVectors]);
+          const Float scaled = V::Mul(product, V::Set(QueryScaleOf(q, q_bytes, j)->scale));
+          V::Store(scores + j * kPageTokens + token, V::Mul(scaled, k_scale));
         }
       }
     }
-    if constexpr (!kSparse) {
+    if constexpr (kFetch == Fetch::kEveryLine) {
       const std::byte* const scales = page_head + Int8KScales(head_dim);
       const Prefetch prefetch(ahead, scales);
       prefetch.Line(scales);
@@ -107,29 +113,41 @@ struct Int8Kv {
   }
 
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
-  template <int J, bool kSparse>
+  template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
                          const Weights& weights, const float* factor, bool, float* acc) {
     const std::byte* const v = page_head + Int8V(head_dim);
-    for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
-      Int sum[J][kPanelVectors];
-      Bytes::template Zero<J>(sum);
-      const std::byte* const panel = v + dim * kPageTokens;
-      Bytes::template MultiplyBytes<J, kSparse, false>(panel, kPageTokens / 4, weights.codes[0], kPageTokens, ahead,
-                                                       sum);
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) {
-        const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[j]);
-#pragma GCC unroll 2
-        for (int w = 0; w < kPanelVectors; ++w) {
-          float* at = acc + j * head_dim + dim + w * kLanes;
-          V::Store(at, V::Fma(V::Load(at), factor_j, V::Mul(V::ToFloat(sum[j][w]), unit_j)));
-        }
-      }
+    constexpr int kPanels = Bytes::template kAtOnce<J>;
+    int dim = 0;
+    for (; dim + kPanels * kPanelLanes <= head_dim; dim += kPanels * kPanelLanes) {
+      AddPanels<J, kPanels, kFetch>(v + dim * kPageTokens, ahead, weights, factor, head_dim, acc + dim);
+    }
+    if (kPanels > 1 && dim < head_dim) {
+      AddPanels<J, 1, kFetch>(v + dim * kPageTokens, ahead, weights, factor, head_dim, acc + dim);
     }
   }
 
  private:
+  template <int J, int kPanels, Fetch kFetch>
+  static inline void AddPanels(const std::byte* v, const Ahead& ahead, const Weights& weights, const float* factor,
+                               int head_dim, float* acc) {
+    Int sum[kPanels][J][kPanelVectors];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) Bytes::template Zero<J>(sum[p]);
+    Bytes::template MultiplyBytes<J, kPanels, kFetch, false>(v, kPanelLanes * kPageTokens, kPageTokens / 4,
+                                                             weights.codes[0], kPageTokens, ahead, sum);
+#pragma GCC unroll 16
+    for (int j = 0; j < J; ++j) {
+      const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[j]);
+#pragma GCC unroll 2
+      for (int i = 0; i < kPanels * kPanelVectors; ++i) {
+        float* const at = acc + j * head_dim + i * kLanes;
+        const Float product = V::ToFloat(sum[i / kPanelVectors][j][i % kPanelVectors]);
+        V::Store(at, V::Fma(V::Load(at), factor_j, V::Mul(product, unit_j)));
+      }
+    }
+  }
+
   static const QueryScale* QueryScaleOf(const std::byte* q, ptrdiff_t q_bytes, int j) {
     return reinterpret_cast<const QueryScale*>(q + (j + 1) * q_bytes - 16);
   }

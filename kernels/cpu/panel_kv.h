@@ -11,7 +11,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // by a panel (fma_dots.h, avx512bf16_dots.h, amx_panels.h):
 //   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
 //   kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery, Round
-//   Multiply<J, kSparse, kOfK>  in two chains in ascending order, which are added; all FmaDots give the same bits
+//   Multiply<J, kFetch, kOfK>  in two chains in ascending order, which are added; all FmaDots give the same bits
 template <class V, class Dots>
 struct PanelKv : Dots {
   using Float = typename V::Float;
@@ -32,15 +32,15 @@ struct PanelKv : Dots {
   }
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
-  template <int J, bool kSparse>
+  template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
     const Element* k = reinterpret_cast<const Element*>(page_head);
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Float score[J][kPanelVectors];
       const Element* const panel = k + t * head_dim;
-      Dots::template Multiply<J, kSparse, true>(panel, head_dim, reinterpret_cast<const Factor*>(q), head_dim, ahead,
-                                                score);
+      Dots::template Multiply<J, kFetch, true>(panel, head_dim, reinterpret_cast<const Factor*>(q), head_dim, ahead,
+                                               score);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 2
@@ -55,14 +55,14 @@ struct PanelKv : Dots {
   static inline void Weigh(int, const std::byte*, const Probability*, Weights*) {}
 
   // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
-  template <int J, bool kSparse>
+  template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Probability* p,
                          const Weights&, const float* factor, bool, float* acc) {
     const Element* v = reinterpret_cast<const Element*>(page_head) + PageKElements(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Float sum[J][kPanelVectors];
       const Element* const panel = v + dim * kPageTokens;
-      Dots::template Multiply<J, kSparse, false>(panel, kPageTokens, p, kPageTokens, ahead, sum);
+      Dots::template Multiply<J, kFetch, false>(panel, kPageTokens, p, kPageTokens, ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
         const Float factor_j = V::Set(factor[j]);
