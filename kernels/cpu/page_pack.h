@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
+#include "kernels/isa.h"
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
@@ -50,7 +51,8 @@ inline void StoreLine(To* at, __m256i low, __m256i high) {
 }
 
 // What is appended next (AppendArgs::next_k), prefetched line by line between this one's stores: CPUs drop what is
-// prefetched faster than memory follows, and memory idles meanwhile.
+// prefetched faster than memory follows, and memory idles meanwhile. Zen 5 drops less of what is wanted in L1 (a chunk
+// in bf16: .29 ms a layer against .41).
 class Upcoming {
  public:
   Upcoming(const AppendArgs& args, int row_bytes)
@@ -59,14 +61,15 @@ class Upcoming {
         row_stride_(static_cast<ptrdiff_t>(args.row_stride_bytes)),
         row_bytes_(row_bytes),
         row_lines_((row_bytes + 63) / 64),
+        into_l1_(CpuIsZen5OrLater()),
         rows_left_(args.next_k == nullptr ? 0 : args.tokens) {}
 
   // Of the rows that are appended, k and v, so many were done when a part began, and so many since.
   void Begin(int rows) { begun_ = rows; }
   [[gnu::always_inline]] void After(int rows) {
     for (const int due = (begun_ + rows + 1) * row_lines_; lines_ < due && rows_left_ > 0; lines_ += 2) {
-      PrefetchIntoL2(k_ + byte_);
-      PrefetchIntoL2(k_ + v_offset_ + byte_);
+      Prefetch(k_ + byte_);
+      Prefetch(k_ + v_offset_ + byte_);
       byte_ += 64;
       if (byte_ < row_bytes_) continue;
       byte_ = 0;
@@ -76,9 +79,14 @@ class Upcoming {
   }
 
  private:
+  [[gnu::always_inline]] void Prefetch(const std::byte* line) const {
+    into_l1_ ? PrefetchIntoL1(line) : PrefetchIntoL2(line);
+  }
+
   const std::byte* k_;
   const ptrdiff_t v_offset_, row_stride_;
   const int row_bytes_, row_lines_;
+  const bool into_l1_;
   int rows_left_, begun_ = 0, lines_ = 0, byte_ = 0;
 };
 
