@@ -24,21 +24,20 @@ struct Ahead {
   }
 };
 
-// For which lines of a page a tile prefetches. Some: where the CPU's own prefetcher does the rest. None: the tile comes
-// after another one of the page.
+// For which lines of a page a tile prefetches. Some: where the CPU's own prefetcher does the rest. None: nothing is
+// wanted, as after another tile of the page.
 enum class Fetch { kNoLine, kSomeLines, kEveryLine };
 template <Fetch kFetch>
 constexpr bool Fetches(int line) {
   return kFetch == Fetch::kEveryLine || (kFetch == Fetch::kSomeLines && line % 4 == 0);
 }
 
-// How kernels prefetch, for one panel: Line is called with each line that Fetch names, which with kMaySkipLines may be
-// some.
+// How kernels prefetch, for one panel: Line is called with each line that Fetch names.
 //
-// A KV head ahead, into L2: what Zen 4 gains from (docs/PERFORMANCE.md); into L1 it would lose.
+// A KV head ahead, into L2: Zen 4 (decision 19); into L1 it would lose.
 struct HeadAhead {
-  static constexpr ptrdiff_t kBytes = 0;  // those of a KV head
-  static constexpr bool kMaySkipLines = true;
+  static constexpr ptrdiff_t kBytes = 0;       // those of a KV head, in GEMMs of a block
+  static constexpr bool kMaySkipLines = true;  // some may do
 
   HeadAhead(const Ahead& ahead, const void* panel) : far_(ahead.From(panel, ahead.bytes)) {}
   [[gnu::always_inline]] void Line(const void* line) const {
@@ -58,7 +57,6 @@ struct TwoStages {
 
   TwoStages(const Ahead& ahead, const void* panel)
       : far_(ahead.From(panel, ahead.bytes)), near_(ahead.From(panel, ahead.bytes / 2)) {}
-  bool any() const { return far_ != 0; }
   [[gnu::always_inline]] void Line(const void* line) const {
     PrefetchIntoL2(static_cast<const std::byte*>(line) + far_);
     PrefetchIntoL1(static_cast<const std::byte*>(line) + near_);
@@ -71,7 +69,7 @@ struct TwoStages {
 // In three stages, every line, into L2 and then twice into L1: Zen 5 (decision 19). A core that comes upon lines which
 // are there already runs on faster than memory, and the prefetches of such a burst are in part dropped: the next stage
 // asks again for what the one before lost. attention_bench, bf16, of a read with 1, 4 and 8 query heads a KV head: a
-// head ahead .84, .60 (skipping lines), .83; the first two stages .99, .88, .98; all three 1.01, .97, .98.
+// head ahead .84, .60 (of one line in four), .83; the first two stages .99, .86, 1.00; all three 1.02, .97, .99.
 struct ThreeStages {
   static constexpr ptrdiff_t kBytes = 12288;
   static constexpr bool kMaySkipLines = false;

@@ -47,7 +47,8 @@ struct Bf16Tiles : WithTiles<Attention<Tiles, AmxBf16Kv>, 2> {
     return kernels;
   }
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
-    const bool many = args.heads == 1 && args.rows * shape.group >= kRunRowHeadsMin;
+    const int row_heads = args.rows * shape.group;
+    const bool many = args.heads == 1 && row_heads >= kRunRowHeadsMin && row_heads <= TileRuns<Tiles, 1>::kRowHeadsMax;
     switch (many ? shape.head_dim : 0) {
       case 32:
         return TileRuns<Tiles, 1>::Attend(shape, args);

@@ -59,7 +59,7 @@ struct TileSums {
   __m512i Ints(int row) const { return _mm512_load_si512(rows[row]); }
 };
 
-template <class Product, class Prefetch>
+template <class Product, class Prefetch, Fetch kFetch>
 struct TilePanel {
   static inline void MultiplyK(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
                                const Ahead& ahead, void* sums, ptrdiff_t sums_bytes) {
@@ -90,8 +90,8 @@ struct TilePanel {
   template <int kSum, int kLeft, int kRight>
   static inline void MultiplyLines(const std::byte* lines, int count, const Prefetch& prefetch) {
     LoadTile<kRight>(lines, kTileRowBytes);
-    if (prefetch.any()) {
-      for (int i = 0; i < count; ++i) prefetch.Line(lines + i * kTileRowBytes);
+    for (int i = 0; i < count; ++i) {
+      if (Fetches<kFetch>(i)) prefetch.Line(lines + i * kTileRowBytes);
     }
     Product::template Multiply<kSum, kLeft, kRight>();
   }
@@ -100,7 +100,8 @@ struct TilePanel {
 // As Bf16Dots, in another order: within a step the even and the odd elements of x are two chains of FMAs, added when it
 // is done. Denormals count as zeros.
 struct TileDots : Bf16Dots<TwoStages> {
-  using Panel = TilePanel<TileBf16, Prefetch>;
+  template <Fetch kFetch>
+  using Panel = TilePanel<TileBf16, Prefetch, kFetch>;
   static constexpr float kPRounding = 0x1.0cp-9f;  // to bf16, and what Exponentiate leaves out
 };
 
@@ -110,7 +111,6 @@ struct TileDots : Bf16Dots<TwoStages> {
 template <class V>
 struct TileBf16Kv : PanelKv<V, TileDots> {
   using Base = PanelKv<V, TileDots>;
-  using Panel = TileDots::Panel;
   using Weights = typename Base::Weights;
 
   // 2^x for x <= 127 by 2^(x - floor(x)), with 2^0 = 1 exactly; 0 far below -126, and no assist for a denormal where
@@ -132,6 +132,7 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
   template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
+    using Panel = TileDots::Panel<kFetch>;
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       const std::byte* const panel = page_head + t * head_dim * sizeof(Bf16);
       Panel::MultiplyK(panel, head_dim / 2, q, Base::QueryBytes(head_dim), ahead, scores + t,
@@ -149,6 +150,7 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
   template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Bf16* p, const Weights&,
                          const float* factor, bool largest, float* acc) {
+    using Panel = TileDots::Panel<kFetch>;
     for (int j = 0; j < J; ++j) {
       if (factor[j] != 1) ScaleRow(factor[j], head_dim, acc + j * head_dim);
     }
@@ -188,10 +190,10 @@ struct TileBytes : BytePanels<V, TwoStages> {
     } else {
       TileSums sums;
       if constexpr (kPanelUnsigned) {
-        TilePanel<TileSU, TwoStages>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums, kTileRowBytes);
+        TilePanel<TileSU, TwoStages, kFetch>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums, kTileRowBytes);
       } else {
-        TilePanel<TileUS, TwoStages>::LoadV(x, x_bytes);
-        TilePanel<TileUS, TwoStages>::MultiplyV(panel, lines, ahead, &sums);
+        TilePanel<TileUS, TwoStages, kFetch>::LoadV(x, x_bytes);
+        TilePanel<TileUS, TwoStages, kFetch>::MultiplyV(panel, lines, ahead, &sums);
       }
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) sum[0][j][0] = V::AddInt(sum[0][j][0], sums.Ints(j));

@@ -31,7 +31,6 @@ class TileRuns : Attention<V, TileBf16Kv<V>> {
   static constexpr int kRunPages = kTileRunPages;
   static constexpr int kRunTokens = kRunPages * kPageTokens;
   static constexpr int kRows = kAmxRows;
-  static_assert(kMaxAttendRows <= 32, "as many tiles, with 16 query heads a KV head: a bit of begun_ each");
   static constexpr int kAddChains = kHeadDim / kPanelLanes;
   static constexpr int kScoreChains = kRunPages * kPageKPanels;
   static constexpr ptrdiff_t kQueryBytes = kHeadDim * sizeof(Bf16);
@@ -40,6 +39,9 @@ class TileRuns : Attention<V, TileBf16Kv<V>> {
   static constexpr ptrdiff_t kPanelStepBytes = kAmxRows * kTileRowBytes;
 
  public:
+  static constexpr int kRowHeadsMax = 32 * kAmxRows;  // a bit of begun_ a tile
+
+  // REQUIRES: one KV head, and no more row-heads.
   static void Attend(const AttentionShape& shape, const AttendArgs& args) { TileRuns(shape, args).Run(); }
 
  private:

@@ -62,11 +62,10 @@ inline constexpr int kMaxTileRows = 16;
 // Pages that TileRuns takes at once, at most.
 inline constexpr int kTileRunPages = 4;
 
-// How this CPU's cores gain most from being told what is read next, where kernels leave a choice: those with tiles know
-// theirs, AVX2's and those of an ISA below a type's best one have one. No bit depends on it.
+// How cores gain most from being told what is read next, where kernels leave a choice: AMX's know theirs, AVX2's have
+// one, and so have AVX-512's for int8 and int4 without VNNI. No bit depends on it.
 enum class Prefetching { kHeadAhead, kThreeStages };
 inline constexpr Prefetching kPrefetchings[] = {Prefetching::kHeadAhead, Prefetching::kThreeStages};
-Prefetching DetectPrefetching();
 
 // The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8 and int4. AMX's
 // are for all: tiles multiply int8, and bf16 where rows are in bf16, too.

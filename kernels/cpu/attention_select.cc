@@ -4,8 +4,6 @@
 
 namespace fastdecode {
 
-Prefetching DetectPrefetching() { return CpuIsZen5OrLater() ? Prefetching::kThreeStages : Prefetching::kHeadAhead; }
-
 AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionShape& shape) {
   FD_CHECK(shape.head_dim >= 16 && shape.head_dim <= 256 && shape.head_dim % 16 == 0, "head_dim is 16, 32, ... 256");
   FD_CHECK(shape.group >= 1, "query heads share a KV head");
@@ -21,7 +19,7 @@ AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionSh
 
 AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape) {
   FD_CHECK(isa != Isa::kNone && isa <= DetectIsa(), "the ISA is one that this machine has");
-  return AttentionOf(isa, DetectPrefetching(), shape);
+  return AttentionOf(isa, CpuIsZen5OrLater() ? Prefetching::kThreeStages : Prefetching::kHeadAhead, shape);
 }
 
 }  // namespace fastdecode

@@ -214,7 +214,7 @@ class Attention {
   }
 
   // Some lines are enough for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
-  // kernels that take little time for a line (docs/PERFORMANCE.md). Tiles that share a page are half full at least.
+  // kernels that take little time for a line (decision 19). Tiles that share a page are half full at least.
   template <class Page, int J = 1>
   static const Steps<Page>& StepsFor(int tile_rows, Fetch fetch) {
     if constexpr (J < V::kMaxTile) {
@@ -230,7 +230,7 @@ class Attention {
   }
   template <class Page, int J, Fetch kFetch>
   static constexpr Steps<Page> kSteps = {&Score<Page, J, kFetch>, &Weigh<Page, J>, &Add<Page, J, kFetch>,
-                                         kFetch != Fetch::kSomeLines&& J >= Page::kOverlapTileMin};
+                                         J >= Page::kOverlapTileMin};
 
   // Takes tiles one after the other. Those that overlap are scored between the weighing of the one before and its
   // adding: weighing is a chain of operations that wait for each other, which the CPU then fills with products. It is
@@ -342,8 +342,8 @@ class Attention {
                           const std::byte* at, const std::byte* next, const uint32_t* visible, Pipeline<Kv>* pipeline) {
     const ptrdiff_t head_bytes = Kv::HeadBytes(shape.head_dim);
     const std::byte* const end = at + args.heads * head_bytes;
-    const ptrdiff_t ahead_bytes = Kv::Prefetch::kBytes != 0 ? Kv::Prefetch::kBytes : head_bytes;
-    const Ahead ahead = {end, next != nullptr ? next - end : -ahead_bytes, ahead_bytes};
+    const ptrdiff_t bytes = end - at, wanted = Kv::Prefetch::kBytes != 0 ? Kv::Prefetch::kBytes : head_bytes;
+    const Ahead ahead = {end, (next != nullptr ? next : at) - end, wanted < bytes ? wanted : bytes};
     for (int head = 0; head < args.heads; ++head, at += head_bytes) {
       const bool last = head + 1 == args.heads;
       AttendRows<Kv>(shape, args, scratch, at, ahead, !last || next == end, visible, head * args.rows * shape.group,

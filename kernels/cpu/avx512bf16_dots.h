@@ -11,9 +11,9 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 // Vector times panel by vdpbf16ps: a line of a panel is the operand as it lies, q is multiplied as it came, and the
 // probabilities are rounded to bf16, in their sum as in the product.
-template <class Prefetching>
+template <class PrefetchKind>
 struct Bf16Dots {
-  using Prefetch = Prefetching;
+  using Prefetch = PrefetchKind;
   using Element = Bf16;
   using Factor = Bf16;
   static constexpr bool kScalesScores = true;

@@ -11,9 +11,9 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 // Vectors of bytes times panels of bytes or of half bytes, in sums of 32 bits: exact, so that every ISA and every order
 // gives the same. One of the two is unsigned: the panel in K, the vectors (probabilities) in V.
-template <class V, class Prefetching = HeadAhead>
+template <class V, class PrefetchKind = HeadAhead>
 struct BytePanels {
-  using Prefetch = Prefetching;
+  using Prefetch = PrefetchKind;
   using Float = typename V::Float;
   using Int = typename V::Int;
   static constexpr int kLanes = V::kLanes;
@@ -67,7 +67,7 @@ struct BytePanels {
   static inline void MultiplyBytes(const std::byte* panel, ptrdiff_t stride, int lines, const std::byte* x,
                                    ptrdiff_t x_bytes, const Ahead& ahead, Int (&sum)[kPanels][J][kPanelVectors]) {
     constexpr bool kTwoChains = kPanels == 1;  // few vectors would wait for one
-    const Prefetch prefetch(ahead, panel);
+    const Prefetch first(ahead, panel), second(ahead, panel + (kPanels - 1) * stride);
     Int odd[J][kPanelVectors];
     if constexpr (kTwoChains) Zero<J>(odd);
     for (int i = 0; i < lines; i += 4) {
@@ -77,7 +77,7 @@ struct BytePanels {
         Int m[kPanels][kPanelVectors];
 #pragma GCC unroll 2
         for (int p = 0; p < kPanels; ++p) {
-          if (Fetches<kFetch>(line)) prefetch.Line(at + p * stride);
+          if (Fetches<kFetch>(line)) (p == 0 ? first : second).Line(at + p * stride);
 #pragma GCC unroll 2
           for (int w = 0; w < kPanelVectors; ++w) m[p][w] = V::LoadInt(at + p * stride + w * 4 * kLanes);
         }

@@ -10,9 +10,9 @@ namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
 // Vector times panel in f32: elements are widened, q is scaled beforehand.
-template <class V, typename KvElement, class Prefetching = HeadAhead>
+template <class V, typename KvElement, class PrefetchKind = HeadAhead>
 struct FmaDots {
-  using Prefetch = Prefetching;
+  using Prefetch = PrefetchKind;
   using Element = KvElement;
   using Factor = float;
   using Float = typename V::Float;
@@ -36,9 +36,8 @@ struct FmaDots {
   }
 
   // sum[j] = sum over steps of x[j][step] * panel[step], for J vectors x; even and odd steps in chains of their own.
-  // Prefetches what is ahead of those of the lines that it reads which kFetch names. One panel
-  // at a time: two would give a single row more chains of FMAs, but the reads would no longer ascend (Zen 4, f32, one
-  // query head, of a sequential read: .70 against .53).
+  // Prefetches for the lines that kFetch names. One panel at a time: two would give a single row more chains of FMAs,
+  // but the reads would no longer ascend (Zen 4, f32, one query head, of a sequential read: .70 against .53).
   template <int J, Fetch kFetch, bool kOfK>
   static inline void Multiply(const Element* panel, int steps, const float* x, int x_stride, const Ahead& ahead,
                               Float (&sum)[J][kPanelVectors]) {

@@ -36,7 +36,7 @@ constexpr int64_t kBlockSteps = 128;
 
 // How far ahead in the panels' ascending addresses: a block, or as Prefetch says.
 template <class Prefetch>
-constexpr int64_t kAheadBytes = Prefetch::kBytes != 0 ? Prefetch::kBytes : kBlockSteps * kStepBytes;
+constexpr int64_t kAheadBytes = Prefetch::kBytes != 0 ? Prefetch::kBytes : kBlockSteps* kStepBytes;
 
 // One block of k for a few rows and some columns of one panel.
 struct Tile {
@@ -44,7 +44,7 @@ struct Tile {
   int64_t x_stride_bytes;
   const std::byte* panel;  // first step of the block, first column
   int64_t steps;
-  const std::byte* prefetch;  // what comes behind this line is prefetched; then kStepBytes on at each step
+  const std::byte* prefetch;  // distances ahead count from this line; then kStepBytes on at each step
   float* y;
   int64_t y_stride;
   int64_t columns;  // to load and store, may exceed the tile's
@@ -52,15 +52,15 @@ struct Tile {
 };
 
 // How many of a step's four lines are prefetched, and how (ahead.h).
-template <int kLines, class Prefetching>
+template <int kLines, class PrefetchKind>
 struct Lines {
   static constexpr int kCount = kLines;
-  using Prefetch = Prefetching;
+  using Prefetch = PrefetchKind;
 };
 
-template <class Ops, int kRows, int kVecs, class Lines>
+template <class Ops, int kRows, int kVecs, class Fetched>
 void RunTile(const Tile& tile) {
-  using Prefetch = typename Lines::Prefetch;
+  using Prefetch = typename Fetched::Prefetch;
   typename Ops::Vec sums[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -81,7 +81,7 @@ void RunTile(const Tile& tile) {
   const Prefetch ahead({.bytes = kAheadBytes<Prefetch>}, panel);
   for (int64_t step = 0; step < tile.steps; ++step) {
 #pragma GCC unroll 4
-    for (int line = 0; line < Lines::kCount; ++line) ahead.Line(prefetch + line * 64);
+    for (int line = 0; line < Fetched::kCount; ++line) ahead.Line(prefetch + line * 64);
 #pragma GCC unroll 2
     for (int part = 0; part < Ops::kParts; ++part) {
       typename Ops::Factor weights[kVecs];
@@ -115,15 +115,15 @@ void RunTile(const Tile& tile) {
 
 // All columns of the panel for kRows rows, in as many passes as the registers need. The lines to prefetch are shared
 // out over the passes.
-template <class Ops, int kRows, class All>
+template <class Ops, int kRows, class Fetched>
 void RunRows(Tile tile) {
   constexpr int kVecs = Ops::kVecs(kRows);
   constexpr int kTileColumns = kVecs * Ops::kLanes;
   constexpr int kPasses = kPanelColumns / kTileColumns;
-  constexpr int kLines = (All::kCount + kPasses - 1) / kPasses;
+  constexpr int kLines = (Fetched::kCount + kPasses - 1) / kPasses;
   for (int pass = 0; pass < kPasses && tile.columns > 0; ++pass) {
-    if (pass * kLines < All::kCount) {
-      RunTile<Ops, kRows, kVecs, Lines<kLines, typename All::Prefetch>>(tile);
+    if (pass * kLines < Fetched::kCount) {
+      RunTile<Ops, kRows, kVecs, Lines<kLines, typename Fetched::Prefetch>>(tile);
     } else {
       RunTile<Ops, kRows, kVecs, Lines<0, HeadAhead>>(tile);
     }
@@ -134,26 +134,28 @@ void RunRows(Tile tile) {
   }
 }
 
-template <class Ops, class Lines, int kRows = 1>
+template <class Ops, class Fetched, int kRows = 1>
 void DispatchRows(int rows, const Tile& tile) {
   if constexpr (kRows < Ops::kMaxTileRows) {
-    if (rows != kRows) return DispatchRows<Ops, Lines, kRows + 1>(rows, tile);
+    if (rows != kRows) return DispatchRows<Ops, Fetched, kRows + 1>(rows, tile);
   }
-  RunRows<Ops, kRows, Lines>(tile);
+  RunRows<Ops, kRows, Fetched>(tile);
 }
 
 // What each row tile prefetches. On Zen 4 one ascending pass over the block is faster with every fourth line only (the
 // hardware fetches the rest: 0.85 against 0.78 of the read bandwidth at 6 rows), and where several passes share a
 // block, they share all of the lines (0.77 against 0.48 at 8 rows). On Zen 5 one pass is faster with all of them from 3
-// rows on (0.98 against 0.86 at 6 rows; 0.96 against 1.05 at one), and two passes of one tile in stages (0.88 against
-// 0.80 at 8 rows), but not two tiles, the second of which finds the block in the caches (0.55 against 0.85 at 16 rows).
+// rows on (0.98 against 0.86 at 6 rows; 0.96 against 1.05 at one), and several passes of one tile in stages (0.88
+// against 0.80 at 8 rows), but not two tiles, the second of which finds the block in the caches (0.55 against 0.85 at
+// 16 rows).
 enum class Wanted { kNone, kOneLine, kTwoLines, kAllLines, kAllInStages };
 template <class Ops>
 Wanted WantedLines(int rows, int tiles) {
   if (tiles > 1) return tiles <= 3 ? Wanted::kTwoLines : Wanted::kOneLine;
   const bool one_pass = Ops::kVecs(rows) * Ops::kLanes == kPanelColumns;
   if (!CpuIsZen5OrLater()) return one_pass ? Wanted::kOneLine : Wanted::kAllLines;
-  return rows <= 2 ? Wanted::kOneLine : one_pass ? Wanted::kAllLines : Wanted::kAllInStages;
+  if (!one_pass) return Wanted::kAllInStages;
+  return rows <= 2 ? Wanted::kOneLine : Wanted::kAllLines;
 }
 
 template <class Ops>

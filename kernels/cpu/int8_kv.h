@@ -59,7 +59,7 @@ struct Int8Kv {
       total = V::Add(total, V::ToFloat(codes));
     }
     const float sum = V::SumLanes(total);
-    const bool finite = sum >= -127 * head_dim && sum <= 127 * head_dim;  // else some q is NaN, and so are all scores
+    const bool finite = sum >= -127 * head_dim && sum <= 127 * head_dim;  // else some q is not, and all scores are NaN
     const QueryScale to = {largest / 127 * scale + V::SumLanes(nan), finite ? -128 * static_cast<int32_t>(sum) : 0};
     __builtin_memcpy(q + head_dim, &to, sizeof(to));
   }

@@ -165,6 +165,13 @@ TEST(AttentionTest, DISABLED_FullMatrixIsNearTheReference) {
 }
 
 // All KV heads in one call give the bits that each gives in its own.
+// 16 rows of 40 query heads are 40 tiles of AMX, more than runs of pages take at once.
+TEST(AttentionTest, FortyQueryHeadsShareAKvHead) {
+  for (const TypePair& type : kTypes) {
+    CheckCase({type.rows, type.kv, 64, 40, 1, 300, 16, 0, 0}, 40);
+  }
+}
+
 TEST(AttentionTest, HeadsTogetherAreHeadsAlone) {
   for (const TypePair& type : kTypes) {
     for (int group : {1, 3, 8}) {

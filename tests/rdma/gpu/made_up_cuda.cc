@@ -22,13 +22,15 @@ CudaAddress ToAddress(const void* data) { return reinterpret_cast<CudaAddress>(d
 
 CudaContext TheContext() { return reinterpret_cast<CudaContext>(uintptr_t{0x10}); }
 
-ino_t FileOf(int fd) {
+// Device and number: files of two devices may have one number.
+using File = std::pair<dev_t, ino_t>;
+File FileOf(int fd) {
   struct stat status = {};
-  return fstat(fd, &status) == 0 ? status.st_ino : 0;
+  return fstat(fd, &status) == 0 ? File(status.st_dev, status.st_ino) : File();
 }
 
 // Of the descriptors of this process.
-int CountDescriptorsOf(ino_t file) {
+int CountDescriptorsOf(const File& file) {
   int count = 0;
   DIR* const folder = opendir("/proc/self/fd");
   while (const dirent* entry = readdir(folder)) count += FileOf(std::atoi(entry->d_name)) == file ? 1 : 0;
