@@ -73,7 +73,7 @@ TeamCores ChooseCores(const BenchMachineFlags& flags, const Topology& topology) 
 std::optional<std::string> Regime(const Topology& topology, size_t threads, double read_gb_per_s) {
   const auto is = [&](const char* maker) { return topology.cpu_model.find(maker) != std::string::npos; };
   if (threads != 2) return std::nullopt;
-  if (is("AMD") && DetectIsa() >= Isa::kAvx512Bf16) return read_gb_per_s >= 45 ? "calm" : "busy";  // Zen 4
+  if (is("AMD") && DetectIsa() >= Isa::kAvx512Bf16) return read_gb_per_s >= 45 ? "calm" : "busy";  // Zen 4 and 5
   if (is("Intel")) return read_gb_per_s >= 26 ? "calm" : "busy";
   return std::nullopt;
 }
