@@ -164,7 +164,6 @@ TEST(AttentionTest, DISABLED_FullMatrixIsNearTheReference) {
   }
 }
 
-// All KV heads in one call give the bits that each gives in its own.
 // 16 rows of 40 query heads are 40 tiles of AMX, more than runs of pages take at once.
 TEST(AttentionTest, FortyQueryHeadsShareAKvHead) {
   for (const TypePair& type : kTypes) {
@@ -172,6 +171,7 @@ TEST(AttentionTest, FortyQueryHeadsShareAKvHead) {
   }
 }
 
+// All KV heads in one call give the bits that each gives in its own.
 TEST(AttentionTest, HeadsTogetherAreHeadsAlone) {
   for (const TypePair& type : kTypes) {
     for (int group : {1, 3, 8}) {
