@@ -123,10 +123,15 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
     y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0f));
     return _mm512_scalef_ps(y, x);
   }
-  static inline void Exponentiate(__m512 base, __m512 (&score)[2], Bf16* p) {
-    score[0] = PowerOf2(_mm512_sub_ps(score[0], base));
-    score[1] = PowerOf2(_mm512_sub_ps(score[1], base));
-    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(score[1], score[0])));
+  // Leaves in x what the sum takes.
+  static inline void Exponentiate(__m512 (&x)[2], Bf16* p) {
+    x[0] = PowerOf2(x[0]);
+    x[1] = PowerOf2(x[1]);
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(x[1], x[0])));
+  }
+  static inline void Exponentiate(__m512 (&x)[2], Bf16* p, float* sums) {
+    Exponentiate(x, p);
+    _mm512_storeu_ps(sums, _mm512_add_ps(_mm512_loadu_ps(sums), _mm512_add_ps(x[0], x[1])));
   }
 
   template <int J, Fetch kFetch>
@@ -140,20 +145,11 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
     }
   }
 
-  static inline void ScaleRow(float factor, int head_dim, float* acc) {
-    for (int d = 0; d < head_dim; d += kPanelLanes) {
-      _mm512_storeu_ps(acc + d, _mm512_mul_ps(_mm512_loadu_ps(acc + d), _mm512_set1_ps(factor)));
-    }
-  }
-
   // In place, if the tile has the rows of the configuration.
   template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Bf16* p, const Weights&,
-                         const float* factor, bool largest, float* acc) {
+                         bool largest, float* acc) {
     using Panel = TileDots::Panel<kFetch>;
-    for (int j = 0; j < J; ++j) {
-      if (factor[j] != 1) ScaleRow(factor[j], head_dim, acc + j * head_dim);
-    }
     const std::byte* const v = page_head + PageKElements(head_dim) * sizeof(Bf16);
     Panel::LoadV(p, kPageTokens * sizeof(Bf16));
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {

@@ -235,7 +235,7 @@ class TileRuns : Attention<V, TileBf16Kv<V>> {
       last = first + 1;
       while (last < job.page_count && (job.rescales >> last & 1) == 0) ++last;
       if ((job.rescales >> first & 1) != 0) {
-        for (int j = 0; j < kRows; ++j) Kv::ScaleRow(job.factor[first][j], kHeadDim, job.acc + j * kHeadDim);
+        for (int j = 0; j < kRows; ++j) Base::ScaleRow(job.factor[first][j], kHeadDim, job.acc + j * kHeadDim);
       }
       Later later;
       LoadLeft<kRunPages>(job.scores, kScoresBytes);  // those behind the last do no harm
@@ -342,7 +342,9 @@ class TileRuns : Attention<V, TileBf16Kv<V>> {
     __m512 sum = V::Load(sums);
 #pragma GCC unroll 4
     for (int i = 0; i < kRunPages; ++i) {
-      Kv::Exponentiate(base, score[i], p + i * kPageTokens);
+#pragma GCC unroll 2
+      for (int w = 0; w < 2; ++w) score[i][w] = V::Sub(score[i][w], base);
+      Kv::Exponentiate(score[i], p + i * kPageTokens);
       sum = V::Add(sum, V::Add(score[i][0], score[i][1]));
     }
     V::Store(sums, sum);

@@ -23,18 +23,19 @@ namespace {
 //   kPRounding          what a Probability loses, relatively
 //   kSparseTileMax      tiles of up to so many row-heads prefetch for some lines where pieces lie one behind the other
 //   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
-//   HeadBytes, QueryBytes, SetQuery, Round, Scores<J, kFetch>, Weigh<J>
+//   HeadBytes, QueryBytes, SetQuery, Scores<J, kFetch>, Weigh<J>
 //   Add<J, kFetch>      is told whether no tile of the call is larger: AMX's registers have that one's shape
-//   Exponentiate        if it has one, in place of Exp2 and Round: p, and what its sum takes
+//   Exponentiate        if it has one, in place of Exp2: p, and its sums
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
 // tiling gives the same bits:
 //   score    q · k as Kv computes it; in units of log2
 //   base     the largest visible score when the base last changed, which it does where a page has one that is more than
 //            kMaxLag above it
 //   p        Exp2(score - base), exactly 0 where not visible, as Probability holds it
-//   sums     lane t % 16: p of tokens t and t + 16 of a page;             sum = sum * factor + that, added at the end
-//   acc      p · v as Kv computes it;                                     acc = acc * factor + that
-// with factor = Exp2(old base - new base), exactly 1 where it stays. A page with no visible token changes nothing.
+//   sums     p, each lane's of some of a page's tokens; added at the end
+//   acc      p · v as Kv computes it
+// Where the base changes, sums and acc are first multiplied by Exp2(old base - new base). A page with no visible token
+// changes nothing.
 // Open is the kind of a page that is not closed yet, if that is another one, for the same queries.
 template <class V, class Kv, class Open = Kv>
 class Attention {
@@ -119,7 +120,6 @@ class Attention {
     float* base;                    // [J]
     float* sums;                    // [J][16]
     float* acc;                     // [J][head_dim]
-    float factor[V::kMaxTile];      // [J], of what was accumulated before; found by Weigh
     uint32_t visible[V::kMaxTile];  // [J], bit t: the row sees token t of the page
   };
 
@@ -151,36 +151,42 @@ class Attention {
   // The scores of one row-head, scaled, capped and masked; returns their largest, lane by lane.
   static inline Float FinishScores(const Query& query, uint32_t visible, const float* scores,
                                    Float (&score)[kPageVectors]) {
-    Float top = V::Set(-kInfinity);
+    Float top;
 #pragma GCC unroll 4
     for (int w = 0; w < kPageVectors; ++w) {
       score[w] = V::Load(scores + w * kLanes);
       if constexpr (Kv::kScalesScores) score[w] = V::Mul(score[w], V::Set(query.scale));
       if (query.cap_log2 > 0) score[w] = SoftCap(score[w], V::Set(query.cap_log2));
-      score[w] = V::Select(visible >> (w * kLanes), score[w], V::Set(-kInfinity));
-      top = V::Max(top, score[w]);
+      if (__builtin_expect(visible != ~uint32_t{0}, 0)) {
+        score[w] = V::Select(visible >> (w * kLanes), score[w], V::Set(-kInfinity));
+      }
+      top = w == 0 ? score[0] : V::Max(top, score[w]);
     }
     return top;
   }
 
-  // p = Exp2(score - base) of one row-head; its sums by lane.
-  static inline void Exponentiate(float base, Float (&score)[kPageVectors], Probability* p, float* sums, float factor) {
-    if constexpr (requires { Kv::Exponentiate(V::Set(base), score, p); }) {
-      Kv::Exponentiate(V::Set(base), score, p);
+  // p = Exp2(score - base) of one row-head, and its sums.
+  static inline void Exponentiate(float base, Float (&score)[kPageVectors], Probability* p, float* sums) {
+#pragma GCC unroll 4
+    for (int w = 0; w < kPageVectors; ++w) score[w] = V::Sub(score[w], V::Set(base));
+    if constexpr (requires { Kv::Exponentiate(score, p, sums); }) {
+      Kv::Exponentiate(score, p, sums);
     } else {
 #pragma GCC unroll 4
-      for (int w = 0; w < kPageVectors; ++w) {
-        score[w] = Kv::Round(p + w * kLanes, Exp2<V>(V::Sub(score[w], V::Set(base))));
-      }
-    }
+      for (int w = 0; w < kPageVectors; ++w) V::Store(p + w * kLanes, score[w] = Exp2<V>(score[w]));
 #pragma GCC unroll 2
-    for (int w = 0; w < kPanelVectors; ++w) {
-      float* const at = sums + w * kLanes;
-      V::Store(at, V::Fma(V::Load(at), V::Set(factor), V::Add(score[w], score[w + kPanelVectors])));
+      for (int w = 0; w < kPanelVectors; ++w) {
+        float* const at = sums + w * kLanes;
+        V::Store(at, V::Add(V::Load(at), V::Add(score[w], score[w + kPanelVectors])));
+      }
     }
   }
 
-  // One row-head's scores of a page to probabilities; updates its base and sums. Returns the factor.
+  static void ScaleRow(float factor, int count, float* row) {
+    for (int i = 0; i < count; i += kLanes) V::Store(row + i, V::Mul(V::Load(row + i), V::Set(factor)));
+  }
+
+  // One row-head's scores of a page to probabilities; updates its base and sums. Returns the factor, of acc.
   static inline float WeighRow(const Query& query, uint32_t visible, const float* scores, Probability* p, float* base,
                                float* sums) {
     Float score[kPageVectors];
@@ -188,10 +194,13 @@ class Attention {
     float factor = 1;
     if (__builtin_expect(V::AnyGreater(top, V::Set(*base + kMaxLag)), 0)) {
       const float new_base = V::MaxLanes(top);
-      if (*base != kNoBase) factor = V::First(Exp2<V>(V::Set(*base - new_base)));  // else there is nothing yet
+      if (*base != kNoBase) {  // else there is nothing yet
+        factor = V::First(Exp2<V>(V::Set(*base - new_base)));
+        ScaleRow(factor, kPanelLanes, sums);
+      }
       *base = new_base;
     }
-    Exponentiate(*base, score, p, sums, factor);
+    Exponentiate(*base, score, p, sums);
     return factor;
   }
 
@@ -202,15 +211,15 @@ class Attention {
   template <class Page, int J>
   static void Weigh(const Query& query, Tile* tile, typename Page::Weights* weights) {
     for (int j = 0; j < J; ++j) {
-      tile->factor[j] = WeighRow(query, tile->visible[j], tile->scores + j * kPageTokens, tile->p + j * kPageTokens,
-                                 tile->base + j, tile->sums + j * kPanelLanes);
+      const float factor = WeighRow(query, tile->visible[j], tile->scores + j * kPageTokens, tile->p + j * kPageTokens,
+                                    tile->base + j, tile->sums + j * kPanelLanes);
+      if (__builtin_expect(factor != 1, 0)) ScaleRow(factor, query.head_dim, tile->acc + j * query.head_dim);
     }
     Page::template Weigh<J>(query.head_dim, tile->page_head, tile->p, weights);
   }
   template <class Page, int J, Fetch kFetch>
   static void Add(const Query& query, const Tile& tile, const typename Page::Weights& weights) {
-    Page::template Add<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.p, weights, tile.factor,
-                                  tile.largest, tile.acc);
+    Page::template Add<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.p, weights, tile.largest, tile.acc);
   }
 
   // Some lines are enough for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for

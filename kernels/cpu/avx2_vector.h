@@ -63,6 +63,20 @@ struct Avx2Vector {
     return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
   }
 
+  // Lane i: the same of x[i].
+  template <int kCount>
+  static Float SumEach(const Float (&x)[kCount]) {
+    alignas(32) float each[kLanes] = {};
+    for (int i = 0; i < kCount; ++i) each[i] = SumLanes(x[i]);
+    return Load(each);
+  }
+  template <int kCount>
+  static Float MaxEach(const Float (&x)[kCount]) {
+    alignas(32) float each[kLanes] = {};
+    for (int i = 0; i < kCount; ++i) each[i] = MaxLanes(x[i]);
+    return Load(each);
+  }
+
   // Lanes of the even (kOdd = 0) or odd step of a pair in a panel (attention_page.h); p points at the pair's first
   // lane.
   template <int kOdd>

@@ -61,6 +61,18 @@ struct Avx512Vector {
     return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
   }
 
+  // Lane i: the same of x[i].
+  template <int kCount>
+  static Float SumEach(const Float (&x)[kCount]) {
+    if constexpr (kCount == 1) return Set(SumLanes(x[0]));
+    return FoldEach<Add>(x);
+  }
+  template <int kCount>
+  static Float MaxEach(const Float (&x)[kCount]) {
+    if constexpr (kCount == 1) return Set(MaxLanes(x[0]));
+    return FoldEach<Max>(x);
+  }
+
   // Lanes of the even (kOdd = 0) or odd step of a pair in a panel (attention_page.h); p points at the pair's first
   // lane.
   template <int kOdd>
@@ -119,6 +131,31 @@ struct Avx512Vector {
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     const __m512i result = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(result));
+  }
+
+ private:
+  // Halves onto halves, of several at a time, which takes a third of the shuffles.
+  template <Float (*kFold)(Float, Float), int kCount>
+  static Float FoldEach(const Float (&x)[kCount]) {
+    static_assert(kCount <= kLanes);
+    constexpr int kFours = (kCount + 3) / 4;
+    const auto at = [&](int i) __attribute__((always_inline)) { return x[i < kCount ? i : kCount - 1]; };
+    Float four[kFours];  // lanes 4 i to 4 i + 3: of the i-th of them
+#pragma GCC unroll 4
+    for (int i = 0; i < kFours; ++i) {
+      const Float a = at(4 * i), b = at(4 * i + 1), c = at(4 * i + 2), d = at(4 * i + 3);
+      const Float ab = kFold(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+      const Float cd = kFold(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+      four[i] = kFold(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    }
+    const auto halve = [&](int i) __attribute__((always_inline)) {
+      const Float a = four[i], b = four[i + 1 < kFours ? i + 1 : i];
+      return kFold(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    };
+    const Float low = halve(0), high = kFours > 2 ? halve(2) : low;
+    const Float all = kFold(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_ps(order, all);
   }
 };
 

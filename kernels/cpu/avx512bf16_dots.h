@@ -5,6 +5,8 @@
 
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
+#include "kernels/cpu/avx512_vector.h"
+#include "kernels/cpu/vector_exp.h"
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
@@ -20,14 +22,17 @@ struct Bf16Dots {
   static constexpr bool kTakesF32Rows = false;
   static constexpr float kPRounding = 0x1p-9f;
   static constexpr int kSparseTileMax = Prefetch::kMaySkipLines ? 4 : 0;
+  static constexpr short kBf16One = 0x3f80;
 
   static void SetQuery(const Bf16* from, int count, float, Bf16* q) {
     __builtin_memcpy(q, from, static_cast<size_t>(count) * sizeof(Bf16));
   }
-  static __m512 Round(Bf16* p, __m512 x) {
-    const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16));
+  // p = 2^x, rounded, in the order of tokens; its sums take two neighbours a lane.
+  static void Exponentiate(__m512 (&x)[2], Bf16* p, float* sums) {
+    const __m512bh pairs = _mm512_cvtne2ps_pbh(Exp2<Avx512Vector>(x[1]), Exp2<Avx512Vector>(x[0]));
+    const __m512bh ones = reinterpret_cast<__m512bh>(_mm512_set1_epi16(kBf16One));
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(pairs));
+    _mm512_storeu_ps(sums, _mm512_dpbf16_ps(_mm512_loadu_ps(sums), pairs, ones));
   }
 
   // As FmaDots::Multiply; the chains are those of even and odd lines, each of which holds two steps.

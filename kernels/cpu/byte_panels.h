@@ -31,27 +31,36 @@ struct BytePanels {
     }
   }
 
+  // A number of each vector; the others mean nothing.
+  struct alignas(64) Each {
+    float of[kLanes];
+    static_assert(V::kMaxTile <= kLanes);
+  };
+
   // p[j] * scales = codes[j] * unit[j], rounded to 255ths of the largest; codes [J][32].
   template <int J>
-  static inline void RoundWeights(const Bf16* scales, const float* p, std::byte* codes, float* unit) {
-    Float scale[kPageVectors];
+  static inline void RoundWeights(const Bf16* scales, const float* p, std::byte* codes, Each* unit) {
+    Float scale[kPageVectors], weight[J][kPageVectors], top[J];
 #pragma GCC unroll 4
     for (int w = 0; w < kPageVectors; ++w) scale[w] = V::LoadRow(scales + w * kLanes);
 #pragma GCC unroll 16
     for (int j = 0; j < J; ++j) {
-      Float weight[kPageVectors];
-      Float top = V::Set(kTiny);
+      top[j] = V::Set(kTiny);
 #pragma GCC unroll 4
       for (int w = 0; w < kPageVectors; ++w) {
-        weight[w] = V::Mul(V::Load(p + j * kPageTokens + w * kLanes), scale[w]);
-        top = V::Max(weight[w], top);
+        weight[j][w] = V::Mul(V::Load(p + j * kPageTokens + w * kLanes), scale[w]);
+        top[j] = V::Max(weight[j][w], top[j]);
       }
-      const float largest = V::MaxLanes(top);
-      const Float to_code = V::Set(255 / largest);
-      unit[j] = largest * (1.0f / 255);
+    }
+    const Float largest = V::MaxEach(top);
+    V::Store(unit->of, V::Mul(largest, V::Set(1.0f / 255)));
+    Each to_code;
+    V::Store(to_code.of, V::Div(V::Set(255), largest));
+#pragma GCC unroll 16
+    for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 4
       for (int w = 0; w < kPageVectors; ++w) {
-        V::StoreBytes(codes + j * kPageTokens + w * kLanes, V::ToInt(V::Mul(weight[w], to_code)));
+        V::StoreBytes(codes + j * kPageTokens + w * kLanes, V::ToInt(V::Mul(weight[j][w], V::Set(to_code.of[j]))));
       }
     }
   }
@@ -70,6 +79,7 @@ struct BytePanels {
     const Prefetch first(ahead, panel), second(ahead, panel + (kPanels - 1) * stride);
     Int odd[J][kPanelVectors];
     if constexpr (kTwoChains) Zero<J>(odd);
+#pragma GCC unroll 2
     for (int i = 0; i < lines; i += 4) {
 #pragma GCC unroll 4
       for (int line = 0; line < 4; ++line) {

@@ -29,15 +29,11 @@ struct Int4Kv {
   static constexpr int kMaxHeadDim = 256;
   static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;
   using Bytes = Multiplier;
+  using Each = typename Bytes::Each;
   using Prefetch = typename Bytes::Prefetch;
 
   static ptrdiff_t HeadBytes(int head_dim) { return Int4HeadBytes(head_dim); }
   static ptrdiff_t QueryBytes(int head_dim) { return head_dim * sizeof(float); }
-
-  static Float Round(float* p, Float x) {
-    V::Store(p, x);
-    return x;
-  }
 
   template <typename Row>
   static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
@@ -50,9 +46,9 @@ struct Int4Kv {
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
                             float* scores) {
     alignas(64) std::byte codes[V::kMaxTile][kMaxHeadDim];  // tiles of AMX read one more than J
-    float unit[J], rest[J];
+    Each unit, rest;
     const Bf16* const k_scales = reinterpret_cast<const Bf16*>(page_head + Int4KScales(head_dim));
-    RoundQueries<J>(head_dim, k_scales, reinterpret_cast<const float*>(q), codes[0], unit, rest);
+    RoundQueries<J>(head_dim, k_scales, reinterpret_cast<const float*>(q), codes[0], &unit, &rest);
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Int sum[J][kPanelVectors];
       Bytes::template Zero<J>(sum);
@@ -60,7 +56,7 @@ struct Int4Kv {
       Bytes::template MultiplyNibbles<J, kFetch, true>(panel, head_dim / 8, codes[0], kMaxHeadDim, ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
-        const Float unit_j = V::Set(unit[j]), rest_j = V::Set(rest[j]);
+        const Float unit_j = V::Set(unit.of[j]), rest_j = V::Set(rest.of[j]);
 #pragma GCC unroll 2
         for (int w = 0; w < kPanelVectors; ++w) {
           V::Store(scores + j * kPageTokens + t + w * kLanes, V::Fma(V::ToFloat(sum[j][w]), unit_j, rest_j));
@@ -77,23 +73,21 @@ struct Int4Kv {
   // p times the scales of v, as codes * unit, and p · minima, for each group of dims.
   struct Weights {
     alignas(64) std::byte codes[kGroups][V::kMaxTile][kPageTokens];
-    float unit[kGroups][V::kMaxTile];
-    float rest[kGroups][V::kMaxTile];
+    Each unit[kGroups], rest[kGroups];
   };
   template <int J>
   static inline void Weigh(int head_dim, const std::byte* page_head, const float* p, Weights* weights) {
     const Bf16* scales = reinterpret_cast<const Bf16*>(page_head + Int4VScales(head_dim));
     for (int i = 0; i < Int4Groups(head_dim); ++i, scales += 2 * kPageTokens) {
-      Bytes::template RoundWeights<J>(scales, p, weights->codes[i][0], weights->unit[i]);
-#pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) weights->rest[i][j] = DotMinima(p + j * kPageTokens, scales + kPageTokens);
+      Bytes::template RoundWeights<J>(scales, p, weights->codes[i][0], &weights->unit[i]);
+      DotMinima<J>(scales + kPageTokens, p, &weights->rest[i]);
     }
   }
 
-  // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
+  // acc[j] += p[j] · v for the 32 tokens of a page.
   template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
-                         const Weights& weights, const float* factor, bool, float* acc) {
+                         const Weights& weights, bool, float* acc) {
     const std::byte* const v = page_head + Int4V(head_dim);
     for (int group = 0, i = 0; group < head_dim; group += kInt4GroupDims, ++i) {
       const int end = group + kInt4GroupDims < head_dim ? group + kInt4GroupDims : head_dim;
@@ -105,13 +99,11 @@ struct Int4Kv {
                                                           ahead, sum);
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {
-          const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[i][j]),
-                      rest_j = V::Set(weights.rest[i][j]);
+          const Float unit_j = V::Set(weights.unit[i].of[j]), rest_j = V::Set(weights.rest[i].of[j]);
 #pragma GCC unroll 2
           for (int w = 0; w < kPanelVectors; ++w) {
             float* at = acc + j * head_dim + dim + w * kLanes;
-            const Float product = V::Fma(V::ToFloat(sum[j][w]), unit_j, rest_j);
-            V::Store(at, V::Fma(V::Load(at), factor_j, product));
+            V::Store(at, V::Fma(V::ToFloat(sum[j][w]), unit_j, V::Add(V::Load(at), rest_j)));
           }
         }
       }
@@ -120,15 +112,18 @@ struct Int4Kv {
 
  private:
   // Of 16 lanes, whatever the vectors' width.
-  static inline float Sum(const Float (&x)[kPanelVectors]) {
-    if constexpr (kPanelVectors == 2) return V::SumLanes(V::Add(x[0], x[1]));
-    return V::SumLanes(x[0]);
+  template <int J>
+  static inline Float SumEach(const Float (&x)[J][kPanelVectors]) {
+    Float sum[J];
+#pragma GCC unroll 16
+    for (int j = 0; j < J; ++j) sum[j] = kPanelVectors == 2 ? V::Add(x[j][0], x[j][kPanelVectors - 1]) : x[j][0];
+    return V::SumEach(sum);
   }
 
   // q[j] * scales = codes[j] * unit[j], rounded, codes [J][kMaxHeadDim]; rest[j] = q[j] · minima.
   template <int J>
-  static inline void RoundQueries(int head_dim, const Bf16* scales, const float* q, std::byte* codes, float (&unit)[J],
-                                  float (&rest)[J]) {
+  static inline void RoundQueries(int head_dim, const Bf16* scales, const float* q, std::byte* codes, Each* unit,
+                                  Each* rest) {
     alignas(64) float scaled[J][kMaxHeadDim];
     const Bf16* const minima = scales + head_dim;
     Float top[J], dot[J][kPanelVectors];
@@ -153,29 +148,33 @@ struct Int4Kv {
         }
       }
     }
-    Float to_code[J];
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
-      const float largest = V::MaxLanes(top[j]);
-      to_code[j] = V::Set(127 / largest);
-      unit[j] = largest * (1.0f / 127);
-      rest[j] = Sum(dot[j]);
-    }
+    const Float largest = V::MaxEach(top);
+    Each to_code;
+    V::Store(to_code.of, V::Div(V::Set(127), largest));
+    V::Store(unit->of, V::Mul(largest, V::Set(1.0f / 127)));
+    V::Store(rest->of, SumEach<J>(dot));
     for (int d = 0; d < head_dim; d += kLanes) {
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j)
-        V::StoreBytes(codes + j * kMaxHeadDim + d, V::ToInt(V::Mul(V::Load(scaled[j] + d), to_code[j])));
+        V::StoreBytes(codes + j * kMaxHeadDim + d, V::ToInt(V::Mul(V::Load(scaled[j] + d), V::Set(to_code.of[j]))));
     }
   }
 
-  static inline float DotMinima(const float* p, const Bf16* minima) {
-    Float dot[kPanelVectors];
+  // rest[j] = p[j] · minima.
+  template <int J>
+  static inline void DotMinima(const Bf16* minima, const float* p, Each* rest) {
+    Float minimum[2 * kPanelVectors], dot[J][kPanelVectors];
+#pragma GCC unroll 4
+    for (int w = 0; w < 2 * kPanelVectors; ++w) minimum[w] = V::LoadRow(minima + w * kLanes);
+#pragma GCC unroll 16
+    for (int j = 0; j < J; ++j, p += kPageTokens) {
 #pragma GCC unroll 2
-    for (int w = 0; w < kPanelVectors; ++w) {
-      const int i = w * kLanes, k = kPanelLanes + i;
-      dot[w] = V::Fma(V::Load(p + k), V::LoadRow(minima + k), V::Mul(V::Load(p + i), V::LoadRow(minima + i)));
+      for (int w = 0; w < kPanelVectors; ++w) {
+        const int i = w * kLanes, k = kPanelLanes + i;
+        dot[j][w] = V::Fma(V::Load(p + k), minimum[w + kPanelVectors], V::Mul(V::Load(p + i), minimum[w]));
+      }
     }
-    return Sum(dot);
+    V::Store(rest->of, SumEach<J>(dot));
   }
 };
 

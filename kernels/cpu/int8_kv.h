@@ -37,11 +37,6 @@ struct Int8Kv {
   static ptrdiff_t HeadBytes(int head_dim) { return Int8HeadBytes(head_dim); }
   static ptrdiff_t QueryBytes(int head_dim) { return head_dim + 16; }
 
-  static Float Round(float* p, Float x) {
-    V::Store(p, x);
-    return x;
-  }
-
   template <typename Row>
   static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
     Float top = V::Zero(), nan = V::Zero();
@@ -104,33 +99,33 @@ struct Int8Kv {
   // p times the scales of v, as codes * unit.
   struct Weights {
     alignas(64) std::byte codes[V::kMaxTile][kPageTokens];
-    float unit[V::kMaxTile];
+    typename Bytes::Each unit;
   };
   template <int J>
   static inline void Weigh(int head_dim, const std::byte* page_head, const float* p, Weights* weights) {
     const Bf16* const scales = reinterpret_cast<const Bf16*>(page_head + Int8VScales(head_dim));
-    Bytes::template RoundWeights<J>(scales, p, weights->codes[0], weights->unit);
+    Bytes::template RoundWeights<J>(scales, p, weights->codes[0], &weights->unit);
   }
 
-  // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
+  // acc[j] += p[j] · v for the 32 tokens of a page.
   template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
-                         const Weights& weights, const float* factor, bool, float* acc) {
+                         const Weights& weights, bool, float* acc) {
     const std::byte* const v = page_head + Int8V(head_dim);
     constexpr int kPanels = Bytes::template kAtOnce<J>;
     int dim = 0;
     for (; dim + kPanels * kPanelLanes <= head_dim; dim += kPanels * kPanelLanes) {
-      AddPanels<J, kPanels, kFetch>(v + dim * kPageTokens, ahead, weights, factor, head_dim, acc + dim);
+      AddPanels<J, kPanels, kFetch>(v + dim * kPageTokens, ahead, weights, head_dim, acc + dim);
     }
     if (kPanels > 1 && dim < head_dim) {
-      AddPanels<J, 1, kFetch>(v + dim * kPageTokens, ahead, weights, factor, head_dim, acc + dim);
+      AddPanels<J, 1, kFetch>(v + dim * kPageTokens, ahead, weights, head_dim, acc + dim);
     }
   }
 
  private:
   template <int J, int kPanels, Fetch kFetch>
-  static inline void AddPanels(const std::byte* v, const Ahead& ahead, const Weights& weights, const float* factor,
-                               int head_dim, float* acc) {
+  static inline void AddPanels(const std::byte* v, const Ahead& ahead, const Weights& weights, int head_dim,
+                               float* acc) {
     Int sum[kPanels][J][kPanelVectors];
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) Bytes::template Zero<J>(sum[p]);
@@ -138,12 +133,12 @@ struct Int8Kv {
                                                              weights.codes[0], kPageTokens, ahead, sum);
 #pragma GCC unroll 16
     for (int j = 0; j < J; ++j) {
-      const Float factor_j = V::Set(factor[j]), unit_j = V::Set(weights.unit[j]);
+      const Float unit_j = V::Set(weights.unit.of[j]);
 #pragma GCC unroll 2
       for (int i = 0; i < kPanels * kPanelVectors; ++i) {
         float* const at = acc + j * head_dim + i * kLanes;
         const Float product = V::ToFloat(sum[i / kPanelVectors][j][i % kPanelVectors]);
-        V::Store(at, V::Fma(V::Load(at), factor_j, V::Mul(product, unit_j)));
+        V::Store(at, V::Fma(product, unit_j, V::Load(at)));
       }
     }
   }

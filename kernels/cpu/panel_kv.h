@@ -10,7 +10,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // Pages of panels (attention_page.h) in f32, bf16 or fp16, as Attention takes them. Dots is how a vector is multiplied
 // by a panel (fma_dots.h, avx512bf16_dots.h, amx_panels.h):
 //   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
-//   kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery, Round
+//   kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery
 //   Multiply<J, kFetch, kOfK>  in two chains in ascending order, which are added; all FmaDots give the same bits
 template <class V, class Dots>
 struct PanelKv : Dots {
@@ -54,10 +54,10 @@ struct PanelKv : Dots {
   template <int J>
   static inline void Weigh(int, const std::byte*, const Probability*, Weights*) {}
 
-  // acc[j] = acc[j] * factor[j] + p[j] · v for the 32 tokens of a page.
+  // acc[j] += p[j] · v for the 32 tokens of a page.
   template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Probability* p,
-                         const Weights&, const float* factor, bool, float* acc) {
+                         const Weights&, bool, float* acc) {
     const Element* v = reinterpret_cast<const Element*>(page_head) + PageKElements(head_dim);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Float sum[J][kPanelVectors];
@@ -65,11 +65,10 @@ struct PanelKv : Dots {
       Dots::template Multiply<J, kFetch, false>(panel, kPageTokens, p, kPageTokens, ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
-        const Float factor_j = V::Set(factor[j]);
 #pragma GCC unroll 2
         for (int w = 0; w < kPanelVectors; ++w) {
           float* at = acc + j * head_dim + dim + w * kLanes;
-          V::Store(at, V::Fma(V::Load(at), factor_j, sum[j][w]));
+          V::Store(at, V::Add(V::Load(at), sum[j][w]));
         }
       }
     }
