@@ -27,14 +27,19 @@ struct Ahead {
 // For which lines of a page a tile prefetches. Some: where the CPU's own prefetcher does the rest. None: nothing is
 // wanted, as after another tile of the page.
 enum class Fetch { kNoLine, kSomeLines, kEveryLine };
-template <Fetch kFetch>
-constexpr bool Fetches(int line) {
-  return kFetch == Fetch::kEveryLine || (kFetch == Fetch::kSomeLines && line % 4 == 0);
+
+// For one line of a page, counted from anywhere.
+template <Fetch kFetch, class Prefetch>
+[[gnu::always_inline]] inline void FetchAhead(const Prefetch& prefetch, int line, const void* at) {
+  if (kFetch == Fetch::kEveryLine) prefetch.Line(at);
+  if constexpr (Prefetch::kMaySkipLines) {
+    if (kFetch == Fetch::kSomeLines && line % 4 == 0) prefetch.SomeLine(at);
+  }
 }
 
-// How kernels prefetch, for one panel: Line is called with each line that Fetch names.
+// How kernels prefetch, for one panel: Line is called with each line of it, or SomeLine with some.
 //
-// A KV head ahead, into L2: Zen 4 (decision 19); into L1 it would lose.
+// A KV head ahead, into L2: the kernels of AVX2, and GEMMs.
 struct HeadAhead {
   static constexpr ptrdiff_t kBytes = 0;       // those of a KV head, in GEMMs of a block
   static constexpr bool kMaySkipLines = true;  // some may do
@@ -43,6 +48,7 @@ struct HeadAhead {
   [[gnu::always_inline]] void Line(const void* line) const {
     PrefetchIntoL2(static_cast<const std::byte*>(line) + far_);
   }
+  [[gnu::always_inline]] void SomeLine(const void* line) const { Line(line); }
 
  private:
   const ptrdiff_t far_;
@@ -66,27 +72,34 @@ struct TwoStages {
   const ptrdiff_t far_, near_;
 };
 
-// In three stages, every line, into L2 and then twice into L1: Zen 5 (decision 19). A core that comes upon lines which
-// are there already runs on faster than memory, and the prefetches of such a burst are in part dropped: the next stage
-// asks again for what the one before lost. attention_bench, bf16, of a read with 1, 4 and 8 query heads a KV head: a
-// head ahead .84, .60 (of one line in four), .83; the first two stages .99, .86, 1.00; all three 1.02, .97, .99.
+// In three stages, each half as far ahead as the one before: into L2, and then twice as kAgain says. A core that comes
+// upon lines which are there already runs on faster than memory, and the prefetches of such a burst are in part
+// dropped: the next stage asks again for what the one before lost.
+template <ptrdiff_t kFarBytes, void (*kAgain)(const std::byte*), bool kSkips>
 struct ThreeStages {
-  static constexpr ptrdiff_t kBytes = 12288;
-  static constexpr bool kMaySkipLines = false;
+  static constexpr ptrdiff_t kBytes = kFarBytes;
+  static constexpr bool kMaySkipLines = kSkips;
 
   ThreeStages(const Ahead& ahead, const void* panel)
       : far_(ahead.From(panel, ahead.bytes)),
         middle_(ahead.From(panel, ahead.bytes / 2)),
         near_(ahead.From(panel, ahead.bytes / 4)) {}
   [[gnu::always_inline]] void Line(const void* line) const {
+    SomeLine(line);
+    kAgain(static_cast<const std::byte*>(line) + middle_);
+    kAgain(static_cast<const std::byte*>(line) + near_);
+  }
+  [[gnu::always_inline]] void SomeLine(const void* line) const {
     PrefetchIntoL2(static_cast<const std::byte*>(line) + far_);
-    PrefetchIntoL1(static_cast<const std::byte*>(line) + middle_);
-    PrefetchIntoL1(static_cast<const std::byte*>(line) + near_);
   }
 
  private:
   const ptrdiff_t far_, middle_, near_;
 };
+
+// Decision 19 has what these and others do.
+using Zen4Stages = ThreeStages<16384, PrefetchIntoL2, true>;
+using Zen5Stages = ThreeStages<12288, PrefetchIntoL1, false>;
 
 }  // namespace
 }  // namespace fastdecode

@@ -91,7 +91,7 @@ struct TilePanel {
   static inline void MultiplyLines(const std::byte* lines, int count, const Prefetch& prefetch) {
     LoadTile<kRight>(lines, kTileRowBytes);
     for (int i = 0; i < count; ++i) {
-      if (Fetches<kFetch>(i)) prefetch.Line(lines + i * kTileRowBytes);
+      FetchAhead<kFetch>(prefetch, i, lines + i * kTileRowBytes);
     }
     Product::template Multiply<kSum, kLeft, kRight>();
   }

@@ -64,8 +64,8 @@ inline constexpr int kTileRunPages = 4;
 
 // How cores gain most from being told what is read next, where kernels leave a choice: AMX's know theirs, AVX2's have
 // one, and so have AVX-512's for int8 and int4 without VNNI. No bit depends on it.
-enum class Prefetching { kHeadAhead, kThreeStages };
-inline constexpr Prefetching kPrefetchings[] = {Prefetching::kHeadAhead, Prefetching::kThreeStages};
+enum class Prefetching { kZen4, kZen5 };
+inline constexpr Prefetching kPrefetchings[] = {Prefetching::kZen4, Prefetching::kZen5};
 
 // The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8 and int4. AMX's
 // are for all: tiles multiply int8, and bf16 where rows are in bf16, too.

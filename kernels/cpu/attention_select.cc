@@ -19,7 +19,7 @@ AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionSh
 
 AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape) {
   FD_CHECK(isa != Isa::kNone && isa <= DetectIsa(), "the ISA is one that this machine has");
-  return AttentionOf(isa, CpuIsZen5OrLater() ? Prefetching::kThreeStages : Prefetching::kHeadAhead, shape);
+  return AttentionOf(isa, CpuIsZen5OrLater() ? Prefetching::kZen5 : Prefetching::kZen4, shape);
 }
 
 }  // namespace fastdecode

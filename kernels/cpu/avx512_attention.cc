@@ -8,16 +8,16 @@
 namespace fastdecode {
 namespace {
 
-template <typename Element, class Prefetch = HeadAhead>
+template <typename Element, class Prefetch = Zen4Stages>
 using Panels = Attention<Avx512Vector, PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, Prefetch>>>;
 
 }  // namespace
 
 AttentionKernels Avx512Attention(KvType type, Prefetching prefetching) {
-  if (prefetching == Prefetching::kThreeStages) {
-    if (type == KvType::kF32) return Panels<float, ThreeStages>::Kernels("avx512-f32-staged");
-    if (type == KvType::kBf16) return Panels<Bf16, ThreeStages>::Kernels("avx512-bf16-staged");
-    if (type == KvType::kFp16) return Panels<Fp16, ThreeStages>::Kernels("avx512-fp16-staged");
+  if (prefetching == Prefetching::kZen5) {
+    if (type == KvType::kF32) return Panels<float, Zen5Stages>::Kernels("avx512-f32-zen5");
+    if (type == KvType::kBf16) return Panels<Bf16, Zen5Stages>::Kernels("avx512-bf16-zen5");
+    if (type == KvType::kFp16) return Panels<Fp16, Zen5Stages>::Kernels("avx512-fp16-zen5");
   }
   switch (type) {
     case KvType::kF32:

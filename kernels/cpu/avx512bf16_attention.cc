@@ -12,8 +12,8 @@ using Panels = Attention<Avx512Vector, PanelKv<Avx512Vector, Bf16Dots<Prefetch>>
 }  // namespace
 
 AttentionKernels Avx512Bf16Attention(Prefetching prefetching) {
-  if (prefetching == Prefetching::kThreeStages) return Panels<ThreeStages>::Kernels("avx512bf16-bf16-staged");
-  return Panels<HeadAhead>::Kernels("avx512bf16-bf16");
+  if (prefetching == Prefetching::kZen5) return Panels<Zen5Stages>::Kernels("avx512bf16-bf16-zen5");
+  return Panels<Zen4Stages>::Kernels("avx512bf16-bf16");
 }
 
 }  // namespace fastdecode

@@ -21,7 +21,7 @@ struct Bf16Dots {
   static constexpr bool kScalesScores = true;
   static constexpr bool kTakesF32Rows = false;
   static constexpr float kPRounding = 0x1p-9f;
-  static constexpr int kSparseTileMax = Prefetch::kMaySkipLines ? 4 : 0;
+  static constexpr int kSparseTileMax = Prefetch::kMaySkipLines ? 2 : 0;
   static constexpr short kBf16One = 0x3f80;
 
   static void SetQuery(const Bf16* from, int count, float, Bf16* q) {
@@ -48,7 +48,7 @@ struct Bf16Dots {
 #pragma GCC unroll 4
       for (int line = 0; line < 4; ++line) {
         const Bf16* at = panel + line * kLineElements;
-        if (Fetches<kFetch>(line)) prefetch.Line(at);
+        FetchAhead<kFetch>(prefetch, line, at);
         const __m512bh m = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {

@@ -25,12 +25,12 @@ using Int4 = Attention<Int4Tiles, Int4Kv<Int4Tiles, BytePanels<Int4Tiles, Prefet
 }  // namespace
 
 AttentionKernels Avx512VnniAttention(KvType type, Prefetching prefetching) {
-  if (prefetching == Prefetching::kThreeStages) {
-    if (type == KvType::kInt8) return Int8<ThreeStages>::Kernels("avx512vnni-int8-staged");
-    return Int4<ThreeStages>::Kernels("avx512vnni-int4-staged");
+  if (prefetching == Prefetching::kZen5) {
+    if (type == KvType::kInt8) return Int8<Zen5Stages>::Kernels("avx512vnni-int8-zen5");
+    return Int4<Zen5Stages>::Kernels("avx512vnni-int4-zen5");
   }
-  if (type == KvType::kInt8) return Int8<HeadAhead>::Kernels("avx512vnni-int8");
-  return Int4<HeadAhead>::Kernels("avx512vnni-int4");
+  if (type == KvType::kInt8) return Int8<Zen4Stages>::Kernels("avx512vnni-int8");
+  return Int4<Zen4Stages>::Kernels("avx512vnni-int4");
 }
 
 }  // namespace fastdecode

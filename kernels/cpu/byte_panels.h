@@ -87,7 +87,7 @@ struct BytePanels {
         Int m[kPanels][kPanelVectors];
 #pragma GCC unroll 2
         for (int p = 0; p < kPanels; ++p) {
-          if (Fetches<kFetch>(line)) (p == 0 ? first : second).Line(at + p * stride);
+          FetchAhead<kFetch>(p == 0 ? first : second, line, at + p * stride);
 #pragma GCC unroll 2
           for (int w = 0; w < kPanelVectors; ++w) m[p][w] = V::LoadInt(at + p * stride + w * 4 * kLanes);
         }
@@ -115,7 +115,7 @@ struct BytePanels {
 #pragma GCC unroll 2
       for (int line = 0; line < 2; ++line) {
         const std::byte* const at = panel + (i + line) * kLineBytes;
-        if (Fetches<kFetch>(i + line)) prefetch.Line(at);
+        FetchAhead<kFetch>(prefetch, i + line, at);
         Int low[kPanelVectors], high[kPanelVectors];
 #pragma GCC unroll 2
         for (int w = 0; w < kPanelVectors; ++w) V::LoadNibbles(at + w * 4 * kLanes, &low[w], &high[w]);

@@ -19,7 +19,7 @@ struct FmaDots {
   static constexpr bool kScalesScores = false;
   static constexpr bool kTakesF32Rows = true;
   static constexpr float kPRounding = 0;
-  static constexpr int kSparseTileMax = !Prefetch::kMaySkipLines ? 0 : sizeof(Element) == 4 ? 4 : 1;
+  static constexpr int kSparseTileMax = !Prefetch::kMaySkipLines ? 0 : sizeof(Element) == 4 ? 2 : 1;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   static constexpr int kPairElements = 2 * kPanelLanes;  // two steps of a panel
@@ -45,7 +45,7 @@ struct FmaDots {
       for (int w = 0; w < kPanelVectors; ++w) even[j][w] = odd[j][w] = V::Zero();
     }
     for (int i = 0; i < steps; i += 2) {
-      if (Fetches<kFetch>(i / kLineSteps)) prefetch.Line(panel);
+      FetchAhead<kFetch>(prefetch, i / kLineSteps, panel);
       if constexpr (kFetch == Fetch::kEveryLine && kLineSteps == 1) prefetch.Line(panel + kLineElements);
       MultiplyStep<0>(panel, x + i, x_stride, even);
       MultiplyStep<1>(panel, x + i + 1, x_stride, odd);

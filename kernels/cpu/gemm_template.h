@@ -170,7 +170,7 @@ void RunWanting(Wanted wanted, int rows, const Tile& tile) {
     case Wanted::kAllLines:
       return DispatchRows<Ops, Lines<4, HeadAhead>>(rows, tile);
     case Wanted::kAllInStages:
-      return DispatchRows<Ops, Lines<4, ThreeStages>>(rows, tile);
+      return DispatchRows<Ops, Lines<4, Zen5Stages>>(rows, tile);
   }
 }
 

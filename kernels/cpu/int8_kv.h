@@ -26,7 +26,7 @@ struct Int8Kv {
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   using Bytes = Multiplier;
   using Prefetch = typename Bytes::Prefetch;
-  static constexpr int kSparseTileMax = Prefetch::kMaySkipLines ? 2 : 0;
+  static constexpr int kSparseTileMax = 0;
 
   // A query: its codes [head_dim], then this, and padding.
   struct QueryScale {
