@@ -39,7 +39,7 @@ template <Fetch kFetch, class Prefetch>
 
 // How kernels prefetch, for one panel: Line is called with each line of it, or SomeLine with some.
 //
-// A KV head ahead, into L2: the kernels of AVX2, and GEMMs.
+// A KV head ahead, into L2: kernels of AVX2, those of AVX-512 for int8 and int4 without VNNI, open pages, and GEMMs.
 struct HeadAhead {
   static constexpr ptrdiff_t kBytes = 0;       // those of a KV head, in GEMMs of a block
   static constexpr bool kMaySkipLines = true;  // some may do

@@ -62,8 +62,8 @@ inline constexpr int kMaxTileRows = 16;
 // Pages that TileRuns takes at once, at most.
 inline constexpr int kTileRunPages = 4;
 
-// Whose cores are told of what is read next in the way that they gain most from (ahead.h), where kernels leave a choice:
-// AMX's know theirs, AVX2's have one, and so have AVX-512's for int8 and int4 without VNNI. No bit depends on it.
+// Whose cores are told of what is read next in the way that they gain most from, where kernels leave a choice: AMX's
+// know theirs, AVX2's have one, and so have AVX-512's for int8 and int4 without VNNI. No bit depends on it.
 enum class Prefetching { kZen4, kZen5 };
 inline constexpr Prefetching kPrefetchings[] = {Prefetching::kZen4, Prefetching::kZen5};
 

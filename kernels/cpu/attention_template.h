@@ -354,9 +354,8 @@ class Attention {
     const ptrdiff_t bytes = end - at, wanted = Kv::Prefetch::kBytes != 0 ? Kv::Prefetch::kBytes : head_bytes;
     const Ahead ahead = {end, (next != nullptr ? next : at) - end, wanted < bytes ? wanted : bytes};
     for (int head = 0; head < args.heads; ++head, at += head_bytes) {
-      const bool last = head + 1 == args.heads;
-      AttendRows<Kv>(shape, args, scratch, at, ahead, !last || next == end, visible, head * args.rows * shape.group,
-                     pipeline);
+      const bool adjacent = next == end || at + head_bytes + ahead.bytes <= end;  // what is prefetched meanwhile
+      AttendRows<Kv>(shape, args, scratch, at, ahead, adjacent, visible, head * args.rows * shape.group, pipeline);
     }
   }
 

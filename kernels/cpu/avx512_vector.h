@@ -134,7 +134,7 @@ struct Avx512Vector {
   }
 
  private:
-  // Halves onto halves, of several at a time, which takes a third of the shuffles.
+  // Halves onto halves, of several at a time, which takes half of the shuffles and a quarter of the rest.
   template <Float (*kFold)(Float, Float), int kCount>
   static Float FoldEach(const Float (&x)[kCount]) {
     static_assert(kCount <= kLanes);

@@ -30,6 +30,7 @@ struct FmaDots {
   static void SetQuery(const Row* from, int count, float scale, Factor* q) {
     for (int i = 0; i < count; i += kLanes) V::Store(q + i, V::Mul(V::LoadRow(from + i), V::Set(scale)));
   }
+
   // sum[j] = sum over steps of x[j][step] * panel[step], for J vectors x; even and odd steps in chains of their own.
   // Prefetches for the lines that kFetch names. One panel at a time: two would give a single row more chains of FMAs,
   // but the reads would no longer ascend (Zen 4, f32, one query head, of a sequential read: .70 against .53).

@@ -10,7 +10,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // Pages of panels (attention_page.h) in f32, bf16 or fp16, as Attention takes them. Dots is how a vector is multiplied
 // by a panel (fma_dots.h, avx512bf16_dots.h, amx_panels.h):
 //   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
-//   kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery
+//   Prefetch, kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery, and perhaps Exponentiate
 //   Multiply<J, kFetch, kOfK>  in two chains in ascending order, which are added; all FmaDots give the same bits
 template <class V, class Dots>
 struct PanelKv : Dots {

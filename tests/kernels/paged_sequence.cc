@@ -366,7 +366,8 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
 //   (head_dim / 2 + 4) u S. Its difference from the base adds 2 u S (|score| <= S). A soft cap has slope <= 1 and adds
 //   (3 u + Exp2's half) * cap.
 // * Exp2 is off by 1.8e-7, relatively; each of the rescalings by the pages and blocks before it once more, and u S.
-// * acc and sum are chains: 16 + 1 per page, one FMA per page and two roundings per block, relative to A.
+// * acc and sum are chains: 16 + 1 per page, an addition or FMA per page, a product where they are rescaled, and two
+//   roundings per block, relative to A.
 // * p may be rounded once more, by p_rounding.
 // p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A. int8 and int4 round p times v's scale to 255ths of
 // the largest in its page: AddWeightRounding. Where a number is an offset and a code, the magnitudes are of both.
