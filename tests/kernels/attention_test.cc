@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <immintrin.h>
 
 #include <algorithm>
 #include <array>
@@ -13,23 +12,11 @@
 #include <set>
 #include <string_view>
 
-#include "kernels/isa.h"
-#include "tests/kernels/amx_emulator.h"
 #include "tests/kernels/paged_sequence.h"
 #include "tests/kernels/runnable_kernels.h"
 
 namespace fastdecode {
 namespace {
-
-struct TypePair {
-  ElementType rows;
-  KvType kv;
-};
-constexpr TypePair kTypes[] = {{ElementType::kF32, KvType::kF32},   {ElementType::kBf16, KvType::kBf16},
-                               {ElementType::kBf16, KvType::kFp16}, {ElementType::kF32, KvType::kFp16},
-                               {ElementType::kF32, KvType::kBf16},  {ElementType::kBf16, KvType::kF32},
-                               {ElementType::kBf16, KvType::kInt8}, {ElementType::kF32, KvType::kInt8},
-                               {ElementType::kBf16, KvType::kInt4}, {ElementType::kF32, KvType::kInt4}};
 
 float OutputAt(const AttentionResult& result, ElementType type, size_t i) {
   if (type == ElementType::kF32) {
@@ -40,15 +27,6 @@ float OutputAt(const AttentionResult& result, ElementType type, size_t i) {
   Bf16 b;
   std::memcpy(&b, &result.o[i * sizeof(b)], sizeof(b));
   return FromBf16(b);
-}
-
-void AppendInRandomPieces(PagedSequence& sequence, const AttentionKernels& kernels, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (int first = 0; first < sequence.in.context;) {
-    const int count = std::min<int>(1 + random() % (random() % 2 ? 3 : 70), sequence.in.context - first);
-    sequence.Append(kernels, first, count);
-    first += count;
-  }
 }
 
 // Against the reference, element by element, within the derived bound; the finished o is acc / sum, correctly rounded.
@@ -74,7 +52,7 @@ void CheckSequence(PagedSequence& sequence, const AttentionCase& c, uint64_t see
   const std::string_view kOther = "-zen5";
   const std::vector<double> expected = ReferenceAttention(sequence.held);
   const std::vector<AttentionKernels> all = RunnableKernels(sequence.shape, runnable);
-  AppendInRandomPieces(sequence, all[0], seed);
+  sequence.AppendInRandomPieces(all[0], seed);
   for (int head = 0; head < c.kv_heads; ++head) {
     AttentionResult first;
     std::map<std::string_view, AttentionResult> results;
@@ -113,11 +91,11 @@ const std::vector<int> kWindowAxis = {0, 1, 40, 600};
 const std::vector<float> kSoftCapAxis = {0, 3, 50};
 constexpr int kAxes = 8;
 using CaseIndex = std::array<int, kAxes>;
-const CaseIndex kAxisSizes = {std::size(kTypes), 8, 10, 3, 8, 4, 4, 3};
+const CaseIndex kAxisSizes = {std::size(kTypePairs), 8, 10, 3, 8, 4, 4, 3};
 
 AttentionCase CaseAt(const CaseIndex& i) {
-  return {kTypes[i[0]].rows,  kTypes[i[0]].kv, kHeadDimAxis[i[1]], kGroupAxis[i[2]],  kKvHeadAxis[i[3]],
-          kContextAxis[i[4]], kRowAxis[i[5]],  kWindowAxis[i[6]],  kSoftCapAxis[i[7]]};
+  return {kTypePairs[i[0]].rows, kTypePairs[i[0]].kv, kHeadDimAxis[i[1]], kGroupAxis[i[2]],  kKvHeadAxis[i[3]],
+          kContextAxis[i[4]],    kRowAxis[i[5]],      kWindowAxis[i[6]],  kSoftCapAxis[i[7]]};
 }
 
 // Cases in which every pair of values of any two axes occurs: greedily the best of some random candidates.
@@ -180,204 +158,26 @@ TEST(AttentionTest, DISABLED_FullMatrixIsNearTheReference) {
 
 // 16 rows of 40 query heads are 40 tiles of AMX, more than runs of pages take at once.
 TEST(AttentionTest, FortyQueryHeadsShareAKvHead) {
-  for (const TypePair& type : kTypes) {
+  for (const TypePair& type : kTypePairs) {
     CheckCase({type.rows, type.kv, 64, 40, 1, 300, 16, 0, 0}, 40);
   }
 }
 
-// All KV heads in one call give the bits that each gives in its own.
-TEST(AttentionTest, HeadsTogetherAreHeadsAlone) {
-  for (const TypePair& type : kTypes) {
-    for (int group : {1, 2, 3, 8}) {
-      const AttentionCase c = {type.rows, type.kv, 48, group, 5, 1100, group == 3 ? 6 : 1, group == 8 ? 300 : 0, 0};
-      PagedSequence sequence(c, 21);
-      for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
-        SCOPED_TRACE(Describe(c) + " " + kernels.name);
-        sequence.ClearPages(8);
-        sequence.Append(kernels, 0, c.context);
-        const int first_head = 1, heads = 3, n = c.rows * group;
-        const AttentionResult together = sequence.AttendHeads(kernels, first_head, heads, 0, c.rows, c.context);
-        for (int h = 0; h < heads; ++h) {
-          const AttentionResult alone = sequence.Attend(kernels, first_head + h, 0, c.rows, c.context);
-          const size_t acc_floats = alone.acc.size(), row_bytes = alone.o.size() / c.rows;
-          ASSERT_EQ(0, std::memcmp(alone.max.data(), &together.max[h * n], n * 4)) << h;
-          ASSERT_EQ(0, std::memcmp(alone.sum.data(), &together.sum[h * n], n * 4)) << h;
-          ASSERT_EQ(0, std::memcmp(alone.acc.data(), &together.acc[h * acc_floats], acc_floats * 4)) << h;
-          for (int r = 0; r < c.rows; ++r) {
-            ASSERT_EQ(0, std::memcmp(&alone.o[r * row_bytes], &together.o[(r * heads + h) * row_bytes], row_bytes));
-          }
-        }
-      }
-    }
-  }
-}
-
-// A row's bits are those of the row alone, over a sequence that ends with it, at other pages.
-void ExpectRowsAlone(const AttentionCase& c, const AttentionKernels& kernels, PagedSequence* sequence) {
-  const int per_row = c.group * c.head_dim;
-  sequence->ClearPages(8);
-  sequence->Append(kernels, 0, c.context);
-  const AttentionResult together = sequence->Attend(kernels, c.kv_heads - 1, 0, c.rows, c.context);
-  sequence->ClearPages(9);
-  for (int r = 0, stored = 0; r < c.rows; ++r) {
-    const int context = sequence->in.first_row_position + r + 1;
-    sequence->Append(kernels, stored, context - stored);
-    stored = context;
-    const AttentionResult alone = sequence->Attend(kernels, c.kv_heads - 1, r, 1, context);
-    ASSERT_EQ(0, std::memcmp(alone.max.data(), &together.max[r * c.group], c.group * 4)) << kernels.name << r;
-    ASSERT_EQ(0, std::memcmp(alone.sum.data(), &together.sum[r * c.group], c.group * 4)) << kernels.name << r;
-    ASSERT_EQ(0, std::memcmp(alone.acc.data(), &together.acc[r * per_row], per_row * 4)) << kernels.name << r;
-    ASSERT_EQ(0, std::memcmp(alone.o.data(), &together.o[r * alone.o.size()], alone.o.size())) << kernels.name;
-  }
-}
-
-TEST(AttentionTest, RowsAreIndependentBitForBit) {
-  for (const TypePair& type : kTypes) {
-    for (int group : {1, 3, 4, 16}) {
-      for (int window : {0, 45}) {
-        // Of three blocks; of two where each instruction of some kernels is emulated.
-        const int context = DetectIsa() < Isa::kAmx && CanRunTiles() ? 550 : 1050;
-        const AttentionCase c = {type.rows, type.kv, 80, group, 2, context, 16, window, group == 3 ? 20.0f : 0.0f};
-        SCOPED_TRACE(Describe(c));
-        PagedSequence sequence(c, 7);
-        for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
-          ASSERT_NO_FATAL_FAILURE(ExpectRowsAlone(c, kernels, &sequence));
-        }
-      }
-    }
-  }
-}
-
-// Scores grow in the midst of a run of pages, so that what was accumulated is rescaled there, by no more than leaves
-// traces of it. With a window of 300 the first run is a whole one of which not all is seen.
-void LetScoresGrow(const AttentionCase& c, PagedSequence* sequence) {
-  for (int t = 300; t < c.context; ++t) {
-    for (int d = 0; d < c.head_dim; ++d) sequence->in.k[t * c.head_dim + d] *= 3.5;
-  }
-  sequence->Encode();
-}
-
 TEST(AttentionTest, ScoresMayGrow) {
-  for (const TypePair& type : kTypes) {
+  for (const TypePair& type : kTypePairs) {
     for (int rows : {1, 4}) {
       const AttentionCase c = {type.rows, type.kv, 80, 4, 1, 450, rows, 0, 0};
       SCOPED_TRACE(Describe(c));
       PagedSequence sequence(c, 11);
-      LetScoresGrow(c, &sequence);
+      sequence.LetScoresGrow();
       ASSERT_NO_FATAL_FAILURE(CheckSequence(sequence, c, 11, Runnable::kEmulated));
     }
   }
 }
 
-TEST(AttentionTest, RowsWhoseScoresGrowAreIndependentBitForBit) {
-  for (const TypePair& type : kTypes) {
-    for (int head_dim : {32, 64, 80, 96, 128}) {
-      for (int window : {0, 45, 300}) {
-        const AttentionCase c = {type.rows, type.kv, head_dim, 4, 1, 450, 16, window, 0};
-        SCOPED_TRACE(Describe(c));
-        PagedSequence sequence(c, 11);
-        LetScoresGrow(c, &sequence);
-        for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
-          ASSERT_NO_FATAL_FAILURE(ExpectRowsAlone(c, kernels, &sequence));
-        }
-      }
-    }
-  }
-}
-
-// What a row must not see may hold anything finite: the largest scores and values change no bit.
-TEST(AttentionTest, HiddenTokensLeaveNoTrace) {
-  for (const TypePair& type : kTypes) {
-    AttentionCase c = {type.rows, type.kv, 64, 4, 1, 700, 5, 100, 0};
-    PagedSequence sequence(c, 3);
-    const int query_row = 2;  // at 697, sees 598..697
-    const int position = sequence.in.first_row_position + query_row;
-    for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
-      PagedSequence changed(c, 3);
-      for (int t = 0; t < c.context; ++t) {
-        if (ReferenceSees(sequence.in, position, t)) continue;
-        // The tokens of a page of int4 have scales in common.
-        if (type.kv == KvType::kInt4 && t / kPageTokens == (position - c.window + 1) / kPageTokens) continue;
-        for (int d = 0; d < c.head_dim; ++d) {
-          changed.in.k[t * c.head_dim + d] = 1e4 * sequence.in.q[(query_row * c.group) * c.head_dim + d];
-          changed.in.v[t * c.head_dim + d] = t % 2 ? -1e30 : 1e30;
-        }
-      }
-      changed.Encode();
-      sequence.ClearPages(1);
-      sequence.Append(kernels, 0, c.context);
-      changed.Append(kernels, 0, c.context);
-      const AttentionResult expected = sequence.Attend(kernels, 0, query_row, 1, c.context);
-      EXPECT_TRUE(changed.Attend(kernels, 0, query_row, 1, c.context) == expected) << kernels.name;
-      // The test would notice: the neighbouring row sees one of them.
-      const AttentionResult neighbour = sequence.Attend(kernels, 0, query_row + 1, 1, c.context);
-      EXPECT_FALSE(changed.Attend(kernels, 0, query_row + 1, 1, c.context) == neighbour) << kernels.name;
-    }
-  }
-}
-
-// A sum that underflows to -0 in its second page meets a third page only with a neighbour.
-TEST(AttentionTest, AnUnderflowDoesNotShowTheNeighbours) {
-  AttentionCase c = {ElementType::kF32, KvType::kF32, 16, 1, 1, 65, 2, 0, 0};
-  c.scale = 1;
-  PagedSequence sequence(c, 17);
-  std::fill(sequence.in.q.begin(), sequence.in.q.end(), 1.0 / 16);
-  for (int t = 0; t < c.context; ++t) {
-    for (int d = 0; d < c.head_dim; ++d) {
-      sequence.in.k[t * c.head_dim + d] = t < 32 ? 0 : 69;  // p of page 0 becomes e^-69, about 2^-99.5
-      sequence.in.v[t * c.head_dim + d] = t < 32 ? -0x1p-60 : 0;
-    }
-  }
-  sequence.Encode();
-  for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
-    sequence.ClearPages(1);
-    sequence.Append(kernels, 0, c.context);
-    const AttentionResult together = sequence.Attend(kernels, 0, 0, 2, 65);
-    const AttentionResult alone = sequence.Attend(kernels, 0, 0, 1, 64);
-    EXPECT_EQ(0, std::memcmp(together.acc.data(), alone.acc.data(), c.head_dim * sizeof(float))) << kernels.name;
-  }
-}
-
-TEST(AttentionTest, PageOrderChangesNoBit) {
-  for (const TypePair& type : kTypes) {
-    const AttentionCase c = {type.rows, type.kv, 96, 5, 2, 900, 3, 0, 0};
-    PagedSequence sequence(c, 4);
-    for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
-      sequence.ClearPages(1);
-      sequence.Append(kernels, 0, c.context);
-      const AttentionResult first = sequence.Attend(kernels, 0, 0, c.rows, c.context);
-      sequence.ClearPages(2);
-      AppendInRandomPieces(sequence, kernels, 5);
-      EXPECT_TRUE(sequence.Attend(kernels, 0, 0, c.rows, c.context) == first) << kernels.name;
-    }
-  }
-}
-
-TEST(AttentionTest, AppendInPiecesEqualsAppendOfAllAndIsIdempotent) {
-  for (const TypePair& type : kTypes) {
-    const AttentionCase c = {type.rows, type.kv, 48, 1, 3, 333, 1, 0, 0};
-    PagedSequence sequence(c, 5);
-    const AttentionKernels kernels = RunnableKernels(sequence.shape)[0];
-    sequence.Append(kernels, 0, c.context);
-    const std::vector<std::byte> whole = sequence.pages;
-    sequence.ClearPages(5);
-    AppendInRandomPieces(sequence, kernels, 6);
-    EXPECT_EQ(sequence.pages, whole);
-    // A replay rewrites the last token, wherever in a page it lies: then the sequence goes on.
-    sequence.ClearPages(5);
-    for (int t = 0; t < c.context; ++t) {
-      sequence.Append(kernels, t, 1);
-      sequence.Append(kernels, t, 1);
-    }
-    EXPECT_EQ(sequence.pages, whole);
-    sequence.Append(kernels, 33, 31);
-    EXPECT_EQ(sequence.pages, whole);
-  }
-}
-
 // Each token's K and V can be read back through attention: with one dominant score, o is that token's v.
 TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
-  for (const TypePair& type : kTypes) {
+  for (const TypePair& type : kTypePairs) {
     if (type.kv == KvType::kInt4) continue;  // in 16 steps a score is not 100 larger than the next
     for (double sign : {1.0, -1.0}) {
       AttentionCase c = {type.rows, type.kv, 64, 2, 1, 600, 1, 0, 0};
@@ -446,8 +246,8 @@ TEST(AttentionTest, ProbabilitiesAreAccurate) {
 
 TEST(AttentionTest, NanStaysInItsRow) {
   for (const auto& [type, soft_cap] :
-       {std::pair(kTypes[0], 0.0f), std::pair(kTypes[1], 0.0f), std::pair(kTypes[1], 9.0f), std::pair(kTypes[6], 0.0f),
-        std::pair(kTypes[6], 9.0f)}) {
+       {std::pair(kTypePairs[0], 0.0f), std::pair(kTypePairs[1], 0.0f), std::pair(kTypePairs[1], 9.0f),
+        std::pair(kTypePairs[6], 0.0f), std::pair(kTypePairs[6], 9.0f)}) {
     const AttentionCase c = {type.rows, type.kv, 64, 4, 1, 600, 4, 0, soft_cap};
     PagedSequence sequence(c, 12);
     PagedSequence bad(c, 12);
@@ -490,31 +290,9 @@ TEST(AttentionTest, NanInKOrVOfInt8ReachesThoseWhoSeeIt) {
   }
 }
 
-TEST(AttentionTest, FoldingAnEmptyPartialChangesNoBit) {
-  const AttentionCase c = {ElementType::kF32, KvType::kF32, 64, 2, 1, 100, 2, 0, 0};
-  PagedSequence sequence(c, 13);
-  for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
-    sequence.ClearPages(1);
-    sequence.Append(kernels, 0, c.context);
-    const AttentionResult full = sequence.Attend(kernels, 0, 0, c.rows, c.context);
-    const int n = c.rows * c.group;
-    std::vector<float> max(n, -INFINITY), sum(n, 0), acc(n * c.head_dim, 0);
-    AttentionResult folded = full;
-    kernels.fold(sequence.shape, {folded.max.data(), folded.sum.data(), folded.acc.data()},
-                 {max.data(), sum.data(), acc.data()}, n);
-    EXPECT_TRUE(folded == full) << kernels.name;
-    // And into an empty one: a copy.
-    kernels.fold(sequence.shape, {max.data(), sum.data(), acc.data()},
-                 {folded.max.data(), folded.sum.data(), folded.acc.data()}, n);
-    EXPECT_EQ(max, full.max);
-    EXPECT_EQ(sum, full.sum);
-    EXPECT_EQ(acc, full.acc);
-  }
-}
-
 // A block before a row's window, and a block that the row's position has not reached, are empty; o of nothing is zero.
 TEST(AttentionTest, ABlockThatARowDoesNotSeeIsEmpty) {
-  for (const TypePair& type : kTypes) {
+  for (const TypePair& type : kTypePairs) {
     const AttentionCase c = {type.rows, type.kv, 32, 2, 1, 512, 1, 8, 0};
     PagedSequence sequence(c, 14);
     for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
@@ -528,23 +306,6 @@ TEST(AttentionTest, ABlockThatARowDoesNotSeeIsEmpty) {
         EXPECT_THAT(result.acc, testing::Each(0.0f));
         EXPECT_THAT(result.o, testing::Each(std::byte{0}));
       }
-    }
-  }
-}
-
-TEST(AttentionTest, FlushingDenormalsChangesNothing) {
-  for (const TypePair& type : kTypes) {
-    const AttentionCase c = {type.rows, type.kv, 128, 4, 1, 1000, 2, 0, 0};
-    PagedSequence sequence(c, 15);
-    for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
-      sequence.ClearPages(1);
-      sequence.Append(kernels, 0, c.context);
-      const AttentionResult plain = sequence.Attend(kernels, 0, 0, c.rows, c.context);
-      const unsigned saved = _mm_getcsr();
-      _mm_setcsr(saved | 0x8040);  // FTZ, DAZ
-      const AttentionResult flushed = sequence.Attend(kernels, 0, 0, c.rows, c.context);
-      _mm_setcsr(saved);
-      EXPECT_TRUE(plain == flushed) << kernels.name;
     }
   }
 }

@@ -282,6 +282,21 @@ void PagedSequence::Append(const AttentionKernels& kernels, int first, int count
   }
 }
 
+void PagedSequence::AppendInRandomPieces(const AttentionKernels& kernels, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int first = 0; first < in.context;) {
+    const int count = std::min<int>(1 + random() % (random() % 2 ? 3 : 70), in.context - first);
+    Append(kernels, first, count);
+    first += count;
+  }
+}
+
+void PagedSequence::LetScoresGrow() {
+  const size_t token_elements = static_cast<size_t>(in.kv_heads) * in.head_dim;
+  for (size_t i = 300 * token_elements; i < in.k.size(); ++i) in.k[i] *= 3.5;
+  Encode();
+}
+
 AttentionResult PagedSequence::Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows,
                                       int context) const {
   return AttendHeads(kernels, kv_head, 1, first_row, rows, context);

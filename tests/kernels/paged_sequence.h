@@ -20,6 +20,17 @@ struct AttentionCase {
 };
 std::string Describe(const AttentionCase& c);
 
+// Those of rows and of pages that kernels take.
+struct TypePair {
+  ElementType rows;
+  KvType kv;
+};
+inline constexpr TypePair kTypePairs[] = {{ElementType::kF32, KvType::kF32},   {ElementType::kBf16, KvType::kBf16},
+                                          {ElementType::kBf16, KvType::kFp16}, {ElementType::kF32, KvType::kFp16},
+                                          {ElementType::kF32, KvType::kBf16},  {ElementType::kBf16, KvType::kF32},
+                                          {ElementType::kBf16, KvType::kInt8}, {ElementType::kF32, KvType::kInt8},
+                                          {ElementType::kBf16, KvType::kInt4}, {ElementType::kF32, KvType::kInt4}};
+
 // To nearest even, as the format is defined. NaN of types with scales.
 double RoundToKv(KvType type, double value);
 
@@ -42,6 +53,11 @@ class PagedSequence {
   void Encode();
   // Appends tokens [first, first + count) of every KV head, page by page.
   void Append(const AttentionKernels& kernels, int first, int count);
+  // All of them, a few at a time.
+  void AppendInRandomPieces(const AttentionKernels& kernels, uint64_t seed);
+  // Makes scores grow in the midst of a run of pages, from token 300 on, so that what was accumulated is rescaled
+  // there, by no more than leaves traces of it.
+  void LetScoresGrow();
   // Forgets the pages: other page ids, all bytes NaN.
   void ClearPages(uint64_t seed);
   // Attends with rows [first_row, first_row + rows) to the first `context` tokens.
