@@ -180,6 +180,7 @@ std::span<std::byte> ReceivePages(EngineLink& link) {
 
 absl::Status Homes::RegisterAreas(EngineLink& link) {
   if (options_.spart == nullptr || link.AreasOnGpu()) return absl::OkStatus();
+  const std::shared_ptr<void> hold = options_.spart->HoldSteps();  // once for both
   const std::span<std::byte> send = SendPages(link), receive = ReceivePages(link);
   if (absl::Status bad = options_.spart->RegisterAreas(send.data(), send.size()); !bad.ok()) return bad;
   absl::Status bad = options_.spart->RegisterAreas(receive.data(), receive.size());
@@ -189,6 +190,7 @@ absl::Status Homes::RegisterAreas(EngineLink& link) {
 
 void Homes::UnregisterAreas(EngineLink& link) {
   if (options_.spart == nullptr || link.AreasOnGpu()) return;
+  const std::shared_ptr<void> hold = options_.spart->HoldSteps();  // once for both
   options_.spart->UnregisterAreas(SendPages(link).data());
   options_.spart->UnregisterAreas(ReceivePages(link).data());
 }

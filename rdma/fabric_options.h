@@ -2,6 +2,8 @@
 #define FASTDECODE_RDMA_FABRIC_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 namespace fastdecode {
@@ -18,6 +20,10 @@ struct FabricOptions {
   int gpu = -1;                   // engine: q, k, v and o lie in memory of this GPU; -1 = of the host
   bool notify_by_flag = false;    // engine: polled words announce hops and replies, not completions; docs/RDMA.md
   uint64_t heartbeat_timeout_ns = 1'000'000'000;  // a peer process that is silent for so long is lost
+
+  // With gpu: called before memory is made for it or freed, which may wait for what runs there; nothing runs from its
+  // return until what it returned is gone. Any thread. Empty: nothing runs there that waits for this process.
+  std::function<std::shared_ptr<void>()> hold_gpu = {};
 };
 
 }  // namespace fastdecode

@@ -89,11 +89,16 @@ class SPart {
   // No step will start until the next StartStage: helper threads may sleep.
   virtual void Park() = 0;
 
+  // Returns when no step runs; none starts while what it returns lives, StartStage notwithstanding. For calls that may
+  // wait for a device's steps and they for them, as those that register memory. Any thread but the pipeline's.
+  virtual std::shared_ptr<void> HoldSteps() { return nullptr; }
+
   // Memory of a link in which stages will read and write home areas: from before the pipeline hears of the link until it
-  // has forgotten it. Page-aligned. Any thread.
+  // has forgotten it. Page-aligned. Holds steps. Any thread but the pipeline's.
   virtual absl::Status RegisterAreas(std::byte* memory, size_t bytes) { return absl::OkStatus(); }
   virtual void UnregisterAreas(std::byte* memory) {}
-  // What a LogitRow's SampleArgs point to, but for params, must lie in memory of this. Any thread.
+  // What a LogitRow's SampleArgs point to, but for params, must lie in memory of this. May hold steps. Any thread but
+  // the pipeline's.
   virtual std::pmr::memory_resource* sampling_memory() { return std::pmr::new_delete_resource(); }
 
   // Whether stages run beside the pipeline thread, several micro-batches' at once; else within StartStage.

@@ -54,8 +54,10 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::Create(const VerbsOptions& o
   if (status.ok()) status = end->AllocateMemory(node);
   if (status.ok()) status = end->RegisterMemory();
   if (status.ok()) status = end->RegisterBulk();
+  if (status.ok()) end->HoldGpu();
   if (status.ok()) status = end->ProbeGpu();
   if (status.ok()) status = end->AllocateOnGpu(node);
+  end->gpu_hold_.reset();
   if (status.ok()) status = end->CreateQueues();
   if (!status.ok()) return status;
   return end;
@@ -72,6 +74,7 @@ VerbsEnd::VerbsEnd(const VerbsOptions& options, const LinkSize& size, LinkRole r
 
 VerbsEnd::~VerbsEnd() {
   if (hop_pair_.get() != nullptr) Drain();
+  if (gpu_ != nullptr) HoldGpu();
 }
 
 absl::Status VerbsEnd::CheckOptions() const {
@@ -174,6 +177,10 @@ absl::Status VerbsEnd::RegisterBulk() {
   if (!region.ok()) return region.status();
   bulk_region_ = *std::move(region);
   return absl::OkStatus();
+}
+
+void VerbsEnd::HoldGpu() {
+  if (on_gpu() && options_.fabric.hold_gpu) gpu_hold_ = options_.fabric.hold_gpu();
 }
 
 absl::Status VerbsEnd::ProbeGpu() {

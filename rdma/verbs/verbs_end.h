@@ -127,6 +127,7 @@ class VerbsEnd {
   absl::Status AllocateMemory(int node);
   absl::Status RegisterMemory();
   absl::Status RegisterBulk();
+  void HoldGpu();
   absl::Status ProbeGpu();
   absl::Status AllocateOnGpu(int node);
   absl::Status CreateQueues();
@@ -160,6 +161,7 @@ class VerbsEnd {
   Handle out_region_;
   Handle bulk_region_;
   // With fabric.gpu.
+  std::shared_ptr<void> gpu_hold_;  // while those below are made and destroyed
   std::shared_ptr<const CudaDriver> cuda_;
   std::unique_ptr<GpuDevice> gpu_;  // holds the context from the probe on: making one takes longer than all else
   GpuMemoryProbe gpu_probe_;

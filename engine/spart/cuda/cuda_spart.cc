@@ -42,7 +42,8 @@ CudaSPart::CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const
     : options_(options),
       model_(std::move(model)),
       device_(std::move(device)),
-      pinned_(device_.get()),
+      gate_(options.wait_bound_ns),
+      pinned_(device_.get(), &gate_),
       sampling_memory_(&pinned_),
       buckets_(RowBuckets(static_cast<unsigned>(options.rows_max))) {}
 
@@ -114,6 +115,16 @@ absl::Status CudaSPart::MakeHome() {
   home_ = *std::move(made);
   model_.kv = home_->kv();
   return absl::OkStatus();
+}
+
+absl::Status CudaSPart::RegisterAreas(std::byte* memory, size_t bytes) {
+  const std::shared_ptr<void> hold = HoldSteps();
+  return device_->Register(memory, bytes);
+}
+
+void CudaSPart::UnregisterAreas(std::byte* memory) {
+  const std::shared_ptr<void> hold = HoldSteps();
+  device_->Unregister(memory);
 }
 
 absl::StatusOr<SPart::OwnHome> CudaSPart::AttachOwnHome(int index) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/spart/cuda/device_clock.h"
 #include "engine/spart/cuda/gpu_home.h"
+#include "engine/spart/cuda/launch_gate.h"
 #include "engine/spart/cuda/pinned_memory.h"
 #include "engine/spart/cuda/spart_device.h"
 #include "engine/spart/cuda/step_graph.h"
@@ -49,8 +50,9 @@ class CudaSPart : public SPart {
   StageState PollStage(int micro_batch) override;
   void Park() override {}
 
-  absl::Status RegisterAreas(std::byte* memory, size_t bytes) override { return device_->Register(memory, bytes); }
-  void UnregisterAreas(std::byte* memory) override { device_->Unregister(memory); }
+  std::shared_ptr<void> HoldSteps() override { return gate_.Hold(); }
+  absl::Status RegisterAreas(std::byte* memory, size_t bytes) override;
+  void UnregisterAreas(std::byte* memory) override;
   std::pmr::memory_resource* sampling_memory() override { return &sampling_memory_; }
   bool asynchronous() const override { return true; }
   absl::StatusOr<OwnHome> AttachOwnHome(int index) override;
@@ -80,8 +82,9 @@ class CudaSPart : public SPart {
     unsigned tiles = 0;                      // of logits to be computed after the step
     uint64_t started_ns = 0;
     uint64_t checked_ns = 0;
-    bool timed = false;     // the running step
-    bool all_here = false;  // the step's rows: no stage of it waits
+    bool waits_at_gate = false;  // the step is not launched yet
+    bool timed = false;          // the running step
+    bool all_here = false;       // the step's rows: no stage of it waits
     StepTable* table = nullptr;
     // For measuring, by the bucket's rows.
     std::map<unsigned, SPartDevice::Graph> gemms, attention;
@@ -95,12 +98,14 @@ class CudaSPart : public SPart {
   absl::Status MakeGraphs(MicroBatch* batch);
 
   void BeginStep(int micro_batch, const StepTable& table);
+  void TryLaunch(MicroBatch& batch);
   void PutRows(MicroBatch& batch, const StepTable& table);
   void PutLogitRow(const LogitRow& row, SampleRow* out);
   void PutAreas(MicroBatch& batch, const StepTable& table);
   void TakeSamples(MicroBatch& batch);
   void TakeLogits(MicroBatch& batch, unsigned tile);
   StageState StageIsOver(MicroBatch& batch);
+  StageState EndStep(StageState state);
   void TakeTimes(const MicroBatch& batch);
   StageState CheckDevice(MicroBatch& batch);
   template <class Make>
@@ -110,6 +115,7 @@ class CudaSPart : public SPart {
   const CudaSPartOptions options_;
   StepModel model_;
   std::unique_ptr<SPartDevice> device_;
+  LaunchGate gate_;
   PinnedMemory pinned_;  // what sampling_memory_ is cut from
   std::pmr::synchronized_pool_resource sampling_memory_;
   std::vector<unsigned> buckets_;

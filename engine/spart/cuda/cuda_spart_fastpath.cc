@@ -51,7 +51,14 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
   // A GPU that runs ahead overwrites a stage's times before they are read.
   batch.timed = table.trace != nullptr && !batch.all_here;
   board.timed = batch.timed ? 1 : 0;
-  device_->Launch(batch.steps[static_cast<size_t>(BucketFor(buckets_, board.rows))]);
+  batch.waits_at_gate = true;
+  TryLaunch(batch);
+}
+
+void CudaSPart::TryLaunch(MicroBatch& batch) {
+  if (!gate_.TryEnter()) return;
+  batch.waits_at_gate = false;
+  device_->Launch(batch.steps[static_cast<size_t>(BucketFor(buckets_, batch.memory.board->rows))]);
 }
 
 void CudaSPart::PutRows(MicroBatch& batch, const StepTable& table) {
@@ -96,6 +103,8 @@ void CudaSPart::PutAreas(MicroBatch& batch, const StepTable& table) {
 
 StageState CudaSPart::PollStage(int micro_batch) {
   MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  if (batch.waits_at_gate) TryLaunch(batch);
+  if (batch.waits_at_gate) return StageState::kRunning;
   StepBoard& board = *batch.memory.board;
   // Acquire: pairs with the GPU's release; what the stage wrote is seen.
   if (std::atomic_ref<uint64_t>(board.ready).load(std::memory_order_acquire) >= batch.first + batch.stage) {
@@ -104,7 +113,7 @@ StageState CudaSPart::PollStage(int micro_batch) {
   const uint64_t now_ns = NowNs();
   if (now_ns - batch.checked_ns < kCheckAfterNs) return StageState::kRunning;
   batch.checked_ns = now_ns;
-  return CheckDevice(batch);
+  return EndStep(CheckDevice(batch));
 }
 
 // The last stage may be followed by tiles of logits, each of which is waited for as a stage is.
@@ -122,7 +131,12 @@ StageState CudaSPart::StageIsOver(MicroBatch& batch) {
   }
   TakeSamples(batch);
   TakeTimes(batch);
-  return StageState::kDone;
+  return EndStep(StageState::kDone);
+}
+
+StageState CudaSPart::EndStep(StageState state) {
+  if (state != StageState::kRunning) gate_.Leave();
+  return state;
 }
 
 // Whoever records may have come or gone in the middle of the step.

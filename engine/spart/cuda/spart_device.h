@@ -36,7 +36,9 @@ using DeviceWork =
 // by a module that is loaded on demand (device_module.h), so that a program needs no CUDA library until it uses a GPU.
 //
 // Owns: all that it gives out, until it is destroyed. Thread: one at a time, except that the pipeline thread alone
-// calls Launch, and that Upload, Register, Unregister, AllocatePinned and FreePinned may be any thread's at any time.
+// calls Launch, and that Upload, Register, Unregister, AllocatePinned and FreePinned may be any thread's. The last four
+// may wait for all that was launched, and launches for them: REQUIRES that nothing that runs waits for the pipeline
+// thread, nor is launched meanwhile (LaunchGate).
 class SPartDevice {
  public:
   using Stream = int;

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <semaphore>
@@ -240,9 +242,9 @@ TEST_P(CudaSPartTest, AStageThatIsStartedTooLateEndsInAnErrorAndTheNextStepIsGoo
   }
 }
 
-// Homes come and go by a thread that registers memory. Whatever CUDA makes it wait for, no step waits for it: neither
-// one that has been launched and waits for its next stage, nor one that is launched meanwhile.
-TEST_P(CudaSPartTest, AreasComeAndGoWhileStepsRun) {
+// Homes come and go by a thread that registers memory, which CUDA may let wait for all that runs, and launches for it
+// (the software GPU does): the step that runs goes on, and the next one begins when the thread has done.
+TEST_P(CudaSPartTest, AreasComeAndGoBetweenSteps) {
   const auto gpu = MakeOnGpu();
   const auto cpu = MakeOnCpu();
   SPartRig on_gpu(model_, gpu.get(), 2, 29), on_cpu(model_, cpu.get(), 2, 29);
@@ -250,36 +252,58 @@ TEST_P(CudaSPartTest, AreasComeAndGoWhileStepsRun) {
   area.bytes = 1 << 20;
   const Arena memory = *Arena::Create(area);
   std::byte* const data = reinterpret_cast<std::byte*>(memory.data());
-  std::vector<std::jthread> control;
-  const auto steps = [&](SPartRig* rig, bool with_control) {
-    SPartRig::Outcome inner;
+  for (int round = 0; round < 10; ++round) {
+    std::jthread control;
     SPartRig::Ask ask;
     ask.rows = 4;
     ask.before_start = [&](int stage) {
       if (stage != 1) return;
       std::binary_semaphore begun(0);
-      if (with_control) {
-        control.emplace_back([&] {
-          begun.release();
-          EXPECT_TRUE(gpu->RegisterAreas(data, memory.bytes()).ok());
-          gpu->UnregisterAreas(data);
-        });
-        begun.acquire();
-      }
-      SPartRig::Ask inner_ask;
-      inner_ask.micro_batch = 1;
-      inner_ask.rows = 5;
-      inner = rig->Step(inner_ask);
+      control = std::jthread([&] {
+        begun.release();
+        EXPECT_TRUE(gpu->RegisterAreas(data, memory.bytes()).ok());
+        gpu->UnregisterAreas(data);
+      });
+      begun.acquire();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     };
-    SPartRig::Outcome outer = rig->Step(ask);
-    return std::pair(std::move(outer), std::move(inner));
-  };
-  for (int round = 0; round < 10; ++round) {
-    const auto got = steps(&on_gpu, true), expected = steps(&on_cpu, false);
-    control.clear();  // the memory can be registered once at a time
-    ExpectSame(got.first, expected.first, 2e-4f);
-    ExpectSame(got.second, expected.second, 2e-4f);
+    const SPartRig::Outcome first = on_gpu.Step(ask);
+    SPartRig::Ask next;
+    next.micro_batch = 1;
+    next.rows = 5;
+    const SPartRig::Outcome second = on_gpu.Step(next);
+    ask.before_start = [](int) {};
+    ExpectSame(first, on_cpu.Step(ask), 2e-4f);
+    ExpectSame(second, on_cpu.Step(next), 2e-4f);
   }
+}
+
+TEST_P(CudaSPartTest, AStepBeginsWhenNobodyHoldsStepsAnyMore) {
+  const auto gpu = MakeOnGpu();
+  const auto cpu = MakeOnCpu();
+  SPartRig on_gpu(model_, gpu.get(), 2, 31), on_cpu(model_, cpu.get(), 2, 31);
+  std::shared_ptr<void> hold = gpu->HoldSteps();
+  std::atomic<bool> held = true;
+  const std::jthread release([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    held = false;
+    hold.reset();
+  });
+  const SPartRig::Outcome got = on_gpu.Step({});
+  EXPECT_FALSE(held);
+  ExpectSame(got, on_cpu.Step({}), 2e-4f);
+}
+
+TEST_P(CudaSPartTest, AFailedStepHoldsNobodyUp) {
+  const auto gpu = MakeOnGpu(ElementType::kF32, 20'000'000);
+  SPartRig on_gpu(model_, gpu.get(), 2, 37);
+  SPartRig::Ask ask;
+  ask.before_start = [](int stage) {
+    if (stage == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  };
+  EXPECT_TRUE(on_gpu.Step(ask).failed);
+  EXPECT_FALSE(on_gpu.Step({}).failed);
+  EXPECT_NE(gpu->HoldSteps(), nullptr);
 }
 
 std::vector<fd_stage_part> KindsOf(const StageTrace& trace) {

@@ -1,8 +1,10 @@
 #include "tests/engine/spart/soft_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_format.h"
 #include "numa/check.h"
@@ -44,13 +46,38 @@ absl::StatusOr<std::byte*> SoftDevice::Allocate(size_t bytes) {
   return AllocateFrom(&device_, bytes);
 }
 
+bool SoftDevice::Idle() const {
+  return std::all_of(streams_.begin(), streams_.end(),
+                     [](const auto& stream) { return stream->launched.empty() && !stream->busy; });
+}
+
+// For the pipeline thread to start its next stage.
+bool SoftDevice::Waits(const StreamThread& stream) {
+  if (stream.wait == nullptr) return false;
+  StepBoard& board = *stream.wait->board;
+  if (std::atomic_ref<uint64_t>(board.gave_up).load() != 0) return false;  // none of its step's waits lasts any more
+  return std::atomic_ref<uint64_t>(board.release).load() < board.first + stream.wait->stage && !board.all_here;
+}
+
+// As CUDA may.
+void SoftDevice::AwaitIdle(std::unique_lock<std::mutex>* lock) {
+  ++waiting_calls_;
+  changed_.wait(*lock, [this] {
+    for (const auto& stream : streams_) FD_CHECK(!Waits(*stream), "a call waits for a step that waits for its stage");
+    return Idle();
+  });
+  --waiting_calls_;
+}
+
 absl::StatusOr<std::byte*> SoftDevice::AllocatePinned(size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  AwaitIdle(&lock);
   return AllocateFrom(&pinned_, bytes);
 }
 
 void SoftDevice::FreePinned(std::byte* memory) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  AwaitIdle(&lock);
   const auto piece = pinned_.find(memory);
   FD_CHECK(piece != pinned_.end(), "freed memory that is not pinned");
   std::memset(memory, 0xa5, piece->second.bytes);
@@ -58,7 +85,8 @@ void SoftDevice::FreePinned(std::byte* memory) {
 }
 
 absl::Status SoftDevice::Register(std::byte* memory, size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  AwaitIdle(&lock);
   FD_CHECK(reinterpret_cast<uintptr_t>(memory) % 4096 == 0, "registered memory begins within a page");
   const auto next = registered_.upper_bound(memory);
   FD_CHECK(next == registered_.end() || memory + bytes <= next->first, "registered memory overlaps other");
@@ -69,7 +97,8 @@ absl::Status SoftDevice::Register(std::byte* memory, size_t bytes) {
 }
 
 void SoftDevice::Unregister(std::byte* memory) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  AwaitIdle(&lock);
   FD_CHECK(registered_.erase(memory) == 1, "unregistered memory that is not registered");
 }
 
@@ -122,6 +151,7 @@ void SoftDevice::Launch(Graph graph) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     FD_CHECK(graph >= 0 && graph < static_cast<int>(graphs_.size()) && graph != recording_, "no such graph");
+    FD_CHECK(waiting_calls_ == 0, "launched while a call waits for all that was launched before");
     streams_[static_cast<size_t>(graphs_[static_cast<size_t>(graph)].stream)]->launched.push_back(graph);
   }
   changed_.notify_all();
@@ -134,10 +164,7 @@ absl::Status SoftDevice::Check() {
 
 absl::Status SoftDevice::Synchronize() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] {
-    return std::all_of(streams_.begin(), streams_.end(),
-                       [](const auto& stream) { return stream->launched.empty() && !stream->busy; });
-  });
+  changed_.wait(lock, [this] { return Idle(); });
   return broken_.empty() ? absl::OkStatus() : absl::InternalError(broken_);
 }
 
@@ -156,9 +183,12 @@ void SoftDevice::RunStream(StreamThread* stream) {
     stream->busy = true;
     for (const DeviceWork& work : graph.works) {
       if (!broken_.empty()) break;
+      stream->wait = std::get_if<WaitArgs>(&work);
+      changed_.notify_all();
       lock.unlock();
       DoSoftWork(work, options_.seed);
       lock.lock();
+      stream->wait = nullptr;
     }
     stream->busy = false;
     changed_.notify_all();

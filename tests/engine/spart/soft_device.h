@@ -17,8 +17,9 @@ namespace fastdecode {
 
 // A GPU in software: streams are threads, kernels run on emulated ones (tests/kernels/cuda/simt_emulator.h), memory is
 // the host's. Strict where a GPU may be lucky: kernels may touch nothing but memory that was allocated or registered
-// (checked for the areas), pinned memory that is freed is filled with garbage, and whatever breaks a rule of
-// SPartDevice ends the process. Owns: all memory and threads. Thread: as SPartDevice.
+// (checked for the areas), pinned memory that is freed is filled with garbage, calls that may wait for all that was
+// launched do so, and whatever breaks a rule of SPartDevice ends the process. Owns: all memory and threads. Thread: as
+// SPartDevice.
 class SoftDevice : public SPartDevice {
  public:
   struct Options {
@@ -58,6 +59,7 @@ class SoftDevice : public SPartDevice {
   struct StreamThread {
     std::deque<Graph> launched;  // under mutex_
     bool busy = false;
+    const WaitArgs* wait = nullptr;  // what it does now, if that is waiting
     std::thread thread;
   };
   struct RecordedGraph {
@@ -67,6 +69,9 @@ class SoftDevice : public SPartDevice {
 
   absl::StatusOr<std::byte*> AllocateFrom(std::map<std::byte*, Piece>* pieces, size_t bytes);
   bool Holds(const std::map<std::byte*, Piece>& pieces, const std::byte* memory, size_t bytes) const;
+  static bool Waits(const StreamThread& stream);
+  bool Idle() const;
+  void AwaitIdle(std::unique_lock<std::mutex>* lock);
   void RunStream(StreamThread* stream);
 
   const Options options_;
@@ -79,6 +84,7 @@ class SoftDevice : public SPartDevice {
   std::deque<RecordedGraph> graphs_;  // addresses stay
   int recording_ = -1;                // graph, or -1
   std::string broken_;
+  int waiting_calls_ = 0;  // in AwaitIdle
   bool stop_ = false;
 };
 

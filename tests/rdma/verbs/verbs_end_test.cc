@@ -242,6 +242,47 @@ TEST_F(VerbsGpuEndTest, ChecksumsFlagsAndAMissingGpuAreRefused) {
   EXPECT_NE(Error().find("GPU 7"), std::string::npos) << Error();
 }
 
+// What makes and frees memory may wait for all that runs.
+TEST_F(VerbsGpuEndTest, NothingRunsOnTheGpuWhileItsMemoryIsMadeOrFreed) {
+  int holds = 0;
+  bool held = false;
+  options_.fabric.hold_gpu = [&] {
+    EXPECT_FALSE(held);
+    ++holds;
+    held = true;
+    cuda_.log.push_back("hold");
+    return std::shared_ptr<void>(&held, [&](void*) {
+      held = false;
+      cuda_.log.push_back("go on");
+    });
+  };
+  for (const int has_dma_buf : {1, 0}) {
+    cuda_.attributes[CudaDeviceAttribute::kDmaBufSupported] = has_dma_buf;
+    options_.module_folder = "/nonexistent";
+    cuda_.log.clear();
+    holds = 0;
+    {
+      auto end = Make();
+      ASSERT_TRUE(end.ok()) << end.status();
+      EXPECT_FALSE(held);
+      EXPECT_EQ(holds, 1);
+    }
+    EXPECT_FALSE(held);
+    EXPECT_EQ(holds, 2);
+    bool in_hold = false;
+    int made_or_freed = 0;
+    for (const std::string& call : cuda_.log) {
+      if (call == "hold" || call == "go on") in_hold = call == "hold";
+      for (const char* part : {"cuMemAlloc", "cuMemFree", "cuMemHost"}) {
+        if (call.find(part) == std::string::npos) continue;
+        EXPECT_TRUE(in_hold) << call;
+        ++made_or_freed;
+      }
+    }
+    EXPECT_GE(made_or_freed, 4);
+  }
+}
+
 TEST_F(VerbsGpuEndTest, NothingLeaksWhicheverCallOfTheDriverFails) {
   int fail_call = 1;
   for (bool made = false; !made; ++fail_call) {

@@ -1,0 +1,41 @@
+#ifndef FASTDECODE_ENGINE_SPART_CUDA_LAUNCH_GATE_H_
+#define FASTDECODE_ENGINE_SPART_CUDA_LAUNCH_GATE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace fastdecode {
+
+// Keeps a GPU's steps apart from calls that may wait for all that runs there, and for which launches may wait in turn:
+// those that register, pin or free memory. A step waits for the pipeline thread; if that waited in a launch for such a
+// call, and the call for the step, nothing would move until the step's own wait ends.
+// Thread: TryEnter and Leave the pipeline thread, Hold any other.
+class LaunchGate {
+ public:
+  // A step that nobody goes on with ends by itself after `wait_bound_ns`: nobody waits longer for it.
+  explicit LaunchGate(uint64_t wait_bound_ns) : wait_bound_ns_(wait_bound_ns) {}
+
+  // Whether a step may be launched now; it is in from here to Leave.
+  bool TryEnter() {
+    if (holds_.load() != 0) return false;
+    in_.fetch_add(1);
+    if (holds_.load() == 0) return true;
+    in_.fetch_sub(1);
+    return false;
+  }
+  void Leave() { in_.fetch_sub(1); }
+
+  // Returns when no step is in. None enters while what it returns lives.
+  [[nodiscard]] std::shared_ptr<void> Hold();
+
+ private:
+  // Each side announces itself and then looks for the other: one of two that come at once sees the other, since all
+  // these accesses have one order.
+  std::atomic<int> in_{0}, holds_{0};
+  const uint64_t wait_bound_ns_;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SPART_CUDA_LAUNCH_GATE_H_
