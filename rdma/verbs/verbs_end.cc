@@ -200,11 +200,22 @@ absl::Status VerbsEnd::ProbeGpu() {
   return absl::OkStatus();
 }
 
+// A GPU that is full has room for the probe's small piece perhaps, and not for this.
 absl::Status VerbsEnd::AllocateOnGpu(int node) {
+  absl::Status status = AllocateBy(gpu_probe_.method, node);
+  if (status.ok() || gpu_probe_.method == GpuMemoryMethod::kHostBounce) return status;
+  gpu_probe_.refused.push_back(absl::StrCat(GpuMemoryMethodName(gpu_probe_.method), ": ", status.message()));
+  gpu_probe_.method = GpuMemoryMethod::kHostBounce;
+  gpu_probe_.flush = false;
+  return AllocateBy(gpu_probe_.method, node);
+}
+
+absl::Status VerbsEnd::AllocateBy(GpuMemoryMethod method, int node) {
+  in_payload_.reset();
   const auto allocate = [&](size_t bytes, unsigned access, std::unique_ptr<GpuMemory>* to) -> absl::Status {
     if (bytes == 0) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<GpuMemory>> memory =
-        GpuMemory::Create(gpu_place(), gpu_probe_.method, {bytes, access | IBV_ACCESS_RELAXED_ORDERING, node});
+        GpuMemory::Create(gpu_place(), method, {bytes, access | IBV_ACCESS_RELAXED_ORDERING, node});
     if (!memory.ok()) return memory.status();
     *to = *std::move(memory);
     return absl::OkStatus();

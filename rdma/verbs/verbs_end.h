@@ -84,8 +84,8 @@ class VerbsEnd {
  public:
   // Makes all objects, with receives posted, ready to be connected; registers `in` and `out` memory on NUMA node `node`
   // (-1: anywhere). With options.fabric.gpu an engine's payload lies in that GPU's memory, or, if the device cannot
-  // reach a small piece of that, in memory of the host that the GPU can (Describe() says which, and why); bulk
-  // segments, which the CPU fills, do not. Errors: those of OpenVerbsDevice, CheckLinkSize, Arena::Create,
+  // reach that or it is full, in memory of the host that the GPU can (Describe() says which, and why); bulk segments,
+  // which the CPU fills, do not. Errors: those of OpenVerbsDevice, CheckLinkSize, Arena::Create,
   // CudaDriver::Load and ProbeGpuMemory; a failed call, naming device, call and what to check; InvalidArgument for
   // checksums or flags of what lies in a GPU's memory.
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> Create(const VerbsOptions& options, const LinkSize& size,
@@ -130,6 +130,7 @@ class VerbsEnd {
   void HoldGpu();
   absl::Status ProbeGpu();
   absl::Status AllocateOnGpu(int node);
+  absl::Status AllocateBy(GpuMemoryMethod method, int node);
   absl::Status CreateQueues();
 
   absl::Status CheckOptions() const;

@@ -235,6 +235,7 @@ CudaResult MadeUpCuda::Allocate(CudaAddress* address, size_t bytes) {
   *address = 0xbad;  // what comes with an error is not to be used
   const CudaResult result = EnterInContext("cuMemAlloc");
   if (result != CudaResult::kSuccess) return result;
+  if (allocations_.size() == allocations_max) return CudaResult::kOutOfMemory;
   auto allocation = std::make_unique<Allocation>(bytes);
   std::memset(allocation->mapping, 0xa5, allocation->mapping_bytes);  // old bytes
   *address = ToAddress(allocation->mapping) + kAlignment;

@@ -32,6 +32,7 @@ class MadeUpCuda {
   // Of all calls that make or ask something, and of what tests pass to Enter, the one of this number fails; from 1 on,
   // 0: none.
   int fail_call = 0;
+  size_t allocations_max = SIZE_MAX;  // at a time: there is no memory for more
   std::function<void()> on_flush;
   bool texts = true;  // false: it knows no texts of errors
 

@@ -242,6 +242,18 @@ TEST_F(VerbsGpuEndTest, ChecksumsFlagsAndAMissingGpuAreRefused) {
   EXPECT_NE(Error().find("GPU 7"), std::string::npos) << Error();
 }
 
+TEST_F(VerbsGpuEndTest, AFullGpuLeavesTheHost) {
+  cuda_.allocations_max = 1;  // what is received, and not what is sent
+  auto end = Make();
+  ASSERT_TRUE(end.ok()) << end.status();
+  const std::string text = (*end)->Describe();
+  EXPECT_NE(text.find("payload by host bounce; not dma-buf: "), std::string::npos) << text;
+  EXPECT_NE(text.find("cuMemAlloc"), std::string::npos) << text;
+  EXPECT_EQ((*end)->gpu_to_flush(), nullptr);
+  end->reset();
+  EXPECT_EQ(cuda_.live_objects(), 0);
+}
+
 // What makes and frees memory may wait for all that runs.
 TEST_F(VerbsGpuEndTest, NothingRunsOnTheGpuWhileItsMemoryIsMadeOrFreed) {
   int holds = 0;
