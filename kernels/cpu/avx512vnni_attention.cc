@@ -8,15 +8,6 @@
 namespace fastdecode {
 namespace {
 
-// Tiles of fewer row-heads than the sums have registers for, since others are wanted, too. 64 row-heads on Zen 4, of
-// the peak of vpdpbusd: int8 .60 with 11 and with 8, .53 with 12; int4 .44 with 8, .35 to .39 with 11 and 12.
-template <int kRowHeads>
-struct Tiles : Avx512VnniVector {
-  static constexpr int kMaxTile = kRowHeads;
-};
-using Int8Tiles = Tiles<11>;
-using Int4Tiles = Tiles<8>;
-
 template <class Prefetch>
 using Int8 = Attention<Int8Tiles, Int8Kv<Int8Tiles, BytePanels<Int8Tiles, Prefetch>>>;
 template <class Prefetch>
