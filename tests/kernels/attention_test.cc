@@ -145,20 +145,27 @@ TEST(AttentionTest, PairwiseMatrixIsNearTheReference) {
   for (const CaseIndex& index : PairwiseCases()) ASSERT_NO_FATAL_FAILURE(CheckCase(CaseAt(index), seed++));
 }
 
-// Every combination; KV heads and soft cap in turn, they are independent of the rest. Run as ctest's
-// attention_test_full.
-TEST(AttentionTest, DISABLED_FullMatrixIsNearTheReference) {
-  constexpr int kKvHeads = 3, kSoftCap = 7;
+// Every combination of a pair of types; KV heads and soft cap in turn, they are independent of the rest. Run as ctest's
+// attention_test_full_*.
+class FullMatrixTest : public testing::TestWithParam<int> {};
+
+TEST_P(FullMatrixTest, DISABLED_IsNearTheReference) {
+  constexpr int kTypes = 0, kKvHeads = 3, kSoftCap = 7;
   uint64_t seed = 100000;
-  for (CaseIndex index = {};;) {
+  for (CaseIndex index = {GetParam()};;) {
     index[kKvHeads] = seed % kAxisSizes[kKvHeads];
     index[kSoftCap] = seed / 3 % kAxisSizes[kSoftCap];
     ASSERT_NO_FATAL_FAILURE(CheckCase(CaseAt(index), seed++, Runnable::kNative));
     int axis = kSoftCap - 1;
-    while (axis >= 0 && (axis == kKvHeads || ++index[axis] == kAxisSizes[axis])) index[axis--] = 0;
-    if (axis < 0) return;
+    while (axis > kTypes && (axis == kKvHeads || ++index[axis] == kAxisSizes[axis])) index[axis--] = 0;
+    if (axis == kTypes) return;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Types, FullMatrixTest, testing::Range<int>(0, std::size(kTypePairs)), [](const auto& types) {
+  const TypePair& pair = kTypePairs[types.param];
+  return std::string(ElementName(pair.rows)) + "_" + KvTypeName(pair.kv);
+});
 
 // 16 rows of 40 query heads are 40 tiles of AMX, more than runs of pages take at once.
 TEST(AttentionTest, FortyQueryHeadsShareAKvHead) {
