@@ -3,17 +3,24 @@
 
 // The body of launch_kernels.h, for arguments with a ShapeOf and a Dispatch.
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
+
+#include <type_traits>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernels.h"
+#include "kernels/cuda/step_kernels.h"
 
 namespace fastdecode {
 
 template <class Args>
 cudaError_t LaunchKernel(const Args& args, cudaStream_t stream) {
   const LaunchShape shape = ShapeOf(args);
-  const dim3 blocks(shape.blocks_x, shape.blocks_y);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(shape.blocks_x, shape.blocks_y);
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
   return Dispatch(args, [&](void (*kernel)(Args)) {
     constexpr unsigned kSharedUnasked = 48 << 10;  // more is given to who asks for it
     if (shape.shared_bytes > kSharedUnasked) {
@@ -21,8 +28,13 @@ cudaError_t LaunchKernel(const Args& args, cudaStream_t stream) {
                                                        static_cast<int>(shape.shared_bytes));
       if (refused != cudaSuccess) return refused;
     }
-    kernel<<<blocks, shape.threads, shape.shared_bytes, stream>>>(args);
-    return cudaGetLastError();
+    if constexpr (std::is_same_v<Args, WaitArgs>) {
+      // Else a GEMM's block that needs nearly all shared memory finds no room beside it for as long as it waits.
+      const cudaError_t refused =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+      if (refused != cudaSuccess) return refused;
+    }
+    return cudaLaunchKernelEx(&config, kernel, args);
   });
 }
 

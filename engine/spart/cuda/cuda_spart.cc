@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "engine/spart/cuda/overlap_check.h"
 #include "engine/spart/cuda/row_buckets.h"
 #include "engine/spart/rope_table.h"
 #include "numa/check.h"
@@ -14,8 +15,11 @@ namespace fastdecode {
 
 namespace {
 
-// Of the device's memory, left to graphs, the driver and whoever else computes there.
+// Of the device's memory, left to the driver and whoever else computes there.
 constexpr uint64_t kSpareBytes = uint64_t{1} << 30;
+// Of which there are so many in each graph of a step, and what the driver keeps for each: both upper bounds.
+constexpr uint64_t kKernelsPerLayer = 16, kKernelBytes = uint64_t{16} << 10;
+constexpr uint64_t kOverlapBoundNs = 2'000'000'000;
 
 }  // namespace
 
@@ -75,7 +79,10 @@ absl::Status CudaSPart::Prepare() {
   for (MicroBatch& batch : batches_) {
     if (absl::Status bad = MakeGraphs(&batch); !bad.ok()) return bad;
   }
-  return device_->Synchronize();
+  if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
+  std::vector<SPartDevice::Stream> streams;
+  for (const MicroBatch& batch : batches_) streams.push_back(batch.stream);
+  return CheckStepsOverlap(streams, kOverlapBoundNs, device_.get());
 }
 
 absl::Status CudaSPart::UploadRopeTable() {
@@ -107,8 +114,10 @@ absl::Status CudaSPart::MakeHome() {
   if (home.kv_bytes == 0) {
     const RPartShape& shape = model_.shape;
     const uint64_t page_bytes = KvPool::PageBytesAllLayers(shape.attention(), static_cast<int>(shape.layers));
+    const uint64_t graphs = batches_.size() * buckets_.size();
+    const uint64_t spare = kSpareBytes + graphs * shape.layers * kKernelsPerLayer * kKernelBytes;
     const uint64_t free = device_->free_bytes();
-    home.kv_bytes = std::min(page_bytes * TablePages(shape) * home.sequences_max, free - std::min(free, kSpareBytes));
+    home.kv_bytes = std::min(page_bytes * TablePages(shape) * home.sequences_max, free - std::min(free, spare));
   }
   absl::StatusOr<std::unique_ptr<GpuHome>> made = GpuHome::Create(home, model_.shape, device_.get());
   if (!made.ok()) return made.status();

@@ -39,7 +39,8 @@ struct CudaSPartOptions {
 // Owns: device, weights, the memory of all micro-batches, graphs. Thread: see SPart.
 class CudaSPart : public SPart {
  public:
-  // Makes all graphs: some seconds. Errors: ResourceExhausted (with what is needed and what is free), the device's own.
+  // Makes all graphs: some seconds. Errors: ResourceExhausted (with what is needed and what is free),
+  // FailedPrecondition (micro-batches would not run side by side), the device's own.
   static absl::StatusOr<std::unique_ptr<CudaSPart>> Create(const ModelSpec& spec, const RPartShape& shape,
                                                            std::unique_ptr<SPartDevice> device,
                                                            const GpuWeights& weights, const CudaSPartOptions& options);

@@ -26,6 +26,8 @@ class SoftDevice : public SPartDevice {
     uint64_t seed = 1;  // of the order in which emulated threads run
     uint64_t memory_bytes = uint64_t{1} << 32;
     double read_rate = 0;  // what it says of its memory; bytes a second
+    int queues = 0;        // which streams share; 0: each has its own
+    bool launches_wait = false;
   };
 
   explicit SoftDevice(const Options& options);

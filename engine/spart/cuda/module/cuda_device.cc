@@ -1,6 +1,7 @@
 #include "engine/spart/cuda/module/cuda_device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -26,6 +27,9 @@ absl::StatusOr<std::unique_ptr<SPartDevice>> CudaDevice::Open(const DeviceOption
 }
 
 absl::Status CudaDevice::Start() {
+  // A queue of the device's for each stream, where CUDA shares 8: a micro-batch would wait behind another one's wait.
+  // It reads this once.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   int count = 0;
   if (absl::Status bad = CudaStatus(cudaGetDeviceCount(&count), "no GPU"); !bad.ok()) return bad;
   if (options_.index >= count) {
@@ -71,14 +75,11 @@ CudaDevice::~CudaDevice() {
   for (const CudaStream& stream : streams_) cudaStreamDestroy(stream.stream);
   gemm_.reset();
   for (std::byte* memory : memory_) cudaFree(memory);
+  for (std::byte* memory : pinned_) cudaFreeHost(memory);
 }
 
-void CudaDevice::Use() const {
-  thread_local int current = -1;
-  if (current == options_.index) return;
-  cudaSetDevice(options_.index);
-  current = options_.index;
-}
+// No system call where it does so already.
+void CudaDevice::Use() const { cudaSetDevice(options_.index); }
 
 uint64_t CudaDevice::free_bytes() const {
   Use();
@@ -94,6 +95,7 @@ absl::StatusOr<std::byte*> CudaDevice::Allocate(size_t bytes) {
   if (!status.ok()) return status;
   memory_.push_back(memory);
   status = CudaStatus(cudaMemset(memory, 0, bytes), "cudaMemset");
+  status.Update(CudaStatus(cudaStreamSynchronize(cudaStreamLegacy), "cudaMemset"));  // others do not wait for it
   if (!status.ok()) return status;
   return memory;
 }
@@ -105,11 +107,17 @@ absl::StatusOr<std::byte*> CudaDevice::AllocatePinned(size_t bytes) {
       cudaHostAlloc(reinterpret_cast<void**>(&memory), bytes, cudaHostAllocPortable | cudaHostAllocMapped);
   if (absl::Status bad = CudaStatus(error, absl::StrFormat("cudaHostAlloc of %d bytes", bytes)); !bad.ok()) return bad;
   std::memset(memory, 0, bytes);
+  const std::lock_guard<std::mutex> lock(pinned_mutex_);
+  pinned_.insert(memory);
   return memory;
 }
 
 void CudaDevice::FreePinned(std::byte* memory) {
   Use();
+  {
+    const std::lock_guard<std::mutex> lock(pinned_mutex_);
+    pinned_.erase(memory);
+  }
   cudaFreeHost(memory);
 }
 

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@ namespace fastdecode {
 class CudaDevice final : public SPartDevice {
  public:
   // Errors: NotFound without a GPU of that number or a driver; FailedPrecondition for one that is too old.
+  // Sets CUDA_DEVICE_MAX_CONNECTIONS where it is not set.
   static absl::StatusOr<std::unique_ptr<SPartDevice>> Open(const DeviceOptions& options);
   ~CudaDevice() override;
 
@@ -66,6 +69,8 @@ class CudaDevice final : public SPartDevice {
   std::string description_;
   std::unique_ptr<LtGemm> gemm_;
   std::vector<std::byte*> memory_;
+  std::mutex pinned_mutex_;
+  std::set<std::byte*> pinned_;
   std::vector<CudaStream> streams_;
   std::vector<CudaGraph> graphs_;
   int making_ = -1;  // the stream of the graph that is being made

@@ -16,9 +16,9 @@
 namespace fastdecode {
 
 // GEMMs by cuBLASLt, each shape by an algorithm that is chosen once: the quickest of the library's candidates, measured
-// on the operands themselves; or, where results must not depend on the number of rows, one for each matrix, which
-// splits no sums, by the library's own ranking. Owns: the library's handle, a workspace for choosing. Thread: one at a
-// time.
+// on the operands themselves, which come from memory as in a step; or, where results must not depend on the number of
+// rows, one for each matrix, which splits no sums, by the library's own ranking. Owns: the library's handle, a
+// workspace for choosing and as much memory as the device's cache. Thread: one at a time.
 class LtGemm {
  public:
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what Hopper's algorithms like to have
@@ -42,6 +42,7 @@ class LtGemm {
   struct Plan;
 
   LtGemm() = default;
+  absl::Status MakeCacheFiller();
   absl::Status ChooseQuickest(const DeviceGemm& gemm, Plan* plan);
   absl::Status ChooseInvariant(const DeviceGemm& gemm, Plan* plan);
   absl::StatusOr<float> Measure(const DeviceGemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm);
@@ -51,6 +52,8 @@ class LtGemm {
   bool batch_invariant_ = false;
   cublasLtHandle_t handle_ = nullptr;
   std::byte* workspace_ = nullptr;
+  std::byte* cache_filler_ = nullptr;
+  size_t cache_bytes_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   std::map<Shape, std::unique_ptr<Plan>> plans_;

@@ -1,0 +1,60 @@
+// Devices whose streams run side by side, and others.
+#include "engine/spart/cuda/overlap_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/engine/spart/soft_device.h"
+
+namespace fastdecode {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kLongNs = 60'000'000'000, kShortNs = 50'000'000;
+
+absl::Status Check(int streams, uint64_t bound_ns, const SoftDevice::Options& options) {
+  SoftDevice device(options);
+  std::vector<SPartDevice::Stream> made;
+  for (int i = 0; i < streams; ++i) made.push_back(*device.MakeStream());
+  return CheckStepsOverlap(made, bound_ns, &device);
+}
+
+TEST(OverlapCheckTest, StreamsThatRunSideBySideAreGood) {
+  for (const int streams : {1, 2, 5}) EXPECT_EQ(Check(streams, kLongNs, {}), absl::OkStatus()) << streams;
+}
+
+TEST(OverlapCheckTest, LaunchesThatWaitAreNot) {
+  SoftDevice::Options options;
+  options.launches_wait = true;
+  for (const int streams : {1, 2}) {
+    const absl::Status status = Check(streams, kShortNs, options);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("launching did not return in 0.1 s"));
+    EXPECT_THAT(status.message(), HasSubstr("CUDA_LAUNCH_BLOCKING"));
+  }
+}
+
+TEST(OverlapCheckTest, FewerQueuesThanStreamsAreNot) {
+  SoftDevice::Options options;
+  options.queues = 2;
+  EXPECT_EQ(Check(2, kLongNs, options), absl::OkStatus());
+  for (const int streams : {3, 4}) {
+    const absl::Status status = Check(streams, kShortNs, options);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("another's step did not end in 0.1 s"));
+    EXPECT_THAT(status.message(), HasSubstr("--micro-batches"));
+  }
+}
+
+TEST(OverlapCheckTest, ABrokenDeviceSaysSoItself) {
+  SoftDevice device({});
+  const SPartDevice::Stream stream = *device.MakeStream();
+  device.Break("out of order");
+  EXPECT_THAT(CheckStepsOverlap({stream}, kShortNs, &device).message(), HasSubstr("out of order"));
+}
+
+}  // namespace
+}  // namespace fastdecode
