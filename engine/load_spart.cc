@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<SPartDevice>> ChooseDevice(const Options& options
   if (looks && !HasDriver()) return nullptr;
   DeviceOptions device;
   device.index = options.gpu;
+  device.streams = options.micro_batches;
   device.batch_invariant = options.batch_invariant;
   absl::StatusOr<std::unique_ptr<SPartDevice>> opened =
       OpenDevice(options.cuda_module.empty() ? DefaultDeviceModulePath() : options.cuda_module, device);

@@ -158,7 +158,7 @@ const OptionRow kRows[] = {
      "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)",
      [](Options& o, const std::string& v) { return ParseGib("kv-gib", v, &o.kv_gib); }},
     {"gpu-kv-gib", "GIB", "0",
-     "KV memory of the GPU as a home (0: what max-sequences need, at most what is free but for 1 GiB)",
+     "KV memory of the GPU as a home (0: what max-sequences need, at most what is free but for 1 GiB and graphs)",
      [](Options& o, const std::string& v) { return ParseGib("gpu-kv-gib", v, &o.gpu_kv_gib); }},
     {"spart", "BACKEND", "auto", "where the S-Part runs: cpu, cuda, or auto (cuda if there is a GPU)", &SetSPart},
     {"gpu", "N", "0", "the S-Part's GPU, as CUDA counts them",

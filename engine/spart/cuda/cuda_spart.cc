@@ -47,8 +47,7 @@ CudaSPart::CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const
       model_(std::move(model)),
       device_(std::move(device)),
       gate_(options.wait_bound_ns),
-      pinned_(device_.get(), &gate_),
-      sampling_memory_(&pinned_),
+      sampling_memory_(device_.get(), &gate_),
       buckets_(RowBuckets(static_cast<unsigned>(options.rows_max))) {}
 
 CudaSPart::~CudaSPart() {

@@ -14,7 +14,7 @@
 #include "engine/spart/cuda/device_clock.h"
 #include "engine/spart/cuda/gpu_home.h"
 #include "engine/spart/cuda/launch_gate.h"
-#include "engine/spart/cuda/pinned_memory.h"
+#include "engine/spart/cuda/pinned_pool.h"
 #include "engine/spart/cuda/spart_device.h"
 #include "engine/spart/cuda/step_graph.h"
 #include "engine/spart/spart.h"
@@ -117,8 +117,7 @@ class CudaSPart : public SPart {
   StepModel model_;
   std::unique_ptr<SPartDevice> device_;
   LaunchGate gate_;
-  PinnedMemory pinned_;  // what sampling_memory_ is cut from
-  std::pmr::synchronized_pool_resource sampling_memory_;
+  PinnedPool sampling_memory_;
   std::vector<unsigned> buckets_;
   std::vector<MicroBatch> batches_;
   DeviceClock clock_;

@@ -28,6 +28,7 @@ void CudaSPart::StartStage(int micro_batch, int stage, StepTable& table) {
     BeginStep(micro_batch, table);
     return;
   }
+  gate_.GoOn();
   // If nothing waits the GPU may be ahead, and reads areas.
   if (!batch.all_here) PutAreas(batch, table);
   // Release: the GPU's acquire load sees the areas, and o in them.

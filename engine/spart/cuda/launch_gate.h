@@ -10,10 +10,11 @@ namespace fastdecode {
 // Keeps a GPU's steps apart from calls that may wait for all that runs there, and for which launches may wait in turn:
 // those that register, pin or free memory. A step waits for the pipeline thread; if that waited in a launch for such a
 // call, and the call for the step, nothing would move until the step's own wait ends.
-// Thread: TryEnter and Leave the pipeline thread, Hold any other.
+// Thread: TryEnter, GoOn and Leave the pipeline thread, Hold any other.
 class LaunchGate {
  public:
-  // A step that nobody goes on with ends by itself after `wait_bound_ns`: nobody waits longer for it.
+  // A step that nobody goes on with ends by itself after `wait_bound_ns`: nobody waits longer for the next stage of
+  // one.
   explicit LaunchGate(uint64_t wait_bound_ns) : wait_bound_ns_(wait_bound_ns) {}
 
   // Whether a step may be launched now; it is in from here to Leave.
@@ -24,7 +25,12 @@ class LaunchGate {
     in_.fetch_sub(1);
     return false;
   }
-  void Leave() { in_.fetch_sub(1); }
+  // A step that is in begins another stage.
+  void GoOn() { stages_.store(stages_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void Leave() {
+    GoOn();
+    in_.fetch_sub(1);
+  }
 
   // Returns when no step is in. None enters while what it returns lives.
   [[nodiscard]] std::shared_ptr<void> Hold();
@@ -33,6 +39,7 @@ class LaunchGate {
   // Each side announces itself and then looks for the other: one of two that come at once sees the other, since all
   // these accesses have one order.
   std::atomic<int> in_{0}, holds_{0};
+  std::atomic<uint64_t> stages_{0};  // news of the steps that are in, and no more than that: relaxed
   const uint64_t wait_bound_ns_;
 };
 

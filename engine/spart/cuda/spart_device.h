@@ -84,6 +84,7 @@ class SPartDevice {
 
 struct DeviceOptions {
   int index = 0;                 // among the machine's GPUs
+  int streams = 2;               // that will wait for the host side by side
   bool batch_invariant = false;  // one order of summation in a GEMM, however many rows it has
 };
 

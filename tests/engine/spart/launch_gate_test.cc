@@ -52,6 +52,23 @@ TEST(LaunchGateTest, ALostStepIsWaitedForNoLongerThanItLasts) {
   EXPECT_GE(NowNs() - start_ns, kShortNs);
 }
 
+TEST(LaunchGateTest, AStepThatGoesOnIsWaitedForHoweverLongItLasts) {
+  constexpr uint64_t kShortNs = 300'000'000;
+  LaunchGate gate(kShortNs);
+  ASSERT_TRUE(gate.TryEnter());
+  std::atomic<bool> left = false;
+  std::jthread holder([&] {
+    const std::shared_ptr<void> hold = gate.Hold();
+    EXPECT_TRUE(left);
+  });
+  for (const uint64_t start_ns = NowNs(); NowNs() - start_ns < 3 * kShortNs;) {
+    gate.GoOn();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  left = true;
+  gate.Leave();
+}
+
 TEST(LaunchGateTest, StepsAndHoldersExcludeEachOther) {
   constexpr int kHolds = 200;
   LaunchGate gate(kBoundNs);

@@ -54,9 +54,9 @@ bool SoftDevice::Idle() const {
 // For the pipeline thread to start its next stage.
 bool SoftDevice::Waits(const StreamThread& stream) {
   if (stream.wait == nullptr) return false;
-  StepBoard& board = *stream.wait->board;
-  if (std::atomic_ref<uint64_t>(board.gave_up).load() != 0) return false;  // none of its step's waits lasts any more
-  return std::atomic_ref<uint64_t>(board.release).load() < board.first + stream.wait->stage && !board.all_here;
+  StepState& state = *stream.wait->state;  // the board may be the next step's already
+  if (std::atomic_ref<uint32_t>(state.gave_up).load() != 0 || state.all_here != 0) return false;
+  return std::atomic_ref<uint64_t>(stream.wait->board->release).load() < state.first + stream.wait->stage;
 }
 
 // As CUDA may.

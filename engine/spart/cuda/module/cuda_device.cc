@@ -16,7 +16,8 @@ namespace fastdecode {
 
 namespace {
 
-constexpr int kMajorMin = 8;  // what the kernels are compiled for
+constexpr int kMajorMin = 8;        // what the kernels are compiled for
+constexpr int kStreamsUnasked = 6;  // CUDA has 8 queues; its own streams and those that load and choose have some
 
 }  // namespace
 
@@ -27,9 +28,8 @@ absl::StatusOr<std::unique_ptr<SPartDevice>> CudaDevice::Open(const DeviceOption
 }
 
 absl::Status CudaDevice::Start() {
-  // A queue of the device's for each stream, where CUDA shares 8: a micro-batch would wait behind another one's wait.
-  // It reads this once.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  // A queue of the device's for each stream: one would wait behind another one's wait. CUDA reads this once.
+  if (options_.streams > kStreamsUnasked) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   int count = 0;
   if (absl::Status bad = CudaStatus(cudaGetDeviceCount(&count), "no GPU"); !bad.ok()) return bad;
   if (options_.index >= count) {
@@ -204,11 +204,11 @@ absl::Status CudaDevice::Add(const DeviceWork& work) {
 absl::StatusOr<SPartDevice::Graph> CudaDevice::EndGraph() {
   Use();
   const CudaStream& stream = streams_[static_cast<size_t>(std::exchange(making_, -1))];
+  std::vector<DeviceGemm> gemms;
   for (const DeviceWork& work : works_) {
-    const auto* const gemm = std::get_if<DeviceGemm>(&work);
-    if (gemm == nullptr) continue;
-    if (absl::Status bad = gemm_->Prepare(*gemm); !bad.ok()) return bad;
+    if (const auto* const gemm = std::get_if<DeviceGemm>(&work)) gemms.push_back(*gemm);
   }
+  if (absl::Status bad = gemm_->Prepare(gemms); !bad.ok()) return bad;
   cudaGraph_t graph = nullptr;
   if (absl::Status bad = Capture(stream, &graph); !bad.ok()) return bad;
   CudaGraph made{nullptr, stream.stream, making_name_};

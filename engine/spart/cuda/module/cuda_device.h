@@ -25,7 +25,7 @@ namespace fastdecode {
 class CudaDevice final : public SPartDevice {
  public:
   // Errors: NotFound without a GPU of that number or a driver; FailedPrecondition for one that is too old.
-  // Sets CUDA_DEVICE_MAX_CONNECTIONS where it is not set.
+  // Sets CUDA_DEVICE_MAX_CONNECTIONS for many streams, where it is not set.
   static absl::StatusOr<std::unique_ptr<SPartDevice>> Open(const DeviceOptions& options);
   ~CudaDevice() override;
 

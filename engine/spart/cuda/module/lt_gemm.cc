@@ -113,18 +113,8 @@ absl::StatusOr<std::unique_ptr<LtGemm>> LtGemm::Create(bool batch_invariant) {
   status.Update(CudaStatus(cudaStreamCreateWithFlags(&gemm->stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
   status.Update(CudaStatus(cudaEventCreate(&gemm->begin_), "cudaEventCreate"));
   status.Update(CudaStatus(cudaEventCreate(&gemm->end_), "cudaEventCreate"));
-  if (!batch_invariant) status.Update(gemm->MakeCacheFiller());
   if (!status.ok()) return status;
   return gemm;
-}
-
-absl::Status LtGemm::MakeCacheFiller() {
-  int device = 0, bytes = 0;
-  absl::Status status = CudaStatus(cudaGetDevice(&device), "cudaGetDevice");
-  status.Update(CudaStatus(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device), "cudaDeviceGetAttribute"));
-  if (!status.ok() || bytes <= 0) return status;
-  cache_bytes_ = static_cast<size_t>(bytes);
-  return CudaStatus(cudaMalloc(reinterpret_cast<void**>(&cache_filler_), cache_bytes_), "cudaMalloc");
 }
 
 LtGemm::~LtGemm() {
@@ -132,23 +122,27 @@ LtGemm::~LtGemm() {
   if (end_ != nullptr) cudaEventDestroy(end_);
   if (begin_ != nullptr) cudaEventDestroy(begin_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  if (cache_filler_ != nullptr) cudaFree(cache_filler_);
   if (workspace_ != nullptr) cudaFree(workspace_);
   if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
-absl::Status LtGemm::Prepare(const DeviceGemm& gemm) {
-  const Shape shape{gemm.type, gemm.out, gemm.n, gemm.k, gemm.rows};
-  if (plans_.contains(shape)) return absl::OkStatus();
-  auto plan = std::make_unique<Plan>();
-  if (absl::Status bad = plan->Describe(gemm); !bad.ok()) return bad;
-  const absl::Status chosen = batch_invariant_ ? ChooseInvariant(gemm, plan.get()) : ChooseQuickest(gemm, plan.get());
-  if (!chosen.ok()) return chosen;
-  plans_.emplace(shape, std::move(plan));
+absl::Status LtGemm::Prepare(std::span<const DeviceGemm> gemms) {
+  std::map<Shape, std::vector<DeviceGemm>> by_shape;
+  for (const DeviceGemm& gemm : gemms) {
+    if (!plans_.contains(ShapeOf(gemm))) by_shape[ShapeOf(gemm)].push_back(gemm);
+  }
+  for (const auto& [shape, same] : by_shape) {
+    auto plan = std::make_unique<Plan>();
+    if (absl::Status bad = plan->Describe(same[0]); !bad.ok()) return bad;
+    const absl::Status chosen =
+        batch_invariant_ ? ChooseInvariant(same[0], plan.get()) : ChooseQuickest(same, plan.get());
+    if (!chosen.ok()) return chosen;
+    plans_.emplace(shape, std::move(plan));
+  }
   return absl::OkStatus();
 }
 
-absl::Status LtGemm::ChooseQuickest(const DeviceGemm& gemm, Plan* plan) {
+absl::Status LtGemm::ChooseQuickest(std::span<const DeviceGemm> gemms, Plan* plan) {
   Preference preference;
   if (absl::Status bad = preference.Make(/*split_sums=*/true); !bad.ok()) return bad;
   cublasLtMatmulHeuristicResult_t candidates[kCandidatesMax];
@@ -159,7 +153,7 @@ absl::Status LtGemm::ChooseQuickest(const DeviceGemm& gemm, Plan* plan) {
   float least_ms = std::numeric_limits<float>::infinity();
   for (int i = 0; i < count; ++i) {
     if (candidates[i].state != CUBLAS_STATUS_SUCCESS) continue;
-    const absl::StatusOr<float> ms = Measure(gemm, *plan, candidates[i].algo);
+    const absl::StatusOr<float> ms = Measure(gemms, *plan, candidates[i].algo);
     if (!ms.ok()) return ms.status();
     if (*ms >= least_ms) continue;
     least_ms = *ms;
@@ -167,7 +161,7 @@ absl::Status LtGemm::ChooseQuickest(const DeviceGemm& gemm, Plan* plan) {
   }
   if (least_ms < std::numeric_limits<float>::infinity()) return absl::OkStatus();
   return absl::UnimplementedError(
-      absl::StrFormat("cuBLASLt has no algorithm for %s: %s", Describe(gemm), cublasLtGetStatusName(asked)));
+      absl::StrFormat("cuBLASLt has no algorithm for %s: %s", Describe(gemms[0]), cublasLtGetStatusName(asked)));
 }
 
 absl::Status LtGemm::ChooseInvariant(const DeviceGemm& gemm, Plan* plan) {
@@ -200,13 +194,11 @@ absl::Status LtGemm::ChooseInvariant(const DeviceGemm& gemm, Plan* plan) {
                                             kInvariantRows, Describe(gemm)));
 }
 
-absl::StatusOr<float> LtGemm::Measure(const DeviceGemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
+absl::StatusOr<float> LtGemm::Measure(std::span<const DeviceGemm> gemms, const Plan& plan,
+                                      const cublasLtMatmulAlgo_t& algorithm) {
   float least_ms = std::numeric_limits<float>::infinity();
   for (int run = 0; run <= kMeasuredRuns; ++run) {
-    if (cache_filler_ != nullptr) {  // in a step, other weights were read since
-      const cudaError_t filled = cudaMemsetAsync(cache_filler_, run, cache_bytes_, stream_);
-      if (absl::Status bad = CudaStatus(filled, "cudaMemsetAsync"); !bad.ok()) return bad;
-    }
+    const DeviceGemm& gemm = gemms[runs_++ % gemms.size()];
     if (absl::Status bad = CudaStatus(cudaEventRecord(begin_, stream_), "cudaEventRecord"); !bad.ok()) return bad;
     if (!Run(gemm, plan, algorithm, workspace_, stream_).ok()) return least_ms;  // this candidate is none after all
     float ms = 0;
@@ -220,7 +212,7 @@ absl::StatusOr<float> LtGemm::Measure(const DeviceGemm& gemm, const Plan& plan, 
 }
 
 absl::Status LtGemm::Multiply(const DeviceGemm& gemm, std::byte* workspace, cudaStream_t stream) const {
-  const auto plan = plans_.find(Shape{gemm.type, gemm.out, gemm.n, gemm.k, gemm.rows});
+  const auto plan = plans_.find(ShapeOf(gemm));
   FD_CHECK(plan != plans_.end(), "a GEMM that was not prepared");
   return Run(gemm, *plan->second, plan->second->algorithm, workspace, stream);
 }

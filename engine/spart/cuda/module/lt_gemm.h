@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <tuple>
 
 #include "absl/status/status.h"
@@ -16,9 +17,9 @@
 namespace fastdecode {
 
 // GEMMs by cuBLASLt, each shape by an algorithm that is chosen once: the quickest of the library's candidates, measured
-// on the operands themselves, which come from memory as in a step; or, where results must not depend on the number of
-// rows, one for each matrix, which splits no sums, by the library's own ranking. Owns: the library's handle, a
-// workspace for choosing and as much memory as the device's cache. Thread: one at a time.
+// on the operands themselves; or, where results must not depend on the number of rows, one for each matrix, which
+// splits no sums, by the library's own ranking. Owns: the library's handle, a workspace for choosing. Thread: one at a
+// time.
 class LtGemm {
  public:
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what Hopper's algorithms like to have
@@ -29,9 +30,11 @@ class LtGemm {
   LtGemm(const LtGemm&) = delete;
   LtGemm& operator=(const LtGemm&) = delete;
 
-  // Chooses the algorithm, if it has not yet; waits for the GPU; overwrites y. REQUIRES: no stream is being captured by
-  // this thread. Errors: Unimplemented, with the shape, if the library has none.
-  absl::Status Prepare(const DeviceGemm& gemm);
+  // Chooses the algorithms of one graph's GEMMs, where it has not yet; waits for the GPU; overwrites all y. Layers have
+  // GEMMs of the same shapes, and each run takes another layer's weights: as in a step, the cache does not hold them.
+  // REQUIRES: no stream is being captured by this thread. Errors: Unimplemented, with the shape, if the library has
+  // none.
+  absl::Status Prepare(std::span<const DeviceGemm> gemms);
   // Into a stream, or the graph that is captured from it. `workspace`: kWorkspaceBytes of the stream's own.
   // REQUIRES: Prepare() of the same shape.
   absl::Status Multiply(const DeviceGemm& gemm, std::byte* workspace, cudaStream_t stream) const;
@@ -42,20 +45,21 @@ class LtGemm {
   struct Plan;
 
   LtGemm() = default;
-  absl::Status MakeCacheFiller();
-  absl::Status ChooseQuickest(const DeviceGemm& gemm, Plan* plan);
+  static Shape ShapeOf(const DeviceGemm& gemm) { return {gemm.type, gemm.out, gemm.n, gemm.k, gemm.rows}; }
+  // `gemms`: of one shape.
+  absl::Status ChooseQuickest(std::span<const DeviceGemm> gemms, Plan* plan);
   absl::Status ChooseInvariant(const DeviceGemm& gemm, Plan* plan);
-  absl::StatusOr<float> Measure(const DeviceGemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm);
+  absl::StatusOr<float> Measure(std::span<const DeviceGemm> gemms, const Plan& plan,
+                                const cublasLtMatmulAlgo_t& algorithm);
   absl::Status Run(const DeviceGemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                    std::byte* workspace, cudaStream_t stream) const;
 
   bool batch_invariant_ = false;
   cublasLtHandle_t handle_ = nullptr;
   std::byte* workspace_ = nullptr;
-  std::byte* cache_filler_ = nullptr;
-  size_t cache_bytes_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  size_t runs_ = 0;  // measured so far
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   std::map<std::tuple<ElementType, ElementType, int64_t, int64_t>, cublasLtMatmulAlgo_t> invariant_;
 };
