@@ -154,7 +154,11 @@ absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t ho
   }
   std::memcpy(&made.description, connected->answer.data(), sizeof(HomeDescription));
   made.link = std::move(connected->link);
-  if (absl::Status bad = RegisterAreas(*made.link); !bad.ok()) return bad;
+  // Its heart beats from here on: registering may take as long as a step.
+  monitor_.Add(made.link.get());
+  absl::Status bad = RegisterAreas(*made.link);
+  monitor_.Remove(made.link.get());
+  if (!bad.ok()) return bad;
   return made;
 }
 

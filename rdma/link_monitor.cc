@@ -14,6 +14,7 @@ namespace fastdecode {
 LinkMonitor::LinkMonitor() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   FD_CHECK(wake_fd_ >= 0, "no file descriptor left for the link monitor");
   thread_ = std::thread([this] { Run(); });
+  destroyer_ = std::thread([this] { Destroy(); });
 }
 
 LinkMonitor::~LinkMonitor() {
@@ -22,7 +23,9 @@ LinkMonitor::~LinkMonitor() {
     stopping_ = true;
   }
   Wake();
+  released_changed_.notify_all();
   thread_.join();
+  destroyer_.join();
   close(wake_fd_);
 }
 
@@ -53,7 +56,7 @@ void LinkMonitor::Quarantine(std::unique_ptr<LinkEnd> link, const char* cause) {
 
 size_t LinkMonitor::links_in_quarantine() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return quarantined_.size();
+  return quarantined_.size() + released_.size() + destroying_;
 }
 
 void LinkMonitor::Wake() {
@@ -92,12 +95,27 @@ void LinkMonitor::CheckWatched() {
 }
 
 void LinkMonitor::ReleaseQuarantined() {
-  std::vector<std::unique_ptr<LinkEnd>> released;  // outlives the lock: unmapping takes its time
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& link : quarantined_) {
-    if (!link->PeerMayStillWrite()) released.push_back(std::move(link));
+    if (!link->PeerMayStillWrite()) released_.push_back(std::move(link));
   }
   std::erase(quarantined_, nullptr);
+  if (!released_.empty()) released_changed_.notify_all();
+}
+
+void LinkMonitor::Destroy() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    released_changed_.wait(lock, [this] { return stopping_ || !released_.empty(); });
+    if (stopping_) return;
+    std::vector<std::unique_ptr<LinkEnd>> links = std::move(released_);
+    released_.clear();
+    destroying_ = links.size();
+    lock.unlock();
+    links.clear();
+    lock.lock();
+    destroying_ = 0;
+  }
 }
 
 }  // namespace fastdecode

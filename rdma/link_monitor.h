@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_RDMA_LINK_MONITOR_H_
 #define FASTDECODE_RDMA_LINK_MONITOR_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -12,12 +13,13 @@
 namespace fastdecode {
 
 // Watches the peers of many links and marks a link lost within milliseconds of its peer's death or farewell.
-// Owns: one thread, which sleeps in poll(2); and the links in quarantine.
-// Thread: any.
+// Owns: a thread, which sleeps in poll(2); another one that destroys links, which may take a GPU's step or the
+// unmapping of gigabytes, while the first one's links wait for their heartbeats; and the links in quarantine. Thread:
+// any.
 class LinkMonitor {
  public:
   LinkMonitor();
-  // Links still in quarantine are destroyed.
+  // Links still in quarantine are destroyed, by the caller.
   ~LinkMonitor();
   LinkMonitor(const LinkMonitor&) = delete;
   LinkMonitor& operator=(const LinkMonitor&) = delete;
@@ -30,6 +32,7 @@ class LinkMonitor {
   // Marks the link lost if it is not (with `cause`) and keeps it, with its memory, while LinkEnd::PeerMayStillWrite;
   // then destroys it. A watched link need not be removed before.
   void Quarantine(std::unique_ptr<LinkEnd> link, const char* cause);
+  // Those that are being destroyed included.
   size_t links_in_quarantine() const;
 
  private:
@@ -37,15 +40,19 @@ class LinkMonitor {
   void Wake();
   void CheckWatched();
   void ReleaseQuarantined();
+  void Destroy();
 
   const int wake_fd_;  // eventfd: the sets have changed, or the end
 
   mutable std::mutex mutex_;
   std::vector<LinkEnd*> watched_;                      // guarded by mutex_
   std::vector<std::unique_ptr<LinkEnd>> quarantined_;  // guarded by mutex_
+  std::vector<std::unique_ptr<LinkEnd>> released_;     // guarded by mutex_; from quarantine, to be destroyed
+  size_t destroying_ = 0;                              // guarded by mutex_; links taken from released_
   bool stopping_ = false;                              // guarded by mutex_
+  std::condition_variable released_changed_;
 
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_, destroyer_;  // last: they use all of the above
 };
 
 }  // namespace fastdecode
