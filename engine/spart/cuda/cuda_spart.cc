@@ -17,7 +17,7 @@ namespace {
 
 // Of the device's memory, left to the driver and whoever else computes there.
 constexpr uint64_t kSpareBytes = uint64_t{1} << 30;
-// Of which there are so many in each graph of a step, and what the driver keeps for each: both upper bounds.
+// A graph of a step has no more in a layer; what the driver keeps for one is assumed, not measured.
 constexpr uint64_t kKernelsPerLayer = 16, kKernelBytes = uint64_t{16} << 10;
 constexpr uint64_t kOverlapBoundNs = 2'000'000'000;
 

@@ -3,7 +3,7 @@
 
 // What ggml and ik_llama.cpp, which left it in 2024, call differently.
 
-#include <vector>
+#include <cstdint>
 
 #include "ggml.h"
 #if __has_include("ggml-cpu.h")
