@@ -117,11 +117,7 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
   // they count as zeros. NaN gives NaN.
   static inline __m512 PowerOf2(__m512 x) {
     const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    __m512 y = _mm512_set1_ps(0x1.3baaa6p-4f);
-    y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0x1.d2378ap-3f));
-    y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0x1.63e658p-1f));
-    y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(y, x);
+    return _mm512_scalef_ps(CoarsePowerOf2<V>(f), x);
   }
   // Leaves in x what the sum takes.
   static inline void Exponentiate(__m512 (&x)[2], Bf16* p) {

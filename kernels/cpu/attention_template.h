@@ -25,18 +25,20 @@ namespace {
 //   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
 //   HeadBytes, QueryBytes, SetQuery, Scores<J, kFetch>, Weigh<J>
 //   Add<J, kFetch>      is told whether no tile of the call is larger: AMX's registers have that one's shape
-//   Exponentiate        if it has one, in place of Exp2: p, and its sums
+//   kCoarseP            whether CoarseExp2 will do for p
+//   Exponentiate        if it has one, in place of either: p, and its sums
+//   RestFloats, AddRests  where Weigh adds up what Add leaves out, [row-heads][RestFloats], and what adds it to acc
 // The arithmetic of one (row, head) is fixed, only how many share a loaded K or V register differs, so that every
 // tiling gives the same bits:
 //   score    q · k as Kv computes it; in units of log2
 //   base     the largest visible score when the base last changed, which it does where a page has one that is more than
 //            kMaxLag above it
-//   p        Exp2(score - base), exactly 0 where not visible, as Probability holds it
+//   p        Exp2(score - base) or CoarseExp2, exactly 0 where not visible, as Probability holds it
 //   sums     p, each lane's of some of a page's tokens; added at the end
 //   acc      p · v as Kv computes it
-// Where the base changes, sums and acc are first multiplied by Exp2(old base - new base). A page with no visible token
-// changes nothing.
-// Open is the kind of a page that is not closed yet, if that is another one, for the same queries.
+// Where the base changes, sums, rests and acc are first multiplied by Exp2(old base - new base). A page with no visible
+// token changes nothing. Open is the kind of a page that is not closed yet, if that is another one, for the same
+// queries.
 template <class V, class Kv, class Open = Kv>
 class Attention {
  public:
@@ -61,7 +63,8 @@ class Attention {
       SetQueries<float>(shape, args, scratch.q);
     }
     for (int i = 0; i < all; ++i) args.out.max[i] = kNoBase;
-    for (int i = 0; i < all * kPanelLanes; i += kLanes) V::Store(scratch.sums + i, V::Zero());
+    const int sum_floats = all * (kPanelLanes + Kv::RestFloats(shape.head_dim));
+    for (int i = 0; i < sum_floats; i += kLanes) V::Store(scratch.sums + i, V::Zero());
     for (int i = 0; i < all * shape.head_dim; i += kLanes) V::Store(args.out.acc + i, V::Zero());
 
     // The pages that some row sees: from the first row's window to the last row's own token.
@@ -88,6 +91,10 @@ class Attention {
       }
     }
     pipeline.Finish();
+    for (int i = 0; i < all; ++i) {
+      Kv::AddRests(shape.head_dim, scratch.rests + i * Kv::RestFloats(shape.head_dim),
+                   args.out.acc + i * shape.head_dim);
+    }
     FinishPartials(shape, args.out.acc, scratch.sums, all, args.out);
   }
 
@@ -119,6 +126,7 @@ class Attention {
     Probability* p;                 // [J][32]
     float* base;                    // [J]
     float* sums;                    // [J][16]
+    float* rests;                   // [J][RestFloats]
     float* acc;                     // [J][head_dim]
     uint32_t visible[V::kMaxTile];  // [J], bit t: the row sees token t of the page
   };
@@ -136,6 +144,7 @@ class Attention {
   struct Scratch {
     std::byte* q;     // [heads][row_heads], QueryBytes each
     float* sums;      // [heads][row_heads][16]
+    float* rests;     // [heads][row_heads][RestFloats], behind them
     float* scores;    // [kMaxTile][32]
     Probability* p;   // [kMaxTile][32]
     std::byte* open;  // a KV head of an open page, if there are any
@@ -173,7 +182,10 @@ class Attention {
       Kv::Exponentiate(score, p, sums);
     } else {
 #pragma GCC unroll 4
-      for (int w = 0; w < kPageVectors; ++w) V::Store(p + w * kLanes, score[w] = Exp2<V>(score[w]));
+      for (int w = 0; w < kPageVectors; ++w) {
+        score[w] = Kv::kCoarseP ? CoarseExp2<V>(score[w]) : Exp2<V>(score[w]);
+        V::Store(p + w * kLanes, score[w]);
+      }
 #pragma GCC unroll 2
       for (int w = 0; w < kPanelVectors; ++w) {
         float* const at = sums + w * kLanes;
@@ -213,9 +225,12 @@ class Attention {
     for (int j = 0; j < J; ++j) {
       const float factor = WeighRow(query, tile->visible[j], tile->scores + j * kPageTokens, tile->p + j * kPageTokens,
                                     tile->base + j, tile->sums + j * kPanelLanes);
-      if (__builtin_expect(factor != 1, 0)) ScaleRow(factor, query.head_dim, tile->acc + j * query.head_dim);
+      if (__builtin_expect(factor != 1, 0)) {
+        ScaleRow(factor, query.head_dim, tile->acc + j * query.head_dim);
+        ScaleRow(factor, Kv::RestFloats(query.head_dim), tile->rests + j * Kv::RestFloats(query.head_dim));
+      }
     }
-    Page::template Weigh<J>(query.head_dim, tile->page_head, tile->p, weights);
+    Page::template Weigh<J>(query.head_dim, tile->page_head, tile->p, weights, tile->rests);
   }
   template <class Page, int J, Fetch kFetch>
   static void Add(const Query& query, const Tile& tile, const typename Page::Weights& weights) {
@@ -289,7 +304,8 @@ class Attention {
     scratch.scores = reinterpret_cast<float*>(at);
     scratch.p = reinterpret_cast<Probability*>(scratch.scores + kMaxTileRows * kPageTokens);
     scratch.sums = scratch.scores + 2 * kMaxTileRows * kPageTokens;
-    scratch.q = reinterpret_cast<std::byte*>(scratch.sums + all_row_heads * kPanelLanes);
+    scratch.rests = scratch.sums + all_row_heads * kPanelLanes;
+    scratch.q = reinterpret_cast<std::byte*>(scratch.rests + all_row_heads * Kv::RestFloats(shape.head_dim));
     scratch.open = at + AttendScratchBytes(shape) - kOpenPieces * OpenPieceBytes(shape);
     return scratch;
   }
@@ -332,6 +348,7 @@ class Attention {
       tile.p = scratch.p;
       tile.base = args.out.max + first + begin;
       tile.sums = scratch.sums + (first + begin) * kPanelLanes;
+      tile.rests = scratch.rests + (first + begin) * Kv::RestFloats(shape.head_dim);
       tile.acc = args.out.acc + (first + begin) * shape.head_dim;
       uint32_t any = 0;
       for (int j = 0; j < end - begin; ++j) {

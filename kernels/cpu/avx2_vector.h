@@ -29,7 +29,9 @@ struct Avx2Vector {
   static Float Min(Float a, Float b) { return _mm256_min_ps(a, b); }
   static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }
   static Float Abs(Float x) { return _mm256_andnot_ps(Set(-0.0f), x); }
+  static Float MaxAbs(Float x, Float top) { return Max(Abs(x), top); }
   static Float Fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+  static Float Floor(Float x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   static Float Round(Float x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
   // x * 2^n, for integral n and a normal result.
@@ -41,6 +43,7 @@ struct Avx2Vector {
   static Float ZeroWhereLess(Float x, Float test, Float bound) {
     return _mm256_and_ps(x, _mm256_cmp_ps(test, bound, _CMP_NLT_UQ));
   }
+  static Float ScaleOrZero(Float x, Float n, Float bound) { return ZeroWhereLess(ScaleByPowerOf2(x, n), n, bound); }
   // x in the lanes whose bit is set (bit 0 for lane 0), `other` elsewhere.
   static Float Select(uint32_t bits, Float x, Float other) {
     const __m256i lane_bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -116,6 +119,12 @@ struct Avx2Vector {
     const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
     _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packus_epi16(words, words));
   }
+  static Int ToWords(Float x, Float by) { return _mm256_castps_si256(Fma(x, by, Set(0x1.8p23f))); }
+  template <bool kSigned>
+  static void StoreCodes(std::byte* p, std::byte* q, const Int (&x)[4], const Int (&y)[4]) {
+    StoreCodes(p, x);
+    StoreCodes(q, y);
+  }
   // The low and the high half of each byte, as bytes.
   static void LoadNibbles(const void* p, Int* low, Int* high) {
     const Int both = LoadInt(p), mask = _mm256_set1_epi8(15);
@@ -141,6 +150,15 @@ struct Avx2Vector {
     const __m256i result = _mm256_blendv_epi8(rounded, quiet, nan);
     const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+  }
+
+ private:
+  static void StoreCodes(std::byte* p, const Int (&words)[4]) {
+    Int x[4];
+    for (int i = 0; i < 4; ++i) x[i] = _mm256_and_si256(words[i], SetInt(0xff));
+    const Int bytes = _mm256_packus_epi16(_mm256_packus_epi32(x[0], x[1]), _mm256_packus_epi32(x[2], x[3]));
+    const Int order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<Int*>(p), _mm256_permutevar8x32_epi32(bytes, order));
   }
 };
 

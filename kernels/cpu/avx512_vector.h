@@ -30,7 +30,10 @@ struct Avx512Vector {
   static Float Min(Float a, Float b) { return _mm512_min_ps(a, b); }
   static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
   static Float Abs(Float x) { return _mm512_andnot_ps(Set(-0.0f), x); }
+  // The larger of |x| and |top|, which is no NaN; top where x is one.
+  static Float MaxAbs(Float x, Float top) { return _mm512_range_ps(x, top, 0xb); }
   static Float Fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+  static Float Floor(Float x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   static Float Round(Float x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
   // x * 2^n, for integral n and a normal result.
@@ -38,6 +41,10 @@ struct Avx512Vector {
   // x where !(test < bound), so also where test is NaN; 0 elsewhere.
   static Float ZeroWhereLess(Float x, Float test, Float bound) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test, bound, _CMP_NLT_UQ), x);
+  }
+  // ScaleByPowerOf2, and ZeroWhereLess of that, where n is less itself.
+  static Float ScaleOrZero(Float x, Float n, Float bound) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(n, bound, _CMP_NLT_UQ), x, n);
   }
   // x in the lanes whose bit is set (bit 0 for lane 0), `other` elsewhere.
   static Float Select(uint32_t bits, Float x, Float other) {
@@ -108,6 +115,20 @@ struct Avx512Vector {
   static Int ToInt(Float x) { return _mm512_cvtps_epi32(x); }
   // The low byte of each lane.
   static void StoreBytes(void* p, Int x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
+  // x * by as integers, to the nearest (even), in the low 16 bits of each lane, where they have room there.
+  static Int ToWords(Float x, Float by) { return _mm512_castps_si512(Fma(x, by, Set(0x1.8p23f))); }
+  // Two times 32 such words as bytes.
+  template <bool kSigned>
+  static void StoreCodes(std::byte* p, std::byte* q, const Int (&x)[2], const Int (&y)[2]) {
+    // As shorts: 0, 2, 4, ...
+    const Int order = _mm512_setr_epi32(0x20000, 0x60004, 0xa0008, 0xe000c, 0x120010, 0x160014, 0x1a0018, 0x1e001c,
+                                        0x220020, 0x260024, 0x2a0028, 0x2e002c, 0x320030, 0x360034, 0x3a0038, 0x3e003c);
+    const Int low = _mm512_permutex2var_epi16(x[0], order, x[1]), high = _mm512_permutex2var_epi16(y[0], order, y[1]);
+    const Int packed = kSigned ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+    const Int both = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(both));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm512_extracti64x4_epi64(both, 1));
+  }
   // The low and the high half of each byte, as bytes.
   static void LoadNibbles(const void* p, Int* low, Int* high) {
     const Int both = LoadInt(p), mask = _mm512_set1_epi8(15);

@@ -33,34 +33,56 @@ struct BytePanels {
 
   // A number of each vector; the others mean nothing.
   struct alignas(64) Each {
+    Each() = default;
+    // In memory, where a load spreads one over a vector at no cost: GCC would shuffle the register.
+    explicit Each(Float x) {
+      V::Store(of, x);
+      asm("" : "+m"(*this));
+    }
     float of[kLanes];
     static_assert(V::kMaxTile <= kLanes);
   };
 
-  // p[j] * scales = codes[j] * unit[j], rounded to 255ths of the largest; codes [J][32].
+  // Groups of weights that RoundWeights takes at once, so that they share what goes across lanes.
   template <int J>
-  static inline void RoundWeights(const Bf16* scales, const float* p, std::byte* codes, Each* unit) {
-    Float scale[kPageVectors], weight[J][kPageVectors], top[J];
+  static constexpr int kGroupsAtOnce = 2 * J <= kLanes ? 2 : 1;
+
+  // p[j] * scales of group g = codes[g][j] * unit[g * J + j], rounded to 255ths of the largest. p is [J][32], the
+  // groups' scales lie `stride` apart, codes are [kGroups][kMaxTile][32], and of unit kLanes are written.
+  template <int J, int kGroups>
+  static inline void RoundWeights(const Bf16* scales, ptrdiff_t stride, const float* p, std::byte* codes, float* unit) {
+    Float weight[kGroups * J][kPageVectors], top[kGroups * J];
+#pragma GCC unroll 2
+    for (int g = 0; g < kGroups; ++g) {
+      Float scale[kPageVectors];
 #pragma GCC unroll 4
-    for (int w = 0; w < kPageVectors; ++w) scale[w] = V::LoadRow(scales + w * kLanes);
+      for (int w = 0; w < kPageVectors; ++w) scale[w] = V::LoadRow(scales + g * stride + w * kLanes);
 #pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
-      top[j] = V::Set(kTiny);
+      for (int j = 0; j < J; ++j) {
+        const int i = g * J + j;
+        top[i] = V::Set(kTiny);
 #pragma GCC unroll 4
-      for (int w = 0; w < kPageVectors; ++w) {
-        weight[j][w] = V::Mul(V::Load(p + j * kPageTokens + w * kLanes), scale[w]);
-        top[j] = V::Max(weight[j][w], top[j]);
+        for (int w = 0; w < kPageVectors; ++w) {
+          weight[i][w] = V::Mul(V::Load(p + j * kPageTokens + w * kLanes), scale[w]);
+          top[i] = V::Max(weight[i][w], top[i]);
+        }
       }
     }
     const Float largest = V::MaxEach(top);
-    V::Store(unit->of, V::Mul(largest, V::Set(1.0f / 255)));
-    Each to_code;
-    V::Store(to_code.of, V::Div(V::Set(255), largest));
-#pragma GCC unroll 16
-    for (int j = 0; j < J; ++j) {
+    V::Store(unit, V::Mul(largest, V::Set(1.0f / 255)));
+    const Each to_code(V::Div(V::Set(255), largest));
+#pragma GCC unroll 2
+    for (int g = 0; g < kGroups; ++g, codes += V::kMaxTile * kPageTokens) {
+#pragma GCC unroll 8
+      for (int j = 0; j < J; j += 2) {
+        const int next = j + 1 < J ? j + 1 : j;
+        Int words[2][kPageVectors];
 #pragma GCC unroll 4
-      for (int w = 0; w < kPageVectors; ++w) {
-        V::StoreBytes(codes + j * kPageTokens + w * kLanes, V::ToInt(V::Mul(weight[j][w], V::Set(to_code.of[j]))));
+        for (int w = 0; w < kPageVectors; ++w) {
+          words[0][w] = V::ToWords(weight[g * J + j][w], V::Set(to_code.of[g * J + j]));
+          words[1][w] = V::ToWords(weight[g * J + next][w], V::Set(to_code.of[g * J + next]));
+        }
+        V::template StoreCodes<false>(codes + j * kPageTokens, codes + next * kPageTokens, words[0], words[1]);
       }
     }
   }
@@ -105,29 +127,44 @@ struct BytePanels {
   }
 
   // The same of half bytes: `lines` of 8 steps, a multiple of 2.
-  template <int J, Fetch kFetch, bool kPanelUnsigned>
-  static inline void MultiplyNibbles(const std::byte* panel, int lines, const std::byte* x, ptrdiff_t x_bytes,
-                                     const Ahead& ahead, Int (&sum)[J][kPanelVectors]) {
-    const Prefetch prefetch(ahead, panel);
-    Int odd[J][kPanelVectors];
-    Zero<J>(odd);
+  static constexpr int kNibblesAtOnce = V::kHasDotBytes ? 2 : 1;
+  template <int J, int kPanels, Fetch kFetch, bool kPanelUnsigned>
+  static inline void MultiplyNibbles(const std::byte* panel, ptrdiff_t stride, int lines, const std::byte* x,
+                                     ptrdiff_t x_bytes, const Ahead& ahead, Int (&sum)[kPanels][J][kPanelVectors]) {
+    constexpr bool kTwoChains = kPanels * J < 5;  // few vectors would wait for one
+    const Prefetch first(ahead, panel), second(ahead, panel + (kPanels - 1) * stride);
+    Int odd[kPanels][J][kPanelVectors];
+    if constexpr (kTwoChains) {
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) Zero<J>(odd[p]);
+    }
     for (int i = 0; i < lines; i += 2) {
 #pragma GCC unroll 2
       for (int line = 0; line < 2; ++line) {
-        const std::byte* const at = panel + (i + line) * kLineBytes;
-        FetchAhead<kFetch>(prefetch, i + line, at);
-        Int low[kPanelVectors], high[kPanelVectors];
+        Int low[kPanels][kPanelVectors], high[kPanels][kPanelVectors];
 #pragma GCC unroll 2
-        for (int w = 0; w < kPanelVectors; ++w) V::LoadNibbles(at + w * 4 * kLanes, &low[w], &high[w]);
+        for (int p = 0; p < kPanels; ++p) {
+          const std::byte* const at = panel + p * stride + (i + line) * kLineBytes;
+          FetchAhead<kFetch>(p == 0 ? first : second, i + line, at);
+#pragma GCC unroll 2
+          for (int w = 0; w < kPanelVectors; ++w) V::LoadNibbles(at + w * 4 * kLanes, &low[p][w], &high[p][w]);
+        }
 #pragma GCC unroll 16
         for (int j = 0; j < J; ++j) {
           const std::byte* const at_j = x + 8 * (i + line) + j * x_bytes;
-          MultiplyQuad<kPanelUnsigned>(low, Quad(at_j), sum[j]);
-          MultiplyQuad<kPanelUnsigned>(high, Quad(at_j + 4), odd[j]);
+          const Int even_quad = Quad(at_j), odd_quad = Quad(at_j + 4);
+#pragma GCC unroll 2
+          for (int p = 0; p < kPanels; ++p) {
+            MultiplyQuad<kPanelUnsigned>(low[p], even_quad, sum[p][j]);
+            MultiplyQuad<kPanelUnsigned>(high[p], odd_quad, kTwoChains ? odd[p][j] : sum[p][j]);
+          }
         }
       }
     }
-    Add<J>(odd, sum);
+    if constexpr (kTwoChains) {
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) Add<J>(odd[p], sum[p]);
+    }
   }
 
  private:

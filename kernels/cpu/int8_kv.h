@@ -20,7 +20,8 @@ struct Int8Kv {
   using Probability = float;
   static constexpr bool kScalesScores = false;
   static constexpr bool kTakesF32Rows = true;
-  static constexpr float kPRounding = 0;
+  static constexpr bool kCoarseP = true;
+  static constexpr float kPRounding = kCoarseExp2Error;
   static constexpr int kOverlapTileMin = 6;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
@@ -36,6 +37,8 @@ struct Int8Kv {
 
   static ptrdiff_t HeadBytes(int head_dim) { return Int8HeadBytes(head_dim); }
   static ptrdiff_t QueryBytes(int head_dim) { return head_dim + 16; }
+  static constexpr int RestFloats(int) { return 0; }
+  static void AddRests(int, const float*, float*) {}
 
   template <typename Row>
   static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
@@ -102,9 +105,9 @@ struct Int8Kv {
     typename Bytes::Each unit;
   };
   template <int J>
-  static inline void Weigh(int head_dim, const std::byte* page_head, const float* p, Weights* weights) {
+  static inline void Weigh(int head_dim, const std::byte* page_head, const float* p, Weights* weights, float*) {
     const Bf16* const scales = reinterpret_cast<const Bf16*>(page_head + Int8VScales(head_dim));
-    Bytes::template RoundWeights<J>(scales, p, weights->codes[0], &weights->unit);
+    Bytes::template RoundWeights<J, 1>(scales, 0, p, weights->codes[0], weights->unit.of);
   }
 
   // acc[j] += p[j] · v for the 32 tokens of a page.

@@ -19,12 +19,15 @@ struct PanelKv : Dots {
   using Factor = typename Dots::Factor;
   using Probability = Factor;
   using Prefetch = typename Dots::Prefetch;
+  static constexpr bool kCoarseP = false;
   static constexpr int kOverlapTileMin = V::kMaxTile + 1;
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
 
   static ptrdiff_t HeadBytes(int head_dim) { return PageHeadElements(head_dim) * sizeof(Element); }
   static ptrdiff_t QueryBytes(int head_dim) { return head_dim * sizeof(Factor); }
+  static constexpr int RestFloats(int) { return 0; }
+  static void AddRests(int, const float*, float*) {}
 
   template <typename Row>
   static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
@@ -52,7 +55,7 @@ struct PanelKv : Dots {
   // p is multiplied as it is.
   struct Weights {};
   template <int J>
-  static inline void Weigh(int, const std::byte*, const Probability*, Weights*) {}
+  static inline void Weigh(int, const std::byte*, const Probability*, Weights*, float*) {}
 
   // acc[j] += p[j] · v for the 32 tokens of a page.
   template <int J, Fetch kFetch>

@@ -1,4 +1,5 @@
-// Prints how fast the attention kernels run on this machine: not a test. attention_bench [MiB of KV, default 1024]
+// Prints how fast the attention kernels run on this machine: not a test. attention_bench [MiB of KV, default 1024
+// [part of a kernel's name]]
 //
 // memory: one thread, decode (one row), sequences of 4096 tokens with 8 KV heads of 128 dims, pages in random order.
 // GB/s
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -117,13 +119,14 @@ struct Bench {
 };
 
 // Nothing, if the kernel is that of the ISA before.
-void Measure(Isa isa, KvType type, int group, std::byte* pool, size_t pool_bytes) {
+void Measure(Isa isa, KvType type, int group, const char* name, std::byte* pool, size_t pool_bytes) {
   Bench bench = {
       {type == KvType::kF32 ? ElementType::kF32 : ElementType::kBf16, type, 8, group, 128, 0.088f, 0, 0}, {}, pool, {}};
   bench.kernels = SelectAttention(isa, bench.shape);
   if (isa > Isa::kAvx2 &&
       bench.kernels.attend == SelectAttention(static_cast<Isa>(static_cast<int>(isa) - 1), bench.shape).attend)
     return;
+  if (std::strstr(bench.kernels.name, name) == nullptr) return;
   bench.page_ids.resize(pool_bytes / PageBytes(bench.shape));
   std::iota(bench.page_ids.begin(), bench.page_ids.end(), 0u);
   std::shuffle(bench.page_ids.begin(), bench.page_ids.end(), std::mt19937(1));
@@ -149,6 +152,7 @@ void Measure(Isa isa, KvType type, int group, std::byte* pool, size_t pool_bytes
 
 int Main(int argc, char** argv) {
   const size_t bytes = (argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1024) << 20;
+  const char* const name = argc > 2 ? argv[2] : "";
   std::byte* pool = static_cast<std::byte*>(std::aligned_alloc(2 << 20, bytes));
   madvise(pool, bytes, MADV_HUGEPAGE);
   std::fill(pool, pool + bytes, std::byte{0x3c});  // small positive numbers in both types
@@ -156,7 +160,7 @@ int Main(int argc, char** argv) {
   for (KvType type : kKvTypes) {
     for (Isa isa : kIsas) {
       if (isa > DetectIsa()) continue;
-      for (int group : {1, 4, 8}) Measure(isa, type, group, pool, bytes);
+      for (int group : {1, 4, 8}) Measure(isa, type, group, name, pool, bytes);
     }
   }
   return 0;

@@ -64,7 +64,7 @@ struct Probe : Kernel {
   static void Measure(const char* name, double clocks_per_second) {
     alignas(4096) static std::byte pages[kHeads * 32768], queries[kHeads * J * kHeadDim * 4 + 4096];
     alignas(64) static float scores[J * kPageTokens], acc[kHeads * J * kHeadDim], base[J],
-        sums[kHeads * J * kPanelLanes];
+        sums[kHeads * J * kPanelLanes], rests[kHeads * J * kPanelLanes * 4];
     alignas(64) static typename Kv::Probability p[J * kPageTokens];
     static typename Kv::Weights weights;
     Fill(pages);
@@ -80,6 +80,7 @@ struct Probe : Kernel {
       tile.page_head = pages + head * Kv::HeadBytes(kHeadDim);
       tile.q = queries + head * J * Kv::QueryBytes(kHeadDim);
       tile.sums = sums + head * J * kPanelLanes;
+      tile.rests = rests + head * J * Kv::RestFloats(kHeadDim);
       tile.acc = acc + head * J * kHeadDim;
     };
     // Called through memory, as the kernel's own loop does: what is inlined here would be another program.
