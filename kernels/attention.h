@@ -84,8 +84,8 @@ struct Partial {
 // in it head by head: in ascending order of addresses, if the pages are. Row r is the token at first_row_position + r;
 // it sees positions p with p <= its own, and p > own - sliding_window. Results depend only on (row's q, its position,
 // the KV of the block): not on `rows`, `heads`, threads or neighbours, bit for bit; nor on tokens that the row does not
-// see, as long as their v is finite. With int4 the tokens of a closed page share scales: those of it that a window hides
-// must be finite, and have a say in how the others are rounded.
+// see, as long as their v is finite. With int4 the tokens of a closed page share scales: those of it that a window
+// hides must be finite, and have a say in how the others are rounded.
 struct AttendArgs {
   const std::byte* layer_base;  // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;
@@ -119,9 +119,9 @@ using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int 
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
 using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
 
-// The kernels of one ISA for one shape. Those with p_rounding 0 give the same bits on every ISA. For int8 and int4 q is
-// rounded to 127ths of its largest element, and p times the scale of v to 255ths of the largest in a page. Plain
-// function pointers, chosen once at start.
+// The kernels of one ISA for one shape. Of one KV type, those with the same p_rounding give the same bits. For int8 and
+// int4 q is rounded to 127ths of its largest element, and p times the scale of v to 255ths of the largest in a page.
+// Plain function pointers, chosen once at start.
 struct AttentionKernels {
   const char* name = nullptr;  // such as "avx512-bf16"
   AppendFn append = nullptr;

@@ -68,8 +68,8 @@ struct Bf16Tiles : WithTiles<Attention<Tiles, AmxBf16Kv>, 2> {
 
 // What tiles do not gain from, prefetched as these CPUs like it.
 template <typename Element>
-using Floats = PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, TwoStages>>;
-using Int4 = Int4Kv<Few, BytePanels<Few, TwoStages>>;
+using Floats = PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, AmxStages>>;
+using Int4 = Int4Kv<Few, BytePanels<Few, AmxStages>>;
 
 }  // namespace
 

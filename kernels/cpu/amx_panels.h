@@ -99,7 +99,7 @@ struct TilePanel {
 
 // As Bf16Dots, in another order: within a step the even and the odd elements of x are two chains of FMAs, added when it
 // is done. Denormals count as zeros.
-struct TileDots : Bf16Dots<TwoStages> {
+struct TileDots : Bf16Dots<AmxStages> {
   template <Fetch kFetch>
   using Panel = TilePanel<TileBf16, Prefetch, kFetch>;
   static constexpr float kPRounding = 0x1.0cp-9f;  // to bf16, and what Exponentiate leaves out
@@ -167,8 +167,8 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
 
 // As BytePanels, which multiplies where there are too few vectors for tiles to gain.
 template <class V>
-struct TileBytes : BytePanels<V, TwoStages> {
-  using Base = BytePanels<V, TwoStages>;
+struct TileBytes : BytePanels<V, AmxStages> {
+  using Base = BytePanels<V, AmxStages>;
   using Int = typename V::Int;
   static constexpr int kTileMin = 5;
 
@@ -182,10 +182,10 @@ struct TileBytes : BytePanels<V, TwoStages> {
     } else {
       TileSums sums;
       if constexpr (kPanelUnsigned) {
-        TilePanel<TileSU, TwoStages, kFetch>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums, kTileRowBytes);
+        TilePanel<TileSU, AmxStages, kFetch>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums, kTileRowBytes);
       } else {
-        TilePanel<TileUS, TwoStages, kFetch>::LoadV(x, x_bytes);
-        TilePanel<TileUS, TwoStages, kFetch>::MultiplyV(panel, lines, ahead, &sums);
+        TilePanel<TileUS, AmxStages, kFetch>::LoadV(x, x_bytes);
+        TilePanel<TileUS, AmxStages, kFetch>::MultiplyV(panel, lines, ahead, &sums);
       }
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) sum[0][j][0] = V::AddInt(sum[0][j][0], sums.Ints(j));

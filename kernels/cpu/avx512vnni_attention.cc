@@ -21,7 +21,7 @@ AttentionKernels Avx512VnniAttention(KvType type, Prefetching prefetching) {
     return Int4<Zen5Stages>::Kernels("avx512vnni-int4-zen5");
   }
   if (type == KvType::kInt8) return Int8<Zen4Stages>::Kernels("avx512vnni-int8");
-  return Int4<Zen4Stages>::Kernels("avx512vnni-int4");
+  return Int4<Zen4Int4Stages>::Kernels("avx512vnni-int4");
 }
 
 }  // namespace fastdecode
