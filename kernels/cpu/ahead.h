@@ -76,8 +76,8 @@ struct TwoStages {
 // 3 KB .76.
 using AmxStages = TwoStages<6144, 2>;
 
-// int4 on Zen 4, which takes long for a line: 27.8 GB/s in two runs' medians where Zen4Stages' three get 26.9.
-using Zen4Int4Stages = TwoStages<16384, 16>;
+// int4 on Zen 4, which takes long for a line (decision 19).
+using Zen4Int4Stages = TwoStages<16384, 8>;
 
 // In three stages, each half as far ahead as the one before: into L2, and then twice as kAgain says. A core that comes
 // upon lines which are there already runs on faster than memory, and the prefetches of such a burst are in part

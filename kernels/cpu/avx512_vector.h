@@ -115,7 +115,8 @@ struct Avx512Vector {
   static Int ToInt(Float x) { return _mm512_cvtps_epi32(x); }
   // The low byte of each lane.
   static void StoreBytes(void* p, Int x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
-  // x * by as integers, to the nearest (even), in the low 16 bits of each lane, where they have room there.
+  // x * by as integers, to the nearest (even), in the low 16 bits of each lane, where they have room there. What NaN
+  // becomes means nothing.
   static Int ToWords(Float x, Float by) { return _mm512_castps_si512(Fma(x, by, Set(0x1.8p23f))); }
   // Two times 32 such words as bytes.
   template <bool kSigned>

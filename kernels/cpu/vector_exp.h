@@ -38,7 +38,8 @@ typename V::Float Exp2(typename V::Float x) {
   return V::ZeroWhereLess(V::ScaleByPowerOf2(y, n), x, V::Set(-115.0f));
 }
 
-// The same of degree 3 over [0, 1], relatively off by this much, for numbers that are rounded to bytes. 0 below 2^-115.
+// The same of degree 3 over [0, 1], relatively off by this much, for numbers that are rounded further: to bytes, or to
+// bf16.
 constexpr float kCoarseExp2Error = 8.7e-5f;
 template <class V>
 typename V::Float CoarsePowerOf2(typename V::Float f) {
