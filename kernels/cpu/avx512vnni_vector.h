@@ -12,7 +12,8 @@ struct Avx512VnniVector : Avx512Vector {
 };
 
 // Tiles of fewer row-heads than the sums have registers for, since others are wanted, too. 64 row-heads on Zen 4, of
-// the peak of vpdpbusd: int8 .60 with 11 and with 8, .53 with 12; int4 .51 with 8, .50 with 7, .45 to .48 with 10 to 12.
+// the peak of vpdpbusd: int8 .60 with 11 and with 8, .53 with 12; int4 .51 with 8, .50 with 7, .45 to .48 with 10
+// to 12.
 template <int kRowHeads>
 struct VnniTiles : Avx512VnniVector {
   static constexpr int kMaxTile = kRowHeads;
