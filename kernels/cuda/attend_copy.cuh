@@ -1,7 +1,8 @@
 #ifndef FASTDECODE_KERNELS_CUDA_ATTEND_COPY_CUH_
 #define FASTDECODE_KERNELS_CUDA_ATTEND_COPY_CUH_
 
-// A block's K and V on their way from pages to shared memory, where AttendLayout says.
+// A block's K and V on their way from pages to shared memory, where AttendLayout says. Scales come with what they are
+// of, or, if kScalesFirst, those of V with K.
 
 #include "kernels/cuda/attend_layout.h"
 #include "kernels/cuda/attention_items.cuh"
@@ -9,7 +10,7 @@
 
 namespace fastdecode::simt {
 
-template <class Kv>
+template <class Kv, bool kScalesFirst = false>
 class KvCopy {
  public:
   FD_DEVICE KvCopy(const KvPages& pages, const AttendLayout& layout)
@@ -72,7 +73,10 @@ class KvCopy {
           ++token;
         }
       }
-      if constexpr (Kv::kScaled) CopyScales(item, first, of_v);
+      if constexpr (Kv::kScaled) {
+        if (!kScalesFirst || !of_v) CopyScales(item, first, of_v);
+        if (kScalesFirst && !of_v) CopyScales(item, first, /*of_v=*/true);
+      }
     }
     CommitCopies();
   }

@@ -227,7 +227,8 @@ class Attend {
 
 template <class Kv, int kQueries>
 FD_KERNEL void FD_BLOCK_MAX(kAttendThreads) AttendKv(FD_ARGS AttendKvArgs args) {
-  AttendToItems<Attend<Kv, kQueries>>(args);
+  const AttendLayout layout(args.pages.type, args.pages.head_dim, args.split.tile_queries);
+  AttendToItems<Attend<Kv, kQueries>>(args, reinterpret_cast<uint32_t*>(SharedMemory() + layout.count) + 1);
 }
 
 }  // namespace fastdecode::simt

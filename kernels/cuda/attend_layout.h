@@ -8,14 +8,15 @@
 namespace fastdecode {
 
 // The shared memory of a block that attends: pieces in bytes from its beginning. It takes its KV in steps of `tokens`,
-// as many as make 16 KiB of K. All multiples of 16. tile_queries 0: queries, scores and sums are in registers.
+// as many as make 16 KiB of K. All multiples of 16. tile_queries 0: queries, scores and sums are in registers, by
+// tensor cores, and steps are of 64 tokens.
 struct AttendLayout {
   constexpr AttendLayout(KvType type, int head_dim, unsigned tile_queries)
       : row_bytes(GpuRowBytes(type, head_dim)),
         stride_bytes(row_bytes + 16),
-        tokens(row_bytes > 512   ? 16
-               : row_bytes > 256 ? 32
-                                 : 64) {
+        tokens(tile_queries == 0 || row_bytes <= 256 ? 64
+               : row_bytes <= 512                    ? 32
+                                                     : 16) {
     const size_t queries = (tile_queries + 3) / 4 * 4;
     scores = queries * static_cast<size_t>(head_dim) * sizeof(float);
     maxima = scores + queries * tokens * sizeof(float);
@@ -36,7 +37,7 @@ struct AttendLayout {
   size_t scores;              // f32 [tile_queries][tokens], then weights
   size_t maxima;              // f32 [tile_queries], in units of log2
   size_t sums, factors;       // f32 [tile_queries]
-  size_t count;               // a word
+  size_t count;               // two words
   size_t k, v;                // [tokens], stride_bytes apart
   size_t k_scales, v_scales;  // bf16 [tokens]
   size_t bytes;

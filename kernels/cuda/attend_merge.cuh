@@ -4,16 +4,12 @@
 // What becomes of a query's sums: a partial in memory, several partials in one, rows of o.
 
 #include "kernels/cuda/attention_items.cuh"
+#include "kernels/cuda/kv_codec.cuh"
 
 namespace fastdecode::simt {
 
 inline constexpr float kLog2E = 1.44269504088896341f;
 FD_DEVICE float MinusInfinity() { return FloatOfBits(0xff800000u); }
-
-// Two dims of a query.
-struct DimPair {
-  float v[2];
-};
 
 FD_DEVICE size_t PartialIndex(const AttendKvArgs& args, size_t query, unsigned cut) {
   return query * args.split.cuts_max + cut;

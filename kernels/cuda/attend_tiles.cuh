@@ -1,72 +1,125 @@
 #ifndef FASTDECODE_KERNELS_CUDA_ATTEND_TILES_CUH_
 #define FASTDECODE_KERNELS_CUDA_ATTEND_TILES_CUH_
 
-// Attention of AttendKvArgs by tensor cores, for tiles of many queries: a prompt's chunk is computed rather than read.
-// After FlashAttention-2 (Dao, arXiv:2307.08691): each warp has 16 queries of the tile against all tokens of a step,
-// and keeps their q, scores, weights and sums in registers, where a product's result lies as the next one's operand. A
-// query's bits follow from positions alone, as in attend_kernel.cuh, though they are others.
+// Attention of AttendKvArgs by tensor cores. After FlashAttention-2 (Dao, arXiv:2307.08691): a warp keeps 16 queries,
+// their scores, weights and sums in registers, where a product's result lies as the next one's operand. For chunks,
+// which are computed rather than read, each warp has 16 queries of the tile against all tokens of a step; for decode
+// steps, which are read rather than computed, all have the same ones and a quarter of the tokens each (kSharedQueries),
+// and join at the end of a cut, as Flash-Decoding's blocks do. A query's bits follow from positions alone, as in
+// attend_kernel.cuh, though they are others, and the two ways' are, too.
 
 #include "kernels/cuda/attend_copy.cuh"
 #include "kernels/cuda/attend_layout.h"
 #include "kernels/cuda/attend_merge.cuh"
 #include "kernels/cuda/attention_items.cuh"
-#include "kernels/cuda/kv_codec.cuh"
-#include "kernels/cuda/simt_tensor.h"
+#include "kernels/cuda/tensor_operands.cuh"
 
 namespace fastdecode::simt {
 
 // head_dim is kDims, or if not kWhole less: then a branch at each product keeps the next operands from being loaded
 // meanwhile.
-template <class T, int kDims, bool kWhole>
+template <class Operands, int kDims, bool kWhole, bool kSharedQueries>
 class AttendTiles {
  public:
   FD_DEVICE explicit AttendTiles(const AttendKvArgs& args)
       : args_(args),
         layout_(args.pages.type, args.pages.head_dim, /*tile_queries=*/0),
         copy_(args.pages, layout_),
-        lane_(Thread() % kWarp),
-        warp_query_(Thread() / kWarp * 16) {}
+        warp_(Thread() / kWarp),
+        row_(Thread() % kWarp / 4),
+        column_(Thread() % 4 * 2) {}
 
   FD_DEVICE void Do(const AttendItem& item) {
-    const bool works = warp_query_ < item.queries;  // all of the warp
+    const bool works = FirstQuery() < item.queries;  // all of the warp
     LoadQueries(item);
     copy_.Steps(
         item, args_.split.cut_tokens,
-        [&](unsigned) {
-          if (works) Score();
+        [&](unsigned first) {
+          if (works) Score(item, first + FirstToken());
         },
         [&](unsigned first) {
-          if (works) Weigh(item, first);
+          if (works) Weigh(item, first + FirstToken());
         },
         [&](unsigned) {
           if (works) Add();
         });
-    Finish(item);
+    if constexpr (kSharedQueries) {
+      JoinWarps(item);
+    } else {
+      Finish(item);
+    }
+    if (item.first_cut != item.last_cut &&
+        IsLastOfTile(args_, item, reinterpret_cast<uint32_t*>(SharedMemory() + layout_.count))) {
+      Merge(item);
+    }
     SyncBlock();
   }
 
  private:
-  static constexpr unsigned kTokens = 64;  // of a step: rows of up to 256 bytes (AttendLayout)
-  static constexpr int kOperands = kDims / 16, kTokenOperands = kTokens / 16;
+  using Type = typename Operands::Type;
+  static constexpr bool kScaled = Operands::Kv::kScaled;
+  static constexpr unsigned kWarps = kAttendThreads / kWarp;
+  static constexpr unsigned kTokens = kSharedQueries ? 16 : 64;  // of a step, the warp's
+  static constexpr int kOperands = kDims / 16, kAccs = 2 * kOperands, kTokenOperands = kTokens / 16;
 
   FD_DEVICE int head_dim() const { return kWhole ? kDims : args_.pages.head_dim; }
   FD_DEVICE bool Has(int dim) const { return kWhole || dim < head_dim(); }
-  // What this lane has of a tile's operands and results (simt_tensor.h).
-  FD_DEVICE unsigned Query(unsigned half) const { return warp_query_ + lane_ / 4 + half * 8; }
-  FD_DEVICE unsigned Column() const { return lane_ % 4 * 2; }
+  FD_DEVICE float* Floats(size_t offset) const { return reinterpret_cast<float*>(SharedMemory() + offset); }
+  FD_DEVICE unsigned FirstQuery() const { return kSharedQueries ? 0 : warp_ * kTensorQueries; }
+  FD_DEVICE unsigned FirstToken() const { return kSharedQueries ? warp_ * kTokens : 0; }
+  FD_DEVICE TokenRows RowsAt(size_t offset, unsigned operand) const {
+    const size_t token = FirstToken() + operand * size_t{16};
+    return {SharedMemory() + offset + token * layout_.stride_bytes, layout_.stride_bytes, layout_.row_bytes};
+  }
+  // What this lane has of a tile's operands and results (simt_tensor.h): queries Query(0) and Query(1); of 8 tokens n,
+  // TokenOf(n) and the next one.
+  FD_DEVICE unsigned Query(unsigned half) const { return FirstQuery() + row_ + half * 8; }
+  FD_DEVICE unsigned TokenOf(unsigned n) const { return 8 * n + column_; }
 
   // Zeros behind the tile's last query.
+  template <class W>
+  FD_DEVICE DimPair QueryPair(const AttendItem& item, unsigned half, int k, int i) const {
+    const int dim = Operands::QueryDim(k, i, static_cast<int>(column_));
+    if (Query(half) >= item.queries || !Has(16 * k)) return {};
+    const Pack<W, 2> pair = LoadPack<2>(QueryAt<W>(args_, item, Query(half)) + dim);
+    return {ToFloat(pair.v[0]), ToFloat(pair.v[1])};
+  }
+  // A power of two that q is multiplied by, NaN if one of it is no finite number; its inverse becomes units_[half].
+  template <class W>
+  FD_DEVICE float QueryFactor(const AttendItem& item, unsigned half) {
+    uint32_t largest = uint32_t{15} << 23;  // as bits, of which those of NaN are the largest
+    FD_UNROLL(unroll)
+    for (int k = 0; k < kOperands; ++k) {
+      FD_UNROLL(unroll)
+      for (int i = 0; i < 2; ++i) {
+        const DimPair pair = QueryPair<W>(item, half, k, i);
+        for (const float value : pair.v) {
+          const uint32_t magnitude = BitsOf(value) & 0x7fffffffu;
+          largest = magnitude > largest ? magnitude : largest;
+        }
+      }
+    }
+    for (unsigned mask = 1; mask < 4; mask *= 2) {
+      const uint32_t other = ShuffleXor(largest, mask);
+      largest = other > largest ? other : largest;
+    }
+    const uint32_t exponent = largest >> 23;
+    units_[half] = FloatOfBits((exponent - 14) << 23);
+    return FloatOfBits(exponent == 255 ? 0x7fc00000u : (268 - exponent) << 23);
+  }
   template <class W>
   FD_DEVICE void LoadQueriesOf(const AttendItem& item) {
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
-      const bool is_there = Query(half) < item.queries;
-      const W* const from = QueryAt<W>(args_, item, is_there ? Query(half) : 0) + Column();
+      const float factor = kScaled ? QueryFactor<W>(item, half) : 1;
       FD_UNROLL(unroll)
-      for (int k = 0; k < 2 * kOperands; ++k) {
-        Pack<W, 2> pair = {};
-        if (is_there && Has(8 * k)) pair = LoadPack<2>(from + 8 * k);
-        q_[k / 2][half + k % 2 * 2] = PairOf<T>(ToFloat(pair.v[0]), ToFloat(pair.v[1]));
+      for (int k = 0; k < kOperands; ++k) {
+        FD_UNROLL(unroll)
+        for (int i = 0; i < 2; ++i) {
+          const DimPair pair = QueryPair<W>(item, half, k, i);
+          q_[k][half + 2 * static_cast<unsigned>(i)] =
+              kScaled ? PairOf<Type>(pair.v[0] * factor, pair.v[1] * factor) : PairOf<Type>(pair.v[0], pair.v[1]);
+        }
       }
     }
   }
@@ -82,27 +135,36 @@ class AttendTiles {
       sums_[i] = 0;
     }
     FD_UNROLL(unroll)
-    for (int n = 0; n < 2 * kOperands; ++n) {
+    for (int n = 0; n < kAccs; ++n) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) acc_[n][i] = 0;
     }
   }
 
-  // q · k of 16 queries and all of the step's tokens.
-  FD_DEVICE void Score() {
-    const std::byte* const mine =
-        SharedMemory() + layout_.k + (lane_ / 16 * 8 + lane_ % 8) * layout_.stride_bytes + lane_ / 8 % 2 * size_t{16};
+  // q · k of 16 queries and the warp's tokens, from `first` on.
+  FD_DEVICE void Score(const AttendItem& item, unsigned first) {
     FD_UNROLL(unroll)
     for (unsigned n = 0; n < kTokenOperands; ++n) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) scores_[2 * n][i] = scores_[2 * n + 1][i] = 0;
+      Operands::template Score<kWhole>(RowsAt(layout_.k, n), q_, scores_[2 * n], scores_[2 * n + 1]);
+    }
+    if constexpr (kScaled) TakeScales(item, first);
+  }
+
+  // Those of K into the scores. Those of V are kept: they make way for the next step's before V is there.
+  FD_DEVICE void TakeScales(const AttendItem& item, unsigned first) {
+    FD_UNROLL(unroll)
+    for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
+      const auto scales = [&](size_t offset) {
+        return LoadPack<2>(reinterpret_cast<const Bf16*>(SharedMemory() + offset) + FirstToken() + TokenOf(n));
+      };
+      const Pack<Bf16, 2> of_k = scales(layout_.k_scales), of_v = scales(layout_.v_scales);
       FD_UNROLL(unroll)
-      for (int k = 0; k < kOperands; ++k) {
-        if (!Has(16 * k)) break;
-        uint32_t tokens[4];  // two operands of 8 tokens
-        LoadMatrices(mine + n * 16 * layout_.stride_bytes + k * size_t{32}, tokens);
-        MultiplyAdd<T>(scores_[2 * n], q_[k], tokens[0], tokens[1]);
-        MultiplyAdd<T>(scores_[2 * n + 1], q_[k], tokens[2], tokens[3]);
+      for (unsigned e = 0; e < 2; ++e) {
+        for (unsigned half = 0; half < 2; ++half) scores_[n][2 * half + e] *= ToFloat(of_k.v[e]) * units_[half];
+        const unsigned at = first + TokenOf(n) + e;
+        v_scales_[2 * n + e] = at >= item.begin && at < item.end ? ToFloat(of_v.v[e]) : 0;
       }
     }
   }
@@ -110,6 +172,7 @@ class AttendTiles {
   // Scores to weights; what was added before shrinks.
   FD_DEVICE void Weigh(const AttendItem& item, unsigned first) {
     const bool sees_all = SeesAll(item, first);
+    float factors[2];
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
       const float before = maxima_[half];
@@ -123,27 +186,31 @@ class AttendTiles {
           float& weight = scores_[n][2 * half + e];
           weight = Exp2(weight - base);
           sum += weight;
+          if constexpr (kScaled) weight *= v_scales_[2 * n + e];
         }
       }
-      const float factor = Exp2(before - base);
-      sums_[half] = sums_[half] * factor + sum;
+      factors[half] = Exp2(before - base);
+      sums_[half] = sums_[half] * factors[half] + sum;
+    }
+    // Maxima seldom change.
+    if (!AnyOfWarp(!(factors[0] == 1) || !(factors[1] == 1))) return;
+    FD_UNROLL(unroll)
+    for (int n = 0; n < kAccs; ++n) {
       FD_UNROLL(unroll)
-      for (int n = 0; n < 2 * kOperands; ++n) {
-        acc_[n][2 * half] *= factor;
-        acc_[n][2 * half + 1] *= factor;
-      }
+      for (unsigned i = 0; i < 4; ++i) acc_[n][i] *= factors[i / 2];
     }
   }
 
-  // Each of the warp's queries sees all of the step's tokens.
+  // Each of the warp's queries sees all of its tokens from `first` on.
   FD_DEVICE bool SeesAll(const AttendItem& item, unsigned first) const {
-    const unsigned last_query = warp_query_ + 15 < item.queries ? warp_query_ + 15 : item.queries - 1;
+    const unsigned last = FirstQuery() + kTensorQueries - 1, last_query = last < item.queries ? last : item.queries - 1;
     return first >= item.begin && first + kTokens <= item.end &&
-           first + kTokens - 1 <= PositionOf(args_, item, warp_query_) &&
+           first + kTokens - 1 <= PositionOf(args_, item, FirstQuery()) &&
            first >= FirstSeen(args_.split, PositionOf(args_, item, last_query));
   }
 
-  // In units of log2; minus infinity for what a query does not see. Returns its largest so far.
+  // In units of log2; minus infinity for what a query does not see. Returns its largest so far: of what is added up, so
+  // that no weight is more than 1 once it has been multiplied by v's scale, or by 2^-100 where that is less.
   FD_DEVICE float CapAndMask(const AttendItem& item, unsigned first, unsigned half, bool sees_all) {
     const float scale = args_.soft_cap > 0 ? args_.soft_cap * kLog2E : args_.scale * kLog2E;
     const unsigned position = PositionOf(args_, item, Query(half)), first_seen = FirstSeen(args_.split, position);
@@ -155,10 +222,12 @@ class AttendTiles {
       for (unsigned e = 0; e < 2; ++e) {
         float& score = scores_[n][2 * half + e];
         score *= scale;
-        const unsigned at = first + 8 * n + Column() + e;
+        const unsigned at = first + TokenOf(n) + e;
         const bool sees = at >= first_seen && at <= position && at >= item.begin && at < item.end;
         if (!sees_all && !sees) score = MinusInfinity();
-        most = score > most ? score : most;  // NaN is not
+        float added = score;
+        if constexpr (kScaled) added += Log2(v_scales_[2 * n + e] < 0x1p-100f ? 0x1p-100f : v_scales_[2 * n + e]);
+        most = added > most ? added : most;  // NaN is not
       }
     }
     for (unsigned mask = 1; mask < 4; mask *= 2) {
@@ -179,48 +248,104 @@ class AttendTiles {
 
   // acc += weights · v.
   FD_DEVICE void Add() {
-    const std::byte* const mine =
-        SharedMemory() + layout_.v + lane_ % 16 * layout_.stride_bytes + lane_ / 16 * size_t{16};
     FD_UNROLL(unroll)
     for (unsigned k = 0; k < kTokenOperands; ++k) {
       const float(&low)[4] = scores_[2 * k];
       const float(&high)[4] = scores_[2 * k + 1];
-      const uint32_t weights[4] = {PairOf<T>(low[0], low[1]), PairOf<T>(low[2], low[3]), PairOf<T>(high[0], high[1]),
-                                   PairOf<T>(high[2], high[3])};
+      const uint32_t weights[4] = {PairOf<Type>(low[0], low[1]), PairOf<Type>(low[2], low[3]),
+                                   PairOf<Type>(high[0], high[1]), PairOf<Type>(high[2], high[3])};
+      Operands::template Add<kWhole>(RowsAt(layout_.v, k), weights, acc_);
+    }
+  }
+
+  // Of the tokens of all lanes that have the query.
+  FD_DEVICE float SumOf(unsigned half) const {
+    float sum = sums_[half];
+    for (unsigned mask = 1; mask < 4; mask *= 2) sum += ShuffleXor(sum, mask);
+    return sum;
+  }
+
+  // What a cut yields for one of the item's queries, which is o itself if there is no other cut.
+  FD_DEVICE void Put(const AttendItem& item, unsigned query, int dim, DimPair acc, float maximum, float sum) const {
+    if (item.first_cut == item.last_cut) {
+      PutOutput(args_, item, query, dim, {acc.v[0] / sum, acc.v[1] / sum});
+    } else {
+      PutPartial(args_, QueryIndex(args_, item, query), item.cut, dim, acc, maximum, sum);
+    }
+  }
+
+  FD_DEVICE void Finish(const AttendItem& item) const {
+    FD_UNROLL(unroll)
+    for (unsigned half = 0; half < 2; ++half) {
+      const float sum = SumOf(half);
+      if (Query(half) >= item.queries) continue;
       FD_UNROLL(unroll)
-      for (int n = 0; n < kOperands; ++n) {
-        if (!Has(16 * n)) break;
-        uint32_t dims[4];  // two operands of 8 dims
-        LoadMatricesTransposed(mine + k * 16 * layout_.stride_bytes + n * size_t{32}, dims);
-        MultiplyAdd<T>(acc_[2 * n], weights, dims[0], dims[1]);
-        MultiplyAdd<T>(acc_[2 * n + 1], weights, dims[2], dims[3]);
+      for (int n = 0; n < kAccs; ++n) {
+        if (!Has(8 * n)) break;
+        const int dim = Operands::DimOf(n, static_cast<int>(column_));
+        Put(item, Query(half), dim, Operands::PairAt(acc_, n, half), maxima_[half], sum);
       }
     }
   }
 
-  // As Attend has it.
-  FD_DEVICE void Finish(const AttendItem& item) {
-    const bool alone = item.first_cut == item.last_cut;
+  // As Finish, after all warps' sums have been added up in the order of the warps: where K was, f32 [16][head_dim];
+  // where V was, each warp's maxima and sums, f32 [warps][16].
+  FD_DEVICE void JoinWarps(const AttendItem& item) const {
+    float* const acc = Floats(layout_.k);
+    float* const maxima = Floats(layout_.v);
+    float* const sums = maxima + kWarps * kTensorQueries;
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
-      float sum = sums_[half];
-      for (unsigned mask = 1; mask < 4; mask *= 2) sum += ShuffleXor(sum, mask);
-      const unsigned query = Query(half);
-      if (query >= item.queries) continue;
+      const float sum = SumOf(half);
+      if (column_ != 0) continue;
+      maxima[warp_ * kTensorQueries + Query(half)] = maxima_[half];
+      sums[warp_ * kTensorQueries + Query(half)] = sum;
+    }
+    SyncBlock();
+    for (unsigned warp = 0; warp < kWarps; ++warp) {
+      if (warp == warp_) AddTo(acc, maxima);
+      SyncBlock();
+    }
+    const unsigned pairs = static_cast<unsigned>(head_dim()) / 2;
+    FD_UNROLL(unroll 1)
+    for (unsigned i = Thread(); i < item.queries * pairs; i += kAttendThreads) {
+      const unsigned query = i / pairs, dim = i % pairs * 2;
+      const float most = MostOfWarps(maxima, query);
+      float sum = 0;
+      for (unsigned warp = 0; warp < kWarps; ++warp) {
+        sum += sums[warp * kTensorQueries + query] * FactorFor(maxima[warp * kTensorQueries + query], most);
+      }
+      const Pack<float, 2> pair = LoadPack<2>(acc + query * static_cast<unsigned>(head_dim()) + dim);
+      Put(item, query, static_cast<int>(dim), {pair.v[0], pair.v[1]}, most, sum);
+    }
+  }
+  FD_DEVICE void AddTo(float* acc, const float* maxima) const {
+    FD_UNROLL(unroll)
+    for (unsigned half = 0; half < 2; ++half) {
+      const float factor = FactorFor(maxima_[half], MostOfWarps(maxima, Query(half)));
       FD_UNROLL(unroll)
-      for (int n = 0; n < 2 * kOperands; ++n) {
-        const int dim = 8 * n + static_cast<int>(Column());
-        const DimPair acc = {acc_[n][2 * half], acc_[n][2 * half + 1]};
+      for (int n = 0; n < kAccs; ++n) {
         if (!Has(8 * n)) break;
-        if (alone) {
-          PutOutput(args_, item, query, dim, {acc.v[0] / sum, acc.v[1] / sum});
-        } else {
-          PutPartial(args_, QueryIndex(args_, item, query), item.cut, dim, acc, maxima_[half], sum);
-        }
+        const DimPair mine = Operands::PairAt(acc_, n, half);
+        float* const at =
+            acc + Query(half) * static_cast<unsigned>(head_dim()) + Operands::DimOf(n, static_cast<int>(column_));
+        Pack<float, 2> sum = {};
+        if (warp_ != 0) sum = LoadPack<2>(at);
+        for (int e = 0; e < 2; ++e) sum.v[e] = Fma(mine.v[e], factor, sum.v[e]);
+        StorePack(at, sum);
       }
     }
-    if (alone || !IsLastOfTile(args_, item, reinterpret_cast<uint32_t*>(SharedMemory() + layout_.count))) return;
-    Merge(item);
+  }
+  FD_DEVICE float MostOfWarps(const float* maxima, unsigned query) const {
+    float most = maxima[query];
+    for (unsigned warp = 1; warp < kWarps; ++warp) {
+      const float other = maxima[warp * kTensorQueries + query];
+      most = other > most ? other : most;
+    }
+    return most;
+  }
+  FD_DEVICE static float FactorFor(float maximum, float most) {
+    return Exp2(maximum - (most == MinusInfinity() ? 0 : most));
   }
 
   // Threads take two dims of a query each.
@@ -237,18 +362,24 @@ class AttendTiles {
 
   const AttendKvArgs& args_;
   const AttendLayout layout_;
-  const KvCopy<PlainKv<T>> copy_;
-  const unsigned lane_, warp_query_;  // the warp's first query of the tile
+  const KvCopy<typename Operands::Kv, /*kScalesFirst=*/true> copy_;
+  const unsigned warp_, row_, column_;
   // Of queries Query(0) and Query(1): as in simt_tensor.h.
   uint32_t q_[kOperands][4];
   float scores_[2 * kTokenOperands][4];  // then weights
-  float acc_[2 * kOperands][4];
-  float maxima_[2], sums_[2];  // sums: of this lane's columns
+  float acc_[kAccs][4];
+  float maxima_[2], sums_[2];  // sums: of this lane's tokens
+  // If scales are: what a score is multiplied by, and those of this lane's tokens' v.
+  float units_[2], v_scales_[4 * kTokenOperands];
 };
 
-template <class T, int kDims, bool kWhole>
-FD_KERNEL void FD_BLOCK_MAX(kAttendThreads) AttendKvTiles(FD_ARGS AttendKvArgs args) {
-  AttendToItems<AttendTiles<T, kDims, kWhole>>(args);
+// Three blocks of a decode step's are side by side: what they read has to be on its way.
+template <class Operands, int kDims, bool kWhole, bool kSharedQueries>
+FD_KERNEL void FD_BLOCKS_MIN(kAttendThreads, kSharedQueries&& kDims <= 128 ? 3 : 1)
+    AttendKvTiles(FD_ARGS AttendKvArgs args) {
+  const AttendLayout layout(args.pages.type, args.pages.head_dim, /*tile_queries=*/0);
+  AttendToItems<AttendTiles<Operands, kDims, kWhole, kSharedQueries>>(
+      args, reinterpret_cast<uint32_t*>(SharedMemory() + layout.count) + 1);
 }
 
 }  // namespace fastdecode::simt

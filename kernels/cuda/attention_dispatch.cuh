@@ -19,19 +19,33 @@ auto Dispatch(const AppendKvArgs& args, const Use& use) {
   return WithWireType(args.wire.type, [&](auto w) { return use(&simt::AppendKv<typename decltype(w)::Type>); });
 }
 
-template <class T, class Use>
+template <class Operands, class Use>
 auto DispatchTensorCores(const AttendKvArgs& args, const Use& use) {
-  if (args.pages.head_dim == 64) return use(&simt::AttendKvTiles<T, 64, true>);
-  if (args.pages.head_dim == 128) return use(&simt::AttendKvTiles<T, 128, true>);
-  return use(&simt::AttendKvTiles<T, 128, false>);
+  const int head_dim = args.pages.head_dim;
+  if (args.split.tile_queries == kTensorQueries) {
+    if (head_dim == 64) return use(&simt::AttendKvTiles<Operands, 64, true, true>);
+    if (head_dim == 128) return use(&simt::AttendKvTiles<Operands, 128, true, true>);
+    if (head_dim < 128) return use(&simt::AttendKvTiles<Operands, 128, false, true>);
+    return use(&simt::AttendKvTiles<Operands, 256, false, true>);
+  }
+  FD_CHECK(args.split.tile_queries == TensorTileQueries(/*of_chunks=*/true, head_dim), "as many queries as tiles have");
+  if (head_dim == 64) return use(&simt::AttendKvTiles<Operands, 64, true, false>);
+  if (head_dim == 128) return use(&simt::AttendKvTiles<Operands, 128, true, false>);
+  return use(&simt::AttendKvTiles<Operands, 128, false, false>);
 }
 
 template <class Use>
 auto Dispatch(const AttendKvArgs& args, const Use& use) {
   if (args.tensor_cores) {
-    FD_CHECK(TensorCoresAttend(args.pages.type, args.pages.head_dim), "KV that tensor cores do not attend to");
-    return args.pages.type == KvType::kBf16 ? DispatchTensorCores<Bf16>(args, use)
-                                            : DispatchTensorCores<Fp16>(args, use);
+    switch (args.pages.type) {
+      case KvType::kBf16:
+        return DispatchTensorCores<simt::PlainOperands<Bf16>>(args, use);
+      case KvType::kFp16:
+        return DispatchTensorCores<simt::PlainOperands<Fp16>>(args, use);
+      default:
+        FD_CHECK(args.pages.type == KvType::kInt8, "KV that tensor cores do not attend to");
+        return DispatchTensorCores<simt::CodedOperands>(args, use);
+    }
   }
   return WithKvType(args.pages.type, [&](auto kv) {
     using Kv = typename decltype(kv)::Type;

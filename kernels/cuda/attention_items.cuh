@@ -82,14 +82,29 @@ FD_DEVICE unsigned PositionOf(const AttendKvArgs& args, const AttendItem& item, 
   return item.entry.position + (item.first_query + query) / args.split.group;
 }
 
-// The block's items, one after another, by an Attends(args).Do(item).
+// The item that the block does next, for thread 0: there is none if it is not less than `items`. Each block asks until
+// there is none, once too often, and who asks last of all leaves zero.
+FD_DEVICE uint32_t DrawItem(const AttendKvArgs& args, uint32_t items) {
+  const uint32_t number = AtomicAdd(args.drawn, 1u);
+  if (number == items + BlocksX() - 1) *args.drawn = 0;
+  return number;
+}
+
+// The block's items, one after another, by an Attends(args).Do(item). `shared`: a word that Do leaves alone.
 template <class Attends>
-FD_DEVICE void AttendToItems(const AttendKvArgs& args) {
+FD_DEVICE void AttendToItems(const AttendKvArgs& args, uint32_t* shared) {
   if (args.state->gave_up != 0) return;
   const uint32_t items = args.roster.first_items[*args.roster.entries];
-  if (BlockX() >= items) return;
+  uint32_t next = 0;
+  if (Thread() == 0) next = DrawItem(args, items);
   Attends attends(args);
-  for (uint32_t number = BlockX(); number < items; number += BlocksX()) {
+  while (true) {
+    if (Thread() == 0) *shared = next;
+    SyncBlock();
+    const uint32_t number = *shared;
+    SyncBlock();
+    if (number >= items) return;
+    if (Thread() == 0) next = DrawItem(args, items);  // comes while the block works
     AttendItem item;
     if (FindItem(args.roster, args.split, number, &item)) attends.Do(item);
   }

@@ -49,7 +49,7 @@ struct KvRoster {
 // result depends on its q, its position, the KV that it sees and cut_tokens, bit for bit, and on nothing else.
 struct KvSplit {
   int kv_heads = 0, group = 0;
-  unsigned tile_queries = 0;  // AttendTileQueries, or kTensorTileQueries
+  unsigned tile_queries = 0;  // AttendTileQueries, or TensorTileQueries
   unsigned cut_tokens = 0;    // a multiple of kBlockTokens
   unsigned cuts_max = 0;      // of the longest context
   unsigned window = 0;        // positions that a query sees, its own included; 0: all
@@ -91,16 +91,20 @@ struct AttendKvArgs {
   float scale = 0, soft_cap = 0;         // as AttentionShape
   ElementType type = ElementType::kF32;  // of out
   void* out = nullptr;                   // T [rows of the step][heads * wire.head_dim]; other rows are left alone
-  unsigned blocks = 1;                   // that share the items
-  // By tensor cores: tiles are of kTensorTileQueries; products are of q and weights rounded to the type of the KV,
-  // which TensorCoresAttend to. Else products are of f32, and this says how many queries a thread accumulates.
+  unsigned blocks = 1;                   // that share the items: who has done one takes the next
+  // By tensor cores, where TensorCoresAttend to the KV: tiles are of TensorTileQueries; products are of q and weights
+  // rounded to the type of the KV, or for int8 to fp16, after a power of two that makes the largest of a query's q less
+  // than 2^15. Bits depend on the tile's size. Else products are of f32, and this says how many queries a thread
+  // accumulates.
   bool tensor_cores = false;
   int thread_queries = 0;  // AttendThreadQueries
   // Of queries whose context has several cuts; query i is that of home row i / heads, head i % heads.
-  float* partials = nullptr;    // [queries][cuts_max][head_dim]
-  float* maxima = nullptr;      // [queries][cuts_max]; in units of log2
-  float* sums = nullptr;        // [queries][cuts_max]
-  uint32_t* arrived = nullptr;  // [queries]; zeros between kernels
+  float* partials = nullptr;  // [queries][cuts_max][head_dim]
+  float* maxima = nullptr;    // [queries][cuts_max]; in units of log2
+  float* sums = nullptr;      // [queries][cuts_max]
+  // Zeros between kernels:
+  uint32_t* arrived = nullptr;  // [queries]
+  uint32_t* drawn = nullptr;    // how often a block has asked for an item
 };
 
 // A block of kAttendThreads is AttendGroups(head_dim) groups of threads, one of which has two dims of each query and
@@ -116,10 +120,17 @@ inline constexpr int AttendThreadQueries(int queries, int head_dim) {
 inline constexpr unsigned AttendTileQueries(int thread_queries, int head_dim) {
   return static_cast<unsigned>(thread_queries * AttendGroups(head_dim));
 }
-// A warp of a block that attends by tensor cores has 16 queries.
-inline constexpr unsigned kTensorTileQueries = kAttendThreads / 32 * 16;
-inline constexpr bool TensorCoresAttend(KvType type, int head_dim) {
-  return (type == KvType::kBf16 || type == KvType::kFp16) && head_dim <= 128;
+// A warp of a block that attends by tensor cores has 16 queries: its own, for chunks, or the tile's and a quarter of
+// the tokens.
+inline constexpr unsigned kTensorQueries = 16;
+// Their operands then have at least the bits of those of GEMMs in `compute`.
+inline constexpr bool TensorCoresAttend(KvType type, ElementType compute) {
+  if (type == KvType::kBf16) return compute == ElementType::kBf16;
+  return compute != ElementType::kF32 && (type == KvType::kFp16 || type == KvType::kInt8);
+}
+// Chunks with longer heads would need more registers than a thread has.
+inline constexpr unsigned TensorTileQueries(bool of_chunks, int head_dim) {
+  return of_chunks && head_dim <= 128 ? kAttendThreads / 32 * kTensorQueries : kTensorQueries;
 }
 // So many cuts at most, however long contexts are: what bounds the partials.
 inline constexpr unsigned kCutsMax = 16;

@@ -1,7 +1,7 @@
 #ifndef FASTDECODE_KERNELS_CUDA_KV_CODEC_CUH_
 #define FASTDECODE_KERNELS_CUDA_KV_CODEC_CUH_
 
-// What the KV types of a page mean (kv_pages.h), and how a page is found.
+// What the KV types of a page mean (kv_pages.h), how a page is found, and what comes of what it holds.
 
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/simt.h"
@@ -30,6 +30,11 @@ struct CodedKv {
     if (!(largest <= 3.0e38f)) return 0x7fc0;
     return static_cast<Bf16>((BitsOf(largest / 127) + 0xffff) >> 16);
   }
+};
+
+// Two neighbouring dims of a query.
+struct DimPair {
+  float v[2];
 };
 
 // The page of a sequence that holds the token at `position`, of one KV head.

@@ -25,6 +25,7 @@
 #if defined(__CUDACC__)
 #define FD_KERNEL __global__
 #define FD_BLOCK_MAX(threads) __launch_bounds__(threads)  // of a kernel whose blocks have so many threads at most
+#define FD_BLOCKS_MIN(threads, blocks) __launch_bounds__(threads, blocks)  // and of which so many fit side by side
 #define FD_ARGS const __grid_constant__  // before a kernel's arguments: a reference to them makes no copy for a thread
 #define FD_DEVICE __device__ __forceinline__
 #define FD_DEVICE_CALL __device__ __noinline__  // what is long: ptxas' time grows with a kernel's length
@@ -32,6 +33,7 @@
 #else
 #define FD_KERNEL inline
 #define FD_BLOCK_MAX(threads)
+#define FD_BLOCKS_MIN(threads, blocks)
 #define FD_ARGS const
 #define FD_DEVICE inline
 #define FD_DEVICE_CALL inline
@@ -66,6 +68,8 @@ template <class T>
 FD_DEVICE T ShuffleFrom(T value, unsigned lane) {
   return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
 }
+// Whether it is so for any thread of the warp.
+FD_DEVICE bool AnyOfWarp(bool is_so) { return __any_sync(0xffffffffu, is_so) != 0; }
 // The value before. Relaxed, device scope.
 FD_DEVICE uint32_t AtomicAdd(uint32_t* word, uint32_t add) { return atomicAdd(word, add); }
 FD_DEVICE uint64_t AtomicAdd(uint64_t* word, uint64_t add) {
@@ -124,6 +128,7 @@ FD_DEVICE float FloatOfBits(uint32_t bits) { return __uint_as_float(bits); }
 FD_DEVICE uint32_t BitsOf(float value) { return __float_as_uint(value); }
 FD_DEVICE float Exp(float value) { return expf(value); }
 FD_DEVICE float Exp2(float value) { return exp2f(value); }
+FD_DEVICE float Log2(float value) { return log2f(value); }
 FD_DEVICE float Tanh(float value) { return tanhf(value); }
 // a * b + c, rounded once on GPUs: the same bits in whatever kernel it stands.
 FD_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -180,6 +185,11 @@ template <class T>
 T ShuffleXor(T value, unsigned mask, Site here = Site::current()) {
   return ShuffleFrom(value, (Thread() % kWarp) ^ mask, here);
 }
+inline bool AnyOfWarp(bool is_so, Site here = Site::current()) {
+  uint32_t any = is_so ? 1 : 0;
+  for (unsigned mask = 1; mask < kWarp; mask *= 2) any |= ShuffleXor(any, mask, here);
+  return any != 0;
+}
 
 inline float ToFloat(float value) { return value; }
 inline float ToFloat(Bf16 value) { return FromBf16(value); }
@@ -198,6 +208,7 @@ inline float FloatOfBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
 inline float Exp(float value) { return __builtin_expf(value); }
 inline float Exp2(float value) { return __builtin_exp2f(value); }
+inline float Log2(float value) { return __builtin_log2f(value); }
 inline float Tanh(float value) { return __builtin_tanhf(value); }
 inline float Fma(float a, float b, float c) { return a * b + c; }  // twice: a CPU that must call fmaf takes its time
 inline void ExpectAligned(bool aligned) {

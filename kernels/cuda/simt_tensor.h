@@ -62,6 +62,15 @@ FD_DEVICE uint32_t PairOf(float first, float second) {
   return pair;
 }
 
+// Two of four bytes, each less 128, as fp16: 1024 + a byte has the bits of 1024 and the byte.
+template <unsigned kFirst, unsigned kSecond>
+FD_DEVICE uint32_t PairOfCodes(uint32_t bytes) {
+  const uint32_t shifted = __byte_perm(bytes, 0x64646464u, 0x4040u | kSecond << 8 | kFirst);
+  uint32_t pair;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(shifted), "r"(0x64806480u));  // 1152
+  return pair;
+}
+
 #else
 
 // `widen`: ToFloat of the 16 bits of an element.
@@ -78,6 +87,11 @@ void LoadMatricesTransposed(const std::byte* shared, uint32_t (&out)[4], Site he
 template <class T>
 uint32_t PairOf(float first, float second) {
   return std::bit_cast<uint16_t>(FromFloat<T>(first)) | uint32_t{std::bit_cast<uint16_t>(FromFloat<T>(second))} << 16;
+}
+template <unsigned kFirst, unsigned kSecond>
+uint32_t PairOfCodes(uint32_t bytes) {
+  const auto value = [bytes](unsigned i) { return static_cast<float>(static_cast<int>(bytes >> 8 * i & 255) - 128); };
+  return PairOf<Fp16>(value(kFirst), value(kSecond));
 }
 
 #endif

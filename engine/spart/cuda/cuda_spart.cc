@@ -33,8 +33,7 @@ absl::StatusOr<std::unique_ptr<CudaSPart>> CudaSPart::Create(const ModelSpec& sp
   model.weights = weights;
   model.wait_bound_ns = options.wait_bound_ns;
   model.sequences_max = static_cast<unsigned>(options.sequences_max);
-  model.tensor_cores = !options.batch_invariant && weights.type != ElementType::kF32 &&
-                       KvTypeOf(weights.type) == static_cast<KvType>(shape.kv_type);
+  model.batch_invariant = options.batch_invariant;
   model.is_home = options.is_home;
   model.push_rows_max = static_cast<size_t>(options.push_rows_max);
   std::unique_ptr<CudaSPart> spart(new CudaSPart(std::move(model), std::move(device), options));

@@ -49,6 +49,7 @@ struct KvStepMemory {
   float* maxima = nullptr;
   float* sums = nullptr;
   uint32_t* arrived = nullptr;
+  uint32_t* drawn = nullptr;
 };
 
 }  // namespace fastdecode

@@ -94,6 +94,7 @@ class GraphMaker {
     attend.maxima = memory_.kv.maxima;
     attend.sums = memory_.kv.sums;
     attend.arrived = memory_.kv.arrived;
+    attend.drawn = memory_.kv.drawn;
     Add(attend);
   }
 
@@ -179,17 +180,19 @@ class GraphMaker {
   // read of their KV.
   bool HasChunk() const { return rows_ > RowBuckets(model_.sequences_max).back(); }
   int head_dim() const { return static_cast<int>(model_.shape.head_dim); }
-  bool UsesTensorCores() const {
-    return HasChunk() && model_.tensor_cores && TensorCoresAttend(model_.kv.pages.type, head_dim());
+  bool UsesTensorCores() const { return TensorCoresAttend(model_.kv.pages.type, type()); }
+  // Results do not depend on it without tensor cores, with them they do.
+  unsigned TileQueries() const {
+    if (!UsesTensorCores()) return AttendTileQueries(ThreadQueries(), head_dim());
+    return TensorTileQueries(HasChunk() && !model_.batch_invariant, head_dim());
   }
-  // Results do not depend on it.
   int ThreadQueries() const {
     const unsigned queries = HasChunk() ? kTileQueriesMax : std::min(model_.shape.group, kTileQueriesMax);
     return AttendThreadQueries(static_cast<int>(queries), head_dim());
   }
   KvSplit Split() const {
     KvSplit split = KvSplitFor(model_.shape);
-    split.tile_queries = UsesTensorCores() ? kTensorTileQueries : AttendTileQueries(ThreadQueries(), head_dim());
+    split.tile_queries = TileQueries();
     return split;
   }
 

@@ -27,6 +27,7 @@ void AddKvDevicePieces(const StepModel& model, unsigned rows_max, KvStepMemory* 
                                     {&kv->maxima, cuts * sizeof(float)},
                                     {&kv->sums, cuts * sizeof(float)},
                                     {&kv->arrived, queries * sizeof(uint32_t)},
+                                    {&kv->drawn, sizeof(uint32_t)},
                                 });
 }
 

@@ -54,11 +54,11 @@ struct StepModel {
   const float* cosines = nullptr;  // device, [max_context][head_dim / 2]
   const float* sines = nullptr;
   uint64_t wait_bound_ns = 0;
-  unsigned sequences_max = 0;  // of one micro-batch
-  size_t push_rows_max = 0;    // of a step
-  bool tensor_cores = false;   // attend to prompts' chunks, as far as they can
-  bool is_home = false;        // of sequences' KV...
-  GpuKv kv;                    // ...which lies here
+  unsigned sequences_max = 0;    // of one micro-batch
+  size_t push_rows_max = 0;      // of a step
+  bool batch_invariant = false;  // attention gives the same bits with a prompt's chunk in the step and without
+  bool is_home = false;          // of sequences' KV...
+  GpuKv kv;                      // ...which lies here
 };
 
 absl::StatusOr<StepMemory> AllocateStepMemory(const StepModel& model, unsigned rows_max, int homes_max,

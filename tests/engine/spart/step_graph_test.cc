@@ -111,31 +111,45 @@ TEST(StepGraphTest, AttentionAloneIsThatOfTheStep) {
   EXPECT_NE(of_step[0].pages.layer, of_step[1].pages.layer);
 }
 
-// Tensor cores round, so that a model in f32 and one that is to give the same bits in all company do without, and so do
-// steps without a prompt's chunk, KV that tensor cores do not take, and long heads.
-TEST(StepGraphTest, TensorCoresAttendToChunks) {
+// Tensor cores round, so that a model in f32 does without, and one in fp16 with KV in bf16. For a prompt's chunk their
+// tiles are larger, unless heads are long or the bits are to be the same in all company.
+TEST(StepGraphTest, TensorCoresAttend) {
   constexpr unsigned kSequences = 18;  // in a bucket of 24
-  const auto attends = [](bool allowed, unsigned rows, KvType kv, int head_dim) {
+  struct Case {
+    ElementType compute = ElementType::kBf16;
+    KvType kv = KvType::kBf16;
+    int head_dim = 128;
+    unsigned rows = 24;
+    bool batch_invariant = false;
+  };
+  const auto tile = [](const Case& c) {  // 0: without tensor cores
     ListingDevice device;
-    StepModel model = HomeModel(kv, head_dim, kSequences);
-    model.tensor_cores = allowed;
+    StepModel model = HomeModel(c.kv, c.head_dim, kSequences);
+    model.weights.type = c.compute;
+    model.batch_invariant = c.batch_invariant;
     StageStamps times;
     StepMemory memory;
     memory.times = &times;
-    EXPECT_TRUE(MakeStepGraph(model, memory, rows, 8, *device.MakeStream(), &device).ok());
+    EXPECT_TRUE(MakeStepGraph(model, memory, c.rows, 8, *device.MakeStream(), &device).ok());
     EXPECT_EQ(device.attends.size(), 2u);
-    for (const AttendKvArgs& args : device.attends) {
-      EXPECT_EQ(args.split.tile_queries, args.tensor_cores ? 64u : AttendTileQueries(args.thread_queries, head_dim));
-    }
-    return device.attends.at(0).tensor_cores && device.attends.at(1).tensor_cores;
+    const AttendKvArgs& args = device.attends.at(0);
+    EXPECT_EQ(device.attends.at(1).split.tile_queries, args.split.tile_queries);
+    if (args.tensor_cores) return args.split.tile_queries;
+    EXPECT_EQ(args.split.tile_queries, AttendTileQueries(args.thread_queries, c.head_dim));
+    return 0u;
   };
-  EXPECT_TRUE(attends(true, 32, KvType::kBf16, 128));
-  EXPECT_TRUE(attends(true, 256, KvType::kFp16, 64));
-  EXPECT_FALSE(attends(false, 256, KvType::kBf16, 128));
-  EXPECT_FALSE(attends(true, 24, KvType::kBf16, 128));
-  EXPECT_FALSE(attends(true, 256, KvType::kF32, 128));
-  EXPECT_FALSE(attends(true, 256, KvType::kInt8, 128));
-  EXPECT_FALSE(attends(true, 256, KvType::kBf16, 256));
+  EXPECT_EQ(tile({}), 16u);
+  EXPECT_EQ(tile({.kv = KvType::kInt8, .head_dim = 256}), 16u);
+  EXPECT_EQ(tile({.kv = KvType::kFp16}), 16u);
+  EXPECT_EQ(tile({.compute = ElementType::kFp16, .kv = KvType::kFp16}), 16u);
+  EXPECT_EQ(tile({.compute = ElementType::kFp16, .kv = KvType::kInt8}), 16u);
+  EXPECT_EQ(tile({.compute = ElementType::kFp16, .kv = KvType::kBf16}), 0u);
+  EXPECT_EQ(tile({.compute = ElementType::kF32, .kv = KvType::kInt8, .rows = 256}), 0u);
+  EXPECT_EQ(tile({.kv = KvType::kF32, .rows = 256}), 0u);
+  EXPECT_EQ(tile({.rows = 32}), 64u);
+  EXPECT_EQ(tile({.kv = KvType::kInt8, .head_dim = 64, .rows = 256}), 64u);
+  EXPECT_EQ(tile({.head_dim = 144, .rows = 256}), 16u);
+  EXPECT_EQ(tile({.rows = 256, .batch_invariant = true}), 16u);
 }
 
 }  // namespace

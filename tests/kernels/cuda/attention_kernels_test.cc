@@ -18,11 +18,24 @@ namespace {
 struct How {
   KvType kv;
   bool tensor_cores = false;
+  bool of_chunks = false;
 };
-constexpr How kHows[] = {{KvType::kF32},  {KvType::kBf16},       {KvType::kFp16},
-                         {KvType::kInt8}, {KvType::kBf16, true}, {KvType::kFp16, true}};
+constexpr How kHows[] = {{KvType::kF32},        {KvType::kBf16},
+                         {KvType::kFp16},       {KvType::kInt8},
+                         {KvType::kBf16, true}, {KvType::kBf16, true, true},
+                         {KvType::kFp16, true}, {KvType::kFp16, true, true},
+                         {KvType::kInt8, true}, {KvType::kInt8, true, true}};
 // Of random numbers.
-unsigned SeedOf(const How& how) { return static_cast<unsigned>(how.kv) + (how.tensor_cores ? 10 : 0); }
+unsigned SeedOf(const How& how) {
+  return static_cast<unsigned>(how.kv) + (how.of_chunks ? 20 : how.tensor_cores ? 10 : 0);
+}
+KvCase CaseOf(const How& how) {
+  KvCase c;
+  c.kv = how.kv;
+  c.tensor_cores = how.tensor_cores;
+  c.of_chunks = how.of_chunks;
+  return c;
+}
 
 int PagesOf(int context) { return (context + kPageTokens - 1) / kPageTokens; }
 
@@ -66,12 +79,10 @@ KvCase RandomCase(std::mt19937* random, const How& how) {
   static constexpr struct {
     int head_dim, padded;
   } kHeads[] = {{16, 16}, {20, 32}, {48, 48}, {64, 64}, {80, 80}, {90, 96}, {128, 128}, {192, 192}, {256, 256}};
-  KvCase c;
-  c.kv = how.kv;
-  c.tensor_cores = how.tensor_cores;
+  KvCase c = CaseOf(how);
   c.wire = Pick(random, 0, 1) == 0 ? ElementType::kF32 : ElementType::kBf16;
   c.out = static_cast<ElementType>(Pick(random, 0, 2));
-  const auto [head_dim, padded] = kHeads[Pick(random, 0, std::size(kHeads) - (how.tensor_cores ? 3 : 1))];
+  const auto [head_dim, padded] = kHeads[Pick(random, 0, std::size(kHeads) - (how.of_chunks ? 3 : 1))];
   c.head_dim = head_dim;
   c.padded_head_dim = padded;
   c.kv_heads = Pick(random, 1, 3);
@@ -81,6 +92,7 @@ KvCase RandomCase(std::mt19937* random, const How& how) {
   static constexpr float kCaps[] = {0, 0, 3, 50};
   c.soft_cap = kCaps[Pick(random, 0, 3)];
   c.max_context = Pick(random, 0, 3) == 0 ? 16384 : 2048;  // cuts of 1024 or 512 tokens
+  c.uneven_v = Pick(random, 0, 2) == 0;
   return c;
 }
 
@@ -188,9 +200,7 @@ TEST_P(AttentionKernelsTest, CompanyChangesNoBit) {
 
 // What one query has of NaN is its own.
 TEST_P(AttentionKernelsTest, NaNStaysInItsRow) {
-  KvCase c;
-  c.kv = GetParam().kv;
-  c.tensor_cores = GetParam().tensor_cores;
+  KvCase c = CaseOf(GetParam());
   c.group = 4;
   c.kv_heads = 2;
   KvRig clean(c, 1, 40, 3), dirty(c, 1, 40, 3);
@@ -207,9 +217,7 @@ TEST_P(AttentionKernelsTest, NaNStaysInItsRow) {
 }
 
 TEST_P(AttentionKernelsTest, NothingIsDoneAfterAWaitInVain) {
-  KvCase c;
-  c.kv = GetParam().kv;
-  c.tensor_cores = GetParam().tensor_cores;
+  const KvCase c = CaseOf(GetParam());
   KvRig rig(c, 1, 40, 3);
   rig.Add(64, 1, 5);
   KvRig::How how;
@@ -221,7 +229,9 @@ TEST_P(AttentionKernelsTest, NothingIsDoneAfterAWaitInVain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AttentionKernelsTest, testing::ValuesIn(kHows), [](const auto& info) {
-  return std::string(KvTypeName(info.param.kv)) + (info.param.tensor_cores ? "_tensor_cores" : "");
+  return std::string(KvTypeName(info.param.kv)) + (info.param.of_chunks      ? "_tensor_cores_chunks"
+                                                   : info.param.tensor_cores ? "_tensor_cores"
+                                                                             : "");
 });
 
 TEST(KvPagesTest, AreAsLargeAsTheCpuHomes) {

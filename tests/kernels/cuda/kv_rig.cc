@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <span>
 
 #include "tests/kernels/cuda/emulated_kernels.h"
 
@@ -25,11 +26,14 @@ void ClearPadding(const KvCase& c, std::vector<double>* values) {
 }  // namespace
 
 std::string Describe(const KvCase& c) {
-  return std::string(c.tensor_cores ? "tensor cores, wire " : "wire ") + ElementName(c.wire) + " out " +
-         ElementName(c.out) + " KV " + KvTypeName(c.kv) + " head_dim " + std::to_string(c.head_dim) + " of " +
-         std::to_string(c.padded_head_dim) + " kv_heads " + std::to_string(c.kv_heads) + " group " +
-         std::to_string(c.group) + " window " + std::to_string(c.window) + " soft_cap " + std::to_string(c.soft_cap) +
-         " max_context " + std::to_string(c.max_context);
+  return std::string(!c.tensor_cores ? "wire "
+                     : c.of_chunks   ? "tensor cores, chunks, wire "
+                                     : "tensor cores, wire ") +
+         ElementName(c.wire) + " out " + ElementName(c.out) + " KV " + KvTypeName(c.kv) + " head_dim " +
+         std::to_string(c.head_dim) + " of " + std::to_string(c.padded_head_dim) + " kv_heads " +
+         std::to_string(c.kv_heads) + " group " + std::to_string(c.group) + " window " + std::to_string(c.window) +
+         " soft_cap " + std::to_string(c.soft_cap) + " max_context " + std::to_string(c.max_context) +
+         (c.uneven_v ? " uneven v" : "");
 }
 
 KvRig::KvRig(const KvCase& c, int sequences, int pages, uint64_t seed)
@@ -60,12 +64,14 @@ int KvRig::Add(int context, int queries, uint64_t seed) {
   tokens.scale = 1 / std::sqrt(static_cast<float>(case_.head_dim));
   Sequence sequence;
   sequence.tokens = std::make_unique<PagedSequence>(tokens, seed);
+  std::mt19937 random(static_cast<unsigned>(seed));
+  if (case_.uneven_v) MakeUneven(&random, &sequence.tokens->in.v);
   for (auto* values : {&sequence.tokens->in.q, &sequence.tokens->in.k, &sequence.tokens->in.v}) {
     ClearPadding(case_, values);
   }
   sequence.tokens->Encode();
   sequence.tokens->held.q = sequence.tokens->in.q;  // which is rounded for tensor cores alone
-  for (double& q : sequence.tokens->held.q) q = case_.tensor_cores ? RoundToKv(case_.kv, q) : q;
+  if (case_.tensor_cores) RoundQueries(&sequence.tokens->held.q);
   sequence.queries = queries;
   sequences_.push_back(std::move(sequence));
   const int index = static_cast<int>(sequences_.size()) - 1;
@@ -79,6 +85,31 @@ int KvRig::Add(int context, int queries, uint64_t seed) {
     sequences_.back().stored += rows;
   }
   return index;
+}
+
+void KvRig::MakeUneven(std::mt19937* random, std::vector<double>* v) const {
+  static constexpr double kMagnitudes[] = {0, 0x1p-110, 0x1p-12, 1, 0x1p10, 0x1p24};  // the last one too large for fp16
+  const bool has_fp16 = case_.kv == KvType::kFp16 || case_.out == ElementType::kFp16;
+  const size_t dims = static_cast<size_t>(case_.padded_head_dim), magnitudes = has_fp16 ? 5 : 6;
+  for (size_t first = 0; first < v->size(); first += dims) {
+    const double magnitude = kMagnitudes[(*random)() % 9 == 0 ? (*random)() % magnitudes : 3];
+    for (size_t d = 0; d < dims; ++d) (*v)[first + d] *= magnitude;
+  }
+}
+
+// As AttendKvArgs has it.
+void KvRig::RoundQueries(std::vector<double>* q) const {
+  const size_t dims = static_cast<size_t>(case_.padded_head_dim);
+  for (size_t first = 0; first < q->size(); first += dims) {
+    const std::span<double> query(q->data() + first, dims);
+    double largest = 0;
+    for (const double value : query) largest = std::max(largest, std::abs(value));
+    const bool codes = case_.kv == KvType::kInt8;
+    const int exponent = codes && largest > 0 ? 14 - std::ilogb(largest) : 0;
+    for (double& value : query) {
+      value = std::ldexp(RoundToKv(codes ? KvType::kFp16 : case_.kv, std::ldexp(value, exponent)), -exponent);
+    }
+  }
 }
 
 void KvRig::SpoilQuery(int index, size_t row, size_t head) {
@@ -139,7 +170,8 @@ KvSplit KvRig::Split(int tile_queries) const {
   const int thread_queries = AttendThreadQueries(tile_queries, case_.padded_head_dim);
   return {case_.kv_heads,
           case_.group,
-          case_.tensor_cores ? kTensorTileQueries : AttendTileQueries(thread_queries, case_.padded_head_dim),
+          case_.tensor_cores ? TensorTileQueries(case_.of_chunks, case_.padded_head_dim)
+                             : AttendTileQueries(thread_queries, case_.padded_head_dim),
           cut_tokens(),
           (static_cast<unsigned>(case_.max_context) + cut_tokens() - 1) / cut_tokens(),
           static_cast<unsigned>(case_.window)};
@@ -200,6 +232,7 @@ void KvRig::Attend(const StepTables& tables, const StepState& state, const KvSpl
   const TypedArray partials(ElementType::kF32, cuts * static_cast<size_t>(case_.padded_head_dim));
   const TypedArray maxima(ElementType::kF32, cuts), sums(ElementType::kF32, cuts);
   std::vector<uint32_t> arrived(queries, 0);
+  uint32_t drawn = 0;
   AttendKvArgs args;
   args.state = &state;
   args.roster = {&entry_count_, reinterpret_cast<KvEntry*>(entries_.at()),
@@ -219,8 +252,10 @@ void KvRig::Attend(const StepTables& tables, const StepState& state, const KvSpl
   args.maxima = maxima.floats();
   args.sums = sums.floats();
   args.arrived = arrived.data();
+  args.drawn = &drawn;
   EmulateKernel(args, {.seed = how.seed + 2, .blocks_in_flight = 1 + static_cast<unsigned>(how.seed % 5)});
   EXPECT_TRUE(std::all_of(arrived.begin(), arrived.end(), [](uint32_t count) { return count == 0; }));
+  EXPECT_EQ(drawn, 0u);
 }
 
 std::vector<std::vector<float>> KvRig::Step(const std::vector<Part>& parts, const How& how) {
@@ -283,16 +318,19 @@ float KvRig::Held(int index, bool of_v, int position, int kv_head, int dim) cons
 //   argument's 2 u S and a product.
 // * acc and sum are chains of an FMA a token and of one a cut.
 // A weight's relative error e moves o = sum(p v) / sum(p) by at most 2 e times sum(p |v|), the magnitude.
-// For tensor cores weights are rounded to the type of the KV, in sum(p v) alone: half of its last bit, or half of
-// fp16's smallest number, where the largest weight is 1.
+// For tensor cores weights are rounded to the type of the KV, or of codes to fp16, in sum(p v) alone: half of its last
+// bit, or half of fp16's smallest number, where the largest weight is 1. That of codes is p times v's scale, so that
+// the base has that scale's logarithm, down to that of 2^-100, in it: as much as 2 u more of that; and 127 of it are
+// v's largest to within the 2^-7 that the scale was rounded up by.
 std::vector<double> KvRig::ErrorBound(int index, int row, const std::vector<double>& magnitude) const {
   const ReferenceAttentionInput& in = sequence(index).held;
   const double u = 0x1p-24;
-  const bool fp16 = case_.kv == KvType::kFp16;
+  const bool codes = case_.kv == KvType::kInt8, fp16 = codes || case_.kv == KvType::kFp16;
   const double rounding = !case_.tensor_cores ? 0 : fp16 ? 0x1p-11 : 0x1p-8;  // of 11 bits, 8 bits
   double largest_v = 0;
   for (const double v : in.v) largest_v = std::max(largest_v, std::abs(v));
-  const double least = case_.tensor_cores && fp16 ? in.context * 0x1p-25 * largest_v : 0;
+  const double least = case_.tensor_cores && fp16 ? in.context * 0x1p-25 * (1 + 0x1p-7) * largest_v : 0;
+  const double shift = case_.tensor_cores && codes ? std::max(std::log(0x1p100), std::log(largest_v)) : 0;
   const int steps = in.context / 16 + 2 + static_cast<int>(kCutsMax);
   const double chain = std::min<double>(in.context, cut_tokens()) + 2 * steps + 4;
   std::vector<double> bound(magnitude.size());
@@ -309,7 +347,8 @@ std::vector<double> KvRig::ErrorBound(int index, int row, const std::vector<doub
       for (size_t d = 0; d < dims; ++d) sum += std::abs(q[d] * k[d]);
       most = std::max(most, sum * in.scale);
     }
-    const double weight = (in.head_dim + 7) * u * most + 6 * u * in.soft_cap + 4 * u + steps * (5 * u + 2 * u * most);
+    const double weight =
+        (in.head_dim + 7) * u * most + 6 * u * in.soft_cap + 4 * u + steps * (5 * u + 2 * u * (most + shift));
     for (size_t d = 0; d < dims; ++d) {
       const size_t i = static_cast<size_t>(h) * dims + d;
       bound[i] = (2 * (weight + chain * u) + rounding * (1 + weight)) * magnitude[i] + least + 1e-30;

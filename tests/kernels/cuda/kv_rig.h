@@ -19,10 +19,12 @@ struct KvCase {
   ElementType out = ElementType::kF32;
   KvType kv = KvType::kF32;
   bool tensor_cores = false;
+  bool of_chunks = false;  // tiles of tensor cores, where heads are not too long
   int head_dim = 64, padded_head_dim = 64;
   int kv_heads = 1, group = 1, window = 0;
   float soft_cap = 0;
   int max_context = 2048;
+  bool uneven_v = false;  // tokens' v are of different magnitudes, some zero
 };
 std::string Describe(const KvCase& c);
 
@@ -42,7 +44,7 @@ class KvRig {
     int rows;  // its next ones
   };
   struct How {
-    int tile_queries = 16;  // wanted; of tensor cores it is always the same
+    int tile_queries = 16;  // wanted; tensor cores have their own
     unsigned blocks = 3;
     uint64_t seed = 1;
     bool gave_up = false;
@@ -79,6 +81,8 @@ class KvRig {
     uint32_t push_rows = 0;  // every other row or so has one
   };
 
+  void MakeUneven(std::mt19937* random, std::vector<double>* v) const;
+  void RoundQueries(std::vector<double>* q) const;
   StepTables Tables(const std::vector<Part>& parts, std::mt19937* random);
   void PutAreaRow(const Sequence& sequence, int position, uint32_t home_row, TypedArray* area) const;
   void Take(const StepTables& tables, const KvSplit& split, const How& how);

@@ -1,0 +1,132 @@
+#ifndef FASTDECODE_KERNELS_CUDA_TENSOR_OPERANDS_CUH_
+#define FASTDECODE_KERNELS_CUDA_TENSOR_OPERANDS_CUH_
+
+// How K and V of a page, in shared memory, come into products of simt_tensor.h: 16 tokens at a time, in operands of 16
+// dims. Dims take whatever places make that cheap; a query's have the same as K's, and DimOf tells those of sums.
+
+#include "kernels/cuda/kv_codec.cuh"
+#include "kernels/cuda/simt_tensor.h"
+
+namespace fastdecode::simt {
+
+// Where 16 tokens' rows of K or V begin, stride_bytes apart, and the bytes of a row: 16 more may be read, but not used.
+struct TokenRows {
+  const std::byte* first;
+  size_t stride_bytes;
+  size_t row_bytes;
+
+  // Where this lane's row begins of the four matrices [8][8] that LoadMatrices takes: tokens 0 to 7 in two pieces of 16
+  // bytes, and tokens 8 to 15.
+  FD_DEVICE const std::byte* TokensOfLane() const {
+    const unsigned lane = Thread() % kWarp;
+    return first + (lane / 16 * 8 + lane % 8) * stride_bytes + lane / 8 % 2 * size_t{16};
+  }
+  // As that, for LoadMatricesTransposed: all 16 tokens' first piece, and their second one.
+  FD_DEVICE const std::byte* PiecesOfLane() const {
+    const unsigned lane = Thread() % kWarp;
+    return first + lane % 16 * stride_bytes + lane / 16 * size_t{16};
+  }
+};
+
+// Elements as they lie.
+template <class T>
+struct PlainOperands {
+  using Kv = PlainKv<T>;
+  using Type = T;
+
+  // a[half + 2 * i] of operand k has this dim of a query and the next one. `column`: of the lane.
+  FD_DEVICE static int QueryDim(int k, int i, int column) { return 16 * k + 8 * i + column; }
+
+  // low and high = q · k of tokens 0 to 7, and of 8 to 15. kWhole: rows have all kOperands.
+  template <bool kWhole, int kOperands>
+  FD_DEVICE static void Score(const TokenRows& k_rows, const uint32_t (&q)[kOperands][4], float (&low)[4],
+                              float (&high)[4]) {
+    const std::byte* const mine = k_rows.TokensOfLane();
+    FD_UNROLL(unroll)
+    for (int k = 0; k < kOperands; ++k) {
+      if (!kWhole && k * size_t{32} >= k_rows.row_bytes) break;
+      uint32_t tokens[4];
+      LoadMatrices(mine + k * size_t{32}, tokens);
+      MultiplyAdd<T>(low, q[k], tokens[0], tokens[1]);
+      MultiplyAdd<T>(high, q[k], tokens[2], tokens[3]);
+    }
+  }
+
+  // acc += weights · v.
+  template <bool kWhole, int kAccs>
+  FD_DEVICE static void Add(const TokenRows& v_rows, const uint32_t (&weights)[4], float (&acc)[kAccs][4]) {
+    const std::byte* const mine = v_rows.PiecesOfLane();
+    FD_UNROLL(unroll)
+    for (int n = 0; n < kAccs; n += 2) {
+      if (!kWhole && n * size_t{16} >= v_rows.row_bytes) break;
+      uint32_t dims[4];
+      LoadMatricesTransposed(mine + n * size_t{16}, dims);
+      MultiplyAdd<T>(acc[n], weights, dims[0], dims[1]);
+      MultiplyAdd<T>(acc[n + 1], weights, dims[2], dims[3]);
+    }
+  }
+
+  // What the lane has of acc in two neighbouring dims of the lane's row + 8 * half, and the first of these.
+  FD_DEVICE static int DimOf(int n, int column) { return 8 * n + column; }
+  template <int kAccs>
+  FD_DEVICE static DimPair PairAt(const float (&acc)[kAccs][4], int n, unsigned half) {
+    return {acc[n][2 * half], acc[n][2 * half + 1]};
+  }
+};
+
+// Codes as fp16, which holds them exactly; scales are the caller's. A lane gets four neighbouring bytes of a token, or
+// two of each of two, where it needs two and two: hence the other order of dims.
+struct CodedOperands {
+  using Kv = CodedKv;
+  using Type = Fp16;
+
+  FD_DEVICE static int QueryDim(int k, int i, int column) { return 16 * k + 2 * column + 2 * i; }
+
+  template <bool kWhole, int kOperands>
+  FD_DEVICE static void Score(const TokenRows& k_rows, const uint32_t (&q)[kOperands][4], float (&low)[4],
+                              float (&high)[4]) {
+    const std::byte* const mine = k_rows.TokensOfLane();
+    FD_UNROLL(unroll)
+    for (int k = 0; k < kOperands; k += 2) {
+      if (!kWhole && k * size_t{16} >= k_rows.row_bytes) break;
+      uint32_t codes[4];  // of operands k and k + 1 for tokens 0 to 7, and for 8 to 15
+      LoadMatrices(mine + k * size_t{16}, codes);
+      FD_UNROLL(unroll)
+      for (int i = 0; i < 2; ++i) {
+        if (!kWhole && (k + i) * size_t{16} >= k_rows.row_bytes) break;
+        MultiplyAdd<Fp16>(low, q[k + i], PairOfCodes<0, 1>(codes[i]), PairOfCodes<2, 3>(codes[i]));
+        MultiplyAdd<Fp16>(high, q[k + i], PairOfCodes<0, 1>(codes[2 + i]), PairOfCodes<2, 3>(codes[2 + i]));
+      }
+    }
+  }
+
+  template <bool kWhole, int kAccs>
+  FD_DEVICE static void Add(const TokenRows& v_rows, const uint32_t (&weights)[4], float (&acc)[kAccs][4]) {
+    const std::byte* const mine = v_rows.PiecesOfLane();
+    FD_UNROLL(unroll)
+    for (int n = 0; n < kAccs; n += 4) {
+      if (!kWhole && n * size_t{8} >= v_rows.row_bytes) break;
+      uint32_t codes[4];  // of 16 dims for tokens 0 to 7 and 8 to 15, and of the next 16
+      LoadMatricesTransposed(mine + n * size_t{8}, codes);
+      FD_UNROLL(unroll)
+      for (int i = 0; i < 2; ++i) {
+        if (!kWhole && (n + 2 * i) * size_t{8} >= v_rows.row_bytes) break;
+        MultiplyAdd<Fp16>(acc[n + 2 * i], weights, PairOfCodes<0, 2>(codes[2 * i]),
+                          PairOfCodes<0, 2>(codes[2 * i + 1]));
+        MultiplyAdd<Fp16>(acc[n + 2 * i + 1], weights, PairOfCodes<1, 3>(codes[2 * i]),
+                          PairOfCodes<1, 3>(codes[2 * i + 1]));
+      }
+    }
+  }
+
+  // acc[n] has every other of 16 dims, acc[n + 1] those between.
+  FD_DEVICE static int DimOf(int n, int column) { return n / 2 * 16 + 2 * column + n % 2 * 2; }
+  template <int kAccs>
+  FD_DEVICE static DimPair PairAt(const float (&acc)[kAccs][4], int n, unsigned half) {
+    return {acc[n / 2 * 2][2 * half + n % 2], acc[n / 2 * 2 + 1][2 * half + n % 2]};
+  }
+};
+
+}  // namespace fastdecode::simt
+
+#endif  // FASTDECODE_KERNELS_CUDA_TENSOR_OPERANDS_CUH_
