@@ -22,7 +22,8 @@ inline constexpr int kPageKPanels = kPageTokens / kPanelLanes;
 //
 // int4 (KIVI, Liu et al. 2024): two quads a line, in the low and the high halves of its bytes. In K each dim has a
 // scale and a minimum for the page's 32 tokens, in V each token has them for each group of up to 64 dims; both in bf16,
-// the scale rounded up. A code is round((x - minimum) / scale), the scale (max x - minimum) / 15. -0 is less than +0.
+// the scale rounded up. The scale is (max x - minimum) / 15, a code round(x / scale - minimum / scale) with the scale's
+// inverse in float, where a number about halfway may go either way (page_codes.h). -0 is less than +0.
 //   K: [2][D/8][16][4]   then scales [D] and minima [D]   then for each group of V: scales [32] and minima [32]
 //   V: [D/16][4][16][4]
 // Tokens are appended to an open page, which is one of bf16 in pieces; when it is full, it is closed into one of int4.

@@ -212,7 +212,8 @@ void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
 struct Divisors {
   // `scales` are 16 bits in 32.
   void Set(__m256i scales) {
-    const __m256 divisors = DivisorOf(EvenSteps(scales)), one = _mm256_set1_ps(1);
+    const __m256 wide = EvenSteps(scales), one = _mm256_set1_ps(1);
+    const __m256 divisors = _mm256_blendv_ps(wide, one, _mm256_cmp_ps(wide, _mm256_setzero_ps(), _CMP_EQ_OQ));
     _mm256_store_ps(divisor, divisors);
     _mm256_store_ps(inverse, _mm256_div_ps(one, divisors));
     fast = _mm256_movemask_ps(_mm256_cmp_ps(divisors, _mm256_set1_ps(0x1p-64f), _CMP_LT_OQ)) == 0;
@@ -405,14 +406,11 @@ void AppendInt4(const AttentionShape& shape, const AppendArgs& args) {
   Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
   uint8_t* const head = As<uint8_t>(args.page) + args.kv_head * Int4HeadBytes(head_dim);
   Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
-  if constexpr (__is_same(Row, Bf16)) {
-    CloseRows<Lines>(head_dim, k, v, head, &next);
-  } else {
-    alignas(64) Bf16 elements[2][kPageTokens * kRowElementsMax];
-    k = ConvertRows<Bf16, Row>(k, kPageTokens, head_dim, elements[0]);
-    v = ConvertRows<Bf16, Row>(v, kPageTokens, head_dim, elements[1]);
-    CloseRows<Lines>(head_dim, k, v, head, &next);
-  }
+  alignas(64) Bf16 elements[2][kPageTokens * kRowElementsMax];
+  k = ConvertRows<Bf16, Row>(k, kPageTokens, head_dim, elements[0]);
+  // Not where V is in bf16: unlike K it is read by rows.
+  if constexpr (!__is_same(Row, Bf16)) v = ConvertRows<Bf16, Row>(v, kPageTokens, head_dim, elements[1]);
+  CloseRows<Lines>(head_dim, k, v, head, &next);
 }
 
 template <class Lines, typename Row>

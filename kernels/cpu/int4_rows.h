@@ -1,6 +1,9 @@
 #ifndef FASTDECODE_KERNELS_CPU_INT4_ROWS_H_
 #define FASTDECODE_KERNELS_CPU_INT4_ROWS_H_
 
+#include <bit>
+
+#include "kernels/cpu/page_codes.h"
 #include "kernels/cpu/page_pack.h"
 
 namespace fastdecode {
@@ -60,77 +63,31 @@ inline Range RangesOfTokens(Rows rows, int token, int dim, int dims) {
   return Fold8(ranges);
 }
 
-// What the elements of dims of K, or of tokens of V, are rounded with. In chunks of 16, whose even ones come first.
+// What the elements of dims of K, or of tokens of V, are rounded with (CodeWords). In chunks of 16, whose even ones
+// come first.
 struct Steps {
-  alignas(32) float minimum[kStepsMax], divisor[kStepsMax], inverse[kStepsMax];
-  bool fast[kStepsMax / kChunk];  // the inverse will do
+  alignas(32) float inverse[kStepsMax], offset[kStepsMax];
 };
 
-// Some tokens' dims.
-struct Block {
-  Rows rows;
-  int first_token, tokens, first_dim, dims;
-};
-
-// Whether a number but 0 in it is less than this one, in bf16.
-inline bool HasLess(const Block& block, Bf16 bits) {
-  __m256i least = _mm256_set1_epi16(-1);  // of magnitudes less 1
-  for (int t = block.first_token; t < block.first_token + block.tokens; ++t) {
-    for (int d = block.first_dim; d < block.first_dim + block.dims; d += kChunk) {
-      const __m256i magnitude = _mm256_and_si256(Load32(block.rows.At<Bf16>(t) + d), _mm256_set1_epi16(INT16_MAX));
-      least = _mm256_min_epu16(least, _mm256_add_epi16(magnitude, _mm256_set1_epi16(-1)));
-    }
-  }
-  const __m256i bound = _mm256_set1_epi16(static_cast<short>(bits));
-  return _mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_min_epu16(least, bound), bound)) != -1;
-}
-
-inline bool AnyLane(__m256 mask) { return _mm256_movemask_ps(mask) != 0; }
-inline __m256 Magnitude(__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 inline __m256i NotFinite(__m256i x) {
   return _mm256_cmpgt_epi16(_mm256_and_si256(x, _mm256_set1_epi16(INT16_MAX)), _mm256_set1_epi16(0x7f7f));
 }
 
 // Scales and minima of 16 steps, whose elements these are, to the page. Returns whether all of them are finite.
-//
-// An element's distance from the minimum can be multiplied by the inverse of the scale, be rounded to a multiple of
-// 2^-18 and then to an integer: the first rounding does away with the inverse's error, if the exact quotient lies
-// halfway between two integers or 2^-18 off at least. All three are in bf16: so it does, unless one of element and
-// minimum is halfway and the other next to nothing. (Where the lesser one has no bit below 2^-9 of the scale's last,
-// the quotient is a multiple of 2^-9 over twice the scale in units of its last bit, which is 255 at most. Otherwise it
-// is less than 2^-9 of the scale, and the greater one, if not halfway, half a unit of the scale's last bit off, which
-// the lesser one cannot bridge but for 2^-9 of that.) Numbers that overflow or may be denormal are divided, too.
 template <class Lines>
-inline bool FindScales(__m256i low, __m256i high, const Block& block, int first, Steps* steps, Bf16* scales,
-                       Bf16* minima) {
+inline bool FindScales(__m256i low, __m256i high, int first, Steps* steps, Bf16* scales, Bf16* minima) {
   const __m256 fifteen = _mm256_set1_ps(15);
   __m256i scale[2];
-  __m256 slow = _mm256_setzero_ps(), middle = slow;
 #pragma GCC unroll 2
   for (int odd = 0; odd < 2; ++odd) {
     const __m256 from = odd ? OddSteps(low) : EvenSteps(low), to = odd ? OddSteps(high) : EvenSteps(high);
     // 15 steps lead to the largest or beyond.
     scale[odd] = RoundUp8(_mm256_sub_ps(_mm256_div_ps(to, fifteen), _mm256_div_ps(from, fifteen)));
-    const __m256 divisor = DivisorOf(EvenSteps(scale[odd])), inverse = _mm256_div_ps(_mm256_set1_ps(1), divisor);
-    const int at = first + odd * 8;
-    _mm256_store_ps(steps->minimum + at, from);
-    _mm256_store_ps(steps->divisor + at, divisor);
-    _mm256_store_ps(steps->inverse + at, inverse);
-    const __m256 quotient = _mm256_mul_ps(from, inverse);
-    const __m256 off =
-        _mm256_sub_ps(quotient, _mm256_round_ps(quotient, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    middle = _mm256_or_ps(middle, _mm256_cmp_ps(Magnitude(off), _mm256_set1_ps(0.5f - 0x1p-14f), _CMP_GT_OQ));
-    const __m256 next_to_nothing = _mm256_cmp_ps(Magnitude(quotient), _mm256_set1_ps(0x1p-16f), _CMP_LT_OQ);
-    const __m256 something = _mm256_cmp_ps(from, _mm256_setzero_ps(), _CMP_NEQ_OQ);
-    slow = _mm256_or_ps(slow, _mm256_and_ps(next_to_nothing, something));
-    // Denormals and overflows.
-    slow = _mm256_or_ps(slow, _mm256_cmp_ps(divisor, _mm256_set1_ps(0x1p-64f), _CMP_LT_OQ));
-    slow = _mm256_or_ps(slow, _mm256_cmp_ps(divisor, _mm256_set1_ps(0x1p64f), _CMP_GT_OQ));
-  }
-  steps->fast[first / kChunk] = !AnyLane(slow);
-  if (AnyLane(middle) && !AnyLane(slow)) {
-    const int32_t largest = MaxLanes(_mm256_max_epi32(scale[0], scale[1]));
-    steps->fast[first / kChunk] = !HasLess(block, static_cast<Bf16>(largest - (17 << 7)));  // 2^-17 of it
+    const __m256 divisor = EvenSteps(scale[odd]);
+    const __m256 counts = _mm256_cmp_ps(divisor, _mm256_set1_ps(kInt4LeastScale), _CMP_GE_OQ);
+    const __m256 inverse = _mm256_and_ps(_mm256_div_ps(_mm256_set1_ps(1), divisor), counts);
+    _mm256_store_ps(steps->inverse + first + odd * 8, inverse);
+    _mm256_store_ps(steps->offset + first + odd * 8, _mm256_fnmadd_ps(from, inverse, _mm256_set1_ps(kInt4CodeZero)));
   }
   Lines::StoreHalf(scales, Pairs(scale[0], scale[1]));
   Lines::StoreHalf(minima, low);
@@ -138,40 +95,33 @@ inline bool FindScales(__m256i low, __m256i high, const Block& block, int first,
   return _mm256_testz_si256(infinite, infinite) != 0;
 }
 
-// A code in the low half byte, with the bits of kShift.
-constexpr float kShift = 0x1.8p23f;  // whose last bit is worth 1: adding it rounds to integers
-constexpr uint32_t kShiftBits = 0x4b400000;
-template <bool kFast>
-inline __m256i Codes(__m256 x, __m256 minimum, __m256 by) {
-  const __m256 above = _mm256_sub_ps(x, minimum);
-  if constexpr (kFast) {
-    const __m256 fine = _mm256_set1_ps(48), rest = _mm256_set1_ps(kShift - 48);
-    return _mm256_castps_si256(_mm256_add_ps(_mm256_fmadd_ps(above, by, fine), rest));
-  }
-  // Not below 0; above 15 only where the scale was rounded in the last place. NaN, of too large numbers, is 15.
-  const __m256 quotient = _mm256_min_ps(_mm256_div_ps(above, by), _mm256_set1_ps(15));
-  return _mm256_castps_si256(_mm256_add_ps(quotient, _mm256_set1_ps(kShift)));
+// 16 elements' codes, and the other bits of kWordZero.
+inline __m256i CodeWords(__m256i x, const __m256 (&inverse)[2], const __m256 (&offset)[2]) {
+  const __m256 even = _mm256_fmadd_ps(EvenSteps(x), inverse[0], offset[0]);
+  const __m256 odd = _mm256_fmadd_ps(OddSteps(x), inverse[1], offset[1]);
+  return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(even), 16), _mm256_castps_si256(odd), 0xaa);
 }
+constexpr uint16_t kWordZero = std::bit_cast<uint32_t>(kInt4CodeZero) >> 16;
+static_assert((kWordZero & 15) == 0);
 
 // kChunks * 16 dims of K to half bytes, four bytes for eight dims. Always writes 16 bytes.
-template <bool kFast, int kChunks>
-inline void RoundDims(const Block& block, const Steps& steps, uint8_t* to, size_t to_stride) {
-  __m256 minimum[kChunks][2], by[kChunks][2];
+template <int kChunks>
+inline void RoundDims(const Rows& rows, const Steps& steps, uint8_t* to, size_t to_stride) {
+  __m256 inverse[kChunks][2], offset[kChunks][2];
 #pragma GCC unroll 2
   for (int c = 0; c < kChunks; ++c) {
 #pragma GCC unroll 2
     for (int odd = 0; odd < 2; ++odd) {
-      minimum[c][odd] = _mm256_load_ps(steps.minimum + c * kChunk + odd * 8);
-      by[c][odd] = _mm256_load_ps((kFast ? steps.inverse : steps.divisor) + c * kChunk + odd * 8);
+      inverse[c][odd] = _mm256_load_ps(steps.inverse + c * kChunk + odd * 8);
+      offset[c][odd] = _mm256_load_ps(steps.offset + c * kChunk + odd * 8);
     }
   }
   for (int t = 0; t < kPageTokens; ++t, to += to_stride) {
     __m256i words[kChunks];
 #pragma GCC unroll 2
     for (int c = 0; c < kChunks; ++c) {
-      const __m256i x = Load32(block.rows.At<Bf16>(t) + c * kChunk);
-      words[c] = Pairs(Codes<kFast>(EvenSteps(x), minimum[c][0], by[c][0]),
-                       Codes<kFast>(OddSteps(x), minimum[c][1], by[c][1]));
+      const __m256i x = Load32(rows.At<Bf16>(t) + c * kChunk);
+      words[c] = _mm256_and_si256(CodeWords(x, inverse[c], offset[c]), _mm256_set1_epi16(15));
     }
     const __m256i bytes = _mm256_packus_epi16(words[0], words[kChunks - 1]);  // eight dims in eight
     const __m256i both = _mm256_or_si256(bytes, _mm256_srli_epi64(bytes, 28));
@@ -183,7 +133,6 @@ inline void RoundDims(const Block& block, const Steps& steps, uint8_t* to, size_
 // The same with their scales. False if an element is not finite.
 template <class Lines, int kChunks>
 bool CloseDims(Rows k, int head_dim, int dim, uint8_t* head, uint8_t* codes, size_t codes_stride, Upcoming* next) {
-  alignas(32) Bf16 copy[kPageTokens][kChunks * kChunk];  // a first-level cache might not keep the rows
   Range range[kChunks];
 #pragma GCC unroll 2
   for (int c = 0; c < kChunks; ++c) range[c] = Load(k.At<Bf16>(0) + dim + c * kChunk);
@@ -194,27 +143,19 @@ bool CloseDims(Rows k, int head_dim, int dim, uint8_t* head, uint8_t* codes, siz
 #pragma GCC unroll 2
       for (int c = 0; c < kChunks; ++c) {
         const __m256i x = Load32(k.At<Bf16>(i) + dim + c * kChunk);
-        Store32(copy[i] + c * kChunk, x);
         range[c] = Fold(range[c], {x, x, x});
       }
     }
   }
   Steps steps;
-  bool finite = true, fast = true;
+  bool finite = true;
   Bf16* const scales = reinterpret_cast<Bf16*>(head + Int4KScales(head_dim)) + dim;
-  const Rows rows = {reinterpret_cast<const std::byte*>(copy), sizeof(copy[0])};
 #pragma GCC unroll 2
   for (int c = 0; c < kChunks; ++c) {
-    finite &= FindScales<Lines>(range[c].low(), range[c].high(), {rows, 0, kPageTokens, c * kChunk, kChunk}, c * kChunk,
-                                &steps, scales + c * kChunk, scales + head_dim + c * kChunk);
-    fast &= steps.fast[c];
+    finite &= FindScales<Lines>(range[c].low(), range[c].high(), c * kChunk, &steps, scales + c * kChunk,
+                                scales + head_dim + c * kChunk);
   }
-  const Block block = {rows, 0, kPageTokens, 0, kChunks * kChunk};
-  if (fast) {
-    RoundDims<true, kChunks>(block, steps, codes + dim / 2, codes_stride);
-  } else {
-    RoundDims<false, kChunks>(block, steps, codes + dim / 2, codes_stride);
-  }
+  RoundDims<kChunks>({k.At<std::byte>(0) + dim * 2, k.stride_bytes}, steps, codes + dim / 2, codes_stride);
   return finite;
 }
 
@@ -242,26 +183,26 @@ bool CloseK(const Rows& k, int head_dim, uint8_t* head, Upcoming* next) {
   return finite;
 }
 
-// A line of V: eight tokens' 16 dims. Codes are added up as they are, with the bits of kShift, which come to the same
-// in every line.
-template <class Lines, bool kFast>
-void RoundTokens(Rows rows, int token, int dim, const Steps& steps, int first, uint8_t* to) {
-  __m256i line[2];
-#pragma GCC unroll 2
-  for (__m256i& half : line) half = _mm256_set1_epi32(static_cast<int32_t>(-(kShiftBits * 0x11111111u)));
+// Words and next words to the low and the high bytes of words.
+inline __m256i BytePairs(__m256i words, __m256i next) { return _mm256_add_epi16(words, _mm256_slli_epi16(next, 8)); }
+
+// A line of V: eight tokens' 16 dims. Codes are added up as they are, with the bits of kWordZero, which come to the
+// same in every line.
+template <class Lines>
+inline void RoundTokens(const Rows& rows, int token, int dim, const Steps& steps, int first, uint8_t* to) {
+  __m256i words[kLineSteps];
 #pragma GCC unroll 8
   for (int i = 0; i < kLineSteps; ++i) {
-    const int at = i % 2 * 8 + i / 2;
-    const __m256 minimum = _mm256_set1_ps(steps.minimum[first + at]);
-    const __m256 by = _mm256_set1_ps((kFast ? steps.inverse : steps.divisor)[first + at]);
-    const __m256i x = Load32(rows.At<Bf16>(token + i) + dim);
-#pragma GCC unroll 2
-    for (int odd = 0; odd < 2; ++odd) {
-      const __m256i code = Codes<kFast>(odd ? OddSteps(x) : EvenSteps(x), minimum, by);
-      line[odd] = _mm256_add_epi32(line[odd], _mm256_slli_epi32(code, i % 4 * 8 + i / 4 * 4));
-    }
+    const int at = first + i % 2 * 8 + i / 2;
+    const __m256 inverse = _mm256_set1_ps(steps.inverse[at]), offset = _mm256_set1_ps(steps.offset[at]);
+    words[i] = CodeWords(Load32(rows.At<Bf16>(token + i) + dim), {inverse, inverse}, {offset, offset});
   }
-  const __m256i low = _mm256_unpacklo_epi32(line[0], line[1]), high = _mm256_unpackhi_epi32(line[0], line[1]);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) words[i] = _mm256_add_epi16(words[i], _mm256_slli_epi16(words[i + 4], 4));
+  const __m256i zeros = _mm256_set1_epi16(static_cast<short>(-(kWordZero * 0x1111)));
+  const __m256i even = _mm256_add_epi16(BytePairs(words[0], words[1]), zeros);
+  const __m256i odd = _mm256_add_epi16(BytePairs(words[2], words[3]), zeros);
+  const __m256i low = _mm256_unpacklo_epi16(even, odd), high = _mm256_unpackhi_epi16(even, odd);
   StoreLine<Lines>(to, _mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
 }
 
@@ -274,19 +215,16 @@ bool CloseV(Rows v, int head_dim, uint8_t* head, Upcoming* next) {
     for (int dim = 0, at = 0; dim < head_dim; dim += kInt4GroupDims, at += kChunk, scales += 2 * kPageTokens) {
       next->After(token + dim / 16);
       const int dims = head_dim - dim < kInt4GroupDims ? head_dim - dim : kInt4GroupDims;
-      const Block block = {v, token, kChunk, dim, dims};
       const Range first = RangesOfTokens(v, token, dim, dims), second = RangesOfTokens(v, token + 8, dim, dims);
       finite &= FindScales<Lines>(_mm256_permute2x128_si256(first.low(), second.low(), 0x20),
-                                  _mm256_permute2x128_si256(first.high(), second.high(), 0x20), block, at, &steps,
-                                  scales, scales + kPageTokens);
+                                  _mm256_permute2x128_si256(first.high(), second.high(), 0x20), at, &steps, scales,
+                                  scales + kPageTokens);
     }
     for (int first = 0; first < kChunk; first += kLineSteps) {
       uint8_t* to = head + Int4V(head_dim) + (token + first) / kLineSteps * 64;
       for (int dim = 0; dim < head_dim; dim += kChunk, to += kPageTokens / kLineSteps * 64) {
         next->After(token + first + dim * kLineSteps / head_dim);
-        const int group = dim / kInt4GroupDims;
-        const auto round = steps.fast[group] ? RoundTokens<Lines, true> : RoundTokens<Lines, false>;
-        round(v, token + first, dim, steps, group * kChunk + first / 2, to);
+        RoundTokens<Lines>(v, token + first, dim, steps, dim / kInt4GroupDims * kChunk + first / 2, to);
       }
     }
   }

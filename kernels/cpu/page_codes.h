@@ -39,6 +39,11 @@ inline int32_t RoundToInt(float x) {
   return std::bit_cast<int32_t>(x + kShift) - std::bit_cast<int32_t>(kShift);
 }
 
+// int4: added to a code's float, so that the code is the integer in its lower bits 16 to 19, rounded. Scales less than
+// the least one stand for zero: all codes are then 0, and what is denormal never tells.
+inline constexpr float kInt4CodeZero = 192.5f;
+inline constexpr float kInt4LeastScale = 0x1p-100f;
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_KERNELS_CPU_PAGE_CODES_H_

@@ -111,11 +111,6 @@ inline __m256i RoundUp8(__m256 x) {
   return _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0xffff)), 16);
 }
 
-// 1 in place of 0.
-inline __m256 DivisorOf(__m256 scale) {
-  return _mm256_blendv_ps(scale, _mm256_set1_ps(1), _mm256_cmp_ps(scale, _mm256_setzero_ps(), _CMP_EQ_OQ));
-}
-
 // Dwords [0, 4) of eight rows to four columns.
 inline void Transpose8x4(const Rows& rows, int first, int byte, __m256i (&column)[4]) {
   __m256i row[4];

@@ -168,10 +168,11 @@ Codes RoundToInt4(const std::vector<float>& x) {
   Codes to;
   to.minimum = ToBf16(low);
   to.scale = RoundUpToBf16(high / 15 - low / 15);
-  const float divisor = to.scale == 0 ? 1 : FromBf16(to.scale);
+  const float scale = FromBf16(to.scale), inverse = scale >= kInt4LeastScale ? 1 / scale : 0;
+  const float offset = std::fma(-low, inverse, kInt4CodeZero);
   for (const float value : x) {
-    const float code = (value - low) / divisor;
-    to.codes.push_back(RoundToInt(code < 15 ? code : 15));
+    to.codes.push_back(static_cast<int>(std::floor(std::fma(value, inverse, offset))) -
+                       static_cast<int>(std::floor(kInt4CodeZero)));
   }
   return to;
 }

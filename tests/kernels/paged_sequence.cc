@@ -56,16 +56,18 @@ float LargestMagnitude(const double* values, size_t count) {
   return static_cast<float>(largest);
 }
 
-// Codes that a kernel holds instead of numbers: scale * code + offset.
-struct Code {
-  float offset, scale;
-  double code_max;
-  double Value(double x) const {
-    if (scale == 0) return offset;
-    const double code = std::nearbyint((static_cast<float>(x) - offset) / scale);
-    return double{scale} * std::clamp(code, -code_max, code_max) + offset;
-  }
-};
+// What a page of int8 holds for x.
+double Int8Value(double x, float scale) {
+  if (scale == 0) return 0;
+  return double{scale} * std::clamp(std::nearbyintf(static_cast<float>(x) / scale), -127.0f, 127.0f);
+}
+
+// What a closed page of int4 holds for x. How numbers about halfway are rounded is part of the format: in floats, as
+// kernels/cpu/page_codes.h says it.
+double Int4Value(double x, float minimum, float scale) {
+  const float inverse = scale >= 0x1p-100f ? 1 / scale : 0, half_above = std::fma(-minimum, inverse, 192.5f);
+  return double{scale} * (std::floor(std::fma(static_cast<float>(x), inverse, half_above)) - 192) + minimum;
+}
 
 float RoundDownTo8Bits(float x) {
   int exponent;
@@ -155,8 +157,7 @@ void PagedSequence::HoldInt8() {
   for (auto* values : {&held.k, &held.v}) {
     for (size_t i = 0; i < values->size(); i += head_dim) {
       const float scale = RoundUpTo8Bits(LargestMagnitude(&(*values)[i], head_dim) / 127);
-      const Code code = {0, scale, 127};
-      for (size_t d = i; d < i + head_dim; ++d) (*values)[d] = code.Value((*values)[d]);
+      for (size_t d = i; d < i + head_dim; ++d) (*values)[d] = Int8Value((*values)[d], scale);
       if (values == &held.v) v_codes_.push_back({0, scale});
     }
   }
@@ -181,9 +182,12 @@ void PagedSequence::HoldInt4() {
           high = std::max(high, static_cast<float>(held.k[at(t, head, d)]));
         }
         const float minimum = RoundDownTo8Bits(low);
-        const Code code = {minimum, RoundUpTo8Bits(high / 15 - minimum / 15), 15};
-        k_codes_[(size_t(first) / kPageTokens * heads + head) * head_dim + d] = {code.offset, code.scale};
-        for (int t = first; t < first + kPageTokens; ++t) held.k[at(t, head, d)] = code.Value(held.k[at(t, head, d)]);
+        const float scale = RoundUpTo8Bits(high / 15 - minimum / 15);
+        k_codes_[(size_t(first) / kPageTokens * heads + head) * head_dim + d] = {minimum, scale};
+        for (int t = first; t < first + kPageTokens; ++t) {
+          double& k = held.k[at(t, head, d)];
+          k = Int4Value(k, minimum, scale);
+        }
       }
       for (int t = first; t < first + kPageTokens; ++t) {
         for (int g = 0; g < groups; ++g) {
@@ -191,9 +195,9 @@ void PagedSequence::HoldInt4() {
           const auto end = held.v.begin() + at(t, head, std::min(head_dim, g * 64 + 64));
           const float low = RoundDownTo8Bits(static_cast<float>(*std::min_element(begin, end)));
           const float high = static_cast<float>(*std::max_element(begin, end));
-          const Code code = {low, RoundUpTo8Bits(high / 15 - low / 15), 15};
-          v_codes_[(size_t(t) * heads + head) * groups + g] = {code.offset, code.scale};
-          for (auto v = begin; v != end; ++v) *v = code.Value(*v);
+          const float scale = RoundUpTo8Bits(high / 15 - low / 15);
+          v_codes_[(size_t(t) * heads + head) * groups + g] = {low, scale};
+          for (auto v = begin; v != end; ++v) *v = Int4Value(*v, low, scale);
         }
       }
     }
