@@ -31,9 +31,15 @@ sys.exit(1 if any(case.get("failures") for case in cases) else 0)
 """
 FASTDECODE = """#!/usr/bin/env python3
 import json, sys
-assert sys.argv[1] == "bench" and sys.argv[2] in ("step", "gpu", "gpu-home")
+assert sys.argv[1:3] in (["bench", "step"], ["bench", "gpu"], ["bench", "gpu-home"], ["latency", "step"])
 if {error!r}:
     sys.exit("fastdecode: error: " + {error!r})
+if sys.argv[1] == "latency":
+    # More at both homes; and twice as much without prompts.
+    rate = {{"gpu": 100, "local": 200, "gpu,local": 250}}[sys.argv[sys.argv.index("--homes") + 1]] * (2 if "--fill" in sys.argv else 1)
+    assert ("--gpu-kv-gib" in sys.argv) == ("gpu" in sys.argv[sys.argv.index("--homes") + 1])
+    print(json.dumps({{"recording": {{"tokens": 3 * rate, "start_ns": 5_000_000_000, "end_ns": 8_000_000_000}}}}))
+    sys.exit()
 three = {{"median": 2.5, "min": 2.0, "max": 3.25}}
 if sys.argv[2] == "gpu-home":
     row = {{"batch": 4, "context": 64, "us": three, "kv_gb_per_s": 7.5, "of_copies": 0.875}}
@@ -89,7 +95,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(code, 0, text)
         results, markdown = self.report()
         self.assertEqual([test["ran"] for test in results["tests"]], [2, 1])
-        self.assertEqual([bench["tokens_per_s"] for bench in results["bench"]], [1234.5, 1234.5])
+        self.assertEqual([bench["tokens_per_s"] for bench in results["steps"]], [1234.5, 1234.5])
         self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 4])
         self.assertIn("| 5 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | 2.500 [2.000..3.250] | 1.5 | 7 | 4.2 / - | 4.2 / - | 2.0, 0.5 |", markdown)
         self.assertIn("attention, 4 x 64 | 2.5 [2.0..3.2] | | 7.5 | 0.875 |", markdown)
@@ -97,6 +103,19 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("a prompt of 64 in chunks of 256 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | | 2.500 [2.000..3.250] |", markdown)
         for needle in ("cuda_spart_test: 2 passed", "FastDecode abc1234", "--homes gpu` | 1234.5 | 800 | 12.5 | 12.5 | 3.5 |"):
             self.assertIn(needle, markdown)
+        for heading, rates in (("Requests", "100.0 | 200.0 | 250.0"), ("Requests whose prompts are not computed", "200.0 | 400.0 | 500.0")):
+            section = markdown.split(f"## {heading}\n")[1].split("##")[0]
+            self.assertIn(f"| 64 | 128 | 8 | 0.1 | {rates} | 1.250 |", section)
+
+    def test_a_part_alone(self):
+        code, text = self.check([], [], "--only", "homes,decode")
+        self.assertEqual(code, 0, text)
+        results, markdown = self.report()
+        self.assertEqual(sorted(set(results) - {"machine", "module", "cuda"}), ["decode", "homes"])
+        self.assertNotIn("## Steps", markdown)
+        self.assertIn("- not asked for", markdown)
+        code, text = self.check([], [], "--only", "homes,nothing")
+        self.assertEqual((code, text), (1, "run: --only: 'nothing' is none of tests, alone, homes, steps, decode, requests, peer\n"))
 
     def test_a_failure_is_named_and_is_the_exit_code(self):
         code, text = self.check([case("A"), case("B", failures=[{"failure": "expected 1"}])], [case("C")])

@@ -21,17 +21,24 @@ def bench_line(bench):
 
 
 def failures(results):
-    every = results["tests"] + [test for tests in results.get("sanitizer", {}).values() for test in tests]
+    every = results.get("tests", []) + [test for tests in results.get("sanitizer", {}).values() for test in tests]
     return [test for test in every if test["exit"] != 0 or test.get("failed")]
+
+
+def errors(results):
+    """What could not be measured."""
+    figures = [one for part in ("alone", "homes", "steps") for one in results.get(part, [])]
+    figures += [row[way] for part in ("decode", "requests") for row in results.get(part, []) for way in ("gpu", "local", "both")]
+    return [one["error"] for one in figures if "error" in one]
 
 
 def exit_code(results):
     """0: all ran and passed. 1: something failed. 3: there was nothing to run on."""
     if failures(results):
         return 1
-    if not any(test.get("ran") for test in results["tests"]):
+    if "tests" in results and not any(test.get("ran") for test in results["tests"]):
         return 3
-    return 1 if any("error" in bench for bench in results["bench"] + results["alone"] + results["homes"]) else 0
+    return 1 if errors(results) else 0
 
 
 def peer_lines(peer):
@@ -96,19 +103,37 @@ def home_lines(benches):
     return lines
 
 
+def load_lines(rows):
+    lines = ["| prompt | answer | at once | device KV GiB | GPU tokens/s | host tokens/s | both tokens/s | both / the better one |",
+             "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        rates = [row[way]["error"].splitlines()[-1] if "error" in row[way] else f"{row[way]['tokens_per_s']:.1f}"
+                 for way in ("gpu", "local", "both")]
+        gain = row.get("both_over_better")
+        lines.append(f"| {row['context']} | {row['output']} | {row['concurrency']} | {row['gpu_kv_gib']} | {' | '.join(rates)} | "
+                     f"{'-' if gain is None else f'{gain:.3f}'} |")
+    return lines
+
+
+def sections(results):
+    """(heading, its lines) of each part that was run."""
+    lines_of = {"alone": ("Steps at a home that answers at once", alone_lines), "homes": ("The GPU as a home", home_lines),
+                "steps": ("Steps", bench_lines), "decode": ("Requests whose prompts are not computed", load_lines),
+                "requests": ("Requests", load_lines), "peer": ("The peer", peer_lines)}
+    return [(heading, lines(results[part])) for part, (heading, lines) in lines_of.items() if part in results]
+
+
 def markdown(results):
     machine = results["machine"]
     lines = [f"# {machine['gpu'] or 'No GPU'}", "",
              f"FastDecode {machine['version']}, {machine['time']}; {machine['cpu']}, {machine['cores']} cores, "
              f"Linux {machine['kernel']}, {machine['libc']}; module {results['module']}, CUDA in {', '.join(results['cuda']) or 'no folder'}.",
              "", "## Tests", ""]
-    lines += [f"- {test_line(test)}" for test in results["tests"]]
+    lines += [f"- {test_line(test)}" for test in results.get("tests", [])] or ["- not asked for"]
     for tool, tests in results.get("sanitizer", {}).items():
         lines += [f"- {tool}: {test_line(test)}" for test in tests]
     for test in failures(results):
         lines += ["", f"### {test['name']}", "", "```", test.get("output", "").strip(), "```"]
-    lines += ["", "## Steps at a home that answers at once", ""] + alone_lines(results["alone"])
-    lines += ["", "## The GPU as a home", ""] + home_lines(results["homes"])
-    lines += ["", "## Steps", ""] + bench_lines(results["bench"])
-    lines += ["", "## The peer", ""] + peer_lines(results["peer"])
+    for heading, its_lines in sections(results):
+        lines += ["", f"## {heading}", ""] + its_lines
     return "\n".join(lines) + "\n"

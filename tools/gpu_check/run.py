@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests that need a GPU, and measures; writes a report for programs and one for people.
 
-usage: run [--out NAME] [--module FILE] [--quick] [--sanitize]
+usage: run [--out NAME] [--only PART,...] [--module FILE] [--quick] [--sanitize]
 """
 import argparse
 import datetime
@@ -34,6 +34,11 @@ HOMES = {"llama-3-8b-8": (["--batch", "64", "--context", "512,4096", "--prompt",
                           ["--batch", "64", "--context", "4096", "--prompt", "2048", "--kv-type", "int8"])}
 QUICK_HOMES = (["--batch", "4", "--context", "64", "--prompt", "64", "--repetitions", "2"],)
 HOP_BATCHES = (1, 5)  # of llama-3-8b's rows, 5 are 60 KiB
+PARTS = ("tests", "alone", "homes", "steps", "decode", "requests", "peer")
+OUTPUT_TOKENS = 128
+# Requests at once, by the tokens of each prompt.
+LOADS = {512: 256, 2048: 256, 8192: 128}
+DEVICE_KV_GIB = (4, 16)
 
 
 def cuda_folders():
@@ -154,9 +159,71 @@ def bench_home(model, arguments, module, env):
     return {**result, **json.loads(text)}
 
 
-def measure(module, env, quick):
-    """(decode steps, steps alone, the GPU as a home)."""
-    results, alone, homes = [], [], []
+def run_load(model, module, env, context, concurrency, homes, filled, quick):
+    """Requests that follow one another, each with a prompt of `context` tokens and OUTPUT_TOKENS of an answer: tokens/s."""
+    seconds = ("1", "2") if quick else ("5", "15") if filled else ("10", "20")
+    arguments = ["latency", "step", "-m", model, "--spart", "cuda", "--concurrency", concurrency, "--max-sequences", concurrency,
+                 "--prompt-tokens", context, "--output-tokens", OUTPUT_TOKENS, "--max-context", context + OUTPUT_TOKENS, *homes,
+                 *(["--fill"] if filled else []), "--warmup-seconds", seconds[0], "--seconds", seconds[1]]
+    code, text, errors = execute([HERE / "bin/fastdecode", *arguments, "--cuda-module", module, "--worst", "0", "--json", "-q"], env,
+                                 BENCH_LIMIT_S)
+    shown = [pathlib.Path(str(word)).name if word is model else str(word) for word in arguments]
+    result = {"command": " ".join(shown)}
+    if code != 0:
+        return {**result, "error": errors.strip()[-600:] or f"exit {code}"}
+    recording = json.loads(text)["recording"]
+    return {**result, "tokens_per_s": recording["tokens"] / (recording["end_ns"] - recording["start_ns"]) * 1e9}
+
+
+def compare_loads(model, module, env, filled, quick):
+    """KV at the GPU, at the host and at both, by context and by how much of it the GPU has room for."""
+    rows = []
+    for context, concurrency in ({64: 8} if quick else LOADS).items():
+        if not filled and context > 2048:
+            continue  # the host alone computes such prompts' attention for minutes
+        local = run_load(model, module, env, context, concurrency, ["--homes", "local"], filled, quick)
+        for gib in (0.1,) if quick else DEVICE_KV_GIB:
+            room = ["--gpu-kv-gib", gib]
+            row = {"context": context, "concurrency": concurrency, "output": OUTPUT_TOKENS, "filled": filled, "gpu_kv_gib": gib,
+                   "gpu": run_load(model, module, env, context, concurrency, ["--homes", "gpu", *room], filled, quick), "local": local,
+                   "both": run_load(model, module, env, context, concurrency, ["--homes", "gpu,local", *room], filled, quick)}
+            if not any("error" in row[way] for way in ("gpu", "local", "both")):
+                alone = max(row["gpu"]["tokens_per_s"], row["local"]["tokens_per_s"])
+                row["both_over_better"] = row["both"]["tokens_per_s"] / alone if alone > 0 else None
+            rows.append(row)
+            print("\n".join(report.load_lines(rows[-1:])), flush=True)
+    return rows
+
+
+def measure_model(model, batches, ways, context, parts, module, env, quick):
+    """Parts of one model, each a list."""
+    found = {}
+    if "alone" in parts:
+        found["alone"] = [bench_alone(model, (*HOP_BATCHES, *batches), module, env)]
+        print("\n".join(report.alone_lines(found["alone"])), flush=True)
+    if "homes" in parts:
+        found["homes"] = []
+        for arguments in QUICK_HOMES if quick else HOMES.get(model.name, []):
+            found["homes"].append(bench_home(model, arguments, module, env))
+            print("\n".join(report.home_lines(found["homes"][-1:])), flush=True)
+    if "steps" in parts:
+        found["steps"] = []
+        for batch in batches:
+            for way in ways:
+                found["steps"].append(bench(model, ["--batch", batch, "--context", context, *way], module, env))
+                print(report.bench_line(found["steps"][-1]), flush=True)
+    if quick or model.name in HOMES:
+        for part, filled in (("decode", True), ("requests", False)):
+            if part in parts:
+                found[part] = compare_loads(model, module, env, filled, quick)
+    return found
+
+
+def measure(parts, module, env, quick):
+    """Of each part that is measured, a list."""
+    found = {part: [] for part in parts if part not in ("tests", "peer")}
+    if not found:
+        return found
     with tempfile.TemporaryDirectory() as scratch:
         shapes = [(HERE / "model", [4], [["--homes", "local"], ["--homes", "gpu"]], 64)]
         if not quick:
@@ -164,26 +231,23 @@ def measure(module, env, quick):
                     ["--homes", "local", "--micro-batches", "2"], ["--homes", "gpu,local", "--micro-batches", "2"]]
             shapes = [(make_model(shape, layers, pathlib.Path(scratch), env), BATCHES, ways, 512) for shape, layers in SHAPES]
         for model, batches, ways, context in shapes:
-            alone.append(bench_alone(model, (*HOP_BATCHES, *batches), module, env))
-            print("\n".join(report.alone_lines(alone[-1:])), flush=True)
-            for arguments in QUICK_HOMES if quick else HOMES.get(model.name, []):
-                homes.append(bench_home(model, arguments, module, env))
-                print("\n".join(report.home_lines(homes[-1:])), flush=True)
-            for batch in batches:
-                for way in ways:
-                    result = bench(model, ["--batch", batch, "--context", context, *way], module, env)
-                    results.append(result)
-                    print(report.bench_line(result), flush=True)
-    return results, alone, homes
+            for part, figures in measure_model(model, batches, ways, context, parts, module, env, quick).items():
+                found[part] += figures
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="gpu-report", help="NAME.json and NAME.md [gpu-report]")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between: " + ", ".join(PARTS) + " [all]")
     parser.add_argument("--module", default=str(HERE / "bin/libfastdecode_cuda.so"), help="another module: a GPU in software")
     parser.add_argument("--quick", action="store_true", help="a few tests, and a tiny model")
     parser.add_argument("--sanitize", action="store_true", help="the tests under compute-sanitizer, too: memcheck, racecheck, synccheck")
     options = parser.parse_args()
+    parts = options.only.split(",")
+    for part in parts:
+        if part not in PARTS:
+            sys.exit(f"run: --only: '{part}' is none of {', '.join(PARTS)}")
     out = pathlib.Path(options.out).resolve()
     module = pathlib.Path(options.module).resolve()
     if not module.exists():
@@ -193,12 +257,14 @@ def main():
         sys.exit(f"run: {', '.join(missing)} not found in: {', '.join(cuda_folders())}; name its folder in LD_LIBRARY_PATH")
     env = environment(folders)
     results = {"machine": describe_machine(), "module": module.name, "cuda": folders}
-    results["tests"] = run_tests(module, env, quick=options.quick)
+    if "tests" in parts:
+        results["tests"] = run_tests(module, env, quick=options.quick)
     if options.sanitize and shutil.which("compute-sanitizer"):
         results["sanitizer"] = {tool: run_tests(module, env, ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9"), True)
                                 for tool in ("memcheck", "racecheck", "synccheck")}
-    results["bench"], results["alone"], results["homes"] = measure(module, env, options.quick)
-    results["peer"] = peer.measure(options.quick)
+    results |= measure(parts, module, env, options.quick)
+    if "peer" in parts:
+        results["peer"] = peer.measure(options.quick)
     out.with_name(out.name + ".json").write_text(json.dumps(results, indent=1) + "\n")
     out.with_name(out.name + ".md").write_text(report.markdown(results))
     print(f"{out}.json, {out}.md")
