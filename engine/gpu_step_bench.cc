@@ -94,6 +94,12 @@ absl::StatusOr<uint64_t> GpuStepBench::Run(int rows, std::vector<StageTrace>* tr
 
 absl::StatusOr<uint64_t> GpuStepBench::RunStep(int rows) { return Run(rows, nullptr); }
 
+absl::StatusOr<double> GpuStepBench::RunCrossing(int rows, int times, Way way, bool by_copies) {
+  const absl::StatusOr<double> step_ns = loaded_.spart->MeasureCrossing(rows, times, way, by_copies);
+  if (!step_ns.ok()) return step_ns.status();
+  return *step_ns / layers();
+}
+
 absl::Status GpuStepBench::RunTimedStep(int rows, Hops* hops) {
   std::vector<StageTrace> traces(static_cast<size_t>(layers()) + 1);
   if (absl::StatusOr<uint64_t> done = Run(rows, &traces); !done.ok()) return done.status();

@@ -42,6 +42,9 @@ class GpuStepBench {
   absl::Status RunTimedStep(int rows, Hops* hops);
   // As CudaSPart::MeasureGemms.
   absl::StatusOr<double> RunGemms(int rows, int times) { return loaded_.spart->MeasureGemms(rows, times); }
+  // How long one layer's rows take there or back, in ns: by kernels, as in a step, or by the copy engine. Of the last
+  // step, which had so many rows; over `times` steps' layers.
+  absl::StatusOr<double> RunCrossing(int rows, int times, Way way, bool by_copies);
 
   int layers() const { return static_cast<int>(loaded_.shape.layers); }
   // What a hop of so many rows moves to its home and back.

@@ -43,6 +43,8 @@ struct BatchFigures {
   // Of each repetition.
   std::vector<double> step_us, gemms_us, ratio;
   Distribution idle, hop;
+  // A layer's rows there and back: by kernels, by the copy engine.
+  std::vector<double> way_us[2][2];
 };
 
 struct GpuReport {
@@ -73,6 +75,15 @@ absl::Status MeasureBatch(GpuStepBench* bench, int repetitions, BatchFigures* fi
     figures->gemms_us.push_back(gemms_ns * 1e-3);
     figures->ratio.push_back(static_cast<double>(*step_ns) / gemms_ns);
     before = after;
+  }
+  for (int i = 0; i < repetitions; ++i) {
+    for (const Way way : {Way::kThere, Way::kBack}) {
+      for (const bool by_copies : {false, true}) {
+        const absl::StatusOr<double> ns = bench->RunCrossing(figures->batch, kGemmTimes, way, by_copies);
+        if (!ns.ok()) return ns.status();
+        figures->way_us[way == Way::kBack][by_copies].push_back(*ns * 1e-3);
+      }
+    }
   }
   figures->idle = Distribution(std::move(hops.idle_ns));
   figures->hop = Distribution(std::move(hops.hop_ns));
@@ -106,6 +117,10 @@ nlohmann::json Percentiles(const Distribution& ns) {
   return figures;
 }
 
+nlohmann::json Ways(const std::vector<double> (&us)[2]) {
+  return {{"kernel", ToJson(Summarize(us[0]))}, {"copy", ToJson(Summarize(us[1]))}};
+}
+
 nlohmann::json Figures(const GpuReport& report) {
   nlohmann::json out = {{"s_part", report.spart},
                         {"layers", report.layers},
@@ -122,6 +137,8 @@ nlohmann::json Figures(const GpuReport& report) {
                               {"gemms_gb_per_s", static_cast<double>(report.weight_bytes) / gemms_us * 1e-3},
                               {"idle_us", Percentiles(figures.idle)},
                               {"hop_us", Percentiles(figures.hop)},
+                              {"there_us", Ways(figures.way_us[0])},
+                              {"back_us", Ways(figures.way_us[1])},
                               {"hop_bytes", report.hop_bytes[i].first},
                               {"reply_bytes", report.hop_bytes[i].second}});
   }
@@ -154,6 +171,16 @@ std::string Text(const GpuReport& report) {
                   PercentileText(row["idle_us"], "p99").c_str(), PercentileText(row["hop_us"], "p50").c_str(),
                   PercentileText(row["hop_us"], "p99").c_str(), static_cast<double>(report.hop_bytes[i].first) / 1024,
                   static_cast<double>(report.hop_bytes[i].second) / 1024);
+    text += line;
+  }
+  std::snprintf(line, sizeof(line),
+                "\na layer's rows between the GPU and the host, us\n%6s  %-20s %-20s  %-20s %-20s\n", "batch",
+                "there: by the kernel", "by the copy engine", "back: by the kernel", "by the copy engine");
+  text += line;
+  for (const BatchFigures& batch : report.batches) {
+    std::snprintf(line, sizeof(line), "%6d  %-20s %-20s  %-20s %-20s\n", batch.batch,
+                  ToText(Summarize(batch.way_us[0][0]), 1).c_str(), ToText(Summarize(batch.way_us[0][1]), 1).c_str(),
+                  ToText(Summarize(batch.way_us[1][0]), 1).c_str(), ToText(Summarize(batch.way_us[1][1]), 1).c_str());
     text += line;
   }
   return text;

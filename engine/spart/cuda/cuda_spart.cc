@@ -209,6 +209,35 @@ absl::StatusOr<double> CudaSPart::MeasureAttention(int rows, int times) {
   });
 }
 
+absl::Status CudaSPart::MakeStagedArea(MicroBatch* batch) {
+  const size_t send_bytes = buckets_.back() * model_.shape.hop_row_bytes();
+  absl::StatusOr<std::byte*> memory = device_->Allocate(send_bytes + buckets_.back() * model_.shape.reply_row_bytes());
+  if (!memory.ok()) return memory.status();
+  absl::StatusOr<std::byte*> area = device_->AllocatePinned(sizeof(StepArea));
+  if (!area.ok()) return area.status();
+  batch->staged = new (*area) StepArea{*memory, *memory + send_bytes};
+  batch->staged_receive = *memory + send_bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> CudaSPart::MeasureCrossing(int rows, int times, Way way, bool by_copies) {
+  MicroBatch& batch = batches_[0];
+  if (batch.staged == nullptr) {
+    if (absl::Status bad = MakeStagedArea(&batch); !bad.ok()) return bad;
+  }
+  return Measure(&batch.crossings[way == Way::kBack][by_copies], rows, times, [&](unsigned bucket) {
+    Crossing crossing{way, batch.memory.areas, {}};
+    if (by_copies) {
+      const StepArea& host = batch.memory.areas[0];
+      crossing.areas = batch.staged;
+      crossing.copy = way == Way::kThere
+                          ? DeviceCopy{host.send, batch.staged->send, bucket * model_.shape.hop_row_bytes()}
+                          : DeviceCopy{batch.staged_receive, host.receive, bucket * model_.shape.reply_row_bytes()};
+    }
+    return MakeCrossingGraph(model_, batch.memory, bucket, crossing, batch.stream, device_.get());
+  });
+}
+
 // How many rows of logits a step of this bucket computes.
 unsigned CudaSPart::sampled_rows(unsigned rows) const {
   const int bucket = BucketFor(buckets_, std::min(static_cast<unsigned>(options_.sequences_max), buckets_.back()));

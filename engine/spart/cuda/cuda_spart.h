@@ -68,6 +68,8 @@ class CudaSPart : public SPart {
   absl::StatusOr<double> MeasureGemms(int rows, int times);
   // As that, of appending and attending to the KV of the last step, all of whose rows were at the own home.
   absl::StatusOr<double> MeasureAttention(int rows, int times);
+  // As that, of a way of the last step's rows, all of whose home is that of index 0: in all layers.
+  absl::StatusOr<double> MeasureCrossing(int rows, int times, Way way, bool by_copies);
   int layers() const { return model_.spec.layers; }
   // Of the weights, those that are multiplied by sampled rows alone.
   uint64_t head_weights() const { return static_cast<uint64_t>(model_.weights.head.n * model_.weights.head.k); }
@@ -88,7 +90,9 @@ class CudaSPart : public SPart {
     bool all_here = false;       // the step's rows: no stage of it waits
     StepTable* table = nullptr;
     // For measuring, by the bucket's rows.
-    std::map<unsigned, SPartDevice::Graph> gemms, attention;
+    std::map<unsigned, SPartDevice::Graph> gemms, attention, crossings[2][2];
+    StepArea* staged = nullptr;  // pinned; an area in the device's memory in place of home 0's
+    std::byte* staged_receive = nullptr;
   };
 
   CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options);
@@ -109,6 +113,7 @@ class CudaSPart : public SPart {
   StageState EndStep(StageState state);
   void TakeTimes(const MicroBatch& batch);
   StageState CheckDevice(MicroBatch& batch);
+  absl::Status MakeStagedArea(MicroBatch* batch);
   template <class Make>
   absl::StatusOr<double> Measure(std::map<unsigned, SPartDevice::Graph>* graphs, int rows, int times, const Make& make);
   unsigned sampled_rows(unsigned rows) const;

@@ -27,10 +27,17 @@ struct DeviceGemm {
   void* y = nullptr;
 };
 
+// By the GPU's copy engine, between its memory and pinned or registered memory of the host.
+struct DeviceCopy {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t bytes = 0;
+};
+
 // A piece of work of a stream.
 using DeviceWork =
     std::variant<EmbedNormArgs, AddNormArgs, SwiGluArgs, RopeSendArgs, TakeKvStepArgs, AppendKvArgs, AttendKvArgs,
-                 WaitArgs, GatherOutputsArgs, GatherLogitRowsArgs, SampleRowsArgs, PublishArgs, DeviceGemm>;
+                 WaitArgs, GatherOutputsArgs, GatherLogitRowsArgs, SampleRowsArgs, PublishArgs, DeviceGemm, DeviceCopy>;
 
 // One GPU, or what stands in for one: memory, streams and graphs, and the kernels of kernels/cuda on them. Implemented
 // by a module that is loaded on demand (device_module.h), so that a program needs no CUDA library until it uses a GPU.

@@ -33,8 +33,10 @@ class GraphMaker {
 
   // From the normed rows to q, k, v in the send areas of layer `stage`.
   void QkvAndSend(unsigned stage) {
-    const GpuLayer& layer = model_.weights.layers[stage];
-    Qkv(layer);
+    Qkv(model_.weights.layers[stage]);
+    Send(stage);
+  }
+  void Send(unsigned stage) {
     auto args = OfRows<RopeSendArgs>();
     args.board = memory_.board;
     args.rows = memory_.rows;
@@ -42,7 +44,7 @@ class GraphMaker {
     args.stage = stage;
     args.wire = Wire();
     args.qkv = memory_.qkv;
-    args.bias = layer.qkv_bias;
+    args.bias = model_.weights.layers[stage].qkv_bias;
     args.cosines = model_.cosines;
     args.sines = model_.sines;
     args.stamps.begin = &times().qkv;
@@ -102,13 +104,7 @@ class GraphMaker {
   void OutputAndMlp(unsigned stage) {
     const GpuLayer& layer = model_.weights.layers[stage - 1];
     Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns, {nullptr, &times().begun}});
-    auto gather = OfRows<GatherOutputsArgs>();
-    gather.rows = memory_.rows;
-    gather.areas = memory_.areas;
-    gather.wire = Wire();
-    gather.out = memory_.attended;
-    gather.stamps.end = &times().gathered;
-    Add(gather);
+    Gather();
     Output(layer);
     AddNorm(layer.o_bias, layer.mlp_norm, {&times().projected, &times().mlp_normed});
     GateUp(layer);
@@ -124,6 +120,22 @@ class GraphMaker {
     const bool last = stage == static_cast<unsigned>(spec_.layers);
     AddNorm(layer.down_bias, last ? model_.weights.final_norm : model_.weights.layers[stage].attention_norm,
             {&times().mlp_projected, &times().normed});
+  }
+
+  void Gather() {
+    auto gather = OfRows<GatherOutputsArgs>();
+    gather.rows = memory_.rows;
+    gather.areas = memory_.areas;
+    gather.wire = Wire();
+    gather.out = memory_.attended;
+    gather.stamps.end = &times().gathered;
+    Add(gather);
+  }
+
+  void Cross(unsigned stage, const Crossing& crossing) {
+    if (crossing.way == Way::kThere) Send(stage);
+    if (crossing.copy.bytes > 0) Add(crossing.copy);
+    if (crossing.way == Way::kBack) Gather();
   }
 
   // Logits and tokens of up to kLogitTileRowsMax logit rows.
@@ -298,6 +310,17 @@ absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const S
     for (unsigned first = 0; first < logit_rows; first += kLogitTileRowsMax) {
       maker.Head(LogitTileRows(logit_rows - first), memory.logits);
     }
+  });
+}
+
+absl::StatusOr<SPartDevice::Graph> MakeCrossingGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
+                                                     const Crossing& crossing, SPartDevice::Stream stream,
+                                                     SPartDevice* device) {
+  StepMemory there = memory;
+  there.areas = crossing.areas;
+  GraphMaker maker(model, there, rows, device);
+  return MakeGraph(absl::StrCat("ways of ", rows, " rows"), stream, device, &maker, [&] {
+    for (unsigned stage = 0; stage < static_cast<unsigned>(model.spec.layers); ++stage) maker.Cross(stage, crossing);
   });
 }
 

@@ -21,6 +21,19 @@ absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const 
 absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
                                                  unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device);
 
+// A way of a step's rows between the GPU and a home's area in the host's memory, for measuring: kernels store or load
+// there, as in a step, or the copy engine moves what they have stored, or will load, in the device's memory.
+enum class Way { kThere, kBack };  // of q, k and v, or of o
+struct Crossing {
+  Way way = Way::kThere;
+  StepArea* areas = nullptr;  // pinned: for the kernels
+  DeviceCopy copy;            // of all rows; without bytes: none
+};
+// That of all layers and nothing else, with what the memory happens to hold.
+absl::StatusOr<SPartDevice::Graph> MakeCrossingGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
+                                                     const Crossing& crossing, SPartDevice::Stream stream,
+                                                     SPartDevice* device);
+
 // What MakeStepGraph's step does for the rows that have their home on the GPU, in all layers, and nothing else, for
 // measuring: once more what the last step of so many rows did. REQUIRES: model.is_home.
 absl::StatusOr<SPartDevice::Graph> MakeAttentionGraph(const StepModel& model, const StepMemory& memory, unsigned rows,

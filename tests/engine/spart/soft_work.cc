@@ -1,5 +1,6 @@
 #include "tests/engine/spart/soft_work.h"
 
+#include <cstring>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -38,6 +39,8 @@ void Do(const DeviceGemm& gemm, uint64_t) {
     gemm.out == gemm.type ? Multiply<T, T>(gemm) : Multiply<T, float>(gemm);
   });
 }
+
+void Do(const DeviceCopy& copy, uint64_t) { std::memcpy(copy.to, copy.from, copy.bytes); }
 
 template <class Args>
 void Do(const Args& args, uint64_t seed) {

@@ -59,6 +59,10 @@ class SPartRig {
   };
   // Rows, o and samplings are drawn from the seed and the number of the step.
   Outcome Step(const Ask& ask);
+  // Where q, k and v of a home's rows come.
+  std::byte* send_area(int micro_batch, int home) const {
+    return send_[static_cast<size_t>(micro_batch)][static_cast<size_t>(home)];
+  }
 
  private:
   StageState Await(int micro_batch);

@@ -21,6 +21,7 @@ class ListingDevice : public SoftDevice {
  public:
   ListingDevice() : SoftDevice(Options()) {}
   absl::Status Add(const DeviceWork& work) override {
+    works.push_back(work);
     if (const auto* const attend = std::get_if<AttendKvArgs>(&work)) attends.push_back(*attend);
     if (const auto* const gemm = std::get_if<DeviceGemm>(&work)) {
       gemms.emplace_back(gemm->type, gemm->out, gemm->n, gemm->k, gemm->rows, gemm->weights);
@@ -30,6 +31,7 @@ class ListingDevice : public SoftDevice {
     return SoftDevice::Add(work);
   }
 
+  std::vector<DeviceWork> works;
   std::vector<Gemm> gemms;
   std::vector<AttendKvArgs> attends;
   int others = 0;
@@ -109,6 +111,36 @@ TEST(StepGraphTest, AttentionAloneIsThatOfTheStep) {
     EXPECT_EQ(device.attends[i].blocks, of_step[i].blocks);
   }
   EXPECT_NE(of_step[0].pages.layer, of_step[1].pages.layer);
+}
+
+TEST(StepGraphTest, WaysAloneAreOfEachLayerAndCopiesOnTheirRightSide) {
+  const StepModel model = HomeModel(KvType::kBf16, 128, 8);
+  StageStamps times;
+  StepMemory memory;
+  memory.times = &times;
+  StepArea areas;
+  std::byte from[1], to[1];
+  for (const Way way : {Way::kThere, Way::kBack}) {
+    for (const size_t bytes : {size_t{0}, size_t{640}}) {
+      ListingDevice device;
+      const Crossing crossing{way, &areas, {to, from, bytes}};
+      ASSERT_TRUE(MakeCrossingGraph(model, memory, 8, crossing, *device.MakeStream(), &device).ok());
+      ASSERT_EQ(device.works.size(), bytes == 0 ? 2u : 4u);
+      const size_t of_layer = device.works.size() / 2, kernel = way == Way::kBack ? of_layer - 1 : 0;
+      for (unsigned layer = 0; layer < 2; ++layer) {
+        const auto work = device.works.begin() + layer * of_layer;
+        if (way == Way::kThere) {
+          EXPECT_EQ(std::get<RopeSendArgs>(work[kernel]).areas, &areas);
+          EXPECT_EQ(std::get<RopeSendArgs>(work[kernel]).stage, layer);
+        } else {
+          EXPECT_EQ(std::get<GatherOutputsArgs>(work[kernel]).areas, &areas);
+        }
+        if (bytes == 0) continue;
+        const auto& copy = std::get<DeviceCopy>(work[1 - kernel]);
+        EXPECT_TRUE(copy.to == to && copy.from == from && copy.bytes == bytes);
+      }
+    }
+  }
 }
 
 // Tensor cores round, so that a model in f32 does without, and one in fp16 with KV in bf16. For a prompt's chunk their

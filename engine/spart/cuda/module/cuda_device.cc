@@ -230,6 +230,9 @@ absl::Status CudaDevice::Capture(const CudaStream& stream, cudaGraph_t* graph) {
         [&](const auto& args) {
           if constexpr (std::is_same_v<std::decay_t<decltype(args)>, DeviceGemm>) {
             return gemm_->Multiply(args, stream.workspace, stream.stream);
+          } else if constexpr (std::is_same_v<std::decay_t<decltype(args)>, DeviceCopy>) {
+            const cudaError_t added = cudaMemcpyAsync(args.to, args.from, args.bytes, cudaMemcpyDefault, stream.stream);
+            return CudaStatus(added, "cudaMemcpyAsync");
           } else {
             return CudaStatus(LaunchKernel(args, stream.stream), "launching a kernel");
           }
