@@ -42,6 +42,7 @@ absl::StatusOr<GpuBenchSPart> LoadGpuBenchSPart(const std::map<std::string, std:
   }
   place.sequences_max = SequencesPerMicroBatch(options);
   place.is_home = load.is_home;
+  place.pushes = load.pushes;
   GpuBenchSPart loaded = {place.shape, *type, spec->vocab, nullptr};
   absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options, *spec, std::move(place), log);
   if (!spart.ok()) return spart.status();
@@ -60,13 +61,15 @@ StepTable MakeBenchTable(const RPartShape& shape) {
   return table;
 }
 
-absl::StatusOr<uint64_t> RunBenchStep(CudaSPart* spart, StepTable* table, std::vector<StageTrace>* traces) {
+absl::StatusOr<uint64_t> RunBenchStep(CudaSPart* spart, StepTable* table, std::vector<StageTrace>* traces,
+                                      absl::FunctionRef<void(int stages_over)> turn) {
   const uint64_t start_ns = NowNs();
   for (int stage = 0; stage <= spart->layers(); ++stage) {
     table->trace = traces == nullptr ? nullptr : &(*traces)[static_cast<size_t>(stage)];
     spart->StartStage(/*micro_batch=*/0, stage, *table);
     StageState state;
     do {
+      turn(stage);
       state = spart->PollStage(/*micro_batch=*/0);
     } while (state == StageState::kRunning);
     if (state == StageState::kFailed) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/rpart/messages.h"
@@ -28,6 +29,7 @@ struct GpuBenchLoad {
   int sequences_max = 0;
   int chunk = 1;         // rows of a prompt in a step
   bool is_home = false;  // of KV
+  bool pushes = false;   // then: k and v of prompts to others
 };
 
 // `options`: of the engine's, by name, the model and what concerns the S-Part. Errors: those of SetOption;
@@ -38,9 +40,12 @@ absl::StatusOr<GpuBenchSPart> LoadGpuBenchSPart(const std::map<std::string, std:
 // A step table with room for all rows; its rows have their home at index 0.
 StepTable MakeBenchTable(const RPartShape& shape);
 
-// All stages of a step, in ns. `traces`: of each stage; null: no times are stored. Errors: Unavailable, with what the
-// S-Part says. Thread: the one that plays the pipeline thread.
-absl::StatusOr<uint64_t> RunBenchStep(CudaSPart* spart, StepTable* table, std::vector<StageTrace>* traces);
+// All stages of a step, in ns. `traces`: of each stage; null: no times are stored. `turn`: is called again and again
+// meanwhile, with the stages that are over. Errors: Unavailable, with what the S-Part says. Thread: the one that plays
+// the pipeline thread.
+absl::StatusOr<uint64_t> RunBenchStep(
+    CudaSPart* spart, StepTable* table, std::vector<StageTrace>* traces,
+    absl::FunctionRef<void(int stages_over)> turn = [](int) {});
 
 }  // namespace fastdecode
 

@@ -6,15 +6,17 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "engine/rpart/rpart_shape.h"
 #include "kernels/cuda/kv_pages.h"
 #include "numa/check.h"
+#include "numa/clock.h"
 
 namespace fastdecode {
 
 absl::StatusOr<std::unique_ptr<GpuHomeBench>> GpuHomeBench::Create(const std::map<std::string, std::string>& options,
                                                                    int sequences_max, int chunk, Logger* log) {
-  absl::StatusOr<GpuBenchSPart> loaded =
-      LoadGpuBenchSPart(options, {.sequences_max = sequences_max, .chunk = chunk, .is_home = true}, log);
+  absl::StatusOr<GpuBenchSPart> loaded = LoadGpuBenchSPart(
+      options, {.sequences_max = sequences_max, .chunk = chunk, .is_home = true, .pushes = true}, log);
   if (!loaded.ok()) return loaded.status();
   std::unique_ptr<GpuHomeBench> bench(new GpuHomeBench(*std::move(loaded), chunk));
   absl::StatusOr<SPart::OwnHome> home = bench->loaded_.spart->AttachOwnHome(/*index=*/0);
@@ -28,6 +30,9 @@ absl::StatusOr<std::unique_ptr<GpuHomeBench>> GpuHomeBench::Create(const std::ma
 GpuHomeBench::GpuHomeBench(GpuBenchSPart loaded, int chunk)
     : loaded_(std::move(loaded)), chunk_(chunk), table_(MakeBenchTable(loaded_.shape)) {
   greedy_.temperature = 0;
+  table_.push_rows.assign(loaded_.shape.max_rows, StepTable::kNoPushRow);
+  const LinkSize size = LinkSizeFor(loaded_.shape, /*push=*/true);
+  segments_.resize(static_cast<size_t>(size.bulk_segments), std::vector<std::byte>(size.bulk_segment_bytes_max));
 }
 
 absl::Status GpuHomeBench::Send(const void* message, size_t bytes) {
@@ -108,7 +113,22 @@ uint64_t GpuHomeBench::kv_bytes(int sequences, int context) const {
   return pages * page_bytes * loaded_.shape.layers * static_cast<uint64_t>(sequences);
 }
 
-absl::StatusOr<uint64_t> GpuHomeBench::RunPrompt(int tokens) {
+// The step's next rows, of `layers` layers that are there, to where a link's segments would lie. False: there is none.
+bool GpuHomeBench::PushSegment(int layers) {
+  if (pushed_layers_ >= layers) return false;
+  const size_t row_bytes = loaded_.shape.kv_row_bytes(), row = static_cast<size_t>(pushed_rows_);
+  const int rows = std::min(table_.rows - pushed_rows_, static_cast<int>(PushTokensMax(loaded_.shape)));
+  std::vector<std::byte>& segment = segments_[segment_++ % segments_.size()];
+  std::memcpy(segment.data(), loaded_.spart->PushedRows(/*micro_batch=*/0, pushed_layers_) + row * row_bytes,
+              static_cast<size_t>(rows) * row_bytes);
+  pushed_rows_ += rows;
+  if (pushed_rows_ < table_.rows) return true;
+  pushed_rows_ = 0;
+  ++pushed_layers_;
+  return true;
+}
+
+absl::StatusOr<uint64_t> GpuHomeBench::RunPrompt(int tokens, bool pushed) {
   FD_CHECK(tokens >= 1 && tokens <= max_context(), "a prompt that the model has room for");
   if (absl::Status bad = Clear(); !bad.ok()) return bad;
   sequences_ = 1;
@@ -120,11 +140,21 @@ absl::StatusOr<uint64_t> GpuHomeBench::RunPrompt(int tokens) {
     }
     table_.rows = rows;
     table_.logit_rows = 0;
-    for (int r = 0; r < rows; ++r) PutRow(r, first + r);
+    for (int r = 0; r < rows; ++r) {
+      PutRow(r, first + r);
+      table_.push_rows[static_cast<size_t>(r)] = pushed ? static_cast<uint32_t>(r) : StepTable::kNoPushRow;
+    }
     if (first + rows == tokens) SampleRow(rows - 1, tokens - 1);
-    const absl::StatusOr<uint64_t> step_ns = RunBenchStep(loaded_.spart.get(), &table_, nullptr);
+    pushed_layers_ = pushed_rows_ = 0;
+    const uint64_t start_ns = NowNs();
+    // Rows of a layer are there when the stage behind it is over.
+    const auto push = [&](int stages_over) {
+      if (pushed) PushSegment(stages_over - 1);
+    };
+    const absl::StatusOr<uint64_t> step_ns = RunBenchStep(loaded_.spart.get(), &table_, nullptr, push);
     if (!step_ns.ok()) return step_ns.status();
-    ns += *step_ns;
+    while (pushed && PushSegment(layers())) continue;
+    ns += NowNs() - start_ns;
   }
   return ns;
 }

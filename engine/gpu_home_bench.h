@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,7 +35,9 @@ class GpuHomeBench {
   uint64_t kv_bytes(int sequences, int context) const;
 
   // A prompt of so many tokens, chunk by chunk up to its first sampled one, in ns; and the GEMMs of these steps, alone.
-  absl::StatusOr<uint64_t> RunPrompt(int tokens);
+  // `pushed`: its K and V leave for another home, to which they are posted as the pipeline does it, by a segment a
+  // turn; a chunk begins when those of the one before are posted. That home always has room.
+  absl::StatusOr<uint64_t> RunPrompt(int tokens, bool pushed = false);
   absl::StatusOr<double> RunPromptGemms(int tokens);
 
   int layers() const { return static_cast<int>(loaded_.shape.layers); }
@@ -52,6 +55,7 @@ class GpuHomeBench {
   absl::Status SendRoster(int sequences, uint32_t position, uint32_t rows);
   void PutRow(int row, int position);
   void SampleRow(int row, int position);
+  bool PushSegment(int layers);
 
   const GpuBenchSPart loaded_;
   const int chunk_;
@@ -62,6 +66,10 @@ class GpuHomeBench {
   uint32_t roster_version_ = 0;
   uint64_t sequences_ = 0;  // at the home: 0, 1, ...
   uint64_t drawn_ = 0;
+  // Of the step that runs: what has been posted, and of the layer after that. A link's segments in turn.
+  int pushed_layers_ = 0, pushed_rows_ = 0;
+  std::vector<std::vector<std::byte>> segments_;
+  size_t segment_ = 0;
 };
 
 }  // namespace fastdecode

@@ -46,7 +46,9 @@ struct AttentionFigures {
 struct PromptFigures {
   int tokens = 0;
   double flop = 0;
-  std::vector<double> us, gemms_us, share;  // of each repetition; share: of the time that its GEMMs alone take
+  // Of each repetition: the prompt, its GEMMs alone, the prompt with its KV pushed to another home; the GEMMs' share of
+  // the prompt, and what pushing adds to it.
+  std::vector<double> us, gemms_us, pushed_us, share, push_cost;
 };
 
 struct HomeReport {
@@ -77,10 +79,14 @@ absl::Status MeasurePrompt(GpuHomeBench* bench, int repetitions, PromptFigures* 
   for (int i = 0; i < repetitions; ++i) {
     const absl::StatusOr<uint64_t> ns = bench->RunPrompt(figures->tokens);
     if (!ns.ok()) return ns.status();
+    const absl::StatusOr<uint64_t> pushed_ns = bench->RunPrompt(figures->tokens, /*pushed=*/true);
+    if (!pushed_ns.ok()) return pushed_ns.status();
     const absl::StatusOr<double> after = bench->RunPromptGemms(figures->tokens);
     if (!after.ok()) return after.status();
     const double gemms_ns = (*before + *after) / 2;
     figures->us.push_back(static_cast<double>(*ns) * 1e-3);
+    figures->pushed_us.push_back(static_cast<double>(*pushed_ns) * 1e-3);
+    figures->push_cost.push_back(static_cast<double>(*pushed_ns) / static_cast<double>(*ns) - 1);
     figures->gemms_us.push_back(gemms_ns * 1e-3);
     figures->share.push_back(gemms_ns / static_cast<double>(*ns));
     before = after;
@@ -142,6 +148,8 @@ nlohmann::json Figures(const HomeReport& report, const HomeFlags& flags) {
                               {"us", ToJson(Summarize(figures.us))},
                               {"gemms_us", ToJson(Summarize(figures.gemms_us))},
                               {"gemms_over_prompt", ToJson(Summarize(figures.share))},
+                              {"pushed_us", ToJson(Summarize(figures.pushed_us))},
+                              {"push_cost", ToJson(Summarize(figures.push_cost))},
                               {"tflop_per_s", figures.flop / Summarize(figures.us).median * 1e-6}});
   }
   return out;
@@ -167,12 +175,14 @@ std::string Text(const HomeReport& report, const HomeFlags& flags) {
     std::snprintf(line, sizeof(line), "%.3f", row["of_copies"].is_null() ? 0 : row["of_copies"].get<double>());
     text += row["of_copies"].is_null() ? "-\n" : std::string(line) + "\n";
   }
-  std::snprintf(line, sizeof(line), "prompts, in chunks of %d\n%6s  %-28s %-28s %s\n", flags.chunk, "tokens", "us",
-                "its GEMMs alone", "GEMMs / prompt");
+  std::snprintf(line, sizeof(line), "prompts, in chunks of %d\n%6s  %-28s %-28s %-20s  %-28s %s\n", flags.chunk,
+                "tokens", "us", "its GEMMs alone", "GEMMs / prompt", "pushed to another home", "that costs");
   text += line;
   for (const PromptFigures& one : report.prompts) {
-    std::snprintf(line, sizeof(line), "%6d  %-28s %-28s %s\n", one.tokens, ToText(Summarize(one.us), 1).c_str(),
-                  ToText(Summarize(one.gemms_us), 1).c_str(), ToText(Summarize(one.share), 3).c_str());
+    std::snprintf(line, sizeof(line), "%6d  %-28s %-28s %-20s  %-28s %s\n", one.tokens,
+                  ToText(Summarize(one.us), 1).c_str(), ToText(Summarize(one.gemms_us), 1).c_str(),
+                  ToText(Summarize(one.share), 3).c_str(), ToText(Summarize(one.pushed_us), 1).c_str(),
+                  ToText(Summarize(one.push_cost), 3).c_str());
     text += line;
   }
   return text;

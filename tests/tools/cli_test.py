@@ -676,6 +676,8 @@ class BenchGpu(ProgramTest):
             for way in ("idle_us", "hop_us"):
                 self.assertEqual(batch[way]["count"], 4 * out["layers"])
                 self.assertIsNone(batch[way]["p99"], "of so few samples")
+            for way in ("there_us", "back_us"):
+                self.assertTrue(all(batch[way][by]["min"] > 0 for by in ("kernel", "copy")), batch[way])
             # A hop is what is idle, and more.
             self.assertGreaterEqual(batch["hop_us"]["p50"], batch["idle_us"]["p50"])
             # Each weight, of four bytes, is multiplied and added once for each row.
@@ -685,7 +687,7 @@ class BenchGpu(ProgramTest):
 
     def test_text(self):
         text = self.succeed(run(*self.ON_SOFTWARE, "--model", demo_model(), "--batch", "2", "--repetitions", 1))
-        for needle in ("software GPU", "its GEMMs alone", "hop p50", "KiB there, back"):
+        for needle in ("software GPU", "its GEMMs alone", "hop p50", "KiB there, back", "by the copy engine"):
             self.assertIn(needle, text)
 
     def test_bad_values(self):
@@ -717,10 +719,12 @@ class BenchGpuHome(ProgramTest):
             self.assertGreater(row["us"]["min"], 0)
             share = row["gemms_over_prompt"]
             self.assertTrue(0 < share["min"] <= share["median"] <= share["max"], share)
+            self.assertGreater(row["pushed_us"]["min"], 0)
+            self.assertGreaterEqual(row["push_cost"]["max"], row["pushed_us"]["min"] / row["us"]["max"] - 1)
 
     def test_text(self):
         text = self.succeed(self.bench("--compute", "f32", "--batch", 2, "--context", 40, "--prompt", 20, "--repetitions", 1))
-        for needle in ("software GPU", "of copies", "prompts, in chunks of 256", "GEMMs / prompt"):
+        for needle in ("software GPU", "of copies", "prompts, in chunks of 256", "GEMMs / prompt", "pushed to another home"):
             self.assertIn(needle, text)
 
     def test_bad_values(self):

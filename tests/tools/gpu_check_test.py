@@ -43,7 +43,7 @@ if sys.argv[1] == "latency":
 three = {{"median": 2.5, "min": 2.0, "max": 3.25}}
 if sys.argv[2] == "gpu-home":
     row = {{"batch": 4, "context": 64, "us": three, "kv_gb_per_s": 7.5, "of_copies": 0.875}}
-    prompt = {{"tokens": 64, "us": three, "gemms_us": three, "gemms_over_prompt": three}}
+    prompt = {{"tokens": 64, "us": three, "gemms_us": three, "gemms_over_prompt": three, "pushed_us": three, "push_cost": three}}
     print(json.dumps({{"chunk": 256, "attention": [row, dict(row, of_copies=None)], "prompts": [prompt]}}))
     sys.exit()
 if sys.argv[2] == "gpu":
@@ -100,9 +100,10 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 4])
         self.assertIn("| 5 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | 2.500 [2.000..3.250] | 1.5 | 7 | 4.2 / - | 4.2 / - | 2.0, 0.5 | "
                       "2.5 [2.0..3.2] / 2.5 [2.0..3.2] | 2.5 [2.0..3.2] / 2.5 [2.0..3.2] |", markdown)
-        self.assertIn("attention, 4 x 64 | 2.5 [2.0..3.2] | | 7.5 | 0.875 |", markdown)
-        self.assertIn("attention, 4 x 64 | 2.5 [2.0..3.2] | | 7.5 | - |", markdown)
-        self.assertIn("a prompt of 64 in chunks of 256 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | | 2.500 [2.000..3.250] |", markdown)
+        self.assertIn("attention, 4 x 64 | 2.5 [2.0..3.2] | | 7.5 | 0.875 | | |", markdown)
+        self.assertIn("attention, 4 x 64 | 2.5 [2.0..3.2] | | 7.5 | - | | |", markdown)
+        self.assertIn("a prompt of 64 in chunks of 256 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | | 2.500 [2.000..3.250] | "
+                      "2.5 [2.0..3.2] | 2.500 [2.000..3.250] |", markdown)
         for needle in ("cuda_spart_test: 2 passed", "FastDecode abc1234", "--homes gpu` | 1234.5 | 800 | 12.5 | 12.5 | 3.5 |"):
             self.assertIn(needle, markdown)
         for heading, rates in (("Requests", "100.0 | 200.0 | 250.0"), ("Requests whose prompts are not computed", "200.0 | 400.0 | 500.0")):

@@ -90,18 +90,20 @@ def alone_lines(benches):
 
 
 def home_lines(benches):
-    lines = ["| command | what | us | GEMMs alone us | KV GB/s | of copies, or GEMMs / prompt |", "|---|---|---|---|---|---|"]
+    lines = ["| command | what | us | GEMMs alone us | KV GB/s | of copies, or GEMMs / prompt | pushed to another home us | that costs |",
+             "|---|---|---|---|---|---|---|---|"]
     for one in benches:
         if "error" in one:
-            lines.append(f"| `{one['command']}` | {one['error'].splitlines()[-1]} | | | | |")
+            lines.append(f"| `{one['command']}` | {one['error'].splitlines()[-1]} | | | | | | |")
             continue
         for row in one["attention"]:
             of_copies = "-" if row["of_copies"] is None else f"{row['of_copies']:.3f}"
             lines.append(f"| `{one['command']}` | attention, {row['batch']} x {row['context']} | {spread(row['us'], '.1f')} | | "
-                         f"{row['kv_gb_per_s']:.1f} | {of_copies} |")
+                         f"{row['kv_gb_per_s']:.1f} | {of_copies} | | |")
         for row in one["prompts"]:
             lines.append(f"| `{one['command']}` | a prompt of {row['tokens']} in chunks of {one['chunk']} | {spread(row['us'], '.1f')} | "
-                         f"{spread(row['gemms_us'], '.1f')} | | {spread(row['gemms_over_prompt'], '.3f')} |")
+                         f"{spread(row['gemms_us'], '.1f')} | | {spread(row['gemms_over_prompt'], '.3f')} | "
+                         f"{spread(row['pushed_us'], '.1f')} | {spread(row['push_cost'], '.3f')} |")
     return lines
 
 
