@@ -10,6 +10,8 @@
 
 namespace fastdecode::simt {
 
+// A thread keeps its chunk of 16 bytes of a row; threads that are too few for another row have none. So what copies
+// take besides their page follows from the layout, and is constant where the compiler knows that.
 template <class Kv, bool kScalesFirst = false>
 class KvCopy {
  public:
@@ -17,8 +19,9 @@ class KvCopy {
       : pages_(pages),
         layout_(layout),
         chunks_(static_cast<unsigned>(layout.row_bytes / 16)),
+        rows_(kAttendThreads / chunks_),
         first_token_(Thread() / chunks_),
-        first_chunk_(Thread() % chunks_) {}
+        chunk_(Thread() % chunks_) {}
 
   // The item's steps: of each, on_k(first token) when K is there, between(first) when it is no longer in use,
   // on_v(first) when V is there and all threads have come from `between`. What comes next is on its way meanwhile.
@@ -27,77 +30,92 @@ class KvCopy {
                        const OnV& on_v) const {
     const unsigned cut = item.cut * cut_tokens;
     unsigned first = cut + (item.begin - cut) / layout_.tokens * layout_.tokens;
-    Begin(item, first, /*of_v=*/false);
-    Begin(item, first, /*of_v=*/true);
+    Heads heads = HeadsAt(item, first);
+    Begin(item, heads, first, /*of_v=*/false);
+    Begin(item, heads, first, /*of_v=*/true);
     for (; first < item.end; first += layout_.tokens) {
       const unsigned next = first + layout_.tokens;
+      heads = HeadsAt(item, next);
       WaitCopies<1>();
       SyncBlock();
       on_k(first);
       SyncBlock();
-      Begin(item, next, /*of_v=*/false);
+      Begin(item, heads, next, /*of_v=*/false);
       between(first);
       WaitCopies<1>();
       SyncBlock();
       on_v(first);
       SyncBlock();
-      Begin(item, next, /*of_v=*/true);
+      Begin(item, heads, next, /*of_v=*/true);
     }
   }
 
  private:
+  // Those of a step's two pages at most; the item's last one where there is no other.
+  struct Heads {
+    const std::byte* of_page[2];
+  };
+  FD_DEVICE Heads HeadsAt(const AttendItem& item, unsigned first) const {
+    const auto head = [&](unsigned position) {
+      return HeadOf(pages_, item.entry.slot, position < item.end ? position : item.end - 1, item.kv_head);
+    };
+    return {head(first), head(first + kPageTokens)};
+  }
+
   // One group of copies: K or V of the step that begins at `first`. What the tile does not see becomes zeros.
-  FD_DEVICE void Begin(const AttendItem& item, unsigned first, bool of_v) const {
+  FD_DEVICE void Begin(const AttendItem& item, const Heads& heads, unsigned first, bool of_v) const {
     if (first < item.end) {
-      std::byte* const to = SharedMemory() + (of_v ? layout_.v : layout_.k);
-      const size_t offset = of_v ? GpuVOffset(pages_.type, pages_.head_dim) : 0;
-      // Of a step's two pages at most, looked up before any copy waits for it.
-      const unsigned in_page = first % kPageTokens, second = first - in_page + kPageTokens;
-      const std::byte* const heads[2] = {
-          HeadOf(pages_, item.entry.slot, first, item.kv_head) + offset,
-          second < item.end ? HeadOf(pages_, item.entry.slot, second, item.kv_head) + offset : pages_.layer};
-      unsigned token = first_token_, chunk = first_chunk_;
-      while (token < layout_.tokens) {
-        const unsigned position = first + token;
-        const bool seen = position >= item.begin && position < item.end;
-        const std::byte* from = pages_.layer;
-        if (seen) {
-          from = (in_page + token < kPageTokens ? heads[0] : heads[1]) + position % kPageTokens * layout_.row_bytes +
-                 chunk * size_t{16};
-        }
-        CopyAsync(to + token * layout_.stride_bytes + chunk * size_t{16}, from, !seen);
-        token += kAttendThreads / chunks_;
-        chunk += kAttendThreads % chunks_;
-        if (chunk >= chunks_) {
-          chunk -= chunks_;
-          ++token;
-        }
+      if (first >= item.begin && first + layout_.tokens <= item.end) {
+        CopyRows</*kSeesAll=*/true>(item, heads, first, of_v);
+      } else {
+        CopyRows</*kSeesAll=*/false>(item, heads, first, of_v);
       }
       if constexpr (Kv::kScaled) {
-        if (!kScalesFirst || !of_v) CopyScales(item, first, of_v);
-        if (kScalesFirst && !of_v) CopyScales(item, first, /*of_v=*/true);
+        if (!kScalesFirst || !of_v) CopyScales(item, heads, first, of_v);
+        if (kScalesFirst && !of_v) CopyScales(item, heads, first, /*of_v=*/true);
       }
     }
     CommitCopies();
   }
 
+  template <bool kSeesAll>
+  FD_DEVICE void CopyRows(const AttendItem& item, const Heads& heads, unsigned first, bool of_v) const {
+    if (kAttendThreads % chunks_ != 0 && first_token_ >= rows_) return;
+    const unsigned of_page = layout_.tokens < kPageTokens ? layout_.tokens : kPageTokens;
+    const unsigned in_page = layout_.tokens < kPageTokens ? first % kPageTokens : 0;
+    FD_UNROLL(unroll)
+    for (unsigned page = 0; page < 2; ++page) {
+      if (page * kPageTokens >= layout_.tokens) break;
+      const unsigned of_step = page * kPageTokens + first_token_;
+      std::byte* const to =
+          SharedMemory() + (of_v ? layout_.v : layout_.k) + of_step * layout_.stride_bytes + chunk_ * size_t{16};
+      const std::byte* const from = heads.of_page[page] + (of_v ? kPageTokens * layout_.row_bytes : 0) +
+                                    (in_page + first_token_) * layout_.row_bytes + chunk_ * size_t{16};
+      FD_UNROLL(unroll)
+      for (unsigned i = 0; i < of_page; i += rows_) {
+        if (of_page % rows_ != 0 && first_token_ + i >= of_page) break;
+        const unsigned position = first + of_step + i;
+        const bool sees = kSeesAll || (position >= item.begin && position < item.end);
+        CopyAsync(to + i * layout_.stride_bytes, from + i * layout_.row_bytes, !sees);
+      }
+    }
+  }
+
   // Eight tokens' scales a thread. Those of tokens that nobody has written are nobody's.
-  FD_DEVICE void CopyScales(const AttendItem& item, unsigned first, bool of_v) const {
+  FD_DEVICE void CopyScales(const AttendItem& item, const Heads& heads, unsigned first, bool of_v) const {
     const unsigned token = 8 * Thread(), position = first + token;
     if (token >= layout_.tokens) return;
-    const bool seen = position + 8 > item.begin && position < item.end;
-    const std::byte* from = pages_.layer;
-    if (seen) {
-      from = HeadOf(pages_, item.entry.slot, position, item.kv_head) + GpuScalesOffset(pages_.type, pages_.head_dim) +
-             ((of_v ? kPageTokens : 0) + position % kPageTokens) * sizeof(Bf16);
-    }
-    CopyAsync(SharedMemory() + (of_v ? layout_.v_scales : layout_.k_scales) + token * sizeof(Bf16), from, !seen);
+    const std::byte* const from = (token < kPageTokens ? heads.of_page[0] : heads.of_page[1]) +
+                                  2 * kPageTokens * layout_.row_bytes +
+                                  ((of_v ? kPageTokens : 0) + token % kPageTokens) * sizeof(Bf16);
+    CopyAsync(SharedMemory() + (of_v ? layout_.v_scales : layout_.k_scales) + token * sizeof(Bf16), from,
+              position + 8 <= item.begin || position >= item.end);
   }
 
   const KvPages& pages_;
   const AttendLayout layout_;
-  const unsigned chunks_;                     // of 16 bytes in a token's row
-  const unsigned first_token_, first_chunk_;  // that this thread copies
+  const unsigned chunks_, rows_;        // of 16 bytes in a token's row; rows that the block copies at once
+  const unsigned first_token_, chunk_;  // of a page, and of a row, that this thread copies
 };
 
 }  // namespace fastdecode::simt

@@ -21,7 +21,7 @@ class Attend {
 
   FD_DEVICE explicit Attend(const AttendKvArgs& args)
       : args_(args),
-        layout_(args.pages.type, args.pages.head_dim, args.split.tile_queries),
+        layout_(Kv::kType, args.pages.head_dim, args.split.tile_queries),
         copy_(args.pages, layout_),
         dim_(2 * (static_cast<int>(Thread()) % (args.pages.head_dim / 2))),
         group_(static_cast<int>(Thread()) / (args.pages.head_dim / 2)),

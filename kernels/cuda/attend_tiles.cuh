@@ -23,7 +23,7 @@ class AttendTiles {
  public:
   FD_DEVICE explicit AttendTiles(const AttendKvArgs& args)
       : args_(args),
-        layout_(args.pages.type, args.pages.head_dim, /*tile_queries=*/0),
+        layout_(Operands::Kv::kType, head_dim(), /*tile_queries=*/0),
         copy_(args.pages, layout_),
         warp_(Thread() / kWarp),
         row_(Thread() % kWarp / 4),

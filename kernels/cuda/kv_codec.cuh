@@ -11,12 +11,16 @@ namespace fastdecode::simt {
 template <class T>
 struct PlainKv {
   using Element = T;
+  static constexpr KvType kType = std::is_same_v<T, float>  ? KvType::kF32
+                                  : std::is_same_v<T, Bf16> ? KvType::kBf16
+                                                            : KvType::kFp16;
   static constexpr bool kScaled = false;
   FD_DEVICE static float Widen(T element) { return ToFloat(element); }
 };
 
 struct CodedKv {
   using Element = uint8_t;
+  static constexpr KvType kType = KvType::kInt8;
   static constexpr bool kScaled = true;
   // 2^23 + code has the bits of 2^23 and the code: cheaper than a conversion.
   FD_DEVICE static float Widen(uint8_t code) { return FloatOfBits(0x4b000000u | code) - 8388736.0f; }
