@@ -25,6 +25,7 @@ class AttendTiles {
       : args_(args),
         layout_(Operands::Kv::kType, head_dim(), /*tile_queries=*/0),
         copy_(args.pages, layout_),
+        scale_(args.soft_cap > 0 ? args.scale / args.soft_cap : args.scale * kLog2E),
         warp_(Thread() / kWarp),
         row_(Thread() % kWarp / 4),
         column_(Thread() % 4 * 2) {}
@@ -34,11 +35,11 @@ class AttendTiles {
     LoadQueries(item);
     copy_.Steps(
         item, args_.split.cut_tokens,
-        [&](unsigned first) {
-          if (works) Score(item, first + FirstToken());
+        [&](unsigned) {
+          if (works) Score();
         },
         [&](unsigned first) {
-          if (works) Weigh(item, first + FirstToken());
+          if (works) Weigh(item, first);
         },
         [&](unsigned) {
           if (works) Add();
@@ -74,7 +75,9 @@ class AttendTiles {
   // What this lane has of a tile's operands and results (simt_tensor.h): queries Query(0) and Query(1); of 8 tokens n,
   // TokenOf(n) and the next one.
   FD_DEVICE unsigned Query(unsigned half) const { return FirstQuery() + row_ + half * 8; }
-  FD_DEVICE unsigned TokenOf(unsigned n) const { return 8 * n + column_; }
+  FD_DEVICE unsigned TokenOf(unsigned n) const { return FirstToken() + 8 * n + column_; }
+  // Whether any of the warp's Query(half) is one of the item's.
+  FD_DEVICE bool HasHalf(const AttendItem& item, unsigned half) const { return FirstQuery() + half * 8 < item.queries; }
 
   // Zeros behind the tile's last query.
   template <class W>
@@ -84,7 +87,7 @@ class AttendTiles {
     const Pack<W, 2> pair = LoadPack<2>(QueryAt<W>(args_, item, Query(half)) + dim);
     return {ToFloat(pair.v[0]), ToFloat(pair.v[1])};
   }
-  // A power of two that q is multiplied by, NaN if one of it is no finite number; its inverse becomes units_[half].
+  // A power of two that q is multiplied by, NaN if one of it is no finite number; units_[half] makes up for it.
   template <class W>
   FD_DEVICE float QueryFactor(const AttendItem& item, unsigned half) {
     uint32_t largest = uint32_t{15} << 23;  // as bits, of which those of NaN are the largest
@@ -104,7 +107,7 @@ class AttendTiles {
       largest = other > largest ? other : largest;
     }
     const uint32_t exponent = largest >> 23;
-    units_[half] = FloatOfBits((exponent - 14) << 23);
+    units_[half] = FloatOfBits((exponent - 14) << 23) * scale_;
     return FloatOfBits(exponent == 255 ? 0x7fc00000u : (268 - exponent) << 23);
   }
   template <class W>
@@ -139,61 +142,50 @@ class AttendTiles {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) acc_[n][i] = 0;
     }
+    const unsigned last = FirstQuery() + kTensorQueries - 1, last_query = last < item.queries ? last : item.queries - 1;
+    const unsigned first_seen = FirstSeen(args_.split, PositionOf(args_, item, last_query));
+    const unsigned last_seen = PositionOf(args_, item, FirstQuery());
+    all_begin_ = first_seen > item.begin ? first_seen : item.begin;
+    all_end_ = last_seen < item.end ? last_seen + 1 : item.end;
   }
 
-  // q · k of 16 queries and the warp's tokens, from `first` on.
-  FD_DEVICE void Score(const AttendItem& item, unsigned first) {
+  // q · k of 16 queries and the warp's tokens.
+  FD_DEVICE void Score() {
     FD_UNROLL(unroll)
     for (unsigned n = 0; n < kTokenOperands; ++n) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) scores_[2 * n][i] = scores_[2 * n + 1][i] = 0;
       Operands::template Score<kWhole>(RowsAt(layout_.k, n), q_, scores_[2 * n], scores_[2 * n + 1]);
     }
-    if constexpr (kScaled) TakeScales(item, first);
+    if constexpr (kScaled) TakeScales();
   }
 
-  // Those of K into the scores. Those of V are kept: they make way for the next step's before V is there.
-  FD_DEVICE void TakeScales(const AttendItem& item, unsigned first) {
+  // They make way for the next step's before V is there.
+  FD_DEVICE void TakeScales() {
+    const auto scales = [&](size_t offset, unsigned n) {
+      return LoadPack<2>(reinterpret_cast<const Bf16*>(SharedMemory() + offset) + TokenOf(n));
+    };
     FD_UNROLL(unroll)
     for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
-      const auto scales = [&](size_t offset) {
-        return LoadPack<2>(reinterpret_cast<const Bf16*>(SharedMemory() + offset) + FirstToken() + TokenOf(n));
-      };
-      const Pack<Bf16, 2> of_k = scales(layout_.k_scales), of_v = scales(layout_.v_scales);
-      FD_UNROLL(unroll)
-      for (unsigned e = 0; e < 2; ++e) {
-        for (unsigned half = 0; half < 2; ++half) scores_[n][2 * half + e] *= ToFloat(of_k.v[e]) * units_[half];
-        const unsigned at = first + TokenOf(n) + e;
-        v_scales_[2 * n + e] = at >= item.begin && at < item.end ? ToFloat(of_v.v[e]) : 0;
-      }
+      k_scales_[n] = scales(layout_.k_scales, n);
+      v_scales_[n] = scales(layout_.v_scales, n);
     }
   }
 
   // Scores to weights; what was added before shrinks.
   FD_DEVICE void Weigh(const AttendItem& item, unsigned first) {
-    const bool sees_all = SeesAll(item, first);
-    float factors[2];
+    const bool all_seen = first >= all_begin_ && first + layout_.tokens <= all_end_;  // by all warps
+    float factors[2] = {1, 1};
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
-      const float before = maxima_[half];
-      maxima_[half] = CapAndMask(item, first, half, sees_all);
-      const float base = maxima_[half] == MinusInfinity() ? 0 : maxima_[half];
-      float sum = 0;
-      FD_UNROLL(unroll)
-      for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
-        FD_UNROLL(unroll)
-        for (unsigned e = 0; e < 2; ++e) {
-          float& weight = scores_[n][2 * half + e];
-          weight = Exp2(weight - base);
-          sum += weight;
-          if constexpr (kScaled) weight *= v_scales_[2 * n + e];
-        }
-      }
-      factors[half] = Exp2(before - base);
-      sums_[half] = sums_[half] * factors[half] + sum;
+      if (!HasHalf(item, half)) break;  // what comes of such rows nobody reads
+      Scale(half);
+      if (args_.soft_cap > 0) Cap(half);
+      if (!all_seen) Mask(item, first, half);
+      factors[half] = WeighHalf(half);
     }
     // Maxima seldom change.
-    if (!AnyOfWarp(!(factors[0] == 1) || !(factors[1] == 1))) return;
+    if (!AnyOfWarp(factors[0] != 1 || factors[1] != 1)) return;
     FD_UNROLL(unroll)
     for (int n = 0; n < kAccs; ++n) {
       FD_UNROLL(unroll)
@@ -201,49 +193,78 @@ class AttendTiles {
     }
   }
 
-  // Each of the warp's queries sees all of its tokens from `first` on.
-  FD_DEVICE bool SeesAll(const AttendItem& item, unsigned first) const {
-    const unsigned last = FirstQuery() + kTensorQueries - 1, last_query = last < item.queries ? last : item.queries - 1;
-    return first >= item.begin && first + kTokens <= item.end &&
-           first + kTokens - 1 <= PositionOf(args_, item, FirstQuery()) &&
-           first >= FirstSeen(args_.split, PositionOf(args_, item, last_query));
-  }
-
-  // In units of log2; minus infinity for what a query does not see. Returns its largest so far: of what is added up, so
-  // that no weight is more than 1 once it has been multiplied by v's scale, or by 2^-100 where that is less.
-  FD_DEVICE float CapAndMask(const AttendItem& item, unsigned first, unsigned half, bool sees_all) {
-    const float scale = args_.soft_cap > 0 ? args_.soft_cap * kLog2E : args_.scale * kLog2E;
-    const unsigned position = PositionOf(args_, item, Query(half)), first_seen = FirstSeen(args_.split, position);
-    if (args_.soft_cap > 0) Cap(half);
-    float most = maxima_[half];
+  FD_DEVICE void Scale(unsigned half) {
     FD_UNROLL(unroll)
     for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
       FD_UNROLL(unroll)
       for (unsigned e = 0; e < 2; ++e) {
         float& score = scores_[n][2 * half + e];
-        score *= scale;
-        const unsigned at = first + TokenOf(n) + e;
-        const bool sees = at >= first_seen && at <= position && at >= item.begin && at < item.end;
-        if (!sees_all && !sees) score = MinusInfinity();
-        float added = score;
-        if constexpr (kScaled) added += Log2(v_scales_[2 * n + e] < 0x1p-100f ? 0x1p-100f : v_scales_[2 * n + e]);
-        most = added > most ? added : most;  // NaN is not
+        if constexpr (kScaled) {
+          score *= ToFloat(k_scales_[n].v[e]) * units_[half];
+        } else {
+          score *= scale_;
+        }
       }
     }
-    for (unsigned mask = 1; mask < 4; mask *= 2) {
-      const float other = ShuffleXor(most, mask);
-      most = other > most ? other : most;
-    }
-    return most;
   }
 
   FD_DEVICE void Cap(unsigned half) {
-    const float scale = args_.scale / args_.soft_cap;
     FD_UNROLL(unroll)
     for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
       FD_UNROLL(unroll)
-      for (unsigned e = 0; e < 2; ++e) scores_[n][2 * half + e] = Tanh(scores_[n][2 * half + e] * scale);
+      for (unsigned e = 0; e < 2; ++e) {
+        scores_[n][2 * half + e] = args_.soft_cap * kLog2E * Tanh(scores_[n][2 * half + e]);
+      }
     }
+  }
+
+  // What a query does not see has a score of minus infinity; scales of tokens outside of the item may be anything.
+  FD_DEVICE void Mask(const AttendItem& item, unsigned first, unsigned half) {
+    const unsigned position = PositionOf(args_, item, Query(half)), first_seen = FirstSeen(args_.split, position);
+    FD_UNROLL(unroll)
+    for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
+      FD_UNROLL(unroll)
+      for (unsigned e = 0; e < 2; ++e) {
+        const unsigned at = first + TokenOf(n) + e;
+        const bool in_item = at >= item.begin && at < item.end;
+        if (!in_item || at < first_seen || at > position) scores_[n][2 * half + e] = MinusInfinity();
+        if constexpr (kScaled) v_scales_[n].v[e] = in_item ? v_scales_[n].v[e] : Bf16{0};
+      }
+    }
+  }
+
+  // Scores to weights. The base that is taken from scores is their largest so far: of what is added up, so that no
+  // weight is more than 1 once it has been multiplied by v's scale, or by 2^-100 where that is less. Returns what the
+  // base's change makes of what was added before.
+  FD_DEVICE float WeighHalf(unsigned half) {
+    const float before = maxima_[half];
+    float most = before;
+    FD_UNROLL(unroll)
+    for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
+      FD_UNROLL(unroll)
+      for (unsigned e = 0; e < 2; ++e) {
+        float added = scores_[n][2 * half + e];
+        if constexpr (kScaled) added += Log2(Larger(ToFloat(v_scales_[n].v[e]), 0x1p-100f));
+        most = Larger(added, most);
+      }
+    }
+    for (unsigned mask = 1; mask < 4; mask *= 2) most = Larger(ShuffleXor(most, mask), most);
+    const float base = most == MinusInfinity() ? 0 : most;
+    float sum = 0;
+    FD_UNROLL(unroll)
+    for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
+      FD_UNROLL(unroll)
+      for (unsigned e = 0; e < 2; ++e) {
+        float& weight = scores_[n][2 * half + e];
+        weight = Exp2(weight - base);
+        sum += weight;
+        if constexpr (kScaled) weight *= ToFloat(v_scales_[n].v[e]);
+      }
+    }
+    maxima_[half] = most;
+    const float factor = Exp2(before - base);
+    sums_[half] = sums_[half] * factor + sum;
+    return factor;
   }
 
   // acc += weights · v.
@@ -303,7 +324,7 @@ class AttendTiles {
     }
     SyncBlock();
     for (unsigned warp = 0; warp < kWarps; ++warp) {
-      if (warp == warp_) AddTo(acc, maxima);
+      if (warp == warp_) AddTo(item, acc, maxima);
       SyncBlock();
     }
     const unsigned pairs = static_cast<unsigned>(head_dim()) / 2;
@@ -319,9 +340,10 @@ class AttendTiles {
       Put(item, query, static_cast<int>(dim), {pair.v[0], pair.v[1]}, most, sum);
     }
   }
-  FD_DEVICE void AddTo(float* acc, const float* maxima) const {
+  FD_DEVICE void AddTo(const AttendItem& item, float* acc, const float* maxima) const {
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
+      if (!HasHalf(item, half)) break;
       const float factor = FactorFor(maxima_[half], MostOfWarps(maxima, Query(half)));
       FD_UNROLL(unroll)
       for (int n = 0; n < kAccs; ++n) {
@@ -339,8 +361,7 @@ class AttendTiles {
   FD_DEVICE float MostOfWarps(const float* maxima, unsigned query) const {
     float most = maxima[query];
     for (unsigned warp = 1; warp < kWarps; ++warp) {
-      const float other = maxima[warp * kTensorQueries + query];
-      most = other > most ? other : most;
+      most = Larger(maxima[warp * kTensorQueries + query], most);
     }
     return most;
   }
@@ -363,14 +384,17 @@ class AttendTiles {
   const AttendKvArgs& args_;
   const AttendLayout layout_;
   const KvCopy<typename Operands::Kv, /*kScalesFirst=*/true> copy_;
+  const float scale_;  // of scores: to units of log2, or to what a cap takes
   const unsigned warp_, row_, column_;
   // Of queries Query(0) and Query(1): as in simt_tensor.h.
   uint32_t q_[kOperands][4];
   float scores_[2 * kTokenOperands][4];  // then weights
   float acc_[kAccs][4];
-  float maxima_[2], sums_[2];  // sums: of this lane's tokens
-  // If scales are: what a score is multiplied by, and those of this lane's tokens' v.
-  float units_[2], v_scales_[4 * kTokenOperands];
+  float maxima_[2], sums_[2];     // maxima in units of log2; sums: of this lane's tokens
+  unsigned all_begin_, all_end_;  // what all of the warp's queries see
+  // If there are scales: what a score is multiplied by besides K's, scale_ included, and those of this lane's tokens.
+  float units_[2];
+  Pack<Bf16, 2> k_scales_[2 * kTokenOperands], v_scales_[2 * kTokenOperands];
 };
 
 // Three blocks of a decode step's are side by side: what they read has to be on its way.

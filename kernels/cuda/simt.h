@@ -108,9 +108,7 @@ FD_DEVICE float ToFloat(Fp16 value) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
   return wide;
 }
-// What is too large becomes fp16's largest, as ToFp16 has it; NaN stays.
-FD_DEVICE float InFp16(float value) { return value > kFp16Max ? kFp16Max : value < -kFp16Max ? -kFp16Max : value; }
-// To nearest even.
+// To nearest even. What is too large becomes fp16's largest, as ToFp16 has it; NaN stays.
 template <class T>
 FD_DEVICE T FromFloat(float value) {
   [[maybe_unused]] uint16_t bits;
@@ -120,16 +118,27 @@ FD_DEVICE T FromFloat(float value) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
   } else {
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(InFp16(value)));
+    asm("cvt.rn.satfinite.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return Fp16{bits};
   }
 }
 FD_DEVICE float FloatOfBits(uint32_t bits) { return __uint_as_float(bits); }
 FD_DEVICE uint32_t BitsOf(float value) { return __float_as_uint(value); }
 FD_DEVICE float Exp(float value) { return expf(value); }
-FD_DEVICE float Exp2(float value) { return exp2f(value); }
-FD_DEVICE float Log2(float value) { return log2f(value); }
+// What exp2f and log2f are made of, without their care for numbers below 2^-126, which are zeros here. Within 2 ulp,
+// but Log2 of 1/2 to 2 within 2^-22 (NVIDIA, CUDA C++ Programming Guide, "Mathematical Functions": exp2f and __log2f).
+FD_DEVICE float Exp2(float value) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+  return power;
+}
+FD_DEVICE float Log2(float value) {
+  float log;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log) : "f"(value));
+  return log;
+}
 FD_DEVICE float Tanh(float value) { return tanhf(value); }
+FD_DEVICE float Larger(float a, float b) { return fmaxf(a, b); }  // of a NaN and a number, the number
 // a * b + c, rounded once on GPUs: the same bits in whatever kernel it stands.
 FD_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FD_DEVICE void ExpectAligned(bool) {}  // a GPU sees for itself
@@ -210,6 +219,7 @@ inline float Exp(float value) { return __builtin_expf(value); }
 inline float Exp2(float value) { return __builtin_exp2f(value); }
 inline float Log2(float value) { return __builtin_log2f(value); }
 inline float Tanh(float value) { return __builtin_tanhf(value); }
+inline float Larger(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float Fma(float a, float b, float c) { return a * b + c; }  // twice: a CPU that must call fmaf takes its time
 inline void ExpectAligned(bool aligned) {
   FD_CHECK(aligned, "GPUs reach several elements at once only where they are aligned");

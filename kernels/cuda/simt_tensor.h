@@ -57,7 +57,7 @@ FD_DEVICE uint32_t PairOf(float first, float second) {
   if constexpr (std::is_same_v<T, Bf16>) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(InFp16(second)), "f"(InFp16(first)));
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   }
   return pair;
 }

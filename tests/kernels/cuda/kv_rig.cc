@@ -315,7 +315,8 @@ float KvRig::Held(int index, bool of_v, int position, int kv_head, int dim) cons
 //   (head_dim + 5) u S. A cap has slope <= 1; its tanh (2 ulp) and two products add 6 u cap. The difference from the
 //   base: 2 u S.
 // * exp2 is off by 2 ulp, 4 u; so is each of the factors by which steps and cuts rescale what came before, plus its
-//   argument's 2 u S and a product.
+//   argument's 2 u S and a product. Less than 2^-126 may be zero: nothing beside u, the largest weight being 1, or that
+//   of codes 1 / v's scale.
 // * acc and sum are chains of an FMA a token and of one a cut.
 // A weight's relative error e moves o = sum(p v) / sum(p) by at most 2 e times sum(p |v|), the magnitude.
 // For tensor cores weights are rounded to the type of the KV, or of codes to fp16, in sum(p v) alone: half of its last
