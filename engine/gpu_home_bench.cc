@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<GpuHomeBench>> GpuHomeBench::Create(const std::ma
 GpuHomeBench::GpuHomeBench(GpuBenchSPart loaded, int chunk)
     : loaded_(std::move(loaded)), chunk_(chunk), table_(MakeBenchTable(loaded_.shape)) {
   greedy_.temperature = 0;
-  table_.push_rows.assign(loaded_.shape.max_rows, StepTable::kNoPushRow);
+  table_.push_rows.resize(loaded_.shape.max_rows);
   const LinkSize size = LinkSizeFor(loaded_.shape, /*push=*/true);
   segments_.resize(static_cast<size_t>(size.bulk_segments), std::vector<std::byte>(size.bulk_segment_bytes_max));
 }
@@ -69,6 +69,7 @@ void GpuHomeBench::PutRow(int row, int position) {
   table_.tokens[r] = static_cast<int32_t>(drawn % static_cast<uint64_t>(loaded_.vocab));
   table_.positions[r] = position;
   table_.home_rows[r] = static_cast<uint32_t>(row);
+  table_.push_rows[r] = StepTable::kNoPushRow;
 }
 
 void GpuHomeBench::SampleRow(int row, int position) {
@@ -116,6 +117,7 @@ uint64_t GpuHomeBench::kv_bytes(int sequences, int context) const {
 // The step's next rows, of `layers` layers that are there, to where a link's segments would lie. False: there is none.
 bool GpuHomeBench::PushSegment(int layers) {
   if (pushed_layers_ >= layers) return false;
+  FD_CHECK(!segments_.empty(), "a segment holds a row of the shape");
   const size_t row_bytes = loaded_.shape.kv_row_bytes(), row = static_cast<size_t>(pushed_rows_);
   const int rows = std::min(table_.rows - pushed_rows_, static_cast<int>(PushTokensMax(loaded_.shape)));
   std::vector<std::byte>& segment = segments_[segment_++ % segments_.size()];
@@ -142,7 +144,7 @@ absl::StatusOr<uint64_t> GpuHomeBench::RunPrompt(int tokens, bool pushed) {
     table_.logit_rows = 0;
     for (int r = 0; r < rows; ++r) {
       PutRow(r, first + r);
-      table_.push_rows[static_cast<size_t>(r)] = pushed ? static_cast<uint32_t>(r) : StepTable::kNoPushRow;
+      if (pushed) table_.push_rows[static_cast<size_t>(r)] = static_cast<uint32_t>(r);
     }
     if (first + rows == tokens) SampleRow(rows - 1, tokens - 1);
     pushed_layers_ = pushed_rows_ = 0;

@@ -118,9 +118,13 @@ def run_tests(module, env, wrapper=(), quick=False):
     return results
 
 
+def model_name(shape, layers):
+    return f"{shape}-{layers or 'all'}"
+
+
 def make_model(shape, layers, folder, env):
     more = [] if layers is None else ["--layers", layers]
-    path = folder / f"{shape}-{layers or 'all'}"
+    path = folder / model_name(shape, layers)
     code, _, errors = execute([HERE / "bin/fastdecode", "synth", "--shape", shape, *more, "--out", path], env, BENCH_LIMIT_S)
     if code != 0:
         raise RuntimeError(f"synth {shape}: {errors.strip()}")
@@ -229,7 +233,8 @@ def measure(parts, module, env, quick):
         if not quick:
             ways = [["--homes", "gpu", "--micro-batches", "1"], ["--homes", "gpu", "--micro-batches", "2"],
                     ["--homes", "local", "--micro-batches", "2"], ["--homes", "gpu,local", "--micro-batches", "2"]]
-            shapes = [(make_model(shape, layers, pathlib.Path(scratch), env), BATCHES, ways, 512) for shape, layers in SHAPES]
+            wanted = [shape for shape in SHAPES if {"alone", "steps"} & found.keys() or model_name(*shape) in HOMES]
+            shapes = [(make_model(*shape, pathlib.Path(scratch), env), BATCHES, ways, 512) for shape in wanted]
         for model, batches, ways, context in shapes:
             for part, figures in measure_model(model, batches, ways, context, parts, module, env, quick).items():
                 found[part] += figures

@@ -175,19 +175,19 @@ absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
 
 // make(bucket): the graph to be measured.
 template <class Make>
-absl::StatusOr<double> CudaSPart::Measure(std::map<unsigned, SPartDevice::Graph>* graphs, int rows, int times,
+absl::StatusOr<double> CudaSPart::Measure(std::map<int, SPartDevice::Graph>* graphs, int rows, int times,
                                           const Make& make) {
-  const unsigned bucket = buckets_[static_cast<size_t>(BucketFor(buckets_, static_cast<unsigned>(rows)))];
-  if (!graphs->contains(bucket)) {
-    const absl::StatusOr<SPartDevice::Graph> graph = make(bucket);
+  if (!graphs->contains(rows)) {
+    const absl::StatusOr<SPartDevice::Graph> graph =
+        make(buckets_[static_cast<size_t>(BucketFor(buckets_, static_cast<unsigned>(rows)))]);
     if (!graph.ok()) return graph.status();
-    (*graphs)[bucket] = *graph;
+    (*graphs)[rows] = *graph;
     // A first time unmeasured.
     device_->Launch(*graph);
     if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
   }
   const uint64_t start_ns = NowNs();
-  for (int i = 0; i < times; ++i) device_->Launch(graphs->at(bucket));
+  for (int i = 0; i < times; ++i) device_->Launch(graphs->at(rows));
   const absl::Status done = device_->Synchronize();
   const uint64_t end_ns = NowNs();
   if (!done.ok()) return done;
@@ -222,17 +222,19 @@ absl::Status CudaSPart::MakeStagedArea(MicroBatch* batch) {
 
 absl::StatusOr<double> CudaSPart::MeasureCrossing(int rows, int times, Way way, bool by_copies) {
   MicroBatch& batch = batches_[0];
+  const StepArea& host = batch.memory.areas[0];
+  FD_CHECK(host.send != nullptr, "the last step's rows have their home at index 0");
   if (batch.staged == nullptr) {
     if (absl::Status bad = MakeStagedArea(&batch); !bad.ok()) return bad;
   }
   return Measure(&batch.crossings[way == Way::kBack][by_copies], rows, times, [&](unsigned bucket) {
     Crossing crossing{way, batch.memory.areas, {}};
     if (by_copies) {
-      const StepArea& host = batch.memory.areas[0];
+      const auto count = static_cast<size_t>(rows);  // a home's areas have no room for a bucket
       crossing.areas = batch.staged;
       crossing.copy = way == Way::kThere
-                          ? DeviceCopy{host.send, batch.staged->send, bucket * model_.shape.hop_row_bytes()}
-                          : DeviceCopy{batch.staged_receive, host.receive, bucket * model_.shape.reply_row_bytes()};
+                          ? DeviceCopy{host.send, batch.staged->send, count * model_.shape.hop_row_bytes()}
+                          : DeviceCopy{batch.staged_receive, host.receive, count * model_.shape.reply_row_bytes()};
     }
     return MakeCrossingGraph(model_, batch.memory, bucket, crossing, batch.stream, device_.get());
   });

@@ -89,8 +89,8 @@ class CudaSPart : public SPart {
     bool timed = false;          // the running step
     bool all_here = false;       // the step's rows: no stage of it waits
     StepTable* table = nullptr;
-    // For measuring, by the bucket's rows.
-    std::map<unsigned, SPartDevice::Graph> gemms, attention, crossings[2][2];
+    // For measuring, by rows.
+    std::map<int, SPartDevice::Graph> gemms, attention, crossings[2][2];
     StepArea* staged = nullptr;  // pinned; an area in the device's memory in place of home 0's
     std::byte* staged_receive = nullptr;
   };
@@ -115,7 +115,7 @@ class CudaSPart : public SPart {
   StageState CheckDevice(MicroBatch& batch);
   absl::Status MakeStagedArea(MicroBatch* batch);
   template <class Make>
-  absl::StatusOr<double> Measure(std::map<unsigned, SPartDevice::Graph>* graphs, int rows, int times, const Make& make);
+  absl::StatusOr<double> Measure(std::map<int, SPartDevice::Graph>* graphs, int rows, int times, const Make& make);
   unsigned sampled_rows(unsigned rows) const;
 
   const CudaSPartOptions options_;

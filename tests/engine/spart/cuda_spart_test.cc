@@ -360,22 +360,24 @@ TEST_P(CudaSPartTest, WhoComesInTheMiddleOfAStepSeesThePartsOfTheNext) {
   for (const SPartRig::Outcome::Stage& stage : rig.Step(ask).stages) EXPECT_EQ(stage.trace.count, 0);
 }
 
-// Measured alone, the way there writes what the last step wrote; and the next step is none the worse.
+// Measured alone, the way there writes what the last step wrote and nothing beyond, also where its rows fill no bucket;
+// and the next step is none the worse.
 TEST_P(CudaSPartTest, WaysAloneAreThoseOfAStep) {
   const auto gpu = MakeOnGpu();
   const auto cpu = MakeOnCpu();
   SPartRig gpu_rig(model_, gpu.get(), /*homes=*/1, 5), cpu_rig(model_, cpu.get(), 1, 5);
   SPartRig::Ask ask;
-  ask.rows = 4;
+  ask.rows = 5;
   gpu_rig.Step(ask);
   cpu_rig.Step(ask);
   std::byte* const area = gpu_rig.send_area(0, 0);
-  const std::vector<std::byte> sent(area, area + 4 * model_.shape.hop_row_bytes());
+  std::vector<std::byte> sent(area, area + 5 * model_.shape.hop_row_bytes());
+  sent.resize(sent.size() + model_.shape.hop_row_bytes(), std::byte{0xab});  // left alone
   for (const bool by_copies : {false, true}) {
     std::fill_n(area, sent.size(), std::byte{0xab});
-    ASSERT_TRUE(gpu->MeasureCrossing(4, 2, Way::kThere, by_copies).ok());
+    ASSERT_TRUE(gpu->MeasureCrossing(5, 2, Way::kThere, by_copies).ok());
     EXPECT_TRUE(std::equal(sent.begin(), sent.end(), area)) << (by_copies ? "by copies" : "by kernels");
-    ASSERT_TRUE(gpu->MeasureCrossing(4, 2, Way::kBack, by_copies).ok());
+    ASSERT_TRUE(gpu->MeasureCrossing(5, 2, Way::kBack, by_copies).ok());
   }
   ExpectSame(gpu_rig.Step(ask), cpu_rig.Step(ask), 2e-5f);
 }
