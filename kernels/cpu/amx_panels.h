@@ -132,7 +132,7 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
 
   template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
-                            float* scores) {
+                            const typename Base::Prepared&, float* scores) {
     using Panel = TileDots::Panel<kFetch>;
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       const std::byte* const panel = page_head + t * head_dim * sizeof(Bf16);

@@ -38,13 +38,13 @@ size_t OpenPieceBytes(const AttentionShape& shape) {
   return OpenPieces(shape) > 0 ? PageHeadElements(shape.head_dim) * sizeof(Bf16) / kOpenPieces : 0;
 }
 
-// Queries, sums and rests of all row-heads of a call, scores and probabilities of a tile's for one page, an open page's
-// head.
+// Queries, of int4 those for open pages too, sums and rests of all row-heads of a call, scores and probabilities of a
+// tile's for one page, an open page's head.
 size_t AttendScratchBytes(const AttentionShape& shape) {
   const size_t row_heads =
       static_cast<size_t>(std::max(kMaxAttendRows, kMaxRowsOfHeads * shape.kv_heads)) * shape.group;
-  const size_t rests = shape.kv_type == KvType::kInt4 ? Int4Groups(shape.head_dim) * kPanelLanes : 0;
-  const size_t row_head = shape.head_dim + kPanelLanes + rests;
+  const size_t of_int4 = Int4Groups(shape.head_dim) * kPanelLanes + Int4QueryBytes(shape.head_dim) / sizeof(float);
+  const size_t row_head = shape.head_dim + kPanelLanes + (shape.kv_type == KvType::kInt4 ? of_int4 : 0);
   const size_t bytes =
       (row_heads * row_head + 2 * kMaxTileRows * kPageTokens) * sizeof(float) + kOpenPieces * OpenPieceBytes(shape);
   return shape.kv_type == KvType::kBf16 ? std::max(bytes, TileRunsBytes(shape)) : bytes;

@@ -24,6 +24,7 @@ namespace {
 //   kSparseTileMax      tiles of up to so many row-heads prefetch for some lines where pieces lie one behind the other
 //   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
 //   HeadBytes, QueryBytes, SetQuery, Scores<J, kFetch>, Weigh<J>
+//   Prepare<J>          if it has one: what Scores wants of a page and a tile's queries, done some steps before it
 //   Add<J, kFetch>      is told whether no tile of the call is larger: AMX's registers have that one's shape
 //   kCoarseP            whether CoarseExp2 will do for p
 //   Exponentiate        if it has one, in place of either: p, and its sums
@@ -58,9 +59,9 @@ class Attention {
     const Query query = {shape.head_dim, QueryScale(shape), shape.soft_cap * kLog2E};
     const Scratch scratch = ScratchAt(args.scratch, shape, all);
     if (shape.type == ElementType::kBf16) {
-      SetQueries<Bf16>(shape, args, scratch.q);
+      SetQueries<Bf16>(shape, args, scratch);
     } else if constexpr (Kv::kTakesF32Rows) {
-      SetQueries<float>(shape, args, scratch.q);
+      SetQueries<float>(shape, args, scratch);
     }
     for (int i = 0; i < all; ++i) args.out.max[i] = kNoBase;
     const int sum_floats = all * (kPanelLanes + Kv::RestFloats(shape.head_dim));
@@ -134,7 +135,8 @@ class Attention {
   // What is done with a tile, in this order.
   template <class Page>
   struct Steps {
-    void (*score)(const Query& query, const Tile& tile);
+    void (*prepare)(const Query& query, const Tile& tile, typename Page::Prepared* prepared);
+    void (*score)(const Query& query, const Tile& tile, const typename Page::Prepared& prepared);
     void (*weigh)(const Query& query, Tile* tile, typename Page::Weights* weights);
     void (*add)(const Query& query, const Tile& tile, const typename Page::Weights& weights);
     bool overlaps;
@@ -142,12 +144,13 @@ class Attention {
 
   // A thread's AttendScratchBytes.
   struct Scratch {
-    std::byte* q;     // [heads][row_heads], QueryBytes each
-    float* sums;      // [heads][row_heads][16]
-    float* rests;     // [heads][row_heads][RestFloats], behind them
-    float* scores;    // [kMaxTile][32]
-    Probability* p;   // [kMaxTile][32]
-    std::byte* open;  // a KV head of an open page, if there are any
+    std::byte* q;       // [heads][row_heads], QueryBytes each
+    std::byte* open_q;  // behind them, the same for open pages, if there are any
+    float* sums;        // [heads][row_heads][16]
+    float* rests;       // [heads][row_heads][RestFloats], behind them
+    float* scores;      // [kMaxTile][32]
+    Probability* p;     // [kMaxTile][32]
+    std::byte* open;    // a KV head of an open page, if there are any
   };
 
   // cap * tanh(z / cap) * log2(e), where x = 2 * log2(e) * z / cap.
@@ -216,9 +219,15 @@ class Attention {
     return factor;
   }
 
+  template <class Page, int J>
+  static void Prepare(const Query& query, const Tile& tile, typename Page::Prepared* prepared) {
+    if constexpr (requires { Page::template Prepare<J>(0, nullptr, nullptr, prepared); }) {
+      Page::template Prepare<J>(query.head_dim, tile.page_head, tile.q, prepared);
+    }
+  }
   template <class Page, int J, Fetch kFetch>
-  static void Score(const Query& query, const Tile& tile) {
-    Page::template Scores<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.q, tile.scores);
+  static void Score(const Query& query, const Tile& tile, const typename Page::Prepared& prepared) {
+    Page::template Scores<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.q, prepared, tile.scores);
   }
   template <class Page, int J>
   static void Weigh(const Query& query, Tile* tile, typename Page::Weights* weights) {
@@ -253,12 +262,13 @@ class Attention {
     return kSteps<Page, J, Fetch::kEveryLine>;
   }
   template <class Page, int J, Fetch kFetch>
-  static constexpr Steps<Page> kSteps = {&Score<Page, J, kFetch>, &Weigh<Page, J>, &Add<Page, J, kFetch>,
-                                         J >= Page::kOverlapTileMin};
+  static constexpr Steps<Page> kSteps = {&Prepare<Page, J>, &Score<Page, J, kFetch>, &Weigh<Page, J>,
+                                         &Add<Page, J, kFetch>, J >= Page::kOverlapTileMin};
 
-  // Takes tiles one after the other. Those that overlap are scored between the weighing of the one before and its
-  // adding: weighing is a chain of operations that wait for each other, which the CPU then fills with products. It is
-  // for tiles with much arithmetic, because memory is no longer read in ascending order. No bit depends on it.
+  // Takes tiles one after the other. Weighing and preparing are chains of operations that wait for each other, which a
+  // CPU fills with others if those are next: a tile is prepared between the weighing of the one before and its adding.
+  // Those that overlap are scored there, too: tiles with much arithmetic, because memory is no longer read in ascending
+  // order. No bit depends on it.
   template <class Page>
   class Pipeline {
    public:
@@ -267,25 +277,34 @@ class Attention {
     // The next tile is to be filled in here.
     Tile* tile() { return &tiles_[now_]; }
     void Push(const Steps<Page>& steps) {
-      if (waiting_ != nullptr) waiting_->weigh(query_, &tiles_[1 - now_], &weights_);
-      steps.score(query_, tiles_[now_]);
-      if (waiting_ != nullptr) waiting_->add(query_, tiles_[1 - now_], weights_);
+      const Tile& tile = tiles_[now_];
+      if (waiting_ != nullptr && waiting_->overlaps) Weigh();
+      steps.prepare(query_, tile, &prepared_);
+      if (!steps.overlaps) Add();
+      steps.score(query_, tile, prepared_);
+      Add();
       waiting_ = &steps;
       now_ = 1 - now_;
-      if (!steps.overlaps) Finish();
+      if (!steps.overlaps) Weigh();
     }
     void Finish() {
-      if (waiting_ == nullptr) return;
-      waiting_->weigh(query_, &tiles_[1 - now_], &weights_);
-      waiting_->add(query_, tiles_[1 - now_], weights_);
-      waiting_ = nullptr;
+      if (waiting_ != nullptr && waiting_->overlaps) Weigh();
+      Add();
     }
 
    private:
+    // The one that waits.
+    void Weigh() { waiting_->weigh(query_, &tiles_[1 - now_], &weights_); }
+    void Add() {
+      if (waiting_ != nullptr) waiting_->add(query_, tiles_[1 - now_], weights_);
+      waiting_ = nullptr;
+    }
+
     const Query& query_;
-    const Steps<Page>* waiting_ = nullptr;  // of tiles_[1 - now_], which is scored
+    const Steps<Page>* waiting_ = nullptr;  // of tiles_[1 - now_], which is scored, and if it does not overlap, weighed
     int now_ = 0;
     Tile tiles_[2];
+    typename Page::Prepared prepared_;
     typename Page::Weights weights_;
   };
 
@@ -306,6 +325,7 @@ class Attention {
     scratch.sums = scratch.scores + 2 * kMaxTileRows * kPageTokens;
     scratch.rests = scratch.sums + all_row_heads * kPanelLanes;
     scratch.q = reinterpret_cast<std::byte*>(scratch.rests + all_row_heads * Kv::RestFloats(shape.head_dim));
+    scratch.open_q = scratch.q + all_row_heads * Kv::QueryBytes(shape.head_dim);
     scratch.open = at + AttendScratchBytes(shape) - kOpenPieces * OpenPieceBytes(shape);
     return scratch;
   }
@@ -314,15 +334,30 @@ class Attention {
     return shape.soft_cap > 0 ? 2 * shape.scale * kLog2E / shape.soft_cap : shape.scale * kLog2E;
   }
 
-  // q as Kv wants it, KV head by KV head.
+  // q as Kv and Open want it, KV head by KV head.
   template <typename Row>
+  static void SetQueries(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch) {
+    SetQueries<Row>(shape, args, scratch.q);
+    if constexpr (kHasOpenPages) {
+      if (args.open_page != nullptr) SetQueries<Row, Open>(shape, args, scratch.open_q);
+    }
+  }
+  template <typename Row, class Page = Kv>
   static void SetQueries(const AttentionShape& shape, const AttendArgs& args, std::byte* q) {
+    constexpr ptrdiff_t kRowBytes = sizeof(Row);
+    const int head_elements = shape.group * shape.head_dim;
+    constexpr int kAhead = 2;  // rows lie far apart, where a CPU's own prefetcher does not follow
     for (int head = 0; head < args.heads; ++head) {
       for (int r = 0; r < args.rows; ++r) {
-        const Row* from = reinterpret_cast<const Row*>(args.q + r * args.q_row_stride_bytes);
-        from += head * shape.group * shape.head_dim;
-        for (int g = 0; g < shape.group; ++g, from += shape.head_dim, q += Kv::QueryBytes(shape.head_dim)) {
-          Kv::SetQuery(from, shape.head_dim, QueryScale(shape), q);
+        const std::byte* const row = args.q + r * args.q_row_stride_bytes + head * head_elements * kRowBytes;
+        if (r + kAhead < args.rows) {
+          for (ptrdiff_t i = 0; i < head_elements * kRowBytes; i += 64) {
+            PrefetchIntoL1(row + kAhead * args.q_row_stride_bytes + i);
+          }
+        }
+        const Row* from = reinterpret_cast<const Row*>(row);
+        for (int g = 0; g < shape.group; ++g, from += shape.head_dim, q += Page::QueryBytes(shape.head_dim)) {
+          Page::SetQuery(from, shape.head_dim, QueryScale(shape), q);
         }
       }
     }
@@ -343,7 +378,8 @@ class Attention {
       tile.page_head = page_head;
       tile.ahead = ahead;
       tile.largest = count == LargestTile(row_heads);
-      tile.q = scratch.q + (first + begin) * Kv::QueryBytes(shape.head_dim);
+      std::byte* const q = __is_same(Page, Kv) ? scratch.q : scratch.open_q;
+      tile.q = q + (first + begin) * Page::QueryBytes(shape.head_dim);
       tile.scores = scratch.scores;
       tile.p = scratch.p;
       tile.base = args.out.max + first + begin;

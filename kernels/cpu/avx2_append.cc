@@ -393,7 +393,7 @@ void CloseRows(int head_dim, Rows k, Rows v, uint8_t* head, Upcoming* next) {
   v = MakeFinite(v, kPageTokens, head_dim, finite[1]);
   CloseHead<Lines>(k, v, head_dim, head, next);
   for (int group = 0; group < Int4Groups(head_dim); ++group) {
-    Bf16* const minima = reinterpret_cast<Bf16*>(head + Int4VScales(head_dim)) + (group * 2 + 1) * kPageTokens;
+    Bf16* const minima = reinterpret_cast<Bf16*>(head + Int4VMinima(head_dim) + group * kInt4GroupBytes);
     for (int t = 0; t < kPageTokens; ++t) {
       if (nan[t]) minima[t] = kBf16Nan;
     }

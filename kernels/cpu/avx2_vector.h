@@ -29,7 +29,6 @@ struct Avx2Vector {
   static Float Min(Float a, Float b) { return _mm256_min_ps(a, b); }
   static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }
   static Float Abs(Float x) { return _mm256_andnot_ps(Set(-0.0f), x); }
-  static Float MaxAbs(Float x, Float top) { return Max(Abs(x), top); }
   static Float Fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
   static Float Floor(Float x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   static Float Round(Float x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -42,6 +41,10 @@ struct Avx2Vector {
   // x where !(test < bound), so also where test is NaN; 0 elsewhere.
   static Float ZeroWhereLess(Float x, Float test, Float bound) {
     return _mm256_and_ps(x, _mm256_cmp_ps(test, bound, _CMP_NLT_UQ));
+  }
+  static Int MaxMagnitude(Float x, Int top) { return _mm256_max_epi32(_mm256_castps_si256(Abs(x)), top); }
+  static bool AnyNotFinite(Int top) {
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi32(top, _mm256_set1_epi32(0x7f7fffff))) != 0;
   }
   static Float ScaleOrZero(Float x, Float n, Float bound) { return ZeroWhereLess(ScaleByPowerOf2(x, n), n, bound); }
   // x in the lanes whose bit is set (bit 0 for lane 0), `other` elsewhere.
@@ -101,7 +104,9 @@ struct Avx2Vector {
   // Integers of 32 bits, a lane each, or of 8, four a lane.
   static Int SetInt(int32_t x) { return _mm256_set1_epi32(x); }
   static Int LoadInt(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  static void StoreInt(void* p, Int x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
   static Int AddInt(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  static Float AsFloat(Int x) { return _mm256_castsi256_ps(x); }
   static Float ToFloat(Int x) { return _mm256_cvtepi32_ps(x); }
   static constexpr bool kHasDotBytes = false;  // as one instruction
   // sum + the products of 4 unsigned and 4 signed bytes, lane by lane.
@@ -120,10 +125,31 @@ struct Avx2Vector {
     _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packus_epi16(words, words));
   }
   static Int ToWords(Float x, Float by) { return _mm256_castps_si256(Fma(x, by, Set(0x1.8p23f))); }
+  static Int JoinWords(Int low, Int high) {
+    const Int mask = SetInt(0xffff);
+    const Int joined = _mm256_packus_epi32(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
+    return _mm256_permute4x64_epi64(joined, 0xd8);
+  }
+
+  static Int MulWords(Int a, Int b) { return _mm256_mulhrs_epi16(a, b); }
+  static Int DotWords(Int sum, Int a, Int b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+  static Int AbsWords(Int x) { return _mm256_abs_epi16(x); }
+  static Int MaxWords(Int a, Int b) { return _mm256_max_epi16(a, b); }
+  static Int TwiceEachWord(Int x) { return _mm256_or_si256(_mm256_slli_epi32(x, 16), x); }
+  static Int WidenBytes(const void* p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
   template <bool kSigned>
-  static void StoreCodes(std::byte* p, std::byte* q, const Int (&x)[4], const Int (&y)[4]) {
-    StoreCodes(p, x);
-    StoreCodes(q, y);
+  static void StoreWordsAsBytes(std::byte* p, Int first, Int second) {
+    const Int packed = kSigned ? _mm256_packs_epi16(first, second) : _mm256_packus_epi16(first, second);
+    StoreInt(p, _mm256_permute4x64_epi64(packed, 0xd8));
+  }
+  template <int kCount>
+  static Int MaxWordOfEach(const Int (&x)[kCount]) {
+    alignas(32) int32_t each[kLanes] = {};
+    for (int i = 0; i < kCount; ++i) {
+      const __m128i y = _mm_max_epi16(_mm256_castsi256_si128(x[i]), _mm256_extracti128_si256(x[i], 1));
+      each[i] = 0xffff & ~_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(y, _mm_set1_epi32(-1))));
+    }
+    return LoadInt(each);
   }
   // The low and the high half of each byte, as bytes.
   static void LoadNibbles(const void* p, Int* low, Int* high) {
@@ -150,15 +176,6 @@ struct Avx2Vector {
     const __m256i result = _mm256_blendv_epi8(rounded, quiet, nan);
     const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
-  }
-
- private:
-  static void StoreCodes(std::byte* p, const Int (&words)[4]) {
-    Int x[4];
-    for (int i = 0; i < 4; ++i) x[i] = _mm256_and_si256(words[i], SetInt(0xff));
-    const Int bytes = _mm256_packus_epi16(_mm256_packus_epi32(x[0], x[1]), _mm256_packus_epi32(x[2], x[3]));
-    const Int order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256(reinterpret_cast<Int*>(p), _mm256_permutevar8x32_epi32(bytes, order));
   }
 };
 

@@ -30,8 +30,6 @@ struct Avx512Vector {
   static Float Min(Float a, Float b) { return _mm512_min_ps(a, b); }
   static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
   static Float Abs(Float x) { return _mm512_andnot_ps(Set(-0.0f), x); }
-  // The larger of |x| and |top|, which is no NaN; top where x is one.
-  static Float MaxAbs(Float x, Float top) { return _mm512_range_ps(x, top, 0xb); }
   static Float Fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
   static Float Floor(Float x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   static Float Round(Float x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -41,6 +39,11 @@ struct Avx512Vector {
   // x where !(test < bound), so also where test is NaN; 0 elsewhere.
   static Float ZeroWhereLess(Float x, Float test, Float bound) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test, bound, _CMP_NLT_UQ), x);
+  }
+  // The larger magnitude, as bits: NaN's is the largest. And whether there is an infinity or a NaN.
+  static Int MaxMagnitude(Float x, Int top) { return _mm512_max_epi32(_mm512_castps_si512(Abs(x)), top); }
+  static bool AnyNotFinite(Int top) {
+    return _mm512_cmp_epi32_mask(top, _mm512_set1_epi32(0x7f800000), _MM_CMPINT_NLT) != 0;
   }
   // ScaleByPowerOf2, and ZeroWhereLess of that, where n is less itself.
   static Float ScaleOrZero(Float x, Float n, Float bound) {
@@ -101,7 +104,9 @@ struct Avx512Vector {
   // Integers of 32 bits, a lane each, or of 8, four a lane.
   static Int SetInt(int32_t x) { return _mm512_set1_epi32(x); }
   static Int LoadInt(const void* p) { return _mm512_loadu_si512(p); }
+  static void StoreInt(void* p, Int x) { _mm512_storeu_si512(p, x); }
   static Int AddInt(Int a, Int b) { return _mm512_add_epi32(a, b); }
+  static Float AsFloat(Int x) { return _mm512_castsi512_ps(x); }
   static Float ToFloat(Int x) { return _mm512_cvtepi32_ps(x); }
   static constexpr bool kHasDotBytes = false;  // as one instruction
   // sum + the products of 4 unsigned and 4 signed bytes, lane by lane.
@@ -118,17 +123,40 @@ struct Avx512Vector {
   // x * by as integers, to the nearest (even), in the low 16 bits of each lane, where they have room there. What NaN
   // becomes means nothing.
   static Int ToWords(Float x, Float by) { return _mm512_castps_si512(Fma(x, by, Set(0x1.8p23f))); }
-  // Two times 32 such words as bytes.
-  template <bool kSigned>
-  static void StoreCodes(std::byte* p, std::byte* q, const Int (&x)[2], const Int (&y)[2]) {
+  // 2 * kLanes such words, without what else is in their lanes.
+  static Int JoinWords(Int low, Int high) {
     // As shorts: 0, 2, 4, ...
     const Int order = _mm512_setr_epi32(0x20000, 0x60004, 0xa0008, 0xe000c, 0x120010, 0x160014, 0x1a0018, 0x1e001c,
                                         0x220020, 0x260024, 0x2a0028, 0x2e002c, 0x320030, 0x360034, 0x3a0038, 0x3e003c);
-    const Int low = _mm512_permutex2var_epi16(x[0], order, x[1]), high = _mm512_permutex2var_epi16(y[0], order, y[1]);
-    const Int packed = kSigned ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
-    const Int both = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(both));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm512_extracti64x4_epi64(both, 1));
+    return _mm512_permutex2var_epi16(low, order, high);
+  }
+
+  // Integers of 16 bits, two a lane. a * b / 2^15 to the nearest, halves upwards, where not both are -2^15.
+  static Int MulWords(Int a, Int b) { return _mm512_mulhrs_epi16(a, b); }
+  // sum + the products of 2 and 2, lane by lane.
+  static Int DotWords(Int sum, Int a, Int b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }
+  static Int AbsWords(Int x) { return _mm512_abs_epi16(x); }
+  static Int MaxWords(Int a, Int b) { return _mm512_max_epi16(a, b); }
+  // The low word of each lane in both words.
+  static Int TwiceEachWord(Int x) { return _mm512_or_si512(_mm512_slli_epi32(x, 16), x); }
+  // 2 * kLanes unsigned bytes.
+  static Int WidenBytes(const void* p) {
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+  }
+  // 4 * kLanes words that bytes hold, signed or not.
+  template <bool kSigned>
+  static void StoreWordsAsBytes(std::byte* p, Int first, Int second) {
+    const Int packed = kSigned ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
+    StoreInt(p, _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed));
+  }
+  // Lane i: the largest of x[i]'s words, none of which is below 0.
+  template <int kCount>
+  static Int MaxWordOfEach(const Int (&x)[kCount]) {
+    Float words[kCount];
+#pragma GCC unroll 16
+    for (int i = 0; i < kCount; ++i) words[i] = _mm512_castsi512_ps(x[i]);
+    const Int both = _mm512_castps_si512(FoldEach<MaxOfWords>(words));
+    return MaxWords(_mm512_srli_epi32(both, 16), _mm512_and_si512(both, _mm512_set1_epi32(0xffff)));
   }
   // The low and the high half of each byte, as bytes.
   static void LoadNibbles(const void* p, Int* low, Int* high) {
@@ -156,6 +184,9 @@ struct Avx512Vector {
   }
 
  private:
+  static Float MaxOfWords(Float a, Float b) {
+    return _mm512_castsi512_ps(MaxWords(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
   // Halves onto halves, of several at a time, which takes half of the shuffles and a quarter of the rest.
   template <Float (*kFold)(Float, Float), int kCount>
   static Float FoldEach(const Float (&x)[kCount]) {

@@ -8,7 +8,15 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 struct Avx512VnniVector : Avx512Vector {
   static constexpr bool kHasDotBytes = true;
-  static Int DotBytes(Int sum, Int u8, Int s8) { return _mm512_dpbusd_epi32(sum, u8, s8); }
+  // In place: GCC 12 copies what it adds to, one register to another, in loops.
+  static Int DotBytes(Int sum, Int u8, Int s8) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(u8), "v"(s8));
+    return sum;
+  }
+  static Int DotWords(Int sum, Int a, Int b) {
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+  }
 };
 
 // Tiles of fewer row-heads than the sums have registers for, since others are wanted, too. 64 row-heads on Zen 4, of

@@ -19,6 +19,7 @@ struct BytePanels {
   static constexpr int kLanes = V::kLanes;
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   static constexpr int kPageVectors = kPageTokens / kLanes;
+  static constexpr int kPageWords = kPageVectors / 2;
   static constexpr float kTiny = 1e-30f;
   static constexpr int kLineBytes = 64;
 
@@ -43,48 +44,50 @@ struct BytePanels {
     static_assert(V::kMaxTile <= kLanes);
   };
 
-  // Groups of weights that RoundWeights takes at once, so that they share what goes across lanes.
-  template <int J>
-  static constexpr int kGroupsAtOnce = 2 * J <= kLanes ? 2 : 1;
+  // Two rows of a page's tokens, words that are bytes, one behind the other.
+  static inline void StoreTokens(std::byte* p, const Int (&x)[kPageWords], const Int (&y)[kPageWords]) {
+    if constexpr (kPageWords == 1) {
+      V::template StoreWordsAsBytes<false>(p, x[0], y[0]);
+    } else {
+      V::template StoreWordsAsBytes<false>(p, x[0], x[1]);
+      V::template StoreWordsAsBytes<false>(p + kPageTokens, y[0], y[1]);
+    }
+  }
+  static constexpr int kTokenRows = (V::kMaxTile + 1) / 2 * 2;  // that there is room for
 
-  // p[j] * scales of group g = codes[g][j] * unit[g * J + j], rounded to 255ths of the largest. p is [J][32], the
-  // groups' scales lie `stride` apart, codes are [kGroups][kMaxTile][32], and of unit kLanes are written.
-  template <int J, int kGroups>
-  static inline void RoundWeights(const Bf16* scales, ptrdiff_t stride, const float* p, std::byte* codes, float* unit) {
-    Float weight[kGroups * J][kPageVectors], top[kGroups * J];
-#pragma GCC unroll 2
-    for (int g = 0; g < kGroups; ++g) {
-      Float scale[kPageVectors];
+  // p[j] * scales = codes[j] * unit[j], rounded to 255ths of the largest. p is [J][32], codes are
+  // [kTokenRows][32].
+  template <int J>
+  static inline void RoundWeights(const Bf16* scales, const float* p, std::byte* codes, Each* unit) {
+    Float weight[J][kPageVectors], top[J], scale[kPageVectors];
 #pragma GCC unroll 4
-      for (int w = 0; w < kPageVectors; ++w) scale[w] = V::LoadRow(scales + g * stride + w * kLanes);
+    for (int w = 0; w < kPageVectors; ++w) scale[w] = V::LoadRow(scales + w * kLanes);
 #pragma GCC unroll 16
-      for (int j = 0; j < J; ++j) {
-        const int i = g * J + j;
-        top[i] = V::Set(kTiny);
+    for (int j = 0; j < J; ++j) {
+      top[j] = V::Set(kTiny);
 #pragma GCC unroll 4
-        for (int w = 0; w < kPageVectors; ++w) {
-          weight[i][w] = V::Mul(V::Load(p + j * kPageTokens + w * kLanes), scale[w]);
-          top[i] = V::Max(weight[i][w], top[i]);
-        }
+      for (int w = 0; w < kPageVectors; ++w) {
+        weight[j][w] = V::Mul(V::Load(p + j * kPageTokens + w * kLanes), scale[w]);
+        top[j] = V::Max(weight[j][w], top[j]);
       }
     }
     const Float largest = V::MaxEach(top);
-    V::Store(unit, V::Mul(largest, V::Set(1.0f / 255)));
+    *unit = Each(V::Mul(largest, V::Set(1.0f / 255)));
     const Each to_code(V::Div(V::Set(255), largest));
-#pragma GCC unroll 2
-    for (int g = 0; g < kGroups; ++g, codes += V::kMaxTile * kPageTokens) {
 #pragma GCC unroll 8
-      for (int j = 0; j < J; j += 2) {
-        const int next = j + 1 < J ? j + 1 : j;
-        Int words[2][kPageVectors];
-#pragma GCC unroll 4
-        for (int w = 0; w < kPageVectors; ++w) {
-          words[0][w] = V::ToWords(weight[g * J + j][w], V::Set(to_code.of[g * J + j]));
-          words[1][w] = V::ToWords(weight[g * J + next][w], V::Set(to_code.of[g * J + next]));
-        }
-        V::template StoreCodes<false>(codes + j * kPageTokens, codes + next * kPageTokens, words[0], words[1]);
+    for (int j = 0; j < J; j += 2) {
+      const int next = j + 1 < J ? j + 1 : j;
+      Int words[2][kPageWords];
+#pragma GCC unroll 2
+      for (int w = 0; w < kPageWords; ++w) {
+        words[0][w] = ToWords(weight[j][2 * w], weight[j][2 * w + 1], V::Set(to_code.of[j]));
+        words[1][w] = ToWords(weight[next][2 * w], weight[next][2 * w + 1], V::Set(to_code.of[next]));
       }
+      StoreTokens(codes + j * kPageTokens, words[0], words[1]);
     }
+  }
+  static inline Int ToWords(Float low, Float high, Float by) {
+    return V::JoinWords(V::ToWords(low, by), V::ToWords(high, by));
   }
 
   // Panels that MultiplyBytes takes at once. Two share each load of x, which is what bounds tiles of many row-heads

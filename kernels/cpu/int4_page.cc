@@ -16,36 +16,36 @@ int VOffset(int head_dim, int token, int dim) {
          PanelOffset<Bf16>(token, dim % kPanelLanes);
 }
 
-// The parts of a KV head of a closed page.
-struct Parts {
-  Parts(int head_dim, const uint8_t* at)
-      : k(at),
-        k_scales(reinterpret_cast<const Bf16*>(at + Int4KScales(head_dim))),
-        k_minima(k_scales + head_dim),
-        v_scales(reinterpret_cast<const Bf16*>(at + Int4VScales(head_dim))),
-        v(at + Int4V(head_dim)),
-        head_dim_(head_dim) {}
+// A KV head of a closed page.
+class ClosedHead {
+ public:
+  ClosedHead(int head_dim, const uint8_t* at) : head_dim_(head_dim), at_(at) {}
 
-  // The byte with a token's element.
-  const uint8_t* KAt(int token, int dim) const {
-    return k + token / kPanelLanes * kPanelLanes * head_dim_ / 2 + NibbleOffset(dim, token % kPanelLanes);
+  float K(int token, int dim) const {
+    const uint8_t* const byte =
+        at_ + token / kPanelLanes * kPanelLanes * head_dim_ / 2 + NibbleOffset(dim, token % kPanelLanes);
+    const int16_t* const scales = reinterpret_cast<const int16_t*>(at_ + Int4KScales(head_dim_));
+    return scales[dim] * Units(0).k_scale *
+           (static_cast<float>(scales[head_dim_ + dim]) + Nibble(*byte, HighNibble(dim)));
   }
-  const uint8_t* VAt(int token, int dim) const {
-    return v + dim / kPanelLanes * kPanelLanes * kPageTokens / 2 + NibbleOffset(token, dim % kPanelLanes);
+  float V(int token, int dim) const {
+    const uint8_t* const byte = at_ + Int4V(head_dim_) + dim / kPanelLanes * kPanelLanes * kPageTokens / 2 +
+                                NibbleOffset(token, dim % kPanelLanes);
+    const int group = dim / kInt4GroupDims * kInt4GroupBytes;
+    const float scale = at_[Int4VScales(head_dim_) + group + token] * Units(group).v_scale;
+    const float minimum = FromBf16(reinterpret_cast<const Bf16*>(at_ + Int4VMinima(head_dim_) + group)[token]);
+    return minimum + scale * Nibble(*byte, HighNibble(token));
   }
-  const Bf16* VScale(int token, int dim) const { return v_scales + dim / kInt4GroupDims * 2 * kPageTokens + token; }
-  const Bf16* VMinimum(int token, int dim) const { return VScale(token, dim) + kPageTokens; }
-
-  const uint8_t* k;
-  const Bf16 *k_scales, *k_minima;  // [head_dim]
-  const Bf16* v_scales;             // [groups] of scales [32] and minima [32]
-  const uint8_t* v;
 
  private:
-  int head_dim_;
-};
+  static float Nibble(uint8_t byte, bool high) { return static_cast<float>(high ? byte >> 4 : byte & 15); }
+  const Int4Units& Units(int group_bytes) const {
+    return *reinterpret_cast<const Int4Units*>(at_ + Int4VUnits(head_dim_) + group_bytes);
+  }
 
-float Nibble(uint8_t byte, bool high) { return static_cast<float>(high ? byte >> 4 : byte & 15); }
+  const int head_dim_;
+  const uint8_t* const at_;
+};
 
 constexpr int kMaxHeadDim = 256;
 
@@ -82,15 +82,12 @@ void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, s
 
 void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, const OpenPage& open) {
   const int head_dim = shape.head_dim;
-  const Parts from(head_dim, reinterpret_cast<const uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
+  const ClosedHead from(head_dim, reinterpret_cast<const uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
   Bf16 whole[PageHeadElements(kMaxHeadDim)];
   for (int t = 0; t < kPageTokens; ++t) {
     for (int d = 0; d < head_dim; ++d) {
-      const float k = FromBf16(from.k_minima[d]) + FromBf16(from.k_scales[d]) * Nibble(*from.KAt(t, d), HighNibble(d));
-      const float v =
-          FromBf16(*from.VMinimum(t, d)) + FromBf16(*from.VScale(t, d)) * Nibble(*from.VAt(t, d), HighNibble(t));
-      whole[KOffset(head_dim, t, d)] = ToBf16(ClampToBf16(k));
-      whole[VOffset(head_dim, t, d)] = ToBf16(ClampToBf16(v));
+      whole[KOffset(head_dim, t, d)] = ToBf16(ClampToBf16(from.K(t, d)));
+      whole[VOffset(head_dim, t, d)] = ToBf16(ClampToBf16(from.V(t, d)));
     }
   }
   CopyPieces(shape, kv_head, open, whole, /*back=*/true);

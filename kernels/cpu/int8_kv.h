@@ -39,6 +39,7 @@ struct Int8Kv {
   static ptrdiff_t QueryBytes(int head_dim) { return head_dim + 16; }
   static constexpr int RestFloats(int) { return 0; }
   static void AddRests(int, const float*, float*) {}
+  struct Prepared {};
 
   template <typename Row>
   static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
@@ -65,7 +66,7 @@ struct Int8Kv {
   // scores[j] = q[j] · k for the 32 tokens of a page.
   template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
-                            float* scores) {
+                            const Prepared&, float* scores) {
     const Bf16* k_scales = reinterpret_cast<const Bf16*>(page_head + Int8KScales(head_dim));
     const ptrdiff_t q_bytes = QueryBytes(head_dim);
     constexpr int kPanels = Bytes::template kAtOnce<J>;
@@ -101,13 +102,13 @@ struct Int8Kv {
 
   // p times the scales of v, as codes * unit.
   struct Weights {
-    alignas(64) std::byte codes[V::kMaxTile][kPageTokens];
+    alignas(64) std::byte codes[Bytes::kTokenRows][kPageTokens];
     typename Bytes::Each unit;
   };
   template <int J>
   static inline void Weigh(int head_dim, const std::byte* page_head, const float* p, Weights* weights, float*) {
     const Bf16* const scales = reinterpret_cast<const Bf16*>(page_head + Int8VScales(head_dim));
-    Bytes::template RoundWeights<J, 1>(scales, 0, p, weights->codes[0], weights->unit.of);
+    Bytes::template RoundWeights<J>(scales, p, weights->codes[0], &weights->unit);
   }
 
   // acc[j] += p[j] · v for the 32 tokens of a page.

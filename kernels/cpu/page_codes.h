@@ -39,10 +39,15 @@ inline int32_t RoundToInt(float x) {
   return std::bit_cast<int32_t>(x + kShift) - std::bit_cast<int32_t>(kShift);
 }
 
-// int4: added to a code's float, so that the code is the integer in its lower bits 16 to 19, rounded. Scales less than
-// the least one stand for zero: all codes are then 0, and what is denormal never tells.
+// int4: added to a code's float, so that the code is the integer in its lower bits 16 to 19, rounded.
 inline constexpr float kInt4CodeZero = 192.5f;
-inline constexpr float kInt4LeastScale = 0x1p-100f;
+// Scales below the first stand for zero, and all of a page's dims or of a group's tokens if the largest is below the
+// second: codes are then 0. So what is denormal never tells.
+inline constexpr float kInt4Least = 0x1p-100f, kInt4LeastScale = 0x1p-80f;
+// K: the range is not quite 15 scales, because minima are up to .51 of one below the least element, or .49 above.
+inline constexpr float kInt4KSteps = 14.98f, kInt4KMinimumRounding = .49f;
+// A scale of K is at least so much of the least element's magnitude: minima have no room for more.
+inline constexpr float kInt4KLeastOfMinimum = 1.0f / (kInt4KMinimumMax - 1);
 
 }  // namespace fastdecode
 

@@ -28,6 +28,7 @@ struct PanelKv : Dots {
   static ptrdiff_t QueryBytes(int head_dim) { return head_dim * sizeof(Factor); }
   static constexpr int RestFloats(int) { return 0; }
   static void AddRests(int, const float*, float*) {}
+  struct Prepared {};
 
   template <typename Row>
   static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
@@ -37,7 +38,7 @@ struct PanelKv : Dots {
   // scores[j] = q[j] · k for the 32 tokens of a page.
   template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
-                            float* scores) {
+                            const Prepared&, float* scores) {
     const Element* k = reinterpret_cast<const Element*>(page_head);
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       Float score[J][kPanelVectors];

@@ -148,11 +148,6 @@ void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
 }
 
 // The elements that have a scale and a minimum in common.
-struct Codes {
-  Bf16 scale, minimum;
-  std::vector<int> codes;
-};
-
 // -0 is below +0.
 bool IsBelow(float a, float b) {
   const auto order = [](float x) {
@@ -162,19 +157,33 @@ bool IsBelow(float a, float b) {
   return order(a) < order(b);
 }
 
-Codes RoundToInt4(const std::vector<float>& x) {
-  const auto [low_at, high_at] = std::minmax_element(x.begin(), x.end(), IsBelow);
-  const float low = *low_at, high = *high_at;
-  Codes to;
-  to.minimum = ToBf16(low);
-  to.scale = RoundUpToBf16(high / 15 - low / 15);
-  const float scale = FromBf16(to.scale), inverse = scale >= kInt4LeastScale ? 1 / scale : 0;
-  const float offset = std::fma(-low, inverse, kInt4CodeZero);
-  for (const float value : x) {
-    to.codes.push_back(static_cast<int>(std::floor(std::fma(value, inverse, offset))) -
-                       static_cast<int>(std::floor(kInt4CodeZero)));
+float Lowest(const std::vector<float>& x) { return *std::min_element(x.begin(), x.end(), IsBelow); }
+float Highest(const std::vector<float>& x) { return *std::max_element(x.begin(), x.end(), IsBelow); }
+float ZeroIfLeast(float x) { return x >= kInt4Least ? x : 0; }
+float StepBetween(float lowest, float highest, float count) { return highest * (1 / count) - lowest * (1 / count); }
+
+// Scales as integers of a unit, rounded up.
+struct Integers {
+  float unit = 0;
+  std::vector<int> of;
+};
+Integers RoundUp(const std::vector<float>& scales, int most) {
+  const float largest = *std::max_element(scales.begin(), scales.end());
+  Integers to;
+  to.of.assign(scales.size(), 0);
+  if (largest < kInt4LeastScale) return to;
+  const float wide = static_cast<float>(most);
+  to.unit = largest / wide;
+  for (size_t i = 0; i < scales.size(); ++i) {
+    to.of[i] = std::min(static_cast<int>(std::ceil(scales[i] * (wide / largest))), most);
   }
   return to;
+}
+
+float InverseOf(int integer, float unit) { return integer > 0 ? 1 / (static_cast<float>(integer) * unit) : 0; }
+
+int CodeOf(float x, float inverse, float offset) {
+  return static_cast<int>(std::floor(std::fma(x, inverse, offset))) - static_cast<int>(std::floor(kInt4CodeZero));
 }
 
 float Finite(Bf16 x) {
@@ -204,31 +213,58 @@ void ReferenceClosePage(const AttentionShape& shape, int kv_head, const OpenPage
       nan[t] |= std::isnan(FromBf16(from.data()[VOffset<Bf16>(head_dim, t, d)]));
     }
   }
-  Bf16* const k_scales = reinterpret_cast<Bf16*>(to + Int4KScales(head_dim));
+  Int4Units units = {};
+  const auto k_at = [&](int t, int d) { return Finite(from.data()[KOffset<Bf16>(head_dim, t, d)]); };
+  const auto v_at = [&](int t, int d) { return Finite(from.data()[VOffset<Bf16>(head_dim, t, d)]); };
+
+  std::vector<float> lowest, scales;
   for (int d = 0; d < head_dim; ++d) {
     std::vector<float> x;
-    for (int t = 0; t < kPageTokens; ++t) x.push_back(Finite(from.data()[KOffset<Bf16>(head_dim, t, d)]));
-    const Codes codes = RoundToInt4(x);
-    k_scales[d] = codes.scale;
-    k_scales[head_dim + d] = codes.minimum;
+    for (int t = 0; t < kPageTokens; ++t) x.push_back(k_at(t, d));
+    lowest.push_back(Lowest(x));
+    const float room = std::fabs(lowest.back()) * kInt4KLeastOfMinimum;
+    scales.push_back(ZeroIfLeast(std::max(StepBetween(lowest.back(), Highest(x), kInt4KSteps), room)));
+  }
+  const Integers k_scales = RoundUp(scales, kInt4KScaleMax);
+  units.k_scale = k_scales.unit;
+  int16_t* const k_words = reinterpret_cast<int16_t*>(to + Int4KScales(head_dim));
+  for (int d = 0; d < head_dim; ++d) {
+    const int scale = k_scales.of[static_cast<size_t>(d)];
+    const float inverse = InverseOf(scale, k_scales.unit);
+    const float minimum = std::floor(std::fma(lowest[static_cast<size_t>(d)], inverse, kInt4KMinimumRounding));
+    k_words[d] = static_cast<int16_t>(scale);
+    k_words[head_dim + d] = static_cast<int16_t>(minimum);
     for (int t = 0; t < kPageTokens; ++t) {
       PutNibble(to + t / kPanelLanes * kPanelLanes * head_dim / 2, d, t % kPanelLanes,
-                codes.codes[static_cast<size_t>(t)]);
+                CodeOf(k_at(t, d), inverse, kInt4CodeZero - minimum));
     }
   }
-  Bf16* const v_scales = reinterpret_cast<Bf16*>(to + Int4VScales(head_dim));
-  for (int t = 0; t < kPageTokens; ++t) {
-    for (int group = 0; group < Int4Groups(head_dim); ++group) {
-      const int first = group * kInt4GroupDims, end = std::min(head_dim, first + kInt4GroupDims);
+
+  for (int group = 0; group < Int4Groups(head_dim); ++group) {
+    const int first = group * kInt4GroupDims, end = std::min(head_dim, first + kInt4GroupDims);
+    lowest.clear();
+    scales.clear();
+    for (int t = 0; t < kPageTokens; ++t) {
       std::vector<float> x;
-      for (int d = first; d < end; ++d) x.push_back(Finite(from.data()[VOffset<Bf16>(head_dim, t, d)]));
-      const Codes codes = RoundToInt4(x);
-      v_scales[group * 2 * kPageTokens + t] = codes.scale;
-      v_scales[(group * 2 + 1) * kPageTokens + t] =
-          nan[t] ? ToBf16(std::numeric_limits<float>::quiet_NaN()) : codes.minimum;
+      for (int d = first; d < end; ++d) x.push_back(v_at(t, d));
+      lowest.push_back(Lowest(x));
+      scales.push_back(ZeroIfLeast(StepBetween(lowest.back(), Highest(x), 15)));
+    }
+    const Integers v_scales = RoundUp(scales, kInt4VScaleMax);
+    units.v_scale = v_scales.unit;
+    uint8_t* const at = to + Int4VScales(head_dim) + group * kInt4GroupBytes;
+    std::memcpy(at + kPageTokens, &units, sizeof(units));
+    units = {};
+    for (int t = 0; t < kPageTokens; ++t) {
+      const size_t i = static_cast<size_t>(t);
+      at[t] = static_cast<uint8_t>(v_scales.of[i]);
+      const float minimum = nan[t] ? std::numeric_limits<float>::quiet_NaN() : lowest[i];
+      reinterpret_cast<Bf16*>(at + 2 * kPageTokens)[t] = ToBf16(minimum);
+      const float inverse = InverseOf(v_scales.of[i], v_scales.unit);
+      const float offset = std::fma(-lowest[i], inverse, kInt4CodeZero);
       for (int d = first; d < end; ++d) {
         PutNibble(to + Int4V(head_dim) + d / kPanelLanes * kPanelLanes * kPageTokens / 2, t, d % kPanelLanes,
-                  codes.codes[static_cast<size_t>(d - first)]);
+                  CodeOf(v_at(t, d), inverse, offset));
       }
     }
   }

@@ -67,6 +67,7 @@ struct Probe : Kernel {
         sums[kHeads * J * kPanelLanes], rests[kHeads * J * kPanelLanes * 4];
     alignas(64) static typename Kv::Probability p[J * kPageTokens];
     static typename Kv::Weights weights;
+    static typename Kv::Prepared prepared;
     Fill(pages);
     Fill(queries);
     const typename Kernel::Query query = {kHeadDim, 0.01f, 0};
@@ -95,12 +96,15 @@ struct Probe : Kernel {
              clocks_per_second;
     };
     const auto all = [&](int) {
-      steps.score(query, tile);
+      steps.score(query, tile, prepared);
       steps.weigh(query, &tile, &weights);
+      steps.prepare(query, tile, &prepared);  // as the next one's is
       steps.add(query, tile, weights);
     };
     at_head(0);
-    const double score = clocks([&](int) { steps.score(query, tile); });
+    steps.prepare(query, tile, &prepared);
+    const double score = clocks([&](int) { steps.score(query, tile, prepared); });
+    const double prepare = clocks([&](int) { steps.prepare(query, tile, &prepared); });
     const double weigh = clocks([&](int) { steps.weigh(query, &tile, &weights); });
     const double add = clocks([&](int) { steps.add(query, tile, weights); });
     const double one = clocks(all);
@@ -109,8 +113,8 @@ struct Probe : Kernel {
       all(i);
     });
     const int products = 2 * J * kPageTokens * kHeadDim / kDotsOfAClock;
-    std::printf("%-5s %10d %8.0f %8.0f %8.0f %8.0f %13.0f %9d %7d %8.1f\n", name, J, score, weigh, add, one, eight,
-                products, static_cast<int>(Kv::HeadBytes(kHeadDim)),
+    std::printf("%-5s %10d %8.0f %8.0f %8.0f %8.0f %8.0f %13.0f %9d %7d %8.1f\n", name, J, prepare, score, weigh, add,
+                one, eight, products, static_cast<int>(Kv::HeadBytes(kHeadDim)),
                 static_cast<double>(Kv::HeadBytes(kHeadDim)) / eight * clocks_per_second * 1e-9);
   }
 };
@@ -127,8 +131,8 @@ void Measure(const char* name, double clocks_per_second) {
 void Main() {
   _mm_setcsr(_mm_getcsr() | 0x8040);  // FTZ, DAZ as in the workers
   const double clock = ClocksPerSecond();
-  std::printf("%.2f GHz\n%-5s %10s %8s %8s %8s %8s %13s %9s %7s %8s\n", clock * 1e-9, "KV", "row-heads", "score",
-              "weigh", "add", "all", "8 in turn", "products", "bytes", "GB/s");
+  std::printf("%.2f GHz\n%-5s %10s %8s %8s %8s %8s %8s %13s %9s %7s %8s\n", clock * 1e-9, "KV", "row-heads", "prepare",
+              "score", "weigh", "add", "all", "8 in turn", "products", "bytes", "GB/s");
   using V = Avx512Vector;
   Measure<V, PanelKv<V, FmaDots<V, float>>, 16>("f32", clock);
   Measure<V, PanelKv<V, FmaDots<V, Fp16>>, 16>("fp16", clock);

@@ -301,6 +301,31 @@ TEST(AttentionTest, NanInKOrVOfInt8ReachesThoseWhoSeeIt) {
   }
 }
 
+// Dims of K that are many times larger than the others, while q is as much smaller there, cost int4 nothing: o is as
+// far from attention over the unrounded numbers as without them.
+TEST(AttentionTest, OutlierDimsCostInt4Nothing) {
+  const AttentionCase c = {ElementType::kF32, KvType::kInt4, 128, 2, 1, 1000, 1, 0, 0};
+  std::map<double, double> errors;  // by factor: rms
+  for (const double factor : {1.0, 16.0, 256.0}) {
+    PagedSequence sequence(c, 15);
+    for (const int dim : {3, 20, 50, 97}) {
+      for (size_t i = dim; i < sequence.in.k.size(); i += c.head_dim) sequence.in.k[i] *= factor;
+      for (size_t i = dim; i < sequence.in.q.size(); i += c.head_dim) sequence.in.q[i] /= factor;
+    }
+    sequence.Encode();
+    const std::vector<double> exact = ReferenceAttention(sequence.in);
+    const AttentionKernels kernels = RunnableKernels(sequence.shape)[0];
+    sequence.Append(kernels, 0, c.context);
+    const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, c.context);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      errors[factor] += std::pow(OutputAt(result, c.type, i) - exact[i], 2) / static_cast<double>(exact.size());
+    }
+    errors[factor] = std::sqrt(errors[factor]);
+    EXPECT_LE(errors[factor], errors[1] * 1.1) << "factor " << factor;
+  }
+  EXPECT_GT(errors[1], 0);
+}
+
 // A block before a row's window, and a block that the row's position has not reached, are empty; o of nothing is zero.
 TEST(AttentionTest, ABlockThatARowDoesNotSeeIsEmpty) {
   for (const TypePair& type : kTypePairs) {

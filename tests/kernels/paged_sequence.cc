@@ -62,26 +62,37 @@ double Int8Value(double x, float scale) {
   return double{scale} * std::clamp(std::nearbyintf(static_cast<float>(x) / scale), -127.0f, 127.0f);
 }
 
-// What a closed page of int4 holds for x. How numbers about halfway are rounded is part of the format: in floats, as
-// kernels/cpu/page_codes.h says it.
-double Int4Value(double x, float minimum, float scale) {
-  const float inverse = scale >= 0x1p-100f ? 1 / scale : 0, half_above = std::fma(-minimum, inverse, 192.5f);
-  return double{scale} * (std::floor(std::fma(static_cast<float>(x), inverse, half_above)) - 192) + minimum;
+// What a closed page of int4 makes of its numbers is part of the format, down to how those about halfway are rounded,
+// in floats: as kernels/cpu/attention_page.h and page_codes.h say it.
+struct Int4Scales {
+  Int4Scales(std::vector<float> scales, float most) {
+    for (float& scale : scales) scale = scale < 0x1p-100f ? 0 : scale;
+    const float largest = *std::max_element(scales.begin(), scales.end());
+    if (largest >= 0x1p-80f) unit = largest / most;
+    for (const float scale : scales) {
+      integers.push_back(unit == 0 ? 0 : std::min(std::ceil(scale * (most / largest)), most));
+    }
+  }
+  float Scale(size_t i) const { return integers[i] * unit; }
+  float Inverse(size_t i) const { return integers[i] == 0 ? 0 : 1 / Scale(i); }
+
+  float unit = 0;
+  std::vector<float> integers;
+};
+float StepBetween(float low, float high, float count) { return high * (1 / count) - low * (1 / count); }
+float Int4Code(double x, float inverse, float half_above) {
+  return std::floor(std::fma(static_cast<float>(x), inverse, half_above)) - 192;
 }
 
-float RoundDownTo8Bits(float x) {
-  int exponent;
-  const double fraction = std::frexp(x, &exponent);
-  return static_cast<float>(std::ldexp(std::floor(std::ldexp(fraction, 8)), exponent - 8));
-}
+// a * b / 2^15, halves upwards.
+int MulWords(int a, int b) { return (a * b + (1 << 14)) >> 15; }
 
-// q as the kernels for int8 and int4 multiply it: in 127ths of its largest element, which it returns.
-float RoundTo127ths(double* values, size_t count) {
+// q as the kernels for int8 multiply it: in 127ths of its largest element.
+void RoundTo127ths(double* values, size_t count) {
   const float unit = std::max(LargestMagnitude(values, count), 1e-30f);
   for (double* v = values; v < values + count; ++v) {
     *v = std::nearbyint(static_cast<float>(*v) * (127 / unit)) * (unit / 127.0);
   }
-  return unit;
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -175,29 +186,46 @@ void PagedSequence::HoldInt4() {
   v_codes_.assign(size_t(in.context) * heads * groups, {});
   for (int first = 0; first + kPageTokens <= in.context; first += kPageTokens) {
     for (int head = 0; head < heads; ++head) {
+      std::vector<float> lows, scales;
       for (int d = 0; d < head_dim; ++d) {
         float low = INFINITY, high = -INFINITY;
         for (int t = first; t < first + kPageTokens; ++t) {
           low = std::min(low, static_cast<float>(held.k[at(t, head, d)]));
           high = std::max(high, static_cast<float>(held.k[at(t, head, d)]));
         }
-        const float minimum = RoundDownTo8Bits(low);
-        const float scale = RoundUpTo8Bits(high / 15 - minimum / 15);
-        k_codes_[(size_t(first) / kPageTokens * heads + head) * head_dim + d] = {minimum, scale};
+        lows.push_back(low);
+        scales.push_back(std::max(StepBetween(low, high, 14.98f), std::fabs(low) * (1.0f / 4094)));
+      }
+      const Int4Scales of_dims(scales, 32767);
+      for (int d = 0; d < head_dim; ++d) {
+        const float inverse = of_dims.Inverse(d), minimum = std::floor(std::fma(lows[d], inverse, .49f));
+        const double scale = double{of_dims.integers[d]} * of_dims.unit;
+        k_codes_[(size_t(first) / kPageTokens * heads + head) * head_dim + d] = {minimum * scale, scale, minimum,
+                                                                                 of_dims.integers[d]};
         for (int t = first; t < first + kPageTokens; ++t) {
           double& k = held.k[at(t, head, d)];
-          k = Int4Value(k, minimum, scale);
+          k = scale * (minimum + Int4Code(k, inverse, 192.5f - minimum));
         }
       }
-      for (int t = first; t < first + kPageTokens; ++t) {
-        for (int g = 0; g < groups; ++g) {
+      for (int g = 0; g < groups; ++g) {
+        lows.clear();
+        scales.clear();
+        for (int t = first; t < first + kPageTokens; ++t) {
           const auto begin = held.v.begin() + at(t, head, g * 64);
           const auto end = held.v.begin() + at(t, head, std::min(head_dim, g * 64 + 64));
-          const float low = RoundDownTo8Bits(static_cast<float>(*std::min_element(begin, end)));
-          const float high = static_cast<float>(*std::max_element(begin, end));
-          const float scale = RoundUpTo8Bits(high / 15 - low / 15);
-          v_codes_[(size_t(t) * heads + head) * groups + g] = {low, scale};
-          for (auto v = begin; v != end; ++v) *v = Int4Value(*v, low, scale);
+          lows.push_back(static_cast<float>(*std::min_element(begin, end)));
+          scales.push_back(StepBetween(lows.back(), static_cast<float>(*std::max_element(begin, end)), 15));
+        }
+        const Int4Scales of_tokens(scales, 255);
+        for (int i = 0; i < kPageTokens; ++i) {
+          const int t = first + i;
+          const float inverse = of_tokens.Inverse(i), half_above = std::fma(-lows[i], inverse, 192.5f);
+          const double scale = double{of_tokens.integers[i]} * of_tokens.unit;
+          v_codes_[(size_t(t) * heads + head) * groups + g] = {lows[i], scale};
+          for (int d = g * 64; d < std::min(head_dim, g * 64 + 64); ++d) {
+            double& v = held.v[at(t, head, d)];
+            v = lows[i] + scale * Int4Code(v, inverse, half_above);
+          }
         }
       }
     }
@@ -214,7 +242,8 @@ bool PagedSequence::IsOpen(int row, int token) const {
   return page == (in.first_row_position + row) / kPageTokens || (page + 1) * kPageTokens > in.context;
 }
 
-// q times the page's scales is rounded to 127ths, in the product with the codes.
+// q in words, times the page's scales in words, in the product with the minima, and rounded to bytes in that with the
+// codes: as kernels/cpu/int4_kv.h says it, whose integers these are.
 double PagedSequence::Int4Dot(int row, int head, int token) const {
   const int kv_head = head / in.group;
   const double* q = &in.q[(size_t(row) * in.kv_heads * in.group + head) * in.head_dim];
@@ -228,16 +257,33 @@ double PagedSequence::Int4Dot(int row, int head, int token) const {
   const std::array<int, 3> page = {row, head, token / kPageTokens};
   if (rounded_of_ != page) {  // tokens come in order
     rounded_of_ = page;
-    rounded_.resize(in.head_dim);
     const float scale = shape.soft_cap > 0 ? 2 * shape.scale * kLog2E / shape.soft_cap : shape.scale * kLog2E;
+    std::vector<float> scaled;
+    float largest = 1e-30f;
     for (int d = 0; d < in.head_dim; ++d) {
-      rounded_[d] = static_cast<float>(q[d]) * scale * static_cast<float>(codes[d].scale);
+      scaled.push_back(static_cast<float>(q[d]) * scale);
+      largest = std::max(largest, std::fabs(scaled[d]));
     }
-    RoundTo127ths(rounded_.data(), rounded_.size());
-    for (int d = 0; d < in.head_dim; ++d) rounded_[d] /= codes[d].scale == 0 ? INFINITY : scale * codes[d].scale;
+    std::vector<int> words;
+    int top = 1;
+    double unit = 0;  // of q · k in words, by which scores are then divided
+    for (int d = 0; d < in.head_dim; ++d) {
+      words.push_back(static_cast<int>(std::nearbyint(double{scaled[d]} * (32767 / largest))));
+      top = std::max(top, std::abs(MulWords(words[d], static_cast<int>(codes[d].integer))));
+      if (codes[d].integer > 0) unit = codes[d].scale / codes[d].integer * (largest / 32767) * 0x1p15 / scale;
+    }
+    const int to_code = static_cast<int>(std::nearbyint(std::min(32767.0f, 127 * 0x1p15f / static_cast<float>(top))));
+    rounded_.clear();
+    rounded_rest_ = 0;
+    for (int d = 0; d < in.head_dim; ++d) {
+      const int word = MulWords(words[d], static_cast<int>(codes[d].integer));
+      rounded_.push_back(MulWords(word, to_code) * (0x1p15 / to_code) * unit);
+      rounded_rest_ += word * codes[d].minimum * unit;
+    }
   }
+  dot = rounded_rest_;
   for (int d = 0; d < in.head_dim; ++d) {
-    dot += rounded_[d] * (held.k[first + d] - codes[d].offset) + q[d] * codes[d].offset;
+    if (codes[d].scale > 0) dot += rounded_[d] * ((held.k[first + d] - codes[d].offset) / codes[d].scale);
   }
   return dot;
 }
@@ -442,8 +488,9 @@ const PagedSequence::CodeRange& PagedSequence::VCode(size_t token_head, size_t d
   return v_codes_[token_head * groups + (groups > 1 ? dim / 64 : 0)];
 }
 
-// With w = p * scale, p summing to 1: w is off by half a 255th of the page's largest, and multiplies the codes (v -
-// offset) / scale. (A little more: p itself is off by the errors of before.)
+// With w = p * scale, p summing to 1: w is off by half a 255th of what is the page's largest, and multiplies the codes
+// (v - offset) / scale. (A little more: p itself is off by the errors of before, and in int4 by half a 32767th, where
+// the page's largest p and scale are those of any tokens.)
 void PagedSequence::AddWeightRounding(std::vector<double>& bound) const {
   if (v_codes_.empty()) return;
   const int heads = in.kv_heads * in.group;
@@ -455,14 +502,18 @@ void PagedSequence::AddWeightRounding(std::vector<double>& bound) const {
         if (IsOpen(r, page)) continue;
         const int end = std::min(page + kPageTokens, in.context);
         for (int d = 0; d < in.head_dim; ++d) {
-          double largest = 0, codes = 0;
+          double largest = 0, largest_p = 0, largest_scale = 0, codes = 0;
           for (int t = page; t < end; ++t) {
             const CodeRange& code = VCode(token_head(t), d);
+            largest_scale = std::max(largest_scale, code.scale);
             if (p[t] == 0 || code.scale == 0) continue;
+            largest_p = std::max(largest_p, p[t]);
             largest = std::max(largest, p[t] * code.scale);
             codes += std::fabs(held.v[token_head(t) * in.head_dim + d] - code.offset) / code.scale;
           }
-          bound[(size_t(r) * heads + h) * in.head_dim + d] += 1.001 * largest / 510 * codes;
+          const bool int4 = shape.kv_type == KvType::kInt4;
+          const double half_unit = int4 ? 1.01 * largest_p * largest_scale / 510 : 1.001 * largest / 510;
+          bound[(size_t(r) * heads + h) * in.head_dim + d] += half_unit * codes;
         }
       }
     }

@@ -81,6 +81,7 @@ class PagedSequence {
   // A code c stands for scale * c + offset.
   struct CodeRange {
     double offset = 0, scale = 0;
+    double minimum = 0, integer = 0;  // of int4's K: the offset in scales, and the scale in units
   };
 
   void HoldInt8();
@@ -102,7 +103,8 @@ class PagedSequence {
   std::vector<CodeRange> v_codes_;       // of int8: [context][kv_heads], of int4: that [groups]
   mutable std::vector<std::byte> open_pages_;
   mutable std::array<int, 3> rounded_of_ = {-1, -1, -1};  // row, head, page
-  mutable std::vector<double> rounded_;                   // its query
+  mutable std::vector<double> rounded_;                   // its query, as codes are multiplied by it
+  mutable double rounded_rest_ = 0;                       // and its product with the minima
 };
 
 }  // namespace fastdecode

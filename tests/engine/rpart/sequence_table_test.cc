@@ -252,7 +252,7 @@ TEST_F(OpenPiecesTest, LayersAreCutBackEachForItself) {
   const auto byte_of = [&](int layer) { return *pool_.OpenPageAt(layer, sequence->open_pieces).pieces[0]; };
   for (int layer = 0; layer < kLayers; ++layer) {
     const OpenPage open = pool_.OpenPageAt(layer, sequence->open_pieces);
-    for (std::byte* const piece : open.pieces) std::fill_n(piece, pool_.page_stride_bytes(), std::byte{0x11});
+    for (std::byte* const piece : open.pieces) std::fill_n(piece, pool_.page_stride_bytes(), std::byte{0x3c});
     for (int head = 0; head < 2; ++head) ClosePage(Shape(), head, open, pool_.Address(layer, sequence->pages[1]));
     for (std::byte* const piece : open.pieces) std::fill_n(piece, pool_.page_stride_bytes(), std::byte{0x22});
   }
@@ -264,7 +264,7 @@ TEST_F(OpenPiecesTest, LayersAreCutBackEachForItself) {
   sequence->stored_tokens = {66, 40};
   ASSERT_TRUE(table_.Truncate(1, 50).ok());
   EXPECT_EQ(sequence->stored_tokens, (std::vector<uint32_t>{50, 40}));
-  EXPECT_EQ(byte_of(0), std::byte{0x11});
+  EXPECT_EQ(byte_of(0), std::byte{0x3c});
   EXPECT_EQ(byte_of(1), std::byte{0x22}) << "what it has is of this page";
 }
 
