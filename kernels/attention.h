@@ -119,8 +119,9 @@ using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int 
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
 using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
 
-// The kernels of one ISA for one shape. Of one KV type, those with the same p_rounding give the same bits. For int8 and
-// int4 q is rounded to 127ths of its largest element, and p times the scale of v to 255ths of the largest in a page.
+// The kernels of one ISA for one shape. Of one KV type, those with the same p_rounding give the same bits. For int8 q
+// is rounded to 127ths of its largest element, for int4 page by page times K's scales, and p times the scale of v to
+// 255ths of the largest in a page, for int4 of the largest p times the largest scale.
 // Plain function pointers, chosen once at start.
 struct AttentionKernels {
   const char* name = nullptr;  // such as "avx512-bf16"

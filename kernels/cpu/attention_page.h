@@ -23,7 +23,7 @@ inline constexpr int kPageKPanels = kPageTokens / kPanelLanes;
 // int4 (KIVI, Liu et al. 2024): two quads a line, in the low and the high halves of its bytes. In K each dim has a
 // scale and a minimum for the page's 32 tokens, in V each token has them for each group of up to 64 dims. Scales are
 // integers, rounded up, times a unit that K's dims or a group's tokens share (Int4Units): so they are multiplied as
-// they lie. Minima of K are multiples of their dim's scale, within half of it of the least element, minima of V are
+// they lie. Minima of K are multiples of their dim's scale, within half of it, or a little more, of the least element, minima of V are
 // that, in bf16. A code is round(x / scale - minimum / scale) with the scale's inverse in float, where a number about
 // halfway may go either way (page_codes.h). -0 is less than +0.
 //   K: [2][D/8][16][4]   then scales [D] and minima [D], in 16 bits

@@ -60,8 +60,9 @@ struct Int4Kv {
   // Of each row-head, for one page.
   struct Prepared {
     alignas(64) int32_t to_code[kLanes];  // words to bytes, in 2^15ths, twice in a lane
-    Each unit;                            // of a product of codes, in those of q's words
-    Each rest;                            // q · minima
+    Each unit;                            // of a product of codes, in those of words and scales
+    Each rest;                            // the product of words and minima, in the same
+    float page_unit;  // of a word times a scale: to be multiplied by that of q first, or it overflows
   };
   template <int J>
   static inline void Prepare(int head_dim, const std::byte* page_head, const std::byte* q, Prepared* to) {
@@ -85,18 +86,18 @@ struct Int4Kv {
         }
       }
     }
-    const float unit = reinterpret_cast<const Int4Units*>(page_head + Int4VUnits(head_dim))->k_scale * 0x1p15f;
+    to->page_unit = reinterpret_cast<const Int4Units*>(page_head + Int4VUnits(head_dim))->k_scale * 0x1p15f;
     const Float largest = V::Max(V::Set(1), V::ToFloat(V::MaxWordOfEach(top)));
     const Int to_code = V::ToInt(V::Min(V::Set(32767), V::Div(V::Set(127 * 0x1p15f), largest)));
     V::StoreInt(to->to_code, V::TwiceEachWord(to_code));
-    to->unit = Each(V::Mul(V::Div(V::Set(0x1p15f), V::ToFloat(to_code)), V::Set(unit)));
+    to->unit = Each(V::Div(V::Set(0x1p15f), V::ToFloat(to_code)));
     Float sum[J];
 #pragma GCC unroll 16
     for (int j = 0; j < J; ++j) {
       sum[j] = V::ToFloat(dot[j][0]);
       if constexpr (kPanelVectors == 2) sum[j] = V::Add(sum[j], V::ToFloat(dot[j][kPanelVectors - 1]));
     }
-    to->rest = Each(V::Mul(V::SumEach(sum), V::Set(unit)));
+    to->rest = Each(V::SumEach(sum));
   }
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
@@ -115,9 +116,9 @@ struct Int4Kv {
           page_head + t * head_dim / 2, kPanelLanes * head_dim / 2, head_dim / 8, codes[0], kMaxHeadDim, ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
-        const Float q_unit = V::Set(UnitOf(head_dim, q, j));
-        const Float unit = V::Mul(V::Set(prepared.unit.of[j]), q_unit);
-        const Float rest = V::Mul(V::Set(prepared.rest.of[j]), q_unit);
+        const Float both_units = V::Set(UnitOf(head_dim, q, j) * prepared.page_unit);
+        const Float unit = V::Mul(V::Set(prepared.unit.of[j]), both_units);
+        const Float rest = V::Mul(V::Set(prepared.rest.of[j]), both_units);
 #pragma GCC unroll 4
         for (int i = 0; i < kPanels * kPanelVectors; ++i) {
           const Float product = V::ToFloat(sum[i / kPanelVectors][j][i % kPanelVectors]);

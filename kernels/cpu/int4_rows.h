@@ -101,7 +101,8 @@ struct RoundingUp {
         inverse(largest < kInt4LeastScale ? 0 : static_cast<float>(most) / largest),
         most(static_cast<float>(most)) {}
   __m256 operator()(__m256 x) const {
-    return _mm256_min_ps(_mm256_ceil_ps(_mm256_mul_ps(x, _mm256_set1_ps(inverse))), _mm256_set1_ps(most));
+    const __m256 less = _mm256_fmsub_ps(x, _mm256_set1_ps(inverse), _mm256_set1_ps(kInt4NoUnit));
+    return _mm256_min_ps(_mm256_ceil_ps(less), _mm256_set1_ps(most));
   }
   float unit, inverse, most;
 };

@@ -42,8 +42,9 @@ inline int32_t RoundToInt(float x) {
 // int4: added to a code's float, so that the code is the integer in its lower bits 16 to 19, rounded.
 inline constexpr float kInt4CodeZero = 192.5f;
 // Scales below the first stand for zero, and all of a page's dims or of a group's tokens if the largest is below the
-// second: codes are then 0. So what is denormal never tells.
+// second: codes are then 0. And no scale is rounded up for so little of its unit. So what is denormal never tells.
 inline constexpr float kInt4Least = 0x1p-100f, kInt4LeastScale = 0x1p-80f;
+inline constexpr float kInt4NoUnit = 0x1p-20f;
 // K: the range is not quite 15 scales, because minima are up to .51 of one below the least element, or .49 above.
 inline constexpr float kInt4KSteps = 14.98f, kInt4KMinimumRounding = .49f;
 // A scale of K is at least so much of the least element's magnitude: minima have no room for more.

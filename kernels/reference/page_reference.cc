@@ -175,7 +175,7 @@ Integers RoundUp(const std::vector<float>& scales, int most) {
   const float wide = static_cast<float>(most);
   to.unit = largest / wide;
   for (size_t i = 0; i < scales.size(); ++i) {
-    to.of[i] = std::min(static_cast<int>(std::ceil(scales[i] * (wide / largest))), most);
+    to.of[i] = std::min(static_cast<int>(std::ceil(std::fma(scales[i], wide / largest, -kInt4NoUnit))), most);
   }
   return to;
 }

@@ -326,6 +326,32 @@ TEST(AttentionTest, OutlierDimsCostInt4Nothing) {
   EXPECT_GT(errors[1], 0);
 }
 
+// An infinity becomes the largest number, and what is finite with that stays finite.
+TEST(AttentionTest, AnInfinityInKOfInt4IsANumber) {
+  for (const double sign : {1.0, -1.0}) {
+    AttentionCase c = {ElementType::kBf16, KvType::kInt4, 64, 2, 1, 600, 1, 0, 0};
+    c.scale = 1;
+    PagedSequence sequence(c, 16);
+    constexpr int kToken = 70, kDim = 5;
+    sequence.in.k[kToken * c.head_dim + kDim] = sign * INFINITY;
+    for (int h = 0; h < c.group; ++h) {
+      for (int d = 0; d < c.head_dim; ++d) sequence.in.q[h * c.head_dim + d] = d == kDim ? 1e-29 : 0;
+    }
+    sequence.Encode();
+    for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
+      sequence.ClearPages(1);
+      sequence.Append(kernels, 0, c.context);
+      const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, c.context);
+      for (int h = 0; h < c.group; ++h) {
+        // Its token's score is 3.39e9, the others' are next to nothing beside that.
+        EXPECT_NEAR(result.max[h], sign > 0 ? 4.89e9 : 0, 1e8) << kernels.name;
+        EXPECT_GE(result.sum[h], sign > 0 ? .99f : 30.99f) << kernels.name;
+      }
+      for (const float acc : result.acc) EXPECT_TRUE(std::isfinite(acc)) << kernels.name;
+    }
+  }
+}
+
 // A block before a row's window, and a block that the row's position has not reached, are empty; o of nothing is zero.
 TEST(AttentionTest, ABlockThatARowDoesNotSeeIsEmpty) {
   for (const TypePair& type : kTypePairs) {

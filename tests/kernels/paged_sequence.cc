@@ -70,7 +70,7 @@ struct Int4Scales {
     const float largest = *std::max_element(scales.begin(), scales.end());
     if (largest >= 0x1p-80f) unit = largest / most;
     for (const float scale : scales) {
-      integers.push_back(unit == 0 ? 0 : std::min(std::ceil(scale * (most / largest)), most));
+      integers.push_back(unit == 0 ? 0 : std::min(std::ceil(std::fma(scale, most / largest, -0x1p-20f)), most));
     }
   }
   float Scale(size_t i) const { return integers[i] * unit; }
@@ -435,7 +435,8 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
 //   roundings per block, relative to A.
 // * p may be rounded once more, by p_rounding.
 // p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A. int8 and int4 round p times v's scale to 255ths of
-// the largest in its page: AddWeightRounding. Where a number is an offset and a code, the magnitudes are of both.
+// what is, or in int4 may be, the largest in its page: AddWeightRounding. Where a number is an offset and a code, the
+// magnitudes are of both.
 std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
   ReferenceAttentionInput magnitude = held;
   for (size_t i = 0; i < held.v.size(); ++i) magnitude.v[i] = VMagnitude(i);
