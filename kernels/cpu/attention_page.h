@@ -23,9 +23,9 @@ inline constexpr int kPageKPanels = kPageTokens / kPanelLanes;
 // int4 (KIVI, Liu et al. 2024): two quads a line, in the low and the high halves of its bytes. In K each dim has a
 // scale and a minimum for the page's 32 tokens, in V each token has them for each group of up to 64 dims. Scales are
 // integers, rounded up, times a unit that K's dims or a group's tokens share (Int4Units): so they are multiplied as
-// they lie. Minima of K are multiples of their dim's scale, within half of it, or a little more, of the least element, minima of V are
-// that, in bf16. A code is round(x / scale - minimum / scale) with the scale's inverse in float, where a number about
-// halfway may go either way (page_codes.h). -0 is less than +0.
+// they lie. Minima of K are multiples of their dim's scale, within half of it, or a little more, of the least element;
+// minima of V are that, in bf16. A code is round(x / scale - minimum / scale) with the scale's inverse in float, where
+// a number about halfway may go either way (page_codes.h). -0 is less than +0.
 //   K: [2][D/8][16][4]   then scales [D] and minima [D], in 16 bits
 //   then for each group of V: scales [32] in 8 bits, Int4Units, and minima [32]    V: [D/16][4][16][4]
 // Tokens are appended to an open page, which is one of bf16 in pieces; when it is full, it is closed into one of int4.
@@ -48,14 +48,13 @@ inline constexpr int Int4KScales(int head_dim) { return kPageTokens * head_dim /
 inline constexpr int Int4VScales(int head_dim) { return Int4KScales(head_dim) + 4 * head_dim; }
 inline constexpr int Int4VUnits(int head_dim) { return Int4VScales(head_dim) + kPageTokens; }
 inline constexpr int Int4VMinima(int head_dim) { return Int4VScales(head_dim) + 2 * kPageTokens; }
-inline constexpr int Int4V(int head_dim) { return Int4VScales(head_dim) + Int4Groups(head_dim) * 4 * kPageTokens; }
+inline constexpr int kInt4GroupBytes = 4 * kPageTokens;  // from one group of V to the next: scales, units, minima
+inline constexpr int Int4V(int head_dim) { return Int4VScales(head_dim) + Int4Groups(head_dim) * kInt4GroupBytes; }
 inline constexpr int Int4HeadBytes(int head_dim) { return Int4V(head_dim) + kPageTokens * head_dim / 2; }
 static_assert(PageHeadElements(16) * 2 / kOpenPieces <= Int4HeadBytes(16) && Int4HeadBytes(16) % 64 == 0 &&
                   PageHeadElements(256) * 2 / kOpenPieces <= Int4HeadBytes(256),
               "a quarter of a head in bf16 has room in a head of int4, which begins at a cache line");
 
-// From one group of V to the next: scales, units and minima.
-inline constexpr int kInt4GroupBytes = 4 * kPageTokens;
 // The largest integers. Of K the products of two add up in 32 bits (int4_kv.h).
 inline constexpr int kInt4KScaleMax = 32767, kInt4KMinimumMax = 4095, kInt4VScaleMax = 255;
 // Of a group of V, and, the first group's, of K.

@@ -166,7 +166,7 @@ inline bool FindKSteps(const DimRanges& ranges, int head_dim, uint8_t* head, Ste
   }
   if (!NoneOf(infinite)) return false;
 
-  Bf16* const scales = reinterpret_cast<Bf16*>(head + Int4KScales(head_dim));
+  uint16_t* const scales = reinterpret_cast<uint16_t*>(head + Int4KScales(head_dim));
   const RoundingUp round_up(LargestOf(top), kInt4KScaleMax);
   units->k_scale = round_up.unit;
   for (int d = 0; d < head_dim; d += kChunk) {
