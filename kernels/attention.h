@@ -65,8 +65,9 @@ struct AppendArgs {
   // What the thread appends next, as many rows as far apart, their v as far behind k: prefetched. Null: not known.
   const std::byte* next_k = nullptr;
 };
-// Whole pages are stored past the caches: a thread calls this before it tells another one of what it appended.
-void EndAppends();
+// Whole pages, and the results of chunks, are stored past the caches: a thread calls this before it tells another one of
+// them.
+void EndStreams();
 
 // Unnormalised attention over one block, for each (KV head, row, query head of its group): a base m, sum l of
 // exp(score - m), and acc = sum of exp(score - m) * v. m is in units of log2, score * log2(e), and that of some visible
@@ -99,12 +100,18 @@ struct AttendArgs {
   size_t q_row_stride_bytes;
   int rows;  // 1..kMaxAttendRows, or 1..kMaxRowsOfHeads of several heads
   int first_row_position;
+  bool same_queries = false;  // q, rows and heads are those of the last call with this scratch, whose queries still do
   const std::byte* next;  // what the thread attends to afterwards: a page's first KV head; null: none
+  const uint32_t* next_page_ids = nullptr;  // of that page and those after it that are not in a cache
+  int next_pages = 0;
+  const std::byte* next_q = nullptr;  // whose q, as far apart
+  int next_rows = 0;
   Partial out;
+  Partial into = {};  // if there is one, what `out` gets is folded into it, and `out` is whatever it is then
   std::byte* scratch;  // AttendScratchBytes(shape), 64-byte aligned, private to the thread
 };
 
-inline constexpr int kMaxAttendRows = 16;  // of one KV head
+inline constexpr int kMaxAttendRows = 32;  // of one KV head
 inline constexpr int kMaxRowsOfHeads = 8;  // of several
 size_t AttendScratchBytes(const AttentionShape& shape);
 
@@ -131,6 +138,9 @@ struct AttentionKernels {
   FinishFn finish = nullptr;
   // Relative error at most of exp(score - m), in l as in acc, besides f32's own and the rounding of weights just said.
   float p_rounding = 0;
+  // Row-heads (rows * group) of one KV head up to which a thread waits for K and V, and above which for arithmetic: a
+  // core reads some 15 to 27 GB/s, and does some 100 to 235 GFLOP/s without tiles. A row-head needs 1 flop a byte (bf16).
+  int row_heads_per_read = 8;
 };
 
 }  // namespace fastdecode

@@ -55,6 +55,7 @@ struct HopWork {
   struct Queries {
     const std::byte* first;
     size_t row_stride_bytes;
+    bool set = false;  // the kernel has them from the thread's last block
   };
 
   void AppendChunks(int thread, int threads) const;
@@ -62,7 +63,9 @@ struct HopWork {
   AppendArgs RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens) const;
   void RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const;
   Queries GatherQueries(const Chain& chain, int thread) const;
-  void AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out, int thread) const;
+  Queries QueriesOf(const Chain& chain) const;
+  void AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out, const Partial& into,
+                   int thread) const;
   void FinishPiece(const Chain& chain) const;
   void MergeAndFinish(const Chain& chain) const;
   void FinishChain(const Chain& chain, const Partial& partial) const;
@@ -72,7 +75,7 @@ struct HopWork {
     return thread == 0 && leader != nullptr ? &(leader->*sum) : nullptr;
   }
   size_t HeadOffset(const Chain& chain) const;
-  const std::byte* BlockAt(const Chain& chain, uint32_t block) const;
+  void SetNext(const Chain& chain, uint32_t block, AttendArgs* args) const;
 
   // Of open pages.
   bool has_open_pages() const { return OpenPieces(attention) > 0; }
@@ -83,6 +86,7 @@ struct HopWork {
   void CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const;
   void KeepOpenPages(int thread, int threads) const;
 
+  Partial From(const Partial& partial, int row_head) const;
   Partial At(const Chain& chain, float* floats) const;
   float* Slot(const Chain& chain, uint32_t slot) const;
 };

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "engine/rpart/hop_work.h"
 #include "numa/clock.h"
@@ -9,12 +8,8 @@ namespace fastdecode {
 
 namespace {
 
-// The partial that folding starts from.
-void SetEmpty(const AttentionShape& shape, int row_heads, const Partial& partial) {
-  std::fill_n(partial.max, row_heads, -std::numeric_limits<float>::infinity());
-  std::fill_n(partial.sum, row_heads, 0.0f);
-  std::fill_n(partial.acc, row_heads * shape.head_dim, 0.0f);
-}
+// Of a KV head, that a core keeps in its second-level cache while it goes through a chunk's tiles.
+constexpr size_t kCachedBytes = 1 << 20;
 
 // Adds the time of a scope to a sum; to none if there is none.
 class TickSum {
@@ -60,7 +55,9 @@ void HopWork::AttendShare(void* context, int thread, int threads) {
     if (first_block < end_block) hop.RunPiece(chain, first_block, end_block, thread);
     if (thread == 0) hop.served->AddProgress(1);
   }
-  if (!hop.plan->append_runs().empty() && hop.has_open_pages()) {
+  if (hop.plan->append_runs().empty()) return;
+  EndStreams();
+  if (hop.has_open_pages()) {
     hop.served->team->Barrier(thread);
     hop.KeepOpenPages(thread, threads);
   }
@@ -82,7 +79,7 @@ void HopWork::AppendChunks(int thread, int threads) const {
       AppendRows(entry, kv_head, run.page_index * kPageTokens, (run.page_index + 1) * kPageTokens);
     }
   }
-  EndAppends();
+  EndStreams();
 }
 
 // Appends those of the entry's rows whose positions lie in [first, end) and are not stored yet.
@@ -142,17 +139,19 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
                  (chain.first_block + end_block) * kBlockTokens);
     }
   }
-  const Queries queries = GatherQueries(chain, thread);
-  const int row_heads = chain.heads * chain.rows * attention.group;
+  Queries queries = GatherQueries(chain, thread);
   const bool whole = chain.split < 0;
   const uint32_t folded_blocks = whole ? chain.blocks : plan->split(chain.split).folded_blocks;
   if (first_block < folded_blocks) {
     const Partial running = At(chain, whole ? workspace->running(thread) : Slot(chain, 0));
     const Partial block = At(chain, workspace->block(thread));
-    if (!chain.goes_on) SetEmpty(attention, row_heads, running);
     for (uint32_t i = 0; i < end_block; ++i) {
-      AttendBlock(chain, i, queries, block, thread);
-      kernels.fold(attention, running, block, row_heads);
+      if (i == 0 && !chain.goes_on) {
+        AttendBlock(chain, i, queries, running, {}, thread);
+      } else {
+        AttendBlock(chain, i, queries, block, running, thread);
+      }
+      queries.set = true;
     }
     if (whole) {
       const TickSum merge(LeaderSum(thread, &LeaderTicks::merge));
@@ -160,7 +159,8 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
     }
   } else {
     for (uint32_t i = first_block; i < end_block; ++i) {
-      AttendBlock(chain, i, queries, At(chain, Slot(chain, 1 + i - folded_blocks)), thread);
+      AttendBlock(chain, i, queries, At(chain, Slot(chain, 1 + i - folded_blocks)), {}, thread);
+      queries.set = true;
     }
   }
   if (!whole) {
@@ -171,10 +171,8 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
 
 // A shared chain's rows lie here and there among those of the hop: they are put together for it.
 HopWork::Queries HopWork::GatherQueries(const Chain& chain, int thread) const {
+  if (chain.sharers == 0) return QueriesOf(chain);
   const std::byte* const q = rows + HeadOffset(chain);
-  if (chain.sharers == 0) {
-    return {q + (entries[chain.entry].first_row + chain.tile_row) * shape.hop_row_bytes(), shape.hop_row_bytes()};
-  }
   const size_t row_bytes = size_t{chain.heads} * shape.group * shape.head_dim * shape.element_bytes();
   std::byte* to = workspace->queries(thread);
   for (const Sharer& sharer : plan->sharers(chain)) {
@@ -186,14 +184,20 @@ HopWork::Queries HopWork::GatherQueries(const Chain& chain, int thread) const {
   return {workspace->queries(thread), row_bytes};
 }
 
+// Of one that is not shared: they lie in the hop.
+HopWork::Queries HopWork::QueriesOf(const Chain& chain) const {
+  const size_t row = entries[chain.entry].first_row + chain.tile_row;
+  return {rows + HeadOffset(chain) + row * shape.hop_row_bytes(), shape.hop_row_bytes()};
+}
+
 void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out,
-                          int thread) const {
+                          const Partial& into, int thread) const {
   const uint32_t position = (chain.first_block + block) * kBlockTokens;
   const uint32_t own_page = chain.first_position / kPageTokens;
   const bool opens = has_open_pages() && chain.sharers == 0 && own_page / kBlockPages == chain.first_block + block;
   OpenPage open;
   if (opens) open = OpenPageFor(chain, own_page, thread);
-  AttendArgs args;
+  AttendArgs args = {};
   args.open_page = opens ? &open : nullptr;
   args.layer_base = pool->LayerBase(layer);
   args.page_stride_bytes = pool->page_stride_bytes();
@@ -204,16 +208,16 @@ void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& que
   args.tokens = static_cast<int>(std::min<uint32_t>(kBlockTokens, chain.tokens - block * kBlockTokens));
   args.q_row_stride_bytes = queries.row_stride_bytes;
   args.scratch = workspace->scratch(thread);
+  args.same_queries = queries.set && chain.rows <= kMaxAttendRows;
   // Once; more rows than a kernel takes are of a shared chain of one head, and all of them see all of the block.
   for (int row = 0; row < chain.rows; row += kMaxAttendRows) {
     const int row_head = row * attention.group;
     args.q = queries.first + static_cast<size_t>(row) * queries.row_stride_bytes;
     args.rows = std::min(chain.rows - row, kMaxAttendRows);
     args.first_row_position = static_cast<int>(chain.first_position) + row;
-    args.next = row + args.rows < chain.rows ? nullptr
-                : block + 1 < chain.blocks   ? BlockAt(chain, block + 1)
-                                             : BlockAt(*(&chain + 1), 0);
-    args.out = {out.max + row_head, out.sum + row_head, out.acc + row_head * attention.head_dim};
+    if (row + args.rows == chain.rows) SetNext(chain, block, &args);
+    args.out = From(out, row_head);
+    if (into.acc != nullptr) args.into = From(into, row_head);
     kernels.attend(attention, args);
   }
 }
@@ -280,14 +284,34 @@ size_t HopWork::HeadOffset(const Chain& chain) const {
   return static_cast<size_t>(chain.first_head) * shape.group * shape.head_dim * shape.element_bytes();
 }
 
-// Where a block begins, for prefetching; null behind the last chain, and where it begins with a fork's open page that
-// has no page yet.
-const std::byte* HopWork::BlockAt(const Chain& chain, uint32_t block) const {
-  if (&chain == plan->chains().data() + plan->chains().size() || entries[chain.entry].bad) return nullptr;
-  const std::vector<PageId>& pages = entries[chain.entry].sequence->pages;
-  const size_t page_index = (chain.first_block + block) * size_t{kBlockPages};
-  if (page_index >= pages.size()) return nullptr;
-  return pool->Address(layer, pages[page_index]) + chain.first_head * (pool->page_stride_bytes() / shape.kv_heads);
+// What the thread attends to after this block of the chain, for prefetching: another one, or the next chain's first. Not
+// known behind the last chain, and where it begins with a fork's open page that has no page yet. Tiles of a chunk that
+// go through few blocks find in the cache what the tile before read, but for the pages of their own tokens.
+void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) const {
+  const bool same = block + 1 < chain.blocks;
+  const Chain& next = same ? chain : *(&chain + 1);
+  if (&next == plan->chains().data() + plan->chains().size() || entries[next.entry].bad) return;
+  const size_t head_bytes = pool->page_stride_bytes() / shape.kv_heads;
+  const bool cached = next.tile_row > 0 && next.blocks * kBlockPages * head_bytes <= kCachedBytes;
+  const uint32_t begin = (next.first_block + (same ? block + 1 : 0)) * kBlockTokens;
+  const uint32_t end = next.first_block * kBlockTokens + next.tokens;
+  const uint32_t first = (cached && !same ? next.first_position : begin) / kPageTokens;
+  const std::vector<PageId>& pages = entries[next.entry].sequence->pages;
+  if (first >= pages.size()) return;
+  args->next = pool->Address(layer, pages[first]) + next.first_head * head_bytes;
+  if (!cached || !same) {
+    const uint32_t last = (std::min(end, first * kPageTokens + kBlockTokens) - 1) / kPageTokens;
+    args->next_page_ids = pages.data() + first;
+    args->next_pages = static_cast<int>(std::min<size_t>(last + 1, pages.size()) - first);
+  }
+  if (!same && next.sharers == 0) {
+    args->next_q = QueriesOf(next).first;
+    args->next_rows = next.rows;
+  }
+}
+
+Partial HopWork::From(const Partial& partial, int row_head) const {
+  return {partial.max + row_head, partial.sum + row_head, partial.acc + row_head * attention.head_dim};
 }
 
 Partial HopWork::At(const Chain& chain, float* floats) const {

@@ -15,7 +15,7 @@ void PushWork::RunShare(void* context, int thread, int threads) {
   for (size_t i = begin; i < end; ++i) {
     push.AppendPage(first_page + static_cast<uint32_t>(i / heads), static_cast<int>(i % heads));
   }
-  EndAppends();
+  EndStreams();
 }
 
 void PushWork::AppendPage(uint32_t page, int kv_head) const {

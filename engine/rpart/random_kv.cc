@@ -44,7 +44,7 @@ void RandomKv::FillShare(void* context, int thread, int threads) {
   for (int i = thread; i < layers * self.shape_.kv_heads; i += threads) {
     self.FillHead(i / self.shape_.kv_heads, i % self.shape_.kv_heads);
   }
-  EndAppends();
+  EndStreams();
 }
 
 void RandomKv::FillHead(int layer, int kv_head) const {

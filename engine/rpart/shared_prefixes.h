@@ -10,7 +10,7 @@
 namespace fastdecode {
 
 // Rows of a group at most: two calls of a kernel for a block of one head, which is in the cache for the second.
-inline constexpr uint32_t kSharedRowsMax = 2 * kMaxAttendRows;
+inline constexpr uint32_t kSharedRowsMax = kMaxAttendRows;
 
 // Entries whose sequences begin with the same blocks.
 struct PrefixGroup {

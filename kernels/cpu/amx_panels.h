@@ -119,14 +119,13 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
     const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     return _mm512_scalef_ps(CoarsePowerOf2<V>(f), x);
   }
-  // Leaves in x what the sum takes.
-  static inline void Exponentiate(__m512 (&x)[2], Bf16* p) {
-    x[0] = PowerOf2(x[0]);
-    x[1] = PowerOf2(x[1]);
-    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(x[1], x[0])));
+  static inline void StoreP(__m512 low, __m512 high, Bf16* p) {
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
   }
   static inline void Exponentiate(__m512 (&x)[2], Bf16* p, float* sums) {
-    Exponentiate(x, p);
+    x[0] = PowerOf2(x[0]);
+    x[1] = PowerOf2(x[1]);
+    StoreP(x[0], x[1], p);
     _mm512_storeu_ps(sums, _mm512_add_ps(_mm512_loadu_ps(sums), _mm512_add_ps(x[0], x[1])));
   }
 

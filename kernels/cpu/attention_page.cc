@@ -22,14 +22,6 @@ size_t HeadBytes(const AttentionShape& shape) {
   return 0;
 }
 
-// The scores of three jobs; queries, acc, sums and bases, filled up to whole tiles.
-size_t TileRunsBytes(const AttentionShape& shape) {
-  const size_t row_heads = kMaxAttendRows * static_cast<size_t>(shape.group) + kMaxTileRows;
-  return (3 * kMaxTileRows * kTileRunPages * kPageTokens +
-          row_heads * (2 * static_cast<size_t>(shape.head_dim) + kPanelLanes + 1)) *
-         sizeof(float);
-}
-
 }  // namespace
 
 size_t PageBytes(const AttentionShape& shape) { return shape.kv_heads * HeadBytes(shape); }
@@ -47,7 +39,10 @@ size_t AttendScratchBytes(const AttentionShape& shape) {
   const size_t row_head = shape.head_dim + kPanelLanes + (shape.kv_type == KvType::kInt4 ? of_int4 : 0);
   const size_t bytes =
       (row_heads * row_head + 2 * kMaxTileRows * kPageTokens) * sizeof(float) + kOpenPieces * OpenPieceBytes(shape);
-  return shape.kv_type == KvType::kBf16 ? std::max(bytes, TileRunsBytes(shape)) : bytes;
+  if (shape.kv_type != KvType::kBf16) return bytes;
+  const int of_a_block =
+      TileBlockQueryBytes(kMaxAttendRows * shape.group, shape.head_dim) + TileBlockScratchBytes(shape.head_dim);
+  return std::max(bytes, static_cast<size_t>(of_a_block));
 }
 
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args) {

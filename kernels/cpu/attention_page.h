@@ -78,8 +78,14 @@ void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;
 
-// Pages that TileRuns takes at once, at most.
-inline constexpr int kTileRunPages = 4;
+// Of TileBlock (amx_blocks.h): the queries of a call's row-heads; and acc, scores of three pages, p of a block, sums
+// and bases of 32 row-heads.
+constexpr int TileBlockQueryBytes(int row_heads, int head_dim) {
+  return (row_heads + 2 * kMaxTileRows - 1) / (2 * kMaxTileRows) * (2 * kMaxTileRows) * head_dim * 2;
+}
+constexpr int TileBlockScratchBytes(int head_dim) {
+  return 2 * kMaxTileRows * (4 * head_dim + 3 * kPageTokens * 4 + kBlockTokens * 2 + kPanelLanes * 4 + 8);
+}
 
 // Whose cores are told of what is read next in the way that they gain most from, where kernels leave a choice: AMX's
 // know theirs, AVX2's have one, and so have AVX-512's for int8 and int4 without VNNI. No bit depends on it.

@@ -97,6 +97,7 @@ class Attention {
                    args.out.acc + i * shape.head_dim);
     }
     FinishPartials(shape, args.out.acc, scratch.sums, all, args.out);
+    if (args.into.acc != nullptr) Fold(shape, args.into, args.out, all);
   }
 
  protected:
@@ -337,7 +338,7 @@ class Attention {
   // q as Kv and Open want it, KV head by KV head.
   template <typename Row>
   static void SetQueries(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch) {
-    SetQueries<Row>(shape, args, scratch.q);
+    if (!args.same_queries) SetQueries<Row>(shape, args, scratch.q);
     if constexpr (kHasOpenPages) {
       if (args.open_page != nullptr) SetQueries<Row, Open>(shape, args, scratch.open_q);
     }
@@ -440,55 +441,85 @@ class Attention {
 
   static void FinishPartials(const AttentionShape& shape, const float* acc, const float* sums, int n,
                              const Partial& out) {
+    FinishSums(sums, n, out);
+    // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
+    for (int i = 0; i < n * shape.head_dim; i += kLanes) {
+      V::Store(out.acc + i, V::Add(V::Load(acc + i), V::Zero()));
+    }
+  }
+  static void FinishSums(const float* sums, int n, const Partial& out) {
     for (int i = 0; i < n; ++i) {
       if (out.max[i] == kNoBase) out.max[i] = -kInfinity;
       Float sum = V::Load(sums + i * kPanelLanes);
       if constexpr (kPanelVectors == 2) sum = V::Add(sum, V::Load(sums + i * kPanelLanes + kLanes));
       out.sum[i] = V::SumLanes(sum);
     }
-    // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
-    for (int i = 0; i < n * shape.head_dim; i += kLanes) {
-      V::Store(out.acc + i, V::Add(V::Load(acc + i), V::Zero()));
-    }
   }
 
   static void Fold(const AttentionShape& shape, const Partial& into, const Partial& from, int n) {
-    for (int i = 0; i < n; ++i) {
-      if (from.sum[i] == 0) continue;  // empty. By the sum, not the max: a NaN must not be lost
-      const Float into_max = V::Set(into.max[i]), from_max = V::Set(from.max[i]);
-      const Float max = V::Max(into_max, from_max);
-      const Float into_factor = Exp2<V>(V::Sub(into_max, max));
-      const Float from_factor = Exp2<V>(V::Sub(from_max, max));
-      const Float from_sum = V::Mul(V::Set(from.sum[i]), from_factor);
-      into.sum[i] = V::First(V::Fma(V::Set(into.sum[i]), into_factor, from_sum));
-      into.max[i] = V::First(max);
-      for (int d = 0; d < shape.head_dim; d += kLanes) {
-        float* acc = into.acc + i * shape.head_dim + d;
-        const Float from_acc = V::Mul(V::Load(from.acc + i * shape.head_dim + d), from_factor);
-        V::Store(acc, V::Fma(V::Load(acc), into_factor, from_acc));
+    for (int first = 0; first < n; first += kLanes) {
+      const int rows = n - first < kLanes ? n - first : kLanes;
+      float into_factor[kLanes], from_factor[kLanes], from_sum[kLanes];
+      FoldRows(into.max + first, into.sum + first, from.max + first, from.sum + first, rows, into_factor, from_factor,
+               from_sum);
+      for (int i = 0; i < rows; ++i) {
+        if (from_sum[i] == 0) continue;  // empty. By the sum, not the max: a NaN must not be lost
+        float* const acc = into.acc + (first + i) * shape.head_dim;
+        const float* const more = from.acc + (first + i) * shape.head_dim;
+        for (int d = 0; d < shape.head_dim; d += kLanes) {
+          const Float scaled = V::Mul(V::Load(more + d), V::Set(from_factor[i]));
+          V::Store(acc + d, V::Fma(V::Load(acc + d), V::Set(into_factor[i]), scaled));
+        }
       }
+    }
+  }
+
+  // Bases and sums of up to kLanes rows, and the factors of their acc.
+  static void FoldRows(float* into_max, float* into_sum, const float* from_max, const float* from_sum, int rows,
+                       float (&into_factor)[kLanes], float (&from_factor)[kLanes], float (&sums)[kLanes]) {
+    float into[2][kLanes] = {}, from[kLanes] = {};
+    for (int i = 0; i < kLanes; ++i) sums[i] = 0;
+    for (int i = 0; i < rows; ++i) {
+      into[0][i] = into_max[i], into[1][i] = into_sum[i];
+      from[i] = from_max[i], sums[i] = from_sum[i];
+    }
+    const Float max = V::Max(V::Load(into[0]), V::Load(from));
+    const Float old_factor = Exp2<V>(V::Sub(V::Load(into[0]), max)), factor = Exp2<V>(V::Sub(V::Load(from), max));
+    const Float sum = V::Fma(V::Load(into[1]), old_factor, V::Mul(V::Load(sums), factor));
+    V::Store(into_factor, old_factor);
+    V::Store(from_factor, factor);
+    V::Store(from, max);
+    V::Store(into[1], sum);
+    for (int i = 0; i < rows; ++i) {
+      if (sums[i] != 0) into_max[i] = from[i], into_sum[i] = into[1][i];
     }
   }
 
   static void Finish(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
                      size_t o_row_stride_bytes) {
-    if (shape.type == ElementType::kBf16) {
-      FinishRows<Bf16>(shape, from, heads, rows, o, o_row_stride_bytes);
-    } else {
-      FinishRows<float>(shape, from, heads, rows, o, o_row_stride_bytes);
-    }
+    // More rows than steps have are of a chunk, whose results nobody waits for: they are not to be read first.
+    const bool stream =
+        rows > kMaxRowsOfHeads && (reinterpret_cast<uintptr_t>(o) | o_row_stride_bytes) % sizeof(Float) == 0;
+    const auto finish = shape.type == ElementType::kBf16 ? (stream ? &FinishRows<Bf16, true> : &FinishRows<Bf16, false>)
+                                                         : (stream ? &FinishRows<float, true> : &FinishRows<float, false>);
+    finish(shape, from, heads, rows, o, o_row_stride_bytes);
   }
 
-  template <typename Row>
+  template <typename Row, bool kStream>
   static void FinishRows(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
                          size_t o_row_stride_bytes) {
     const int row_heads = rows * shape.group;
     for (int i = 0; i < heads * row_heads; ++i) {
       const int head = i / row_heads * shape.group + i % shape.group;  // of those that are finished here
       Row* out = reinterpret_cast<Row*>(o + i % row_heads / shape.group * o_row_stride_bytes) + head * shape.head_dim;
-      const Float sum = V::Set(from.sum[i] == 0 ? 1.0f : from.sum[i]);  // empty: acc is 0
+      const Float inverse = V::Set(1 / (from.sum[i] == 0 ? 1.0f : from.sum[i]));  // empty: acc is 0
       for (int d = 0; d < shape.head_dim; d += kLanes) {
-        V::StoreRow(out + d, V::Div(V::Load(from.acc + i * shape.head_dim + d), sum));
+        const Float x = V::Mul(V::Load(from.acc + i * shape.head_dim + d), inverse);
+        if constexpr (kStream) {
+          V::StreamRow(out + d, x);
+        } else {
+          V::StoreRow(out + d, x);
+        }
       }
     }
   }

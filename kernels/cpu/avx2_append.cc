@@ -444,7 +444,7 @@ void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args) {
 }
 
 // A thread's later stores, a barrier's release too, order streamed ones no other way.
-void EndAppends() { _mm_sfence(); }
+void EndStreams() { _mm_sfence(); }
 
 // Columns of K and pairs of V to rows.
 void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head) {

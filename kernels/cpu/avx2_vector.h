@@ -165,7 +165,7 @@ struct Avx2Vector {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
   static void StoreRow(float* p, Float x) { _mm256_storeu_ps(p, x); }
-  static void StoreRow(Bf16* p, Float x) {
+  static __m128i ToRow(Float x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i high = _mm256_srli_epi32(bits, 16);
     const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
@@ -174,9 +174,12 @@ struct Avx2Vector {
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
     const __m256i result = _mm256_blendv_epi8(rounded, quiet, nan);
-    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+    return _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
   }
+  static void StoreRow(Bf16* p, Float x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), ToRow(x)); }
+  // Past the caches. REQUIRES: p is aligned to what is stored.
+  static void StreamRow(float* p, Float x) { _mm256_stream_ps(p, x); }
+  static void StreamRow(Bf16* p, Float x) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), ToRow(x)); }
 };
 
 }  // namespace

@@ -172,7 +172,7 @@ struct Avx512Vector {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static void StoreRow(float* p, Float x) { _mm512_storeu_ps(p, x); }
-  static void StoreRow(Bf16* p, Float x) {
+  static __m256i ToRow(Float x) {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i high = _mm512_srli_epi32(bits, 16);
     const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
@@ -180,8 +180,12 @@ struct Avx512Vector {
         _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     const __m512i result = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(result));
+    return _mm512_cvtepi32_epi16(result);
   }
+  static void StoreRow(Bf16* p, Float x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), ToRow(x)); }
+  // Past the caches. REQUIRES: p is aligned to what is stored.
+  static void StreamRow(float* p, Float x) { _mm512_stream_ps(p, x); }
+  static void StreamRow(Bf16* p, Float x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), ToRow(x)); }
 
  private:
   static Float MaxOfWords(Float a, Float b) {

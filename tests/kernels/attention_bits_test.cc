@@ -79,6 +79,24 @@ TEST(AttentionBitsTest, RowsAreIndependentBitForBit) {
   }
 }
 
+TEST(AttentionBitsTest, FoldingInTheCallIsFoldingBehindIt) {
+  for (const TypePair& type : kTypePairs) {
+    for (const auto& [group, rows] : {std::pair(4, 1), std::pair(3, 7), std::pair(4, kMaxAttendRows)}) {
+      for (int window : {0, 600}) {
+        const AttentionCase c = {type.rows, type.kv, 64, group, 1, 1050, rows, window, 0};
+        SCOPED_TRACE(Describe(c));
+        PagedSequence sequence(c, 5);
+        for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
+          sequence.ClearPages(1);
+          sequence.Append(kernels, 0, c.context);
+          const AttentionResult expected = sequence.Attend(kernels, 0, 0, rows, c.context, Folding::kBehindIt);
+          EXPECT_TRUE(sequence.Attend(kernels, 0, 0, rows, c.context) == expected) << kernels.name;
+        }
+      }
+    }
+  }
+}
+
 // With a window of 300 the first run of pages is a whole one of which not all is seen.
 TEST(AttentionBitsTest, RowsWhoseScoresGrowAreIndependentBitForBit) {
   for (const TypePair& type : kTypePairs) {

@@ -83,10 +83,18 @@ std::vector<std::byte> Attend(const AttentionKernels& kernels, const AttentionSh
   args.first_row_position = call.tokens - call.rows;
   args.next = kv.at(0);
   args.scratch = scratch.at();
-  for (size_t i = 0; i < 2; ++i) {
-    args.out = partial(i);
-    kernels.attend(shape, args);
-  }
+  args.out = partial(0);
+  kernels.attend(shape, args);
+  args.out = partial(1);
+  args.into = partial(0);
+  args.same_queries = true;
+  args.next_page_ids = args.page_ids;
+  args.next_pages = static_cast<int>(pages);
+  args.next_q = q.at();
+  args.next_rows = call.rows;
+  kernels.attend(shape, args);
+  args.into = {};
+  kernels.attend(shape, args);
   kernels.fold(shape, partial(0), partial(1), static_cast<int>(row_heads));
   kernels.finish(shape, partial(0), call.heads, call.rows, o.at(), q_row);
   return {o.at(), o.at() + q_row * call.rows};

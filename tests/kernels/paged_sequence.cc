@@ -348,13 +348,13 @@ void PagedSequence::LetScoresGrow() {
 }
 
 AttentionResult PagedSequence::Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows,
-                                      int context) const {
-  return AttendHeads(kernels, kv_head, 1, first_row, rows, context);
+                                      int context, Folding folding) const {
+  return AttendHeads(kernels, kv_head, 1, first_row, rows, context, folding);
 }
 
 AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row,
-                                           int rows, int context) const {
-  if (shape.kv_type != KvType::kInt4) return AttendRows(kernels, first_head, heads, first_row, rows, context);
+                                           int rows, int context, Folding folding) const {
+  if (shape.kv_type != KvType::kInt4) return AttendRows(kernels, first_head, heads, first_row, rows, context, folding);
   // The rows of one page at a time.
   const int per_row = in.group * in.head_dim;
   AttentionResult all;
@@ -363,7 +363,7 @@ AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int 
   for (int r = 0; r < rows;) {
     const int slot = (in.first_row_position + first_row + r + kPageTokens) % kPageTokens;
     const int count = std::min(rows - r, kPageTokens - slot);
-    const AttentionResult some = AttendRows(kernels, first_head, heads, first_row + r, count, context);
+    const AttentionResult some = AttendRows(kernels, first_head, heads, first_row + r, count, context, folding);
     for (int h = 0; h < heads; ++h) {
       const int from = h * count * in.group, to = (h * rows + r) * in.group;
       std::copy_n(&some.max[from], count * in.group, &all.max[to]);
@@ -377,7 +377,7 @@ AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int 
 }
 
 AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row,
-                                          int rows, int context) const {
+                                          int rows, int context, Folding folding) const {
   const int n = heads * rows * in.group;
   const size_t q_row_elements = size_t(in.kv_heads) * in.group * in.head_dim;
   const size_t q_row_bytes = q_row_elements * ElementBytes(shape.type);
@@ -388,8 +388,11 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
     result->sum.assign(n, NAN);
     result->acc.assign(size_t(n) * in.head_dim, NAN);
   }
+  const auto aligned = [](std::vector<std::byte>& bytes) {
+    return bytes.data() + (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64;
+  };
   std::vector<std::byte> scratch(AttendScratchBytes(shape) + 64, std::byte{0xff});
-  std::byte* aligned = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64) % 64;
+  std::vector<std::byte> o(rows * o_row_bytes + 64);
   const Partial into = {folded.max.data(), folded.sum.data(), folded.acc.data()};
   const Partial from = {block.max.data(), block.sum.data(), block.acc.data()};
 
@@ -413,16 +416,23 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
     args.q_row_stride_bytes = q_row_bytes;
     args.rows = rows;
     args.first_row_position = in.first_row_position + first_row;
-    const uint32_t next_page = (first + kBlockTokens) / kPageTokens;
-    args.next =
-        next_page < page_ids.size() ? &pages[page_ids[next_page] * page_stride_bytes] : nullptr;  // only to prefetch
     args.out = first == 0 ? into : from;
-    args.scratch = aligned;
+    args.scratch = aligned(scratch);
+    if (folding == Folding::kInTheCall) {
+      if (first > 0) args.into = into;
+      args.same_queries = first > 0;
+      if (const size_t next = (first + kBlockTokens) / kPageTokens; next < page_ids.size()) {
+        args.next = &pages[page_ids[next] * page_stride_bytes];
+        args.next_page_ids = &page_ids[next];
+        args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, kBlockPages));
+      }
+    }
     kernels.attend(shape, args);
-    if (first > 0) kernels.fold(shape, into, from, n);
+    if (first > 0 && folding == Folding::kBehindIt) kernels.fold(shape, into, from, n);
   }
-  folded.o.resize(rows * o_row_bytes);
-  kernels.finish(shape, into, heads, rows, folded.o.data(), o_row_bytes);
+  kernels.finish(shape, into, heads, rows, aligned(o), o_row_bytes);
+  EndStreams();
+  folded.o.assign(aligned(o), aligned(o) + rows * o_row_bytes);
   return folded;
 }
 

@@ -41,6 +41,8 @@ struct AttentionResult {
   bool operator==(const AttentionResult& other) const;  // bit for bit
 };
 
+enum class Folding { kInTheCall, kBehindIt };
+
 // One random sequence: its tokens for the reference, the same in the kernels' element type, and pages full of NaN to
 // append them to, in a shuffled order. The queries are the last `rows` tokens. Of int4 all open pages are kept.
 class PagedSequence {
@@ -60,11 +62,13 @@ class PagedSequence {
   void LetScoresGrow();
   // Forgets the pages: other page ids, all bytes NaN.
   void ClearPages(uint64_t seed);
-  // Attends with rows [first_row, first_row + rows) to the first `context` tokens.
-  AttentionResult Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows, int context) const;
+  // Attends with rows [first_row, first_row + rows) to the first `context` tokens. Each block is told of the next one and
+  // uses the queries of the one before; blocks are folded in the call, or behind it, and then share nothing.
+  AttentionResult Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows, int context,
+                         Folding folding = Folding::kInTheCall) const;
   // The same for KV heads [first_head, first_head + heads) in one call.
   AttentionResult AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
-                              int context) const;
+                              int context, Folding folding = Folding::kInTheCall) const;
 
   // The error that f32 arithmetic, and probabilities rounded by p_rounding, may make in acc / sum, per element of the
   // reference's o.
@@ -90,7 +94,7 @@ class PagedSequence {
   OpenPage OpenPageAt(int page) const;
   bool IsOpen(int row, int token) const;
   AttentionResult AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
-                             int context) const;
+                             int context, Folding folding) const;
   void AddWeightRounding(std::vector<double>& bound) const;
   double KMagnitude(size_t element) const;
   double VMagnitude(size_t element) const;

@@ -1,0 +1,424 @@
+#ifndef FASTDECODE_KERNELS_CPU_AMX_BLOCKS_H_
+#define FASTDECODE_KERNELS_CPU_AMX_BLOCKS_H_
+
+#include <immintrin.h>
+
+#include "kernels/cpu/amx_panels.h"
+#include "kernels/cpu/attention_template.h"
+
+namespace fastdecode {
+namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
+
+// What the thread attends to after a call, a few lines at a time into the second-level cache: pages of one KV head, then
+// rows of q.
+class Upcoming {
+ public:
+  // All of it in so many calls of Bring.
+  Upcoming(const AttendArgs& args, int head_lines, int q_lines, int calls)
+      : args_(args), head_lines_(head_lines), q_lines_(q_lines) {
+    const int lines = args.next_pages * head_lines + args.next_rows * q_lines;
+    lines_a_call_ = (lines + calls - 1) / calls;
+    NextPiece();
+  }
+
+  [[gnu::always_inline]] void Bring() {
+    if (lines_left_ <= 0) return;
+    for (int i = 0; i < lines_a_call_; ++i) PrefetchIntoL2(at_ + i * kTileRowBytes);
+    at_ += lines_a_call_ * kTileRowBytes;
+    if ((lines_left_ -= lines_a_call_) <= 0) NextPiece();
+  }
+
+ private:
+  void NextPiece() {
+    if (page_ < args_.next_pages) {
+      const ptrdiff_t from_first = ptrdiff_t{args_.next_page_ids[page_++]} - args_.next_page_ids[0];
+      at_ = args_.next + from_first * static_cast<ptrdiff_t>(args_.page_stride_bytes);
+      lines_left_ = head_lines_;
+    } else if (row_ < args_.next_rows) {
+      at_ = args_.next_q + row_++ * args_.q_row_stride_bytes;
+      lines_left_ = q_lines_;
+    }
+  }
+
+  const AttendArgs& args_;
+  const int head_lines_, q_lines_;
+  int lines_a_call_;
+  const std::byte* at_ = nullptr;
+  int lines_left_ = 0;  // of the page's head, or of the row
+  int page_ = 0, row_ = 0;
+};
+
+// Attention over a block of bf16 for many row-heads of one KV head: chunks of prompts, and prefixes that sequences
+// share. The bits are those of Attention<V, TileBf16Kv<V>>. What differs is the order, since here arithmetic counts and
+// not memory. Row-heads are taken by 32, two left tiles, so that each panel of K and V that is loaded is multiplied
+// twice. They go through the block's pages twice:
+//   score, weigh   page by page a chain of products for each panel of K; woven with them, row by row, the softmax of
+//                  the page kLag before
+//   add            panel by panel of V a chain of products over all pages: acc stays in tiles
+// The sums of a chain are stored when the next one has begun: a store that waits for them keeps all tile instructions
+// behind it waiting. K and V are loaded past the first-level cache (tileloaddt1), which holds queries, scores and p.
+//
+// Lives for up to 32 row-heads of one call, on its thread; its arrays are the thread's scratch. kSteps is the number of
+// steps of a panel of K, a 32nd of the head size; kTiles that of left tiles.
+template <class V, int kSteps, int kTiles>
+class TileBlock : Attention<V, TileBf16Kv<V>> {
+  using Kv = TileBf16Kv<V>;
+  using Base = Attention<V, Kv>;
+  using typename Base::Query;
+  static constexpr int kHeadDim = 32 * kSteps;
+  static constexpr int kRows = kTiles * kAmxRows;
+  static constexpr int kLag = 2;  // a page's last sums are stored while the next one is scored
+  static constexpr int kScoreSteps = kPageKPanels * kSteps;
+  static constexpr int kAddDims = 2 * kPanelLanes;
+  static constexpr ptrdiff_t kQueryBytes = kHeadDim * sizeof(Bf16);
+  static constexpr ptrdiff_t kPanelStepBytes = kAmxRows * kTileRowBytes;
+
+ public:
+  static constexpr int kHeadLines = 2 * kPageTokens * kHeadDim * static_cast<int>(sizeof(Bf16)) / kTileRowBytes;
+  static constexpr int kBringsOfAPage = kScoreSteps + kHeadDim / kAddDims;
+
+  // REQUIRES: one KV head; tiles are of 16 rows of 64 bytes.
+  static void Attend(const AttentionShape& shape, const AttendArgs& args, int first_row_head, Upcoming* upcoming) {
+    TileBlock(shape, args, first_row_head, upcoming).Run();
+  }
+
+ private:
+  struct Scratch {
+    alignas(64) float scores[kLag + 1][kRows][kPageTokens];
+    alignas(64) Bf16 p[kBlockPages][kRows][kPageTokens];
+    alignas(64) float acc[kRows][kHeadDim];
+    alignas(64) float sums[kRows][kPanelLanes];
+    float base[kRows];
+    float sum[kRows];
+  };
+  static_assert(sizeof(Scratch) <= static_cast<size_t>(TileBlockScratchBytes(kHeadDim)));
+
+  TileBlock(const AttentionShape& shape, const AttendArgs& args, int first_row_head, Upcoming* upcoming)
+      : shape_(shape),
+        args_(args),
+        query_{kHeadDim, Base::QueryScale(shape), shape.soft_cap * Base::kLog2E},
+        first_(first_row_head),
+        rows_(args.rows * shape.group - first_row_head < kRows ? args.rows * shape.group - first_row_head : kRows),
+        upcoming_(*upcoming),
+        q_(reinterpret_cast<Bf16*>(args.scratch) + first_ * kHeadDim),
+        scratch_(*reinterpret_cast<Scratch*>(args.scratch + TileBlockQueryBytes(args.rows * shape.group, kHeadDim))),
+        acc_(rows_ == kRows && args.into.acc == nullptr ? args.out.acc + first_ * kHeadDim : scratch_.acc[0]) {}
+
+  void Run() {
+    if (!args_.same_queries) SetQueries();
+    for (int row = 0; row < kRows; ++row) {
+      scratch_.base[row] = Base::kNoBase;
+      V::Store(scratch_.sums[row], V::Zero());
+    }
+    FindPages();
+    for (int page = 0; page < page_count_; ++page) ScoreAndWeigh(page);
+    StoreLater<kOddSum>(0, 1);
+    int added = WeighAndAddLast();
+    for (int last; added < page_count_; added = last) {
+      last = added + 1;
+      while (last < page_count_ && (rescaled_ >> last & 1) == 0) ++last;
+      AddPages(added, last);
+    }
+    Finish();
+  }
+
+  void SetQueries() {
+    const int group_elements = shape_.group * kHeadDim;
+    constexpr int kAhead = 2;  // rows lie far apart, where a CPU's own prefetcher does not follow
+    for (int i = 0, row = first_ / shape_.group, of_row = first_ % shape_.group; i < rows_; ++row, of_row = 0) {
+      const std::byte* const at = args_.q + row * args_.q_row_stride_bytes;
+      for (int line = 0; row + kAhead < args_.rows && line < group_elements * 2; line += 64) {
+        PrefetchIntoL1(at + kAhead * args_.q_row_stride_bytes + line);
+      }
+      for (; of_row < shape_.group && i < rows_; ++of_row, ++i) {
+        Kv::SetQuery(reinterpret_cast<const Bf16*>(at) + of_row * kHeadDim, kHeadDim, query_.scale,
+                     reinterpret_cast<std::byte*>(q_ + i * kHeadDim));
+      }
+    }
+    __builtin_memset(q_ + rows_ * kHeadDim, 0, (kRows - rows_) * kQueryBytes);
+  }
+
+  // Those that some of the rows see: from the first row's window to the last row's own token.
+  void FindPages() {
+    const int first_row = args_.first_row_position + first_ / shape_.group;
+    const int last_row = args_.first_row_position + (first_ + rows_ - 1) / shape_.group;
+    const int stored = args_.first_position + args_.tokens;
+    const int seen_end = last_row < stored ? last_row + 1 : stored;  // some row sees the tokens before it
+    const int window = shape_.sliding_window;
+    int page = window > 0 && first_row - window >= args_.first_position
+                   ? (first_row - window + 1 - args_.first_position) / kPageTokens
+                   : 0;
+    for (; args_.first_position + page * kPageTokens < seen_end; ++page) {
+      const int position = args_.first_position + page * kPageTokens, end = position + kPageTokens;
+      const bool all_see_all = end <= stored && end <= first_row + 1 && (window == 0 || position > last_row - window);
+      if (!all_see_all) masked_ |= uint32_t{1} << page_count_;
+      positions_[page_count_] = position;
+      pages_[page_count_++] = Base::FirstHeadAt(shape_, args_, page);
+    }
+  }
+
+  // ---- First time through the pages.
+
+  void ScoreAndWeigh(int page) {
+    const int weighed = page - kLag;
+    if (weighed > 0 && !NeedsCare(weighed)) {
+      int pair = 0;
+      ScorePage(page, [&](int steps) __attribute__((always_inline)) {
+        for (; pair < kRows / 2 * steps / kScoreSteps; ++pair) WeighTwoRows(weighed, 2 * pair);
+      });
+    } else if (weighed == 0 && !NeedsCare(0)) {
+      int row = 0;
+      ScorePage(page, [&](int steps) __attribute__((always_inline)) {
+        for (; row < kRows * steps / kScoreSteps; ++row) WeighRow<true, false>(0, row);
+      });
+    } else {
+      ScorePage(page, [](int) {});
+      if (weighed >= 0) Weigh(weighed);
+    }
+  }
+
+  // `meanwhile` is called after each of kScoreSteps steps, with their number.
+  template <class Meanwhile>
+  [[gnu::always_inline]] void ScorePage(int page, const Meanwhile& meanwhile) {
+    float* const scores = scratch_.scores[page % (kLag + 1)][0];
+    const std::byte* const k = pages_[page];
+    ScorePanel<kEvenSum>(k, scores, [&](int steps) __attribute__((always_inline)) { meanwhile(steps); });
+    ScorePanel<kOddSum>(k + kSteps * kPanelStepBytes, scores + kPanelLanes,
+                        [&](int steps) __attribute__((always_inline)) { meanwhile(kSteps + steps); });
+  }
+
+  template <int kSum, class Meanwhile>
+  [[gnu::always_inline]] void ScorePanel(const std::byte* panel, float* scores, const Meanwhile& meanwhile) {
+    ZeroSums<kSum>();
+#pragma GCC unroll 8
+    for (int step = 0; step < kSteps; ++step) {
+      const Bf16* const q = q_ + step * kTileRowBytes / ptrdiff_t{sizeof(Bf16)};
+      StreamTile<kRight>(panel + step * kPanelStepBytes, kTileRowBytes);
+      LoadTile<kLeft>(q, kQueryBytes);
+      if constexpr (kTiles > 1) LoadTile<kSecondLeft>(q + kAmxRows * kHeadDim, kQueryBytes);
+      MultiplyBoth<kSum, kRight>();
+      StoreLater<kEvenSum + kOddSum - kSum>(step, kSteps);
+      upcoming_.Bring();
+      meanwhile(step + 1);
+    }
+    later_ = scores;
+  }
+
+  // Whether its softmax is more than what is woven: it hides tokens or caps scores.
+  bool NeedsCare(int page) const { return (masked_ >> page & 1) != 0 || query_.cap_log2 > 0; }
+
+  void Weigh(int page) {
+    const bool masked = (masked_ >> page & 1) != 0;
+    for (int row = 0; row < kRows; ++row) {
+      if (query_.cap_log2 > 0) {
+        WeighAnyRow(page, row);
+      } else if (page == 0) {
+        masked ? WeighRow<true, true>(page, row) : WeighRow<true, false>(page, row);
+      } else {
+        masked ? WeighRow<false, true>(page, row) : WeighRow<false, false>(page, row);
+      }
+    }
+  }
+
+  // One row's scores of a page to p; kFirst: it has no base yet.
+  template <bool kFirst, bool kMasked>
+  [[gnu::always_inline]] void WeighRow(int page, int row) {
+    const float* const scores = scratch_.scores[page % (kLag + 1)][row];
+    __m512 score[2];
+#pragma GCC unroll 2
+    for (int w = 0; w < 2; ++w) {
+      score[w] = V::Mul(V::Load(scores + w * kPanelLanes), V::Set(query_.scale));
+      if constexpr (kMasked) {
+        score[w] = V::Select(Visible(page, row) >> (w * kPanelLanes), score[w], V::Set(-Base::kInfinity));
+      }
+    }
+    float& base = scratch_.base[row];
+    const __m512 top = V::Max(score[0], score[1]);
+    if (V::AnyGreater(top, V::Set(base + kMaxLag))) {
+      if (!kFirst) return WeighAnyRow(page, row);
+      base = V::MaxLanes(top);
+    }
+    Base::Exponentiate(base, score, scratch_.p[page][row], scratch_.sums[row]);
+  }
+
+  // Two rows that have a base and see all: whether it changes is seen by what comes out.
+  [[gnu::always_inline]] void WeighTwoRows(int page, int row) {
+    const float* const scores = scratch_.scores[page % (kLag + 1)][row];
+    __m512 p[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512 score = V::Mul(V::Load(scores + i * kPanelLanes), V::Set(query_.scale));
+      p[i] = Kv::PowerOf2(V::Sub(score, V::Set(scratch_.base[row + i / 2])));
+    }
+    const __m512 first = V::Add(p[0], p[1]), second = V::Add(p[2], p[3]);
+    constexpr float kLargest = 1 << static_cast<int>(kMaxLag);
+    if (__builtin_expect(_mm512_cmp_ps_mask(V::Add(first, second), V::Set(kLargest), _CMP_NLT_UQ) != 0, 0)) {
+      WeighAnyRow(page, row);
+      WeighAnyRow(page, row + 1);
+      return;
+    }
+    Kv::StoreP(p[0], p[1], scratch_.p[page][row]);
+    Kv::StoreP(p[2], p[3], scratch_.p[page][row + 1]);
+    V::Store(scratch_.sums[row], V::Add(V::Load(scratch_.sums[row]), first));
+    V::Store(scratch_.sums[row + 1], V::Add(V::Load(scratch_.sums[row + 1]), second));
+  }
+
+  [[gnu::noinline]] void WeighAnyRow(int page, int row) {
+    const float factor = Base::WeighRow(query_, Visible(page, row), scratch_.scores[page % (kLag + 1)][row],
+                                        scratch_.p[page][row], &scratch_.base[row], scratch_.sums[row]);
+    if (factor == 1) return;
+    if ((rescaled_ >> page & 1) == 0) {
+      for (float& f : factors_[page]) f = 1;
+      rescaled_ |= uint32_t{1} << page;
+    }
+    factors_[page][row] = factor;
+  }
+
+  // Rows that are not there see what the first one does.
+  uint32_t Visible(int page, int row) const {
+    const int position = args_.first_row_position + (first_ + (row < rows_ ? row : 0)) / shape_.group;
+    return Base::VisibleTokens(position, shape_.sliding_window, positions_[page], args_.first_position + args_.tokens);
+  }
+
+  // ---- Second time.
+
+  // Weighs the last pages, which nothing is scored behind: woven with the products for the first panel of V, which need
+  // them last. If that finds a row to rescale, nothing was added. Returns the pages whose V is added.
+  int WeighAndAddLast() {
+    const int first = page_count_ < kLag ? 0 : page_count_ - kLag;
+    bool woven = first >= kLag && rescaled_ == 0;
+    for (int page = first; page < page_count_; ++page) woven = woven && !NeedsCare(page);
+    if (!woven) {
+      for (int page = first; page < page_count_; ++page) Weigh(page);
+      return 0;
+    }
+    const int pairs_a_page = (kLag * kRows / 2 + first - 1) / first;
+    int row = 0;
+    AddPanels(0, page_count_, 0, [&](int) __attribute__((always_inline)) {
+      for (int i = 0; i < pairs_a_page && row < kLag * kRows; ++i, row += 2) {
+        WeighTwoRows(first + row / kRows, row % kRows);
+      }
+    });
+    if (rescaled_ != 0) return 0;
+    for (int dim = kAddDims; dim < kHeadDim; dim += kAddDims) AddPanels(0, page_count_, dim, [](int) {});
+    return page_count_;
+  }
+
+  // Of the pages [first, last), before the first of which rows are rescaled.
+  void AddPages(int first, int last) {
+    if (first > 0) {
+      for (int row = 0; row < kRows; ++row) Base::ScaleRow(factors_[first][row], kHeadDim, acc_ + row * kHeadDim);
+    }
+    for (int dim = 0; dim < kHeadDim; dim += kAddDims) AddPanels(first, last, dim, [](int) {});
+  }
+
+  // Two panels of V; `meanwhile` is called after each page.
+  template <class Meanwhile>
+  [[gnu::always_inline]] void AddPanels(int first, int last, int dim, const Meanwhile& meanwhile) {
+    float* const acc = acc_ + dim;
+    if (first == 0) {
+      ZeroSums<kEvenSum>();
+      ZeroSums<kOddSum>();
+    } else {
+      LoadSums<kEvenSum>(acc);
+      LoadSums<kOddSum>(acc + kPanelLanes);
+    }
+    const ptrdiff_t panel = (PageKElements(kHeadDim) + dim * kPageTokens) * ptrdiff_t{sizeof(Bf16)};
+#pragma GCC unroll 2
+    for (int page = first; page < last; ++page) {
+      const Bf16* const p = scratch_.p[page][0];
+      StreamTile<kRight>(pages_[page] + panel, kTileRowBytes);
+      StreamTile<kOddRight>(pages_[page] + panel + kPanelStepBytes, kTileRowBytes);
+      LoadTile<kLeft>(p, sizeof(scratch_.p[page][0]));
+      if constexpr (kTiles > 1) LoadTile<kSecondLeft>(p + kAmxRows * kPageTokens, sizeof(scratch_.p[page][0]));
+      MultiplyBoth<kEvenSum, kRight>();
+      MultiplyBoth<kOddSum, kOddRight>();
+      upcoming_.Bring();
+      meanwhile(page);
+    }
+    AddZero();
+    StoreSums<kEvenSum>(acc);
+    StoreSums<kOddSum>(acc + kPanelLanes);
+  }
+
+  // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
+  static void AddZero() {
+    ZeroTile<kLeft>();
+    ZeroTile<kSecondLeft>();
+    ZeroTile<kRight>();
+    MultiplyBoth<kEvenSum, kRight>();
+    MultiplyBoth<kOddSum, kRight>();
+  }
+
+  void Finish() {
+    if (page_count_ == 0) __builtin_memset(acc_, 0, sizeof(scratch_.acc));
+    Base::FinishSums(scratch_.sums[0], rows_, Partial{scratch_.base, scratch_.sum, nullptr});
+    if (args_.into.acc != nullptr) {
+      Base::Fold(shape_, At(args_.into), Partial{scratch_.base, scratch_.sum, acc_}, rows_);
+      return;
+    }
+    const Partial out = At(args_.out);
+    for (int row = 0; row < rows_; ++row) out.max[row] = scratch_.base[row], out.sum[row] = scratch_.sum[row];
+    if (acc_ != out.acc) __builtin_memcpy(out.acc, acc_, rows_ * sizeof(scratch_.acc[0]));
+  }
+  Partial At(const Partial& all) const { return {all.max + first_, all.sum + first_, all.acc + first_ * kHeadDim}; }
+
+  // ---- Tiles: two sets of sums, one for each left tile, and those that are multiplied.
+
+  static constexpr int kEvenSum = 0, kOddSum = 2, kLeft = 4, kSecondLeft = 5, kRight = 6, kOddRight = 7;
+  static constexpr ptrdiff_t kAccBytes = kHeadDim * sizeof(float);
+
+  template <int kSum>
+  static inline void ZeroSums() {
+    ZeroTile<kSum>();
+    if constexpr (kTiles > 1) ZeroTile<kSum + 1>();
+  }
+  template <int kSum>
+  static inline void LoadSums(const float* acc) {
+    LoadTile<kSum>(acc, kAccBytes);
+    if constexpr (kTiles > 1) LoadTile<kSum + 1>(acc + kAmxRows * kHeadDim, kAccBytes);
+  }
+  template <int kSum>
+  static inline void StoreSums(float* acc) {
+    StoreTile<kSum>(acc, kAccBytes);
+    if constexpr (kTiles > 1) StoreTile<kSum + 1>(acc + kAmxRows * kHeadDim, kAccBytes);
+  }
+  template <int kSum, int kOf>
+  static inline void MultiplyBoth() {
+    TileBf16::Multiply<kSum, kLeft, kOf>();
+    if constexpr (kTiles > 1) TileBf16::Multiply<kSum + 1, kSecondLeft, kOf>();
+  }
+
+  // Of the last panel that was scored: one tile after the second step of so many, the other one after the third;
+  // earlier, if there are fewer.
+  template <int kSum>
+  [[gnu::always_inline]] inline void StoreLater(int step, int steps) {
+    if (later_ == nullptr) return;
+    constexpr ptrdiff_t kRowBytes = kPageTokens * sizeof(float);
+    if (step == (steps > 1 ? 1 : 0)) StoreTile<kSum>(later_, kRowBytes);
+    if constexpr (kTiles > 1) {
+      if (step == (steps > 2 ? 2 : steps - 1)) StoreTile<kSum + 1>(later_ + kAmxRows * kPageTokens, kRowBytes);
+    }
+  }
+
+  const AttentionShape& shape_;
+  const AttendArgs& args_;
+  const Query query_;
+  const int first_, rows_;  // row-heads of the call
+  Upcoming& upcoming_;
+  Bf16* const q_;  // [kRows][kHeadDim], behind those of the call's row-heads before
+  Scratch& scratch_;
+  float* const acc_;  // [kRows][kHeadDim], where they belong, or in the scratch if there are more of them
+  float* later_ = nullptr;  // where the sums of the last panel that was scored belong, which are in tiles yet
+  int page_count_ = 0;
+  int positions_[kBlockPages];
+  const std::byte* pages_[kBlockPages];
+  uint32_t masked_ = 0;    // bit i: some row does not see all of page i
+  uint32_t rescaled_ = 0;  // bit i: before page i rows are to be multiplied by their factors
+  float factors_[kBlockPages][kRows];
+};
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_AMX_BLOCKS_H_
