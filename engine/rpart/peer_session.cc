@@ -9,7 +9,9 @@ namespace fastdecode {
 namespace {
 
 PlanLimits LimitsOf(const PeerSessionOptions& options, const RPartShape& shape) {
-  return PlanLimitsFor(shape.attention(), shape.max_rows, options.threads, shape.max_context);
+  PlanLimits limits = PlanLimitsFor(shape.attention(), shape.max_rows, options.threads, shape.max_context);
+  limits.row_heads_per_read = SelectAttention(options.isa, shape.attention()).row_heads_per_read;
+  return limits;
 }
 
 std::unique_ptr<LinkWaker> MakeWaker(const PeerSessionOptions& options, HomeLink* link) {

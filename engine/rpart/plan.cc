@@ -8,10 +8,6 @@ namespace fastdecode {
 
 namespace {
 
-// Cost is in eighths of "reading one token's K and V of one head". Up to 8 row-heads (rows * group) the memory is what
-// takes time, above that the arithmetic: a core reads some 15-27 GB/s and does some 100-235 GFLOP/s in the kernel's
-// inner loops, which is about 8 flop a byte, and a row-head needs 1 flop a byte (bf16).
-constexpr uint64_t kRowHeadsPerRead = 8;
 // What a chain costs besides its tokens (query, merge, finish), in tokens.
 constexpr uint64_t kChainTokens = 24;
 // Blocks a thread that let a chain take all KV heads: cuts lie at blocks, so that threads differ by half of one.
@@ -247,8 +243,10 @@ void HopPlan::AddChains(Chain chain, uint32_t heads) {
   }
 }
 
+// In parts of reading a token's K and V of one head: more row-heads than go with that are bound by arithmetic.
 uint64_t HopPlan::CostPerToken(const Chain& chain) const {
-  return chain.heads * std::max(kRowHeadsPerRead, uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group));
+  return chain.heads * std::max(static_cast<uint64_t>(limits_.row_heads_per_read),
+                                uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group));
 }
 
 uint64_t HopPlan::Cost(const Chain& chain) const { return (chain.tokens + kChainTokens) * CostPerToken(chain); }

@@ -97,7 +97,10 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
 }
 
 PlanLimits LimitsOf(const RPartBenchOptions& o, const RPartShape& shape) {
-  return PlanLimitsFor(shape.attention(), shape.max_rows, static_cast<int>(o.cores.size()), shape.max_context);
+  const int threads = static_cast<int>(o.cores.size());
+  PlanLimits limits = PlanLimitsFor(shape.attention(), shape.max_rows, threads, shape.max_context);
+  limits.row_heads_per_read = SelectAttention(o.isa, shape.attention()).row_heads_per_read;
+  return limits;
 }
 
 // Where o begins behind the rows.

@@ -289,6 +289,20 @@ TEST(HopPlanTest, WhatSharesAPrefixIsCutByItsRows) {
   for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(shared_blocks[thread], 16, 2) << thread;
 }
 
+// Kernels to whom 128 row-heads are no more than a read share out by bytes: 16 shared blocks of three heads, and one of
+// each of 32 sequences.
+TEST(HopPlanTest, WhereArithmeticIsForFreeBytesAreCut) {
+  std::vector<StepEntry> entries = {Entry(0, 17 * kBlockTokens - 1, 1)};
+  for (uint32_t i = 1; i < 32; ++i) entries.push_back(Fork(entries[0], 16, i, 17 * kBlockTokens - 1, 1));
+  PlanLimits limits = PlanLimitsFor(Shape(), kMaxRows, 3, kMaxContext);
+  limits.row_heads_per_read = 128;
+  HopPlan plan(Shape(), limits);
+  plan.Build(entries);
+  std::map<int, int> blocks;
+  ForEachBlock(plan, 3, [&](int thread, uint32_t chain, uint32_t) { blocks[thread] += plan.chains()[chain].heads; });
+  for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(blocks[thread], 16 + 32, 4) << thread;
+}
+
 TEST(HopPlanTest, IsDeterministic) {
   std::mt19937 random(13);
   const std::vector<StepEntry> entries = RandomEntries(&random);
