@@ -65,8 +65,8 @@ struct AppendArgs {
   // What the thread appends next, as many rows as far apart, their v as far behind k: prefetched. Null: not known.
   const std::byte* next_k = nullptr;
 };
-// Whole pages, and the results of chunks, are stored past the caches: a thread calls this before it tells another one of
-// them.
+// Whole pages, and the results of chunks, are stored past the caches: a thread calls this before it tells another one
+// of them.
 void EndStreams();
 
 // Unnormalised attention over one block, for each (KV head, row, query head of its group): a base m, sum l of
@@ -100,14 +100,21 @@ struct AttendArgs {
   size_t q_row_stride_bytes;
   int rows;  // 1..kMaxAttendRows, or 1..kMaxRowsOfHeads of several heads
   int first_row_position;
-  bool same_queries = false;  // q, rows and heads are those of the last call with this scratch, whose queries still do
-  const std::byte* next;  // what the thread attends to afterwards: a page's first KV head; null: none
-  const uint32_t* next_page_ids = nullptr;  // of that page and those after it that are not in a cache
+  // Whether q, rows and heads are those of the last call with this scratch: what became of its queries is used again.
+  bool same_queries = false;
+  // What the thread attends to afterwards, for prefetching: a page's first KV head, and the numbers of that page and of
+  // those behind it that are not in a cache; and other rows' q, if they follow. Null and 0: not known.
+  const std::byte* next;
+  const uint32_t* next_page_ids = nullptr;
   int next_pages = 0;
-  const std::byte* next_q = nullptr;  // whose q, as far apart
+  const std::byte* next_q = nullptr;
   int next_rows = 0;
+  // The block's partial goes to `out`. If there is an `into`, it is then folded into that, and `out` holds nothing any
+  // more. If there is an `o`, what came of it is finished: FoldFn, FinishFn.
   Partial out;
-  Partial into = {};  // if there is one, what `out` gets is folded into it, and `out` is whatever it is then
+  Partial into = {};
+  std::byte* o = nullptr;
+  size_t o_row_stride_bytes = 0;
   std::byte* scratch;  // AttendScratchBytes(shape), 64-byte aligned, private to the thread
 };
 
@@ -120,7 +127,8 @@ size_t AttendScratchBytes(const AttentionShape& shape);
 // bit.
 using FoldFn = void (*)(const AttentionShape& shape, const Partial& into, const Partial& from, int n);
 
-// o[r][h][g] = acc / l in shape.type: rows o_row_stride_bytes apart, the heads of a row contiguous. l = 0 gives zeros.
+// o[r][h][g] = acc * (1 / l) in shape.type: rows o_row_stride_bytes apart, the heads of a row contiguous. l = 0 gives
+// zeros.
 using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
                           size_t o_row_stride_bytes);
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
@@ -139,7 +147,8 @@ struct AttentionKernels {
   // Relative error at most of exp(score - m), in l as in acc, besides f32's own and the rounding of weights just said.
   float p_rounding = 0;
   // Row-heads (rows * group) of one KV head up to which a thread waits for K and V, and above which for arithmetic: a
-  // core reads some 15 to 27 GB/s, and does some 100 to 235 GFLOP/s without tiles. A row-head needs 1 flop a byte (bf16).
+  // core reads some 15 to 27 GB/s, and does some 100 to 235 GFLOP/s without tiles. A row-head needs 1 flop a byte
+  // (bf16).
   int row_heads_per_read = 8;
 };
 

@@ -66,6 +66,7 @@ struct HopWork {
   Queries QueriesOf(const Chain& chain) const;
   void AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out, const Partial& into,
                    int thread) const;
+  std::byte* ResultsOf(const Chain& chain) const;
   void FinishPiece(const Chain& chain) const;
   void MergeAndFinish(const Chain& chain) const;
   void FinishChain(const Chain& chain, const Partial& partial) const;
@@ -86,7 +87,6 @@ struct HopWork {
   void CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const;
   void KeepOpenPages(int thread, int threads) const;
 
-  Partial From(const Partial& partial, int row_head) const;
   Partial At(const Chain& chain, float* floats) const;
   float* Slot(const Chain& chain, uint32_t slot) const;
 };

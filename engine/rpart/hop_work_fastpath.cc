@@ -153,9 +153,9 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
       }
       queries.set = true;
     }
-    if (whole) {
+    if (whole && is_shared) {
       const TickSum merge(LeaderSum(thread, &LeaderTicks::merge));
-      FinishChain(chain, running);
+      HandOn(chain, running);
     }
   } else {
     for (uint32_t i = first_block; i < end_block; ++i) {
@@ -208,18 +208,24 @@ void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& que
   args.tokens = static_cast<int>(std::min<uint32_t>(kBlockTokens, chain.tokens - block * kBlockTokens));
   args.q_row_stride_bytes = queries.row_stride_bytes;
   args.scratch = workspace->scratch(thread);
-  args.same_queries = queries.set && chain.rows <= kMaxAttendRows;
-  // Once; more rows than a kernel takes are of a shared chain of one head, and all of them see all of the block.
-  for (int row = 0; row < chain.rows; row += kMaxAttendRows) {
-    const int row_head = row * attention.group;
-    args.q = queries.first + static_cast<size_t>(row) * queries.row_stride_bytes;
-    args.rows = std::min(chain.rows - row, kMaxAttendRows);
-    args.first_row_position = static_cast<int>(chain.first_position) + row;
-    if (row + args.rows == chain.rows) SetNext(chain, block, &args);
-    args.out = From(out, row_head);
-    if (into.acc != nullptr) args.into = From(into, row_head);
-    kernels.attend(attention, args);
+  args.same_queries = queries.set;
+  args.q = queries.first;
+  args.rows = chain.rows;
+  args.first_row_position = static_cast<int>(chain.first_position);
+  SetNext(chain, block, &args);
+  args.out = out;
+  args.into = into;
+  if (chain.split < 0 && chain.sharers == 0 && block + 1 == chain.blocks) {
+    args.o = ResultsOf(chain);
+    args.o_row_stride_bytes = shape.reply_row_bytes();
   }
+  kernels.attend(attention, args);
+}
+
+// Where those of a chain that is not shared go.
+std::byte* HopWork::ResultsOf(const Chain& chain) const {
+  const size_t row = entries[chain.entry].first_row + chain.tile_row;
+  return o + row * shape.reply_row_bytes() + HeadOffset(chain);
 }
 
 // One piece of a chain of several hands is done: the last one merges.
@@ -244,9 +250,7 @@ void HopWork::FinishChain(const Chain& chain, const Partial& partial) const {
     HandOn(chain, partial);
     return;
   }
-  const size_t row = entries[chain.entry].first_row + chain.tile_row;
-  kernels.finish(attention, partial, chain.heads, chain.rows, o + row * shape.reply_row_bytes() + HeadOffset(chain),
-                 shape.reply_row_bytes());
+  kernels.finish(attention, partial, chain.heads, chain.rows, ResultsOf(chain), shape.reply_row_bytes());
 }
 
 // What a shared chain has folded becomes slot 0 of its entries' own chains.
@@ -284,9 +288,9 @@ size_t HopWork::HeadOffset(const Chain& chain) const {
   return static_cast<size_t>(chain.first_head) * shape.group * shape.head_dim * shape.element_bytes();
 }
 
-// What the thread attends to after this block of the chain, for prefetching: another one, or the next chain's first. Not
-// known behind the last chain, and where it begins with a fork's open page that has no page yet. Tiles of a chunk that
-// go through few blocks find in the cache what the tile before read, but for the pages of their own tokens.
+// What the thread attends to after this block of the chain, for prefetching: another one, or the next chain's first.
+// Not known behind the last chain, and where it begins with a fork's open page that has no page yet. Tiles of a chunk
+// that go through few blocks find in the cache what the tile before read, but for the pages of their own tokens.
 void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) const {
   const bool same = block + 1 < chain.blocks;
   const Chain& next = same ? chain : *(&chain + 1);
@@ -308,10 +312,6 @@ void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) cons
     args->next_q = QueriesOf(next).first;
     args->next_rows = next.rows;
   }
-}
-
-Partial HopWork::From(const Partial& partial, int row_head) const {
-  return {partial.max + row_head, partial.sum + row_head, partial.acc + row_head * attention.head_dim};
 }
 
 Partial HopWork::At(const Chain& chain, float* floats) const {

@@ -14,11 +14,14 @@ template <int kRowHeads>
 struct AmxVector : Avx512VnniVector {
   static constexpr int kMaxTile = kRowHeads;
 
-  static __m256i ToRow(__m512 x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
   static void StoreRow(float* p, __m512 x) { Avx512VnniVector::StoreRow(p, x); }
-  static void StoreRow(Bf16* p, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), ToRow(x)); }
-  static void StreamRow(float* p, __m512 x) { Avx512VnniVector::StreamRow(p, x); }
-  static void StreamRow(Bf16* p, __m512 x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), ToRow(x)); }
+  static void StoreRow(Bf16* p, __m512 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+  }
+  static void StreamRow(float* p, __m512 low, __m512 high) { Avx512VnniVector::StreamRow(p, low, high); }
+  static void StreamRow(Bf16* p, __m512 low, __m512 high) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+  }
 };
 using Tiles = AmxVector<kAmxRows>;
 using Few = AmxVector<8>;  // rounding queries to int4's scales, and open pages, want more than one register for each

@@ -9,8 +9,8 @@
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
-// What the thread attends to after a call, a few lines at a time into the second-level cache: pages of one KV head, then
-// rows of q.
+// What the thread attends to after a call, a few lines at a time into the second-level cache: pages of one KV head,
+// then rows of q.
 class Upcoming {
  public:
   // All of it in so many calls of Bring.
@@ -163,14 +163,16 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
     const int weighed = page - kLag;
     if (weighed > 0 && !NeedsCare(weighed)) {
       int pair = 0;
-      ScorePage(page, [&](int steps) __attribute__((always_inline)) {
-        for (; pair < kRows / 2 * steps / kScoreSteps; ++pair) WeighTwoRows(weighed, 2 * pair);
-      });
+      ScorePage(
+          page, [&](int steps) __attribute__((always_inline)) {
+            for (; pair < kRows / 2 * steps / kScoreSteps; ++pair) WeighTwoRows(weighed, 2 * pair);
+          });
     } else if (weighed == 0 && !NeedsCare(0)) {
       int row = 0;
-      ScorePage(page, [&](int steps) __attribute__((always_inline)) {
-        for (; row < kRows * steps / kScoreSteps; ++row) WeighRow<true, false>(0, row);
-      });
+      ScorePage(
+          page, [&](int steps) __attribute__((always_inline)) {
+            for (; row < kRows * steps / kScoreSteps; ++row) WeighRow<true, false>(0, row);
+          });
     } else {
       ScorePage(page, [](int) {});
       if (weighed >= 0) Weigh(weighed);
@@ -182,9 +184,11 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
   [[gnu::always_inline]] void ScorePage(int page, const Meanwhile& meanwhile) {
     float* const scores = scratch_.scores[page % (kLag + 1)][0];
     const std::byte* const k = pages_[page];
-    ScorePanel<kEvenSum>(k, scores, [&](int steps) __attribute__((always_inline)) { meanwhile(steps); });
-    ScorePanel<kOddSum>(k + kSteps * kPanelStepBytes, scores + kPanelLanes,
-                        [&](int steps) __attribute__((always_inline)) { meanwhile(kSteps + steps); });
+    ScorePanel<kEvenSum>(
+        k, scores, [&](int steps) __attribute__((always_inline)) { meanwhile(steps); });
+    ScorePanel<kOddSum>(
+        k + kSteps * kPanelStepBytes,
+        scores + kPanelLanes, [&](int steps) __attribute__((always_inline)) { meanwhile(kSteps + steps); });
   }
 
   template <int kSum, class Meanwhile>
@@ -294,11 +298,12 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
     }
     const int pairs_a_page = (kLag * kRows / 2 + first - 1) / first;
     int row = 0;
-    AddPanels(0, page_count_, 0, [&](int) __attribute__((always_inline)) {
-      for (int i = 0; i < pairs_a_page && row < kLag * kRows; ++i, row += 2) {
-        WeighTwoRows(first + row / kRows, row % kRows);
-      }
-    });
+    AddPanels(
+        0, page_count_, 0, [&](int) __attribute__((always_inline)) {
+          for (int i = 0; i < pairs_a_page && row < kLag * kRows; ++i, row += 2) {
+            WeighTwoRows(first + row / kRows, row % kRows);
+          }
+        });
     if (rescaled_ != 0) return 0;
     for (int dim = kAddDims; dim < kHeadDim; dim += kAddDims) AddPanels(0, page_count_, dim, [](int) {});
     return page_count_;
@@ -336,12 +341,13 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
       upcoming_.Bring();
       meanwhile(page);
     }
-    AddZero();
+    if (args_.into.acc == nullptr) AddZero();
     StoreSums<kEvenSum>(acc);
     StoreSums<kOddSum>(acc + kPanelLanes);
   }
 
-  // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
+  // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page. Fold
+  // does the same.
   static void AddZero() {
     ZeroTile<kLeft>();
     ZeroTile<kSecondLeft>();
@@ -355,11 +361,15 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
     Base::FinishSums(scratch_.sums[0], rows_, Partial{scratch_.base, scratch_.sum, nullptr});
     if (args_.into.acc != nullptr) {
       Base::Fold(shape_, At(args_.into), Partial{scratch_.base, scratch_.sum, acc_}, rows_);
-      return;
+    } else {
+      const Partial out = At(args_.out);
+      for (int row = 0; row < rows_; ++row) out.max[row] = scratch_.base[row], out.sum[row] = scratch_.sum[row];
+      if (acc_ != out.acc) __builtin_memcpy(out.acc, acc_, rows_ * sizeof(scratch_.acc[0]));
     }
-    const Partial out = At(args_.out);
-    for (int row = 0; row < rows_; ++row) out.max[row] = scratch_.base[row], out.sum[row] = scratch_.sum[row];
-    if (acc_ != out.acc) __builtin_memcpy(out.acc, acc_, rows_ * sizeof(scratch_.acc[0]));
+    if (args_.o != nullptr) {
+      Base::FinishSome(shape_, args_.into.acc != nullptr ? args_.into : args_.out, args_.rows, first_, first_ + rows_,
+                       args_.o, args_.o_row_stride_bytes);
+    }
   }
   Partial At(const Partial& all) const { return {all.max + first_, all.sum + first_, all.acc + first_ * kHeadDim}; }
 
@@ -408,7 +418,7 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
   Upcoming& upcoming_;
   Bf16* const q_;  // [kRows][kHeadDim], behind those of the call's row-heads before
   Scratch& scratch_;
-  float* const acc_;  // [kRows][kHeadDim], where they belong, or in the scratch if there are more of them
+  float* const acc_;        // [kRows][kHeadDim], where they belong, or in the scratch if there are more of them
   float* later_ = nullptr;  // where the sums of the last panel that was scored belong, which are in tiles yet
   int page_count_ = 0;
   int positions_[kBlockPages];

@@ -98,6 +98,10 @@ class Attention {
     }
     FinishPartials(shape, args.out.acc, scratch.sums, all, args.out);
     if (args.into.acc != nullptr) Fold(shape, args.into, args.out, all);
+    if (args.o != nullptr) {
+      const Partial& done = args.into.acc != nullptr ? args.into : args.out;
+      Finish(shape, done, args.heads, args.rows, args.o, args.o_row_stride_bytes);
+    }
   }
 
  protected:
@@ -467,7 +471,7 @@ class Attention {
         float* const acc = into.acc + (first + i) * shape.head_dim;
         const float* const more = from.acc + (first + i) * shape.head_dim;
         for (int d = 0; d < shape.head_dim; d += kLanes) {
-          const Float scaled = V::Mul(V::Load(more + d), V::Set(from_factor[i]));
+          const Float scaled = V::Mul(V::Add(V::Load(more + d), V::Zero()), V::Set(from_factor[i]));  // -0 becomes +0
           V::Store(acc + d, V::Fma(V::Load(acc + d), V::Set(into_factor[i]), scaled));
         }
       }
@@ -497,29 +501,36 @@ class Attention {
 
   static void Finish(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
                      size_t o_row_stride_bytes) {
+    FinishSome(shape, from, rows, 0, heads * rows * shape.group, o, o_row_stride_bytes);
+  }
+
+  // Row-heads [begin, end) of a partial of so many rows.
+  static void FinishSome(const AttentionShape& shape, const Partial& from, int rows, int begin, int end, std::byte* o,
+                         size_t o_row_stride_bytes) {
     // More rows than steps have are of a chunk, whose results nobody waits for: they are not to be read first.
-    const bool stream =
-        rows > kMaxRowsOfHeads && (reinterpret_cast<uintptr_t>(o) | o_row_stride_bytes) % sizeof(Float) == 0;
-    const auto finish = shape.type == ElementType::kBf16 ? (stream ? &FinishRows<Bf16, true> : &FinishRows<Bf16, false>)
-                                                         : (stream ? &FinishRows<float, true> : &FinishRows<float, false>);
-    finish(shape, from, heads, rows, o, o_row_stride_bytes);
+    const bool stream = rows > kMaxRowsOfHeads && shape.head_dim % (2 * kLanes) == 0 &&
+                        (reinterpret_cast<uintptr_t>(o) | o_row_stride_bytes) % 64 == 0;
+    const auto finish = shape.type == ElementType::kBf16
+                            ? (stream ? &FinishRows<Bf16, true> : &FinishRows<Bf16, false>)
+                            : (stream ? &FinishRows<float, true> : &FinishRows<float, false>);
+    finish(shape, from, rows, begin, end, o, o_row_stride_bytes);
   }
 
   template <typename Row, bool kStream>
-  static void FinishRows(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
+  static void FinishRows(const AttentionShape& shape, const Partial& from, int rows, int begin, int end, std::byte* o,
                          size_t o_row_stride_bytes) {
     const int row_heads = rows * shape.group;
-    for (int i = 0; i < heads * row_heads; ++i) {
+    for (int i = begin; i < end; ++i) {
       const int head = i / row_heads * shape.group + i % shape.group;  // of those that are finished here
       Row* out = reinterpret_cast<Row*>(o + i % row_heads / shape.group * o_row_stride_bytes) + head * shape.head_dim;
       const Float inverse = V::Set(1 / (from.sum[i] == 0 ? 1.0f : from.sum[i]));  // empty: acc is 0
-      for (int d = 0; d < shape.head_dim; d += kLanes) {
-        const Float x = V::Mul(V::Load(from.acc + i * shape.head_dim + d), inverse);
-        if constexpr (kStream) {
-          V::StreamRow(out + d, x);
-        } else {
-          V::StoreRow(out + d, x);
+      const float* const acc = from.acc + i * shape.head_dim;
+      if constexpr (kStream) {
+        for (int d = 0; d < shape.head_dim; d += 2 * kLanes) {
+          V::StreamRow(out + d, V::Mul(V::Load(acc + d), inverse), V::Mul(V::Load(acc + d + kLanes), inverse));
         }
+      } else {
+        for (int d = 0; d < shape.head_dim; d += kLanes) V::StoreRow(out + d, V::Mul(V::Load(acc + d), inverse));
       }
     }
   }

@@ -177,9 +177,14 @@ struct Avx2Vector {
     return _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
   }
   static void StoreRow(Bf16* p, Float x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), ToRow(x)); }
-  // Past the caches. REQUIRES: p is aligned to what is stored.
-  static void StreamRow(float* p, Float x) { _mm256_stream_ps(p, x); }
-  static void StreamRow(Bf16* p, Float x) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), ToRow(x)); }
+  // Two, past the caches. REQUIRES: p is aligned to what is stored.
+  static void StreamRow(float* p, Float low, Float high) {
+    _mm256_stream_ps(p, low);
+    _mm256_stream_ps(p + kLanes, high);
+  }
+  static void StreamRow(Bf16* p, Float low, Float high) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm256_set_m128i(ToRow(high), ToRow(low)));
+  }
 };
 
 }  // namespace

@@ -183,9 +183,15 @@ struct Avx512Vector {
     return _mm512_cvtepi32_epi16(result);
   }
   static void StoreRow(Bf16* p, Float x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), ToRow(x)); }
-  // Past the caches. REQUIRES: p is aligned to what is stored.
-  static void StreamRow(float* p, Float x) { _mm512_stream_ps(p, x); }
-  static void StreamRow(Bf16* p, Float x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), ToRow(x)); }
+  // Two, past the caches. REQUIRES: p is aligned to a line.
+  static void StreamRow(float* p, Float low, Float high) {
+    _mm512_stream_ps(p, low);
+    _mm512_stream_ps(p + kLanes, high);
+  }
+  static void StreamRow(Bf16* p, Float low, Float high) {
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(ToRow(low)), ToRow(high), 1);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), both);
+  }
 
  private:
   static Float MaxOfWords(Float a, Float b) {

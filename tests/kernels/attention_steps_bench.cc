@@ -46,8 +46,9 @@ double LeastSeconds(int runs, int times, const Work& work) {
 
 double ClocksPerSecond() {
   constexpr int kProducts = 50, kClocksOfAProduct = 3;
-  return kProducts * kClocksOfAProduct /
-         LeastSeconds(50, 20'000, [](int) { asm volatile(".rept 50\n imul %%rax, %%rax\n .endr" ::: "rax"); });
+  return kProducts * kClocksOfAProduct / LeastSeconds(50, 20'000, [](int) {
+           asm volatile(".rept 50\n imul %%rax, %%rax\n .endr" ::: "rax");
+         });
 }
 
 // Small positive numbers in every type.

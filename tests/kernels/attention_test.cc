@@ -29,7 +29,8 @@ float OutputAt(const AttentionResult& result, ElementType type, size_t i) {
   return FromBf16(b);
 }
 
-// Against the reference, element by element, within the derived bound; the finished o is acc * (1 / sum), correctly rounded.
+// Against the reference, element by element, within the derived bound; the finished o is acc * (1 / sum), correctly
+// rounded.
 void ExpectNearReference(const PagedSequence& sequence, const AttentionResult& result, int kv_head,
                          const std::vector<double>& expected, const std::vector<double>& bound) {
   const ReferenceAttentionInput& in = sequence.in;

@@ -421,6 +421,7 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
     if (folding == Folding::kInTheCall) {
       if (first > 0) args.into = into;
       args.same_queries = first > 0;
+      if (first + kBlockTokens >= context) args.o = aligned(o), args.o_row_stride_bytes = o_row_bytes;
       if (const size_t next = (first + kBlockTokens) / kPageTokens; next < page_ids.size()) {
         args.next = &pages[page_ids[next] * page_stride_bytes];
         args.next_page_ids = &page_ids[next];
@@ -430,7 +431,7 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
     kernels.attend(shape, args);
     if (first > 0 && folding == Folding::kBehindIt) kernels.fold(shape, into, from, n);
   }
-  kernels.finish(shape, into, heads, rows, aligned(o), o_row_bytes);
+  if (folding == Folding::kBehindIt) kernels.finish(shape, into, heads, rows, aligned(o), o_row_bytes);
   EndStreams();
   folded.o.assign(aligned(o), aligned(o) + rows * o_row_bytes);
   return folded;

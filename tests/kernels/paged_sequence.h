@@ -62,8 +62,9 @@ class PagedSequence {
   void LetScoresGrow();
   // Forgets the pages: other page ids, all bytes NaN.
   void ClearPages(uint64_t seed);
-  // Attends with rows [first_row, first_row + rows) to the first `context` tokens. Each block is told of the next one and
-  // uses the queries of the one before; blocks are folded in the call, or behind it, and then share nothing.
+  // Attends with rows [first_row, first_row + rows) to the first `context` tokens. Each block is told of the next one
+  // and uses the queries of the one before; blocks are folded, and rows finished, in the call, or behind it, and then
+  // they share nothing.
   AttentionResult Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows, int context,
                          Folding folding = Folding::kInTheCall) const;
   // The same for KV heads [first_head, first_head + heads) in one call.
