@@ -248,7 +248,7 @@ typedef struct fd_record_event {
   uint32_t prepare_ns;              /* roster awaited, pages and plan of the step */
   uint32_t append_ns;               /* k and v to pages (leader's share) */
   uint32_t attend_ns;               /* attention (leader's share) */
-  uint32_t merge_ns;                /* partials merged, o written (leader's share) */
+  uint32_t merge_ns;                /* of several hands: partials merged, o written (leader's share) */
   uint32_t wait_ns;                 /* leader done, others of its team not yet */
   uint32_t post_ns;                 /* posting the home's reply before this one */
   uint32_t reserved;

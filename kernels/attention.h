@@ -103,7 +103,8 @@ struct AttendArgs {
   // Whether q, rows and heads are those of the last call with this scratch: what became of its queries is used again.
   bool same_queries = false;
   // What the thread attends to afterwards, for prefetching: a page's first KV head, and the numbers of that page and of
-  // those behind it that are not in a cache; and other rows' q, if they follow. Null and 0: not known.
+  // those behind it that are not in a cache; and other rows' q, if they follow, as far apart as these. Null and 0: not
+  // known.
   const std::byte* next;
   const uint32_t* next_page_ids = nullptr;
   int next_pages = 0;

@@ -17,7 +17,7 @@ namespace fastdecode {
 // What the leader's share of a hop went into, ticks; attention is what is left of it.
 struct LeaderTicks {
   uint64_t append = 0;     // k and v to pages, with the barrier behind chunks
-  uint64_t merge = 0;      // partials merged, o written
+  uint64_t merge = 0;      // of several hands: partials merged, o written
   uint64_t share_end = 0;  // when its share was done
 };
 

@@ -310,7 +310,7 @@ void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) cons
   }
   if (!same && next.sharers == 0) {
     args->next_q = QueriesOf(next).first;
-    args->next_rows = next.rows;
+    args->next_rows = chain.sharers > 0 ? 1 : next.rows;  // a shared chain's q lies elsewhere, closer together
   }
 }
 

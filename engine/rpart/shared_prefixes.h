@@ -9,7 +9,7 @@
 
 namespace fastdecode {
 
-// Rows of a group at most: two calls of a kernel for a block of one head, which is in the cache for the second.
+// Rows of a group at most: one call of a kernel for a block of one head.
 inline constexpr uint32_t kSharedRowsMax = kMaxAttendRows;
 
 // Entries whose sequences begin with the same blocks.

@@ -13,20 +13,24 @@ namespace {
 template <int kRowHeads>
 struct AmxVector : Avx512VnniVector {
   static constexpr int kMaxTile = kRowHeads;
-
-  static void StoreRow(float* p, __m512 x) { Avx512VnniVector::StoreRow(p, x); }
-  static void StoreRow(Bf16* p, __m512 x) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
-  }
-  static void StreamRow(float* p, __m512 low, __m512 high) { Avx512VnniVector::StreamRow(p, low, high); }
-  static void StreamRow(Bf16* p, __m512 low, __m512 high) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
-  }
 };
 using Tiles = AmxVector<kAmxRows>;
 using Few = AmxVector<8>;  // rounding queries to int4's scales, and open pages, want more than one register for each
 
-struct AmxBf16Kv : TileBf16Kv<Tiles> {
+// Results in bf16 by an instruction of their own, in which denormals are zeros: the other types' are the same on each
+// ISA.
+struct Bf16Rows : Tiles {
+  static void StoreRow(float* p, __m512 x) { Tiles::StoreRow(p, x); }
+  static void StoreRow(Bf16* p, __m512 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+  }
+  static void StreamRow(float* p, __m512 low, __m512 high) { Tiles::StreamRow(p, low, high); }
+  static void StreamRow(Bf16* p, __m512 low, __m512 high) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+  }
+};
+
+struct AmxBf16Kv : TileBf16Kv<Bf16Rows> {
   static constexpr int kOverlapTileMin = 9;
 };
 struct AmxInt8Kv : Int8Kv<Tiles, TileBytes<Tiles>> {
@@ -49,26 +53,18 @@ struct WithTiles {
   }
 };
 
-struct Bf16Tiles : WithTiles<Attention<Tiles, AmxBf16Kv>, 2> {
-  static AttentionKernels Kernels(const char* name) {
+struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
+  static AttentionKernels Kernels(const char* name, int head_dim) {
     AttentionKernels kernels = WithTiles::Kernels(name);
     kernels.attend = &Attend;
-    kernels.row_heads_per_read = 80;  // 16 KB are read in .9 us, and multiplied by 16 row-heads in .18
+    // 16 KB are read in .9 us, and multiplied by 16 row-heads in .18; page by page in .5.
+    kernels.row_heads_per_read = BlockOf(head_dim) != nullptr ? 80 : 32;
     return kernels;
   }
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
     const bool many = args.heads == 1 && args.rows * shape.group >= kRowHeadsMin;
-    switch (many ? shape.head_dim : 0) {
-      case 32:
-        return AttendBlock<1>(shape, args);
-      case 64:
-        return AttendBlock<2>(shape, args);
-      case 96:
-        return AttendBlock<3>(shape, args);
-      case 128:
-        return AttendBlock<4>(shape, args);
-      case 256:
-        return AttendBlock<8>(shape, args);
+    if (const AttendFn attend_block = many ? BlockOf(shape.head_dim) : nullptr; attend_block != nullptr) {
+      return attend_block(shape, args);
     }
     WithTiles::Attend(shape, args);
   }
@@ -76,10 +72,27 @@ struct Bf16Tiles : WithTiles<Attention<Tiles, AmxBf16Kv>, 2> {
  private:
   static constexpr int kRowHeadsMin = 12;  // as make use of a tile of 16
 
+  // Null, if there is none for such heads.
+  static AttendFn BlockOf(int head_dim) {
+    switch (head_dim) {
+      case 32:
+        return &AttendBlock<1>;
+      case 64:
+        return &AttendBlock<2>;
+      case 96:
+        return &AttendBlock<3>;
+      case 128:
+        return &AttendBlock<4>;
+      case 256:
+        return &AttendBlock<8>;
+    }
+    return nullptr;
+  }
+
   template <int kSteps>
   static void AttendBlock(const AttentionShape& shape, const AttendArgs& args) {
-    using Two = TileBlock<Tiles, kSteps, 2>;
-    using One = TileBlock<Tiles, kSteps, 1>;
+    using Two = TileBlock<Bf16Rows, kSteps, 2>;
+    using One = TileBlock<Bf16Rows, kSteps, 1>;
     TileConfig config;
     for (int tile = 0; tile < 8; ++tile) config.Set(tile, kAmxRows, kTileRowBytes);
     const TileScope tiles(config);
@@ -105,13 +118,13 @@ using Int4 = Int4Kv<Few, BytePanels<Few, AmxStages>>;
 
 }  // namespace
 
-AttentionKernels AmxAttention(KvType type, bool bf16_rows) {
+AttentionKernels AmxAttention(KvType type, bool bf16_rows, int head_dim) {
   switch (type) {
     case KvType::kF32:
       return Attention<Avx512Vector, Floats<float>>::Kernels("amx-f32");
     case KvType::kBf16:
       if (!bf16_rows) return Attention<Avx512Vector, Floats<Bf16>>::Kernels("amx-bf16-f32");
-      return Bf16Tiles::Kernels("amx-bf16");
+      return Bf16Tiles::Kernels("amx-bf16", head_dim);
     case KvType::kFp16:
       return Attention<Avx512Vector, Floats<Fp16>>::Kernels("amx-fp16");
     case KvType::kInt8:

@@ -13,11 +13,11 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // then rows of q.
 class Upcoming {
  public:
-  // All of it in so many calls of Bring.
+  // All of it in so many calls of Bring, of which there are fewer where rows see only some of the pages.
   Upcoming(const AttendArgs& args, int head_lines, int q_lines, int calls)
       : args_(args), head_lines_(head_lines), q_lines_(q_lines) {
-    const int lines = args.next_pages * head_lines + args.next_rows * q_lines;
-    lines_a_call_ = (lines + calls - 1) / calls;
+    const auto takes = [&](int lines) { return (lines + lines_a_call_ - 1) / lines_a_call_; };
+    while (args.next_pages * takes(head_lines) + args.next_rows * takes(q_lines) > calls) ++lines_a_call_;
     NextPiece();
   }
 
@@ -42,7 +42,7 @@ class Upcoming {
 
   const AttendArgs& args_;
   const int head_lines_, q_lines_;
-  int lines_a_call_;
+  int lines_a_call_ = 1;
   const std::byte* at_ = nullptr;
   int lines_left_ = 0;  // of the page's head, or of the row
   int page_ = 0, row_ = 0;

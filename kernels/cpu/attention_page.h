@@ -98,7 +98,7 @@ AttentionKernels Avx2Attention(KvType type);
 AttentionKernels Avx512Attention(KvType type, Prefetching prefetching);
 AttentionKernels Avx512Bf16Attention(Prefetching prefetching);
 AttentionKernels Avx512VnniAttention(KvType type, Prefetching prefetching);
-AttentionKernels AmxAttention(KvType type, bool bf16_rows);
+AttentionKernels AmxAttention(KvType type, bool bf16_rows, int head_dim);
 
 // SelectAttention for an ISA that this machine may lack: its instructions may then be trapped and executed for it.
 enum class Isa;

@@ -11,7 +11,7 @@ AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionSh
   // What multiplies pairs rounds the query to bf16: not where it comes in f32.
   const bool bf16 = shape.kv_type == KvType::kBf16 && shape.type == ElementType::kBf16;
   const bool bytes = shape.kv_type >= KvType::kInt8;
-  if (isa >= Isa::kAmx) return AmxAttention(shape.kv_type, shape.type == ElementType::kBf16);
+  if (isa >= Isa::kAmx) return AmxAttention(shape.kv_type, shape.type == ElementType::kBf16, shape.head_dim);
   if (isa >= Isa::kAvx512Bf16 && bf16) return Avx512Bf16Attention(prefetching);
   if (isa >= Isa::kAvx512Vnni && bytes) return Avx512VnniAttention(shape.kv_type, prefetching);
   return isa == Isa::kAvx2 ? Avx2Attention(shape.kv_type) : Avx512Attention(shape.kv_type, prefetching);

@@ -97,7 +97,7 @@ TEST(AttentionBitsTest, FoldingInTheCallIsFoldingBehindIt) {
   }
 }
 
-// With a window of 300 the first run of pages is a whole one of which not all is seen.
+// With a window of 300 the first page that is seen is not seen from its start.
 TEST(AttentionBitsTest, RowsWhoseScoresGrowAreIndependentBitForBit) {
   for (const TypePair& type : kTypePairs) {
     for (int head_dim : {32, 64, 80, 96, 128}) {

@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Types, FullMatrixTest, testing::Range<int>(0, std::size
   return std::string(ElementName(pair.rows)) + "_" + KvTypeName(pair.kv);
 });
 
-// 16 rows of 40 query heads are 40 tiles of AMX, more than runs of pages take at once.
+// 16 rows of 40 query heads are 40 tiles of AMX, of which two are taken at a time.
 TEST(AttentionTest, FortyQueryHeadsShareAKvHead) {
   for (const TypePair& type : kTypePairs) {
     CheckCase({type.rows, type.kv, 64, 40, 1, 300, 16, 0, 0}, 40);

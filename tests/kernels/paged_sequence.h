@@ -57,7 +57,7 @@ class PagedSequence {
   void Append(const AttentionKernels& kernels, int first, int count);
   // All of them, a few at a time.
   void AppendInRandomPieces(const AttentionKernels& kernels, uint64_t seed);
-  // Makes scores grow in the midst of a run of pages, from token 300 on, so that what was accumulated is rescaled
+  // Makes scores grow in the midst of a page, from token 300 on, so that what was accumulated is rescaled
   // there, by no more than leaves traces of it.
   void LetScoresGrow();
   // Forgets the pages: other page ids, all bytes NaN.
