@@ -13,11 +13,12 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // then rows of q.
 class Upcoming {
  public:
-  // All of it in so many calls of Bring, of which there are fewer where rows see only some of the pages.
+  // All of it in so many calls of Bring, if there are as many as pages and rows, and rows see all of this block.
   Upcoming(const AttendArgs& args, int head_lines, int q_lines, int calls)
       : args_(args), head_lines_(head_lines), q_lines_(q_lines) {
     const auto takes = [&](int lines) { return (lines + lines_a_call_ - 1) / lines_a_call_; };
-    while (args.next_pages * takes(head_lines) + args.next_rows * takes(q_lines) > calls) ++lines_a_call_;
+    const auto fit = [&] { return args.next_pages * takes(head_lines) + args.next_rows * takes(q_lines) <= calls; };
+    while (!fit() && lines_a_call_ < head_lines) ++lines_a_call_;
     NextPiece();
   }
 
