@@ -101,6 +101,7 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
     const int pages = (args.tokens + kPageTokens - 1) / kPageTokens;
     const int q_lines = shape.group * kSteps;
     Upcoming upcoming(args, Two::kHeadLines, q_lines, passes * pages * Two::kBringsOfAPage);
+    if (!args.same_queries) Two::SetQueries(shape, args);
     for (int first = 0; first < row_heads; first += 2 * kAmxRows) {
       if (row_heads - first > kAmxRows) {
         Two::Attend(shape, args, first, &upcoming);

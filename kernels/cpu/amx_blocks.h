@@ -13,20 +13,21 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // then rows of q.
 class Upcoming {
  public:
-  // All of it in so many calls of Bring, if there are as many as pages and rows, and rows see all of this block.
+  // In so many calls of Bring, each of which brings lines of one piece: all of it, if there are more than pieces.
   Upcoming(const AttendArgs& args, int head_lines, int q_lines, int calls)
       : args_(args), head_lines_(head_lines), q_lines_(q_lines) {
-    const auto takes = [&](int lines) { return (lines + lines_a_call_ - 1) / lines_a_call_; };
-    const auto fit = [&] { return args.next_pages * takes(head_lines) + args.next_rows * takes(q_lines) <= calls; };
-    while (!fit() && lines_a_call_ < head_lines) ++lines_a_call_;
+    const int lines = args.next_pages * head_lines + args.next_rows * q_lines;
+    const int whole_calls = calls - args.next_pages - args.next_rows;  // but for each piece's last one
+    lines_a_call_ = whole_calls * head_lines > lines ? (lines + whole_calls - 1) / whole_calls : head_lines;
     NextPiece();
   }
 
   [[gnu::always_inline]] void Bring() {
-    if (lines_left_ <= 0) return;
-    for (int i = 0; i < lines_a_call_; ++i) PrefetchIntoL2(at_ + i * kTileRowBytes);
-    at_ += lines_a_call_ * kTileRowBytes;
-    if ((lines_left_ -= lines_a_call_) <= 0) NextPiece();
+    if (lines_left_ == 0) return;
+    const int lines = lines_left_ < lines_a_call_ ? lines_left_ : lines_a_call_;
+    for (int i = 0; i < lines; ++i) PrefetchIntoL2(at_ + i * kTileRowBytes);
+    at_ += lines * kTileRowBytes;
+    if ((lines_left_ -= lines) == 0) NextPiece();
   }
 
  private:
@@ -43,7 +44,7 @@ class Upcoming {
 
   const AttendArgs& args_;
   const int head_lines_, q_lines_;
-  int lines_a_call_ = 1;
+  int lines_a_call_;
   const std::byte* at_ = nullptr;
   int lines_left_ = 0;  // of the page's head, or of the row
   int page_ = 0, row_ = 0;
@@ -78,7 +79,14 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
   static constexpr int kHeadLines = 2 * kPageTokens * kHeadDim * static_cast<int>(sizeof(Bf16)) / kTileRowBytes;
   static constexpr int kBringsOfAPage = kScoreSteps + kHeadDim / kAddDims;
 
-  // REQUIRES: one KV head; tiles are of 16 rows of 64 bytes.
+  // Of all the call's row-heads, filled up to whole passes, to where each pass finds its own.
+  static void SetQueries(const AttentionShape& shape, const AttendArgs& args) {
+    const int bytes = args.rows * shape.group * static_cast<int>(kQueryBytes);
+    Base::template SetQueries<Bf16>(shape, args, args.scratch);
+    __builtin_memset(args.scratch + bytes, 0,
+                     static_cast<size_t>(TileBlockQueryBytes(args.rows * shape.group, kHeadDim) - bytes));
+  }
+  // REQUIRES: one KV head, whose queries are set; tiles are of 16 rows of 64 bytes.
   static void Attend(const AttentionShape& shape, const AttendArgs& args, int first_row_head, Upcoming* upcoming) {
     TileBlock(shape, args, first_row_head, upcoming).Run();
   }
@@ -106,7 +114,6 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
         acc_(rows_ == kRows && args.into.acc == nullptr ? args.out.acc + first_ * kHeadDim : scratch_.acc[0]) {}
 
   void Run() {
-    if (!args_.same_queries) SetQueries();
     for (int row = 0; row < kRows; ++row) {
       scratch_.base[row] = Base::kNoBase;
       V::Store(scratch_.sums[row], V::Zero());
@@ -121,22 +128,6 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
       AddPages(added, last);
     }
     Finish();
-  }
-
-  void SetQueries() {
-    const int group_elements = shape_.group * kHeadDim;
-    constexpr int kAhead = 2;  // rows lie far apart, where a CPU's own prefetcher does not follow
-    for (int i = 0, row = first_ / shape_.group, of_row = first_ % shape_.group; i < rows_; ++row, of_row = 0) {
-      const std::byte* const at = args_.q + row * args_.q_row_stride_bytes;
-      for (int line = 0; row + kAhead < args_.rows && line < group_elements * 2; line += 64) {
-        PrefetchIntoL1(at + kAhead * args_.q_row_stride_bytes + line);
-      }
-      for (; of_row < shape_.group && i < rows_; ++of_row, ++i) {
-        Kv::SetQuery(reinterpret_cast<const Bf16*>(at) + of_row * kHeadDim, kHeadDim, query_.scale,
-                     reinterpret_cast<std::byte*>(q_ + i * kHeadDim));
-      }
-    }
-    __builtin_memset(q_ + rows_ * kHeadDim, 0, (kRows - rows_) * kQueryBytes);
   }
 
   // Those that some of the rows see: from the first row's window to the last row's own token.
@@ -162,18 +153,17 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
 
   void ScoreAndWeigh(int page) {
     const int weighed = page - kLag;
+    int row = 0;
+    const auto weigh_two = [&](int steps) __attribute__((always_inline)) {
+      for (; row < kRows / 2 * steps / kScoreSteps * 2; row += 2) WeighTwoRows(weighed, row);
+    };
+    const auto weigh_first = [&](int steps) __attribute__((always_inline)) {
+      for (; row < kRows * steps / kScoreSteps; ++row) WeighRow<true, false>(0, row);
+    };
     if (weighed > 0 && !NeedsCare(weighed)) {
-      int pair = 0;
-      ScorePage(
-          page, [&](int steps) __attribute__((always_inline)) {
-            for (; pair < kRows / 2 * steps / kScoreSteps; ++pair) WeighTwoRows(weighed, 2 * pair);
-          });
+      ScorePage(page, weigh_two);
     } else if (weighed == 0 && !NeedsCare(0)) {
-      int row = 0;
-      ScorePage(
-          page, [&](int steps) __attribute__((always_inline)) {
-            for (; row < kRows * steps / kScoreSteps; ++row) WeighRow<true, false>(0, row);
-          });
+      ScorePage(page, weigh_first);
     } else {
       ScorePage(page, [](int) {});
       if (weighed >= 0) Weigh(weighed);
@@ -184,16 +174,13 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
   template <class Meanwhile>
   [[gnu::always_inline]] void ScorePage(int page, const Meanwhile& meanwhile) {
     float* const scores = scratch_.scores[page % (kLag + 1)][0];
-    const std::byte* const k = pages_[page];
-    ScorePanel<kEvenSum>(
-        k, scores, [&](int steps) __attribute__((always_inline)) { meanwhile(steps); });
-    ScorePanel<kOddSum>(
-        k + kSteps * kPanelStepBytes,
-        scores + kPanelLanes, [&](int steps) __attribute__((always_inline)) { meanwhile(kSteps + steps); });
+    ScorePanel<kEvenSum>(pages_[page], scores, 0, meanwhile);
+    ScorePanel<kOddSum>(pages_[page] + kSteps * kPanelStepBytes, scores + kPanelLanes, kSteps, meanwhile);
   }
 
   template <int kSum, class Meanwhile>
-  [[gnu::always_inline]] void ScorePanel(const std::byte* panel, float* scores, const Meanwhile& meanwhile) {
+  [[gnu::always_inline]] void ScorePanel(const std::byte* panel, float* scores, int steps_before,
+                                         const Meanwhile& meanwhile) {
     ZeroSums<kSum>();
 #pragma GCC unroll 8
     for (int step = 0; step < kSteps; ++step) {
@@ -204,7 +191,7 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
       MultiplyBoth<kSum, kRight>();
       StoreLater<kEvenSum + kOddSum - kSum>(step, kSteps);
       upcoming_.Bring();
-      meanwhile(step + 1);
+      meanwhile(steps_before + step + 1);
     }
     later_ = scores;
   }
@@ -299,12 +286,12 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
     }
     const int pairs_a_page = (kLag * kRows / 2 + first - 1) / first;
     int row = 0;
-    AddPanels(
-        0, page_count_, 0, [&](int) __attribute__((always_inline)) {
-          for (int i = 0; i < pairs_a_page && row < kLag * kRows; ++i, row += 2) {
-            WeighTwoRows(first + row / kRows, row % kRows);
-          }
-        });
+    const auto weigh_last = [&](int) __attribute__((always_inline)) {
+      for (int i = 0; i < pairs_a_page && row < kLag * kRows; ++i, row += 2) {
+        WeighTwoRows(first + row / kRows, row % kRows);
+      }
+    };
+    AddPanels(0, page_count_, 0, weigh_last);
     if (rescaled_ != 0) return 0;
     for (int dim = kAddDims; dim < kHeadDim; dim += kAddDims) AddPanels(0, page_count_, dim, [](int) {});
     return page_count_;
