@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/amx_panels.h"
 #include "kernels/cpu/attention_template.h"
+#include "kernels/cpu/partial_rows.h"
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
@@ -348,15 +349,15 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
     if (page_count_ == 0) __builtin_memset(acc_, 0, sizeof(scratch_.acc));
     Base::FinishSums(scratch_.sums[0], rows_, Partial{scratch_.base, scratch_.sum, nullptr});
     if (args_.into.acc != nullptr) {
-      Base::Fold(shape_, At(args_.into), Partial{scratch_.base, scratch_.sum, acc_}, rows_);
+      PartialRows<V>::Fold(shape_, At(args_.into), Partial{scratch_.base, scratch_.sum, acc_}, rows_);
     } else {
       const Partial out = At(args_.out);
       for (int row = 0; row < rows_; ++row) out.max[row] = scratch_.base[row], out.sum[row] = scratch_.sum[row];
       if (acc_ != out.acc) __builtin_memcpy(out.acc, acc_, rows_ * sizeof(scratch_.acc[0]));
     }
     if (args_.o != nullptr) {
-      Base::FinishSome(shape_, args_.into.acc != nullptr ? args_.into : args_.out, args_.rows, first_, first_ + rows_,
-                       args_.o, args_.o_row_stride_bytes);
+      PartialRows<V>::FinishSome(shape_, args_.into.acc != nullptr ? args_.into : args_.out, args_.rows, first_,
+                                 first_ + rows_, args_.o, args_.o_row_stride_bytes);
     }
   }
   Partial At(const Partial& all) const { return {all.max + first_, all.sum + first_, all.acc + first_ * kHeadDim}; }

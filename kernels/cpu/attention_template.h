@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
+#include "kernels/cpu/partial_rows.h"
 #include "kernels/cpu/vector_exp.h"
 
 namespace fastdecode {
@@ -44,7 +45,7 @@ template <class V, class Kv, class Open = Kv>
 class Attention {
  public:
   static AttentionKernels Kernels(const char* name) {
-    return AttentionKernels{name, &AppendToPage, &Attend, &Fold, &Finish, Kv::kPRounding};
+    return {name, &AppendToPage, &Attend, &PartialRows<V>::Fold, &PartialRows<V>::Finish, Kv::kPRounding};
   }
 
   // Row-heads of the largest tile of so many. The others have one fewer at most, and it is the last one's size.
@@ -96,11 +97,11 @@ class Attention {
       Kv::AddRests(shape.head_dim, scratch.rests + i * Kv::RestFloats(shape.head_dim),
                    args.out.acc + i * shape.head_dim);
     }
-    FinishPartials(shape, args.out.acc, scratch.sums, all, args.out);
-    if (args.into.acc != nullptr) Fold(shape, args.into, args.out, all);
+    FinishPartials(shape, scratch.sums, all, args.out);
+    if (args.into.acc != nullptr) PartialRows<V>::Fold(shape, args.into, args.out, all);
     if (args.o != nullptr) {
       const Partial& done = args.into.acc != nullptr ? args.into : args.out;
-      Finish(shape, done, args.heads, args.rows, args.o, args.o_row_stride_bytes);
+      PartialRows<V>::Finish(shape, done, args.heads, args.rows, args.o, args.o_row_stride_bytes);
     }
   }
 
@@ -443,12 +444,11 @@ class Attention {
            args.first_head * Kv::HeadBytes(shape.head_dim);
   }
 
-  static void FinishPartials(const AttentionShape& shape, const float* acc, const float* sums, int n,
-                             const Partial& out) {
+  static void FinishPartials(const AttentionShape& shape, const float* sums, int n, const Partial& out) {
     FinishSums(sums, n, out);
     // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
     for (int i = 0; i < n * shape.head_dim; i += kLanes) {
-      V::Store(out.acc + i, V::Add(V::Load(acc + i), V::Zero()));
+      V::Store(out.acc + i, V::Add(V::Load(out.acc + i), V::Zero()));
     }
   }
   static void FinishSums(const float* sums, int n, const Partial& out) {
@@ -457,81 +457,6 @@ class Attention {
       Float sum = V::Load(sums + i * kPanelLanes);
       if constexpr (kPanelVectors == 2) sum = V::Add(sum, V::Load(sums + i * kPanelLanes + kLanes));
       out.sum[i] = V::SumLanes(sum);
-    }
-  }
-
-  static void Fold(const AttentionShape& shape, const Partial& into, const Partial& from, int n) {
-    for (int first = 0; first < n; first += kLanes) {
-      const int rows = n - first < kLanes ? n - first : kLanes;
-      float into_factor[kLanes], from_factor[kLanes], from_sum[kLanes];
-      FoldRows(into.max + first, into.sum + first, from.max + first, from.sum + first, rows, into_factor, from_factor,
-               from_sum);
-      for (int i = 0; i < rows; ++i) {
-        if (from_sum[i] == 0) continue;  // empty. By the sum, not the max: a NaN must not be lost
-        float* const acc = into.acc + (first + i) * shape.head_dim;
-        const float* const more = from.acc + (first + i) * shape.head_dim;
-        for (int d = 0; d < shape.head_dim; d += kLanes) {
-          const Float scaled = V::Mul(V::Add(V::Load(more + d), V::Zero()), V::Set(from_factor[i]));  // -0 becomes +0
-          V::Store(acc + d, V::Fma(V::Load(acc + d), V::Set(into_factor[i]), scaled));
-        }
-      }
-    }
-  }
-
-  // Bases and sums of up to kLanes rows, and the factors of their acc.
-  static void FoldRows(float* into_max, float* into_sum, const float* from_max, const float* from_sum, int rows,
-                       float (&into_factor)[kLanes], float (&from_factor)[kLanes], float (&sums)[kLanes]) {
-    float into[2][kLanes] = {}, from[kLanes] = {};
-    for (int i = 0; i < kLanes; ++i) sums[i] = 0;
-    for (int i = 0; i < rows; ++i) {
-      into[0][i] = into_max[i], into[1][i] = into_sum[i];
-      from[i] = from_max[i], sums[i] = from_sum[i];
-    }
-    const Float max = V::Max(V::Load(into[0]), V::Load(from));
-    const Float old_factor = Exp2<V>(V::Sub(V::Load(into[0]), max)), factor = Exp2<V>(V::Sub(V::Load(from), max));
-    const Float sum = V::Fma(V::Load(into[1]), old_factor, V::Mul(V::Load(sums), factor));
-    V::Store(into_factor, old_factor);
-    V::Store(from_factor, factor);
-    V::Store(from, max);
-    V::Store(into[1], sum);
-    for (int i = 0; i < rows; ++i) {
-      if (sums[i] != 0) into_max[i] = from[i], into_sum[i] = into[1][i];
-    }
-  }
-
-  static void Finish(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
-                     size_t o_row_stride_bytes) {
-    FinishSome(shape, from, rows, 0, heads * rows * shape.group, o, o_row_stride_bytes);
-  }
-
-  // Row-heads [begin, end) of a partial of so many rows.
-  static void FinishSome(const AttentionShape& shape, const Partial& from, int rows, int begin, int end, std::byte* o,
-                         size_t o_row_stride_bytes) {
-    // More rows than steps have are of a chunk, whose results nobody waits for: they are not to be read first.
-    const bool stream = rows > kMaxRowsOfHeads && shape.head_dim % (2 * kLanes) == 0 &&
-                        (reinterpret_cast<uintptr_t>(o) | o_row_stride_bytes) % 64 == 0;
-    const auto finish = shape.type == ElementType::kBf16
-                            ? (stream ? &FinishRows<Bf16, true> : &FinishRows<Bf16, false>)
-                            : (stream ? &FinishRows<float, true> : &FinishRows<float, false>);
-    finish(shape, from, rows, begin, end, o, o_row_stride_bytes);
-  }
-
-  template <typename Row, bool kStream>
-  static void FinishRows(const AttentionShape& shape, const Partial& from, int rows, int begin, int end, std::byte* o,
-                         size_t o_row_stride_bytes) {
-    const int row_heads = rows * shape.group;
-    for (int i = begin; i < end; ++i) {
-      const int head = i / row_heads * shape.group + i % shape.group;  // of those that are finished here
-      Row* out = reinterpret_cast<Row*>(o + i % row_heads / shape.group * o_row_stride_bytes) + head * shape.head_dim;
-      const Float inverse = V::Set(1 / (from.sum[i] == 0 ? 1.0f : from.sum[i]));  // empty: acc is 0
-      const float* const acc = from.acc + i * shape.head_dim;
-      if constexpr (kStream) {
-        for (int d = 0; d < shape.head_dim; d += 2 * kLanes) {
-          V::StreamRow(out + d, V::Mul(V::Load(acc + d), inverse), V::Mul(V::Load(acc + d + kLanes), inverse));
-        }
-      } else {
-        for (int d = 0; d < shape.head_dim; d += kLanes) V::StoreRow(out + d, V::Mul(V::Load(acc + d), inverse));
-      }
     }
   }
 };
