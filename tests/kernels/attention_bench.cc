@@ -1,9 +1,8 @@
-// Prints how fast the attention kernels run on this machine: not a test. attention_bench [MiB of KV, default 1024
-// [part of a kernel's name]]
+// Prints how fast the attention kernels run on this machine: not a test. attention_bench [MiB of KV, 4 and more,
+// default 1024 [part of a kernel's name]]
 //
 // memory: one thread, decode (one row), sequences of 4096 tokens with 8 KV heads of 128 dims, pages in random order.
-// GB/s
-//         of KV, and its ratio to a sequential read of the same bytes just before (median of the repetitions' ratios).
+//         GB/s of KV, and its ratio to a sequential read of the same bytes before and after (the repetitions' median).
 // cache:  the same with one block that fits into L2.
 // rows16: 16 rows against that block, in GFLOP/s, and its share of what a loop of FMAs does.
 #include <immintrin.h>
@@ -127,18 +126,19 @@ void Measure(Isa isa, KvType type, int group, const char* name, std::byte* pool,
       bench.kernels.attend == SelectAttention(static_cast<Isa>(static_cast<int>(isa) - 1), bench.shape).attend)
     return;
   if (std::strstr(bench.kernels.name, name) == nullptr) return;
-  bench.page_ids.resize(pool_bytes / PageBytes(bench.shape));
+  bench.page_ids.resize(pool_bytes / PageBytes(bench.shape) / kBlockPages * kBlockPages);
+  const size_t bytes = bench.page_ids.size() * PageBytes(bench.shape);  // those that are attended to
   std::iota(bench.page_ids.begin(), bench.page_ids.end(), 0u);
   std::shuffle(bench.page_ids.begin(), bench.page_ids.end(), std::mt19937(1));
 
   std::vector<double> ratios, rates, reads;
   for (int i = 0; i < 5; ++i) {
-    const double before = ReadSeconds(pool, pool_bytes);
+    const double before = ReadSeconds(pool, bytes);
     const double mine = bench.Stream();
-    const double read = (before + ReadSeconds(pool, pool_bytes)) / 2;
+    const double read = (before + ReadSeconds(pool, bytes)) / 2;
     ratios.push_back(read / mine);
-    rates.push_back(pool_bytes / mine / 1e9);
-    reads.push_back(pool_bytes / read / 1e9);
+    rates.push_back(bytes / mine / 1e9);
+    reads.push_back(bytes / read / 1e9);
   }
   for (auto* v : {&ratios, &rates, &reads}) std::nth_element(v->begin(), v->begin() + 2, v->end());
   const double block_bytes = kBlockPages * PageBytes(bench.shape) / 8.0;
@@ -152,6 +152,10 @@ void Measure(Isa isa, KvType type, int group, const char* name, std::byte* pool,
 
 int Main(int argc, char** argv) {
   const size_t bytes = (argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1024) << 20;
+  if (bytes < kBlockPages * size_t{8 * 2 * kPageTokens * 128 * sizeof(float)}) {
+    std::fprintf(stderr, "%s: less than the 4 MiB that a block of f32 takes\n", argv[1]);
+    return 2;
+  }
   const char* const name = argc > 2 ? argv[2] : "";
   std::byte* pool = static_cast<std::byte*>(std::aligned_alloc(2 << 20, bytes));
   madvise(pool, bytes, MADV_HUGEPAGE);
