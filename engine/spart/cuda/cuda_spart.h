@@ -14,6 +14,7 @@
 #include "engine/spart/cuda/device_clock.h"
 #include "engine/spart/cuda/gpu_home.h"
 #include "engine/spart/cuda/launch_gate.h"
+#include "engine/spart/cuda/overlap_check.h"
 #include "engine/spart/cuda/pinned_pool.h"
 #include "engine/spart/cuda/spart_device.h"
 #include "engine/spart/cuda/step_graph.h"
@@ -27,6 +28,7 @@ struct CudaSPartOptions {
   int sequences_max = 0;                    // of one micro-batch: rows of a step that are sampled
   int homes_max = 0;                        // indices of home areas lie below
   uint64_t wait_bound_ns = 30'000'000'000;  // the GPU waits no longer for a stage to be started
+  OverlapBounds overlap;                    // of what is tried at the start
   bool is_home = false;                     // of KV, too
   bool batch_invariant = false;             // attention is the same with a prompt's chunk in the step and without
   int push_rows_max = 0;                    // then: of a step, whose k and v other homes get
@@ -40,7 +42,8 @@ struct CudaSPartOptions {
 class CudaSPart : public SPart {
  public:
   // Makes all graphs: some seconds. Errors: ResourceExhausted (with what is needed and what is free),
-  // FailedPrecondition (micro-batches would not run side by side), the device's own.
+  // FailedPrecondition (micro-batches would not run side by side), DeadlineExceeded (the GPU began nothing: the device
+  // is left to the end of the process), the device's own.
   static absl::StatusOr<std::unique_ptr<CudaSPart>> Create(const ModelSpec& spec, const RPartShape& shape,
                                                            std::unique_ptr<SPartDevice> device,
                                                            const GpuWeights& weights, const CudaSPartOptions& options);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "kernels/cuda/step_kernels.h"
+#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -48,6 +49,13 @@ absl::StatusOr<SPartDevice::Graph> MakeGraph(SPartDevice::Stream stream, StepBoa
   return status.ok() ? graph : status;
 }
 
+absl::Status BeganNothing(uint64_t bound_ns) {
+  return absl::DeadlineExceededError(absl::StrFormat(
+      "the GPU began nothing in %.1f s of what it was given (it hangs, a debugger holds it or another program has it "
+      "for itself)",
+      static_cast<double>(bound_ns) * 1e-9));
+}
+
 absl::Status DoNotOverlap(absl::string_view what, uint64_t bound_ns) {
   return absl::FailedPreconditionError(absl::StrFormat(
       "the GPU's micro-batches do not run side by side: %s in %.1f s while one waited for the host "
@@ -55,17 +63,20 @@ absl::Status DoNotOverlap(absl::string_view what, uint64_t bound_ns) {
       what, static_cast<double>(bound_ns) * 1e-9));
 }
 
-absl::Status TryOverlap(const std::vector<Probe>& probes, uint64_t bound_ns, SPartDevice* device) {
+absl::Status TryOverlap(const std::vector<Probe>& probes, const OverlapBounds& bounds, SPartDevice* device) {
   for (const Probe& probe : probes) {
     device->Launch(probe.graph);
-    if (probes[0].gave_up()) return DoNotOverlap("launching did not return", bound_ns);
+    if (probes[0].gave_up()) return DoNotOverlap("launching did not return", bounds.wait_ns);
   }
+  // By then the first one has begun, and ended or given up.
+  const uint64_t bound_ns = bounds.begin_ns + bounds.wait_ns, launched_ns = NowNs();
   // The last one launched first, while all before it wait.
   for (auto probe = probes.rbegin(); probe != probes.rend(); ++probe) {
     probe->Release();
     while (!probe->is_over()) {
       if (absl::Status bad = device->Check(); !bad.ok()) return bad;
-      if (probes[0].gave_up()) return DoNotOverlap("another's step did not end", bound_ns);
+      if (probes[0].gave_up()) return DoNotOverlap("another's step did not end", bounds.wait_ns);
+      if (NowNs() - launched_ns > bound_ns) return BeganNothing(bound_ns);
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
@@ -74,7 +85,7 @@ absl::Status TryOverlap(const std::vector<Probe>& probes, uint64_t bound_ns, SPa
 
 }  // namespace
 
-absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, uint64_t bound_ns,
+absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, const OverlapBounds& bounds,
                                SPartDevice* device) {
   absl::StatusOr<std::byte*> pinned = device->AllocatePinned(streams.size() * sizeof(StepBoard));
   if (!pinned.ok()) return pinned.status();
@@ -83,13 +94,14 @@ absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, 
   for (size_t i = 0; i < streams.size() && status.ok(); ++i) {
     Probe probe;
     probe.board = new (*pinned + i * sizeof(StepBoard)) StepBoard();
-    const absl::StatusOr<SPartDevice::Graph> graph = MakeGraph(streams[i], probe.board, bound_ns, device);
+    const absl::StatusOr<SPartDevice::Graph> graph = MakeGraph(streams[i], probe.board, bounds.wait_ns, device);
     if (graph.ok()) probe.graph = *graph;
     status.Update(graph.status());
     probes.push_back(probe);
   }
-  if (status.ok()) status = TryOverlap(probes, bound_ns, device);
+  if (status.ok()) status = TryOverlap(probes, bounds, device);
   for (const Probe& probe : probes) probe.Release();
+  if (absl::IsDeadlineExceeded(status)) return status;  // the boards stay, for a GPU that begins after all
   status.Update(device->Synchronize());
   device->FreePinned(*pinned);
   return status;

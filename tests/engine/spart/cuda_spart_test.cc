@@ -56,7 +56,14 @@ class CudaSPartTest : public testing::TestWithParam<Gpu> {
   }
 
   std::unique_ptr<CudaSPart> MakeOnGpu(ElementType type = ElementType::kF32, uint64_t wait_ns = kWaitNs) {
-    std::unique_ptr<SPartDevice> device = MakeDevice();
+    absl::StatusOr<std::unique_ptr<CudaSPart>> spart = TryMakeOnGpu(MakeDevice(), type, wait_ns);
+    EXPECT_TRUE(spart.ok()) << spart.status();
+    return *std::move(spart);
+  }
+
+  absl::StatusOr<std::unique_ptr<CudaSPart>> TryMakeOnGpu(std::unique_ptr<SPartDevice> device,
+                                                          ElementType type = ElementType::kF32,
+                                                          uint64_t wait_ns = kWaitNs, OverlapBounds overlap = {}) {
     device_ = device.get();
     UploadOptions upload;
     upload.type = type;
@@ -70,10 +77,8 @@ class CudaSPartTest : public testing::TestWithParam<Gpu> {
     options.sequences_max = 8;
     options.homes_max = 64;
     options.wait_bound_ns = wait_ns;
-    absl::StatusOr<std::unique_ptr<CudaSPart>> spart =
-        CudaSPart::Create(model_.spec, model_.shape, std::move(device), *weights, options);
-    EXPECT_TRUE(spart.ok()) << spart.status();
-    return *std::move(spart);
+    options.overlap = overlap;
+    return CudaSPart::Create(model_.spec, model_.shape, std::move(device), *weights, options);
   }
 
   std::unique_ptr<CpuSPart> MakeOnCpu() {
@@ -91,7 +96,7 @@ class CudaSPartTest : public testing::TestWithParam<Gpu> {
 
   ScratchDir scratch_;
   RigModel model_;
-  SPartDevice* device_ = nullptr;  // of the last MakeOnGpu
+  SPartDevice* device_ = nullptr;  // of the last that was made on it
 };
 
 std::string GpuName(const testing::TestParamInfo<Gpu>& info) { return info.param == Gpu::kReal ? "Real" : "Software"; }
@@ -393,6 +398,18 @@ TEST_P(CudaSPartTest, ABrokenDeviceEndsInItsOwnWords) {
   device->Break("an illegal memory access was encountered");
   EXPECT_TRUE(rig.Step(ask).failed);
   EXPECT_THAT(gpu->failure(), HasSubstr("an illegal memory access was encountered"));
+}
+
+// Nor does destroying what was made of it by then.
+TEST_P(CudaSPartTest, AGpuThatBeginsNothingEndsTheStart) {
+  if (GetParam() == Gpu::kReal) GTEST_SKIP() << "begins what it is given";
+  SoftDevice::Options options;
+  options.begins_nothing = true;
+  const OverlapBounds overlap = {/*wait_ns=*/50'000'000, /*begin_ns=*/50'000'000};
+  const absl::Status status =
+      TryMakeOnGpu(std::make_unique<SoftDevice>(options), ElementType::kF32, kWaitNs, overlap).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the GPU began nothing in 0.1 s"));
 }
 
 TEST(UploadWeightsTest, SaysWhatMemoryItNeedsAndWhatThereIs) {

@@ -16,11 +16,11 @@ using ::testing::HasSubstr;
 constexpr uint64_t kLongNs = 60'000'000'000, kShortNs = 50'000'000;
 constexpr uint64_t kAllLaunchedNs = 1'000'000'000;  // on a busy machine, too
 
-absl::Status Check(int streams, uint64_t bound_ns, const SoftDevice::Options& options) {
+absl::Status Check(int streams, uint64_t wait_ns, const SoftDevice::Options& options, uint64_t begin_ns = kLongNs) {
   SoftDevice device(options);
   std::vector<SPartDevice::Stream> made;
   for (int i = 0; i < streams; ++i) made.push_back(*device.MakeStream());
-  return CheckStepsOverlap(made, bound_ns, &device);
+  return CheckStepsOverlap(made, {wait_ns, begin_ns}, &device);
 }
 
 TEST(OverlapCheckTest, StreamsThatRunSideBySideAreGood) {
@@ -50,11 +50,21 @@ TEST(OverlapCheckTest, FewerQueuesThanStreamsAreNot) {
   }
 }
 
+TEST(OverlapCheckTest, ADeviceThatBeginsNothingIsNotWaitedFor) {
+  SoftDevice::Options options;
+  options.begins_nothing = true;
+  for (const int streams : {1, 2}) {
+    const absl::Status status = Check(streams, kShortNs, options, /*begin_ns=*/2 * kShortNs);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("the GPU began nothing in 0.2 s"));
+  }
+}
+
 TEST(OverlapCheckTest, ABrokenDeviceSaysSoItself) {
   SoftDevice device({});
   const SPartDevice::Stream stream = *device.MakeStream();
   device.Break("out of order");
-  EXPECT_THAT(CheckStepsOverlap({stream}, kShortNs, &device).message(), HasSubstr("out of order"));
+  EXPECT_THAT(CheckStepsOverlap({stream}, OverlapBounds(), &device).message(), HasSubstr("out of order"));
 }
 
 }  // namespace

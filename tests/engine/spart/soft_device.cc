@@ -177,8 +177,9 @@ void SoftDevice::Break(const std::string& why) {
 void SoftDevice::RunStream(StreamThread* stream) {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !stream->launched.empty(); });
-    if (stream->launched.empty()) return;
+    const auto has_work = [&] { return !stream->launched.empty() && !options_.begins_nothing; };
+    changed_.wait(lock, [&] { return stop_ || has_work(); });
+    if (!has_work()) return;
     const RecordedGraph& graph = graphs_[static_cast<size_t>(stream->launched.front())];
     stream->launched.pop_front();
     stream->busy = true;
