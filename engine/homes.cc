@@ -11,13 +11,13 @@
 #include "absl/strings/str_format.h"
 #include "engine/choices.h"
 #include "engine/rpart/rpart_shape.h"
+#include "numa/clock.h"
 #include "rdma/shm/local_link.h"
 
 namespace fastdecode {
 
 namespace {
 constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
-constexpr std::chrono::milliseconds kRetryPause(200);
 }  // namespace
 
 Homes::Homes(HomesOptions options) : options_(std::move(options)) {}
@@ -307,6 +307,7 @@ void Homes::ControlLoop() {
       Slot& slot = *slots_[i];
       if (slot.state == Slot::State::kUp) continue;
       down = true;
+      if (!slot.retry.IsDue(NowNs())) continue;
       lock.unlock();
       TakeBack(i);
       lock.lock();
@@ -320,7 +321,7 @@ void Homes::ControlLoop() {
       return false;
     };
     if (down) {
-      changed_.wait_for(lock, kRetryPause, lost);
+      changed_.wait_for(lock, std::chrono::nanoseconds(RetrySchedule::kPauseNs), lost);
     } else {
       changed_.wait(lock, lost);
     }
@@ -343,14 +344,13 @@ void Homes::TakeBack(size_t index) {
   if (slot.home != nullptr) slot.home->Detach();
   absl::StatusOr<Made> made = AttachAgain(index);
   if (!made.ok()) {
-    const std::string failure(made.status().message());
-    if (options_.logger != nullptr && failure != slot.last_failure) {
-      options_.logger->Info(absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, failure));
+    if (slot.retry.Fail(made.status(), NowNs()) && options_.logger != nullptr) {
+      options_.logger->Info(
+          absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, made.status().message()));
     }
-    slot.last_failure = failure;
     return;
   }
-  slot.last_failure.clear();
+  slot.retry = RetrySchedule();
   {
     std::lock_guard lock(mutex_);
     PutUp(slot, *std::move(made));

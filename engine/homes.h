@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
+#include "engine/retry_schedule.h"
 #include "engine/rpart/home.h"
 #include "engine/rpart/messages.h"
 #include "engine/schedule/scheduler.h"
@@ -88,8 +89,8 @@ class Homes : public HomeKeeper {
     State state = State::kDown;
     std::unique_ptr<EngineLink> link;
     HomeDescription description;
-    std::string loss;          // why the last link was lost
-    std::string last_failure;  // of the last attempt to get it back
+    std::string loss;     // why the last link was lost
+    RetrySchedule retry;  // of attempts to get it back
   };
   struct Made {
     std::unique_ptr<EngineLink> link;

@@ -1,0 +1,37 @@
+#ifndef FASTDECODE_ENGINE_RETRY_SCHEDULE_H_
+#define FASTDECODE_ENGINE_RETRY_SCHEDULE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace fastdecode {
+
+// When a lost home is to be asked again. A worker that is not there costs nothing to ask. One that refuses was asked
+// with a link's memory made, for which a GPU's steps may have been held: it is left alone twice as long each time that
+// it says the same. Thread: one.
+class RetrySchedule {
+ public:
+  static constexpr uint64_t kPauseNs = 200'000'000, kPauseNsMax = 5'000'000'000;
+
+  bool IsDue(uint64_t now_ns) const { return now_ns >= due_ns_; }
+
+  // An attempt has failed; whether otherwise than the one before.
+  bool Fail(const absl::Status& failure, uint64_t now_ns) {
+    const bool new_failure = failure != failure_;
+    const bool refused_again = !new_failure && absl::IsFailedPrecondition(failure);
+    pause_ns_ = refused_again ? std::min(2 * pause_ns_, kPauseNsMax) : kPauseNs;
+    due_ns_ = now_ns + pause_ns_;
+    failure_ = failure;
+    return new_failure;
+  }
+
+ private:
+  uint64_t pause_ns_ = 0, due_ns_ = 0;
+  absl::Status failure_;  // of the last attempt; OK: there was none
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_RETRY_SCHEDULE_H_

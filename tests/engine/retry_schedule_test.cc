@@ -1,0 +1,51 @@
+#include "engine/retry_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace fastdecode {
+namespace {
+
+constexpr uint64_t kTickNs = RetrySchedule::kPauseNs;
+
+// The ticks of `ticks` in which somebody who looks at each asks, and always gets the same answer.
+std::vector<int> Attempts(RetrySchedule* schedule, const absl::Status& failure, int ticks) {
+  std::vector<int> attempts;
+  for (int tick = 0; tick < ticks; ++tick) {
+    const uint64_t now_ns = (static_cast<uint64_t>(tick) + 1) * kTickNs;
+    if (!schedule->IsDue(now_ns)) continue;
+    attempts.push_back(tick);
+    schedule->Fail(failure, now_ns);
+  }
+  return attempts;
+}
+
+TEST(RetryScheduleTest, AWorkerThatIsNotThereIsAskedAtEveryTick) {
+  RetrySchedule schedule;
+  EXPECT_EQ(Attempts(&schedule, absl::NotFoundError("connection refused"), 1000).size(), 1000u);
+}
+
+TEST(RetryScheduleTest, AWorkerThatRefusesIsAskedLessAndLessOften) {
+  RetrySchedule schedule;
+  const std::vector<int> attempts = Attempts(&schedule, absl::FailedPreconditionError("another model"), 300);
+  const std::vector<int> first(attempts.begin(), attempts.begin() + 8);
+  EXPECT_EQ(first, (std::vector<int>{0, 1, 3, 7, 15, 31, 56, 81}));
+  EXPECT_EQ(attempts.back() - attempts[attempts.size() - 2], RetrySchedule::kPauseNsMax / kTickNs);
+}
+
+TEST(RetryScheduleTest, AnotherAnswerIsNewAndBeginsFromTheStart) {
+  const absl::Status model = absl::FailedPreconditionError("another model"),
+                     peers = absl::FailedPreconditionError("busy"), nobody = absl::NotFoundError("connection refused");
+  RetrySchedule schedule;
+  Attempts(&schedule, model, 100);
+  for (const absl::Status& failure : {peers, nobody, model}) {
+    EXPECT_TRUE(schedule.Fail(failure, 0));
+    EXPECT_FALSE(schedule.IsDue(kTickNs - 1));
+    EXPECT_TRUE(schedule.IsDue(kTickNs));
+    EXPECT_FALSE(schedule.Fail(failure, 0));
+  }
+}
+
+}  // namespace
+}  // namespace fastdecode
