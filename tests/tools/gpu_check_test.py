@@ -26,7 +26,7 @@ with open(given["gtest_output"].removeprefix("json:"), "w") as out:
     json.dump({{"testsuites": [{{"testsuite": cases}}]}}, out)
 for case in cases:
     if case["result"] == "SKIPPED":
-        print("../../tests/a_test.cc:74: Skipped\\nno GPU: no CUDA-capable device is detected\\n")
+        print("../../tests/a_test.cc:74: Skipped\\nbuilt for another GPU\\n")
 sys.exit(1 if any(case.get("failures") for case in cases) else 0)
 """
 FASTDECODE = """#!/usr/bin/env python3
@@ -125,20 +125,23 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(code, 1, text)
         self.assertIn("cuda_spart_test: FAILED (exit 1): Real/ATest.B", self.report()[1])
 
-    def test_without_a_gpu_it_says_why_nothing_ran(self):
+    def test_without_a_gpu_it_says_so_whatever_is_asked_for(self):
         self.program("fastdecode", FASTDECODE.format(error="no GPU: no CUDA-capable device is detected"))
-        code, text = self.check([case("A", "SKIPPED")], [case("C", "SKIPPED")])
-        self.assertEqual(code, 3, text)
-        markdown = self.report()[1]
-        self.assertIn("golden_gpu_test: skipped: no GPU: no CUDA-capable device is detected", markdown)
-        self.assertIn("| fastdecode: error: no GPU: no CUDA-capable device is detected |", markdown)
+        for only in ([], *(["--only", part] for part in ("tests", "alone", "homes", "steps", "decode", "requests", "peer"))):
+            code, text = self.check([case("A", "SKIPPED")], [case("C", "SKIPPED")], *only)
+            self.assertEqual((code, text), (3, "run: no GPU: no CUDA-capable device is detected\n"), only)
+
+    def test_tests_that_are_skipped_on_a_gpu_say_why(self):
+        code, text = self.check([case("A", "SKIPPED")], [case("C", "SKIPPED")], "--only", "tests")
+        self.assertEqual(code, 1, text)
+        self.assertIn("golden_gpu_test: skipped: built for another GPU", self.report()[1])
 
     def test_figures_that_failed_are_a_failure(self):
         self.program("fastdecode", FASTDECODE.format(error="the weights need 14.96 GiB as bf16, the GPU has 9.52 GiB free"))
         self.assertEqual(self.check([case("A")], [case("C")])[0], 1)
 
     def test_a_program_that_runs_no_test_is_no_success(self):
-        self.assertEqual(self.check([], [])[0], 3)
+        self.assertEqual(self.check([], [])[0], 1)
         self.assertIn("NO TEST RAN", self.report()[1])
 
     def test_bad_use(self):

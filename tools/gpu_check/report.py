@@ -1,5 +1,7 @@
 """A report for people of what run.py has found."""
 
+EXIT_NO_GPU = 3  # whatever was to be run
+
 
 def test_line(test):
     failed = test.get("failed", [])
@@ -33,12 +35,9 @@ def errors(results):
 
 
 def exit_code(results):
-    """0: all ran and passed. 1: something failed. 3: there was nothing to run on."""
-    if failures(results):
-        return 1
-    if "tests" in results and not any(test.get("ran") for test in results["tests"]):
-        return 3
-    return 1 if errors(results) else 0
+    """0: all ran and passed. 1: something failed, or no test ran."""
+    none_ran = "tests" in results and not any(test.get("ran") for test in results["tests"])
+    return 1 if none_ran or failures(results) or errors(results) else 0
 
 
 def peer_lines(peer):

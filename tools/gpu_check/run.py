@@ -90,6 +90,14 @@ def describe_machine():
             "version": (HERE / "version").read_text().strip()}
 
 
+def why_no_gpu(module, env):
+    """The program's own words where it finds no GPU; else None."""
+    command = [HERE / "bin/fastdecode", "bench", "gpu", "-m", HERE / "model", "--batch", "1", "--repetitions", "1"]
+    _, _, errors = execute([*command, "--cuda-module", module, "--json", "-q"], env, BENCH_LIMIT_S)
+    found = re.search("no GPU: .*", errors)
+    return found and found[0]
+
+
 def summarise(document, output):
     """Of a test program's own JSON, and what it printed, which alone says why a test was skipped."""
     cases = [case for suite in document["testsuites"] for case in suite["testsuite"]]
@@ -261,6 +269,10 @@ def main():
     if missing and module.name == "libfastdecode_cuda.so":
         sys.exit(f"run: {', '.join(missing)} not found in: {', '.join(cuda_folders())}; name its folder in LD_LIBRARY_PATH")
     env = environment(folders)
+    no_gpu = why_no_gpu(module, env)
+    if no_gpu:
+        print(f"run: {no_gpu}", file=sys.stderr)
+        return report.EXIT_NO_GPU
     results = {"machine": describe_machine(), "module": module.name, "cuda": folders}
     if "tests" in parts:
         results["tests"] = run_tests(module, env, quick=options.quick)
