@@ -30,8 +30,8 @@ class Attend {
   FD_DEVICE void Do(const AttendItem& item) {
     LoadQueries(item);
     copy_.Steps(
-        item, args_.split.cut_tokens, [&](unsigned first) { Score(item, first); },
-        [&](unsigned first) { Weigh(item, first); }, [&](unsigned first) { Add(item, first); });
+        item, [&](unsigned first) { Score(item, first); }, [&](unsigned first) { Weigh(item, first); },
+        [&](unsigned first) { Add(item, first); });
     Finish(item);
     SyncBlock();
   }

@@ -32,7 +32,7 @@ struct AttendLayout {
 
   size_t row_bytes;     // of one token in a page
   size_t stride_bytes;  // of one token here: rows begin in different banks
-  unsigned tokens;      // a multiple of 16, at most 64
+  unsigned tokens;      // 16, 32 or 64
   // q, scaled: f32 [tile_queries][head_dim], at 0.
   size_t scores;              // f32 [tile_queries][tokens], then weights
   size_t maxima;              // f32 [tile_queries], in units of log2

@@ -34,7 +34,7 @@ class AttendTiles {
     const bool works = FirstQuery() < item.queries;  // all of the warp
     LoadQueries(item);
     copy_.Steps(
-        item, args_.split.cut_tokens,
+        item,
         [&](unsigned) {
           if (works) Score();
         },

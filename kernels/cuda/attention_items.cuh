@@ -16,12 +16,12 @@ FD_DEVICE unsigned TilesOf(const KvSplit& split, const KvEntry& entry) {
   return (entry.rows * split.group + split.tile_queries - 1) / split.tile_queries;
 }
 FD_DEVICE unsigned FirstCutOf(const KvSplit& split, const KvEntry& entry) {
-  return FirstSeen(split, entry.position) / split.cut_tokens;
+  return CutOf(FirstSeen(split, entry.position));
 }
+FD_DEVICE unsigned LastCutOf(const KvEntry& entry) { return CutOf(entry.position + entry.rows - 1); }
 // As if all tiles saw the same cuts: those that do not are passed over.
 FD_DEVICE unsigned ItemsOf(const KvSplit& split, const KvEntry& entry) {
-  const unsigned last_cut = (entry.position + entry.rows - 1) / split.cut_tokens;
-  return split.kv_heads * TilesOf(split, entry) * (last_cut - FirstCutOf(split, entry) + 1);
+  return split.kv_heads * TilesOf(split, entry) * (LastCutOf(entry) - FirstCutOf(split, entry) + 1);
 }
 
 struct AttendItem {
@@ -43,7 +43,8 @@ FD_DEVICE uint32_t EntryOf(const KvRoster& roster, uint32_t number) {
   return low;
 }
 
-// False: the tile sees nothing of the cut.
+// An entry's items go from its last cut to its first: the longest are begun first. False: the tile sees nothing of the
+// cut.
 FD_DEVICE bool FindItem(const KvRoster& roster, const KvSplit& split, uint32_t number, AttendItem* item) {
   const uint32_t index = EntryOf(roster, number);
   const KvEntry entry = roster.entry[index];
@@ -51,14 +52,14 @@ FD_DEVICE bool FindItem(const KvRoster& roster, const KvSplit& split, uint32_t n
   item->entry = entry;
   item->first_query = of_entry % tiles * split.tile_queries;
   item->kv_head = of_entry / tiles % split.kv_heads;
-  item->cut = FirstCutOf(split, entry) + of_entry / tiles / split.kv_heads;
+  item->cut = LastCutOf(entry) - of_entry / tiles / split.kv_heads;
   const unsigned left = entry.rows * split.group - item->first_query;
   item->queries = left < split.tile_queries ? left : split.tile_queries;
   const unsigned first = FirstSeen(split, entry.position + item->first_query / split.group);
   const unsigned last = entry.position + (item->first_query + item->queries - 1) / split.group;
-  item->first_cut = first / split.cut_tokens;
-  item->last_cut = last / split.cut_tokens;
-  const unsigned cut_begin = item->cut * split.cut_tokens, cut_end = cut_begin + split.cut_tokens;
+  item->first_cut = CutOf(first);
+  item->last_cut = CutOf(last);
+  const unsigned cut_begin = CutBegin(item->cut), cut_end = CutBegin(item->cut + 1);
   item->begin = first > cut_begin ? first : cut_begin;
   item->end = last + 1 < cut_end ? last + 1 : cut_end;
   return item->cut >= item->first_cut && item->cut <= item->last_cut;

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_KERNELS_CUDA_ATTENTION_KERNELS_H_
 #define FASTDECODE_KERNELS_CUDA_ATTENTION_KERNELS_H_
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,12 +46,11 @@ struct KvRoster {
 
 // How attention is cut into items of work: each is a tile of queries of one KV head against a cut of the context. The
 // queries of a sequence and KV head are numbered row by row, and in a row head by head of the group; a tile is
-// tile_queries of them. Cuts lie at multiples of cut_tokens, and partials are merged in ascending order: a query's
-// result depends on its q, its position, the KV that it sees and cut_tokens, bit for bit, and on nothing else.
+// tile_queries of them. Where cuts lie follows from the position alone (CutOf), and partials are merged in ascending
+// order: a query's result depends on its q, its position and the KV that it sees, bit for bit, and on nothing else.
 struct KvSplit {
   int kv_heads = 0, group = 0;
   unsigned tile_queries = 0;  // AttendTileQueries, or TensorTileQueries
-  unsigned cut_tokens = 0;    // a multiple of kBlockTokens
   unsigned cuts_max = 0;      // of the longest context
   unsigned window = 0;        // positions that a query sees, its own included; 0: all
 };
@@ -132,11 +132,20 @@ inline constexpr bool TensorCoresAttend(KvType type, ElementType compute) {
 inline constexpr unsigned TensorTileQueries(bool of_chunks, int head_dim) {
   return of_chunks && head_dim <= 128 ? kAttendThreads / 32 * kTensorQueries : kTensorQueries;
 }
-// So many cuts at most, however long contexts are: what bounds the partials.
-inline constexpr unsigned kCutsMax = 16;
-inline constexpr unsigned CutTokens(unsigned max_context) {
-  const unsigned blocks = (max_context + kBlockTokens - 1) / kBlockTokens;
-  return (blocks + kCutsMax - 1) / kCutsMax * kBlockTokens;
+// Cuts are kBlockTokens long up to the 16th. From there on they are twice as long after each doubling of the position,
+// kCutsOfDoubling to a doubling: [8192, 16384) has 8 of 1024 tokens. So short contexts are cut finely, and partials
+// grow with the logarithm of long ones: 131072 tokens have 48 cuts.
+inline constexpr unsigned kCutsOfDoubling = 8;
+// That the position is in. REQUIRES of both: positions below 2^31.
+inline constexpr unsigned CutOf(unsigned position) {
+  const unsigned block = position / kBlockTokens;
+  const int doublings = std::bit_width(block | kCutsOfDoubling) - std::bit_width(kCutsOfDoubling);
+  return kCutsOfDoubling * static_cast<unsigned>(doublings) + (block >> doublings);
+}
+// Its first position.
+inline constexpr unsigned CutBegin(unsigned cut) {
+  const unsigned doublings = cut < kCutsOfDoubling ? 0 : cut / kCutsOfDoubling - 1;
+  return ((cut - kCutsOfDoubling * doublings) << doublings) * kBlockTokens;
 }
 
 LaunchShape ShapeOf(const TakeKvStepArgs& args);

@@ -27,8 +27,7 @@ inline KvSplit KvSplitFor(const RPartShape& shape) {
   KvSplit split;
   split.kv_heads = static_cast<int>(shape.kv_heads);
   split.group = static_cast<int>(shape.group);
-  split.cut_tokens = CutTokens(shape.max_context);
-  split.cuts_max = (shape.max_context + split.cut_tokens - 1) / split.cut_tokens;
+  split.cuts_max = CutOf(shape.max_context - 1) + 1;
   split.window = shape.sliding_window;
   return split;
 }

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/attention_items.cuh"
 #include "tests/kernels/cuda/emulated_kernels.h"
 #include "tests/kernels/cuda/kv_rig.h"
 #include "tests/kernels/cuda/step_fixture.h"
@@ -91,7 +95,7 @@ KvCase RandomCase(std::mt19937* random, const How& how) {
   c.window = kWindows[Pick(random, 0, 4)];
   static constexpr float kCaps[] = {0, 0, 3, 50};
   c.soft_cap = kCaps[Pick(random, 0, 3)];
-  c.max_context = Pick(random, 0, 3) == 0 ? 16384 : 2048;  // cuts of 1024 or 512 tokens
+  c.max_context = Pick(random, 0, 3) == 0 ? 16384 : 2048;
   c.uneven_v = Pick(random, 0, 2) == 0;
   return c;
 }
@@ -139,6 +143,33 @@ TEST_P(AttentionKernelsTest, StepsAreNearTheReference) {
         done[s] += parts[p].rows;
         left[s] -= parts[p].rows;
       }
+    }
+  }
+}
+
+// Over 8192 tokens, from where on cuts become longer: by one query alone, by a tile of which some see no more than the
+// cuts before, and through windows that begin in cuts of 512, 1024 and 2048 tokens.
+TEST_P(AttentionKernelsTest, LongContextsAreNearTheReference) {
+  KvCase c = CaseOf(GetParam());
+  c.head_dim = c.padded_head_dim = 16;
+  c.kv_heads = c.group = 2;
+  c.max_context = 20000;
+  struct Context {
+    int tokens, queries;
+  };
+  for (const auto& [window, contexts] :
+       {std::pair(0, std::vector<Context>{{8197, 9}, {9500, 1}}),
+        std::pair(1500, std::vector<Context>{{8197, 9}, {9500, 2}, {11000, 2}, {18500, 1}})}) {
+    SCOPED_TRACE(window);
+    c.window = window;
+    KvRig rig(c, 4, 4 * PagesOf(c.max_context), 3);
+    std::vector<KvRig::Part> parts;
+    for (const auto& [tokens, queries] : contexts) {
+      parts.push_back({rig.Add(tokens, queries, static_cast<uint64_t>(tokens)), queries});
+    }
+    const std::vector<std::vector<float>> outputs = rig.Step(parts, {.blocks = 7});
+    for (size_t p = 0; p < parts.size(); ++p) {
+      ASSERT_NO_FATAL_FAILURE(Expectation(rig, parts[p].sequence).ExpectNear(0, outputs[p]));
     }
   }
 }
@@ -198,6 +229,22 @@ TEST_P(AttentionKernelsTest, CompanyChangesNoBit) {
   }
 }
 
+// Nor does how long the longest context may become.
+TEST_P(AttentionKernelsTest, MaxContextChangesNoBit) {
+  for (const int context : {1500, 9000}) {
+    const auto outputs = [&](int max_context) {
+      KvCase c = CaseOf(GetParam());
+      c.head_dim = c.padded_head_dim = 16;
+      c.group = 3;
+      c.max_context = max_context;
+      KvRig rig(c, 1, PagesOf(context), 3);
+      rig.Add(context, 2, 5);
+      return rig.Step({{0, 2}}, {});
+    };
+    EXPECT_EQ(outputs(context), outputs(131072)) << context;
+  }
+}
+
 // What one query has of NaN is its own.
 TEST_P(AttentionKernelsTest, NaNStaysInItsRow) {
   KvCase c = CaseOf(GetParam());
@@ -248,22 +295,79 @@ TEST(KvPagesTest, AreAsLargeAsTheCpuHomes) {
   }
 }
 
+// The first position of each cut up to that of `position`, one after another as their definition says.
+std::vector<unsigned> CutsUpTo(unsigned position) {
+  std::vector<unsigned> begins;
+  for (unsigned begin = 0; begin <= position; begin += begin < 8192 ? 512 : std::bit_floor(begin) / 8) {
+    begins.push_back(begin);
+  }
+  return begins;
+}
+
+TEST(CutsTest, FollowFromThePosition) {
+  static_assert(CutOf(511) == 0 && CutOf(8191) == 15 && CutOf(16383) == 23 && CutOf(131071) == 47);
+  constexpr unsigned kEnd = 1 << 21;  // twice what --max-context may be
+  const std::vector<unsigned> begins = CutsUpTo(kEnd);
+  ASSERT_EQ(begins.back(), kEnd);
+  for (unsigned cut = 0; cut + 1 < begins.size(); ++cut) {
+    ASSERT_EQ(begins[cut] % kBlockTokens, 0u);
+    ASSERT_EQ(CutBegin(cut), begins[cut]);
+    for (unsigned position = begins[cut]; position < begins[cut + 1]; ++position) ASSERT_EQ(CutOf(position), cut);
+  }
+}
+
+KvEntry RandomEntry(std::mt19937* random) {
+  KvEntry entry;
+  entry.slot = static_cast<uint32_t>(Pick(random, 0, 9));
+  entry.rows = static_cast<uint32_t>(Pick(random, 1, 20));
+  entry.position = static_cast<uint32_t>(Pick(random, 0, Pick(random, 0, 1) == 0 ? 4000 : 70000));
+  return entry;
+}
+
+// The cuts that a tile sees are handed out from the last to the first, and leave nothing between them.
+TEST(FindItemTest, GoesFromWhatTheTileSeesLastToWhatItSeesFirst) {
+  std::mt19937 random(5);
+  for (const unsigned window : {0u, 1u, 700u, 20000u}) {
+    const KvSplit split = {.kv_heads = 3, .group = 5, .tile_queries = 8, .cuts_max = 48, .window = window};
+    uint32_t count = 40;
+    std::vector<KvEntry> entries(count);
+    std::vector<uint32_t> first_items = {0};
+    for (KvEntry& entry : entries) {
+      entry = RandomEntry(&random);
+      first_items.push_back(first_items.back() + simt::ItemsOf(split, entry));
+    }
+    const KvRoster roster = {&count, entries.data(), first_items.data()};
+    for (size_t e = 0; e < count; ++e) {
+      const auto position_of = [&](unsigned query) { return entries[e].position + query / 5; };
+      std::map<std::pair<unsigned, unsigned>, unsigned> begins;  // by KV head and first query
+      for (uint32_t number = first_items[e]; number < first_items[e + 1]; ++number) {
+        simt::AttendItem item;
+        if (!simt::FindItem(roster, split, number, &item)) continue;
+        const unsigned end = position_of(item.first_query + item.queries - 1) + 1;
+        unsigned& begin = begins.try_emplace({item.kv_head, item.first_query}, end).first->second;
+        ASSERT_EQ(item.end, begin);
+        ASSERT_LT(item.begin, item.end);
+        begin = item.begin;
+      }
+      ASSERT_EQ(begins.size(), 3 * simt::TilesOf(split, entries[e]));
+      for (const auto& [tile, begin] : begins) EXPECT_EQ(begin, simt::FirstSeen(split, position_of(tile.second)));
+    }
+  }
+}
+
 // More entries than threads: each has as many items as it has tiles and cuts, for each KV head.
 TEST(TakeKvStepTest, CountsItemsAndChangesTables) {
   std::mt19937 random(3);
   for (const uint32_t count : {0u, 1u, 255u, 256u, 257u, 700u}) {
-    const KvSplit split = {
-        .kv_heads = 3, .group = 5, .tile_queries = 8, .cut_tokens = 512, .cuts_max = 16, .window = 700};
+    const KvSplit split = {.kv_heads = 3, .group = 5, .tile_queries = 8, .cuts_max = 48, .window = 700};
     std::vector<KvEntry> entries(count), taken(count);
     std::vector<uint32_t> expected = {0}, first_items(count + 1, ~0u), tables(10 * 4, ~0u);
     for (KvEntry& entry : entries) {
-      entry.slot = static_cast<uint32_t>(Pick(&random, 0, 9));
-      entry.rows = static_cast<uint32_t>(Pick(&random, 1, 20));
-      entry.position = static_cast<uint32_t>(Pick(&random, 0, 4000));
-      const uint32_t tiles = (entry.rows * 5 + 7) / 8;
-      const uint32_t first_cut = entry.position < 699 ? 0 : (entry.position - 699) / 512;
-      const uint32_t last_cut = (entry.position + entry.rows - 1) / 512;
-      expected.push_back(expected.back() + 3 * tiles * (last_cut - first_cut + 1));
+      entry = RandomEntry(&random);
+      const size_t tiles = (entry.rows * 5 + 7) / 8;
+      const size_t not_seen = CutsUpTo(entry.position < 699 ? 0 : entry.position - 699).size() - 1;
+      const size_t cuts = CutsUpTo(entry.position + entry.rows - 1).size() - not_seen;
+      expected.push_back(expected.back() + static_cast<uint32_t>(3 * tiles * cuts));
     }
     std::vector<KvTableChange> changes;
     std::vector<uint32_t> expected_tables = tables;

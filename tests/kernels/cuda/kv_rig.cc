@@ -168,13 +168,10 @@ void KvRig::PutAreaRow(const Sequence& sequence, int position, uint32_t home_row
 
 KvSplit KvRig::Split(int tile_queries) const {
   const int thread_queries = AttendThreadQueries(tile_queries, case_.padded_head_dim);
-  return {case_.kv_heads,
-          case_.group,
+  return {case_.kv_heads, case_.group,
           case_.tensor_cores ? TensorTileQueries(case_.of_chunks, case_.padded_head_dim)
                              : AttendTileQueries(thread_queries, case_.padded_head_dim),
-          cut_tokens(),
-          (static_cast<unsigned>(case_.max_context) + cut_tokens() - 1) / cut_tokens(),
-          static_cast<unsigned>(case_.window)};
+          CutOf(static_cast<unsigned>(case_.max_context) - 1) + 1, static_cast<unsigned>(case_.window)};
 }
 
 WireRows KvRig::Wire() const { return {case_.wire, heads(), case_.kv_heads, case_.head_dim, case_.padded_head_dim}; }
@@ -317,7 +314,7 @@ float KvRig::Held(int index, bool of_v, int position, int kv_head, int dim) cons
 // * exp2 is off by 2 ulp, 4 u; so is each of the factors by which steps and cuts rescale what came before, plus its
 //   argument's 2 u S and a product. Less than 2^-126 may be zero: nothing beside u, the largest weight being 1, or that
 //   of codes 1 / v's scale.
-// * acc and sum are chains of an FMA a token and of one a cut.
+// * acc and sum are chains of an FMA a token of a cut, the last of which is the longest, and of one a cut.
 // A weight's relative error e moves o = sum(p v) / sum(p) by at most 2 e times sum(p |v|), the magnitude.
 // For tensor cores weights are rounded to the type of the KV, or of codes to fp16, in sum(p v) alone: half of its last
 // bit, or half of fp16's smallest number, where the largest weight is 1. That of codes is p times v's scale, so that
@@ -332,8 +329,10 @@ std::vector<double> KvRig::ErrorBound(int index, int row, const std::vector<doub
   for (const double v : in.v) largest_v = std::max(largest_v, std::abs(v));
   const double least = case_.tensor_cores && fp16 ? in.context * 0x1p-25 * (1 + 0x1p-7) * largest_v : 0;
   const double shift = case_.tensor_cores && codes ? std::max(std::log(0x1p100), std::log(largest_v)) : 0;
-  const int steps = in.context / 16 + 2 + static_cast<int>(kCutsMax);
-  const double chain = std::min<double>(in.context, cut_tokens()) + 2 * steps + 4;
+  const unsigned context = static_cast<unsigned>(in.context), cuts = CutOf(context - 1) + 1;
+  const unsigned longest = std::min(context, CutBegin(cuts) - CutBegin(cuts - 1));
+  const double steps = longest / 16 + 2 + cuts;
+  const double chain = longest + 2 * steps + 4;
   std::vector<double> bound(magnitude.size());
   const size_t dims = static_cast<size_t>(in.head_dim);
   for (int h = 0; h < heads(); ++h) {

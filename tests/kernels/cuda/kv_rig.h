@@ -63,7 +63,6 @@ class KvRig {
   float Held(int index, bool of_v, int position, int kv_head, int dim) const;
 
   const KvCase& c() const { return case_; }
-  unsigned cut_tokens() const { return CutTokens(static_cast<unsigned>(case_.max_context)); }
 
  private:
   struct Sequence {
