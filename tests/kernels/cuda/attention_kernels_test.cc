@@ -152,7 +152,8 @@ TEST_P(AttentionKernelsTest, StepsAreNearTheReference) {
 TEST_P(AttentionKernelsTest, LongContextsAreNearTheReference) {
   KvCase c = CaseOf(GetParam());
   c.head_dim = c.padded_head_dim = 16;
-  c.kv_heads = c.group = 2;
+  c.kv_heads = 1;
+  c.group = 2;
   c.max_context = 20000;
   struct Context {
     int tokens, queries;
@@ -235,6 +236,7 @@ TEST_P(AttentionKernelsTest, MaxContextChangesNoBit) {
     const auto outputs = [&](int max_context) {
       KvCase c = CaseOf(GetParam());
       c.head_dim = c.padded_head_dim = 16;
+      c.kv_heads = 1;
       c.group = 3;
       c.max_context = max_context;
       KvRig rig(c, 1, PagesOf(context), 3);
