@@ -8,7 +8,7 @@
 
 namespace fastdecode {
 
-// When a lost home is to be asked again. A worker that is not there costs nothing to ask. One that refuses was asked
+// When a lost home is to be asked again. To ask a worker that is not there holds up nobody. One that refuses was asked
 // with a link's memory made, for which a GPU's steps may have been held: it is left alone twice as long each time that
 // it says the same. Thread: one.
 class RetrySchedule {

@@ -43,8 +43,8 @@ FD_DEVICE uint32_t EntryOf(const KvRoster& roster, uint32_t number) {
   return low;
 }
 
-// An entry's items go from its last cut to its first: the longest are begun first. False: the tile sees nothing of the
-// cut.
+// An entry's items go from its last cut, which may be short, to its first: long ones before short ones. False: the tile
+// sees nothing of the cut.
 FD_DEVICE bool FindItem(const KvRoster& roster, const KvSplit& split, uint32_t number, AttendItem* item) {
   const uint32_t index = EntryOf(roster, number);
   const KvEntry entry = roster.entry[index];

@@ -126,10 +126,10 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("cuda_spart_test: FAILED (exit 1): Real/ATest.B", self.report()[1])
 
     def test_without_a_gpu_it_says_so_whatever_is_asked_for(self):
-        self.program("fastdecode", FASTDECODE.format(error="no GPU: no CUDA-capable device is detected"))
+        self.program("fastdecode", FASTDECODE.format(error="no GPU: no CUDA-capable device is detected (cudaErrorNoDevice)"))
         for only in ([], *(["--only", part] for part in ("tests", "alone", "homes", "steps", "decode", "requests", "peer"))):
             code, text = self.check([case("A", "SKIPPED")], [case("C", "SKIPPED")], *only)
-            self.assertEqual((code, text), (3, "run: no GPU: no CUDA-capable device is detected\n"), only)
+            self.assertEqual((code, text), (3, "run: no GPU: no CUDA-capable device is detected (cudaErrorNoDevice)\n"), only)
 
     def test_tests_that_are_skipped_on_a_gpu_say_why(self):
         code, text = self.check([case("A", "SKIPPED")], [case("C", "SKIPPED")], "--only", "tests")

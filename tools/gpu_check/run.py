@@ -94,7 +94,7 @@ def why_no_gpu(module, env):
     """The program's own words where it finds no GPU; else None."""
     command = [HERE / "bin/fastdecode", "bench", "gpu", "-m", HERE / "model", "--batch", "1", "--repetitions", "1"]
     _, _, errors = execute([*command, "--cuda-module", module, "--json", "-q"], env, BENCH_LIMIT_S)
-    found = re.search("no GPU: .*", errors)
+    found = re.search(r"no GPU: .*\((cudaErrorNoDevice|cudaErrorInsufficientDriver)\)", errors)
     return found and found[0]
 
 

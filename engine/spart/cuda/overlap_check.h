@@ -20,9 +20,9 @@ struct OverlapBounds {
 // needs it: with launches that wait for what they launch (CUDA_LAUNCH_BLOCKING, a debugger) or with fewer queues on the
 // device than streams, steps would hang until their waits give up. Tries it, in all streams at once; a moment where
 // they do overlap, and bounds.wait_ns where they do not. Takes a little memory from the device for good.
-// Errors: FailedPrecondition; the device's own; DeadlineExceeded if the GPU has begun nothing after both bounds: what
-// was launched stays so, and whoever waits for the device, as its destructor does, may wait for ever.
-// REQUIRES: nothing was launched. Thread: the one that makes graphs.
+// Errors: FailedPrecondition; the device's own; DeadlineExceeded if launches returned and the GPU has begun nothing
+// after both bounds: what was launched stays so, and whoever waits for the device, as its destructor does, may wait for
+// ever. REQUIRES: nothing was launched. Thread: the one that makes graphs.
 absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, const OverlapBounds& bounds,
                                SPartDevice* device);
 
