@@ -39,23 +39,40 @@ FD_DEVICE bool IsLastOfTile(const AttendKvArgs& args, const AttendItem& item, ui
   return last;
 }
 
-// acc / sum of all cuts in ascending order.
+// acc / sum of all cuts in ascending order. Several cuts are loaded at once, since each load takes longer than all that
+// is done with it; behind the last cut its own again, for nothing.
 FD_DEVICE DimPair MergePartials(const AttendKvArgs& args, size_t query, unsigned first_cut, unsigned last_cut,
                                 int dim) {
+  constexpr unsigned kAtOnce = 8;
+  const auto index_of = [&](unsigned cut) { return PartialIndex(args, query, cut < last_cut ? cut : last_cut); };
   float most = MinusInfinity();
-  for (unsigned cut = first_cut; cut <= last_cut; ++cut) {
-    const float maximum = args.maxima[PartialIndex(args, query, cut)];
-    most = maximum > most ? maximum : most;
+  for (unsigned cut = first_cut; cut <= last_cut; cut += kAtOnce) {
+    FD_UNROLL(unroll)
+    for (unsigned i = 0; i < kAtOnce; ++i) {
+      const float maximum = args.maxima[index_of(cut + i)];
+      most = maximum > most ? maximum : most;
+    }
   }
   const float base = most == MinusInfinity() ? 0 : most;
   float sum = 0;
   DimPair acc = {};
-  for (unsigned cut = first_cut; cut <= last_cut; ++cut) {
-    const size_t index = PartialIndex(args, query, cut);
-    const float weight = Exp2(args.maxima[index] - base);
-    const Pack<float, 2> more = LoadPack<2>(args.partials + index * args.pages.head_dim + dim);
-    sum = Fma(args.sums[index], weight, sum);
-    for (int e = 0; e < 2; ++e) acc.v[e] = Fma(more.v[e], weight, acc.v[e]);
+  for (unsigned cut = first_cut; cut <= last_cut; cut += kAtOnce) {
+    float maxima[kAtOnce], sums[kAtOnce];
+    Pack<float, 2> more[kAtOnce];
+    FD_UNROLL(unroll)
+    for (unsigned i = 0; i < kAtOnce; ++i) {
+      const size_t index = index_of(cut + i);
+      maxima[i] = args.maxima[index];
+      sums[i] = args.sums[index];
+      more[i] = LoadPack<2>(args.partials + index * args.pages.head_dim + dim);
+    }
+    FD_UNROLL(unroll)
+    for (unsigned i = 0; i < kAtOnce; ++i) {
+      if (cut + i > last_cut) break;
+      const float weight = Exp2(maxima[i] - base);
+      sum = Fma(sums[i], weight, sum);
+      for (int e = 0; e < 2; ++e) acc.v[e] = Fma(more[i].v[e], weight, acc.v[e]);
+    }
   }
   for (float& value : acc.v) value /= sum;
   return acc;
