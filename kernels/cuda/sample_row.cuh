@@ -56,8 +56,19 @@ template <int kAhead = 1, class Use>
 FD_DEVICE void ForTokens(const float* logits, int begin, int end, unsigned worker, unsigned workers, const Use& use) {
   const int first = static_cast<int>(worker), step = static_cast<int>(workers);
   if (HoldsPacks<4>(logits + begin) && (end - begin) % 4 == 0) {
-    FD_UNROLL(unroll kAhead)
-    for (int i = begin + 4 * first; i < end; i += 4 * step) {
+    int i = begin + 4 * first;
+    // Unconditional loads, or nvcc has each wait for what is done with the one before.
+    for (const int last = 4 * step * (kAhead - 1); kAhead > 1 && i + last < end; i += last + 4 * step) {
+      Pack<float, 4> packs[kAhead];
+      FD_UNROLL(unroll)
+      for (int n = 0; n < kAhead; ++n) packs[n] = LoadPack<4>(logits + i + 4 * step * n);
+      FD_UNROLL(unroll)
+      for (int n = 0; n < kAhead; ++n) {
+        for (int j = 0; j < 4; ++j) use(packs[n].v[j], i + 4 * step * n + j);
+      }
+    }
+    FD_UNROLL(unroll 1)
+    for (; i < end; i += 4 * step) {
       const Pack<float, 4> pack = LoadPack<4>(logits + i);
       for (int j = 0; j < 4; ++j) use(pack.v[j], i + j);
     }
