@@ -1,5 +1,6 @@
 #include "engine/load_spart.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -75,6 +76,7 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadOnGpu(const Options& options, const M
   cuda.push_rows_max = place.pushes ? options.prefill_chunk : 0;
   cuda.kv_bytes = static_cast<uint64_t>(options.gpu_kv_gib * 0x1p30);
   cuda.wait_bound_ns = static_cast<uint64_t>(options.gpu_wait_ms) * 1'000'000;
+  cuda.stage_bound_ns = std::max(cuda.stage_bound_ns, cuda.wait_bound_ns);
   return CudaSPart::Create(model.spec, place.shape, std::move(place.device), *weights, cuda);
 }
 

@@ -22,7 +22,8 @@ struct FabricOptions {
   uint64_t heartbeat_timeout_ns = 1'000'000'000;  // a peer process that is silent for so long is lost
 
   // With gpu: called before memory is made for it or freed, which may wait for what runs there; nothing runs from its
-  // return until what it returned is gone. Any thread. Empty: nothing runs there that waits for this process.
+  // return until what it returned is gone. Null: the GPU is given up, since it hangs: no memory of it is made any more,
+  // and what there is stays to the end of the process. Any thread. Empty: nothing runs there that waits for this process.
   std::function<std::shared_ptr<void>()> hold_gpu = {};
 };
 

@@ -90,7 +90,8 @@ class SPart {
   virtual void Park() = 0;
 
   // Returns when no step runs; none starts while what it returns lives, StartStage notwithstanding. For calls that may
-  // wait for a device's steps and they for them, as those that register memory. Any thread but the pipeline's.
+  // wait for a device's steps and they for them, as those that register memory. Null: there is none that could wait, or
+  // it has been given up, and whatever calls it would wait for ever. Any thread but the pipeline's.
   virtual std::shared_ptr<void> HoldSteps() { return nullptr; }
 
   // Memory of a link in which stages will read and write home areas: from before the pipeline hears of the link until it

@@ -84,6 +84,13 @@ GpuMemory::~GpuMemory() {
   if (host_mapped_) device_->driver().mem_host_unregister(arena_.data());
 }
 
+void GpuMemory::Abandon(std::unique_ptr<GpuMemory> memory) {
+  if (memory == nullptr) return;
+  memory->region_.reset();
+  memory->dma_buf_.Close();
+  static_cast<void>(memory.release());
+}
+
 absl::Status GpuMemory::CheckSupport() const {
   absl::StatusOr<int> direct = device_->Attribute(CudaDeviceAttribute::kGpuDirectRdmaSupported);
   if (!direct.ok()) return direct.status();

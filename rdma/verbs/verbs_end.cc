@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<VerbsEnd>> VerbsEnd::Create(const VerbsOptions& o
   if (status.ok()) status = end->AllocateMemory(node);
   if (status.ok()) status = end->RegisterMemory();
   if (status.ok()) status = end->RegisterBulk();
-  if (status.ok()) end->HoldGpu();
+  if (status.ok()) status = end->HoldGpu();
   if (status.ok()) status = end->ProbeGpu();
   if (status.ok()) status = end->AllocateOnGpu(node);
   end->gpu_hold_.reset();
@@ -74,7 +74,10 @@ VerbsEnd::VerbsEnd(const VerbsOptions& options, const LinkSize& size, LinkRole r
 
 VerbsEnd::~VerbsEnd() {
   if (hop_pair_.get() != nullptr) Drain();
-  if (gpu_ != nullptr) HoldGpu();
+  if (gpu_ == nullptr || HoldGpu().ok()) return;
+  GpuMemory::Abandon(std::move(in_payload_));
+  GpuMemory::Abandon(std::move(out_payload_));
+  static_cast<void>(gpu_.release());
 }
 
 absl::Status VerbsEnd::CheckOptions() const {
@@ -179,8 +182,11 @@ absl::Status VerbsEnd::RegisterBulk() {
   return absl::OkStatus();
 }
 
-void VerbsEnd::HoldGpu() {
-  if (on_gpu() && options_.fabric.hold_gpu) gpu_hold_ = options_.fabric.hold_gpu();
+absl::Status VerbsEnd::HoldGpu() {
+  if (!on_gpu() || !options_.fabric.hold_gpu) return absl::OkStatus();
+  gpu_hold_ = options_.fabric.hold_gpu();
+  if (gpu_hold_ != nullptr) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("GPU ", options_.fabric.gpu, " is given up: it hangs"));
 }
 
 absl::Status VerbsEnd::ProbeGpu() {

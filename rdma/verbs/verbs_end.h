@@ -127,7 +127,7 @@ class VerbsEnd {
   absl::Status AllocateMemory(int node);
   absl::Status RegisterMemory();
   absl::Status RegisterBulk();
-  void HoldGpu();
+  absl::Status HoldGpu();
   absl::Status ProbeGpu();
   absl::Status AllocateOnGpu(int node);
   absl::Status AllocateBy(GpuMemoryMethod method, int node);

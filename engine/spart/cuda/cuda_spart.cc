@@ -19,6 +19,9 @@ constexpr uint64_t kSpareBytes = uint64_t{1} << 30;
 // A graph of a step has no more in a layer; what the driver keeps for one is assumed, not measured.
 constexpr uint64_t kKernelsPerLayer = 16, kKernelBytes = uint64_t{16} << 10;
 
+// Whoever holds steps hears of a GPU that is given up rather than of nothing.
+constexpr uint64_t kLeaveNs = 1'000'000'000;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaSPart>> CudaSPart::Create(const ModelSpec& spec, const RPartShape& shape,
@@ -43,11 +46,12 @@ CudaSPart::CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const
     : options_(options),
       model_(std::move(model)),
       device_(std::move(device)),
-      gate_(options.wait_bound_ns),
+      gate_(options.stage_bound_ns + kLeaveNs),
       sampling_memory_(device_.get(), &gate_),
       buckets_(RowBuckets(static_cast<unsigned>(options.rows_max))) {}
 
 CudaSPart::~CudaSPart() {
+  if (gate_.shut()) static_cast<void>(device_.release());
   if (device_ == nullptr) return;  // nobody waits for it
   // Waits that nobody will answer any more end by themselves, later; these end now.
   for (MicroBatch& batch : batches_) {
@@ -128,12 +132,12 @@ absl::Status CudaSPart::MakeHome() {
 
 absl::Status CudaSPart::RegisterAreas(std::byte* memory, size_t bytes) {
   const std::shared_ptr<void> hold = HoldSteps();
+  if (hold == nullptr) return absl::UnavailableError(failure());
   return device_->Register(memory, bytes);
 }
 
 void CudaSPart::UnregisterAreas(std::byte* memory) {
-  const std::shared_ptr<void> hold = HoldSteps();
-  device_->Unregister(memory);
+  if (const std::shared_ptr<void> hold = HoldSteps(); hold != nullptr) device_->Unregister(memory);
 }
 
 absl::StatusOr<SPart::OwnHome> CudaSPart::AttachOwnHome(int index) {
@@ -248,19 +252,31 @@ unsigned CudaSPart::sampled_rows(unsigned rows) const {
   return std::min(rows, buckets_[static_cast<size_t>(bucket)]);
 }
 
-StageState CudaSPart::CheckDevice(MicroBatch& batch) {
-  std::string why;
-  if (std::atomic_ref<uint64_t>(batch.memory.board->gave_up).load(std::memory_order_acquire) != 0) {
-    why = absl::StrFormat("the GPU waited %.1f s in vain for stage %d to be started",
-                          static_cast<double>(model_.wait_bound_ns) * 1e-9, batch.stage);
-  } else if (absl::Status bad = device_->Check(); !bad.ok()) {
-    why = std::string(bad.message());
-  } else {
-    return StageState::kRunning;
-  }
+StageState CudaSPart::CheckDevice(MicroBatch& batch, uint64_t now_ns) {
+  if (gate_.shut()) return StageState::kFailed;
+  std::string why = Failure(batch, now_ns);
+  if (why.empty()) return StageState::kRunning;
   const std::lock_guard<std::mutex> lock(failure_mutex_);
-  failure_ = why;
+  failure_ = std::move(why);
   return StageState::kFailed;
+}
+
+// Empty: the stage may still end.
+std::string CudaSPart::Failure(MicroBatch& batch, uint64_t now_ns) {
+  if (std::atomic_ref<uint64_t>(batch.memory.board->gave_up).load(std::memory_order_acquire) != 0) {
+    return absl::StrFormat("the GPU waited %.1f s in vain for stage %d to be started",
+                           static_cast<double>(model_.wait_bound_ns) * 1e-9, batch.stage);
+  }
+  if (absl::Status bad = device_->Check(); !bad.ok()) return std::string(bad.message());
+  // Whoever holds steps waits for others first.
+  if (batch.waits_at_gate && gate_.AnyIn()) batch.moved_ns = now_ns;
+  if (now_ns - batch.moved_ns < options_.stage_bound_ns) return "";
+  gate_.Shut();
+  const double waited_s = static_cast<double>(now_ns - batch.moved_ns) * 1e-9;
+  if (batch.waits_at_gate) {
+    return absl::StrFormat("the GPU is given up: CUDA has not registered, pinned or freed memory in %.1f s", waited_s);
+  }
+  return absl::StrFormat("the GPU is given up: it has not ended stage %d in %.1f s", batch.stage, waited_s);
 }
 
 std::string CudaSPart::failure() const {

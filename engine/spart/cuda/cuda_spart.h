@@ -24,20 +24,23 @@ namespace fastdecode {
 
 struct CudaSPartOptions {
   int micro_batches = 2;
-  int rows_max = 0;                         // of one step of one micro-batch
-  int sequences_max = 0;                    // of one micro-batch: rows of a step that are sampled
-  int homes_max = 0;                        // indices of home areas lie below
-  uint64_t wait_bound_ns = 30'000'000'000;  // the GPU waits no longer for a stage to be started
-  OverlapBounds overlap;                    // of what is tried at the start
-  bool is_home = false;                     // of KV, too
-  bool batch_invariant = false;             // attention is the same with a prompt's chunk in the step and without
-  int push_rows_max = 0;                    // then: of a step, whose k and v other homes get
-  uint64_t kv_bytes = 0;                    // then; 0: what its sequences need at full length, as far as it is there
+  int rows_max = 0;                          // of one step of one micro-batch
+  int sequences_max = 0;                     // of one micro-batch: rows of a step that are sampled
+  int homes_max = 0;                         // indices of home areas lie below
+  uint64_t wait_bound_ns = 30'000'000'000;   // the GPU waits no longer for a stage to be started
+  uint64_t stage_bound_ns = 60'000'000'000;  // nor the host for a stage to be over, or for a call of CUDA
+  OverlapBounds overlap;                     // of what is tried at the start
+  bool is_home = false;                      // of KV, too
+  bool batch_invariant = false;              // attention is the same with a prompt's chunk in the step and without
+  int push_rows_max = 0;                     // then: of a step, whose k and v other homes get
+  uint64_t kv_bytes = 0;                     // then; 0: what its sequences need at full length, as far as it is there
 };
 
 // The S-Part on a GPU: a step of a micro-batch is one graph, launched with stage 0, in the micro-batch's own stream. It
 // publishes each stage that is over and waits until it may go on, by words of pinned memory (StepBoard), so that
 // starting a stage is a store and asking for its end a load.
+// A GPU that does not end a stage in time is given up: every step from then on fails at once, and the device and its
+// memory are left to the end of the process, since what frees them would wait for the GPU.
 // Owns: device, weights, the memory of all micro-batches, graphs. Thread: see SPart.
 class CudaSPart : public SPart {
  public:
@@ -87,6 +90,7 @@ class CudaSPart : public SPart {
     unsigned stage = 0;                      // that runs, or ran last; beyond the last: a tile of logits
     unsigned tiles = 0;                      // of logits to be computed after the step
     uint64_t started_ns = 0;
+    uint64_t moved_ns = 0;  // when what the stage waits for was last known to move
     uint64_t checked_ns = 0;
     bool waits_at_gate = false;  // the step is not launched yet
     bool timed = false;          // the running step
@@ -107,15 +111,17 @@ class CudaSPart : public SPart {
 
   void BeginStep(int micro_batch, const StepTable& table);
   void TryLaunch(MicroBatch& batch);
+  void Launch(MicroBatch& batch, SPartDevice::Graph graph);
   void PutRows(MicroBatch& batch, const StepTable& table);
   void PutLogitRow(const LogitRow& row, SampleRow* out);
   void PutAreas(MicroBatch& batch, const StepTable& table);
   void TakeSamples(MicroBatch& batch);
   void TakeLogits(MicroBatch& batch, unsigned tile);
   StageState StageIsOver(MicroBatch& batch);
-  StageState EndStep(StageState state);
+  StageState EndStep(MicroBatch& batch, StageState state);
   void TakeTimes(const MicroBatch& batch);
-  StageState CheckDevice(MicroBatch& batch);
+  StageState CheckDevice(MicroBatch& batch, uint64_t now_ns);
+  std::string Failure(MicroBatch& batch, uint64_t now_ns);
   absl::Status MakeStagedArea(MicroBatch* batch);
   template <class Make>
   absl::StatusOr<double> Measure(std::map<int, SPartDevice::Graph>* graphs, int rows, int times, const Make& make);

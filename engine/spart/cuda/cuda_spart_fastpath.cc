@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "engine/spart/cuda/cuda_spart.h"
 #include "engine/spart/cuda/row_buckets.h"
@@ -22,8 +23,10 @@ void CudaSPart::StartStage(int micro_batch, int stage, StepTable& table) {
   MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   batch.table = &table;
   batch.stage = static_cast<unsigned>(stage);
-  batch.started_ns = batch.checked_ns = NowNs();
+  batch.started_ns = batch.moved_ns = batch.checked_ns = NowNs();
   if (stage == 0) {
+    batch.waits_at_gate = true;
+    if (gate_.shut()) return;  // PollStage says so
     PutAreas(batch, table);
     BeginStep(micro_batch, table);
     return;
@@ -52,14 +55,18 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
   // A GPU that runs ahead overwrites a stage's times before they are read.
   batch.timed = table.trace != nullptr && !batch.all_here;
   board.timed = batch.timed ? 1 : 0;
-  batch.waits_at_gate = true;
   TryLaunch(batch);
 }
 
 void CudaSPart::TryLaunch(MicroBatch& batch) {
   if (!gate_.TryEnter()) return;
   batch.waits_at_gate = false;
-  device_->Launch(batch.steps[static_cast<size_t>(BucketFor(buckets_, batch.memory.board->rows))]);
+  Launch(batch, batch.steps[static_cast<size_t>(BucketFor(buckets_, batch.memory.board->rows))]);
+}
+
+void CudaSPart::Launch(MicroBatch& batch, SPartDevice::Graph graph) {
+  batch.moved_ns = NowNs();
+  device_->Launch(graph);
 }
 
 void CudaSPart::PutRows(MicroBatch& batch, const StepTable& table) {
@@ -105,16 +112,15 @@ void CudaSPart::PutAreas(MicroBatch& batch, const StepTable& table) {
 StageState CudaSPart::PollStage(int micro_batch) {
   MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   if (batch.waits_at_gate) TryLaunch(batch);
-  if (batch.waits_at_gate) return StageState::kRunning;
-  StepBoard& board = *batch.memory.board;
   // Acquire: pairs with the GPU's release; what the stage wrote is seen.
-  if (std::atomic_ref<uint64_t>(board.ready).load(std::memory_order_acquire) >= batch.first + batch.stage) {
+  if (!batch.waits_at_gate && std::atomic_ref<uint64_t>(batch.memory.board->ready).load(std::memory_order_acquire) >=
+                                  batch.first + batch.stage) {
     return StageIsOver(batch);
   }
   const uint64_t now_ns = NowNs();
-  if (now_ns - batch.checked_ns < kCheckAfterNs) return StageState::kRunning;
+  if (now_ns - batch.checked_ns < kCheckAfterNs && !gate_.shut()) return StageState::kRunning;
   batch.checked_ns = now_ns;
-  return EndStep(CheckDevice(batch));
+  return EndStep(batch, CheckDevice(batch, now_ns));
 }
 
 // The last stage may be followed by tiles of logits, each of which is waited for as a stage is.
@@ -127,16 +133,16 @@ StageState CudaSPart::StageIsOver(MicroBatch& batch) {
   if (batch.stage > layers) TakeLogits(batch, batch.stage - layers - 1);
   if (const unsigned tile = batch.stage - layers; tile < batch.tiles) {
     ++batch.stage;
-    device_->Launch(batch.logits[tile]);
+    Launch(batch, batch.logits[tile]);
     return StageState::kRunning;
   }
   TakeSamples(batch);
   TakeTimes(batch);
-  return EndStep(StageState::kDone);
+  return EndStep(batch, StageState::kDone);
 }
 
-StageState CudaSPart::EndStep(StageState state) {
-  if (state != StageState::kRunning) gate_.Leave();
+StageState CudaSPart::EndStep(MicroBatch& batch, StageState state) {
+  if (state != StageState::kRunning && !std::exchange(batch.waits_at_gate, false)) gate_.Leave();
   return state;
 }
 

@@ -10,16 +10,16 @@ namespace fastdecode {
 // Keeps a GPU's steps apart from calls that may wait for all that runs there, and for which launches may wait in turn:
 // those that register, pin or free memory. A step waits for the pipeline thread; if that waited in a launch for such a
 // call, and the call for the step, nothing would move until the step's own wait ends.
-// Thread: TryEnter, GoOn and Leave the pipeline thread, Hold any other.
+// A device that answers no more would keep such calls and launches for ever: Shut says so, and nobody calls it again.
+// Thread: TryEnter, GoOn, Leave, AnyIn and Shut the pipeline thread, the rest any.
 class LaunchGate {
  public:
-  // A step that nobody goes on with ends by itself after `wait_bound_ns`: nobody waits longer for the next stage of
-  // one.
-  explicit LaunchGate(uint64_t wait_bound_ns) : wait_bound_ns_(wait_bound_ns) {}
+  // A step goes on or is given up within `stage_bound_ns`: nobody waits longer for the next stage of one.
+  explicit LaunchGate(uint64_t stage_bound_ns) : stage_bound_ns_(stage_bound_ns) {}
 
   // Whether a step may be launched now; it is in from here to Leave.
   bool TryEnter() {
-    if (holds_.load() != 0) return false;
+    if (holds_.load() != 0 || shut_.load()) return false;
     in_.fetch_add(1);
     if (holds_.load() == 0) return true;
     in_.fetch_sub(1);
@@ -32,15 +32,22 @@ class LaunchGate {
     in_.fetch_sub(1);
   }
 
-  // Returns when no step is in. None enters while what it returns lives.
+  bool AnyIn() const { return in_.load() != 0; }
+
+  // None enters any more, and nobody holds.
+  void Shut() { shut_.store(true); }
+  bool shut() const { return shut_.load(); }
+
+  // Returns when no step is in. None enters while what it returns lives. Null: the gate is shut.
   [[nodiscard]] std::shared_ptr<void> Hold();
 
  private:
   // Each side announces itself and then looks for the other: one of two that come at once sees the other, since all
   // these accesses have one order.
   std::atomic<int> in_{0}, holds_{0};
+  std::atomic<bool> shut_{false};
   std::atomic<uint64_t> stages_{0};  // news of the steps that are in, and no more than that: relaxed
-  const uint64_t wait_bound_ns_;
+  const uint64_t stage_bound_ns_;
 };
 
 }  // namespace fastdecode

@@ -22,6 +22,7 @@ size_t ClassOf(size_t bytes, size_t alignment) {
 }  // namespace
 
 PinnedPool::~PinnedPool() {
+  if (gate_->shut()) return;
   for (std::byte* slab : slabs_) device_->FreePinned(slab);
 }
 
@@ -52,6 +53,7 @@ void* PinnedPool::TakeFromNewSlab(size_t block_class) {
   absl::StatusOr<std::byte*> slab;
   {
     const std::shared_ptr<void> hold = gate_->Hold();
+    if (hold == nullptr) throw std::bad_alloc();
     slab = device_->AllocatePinned(slab_bytes);
   }
   if (!slab.ok()) throw std::bad_alloc();

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <new>
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -77,6 +78,7 @@ class CudaSPartTest : public testing::TestWithParam<Gpu> {
     options.sequences_max = 8;
     options.homes_max = 64;
     options.wait_bound_ns = wait_ns;
+    options.stage_bound_ns = stage_bound_ns_;
     options.overlap = overlap;
     return CudaSPart::Create(model_.spec, model_.shape, std::move(device), *weights, options);
   }
@@ -97,6 +99,7 @@ class CudaSPartTest : public testing::TestWithParam<Gpu> {
   ScratchDir scratch_;
   RigModel model_;
   SPartDevice* device_ = nullptr;  // of the last that was made on it
+  uint64_t stage_bound_ns_ = CudaSPartOptions().stage_bound_ns;
 };
 
 std::string GpuName(const testing::TestParamInfo<Gpu>& info) { return info.param == Gpu::kReal ? "Real" : "Software"; }
@@ -410,6 +413,88 @@ TEST_P(CudaSPartTest, AGpuThatBeginsNothingEndsTheStart) {
       TryMakeOnGpu(std::make_unique<SoftDevice>(options), ElementType::kF32, kWaitNs, overlap).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("the GPU began nothing in 0.1 s"));
+}
+
+// In the middle of a stage. Nobody waits for it after that: its other steps, whoever registers or frees memory, the
+// end.
+TEST_P(CudaSPartTest, AGpuThatHangsIsGivenUp) {
+  if (GetParam() == Gpu::kReal) GTEST_SKIP() << "a real GPU is not made to hang for a test";
+  stage_bound_ns_ = 400'000'000;
+  auto gpu = MakeOnGpu();
+  auto* const device = static_cast<SoftDevice*>(device_);
+  void* const block = gpu->sampling_memory()->allocate(100);
+  SPartRig rig(model_, gpu.get(), 2, 37);
+  SPartRig::Ask ask;
+  ask.rows = 4;
+  ASSERT_FALSE(rig.Step(ask).failed);
+  ask.before_start = [&](int stage) {
+    if (stage == 2) device->Hang();
+  };
+  uint64_t start_ns = NowNs();
+  EXPECT_TRUE(rig.Step(ask).failed);
+  EXPECT_GE(NowNs() - start_ns, stage_bound_ns_);
+  EXPECT_THAT(gpu->failure(), HasSubstr("the GPU is given up: it has not ended stage 2 in 0."));
+  start_ns = NowNs();
+  for (int step = 0; step < 10; ++step) {
+    SPartRig::Ask next;
+    next.micro_batch = step % kMicroBatches;
+    EXPECT_TRUE(rig.Step(next).failed);
+  }
+  ArenaOptions area;
+  area.bytes = 1 << 20;
+  const Arena memory = *Arena::Create(area);
+  const absl::Status registered = gpu->RegisterAreas(reinterpret_cast<std::byte*>(memory.data()), memory.bytes());
+  EXPECT_TRUE(absl::IsUnavailable(registered)) << registered;
+  EXPECT_EQ(gpu->HoldSteps(), nullptr);
+  gpu->sampling_memory()->deallocate(block, 100);
+  EXPECT_THROW(static_cast<void>(gpu->sampling_memory()->allocate(1 << 26)), std::bad_alloc);
+  EXPECT_LT(NowNs() - start_ns, stage_bound_ns_) << "at once";
+  EXPECT_THAT(gpu->failure(), HasSubstr("the GPU is given up: it has not ended stage 2 in 0."));
+}
+
+// As where CUDA's call that registers memory hangs: what waits for it to return are steps.
+TEST_P(CudaSPartTest, StepsThatAreHeldForTooLongEndInAnError) {
+  if (GetParam() == Gpu::kReal) GTEST_SKIP() << "gives up the GPU";
+  stage_bound_ns_ = 300'000'000;
+  const auto gpu = MakeOnGpu();
+  SPartRig rig(model_, gpu.get(), 2, 41);
+  std::shared_ptr<void> hold = gpu->HoldSteps();
+  EXPECT_TRUE(rig.Step({}).failed);
+  EXPECT_THAT(gpu->failure(), HasSubstr("given up: CUDA has not registered, pinned or freed memory in 0."));
+  hold.reset();
+  EXPECT_TRUE(rig.Step({}).failed) << "whatever the call does later";
+}
+
+// Whoever wants to hold steps waits for one that runs, however long; a step that waits for both is not lost.
+TEST_P(CudaSPartTest, AStepMayWaitLongForAnotherToEnd) {
+  stage_bound_ns_ = 300'000'000;
+  const auto gpu = MakeOnGpu(ElementType::kF32, /*wait_ns=*/20'000'000'000);
+  SPartRig rig(model_, gpu.get(), 2, 43);
+  StepTable other;
+  other.rows = 1;
+  other.tokens = other.positions = {0};
+  other.homes = {0};
+  other.home_rows = {0};
+  other.home_areas.resize(1);  // lost
+  std::jthread control;
+  SPartRig::Ask ask;
+  ask.before_start = [&](int stage) {
+    if (stage != 1) return;
+    control = std::jthread([&] { gpu->HoldSteps(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    gpu->StartStage(/*micro_batch=*/1, /*stage=*/0, other);
+    for (const uint64_t start_ns = NowNs(); NowNs() - start_ns < 3 * stage_bound_ns_;) {
+      ASSERT_EQ(gpu->PollStage(1), StageState::kRunning);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  EXPECT_FALSE(rig.Step(ask).failed);
+  for (int stage = 0; stage <= model_.spec.layers; ++stage) {
+    if (stage > 0) gpu->StartStage(1, stage, other);
+    StageState state = StageState::kRunning;
+    while (state == StageState::kRunning) state = gpu->PollStage(1);
+    ASSERT_EQ(state, StageState::kDone) << gpu->failure();
+  }
 }
 
 TEST(UploadWeightsTest, SaysWhatMemoryItNeedsAndWhatThereIs) {

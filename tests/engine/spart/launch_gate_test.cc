@@ -69,6 +69,22 @@ TEST(LaunchGateTest, AStepThatGoesOnIsWaitedForHoweverLongItLasts) {
   gate.Leave();
 }
 
+// Whether it waits already or comes later.
+TEST(LaunchGateTest, NobodyEntersOrHoldsWhenItIsShut) {
+  LaunchGate gate(kBoundNs);
+  ASSERT_TRUE(gate.TryEnter());
+  std::atomic<bool> held = false;
+  std::jthread holder([&] { held = gate.Hold() != nullptr; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  gate.Shut();
+  gate.Leave();
+  holder.join();
+  EXPECT_FALSE(held);
+  EXPECT_EQ(gate.Hold(), nullptr);
+  EXPECT_FALSE(gate.TryEnter());
+  EXPECT_FALSE(gate.AnyIn());
+}
+
 TEST(LaunchGateTest, StepsAndHoldersExcludeEachOther) {
   constexpr int kHolds = 200;
   LaunchGate gate(kBoundNs);

@@ -61,6 +61,7 @@ bool SoftDevice::Waits(const StreamThread& stream) {
 
 // As CUDA may.
 void SoftDevice::AwaitIdle(std::unique_lock<std::mutex>* lock) {
+  FD_CHECK(!hangs_, "a call waits for a GPU that hangs");
   ++waiting_calls_;
   changed_.wait(*lock, [this] {
     for (const auto& stream : streams_) FD_CHECK(!Waits(*stream), "a call waits for a step that waits for its stage");
@@ -165,6 +166,7 @@ absl::Status SoftDevice::Check() {
 
 absl::Status SoftDevice::Synchronize() {
   std::unique_lock<std::mutex> lock(mutex_);
+  FD_CHECK(!hangs_, "synchronises with a GPU that hangs");
   changed_.wait(lock, [this] { return Idle(); });
   return broken_.empty() ? absl::OkStatus() : absl::InternalError(broken_);
 }
@@ -174,10 +176,15 @@ void SoftDevice::Break(const std::string& why) {
   broken_ = why;
 }
 
+void SoftDevice::Hang() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  hangs_ = true;
+}
+
 void SoftDevice::RunStream(StreamThread* stream) {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    const auto has_work = [&] { return !stream->launched.empty() && !options_.begins_nothing; };
+    const auto has_work = [&] { return !stream->launched.empty() && !options_.begins_nothing && !hangs_; };
     changed_.wait(lock, [&] { return stop_ || has_work(); });
     if (!has_work()) return;
     const RecordedGraph& graph = graphs_[static_cast<size_t>(stream->launched.front())];
@@ -185,6 +192,7 @@ void SoftDevice::RunStream(StreamThread* stream) {
     stream->busy = true;
     for (const DeviceWork& work : graph.works) {
       if (!broken_.empty()) break;
+      changed_.wait(lock, [&] { return stop_ || !hangs_; });
       stream->wait = std::get_if<WaitArgs>(&work);
       changed_.notify_all();
       lock.unlock();

@@ -53,6 +53,8 @@ class SoftDevice : public SPartDevice {
 
   // From now on the device is broken: work that is launched is not done, and Check says this.
   void Break(const std::string& why);
+  // From now on it does nothing and says nothing, and whoever waits for it ends the process.
+  void Hang();
 
  private:
   struct Piece {
@@ -87,6 +89,7 @@ class SoftDevice : public SPartDevice {
   std::deque<RecordedGraph> graphs_;  // addresses stay
   int recording_ = -1;                // graph, or -1
   std::string broken_;
+  bool hangs_ = false;
   int waiting_calls_ = 0;  // in AwaitIdle
   bool stop_ = false;
 };

@@ -295,6 +295,20 @@ TEST_F(VerbsGpuEndTest, NothingRunsOnTheGpuWhileItsMemoryIsMadeOrFreed) {
   }
 }
 
+// Freeing its memory would wait for it.
+TEST_F(VerbsGpuEndTest, AGpuThatIsGivenUpIsNotCalledAgain) {
+  bool hangs = false;
+  options_.fabric.hold_gpu = [&] { return hangs ? nullptr : std::make_shared<int>(); };
+  auto end = Make();
+  ASSERT_TRUE(end.ok()) << end.status();
+  hangs = true;
+  const int calls = cuda_.calls();
+  EXPECT_TRUE(absl::IsUnavailable(Make().status()));
+  EXPECT_NE(Error().find("GPU 0 is given up"), std::string::npos) << Error();
+  end->reset();
+  EXPECT_EQ(cuda_.calls(), calls);
+}
+
 TEST_F(VerbsGpuEndTest, NothingLeaksWhicheverCallOfTheDriverFails) {
   int fail_call = 1;
   for (bool made = false; !made; ++fail_call) {
