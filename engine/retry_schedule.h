@@ -8,9 +8,9 @@
 
 namespace fastdecode {
 
-// When a lost home is to be asked again. To ask a worker that is not there holds up nobody. One that refuses was asked
-// with a link's memory made, for which a GPU's steps may have been held: it is left alone twice as long each time that
-// it says the same. Thread: one.
+// When a lost home is to be asked again. To ask a worker that is not there holds up nobody. Where one refuses, or its
+// link cannot be made, a link's memory has been made for nothing, for which a GPU's steps may have been held: it is
+// left alone twice as long each time that the answer is the same. Thread: one.
 class RetrySchedule {
  public:
   static constexpr uint64_t kPauseNs = 200'000'000, kPauseNsMax = 5'000'000'000;
@@ -20,8 +20,9 @@ class RetrySchedule {
   // An attempt has failed; whether otherwise than the one before.
   bool Fail(const absl::Status& failure, uint64_t now_ns) {
     const bool new_failure = failure != failure_;
-    const bool refused_again = !new_failure && absl::IsFailedPrecondition(failure);
-    pause_ns_ = refused_again ? std::min(2 * pause_ns_, kPauseNsMax) : kPauseNs;
+    const bool nobody_there =
+        absl::IsNotFound(failure) || absl::IsUnavailable(failure) || absl::IsDeadlineExceeded(failure);
+    pause_ns_ = !new_failure && !nobody_there ? std::min(2 * pause_ns_, kPauseNsMax) : kPauseNs;
     due_ns_ = now_ns + pause_ns_;
     failure_ = failure;
     return new_failure;

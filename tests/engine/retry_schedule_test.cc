@@ -22,16 +22,22 @@ std::vector<int> Attempts(RetrySchedule* schedule, const absl::Status& failure, 
 }
 
 TEST(RetryScheduleTest, AWorkerThatIsNotThereIsAskedAtEveryTick) {
-  RetrySchedule schedule;
-  EXPECT_EQ(Attempts(&schedule, absl::NotFoundError("connection refused"), 1000).size(), 1000u);
+  for (const absl::Status& nobody : {absl::NotFoundError("connection refused"), absl::UnavailableError("no route"),
+                                     absl::DeadlineExceededError("did not answer in time")}) {
+    RetrySchedule schedule;
+    EXPECT_EQ(Attempts(&schedule, nobody, 1000).size(), 1000u) << nobody;
+  }
 }
 
-TEST(RetryScheduleTest, AWorkerThatRefusesIsAskedLessAndLessOften) {
-  RetrySchedule schedule;
-  const std::vector<int> attempts = Attempts(&schedule, absl::FailedPreconditionError("another model"), 300);
-  const std::vector<int> first(attempts.begin(), attempts.begin() + 8);
-  EXPECT_EQ(first, (std::vector<int>{0, 1, 3, 7, 15, 31, 56, 81}));
-  EXPECT_EQ(attempts.back() - attempts[attempts.size() - 2], RetrySchedule::kPauseNsMax / kTickNs);
+TEST(RetryScheduleTest, OneWhoseLinkCannotBeMadeIsAskedLessAndLessOften) {
+  for (const absl::Status& failure : {absl::FailedPreconditionError("another model"),
+                                      absl::ResourceExhaustedError("no memory"), absl::InternalError("cudaErrorXyz")}) {
+    RetrySchedule schedule;
+    const std::vector<int> attempts = Attempts(&schedule, failure, 300);
+    const std::vector<int> first(attempts.begin(), attempts.begin() + 8);
+    EXPECT_EQ(first, (std::vector<int>{0, 1, 3, 7, 15, 31, 56, 81})) << failure;
+    EXPECT_EQ(attempts.back() - attempts[attempts.size() - 2], RetrySchedule::kPauseNsMax / kTickNs);
+  }
 }
 
 TEST(RetryScheduleTest, AnotherAnswerIsNewAndBeginsFromTheStart) {
