@@ -25,9 +25,9 @@ FD_DEVICE void PutPartial(const AttendKvArgs& args, size_t query, unsigned cut, 
 
 // Whether all other cuts of the item's tile have left their partials. `count`: a word that the block shares.
 FD_DEVICE bool IsLastOfTile(const AttendKvArgs& args, const AttendItem& item, uint32_t* count) {
-  FenceDevice();
   SyncBlock();
   if (Thread() == 0) {
+    FenceDevice();  // for all threads of the block, whose writes the barrier has made this one's past
     uint32_t* const arrived = args.arrived + QueryIndex(args, item, 0);
     *count = AtomicAdd(arrived, 1u) + 1;
     if (*count == item.last_cut - item.first_cut + 1) *arrived = 0;

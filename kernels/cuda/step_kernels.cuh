@@ -129,9 +129,9 @@ FD_DEVICE void PublishStage(StepBoard* board, const StepState& state, const Stag
 
 // Counts the block in, all of whose threads have written what they had to; the last one publishes the stage.
 FD_DEVICE void PublishWithLastBlock(const RopeSendArgs& args) {
-  FenceSystem();
   SyncBlock();
   if (Thread() != 0) return;
+  FenceSystem();  // for all threads of the block, whose writes the barrier has made this one's past
   if (AtomicAdd(&args.state->blocks_over, 1u) + 1 < BlocksX()) return;
   args.state->blocks_over = 0;
   PublishStage(args.board, *args.state, args.times, args.stage);

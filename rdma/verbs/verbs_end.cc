@@ -186,7 +186,7 @@ absl::Status VerbsEnd::HoldGpu() {
   if (!on_gpu() || !options_.fabric.hold_gpu) return absl::OkStatus();
   gpu_hold_ = options_.fabric.hold_gpu();
   if (gpu_hold_ != nullptr) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("GPU ", options_.fabric.gpu, " is given up: it hangs"));
+  return absl::FailedPreconditionError(absl::StrCat("GPU ", options_.fabric.gpu, " is given up: it hangs"));
 }
 
 absl::Status VerbsEnd::ProbeGpu() {

@@ -118,7 +118,7 @@ def run_tests(module, env, wrapper=(), quick=False):
                                          {**env, "FASTDECODE_CUDA_MODULE": str(module)}, TEST_LIMIT_S)
             result = {"name": name, "seconds": round(time.monotonic() - begun, 1), "exit": code}
             if output.exists():
-                result |= summarise(json.loads(output.read_text()), text)
+                result.update(summarise(json.loads(output.read_text()), text))
             if code != 0:
                 result["output"] = (text + errors)[-4000:]
             results.append(result)
@@ -279,7 +279,7 @@ def main():
     if options.sanitize and shutil.which("compute-sanitizer"):
         results["sanitizer"] = {tool: run_tests(module, env, ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9"), True)
                                 for tool in ("memcheck", "racecheck", "synccheck")}
-    results |= measure(parts, module, env, options.quick)
+    results.update(measure(parts, module, env, options.quick))
     if "peer" in parts:
         results["peer"] = peer.measure(options.quick)
     out.with_name(out.name + ".json").write_text(json.dumps(results, indent=1) + "\n")

@@ -83,7 +83,8 @@ absl::Status CudaSPart::Prepare() {
   if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
   std::vector<SPartDevice::Stream> streams;
   for (const MicroBatch& batch : batches_) streams.push_back(batch.stream);
-  const absl::Status status = CheckStepsOverlap(streams, options_.overlap, device_.get());
+  const size_t kernels = model_.shape.layers * kKernelsPerLayer;
+  const absl::Status status = CheckStepsOverlap(streams, kernels, options_.overlap, device_.get());
   // Freeing its memory would wait for steps that it never began. The driver takes all back when the process ends.
   if (absl::IsDeadlineExceeded(status)) static_cast<void>(device_.release());
   return status;
@@ -132,7 +133,7 @@ absl::Status CudaSPart::MakeHome() {
 
 absl::Status CudaSPart::RegisterAreas(std::byte* memory, size_t bytes) {
   const std::shared_ptr<void> hold = HoldSteps();
-  if (hold == nullptr) return absl::UnavailableError(failure());
+  if (hold == nullptr) return absl::FailedPreconditionError(failure());
   return device_->Register(memory, bytes);
 }
 

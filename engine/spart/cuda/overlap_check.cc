@@ -27,9 +27,9 @@ struct Probe {
   static uint64_t Get(uint64_t& word) { return std::atomic_ref<uint64_t>(word).load(std::memory_order_acquire); }
 };
 
-// Waits for the host, and says that it is over.
-absl::StatusOr<SPartDevice::Graph> MakeGraph(SPartDevice::Stream stream, StepBoard* board, uint64_t bound_ns,
-                                             SPartDevice* device) {
+// Waits for the host, and says again and again that it is over.
+absl::StatusOr<SPartDevice::Graph> MakeGraph(SPartDevice::Stream stream, StepBoard* board, size_t kernels,
+                                             uint64_t bound_ns, SPartDevice* device) {
   absl::StatusOr<std::byte*> state = device->Allocate(sizeof(StepState));
   if (!state.ok()) return state.status();
   WaitArgs wait;
@@ -44,7 +44,7 @@ absl::StatusOr<SPartDevice::Graph> MakeGraph(SPartDevice::Stream stream, StepBoa
   absl::Status status = device->BeginGraph(stream, "overlap check");
   if (!status.ok()) return status;
   status.Update(device->Add(wait));
-  status.Update(device->Add(publish));
+  for (size_t i = 0; i < kernels; ++i) status.Update(device->Add(publish));
   absl::StatusOr<SPartDevice::Graph> graph = device->EndGraph();
   return status.ok() ? graph : status;
 }
@@ -85,8 +85,8 @@ absl::Status TryOverlap(const std::vector<Probe>& probes, const OverlapBounds& b
 
 }  // namespace
 
-absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, const OverlapBounds& bounds,
-                               SPartDevice* device) {
+absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, size_t kernels,
+                               const OverlapBounds& bounds, SPartDevice* device) {
   absl::StatusOr<std::byte*> pinned = device->AllocatePinned(streams.size() * sizeof(StepBoard));
   if (!pinned.ok()) return pinned.status();
   std::vector<Probe> probes;
@@ -94,7 +94,8 @@ absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, 
   for (size_t i = 0; i < streams.size() && status.ok(); ++i) {
     Probe probe;
     probe.board = new (*pinned + i * sizeof(StepBoard)) StepBoard();
-    const absl::StatusOr<SPartDevice::Graph> graph = MakeGraph(streams[i], probe.board, bounds.wait_ns, device);
+    const absl::StatusOr<SPartDevice::Graph> graph =
+        MakeGraph(streams[i], probe.board, kernels, bounds.wait_ns, device);
     if (graph.ok()) probe.graph = *graph;
     status.Update(graph.status());
     probes.push_back(probe);

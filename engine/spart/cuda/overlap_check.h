@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_SPART_CUDA_OVERLAP_CHECK_H_
 #define FASTDECODE_ENGINE_SPART_CUDA_OVERLAP_CHECK_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -17,14 +18,15 @@ struct OverlapBounds {
 };
 
 // Whether a step of one stream runs and ends while another one's waits for the host, as the pipeline of micro-batches
-// needs it: with launches that wait for what they launch (CUDA_LAUNCH_BLOCKING, a debugger) or with fewer queues on the
-// device than streams, steps would hang until their waits give up. Tries it, in all streams at once; a moment where
+// needs it: with launches that wait for what they launch (CUDA_LAUNCH_BLOCKING, a debugger, a queue without room for
+// all of a step) or with fewer queues on the device than streams, steps would hang until their waits give up. Tries it
+// with steps that do nothing, of so many kernels behind their wait, in all streams at once; a moment where
 // they do overlap, and bounds.wait_ns where they do not. Takes a little memory from the device for good.
 // Errors: FailedPrecondition; the device's own; DeadlineExceeded if launches returned and the GPU has begun nothing
 // after both bounds: what was launched stays so, and whoever waits for the device, as its destructor does, may wait for
 // ever. REQUIRES: nothing was launched. Thread: the one that makes graphs.
-absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, const OverlapBounds& bounds,
-                               SPartDevice* device);
+absl::Status CheckStepsOverlap(const std::vector<SPartDevice::Stream>& streams, size_t kernels,
+                               const OverlapBounds& bounds, SPartDevice* device);
 
 }  // namespace fastdecode
 

@@ -139,7 +139,7 @@ class GraphMaker {
   }
 
   // Logits and tokens of up to kLogitTileRowsMax logit rows.
-  void Logits(unsigned first, unsigned count, float* logits) {
+  void Logits(unsigned first, unsigned count) {
     GatherLogitRowsArgs gather;
     gather.type = type();
     gather.bucket = count;
@@ -150,17 +150,23 @@ class GraphMaker {
     gather.hidden = spec_.hidden;
     gather.out = memory_.logit_inputs;
     Add(gather);
-    Head(count, logits);
+    Head(count);
     SampleRowsArgs sample;
     sample.bucket = count;
     sample.state = memory_.state;
     sample.first = first;
     sample.rows = memory_.samples;
-    sample.logits = logits;
+    sample.logits = memory_.logits;
     sample.vocab = spec_.vocab;
     sample.scratch = memory_.scratch;
     sample.out = memory_.sampled;
     Add(sample);
+  }
+
+  void ShowLogits(unsigned count) {
+    const size_t bytes = size_t{count} * static_cast<size_t>(spec_.vocab) * sizeof(float);
+    Add(DeviceCopy{reinterpret_cast<std::byte*>(memory_.logits_out), reinterpret_cast<std::byte*>(memory_.logits),
+                   bytes});
   }
 
   // What there is to multiply in a layer's stages, on whatever the memory holds.
@@ -170,9 +176,9 @@ class GraphMaker {
     GateUp(layer);
     Down(layer);
   }
-  void Head(unsigned count, float* logits) {
+  void Head(unsigned count) {
     const GpuMatrix& head = model_.weights.head;
-    Add(DeviceGemm{type(), ElementType::kF32, head.n, head.k, count, head.data, memory_.logit_inputs, logits});
+    Add(DeviceGemm{type(), ElementType::kF32, head.n, head.k, count, head.data, memory_.logit_inputs, memory_.logits});
   }
 
   void Publish(unsigned stage) { Add(PublishArgs{memory_.board, memory_.state, stage, memory_.times}); }
@@ -286,7 +292,7 @@ absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const S
       maker.AppendAndAttend(stage);
     }
     for (unsigned first = 0; first < logit_rows; first += kLogitTileRowsMax) {
-      maker.Logits(first, LogitTileRows(logit_rows - first), memory.logits);
+      maker.Logits(first, LogitTileRows(logit_rows - first));
     }
     maker.Publish(layers);
   });
@@ -297,7 +303,8 @@ absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const 
                                                   SPartDevice* device) {
   GraphMaker maker(model, memory, /*rows=*/0, device);
   return MakeGraph(absl::StrCat("logits of up to ", count, " rows"), stream, device, &maker, [&] {
-    maker.Logits(first, count, memory.logits_out);
+    maker.Logits(first, count);
+    maker.ShowLogits(count);
     maker.Publish(stage);
   });
 }
@@ -308,7 +315,7 @@ absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const S
   return MakeGraph(absl::StrCat("GEMMs of ", rows, " rows"), stream, device, &maker, [&] {
     for (const GpuLayer& layer : model.weights.layers) maker.MultiplyLayer(layer);
     for (unsigned first = 0; first < logit_rows; first += kLogitTileRowsMax) {
-      maker.Head(LogitTileRows(logit_rows - first), memory.logits);
+      maker.Head(LogitTileRows(logit_rows - first));
     }
   });
 }

@@ -16,11 +16,13 @@ using ::testing::HasSubstr;
 constexpr uint64_t kLongNs = 60'000'000'000, kShortNs = 50'000'000;
 constexpr uint64_t kAllLaunchedNs = 1'000'000'000;  // on a busy machine, too
 
+constexpr size_t kKernels = 100;
+
 absl::Status Check(int streams, uint64_t wait_ns, const SoftDevice::Options& options, uint64_t begin_ns = kLongNs) {
   SoftDevice device(options);
   std::vector<SPartDevice::Stream> made;
   for (int i = 0; i < streams; ++i) made.push_back(*device.MakeStream());
-  return CheckStepsOverlap(made, {wait_ns, begin_ns}, &device);
+  return CheckStepsOverlap(made, kKernels, {wait_ns, begin_ns}, &device);
 }
 
 TEST(OverlapCheckTest, StreamsThatRunSideBySideAreGood) {
@@ -36,6 +38,15 @@ TEST(OverlapCheckTest, LaunchesThatWaitAreNot) {
     EXPECT_THAT(status.message(), HasSubstr("launching did not return in 0.1 s"));
     EXPECT_THAT(status.message(), HasSubstr("CUDA_LAUNCH_BLOCKING"));
   }
+}
+
+// A step's kernels that the device has no room for until those before are over.
+TEST(OverlapCheckTest, StepsThatDoNotFitTheQueueAreNot) {
+  SoftDevice::Options options;
+  options.launch_room = kKernels + 10;
+  EXPECT_EQ(Check(2, kLongNs, options), absl::OkStatus());
+  options.launch_room = kKernels - 1;
+  EXPECT_THAT(Check(2, kShortNs, options).message(), HasSubstr("launching did not return in 0.1 s"));
 }
 
 TEST(OverlapCheckTest, FewerQueuesThanStreamsAreNot) {
@@ -64,7 +75,7 @@ TEST(OverlapCheckTest, ABrokenDeviceSaysSoItself) {
   SoftDevice device({});
   const SPartDevice::Stream stream = *device.MakeStream();
   device.Break("out of order");
-  EXPECT_THAT(CheckStepsOverlap({stream}, OverlapBounds(), &device).message(), HasSubstr("out of order"));
+  EXPECT_THAT(CheckStepsOverlap({stream}, kKernels, OverlapBounds(), &device).message(), HasSubstr("out of order"));
 }
 
 }  // namespace

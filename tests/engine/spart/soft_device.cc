@@ -152,11 +152,13 @@ void SoftDevice::Launch(Graph graph) {
   std::unique_lock<std::mutex> lock(mutex_);
   FD_CHECK(graph >= 0 && graph < static_cast<int>(graphs_.size()) && graph != recording_, "no such graph");
   FD_CHECK(waiting_calls_ == 0, "launched while a call waits for all that was launched before");
-  const Stream stream = graphs_[static_cast<size_t>(graph)].stream;
+  const RecordedGraph& launched = graphs_[static_cast<size_t>(graph)];
+  const Stream stream = launched.stream;
   const int queue = options_.queues == 0 ? stream : stream % options_.queues;
   streams_[static_cast<size_t>(queue)]->launched.push_back(graph);
   changed_.notify_all();
-  if (options_.launches_wait) changed_.wait(lock, [this] { return Idle(); });
+  const bool waits = options_.launches_wait || launched.works.size() > options_.launch_room;
+  if (waits) changed_.wait(lock, [this] { return Idle(); });
 }
 
 absl::Status SoftDevice::Check() {

@@ -28,7 +28,8 @@ class SoftDevice : public SPartDevice {
     double read_rate = 0;  // what it says of its memory; bytes a second
     int queues = 0;        // which streams share; 0: each has its own
     bool launches_wait = false;
-    bool begins_nothing = false;  // of what is launched
+    size_t launch_room = SIZE_MAX;  // works of a graph; launching more waits, as where CUDA's queue is full
+    bool begins_nothing = false;    // of what is launched
   };
 
   explicit SoftDevice(const Options& options);

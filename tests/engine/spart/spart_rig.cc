@@ -147,7 +147,7 @@ SPartRig::Outcome SPartRig::Step(const Ask& ask) {
   outcome.stages.reserve(static_cast<size_t>(model_.spec.layers) + 1);  // their addresses stay
   for (int stage = 0; stage <= model_.spec.layers; ++stage) {
     if (stage == ask.lose_home_at) table.home_areas[0] = {};
-    if (stage > 0) FillReceiveAreas(ask, &table, &random);
+    if (stage > 0) FillReceiveAreas(ask, stage, &table);
     ask.before_start(stage);
     Outcome::Stage& traced = outcome.stages.emplace_back();
     table.trace = ask.trace_from >= 0 && stage >= ask.trace_from ? &traced.trace : nullptr;
@@ -188,7 +188,8 @@ void SPartRig::FillTable(const Ask& ask, StepTable* table, Outcome* outcome) {
   }
 }
 
-void SPartRig::FillReceiveAreas(const Ask& ask, StepTable* table, std::mt19937_64* random) {
+void SPartRig::FillReceiveAreas(const Ask& ask, int stage, StepTable* table) {
+  std::mt19937_64 random(seed_ + 1'000'003 * steps_ + static_cast<uint64_t>(stage));
   const auto type = static_cast<ElementType>(model_.shape.element_type);
   std::uniform_real_distribution<float> value(-1, 1);
   for (int r = 0; r < ask.rows; ++r) {
@@ -196,7 +197,7 @@ void SPartRig::FillReceiveAreas(const Ask& ask, StepTable* table, std::mt19937_6
     std::byte* to = receive_[static_cast<size_t>(ask.micro_batch)][home] +
                     table->home_rows[static_cast<size_t>(r)] * model_.shape.reply_row_bytes();
     for (size_t i = 0; i < model_.shape.reply_row_bytes(); i += ElementBytes(type))
-      WriteElement(value(*random), type, to + i);
+      WriteElement(value(random), type, to + i);
   }
 }
 

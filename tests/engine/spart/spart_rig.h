@@ -57,7 +57,7 @@ class SPartRig {
     SamplingParams sampling;
     std::function<void(int stage)> before_start = [](int) {};  // of each stage
   };
-  // Rows, o and samplings are drawn from the seed and the number of the step.
+  // Rows and o are drawn from the seed and the number of the step, each row's whatever rows follow.
   Outcome Step(const Ask& ask);
   // Where q, k and v of a home's rows come.
   std::byte* send_area(int micro_batch, int home) const {
@@ -67,7 +67,7 @@ class SPartRig {
  private:
   StageState Await(int micro_batch);
   void FillTable(const Ask& ask, StepTable* table, Outcome* outcome);
-  void FillReceiveAreas(const Ask& ask, StepTable* table, std::mt19937_64* random);
+  void FillReceiveAreas(const Ask& ask, int stage, StepTable* table);
   std::vector<float> TakeSent(const StepTable& table) const;
 
   const RigModel& model_;

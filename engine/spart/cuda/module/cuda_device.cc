@@ -18,6 +18,8 @@ namespace {
 
 constexpr int kMajorMin = 8;        // what the kernels are compiled for
 constexpr int kStreamsUnasked = 6;  // CUDA has 8 queues; its own streams and those that load and choose have some
+// A kernel that waits leaves a large GEMM's block no room beside it; blocks come in clusters of two and more.
+constexpr int kMultiprocessorsOfAWait = 2;
 
 }  // namespace
 
@@ -37,7 +39,7 @@ absl::Status CudaDevice::Start() {
   }
   if (absl::Status bad = CudaStatus(cudaSetDevice(options_.index), "cudaSetDevice"); !bad.ok()) return bad;
   if (absl::Status bad = CheckDevice(); !bad.ok()) return bad;
-  absl::StatusOr<std::unique_ptr<LtGemm>> gemm = LtGemm::Create(options_.batch_invariant);
+  absl::StatusOr<std::unique_ptr<LtGemm>> gemm = LtGemm::Create(options_.batch_invariant, MultiprocessorsOfAGemm());
   if (!gemm.ok()) return gemm.status();
   gemm_ = *std::move(gemm);
   return absl::OkStatus();
@@ -66,6 +68,13 @@ absl::Status CudaDevice::CheckDevice() {
         absl::StrFormat("--gpu: %s does not reach the host's memory by the host's addresses", description_));
   }
   return absl::OkStatus();
+}
+
+// While the steps of all other streams wait. 0: all.
+int CudaDevice::MultiprocessorsOfAGemm() const {
+  int all = 0;
+  cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, options_.index);
+  return options_.streams < 2 ? 0 : std::max(all / 2, all - kMultiprocessorsOfAWait * (options_.streams - 1));
 }
 
 CudaDevice::~CudaDevice() {

@@ -60,6 +60,7 @@ class CudaDevice final : public SPartDevice {
   explicit CudaDevice(const DeviceOptions& options) : options_(options) {}
   absl::Status Start();
   absl::Status CheckDevice();
+  int MultiprocessorsOfAGemm() const;
   absl::StatusOr<double> TimeCopies(std::byte* memory, size_t bytes) const;
   // The calling thread works with this GPU from now on.
   void Use() const;

@@ -6,7 +6,9 @@ namespace fastdecode {
 
 absl::Status CudaStatus(cudaError_t error, const std::string& what) {
   if (error == cudaSuccess) return absl::OkStatus();
-  const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  if (error == cudaErrorLaunchTimeout)
+    text += "; a GPU that drives a display ends kernels that wait some seconds for a hop";
   switch (error) {
     case cudaErrorMemoryAllocation:
       return absl::ResourceExhaustedError(text);

@@ -18,14 +18,15 @@ namespace fastdecode {
 
 // GEMMs by cuBLASLt, each shape by an algorithm that is chosen once: the quickest of the library's candidates, measured
 // on the operands themselves; or, where results must not depend on the number of rows, one for each matrix, which
-// splits no sums, by the library's own ranking. Owns: the library's handle, a workspace for choosing. Thread: one at a
-// time.
+// splits no sums, by the library's own ranking. Sums that are split are added up in f32, too. Owns: the library's
+// handle, a workspace for choosing. Thread: one at a time.
 class LtGemm {
  public:
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what Hopper's algorithms like to have
 
-  // Errors: the library's.
-  static absl::StatusOr<std::unique_ptr<LtGemm>> Create(bool batch_invariant);
+  // `multiprocessors`: that a GEMM plans its blocks for; fewer than the GPU has where others are taken meanwhile, since
+  // blocks that find no place begin when the rest is over. 0: all. Errors: the library's.
+  static absl::StatusOr<std::unique_ptr<LtGemm>> Create(bool batch_invariant, int multiprocessors);
   ~LtGemm();
   LtGemm(const LtGemm&) = delete;
   LtGemm& operator=(const LtGemm&) = delete;
@@ -46,15 +47,19 @@ class LtGemm {
 
   LtGemm() = default;
   static Shape ShapeOf(const DeviceGemm& gemm) { return {gemm.type, gemm.out, gemm.n, gemm.k, gemm.rows}; }
+  absl::StatusOr<std::unique_ptr<Plan>> MakePlan(const DeviceGemm& gemm) const;
   // `gemms`: of one shape.
   absl::Status ChooseQuickest(std::span<const DeviceGemm> gemms, Plan* plan);
   absl::Status ChooseInvariant(const DeviceGemm& gemm, Plan* plan);
+  absl::StatusOr<cublasLtMatmulAlgo_t> RankInvariant(const DeviceGemm& gemm) const;
+  absl::Status CheckAlgorithm(const DeviceGemm& gemm, const cublasLtMatmulAlgo_t& algorithm) const;
   absl::StatusOr<float> Measure(std::span<const DeviceGemm> gemms, const Plan& plan,
                                 const cublasLtMatmulAlgo_t& algorithm);
   absl::Status Run(const DeviceGemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                    std::byte* workspace, cudaStream_t stream) const;
 
   bool batch_invariant_ = false;
+  int multiprocessors_ = 0;
   cublasLtHandle_t handle_ = nullptr;
   std::byte* workspace_ = nullptr;
   cudaStream_t stream_ = nullptr;
