@@ -20,8 +20,8 @@ absl::StatusOr<GpuBenchSPart> LoadGpuBenchSPart(const std::map<std::string, std:
   }
   if (options.model.empty()) return absl::InvalidArgumentError("--model: a model folder is needed");
   options.spart = Options::SPartBackend::kCuda;
-  options.micro_batches = 1;
-  options.max_sequences = load.sequences_max;
+  if (!load.several) options.micro_batches = 1;
+  options.max_sequences = load.sequences_max * options.micro_batches;
   options.prefill_chunk = load.chunk;
   absl::StatusOr<ModelSpec> spec = ReadModelSpec(options.model);
   if (!spec.ok()) return spec.status();

@@ -42,10 +42,15 @@ class GpuStepBench {
   absl::Status RunTimedStep(int rows, Hops* hops);
   // As CudaSPart::MeasureGemms.
   absl::StatusOr<double> RunGemms(int rows, int times) { return loaded_.spart->MeasureGemms(rows, times); }
+  // As CudaSPart::MeasureGemmsBesideWaits. REQUIRES: micro_batches() > 1, and RunGemms of as many rows.
+  absl::StatusOr<double> RunGemmsBesideWaits(int rows, int times) {
+    return loaded_.spart->MeasureGemmsBesideWaits(rows, times);
+  }
   // How long one layer's rows take there or back, in ns: by kernels, as in a step, or by the copy engine. Of the last
   // step, which had so many rows; over `times` steps' layers.
   absl::StatusOr<double> RunCrossing(int rows, int times, Way way, bool by_copies);
 
+  int micro_batches() const { return loaded_.spart->micro_batches(); }
   int layers() const { return static_cast<int>(loaded_.shape.layers); }
   // What a hop of so many rows moves to its home and back.
   size_t hop_bytes(int rows) const { return static_cast<size_t>(rows) * loaded_.shape.hop_row_bytes(); }

@@ -42,6 +42,7 @@ struct BatchFigures {
   int batch = 0;
   // Of each repetition.
   std::vector<double> step_us, gemms_us, ratio;
+  std::vector<double> beside_waits;  // GEMMs, of what they take alone; none with one micro-batch
   Distribution idle, hop;
   // A layer's rows there and back: by kernels, by the copy engine.
   std::vector<double> way_us[2][2];
@@ -75,6 +76,10 @@ absl::Status MeasureBatch(GpuStepBench* bench, int repetitions, BatchFigures* fi
     figures->gemms_us.push_back(gemms_ns * 1e-3);
     figures->ratio.push_back(static_cast<double>(*step_ns) / gemms_ns);
     before = after;
+    if (bench->micro_batches() == 1) continue;
+    const absl::StatusOr<double> beside = bench->RunGemmsBesideWaits(figures->batch, kGemmTimes);
+    if (!beside.ok()) return beside.status();
+    figures->beside_waits.push_back(*beside / gemms_ns);
   }
   for (int i = 0; i < repetitions; ++i) {
     for (const Way way : {Way::kThere, Way::kBack}) {
@@ -129,18 +134,21 @@ nlohmann::json Figures(const GpuReport& report) {
   for (size_t i = 0; i < report.batches.size(); ++i) {
     const BatchFigures& figures = report.batches[i];
     const double gemms_us = Summarize(figures.gemms_us).median;
-    out["batches"].push_back({{"batch", figures.batch},
-                              {"step_us", ToJson(Summarize(figures.step_us))},
-                              {"gemms_us", ToJson(Summarize(figures.gemms_us))},
-                              {"step_over_gemms", ToJson(Summarize(figures.ratio))},
-                              {"gemms_tflop_per_s", 2 * report.weights * figures.batch / gemms_us * 1e-6},
-                              {"gemms_gb_per_s", static_cast<double>(report.weight_bytes) / gemms_us * 1e-3},
-                              {"idle_us", Percentiles(figures.idle)},
-                              {"hop_us", Percentiles(figures.hop)},
-                              {"there_us", Ways(figures.way_us[0])},
-                              {"back_us", Ways(figures.way_us[1])},
-                              {"hop_bytes", report.hop_bytes[i].first},
-                              {"reply_bytes", report.hop_bytes[i].second}});
+    out["batches"].push_back(
+        {{"batch", figures.batch},
+         {"step_us", ToJson(Summarize(figures.step_us))},
+         {"gemms_us", ToJson(Summarize(figures.gemms_us))},
+         {"step_over_gemms", ToJson(Summarize(figures.ratio))},
+         {"gemms_beside_waits",
+          figures.beside_waits.empty() ? nlohmann::json() : ToJson(Summarize(figures.beside_waits))},
+         {"gemms_tflop_per_s", 2 * report.weights * figures.batch / gemms_us * 1e-6},
+         {"gemms_gb_per_s", static_cast<double>(report.weight_bytes) / gemms_us * 1e-3},
+         {"idle_us", Percentiles(figures.idle)},
+         {"hop_us", Percentiles(figures.hop)},
+         {"there_us", Ways(figures.way_us[0])},
+         {"back_us", Ways(figures.way_us[1])},
+         {"hop_bytes", report.hop_bytes[i].first},
+         {"reply_bytes", report.hop_bytes[i].second}});
   }
   return out;
 }
@@ -153,23 +161,26 @@ std::string PercentileText(const nlohmann::json& us, const char* name) {
 }
 
 std::string Text(const GpuReport& report) {
-  char line[256];
+  char line[320];
   std::snprintf(line, sizeof(line), "%d layers, %.2f GB of weights a step; us, hops to a home that answers at once\n",
                 report.layers, static_cast<double>(report.weight_bytes) * 1e-9);
   std::string text = report.spart + "\n" + line;
-  std::snprintf(line, sizeof(line), "%6s  %-25s %-25s %-20s %8s %8s  %9s %9s  %9s %9s  %s\n", "batch", "step",
-                "its GEMMs alone", "ratio", "TFLOP/s", "GB/s", "idle p50", "p99", "hop p50", "p99", "KiB there, back");
+  std::snprintf(line, sizeof(line), "%6s  %-25s %-25s %-20s %-20s %8s %8s  %9s %9s  %9s %9s  %s\n", "batch", "step",
+                "its GEMMs alone", "ratio", "GEMMs beside waits", "TFLOP/s", "GB/s", "idle p50", "p99", "hop p50",
+                "p99", "KiB there, back");
   text += line;
   const nlohmann::json figures = Figures(report);
   for (size_t i = 0; i < report.batches.size(); ++i) {
     const BatchFigures& batch = report.batches[i];
     const nlohmann::json& row = figures["batches"][i];
-    std::snprintf(line, sizeof(line), "%6d  %-25s %-25s %-20s %8.1f %8.1f  %9s %9s  %9s %9s  %.1f, %.1f\n", batch.batch,
-                  ToText(Summarize(batch.step_us), 1).c_str(), ToText(Summarize(batch.gemms_us), 1).c_str(),
-                  ToText(Summarize(batch.ratio), 3).c_str(), row["gemms_tflop_per_s"].get<double>(),
-                  row["gemms_gb_per_s"].get<double>(), PercentileText(row["idle_us"], "p50").c_str(),
-                  PercentileText(row["idle_us"], "p99").c_str(), PercentileText(row["hop_us"], "p50").c_str(),
-                  PercentileText(row["hop_us"], "p99").c_str(), static_cast<double>(report.hop_bytes[i].first) / 1024,
+    const std::string beside = batch.beside_waits.empty() ? "-" : ToText(Summarize(batch.beside_waits), 3);
+    std::snprintf(line, sizeof(line), "%6d  %-25s %-25s %-20s %-20s %8.1f %8.1f  %9s %9s  %9s %9s  %.1f, %.1f\n",
+                  batch.batch, ToText(Summarize(batch.step_us), 1).c_str(),
+                  ToText(Summarize(batch.gemms_us), 1).c_str(), ToText(Summarize(batch.ratio), 3).c_str(),
+                  beside.c_str(), row["gemms_tflop_per_s"].get<double>(), row["gemms_gb_per_s"].get<double>(),
+                  PercentileText(row["idle_us"], "p50").c_str(), PercentileText(row["idle_us"], "p99").c_str(),
+                  PercentileText(row["hop_us"], "p50").c_str(), PercentileText(row["hop_us"], "p99").c_str(),
+                  static_cast<double>(report.hop_bytes[i].first) / 1024,
                   static_cast<double>(report.hop_bytes[i].second) / 1024);
     text += line;
   }
@@ -216,7 +227,8 @@ void AddBenchGpu(CLI::App* bench) {
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");
   auto engine_flags = std::make_shared<EngineFlags>(
-      command, std::vector<std::string>{"model", "compute", "gpu", "cuda-module", "batch-invariant", "max-context"});
+      command, std::vector<std::string>{"model", "compute", "gpu", "cuda-module", "batch-invariant", "max-context",
+                                        "micro-batches"});
   command->callback([flags, engine_flags] { BenchGpu(*flags, *engine_flags); });
 }
 

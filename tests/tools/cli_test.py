@@ -678,6 +678,7 @@ class BenchGpu(ProgramTest):
                 self.assertIsNone(batch[way]["p99"], "of so few samples")
             for way in ("there_us", "back_us"):
                 self.assertTrue(all(batch[way][by]["min"] > 0 for by in ("kernel", "copy")), batch[way])
+            self.assertGreater(batch["gemms_beside_waits"]["min"], 0)
             # A hop is what is idle, and more.
             self.assertGreaterEqual(batch["hop_us"]["p50"], batch["idle_us"]["p50"])
             # Each weight, of four bytes, is multiplied and added once for each row.
@@ -685,9 +686,14 @@ class BenchGpu(ProgramTest):
             self.assertAlmostEqual(flop_per_byte, 2 * batch["batch"] / 4, places=6)
             self.assertAlmostEqual(batch["gemms_gb_per_s"], out["weight_bytes"] / batch["gemms_us"]["median"] * 1e-3, places=6)
 
+    def test_one_micro_batch(self):
+        out = json.loads(self.succeed(run(*self.ON_SOFTWARE, "--model", demo_model(), "--batch", "2", "--repetitions", 1,
+                                          "--micro-batches", 1, "--json")))
+        self.assertIsNone(out["batches"][0]["gemms_beside_waits"], "nobody waits")
+
     def test_text(self):
         text = self.succeed(run(*self.ON_SOFTWARE, "--model", demo_model(), "--batch", "2", "--repetitions", 1))
-        for needle in ("software GPU", "its GEMMs alone", "hop p50", "KiB there, back", "by the copy engine"):
+        for needle in ("software GPU", "its GEMMs alone", "GEMMs beside waits", "hop p50", "KiB there, back", "by the copy engine"):
             self.assertIn(needle, text)
 
     def test_bad_values(self):

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <new>
+#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "engine/spart/cuda/row_buckets.h"
@@ -207,6 +210,49 @@ absl::StatusOr<double> CudaSPart::MeasureGemms(int rows, int times) {
   return Measure(&batch.gemms, rows, times, [&](unsigned bucket) {
     return MakeGemmGraph(model_, batch.memory, bucket, sampled_rows(bucket), batch.stream, device_.get());
   });
+}
+
+absl::Status CudaSPart::MakeProbes() {
+  absl::StatusOr<std::byte*> pinned = device_->AllocatePinned(batches_.size() * sizeof(StepBoard));
+  if (!pinned.ok()) return pinned.status();
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    auto* const board = new (*pinned + i * sizeof(StepBoard)) StepBoard();
+    const absl::StatusOr<WaitProbe> probe =
+        WaitProbe::Make(batches_[i].stream, board, /*kernels=*/1, model_.wait_bound_ns, device_.get());
+    if (!probe.ok()) return probe.status();
+    probes_.push_back(*probe);
+    // A first time, with nothing to wait for.
+    probe->Release();
+    device_->Launch(probe->graph());
+  }
+  return device_->Synchronize();
+}
+
+// The first micro-batch's probe is released already: it says when the GEMMs are over, since whoever waits for the
+// device waits for the others, too.
+absl::StatusOr<double> CudaSPart::MeasureGemmsBesideWaits(int rows, int times) {
+  FD_CHECK(batches_.size() > 1 && batches_[0].gemms.contains(rows), "GEMMs that were measured alone");
+  if (probes_.empty()) {
+    if (absl::Status bad = MakeProbes(); !bad.ok()) return bad;
+  }
+  for (const WaitProbe& probe : probes_) probe.Rearm();
+  for (size_t i = 1; i < probes_.size(); ++i) device_->Launch(probes_[i].graph());
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until they have begun
+  const WaitProbe& end = probes_[0];
+  end.Release();
+  const uint64_t start_ns = NowNs();
+  for (int i = 0; i < times; ++i) device_->Launch(batches_[0].gemms.at(rows));
+  device_->Launch(end.graph());
+  absl::Status status;
+  while (status.ok() && !end.is_over()) {
+    if (probes_[1].gave_up()) status = absl::DeadlineExceededError("GEMMs took longer than a wait beside them lasts");
+  }
+  const uint64_t end_ns = NowNs();
+  for (const WaitProbe& probe : probes_) probe.Release();
+  status.Update(device_->Synchronize());
+  status.Update(device_->Check());
+  if (!status.ok()) return status;
+  return static_cast<double>(end_ns - start_ns) / times;
 }
 
 absl::StatusOr<double> CudaSPart::MeasureAttention(int rows, int times) {

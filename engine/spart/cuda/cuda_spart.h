@@ -18,6 +18,7 @@
 #include "engine/spart/cuda/pinned_pool.h"
 #include "engine/spart/cuda/spart_device.h"
 #include "engine/spart/cuda/step_graph.h"
+#include "engine/spart/cuda/wait_probe.h"
 #include "engine/spart/spart.h"
 
 namespace fastdecode {
@@ -72,11 +73,15 @@ class CudaSPart : public SPart {
   // over `times` steps, in ns. The first of a number of rows makes their graph. Control thread. REQUIRES: no step runs;
   // rows <= rows_max.
   absl::StatusOr<double> MeasureGemms(int rows, int times);
-  // As that, of appending and attending to the KV of the last step, all of whose rows were at the own home.
+  // As that, while a kernel waits in the stream of each other micro-batch, as a step that waits for a hop does.
+  // REQUIRES: there are others, and the GEMMs were measured alone.
+  absl::StatusOr<double> MeasureGemmsBesideWaits(int rows, int times);
+  // As MeasureGemms, of appending and attending to the KV of the last step, all of whose rows were at the own home.
   absl::StatusOr<double> MeasureAttention(int rows, int times);
   // As that, of a way of the last step's rows, all of whose home is that of index 0: in all layers.
   absl::StatusOr<double> MeasureCrossing(int rows, int times, Way way, bool by_copies);
   int layers() const { return model_.spec.layers; }
+  int micro_batches() const { return options_.micro_batches; }
   // Of the weights, those that are multiplied by sampled rows alone.
   uint64_t head_weights() const { return static_cast<uint64_t>(model_.weights.head.n * model_.weights.head.k); }
 
@@ -123,6 +128,7 @@ class CudaSPart : public SPart {
   StageState CheckDevice(MicroBatch& batch, uint64_t now_ns);
   std::string Failure(MicroBatch& batch, uint64_t now_ns);
   absl::Status MakeStagedArea(MicroBatch* batch);
+  absl::Status MakeProbes();
   template <class Make>
   absl::StatusOr<double> Measure(std::map<int, SPartDevice::Graph>* graphs, int rows, int times, const Make& make);
   unsigned sampled_rows(unsigned rows) const;
@@ -136,6 +142,7 @@ class CudaSPart : public SPart {
   std::vector<MicroBatch> batches_;
   DeviceClock clock_;
   std::unique_ptr<GpuHome> home_;  // null: the GPU is none
+  std::vector<WaitProbe> probes_;  // for measuring; of each micro-batch
 
   mutable std::mutex failure_mutex_;
   std::string failure_;  // of the last stage that failed

@@ -414,6 +414,25 @@ TEST_P(CudaSPartTest, WaysAloneAreThoseOfAStep) {
   ExpectSame(gpu_rig.Step(ask), cpu_rig.Step(ask), 2e-5f);
 }
 
+// Both micro-batches' next steps are none the worse for what waited in their streams.
+TEST_P(CudaSPartTest, GemmsBesideWaitsEnd) {
+  const auto gpu = MakeOnGpu();
+  const auto cpu = MakeOnCpu();
+  SPartRig gpu_rig(model_, gpu.get(), 2, 5), cpu_rig(model_, cpu.get(), 2, 5);
+  for (int round = 0; round < 3; ++round) {
+    for (int micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch) {
+      SPartRig::Ask ask;
+      ask.micro_batch = micro_batch;
+      ask.rows = 5;
+      ExpectSame(gpu_rig.Step(ask), cpu_rig.Step(ask), 2e-4f);
+    }
+    ASSERT_TRUE(gpu->MeasureGemms(5, 2).ok());
+    const absl::StatusOr<double> beside = gpu->MeasureGemmsBesideWaits(5, 2);
+    ASSERT_TRUE(beside.ok()) << beside.status();
+    EXPECT_GT(*beside, 0);
+  }
+}
+
 TEST_P(CudaSPartTest, ABrokenDeviceEndsInItsOwnWords) {
   const auto gpu = MakeOnGpu();
   SPartRig rig(model_, gpu.get(), 2, 19);
