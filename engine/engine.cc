@@ -99,7 +99,6 @@ absl::Status Engine::Start() {
   homes.plan = plan;
   homes.fabric = options_.fabric;
   homes.fabric.gpu = *fabric_gpu;
-  if (*fabric_gpu >= 0) homes.fabric.hold_gpu = [spart = spart_.get()] { return spart->HoldSteps(); };
   homes.shape = shape_;
   if (local_homes > 0) homes.kv_bytes = ChooseKvBytes(options_, shape_, local_homes);
   homes.isa = *isa;

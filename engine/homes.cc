@@ -20,7 +20,9 @@ namespace {
 constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
 }  // namespace
 
-Homes::Homes(HomesOptions options) : options_(std::move(options)) {}
+Homes::Homes(HomesOptions options) : options_(std::move(options)) {
+  if (options_.fabric.gpu >= 0) options_.fabric.hold_gpu = [this] { return HoldSteps(); };
+}
 
 absl::StatusOr<std::unique_ptr<Homes>> Homes::Create(HomesOptions options) {
   std::unique_ptr<Homes> homes(new Homes(std::move(options)));
@@ -182,9 +184,16 @@ std::span<std::byte> ReceivePages(EngineLink& link) {
 
 }  // namespace
 
+// REQUIRES: there is an S-Part.
+std::shared_ptr<void> Homes::HoldSteps() {
+  std::shared_ptr<void> hold = options_.spart->HoldSteps();
+  if (hold != nullptr) holds_.fetch_add(1, std::memory_order_relaxed);
+  return hold;
+}
+
 absl::Status Homes::RegisterAreas(EngineLink& link) {
   if (options_.spart == nullptr || link.AreasOnGpu()) return absl::OkStatus();
-  const std::shared_ptr<void> hold = options_.spart->HoldSteps();  // once for both
+  const std::shared_ptr<void> hold = HoldSteps();  // once for both
   const std::span<std::byte> send = SendPages(link), receive = ReceivePages(link);
   if (absl::Status bad = options_.spart->RegisterAreas(send.data(), send.size()); !bad.ok()) return bad;
   absl::Status bad = options_.spart->RegisterAreas(receive.data(), receive.size());
@@ -194,7 +203,7 @@ absl::Status Homes::RegisterAreas(EngineLink& link) {
 
 void Homes::UnregisterAreas(EngineLink& link) {
   if (options_.spart == nullptr || link.AreasOnGpu()) return;
-  const std::shared_ptr<void> hold = options_.spart->HoldSteps();  // once for both
+  const std::shared_ptr<void> hold = HoldSteps();  // once for both
   options_.spart->UnregisterAreas(SendPages(link).data());
   options_.spart->UnregisterAreas(ReceivePages(link).data());
 }
@@ -342,9 +351,11 @@ void Homes::TakeBack(size_t index) {
     monitor_.Quarantine(std::move(old), "given up by the engine");
   }
   if (slot.home != nullptr) slot.home->Detach();
+  const uint64_t holds_before = holds_.load(std::memory_order_relaxed);
   absl::StatusOr<Made> made = AttachAgain(index);
   if (!made.ok()) {
-    if (slot.retry.Fail(made.status(), NowNs()) && options_.logger != nullptr) {
+    const bool held_steps = holds_.load(std::memory_order_relaxed) != holds_before;
+    if (slot.retry.Fail(made.status(), held_steps, NowNs()) && options_.logger != nullptr) {
       options_.logger->Info(
           absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, made.status().message()));
     }

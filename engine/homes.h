@@ -2,6 +2,7 @@
 #define FASTDECODE_ENGINE_HOMES_H_
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -108,6 +109,7 @@ class Homes : public HomeKeeper {
   absl::StatusOr<Made> AttachGpu(size_t index);
   absl::StatusOr<Made> AttachAgain(size_t index);
   absl::Status AddSlot(Slot slot, Made made);
+  std::shared_ptr<void> HoldSteps();
   absl::Status RegisterAreas(EngineLink& link);
   void UnregisterAreas(EngineLink& link);
   void PutUp(Slot& slot, Made made);
@@ -117,6 +119,7 @@ class Homes : public HomeKeeper {
   void TakeBack(size_t index);
 
   HomesOptions options_;
+  std::atomic<uint64_t> holds_{0};  // of steps, so far
   LinkMonitor monitor_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

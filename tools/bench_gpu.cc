@@ -76,10 +76,13 @@ absl::Status MeasureBatch(GpuStepBench* bench, int repetitions, BatchFigures* fi
     figures->gemms_us.push_back(gemms_ns * 1e-3);
     figures->ratio.push_back(static_cast<double>(*step_ns) / gemms_ns);
     before = after;
-    if (bench->micro_batches() == 1) continue;
+  }
+  for (int i = 0; i < repetitions && bench->micro_batches() > 1; ++i) {
+    const absl::StatusOr<double> alone = bench->RunGemms(figures->batch, kGemmTimes);
+    if (!alone.ok()) return alone.status();
     const absl::StatusOr<double> beside = bench->RunGemmsBesideWaits(figures->batch, kGemmTimes);
     if (!beside.ok()) return beside.status();
-    figures->beside_waits.push_back(*beside / gemms_ns);
+    figures->beside_waits.push_back(*beside / *alone);
   }
   for (int i = 0; i < repetitions; ++i) {
     for (const Way way : {Way::kThere, Way::kBack}) {

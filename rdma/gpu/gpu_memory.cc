@@ -76,19 +76,16 @@ absl::StatusOr<std::unique_ptr<GpuMemory>> GpuMemory::Create(const GpuMemoryPlac
 }
 
 GpuMemory::~GpuMemory() {
-  region_.reset();
-  dma_buf_.Close();
+  EndAccess();
   if (allocation_ == 0 && !host_mapped_) return;
   const GpuContextScope scope(*device_);
   if (allocation_ != 0) device_->driver().mem_free(allocation_);
   if (host_mapped_) device_->driver().mem_host_unregister(arena_.data());
 }
 
-void GpuMemory::Abandon(std::unique_ptr<GpuMemory> memory) {
-  if (memory == nullptr) return;
-  memory->region_.reset();
-  memory->dma_buf_.Close();
-  static_cast<void>(memory.release());
+void GpuMemory::EndAccess() {
+  region_.reset();
+  dma_buf_.Close();
 }
 
 absl::Status GpuMemory::CheckSupport() const {

@@ -53,8 +53,8 @@ class GpuMemory {
   static absl::StatusOr<std::unique_ptr<GpuMemory>> Create(const GpuMemoryPlace& place, GpuMemoryMethod method,
                                                            const GpuMemoryOptions& options);
   ~GpuMemory();
-  // Of a GPU that hangs, instead: ends the RDMA device's access alone, and leaves the memory to the end of the process.
-  static void Abandon(std::unique_ptr<GpuMemory> memory);
+  // Ends the RDMA device's access, without the GPU, before it is abandoned. Keys and dma-buf mean nothing any more.
+  void EndAccess();
   GpuMemory(const GpuMemory&) = delete;
   GpuMemory& operator=(const GpuMemory&) = delete;
 

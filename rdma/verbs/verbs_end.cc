@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "numa/abandon.h"
 #include "numa/check.h"
 #include "numa/spin.h"
 #include "numa/topology.h"
@@ -75,9 +76,12 @@ VerbsEnd::VerbsEnd(const VerbsOptions& options, const LinkSize& size, LinkRole r
 VerbsEnd::~VerbsEnd() {
   if (hop_pair_.get() != nullptr) Drain();
   if (gpu_ == nullptr || HoldGpu().ok()) return;
-  GpuMemory::Abandon(std::move(in_payload_));
-  GpuMemory::Abandon(std::move(out_payload_));
-  static_cast<void>(gpu_.release());
+  for (std::unique_ptr<GpuMemory>* const payload : {&in_payload_, &out_payload_}) {
+    if (*payload == nullptr) continue;
+    (*payload)->EndAccess();
+    Abandon(std::move(*payload));
+  }
+  Abandon(std::move(gpu_));
 }
 
 absl::Status VerbsEnd::CheckOptions() const {

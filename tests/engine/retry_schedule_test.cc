@@ -10,13 +10,13 @@ namespace {
 constexpr uint64_t kTickNs = RetrySchedule::kPauseNs;
 
 // The ticks of `ticks` in which somebody who looks at each asks, and always gets the same answer.
-std::vector<int> Attempts(RetrySchedule* schedule, const absl::Status& failure, int ticks) {
+std::vector<int> Attempts(RetrySchedule* schedule, const absl::Status& failure, int ticks, bool held_steps = false) {
   std::vector<int> attempts;
   for (int tick = 0; tick < ticks; ++tick) {
     const uint64_t now_ns = (static_cast<uint64_t>(tick) + 1) * kTickNs;
     if (!schedule->IsDue(now_ns)) continue;
     attempts.push_back(tick);
-    schedule->Fail(failure, now_ns);
+    schedule->Fail(failure, held_steps, now_ns);
   }
   return attempts;
 }
@@ -40,16 +40,22 @@ TEST(RetryScheduleTest, OneWhoseLinkCannotBeMadeIsAskedLessAndLessOften) {
   }
 }
 
+// A worker that hangs up on a proposal, say, for which memory of the GPU was made.
+TEST(RetryScheduleTest, WhoeverHoldsStepsInVainDoesSoLessAndLessOften) {
+  RetrySchedule schedule;
+  EXPECT_LT(Attempts(&schedule, absl::UnavailableError("hung up"), 1000, /*held_steps=*/true).size(), 50u);
+}
+
 TEST(RetryScheduleTest, AnotherAnswerIsNewAndBeginsFromTheStart) {
   const absl::Status model = absl::FailedPreconditionError("another model"),
                      peers = absl::FailedPreconditionError("busy"), nobody = absl::NotFoundError("connection refused");
   RetrySchedule schedule;
   Attempts(&schedule, model, 100);
   for (const absl::Status& failure : {peers, nobody, model}) {
-    EXPECT_TRUE(schedule.Fail(failure, 0));
+    EXPECT_TRUE(schedule.Fail(failure, false, 0));
     EXPECT_FALSE(schedule.IsDue(kTickNs - 1));
     EXPECT_TRUE(schedule.IsDue(kTickNs));
-    EXPECT_FALSE(schedule.Fail(failure, 0));
+    EXPECT_FALSE(schedule.Fail(failure, false, 0));
   }
 }
 

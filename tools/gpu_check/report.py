@@ -63,6 +63,8 @@ def bench_lines(benches):
 
 
 def spread(figures, form):
+    if figures is None:
+        return "-"
     return f"{figures['median']:{form}} [{figures['min']:{form}}..{figures['max']:{form}}]"
 
 

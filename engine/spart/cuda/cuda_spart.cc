@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/spart/cuda/row_buckets.h"
 #include "engine/spart/rope_table.h"
+#include "numa/abandon.h"
 #include "numa/check.h"
 #include "numa/clock.h"
 
@@ -21,6 +22,9 @@ namespace {
 constexpr uint64_t kSpareBytes = uint64_t{1} << 30;
 // A graph of a step has no more in a layer; what the driver keeps for one is assumed, not measured.
 constexpr uint64_t kKernelsPerLayer = 16, kKernelBytes = uint64_t{16} << 10;
+
+// Errors of what is measured show after so long.
+constexpr uint64_t kProbeCheckNs = 100'000'000;
 
 // Whoever holds steps hears of a GPU that is given up rather than of nothing.
 constexpr uint64_t kLeaveNs = 1'000'000'000;
@@ -54,7 +58,7 @@ CudaSPart::CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const
       buckets_(RowBuckets(static_cast<unsigned>(options.rows_max))) {}
 
 CudaSPart::~CudaSPart() {
-  if (gate_.shut()) static_cast<void>(device_.release());
+  if (gate_.shut()) Abandon(std::move(device_));
   if (device_ == nullptr) return;  // nobody waits for it
   // Waits that nobody will answer any more end by themselves, later; these end now.
   for (MicroBatch& batch : batches_) {
@@ -89,7 +93,7 @@ absl::Status CudaSPart::Prepare() {
   const size_t kernels = model_.shape.layers * kKernelsPerLayer;
   const absl::Status status = CheckStepsOverlap(streams, kernels, options_.overlap, device_.get());
   // Freeing its memory would wait for steps that it never began. The driver takes all back when the process ends.
-  if (absl::IsDeadlineExceeded(status)) static_cast<void>(device_.release());
+  if (absl::IsDeadlineExceeded(status)) Abandon(std::move(device_));
   return status;
 }
 
@@ -244,7 +248,10 @@ absl::StatusOr<double> CudaSPart::MeasureGemmsBesideWaits(int rows, int times) {
   for (int i = 0; i < times; ++i) device_->Launch(batches_[0].gemms.at(rows));
   device_->Launch(end.graph());
   absl::Status status;
-  while (status.ok() && !end.is_over()) {
+  for (uint64_t checked_ns = start_ns; status.ok() && !end.is_over();) {
+    if (NowNs() - checked_ns < kProbeCheckNs) continue;
+    checked_ns = NowNs();
+    status = device_->Check();
     if (probes_[1].gave_up()) status = absl::DeadlineExceededError("GEMMs took longer than a wait beside them lasts");
   }
   const uint64_t end_ns = NowNs();
@@ -299,31 +306,33 @@ unsigned CudaSPart::sampled_rows(unsigned rows) const {
   return std::min(rows, buckets_[static_cast<size_t>(bucket)]);
 }
 
-StageState CudaSPart::CheckDevice(MicroBatch& batch, uint64_t now_ns) {
-  if (gate_.shut()) return StageState::kFailed;
-  std::string why = Failure(batch, now_ns);
+StageState CudaSPart::CheckDevice(MicroBatch& batch) {
+  // Whoever holds steps waits for others first.
+  if (batch.waits_at_gate && gate_.AnyIn()) batch.waited_ns = 0;
+  std::string why = DeviceError(batch);
+  const bool hangs = why.empty() && batch.waited_ns >= options_.stage_bound_ns;
+  if (hangs) {
+    const std::string what = batch.waits_at_gate ? "CUDA has not registered, pinned or freed memory"
+                                                 : absl::StrFormat("it has not ended stage %d", batch.stage);
+    why = absl::StrFormat("the GPU is given up: %s in %.1f s", what, static_cast<double>(batch.waited_ns) * 1e-9);
+  }
   if (why.empty()) return StageState::kRunning;
-  const std::lock_guard<std::mutex> lock(failure_mutex_);
-  failure_ = std::move(why);
+  {
+    const std::lock_guard<std::mutex> lock(failure_mutex_);
+    failure_ = std::move(why);
+  }
+  if (hangs) gate_.Shut();
   return StageState::kFailed;
 }
 
-// Empty: the stage may still end.
-std::string CudaSPart::Failure(MicroBatch& batch, uint64_t now_ns) {
+// Empty: none that it tells of. CUDA is not asked while others hold steps, since it may answer when their call is over.
+std::string CudaSPart::DeviceError(const MicroBatch& batch) {
+  if (batch.waits_at_gate) return "";
   if (std::atomic_ref<uint64_t>(batch.memory.board->gave_up).load(std::memory_order_acquire) != 0) {
     return absl::StrFormat("the GPU waited %.1f s in vain for stage %d to be started",
                            static_cast<double>(model_.wait_bound_ns) * 1e-9, batch.stage);
   }
-  if (absl::Status bad = device_->Check(); !bad.ok()) return std::string(bad.message());
-  // Whoever holds steps waits for others first.
-  if (batch.waits_at_gate && gate_.AnyIn()) batch.moved_ns = now_ns;
-  if (now_ns - batch.moved_ns < options_.stage_bound_ns) return "";
-  gate_.Shut();
-  const double waited_s = static_cast<double>(now_ns - batch.moved_ns) * 1e-9;
-  if (batch.waits_at_gate) {
-    return absl::StrFormat("the GPU is given up: CUDA has not registered, pinned or freed memory in %.1f s", waited_s);
-  }
-  return absl::StrFormat("the GPU is given up: it has not ended stage %d in %.1f s", batch.stage, waited_s);
+  return std::string(device_->Check().message());
 }
 
 std::string CudaSPart::failure() const {

@@ -95,8 +95,8 @@ class CudaSPart : public SPart {
     unsigned stage = 0;                      // that runs, or ran last; beyond the last: a tile of logits
     unsigned tiles = 0;                      // of logits to be computed after the step
     uint64_t started_ns = 0;
-    uint64_t moved_ns = 0;  // when what the stage waits for was last known to move
     uint64_t checked_ns = 0;
+    uint64_t waited_ns = 0;      // for the stage to move, as far as the host looked
     bool waits_at_gate = false;  // the step is not launched yet
     bool timed = false;          // the running step
     bool all_here = false;       // the step's rows: no stage of it waits
@@ -125,8 +125,8 @@ class CudaSPart : public SPart {
   StageState StageIsOver(MicroBatch& batch);
   StageState EndStep(MicroBatch& batch, StageState state);
   void TakeTimes(const MicroBatch& batch);
-  StageState CheckDevice(MicroBatch& batch, uint64_t now_ns);
-  std::string Failure(MicroBatch& batch, uint64_t now_ns);
+  StageState CheckDevice(MicroBatch& batch);
+  std::string DeviceError(const MicroBatch& batch);
   absl::Status MakeStagedArea(MicroBatch* batch);
   absl::Status MakeProbes();
   template <class Make>

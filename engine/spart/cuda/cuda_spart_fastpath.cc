@@ -16,6 +16,8 @@ namespace {
 
 // A stage that is not over after so long may have met an error of the device, which only a call can tell.
 constexpr uint64_t kCheckAfterNs = 100'000'000;
+// A process that stood still has not seen the GPU do nothing: no look counts for more.
+constexpr uint64_t kLookNsMax = 2 * kCheckAfterNs;
 
 }  // namespace
 
@@ -23,7 +25,8 @@ void CudaSPart::StartStage(int micro_batch, int stage, StepTable& table) {
   MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   batch.table = &table;
   batch.stage = static_cast<unsigned>(stage);
-  batch.started_ns = batch.moved_ns = batch.checked_ns = NowNs();
+  batch.started_ns = batch.checked_ns = NowNs();
+  batch.waited_ns = 0;
   if (stage == 0) {
     batch.waits_at_gate = true;
     if (gate_.shut()) return;  // PollStage says so
@@ -65,7 +68,8 @@ void CudaSPart::TryLaunch(MicroBatch& batch) {
 }
 
 void CudaSPart::Launch(MicroBatch& batch, SPartDevice::Graph graph) {
-  batch.moved_ns = NowNs();
+  gate_.GoOn();
+  batch.waited_ns = 0;
   device_->Launch(graph);
 }
 
@@ -111,16 +115,18 @@ void CudaSPart::PutAreas(MicroBatch& batch, const StepTable& table) {
 
 StageState CudaSPart::PollStage(int micro_batch) {
   MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  if (gate_.shut()) return EndStep(batch, StageState::kFailed);
   if (batch.waits_at_gate) TryLaunch(batch);
   // Acquire: pairs with the GPU's release; what the stage wrote is seen.
   if (!batch.waits_at_gate && std::atomic_ref<uint64_t>(batch.memory.board->ready).load(std::memory_order_acquire) >=
                                   batch.first + batch.stage) {
     return StageIsOver(batch);
   }
-  const uint64_t now_ns = NowNs();
-  if (now_ns - batch.checked_ns < kCheckAfterNs && !gate_.shut()) return StageState::kRunning;
+  const uint64_t now_ns = NowNs(), look_ns = now_ns - batch.checked_ns;
+  if (look_ns < kCheckAfterNs) return StageState::kRunning;
   batch.checked_ns = now_ns;
-  return EndStep(batch, CheckDevice(batch, now_ns));
+  batch.waited_ns += std::min(look_ns, kLookNsMax);
+  return EndStep(batch, CheckDevice(batch));
 }
 
 // The last stage may be followed by tiles of logits, each of which is waited for as a stage is.

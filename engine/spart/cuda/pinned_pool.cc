@@ -22,6 +22,7 @@ size_t ClassOf(size_t bytes, size_t alignment) {
 }  // namespace
 
 PinnedPool::~PinnedPool() {
+  for (const auto& [slab, bytes] : ordinary_) std::pmr::new_delete_resource()->deallocate(slab, bytes, kAlignmentMax);
   if (gate_->shut()) return;
   for (std::byte* slab : slabs_) device_->FreePinned(slab);
 }
@@ -50,17 +51,19 @@ void* PinnedPool::TakeFree(size_t block_class) {
 void* PinnedPool::TakeFromNewSlab(size_t block_class) {
   const size_t block_bytes = size_t{1} << block_class;
   const size_t slab_bytes = std::max(kSlabBytesMin, kSlabBlocksMin * block_bytes);
-  absl::StatusOr<std::byte*> slab;
-  {
-    const std::shared_ptr<void> hold = gate_->Hold();
-    if (hold == nullptr) throw std::bad_alloc();
-    slab = device_->AllocatePinned(slab_bytes);
-  }
-  if (!slab.ok()) throw std::bad_alloc();
+  absl::StatusOr<std::byte*> pinned = nullptr;
+  if (const std::shared_ptr<void> hold = gate_->Hold(); hold != nullptr) pinned = device_->AllocatePinned(slab_bytes);
+  if (!pinned.ok()) throw std::bad_alloc();
+  std::byte* slab = *pinned;
   const std::lock_guard<std::mutex> lock(mutex_);
-  slabs_.push_back(*slab);
-  for (size_t at = block_bytes; at < slab_bytes; at += block_bytes) free_[block_class].push_back(*slab + at);
-  return *slab;
+  if (slab != nullptr) {
+    slabs_.push_back(slab);
+  } else {
+    slab = static_cast<std::byte*>(std::pmr::new_delete_resource()->allocate(slab_bytes, kAlignmentMax));
+    ordinary_.emplace_back(slab, slab_bytes);
+  }
+  for (size_t at = block_bytes; at < slab_bytes; at += block_bytes) free_[block_class].push_back(slab + at);
+  return slab;
 }
 
 }  // namespace fastdecode

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory_resource>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "engine/spart/cuda/launch_gate.h"
@@ -15,9 +16,10 @@ namespace fastdecode {
 // A device's pinned memory as a memory_resource, in blocks of powers of two. Freed blocks are kept for others, since
 // pinning more waits until no step runs and holds the next ones up: the standard's pools give large blocks back at once
 // and keep some for each thread.
-// Throws std::bad_alloc where there is none left, or none can be had since the gate is shut. Owns: all that it has
-// pinned, which a shut gate leaves to the device. Bounded: by what was in use at once, by powers of two and slabs.
-// Thread: any but the pipeline's. REQUIRES, to be destroyed: no step runs.
+// Once the gate is shut it is ordinary memory, since no step will read it any more.
+// Throws std::bad_alloc where there is none left. Owns: all that it has pinned, which a shut gate leaves to the device.
+// Bounded: by what was in use at once, by powers of two and slabs. Thread: any but the pipeline's. REQUIRES, to be
+// destroyed: no step runs.
 class PinnedPool final : public std::pmr::memory_resource {
  public:
   PinnedPool(SPartDevice* device, LaunchGate* gate) : device_(device), gate_(gate) {}
@@ -38,6 +40,7 @@ class PinnedPool final : public std::pmr::memory_resource {
   std::mutex mutex_;  // never held while waiting for steps
   std::array<std::vector<std::byte*>, kClasses> free_;
   std::vector<std::byte*> slabs_;
+  std::vector<std::pair<std::byte*, size_t>> ordinary_;  // slabs that are not pinned, and their sizes
 };
 
 }  // namespace fastdecode

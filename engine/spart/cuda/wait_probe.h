@@ -19,7 +19,7 @@ class WaitProbe {
                                         SPartDevice* device);
 
   SPartDevice::Graph graph() const { return graph_; }
-  // Before it is launched again. REQUIRES: it is over.
+  // Before it is launched again. REQUIRES: it is over, and did not give up: one that did says nothing any more.
   void Rearm() const;
   // Before or after it is launched.
   void Release() const;

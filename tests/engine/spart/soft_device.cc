@@ -163,6 +163,7 @@ void SoftDevice::Launch(Graph graph) {
 
 absl::Status SoftDevice::Check() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  FD_CHECK(waiting_calls_ == 0, "asks a device that may answer when a call is over which waits for all that runs");
   return broken_.empty() ? absl::OkStatus() : absl::InternalError(broken_);
 }
 

@@ -18,8 +18,9 @@ namespace {
 
 constexpr int kMajorMin = 8;        // what the kernels are compiled for
 constexpr int kStreamsUnasked = 6;  // CUDA has 8 queues; its own streams and those that load and choose have some
-// A kernel that waits leaves a large GEMM's block no room beside it; blocks come in clusters of two and more.
-constexpr int kMultiprocessorsOfAWait = 2;
+// From Hopper on: a kernel that waits leaves a large GEMM's block no room beside it, and blocks come in clusters of two
+// and more.
+constexpr int kMajorOfClusters = 9, kMultiprocessorsOfAWait = 2;
 
 }  // namespace
 
@@ -72,9 +73,11 @@ absl::Status CudaDevice::CheckDevice() {
 
 // While the steps of all other streams wait. 0: all.
 int CudaDevice::MultiprocessorsOfAGemm() const {
-  int all = 0;
+  int all = 0, major = 0;
   cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, options_.index);
-  return options_.streams < 2 ? 0 : std::max(all / 2, all - kMultiprocessorsOfAWait * (options_.streams - 1));
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options_.index);
+  if (options_.streams < 2 || major < kMajorOfClusters) return 0;
+  return std::max(all / 2, all - kMultiprocessorsOfAWait * (options_.streams - 1));
 }
 
 CudaDevice::~CudaDevice() {
