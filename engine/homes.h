@@ -33,7 +33,7 @@ namespace fastdecode {
 
 struct HomesOptions {
   std::vector<Endpoint> endpoints;
-  FabricOptions fabric;  // of links to other hosts
+  FabricOptions fabric;  // of links to other hosts; with a GPU, spart is that GPU's, and hold_gpu set here
   CorePlan plan;         // of the homes of this process
   RPartShape shape;
   uint64_t kv_bytes = 0;  // of each home of this process

@@ -165,7 +165,9 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseInt("gpu", v, 0, 1023, &o.gpu); }},
     {"cuda-module", "FILE", "", "the module for GPUs (default: libfastdecode_cuda.so beside this program)",
      &SetText<&Options::cuda_module>},
-    {"gpu-wait-ms", "MS", "30000", "the GPU waits no longer for a reply of the homes; more than --hop-timeout-ms",
+    {"gpu-wait-ms", "MS", "30000",
+     "the GPU waits no longer for a reply of the homes, nor the host for the GPU (but at least 60 s); more than "
+     "--hop-timeout-ms",
      [](Options& o, const std::string& v) { return ParseInt("gpu-wait-ms", v, 10, 3600000, &o.gpu_wait_ms); }},
     {"gpudirect", "BOOL", "false", "RDMA devices read and write the GPU's memory, not the host's",
      [](Options& o, const std::string& v) { return ParseBool("gpudirect", v, &o.gpudirect); }},

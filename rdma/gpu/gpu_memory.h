@@ -53,7 +53,8 @@ class GpuMemory {
   static absl::StatusOr<std::unique_ptr<GpuMemory>> Create(const GpuMemoryPlace& place, GpuMemoryMethod method,
                                                            const GpuMemoryOptions& options);
   ~GpuMemory();
-  // Ends the RDMA device's access, without the GPU, before it is abandoned. Keys and dma-buf mean nothing any more.
+  // Ends the RDMA device's access, without the GPU, before it is abandoned (numa/abandon.h): nothing else may be called
+  // any more, and what it was made with need not outlive it.
   void EndAccess();
   GpuMemory(const GpuMemory&) = delete;
   GpuMemory& operator=(const GpuMemory&) = delete;

@@ -79,7 +79,8 @@ struct VerbsWiring {
 // Everything of one epoch of one link end: context, protection domain, registered memory, completion queue and queue
 // pairs. Nothing is shared with another link, so all of it dies with this one.
 // Owns: the above. Destroying it ends every access to its memory by the device before it frees the memory: the queue
-// pairs go to ERR, are drained, and destroyed. Thread: one at a time.
+// pairs go to ERR, are drained, and destroyed. What lies on a GPU that was given up is left to the end of the process.
+// Thread: one at a time.
 class VerbsEnd {
  public:
   // Makes all objects, with receives posted, ready to be connected; registers `in` and `out` memory on NUMA node `node`

@@ -26,8 +26,8 @@ constexpr uint64_t kKernelsPerLayer = 16, kKernelBytes = uint64_t{16} << 10;
 // Errors of what is measured show after so long.
 constexpr uint64_t kProbeCheckNs = 100'000'000;
 
-// Whoever holds steps hears of a GPU that is given up rather than of nothing.
-constexpr uint64_t kLeaveNs = 1'000'000'000;
+// Whoever holds steps waits so many times longer than the pipeline thread, to hear of a GPU that is given up.
+constexpr uint64_t kHoldBounds = 2;
 
 }  // namespace
 
@@ -53,7 +53,7 @@ CudaSPart::CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const
     : options_(options),
       model_(std::move(model)),
       device_(std::move(device)),
-      gate_(options.stage_bound_ns + kLeaveNs),
+      gate_(kHoldBounds * options.stage_bound_ns),
       sampling_memory_(device_.get(), &gate_),
       buckets_(RowBuckets(static_cast<unsigned>(options.rows_max))) {}
 
@@ -217,6 +217,7 @@ absl::StatusOr<double> CudaSPart::MeasureGemms(int rows, int times) {
 }
 
 absl::Status CudaSPart::MakeProbes() {
+  std::vector<WaitProbe> probes;
   absl::StatusOr<std::byte*> pinned = device_->AllocatePinned(batches_.size() * sizeof(StepBoard));
   if (!pinned.ok()) return pinned.status();
   for (size_t i = 0; i < batches_.size(); ++i) {
@@ -224,12 +225,14 @@ absl::Status CudaSPart::MakeProbes() {
     const absl::StatusOr<WaitProbe> probe =
         WaitProbe::Make(batches_[i].stream, board, /*kernels=*/1, model_.wait_bound_ns, device_.get());
     if (!probe.ok()) return probe.status();
-    probes_.push_back(*probe);
+    probes.push_back(*probe);
     // A first time, with nothing to wait for.
     probe->Release();
     device_->Launch(probe->graph());
   }
-  return device_->Synchronize();
+  if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
+  probes_ = std::move(probes);
+  return absl::OkStatus();
 }
 
 // The first micro-batch's probe is released already: it says when the GEMMs are over, since whoever waits for the
@@ -252,9 +255,10 @@ absl::StatusOr<double> CudaSPart::MeasureGemmsBesideWaits(int rows, int times) {
     if (NowNs() - checked_ns < kProbeCheckNs) continue;
     checked_ns = NowNs();
     status = device_->Check();
-    if (probes_[1].gave_up()) status = absl::DeadlineExceededError("GEMMs took longer than a wait beside them lasts");
+    if (checked_ns - start_ns > options_.stage_bound_ns) status = absl::DeadlineExceededError("GEMMs did not end");
   }
   const uint64_t end_ns = NowNs();
+  if (probes_[1].gave_up()) status.Update(absl::DeadlineExceededError("GEMMs took longer than a wait beside them"));
   for (const WaitProbe& probe : probes_) probe.Release();
   status.Update(device_->Synchronize());
   status.Update(device_->Check());

@@ -10,11 +10,12 @@ namespace fastdecode {
 // Keeps a GPU's steps apart from calls that may wait for all that runs there, and for which launches may wait in turn:
 // those that register, pin or free memory. A step waits for the pipeline thread; if that waited in a launch for such a
 // call, and the call for the step, nothing would move until the step's own wait ends.
-// A device that answers no more would keep such calls and launches for ever: Shut says so, and nobody calls it again.
-// Thread: TryEnter, GoOn, Leave, AnyIn and Shut the pipeline thread, the rest any.
+// A device that answers no more would keep such calls and launches for ever: Shut says so, and nobody holds or launches
+// again. Thread: TryEnter, GoOn, Leave, AnyIn and Shut the pipeline thread, Hold any other, shut any.
 class LaunchGate {
  public:
-  // A step goes on or is given up within `stage_bound_ns`: nobody waits longer for the next stage of one.
+  // A step goes on or is given up within `stage_bound_ns`: nobody waits longer for the next stage of one, not counting
+  // times in which the process stood still.
   explicit LaunchGate(uint64_t stage_bound_ns) : stage_bound_ns_(stage_bound_ns) {}
 
   // Whether a step may be launched now; it is in from here to Leave.
@@ -38,7 +39,8 @@ class LaunchGate {
   void Shut() { shut_.store(true); }
   bool shut() const { return shut_.load(); }
 
-  // Returns when no step is in. None enters while what it returns lives. Null: the gate is shut.
+  // Returns when no step is in, or the one that is has not gone on for the bound. None enters while what it returns
+  // lives. Null: the gate is shut.
   [[nodiscard]] std::shared_ptr<void> Hold();
 
  private:

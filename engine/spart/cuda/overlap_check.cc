@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <new>
-#include <string>
 #include <thread>
 
 #include "absl/strings/str_format.h"

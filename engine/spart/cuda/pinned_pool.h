@@ -17,7 +17,8 @@ namespace fastdecode {
 // pinning more waits until no step runs and holds the next ones up: the standard's pools give large blocks back at once
 // and keep some for each thread.
 // Once the gate is shut it is ordinary memory, since no step will read it any more.
-// Throws std::bad_alloc where there is none left. Owns: all that it has pinned, which a shut gate leaves to the device.
+// Throws std::bad_alloc where there is none left. Owns: all its slabs; a shut gate leaves what is pinned to the
+// device.
 // Bounded: by what was in use at once, by powers of two and slabs. Thread: any but the pipeline's. REQUIRES, to be
 // destroyed: no step runs.
 class PinnedPool final : public std::pmr::memory_resource {
