@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# usage: numa_test.sh BUILD ROOT: the homes of a host with two NUMA nodes (an emulated one: AVX2, one core a node).
+# usage: one_host_test.sh BUILD ROOT: the homes of a host with two NUMA nodes (an emulated one: AVX2, one core a node).
 # The token ids must be those that this machine computes itself, with one home; every page of a home must be on its node,
-# as the kernel says from outside the process; and the tests of topology, arenas and core plans must pass where there are two nodes.
+# as the kernel says from outside the process; and the tests of topology, arenas and core plans must pass where there are two nodes,
+# those of the verbs link where there is an RDMA device.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/checks.sh"
@@ -44,6 +45,11 @@ both_serve() { [[ $(grep -c 'serves engine' /tmp/worker.log) == 2 ]]; }
 
 bench_memory() { "$build/tools/fastdecode" bench memory --gib 0.02 --repetitions 1 | tee /tmp/memory; }
 
+# None of them skipped, as they are where there is no device.
+verbs_device_test() {
+  "$build/tests/rdma/verbs/rdma_verbs_device_test" --gtest_brief=1 >/tmp/verbs_device && ! grep SKIPPED /tmp/verbs_device
+}
+
 in_guest() {
   local worker engine
   check 'two homes of this process generate what one home does elsewhere' \
@@ -66,6 +72,7 @@ in_guest() {
   check 'bench memory measures each node from each' bench_memory
   check 'near it is, where it is near' test "$(grep -cE '^([01]) +\1 +near ' /tmp/memory)$(grep -cE '^(0 +1|1 +0) +far ' /tmp/memory)" == 66
   check 'the tests of topology, arenas and core plans pass here' "$build/tests/numa/numa_machine_test" --gtest_brief=1
+  check 'the tests of the verbs link pass with this RDMA device' verbs_device_test
   finish_checks
 }
 
@@ -76,7 +83,7 @@ else
   trap 'rm -rf "$out"' EXIT
   generate -n 24 --homes local:1 >"$out/expected.json"
   status=0
-  "$here/lab" run --timeout 280 --out "$out" "$(printf '%q ' bash "$here/numa_test.sh" "$build" "$root")" || status=$?
+  "$here/lab" run --timeout 280 --out "$out" "$(printf '%q ' bash "$here/one_host_test.sh" "$build" "$root")" || status=$?
   cat "$out/1.log" 2>/dev/null || true
   exit $status
 fi
