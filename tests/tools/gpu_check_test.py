@@ -48,8 +48,8 @@ if sys.argv[2] == "gpu-home":
     sys.exit()
 if sys.argv[2] == "gpu":
     way = {{"count": 9, "p50": 4.25, "p99": None}}
-    print(json.dumps({{"batches": [{{"batch": int(batch), "step_us": three, "gemms_us": three, "step_over_gemms": three, "gemms_beside_waits": dict(three, median=2.25),
-                                   "gemms_tflop_per_s": 1.5, "gemms_gb_per_s": 7.0, "idle_us": way, "hop_us": way,
+    print(json.dumps({{"batches": [{{"batch": int(batch), "step_us": three, "gemms_us": three, "step_over_gemms": three,
+                                   "gemms_beside_waits": dict(three, median=2.25), "gemms_tflop_per_s": 1.5, "gemms_gb_per_s": 7.0, "idle_us": way, "hop_us": way,
                                    "hop_bytes": 2048, "reply_bytes": 512, "there_us": {{"kernel": three, "copy": three}},
                                    "back_us": {{"kernel": three, "copy": three}}}}
                                   for batch in sys.argv[sys.argv.index("--batch") + 1].split(",")]}}))

@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
-#include <new>
-#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "engine/spart/cuda/row_buckets.h"
 #include "engine/spart/rope_table.h"
 #include "numa/abandon.h"
-#include "numa/check.h"
-#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -22,9 +17,6 @@ namespace {
 constexpr uint64_t kSpareBytes = uint64_t{1} << 30;
 // A graph of a step has no more in a layer; what the driver keeps for one is assumed, not measured.
 constexpr uint64_t kKernelsPerLayer = 16, kKernelBytes = uint64_t{16} << 10;
-
-// Errors of what is measured show after so long.
-constexpr uint64_t kProbeCheckNs = 100'000'000;
 
 // Whoever holds steps waits so many times longer than the pipeline thread, to hear of a GPU that is given up.
 constexpr uint64_t kHoldBounds = 2;
@@ -185,123 +177,6 @@ absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
     batch->logits.push_back(*graph);
   }
   return absl::OkStatus();
-}
-
-// make(bucket): the graph to be measured.
-template <class Make>
-absl::StatusOr<double> CudaSPart::Measure(std::map<int, SPartDevice::Graph>* graphs, int rows, int times,
-                                          const Make& make) {
-  if (!graphs->contains(rows)) {
-    const absl::StatusOr<SPartDevice::Graph> graph =
-        make(buckets_[static_cast<size_t>(BucketFor(buckets_, static_cast<unsigned>(rows)))]);
-    if (!graph.ok()) return graph.status();
-    (*graphs)[rows] = *graph;
-    // A first time unmeasured.
-    device_->Launch(*graph);
-    if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
-  }
-  const uint64_t start_ns = NowNs();
-  for (int i = 0; i < times; ++i) device_->Launch(graphs->at(rows));
-  const absl::Status done = device_->Synchronize();
-  const uint64_t end_ns = NowNs();
-  if (!done.ok()) return done;
-  if (absl::Status bad = device_->Check(); !bad.ok()) return bad;  // a graph that was not launched takes no time
-  return static_cast<double>(end_ns - start_ns) / times;
-}
-
-absl::StatusOr<double> CudaSPart::MeasureGemms(int rows, int times) {
-  MicroBatch& batch = batches_[0];
-  return Measure(&batch.gemms, rows, times, [&](unsigned bucket) {
-    return MakeGemmGraph(model_, batch.memory, bucket, sampled_rows(bucket), batch.stream, device_.get());
-  });
-}
-
-absl::Status CudaSPart::MakeProbes() {
-  std::vector<WaitProbe> probes;
-  absl::StatusOr<std::byte*> pinned = device_->AllocatePinned(batches_.size() * sizeof(StepBoard));
-  if (!pinned.ok()) return pinned.status();
-  for (size_t i = 0; i < batches_.size(); ++i) {
-    auto* const board = new (*pinned + i * sizeof(StepBoard)) StepBoard();
-    const absl::StatusOr<WaitProbe> probe =
-        WaitProbe::Make(batches_[i].stream, board, /*kernels=*/1, model_.wait_bound_ns, device_.get());
-    if (!probe.ok()) return probe.status();
-    probes.push_back(*probe);
-    // A first time, with nothing to wait for.
-    probe->Release();
-    device_->Launch(probe->graph());
-  }
-  if (absl::Status bad = device_->Synchronize(); !bad.ok()) return bad;
-  probes_ = std::move(probes);
-  return absl::OkStatus();
-}
-
-// The first micro-batch's probe is released already: it says when the GEMMs are over, since whoever waits for the
-// device waits for the others, too.
-absl::StatusOr<double> CudaSPart::MeasureGemmsBesideWaits(int rows, int times) {
-  FD_CHECK(batches_.size() > 1 && batches_[0].gemms.contains(rows), "GEMMs that were measured alone");
-  if (probes_.empty()) {
-    if (absl::Status bad = MakeProbes(); !bad.ok()) return bad;
-  }
-  for (const WaitProbe& probe : probes_) probe.Rearm();
-  for (size_t i = 1; i < probes_.size(); ++i) device_->Launch(probes_[i].graph());
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until they have begun
-  const WaitProbe& end = probes_[0];
-  end.Release();
-  const uint64_t start_ns = NowNs();
-  for (int i = 0; i < times; ++i) device_->Launch(batches_[0].gemms.at(rows));
-  device_->Launch(end.graph());
-  absl::Status status;
-  for (uint64_t checked_ns = start_ns; status.ok() && !end.is_over();) {
-    if (NowNs() - checked_ns < kProbeCheckNs) continue;
-    checked_ns = NowNs();
-    status = device_->Check();
-    if (checked_ns - start_ns > options_.stage_bound_ns) status = absl::DeadlineExceededError("GEMMs did not end");
-  }
-  const uint64_t end_ns = NowNs();
-  if (probes_[1].gave_up()) status.Update(absl::DeadlineExceededError("GEMMs took longer than a wait beside them"));
-  for (const WaitProbe& probe : probes_) probe.Release();
-  status.Update(device_->Synchronize());
-  status.Update(device_->Check());
-  if (!status.ok()) return status;
-  return static_cast<double>(end_ns - start_ns) / times;
-}
-
-absl::StatusOr<double> CudaSPart::MeasureAttention(int rows, int times) {
-  MicroBatch& batch = batches_[0];
-  return Measure(&batch.attention, rows, times, [&](unsigned bucket) {
-    return MakeAttentionGraph(model_, batch.memory, bucket, batch.stream, device_.get());
-  });
-}
-
-absl::Status CudaSPart::MakeStagedArea(MicroBatch* batch) {
-  const size_t send_bytes = buckets_.back() * model_.shape.hop_row_bytes();
-  absl::StatusOr<std::byte*> memory = device_->Allocate(send_bytes + buckets_.back() * model_.shape.reply_row_bytes());
-  if (!memory.ok()) return memory.status();
-  absl::StatusOr<std::byte*> area = device_->AllocatePinned(sizeof(StepArea));
-  if (!area.ok()) return area.status();
-  batch->staged = new (*area) StepArea{*memory, *memory + send_bytes};
-  batch->staged_receive = *memory + send_bytes;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<double> CudaSPart::MeasureCrossing(int rows, int times, Way way, bool by_copies) {
-  MicroBatch& batch = batches_[0];
-  const StepArea& host = batch.memory.areas[0];
-  FD_CHECK(host.send != nullptr, "the last step's rows have their home at index 0");
-  if (batch.staged == nullptr) {
-    if (absl::Status bad = MakeStagedArea(&batch); !bad.ok()) return bad;
-  }
-  return Measure(&batch.crossings[way == Way::kBack][by_copies], rows, times, [&](unsigned bucket) {
-    Crossing crossing{way, batch.memory.areas, {}};
-    if (by_copies) {
-      const auto count = static_cast<size_t>(rows);  // a home's areas have no room for a bucket
-      crossing.areas = batch.staged;
-      crossing.copy = way == Way::kThere
-                          ? DeviceCopy{host.send, batch.staged->send, count * model_.shape.hop_row_bytes()}
-                          : DeviceCopy{batch.staged_receive, host.receive, count * model_.shape.reply_row_bytes()};
-    }
-    return MakeCrossingGraph(model_, batch.memory, bucket, crossing, batch.stream, device_.get());
-  });
 }
 
 // How many rows of logits a step of this bucket computes.

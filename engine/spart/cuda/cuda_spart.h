@@ -69,12 +69,14 @@ class CudaSPart : public SPart {
   std::string Describe() const override;
   uint64_t weight_bytes() const override { return model_.weights.matrix_bytes; }
 
+  // cuda_spart_measure.cc
   // For measuring: how long the GEMMs of a step of so many rows, all sampled, take alone, one after another, on average
   // over `times` steps, in ns. The first of a number of rows makes their graph. Control thread. REQUIRES: no step runs;
   // rows <= rows_max.
   absl::StatusOr<double> MeasureGemms(int rows, int times);
   // As that, while a kernel waits in the stream of each other micro-batch, as a step that waits for a hop does.
-  // REQUIRES: there are others, and the GEMMs were measured alone.
+  // REQUIRES: there are others, and the GEMMs were measured alone. Errors: DeadlineExceeded if the wait ends
+  // first, or if they do not end: the GPU is given up then; the device's own.
   absl::StatusOr<double> MeasureGemmsBesideWaits(int rows, int times);
   // As MeasureGemms, of appending and attending to the KV of the last step, all of whose rows were at the own home.
   absl::StatusOr<double> MeasureAttention(int rows, int times);
