@@ -28,24 +28,26 @@ struct PipelineOptions {
   BatchLimits limits;
   int layers = 0;
   int vocab = 0;
-  RPartShape shape;                         // for payload sizes and KV bytes
-  int core = -1;                            // of the pipeline thread; -1: not pinned
+  RPartShape shape;  // for payload sizes and KV bytes
+  int core = -1;     // of the pipeline thread; -1: not pinned
   PollMode poll = PollMode::kSpin;
-  bool park = true;                         // false: keep polling with nothing in flight
-  uint64_t park_after_ns = 300'000;         // with nothing in flight
-  uint64_t hop_timeout_ns = 10'000'000'000; // a home with an open hop and no progress for so long is lost
-  size_t event_capacity = 1 << 16;          // a power of two
-  EventWriter record;                       // what somebody may read of each step
-  uint64_t (*now_ns)() = NowNs;             // tests bring their own time
+  bool park = true;                          // false: keep polling with nothing in flight
+  uint64_t park_after_ns = 300'000;          // with nothing in flight
+  uint64_t hop_timeout_ns = 10'000'000'000;  // a home with an open hop and no progress for so long is lost
+  size_t event_capacity = 1 << 16;           // a power of two
+  EventWriter record;                        // what somebody may read of each step
+  uint64_t (*now_ns)() = NowNs;              // tests bring their own time
 };
 
 // The loop that keeps K micro-batches in flight between one S-Part and many homes. One step of a micro-batch:
-// compose at the step boundary -> stage 0 -> hop 0 -> stage 1 -> ... -> hop L-1 -> stage L -> sampled tokens -> boundary.
+// compose at the step boundary -> stage 0 -> hop 0 -> stage 1 -> ... -> hop L-1 -> stage L -> sampled tokens ->
+// boundary.
 //
 // Owns: the pipeline thread, the step tables, the batcher. Links, S-Part and sequences are lent to it.
 // Thread: Run() is the pipeline thread; nothing else touches links, S-Part or members. Others talk to it by TryCommand
 //         (one producer), TryEvent (one consumer), Wake, lost links and Sequence::cancelled.
-// Bounded: every queue by a fixed capacity; a step starts only when the event queue has room for all that it can say, so
+// Bounded: every queue by a fixed capacity; a step starts only when the event queue has room for all that it can say,
+// so
 //          that a slow scheduler stops new steps and never blocks a running one.
 class Pipeline {
  public:
@@ -81,36 +83,36 @@ class Pipeline {
 
  private:
   enum class State : uint8_t {
-    kBoundary,    // between two steps
-    kRosters,     // composed; rosters still have to go out
-    kStage,       // in the S-Part
-    kHop,         // at the homes
+    kBoundary,  // between two steps
+    kRosters,   // composed; rosters still have to go out
+    kStage,     // in the S-Part
+    kHop,       // at the homes
   };
 
   struct HomePort {
     EngineLink* link = nullptr;
     bool alive = false;
-    bool attends_in_stage = false;                         // no hops
-    FixedVector<SequenceMessage> pending{0};               // control that must go out before the next roster
+    bool attends_in_stage = false;            // no hops
+    FixedVector<SequenceMessage> pending{0};  // control that must go out before the next roster
     std::array<uint32_t, kMaxSlots> roster_version{};
-    std::array<bool, kMaxSlots> open{};                    // a hop is in flight
+    std::array<bool, kMaxSlots> open{};  // a hop is in flight
     std::array<uint64_t, kMaxSlots> posted_ns{};
-    uint64_t polled_ns = 0;                                // it had no reply then, or some time later
+    uint64_t polled_ns = 0;  // it had no reply then, or some time later
     uint64_t progress = 0;
     uint64_t progress_seen_ns = 0;
     bool idle_said = false;
-    uint64_t reservations = 0;                             // that it was told of, or will be
-    uint64_t segments = 0;                                 // posted
+    uint64_t reservations = 0;  // that it was told of, or will be
+    uint64_t segments = 0;      // posted
   };
 
   // Rows of a chunk whose K and V are to be pushed.
   struct Push {
     Sequence* sequence = nullptr;
-    uint32_t first_row = 0;                                // of SPart::PushedRows
+    uint32_t first_row = 0;  // of SPart::PushedRows
     uint32_t rows = 0;
     uint32_t first_position = 0;
-    int layer = 0;                                         // of the next segment...
-    uint32_t row = 0;                                      // ...and its first row, of these
+    int layer = 0;     // of the next segment...
+    uint32_t row = 0;  // ...and its first row, of these
   };
 
   struct MicroBatch {
@@ -121,18 +123,18 @@ class Pipeline {
     uint64_t stage_start_ns = 0;
     uint64_t stage_end_ns = 0;
     uint64_t hop_start_ns = 0;
-    bool no_rows = false;                                  // since its last step, when it looked
-    uint64_t held_since_ns = 0;                            // could not begin since the events were not taken; 0: is not
-    bool s_part_failed = false;                            // in this step: no stage of it is started any more
-    int homes_missing = 0;                                 // replies outstanding in this hop
-    std::array<uint32_t, kMaxHomes> home_rows{};           // rows of this step, per home
-    std::array<uint64_t, kMaxHomes> home_tokens{};         // that they attend to
+    bool no_rows = false;                           // since its last step, when it looked
+    uint64_t held_since_ns = 0;                     // could not begin since the events were not taken; 0: is not
+    bool s_part_failed = false;                     // in this step: no stage of it is started any more
+    int homes_missing = 0;                          // replies outstanding in this hop
+    std::array<uint32_t, kMaxHomes> home_rows{};    // rows of this step, per home
+    std::array<uint64_t, kMaxHomes> home_tokens{};  // that they attend to
     StageTrace trace;
     StepTable table;
-    FixedVector<Sequence*> sampled{0};                     // of table.logits[i], null if that row is not sampled
-    FixedVector<Push> pushes{0};                           // that are not all posted; of one step
-    uint64_t push_step = 0;                                // which that is, or was
-    int push_layers = 0;                                   // whose rows are there
+    FixedVector<Sequence*> sampled{0};  // of table.logits[i], null if that row is not sampled
+    FixedVector<Push> pushes{0};        // that are not all posted; of one step
+    uint64_t push_step = 0;             // which that is, or was
+    int push_layers = 0;                // whose rows are there
   };
 
   void Run();
@@ -148,6 +150,7 @@ class Pipeline {
   // --- step boundary (step_boundary.cc)
   bool BeginStep(int m);
   void FillTable(int m);
+  float* PromptLogitsAt(const Sequence& sequence, uint32_t position) const;
   void AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, uint32_t position);
   bool SendRosters(int m);
   bool SendRoster(int m, int home);
@@ -191,20 +194,20 @@ class Pipeline {
   Batcher batcher_;
   std::vector<MicroBatch> batches_;
   std::array<HomePort, kMaxHomes> homes_;
-  int home_limit_ = 0;                                     // indices in use lie below
-  int turn_ = 0;                                           // the micro-batch that is looked at first
-  std::vector<std::byte> roster_buffer_;                   // one roster message
+  int home_limit_ = 0;                    // indices in use lie below
+  int turn_ = 0;                          // the micro-batch that is looked at first
+  std::vector<std::byte> roster_buffer_;  // one roster message
   uint64_t cancels_seen_ = 0;
-  bool ready_unchecked_ = false;                           // a sequence came, or a home went, since the last whole sweep
+  bool ready_unchecked_ = false;  // a sequence came, or a home went, since the last whole sweep
   uint64_t no_home_since_ns_ = 0;
-  uint64_t housekept_ns_ = 0;                              // the last time
+  uint64_t housekept_ns_ = 0;  // the last time
   bool events_since_ring_ = false;
-  uint64_t recent_ns_ = 0;                                 // when the clock was last read
-  int in_steps_ = 0;                                       // micro-batches between boundaries
-  int stages_open_ = 0;                                    // several at once where the S-Part is asynchronous
-  uint64_t s_busy_since_ns_ = 0;                           // until then it is counted; with stages_open_ > 0
-  uint64_t quiet_since_ns_ = 0;                            // no step since then; with in_steps_ == 0
-  bool parked_ = false;                                    // and parked
+  uint64_t recent_ns_ = 0;        // when the clock was last read
+  int in_steps_ = 0;              // micro-batches between boundaries
+  int stages_open_ = 0;           // several at once where the S-Part is asynchronous
+  uint64_t s_busy_since_ns_ = 0;  // until then it is counted; with stages_open_ > 0
+  uint64_t quiet_since_ns_ = 0;   // no step since then; with in_steps_ == 0
+  bool parked_ = false;           // and parked
   StepRecorder record_;
 
   // Between threads.
@@ -216,7 +219,7 @@ class Pipeline {
   std::atomic<bool> stop_{false};
   PipelineStatistics statistics_;
 
-  std::unique_ptr<PinnedThread> thread_;                   // last: joined first
+  std::unique_ptr<PinnedThread> thread_;  // last: joined first
 };
 
 }  // namespace fastdecode

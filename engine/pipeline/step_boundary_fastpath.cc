@@ -108,6 +108,15 @@ void Pipeline::RecordBegin(int m, uint64_t start_ns) {
   }
 }
 
+// Where the logits of a prompt's position are wanted; null: they are not, or not any more. They are complete before the
+// first token, and from then on a caller may be told that its request has ended: whoever is computed again after a
+// preemption must leave them alone.
+float* Pipeline::PromptLogitsAt(const Sequence& sequence, uint32_t position) const {
+  const bool complete = sequence.length > sequence.prompt_tokens;
+  if (sequence.prompt_logits == nullptr || complete || position >= sequence.prompt_tokens) return nullptr;
+  return sequence.prompt_logits + static_cast<size_t>(position) * options_.vocab;
+}
+
 void Pipeline::FillTable(int m) {
   MicroBatch& batch = batches_[m];
   StepTable& table = batch.table;
@@ -133,8 +142,9 @@ void Pipeline::FillTable(int m) {
       table.home_rows[row] = batch.home_rows[sequence->home]++;
       table.push_rows[row] = pushed ? push_rows++ : StepTable::kNoPushRow;
       const bool last = position + 1 == sequence->length;
-      const bool wanted = sequence->prompt_logits != nullptr && position < sequence->prompt_tokens;
-      if (last || wanted) AddLogitRow(batch, sequence, static_cast<uint32_t>(row), position);
+      if (last || PromptLogitsAt(*sequence, position) != nullptr) {
+        AddLogitRow(batch, sequence, static_cast<uint32_t>(row), position);
+      }
     }
     if (sequence->rows == 0) continue;
     attended_tokens += sequence->computed + sequence->rows;
@@ -152,10 +162,7 @@ void Pipeline::AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, 
   LogitRow& logit = batch.table.logits[batch.table.logit_rows++];
   logit.row = row;
   logit.sample = position + 1 == sequence->length;
-  logit.logits_out = nullptr;
-  if (sequence->prompt_logits != nullptr && position < sequence->prompt_tokens) {
-    logit.logits_out = sequence->prompt_logits + static_cast<size_t>(position) * options_.vocab;
-  }
+  logit.logits_out = PromptLogitsAt(*sequence, position);
   batch.sampled.Append(logit.sample ? sequence : nullptr);
   if (!logit.sample) return;
   const uint32_t generated = sequence->length - sequence->prompt_tokens;

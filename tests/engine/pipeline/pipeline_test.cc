@@ -68,6 +68,31 @@ TEST(PipelineTest, PreemptionIsNotSeen) {
   engine.CheckNothingLeft();
 }
 
+// A caller may have been told that its request has ended, and have freed where they went.
+TEST(PipelineTest, PromptLogitsAreLeftAloneAfterTheFirstToken) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 9);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 200, .prompt_logits = true});
+  std::vector<std::vector<float>> complete(engine.requests().size());
+  for (int turn = 0; turn < 4 * kTurnsMax && engine.unfinished() > 0; ++turn) {
+    engine.Turn();
+    for (size_t i = 0; i < complete.size(); ++i) {
+      SimRequest& request = *engine.requests()[i];
+      if (request.announced == 0 || !complete[i].empty()) continue;
+      complete[i] = request.prompt_logits;
+      request.prompt_logits.assign(request.prompt_logits.size(), -1.0f);
+    }
+  }
+  ASSERT_EQ(engine.unfinished(), 0u);
+  EXPECT_GT(engine.pipeline().batcher().preemptions(), 5u);
+  for (size_t i = 0; i < complete.size(); ++i) {
+    SimRequest& request = *engine.requests()[i];
+    EXPECT_THAT(request.prompt_logits, testing::Each(-1.0f)) << i;
+    request.prompt_logits = complete[i];
+    engine.CheckTokens(request);
+  }
+}
+
 // ---- replies that are wrong: the home's requests end, the others do not notice
 
 struct WrongReply {
