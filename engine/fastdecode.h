@@ -93,7 +93,7 @@ typedef struct fd_request {
   int add_special_tokens;           /* 1: as the tokenizer's template says (bos) */
   /* How many. */
   uint32_t max_tokens;              /* generated tokens at most; 16 */
-  uint32_t min_tokens;              /* no stop before so many; 0 */
+  uint32_t min_tokens;              /* no stop before so many; stop strings are looked for in the text after them; 0 */
   int ignore_eos;                   /* 0 */
   const int32_t* stop_token_ids;    /* beside the model's own */
   size_t stop_token_id_count;
@@ -113,7 +113,7 @@ typedef struct fd_request {
   const fd_logit_bias* logit_bias;
   size_t logit_bias_count;
   /* For whoever checks a port: room for [prompt tokens][vocab] float32, filled before the first token; NULL. Stays the
-   * caller's, until the request's FD_EVENT_FINISHED. */
+   * caller's, who keeps it until the request's FD_EVENT_FINISHED or until fd_forget has returned. */
   float* prompt_logits;
   size_t prompt_logits_floats;
   /* Measuring only: the first tokens of the prompt get random KV instead of being computed. 0. */
@@ -168,7 +168,8 @@ int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
 /* The id of some request that has events waiting. 1, or 0: timeout. */
 int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns);
 /* Drops a request's events, and what its last taken event points to; cancels it if it still runs. Each request needs it, or
- * one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. */
+ * one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. With prompt_logits: waits until
+ * nothing is written there any more, for a step of the model at most; not to be called by a log sink. */
 void fd_forget(fd_engine* engine, uint64_t id);
 
 /* No further submit is accepted; returns when every request has ended. */

@@ -101,7 +101,7 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
     command->add_option(names, value, help)->type_name(type)->group(group)->capture_default_str();
   };
   add("-n,--max-tokens,--n-predict", r.max_tokens, "tokens to generate at most", "N");
-  add("--min-tokens", r.min_tokens, "no stop before so many", "N");
+  add("--min-tokens", r.min_tokens, "no stop before so many; stop strings are looked for in the text after them", "N");
   add("--temperature,--temp", r.temperature, "0: always the most likely token", "T");
   add("--top-k", r.top_k, "only the k most likely; 0: off", "K");
   add("--top-p", r.top_p, "only the most likely that make up p; 1: off", "P");

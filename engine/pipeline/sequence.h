@@ -40,7 +40,7 @@ struct Sequence {
   uint32_t length_max = 0;                // prompt + generated tokens
   uint32_t fill_tokens = 0;               // first tokens whose KV the home makes up (measuring only)
   std::pmr::vector<int32_t> stop_tokens;  // ascending
-  uint32_t min_tokens = 0;                // generated tokens before a stop token may be sampled
+  uint32_t min_tokens = 0;                // generated tokens before a stop token may be sampled, or a stop string begin
   SamplingParams sampling;
   std::pmr::vector<LogitBias> logit_bias; // ascending by token
   void* owner = nullptr;                  // the scheduler's record of it

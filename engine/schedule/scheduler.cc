@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -14,6 +16,7 @@ namespace {
 constexpr uint64_t kSleepNsMax = 50'000'000;
 constexpr int kEventsPerTurnMax = 1024;
 constexpr size_t kStaleIdsMax = 1024;
+constexpr int64_t kWaitNsMax = INT64_MAX / 4;  // 73 years: the clock and a longer wait would be more than an int64
 
 // Waits for `ready()` under `lock`; false after timeout_ns (< 0: for ever).
 template <class Ready>
@@ -22,7 +25,7 @@ bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& loc
     changed.wait(lock, ready);
     return true;
   }
-  return changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns), ready);
+  return changed.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kWaitNsMax)), ready);
 }
 
 }  // namespace
@@ -62,20 +65,30 @@ absl::Status Scheduler::Submit(std::unique_ptr<Request> request, uint64_t* id) {
       return absl::ResourceExhaustedError(
           absl::StrFormat("the queue is full: %d requests are waiting or running (max-queue)", running_));
     }
+    Lend(std::move(request));
     *id = next_id_++;
-    request->sequence.id = *id;
-    request->sequence.owner = request.get();
-    request->in_pipeline = true;
-    ++running_;
-    ++lent_;
-    PipelineCommand command;
-    command.sequence = &request->sequence;
-    commands_.push_back(command);
-    requests_.emplace(*id, std::move(request));
   }
   commands_seen_.fetch_add(1, std::memory_order_release);
   own_parker_.RingAfterRelease();
   return absl::OkStatus();
+}
+
+// As request next_id_. Where memory runs out nothing is changed. REQUIRES: the mutex is held.
+void Scheduler::Lend(std::unique_ptr<Request> request) {
+  request->sequence.id = next_id_;
+  request->sequence.owner = request.get();
+  request->in_pipeline = true;
+  PipelineCommand command;
+  command.sequence = &request->sequence;
+  const auto taken = requests_.emplace(next_id_, std::move(request)).first;
+  try {
+    commands_.push_back(command);
+  } catch (const std::bad_alloc&) {
+    requests_.erase(taken);
+    throw;
+  }
+  ++running_;
+  ++lent_;
 }
 
 void Scheduler::Command(const PipelineCommand& command) {
@@ -136,14 +149,20 @@ bool Scheduler::WaitAny(uint64_t* id, int64_t timeout_ns) {
 }
 
 void Scheduler::Forget(uint64_t id) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
-  found->second->forgotten = true;
-  found->second->events.clear();
-  found->second->changed.notify_all();
-  found->second->sequence.cancelled.store(true, std::memory_order_release);
+  Request& request = *found->second;
+  request.forgotten = true;
+  request.events.clear();
+  request.changed.notify_all();
+  request.sequence.cancelled.store(true, std::memory_order_release);
   pipeline_->NoteCancel();
+  if (request.sequence.prompt_logits != nullptr) {
+    ++request.waiters;
+    request.changed.wait(lock, [&] { return !request.in_pipeline; });
+    --request.waiters;
+  }
   EraseIfDone(id);
 }
 
@@ -240,12 +259,13 @@ void Scheduler::OnToken(Request& request, const PipelineEvent& event) {
   out.token_index = index;
   out.logprob = sequence.logprobs[index];
   const size_t top = static_cast<size_t>(std::max(sequence.sampling.logprobs, 0));
-  out.top_logprobs.assign(sequence.top_logprobs.begin() + index * top, sequence.top_logprobs.begin() + (index + 1) * top);
+  out.top_logprobs.assign(sequence.top_logprobs.begin() + index * top,
+                          sequence.top_logprobs.begin() + (index + 1) * top);
   out.submit_ns = request.submit_ns;
   out.time_ns = event.time_ns;
   if (request.detokenizer) out.text = request.detokenizer->Push(out.token);
   bool stopped = false;
-  if (request.stops) {
+  if (request.stops && index >= sequence.min_tokens) {
     out.text = request.stops->Feed(out.text);
     stopped = request.stops->match().has_value();
   }
@@ -312,15 +332,23 @@ void Scheduler::OnFinished(Request& request, const PipelineEvent& event) {
       error = "the S-Part failed: " + pipeline_->s_part_failure();
       break;
   }
-  std::string rest;
-  if (request.detokenizer) rest = request.detokenizer->Finish();
-  if (request.stops) rest = request.stops->Feed(rest) + request.stops->Finish();
+  std::string rest = LastText(request);
   std::lock_guard lock(mutex_);
   request.in_pipeline = false;
   --lent_;
   if (!request.ended) End(request, finish, std::move(error), std::move(rest), event.time_ns);
+  request.changed.notify_all();  // for Forget: End says nothing of forgotten ones
   any_changed_.notify_all();
   EraseIfDone(request.sequence.id);
+}
+
+// What was held back: half a character, and before it what may have been the start of a stop string.
+std::string Scheduler::LastText(Request& request) {
+  std::string text;
+  if (request.detokenizer) text = request.detokenizer->Finish();
+  if (!request.stops) return text;
+  if (request.announced > request.sequence.min_tokens) text = request.stops->Feed(text);
+  return text + request.stops->Finish();
 }
 
 // The caller's last event. REQUIRES: the mutex is held.

@@ -34,8 +34,8 @@ class HomeKeeper {
 // strings, and keeps each request's events until its caller takes them.
 //
 // Owns: requests from Submit until the last event was taken or the request forgotten; the scheduler thread (unpinned).
-// Thread: the public functions may be called from any thread. One mutex guards the requests' events; the pipeline thread
-//         never takes it.
+// Thread: the public functions may be called from any thread. One mutex guards the requests' events; the pipeline
+//         thread never takes it.
 // Bounded: `queue_max` requests that have not ended.
 class Scheduler {
  public:
@@ -50,16 +50,20 @@ class Scheduler {
   // Cancels all, waits until the pipeline has given every sequence back and ended, then ends the thread.
   void Stop();
 
-  // Takes a request that is ready to run (its sequence's id is set here). ResourceExhausted: too many; Unavailable: drained.
+  // Takes a request that is ready to run (its sequence's id is set here). ResourceExhausted: too many; Unavailable: the
+  // engine is draining.
   absl::Status Submit(std::unique_ptr<Request> request, uint64_t* id);
   void Cancel(uint64_t id);
   // Commands of the home keeper go through the scheduler thread, the pipeline's one producer.
   void Command(const PipelineCommand& command);
 
   enum class NextResult { kEvent, kTimeout, kUnknown };
-  // timeout_ns < 0: for ever. kUnknown: never heard of, forgotten (perhaps while we waited), or its last event was taken.
+  // timeout_ns < 0: for ever. kUnknown: never heard of, forgotten (perhaps while we waited), or its last event was
+  // taken.
   NextResult Next(uint64_t id, RequestEvent* out, int64_t timeout_ns);
   bool WaitAny(uint64_t* id, int64_t timeout_ns);
+  // With prompt_logits: returns when the pipeline writes there no more, which it says through the scheduler thread; so
+  // never from there, nor from a log sink, which may be called there.
   void Forget(uint64_t id);
 
   // Refuses new requests, and returns when all have ended.
@@ -71,10 +75,12 @@ class Scheduler {
   void Run();
   bool ForwardCommands();
   bool HandleEvents();
+  void Lend(std::unique_ptr<Request> request);
   void OnToken(Request& request, const PipelineEvent& event);
   void RecordSubmission(const PipelineCommand& command);
   void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
   void OnFinished(Request& request, const PipelineEvent& event);
+  static std::string LastText(Request& request);
   void End(Request& request, RequestFinish finish, std::string error, std::string text, uint64_t time_ns);
   void Push(Request& request, RequestEvent event);
   void EraseIfDone(uint64_t id);
@@ -85,18 +91,18 @@ class Scheduler {
   HomeKeeper* const keeper_;
 
   mutable std::mutex mutex_;
-  std::condition_variable any_changed_;                            // some request got an event, or ended
+  std::condition_variable any_changed_;                              // some request got an event, or ended
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;  // by id
-  std::deque<uint64_t> with_events_;                               // listed requests, next first; may hold stale ids
-  std::deque<PipelineCommand> commands_;                           // not passed on yet
+  std::deque<uint64_t> with_events_;                                 // listed requests, next first; may hold stale ids
+  std::deque<PipelineCommand> commands_;                             // not passed on yet
   uint64_t next_id_ = 1;
-  size_t running_ = 0;                                             // requests whose last event is not queued yet
-  size_t lent_ = 0;                                                // sequences that the pipeline has
+  size_t running_ = 0;  // requests whose last event is not queued yet
+  size_t lent_ = 0;     // sequences that the pipeline has
   bool draining_ = false;
 
-  EventWriter record_;                                             // scheduler thread
-  std::atomic<uint64_t> commands_seen_{0};                         // bumped after each push to commands_
-  uint64_t commands_forwarded_ = 0;                                // scheduler thread
+  EventWriter record_;                      // scheduler thread
+  std::atomic<uint64_t> commands_seen_{0};  // bumped after each push to commands_
+  uint64_t commands_forwarded_ = 0;         // scheduler thread
   std::atomic<bool> stop_{false};
   std::unique_ptr<PinnedThread> thread_;
 };

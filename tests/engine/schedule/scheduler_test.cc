@@ -136,6 +136,39 @@ TEST(SchedulerTest, WhatAStopStringHeldBackComesWithTheLastEvent) {
   EXPECT_EQ(outcome.text, text);
 }
 
+TEST(SchedulerTest, WhatAStopStringHeldBackComesBeforeHalfACharacter) {
+  Serving serving({.vocab = 256});
+  // Two characters, and the first byte of one that has two (0xc2 to 0xdf are tokens 126 to 155).
+  const ServingAsk open = {.max_tokens = 3};
+  std::vector<int32_t> prompt, tokens;
+  for (uint64_t seed = 0; tokens.empty(); ++seed) {
+    prompt = Serving::Prompt(8, seed);
+    const std::vector<int32_t> generated = serving.Expect(prompt, open).generated;
+    const bool half = generated[2] >= 126 && generated[2] <= 155;
+    if (generated[0] < kServingVocab && generated[1] < kServingVocab && half) tokens = generated;
+  }
+  const std::string text = Serving::TextOf({tokens[0], tokens[1]});
+  const ServingOutcome outcome = serving.Collect(serving.MustSubmit(prompt, {.max_tokens = 3, .stops = {text + "#"}}));
+  EXPECT_EQ(outcome.tokens, tokens);
+  EXPECT_EQ(outcome.text, text + "\uFFFD");
+}
+
+TEST(SchedulerTest, StopStringsAreLookedForInTheTextAfterMinTokens) {
+  Serving serving({});
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<int32_t> prompt = Serving::Prompt(8, seed);
+    const std::string text = Serving::TextOf(serving.Expect(prompt, {.max_tokens = 100}).generated);
+    for (const size_t length : {1, 3}) {
+      const std::string stop = text.substr(30, length);
+      const size_t min_tokens = text.find(stop) + 1;  // in vain there, and where it begins there, too
+      const ServingAsk ask = {.max_tokens = 100, .stops = {stop}, .min_tokens = static_cast<uint32_t>(min_tokens)};
+      const ServingOutcome outcome = serving.Collect(serving.MustSubmit(prompt, ask));
+      EXPECT_EQ(outcome.text, text.substr(0, text.find(stop, min_tokens)));
+      serving.CheckPrefix(outcome, prompt, ask);
+    }
+  }
+}
+
 // ---- cancel, forget, full queue
 
 TEST(SchedulerTest, CancelEndsARequestWithTheTokensSoFar) {
@@ -177,6 +210,36 @@ TEST(SchedulerTest, AForgottenRequestIsUnknown) {
   EXPECT_EQ(serving.scheduler().running(), 0u);
 }
 
+// Its caller frees the memory where they go.
+TEST(SchedulerTest, AForgottenRequestsPromptLogitsAreLeftAlone) {
+  constexpr uint32_t kPromptTokens = 500;
+  Serving serving({.homes = 1});
+  std::vector<std::vector<float>> logits(60);
+  std::mt19937_64 random(1);
+  const auto submit = [&](std::vector<float>* out) {
+    out->resize(kPromptTokens * kServingVocab);
+    return serving.MustSubmit(Serving::Prompt(kPromptTokens, 1), {.max_tokens = 4, .prompt_logits = out});
+  };
+  const auto forget = [&](uint64_t id, std::vector<float>* out) {
+    serving.scheduler().Forget(id);
+    std::fill(out->begin(), out->end(), -1.0f);
+  };
+  for (size_t i = 0; i + 1 < logits.size(); ++i) {
+    const uint64_t id = submit(&logits[i]);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    forget(id, &logits[i]);
+  }
+  // Nobody waits for ever while all ends, nor afterwards.
+  const uint64_t last = submit(&logits.back());
+  std::thread stopper([&] { serving.scheduler().Stop(); });
+  forget(last, &logits.back());
+  stopper.join();
+  serving.scheduler().Forget(last);
+  for (const std::vector<float>& one : logits) {
+    EXPECT_EQ(std::count(one.begin(), one.end(), -1.0f), kPromptTokens * kServingVocab);
+  }
+}
+
 // Whoever waits for a request's next event learns that another thread has forgotten it.
 TEST(SchedulerTest, ForgettingWakesWhoeverWaits) {
   Serving serving({.homes = 0});
@@ -187,7 +250,7 @@ TEST(SchedulerTest, ForgettingWakesWhoeverWaits) {
     std::thread waiter([&] {
       RequestEvent event;
       waits = true;
-      result = serving.scheduler().Next(id, &event, round % 2 == 0 ? -1 : int64_t{3600} * 1'000'000'000);
+      result = serving.scheduler().Next(id, &event, round % 2 == 0 ? -1 : INT64_MAX);
     });
     while (!waits) std::this_thread::yield();
     if (round % 4 < 2) std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -32,16 +32,16 @@ Serving::Serving(const ServingOptions& options)
       shape_(FakeShape(kLayers, static_cast<uint32_t>(options.limits.micro_batches), options.limits.rows_max,
                        kContextMax)),
       tokenizer_(LoadTokenizer()),
-      spart_(shape_, kServingVocab, /*polls_max=*/0, /*seed=*/1),
+      spart_(shape_, options.vocab, /*polls_max=*/0, /*seed=*/1),
       current_(kHomesMax),
       homes_(kHomesMax),
       drained_(kHomesMax) {
   spec_.layers = kLayers;
-  spec_.vocab = kServingVocab;
+  spec_.vocab = options.vocab;
   PipelineOptions pipeline;
   pipeline.limits = options.limits;
   pipeline.layers = kLayers;
-  pipeline.vocab = kServingVocab;
+  pipeline.vocab = options.vocab;
   pipeline.shape = shape_;
   pipeline.poll = PollMode::kYield;
   pipeline.park_after_ns = options.park_after_ns;
@@ -117,6 +117,11 @@ absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_
   given.stop = stops.data();
   given.stop_count = stops.size();
   given.include_stop = ask.include_stop;
+  given.min_tokens = ask.min_tokens;
+  if (ask.prompt_logits != nullptr) {
+    given.prompt_logits = ask.prompt_logits->data();
+    given.prompt_logits_floats = ask.prompt_logits->size();
+  }
   given.top_p = 1;
   given.repetition_penalty = 1;
   given.logprobs = -1;
@@ -164,7 +169,7 @@ ServingOutcome Serving::Collect(uint64_t id) {
 FakeOracle::Result Serving::Expect(const std::vector<int32_t>& prompt, const ServingAsk& ask) const {
   const absl::StatusOr<std::unique_ptr<Request>> request = Build(prompt, ask);
   EXPECT_TRUE(request.ok()) << request.status();
-  return FakeOracle::Run((*request)->sequence, kLayers, kServingVocab);
+  return FakeOracle::Run((*request)->sequence, kLayers, options_.vocab);
 }
 
 void Serving::CheckWhole(const ServingOutcome& outcome, const std::vector<int32_t>& prompt,

@@ -25,6 +25,7 @@ inline constexpr int kServingVocab = 94;
 struct ServingOptions {
   BatchLimits limits = {
       .micro_batches = 2, .rows_max = 64, .sequences_max = 16, .chunk_tokens_max = 32, .ready_max = 1000};
+  int vocab = kServingVocab;  // more: bytes that are no text by themselves, too
   int homes = 1;
   uint32_t pages = 100;  // of each
   size_t queue_max = 1000;
@@ -41,6 +42,8 @@ struct ServingAsk {
   std::vector<int32_t> stop_token_ids = {};
   std::vector<std::string> stops = {};
   bool include_stop = false;
+  uint32_t min_tokens = 0;
+  std::vector<float>* prompt_logits = nullptr;
 };
 
 // All that a caller was told.
