@@ -18,6 +18,7 @@ namespace fastdecode {
 
 namespace {
 constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
+constexpr uint64_t kReturnHelloTimeoutNs = 1'000'000'000;  // of a lost home's worker: others wait for their turn
 }  // namespace
 
 Homes::Homes(HomesOptions options) : options_(std::move(options)) {
@@ -92,7 +93,7 @@ absl::Status Homes::MakeLocalHomes() {
 absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
   uint32_t homes = 1;
   for (uint32_t i = 0; i < homes; ++i) {
-    absl::StatusOr<Made> made = Connect(endpoint, i);
+    absl::StatusOr<Made> made = Connect(endpoint, i, kConnectTimeoutNs);
     if (!made.ok()) return made.status();
     homes = made->homes_at_worker;
     Slot slot;
@@ -134,10 +135,10 @@ absl::StatusOr<Homes::Made> Homes::AttachAgain(size_t index) {
   Slot& slot = *slots_[index];
   if (slot.home != nullptr) return AttachLocal(*slot.home);
   if (slot.endpoint.kind == Endpoint::Kind::kGpu) return AttachGpu(index);
-  return Connect(slot.endpoint, slot.home_index);
+  return Connect(slot.endpoint, slot.home_index, kReturnHelloTimeoutNs);
 }
 
-absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t home_index) {
+absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t home_index, uint64_t hello_timeout_ns) {
   LinkProposal proposal;
   proposal.size = LinkSizeFor(options_.shape, HasGpuHome(options_.endpoints));
   proposal.epoch = next_epoch_++;
@@ -145,7 +146,7 @@ absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t ho
   proposal.home_index = home_index;
   proposal.shape.assign(reinterpret_cast<const char*>(&options_.shape), sizeof(RPartShape));
   absl::StatusOr<ConnectResult> connected =
-      ConnectTo(endpoint, options_.fabric, proposal, options_.engine_node, kConnectTimeoutNs);
+      ConnectTo(endpoint, options_.fabric, proposal, options_.engine_node, kConnectTimeoutNs, hello_timeout_ns);
   if (!connected.ok()) return connected.status();
   Made made;
   made.homes_at_worker = connected->homes;
@@ -316,9 +317,9 @@ void Homes::ControlLoop() {
       Slot& slot = *slots_[i];
       if (slot.state == Slot::State::kUp) continue;
       down = true;
-      if (!slot.retry.IsDue(NowNs())) continue;
       lock.unlock();
-      TakeBack(i);
+      if (slot.link != nullptr) LetGo(slot);
+      if (slot.retry.IsDue(NowNs())) TakeBack(i);
       lock.lock();
     }
     if (stopping_) return;
@@ -337,28 +338,33 @@ void Homes::ControlLoop() {
   }
 }
 
-// One attempt. The slot is not kUp, so that only this thread touches its link and home.
+// The slot is not kUp, so that only this thread touches its link and home.
+void Homes::LetGo(Slot& slot) {
+  std::unique_ptr<EngineLink> old;
+  {
+    std::lock_guard lock(mutex_);
+    old = std::move(slot.link);
+    slot.state = Slot::State::kDown;
+  }
+  UnregisterAreas(*old);
+  monitor_.Quarantine(std::move(old), "given up by the engine");
+}
+
+// One attempt. REQUIRES: the slot's link was let go of.
 void Homes::TakeBack(size_t index) {
   Slot& slot = *slots_[index];
-  if (slot.link != nullptr) {
-    std::unique_ptr<EngineLink> old;
-    {
-      std::lock_guard lock(mutex_);
-      old = std::move(slot.link);
-      slot.state = Slot::State::kDown;
-    }
-    UnregisterAreas(*old);
-    monitor_.Quarantine(std::move(old), "given up by the engine");
-  }
   if (slot.home != nullptr) slot.home->Detach();
-  const uint64_t holds_before = holds_.load(std::memory_order_relaxed);
+  const uint64_t start_ns = NowNs(), holds_before = holds_.load(std::memory_order_relaxed);
   absl::StatusOr<Made> made = AttachAgain(index);
   if (!made.ok()) {
+    const uint64_t now_ns = NowNs();
     const bool held_steps = holds_.load(std::memory_order_relaxed) != holds_before;
-    if (slot.retry.Fail(made.status(), held_steps, NowNs()) && options_.logger != nullptr) {
+    const bool slow = now_ns - start_ns > RetrySchedule::kPauseNs;
+    if (slot.retry.Fail(made.status(), held_steps || slow, now_ns) && options_.logger != nullptr) {
       options_.logger->Info(
           absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, made.status().message()));
     }
+    if (slow) PutOffOthersAt(slot);
     return;
   }
   slot.retry = RetrySchedule();
@@ -369,6 +375,15 @@ void Homes::TakeBack(size_t index) {
   LogLink(slot);
   if (options_.logger != nullptr) options_.logger->Info(absl::StrFormat("home %d (%s) is back", index, slot.name));
   Announce(index);
+}
+
+// Nobody is to wait for the same worker once for each of its homes.
+void Homes::PutOffOthersAt(const Slot& slot) {
+  if (slot.endpoint.of_this_process()) return;
+  std::lock_guard lock(mutex_);
+  for (const std::unique_ptr<Slot>& other : slots_) {
+    if (other->state != Slot::State::kUp && other->endpoint == slot.endpoint) other->retry = slot.retry;
+  }
 }
 
 }  // namespace fastdecode

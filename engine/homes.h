@@ -104,7 +104,7 @@ class Homes : public HomeKeeper {
   absl::Status MakeLocalHomes();
   absl::Status MakeGpuHome();
   absl::Status ConnectWorker(const Endpoint& endpoint);
-  absl::StatusOr<Made> Connect(const Endpoint& endpoint, uint32_t home_index);
+  absl::StatusOr<Made> Connect(const Endpoint& endpoint, uint32_t home_index, uint64_t hello_timeout_ns);
   absl::StatusOr<Made> AttachLocal(Home& home);
   absl::StatusOr<Made> AttachGpu(size_t index);
   absl::StatusOr<Made> AttachAgain(size_t index);
@@ -116,7 +116,9 @@ class Homes : public HomeKeeper {
   void LogLink(const Slot& slot);
   void Announce(size_t index);
   void ControlLoop();
+  void LetGo(Slot& slot);
   void TakeBack(size_t index);
+  void PutOffOthersAt(const Slot& slot);
 
   HomesOptions options_;
   std::atomic<uint64_t> holds_{0};  // of steps, so far

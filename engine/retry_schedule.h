@@ -10,7 +10,8 @@ namespace fastdecode {
 
 // When a lost home is to be asked again. To ask a worker that is not there holds up nobody. Where one refuses, or its
 // link cannot be made, a link's memory has been made for nothing: it is left alone twice as long each time that the
-// answer is the same. So it is after whatever answer if a GPU's steps were held meanwhile. Thread: one.
+// answer is the same. So it is after whatever answer if to ask was dear: a GPU's steps were held, or other homes waited
+// for their turn as long as for kPauseNs. Thread: one.
 class RetrySchedule {
  public:
   static constexpr uint64_t kPauseNs = 200'000'000, kPauseNsMax = 5'000'000'000;
@@ -18,11 +19,11 @@ class RetrySchedule {
   bool IsDue(uint64_t now_ns) const { return now_ns >= due_ns_; }
 
   // An attempt has failed; whether otherwise than the one before.
-  bool Fail(const absl::Status& failure, bool held_steps, uint64_t now_ns) {
+  bool Fail(const absl::Status& failure, bool dear, uint64_t now_ns) {
     const bool new_failure = failure != failure_;
     const bool nobody_there =
         absl::IsNotFound(failure) || absl::IsUnavailable(failure) || absl::IsDeadlineExceeded(failure);
-    pause_ns_ = !new_failure && (held_steps || !nobody_there) ? std::min(2 * pause_ns_, kPauseNsMax) : kPauseNs;
+    pause_ns_ = !new_failure && (dear || !nobody_there) ? std::min(2 * pause_ns_, kPauseNsMax) : kPauseNs;
     due_ns_ = now_ns + pause_ns_;
     failure_ = failure;
     return new_failure;

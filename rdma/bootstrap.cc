@@ -1,5 +1,6 @@
 #include "rdma/bootstrap.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,14 +35,18 @@ absl::StatusOr<std::unique_ptr<Listener>> ListenAt(const Endpoint& endpoint, con
 }
 
 absl::StatusOr<ConnectResult> ConnectTo(const Endpoint& endpoint, const FabricOptions& fabric,
-                                        const LinkProposal& proposal, int engine_node, uint64_t timeout_ns) {
+                                        const LinkProposal& proposal, int engine_node, uint64_t timeout_ns,
+                                        uint64_t hello_timeout_ns) {
   FD_CHECK(!endpoint.of_this_process(), "homes of this process are not connected to");
-  if (endpoint.kind == Endpoint::Kind::kUnix) return ConnectUnix(endpoint.path, proposal, engine_node, timeout_ns);
+  hello_timeout_ns = std::min(hello_timeout_ns, timeout_ns);
+  if (endpoint.kind == Endpoint::Kind::kUnix)
+    return ConnectUnix(endpoint.path, proposal, engine_node, hello_timeout_ns);
   absl::StatusOr<std::shared_ptr<const Secret>> secret = ReadSecret(endpoint, fabric);
   if (!secret.ok()) return secret.status();
   VerbsOptions options;
   options.fabric = fabric;
-  return ConnectVerbs(endpoint.host, endpoint.port, *std::move(secret), options, proposal, engine_node, timeout_ns);
+  return ConnectVerbs(endpoint.host, endpoint.port, *std::move(secret), options, proposal, engine_node, timeout_ns,
+                      hello_timeout_ns);
 }
 
 }  // namespace fastdecode

@@ -55,7 +55,8 @@ class UnixListener final : public Listener {
   std::vector<HalfOpen> half_open_;  // oldest first
 };
 
-// Asks the worker at `path` for a link; the engine region is allocated on `engine_node` (-1: anywhere).
+// Asks the worker at `path` for a link; the engine region is allocated on `engine_node` (-1: anywhere). The worker has
+// timeout_ns for its answer.
 // Errors: NotFound (nobody listens there), PermissionDenied, FailedPrecondition (refused; the worker's text is in the
 // message), DeadlineExceeded, InvalidArgument (an answer that cannot be; or the proposal itself), those of
 // Arena::Create.

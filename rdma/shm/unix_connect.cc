@@ -121,7 +121,6 @@ absl::StatusOr<ReceivedAcceptance> ReceiveAcceptance(int socket, const std::stri
 
 absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkProposal& proposal, int engine_node,
                                           uint64_t timeout_ns) {
-  const uint64_t deadline_ns = NowNs() + timeout_ns;
   // What is asked for.
   const LinkSize& size = proposal.size;
   if (absl::Status status = CheckLinkSize(size); !status.ok()) return status;
@@ -133,6 +132,7 @@ absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkPro
   if (!engine_region.ok()) return engine_region.status();
 
   // Whom.
+  const uint64_t deadline_ns = NowNs() + timeout_ns;
   absl::StatusOr<FileDescriptor> socket = ConnectSocket(path, deadline_ns);
   if (!socket.ok()) return socket.status();
   const std::string worker =

@@ -1,5 +1,6 @@
 #include "rdma/tcp/tcp_connect.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,13 +35,13 @@ class Handshake {
         reader_(Side::kEngine),
         transcript_(std::move(secret)) {}
 
-  absl::Status ExchangeHellos() {
+  absl::Status ExchangeHellos(uint64_t deadline_ns) {
     const absl::StatusOr<Nonce> nonce = RandomNonce();
     if (!nonce.ok()) return nonce.status();
     const std::string hello = MakeHelloFrame(*nonce);
     transcript_.Append(hello);
     Send(hello);
-    const absl::StatusOr<std::string> answer = Receive(FrameKind::kHello);
+    const absl::StatusOr<std::string> answer = Receive(FrameKind::kHello, deadline_ns);
     if (!answer.ok()) return answer.status();
     transcript_.Append(*answer);
     return absl::OkStatus();
@@ -50,7 +51,7 @@ class Handshake {
     std::string proposal = MakeProposalFrame(offer);
     transcript_.SignAndAppend(Side::kEngine, &proposal);
     Send(proposal);
-    const absl::StatusOr<std::string> acceptance = Receive(FrameKind::kAcceptance);
+    const absl::StatusOr<std::string> acceptance = Receive(FrameKind::kAcceptance, deadline_ns_);
     if (!acceptance.ok()) return acceptance.status();
     if (!transcript_.VerifyAndAppend(Side::kWorker, *acceptance)) {
       return absl::UnauthenticatedError(absl::StrCat(worker_, " does not know the secret"));
@@ -73,10 +74,10 @@ class Handshake {
   // of a handshake together fit into an empty socket.
   void Send(const std::string& frame) { SendSome(socket_.get(), frame.data(), frame.size()); }
 
-  absl::StatusOr<std::string> Receive(FrameKind wanted) {
+  absl::StatusOr<std::string> Receive(FrameKind wanted, uint64_t deadline_ns) {
     FrameNews news;
     while ((news = ReadFrame(socket_.get(), &reader_)).kind == FrameNews::Kind::kNothing) {
-      if (!WaitReadable(socket_.get(), deadline_ns_)) {
+      if (!WaitReadable(socket_.get(), deadline_ns)) {
         return absl::DeadlineExceededError(absl::StrCat(worker_, " did not answer in time"));
       }
     }
@@ -109,13 +110,14 @@ class Handshake {
 absl::StatusOr<TcpConnection> ConnectTcpDoor(const std::string& host, uint16_t port,
                                              std::shared_ptr<const Secret> secret,
                                              const std::function<absl::StatusOr<LinkOffer>()>& make_offer,
-                                             uint64_t deadline_ns) {
-  absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, deadline_ns);
+                                             uint64_t deadline_ns, uint64_t hello_deadline_ns) {
+  hello_deadline_ns = std::min(hello_deadline_ns, deadline_ns);
+  absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, hello_deadline_ns);
   if (!socket.ok()) return socket.status();
 
   const std::string worker = absl::StrCat("worker at ", FormatHostAndPort(host, port));
   Handshake handshake(worker, *std::move(socket), std::move(secret), deadline_ns);
-  if (absl::Status status = handshake.ExchangeHellos(); !status.ok()) return status;
+  if (absl::Status status = handshake.ExchangeHellos(hello_deadline_ns); !status.ok()) return status;
   const absl::StatusOr<LinkOffer> offer = make_offer();
   if (!offer.ok()) return offer.status();
   if (absl::Status status = CheckOffer(*offer); !status.ok()) return status;

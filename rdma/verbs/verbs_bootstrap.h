@@ -42,7 +42,7 @@ class VerbsListener final : public Listener {
 // Errors: those of ConnectTcpDoor and VerbsEnd; DeadlineExceeded.
 absl::StatusOr<ConnectResult> ConnectVerbs(const std::string& host, uint16_t port, std::shared_ptr<const Secret> secret,
                                            const VerbsOptions& options, const LinkProposal& proposal, int engine_node,
-                                           uint64_t timeout_ns);
+                                           uint64_t timeout_ns, uint64_t hello_timeout_ns);
 
 }  // namespace fastdecode
 

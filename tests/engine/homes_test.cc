@@ -1,12 +1,14 @@
-// A worker that refuses to take its engine back, played by hand.
+// Workers that refuse to take their engine back, or hang, played by hand.
 #include "engine/homes.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/retry_schedule.h"
 #include "numa/clock.h"
@@ -20,54 +22,82 @@ constexpr uint64_t kTimeoutNs = 20'000'000'000;
 
 class HomesTest : public testing::Test {
  protected:
-  HomesOptions Options() const {
+  static std::unique_ptr<UnixListener> Listen(const std::string& name) {
+    return *UnixListener::Listen(testing::TempDir() + "fd-" + name + "-" + std::to_string(getpid()));
+  }
+
+  static HomesOptions Options(std::initializer_list<const UnixListener*> workers) {
     HomesOptions options;
-    Endpoint worker;
-    worker.kind = Endpoint::Kind::kUnix;
-    worker.path = listener_->path();
-    options.endpoints = {worker};
+    for (const UnixListener* worker : workers) {
+      options.endpoints.push_back({.kind = Endpoint::Kind::kUnix, .path = worker->path()});
+    }
     options.shape = SmallShape(ElementType::kF32);
     return options;
   }
 
-  std::unique_ptr<PendingLink> AwaitProposal() {
-    absl::StatusOr<std::unique_ptr<PendingLink>> pending = listener_->AcceptProposal(kTimeoutNs);
+  static std::unique_ptr<PendingLink> AwaitProposal(UnixListener* worker) {
+    absl::StatusOr<std::unique_ptr<PendingLink>> pending = worker->AcceptProposal(kTimeoutNs);
     EXPECT_TRUE(pending.ok()) << pending.status();
     return pending.ok() ? *std::move(pending) : nullptr;
   }
 
   // The worker's end of the link.
-  std::unique_ptr<HomeLink> AcceptEngine() {
+  static std::unique_ptr<HomeLink> AcceptEngine(UnixListener* worker, uint32_t homes = 1) {
     const HomeDescription description;
     LinkAcceptance acceptance;
+    acceptance.homes = homes;
     acceptance.answer.assign(reinterpret_cast<const char*>(&description), sizeof(description));
-    const std::unique_ptr<PendingLink> pending = AwaitProposal();
+    const std::unique_ptr<PendingLink> pending = AwaitProposal(worker);
+    if (pending == nullptr) return nullptr;
     absl::StatusOr<std::unique_ptr<HomeLink>> link = pending->Accept(acceptance, /*home_node=*/-1);
     EXPECT_TRUE(link.ok()) << link.status();
     return *std::move(link);
   }
 
-  std::unique_ptr<UnixListener> listener_ =
-      *UnixListener::Listen(testing::TempDir() + "fd-homes-" + std::to_string(getpid()));
+  static void AwaitUp(const Homes& homes, size_t index) {
+    const uint64_t deadline_ns = NowNs() + kTimeoutNs;
+    while (!homes.List()[index].up && NowNs() < deadline_ns) std::this_thread::yield();
+    EXPECT_TRUE(homes.List()[index].up);
+  }
 };
 
 TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {
+  const std::unique_ptr<UnixListener> worker = Listen("worker");
   std::unique_ptr<HomeLink> link;
-  std::thread worker([&] { link = AcceptEngine(); });
-  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options());
-  worker.join();
+  std::thread accepting([&] { link = AcceptEngine(worker.get()); });
+  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
+  accepting.join();
   ASSERT_TRUE(homes.ok()) << homes.status();
   (*homes)->Start([](const PipelineCommand&) {});
   link.reset();
   (*homes)->OnHomeDrained(0);
-  AwaitProposal()->Refuse("another model");
-  const std::unique_ptr<PendingLink> second = AwaitProposal();
+  AwaitProposal(worker.get())->Refuse("another model");
+  const std::unique_ptr<PendingLink> second = AwaitProposal(worker.get());
   const uint64_t answered_ns = NowNs();
   second->Refuse("another model");
-  link = AcceptEngine();
+  link = AcceptEngine(worker.get());
   EXPECT_GE(NowNs() - answered_ns, 2 * RetrySchedule::kPauseNs);
-  while (!(*homes)->List()[0].up && NowNs() - answered_ns < kTimeoutNs) std::this_thread::yield();
-  EXPECT_TRUE((*homes)->List()[0].up);
+  AwaitUp(**homes, 0);
+}
+
+// Its homes together would keep the other one waiting for longer than this test does.
+TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
+  constexpr uint32_t kHungHomes = 3;
+  const std::unique_ptr<UnixListener> hung = Listen("hung"), good = Listen("good");
+  std::vector<std::unique_ptr<HomeLink>> links;
+  std::thread accepting([&] {
+    for (uint32_t i = 0; i < kHungHomes; ++i) links.push_back(AcceptEngine(hung.get(), kHungHomes));
+    links.push_back(AcceptEngine(good.get()));
+  });
+  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({hung.get(), good.get()}));
+  accepting.join();
+  ASSERT_TRUE(homes.ok()) << homes.status();
+  (*homes)->Start([](const PipelineCommand&) {});
+  links.clear();
+  for (uint32_t i = 0; i <= kHungHomes; ++i) (*homes)->OnHomeDrained(static_cast<int>(i));
+  links.push_back(AcceptEngine(good.get()));
+  ASSERT_NE(links.back(), nullptr);
+  AwaitUp(**homes, kHungHomes);
 }
 
 }  // namespace

@@ -10,13 +10,13 @@ namespace {
 constexpr uint64_t kTickNs = RetrySchedule::kPauseNs;
 
 // The ticks of `ticks` in which somebody who looks at each asks, and always gets the same answer.
-std::vector<int> Attempts(RetrySchedule* schedule, const absl::Status& failure, int ticks, bool held_steps = false) {
+std::vector<int> Attempts(RetrySchedule* schedule, const absl::Status& failure, int ticks, bool dear = false) {
   std::vector<int> attempts;
   for (int tick = 0; tick < ticks; ++tick) {
     const uint64_t now_ns = (static_cast<uint64_t>(tick) + 1) * kTickNs;
     if (!schedule->IsDue(now_ns)) continue;
     attempts.push_back(tick);
-    schedule->Fail(failure, held_steps, now_ns);
+    schedule->Fail(failure, dear, now_ns);
   }
   return attempts;
 }
@@ -40,10 +40,13 @@ TEST(RetryScheduleTest, OneWhoseLinkCannotBeMadeIsAskedLessAndLessOften) {
   }
 }
 
-// A worker that hangs up on a proposal, say, for which memory of the GPU was made.
-TEST(RetryScheduleTest, WhoeverHoldsStepsInVainDoesSoLessAndLessOften) {
-  RetrySchedule schedule;
-  EXPECT_LT(Attempts(&schedule, absl::UnavailableError("hung up"), 1000, /*held_steps=*/true).size(), 50u);
+// A worker that hangs up on a proposal, say, for which memory of the GPU was made; or one that hangs, and is waited
+// for.
+TEST(RetryScheduleTest, WhoeverIsDearToAskIsAskedLessAndLessOften) {
+  for (const absl::Status& nobody : {absl::UnavailableError("hung up"), absl::DeadlineExceededError("no answer")}) {
+    RetrySchedule schedule;
+    EXPECT_LT(Attempts(&schedule, nobody, 1000, /*dear=*/true).size(), 50u) << nobody;
+  }
 }
 
 TEST(RetryScheduleTest, AnotherAnswerIsNewAndBeginsFromTheStart) {
