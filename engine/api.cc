@@ -207,6 +207,7 @@ fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_by
                        int32_t* ids, size_t capacity, size_t* count) {
   const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
   if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
+  if (absl::Status bad = fastdecode::Tokenizer::CheckText("text", {text, text_bytes}); !bad.ok()) return ToStatus(bad);
   const std::vector<int32_t> all = tokenizer->Encode({text, text_bytes}, add_special_tokens != 0);
   *count = all.size();
   for (size_t i = 0; i < all.size() && i < capacity; ++i) ids[i] = all[i];

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/model/added_tokens.h"
 #include "engine/model/byte_level_bpe.h"
 #include "engine/model/pre_tokenizer.h"
@@ -16,8 +17,6 @@
 
 namespace fastdecode {
 namespace {
-
-constexpr size_t kTextBytesMax = 512 << 20;  // ICU and BPE count in int32, and a prefix space or NFC may lengthen text
 
 // The composed form. REQUIRES: valid UTF-8.
 std::string ComposeNfc(std::string_view text) {
@@ -141,8 +140,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(const TokenizerFiles
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<Impl>(*spec, *std::move(pre_tokenizer))));
 }
 
+absl::Status Tokenizer::CheckText(const char* field, std::string_view text) {
+  if (text.size() <= kTextBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: %d bytes of text are more than %d", field, text.size(), kTextBytesMax));
+}
+
 std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
-  FD_CHECK(text.size() < kTextBytesMax, "the text is less than 512 MiB");
+  FD_CHECK(text.size() <= kTextBytesMax, "the text is longer than can be encoded");
   std::vector<int32_t> ids;
   if (add_special_tokens) ids = impl_->prefix_ids;
   const std::string valid = ReplaceInvalidUtf8(text);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/tokenizer_files.h"
 
@@ -34,8 +35,13 @@ class Tokenizer {
 
   ~Tokenizer();
 
+  // ICU and BPE count in int32, and a prefix space or NFC may lengthen text.
+  static constexpr size_t kTextBytesMax = (size_t{512} << 20) - 1;
+  // InvalidArgument, naming the field, if the text is too long for Encode.
+  static absl::Status CheckText(const char* field, std::string_view text);
+
   // Bytes of `text` that are not UTF-8 count as U+FFFD, as after Python's decode("utf-8", errors="replace").
-  // `add_special_tokens` puts the template's tokens (such as bos) around. REQUIRES: text is less than 512 MiB.
+  // `add_special_tokens` puts the template's tokens (such as bos) around. REQUIRES: CheckText says nothing.
   std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const;
 
   // Ids that are no token are skipped; bytes that are not UTF-8 in the joined text become U+FFFD.

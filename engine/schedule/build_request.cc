@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <string_view>
 
 #include "absl/strings/str_format.h"
@@ -17,9 +18,16 @@ absl::Status CheckTokenId(const char* field, size_t index, int32_t id, int vocab
       absl::StrFormat("%s[%d]: %d is not a token id; the vocabulary has %d", field, index, id, vocab));
 }
 
+absl::Status CheckRoom(const RequestContext& context, const char* field, size_t tokens) {
+  if (tokens < static_cast<size_t>(context.max_context)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %d tokens leave no room in the context of %d (max-context)",
+                                                    field, tokens, context.max_context));
+}
+
 absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, const fd_request& given) {
   std::vector<int32_t> ids;
   if (given.prompt_ids != nullptr) {
+    if (absl::Status bad = CheckRoom(context, "prompt_ids", given.prompt_id_count); !bad.ok()) return bad;
     ids.assign(given.prompt_ids, given.prompt_ids + given.prompt_id_count);
     for (size_t i = 0; i < ids.size(); ++i) {
       if (absl::Status bad = CheckTokenId("prompt_ids", i, ids[i], context.spec->vocab); !bad.ok()) return bad;
@@ -29,7 +37,9 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, co
       return absl::InvalidArgumentError("prompt: text needs a tokenizer: " + *context.tokenizer_missing_reason);
     }
     const std::string_view text(given.prompt == nullptr ? "" : given.prompt, given.prompt_bytes);
+    if (absl::Status bad = Tokenizer::CheckText("prompt", text); !bad.ok()) return bad;
     ids = context.tokenizer->Encode(text, given.add_special_tokens != 0);
+    if (absl::Status bad = CheckRoom(context, "prompt", ids.size()); !bad.ok()) return bad;
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] < context.spec->vocab) continue;
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -47,12 +57,7 @@ absl::Status SetLengths(const RequestContext& context, const fd_request& given, 
         absl::StrFormat("min_tokens: %d is more than max_tokens, %d", given.min_tokens, given.max_tokens));
   }
   const uint32_t context_max = static_cast<uint32_t>(context.max_context);
-  if (sequence.prompt_tokens >= context_max) {
-    return absl::InvalidArgumentError(absl::StrFormat("prompt: %d tokens leave no room in the context of %d (max-context)",
-                                                      sequence.prompt_tokens, context_max));
-  }
-  sequence.length_max =
-      sequence.prompt_tokens + std::min(given.max_tokens, context_max - sequence.prompt_tokens);
+  sequence.length_max = sequence.prompt_tokens + std::min(given.max_tokens, context_max - sequence.prompt_tokens);
   sequence.min_tokens = given.min_tokens;
   if (given.fill_tokens >= sequence.prompt_tokens && given.fill_tokens > 0) {
     return absl::InvalidArgumentError(absl::StrFormat("fill_tokens: %d is not less than the prompt's %d tokens",
@@ -72,7 +77,9 @@ absl::Status SetStops(const RequestContext& context, const fd_request& given, Re
   }
   if (given.ignore_eos == 0) {
     for (const int id : context.spec->eos_token_ids) stops.push_back(id);
-    if (context.tokenizer != nullptr && context.tokenizer->eos_id()) stops.push_back(*context.tokenizer->eos_id());
+    // A tokenizer may know of more tokens than the model does, which never come.
+    const std::optional<int> eos = context.tokenizer != nullptr ? context.tokenizer->eos_id() : std::nullopt;
+    if (eos && *eos < context.spec->vocab) stops.push_back(*eos);
   }
   std::sort(stops.begin(), stops.end());
   stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
@@ -139,9 +146,8 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   if (given.prompt_logits != nullptr) {
     const size_t needed = ids->size() * static_cast<size_t>(context.spec->vocab);
     if (given.prompt_logits_floats < needed) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("prompt_logits_floats: %d is less than prompt tokens x vocabulary, %d", given.prompt_logits_floats,
-                          needed));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "prompt_logits_floats: %d is less than prompt tokens x vocabulary, %d", given.prompt_logits_floats, needed));
     }
     sequence.prompt_logits = given.prompt_logits;
   }

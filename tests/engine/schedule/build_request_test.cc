@@ -18,11 +18,7 @@ using testing::HasSubstr;
 
 class BuildRequestTest : public testing::Test {
  protected:
-  BuildRequestTest() {
-    absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-        Tokenizer::Load(std::string(FASTDECODE_TESTS_DIR) + "/golden/tokenizer/base");
-    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-    tokenizer_ = *std::move(tokenizer);
+  BuildRequestTest() : tokenizer_(LoadTokenizer("base")) {
     spec_.vocab = 1000;
     spec_.eos_token_ids = {900, 7};
     context_ = {&spec_, tokenizer_.get(), &missing_, 64};
@@ -36,6 +32,12 @@ class BuildRequestTest : public testing::Test {
     given_.logprobs = -1;
   }
 
+  static std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& name) {
+    absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+        Tokenizer::Load(std::string(FASTDECODE_TESTS_DIR) + "/golden/tokenizer/" + name);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return *std::move(tokenizer);
+  }
   std::unique_ptr<Request> Build() {
     absl::StatusOr<std::unique_ptr<Request>> request = BuildRequest(context_, given_);
     EXPECT_TRUE(request.ok()) << request.status();
@@ -102,6 +104,17 @@ TEST_F(BuildRequestTest, IgnoreEosLeavesTheCallersStops) {
   EXPECT_THAT(Build()->sequence.stop_tokens, ElementsAre(30));
 }
 
+TEST_F(BuildRequestTest, ATokenizersEndThatTheModelDoesNotKnowIsNoStop) {
+  tokenizer_ = LoadTokenizer("gpt2");
+  context_.tokenizer = tokenizer_.get();
+  const int eos = tokenizer_->eos_id().value();
+  spec_.eos_token_ids.clear();
+  spec_.vocab = eos + 1;
+  EXPECT_THAT(Build()->sequence.stop_tokens, ElementsAre(eos));
+  spec_.vocab = eos;
+  EXPECT_THAT(Build()->sequence.stop_tokens, testing::IsEmpty());
+}
+
 TEST_F(BuildRequestTest, TheContextCutsTheLength) {
   given_.max_tokens = 1000;
   EXPECT_EQ(Build()->sequence.length_max, 64u);
@@ -131,7 +144,16 @@ TEST_F(BuildRequestTest, RefusesPromptsThatCannotRun) {
   ids_.assign(64, 1);
   given_.prompt_ids = ids_.data();
   given_.prompt_id_count = 64;
-  ExpectRefused({"prompt", "64", "max-context"});
+  ExpectRefused({"prompt_ids", "64", "max-context"});
+  given_.prompt_id_count = (size_t{1} << 32) + 1;  // refused before they are read
+  ExpectRefused({"prompt_ids", "4294967297", "max-context"});
+  GiveText("Hello, world");
+  given_.prompt_bytes = size_t{512} << 20;  // likewise
+  ExpectRefused({"prompt", "536870912", "536870911"});
+  context_.max_context = 2;
+  GiveText("Hello, world");
+  ExpectRefused({"prompt", "max-context"});
+  context_.max_context = 64;
   GiveText("");
   ExpectRefused({"prompt", "no tokens"});
   spec_.vocab = 90;  // "~" is 93
