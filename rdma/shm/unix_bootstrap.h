@@ -49,7 +49,6 @@ class UnixListener final : public Listener {
   explicit UnixListener(SocketFile socket) : socket_(std::move(socket)) {}
 
   void AcceptClients();
-  absl::Status DropOverdue();
 
   const SocketFile socket_;
   std::vector<HalfOpen> half_open_;  // oldest first

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,8 @@
 namespace fastdecode {
 
 namespace {
+
+using ProposalResult = absl::StatusOr<std::unique_ptr<PendingLink>>;
 
 constexpr int kExhaustedPauseMs = 20;
 
@@ -129,15 +132,13 @@ class UnixPendingLink final : public PendingLink {
   Arena engine_region_;
 };
 
-// The socket has something to read, or was closed. `nothing`: neither after all.
-absl::StatusOr<std::unique_ptr<PendingLink>> ReceiveProposal(FileDescriptor* socket, bool* nothing) {
+// What there is to tell about a client, if that is the end of its stay at the door.
+std::optional<ProposalResult> ReceiveProposal(FileDescriptor* socket) {
   ProposalPacket packet;
   ReceivedPacket received;
-  *nothing = false;
   switch (ReceivePacket(socket->get(), &packet, sizeof(packet), &received)) {
     case ReceiveOutcome::kNothing:
-      *nothing = true;
-      return std::unique_ptr<PendingLink>();
+      return std::nullopt;
     case ReceiveOutcome::kClosed:
       return absl::UnavailableError("a client closed its connection without a proposal");
     case ReceiveOutcome::kPacket:
@@ -165,7 +166,6 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Listen(const std::st
 absl::StatusOr<std::unique_ptr<PendingLink>> UnixListener::AcceptProposal(uint64_t timeout_ns) {
   const uint64_t deadline_ns = NowNs() + timeout_ns;
   while (true) {
-    if (absl::Status status = DropOverdue(); !status.ok()) return status;
     // The door, then the clients that have yet to say what they want.
     std::vector<pollfd> entries = {{socket_.fd(), POLLIN, 0}};
     for (const HalfOpen& client : half_open_) entries.push_back({client.socket.get(), POLLIN, 0});
@@ -173,12 +173,15 @@ absl::StatusOr<std::unique_ptr<PendingLink>> UnixListener::AcceptProposal(uint64
     poll(entries.data(), entries.size(), PollTimeoutMs(wake_ns));
 
     for (size_t i = 0; i < half_open_.size(); ++i) {
-      if (entries[i + 1].revents == 0) continue;
-      bool nothing;
-      auto result = ReceiveProposal(&half_open_[i].socket, &nothing);
-      if (nothing) continue;
+      std::optional<ProposalResult> result;
+      if (entries[i + 1].revents != 0) result = ReceiveProposal(&half_open_[i].socket);
+      // Judged after it was heard: what came in time while nobody listened here is in time.
+      if (!result.has_value() && NowNs() >= half_open_[i].deadline_ns) {
+        result = TurnAway(half_open_[i].socket.get(), "no proposal came in time");
+      }
+      if (!result.has_value()) continue;
       half_open_.erase(half_open_.begin() + i);
-      return result;
+      return *std::move(result);
     }
     if (entries[0].revents != 0) AcceptClients();
     if (NowNs() >= deadline_ns) return absl::DeadlineExceededError(absl::StrCat("no engine came to unix:", path()));
@@ -197,13 +200,6 @@ void UnixListener::AcceptClients() {
     if (half_open_.size() == kHalfOpenMax) half_open_.erase(half_open_.begin());
     half_open_.push_back({std::move(client), NowNs() + kProposalTimeoutNs});
   }
-}
-
-absl::Status UnixListener::DropOverdue() {
-  if (half_open_.empty() || NowNs() < half_open_.front().deadline_ns) return absl::OkStatus();
-  const FileDescriptor client = std::move(half_open_.front().socket);
-  half_open_.erase(half_open_.begin());
-  return TurnAway(client.get(), "no proposal came in time");
 }
 
 }  // namespace fastdecode

@@ -299,6 +299,17 @@ TEST_F(UnixBootstrapTest, SilentClientsDoNotKeepAnHonestEngineOut) {
   EXPECT_EQ(silent.front()->Refusal(), "closed");
 }
 
+TEST_F(UnixBootstrapTest, AProposalThatCameInTimeIsHeardHoweverLate) {
+  const Arena region = Region();
+  RawClient client(path_);
+  EXPECT_EQ(listener_->AcceptProposal(1'000'000).status().code(), absl::StatusCode::kDeadlineExceeded);
+  const ProposalPacket packet = Packet();
+  client.Send(&packet, sizeof(packet), region.fd());
+  std::this_thread::sleep_for(std::chrono::nanoseconds(UnixListener::kProposalTimeoutNs));  // busy elsewhere
+  const auto pending = listener_->AcceptProposal(kGenerousNs);
+  EXPECT_TRUE(pending.ok()) << pending.status();
+}
+
 TEST_F(UnixBootstrapTest, AClientThatLeavesIsForgotten) {
   RawClient(path_).fd();
   const auto pending = listener_->AcceptProposal(kGenerousNs);
