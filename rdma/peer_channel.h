@@ -22,9 +22,9 @@ struct PeerNews {
 
 // The connection on which a link over a fabric was made, and which stays as long as the link: signs of life and the
 // last word pass here, never data.
-// Thread: Poll and SendHeartbeat by the control thread; SendFarewell by any, also while another is in the other calls;
-// fd() and name() by any. Nothing blocks: what the connection has no room for is dropped (a heartbeat) or cut short by
-// closing it (a farewell).
+// Thread: Poll and SendHeartbeat by one at a time; SendFarewell by any, also while another is in the other calls; the
+// rest by any. Nothing blocks: what the connection has no room for is dropped (a heartbeat) or cut short by closing it
+// (a farewell).
 class PeerChannel {
  public:
   // Closes the connection. What was sent before still arrives.
@@ -32,6 +32,8 @@ class PeerChannel {
 
   // Readable (poll(2) for POLLIN) when Poll has news; the same for the whole life.
   virtual int fd() const = 0;
+  // Whether the peer can have said anything. Until then its silence means nothing; how long that may last Poll judges.
+  virtual bool ready() const = 0;
   // The next news; kNothing when there is none. Kinds kFarewell and kClosed repeat.
   virtual PeerNews Poll() = 0;
   virtual void SendHeartbeat(uint64_t progress) = 0;

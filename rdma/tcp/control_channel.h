@@ -41,7 +41,7 @@ class ControlChannel final : public PeerChannel {
   // Errors, naming the worker: DeadlineExceeded; Unavailable, with its farewell or how the connection ended.
   absl::Status AwaitReady(uint64_t deadline_ns);
   // Each end knows of the other that it can receive.
-  bool ready() const;
+  bool ready() const override;
 
   int fd() const override { return socket_.get(); }
   // A worker's engine that is not ready in time is kClosed; fd() does not tell of that, so Poll must be called without

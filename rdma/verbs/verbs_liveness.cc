@@ -41,8 +41,7 @@ VerbsLiveness::VerbsLiveness(const VerbsEnd& end, std::unique_ptr<PeerChannel> c
       role_(end.role()),
       heartbeat_timeout_ns_(end.options().fabric.heartbeat_timeout_ns),
       now_ns_(end.options().now_ns),
-      channel_(std::move(channel)),
-      heard_ns_(now_ns_()) {}
+      channel_(std::move(channel)) {}
 
 absl::Status VerbsLiveness::Watch(int fd) {
   epoll_event event = {};
@@ -97,9 +96,11 @@ void VerbsLiveness::LoseByCompletion(const ibv_wc& completion) {
 }
 
 void VerbsLiveness::Check() {
+  const std::lock_guard<std::mutex> lock(check_mutex_);
   CheckEvents();
   CheckChannel();
   CheckTimer();
+  CheckSilence();
 }
 
 void VerbsLiveness::CheckEvents() {
@@ -131,7 +132,6 @@ void VerbsLiveness::CheckChannel() {
   }
 }
 
-// After the channel: what came while this process itself stood still counts.
 void VerbsLiveness::CheckTimer() {
   uint64_t ticks = 0;
   if (read(timer_.get(), &ticks, sizeof(ticks)) == sizeof(ticks) && !lost()) {
@@ -143,7 +143,15 @@ void VerbsLiveness::CheckTimer() {
       MarkLost(absl::StrCat(Place(), ": ", DescribeCompletionError(completion)).c_str());
     }
   }
-  const uint64_t silent_ns = now_ns_() - heard_ns_;
+}
+
+// After the channel: what came while this process itself stood still counts. From the first look on that finds the peer
+// ready: until it knows the same of this end it says nothing, and it learns that from such a look.
+void VerbsLiveness::CheckSilence() {
+  const uint64_t now_ns = now_ns_();
+  if (heard_ns_ == 0 && channel_->ready()) heard_ns_ = now_ns;
+  if (heard_ns_ == 0) return;
+  const uint64_t silent_ns = now_ns - heard_ns_;
   if (silent_ns <= heartbeat_timeout_ns_) return;
   MarkLost(absl::StrCat(channel_->name(), " has been silent for ", silent_ns / 1'000'000,
                         " ms: its process hangs or "

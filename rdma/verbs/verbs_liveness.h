@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
@@ -38,7 +39,7 @@ class VerbsLiveness {
 
   // For LinkEnd: readable when the channel, the device or the heartbeat's timer has something.
   int fd() const { return epoll_.get(); }
-  // Control thread: looks at all three.
+  // Looks at all three. Not for the data thread: it may wait for another one in here.
   void Check();
   // Readable once the link is lost.
   int wake_fd() const { return wake_.get(); }
@@ -64,6 +65,7 @@ class VerbsLiveness {
   void CheckEvents();
   void CheckChannel();
   void CheckTimer();
+  void CheckSilence();
   std::string Place() const;
 
   // Constant after Create.
@@ -81,11 +83,11 @@ class VerbsLiveness {
 
   LossRecord loss_;
   CacheAligned<std::atomic<uint64_t>> own_progress_ = {};   // written by the data thread
-  CacheAligned<std::atomic<uint64_t>> peer_progress_ = {};  // written by the control thread
+  CacheAligned<std::atomic<uint64_t>> peer_progress_ = {};  // written in Check
   std::atomic<bool> flushed_{false};
 
-  // The control thread only.
-  uint64_t heard_ns_;
+  std::mutex check_mutex_;  // guards what follows: of the monitor and a control thread, either may look
+  uint64_t heard_ns_ = 0;   // when the peer last said something; 0: it was not ready to, or nobody has looked since
   int flushed_ticks_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -37,6 +38,7 @@ struct FakeWire {
   }
 
   const int fd;
+  std::atomic<bool> ready{true};  // whoever puts news in
   std::mutex mutex;
   std::deque<PeerNews> news;
 };
@@ -49,6 +51,7 @@ class FakePeerChannel final : public PeerChannel {
   ~FakePeerChannel() override { out_->Put({PeerNews::Kind::kClosed, 0, ""}); }
 
   int fd() const override { return in_->fd; }
+  bool ready() const override { return in_->ready.load(); }
   PeerNews Poll() override { return in_->Get(); }
   void SendHeartbeat(uint64_t progress) override { out_->Put({PeerNews::Kind::kHeartbeat, progress, ""}); }
   void SendFarewell(const std::string& text) override { out_->Put({PeerNews::Kind::kFarewell, 0, text}); }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/rdma/link_suite.h"
@@ -163,6 +165,7 @@ TEST_F(VerbsLossTest, AFailedPostLosesTheLink) {
 // ---- What the peer's process says. ----
 
 TEST_F(VerbsLossTest, ASilentPeerIsLostAndOneThatWasHeardIsNot) {
+  pair_.engine->CheckPeer();
   g_now_ns += 900'000'000;
   pair_.to_engine->Put({PeerNews::Kind::kHeartbeat, 41, ""});
   g_now_ns += 900'000'000;
@@ -172,6 +175,41 @@ TEST_F(VerbsLossTest, ASilentPeerIsLostAndOneThatWasHeardIsNot) {
   g_now_ns += 1'000'000'001;
   pair_.engine->CheckPeer();
   ExpectContains(pair_.engine->lost_cause(), "the home has been silent for 1000 ms");
+}
+
+TEST_F(VerbsLossTest, APeerThatIsNotReadyIsNotSilent) {
+  pair_.to_home->ready = false;
+  g_now_ns += 5'000'000'000;
+  pair_.home->CheckPeer();
+  pair_.to_home->ready = true;
+  g_now_ns += 5'000'000'000;
+  pair_.home->CheckPeer();
+  g_now_ns += 1'000'000'000;
+  pair_.home->CheckPeer();
+  EXPECT_FALSE(pair_.home->lost()) << pair_.home->lost_cause();
+  g_now_ns += 1;
+  pair_.home->CheckPeer();
+  ExpectContains(pair_.home->lost_cause(), "the engine has been silent for 1000 ms");
+}
+
+// A worker that makes way looks at a link which its monitor looks at as well.
+TEST(VerbsLivenessTest, TwoThatLookAtOnceFindNoSilence) {
+  VerbsPair pair({.size = SmallSize(), .now_ns = [] {
+                    const uint64_t now_ns = ++g_now_ns;
+                    sched_yield();
+                    return now_ns;
+                  }});
+  const auto look = [&pair] {
+    for (int i = 0; i < 5000; ++i) {
+      pair.to_engine->Put({PeerNews::Kind::kHeartbeat, 1, ""});
+      pair.engine->CheckPeer();
+    }
+  };
+  std::thread other(look);
+  look();
+  other.join();
+  EXPECT_FALSE(pair.engine->lost()) << pair.engine->lost_cause();
+  pair.ExpectClean();
 }
 
 TEST_F(VerbsLossTest, TheEndOfTheConnectionIsTheEndOfTheLink) {
