@@ -105,7 +105,7 @@ TEST_F(BuildRequestTest, IgnoreEosLeavesTheCallersStops) {
 }
 
 TEST_F(BuildRequestTest, ATokenizersEndThatTheModelDoesNotKnowIsNoStop) {
-  tokenizer_ = LoadTokenizer("gpt2");
+  tokenizer_ = LoadTokenizer("qwen2");
   context_.tokenizer = tokenizer_.get();
   const int eos = tokenizer_->eos_id().value();
   spec_.eos_token_ids.clear();
