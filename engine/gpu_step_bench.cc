@@ -94,6 +94,15 @@ absl::StatusOr<uint64_t> GpuStepBench::Run(int rows, std::vector<StageTrace>* tr
 
 absl::StatusOr<uint64_t> GpuStepBench::RunStep(int rows) { return Run(rows, nullptr); }
 
+absl::StatusOr<uint64_t> GpuStepBench::RunNearStep(int rows) {
+  absl::StatusOr<HomeArea> near = loaded_.spart->NearArea();
+  if (!near.ok()) return near.status();
+  std::swap(table_.home_areas[0], *near);
+  const absl::StatusOr<uint64_t> ns = Run(rows, nullptr);
+  std::swap(table_.home_areas[0], *near);
+  return ns;
+}
+
 absl::StatusOr<double> GpuStepBench::RunCrossing(int rows, int times, Way way, bool by_copies) {
   const absl::StatusOr<double> step_ns = loaded_.spart->MeasureCrossing(rows, times, way, by_copies);
   if (!step_ns.ok()) return step_ns.status();

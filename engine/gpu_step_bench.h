@@ -33,6 +33,8 @@ class GpuStepBench {
   // One step, each row of a sequence of its own, all sampled greedily, in ns. Errors: Unavailable, with what the S-Part
   // says. REQUIRES: 0 < rows <= rows_max.
   absl::StatusOr<uint64_t> RunStep(int rows);
+  // As that, at a home whose area is in the GPU's memory: without the way to the host's.
+  absl::StatusOr<uint64_t> RunNearStep(int rows);
   // What lies between the stages of a step, of each layer, in ns of the GPU's clock.
   struct Hops {
     std::vector<uint64_t> idle_ns;  // from a stage's last word to the next one's first: the GPU computes nothing

@@ -42,7 +42,8 @@ struct BatchFigures {
   int batch = 0;
   // Of each repetition.
   std::vector<double> step_us, gemms_us, ratio;
-  std::vector<double> beside_waits;  // GEMMs, of what they take alone; none with one micro-batch
+  std::vector<double> near_step_us, near_ratio;  // without the way to the host's memory
+  std::vector<double> beside_waits;              // GEMMs, of what they take alone; none with one micro-batch
   Distribution idle, hop;
   // A layer's rows there and back: by kernels, by the copy engine.
   std::vector<double> way_us[2][2];
@@ -66,6 +67,8 @@ absl::Status MeasureBatch(GpuStepBench* bench, int repetitions, BatchFigures* fi
   absl::StatusOr<double> before = bench->RunGemms(figures->batch, kGemmTimes);
   if (!before.ok()) return before.status();
   for (int i = 0; i < repetitions; ++i) {
+    const absl::StatusOr<uint64_t> near_ns = bench->RunNearStep(figures->batch);
+    if (!near_ns.ok()) return near_ns.status();
     const absl::StatusOr<uint64_t> step_ns = bench->RunStep(figures->batch);
     if (!step_ns.ok()) return step_ns.status();
     if (absl::Status bad = bench->RunTimedStep(figures->batch, &hops); !bad.ok()) return bad;
@@ -75,6 +78,8 @@ absl::Status MeasureBatch(GpuStepBench* bench, int repetitions, BatchFigures* fi
     figures->step_us.push_back(static_cast<double>(*step_ns) * 1e-3);
     figures->gemms_us.push_back(gemms_ns * 1e-3);
     figures->ratio.push_back(static_cast<double>(*step_ns) / gemms_ns);
+    figures->near_step_us.push_back(static_cast<double>(*near_ns) * 1e-3);
+    figures->near_ratio.push_back(static_cast<double>(*near_ns) / gemms_ns);
     before = after;
   }
   for (int i = 0; i < repetitions && bench->micro_batches() > 1; ++i) {
@@ -142,6 +147,8 @@ nlohmann::json Figures(const GpuReport& report) {
          {"step_us", ToJson(Summarize(figures.step_us))},
          {"gemms_us", ToJson(Summarize(figures.gemms_us))},
          {"step_over_gemms", ToJson(Summarize(figures.ratio))},
+         {"near_step_us", ToJson(Summarize(figures.near_step_us))},
+         {"near_step_over_gemms", ToJson(Summarize(figures.near_ratio))},
          {"gemms_beside_waits",
           figures.beside_waits.empty() ? nlohmann::json() : ToJson(Summarize(figures.beside_waits))},
          {"gemms_tflop_per_s", 2 * report.weights * figures.batch / gemms_us * 1e-6},
@@ -164,27 +171,27 @@ std::string PercentileText(const nlohmann::json& us, const char* name) {
 }
 
 std::string Text(const GpuReport& report) {
-  char line[320];
+  char line[360];
   std::snprintf(line, sizeof(line), "%d layers, %.2f GB of weights a step; us, hops to a home that answers at once\n",
                 report.layers, static_cast<double>(report.weight_bytes) * 1e-9);
   std::string text = report.spart + "\n" + line;
-  std::snprintf(line, sizeof(line), "%6s  %-25s %-25s %-20s %-20s %8s %8s  %9s %9s  %9s %9s  %s\n", "batch", "step",
-                "its GEMMs alone", "ratio", "GEMMs beside waits", "TFLOP/s", "GB/s", "idle p50", "p99", "hop p50",
-                "p99", "KiB there, back");
+  std::snprintf(line, sizeof(line), "%6s  %-25s %-25s %-20s %-20s %-20s %8s %8s  %9s %9s  %9s %9s  %s\n", "batch",
+                "step", "its GEMMs alone", "ratio", "rows stay, ratio", "GEMMs beside waits", "TFLOP/s", "GB/s",
+                "idle p50", "p99", "hop p50", "p99", "KiB there, back");
   text += line;
   const nlohmann::json figures = Figures(report);
   for (size_t i = 0; i < report.batches.size(); ++i) {
     const BatchFigures& batch = report.batches[i];
     const nlohmann::json& row = figures["batches"][i];
     const std::string beside = batch.beside_waits.empty() ? "-" : ToText(Summarize(batch.beside_waits), 3);
-    std::snprintf(line, sizeof(line), "%6d  %-25s %-25s %-20s %-20s %8.1f %8.1f  %9s %9s  %9s %9s  %.1f, %.1f\n",
-                  batch.batch, ToText(Summarize(batch.step_us), 1).c_str(),
-                  ToText(Summarize(batch.gemms_us), 1).c_str(), ToText(Summarize(batch.ratio), 3).c_str(),
-                  beside.c_str(), row["gemms_tflop_per_s"].get<double>(), row["gemms_gb_per_s"].get<double>(),
-                  PercentileText(row["idle_us"], "p50").c_str(), PercentileText(row["idle_us"], "p99").c_str(),
-                  PercentileText(row["hop_us"], "p50").c_str(), PercentileText(row["hop_us"], "p99").c_str(),
-                  static_cast<double>(report.hop_bytes[i].first) / 1024,
-                  static_cast<double>(report.hop_bytes[i].second) / 1024);
+    std::snprintf(
+        line, sizeof(line), "%6d  %-25s %-25s %-20s %-20s %-20s %8.1f %8.1f  %9s %9s  %9s %9s  %.1f, %.1f\n",
+        batch.batch, ToText(Summarize(batch.step_us), 1).c_str(), ToText(Summarize(batch.gemms_us), 1).c_str(),
+        ToText(Summarize(batch.ratio), 3).c_str(), ToText(Summarize(batch.near_ratio), 3).c_str(), beside.c_str(),
+        row["gemms_tflop_per_s"].get<double>(), row["gemms_gb_per_s"].get<double>(),
+        PercentileText(row["idle_us"], "p50").c_str(), PercentileText(row["idle_us"], "p99").c_str(),
+        PercentileText(row["hop_us"], "p50").c_str(), PercentileText(row["hop_us"], "p99").c_str(),
+        static_cast<double>(report.hop_bytes[i].first) / 1024, static_cast<double>(report.hop_bytes[i].second) / 1024);
     text += line;
   }
   std::snprintf(line, sizeof(line),

@@ -155,6 +155,7 @@ class Pipeline {
   bool SendRosters(int m);
   bool SendRoster(int m, int home);
   bool FlushPending(HomePort& port);
+  void WakeHome(HomePort& port);
   void FinishStep(int m);
   void FailStep(int m);
   void AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns);

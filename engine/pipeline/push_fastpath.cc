@@ -47,10 +47,7 @@ bool Pipeline::PostSegment(int m, Push* push) {
   if (!HasOpen(port)) port.progress_seen_ns = Now();
   port.link->PostBulk(kPushRowsOffset + bytes);
   sequence->last_segment = ++port.segments;
-  if (port.idle_said) {
-    port.idle_said = false;
-    port.link->RingHome();
-  }
+  WakeHome(port);
   statistics_.pushed_bytes.Add(bytes);
   push->row += header.tokens;
   if (push->row == push->rows) {

@@ -187,12 +187,17 @@ bool Pipeline::SendRosters(int m) {
     if (!port.alive || batch.home_rows[h] == 0) continue;
     if (!FlushPending(port)) return false;
     if (batcher_.RosterChanged(m, h) && !SendRoster(m, h)) return false;
-    if (port.idle_said) {
-      port.idle_said = false;
-      port.link->RingHome();
-    }
+    WakeHome(port);
   }
   return true;
+}
+
+// Behind the first message of a busy period and no later: a home that sleeps gives no room back, so that what comes
+// behind could fill the link before the ring.
+void Pipeline::WakeHome(HomePort& port) {
+  if (!port.idle_said) return;
+  port.idle_said = false;
+  port.link->RingHome();
 }
 
 bool Pipeline::SendRoster(int m, int home) {
@@ -307,7 +312,10 @@ void Pipeline::TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t
 
 bool Pipeline::FlushPending(HomePort& port) {
   size_t sent = 0;
-  while (sent < port.pending.size() && port.link->TrySendControl(&port.pending[sent], sizeof(SequenceMessage))) ++sent;
+  while (sent < port.pending.size() && port.link->TrySendControl(&port.pending[sent], sizeof(SequenceMessage))) {
+    ++sent;
+    WakeHome(port);
+  }
   port.pending.EraseFront(sent);
   return port.pending.empty();
 }

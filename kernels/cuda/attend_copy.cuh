@@ -24,14 +24,16 @@ class KvCopy {
         chunk_(Thread() % chunks_) {}
 
   // The item's steps: of each, on_k(first token) when K is there, between(first) when it is no longer in use,
-  // on_v(first) when V is there and all threads have come from `between`. What comes next is on its way meanwhile.
-  // Steps begin at multiples of their tokens, as cuts do.
-  template <class OnK, class Between, class OnV>
-  FD_DEVICE void Steps(const AttendItem& item, const OnK& on_k, const Between& between, const OnV& on_v) const {
+  // on_v(first) when V is there and all threads have come from `between`. What comes next is on its way meanwhile, and
+  // during `begun` what comes first. Steps begin at multiples of their tokens, as cuts do.
+  template <class Begun, class OnK, class Between, class OnV>
+  FD_DEVICE void Steps(const AttendItem& item, const Begun& begun, const OnK& on_k, const Between& between,
+                       const OnV& on_v) const {
     unsigned first = item.begin / layout_.tokens * layout_.tokens;
     Heads heads = HeadsAt(item, first);
     Begin(item, heads, first, /*of_v=*/false);
     Begin(item, heads, first, /*of_v=*/true);
+    begun();
     for (; first < item.end; first += layout_.tokens) {
       const unsigned next = first + layout_.tokens;
       heads = HeadsAt(item, next);

@@ -28,10 +28,9 @@ class Attend {
         adds_(group_ < AttendGroups(args.pages.head_dim)) {}
 
   FD_DEVICE void Do(const AttendItem& item) {
-    LoadQueries(item);
     copy_.Steps(
-        item, [&](unsigned first) { Score(item, first); }, [&](unsigned first) { Weigh(item, first); },
-        [&](unsigned first) { Add(item, first); });
+        item, [&] { LoadQueries(item); }, [&](unsigned first) { Score(item, first); },
+        [&](unsigned first) { Weigh(item, first); }, [&](unsigned first) { Add(item, first); });
     Finish(item);
     SyncBlock();
   }
@@ -51,7 +50,7 @@ class Attend {
       const unsigned query = i / quads;
       Pack<float, 4> out = {};
       if (query < item.queries) {
-        const Pack<W, 4> in = LoadPack<4>(QueryAt<W>(args_, item, query) + i % quads * 4);
+        const Pack<W, 4> in = LoadPack<4>(QueryAt<W>(args_, item, PlaceOf(args_, item, query)) + i % quads * 4);
         for (int j = 0; j < 4; ++j) out.v[j] = ToFloat(in.v[j]) * scale;
       }
       StorePack(to + size_t{i} * 4, out);
@@ -196,11 +195,12 @@ class Attend {
     for (int i = 0; i < kQueries; ++i) {
       const unsigned query = static_cast<unsigned>(group_ * kQueries + i);
       if (!adds_ || query >= item.queries) continue;
+      const QueryPlace place = PlaceOf(args_, item, query);
       const float maximum = Floats(layout_.maxima)[query], sum = Floats(layout_.sums)[query];
       if (alone) {
-        PutOutput(args_, item, query, dim_, {acc_[i].v[0] / sum, acc_[i].v[1] / sum});
+        PutOutput(args_, item, place, dim_, {acc_[i].v[0] / sum, acc_[i].v[1] / sum});
       } else {
-        PutPartial(args_, QueryIndex(args_, item, query), item.cut, dim_, acc_[i], maximum, sum);
+        PutPartial(args_, QueryIndex(args_, item, place), item.cut, dim_, acc_[i], maximum, sum);
       }
     }
     if (alone || !IsLastOfTile(args_, item, reinterpret_cast<uint32_t*>(SharedMemory() + layout_.count))) return;
@@ -212,8 +212,9 @@ class Attend {
     for (int i = 0; i < kQueries; ++i) {
       const unsigned query = static_cast<unsigned>(group_ * kQueries + i);
       if (!adds_ || query >= item.queries) continue;
-      const size_t index = QueryIndex(args_, item, query);
-      PutOutput(args_, item, query, dim_, MergePartials(args_, index, item.first_cut, item.last_cut, dim_));
+      const QueryPlace place = PlaceOf(args_, item, query);
+      const size_t index = QueryIndex(args_, item, place);
+      PutOutput(args_, item, place, dim_, MergePartials(args_, index, item.first_cut, item.last_cut, dim_));
     }
   }
 

@@ -8,7 +8,6 @@
 
 namespace fastdecode::simt {
 
-inline constexpr float kLog2E = 1.44269504088896341f;
 FD_DEVICE float MinusInfinity() { return FloatOfBits(0xff800000u); }
 
 FD_DEVICE size_t PartialIndex(const AttendKvArgs& args, size_t query, unsigned cut) {
@@ -27,16 +26,13 @@ FD_DEVICE void PutPartial(const AttendKvArgs& args, size_t query, unsigned cut, 
 FD_DEVICE bool IsLastOfTile(const AttendKvArgs& args, const AttendItem& item, uint32_t* count) {
   SyncBlock();
   if (Thread() == 0) {
-    FenceDevice();  // for all threads of the block, whose writes the barrier has made this one's past
-    uint32_t* const arrived = args.arrived + QueryIndex(args, item, 0);
-    *count = AtomicAdd(arrived, 1u) + 1;
+    // For all threads of the block, whose writes the barrier has made this one's past.
+    uint32_t* const arrived = args.arrived + QueryIndex(args, item, PlaceOf(args, item, 0));
+    *count = CountIn(arrived) + 1;
     if (*count == item.last_cut - item.first_cut + 1) *arrived = 0;
-    FenceDevice();
   }
   SyncBlock();
-  const bool last = *count == item.last_cut - item.first_cut + 1;
-  if (last) FenceDevice();
-  return last;
+  return *count == item.last_cut - item.first_cut + 1;
 }
 
 // acc / sum of all cuts in ascending order. Several cuts are loaded at once, since each load takes longer than all that
@@ -83,12 +79,10 @@ FD_DEVICE void StoreOutput(T* to, DimPair values) {
   StorePack(to, Pack<T, 2>{FromFloat<T>(values.v[0]), FromFloat<T>(values.v[1])});
 }
 // o of one of the item's queries; padding is left out.
-FD_DEVICE void PutOutput(const AttendKvArgs& args, const AttendItem& item, unsigned query, int dim, DimPair values) {
+FD_DEVICE void PutOutput(const AttendKvArgs& args, const AttendItem& item, const QueryPlace& place, int dim,
+                         DimPair values) {
   if (dim >= args.wire.head_dim) return;
-  const auto group = static_cast<unsigned>(args.split.group);
-  const unsigned number = item.first_query + query, row = item.entry.row + number / group;
-  const unsigned head = item.kv_head * group + number % group;
-  const size_t at = (size_t{row} * args.wire.heads + head) * args.wire.head_dim + dim;
+  const size_t row = item.entry.row + place.row, at = (row * args.wire.heads + place.head) * args.wire.head_dim + dim;
   switch (args.type) {
     case ElementType::kF32:
       return StoreOutput(static_cast<float*>(args.out) + at, values);

@@ -32,9 +32,8 @@ class AttendTiles {
 
   FD_DEVICE void Do(const AttendItem& item) {
     const bool works = FirstQuery() < item.queries;  // all of the warp
-    LoadQueries(item);
     copy_.Steps(
-        item,
+        item, [&] { LoadQueries(item); },
         [&](unsigned) {
           if (works) Score();
         },
@@ -79,25 +78,37 @@ class AttendTiles {
   // Whether any of the warp's Query(half) is one of the item's.
   FD_DEVICE bool HasHalf(const AttendItem& item, unsigned half) const { return FirstQuery() + half * 8 < item.queries; }
 
-  // Zeros behind the tile's last query.
+  // This lane's pairs of a query in memory, all on their way at once: [operand][QueryDim's i]. Zeros behind the tile's
+  // last query.
   template <class W>
-  FD_DEVICE DimPair QueryPair(const AttendItem& item, unsigned half, int k, int i) const {
-    const int dim = Operands::QueryDim(k, i, static_cast<int>(column_));
-    if (Query(half) >= item.queries || !Has(16 * k)) return {};
-    const Pack<W, 2> pair = LoadPack<2>(QueryAt<W>(args_, item, Query(half)) + dim);
-    return {ToFloat(pair.v[0]), ToFloat(pair.v[1])};
+  struct QueryPairs {
+    Pack<W, 2> of[kOperands][2];
+  };
+  template <class W>
+  FD_DEVICE QueryPairs<W> QueryPairsOf(const AttendItem& item, unsigned half) const {
+    const bool is_one = Query(half) < item.queries;
+    const W* const from = QueryAt<W>(args_, item, PlaceOf(args_, item, is_one ? Query(half) : 0));
+    QueryPairs<W> pairs = {};
+    FD_UNROLL(unroll)
+    for (int k = 0; k < kOperands; ++k) {
+      FD_UNROLL(unroll)
+      for (int i = 0; i < 2; ++i) {
+        if (!is_one || !Has(16 * k)) continue;
+        pairs.of[k][i] = LoadPack<2>(from + Operands::QueryDim(k, i, static_cast<int>(column_)));
+      }
+    }
+    return pairs;
   }
   // A power of two that q is multiplied by, NaN if one of it is no finite number; units_[half] makes up for it.
   template <class W>
-  FD_DEVICE float QueryFactor(const AttendItem& item, unsigned half) {
+  FD_DEVICE float QueryFactor(const QueryPairs<W>& pairs, unsigned half) {
     uint32_t largest = uint32_t{15} << 23;  // as bits, of which those of NaN are the largest
     FD_UNROLL(unroll)
     for (int k = 0; k < kOperands; ++k) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 2; ++i) {
-        const DimPair pair = QueryPair<W>(item, half, k, i);
-        for (const float value : pair.v) {
-          const uint32_t magnitude = BitsOf(value) & 0x7fffffffu;
+        for (const W value : pairs.of[k][i].v) {
+          const uint32_t magnitude = BitsOf(ToFloat(value)) & 0x7fffffffu;
           largest = magnitude > largest ? magnitude : largest;
         }
       }
@@ -114,14 +125,15 @@ class AttendTiles {
   FD_DEVICE void LoadQueriesOf(const AttendItem& item) {
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
-      const float factor = kScaled ? QueryFactor<W>(item, half) : 1;
+      const QueryPairs<W> pairs = QueryPairsOf<W>(item, half);
+      const float factor = kScaled ? QueryFactor<W>(pairs, half) : 1;
       FD_UNROLL(unroll)
       for (int k = 0; k < kOperands; ++k) {
         FD_UNROLL(unroll)
         for (int i = 0; i < 2; ++i) {
-          const DimPair pair = QueryPair<W>(item, half, k, i);
+          const float first = ToFloat(pairs.of[k][i].v[0]), second = ToFloat(pairs.of[k][i].v[1]);
           q_[k][half + 2 * static_cast<unsigned>(i)] =
-              kScaled ? PairOf<Type>(pair.v[0] * factor, pair.v[1] * factor) : PairOf<Type>(pair.v[0], pair.v[1]);
+              kScaled ? PairOf<Type>(first * factor, second * factor) : PairOf<Type>(first, second);
         }
       }
     }
@@ -287,11 +299,15 @@ class AttendTiles {
   }
 
   // What a cut yields for one of the item's queries, which is o itself if there is no other cut.
-  FD_DEVICE void Put(const AttendItem& item, unsigned query, int dim, DimPair acc, float maximum, float sum) const {
+  struct CutOfQuery {
+    QueryPlace place;
+    float maximum, sum, inverse;  // 1 / sum
+  };
+  FD_DEVICE void Put(const AttendItem& item, const CutOfQuery& cut, int dim, DimPair acc) const {
     if (item.first_cut == item.last_cut) {
-      PutOutput(args_, item, query, dim, {acc.v[0] / sum, acc.v[1] / sum});
+      PutOutput(args_, item, cut.place, dim, {acc.v[0] * cut.inverse, acc.v[1] * cut.inverse});
     } else {
-      PutPartial(args_, QueryIndex(args_, item, query), item.cut, dim, acc, maximum, sum);
+      PutPartial(args_, QueryIndex(args_, item, cut.place), item.cut, dim, acc, cut.maximum, cut.sum);
     }
   }
 
@@ -300,16 +316,16 @@ class AttendTiles {
     for (unsigned half = 0; half < 2; ++half) {
       const float sum = SumOf(half);
       if (Query(half) >= item.queries) continue;
+      const CutOfQuery cut = {PlaceOf(args_, item, Query(half)), maxima_[half], sum, 1 / sum};
       FD_UNROLL(unroll)
       for (int n = 0; n < kAccs; ++n) {
         if (!Has(8 * n)) break;
-        const int dim = Operands::DimOf(n, static_cast<int>(column_));
-        Put(item, Query(half), dim, Operands::PairAt(acc_, n, half), maxima_[half], sum);
+        Put(item, cut, Operands::DimOf(n, static_cast<int>(column_)), Operands::PairAt(acc_, n, half));
       }
     }
   }
 
-  // As Finish, after all warps' sums have been added up in the order of the warps: where K was, f32 [16][head_dim];
+  // As Finish, after all warps' sums have been added up in the order of the warps: where K was, f32 [16][JoinStride];
   // where V was, each warp's maxima and sums, f32 [warps][16].
   FD_DEVICE void JoinWarps(const AttendItem& item) const {
     float* const acc = Floats(layout_.k);
@@ -336,10 +352,14 @@ class AttendTiles {
       for (unsigned warp = 0; warp < kWarps; ++warp) {
         sum += sums[warp * kTensorQueries + query] * FactorFor(maxima[warp * kTensorQueries + query], most);
       }
-      const Pack<float, 2> pair = LoadPack<2>(acc + query * static_cast<unsigned>(head_dim()) + dim);
-      Put(item, query, static_cast<int>(dim), {pair.v[0], pair.v[1]}, most, sum);
+      const Pack<float, 2> pair = LoadPack<2>(acc + query * JoinStride() + dim);
+      const CutOfQuery cut = {PlaceOf(args_, item, query), most, sum, 1 / sum};
+      Put(item, cut, static_cast<int>(dim), {pair.v[0], pair.v[1]});
     }
   }
+  // A lane's rows begin in other banks than its neighbours'. 16 of them have room in 64 tokens of K, of a byte and
+  // more.
+  FD_DEVICE unsigned JoinStride() const { return static_cast<unsigned>(head_dim()) + 8; }
   FD_DEVICE void AddTo(const AttendItem& item, float* acc, const float* maxima) const {
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
@@ -349,8 +369,7 @@ class AttendTiles {
       for (int n = 0; n < kAccs; ++n) {
         if (!Has(8 * n)) break;
         const DimPair mine = Operands::PairAt(acc_, n, half);
-        float* const at =
-            acc + Query(half) * static_cast<unsigned>(head_dim()) + Operands::DimOf(n, static_cast<int>(column_));
+        float* const at = acc + Query(half) * JoinStride() + Operands::DimOf(n, static_cast<int>(column_));
         Pack<float, 2> sum = {};
         if (warp_ != 0) sum = LoadPack<2>(at);
         for (int e = 0; e < 2; ++e) sum.v[e] = Fma(mine.v[e], factor, sum.v[e]);
@@ -376,8 +395,9 @@ class AttendTiles {
     for (unsigned i = Thread(); i < item.queries * pairs; i += kAttendThreads) {
       const unsigned query = i / pairs;
       const int dim = static_cast<int>(i % pairs) * 2;
-      const size_t index = QueryIndex(args_, item, query);
-      PutOutput(args_, item, query, dim, MergePartials(args_, index, item.first_cut, item.last_cut, dim));
+      const QueryPlace place = PlaceOf(args_, item, query);
+      const size_t index = QueryIndex(args_, item, place);
+      PutOutput(args_, item, place, dim, MergePartials(args_, index, item.first_cut, item.last_cut, dim));
     }
   }
 

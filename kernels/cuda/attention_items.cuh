@@ -65,18 +65,25 @@ FD_DEVICE bool FindItem(const KvRoster& roster, const KvSplit& split, uint32_t n
   return item->cut >= item->first_cut && item->cut <= item->last_cut;
 }
 
-// Of all queries of the step that have their home here.
-FD_DEVICE size_t QueryIndex(const AttendKvArgs& args, const AttendItem& item, unsigned query) {
+// One of an item's queries: its row, counted from the entry's first, and its head. Two divisions: who needs it more
+// than once keeps it.
+struct QueryPlace {
+  unsigned row, head;
+};
+FD_DEVICE QueryPlace PlaceOf(const AttendKvArgs& args, const AttendItem& item, unsigned query) {
   const auto group = static_cast<unsigned>(args.split.group);
-  const unsigned number = item.first_query + query, row = item.entry.home_row + number / group;
-  return size_t{row} * args.wire.heads + item.kv_head * group + number % group;
+  const unsigned number = item.first_query + query;
+  return {number / group, item.kv_head * group + number % group};
+}
+// Its number among all queries of the step that have their home here.
+FD_DEVICE size_t QueryIndex(const AttendKvArgs& args, const AttendItem& item, const QueryPlace& place) {
+  return size_t{item.entry.home_row + place.row} * args.wire.heads + place.head;
 }
 // Its q, [head_dim].
 template <class W>
-FD_DEVICE const W* QueryAt(const AttendKvArgs& args, const AttendItem& item, unsigned query) {
-  const auto heads = static_cast<size_t>(args.wire.heads),
-             row_heads = heads + 2 * static_cast<size_t>(args.wire.kv_heads);
-  const size_t index = QueryIndex(args, item, query), head = index / heads * row_heads + index % heads;
+FD_DEVICE const W* QueryAt(const AttendKvArgs& args, const AttendItem& item, const QueryPlace& place) {
+  const auto row_heads = static_cast<size_t>(args.wire.heads + 2 * args.wire.kv_heads);
+  const size_t head = (item.entry.home_row + place.row) * row_heads + place.head;
   return reinterpret_cast<const W*>(args.area) + head * args.pages.head_dim;
 }
 FD_DEVICE unsigned PositionOf(const AttendKvArgs& args, const AttendItem& item, unsigned query) {

@@ -91,7 +91,7 @@ struct AttendKvArgs {
   float scale = 0, soft_cap = 0;         // as AttentionShape
   ElementType type = ElementType::kF32;  // of out
   void* out = nullptr;                   // T [rows of the step][heads * wire.head_dim]; other rows are left alone
-  unsigned blocks = 1;                   // that share the items: who has done one takes the next
+  unsigned blocks = 1;  // at most, that share the items: who has done one takes the next
   // By tensor cores, where TensorCoresAttend to the KV: tiles are of TensorTileQueries; products are of q and weights
   // rounded to the type of the KV, or for int8 to fp16, after a power of two that makes the largest of a query's q less
   // than 2^15. Bits depend on the tile's size. Else products are of f32, and this says how many queries a thread

@@ -21,7 +21,11 @@ auto Dispatch(const AddNormArgs& args, const Use& use) {
 }
 template <class Use>
 auto Dispatch(const SwiGluArgs& args, const Use& use) {
-  return WithComputeType(args.type, [&](auto t) { return use(&simt::SwiGlu<typename decltype(t)::Type>); });
+  return WithComputeType(args.type, [&](auto t) {
+    using T = typename decltype(t)::Type;
+    constexpr int kWidth = 16 / sizeof(T);
+    return SwiGluWidth(args) == kWidth ? use(&simt::SwiGlu<T, kWidth>) : use(&simt::SwiGlu<T, 4>);
+  });
 }
 template <class Use>
 auto Dispatch(const GatherLogitRowsArgs& args, const Use& use) {

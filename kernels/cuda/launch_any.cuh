@@ -5,13 +5,31 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernels.h"
 #include "kernels/cuda/step_kernels.h"
 
 namespace fastdecode {
+
+// How many of a kernel's blocks the current device has room for at once.
+template <class Args>
+cudaError_t CountResident(void (*kernel)(Args), const LaunchShape& shape, unsigned* blocks) {
+  int device = 0, multiprocessors = 0, of_each = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error == cudaSuccess) {
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_each, kernel, static_cast<int>(shape.threads),
+                                                          shape.shared_bytes);
+  }
+  *blocks = static_cast<unsigned>(multiprocessors * of_each);
+  return error;
+}
 
 template <class Args>
 cudaError_t LaunchKernel(const Args& args, cudaStream_t stream) {
@@ -33,6 +51,12 @@ cudaError_t LaunchKernel(const Args& args, cudaStream_t stream) {
       const cudaError_t refused =
           cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
       if (refused != cudaSuccess) return refused;
+    }
+    if constexpr (std::is_same_v<Args, AttendKvArgs>) {
+      // Blocks share the items: one that finds no room would begin when they are done.
+      unsigned resident = 0;
+      if (const cudaError_t error = CountResident(kernel, shape, &resident); error != cudaSuccess) return error;
+      config.gridDim.x = std::min(shape.blocks_x, std::max(resident, 1u));
     }
     return cudaLaunchKernelEx(&config, kernel, args);
   });

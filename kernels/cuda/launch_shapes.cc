@@ -22,9 +22,10 @@ LaunchShape BlockARow(unsigned bucket, int elements) {
   return {.blocks_x = bucket, .threads = ThreadsFor(elements / 4)};
 }
 
-// As that, with a float a warp for its sums.
+// As that, with more threads once each has four such packs, and a float a warp for its sums.
 LaunchShape NormShape(unsigned bucket, int hidden) {
   LaunchShape shape = BlockARow(bucket, hidden);
+  shape.threads = std::max(shape.threads, ThreadsFor(hidden / 16, kNormThreadsMax));
   shape.shared_bytes = shape.threads / kWarp * static_cast<unsigned>(sizeof(float));
   return shape;
 }
@@ -34,11 +35,13 @@ LaunchShape NormShape(unsigned bucket, int hidden) {
 LaunchShape ShapeOf(const EmbedNormArgs& args) { return NormShape(args.bucket, args.hidden); }
 LaunchShape ShapeOf(const AddNormArgs& args) { return NormShape(args.bucket, args.hidden); }
 LaunchShape ShapeOf(const SwiGluArgs& args) {
-  const unsigned units = static_cast<unsigned>(args.intermediate) / 4;
+  const auto units = static_cast<unsigned>(args.intermediate / SwiGluWidth(args));
   return {.blocks_x = args.bucket, .blocks_y = (units + kThreadsMax - 1) / kThreadsMax, .threads = kThreadsMax};
 }
 LaunchShape ShapeOf(const RopeSendArgs& args) {
-  return BlockARow(args.bucket, (args.wire.heads + 2 * args.wire.kv_heads) * args.wire.head_dim / 2);
+  const int pairs = (args.wire.heads + 2 * args.wire.kv_heads) * args.wire.head_dim / 2;
+  return {.blocks_x = args.bucket,
+          .threads = ThreadsFor(pairs / (args.type == ElementType::kF32 ? 4 : 8), kSendThreadsMax)};
 }
 LaunchShape ShapeOf(const WaitArgs&) { return {}; }
 LaunchShape ShapeOf(const GatherOutputsArgs& args) {

@@ -43,6 +43,7 @@
 namespace fastdecode::simt {
 
 inline constexpr unsigned kWarp = 32;
+inline constexpr float kLog2E = 1.44269504088896341f;
 
 #if defined(__CUDACC__)
 
@@ -79,18 +80,24 @@ FD_DEVICE uint64_t AtomicAdd(uint64_t* word, uint64_t add) {
 FD_DEVICE void AtomicMax(uint64_t* word, uint64_t value) {
   atomicMax(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
 }
-// What this thread wrote, other threads, CPUs and devices included, see before what it writes next.
-FD_DEVICE void FenceSystem() { __threadfence_system(); }
-// The same for the threads of this device alone.
-FD_DEVICE void FenceDevice() { __threadfence(); }
+// Adds one and gives the value before. What threads did before they counted is seen by who counts later. Device scope;
+// what is seen so, a release store shows to CPUs, too.
+FD_DEVICE uint32_t CountIn(uint32_t* word) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(word) : "memory");
+  return before;
+}
 FD_DEVICE void StoreReleaseSystem(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
-FD_DEVICE uint64_t LoadAcquireSystem(const uint64_t* word) {
+// For who polls: only once the value is the one, and AcquireSystem has been called, is what was written before it seen.
+// An acquire load would drop the first-level cache with each look.
+FD_DEVICE uint64_t LoadRelaxedSystem(const uint64_t* word) {
   uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
 }
+FD_DEVICE void AcquireSystem() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 // A clock of this device in ns, which moves at least every few microseconds.
 FD_DEVICE uint64_t DeviceNs() {
   uint64_t ns;
@@ -138,6 +145,8 @@ FD_DEVICE float Log2(float value) {
   return log;
 }
 FD_DEVICE float Tanh(float value) { return tanhf(value); }
+// a / b within 2 ulp; 0 where |b| is more than 2^126 and a finite.
+FD_DEVICE float Quotient(float a, float b) { return __fdividef(a, b); }
 FD_DEVICE float Larger(float a, float b) { return fmaxf(a, b); }  // of a NaN and a number, the number
 // a * b + c, rounded once on GPUs: the same bits in whatever kernel it stands.
 FD_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -176,10 +185,10 @@ void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, 
 uint32_t AtomicAdd(uint32_t* word, uint32_t add);
 uint64_t AtomicAdd(uint64_t* word, uint64_t add);
 void AtomicMax(uint64_t* word, uint64_t value);
-void FenceSystem();
-void FenceDevice();
+uint32_t CountIn(uint32_t* word);
 void StoreReleaseSystem(uint64_t* word, uint64_t value);
-uint64_t LoadAcquireSystem(const uint64_t* word);
+uint64_t LoadRelaxedSystem(const uint64_t* word);
+void AcquireSystem();
 uint64_t DeviceNs();
 void Pause();
 
@@ -219,6 +228,7 @@ inline float Exp(float value) { return __builtin_expf(value); }
 inline float Exp2(float value) { return __builtin_exp2f(value); }
 inline float Log2(float value) { return __builtin_log2f(value); }
 inline float Tanh(float value) { return __builtin_tanhf(value); }
+inline float Quotient(float a, float b) { return a / b; }
 inline float Larger(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float Fma(float a, float b, float c) { return a * b + c; }  // twice: a CPU that must call fmaf takes its time
 inline void ExpectAligned(bool aligned) {

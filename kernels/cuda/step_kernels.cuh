@@ -21,26 +21,71 @@ FD_DEVICE void StampEnd(const KernelStamps& stamps, const StepState& state) {
   AtomicMax(stamps.end, DeviceNs());
 }
 
+// ---- The board's areas
+
+FD_DEVICE void TakeAreas(const StepAreas& areas, unsigned first, unsigned step) {
+  for (unsigned i = first; i < areas.homes; i += step) areas.here[i] = areas.board[i];
+}
+
 // ---- Norms
 
-// normed = x / sqrt(mean(x²) + epsilon) * norm, by the whole block; each thread its own elements of x, which it wrote
-// or nobody writes. `square_sum`: of those.
-template <class T>
-FD_DEVICE void WriteNormed(const float* x, float square_sum, const float* norm, float epsilon, int hidden, T* normed) {
-  float* const shared = reinterpret_cast<float*>(SharedMemory());
-  const float mean = SumOverBlock(square_sum, shared) / static_cast<float>(hidden);
-  const float scale = 1.0f / sqrtf(mean + epsilon);
-  for (int i = 4 * static_cast<int>(Thread()); i < hidden; i += 4 * static_cast<int>(Threads())) {
-    const Pack<float, 4> value = LoadPack<4>(x + i), weight = LoadPack<4>(norm + i);
-    Pack<T, 4> out;
-    for (int j = 0; j < 4; ++j) out.v[j] = FromFloat<T>(value.v[j] * scale * weight.v[j]);
-    StorePack(normed + i, out);
+// A row of `hidden` floats in packs of four: a thread has kHeldPacks of them, Threads() packs apart, and if rows are
+// longer than that of all threads, as many more after them.
+inline constexpr int kHeldPacks = 4;
+FD_DEVICE int PackAt(int first, int pack) {
+  return first + 4 * (static_cast<int>(Thread()) + pack * static_cast<int>(Threads()));
+}
+FD_DEVICE int PacksOfBlock() { return 4 * kHeldPacks * static_cast<int>(Threads()); }
+FD_DEVICE void LoadPacks(const float* from, int first, int hidden, Pack<float, 4>* packs) {
+  FD_UNROLL(unroll)
+  for (int p = 0; p < kHeldPacks; ++p) {
+    if (PackAt(first, p) < hidden) packs[p] = LoadPack<4>(from + PackAt(first, p));
+  }
+}
+
+// x = make(i, load(i)), four elements from i on, and normed = x / sqrt(mean(x²) + epsilon) * norm, by the whole block.
+// What is loaded is all on its way at once: each load takes longer than all that is done with it.
+template <class Args, class T, class Load, class Make>
+FD_DEVICE void WriteNormed(const Args& args, float* x, T* normed, const Load& load, const Make& make) {
+  const int hidden = args.hidden;
+  Pack<float, 4> held[kHeldPacks] = {}, weights[kHeldPacks] = {};
+  float square_sum = 0;
+  for (int first = 0; first < hidden; first += PacksOfBlock()) {
+    decltype(load(0)) loaded[kHeldPacks] = {};
+    FD_UNROLL(unroll)
+    for (int p = 0; p < kHeldPacks; ++p) {
+      if (PackAt(first, p) < hidden) loaded[p] = load(PackAt(first, p));
+    }
+    FD_UNROLL(unroll)
+    for (int p = 0; p < kHeldPacks; ++p) {
+      if (PackAt(first, p) >= hidden) break;
+      held[p] = make(PackAt(first, p), loaded[p]);
+      for (const float value : held[p].v) square_sum += value * value;
+      StorePack(x + PackAt(first, p), held[p]);
+    }
+  }
+  LoadPacks(args.norm, 0, hidden, weights);
+  const float mean = SumOverBlock(square_sum, reinterpret_cast<float*>(SharedMemory())) / static_cast<float>(hidden);
+  const float scale = 1.0f / sqrtf(mean + args.epsilon);
+  for (int first = 0; first < hidden; first += PacksOfBlock()) {
+    if (hidden > PacksOfBlock()) {  // then the last ones are held
+      LoadPacks(x, first, hidden, held);
+      LoadPacks(args.norm, first, hidden, weights);
+    }
+    FD_UNROLL(unroll)
+    for (int p = 0; p < kHeldPacks; ++p) {
+      if (PackAt(first, p) >= hidden) break;
+      Pack<T, 4> out;
+      for (int j = 0; j < 4; ++j) out.v[j] = FromFloat<T>(held[p].v[j] * scale * weights[p].v[j]);
+      StorePack(normed + PackAt(first, p), out);
+    }
   }
 }
 
 template <class T>
-FD_KERNEL void EmbedNorm(EmbedNormArgs args) {
+FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
   const unsigned row = BlockX();
+  const StepRow place = args.board_rows[row];
   const StepBoard& board = *args.board;
   if (row == 0 && Thread() == 0) {
     args.state->first = board.first;
@@ -50,66 +95,78 @@ FD_KERNEL void EmbedNorm(EmbedNormArgs args) {
     args.state->gave_up = 0;
     args.state->blocks_over = 0;
     args.state->timed = board.timed;
+    args.state->areas_version = board.areas_version;
     if (board.timed != 0) *args.stamps.begin = DeviceNs();
   }
+  if (row == 0) TakeAreas(args.areas, Thread(), Threads());
   if (row >= board.rows) return;
-  const StepRow place = args.board_rows[row];
   if (Thread() == 0) args.rows[row] = place;
   const T* const from = static_cast<const T*>(args.embedding) + int64_t{place.token} * args.hidden;
-  float* const x = args.x + int64_t{row} * args.hidden;
-  float square_sum = 0;
-  for (int i = 4 * static_cast<int>(Thread()); i < args.hidden; i += 4 * static_cast<int>(Threads())) {
-    const Pack<T, 4> in = LoadPack<4>(from + i);
+  const auto widened = [](int, const Pack<T, 4>& in) {
     Pack<float, 4> value;
-    for (int j = 0; j < 4; ++j) {
-      value.v[j] = ToFloat(in.v[j]);
-      square_sum += value.v[j] * value.v[j];
-    }
-    StorePack(x + i, value);
-  }
-  WriteNormed(x, square_sum, args.norm, args.epsilon, args.hidden,
-              static_cast<T*>(args.normed) + int64_t{row} * args.hidden);
+    for (int j = 0; j < 4; ++j) value.v[j] = ToFloat(in.v[j]);
+    return value;
+  };
+  WriteNormed(
+      args, args.x + int64_t{row} * args.hidden, static_cast<T*>(args.normed) + int64_t{row} * args.hidden,
+      [from](int i) { return LoadPack<4>(from + i); }, widened);
   // By the board: another block may be writing the state.
   if (board.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
 }
 
 template <class T>
-FD_KERNEL void AddNorm(AddNormArgs args) {
+FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) AddNorm(AddNormArgs args) {
   StampBegin(args.stamps, *args.state);
   const unsigned row = BlockX();
   if (row >= args.state->rows) return;
   const float* const add = args.projected + int64_t{row} * args.hidden;
   float* const x = args.x + int64_t{row} * args.hidden;
-  float square_sum = 0;
-  for (int i = 4 * static_cast<int>(Thread()); i < args.hidden; i += 4 * static_cast<int>(Threads())) {
-    Pack<float, 4> value = LoadPack<4>(x + i);
-    const Pack<float, 4> more = LoadPack<4>(add + i);
+  struct Terms {
+    Pack<float, 4> x, add;
+  };
+  const auto sum = [&args](int i, const Terms& terms) {
+    Pack<float, 4> value;
     for (int j = 0; j < 4; ++j) {
-      value.v[j] += more.v[j];
+      value.v[j] = terms.x.v[j] + terms.add.v[j];
       if (args.bias != nullptr) value.v[j] += args.bias[i + j];
-      square_sum += value.v[j] * value.v[j];
     }
-    StorePack(x + i, value);
-  }
-  WriteNormed(x, square_sum, args.norm, args.epsilon, args.hidden,
-              static_cast<T*>(args.normed) + int64_t{row} * args.hidden);
+    return value;
+  };
+  WriteNormed(
+      args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden,
+      [x, add](int i) {
+        return Terms{LoadPack<4>(x + i), LoadPack<4>(add + i)};
+      },
+      sum);
   StampEnd(args.stamps, *args.state);
 }
 
 // ---- MLP
 
+// For types that are rounded anyway, of what the hardware has.
 template <class T>
+FD_DEVICE float Silu(float gate) {
+  if constexpr (std::is_same_v<T, float>) {
+    return gate / (1.0f + Exp(-gate));
+  } else {
+    return Quotient(gate, 1.0f + Exp2(-kLog2E * gate));
+  }
+}
+
+template <class T, int kWidth>
 FD_KERNEL void SwiGlu(SwiGluArgs args) {
   const unsigned row = BlockX();
-  const int i = 4 * static_cast<int>(BlockY() * Threads() + Thread());
-  if (row >= args.state->rows || i >= args.intermediate) return;
+  const int i = kWidth * static_cast<int>(BlockY() * Threads() + Thread());
+  if (i >= args.intermediate) return;
+  // Of rows that the step has not, too, rather than one load after the other.
   const T* const gates = static_cast<const T*>(args.gate_up) + int64_t{row} * 2 * args.intermediate;
-  const Pack<T, 4> gate = LoadPack<4>(gates + i), up = LoadPack<4>(gates + args.intermediate + i);
-  Pack<T, 4> out;
-  for (int j = 0; j < 4; ++j) {
+  const Pack<T, kWidth> gate = LoadPack<kWidth>(gates + i), up = LoadPack<kWidth>(gates + args.intermediate + i);
+  if (row >= args.state->rows) return;
+  Pack<T, kWidth> out;
+  for (int j = 0; j < kWidth; ++j) {
     const float g = ToFloat(gate.v[j]) + (args.gate_bias == nullptr ? 0 : args.gate_bias[i + j]);
     const float u = ToFloat(up.v[j]) + (args.up_bias == nullptr ? 0 : args.up_bias[i + j]);
-    out.v[j] = FromFloat<T>(g / (1.0f + Exp(-g)) * u);
+    out.v[j] = FromFloat<T>(Silu<T>(g) * u);
   }
   StorePack(static_cast<T*>(args.out) + int64_t{row} * args.intermediate + i, out);
   StampEnd(args.stamps, *args.state);
@@ -123,7 +180,6 @@ FD_DEVICE void PublishStage(StepBoard* board, const StepState& state, const Stag
     board->times = *times;
     board->times.published = DeviceNs();
   }
-  FenceSystem();
   StoreReleaseSystem(&board->ready, state.first + stage);
 }
 
@@ -131,8 +187,8 @@ FD_DEVICE void PublishStage(StepBoard* board, const StepState& state, const Stag
 FD_DEVICE void PublishWithLastBlock(const RopeSendArgs& args) {
   SyncBlock();
   if (Thread() != 0) return;
-  FenceSystem();  // for all threads of the block, whose writes the barrier has made this one's past
-  if (AtomicAdd(&args.state->blocks_over, 1u) + 1 < BlocksX()) return;
+  // For all threads of the block, whose writes the barrier has made this one's past.
+  if (CountIn(&args.state->blocks_over) + 1 < BlocksX()) return;
   args.state->blocks_over = 0;
   PublishStage(args.board, *args.state, args.times, args.stage);
 }
@@ -142,6 +198,11 @@ template <class T, class W, int Width>
 FD_DEVICE void SendPairs(const T* from, const float* bias, const float* cosines, const float* sines, int half, int i,
                          W* to) {
   const Pack<T, Width> low = LoadPack<Width>(from + i), high = LoadPack<Width>(from + half + i);
+  Pack<float, Width> cosine = {}, sine = {};
+  if (cosines != nullptr) {
+    cosine = LoadPack<Width>(cosines + i);
+    sine = LoadPack<Width>(sines + i);
+  }
   Pack<W, Width> out_low, out_high;
   for (int j = 0; j < Width; ++j) {
     float a = ToFloat(low.v[j]), b = ToFloat(high.v[j]);
@@ -150,9 +211,8 @@ FD_DEVICE void SendPairs(const T* from, const float* bias, const float* cosines,
       b += bias[half + i + j];
     }
     if (cosines != nullptr) {
-      const float cosine = cosines[i + j], sine = sines[i + j];
-      const float rotated = a * cosine - b * sine;
-      b = b * cosine + a * sine;
+      const float rotated = a * cosine.v[j] - b * sine.v[j];
+      b = b * cosine.v[j] + a * sine.v[j];
       a = rotated;
     }
     out_low.v[j] = FromFloat<W>(a);
@@ -184,7 +244,7 @@ FD_DEVICE void SendRow(const RopeSendArgs& args, const T* from, int position, W*
 }
 
 template <class T, class W>
-FD_KERNEL void RopeSend(RopeSendArgs args) {
+FD_KERNEL void FD_BLOCK_MAX(kSendThreadsMax) RopeSend(RopeSendArgs args) {
   StampBegin(args.stamps, *args.state);
   if (args.state->gave_up != 0) return;  // the host may have given the areas to others
   const unsigned row = BlockX();
@@ -196,8 +256,9 @@ FD_KERNEL void RopeSend(RopeSendArgs args) {
       const int heads = wire.heads + 2 * wire.kv_heads;
       to += int64_t{place.home_row} * heads * wire.padded_head_dim;
       const T* const from = static_cast<const T*>(args.qkv) + int64_t{row} * heads * wire.head_dim;
-      if (wire.head_dim % 8 == 0) {
-        SendRow<T, W, 4>(args, from, place.position, to);
+      constexpr int kWidth = 16 / sizeof(T);
+      if (wire.head_dim % (2 * kWidth) == 0) {
+        SendRow<T, W, kWidth>(args, from, place.position, to);
       } else {
         SendRow<T, W, 1>(args, from, place.position, to);
       }
@@ -206,19 +267,29 @@ FD_KERNEL void RopeSend(RopeSendArgs args) {
   PublishWithLastBlock(args);
 }
 
+// What a thread reads is all on its way at once: it comes from as far as the host.
 template <class T, class W, int Width>
 FD_DEVICE void GatherRow(const WireRows& wire, const W* from, T* to) {
-  const int units = wire.head_dim / Width;
-  for (int unit = static_cast<int>(Thread()); unit < wire.heads * units; unit += static_cast<int>(Threads())) {
-    const int head = unit / units, i = unit % units * Width;
-    Pack<T, Width> out;
-    if (from == nullptr) {
-      for (int j = 0; j < Width; ++j) out.v[j] = FromFloat<T>(0);
-    } else {
-      const Pack<W, Width> in = LoadPack<Width>(from + head * wire.padded_head_dim + i);
-      for (int j = 0; j < Width; ++j) out.v[j] = FromFloat<T>(ToFloat(in.v[j]));
+  constexpr int kAtOnce = 4;
+  const int of_head = wire.head_dim / Width, units = wire.heads * of_head, step = static_cast<int>(Threads());
+  for (int first = static_cast<int>(Thread()); first < units; first += kAtOnce * step) {
+    Pack<W, Width> in[kAtOnce];
+    FD_UNROLL(unroll)
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int unit = first + n * step;
+      if (from == nullptr || unit >= units) {
+        for (W& element : in[n].v) element = FromFloat<W>(0);
+      } else {
+        in[n] = LoadPack<Width>(from + unit / of_head * wire.padded_head_dim + unit % of_head * Width);
+      }
     }
-    StorePack(to + head * wire.head_dim + i, out);
+    FD_UNROLL(unroll)
+    for (int n = 0; n < kAtOnce; ++n) {
+      if (first + n * step >= units) break;
+      Pack<T, Width> out;
+      for (int j = 0; j < Width; ++j) out.v[j] = FromFloat<T>(ToFloat(in[n].v[j]));
+      StorePack(to + (first + n * step) * Width, out);
+    }
   }
 }
 
@@ -233,8 +304,9 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
   if (args.state->gave_up != 0) from = nullptr;
   if (from != nullptr) from += int64_t{place.home_row} * wire.heads * wire.padded_head_dim;
   T* const to = static_cast<T*>(args.out) + int64_t{row} * wire.heads * wire.head_dim;
-  if (wire.head_dim % 4 == 0) {
-    GatherRow<T, W, 4>(wire, from, to);
+  constexpr int kWidth = 16 / sizeof(W);
+  if (wire.head_dim % kWidth == 0) {
+    GatherRow<T, W, kWidth>(wire, from, to);
   } else {
     GatherRow<T, W, 1>(wire, from, to);
   }
@@ -246,13 +318,19 @@ FD_KERNEL void Wait(WaitArgs args) {
   if (state.gave_up != 0 || state.all_here != 0) return;
   const uint64_t number = state.first + args.stage;
   const uint64_t start_ns = DeviceNs();
-  while (LoadAcquireSystem(&args.board->release) < number) {
+  uint64_t word = 0;
+  while (ReleasedStage(word = LoadRelaxedSystem(&args.board->release)) < number) {
     if (DeviceNs() - start_ns > args.bound_ns) {
       state.gave_up = 1;
       StoreReleaseSystem(&args.board->gave_up, number);
       return;
     }
     Pause();
+  }
+  AcquireSystem();
+  if (ReleasedAreas(word) != state.areas_version) {
+    state.areas_version = ReleasedAreas(word);
+    TakeAreas(args.areas, 0, 1);
   }
   StampEnd(args.stamps, state);
 }

@@ -42,14 +42,25 @@ struct KernelStamps {
 // Pinned; each word that one side waits for has a cache line of its own.
 struct StepBoard {
   alignas(64) uint64_t ready = 0;      // the GPU's: the stage that is over. Release, system scope
-  alignas(64) uint64_t release = 0;    // the host's: stages up to this one may run. Release
+  alignas(64) uint64_t release = 0;    // the host's: stages up to one may run (ReleaseWord). Release
   alignas(64) uint64_t gave_up = 0;    // the GPU's: the stage that was waited for in vain; 0: none
   alignas(64) uint64_t first = 0;      // the host's, before a step begins...
   uint32_t rows = 0, logit_rows = 0;   // ...and so are these
   uint32_t all_here = 0;               // all rows have their home on this GPU: no stage waits
   uint32_t timed = 0;                  // not 0: the step's stages say in `times` where their time went
+  uint32_t areas_version = 0;          // below kAreasVersions
   alignas(64) StageStamps times = {};  // the GPU's, of the stage that is over
 };
+
+// Stages up to `stage` may run, and the areas are those of this version: so who waits reads areas, which are as far as
+// the host is, only when they have changed.
+inline constexpr int kReleaseStageBits = 48;
+inline constexpr uint32_t kAreasVersions = 1u << (64 - kReleaseStageBits);
+constexpr uint64_t ReleaseWord(uint64_t stage, uint32_t areas_version) {
+  return stage | uint64_t{areas_version} << kReleaseStageBits;
+}
+constexpr uint64_t ReleasedStage(uint64_t word) { return word & ((uint64_t{1} << kReleaseStageBits) - 1); }
+constexpr uint32_t ReleasedAreas(uint64_t word) { return static_cast<uint32_t>(word >> kReleaseStageBits); }
 
 // One row of a step. The host's, unchanged while the step runs.
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
@@ -63,11 +74,16 @@ struct StepRow {
   uint32_t push_row = kNoPush;  // then: where its k and v go besides
 };
 
-// Where the rows of one home lie. Null: the home is lost; nothing is sent and o counts as zero. The host's; may change
-// between a stage's `ready` and the next one's `release`.
+// Where the rows of one home lie. Null: the home is lost; nothing is sent and o counts as zero. The host's may change
+// between a stage's `ready` and the next one's `release`; the GPU has a copy of its own.
 struct StepArea {
   std::byte* send = nullptr;
   const std::byte* receive = nullptr;
+};
+struct StepAreas {
+  const StepArea* board = nullptr;  // pinned [homes]
+  StepArea* here = nullptr;         // device [homes]
+  unsigned homes = 0;
 };
 
 // What kernels of a step know of it. Device; zeros before the first step.
@@ -78,9 +94,13 @@ struct StepState {
   uint32_t gave_up = 0;      // a wait was in vain: nothing is sent or published any more in this step
   uint32_t blocks_over = 0;  // of the kernel that publishes last; zero between kernels
   uint32_t timed = 0;        // as the board's
+  uint32_t areas_version = 0;
 };
 
 // ---- Kernels
+
+// Of a block.
+inline constexpr unsigned kNormThreadsMax = 512, kSendThreadsMax = 512;
 
 // Stage 0: takes the step from the board, x = embedding of its tokens, normed = norm(x).
 struct EmbedNormArgs {
@@ -88,6 +108,7 @@ struct EmbedNormArgs {
   unsigned bucket = 0;
   const StepBoard* board = nullptr;     // pinned
   const StepRow* board_rows = nullptr;  // pinned [bucket]
+  StepAreas areas;
   StepState* state = nullptr;
   StepRow* rows = nullptr;          // device [bucket]
   const void* embedding = nullptr;  // T [vocab][hidden]
@@ -114,7 +135,7 @@ struct AddNormArgs {
   KernelStamps stamps = {};
 };
 
-// out = silu(gate + gate_bias) * (up + up_bias); biases may be null.
+// out = silu(gate + gate_bias) * (up + up_bias); biases may be null. A thread takes SwiGluWidth elements.
 struct SwiGluArgs {
   ElementType type = ElementType::kF32;
   unsigned bucket = 0;
@@ -125,6 +146,12 @@ struct SwiGluArgs {
   void* out = nullptr;                                   // T [bucket][intermediate]
   KernelStamps stamps = {};
 };
+
+// 16 bytes of them, or 4 if there is not a whole number of that.
+inline int SwiGluWidth(const SwiGluArgs& args) {
+  const int width = args.type == ElementType::kF32 ? 4 : 8;
+  return args.intermediate % width == 0 ? width : 4;
+}
 
 // What a row looks like on the wire: heads of head_dim elements W, each padded with zeros to padded_head_dim.
 struct WireRows {
@@ -141,7 +168,7 @@ struct RopeSendArgs {
   StepBoard* board = nullptr;  // pinned
   StepState* state = nullptr;
   const StepRow* rows = nullptr;    // device [bucket]
-  const StepArea* areas = nullptr;  // pinned
+  const StepArea* areas = nullptr;  // device
   unsigned stage = 0;
   WireRows wire;
   const void* qkv = nullptr;                         // T [bucket][(heads + 2 kv_heads) * head_dim]
@@ -151,15 +178,16 @@ struct RopeSendArgs {
   const StageStamps* times = nullptr;  // device; goes to the board with the stage, if it is timed
 };
 
-// One thread: waits until the stage may run, but no longer than bound_ns, not after another wait of the step was in
-// vain and not if all rows are here. In vain: the board's gave_up is set, and the step's further kernels neither send
-// nor publish.
+// One thread: waits until the stage may run, and takes the areas if they have changed; but no longer than bound_ns, not
+// after another wait of the step was in vain and not if all rows are here. In vain: the board's gave_up is set, and the
+// step's further kernels neither send nor publish.
 struct WaitArgs {
   StepBoard* board = nullptr;  // pinned
   StepState* state = nullptr;
   unsigned stage = 0;
   uint64_t bound_ns = 0;
   KernelStamps stamps = {};
+  StepAreas areas;
 };
 
 // o of all rows from the receive areas of their homes, as T; a lost home's rows are zeros. Those whose home is this GPU
@@ -169,7 +197,7 @@ struct GatherOutputsArgs {
   unsigned bucket = 0;
   const StepState* state = nullptr;
   const StepRow* rows = nullptr;    // device [bucket]
-  const StepArea* areas = nullptr;  // pinned
+  const StepArea* areas = nullptr;  // device
   WireRows wire;
   void* out = nullptr;  // T [bucket][heads * head_dim]
   KernelStamps stamps = {};

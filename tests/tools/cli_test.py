@@ -679,6 +679,8 @@ class BenchGpu(ProgramTest):
             for way in ("there_us", "back_us"):
                 self.assertTrue(all(batch[way][by]["min"] > 0 for by in ("kernel", "copy")), batch[way])
             self.assertGreater(batch["gemms_beside_waits"]["min"], 0)
+            for figure in ("near_step_us", "near_step_over_gemms"):
+                self.assertGreater(batch[figure]["min"], 0)
             # A hop is what is idle, and more.
             self.assertGreaterEqual(batch["hop_us"]["p50"], batch["idle_us"]["p50"])
             # Each weight, of four bytes, is multiplied and added once for each row.

@@ -74,16 +74,17 @@ def way(figures):
 
 
 def alone_lines(benches):
-    lines = ["| command | batch | step us | its GEMMs us | step / GEMMs | GEMMs beside waits / alone | TFLOP/s | GB/s | "
+    lines = ["| command | batch | step us | its GEMMs us | step / GEMMs | that if rows stay | GEMMs beside waits / alone | TFLOP/s | GB/s | "
              "idle us p50 / p99 | hop us p50 / p99 | KiB there, back | there us by kernel / copy | back us by kernel / copy |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for one in benches:
         if "error" in one:
-            lines.append(f"| `{one['command']}` | {one['error'].splitlines()[-1]} | | | | | | | | | | | |")
+            lines.append(f"| `{one['command']}` | {one['error'].splitlines()[-1]} | | | | | | | | | | | | |")
             continue
         for batch in one["batches"]:
             cells = [str(batch["batch"]), spread(batch["step_us"], ".1f"), spread(batch["gemms_us"], ".1f"),
-                     spread(batch["step_over_gemms"], ".3f"), spread(batch["gemms_beside_waits"], ".3f"),
+                     spread(batch["step_over_gemms"], ".3f"), spread(batch["near_step_over_gemms"], ".3f"),
+                     spread(batch["gemms_beside_waits"], ".3f"),
                      f"{batch['gemms_tflop_per_s']:.1f}", f"{batch['gemms_gb_per_s']:.0f}",
                      way(batch["idle_us"]), way(batch["hop_us"]), f"{batch['hop_bytes'] / 1024:.1f}, {batch['reply_bytes'] / 1024:.1f}",
                      *(" / ".join(spread(batch[side][by], ".1f") for by in ("kernel", "copy")) for side in ("there_us", "back_us"))]

@@ -61,7 +61,7 @@ CudaSPart::~CudaSPart() {
 }
 
 absl::Status CudaSPart::Prepare() {
-  const uint64_t needed = options_.micro_batches * StepMemoryBytes(model_, buckets_.back());
+  const uint64_t needed = options_.micro_batches * StepMemoryBytes(model_, buckets_.back(), options_.homes_max);
   if (const uint64_t free = device_->free_bytes(); needed > free) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d micro-batches of up to %d rows need %.2f GiB beside the weights, the GPU has %.2f GiB free",

@@ -82,6 +82,9 @@ class CudaSPart : public SPart {
   absl::StatusOr<double> MeasureAttention(int rows, int times);
   // As that, of a way of the last step's rows, all of whose home is that of index 0: in all layers.
   absl::StatusOr<double> MeasureCrossing(int rows, int times, Way way, bool by_copies);
+  // An area in the device's memory, in place of a home's in steps of the first micro-batch: they are all but the way to
+  // the host's memory.
+  absl::StatusOr<HomeArea> NearArea();
   int layers() const { return model_.spec.layers; }
   int micro_batches() const { return options_.micro_batches; }
   // Of the weights, those that are multiplied by sampled rows alone.
@@ -96,6 +99,7 @@ class CudaSPart : public SPart {
     uint64_t first = 0;                      // the number of the running step's stage 0
     unsigned stage = 0;                      // that runs, or ran last; beyond the last: a tile of logits
     unsigned tiles = 0;                      // of logits to be computed after the step
+    uint32_t areas_version = 0;              // below kAreasVersions
     uint64_t started_ns = 0;
     uint64_t checked_ns = 0;
     uint64_t waited_ns = 0;      // for the stage to move, as far as the host looked
@@ -105,8 +109,6 @@ class CudaSPart : public SPart {
     StepTable* table = nullptr;
     // For measuring, by rows.
     std::map<int, SPartDevice::Graph> gemms, attention, crossings[2][2];
-    StepArea* staged = nullptr;  // pinned; an area in the device's memory in place of home 0's
-    std::byte* staged_receive = nullptr;
   };
 
   CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options);
@@ -129,7 +131,7 @@ class CudaSPart : public SPart {
   void TakeTimes(const MicroBatch& batch);
   StageState CheckDevice(MicroBatch& batch);
   std::string DeviceError(const MicroBatch& batch);
-  absl::Status MakeStagedArea(MicroBatch* batch);
+  absl::Status MakeNearArea();
   absl::Status MakeProbes();
   template <class Make>
   absl::StatusOr<double> Measure(std::map<int, SPartDevice::Graph>* graphs, int rows, int times, const Make& make);
@@ -144,7 +146,10 @@ class CudaSPart : public SPart {
   std::vector<MicroBatch> batches_;
   DeviceClock clock_;
   std::unique_ptr<GpuHome> home_;  // null: the GPU is none
-  std::vector<WaitProbe> probes_;  // for measuring; of each micro-batch
+  // For measuring:
+  std::vector<WaitProbe> probes_;  // of each micro-batch
+  StepArea near_;                  // in the device's memory, for the first micro-batch...
+  StepArea* near_area_ = nullptr;  // ...and that in memory of the device, as kernels take it
 
   mutable std::mutex failure_mutex_;
   std::string failure_;  // of the last stage that failed

@@ -37,8 +37,9 @@ void CudaSPart::StartStage(int micro_batch, int stage, StepTable& table) {
   gate_.GoOn();
   // If nothing waits the GPU may be ahead, and reads areas.
   if (!batch.all_here) PutAreas(batch, table);
-  // Release: the GPU's acquire load sees the areas, and o in them.
-  std::atomic_ref<uint64_t>(batch.memory.board->release).store(batch.first + batch.stage, std::memory_order_release);
+  // Release: the GPU, once it has seen this, sees the areas, and o in them.
+  const uint64_t word = ReleaseWord(batch.first + batch.stage, batch.areas_version);
+  std::atomic_ref<uint64_t>(batch.memory.board->release).store(word, std::memory_order_release);
 }
 
 void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
@@ -55,6 +56,7 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
   board.rows = static_cast<uint32_t>(table.rows);
   board.logit_rows = static_cast<uint32_t>(table.logit_rows);
   board.gave_up = 0;
+  board.areas_version = batch.areas_version;
   // A GPU that runs ahead overwrites a stage's times before they are read.
   batch.timed = table.trace != nullptr && !batch.all_here;
   board.timed = batch.timed ? 1 : 0;
@@ -108,9 +110,13 @@ void CudaSPart::PutLogitRow(const LogitRow& row, SampleRow* out) {
 }
 
 void CudaSPart::PutAreas(MicroBatch& batch, const StepTable& table) {
+  bool changed = false;
   for (size_t h = 0; h < table.home_areas.size(); ++h) {
-    batch.memory.areas[h] = {table.home_areas[h].send, table.home_areas[h].receive};
+    StepArea& area = batch.memory.board_areas[h];
+    changed |= area.send != table.home_areas[h].send || area.receive != table.home_areas[h].receive;
+    area = {table.home_areas[h].send, table.home_areas[h].receive};
   }
+  if (changed) batch.areas_version = (batch.areas_version + 1) % kAreasVersions;
 }
 
 StageState CudaSPart::PollStage(int micro_batch) {

@@ -10,7 +10,7 @@ namespace fastdecode {
 
 namespace {
 
-// More than any GPU has room for at once; the rest begins when others are over.
+// More than any GPU has room for at once: as many begin as it has (launch_any.cuh).
 constexpr unsigned kAttendBlocksMax = 1024;
 constexpr unsigned kTileQueriesMax = 16;
 
@@ -24,6 +24,7 @@ class GraphMaker {
     auto args = OfRows<EmbedNormArgs>();
     args.board = memory_.board;
     args.board_rows = memory_.board_rows;
+    args.areas = Areas();
     args.rows = memory_.rows;
     args.embedding = model_.weights.embedding;
     SetNorm(model_.weights.layers[0].attention_norm, &args);
@@ -103,7 +104,7 @@ class GraphMaker {
   // From o in the receive areas to the normed rows of the layer after it, or of the head.
   void OutputAndMlp(unsigned stage) {
     const GpuLayer& layer = model_.weights.layers[stage - 1];
-    Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns, {nullptr, &times().begun}});
+    Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns, {nullptr, &times().begun}, Areas()});
     Gather();
     Output(layer);
     AddNorm(layer.o_bias, layer.mlp_norm, {&times().projected, &times().mlp_normed});
@@ -188,6 +189,7 @@ class GraphMaker {
  private:
   ElementType type() const { return model_.weights.type; }
   StageStamps& times() const { return *memory_.times; }
+  StepAreas Areas() const { return {memory_.board_areas, memory_.areas, memory_.homes_max}; }
 
   WireRows Wire() const {
     return {static_cast<ElementType>(model_.shape.element_type), spec_.heads, spec_.kv_heads, spec_.head_dim,

@@ -26,7 +26,7 @@ absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const S
 enum class Way { kThere, kBack };  // of q, k and v, or of o
 struct Crossing {
   Way way = Way::kThere;
-  StepArea* areas = nullptr;  // pinned: for the kernels
+  StepArea* areas = nullptr;  // device: for the kernels
   DeviceCopy copy;            // of all rows; without bytes: none
 };
 // That of all layers and nothing else, with what the memory happens to hold.

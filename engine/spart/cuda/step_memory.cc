@@ -43,7 +43,7 @@ void AddKvPinnedPieces(const StepModel& model, KvStepMemory* kv, std::vector<Dev
   pieces->push_back({&kv->push, model.shape.layers * model.push_rows_max * model.shape.kv_row_bytes()});
 }
 
-std::vector<DevicePiece> DevicePieces(const StepModel& model, unsigned rows_max, StepMemory* memory) {
+std::vector<DevicePiece> DevicePieces(const StepModel& model, unsigned rows_max, int homes_max, StepMemory* memory) {
   const ModelSpec& spec = model.spec;
   const size_t element = ElementBytes(model.weights.type);
   const size_t rows = rows_max, tile = LogitTileRows(rows_max);
@@ -54,6 +54,7 @@ std::vector<DevicePiece> DevicePieces(const StepModel& model, unsigned rows_max,
       {&memory->state, sizeof(StepState)},
       {&memory->times, sizeof(StageStamps)},
       {&memory->rows, rows * sizeof(StepRow)},
+      {&memory->areas, static_cast<size_t>(homes_max) * sizeof(StepArea)},
       {&memory->x, rows * hidden * sizeof(float)},
       {&memory->normed, rows * hidden * element},
       {&memory->qkv, rows * (heads + 2 * kv_heads) * head_dim * element},
@@ -74,7 +75,7 @@ std::vector<DevicePiece> PinnedPieces(const StepModel& model, unsigned rows_max,
   std::vector<DevicePiece> pieces = {
       {&memory->board, sizeof(StepBoard)},
       {&memory->board_rows, rows_max * sizeof(StepRow)},
-      {&memory->areas, static_cast<size_t>(homes_max) * sizeof(StepArea)},
+      {&memory->board_areas, static_cast<size_t>(homes_max) * sizeof(StepArea)},
       {&memory->logit_rows, rows_max * sizeof(uint32_t)},
       {&memory->samples, rows_max * sizeof(SampleRow)},
       {&memory->sampled, rows_max * sizeof(SampledRow)},
@@ -99,15 +100,16 @@ void Place(const std::vector<DevicePiece>& pieces, std::byte* at) {
 
 }  // namespace
 
-uint64_t StepMemoryBytes(const StepModel& model, unsigned rows_max) {
+uint64_t StepMemoryBytes(const StepModel& model, unsigned rows_max, int homes_max) {
   StepMemory memory;
-  return SumOf(DevicePieces(model, rows_max, &memory));
+  return SumOf(DevicePieces(model, rows_max, homes_max, &memory));
 }
 
 absl::StatusOr<StepMemory> AllocateStepMemory(const StepModel& model, unsigned rows_max, int homes_max,
                                               SPartDevice* device) {
   StepMemory memory;
-  const std::vector<DevicePiece> pieces = DevicePieces(model, rows_max, &memory);
+  memory.homes_max = static_cast<unsigned>(homes_max);
+  const std::vector<DevicePiece> pieces = DevicePieces(model, rows_max, homes_max, &memory);
   absl::StatusOr<std::byte*> on_device = device->Allocate(SumOf(pieces));
   if (!on_device.ok()) return on_device.status();
   Place(pieces, *on_device);

@@ -23,16 +23,18 @@ inline unsigned LogitTileRows(unsigned rows_max) { return rows_max < kLogitTileR
 struct StepMemory {
   // Pinned.
   StepBoard* board = nullptr;
-  StepRow* board_rows = nullptr;   // [rows_max]
-  StepArea* areas = nullptr;       // [homes_max]
-  uint32_t* logit_rows = nullptr;  // [rows_max]
-  SampleRow* samples = nullptr;    // [rows_max]
-  SampledRow* sampled = nullptr;   // [rows_max]
-  float* logits_out = nullptr;     // [LogitTileRows(rows_max)][vocab]
+  StepRow* board_rows = nullptr;    // [rows_max]
+  StepArea* board_areas = nullptr;  // [homes_max]
+  uint32_t* logit_rows = nullptr;   // [rows_max]
+  SampleRow* samples = nullptr;     // [rows_max]
+  SampledRow* sampled = nullptr;    // [rows_max]
+  float* logits_out = nullptr;      // [LogitTileRows(rows_max)][vocab]
   // Device. T is the compute type.
   StepState* state = nullptr;
   StageStamps* times = nullptr;
-  StepRow* rows = nullptr;            // [rows_max]
+  StepRow* rows = nullptr;    // [rows_max]
+  StepArea* areas = nullptr;  // [homes_max]
+  unsigned homes_max = 0;
   float* x = nullptr;                 // [rows_max][hidden]
   std::byte* normed = nullptr;        // T [rows_max][hidden]
   std::byte* qkv = nullptr;           // T [rows_max][(heads + 2 kv_heads) * head_dim]
@@ -69,7 +71,7 @@ inline std::byte* LayerPush(const StepModel& model, const StepMemory& memory, un
   return memory.kv.push + layer * model.push_rows_max * model.shape.kv_row_bytes();
 }
 // What AllocateStepMemory takes on the device.
-uint64_t StepMemoryBytes(const StepModel& model, unsigned rows_max);
+uint64_t StepMemoryBytes(const StepModel& model, unsigned rows_max, int homes_max);
 
 }  // namespace fastdecode
 

@@ -375,6 +375,18 @@ TEST(PipelineTest, AMicroBatchWithoutControlCreditWaitsAndTheOthersGoOn) {
 
 // ---- cancelling
 
+TEST(PipelineTest, AParkedHomeIsWokenBeforeItsLinkIsFull) {
+  SimOptions options = SmallOptions();
+  options.link.control_messages_max = 1;
+  SimEngine engine(options);
+  engine.AddHome(0, 40);
+  engine.Park();
+  for (int turn = 0; turn < 100; ++turn) engine.Turn();  // it falls asleep
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 5, .fill_tokens = 3});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  engine.CheckNothingLeft();
+}
+
 TEST(PipelineTest, OneCancelledBeforeItArrivesEndsAtOnce) {
   SimEngine engine(SmallOptions());
   engine.AddHome(0, 4);

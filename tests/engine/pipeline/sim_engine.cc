@@ -1,6 +1,7 @@
 #include "tests/engine/pipeline/sim_engine.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 
@@ -98,6 +99,12 @@ void SimEngine::Cancel(SimRequest* request) {
 }
 
 void SimEngine::StandStill(uint64_t ns) { sim_now_ns += ns; }
+
+void SimEngine::Park() {
+  pipeline_->Start();
+  while (pipeline_->statistics().parks.value() == 0) sched_yield();
+  pipeline_->Stop();
+}
 
 void SimEngine::Turn() {
   sim_now_ns += random_() % options_.turn_ns_max;

@@ -71,6 +71,8 @@ class SimEngine {
   void Turn();
   // Nothing happens for so long, as in a process that is stopped.
   void StandStill(uint64_t ns);
+  // The pipeline's thread runs until it has parked. At most once.
+  void Park();
   // Until all have finished; false: not within so many turns.
   bool RunAll(int turns_max);
   // As a slow scheduler: events are left where they are.

@@ -57,8 +57,9 @@ void SimLink::MarkLost(const char* cause) {
 }
 
 void SimLink::Turn() {
-  if (lost_ || hung_ || !Happens(options_.work_share)) return;
+  if (lost_ || hung_ || asleep_ || !Happens(options_.work_share)) return;
   const int slot = PickSlot(SlotState::kPosted);
+  asleep_ = home_.idle() && slot < 0 && control_used_ == 0;
   if (slot < 0) {
     if (Happens(options_.control_share)) ApplyControl();
   } else {

@@ -19,6 +19,7 @@ struct SimLinkOptions {
   double late_reply_share = 0.3;     // a poll sees nothing yet
   double refuse_share = 0;           // a control message finds no room
   size_t control_messages_max = 64;  // in the ring
+  bool tells_progress = true;        // false: only by its replies
   double control_share = 1;  // with no hop to do, a home looks at its control messages; else when a roster makes it
 };
 
@@ -62,8 +63,8 @@ class SimLink final : public EngineLink {
   std::byte* BulkArea() override { return nullptr; }
   void PostBulk(size_t bytes) override { Violate("a bulk segment on a link without a bulk channel"); }
   uint64_t BulkFreed() override { return 0; }
-  void RingHome() override {}
-  uint64_t Progress() const override { return progress_; }
+  void RingHome() override { asleep_ = false; }
+  uint64_t Progress() const override { return options_.tells_progress ? progress_ : 0; }
   bool lost() const override { return lost_; }
   std::string lost_cause() const override { return cause_; }
   void MarkLost(const char* cause) override;
@@ -109,6 +110,7 @@ class SimLink final : public EngineLink {
   bool repeat_due_ = false;  // last_reply_ is to come again
   bool refuse_all_ = false;
   bool hung_ = false;
+  bool asleep_ = false;  // until it is rung: the engine said that it is idle
   bool lost_ = false;
 };
 

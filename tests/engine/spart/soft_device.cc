@@ -56,7 +56,8 @@ bool SoftDevice::Waits(const StreamThread& stream) {
   if (stream.wait == nullptr) return false;
   StepState& state = *stream.wait->state;  // the board may be the next step's already
   if (std::atomic_ref<uint32_t>(state.gave_up).load() != 0 || state.all_here != 0) return false;
-  return std::atomic_ref<uint64_t>(stream.wait->board->release).load() < state.first + stream.wait->stage;
+  const uint64_t word = std::atomic_ref<uint64_t>(stream.wait->board->release).load();
+  return ReleasedStage(word) < state.first + stream.wait->stage;
 }
 
 // As CUDA may.

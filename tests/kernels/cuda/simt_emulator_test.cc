@@ -132,10 +132,10 @@ void LastBlockCounts(LastArgs args) {
   args.written[BlockX()] = 1;
   uint32_t before;
   if (args.atomic) {
-    before = simt::AtomicAdd(args.over, 1u);
+    before = simt::CountIn(args.over);
   } else {
     before = *args.over;
-    simt::FenceSystem();
+    simt::AcquireSystem();  // others may come here
     *args.over = before + 1;
   }
   if (before + 1 == BlocksX()) {
@@ -182,7 +182,8 @@ struct WaitingArgs {
 };
 
 void WaitAndAnswer(WaitingArgs args) {
-  while (simt::LoadAcquireSystem(args.word) == 0) simt::Pause();
+  while (simt::LoadRelaxedSystem(args.word) == 0) simt::Pause();
+  simt::AcquireSystem();
   simt::StoreReleaseSystem(args.answer, *args.word + 1);
 }
 

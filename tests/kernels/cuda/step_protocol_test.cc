@@ -23,6 +23,7 @@ constexpr int kHidden = 64, kVocab = 10;
 constexpr WireRows kWire = {kF32, 2, 1, 16, 16};
 constexpr int kQkv = 4 * 16, kOutput = 2 * 16;  // elements of a row
 constexpr unsigned kBucket = 6;
+constexpr int kHomes = 2;
 
 uint64_t Load(const uint64_t& word) {
   return std::atomic_ref(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
@@ -44,33 +45,35 @@ class StepProtocolTest : public testing::Test {
 
   // The host's part of starting a step.
   StepRows& BeginStep(uint64_t first, unsigned rows) {
-    step_ = std::make_unique<StepRows>(&random_, rows, /*homes=*/2, /*positions=*/1, kF32, kQkv, kOutput);
+    step_ = std::make_unique<StepRows>(&random_, rows, kHomes, /*positions=*/1, kF32, kQkv, kOutput);
     board_.first = first;
     board_.rows = rows;
     board_.logit_rows = 1;
     board_.gave_up = 0;
+    for (unsigned r = 0; r < rows; ++r) board_rows_[r] = step_->rows[r];
+    ++board_.areas_version;
     return *step_;
   }
   EmulatorOptions NextOrder() { return {.seed = ++seed_, .blocks_in_flight = 1 + static_cast<unsigned>(seed_ % 6)}; }
 
   // The GPU's part.
   void Embed() {
-    EmulateKernel(EmbedNormArgs{kF32, kBucket, &board_, step_->rows.data(), &state_, rows_, embedding_.data(),
+    EmulateKernel(EmbedNormArgs{kF32, kBucket, &board_, board_rows_, Areas(), &state_, rows_, embedding_.data(),
                                 norm_.floats(), 1e-5f, kHidden, x_.floats(), normed_.data()},
                   NextOrder());
   }
   void Send(unsigned stage, const EmulatorOptions& options) {
-    EmulateKernel(RopeSendArgs{kF32, kBucket, &board_, &state_, rows_, step_->areas.data(), stage, kWire, qkv_.data(),
-                               nullptr, cosines_.floats(), sines_.floats()},
+    EmulateKernel(RopeSendArgs{kF32, kBucket, &board_, &state_, rows_, areas_, stage, kWire, qkv_.data(), nullptr,
+                               cosines_.floats(), sines_.floats()},
                   options);
   }
   void Wait(unsigned stage, uint64_t bound_ns) {
-    EmulateKernel(WaitArgs{&board_, &state_, stage, bound_ns}, NextOrder());
+    EmulateKernel(WaitArgs{&board_, &state_, stage, bound_ns, {}, Areas()}, NextOrder());
   }
   void Gather() {
-    EmulateKernel(GatherOutputsArgs{kF32, kBucket, &state_, rows_, step_->areas.data(), kWire, attended_.data()},
-                  NextOrder());
+    EmulateKernel(GatherOutputsArgs{kF32, kBucket, &state_, rows_, areas_, kWire, attended_.data()}, NextOrder());
   }
+  StepAreas Areas() { return {step_->areas.data(), areas_, kHomes}; }
   void Publish(unsigned stage) { EmulateKernel(PublishArgs{&board_, &state_, stage}, NextOrder()); }
 
   bool AllSent() const {
@@ -92,7 +95,8 @@ class StepProtocolTest : public testing::Test {
   uint64_t seed_ = 0;
   StepBoard board_;
   StepState state_;
-  StepRow rows_[kBucket] = {};
+  StepRow board_rows_[kBucket], rows_[kBucket];
+  StepArea areas_[kHomes];
   std::unique_ptr<StepRows> step_;
   TypedArray embedding_{kF32, kVocab*kHidden}, norm_{kF32, kHidden}, cosines_{kF32, 8}, sines_{kF32, 8};
   TypedArray x_{kF32, kBucket*kHidden}, normed_{kF32, kBucket*kHidden};
@@ -127,7 +131,7 @@ TEST_F(StepProtocolTest, StepsOverTime) {
       const StepRow& place = step.rows[r];
       for (int i = 0; i < kOutput; ++i) step.receive[place.home]->Set(place.home_row * kOutput + i, 100 * r + i);
     }
-    Store(board_.release, first + 1);
+    Store(board_.release, ReleaseWord(first + 1, board_.areas_version));
     wait_for_ready(first + 1);
     for (size_t r = 0; r < step.rows.size(); ++r) {
       for (int i = 0; i < kOutput; ++i) EXPECT_EQ(attended_[r * kOutput + i], 100 * r + i);
@@ -165,6 +169,24 @@ TEST_F(StepProtocolTest, AWaitEndsWhenItsStageOrALaterOneIsReleased) {
     EXPECT_EQ(state_.gave_up, 0u);
   }
   EXPECT_EQ(board_.gave_up, 0u);
+}
+
+// The GPU's own are as old as the last version that it was told of.
+TEST_F(StepProtocolTest, AWaitTakesAreasThatHaveChanged) {
+  BeginStep(20, 3);
+  Embed();
+  const std::vector<StepArea> before = step_->areas;
+  step_->LoseHome(1);
+  Store(board_.release, ReleaseWord(21, board_.areas_version));
+  Wait(1, kForEver);
+  EXPECT_EQ(areas_[1].send, before[1].send);
+  Store(board_.release, ReleaseWord(22, board_.areas_version + 1));
+  Wait(2, kForEver);
+  EXPECT_EQ(areas_[0].send, before[0].send);
+  EXPECT_EQ(areas_[1].send, nullptr);
+  EXPECT_EQ(areas_[1].receive, nullptr);
+  EXPECT_EQ(state_.areas_version, board_.areas_version + 1);
+  EXPECT_EQ(state_.gave_up, 0u);
 }
 
 TEST_F(StepProtocolTest, AStepWithAllRowsHereWaitsForNothing) {
