@@ -49,7 +49,7 @@ void PeerSession::TakeHop(const HopHeader& header, const std::byte* rows) {
   const uint64_t empty_since_ticks = served_->empty_since_ticks;
   if (empty_since_ticks != 0) hop.idle = Short(hop.seen_ticks - empty_since_ticks);
   idle_ = false;
-  if (header.roster_version <= micro_batches_[header.micro_batch]->roster().version()) {
+  if (micro_batches_[header.micro_batch]->roster().Reached(header.roster_version)) {
     RunHop(hop);
     return;
   }
@@ -62,7 +62,7 @@ void PeerSession::TakeHop(const HopHeader& header, const std::byte* rows) {
 void PeerSession::RunWaitingHops() {
   for (WaitingHop& hop : waiting_) {
     if (!hop.waiting) continue;
-    if (hop.header.roster_version > micro_batches_[hop.header.micro_batch]->roster().version()) continue;
+    if (!micro_batches_[hop.header.micro_batch]->roster().Reached(hop.header.roster_version)) continue;
     hop.waiting = false;
     --waiting_count_;
     hop.seen_ticks = NowTicks();

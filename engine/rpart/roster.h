@@ -24,6 +24,8 @@ class Roster {
   absl::Status Replace(std::span<const std::byte> message);
 
   uint32_t version() const { return version_; }  // 0: none came yet
+  // Whether that version is here, or a later one: versions wrap around, and no two in use are far apart.
+  bool Reached(uint32_t version) const { return static_cast<int32_t>(version - version_) <= 0; }
   uint32_t rows() const { return rows_; }
   std::span<const RosterEntry> entries() const { return entries_; }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -69,6 +70,15 @@ TEST_F(RosterTest, ARefusedRosterLeavesTheLastOne) {
   EXPECT_EQ(roster_.version(), 1u);
   ASSERT_EQ(roster_.entries().size(), 1u);
   EXPECT_EQ(roster_.entries()[0].first_position, 7u);
+}
+
+TEST_F(RosterTest, VersionsWrapAround) {
+  EXPECT_TRUE(roster_.Reached(0));
+  EXPECT_TRUE(roster_.Reached(UINT32_MAX));  // the one before
+  EXPECT_FALSE(roster_.Reached(1));
+  ASSERT_TRUE(roster_.Replace(Message(1, {{5, 1, 7, 1}})).ok());
+  EXPECT_TRUE(roster_.Reached(1));
+  EXPECT_FALSE(roster_.Reached(2));
 }
 
 // Whatever the bytes are, what is accepted keeps the bounds.
