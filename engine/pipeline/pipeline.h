@@ -51,7 +51,7 @@ struct PipelineOptions {
 //          that a slow scheduler stops new steps and never blocks a running one.
 class Pipeline {
  public:
-  // `scheduler_word`: rung after events, at most once a step. Everything must outlive the pipeline.
+  // `scheduler_word`: rung after events, at most once a step and once a turn. Everything must outlive the pipeline.
   Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* scheduler_word);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
@@ -144,6 +144,7 @@ class Pipeline {
   bool DrainCommands();
   bool PollHomes();
   bool Advance(int m);
+  void RingScheduler();
   void Housekeep(uint64_t now_ns);
   void CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns);
 

@@ -24,11 +24,15 @@ bool Pipeline::TurnOnce() {
   turn_ = (turn_ + 1) % count;
   const uint64_t now_ns = Now();
   if (now_ns >= housekept_ns_ + kHousekeepingNs) Housekeep(now_ns);
-  if (events_since_ring_) {
-    events_since_ring_ = false;
-    scheduler_parker_.RingAfterRelease();  // the only system call of a step, and only if the scheduler sleeps
-  }
+  RingScheduler();
   return moved;
+}
+
+// The only system call of a step, and only if the scheduler sleeps.
+void Pipeline::RingScheduler() {
+  if (!events_since_ring_) return;
+  events_since_ring_ = false;
+  scheduler_parker_.RingAfterRelease();
 }
 
 bool Pipeline::DrainCommands() {
@@ -136,6 +140,7 @@ bool Pipeline::Advance(int m) {
         EndStage(m);
         if (batch.stage == options_.layers) {
           FinishStep(m);
+          RingScheduler();  // now: another micro-batch's stage may run in this turn
           return true;
         }
         PostHops(m);
@@ -167,12 +172,14 @@ void Pipeline::StartStage(int m) {
 }
 
 // The S-Part has given the step up. Its sequences end with the step; until then the homes, which are in the middle of
-// it, get hops of whatever lies in the send areas.
+// it, get hops of whatever lies in the send areas. Who sits it out goes on, and so do rows that an earlier step left to
+// be pushed.
 void Pipeline::FailStep(int m) {
-  batches_[m].s_part_failed = true;
-  batches_[m].pushes.Clear();
+  MicroBatch& batch = batches_[m];
+  batch.s_part_failed = true;
+  if (batch.push_step == batch.step) batch.pushes.Clear();
   for (Sequence* sequence : batcher_.Members(m)) {
-    if (sequence->failed) continue;
+    if (sequence->failed || sequence->rows == 0) continue;
     sequence->failed = true;
     sequence->fail_reason = FinishReason::kSPartFailed;
     sequence->fail_home = -1;

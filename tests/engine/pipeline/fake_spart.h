@@ -2,8 +2,10 @@
 #define FASTDECODE_TESTS_ENGINE_PIPELINE_FAKE_SPART_H_
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/rpart/messages.h"
@@ -27,6 +29,8 @@ class FakeSPart final : public SPart {
 
   // The next sampled rows come out as not a number.
   void SpoilLogits(int rows) { spoil_ = rows; }
+  // Called before every stage.
+  void OnStage(std::function<void()> call) { on_stage_ = std::move(call); }
   // The next stages fail.
   void FailStages(int count) { fail_ = count; }
 
@@ -67,6 +71,7 @@ class FakeSPart final : public SPart {
   std::vector<Batch> batches_;
   int spoil_ = 0;
   int fail_ = 0;
+  std::function<void()> on_stage_ = [] {};
 };
 
 }  // namespace fastdecode

@@ -68,6 +68,27 @@ TEST(PipelineTest, PreemptionIsNotSeen) {
   engine.CheckNothingLeft();
 }
 
+// With a synchronous S-Part a stage is computed within the turn.
+TEST(PipelineTest, NoTokenWaitsForAnotherMicroBatchsStage) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 40);
+  Parker scheduler(engine.scheduler_word());
+  int behind_a_step = 0, unheard = 0;
+  engine.spart().OnStage([&] {
+    if (!engine.pipeline().HasEvents()) return;
+    ++behind_a_step;
+    unheard += engine.scheduler_word()->state.load() == Parker::kArmed;
+  });
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
+  for (int turn = 0; turn < kTurnsMax && engine.unfinished() > 0; ++turn) {
+    scheduler.Arm();
+    engine.Turn();
+  }
+  EXPECT_EQ(engine.unfinished(), 0u);
+  EXPECT_GT(behind_a_step, 0);
+  EXPECT_EQ(unheard, 0);
+}
+
 // A caller may have been told that its request has ended, and have freed where they went.
 TEST(PipelineTest, PromptLogitsAreLeftAloneAfterTheFirstToken) {
   SimEngine engine(SmallOptions());
@@ -225,6 +246,21 @@ TEST(PipelineTest, AFailedStageEndsTheRequestsOfItsMicroBatch) {
     EXPECT_EQ(engine.requests().back()->reason, FinishReason::kLength);
     engine.CheckNothingLeft();
   }
+}
+
+TEST(PipelineTest, WhoSitsAStepOutDoesNotFailWithIt) {
+  SimOptions options = SmallOptions();
+  options.limits.micro_batches = 1;
+  SimEngine engine(options);
+  engine.AddHome(0, 60)->home().ExpectDeadRows(1000);
+  SimRequest* first = engine.Submit(Prompt(60, 1), {});  // its chunk is the whole step
+  SimRequest* second = engine.Submit(Prompt(60, 2), {});
+  engine.spart().FailStages(1);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(first->reason, FinishReason::kSPartFailed);
+  EXPECT_EQ(second->reason, FinishReason::kLength);
+  engine.CheckTokens(*second);
+  engine.CheckNothingLeft();
 }
 
 // ---- homes that go and come

@@ -81,6 +81,7 @@ class SimEngine {
 
   Pipeline& pipeline() { return *pipeline_; }
   FakeSPart& spart() { return spart_; }
+  ParkWord* scheduler_word() { return &scheduler_word_; }
   const std::vector<std::unique_ptr<SimRequest>>& requests() const { return requests_; }
   size_t unfinished() const;
 
