@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/cuda/kv_pages.h"
+#include "rdma/fabric_options.h"
 #include "rdma/link.h"
 
 namespace fastdecode {
@@ -87,6 +88,16 @@ absl::Status CheckSequences(const Options& options) {
 
 int SequencesPerMicroBatch(const Options& options) {
   return (options.max_sequences + options.micro_batches - 1) / options.micro_batches;
+}
+
+absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>& endpoints) {
+  constexpr int kHeartbeatMs = kHeartbeatNs / 1'000'000, kFabricMsMin = 3 * kHeartbeatMs;
+  const bool fabric = std::any_of(endpoints.begin(), endpoints.end(),
+                                  [](const Endpoint& endpoint) { return endpoint.kind == Endpoint::Kind::kFabric; });
+  if (!fabric || options.hop_timeout_ms >= kFabricMsMin) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--hop-timeout-ms: %d is less than %d: a home on another host tells of its progress every %d ms",
+                      options.hop_timeout_ms, kFabricMsMin, kHeartbeatMs));
 }
 
 bool HasGpuHome(const std::vector<Endpoint>& endpoints) {

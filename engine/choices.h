@@ -32,6 +32,8 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
 absl::Status CheckSequences(const Options& options);
 // Sequences of one micro-batch.
 int SequencesPerMicroBatch(const Options& options);
+// InvalidArgument if a home on another host would be lost before it can tell of its progress.
+absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>& endpoints);
 // Whether one of the homes is the S-Part's GPU.
 bool HasGpuHome(const std::vector<Endpoint>& endpoints);
 // What a GPU as a home asks for. Errors: InvalidArgument, naming option and value.

@@ -65,6 +65,7 @@ absl::Status Engine::Start() {
 
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
   if (!endpoints.ok()) return endpoints.status();
+  if (absl::Status bad = CheckHopTimeout(options_, *endpoints); !bad.ok()) return bad;
   if (absl::Status bad = CheckGpuHome(options_, *endpoints, shape_, *device != nullptr); !bad.ok()) return bad;
   FaultOptions fault;
   if (!options_.fault.empty()) {

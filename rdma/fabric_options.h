@@ -8,6 +8,9 @@
 
 namespace fastdecode {
 
+// How often a process tells its peers that it lives, and how far it is.
+inline constexpr uint64_t kHeartbeatNs = 100'000'000;
+
 // How links over a fabric (HOST:PORT, provider verbs) are made; links on this host need none of it.
 struct FabricOptions {
   std::string secret_file = {};   // what both ends know; readable by its owner alone

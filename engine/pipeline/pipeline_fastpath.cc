@@ -105,6 +105,7 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
   port.open[m] = false;
   --batch.homes_missing;
   const uint64_t now_ns = Now();
+  port.progress_seen_ns = now_ns;  // what the home itself says of it comes with its heartbeats, over a fabric
   statistics_.hop_ns.Add(now_ns - batch.hop_start_ns);
   statistics_.r_busy_ns[home].Add(reply.work_ns);
   statistics_.home_hops[home].Add(1);

@@ -26,8 +26,6 @@ namespace fastdecode {
 // Thread: any, where no other is named.
 class VerbsLiveness {
  public:
-  static constexpr uint64_t kHeartbeatNs = 100'000'000;
-
   // `end` must outlive it. Errors: ResourceExhausted if no file descriptor is left.
   static absl::StatusOr<std::unique_ptr<VerbsLiveness>> Create(const VerbsEnd& end,
                                                                std::unique_ptr<PeerChannel> channel);

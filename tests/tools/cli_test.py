@@ -1067,6 +1067,7 @@ class OtherHosts(ProgramTest):
                               ("--peer-timeout-ms", "0"), ("--rdma-port", "x"), ("--homes", "host:"), ("--homes", "host:99999")]:
             with self.subTest(option=option):
                 self.refused(generate("-p", "A", option, value), option, value)
+        self.refused(generate("-p", "A", "--homes", "127.0.0.1:1", "--hop-timeout-ms", "299"), "--hop-timeout-ms", "299", "300")
 
 
 class BadOptions(ProgramTest):

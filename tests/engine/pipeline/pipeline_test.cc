@@ -284,6 +284,19 @@ TEST(PipelineTest, AHungHomeIsLostAfterTheTimeoutAndASlowOneIsNot) {
   engine.CheckNothingLeft();
 }
 
+// Over a fabric a home tells of its progress with heartbeats, which may be further apart than the timeout.
+TEST(PipelineTest, AHomeThatRepliesMakesProgress) {
+  SimOptions options = SmallOptions();
+  options.limits.micro_batches = 4;  // one of them always waits
+  options.hop_timeout_ns = 5'000'000;
+  options.link.tells_progress = false;
+  SimEngine engine(options);
+  SimLink* const home = engine.AddHome(0, 40);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 100});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_FALSE(home->lost()) << home->lost_cause();
+}
+
 // Stopped, or with a machine that was suspended: its homes may have stood still as well.
 TEST(PipelineTest, AProcessThatStoodStillLosesNoHome) {
   SimOptions options = SmallOptions();
