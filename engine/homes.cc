@@ -302,11 +302,38 @@ void Homes::OnHomeDrained(int home) {
   changed_.notify_all();
 }
 
+std::string Homes::Name(int home) { return absl::StrFormat("home %d (%s)", home, slots_[home]->name); }
+
 std::string Homes::DescribeLoss(int home) {
   std::lock_guard lock(mutex_);
+  return LossOf(home);
+}
+
+// REQUIRES: the mutex is held.
+std::string Homes::LossOf(int home) {
   const Slot& slot = *slots_[home];
   const std::string cause = slot.state == Slot::State::kUp ? slot.link->lost_cause() : slot.loss;
-  return absl::StrFormat("home %d (%s) was lost: %s", home, slot.name, cause.empty() ? "unknown cause" : cause);
+  return absl::StrFormat("%s was lost: %s", Name(home), cause.empty() ? "unknown cause" : cause);
+}
+
+std::string Homes::DescribeNoRoom(uint32_t tokens) {
+  const uint64_t open_pieces = OpenPieces(options_.shape.attention());
+  uint64_t most_pages = 0;
+  std::string losses;
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = *slots_[i];
+    if (slot.state == Slot::State::kUp && !slot.link->lost()) {
+      most_pages = std::max(most_pages, slot.description.pages);
+    } else {
+      absl::StrAppend(&losses, "; ", LossOf(static_cast<int>(i)));
+    }
+  }
+  if (most_pages == 0) return absl::StrCat("no living home is left", losses);
+  const uint64_t most = most_pages > open_pieces ? (most_pages - open_pieces) * kPageTokens : 0;
+  if (most >= tokens) return "no living home could hold this request; one that can has come back since";
+  return absl::StrFormat("no living home can hold this request: it needs room for %d tokens, the largest has %d%s",
+                         tokens, most, losses);
 }
 
 void Homes::ControlLoop() {

@@ -77,6 +77,8 @@ class Homes : public HomeKeeper {
   std::vector<Info> List() const;
 
   void OnHomeDrained(int home) override;
+  std::string Name(int home) override;
+  std::string DescribeNoRoom(uint32_t tokens) override;
   std::string DescribeLoss(int home) override;
 
  private:
@@ -114,6 +116,7 @@ class Homes : public HomeKeeper {
   void UnregisterAreas(EngineLink& link);
   void PutUp(Slot& slot, Made made);
   void LogLink(const Slot& slot);
+  std::string LossOf(int home);
   void Announce(size_t index);
   void ControlLoop();
   void LetGo(Slot& slot);

@@ -19,6 +19,7 @@ enum class FinishReason : uint8_t {
   kHomeLost,       // the link to its home broke
   kBadRow,         // its home could not compute its row
   kBadLogits,      // not a number came out of the model
+  kNoCandidate,    // no token may be sampled: all are banned, or have a logit of -infinity
   kSPartFailed,    // the S-Part could not compute a step of it
 };
 

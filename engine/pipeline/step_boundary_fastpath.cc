@@ -247,7 +247,8 @@ void Pipeline::FinishStep(int m) {
 void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
   if (logit.result.outcome != SampleOutcome::kToken) {
     sequence->failed = true;
-    sequence->fail_reason = FinishReason::kBadLogits;
+    const bool none = logit.result.outcome == SampleOutcome::kNoCandidate;
+    sequence->fail_reason = none ? FinishReason::kNoCandidate : FinishReason::kBadLogits;
     return;
   }
   const int32_t token = logit.result.token;

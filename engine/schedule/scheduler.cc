@@ -308,30 +308,10 @@ void Scheduler::RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns
 
 void Scheduler::OnFinished(Request& request, const PipelineEvent& event) {
   RequestFinish finish = RequestFinish::kError;
-  std::string error;
-  switch (event.reason) {
-    case FinishReason::kStopToken:
-      finish = RequestFinish::kStop;
-      break;
-    case FinishReason::kLength:
-      finish = RequestFinish::kLength;
-      break;
-    case FinishReason::kCancelled:
-      finish = RequestFinish::kCancelled;
-      break;
-    case FinishReason::kHomeLost:
-      error = event.home >= 0 ? keeper_->DescribeLoss(event.home) : "no living home can hold this request";
-      break;
-    case FinishReason::kBadRow:
-      error = absl::StrFormat("home %d could not compute this request's attention", event.home);
-      break;
-    case FinishReason::kBadLogits:
-      error = "the model's output is not a number; is the checkpoint intact?";
-      break;
-    case FinishReason::kSPartFailed:
-      error = "the S-Part failed: " + pipeline_->s_part_failure();
-      break;
-  }
+  if (event.reason == FinishReason::kStopToken) finish = RequestFinish::kStop;
+  if (event.reason == FinishReason::kLength) finish = RequestFinish::kLength;
+  if (event.reason == FinishReason::kCancelled) finish = RequestFinish::kCancelled;
+  std::string error = DescribeFailure(event);
   std::string rest = LastText(request);
   std::lock_guard lock(mutex_);
   request.in_pipeline = false;
@@ -340,6 +320,30 @@ void Scheduler::OnFinished(Request& request, const PipelineEvent& event) {
   request.changed.notify_all();  // for Forget: End says nothing of forgotten ones
   any_changed_.notify_all();
   EraseIfDone(request.sequence.id);
+}
+
+// Empty if it is none.
+std::string Scheduler::DescribeFailure(const PipelineEvent& event) {
+  switch (event.reason) {
+    case FinishReason::kHomeLost:
+      return event.home >= 0 ? keeper_->DescribeLoss(event.home) : keeper_->DescribeNoRoom(event.sequence->length_max);
+    case FinishReason::kBadRow:
+      return keeper_->Name(event.home) +
+             " could not compute this request's attention: what it has of the sequence, or room for, is not what this "
+             "engine counts";
+    case FinishReason::kBadLogits:
+      return "the model's output is not a number; is the checkpoint intact?";
+    case FinishReason::kNoCandidate:
+      return "no token can be sampled: each is banned, as stop tokens are before min_tokens, or has a logit of "
+             "-infinity";
+    case FinishReason::kSPartFailed:
+      return "the S-Part failed: " + pipeline_->s_part_failure();
+    case FinishReason::kStopToken:
+    case FinishReason::kLength:
+    case FinishReason::kCancelled:
+      break;
+  }
+  return "";
 }
 
 // What was held back: half a character, and before it what may have been the start of a stop string.

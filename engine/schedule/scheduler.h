@@ -26,6 +26,10 @@ class HomeKeeper {
   virtual ~HomeKeeper() = default;
   // The pipeline no longer refers to this home's link.
   virtual void OnHomeDrained(int home) = 0;
+  // "home 1 (unix:/run/w.sock, home 0)".
+  virtual std::string Name(int home) = 0;
+  // Why no living home can hold so many tokens of one sequence: which homes were lost, or what the largest one holds.
+  virtual std::string DescribeNoRoom(uint32_t tokens) = 0;
   // Which home, and why it was lost: "home 1 (unix:/run/w.sock): worker process 4711 went away".
   virtual std::string DescribeLoss(int home) = 0;
 };
@@ -80,6 +84,7 @@ class Scheduler {
   void RecordSubmission(const PipelineCommand& command);
   void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
   void OnFinished(Request& request, const PipelineEvent& event);
+  std::string DescribeFailure(const PipelineEvent& event);
   static std::string LastText(Request& request);
   void End(Request& request, RequestFinish finish, std::string error, std::string text, uint64_t time_ns);
   void Push(Request& request, RequestEvent event);

@@ -1,6 +1,7 @@
 // Workers that refuse to take their engine back, or hang, played by hand.
 #include "engine/homes.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -42,8 +43,9 @@ class HomesTest : public testing::Test {
   }
 
   // The worker's end of the link.
-  static std::unique_ptr<HomeLink> AcceptEngine(UnixListener* worker, uint32_t homes = 1) {
-    const HomeDescription description;
+  static std::unique_ptr<HomeLink> AcceptEngine(UnixListener* worker, uint32_t homes = 1, uint64_t pages = 1) {
+    HomeDescription description;
+    description.pages = pages;
     LinkAcceptance acceptance;
     acceptance.homes = homes;
     acceptance.answer.assign(reinterpret_cast<const char*>(&description), sizeof(description));
@@ -98,6 +100,34 @@ TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
   links.push_back(AcceptEngine(good.get()));
   ASSERT_NE(links.back(), nullptr);
   AwaitUp(**homes, kHungHomes);
+}
+
+TEST_F(HomesTest, SaysWhyThereIsNoRoom) {
+  const std::unique_ptr<UnixListener> worker = Listen("worker");
+  std::vector<std::unique_ptr<HomeLink>> links;
+  std::thread accepting([&] {
+    for (const uint64_t pages : {4, 2}) links.push_back(AcceptEngine(worker.get(), /*homes=*/2, pages));
+  });
+  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
+  accepting.join();
+  ASSERT_TRUE(homes.ok()) << homes.status();
+  const auto why = [&](uint32_t pages) { return (*homes)->DescribeNoRoom(pages * kPageTokens); };
+  const auto lose = [&](size_t index) {
+    links[index].reset();
+    const uint64_t deadline_ns = NowNs() + kTimeoutNs;
+    while ((*homes)->List()[index].up && NowNs() < deadline_ns) std::this_thread::yield();
+  };
+  const std::string tokens[] = {std::to_string(2 * kPageTokens), std::to_string(5 * kPageTokens)};
+  const std::string names[] = {(*homes)->Name(0) + " was lost: ", (*homes)->Name(1) + " was lost: "};
+  EXPECT_THAT(names[0], testing::HasSubstr(worker->path()));
+  EXPECT_THAT(why(5), testing::EndsWith("needs room for " + tokens[1] + " tokens, the largest has " +
+                                        std::to_string(4 * kPageTokens)));
+  lose(0);
+  EXPECT_THAT(why(5), testing::HasSubstr("the largest has " + tokens[0] + "; " + names[0]));
+  EXPECT_THAT(why(2), testing::HasSubstr("come back"));
+  lose(1);
+  EXPECT_THAT(why(2), testing::StartsWith("no living home is left; " + names[0]));
+  EXPECT_THAT(why(2), testing::HasSubstr("; " + names[1]));
 }
 
 }  // namespace

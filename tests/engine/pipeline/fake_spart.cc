@@ -168,7 +168,7 @@ void FakeSPart::Sample(Batch& batch) {
     logit.result = SampleResult{SampleOutcome::kToken, TokenOf(residual, vocab_, logit.args.banned), -1.0f, 0};
     if (spoil_ > 0) {
       --spoil_;
-      logit.result = SampleResult{SampleOutcome::kBadLogits, -1, 0, 0};
+      logit.result = SampleResult{spoiled_, -1, 0, 0};
     }
   }
 }

@@ -27,8 +27,11 @@ class FakeSPart final : public SPart {
   std::string Describe() const override { return "fake"; }
   uint64_t weight_bytes() const override { return 0; }
 
-  // The next sampled rows come out as not a number.
-  void SpoilLogits(int rows) { spoil_ = rows; }
+  // The next sampled rows come out as not a number, or otherwise than as a token.
+  void SpoilLogits(int rows, SampleOutcome outcome = SampleOutcome::kBadLogits) {
+    spoil_ = rows;
+    spoiled_ = outcome;
+  }
   // Called before every stage.
   void OnStage(std::function<void()> call) { on_stage_ = std::move(call); }
   // The next stages fail.
@@ -70,6 +73,7 @@ class FakeSPart final : public SPart {
   std::mt19937_64 random_;
   std::vector<Batch> batches_;
   int spoil_ = 0;
+  SampleOutcome spoiled_ = SampleOutcome::kBadLogits;
   int fail_ = 0;
   std::function<void()> on_stage_ = [] {};
 };

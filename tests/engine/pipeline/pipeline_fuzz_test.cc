@@ -199,6 +199,9 @@ class FuzzRun {
       case FinishReason::kSPartFailed:
         ADD_FAILURE() << "no stage fails here: " << id;
         break;
+      case FinishReason::kNoCandidate:
+        ADD_FAILURE() << "some token can always be sampled: " << id;
+        break;
     }
   }
 

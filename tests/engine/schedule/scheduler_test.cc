@@ -357,6 +357,20 @@ TEST(SchedulerTest, ALostHomeEndsItsRequestsWithItsNameAndComesBack) {
   EXPECT_EQ(serving.drained(0), 0);
 }
 
+TEST(SchedulerTest, AFailureSaysWhatFailed) {
+  Serving serving({.pages = 3});
+  const ServingOutcome too_long = serving.Collect(serving.MustSubmit(Serving::Prompt(8, 1), {.max_tokens = 900}));
+  EXPECT_EQ(too_long.finish, RequestFinish::kError);
+  EXPECT_EQ(too_long.error, "no room for 908");
+  for (const auto& [outcome, part] :
+       {std::pair(SampleOutcome::kBadLogits, "checkpoint"), {SampleOutcome::kNoCandidate, "min_tokens"}}) {
+    serving.spart().SpoilLogits(1, outcome);
+    const ServingOutcome failed = serving.Collect(serving.MustSubmit(Serving::Prompt(8, 1), {}));
+    EXPECT_EQ(failed.finish, RequestFinish::kError);
+    EXPECT_THAT(failed.error, testing::HasSubstr(part));
+  }
+}
+
 // ---- sleep and wake-up. The homes sleep until they are rung: a ring that is missing, or that comes before its
 // message, hangs these tests.
 

@@ -87,8 +87,11 @@ class Serving : public HomeKeeper {
 
   Scheduler& scheduler() { return *scheduler_; }
   Pipeline& pipeline() { return *pipeline_; }
+  FakeSPart& spart() { return spart_; }
 
   void OnHomeDrained(int home) override;
+  std::string Name(int home) override { return "home " + std::to_string(home); }
+  std::string DescribeNoRoom(uint32_t tokens) override { return "no room for " + std::to_string(tokens); }
   std::string DescribeLoss(int home) override { return "home " + std::to_string(home) + " went away"; }
 
  private:
