@@ -111,31 +111,49 @@ absl::StatusOr<HomeDescription> Home::Offer(const RPartShape& shape, const PeerR
       absl::StrFormat("has no pages left to reserve: %d asked for, 0 of %d free; served: %s", wanted, total, served));
 }
 
-absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer) {
-  if (absl::Status status = CheckShape(shape); !status.ok()) return status;
-  if (absl::Status status = CheckLinkCarries(shape, link->size()); !status.ok()) return status;
-  const absl::StatusOr<HomeDescription> offer = Offer(shape, peer);
-  if (!offer.ok()) {
-    return absl::Status(offer.status().code(), absl::StrCat(options_.name, " ", std::string(offer.status().message())));
-  }
-  DetachEnded();
-  if (loop_ == nullptr) StartLoop(shape);
+// All but what the loop adds.
+PeerSessionOptions Home::SessionOptions() const {
   PeerSessionOptions session_options;
   session_options.home_name = options_.name;
   session_options.node = options_.node;
   session_options.threads = static_cast<int>(options_.cores.size());
   session_options.isa = options_.isa;
   session_options.sequences_max = options_.sequences_max;
+  return session_options;
+}
+
+absl::StatusOr<TeamWorkspace> Home::MakeWorkspace(const RPartShape& shape) const {
+  return PeerSession::MakeWorkspace(SessionOptions(), shape);
+}
+
+absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer) {
+  if (absl::Status status = CheckShape(shape); !status.ok()) return status;
+  absl::StatusOr<TeamWorkspace> workspace = MakeWorkspace(shape);
+  if (!workspace.ok()) return workspace.status();
+  return Attach(shape, std::move(link), peer, *std::move(workspace));
+}
+
+absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer,
+                          TeamWorkspace workspace) {
+  const auto lose = [&](absl::StatusCode code, const std::string& why) {
+    link->MarkLost(why.c_str());  // a link that is only closed tells its peer nothing
+    return absl::Status(code, why);
+  };
+  if (absl::Status bad = CheckLinkCarries(shape, link->size()); !bad.ok()) {
+    return lose(bad.code(), std::string(bad.message()));
+  }
+  const absl::StatusOr<HomeDescription> offer = Offer(shape, peer);
+  if (!offer.ok()) {
+    return lose(offer.status().code(), absl::StrCat(options_.name, " ", std::string(offer.status().message())));
+  }
+  DetachEnded();
+  if (loop_ == nullptr) StartLoop(shape);
+  PeerSessionOptions session_options = SessionOptions();
   session_options.pages = static_cast<uint32_t>(offer->pages);
   session_options.pool = loop_->pool();
   session_options.leader = loop_->word_for_wakers();
-  absl::StatusOr<std::unique_ptr<PeerSession>> session =
-      PeerSession::Create(session_options, shape, peer, std::move(link));
-  if (!session.ok()) {
-    StopLoopIfUnused();
-    return session.status();
-  }
-  sessions_.push_back(*std::move(session));
+  sessions_.push_back(
+      std::make_unique<PeerSession>(session_options, shape, peer, std::move(link), std::move(workspace)));
   loop_->Add(sessions_.back().get());
   return absl::OkStatus();
 }

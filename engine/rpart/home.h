@@ -12,6 +12,7 @@
 #include "engine/rpart/messages.h"
 #include "engine/rpart/peer.h"
 #include "engine/rpart/peer_session.h"
+#include "engine/rpart/workspace.h"
 #include "kernels/isa.h"
 #include "numa/arena.h"
 #include "numa/log.h"
@@ -61,10 +62,16 @@ class Home {
   // REQUIRES: CheckShape(shape) is ok.
   absl::StatusOr<HomeDescription> Offer(const RPartShape& shape, const PeerRequest& peer) const;
 
-  // Starts to serve the peer at the other end of the link, whose size is LinkSizeFor(shape), as offered. Sessions that
-  // have ended are detached: whoever watches their links has let go of them.
-  // Errors: those of CheckShape and Offer; InvalidArgument if shape and link do not fit; ResourceExhausted. The link
-  // is then closed.
+  // What the team computes a peer's hops in: to be had before the peer is told that it is served.
+  // Errors: those of TeamWorkspace::Create. REQUIRES: CheckShape(shape) is ok.
+  absl::StatusOr<TeamWorkspace> MakeWorkspace(const RPartShape& shape) const;
+  // Starts to serve the peer at the other end of the link, whose size is LinkSizeFor(shape), as offered, in a workspace
+  // of the same shape. Sessions that have ended are detached: whoever watches their links has let go of them.
+  // Errors: those of Offer; InvalidArgument if shape and link do not fit. The link is then lost, for that reason.
+  // REQUIRES: CheckShape(shape) is ok.
+  absl::Status Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer,
+                      TeamWorkspace workspace);
+  // All of it. Errors: those of CheckShape and MakeWorkspace, too.
   absl::Status Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer = {});
 
   // Those attached, in order of arrival; each ended() as soon as its link is lost and all that it had here is dropped.
@@ -84,6 +91,7 @@ class Home {
 
  private:
   Home(HomeOptions options, Arena arena);
+  PeerSessionOptions SessionOptions() const;
   void DetachEnded();
   void StartLoop(const RPartShape& shape);
   void StopLoopIfUnused();

@@ -21,14 +21,9 @@ std::unique_ptr<LinkWaker> MakeWaker(const PeerSessionOptions& options, HomeLink
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PeerSession>> PeerSession::Create(const PeerSessionOptions& options,
-                                                                 const RPartShape& shape, const PeerRequest& peer,
-                                                                 std::unique_ptr<HomeLink> link) {
-  absl::StatusOr<TeamWorkspace> workspace =
-      TeamWorkspace::Create(shape.attention(), static_cast<size_t>(options.threads), options.node,
-                            LimitsOf(options, shape).workspace_floats());
-  if (!workspace.ok()) return workspace.status();
-  return std::unique_ptr<PeerSession>(new PeerSession(options, shape, peer, std::move(link), *std::move(workspace)));
+absl::StatusOr<TeamWorkspace> PeerSession::MakeWorkspace(const PeerSessionOptions& options, const RPartShape& shape) {
+  return TeamWorkspace::Create(shape.attention(), static_cast<size_t>(options.threads), options.node,
+                               LimitsOf(options, shape).workspace_floats());
 }
 
 PeerSession::PeerSession(const PeerSessionOptions& options, const RPartShape& shape, const PeerRequest& peer,

@@ -46,9 +46,12 @@ class PeerSession {
  public:
   enum class Outcome : uint8_t { kNothing, kWorked, kLost };
 
-  // Errors: those of TeamWorkspace::Create. The link is then closed. REQUIRES: ValidateShape(shape).
-  static absl::StatusOr<std::unique_ptr<PeerSession>> Create(const PeerSessionOptions& options, const RPartShape& shape,
-                                                             const PeerRequest& peer, std::unique_ptr<HomeLink> link);
+  // What a session's hops are computed in; of the options the team alone. Errors: those of TeamWorkspace::Create.
+  // REQUIRES: ValidateShape(shape).
+  static absl::StatusOr<TeamWorkspace> MakeWorkspace(const PeerSessionOptions& options, const RPartShape& shape);
+  // `workspace`: made for these options and this shape.
+  PeerSession(const PeerSessionOptions& options, const RPartShape& shape, const PeerRequest& peer,
+              std::unique_ptr<HomeLink> link, TeamWorkspace workspace);
 
   const PeerRequest& peer() const { return peer_; }
   const RPartShape& shape() const { return shape_; }
@@ -86,9 +89,6 @@ class PeerSession {
     ShortDuration idle;
     uint64_t seen_ticks = 0;
   };
-
-  PeerSession(const PeerSessionOptions& options, const RPartShape& shape, const PeerRequest& peer,
-              std::unique_ptr<HomeLink> link, TeamWorkspace workspace);
 
   // peer_session_fastpath.cc
   void TakeHop(const HopHeader& header, const std::byte* rows);

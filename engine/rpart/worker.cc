@@ -117,14 +117,23 @@ void Worker::MakeWay(size_t index, const PeerId& id) {
 
 absl::Status Worker::Serve(PendingLink* pending, const HomeDescription& offer, const RPartShape& shape,
                            PeerRequest peer) {
-  Home& home = *homes_[pending->proposal().home_index];
+  const uint32_t index = pending->proposal().home_index;
+  Home& home = *homes_[index];
+  // Before the engine is accepted: from then on it counts on the home.
+  absl::StatusOr<TeamWorkspace> workspace = home.MakeWorkspace(shape);
+  if (!workspace.ok()) {
+    pending->Refuse(absl::StrFormat("home %d: %s", index, workspace.status().message()));
+    return workspace.status();
+  }
   LinkAcceptance acceptance;
   acceptance.homes = static_cast<uint32_t>(homes_.size());
   acceptance.answer.assign(reinterpret_cast<const char*>(&offer), sizeof(offer));
   absl::StatusOr<std::unique_ptr<HomeLink>> link = pending->Accept(acceptance, home.options().node);
   if (!link.ok()) return link.status();
   peer.pages_wanted = offer.pages;  // what it was told, though another peer may have gone since
-  if (absl::Status status = home.Attach(shape, *std::move(link), peer); !status.ok()) return status;
+  if (absl::Status status = home.Attach(shape, *std::move(link), peer, *std::move(workspace)); !status.ok()) {
+    return status;
+  }
   HomeLink* const served = &home.sessions().back()->link();
   monitor_.Add(served);
   Log(LogLevel::kInfo,

@@ -2,10 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <thread>
+#include <vector>
 
 #include "engine/rpart/rpart_shape.h"
 #include "rdma/shm/unix_bootstrap.h"
@@ -35,6 +38,7 @@ class WorkerTest : public testing::Test {
       HomeOptions home;
       home.name = "home" + std::to_string(i);
       home.kv_bytes = 4 << 20;
+      home.cores = cores_;
       home.poll = PollMode::kYield;
       home.peers = peers;
       options.homes.push_back(home);
@@ -88,6 +92,7 @@ class WorkerTest : public testing::Test {
     return poll == LinkPoll::kMessage && reply.status == HopStatus::kOk;
   }
 
+  std::vector<int> cores_ = {-1};
   RPartShape shape_ = SmallShape(ElementType::kF32);
   std::string path_ = testing::TempDir() + "fd-worker-" + std::to_string(getpid());
   std::unique_ptr<Worker> worker_;
@@ -266,6 +271,39 @@ TEST_F(WorkerTest, ASmallPoolIsRefusedWithTheSizes) {
   RPartShape other = shape_;
   other.layers = 1024;
   EXPECT_THAT(std::string(Connect(0, 1, other).status().message()), HasSubstr("not even one page"));
+}
+
+// This process cannot have so much more memory than it has now.
+class MemoryLimited {
+ public:
+  explicit MemoryLimited(uint64_t more_bytes) {
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    getrlimit(RLIMIT_AS, &before_);
+    const rlimit limit = {pages * static_cast<uint64_t>(getpagesize()) + more_bytes, before_.rlim_max};
+    setrlimit(RLIMIT_AS, &limit);
+  }
+  ~MemoryLimited() { setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST_F(WorkerTest, AnEngineWhoseHopsCannotBeComputedIsRefused) {
+  cores_ = {-1, -1};
+  Start(1);
+  RPartShape large = shape_;
+  large.layers = large.max_rows = 1;
+  large.kv_heads = large.group = 8;
+  large.head_dim = 128;
+  large.max_context = 1 << 24;  // whose partials, where threads cut it, take 256 MiB
+  {
+    const MemoryLimited limited(64 << 20);
+    const absl::Status refused = Connect(0, 1, large).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("refused the link: home 0: "));
+  }
+  EXPECT_TRUE(Connect(0, 1, shape_).ok());
 }
 
 TEST_F(WorkerTest, NeedsHomesAndAPathOfItsOwn) {
