@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +36,9 @@ bool HasGone(int socket) {
   const ssize_t got = recv(socket, &byte, 1, MSG_PEEK);
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
+
+// Of a client's name, without the port.
+std::string_view AddressOf(const std::string& name) { return std::string_view(name).substr(0, name.rfind(':')); }
 
 std::string WrongKind(const std::string& frame, FrameKind wanted) {
   return absl::StrFormat("%s came where %s was due", FrameKindName(KindOf(frame)), FrameKindName(wanted));
@@ -128,10 +133,19 @@ std::optional<TcpDoor::Result> TcpDoor::ServeClients(uint64_t deadline_ns) {
   return std::nullopt;
 }
 
+// At the cost of whoever crowds the door: an engine that registers its memory meanwhile, from an address of its own,
+// stays.
 std::optional<TcpDoor::Result> TcpDoor::MakeRoom() {
-  const auto silent = std::find_if(half_open_.begin(), half_open_.end(),
-                                   [](const std::unique_ptr<Client>& client) { return !client->nonce.has_value(); });
-  const auto leaving = silent == half_open_.end() ? half_open_.begin() : silent;
+  std::map<std::string_view, size_t> clients;  // by address
+  size_t most = 0;
+  for (const std::unique_ptr<Client>& client : half_open_) most = std::max(most, ++clients[AddressOf(client->name)]);
+  const auto find = [&](bool silent) {
+    return std::find_if(half_open_.begin(), half_open_.end(), [&](const std::unique_ptr<Client>& client) {
+      return clients[AddressOf(client->name)] == most && !(silent && client->nonce.has_value());
+    });
+  };
+  const auto silent = find(/*silent=*/true);
+  const auto leaving = silent == half_open_.end() ? find(/*silent=*/false) : silent;
   const absl::Status status = TurnAway(leaving->get(), "too many clients are at the door; try again");
   half_open_.erase(leaving);
   return status;

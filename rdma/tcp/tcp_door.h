@@ -67,8 +67,8 @@ struct TcpDoorOptions {
 // Where a worker takes links over a fabric. Turns away whoever does not know the secret, says something else than the
 // handshake, or takes too long over it; nobody can keep it waiting for bytes.
 // Owns: the listening sockets, and the connections of those who have not made their proposal.
-// Thread: one. Bounded: kHalfOpenMax such connections, each for handshake_timeout_ns. When one more comes, the one that
-// has said nothing for longest has to go; if all have said hello, the oldest.
+// Thread: one. Bounded: kHalfOpenMax such connections, each for handshake_timeout_ns. When one more comes, one
+// of the address that has most of them has to go: who has said nothing for longest; if all have said hello, the oldest.
 class TcpDoor {
  public:
   static constexpr size_t kHalfOpenMax = 256;

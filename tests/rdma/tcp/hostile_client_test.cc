@@ -216,6 +216,34 @@ TEST_F(HostileClientTest, ManySilentClients) {
   polite.AwaitAcceptance();
 }
 
+// From another address of this machine than the rest.
+FileDescriptor ConnectFromAside(uint16_t port) {
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  EXPECT_EQ(bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  return socket;
+}
+
+TEST_F(HostileClientTest, ACrowdMakesRoomAtItsOwnCost) {
+  Serve();
+  RawClient engine(port());
+  engine.ExchangeHellos();  // and now it registers its memory
+  std::vector<std::unique_ptr<RawClient>> crowd;
+  for (size_t i = 0; i < TcpDoor::kHalfOpenMax + 10; ++i) {
+    crowd.push_back(std::make_unique<RawClient>(ConnectFromAside(port())));
+    crowd.back()->ExchangeHellos();
+  }
+  EXPECT_EQ(crowd.front()->Refusal(), "too many clients are at the door; try again");
+  engine.Propose(MakeProposalFrame(TestOffer()));
+  engine.AwaitAcceptance();
+}
+
 TEST_F(HostileClientTest, ClientsThatVanishWithoutAWord) {
   TcpDoorOptions options = TestDoorOptions();
   options.handshake_timeout_ns = 300'000'000;

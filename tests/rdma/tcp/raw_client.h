@@ -34,6 +34,10 @@ class RawClient {
     if (socket.ok()) socket_ = *std::move(socket);
   }
 
+  // On a connection that was made elsewhere.
+  explicit RawClient(FileDescriptor socket)
+      : socket_(std::move(socket)), reader_(Side::kEngine), transcript_(TestSecret()) {}
+
   void Send(const std::string& bytes) { SendSome(socket_.get(), bytes.data(), bytes.size()); }
   FrameNews Receive() {
     FrameNews news;
