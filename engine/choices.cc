@@ -55,9 +55,16 @@ absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec)
 }
 
 PollMode ChoosePoll(const Options& options, const CorePlan& plan) {
-  const bool yield =
-      options.poll == Options::Poll::kYield || (options.poll == Options::Poll::kAuto && plan.shared_cores);
-  return yield ? PollMode::kYield : PollMode::kSpin;
+  switch (options.poll) {
+    case Options::Poll::kYield:
+      return PollMode::kYield;
+    case Options::Poll::kSpin:
+    case Options::Poll::kAlways:
+      return PollMode::kSpin;
+    case Options::Poll::kAuto:
+      break;
+  }
+  return plan.shared_cores ? PollMode::kYield : PollMode::kWatch;
 }
 
 RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context) {

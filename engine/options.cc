@@ -180,7 +180,8 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseBool("batch-invariant", v, &o.batch_invariant); }},
     {"isa", "NAME", "auto", "auto, avx2, avx512, avx512vnni, avx512bf16 or amx", &SetText<&Options::isa>},
     {"poll", "MODE", "auto",
-     "spin, yield (threads share cores), always (spin and never sleep), or auto (spin if there are cores enough)",
+     "spin, yield (threads share cores), always (spin and never sleep), or auto (spin, but yield where cores are "
+     "shared)",
      &SetPoll},
     {"hop-timeout-ms", "MS", "10000",
      "a home without progress for so long is lost; at least 300 with homes on other hosts",

@@ -6,11 +6,14 @@
 
 #include <cstdint>
 
+#include "numa/clock.h"
+
 namespace fastdecode {
 
 enum class PollMode {
   kSpin,   // the thread has a core to itself and never enters the kernel
   kYield,  // threads share cores: after kEmptyPollsBeforeYield empty polls every further one gives the core away
+  kWatch,  // as kSpin while the core is the thread's own; for a second after it was taken away for long, as kYield
 };
 
 // One empty poll's pause: lets the sibling hyperthread run and saves the pipeline flush when the awaited line changes.
@@ -18,7 +21,8 @@ inline void CpuRelax() { _mm_pause(); }
 
 // What a thread does between two empty polls.
 // Two pinned spinners on one core otherwise need 8 ms for a round trip (a scheduler slice each way); with the yield 3
-// us. Thread: one.
+// us. Who else will come to run on a core is not known beforehand (a worker's engine on the same host, say): a thread
+// that watches finds out by two looks at the clock that lie further apart than polls do. Thread: one.
 class PollBackoff {
  public:
   static constexpr uint32_t kEmptyPollsBeforeYield = 256;
@@ -27,20 +31,43 @@ class PollBackoff {
 
   // After an empty poll.
   void Idle() {
-    if (mode_ == PollMode::kYield && ++empty_polls_ > kEmptyPollsBeforeYield) {
-      empty_polls_ = kEmptyPollsBeforeYield;
+    ++empty_polls_;
+    if (mode_ == PollMode::kWatch && (SharesCore() || empty_polls_ % kPollsBetweenLooks == 0)) Look();
+    const bool yields = mode_ == PollMode::kYield || (mode_ == PollMode::kWatch && SharesCore());
+    if (yields && empty_polls_ > kEmptyPollsBeforeYield) {
       sched_yield();
-      return;
+    } else {
+      CpuRelax();
     }
-    CpuRelax();
   }
 
   // After a poll that found something.
-  void Reset() { empty_polls_ = 0; }
+  void Reset() { empty_polls_ = looked_ticks_ = 0; }
+
+  // Whether this thread, watching, has seen its core given to others within the last second.
+  static bool SharesCore() { return shared_until_ticks_ != 0; }
 
  private:
+  static constexpr uint32_t kPollsBetweenLooks = 16;
+  static constexpr uint64_t kTakenNs = 500'000;  // looks lie microseconds apart, interrupts take less
+  static constexpr uint64_t kYieldNs = 1'000'000'000;
+
+  // Whether the core was taken away since the last look.
+  void Look() {
+    const uint64_t now = NowTicks();
+    if (now >= shared_until_ticks_) shared_until_ticks_ = 0;
+    const TickClock& clock = TickClock::Get();
+    if (looked_ticks_ != 0 && now - looked_ticks_ > clock.ToTicks(kTakenNs)) {
+      shared_until_ticks_ = now + clock.ToTicks(kYieldNs);
+    }
+    looked_ticks_ = now;
+  }
+
+  static inline thread_local uint64_t shared_until_ticks_ = 0;  // 0: the core is the thread's own
+
   PollMode mode_;
   uint32_t empty_polls_ = 0;
+  uint64_t looked_ticks_ = 0;
 };
 
 }  // namespace fastdecode
