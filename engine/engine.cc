@@ -205,7 +205,8 @@ void Engine::StartPipeline(PollMode poll, bool park) {
                                            homes_.get(), recorder_->writer(Recorder::kSchedulerRing));
   pipeline_->Start();
   scheduler_->Start();
-  homes_->Start([this](const PipelineCommand& command) { scheduler_->Command(command); });
+  homes_->Start([this](const PipelineCommand& command) { scheduler_->Command(command); },
+                [this](int home) { return pipeline_->statistics().home_hops[home].value(); });
 }
 
 Engine::~Engine() {

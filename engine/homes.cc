@@ -227,9 +227,13 @@ void Homes::LogLink(const Slot& slot) {
   options_.logger->Info(absl::StrCat("link to ", slot.name, ": ", slot.link->Describe()));
 }
 
-void Homes::Start(std::function<void(const PipelineCommand&)> command) {
+void Homes::Start(std::function<void(const PipelineCommand&)> command, std::function<uint64_t(int home)> replies) {
   command_ = std::move(command);
-  for (size_t i = 0; i < slots_.size(); ++i) Announce(i);
+  replies_ = std::move(replies);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i]->up_ns = NowNs();
+    Announce(i);
+  }
   control_ = std::thread([this] { ControlLoop(); });
 }
 
@@ -345,8 +349,8 @@ void Homes::ControlLoop() {
       if (slot.state == Slot::State::kUp) continue;
       down = true;
       lock.unlock();
-      if (slot.link != nullptr) LetGo(slot);
-      if (slot.retry.IsDue(NowNs())) TakeBack(i);
+      if (slot.link != nullptr) LetGo(i);
+      if (slot.retry.IsDue(NowNs()) && slot.lives.IsDue(NowNs())) TakeBack(i);
       lock.lock();
     }
     if (stopping_) return;
@@ -366,15 +370,34 @@ void Homes::ControlLoop() {
 }
 
 // The slot is not kUp, so that only this thread touches its link and home.
-void Homes::LetGo(Slot& slot) {
+void Homes::LetGo(size_t index) {
+  Slot& slot = *slots_[index];
   std::unique_ptr<EngineLink> old;
   {
     std::lock_guard lock(mutex_);
     old = std::move(slot.link);
     slot.state = Slot::State::kDown;
   }
+  JudgeLife(index, old->AttendsInStage());
   UnregisterAreas(*old);
   monitor_.Quarantine(std::move(old), "given up by the engine");
+}
+
+// A link can be made where it cannot be used: over a fabric whose packets are filtered, to a worker that dies of its
+// first hop. Back at once, such a home would have the most room each time, and draw all new sequences to their end.
+void Homes::JudgeLife(size_t index, bool attends_in_stage) {
+  Slot& slot = *slots_[index];
+  const uint64_t now_ns = NowNs();
+  if (attends_in_stage || replies_(static_cast<int>(index)) > slot.replies_before ||
+      now_ns - slot.up_ns > kLongLifeNs) {
+    slot.lives = RetrySchedule(kLongLifeNs);
+    return;
+  }
+  if (slot.lives.Fail(absl::AbortedError("no reply"), /*dear=*/true, now_ns) && options_.logger != nullptr) {
+    options_.logger->Info(
+        absl::StrFormat("%s gave no reply before it was lost; until it does, it is taken back less and less often",
+                        Name(static_cast<int>(index))));
+  }
 }
 
 // One attempt. REQUIRES: the slot's link was let go of.
@@ -395,6 +418,8 @@ void Homes::TakeBack(size_t index) {
     return;
   }
   slot.retry = RetrySchedule();
+  slot.up_ns = NowNs();
+  slot.replies_before = replies_(static_cast<int>(index));
   {
     std::lock_guard lock(mutex_);
     PutUp(slot, *std::move(made));

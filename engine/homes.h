@@ -57,7 +57,8 @@ class Homes : public HomeKeeper {
   ~Homes() override;
 
   // From now on homes that are up are announced: command(kAddHome) for each, at once and after each return.
-  void Start(std::function<void(const PipelineCommand&)> command);
+  // `replies`: of a home, all that the pipeline has ever had. Any thread.
+  void Start(std::function<void(const PipelineCommand&)> command, std::function<uint64_t(int home)> replies);
   // No home is taken back any more. Links stay until the destructor.
   void Stop();
 
@@ -82,6 +83,10 @@ class Homes : public HomeKeeper {
   std::string DescribeLoss(int home) override;
 
  private:
+  // A link that was lost without a reply: if it lived for longer, the home is taken back at once; one that never does
+  // is left alone for so long at most.
+  static constexpr uint64_t kLongLifeNs = 60'000'000'000;
+
   // One home that the command line asks for. Its index is the pipeline's index of it.
   struct Slot {
     enum class State { kUp, kDrained, kDown };
@@ -92,8 +97,10 @@ class Homes : public HomeKeeper {
     State state = State::kDown;
     std::unique_ptr<EngineLink> link;
     HomeDescription description;
-    std::string loss;     // why the last link was lost
-    RetrySchedule retry;  // of attempts to get it back
+    std::string loss;                        // why the last link was lost
+    RetrySchedule retry;                     // of attempts to get it back
+    uint64_t up_ns = 0, replies_before = 0;  // of its link
+    RetrySchedule lives{kLongLifeNs};        // of links that were lost without a reply
   };
   struct Made {
     std::unique_ptr<EngineLink> link;
@@ -119,7 +126,8 @@ class Homes : public HomeKeeper {
   std::string LossOf(int home);
   void Announce(size_t index);
   void ControlLoop();
-  void LetGo(Slot& slot);
+  void LetGo(size_t index);
+  void JudgeLife(size_t index, bool attends_in_stage);
   void TakeBack(size_t index);
   void PutOffOthersAt(const Slot& slot);
 
@@ -130,6 +138,7 @@ class Homes : public HomeKeeper {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Slot>> slots_;  // fixed after Create
   std::function<void(const PipelineCommand&)> command_;
+  std::function<uint64_t(int)> replies_;
   uint64_t next_epoch_ = 1;
   bool stopping_ = false;
   std::thread control_;

@@ -16,6 +16,8 @@ class RetrySchedule {
  public:
   static constexpr uint64_t kPauseNs = 200'000'000, kPauseNsMax = 5'000'000'000;
 
+  explicit RetrySchedule(uint64_t pause_ns_max = kPauseNsMax) : pause_ns_max_(pause_ns_max) {}
+
   bool IsDue(uint64_t now_ns) const { return now_ns >= due_ns_; }
 
   // An attempt has failed; whether otherwise than the one before.
@@ -23,14 +25,14 @@ class RetrySchedule {
     const bool new_failure = failure != failure_;
     const bool nobody_there =
         absl::IsNotFound(failure) || absl::IsUnavailable(failure) || absl::IsDeadlineExceeded(failure);
-    pause_ns_ = !new_failure && (dear || !nobody_there) ? std::min(2 * pause_ns_, kPauseNsMax) : kPauseNs;
+    pause_ns_ = !new_failure && (dear || !nobody_there) ? std::min(2 * pause_ns_, pause_ns_max_) : kPauseNs;
     due_ns_ = now_ns + pause_ns_;
     failure_ = failure;
     return new_failure;
   }
 
  private:
-  uint64_t pause_ns_ = 0, due_ns_ = 0;
+  uint64_t pause_ns_max_, pause_ns_ = 0, due_ns_ = 0;
   absl::Status failure_;  // of the last attempt; OK: there was none
 };
 

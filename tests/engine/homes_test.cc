@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -70,7 +71,7 @@ TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {
   absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
   accepting.join();
   ASSERT_TRUE(homes.ok()) << homes.status();
-  (*homes)->Start([](const PipelineCommand&) {});
+  (*homes)->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   link.reset();
   (*homes)->OnHomeDrained(0);
   AwaitProposal(worker.get())->Refuse("another model");
@@ -80,6 +81,30 @@ TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {
   link = AcceptEngine(worker.get());
   EXPECT_GE(NowNs() - answered_ns, 2 * RetrySchedule::kPauseNs);
   AwaitUp(**homes, 0);
+}
+
+TEST_F(HomesTest, AHomeThatIsLostWithoutAReplyIsTakenBackLessOften) {
+  const std::unique_ptr<UnixListener> worker = Listen("worker");
+  std::unique_ptr<HomeLink> link;
+  std::thread accepting([&] { link = AcceptEngine(worker.get()); });
+  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
+  accepting.join();
+  ASSERT_TRUE(homes.ok()) << homes.status();
+  std::atomic<uint64_t> replies{0};
+  (*homes)->Start([](const PipelineCommand&) {}, [&](int) { return replies.load(); });
+  // How long it stays away.
+  const auto lose = [&] {
+    const uint64_t lost_ns = NowNs();
+    link.reset();
+    (*homes)->OnHomeDrained(0);
+    link = AcceptEngine(worker.get());
+    AwaitUp(**homes, 0);
+    return NowNs() - lost_ns;
+  };
+  ++replies;
+  lose();  // it has worked
+  EXPECT_GE(lose(), RetrySchedule::kPauseNs);
+  EXPECT_GE(lose(), 2 * RetrySchedule::kPauseNs);
 }
 
 // Its homes together would keep the other one waiting for longer than this test does.
@@ -94,7 +119,7 @@ TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
   absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({hung.get(), good.get()}));
   accepting.join();
   ASSERT_TRUE(homes.ok()) << homes.status();
-  (*homes)->Start([](const PipelineCommand&) {});
+  (*homes)->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   links.clear();
   for (uint32_t i = 0; i <= kHungHomes; ++i) (*homes)->OnHomeDrained(static_cast<int>(i));
   links.push_back(AcceptEngine(good.get()));
