@@ -78,6 +78,20 @@ Answer ReadAnswer(TokenStream& stream, LiveOutput live) {
   }
 }
 
+Answer NoAnswer(const std::string& refusal) {
+  Answer answer;
+  answer.end.finish = refusal.empty() ? FD_FINISH_CANCELLED : FD_FINISH_ERROR;
+  answer.end.error = refusal;
+  return answer;
+}
+
+std::string AnswerText(const Answer& answer, LiveOutput live) {
+  if (live == LiveOutput::kText) return answer.text;
+  std::string ids;
+  for (const TokenEvent& token : answer.tokens) ids += (ids.empty() ? "" : ",") + std::to_string(token.token);
+  return ids;
+}
+
 std::string AnswerJson(size_t index, const Answer& answer, bool logprobs) {
   nlohmann::ordered_json out;
   out["index"] = index;

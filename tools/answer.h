@@ -25,6 +25,12 @@ enum class LiveOutput { kNone, kText, kTokenIds };
 // Reads one request to its end. A signal noted by InterruptGuard cancels it; what has come until then is the answer.
 Answer ReadAnswer(TokenStream& stream, LiveOutput live);
 
+// Of a request that the engine did not take: why (finish_reason error), or nothing (cancelled).
+Answer NoAnswer(const std::string& refusal);
+
+// What ReadAnswer wrote with such live output. REQUIRES: not kNone.
+std::string AnswerText(const Answer& answer, LiveOutput live);
+
 // One line: index, text, token_ids, logprobs if asked for, finish_reason, error if there is one, prompt_tokens,
 // generated_tokens, times (total_ms, ttft_ms, tpot_ms; docs/GLOSSARY.md).
 std::string AnswerJson(size_t index, const Answer& answer, bool logprobs);

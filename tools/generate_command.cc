@@ -3,7 +3,9 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/fastdecode.hpp"
@@ -29,11 +31,6 @@ struct GenerateFlags {
   std::string logits;
 };
 
-// "prompt 2 of 5: ", or nothing if there is only one.
-std::string PromptName(size_t index, size_t count) {
-  return count == 1 ? "" : "prompt " + std::to_string(index + 1) + " of " + std::to_string(count) + ": ";
-}
-
 // The room for the prompt's logits; the request then points to it.
 std::vector<float> PrepareLogits(const InferenceEngine& engine, GenerateRequest& request) {
   if (request.prompt_ids.empty()) {
@@ -45,31 +42,48 @@ std::vector<float> PrepareLogits(const InferenceEngine& engine, GenerateRequest&
   return logits;
 }
 
-// The requests of one command, submitted in order, as many at a time as the engine's queue takes.
+// One request as the engine has it.
+struct Submission {
+  std::optional<TokenStream> stream;  // none: it was refused, or a signal came before its turn
+  std::string refusal;
+};
+
+// The requests of one command, submitted in order, as many at a time as the engine's queue takes, until a signal comes.
 // Thread: one. Must not outlive engine and requests.
 class Submissions {
  public:
   Submissions(InferenceEngine& engine, const std::vector<GenerateRequest>& requests)
       : engine_(engine), requests_(requests) {}
 
-  // Submits what the queue takes, at least request `index`. Throws Error naming the prompt.
-  TokenStream& Await(size_t index) {
-    while (streams_.size() < requests_.size()) {
+  // Submits what the queue takes, at least request `index`. After a signal all that still run are cancelled.
+  Submission& Await(size_t index) {
+    while (taken_.size() < requests_.size() && InterruptGuard::Signal() == 0) {
       try {
-        streams_.push_back(engine_.Submit(requests_[streams_.size()]));
+        taken_.push_back({engine_.Submit(requests_[taken_.size()]), ""});
       } catch (const Error& error) {
-        const bool others_are_unread = streams_.size() > index;
+        const bool others_are_unread = taken_.size() > index;
         if (error.code() == FD_RESOURCE_EXHAUSTED && others_are_unread) break;
-        throw Error(error.code(), PromptName(streams_.size(), requests_.size()) + error.what());
+        taken_.push_back({std::nullopt, error.what()});
       }
     }
-    return streams_[index];
+    if (InterruptGuard::Signal() != 0) CancelAll();
+    return taken_[index];
   }
 
  private:
+  // One after the other would run on while those before it are read.
+  void CancelAll() {
+    if (std::exchange(cancelled_, true)) return;
+    for (Submission& submission : taken_) {
+      if (submission.stream) submission.stream->Cancel();
+    }
+    taken_.resize(requests_.size());
+  }
+
   InferenceEngine& engine_;
   const std::vector<GenerateRequest>& requests_;
-  std::vector<TokenStream> streams_;
+  std::vector<Submission> taken_;
+  bool cancelled_ = false;
 };
 
 void ShowProgress(size_t done, size_t all) {
@@ -77,38 +91,92 @@ void ShowProgress(size_t done, size_t all) {
   std::fprintf(stderr, "\r%zu / %zu requests%s", done, all, done == all ? "\n" : "");
 }
 
-// Prints one answer after the other, the first that is not finished as it comes. False: some request failed.
-bool PrintAnswers(InferenceEngine& engine, const GenerateFlags& flags, const std::vector<GenerateRequest>& requests) {
-  LiveOutput live = engine.has_tokenizer() ? LiveOutput::kText : LiveOutput::kTokenIds;
-  if (flags.json) live = LiveOutput::kNone;
+// Writes one answer after the other, the first that is not finished as it comes; after a signal those that are
+// finished. Thread: one. Must not outlive flags and requests.
+class AnswerWriter {
+ public:
+  AnswerWriter(LiveOutput live, bool json, const std::vector<GenerateRequest>& requests)
+      : live_(live), json_(json), requests_(requests) {}
+
+  void Write(size_t index, Submission& submission) {
+    const Answer answer = json_ ? WriteJson(index, submission) : WriteText(index, submission);
+    if (submission.stream) times_.push_back(answer.Times());
+    answered_ += answer.end.finish == FD_FINISH_STOP || answer.end.finish == FD_FINISH_LENGTH;
+    if (answer.end.finish != FD_FINISH_ERROR) return;
+    failure_ = answer.end.error;
+    if (requests_.size() == 1) return;  // it is the command's own error
+    std::fprintf(stderr, "fastdecode: error: %s: %s\n", Name(index).c_str(), failure_.c_str());
+  }
+
+  // Throws unless every prompt has its answer.
+  void Check() const {
+    const std::string count = std::to_string(answered_) + " of " + std::to_string(requests_.size()) + " prompts";
+    if (const int signal = InterruptGuard::Signal(); signal != 0) {
+      if (requests_.size() > 1) std::fprintf(stderr, "fastdecode: %s were answered\n", count.c_str());
+      throw Interrupted(signal);
+    }
+    if (answered_ == requests_.size()) return;
+    throw Error(FD_UNAVAILABLE, requests_.size() == 1 ? failure_ : count + " were answered");
+  }
+
+  const std::vector<RequestTimes>& times() const { return times_; }
+
+ private:
+  std::string Place(size_t index) const {
+    return std::to_string(index + 1) + " of " + std::to_string(requests_.size());
+  }
+  std::string Name(size_t index) const { return "prompt " + Place(index); }
+
+  // What the prompt's text begins with.
+  std::string Heading(size_t index) const {
+    return (requests_.size() > 1 ? "== " + Place(index) + "\n" : "") + requests_[index].prompt;
+  }
+
+  Answer WriteJson(size_t index, Submission& submission) const {
+    Answer answer =
+        submission.stream ? ReadAnswer(*submission.stream, LiveOutput::kNone) : NoAnswer(submission.refusal);
+    WriteOut(AnswerJson(index, answer, requests_[index].fields.logprobs >= 0) + "\n");
+    return answer;
+  }
+
+  Answer WriteText(size_t index, Submission& submission) const {
+    if (!submission.stream) return NoAnswer(submission.refusal);
+    const bool at_once = InterruptGuard::Signal() == 0;
+    if (at_once) WriteOut(Heading(index));
+    Answer answer = ReadAnswer(*submission.stream, at_once ? live_ : LiveOutput::kNone);
+    const bool cancelled = answer.end.finish == FD_FINISH_CANCELLED;
+    if (at_once) WriteOut(cancelled && requests_.size() > 1 ? "\n== " + Place(index) + ": cancelled\n" : "\n");
+    if (!at_once && !cancelled) WriteOut(Heading(index) + AnswerText(answer, live_) + "\n");
+    return answer;
+  }
+
+  const LiveOutput live_;
+  const bool json_;
+  const std::vector<GenerateRequest>& requests_;
+  std::vector<RequestTimes> times_;
+  size_t answered_ = 0;
+  std::string failure_;
+};
+
+void Report(const InferenceEngine& engine, bool json, const std::vector<RequestTimes>& times) {
+  const std::string report = "\n" + LatencyReport(times, engine.StatisticsJson()) + "\n" + engine.Describe();
+  if (json) {
+    std::fputs(report.c_str(), stderr);
+  } else {
+    WriteOut(report);
+  }
+}
+
+// Throws unless all are answered.
+void PrintAnswers(InferenceEngine& engine, const GenerateFlags& flags, const std::vector<GenerateRequest>& requests) {
   Submissions submissions(engine, requests);
-  std::vector<RequestTimes> times;
-  bool good = true;
-  for (size_t i = 0; i < requests.size() && InterruptGuard::Signal() == 0; ++i) {
-    TokenStream& stream = submissions.Await(i);
-    if (!flags.json && requests.size() > 1) {
-      WriteOut("== " + std::to_string(i + 1) + " of " + std::to_string(requests.size()) + "\n");
-    }
-    if (!flags.json) WriteOut(requests[i].prompt);
-    const Answer answer = ReadAnswer(stream, live);
-    WriteOut((flags.json ? AnswerJson(i, answer, requests[i].fields.logprobs >= 0) : "") + "\n");
-    if (answer.end.finish == FD_FINISH_ERROR) {
-      good = false;
-      std::fprintf(stderr, "fastdecode: error: %s%s\n", PromptName(i, requests.size()).c_str(),
-                   answer.end.error.c_str());
-    }
-    times.push_back(answer.Times());
-    ShowProgress(i + 1, requests.size());
+  AnswerWriter writer(engine.has_tokenizer() ? LiveOutput::kText : LiveOutput::kTokenIds, flags.json, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    writer.Write(i, submissions.Await(i));
+    if (InterruptGuard::Signal() == 0) ShowProgress(i + 1, requests.size());
   }
-  if (flags.report) {
-    const std::string report = "\n" + LatencyReport(times, engine.StatisticsJson()) + "\n" + engine.Describe();
-    if (flags.json) {
-      std::fputs(report.c_str(), stderr);
-    } else {
-      WriteOut(report);
-    }
-  }
-  return good;
+  if (flags.report) Report(engine, flags.json, writer.times());
+  writer.Check();
 }
 
 void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
@@ -138,9 +206,7 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
     logits_file = std::make_unique<NpyFile>(flags.logits);
     logits = PrepareLogits(engine, requests[0]);
   }
-  const bool good = PrintAnswers(engine, flags, requests);
-  if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
-  if (!good) throw Error(FD_UNAVAILABLE, "not every request was answered");
+  PrintAnswers(engine, flags, requests);
   if (logits_file != nullptr) {
     const size_t vocab = static_cast<size_t>(engine.vocab_size());
     logits_file->Write(logits.data(), logits.size() / vocab, vocab);

@@ -228,6 +228,24 @@ class Generate(ProgramTest):
         out = self.answers(*arguments, "-n", 3, "--max-queue", 2)
         self.assertEqual([a["index"] for a in out], list(range(7)))
 
+    def test_a_prompt_that_cannot_be_costs_the_others_nothing(self):
+        lines = "A\n" + "word " * 400 + "\nB\nC\n"
+        for queue in (1, 100):
+            result = generate("--prompts-file", "-", "--json", "-n", 3, "--ignore-eos", "--max-queue", queue, stdin=lines)
+            self.assertEqual(result.returncode, 1)
+            out = [json.loads(line) for line in result.stdout.splitlines()]
+            self.assertEqual([a["index"] for a in out], [0, 1, 2, 3])
+            self.assertEqual([a["finish_reason"] for a in out], ["length", "error", "length", "length"])
+            self.assertIn("context of 512", out[1]["error"])
+            self.assertEqual([a["generated_tokens"] for a in out], [3, 0, 3, 3])
+            errors = result.stderr.splitlines()
+            self.assertRegex(errors[0], "^fastdecode: error: prompt 2 of 4: .*context of 512")
+            self.assertEqual(errors[1:], ["fastdecode: error: 3 of 4 prompts were answered"])
+        result = generate("--prompts-file", "-", "-n", 3, stdin=lines)
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(re.findall("(?m)^== .*$", result.stdout), ["== 1 of 4", "== 3 of 4", "== 4 of 4"])
+        self.assertIn("error: prompt 2 of 4: ", result.stderr)
+
     def test_report(self):
         out = self.succeed(generate("-p", PROMPT, "-n", 30, "--report", "--ignore-eos"))
         for needle in ("time to first token", "time per output token", "inter-token latency", "S-Part stage", "hop",
@@ -1115,7 +1133,6 @@ class BadOptions(ProgramTest):
     def test_prompts_that_cannot_be(self):
         self.refused(generate("-p", "", "--no-special-tokens"), "prompt", "no tokens")
         self.refused(generate("-p", "word " * 400), "prompt", "context of 512")
-        self.refused(generate("-p", "A", "-p", "word " * 400), "prompt 2 of 2")
         self.refused(generate("--prompt-ids", ",".join(["5"] * 32), "--max-context", "32"), "32 tokens", "context of 32")
         self.refused(generate("-f", SCRATCH / "nowhere.txt"), SCRATCH / "nowhere.txt", "No such file")
         self.refused(generate("-f", SCRATCH), SCRATCH, "directory")
@@ -1332,9 +1349,37 @@ class Interruptions(ProgramTest):
             self.assertIn(PROMPT, first)
             process.send_signal(by)
             out, err = process.communicate(timeout=LIMIT_S)
-            self.assertEqual((process.returncode, err), (128 + by, "fastdecode: interrupted\n"))
+            self.assertEqual((process.returncode, err),
+                             (128 + by, "fastdecode: 0 of 8 prompts were answered\nfastdecode: interrupted\n"))
             self.assertNotIn("== 8 of 8", out)
-            self.assertTrue(out.endswith("\n"))
+            self.assertTrue(out.endswith("\n== 1 of 8: cancelled\n"), out)
+
+    def test_ctrl_c_keeps_what_is_finished(self):
+        # Answers as long as the context allows: that of prompt 3 ends long before the first does, that of prompt 2 long after.
+        prompts = [x for tokens in (400, 1, 510, 1) for x in ("--prompt-ids", ",".join(["5"] * tokens))]
+        command = [PROGRAM, "generate", "--model", demo_model(), "--max-sequences", "3", "--kv-gib", "0.05", "-q", "-n", "500",
+                   "--ignore-eos", "--fault", "delay=1:1ms", *prompts]
+        process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=as_user_with_default_signals)
+        out = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=LIMIT_S)
+        self.assertEqual((process.returncode, err),
+                         (130, "fastdecode: 2 of 4 prompts were answered\nfastdecode: interrupted\n"))
+        out = [json.loads(line) for line in (out + rest).splitlines()]
+        self.assertEqual([(a["index"], a["finish_reason"]) for a in out],
+                         [(0, "length"), (1, "cancelled"), (2, "length"), (3, "cancelled")])
+        self.assertEqual((out[0]["generated_tokens"], out[2]["generated_tokens"]), (112, 2))
+        self.assertEqual(len(out[1]["token_ids"]), out[1]["generated_tokens"])
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=as_user_with_default_signals)
+        out = ""
+        while "== 2 of 4\n" not in out:
+            out += process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(process.returncode, 130)
+        self.assertEqual(re.findall("(?m)^== .*$", out + rest), ["== 1 of 4", "== 2 of 4", "== 2 of 4: cancelled", "== 3 of 4"])
 
     def test_ctrl_c_ends_synth_and_leaves_nothing(self):
         out = scratch("interrupted")
