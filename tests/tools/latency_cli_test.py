@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -199,12 +200,6 @@ class Step(Recorded):
         self.assertFalse(pathlib.Path("x.txt").exists())
 
 
-    def test_a_file_that_cannot_be_written_loses_no_figures(self):
-        result = step("--save", SCRATCH / "x.hgrm", "--hgrm-of", "nonsense")
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("--hgrm-of: 'nonsense'", result.stderr)
-        self.assertIn("THE MEAN TOKEN", result.stdout)
-
 
 class Attach(Recorded):
     def test_a_running_engine(self):
@@ -253,6 +248,59 @@ class Kernel(ProgramTest):
         for figure in result["achieved"]:
             self.assertGreater(figure["achieved"], 0, figure)
             self.assertGreater(figure["possible"], 0, figure)
+
+    def kernel_with_stdout(self, stdout, saved, **more):
+        return subprocess.Popen([cli_test.PROGRAM, "latency", "kernel", *map(str, self.SMALL_SHAPES),
+                                 "--json", "--save", saved], stdout=stdout, stderr=subprocess.PIPE, text=True, **more)
+
+    def test_files_are_there_whatever_becomes_of_stdout(self):
+        with open("/dev/full", "w") as full:
+            for name, stdout, code in [("gone", subprocess.PIPE, -signal.SIGPIPE), ("full", full, 1)]:
+                saved = SCRATCH / f"{name}-stdout.json"
+                with self.kernel_with_stdout(stdout, saved) as process:
+                    if process.stdout:
+                        process.stdout.close()
+                    self.assertEqual(process.wait(LIMIT_S), code)
+                    if code > 0:
+                        self.assertIn("stdout: cannot be written: No space left", process.stderr.read())
+                self.assertEqual(json.loads(saved.read_text())["command"], "kernel")
+
+    def test_a_closed_stdout_is_nobody_elses_file(self):
+        saved = SCRATCH / "closed-stdout.json"
+        with self.kernel_with_stdout(None, saved, preexec_fn=lambda: os.close(1)) as process:
+            self.assertIn("stdout: cannot be written", process.stderr.read())
+            self.assertEqual(process.wait(LIMIT_S), 1)
+        self.assertEqual(json.loads(saved.read_text())["command"], "kernel")
+
+    def test_a_file_that_cannot_be_written_loses_no_other(self):
+        full, also_full, saved = SCRATCH / "full.csv", SCRATCH / "full.prom", SCRATCH / "beside-full.json"
+        for path in (full, also_full):
+            path.symlink_to("/dev/full")
+        result = run("latency", "kernel", *self.SMALL_SHAPES, "--save", full, "--save", saved, "--save", also_full)
+        self.assertEqual(result.returncode, 1)
+        for path in (full, also_full):
+            self.assertIn(f"--save: {path}: cannot be written: No space left", result.stderr)
+        self.assertIn("attention", result.stdout)
+        self.assertEqual(json.loads(saved.read_text())["command"], "kernel")
+
+    def test_what_was_saved_before_stays_unless_the_new_is_whole(self):
+        folder = SCRATCH / "nearly-full"
+        folder.mkdir()
+        saved, link = folder / "x.json", folder / "link.json"
+        saved.write_text("before")
+        saved.chmod(0o640)
+        link.symlink_to("x.json")
+
+        def nearly_full():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+        result = run("latency", "kernel", *self.SMALL_SHAPES, "--save", link, preexec_fn=nearly_full)
+        self.assertIn(f"--save: {link}: cannot be written: File too large", result.stderr)
+        self.assertEqual((result.returncode, saved.read_text(), len(list(folder.iterdir()))), (1, "before", 2))
+        self.measured("latency", "kernel", *self.SMALL_SHAPES, "--save", link)
+        self.assertEqual(json.loads(saved.read_text())["command"], "kernel")
+        self.assertEqual((saved.stat().st_mode & 0o777, link.is_symlink(), len(list(folder.iterdir()))), (0o640, True, 2))
 
     def test_bad_options(self):
         self.refused(run("latency", "kernel", "--kv-type", "int3"), "--kv-type", "int3")

@@ -1,14 +1,12 @@
 #include "tools/latency/report_flags.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <exception>
 #include <functional>
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "engine/fastdecode.hpp"
 #include "tools/exit_code.h"
 #include "tools/latency/analysis/analysis.h"
@@ -26,17 +24,17 @@
 
 namespace fastdecode {
 
-namespace {
-
 // What there is to write.
-struct Material {
+struct ReportMaterial {
   const Recording& recording;
   const Timeline& timeline;
   const LatencyResult& result;
   const std::string& hgrm_of;
 };
 
-void WriteHgrmOf(const Material& material, std::ostream& out) {
+namespace {
+
+void WriteHgrmOf(const ReportMaterial& material, std::ostream& out) {
   const Distribution* const distribution = FindDistribution(material.result, material.hgrm_of);
   if (distribution == nullptr) {
     throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + material.hgrm_of +
@@ -50,18 +48,19 @@ void WriteHgrmOf(const Material& material, std::ostream& out) {
 struct FileKind {
   const char* suffix;
   bool of_recordings;  // alone
-  std::function<void(const Material&, std::ostream&)> write;
+  std::function<void(const ReportMaterial&, std::ostream&)> write;
 };
 
 const std::vector<FileKind>& FileKinds() {
   static const std::vector<FileKind> kinds = {
-      {".trace.json", true, [](const Material& m, std::ostream& out) { WriteTrace(m.recording, m.timeline, out); }},
-      {".tokens.csv", true, [](const Material& m, std::ostream& out) { WriteTokensCsv(m.timeline, out); }},
-      {".json", false, [](const Material& m, std::ostream& out) { out << JsonText(m.result) << '\n'; }},
-      {".csv", false, [](const Material& m, std::ostream& out) { WritePhasesCsv(m.result, out); }},
+      {".trace.json", true,
+       [](const ReportMaterial& m, std::ostream& out) { WriteTrace(m.recording, m.timeline, out); }},
+      {".tokens.csv", true, [](const ReportMaterial& m, std::ostream& out) { WriteTokensCsv(m.timeline, out); }},
+      {".json", false, [](const ReportMaterial& m, std::ostream& out) { out << JsonText(m.result) << '\n'; }},
+      {".csv", false, [](const ReportMaterial& m, std::ostream& out) { WritePhasesCsv(m.result, out); }},
       {".hgrm", false, WriteHgrmOf},
-      {".html", false, [](const Material& m, std::ostream& out) { WriteHtml(m.timeline, m.result, out); }},
-      {".prom", false, [](const Material& m, std::ostream& out) { out << PrometheusText(m.result); }},
+      {".html", false, [](const ReportMaterial& m, std::ostream& out) { WriteHtml(m.timeline, m.result, out); }},
+      {".prom", false, [](const ReportMaterial& m, std::ostream& out) { out << PrometheusText(m.result); }},
   };
   return kinds;
 }
@@ -74,25 +73,6 @@ const FileKind& KindOf(const std::string& path) {
   std::string known;
   for (const FileKind& kind : FileKinds()) known += std::string(known.empty() ? "" : ", ") + kind.suffix;
   throw Error(FD_INVALID_ARGUMENT, "--save: '" + path + "' ends with none of " + known);
-}
-
-[[noreturn]] void ThrowUnwritable(const std::string& path) {
-  throw Error(FD_PERMISSION_DENIED, "--save: " + path + ": cannot be written: " + std::strerror(errno));
-}
-
-// Before a measurement of minutes rather than behind it. Leaves no trace.
-void CheckWritable(const std::string& path) {
-  std::error_code ignored;
-  const bool existed = std::filesystem::exists(path, ignored);
-  if (!std::ofstream(path, std::ios::app)) ThrowUnwritable(path);
-  if (!existed) std::filesystem::remove(path, ignored);
-}
-
-void Save(const std::string& path, const Material& material) {
-  std::ofstream out(path, std::ios::trunc);
-  if (!out) ThrowUnwritable(path);
-  KindOf(path).write(material, out);
-  if (!out.flush()) ThrowUnwritable(path);
 }
 
 std::string Shown(const std::string& format, const LatencyResult& result, int columns) {
@@ -154,7 +134,7 @@ void ReportFlags::Check() {
     if (path.ends_with(".hgrm") && of_requests && !recorded_) {
       throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + hgrm_of_ + "': there are no requests here; name a phase");
     }
-    CheckWritable(path);
+    CheckWritable("--save", path);
   }
   slos_.clear();
   for (const std::string& text : slo_texts_) {
@@ -177,19 +157,31 @@ void ReportFlags::Report(Recording recording, LatencyResult base) const {
   result.requests = MeasureRequests(recording);
   result.slo = JudgeSlos(slos_, result.requests);
   result.findings = FindFaults(recording, timeline);
-  Show(result);  // first: what was measured must not go with a full disk
-  for (const std::string& path : save_) Save(path, {recording, timeline, result, hgrm_of_});
+  Deliver({recording, timeline, result, hgrm_of_});
   const bool met = std::all_of(result.slo.begin(), result.slo.end(), [](const SloVerdict& slo) { return slo.met; });
   if (!met) throw ExitCode(ExitCode::kVerdictNo);
 }
 
 void ReportFlags::ReportFigures(const LatencyResult& result) const {
-  Show(result);
-  for (const std::string& path : save_) Save(path, {Recording(), Timeline(), result, hgrm_of_});
+  Deliver({Recording(), Timeline(), result, hgrm_of_});
 }
 
-void ReportFlags::Show(const LatencyResult& result) const {
-  WriteOut(Shown(format_, result, columns_ > 0 ? columns_ : TerminalColumns()));
+// What was measured must not go with a full disk or a reader that has left: files come before stdout, whose end may be
+// the process's, and none of them keeps the others from being tried.
+void ReportFlags::Deliver(const ReportMaterial& material) const {
+  std::vector<std::string> failures;
+  const auto attempt = [&failures](const std::function<void()>& deliver) {
+    try {
+      deliver();
+    } catch (const std::exception& error) {
+      failures.push_back(error.what());
+    }
+  };
+  for (const std::string& path : save_) {
+    attempt([&] { WriteFile("--save", path, [&](std::ostream& out) { KindOf(path).write(material, out); }); });
+  }
+  attempt([&] { WriteOut(Shown(format_, material.result, columns_ > 0 ? columns_ : TerminalColumns())); });
+  if (!failures.empty()) throw Error(FD_UNAVAILABLE, absl::StrJoin(failures, "; "));
 }
 
 }  // namespace fastdecode

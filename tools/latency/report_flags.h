@@ -11,10 +11,12 @@
 
 namespace fastdecode {
 
+struct ReportMaterial;
+
 // What becomes of what was measured: how it is shown, where it is saved, and, of a recording, what it is judged by.
 class ReportFlags {
  public:
-  void AddTo(CLI::App* command);                // of a recording
+  void AddTo(CLI::App* command);  // of a recording
   void AddToWithoutRecording(CLI::App* command);
 
   // Before measuring: throws Error naming the option if a file cannot be written or a limit makes no sense.
@@ -26,7 +28,7 @@ class ReportFlags {
   void ReportFigures(const LatencyResult& result) const;
 
  private:
-  void Show(const LatencyResult& result) const;
+  void Deliver(const ReportMaterial& material) const;
 
   bool recorded_ = true;
   std::string format_ = "text";
