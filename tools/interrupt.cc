@@ -22,13 +22,11 @@ void HandleOnce(int signal, struct sigaction* old) {
 
 InterruptGuard::InterruptGuard() {
   noted_signal = 0;
-  HandleOnce(SIGINT, &old_int_);
-  HandleOnce(SIGTERM, &old_term_);
+  for (size_t i = 0; i < kSignals.size(); ++i) HandleOnce(kSignals[i], &old_[i]);
 }
 
 InterruptGuard::~InterruptGuard() {
-  sigaction(SIGINT, &old_int_, nullptr);
-  sigaction(SIGTERM, &old_term_, nullptr);
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &old_[i], nullptr);
 }
 
 int InterruptGuard::Signal() { return noted_signal; }

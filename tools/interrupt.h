@@ -1,13 +1,14 @@
 #ifndef FASTDECODE_TOOLS_INTERRUPT_H_
 #define FASTDECODE_TOOLS_INTERRUPT_H_
 
+#include <array>
 #include <csignal>
 #include <exception>
 
 namespace fastdecode {
 
-// While one exists, the first Ctrl-C (SIGINT) or SIGTERM is only noted, for the command to end in good order. A second
-// one ends the process as ever. A signal that the process was told to ignore stays ignored.
+// While one exists, the first Ctrl-C (SIGINT), SIGTERM or SIGHUP (the terminal has gone) is only noted, for the command
+// to end in good order. A second one ends the process as ever. One that the process was told to ignore stays ignored.
 // Thread: one, and one object at a time.
 class InterruptGuard {
  public:
@@ -20,7 +21,9 @@ class InterruptGuard {
   static int Signal();
 
  private:
-  struct sigaction old_int_, old_term_;
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+
+  std::array<struct sigaction, kSignals.size()> old_;
 };
 
 // Thrown by a command that has ended in good order after a signal. The program's exit code is 128 + signal, as a shell

@@ -15,6 +15,11 @@ fd_worker* running_worker = nullptr;
 
 void StopOnSignal(int) { fd_worker_stop(running_worker); }
 
+// The terminal has gone, and the worker with it, unless it was told to stay (nohup).
+void HandleHangUp() {
+  if (std::signal(SIGHUP, &StopOnSignal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+}
+
 }  // namespace
 
 void AddWorker(CLI::App& program) {
@@ -32,6 +37,7 @@ void AddWorker(CLI::App& program) {
     running_worker = worker.get();
     std::signal(SIGINT, &StopOnSignal);
     std::signal(SIGTERM, &StopOnSignal);
+    HandleHangUp();
     // Only now: who reads that it listens may stop it.
     if (!flags->quiet()) std::fprintf(stderr, "%s", worker.Describe().c_str());
     worker.Run();

@@ -42,8 +42,9 @@ def golden_model(name="gqa"):
 
 
 def as_user_with_default_signals():
-    # A shell that starts the tests in the background may have had SIGINT ignored.
+    # A shell that starts the tests in the background may have had SIGINT ignored, and nohup SIGHUP.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def run(*arguments, stdin="", **more):
@@ -314,7 +315,7 @@ class Workers(ProgramTest):
                 self.assertEqual([a["token_ids"] for a in out], alone)
                 self.assertIn(f"unix:{worker.path}, home 0", result.stderr)
             self.assertEqual(worker.path.stat().st_mode & 0o777, 0o600)
-            self.assertEqual(worker.end(signal.SIGINT), 0)
+            self.assertEqual(worker.end(signal.SIGHUP), 0)
             self.assertFalse(worker.path.exists())
             self.assertIn("home 0:", "".join(worker.lines))
 
@@ -1119,6 +1120,36 @@ class BadOptions(ProgramTest):
         self.refused(run("worker", "--listen", "here"), "--listen", "'here'")
         self.refused(run("worker", "--listen", f"unix:{SCRATCH}/no/such.sock", "--kv-gib", "0.02"), f"{SCRATCH}/no/such.sock")
 
+    def test_values_that_are_no_numbers(self):
+        """Of every option with a range, as the help shows it, and of those without one."""
+        cases = [("generate", option, kind) for option, kind in [
+            ("--max-tokens", "INT"), ("--min-tokens", "INT"), ("--top-k", "INT"), ("--seed", "INT"), ("--logprobs", "INT"),
+            ("--temperature", "FLOAT"), ("--top-p", "FLOAT"), ("--min-p", "FLOAT"), ("--repetition-penalty", "FLOAT"),
+            ("--presence-penalty", "FLOAT"), ("--frequency-penalty", "FLOAT")]]
+        cases += [(command, "--seed", "INT") for command in ("synth", "latency step", "latency compare")]
+        for command in Help.COMMANDS:
+            shown = re.findall(r"(--[a-z-]+) \S+:U?(INT|FLOAT) in \[", run(*command.split(), "--help").stdout)
+            cases += [(command, option, kind) for option, kind in shown]
+        self.assertGreater(len(cases), 80)
+        for command, option, kind in cases:
+            for value in ("nan", "-inf", "") if kind == "FLOAT" else ("0x1", "1.5", "1" + 20 * "0", ""):
+                with self.subTest(command=command, option=option, value=value):
+                    self.refused(run(*command.split(), option, value), f"{command}: {option}: '{value}' is not a ")
+
+    def test_numbers_are_decimal(self):
+        self.assertEqual(self.answers("-p", "A", "-n", "010", "--ignore-eos")[0]["generated_tokens"], 10)
+
+    def test_empty_values(self):
+        for command, options in [("generate", ["-f", "--prompts-file", "--logits", "--stop", "--model", "--record-socket",
+                                               "--secret-file", "--fault", "--s-cores", "--cuda-module"]),
+                                 ("worker", ["--listen", "--secret-file"]), ("synth", ["--out"]),
+                                 ("latency fabric", ["--secret-file", "--peer", "--cores"]), ("latency step", ["--save"])]:
+            for option in options:
+                with self.subTest(command=command, option=option):
+                    self.refused(run(*command.split(), option, ""), "--file" if option == "-f" else option, "''")
+        self.refused(run("generate", "-p", "A", "--stop-token-ids", "1,,2"), "--stop-token-ids", "''")
+        self.assertEqual(len(self.answers("-p", "", "-n", 1)), 1)
+
     def test_bad_requests(self):
         cases = [(["-n", "0"], "max_tokens", "0"), (["--temp", "101"], "temperature", "101"), (["--top-p", "0"], "top_p", "0"),
                  (["--min-p", "2"], "min_p", "2"), (["--stop", ""], "stop"), (["--min-tokens", "9", "-n", "8"], "min_tokens", "9"),
@@ -1343,7 +1374,7 @@ class Permissions(ProgramTest):
 
 class Interruptions(ProgramTest):
     def test_ctrl_c_ends_generate(self):
-        for by in (signal.SIGINT, signal.SIGTERM):
+        for by in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process = start_long()
             first = process.stdout.read(60)
             self.assertIn(PROMPT, first)
@@ -1381,7 +1412,21 @@ class Interruptions(ProgramTest):
         self.assertEqual(process.returncode, 130)
         self.assertEqual(re.findall("(?m)^== .*$", out + rest), ["== 1 of 4", "== 2 of 4", "== 2 of 4: cancelled", "== 3 of 4"])
 
+    def test_nohup_is_obeyed(self):
+        command = [PROGRAM, "generate", "-m", demo_model(), *SMALL, "-p", PROMPT, "-n", "50", "--ignore-eos", "--fault",
+                   "delay=1:1ms"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                              preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+            self.assertTrue(process.stdout.read(len(PROMPT) + 1))
+            process.send_signal(signal.SIGHUP)
+            self.assertTrue(process.stdout.read())
+            self.assertEqual(process.wait(LIMIT_S), 0)
+
     def test_ctrl_c_ends_synth_and_leaves_nothing(self):
+        for by in (signal.SIGINT, signal.SIGHUP):
+            self.end_synth(by)
+
+    def end_synth(self, by):
         out = scratch("interrupted")
         command = [PROGRAM, "synth", "--shape", "llama-2-7b", "--out", str(out)]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=as_user_with_default_signals)
@@ -1390,9 +1435,9 @@ class Interruptions(ProgramTest):
             self.assertIsNone(process.poll())
             self.assertLess(time.monotonic(), until)
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         _, err = process.communicate(timeout=LIMIT_S)
-        self.assertEqual((process.returncode, err), (130, "fastdecode: interrupted\n"))
+        self.assertEqual((process.returncode, err), (128 + by, "fastdecode: interrupted\n"))
         self.assertEqual(list(SCRATCH.glob("interrupted*")), [])
 
     def test_a_reader_that_goes_ends_generate(self):
