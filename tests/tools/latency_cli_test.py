@@ -454,6 +454,20 @@ class Compare(ProgramTest):
         self.succeed(run("latency", "compare", before, slow, "--threshold", "95%"))
         self.assertIn("faster", self.succeed(run("latency", "compare", slow, before)))
 
+    def test_too_few_samples_are_no_verdict(self):
+        def unknown(result):
+            felt = [phase["distribution"] for phase in result["phases"] if phase["name"] in ("token", "step")]
+            for distribution in felt + [requests[of] for requests in result["requests"] for of in ("ttft", "tpot", "itl", "e2e")]:
+                for uncertainty in distribution["uncertainty"].values():
+                    uncertainty.update(freedom=0)
+
+        few = self.changed("few.json", unknown)
+        result = run("latency", "compare", self.saved, few)
+        self.assertEqual((result.returncode, result.stderr), (2, ""))
+        self.assertIn("NOTHING COULD BE JUDGED", result.stdout)
+        self.assertIsNone(json.loads(run("latency", "compare", self.saved, few, "--json").stdout)["slower"])
+        self.succeed(run("latency", "compare", self.saved, few, "--phases-count"))
+
     def test_bad_files(self):
         no_json = SCRATCH / "no.json"
         no_json.write_text('{"schema_version": 1,,}')

@@ -41,7 +41,7 @@ void LatencyCompare(CompareFlags& flags) {
   WriteOut(flags.json ? ToLine(ToJson(*comparison, flags.options))
                       : "fastdecode latency compare\n  A: " + flags.a + "\n  B: " + flags.b + "\n\n" +
                             FormatComparison(*comparison, flags.options, width));
-  if (comparison->failed()) throw ExitCode(ExitCode::kVerdictNo);
+  if (comparison->failed() || !comparison->judged()) throw ExitCode(ExitCode::kVerdictNo);
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ void AddLatencyCompare(CLI::App* latency) {
   CLI::App* command = latency->add_subcommand(
       "compare",
       "Two saved results (--save FILE.json): what became slower or faster, and whether that may be chance. "
-      "Exit code 2 if B is slower");
+      "Exit code 2 if B is slower, or they have too few samples to tell");
   command->add_option("A", flags->a, "what was before")->required()->type_name("FILE");
   command->add_option("B", flags->b, "what is now")->required()->type_name("FILE");
   command

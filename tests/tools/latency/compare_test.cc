@@ -304,6 +304,34 @@ TEST(CompareTest, NothingInCommonIsAnError) {
   EXPECT_EQ(Compare(SavedResult(), MadeUp(), CompareOptions()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(CompareTest, WithTooFewSamplesNothingIsJudged) {
+  std::mt19937_64 random(10);
+  const SavedResult a = Result(Draw(500, 1, 0.3, &random), Draw(500, 1, 0.3, &random));
+  SavedResult b = Result(Draw(11, 1, 0.3, &random), Draw(500, 1, 0.3, &random));
+  const Comparison comparison = *Compare(a, b, CompareOptions());
+  EXPECT_FALSE(comparison.judged());
+  EXPECT_THAT(
+      FormatComparison(comparison, CompareOptions(), 200),
+      HasSubstr("NOTHING COULD BE JUDGED: of no figure of requests, tokens or steps do both have enough samples"));
+  EXPECT_TRUE(ToJson(comparison, CompareOptions())["slower"].is_null());
+  CompareOptions phases;
+  phases.phases_count = true;
+  EXPECT_TRUE(Compare(a, b, phases)->judged());
+  // Where not even a phase has enough, the rows say so.
+  b.phases.pop_back();
+  EXPECT_FALSE(Compare(a, b, phases)->judged());
+  EXPECT_FALSE(Compare(a, b, phases)->rows.empty());
+}
+
+TEST(CompareTest, WhereThereAreOnlyKernelsTheseCount) {
+  std::mt19937_64 random(11);
+  SavedResult a = Result({}, Draw(500, 1, 0.1, &random));
+  SavedResult b = Result({}, Draw(500, 2, 0.1, &random));
+  EXPECT_FALSE(Compare(a, b, CompareOptions())->judged());
+  a.command = b.command = "kernel";
+  EXPECT_TRUE(Compare(a, b, CompareOptions())->failed());
+}
+
 TEST(CompareTest, TextAndJson) {
   std::mt19937_64 random(8);
   SavedResult a = MadeUp(), b = MadeUp();

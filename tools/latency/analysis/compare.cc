@@ -75,7 +75,7 @@ void ComparePhases(const SavedResult& a, const SavedResult& b, const CompareOpti
       out->only_a.push_back(PhaseName(phase));
       continue;
     }
-    const bool felt = phase.name == "token" || phase.name == "step";
+    const bool felt = phase.name == "token" || phase.name == "step" || a.command == "kernel";
     CompareMetric(phase.name, phase.where, felt || options.phases_count, phase.ns, other->ns, options, out);
   }
   for (const SavedPhase& phase : b.phases) {
@@ -112,14 +112,16 @@ bool Comparison::failed() const {
   return std::any_of(rows.begin(), rows.end(), [](const ComparedStatistic& row) { return row.failed; });
 }
 
+bool Comparison::judged() const {
+  return std::any_of(rows.begin(), rows.end(),
+                     [](const ComparedStatistic& row) { return row.counts && row.verdict != ChangeVerdict::kUnknown; });
+}
+
 absl::StatusOr<Comparison> Compare(const SavedResult& a, const SavedResult& b, const CompareOptions& options) {
   Comparison comparison;
   CompareRequests(a, b, options, &comparison);
   ComparePhases(a, b, options, &comparison);
-  if (std::all_of(comparison.rows.begin(), comparison.rows.end(),
-                  [](const ComparedStatistic& row) { return row.verdict == ChangeVerdict::kUnknown; })) {
-    return absl::FailedPreconditionError("the two have no figure in common that both have enough samples of");
-  }
+  if (comparison.rows.empty()) return absl::FailedPreconditionError("the two have no figure in common");
   CompareProvenance(a, b, &comparison);
   for (const std::string& warning : a.warnings) comparison.warnings.push_back("A: " + warning);
   for (const std::string& warning : b.warnings) comparison.warnings.push_back("B: " + warning);

@@ -66,9 +66,12 @@ struct Comparison {
   std::vector<std::string> warnings;  // of both files, after "A: " or "B: "
 
   bool failed() const;
+  // Of something that counts both have enough samples.
+  bool judged() const;
 };
 
-// FailedPrecondition: there is nothing that both have enough samples of.
+// Of results of `latency kernel`, which have neither requests nor tokens, phases count. FailedPrecondition: there is
+// nothing that both have samples of.
 absl::StatusOr<Comparison> Compare(const SavedResult& a, const SavedResult& b, const CompareOptions& options);
 
 // For people, in lines of at most `width` columns (60 at least).

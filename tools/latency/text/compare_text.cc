@@ -27,6 +27,11 @@ std::string NameOf(const ComparedStatistic& row) {
 }
 
 std::string Conclusion(const Comparison& comparison, const CompareOptions& options) {
+  if (!comparison.judged()) {
+    return absl::StrCat("NOTHING COULD BE JUDGED: of no figure",
+                        options.phases_count ? "" : " of requests, tokens or steps",
+                        " do both have enough samples; record for longer");
+  }
   std::vector<std::string> failed;
   for (const ComparedStatistic& row : comparison.rows) {
     if (!row.failed) continue;
@@ -129,9 +134,15 @@ nlohmann::json ToJson(const Comparison& comparison, const CompareOptions& option
   for (const Comparison::Difference& difference : comparison.differences) {
     differences.push_back({{"what", difference.what}, {"a", difference.a}, {"b", difference.b}});
   }
-  return {{"threshold", options.threshold}, {"confidence", options.confidence}, {"resamples", options.resamples},
-          {"seed", options.seed},           {"slower", comparison.failed()},    {"rows", rows},
-          {"only_a", comparison.only_a},    {"only_b", comparison.only_b},      {"differences", differences},
+  return {{"threshold", options.threshold},
+          {"confidence", options.confidence},
+          {"resamples", options.resamples},
+          {"seed", options.seed},
+          {"slower", comparison.judged() ? nlohmann::json(comparison.failed()) : nlohmann::json()},
+          {"rows", rows},
+          {"only_a", comparison.only_a},
+          {"only_b", comparison.only_b},
+          {"differences", differences},
           {"warnings", comparison.warnings}};
 }
 
