@@ -19,6 +19,7 @@
 #include "tools/bench_summary.h"
 #include "tools/engine_flags.h"
 #include "tools/logit_comparison.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 #include "tools/prompts.h"
 
@@ -309,11 +310,11 @@ void AddBenchAccuracy(CLI::App* bench) {
   command
       ->add_option("--samples", flags->samples,
                    "texts without --text: written by the model itself; random tokens if it has no tokenizer")
-      ->check(CLI::Range(1, 4096))
+      ->transform(Number(1, 4096))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--max-tokens", flags->max_tokens, "of each text at most, the rest is left out; 0: all")
-      ->check(CLI::Range(0, 1 << 30))
+      ->transform(Number(0, 1 << 30))
       ->type_name("N")
       ->capture_default_str();
   command
@@ -323,7 +324,7 @@ void AddBenchAccuracy(CLI::App* bench) {
   command
       ->add_option("--logits-gib", flags->logits_gib,
                    "of the reference to keep; more texts are compared in groups, and engines made anew for each")
-      ->check(CLI::Range(0.0, 65536.0))
+      ->transform(Number(0.0, 65536.0))
       ->type_name("GIB")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");

@@ -21,6 +21,7 @@
 #include "tools/bracketed_runs.h"
 #include "tools/measured_rpart.h"
 #include "tools/memory_pass.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -188,7 +189,7 @@ void AddBenchAttention(CLI::App* bench) {
       "attention",
       "Attention without a model or a link: KV read by decode steps, beside a read test of the same memory, or chunks");
   const auto add = [&](const char* name, uint32_t& value, uint32_t min, uint32_t max, const char* help) {
-    command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
+    command->add_option(name, value, help)->transform(Number(min, max))->type_name("N")->capture_default_str();
   };
   command
       ->add_option("--kv-type", flags->kv_type,
@@ -202,7 +203,7 @@ void AddBenchAttention(CLI::App* bench) {
   command
       ->add_option("--context", flags->context,
                    "tokens of each sequence (default 4096); with --chunk those before it (default 0)")
-      ->check(CLI::Range(0u, 1u << 24))
+      ->transform(Number(0u, 1u << 24))
       ->type_name("N");
   add("--shared-prefix", flags->shared_prefix, 0, 1u << 24,
       "of these, the first ones that all share, a multiple of 512");
@@ -212,19 +213,19 @@ void AddBenchAttention(CLI::App* bench) {
           "--chunk", flags->chunk,
           "in place of decode steps a chunk of so many tokens of a prompt: packing beside a copy test, attention "
           "beside the peak of its instruction")
-      ->check(CLI::Range(kDecodeRowsMax + 1, 65536u))
+      ->transform(Number(kDecodeRowsMax + 1, 65536u))
       ->type_name("N")
       ->excludes("--rows", "--shared-prefix");
   add("--sequences", flags->sequences, 0, 65536, "sequences (0: as many as fill the memory; with --chunk one)");
   command->add_option("--gib", flags->gib, "KV memory")
-      ->check(CLI::Range(0.001, 65536.0))
+      ->transform(Number(0.001, 65536.0))
       ->type_name("GIB")
       ->capture_default_str();
   command->add_flag("--fragmented", flags->fragmented,
                     "fill the memory with other sequences, release a random half, and grow in turns in what is free");
   flags->machine.AddTo(command);
   command->add_option("--repetitions", flags->repetitions, "good repetitions to measure")
-      ->check(CLI::Range(1, 10000))
+      ->transform(Number(1, 10000))
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");

@@ -22,6 +22,7 @@
 #include "tools/bracketed_runs.h"
 #include "tools/dot_pass.h"
 #include "tools/memory_pass.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -213,20 +214,16 @@ void AddBenchGemm(CLI::App* bench) {
   CLI::App* command = bench->add_subcommand(
       "gemm", "Few rows times weights in memory, by our kernel and by oneDNN, beside a read test of the same memory");
   const auto add = [&](const char* name, int& value, int max, const char* help) {
-    command->add_option(name, value, help)->check(CLI::Range(1, max))->type_name("N")->capture_default_str();
+    command->add_option(name, value, help)->transform(Number(1, max))->type_name("N")->capture_default_str();
   };
   command->add_option("--type", flags->type, "of weights and rows: bf16 or f32")
       ->type_name("TYPE")
       ->capture_default_str();
-  command->add_option("--rows", flags->rows, "numbers of rows, one after the other")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
-      ->type_name("LIST")
-      ->capture_default_str();
+  AddNumbers(command, "--rows", flags->rows, 1, 4096, "numbers of rows, one after the other")->type_name("LIST");
   add("--inputs", flags->inputs, 1 << 20, "of a matrix: elements of a row");
   add("--outputs", flags->outputs, 1 << 24, "of a matrix");
   command->add_option("--gib", flags->gib, "memory of the weights: as many matrices as it has room for")
-      ->check(CLI::Range(0.001, 65536.0))
+      ->transform(Number(0.001, 65536.0))
       ->type_name("GIB")
       ->capture_default_str();
   flags->machine.AddTo(command);

@@ -21,6 +21,7 @@
 #include "tools/bench_summary.h"
 #include "tools/engine_flags.h"
 #include "tools/latency/distribution.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -226,13 +227,10 @@ void AddBenchGpu(CLI::App* bench) {
   auto flags = std::make_shared<GpuFlags>();
   CLI::App* command = bench->add_subcommand(
       "gpu", "Decode steps of the S-Part on a GPU beside its GEMMs alone, and the way to a home and back");
-  command->add_option("--batch", flags->batches, "sequences of a step, one number after the other")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
-      ->type_name("LIST")
-      ->capture_default_str();
+  AddNumbers(command, "--batch", flags->batches, 1, 4096, "sequences of a step, one number after the other")
+      ->type_name("LIST");
   command->add_option("--repetitions", flags->repetitions, "of each")
-      ->check(CLI::Range(1, 100000))
+      ->transform(Number(1, 100000))
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");

@@ -19,6 +19,7 @@
 #include "numa/topology.h"
 #include "tools/bench_summary.h"
 #include "tools/engine_flags.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -212,22 +213,18 @@ void AddBenchGpuHome(CLI::App* bench) {
   auto flags = std::make_shared<HomeFlags>();
   CLI::App* command = bench->add_subcommand(
       "gpu-home", "Attention over KV in a GPU's memory beside copies within it, and prompts there beside their GEMMs");
-  const auto list = [&](const char* name, std::vector<int>* values, const char* help, int most) {
-    command->add_option(name, *values, help)
-        ->delimiter(',')
-        ->check(CLI::Range(1, most))
-        ->type_name("LIST")
-        ->capture_default_str();
+  const auto list = [&](const char* name, std::vector<int>& values, int max, const char* help) {
+    AddNumbers(command, name, values, 1, max, help)->type_name("LIST");
   };
-  list("--batch", &flags->batches, "sequences of a decode step, one number after the other", 4096);
-  list("--context", &flags->contexts, "tokens that each of them has", 1 << 20);
-  list("--prompt", &flags->prompts, "tokens of a prompt", 1 << 20);
+  list("--batch", flags->batches, 4096, "sequences of a decode step, one number after the other");
+  list("--context", flags->contexts, 1 << 20, "tokens that each of them has");
+  list("--prompt", flags->prompts, 1 << 20, "tokens of a prompt");
   command->add_option("--chunk", flags->chunk, "tokens of a prompt in one step")
-      ->check(CLI::Range(1, 65536))
+      ->transform(Number(1, 65536))
       ->type_name("TOKENS")
       ->capture_default_str();
   command->add_option("--repetitions", flags->repetitions, "of each")
-      ->check(CLI::Range(1, 100000))
+      ->transform(Number(1, 100000))
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");

@@ -5,6 +5,7 @@
 #include "engine/fastdecode.hpp"
 #include "numa/core_plan.h"
 #include "tools/bench_summary.h"
+#include "tools/option_values.h"
 
 namespace fastdecode {
 
@@ -33,7 +34,7 @@ TeamCores FirstCores(int threads_asked, const Topology& topology) {
 
 void BenchMachineFlags::AddTo(CLI::App* command) {
   command->add_option("--threads", threads, "threads of the team (0: one for each physical core of the node)")
-      ->check(CLI::Range(0, 4096))
+      ->transform(Number(0, 4096))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--cores", cores, "cores of the team, all of one NUMA node (default: of the first node)")

@@ -15,6 +15,7 @@
 #include "numa/topology.h"
 #include "tools/bench_summary.h"
 #include "tools/memory_pass.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -213,18 +214,17 @@ void AddBenchMemory(CLI::App* bench) {
   CLI::App* command = bench->add_subcommand(
       "memory", "Read, write and copy: the cores of every NUMA node on the memory of every node, by number of threads");
   command->add_option("--gib", flags->gib, "memory of one measurement, of all its threads together")
-      ->check(CLI::Range(0.001, 65536.0))
+      ->transform(Number(0.001, 65536.0))
       ->type_name("GIB")
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "numbers of threads (default: 1, 2, 4 ... and all physical cores)")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
+  AddNumbers(command, "--threads", flags->threads, 1, 4096,
+             "numbers of threads (default: 1, 2, 4 ... and all physical cores)")
       ->type_name("LIST");
   command->add_option("--node", flags->node, "only the cores of this node (default: those of every node)")
-      ->check(CLI::Range(0, 1023))
+      ->transform(Number(0, 1023))
       ->type_name("N");
   command->add_option("--repetitions", flags->repetitions, "measured passes of each operation")
-      ->check(CLI::Range(1, 10000))
+      ->transform(Number(1, 10000))
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");

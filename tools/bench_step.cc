@@ -18,6 +18,7 @@
 #include "tools/bench_summary.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 #include "tools/read_bandwidth.h"
 
@@ -215,7 +216,7 @@ void AddBenchStep(CLI::App* bench) {
   CLI::App* command =
       bench->add_subcommand("step", "Decode steps at a given batch and context: S, R, overlap, tokens/s");
   const auto add = [&](const char* name, int& value, int min, int max, const char* help) {
-    command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
+    command->add_option(name, value, help)->transform(Number(min, max))->type_name("N")->capture_default_str();
   };
   add("--batch", flags->batch, 1, 4096, "sequences over all micro-batches");
   add("--context", flags->context, 2, 1 << 20, "tokens of each sequence at the start");

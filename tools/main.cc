@@ -12,6 +12,7 @@
 #include "tools/commands.h"
 #include "tools/exit_code.h"
 #include "tools/interrupt.h"
+#include "tools/option_values.h"
 #include "tools/parse_error.h"
 
 namespace {
@@ -39,6 +40,7 @@ int main(int argc, char** argv) {
   fastdecode::AddCompletion(program);
   try {
     program.parse(argc, argv);
+  fastdecode::RefuseEmptyValues(program);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) return Fail(fastdecode::DescribeParseError(program, error) + " (see --help)");
     // Help and version are "errors" of exit code 0.

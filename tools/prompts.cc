@@ -1,10 +1,13 @@
 #include "tools/prompts.h"
 
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <sstream>
+#include <type_traits>
+
+#include "tools/option_values.h"
 
 namespace fastdecode {
 
@@ -30,13 +33,6 @@ std::string WithoutLastNewline(std::string text) {
   return text;
 }
 
-template <class T>
-bool ParseWhole(const std::string& text, T* out) {
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, *out);
-  return error == std::errc() && end == last;
-}
-
 std::vector<int32_t> ParseIds(const std::string& list) {
   std::vector<int32_t> ids;
   std::istringstream in(list);
@@ -44,7 +40,7 @@ std::vector<int32_t> ParseIds(const std::string& list) {
   while (std::getline(in, item, ',')) {
     int32_t id = 0;
     const size_t first = item.find_first_not_of(' ');
-    if (first == std::string::npos || !ParseWhole(item.substr(first), &id)) {
+    if (first == std::string::npos || !ParseNumber(item.substr(first), &id)) {
       throw Error(FD_INVALID_ARGUMENT,
                   "--prompt-ids: '" + item + "' is not a token id; give numbers such as 1,15043,29892");
     }
@@ -98,7 +94,11 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
   r.max_tokens = 128;
   const char* group = "Sampling";
   const auto add = [&](const char* names, auto& value, const char* help, const char* type) {
-    command->add_option(names, value, help)->type_name(type)->group(group)->capture_default_str();
+    command->add_option(names, value, help)
+        ->transform(AnyNumber<std::remove_reference_t<decltype(value)>>())
+        ->type_name(type)
+        ->group(group)
+        ->capture_default_str();
   };
   add("-n,--max-tokens,--n-predict", r.max_tokens, "tokens to generate at most", "N");
   add("--min-tokens", r.min_tokens, "no stop before so many; stop strings are looked for in the text after them", "N");
@@ -115,9 +115,9 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
       ->type_name("TEXT")
       ->allow_extra_args(false)
       ->group(group);
-  command->add_option("--stop-token-ids", flags.stop_token_ids, "further tokens that end the text")
+  AddNumbers(command, "--stop-token-ids", flags.stop_token_ids, 0, std::numeric_limits<int32_t>::max(),
+             "further tokens that end the text")
       ->type_name("ID")
-      ->delimiter(',')
       ->group(group);
   command->add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to a token's logit; may be repeated")
       ->type_name("ID:BIAS")
@@ -138,8 +138,8 @@ void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request) {
   for (const std::string& text : flags.logit_bias) {
     const size_t colon = text.find(':');
     fd_logit_bias bias{};
-    if (colon == std::string::npos || !ParseWhole(text.substr(0, colon), &bias.token) ||
-        !ParseWhole(text.substr(colon + 1), &bias.bias)) {
+    if (colon == std::string::npos || !ParseNumber(text.substr(0, colon), &bias.token) ||
+        !ParseNumber(text.substr(colon + 1), &bias.bias)) {
       throw Error(FD_INVALID_ARGUMENT, "--logit-bias: '" + text + "' is not ID:BIAS, such as 15043:-2.5");
     }
     request.logit_bias.push_back(bias);

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "engine/fastdecode.hpp"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
+#include "tools/option_values.h"
 
 namespace fastdecode {
 
@@ -42,17 +42,11 @@ int ShowProgress(void*, uint64_t done, uint64_t total) {
   return InterruptGuard::Signal() == 0;
 }
 
-template <class T>
-bool ParseWhole(std::string_view text, T* out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 void ParseOutliers(const std::string& text, fd_synth* synth) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string_view all = text;
-  if (ParseWhole(all.substr(0, colon), &synth->k_outliers) &&
-      (colon == all.size() || ParseWhole(all.substr(colon + 1), &synth->k_outlier_factor))) {
+  if (ParseNumber(all.substr(0, colon), &synth->k_outliers) &&
+      (colon == all.size() || ParseNumber(all.substr(colon + 1), &synth->k_outlier_factor))) {
     return;
   }
   throw Error(FD_INVALID_ARGUMENT, "--k-outliers: '" + text + "' is not N or N:FACTOR, such as 4:16");
@@ -83,8 +77,13 @@ void AddSynth(CLI::App& program) {
   auto flags = std::make_shared<SynthFlags>();
   CLI::App* command = program.add_subcommand("synth", "Write a checkpoint of random weights in a real model's shape");
   command->add_option("--shape", flags->shape, "one of: " + ShapeList())->required()->type_name("NAME");
-  command->add_option("--layers", flags->layers, "instead of the shape's own number")->type_name("N");
-  command->add_option("--seed", flags->seed, "equal seeds give equal files")->type_name("N")->capture_default_str();
+  command->add_option("--layers", flags->layers, "instead of the shape's own number (0)")
+      ->transform(Number(0, 1 << 20))
+      ->type_name("N");
+  command->add_option("--seed", flags->seed, "equal seeds give equal files")
+      ->transform(AnyNumber<uint64_t>())
+      ->type_name("N")
+      ->capture_default_str();
   command->add_option("--dtype", flags->dtype, "bf16, f16 or f32")->type_name("TYPE")->capture_default_str();
   command
       ->add_option("--k-outliers", flags->k_outliers,

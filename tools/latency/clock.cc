@@ -11,6 +11,7 @@
 #include "tools/latency/machine/provenance.h"
 #include "tools/latency/measured_cores.h"
 #include "tools/latency/text/text.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -48,11 +49,11 @@ void AddLatencyClock(CLI::App* latency) {
       "clock", "Whether the clock can be believed: its rate, cost and steps, and whether cores agree on it");
   flags->cores.AddTo(command);
   command->add_option("--seconds", flags->seconds, "of the comparison with the kernel's clock")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->transform(Number(0.1, 86400.0))
       ->type_name("S")
       ->capture_default_str();
   command->add_option("--columns", flags->columns, "width of the text (0: the terminal's)")
-      ->check(CLI::Range(0, 1000))
+      ->transform(Number(0, 1000))
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");

@@ -11,6 +11,7 @@
 #include "tools/latency/analysis/compare.h"
 #include "tools/latency/export/saved_result.h"
 #include "tools/latency/text/units.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -62,18 +63,19 @@ void AddLatencyCompare(CLI::App* latency) {
       ->capture_default_str();
   command->add_flag("--phases-count", flags->options.phases_count, "a slower phase makes B slower too");
   command->add_option("--confidence", flags->options.confidence, "of the intervals")
-      ->check(CLI::Range(0.5, 0.999))
+      ->transform(Number(0.5, 0.999))
       ->type_name("SHARE")
       ->capture_default_str();
   command->add_option("--resamples", flags->options.resamples, "of both runs, that the intervals are made of")
-      ->check(CLI::Range(100, 1'000'000))
+      ->transform(Number(100, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--seed", flags->options.seed, "of the resamples; equal seeds give equal intervals")
+      ->transform(AnyNumber<uint64_t>())
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--columns", flags->columns, "width of the text (0: the terminal's)")
-      ->check(CLI::Range(0, 1000))
+      ->transform(Number(0, 1000))
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON object");

@@ -24,6 +24,7 @@
 #include "tools/interrupt.h"
 #include "tools/latency/export/export_perftest.h"
 #include "tools/latency/fabric_echo.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -289,15 +290,15 @@ void AddLatencyFabric(CLI::App* latency) {
       ->type_name("ENDPOINT")
       ->capture_default_str();
   command->add_option("--bytes-min", flags->bytes_min, "smallest payload")
-      ->check(CLI::Range(kBytesMin, kBytesMax))
+      ->transform(Number(kBytesMin, kBytesMax))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--bytes-max", flags->bytes_max, "largest payload; sizes double from the smallest")
-      ->check(CLI::Range(kBytesMin, kBytesMax))
+      ->transform(Number(kBytesMin, kBytesMax))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--rounds", flags->rounds, "round trips a size and shape (0: 10000, fewer above 64 KiB)")
-      ->check(CLI::Range(0, 100'000'000))
+      ->transform(Number(0, 100'000'000))
       ->type_name("N")
       ->capture_default_str();
   command
@@ -318,19 +319,19 @@ void AddLatencyFabric(CLI::App* latency) {
   command->add_option("--rdma-device", fabric.device, "RDMA device (default: the active one nearest to this thread)")
       ->type_name("NAME");
   command->add_option("--rdma-port", fabric.port, "its port (0: the first that is active)")
-      ->check(CLI::Range(0, 255))
+      ->transform(Number(0, 255))
       ->type_name("N");
   command->add_option("--gid-index", fabric.gid_index, "GID of the port (-1: look for RoCE v2 over IPv4)")
-      ->check(CLI::Range(-1, 1023))
+      ->transform(Number(-1, 1023))
       ->type_name("N");
   command->add_option("--rdma-mtu", fabric.mtu, "largest path MTU to agree on (0: the port's)")
-      ->check(CLI::Range(0, 4096))
+      ->transform(Number(0, 4096))
       ->type_name("BYTES");
   command->add_option("--traffic-class", fabric.traffic_class, "of the packets")
-      ->check(CLI::Range(0, 255))
+      ->transform(Number(0, 255))
       ->type_name("N");
   command->add_option("--service-level", fabric.service_level, "of the packets")
-      ->check(CLI::Range(0, 15))
+      ->transform(Number(0, 15))
       ->type_name("N");
   command
       ->add_option_function<std::string>(
@@ -339,7 +340,7 @@ void AddLatencyFabric(CLI::App* latency) {
       ->check(CLI::IsMember({"completion", "flag"}))
       ->type_name("HOW");
   command->add_option("--gpu", fabric.gpu, "payload in the memory of this GPU, for links to HOST:PORT (-1: the host's)")
-      ->check(CLI::Range(-1, 1023))
+      ->transform(Number(-1, 1023))
       ->type_name("N");
   command->callback([flags] { LatencyFabric(*flags); });
 }

@@ -17,6 +17,7 @@
 #include "tools/latency/measured_cores.h"
 #include "tools/latency/text/text.h"
 #include "tools/latency/text/units.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -80,18 +81,18 @@ void AddLatencyHiccup(CLI::App* latency) {
       "hiccup", "How steadily cores run: when something else had them, for how long, and what it was");
   flags->cores.AddTo(command);
   command->add_option("--seconds", flags->seconds, "how long")
-      ->check(CLI::Range(0.01, 86400.0))
+      ->transform(Number(0.01, 86400.0))
       ->type_name("S")
       ->capture_default_str();
   command->add_option("--threshold", flags->threshold, "what is longer is a hiccup, with its unit")
       ->type_name("TIME")
       ->capture_default_str();
   command->add_option("--worst", flags->worst, "hiccups shown one by one, the longest")
-      ->check(CLI::Range(0, 100'000))
+      ->transform(Number(0, 100'000))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--columns", flags->columns, "width of the text (0: the terminal's)")
-      ->check(CLI::Range(0, 1000))
+      ->transform(Number(0, 1000))
       ->type_name("N")
       ->capture_default_str();
   CLI::Option* json = command->add_flag("--json", flags->json, "one JSON object");

@@ -17,6 +17,7 @@
 #include "tools/doctor/sys_root.h"
 #include "tools/latency/machine/provenance.h"
 #include "tools/latency/report_flags.h"
+#include "tools/option_values.h"
 
 namespace fastdecode {
 
@@ -113,7 +114,7 @@ void AddLatencyKernel(CLI::App* latency) {
   CLI::App* command = latency->add_subcommand(
       "kernel", "The kernels of R-Part and S-Part by themselves, beside what the same cores read and multiply");
   const auto add = [&](const char* name, auto& value, int min, int max, const char* help) {
-    command->add_option(name, value, help)->check(CLI::Range(min, max))->type_name("N")->capture_default_str();
+    command->add_option(name, value, help)->transform(Number(min, max))->type_name("N")->capture_default_str();
   };
   command->add_option("--kv-type", flags->kv_type, "of the KV: f32 (all in f32), bf16, fp16, int8 or int4")
       ->type_name("TYPE")
@@ -122,15 +123,12 @@ void AddLatencyKernel(CLI::App* latency) {
   add("--kv-heads", flags->kv_heads, 1, 1024, "KV heads");
   add("--head-size", flags->head_size, 16, 256, "elements of a head, a multiple of 16");
   add("--context", flags->context, 1, 1 << 24, "tokens of each sequence; as many sequences as fill the memory");
-  command->add_option("--rows", flags->rows, "of the S-Part's products, one number after the other")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
-      ->type_name("LIST")
-      ->capture_default_str();
+  AddNumbers(command, "--rows", flags->rows, 1, 4096, "of the S-Part's products, one number after the other")
+      ->type_name("LIST");
   add("--inputs", flags->inputs, 1, 1 << 20, "of a weight matrix");
   add("--outputs", flags->outputs, 1, 1 << 24, "of a weight matrix");
   command->add_option("--gib", flags->gib, "memory of the KV, and then of the weights")
-      ->check(CLI::Range(0.001, 65536.0))
+      ->transform(Number(0.001, 65536.0))
       ->type_name("GIB")
       ->capture_default_str();
   flags->machine.AddTo(command);

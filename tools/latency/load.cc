@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "numa/clock.h"
+#include "tools/option_values.h"
 
 namespace fastdecode {
 
@@ -43,11 +44,11 @@ CLI::Option* AddRange(CLI::App* command, const char* name, TokenRange* range, co
 void LoadFlags::AddTo(CLI::App* command) {
   CLI::Option* const closed =
       command->add_option("--concurrency", concurrency, "closed loop: requests in flight, each followed by the next")
-          ->check(CLI::Range(1, 16384))
+          ->transform(Number(1, 16384))
           ->type_name("N")
           ->capture_default_str();
   command->add_option("--rate", rate, "open loop: requests a second, each at its time whatever became of the others")
-      ->check(CLI::Range(0.001, 1e6))
+      ->transform(Number(0.001, 1e6))
       ->type_name("PER_S")
       ->excludes(closed);
   command->add_option("--arrivals", arrivals, "open loop: poisson or constant")
@@ -57,7 +58,10 @@ void LoadFlags::AddTo(CLI::App* command) {
   AddRange(command, "--prompt-tokens", &prompt_tokens, "of each request, or a range to draw from");
   AddRange(command, "--output-tokens", &output_tokens, "of each request, or a range to draw from");
   command->add_flag("--fill", fill, "prompts get random KV instead of being computed: decode alone, at any context");
-  command->add_option("--seed", seed, "of prompts, lengths and arrivals")->type_name("N")->capture_default_str();
+  command->add_option("--seed", seed, "of prompts, lengths and arrivals")
+      ->transform(AnyNumber<uint64_t>())
+      ->type_name("N")
+      ->capture_default_str();
 }
 
 void CheckLoad(const InferenceEngine& engine, const LoadFlags& flags) {

@@ -12,6 +12,7 @@
 #include "tools/interrupt.h"
 #include "tools/latency/machine/interruptions.h"
 #include "tools/latency/machine/provenance.h"
+#include "tools/option_values.h"
 
 namespace fastdecode {
 
@@ -45,11 +46,11 @@ std::vector<fd_record_event> RoomFor(size_t events_max) {
 
 void RecordFlags::AddTo(CLI::App* command) {
   command->add_option("--seconds", seconds, "of recording")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->transform(Number(0.1, 86400.0))
       ->type_name("S")
       ->capture_default_str();
   command->add_option("--max-events", events_max, "recording ends early with so many, about 150 bytes of memory each")
-      ->check(CLI::Range(1000, 100'000'000))
+      ->transform(Number(1000, 100'000'000))
       ->type_name("N")
       ->capture_default_str();
 }

@@ -20,6 +20,7 @@
 #include "tools/latency/export/export_trace.h"
 #include "tools/latency/findings/findings.h"
 #include "tools/latency/text/text.h"
+#include "tools/option_values.h"
 #include "tools/output.h"
 
 namespace fastdecode {
@@ -97,7 +98,7 @@ void ReportFlags::AddTo(CLI::App* command) {
       ->type_name("LIMIT")
       ->allow_extra_args(false);
   command->add_option("--worst", worst_, "tokens shown one by one, the slowest")
-      ->check(CLI::Range(0, 1000))
+      ->transform(Number(0, 1000))
       ->type_name("N")
       ->capture_default_str();
 }
@@ -119,7 +120,7 @@ void ReportFlags::AddToWithoutRecording(CLI::App* command) {
       ->type_name("NAME")
       ->capture_default_str();
   command->add_option("--columns", columns_, "width of the text (0: the terminal's)")
-      ->check(CLI::Range(0, 1000))
+      ->transform(Number(0, 1000))
       ->type_name("N")
       ->capture_default_str();
 }

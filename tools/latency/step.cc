@@ -18,6 +18,7 @@
 #include "tools/latency/recorded_run.h"
 #include "tools/latency/recording_cost.h"
 #include "tools/latency/report_flags.h"
+#include "tools/option_values.h"
 #include "tools/read_bandwidth.h"
 
 namespace fastdecode {
@@ -120,7 +121,7 @@ void AddLatencyStep(CLI::App* latency) {
       "step", "A model under load, recorded: where the time of its tokens goes, and what is wrong with it");
   flags->load.AddTo(command);
   command->add_option("--warmup-seconds", flags->warmup_seconds, "of load before the recording")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->transform(Number(0.0, 3600.0))
       ->type_name("S")
       ->capture_default_str();
   flags->record.AddTo(command);
@@ -128,7 +129,7 @@ void AddLatencyStep(CLI::App* latency) {
   command
       ->add_option("--cost-pairs", flags->cost_pairs,
                    "first measure what recording costs: so many pairs of half a second, with and without")
-      ->check(CLI::Range(0, 10'000))
+      ->transform(Number(0, 10'000))
       ->type_name("N")
       ->capture_default_str();
   auto engine_flags = std::make_shared<EngineFlags>(command, EngineFlagNames());
