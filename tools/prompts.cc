@@ -6,6 +6,7 @@
 #include <limits>
 #include <sstream>
 #include <type_traits>
+#include <utility>
 
 #include "tools/option_values.h"
 
@@ -27,10 +28,27 @@ std::string ReadFile(const std::string& path) {
 
 namespace {
 
-// The last newline of a file belongs to the editor and to `echo`, not to the prompt.
-std::string WithoutLastNewline(std::string text) {
-  if (!text.empty() && text.back() == '\n') text.pop_back();
+// Editors of other systems begin a text with this mark, which is no part of it, and end its lines with "\r\n".
+std::string WithoutByteOrderMark(std::string text) {
+  return text.starts_with("\xEF\xBB\xBF") ? text.substr(3) : std::move(text);
+}
+
+std::string WithoutLast(char c, std::string text) {
+  if (!text.empty() && text.back() == c) text.pop_back();
   return text;
+}
+
+// The last newline of a file belongs to the editor and to `echo`, not to the prompt.
+std::string ReadPrompt(const std::string& path) {
+  std::string text = WithoutByteOrderMark(ReadFile(path));
+  return text.ends_with('\n') ? WithoutLast('\r', WithoutLast('\n', std::move(text))) : text;
+}
+
+std::vector<std::string> ReadLines(const std::string& path) {
+  std::vector<std::string> lines;
+  std::istringstream in(WithoutByteOrderMark(ReadFile(path)));
+  for (std::string line; std::getline(in, line);) lines.push_back(in.eof() ? line : WithoutLast('\r', line));
+  return lines;
 }
 
 std::vector<int32_t> ParseIds(const std::string& list) {
@@ -76,11 +94,9 @@ void AddPromptFlags(CLI::App* command, PromptFlags& flags) {
 std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags) {
   std::vector<GenerateRequest> requests;
   for (const std::string& prompt : flags.prompts) requests.emplace_back(prompt);
-  for (const std::string& file : flags.files) requests.emplace_back(WithoutLastNewline(ReadFile(file)));
+  for (const std::string& file : flags.files) requests.emplace_back(ReadPrompt(file));
   if (!flags.lines_file.empty()) {
-    std::istringstream lines(ReadFile(flags.lines_file));
-    std::string line;
-    while (std::getline(lines, line)) requests.emplace_back(line);
+    for (std::string& line : ReadLines(flags.lines_file)) requests.emplace_back(std::move(line));
   }
   for (const std::string& ids : flags.ids) requests.emplace_back(ParseIds(ids));
   if (requests.empty()) {

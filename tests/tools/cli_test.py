@@ -128,6 +128,16 @@ class Generate(ProgramTest):
     def test_prompts_file_from_stdin(self):
         self.assertEqual(len(self.answers("--prompts-file", "-", "-n", 1, stdin="A\nB\nC\n")), 3)
 
+    def test_files_of_other_systems(self):
+        lines, one = scratch("crlf-lines.txt"), scratch("crlf-one.txt")
+        lines.write_bytes(b"\xef\xbb\xbfA\r\n\r\nB \r\r\nC\r")
+        one.write_bytes(b"\xef\xbb\xbfA\r\nB\r\n")
+        files = ["-f", one, "--prompts-file", lines]
+        same = [x for prompt in ("A\r\nB", "A", "", "B \r", "C\r") for x in ("-p", prompt)]
+        ours, theirs = ([(a["prompt_tokens"], a["token_ids"]) for a in self.answers(*prompts, "-n", 3, "--temp", 0, "--exact")]
+                        for prompts in (files, same))
+        self.assertEqual(ours, theirs)
+
     def test_prompts_that_look_like_something_else(self):
         out = self.answers(*[x for p in ("{}", "[a,b]", "-x", "--help", "a,b") for x in ("-p", p)], "-n", 1, "--temp", 0)
         self.assertEqual(len(out), 5)
