@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "engine/engine.h"
 #include "engine/fastdecode.h"
 #include "engine/model/shapes.h"
@@ -168,6 +169,9 @@ fd_options* fd_options_create(void) { return new fd_options; }
 void fd_options_destroy(fd_options* options) { delete options; }
 
 fd_status* fd_options_set(fd_options* options, const char* name, const char* value) {
+  if (name == nullptr || value == nullptr) {
+    return new fd_status{FD_INVALID_ARGUMENT, "fd_options_set: name or value is NULL"};
+  }
   return ToStatus(fastdecode::SetOption(options->options, name, value));
 }
 
@@ -208,6 +212,10 @@ fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_by
   const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
   if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
   if (absl::Status bad = fastdecode::Tokenizer::CheckText("text", {text, text_bytes}); !bad.ok()) return ToStatus(bad);
+  if (ids == nullptr && capacity > 0) {
+    return new fd_status{FD_INVALID_ARGUMENT,
+                         absl::StrFormat("fd_tokenize: ids is NULL, capacity %d", static_cast<uint64_t>(capacity))};
+  }
   const std::vector<int32_t> all = tokenizer->Encode({text, text_bytes}, add_special_tokens != 0);
   *count = all.size();
   for (size_t i = 0; i < all.size() && i < capacity; ++i) ids[i] = all[i];

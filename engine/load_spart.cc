@@ -52,6 +52,12 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadOnCpu(const Options& options, const M
 
 absl::StatusOr<std::unique_ptr<SPart>> LoadOnGpu(const Options& options, const Model& model, SPartPlace place,
                                                  Logger* log) {
+  if (options.gpu_wait_ms <= options.hop_timeout_ms) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--gpu-wait-ms: %d is not more than --hop-timeout-ms, %d: the GPU would give up a hop before its "
+        "home is lost",
+        options.gpu_wait_ms, options.hop_timeout_ms));
+  }
   UploadOptions upload;
   upload.type = place.type;
   upload.cores = place.all_cores;

@@ -1,7 +1,7 @@
 // fastdecode: the command line over the engine.
 //
-// Exit codes: 0 all went well; 1 it did not, and stderr says why; 2 all went well, and what was to be judged did not pass;
-// 128 + N it was ended by signal N.
+// Exit codes: 0 all went well; 1 it did not, and stderr says why; 2 all went well, and what was to be judged did not
+// pass; 128 + N it was ended by signal N.
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -14,6 +14,7 @@
 #include "tools/interrupt.h"
 #include "tools/option_values.h"
 #include "tools/parse_error.h"
+#include "tools/process.h"
 
 namespace {
 
@@ -25,6 +26,7 @@ int Fail(const std::string& message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fastdecode::PrepareProcess();
   CLI::App program(
       "FastDecode serves large language models with the attention over the KV cache computed on NUMA-pinned CPUs.",
       "fastdecode");
@@ -38,9 +40,9 @@ int main(int argc, char** argv) {
   fastdecode::AddLatency(program);
   fastdecode::AddDoctor(program);
   fastdecode::AddCompletion(program);
+  fastdecode::RefuseEmptyValues(program);
   try {
     program.parse(argc, argv);
-  fastdecode::RefuseEmptyValues(program);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) return Fail(fastdecode::DescribeParseError(program, error) + " (see --help)");
     // Help and version are "errors" of exit code 0.

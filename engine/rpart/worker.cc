@@ -22,19 +22,26 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(WorkerOptions options) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d homes are more than the %d of a worker", options.homes.size(), kHomesPerWorkerMax));
   }
-  std::vector<std::unique_ptr<Home>> homes;
-  for (const HomeOptions& home_options : options.homes) {
-    absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(home_options);
-    if (!home.ok()) return home.status();
-    homes.push_back(*std::move(home));
-  }
   absl::StatusOr<std::unique_ptr<Listener>> listener = ListenAt(options.listen, options.fabric);
   if (!listener.ok()) return listener.status();
-  return std::unique_ptr<Worker>(new Worker(std::move(options), std::move(homes), *std::move(listener)));
+  std::unique_ptr<Worker> worker(new Worker(std::move(options), *std::move(listener)));
+  if (absl::Status bad = worker->MakeHomes(); !bad.ok()) return bad;
+  return worker;
 }
 
-Worker::Worker(WorkerOptions options, std::vector<std::unique_ptr<Home>> homes, std::unique_ptr<Listener> listener)
-    : options_(std::move(options)), homes_(std::move(homes)), listener_(std::move(listener)) {}
+Worker::Worker(WorkerOptions options, std::unique_ptr<Listener> listener)
+    : options_(std::move(options)), listener_(std::move(listener)) {}
+
+absl::Status Worker::MakeHomes() {
+  for (const HomeOptions& options : options_.homes) {
+    Log(LogLevel::kInfo,
+        absl::StrFormat("%s takes %.2f GiB of memory", options.name, static_cast<double>(options.kv_bytes) * 0x1p-30));
+    absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(options);
+    if (!home.ok()) return home.status();
+    homes_.push_back(*std::move(home));
+  }
+  return absl::OkStatus();
+}
 
 Worker::~Worker() {
   for (size_t i = 0; i < homes_.size(); ++i) {

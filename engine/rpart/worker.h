@@ -31,8 +31,8 @@ struct WorkerOptions {
 // Owns: the listener, the homes. Thread: one control thread creates, runs and destroys it; Stop may be called by any.
 class Worker {
  public:
-  // Takes all KV memory, then opens the door.
-  // Errors: InvalidArgument (no homes); those of Home::Create and ListenAt.
+  // Opens the door, then takes all KV memory, which may take a minute: engines that come meanwhile wait.
+  // Errors: InvalidArgument (no homes); those of ListenAt and Home::Create.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(WorkerOptions options);
   // Detaches all homes.
   ~Worker();
@@ -46,7 +46,8 @@ class Worker {
   size_t home_count() const { return homes_.size(); }
 
  private:
-  Worker(WorkerOptions options, std::vector<std::unique_ptr<Home>> homes, std::unique_ptr<Listener> listener);
+  Worker(WorkerOptions options, std::unique_ptr<Listener> listener);
+  absl::Status MakeHomes();
 
   void Decide(PendingLink* pending);
   // OK: the proposal is sound, and *shape is one of the worker's model that its home can serve.
@@ -57,10 +58,10 @@ class Worker {
   void Free(size_t index, PeerSession* session);
   void Log(LogLevel level, const std::string& message);
 
-  // Constant after construction.
+  // Constant after Create.
   const WorkerOptions options_;
-  const std::vector<std::unique_ptr<Home>> homes_;
   const std::unique_ptr<Listener> listener_;
+  std::vector<std::unique_ptr<Home>> homes_;
 
   LinkMonitor monitor_;  // of the homes' ends of all links
 

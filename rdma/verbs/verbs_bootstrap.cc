@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "numa/clock.h"
 #include "rdma/tcp/tcp_connect.h"
+#include "rdma/verbs/verbs_device.h"
 #include "rdma/verbs/verbs_link.h"
 
 namespace fastdecode {
@@ -63,6 +64,10 @@ class VerbsPendingLink final : public PendingLink {
 absl::StatusOr<std::unique_ptr<VerbsListener>> VerbsListener::Listen(const std::string& host, uint16_t port,
                                                                      std::shared_ptr<const Secret> secret,
                                                                      const VerbsOptions& options) {
+  // Each link opens its own, on its home's node; without any, no engine could be served.
+  if (absl::StatusOr<VerbsDevice> device = OpenVerbsDevice(*options.calls, options.fabric, /*node=*/-1); !device.ok()) {
+    return device.status();
+  }
   TcpDoorOptions door_options;
   door_options.host = host;
   door_options.port = port;

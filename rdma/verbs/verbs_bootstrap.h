@@ -20,7 +20,7 @@ namespace fastdecode {
 // Owns: the door. Thread: one.
 class VerbsListener final : public Listener {
  public:
-  // Errors: those of TcpDoor::Listen.
+  // Errors: those of OpenVerbsDevice and TcpDoor::Listen.
   static absl::StatusOr<std::unique_ptr<VerbsListener>> Listen(const std::string& host, uint16_t port,
                                                                std::shared_ptr<const Secret> secret,
                                                                const VerbsOptions& options);
