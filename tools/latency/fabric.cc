@@ -1,8 +1,6 @@
 // fastdecode latency fabric: what a hop costs on a link, over shared memory or RDMA, by size.
 #include "tools/latency/fabric.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,6 +21,7 @@
 #include "tools/bench_summary.h"
 #include "tools/interrupt.h"
 #include "tools/latency/export/export_perftest.h"
+#include "tools/latency/fabric_cores.h"
 #include "tools/latency/fabric_echo.h"
 #include "tools/option_values.h"
 #include "tools/output.h"
@@ -41,7 +40,7 @@ struct FabricFlags {
   std::string listen;
   std::string peer = "local";
   FabricOptions fabric;
-  std::vector<int> cores;
+  std::string cores;
   size_t bytes_min = kBytesMin;
   size_t bytes_max = kBytesMax;
   int rounds = 0;  // 0: by size
@@ -58,19 +57,6 @@ struct Row {
   double At(double share) const { return us[static_cast<size_t>(share * static_cast<double>(us.size() - 1))]; }
 };
 
-int CoreAt(const std::vector<int>& given, size_t index) {
-  if (index < given.size()) return given[index];
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  sched_getaffinity(0, sizeof(allowed), &allowed);
-  std::vector<int> cores;
-  // The last ones first: the first core tends to have the interrupts, also those of the device that is measured.
-  for (int core = CPU_SETSIZE - 1; core >= 0; --core) {
-    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
-  }
-  return cores.empty() ? -1 : cores[index % cores.size()];
-}
-
 // ---- The far end
 
 // One engine at a time, until interrupted.
@@ -80,6 +66,7 @@ void Serve(const FabricFlags& flags) {
   if (endpoint->of_this_process()) {
     throw Error(FD_INVALID_ARGUMENT, "--listen: '" + flags.listen + "' is neither unix:PATH nor HOST:PORT");
   }
+  const FabricCores cores(flags.cores, 1);
   absl::StatusOr<std::unique_ptr<Listener>> listener = ListenAt(*endpoint, flags.fabric);
   ThrowUnlessOk(listener.status());
   const InterruptGuard guard;
@@ -105,7 +92,7 @@ void Serve(const FabricFlags& flags) {
     }
     monitor.Add(link->get());
     std::atomic<bool> stop{false};
-    PinnedThread far("far", CoreAt(flags.cores, 0),
+    PinnedThread far("far", cores[0],
                      [&] { EchoHops(link->get(), flags.touch || endpoint->kind == Endpoint::Kind::kUnix, &stop); });
     while (!(*link)->lost() && InterruptGuard::Signal() == 0) std::this_thread::sleep_for(kPause);
     stop.store(true, std::memory_order_relaxed);
@@ -223,25 +210,27 @@ std::string Shown(const FabricFlags& flags, const std::vector<Row>& rows, const 
   return Text(rows, peer, touch);
 }
 
-void Report(EngineLink* link, const FabricFlags& flags, const std::string& peer, bool touch) {
-  PinCallingThread("near", CoreAt(flags.cores, 0));
+void Report(EngineLink* link, const FabricFlags& flags, int core, const std::string& peer, bool touch) {
+  PinCallingThread("near", core);
   const std::vector<Row> rows = MeasureAll(link, flags, touch);
   WriteOut(Shown(flags, rows, peer, touch));
 }
 
 void MeasureLocal(const FabricFlags& flags) {
+  const FabricCores cores(flags.cores, 2);
   absl::StatusOr<LocalLink> link = MakeLocalLink(EchoLinkSize(flags.bytes_max), -1, -1, 1);
   ThrowUnlessOk(link.status());
   std::atomic<bool> stop{false};
-  PinnedThread far("far", CoreAt(flags.cores, 1), [&] { EchoHops(link->home.get(), true, &stop); });
+  PinnedThread far("far", cores[1], [&] { EchoHops(link->home.get(), true, &stop); });
   const struct StopAtEnd {
     std::atomic<bool>* stop;
     ~StopAtEnd() { stop->store(true, std::memory_order_relaxed); }
   } stop_at_end{&stop};
-  Report(link->engine.get(), flags, "two threads of this process, shared memory", true);
+  Report(link->engine.get(), flags, cores[0], "two threads of this process, shared memory", true);
 }
 
 void MeasurePeer(const FabricFlags& flags, const Endpoint& endpoint) {
+  const FabricCores cores(flags.cores, 1);
   LinkProposal proposal;
   proposal.size = EchoLinkSize(flags.bytes_max);
   proposal.epoch = 1;
@@ -251,7 +240,7 @@ void MeasurePeer(const FabricFlags& flags, const Endpoint& endpoint) {
   LinkMonitor monitor;
   monitor.Add(connected->link.get());
   const bool shared_memory = endpoint.kind == Endpoint::Kind::kUnix;
-  Report(connected->link.get(), flags, connected->link->peer_name() + ", " + connected->link->Describe(),
+  Report(connected->link.get(), flags, cores[0], connected->link->peer_name() + ", " + connected->link->Describe(),
          flags.touch || shared_memory);
   monitor.Remove(connected->link.get());
 }
@@ -285,10 +274,12 @@ void AddLatencyFabric(CLI::App* latency) {
   auto flags = std::make_shared<FabricFlags>();
   CLI::App* command = latency->add_subcommand(
       "fabric", "Round trips on a bare link by size: between two threads, or to a second `latency fabric --listen`");
-  command->add_option("--listen", flags->listen, "be the far end: unix:PATH or HOST:PORT")->type_name("ENDPOINT");
+  CLI::Option* listen =
+      command->add_option("--listen", flags->listen, "be the far end: unix:PATH or HOST:PORT")->type_name("ENDPOINT");
   command->add_option("--peer", flags->peer, "the far end: local (two threads here), unix:PATH or HOST:PORT")
       ->type_name("ENDPOINT")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(listen);
   command->add_option("--bytes-min", flags->bytes_min, "smallest payload")
       ->transform(Number(kBytesMin, kBytesMax))
       ->type_name("N")
@@ -303,16 +294,18 @@ void AddLatencyFabric(CLI::App* latency) {
       ->capture_default_str();
   command
       ->add_option("--cores", flags->cores,
-                   "cores of this end's thread, and of the far one with local (default: the last two)")
-      ->delimiter(',')
+                   "cores of this end's thread, and of the far one with local (default: the last ones that nobody of "
+                   "FastDecode has)")
       ->type_name("LIST");
   command->add_flag("--touch", flags->touch,
                     "write and read the payload within the time, as S and R do (always over shared memory)");
-  command->add_option("--format", flags->format, "text, json (one object), or perftest (the columns of ib_write_lat)")
-      ->check(CLI::IsMember({"text", "json", "perftest"}))
-      ->type_name("HOW")
-      ->capture_default_str();
-  command->add_flag("--json", flags->json, "the same as --format json");
+  CLI::Option* format =
+      command
+          ->add_option("--format", flags->format, "text, json (one object), or perftest (the columns of ib_write_lat)")
+          ->check(CLI::IsMember({"text", "json", "perftest"}))
+          ->type_name("HOW")
+          ->capture_default_str();
+  command->add_flag("--json", flags->json, "the same as --format json")->excludes(format);
   FabricOptions& fabric = flags->fabric;
   command->add_option("--secret-file", fabric.secret_file, "what both hosts know; needed for HOST:PORT")
       ->type_name("FILE");
