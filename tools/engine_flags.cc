@@ -52,8 +52,8 @@ EngineFlags::EngineFlags(CLI::App* command, const std::vector<std::string>& name
     if (std::string(info.value_name) == "BOOL") flag->expected(0, 1);  // alone: true
     flags_[name] = flag;
   }
-  command->add_flag("-v,--verbose", verbose_, "say more on stderr")->group("Engine");
-  command->add_flag("-q,--quiet", quiet_, "say only warnings and errors on stderr")->group("Engine");
+  CLI::Option* verbose = command->add_flag("-v,--verbose", verbose_, "say more on stderr")->group("Engine");
+  command->add_flag("-q,--quiet", quiet_, "say only warnings and errors on stderr")->group("Engine")->excludes(verbose);
 }
 
 bool EngineFlags::Given(const std::string& name) const { return flags_.at(name)->count() > 0; }

@@ -187,6 +187,10 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
     }
     engine_flags.SetDefault("compute", "f32");
   }
+  if (flags.request.fields.logprobs >= 0 && !flags.json) {
+    throw Error(FD_INVALID_ARGUMENT,
+                "--logprobs: " + std::to_string(flags.request.fields.logprobs) + " are shown with --json alone");
+  }
   std::vector<GenerateRequest> requests = ReadPrompts(flags.prompts);
   for (size_t i = 0; i < requests.size(); ++i) {
     ApplyRequestFlags(flags.request, requests[i]);

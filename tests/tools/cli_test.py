@@ -1142,6 +1142,8 @@ class BadOptions(ProgramTest):
                 option = arguments[0].split("=")[0]
                 self.refused(run("generate", "--model", demo_model(), "-q", "-p", "A", *arguments), option, value)
         self.refused(generate("-p", "A", "--exact", "--compute", "bf16"), "--exact", "--compute", "bf16")
+        self.refused(generate("-p", "A", "-v"), "--verbose", "--quiet")
+        self.refused(generate("-p", "A", "--logprobs", 2), "--logprobs", "--json")
         self.refused(run("generate", "-q", "-p", "A"), "--model")
         self.refused(generate(), "no prompt")
         self.refused(generate("-p", "A", "--temp", "0", "--temp", "1"), "--temp")

@@ -105,11 +105,11 @@ void ReportFlags::AddTo(CLI::App* command) {
 
 void ReportFlags::AddToWithoutRecording(CLI::App* command) {
   recorded_ = false;
-  command->add_option("--format", format_, "on stdout: text, json, csv, prometheus or perftest")
-      ->check(CLI::IsMember({"text", "json", "csv", "prometheus", "perftest"}))
-      ->type_name("HOW")
-      ->capture_default_str();
-  command->add_flag("--json", json_, "the same as --format json");
+  CLI::Option* format = command->add_option("--format", format_, "on stdout: text, json, csv, prometheus or perftest")
+                            ->check(CLI::IsMember({"text", "json", "csv", "prometheus", "perftest"}))
+                            ->type_name("HOW")
+                            ->capture_default_str();
+  command->add_flag("--json", json_, "the same as --format json")->excludes(format);
   command
       ->add_option("--save", save_,
                    "write a file; its name's end says what: .json, .csv, .tokens.csv, .hgrm, .prom, .html, .trace.json "
