@@ -61,10 +61,12 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadOnGpu(const Options& options, const M
   UploadOptions upload;
   upload.type = place.type;
   upload.cores = place.all_cores;
-  uint64_t said = 0;
-  upload.progress = [&](uint64_t done, uint64_t total) {  // every tenth
-    if (const uint64_t tenth = 10 * done / total; tenth > said) {
+  uint64_t said = 0, said_ns = NowNs();
+  upload.progress = [&](uint64_t done, uint64_t total) {  // every tenth that takes a while
+    constexpr uint64_t kWhileNs = 500'000'000;
+    if (const uint64_t tenth = 10 * done / total; tenth > said && NowNs() - said_ns >= kWhileNs) {
       said = tenth;
+      said_ns = NowNs();
       log->Info(
           absl::StrFormat("weights: %d %% of %.2f GiB on the GPU", 10 * tenth, static_cast<double>(total) * 0x1p-30));
     }

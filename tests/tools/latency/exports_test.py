@@ -20,7 +20,7 @@ except ImportError as error:
     # Debian's packages are for Debian's Python, which need not be the one that was found first.
     if os.path.exists(DEBIAN_PYTHON) and not os.path.samefile(sys.executable, DEBIAN_PYTHON):
         os.execv(DEBIAN_PYTHON, [DEBIAN_PYTHON, *sys.argv])
-    print(f"skipped: {error}; tools/setup installs python3-jsonschema and python3-prometheus-client")
+    print(f"skipped: {error}; tools/setup --tests installs python3-jsonschema and python3-prometheus-client")
     sys.exit(77)
 
 PROGRAM = ""

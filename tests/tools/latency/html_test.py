@@ -254,7 +254,7 @@ class Less(unittest.TestCase):
 
 if __name__ == "__main__":
     if CHROMIUM is None:
-        print("skipped: there is no chromium; tools/setup installs it")
+        print("skipped: there is no chromium; tools/setup --tests installs it")
         sys.exit(77)
     PROGRAM = sys.argv[1]
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
