@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "engine/gpu_home_bench.h"
 #include "nlohmann/json.hpp"
 #include "numa/core_plan.h"
@@ -189,6 +188,13 @@ std::string Text(const HomeReport& report, const HomeFlags& flags) {
   return text;
 }
 
+// The engine knows its own option, which the longest of ours gives a value.
+absl::Status NamingOurOptions(const absl::Status& status) {
+  const std::string theirs = "--max-context:", message(status.message());
+  if (!message.starts_with(theirs)) return status;
+  return {status.code(), "--context, --prompt:" + message.substr(theirs.size())};
+}
+
 void BenchGpuHome(const HomeFlags& flags, const EngineFlags& engine_flags) {
   std::map<std::string, std::string> options;
   engine_flags.ForEachValue([&](const std::string& name, const std::string& value) { options[name] = value; });
@@ -201,9 +207,7 @@ void BenchGpuHome(const HomeFlags& flags, const EngineFlags& engine_flags) {
   ThrowUnlessOk(cores.status());
   absl::StatusOr<HomeReport> report = absl::UnknownError("not measured");
   PinnedThread("bench", cores->plan.s_cores[0], [&] { report = Measure(options, flags, &log); }).Join();
-  // The engine knows its option alone.
-  const bool too_long = absl::StartsWith(report.status().message(), "--max-context");
-  ThrowUnlessOk(report.status(), too_long ? "--context, --prompt" : "");
+  ThrowUnlessOk(NamingOurOptions(report.status()));
   WriteOut(flags.json ? ToLine(Figures(*report, flags)) : Text(*report, flags));
 }
 

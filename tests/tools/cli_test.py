@@ -766,7 +766,7 @@ class BenchGpuHome(ProgramTest):
 
     def test_bad_values(self):
         self.refused(self.bench("--context", 0), "--context", "0")
-        self.refused(self.bench("--context", 100000), "--context", "100000", "512")
+        self.refused(self.bench("--context", 100000), "error: --context, --prompt: 100000 is more than", "512")
         self.refused(self.bench("--context", 100, "--prompt", 100, "--kv-type", "int4"), "--kv-type", "int8")
         self.refused(self.bench("--context", 100, "--prompt", 100, "--gpu-kv-gib", 0.001, "--batch", 64), "the GPU's home", "pages are free")
 
