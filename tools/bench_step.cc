@@ -177,6 +177,11 @@ std::string Text(const nlohmann::json& s) {
 
 nlohmann::json MeasureSteps(const BenchFlags& flags, const EngineFlags& engine_flags) {
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
+  if (flags.batch > std::stoi(engine_flags.Value("max-sequences"))) {
+    throw Error(FD_INVALID_ARGUMENT, "--batch: " + std::to_string(flags.batch) +
+                                         " sequences cannot advance at once with --max-sequences " +
+                                         engine_flags.Value("max-sequences"));
+  }
   InferenceEngine engine(*options);
   if (engine.max_context() < flags.context + flags.warmup_rounds + flags.rounds + kSlackRounds) {
     throw Error(FD_INVALID_ARGUMENT, "--context: " + std::to_string(flags.context) + " and " +

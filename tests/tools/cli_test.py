@@ -493,6 +493,7 @@ class SynthAndBench(ProgramTest):
         base = ["bench", "step", "--model", self.model, "-q"]
         self.refused(run(*base, "--batch", 0), "--batch", "0")
         self.refused(run(*base, "--rounds", -1), "--rounds", "-1")
+        self.refused(run(*base, "--batch", 4, "--max-sequences", 2), "--batch: 4", "--max-sequences 2")
         self.refused(run(*base, "--context", 1 << 20), "--context", 1 << 20)
         self.refused(run(*base, "--batch", 64, "--context", 256, "--kv-gib", "0.002", "--max-context", 512), "--kv-gib")
 
