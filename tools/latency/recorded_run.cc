@@ -49,7 +49,10 @@ void RecordFlags::AddTo(CLI::App* command) {
       ->transform(Number(0.1, 86400.0))
       ->type_name("S")
       ->capture_default_str();
-  command->add_option("--max-events", events_max, "recording ends early with so many, about 150 bytes of memory each")
+  command
+      ->add_option("--max-events", events_max,
+                   "recording ends early with so many: " + std::to_string(sizeof(fd_record_event)) +
+                       " bytes of memory each, and half as much again for their analysis")
       ->transform(Number(1000, 100'000'000))
       ->type_name("N")
       ->capture_default_str();
