@@ -16,8 +16,8 @@ auto Dispatch(const EmbedNormArgs& args, const Use& use) {
   return WithComputeType(args.type, [&](auto t) { return use(&simt::EmbedNorm<typename decltype(t)::Type>); });
 }
 template <class Use>
-auto Dispatch(const AddNormArgs& args, const Use& use) {
-  return WithComputeType(args.type, [&](auto t) { return use(&simt::AddNorm<typename decltype(t)::Type>); });
+auto Dispatch(const BiasNormArgs& args, const Use& use) {
+  return WithComputeType(args.type, [&](auto t) { return use(&simt::BiasNorm<typename decltype(t)::Type>); });
 }
 template <class Use>
 auto Dispatch(const SwiGluArgs& args, const Use& use) {
@@ -57,8 +57,8 @@ auto Dispatch(const PublishArgs&, const Use& use) {
 }  // namespace fastdecode
 
 // What is done for the arguments of every kernel of step_kernels.h.
-#define FD_FOR_STEP_KERNELS(use)                                                                             \
-  use(EmbedNormArgs) use(AddNormArgs) use(SwiGluArgs) use(RopeSendArgs) use(WaitArgs) use(GatherOutputsArgs) \
+#define FD_FOR_STEP_KERNELS(use)                                                                              \
+  use(EmbedNormArgs) use(BiasNormArgs) use(SwiGluArgs) use(RopeSendArgs) use(WaitArgs) use(GatherOutputsArgs) \
       use(GatherLogitRowsArgs) use(PublishArgs)
 
 #endif  // FASTDECODE_KERNELS_CUDA_DISPATCH_CUH_

@@ -33,7 +33,7 @@ LaunchShape NormShape(unsigned bucket, int hidden) {
 }  // namespace
 
 LaunchShape ShapeOf(const EmbedNormArgs& args) { return NormShape(args.bucket, args.hidden); }
-LaunchShape ShapeOf(const AddNormArgs& args) { return NormShape(args.bucket, args.hidden); }
+LaunchShape ShapeOf(const BiasNormArgs& args) { return NormShape(args.bucket, args.hidden); }
 LaunchShape ShapeOf(const SwiGluArgs& args) {
   const auto units = static_cast<unsigned>(args.intermediate / SwiGluWidth(args));
   return {.blocks_x = args.bucket, .blocks_y = (units + kThreadsMax - 1) / kThreadsMax, .threads = kThreadsMax};

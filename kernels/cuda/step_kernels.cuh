@@ -43,10 +43,11 @@ FD_DEVICE void LoadPacks(const float* from, int first, int hidden, Pack<float, 4
   }
 }
 
-// x = make(i, load(i)), four elements from i on, and normed = x / sqrt(mean(x²) + epsilon) * norm, by the whole block.
-// What is loaded is all on its way at once: each load takes longer than all that is done with it.
+// Of a row of x, of which make(i, load(i)) stores and gives the four elements from i on: normed = x / sqrt(mean(x²) +
+// epsilon) * norm, by the whole block. What is loaded is all on its way at once: each load takes longer than all that
+// is done with it.
 template <class Args, class T, class Load, class Make>
-FD_DEVICE void WriteNormed(const Args& args, float* x, T* normed, const Load& load, const Make& make) {
+FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Load& load, const Make& make) {
   const int hidden = args.hidden;
   Pack<float, 4> held[kHeldPacks] = {}, weights[kHeldPacks] = {};
   float square_sum = 0;
@@ -61,7 +62,6 @@ FD_DEVICE void WriteNormed(const Args& args, float* x, T* normed, const Load& lo
       if (PackAt(first, p) >= hidden) break;
       held[p] = make(PackAt(first, p), loaded[p]);
       for (const float value : held[p].v) square_sum += value * value;
-      StorePack(x + PackAt(first, p), held[p]);
     }
   }
   LoadPacks(args.norm, 0, hidden, weights);
@@ -102,42 +102,36 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
   if (row >= board.rows) return;
   if (Thread() == 0) args.rows[row] = place;
   const T* const from = static_cast<const T*>(args.embedding) + int64_t{place.token} * args.hidden;
-  const auto widened = [](int, const Pack<T, 4>& in) {
+  float* const x = args.x + int64_t{row} * args.hidden;
+  const auto widen = [x](int i, const Pack<T, 4>& in) {
     Pack<float, 4> value;
     for (int j = 0; j < 4; ++j) value.v[j] = ToFloat(in.v[j]);
+    StorePack(x + i, value);
     return value;
   };
   WriteNormed(
-      args, args.x + int64_t{row} * args.hidden, static_cast<T*>(args.normed) + int64_t{row} * args.hidden,
-      [from](int i) { return LoadPack<4>(from + i); }, widened);
+      args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden,
+      [from](int i) { return LoadPack<4>(from + i); }, widen);
   // By the board: another block may be writing the state.
   if (board.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
 }
 
 template <class T>
-FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) AddNorm(AddNormArgs args) {
+FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) BiasNorm(BiasNormArgs args) {
   StampBegin(args.stamps, *args.state);
   const unsigned row = BlockX();
   if (row >= args.state->rows) return;
-  const float* const add = args.projected + int64_t{row} * args.hidden;
   float* const x = args.x + int64_t{row} * args.hidden;
-  struct Terms {
-    Pack<float, 4> x, add;
-  };
-  const auto sum = [&args](int i, const Terms& terms) {
-    Pack<float, 4> value;
-    for (int j = 0; j < 4; ++j) {
-      value.v[j] = terms.x.v[j] + terms.add.v[j];
-      if (args.bias != nullptr) value.v[j] += args.bias[i + j];
-    }
+  const auto add_bias = [x, &args](int i, Pack<float, 4> value) {
+    if (args.bias == nullptr) return value;
+    const Pack<float, 4> bias = LoadPack<4>(args.bias + i);
+    for (int j = 0; j < 4; ++j) value.v[j] += bias.v[j];
+    StorePack(x + i, value);
     return value;
   };
   WriteNormed(
-      args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden,
-      [x, add](int i) {
-        return Terms{LoadPack<4>(x + i), LoadPack<4>(add + i)};
-      },
-      sum);
+      args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, [x](int i) { return LoadPack<4>(x + i); },
+      add_bias);
   StampEnd(args.stamps, *args.state);
 }
 

@@ -120,14 +120,13 @@ struct EmbedNormArgs {
   KernelStamps stamps = {};
 };
 
-// x += projected (+ bias, may be null); normed = norm(x). What is added to x is not rounded before.
-struct AddNormArgs {
+// x += bias (may be null); normed = norm(x).
+struct BiasNormArgs {
   ElementType type = ElementType::kF32;
   unsigned bucket = 0;
   const StepState* state = nullptr;
-  const float* projected = nullptr;  // [bucket][hidden]
-  const float* bias = nullptr;       // [hidden]
-  const float* norm = nullptr;       // [hidden]
+  const float* bias = nullptr;  // [hidden]
+  const float* norm = nullptr;  // [hidden]
   float epsilon = 0;
   int hidden = 0;          // a multiple of 4
   float* x = nullptr;      // [bucket][hidden]
@@ -224,7 +223,7 @@ struct PublishArgs {
 };
 
 LaunchShape ShapeOf(const EmbedNormArgs& args);
-LaunchShape ShapeOf(const AddNormArgs& args);
+LaunchShape ShapeOf(const BiasNormArgs& args);
 LaunchShape ShapeOf(const SwiGluArgs& args);
 LaunchShape ShapeOf(const RopeSendArgs& args);
 LaunchShape ShapeOf(const WaitArgs& args);

@@ -15,8 +15,8 @@
 
 namespace fastdecode {
 
-// y = x Wᵀ for `rows` rows. x: T [rows][k], W: T [n][k], y: `out` [rows][n]; device, all row-major without gaps; sums
-// in f32.
+// y = x Wᵀ, or y += x Wᵀ, for `rows` rows. x: T [rows][k], W: T [n][k], y: `out` [rows][n]; device, all row-major
+// without gaps; sums in f32.
 struct DeviceGemm {
   ElementType type = ElementType::kF32;
   ElementType out = ElementType::kF32;  // `type`, or kF32
@@ -25,6 +25,7 @@ struct DeviceGemm {
   const void* weights = nullptr;
   const void* x = nullptr;
   void* y = nullptr;
+  bool adds = false;
 };
 
 // By the GPU's copy engine, between its memory and pinned or registered memory of the host.
@@ -36,7 +37,7 @@ struct DeviceCopy {
 
 // A piece of work of a stream.
 using DeviceWork =
-    std::variant<EmbedNormArgs, AddNormArgs, SwiGluArgs, RopeSendArgs, TakeKvStepArgs, AppendKvArgs, AttendKvArgs,
+    std::variant<EmbedNormArgs, BiasNormArgs, SwiGluArgs, RopeSendArgs, TakeKvStepArgs, AppendKvArgs, AttendKvArgs,
                  WaitArgs, GatherOutputsArgs, GatherLogitRowsArgs, SampleRowsArgs, PublishArgs, DeviceGemm, DeviceCopy>;
 
 // One GPU, or what stands in for one: memory, streams and graphs, and the kernels of kernels/cuda on them. Implemented

@@ -107,7 +107,7 @@ class GraphMaker {
     Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns, {nullptr, &times().begun}, Areas()});
     Gather();
     Output(layer);
-    AddNorm(layer.o_bias, layer.mlp_norm, {&times().projected, &times().mlp_normed});
+    Norm(layer.o_bias, layer.mlp_norm, {&times().projected, &times().mlp_normed});
     GateUp(layer);
     auto glu = OfRows<SwiGluArgs>();
     glu.gate_up = memory_.gate_up;
@@ -119,8 +119,8 @@ class GraphMaker {
     Add(glu);
     Down(layer);
     const bool last = stage == static_cast<unsigned>(spec_.layers);
-    AddNorm(layer.down_bias, last ? model_.weights.final_norm : model_.weights.layers[stage].attention_norm,
-            {&times().mlp_projected, &times().normed});
+    Norm(layer.down_bias, last ? model_.weights.final_norm : model_.weights.layers[stage].attention_norm,
+         {&times().mlp_projected, &times().normed});
   }
 
   void Gather() {
@@ -236,22 +236,25 @@ class GraphMaker {
     args->normed = memory_.normed;
   }
 
-  void AddNorm(const float* bias, const float* norm, const KernelStamps& stamps) {
-    auto args = OfRows<AddNormArgs>();
-    args.projected = memory_.projected;
+  void Norm(const float* bias, const float* norm, const KernelStamps& stamps) {
+    auto args = OfRows<BiasNormArgs>();
     args.bias = bias;
     SetNorm(norm, &args);
     args.stamps = stamps;
     Add(args);
   }
 
-  void Qkv(const GpuLayer& layer) { Multiply(layer.qkv, memory_.normed, memory_.qkv, type()); }
-  void Output(const GpuLayer& layer) { Multiply(layer.o, memory_.attended, memory_.projected, ElementType::kF32); }
-  void GateUp(const GpuLayer& layer) { Multiply(layer.gate_up, memory_.normed, memory_.gate_up, type()); }
-  void Down(const GpuLayer& layer) { Multiply(layer.down, memory_.activated, memory_.projected, ElementType::kF32); }
+  void Qkv(const GpuLayer& layer) { Multiply(layer.qkv, memory_.normed, memory_.qkv); }
+  void Output(const GpuLayer& layer) { MultiplyIntoX(layer.o, memory_.attended); }
+  void GateUp(const GpuLayer& layer) { Multiply(layer.gate_up, memory_.normed, memory_.gate_up); }
+  void Down(const GpuLayer& layer) { MultiplyIntoX(layer.down, memory_.activated); }
 
-  void Multiply(const GpuMatrix& matrix, const void* x, void* y, ElementType out) {
-    Add(DeviceGemm{type(), out, matrix.n, matrix.k, rows_, matrix.data, x, y});
+  void Multiply(const GpuMatrix& matrix, const void* x, void* y) {
+    Add(DeviceGemm{type(), type(), matrix.n, matrix.k, rows_, matrix.data, x, y});
+  }
+  // What a layer adds to the residual stream is not rounded before.
+  void MultiplyIntoX(const GpuMatrix& matrix, const void* x) {
+    Add(DeviceGemm{type(), ElementType::kF32, matrix.n, matrix.k, rows_, matrix.data, x, memory_.x, /*adds=*/true});
   }
 
   void Add(const DeviceWork& work) {

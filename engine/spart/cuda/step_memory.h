@@ -39,7 +39,6 @@ struct StepMemory {
   std::byte* normed = nullptr;        // T [rows_max][hidden]
   std::byte* qkv = nullptr;           // T [rows_max][(heads + 2 kv_heads) * head_dim]
   std::byte* attended = nullptr;      // T [rows_max][heads * head_dim]
-  float* projected = nullptr;         // [rows_max][hidden]
   std::byte* gate_up = nullptr;       // T [rows_max][2 * intermediate]
   std::byte* activated = nullptr;     // T [rows_max][intermediate]
   std::byte* logit_inputs = nullptr;  // T [LogitTileRows(rows_max)][hidden]

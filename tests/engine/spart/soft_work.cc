@@ -28,7 +28,8 @@ void Multiply(const DeviceGemm& gemm) {
       float sum = 0;
       for (int64_t k = 0; k < gemm.k; ++k)
         sum += weights[static_cast<size_t>(k)] * x[static_cast<size_t>(row * gemm.k + k)];
-      static_cast<Out*>(gemm.y)[row * gemm.n + n] = simt::FromFloat<Out>(sum);
+      Out& y = static_cast<Out*>(gemm.y)[row * gemm.n + n];
+      y = simt::FromFloat<Out>(gemm.adds ? simt::ToFloat(y) + sum : sum);
     }
   }
 }

@@ -13,8 +13,8 @@
 namespace fastdecode {
 namespace {
 
-// (type, out, n, k, rows, weights)
-using Gemm = std::tuple<ElementType, ElementType, int64_t, int64_t, unsigned, const void*>;
+// (type, out, n, k, rows, weights, adds)
+using Gemm = std::tuple<ElementType, ElementType, int64_t, int64_t, unsigned, const void*, bool>;
 
 // Keeps what is added to it.
 class ListingDevice : public SoftDevice {
@@ -24,7 +24,7 @@ class ListingDevice : public SoftDevice {
     works.push_back(work);
     if (const auto* const attend = std::get_if<AttendKvArgs>(&work)) attends.push_back(*attend);
     if (const auto* const gemm = std::get_if<DeviceGemm>(&work)) {
-      gemms.emplace_back(gemm->type, gemm->out, gemm->n, gemm->k, gemm->rows, gemm->weights);
+      gemms.emplace_back(gemm->type, gemm->out, gemm->n, gemm->k, gemm->rows, gemm->weights, gemm->adds);
     } else {
       ++others;
     }

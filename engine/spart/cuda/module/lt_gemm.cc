@@ -260,8 +260,8 @@ absl::Status LtGemm::Multiply(const DeviceGemm& gemm, std::byte* workspace, cuda
 
 absl::Status LtGemm::Run(const DeviceGemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                          std::byte* workspace, cudaStream_t stream) const {
-  const float one = 1, zero = 0;
-  return CublasStatus(cublasLtMatmul(handle_, plan.matmul, &one, gemm.weights, plan.weights, gemm.x, plan.x, &zero,
+  const float one = 1, of_y = gemm.adds ? 1 : 0;
+  return CublasStatus(cublasLtMatmul(handle_, plan.matmul, &one, gemm.weights, plan.weights, gemm.x, plan.x, &of_y,
                                      gemm.y, plan.y, gemm.y, plan.y, &algorithm, workspace, kWorkspaceBytes, stream),
                       "cublasLtMatmul: " + Describe(gemm));
 }

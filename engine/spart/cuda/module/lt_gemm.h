@@ -31,7 +31,7 @@ class LtGemm {
   LtGemm(const LtGemm&) = delete;
   LtGemm& operator=(const LtGemm&) = delete;
 
-  // Chooses the algorithms of one graph's GEMMs, where it has not yet; waits for the GPU; overwrites all y. Layers have
+  // Chooses the algorithms of one graph's GEMMs, where it has not yet; waits for the GPU; changes all y. Layers have
   // GEMMs of the same shapes, and each run takes another layer's weights: as in a step, the cache does not hold them.
   // REQUIRES: no stream is being captured by this thread. Errors: Unimplemented, with the shape, if the library has
   // none.
@@ -41,12 +41,12 @@ class LtGemm {
   absl::Status Multiply(const DeviceGemm& gemm, std::byte* workspace, cudaStream_t stream) const;
 
  private:
-  using Shape = std::tuple<ElementType, ElementType, int64_t, int64_t, unsigned>;  // type, out, n, k, rows
+  using Shape = std::tuple<ElementType, ElementType, int64_t, int64_t, unsigned, bool>;  // type, out, n, k, rows, adds
   // The library's description of one shape.
   struct Plan;
 
   LtGemm() = default;
-  static Shape ShapeOf(const DeviceGemm& gemm) { return {gemm.type, gemm.out, gemm.n, gemm.k, gemm.rows}; }
+  static Shape ShapeOf(const DeviceGemm& gemm) { return {gemm.type, gemm.out, gemm.n, gemm.k, gemm.rows, gemm.adds}; }
   absl::StatusOr<std::unique_ptr<Plan>> MakePlan(const DeviceGemm& gemm) const;
   // `gemms`: of one shape.
   absl::Status ChooseQuickest(std::span<const DeviceGemm> gemms, Plan* plan);
