@@ -24,6 +24,7 @@ FD_DEVICE void StampEnd(const KernelStamps& stamps, const StepState& state) {
 // ---- The board's areas
 
 FD_DEVICE void TakeAreas(const StepAreas& areas, unsigned first, unsigned step) {
+  FD_UNROLL(unroll 1)
   for (unsigned i = first; i < areas.homes; i += step) areas.here[i] = areas.board[i];
 }
 
@@ -261,7 +262,8 @@ FD_KERNEL void FD_BLOCK_MAX(kSendThreadsMax) RopeSend(RopeSendArgs args) {
   PublishWithLastBlock(args);
 }
 
-// What a thread reads is all on its way at once: it comes from as far as the host.
+// What a thread reads is all on its way at once: it comes from as far as the host. So there is no branch at a load: who
+// has nothing more to read reads the row's end again.
 template <class T, class W, int Width>
 FD_DEVICE void GatherRow(const WireRows& wire, const W* from, T* to) {
   constexpr int kAtOnce = 4;
@@ -270,12 +272,8 @@ FD_DEVICE void GatherRow(const WireRows& wire, const W* from, T* to) {
     Pack<W, Width> in[kAtOnce];
     FD_UNROLL(unroll)
     for (int n = 0; n < kAtOnce; ++n) {
-      const int unit = first + n * step;
-      if (from == nullptr || unit >= units) {
-        for (W& element : in[n].v) element = FromFloat<W>(0);
-      } else {
-        in[n] = LoadPack<Width>(from + unit / of_head * wire.padded_head_dim + unit % of_head * Width);
-      }
+      const int unit = first + n * step < units ? first + n * step : units - 1;
+      in[n] = LoadPack<Width>(from + unit / of_head * wire.padded_head_dim + unit % of_head * Width);
     }
     FD_UNROLL(unroll)
     for (int n = 0; n < kAtOnce; ++n) {
@@ -295,11 +293,13 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
   const StepRow place = args.rows[row];
   if (place.slot != kNoSlot) return;
   const W* from = reinterpret_cast<const W*>(args.areas[place.home].receive);
-  if (args.state->gave_up != 0) from = nullptr;
-  if (from != nullptr) from += int64_t{place.home_row} * wire.heads * wire.padded_head_dim;
   T* const to = static_cast<T*>(args.out) + int64_t{row} * wire.heads * wire.head_dim;
   constexpr int kWidth = 16 / sizeof(W);
-  if (wire.head_dim % kWidth == 0) {
+  if (from == nullptr || args.state->gave_up != 0) {
+    for (int i = static_cast<int>(Thread()); i < wire.heads * wire.head_dim; i += static_cast<int>(Threads())) {
+      to[i] = FromFloat<T>(0);
+    }
+  } else if (from += int64_t{place.home_row} * wire.heads * wire.padded_head_dim; wire.head_dim % kWidth == 0) {
     GatherRow<T, W, kWidth>(wire, from, to);
   } else {
     GatherRow<T, W, 1>(wire, from, to);
