@@ -219,6 +219,20 @@ class Attach(Recorded):
             self.assertEqual(attached.returncode, 0, err)
             self.assertIn("the engine ended before the recording did", " ".join(out.split()))
 
+    def test_an_engine_that_stands_still(self):
+        with EngineAtWork(MANY) as engine:
+            attached = start("latency", "attach", engine.pid, "--seconds", 100, "--slo", "itl:1s,p50", "--slo", "itl:1000s,p50")
+            self.await_recorded(attached, engine.pid)
+            engine.process.send_signal(signal.SIGSTOP)
+            time.sleep(2.5)
+            attached.send_signal(signal.SIGINT)
+            out, err = attached.communicate(timeout=LIMIT_S)
+            engine.process.send_signal(signal.SIGCONT)
+        self.assertEqual(attached.returncode, 2, err)
+        words = " ".join(out.split())
+        self.assertRegex(words, r"the whole engine stood still: it did nothing in the last [23]\.\d\d s")
+        self.assertRegex(words, r"MISSED itl:1s,p50 [0-9.]+ [mu]?s, then nothing for [23]\.\d\d s met itl:1000s,p50")
+
     def test_a_socket_of_its_own(self):
         path = SCRATCH / "record.sock"
         with EngineAtWork(MANY, "--record-socket", str(path)) as engine:

@@ -66,7 +66,7 @@ Recording Record(EngineRecord& record, const RecordFlags& flags, LatencyResult* 
   recording.provenance = ReadProvenance(SysRoot("/"), ProvenanceInput::Now(fd_version()));
   const int pid = recording.engine.value("pid", 0);
   const MachineSnapshot before = TakeSnapshot(SysRoot("/"), pid);
-  const uint64_t start_ns = NowNs();
+  const uint64_t start_ns = recording.start_ns = NowNs();
   const uint64_t end_ns = start_ns + static_cast<uint64_t>(flags.seconds * 1e9);
   while (NowNs() < end_ns && !record.ended() && InterruptGuard::Signal() == 0 && !given_up() &&
          recording.events.size() < flags.events_max) {
@@ -80,7 +80,8 @@ Recording Record(EngineRecord& record, const RecordFlags& flags, LatencyResult* 
   recording.lost = record.lost();
   const Interruptions interruptions = FindInterruptions(before, TakeSnapshot(SysRoot("/"), pid));
   if (recording.events.empty() && !given_up()) {
-    throw Error(FD_UNAVAILABLE, "nothing was recorded in " + std::to_string(seconds) + " s: the engine made no step");
+    throw Error(FD_UNAVAILABLE, "nothing was recorded in " + std::to_string(seconds) +
+                                    " s: the engine made no step, for want of requests or because it is stopped");
   }
   result->interrupted = interruptions.interrupted;
   result->warnings.insert(result->warnings.end(), interruptions.warnings.begin(), interruptions.warnings.end());

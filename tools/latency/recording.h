@@ -28,11 +28,13 @@ struct Recording {
   nlohmann::json engine;                    // fd_record_describe
   nlohmann::json provenance;                // of the machine that measured (provenance.h)
   std::vector<fd_record_event> events;      // ascending by end_ns
+  uint64_t start_ns = 0;                    // engine clock: when the reading began; 0: with its first event
   uint64_t end_ns = 0;                      // engine clock: what ended before is there; 0: until its last event
   uint64_t lost = 0;                        // events that were overwritten before they were read
   double memory_gb_per_s = 0;               // what the cores of one of its homes read; 0: not measured
   std::vector<IntendedStart> intended;      // empty: requests are meant to start when they are submitted
 
+  uint64_t StartNs() const { return start_ns > 0 || events.empty() ? start_ns : events.front().end_ns; }
   uint64_t EndNs() const { return end_ns > 0 || events.empty() ? end_ns : events.back().end_ns; }
   int layers() const { return engine.value("layers", 0); }
   int micro_batches() const { return engine.value("micro_batches", 0); }

@@ -10,6 +10,7 @@
 #include "engine/fastdecode.hpp"
 #include "tools/exit_code.h"
 #include "tools/latency/analysis/analysis.h"
+#include "tools/latency/analysis/silence.h"
 #include "tools/latency/analysis/timeline.h"
 #include "tools/latency/export/export_csv.h"
 #include "tools/latency/export/export_hgrm.h"
@@ -156,7 +157,7 @@ void ReportFlags::Report(Recording recording, LatencyResult base) const {
   result.achieved.insert(result.achieved.end(), base.achieved.begin(), base.achieved.end());
   result.warnings.insert(result.warnings.end(), base.warnings.begin(), base.warnings.end());
   result.requests = MeasureRequests(recording);
-  result.slo = JudgeSlos(slos_, result.requests);
+  result.slo = JudgeSlos(slos_, result.requests, SilentAtEndNs(FindSilences(recording, timeline)));
   result.findings = FindFaults(recording, timeline);
   Deliver({recording, timeline, result, hgrm_of_});
   const bool met = std::all_of(result.slo.begin(), result.slo.end(), [](const SloVerdict& slo) { return slo.met; });

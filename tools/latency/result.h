@@ -144,6 +144,7 @@ struct SloVerdict {
   std::optional<double> got_ns;  // nothing: too few samples
   bool met = false;
   bool at_least = false;         // the percentile lies among those that have not ended: it is got_ns or more
+  double silent_ns = 0;          // longer than the limit, the engine did nothing when the recording ended
 };
 
 struct LatencyResult {

@@ -234,6 +234,8 @@ TEST(RequestsTest, WhoStillWaitsHasWaitedSoLongAtLeast) {
   EXPECT_THAT(figures.ttft_ns.unfinished_ns(), ElementsAre(250 * kMs, 2900 * kMs, 3000 * kMs));
   EXPECT_THAT(Sorted(figures.e2e_ns), ElementsAre(25 * kMs));
   EXPECT_THAT(figures.e2e_ns.unfinished_ns(), ElementsAre(250 * kMs, 2900 * kMs, 3000 * kMs, 3400 * kMs));
+  EXPECT_THAT(Sorted(figures.itl_ns), ElementsAre(5 * kMs, 750 * kMs));
+  EXPECT_THAT(figures.itl_ns.unfinished_ns(), ElementsAre(2600 * kMs, 2700 * kMs));
 }
 
 // An open loop at more than the engine serves: who was submitted before the recording and waits behind it has no event
@@ -405,6 +407,16 @@ TEST(SloTest, WhoWaitsLongerThanTheLimitHasMissedIt) {
   EXPECT_EQ(waiting.got_ns, 3000e6);
   EXPECT_TRUE(waiting.at_least);
   EXPECT_FALSE(waiting.met);
+}
+
+TEST(SloTest, AnEngineThatStandsStillInTheEndKeepsNoShorterLimit) {
+  const std::vector<Slo> slos = {*ParseSlo("--slo", "itl:90ms,p90"), *ParseSlo("--slo", "ttft:9s,p90")};
+  const std::vector<SloVerdict> verdicts = JudgeSlos(slos, {Figures(OneToHundredMs())}, 3500e6);
+  EXPECT_FALSE(verdicts[0].met);
+  EXPECT_EQ(verdicts[0].got_ns, 90e6);
+  EXPECT_EQ(verdicts[0].silent_ns, 3500e6);
+  EXPECT_TRUE(verdicts[1].met);
+  EXPECT_EQ(verdicts[1].silent_ns, 0);
 }
 
 TEST(SloTest, WhoIsStillUnderTheLimitIsNotCounted) {

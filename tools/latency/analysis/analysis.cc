@@ -7,7 +7,9 @@
 #include "tools/latency/analysis/critical_path.h"
 #include "tools/latency/analysis/home_figures.h"
 #include "tools/latency/analysis/phases.h"
+#include "tools/latency/analysis/silence.h"
 #include "tools/latency/analysis/wire_rate.h"
+#include "tools/latency/text/units.h"
 
 namespace fastdecode {
 namespace {
@@ -17,6 +19,12 @@ void AddWarnings(const Recording& recording, const Timeline& timeline, LatencyRe
     result->warnings.push_back(
         std::to_string(recording.lost) +
         " events were overwritten before they were read: the steps that they were of are left out");
+  }
+  if (const double silent_ns = SilentAtEndNs(FindSilences(recording, timeline)); silent_ns > 0) {
+    result->warnings.push_back(
+        "nothing happened in the last " + FormatNs(silent_ns) +
+        " of the recording, though there were requests: figures of steps are of the time before, "
+        "and limits that are shorter count as missed");
   }
   if (timeline.steps.empty()) {
     result->warnings.push_back("no step was recorded from its beginning to its end");
@@ -31,8 +39,9 @@ LatencyResult Analyze(const Recording& recording, const Timeline& timeline, size
   LatencyResult result;
   result.provenance = recording.provenance;
   result.engine = recording.engine;
-  result.start_ns = timeline.start_ns;
-  result.end_ns = timeline.end_ns;
+  // What was watched, whether something happened or not.
+  result.start_ns = recording.start_ns > 0 ? recording.start_ns : timeline.start_ns;
+  result.end_ns = recording.end_ns > 0 ? recording.end_ns : timeline.end_ns;
   result.events = timeline.events;
   result.lost_events = recording.lost;
   result.steps = timeline.steps.size();

@@ -70,6 +70,12 @@ const std::vector<uint64_t>& RequestTrack::TokenNs() const {
   return stopped || taken_ns.size() == step_ns.size() ? taken_ns : step_ns;
 }
 
+std::optional<uint64_t> RequestTrack::WaitNs(uint64_t recorded_until_ns) const {
+  const TokenGaps& gaps = OfGaps();
+  if (end || !gaps.last || gaps.last_ns >= recorded_until_ns) return std::nullopt;
+  return recorded_until_ns - gaps.last_ns;
+}
+
 std::map<uint64_t, RequestTrack> CollectTracks(const std::vector<fd_record_event>& events) {
   std::map<uint64_t, RequestTrack> tracks;
   for (const fd_record_event& event : events) {

@@ -46,8 +46,14 @@ struct RequestTrack {
   // Deliveries, if there are those of all tokens: never a mixture, whose gaps would be of neither. Where a stop string
   // ended it, those that there are: of the tokens behind it nobody hears. REQUIRES: Answered().
   const std::vector<uint64_t>& TokenNs() const;
-  const std::vector<TokenGaps::Gap>& Gaps() const {
-    return taken_gaps.gaps.size() >= step_gaps.gaps.size() ? taken_gaps.gaps : step_gaps.gaps;
+  const std::vector<TokenGaps::Gap>& Gaps() const { return OfGaps().gaps; }
+  // How long its next token has been waited for, at the recording's end. Nothing: it had none before, or waits for
+  // none.
+  std::optional<uint64_t> WaitNs(uint64_t recorded_until_ns) const;
+
+ private:
+  const TokenGaps& OfGaps() const {
+    return taken_gaps.gaps.size() >= step_gaps.gaps.size() && taken_gaps.last ? taken_gaps : step_gaps;
   }
 };
 

@@ -95,15 +95,19 @@ class RequestSamples {
 
 using Tracks = std::map<uint64_t, RequestTrack>;
 
-// In order of time.
-Distribution GapsOf(const Tracks& tracks) {
+// In order of time. Who waits for its next token has waited so long at least.
+Distribution GapsOf(const Tracks& tracks, uint64_t recorded_until_ns) {
   std::vector<TokenGaps::Gap> gaps;
   for (const auto& [id, track] : tracks) gaps.insert(gaps.end(), track.Gaps().begin(), track.Gaps().end());
   std::stable_sort(gaps.begin(), gaps.end(), [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
   std::vector<uint64_t> ns;
   ns.reserve(gaps.size());
   for (const TokenGaps::Gap& gap : gaps) ns.push_back(gap.ns);
-  return Distribution(std::move(ns));
+  std::vector<uint64_t> unfinished_ns;
+  for (const auto& [id, track] : tracks) {
+    if (const std::optional<uint64_t> wait_ns = track.WaitNs(recorded_until_ns)) unfinished_ns.push_back(*wait_ns);
+  }
+  return Distribution(std::move(ns), std::move(unfinished_ns));
 }
 
 size_t CountFailed(const Tracks& tracks) {
@@ -163,7 +167,7 @@ Distribution WithFailed(const Distribution& ns, size_t failed) {
   return Distribution(ns.sorted_ns(), std::move(unfinished_ns));
 }
 
-SloVerdict Judge(const Slo& slo, const RequestFigures& figures) {
+SloVerdict Judge(const Slo& slo, const RequestFigures& figures, double silent_ns) {
   SloVerdict verdict;
   verdict.text = slo.text;
   verdict.limit_ns = slo.limit_ns;
@@ -176,6 +180,10 @@ SloVerdict Judge(const Slo& slo, const RequestFigures& figures) {
   } else if (const std::optional<uint64_t> least = ns.AtLeast(slo.share); least && *least < UINT64_MAX) {
     verdict.got_ns = static_cast<double>(*least);
     verdict.at_least = true;
+  }
+  if (silent_ns > slo.limit_ns) {
+    verdict.silent_ns = silent_ns;
+    verdict.met = false;
   }
   return verdict;
 }
@@ -205,7 +213,7 @@ absl::StatusOr<Slo> ParseSlo(const std::string& option, const std::string& text)
 
 std::vector<RequestFigures> MeasureRequests(const Recording& recording) {
   const Tracks tracks = CollectTracks(recording.events);
-  const Distribution itl_ns = GapsOf(tracks);
+  const Distribution itl_ns = GapsOf(tracks, recording.EndNs());
   const size_t failed = CountFailed(tracks);
   std::vector<RequestFigures> figures;
   if (!recording.intended.empty()) figures.push_back(ByIntent(recording, tracks, failed, itl_ns));
@@ -213,9 +221,12 @@ std::vector<RequestFigures> MeasureRequests(const Recording& recording) {
   return figures;
 }
 
-std::vector<SloVerdict> JudgeSlos(const std::vector<Slo>& slos, const std::vector<RequestFigures>& figures) {
+std::vector<SloVerdict> JudgeSlos(const std::vector<Slo>& slos, const std::vector<RequestFigures>& figures,
+                                  double silent_ns) {
   std::vector<SloVerdict> verdicts;
-  for (const Slo& slo : slos) verdicts.push_back(Judge(slo, figures.empty() ? RequestFigures() : figures.front()));
+  for (const Slo& slo : slos) {
+    verdicts.push_back(Judge(slo, figures.empty() ? RequestFigures() : figures.front(), silent_ns));
+  }
   return verdicts;
 }
 

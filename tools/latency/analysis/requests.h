@@ -37,8 +37,10 @@ absl::StatusOr<Slo> ParseSlo(const std::string& option, const std::string& text)
 std::vector<RequestFigures> MeasureRequests(const Recording& recording);
 
 // By the first of `figures`: a request that has not ended counts as missed once it is over the limit, and before that
-// it is not counted. One that failed counts as one that waited for ever, but for its gaps.
-std::vector<SloVerdict> JudgeSlos(const std::vector<Slo>& slos, const std::vector<RequestFigures>& figures);
+// it is not counted. One that failed counts as one that waited for ever, but for its gaps. `silent_ns`: so long an
+// engine with requests had done nothing in the end; if that is more than the limit, this is missed whatever was before.
+std::vector<SloVerdict> JudgeSlos(const std::vector<Slo>& slos, const std::vector<RequestFigures>& figures,
+                                  double silent_ns = 0);
 
 }  // namespace fastdecode
 

@@ -116,6 +116,9 @@ std::vector<Finding> FindLateHops(const Evidence& evidence, const std::vector<St
 // kind "pause".
 std::vector<Finding> FindPauses(const Evidence& evidence);
 
+// kind "silence": times at which the whole engine stood still.
+std::vector<Finding> FindStandstills(const Evidence& evidence);
+
 // "0.8 ms of the mean token", or that it costs nothing.
 std::string CostText(double cost_ns);
 

@@ -105,8 +105,8 @@ std::string SloSection(const LatencyResult& result) {
   if (result.slo.empty()) return "";
   Table table({"limit", "#at most", "#was", "verdict"});
   for (const SloVerdict& slo : result.slo) {
-    const std::string got =
-        slo.got_ns ? absl::StrCat(slo.at_least ? "&ge; " : "", HtmlNs(*slo.got_ns)) : "too few samples";
+    std::string got = slo.got_ns ? absl::StrCat(slo.at_least ? "&ge; " : "", HtmlNs(*slo.got_ns)) : "too few samples";
+    if (slo.silent_ns > 0) absl::StrAppend(&got, ", then nothing for ", HtmlNs(slo.silent_ns));
     table.Row({Escaped(slo.text), HtmlNs(slo.limit_ns), got,
                slo.met ? "<b class=\"good\">met</b>" : "<b class=\"bad\">not met</b>"});
   }

@@ -55,7 +55,8 @@ std::string Findings(const LatencyResult& result, size_t width) {
   if (result.command == "kernel") return "";
   std::string out = Heading("VERDICT");
   if (result.interrupted) out += Paragraph("  ! ", "the machine interrupted this run: see the warnings", width);
-  if (result.tokens == 0) return out + Paragraph("  ", "none: no token was made while it recorded", width) + "\n";
+  if (result.tokens == 0 && result.findings.empty())
+    return out + Paragraph("  ", "none: no token was made while it recorded", width) + "\n";
   for (const Finding& finding : result.findings) out += Paragraph("  * ", finding.line, width);
   return out + (result.findings.empty() ? "  no fault found\n" : "") + "\n";
 }
@@ -69,9 +70,10 @@ std::string Slos(const LatencyResult& result, size_t width) {
                                     [](const RequestFigures& figures) { return figures.failed > 0; });
   for (const SloVerdict& slo : result.slo) {
     table.AddRow({slo.met ? "met" : "MISSED", slo.text,
-                  slo.got_ns ? absl::StrCat(slo.at_least ? ">= " : "", FormatNs(*slo.got_ns))
-                  : failures ? "too few, or too many failed"
-                             : "too few samples"});
+                  absl::StrCat(slo.got_ns ? absl::StrCat(slo.at_least ? ">= " : "", FormatNs(*slo.got_ns))
+                               : failures ? "too few, or too many failed"
+                                          : "too few samples",
+                               slo.silent_ns > 0 ? absl::StrCat(", then nothing for ", FormatNs(slo.silent_ns)) : "")});
   }
   return Heading("SLO") + table.Format(width, kTextIndent) + "\n";
 }
