@@ -13,6 +13,7 @@
 #include "engine/model/shapes.h"
 #include "engine/model/synth.h"
 #include "engine/options.h"
+#include "engine/schedule/build_request.h"
 #include "engine/worker_process.h"
 
 using fastdecode::Engine;
@@ -242,10 +243,22 @@ void fd_request_init(fd_request* request) {
   request->logprobs = -1;
 }
 
-fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id) {
-  if (request->struct_size != sizeof(fd_request)) {
-    return new fd_status{FD_INVALID_ARGUMENT, "fd_request.struct_size: not as fd_request_init of this library sets it"};
+static fd_status* CheckSize(const fd_request* request) {
+  if (request->struct_size == sizeof(fd_request)) return nullptr;
+  return new fd_status{FD_INVALID_ARGUMENT, "fd_request.struct_size: not as fd_request_init of this library sets it"};
+}
+
+fd_status* fd_request_check(const fd_request* request) {
+  if (fd_status* bad = CheckSize(request); bad != nullptr) return bad;
+  try {
+    return ToStatus(fastdecode::CheckRequest(*request));
+  } catch (const std::bad_alloc&) {
+    return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the check of a request"};
   }
+}
+
+fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id) {
+  if (fd_status* bad = CheckSize(request); bad != nullptr) return bad;
   try {
     return ToStatus(engine->engine->Submit(*request, id));
   } catch (const std::bad_alloc&) {

@@ -120,6 +120,9 @@ typedef struct fd_request {
   uint32_t fill_tokens;
 } fd_request;
 void fd_request_init(fd_request* request);
+/* What is wrong with it whatever the model is: lengths, sampling, stop strings; for callers who want to know before they
+ * load one. fd_submit checks it too. */
+fd_status* fd_request_check(const fd_request* request);
 
 /* Never blocks on the model. FD_RESOURCE_EXHAUSTED: the queue is full, try again later. */
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);

@@ -16,7 +16,7 @@ std::string Format(const char* format, Args... args) {
 // Empty if low <= value <= high; NaN is not.
 std::string CheckRange(const char* field, double value, double low, double high) {
   if (value >= low && value <= high) return "";
-  return Format("%s: %g is not in [%g, %g]", field, value, low, high);
+  return Format("%s: %g is not in [%g, %.10g]", field, value, low, high);
 }
 
 std::string CheckId(const char* field, int32_t token, int vocab) {

@@ -187,6 +187,7 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
     }
     engine_flags.SetDefault("compute", "f32");
   }
+  CheckRequestFlags(flags.request);
   if (flags.request.fields.logprobs >= 0 && !flags.json) {
     throw Error(FD_INVALID_ARGUMENT,
                 "--logprobs: " + std::to_string(flags.request.fields.logprobs) + " are shown with --json alone");

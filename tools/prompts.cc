@@ -1,5 +1,6 @@
 #include "tools/prompts.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -145,6 +146,29 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
       ->add_flag_callback(
           "--no-special-tokens", [&r] { r.add_special_tokens = 0; }, "do not add bos to the prompt")
       ->group(group);
+}
+
+namespace {
+
+// A complaint about a field as one about its option, whose name differs in this alone.
+std::string AboutOption(std::string message) {
+  std::replace(message.begin(), message.end(), '_', '-');
+  return "--" + message;
+}
+
+}  // namespace
+
+void CheckRequestFlags(const RequestFlags& flags) {
+  fd_request fields = flags.fields;
+  std::vector<const char*> stop;
+  for (const std::string& text : flags.stop) stop.push_back(text.c_str());
+  fields.stop = stop.data();
+  fields.stop_count = stop.size();
+  try {
+    ThrowIfError(fd_request_check(&fields));
+  } catch (const Error& error) {
+    throw Error(error.code(), AboutOption(error.what()));
+  }
 }
 
 void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request) {

@@ -34,6 +34,8 @@ struct RequestFlags {
   std::vector<std::string> logit_bias;  // ID:BIAS
 };
 void AddRequestFlags(CLI::App* command, RequestFlags& flags);
+// What is wrong with them whatever the model is. Throws Error naming option and value.
+void CheckRequestFlags(const RequestFlags& flags);
 // Copies the flags into a request, whose prompt stays. Throws Error naming the value.
 void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request);
 

@@ -9,13 +9,13 @@ namespace fastdecode {
 absl::StatusOr<StopMatcher> StopMatcher::Create(std::vector<std::string> stops, bool include_stop) {
   size_t bytes = 0;
   for (size_t i = 0; i < stops.size(); ++i) {
-    if (stops[i].empty()) return absl::InvalidArgumentError(absl::StrFormat("stop string %u is empty", i));
-    if (!IsValidUtf8(stops[i])) return absl::InvalidArgumentError(absl::StrFormat("stop string %u is not UTF-8", i));
+    if (stops[i].empty()) return absl::InvalidArgumentError(absl::StrFormat("stop: string %u is empty", i));
+    if (!IsValidUtf8(stops[i])) return absl::InvalidArgumentError(absl::StrFormat("stop: string %u is not UTF-8", i));
     bytes += stops[i].size();
   }
   if (bytes > kStopBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("stop strings have %u bytes together, more than %u", bytes, kStopBytesMax));
+        absl::StrFormat("stop: the strings have %u bytes together, more than %u", bytes, kStopBytesMax));
   }
   return StopMatcher(std::move(stops), include_stop);
 }

@@ -36,11 +36,11 @@ absl::StatusOr<FileDescriptor> ListenAbstract() {
   socklen_t length = 0;
   const sockaddr_un address = RecordAddress(getpid(), &length);
   if (bind(socket->get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return absl::AlreadyExistsError(absl::StrCat("record-socket: auto: ", std::strerror(errno),
+    return absl::AlreadyExistsError(absl::StrCat("--record-socket: auto: ", std::strerror(errno),
                                                  "; another engine of this process has it; give it a path"));
   }
   if (listen(socket->get(), static_cast<int>(RecordServer::kReadersMax)) != 0) {
-    return absl::InternalError(absl::StrCat("record-socket: listen: ", std::strerror(errno)));
+    return absl::InternalError(absl::StrCat("--record-socket: listen: ", std::strerror(errno)));
   }
   return socket;
 }
@@ -56,17 +56,17 @@ absl::StatusOr<std::unique_ptr<RecordServer>> RecordServer::Start(const std::str
     server->abstract_ = *std::move(socket);
   } else {
     absl::StatusOr<SocketFile> file = SocketFile::Listen(path);
-    if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat("record-socket: ", file.status().message()));
+    if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat("--record-socket: ", file.status().message()));
     server->file_ = std::make_unique<SocketFile>(*std::move(file));
   }
   server->stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
   if (!server->stop_.valid()) {
-    return absl::ResourceExhaustedError(absl::StrCat("record-socket: eventfd: ", std::strerror(errno)));
+    return absl::ResourceExhaustedError(absl::StrCat("--record-socket: eventfd: ", std::strerror(errno)));
   }
   try {
     server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
   } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("record-socket: ", error.what()));
+    return absl::ResourceExhaustedError(absl::StrCat("--record-socket: ", error.what()));
   }
   return server;
 }

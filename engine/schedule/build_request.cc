@@ -20,7 +20,7 @@ absl::Status CheckTokenId(const char* field, size_t index, int32_t id, int vocab
 
 absl::Status CheckRoom(const RequestContext& context, const char* field, size_t tokens) {
   if (tokens < static_cast<size_t>(context.max_context)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("%s: %d tokens leave no room in the context of %d (max-context)",
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %d tokens leave no room in the context of %d (--max-context)",
                                                     field, tokens, context.max_context));
 }
 
@@ -50,12 +50,26 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, co
   return ids;
 }
 
+absl::StatusOr<StopMatcher> MakeStops(const fd_request& given) {
+  return StopMatcher::Create(std::vector<std::string>(given.stop, given.stop + given.stop_count),
+                             given.include_stop != 0);
+}
+
+SamplingParams SamplingOf(const fd_request& given) {
+  SamplingParams params;
+  params.temperature = given.temperature;
+  params.top_k = given.top_k;
+  params.top_p = given.top_p;
+  params.min_p = given.min_p;
+  params.repetition_penalty = given.repetition_penalty;
+  params.presence_penalty = given.presence_penalty;
+  params.frequency_penalty = given.frequency_penalty;
+  params.seed = given.seed;
+  params.logprobs = given.logprobs;
+  return params;
+}
+
 absl::Status SetLengths(const RequestContext& context, const fd_request& given, Sequence& sequence) {
-  if (given.max_tokens == 0) return absl::InvalidArgumentError("max_tokens: 0 is not at least 1");
-  if (given.min_tokens > given.max_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("min_tokens: %d is more than max_tokens, %d", given.min_tokens, given.max_tokens));
-  }
   const uint32_t context_max = static_cast<uint32_t>(context.max_context);
   sequence.length_max = sequence.prompt_tokens + std::min(given.max_tokens, context_max - sequence.prompt_tokens);
   sequence.min_tokens = given.min_tokens;
@@ -87,25 +101,14 @@ absl::Status SetStops(const RequestContext& context, const fd_request& given, Re
   if (context.tokenizer == nullptr) {
     return absl::InvalidArgumentError("stop: stop strings need a tokenizer: " + *context.tokenizer_missing_reason);
   }
-  std::vector<std::string> texts(given.stop, given.stop + given.stop_count);
-  absl::StatusOr<StopMatcher> matcher = StopMatcher::Create(std::move(texts), given.include_stop != 0);
+  absl::StatusOr<StopMatcher> matcher = MakeStops(given);
   if (!matcher.ok()) return matcher.status();
   request.stops.emplace(*std::move(matcher));
   return absl::OkStatus();
 }
 
 absl::Status SetSampling(const RequestContext& context, const fd_request& given, Sequence& sequence) {
-  SamplingParams& params = sequence.sampling;
-  params.temperature = given.temperature;
-  params.top_k = given.top_k;
-  params.top_p = given.top_p;
-  params.min_p = given.min_p;
-  params.repetition_penalty = given.repetition_penalty;
-  params.presence_penalty = given.presence_penalty;
-  params.frequency_penalty = given.frequency_penalty;
-  params.seed = given.seed;
-  params.logprobs = given.logprobs;
-  if (const std::string wrong = ValidateSampling(params); !wrong.empty()) return absl::InvalidArgumentError(wrong);
+  sequence.sampling = SamplingOf(given);
   for (size_t i = 0; i < given.logit_bias_count; ++i) {
     const fd_logit_bias& bias = given.logit_bias[i];
     sequence.logit_bias.push_back({bias.token, bias.bias});
@@ -133,6 +136,7 @@ void TakeMemory(const RequestContext& context, Sequence& sequence, std::vector<i
 }
 
 absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, const fd_request& given) {
+  if (absl::Status bad = CheckRequest(given); !bad.ok()) return bad;
   auto request = std::make_unique<Request>(context.sampling_memory);
   request->submit_ns = NowNs();
   request->sequence.submit_ns = request->submit_ns;
@@ -157,6 +161,18 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
 }
 
 }  // namespace
+
+absl::Status CheckRequest(const fd_request& given) {
+  if (given.max_tokens == 0) return absl::InvalidArgumentError("max_tokens: 0 is not at least 1");
+  if (given.min_tokens > given.max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("min_tokens: %d is more than max_tokens, %d", given.min_tokens, given.max_tokens));
+  }
+  if (const std::string wrong = ValidateSampling(SamplingOf(given)); !wrong.empty()) {
+    return absl::InvalidArgumentError(wrong);
+  }
+  return given.stop_count == 0 ? absl::OkStatus() : MakeStops(given).status();
+}
 
 absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const fd_request& given) {
   try {

@@ -63,7 +63,7 @@ absl::Status Scheduler::Submit(std::unique_ptr<Request> request, uint64_t* id) {
     if (draining_) return absl::UnavailableError("the engine is draining and takes no more requests");
     if (running_ >= queue_max_) {
       return absl::ResourceExhaustedError(
-          absl::StrFormat("the queue is full: %d requests are waiting or running (max-queue)", running_));
+          absl::StrFormat("the queue is full: %d requests are waiting or running (--max-queue)", running_));
     }
     Lend(std::move(request));
     *id = next_id_++;

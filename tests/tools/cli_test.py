@@ -1183,11 +1183,15 @@ class BadOptions(ProgramTest):
         self.assertEqual(len(self.answers("-p", "", "-n", 1)), 1)
 
     def test_bad_requests(self):
-        cases = [(["-n", "0"], "max_tokens", "0"), (["--temp", "101"], "temperature", "101"), (["--top-p", "0"], "top_p", "0"),
-                 (["--min-p", "2"], "min_p", "2"), (["--stop", ""], "stop"), (["--min-tokens", "9", "-n", "8"], "min_tokens", "9"),
-                 (["--logprobs", "21"], "logprobs", "21"), (["--stop-token-ids", "99999"], "stop_token_ids", "99999"),
-                 (["--logit-bias", "99999:1"], "99999"), (["--prompt-ids", "5,-1"], "prompt_ids[1]", "-1"),
-                 (["--repetition-penalty", "0"], "repetition_penalty", "0")]
+        cases = [(["-n", "0"], "--max-tokens: 0"), (["--temp", "101"], "--temperature: 101"), (["--top-p", "0"], "--top-p: 0"),
+                 (["--min-p", "2"], "--min-p: 2"), (["--min-tokens", "9", "-n", "8"], "--min-tokens: 9"),
+                 (["--logprobs", "21"], "--logprobs: 21"), (["--repetition-penalty", "0"], "--repetition-penalty: 0"),
+                 (["--top-k", "-1"], "--top-k: -1", "2147483647")]
+        for arguments, *needles in cases:
+            with self.subTest(arguments=arguments):  # before a model is looked for
+                self.refused(run("generate", "-m", SCRATCH / "no-model", "-p", "A", *arguments), *needles)
+        cases = [(["--stop-token-ids", "99999"], "stop_token_ids", "99999"), (["--logit-bias", "99999:1"], "99999"),
+                 (["--prompt-ids", "5,-1"], "prompt_ids[1]", "-1")]
         for arguments, *needles in cases:
             with self.subTest(arguments=arguments):
                 prompt = [] if "--prompt-ids" in arguments else ["-p", "A"]
@@ -1207,7 +1211,7 @@ class BadOptions(ProgramTest):
         self.refused(generate("-p", "A", "-p", "B", "--logits", path), "--logits", "2")
         self.refused(generate("-p", "A", "--logits", SCRATCH / "no/such.npy"), SCRATCH / "no/such.npy")
         self.refused(generate("-p", "A", "--logits", SCRATCH), SCRATCH, "folder")
-        self.refused(generate("-p", "A", "-n", 0, "--logits", path), "max_tokens")
+        self.refused(generate("-p", "A", "-n", 0, "--logits", path), "--max-tokens")
         self.assertEqual(list(SCRATCH.glob("never*")), [])
 
     def test_memory(self):

@@ -124,6 +124,19 @@ TEST_F(BuildRequestTest, TheContextCutsTheLength) {
   EXPECT_EQ(Build()->sequence.length_max, 64u);
 }
 
+TEST_F(BuildRequestTest, WhatNeedsNoModelIsCheckedWithoutOne) {
+  given_.prompt_ids = nullptr;
+  EXPECT_TRUE(CheckRequest(given_).ok());
+  const char* stops[] = {"x", ""};
+  given_.stop = stops;
+  given_.stop_count = 2;
+  EXPECT_EQ(CheckRequest(given_).message(), "stop: string 1 is empty");
+  given_.top_k = -1;
+  EXPECT_EQ(CheckRequest(given_).message(), "top_k: -1 is not in [0, 2147483647]");
+  given_.min_tokens = 17;
+  EXPECT_EQ(CheckRequest(given_).message(), "min_tokens: 17 is more than max_tokens, 16");
+}
+
 TEST_F(BuildRequestTest, TakesText) {
   GiveText("Hello, world");
   const std::unique_ptr<Request> request = Build();
