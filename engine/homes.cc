@@ -295,11 +295,13 @@ std::string Homes::Describe() const {
 }
 
 // Scheduler thread: the pipeline has let go of the link.
-void Homes::OnHomeDrained(int home) {
+void Homes::OnHomeDrained(int home, uint64_t hops_posted) {
   {
     std::lock_guard lock(mutex_);
     Slot& slot = *slots_[home];
     slot.loss = slot.link->lost_cause();
+    slot.was_asked = hops_posted > slot.hops_posted;
+    slot.hops_posted = hops_posted;
     slot.state = Slot::State::kDrained;
   }
   if (options_.logger != nullptr) options_.logger->Warning(DescribeLoss(home));
@@ -341,16 +343,23 @@ std::string Homes::DescribeNoRoom(uint32_t tokens) {
 }
 
 void Homes::ControlLoop() {
+  // Each sweep begins behind the home that was tried last: it may have put off those that follow, and would again.
+  size_t first = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     bool down = false;
+    const size_t begin = first;
     for (size_t i = 0; i < slots_.size() && !stopping_; ++i) {
-      Slot& slot = *slots_[i];
+      const size_t index = (begin + i) % slots_.size();
+      Slot& slot = *slots_[index];
       if (slot.state == Slot::State::kUp) continue;
       down = true;
       lock.unlock();
-      if (slot.link != nullptr) LetGo(i);
-      if (slot.retry.IsDue(NowNs()) && slot.lives.IsDue(NowNs())) TakeBack(i);
+      if (slot.link != nullptr) LetGo(index);
+      if (slot.retry.IsDue(NowNs()) && slot.lives.IsDue(NowNs())) {
+        TakeBack(index);
+        first = index + 1;
+      }
       lock.lock();
     }
     if (stopping_) return;
@@ -385,6 +394,7 @@ void Homes::LetGo(size_t index) {
 
 // A link can be made where it cannot be used: over a fabric whose packets are filtered, to a worker that dies of its
 // first hop. Back at once, such a home would have the most room each time, and draw all new sequences to their end.
+// A link over which nothing was asked tells neither way.
 void Homes::JudgeLife(size_t index, bool attends_in_stage) {
   Slot& slot = *slots_[index];
   const uint64_t now_ns = NowNs();
@@ -393,6 +403,7 @@ void Homes::JudgeLife(size_t index, bool attends_in_stage) {
     slot.lives = RetrySchedule(kLongLifeNs);
     return;
   }
+  if (!slot.was_asked) return;
   if (slot.lives.Fail(absl::AbortedError("no reply"), /*dear=*/true, now_ns) && options_.logger != nullptr) {
     options_.logger->Info(
         absl::StrFormat("%s gave no reply before it was lost; until it does, it is taken back less and less often",
@@ -414,7 +425,7 @@ void Homes::TakeBack(size_t index) {
       options_.logger->Info(
           absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, made.status().message()));
     }
-    if (slow) PutOffOthersAt(slot);
+    if (slow && absl::IsDeadlineExceeded(made.status())) PutOffOthersAt(slot);
     return;
   }
   slot.retry = RetrySchedule();
@@ -429,7 +440,8 @@ void Homes::TakeBack(size_t index) {
   Announce(index);
 }
 
-// Nobody is to wait for the same worker once for each of its homes.
+// Nobody is to wait for a silent worker once for each of its homes. One that refuses, however slowly, speaks for one
+// home alone.
 void Homes::PutOffOthersAt(const Slot& slot) {
   if (slot.endpoint.of_this_process()) return;
   std::lock_guard lock(mutex_);

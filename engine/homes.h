@@ -77,14 +77,14 @@ class Homes : public HomeKeeper {
   };
   std::vector<Info> List() const;
 
-  void OnHomeDrained(int home) override;
+  void OnHomeDrained(int home, uint64_t hops_posted) override;
   std::string Name(int home) override;
   std::string DescribeNoRoom(uint32_t tokens) override;
   std::string DescribeLoss(int home) override;
 
  private:
-  // A link that was lost without a reply: if it lived for longer, the home is taken back at once; one that never does
-  // is left alone for so long at most.
+  // A link that was lost without a reply to its hops: if it lived for longer, the home is taken back at once; one that
+  // never does is left alone for so long at most.
   static constexpr uint64_t kLongLifeNs = 60'000'000'000;
 
   // One home that the command line asks for. Its index is the pipeline's index of it.
@@ -100,7 +100,9 @@ class Homes : public HomeKeeper {
     std::string loss;                        // why the last link was lost
     RetrySchedule retry;                     // of attempts to get it back
     uint64_t up_ns = 0, replies_before = 0;  // of its link
-    RetrySchedule lives{kLongLifeNs};        // of links that were lost without a reply
+    uint64_t hops_posted = 0;                // ever, when the last link was lost...
+    bool was_asked = false;                  // ...some over that link
+    RetrySchedule lives{kLongLifeNs};        // of links that were lost without a reply to their hops
   };
   struct Made {
     std::unique_ptr<EngineLink> link;

@@ -221,6 +221,7 @@ void Pipeline::PostHops(int m) {
     ++batch.homes_missing;
     port.link->PostHop(header);
     statistics_.hops.Add(1);
+    statistics_.home_posts[h].Add(1);
   }
   if (record) record_.Post({m, batch.step}, batch.stage, batch.hop_start_ns, Now(), batch.homes_missing);
 }

@@ -11,7 +11,8 @@ namespace fastdecode {
 
 inline constexpr int kMaxHomes = 64;
 
-// A counter that one thread writes and any may read. Relaxed: a reader sees some recent value, and orders nothing by it.
+// A counter that one thread writes and any may read. Relaxed: a reader sees some recent value, which orders
+// nothing.
 class Counter {
  public:
   void Add(uint64_t n) { value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
@@ -56,22 +57,23 @@ class DurationHistogram {
 // What the pipeline thread counts. Written by it alone, read by anyone, from the engine's start on.
 struct PipelineStatistics {
   Counter steps;
-  Counter rows;                  // query tokens through all layers
+  Counter rows;  // query tokens through all layers
   Counter sampled_tokens;
-  Counter hops;                  // per (micro-batch, layer, home)
+  Counter hops;  // per (micro-batch, layer, home)
   Counter preemptions;
-  Counter pushed_bytes;          // K and V sent home in bulk segments
-  Counter s_busy_ns;             // in S-Part stages, in several at once only once
-  Counter kv_bytes_attended;     // stored KV bytes that the rows' attention had to read, all layers
+  Counter pushed_bytes;       // K and V sent home in bulk segments
+  Counter s_busy_ns;          // in S-Part stages, in several at once only once
+  Counter kv_bytes_attended;  // stored KV bytes that the rows' attention had to read, all layers
   Counter parks;
-  DurationHistogram stage_ns;    // one S-Part stage
-  DurationHistogram hop_ns;      // post -> reply seen
-  DurationHistogram step_ns;     // one micro-batch's step
-  std::array<Counter, kMaxHomes> r_busy_ns;       // per home, as the replies report
-  std::array<Counter, kMaxHomes> home_hops;
+  DurationHistogram stage_ns;                             // one S-Part stage
+  DurationHistogram hop_ns;                               // post -> reply seen
+  DurationHistogram step_ns;                              // one micro-batch's step
+  std::array<Counter, kMaxHomes> r_busy_ns;               // per home, as the replies report
+  std::array<Counter, kMaxHomes> home_posts;              // hops sent...
+  std::array<Counter, kMaxHomes> home_hops;               // ...and answered
   std::array<DurationHistogram, kMaxHomes> home_work_ns;  // hop seen at the home -> last thread finished
   std::atomic<uint32_t> active_sequences{0};
-  std::atomic<uint32_t> ready_sequences{0};       // taken over, not in a micro-batch yet
+  std::atomic<uint32_t> ready_sequences{0};  // taken over, not in a micro-batch yet
 };
 
 }  // namespace fastdecode

@@ -238,7 +238,7 @@ bool Scheduler::HandleEvents() {
   while (handled < kEventsPerTurnMax && pipeline_->TryEvent(&event)) {
     ++handled;
     if (event.kind == PipelineEvent::Kind::kHomeLost) {
-      keeper_->OnHomeDrained(event.home);
+      keeper_->OnHomeDrained(event.home, pipeline_->statistics().home_posts[event.home].value());
       continue;
     }
     Request& request = *static_cast<Request*>(event.sequence->owner);

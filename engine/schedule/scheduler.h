@@ -24,8 +24,8 @@ namespace fastdecode {
 class HomeKeeper {
  public:
   virtual ~HomeKeeper() = default;
-  // The pipeline no longer refers to this home's link.
-  virtual void OnHomeDrained(int home) = 0;
+  // The pipeline no longer refers to this home's link. `hops_posted`: to the home, ever.
+  virtual void OnHomeDrained(int home, uint64_t hops_posted) = 0;
   // "home 1 (unix:/run/w.sock, home 0)".
   virtual std::string Name(int home) = 0;
   // Why no living home can hold so many tokens of one sequence: which homes were lost, or what the largest one holds.

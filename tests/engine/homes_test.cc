@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <initializer_list>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/retry_schedule.h"
@@ -44,17 +46,19 @@ class HomesTest : public testing::Test {
   }
 
   // The worker's end of the link.
-  static std::unique_ptr<HomeLink> AcceptEngine(UnixListener* worker, uint32_t homes = 1, uint64_t pages = 1) {
+  static std::unique_ptr<HomeLink> Accept(PendingLink* pending, uint32_t homes, uint64_t pages = 1) {
     HomeDescription description;
     description.pages = pages;
     LinkAcceptance acceptance;
     acceptance.homes = homes;
     acceptance.answer.assign(reinterpret_cast<const char*>(&description), sizeof(description));
-    const std::unique_ptr<PendingLink> pending = AwaitProposal(worker);
-    if (pending == nullptr) return nullptr;
     absl::StatusOr<std::unique_ptr<HomeLink>> link = pending->Accept(acceptance, /*home_node=*/-1);
     EXPECT_TRUE(link.ok()) << link.status();
-    return *std::move(link);
+    return link.ok() ? *std::move(link) : nullptr;
+  }
+  static std::unique_ptr<HomeLink> AcceptEngine(UnixListener* worker, uint32_t homes = 1, uint64_t pages = 1) {
+    const std::unique_ptr<PendingLink> pending = AwaitProposal(worker);
+    return pending == nullptr ? nullptr : Accept(pending.get(), homes, pages);
   }
 
   static void AwaitUp(const Homes& homes, size_t index) {
@@ -73,7 +77,7 @@ TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {
   ASSERT_TRUE(homes.ok()) << homes.status();
   (*homes)->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   link.reset();
-  (*homes)->OnHomeDrained(0);
+  (*homes)->OnHomeDrained(0, 0);
   AwaitProposal(worker.get())->Refuse("another model");
   const std::unique_ptr<PendingLink> second = AwaitProposal(worker.get());
   const uint64_t answered_ns = NowNs();
@@ -92,24 +96,32 @@ TEST_F(HomesTest, AHomeThatIsLostWithoutAReplyIsTakenBackLessOften) {
   ASSERT_TRUE(homes.ok()) << homes.status();
   std::atomic<uint64_t> replies{0};
   (*homes)->Start([](const PipelineCommand&) {}, [&](int) { return replies.load(); });
+  uint64_t posts = 0;
   // How long it stays away.
   const auto lose = [&] {
     const uint64_t lost_ns = NowNs();
     link.reset();
-    (*homes)->OnHomeDrained(0);
+    (*homes)->OnHomeDrained(0, posts);
     link = AcceptEngine(worker.get());
     AwaitUp(**homes, 0);
     return NowNs() - lost_ns;
   };
+  for (const uint64_t pauses : {1, 2, 4}) {
+    ++posts;
+    EXPECT_GE(lose(), pauses * RetrySchedule::kPauseNs);
+  }
+  constexpr uint64_t kNextPauseNs = 8 * RetrySchedule::kPauseNs;
+  EXPECT_LT(lose(), kNextPauseNs) << "nothing was asked of it";
+  ++posts;
   ++replies;
-  lose();  // it has worked
-  EXPECT_GE(lose(), RetrySchedule::kPauseNs);
-  EXPECT_GE(lose(), 2 * RetrySchedule::kPauseNs);
+  EXPECT_LT(lose(), kNextPauseNs) << "it has worked";
+  ++posts;
+  EXPECT_LT(lose(), kNextPauseNs) << "all is forgiven";
 }
 
-// Its homes together would keep the other one waiting for longer than this test does.
+// It is not waited for once for each of its homes.
 TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
-  constexpr uint32_t kHungHomes = 3;
+  constexpr uint32_t kHungHomes = 4;
   const std::unique_ptr<UnixListener> hung = Listen("hung"), good = Listen("good");
   std::vector<std::unique_ptr<HomeLink>> links;
   std::thread accepting([&] {
@@ -121,10 +133,48 @@ TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
   ASSERT_TRUE(homes.ok()) << homes.status();
   (*homes)->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   links.clear();
-  for (uint32_t i = 0; i <= kHungHomes; ++i) (*homes)->OnHomeDrained(static_cast<int>(i));
+  for (uint32_t i = 0; i <= kHungHomes; ++i) (*homes)->OnHomeDrained(static_cast<int>(i), 0);
   links.push_back(AcceptEngine(good.get()));
   ASSERT_NE(links.back(), nullptr);
+  std::vector<absl::StatusOr<std::unique_ptr<PendingLink>>> asked;  // none is answered
+  do {
+    asked.push_back(hung->AcceptProposal(RetrySchedule::kPauseNs / 10));
+  } while (!absl::IsDeadlineExceeded(asked.back().status()));
+  EXPECT_LT(asked.size() - 1, kHungHomes);
   AwaitUp(**homes, kHungHomes);
+}
+
+// Whether its own turn takes long because it is refused slowly, or since it is not answered.
+TEST_F(HomesTest, AHomeDoesNotKeepAnotherOfItsWorkerFromComingBack) {
+  constexpr int kTurns = 6;
+  for (const bool silent : {false, true}) {
+    const std::unique_ptr<UnixListener> worker = Listen("worker");
+    std::vector<std::unique_ptr<HomeLink>> links;
+    std::thread accepting([&] {
+      for (int i = 0; i < 2; ++i) links.push_back(AcceptEngine(worker.get(), /*homes=*/2));
+    });
+    absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
+    accepting.join();
+    ASSERT_TRUE(homes.ok()) << homes.status();
+    (*homes)->Start([](const PipelineCommand&) {}, [](int) { return 0; });
+    links.clear();
+    for (const int home : {0, 1}) (*homes)->OnHomeDrained(home, 0);
+    std::vector<std::unique_ptr<PendingLink>> unanswered;
+    for (int turn = 0; turn < kTurns && links.empty(); ++turn) {
+      std::unique_ptr<PendingLink> pending = AwaitProposal(worker.get());
+      ASSERT_NE(pending, nullptr);
+      if (pending->proposal().home_index == 1) {
+        links.push_back(Accept(pending.get(), /*homes=*/2));
+      } else if (silent) {
+        unanswered.push_back(std::move(pending));
+      } else {
+        std::this_thread::sleep_for(std::chrono::nanoseconds(RetrySchedule::kPauseNs * 5 / 4));
+        pending->Refuse("busy");
+      }
+    }
+    ASSERT_FALSE(links.empty()) << "silent: " << silent;
+    AwaitUp(**homes, 1);
+  }
 }
 
 TEST_F(HomesTest, SaysWhyThereIsNoRoom) {

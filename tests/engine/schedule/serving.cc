@@ -88,7 +88,8 @@ void Serving::LoseHome(int index) {
   pipeline_->Wake();
 }
 
-void Serving::OnHomeDrained(int home) {
+void Serving::OnHomeDrained(int home, uint64_t hops_posted) {
+  EXPECT_EQ(hops_posted, pipeline_->statistics().home_posts[home].value());
   std::lock_guard lock(mutex_);
   ++drained_[home];
 }
