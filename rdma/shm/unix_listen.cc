@@ -71,6 +71,11 @@ absl::Status TurnAway(int socket, const std::string& text) {
       absl::StrFormat("refused the process with pid %d, uid %d: %s", peer.pid, peer.uid, text));
 }
 
+bool HasGone(int socket) {
+  pollfd entry = {socket, 0, 0};
+  return poll(&entry, 1, 0) > 0 && (entry.revents & POLLHUP) != 0;
+}
+
 class UnixPendingLink final : public PendingLink {
  public:
   UnixPendingLink(LinkProposal proposal, FileDescriptor socket, Arena engine_region)
@@ -146,6 +151,11 @@ std::optional<ProposalResult> ReceiveProposal(FileDescriptor* socket) {
   }
   if (const std::string defect = ProposalDefect(packet, received); !defect.empty())
     return TurnAway(socket->get(), defect);
+  // Its time ran out while nobody listened here, say: a home would make way and memory for it in vain.
+  if (HasGone(socket->get())) {
+    return absl::UnavailableError(absl::StrFormat("the engine process with pid %d had gone before its turn came",
+                                                  ReadPeerCredentials(socket->get()).pid));
+  }
   LinkProposal proposal = ReadProposal(packet);
   if (absl::Status status = CheckLinkSize(proposal.size); !status.ok()) {
     return TurnAway(socket->get(), std::string(status.message()));

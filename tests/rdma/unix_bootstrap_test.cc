@@ -317,15 +317,22 @@ TEST_F(UnixBootstrapTest, AClientThatLeavesIsForgotten) {
   EXPECT_EQ(listener_->AcceptProposal(1'000'000).status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST_F(UnixBootstrapTest, AnEngineThatLeavesBeforeItsTurn) {
+  EXPECT_EQ(ConnectUnix(path_, Proposal(), -1, 1'000'000).status().code(), absl::StatusCode::kDeadlineExceeded);
+  const auto pending = listener_->AcceptProposal(kGenerousNs);
+  EXPECT_EQ(pending.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(pending.status().message(),
+            "the engine process with pid " + std::to_string(getpid()) + " had gone before its turn came");
+}
+
 TEST_F(UnixBootstrapTest, AnEngineThatLeavesBeforeTheAnswer) {
   const Arena region = Region();
-  {
-    RawClient client(path_);
-    const ProposalPacket packet = Packet();
-    client.Send(&packet, sizeof(packet), region.fd());
-  }
+  auto client = std::make_unique<RawClient>(path_);
+  const ProposalPacket packet = Packet();
+  client->Send(&packet, sizeof(packet), region.fd());
   const auto pending = listener_->AcceptProposal(kGenerousNs);
   ASSERT_TRUE(pending.ok()) << pending.status();
+  client.reset();
   EXPECT_EQ((*pending)->Accept({}, -1).status().code(), absl::StatusCode::kUnavailable);
 }
 
