@@ -4,29 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <vector>
 
-#include "tests/engine/pipeline/sim_engine.h"
+#include "tests/engine/pipeline/small_engine.h"
 
 namespace fastdecode {
 namespace {
-
-constexpr int kTurnsMax = 20'000;
-
-SimOptions SmallOptions() {
-  SimOptions options;
-  options.limits = {.micro_batches = 2, .rows_max = 40, .sequences_max = 8, .chunk_tokens_max = 32, .ready_max = 64};
-  options.link.late_reply_share = 0;
-  return options;
-}
-
-std::vector<int32_t> Prompt(uint32_t tokens, uint64_t seed = 1) { return SimEngine::Prompt(tokens, seed, 50); }
-
-void RunUntil(SimEngine* engine, const std::function<bool()>& done) {
-  for (int turn = 0; turn < kTurnsMax && !done(); ++turn) engine->Turn();
-  ASSERT_TRUE(done()) << "not within " << kTurnsMax << " turns";
-}
 
 TEST(PipelineTest, RunsRequestsSideBySide) {
   SimEngine engine(SmallOptions());
@@ -66,27 +49,6 @@ TEST(PipelineTest, PreemptionIsNotSeen) {
     engine.CheckTokens(*request);
   }
   engine.CheckNothingLeft();
-}
-
-// With a synchronous S-Part a stage is computed within the turn.
-TEST(PipelineTest, NoTokenWaitsForAnotherMicroBatchsStage) {
-  SimEngine engine(SmallOptions());
-  engine.AddHome(0, 40);
-  Parker scheduler(engine.scheduler_word());
-  int behind_a_step = 0, unheard = 0;
-  engine.spart().OnStage([&] {
-    if (!engine.pipeline().HasEvents()) return;
-    ++behind_a_step;
-    unheard += engine.scheduler_word()->state.load() == Parker::kArmed;
-  });
-  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
-  for (int turn = 0; turn < kTurnsMax && engine.unfinished() > 0; ++turn) {
-    scheduler.Arm();
-    engine.Turn();
-  }
-  EXPECT_EQ(engine.unfinished(), 0u);
-  EXPECT_GT(behind_a_step, 0);
-  EXPECT_EQ(unheard, 0);
 }
 
 // A caller may have been told that its request has ended, and have freed where they went.
@@ -265,65 +227,6 @@ TEST(PipelineTest, WhoSitsAStepOutDoesNotFailWithIt) {
 
 // ---- homes that go and come
 
-TEST(PipelineTest, AHungHomeIsLostAfterTheTimeoutAndASlowOneIsNot) {
-  SimOptions options = SmallOptions();
-  options.turn_ns_max = 1000;
-  options.hop_timeout_ns = 5'000'000;
-  SimEngine engine(options);
-  SimLink* hung = engine.AddHome(0, 40);
-  SimLink* good = engine.AddHome(1, 40);
-  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 30});
-  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 2; });
-  hung->Hang();
-  for (int turn = 0; turn < 2000; ++turn) engine.Turn();  // 1 to 4 ms
-  EXPECT_FALSE(hung->lost());
-  RunUntil(&engine, [&] { return hung->lost(); });
-  EXPECT_THAT(hung->lost_cause(), testing::HasSubstr("progress"));
-  ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  EXPECT_FALSE(good->lost());
-  engine.CheckNothingLeft();
-}
-
-// Over a fabric a home tells of its progress with heartbeats, which may be further apart than the timeout.
-TEST(PipelineTest, AHomeThatRepliesMakesProgress) {
-  SimOptions options = SmallOptions();
-  options.limits.micro_batches = 4;  // one of them always waits
-  options.hop_timeout_ns = 5'000'000;
-  options.link.tells_progress = false;
-  SimEngine engine(options);
-  SimLink* const home = engine.AddHome(0, 40);
-  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 100});
-  ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  EXPECT_FALSE(home->lost()) << home->lost_cause();
-}
-
-// Stopped, or with a machine that was suspended: its homes may have stood still as well.
-TEST(PipelineTest, AProcessThatStoodStillLosesNoHome) {
-  SimOptions options = SmallOptions();
-  options.turn_ns_max = 1'000'000;  // it looks nearly every turn
-  options.hop_timeout_ns = 50'000'000;
-  SimEngine engine(options);
-  SimLink* const home = engine.AddHome(0, 40);
-  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 30});
-  for (int pause = 0; pause < 50; ++pause) {
-    for (int turn = 0; turn < 20; ++turn) engine.Turn();
-    engine.StandStill(10'000'000'000);
-  }
-  ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  EXPECT_FALSE(home->lost());
-  for (const auto& request : engine.requests()) EXPECT_EQ(request->reason, FinishReason::kLength);
-  // But one that hangs is found, however seldom it is looked at.
-  engine.Submit(Prompt(10, 9), {.max_tokens = 30});
-  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 2; });
-  home->Hang();
-  for (int look = 0; look < 8; ++look) {
-    engine.StandStill(10'000'000'000);
-    engine.Turn();
-  }
-  EXPECT_TRUE(home->lost());
-  ASSERT_TRUE(engine.RunAll(kTurnsMax));
-}
-
 TEST(PipelineTest, ALostHomeCountsAsInAndComesBack) {
   for (const int stage_polls_max : {0, 3}) {
     SimOptions options = SmallOptions();
@@ -423,18 +326,6 @@ TEST(PipelineTest, AMicroBatchWithoutControlCreditWaitsAndTheOthersGoOn) {
 }
 
 // ---- cancelling
-
-TEST(PipelineTest, AParkedHomeIsWokenBeforeItsLinkIsFull) {
-  SimOptions options = SmallOptions();
-  options.link.control_messages_max = 1;
-  SimEngine engine(options);
-  engine.AddHome(0, 40);
-  engine.Park();
-  for (int turn = 0; turn < 100; ++turn) engine.Turn();  // it falls asleep
-  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 5, .fill_tokens = 3});
-  ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  engine.CheckNothingLeft();
-}
 
 TEST(PipelineTest, OneCancelledBeforeItArrivesEndsAtOnce) {
   SimEngine engine(SmallOptions());
