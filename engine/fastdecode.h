@@ -172,7 +172,8 @@ int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
 int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns);
 /* Drops a request's events, and what its last taken event points to; cancels it if it still runs. Each request needs it, or
  * one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. With prompt_logits: waits until
- * nothing is written there any more, for a step of the model at most; not to be called by a log sink. */
+ * nothing is written there any more: for the rest of a step of the model, which lasts until --hop-timeout-ms where a home
+ * hangs; not to be called by a log sink. */
 void fd_forget(fd_engine* engine, uint64_t id);
 
 /* No further submit is accepted; returns when every request has ended. */

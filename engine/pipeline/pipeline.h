@@ -47,8 +47,7 @@ struct PipelineOptions {
 // Thread: Run() is the pipeline thread; nothing else touches links, S-Part or members. Others talk to it by TryCommand
 //         (one producer), TryEvent (one consumer), Wake, lost links and Sequence::cancelled.
 // Bounded: every queue by a fixed capacity; a step starts only when the event queue has room for all that it can say,
-// so
-//          that a slow scheduler stops new steps and never blocks a running one.
+//          so that a slow scheduler stops new steps and never blocks a running one.
 class Pipeline {
  public:
   // `scheduler_word`: rung after events, at most once a step and once a turn. Everything must outlive the pipeline.

@@ -31,7 +31,9 @@ struct WorkerOptions {
 // Owns: the listener, the homes. Thread: one control thread creates, runs and destroys it; Stop may be called by any.
 class Worker {
  public:
-  // Opens the door, then takes all KV memory, which may take a minute: engines that come meanwhile wait.
+  // Opens the door, then takes all KV memory, which may take a minute. Engines that come meanwhile wait as long as
+  // their timeouts let them: 10 s at their start, 1 s on return, which they try again.
+  //
   // Errors: InvalidArgument (no homes); those of ListenAt and Home::Create.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(WorkerOptions options);
   // Detaches all homes.

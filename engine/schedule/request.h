@@ -21,9 +21,9 @@ enum class RequestFinish : uint8_t { kStop, kLength, kCancelled, kError };
 
 // One thing that a caller is told about its request.
 struct RequestEvent {
-  bool finished = false;                   // the last one
+  bool finished = false;  // the last one
   int32_t token = 0;
-  uint32_t token_index = 0;                // of the generated tokens
+  uint32_t token_index = 0;  // of the generated tokens
   float logprob = 0;
   std::vector<TokenLogprob> top_logprobs;
   std::string text;
@@ -37,25 +37,25 @@ struct RequestEvent {
 
 // A request between submit and the last event taken.
 // Owns: its sequence and the events not taken yet.
-// Thread: `sequence` as its own comment says; detokenizer and matcher the scheduler thread; the rest under the scheduler's
-//         mutex. Bounded: by max_tokens + 1 events.
+// Thread: `sequence` as its own comment says; detokenizer and matcher the scheduler thread; the rest under the
+//         scheduler's mutex. Bounded: by max_tokens + 1 events.
 struct Request {
   explicit Request(std::pmr::memory_resource* sampling_memory) : sequence(sampling_memory) {}
 
   Sequence sequence;
-  std::optional<StreamDetokenizer> detokenizer;   // absent: no text
+  std::optional<StreamDetokenizer> detokenizer;  // absent: no text
   std::optional<StopMatcher> stops;
   uint64_t submit_ns = 0;
-  uint32_t announced = 0;                         // generated tokens told so far
+  uint32_t announced = 0;  // generated tokens told so far
 
   // Under the mutex.
   std::deque<RequestEvent> events;
-  std::condition_variable changed;                // events came
-  bool ended = false;                             // the caller's last event is queued; later tokens are dropped
-  bool in_pipeline = false;                       // the sequence is lent out
-  bool listed = false;                            // in the scheduler's list of requests with events
-  bool forgotten = false;                         // the caller wants nothing more
-  int waiters = 0;                                // threads in Next; the request stays until they have left
+  std::condition_variable changed;  // events came, or in_pipeline has ended
+  bool ended = false;               // the caller's last event is queued; later tokens are dropped
+  bool in_pipeline = false;         // the sequence is lent out
+  bool listed = false;              // in the scheduler's list of requests with events
+  bool forgotten = false;           // the caller wants nothing more
+  int waiters = 0;                  // threads in Next and Forget; the request stays until they have left
 };
 
 }  // namespace fastdecode
