@@ -177,8 +177,8 @@ std::string Text(const GpuReport& report) {
                 report.layers, static_cast<double>(report.weight_bytes) * 1e-9);
   std::string text = report.spart + "\n" + line;
   std::snprintf(line, sizeof(line), "%6s  %-25s %-25s %-20s %-20s %-20s %8s %8s  %9s %9s  %9s %9s  %s\n", "batch",
-                "step", "its GEMMs alone", "ratio", "rows stay, ratio", "GEMMs beside waits", "TFLOP/s", "GB/s",
-                "idle p50", "p99", "hop p50", "p99", "KiB there, back");
+                "step", "its GEMMs alone", "ratio", "near ratio", "GEMMs beside waits", "TFLOP/s", "GB/s", "idle p50",
+                "p99", "hop p50", "p99", "KiB there, back");
   text += line;
   const nlohmann::json figures = Figures(report);
   for (size_t i = 0; i < report.batches.size(); ++i) {

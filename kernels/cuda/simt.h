@@ -90,14 +90,11 @@ FD_DEVICE uint32_t CountIn(uint32_t* word) {
 FD_DEVICE void StoreReleaseSystem(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
-// For who polls: only once the value is the one, and AcquireSystem has been called, is what was written before it seen.
-// An acquire load would drop the first-level cache with each look.
-FD_DEVICE uint64_t LoadRelaxedSystem(const uint64_t* word) {
+FD_DEVICE uint64_t LoadAcquireSystem(const uint64_t* word) {
   uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
 }
-FD_DEVICE void AcquireSystem() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 // A clock of this device in ns, which moves at least every few microseconds.
 FD_DEVICE uint64_t DeviceNs() {
   uint64_t ns;
@@ -187,8 +184,7 @@ uint64_t AtomicAdd(uint64_t* word, uint64_t add);
 void AtomicMax(uint64_t* word, uint64_t value);
 uint32_t CountIn(uint32_t* word);
 void StoreReleaseSystem(uint64_t* word, uint64_t value);
-uint64_t LoadRelaxedSystem(const uint64_t* word);
-void AcquireSystem();
+uint64_t LoadAcquireSystem(const uint64_t* word);
 uint64_t DeviceNs();
 void Pause();
 

@@ -23,9 +23,21 @@ FD_DEVICE void StampEnd(const KernelStamps& stamps, const StepState& state) {
 
 // ---- The board's areas
 
+// Each `step`th from `first` on, several on their way at once.
 FD_DEVICE void TakeAreas(const StepAreas& areas, unsigned first, unsigned step) {
+  constexpr unsigned kAtOnce = 8;
   FD_UNROLL(unroll 1)
-  for (unsigned i = first; i < areas.homes; i += step) areas.here[i] = areas.board[i];
+  for (; first < areas.homes; first += kAtOnce * step) {
+    StepArea taken[kAtOnce] = {};
+    FD_UNROLL(unroll)
+    for (unsigned n = 0; n < kAtOnce; ++n) {
+      if (first + n * step < areas.homes) taken[n] = areas.board[first + n * step];
+    }
+    FD_UNROLL(unroll)
+    for (unsigned n = 0; n < kAtOnce; ++n) {
+      if (first + n * step < areas.homes) areas.here[first + n * step] = taken[n];
+    }
+  }
 }
 
 // ---- Norms
@@ -51,6 +63,7 @@ template <class Args, class T, class Load, class Make>
 FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Load& load, const Make& make) {
   const int hidden = args.hidden;
   Pack<float, 4> held[kHeldPacks] = {}, weights[kHeldPacks] = {};
+  LoadPacks(args.norm, 0, hidden, weights);
   float square_sum = 0;
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
     decltype(load(0)) loaded[kHeldPacks] = {};
@@ -65,7 +78,6 @@ FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Lo
       for (const float value : held[p].v) square_sum += value * value;
     }
   }
-  LoadPacks(args.norm, 0, hidden, weights);
   const float mean = SumOverBlock(square_sum, reinterpret_cast<float*>(SharedMemory())) / static_cast<float>(hidden);
   const float scale = 1.0f / sqrtf(mean + args.epsilon);
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
@@ -86,21 +98,21 @@ FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Lo
 template <class T>
 FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
   const unsigned row = BlockX();
-  const StepRow place = args.board_rows[row];
   const StepBoard& board = *args.board;
+  // From the host's memory, at once.
+  const StepRow place = args.board_rows[row];
+  const StepState now = {.first = board.first,
+                         .rows = board.rows,
+                         .logit_rows = board.logit_rows,
+                         .all_here = board.all_here,
+                         .timed = board.timed,
+                         .areas_version = board.areas_version};
   if (row == 0 && Thread() == 0) {
-    args.state->first = board.first;
-    args.state->rows = board.rows;
-    args.state->logit_rows = board.logit_rows;
-    args.state->all_here = board.all_here;
-    args.state->gave_up = 0;
-    args.state->blocks_over = 0;
-    args.state->timed = board.timed;
-    args.state->areas_version = board.areas_version;
-    if (board.timed != 0) *args.stamps.begin = DeviceNs();
+    *args.state = now;
+    if (now.timed != 0) *args.stamps.begin = DeviceNs();
   }
-  if (row == 0) TakeAreas(args.areas, Thread(), Threads());
-  if (row >= board.rows) return;
+  if (row == BlocksX() - 1) TakeAreas(args.areas, Thread(), Threads());
+  if (row >= now.rows) return;
   if (Thread() == 0) args.rows[row] = place;
   const T* const from = static_cast<const T*>(args.embedding) + int64_t{place.token} * args.hidden;
   float* const x = args.x + int64_t{row} * args.hidden;
@@ -114,7 +126,7 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
       args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden,
       [from](int i) { return LoadPack<4>(from + i); }, widen);
   // By the board: another block may be writing the state.
-  if (board.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
+  if (now.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
 }
 
 template <class T>
@@ -123,16 +135,20 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) BiasNorm(BiasNormArgs args) {
   const unsigned row = BlockX();
   if (row >= args.state->rows) return;
   float* const x = args.x + int64_t{row} * args.hidden;
-  const auto add_bias = [x, &args](int i, Pack<float, 4> value) {
-    if (args.bias == nullptr) return value;
-    const Pack<float, 4> bias = LoadPack<4>(args.bias + i);
-    for (int j = 0; j < 4; ++j) value.v[j] += bias.v[j];
-    StorePack(x + i, value);
-    return value;
+  struct Terms {
+    Pack<float, 4> x, bias;
   };
-  WriteNormed(
-      args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, [x](int i) { return LoadPack<4>(x + i); },
-      add_bias);
+  const bool biased = args.bias != nullptr;
+  const auto load = [x, biased, &args](int i) {
+    return Terms{LoadPack<4>(x + i), biased ? LoadPack<4>(args.bias + i) : Pack<float, 4>{}};
+  };
+  const auto add = [x, biased](int i, Terms terms) {
+    if (!biased) return terms.x;
+    for (int j = 0; j < 4; ++j) terms.x.v[j] += terms.bias.v[j];
+    StorePack(x + i, terms.x);
+    return terms.x;
+  };
+  WriteNormed(args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, load, add);
   StampEnd(args.stamps, *args.state);
 }
 
@@ -152,11 +168,9 @@ template <class T, int kWidth>
 FD_KERNEL void SwiGlu(SwiGluArgs args) {
   const unsigned row = BlockX();
   const int i = kWidth * static_cast<int>(BlockY() * Threads() + Thread());
-  if (i >= args.intermediate) return;
-  // Of rows that the step has not, too, rather than one load after the other.
+  if (row >= args.state->rows || i >= args.intermediate) return;
   const T* const gates = static_cast<const T*>(args.gate_up) + int64_t{row} * 2 * args.intermediate;
   const Pack<T, kWidth> gate = LoadPack<kWidth>(gates + i), up = LoadPack<kWidth>(gates + args.intermediate + i);
-  if (row >= args.state->rows) return;
   Pack<T, kWidth> out;
   for (int j = 0; j < kWidth; ++j) {
     const float g = ToFloat(gate.v[j]) + (args.gate_bias == nullptr ? 0 : args.gate_bias[i + j]);
@@ -299,31 +313,29 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
     for (int i = static_cast<int>(Thread()); i < wire.heads * wire.head_dim; i += static_cast<int>(Threads())) {
       to[i] = FromFloat<T>(0);
     }
-  } else if (from += int64_t{place.home_row} * wire.heads * wire.padded_head_dim; wire.head_dim % kWidth == 0) {
-    GatherRow<T, W, kWidth>(wire, from, to);
   } else {
-    GatherRow<T, W, 1>(wire, from, to);
+    from += int64_t{place.home_row} * wire.heads * wire.padded_head_dim;
+    wire.head_dim % kWidth == 0 ? GatherRow<T, W, kWidth>(wire, from, to) : GatherRow<T, W, 1>(wire, from, to);
   }
   StampEnd(args.stamps, *args.state);
 }
 
 FD_KERNEL void Wait(WaitArgs args) {
-  StepState& state = *args.state;
+  const StepState state = *args.state;  // before it waits: what comes behind delays the hop
   if (state.gave_up != 0 || state.all_here != 0) return;
   const uint64_t number = state.first + args.stage;
   const uint64_t start_ns = DeviceNs();
   uint64_t word = 0;
-  while (ReleasedStage(word = LoadRelaxedSystem(&args.board->release)) < number) {
+  while (ReleasedStage(word = LoadAcquireSystem(&args.board->release)) < number) {
     if (DeviceNs() - start_ns > args.bound_ns) {
-      state.gave_up = 1;
+      args.state->gave_up = 1;
       StoreReleaseSystem(&args.board->gave_up, number);
       return;
     }
     Pause();
   }
-  AcquireSystem();
   if (ReleasedAreas(word) != state.areas_version) {
-    state.areas_version = ReleasedAreas(word);
+    args.state->areas_version = ReleasedAreas(word);
     TakeAreas(args.areas, 0, 1);
   }
   StampEnd(args.stamps, state);

@@ -80,6 +80,7 @@ struct StepArea {
   std::byte* send = nullptr;
   const std::byte* receive = nullptr;
 };
+// All of them, and the GPU's copy.
 struct StepAreas {
   const StepArea* board = nullptr;  // pinned [homes]
   StepArea* here = nullptr;         // device [homes]

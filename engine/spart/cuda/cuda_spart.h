@@ -147,9 +147,9 @@ class CudaSPart : public SPart {
   DeviceClock clock_;
   std::unique_ptr<GpuHome> home_;  // null: the GPU is none
   // For measuring:
-  std::vector<WaitProbe> probes_;  // of each micro-batch
-  StepArea near_;                  // in the device's memory, for the first micro-batch...
-  StepArea* near_area_ = nullptr;  // ...and that in memory of the device, as kernels take it
+  std::vector<WaitProbe> probes_;            // of each micro-batch
+  StepArea near_area_;                       // its rows lie in the device's memory
+  StepArea* near_area_on_device_ = nullptr;  // as kernels take it
 
   mutable std::mutex failure_mutex_;
   std::string failure_;  // of the last stage that failed

@@ -109,7 +109,7 @@ absl::StatusOr<double> CudaSPart::MeasureAttention(int rows, int times) {
 }
 
 absl::Status CudaSPart::MakeNearArea() {
-  if (near_area_ != nullptr) return absl::OkStatus();
+  if (near_area_on_device_ != nullptr) return absl::OkStatus();
   const size_t send_bytes = buckets_.back() * model_.shape.hop_row_bytes();
   absl::StatusOr<std::byte*> memory = device_->Allocate(send_bytes + buckets_.back() * model_.shape.reply_row_bytes());
   if (!memory.ok()) return memory.status();
@@ -122,28 +122,28 @@ absl::Status CudaSPart::MakeNearArea() {
   const absl::Status uploaded = device_->Upload(*areas, *pinned, sizeof(StepArea));
   device_->FreePinned(*pinned);
   if (!uploaded.ok()) return uploaded;
-  near_ = near;
-  near_area_ = reinterpret_cast<StepArea*>(*areas);
+  near_area_ = near;
+  near_area_on_device_ = reinterpret_cast<StepArea*>(*areas);
   return absl::OkStatus();
 }
 
 absl::StatusOr<HomeArea> CudaSPart::NearArea() {
   if (absl::Status bad = MakeNearArea(); !bad.ok()) return bad;
-  return HomeArea{near_.send, near_.receive};
+  return HomeArea{near_area_.send, near_area_.receive};
 }
 
 absl::StatusOr<double> CudaSPart::MeasureCrossing(int rows, int times, Way way, bool by_copies) {
   MicroBatch& batch = batches_[0];
   const StepArea& host = batch.memory.board_areas[0];
-  FD_CHECK(host.send != nullptr, "the last step's rows have their home at index 0");
+  FD_CHECK(host.send != nullptr && host.send != near_area_.send, "the last step's rows have their home at index 0");
   if (absl::Status bad = MakeNearArea(); !bad.ok()) return bad;
   return Measure(&batch.crossings[way == Way::kBack][by_copies], rows, times, [&](unsigned bucket) {
     Crossing crossing{way, batch.memory.areas, {}};
     if (by_copies) {
       const auto count = static_cast<size_t>(rows);  // a home's areas have no room for a bucket
-      crossing.areas = near_area_;
-      crossing.copy = way == Way::kThere ? DeviceCopy{host.send, near_.send, count * model_.shape.hop_row_bytes()}
-                                         : DeviceCopy{const_cast<std::byte*>(near_.receive), host.receive,
+      crossing.areas = near_area_on_device_;
+      crossing.copy = way == Way::kThere ? DeviceCopy{host.send, near_area_.send, count * model_.shape.hop_row_bytes()}
+                                         : DeviceCopy{const_cast<std::byte*>(near_area_.receive), host.receive,
                                                       count * model_.shape.reply_row_bytes()};
     }
     return MakeCrossingGraph(model_, batch.memory, bucket, crossing, batch.stream, device_.get());

@@ -21,6 +21,7 @@ inline unsigned LogitTileRows(unsigned rows_max) { return rows_max < kLogitTileR
 
 // The memory of one micro-batch: fixed addresses, which its graphs hold.
 struct StepMemory {
+  unsigned homes_max = 0;
   // Pinned.
   StepBoard* board = nullptr;
   StepRow* board_rows = nullptr;    // [rows_max]
@@ -32,9 +33,8 @@ struct StepMemory {
   // Device. T is the compute type.
   StepState* state = nullptr;
   StageStamps* times = nullptr;
-  StepRow* rows = nullptr;    // [rows_max]
-  StepArea* areas = nullptr;  // [homes_max]
-  unsigned homes_max = 0;
+  StepRow* rows = nullptr;            // [rows_max]
+  StepArea* areas = nullptr;          // [homes_max]
   float* x = nullptr;                 // [rows_max][hidden]
   std::byte* normed = nullptr;        // T [rows_max][hidden]
   std::byte* qkv = nullptr;           // T [rows_max][(heads + 2 kv_heads) * head_dim]

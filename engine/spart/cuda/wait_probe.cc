@@ -41,7 +41,7 @@ void WaitProbe::Rearm() const {
   Set(board_->release, 0);
 }
 
-void WaitProbe::Release() const { Set(board_->release, kStage); }
+void WaitProbe::Release() const { Set(board_->release, ReleaseWord(kStage, /*areas_version=*/0)); }
 bool WaitProbe::is_over() const { return Get(board_->ready) != 0; }
 bool WaitProbe::gave_up() const { return Get(board_->gave_up) != 0; }
 

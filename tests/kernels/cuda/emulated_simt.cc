@@ -76,10 +76,6 @@ void AtomicMax(uint64_t* word, uint64_t value) {
 }
 // All threads of a kernel are one of the host's, whose release stores order what any of them wrote.
 uint32_t CountIn(uint32_t* word) { return AtomicAdd(word, 1u); }
-void AcquireSystem() {
-  std::atomic_thread_fence(std::memory_order_acquire);
-  Emulator::OfThisThread().MaybePreempt();
-}
 void StoreReleaseSystem(uint64_t* word, uint64_t value) {
   Contended([&] {
     std::atomic_ref(*word).store(value, std::memory_order_release);
@@ -87,8 +83,8 @@ void StoreReleaseSystem(uint64_t* word, uint64_t value) {
     return 0;
   });
 }
-uint64_t LoadRelaxedSystem(const uint64_t* word) {
-  return Contended([&] { return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_relaxed); });
+uint64_t LoadAcquireSystem(const uint64_t* word) {
+  return Contended([&] { return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire); });
 }
 
 void CopyAsync(std::byte* shared, const std::byte* from, bool zeros) {

@@ -135,7 +135,7 @@ void LastBlockCounts(LastArgs args) {
     before = simt::CountIn(args.over);
   } else {
     before = *args.over;
-    simt::AcquireSystem();  // others may come here
+    simt::Pause();  // others may come here
     *args.over = before + 1;
   }
   if (before + 1 == BlocksX()) {
@@ -182,8 +182,7 @@ struct WaitingArgs {
 };
 
 void WaitAndAnswer(WaitingArgs args) {
-  while (simt::LoadRelaxedSystem(args.word) == 0) simt::Pause();
-  simt::AcquireSystem();
+  while (simt::LoadAcquireSystem(args.word) == 0) simt::Pause();
   simt::StoreReleaseSystem(args.answer, *args.word + 1);
 }
 

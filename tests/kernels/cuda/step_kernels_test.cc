@@ -64,7 +64,10 @@ TEST_P(StepKernelsTest, EmbedNorm) {
     const int hidden = NextHidden();
     const StepBoard board = {.first = 7000 + seed_, .rows = state_.rows, .logit_rows = 3, .areas_version = 9};
     std::vector<StepArea> areas(static_cast<size_t>(Pick(&random_, 0, 200))), areas_here(areas.size());
-    for (StepArea& area : areas) area.send = reinterpret_cast<std::byte*>(uintptr_t{random_()});
+    for (StepArea& area : areas) {
+      area.send = reinterpret_cast<std::byte*>(uintptr_t{random_()});
+      area.receive = reinterpret_cast<std::byte*>(uintptr_t{random_()});
+    }
     StepState state = {.first = 1, .rows = 999, .gave_up = 1, .blocks_over = 5};
     std::vector<StepRow> board_rows(bucket_), rows(bucket_, {.token = -1});
     for (StepRow& row : board_rows) {
@@ -94,7 +97,10 @@ TEST_P(StepKernelsTest, EmbedNorm) {
     EXPECT_EQ(state.gave_up, 0u);
     EXPECT_EQ(state.blocks_over, 0u);
     EXPECT_EQ(state.areas_version, 9u);
-    for (size_t h = 0; h < areas.size(); ++h) EXPECT_EQ(areas_here[h].send, areas[h].send);
+    for (size_t h = 0; h < areas.size(); ++h) {
+      EXPECT_EQ(areas_here[h].send, areas[h].send);
+      EXPECT_EQ(areas_here[h].receive, areas[h].receive);
+    }
     for (size_t r = 0; r < board.rows; ++r) {
       EXPECT_EQ(rows[r].token, board_rows[r].token);
       EXPECT_EQ(rows[r].position, board_rows[r].position);

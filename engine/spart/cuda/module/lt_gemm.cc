@@ -33,8 +33,8 @@ cudaDataType_t CudaType(ElementType type) {
 }
 
 std::string Describe(const DeviceGemm& gemm) {
-  return absl::StrFormat("%d rows by a matrix [%d][%d] of %s into %s", gemm.rows, gemm.n, gemm.k,
-                         ElementName(gemm.type), ElementName(gemm.out));
+  return absl::StrFormat("%d rows by a matrix [%d][%d] of %s, %s %s", gemm.rows, gemm.n, gemm.k, ElementName(gemm.type),
+                         gemm.adds ? "added to" : "into", ElementName(gemm.out));
 }
 
 }  // namespace
@@ -260,8 +260,8 @@ absl::Status LtGemm::Multiply(const DeviceGemm& gemm, std::byte* workspace, cuda
 
 absl::Status LtGemm::Run(const DeviceGemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                          std::byte* workspace, cudaStream_t stream) const {
-  const float one = 1, of_y = gemm.adds ? 1 : 0;
-  return CublasStatus(cublasLtMatmul(handle_, plan.matmul, &one, gemm.weights, plan.weights, gemm.x, plan.x, &of_y,
+  const float alpha = 1, beta = gemm.adds ? 1 : 0;
+  return CublasStatus(cublasLtMatmul(handle_, plan.matmul, &alpha, gemm.weights, plan.weights, gemm.x, plan.x, &beta,
                                      gemm.y, plan.y, gemm.y, plan.y, &algorithm, workspace, kWorkspaceBytes, stream),
                       "cublasLtMatmul: " + Describe(gemm));
 }
