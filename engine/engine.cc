@@ -80,6 +80,7 @@ absl::Status Engine::Start() {
   const size_t local_homes = CountLocalHomes(*endpoints, *topology);
   if (absl::Status planned = PlanCoresFor(*topology, local_homes); !planned.ok()) return planned;
   const CorePlan& plan = cores_.plan;
+  TickClock::Get();  // calibrates, which takes 10 ms: before anybody polls
   const PollMode poll = ChoosePoll(options_, plan);
   const bool park = options_.poll != Options::Poll::kAlways;
   engine_node_ = -1;

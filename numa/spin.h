@@ -22,7 +22,8 @@ inline void CpuRelax() { _mm_pause(); }
 // What a thread does between two empty polls.
 // Two pinned spinners on one core otherwise need 8 ms for a round trip (a scheduler slice each way); with the yield 3
 // us. Who else will come to run on a core is not known beforehand (a worker's engine on the same host, say): a thread
-// that watches finds out by two looks at the clock that lie further apart than polls do. Thread: one.
+// that watches finds out by two looks at the clock that lie further apart than polls do; so it says when it has slept
+// or worked in between (Reset). REQUIRES: TickClock::Get() was called at the start. Thread: one.
 class PollBackoff {
  public:
   static constexpr uint32_t kEmptyPollsBeforeYield = 256;
@@ -41,7 +42,7 @@ class PollBackoff {
     }
   }
 
-  // After a poll that found something.
+  // After a poll that found something, or a sleep.
   void Reset() { empty_polls_ = looked_ticks_ = 0; }
 
   // Whether this thread, watching, has seen its core given to others within the last second.
@@ -54,9 +55,9 @@ class PollBackoff {
 
   // Whether the core was taken away since the last look.
   void Look() {
+    const TickClock& clock = TickClock::Get();
     const uint64_t now = NowTicks();
     if (now >= shared_until_ticks_) shared_until_ticks_ = 0;
-    const TickClock& clock = TickClock::Get();
     if (looked_ticks_ != 0 && now - looked_ticks_ > clock.ToTicks(kTakenNs)) {
       shared_until_ticks_ = now + clock.ToTicks(kYieldNs);
     }

@@ -20,8 +20,8 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
       commands_(8192),
       events_(options.event_capacity) {
   const BatchLimits& limits = options.limits;
-  FD_CHECK(EventsHaveRoom() && limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches <
-                                   options.event_capacity / 2,
+  FD_CHECK(EventsHaveRoom() &&
+               limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches < options.event_capacity / 2,
            "the event queue is too small for the limits");
   roster_buffer_.resize(sizeof(RosterMessage) + size_t{limits.sequences_max} * sizeof(RosterEntry));
   FD_CHECK(roster_buffer_.size() <= kControlMessageBytesMax, "a roster does not fit a control message");
@@ -38,7 +38,8 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
     batch.pushes = FixedVector<Push>(limits.sequences_max);
   }
   for (HomePort& port : homes_) {
-    // A sequence has at most a release and a fill or reservation pending, and a new one may take its place at the same boundary.
+    // A sequence has at most a release and a fill or reservation pending, and a new one may take its place at the same
+    // boundary.
     port.pending = FixedVector<SequenceMessage>(4 * size_t{limits.sequences_max} * limits.micro_batches);
   }
 }
@@ -76,12 +77,15 @@ void Pipeline::Run() {
     }
     backoff.Idle();
     if (!Quiet()) continue;
-    // Acquire: pairs with Stop's release store; all commands sent before it are seen by the check above on the next turn.
+    // Acquire: pairs with Stop's release store; all commands sent before it are seen by the check above on the next
+    // turn.
     if (stop_.load(std::memory_order_acquire) && commands_.SizeApprox() == 0) return;
     if (!options_.park) continue;
     const uint64_t now_ns = options_.now_ns();
     if (quiet_since_ns == 0) quiet_since_ns = now_ns;
-    if (now_ns - quiet_since_ns > options_.park_after_ns) ParkUntilWoken();
+    if (now_ns - quiet_since_ns <= options_.park_after_ns) continue;
+    ParkUntilWoken();
+    backoff.Reset();
   }
 }
 

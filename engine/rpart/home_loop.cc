@@ -34,6 +34,7 @@ void HomeLoop::Serve() {
       backoff.Reset();
     } else if (MayPark()) {
       Park();
+      backoff.Reset();
     } else {
       backoff.Idle();
     }

@@ -13,8 +13,8 @@ bool FindsItsCoreShared(PollMode mode, bool resets) {
   bool shared = false;
   std::thread([&] {
     PollBackoff backoff(mode);
-    for (int i = 0; i < 64; ++i) {
-      backoff.Idle();
+    for (int round = 0; round < 3; ++round) {
+      for (int i = 0; i < 16; ++i) backoff.Idle();  // as many as lie between two looks
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       if (resets) backoff.Reset();
     }
