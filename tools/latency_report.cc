@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "nlohmann/json.hpp"
+#include "tools/latency/distribution.h"
 
 namespace fastdecode {
 
@@ -15,28 +17,28 @@ std::string Format(const char* format, auto... values) {
   return line;
 }
 
-// Nearest rank. A tail percentile that not one observation lies beyond would be the maximum under another name; it is left
-// out.
+// Withheld where `latency` withholds it.
 std::string PercentileCell(const std::vector<double>& sorted, double share) {
-  if (sorted.empty() || (share > 0.5 && static_cast<double>(sorted.size()) * (1 - share) < 1))
-    return Format("%10s", "-");
-  const size_t rank = std::min(sorted.size() - 1, static_cast<size_t>(share * static_cast<double>(sorted.size())));
-  return Format("%10.2f", sorted[rank]);
+  if (!EnoughBeyond(share, static_cast<double>(sorted.size()))) return Format("%10s", "-");
+  return Format("%10.2f", sorted[NearestRank(share, sorted.size())]);
 }
 
 std::string Row(const char* name, std::vector<double> values_ms) {
   std::sort(values_ms.begin(), values_ms.end());
+  const double count = static_cast<double>(values_ms.size());
+  const auto known = [&](double ms) { return values_ms.empty() ? Format("%10s", "-") : Format("%10.2f", ms); };
   std::string row = Format("%-22s %7zu", name, values_ms.size());
+  row += known(std::accumulate(values_ms.begin(), values_ms.end(), 0.0) / count);
   for (const double share : {0.5, 0.9, 0.99}) row += PercentileCell(values_ms, share);
-  return row + (values_ms.empty() ? Format("%10s\n", "-") : Format("%10.2f\n", values_ms.back()));
+  return row + known(values_ms.empty() ? 0 : values_ms.back()) + "\n";
 }
 
 std::string PhaseRow(const char* name, const nlohmann::json& phase) {
   const auto cell = [&](const char* key) {
     return phase.contains(key) ? Format("%10.1f", phase[key].get<double>()) : Format("%10s", "-");
   };
-  return Format("%-22s %7llu", name, static_cast<unsigned long long>(phase.value("count", 0ull))) + cell("p50_us") +
-         cell("p90_us") + cell("p99_us") + cell("max_us") + "\n";
+  return Format("%-22s %7llu", name, static_cast<unsigned long long>(phase.value("count", 0ull))) + cell("mean_us") +
+         cell("p50_us") + cell("p90_us") + cell("p99_us") + cell("max_us") + "\n";
 }
 
 }  // namespace
@@ -54,9 +56,9 @@ std::string LatencyReport(const std::vector<RequestTimes>& requests, const std::
                    static_cast<double>(request.token_ns.size() - 1));
   }
   const nlohmann::json s = nlohmann::json::parse(statistics_json);
-  std::string text = Format("%-22s %7s%10s%10s%10s%10s\n", "ms", "count", "p50", "p90", "p99", "max");
+  std::string text = Format("%-22s %7s%10s%10s%10s%10s%10s\n", "ms", "count", "mean", "p50", "p90", "p99", "max");
   text += Row("time to first token", ttft) + Row("time per output token", tpot) + Row("inter-token latency", itl);
-  text += Format("%-22s %7s%10s%10s%10s%10s\n", "us", "count", "p50", "p90", "p99", "max");
+  text += Format("%-22s %7s%10s%10s%10s%10s%10s\n", "us", "count", "mean", "p50", "p90", "p99", "max");
   text += PhaseRow("step", s["step"]) + PhaseRow("S-Part stage", s["stage"]) + PhaseRow("hop (round trip)", s["hop"]);
   for (const nlohmann::json& home : s["homes"]) {
     text += PhaseRow(Format("R-Part at home %d", home["index"].get<int>()).c_str(),

@@ -323,6 +323,21 @@ class Kernel(ProgramTest):
 
 class Hiccup(ProgramTest):
     CAUSES = {"other threads", "interrupt", "interrupt or hypervisor", "hypervisor or firmware", "not known"}
+        self.refused(run("latency", "kernel", "--save", SCRATCH / "x.hgrm", "--hgrm-of", "attend"), "--hgrm-of", "'attend'")
+        # Before anything is measured, though the attention could be.
+        self.refused(run("latency", "kernel", "--gib", 0.05, "--repetitions", 100000), "--gib: 0.0", "14336 x 4096")
+
+
+class Fabric(ProgramTest):
+    def test_percentiles_that_are_no_more_than_the_longest_are_withheld(self):
+        shown = ["latency", "fabric", "--rounds", 10, "--bytes-max", 8, "--format"]
+        rows = json.loads(self.succeed(run(*shown, "json")))["rows"]
+        self.assertEqual([row["shape"] for row in rows], ["one-way", "hop", "bulk"])
+        for row in rows:
+            self.assertLessEqual(row["min_us"], row["p50_us"])
+            self.assertEqual([row[name] for name in ("p90_us", "p99_us", "p999_us")], [None, None, None])
+        for line in self.succeed(run(*shown, "text")).splitlines()[-3:]:
+            self.assertRegex(line, r"^\S+ +8 +\d+ +10 +[0-9.]+ +[0-9.]+ +- +- +- +[0-9.]+ +[0-9.]+$")
 
     def test_json_hangs_together(self):
         result = json.loads(self.succeed(run("latency", "hiccup", "--seconds", 1, "--threshold", "3us", "--worst", 5,

@@ -33,6 +33,15 @@ std::vector<double> ReachedShares(const std::vector<uint64_t>& samples_ns, doubl
   return reached;
 }
 
+size_t NearestRank(double share, size_t count) {
+  const double rank = std::ceil(share * static_cast<double>(count) * (1 - kHair));
+  return rank < 1 ? 0 : static_cast<size_t>(rank) - 1;
+}
+
+bool EnoughBeyond(double share, double count) {
+  return std::min(share, 1 - share) * count * (1 + 1e-9) >= static_cast<double>(Distribution::kBeyondMin);
+}
+
 Distribution::Distribution(std::vector<uint64_t> samples_ns, std::vector<uint64_t> unfinished_ns)
     : ns_(std::move(samples_ns)), unfinished_ns_(std::move(unfinished_ns)) {
   const BlockStatistics blocks = TakeBlocks(&ns_);
@@ -76,14 +85,12 @@ size_t Distribution::Index(double share) const {
   if (!reached_.empty()) {
     return static_cast<size_t>(std::lower_bound(reached_.begin(), reached_.end(), share - kHair) - reached_.begin());
   }
-  const double rank = std::ceil(share * static_cast<double>(ns_.size()) * (1 - kHair));
-  return rank < 1 ? 0 : static_cast<size_t>(rank) - 1;
+  return NearestRank(share, ns_.size());
 }
 
 bool Distribution::EnoughBeyond(double share, uint64_t ns) const {
   const auto lasted = std::lower_bound(unfinished_ns_.begin(), unfinished_ns_.end(), ns);
-  const double count = static_cast<double>(ns_.size()) + static_cast<double>(unfinished_ns_.end() - lasted);
-  return std::min(share, 1 - share) * count * (1 + 1e-9) >= static_cast<double>(kBeyondMin);
+  return fastdecode::EnoughBeyond(share, static_cast<double>(ns_.size() + (unfinished_ns_.end() - lasted)));
 }
 
 std::optional<uint64_t> Distribution::Percentile(double share) const {

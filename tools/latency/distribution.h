@@ -69,6 +69,11 @@ class Distribution {
   Uncertainties uncertainties_;
 };
 
+// Which of so many sorted samples is a percentile by nearest rank. REQUIRES: count > 0, share in [0, 1].
+size_t NearestRank(double share, size_t count);
+// False: a percentile of so many is withheld.
+bool EnoughBeyond(double share, double count);
+
 // The shares of all that the samples are not exceeded by, after Kaplan and Meier, each in [0, 1] and none less than the
 // one before. Each sample stands for so many, and each of those that have not ended too. REQUIRES: both ascending.
 std::vector<double> ReachedShares(const std::vector<uint64_t>& samples_ns, double sample_weight,

@@ -7,10 +7,12 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "engine/fastdecode.hpp"
 #include "nlohmann/json.hpp"
 #include "numa/clock.h"
@@ -20,6 +22,7 @@
 #include "rdma/shm/local_link.h"
 #include "tools/bench_summary.h"
 #include "tools/interrupt.h"
+#include "tools/latency/distribution.h"
 #include "tools/latency/export/export_perftest.h"
 #include "tools/latency/fabric_cores.h"
 #include "tools/latency/fabric_echo.h"
@@ -54,7 +57,12 @@ struct Row {
   EchoPoint point;
   double gb_per_s = 0;     // of both directions together
   std::vector<double> us;  // sorted
-  double At(double share) const { return us[static_cast<size_t>(share * static_cast<double>(us.size() - 1))]; }
+  double median() const { return us[NearestRank(0.5, us.size())]; }
+  // Nothing: withheld, as everywhere.
+  std::optional<double> Percentile(double share) const {
+    if (!EnoughBeyond(share, static_cast<double>(us.size()))) return std::nullopt;
+    return us[NearestRank(share, us.size())];
+  }
 };
 
 // ---- The far end
@@ -120,7 +128,7 @@ Row Measure(EngineLink* link, const FabricFlags& flags, const char* shape, const
   const bool half = std::string(shape) == "one-way";
   for (const uint64_t ns : trips) row.us.push_back(static_cast<double>(ns) * (half ? 0.5e-3 : 1e-3));
   const double bytes = static_cast<double>(half ? point.bytes : point.bytes + point.reply_bytes);
-  row.gb_per_s = row.At(0.5) > 0 ? bytes / row.At(0.5) * 1e-3 : 0;
+  row.gb_per_s = row.median() > 0 ? bytes / row.median() * 1e-3 : 0;
   return row;
 }
 
@@ -133,7 +141,7 @@ Row MeasureBulkRow(EngineLink* link, const FabricFlags& flags, size_t bytes, boo
   row.shape = "bulk";
   row.point = {bytes, 0};
   for (const uint64_t ns : times) row.us.push_back(static_cast<double>(ns) * 1e-3 / kBulkWindow);
-  row.gb_per_s = row.At(0.5) > 0 ? static_cast<double>(bytes) / row.At(0.5) * 1e-3 : 0;
+  row.gb_per_s = row.median() > 0 ? static_cast<double>(bytes) / row.median() * 1e-3 : 0;
   return row;
 }
 
@@ -164,10 +172,13 @@ std::string Text(const std::vector<Row>& rows, const std::string& peer, bool tou
                 "#rounds", "min[us]", "p50[us]", "p90[us]", "p99[us]", "p99.9[us]", "max[us]", "GB/s");
   text += line;
   for (const Row& row : rows) {
-    std::snprintf(line, sizeof(line), "%-8s %10zu %10zu %8zu %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.3f\n", row.shape,
-                  row.point.bytes, row.point.reply_bytes, row.us.size(), row.us.front(), row.At(0.5), row.At(0.9),
-                  row.At(0.99), row.At(0.999), row.us.back(), row.gb_per_s);
-    text += line;
+    text += absl::StrFormat("%-8s %10d %10d %8d %9.2f", row.shape, row.point.bytes, row.point.reply_bytes,
+                            row.us.size(), row.us.front());
+    for (const double share : {0.5, 0.9, 0.99, 0.999}) {
+      const std::optional<double> us = row.Percentile(share);
+      text += us ? absl::StrFormat(" %9.2f", *us) : absl::StrFormat(" %9s", "-");
+    }
+    text += absl::StrFormat(" %9.2f %9.3f\n", row.us.back(), row.gb_per_s);
   }
   return text;
 }
@@ -175,15 +186,19 @@ std::string Text(const std::vector<Row>& rows, const std::string& peer, bool tou
 std::string Json(const std::vector<Row>& rows, const std::string& peer, bool touch) {
   nlohmann::json out = {{"peer", peer}, {"touch", touch}, {"rows", nlohmann::json::array()}};
   for (const Row& row : rows) {
+    const auto percentile = [&row](double share) {
+      const std::optional<double> us = row.Percentile(share);
+      return us ? nlohmann::json(*us) : nlohmann::json();
+    };
     out["rows"].push_back({{"shape", row.shape},
                            {"bytes", row.point.bytes},
                            {"reply_bytes", row.point.reply_bytes},
                            {"rounds", row.us.size()},
                            {"min_us", row.us.front()},
-                           {"p50_us", row.At(0.5)},
-                           {"p90_us", row.At(0.9)},
-                           {"p99_us", row.At(0.99)},
-                           {"p999_us", row.At(0.999)},
+                           {"p50_us", percentile(0.5)},
+                           {"p90_us", percentile(0.9)},
+                           {"p99_us", percentile(0.99)},
+                           {"p999_us", percentile(0.999)},
                            {"max_us", row.us.back()},
                            {"gb_per_s", row.gb_per_s}});
   }
