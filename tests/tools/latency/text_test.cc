@@ -76,7 +76,7 @@ TEST(TextTest, HasEverySectionInOrder) {
   for (const std::string heading :
        {"fastdecode latency step: 12,345 tokens in 10,000 steps, 10.0 s recorded", "\nVERDICT\n", "\nWARNINGS",
         "\nSLO\n", "\nPHASES, us\n", "\nTHE MEAN TOKEN of 12,345: 1.00 ms\n", "\nOVERLAP\n", "\nHOMES", "\nACHIEVED",
-        "\nWORST TOKENS\n", "\nREQUESTS, ms: 300 whole ones; 1 FAILED\n", "\nRECORDING\n"}) {
+        "\nWORST TOKENS\n", "\nREQUESTS: 300 whole ones; 1 FAILED\n", "\nRECORDING\n"}) {
     const size_t at = text.find(heading);
     ASSERT_NE(at, std::string::npos) << heading;
     EXPECT_GE(at, last) << heading;
@@ -242,12 +242,25 @@ TEST(TextTest, RequestsThatHaveNotFinished) {
   const std::string text = FormatResult(result, 100);
   const std::vector<std::string> lines = Section(text, "REQUESTS");
   // TTFT, start, count, mean, p50, p90: that of ten in sixty is not known.
-  EXPECT_THAT(Words(lines[1]),
-              ElementsAre("TTFT", "submitted", "50", ">=", "517", "20.0", ">=", "3000", "-", "-", "20.0"));
+  EXPECT_THAT(Words(lines[1]), ElementsAre("TTFT", "submitted", "50", ">=", "517", "ms", "20.0", "ms", ">=", "3.00",
+                                           "s", "-", "-", "20.0", "ms"));
   EXPECT_THAT(text,
               HasSubstr("18 of 60 requests had not finished, 10 of them without a first token (their waits so far "
                         "count"));
   EXPECT_THAT(Section(text, "SLO")[1], HasSubstr(">= 3.00 s"));
+}
+
+TEST(TextTest, GapsOfMicrosecondsBesideSecondsOfWaiting) {
+  LatencyResult result;
+  RequestFigures figures;
+  figures.start = "submitted";
+  figures.requests = 20;
+  figures.ttft_ns = Distribution(std::vector<uint64_t>(20, 2'345'000'000));
+  figures.itl_ns = Distribution(std::vector<uint64_t>(20, 2'345));
+  result.requests = {figures};
+  const std::vector<std::string> lines = Section(FormatResult(result, 100), "REQUESTS");
+  EXPECT_THAT(lines, ::testing::Contains(AllOf(HasSubstr("TTFT"), HasSubstr("2.35 s"))));
+  EXPECT_THAT(lines, ::testing::Contains(AllOf(HasSubstr("ITL"), HasSubstr("2.35 us"))));
 }
 
 TEST(TextTest, TheCostOfRecording) {

@@ -89,21 +89,19 @@ std::vector<MetricRow> MetricRows(const std::vector<RequestFigures>& all) {
   return rows;
 }
 
-void AddMetric(const MetricRow& row, const TimeUnit& unit, TextTable* table) {
+// TTFT and ITL are orders of magnitude apart: each figure has a unit of its own.
+void AddMetric(const MetricRow& row, TextTable* table) {
   const Distribution& ns = *row.ns;
   if (ns.empty() && ns.unfinished() == 0) return;
-  const auto at_least = [&unit](double least_ns) { return absl::StrCat(">= ", FormatIn(unit, least_ns)); };
+  const auto at_least = [](double least_ns) { return absl::StrCat(">= ", FormatNs(least_ns)); };
   const auto percentile = [&](double share) -> std::string {
-    if (const std::optional<uint64_t> value = ns.Percentile(share)) return FormatIn(unit, static_cast<double>(*value));
+    if (const std::optional<uint64_t> value = ns.Percentile(share)) return FormatNs(static_cast<double>(*value));
     const std::optional<uint64_t> least = ns.AtLeast(share);
     return least ? at_least(static_cast<double>(*least)) : "-";
   };
-  const std::string mean = ns.empty()        ? "-"
-                           : ns.mean_known() ? FormatIn(unit, ns.mean_ns())
-                                             : at_least(ns.mean_ns());
-  table->AddRow({row.name, row.start, FormatCount(ns.count()), mean, percentile(0.5), percentile(0.9),
-                 percentile(0.99), percentile(0.999),
-                 ns.empty() ? "-" : FormatIn(unit, static_cast<double>(ns.max_ns()))});
+  const std::string mean = ns.empty() ? "-" : ns.mean_known() ? FormatNs(ns.mean_ns()) : at_least(ns.mean_ns());
+  table->AddRow({row.name, row.start, FormatCount(ns.count()), mean, percentile(0.5), percentile(0.9), percentile(0.99),
+                 percentile(0.999), ns.empty() ? "-" : FormatNs(static_cast<double>(ns.max_ns()))});
 }
 
 std::string DescribeUnfinished(const RequestFigures& figures) {
@@ -131,21 +129,15 @@ std::string RequestsSection(const LatencyResult& result, size_t width) {
   TextTable table({{"", true, TextTable::kAlways},
                    {"start", true, 95},
                    {"count", false, 70},
-                   TextTable::Numbers("mean", 75),
-                   TextTable::Numbers("p50", TextTable::kAlways),
-                   TextTable::Numbers("p90", 85),
-                   TextTable::Numbers("p99", 90),
-                   TextTable::Numbers("p99.9", 50),
-                   TextTable::Numbers("max", 80)});
-  const std::vector<MetricRow> rows = MetricRows(result.requests);
-  std::vector<double> medians;
-  for (const MetricRow& row : rows) {
-    if (!row.ns->empty()) medians.push_back(static_cast<double>(row.ns->Quantile(0.5)));
-  }
-  const TimeUnit unit = ChooseUnit(std::move(medians));
-  for (const MetricRow& row : rows) AddMetric(row, unit, &table);
+                   {"mean", false, 75},
+                   {"p50", false, TextTable::kAlways},
+                   {"p90", false, 85},
+                   {"p99", false, 90},
+                   {"p99.9", false, 50},
+                   {"max", false, 80}});
+  for (const MetricRow& row : MetricRows(result.requests)) AddMetric(row, &table);
   std::string out = Heading(
-      absl::StrCat("REQUESTS, ", unit.name, ": ", FormatCount(first.requests), " whole ones",
+      absl::StrCat("REQUESTS: ", FormatCount(first.requests), " whole ones",
                    first.failed > 0 ? absl::StrCat("; ", FormatCount(first.failed), " FAILED") : std::string()));
   if (!table.empty()) out += table.Format(width, kTextIndent);
   if (first.unfinished > 0) out += Paragraph("  ", DescribeUnfinished(first), width);
