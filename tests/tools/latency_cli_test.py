@@ -185,7 +185,10 @@ class Step(Recorded):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, err)
-        self.check_sums(json.loads(out))
+        result = json.loads(out)
+        self.check_sums(result)
+        self.assertIn("interrupted: what this machine's memory can do was not measured", result["warnings"])
+        self.assertNotIn("weights read, S-Part", [figure["what"] for figure in result["achieved"]])
 
     def test_bad_options(self):
         (SCRATCH / "a-folder.json").mkdir()

@@ -84,6 +84,7 @@ void LatencyStep(StepFlags& flags, EngineFlags& engine_flags) {
   result.command = "step";
   Recording recording;
   nlohmann::json statistics, paired_cost;
+  bool interrupted = false;
   {
     InferenceEngine engine(*options);
     CheckLoad(engine, flags.load);
@@ -97,6 +98,7 @@ void LatencyStep(StepFlags& flags, EngineFlags& engine_flags) {
       EngineRecord record(engine);
       recording = Record(record, flags.record, &result, [&load] { return load.failed(); });
     }
+    interrupted = InterruptGuard::Signal() != 0;
     statistics = nlohmann::json::parse(engine.StatisticsJson());
     load.Stop();
     if (flags.load.rate > 0) {
@@ -109,7 +111,11 @@ void LatencyStep(StepFlags& flags, EngineFlags& engine_flags) {
   }
   if (!paired_cost.is_null()) result.recording_cost.update(paired_cost);
   WarnUnlessSteady(recording, &result);
-  result.achieved = MeasureAchieved(statistics, recording.stages_overlap(), &recording.memory_gb_per_s);
+  if (interrupted) {
+    result.warnings.push_back("interrupted: what this machine's memory can do was not measured");
+  } else {
+    result.achieved = MeasureAchieved(statistics, recording.stages_overlap(), &recording.memory_gb_per_s);
+  }
   flags.report.Report(std::move(recording), std::move(result));
 }
 
