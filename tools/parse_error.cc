@@ -29,6 +29,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 
 // "; did you mean --model?", or nothing if no word is near.
 std::string Suggestion(const std::string& given, const std::vector<std::string>& known) {
+  if (given.size() < 3) return "";  // near to every other letter
   std::string best;
   size_t best_distance = std::max<size_t>(2, given.size() / 4) + 1;
   for (const std::string& word : known) {
@@ -66,11 +67,15 @@ std::string DescribeParseError(const CLI::App& program, const CLI::ParseError& e
     path += (path.empty() ? "" : " ") + command->get_name();
   }
   const std::string where = path.empty() ? "" : path + ": ";
-  const std::vector<std::string> unknown = program.remaining(/*recurse=*/true);
+  std::vector<std::string> unknown = program.remaining(/*recurse=*/true);
+  std::erase(unknown, "--");  // what was to stand behind it is missing
   if (!unknown.empty()) {
     const std::string name = unknown.front().substr(0, unknown.front().find('='));
     if (name.size() > 1 && name[0] == '-') {
-      return where + "unknown option " + name + Suggestion(name, OptionNames(*command));
+      const std::vector<std::string> known = OptionNames(*command);
+      if (std::find(known.begin(), known.end(), name) != known.end())
+        return where + name + " has to stand behind these words";
+      return where + "unknown option " + name + Suggestion(name, known);
     }
     std::vector<std::string> names;
     for (const CLI::App* child : Children(*command)) names.push_back(child->get_name());
