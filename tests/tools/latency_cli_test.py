@@ -506,7 +506,13 @@ class Compare(ProgramTest):
         other = self.changed("other.json", lambda result: result.update(schema_version=99))
         damaged = self.changed("damaged.json", lambda result: result.update(phases=[{"name": 7}]))
         empty = self.changed("empty.json", lambda result: result.update(phases=[], requests=[]))
-        for bad, needles in [(SCRATCH / "none.json", ("none.json", "No such file")), (no_json, ("no.json", "line 1")),
+        huge, pipe = SCRATCH / "huge.json", SCRATCH / "pipe.json"
+        with open(huge, "w") as file:
+            file.truncate(1 << 30)
+        os.mkfifo(pipe)
+        for bad, needles in [("/dev/zero", ("/dev/zero", "not a regular file")), (pipe, ("pipe.json", "not a regular file")),
+                             (huge, ("huge.json", str(1 << 30), str(1 << 28))),
+                             (SCRATCH / "none.json", ("none.json", "No such file")), (no_json, ("no.json", "line 1")),
                              (other, ("other.json", "99")), (damaged, ("damaged.json", "phases[0]")),
                              (SCRATCH, (str(SCRATCH),)), (empty, ("empty.json", "in common"))]:
             with self.subTest(bad=bad):

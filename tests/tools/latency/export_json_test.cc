@@ -356,7 +356,7 @@ TEST_F(SavedFileTest, SaysThatItCannotBeRead) {
   EXPECT_EQ(missing.message(), Path("none.json") + ": cannot be read: No such file or directory");
   const std::string folder = Path("folder.json");
   std::filesystem::create_directories(folder);
-  EXPECT_EQ(ReadSavedResult(folder).status().message(), folder + ": cannot be read: Is a directory");
+  EXPECT_EQ(ReadSavedResult(folder).status().message(), folder + ": is not a regular file");
 }
 
 TEST_F(SavedFileTest, NoSingleByteChangedMakesItCrash) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -13,6 +15,9 @@
 namespace fastdecode {
 
 namespace {
+
+// A thousand phases, with all the samples that are kept of them, take some 50 MB.
+constexpr uintmax_t kFileBytesMax = uintmax_t{256} << 20;
 
 Place PlaceAt(const JsonFields& field) {
   const std::string name = field.String();
@@ -227,11 +232,19 @@ absl::StatusOr<SavedResult> FromJson(const nlohmann::json& json, const std::stri
 }
 
 absl::StatusOr<SavedResult> ReadSavedResult(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError(path + ": is not a regular file");
+  }
+  if (const uintmax_t bytes = std::filesystem::file_size(path, error); !error && bytes > kFileBytesMax) {
+    return absl::InvalidArgumentError(path + ": has " + std::to_string(bytes) + " bytes, more than the " +
+                                      std::to_string(kFileBytesMax) + " of any saved result");
+  }
   errno = 0;
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
-  // A folder opens, and fails only when it is read.
-  if (!in || (in.peek(), in.bad())) return CannotRead(path);
+  if (!in) return CannotRead(path);
   text << in.rdbuf();
   if (in.bad()) return CannotRead(path);
   try {

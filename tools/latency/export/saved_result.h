@@ -68,8 +68,8 @@ struct SavedResult {
 // missing or of another kind than docs/latency.schema.json says; FailedPrecondition for a file of another version.
 absl::StatusOr<SavedResult> FromJson(const nlohmann::json& json, const std::string& file);
 
-// The same from a file. Also NotFound and PermissionDenied if it cannot be read, and InvalidArgument with line and
-// column if it is no JSON.
+// The same from a regular file of 256 MiB at most. Also NotFound and PermissionDenied if it cannot be read, and
+// InvalidArgument with line and column if it is no JSON.
 absl::StatusOr<SavedResult> ReadSavedResult(const std::string& path);
 
 }  // namespace fastdecode
