@@ -197,11 +197,12 @@ class Step(Recorded):
             (["--save", "x.txt"], ("--save", "'x.txt'", ".html")), (["--slo", "ttft:10"], ("--slo", "ttft:10")),
             (["--slo", "speed:10ms,p50"], ("--slo", "speed")), (["--prompt-tokens", "9-3"], ("--prompt-tokens", "9-3")),
             (["--prompt-tokens", 100000], ("--prompt-tokens", "100000")), (["--rate", 5], ("--rate", "--concurrency")),
-            (["--seconds", 0], ("--seconds", "0")), (["--format", "xml"], ("--format", "xml"))]:
+            (["--seconds", 0], ("--seconds", "0")), (["--format", "xml"], ("--format", "xml")),
+            (["--save", SCRATCH / "x.hgrm", "--hgrm-of", "nonsense"], ("--hgrm-of", "'nonsense'", "S-Part stage")),
+            (["--save", SCRATCH / "x.hgrm", "--hgrm-of", "attend@nowhere"], ("--hgrm-of", "'attend@nowhere'", "home N"))]:
             with self.subTest(arguments=arguments):
                 self.refused(step(*arguments), *needles)
         self.assertFalse(pathlib.Path("x.txt").exists())
-
 
 
 class Attach(Recorded):
@@ -322,10 +323,6 @@ class Kernel(ProgramTest):
     def test_bad_options(self):
         self.refused(run("latency", "kernel", "--kv-type", "int3"), "--kv-type", "int3")
         self.refused(run("latency", "kernel", "--save", "x.trace.json"), "--save", "no recording")
-
-
-class Hiccup(ProgramTest):
-    CAUSES = {"other threads", "interrupt", "interrupt or hypervisor", "hypervisor or firmware", "not known"}
         self.refused(run("latency", "kernel", "--save", SCRATCH / "x.hgrm", "--hgrm-of", "attend"), "--hgrm-of", "'attend'")
         # Before anything is measured, though the attention could be.
         self.refused(run("latency", "kernel", "--gib", 0.05, "--repetitions", 100000), "--gib: 0.0", "14336 x 4096")
@@ -341,6 +338,10 @@ class Fabric(ProgramTest):
             self.assertEqual([row[name] for name in ("p90_us", "p99_us", "p999_us")], [None, None, None])
         for line in self.succeed(run(*shown, "text")).splitlines()[-3:]:
             self.assertRegex(line, r"^\S+ +8 +\d+ +10 +[0-9.]+ +[0-9.]+ +- +- +- +[0-9.]+ +[0-9.]+$")
+
+
+class Hiccup(ProgramTest):
+    CAUSES = {"other threads", "interrupt", "interrupt or hypervisor", "hypervisor or firmware", "not known"}
 
     def test_json_hangs_together(self):
         result = json.loads(self.succeed(run("latency", "hiccup", "--seconds", 1, "--threshold", "3us", "--worst", 5,

@@ -66,7 +66,7 @@ void AddAttention(const KernelFlags& flags, const TeamCores& team, Isa isa, Late
   NoteCache(&result->achieved.back());
 }
 
-void AddGemm(const KernelFlags& flags, const TeamCores& team, Isa isa, LatencyResult* result) {
+GemmBenchOptions GemmOptionsOf(const KernelFlags& flags, const TeamCores& team, Isa isa) {
   GemmBenchOptions options;
   options.type = flags.kv_type == KvTypeName(KvType::kF32) ? ElementType::kF32 : ElementType::kBf16;
   options.inputs = flags.inputs;
@@ -76,9 +76,14 @@ void AddGemm(const KernelFlags& flags, const TeamCores& team, Isa isa, LatencyRe
   options.cores = team.cores;
   options.node = team.node;
   options.isa = isa;
+  return options;
+}
+
+absl::Status AddGemm(const KernelFlags& flags, const TeamCores& team, const GemmBenchOptions& options,
+                     LatencyResult* result) {
   absl::StatusOr<GemmReport> report = absl::UnknownError("not measured");
   PinnedThread("gemm", team.cores[0], [&] { report = MeasureGemm(options, flags.rows, flags.repetitions); }).Join();
-  ThrowUnlessOk(report.status());
+  if (!report.ok()) return report.status();
   for (const GemmRow& row : report->rows) {
     WarnOfDiscarded(row.ratio.size(), row.discarded, flags.repetitions);
     if (row.ratio.empty()) continue;
@@ -92,6 +97,7 @@ void AddGemm(const KernelFlags& flags, const TeamCores& team, Isa isa, LatencyRe
     result->achieved.push_back({"products, " + name + ", " + row.kernel, Summarize(row.gflop_per_s).median,
                                 Summarize(row.peak_gflop_per_s).median, "GFLOP/s", report->instruction});
   }
+  return absl::OkStatus();
 }
 
 void LatencyKernel(KernelFlags& flags) {
@@ -102,9 +108,12 @@ void LatencyKernel(KernelFlags& flags) {
   LatencyResult result;
   result.command = "kernel";
   result.provenance = ReadProvenance(SysRoot("/"), ProvenanceInput::Now(fd_version()));
+  const GemmBenchOptions gemm = GemmOptionsOf(flags, team, isa);
+  ThrowUnlessOk(GemmBench::Check(gemm));  // rather than behind the attention
   AddAttention(flags, team, isa, &result);
-  AddGemm(flags, team, isa, &result);
-  flags.report.ReportFigures(std::move(result));
+  const absl::Status measured = AddGemm(flags, team, gemm, &result);
+  flags.report.ReportFigures(result);  // the attention's in any case
+  ThrowUnlessOk(measured);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "engine/fastdecode.hpp"
 #include "tools/exit_code.h"
 #include "tools/latency/analysis/analysis.h"
+#include "tools/latency/analysis/phases.h"
 #include "tools/latency/analysis/silence.h"
 #include "tools/latency/analysis/timeline.h"
 #include "tools/latency/export/export_csv.h"
@@ -77,6 +78,23 @@ const FileKind& KindOf(const std::string& path) {
   throw Error(FD_INVALID_ARGUMENT, "--save: '" + path + "' ends with none of " + known);
 }
 
+// As far as the name tells, before there is anything that it names.
+void CheckHgrmOf(const std::string& name, bool recorded) {
+  const bool of_requests = name == "ttft" || name == "tpot" || name == "itl" || name == "e2e";
+  if (!recorded && of_requests) {
+    throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + name + "': there are no requests here; name a phase");
+  }
+  if (!recorded && !name.starts_with("attention, ") && !name.starts_with("GEMM, ")) {
+    throw Error(FD_INVALID_ARGUMENT,
+                "--hgrm-of: '" + name + "' is no phase here: 'attention, ...' and 'GEMM, N row(s)'");
+  }
+  if (recorded && !of_requests && !MayBePhase(name)) {
+    throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + name + "' is neither ttft, tpot, itl, e2e nor a phase (" +
+                                         absl::StrJoin(PhaseNames(), ", ") +
+                                         "), alone or with @engine, @scheduler or @home N");
+  }
+}
+
 std::string Shown(const std::string& format, const LatencyResult& result, int columns) {
   std::ostringstream out;
   if (format == "json") out << JsonText(result) << '\n';
@@ -132,10 +150,7 @@ void ReportFlags::Check() {
     if (KindOf(path).of_recordings && !recorded_) {
       throw Error(FD_INVALID_ARGUMENT, "--save: '" + path + "': there is no recording here, which such a file shows");
     }
-    const bool of_requests = hgrm_of_ == "ttft" || hgrm_of_ == "tpot" || hgrm_of_ == "itl" || hgrm_of_ == "e2e";
-    if (path.ends_with(".hgrm") && of_requests && !recorded_) {
-      throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + hgrm_of_ + "': there are no requests here; name a phase");
-    }
+    if (path.ends_with(".hgrm")) CheckHgrmOf(hgrm_of_, recorded_);
     CheckWritable("--save", path);
   }
   slos_.clear();

@@ -24,7 +24,7 @@ int64_t PaddedInputs(const GemmBenchOptions& o) { return (o.inputs + kPanelDepth
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GemmBench>> GemmBench::Create(const GemmBenchOptions& options) {
+absl::Status GemmBench::Check(const GemmBenchOptions& options) {
   const size_t threads = options.cores.size();
   if (static_cast<size_t>(PanelCount(options.outputs)) < threads) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -45,6 +45,12 @@ absl::StatusOr<std::unique_ptr<GemmBench>> GemmBench::Create(const GemmBenchOpti
                         options.rows_max, options.inputs, options.outputs, rows * row_bytes / (uint64_t{1} << 30),
                         kRowsBytesMax / (uint64_t{1} << 30)));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<GemmBench>> GemmBench::Create(const GemmBenchOptions& options) {
+  if (absl::Status bad = Check(options); !bad.ok()) return bad;
+  const double gib = static_cast<double>(options.weight_bytes) / (uint64_t{1} << 30);
   ArenaOptions arena_options;
   arena_options.bytes = options.weight_bytes / MatrixBytes(options) * MatrixBytes(options);
   arena_options.node = options.node;

@@ -34,6 +34,8 @@ struct GemmBenchOptions {
 // Owns: all of its memory, the team's helpers. Thread: the team's leader, pinned to cores[0], calls everything.
 class GemmBench {
  public:
+  // What Create would refuse the options for, without their memory: InvalidArgument as below.
+  static absl::Status Check(const GemmBenchOptions& options);
   // Random weights and rows. Sets the calling thread's denormals to be flushed, as all of a team's are.
   // Errors: InvalidArgument that names the option (as the command line says it) and its value; ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GemmBench>> Create(const GemmBenchOptions& options);
