@@ -2,10 +2,12 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "engine/fastdecode.hpp"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
+#include "tools/interrupt.h"
 
 namespace fastdecode {
 
@@ -33,14 +35,19 @@ void AddWorker(CLI::App& program) {
   auto flags = std::make_shared<EngineFlags>(command, WorkerFlagNames(), helps);
   command->callback([flags] {
     const std::unique_ptr<EngineOptions> options = flags->Build();
-    WorkerServer worker(*options);
-    running_worker = worker.get();
+    std::optional<WorkerServer> worker;
+    {
+      const InterruptGuard guard;  // taking memory takes a while, and leaves no socket behind
+      worker.emplace(*options);
+      if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
+    }
+    running_worker = worker->get();
     std::signal(SIGINT, &StopOnSignal);
     std::signal(SIGTERM, &StopOnSignal);
     HandleHangUp();
     // Only now: who reads that it listens may stop it.
-    if (!flags->quiet()) std::fprintf(stderr, "%s", worker.Describe().c_str());
-    worker.Run();
+    if (!flags->quiet()) std::fprintf(stderr, "%s", worker->Describe().c_str());
+    worker->Run();
     std::signal(SIGINT, SIG_DFL);
     std::signal(SIGTERM, SIG_DFL);
     running_worker = nullptr;

@@ -331,6 +331,29 @@ class Workers(ProgramTest):
             self.assertFalse(worker.path.exists())
             self.assertIn("home 0:", "".join(worker.lines))
 
+    def door_before_memory(self, name):
+        """A worker whose door has just opened: it takes its memory now."""
+        path = SCRATCH / name
+        process = subprocess.Popen([PROGRAM, "worker", "--listen", f"unix:{path}", "--kv-gib", "1", "-q"],
+                                   preexec_fn=as_user_with_default_signals)
+        self.addCleanup(process.kill)
+        while not path.exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.001)
+        return process, path
+
+    def test_an_engine_may_come_before_the_workers_memory(self):
+        process, path = self.door_before_memory("early.sock")
+        self.succeed(generate("-p", "A", "-n", 2, "--homes", f"unix:{path}"))
+        process.terminate()
+        self.assertEqual(process.wait(LIMIT_S), 0)
+
+    def test_a_worker_that_is_ended_while_it_takes_its_memory(self):
+        process, path = self.door_before_memory("ended.sock")
+        process.terminate()
+        self.assertIn(process.wait(LIMIT_S), (0, 128 + signal.SIGTERM))  # 0: it was quicker
+        self.assertFalse(path.exists())
+
     def test_a_worker_serves_one_engine_at_a_time(self):
         with Worker("w4.sock") as worker:
             homes = ["--homes", f"unix:{worker.path}"]
