@@ -73,8 +73,9 @@ std::string DescribeParseError(const CLI::App& program, const CLI::ParseError& e
     const std::string name = unknown.front().substr(0, unknown.front().find('='));
     if (name.size() > 1 && name[0] == '-') {
       const std::vector<std::string> known = OptionNames(*command);
-      if (std::find(known.begin(), known.end(), name) != known.end())
-        return where + name + " has to stand behind these words";
+      if (std::find(known.begin(), known.end(), name) != known.end()) {
+        return where + name + " has to stand behind '" + command->get_name() + "'";
+      }
       return where + "unknown option " + name + Suggestion(name, known);
     }
     std::vector<std::string> names;
