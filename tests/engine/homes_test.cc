@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -61,6 +62,16 @@ class HomesTest : public testing::Test {
     return pending == nullptr ? nullptr : Accept(pending.get(), homes, pages);
   }
 
+  // `accept`: the workers' part. Null: it failed.
+  static std::unique_ptr<Homes> Connect(std::initializer_list<const UnixListener*> workers,
+                                        const std::function<void()>& accept) {
+    std::thread accepting(accept);
+    absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options(workers));
+    accepting.join();
+    EXPECT_TRUE(homes.ok()) << homes.status();
+    return homes.ok() ? *std::move(homes) : nullptr;
+  }
+
   static void AwaitUp(const Homes& homes, size_t index) {
     const uint64_t deadline_ns = NowNs() + kTimeoutNs;
     while (!homes.List()[index].up && NowNs() < deadline_ns) std::this_thread::yield();
@@ -71,39 +82,35 @@ class HomesTest : public testing::Test {
 TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {
   const std::unique_ptr<UnixListener> worker = Listen("worker");
   std::unique_ptr<HomeLink> link;
-  std::thread accepting([&] { link = AcceptEngine(worker.get()); });
-  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
-  accepting.join();
-  ASSERT_TRUE(homes.ok()) << homes.status();
-  (*homes)->Start([](const PipelineCommand&) {}, [](int) { return 0; });
+  const std::unique_ptr<Homes> homes = Connect({worker.get()}, [&] { link = AcceptEngine(worker.get()); });
+  ASSERT_NE(homes, nullptr);
+  homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   link.reset();
-  (*homes)->OnHomeDrained(0, 0);
+  homes->OnHomeDrained(0, 0);
   AwaitProposal(worker.get())->Refuse("another model");
   const std::unique_ptr<PendingLink> second = AwaitProposal(worker.get());
   const uint64_t answered_ns = NowNs();
   second->Refuse("another model");
   link = AcceptEngine(worker.get());
   EXPECT_GE(NowNs() - answered_ns, 2 * RetrySchedule::kPauseNs);
-  AwaitUp(**homes, 0);
+  AwaitUp(*homes, 0);
 }
 
 TEST_F(HomesTest, AHomeThatIsLostWithoutAReplyIsTakenBackLessOften) {
   const std::unique_ptr<UnixListener> worker = Listen("worker");
   std::unique_ptr<HomeLink> link;
-  std::thread accepting([&] { link = AcceptEngine(worker.get()); });
-  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
-  accepting.join();
-  ASSERT_TRUE(homes.ok()) << homes.status();
+  const std::unique_ptr<Homes> homes = Connect({worker.get()}, [&] { link = AcceptEngine(worker.get()); });
+  ASSERT_NE(homes, nullptr);
   std::atomic<uint64_t> replies{0};
-  (*homes)->Start([](const PipelineCommand&) {}, [&](int) { return replies.load(); });
+  homes->Start([](const PipelineCommand&) {}, [&](int) { return replies.load(); });
   uint64_t posts = 0;
   // How long it stays away.
   const auto lose = [&] {
     const uint64_t lost_ns = NowNs();
     link.reset();
-    (*homes)->OnHomeDrained(0, posts);
+    homes->OnHomeDrained(0, posts);
     link = AcceptEngine(worker.get());
-    AwaitUp(**homes, 0);
+    AwaitUp(*homes, 0);
     return NowNs() - lost_ns;
   };
   for (const uint64_t pauses : {1, 2, 4}) {
@@ -124,16 +131,14 @@ TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
   constexpr uint32_t kHungHomes = 4;
   const std::unique_ptr<UnixListener> hung = Listen("hung"), good = Listen("good");
   std::vector<std::unique_ptr<HomeLink>> links;
-  std::thread accepting([&] {
+  const std::unique_ptr<Homes> homes = Connect({hung.get(), good.get()}, [&] {
     for (uint32_t i = 0; i < kHungHomes; ++i) links.push_back(AcceptEngine(hung.get(), kHungHomes));
     links.push_back(AcceptEngine(good.get()));
   });
-  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({hung.get(), good.get()}));
-  accepting.join();
-  ASSERT_TRUE(homes.ok()) << homes.status();
-  (*homes)->Start([](const PipelineCommand&) {}, [](int) { return 0; });
+  ASSERT_NE(homes, nullptr);
+  homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   links.clear();
-  for (uint32_t i = 0; i <= kHungHomes; ++i) (*homes)->OnHomeDrained(static_cast<int>(i), 0);
+  for (uint32_t i = 0; i <= kHungHomes; ++i) homes->OnHomeDrained(static_cast<int>(i), 0);
   links.push_back(AcceptEngine(good.get()));
   ASSERT_NE(links.back(), nullptr);
   std::vector<absl::StatusOr<std::unique_ptr<PendingLink>>> asked;  // none is answered
@@ -141,7 +146,7 @@ TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
     asked.push_back(hung->AcceptProposal(RetrySchedule::kPauseNs / 10));
   } while (!absl::IsDeadlineExceeded(asked.back().status()));
   EXPECT_LT(asked.size() - 1, kHungHomes);
-  AwaitUp(**homes, kHungHomes);
+  AwaitUp(*homes, kHungHomes);
 }
 
 // Whether its own turn takes long because it is refused slowly, or since it is not answered.
@@ -150,15 +155,13 @@ TEST_F(HomesTest, AHomeDoesNotKeepAnotherOfItsWorkerFromComingBack) {
   for (const bool silent : {false, true}) {
     const std::unique_ptr<UnixListener> worker = Listen("worker");
     std::vector<std::unique_ptr<HomeLink>> links;
-    std::thread accepting([&] {
+    const std::unique_ptr<Homes> homes = Connect({worker.get()}, [&] {
       for (int i = 0; i < 2; ++i) links.push_back(AcceptEngine(worker.get(), /*homes=*/2));
     });
-    absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
-    accepting.join();
-    ASSERT_TRUE(homes.ok()) << homes.status();
-    (*homes)->Start([](const PipelineCommand&) {}, [](int) { return 0; });
+    ASSERT_NE(homes, nullptr);
+    homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
     links.clear();
-    for (const int home : {0, 1}) (*homes)->OnHomeDrained(home, 0);
+    for (const int home : {0, 1}) homes->OnHomeDrained(home, 0);
     std::vector<std::unique_ptr<PendingLink>> unanswered;
     for (int turn = 0; turn < kTurns && links.empty(); ++turn) {
       std::unique_ptr<PendingLink> pending = AwaitProposal(worker.get());
@@ -173,27 +176,25 @@ TEST_F(HomesTest, AHomeDoesNotKeepAnotherOfItsWorkerFromComingBack) {
       }
     }
     ASSERT_FALSE(links.empty()) << "silent: " << silent;
-    AwaitUp(**homes, 1);
+    AwaitUp(*homes, 1);
   }
 }
 
 TEST_F(HomesTest, SaysWhyThereIsNoRoom) {
   const std::unique_ptr<UnixListener> worker = Listen("worker");
   std::vector<std::unique_ptr<HomeLink>> links;
-  std::thread accepting([&] {
+  const std::unique_ptr<Homes> homes = Connect({worker.get()}, [&] {
     for (const uint64_t pages : {4, 2}) links.push_back(AcceptEngine(worker.get(), /*homes=*/2, pages));
   });
-  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
-  accepting.join();
-  ASSERT_TRUE(homes.ok()) << homes.status();
-  const auto why = [&](uint32_t pages) { return (*homes)->DescribeNoRoom(pages * kPageTokens); };
+  ASSERT_NE(homes, nullptr);
+  const auto why = [&](uint32_t pages) { return homes->DescribeNoRoom(pages * kPageTokens); };
   const auto lose = [&](size_t index) {
     links[index].reset();
     const uint64_t deadline_ns = NowNs() + kTimeoutNs;
-    while ((*homes)->List()[index].up && NowNs() < deadline_ns) std::this_thread::yield();
+    while (homes->List()[index].up && NowNs() < deadline_ns) std::this_thread::yield();
   };
   const std::string tokens[] = {std::to_string(2 * kPageTokens), std::to_string(5 * kPageTokens)};
-  const std::string names[] = {(*homes)->Name(0) + " was lost: ", (*homes)->Name(1) + " was lost: "};
+  const std::string names[] = {homes->Name(0) + " was lost: ", homes->Name(1) + " was lost: "};
   EXPECT_THAT(names[0], testing::HasSubstr(worker->path()));
   EXPECT_THAT(why(5), testing::EndsWith("needs room for " + tokens[1] + " tokens, the largest has " +
                                         std::to_string(4 * kPageTokens)));
