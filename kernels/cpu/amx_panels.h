@@ -130,7 +130,7 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
   }
 
   template <int J, Fetch kFetch>
-  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
+  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q, int,
                             const typename Base::Prepared&, float* scores) {
     using Panel = TileDots::Panel<kFetch>;
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
@@ -142,8 +142,8 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
 
   // In place, if the tile has the rows of the configuration.
   template <int J, Fetch kFetch>
-  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Bf16* p, const Weights&,
-                         bool largest, float* acc) {
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Bf16* p, int,
+                         const Weights&, bool largest, float* acc) {
     using Panel = TileDots::Panel<kFetch>;
     const std::byte* const v = page_head + PageKElements(head_dim) * sizeof(Bf16);
     Panel::LoadV(p, kPageTokens * sizeof(Bf16));

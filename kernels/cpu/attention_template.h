@@ -24,7 +24,8 @@ namespace {
 //   kPRounding          what a Probability loses, relatively
 //   kSparseTileMax      tiles of up to so many row-heads prefetch for some lines where pieces lie one behind the other
 //   kOverlapTileMin     tiles of so many row-heads and more overlap: see Pipeline
-//   HeadBytes, QueryBytes, SetQuery, Scores<J, kFetch>, Weigh<J>
+//   HeadBytes, QueryBytes, SetQuery, Weigh<J>
+//   Scores<J, kFetch>   is told, as Add is, how many of the page's tokens are seen by some row, but may take them all
 //   Prepare<J>          if it has one: what Scores wants of a page and a tile's queries, done some steps before it
 //   Add<J, kFetch>      is told whether no tile of the call is larger: AMX's registers have that one's shape
 //   kCoarseP            whether CoarseExp2 will do for p
@@ -93,11 +94,12 @@ class Attention {
       }
     }
     pipeline.Finish();
+    FinishSums(scratch.sums, all, args.out);
     for (int i = 0; i < all; ++i) {
-      Kv::AddRests(shape.head_dim, scratch.rests + i * Kv::RestFloats(shape.head_dim),
-                   args.out.acc + i * shape.head_dim);
+      float* const acc = args.out.acc + i * shape.head_dim;
+      Kv::AddRests(shape.head_dim, scratch.rests + i * Kv::RestFloats(shape.head_dim), acc);
+      if (args.into.acc == nullptr) MakeZerosPositive(shape.head_dim, acc);  // else folding does
     }
-    FinishPartials(shape, scratch.sums, all, args.out);
     if (args.into.acc != nullptr) PartialRows<V>::Fold(shape, args.into, args.out, all);
     if (args.o != nullptr) {
       const Partial& done = args.into.acc != nullptr ? args.into : args.out;
@@ -128,6 +130,7 @@ class Attention {
     const std::byte* page_head;
     Ahead ahead;                    // what is wanted in the caches for later
     bool largest;                   // none of the call's has more row-heads
+    int seen;                       // tokens of the page up to the last one that a row sees: others may be left out
     const std::byte* q;             // [J], QueryBytes each
     float* scores;                  // [J][32]
     Probability* p;                 // [J][32]
@@ -233,7 +236,8 @@ class Attention {
   }
   template <class Page, int J, Fetch kFetch>
   static void Score(const Query& query, const Tile& tile, const typename Page::Prepared& prepared) {
-    Page::template Scores<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.q, prepared, tile.scores);
+    Page::template Scores<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.q, tile.seen, prepared,
+                                     tile.scores);
   }
   template <class Page, int J>
   static void Weigh(const Query& query, Tile* tile, typename Page::Weights* weights) {
@@ -249,7 +253,8 @@ class Attention {
   }
   template <class Page, int J, Fetch kFetch>
   static void Add(const Query& query, const Tile& tile, const typename Page::Weights& weights) {
-    Page::template Add<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.p, weights, tile.largest, tile.acc);
+    Page::template Add<J, kFetch>(query.head_dim, tile.page_head, tile.ahead, tile.p, tile.seen, weights, tile.largest,
+                                  tile.acc);
   }
 
   // Some lines are enough for pieces that lie one behind the other, where the CPU's own prefetcher runs ahead, and for
@@ -399,6 +404,7 @@ class Attention {
       }
       begin = end;
       if (any == 0) continue;
+      tile.seen = kPageTokens - __builtin_clz(any);
       const Fetch fetch = adjacent ? Fetch::kSomeLines : Fetch::kEveryLine;
       pipeline->Push(StepsFor<Page>(count, ahead.any() ? fetch : Fetch::kNoLine));
       ahead = {};  // done; the later tiles find the page itself in the cache
@@ -444,12 +450,9 @@ class Attention {
            args.first_head * Kv::HeadBytes(shape.head_dim);
   }
 
-  static void FinishPartials(const AttentionShape& shape, const float* sums, int n, const Partial& out) {
-    FinishSums(sums, n, out);
-    // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
-    for (int i = 0; i < n * shape.head_dim; i += kLanes) {
-      V::Store(out.acc + i, V::Add(V::Load(out.acc + i), V::Zero()));
-    }
+  // A masked token adds p * v = ±0: -0 becomes +0, so that not even a zero's sign tells what else is in the page.
+  static void MakeZerosPositive(int count, float* acc) {
+    for (int i = 0; i < count; i += kLanes) V::Store(acc + i, V::Add(V::Load(acc + i), V::Zero()));
   }
   static void FinishSums(const float* sums, int n, const Partial& out) {
     for (int i = 0; i < n; ++i) {

@@ -102,7 +102,7 @@ struct Int4Kv {
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
   template <int J, Fetch kFetch>
-  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
+  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q, int,
                             const Prepared& prepared, float* scores) {
     alignas(64) std::byte codes[J][kMaxHeadDim];
     const std::byte* const scales = page_head + Int4KScales(head_dim);
@@ -168,7 +168,7 @@ struct Int4Kv {
 
   // acc[j] += p[j] · v for the 32 tokens of a page.
   template <int J, Fetch kFetch>
-  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float* p,
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float* p, int,
                          const Weights& weights, bool, float* acc) {
     GroupWeights of_groups;
     RoundWeights<J>(head_dim, page_head, p, weights, &of_groups);

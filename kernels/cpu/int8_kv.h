@@ -65,7 +65,7 @@ struct Int8Kv {
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
   template <int J, Fetch kFetch>
-  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
+  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q, int,
                             const Prepared&, float* scores) {
     const Bf16* k_scales = reinterpret_cast<const Bf16*>(page_head + Int8KScales(head_dim));
     const ptrdiff_t q_bytes = QueryBytes(head_dim);
@@ -113,7 +113,7 @@ struct Int8Kv {
 
   // acc[j] += p[j] · v for the 32 tokens of a page.
   template <int J, Fetch kFetch>
-  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*,
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const float*, int,
                          const Weights& weights, bool, float* acc) {
     const std::byte* const v = page_head + Int8V(head_dim);
     constexpr int kPanels = Bytes::template kAtOnce<J>;

@@ -12,7 +12,8 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 //   Element, Factor     of a panel, and of the vectors that it is multiplied by (q, and the probabilities)
 //   Prefetch, kTakesF32Rows, kScalesScores, kPRounding, kSparseTileMax, SetQuery, and perhaps Exponentiate
 //   Multiply<J, kFetch, kOfK>  in two chains in ascending order, which are added; all FmaDots give the same bits
-template <class V, class Dots>
+// kStops: later tiles of a page leave out what none of their rows sees. Loops of constant length are 2 % faster (bf16).
+template <class V, class Dots, bool kStops = false>
 struct PanelKv : Dots {
   using Float = typename V::Float;
   using Element = typename Dots::Element;
@@ -37,10 +38,11 @@ struct PanelKv : Dots {
 
   // scores[j] = q[j] · k for the 32 tokens of a page.
   template <int J, Fetch kFetch>
-  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q,
+  static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q, int seen,
                             const Prepared&, float* scores) {
     const Element* k = reinterpret_cast<const Element*>(page_head);
-    for (int t = 0; t < kPageTokens; t += kPanelLanes) {
+    const int tokens = kStops && kFetch == Fetch::kNoLine ? seen : kPageTokens;
+    for (int t = 0; t < tokens; t += kPanelLanes) {
       Float score[J][kPanelVectors];
       const Element* const panel = k + t * head_dim;
       Dots::template Multiply<J, kFetch, true>(panel, head_dim, reinterpret_cast<const Factor*>(q), head_dim, ahead,
@@ -60,13 +62,14 @@ struct PanelKv : Dots {
 
   // acc[j] += p[j] · v for the 32 tokens of a page.
   template <int J, Fetch kFetch>
-  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Probability* p,
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Probability* p, int seen,
                          const Weights&, bool, float* acc) {
     const Element* v = reinterpret_cast<const Element*>(page_head) + PageKElements(head_dim);
+    const int steps = kStops && kFetch == Fetch::kNoLine ? (seen + 1) / 2 * 2 : kPageTokens;
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
       Float sum[J][kPanelVectors];
       const Element* const panel = v + dim * kPageTokens;
-      Dots::template Multiply<J, kFetch, false>(panel, kPageTokens, p, kPageTokens, ahead, sum);
+      Dots::template Multiply<J, kFetch, false>(panel, steps, p, kPageTokens, ahead, sum);
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 2
@@ -79,9 +82,9 @@ struct PanelKv : Dots {
   }
 };
 
-// Open pages of int4.
+// Open pages of int4: chunks see half of each.
 template <class V>
-using OpenPages = PanelKv<V, FmaDots<V, Bf16>>;
+using OpenPages = PanelKv<V, FmaDots<V, Bf16>, true>;
 
 }  // namespace
 }  // namespace fastdecode

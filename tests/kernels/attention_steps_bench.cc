@@ -75,6 +75,7 @@ struct Probe : Kernel {
     const typename Kernel::Query query = {kHeadDim, 0.01f, 0};
     typename Kernel::Tile tile = {};
     tile.largest = true;
+    tile.seen = kPageTokens;
     tile.scores = scores;
     tile.p = p;
     tile.base = base;
