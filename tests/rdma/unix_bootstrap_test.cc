@@ -1,7 +1,5 @@
 // The door of a worker, from both sides, and clients that have no business there.
 
-#include "rdma/shm/unix_bootstrap.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -19,54 +17,10 @@
 #include <thread>
 #include <vector>
 
-#include "numa/arena.h"
-#include "numa/clock.h"
-#include "rdma/link_monitor.h"
-#include "rdma/shm/shm_layout.h"
-#include "tests/rdma/socket_folder.h"
+#include "tests/rdma/unix_bootstrap_fixture.h"
 
 namespace fastdecode {
 namespace {
-
-constexpr uint64_t kGenerousNs = 60'000'000'000;
-
-LinkProposal Proposal() {
-  LinkProposal proposal;
-  proposal.size = {.slots = 2,
-                   .hop_payload_bytes_max = 100,
-                   .reply_payload_bytes_max = 100,
-                   .control_ring_bytes = 4096,
-                   .bulk_segments = 4,
-                   .bulk_segment_bytes_max = 300};
-  proposal.epoch = 77;
-  proposal.peer = {.engine_id = 0x1234567890, .role = 0};
-  proposal.home_index = 1;
-  proposal.shape = std::string("shape\0with a zero", 17);
-  return proposal;
-}
-
-// A proposal as ConnectUnix sends it, to be spoilt.
-ProposalPacket Packet() {
-  ProposalPacket packet;
-  packet.prefix.bytes = sizeof(packet);
-  packet.epoch = 77;
-  packet.hop_payload_bytes_max = 100;
-  packet.reply_payload_bytes_max = 100;
-  packet.control_ring_bytes = 4096;
-  packet.slots = 2;
-  packet.bulk_segments = 4;
-  packet.bulk_segment_bytes_max = 300;
-  return packet;
-}
-
-Arena Region() {
-  ArenaOptions options;
-  options.bytes = EngineRegion::Bytes(Proposal().size);
-  options.shared = true;
-  absl::StatusOr<Arena> arena = Arena::Create(options);
-  EXPECT_TRUE(arena.ok()) << arena.status();
-  return *std::move(arena);
-}
 
 FileDescriptor Memfd(size_t bytes, int seals) {
   FileDescriptor fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -74,78 +28,6 @@ FileDescriptor Memfd(size_t bytes, int seals) {
   EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
   return fd;
 }
-
-// A client that does as it likes.
-class RawClient {
- public:
-  explicit RawClient(const std::string& path) : socket_(*OpenSocket()) {
-    const sockaddr_un address = *SocketAddress(path);
-    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0)
-        << strerror(errno);
-  }
-
-  void Send(const void* bytes, size_t count, int fd = -1) {
-    const absl::Status status = SendPacket(socket_.get(), bytes, count, fd);
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  // The text of the refusal; "closed" without one.
-  std::string Refusal() {
-    char buffer[2048];
-    ReceivedPacket packet;
-    if (!WaitReadable(socket_.get(), NowNs() + kGenerousNs)) return "nothing";
-    if (ReceivePacket(socket_.get(), buffer, sizeof(buffer), &packet) != ReceiveOutcome::kPacket) return "closed";
-    return ReadTextPacket(buffer, packet.bytes, PacketKind::kRefusal);
-  }
-  int fd() const { return socket_.get(); }
-
- private:
-  FileDescriptor socket_;
-};
-
-class UnixBootstrapTest : public testing::Test {
- protected:
-  void SetUp() override { Listen(); }
-
-  void Listen() {
-    absl::StatusOr<std::unique_ptr<UnixListener>> listener = UnixListener::Listen(path_);
-    ASSERT_TRUE(listener.ok()) << listener.status();
-    listener_ = *std::move(listener);
-  }
-
-  // The next one at the door must be turned away for this.
-  void ExpectTurnedAway(const std::string& why) {
-    const auto pending = listener_->AcceptProposal(kGenerousNs);
-    ASSERT_FALSE(pending.ok());
-    EXPECT_NE(pending.status().message().find(why), std::string::npos) << pending.status();
-  }
-
-  // Connects while `decide` has the proposal at the worker's side.
-  absl::StatusOr<ConnectResult> Connect(const LinkProposal& proposal, const std::function<void(PendingLink*)>& decide) {
-    std::thread worker([&] {
-      absl::StatusOr<std::unique_ptr<PendingLink>> pending = absl::UnavailableError("");
-      const uint64_t deadline_ns = NowNs() + kGenerousNs;
-      while (!pending.ok() && NowNs() < deadline_ns) pending = listener_->AcceptProposal(kGenerousNs);
-      ASSERT_TRUE(pending.ok()) << pending.status();
-      decide(pending->get());
-    });
-    absl::StatusOr<ConnectResult> result = ConnectUnix(path_, proposal, -1, kGenerousNs);
-    worker.join();
-    return result;
-  }
-  absl::StatusOr<ConnectResult> Connect() {
-    return Connect(Proposal(), [this](PendingLink* pending) { Accept(pending); });
-  }
-  void Accept(PendingLink* pending) {
-    absl::StatusOr<std::unique_ptr<HomeLink>> home = pending->Accept({.homes = 3, .answer = "described"}, -1);
-    ASSERT_TRUE(home.ok()) << home.status();
-    home_ = *std::move(home);
-  }
-
-  const SocketFolder folder_;
-  const std::string path_ = folder_.File("worker");
-  std::unique_ptr<UnixListener> listener_;
-  std::unique_ptr<HomeLink> home_;
-};
 
 TEST_F(UnixBootstrapTest, BothEndsAgree) {
   const absl::StatusOr<ConnectResult> connected = Connect(Proposal(), [this](PendingLink* pending) {
@@ -478,98 +360,6 @@ TEST_F(UnixBootstrapTest, AnswersThatCannotBe) {
   TextPacket refusal = MakeTextPacket(PacketKind::kRefusal, "too old");
   refusal.prefix.version = 9;
   has(std::string(worker.Answer(path, &refusal, sizeof(refusal), -1).message()), "refused the link: too old");
-}
-
-// ---- The end of a link ----
-
-bool WaitUntilLost(const LinkEnd& link) {
-  const uint64_t deadline_ns = NowNs() + kGenerousNs;
-  while (!link.lost() && NowNs() < deadline_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return link.lost();
-}
-
-TEST_F(UnixBootstrapTest, AnEndThatGivesUpTellsTheOtherWhy) {
-  LinkMonitor monitor;
-  auto connected = Connect();
-  ASSERT_TRUE(connected.ok()) << connected.status();
-  monitor.Add(connected->link.get());
-  monitor.Add(home_.get());
-  connected->link->MarkLost("home overdue at step 5");
-  ASSERT_TRUE(WaitUntilLost(*home_));
-  EXPECT_EQ(home_->lost_cause(),
-            "engine process (pid " + std::to_string(getpid()) + ") gave the link up: home overdue at step 5");
-  EXPECT_EQ(connected->link->lost_cause(), "home overdue at step 5");
-  monitor.Remove(connected->link.get());
-  monitor.Remove(home_.get());
-}
-
-TEST_F(UnixBootstrapTest, AnEndThatIsDestroyedLosesTheOther) {
-  LinkMonitor monitor;
-  auto connected = Connect();
-  ASSERT_TRUE(connected.ok()) << connected.status();
-  monitor.Add(connected->link.get());
-  home_.reset();
-  ASSERT_TRUE(WaitUntilLost(*connected->link));
-  EXPECT_NE(connected->link->lost_cause().find("gave the link up: the home closed the link"), std::string::npos)
-      << connected->link->lost_cause();
-  monitor.Remove(connected->link.get());
-}
-
-TEST_F(UnixBootstrapTest, APacketThatIsNoneOfTheProtocolLosesTheLink) {
-  const Arena region = Region();
-  RawClient client(path_);
-  const ProposalPacket packet = Packet();
-  client.Send(&packet, sizeof(packet), region.fd());
-  const auto pending = listener_->AcceptProposal(kGenerousNs);
-  ASSERT_TRUE(pending.ok()) << pending.status();
-  Accept(pending->get());
-  EXPECT_FALSE(home_->lost());
-  home_->CheckPeer();
-  EXPECT_FALSE(home_->lost()) << "no news";
-  client.Send("hello", 5);
-  home_->CheckPeer();
-  EXPECT_NE(home_->lost_cause().find("sent a packet that is none of the protocol"), std::string::npos);
-}
-
-TEST_F(UnixBootstrapTest, QuarantineEndsWhenThePeerHasClosed) {
-  LinkMonitor monitor;
-  auto connected = Connect();
-  ASSERT_TRUE(connected.ok()) << connected.status();
-  monitor.Add(connected->link.get());
-  monitor.Quarantine(std::move(connected->link), "overdue");
-  EXPECT_EQ(monitor.links_in_quarantine(), 1u);
-  home_->ReplyArea(0)[0] = std::byte{1};  // a late write hits memory that is still there
-  home_.reset();
-  const uint64_t deadline_ns = NowNs() + kGenerousNs;
-  while (monitor.links_in_quarantine() != 0 && NowNs() < deadline_ns) sched_yield();
-  EXPECT_EQ(monitor.links_in_quarantine(), 0u);
-}
-
-size_t OpenDescriptors() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
-
-size_t Mappings() {
-  std::ifstream maps("/proc/self/maps");
-  size_t count = 0;
-  for (std::string line; std::getline(maps, line);) count += line.find("fastdecode-arena") != std::string::npos;
-  return count;
-}
-
-TEST_F(UnixBootstrapTest, NothingIsLeftOfManyLinks) {
-  const size_t descriptors = OpenDescriptors();
-  for (int i = 0; i < 12; ++i) {
-    {
-      const auto connected =
-          i % 3 == 0 ? Connect(Proposal(), [](PendingLink* pending) { pending->Refuse("no"); }) : Connect();
-      EXPECT_EQ(connected.ok(), i % 3 != 0);
-    }
-    home_.reset();
-  }
-  EXPECT_EQ(OpenDescriptors(), descriptors);
-  EXPECT_EQ(Mappings(), 0u);
 }
 
 }  // namespace
