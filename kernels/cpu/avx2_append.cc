@@ -146,6 +146,23 @@ inline void PackVLine(const Rows& rows, int i, int d, uint8_t* to) {
                    _mm256_set_m128i(_mm_unpackhi_epi16(high01, high23), _mm_unpacklo_epi16(high01, high23)));
 }
 
+// One token's 16 elements to its place among kVTokens: the line is read and written whole, for a few of its elements
+// at a time would fill the store buffer while the next line is waited for.
+inline __m256i Widen(const Bf16* from) { return _mm256_cvtepu16_epi32(Load16(from)); }
+inline __m256i Widen(const uint8_t* from) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+template <typename Element>
+inline void PutVToken(const Element* row, int place, Element* line) {
+  const __m128i shift = _mm_cvtsi32_si128(place * 8 * static_cast<int>(sizeof(Element)));
+  const __m256i token = _mm256_sll_epi32(_mm256_set1_epi32(sizeof(Element) == 1 ? 0xff : 0xffff), shift);
+  for (int lane = 0; lane < kPanelLanes; lane += 8) {
+    __m256i* const at = reinterpret_cast<__m256i*>(line + lane * kVTokens<Element>);
+    const __m256i others = _mm256_andnot_si256(token, _mm256_loadu_si256(at));
+    _mm256_storeu_si256(at, _mm256_or_si256(others, _mm256_sll_epi32(Widen(row + lane), shift)));
+  }
+}
+
 template <class Lines, typename Element>
 void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const HeadPlace& to, Upcoming* next) {
   constexpr int kTokens = kVTokens<Element>;
@@ -160,8 +177,7 @@ void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const Hea
         PackVLine<Lines>(rows, i, d, line);
         i += kTokens;
       } else {
-        const Element* const row = rows.At<Element>(i) + d;
-        for (int lane = 0; lane < kPanelLanes; ++lane) line[lane * kTokens + slot % kTokens] = row[lane];
+        if constexpr (kTokens > 1) PutVToken(rows.At<Element>(i) + d, slot % kTokens, line);
         ++i;
       }
     }
