@@ -110,8 +110,8 @@ struct AttendArgs {
   int next_pages = 0;
   const std::byte* next_q = nullptr;
   int next_rows = 0;
-  // The block's partial goes to `out`. If there is an `into`, it is then folded into that, and `out` holds nothing any
-  // more. If there is an `o`, what came of it is finished: FoldFn, FinishFn.
+  // The block's partial goes to `out`. If there is an `into`, it is folded into that instead. If there is an `o`, what
+  // came of it is finished to there instead: FoldFn, FinishFn. What is named and not gone to holds nothing afterwards.
   Partial out;
   Partial into = {};
   std::byte* o = nullptr;

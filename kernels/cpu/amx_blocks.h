@@ -94,9 +94,11 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
 
  private:
   struct Scratch {
-    alignas(64) float scores[kLag + 1][kRows][kPageTokens];
+    union {  // together with p they are to stay in the first-level cache
+      alignas(64) float scores[kLag + 1][kRows][kPageTokens];
+      alignas(64) float acc[kRows][kHeadDim];  // once everything is weighed
+    };
     alignas(64) Bf16 p[kBlockPages][kRows][kPageTokens];
-    alignas(64) float acc[kRows][kHeadDim];
     alignas(64) float sums[kRows][kPanelLanes];
     float base[kRows];
     float sum[kRows];
@@ -348,17 +350,20 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
   void Finish() {
     if (page_count_ == 0) __builtin_memset(acc_, 0, sizeof(scratch_.acc));
     Base::FinishSums(scratch_.sums[0], rows_, Partial{scratch_.base, scratch_.sum, nullptr});
+    const Partial here = {scratch_.base, scratch_.sum, acc_};
     if (args_.into.acc != nullptr) {
-      PartialRows<V>::Fold(shape_, At(args_.into), Partial{scratch_.base, scratch_.sum, acc_}, rows_);
-    } else {
-      const Partial out = At(args_.out);
-      for (int row = 0; row < rows_; ++row) out.max[row] = scratch_.base[row], out.sum[row] = scratch_.sum[row];
-      if (acc_ != out.acc) __builtin_memcpy(out.acc, acc_, rows_ * sizeof(scratch_.acc[0]));
+      if (args_.o == nullptr) return PartialRows<V>::Fold(shape_, At(args_.into), here, rows_);
+      return FinishRows<true>(At(args_.into), here);
     }
-    if (args_.o != nullptr) {
-      PartialRows<V>::FinishSome(shape_, args_.into.acc != nullptr ? args_.into : args_.out, args_.rows, first_,
-                                 first_ + rows_, args_.o, args_.o_row_stride_bytes);
-    }
+    if (args_.o != nullptr) return FinishRows<false>(here, {});
+    const Partial out = At(args_.out);
+    for (int row = 0; row < rows_; ++row) out.max[row] = scratch_.base[row], out.sum[row] = scratch_.sum[row];
+    if (acc_ != out.acc) __builtin_memcpy(out.acc, acc_, rows_ * sizeof(scratch_.acc[0]));
+  }
+  template <bool kFolds>
+  void FinishRows(const Partial& into, const Partial& from) {
+    PartialRows<V>::template FinishSome<kFolds>(shape_, into, from, args_.rows, first_, first_ + rows_, args_.o,
+                                                args_.o_row_stride_bytes);
   }
   Partial At(const Partial& all) const { return {all.max + first_, all.sum + first_, all.acc + first_ * kHeadDim}; }
 

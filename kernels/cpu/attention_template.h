@@ -100,10 +100,13 @@ class Attention {
       Kv::AddRests(shape.head_dim, scratch.rests + i * Kv::RestFloats(shape.head_dim), acc);
       if (args.into.acc == nullptr) MakeZerosPositive(shape.head_dim, acc);  // else folding does
     }
-    if (args.into.acc != nullptr) PartialRows<V>::Fold(shape, args.into, args.out, all);
-    if (args.o != nullptr) {
-      const Partial& done = args.into.acc != nullptr ? args.into : args.out;
-      PartialRows<V>::Finish(shape, done, args.heads, args.rows, args.o, args.o_row_stride_bytes);
+    if (args.o == nullptr) {
+      if (args.into.acc != nullptr) PartialRows<V>::Fold(shape, args.into, args.out, all);
+    } else if (args.into.acc == nullptr) {
+      PartialRows<V>::Finish(shape, args.out, args.heads, args.rows, args.o, args.o_row_stride_bytes);
+    } else {
+      PartialRows<V>::template FinishSome<true>(shape, args.into, args.out, args.rows, 0, all, args.o,
+                                                args.o_row_stride_bytes);
     }
   }
 
@@ -455,11 +458,20 @@ class Attention {
     for (int i = 0; i < count; i += kLanes) V::Store(acc + i, V::Add(V::Load(acc + i), V::Zero()));
   }
   static void FinishSums(const float* sums, int n, const Partial& out) {
-    for (int i = 0; i < n; ++i) {
+    const auto sum_of = [&](int i) {
+      const Float sum = V::Load(sums + i * kPanelLanes);
+      return kPanelVectors == 2 ? V::Add(sum, V::Load(sums + i * kPanelLanes + kLanes)) : sum;
+    };
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      Float each[kLanes];
+#pragma GCC unroll 16
+      for (int j = 0; j < kLanes; ++j) each[j] = sum_of(i + j);
+      V::Store(out.sum + i, V::SumEach(each));
+    }
+    for (; i < n; ++i) out.sum[i] = V::SumLanes(sum_of(i));
+    for (i = 0; i < n; ++i) {
       if (out.max[i] == kNoBase) out.max[i] = -kInfinity;
-      Float sum = V::Load(sums + i * kPanelLanes);
-      if constexpr (kPanelVectors == 2) sum = V::Add(sum, V::Load(sums + i * kPanelLanes + kLanes));
-      out.sum[i] = V::SumLanes(sum);
     }
   }
 };

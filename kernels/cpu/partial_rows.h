@@ -24,8 +24,7 @@ class PartialRows {
         const float* const more = from.acc + (first + i) * shape.head_dim;
         const Float of_into = V::Set(factors.into[i]), of_from = V::Set(factors.from[i]);
         for (int d = 0; d < shape.head_dim; d += kLanes) {
-          const Float scaled = V::Mul(V::Add(V::Load(more + d), V::Zero()), of_from);  // -0 becomes +0
-          V::Store(acc + d, V::Fma(V::Load(acc + d), of_into, scaled));
+          V::Store(acc + d, FoldedAcc(acc + d, more + d, of_into, of_from));
         }
       }
     }
@@ -33,19 +32,25 @@ class PartialRows {
 
   static void Finish(const AttentionShape& shape, const Partial& from, int heads, int rows, std::byte* o,
                      size_t o_row_stride_bytes) {
-    FinishSome(shape, from, rows, 0, heads * rows * shape.group, o, o_row_stride_bytes);
+    FinishSome<false>(shape, from, {}, rows, 0, heads * rows * shape.group, o, o_row_stride_bytes);
   }
 
-  // Row-heads [begin, end) of a partial of so many rows.
-  static void FinishSome(const AttentionShape& shape, const Partial& from, int rows, int begin, int end, std::byte* o,
-                         size_t o_row_stride_bytes) {
+  // Fold and Finish of row-heads [begin, end) of a call with so many rows, where partials begin with the first of them.
+  // kFolds: else there is no `from`. What is folded goes to o alone.
+  template <bool kFolds>
+  static void FinishSome(const AttentionShape& shape, const Partial& into, const Partial& from, int rows, int begin,
+                         int end, std::byte* o, size_t o_row_stride_bytes) {
     // More rows than steps have are of a chunk, whose results nobody waits for: they are not to be read first.
     const bool stream = rows > kMaxRowsOfHeads && shape.head_dim % (2 * kLanes) == 0 &&
                         (reinterpret_cast<uintptr_t>(o) | o_row_stride_bytes) % 64 == 0;
     const auto finish = shape.type == ElementType::kBf16
-                            ? (stream ? &FinishRows<Bf16, true> : &FinishRows<Bf16, false>)
-                            : (stream ? &FinishRows<float, true> : &FinishRows<float, false>);
-    finish(shape, from, rows, begin, end, o, o_row_stride_bytes);
+                            ? (stream ? &FinishRows<Bf16, true, kFolds> : &FinishRows<Bf16, false, kFolds>)
+                            : (stream ? &FinishRows<float, true, kFolds> : &FinishRows<float, false, kFolds>);
+    for (int first = begin; first < end; first += kLanes) {
+      const int count = end - first < kLanes ? end - first : kLanes;
+      finish(shape, RowsOf(shape, into, first - begin), RowsOf(shape, from, first - begin), rows, first, count, o,
+             o_row_stride_bytes);
+    }
   }
 
  private:
@@ -77,23 +82,50 @@ class PartialRows {
     return factors;
   }
 
-  template <typename Row, bool kStream>
-  static void FinishRows(const AttentionShape& shape, const Partial& from, int rows, int begin, int end, std::byte* o,
-                         size_t o_row_stride_bytes) {
+  static Partial RowsOf(const AttentionShape& shape, const Partial& all, int first) {
+    return {all.max + first, all.sum + first, all.acc + first * shape.head_dim};
+  }
+
+  // Up to kLanes row-heads, of the call's from `first` on.
+  template <typename Row, bool kStream, bool kFolds>
+  static void FinishRows(const AttentionShape& shape, const Partial& into, const Partial& from, int rows, int first,
+                         int count, std::byte* o, size_t o_row_stride_bytes) {
     const int row_heads = rows * shape.group;
-    for (int i = begin; i < end; ++i) {
-      const int head = i / row_heads * shape.group + i % shape.group;  // of those that are finished here
-      Row* out = reinterpret_cast<Row*>(o + i % row_heads / shape.group * o_row_stride_bytes) + head * shape.head_dim;
-      const Float inverse = V::Set(1 / (IsEmpty(from, i) ? 1.0f : from.sum[i]));  // empty: acc is 0
-      const float* const acc = from.acc + i * shape.head_dim;
-      if constexpr (kStream) {
-        for (int d = 0; d < shape.head_dim; d += 2 * kLanes) {
-          V::StreamRow(out + d, V::Mul(V::Load(acc + d), inverse), V::Mul(V::Load(acc + d + kLanes), inverse));
-        }
+    Factors factors;
+    if constexpr (kFolds) factors = FoldSums(into, from, 0, count);
+    for (int i = 0; i < count; ++i) {
+      const int row_head = (first + i) % row_heads;
+      const int head = (first + i) / row_heads * shape.group + row_head % shape.group;  // of those finished here
+      Row* const out = reinterpret_cast<Row*>(o + row_head / shape.group * o_row_stride_bytes) + head * shape.head_dim;
+      const Float inverse = V::Set(1 / (IsEmpty(into, i) ? 1.0f : into.sum[i]));  // empty: acc is 0
+      const float* const acc = into.acc + i * shape.head_dim;
+      if (kFolds && !IsEmpty(from, i)) {
+        const float* const more = from.acc + i * shape.head_dim;
+        const Float of_into = V::Set(factors.into[i]), of_from = V::Set(factors.from[i]);
+        FinishRow<kStream>(
+            shape.head_dim, out, [&](int d) __attribute__((always_inline)) {
+              return V::Mul(FoldedAcc(acc + d, more + d, of_into, of_from), inverse);
+            });
       } else {
-        for (int d = 0; d < shape.head_dim; d += kLanes) V::StoreRow(out + d, V::Mul(V::Load(acc + d), inverse));
+        FinishRow<kStream>(
+            shape.head_dim,
+            out, [&](int d) __attribute__((always_inline)) { return V::Mul(V::Load(acc + d), inverse); });
       }
     }
+  }
+
+  template <bool kStream, typename Row, class Result>
+  [[gnu::always_inline]] static void FinishRow(int head_dim, Row* out, const Result& result) {
+    if constexpr (kStream) {
+      for (int d = 0; d < head_dim; d += 2 * kLanes) V::StreamRow(out + d, result(d), result(d + kLanes));
+    } else {
+      for (int d = 0; d < head_dim; d += kLanes) V::StoreRow(out + d, result(d));
+    }
+  }
+
+  // -0 of what is added becomes +0.
+  static Float FoldedAcc(const float* acc, const float* more, Float of_into, Float of_from) {
+    return V::Fma(V::Load(acc), of_into, V::Mul(V::Add(V::Load(more), V::Zero()), of_from));
   }
 };
 

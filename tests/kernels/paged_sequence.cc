@@ -428,6 +428,15 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
         args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, kBlockPages));
       }
     }
+    if (args.o != nullptr) {  // once more for the partials, which finishing does not leave
+      const AttentionResult before = folded;
+      kernels.attend(shape, args);
+      std::ranges::copy(before.max, folded.max.begin());
+      std::ranges::copy(before.sum, folded.sum.begin());
+      std::ranges::copy(before.acc, folded.acc.begin());
+      args.o = nullptr;
+      args.same_queries = true;
+    }
     kernels.attend(shape, args);
     if (first > 0 && folding == Folding::kBehindIt) kernels.fold(shape, into, from, n);
   }
