@@ -135,6 +135,13 @@ using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int 
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
 using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
 
+// What attending to a token of one KV head costs a thread, in the arithmetic of one row-head (rows * group): a core
+// reads some 15 to 27 GB/s, and does some 100 to 235 GFLOP/s without tiles. A row-head needs 1 flop a byte (bf16).
+struct AttendCost {
+  int read = 8;          // of waiting for K and V
+  bool adds_up = false;  // the arithmetic waits as well; else both go on at once, and the larger one counts
+};
+
 // The kernels of one ISA for one shape. Of one KV type, those with the same p_rounding give the same bits. For int8 q
 // is rounded to 127ths of its largest element, for int4 page by page times K's scales, and p times the scale of v to
 // 255ths of the largest in a page, for int4 of the largest p times the largest scale.
@@ -147,10 +154,7 @@ struct AttentionKernels {
   FinishFn finish = nullptr;
   // Relative error at most of exp(score - m), in l as in acc, besides f32's own and the rounding of weights just said.
   float p_rounding = 0;
-  // Row-heads (rows * group) of one KV head up to which a thread waits for K and V, and above which for arithmetic: a
-  // core reads some 15 to 27 GB/s, and does some 100 to 235 GFLOP/s without tiles. A row-head needs 1 flop a byte
-  // (bf16).
-  int row_heads_per_read = 8;
+  AttendCost cost = {};
 };
 
 }  // namespace fastdecode

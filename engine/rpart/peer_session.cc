@@ -10,7 +10,7 @@ namespace {
 
 PlanLimits LimitsOf(const PeerSessionOptions& options, const RPartShape& shape) {
   PlanLimits limits = PlanLimitsFor(shape.attention(), shape.max_rows, options.threads, shape.max_context);
-  limits.row_heads_per_read = SelectAttention(options.isa, shape.attention()).row_heads_per_read;
+  limits.cost = SelectAttention(options.isa, shape.attention()).cost;
   return limits;
 }
 

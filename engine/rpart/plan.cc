@@ -245,8 +245,9 @@ void HopPlan::AddChains(Chain chain, uint32_t heads) {
 
 // In parts of reading a token's K and V of one head: more row-heads than go with that are bound by arithmetic.
 uint64_t HopPlan::CostPerToken(const Chain& chain) const {
-  return chain.heads * std::max(static_cast<uint64_t>(limits_.row_heads_per_read),
-                                uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group));
+  const uint64_t row_heads = uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group);
+  const uint64_t read = static_cast<uint64_t>(limits_.cost.read);
+  return chain.heads * (limits_.cost.adds_up ? read + row_heads : std::max(read, row_heads));
 }
 
 uint64_t HopPlan::Cost(const Chain& chain) const { return (chain.tokens + kChainTokens) * CostPerToken(chain); }

@@ -77,7 +77,7 @@ struct PlanLimits {
   int threads = 1;
   size_t cut_floats = 0;     // of the workspace, for chains that are cut over threads
   size_t shared_floats = 0;  // behind them, for chains that go on from shared ones
-  int row_heads_per_read = AttentionKernels().row_heads_per_read;  // of the kernels
+  AttendCost cost = {};      // of the kernels
   size_t workspace_floats() const { return cut_floats + shared_floats; }
 };
 

@@ -99,7 +99,7 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
 PlanLimits LimitsOf(const RPartBenchOptions& o, const RPartShape& shape) {
   const int threads = static_cast<int>(o.cores.size());
   PlanLimits limits = PlanLimitsFor(shape.attention(), shape.max_rows, threads, shape.max_context);
-  limits.row_heads_per_read = SelectAttention(o.isa, shape.attention()).row_heads_per_read;
+  limits.cost = SelectAttention(o.isa, shape.attention()).cost;
   return limits;
 }
 

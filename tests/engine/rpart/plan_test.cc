@@ -295,12 +295,32 @@ TEST(HopPlanTest, WhereArithmeticIsForFreeBytesAreCut) {
   std::vector<StepEntry> entries = {Entry(0, 17 * kBlockTokens - 1, 1)};
   for (uint32_t i = 1; i < 32; ++i) entries.push_back(Fork(entries[0], 16, i, 17 * kBlockTokens - 1, 1));
   PlanLimits limits = PlanLimitsFor(Shape(), kMaxRows, 3, kMaxContext);
-  limits.row_heads_per_read = 128;
+  limits.cost.read = 128;
   HopPlan plan(Shape(), limits);
   plan.Build(entries);
   std::map<int, int> blocks;
   ForEachBlock(plan, 3, [&](int thread, uint32_t chain, uint32_t) { blocks[thread] += plan.chains()[chain].heads; });
   for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(blocks[thread], 16 + 32, 4) << thread;
+}
+
+// Kernels that read and multiply one after the other share out both: of the shared blocks with 128 row-heads and the
+// others with 4 each thread has a third of the cost.
+TEST(HopPlanTest, WhereReadsAndArithmeticAddUpBothAreCut) {
+  std::vector<StepEntry> entries = {Entry(0, 17 * kBlockTokens - 1, 1)};
+  for (uint32_t i = 1; i < 32; ++i) entries.push_back(Fork(entries[0], 16, i, 17 * kBlockTokens - 1, 1));
+  PlanLimits limits = PlanLimitsFor(Shape(), kMaxRows, 3, kMaxContext);
+  limits.cost = {.read = 100, .adds_up = true};
+  HopPlan plan(Shape(), limits);
+  plan.Build(entries);
+  std::map<int, int> cost;
+  int total = 0;
+  ForEachBlock(plan, 3, [&](int thread, uint32_t chain, uint32_t) {
+    const Chain& c = plan.chains()[chain];
+    const int of_block = c.heads * (100 + static_cast<int>(c.rows) * Shape().group);
+    cost[thread] += of_block;
+    total += of_block;
+  });
+  for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(cost[thread], total / 3, total / 30) << thread;
 }
 
 TEST(HopPlanTest, IsDeterministic) {
