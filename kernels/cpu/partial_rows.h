@@ -48,8 +48,8 @@ class PartialRows {
                             : (stream ? &FinishRows<float, true, kFolds> : &FinishRows<float, false, kFolds>);
     for (int first = begin; first < end; first += kLanes) {
       const int count = end - first < kLanes ? end - first : kLanes;
-      finish(shape, RowsOf(shape, into, first - begin), RowsOf(shape, from, first - begin), rows, first, count, o,
-             o_row_stride_bytes);
+      const Partial more = kFolds ? RowsOf(shape, from, first - begin) : from;
+      finish(shape, RowsOf(shape, into, first - begin), more, rows, first, count, o, o_row_stride_bytes);
     }
   }
 
