@@ -111,7 +111,7 @@ struct AttendArgs {
   const std::byte* next_q = nullptr;
   int next_rows = 0;
   // The block's partial goes to `out`. If there is an `into`, it is folded into that instead. If there is an `o`, what
-  // came of it is finished to there instead: FoldFn, FinishFn. What is named and not gone to holds nothing afterwards.
+  // came of it is finished to there instead: FoldFn, FinishFn. Partials passed over so hold nothing afterwards.
   Partial out;
   Partial into = {};
   std::byte* o = nullptr;

@@ -243,7 +243,7 @@ void HopPlan::AddChains(Chain chain, uint32_t heads) {
   }
 }
 
-// In parts of reading a token's K and V of one head: more row-heads than go with that are bound by arithmetic.
+// As AttendCost counts, for all of its heads.
 uint64_t HopPlan::CostPerToken(const Chain& chain) const {
   const uint64_t row_heads = uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group);
   const uint64_t read = static_cast<uint64_t>(limits_.cost.read);

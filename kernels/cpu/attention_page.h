@@ -78,13 +78,14 @@ void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;
 
-// Of TileBlock (amx_blocks.h): the queries of a call's row-heads; and acc, scores of three pages, p of a block, sums
-// and bases of 32 row-heads.
+// Of TileBlock (amx_blocks.h): the queries of a call's row-heads; and of 32 row-heads scores of three pages, or later
+// acc, p of a block, sums and bases.
 constexpr int TileBlockQueryBytes(int row_heads, int head_dim) {
   return (row_heads + 2 * kMaxTileRows - 1) / (2 * kMaxTileRows) * (2 * kMaxTileRows) * head_dim * 2;
 }
 constexpr int TileBlockScratchBytes(int head_dim) {
-  return 2 * kMaxTileRows * (4 * head_dim + 3 * kPageTokens * 4 + kBlockTokens * 2 + kPanelLanes * 4 + 8);
+  const int floats = head_dim > 3 * kPageTokens ? head_dim : 3 * kPageTokens;
+  return 2 * kMaxTileRows * (floats * 4 + kBlockTokens * 2 + kPanelLanes * 4 + 8);
 }
 
 // Whose cores are told of what is read next in the way that they gain most from, where kernels leave a choice: AMX's
