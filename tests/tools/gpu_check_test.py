@@ -145,6 +145,17 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(self.check([], [])[0], 1)
         self.assertIn("NO TEST RAN", self.report()[1])
 
+    def test_what_is_not_over_in_time_is_ended_and_the_rest_is_left_out(self):
+        self.program("fastdecode", FASTDECODE.format(error="").replace("import json, sys\n", "import json, sys, time\n", 1)
+                     .replace('if sys.argv[2] == "gpu-home":\n', 'if sys.argv[2] == "gpu-home":\n    print("hangs", file=sys.stderr, flush=True)\n    time.sleep(60)\n'))
+        code, text = self.check([case("A")], [case("C")], "--within", "5")
+        self.assertEqual(code, 1, text)
+        results, markdown = self.report()
+        self.assertEqual([test["ran"] for test in results["tests"]], [1, 1])
+        self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 4])
+        self.assertRegex(results["homes"][0]["error"], r"^hangs\n\nnot over after \d s$")
+        self.assertIn("left out: the time of --within is over", markdown)
+
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")
         self.assertEqual((code, text), (1, f"run: --module: {self.folder}/none.so does not exist\n"))

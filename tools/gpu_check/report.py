@@ -16,12 +16,6 @@ def test_line(test):
     return f"{test['name']}: {state} ({test['seconds']} s)"
 
 
-def bench_line(bench):
-    if "error" in bench:
-        return f"{bench['command']}: {bench['error']}"
-    return f"{bench['command']}: {bench['tokens_per_s']:.1f} tokens/s, {bench['step_us']:.0f} us a step"
-
-
 def failures(results):
     every = results.get("tests", []) + [test for tests in results.get("sanitizer", {}).values() for test in tests]
     return [test for test in every if test["exit"] != 0 or test.get("failed")]
@@ -122,12 +116,9 @@ def load_lines(rows):
     return lines
 
 
-def sections(results):
-    """(heading, its lines) of each part that was run."""
-    lines_of = {"alone": ("Steps at a home that answers at once", alone_lines), "homes": ("The GPU as a home", home_lines),
-                "steps": ("Steps", bench_lines), "decode": ("Requests whose prompts are not computed", load_lines),
-                "requests": ("Requests", load_lines), "peer": ("The peer", peer_lines)}
-    return [(heading, lines(results[part])) for part, (heading, lines) in lines_of.items() if part in results]
+LINES_OF = {"alone": alone_lines, "homes": home_lines, "steps": bench_lines, "decode": load_lines, "requests": load_lines, "peer": peer_lines}
+HEADINGS = {"alone": "Steps at a home that answers at once", "homes": "The GPU as a home", "steps": "Steps",
+            "decode": "Requests whose prompts are not computed", "requests": "Requests", "peer": "The peer"}
 
 
 def markdown(results):
@@ -141,6 +132,7 @@ def markdown(results):
         lines += [f"- {tool}: {test_line(test)}" for test in tests]
     for test in failures(results):
         lines += ["", f"### {test['name']}", "", "```", test.get("output", "").strip(), "```"]
-    for heading, its_lines in sections(results):
-        lines += ["", f"## {heading}", ""] + its_lines
+    for part, heading in HEADINGS.items():
+        if part in results:
+            lines += ["", f"## {heading}", ""] + LINES_OF[part](results[part])
     return "\n".join(lines) + "\n"
