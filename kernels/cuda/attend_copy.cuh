@@ -10,6 +10,10 @@
 
 namespace fastdecode::simt {
 
+FD_DEVICE NextItem* NextOf(const AttendLayout& layout) {
+  return reinterpret_cast<NextItem*>(SharedMemory() + layout.next);
+}
+
 // A thread keeps its chunk of 16 bytes of a row; threads that are too few for another row have none. So what copies
 // take besides their page follows from the layout, and is constant where the compiler knows that.
 template <class Kv, bool kScalesFirst = false>
@@ -23,64 +27,72 @@ class KvCopy {
         first_token_(Thread() / chunks_),
         chunk_(Thread() % chunks_) {}
 
-  // The item's steps: of each, on_k(first token) when K is there, between(first) when it is no longer in use,
-  // on_v(first) when V is there and all threads have come from `between`. What comes next is on its way meanwhile, and
-  // during `begun` what comes first. Steps begin at multiples of their tokens, as cuts do.
-  template <class Begun, class OnK, class Between, class OnV>
-  FD_DEVICE void Steps(const AttendItem& item, const Begun& begun, const OnK& on_k, const Between& between,
+  // The first step of `kv`.
+  FD_DEVICE void BeginSpan(const KvSpan& kv) const {
+    const unsigned first = FirstStep(kv);
+    const Heads heads = HeadsAt(kv, first);
+    Begin(kv, heads, first, /*of_v=*/false);
+    Begin(kv, heads, first, /*of_v=*/true);
+  }
+
+  // The steps of `kv`, whose first one was begun: of each, on_k(first token) when K is there, between(first) when it is
+  // no longer in use, on_v(first) when V is there and all threads have come from `between`. What comes next is on its
+  // way meanwhile: in the last step the first one of `next`, which is shared. Steps begin at multiples of their tokens,
+  // as cuts do.
+  template <class OnK, class Between, class OnV>
+  FD_DEVICE void Steps(const KvSpan& kv, const KvSpan& next, const OnK& on_k, const Between& between,
                        const OnV& on_v) const {
-    unsigned first = item.begin / layout_.tokens * layout_.tokens;
-    Heads heads = HeadsAt(item, first);
-    Begin(item, heads, first, /*of_v=*/false);
-    Begin(item, heads, first, /*of_v=*/true);
-    begun();
-    for (; first < item.end; first += layout_.tokens) {
-      const unsigned next = first + layout_.tokens;
-      heads = HeadsAt(item, next);
+    for (unsigned first = FirstStep(kv); first < kv.end; first += layout_.tokens) {
+      const bool last = first + layout_.tokens >= kv.end;
+      const KvSpan of = last ? next : kv;
+      const unsigned at = last ? FirstStep(of) : first + layout_.tokens;
+      const Heads heads = HeadsAt(of, at);
       WaitCopies<1>();
       SyncBlock();
       on_k(first);
       SyncBlock();
-      Begin(item, heads, next, /*of_v=*/false);
+      Begin(of, heads, at, /*of_v=*/false);
       between(first);
       WaitCopies<1>();
       SyncBlock();
       on_v(first);
       SyncBlock();
-      Begin(item, heads, next, /*of_v=*/true);
+      Begin(of, heads, at, /*of_v=*/true);
     }
   }
 
  private:
-  // Those of a step's two pages at most; the item's last one where there is no other.
+  // Those of a step's two pages at most; the span's last one where there is no other.
   struct Heads {
     const std::byte* of_page[2];
   };
-  FD_DEVICE Heads HeadsAt(const AttendItem& item, unsigned first) const {
+  FD_DEVICE Heads HeadsAt(const KvSpan& kv, unsigned first) const {
+    if (kv.end == 0) return {};
     const auto head = [&](unsigned position) {
-      return HeadOf(pages_, item.entry.slot, position < item.end ? position : item.end - 1, item.kv_head);
+      return HeadOf(pages_, kv.slot, position < kv.end ? position : kv.end - 1, kv.kv_head);
     };
     return {head(first), head(first + kPageTokens)};
   }
+  FD_DEVICE unsigned FirstStep(const KvSpan& kv) const { return kv.begin / layout_.tokens * layout_.tokens; }
 
   // One group of copies: K or V of the step that begins at `first`. What the tile does not see becomes zeros.
-  FD_DEVICE void Begin(const AttendItem& item, const Heads& heads, unsigned first, bool of_v) const {
-    if (first < item.end) {
-      if (first >= item.begin && first + layout_.tokens <= item.end) {
-        CopyRows</*kSeesAll=*/true>(item, heads, first, of_v);
+  FD_DEVICE void Begin(const KvSpan& kv, const Heads& heads, unsigned first, bool of_v) const {
+    if (first < kv.end) {
+      if (first >= kv.begin && first + layout_.tokens <= kv.end) {
+        CopyRows</*kSeesAll=*/true>(kv, heads, first, of_v);
       } else {
-        CopyRows</*kSeesAll=*/false>(item, heads, first, of_v);
+        CopyRows</*kSeesAll=*/false>(kv, heads, first, of_v);
       }
       if constexpr (Kv::kScaled) {
-        if (!kScalesFirst || !of_v) CopyScales(item, heads, first, of_v);
-        if (kScalesFirst && !of_v) CopyScales(item, heads, first, /*of_v=*/true);
+        if (!kScalesFirst || !of_v) CopyScales(kv, heads, first, of_v);
+        if (kScalesFirst && !of_v) CopyScales(kv, heads, first, /*of_v=*/true);
       }
     }
     CommitCopies();
   }
 
   template <bool kSeesAll>
-  FD_DEVICE void CopyRows(const AttendItem& item, const Heads& heads, unsigned first, bool of_v) const {
+  FD_DEVICE void CopyRows(const KvSpan& kv, const Heads& heads, unsigned first, bool of_v) const {
     if (kAttendThreads % chunks_ != 0 && first_token_ >= rows_) return;
     const unsigned of_page = layout_.tokens < kPageTokens ? layout_.tokens : kPageTokens;
     const unsigned in_page = layout_.tokens < kPageTokens ? first % kPageTokens : 0;
@@ -96,21 +108,21 @@ class KvCopy {
       for (unsigned i = 0; i < of_page; i += rows_) {
         if (of_page % rows_ != 0 && first_token_ + i >= of_page) break;
         const unsigned position = first + of_step + i;
-        const bool sees = kSeesAll || (position >= item.begin && position < item.end);
+        const bool sees = kSeesAll || (position >= kv.begin && position < kv.end);
         CopyAsync(to + i * layout_.stride_bytes, from + i * layout_.row_bytes, !sees);
       }
     }
   }
 
   // Eight tokens' scales a thread. Those of tokens that nobody has written are nobody's.
-  FD_DEVICE void CopyScales(const AttendItem& item, const Heads& heads, unsigned first, bool of_v) const {
+  FD_DEVICE void CopyScales(const KvSpan& kv, const Heads& heads, unsigned first, bool of_v) const {
     const unsigned token = 8 * Thread(), position = first + token;
     if (token >= layout_.tokens) return;
     const std::byte* const from = (token < kPageTokens ? heads.of_page[0] : heads.of_page[1]) +
                                   2 * kPageTokens * layout_.row_bytes +
                                   ((of_v ? kPageTokens : 0) + token % kPageTokens) * sizeof(Bf16);
     CopyAsync(SharedMemory() + (of_v ? layout_.v_scales : layout_.k_scales) + token * sizeof(Bf16), from,
-              position + 8 <= item.begin || position >= item.end);
+              position + 8 <= kv.begin || position >= kv.end);
   }
 
   const KvPages& pages_;

@@ -27,9 +27,11 @@ class Attend {
         group_(static_cast<int>(Thread()) / (args.pages.head_dim / 2)),
         adds_(group_ < AttendGroups(args.pages.head_dim)) {}
 
+  FD_DEVICE void Begin(const KvSpan& kv) const { copy_.BeginSpan(kv); }
   FD_DEVICE void Do(const AttendItem& item) {
+    LoadQueries(item);
     copy_.Steps(
-        item, [&] { LoadQueries(item); }, [&](unsigned first) { Score(item, first); },
+        item.kv, NextOf(layout_)->kv, [&](unsigned first) { Score(item, first); },
         [&](unsigned first) { Weigh(item, first); }, [&](unsigned first) { Add(item, first); });
     Finish(item);
     SyncBlock();
@@ -79,7 +81,7 @@ class Attend {
     const unsigned tokens = layout_.tokens;
     for (unsigned unit = Thread(); unit < tokens * (queries() / kTile); unit += Threads()) {
       const unsigned token = unit % tokens, query = unit / tokens * kTile;
-      if (query >= item.queries || first + token >= item.end || first + token < item.begin) continue;
+      if (query >= item.queries || first + token >= item.kv.end || first + token < item.kv.begin) continue;
       float dots[kTile] = {};
       Multiply<kTile>(Floats(0) + size_t{query} * head_dim(),
                       reinterpret_cast<const Element*>(SharedMemory() + layout_.k + token * layout_.stride_bytes),
@@ -125,7 +127,7 @@ class Attend {
     for (unsigned i = 0; i < kOfLane; ++i) {
       const unsigned token = Thread() % kWarp + i * kWarp, at = first + token;
       sees[i] = query < item.queries && token < layout_.tokens && at >= first_seen && at <= position &&
-                at >= item.begin && at < item.end;
+                at >= item.kv.begin && at < item.kv.end;
       scores[i] = sees[i] ? Capped(row[token]) : MinusInfinity();
       most = scores[i] > most ? scores[i] : most;  // NaN is not
     }
@@ -158,7 +160,7 @@ class Attend {
     for (int i = 0; i < kQueries; ++i) {
       for (float& value : acc_[i].v) value *= factors[i];
     }
-    const unsigned end = item.end - first < layout_.tokens ? item.end - first : layout_.tokens;
+    const unsigned end = item.kv.end - first < layout_.tokens ? item.kv.end - first : layout_.tokens;
     const float* const weights = Floats(layout_.scores) + static_cast<size_t>(group_) * kQueries * layout_.tokens;
     FD_UNROLL(unroll 1)
     for (unsigned token = 0; token < end; token += 4) {
@@ -180,7 +182,7 @@ class Attend {
     const Pack<Element, 2> pack = LoadPack<2>(reinterpret_cast<const Element*>(row) + dim_);
     DimPair v = {Kv::Widen(pack.v[0]), Kv::Widen(pack.v[1])};
     if constexpr (Kv::kScaled) {
-      const bool seen = first + token >= item.begin && first + token < item.end;
+      const bool seen = first + token >= item.kv.begin && first + token < item.kv.end;
       const float scale = seen ? ScaleAt(layout_.v_scales, token) : 0;
       for (float& value : v.v) value *= scale;
     }
@@ -229,7 +231,7 @@ class Attend {
 template <class Kv, int kQueries>
 FD_KERNEL void FD_BLOCK_MAX(kAttendThreads) AttendKv(FD_ARGS AttendKvArgs args) {
   const AttendLayout layout(args.pages.type, args.pages.head_dim, args.split.tile_queries);
-  AttendToItems<Attend<Kv, kQueries>>(args, reinterpret_cast<uint32_t*>(SharedMemory() + layout.count) + 1);
+  AttendToItems<Attend<Kv, kQueries>>(args, NextOf(layout));
 }
 
 }  // namespace fastdecode::simt

@@ -23,7 +23,10 @@ struct AttendLayout {
     sums = maxima + queries * sizeof(float);
     factors = sums + queries * sizeof(float);
     count = factors + queries * sizeof(float);
-    k = count + 16;
+    next = count + 16;
+    tensor_q = next + 32;
+    joined = tensor_q + (tile_queries == 0 ? 32 * static_cast<size_t>(head_dim) : 0);
+    k = joined + (tile_queries == 0 ? (16 * (static_cast<size_t>(head_dim) + 8) + 128) * sizeof(float) : 0);
     v = k + tokens * stride_bytes;
     k_scales = v + tokens * stride_bytes;
     v_scales = k_scales + tokens * sizeof(Bf16);
@@ -37,7 +40,11 @@ struct AttendLayout {
   size_t scores;              // f32 [tile_queries][tokens], then weights
   size_t maxima;              // f32 [tile_queries], in units of log2
   size_t sums, factors;       // f32 [tile_queries]
-  size_t count;               // two words
+  size_t count;               // a word
+  size_t next;                // NextItem, of attention_items.cuh
+  // With tensor cores: the 16 queries that all warps have, as operands, and f32 [16][head_dim + 8] of what warps join,
+  // with their maxima and sums, [4][16] each.
+  size_t tensor_q, joined;
   size_t k, v;                // [tokens], stride_bytes apart
   size_t k_scales, v_scales;  // bf16 [tokens]
   size_t bytes;

@@ -30,10 +30,12 @@ class AttendTiles {
         row_(Thread() % kWarp / 4),
         column_(Thread() % 4 * 2) {}
 
+  FD_DEVICE void Begin(const KvSpan& kv) const { copy_.BeginSpan(kv); }
   FD_DEVICE void Do(const AttendItem& item) {
     const bool works = FirstQuery() < item.queries;  // all of the warp
+    LoadQueries(item);
     copy_.Steps(
-        item, [&] { LoadQueries(item); },
+        item.kv, NextOf(layout_)->kv,
         [&](unsigned) {
           if (works) Score();
         },
@@ -93,7 +95,7 @@ class AttendTiles {
     for (int k = 0; k < kOperands; ++k) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 2; ++i) {
-        if (!is_one || !Has(16 * k)) continue;
+        if (!is_one || !Has(16 * k) || (!kScaled && !Makes(k))) continue;
         pairs.of[k][i] = LoadPack<2>(from + Operands::QueryDim(k, i, static_cast<int>(column_)));
       }
     }
@@ -121,8 +123,22 @@ class AttendTiles {
     units_[half] = FloatOfBits((exponent - 14) << 23) * scale_;
     return FloatOfBits(exponent == 255 ? 0x7fc00000u : (268 - exponent) << 23);
   }
+  // Which operands of q this warp is to make.
+  FD_DEVICE bool Makes(int k) const { return !kSharedQueries || static_cast<unsigned>(k) % kWarps == warp_; }
+  FD_DEVICE Pack<uint32_t, 4>* SharedOperands() const {
+    return reinterpret_cast<Pack<uint32_t, 4>*>(SharedMemory() + layout_.tensor_q) + Thread() % kWarp;
+  }
+  FD_DEVICE Pack<uint32_t, 4> QueryOperand(int k) const {
+    if constexpr (kSharedQueries) {
+      return SharedOperands()[static_cast<unsigned>(k) * kWarp];
+    } else {
+      return q_[k];
+    }
+  }
+
   template <class W>
   FD_DEVICE void LoadQueriesOf(const AttendItem& item) {
+    Pack<uint32_t, 4> operands[kOperands];
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
       const QueryPairs<W> pairs = QueryPairsOf<W>(item, half);
@@ -132,12 +148,21 @@ class AttendTiles {
         FD_UNROLL(unroll)
         for (int i = 0; i < 2; ++i) {
           const float first = ToFloat(pairs.of[k][i].v[0]), second = ToFloat(pairs.of[k][i].v[1]);
-          q_[k][half + 2 * static_cast<unsigned>(i)] =
+          operands[k].v[half + 2 * static_cast<unsigned>(i)] =
               kScaled ? PairOf<Type>(first * factor, second * factor) : PairOf<Type>(first, second);
         }
       }
     }
+    FD_UNROLL(unroll)
+    for (int k = 0; k < kOperands; ++k) {
+      if constexpr (kSharedQueries) {
+        if (Makes(k) && Has(16 * k)) StorePack(SharedOperands()[static_cast<unsigned>(k) * kWarp].v, operands[k]);
+      } else {
+        q_[k] = operands[k];
+      }
+    }
   }
+  // With kSharedQueries seen by other warps after the next SyncBlock.
   FD_DEVICE void LoadQueries(const AttendItem& item) {
     if (args_.wire.type == ElementType::kF32) {
       LoadQueriesOf<float>(item);
@@ -157,8 +182,8 @@ class AttendTiles {
     const unsigned last = FirstQuery() + kTensorQueries - 1, last_query = last < item.queries ? last : item.queries - 1;
     const unsigned first_seen = FirstSeen(args_.split, PositionOf(args_, item, last_query));
     const unsigned last_seen = PositionOf(args_, item, FirstQuery());
-    all_begin_ = first_seen > item.begin ? first_seen : item.begin;
-    all_end_ = last_seen < item.end ? last_seen + 1 : item.end;
+    all_begin_ = first_seen > item.kv.begin ? first_seen : item.kv.begin;
+    all_end_ = last_seen < item.kv.end ? last_seen + 1 : item.kv.end;
   }
 
   // q · k of 16 queries and the warp's tokens.
@@ -167,7 +192,8 @@ class AttendTiles {
     for (unsigned n = 0; n < kTokenOperands; ++n) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) scores_[2 * n][i] = scores_[2 * n + 1][i] = 0;
-      Operands::template Score<kWhole>(RowsAt(layout_.k, n), q_, scores_[2 * n], scores_[2 * n + 1]);
+      Operands::template Score<kWhole, kOperands>(
+          RowsAt(layout_.k, n), [&](int k) { return QueryOperand(k); }, scores_[2 * n], scores_[2 * n + 1]);
     }
     if constexpr (kScaled) TakeScales();
   }
@@ -238,7 +264,7 @@ class AttendTiles {
       FD_UNROLL(unroll)
       for (unsigned e = 0; e < 2; ++e) {
         const unsigned at = first + TokenOf(n) + e;
-        const bool in_item = at >= item.begin && at < item.end;
+        const bool in_item = at >= item.kv.begin && at < item.kv.end;
         if (!in_item || at < first_seen || at > position) scores_[n][2 * half + e] = MinusInfinity();
         if constexpr (kScaled) v_scales_[n].v[e] = in_item ? v_scales_[n].v[e] : Bf16{0};
       }
@@ -325,11 +351,11 @@ class AttendTiles {
     }
   }
 
-  // As Finish, after all warps' sums have been added up in the order of the warps: where K was, f32 [16][JoinStride];
-  // where V was, each warp's maxima and sums, f32 [warps][16].
+  // As Finish, after all warps' sums have been added up in the order of the warps: f32 [16][JoinStride]; behind them
+  // each warp's maxima and sums, f32 [warps][16].
   FD_DEVICE void JoinWarps(const AttendItem& item) const {
-    float* const acc = Floats(layout_.k);
-    float* const maxima = Floats(layout_.v);
+    float* const acc = Floats(layout_.joined);
+    float* const maxima = acc + kTensorQueries * JoinStride();
     float* const sums = maxima + kWarps * kTensorQueries;
     FD_UNROLL(unroll)
     for (unsigned half = 0; half < 2; ++half) {
@@ -357,8 +383,7 @@ class AttendTiles {
       Put(item, cut, static_cast<int>(dim), {pair.v[0], pair.v[1]});
     }
   }
-  // A lane's rows begin in other banks than its neighbours'. 16 of them have room in 64 tokens of K, of a byte and
-  // more.
+  // A lane's rows begin in other banks than its neighbours'.
   FD_DEVICE unsigned JoinStride() const { return static_cast<unsigned>(head_dim()) + 8; }
   FD_DEVICE void AddTo(const AttendItem& item, float* acc, const float* maxima) const {
     FD_UNROLL(unroll)
@@ -406,8 +431,9 @@ class AttendTiles {
   const KvCopy<typename Operands::Kv, /*kScalesFirst=*/true> copy_;
   const float scale_;  // of scores: to units of log2, or to what a cap takes
   const unsigned warp_, row_, column_;
-  // Of queries Query(0) and Query(1): as in simt_tensor.h.
-  uint32_t q_[kOperands][4];
+  // Of queries Query(0) and Query(1): as in simt_tensor.h. With kSharedQueries operands of q are in shared memory, where
+  // any warp has put them: registers for them would keep blocks from being side by side.
+  Pack<uint32_t, 4> q_[kSharedQueries ? 1 : kOperands];
   float scores_[2 * kTokenOperands][4];  // then weights
   float acc_[kAccs][4];
   float maxima_[2], sums_[2];     // maxima in units of log2; sums: of this lane's tokens
@@ -417,13 +443,13 @@ class AttendTiles {
   Pack<Bf16, 2> k_scales_[2 * kTokenOperands], v_scales_[2 * kTokenOperands];
 };
 
-// Three blocks of a decode step's are side by side: what they read has to be on its way.
+// Four blocks of a decode step's are side by side: what they read has to be on its way.
 template <class Operands, int kDims, bool kWhole, bool kSharedQueries>
-FD_KERNEL void FD_BLOCKS_MIN(kAttendThreads, kSharedQueries&& kDims <= 128 ? 3 : 1)
+FD_KERNEL void FD_BLOCKS_MIN(kAttendThreads, kSharedQueries&& kDims <= 128 ? 4 : 1)
     AttendKvTiles(FD_ARGS AttendKvArgs args) {
   const AttendLayout layout(args.pages.type, args.pages.head_dim, /*tile_queries=*/0);
   AttendToItems<AttendTiles<Operands, kDims, kWhole, kSharedQueries>>(
-      args, reinterpret_cast<uint32_t*>(SharedMemory() + layout.count) + 1);
+      args, NextOf(layout));
 }
 
 }  // namespace fastdecode::simt

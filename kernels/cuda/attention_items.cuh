@@ -24,18 +24,28 @@ FD_DEVICE unsigned ItemsOf(const KvSplit& split, const KvEntry& entry) {
   return split.kv_heads * TilesOf(split, entry) * (LastCutOf(entry) - FirstCutOf(split, entry) + 1);
 }
 
+// The K and V of one head that an item reads.
+struct KvSpan {
+  uint32_t slot = 0;
+  unsigned kv_head = 0;
+  unsigned begin = 0, end = 0;  // positions; an end of 0: none
+};
+
 struct AttendItem {
   KvEntry entry;
-  unsigned kv_head = 0;
+  KvSpan kv;                              // of the cut, as far as the tile sees it
   unsigned first_query = 0, queries = 0;  // of the entry and KV head
   unsigned cut = 0;
   unsigned first_cut = 0, last_cut = 0;  // that the tile sees
-  unsigned begin = 0, end = 0;           // positions of the cut that the tile sees
 };
 
-// The entry that item `number` belongs to: the last one that begins at it or before.
-FD_DEVICE uint32_t EntryOf(const KvRoster& roster, uint32_t number) {
-  uint32_t low = 0, high = *roster.entries;
+// The entry that item `number` belongs to: the last one that begins at it or before. Where all entries have as many
+// items, the first look finds it: one after another each would take as long as the copies that wait for it.
+FD_DEVICE uint32_t EntryOf(const KvRoster& roster, const KvCounts& counts, uint32_t number) {
+  const auto guess = static_cast<uint32_t>(uint64_t{number} * counts.entries / counts.items);
+  const uint32_t begin = roster.first_items[guess], end = roster.first_items[guess + 1];
+  if (begin <= number && number < end) return guess;
+  uint32_t low = begin <= number ? guess : 0, high = begin <= number ? counts.entries : guess;
   while (high - low > 1) {
     const uint32_t middle = (low + high) / 2;
     (roster.first_items[middle] <= number ? low : high) = middle;
@@ -45,13 +55,15 @@ FD_DEVICE uint32_t EntryOf(const KvRoster& roster, uint32_t number) {
 
 // An entry's items go from its last cut, which may be short, to its first: long ones before short ones. False: the tile
 // sees nothing of the cut.
-FD_DEVICE bool FindItem(const KvRoster& roster, const KvSplit& split, uint32_t number, AttendItem* item) {
-  const uint32_t index = EntryOf(roster, number);
+FD_DEVICE bool FindItem(const KvRoster& roster, const KvCounts& counts, const KvSplit& split, uint32_t number,
+                        AttendItem* item) {
+  const uint32_t index = EntryOf(roster, counts, number);
   const KvEntry entry = roster.entry[index];
   const unsigned tiles = TilesOf(split, entry), of_entry = number - roster.first_items[index];
   item->entry = entry;
   item->first_query = of_entry % tiles * split.tile_queries;
-  item->kv_head = of_entry / tiles % split.kv_heads;
+  item->kv.slot = entry.slot;
+  item->kv.kv_head = of_entry / tiles % split.kv_heads;
   item->cut = LastCutOf(entry) - of_entry / tiles / split.kv_heads;
   const unsigned left = entry.rows * split.group - item->first_query;
   item->queries = left < split.tile_queries ? left : split.tile_queries;
@@ -60,8 +72,8 @@ FD_DEVICE bool FindItem(const KvRoster& roster, const KvSplit& split, uint32_t n
   item->first_cut = CutOf(first);
   item->last_cut = CutOf(last);
   const unsigned cut_begin = CutBegin(item->cut), cut_end = CutBegin(item->cut + 1);
-  item->begin = first > cut_begin ? first : cut_begin;
-  item->end = last + 1 < cut_end ? last + 1 : cut_end;
+  item->kv.begin = first > cut_begin ? first : cut_begin;
+  item->kv.end = last + 1 < cut_end ? last + 1 : cut_end;
   return item->cut >= item->first_cut && item->cut <= item->last_cut;
 }
 
@@ -73,7 +85,7 @@ struct QueryPlace {
 FD_DEVICE QueryPlace PlaceOf(const AttendKvArgs& args, const AttendItem& item, unsigned query) {
   const auto group = static_cast<unsigned>(args.split.group);
   const unsigned number = item.first_query + query;
-  return {number / group, item.kv_head * group + number % group};
+  return {number / group, item.kv.kv_head * group + number % group};
 }
 // Its number among all queries of the step that have their home here.
 FD_DEVICE size_t QueryIndex(const AttendKvArgs& args, const AttendItem& item, const QueryPlace& place) {
@@ -90,31 +102,68 @@ FD_DEVICE unsigned PositionOf(const AttendKvArgs& args, const AttendItem& item, 
   return item.entry.position + (item.first_query + query) / args.split.group;
 }
 
-// The item that the block does next, for thread 0: there is none if it is not less than `items`. Each block asks until
-// there is none, once too often, and who asks last of all leaves zero.
+// The item that the block does next, for thread 0: there is none if it is not less than `items`. A block's first one has
+// the block's own number. Who has one asks for another until there is none, so that as many ask as there are items, and
+// who asks last of all leaves zero.
 FD_DEVICE uint32_t DrawItem(const AttendKvArgs& args, uint32_t items) {
-  const uint32_t number = AtomicAdd(args.drawn, 1u);
-  if (number == items + BlocksX() - 1) *args.drawn = 0;
-  return number;
+  const uint32_t before = AtomicAdd(args.drawn, 1u);
+  if (before == items - 1) *args.drawn = 0;
+  return BlocksX() + before;
 }
 
-// The block's items, one after another, by an Attends(args).Do(item). `shared`: a word that Do leaves alone.
+// What the threads of a block know of the item after the one that they work on. In shared memory.
+struct NextItem {
+  uint32_t number = 0;
+  KvSpan kv;
+};
+
+// The numbers of the block's items, and of all that there are or more at the end. What is next is drawn while the block
+// works, and what it reads is in `next` before that ends: for who begins to copy it.
+class ItemNumbers {
+ public:
+  FD_DEVICE ItemNumbers(const AttendKvArgs& args, NextItem* next)
+      : args_(args), next_(next), counts_(*args.roster.counts) {}
+
+  FD_DEVICE uint32_t Next() {
+    while (true) {
+      if (Thread() == 0) next_->number = drawn_;
+      SyncBlock();
+      const uint32_t number = next_->number;
+      AttendItem item;
+      const bool is_one = IsOne(number), sees = is_one && Find(number, &item);
+      if (Thread() == 0) next_->kv = is_one ? item.kv : KvSpan{};
+      SyncBlock();
+      if (Thread() == 0 && is_one) drawn_ = DrawItem(args_, counts_.items);  // comes while the block works
+      if (sees || !is_one) return number;
+    }
+  }
+  FD_DEVICE bool IsOne(uint32_t number) const { return number < counts_.items; }
+  FD_DEVICE bool Find(uint32_t number, AttendItem* item) const {
+    return FindItem(args_.roster, counts_, args_.split, number, item);
+  }
+
+ private:
+  const AttendKvArgs& args_;
+  NextItem* const next_;
+  const KvCounts counts_;
+  uint32_t drawn_ = BlockX();  // thread 0's
+};
+
+// The block's items, one after another: Attends(args).Begin(what the first one reads), and Do(item) of each, which
+// begins what is in `next` when it has come so far.
 template <class Attends>
-FD_DEVICE void AttendToItems(const AttendKvArgs& args, uint32_t* shared) {
+FD_DEVICE void AttendToItems(const AttendKvArgs& args, NextItem* next) {
   if (args.state->gave_up != 0) return;
-  const uint32_t items = args.roster.first_items[*args.roster.entries];
-  uint32_t next = 0;
-  if (Thread() == 0) next = DrawItem(args, items);
+  ItemNumbers numbers(args, next);
   Attends attends(args);
-  while (true) {
-    if (Thread() == 0) *shared = next;
-    SyncBlock();
-    const uint32_t number = *shared;
-    SyncBlock();
-    if (number >= items) return;
-    if (Thread() == 0) next = DrawItem(args, items);  // comes while the block works
+  uint32_t number = numbers.Next();
+  attends.Begin(next->kv);
+  while (numbers.IsOne(number)) {
+    const uint32_t after = numbers.Next();
     AttendItem item;
-    if (FindItem(args.roster, args.split, number, &item)) attends.Do(item);
+    numbers.Find(number, &item);
+    attends.Do(item);
+    number = after;
   }
 }
 

@@ -49,7 +49,7 @@ FD_KERNEL void TakeKvStep(TakeKvStepArgs args) {
     items += sum.all;
   }
   if (Thread() != 0) return;
-  *args.roster.entries = entries;
+  *args.roster.counts = {entries, items};
   args.roster.first_items[entries] = items;
 }
 
@@ -117,9 +117,9 @@ FD_DEVICE void CopyRow(const W* from, int elements, W* to) {
 template <class W>
 FD_KERNEL void AppendKv(AppendKvArgs args) {
   const unsigned row = BlockX();
-  if (args.state->gave_up != 0 || row >= args.state->rows) return;
-  const StepRow place = args.rows[row];
-  if (place.slot == kNoSlot) return;
+  StepRow place = args.rows[row];
+  KeepAllBefore(place);
+  if (args.state->gave_up != 0 || row >= args.state->rows || place.slot == kNoSlot) return;
   const WireRows& wire = args.wire;
   const auto position = static_cast<unsigned>(place.position);
   const int64_t elements = int64_t{wire.heads + 2 * wire.kv_heads} * wire.padded_head_dim;

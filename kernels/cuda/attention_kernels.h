@@ -38,8 +38,11 @@ struct KvBoard {
 };
 
 // The device's own account of them. Zeros before the first step.
+struct KvCounts {
+  uint32_t entries = 0, items = 0;
+};
 struct KvRoster {
-  uint32_t* entries = nullptr;      // one word: how many
+  KvCounts* counts = nullptr;       // one
   KvEntry* entry = nullptr;         // [entries_max]
   uint32_t* first_items = nullptr;  // [entries_max + 1]: how many items of work the entries before have, and all have
 };
@@ -104,7 +107,7 @@ struct AttendKvArgs {
   float* sums = nullptr;      // [queries][cuts_max]
   // Zeros between kernels:
   uint32_t* arrived = nullptr;  // [queries]
-  uint32_t* drawn = nullptr;    // how often a block has asked for an item
+  uint32_t* drawn = nullptr;    // how often blocks have asked for another item than their first
 };
 
 // A block of kAttendThreads is AttendGroups(head_dim) groups of threads, one of which has two dims of each query and

@@ -148,6 +148,9 @@ FD_DEVICE float Larger(float a, float b) { return fmaxf(a, b); }  // of a NaN an
 // a * b + c, rounded once on GPUs: the same bits in whatever kernel it stands.
 FD_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FD_DEVICE void ExpectAligned(bool) {}  // a GPU sees for itself
+// What makes `value` is done before what comes behind, which else may take a load with it behind its branches. Waits for
+// nothing.
+FD_DEVICE void KeepBefore(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // Copies of 16 bytes each from device to shared memory, which go on while the thread does other work. Those since the
 // last CommitCopies are a group; WaitCopies<n> comes back when all of this thread's groups but the last n are there,
@@ -227,6 +230,7 @@ inline float Tanh(float value) { return __builtin_tanhf(value); }
 inline float Quotient(float a, float b) { return a / b; }
 inline float Larger(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float Fma(float a, float b, float c) { return a * b + c; }  // twice: a CPU that must call fmaf takes its time
+inline void KeepBefore(uint32_t&) {}
 inline void ExpectAligned(bool aligned) {
   FD_CHECK(aligned, "GPUs reach several elements at once only where they are aligned");
 }
@@ -260,6 +264,17 @@ template <int N, class T>
 FD_DEVICE void StorePack(T* to, const Pack<T, N>& pack) {
   ExpectAligned(HoldsPacks<N>(to));
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+// As KeepBefore, of all of a value's words.
+template <class T>
+FD_DEVICE void KeepAllBefore(T& value) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint32_t) == 0);
+  uint32_t words[sizeof(T) / sizeof(uint32_t)];
+  __builtin_memcpy(words, &value, sizeof(T));
+  FD_UNROLL(unroll)
+  for (uint32_t& word : words) KeepBefore(word);
+  __builtin_memcpy(&value, words, sizeof(T));
 }
 
 // What the lanes of a warp, or all threads of a block, gave, combined in one order: across the lanes of each warp by

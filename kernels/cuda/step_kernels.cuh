@@ -2,6 +2,10 @@
 #define FASTDECODE_KERNELS_CUDA_STEP_KERNELS_CUH_
 
 // The kernels of step_kernels.h, for GPUs and for emulated threads (simt.h). A block works on one row, but for SwiGlu.
+//
+// What a kernel takes is mostly how often it waits for memory, one load after another. So it loads whatever it can at
+// once, before it looks whether its row is one of the step's: rows up to the bucket's last have memory, and homes,
+// positions and slots of some step.
 
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/step_kernels.h"
@@ -57,24 +61,27 @@ FD_DEVICE void LoadPacks(const float* from, int first, int hidden, Pack<float, 4
 }
 
 // Of a row of x, of which make(i, load(i)) stores and gives the four elements from i on: normed = x / sqrt(mean(x²) +
-// epsilon) * norm, by the whole block. What is loaded is all on its way at once: each load takes longer than all that
-// is done with it.
-template <class Args, class T, class Load, class Make>
-FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Load& load, const Make& make) {
+// epsilon) * norm, by the whole block, but stored only if is_row(), which is asked when the loads are on their way: each
+// takes longer than all that is done with it.
+template <class Args, class T, class IsRow, class Load, class Make>
+FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const IsRow& is_row, const Load& load,
+                           const Make& make) {
   const int hidden = args.hidden;
   Pack<float, 4> held[kHeldPacks] = {}, weights[kHeldPacks] = {};
   LoadPacks(args.norm, 0, hidden, weights);
   float square_sum = 0;
+  bool stores = false;
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
     decltype(load(0)) loaded[kHeldPacks] = {};
     FD_UNROLL(unroll)
     for (int p = 0; p < kHeldPacks; ++p) {
       if (PackAt(first, p) < hidden) loaded[p] = load(PackAt(first, p));
     }
+    if (first == 0) stores = is_row();
     FD_UNROLL(unroll)
     for (int p = 0; p < kHeldPacks; ++p) {
       if (PackAt(first, p) >= hidden) break;
-      held[p] = make(PackAt(first, p), loaded[p]);
+      held[p] = make(PackAt(first, p), loaded[p], stores);
       for (const float value : held[p].v) square_sum += value * value;
     }
   }
@@ -90,7 +97,7 @@ FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Lo
       if (PackAt(first, p) >= hidden) break;
       Pack<T, 4> out;
       for (int j = 0; j < 4; ++j) out.v[j] = FromFloat<T>(held[p].v[j] * scale * weights[p].v[j]);
-      StorePack(normed + PackAt(first, p), out);
+      if (stores) StorePack(normed + PackAt(first, p), out);
     }
   }
 }
@@ -116,14 +123,14 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
   if (Thread() == 0) args.rows[row] = place;
   const T* const from = static_cast<const T*>(args.embedding) + int64_t{place.token} * args.hidden;
   float* const x = args.x + int64_t{row} * args.hidden;
-  const auto widen = [x](int i, const Pack<T, 4>& in) {
+  const auto widen = [x](int i, const Pack<T, 4>& in, bool /*stores*/) {
     Pack<float, 4> value;
     for (int j = 0; j < 4; ++j) value.v[j] = ToFloat(in.v[j]);
     StorePack(x + i, value);
     return value;
   };
   WriteNormed(
-      args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden,
+      args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, [] { return true; },
       [from](int i) { return LoadPack<4>(from + i); }, widen);
   // By the board: another block may be writing the state.
   if (now.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
@@ -131,9 +138,8 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
 
 template <class T>
 FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) BiasNorm(BiasNormArgs args) {
-  StampBegin(args.stamps, *args.state);
+  const StepState& state = *args.state;
   const unsigned row = BlockX();
-  if (row >= args.state->rows) return;
   float* const x = args.x + int64_t{row} * args.hidden;
   struct Terms {
     Pack<float, 4> x, bias;
@@ -142,14 +148,18 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) BiasNorm(BiasNormArgs args) {
   const auto load = [x, biased, &args](int i) {
     return Terms{LoadPack<4>(x + i), biased ? LoadPack<4>(args.bias + i) : Pack<float, 4>{}};
   };
-  const auto add = [x, biased](int i, Terms terms) {
+  const auto is_row = [row, &args, &state] {
+    StampBegin(args.stamps, state);
+    return row < state.rows;
+  };
+  const auto add = [x, biased](int i, Terms terms, bool stores) {
     if (!biased) return terms.x;
     for (int j = 0; j < 4; ++j) terms.x.v[j] += terms.bias.v[j];
-    StorePack(x + i, terms.x);
+    if (stores) StorePack(x + i, terms.x);
     return terms.x;
   };
-  WriteNormed(args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, load, add);
-  StampEnd(args.stamps, *args.state);
+  WriteNormed(args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, is_row, load, add);
+  if (row < state.rows) StampEnd(args.stamps, state);
 }
 
 // ---- MLP
@@ -167,10 +177,13 @@ FD_DEVICE float Silu(float gate) {
 template <class T, int kWidth>
 FD_KERNEL void SwiGlu(SwiGluArgs args) {
   const unsigned row = BlockX();
-  const int i = kWidth * static_cast<int>(BlockY() * Threads() + Thread());
-  if (row >= args.state->rows || i >= args.intermediate) return;
+  const int unit = kWidth * static_cast<int>(BlockY() * Threads() + Thread()), last = args.intermediate - kWidth;
+  const int i = unit < last ? unit : last;
   const T* const gates = static_cast<const T*>(args.gate_up) + int64_t{row} * 2 * args.intermediate;
-  const Pack<T, kWidth> gate = LoadPack<kWidth>(gates + i), up = LoadPack<kWidth>(gates + args.intermediate + i);
+  Pack<T, kWidth> gate = LoadPack<kWidth>(gates + i), up = LoadPack<kWidth>(gates + args.intermediate + i);
+  KeepAllBefore(gate);
+  KeepAllBefore(up);
+  if (row >= args.state->rows || unit > last) return;
   Pack<T, kWidth> out;
   for (int j = 0; j < kWidth; ++j) {
     const float g = ToFloat(gate.v[j]) + (args.gate_bias == nullptr ? 0 : args.gate_bias[i + j]);
@@ -202,22 +215,25 @@ FD_DEVICE void PublishWithLastBlock(const RopeSendArgs& args) {
   PublishStage(args.board, *args.state, args.times, args.stage);
 }
 
-// `Width` elements of a head's first half, from i on, and those of its second half: rotated unless cosines is null.
+// `Width` elements of a head's first half, and those of its second half, that are rotated unless cosines is null.
+template <class T, int Width>
+struct HeadPairs {
+  Pack<T, Width> low, high;
+};
 template <class T, class W, int Width>
-FD_DEVICE void SendPairs(const T* from, const float* bias, const float* cosines, const float* sines, int half, int i,
-                         W* to) {
-  const Pack<T, Width> low = LoadPack<Width>(from + i), high = LoadPack<Width>(from + half + i);
+FD_DEVICE void SendPairs(const HeadPairs<T, Width>& pairs, const float* bias, const float* cosines, const float* sines,
+                         int half, W* to) {
   Pack<float, Width> cosine = {}, sine = {};
   if (cosines != nullptr) {
-    cosine = LoadPack<Width>(cosines + i);
-    sine = LoadPack<Width>(sines + i);
+    cosine = LoadPack<Width>(cosines);
+    sine = LoadPack<Width>(sines);
   }
   Pack<W, Width> out_low, out_high;
   for (int j = 0; j < Width; ++j) {
-    float a = ToFloat(low.v[j]), b = ToFloat(high.v[j]);
+    float a = ToFloat(pairs.low.v[j]), b = ToFloat(pairs.high.v[j]);
     if (bias != nullptr) {
-      a += bias[i + j];
-      b += bias[half + i + j];
+      a += bias[j];
+      b += bias[half + j];
     }
     if (cosines != nullptr) {
       const float rotated = a * cosine.v[j] - b * sine.v[j];
@@ -227,27 +243,37 @@ FD_DEVICE void SendPairs(const T* from, const float* bias, const float* cosines,
     out_low.v[j] = FromFloat<W>(a);
     out_high.v[j] = FromFloat<W>(b);
   }
-  StorePack(to + i, out_low);
-  StorePack(to + half + i, out_high);
+  StorePack(to, out_low);
+  StorePack(to + half, out_high);
 }
 
+// One of the step's rows; nothing where the step has no such row, its home is lost, or a wait was in vain: the host may
+// have given the areas to others.
 template <class T, class W, int Width>
-FD_DEVICE void SendRow(const RopeSendArgs& args, const T* from, int position, W* to) {
+FD_DEVICE void SendRow(const RopeSendArgs& args, unsigned row) {
   const WireRows& wire = args.wire;
-  const int half = wire.head_dim / 2;
-  const int rotated = wire.heads + wire.kv_heads;
-  const int units = half / Width;
-  const float* const cosines = args.cosines + int64_t{position} * half;
-  const float* const sines = args.sines + int64_t{position} * half;
-  for (int unit = static_cast<int>(Thread()); unit < (rotated + wire.kv_heads) * units;
-       unit += static_cast<int>(Threads())) {
-    const int head = unit / units;
-    SendPairs<T, W, Width>(
-        from + head * wire.head_dim, args.bias == nullptr ? nullptr : args.bias + head * wire.head_dim,
-        head < rotated ? cosines : nullptr, sines, half, unit % units * Width, to + head * wire.padded_head_dim);
+  const int half = wire.head_dim / 2, units = half / Width;
+  const int rotated = wire.heads + wire.kv_heads, heads = rotated + wire.kv_heads;
+  const T* const from = static_cast<const T*>(args.qkv) + int64_t{row} * heads * wire.head_dim;
+  const StepRow place = args.rows[row];
+  for (int unit = static_cast<int>(Thread()); unit < heads * units; unit += static_cast<int>(Threads())) {
+    const int head = unit / units, i = unit % units * Width;
+    const T* const low = from + head * wire.head_dim + i;
+    HeadPairs<T, Width> pairs = {LoadPack<Width>(low), LoadPack<Width>(low + half)};
+    if constexpr (Width > 1) KeepAllBefore(pairs);
+    W* const area = reinterpret_cast<W*>(args.areas[place.home].send);
+    if (row >= args.state->rows || args.state->gave_up != 0 || area == nullptr) return;
+    const int64_t at = int64_t{place.position} * half + i;
+    SendPairs<T, W, Width>(pairs, args.bias == nullptr ? nullptr : args.bias + head * wire.head_dim + i,
+                           head < rotated ? args.cosines + at : nullptr, args.sines + at, half,
+                           area + (int64_t{place.home_row} * heads + head) * wire.padded_head_dim + i);
   }
   const int padding = wire.padded_head_dim - wire.head_dim;
-  for (int i = static_cast<int>(Thread()); i < (rotated + wire.kv_heads) * padding; i += static_cast<int>(Threads())) {
+  if (padding == 0) return;
+  W* const area = reinterpret_cast<W*>(args.areas[place.home].send);
+  if (row >= args.state->rows || args.state->gave_up != 0 || area == nullptr) return;
+  W* const to = area + int64_t{place.home_row} * heads * wire.padded_head_dim;
+  for (int i = static_cast<int>(Thread()); i < heads * padding; i += static_cast<int>(Threads())) {
     to[i / padding * wire.padded_head_dim + wire.head_dim + i % padding] = FromFloat<W>(0);
   }
 }
@@ -255,25 +281,14 @@ FD_DEVICE void SendRow(const RopeSendArgs& args, const T* from, int position, W*
 template <class T, class W>
 FD_KERNEL void FD_BLOCK_MAX(kSendThreadsMax) RopeSend(RopeSendArgs args) {
   StampBegin(args.stamps, *args.state);
-  if (args.state->gave_up != 0) return;  // the host may have given the areas to others
   const unsigned row = BlockX();
-  const WireRows& wire = args.wire;
-  if (row < args.state->rows) {
-    const StepRow place = args.rows[row];
-    W* to = reinterpret_cast<W*>(args.areas[place.home].send);
-    if (to != nullptr) {
-      const int heads = wire.heads + 2 * wire.kv_heads;
-      to += int64_t{place.home_row} * heads * wire.padded_head_dim;
-      const T* const from = static_cast<const T*>(args.qkv) + int64_t{row} * heads * wire.head_dim;
-      constexpr int kWidth = 16 / sizeof(T);
-      if (wire.head_dim % (2 * kWidth) == 0) {
-        SendRow<T, W, kWidth>(args, from, place.position, to);
-      } else {
-        SendRow<T, W, 1>(args, from, place.position, to);
-      }
-    }
+  constexpr int kWidth = 16 / sizeof(T);
+  if (args.wire.head_dim % (2 * kWidth) == 0) {
+    SendRow<T, W, kWidth>(args, row);
+  } else {
+    SendRow<T, W, 1>(args, row);
   }
-  PublishWithLastBlock(args);
+  if (args.state->gave_up == 0) PublishWithLastBlock(args);
 }
 
 // What a thread reads is all on its way at once: it comes from as far as the host. So there is no branch at a load: who
@@ -302,11 +317,13 @@ FD_DEVICE void GatherRow(const WireRows& wire, const W* from, T* to) {
 template <class T, class W>
 FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
   const unsigned row = BlockX();
-  if (row >= args.state->rows) return;
   const WireRows& wire = args.wire;
-  const StepRow place = args.rows[row];
-  if (place.slot != kNoSlot) return;
-  const W* from = reinterpret_cast<const W*>(args.areas[place.home].receive);
+  StepRow place = args.rows[row];
+  KeepAllBefore(place);
+  StepArea area = args.areas[place.home];
+  KeepAllBefore(area);
+  if (row >= args.state->rows || place.slot != kNoSlot) return;
+  const W* from = reinterpret_cast<const W*>(area.receive);
   T* const to = static_cast<T*>(args.out) + int64_t{row} * wire.heads * wire.head_dim;
   constexpr int kWidth = 16 / sizeof(W);
   if (from == nullptr || args.state->gave_up != 0) {

@@ -37,18 +37,19 @@ struct PlainOperands {
   // a[half + 2 * i] of operand k has this dim of a query and the next one. `column`: of the lane.
   FD_DEVICE static int QueryDim(int k, int i, int column) { return 16 * k + 8 * i + column; }
 
-  // low and high = q · k of tokens 0 to 7, and of 8 to 15. kWhole: rows have all kOperands.
-  template <bool kWhole, int kOperands>
-  FD_DEVICE static void Score(const TokenRows& k_rows, const uint32_t (&q)[kOperands][4], float (&low)[4],
-                              float (&high)[4]) {
+  // low and high = q · k of tokens 0 to 7, and of 8 to 15. query(k): operand k of q, a Pack<uint32_t, 4>. kWhole: rows
+  // have all kOperands.
+  template <bool kWhole, int kOperands, class Query>
+  FD_DEVICE static void Score(const TokenRows& k_rows, const Query& query, float (&low)[4], float (&high)[4]) {
     const std::byte* const mine = k_rows.TokensOfLane();
     FD_UNROLL(unroll)
     for (int k = 0; k < kOperands; ++k) {
       if (!kWhole && k * size_t{32} >= k_rows.row_bytes) break;
       uint32_t tokens[4];
       LoadMatrices(mine + k * size_t{32}, tokens);
-      MultiplyAdd<T>(low, q[k], tokens[0], tokens[1]);
-      MultiplyAdd<T>(high, q[k], tokens[2], tokens[3]);
+      const Pack<uint32_t, 4> q = query(k);
+      MultiplyAdd<T>(low, q.v, tokens[0], tokens[1]);
+      MultiplyAdd<T>(high, q.v, tokens[2], tokens[3]);
     }
   }
 
@@ -82,9 +83,8 @@ struct CodedOperands {
 
   FD_DEVICE static int QueryDim(int k, int i, int column) { return 16 * k + 2 * column + 2 * i; }
 
-  template <bool kWhole, int kOperands>
-  FD_DEVICE static void Score(const TokenRows& k_rows, const uint32_t (&q)[kOperands][4], float (&low)[4],
-                              float (&high)[4]) {
+  template <bool kWhole, int kOperands, class Query>
+  FD_DEVICE static void Score(const TokenRows& k_rows, const Query& query, float (&low)[4], float (&high)[4]) {
     const std::byte* const mine = k_rows.TokensOfLane();
     FD_UNROLL(unroll)
     for (int k = 0; k < kOperands; k += 2) {
@@ -94,8 +94,9 @@ struct CodedOperands {
       FD_UNROLL(unroll)
       for (int i = 0; i < 2; ++i) {
         if (!kWhole && (k + i) * size_t{16} >= k_rows.row_bytes) break;
-        MultiplyAdd<Fp16>(low, q[k + i], PairOfCodes<0, 1>(codes[i]), PairOfCodes<2, 3>(codes[i]));
-        MultiplyAdd<Fp16>(high, q[k + i], PairOfCodes<0, 1>(codes[2 + i]), PairOfCodes<2, 3>(codes[2 + i]));
+        const Pack<uint32_t, 4> q = query(k + i);
+        MultiplyAdd<Fp16>(low, q.v, PairOfCodes<0, 1>(codes[i]), PairOfCodes<2, 3>(codes[i]));
+        MultiplyAdd<Fp16>(high, q.v, PairOfCodes<0, 1>(codes[2 + i]), PairOfCodes<2, 3>(codes[2 + i]));
       }
     }
   }

@@ -19,7 +19,7 @@ void AddKvDevicePieces(const StepModel& model, unsigned rows_max, KvStepMemory* 
   if (!model.is_home) return;
   const size_t queries = size_t{rows_max} * model.shape.heads(), cuts = queries * KvSplitFor(model.shape).cuts_max;
   pieces->insert(pieces->end(), {
-                                    {&kv->roster.entries, sizeof(uint32_t)},
+                                    {&kv->roster.counts, sizeof(KvCounts)},
                                     {&kv->roster.entry, model.sequences_max * sizeof(KvEntry)},
                                     {&kv->roster.first_items, (model.sequences_max + 1) * sizeof(uint32_t)},
                                     {&kv->area, rows_max * model.shape.hop_row_bytes()},

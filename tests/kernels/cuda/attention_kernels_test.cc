@@ -338,18 +338,19 @@ TEST(FindItemTest, GoesFromWhatTheTileSeesLastToWhatItSeesFirst) {
       entry = RandomEntry(&random);
       first_items.push_back(first_items.back() + simt::ItemsOf(split, entry));
     }
-    const KvRoster roster = {&count, entries.data(), first_items.data()};
+    KvCounts counts = {count, first_items.back()};
+    const KvRoster roster = {&counts, entries.data(), first_items.data()};
     for (size_t e = 0; e < count; ++e) {
       const auto position_of = [&](unsigned query) { return entries[e].position + query / 5; };
       std::map<std::pair<unsigned, unsigned>, unsigned> begins;  // by KV head and first query
       for (uint32_t number = first_items[e]; number < first_items[e + 1]; ++number) {
         simt::AttendItem item;
-        if (!simt::FindItem(roster, split, number, &item)) continue;
+        if (!simt::FindItem(roster, counts, split, number, &item)) continue;
         const unsigned end = position_of(item.first_query + item.queries - 1) + 1;
-        unsigned& begin = begins.try_emplace({item.kv_head, item.first_query}, end).first->second;
-        ASSERT_EQ(item.end, begin);
-        ASSERT_LT(item.begin, item.end);
-        begin = item.begin;
+        unsigned& begin = begins.try_emplace({item.kv.kv_head, item.first_query}, end).first->second;
+        ASSERT_EQ(item.kv.end, begin);
+        ASSERT_LT(item.kv.begin, item.kv.end);
+        begin = item.kv.begin;
       }
       ASSERT_EQ(begins.size(), 3 * simt::TilesOf(split, entries[e]));
       for (const auto& [tile, begin] : begins) EXPECT_EQ(begin, simt::FirstSeen(split, position_of(tile.second)));
@@ -377,7 +378,7 @@ TEST(TakeKvStepTest, CountsItemsAndChangesTables) {
       changes.push_back({i / 4, i % 4, static_cast<uint32_t>(random())});
       expected_tables[i] = changes.back().page;
     }
-    uint32_t entry_count = 0;
+    KvCounts counts;
     const KvBoard board = {count, static_cast<uint32_t>(changes.size())};
     TakeKvStepArgs args;
     args.board = &board;
@@ -385,10 +386,11 @@ TEST(TakeKvStepTest, CountsItemsAndChangesTables) {
     args.changes = changes.data();
     args.tables = tables.data();
     args.table_pages = 4;
-    args.roster = {&entry_count, taken.data(), first_items.data()};
+    args.roster = {&counts, taken.data(), first_items.data()};
     args.split = split;
     EmulateKernel(args, {.seed = count});
-    EXPECT_EQ(entry_count, count);
+    EXPECT_EQ(counts.entries, count);
+    EXPECT_EQ(counts.items, expected.back());
     EXPECT_EQ(first_items, expected);
     EXPECT_EQ(tables, expected_tables);
     for (uint32_t i = 0; i < count; ++i) EXPECT_EQ(taken[i].position, entries[i].position);

@@ -45,7 +45,7 @@ TEST_P(HomeKernelsTest, RopeSend) {
     const auto bucket = static_cast<unsigned>(Pick(&random_, 1, 9));
     const auto rows = static_cast<unsigned>(Pick(&random_, 0, static_cast<int>(bucket)));
     StepRows step(&random_, rows, kHomes, kPositions, wire.type, wire_elements, 0);
-    step.rows.resize(bucket, {.position = 1 << 30, .home = 1 << 30});  // not to be looked at
+    step.rows.resize(bucket, {.position = 1 << 30});  // of an earlier step
     if (trial % 3 == 0) step.LoseHome(trial % kHomes);
     TypedArray qkv(type(), size_t{bucket} * elements), bias(kF32, elements);
     qkv.FillNormals(&random_, 2);
@@ -111,7 +111,7 @@ TEST_P(HomeKernelsTest, GatherOutputs) {
     const auto rows = static_cast<unsigned>(Pick(&random_, 0, static_cast<int>(bucket)));
     StepRows step(&random_, rows, kHomes, 1, wire.type, 0, wire_elements);
     if (trial % 2 == 0 && rows > 0) step.rows[rows / 2].slot = 5;  // has its o from elsewhere
-    step.rows.resize(bucket, {.home = 1 << 30});
+    step.rows.resize(bucket);
     for (const auto& area : step.receive) {
       area->FillNormals(&random_, 1);
       for (size_t i = 0; i < area->size(); ++i) {

@@ -190,7 +190,7 @@ void KvRig::Take(const StepTables& tables, const KvSplit& split, const How& how)
   args.changes = tables.changes.data();
   args.tables = reinterpret_cast<uint32_t*>(tables_.at());
   args.table_pages = table_pages_;
-  args.roster = {&entry_count_, reinterpret_cast<KvEntry*>(entries_.at()),
+  args.roster = {&counts_, reinterpret_cast<KvEntry*>(entries_.at()),
                  reinterpret_cast<uint32_t*>(first_items_.at())};
   args.split = split;
   EmulateKernel(args, {.seed = how.seed});
@@ -198,9 +198,11 @@ void KvRig::Take(const StepTables& tables, const KvSplit& split, const How& how)
 
 void KvRig::Append(const StepTables& tables, const StepState& state, const How& how) {
   AppendKvArgs args;
-  args.bucket = state.rows + 1;
+  std::vector<StepRow> rows = tables.rows;
+  rows.emplace_back().slot = 0;  // of an earlier step
+  args.bucket = static_cast<unsigned>(rows.size());
   args.state = &state;
-  args.rows = tables.rows.data();
+  args.rows = rows.data();
   args.wire = Wire();
   args.area = tables.area->data();
   args.pages = Pages();
@@ -232,7 +234,7 @@ void KvRig::Attend(const StepTables& tables, const StepState& state, const KvSpl
   uint32_t drawn = 0;
   AttendKvArgs args;
   args.state = &state;
-  args.roster = {&entry_count_, reinterpret_cast<KvEntry*>(entries_.at()),
+  args.roster = {&counts_, reinterpret_cast<KvEntry*>(entries_.at()),
                  reinterpret_cast<uint32_t*>(first_items_.at())};
   args.split = split;
   args.pages = Pages();

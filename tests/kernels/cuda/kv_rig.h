@@ -99,7 +99,7 @@ class KvRig {
   std::vector<Sequence> sequences_;
   std::vector<uint32_t> free_pages_;
   GuardedAreas memory_, tables_, entries_, first_items_;
-  uint32_t entry_count_ = 0;
+  KvCounts counts_;
 };
 
 }  // namespace fastdecode
