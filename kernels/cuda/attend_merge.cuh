@@ -35,52 +35,52 @@ FD_DEVICE bool IsLastOfTile(const AttendKvArgs& args, const AttendItem& item, ui
   return *count == item.last_cut - item.first_cut + 1;
 }
 
-// acc / sum of all cuts in ascending order. Several cuts are loaded at once, since each load takes longer than all that
-// is done with it; behind the last cut its own again, for nothing.
-FD_DEVICE DimPair MergePartials(const AttendKvArgs& args, size_t query, unsigned first_cut, unsigned last_cut,
-                                int dim) {
+// acc / sum of all cuts in ascending order, for kDims dims from `dim` on. Several cuts are loaded at once, since each load
+// takes longer than all that is done with it; behind the last cut its own again, for nothing.
+template <int kDims>
+FD_DEVICE Pack<float, kDims> MergePartials(const AttendKvArgs& args, size_t query, unsigned first_cut,
+                                           unsigned last_cut, int dim) {
   constexpr unsigned kAtOnce = 8;
-  const auto index_of = [&](unsigned cut) { return PartialIndex(args, query, cut < last_cut ? cut : last_cut); };
-  float most = MinusInfinity();
-  for (unsigned cut = first_cut; cut <= last_cut; cut += kAtOnce) {
-    FD_UNROLL(unroll)
-    for (unsigned i = 0; i < kAtOnce; ++i) {
-      const float maximum = args.maxima[index_of(cut + i)];
-      most = maximum > most ? maximum : most;
-    }
-  }
-  const float base = most == MinusInfinity() ? 0 : most;
-  float sum = 0;
-  DimPair acc = {};
+  float most = MinusInfinity(), sum = 0;
+  Pack<float, kDims> acc = {};
   for (unsigned cut = first_cut; cut <= last_cut; cut += kAtOnce) {
     float maxima[kAtOnce], sums[kAtOnce];
-    Pack<float, 2> more[kAtOnce];
+    Pack<float, kDims> more[kAtOnce];
     FD_UNROLL(unroll)
     for (unsigned i = 0; i < kAtOnce; ++i) {
-      const size_t index = index_of(cut + i);
+      const size_t index = PartialIndex(args, query, cut + i < last_cut ? cut + i : last_cut);
       maxima[i] = args.maxima[index];
       sums[i] = args.sums[index];
-      more[i] = LoadPack<2>(args.partials + index * args.pages.head_dim + dim);
+      more[i] = LoadPack<kDims>(args.partials + index * args.pages.head_dim + dim);
     }
+    const float before = most;
+    FD_UNROLL(unroll)
+    for (const float maximum : maxima) most = maximum > most ? maximum : most;
+    const float base = most == MinusInfinity() ? 0 : most, shrinks = Exp2(before - base);
+    sum *= shrinks;
+    for (float& value : acc.v) value *= shrinks;
     FD_UNROLL(unroll)
     for (unsigned i = 0; i < kAtOnce; ++i) {
       if (cut + i > last_cut) break;
       const float weight = Exp2(maxima[i] - base);
       sum = Fma(sums[i], weight, sum);
-      for (int e = 0; e < 2; ++e) acc.v[e] = Fma(more[i].v[e], weight, acc.v[e]);
+      for (int d = 0; d < kDims; ++d) acc.v[d] = Fma(more[i].v[d], weight, acc.v[d]);
     }
   }
   for (float& value : acc.v) value /= sum;
   return acc;
 }
 
-template <class T>
-FD_DEVICE void StoreOutput(T* to, DimPair values) {
-  StorePack(to, Pack<T, 2>{FromFloat<T>(values.v[0]), FromFloat<T>(values.v[1])});
+template <class T, int kDims>
+FD_DEVICE void StoreOutput(T* to, const Pack<float, kDims>& values) {
+  Pack<T, kDims> out;
+  for (int d = 0; d < kDims; ++d) out.v[d] = FromFloat<T>(values.v[d]);
+  StorePack(to, out);
 }
-// o of one of the item's queries; padding is left out.
+// o of one of the item's queries, from `dim` on; padding is left out.
+template <int kDims>
 FD_DEVICE void PutOutput(const AttendKvArgs& args, const AttendItem& item, const QueryPlace& place, int dim,
-                         DimPair values) {
+                         const Pack<float, kDims>& values) {
   if (dim >= args.wire.head_dim) return;
   const size_t row = item.entry.row + place.row, at = (row * args.wire.heads + place.head) * args.wire.head_dim + dim;
   switch (args.type) {

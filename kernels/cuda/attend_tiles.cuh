@@ -36,14 +36,14 @@ class AttendTiles {
     LoadQueries(item);
     copy_.Steps(
         item.kv, NextOf(layout_)->kv,
-        [&](unsigned) {
-          if (works) Score();
+        [&](const Step& step) {
+          if (works) Score(step);
         },
-        [&](unsigned first) {
-          if (works) Weigh(item, first);
+        [&](const Step& step) {
+          if (works) Weigh(item, step.first);
         },
-        [&](unsigned) {
-          if (works) Add();
+        [&](const Step& step) {
+          if (works) Add(step);
         });
     if constexpr (kSharedQueries) {
       JoinWarps(item);
@@ -59,6 +59,8 @@ class AttendTiles {
 
  private:
   using Type = typename Operands::Type;
+  using Copy = KvCopy<typename Operands::Kv, /*kInWarps=*/true>;
+  using Step = typename Copy::Step;
   static constexpr bool kScaled = Operands::Kv::kScaled;
   static constexpr unsigned kWarps = kAttendThreads / kWarp;
   static constexpr unsigned kTokens = kSharedQueries ? 16 : 64;  // of a step, the warp's
@@ -69,9 +71,9 @@ class AttendTiles {
   FD_DEVICE float* Floats(size_t offset) const { return reinterpret_cast<float*>(SharedMemory() + offset); }
   FD_DEVICE unsigned FirstQuery() const { return kSharedQueries ? 0 : warp_ * kTensorQueries; }
   FD_DEVICE unsigned FirstToken() const { return kSharedQueries ? warp_ * kTokens : 0; }
-  FD_DEVICE TokenRows RowsAt(size_t offset, unsigned operand) const {
+  FD_DEVICE TokenRows RowsAt(const std::byte* rows, unsigned operand) const {
     const size_t token = FirstToken() + operand * size_t{16};
-    return {SharedMemory() + offset + token * layout_.stride_bytes, layout_.stride_bytes, layout_.row_bytes};
+    return {rows + token * layout_.stride_bytes, layout_.stride_bytes, layout_.row_bytes};
   }
   // What this lane has of a tile's operands and results (simt_tensor.h): queries Query(0) and Query(1); of 8 tokens n,
   // TokenOf(n) and the next one.
@@ -187,26 +189,22 @@ class AttendTiles {
   }
 
   // q · k of 16 queries and the warp's tokens.
-  FD_DEVICE void Score() {
+  FD_DEVICE void Score(const Step& step) {
     FD_UNROLL(unroll)
     for (unsigned n = 0; n < kTokenOperands; ++n) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) scores_[2 * n][i] = scores_[2 * n + 1][i] = 0;
       Operands::template Score<kWhole, kOperands>(
-          RowsAt(layout_.k, n), [&](int k) { return QueryOperand(k); }, scores_[2 * n], scores_[2 * n + 1]);
+          RowsAt(step.k, n), [&](int k) { return QueryOperand(k); }, scores_[2 * n], scores_[2 * n + 1]);
     }
-    if constexpr (kScaled) TakeScales();
+    if constexpr (kScaled) TakeScales(step);
   }
 
-  // They make way for the next step's before V is there.
-  FD_DEVICE void TakeScales() {
-    const auto scales = [&](size_t offset, unsigned n) {
-      return LoadPack<2>(reinterpret_cast<const Bf16*>(SharedMemory() + offset) + TokenOf(n));
-    };
+  FD_DEVICE void TakeScales(const Step& step) {
     FD_UNROLL(unroll)
     for (unsigned n = 0; n < 2 * kTokenOperands; ++n) {
-      k_scales_[n] = scales(layout_.k_scales, n);
-      v_scales_[n] = scales(layout_.v_scales, n);
+      k_scales_[n] = LoadPack<2>(step.k_scales + TokenOf(n));
+      v_scales_[n] = LoadPack<2>(step.v_scales + TokenOf(n));
     }
   }
 
@@ -306,14 +304,14 @@ class AttendTiles {
   }
 
   // acc += weights · v.
-  FD_DEVICE void Add() {
+  FD_DEVICE void Add(const Step& step) {
     FD_UNROLL(unroll)
     for (unsigned k = 0; k < kTokenOperands; ++k) {
       const float(&low)[4] = scores_[2 * k];
       const float(&high)[4] = scores_[2 * k + 1];
       const uint32_t weights[4] = {PairOf<Type>(low[0], low[1]), PairOf<Type>(low[2], low[3]),
                                    PairOf<Type>(high[0], high[1]), PairOf<Type>(high[2], high[3])};
-      Operands::template Add<kWhole>(RowsAt(layout_.v, k), weights, acc_);
+      Operands::template Add<kWhole>(RowsAt(step.v, k), weights, acc_);
     }
   }
 
@@ -331,7 +329,7 @@ class AttendTiles {
   };
   FD_DEVICE void Put(const AttendItem& item, const CutOfQuery& cut, int dim, DimPair acc) const {
     if (item.first_cut == item.last_cut) {
-      PutOutput(args_, item, cut.place, dim, {acc.v[0] * cut.inverse, acc.v[1] * cut.inverse});
+      PutOutput<2>(args_, item, cut.place, dim, {acc.v[0] * cut.inverse, acc.v[1] * cut.inverse});
     } else {
       PutPartial(args_, QueryIndex(args_, item, cut.place), item.cut, dim, acc, cut.maximum, cut.sum);
     }
@@ -413,22 +411,23 @@ class AttendTiles {
     return Exp2(maximum - (most == MinusInfinity() ? 0 : most));
   }
 
-  // Threads take two dims of a query each.
+  // Threads take four dims of a query each, of several queries at once.
   FD_DEVICE void Merge(const AttendItem& item) const {
-    const unsigned pairs = static_cast<unsigned>(head_dim()) / 2;
-    FD_UNROLL(unroll 1)
-    for (unsigned i = Thread(); i < item.queries * pairs; i += kAttendThreads) {
-      const unsigned query = i / pairs;
-      const int dim = static_cast<int>(i % pairs) * 2;
-      const QueryPlace place = PlaceOf(args_, item, query);
+    const unsigned quads = static_cast<unsigned>(head_dim()) / 4;
+    FD_UNROLL(unroll 2)
+    for (unsigned i = Thread(); i < item.queries * quads; i += kAttendThreads) {
+      const int dim = static_cast<int>(i % quads) * 4;
+      const QueryPlace place = PlaceOf(args_, item, i / quads);
       const size_t index = QueryIndex(args_, item, place);
-      PutOutput(args_, item, place, dim, MergePartials(args_, index, item.first_cut, item.last_cut, dim));
+      const Pack<float, 4> o = MergePartials<4>(args_, index, item.first_cut, item.last_cut, dim);
+      PutOutput<2>(args_, item, place, dim, {o.v[0], o.v[1]});
+      PutOutput<2>(args_, item, place, dim + 2, {o.v[2], o.v[3]});
     }
   }
 
   const AttendKvArgs& args_;
   const AttendLayout layout_;
-  const KvCopy<typename Operands::Kv, /*kScalesFirst=*/true> copy_;
+  Copy copy_;
   const float scale_;  // of scores: to units of log2, or to what a cap takes
   const unsigned warp_, row_, column_;
   // Of queries Query(0) and Query(1): as in simt_tensor.h. With kSharedQueries operands of q are in shared memory, where
@@ -443,9 +442,9 @@ class AttendTiles {
   Pack<Bf16, 2> k_scales_[2 * kTokenOperands], v_scales_[2 * kTokenOperands];
 };
 
-// Four blocks of a decode step's are side by side: what they read has to be on its way.
+// Three blocks of a decode step's are side by side: what they read has to be on its way.
 template <class Operands, int kDims, bool kWhole, bool kSharedQueries>
-FD_KERNEL void FD_BLOCKS_MIN(kAttendThreads, kSharedQueries&& kDims <= 128 ? 4 : 1)
+FD_KERNEL void FD_BLOCKS_MIN(kAttendThreads, kSharedQueries&& kDims <= 128 ? 3 : 1)
     AttendKvTiles(FD_ARGS AttendKvArgs args) {
   const AttendLayout layout(args.pages.type, args.pages.head_dim, /*tile_queries=*/0);
   AttendToItems<AttendTiles<Operands, kDims, kWhole, kSharedQueries>>(

@@ -138,17 +138,22 @@ inline constexpr unsigned TensorTileQueries(bool of_chunks, int head_dim) {
 // Cuts are kBlockTokens long up to the 16th. From there on they are twice as long after each doubling of the position,
 // kCutsOfDoubling to a doubling: [8192, 16384) has 8 of 1024 tokens. So short contexts are cut finely, and partials
 // grow with the logarithm of long ones: 131072 tokens have 48 cuts.
-inline constexpr unsigned kCutsOfDoubling = 8;
+#ifdef FD_CUT
+inline constexpr unsigned kCutTokens = FD_CUT;
+#else
+inline constexpr unsigned kCutTokens = 512;
+#endif
+inline constexpr unsigned kCutsOfDoubling = 4096 / kCutTokens;
 // That the position is in. REQUIRES of both: positions below 2^31.
 inline constexpr unsigned CutOf(unsigned position) {
-  const unsigned block = position / kBlockTokens;
+  const unsigned block = position / kCutTokens;
   const int doublings = std::bit_width(block | kCutsOfDoubling) - std::bit_width(kCutsOfDoubling);
   return kCutsOfDoubling * static_cast<unsigned>(doublings) + (block >> doublings);
 }
 // Its first position.
 inline constexpr unsigned CutBegin(unsigned cut) {
   const unsigned doublings = cut < kCutsOfDoubling ? 0 : cut / kCutsOfDoubling - 1;
-  return ((cut - kCutsOfDoubling * doublings) << doublings) * kBlockTokens;
+  return ((cut - kCutsOfDoubling * doublings) << doublings) * kCutTokens;
 }
 
 LaunchShape ShapeOf(const TakeKvStepArgs& args);

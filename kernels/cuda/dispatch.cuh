@@ -17,7 +17,12 @@ auto Dispatch(const EmbedNormArgs& args, const Use& use) {
 }
 template <class Use>
 auto Dispatch(const BiasNormArgs& args, const Use& use) {
-  return WithComputeType(args.type, [&](auto t) { return use(&simt::BiasNorm<typename decltype(t)::Type>); });
+  return WithComputeType(args.type, [&](auto t) {
+    using T = typename decltype(t)::Type;
+    const bool holds = args.bucket <= kManyRows;
+    if (args.bias != nullptr) return holds ? use(&simt::BiasNorm<T, true, true>) : use(&simt::BiasNorm<T, true, false>);
+    return holds ? use(&simt::BiasNorm<T, false, true>) : use(&simt::BiasNorm<T, false, false>);
+  });
 }
 template <class Use>
 auto Dispatch(const SwiGluArgs& args, const Use& use) {

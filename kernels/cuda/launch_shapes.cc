@@ -40,8 +40,10 @@ LaunchShape ShapeOf(const SwiGluArgs& args) {
 }
 LaunchShape ShapeOf(const RopeSendArgs& args) {
   const int pairs = (args.wire.heads + 2 * args.wire.kv_heads) * args.wire.head_dim / 2;
-  return {.blocks_x = args.bucket,
-          .threads = ThreadsFor(pairs / (args.type == ElementType::kF32 ? 4 : 8), kSendThreadsMax)};
+  const int units = pairs / (args.type == ElementType::kF32 ? 4 : 8);
+  // More rows than find room side by side: several units a thread, so that more of them do.
+  const int of_thread = args.bucket > kManyRows ? 4 : 1;
+  return {.blocks_x = args.bucket, .threads = ThreadsFor(units / of_thread, kSendThreadsMax)};
 }
 LaunchShape ShapeOf(const WaitArgs&) { return {}; }
 LaunchShape ShapeOf(const GatherOutputsArgs& args) {

@@ -63,12 +63,15 @@ FD_DEVICE void LoadPacks(const float* from, int first, int hidden, Pack<float, 4
 // Of a row of x, of which make(i, load(i)) stores and gives the four elements from i on: normed = x / sqrt(mean(x²) +
 // epsilon) * norm, by the whole block, but stored only if is_row(), which is asked when the loads are on their way: each
 // takes longer than all that is done with it.
-template <class Args, class T, class IsRow, class Load, class Make>
+//
+// kHoldsWeights: so are the norm's weights, in registers of their own. With many rows, for whose blocks that would leave
+// no room side by side, they are loaded when the row is done: by then they are in the core's own cache.
+template <bool kHoldsWeights, class Args, class T, class IsRow, class Load, class Make>
 FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const IsRow& is_row, const Load& load,
                            const Make& make) {
   const int hidden = args.hidden;
   Pack<float, 4> held[kHeldPacks] = {}, weights[kHeldPacks] = {};
-  LoadPacks(args.norm, 0, hidden, weights);
+  if (kHoldsWeights) LoadPacks(args.norm, 0, hidden, weights);
   float square_sum = 0;
   bool stores = false;
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
@@ -88,13 +91,13 @@ FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Is
   const float mean = SumOverBlock(square_sum, reinterpret_cast<float*>(SharedMemory())) / static_cast<float>(hidden);
   const float scale = 1.0f / sqrtf(mean + args.epsilon);
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
-    if (hidden > PacksOfBlock()) {  // then the last ones are held
-      LoadPacks(x, first, hidden, held);
-      LoadPacks(args.norm, first, hidden, weights);
-    }
+    const bool held_last = hidden > PacksOfBlock();  // not these
+    if (held_last) LoadPacks(x, first, hidden, held);
+    if (held_last && kHoldsWeights) LoadPacks(args.norm, first, hidden, weights);
     FD_UNROLL(unroll)
     for (int p = 0; p < kHeldPacks; ++p) {
       if (PackAt(first, p) >= hidden) break;
+      if (!kHoldsWeights) weights[p] = LoadPack<4>(args.norm + PackAt(first, p));
       Pack<T, 4> out;
       for (int j = 0; j < 4; ++j) out.v[j] = FromFloat<T>(held[p].v[j] * scale * weights[p].v[j]);
       if (stores) StorePack(normed + PackAt(first, p), out);
@@ -129,36 +132,32 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
     StorePack(x + i, value);
     return value;
   };
-  WriteNormed(
+  WriteNormed</*kHoldsWeights=*/true>(
       args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, [] { return true; },
       [from](int i) { return LoadPack<4>(from + i); }, widen);
   // By the board: another block may be writing the state.
   if (now.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
 }
 
-template <class T>
-FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) BiasNorm(BiasNormArgs args) {
+template <class T, bool kBiased, bool kHoldsWeights>
+FD_KERNEL void FD_BLOCKS_MIN(kNormThreadsMax, kHoldsWeights ? 1 : 2) BiasNorm(FD_ARGS BiasNormArgs args) {
   const StepState& state = *args.state;
   const unsigned row = BlockX();
   float* const x = args.x + int64_t{row} * args.hidden;
-  struct Terms {
-    Pack<float, 4> x, bias;
-  };
-  const bool biased = args.bias != nullptr;
-  const auto load = [x, biased, &args](int i) {
-    return Terms{LoadPack<4>(x + i), biased ? LoadPack<4>(args.bias + i) : Pack<float, 4>{}};
-  };
+  const auto load = [x](int i) { return LoadPack<4>(x + i); };
   const auto is_row = [row, &args, &state] {
     StampBegin(args.stamps, state);
     return row < state.rows;
   };
-  const auto add = [x, biased](int i, Terms terms, bool stores) {
-    if (!biased) return terms.x;
-    for (int j = 0; j < 4; ++j) terms.x.v[j] += terms.bias.v[j];
-    if (stores) StorePack(x + i, terms.x);
-    return terms.x;
+  const auto add = [x, &args](int i, Pack<float, 4> value, bool stores) {
+    if constexpr (kBiased) {
+      const Pack<float, 4> bias = LoadPack<4>(args.bias + i);
+      for (int j = 0; j < 4; ++j) value.v[j] += bias.v[j];
+      if (stores) StorePack(x + i, value);
+    }
+    return value;
   };
-  WriteNormed(args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, is_row, load, add);
+  WriteNormed<kHoldsWeights>(args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, is_row, load, add);
   if (row < state.rows) StampEnd(args.stamps, state);
 }
 

@@ -102,6 +102,8 @@ struct StepState {
 
 // Of a block.
 inline constexpr unsigned kNormThreadsMax = 512, kSendThreadsMax = 512;
+// Of a bucket, beyond which not all rows' blocks find room at once on GPUs of today if each has all that it can use.
+inline constexpr unsigned kManyRows = 256;
 
 // Stage 0: takes the step from the board, x = embedding of its tokens, normed = norm(x).
 struct EmbedNormArgs {
