@@ -18,7 +18,6 @@ template <class Kv, int kQueries>
 class Attend {
  public:
   using Element = typename Kv::Element;
-  using Step = typename KvCopy<Kv>::Step;
 
   FD_DEVICE explicit Attend(const AttendKvArgs& args)
       : args_(args),
@@ -28,12 +27,12 @@ class Attend {
         group_(static_cast<int>(Thread()) / (args.pages.head_dim / 2)),
         adds_(group_ < AttendGroups(args.pages.head_dim)) {}
 
-  FD_DEVICE void Begin(const KvSpan& kv) const { copy_.BeginSpan(kv); }
+  FD_DEVICE void Begin(const KvSpan& kv) { copy_.BeginSpan(kv); }
   FD_DEVICE void Do(const AttendItem& item) {
     LoadQueries(item);
     copy_.Steps(
-        item.kv, NextOf(layout_)->kv, [&](const Step& step) { Score(item, step); },
-        [&](const Step& step) { Weigh(item, step.first); }, [&](const Step& step) { Add(item, step); });
+        item.kv, NextOf(layout_)->kv, [&](unsigned first) { Score(item, first); },
+        [&](unsigned first) { Weigh(item, first); }, [&](unsigned first) { Add(item, first); });
     Finish(item);
     SyncBlock();
   }
@@ -72,19 +71,24 @@ class Attend {
     for (DimPair& of_query : acc_) of_query = {};
   }
 
+  FD_DEVICE float ScaleAt(size_t offset, unsigned token) const {
+    return ToFloat(reinterpret_cast<const Bf16*>(SharedMemory() + offset)[token]);
+  }
+
   // q · k: a thread takes one token and kTile queries at a time.
-  FD_DEVICE void Score(const AttendItem& item, const Step& step) {
+  FD_DEVICE void Score(const AttendItem& item, unsigned first) {
     constexpr unsigned kTile = kQueries == 2 ? 2 : 4;
     const unsigned tokens = layout_.tokens;
     for (unsigned unit = Thread(); unit < tokens * (queries() / kTile); unit += Threads()) {
       const unsigned token = unit % tokens, query = unit / tokens * kTile;
-      const unsigned at = step.first + token;
+      const unsigned at = first + token;
       if (query >= item.queries || at >= item.kv.end || at < item.kv.begin) continue;
       float dots[kTile] = {};
       Multiply<kTile>(Floats(0) + size_t{query} * head_dim(),
-                      reinterpret_cast<const Element*>(step.k + token * layout_.stride_bytes), dots);
+                      reinterpret_cast<const Element*>(SharedMemory() + layout_.k + token * layout_.stride_bytes),
+                      dots);
       for (unsigned i = 0; i < kTile; ++i) {
-        if constexpr (Kv::kScaled) dots[i] *= ToFloat(step.k_scales[token]);
+        if constexpr (Kv::kScaled) dots[i] *= ScaleAt(layout_.k_scales, token);
         Floats(layout_.scores)[(query + i) * tokens + token] = dots[i];
       }
     }
@@ -150,19 +154,19 @@ class Attend {
   }
 
   // acc = acc * factor + weights · v, four tokens at a time.
-  FD_DEVICE void Add(const AttendItem& item, const Step& step) {
+  FD_DEVICE void Add(const AttendItem& item, unsigned first) {
     if (!adds_) return;
     const float* const factors = Floats(layout_.factors) + group_ * kQueries;
     FD_UNROLL(unroll)
     for (int i = 0; i < kQueries; ++i) {
       for (float& value : acc_[i].v) value *= factors[i];
     }
-    const unsigned left = item.kv.end - step.first, end = left < layout_.tokens ? left : layout_.tokens;
+    const unsigned left = item.kv.end - first, end = left < layout_.tokens ? left : layout_.tokens;
     const float* const weights = Floats(layout_.scores) + static_cast<size_t>(group_) * kQueries * layout_.tokens;
     FD_UNROLL(unroll 1)
     for (unsigned token = 0; token < end; token += 4) {
       DimPair v[4];
-      for (unsigned j = 0; j < 4; ++j) v[j] = LoadV(item, step, token + j);
+      for (unsigned j = 0; j < 4; ++j) v[j] = LoadV(item, first, token + j);
       FD_UNROLL(unroll)
       for (int i = 0; i < kQueries; ++i) {
         const Pack<float, 4> weight = LoadPack<4>(weights + i * layout_.tokens + token);
@@ -174,13 +178,13 @@ class Attend {
   }
 
   // This thread's dims of a token's v. Codes times scales are exact.
-  FD_DEVICE DimPair LoadV(const AttendItem& item, const Step& step, unsigned token) const {
-    const std::byte* const row = step.v + token * layout_.stride_bytes;
+  FD_DEVICE DimPair LoadV(const AttendItem& item, unsigned first, unsigned token) const {
+    const std::byte* const row = SharedMemory() + layout_.v + token * layout_.stride_bytes;
     const Pack<Element, 2> pack = LoadPack<2>(reinterpret_cast<const Element*>(row) + dim_);
     DimPair v = {Kv::Widen(pack.v[0]), Kv::Widen(pack.v[1])};
     if constexpr (Kv::kScaled) {
-      const bool seen = step.first + token >= item.kv.begin && step.first + token < item.kv.end;
-      const float scale = seen ? ToFloat(step.v_scales[token]) : 0;
+      const bool seen = first + token >= item.kv.begin && first + token < item.kv.end;
+      const float scale = seen ? ScaleAt(layout_.v_scales, token) : 0;
       for (float& value : v.v) value *= scale;
     }
     return v;
@@ -202,7 +206,7 @@ class Attend {
         PutPartial(args_, QueryIndex(args_, item, place), item.cut, dim_, acc_[i], maximum, sum);
       }
     }
-    if (alone || !IsLastOfTile(args_, item, reinterpret_cast<uint32_t*>(SharedMemory() + layout_.count))) return;
+    if (alone || !IsLastOfTile(args_, item, CountOf(layout_))) return;
     Merge(item);
   }
 

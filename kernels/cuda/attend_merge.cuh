@@ -35,8 +35,8 @@ FD_DEVICE bool IsLastOfTile(const AttendKvArgs& args, const AttendItem& item, ui
   return *count == item.last_cut - item.first_cut + 1;
 }
 
-// acc / sum of all cuts in ascending order, for kDims dims from `dim` on. Several cuts are loaded at once, since each load
-// takes longer than all that is done with it; behind the last cut its own again, for nothing.
+// acc / sum of all cuts in ascending order, for kDims dims from `dim` on. Several cuts are loaded at once, since each
+// load takes longer than all that is done with it; behind the last cut its own again, for nothing.
 template <int kDims>
 FD_DEVICE Pack<float, kDims> MergePartials(const AttendKvArgs& args, size_t query, unsigned first_cut,
                                            unsigned last_cut, int dim) {
@@ -90,6 +90,20 @@ FD_DEVICE void PutOutput(const AttendKvArgs& args, const AttendItem& item, const
       return StoreOutput(static_cast<Bf16*>(args.out) + at, values);
     case ElementType::kFp16:
       return StoreOutput(static_cast<Fp16*>(args.out) + at, values);
+  }
+}
+
+// o of all of a tile's queries. Threads take four dims of a query each, of several queries at once.
+FD_DEVICE void MergeTile(const AttendKvArgs& args, const AttendItem& item) {
+  const unsigned quads = static_cast<unsigned>(args.pages.head_dim) / 4;
+  FD_UNROLL(unroll 2)
+  for (unsigned i = Thread(); i < item.queries * quads; i += kAttendThreads) {
+    const int dim = static_cast<int>(i % quads) * 4;
+    const QueryPlace place = PlaceOf(args, item, i / quads);
+    const size_t index = QueryIndex(args, item, place);
+    const Pack<float, 4> o = MergePartials<4>(args, index, item.first_cut, item.last_cut, dim);
+    PutOutput<2>(args, item, place, dim, {o.v[0], o.v[1]});
+    PutOutput<2>(args, item, place, dim + 2, {o.v[2], o.v[3]});
   }
 }
 

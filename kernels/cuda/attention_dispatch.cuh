@@ -4,6 +4,7 @@
 // As dispatch.cuh, for the kernels of attention_kernels.h.
 
 #include "kernels/cuda/attend_kernel.cuh"
+#include "kernels/cuda/attend_read.cuh"
 #include "kernels/cuda/attend_tiles.cuh"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/with_types.cuh"
@@ -19,19 +20,23 @@ auto Dispatch(const AppendKvArgs& args, const Use& use) {
   return WithWireType(args.wire.type, [&](auto w) { return use(&simt::AppendKv<typename decltype(w)::Type>); });
 }
 
+template <class Operands, int kTiles, class Use>
+auto DispatchReading(const AttendKvArgs& args, const Use& use) {
+  const int head_dim = args.pages.head_dim;
+  if (head_dim == 64) return use(&simt::AttendKvReading<Operands, 64, true, kTiles>);
+  if (head_dim == 128) return use(&simt::AttendKvReading<Operands, 128, true, kTiles>);
+  if (head_dim < 128) return use(&simt::AttendKvReading<Operands, 128, false, kTiles>);
+  return use(&simt::AttendKvReading<Operands, 256, false, kTiles>);
+}
 template <class Operands, class Use>
 auto DispatchTensorCores(const AttendKvArgs& args, const Use& use) {
   const int head_dim = args.pages.head_dim;
-  if (args.split.tile_queries == kTensorQueries) {
-    if (head_dim == 64) return use(&simt::AttendKvTiles<Operands, 64, true, true>);
-    if (head_dim == 128) return use(&simt::AttendKvTiles<Operands, 128, true, true>);
-    if (head_dim < 128) return use(&simt::AttendKvTiles<Operands, 128, false, true>);
-    return use(&simt::AttendKvTiles<Operands, 256, false, true>);
-  }
-  FD_CHECK(args.split.tile_queries == TensorTileQueries(/*of_chunks=*/true, head_dim), "as many queries as tiles have");
-  if (head_dim == 64) return use(&simt::AttendKvTiles<Operands, 64, true, false>);
-  if (head_dim == 128) return use(&simt::AttendKvTiles<Operands, 128, true, false>);
-  return use(&simt::AttendKvTiles<Operands, 128, false, false>);
+  if (args.split.tile_queries == 8) return DispatchReading<Operands, 1>(args, use);
+  if (args.split.tile_queries == kReadQueriesMax) return DispatchReading<Operands, 2>(args, use);
+  FD_CHECK(args.split.tile_queries == kChunkQueries && head_dim <= 128, "as many queries as tiles have");
+  if (head_dim == 64) return use(&simt::AttendKvTiles<Operands, 64, true>);
+  if (head_dim == 128) return use(&simt::AttendKvTiles<Operands, 128, true>);
+  return use(&simt::AttendKvTiles<Operands, 128, false>);
 }
 
 template <class Use>

@@ -102,9 +102,9 @@ FD_DEVICE unsigned PositionOf(const AttendKvArgs& args, const AttendItem& item, 
   return item.entry.position + (item.first_query + query) / args.split.group;
 }
 
-// The item that the block does next, for thread 0: there is none if it is not less than `items`. A block's first one has
-// the block's own number. Who has one asks for another until there is none, so that as many ask as there are items, and
-// who asks last of all leaves zero.
+// The item that the block does next, for thread 0: there is none if it is not less than `items`. A block's first one
+// has the block's own number. Who has one asks for another until there is none, so that as many ask as there are items,
+// and who asks last of all leaves zero.
 FD_DEVICE uint32_t DrawItem(const AttendKvArgs& args, uint32_t items) {
   const uint32_t before = AtomicAdd(args.drawn, 1u);
   if (before == items - 1) *args.drawn = 0;

@@ -125,11 +125,11 @@ FD_KERNEL void AppendKv(AppendKvArgs args) {
   const int64_t elements = int64_t{wire.heads + 2 * wire.kv_heads} * wire.padded_head_dim;
   const W* const from =
       reinterpret_cast<const W*>(args.area) + place.home_row * elements + int64_t{wire.heads} * wire.padded_head_dim;
+  const uint32_t page = args.pages.tables[size_t{place.slot} * args.pages.table_pages + position / kPageTokens];
   const auto kv_heads = static_cast<unsigned>(wire.kv_heads);
   for (unsigned unit = Thread() / kWarp; unit < 2 * kv_heads; unit += Threads() / kWarp) {
     const W* const head = from + int64_t{unit} * wire.padded_head_dim;
-    AppendRow(args.pages, head, unit >= kv_heads, position % kPageTokens,
-              HeadOf(args.pages, place.slot, position, unit % kv_heads));
+    AppendRow(args.pages, head, unit >= kv_heads, position % kPageTokens, HeadOf(args.pages, page, unit % kv_heads));
     if (place.push_row == kNoPush) continue;
     W* const push =
         reinterpret_cast<W*>(args.push) + int64_t{place.push_row} * 2 * wire.kv_heads * wire.padded_head_dim;

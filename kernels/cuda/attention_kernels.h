@@ -94,7 +94,7 @@ struct AttendKvArgs {
   float scale = 0, soft_cap = 0;         // as AttentionShape
   ElementType type = ElementType::kF32;  // of out
   void* out = nullptr;                   // T [rows of the step][heads * wire.head_dim]; other rows are left alone
-  unsigned blocks = 1;  // at most, that share the items: who has done one takes the next
+  unsigned blocks = 1;                   // at most, that share the items: who has done one takes the next
   // By tensor cores, where TensorCoresAttend to the KV: tiles are of TensorTileQueries; products are of q and weights
   // rounded to the type of the KV, or for int8 to fp16, after a power of two that makes the largest of a query's q less
   // than 2^15. Bits depend on the tile's size. Else products are of f32, and this says how many queries a thread
@@ -123,37 +123,33 @@ inline constexpr int AttendThreadQueries(int queries, int head_dim) {
 inline constexpr unsigned AttendTileQueries(int thread_queries, int head_dim) {
   return static_cast<unsigned>(thread_queries * AttendGroups(head_dim));
 }
-// A warp of a block that attends by tensor cores has 16 queries: its own, for chunks, or the tile's and a quarter of
-// the tokens.
-inline constexpr unsigned kTensorQueries = 16;
+// A block that attends by tensor cores has a tile of so many queries: of a chunk 16 a warp; of a decode step, which is
+// read rather than computed, those of a KV head, 8 or 16, of which all warps have all and a part of the tokens.
+inline constexpr unsigned kChunkQueries = kAttendThreads / 32 * 16, kReadQueriesMax = 16;
 // Their operands then have at least the bits of those of GEMMs in `compute`.
 inline constexpr bool TensorCoresAttend(KvType type, ElementType compute) {
   if (type == KvType::kBf16) return compute == ElementType::kBf16;
   return compute != ElementType::kF32 && (type == KvType::kFp16 || type == KvType::kInt8);
 }
 // Chunks with longer heads would need more registers than a thread has.
-inline constexpr unsigned TensorTileQueries(bool of_chunks, int head_dim) {
-  return of_chunks && head_dim <= 128 ? kAttendThreads / 32 * kTensorQueries : kTensorQueries;
+inline constexpr unsigned TensorTileQueries(bool of_chunks, int head_dim, int group) {
+  if (of_chunks && head_dim <= 128) return kChunkQueries;
+  return group <= 8 ? 8 : kReadQueriesMax;
 }
 // Cuts are kBlockTokens long up to the 16th. From there on they are twice as long after each doubling of the position,
 // kCutsOfDoubling to a doubling: [8192, 16384) has 8 of 1024 tokens. So short contexts are cut finely, and partials
 // grow with the logarithm of long ones: 131072 tokens have 48 cuts.
-#ifdef FD_CUT
-inline constexpr unsigned kCutTokens = FD_CUT;
-#else
-inline constexpr unsigned kCutTokens = 512;
-#endif
-inline constexpr unsigned kCutsOfDoubling = 4096 / kCutTokens;
+inline constexpr unsigned kCutsOfDoubling = 8;
 // That the position is in. REQUIRES of both: positions below 2^31.
 inline constexpr unsigned CutOf(unsigned position) {
-  const unsigned block = position / kCutTokens;
+  const unsigned block = position / kBlockTokens;
   const int doublings = std::bit_width(block | kCutsOfDoubling) - std::bit_width(kCutsOfDoubling);
   return kCutsOfDoubling * static_cast<unsigned>(doublings) + (block >> doublings);
 }
 // Its first position.
 inline constexpr unsigned CutBegin(unsigned cut) {
   const unsigned doublings = cut < kCutsOfDoubling ? 0 : cut / kCutsOfDoubling - 1;
-  return ((cut - kCutsOfDoubling * doublings) << doublings) * kCutTokens;
+  return ((cut - kCutsOfDoubling * doublings) << doublings) * kBlockTokens;
 }
 
 LaunchShape ShapeOf(const TakeKvStepArgs& args);

@@ -41,9 +41,8 @@ struct DimPair {
   float v[2];
 };
 
-// The page of a sequence that holds the token at `position`, of one KV head.
-FD_DEVICE std::byte* HeadOf(const KvPages& pages, uint32_t slot, unsigned position, unsigned kv_head) {
-  const uint32_t page = pages.tables[size_t{slot} * pages.table_pages + position / kPageTokens];
+// One KV head of a page.
+FD_DEVICE std::byte* HeadOf(const KvPages& pages, uint32_t page, unsigned kv_head) {
   return pages.layer + page * pages.page_stride_bytes + kv_head * GpuHeadBytes(pages.type, pages.head_dim);
 }
 

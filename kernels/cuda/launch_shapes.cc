@@ -63,8 +63,10 @@ LaunchShape ShapeOf(const AppendKvArgs& args) {
   return {.blocks_x = args.bucket, .threads = ThreadsFor(2 * args.wire.kv_heads * static_cast<int>(kWarp))};
 }
 LaunchShape ShapeOf(const AttendKvArgs& args) {
-  const unsigned queries = args.tensor_cores ? 0 : args.split.tile_queries;
-  const AttendLayout layout(args.pages.type, args.pages.head_dim, queries);
+  const bool computes = args.split.tile_queries == kChunkQueries;
+  const unsigned tensor_cores = computes ? AttendLayout::kComputes : AttendLayout::kReads;
+  const AttendLayout layout(args.pages.type, args.pages.head_dim,
+                            args.tensor_cores ? tensor_cores : args.split.tile_queries);
   return {.blocks_x = args.blocks, .threads = kAttendThreads, .shared_bytes = static_cast<unsigned>(layout.bytes)};
 }
 

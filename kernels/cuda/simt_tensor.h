@@ -50,6 +50,13 @@ FD_DEVICE void LoadMatricesTransposed(const std::byte* shared, uint32_t (&out)[4
                : "memory");
 }
 
+// Of a matrix [8][8] of which a lane has (row, column) and the next one: (column, row) and that of the next row.
+FD_DEVICE uint32_t TransposeInWarp(uint32_t pair) {
+  uint32_t out;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
 // Two elements, as FromFloat has them.
 template <class T>
 FD_DEVICE uint32_t PairOf(float first, float second) {
@@ -84,6 +91,15 @@ void MultiplyAdd(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1
 }
 void LoadMatrices(const std::byte* shared, uint32_t (&out)[4], Site here = Site::current());
 void LoadMatricesTransposed(const std::byte* shared, uint32_t (&out)[4], Site here = Site::current());
+inline uint32_t TransposeInWarp(uint32_t pair, Site here = Site::current()) {
+  const unsigned row = Thread() % kWarp / 4, column = Thread() % 4 * 2;
+  uint32_t out = 0;
+  for (unsigned i = 0; i < 2; ++i) {
+    const uint32_t theirs = ShuffleFrom(pair, (column + i) * 4 + row / 2, here);
+    out |= (theirs >> (16 * (row % 2)) & 0xffff) << (16 * i);
+  }
+  return out;
+}
 template <class T>
 uint32_t PairOf(float first, float second) {
   return std::bit_cast<uint16_t>(FromFloat<T>(first)) | uint32_t{std::bit_cast<uint16_t>(FromFloat<T>(second))} << 16;

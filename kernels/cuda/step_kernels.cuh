@@ -61,11 +61,11 @@ FD_DEVICE void LoadPacks(const float* from, int first, int hidden, Pack<float, 4
 }
 
 // Of a row of x, of which make(i, load(i)) stores and gives the four elements from i on: normed = x / sqrt(mean(x²) +
-// epsilon) * norm, by the whole block, but stored only if is_row(), which is asked when the loads are on their way: each
-// takes longer than all that is done with it.
+// epsilon) * norm, by the whole block, but stored only if is_row(), which is asked when the loads are on their way:
+// each takes longer than all that is done with it.
 //
-// kHoldsWeights: so are the norm's weights, in registers of their own. With many rows, for whose blocks that would leave
-// no room side by side, they are loaded when the row is done: by then they are in the core's own cache.
+// kHoldsWeights: so are the norm's weights, in registers of their own. With many rows, for whose blocks that would
+// leave no room side by side, they are loaded when the row is done: by then they are in the core's own cache.
 template <bool kHoldsWeights, class Args, class T, class IsRow, class Load, class Make>
 FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const IsRow& is_row, const Load& load,
                            const Make& make) {

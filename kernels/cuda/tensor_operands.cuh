@@ -53,6 +53,32 @@ struct PlainOperands {
     }
   }
 
+  // As the left operand: use(k, operand k of 16 tokens).
+  template <bool kWhole, int kOperands, class Use>
+  FD_DEVICE static void ForTokens(const TokenRows& k_rows, const Use& use) {
+    const std::byte* const mine = k_rows.TokensOfLane();
+    FD_UNROLL(unroll)
+    for (int k = 0; k < kOperands; ++k) {
+      if (!kWhole && k * size_t{32} >= k_rows.row_bytes) break;
+      uint32_t tokens[4];
+      LoadMatrices(mine + k * size_t{32}, tokens);
+      use(k, {tokens[0], tokens[2], tokens[1], tokens[3]});
+    }
+  }
+  // use(j, 16 dims of v, from 16 * j on, of 16 tokens): its rows are those of DimOf(j, h, row), h 0 and 1.
+  template <bool kWhole, int kOperands, class Use>
+  FD_DEVICE static void ForDims(const TokenRows& v_rows, const Use& use) {
+    const std::byte* const mine = v_rows.PiecesOfLane();
+    FD_UNROLL(unroll)
+    for (int j = 0; j < kOperands; ++j) {
+      if (!kWhole && j * size_t{32} >= v_rows.row_bytes) break;
+      uint32_t dims[4];
+      LoadMatricesTransposed(mine + j * size_t{32}, dims);
+      use(j, {dims[0], dims[2], dims[1], dims[3]});
+    }
+  }
+  FD_DEVICE static int DimOf(int j, unsigned h, int row) { return 16 * j + 8 * static_cast<int>(h) + row; }
+
   // acc += weights · v.
   template <bool kWhole, int kAccs>
   FD_DEVICE static void Add(const TokenRows& v_rows, const uint32_t (&weights)[4], float (&acc)[kAccs][4]) {
@@ -100,6 +126,40 @@ struct CodedOperands {
       }
     }
   }
+
+  template <bool kWhole, int kOperands, class Use>
+  FD_DEVICE static void ForTokens(const TokenRows& k_rows, const Use& use) {
+    const std::byte* const mine = k_rows.TokensOfLane();
+    FD_UNROLL(unroll)
+    for (int k = 0; k < kOperands; k += 2) {
+      if (!kWhole && k * size_t{16} >= k_rows.row_bytes) break;
+      uint32_t codes[4];  // of operands k and k + 1 for tokens 0 to 7, and for 8 to 15
+      LoadMatrices(mine + k * size_t{16}, codes);
+      FD_UNROLL(unroll)
+      for (int i = 0; i < 2; ++i) {
+        if (!kWhole && (k + i) * size_t{16} >= k_rows.row_bytes) break;
+        use(k + i, {PairOfCodes<0, 1>(codes[i]), PairOfCodes<0, 1>(codes[2 + i]), PairOfCodes<2, 3>(codes[i]),
+                    PairOfCodes<2, 3>(codes[2 + i])});
+      }
+    }
+  }
+  template <bool kWhole, int kOperands, class Use>
+  FD_DEVICE static void ForDims(const TokenRows& v_rows, const Use& use) {
+    const std::byte* const mine = v_rows.PiecesOfLane();
+    FD_UNROLL(unroll)
+    for (int j = 0; j < kOperands; j += 2) {
+      if (!kWhole && j * size_t{16} >= v_rows.row_bytes) break;
+      uint32_t codes[4];  // of 16 dims for tokens 0 to 7 and 8 to 15, and of the next 16
+      LoadMatricesTransposed(mine + j * size_t{16}, codes);
+      FD_UNROLL(unroll)
+      for (int i = 0; i < 2; ++i) {
+        if (!kWhole && (j + i) * size_t{16} >= v_rows.row_bytes) break;
+        use(j + i, {PairOfCodes<0, 2>(codes[2 * i]), PairOfCodes<1, 3>(codes[2 * i]),
+                    PairOfCodes<0, 2>(codes[2 * i + 1]), PairOfCodes<1, 3>(codes[2 * i + 1])});
+      }
+    }
+  }
+  FD_DEVICE static int DimOf(int j, unsigned h, int row) { return 16 * j + 2 * row + static_cast<int>(h); }
 
   template <bool kWhole, int kAccs>
   FD_DEVICE static void Add(const TokenRows& v_rows, const uint32_t (&weights)[4], float (&acc)[kAccs][4]) {

@@ -204,7 +204,7 @@ class GraphMaker {
   // Results do not depend on it without tensor cores, with them they do.
   unsigned TileQueries() const {
     if (!UsesTensorCores()) return AttendTileQueries(ThreadQueries(), head_dim());
-    return TensorTileQueries(HasChunk() && !model_.batch_invariant, head_dim());
+    return TensorTileQueries(HasChunk() && !model_.batch_invariant, head_dim(), static_cast<int>(model_.shape.group));
   }
   int ThreadQueries() const {
     const unsigned queries = HasChunk() ? kTileQueriesMax : std::min(model_.shape.group, kTileQueriesMax);

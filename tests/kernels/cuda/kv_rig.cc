@@ -169,7 +169,7 @@ void KvRig::PutAreaRow(const Sequence& sequence, int position, uint32_t home_row
 KvSplit KvRig::Split(int tile_queries) const {
   const int thread_queries = AttendThreadQueries(tile_queries, case_.padded_head_dim);
   return {case_.kv_heads, case_.group,
-          case_.tensor_cores ? TensorTileQueries(case_.of_chunks, case_.padded_head_dim)
+          case_.tensor_cores ? TensorTileQueries(case_.of_chunks, case_.padded_head_dim, case_.group)
                              : AttendTileQueries(thread_queries, case_.padded_head_dim),
           CutOf(static_cast<unsigned>(case_.max_context) - 1) + 1, static_cast<unsigned>(case_.window)};
 }
@@ -190,8 +190,7 @@ void KvRig::Take(const StepTables& tables, const KvSplit& split, const How& how)
   args.changes = tables.changes.data();
   args.tables = reinterpret_cast<uint32_t*>(tables_.at());
   args.table_pages = table_pages_;
-  args.roster = {&counts_, reinterpret_cast<KvEntry*>(entries_.at()),
-                 reinterpret_cast<uint32_t*>(first_items_.at())};
+  args.roster = {&counts_, reinterpret_cast<KvEntry*>(entries_.at()), reinterpret_cast<uint32_t*>(first_items_.at())};
   args.split = split;
   EmulateKernel(args, {.seed = how.seed});
 }
@@ -234,8 +233,7 @@ void KvRig::Attend(const StepTables& tables, const StepState& state, const KvSpl
   uint32_t drawn = 0;
   AttendKvArgs args;
   args.state = &state;
-  args.roster = {&counts_, reinterpret_cast<KvEntry*>(entries_.at()),
-                 reinterpret_cast<uint32_t*>(first_items_.at())};
+  args.roster = {&counts_, reinterpret_cast<KvEntry*>(entries_.at()), reinterpret_cast<uint32_t*>(first_items_.at())};
   args.split = split;
   args.pages = Pages();
   args.wire = Wire();
