@@ -32,6 +32,10 @@ class Checkpoint {
 
   // Gives the tensor's resident pages back, once it has been packed.
   void DropPages(const TensorView& tensor) const { FileOf(tensor).DropPages(tensor); }
+  // Those of a range of its bytes. REQUIRES: it lies inside the tensor.
+  void DropPages(const TensorView& tensor, size_t first, size_t bytes) const {
+    FileOf(tensor).DropPages(tensor, first, bytes);
+  }
 
  private:
   Checkpoint() = default;

@@ -310,12 +310,14 @@ bool SafetensorsFile::Contains(const TensorView& tensor) const {
   return tensor.data >= mapping_.data() && tensor.data + tensor.bytes <= mapping_.data() + mapping_.size();
 }
 
-void SafetensorsFile::DropPages(const TensorView& tensor) const {
+void SafetensorsFile::DropPages(const TensorView& tensor, size_t first, size_t bytes) const {
   FD_CHECK(Contains(tensor), "a tensor's pages are dropped by its own file");
-  // Whole pages around the tensor: a neighbour's share of the outer two just comes back from the page cache.
+  FD_CHECK(first <= tensor.bytes && bytes <= tensor.bytes - first, "the range lies inside the tensor");
+  // Whole pages around the range: a neighbour's share of the outer two just comes back from the page cache.
   const uintptr_t page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const size_t before = reinterpret_cast<uintptr_t>(tensor.data) % page_bytes;
-  if (tensor.bytes > 0) madvise(const_cast<std::byte*>(tensor.data) - before, before + tensor.bytes, MADV_DONTNEED);
+  const std::byte* const begin = tensor.data + first;
+  const size_t before = reinterpret_cast<uintptr_t>(begin) % page_bytes;
+  if (bytes > 0) madvise(const_cast<std::byte*>(begin) - before, before + bytes, MADV_DONTNEED);
 }
 
 }  // namespace fastdecode

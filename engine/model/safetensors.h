@@ -54,7 +54,9 @@ class SafetensorsFile {
 
   // Lets the kernel take back this process's pages of the tensor (one of this file's). Reading it again is allowed; the
   // pages then come from the page cache or the disk.
-  void DropPages(const TensorView& tensor) const;
+  void DropPages(const TensorView& tensor) const { DropPages(tensor, 0, tensor.bytes); }
+  // Of a range of its bytes. REQUIRES: it lies inside the tensor.
+  void DropPages(const TensorView& tensor, size_t first, size_t bytes) const;
 
  private:
   SafetensorsFile() = default;

@@ -13,7 +13,7 @@ namespace fastdecode {
 // What a module exports, as `fastdecode_device_module`. The version is that of this interface, all classes in it
 // included: program and module are of one build.
 struct DeviceModuleTable {
-  static constexpr uint32_t kVersion = 6;
+  static constexpr uint32_t kVersion = 7;
   uint32_t version = kVersion;
   absl::StatusOr<std::unique_ptr<SPartDevice>> (*open)(const DeviceOptions& options) = nullptr;
 };

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,6 +10,7 @@
 #include "engine/model/model_spec.h"
 #include "engine/model/weights.h"
 #include "engine/spart/cuda/spart_device.h"
+#include "engine/spart/cuda/weight_upload.h"
 
 namespace fastdecode {
 
@@ -43,16 +43,12 @@ struct GpuWeights {
   GpuMatrix head;                        // [vocab, hidden]
   const std::byte* embedding = nullptr;  // [vocab][hidden]; tied: the head's
   uint64_t matrix_bytes = 0;             // what a decode step reads
+  // All of it, and how long it took to get there.
+  uint64_t bytes = 0, upload_ns = 0;
 };
 
-struct UploadOptions {
-  ElementType type = ElementType::kF32;
-  std::vector<int> cores;                                       // threads that read, convert and upload, pinned there
-  std::function<void(uint64_t done, uint64_t total)> progress;  // bytes on the device; may be empty
-};
-
-// Reads every tensor once, through pinned buffers, and gives its file pages back. Errors: ResourceExhausted, with what
-// is needed and what is free; InvalidArgument, naming field and value, for a model whose widths are no multiples of 4.
+// As UploadTensors. Errors, too: ResourceExhausted, with what is needed and what is free; InvalidArgument, naming field
+// and value, for a model whose widths are no multiples of 4.
 absl::StatusOr<GpuWeights> UploadWeights(const ModelSpec& spec, const Checkpoint& checkpoint,
                                          const ModelWeights& weights, const UploadOptions& options,
                                          SPartDevice* device);

@@ -44,13 +44,14 @@ using DeviceWork =
 // by a module that is loaded on demand (device_module.h), so that a program needs no CUDA library until it uses a GPU.
 //
 // Owns: all that it gives out, until it is destroyed. Thread: one at a time, except that the pipeline thread alone
-// calls Launch, and that Upload, Register, Unregister, AllocatePinned and FreePinned may be any thread's. The last four
-// may wait for all that was launched, and launches for them: REQUIRES that nothing that runs waits for the pipeline
-// thread, nor is launched meanwhile (LaunchGate).
+// calls Launch, and that uploads, Register, Unregister, AllocatePinned and FreePinned may be any thread's. The last
+// four may wait for all that was launched, and launches for them: REQUIRES that nothing that runs waits for the
+// pipeline thread, nor is launched meanwhile (LaunchGate).
 class SPartDevice {
  public:
   using Stream = int;
   using Graph = int;
+  using UploadHandle = void*;
 
   virtual ~SPartDevice() = default;
 
@@ -67,8 +68,15 @@ class SPartDevice {
   // it any more when it is taken back.
   virtual absl::Status Register(std::byte* memory, size_t bytes) = 0;
   virtual void Unregister(std::byte* memory) = 0;
-  // Copies from pinned memory to the device, and returns when it is there. Any thread, several at once.
-  virtual absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) = 0;
+  // Begins to copy from pinned memory to the device. Any thread, several at once. REQUIRES: whoever got the handle
+  // awaits it, once, and until then the memory is neither written to nor freed.
+  virtual absl::StatusOr<UploadHandle> BeginUpload(std::byte* to, const std::byte* pinned, size_t bytes) = 0;
+  // Until it is there, or an error.
+  virtual absl::Status AwaitUpload(UploadHandle upload) = 0;
+  absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) {
+    const absl::StatusOr<UploadHandle> upload = BeginUpload(to, pinned, bytes);
+    return upload.ok() ? AwaitUpload(*upload) : upload.status();
+  }
 
   // How fast kernels read the device's memory, in bytes a second, measured now. Takes memory while it runs, if there is
   // some; some milliseconds. REQUIRES: nothing was launched.

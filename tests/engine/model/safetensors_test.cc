@@ -194,6 +194,9 @@ TEST(SafetensorsFile, DropsPages) {
   for (size_t i = 0; i < tensor.bytes; i += 4096) sum += std::to_integer<int>(tensor.data[i]);
   EXPECT_EQ(sum, 0);
   EXPECT_GE(ResidentKb(path), 2048);
+  file->DropPages(tensor, tensor.bytes / 2, tensor.bytes / 2);
+  EXPECT_LE(ResidentKb(path), 1024 + 8)
+      << "the other half, if it has no large page with this one, and what shares a page";
   file->DropPages(tensor);
   EXPECT_EQ(ResidentKb(path), 0);
 }

@@ -17,6 +17,7 @@ SoftDevice::SoftDevice(const Options& options) : options_(options) {}
 SoftDevice::~SoftDevice() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    FD_CHECK(uploads_.empty(), "an upload is not awaited");
     stop_ = true;
   }
   changed_.notify_all();
@@ -82,6 +83,10 @@ void SoftDevice::FreePinned(std::byte* memory) {
   AwaitIdle(&lock);
   const auto piece = pinned_.find(memory);
   FD_CHECK(piece != pinned_.end(), "freed memory that is not pinned");
+  for (const auto& [handle, upload] : uploads_) {
+    const bool outside = upload.pinned + upload.bytes <= memory || upload.pinned >= memory + piece->second.bytes;
+    FD_CHECK(outside, "freed memory from which an upload is under way");
+  }
   std::memset(memory, 0xa5, piece->second.bytes);
   pinned_.erase(piece);
 }
@@ -111,13 +116,27 @@ bool SoftDevice::Holds(const std::map<std::byte*, Piece>& pieces, const std::byt
   return memory + bytes <= begin + piece.bytes;
 }
 
-absl::Status SoftDevice::Upload(std::byte* to, const std::byte* pinned, size_t bytes) {
+absl::StatusOr<SPartDevice::UploadHandle> SoftDevice::BeginUpload(std::byte* to, const std::byte* pinned,
+                                                                  size_t bytes) {
+  UploadHandle handle;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     FD_CHECK(Holds(pinned_, pinned, bytes), "uploads from memory that is not pinned");
     FD_CHECK(Holds(device_, to, bytes), "uploads to memory that is not the device's");
+    handle = reinterpret_cast<UploadHandle>(++uploads_begun_);
+    uploads_.emplace(handle, PendingUpload{to, pinned, bytes});
   }
   std::memcpy(to, pinned, bytes);
+  return handle;
+}
+
+absl::Status SoftDevice::AwaitUpload(UploadHandle handle) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = uploads_.find(handle);
+  FD_CHECK(found != uploads_.end(), "awaits an upload that is not under way");
+  const PendingUpload& upload = found->second;
+  FD_CHECK(std::memcmp(upload.to, upload.pinned, upload.bytes) == 0, "what is being uploaded was written to");
+  uploads_.erase(found);
   return absl::OkStatus();
 }
 

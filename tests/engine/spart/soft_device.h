@@ -18,8 +18,8 @@ namespace fastdecode {
 // A GPU in software: streams are threads, kernels run on emulated ones (tests/kernels/cuda/simt_emulator.h), memory is
 // the host's. Strict where a GPU may be lucky: kernels may touch nothing but memory that was allocated or registered
 // (checked for the areas), pinned memory that is freed is filled with garbage, calls that may wait for all that was
-// launched do so, and whatever breaks a rule of SPartDevice ends the process. Owns: all memory and threads. Thread: as
-// SPartDevice.
+// launched do so, an upload sees whether its source stayed as it was until it was awaited, and whatever breaks a rule
+// of SPartDevice ends the process. Owns: all memory and threads. Thread: as SPartDevice.
 class SoftDevice : public SPartDevice {
  public:
   struct Options {
@@ -42,7 +42,8 @@ class SoftDevice : public SPartDevice {
   void FreePinned(std::byte* memory) override;
   absl::Status Register(std::byte* memory, size_t bytes) override;
   void Unregister(std::byte* memory) override;
-  absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) override;
+  absl::StatusOr<UploadHandle> BeginUpload(std::byte* to, const std::byte* pinned, size_t bytes) override;
+  absl::Status AwaitUpload(UploadHandle upload) override;
   absl::StatusOr<double> MeasureReadRate() override { return options_.read_rate; }
   absl::StatusOr<Stream> MakeStream() override;
   absl::Status BeginGraph(Stream stream, const std::string& name) override;
@@ -60,6 +61,11 @@ class SoftDevice : public SPartDevice {
  private:
   struct Piece {
     std::unique_ptr<std::byte[]> memory;
+    size_t bytes = 0;
+  };
+  struct PendingUpload {
+    std::byte* to = nullptr;
+    const std::byte* pinned = nullptr;
     size_t bytes = 0;
   };
   struct StreamThread {
@@ -85,6 +91,8 @@ class SoftDevice : public SPartDevice {
   std::condition_variable changed_;
   std::map<std::byte*, Piece> device_, pinned_;
   std::map<std::byte*, size_t> registered_;
+  std::map<UploadHandle, PendingUpload> uploads_;
+  uintptr_t uploads_begun_ = 0;
   uint64_t allocated_bytes_ = 0;
   std::vector<std::unique_ptr<StreamThread>> streams_;
   std::deque<RecordedGraph> graphs_;  // addresses stay

@@ -144,11 +144,26 @@ void CudaDevice::Unregister(std::byte* memory) {
   cudaHostUnregister(memory);
 }
 
-absl::Status CudaDevice::Upload(std::byte* to, const std::byte* pinned, size_t bytes) {
+absl::StatusOr<SPartDevice::UploadHandle> CudaDevice::BeginUpload(std::byte* to, const std::byte* pinned,
+                                                                  size_t bytes) {
   Use();
-  absl::Status status =
+  cudaEvent_t over = nullptr;
+  absl::Status status = CudaStatus(cudaEventCreateWithFlags(&over, cudaEventDisableTiming), "cudaEventCreate");
+  if (!status.ok()) return status;
+  status =
       CudaStatus(cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread), "cudaMemcpyAsync");
-  status.Update(CudaStatus(cudaStreamSynchronize(cudaStreamPerThread), "cudaStreamSynchronize"));
+  if (status.ok()) status = CudaStatus(cudaEventRecord(over, cudaStreamPerThread), "cudaEventRecord");
+  if (status.ok()) return over;
+  cudaStreamSynchronize(cudaStreamPerThread);  // nobody else can wait for it
+  cudaEventDestroy(over);
+  return status;
+}
+
+absl::Status CudaDevice::AwaitUpload(UploadHandle upload) {
+  Use();
+  auto* const over = static_cast<cudaEvent_t>(upload);
+  absl::Status status = CudaStatus(cudaEventSynchronize(over), "cudaEventSynchronize");
+  cudaEventDestroy(over);
   return status;
 }
 

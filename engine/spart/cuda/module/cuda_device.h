@@ -36,7 +36,8 @@ class CudaDevice final : public SPartDevice {
   void FreePinned(std::byte* memory) override;
   absl::Status Register(std::byte* memory, size_t bytes) override;
   void Unregister(std::byte* memory) override;
-  absl::Status Upload(std::byte* to, const std::byte* pinned, size_t bytes) override;
+  absl::StatusOr<UploadHandle> BeginUpload(std::byte* to, const std::byte* pinned, size_t bytes) override;
+  absl::Status AwaitUpload(UploadHandle upload) override;
   absl::StatusOr<double> MeasureReadRate() override;
   absl::StatusOr<Stream> MakeStream() override;
   absl::Status BeginGraph(Stream stream, const std::string& name) override;
