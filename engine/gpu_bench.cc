@@ -43,6 +43,7 @@ absl::StatusOr<GpuBenchSPart> LoadGpuBenchSPart(const std::map<std::string, std:
   place.sequences_max = SequencesPerMicroBatch(options);
   place.is_home = load.is_home;
   place.pushes = load.pushes;
+  place.all_cores = load.cores;
   GpuBenchSPart loaded = {place.shape, *type, spec->vocab, nullptr};
   absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options, *spec, std::move(place), log);
   if (!spart.ok()) return spart.status();

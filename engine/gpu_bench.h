@@ -26,11 +26,12 @@ struct GpuBenchSPart {
 };
 
 struct GpuBenchLoad {
-  int sequences_max = 0;  // of a micro-batch
-  bool several = false;   // micro-batches, as many as the options say; else one
-  int chunk = 1;          // rows of a prompt in a step
-  bool is_home = false;   // of KV
-  bool pushes = false;    // then: k and v of prompts to others
+  int sequences_max = 0;        // of a micro-batch
+  bool several = false;         // micro-batches, as many as the options say; else one
+  int chunk = 1;                // rows of a prompt in a step
+  bool is_home = false;         // of KV
+  bool pushes = false;          // then: k and v of prompts to others
+  std::vector<int> cores = {};  // to read weights with
 };
 
 // `options`: of the engine's, by name, the model and what concerns the S-Part. Errors: those of SetOption;

@@ -14,9 +14,10 @@
 namespace fastdecode {
 
 absl::StatusOr<std::unique_ptr<GpuHomeBench>> GpuHomeBench::Create(const std::map<std::string, std::string>& options,
-                                                                   int sequences_max, int chunk, Logger* log) {
+                                                                   int sequences_max, int chunk,
+                                                                   const std::vector<int>& cores, Logger* log) {
   absl::StatusOr<GpuBenchSPart> loaded = LoadGpuBenchSPart(
-      options, {.sequences_max = sequences_max, .chunk = chunk, .is_home = true, .pushes = true}, log);
+      options, {.sequences_max = sequences_max, .chunk = chunk, .is_home = true, .pushes = true, .cores = cores}, log);
   if (!loaded.ok()) return loaded.status();
   std::unique_ptr<GpuHomeBench> bench(new GpuHomeBench(*std::move(loaded), chunk));
   absl::StatusOr<SPart::OwnHome> home = bench->loaded_.spart->AttachOwnHome(/*index=*/0);

@@ -22,9 +22,11 @@ namespace fastdecode {
 // thread.
 class GpuHomeBench {
  public:
-  // Up to sequences_max sequences in a step, or one prompt's chunk. As LoadGpuBenchSPart.
+  // Up to sequences_max sequences in a step, or one prompt's chunk. `cores`: to read weights with. As
+  // LoadGpuBenchSPart.
   static absl::StatusOr<std::unique_ptr<GpuHomeBench>> Create(const std::map<std::string, std::string>& options,
-                                                              int sequences_max, int chunk, Logger* log);
+                                                              int sequences_max, int chunk,
+                                                              const std::vector<int>& cores, Logger* log);
 
   // Puts `sequences` sequences of `context` tokens into the home, instead of what was there, and takes a step with the
   // last token of each. Errors: ResourceExhausted if there is no room.

@@ -37,8 +37,10 @@ uint64_t Between(uint64_t from_ns, uint64_t to_ns) { return to_ns > from_ns ? to
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuStepBench>> GpuStepBench::Create(const std::map<std::string, std::string>& options,
-                                                                   int rows_max, Logger* log) {
-  absl::StatusOr<GpuBenchSPart> loaded = LoadGpuBenchSPart(options, {.sequences_max = rows_max, .several = true}, log);
+                                                                   int rows_max, const std::vector<int>& cores,
+                                                                   Logger* log) {
+  absl::StatusOr<GpuBenchSPart> loaded =
+      LoadGpuBenchSPart(options, {.sequences_max = rows_max, .several = true, .cores = cores}, log);
   if (!loaded.ok()) return loaded.status();
   std::unique_ptr<GpuStepBench> bench(new GpuStepBench(*std::move(loaded)));
   if (absl::Status bad = bench->MakeAreas(); !bad.ok()) return bad;

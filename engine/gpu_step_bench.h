@@ -23,9 +23,9 @@ namespace fastdecode {
 // Thread: one at a time, which plays the pipeline thread.
 class GpuStepBench {
  public:
-  // Steps have up to rows_max rows. As LoadGpuBenchSPart.
+  // Steps have up to rows_max rows. `cores`: to read weights with. As LoadGpuBenchSPart.
   static absl::StatusOr<std::unique_ptr<GpuStepBench>> Create(const std::map<std::string, std::string>& options,
-                                                              int rows_max, Logger* log);
+                                                              int rows_max, const std::vector<int>& cores, Logger* log);
   ~GpuStepBench();
   GpuStepBench(const GpuStepBench&) = delete;
   GpuStepBench& operator=(const GpuStepBench&) = delete;

@@ -106,9 +106,9 @@ absl::Status MeasureBatch(GpuStepBench* bench, int repetitions, BatchFigures* fi
 
 // Thread: one that is pinned.
 absl::StatusOr<GpuReport> Measure(const std::map<std::string, std::string>& options, const GpuFlags& flags,
-                                  Logger* log) {
+                                  const std::vector<int>& cores, Logger* log) {
   const int rows_max = *std::max_element(flags.batches.begin(), flags.batches.end());
-  absl::StatusOr<std::unique_ptr<GpuStepBench>> bench = GpuStepBench::Create(options, rows_max, log);
+  absl::StatusOr<std::unique_ptr<GpuStepBench>> bench = GpuStepBench::Create(options, rows_max, cores, log);
   if (!bench.ok()) return bench.status();
   GpuReport report;
   report.spart = (*bench)->Describe();
@@ -216,7 +216,9 @@ void BenchGpu(const GpuFlags& flags, const EngineFlags& engine_flags) {
   absl::StatusOr<ReservedCorePlan> cores = PlanAndReserveCores(topology, CorePlanOptions());
   ThrowUnlessOk(cores.status());
   absl::StatusOr<GpuReport> report = absl::UnknownError("not measured");
-  PinnedThread("bench", cores->plan.s_cores[0], [&] { report = Measure(options, flags, &log); }).Join();
+  PinnedThread("bench", cores->plan.s_cores[0], [&] {
+    report = Measure(options, flags, cores->plan.AllCores(), &log);
+  }).Join();
   ThrowUnlessOk(report.status());
   WriteOut(flags.json ? ToLine(Figures(*report)) : Text(*report));
 }

@@ -97,11 +97,12 @@ absl::Status MeasurePrompt(GpuHomeBench* bench, int repetitions, PromptFigures* 
 // Steps without a prompt's chunk and steps with one are of two S-Parts: one step has as many rows as the other has
 // sequences. Thread: one that is pinned.
 absl::StatusOr<HomeReport> Measure(const std::map<std::string, std::string>& options, const HomeFlags& flags,
-                                   Logger* log) {
+                                   const std::vector<int>& cores, Logger* log) {
   HomeReport report;
   {
     const int sequences = *std::max_element(flags.batches.begin(), flags.batches.end());
-    absl::StatusOr<std::unique_ptr<GpuHomeBench>> bench = GpuHomeBench::Create(options, sequences, /*chunk=*/1, log);
+    absl::StatusOr<std::unique_ptr<GpuHomeBench>> bench =
+        GpuHomeBench::Create(options, sequences, /*chunk=*/1, cores, log);
     if (!bench.ok()) return bench.status();
     report.spart = (*bench)->Describe();
     report.layers = (*bench)->layers();
@@ -115,7 +116,7 @@ absl::StatusOr<HomeReport> Measure(const std::map<std::string, std::string>& opt
       }
     }
   }
-  absl::StatusOr<std::unique_ptr<GpuHomeBench>> bench = GpuHomeBench::Create(options, 1, flags.chunk, log);
+  absl::StatusOr<std::unique_ptr<GpuHomeBench>> bench = GpuHomeBench::Create(options, 1, flags.chunk, cores, log);
   if (!bench.ok()) return bench.status();
   for (const int tokens : flags.prompts) {
     PromptFigures& figures = report.prompts.emplace_back();
@@ -206,7 +207,9 @@ void BenchGpuHome(const HomeFlags& flags, const EngineFlags& engine_flags) {
   absl::StatusOr<ReservedCorePlan> cores = PlanAndReserveCores(topology, CorePlanOptions());
   ThrowUnlessOk(cores.status());
   absl::StatusOr<HomeReport> report = absl::UnknownError("not measured");
-  PinnedThread("bench", cores->plan.s_cores[0], [&] { report = Measure(options, flags, &log); }).Join();
+  PinnedThread("bench", cores->plan.s_cores[0], [&] {
+    report = Measure(options, flags, cores->plan.AllCores(), &log);
+  }).Join();
   ThrowUnlessOk(NamingOurOptions(report.status()));
   WriteOut(flags.json ? ToLine(Figures(*report, flags)) : Text(*report, flags));
 }
