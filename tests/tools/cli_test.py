@@ -721,6 +721,7 @@ class BenchGpu(ProgramTest):
         out = json.loads(self.succeed(run(*self.ON_SOFTWARE, "--model", demo_model(), "--batch", "1,5", "--repetitions", 4, "--json")))
         self.assertEqual(out["layers"], config["num_hidden_layers"])
         self.assertIn("software GPU", out["s_part"])
+        self.assertRegex(out["s_part"], r", weights \d+\.\d\d GiB at \d+\.\d GB/s, ")
         self.assertEqual([batch["batch"] for batch in out["batches"]], [1, 5])
         head = config["hidden_size"] // config["num_attention_heads"]
         for batch in out["batches"]:

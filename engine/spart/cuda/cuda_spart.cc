@@ -220,9 +220,10 @@ std::string CudaSPart::failure() const {
 }
 
 std::string CudaSPart::Describe() const {
-  return absl::StrFormat("cuda, %s, %s, weights %.2f GiB, %d graphs for up to %d rows",
-                         ElementName(model_.weights.type), device_->Describe(),
-                         static_cast<double>(model_.weights.matrix_bytes) * 0x1p-30,
+  const GpuWeights& weights = model_.weights;
+  return absl::StrFormat("cuda, %s, %s, weights %.2f GiB at %.1f GB/s, %d graphs for up to %d rows",
+                         ElementName(weights.type), device_->Describe(), static_cast<double>(weights.bytes) * 0x1p-30,
+                         static_cast<double>(weights.bytes) / static_cast<double>(weights.upload_ns),
                          batches_.size() * batches_[0].steps.size(), buckets_.back());
 }
 
