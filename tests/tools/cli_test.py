@@ -730,8 +730,10 @@ class BenchGpu(ProgramTest):
             self.assertEqual(batch["hop_bytes"], batch["batch"] * there)
             self.assertEqual(batch["reply_bytes"], batch["batch"] * config["num_attention_heads"] * head * 4)
             for way in ("idle_us", "hop_us"):
-                self.assertEqual(batch[way]["count"], 4 * out["layers"])
-                self.assertIsNone(batch[way]["p99"], "of so few samples")
+                # Whole steps, more than the repetitions, as far as there was time for them.
+                self.assertEqual(batch[way]["count"] % out["layers"], 0)
+                self.assertLess(batch[way]["count"], 1000 + out["layers"])
+                self.assertEqual(batch[way]["p99"] is None, batch[way]["count"] < 500, batch[way])
             for way in ("there_us", "back_us"):
                 self.assertTrue(all(batch[way][by]["min"] > 0 for by in ("kernel", "copy")), batch[way])
             self.assertGreater(batch["gemms_beside_waits"]["min"], 0)
