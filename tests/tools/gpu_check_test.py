@@ -5,12 +5,14 @@ usage: gpu_check_test.py REPOSITORY_ROOT
 """
 import json
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(sys.argv.pop(1))
 CHECK = ROOT / "tools/gpu_check"
@@ -30,8 +32,15 @@ for case in cases:
 sys.exit(1 if any(case.get("failures") for case in cases) else 0)
 """
 FASTDECODE = """#!/usr/bin/env python3
-import json, sys
+import json, os, pathlib, sys
+if sys.argv[1] == "synth":
+    {synth}
+    pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).mkdir()
+    sys.exit()
 assert sys.argv[1:3] in (["bench", "step"], ["bench", "gpu"], ["bench", "gpu-home"], ["latency", "step"])
+assert os.path.isdir(sys.argv[sys.argv.index("-m") + 1])
+with open("commands", "a") as commands:
+    commands.write(" ".join(sys.argv[1:]) + "\\n")
 if {error!r}:
     sys.exit("fastdecode: error: " + {error!r})
 if sys.argv[1] == "latency":
@@ -61,6 +70,10 @@ print(json.dumps({{"tokens_per_s": 1234.5, "step_us": 800.0, "stage": times, "ho
 """
 
 
+def fastdecode(error="", synth="pass"):
+    return FASTDECODE.format(error=error, synth=synth)
+
+
 def case(name, result="COMPLETED", failures=()):
     return {"classname": "Real/ATest", "name": name, "result": result, **({"failures": list(failures)} if failures else {})}
 
@@ -75,7 +88,7 @@ class GpuCheckTest(unittest.TestCase):
             shutil.copy(file, self.folder)
         (self.folder / "version").write_text("abc1234\n")
         (self.folder / "module.so").touch()
-        self.program("fastdecode", FASTDECODE.format(error=""))
+        self.program("fastdecode", fastdecode())
 
     def program(self, name, text):
         path = self.folder / "bin" / name
@@ -83,11 +96,19 @@ class GpuCheckTest(unittest.TestCase):
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def check(self, spart, golden, *arguments):
+        return self.check_all(spart, golden, "--quick", *arguments)
+
+    def check_all(self, spart, golden, *arguments):
         self.program("cuda_spart_test", TEST_PROGRAM.format(cases=spart))
         self.program("golden_gpu_test", TEST_PROGRAM.format(cases=golden))
-        done = subprocess.run([sys.executable, self.folder / "run.py", "--quick", "--module", self.folder / "module.so",
+        done = subprocess.run([sys.executable, self.folder / "run.py", "--module", self.folder / "module.so",
                                "--out", self.folder / "out", *arguments], capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
+
+    def commands(self):
+        """What the program was asked for, but for whether there is a GPU; a model by its name."""
+        lines = (self.folder / "commands").read_text().splitlines()[1:]
+        return [re.sub(r"-m \S*/(\S+)", r"-m \1", line) for line in lines]
 
     def report(self):
         return json.loads((self.folder / "out.json").read_text()), (self.folder / "out.md").read_text()
@@ -98,7 +119,7 @@ class GpuCheckTest(unittest.TestCase):
         results, markdown = self.report()
         self.assertEqual([test["ran"] for test in results["tests"]], [2, 1])
         self.assertEqual([bench["tokens_per_s"] for bench in results["steps"]], [1234.5, 1234.5])
-        self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 4])
+        self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 6, 4])
         self.assertIn("| 5 | 2.5 [2.0..3.2] | 2.5 [2.0..3.2] | 2.500 [2.000..3.250] | 2.125 [2.000..3.250] | 2.250 [2.000..3.250] | 1.5 | 7 | 4.2 / - | 4.2 / - | 2.0, 0.5 | "
                       "2.5 [2.0..3.2] / 2.5 [2.0..3.2] | 2.5 [2.0..3.2] / 2.5 [2.0..3.2] |", markdown)
         self.assertIn("attention, 4 x 64 | 2.5 [2.0..3.2] | | 7.5 | 0.875 | | |", markdown)
@@ -119,7 +140,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertNotIn("## Steps", markdown)
         self.assertIn("- not asked for", markdown)
         code, text = self.check([], [], "--only", "homes,nothing")
-        self.assertEqual((code, text), (1, "run: --only: 'nothing' is none of tests, alone, homes, steps, decode, requests, peer\n"))
+        self.assertEqual((code, text), (1, "run: --only: 'nothing' is none of tests, alone, homes, decode, requests, steps, peer\n"))
 
     def test_a_failure_is_named_and_is_the_exit_code(self):
         code, text = self.check([case("A"), case("B", failures=[{"failure": "expected 1"}])], [case("C")])
@@ -127,7 +148,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("cuda_spart_test: FAILED (exit 1): Real/ATest.B", self.report()[1])
 
     def test_without_a_gpu_it_says_so_whatever_is_asked_for(self):
-        self.program("fastdecode", FASTDECODE.format(error="no GPU: no CUDA-capable device is detected (cudaErrorNoDevice)"))
+        self.program("fastdecode", fastdecode(error="no GPU: no CUDA-capable device is detected (cudaErrorNoDevice)"))
         for only in ([], *(["--only", part] for part in ("tests", "alone", "homes", "steps", "decode", "requests", "peer"))):
             code, text = self.check([case("A", "SKIPPED")], [case("C", "SKIPPED")], *only)
             self.assertEqual((code, text), (3, "run: no GPU: no CUDA-capable device is detected (cudaErrorNoDevice)\n"), only)
@@ -138,7 +159,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("golden_gpu_test: skipped: built for another GPU", self.report()[1])
 
     def test_figures_that_failed_are_a_failure(self):
-        self.program("fastdecode", FASTDECODE.format(error="the weights need 14.96 GiB as bf16, the GPU has 9.52 GiB free"))
+        self.program("fastdecode", fastdecode(error="the weights need 14.96 GiB as bf16, the GPU has 9.52 GiB free"))
         self.assertEqual(self.check([case("A")], [case("C")])[0], 1)
 
     def test_a_program_that_runs_no_test_is_no_success(self):
@@ -146,15 +167,50 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("NO TEST RAN", self.report()[1])
 
     def test_what_is_not_over_in_time_is_ended_and_the_rest_is_left_out(self):
-        self.program("fastdecode", FASTDECODE.format(error="").replace("import json, sys\n", "import json, sys, time\n", 1)
+        self.program("fastdecode", fastdecode().replace("import json, os, pathlib, sys\n", "import json, os, pathlib, sys, time\n", 1)
                      .replace('if sys.argv[2] == "gpu-home":\n', 'if sys.argv[2] == "gpu-home":\n    print("hangs", file=sys.stderr, flush=True)\n    time.sleep(60)\n'))
         code, text = self.check([case("A")], [case("C")], "--within", "5")
         self.assertEqual(code, 1, text)
         results, markdown = self.report()
         self.assertEqual([test["ran"] for test in results["tests"]], [1, 1])
-        self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 4])
+        self.assertEqual([batch["batch"] for bench in results["alone"] for batch in bench["batches"]], [1, 5, 6, 4])
         self.assertRegex(results["homes"][0]["error"], r"^hangs\n\nnot over after \d s$")
         self.assertIn("left out: the time of --within is over", markdown)
+
+    def test_models_are_made_while_the_tests_run(self):
+        # Either waits for the other to have begun.
+        wait = ("import time; pathlib.Path('{mine}').touch()\n{indent}for _ in range(6000):\n{indent}    if pathlib.Path('{other}').exists(): break\n"
+                "{indent}    time.sleep(0.01)\n{indent}else: sys.exit('alone')")
+        self.program("fastdecode", fastdecode(synth=wait.format(mine="synth-runs", other=self.folder / "tests-run", indent="    ")))
+        waits = wait.format(mine=self.folder / "tests-run", other=self.folder / "synth-runs", indent="")
+        with unittest.mock.patch(f"{__name__}.TEST_PROGRAM", TEST_PROGRAM.replace("import json, os, sys\n", f"import json, os, pathlib, sys\n{waits}\n")):
+            code, text = self.check_all([case("A")], [case("C")], "--only", "tests,alone")
+        self.assertEqual(code, 0, text)
+        self.assertEqual([line.split()[3] for line in self.commands()], ["llama-3-8b-8", "tinyllama-1.1b-all"])
+        self.assertEqual([batch["batch"] for bench in self.report()[0]["alone"] for batch in bench["batches"]], 2 * [1, 5, 6, 64, 256, 1024])
+
+    def test_a_model_that_is_not_made_is_named_and_the_others_are_measured(self):
+        self.program("fastdecode", fastdecode(synth='sys.exit("no space left") if "tinyllama-1.1b" in sys.argv else None'))
+        code, text = self.check_all([], [], "--only", "alone")
+        self.assertEqual(code, 1, text)
+        results, markdown = self.report()
+        self.assertEqual(results["models"], [{"command": "synth --shape tinyllama-1.1b", "error": "no space left"}])
+        self.assertIn("- `synth --shape tinyllama-1.1b`: no space left", markdown)
+        self.assertEqual([line.split()[3] for line in self.commands()], ["llama-3-8b-8"])
+
+    def test_what_matters_comes_first(self):
+        self.assertEqual(self.check_all([case("A")], [case("C")], "--seconds", "3")[0], 0)
+        kinds = [" ".join(line.split()[:2]) + (" filled" if "--fill" in line else "") for line in self.commands()]
+        self.assertEqual([kind for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]],
+                         ["bench gpu", "bench gpu-home", "latency step filled", "latency step", "bench step"])
+        loads = [line for line in self.commands() if line.startswith("latency")]
+        self.assertTrue(all(("--warmup-seconds 1 --seconds 3 " if "--fill" in line else "--warmup-seconds 1.5 --seconds 3 ") in line for line in loads), loads)
+        self.assertTrue(all("-m llama-3-8b-8 " in line for line in loads), loads)
+
+    def test_seconds_of_loads_unless_said(self):
+        self.assertEqual(self.check_all([], [], "--only", "decode,requests")[0], 0)
+        self.assertEqual({re.search("--warmup.*--worst", line)[0] for line in self.commands()},
+                         {"--warmup-seconds 5 --seconds 15 --worst", "--warmup-seconds 10 --seconds 20 --worst"})
 
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")

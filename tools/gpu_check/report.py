@@ -25,7 +25,7 @@ def errors(results):
     """What could not be measured."""
     figures = [one for part in ("alone", "homes", "steps") for one in results.get(part, [])]
     figures += [row[way] for part in ("decode", "requests") for row in results.get(part, []) for way in ("gpu", "local", "both")]
-    return [one["error"] for one in figures if "error" in one]
+    return [one["error"] for one in figures + results.get("models", []) if "error" in one]
 
 
 def exit_code(results):
@@ -117,8 +117,8 @@ def load_lines(rows):
 
 
 LINES_OF = {"alone": alone_lines, "homes": home_lines, "steps": bench_lines, "decode": load_lines, "requests": load_lines, "peer": peer_lines}
-HEADINGS = {"alone": "Steps at a home that answers at once", "homes": "The GPU as a home", "steps": "Steps",
-            "decode": "Requests whose prompts are not computed", "requests": "Requests", "peer": "The peer"}
+HEADINGS = {"alone": "Steps at a home that answers at once", "homes": "The GPU as a home",
+            "decode": "Requests whose prompts are not computed", "requests": "Requests", "steps": "Steps", "peer": "The peer"}
 
 
 def markdown(results):
@@ -132,6 +132,8 @@ def markdown(results):
         lines += [f"- {tool}: {test_line(test)}" for test in tests]
     for test in failures(results):
         lines += ["", f"### {test['name']}", "", "```", test.get("output", "").strip(), "```"]
+    if "models" in results:
+        lines += ["", "## Models that could not be made", ""] + [f"- `{one['command']}`: {one['error']}" for one in results["models"]]
     for part, heading in HEADINGS.items():
         if part in results:
             lines += ["", f"## {heading}", ""] + LINES_OF[part](results[part])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests that need a GPU, and measures; writes a report for programs and one for people.
 
-usage: run [--out NAME] [--only PART,...] [--within SECONDS] [--module FILE] [--quick] [--sanitize]
+usage: run [--out NAME] [--only PART,...] [--within SECONDS] [--seconds S] [--module FILE] [--quick] [--sanitize]
 """
 import argparse
 import datetime
@@ -25,20 +25,27 @@ NEEDED = ("libcudart.so.13", "libcublasLt.so.13")
 TESTS = ("cuda_spart_test", "golden_gpu_test")
 TEST_LIMIT_S = 1200
 BENCH_LIMIT_S = 300
-SHAPES = (("tinyllama-1.1b", None), ("llama-3-8b", 8))
+SHAPES = (("llama-3-8b", 8), ("tinyllama-1.1b", None))
+MODELS_BYTES = 8 << 30  # of all shapes
 BATCHES = (64, 256, 1024)
 # Of the bench gpu-home that a model's folder gets.
 HOMES = {"llama-3-8b-8": (["--batch", "64", "--context", "512,4096", "--prompt", "512,2048"],
                           ["--batch", "16", "--context", "8192", "--prompt", "8192"],
                           ["--batch", "64", "--context", "4096", "--prompt", "2048", "--chunk", "2048"],
                           ["--batch", "64", "--context", "4096", "--prompt", "2048", "--kv-type", "int8"])}
+WAYS = (["--homes", "gpu", "--micro-batches", "1"], ["--homes", "gpu", "--micro-batches", "2"],
+        ["--homes", "local", "--micro-batches", "2"], ["--homes", "gpu,local", "--micro-batches", "2"])
+QUICK_WAYS = (["--homes", "local"], ["--homes", "gpu"])
 QUICK_HOMES = (["--batch", "4", "--context", "64", "--prompt", "64", "--repetitions", "2"],)
-HOP_BATCHES = (1, 5)  # of llama-3-8b's rows, 5 are 60 KiB
-PARTS = ("tests", "alone", "homes", "steps", "decode", "requests", "peer")
+HOP_BATCHES = (1, 5, 6)  # of llama-3-8b's rows, 5 are 60 KiB and 6 are 72
+PARTS = ("tests", "alone", "homes", "decode", "requests", "steps", "peer")  # in this order
 MEASURED = {"alone", "homes", "steps", "decode", "requests"}  # by the program itself
 OUTPUT_TOKENS = 128
 # Requests at once, by the tokens of each prompt.
 LOADS = {512: 256, 2048: 256, 8192: 128}
+# Of a load whose prompts are filled in, and of one whose prompts are computed: recorded, of that before it.
+SECONDS = {True: (15, 1 / 3), False: (20, 1 / 2)}
+QUICK_SECONDS = 2
 DEVICE_KV_GIB = (4, 16)
 
 
@@ -78,9 +85,17 @@ class Programs:
         self._env = env
         self._end = None if within_s is None else time.monotonic() + within_s
 
+    def left_s(self, limit_s):
+        """Of the limit, as far as there is time."""
+        return limit_s if self._end is None else min(limit_s, self._end - time.monotonic())
+
+    def begin(self, command, errors):
+        """To run beside others. `errors`: a file, open for writing."""
+        return subprocess.Popen([str(word) for word in command], cwd=HERE, env=self._env, stdout=subprocess.DEVNULL, stderr=errors)
+
     def execute(self, command, limit_s):
         """(exit code, stdout, stderr); None: it took too long, or there was no time left for it."""
-        left_s = limit_s if self._end is None else min(limit_s, self._end - time.monotonic())
+        left_s = self.left_s(limit_s)
         if left_s <= 0:
             return None, "", "left out: the time of --within is over"
         try:
@@ -153,13 +168,48 @@ def model_name(shape, layers):
     return f"{shape}-{layers or 'all'}"
 
 
-def make_model(shape, layers, folder, programs):
-    more = [] if layers is None else ["--layers", layers]
-    path = folder / model_name(shape, layers)
-    code, _, errors = programs.execute([HERE / "bin/fastdecode", "synth", "--shape", shape, *more, "--out", path], BENCH_LIMIT_S)
-    if code != 0:
-        raise RuntimeError(f"synth {shape}: {errors.strip()}")
-    return path
+class Models:
+    """Synthetic models, each made by a program that runs beside the tests: in memory, if there is room."""
+
+    def __init__(self, shapes, programs):
+        shm = pathlib.Path("/dev/shm")
+        room = shm.is_dir() and shutil.disk_usage(shm).free > 2 * MODELS_BYTES  # for KV, too
+        self._scratch = tempfile.TemporaryDirectory(dir=shm if room else None)
+        self._programs = programs
+        self._making = [self._begin(*shape) for shape in shapes]
+
+    def _begin(self, shape, layers):
+        path = pathlib.Path(self._scratch.name) / model_name(shape, layers)
+        arguments = ["synth", "--shape", shape, *([] if layers is None else ["--layers", str(layers)]), "--out", str(path)]
+        with open(f"{path}.errors", "w") as errors:
+            return path, " ".join(arguments[:-2]), self._programs.begin([HERE / "bin/fastdecode", *arguments], errors)
+
+    def __enter__(self):
+        return self
+
+    def wait(self):
+        """(paths of those that were made, what is said of the others)."""
+        made, failed = [], []
+        for path, command, process in self._making:
+            left_s = max(0, self._programs.left_s(BENCH_LIMIT_S))
+            try:
+                process.wait(left_s)
+                why = pathlib.Path(f"{path}.errors").read_text(errors="replace").strip()[-600:] or f"exit {process.returncode}"
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                why = f"not over after {left_s:.0f} s"
+            if process.returncode == 0:
+                made.append(path)
+            else:
+                failed.append({"command": command, "error": why})
+        return made, failed
+
+    def __exit__(self, *_):
+        for _, _, process in self._making:
+            process.kill()
+            process.wait()
+        self._scratch.cleanup()
 
 
 def bench_step(model, arguments, programs):
@@ -178,13 +228,14 @@ def bench_home(model, arguments, programs):
     return programs.fastdecode(["bench", "gpu-home", "-m", model, *arguments])
 
 
-def run_load(model, programs, context, concurrency, homes, filled, quick):
+def run_load(model, programs, context, concurrency, homes, filled, seconds):
     """Requests that follow one another, each with a prompt of `context` tokens and OUTPUT_TOKENS of an answer: tokens/s."""
-    seconds = ("1", "2") if quick else ("5", "15") if filled else ("10", "20")
+    default_s, before = SECONDS[filled]
+    recorded_s = seconds or default_s
     found = programs.fastdecode(
         ["latency", "step", "-m", model, "--spart", "cuda", "--concurrency", concurrency, "--max-sequences", concurrency,
          "--prompt-tokens", context, "--output-tokens", OUTPUT_TOKENS, "--max-context", context + OUTPUT_TOKENS, *homes,
-         *(["--fill"] if filled else []), "--warmup-seconds", seconds[0], "--seconds", seconds[1], "--worst", "0"])
+         *(["--fill"] if filled else []), "--warmup-seconds", f"{recorded_s * before:g}", "--seconds", f"{recorded_s:g}", "--worst", "0"])
     if "error" in found:
         return found
     recording = found["recording"]
@@ -192,54 +243,53 @@ def run_load(model, programs, context, concurrency, homes, filled, quick):
             "tokens_per_s": recording["tokens"] / (recording["end_ns"] - recording["start_ns"]) * 1e9}
 
 
-def compare_loads(model, programs, filled, quick):
+def compare_loads(model, programs, filled, quick, seconds):
     """KV at the GPU, at the host and at both, by context and by how much of it the GPU has room for: row after row."""
     for context, concurrency in ({64: 8} if quick else LOADS).items():
         if not filled and context > 2048:
             continue  # the host alone computes such prompts' attention for minutes
-        local = run_load(model, programs, context, concurrency, ["--homes", "local"], filled, quick)
+        local = run_load(model, programs, context, concurrency, ["--homes", "local"], filled, seconds)
         for gib in (0.1,) if quick else DEVICE_KV_GIB:
             room = ["--gpu-kv-gib", gib]
             row = {"context": context, "concurrency": concurrency, "output": OUTPUT_TOKENS, "filled": filled, "gpu_kv_gib": gib,
-                   "gpu": run_load(model, programs, context, concurrency, ["--homes", "gpu", *room], filled, quick), "local": local,
-                   "both": run_load(model, programs, context, concurrency, ["--homes", "gpu,local", *room], filled, quick)}
+                   "gpu": run_load(model, programs, context, concurrency, ["--homes", "gpu", *room], filled, seconds), "local": local,
+                   "both": run_load(model, programs, context, concurrency, ["--homes", "gpu,local", *room], filled, seconds)}
             if not any("error" in row[way] for way in ("gpu", "local", "both")):
                 alone = max(row["gpu"]["tokens_per_s"], row["local"]["tokens_per_s"])
                 row["both_over_better"] = row["both"]["tokens_per_s"] / alone if alone > 0 else None
             yield row
 
 
-def measure_model(model, batches, ways, context, parts, programs, quick):
-    """(part, figures) of one model, as they come."""
-    if "alone" in parts:
-        yield "alone", bench_alone(model, (*HOP_BATCHES, *batches), programs)
-    if "homes" in parts:
+def measure_part(part, model, programs, quick, seconds):
+    """Figures of one part and one model, as they come."""
+    batches = [4] if quick else BATCHES
+    if part == "alone":
+        yield bench_alone(model, (*HOP_BATCHES, *batches), programs)
+    elif part == "homes":
         for arguments in QUICK_HOMES if quick else HOMES.get(model.name, []):
-            yield "homes", bench_home(model, arguments, programs)
-    if "steps" in parts:
+            yield bench_home(model, arguments, programs)
+    elif part == "steps":
         for batch in batches:
-            for way in ways:
-                yield "steps", bench_step(model, ["--batch", batch, "--context", context, *way], programs)
-    if quick or model.name in HOMES:
-        for part, filled in (("decode", True), ("requests", False)):
-            if part in parts:
-                for row in compare_loads(model, programs, filled, quick):
-                    yield part, row
+            for way in QUICK_WAYS if quick else WAYS:
+                yield bench_step(model, ["--batch", batch, "--context", 64 if quick else 512, *way], programs)
+    elif quick or model.name in HOMES:
+        yield from compare_loads(model, programs, part == "decode", quick, seconds)
 
 
-def measure(parts, programs, quick):
+def measure(parts, models, programs, quick, seconds):
     """(part, figures), as they come."""
+    for part in PARTS:
+        if part in MEASURED & set(parts):
+            for model in models:
+                for figures in measure_part(part, model, programs, quick, seconds):
+                    yield part, figures
+
+
+def shapes_for(parts):
+    """What is to be made for them."""
     if not MEASURED & set(parts):
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        shapes = [(HERE / "model", [4], [["--homes", "local"], ["--homes", "gpu"]], 64)]
-        if not quick:
-            ways = [["--homes", "gpu", "--micro-batches", "1"], ["--homes", "gpu", "--micro-batches", "2"],
-                    ["--homes", "local", "--micro-batches", "2"], ["--homes", "gpu,local", "--micro-batches", "2"]]
-            wanted = [shape for shape in SHAPES if {"alone", "steps"} & set(parts) or model_name(*shape) in HOMES]
-            shapes = [(make_model(*shape, pathlib.Path(scratch), programs), BATCHES, ways, 512) for shape in wanted]
-        for model, batches, ways, context in shapes:
-            yield from measure_model(model, batches, ways, context, parts, programs, quick)
+        return []
+    return [shape for shape in SHAPES if {"alone", "steps"} & set(parts) or model_name(*shape) in HOMES]
 
 
 def write(results, out):
@@ -250,11 +300,35 @@ def write(results, out):
         part.replace(out.with_name(out.name + ending))
 
 
+def check(results, parts, models, programs, options, out):
+    """Adds to the results, and writes them whenever there are new ones."""
+    if "tests" in parts:
+        results["tests"] = run_tests(programs, quick=options.quick)
+        write(results, out)
+    if options.sanitize and shutil.which("compute-sanitizer"):
+        for tool in ("memcheck", "racecheck", "synccheck"):
+            wrapper = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9")
+            results.setdefault("sanitizer", {})[tool] = run_tests(programs, wrapper, quick=True)
+            write(results, out)
+    made, failed = models.wait()
+    if failed:
+        results["models"] = failed
+    results.update({part: [] for part in PARTS if part in MEASURED & set(parts)})
+    seconds = QUICK_SECONDS if options.quick and options.seconds is None else options.seconds
+    for part, figures in measure(parts, [HERE / "model"] if options.quick else made, programs, options.quick, seconds):
+        results[part].append(figures)
+        print("\n".join(report.LINES_OF[part]([figures])), flush=True)
+        write(results, out)
+    if "peer" in parts:
+        results["peer"] = peer.measure(options.quick)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="gpu-report", help="NAME.json and NAME.md [gpu-report]")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between: " + ", ".join(PARTS) + " [all]")
     parser.add_argument("--within", type=float, metavar="SECONDS", help="end what then runs, and leave out what is left")
+    parser.add_argument("--seconds", type=float, metavar="S", help="of each load of requests and decode [20, 15]; and a half or a third before")
     parser.add_argument("--module", default=str(HERE / "bin/libfastdecode_cuda.so"), help="another module: a GPU in software")
     parser.add_argument("--quick", action="store_true", help="a few tests, and a tiny model")
     parser.add_argument("--sanitize", action="store_true", help="the tests under compute-sanitizer, too: memcheck, racecheck, synccheck")
@@ -276,21 +350,8 @@ def main():
         print(f"run: {no_gpu}", file=sys.stderr)
         return report.EXIT_NO_GPU
     results = {"machine": describe_machine(), "module": module.name, "cuda": folders}
-    if "tests" in parts:
-        results["tests"] = run_tests(programs, quick=options.quick)
-        write(results, out)
-    if options.sanitize and shutil.which("compute-sanitizer"):
-        for tool in ("memcheck", "racecheck", "synccheck"):
-            wrapper = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9")
-            results.setdefault("sanitizer", {})[tool] = run_tests(programs, wrapper, quick=True)
-            write(results, out)
-    results.update({part: [] for part in PARTS if part in MEASURED & set(parts)})
-    for part, figures in measure(parts, programs, options.quick):
-        results[part].append(figures)
-        print("\n".join(report.LINES_OF[part]([figures])), flush=True)
-        write(results, out)
-    if "peer" in parts:
-        results["peer"] = peer.measure(options.quick)
+    with Models([] if options.quick else shapes_for(parts), programs) as models:
+        check(results, parts, models, programs, options, out)
     write(results, out)
     print(f"{out}.json, {out}.md")
     return report.exit_code(results)
