@@ -204,7 +204,8 @@ typedef enum fd_record_kind {
   FD_RECORD_HELD = 9,     /* a micro-batch could not begin a step since the scheduler had not taken its events */
   FD_RECORD_IDLE = 10,    /* no micro-batch had a row; part = 1: parked */
   FD_RECORD_JOIN = 11,    /* sequence `id` enters a micro-batch at `home`; start = when it was submitted (or was
-                           * preempted: part = 1), end = now. rows = prompt tokens */
+                           * preempted: part = 1; or left another micro-batch, just now: part = 2), end = now. rows = prompt
+                           * tokens */
   FD_RECORD_TOKEN = 12,   /* a moment: token number `count` (from 0) of sequence `id`, as its step ends */
   FD_RECORD_LEAVE = 13,   /* a moment: sequence `id` leaves; part: fd_record_leave. count = tokens generated */
   FD_RECORD_DELIVER = 14, /* scheduler: token number `count` of `id`, from its step's end until a caller can take it */
@@ -227,8 +228,9 @@ typedef enum fd_record_leave {
   FD_LEAVE_CANCELLED = 2, /* by its caller */
   FD_LEAVE_FAILED = 3,
   FD_LEAVE_PREEMPTED = 4, /* it comes back */
-  FD_LEAVE_STOPPED = 5    /* by a stop string, which the scheduler finds a step or more behind: the answer ended with
+  FD_LEAVE_STOPPED = 5,   /* by a stop string, which the scheduler finds a step or more behind: the answer ended with
                            * the last token that was delivered */
+  FD_LEAVE_MOVED = 6      /* to another micro-batch, which it joins */
 } fd_record_leave;
 
 typedef struct fd_record_event {

@@ -118,6 +118,16 @@ class StepRecorder {
     event.count = sequence.length - sequence.prompt_tokens;
     writer_.Write(event);
   }
+  // At a boundary of `from`; its next row is in step `to`, or in a later one.
+  void Move(Where from, Where to, const Sequence& sequence, uint64_t now_ns) {
+    Leave(from, sequence, FD_LEAVE_MOVED, now_ns);
+    fd_record_event event = Event(FD_RECORD_JOIN, to, now_ns, now_ns);
+    event.id = sequence.id;
+    event.part = 2;
+    event.home = static_cast<int16_t>(sequence.home);
+    event.rows = sequence.prompt_tokens;
+    writer_.Write(event);
+  }
 
  private:
   static fd_record_event Event(fd_record_kind kind, Where where, uint64_t start_ns, uint64_t end_ns) {

@@ -20,7 +20,7 @@ void AddEvent(const fd_record_event& event, RequestTrack* track) {
       track->submit_ns = event.start_ns;
       break;
     case FD_RECORD_JOIN:
-      if (event.part == 1) break;  // it comes back after a preemption, and keeps its start
+      if (event.part != 0) break;  // it comes back after a preemption, or from another micro-batch: it keeps its start
       track->started = true;
       track->submit_ns = event.start_ns;
       break;
@@ -33,7 +33,7 @@ void AddEvent(const fd_record_event& event, RequestTrack* track) {
       track->taken_gaps.Add(event.count, event.end_ns);
       break;
     case FD_RECORD_LEAVE:
-      if (event.part == FD_LEAVE_PREEMPTED) break;
+      if (event.part == FD_LEAVE_PREEMPTED || event.part == FD_LEAVE_MOVED) break;
       track->end = event.part;
       track->end_ns = event.end_ns;
       track->generated = event.count;
