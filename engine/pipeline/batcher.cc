@@ -1,29 +1,38 @@
 #include "engine/pipeline/batcher.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "numa/check.h"
 
 namespace fastdecode {
 
-Batcher::Batcher(const BatchLimits& limits)
-    : limits_(limits), ready_(limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches) {
+namespace {
+// So long may a sequence be the first of those that wait, for near ones to end, while a far home has room for it.
+constexpr uint64_t kHeadWaitNs = 5'000'000'000;
+}  // namespace
+
+Batcher::Batcher(const BatchLimits& limits) : limits_(limits), ready_(size_t{limits.ready_max} + limits.active()) {
   FD_CHECK(limits.micro_batches >= 1 && limits.micro_batches <= kMaxSlots, "micro-batches out of range");
   FD_CHECK(limits.sequences_max >= 1 && limits.sequences_max <= limits.rows_max, "more sequences than rows");
+  FD_CHECK(limits.active() <= size_t{limits.sequences_max} * limits.micro_batches, "more sequences than places");
   FD_CHECK(limits.chunk_tokens_max >= 1, "prompts could never start");
   micro_batches_.reserve(limits.micro_batches);
   for (int m = 0; m < limits.micro_batches; ++m) micro_batches_.emplace_back(limits.sequences_max);
 }
 
-void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, Push push) {
+void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, Push push, bool near) {
   FD_CHECK(home >= 0 && home < kMaxHomes && homes_[home].sequences == 0, "the home's index is in use");
   homes_[home] = HomeState{true, pages, pages, 0};
   homes_[home].read_rate = read_rate;
   homes_[home].push = push;
+  homes_[home].near = near;
+  LookAtHomes();
 }
 
 void Batcher::LoseHome(int home) {
   homes_[home].alive = false;
+  LookAtHomes();
   for (MicroBatchState& batch : micro_batches_) {
     for (Sequence* sequence : batch.members) {
       if ((sequence->home != home && sequence->push_home != home) || sequence->failed) continue;
@@ -57,9 +66,19 @@ int Batcher::homes_alive() const {
   return alive;
 }
 
-bool Batcher::IsSmallest(int m) const {
-  for (const MicroBatchState& batch : micro_batches_) {
-    if (batch.members.size() < micro_batches_[m].members.size()) return false;
+void Batcher::LookAtHomes() {
+  bool near = false, known = limits_.weight_bytes > 0 && limits_.page_bytes > 0;
+  for (const HomeState& home : homes_) {
+    if (!home.alive) continue;
+    near |= home.near;
+    known &= home.read_rate > 0;
+  }
+  planned_ = near && known;
+}
+
+bool Batcher::IsSmallest(int m, size_t first) const {
+  for (size_t other = first; other < micro_batches_.size(); ++other) {
+    if (micro_batches_[other].members.size() < micro_batches_[m].members.size()) return false;
   }
   return true;
 }
@@ -97,13 +116,14 @@ int Batcher::ChoosePrefillHome(const Sequence& sequence, int home) const {
   return -1;
 }
 
-int Batcher::PlaceSequence(const Sequence& sequence) const {
+int Batcher::PlaceSequence(const Sequence& sequence, Kind kind) const {
   int best = -1;
   double most_spare = 0;
   const bool by_rate = RatesDiffer();
   const uint32_t pages = PagesOf(sequence.length);
   for (int h = 0; h < kMaxHomes; ++h) {
     const HomeState& home = homes_[h];
+    if (kind != Kind::kAny && home.near != (kind == Kind::kNear)) continue;
     if (home.pages_total < PagesOf(sequence.length_max) || !HasRoom(home, pages)) continue;
     const double spare = Spare(home, pages, by_rate);
     if (best < 0 || spare > most_spare) {
@@ -112,6 +132,115 @@ int Batcher::PlaceSequence(const Sequence& sequence) const {
     }
   }
   return best;
+}
+
+int Batcher::PlaceHead(int m, uint64_t now_ns) {
+  if (planned_) return PlaceByPlan(m, now_ns);
+  return IsSmallest(m) ? PlaceSequence(*ready_[0], Kind::kAny) : -1;
+}
+
+// Near as long as there is room. Else it waits for that, or goes to a far home: as is best for all that wait. Whoever
+// is computed near goes where near ones are.
+int Batcher::PlaceByPlan(int m, uint64_t now_ns) {
+  const Sequence& head = *ready_[0];
+  if (head.id != head_) {
+    head_ = head.id;
+    head_since_ns_ = now_ns;
+  }
+  PlanInputs inputs = InputsOfPlan();
+  if (inputs.far_sequences == 0) plan_ = StepPlan::kNear;
+  if (const int home = PlaceSequence(head, Kind::kNear); home >= 0) return Takes(m, /*near=*/true) ? home : -1;
+  const int home = PlaceSequence(head, Kind::kFar);
+  if (home < 0) return -1;
+  AddWaiting(head, &inputs);
+  const Placement placement = ChoosePlacement(plan_, inputs, MustGoFar(head, now_ns));
+  if (!placement.far) return -1;
+  const StepPlan held = std::exchange(plan_, placement.plan);
+  if (Takes(m, /*near=*/ChoosePrefillHome(head, home) >= 0)) return home;
+  plan_ = held;  // it holds from when the first goes by it
+  return -1;
+}
+
+// Whether no near home could ever hold it, or it has been the first for so long that the others might never end.
+bool Batcher::MustGoFar(const Sequence& head, uint64_t now_ns) const {
+  if (now_ns - head_since_ns_ > kHeadWaitNs) return true;
+  for (const HomeState& home : homes_) {
+    if (home.alive && home.near && home.pages_total >= PagesOf(head.length_max)) return false;
+  }
+  return true;
+}
+
+// Of those who are at homes. REQUIRES: planned_.
+PlanInputs Batcher::InputsOfPlan() const {
+  PlanInputs inputs;
+  inputs.micro_batches = limits_.micro_batches;
+  double near_rate = 0;
+  for (const HomeState& home : homes_) {
+    if (!home.alive) continue;
+    const auto bytes = static_cast<double>(limits_.page_bytes * (home.pages_total - home.pages_free));
+    double& most_us = home.near ? inputs.near_us : inputs.far_us;
+    most_us = std::max(most_us, bytes / home.read_rate);  // a MB/s is a byte a us
+    (home.near ? inputs.near_sequences : inputs.far_sequences) += home.sequences;
+    if (home.near) near_rate += home.read_rate;
+  }
+  inputs.weights_us = static_cast<double>(limits_.weight_bytes) / near_rate;
+  return inputs;
+}
+
+// All that wait count as being like the first.
+void Batcher::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
+  const uint32_t pages = PagesOf(head.length);
+  size_t room = 0;
+  double far_rate = 0;
+  for (const HomeState& home : homes_) {
+    if (!home.alive || home.near) continue;
+    room += home.pages_free / (pages + 1);
+    far_rate += home.read_rate;
+  }
+  inputs->growth = (1 + static_cast<double>(PagesOf(head.length_max)) / pages) / 2;
+  inputs->waiting = static_cast<double>(ready_.size());
+  inputs->room = static_cast<double>(std::min(room, limits_.active() - active_count_));
+  if (far_rate > 0) inputs->waiting_us = static_cast<double>(limits_.page_bytes * pages) / far_rate;
+}
+
+void Batcher::LookAtPlan() { plan_ = ChoosePlan(plan_, InputsOfPlan()); }
+
+// Whether the plan wants a sequence in micro-batch m. Where it wants it in the first, others do if that is full.
+bool Batcher::IsFor(int m, bool near) const {
+  if (plan_ == StepPlan::kMixed) return true;
+  if (plan_ == StepPlan::kApart && !near) return m > 0;  // full or not: it had better wait
+  for (int other = 0; other < m; ++other) {
+    if (HasPlace(other)) return false;
+  }
+  return true;
+}
+
+// Whether micro-batch m is the one for a sequence that comes now. Where several are, they grow evenly.
+bool Batcher::Takes(int m, bool near) const {
+  if (!HasPlace(m) || !IsFor(m, near)) return false;
+  if (plan_ == StepPlan::kMixed) return IsSmallest(m);
+  return plan_ != StepPlan::kApart || near || IsSmallest(m, 1);
+}
+
+// For a member: where the plan wants it, or where it is. One whose rows are to be pushed stays: they lie in memory of
+// its micro-batch.
+int Batcher::MicroBatchFor(const Sequence& sequence) const {
+  const bool near = homes_[sequence.home].near;
+  if (sequence.push_home >= 0 || IsFor(sequence.micro_batch, near)) return sequence.micro_batch;
+  for (int m = 0; m < limits_.micro_batches; ++m) {
+    if (Takes(m, near)) return m;
+  }
+  return sequence.micro_batch;
+}
+
+// Homes know sequences by their numbers: one may be in any roster.
+void Batcher::Move(Sequence* sequence, int m) {
+  ++moves_;
+  EraseMember(*sequence);
+  sequence->micro_batch = m;
+  sequence->rows = 0;  // of a step that may be under way, and so previous_rows of the next
+  micro_batches_[m].members.Append(sequence);
+  micro_batches_[m].roster_changed[sequence->home] = true;
 }
 
 void Batcher::Join(Sequence* sequence, int m, int home) {
@@ -135,12 +264,17 @@ void Batcher::Join(Sequence* sequence, int m, int home) {
   batch.roster_changed[home] = true;
 }
 
-void Batcher::Leave(Sequence* sequence) {
-  MicroBatchState& batch = micro_batches_[sequence->micro_batch];
+// Of its micro-batch, whose rosters are to be without it.
+void Batcher::EraseMember(const Sequence& sequence) {
+  MicroBatchState& batch = micro_batches_[sequence.micro_batch];
   size_t index = 0;
-  while (index < batch.members.size() && batch.members[index] != sequence) ++index;
+  while (index < batch.members.size() && batch.members[index] != &sequence) ++index;
   batch.members.Erase(index);
-  batch.roster_changed[sequence->home] = true;
+  batch.roster_changed[sequence.home] = true;
+}
+
+void Batcher::Leave(Sequence* sequence) {
+  EraseMember(*sequence);
   ReturnPages(sequence->home, sequence->pages);
   if (sequence->push_home >= 0) ReturnPages(sequence->push_home, sequence->push_pages);
   --active_count_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/pipeline/fixed_vector.h"
+#include "engine/pipeline/placement.h"
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
 #include "rdma/link.h"
@@ -20,6 +21,12 @@ struct BatchLimits {
   uint32_t chunk_tokens_max = 256;  // prompt tokens of one step of one micro-batch
   uint32_t ready_max = 4096;        // sequences taken over and waiting
   uint32_t open_pieces = 0;         // pages of each sequence besides those of its tokens: OpenPieces
+  uint32_t active_max = 0;          // sequences of all micro-batches; 0: as many as they have room for
+  // What steps read, to know how long they take where read rates are known; 0: not known.
+  uint64_t weight_bytes = 0;  // of the S-Part, in one decode step
+  uint64_t page_bytes = 0;    // of KV, all layers
+
+  uint32_t active() const { return active_max > 0 ? active_max : sequences_max * micro_batches; }
 };
 
 // Who sits in which micro-batch, with which rows, on which home's pages: continuous batching at token granularity.
@@ -31,6 +38,11 @@ struct BatchLimits {
 // The prompt of a sequence may be computed at another home than its own, a GPU's that pushes K and V (decision 0018):
 // then the sequence holds pages at both until it settles at its own.
 //
+// Micro-batches advance independently of each other, and a step waits for the slowest of its homes. Where the S-Part's
+// device is a home, a near one, and all homes say how fast they read, new sequences go there while it has room, and to
+// others, far ones, only if more tokens come of it; and a plan says which micro-batches they go to (decision 0020,
+// placement.h). Else micro-batches grow evenly, and all homes are used.
+//
 // Owns: membership and page counts; sequences stay the scheduler's.
 // Thread: the pipeline thread. Never allocates after construction. Bounded: by the limits.
 class Batcher {
@@ -40,8 +52,9 @@ class Batcher {
   // --- homes
   // What a home has to do with pushed prompts.
   enum class Push : uint8_t { kNothing, kComputes, kStores };
-  // read_rate: how fast it reads its KV, in any unit that is all homes'; 0: not known.
-  void AddHome(int home, uint32_t pages, uint32_t read_rate = 0, Push push = Push::kNothing);
+  // read_rate: how fast it reads its KV, in MB/s; 0: not known. near: it attends within the S-Part's stages, and its
+  // memory is what weights are read from.
+  void AddHome(int home, uint32_t pages, uint32_t read_rate = 0, Push push = Push::kNothing, bool near = false);
   // The home takes no new sequence; those it has are marked as failed and leave at their step boundaries.
   void LoseHome(int home);
   bool HomeAlive(int home) const { return homes_[home].alive; }
@@ -66,9 +79,13 @@ class Batcher {
   // Such a one is stored: it lives at its own home from now on. Before TakeIn, which may need the pages that come free.
   template <class Released>
   void Settle(Sequence* sequence, Released&& released);
-  // 2. New sequences, while there is room and pages; joined(sequence) each.
+  // Members that the plan wants in another micro-batch go there, moved(sequence) each. A step of that one may be under
+  // way: they sit it out.
+  template <class Moved>
+  void Rearrange(int m, Moved&& moved);
+  // 2. New sequences, while there is room and pages; joined(sequence) each. now_ns: of any clock.
   template <class Joined>
-  void TakeIn(int m, Joined&& joined);
+  void TakeIn(int m, Joined&& joined, uint64_t now_ns = 0);
   // 3. Sets `rows` of every member and takes the pages for them. Returns the total. released() as above, for members
   //    that are preempted on the spot. hold_pushes: prompts that are pushed do not go on in this step.
   template <class Released>
@@ -97,6 +114,7 @@ class Batcher {
   size_t ready_count() const { return ready_.size(); }
   size_t active_count() const { return active_count_; }
   uint64_t preemptions() const { return preemptions_; }
+  uint64_t moves() const { return moves_; }  // of members from one micro-batch to another
   uint32_t pages_free(int home) const { return homes_[home].pages_free; }
   uint32_t sequences_at(int home) const { return homes_[home].sequences; }
 
@@ -110,7 +128,9 @@ class Batcher {
     uint64_t returns = 0;  // times that pages came back
     uint32_t read_rate = 0;
     Push push = Push::kNothing;
+    bool near = false;
   };
+  enum class Kind : uint8_t { kAny, kNear, kFar };
   struct MicroBatchState {
     explicit MicroBatchState(size_t members_max) : members(members_max) {}
     FixedVector<Sequence*> members;
@@ -120,16 +140,30 @@ class Batcher {
 
   template <class Released>
   void ReleaseAndLeave(Sequence* sequence, Released&& released);
-  bool IsSmallest(int m) const;
+  bool IsSmallest(int m, size_t first = 0) const;  // of those from `first` on
+  // The home that the head of the queue goes to, if it joins micro-batch m now; -1: it does not.
+  int PlaceHead(int m, uint64_t now_ns);
+  int PlaceByPlan(int m, uint64_t now_ns);
   // Of the homes that can hold its tokens and one more page for each sequence they have: the one with the most to spare;
   // -1: none now.
-  int PlaceSequence(const Sequence& sequence) const;
+  int PlaceSequence(const Sequence& sequence, Kind kind) const;
+  bool MustGoFar(const Sequence& head, uint64_t now_ns) const;
+  void LookAtHomes();  // for planned_
+  void LookAtPlan();   // for plan_
+  PlanInputs InputsOfPlan() const;
+  void AddWaiting(const Sequence& head, PlanInputs* inputs) const;
+  bool HasPlace(int m) const { return !micro_batches_[m].members.full(); }
+  bool IsFor(int m, bool near) const;
+  bool Takes(int m, bool near) const;
+  int MicroBatchFor(const Sequence& sequence) const;
+  void Move(Sequence* sequence, int m);
   bool RatesDiffer() const;
   static double Spare(const HomeState& home, uint32_t pages, bool by_rate);
   bool HasRoom(const HomeState& home, uint32_t pages) const;
   int ChoosePrefillHome(const Sequence& sequence, int home) const;
   void Join(Sequence* sequence, int m, int home);  // takes the pages of all its tokens at once
   void ReturnPages(int home, uint32_t pages);
+  void EraseMember(const Sequence& sequence);
   void Leave(Sequence* sequence);                  // frees pages, leaves its micro-batch
   void ReturnToReady(Sequence* sequence);          // in order of age
   Sequence* Youngest(int home) const;
@@ -141,6 +175,12 @@ class Batcher {
   FixedVector<Sequence*> ready_;                // oldest first
   size_t active_count_ = 0;
   uint64_t preemptions_ = 0;
+  uint64_t moves_ = 0;
+  // Where micro-batches are filled by a plan: a home is near, and all that a plan is made of is known.
+  bool planned_ = false;
+  StepPlan plan_ = StepPlan::kNear;  // that holds
+  uint64_t head_ = UINT64_MAX;       // the sequence that was the queue's head at the last look...
+  uint64_t head_since_ns_ = 0;       // ...and since when
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -203,13 +243,29 @@ void Batcher::Settle(Sequence* sequence, Released&& released) {
   sequence->push_pages = 0;
 }
 
+template <class Moved>
+void Batcher::Rearrange(int m, Moved&& moved) {
+  const FixedVector<Sequence*>& members = micro_batches_[m].members;
+  if (!planned_ || members.empty()) return;
+  LookAtPlan();
+  for (size_t i = 0; i < members.size();) {
+    Sequence* const sequence = members[i];
+    const int to = MicroBatchFor(*sequence);
+    if (to == m) {
+      ++i;
+      continue;
+    }
+    Move(sequence, to);  // members[i] is now the next one
+    moved(sequence);
+  }
+}
+
 template <class Joined>
-void Batcher::TakeIn(int m, Joined&& joined) {
-  MicroBatchState& batch = micro_batches_[m];
-  while (!ready_.empty() && batch.members.size() < limits_.sequences_max && IsSmallest(m)) {
-    Sequence* sequence = ready_[0];
-    const int home = PlaceSequence(*sequence);
+void Batcher::TakeIn(int m, Joined&& joined, uint64_t now_ns) {
+  while (!ready_.empty() && active_count_ < limits_.active() && HasPlace(m)) {
+    const int home = PlaceHead(m, now_ns);
     if (home < 0) return;  // in order of age: nobody overtakes
+    Sequence* sequence = ready_[0];
     ready_.Erase(0);
     Join(sequence, m, home);
     joined(sequence);

@@ -20,8 +20,7 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
       commands_(8192),
       events_(options.event_capacity) {
   const BatchLimits& limits = options.limits;
-  FD_CHECK(EventsHaveRoom() &&
-               limits.ready_max + size_t{limits.sequences_max} * limits.micro_batches < options.event_capacity / 2,
+  FD_CHECK(EventsHaveRoom() && size_t{limits.ready_max} + limits.active() < options.event_capacity / 2,
            "the event queue is too small for the limits");
   roster_buffer_.resize(sizeof(RosterMessage) + size_t{limits.sequences_max} * sizeof(RosterEntry));
   FD_CHECK(roster_buffer_.size() <= kControlMessageBytesMax, "a roster does not fit a control message");
@@ -40,7 +39,7 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
   for (HomePort& port : homes_) {
     // A sequence has at most a release and a fill or reservation pending, and a new one may take its place at the same
     // boundary.
-    port.pending = FixedVector<SequenceMessage>(4 * size_t{limits.sequences_max} * limits.micro_batches);
+    port.pending = FixedVector<SequenceMessage>(4 * size_t{limits.active()});
   }
 }
 

@@ -334,7 +334,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   } else if (command.link->size().bulk_segments > 0) {
     push = Batcher::Push::kStores;
   }
-  batcher_.AddHome(command.home, command.pages, command.read_mb_per_s, push);
+  batcher_.AddHome(command.home, command.pages, command.read_mb_per_s, push, port.attends_in_stage);
   if (command.home >= home_limit_) home_limit_ = command.home + 1;
   for (size_t m = 0; m < batches_.size(); ++m) {
     batches_[m].table.home_areas[command.home] = {command.link->SendArea(static_cast<int>(m)),

@@ -18,7 +18,7 @@ fd_record_leave HowCancelled(const Sequence& sequence) {
 // Room for everything that all micro-batches can say until their next boundary: a token and an end per member, and the
 // ends of a sweep. Without it no new step starts.
 bool Pipeline::EventsHaveRoom() const {
-  const size_t needed = 3 * static_cast<size_t>(options_.limits.sequences_max) * batches_.size() + kMaxHomes;
+  const size_t needed = 3 * size_t{options_.limits.active()} + kMaxHomes;
   return events_.capacity() - events_.SizeApprox() >= needed;
 }
 
@@ -56,10 +56,15 @@ bool Pipeline::BeginStep(int m) {
     TellHome(ControlKind::kFill, sequence->home, sequence, sequence->fill_tokens);
     sequence->computed = sequence->fill_tokens;
   };
+  const auto moved = [this, m](Sequence* sequence) {
+    const int to = sequence->micro_batch;
+    if (record_.on()) record_.Move({m, batches_[m].step}, {to, batches_[to].step + 1}, *sequence, Now());
+  };
   const uint64_t preemptions = batcher_.preemptions();
   batcher_.DropLeavers(m, ended, dropped);
   SettlePushed(m);
-  batcher_.TakeIn(m, joined);
+  batcher_.Rearrange(m, moved);
+  batcher_.TakeIn(m, joined, recent_ns_);
   // What is not posted yet lies where the next chunks' rows would.
   const uint32_t rows = batcher_.ComposeRows(m, preempted, /*hold_pushes=*/!batch.pushes.empty());
   statistics_.preemptions.Add(batcher_.preemptions() - preemptions);

@@ -116,6 +116,7 @@ void FakeSPart::Compute(Batch& batch) {
   }
   if (stage < shape_.layers) {
     WriteQkv(batch, stage);
+    on_sent_(static_cast<int>(&batch - batches_.data()), stage, *batch.table);
   } else {
     Sample(batch);
   }

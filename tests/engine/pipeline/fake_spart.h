@@ -34,6 +34,10 @@ class FakeSPart final : public SPart {
   }
   // Called before every stage.
   void OnStage(std::function<void()> call) { on_stage_ = std::move(call); }
+  // Called when rows of a layer are sent: for homes that attend within stages.
+  void OnSent(std::function<void(int micro_batch, uint32_t layer, const StepTable& table)> call) {
+    on_sent_ = std::move(call);
+  }
   // The next stages fail.
   void FailStages(int count) { fail_ = count; }
 
@@ -76,6 +80,7 @@ class FakeSPart final : public SPart {
   SampleOutcome spoiled_ = SampleOutcome::kBadLogits;
   int fail_ = 0;
   std::function<void()> on_stage_ = [] {};
+  std::function<void(int, uint32_t, const StepTable&)> on_sent_ = [](int, uint32_t, const StepTable&) {};
 };
 
 }  // namespace fastdecode

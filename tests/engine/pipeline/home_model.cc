@@ -140,6 +140,17 @@ bool HomeModel::Awaits(const HopHeader& hop) const {
   return hop.micro_batch < batches_.size() && hop.roster_version > batches_[hop.micro_batch].version;
 }
 
+HopHeader HomeModel::HopOf(uint32_t micro_batch, uint32_t layer, uint32_t first_position) const {
+  const MicroBatch& batch = batches_[micro_batch];
+  const RosterEntry& first = batch.entries.front();
+  HopHeader hop;
+  hop.step = first.step_from + first_position - first.first_position;
+  hop.layer = static_cast<uint16_t>(layer);
+  hop.micro_batch = static_cast<uint8_t>(micro_batch);
+  hop.roster_version = batch.version;
+  return hop;
+}
+
 std::string HomeModel::CheckHop(const MicroBatch& batch, const HopHeader& hop) const {
   if (hop.roster_version != batch.version) return "hop: its roster was replaced";
   if (hop.rows == 0 || hop.rows != batch.rows) return "hop: rows are not the roster's";

@@ -24,6 +24,8 @@ class HomeModel {
   std::string Apply(std::span<const std::byte> message);
   // The roster that the hop names has not come yet.
   bool Awaits(const HopHeader& hop) const;
+  // Of the step whose first row here is at this position: what its hops would say. REQUIRES: the roster has an entry.
+  HopHeader HopOf(uint32_t micro_batch, uint32_t layer, uint32_t first_position) const;
   // Computes o [rows] and fills in *reply. Empty, or the rule that the hop breaks. REQUIRES: !Awaits(hop).
   std::string RunHop(const HopHeader& hop, const std::byte* rows, std::byte* o, ReplyHeader* reply);
 

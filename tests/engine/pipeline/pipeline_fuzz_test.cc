@@ -18,6 +18,7 @@ constexpr int kTurnsMax = 60'000;
 struct FuzzFaults {
   bool lose_homes = false;
   bool spoil = false;  // rows and logits
+  bool near = false;   // the first home attends within stages, and all say how fast they read
 };
 
 class FuzzRun {
@@ -27,7 +28,7 @@ class FuzzRun {
 
   void Run() {
     home_count_ = Between(1, 3);
-    for (int i = 0; i < home_count_; ++i) engine_.AddHome(i, DrawPages());
+    for (int i = 0; i < home_count_; ++i) AddHome(i, DrawPages());
     const int wanted = Between(1, 24);
     for (int turn = 0; turn < kTurnsMax; ++turn) {
       if (static_cast<int>(engine_.requests().size()) < wanted && OneIn(submit_in_)) SubmitOne();
@@ -48,6 +49,7 @@ class FuzzRun {
   }
 
   uint64_t preemptions() { return engine_.pipeline().batcher().preemptions(); }
+  uint64_t moves() { return engine_.pipeline().batcher().moves(); }
   std::set<FinishReason> reasons() const { return reasons_; }
 
  private:
@@ -61,6 +63,12 @@ class FuzzRun {
     options.limits.rows_max = options.limits.sequences_max + static_cast<uint32_t>(Between(0, 40));
     options.limits.chunk_tokens_max = static_cast<uint32_t>(OneIn(3) ? Between(1, 3) : Between(1, 64));
     options.limits.ready_max = 40;
+    if (faults_.near) {
+      options.limits.page_bytes = 1000;
+      options.limits.weight_bytes = static_cast<uint64_t>(Between(1, 100'000));
+      if (OneIn(2))
+        options.limits.active_max = static_cast<uint32_t>(Between(1, static_cast<int>(options.limits.active())));
+    }
     options.layers = static_cast<uint32_t>(Between(1, 3));
     options.context_max = static_cast<uint32_t>(Between(64, 400));
     options.stage_polls_max = OneIn(2) ? 0 : Between(1, 4);
@@ -82,6 +90,15 @@ class FuzzRun {
   uint32_t DrawPages() {
     const int needed = static_cast<int>(PagesFor(options_.context_max));
     return static_cast<uint32_t>(tiny_pools_ ? needed + Between(0, 2) : needed * Between(2, 8));
+  }
+
+  void AddHome(int index, uint32_t pages) {
+    if (!faults_.near) {
+      engine_.AddHome(index, pages);
+      return;
+    }
+    const uint32_t rate = static_cast<uint32_t>(OneIn(2) ? Between(900, 1100) : Between(10, 100));
+    engine_.AddHome(index, pages, index == 0 ? 1000 : rate, /*near=*/index == 0);
   }
 
   void SubmitOne() {
@@ -116,7 +133,7 @@ class FuzzRun {
     for (int i = 0; i < home_count_; ++i) {
       SimLink* const link = engine_.link(i);
       if (engine_.drained(i)) {
-        if (OneIn(100)) engine_.AddHome(i, link->home().pages_total());
+        if (OneIn(100)) AddHome(i, link->home().pages_total());
         continue;
       }
       if (link->lost() || !OneIn(1500)) continue;
@@ -169,7 +186,7 @@ class FuzzRun {
       return;
     }
     SimLink* const link = engine_.link(Between(0, home_count_ - 1));
-    if (link == nullptr || link->lost() || !link->home().spoiled()) return;
+    if (link == nullptr || link->lost() || link->AttendsInStage() || !link->home().spoiled()) return;
     const std::vector<uint64_t> there =
         link->home().SequencesOf(static_cast<uint32_t>(random_() % options_.limits.micro_batches));
     if (!there.empty()) link->home().SpoilRow(there[random_() % there.size()]);
@@ -220,13 +237,14 @@ class FuzzRun {
 
 // Runs of one kind; ends with the first seed that fails.
 void RunSeeds(int kind, uint64_t first, int count, const FuzzFaults& faults, std::set<FinishReason>* reasons,
-              uint64_t* preemptions) {
+              uint64_t* preemptions, uint64_t* moves = nullptr) {
   for (int i = 0; i < count; ++i) {
     const uint64_t seed = first + static_cast<uint64_t>(i);
     FuzzRun run(seed * 8 + static_cast<uint64_t>(kind), faults);
     run.Run();
     ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
     *preemptions += run.preemptions();
+    if (moves != nullptr) *moves += run.moves();
     for (const FinishReason reason : run.reasons()) reasons->insert(reason);
   }
 }
@@ -256,6 +274,26 @@ TEST(PipelineFuzzTest, SchedulesWithRowsThatFail) {
   RunSeeds(2, 1, kRunsPerKind, {.lose_homes = true, .spoil = true}, &reasons, &preemptions);
   EXPECT_EQ(reasons.count(FinishReason::kBadRow), 1u);
   EXPECT_EQ(reasons.count(FinishReason::kBadLogits), 1u);
+}
+
+// Micro-batches as a plan says, which changes as sequences come and go: members move between them.
+TEST(PipelineFuzzTest, SchedulesWithANearHome) {
+  std::set<FinishReason> reasons;
+  uint64_t preemptions = 0, moves = 0;
+  RunSeeds(3, 1, kRunsPerKind, {.near = true}, &reasons, &preemptions, &moves);
+  EXPECT_EQ(reasons,
+            (std::set<FinishReason>{FinishReason::kStopToken, FinishReason::kLength, FinishReason::kCancelled}));
+  EXPECT_GT(preemptions, 100u);
+  EXPECT_GT(moves, 1000u);
+}
+
+TEST(PipelineFuzzTest, SchedulesWithANearHomeAndHomesThatAreLost) {
+  std::set<FinishReason> reasons;
+  uint64_t preemptions = 0, moves = 0;
+  RunSeeds(4, 1, kRunsPerKind, {.lose_homes = true, .spoil = true, .near = true}, &reasons, &preemptions, &moves);
+  EXPECT_EQ(reasons.count(FinishReason::kHomeLost), 1u);
+  EXPECT_EQ(reasons.count(FinishReason::kBadRow), 1u);
+  EXPECT_GT(moves, 1000u);
 }
 
 }  // namespace

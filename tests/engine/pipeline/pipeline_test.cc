@@ -293,6 +293,31 @@ TEST(PipelineTest, WhatNoLivingHomeCanHoldEndsAtOnce) {
   engine.CheckNothingLeft();
 }
 
+// ---- a home that attends within stages, beside others
+
+TEST(PipelineTest, NearSequencesDoNotWaitForAFarHome) {
+  SimOptions options = SmallOptions();
+  options.limits.weight_bytes = 1000;
+  options.limits.page_bytes = 1000;
+  SimEngine engine(options);
+  engine.AddHome(0, 8, /*read_mb_per_s=*/1000, /*near=*/true);
+  SimLink* const far = engine.AddHome(1, 100, /*read_mb_per_s=*/10);
+  SimRequest* const slow = engine.Submit(Prompt(100, 1), {.max_tokens = 300});  // too long for the near home
+  RunUntil(&engine, [&] { return slow->announced >= 2; });
+  SimRequest* const near = engine.Submit(Prompt(20, 2), {.max_tokens = 200});
+  RunUntil(&engine, [&] { return near->announced >= 2 && slow->announced >= 20; });
+  EXPECT_EQ(near->sequence.micro_batch, 0);
+  EXPECT_EQ(slow->sequence.micro_batch, 1) << "it made room";
+  far->Hang();
+  const uint32_t near_before = near->announced, slow_before = slow->announced;
+  RunUntil(&engine, [&] { return near->announced >= near_before + 100; });
+  EXPECT_LE(slow->announced, slow_before + 1);
+  far->Resume();
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  for (const auto& request : engine.requests()) engine.CheckTokens(*request);
+  engine.CheckNothingLeft();
+}
+
 // ---- control
 
 // A sequence that decodes on with its old roster takes the page that another one gave back, at a home that looks at

@@ -40,10 +40,15 @@ SimEngine::SimEngine(const SimOptions& options)
                        options.context_max)),
       random_(options.seed),
       spart_(shape_, options.vocab, options.stage_polls_max, options.seed),
-      pipeline_(std::make_unique<Pipeline>(OptionsFor(options, shape_), &spart_, &scheduler_word_)) {}
+      pipeline_(std::make_unique<Pipeline>(OptionsFor(options, shape_), &spart_, &scheduler_word_)) {
+  spart_.OnSent(
+      [this](int micro_batch, uint32_t layer, const StepTable& table) { AttendNear(micro_batch, layer, table); });
+}
 
-SimLink* SimEngine::AddHome(int index, uint32_t pages) {
-  links_.push_back(std::make_unique<SimLink>(shape_, pages, options_.link, random_()));
+SimLink* SimEngine::AddHome(int index, uint32_t pages, uint32_t read_mb_per_s, bool near) {
+  SimLinkOptions link_options = options_.link;
+  link_options.in_stage = near;
+  links_.push_back(std::make_unique<SimLink>(shape_, pages, link_options, random_()));
   homes_[index] = links_.back().get();
   drained_.erase(index);
   PipelineCommand command;
@@ -51,8 +56,22 @@ SimLink* SimEngine::AddHome(int index, uint32_t pages) {
   command.link = links_.back().get();
   command.home = index;
   command.pages = pages;
+  command.read_mb_per_s = read_mb_per_s;
   EXPECT_TRUE(pipeline_->TryCommand(command));
   return links_.back().get();
+}
+
+void SimEngine::AttendNear(int micro_batch, uint32_t layer, const StepTable& table) {
+  for (const auto& [index, link] : homes_) {
+    const size_t home = static_cast<size_t>(index);
+    if (!link->AttendsInStage() || table.home_areas[home].send != link->SendArea(micro_batch)) continue;
+    uint32_t rows = 0, first_position = 0;
+    for (int row = 0; row < table.rows; ++row) {
+      if (table.homes[row] != home) continue;
+      if (rows++ == 0) first_position = static_cast<uint32_t>(table.positions[row]);
+    }
+    if (rows > 0) link->Attend(micro_batch, layer, rows, first_position);
+  }
 }
 
 uint64_t SimEngine::losses(int index) const {

@@ -58,7 +58,8 @@ class SimEngine {
   explicit SimEngine(const SimOptions& options);
 
   // A home at a free index. The link lives as long as the engine; a lost one is only replaced.
-  SimLink* AddHome(int index, uint32_t pages);
+  // near: it attends within stages. read_mb_per_s: as it says itself.
+  SimLink* AddHome(int index, uint32_t pages, uint32_t read_mb_per_s = 0, bool near = false);
   SimLink* link(int index) { return homes_.count(index) == 0 ? nullptr : homes_[index]; }
   // The pipeline has let go of the index' last link.
   bool drained(int index) const { return drained_.count(index) != 0; }
@@ -96,6 +97,7 @@ class SimEngine {
 
  private:
   void OnEvent(const PipelineEvent& event);
+  void AttendNear(int micro_batch, uint32_t layer, const StepTable& table);
 
   const SimOptions options_;
   const RPartShape shape_;

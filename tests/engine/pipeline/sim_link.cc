@@ -106,6 +106,18 @@ void SimLink::PostHop(const HopHeader& header) {
   std::memset(slot.receive.data(), kScribble, slot.receive.size());
 }
 
+void SimLink::Attend(int micro_batch, uint32_t layer, uint32_t rows, uint32_t first_position) {
+  Slot& slot = slots_[static_cast<size_t>(micro_batch)];
+  HopHeader hop = home_.HopOf(static_cast<uint32_t>(micro_batch), layer, first_position);
+  hop.rows = rows;
+  hop.payload_bytes = static_cast<uint32_t>(rows * shape_.hop_row_bytes());
+  std::memset(slot.receive.data(), kScribble, slot.receive.size());
+  if (std::string wrong = home_.RunHop(hop, slot.send.data(), slot.receive.data(), &slot.reply); !wrong.empty()) {
+    Violate(wrong);
+  }
+  std::memset(slot.send.data(), kScribble, slot.send.size());
+}
+
 LinkPoll SimLink::PollReply(ReplyHeader* out) {
   if (lost_) return LinkPoll::kLost;
   if (repeat_due_) {
@@ -137,11 +149,14 @@ void SimLink::TakeMemory() {
 }
 
 bool SimLink::TrySendControl(const void* message, size_t bytes) {
-  if (lost_ || refuse_all_ || control_used_ == control_.size() || Happens(options_.refuse_share)) return false;
+  if (lost_) return false;
+  const bool refuses = refuse_all_ || control_used_ == control_.size() || Happens(options_.refuse_share);
+  if (refuses && !options_.in_stage) return false;
   const std::byte* const from = static_cast<const std::byte*>(message);
   control_[(control_head_ + control_used_) % control_.size()].assign(from, from + bytes);
   ++control_used_;
   ++control_count_;
+  if (options_.in_stage) DrainControl();
   return true;
 }
 

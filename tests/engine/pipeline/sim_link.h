@@ -20,6 +20,7 @@ struct SimLinkOptions {
   double refuse_share = 0;           // a control message finds no room
   size_t control_messages_max = 64;  // in the ring
   bool tells_progress = true;        // false: only by its replies
+  bool in_stage = false;  // attends when the S-Part asks it to: no hops, and control messages are applied as they come
   double control_share = 1;  // with no hop to do, a home looks at its control messages; else when a roster makes it
 };
 
@@ -31,6 +32,8 @@ class SimLink final : public EngineLink {
 
   // The home and the wire do one thing, or nothing.
   void Turn();
+  // Of a home that attends within stages: the rows of a step, of which the first is at this position, as they are sent.
+  void Attend(int micro_batch, uint32_t layer, uint32_t rows, uint32_t first_position);
   // Applies all control messages that have come.
   void DrainControl();
 
@@ -59,6 +62,7 @@ class SimLink final : public EngineLink {
   void PostHop(const HopHeader& header) override;
   LinkPoll PollReply(ReplyHeader* out) override;
   bool TrySendControl(const void* message, size_t bytes) override;
+  bool AttendsInStage() const override { return options_.in_stage; }
   LinkPoll PollControl(void* buffer, size_t* bytes) override { return lost_ ? LinkPoll::kLost : LinkPoll::kEmpty; }
   std::byte* BulkArea() override { return nullptr; }
   void PostBulk(size_t bytes) override { Violate("a bulk segment on a link without a bulk channel"); }
