@@ -12,6 +12,7 @@ namespace fastdecode {
 
 namespace {
 constexpr int kDefaultContextMax = 8192;
+constexpr int kRosterEntriesMax = (kControlMessageBytesMax - sizeof(RosterMessage)) / sizeof(RosterEntry);
 }  // namespace
 
 absl::StatusOr<Isa> ChooseIsa(const Options& options) {
@@ -67,7 +68,7 @@ PollMode ChoosePoll(const Options& options, const CorePlan& plan) {
   return plan.shared_cores ? PollMode::kYield : PollMode::kWatch;
 }
 
-RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context) {
+RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context, bool gpu_home) {
   RPartShape shape;
   shape.layers = static_cast<uint32_t>(spec.layers);
   shape.kv_heads = static_cast<uint32_t>(spec.kv_heads);
@@ -79,22 +80,22 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
   shape.sliding_window = static_cast<uint32_t>(spec.sliding_window);
   shape.micro_batches = static_cast<uint32_t>(options.micro_batches);
-  shape.max_rows = static_cast<uint32_t>(SequencesPerMicroBatch(options) + options.prefill_chunk);
+  shape.max_rows = static_cast<uint32_t>(SequencesPerMicroBatch(options, gpu_home) + options.prefill_chunk);
   shape.max_context = static_cast<uint32_t>(max_context);
   return shape;
 }
 
 absl::Status CheckSequences(const Options& options) {
-  constexpr size_t kRosterEntriesMax = (kControlMessageBytesMax - sizeof(RosterMessage)) / sizeof(RosterEntry);
-  const int sequences = SequencesPerMicroBatch(options);
-  if (static_cast<size_t>(sequences) <= kRosterEntriesMax) return absl::OkStatus();
+  const int sequences = SequencesPerMicroBatch(options, /*gpu_home=*/false);
+  if (sequences <= kRosterEntriesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "--max-sequences: %d over %d micro-batches are %d a micro-batch, more than the %d that it can have",
       options.max_sequences, options.micro_batches, sequences, kRosterEntriesMax));
 }
 
-int SequencesPerMicroBatch(const Options& options) {
-  return (options.max_sequences + options.micro_batches - 1) / options.micro_batches;
+int SequencesPerMicroBatch(const Options& options, bool gpu_home) {
+  const int share = (options.max_sequences + options.micro_batches - 1) / options.micro_batches;
+  return gpu_home ? std::max(share, std::min(options.max_sequences, kRosterEntriesMax)) : share;
 }
 
 absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>& endpoints) {

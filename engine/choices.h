@@ -26,12 +26,13 @@ absl::StatusOr<ElementType> ChooseType(const Options& options, Isa isa, bool gpu
 // Tokens of one sequence.
 absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec);
 PollMode ChoosePoll(const Options& options, const CorePlan& plan);
-// The R-Part's view of the model under these options.
-RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context);
-// InvalidArgument if a micro-batch has more sequences than one roster names.
+// The R-Part's view of the model under these options. gpu_home: one of the homes is the S-Part's GPU.
+RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context, bool gpu_home);
+// InvalidArgument if micro-batches that share all sequences evenly have more than one roster names.
 absl::Status CheckSequences(const Options& options);
-// Sequences of one micro-batch.
-int SequencesPerMicroBatch(const Options& options);
+// Places of one micro-batch: an even share of all sequences; beside a GPU as a home, whose sequences are all in one,
+// all of them, as far as one roster names them.
+int SequencesPerMicroBatch(const Options& options, bool gpu_home);
 // InvalidArgument if a home on another host would be lost before it can tell of its progress.
 absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>& endpoints);
 // Whether one of the homes is the S-Part's GPU.

@@ -59,12 +59,13 @@ absl::Status Engine::Start() {
   if (!type.ok()) return type.status();
   absl::StatusOr<int> context = ChooseContext(options_, spec_);
   if (!context.ok()) return context.status();
-  if (absl::Status bad = CheckSequences(options_); !bad.ok()) return bad;
-  shape_ = MakeShape(spec_, options_, *type, *context);
-  if (absl::Status bad = ValidateShape(shape_); !bad.ok()) return bad;
-
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
   if (!endpoints.ok()) return endpoints.status();
+  gpu_home_ = HasGpuHome(*endpoints);
+  if (absl::Status bad = CheckSequences(options_); !bad.ok()) return bad;
+  shape_ = MakeShape(spec_, options_, *type, *context, gpu_home_);
+  if (absl::Status bad = ValidateShape(shape_); !bad.ok()) return bad;
+
   if (absl::Status bad = CheckHopTimeout(options_, *endpoints); !bad.ok()) return bad;
   if (absl::Status bad = CheckGpuHome(options_, *endpoints, shape_, *device != nullptr); !bad.ok()) return bad;
   FaultOptions fault;
@@ -90,7 +91,7 @@ absl::Status Engine::Start() {
   SPartPlace place;
   place.type = *type;
   place.device = *std::move(device);
-  place.is_home = HasGpuHome(*endpoints);
+  place.is_home = gpu_home_;
   place.pushes = place.is_home && endpoints->size() > 1;
   place.isa = *isa;
   place.poll = poll;
@@ -151,7 +152,7 @@ absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) 
 
 absl::Status Engine::LoadModel(SPartPlace place) {
   place.shape = shape_;
-  place.sequences_max = SequencesPerMicroBatch(options_);
+  place.sequences_max = SequencesPerMicroBatch(options_, gpu_home_);
   place.node = engine_node_;
   place.s_cores = cores_.plan.s_cores;
   place.all_cores = cores_.plan.AllCores();
@@ -188,11 +189,14 @@ absl::Status Engine::StartRecordServer() {
 void Engine::StartPipeline(PollMode poll, bool park) {
   PipelineOptions options;
   options.limits.micro_batches = options_.micro_batches;
-  options.limits.sequences_max = static_cast<uint32_t>(SequencesPerMicroBatch(options_));
+  options.limits.sequences_max = static_cast<uint32_t>(SequencesPerMicroBatch(options_, gpu_home_));
   options.limits.rows_max = shape_.max_rows;
   options.limits.chunk_tokens_max = static_cast<uint32_t>(options_.prefill_chunk);
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
   options.limits.open_pieces = OpenPieces(shape_.attention());
+  if (gpu_home_) options.limits.active_max = static_cast<uint32_t>(options_.max_sequences);
+  options.limits.weight_bytes = spart_->weight_bytes();
+  options.limits.page_bytes = PageBytes(shape_.attention()) * shape_.layers;
   options.layers = spec_.layers;
   options.vocab = spec_.vocab;
   options.shape = shape_;

@@ -66,6 +66,7 @@ class Engine {
   Logger log_;
   ModelSpec spec_;
   RPartShape shape_;
+  bool gpu_home_ = false;                            // the S-Part's GPU is a home
   ReservedCorePlan cores_;
   int engine_node_ = -1;                             // NUMA node of the S-Part
   std::string machine_;                              // what was found at start, for Describe

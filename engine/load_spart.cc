@@ -78,6 +78,7 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadOnGpu(const Options& options, const M
   cuda.micro_batches = options.micro_batches;
   cuda.rows_max = static_cast<int>(place.shape.max_rows);
   cuda.sequences_max = place.sequences_max;
+  cuda.sequences_all = options.max_sequences;
   cuda.homes_max = kMaxHomes;
   cuda.is_home = place.is_home;
   cuda.batch_invariant = options.batch_invariant;

@@ -51,7 +51,7 @@ absl::Status WorkerProcess::Start() {
     if (!spec.ok()) return spec.status();
     const absl::StatusOr<ElementType> type = ChooseType(options_, *isa, /*gpu=*/false);
     if (!type.ok()) return type.status();
-    worker.model_shape = MakeShape(*spec, options_, *type, spec->max_context);
+    worker.model_shape = MakeShape(*spec, options_, *type, spec->max_context, /*gpu_home=*/false);
   }
   const CorePlan& plan = cores_.plan;
   const uint64_t kv_bytes = options_.kv_gib > 0 ? static_cast<uint64_t>(options_.kv_gib * (1ull << 30))

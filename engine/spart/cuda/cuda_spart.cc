@@ -110,7 +110,8 @@ absl::Status CudaSPart::UploadRopeTable() {
 // After all else that takes memory, but for what graphs and the driver take.
 absl::Status CudaSPart::MakeHome() {
   GpuHomeOptions home;
-  home.sequences_max = static_cast<uint32_t>(options_.sequences_max * options_.micro_batches);
+  const int room = options_.sequences_max * options_.micro_batches;
+  home.sequences_max = static_cast<uint32_t>(options_.sequences_all > 0 ? options_.sequences_all : room);
   const absl::StatusOr<double> read_rate = device_->MeasureReadRate();
   if (!read_rate.ok()) return read_rate.status();
   home.read_rate = *read_rate;
