@@ -132,7 +132,7 @@ TEST_F(BatcherPlanTest, ManyGetAMicroBatchOfTheirOwn) {
   EXPECT_THAT(Count(0), ElementsAre(4, 0));
   EXPECT_GT(Count(1)[kFar], 30);
   EXPECT_EQ(Count(1)[kNear], 0);
-  EXPECT_GT(batcher_->ready_count(), 30u) << "near ones are done with these as soon";
+  ASSERT_GT(batcher_->ready_count(), 30u) << "near ones are done with these as soon";
   // Room near is taken first, and by the next in the queue.
   const size_t joined = batcher_->active_count();
   End(sequences_[2].get());
@@ -359,6 +359,20 @@ TEST_F(PushedApartTest, WithoutAPlaceItStays) {
   EXPECT_EQ(pushed_->micro_batch, 0);
   EXPECT_EQ(pushed_->home, kFar);
   EXPECT_EQ(Begin(0), 4u);
+}
+
+// Its rows lie in memory of the micro-batch.
+TEST_F(PushedApartTest, WhileItIsPushedItStaysWhereItIs) {
+  MakePushed(/*sequences_max=*/3);
+  Begin(0);
+  Begin(1);
+  ASSERT_EQ(pushed_->micro_batch, 1) << "the first is full";
+  ASSERT_EQ(pushed_->push_home, kFar);
+  Finish(1);
+  End(sequences_[0].get());
+  Begin(1);
+  EXPECT_EQ(pushed_->micro_batch, 1);
+  EXPECT_EQ(moves_, 0);
 }
 
 TEST_F(PushedApartTest, StepsTogetherDoNotMoveIt) {
