@@ -194,6 +194,10 @@ nlohmann::json MeasureSteps(const BenchFlags& flags, const EngineFlags& engine_f
     throw Error(FD_RESOURCE_EXHAUSTED,
                 "--kv-gib: sequences were preempted within the window; give the homes more memory");
   }
+  if (const auto active = s["active_sequences"].get<int>(); active < flags.batch) {
+    throw Error(FD_RESOURCE_EXHAUSTED, "--batch: only " + std::to_string(active) + " of " + std::to_string(flags.batch) +
+                                           " sequences advanced at once; the others waited for room at the fastest home");
+  }
   AddFigures(s, flags, std::min(std::stoi(engine_flags.Value("micro-batches")), flags.batch));
   s["machine"] = engine.Describe();
   return s;

@@ -67,12 +67,13 @@ TEST_F(GpuHomeEngineTest, PreemptionAndCompanyChangeNoToken) {
   EXPECT_EQ(HopsOfHome(*tight, "gpu"), 0) << "there is no way to it";
 }
 
-// Steps with rows here and there: the GPU waits for the other home, and nobody for the GPU's.
+// Steps with rows here and there, as there is one micro-batch: the GPU waits for the other home, and nobody for the
+// GPU's. It has no room for the longer ones.
 TEST_F(GpuHomeEngineTest, SharesStepsWithOtherHomes) {
-  const auto engine = MakeEngine(Options("gpu,local:1", 20));
+  const auto engine = MakeEngine(Options("gpu,local:1", 3) + OptionList{{"micro-batches", "1"}});
   std::mt19937_64 random(3);
   std::vector<GenerateRequest> requests;
-  for (int i = 0; i < 12; ++i) requests.push_back(GreedyRequest(RandomPrompt(random, 128, 40), 30));
+  for (int i = 0; i < 12; ++i) requests.push_back(GreedyRequest(RandomPrompt(random, 128, 40), i % 2 == 0 ? 30 : 70));
   const std::vector<Answer> mixed = RunAll(*engine, requests, false);
   EXPECT_GT(HopsOfHome(*engine, "local"), 0);
   EXPECT_EQ(CountHomes(*engine).up, 2);

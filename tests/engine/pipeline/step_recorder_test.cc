@@ -161,6 +161,43 @@ TEST_F(StepRecorderTest, EverySequenceComesAndGoes) {
   EXPECT_EQ(joined_again, preempted);
 }
 
+// When near ones come, a slow one makes room for them: it leaves and joins at the same moment, at the home where it is.
+TEST_F(StepRecorderTest, OneThatMovesLeavesAndJoins) {
+  options_.limits.weight_bytes = 1000;
+  options_.limits.page_bytes = 1000;
+  SimEngine engine(options_);
+  engine.AddHome(0, 8, /*read_mb_per_s=*/1000, /*near=*/true);
+  engine.AddHome(1, 100, /*read_mb_per_s=*/10);
+  engine.Submit(SimEngine::Prompt(100, 1, 50), {.max_tokens = 300});  // too long for the near home
+  for (uint64_t i = 2; i <= 5; ++i) engine.Submit(SimEngine::Prompt(20, i, 50), {.max_tokens = 100});
+  Run(&engine);
+  std::map<uint64_t, int> inside;  // micro-batch of a sequence
+  int moves = 0;
+  for (size_t i = 0; i < events_.size(); ++i) {
+    const fd_record_event& event = events_[i];
+    if (event.kind == FD_RECORD_JOIN) {
+      EXPECT_TRUE(inside.emplace(event.id, event.micro_batch).second);
+    } else if (event.kind == FD_RECORD_TOKEN) {
+      EXPECT_EQ(inside.at(event.id), event.micro_batch);
+    } else if (event.kind == FD_RECORD_LEAVE) {
+      EXPECT_EQ(inside.at(event.id), event.micro_batch);
+      inside.erase(event.id);
+      if (event.part != FD_LEAVE_MOVED) continue;
+      ++moves;
+      const fd_record_event& join = events_[i + 1];
+      EXPECT_EQ(join.kind, FD_RECORD_JOIN);
+      EXPECT_EQ(join.id, event.id);
+      EXPECT_EQ(join.part, 2);
+      EXPECT_EQ(join.home, event.home);
+      EXPECT_EQ(join.start_ns, event.start_ns);
+      EXPECT_NE(join.micro_batch, event.micro_batch);
+    }
+  }
+  EXPECT_TRUE(inside.empty());
+  EXPECT_GE(moves, 1);
+  EXPECT_EQ(static_cast<uint64_t>(moves), engine.pipeline().batcher().moves());
+}
+
 // One of two micro-batches has no sequence all along: that makes nobody idle.
 TEST_F(StepRecorderTest, ABoundaryIsNotIdle) {
   SimEngine engine(options_);

@@ -39,8 +39,8 @@ class Stream {
   void Submit(uint64_t id, uint64_t submit_ns, uint64_t now_ns) {
     events_.push_back(Event(FD_RECORD_SUBMIT, id, submit_ns, now_ns));
   }
-  void Join(uint64_t id, uint64_t submit_ns, uint64_t now_ns, bool again = false) {
-    events_.push_back(Event(FD_RECORD_JOIN, id, submit_ns, now_ns, 0, again ? 1 : 0));
+  void Join(uint64_t id, uint64_t submit_ns, uint64_t now_ns, uint16_t part = 0) {
+    events_.push_back(Event(FD_RECORD_JOIN, id, submit_ns, now_ns, 0, part));
   }
   void Token(uint64_t id, uint32_t number, uint64_t now_ns) {
     events_.push_back(Event(FD_RECORD_TOKEN, id, now_ns, now_ns, number));
@@ -280,7 +280,7 @@ TEST(RequestsTest, APreemptedRequestKeepsItsStart) {
   stream.Join(1, 0, 10 * kMs);
   stream.Token(1, 0, 20 * kMs);
   stream.Leave(1, 25 * kMs, 1, FD_LEAVE_PREEMPTED);
-  stream.Join(1, 25 * kMs, 80 * kMs, true);
+  stream.Join(1, 25 * kMs, 80 * kMs, 1);
   stream.Token(1, 1, 100 * kMs);
   stream.Leave(1, 100 * kMs, 2);
   const std::vector<RequestFigures> figures = MeasureRequests(stream.Done());
@@ -290,9 +290,23 @@ TEST(RequestsTest, APreemptedRequestKeepsItsStart) {
   EXPECT_THAT(Sorted(figures[0].e2e_ns), ElementsAre(100 * kMs));
 }
 
+TEST(RequestsTest, OneThatMovesKeepsItsStartAndDoesNotEnd) {
+  Stream stream;
+  stream.Join(1, 0, 10 * kMs);
+  stream.Token(1, 0, 20 * kMs);
+  stream.Leave(1, 25 * kMs, 1, FD_LEAVE_MOVED);
+  stream.Join(1, 25 * kMs, 25 * kMs, 2);
+  stream.Token(1, 1, 30 * kMs);
+  stream.Leave(1, 30 * kMs, 2);
+  const std::vector<RequestFigures> figures = MeasureRequests(stream.Done());
+  EXPECT_EQ(figures[0].requests, 1u);
+  EXPECT_THAT(Sorted(figures[0].ttft_ns), ElementsAre(20 * kMs));
+  EXPECT_THAT(Sorted(figures[0].e2e_ns), ElementsAre(30 * kMs));
+}
+
 TEST(RequestsTest, ARequestThatCameBackOnlyIsPartial) {
   Stream stream;
-  stream.Join(1, 25 * kMs, 80 * kMs, true);
+  stream.Join(1, 25 * kMs, 80 * kMs, 1);
   stream.Token(1, 1, 100 * kMs);
   stream.Leave(1, 100 * kMs, 2);
   EXPECT_EQ(MeasureRequests(stream.Done())[0].requests, 0u);
