@@ -29,6 +29,8 @@ class GpuHomeEngineTest : public testing::Test {
             {"prefill-chunk", "17"},   {"poll", "yield"}};
   }
 
+  void PushManyAndForget(const OptionList& more);
+
   std::vector<GenerateRequest> Requests() const {
     std::mt19937_64 random(11);
     std::vector<GenerateRequest> requests;
@@ -37,6 +39,9 @@ class GpuHomeEngineTest : public testing::Test {
     }
     return requests;
   }
+
+  // The software GPU that says how fast it reads: steps are planned.
+  const OptionList with_rate_ = {{"gpu", "1"}};
 
   const Golden golden_{"gqa"};
 };
@@ -110,10 +115,33 @@ TEST_F(GpuHomeEngineTest, PushesPromptsToTheirHomes) {
   EXPECT_EQ(CountHomes(*engine).up, 2);
 }
 
+// Many long ones at the other home, few short ones on the GPU, which compute the long ones' prompts: by the rates that
+// were measured they step apart, and each moves once its KV is at its home. Whatever the rates, no token shows it.
+TEST_F(GpuHomeEngineTest, CompanyInOtherMicroBatchesChangesNoToken) {
+  const OptionList many = {{"max-sequences", "40"}, {"micro-batches", "3"}};
+  const auto engine = MakeEngine(Options("gpu,local:1", 3) + many + with_rate_);
+  const auto alone = MakeEngine(Options("local:1", 0) + many + OptionList{{"gpu-kv-gib", "0"}});
+  std::mt19937_64 random(31);
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 60; ++i) {
+    const bool is_short = i % 3 == 0;
+    const auto prompt = static_cast<uint32_t>(is_short ? 1 + random() % 20 : 33 + random() % 60);
+    requests.push_back(RandomRequest(random, 128, prompt, is_short ? 12 : 128 - prompt));
+  }
+  const std::vector<Answer> answers = RunAll(*alone, requests, false);
+  for (int round = 0; round < 4; ++round) ExpectSameAnswers(RunAll(*engine, requests, false), answers);
+  EXPECT_GT(HopsOfHome(*engine, "local"), 0);
+  EXPECT_EQ(CountHomes(*engine).up, 2);
+}
+
 // Little memory at both homes, sequences that are cancelled at any moment: none is lost, none gets another's tokens,
 // and in the end all pages are free (a home that has fewer than it was asked for ends its link).
-TEST_F(GpuHomeEngineTest, PushesManyAndForgetsThoseThatGo) {
-  const auto engine = MakeEngine(Options("gpu,local:1", 3) + OptionList{{"kv-gib", "0.0006"}, {"max-sequences", "40"}});
+TEST_F(GpuHomeEngineTest, PushesManyAndForgetsThoseThatGo) { PushManyAndForget({}); }
+TEST_F(GpuHomeEngineTest, PushesManyWhereStepsArePlanned) { PushManyAndForget(with_rate_); }
+
+void GpuHomeEngineTest::PushManyAndForget(const OptionList& more) {
+  const OptionList tight = {{"kv-gib", "0.0006"}, {"max-sequences", "40"}};
+  const auto engine = MakeEngine(Options("gpu,local:1", 3) + tight + more);
   const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
   std::mt19937_64 random(23);
   for (int round = 0; round < 4; ++round) {
