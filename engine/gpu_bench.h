@@ -48,6 +48,8 @@ StepTable MakeBenchTable(const RPartShape& shape);
 absl::StatusOr<uint64_t> RunBenchStep(
     CudaSPart* spart, StepTable* table, std::vector<StageTrace>* traces,
     absl::FunctionRef<void(int stages_over)> turn = [](int) {});
+// As that, but no stage waits for the host: all may run from the start.
+absl::StatusOr<uint64_t> RunBenchStepAhead(CudaSPart* spart, StepTable* table);
 
 }  // namespace fastdecode
 

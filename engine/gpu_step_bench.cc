@@ -71,6 +71,7 @@ absl::Status GpuStepBench::MakeAreas() {
 
 // Tokens and positions are others in each step.
 void GpuStepBench::FillTable(int rows) {
+  FD_CHECK(rows > 0 && rows <= static_cast<int>(loaded_.shape.max_rows), "rows of a step");
   ++steps_;
   table_.rows = table_.logit_rows = rows;
   for (int r = 0; r < rows; ++r) {
@@ -89,7 +90,6 @@ void GpuStepBench::FillTable(int rows) {
 }
 
 absl::StatusOr<uint64_t> GpuStepBench::Run(int rows, std::vector<StageTrace>* traces) {
-  FD_CHECK(rows > 0 && rows <= static_cast<int>(loaded_.shape.max_rows), "rows of a step");
   FillTable(rows);
   return RunBenchStep(loaded_.spart.get(), &table_, traces);
 }
@@ -100,7 +100,8 @@ absl::StatusOr<uint64_t> GpuStepBench::RunNearStep(int rows) {
   absl::StatusOr<HomeArea> near = loaded_.spart->NearArea();
   if (!near.ok()) return near.status();
   std::swap(table_.home_areas[0], *near);
-  const absl::StatusOr<uint64_t> ns = Run(rows, nullptr);
+  FillTable(rows);
+  const absl::StatusOr<uint64_t> ns = RunBenchStepAhead(loaded_.spart.get(), &table_);
   std::swap(table_.home_areas[0], *near);
   return ns;
 }

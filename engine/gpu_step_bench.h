@@ -33,7 +33,7 @@ class GpuStepBench {
   // One step, each row of a sequence of its own, all sampled greedily, in ns. Errors: Unavailable, with what the S-Part
   // says. REQUIRES: 0 < rows <= rows_max.
   absl::StatusOr<uint64_t> RunStep(int rows);
-  // As that, at a home whose area is in the GPU's memory: without the way to the host's.
+  // As that, at a home whose area is in the GPU's memory, and no stage waits for the host: the S-Part's own time.
   absl::StatusOr<uint64_t> RunNearStep(int rows);
   // What lies between the stages of a step, of each layer, in ns of the GPU's clock.
   struct Hops {

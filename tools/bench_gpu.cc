@@ -47,7 +47,7 @@ struct BatchFigures {
   int batch = 0;
   // Of each repetition.
   std::vector<double> step_us, gemms_us, ratio;
-  std::vector<double> near_step_us, near_ratio;  // without the way to the host's memory
+  std::vector<double> near_step_us, near_ratio;  // without the way to the host's memory and waiting for it
   std::vector<double> beside_waits;              // GEMMs, of what they take alone; none with one micro-batch
   Distribution idle, hop;
   // A layer's rows there and back: by kernels, by the copy engine.

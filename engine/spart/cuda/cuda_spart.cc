@@ -163,11 +163,22 @@ absl::Status CudaSPart::MakeMemory(MicroBatch* batch) {
 }
 
 absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
-  for (const unsigned rows : buckets_) {
+  const unsigned without_chunk_max = RowBuckets(static_cast<unsigned>(options_.sequences_max)).back();
+  const auto make = [&](unsigned rows, bool with_chunk, std::vector<SPartDevice::Graph>* graphs) {
     absl::StatusOr<SPartDevice::Graph> graph =
-        MakeStepGraph(model_, batch->memory, rows, sampled_rows(rows), batch->stream, device_.get());
-    if (!graph.ok()) return graph.status();
-    batch->steps.push_back(*graph);
+        MakeStepGraph(model_, batch->memory, rows, sampled_rows(rows), with_chunk, batch->stream, device_.get());
+    if (graph.ok()) graphs->push_back(*graph);
+    return graph.status();
+  };
+  for (const unsigned rows : buckets_) {
+    const bool either = model_.is_home && !model_.batch_invariant && rows >= kChunkRowsMin;
+    const bool with_chunk = either && rows > without_chunk_max;
+    if (absl::Status bad = make(rows, with_chunk, &batch->steps); !bad.ok()) return bad;
+    if (!either || with_chunk) {
+      batch->chunk_steps.push_back(batch->steps.back());
+    } else if (absl::Status bad = make(rows, /*with_chunk=*/true, &batch->chunk_steps); !bad.ok()) {
+      return bad;
+    }
   }
   const unsigned tile = LogitTileRows(buckets_.back());
   for (unsigned first = 0; first < static_cast<unsigned>(options_.rows_max); first += tile) {
@@ -220,12 +231,19 @@ std::string CudaSPart::failure() const {
   return failure_;
 }
 
+// Of steps.
+size_t CudaSPart::GraphsOf(const MicroBatch& batch) {
+  size_t graphs = batch.steps.size();
+  for (size_t i = 0; i < batch.steps.size(); ++i) graphs += batch.chunk_steps[i] != batch.steps[i] ? 1 : 0;
+  return graphs;
+}
+
 std::string CudaSPart::Describe() const {
   const GpuWeights& weights = model_.weights;
   return absl::StrFormat("cuda, %s, %s, weights %.2f GiB at %.1f GB/s, %d graphs for up to %d rows",
                          ElementName(weights.type), device_->Describe(), static_cast<double>(weights.bytes) * 0x1p-30,
                          static_cast<double>(weights.bytes) / static_cast<double>(weights.upload_ns),
-                         batches_.size() * batches_[0].steps.size(), buckets_.back());
+                         batches_.size() * GraphsOf(batches_[0]), buckets_.back());
 }
 
 }  // namespace fastdecode

@@ -92,10 +92,15 @@ class CudaSPart : public SPart {
   uint64_t head_weights() const { return static_cast<uint64_t>(model_.weights.head.n * model_.weights.head.k); }
 
  private:
+  // More rows than sequences, from which on attention of a step is better off as a chunk's.
+  static constexpr unsigned kChunkRowsMin = 32;
+
   struct MicroBatch {
     StepMemory memory;
     SPartDevice::Stream stream = 0;
-    std::vector<SPartDevice::Graph> steps;   // [bucket]
+    std::vector<SPartDevice::Graph> steps;  // [bucket]
+    // [bucket]: for steps with a prompt's chunk on the GPU; the same ones where that makes no difference.
+    std::vector<SPartDevice::Graph> chunk_steps;
     std::vector<SPartDevice::Graph> logits;  // [tile] of logit rows
     uint64_t first = 0;                      // the number of the running step's stage 0
     unsigned stage = 0;                      // that runs, or ran last; beyond the last: a tile of logits
@@ -107,6 +112,7 @@ class CudaSPart : public SPart {
     bool waits_at_gate = false;  // the step is not launched yet
     bool timed = false;          // the running step
     bool all_here = false;       // the step's rows: no stage of it waits
+    bool has_chunk = false;      // the step, here
     StepTable* table = nullptr;
     // For measuring, by rows.
     std::map<int, SPartDevice::Graph> gemms, attention, crossings[2][2];
@@ -118,6 +124,7 @@ class CudaSPart : public SPart {
   absl::Status MakeHome();
   absl::Status MakeMemory(MicroBatch* batch);
   absl::Status MakeGraphs(MicroBatch* batch);
+  static size_t GraphsOf(const MicroBatch& batch);
 
   void BeginStep(int micro_batch, const StepTable& table);
   void TryLaunch(MicroBatch& batch);

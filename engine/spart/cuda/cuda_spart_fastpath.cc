@@ -51,6 +51,7 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
   const uint32_t rows_here =
       home_ == nullptr ? 0 : home_->TakeStep(micro_batch, table, batch.memory.kv, batch.memory.board_rows);
   batch.all_here = rows_here == static_cast<uint32_t>(table.rows);
+  batch.has_chunk = home_ != nullptr && rows_here >= batch.memory.kv.board->entries + kChunkRowsMin;
   board.all_here = batch.all_here;
   board.first = batch.first;
   board.rows = static_cast<uint32_t>(table.rows);
@@ -66,7 +67,8 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
 void CudaSPart::TryLaunch(MicroBatch& batch) {
   if (!gate_.TryEnter()) return;
   batch.waits_at_gate = false;
-  Launch(batch, batch.steps[static_cast<size_t>(BucketFor(buckets_, batch.memory.board->rows))]);
+  const auto bucket = static_cast<size_t>(BucketFor(buckets_, batch.memory.board->rows));
+  Launch(batch, batch.has_chunk ? batch.chunk_steps[bucket] : batch.steps[bucket]);
 }
 
 void CudaSPart::Launch(MicroBatch& batch, SPartDevice::Graph graph) {

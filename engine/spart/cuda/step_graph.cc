@@ -17,8 +17,14 @@ constexpr unsigned kTileQueriesMax = 16;
 // Adds work until something fails, and keeps the first error.
 class GraphMaker {
  public:
-  GraphMaker(const StepModel& model, const StepMemory& memory, unsigned rows, SPartDevice* device)
-      : model_(model), spec_(model.spec), memory_(memory), rows_(rows), device_(device) {}
+  GraphMaker(const StepModel& model, const StepMemory& memory, unsigned rows, SPartDevice* device,
+             bool with_chunk = false)
+      : model_(model),
+        spec_(model.spec),
+        memory_(memory),
+        rows_(rows),
+        with_chunk_(with_chunk && !model.batch_invariant),
+        device_(device) {}
 
   void Embed() {
     auto args = OfRows<EmbedNormArgs>();
@@ -196,18 +202,15 @@ class GraphMaker {
             static_cast<int>(model_.shape.head_dim)};
   }
 
-  // A bucket that no step needs in which each sequence has one row: there is a prompt's chunk, whose rows share what is
-  // read of their KV.
-  bool HasChunk() const { return rows_ > RowBuckets(model_.sequences_max).back(); }
   int head_dim() const { return static_cast<int>(model_.shape.head_dim); }
   bool UsesTensorCores() const { return TensorCoresAttend(model_.kv.pages.type, type()); }
   // Results do not depend on it without tensor cores, with them they do.
   unsigned TileQueries() const {
     if (!UsesTensorCores()) return AttendTileQueries(ThreadQueries(), head_dim());
-    return TensorTileQueries(HasChunk() && !model_.batch_invariant, head_dim(), static_cast<int>(model_.shape.group));
+    return TensorTileQueries(with_chunk_, head_dim(), static_cast<int>(model_.shape.group));
   }
   int ThreadQueries() const {
-    const unsigned queries = HasChunk() ? kTileQueriesMax : std::min(model_.shape.group, kTileQueriesMax);
+    const unsigned queries = with_chunk_ ? kTileQueriesMax : std::min(model_.shape.group, kTileQueriesMax);
     return AttendThreadQueries(static_cast<int>(queries), head_dim());
   }
   KvSplit Split() const {
@@ -265,6 +268,7 @@ class GraphMaker {
   const ModelSpec& spec_;
   const StepMemory& memory_;
   const unsigned rows_;
+  const bool with_chunk_;
   SPartDevice* const device_;
   absl::Status status_;
 };
@@ -282,8 +286,9 @@ absl::StatusOr<SPartDevice::Graph> MakeGraph(const std::string& name, SPartDevic
 }  // namespace
 
 absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
-                                                 unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device) {
-  GraphMaker maker(model, memory, rows, device);
+                                                 unsigned logit_rows, bool with_chunk, SPartDevice::Stream stream,
+                                                 SPartDevice* device) {
+  GraphMaker maker(model, memory, rows, device, with_chunk);
   return MakeGraph(absl::StrCat("step of up to ", rows, " rows"), stream, device, &maker, [&] {
     const auto layers = static_cast<unsigned>(model.spec.layers);
     maker.Embed();

@@ -8,9 +8,11 @@
 namespace fastdecode {
 
 // A whole step of up to `rows` rows, of which up to `logit_rows` are sampled: stage 0; for each further stage a wait
-// for its number; the publication of each.
+// for its number; the publication of each. with_chunk: attention on the GPU is as a prompt's chunk wants it, whose rows
+// share what is read of their KV; unless the model is batch-invariant.
 absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
-                                                 unsigned logit_rows, SPartDevice::Stream stream, SPartDevice* device);
+                                                 unsigned logit_rows, bool with_chunk, SPartDevice::Stream stream,
+                                                 SPartDevice* device);
 // For steps that want more logits than that, or to see them: up to `count` logit rows from `first` on, into logits_out,
 // and sampled; publishes as stage `stage` of the step. After the step, in the same stream.
 absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const StepMemory& memory, unsigned first,

@@ -59,7 +59,7 @@ TEST(StepGraphTest, GemmsAloneAreThoseOfTheStep) {
   StepMemory memory;
   memory.times = &times;
   const SPartDevice::Stream stream = *device.MakeStream();
-  ASSERT_TRUE(MakeStepGraph(model, memory, kRows, kLogitRows, stream, &device).ok());
+  ASSERT_TRUE(MakeStepGraph(model, memory, kRows, kLogitRows, /*with_chunk=*/false, stream, &device).ok());
   std::vector<Gemm> of_step = device.gemms;
   EXPECT_EQ(of_step.size(), 3 * 4 + 3u);
   EXPECT_GT(device.others, 3 * 6);
@@ -97,7 +97,7 @@ TEST(StepGraphTest, AttentionAloneIsThatOfTheStep) {
   StepMemory memory;
   memory.times = &times;
   const SPartDevice::Stream stream = *device.MakeStream();
-  ASSERT_TRUE(MakeStepGraph(model, memory, 8, 8, stream, &device).ok());
+  ASSERT_TRUE(MakeStepGraph(model, memory, 8, 8, /*with_chunk=*/false, stream, &device).ok());
   const std::vector<AttendKvArgs> of_step = std::exchange(device.attends, {});
   device.gemms.clear();
   device.others = 0;
@@ -146,12 +146,12 @@ TEST(StepGraphTest, WaysAloneAreOfEachLayerAndCopiesOnTheirRightSide) {
 // Tensor cores round, so that a model in f32 does without, and one in fp16 with KV in bf16. For a prompt's chunk their
 // tiles are larger, unless heads are long or the bits are to be the same in all company.
 TEST(StepGraphTest, TensorCoresAttend) {
-  constexpr unsigned kSequences = 18;  // in a bucket of 24
+  constexpr unsigned kSequences = 18;
   struct Case {
     ElementType compute = ElementType::kBf16;
     KvType kv = KvType::kBf16;
     int head_dim = 128;
-    unsigned rows = 24;
+    bool with_chunk = false;
     bool batch_invariant = false;
   };
   const auto tile = [](const Case& c) {  // 0: without tensor cores
@@ -162,7 +162,7 @@ TEST(StepGraphTest, TensorCoresAttend) {
     StageStamps times;
     StepMemory memory;
     memory.times = &times;
-    EXPECT_TRUE(MakeStepGraph(model, memory, c.rows, 8, *device.MakeStream(), &device).ok());
+    EXPECT_TRUE(MakeStepGraph(model, memory, 24, 8, c.with_chunk, *device.MakeStream(), &device).ok());
     EXPECT_EQ(device.attends.size(), 2u);
     const AttendKvArgs& args = device.attends.at(0);
     EXPECT_EQ(device.attends.at(1).split.tile_queries, args.split.tile_queries);
@@ -170,18 +170,18 @@ TEST(StepGraphTest, TensorCoresAttend) {
     EXPECT_EQ(args.split.tile_queries, AttendTileQueries(args.thread_queries, c.head_dim));
     return 0u;
   };
-  EXPECT_EQ(tile({}), 16u);
-  EXPECT_EQ(tile({.kv = KvType::kInt8, .head_dim = 256}), 16u);
-  EXPECT_EQ(tile({.kv = KvType::kFp16}), 16u);
-  EXPECT_EQ(tile({.compute = ElementType::kFp16, .kv = KvType::kFp16}), 16u);
-  EXPECT_EQ(tile({.compute = ElementType::kFp16, .kv = KvType::kInt8}), 16u);
+  EXPECT_EQ(tile({}), 8u);
+  EXPECT_EQ(tile({.kv = KvType::kInt8, .head_dim = 256}), 8u);
+  EXPECT_EQ(tile({.kv = KvType::kFp16}), 8u);
+  EXPECT_EQ(tile({.compute = ElementType::kFp16, .kv = KvType::kFp16}), 8u);
+  EXPECT_EQ(tile({.compute = ElementType::kFp16, .kv = KvType::kInt8}), 8u);
   EXPECT_EQ(tile({.compute = ElementType::kFp16, .kv = KvType::kBf16}), 0u);
-  EXPECT_EQ(tile({.compute = ElementType::kF32, .kv = KvType::kInt8, .rows = 256}), 0u);
-  EXPECT_EQ(tile({.kv = KvType::kF32, .rows = 256}), 0u);
-  EXPECT_EQ(tile({.rows = 32}), 64u);
-  EXPECT_EQ(tile({.kv = KvType::kInt8, .head_dim = 64, .rows = 256}), 64u);
-  EXPECT_EQ(tile({.head_dim = 144, .rows = 256}), 16u);
-  EXPECT_EQ(tile({.rows = 256, .batch_invariant = true}), 16u);
+  EXPECT_EQ(tile({.compute = ElementType::kF32, .kv = KvType::kInt8, .with_chunk = true}), 0u);
+  EXPECT_EQ(tile({.kv = KvType::kF32, .with_chunk = true}), 0u);
+  EXPECT_EQ(tile({.with_chunk = true}), 64u);
+  EXPECT_EQ(tile({.kv = KvType::kInt8, .head_dim = 64, .with_chunk = true}), 64u);
+  EXPECT_EQ(tile({.head_dim = 144, .with_chunk = true}), 8u);
+  EXPECT_EQ(tile({.with_chunk = true, .batch_invariant = true}), 8u);
 }
 
 }  // namespace
