@@ -26,7 +26,8 @@ auto DispatchReading(const AttendKvArgs& args, const Use& use) {
   if (head_dim == 64) return use(&simt::AttendKvReading<Operands, 64, true, kTiles>);
   if (head_dim == 128) return use(&simt::AttendKvReading<Operands, 128, true, kTiles>);
   if (head_dim < 128) return use(&simt::AttendKvReading<Operands, 128, false, kTiles>);
-  return use(&simt::AttendKvReading<Operands, 256, false, kTiles>);
+  FD_CHECK(kTiles == 1, "longer heads have smaller tiles");
+  return use(&simt::AttendKvReading<Operands, 256, false, 1>);
 }
 template <class Operands, class Use>
 auto DispatchTensorCores(const AttendKvArgs& args, const Use& use) {

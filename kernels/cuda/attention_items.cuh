@@ -102,23 +102,17 @@ FD_DEVICE unsigned PositionOf(const AttendKvArgs& args, const AttendItem& item, 
   return item.entry.position + (item.first_query + query) / args.split.group;
 }
 
-// The item that the block does next, for thread 0: there is none if it is not less than `items`. A block's first one
-// has the block's own number. Who has one asks for another until there is none, so that as many ask as there are items,
-// and who asks last of all leaves zero.
-FD_DEVICE uint32_t DrawItem(const AttendKvArgs& args, uint32_t items) {
-  const uint32_t before = AtomicAdd(args.drawn, 1u);
-  if (before == items - 1) *args.drawn = 0;
-  return BlocksX() + before;
-}
-
 // What the threads of a block know of the item after the one that they work on. In shared memory.
 struct NextItem {
   uint32_t number = 0;
   KvSpan kv;
 };
 
-// The numbers of the block's items, and of all that there are or more at the end. What is next is drawn while the block
-// works, and what it reads is in `next` before that ends: for who begins to copy it.
+// The numbers of the block's items, and one that is not less than `items` at the end. What is next is known while the
+// block works, and what it reads is in `next` before that ends: for who begins to copy it.
+//
+// A block's first item has the block's own number. Who has one asks for another until there is none, so that as many
+// ask as there are items, and who is told so last of all leaves zero.
 class ItemNumbers {
  public:
   FD_DEVICE ItemNumbers(const AttendKvArgs& args, NextItem* next)
@@ -126,14 +120,14 @@ class ItemNumbers {
 
   FD_DEVICE uint32_t Next() {
     while (true) {
-      if (Thread() == 0) next_->number = drawn_;
+      if (Thread() == 0) next_->number = Drawn();
       SyncBlock();
       const uint32_t number = next_->number;
       AttendItem item;
       const bool is_one = IsOne(number), sees = is_one && Find(number, &item);
       if (Thread() == 0) next_->kv = is_one ? item.kv : KvSpan{};
       SyncBlock();
-      if (Thread() == 0 && is_one) drawn_ = DrawItem(args_, counts_.items);  // comes while the block works
+      if (Thread() == 0 && is_one) Draw();
       if (sees || !is_one) return number;
     }
   }
@@ -143,10 +137,23 @@ class ItemNumbers {
   }
 
  private:
+  // The answer comes while the block works: nothing looks at it before it is needed.
+  FD_DEVICE void Draw() {
+    before_ = AtomicAdd(args_.drawn, 1u);
+    asked_ = true;
+  }
+  FD_DEVICE uint32_t Drawn() const {
+    if (!asked_) return BlockX();
+    if (before_ == counts_.items - 1) *args_.drawn = 0;
+    return BlocksX() + before_;
+  }
+
   const AttendKvArgs& args_;
   NextItem* const next_;
   const KvCounts counts_;
-  uint32_t drawn_ = BlockX();  // thread 0's
+  // Thread 0's: how often was asked before it did the last time.
+  uint32_t before_ = 0;
+  bool asked_ = false;
 };
 
 // The block's items, one after another: Attends(args).Begin(what the first one reads), and Do(item) of each, which

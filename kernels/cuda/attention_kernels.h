@@ -131,10 +131,10 @@ inline constexpr bool TensorCoresAttend(KvType type, ElementType compute) {
   if (type == KvType::kBf16) return compute == ElementType::kBf16;
   return compute != ElementType::kF32 && (type == KvType::kFp16 || type == KvType::kInt8);
 }
-// Chunks with longer heads would need more registers than a thread has.
+// Chunks and larger groups with longer heads would need more registers than a thread has.
 inline constexpr unsigned TensorTileQueries(bool of_chunks, int head_dim, int group) {
   if (of_chunks && head_dim <= 128) return kChunkQueries;
-  return group <= 8 ? 8 : kReadQueriesMax;
+  return group <= 8 || head_dim > 128 ? 8 : kReadQueriesMax;
 }
 // Cuts are kBlockTokens long up to the 16th. From there on they are twice as long after each doubling of the position,
 // kCutsOfDoubling to a doubling: [8192, 16384) has 8 of 1024 tokens. So short contexts are cut finely, and partials
