@@ -73,8 +73,8 @@ class KvCopy {
   }
 
  private:
-  // Where pages are is asked for 32 at a time, by a lane each, and long before: a step would wait for it as long as for
-  // K. A span's last one again behind it.
+  // Where pages are is asked for 32 at a time, by a lane each: a step would wait for it as long as for K. So the step
+  // of a longer span waits that begins what the 32 before do not cover. A span's last one again behind it.
   FD_DEVICE uint32_t PageOfLane(const KvSpan& kv, unsigned first_page) const {
     if (kv.end == 0) return 0;
     const unsigned mine = first_page + Thread() % kWarp, last = (kv.end - 1) / kPageTokens;

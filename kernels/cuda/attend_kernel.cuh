@@ -201,24 +201,13 @@ class Attend {
       const QueryPlace place = PlaceOf(args_, item, query);
       const float maximum = Floats(layout_.maxima)[query], sum = Floats(layout_.sums)[query];
       if (alone) {
-        PutOutput<2>(args_, item, place, dim_, {acc_[i].v[0] / sum, acc_[i].v[1] / sum});
+        PutOutput(args_, item, place, dim_, {acc_[i].v[0] / sum, acc_[i].v[1] / sum});
       } else {
         PutPartial(args_, QueryIndex(args_, item, place), item.cut, dim_, acc_[i], maximum, sum);
       }
     }
     if (alone || !IsLastOfTile(args_, item, CountOf(layout_))) return;
-    Merge(item);
-  }
-
-  FD_DEVICE void Merge(const AttendItem& item) {
-    FD_UNROLL(unroll 1)
-    for (int i = 0; i < kQueries; ++i) {
-      const unsigned query = static_cast<unsigned>(group_ * kQueries + i);
-      if (!adds_ || query >= item.queries) continue;
-      const QueryPlace place = PlaceOf(args_, item, query);
-      const size_t index = QueryIndex(args_, item, place);
-      PutOutput(args_, item, place, dim_, MergePartials<2>(args_, index, item.first_cut, item.last_cut, dim_));
-    }
+    MergeTile(args_, item);
   }
 
   const AttendKvArgs& args_;

@@ -50,6 +50,22 @@ struct AttendLayout {
   size_t bytes;
 };
 
+// What every GPU that the kernels are compiled for gives a block, if it is asked.
+inline constexpr size_t kSharedBytesMax = 99 << 10;
+// With tensor cores.
+constexpr bool AttendLayoutsFit(unsigned tile_queries) {
+  for (const KvType type : {KvType::kBf16, KvType::kFp16, KvType::kInt8}) {
+    for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+      const AttendLayout layout(type, head_dim, tile_queries);
+      if (layout.bytes > kSharedBytesMax || layout.k % 16 != 0 || layout.v % 16 != 0 || layout.k_scales % 16 != 0) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+static_assert(AttendLayoutsFit(AttendLayout::kReads) && AttendLayoutsFit(AttendLayout::kComputes));
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_KERNELS_CUDA_ATTEND_LAYOUT_H_

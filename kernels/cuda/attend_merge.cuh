@@ -35,23 +35,27 @@ FD_DEVICE bool IsLastOfTile(const AttendKvArgs& args, const AttendItem& item, ui
   return *count == item.last_cut - item.first_cut + 1;
 }
 
-// acc / sum of all cuts in ascending order, for kDims dims from `dim` on. Several cuts are loaded at once, since each
-// load takes longer than all that is done with it; behind the last cut its own again, for nothing.
-template <int kDims>
-FD_DEVICE Pack<float, kDims> MergePartials(const AttendKvArgs& args, size_t query, unsigned first_cut,
-                                           unsigned last_cut, int dim) {
+inline constexpr int kMergeDims = 4;  // a thread merges so many at once
+
+// acc / sum of all cuts in ascending order, from `dim` on. Several cuts are loaded at once, since each load takes
+// longer than all that is done with it: those of a group of eight that begin at multiples of eight, whatever the tile's
+// first one is, which a query that sees nothing of it may only have for its neighbour. Beyond the tile's, one of these
+// for nothing.
+FD_DEVICE Pack<float, kMergeDims> MergePartials(const AttendKvArgs& args, size_t query, unsigned first_cut,
+                                                unsigned last_cut, int dim) {
   constexpr unsigned kAtOnce = 8;
   float most = MinusInfinity(), sum = 0;
-  Pack<float, kDims> acc = {};
-  for (unsigned cut = first_cut; cut <= last_cut; cut += kAtOnce) {
+  Pack<float, kMergeDims> acc = {};
+  for (unsigned cut = first_cut / kAtOnce * kAtOnce; cut <= last_cut; cut += kAtOnce) {
     float maxima[kAtOnce], sums[kAtOnce];
-    Pack<float, kDims> more[kAtOnce];
+    Pack<float, kMergeDims> more[kAtOnce];
     FD_UNROLL(unroll)
     for (unsigned i = 0; i < kAtOnce; ++i) {
-      const size_t index = PartialIndex(args, query, cut + i < last_cut ? cut + i : last_cut);
+      const unsigned at = cut + i < first_cut ? first_cut : cut + i < last_cut ? cut + i : last_cut;
+      const size_t index = PartialIndex(args, query, at);
       maxima[i] = args.maxima[index];
       sums[i] = args.sums[index];
-      more[i] = LoadPack<kDims>(args.partials + index * args.pages.head_dim + dim);
+      more[i] = LoadPack<kMergeDims>(args.partials + index * args.pages.head_dim + dim);
     }
     const float before = most;
     FD_UNROLL(unroll)
@@ -61,26 +65,23 @@ FD_DEVICE Pack<float, kDims> MergePartials(const AttendKvArgs& args, size_t quer
     for (float& value : acc.v) value *= shrinks;
     FD_UNROLL(unroll)
     for (unsigned i = 0; i < kAtOnce; ++i) {
-      if (cut + i > last_cut) break;
+      if (cut + i < first_cut || cut + i > last_cut) continue;
       const float weight = Exp2(maxima[i] - base);
       sum = Fma(sums[i], weight, sum);
-      for (int d = 0; d < kDims; ++d) acc.v[d] = Fma(more[i].v[d], weight, acc.v[d]);
+      for (int d = 0; d < kMergeDims; ++d) acc.v[d] = Fma(more[i].v[d], weight, acc.v[d]);
     }
   }
   for (float& value : acc.v) value /= sum;
   return acc;
 }
 
-template <class T, int kDims>
-FD_DEVICE void StoreOutput(T* to, const Pack<float, kDims>& values) {
-  Pack<T, kDims> out;
-  for (int d = 0; d < kDims; ++d) out.v[d] = FromFloat<T>(values.v[d]);
-  StorePack(to, out);
+template <class T>
+FD_DEVICE void StoreOutput(T* to, DimPair values) {
+  StorePack(to, Pack<T, 2>{FromFloat<T>(values.v[0]), FromFloat<T>(values.v[1])});
 }
-// o of one of the item's queries, from `dim` on; padding is left out.
-template <int kDims>
+// o of one of the item's queries, two dims from `dim` on; padding is left out.
 FD_DEVICE void PutOutput(const AttendKvArgs& args, const AttendItem& item, const QueryPlace& place, int dim,
-                         const Pack<float, kDims>& values) {
+                         DimPair values) {
   if (dim >= args.wire.head_dim) return;
   const size_t row = item.entry.row + place.row, at = (row * args.wire.heads + place.head) * args.wire.head_dim + dim;
   switch (args.type) {
@@ -93,17 +94,17 @@ FD_DEVICE void PutOutput(const AttendKvArgs& args, const AttendItem& item, const
   }
 }
 
-// o of all of a tile's queries. Threads take four dims of a query each, of several queries at once.
+// o of all of a tile's queries, by the whole block.
 FD_DEVICE void MergeTile(const AttendKvArgs& args, const AttendItem& item) {
-  const unsigned quads = static_cast<unsigned>(args.pages.head_dim) / 4;
+  const unsigned quads = static_cast<unsigned>(args.pages.head_dim) / kMergeDims;
   FD_UNROLL(unroll 2)
   for (unsigned i = Thread(); i < item.queries * quads; i += kAttendThreads) {
-    const int dim = static_cast<int>(i % quads) * 4;
+    const int dim = static_cast<int>(i % quads) * kMergeDims;
     const QueryPlace place = PlaceOf(args, item, i / quads);
     const size_t index = QueryIndex(args, item, place);
-    const Pack<float, 4> o = MergePartials<4>(args, index, item.first_cut, item.last_cut, dim);
-    PutOutput<2>(args, item, place, dim, {o.v[0], o.v[1]});
-    PutOutput<2>(args, item, place, dim + 2, {o.v[2], o.v[3]});
+    const Pack<float, kMergeDims> o = MergePartials(args, index, item.first_cut, item.last_cut, dim);
+    PutOutput(args, item, place, dim, {o.v[0], o.v[1]});
+    PutOutput(args, item, place, dim + 2, {o.v[2], o.v[3]});
   }
 }
 

@@ -330,7 +330,7 @@ class AttendRead {
       const QueryPlace place = PlaceOf(args_, item, static_cast<unsigned>(tile) * kOfTile + query);
       const int at = first + static_cast<int>(dim);
       if (item.first_cut == item.last_cut) {
-        PutOutput<2>(args_, item, place, at, {acc.v[0] / sum, acc.v[1] / sum});
+        PutOutput(args_, item, place, at, {acc.v[0] / sum, acc.v[1] / sum});
       } else {
         PutPartial(args_, QueryIndex(args_, item, place), item.cut, at, acc, most, sum);
       }

@@ -296,7 +296,7 @@ class AttendTiles {
   };
   FD_DEVICE void Put(const AttendItem& item, const CutOfQuery& cut, int dim, DimPair acc) const {
     if (item.first_cut == item.last_cut) {
-      PutOutput<2>(args_, item, cut.place, dim, {acc.v[0] * cut.inverse, acc.v[1] * cut.inverse});
+      PutOutput(args_, item, cut.place, dim, {acc.v[0] * cut.inverse, acc.v[1] * cut.inverse});
     } else {
       PutPartial(args_, QueryIndex(args_, item, cut.place), item.cut, dim, acc, cut.maximum, cut.sum);
     }

@@ -68,7 +68,7 @@ def way(figures):
 
 
 def alone_lines(benches):
-    lines = ["| command | batch | step us | its GEMMs us | step / GEMMs | of rows that stay on the GPU | GEMMs beside waits / alone | TFLOP/s | GB/s | "
+    lines = ["| command | batch | step us | its GEMMs us | step / GEMMs | S-Part alone / GEMMs | GEMMs beside waits / alone | TFLOP/s | GB/s | "
              "idle us p50 / p99 | hop us p50 / p99 | KiB there, back | there us by kernel / copy | back us by kernel / copy |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for one in benches:

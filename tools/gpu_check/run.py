@@ -33,9 +33,7 @@ HOMES = {"llama-3-8b-8": (["--batch", "64", "--context", "512,4096", "--prompt",
                           ["--batch", "16", "--context", "8192", "--prompt", "8192"],
                           ["--batch", "64", "--context", "4096", "--prompt", "2048", "--chunk", "2048"],
                           ["--batch", "64", "--context", "4096", "--prompt", "2048", "--kv-type", "int8"])}
-WAYS = (["--homes", "gpu", "--micro-batches", "1"], ["--homes", "gpu", "--micro-batches", "2"],
-        ["--homes", "local", "--micro-batches", "2"], ["--homes", "gpu,local", "--micro-batches", "2"])
-QUICK_WAYS = (["--homes", "local"], ["--homes", "gpu"])
+WAYS = (["--homes", "gpu"], ["--homes", "local"])
 QUICK_HOMES = (["--batch", "4", "--context", "64", "--prompt", "64", "--repetitions", "2"],)
 HOP_BATCHES = (1, 5, 6)  # of llama-3-8b's rows, 5 are 60 KiB and 6 are 72
 PARTS = ("tests", "alone", "homes", "decode", "requests", "steps", "peer")  # in this order
@@ -77,6 +75,9 @@ def environment(folders, module):
             "FASTDECODE_CUDA_MODULE": str(module)}
 
 
+LEFT_OUT = "left out: the time of --within is over"
+
+
 class Programs:
     """Runs those of this folder."""
 
@@ -97,7 +98,7 @@ class Programs:
         """(exit code, stdout, stderr); None: it took too long, or there was no time left for it."""
         left_s = self.left_s(limit_s)
         if left_s <= 0:
-            return None, "", "left out: the time of --within is over"
+            return None, "", LEFT_OUT
         try:
             done = subprocess.run([str(word) for word in command], cwd=HERE, env=self._env, capture_output=True,
                                   encoding="utf-8", errors="replace", timeout=left_s)
@@ -270,7 +271,7 @@ def measure_part(part, model, programs, quick, seconds):
             yield bench_home(model, arguments, programs)
     elif part == "steps":
         for batch in batches:
-            for way in QUICK_WAYS if quick else WAYS:
+            for way in WAYS:
                 yield bench_step(model, ["--batch", batch, "--context", 64 if quick else 512, *way], programs)
     elif quick or model.name in HOMES:
         yield from compare_loads(model, programs, part == "decode", quick, seconds)
@@ -320,7 +321,7 @@ def check(results, parts, models, programs, options, out):
         print("\n".join(report.LINES_OF[part]([figures])), flush=True)
         write(results, out)
     if "peer" in parts:
-        results["peer"] = peer.measure(options.quick)
+        results["peer"] = peer.measure(options.quick) if programs.left_s(1) > 0 else {"none": LEFT_OUT}
 
 
 def main():

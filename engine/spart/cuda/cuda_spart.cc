@@ -119,7 +119,8 @@ absl::Status CudaSPart::MakeHome() {
   if (home.kv_bytes == 0) {
     const RPartShape& shape = model_.shape;
     const uint64_t page_bytes = KvPool::PageBytesAllLayers(shape.attention(), static_cast<int>(shape.layers));
-    const uint64_t graphs = batches_.size() * buckets_.size();
+    const auto two = std::count_if(buckets_.begin(), buckets_.end(), [&](unsigned rows) { return HasTwoGraphs(rows); });
+    const uint64_t graphs = batches_.size() * (buckets_.size() + static_cast<size_t>(two));
     const uint64_t spare = kSpareBytes + graphs * shape.layers * kKernelsPerLayer * kKernelBytes;
     const uint64_t free = device_->free_bytes();
     home.kv_bytes = std::min(page_bytes * TablePages(shape) * home.sequences_max, free - std::min(free, spare));
@@ -162,8 +163,12 @@ absl::Status CudaSPart::MakeMemory(MicroBatch* batch) {
   return absl::OkStatus();
 }
 
+// Of steps with a prompt's chunk on the GPU and of those without.
+bool CudaSPart::HasTwoGraphs(unsigned rows) const {
+  return model_.is_home && !model_.batch_invariant && rows > kChunkRowsMin;
+}
+
 absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
-  const unsigned without_chunk_max = RowBuckets(static_cast<unsigned>(options_.sequences_max)).back();
   const auto make = [&](unsigned rows, bool with_chunk, std::vector<SPartDevice::Graph>* graphs) {
     absl::StatusOr<SPartDevice::Graph> graph =
         MakeStepGraph(model_, batch->memory, rows, sampled_rows(rows), with_chunk, batch->stream, device_.get());
@@ -171,10 +176,8 @@ absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
     return graph.status();
   };
   for (const unsigned rows : buckets_) {
-    const bool either = model_.is_home && !model_.batch_invariant && rows >= kChunkRowsMin;
-    const bool with_chunk = either && rows > without_chunk_max;
-    if (absl::Status bad = make(rows, with_chunk, &batch->steps); !bad.ok()) return bad;
-    if (!either || with_chunk) {
+    if (absl::Status bad = make(rows, /*with_chunk=*/false, &batch->steps); !bad.ok()) return bad;
+    if (!HasTwoGraphs(rows)) {
       batch->chunk_steps.push_back(batch->steps.back());
     } else if (absl::Status bad = make(rows, /*with_chunk=*/true, &batch->chunk_steps); !bad.ok()) {
       return bad;

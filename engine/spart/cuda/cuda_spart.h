@@ -80,6 +80,7 @@ class CudaSPart : public SPart {
   // first, or if they do not end: the GPU is given up then; the device's own.
   absl::StatusOr<double> MeasureGemmsBesideWaits(int rows, int times);
   // As MeasureGemms, of appending and attending to the KV of the last step, all of whose rows were at the own home.
+  // REQUIRES: it had no prompt's chunk.
   absl::StatusOr<double> MeasureAttention(int rows, int times);
   // As that, of a way of the last step's rows, all of whose home is that of index 0: in all layers.
   absl::StatusOr<double> MeasureCrossing(int rows, int times, Way way, bool by_copies);
@@ -124,6 +125,7 @@ class CudaSPart : public SPart {
   absl::Status MakeHome();
   absl::Status MakeMemory(MicroBatch* batch);
   absl::Status MakeGraphs(MicroBatch* batch);
+  bool HasTwoGraphs(unsigned rows) const;
   static size_t GraphsOf(const MicroBatch& batch);
 
   void BeginStep(int micro_batch, const StepTable& table);

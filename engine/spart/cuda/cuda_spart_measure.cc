@@ -103,6 +103,7 @@ absl::StatusOr<double> CudaSPart::MeasureGemmsBesideWaits(int rows, int times) {
 
 absl::StatusOr<double> CudaSPart::MeasureAttention(int rows, int times) {
   MicroBatch& batch = batches_[0];
+  FD_CHECK(!batch.has_chunk, "the last step's items are those of a chunk");
   return Measure(&batch.attention, rows, times, [&](unsigned bucket) {
     return MakeAttentionGraph(model_, batch.memory, bucket, batch.stream, device_.get());
   });

@@ -37,7 +37,7 @@ absl::StatusOr<SPartDevice::Graph> MakeCrossingGraph(const StepModel& model, con
                                                      SPartDevice* device);
 
 // What MakeStepGraph's step does for the rows that have their home on the GPU, in all layers, and nothing else, for
-// measuring: once more what the last step of so many rows did. REQUIRES: model.is_home.
+// measuring: once more what the last step of so many rows did, without a prompt's chunk. REQUIRES: model.is_home.
 absl::StatusOr<SPartDevice::Graph> MakeAttentionGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
                                                       SPartDevice::Stream stream, SPartDevice* device);
 

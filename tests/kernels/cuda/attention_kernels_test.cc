@@ -230,6 +230,25 @@ TEST_P(AttentionKernelsTest, CompanyChangesNoBit) {
   }
 }
 
+// A window that begins in another cut for the row before: its nine cuts and this row's eight are merged alike.
+TEST_P(AttentionKernelsTest, CutsOfANeighbourChangeNoBit) {
+  KvCase c = CaseOf(GetParam());
+  c.out = ElementType::kF32;
+  c.head_dim = c.padded_head_dim = 16;
+  c.kv_heads = 1;
+  c.group = 4;
+  c.max_context = 6000;
+  c.window = 4096;
+  constexpr int kQueries = 2, kContext = 5120;  // positions 5118 and 5119, which see from 1023 and from 1024 on
+  constexpr uint64_t kSeed = 3;                 // of scores that are largest in the last cut
+  KvRig rig(c, 2, 2 * PagesOf(kContext), 3);
+  const int alone = rig.Add(kContext, kQueries, kSeed), together = rig.Add(kContext, kQueries, kSeed);
+  std::vector<float> expected = rig.Step({{alone, 1}}, {})[0];
+  const std::vector<float> second = rig.Step({{alone, 1}}, {})[0];
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_EQ(rig.Step({{together, kQueries}}, {.tile_queries = 16})[0], expected);
+}
+
 // Nor does how long the longest context may become.
 TEST_P(AttentionKernelsTest, MaxContextChangesNoBit) {
   for (const int context : {1500, 9000}) {
