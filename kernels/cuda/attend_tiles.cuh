@@ -157,8 +157,10 @@ class AttendTiles {
     for (unsigned n = 0; n < kTokenOperands; ++n) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) scores_[2 * n][i] = scores_[2 * n + 1][i] = 0;
-      Operands::template Score<kWhole, kOperands>(
-          RowsAt(layout_.k, n), [&](int k) { return q_[k]; }, scores_[2 * n], scores_[2 * n + 1]);
+      Operands::template ForTokens<kWhole, kOperands>(RowsAt(layout_.k, n), [&](int k, const uint32_t(&tokens)[4]) {
+        MultiplyAdd<Type>(scores_[2 * n], q_[k].v, tokens[0], tokens[2]);
+        MultiplyAdd<Type>(scores_[2 * n + 1], q_[k].v, tokens[1], tokens[3]);
+      });
     }
     if constexpr (kScaled) TakeScales();
   }
@@ -278,7 +280,10 @@ class AttendTiles {
       const float(&high)[4] = scores_[2 * k + 1];
       const uint32_t weights[4] = {PairOf<Type>(low[0], low[1]), PairOf<Type>(low[2], low[3]),
                                    PairOf<Type>(high[0], high[1]), PairOf<Type>(high[2], high[3])};
-      Operands::template Add<kWhole>(RowsAt(layout_.v, k), weights, acc_);
+      Operands::template ForDims<kWhole, kOperands>(RowsAt(layout_.v, k), [&](int j, const uint32_t(&dims)[4]) {
+        MultiplyAdd<Type>(acc_[2 * j], weights, dims[0], dims[2]);
+        MultiplyAdd<Type>(acc_[2 * j + 1], weights, dims[1], dims[3]);
+      });
     }
   }
 

@@ -37,23 +37,8 @@ struct PlainOperands {
   // a[half + 2 * i] of operand k has this dim of a query and the next one. `column`: of the lane.
   FD_DEVICE static int QueryDim(int k, int i, int column) { return 16 * k + 8 * i + column; }
 
-  // low and high = q · k of tokens 0 to 7, and of 8 to 15. query(k): operand k of q, a Pack<uint32_t, 4>. kWhole: rows
-  // have all kOperands.
-  template <bool kWhole, int kOperands, class Query>
-  FD_DEVICE static void Score(const TokenRows& k_rows, const Query& query, float (&low)[4], float (&high)[4]) {
-    const std::byte* const mine = k_rows.TokensOfLane();
-    FD_UNROLL(unroll)
-    for (int k = 0; k < kOperands; ++k) {
-      if (!kWhole && k * size_t{32} >= k_rows.row_bytes) break;
-      uint32_t tokens[4];
-      LoadMatrices(mine + k * size_t{32}, tokens);
-      const Pack<uint32_t, 4> q = query(k);
-      MultiplyAdd<T>(low, q.v, tokens[0], tokens[1]);
-      MultiplyAdd<T>(high, q.v, tokens[2], tokens[3]);
-    }
-  }
-
-  // As the left operand: use(k, operand k of 16 tokens).
+  // use(k, operand k of 16 tokens), as a left one: of a product's right ones [0] and [2] are tokens 0 to 7, [1] and [3]
+  // tokens 8 to 15. kWhole: rows have all kOperands.
   template <bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForTokens(const TokenRows& k_rows, const Use& use) {
     const std::byte* const mine = k_rows.TokensOfLane();
@@ -65,7 +50,8 @@ struct PlainOperands {
       use(k, {tokens[0], tokens[2], tokens[1], tokens[3]});
     }
   }
-  // use(j, 16 dims of v, from 16 * j on, of 16 tokens): its rows are those of DimOf(j, h, row), h 0 and 1.
+  // use(j, 16 dims of v, from 16 * j on, of 16 tokens), as a left operand whose rows are DimOf(j, h, row), h 0 and 1;
+  // of a product's right ones [0] and [2] are for acc[2 * j], [1] and [3] for acc[2 * j + 1].
   template <bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForDims(const TokenRows& v_rows, const Use& use) {
     const std::byte* const mine = v_rows.PiecesOfLane();
@@ -78,20 +64,6 @@ struct PlainOperands {
     }
   }
   FD_DEVICE static int DimOf(int j, unsigned h, int row) { return 16 * j + 8 * static_cast<int>(h) + row; }
-
-  // acc += weights · v.
-  template <bool kWhole, int kAccs>
-  FD_DEVICE static void Add(const TokenRows& v_rows, const uint32_t (&weights)[4], float (&acc)[kAccs][4]) {
-    const std::byte* const mine = v_rows.PiecesOfLane();
-    FD_UNROLL(unroll)
-    for (int n = 0; n < kAccs; n += 2) {
-      if (!kWhole && n * size_t{16} >= v_rows.row_bytes) break;
-      uint32_t dims[4];
-      LoadMatricesTransposed(mine + n * size_t{16}, dims);
-      MultiplyAdd<T>(acc[n], weights, dims[0], dims[1]);
-      MultiplyAdd<T>(acc[n + 1], weights, dims[2], dims[3]);
-    }
-  }
 
   // What the lane has of acc in two neighbouring dims of the lane's row + 8 * half, and the first of these.
   FD_DEVICE static int DimOf(int n, int column) { return 8 * n + column; }
@@ -108,24 +80,6 @@ struct CodedOperands {
   using Type = Fp16;
 
   FD_DEVICE static int QueryDim(int k, int i, int column) { return 16 * k + 2 * column + 2 * i; }
-
-  template <bool kWhole, int kOperands, class Query>
-  FD_DEVICE static void Score(const TokenRows& k_rows, const Query& query, float (&low)[4], float (&high)[4]) {
-    const std::byte* const mine = k_rows.TokensOfLane();
-    FD_UNROLL(unroll)
-    for (int k = 0; k < kOperands; k += 2) {
-      if (!kWhole && k * size_t{16} >= k_rows.row_bytes) break;
-      uint32_t codes[4];  // of operands k and k + 1 for tokens 0 to 7, and for 8 to 15
-      LoadMatrices(mine + k * size_t{16}, codes);
-      FD_UNROLL(unroll)
-      for (int i = 0; i < 2; ++i) {
-        if (!kWhole && (k + i) * size_t{16} >= k_rows.row_bytes) break;
-        const Pack<uint32_t, 4> q = query(k + i);
-        MultiplyAdd<Fp16>(low, q.v, PairOfCodes<0, 1>(codes[i]), PairOfCodes<2, 3>(codes[i]));
-        MultiplyAdd<Fp16>(high, q.v, PairOfCodes<0, 1>(codes[2 + i]), PairOfCodes<2, 3>(codes[2 + i]));
-      }
-    }
-  }
 
   template <bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForTokens(const TokenRows& k_rows, const Use& use) {
@@ -160,25 +114,6 @@ struct CodedOperands {
     }
   }
   FD_DEVICE static int DimOf(int j, unsigned h, int row) { return 16 * j + 2 * row + static_cast<int>(h); }
-
-  template <bool kWhole, int kAccs>
-  FD_DEVICE static void Add(const TokenRows& v_rows, const uint32_t (&weights)[4], float (&acc)[kAccs][4]) {
-    const std::byte* const mine = v_rows.PiecesOfLane();
-    FD_UNROLL(unroll)
-    for (int n = 0; n < kAccs; n += 4) {
-      if (!kWhole && n * size_t{8} >= v_rows.row_bytes) break;
-      uint32_t codes[4];  // of 16 dims for tokens 0 to 7 and 8 to 15, and of the next 16
-      LoadMatricesTransposed(mine + n * size_t{8}, codes);
-      FD_UNROLL(unroll)
-      for (int i = 0; i < 2; ++i) {
-        if (!kWhole && (n + 2 * i) * size_t{8} >= v_rows.row_bytes) break;
-        MultiplyAdd<Fp16>(acc[n + 2 * i], weights, PairOfCodes<0, 2>(codes[2 * i]),
-                          PairOfCodes<0, 2>(codes[2 * i + 1]));
-        MultiplyAdd<Fp16>(acc[n + 2 * i + 1], weights, PairOfCodes<1, 3>(codes[2 * i]),
-                          PairOfCodes<1, 3>(codes[2 * i + 1]));
-      }
-    }
-  }
 
   // acc[n] has every other of 16 dims, acc[n + 1] those between.
   FD_DEVICE static int DimOf(int n, int column) { return n / 2 * 16 + 2 * column + n % 2 * 2; }
