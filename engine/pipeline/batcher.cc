@@ -206,8 +206,8 @@ void Batcher::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
 void Batcher::LookAtPlan() { plan_ = ChoosePlan(plan_, InputsOfPlan()); }
 
 // Whether the plan wants a sequence in micro-batch m. Where it wants it in the first, others do if that is full.
+// REQUIRES: not kMixed.
 bool Batcher::IsFor(int m, bool near) const {
-  if (plan_ == StepPlan::kMixed) return true;
   if (plan_ == StepPlan::kApart && !near) return m > 0;  // full or not: it had better wait
   for (int other = 0; other < m; ++other) {
     if (HasPlace(other)) return false;
@@ -217,16 +217,28 @@ bool Batcher::IsFor(int m, bool near) const {
 
 // Whether micro-batch m is the one for a sequence that comes now. Where several are, they grow evenly.
 bool Batcher::Takes(int m, bool near) const {
-  if (!HasPlace(m) || !IsFor(m, near)) return false;
+  if (!HasPlace(m)) return false;
   if (plan_ == StepPlan::kMixed) return IsSmallest(m);
+  if (!IsFor(m, near)) return false;
   return plan_ != StepPlan::kApart || near || IsSmallest(m, 1);
+}
+
+// The micro-batch with a place that has the fewest members of the kind, if it has two fewer than m; else m.
+int Batcher::EvenUp(int m, bool near) const {
+  int least = m;
+  for (int other = 0; other < limits_.micro_batches; ++other) {
+    if (HasPlace(other) && Count(other, near) < Count(least, near)) least = other;
+  }
+  return Count(least, near) + 2 <= Count(m, near) ? least : m;
 }
 
 // For a member: where the plan wants it, or where it is. One whose rows are to be pushed stays: they lie in memory of
 // its micro-batch.
 int Batcher::MicroBatchFor(const Sequence& sequence) const {
-  const bool near = homes_[sequence.home].near;
-  if (sequence.push_home >= 0 || IsFor(sequence.micro_batch, near)) return sequence.micro_batch;
+  if (sequence.push_home >= 0) return sequence.micro_batch;
+  const bool near = LivesNear(sequence);
+  if (plan_ == StepPlan::kMixed) return EvenUp(sequence.micro_batch, near);
+  if (IsFor(sequence.micro_batch, near)) return sequence.micro_batch;
   for (int m = 0; m < limits_.micro_batches; ++m) {
     if (Takes(m, near)) return m;
   }
@@ -237,14 +249,11 @@ int Batcher::MicroBatchFor(const Sequence& sequence) const {
 void Batcher::Move(Sequence* sequence, int m) {
   ++moves_;
   EraseMember(*sequence);
-  sequence->micro_batch = m;
   sequence->rows = 0;  // of a step that may be under way, and so previous_rows of the next
-  micro_batches_[m].members.Append(sequence);
-  micro_batches_[m].roster_changed[sequence->home] = true;
+  AddMember(sequence, m);
 }
 
 void Batcher::Join(Sequence* sequence, int m, int home) {
-  MicroBatchState& batch = micro_batches_[m];
   if (const int prefill_home = ChoosePrefillHome(*sequence, home); prefill_home >= 0) {
     if (sequence->length + 1 < sequence->length_max) {  // else its next token is its last: nobody reads its KV again
       sequence->push_home = home;
@@ -255,13 +264,19 @@ void Batcher::Join(Sequence* sequence, int m, int home) {
     home = prefill_home;
   }
   sequence->home = home;
-  sequence->micro_batch = m;
   sequence->rows = 0;
   ++homes_[home].sequences;
   ++active_count_;
+  AddMember(sequence, m);
   FD_CHECK(TakePages(sequence, sequence->length), "placed at a home without room");
+}
+
+void Batcher::AddMember(Sequence* sequence, int m) {
+  MicroBatchState& batch = micro_batches_[m];
+  sequence->micro_batch = m;
   batch.members.Append(sequence);
-  batch.roster_changed[home] = true;
+  batch.near_members += LivesNear(*sequence);
+  batch.roster_changed[sequence->home] = true;
 }
 
 // Of its micro-batch, whose rosters are to be without it.
@@ -270,6 +285,7 @@ void Batcher::EraseMember(const Sequence& sequence) {
   size_t index = 0;
   while (index < batch.members.size() && batch.members[index] != &sequence) ++index;
   batch.members.Erase(index);
+  batch.near_members -= LivesNear(sequence);
   batch.roster_changed[sequence.home] = true;
 }
 

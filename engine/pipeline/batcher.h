@@ -72,7 +72,8 @@ class Batcher {
   // One sequence that ended with its last token.
   template <class Released>
   void Remove(Sequence* sequence, Released&& released);
-  // One whose prompt, all but the last token at most, is computed at another home, but not known to be stored at its own.
+  // One whose prompt, all but the last token at most, is computed at another home, but not known to be stored at its
+  // own.
   static bool AwaitsPush(const Sequence& sequence) {
     return sequence.push_home >= 0 && sequence.length - sequence.computed == 1;
   }
@@ -134,6 +135,7 @@ class Batcher {
   struct MicroBatchState {
     explicit MicroBatchState(size_t members_max) : members(members_max) {}
     FixedVector<Sequence*> members;
+    size_t near_members = 0;  // that live near
     std::array<bool, kMaxHomes> roster_changed{};
     std::array<uint64_t, kMaxHomes> returns_at_roster{};  // the home's `returns` when it was last sent
   };
@@ -144,8 +146,8 @@ class Batcher {
   // The home that the head of the queue goes to, if it joins micro-batch m now; -1: it does not.
   int PlaceHead(int m, uint64_t now_ns);
   int PlaceByPlan(int m, uint64_t now_ns);
-  // Of the homes that can hold its tokens and one more page for each sequence they have: the one with the most to spare;
-  // -1: none now.
+  // Of the homes that can hold its tokens and one more page for each sequence they have: the one with the most to
+  // spare; -1: none now.
   int PlaceSequence(const Sequence& sequence, Kind kind) const;
   bool MustGoFar(const Sequence& head, uint64_t now_ns) const;
   void LookAtHomes();  // for planned_
@@ -153,8 +155,17 @@ class Batcher {
   PlanInputs InputsOfPlan() const;
   void AddWaiting(const Sequence& head, PlanInputs* inputs) const;
   bool HasPlace(int m) const { return !micro_batches_[m].members.full(); }
+  // A prompt that is pushed counts where it goes to.
+  bool LivesNear(const Sequence& sequence) const {
+    return homes_[sequence.push_home >= 0 ? sequence.push_home : sequence.home].near;
+  }
+  size_t Count(int m, bool near) const {
+    const MicroBatchState& batch = micro_batches_[m];
+    return near ? batch.near_members : batch.members.size() - batch.near_members;
+  }
   bool IsFor(int m, bool near) const;
   bool Takes(int m, bool near) const;
+  int EvenUp(int m, bool near) const;
   int MicroBatchFor(const Sequence& sequence) const;
   void Move(Sequence* sequence, int m);
   bool RatesDiffer() const;
@@ -163,9 +174,10 @@ class Batcher {
   int ChoosePrefillHome(const Sequence& sequence, int home) const;
   void Join(Sequence* sequence, int m, int home);  // takes the pages of all its tokens at once
   void ReturnPages(int home, uint32_t pages);
+  void AddMember(Sequence* sequence, int m);
   void EraseMember(const Sequence& sequence);
-  void Leave(Sequence* sequence);                  // frees pages, leaves its micro-batch
-  void ReturnToReady(Sequence* sequence);          // in order of age
+  void Leave(Sequence* sequence);          // frees pages, leaves its micro-batch
+  void ReturnToReady(Sequence* sequence);  // in order of age
   Sequence* Youngest(int home) const;
   bool TakePages(Sequence* sequence, uint32_t tokens);
 

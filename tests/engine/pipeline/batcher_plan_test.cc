@@ -10,7 +10,10 @@
 namespace fastdecode {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::Ge;
+using testing::Le;
 
 constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr int kNear = 0, kFar = 1;
@@ -158,6 +161,35 @@ TEST_F(BatcherPlanTest, ManyAtFastHomesAreMixedOverAll) {
   BeginAll();
   EXPECT_GT(Count(0)[kFar], 50);
   EXPECT_NEAR(Count(0)[kNear] + Count(0)[kFar], Count(1)[kNear] + Count(1)[kFar], 1);
+}
+
+TEST_F(BatcherPlanTest, WhenMoreComeThoseWhoStepTogetherAreMixed) {
+  Make(LimitsOf(2, 256), /*far_rate=*/4'200'000);
+  AddMany(10);
+  BeginAll();
+  ASSERT_EQ(batcher_->Members(0).size(), batcher_->active_count()) << "together";
+  AddMany(400);
+  for (int i = 0; i < 3; ++i) BeginAll();
+  EXPECT_THAT(Count(0), ElementsAre(2, AllOf(Ge(50), Ge(Count(1)[kFar] - 1), Le(Count(1)[kFar] + 1))));
+  EXPECT_EQ(Count(1)[kNear], 2);
+  const int moves = moves_;
+  for (int i = 0; i < 10; ++i) BeginAll();
+  EXPECT_EQ(moves_, moves);
+}
+
+TEST_F(BatcherPlanTest, WhenMostEndThoseWhoWereApartAreMixed) {
+  BatchLimits limits = LimitsOf(2, 256);
+  limits.active_max = 200;
+  Make(limits, /*far_rate=*/670'000);
+  AddMany(1000);
+  BeginAll();
+  ASSERT_THAT(Count(0), ElementsAre(4, 0)) << "apart";
+  ASSERT_THAT(Count(1), ElementsAre(0, 196));
+  batcher_->EndReadyIf([](const Sequence&) { return true; }, [](Sequence*) {});
+  for (size_t i = 26; i < 200; ++i) End(sequences_[i].get());
+  for (int i = 0; i < 2; ++i) BeginAll();
+  EXPECT_THAT(Count(0), ElementsAre(2, 11));
+  EXPECT_THAT(Count(1), ElementsAre(2, 11));
 }
 
 TEST_F(BatcherPlanTest, FewAtFastHomesStepTogether) {
