@@ -142,11 +142,8 @@ int Batcher::PlaceHead(int m, uint64_t now_ns) {
 // Near as long as there is room. Else it waits for that, or goes to a far home: as is best for all that wait. Whoever
 // is computed near goes where near ones are.
 int Batcher::PlaceByPlan(int m, uint64_t now_ns) {
-  const Sequence& head = *ready_[0];
-  if (head.id != head_) {
-    head_ = head.id;
-    head_since_ns_ = now_ns;
-  }
+  Sequence& head = *ready_[0];
+  if (head.head_since_ns == 0) head.head_since_ns = now_ns;
   PlanInputs inputs = InputsOfPlan();
   if (inputs.far_sequences == 0) plan_ = StepPlan::kNear;
   if (const int home = PlaceSequence(head, Kind::kNear); home >= 0) return Takes(m, /*near=*/true) ? home : -1;
@@ -163,7 +160,7 @@ int Batcher::PlaceByPlan(int m, uint64_t now_ns) {
 
 // Whether no near home could ever hold it, or it has been the first for so long that the others might never end.
 bool Batcher::MustGoFar(const Sequence& head, uint64_t now_ns) const {
-  if (now_ns - head_since_ns_ > kHeadWaitNs) return true;
+  if (now_ns - head.head_since_ns > kHeadWaitNs) return true;
   for (const HomeState& home : homes_) {
     if (home.alive && home.near && home.pages_total >= PagesOf(head.length_max)) return false;
   }
@@ -265,6 +262,7 @@ void Batcher::Join(Sequence* sequence, int m, int home) {
   }
   sequence->home = home;
   sequence->rows = 0;
+  sequence->head_since_ns = 0;
   ++homes_[home].sequences;
   ++active_count_;
   AddMember(sequence, m);

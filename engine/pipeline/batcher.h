@@ -191,8 +191,6 @@ class Batcher {
   // Where micro-batches are filled by a plan: a home is near, and all that a plan is made of is known.
   bool planned_ = false;
   StepPlan plan_ = StepPlan::kNear;  // that holds
-  uint64_t head_ = UINT64_MAX;       // the sequence that was the queue's head at the last look...
-  uint64_t head_since_ns_ = 0;       // ...and since when
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ struct Sequence {
   bool at_home = false;                   // the home has heard of it: it must be told when the sequence leaves
   bool preempt = false;                   // gives its pages back at the next step boundary
   uint64_t preempted_ns = 0;              // since when it waits again; 0: it was not preempted
+  uint64_t head_since_ns = 0;             // when it became the first of those that wait; 0: it was not, since it joined
   bool failed = false;                    // ends at the next step boundary, with fail_reason
   FinishReason fail_reason = FinishReason::kBadRow;
   int fail_home = -1;

@@ -254,6 +254,49 @@ TEST_F(BatcherPlanTest, TheFirstOfTheQueueDoesNotWaitForEver) {
   EXPECT_EQ(sequences_[5]->home, kNear);
 }
 
+// Older ones that come back come first, but its time goes on.
+TEST_F(BatcherPlanTest, WhoIsPreemptedDoesNotMakeTheFirstOfTheQueueWaitAnew) {
+  Make(LimitsOf(2));
+  AddMany(5);
+  BeginAll();
+  for (int i = 0; i < 4; ++i) {
+    now_ns_ += kSecondNs;
+    sequences_[3]->preempt = true;
+    BeginAll();
+    ASSERT_EQ(sequences_[3]->home, kNear) << "it is taken in again";
+  }
+  EXPECT_EQ(batcher_->preemptions(), 4u);
+  EXPECT_EQ(sequences_[4]->home, -1);
+  now_ns_ += kSecondNs + 1;
+  BeginAll();
+  EXPECT_EQ(sequences_[4]->home, kFar);
+}
+
+// Once it has joined, what it waited before is forgotten.
+TEST_F(BatcherPlanTest, WhoIsPreemptedWaitsAnew) {
+  Make(LimitsOf(2));
+  AddMany(5);
+  BeginAll();
+  now_ns_ += 4 * kSecondNs;
+  BeginAll();
+  End(sequences_[0].get());
+  BeginAll();
+  ASSERT_EQ(sequences_[4]->home, kNear);
+  for (int i = 1; i < 4; ++i) {  // a page more for each of the others: it has no room there any more
+    sequences_[i]->computed = 2050;
+    sequences_[i]->length = 2051;
+  }
+  BeginAll();
+  sequences_[4]->preempt = true;
+  BeginAll();
+  now_ns_ += 4 * kSecondNs;
+  BeginAll();
+  EXPECT_EQ(sequences_[4]->home, -1);
+  now_ns_ += kSecondNs + 1;
+  BeginAll();
+  EXPECT_EQ(sequences_[4]->home, kFar);
+}
+
 TEST_F(BatcherPlanTest, MicroBatchesOfFarOnesThatAreFullLeaveTheRestWaiting) {
   Make(LimitsOf(2, /*sequences_max=*/20), /*far_rate=*/80'000);
   AddMany(500);
