@@ -10,6 +10,8 @@ namespace fastdecode {
 namespace {
 // So long may a sequence be the first of those that wait, for near ones to end, while a far home has room for it.
 constexpr uint64_t kHeadWaitNs = 5'000'000'000;
+// So long does a refusal hold of which nothing has changed but the time.
+constexpr uint64_t kRefusalNs = 100'000;
 }  // namespace
 
 Batcher::Batcher(const BatchLimits& limits) : limits_(limits), ready_(size_t{limits.ready_max} + limits.active()) {
@@ -43,7 +45,10 @@ void Batcher::LoseHome(int home) {
   }
 }
 
-void Batcher::Enqueue(Sequence* sequence) { ready_.Append(sequence); }
+void Batcher::Enqueue(Sequence* sequence) {
+  ++changes_;
+  ready_.Append(sequence);
+}
 
 void Batcher::CancelAll() {
   for (Sequence* sequence : ready_) sequence->cancelled.store(true, std::memory_order_relaxed);
@@ -67,6 +72,7 @@ int Batcher::homes_alive() const {
 }
 
 void Batcher::LookAtHomes() {
+  ++changes_;
   bool near = false, known = limits_.weight_bytes > 0 && limits_.page_bytes > 0;
   for (const HomeState& home : homes_) {
     if (!home.alive) continue;
@@ -134,9 +140,22 @@ int Batcher::PlaceSequence(const Sequence& sequence, Kind kind) const {
   return best;
 }
 
+// A micro-batch without rows asks in each turn of the pipeline: the last answer holds as long as it must be the same.
 int Batcher::PlaceHead(int m, uint64_t now_ns) {
-  if (planned_) return PlaceByPlan(m, now_ns);
-  return IsSmallest(m) ? PlaceSequence(*ready_[0], Kind::kAny) : -1;
+  MicroBatchState& batch = micro_batches_[m];
+  if (batch.refused_at == changes_ && now_ns - batch.refused_ns < kRefusalNs) return -1;
+  ++looks_;
+  int home = -1;
+  if (planned_) {
+    home = PlaceByPlan(m, now_ns);
+  } else if (IsSmallest(m)) {
+    home = PlaceSequence(*ready_[0], Kind::kAny);
+  }
+  if (home < 0) {
+    batch.refused_at = changes_;
+    batch.refused_ns = now_ns;
+  }
+  return home;
 }
 
 // Near as long as there is room. Else it waits for that, or goes to a far home: as is best for all that wait. Whoever
@@ -200,7 +219,10 @@ void Batcher::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
   if (far_rate > 0) inputs->waiting_us = static_cast<double>(limits_.page_bytes * pages) / far_rate;
 }
 
-void Batcher::LookAtPlan() { plan_ = ChoosePlan(plan_, InputsOfPlan()); }
+void Batcher::LookAtPlan() {
+  const StepPlan plan = ChoosePlan(plan_, InputsOfPlan());
+  changes_ += std::exchange(plan_, plan) != plan;
+}
 
 // Whether the plan wants a sequence in micro-batch m. Where it wants it in the first, others do if that is full.
 // REQUIRES: not kMixed.
@@ -270,6 +292,7 @@ void Batcher::Join(Sequence* sequence, int m, int home) {
 }
 
 void Batcher::AddMember(Sequence* sequence, int m) {
+  ++changes_;
   MicroBatchState& batch = micro_batches_[m];
   sequence->micro_batch = m;
   batch.members.Append(sequence);
@@ -279,6 +302,7 @@ void Batcher::AddMember(Sequence* sequence, int m) {
 
 // Of its micro-batch, whose rosters are to be without it.
 void Batcher::EraseMember(const Sequence& sequence) {
+  ++changes_;
   MicroBatchState& batch = micro_batches_[sequence.micro_batch];
   size_t index = 0;
   while (index < batch.members.size() && batch.members[index] != &sequence) ++index;
@@ -302,12 +326,14 @@ void Batcher::Leave(Sequence* sequence) {
 
 // Of one sequence that is not there any more.
 void Batcher::ReturnPages(int home, uint32_t pages) {
+  ++changes_;
   homes_[home].pages_free += pages;
   ++homes_[home].returns;
   --homes_[home].sequences;
 }
 
 void Batcher::ReturnToReady(Sequence* sequence) {
+  ++changes_;
   size_t index = 0;
   while (index < ready_.size() && ready_[index]->id < sequence->id) ++index;
   ready_.Insert(index, sequence);
@@ -331,6 +357,7 @@ bool Batcher::TakePages(Sequence* sequence, uint32_t tokens) {
   HomeState& home = homes_[sequence->home];
   const uint32_t more = pages - sequence->pages;
   if (more > home.pages_free) return false;
+  ++changes_;
   home.pages_free -= more;
   sequence->pages = pages;
   // One of the pages may have come back since this micro-batch's last roster. The home is certain to have applied that

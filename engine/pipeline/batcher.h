@@ -116,6 +116,7 @@ class Batcher {
   size_t active_count() const { return active_count_; }
   uint64_t preemptions() const { return preemptions_; }
   uint64_t moves() const { return moves_; }  // of members from one micro-batch to another
+  uint64_t looks() const { return looks_; }  // for a place of the queue's head
   uint32_t pages_free(int home) const { return homes_[home].pages_free; }
   uint32_t sequences_at(int home) const { return homes_[home].sequences; }
 
@@ -138,6 +139,8 @@ class Batcher {
     size_t near_members = 0;  // that live near
     std::array<bool, kMaxHomes> roster_changed{};
     std::array<uint64_t, kMaxHomes> returns_at_roster{};  // the home's `returns` when it was last sent
+    uint64_t refused_at = UINT64_MAX;                     // `changes_` when the queue's head was last refused...
+    uint64_t refused_ns = 0;                              // ...and the time
   };
 
   template <class Released>
@@ -188,6 +191,8 @@ class Batcher {
   size_t active_count_ = 0;
   uint64_t preemptions_ = 0;
   uint64_t moves_ = 0;
+  uint64_t looks_ = 0;
+  uint64_t changes_ = 0;  // of all that the head's place depends on but the time: homes, pages, members, queue, plan
   // Where micro-batches are filled by a plan: a home is near, and all that a plan is made of is known.
   bool planned_ = false;
   StepPlan plan_ = StepPlan::kNear;  // that holds
@@ -203,6 +208,7 @@ void Batcher::EndReadyIf(Condition&& condition, Ended&& ended) {
       ++i;
       continue;
     }
+    ++changes_;
     ready_.Erase(i);
     ended(sequence);
   }

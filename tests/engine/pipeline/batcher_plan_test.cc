@@ -243,7 +243,7 @@ TEST_F(BatcherPlanTest, TheFirstOfTheQueueDoesNotWaitForEver) {
   now_ns_ += 5 * kSecondNs;
   BeginAll();
   EXPECT_EQ(batcher_->ready_count(), 2u);
-  now_ns_ += 1;
+  now_ns_ += kSecondNs / 1000;
   BeginAll();
   EXPECT_EQ(sequences_[4]->home, kFar);
   EXPECT_EQ(batcher_->ready_count(), 1u) << "the next has been the first since now";
@@ -252,6 +252,29 @@ TEST_F(BatcherPlanTest, TheFirstOfTheQueueDoesNotWaitForEver) {
   End(sequences_[0].get());
   BeginAll();
   EXPECT_EQ(sequences_[5]->home, kNear);
+}
+
+// As in each turn of the pipeline, of a micro-batch that has nothing to do.
+TEST_F(BatcherPlanTest, WhoWaitsIsNotLookedAtAgainWithoutAReason) {
+  Make(LimitsOf(2));
+  AddMany(6);
+  BeginAll();
+  ASSERT_EQ(batcher_->ready_count(), 2u);
+  const uint64_t looks = batcher_->looks();
+  for (int i = 0; i < 1000; ++i) {
+    now_ns_ += 50;
+    Begin(1);
+  }
+  EXPECT_EQ(batcher_->looks(), looks);
+  now_ns_ += kSecondNs / 1000;
+  Begin(1);
+  EXPECT_EQ(batcher_->looks(), looks + 1) << "it may have waited for too long";
+  Add();
+  Begin(1);
+  EXPECT_EQ(batcher_->looks(), looks + 2) << "more wait";
+  batcher_->AddHome(2, 100'000, 4'200'000);
+  BeginAll();
+  EXPECT_EQ(batcher_->ready_count(), 0u);
 }
 
 // Older ones that come back come first, but its time goes on.
