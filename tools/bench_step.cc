@@ -2,6 +2,7 @@
 #include "tools/bench_step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -68,6 +69,14 @@ void AwaitToken(TokenStream& stream, uint32_t index) {
   }
 }
 
+// Passes over what is there of a stream, whose last token was number `index`. Returns its last token now.
+uint32_t PassOver(TokenStream& stream, uint32_t index) {
+  while (std::optional<TokenEvent> event = stream.Next(0)) {
+    if (!event->finished) index = event->token_index;
+  }
+  return index;
+}
+
 // Throws unless all sequences fit their homes as long as the window lasts: otherwise some would wait for others to end.
 void CheckHomesHold(const InferenceEngine& engine, const BenchFlags& flags) {
   const uint64_t tokens = static_cast<uint64_t>(flags.context + flags.warmup_rounds + flags.rounds + kSlackRounds);
@@ -83,26 +92,40 @@ void CheckHomesHold(const InferenceEngine& engine, const BenchFlags& flags) {
                                          "; --kv-gib gives them more memory");
 }
 
-// Counters over a window that starts when every sequence has been through its first steps, and ends whole rounds later:
-// between two tokens of the same sequence every micro-batch makes as many steps.
+void WarnOfRounds(uint32_t rounds, const BenchFlags& flags) {
+  if (rounds >= 0.9 * flags.rounds - 1 && rounds <= 1.1 * flags.rounds + 1) return;
+  std::fprintf(stderr,
+               "fastdecode: warning: the window caught %u rounds, not %d: steps are short and the machine is busy; "
+               "give more --rounds\n",
+               rounds, flags.rounds);
+}
+
+// Counters over a window that starts when every sequence has been through its first steps, and ends whole rounds of the
+// last sequence later.
 nlohmann::json RunWindow(InferenceEngine& engine, const BenchFlags& flags) {
   std::vector<TokenStream> streams =
       SubmitBatch(engine, flags, flags.warmup_rounds + flags.rounds + kSlackRounds + 1000);
   for (TokenStream& stream : streams) AwaitToken(stream, static_cast<uint32_t>(flags.warmup_rounds));
   TokenStream& last = streams.back();
   // What came in meanwhile is passed over, so that the window starts at a boundary that is just over.
-  uint32_t index = static_cast<uint32_t>(flags.warmup_rounds);
-  while (std::optional<TokenEvent> event = last.Next(0)) index = event->token_index;
+  uint32_t index = PassOver(last, static_cast<uint32_t>(flags.warmup_rounds));
   AwaitToken(last, ++index);
   engine.ResetStatistics();
-  AwaitToken(last, index + static_cast<uint32_t>(flags.rounds));
-  return nlohmann::json::parse(engine.StatisticsJson());
+  const uint32_t first = PassOver(last, index), end = index + static_cast<uint32_t>(flags.rounds);
+  if (first < end) AwaitToken(last, end);
+  nlohmann::json s = nlohmann::json::parse(engine.StatisticsJson());
+  WarnOfRounds(PassOver(last, std::max(first, end)) - first, flags);
+  return s;
 }
 
-// Adds what is derived from the window's counters. `micro_batches`: those that have sequences.
-void AddFigures(nlohmann::json& s, const BenchFlags& flags, int micro_batches) {
+// Adds what is derived from the window's counters. `micro_batches_max`: so many may have sequences. All have, and their
+// steps as many tokens, where micro-batches grow evenly; beside a GPU home one may have all, or step more often than
+// the others. So rounds are counted by tokens, of which a round has one for each sequence.
+void AddFigures(nlohmann::json& s, const BenchFlags& flags, int micro_batches_max) {
   const auto number = [&](const char* name) { return s[name].get<double>(); };
-  const double rounds = number("steps") / micro_batches;
+  const double rounds = number("sampled_tokens") / flags.batch;
+  const int steps_a_round = rounds > 0 ? static_cast<int>(std::lround(number("steps") / rounds)) : 0;
+  const int micro_batches = std::clamp(steps_a_round, 1, micro_batches_max);
   s["batch"] = flags.batch;
   s["context"] = flags.context;
   s["micro_batches"] = micro_batches;
@@ -115,7 +138,8 @@ void AddFigures(nlohmann::json& s, const BenchFlags& flags, int micro_batches) {
   s["kv_mb_per_round"] = rounds > 0 ? number("kv_bytes") * 1e-6 / rounds : 0;
 }
 
-// What the same cores read in the same run, with the engine gone: each side alone, and both at once as while they overlap.
+// What the same cores read in the same run, with the engine gone: each side alone, and both at once as while they
+// overlap.
 void AddReadTest(nlohmann::json& s) {
   const CoreGroup s_cores = s["s_cores"];
   CoreGroup r_cores;
@@ -195,8 +219,9 @@ nlohmann::json MeasureSteps(const BenchFlags& flags, const EngineFlags& engine_f
                 "--kv-gib: sequences were preempted within the window; give the homes more memory");
   }
   if (const auto active = s["active_sequences"].get<int>(); active < flags.batch) {
-    throw Error(FD_RESOURCE_EXHAUSTED, "--batch: only " + std::to_string(active) + " of " + std::to_string(flags.batch) +
-                                           " sequences advanced at once; the others waited for room at the fastest home");
+    throw Error(FD_RESOURCE_EXHAUSTED,
+                "--batch: only " + std::to_string(active) + " of " + std::to_string(flags.batch) +
+                    " sequences advanced at once; the others waited for room at the fastest home");
   }
   AddFigures(s, flags, std::min(std::stoi(engine_flags.Value("micro-batches")), flags.batch));
   s["machine"] = engine.Describe();
@@ -208,13 +233,6 @@ void BenchStep(BenchFlags& flags, EngineFlags& engine_flags) {
   engine_flags.SetDefault("prefill-chunk", "16");
   nlohmann::json s = MeasureSteps(flags, engine_flags);
   AddReadTest(s);
-  const double rounds = s["rounds"].get<double>();
-  if (rounds < 0.9 * flags.rounds - 1 || rounds > 1.1 * flags.rounds + 1) {
-    std::fprintf(stderr,
-                 "fastdecode: warning: the window caught %.1f rounds, not %d: steps are short and the machine is busy; "
-                 "give more --rounds\n",
-                 rounds, flags.rounds);
-  }
   WriteOut(flags.json ? ToLine(s) : Text(s));
 }
 
