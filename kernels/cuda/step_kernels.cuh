@@ -91,9 +91,10 @@ FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Is
   const float mean = SumOverBlock(square_sum, reinterpret_cast<float*>(SharedMemory())) / static_cast<float>(hidden);
   const float scale = 1.0f / sqrtf(mean + args.epsilon);
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
-    const bool held_last = hidden > PacksOfBlock();  // not these
-    if (held_last) LoadPacks(x, first, hidden, held);
-    if (held_last && kHoldsWeights) LoadPacks(args.norm, first, hidden, weights);
+    if (hidden > PacksOfBlock()) {  // then the last ones are held
+      LoadPacks(x, first, hidden, held);
+      if (kHoldsWeights) LoadPacks(args.norm, first, hidden, weights);
+    }
     FD_UNROLL(unroll)
     for (int p = 0; p < kHeldPacks; ++p) {
       if (PackAt(first, p) >= hidden) break;
