@@ -18,18 +18,23 @@ FD_DEVICE uint32_t* CountOf(const AttendLayout& layout) {
   return reinterpret_cast<uint32_t*>(SharedMemory() + layout.count);
 }
 
+// A team is all threads of the block, or a warp, which has an equal part of each step's tokens to itself then, and
+// waits for nobody else's copies.
+//
 // A thread keeps its chunk of 16 bytes of a row; threads that are too few for another row have none. So what copies
 // take besides their page follows from the layout, and is constant where the compiler knows that.
-template <class Kv, bool kScalesFirst = false>
+template <class Kv, unsigned kTeam = kAttendThreads, bool kScalesFirst = false>
 class KvCopy {
  public:
   FD_DEVICE KvCopy(const KvPages& pages, const AttendLayout& layout)
       : pages_(pages),
         layout_(layout),
         chunks_(static_cast<unsigned>(layout.row_bytes / 16)),
-        rows_(kAttendThreads / chunks_),
-        first_token_(Thread() / chunks_),
-        chunk_(Thread() % chunks_) {}
+        rows_(kTeam / chunks_),
+        tokens_(layout.tokens / (kAttendThreads / kTeam)),
+        begin_(Thread() / kTeam * tokens_),
+        first_token_(Thread() % kTeam / chunks_),
+        chunk_(Thread() % kTeam % chunks_) {}
 
   // The first step of `kv`, of all that the block does.
   FD_DEVICE void BeginSpan(const KvSpan& kv) {
@@ -41,9 +46,9 @@ class KvCopy {
   }
 
   // The steps of `kv`, whose first one was begun: of each, on_k(first token) when K is there, between(first) when it is
-  // no longer in use, on_v(first) when V is there and all threads have come from `between`. What comes next is on its
-  // way meanwhile: in the last step the first one of `next`, which is shared. Steps begin at multiples of their tokens,
-  // as cuts do.
+  // no longer in use, on_v(first) when V is there and all of the team have come from `between`. What comes next is on
+  // its way meanwhile: in the last step the first one of `next`, which is shared. Steps begin at multiples of their
+  // tokens, as cuts do.
   template <class OnK, class Between, class OnV>
   FD_DEVICE void Steps(const KvSpan& kv, const KvSpan& next, const OnK& on_k, const Between& between, const OnV& on_v) {
     unsigned known = FirstStep(kv) / kPageTokens;  // page_ is of this page of the sequence and the 31 behind it
@@ -58,21 +63,29 @@ class KvCopy {
       }
       const Heads heads = last ? HeadsAt(of, next_page, 0) : HeadsAt(of, page_, at / kPageTokens - known);
       WaitCopies<1>();
-      SyncBlock();
+      SyncTeam();
       on_k(first);
-      SyncBlock();
+      SyncTeam();
       Begin(of, heads, at, /*of_v=*/false);
       between(first);
       WaitCopies<1>();
-      SyncBlock();
+      SyncTeam();
       on_v(first);
-      SyncBlock();
+      SyncTeam();
       Begin(of, heads, at, /*of_v=*/true);
     }
     page_ = next_page;
   }
 
  private:
+  FD_DEVICE void SyncTeam() const {
+    if constexpr (kTeam == kWarp) {
+      SyncWarp();
+    } else {
+      SyncBlock();
+    }
+  }
+
   // Where pages are is asked for 32 at a time, by a lane each: a step would wait for it as long as for K. So the step
   // of a longer span waits that begins what the 32 before do not cover. A span's last one again behind it.
   FD_DEVICE uint32_t PageOfLane(const KvSpan& kv, unsigned first_page) const {
@@ -82,8 +95,9 @@ class KvCopy {
   }
   FD_DEVICE unsigned PagesOfStep() const { return layout_.tokens < kPageTokens ? 1 : layout_.tokens / kPageTokens; }
 
-  // Those of a step's pages, which the lanes from `lane` on know.
-  static constexpr unsigned kPagesMax = 2, kScalesOfThread = 16 / sizeof(Bf16);
+  // Those of the team's pages of a step, whose pages the lanes from `lane` on know.
+  static constexpr unsigned kPagesMax = kTeam == kWarp ? 1 : 2, kScalesOfThread = 16 / sizeof(Bf16);
+  FD_DEVICE unsigned PagesOfTeam() const { return tokens_ < kPageTokens ? 1 : tokens_ / kPageTokens; }
   struct Heads {
     const std::byte* of_page[kPagesMax];
     const std::byte* of_scales;  // that this thread copies
@@ -92,18 +106,21 @@ class KvCopy {
     Heads heads = {};
     FD_UNROLL(unroll)
     for (unsigned page = 0; page < kPagesMax; ++page) {
-      if (page >= PagesOfStep()) break;
-      heads.of_page[page] = HeadOf(pages_, ShuffleFrom(page_of_lane, lane + page), kv.kv_head);
+      if (page >= PagesOfTeam()) break;
+      heads.of_page[page] = HeadOf(pages_, ShuffleFrom(page_of_lane, lane + begin_ / kPageTokens + page), kv.kv_head);
     }
     if constexpr (Kv::kScaled) {
-      const unsigned page = kScalesOfThread * Thread() / kPageTokens, of_step = page < PagesOfStep() ? page : 0;
+      const unsigned page = ScaledToken() / kPageTokens, of_step = page < PagesOfStep() ? page : 0;
       heads.of_scales = HeadOf(pages_, ShuffleFrom(page_of_lane, lane + of_step), kv.kv_head);
     }
     return heads;
   }
+  // The first token of a step whose scales this thread copies.
+  FD_DEVICE unsigned ScaledToken() const { return begin_ + kScalesOfThread * (Thread() % kTeam); }
   FD_DEVICE unsigned FirstStep(const KvSpan& kv) const { return kv.begin / layout_.tokens * layout_.tokens; }
 
-  // One group of copies: K or V of the step that begins at `first`. What the tile does not see becomes zeros.
+  // One group of copies: the team's K or V of the step that begins at `first`. What the tile does not see becomes
+  // zeros.
   FD_DEVICE void Begin(const KvSpan& kv, const Heads& heads, unsigned first, bool of_v) const {
     if (first < kv.end) {
       if (first >= kv.begin && first + layout_.tokens <= kv.end) {
@@ -121,13 +138,13 @@ class KvCopy {
 
   template <bool kSeesAll>
   FD_DEVICE void CopyRows(const KvSpan& kv, const Heads& heads, unsigned first, bool of_v) const {
-    if (kAttendThreads % chunks_ != 0 && first_token_ >= rows_) return;
-    const unsigned of_page = layout_.tokens < kPageTokens ? layout_.tokens : kPageTokens;
-    const unsigned in_page = layout_.tokens < kPageTokens ? first % kPageTokens : 0;
+    if (kTeam % chunks_ != 0 && first_token_ >= rows_) return;
+    const unsigned of_page = tokens_ < kPageTokens ? tokens_ : kPageTokens;
+    const unsigned in_page = tokens_ < kPageTokens ? (first + begin_) % kPageTokens : 0;
     FD_UNROLL(unroll)
     for (unsigned page = 0; page < kPagesMax; ++page) {
-      if (page >= PagesOfStep()) break;
-      const unsigned of_step = page * kPageTokens + first_token_;
+      if (page >= PagesOfTeam()) break;
+      const unsigned of_step = begin_ + page * kPageTokens + first_token_;
       std::byte* const to =
           SharedMemory() + (of_v ? layout_.v : layout_.k) + of_step * layout_.stride_bytes + chunk_ * size_t{16};
       const std::byte* const from = heads.of_page[page] + (of_v ? kPageTokens * layout_.row_bytes : 0) +
@@ -144,8 +161,8 @@ class KvCopy {
 
   // 16 bytes of scales a thread. Those of tokens that nobody has written are nobody's.
   FD_DEVICE void CopyScales(const KvSpan& kv, const Heads& heads, unsigned first, bool of_v) const {
-    const unsigned token = kScalesOfThread * Thread(), position = first + token;
-    if (token >= layout_.tokens) return;
+    const unsigned token = ScaledToken(), position = first + token;
+    if (token >= begin_ + tokens_) return;
     const std::byte* const from = heads.of_scales + 2 * kPageTokens * layout_.row_bytes +
                                   ((of_v ? kPageTokens : 0) + token % kPageTokens) * sizeof(Bf16);
     CopyAsync(SharedMemory() + (of_v ? layout_.v_scales : layout_.k_scales) + token * sizeof(Bf16), from,
@@ -154,7 +171,8 @@ class KvCopy {
 
   const KvPages& pages_;
   const AttendLayout layout_;
-  const unsigned chunks_, rows_;        // of 16 bytes in a token's row; rows that the block copies at once
+  const unsigned chunks_, rows_;        // of 16 bytes in a token's row; rows that the team copies at once
+  const unsigned tokens_, begin_;       // of a step, that the team has; the first of them
   const unsigned first_token_, chunk_;  // of a page, and of a row, that this thread copies
   uint32_t page_ = 0;                   // of the span's pages, this lane's
 };

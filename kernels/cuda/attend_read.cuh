@@ -339,7 +339,7 @@ class AttendRead {
 
   const AttendKvArgs& args_;
   const AttendLayout layout_;
-  KvCopy<typename Operands::Kv, /*kScalesFirst=*/true> copy_;
+  KvCopy<typename Operands::Kv, kWarp, /*kScalesFirst=*/true> copy_;
   const float scale_;  // of scores: to units of log2, or to what a cap takes
   const unsigned warp_, row_, column_;
   uint32_t q_[kTiles][kOperands][2];  // of query 8 * tile + row_

@@ -323,7 +323,7 @@ class AttendTiles {
 
   const AttendKvArgs& args_;
   const AttendLayout layout_;
-  KvCopy<typename Operands::Kv, /*kScalesFirst=*/true> copy_;
+  KvCopy<typename Operands::Kv, kAttendThreads, /*kScalesFirst=*/true> copy_;
   const float scale_;  // of scores: to units of log2, or to what a cap takes
   const unsigned warp_, row_, column_;
   // Of queries Query(0) and Query(1): as in simt_tensor.h.
