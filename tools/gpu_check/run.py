@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests that need a GPU, and measures; writes a report for programs and one for people.
 
-usage: run [--out NAME] [--only PART,...] [--within SECONDS] [--seconds S] [--module FILE] [--quick] [--sanitize]
+usage: run [--out NAME] [--only PART,...] [--within SECONDS] [--seconds S] [--prompts TOKENS,...] [--module FILE] [--quick] [--sanitize]
 """
 import argparse
 import datetime
@@ -23,6 +23,10 @@ import report
 HERE = pathlib.Path(__file__).resolve().parent
 NEEDED = ("libcudart.so.13", "libcublasLt.so.13")
 TESTS = ("cuda_spart_test", "golden_gpu_test")
+# Under compute-sanitizer, which looks at our kernels alone: all of a step's, with KV at the GPU in all its types.
+SANITIZED_KERNELS = ("--kernel-name", "kns=fastdecode")
+SANITIZED = {"cuda_spart_test": "*Computes*/Real:*Samples*/Real:*ALostHome*/Real:*ARowIsTheSame*/Real:*ShowsTheLogits*/Real",
+             "golden_gpu_test": "Real/*gqa_chunk37_gpu:Real/*gqa_chunk256_gpu"}
 TEST_LIMIT_S = 1200
 BENCH_LIMIT_S = 300
 SHAPES = (("llama-3-8b", 8), ("tinyllama-1.1b", None))
@@ -41,6 +45,7 @@ MEASURED = {"alone", "homes", "steps", "decode", "requests"}  # by the program i
 OUTPUT_TOKENS = 128
 # Requests at once, by the tokens of each prompt.
 LOADS = {512: 256, 2048: 256, 8064: 128}  # 8192 with the answer, the context of llama-3-8b
+QUICK_LOADS = {64: 8}
 # Of a load whose prompts are filled in, and of one whose prompts are computed: recorded, of that before it.
 SECONDS = {True: (15, 1 / 3), False: (20, 1 / 2)}
 QUICK_SECONDS = 2
@@ -146,12 +151,12 @@ def summarise(document, output):
     return {"ran": len(cases) - skipped, "failed": failed, "skipped": skipped, "why_skipped": sorted(reasons)}
 
 
-def run_tests(programs, wrapper=(), quick=False):
+def run_tests(programs, wrapper=(), quick=False, filters=None):
     results = []
     for name in TESTS:
         with tempfile.TemporaryDirectory() as scratch:
             output = pathlib.Path(scratch) / "result.json"
-            only = "Real/*gqa_*:*/Real" if quick else "Real/*:*/Real"
+            only = filters[name] if filters else "Real/*gqa_*:*/Real" if quick else "Real/*:*/Real"
             begun = time.monotonic()
             code, text, errors = programs.execute([*wrapper, HERE / "bin" / name, f"--gtest_filter={only}", f"--gtest_output=json:{output}"],
                                                   TEST_LIMIT_S)
@@ -244,9 +249,9 @@ def run_load(model, programs, context, concurrency, homes, filled, seconds):
             "tokens_per_s": recording["tokens"] / (recording["end_ns"] - recording["start_ns"]) * 1e9}
 
 
-def compare_loads(model, programs, filled, quick, seconds):
+def compare_loads(model, programs, filled, quick, seconds, loads):
     """KV at the GPU, at the host and at both, by context and by how much of it the GPU has room for: row after row."""
-    for context, concurrency in ({64: 8} if quick else LOADS).items():
+    for context, concurrency in loads.items():
         if not filled and context > 2048:
             continue  # the host alone computes such prompts' attention for minutes
         local = run_load(model, programs, context, concurrency, ["--homes", "local"], filled, seconds)
@@ -261,7 +266,7 @@ def compare_loads(model, programs, filled, quick, seconds):
             yield row
 
 
-def measure_part(part, model, programs, quick, seconds):
+def measure_part(part, model, programs, quick, seconds, loads):
     """Figures of one part and one model, as they come."""
     batches = [4] if quick else BATCHES
     if part == "alone":
@@ -274,15 +279,15 @@ def measure_part(part, model, programs, quick, seconds):
             for way in WAYS:
                 yield bench_step(model, ["--batch", batch, "--context", 64 if quick else 512, *way], programs)
     elif quick or model.name in HOMES:
-        yield from compare_loads(model, programs, part == "decode", quick, seconds)
+        yield from compare_loads(model, programs, part == "decode", quick, seconds, loads)
 
 
-def measure(parts, models, programs, quick, seconds):
+def measure(parts, models, programs, quick, seconds, loads):
     """(part, figures), as they come."""
     for part in PARTS:
         if part in MEASURED & set(parts):
             for model in models:
-                for figures in measure_part(part, model, programs, quick, seconds):
+                for figures in measure_part(part, model, programs, quick, seconds, loads):
                     yield part, figures
 
 
@@ -308,15 +313,16 @@ def check(results, parts, models, programs, options, out):
         write(results, out)
     if options.sanitize and shutil.which("compute-sanitizer"):
         for tool in ("memcheck", "racecheck", "synccheck"):
-            wrapper = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9")
-            results.setdefault("sanitizer", {})[tool] = run_tests(programs, wrapper, quick=True)
+            wrapper = ("compute-sanitizer", "--tool", tool, *SANITIZED_KERNELS, "--error-exitcode", "9")
+            results.setdefault("sanitizer", {})[tool] = run_tests(programs, wrapper, filters=SANITIZED)
             write(results, out)
     made, failed = models.wait()
     if failed:
         results["models"] = failed
     results.update({part: [] for part in PARTS if part in MEASURED & set(parts)})
+    loads = QUICK_LOADS if options.quick else {tokens: LOADS[tokens] for tokens in options.prompts or LOADS}
     seconds = QUICK_SECONDS if options.quick and options.seconds is None else options.seconds
-    for part, figures in measure(parts, [HERE / "model"] if options.quick else made, programs, options.quick, seconds):
+    for part, figures in measure(parts, [HERE / "model"] if options.quick else made, programs, options.quick, seconds, loads):
         results[part].append(figures)
         print("\n".join(report.LINES_OF[part]([figures])), flush=True)
         write(results, out)
@@ -330,6 +336,8 @@ def main():
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between: " + ", ".join(PARTS) + " [all]")
     parser.add_argument("--within", type=float, metavar="SECONDS", help="end what then runs, and leave out what is left")
     parser.add_argument("--seconds", type=float, metavar="S", help="of each load of requests and decode [20, 15]; and a half or a third before")
+    parser.add_argument("--prompts", type=lambda text: [int(tokens) for tokens in text.split(",")], metavar="TOKENS,...",
+                        help="of the loads only those with such prompts: " + ", ".join(map(str, LOADS)))
     parser.add_argument("--module", default=str(HERE / "bin/libfastdecode_cuda.so"), help="another module: a GPU in software")
     parser.add_argument("--quick", action="store_true", help="a few tests, and a tiny model")
     parser.add_argument("--sanitize", action="store_true", help="the tests under compute-sanitizer, too: memcheck, racecheck, synccheck")
@@ -338,6 +346,9 @@ def main():
     for part in parts:
         if part not in PARTS:
             sys.exit(f"run: --only: '{part}' is none of {', '.join(PARTS)}")
+    for tokens in options.prompts or ():
+        if tokens not in LOADS:
+            sys.exit(f"run: --prompts: {tokens} is none of {', '.join(map(str, LOADS))}")
     out = pathlib.Path(options.out).resolve()
     module = pathlib.Path(options.module).resolve()
     if not module.exists():
