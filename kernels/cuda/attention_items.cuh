@@ -160,10 +160,12 @@ class ItemNumbers {
 // begins what is in `next` when it has come so far.
 template <class Attends>
 FD_DEVICE void AttendToItems(const AttendKvArgs& args, NextItem* next) {
-  if (args.state->gave_up != 0) return;
+  if (args.state->gave_up != 0) return AwaitKernelBefore();
   ItemNumbers numbers(args, next);
   Attends attends(args);
   uint32_t number = numbers.Next();
+  AwaitKernelBefore();
+  LetKernelBehindBegin();
   attends.Begin(next->kv);
   while (numbers.IsOne(number)) {
     const uint32_t after = numbers.Next();

@@ -3,7 +3,7 @@
 
 namespace fastdecode {
 
-#define FD_INSTANTIATE(Args) template cudaError_t LaunchKernel(const Args&, cudaStream_t);
+#define FD_INSTANTIATE(Args) template cudaError_t LaunchKernel(const Args&, bool, cudaStream_t);
 FD_FOR_ATTENTION_KERNELS(FD_INSTANTIATE)
 #undef FD_INSTANTIATE
 

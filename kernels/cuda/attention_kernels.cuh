@@ -30,6 +30,7 @@ FD_DEVICE PrefixSum SumUpToHere(uint32_t value, uint32_t* shared) {
 }
 
 FD_KERNEL void TakeKvStep(TakeKvStepArgs args) {
+  AwaitKernelBefore();
   const uint32_t entries = args.board->entries, changes = args.board->changes;
   for (uint32_t i = Thread(); i < changes; i += Threads()) {
     const KvTableChange change = args.changes[i];
@@ -119,13 +120,17 @@ FD_KERNEL void AppendKv(AppendKvArgs args) {
   const unsigned row = BlockX();
   StepRow place = args.rows[row];
   KeepAllBefore(place);
-  if (args.state->gave_up != 0 || row >= args.state->rows || place.slot == kNoSlot) return;
-  const WireRows& wire = args.wire;
+  const bool appends = args.state->gave_up == 0 && row < args.state->rows && place.slot != kNoSlot;
   const auto position = static_cast<unsigned>(place.position);
+  uint32_t page = 0;
+  if (appends) page = args.pages.tables[size_t{place.slot} * args.pages.table_pages + position / kPageTokens];
+  AwaitKernelBefore();
+  LetKernelBehindBegin();
+  if (!appends) return;
+  const WireRows& wire = args.wire;
   const int64_t elements = int64_t{wire.heads + 2 * wire.kv_heads} * wire.padded_head_dim;
   const W* const from =
       reinterpret_cast<const W*>(args.area) + place.home_row * elements + int64_t{wire.heads} * wire.padded_head_dim;
-  const uint32_t page = args.pages.tables[size_t{place.slot} * args.pages.table_pages + position / kPageTokens];
   const auto kv_heads = static_cast<unsigned>(wire.kv_heads);
   for (unsigned unit = Thread() / kWarp; unit < 2 * kv_heads; unit += Threads() / kWarp) {
     const W* const head = from + int64_t{unit} * wire.padded_head_dim;

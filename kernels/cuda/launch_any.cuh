@@ -32,13 +32,18 @@ cudaError_t CountResident(void (*kernel)(Args), const LaunchShape& shape, unsign
 }
 
 template <class Args>
-cudaError_t LaunchKernel(const Args& args, cudaStream_t stream) {
+cudaError_t LaunchKernel(const Args& args, bool overlaps, cudaStream_t stream) {
   const LaunchShape shape = ShapeOf(args);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.blocks_x, shape.blocks_y);
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute begins_early = {};
+  begins_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  begins_early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &begins_early;
+  config.numAttrs = overlaps ? 1 : 0;
   return Dispatch(args, [&](void (*kernel)(Args)) {
     constexpr unsigned kSharedUnasked = 48 << 10;  // more is given to who asks for it
     if (shape.shared_bytes > kSharedUnasked) {

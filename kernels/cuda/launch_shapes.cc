@@ -32,7 +32,11 @@ LaunchShape NormShape(unsigned bucket, int hidden) {
 
 }  // namespace
 
-LaunchShape ShapeOf(const EmbedNormArgs& args) { return NormShape(args.bucket, args.hidden); }
+LaunchShape ShapeOf(const EmbedNormArgs& args) {
+  LaunchShape shape = NormShape(args.bucket, args.hidden);
+  shape.shared_bytes += sizeof(TakenRow);
+  return shape;
+}
 LaunchShape ShapeOf(const BiasNormArgs& args) { return NormShape(args.bucket, args.hidden); }
 LaunchShape ShapeOf(const SwiGluArgs& args) {
   const auto units = static_cast<unsigned>(args.intermediate / SwiGluWidth(args));
@@ -52,9 +56,10 @@ LaunchShape ShapeOf(const GatherOutputsArgs& args) {
 LaunchShape ShapeOf(const GatherLogitRowsArgs& args) { return BlockARow(args.bucket, args.hidden); }
 LaunchShape ShapeOf(const PublishArgs&) { return {}; }
 LaunchShape ShapeOf(const SampleRowsArgs& args) {
-  return {.blocks_x = args.bucket,
-          .threads = ThreadsFor((args.vocab + 3) / 4, kSampleThreadsMax),
-          .shared_bytes = kSampleSharedBytes};
+  // More rows than find room side by side with so many threads each: half as many, so that two blocks do.
+  const unsigned most = args.bucket > kManyRows / 2 ? kSampleThreadsMax / 2 : kSampleThreadsMax;
+  return {
+      .blocks_x = args.bucket, .threads = ThreadsFor((args.vocab + 3) / 4, most), .shared_bytes = kSampleSharedBytes};
 }
 LaunchShape ShapeOf(const TakeKvStepArgs&) {
   return {.threads = kThreadsMax, .shared_bytes = kThreadsMax / kWarp * static_cast<unsigned>(sizeof(uint32_t))};

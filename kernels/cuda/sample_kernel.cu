@@ -3,6 +3,6 @@
 
 namespace fastdecode {
 
-template cudaError_t LaunchKernel(const SampleRowsArgs&, cudaStream_t);
+template cudaError_t LaunchKernel(const SampleRowsArgs&, bool, cudaStream_t);
 
 }  // namespace fastdecode

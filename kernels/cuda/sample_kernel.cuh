@@ -269,6 +269,8 @@ FD_DEVICE void SampleOne(SampleShared& shared, const float* logits, int vocab, f
 }
 
 FD_KERNEL void FD_BLOCK_MAX(kSampleThreadsMax) SampleRows(SampleRowsArgs args) {
+  AwaitKernelBefore();
+  LetKernelBehindBegin();
   const unsigned i = args.first + BlockX();
   // After a wait in vain the host may have taken back what rows point to.
   if (args.state->gave_up != 0 || i >= args.state->logit_rows || !args.rows[i].sample) return;

@@ -88,7 +88,7 @@ FD_DEVICE_CALL SampleOutcome Scan(SampleShared& shared, Row* row) {
   float largest = -kInfinity;
   int at = -1;
   bool has_nan = false;
-  ForTokens<4>(*row, [&](float logit, int token) {
+  ForTokens<8>(*row, [&](float logit, int token) {
     has_nan |= logit != logit;
     if (logit > largest) {
       largest = logit;

@@ -55,6 +55,20 @@ FD_DEVICE unsigned BlocksX() { return gridDim.x; }
 FD_DEVICE unsigned BlocksY() { return gridDim.y; }
 FD_DEVICE void SyncBlock() { __syncthreads(); }
 FD_DEVICE void SyncWarp() { __syncwarp(); }
+// From Hopper on a kernel may begin while the one before still runs (programmatic dependent launch): before this it
+// touches nothing that the one before writes, or reads and this one writes. Every thread of every kernel comes here.
+FD_DEVICE void AwaitKernelBefore() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The kernel behind may begin when all threads of this one came here or are over. Behind AwaitKernelBefore: so what a
+// kernel reads before it awaits the one before was written by none but that one, if both are ours.
+FD_DEVICE void LetKernelBehindBegin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 // The block's dynamic shared memory, 16-byte aligned, with what the launch asked for.
 FD_DEVICE std::byte* SharedMemory() {
   extern __shared__ uint4 shared_memory[];
@@ -148,8 +162,8 @@ FD_DEVICE float Larger(float a, float b) { return fmaxf(a, b); }  // of a NaN an
 // a * b + c, rounded once on GPUs: the same bits in whatever kernel it stands.
 FD_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FD_DEVICE void ExpectAligned(bool) {}  // a GPU sees for itself
-// What makes `value` is done before what comes behind, which else may take a load with it behind its branches. Waits for
-// nothing.
+// What makes `value` is done before what comes behind, which else may take a load with it behind its branches. Waits
+// for nothing.
 FD_DEVICE void KeepBefore(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // Copies of 16 bytes each from device to shared memory, which go on while the thread does other work. Those since the
@@ -180,6 +194,8 @@ FD_DEVICE void WaitCopies() {
 using Site = std::source_location;
 void SyncBlock(Site here = Site::current());
 void SyncWarp(Site here = Site::current());
+void AwaitKernelBefore(Site here = Site::current());
+inline void LetKernelBehindBegin() {}
 // Gives `size` <= 8 bytes to the warp and takes those of `lane`.
 void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, Site here);
 uint32_t AtomicAdd(uint32_t* word, uint32_t add);

@@ -62,16 +62,18 @@ FD_DEVICE void LoadPacks(const float* from, int first, int hidden, Pack<float, 4
 
 // Of a row of x, of which make(i, load(i)) stores and gives the four elements from i on: normed = x / sqrt(mean(x²) +
 // epsilon) * norm, by the whole block, but stored only if is_row(), which is asked when the loads are on their way:
-// each takes longer than all that is done with it.
+// each takes longer than all that is done with it. sums: shared, one a warp.
 //
 // kHoldsWeights: so are the norm's weights, in registers of their own. With many rows, for whose blocks that would
 // leave no room side by side, they are loaded when the row is done: by then they are in the core's own cache.
 template <bool kHoldsWeights, class Args, class T, class IsRow, class Load, class Make>
-FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const IsRow& is_row, const Load& load,
-                           const Make& make) {
+FD_DEVICE void WriteNormed(const Args& args, float* sums, const float* x, T* normed, const IsRow& is_row,
+                           const Load& load, const Make& make) {
   const int hidden = args.hidden;
   Pack<float, 4> held[kHeldPacks] = {}, weights[kHeldPacks] = {};
   if (kHoldsWeights) LoadPacks(args.norm, 0, hidden, weights);
+  AwaitKernelBefore();
+  LetKernelBehindBegin();
   float square_sum = 0;
   bool stores = false;
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
@@ -88,7 +90,7 @@ FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Is
       for (const float value : held[p].v) square_sum += value * value;
     }
   }
-  const float mean = SumOverBlock(square_sum, reinterpret_cast<float*>(SharedMemory())) / static_cast<float>(hidden);
+  const float mean = SumOverBlock(square_sum, sums) / static_cast<float>(hidden);
   const float scale = 1.0f / sqrtf(mean + args.epsilon);
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
     if (hidden > PacksOfBlock()) {  // then the last ones are held
@@ -106,26 +108,40 @@ FD_DEVICE void WriteNormed(const Args& args, const float* x, T* normed, const Is
   }
 }
 
+// What the board says of the step and of the row, for all threads of the block. One warp asks, a word a lane, and all
+// share the answer: the host's memory is far, and answers one question after another.
+FD_DEVICE const TakenRow& TakeRow(const EmbedNormArgs& args) {
+  constexpr unsigned kWord = sizeof(uint32_t), kOfStep = sizeof(StepHeader) / kWord, kOfRow = sizeof(StepRow) / kWord;
+  static_assert(kOfStep + kOfRow <= kWarp && sizeof(TakenRow) == (kOfStep + kOfRow) * kWord);
+  if (const unsigned word = Thread(); word < kOfStep + kOfRow) {
+    const auto* const step = reinterpret_cast<const std::byte*>(&args.board->step);
+    const auto* const row = reinterpret_cast<const std::byte*>(args.board_rows + BlockX());
+    const std::byte* const from = word < kOfStep ? step + word * kWord : row + (word - kOfStep) * kWord;
+    StorePack(SharedMemory() + word * kWord, LoadPack<kWord>(from));
+  }
+  SyncBlock();
+  return *reinterpret_cast<const TakenRow*>(SharedMemory());
+}
+
 template <class T>
 FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
   const unsigned row = BlockX();
-  const StepBoard& board = *args.board;
-  // From the host's memory, at once.
-  const StepRow place = args.board_rows[row];
-  const StepState now = {.first = board.first,
-                         .rows = board.rows,
-                         .logit_rows = board.logit_rows,
-                         .all_here = board.all_here,
-                         .timed = board.timed,
-                         .areas_version = board.areas_version};
+  const TakenRow taken = TakeRow(args);
+  const StepHeader& now = taken.step;
+  AwaitKernelBefore();
   if (row == 0 && Thread() == 0) {
-    *args.state = now;
+    *args.state = {.first = now.first,
+                   .rows = now.rows,
+                   .logit_rows = now.logit_rows,
+                   .all_here = now.all_here,
+                   .timed = now.timed,
+                   .areas_version = now.areas_version};
     if (now.timed != 0) *args.stamps.begin = DeviceNs();
   }
   if (row == BlocksX() - 1) TakeAreas(args.areas, Thread(), Threads());
   if (row >= now.rows) return;
-  if (Thread() == 0) args.rows[row] = place;
-  const T* const from = static_cast<const T*>(args.embedding) + int64_t{place.token} * args.hidden;
+  if (Thread() == 0) args.rows[row] = taken.row;
+  const T* const from = static_cast<const T*>(args.embedding) + int64_t{taken.row.token} * args.hidden;
   float* const x = args.x + int64_t{row} * args.hidden;
   const auto widen = [x](int i, const Pack<T, 4>& in, bool /*stores*/) {
     Pack<float, 4> value;
@@ -134,7 +150,8 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
     return value;
   };
   WriteNormed</*kHoldsWeights=*/true>(
-      args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, [] { return true; },
+      args, reinterpret_cast<float*>(SharedMemory() + sizeof(TakenRow)), x,
+      static_cast<T*>(args.normed) + int64_t{row} * args.hidden, [] { return true; },
       [from](int i) { return LoadPack<4>(from + i); }, widen);
   // By the board: another block may be writing the state.
   if (now.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
@@ -158,7 +175,8 @@ FD_KERNEL void FD_BLOCKS_MIN(kNormThreadsMax, kHoldsWeights ? 1 : 2) BiasNorm(FD
     }
     return value;
   };
-  WriteNormed<kHoldsWeights>(args, x, static_cast<T*>(args.normed) + int64_t{row} * args.hidden, is_row, load, add);
+  WriteNormed<kHoldsWeights>(args, reinterpret_cast<float*>(SharedMemory()), x,
+                             static_cast<T*>(args.normed) + int64_t{row} * args.hidden, is_row, load, add);
   if (row < state.rows) StampEnd(args.stamps, state);
 }
 
@@ -176,6 +194,8 @@ FD_DEVICE float Silu(float gate) {
 
 template <class T, int kWidth>
 FD_KERNEL void SwiGlu(SwiGluArgs args) {
+  AwaitKernelBefore();
+  LetKernelBehindBegin();
   const unsigned row = BlockX();
   const int unit = kWidth * static_cast<int>(BlockY() * Threads() + Thread()), last = args.intermediate - kWidth;
   const int i = unit < last ? unit : last;
@@ -280,6 +300,8 @@ FD_DEVICE void SendRow(const RopeSendArgs& args, unsigned row) {
 
 template <class T, class W>
 FD_KERNEL void FD_BLOCK_MAX(kSendThreadsMax) RopeSend(RopeSendArgs args) {
+  AwaitKernelBefore();
+  LetKernelBehindBegin();
   StampBegin(args.stamps, *args.state);
   const unsigned row = BlockX();
   constexpr int kWidth = 16 / sizeof(T);
@@ -320,6 +342,8 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
   const WireRows& wire = args.wire;
   StepRow place = args.rows[row];
   KeepAllBefore(place);
+  AwaitKernelBefore();
+  LetKernelBehindBegin();
   StepArea area = args.areas[place.home];
   KeepAllBefore(area);
   if (row >= args.state->rows || place.slot != kNoSlot) return;
@@ -337,20 +361,25 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
   StampEnd(args.stamps, *args.state);
 }
 
+// Looks once while the kernel before still runs, and lets the one behind begin only when there is something to gather:
+// its blocks would take room from others' GEMMs.
 FD_KERNEL void Wait(WaitArgs args) {
   const StepState state = *args.state;  // before it waits: what comes behind delays the hop
-  if (state.gave_up != 0 || state.all_here != 0) return;
+  if (state.gave_up != 0 || state.all_here != 0) return AwaitKernelBefore();
   const uint64_t number = state.first + args.stage;
   const uint64_t start_ns = DeviceNs();
-  uint64_t word = 0;
-  while (ReleasedStage(word = LoadAcquireSystem(&args.board->release)) < number) {
+  uint64_t word = LoadAcquireSystem(&args.board->release);
+  AwaitKernelBefore();
+  while (ReleasedStage(word) < number) {
     if (DeviceNs() - start_ns > args.bound_ns) {
       args.state->gave_up = 1;
       StoreReleaseSystem(&args.board->gave_up, number);
       return;
     }
     Pause();
+    word = LoadAcquireSystem(&args.board->release);
   }
+  LetKernelBehindBegin();
   if (ReleasedAreas(word) != state.areas_version) {
     args.state->areas_version = ReleasedAreas(word);
     TakeAreas(args.areas, 0, 1);
@@ -359,6 +388,7 @@ FD_KERNEL void Wait(WaitArgs args) {
 }
 
 FD_KERNEL void Publish(PublishArgs args) {
+  AwaitKernelBefore();
   if (args.state->gave_up == 0) PublishStage(args.board, *args.state, args.times, args.stage);
 }
 
@@ -367,8 +397,13 @@ FD_KERNEL void Publish(PublishArgs args) {
 template <class T>
 FD_KERNEL void GatherLogitRows(GatherLogitRowsArgs args) {
   const unsigned i = args.first + BlockX();
-  if (args.state->gave_up != 0 || i >= args.state->logit_rows) return;  // gave_up: the list may be another step's
-  const T* const from = static_cast<const T*>(args.normed) + int64_t{args.logit_rows[i]} * args.hidden;
+  // After a wait in vain the list may be another step's.
+  const bool is_row = args.state->gave_up == 0 && i < args.state->logit_rows;
+  const int64_t row = is_row ? args.logit_rows[i] : 0;
+  AwaitKernelBefore();
+  LetKernelBehindBegin();
+  if (!is_row) return;
+  const T* const from = static_cast<const T*>(args.normed) + row * args.hidden;
   T* const to = static_cast<T*>(args.out) + int64_t{BlockX()} * args.hidden;
   for (int j = 4 * static_cast<int>(Thread()); j < args.hidden; j += 4 * static_cast<int>(Threads())) {
     StorePack(to + j, LoadPack<4>(from + j));

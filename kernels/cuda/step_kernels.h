@@ -37,18 +37,23 @@ struct KernelStamps {
   uint64_t* end = nullptr;
 };
 
-// Stages are numbered on over all steps, from 1: stage l of a step is `first` + l. The host fills in a step's words,
+// What the host says of a step before it begins.
+struct StepHeader {
+  uint64_t first = 0;
+  uint32_t rows = 0, logit_rows = 0;
+  uint32_t all_here = 0;       // all rows have their home on this GPU: no stage waits
+  uint32_t timed = 0;          // not 0: the step's stages say in `times` where their time went
+  uint32_t areas_version = 0;  // below kAreasVersions
+};
+
+// Stages are numbered on over all steps, from 1: stage l of a step is step.first + l. The host fills in a step's words,
 // rows and areas and starts its work; from then on it stores `release` to let a stage run, and looks at `ready`.
 // Pinned; each word that one side waits for has a cache line of its own.
 struct StepBoard {
   alignas(64) uint64_t ready = 0;      // the GPU's: the stage that is over. Release, system scope
   alignas(64) uint64_t release = 0;    // the host's: stages up to one may run (ReleaseWord). Release
   alignas(64) uint64_t gave_up = 0;    // the GPU's: the stage that was waited for in vain; 0: none
-  alignas(64) uint64_t first = 0;      // the host's, before a step begins...
-  uint32_t rows = 0, logit_rows = 0;   // ...and so are these
-  uint32_t all_here = 0;               // all rows have their home on this GPU: no stage waits
-  uint32_t timed = 0;                  // not 0: the step's stages say in `times` where their time went
-  uint32_t areas_version = 0;          // below kAreasVersions
+  alignas(64) StepHeader step = {};    // the host's
   alignas(64) StageStamps times = {};  // the GPU's, of the stage that is over
 };
 
@@ -74,6 +79,12 @@ struct StepRow {
   uint32_t push_row = kNoPush;  // then: where its k and v go besides
 };
 
+// What a block of the first kernel takes from the host, in its shared memory.
+struct TakenRow {
+  StepHeader step;
+  StepRow row;
+};
+
 // Where the rows of one home lie. Null: the home is lost; nothing is sent and o counts as zero. The host's may change
 // between a stage's `ready` and the next one's `release`; the GPU has a copy of its own.
 struct StepArea {
@@ -91,10 +102,10 @@ struct StepAreas {
 struct StepState {
   uint64_t first = 0;
   uint32_t rows = 0, logit_rows = 0;
-  uint32_t all_here = 0;     // as in the board
+  uint32_t all_here = 0;     // as the host says
   uint32_t gave_up = 0;      // a wait was in vain: nothing is sent or published any more in this step
   uint32_t blocks_over = 0;  // of the kernel that publishes last; zero between kernels
-  uint32_t timed = 0;        // as the board's
+  uint32_t timed = 0;        // as the host says
   uint32_t areas_version = 0;
 };
 

@@ -52,22 +52,22 @@ void CudaSPart::BeginStep(int micro_batch, const StepTable& table) {
       home_ == nullptr ? 0 : home_->TakeStep(micro_batch, table, batch.memory.kv, batch.memory.board_rows);
   batch.all_here = rows_here == static_cast<uint32_t>(table.rows);
   batch.has_chunk = home_ != nullptr && rows_here >= batch.memory.kv.board->entries + kChunkRowsMin;
-  board.all_here = batch.all_here;
-  board.first = batch.first;
-  board.rows = static_cast<uint32_t>(table.rows);
-  board.logit_rows = static_cast<uint32_t>(table.logit_rows);
+  board.step.all_here = batch.all_here;
+  board.step.first = batch.first;
+  board.step.rows = static_cast<uint32_t>(table.rows);
+  board.step.logit_rows = static_cast<uint32_t>(table.logit_rows);
   board.gave_up = 0;
-  board.areas_version = batch.areas_version;
+  board.step.areas_version = batch.areas_version;
   // A GPU that runs ahead overwrites a stage's times before they are read.
   batch.timed = table.trace != nullptr && !batch.all_here;
-  board.timed = batch.timed ? 1 : 0;
+  board.step.timed = batch.timed ? 1 : 0;
   TryLaunch(batch);
 }
 
 void CudaSPart::TryLaunch(MicroBatch& batch) {
   if (!gate_.TryEnter()) return;
   batch.waits_at_gate = false;
-  const auto bucket = static_cast<size_t>(BucketFor(buckets_, batch.memory.board->rows));
+  const auto bucket = static_cast<size_t>(BucketFor(buckets_, batch.memory.board->step.rows));
   Launch(batch, batch.has_chunk ? batch.chunk_steps[bucket] : batch.steps[bucket]);
 }
 

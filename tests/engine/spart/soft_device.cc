@@ -205,6 +205,7 @@ void SoftDevice::Hang() {
 }
 
 void SoftDevice::RunStream(StreamThread* stream) {
+  SideThread side;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     const auto has_work = [&] { return !stream->launched.empty() && !options_.begins_nothing && !hangs_; };
@@ -213,17 +214,61 @@ void SoftDevice::RunStream(StreamThread* stream) {
     const RecordedGraph& graph = graphs_[static_cast<size_t>(stream->launched.front())];
     stream->launched.pop_front();
     stream->busy = true;
-    for (const DeviceWork& work : graph.works) {
-      if (!broken_.empty()) break;
-      changed_.wait(lock, [&] { return stop_ || !hangs_; });
-      stream->wait = std::get_if<WaitArgs>(&work);
-      changed_.notify_all();
-      lock.unlock();
-      DoSoftWork(work, options_.seed);
-      lock.lock();
-      stream->wait = nullptr;
-    }
+    RunGraph(graph, stream, &side, &lock);
     stream->busy = false;
+    changed_.notify_all();
+  }
+}
+
+// Every other kernel that may begins before the work before it; in the next run, the others.
+void SoftDevice::RunGraph(const RecordedGraph& graph, StreamThread* stream, SideThread* side,
+                          std::unique_lock<std::mutex>* lock) {
+  const std::vector<DeviceWork>& works = graph.works;
+  bool overtakes = ++stream->runs % 2 == 0;
+  for (size_t i = 0; i < works.size(); ++i) {
+    if (!broken_.empty()) return;
+    changed_.wait(*lock, [&] { return stop_ || !hangs_; });
+    const DeviceWork* const before = &works[i];
+    // What is behind a wait begins only when that is nearly over.
+    const bool pairs = overtakes && i + 1 < works.size() && IsKernel(works[i + 1]) &&
+                       !std::holds_alternative<WaitArgs>(*before) && !std::holds_alternative<DeviceCopy>(*before);
+    overtakes = true;
+    if (pairs) ++i;
+    stream->wait = std::get_if<WaitArgs>(&works[i]);
+    changed_.notify_all();
+    lock->unlock();
+    const auto do_before = [&] { side->Do([&] { DoSoftWork(*before, options_.seed); }); };
+    DoSoftWork(works[i], options_.seed, pairs ? do_before : std::function<void()>());
+    lock->lock();
+    stream->wait = nullptr;
+  }
+}
+
+SideThread::~SideThread() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void SideThread::Do(const std::function<void()>& work) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  work_ = &work;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return work_ == nullptr; });
+}
+
+void SideThread::Run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stop_ || work_ != nullptr; });
+    if (work_ == nullptr) return;
+    lock.unlock();
+    (*work_)();
+    lock.lock();
+    work_ = nullptr;
     changed_.notify_all();
   }
 }

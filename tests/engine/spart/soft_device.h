@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,11 +16,30 @@
 
 namespace fastdecode {
 
+// A thread that does what it is given. Thread: one that gives.
+class SideThread {
+ public:
+  SideThread() : thread_([this] { Run(); }) {}
+  ~SideThread();
+  // Comes back when it is done.
+  void Do(const std::function<void()>& work);
+
+ private:
+  void Run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void()>* work_ = nullptr;  // null: done
+  bool stop_ = false;
+  std::thread thread_;
+};
+
 // A GPU in software: streams are threads, kernels run on emulated ones (tests/kernels/cuda/simt_emulator.h), memory is
 // the host's. Strict where a GPU may be lucky: kernels may touch nothing but memory that was allocated or registered
-// (checked for the areas), pinned memory that is freed is filled with garbage, calls that may wait for all that was
-// launched do so, an upload sees whether its source stayed as it was until it was awaited, and whatever breaks a rule
-// of SPartDevice ends the process. Owns: all memory and threads. Thread: as SPartDevice.
+// (checked for the areas), kernels may begin before the one before them, as far as they do not await it, pinned memory
+// that is freed is filled with garbage, calls that may wait for all that was launched do so, an upload sees whether its
+// source stayed as it was until it was awaited, and whatever breaks a rule of SPartDevice ends the process. Owns: all
+// memory and threads. Thread: as SPartDevice.
 class SoftDevice : public SPartDevice {
  public:
   struct Options {
@@ -72,6 +92,7 @@ class SoftDevice : public SPartDevice {
     std::deque<Graph> launched;  // under mutex_
     bool busy = false;
     const WaitArgs* wait = nullptr;  // what it does now, if that is waiting
+    uint64_t runs = 0;               // of graphs
     std::thread thread;
   };
   struct RecordedGraph {
@@ -85,6 +106,7 @@ class SoftDevice : public SPartDevice {
   bool Idle() const;
   void AwaitIdle(std::unique_lock<std::mutex>* lock);
   void RunStream(StreamThread* stream);
+  void RunGraph(const RecordedGraph& graph, StreamThread* stream, SideThread* side, std::unique_lock<std::mutex>* lock);
 
   const Options options_;
   mutable std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/dispatch.cuh"
+#include "numa/check.h"
 #include "tests/kernels/cuda/emulated_kernels.h"
 
 namespace fastdecode {
@@ -34,26 +35,32 @@ void Multiply(const DeviceGemm& gemm) {
   }
 }
 
-void Do(const DeviceGemm& gemm, uint64_t) {
+void Do(const DeviceGemm& gemm, uint64_t, const std::function<void()>&) {
   WithComputeType(gemm.type, [&](auto t) {
     using T = typename decltype(t)::Type;
     gemm.out == gemm.type ? Multiply<T, T>(gemm) : Multiply<T, float>(gemm);
   });
 }
 
-void Do(const DeviceCopy& copy, uint64_t) { std::memcpy(copy.to, copy.from, copy.bytes); }
+void Do(const DeviceCopy& copy, uint64_t, const std::function<void()>&) { std::memcpy(copy.to, copy.from, copy.bytes); }
 
 template <class Args>
-void Do(const Args& args, uint64_t seed) {
+void Do(const Args& args, uint64_t seed, const std::function<void()>& before) {
   EmulatorOptions options;
   options.seed = seed;
+  options.kernel_before = before;
   EmulateKernel(args, options);
 }
 
 }  // namespace
 
-void DoSoftWork(const DeviceWork& work, uint64_t seed) {
-  std::visit([seed](const auto& args) { Do(args, seed); }, work);
+void DoSoftWork(const DeviceWork& work, uint64_t seed, const std::function<void()>& before) {
+  FD_CHECK(before == nullptr || IsKernel(work), "only kernels of ours begin early");
+  std::visit([&](const auto& args) { Do(args, seed, before); }, work);
+}
+
+bool IsKernel(const DeviceWork& work) {
+  return !std::holds_alternative<DeviceGemm>(work) && !std::holds_alternative<DeviceCopy>(work);
 }
 
 }  // namespace fastdecode

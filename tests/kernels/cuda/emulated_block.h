@@ -116,6 +116,7 @@ struct Runner {
   const char* waits_at = nullptr;  // for reports: what it came to last...
   simt::Site site;                 // ...and where
   CopiesOfThread copies;
+  bool awaited = false;  // the kernel before
 };
 
 }  // namespace fastdecode::simt_internal

@@ -8,7 +8,9 @@ namespace fastdecode {
 
 template <class Args>
 void EmulateKernel(const Args& args, const EmulatorOptions& options) {
-  Dispatch(args, [&](void (*kernel)(Args)) { Emulate(ShapeOf(args), kernel, args, options); });
+  EmulatorOptions awaits = options;
+  awaits.awaits = true;
+  Dispatch(args, [&](void (*kernel)(Args)) { Emulate(ShapeOf(args), kernel, args, awaits); });
 }
 
 #define FD_INSTANTIATE(Args) template void EmulateKernel(const Args&, const EmulatorOptions&);

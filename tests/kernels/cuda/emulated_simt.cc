@@ -21,6 +21,10 @@ unsigned BlocksY() { return running->block->shape->blocks_y; }
 std::byte* SharedMemory() { return reinterpret_cast<std::byte*>(running->block->shared.data()); }
 
 void SyncBlock(Site here) { Emulator::OfThisThread().SyncBlock(here); }
+void AwaitKernelBefore(Site here) {
+  running->site = here;
+  Emulator::OfThisThread().AwaitKernelBefore();
+}
 void SyncWarp(Site here) {
   Emulator::OfThisThread().Meet(
       nullptr, [](void* const*) {}, "SyncWarp", here);
@@ -77,6 +81,7 @@ void AtomicMax(uint64_t* word, uint64_t value) {
 // All threads of a kernel are one of the host's, whose release stores order what any of them wrote.
 uint32_t CountIn(uint32_t* word) { return AtomicAdd(word, 1u); }
 void StoreReleaseSystem(uint64_t* word, uint64_t value) {
+  Emulator::OfThisThread().CheckAwaited(running->site);
   Contended([&] {
     std::atomic_ref(*word).store(value, std::memory_order_release);
     Emulator::OfThisThread().Released(word);
@@ -89,6 +94,7 @@ uint64_t LoadAcquireSystem(const uint64_t* word) {
 
 void CopyAsync(std::byte* shared, const std::byte* from, bool zeros) {
   constexpr uintptr_t kUnit = simt_internal::CopiesOfThread::kBytes;
+  Emulator::OfThisThread().CheckAwaited(running->site);
   ExpectAligned(reinterpret_cast<uintptr_t>(shared) % kUnit == 0 && reinterpret_cast<uintptr_t>(from) % kUnit == 0);
   running->copies.Begin(shared, zeros ? nullptr : from);
 }

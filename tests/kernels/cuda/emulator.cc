@@ -40,7 +40,8 @@ void Emulator::Run(const Launch& launch, const EmulatorOptions& options) {
   FD_CHECK(shape.threads == 1 || (shape.threads > 0 && shape.threads % kWarp == 0), "a block is one thread, or warps");
   FD_CHECK(shape.threads <= Block::kThreadsMax && shape.shared_bytes <= 99 * 1024, "every GPU can have such blocks");
   launch_ = &launch;
-  on_release_ = &options.on_release;
+  options_ = &options;
+  before_is_over_ = false;
   lots_ = Lots(options.seed);
   constexpr uint32_t kLotsOneIn[] = {1, 4, 32, 128};
   lots_one_in_ = kLotsOneIn[lots_.Below(std::size(kLotsOneIn))];
@@ -80,6 +81,7 @@ void Emulator::ThreadReturned() {
   if (!block.waiting.empty()) Fail(kReturns, block.site, "others wait at this SyncBlock");
   if (warp.arrived > 0) Fail(kReturns, warp.site, "others of its warp wait at this shuffle");
   if (!running->copies.none()) Fail("a thread waits for its copies", running->site, "it returns and has not");
+  CheckAwaited(running->site);
   ++warp.returned;
   if (++block.returned == launch_->shape.threads) {
     CheckShared(running->site);
@@ -119,6 +121,7 @@ Runner* Emulator::StartThread(unsigned ticket) {
   std::vector<uint16_t>& unstarted = open_[b]->unstarted;
   runner->block = open_[b];
   runner->waits_at = nullptr;
+  runner->awaited = false;
   runner->thread = std::exchange(unstarted[ticket], unstarted.back());
   unstarted.pop_back();
   --unstarted_;
@@ -147,6 +150,19 @@ void Emulator::Pause() {
   _mm_pause();
   if (++pauses_ % kYieldEvery == 0) std::this_thread::yield();
   LetOthersGoOn();
+}
+
+// ---- The kernel before
+
+void Emulator::AwaitKernelBefore() {
+  running->awaited = true;
+  if (before_is_over_) return;
+  before_is_over_ = true;
+  if (options_->kernel_before) options_->kernel_before();
+}
+
+void Emulator::CheckAwaited(Site here) const {
+  if (options_->awaits && !running->awaited) Fail("a thread awaits the kernel before", here, "it has not");
 }
 
 // ---- Synchronisation

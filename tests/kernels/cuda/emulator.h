@@ -46,10 +46,12 @@ class Emulator {
   // The last lane of the warp to come does together(what each of them has given), before any goes on.
   void Meet(void* given, void (*together)(void* const* given), const char* what, simt::Site here);
   [[noreturn]] void Fail(const char* rule, simt::Site here, const std::string& what) const;  // emulator_reports.cc
+  void AwaitKernelBefore();
+  void CheckAwaited(simt::Site here) const;
   void MaybePreempt();
   void Pause();
   void Released(const uint64_t* word) const {
-    if (*on_release_) (*on_release_)(word);
+    if (options_->on_release) options_->on_release(word);
   }
 
  private:
@@ -68,7 +70,8 @@ class Emulator {
   [[noreturn]] void ReportDeadlock() const;
 
   const Launch* launch_ = nullptr;
-  const std::function<void(const uint64_t*)>* on_release_ = nullptr;
+  const EmulatorOptions* options_ = nullptr;
+  bool before_is_over_ = false;
   Lots lots_{0};
   uint32_t lots_one_in_ = 1;  // else those go on who became ready last: a warp runs ahead, and stays in the caches
   std::vector<uint32_t> blocks_left_;

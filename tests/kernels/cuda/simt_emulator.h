@@ -14,6 +14,10 @@ struct EmulatorOptions {
   unsigned blocks_in_flight = 4;  // at most; another one begins when one is over
   // Called after each release store, at which others may go on with all that has been written.
   std::function<void(const uint64_t* word)> on_release = nullptr;
+  // All threads are to await the kernel before: before they return, store a release, or begin to copy.
+  bool awaits = false;
+  // What that one does: called when the first thread awaits it, and so as late as it may be.
+  std::function<void()> kernel_before = nullptr;
 };
 
 namespace simt_internal {
@@ -38,6 +42,7 @@ void Run(const Launch& launch, const EmulatorOptions& options);
 // - threads of a block come to different SyncBlocks, or lanes of a warp to different shuffles, or some never come;
 // - a thread returns while others of its block (SyncBlock) or warp (shuffles) synchronise without it;
 // - a thread returns while copies of its own are on their way to shared memory;
+// - a thread does without AwaitKernelBefore what it is not to do without, if it is to await;
 // - a block has written around its shared memory, which begins as NaNs in each block.
 // Not emulated: memory that threads see in different orders (a fence that lacks is not found), and how long things
 // take.

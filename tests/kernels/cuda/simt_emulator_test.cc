@@ -217,6 +217,31 @@ TEST(SimtEmulatorTest, CopiesArriveWhenTheyAreWaitedFor) {
   EXPECT_EQ(seen[3], 0);
 }
 
+struct OvertakeArgs {
+  const int* in = nullptr;  // of the kernel before
+  int* early = nullptr;     // [threads]: before it was awaited...
+  int* late = nullptr;      // ...and behind
+};
+
+void Overtake(OvertakeArgs args) {
+  args.early[Thread()] = *args.in;
+  simt::AwaitKernelBefore();
+  args.late[Thread()] = *args.in;
+}
+
+TEST(SimtEmulatorTest, TheKernelBeforeComesWhenItIsAwaited) {
+  int in = 1, calls = 0;
+  std::vector<int> early(64), late(64);
+  const auto before = [&] {
+    ++calls;
+    in = 2;
+  };
+  Emulate({.threads = 64}, Overtake, {&in, early.data(), late.data()}, {.awaits = true, .kernel_before = before});
+  EXPECT_EQ(calls, 1);
+  EXPECT_THAT(early, testing::Contains(1));
+  EXPECT_THAT(late, testing::Each(2));
+}
+
 TEST(SimtEmulatorTest, HostThreadsLaunchAndAnswerAtOnce) {
   constexpr int kHosts = 3;
   uint64_t words[kHosts] = {}, answers[kHosts] = {};
@@ -275,6 +300,10 @@ void DoesNotWaitForItsCopy(Nothing) {
   simt::CommitCopies();
 }
 
+void AwaitsByHalf(Nothing) {
+  if (Thread() < 32) simt::AwaitKernelBefore();
+}
+
 void Launch64(void (*kernel)(Nothing)) {
   Emulate({.blocks_x = 2, .blocks_y = 5, .threads = 64, .shared_bytes = 256}, kernel, {});
 }
@@ -295,6 +324,7 @@ TEST(SimtEmulatorDeathTest, NamesWhatIsBroken) {
   EXPECT_DEATH(Launch64(WritesBeforeItsMemory), "simt_emulator_test.cc.* a block stays within its shared memory");
   EXPECT_DEATH(Emulate({.threads = 1}, HalfAWarpShuffles, {}), "its warp has one lane only");
   EXPECT_DEATH(Launch64(DoesNotWaitForItsCopy), "a thread waits for its copies");
+  EXPECT_DEATH(Emulate({.threads = 64}, AwaitsByHalf, {}, {.awaits = true}), "a thread awaits the kernel before");
 }
 
 struct PackArgs {

@@ -62,7 +62,12 @@ TEST_P(StepKernelsTest, EmbedNorm) {
   for (int trial = 0; trial < kTrials; ++trial) {
     NextRows();
     const int hidden = NextHidden();
-    const StepBoard board = {.first = 7000 + seed_, .rows = state_.rows, .logit_rows = 3, .areas_version = 9};
+    const StepBoard board = {.step = {.first = 7000 + seed_,
+                                      .rows = state_.rows,
+                                      .logit_rows = 3,
+                                      .all_here = 1,
+                                      .timed = 0,
+                                      .areas_version = 9}};
     std::vector<StepArea> areas(static_cast<size_t>(Pick(&random_, 0, 200))), areas_here(areas.size());
     for (StepArea& area : areas) {
       area.send = reinterpret_cast<std::byte*>(uintptr_t{random_()});
@@ -91,9 +96,10 @@ TEST_P(StepKernelsTest, EmbedNorm) {
                                 .x = x.floats(),
                                 .normed = normed.data()},
                   NextOrder());
-    EXPECT_EQ(state.first, board.first);
-    EXPECT_EQ(state.rows, board.rows);
+    EXPECT_EQ(state.first, board.step.first);
+    EXPECT_EQ(state.rows, board.step.rows);
     EXPECT_EQ(state.logit_rows, 3u);
+    EXPECT_EQ(state.all_here, 1u);
     EXPECT_EQ(state.gave_up, 0u);
     EXPECT_EQ(state.blocks_over, 0u);
     EXPECT_EQ(state.areas_version, 9u);
@@ -101,7 +107,7 @@ TEST_P(StepKernelsTest, EmbedNorm) {
       EXPECT_EQ(areas_here[h].send, areas[h].send);
       EXPECT_EQ(areas_here[h].receive, areas[h].receive);
     }
-    for (size_t r = 0; r < board.rows; ++r) {
+    for (size_t r = 0; r < board.step.rows; ++r) {
       EXPECT_EQ(rows[r].token, board_rows[r].token);
       EXPECT_EQ(rows[r].position, board_rows[r].position);
       EXPECT_EQ(rows[r].home, board_rows[r].home);
@@ -113,9 +119,9 @@ TEST_P(StepKernelsTest, EmbedNorm) {
       }
       ExpectNormed(normed, r, expected, norm, 1e-5f);
     }
-    const size_t unused = (bucket_ - board.rows) * static_cast<size_t>(hidden);
+    const size_t unused = (bucket_ - board.step.rows) * static_cast<size_t>(hidden);
     EXPECT_TRUE(x.untouched(x.size() - unused, unused) && normed.untouched(normed.size() - unused, unused));
-    for (size_t r = board.rows; r < bucket_; ++r) EXPECT_EQ(rows[r].token, -1);
+    for (size_t r = board.step.rows; r < bucket_; ++r) EXPECT_EQ(rows[r].token, -1);
   }
 }
 

@@ -46,12 +46,12 @@ class StepProtocolTest : public testing::Test {
   // The host's part of starting a step.
   StepRows& BeginStep(uint64_t first, unsigned rows) {
     step_ = std::make_unique<StepRows>(&random_, rows, kHomes, /*positions=*/1, kF32, kQkv, kOutput);
-    board_.first = first;
-    board_.rows = rows;
-    board_.logit_rows = 1;
+    board_.step.first = first;
+    board_.step.rows = rows;
+    board_.step.logit_rows = 1;
     board_.gave_up = 0;
     for (unsigned r = 0; r < rows; ++r) board_rows_[r] = step_->rows[r];
-    ++board_.areas_version;
+    ++board_.step.areas_version;
     return *step_;
   }
   EmulatorOptions NextOrder() { return {.seed = ++seed_, .blocks_in_flight = 1 + static_cast<unsigned>(seed_ % 6)}; }
@@ -131,7 +131,7 @@ TEST_F(StepProtocolTest, StepsOverTime) {
       const StepRow& place = step.rows[r];
       for (int i = 0; i < kOutput; ++i) step.receive[place.home]->Set(place.home_row * kOutput + i, 100 * r + i);
     }
-    Store(board_.release, ReleaseWord(first + 1, board_.areas_version));
+    Store(board_.release, ReleaseWord(first + 1, board_.step.areas_version));
     wait_for_ready(first + 1);
     for (size_t r = 0; r < step.rows.size(); ++r) {
       for (int i = 0; i < kOutput; ++i) EXPECT_EQ(attended_[r * kOutput + i], 100 * r + i);
@@ -177,27 +177,27 @@ TEST_F(StepProtocolTest, AWaitTakesAreasThatHaveChanged) {
   Embed();
   const std::vector<StepArea> before = step_->areas;
   step_->LoseHome(1);
-  Store(board_.release, ReleaseWord(21, board_.areas_version));
+  Store(board_.release, ReleaseWord(21, board_.step.areas_version));
   Wait(1, kForEver);
   EXPECT_EQ(areas_[1].send, before[1].send);
-  Store(board_.release, ReleaseWord(22, board_.areas_version + 1));
+  Store(board_.release, ReleaseWord(22, board_.step.areas_version + 1));
   Wait(2, kForEver);
   EXPECT_EQ(areas_[0].send, before[0].send);
   EXPECT_EQ(areas_[1].send, nullptr);
   EXPECT_EQ(areas_[1].receive, nullptr);
-  EXPECT_EQ(state_.areas_version, board_.areas_version + 1);
+  EXPECT_EQ(state_.areas_version, board_.step.areas_version + 1);
   EXPECT_EQ(state_.gave_up, 0u);
 }
 
 TEST_F(StepProtocolTest, AStepWithAllRowsHereWaitsForNothing) {
   BeginStep(20, 2);
-  board_.all_here = 1;
+  board_.step.all_here = 1;
   Embed();
   Store(board_.release, 19);
   Wait(1, kForEver);
   EXPECT_EQ(state_.gave_up, 0u);
   BeginStep(30, 2);
-  board_.all_here = 0;
+  board_.step.all_here = 0;
   Embed();
   Wait(1, /*bound_ns=*/1000);
   EXPECT_EQ(state_.gave_up, 1u) << "the next step waits";

@@ -21,6 +21,7 @@ constexpr int kStreamsUnasked = 6;  // CUDA has 8 queues; its own streams and th
 // From Hopper on: a kernel that waits leaves a large GEMM's block no room beside it, and blocks come in clusters of two
 // and more.
 constexpr int kMajorOfClusters = 9, kMultiprocessorsOfAWait = 2;
+constexpr int kMajorOfOverlaps = 9;  // from Hopper on a kernel may begin before the one before has ended
 
 }  // namespace
 
@@ -64,6 +65,7 @@ absl::Status CudaDevice::CheckDevice() {
   if (properties.major < kMajorMin) {
     return absl::FailedPreconditionError(absl::StrFormat("--gpu: %s is too old, sm_80 is needed", description_));
   }
+  kernels_overlap_ = properties.major >= kMajorOfOverlaps;
   if (properties.unifiedAddressing == 0 || host_pointers == 0) {
     return absl::FailedPreconditionError(
         absl::StrFormat("--gpu: %s does not reach the host's memory by the host's addresses", description_));
@@ -252,7 +254,10 @@ absl::Status CudaDevice::Capture(const CudaStream& stream, cudaGraph_t* graph) {
   const cudaError_t begun = cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal);
   if (absl::Status bad = CudaStatus(begun, "cudaStreamBeginCapture"); !bad.ok()) return bad;
   absl::Status status;
+  bool after_kernel = false;
   for (const DeviceWork& work : works_) {
+    const bool overlaps = after_kernel && kernels_overlap_;
+    after_kernel = !std::holds_alternative<DeviceCopy>(work);
     status = std::visit(
         [&](const auto& args) {
           if constexpr (std::is_same_v<std::decay_t<decltype(args)>, DeviceGemm>) {
@@ -261,7 +266,7 @@ absl::Status CudaDevice::Capture(const CudaStream& stream, cudaGraph_t* graph) {
             const cudaError_t added = cudaMemcpyAsync(args.to, args.from, args.bytes, cudaMemcpyDefault, stream.stream);
             return CudaStatus(added, "cudaMemcpyAsync");
           } else {
-            return CudaStatus(LaunchKernel(args, stream.stream), "launching a kernel");
+            return CudaStatus(LaunchKernel(args, overlaps, stream.stream), "launching a kernel");
           }
         },
         work);

@@ -69,6 +69,7 @@ class CudaDevice final : public SPartDevice {
 
   const DeviceOptions options_;
   std::string description_;
+  bool kernels_overlap_ = false;
   std::unique_ptr<LtGemm> gemm_;
   std::vector<std::byte*> memory_;
   std::mutex pinned_mutex_;
