@@ -151,6 +151,11 @@ def summarise(document, output):
     return {"ran": len(cases) - skipped, "failed": failed, "skipped": skipped, "why_skipped": sorted(reasons)}
 
 
+def shortened(text, most=8000):
+    """Its beginning, where a sanitizer says what it found first, and its end."""
+    return text if len(text) <= most else f"{text[:most // 2]}\n[...]\n{text[-most // 2:]}"
+
+
 def run_tests(programs, wrapper=(), quick=False, filters=None):
     results = []
     for name in TESTS:
@@ -164,7 +169,7 @@ def run_tests(programs, wrapper=(), quick=False, filters=None):
             if output.exists():
                 result.update(summarise(json.loads(output.read_text()), text))
             if code != 0:
-                result["output"] = (text + errors)[-4000:]
+                result["output"] = shortened(text + errors)
             results.append(result)
             print(report.test_line(result), flush=True)
     return results
