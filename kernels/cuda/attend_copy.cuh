@@ -25,6 +25,9 @@ FD_DEVICE uint32_t* CountOf(const AttendLayout& layout) {
 // take besides their page follows from the layout, and is constant where the compiler knows that.
 template <class Kv, unsigned kTeam = kAttendThreads, bool kScalesFirst = false>
 class KvCopy {
+  // A row of the longest heads has no more chunks than a warp has lanes.
+  static_assert(kTeam == kAttendThreads || sizeof(typename Kv::Element) <= sizeof(Bf16));
+
  public:
   FD_DEVICE KvCopy(const KvPages& pages, const AttendLayout& layout)
       : pages_(pages),
@@ -173,7 +176,7 @@ class KvCopy {
   const AttendLayout layout_;
   const unsigned chunks_, rows_;        // of 16 bytes in a token's row; rows that the team copies at once
   const unsigned tokens_, begin_;       // of a step, that the team has; the first of them
-  const unsigned first_token_, chunk_;  // of a page, and of a row, that this thread copies
+  const unsigned first_token_, chunk_;  // of the team's in a page, and of a row, that this thread copies first
   uint32_t page_ = 0;                   // of the span's pages, this lane's
 };
 

@@ -142,6 +142,7 @@ class Attend {
       if (token < layout_.tokens) row[token] = weight;
     }
     sum = SumOverWarp(sum);
+    SyncWarp();  // behind all that read the maximum before
     if (Thread() % kWarp != 0) return;
     const float factor = Exp2(before - base);
     *maximum = most;

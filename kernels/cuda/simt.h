@@ -62,8 +62,9 @@ FD_DEVICE void AwaitKernelBefore() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// The kernel behind may begin when all threads of this one came here or are over. Behind AwaitKernelBefore: so what a
-// kernel reads before it awaits the one before was written by none but that one, if both are ours.
+// The kernel behind may begin when a thread of each block of this one came here, or the block is over. Behind
+// AwaitKernelBefore: so while a kernel has not awaited the one before, of what came before it that one alone may still
+// write, if both are ours.
 FD_DEVICE void LetKernelBehindBegin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -168,8 +169,8 @@ FD_DEVICE void KeepBefore(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // Copies of 16 bytes each from device to shared memory, which go on while the thread does other work. Those since the
 // last CommitCopies are a group; WaitCopies<n> comes back when all of this thread's groups but the last n are there,
-// which other threads know after a SyncBlock. zeros: nothing is read, zeros are written. Both addresses are multiples
-// of 16.
+// which other threads know after a SyncBlock, those of its warp after a SyncWarp. zeros: nothing is read, zeros are
+// written. Both addresses are multiples of 16.
 FD_DEVICE void CopyAsync(std::byte* shared, const std::byte* from, bool zeros) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(zeros ? 0 : 16) : "memory");

@@ -62,7 +62,8 @@ FD_DEVICE void LoadPacks(const float* from, int first, int hidden, Pack<float, 4
 
 // Of a row of x, of which make(i, load(i)) stores and gives the four elements from i on: normed = x / sqrt(mean(x²) +
 // epsilon) * norm, by the whole block, but stored only if is_row(), which is asked when the loads are on their way:
-// each takes longer than all that is done with it. sums: shared, one a warp.
+// each takes longer than all that is done with it. Awaits the kernel before, and lets the one behind begin. sums:
+// shared, one a warp.
 //
 // kHoldsWeights: so are the norm's weights, in registers of their own. With many rows, for whose blocks that would
 // leave no room side by side, they are loaded when the row is done: by then they are in the core's own cache.
@@ -364,12 +365,13 @@ FD_KERNEL void GatherOutputs(GatherOutputsArgs args) {
 // Looks once while the kernel before still runs, and lets the one behind begin only when there is something to gather:
 // its blocks would take room from others' GEMMs.
 FD_KERNEL void Wait(WaitArgs args) {
-  const StepState state = *args.state;  // before it waits: what comes behind delays the hop
-  if (state.gave_up != 0 || state.all_here != 0) return AwaitKernelBefore();
-  const uint64_t number = state.first + args.stage;
-  const uint64_t start_ns = DeviceNs();
+  // Before it waits: what comes behind delays the hop.
+  const uint64_t number = args.state->first + args.stage;
+  const uint32_t timed = args.state->timed, areas_version = args.state->areas_version;
+  if (args.state->gave_up != 0 || args.state->all_here != 0) return AwaitKernelBefore();
   uint64_t word = LoadAcquireSystem(&args.board->release);
   AwaitKernelBefore();
+  const uint64_t start_ns = DeviceNs();
   while (ReleasedStage(word) < number) {
     if (DeviceNs() - start_ns > args.bound_ns) {
       args.state->gave_up = 1;
@@ -380,11 +382,11 @@ FD_KERNEL void Wait(WaitArgs args) {
     word = LoadAcquireSystem(&args.board->release);
   }
   LetKernelBehindBegin();
-  if (ReleasedAreas(word) != state.areas_version) {
+  if (ReleasedAreas(word) != areas_version) {
     args.state->areas_version = ReleasedAreas(word);
     TakeAreas(args.areas, 0, 1);
   }
-  StampEnd(args.stamps, state);
+  StampEnd(args.stamps, StepState{.timed = timed});
 }
 
 FD_KERNEL void Publish(PublishArgs args) {

@@ -199,6 +199,11 @@ void SoftDevice::Break(const std::string& why) {
   broken_ = why;
 }
 
+uint64_t SoftDevice::overtaken() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return overtaken_;
+}
+
 void SoftDevice::Hang() {
   const std::lock_guard<std::mutex> lock(mutex_);
   hangs_ = true;
@@ -211,7 +216,7 @@ void SoftDevice::RunStream(StreamThread* stream) {
     const auto has_work = [&] { return !stream->launched.empty() && !options_.begins_nothing && !hangs_; };
     changed_.wait(lock, [&] { return stop_ || has_work(); });
     if (!has_work()) return;
-    const RecordedGraph& graph = graphs_[static_cast<size_t>(stream->launched.front())];
+    RecordedGraph* const graph = &graphs_[static_cast<size_t>(stream->launched.front())];
     stream->launched.pop_front();
     stream->busy = true;
     RunGraph(graph, stream, &side, &lock);
@@ -220,25 +225,30 @@ void SoftDevice::RunStream(StreamThread* stream) {
   }
 }
 
-// Every other kernel that may begins before the work before it; in the next run, the others.
-void SoftDevice::RunGraph(const RecordedGraph& graph, StreamThread* stream, SideThread* side,
+// What is behind a wait begins only when that is nearly over, and what is behind a copy when it is over.
+bool SoftDevice::MayOvertake(const std::vector<DeviceWork>& works, size_t i) {
+  if (i == 0 || i >= works.size() || !IsKernel(works[i])) return false;
+  return !std::holds_alternative<WaitArgs>(works[i - 1]) && !std::holds_alternative<DeviceCopy>(works[i - 1]);
+}
+
+bool SoftDevice::Overtakes(const std::vector<DeviceWork>& works, size_t i, uint64_t run) {
+  return (i + run) % 2 == 0 && MayOvertake(works, i);
+}
+
+void SoftDevice::RunGraph(RecordedGraph* graph, StreamThread* stream, SideThread* side,
                           std::unique_lock<std::mutex>* lock) {
-  const std::vector<DeviceWork>& works = graph.works;
-  bool overtakes = ++stream->runs % 2 == 0;
+  const uint64_t run = graph->runs++;
+  const std::vector<DeviceWork>& works = graph->works;
   for (size_t i = 0; i < works.size(); ++i) {
     if (!broken_.empty()) return;
     changed_.wait(*lock, [&] { return stop_ || !hangs_; });
-    const DeviceWork* const before = &works[i];
-    // What is behind a wait begins only when that is nearly over.
-    const bool pairs = overtakes && i + 1 < works.size() && IsKernel(works[i + 1]) &&
-                       !std::holds_alternative<WaitArgs>(*before) && !std::holds_alternative<DeviceCopy>(*before);
-    overtakes = true;
-    if (pairs) ++i;
+    const DeviceWork* const before = Overtakes(works, i + 1, run) ? &works[i++] : nullptr;
+    if (before != nullptr) ++overtaken_;
     stream->wait = std::get_if<WaitArgs>(&works[i]);
     changed_.notify_all();
     lock->unlock();
     const auto do_before = [&] { side->Do([&] { DoSoftWork(*before, options_.seed); }); };
-    DoSoftWork(works[i], options_.seed, pairs ? do_before : std::function<void()>());
+    DoSoftWork(works[i], options_.seed, before == nullptr ? std::function<void()>() : do_before);
     lock->lock();
     stream->wait = nullptr;
   }

@@ -73,6 +73,14 @@ class SoftDevice : public SPartDevice {
   absl::Status Check() override;
   absl::Status Synchronize() override;
 
+  // Whether work i may begin before the one before it, and whether it does in a graph's run of that number: of two runs
+  // one after another, all that may.
+  static bool MayOvertake(const std::vector<DeviceWork>& works, size_t i);
+  static bool Overtakes(const std::vector<DeviceWork>& works, size_t i, uint64_t run);
+
+  // How many works have begun before the one before them.
+  uint64_t overtaken() const;
+
   // From now on the device is broken: work that is launched is not done, and Check says this.
   void Break(const std::string& why);
   // From now on it does nothing and says nothing, and whoever waits for it ends the process.
@@ -92,12 +100,12 @@ class SoftDevice : public SPartDevice {
     std::deque<Graph> launched;  // under mutex_
     bool busy = false;
     const WaitArgs* wait = nullptr;  // what it does now, if that is waiting
-    uint64_t runs = 0;               // of graphs
     std::thread thread;
   };
   struct RecordedGraph {
     Stream stream = 0;
     std::vector<DeviceWork> works;
+    uint64_t runs = 0;
   };
 
   absl::StatusOr<std::byte*> AllocateFrom(std::map<std::byte*, Piece>* pieces, size_t bytes);
@@ -106,7 +114,7 @@ class SoftDevice : public SPartDevice {
   bool Idle() const;
   void AwaitIdle(std::unique_lock<std::mutex>* lock);
   void RunStream(StreamThread* stream);
-  void RunGraph(const RecordedGraph& graph, StreamThread* stream, SideThread* side, std::unique_lock<std::mutex>* lock);
+  void RunGraph(RecordedGraph* graph, StreamThread* stream, SideThread* side, std::unique_lock<std::mutex>* lock);
 
   const Options options_;
   mutable std::mutex mutex_;
@@ -121,6 +129,7 @@ class SoftDevice : public SPartDevice {
   int recording_ = -1;                // graph, or -1
   std::string broken_;
   bool hangs_ = false;
+  uint64_t overtaken_ = 0;
   int waiting_calls_ = 0;  // in AwaitIdle
   bool stop_ = false;
 };

@@ -72,6 +72,27 @@ TEST(StepGraphTest, GemmsAloneAreThoseOfTheStep) {
   EXPECT_EQ(device.gemms, of_step);
 }
 
+// What the software GPU's tests rest on, if kernels of a step may overlap.
+TEST(StepGraphTest, InTwoRunsTheSoftwareGpuLetsAllKernelsThatMayBeginEarly) {
+  ListingDevice device;
+  StepBoard board;
+  StepState state;
+  StageStamps times;
+  const SPartDevice::Stream stream = *device.MakeStream();
+  ASSERT_TRUE(device.BeginGraph(stream, "four stages").ok());
+  for (unsigned stage = 1; stage <= 4; ++stage) {
+    ASSERT_TRUE(device.Add(PublishArgs{&board, &state, stage, &times}).ok());
+  }
+  const SPartDevice::Graph graph = *device.EndGraph();
+  for (uint64_t run = 1; run <= 2; ++run) {
+    state.first = 100 * run;
+    device.Launch(graph);
+    ASSERT_TRUE(device.Synchronize().ok());
+    EXPECT_EQ(board.ready, 100 * run + 4);
+  }
+  EXPECT_EQ(device.overtaken(), 3u);  // all but the first
+}
+
 // In a model whose GPU is a home: what attends is measured alone, layer by layer, as it is in the step.
 StepModel HomeModel(KvType kv, int head_dim, unsigned sequences_max) {
   StepModel model;
@@ -111,6 +132,25 @@ TEST(StepGraphTest, AttentionAloneIsThatOfTheStep) {
     EXPECT_EQ(device.attends[i].blocks, of_step[i].blocks);
   }
   EXPECT_NE(of_step[0].pages.layer, of_step[1].pages.layer);
+}
+
+TEST(StepGraphTest, WhatMayOvertakeWhatInAStep) {
+  ListingDevice device;
+  const StepModel model = HomeModel(KvType::kBf16, 128, 8);
+  StageStamps times;
+  StepMemory memory;
+  memory.times = &times;
+  ASSERT_TRUE(MakeStepGraph(model, memory, 8, 8, /*with_chunk=*/false, *device.MakeStream(), &device).ok());
+  size_t kernels = 0, may = 0, of_two_runs = 0;
+  for (size_t i = 0; i < device.works.size(); ++i) {
+    const DeviceWork& work = device.works[i];
+    const bool gathers = std::holds_alternative<GatherOutputsArgs>(work);  // behind a wait
+    kernels += i > 0 && !gathers && !std::holds_alternative<DeviceGemm>(work);
+    may += SoftDevice::MayOvertake(device.works, i);
+    for (const uint64_t run : {7, 8}) of_two_runs += SoftDevice::Overtakes(device.works, i, run);
+  }
+  EXPECT_EQ(may, kernels);
+  EXPECT_EQ(of_two_runs, kernels);
 }
 
 TEST(StepGraphTest, WaysAloneAreOfEachLayerAndCopiesOnTheirRightSide) {

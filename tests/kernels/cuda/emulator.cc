@@ -122,6 +122,7 @@ Runner* Emulator::StartThread(unsigned ticket) {
   runner->block = open_[b];
   runner->waits_at = nullptr;
   runner->awaited = false;
+  runner->site = {};
   runner->thread = std::exchange(unstarted[ticket], unstarted.back());
   unstarted.pop_back();
   --unstarted_;

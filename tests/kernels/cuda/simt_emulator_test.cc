@@ -304,6 +304,12 @@ void AwaitsByHalf(Nothing) {
   if (Thread() < 32) simt::AwaitKernelBefore();
 }
 
+void ShowsBeforeItAwaits(OvertakeArgs args) {
+  uint64_t word = static_cast<uint64_t>(*args.in);
+  simt::StoreReleaseSystem(&word, 1);
+  simt::AwaitKernelBefore();
+}
+
 void Launch64(void (*kernel)(Nothing)) {
   Emulate({.blocks_x = 2, .blocks_y = 5, .threads = 64, .shared_bytes = 256}, kernel, {});
 }
@@ -325,6 +331,8 @@ TEST(SimtEmulatorDeathTest, NamesWhatIsBroken) {
   EXPECT_DEATH(Emulate({.threads = 1}, HalfAWarpShuffles, {}), "its warp has one lane only");
   EXPECT_DEATH(Launch64(DoesNotWaitForItsCopy), "a thread waits for its copies");
   EXPECT_DEATH(Emulate({.threads = 64}, AwaitsByHalf, {}, {.awaits = true}), "a thread awaits the kernel before");
+  const int in = 0;
+  EXPECT_DEATH(Emulate({}, ShowsBeforeItAwaits, {&in}, {.awaits = true}), "a thread awaits the kernel before");
 }
 
 struct PackArgs {
