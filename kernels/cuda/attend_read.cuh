@@ -2,11 +2,11 @@
 #define FASTDECODE_KERNELS_CUDA_ATTEND_READ_CUH_
 
 // Attention of AttendKvArgs by tensor cores for decode steps, which are read rather than computed: a tile is of 8 or 16
-// queries, which all warps have, and each warp takes a quarter of a step's tokens. They join at the end of a cut, as
-// Flash-Decoding's blocks do. Products are of K's tokens by queries, and of V's dims by tokens (scores and sums
-// transposed), since queries may be as few as 8 then, where they could not be less than 16 the other way round: half
-// the work, with which blocks would else be busy for longer than their K and V take to come. A query's bits follow from
-// positions alone, as in attend_kernel.cuh, though they are others.
+// queries, which all warps have, and each warp takes a quarter of a step's tokens, which it copies for itself and waits
+// for alone. They join at the end of a cut, as Flash-Decoding's blocks do. Products are of K's tokens by queries, and of
+// V's dims by tokens (scores and sums transposed), since queries may be as few as 8 then, where they could not be less
+// than 16 the other way round: half the work, with which blocks would else be busy for longer than their K and V take to
+// come. A query's bits follow from positions alone, as in attend_kernel.cuh, though they are others.
 
 #include "kernels/cuda/attend_copy.cuh"
 #include "kernels/cuda/attend_layout.h"

@@ -4,6 +4,7 @@
 usage: gpu_check_test.py REPOSITORY_ROOT
 """
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -211,6 +212,32 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(self.check_all([], [], "--only", "decode,requests")[0], 0)
         self.assertEqual({re.search("--warmup.*--worst", line)[0] for line in self.commands()},
                          {"--warmup-seconds 5 --seconds 15 --worst", "--warmup-seconds 10 --seconds 20 --worst"})
+
+    def test_loads_by_their_prompts(self):
+        self.assertEqual(self.check_all([], [], "--only", "decode,requests", "--prompts", "8064,512")[0], 0)
+        found = {part: {row["context"] for row in self.report()[0][part]} for part in ("decode", "requests")}
+        self.assertEqual(found, {"decode": {512, 8064}, "requests": {512}})
+        code, text = self.check_all([], [], "--prompts", "512,100")
+        self.assertEqual((code, text), (1, "run: --prompts: 100 is none of 512, 2048, 8064\n"))
+        self.assertIn("argument --prompts: invalid numbers value: '5k'", self.check_all([], [], "--prompts", "5k")[1])
+
+    def test_sanitizers_look_at_kernels_of_ours_and_their_reports_keep_both_ends(self):
+        tools = self.folder / "tools"
+        tools.mkdir()
+        sanitizer = tools / "compute-sanitizer"
+        sanitizer.write_text("#!/bin/bash\necho \"$@\" >>sanitized\n"
+                             "[ $2 != racecheck ] || { echo first hazard; printf 'x%.0s' {1..9000}; echo last hazard; exit 9; }\n"
+                             "while [ \"${1##*/}\" != cuda_spart_test ] && [ \"${1##*/}\" != golden_gpu_test ]; do shift; done\nexec \"$@\"\n")
+        sanitizer.chmod(0o755)
+        with unittest.mock.patch.dict("os.environ", {"PATH": f"{tools}:{os.environ['PATH']}"}):
+            code, text = self.check([case("A")], [case("C")], "--only", "tests", "--sanitize")
+        self.assertEqual(code, 1, text)
+        found = self.report()[0]["sanitizer"]
+        self.assertEqual([test["exit"] for tool in ("memcheck", "racecheck", "synccheck") for test in found[tool]], [0, 0, 9, 9, 0, 0])
+        self.assertRegex(found["racecheck"][0]["output"], r"^first hazard\nx+\n\[\.\.\.\]\nx+last hazard\n$")
+        lines = (self.folder / "sanitized").read_text().splitlines()
+        self.assertEqual(len(lines), 6)
+        self.assertTrue(all("--kernel-name kns=fastdecode" in line and "--error-exitcode 9" in line for line in lines), lines)
 
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")

@@ -335,13 +335,17 @@ def check(results, parts, models, programs, options, out):
         results["peer"] = peer.measure(options.quick) if programs.left_s(1) > 0 else {"none": LEFT_OUT}
 
 
+def numbers(text):
+    return [int(number) for number in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="gpu-report", help="NAME.json and NAME.md [gpu-report]")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between: " + ", ".join(PARTS) + " [all]")
     parser.add_argument("--within", type=float, metavar="SECONDS", help="end what then runs, and leave out what is left")
     parser.add_argument("--seconds", type=float, metavar="S", help="of each load of requests and decode [20, 15]; and a half or a third before")
-    parser.add_argument("--prompts", type=lambda text: [int(tokens) for tokens in text.split(",")], metavar="TOKENS,...",
+    parser.add_argument("--prompts", type=numbers, metavar="TOKENS,...",
                         help="of the loads only those with such prompts: " + ", ".join(map(str, LOADS)))
     parser.add_argument("--module", default=str(HERE / "bin/libfastdecode_cuda.so"), help="another module: a GPU in software")
     parser.add_argument("--quick", action="store_true", help="a few tests, and a tiny model")
