@@ -102,10 +102,11 @@ FD_DEVICE unsigned PositionOf(const AttendKvArgs& args, const AttendItem& item, 
   return item.entry.position + (item.first_query + query) / args.split.group;
 }
 
-// What the threads of a block know of the item after the one that they work on. In shared memory.
+// What the threads of a block know of the item after the one that they work on. In shared memory. Who reads `kv` reads
+// 16 bytes at once, which `number`, that changes earlier, must not be among.
 struct NextItem {
+  alignas(16) KvSpan kv;
   uint32_t number = 0;
-  KvSpan kv;
 };
 
 // The numbers of the block's items, and one that is not less than `items` at the end. What is next is known while the
