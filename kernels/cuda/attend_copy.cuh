@@ -148,8 +148,7 @@ class KvCopy {
     for (unsigned page = 0; page < kPagesMax; ++page) {
       if (page >= PagesOfTeam()) break;
       const unsigned of_step = begin_ + page * kPageTokens + first_token_;
-      std::byte* const to =
-          SharedMemory() + (of_v ? layout_.v : layout_.k) + of_step * layout_.stride_bytes + chunk_ * size_t{16};
+      std::byte* const to = SharedMemory() + (of_v ? layout_.v : layout_.k) + of_step * layout_.stride_bytes;
       const std::byte* const from = heads.of_page[page] + (of_v ? kPageTokens * layout_.row_bytes : 0) +
                                     (in_page + first_token_) * layout_.row_bytes + chunk_ * size_t{16};
       FD_UNROLL(unroll)
@@ -157,7 +156,9 @@ class KvCopy {
         if (of_page % rows_ != 0 && first_token_ + i >= of_page) break;
         const unsigned position = first + of_step + i;
         const bool sees = kSeesAll || (position >= kv.begin && position < kv.end);
-        CopyAsync(to + i * layout_.stride_bytes, from + i * layout_.row_bytes, !sees);
+        // chunk_ ^ (token & swizzle): rows_ is a power of two then, first_token_ less, and i a multiple of it.
+        const unsigned place = (chunk_ ^ (first_token_ & layout_.swizzle)) * 16 ^ (i & layout_.swizzle) * 16;
+        CopyAsync(to + i * layout_.stride_bytes + place, from + i * layout_.row_bytes, !sees);
       }
     }
   }

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_KERNELS_CUDA_ATTEND_LAYOUT_H_
 #define FASTDECODE_KERNELS_CUDA_ATTEND_LAYOUT_H_
 
+#include <bit>
 #include <cstddef>
 
 #include "kernels/cuda/kv_pages.h"
@@ -13,10 +14,15 @@ namespace fastdecode {
 struct AttendLayout {
   static constexpr unsigned kComputes = 0, kReads = ~0u;  // attend_tiles.cuh, attend_read.cuh
   static constexpr int kJoinDims = 128;
+  static constexpr size_t kLine = 128;  // of all banks
 
   constexpr AttendLayout(KvType type, int head_dim, unsigned tile_queries)
       : row_bytes(GpuRowBytes(type, head_dim)),
-        stride_bytes(row_bytes + 16),
+        swizzle((tile_queries == kComputes || tile_queries == kReads) && row_bytes >= kLine &&
+                        std::has_single_bit(row_bytes)
+                    ? 7
+                    : 0),
+        stride_bytes(swizzle != 0 ? row_bytes : row_bytes | 16),
         tokens(tile_queries == kComputes || tile_queries == kReads || row_bytes <= 256 ? 64
                : row_bytes <= 512                                                      ? 32
                                                                                        : 16) {
@@ -28,16 +34,21 @@ struct AttendLayout {
     count = factors + queries * sizeof(float);
     next = count + 16;
     joined = next + 32;
-    k = joined + (tile_queries == kReads ? 4 * 8 * (kJoinDims + 4 + 2) * sizeof(float) : 0);
+    const size_t joined_bytes = tile_queries == kReads ? 4 * 8 * (kJoinDims + 4 + 2) * sizeof(float) : 0;
+    k = (joined + joined_bytes + kLine - 1) / kLine * kLine;
     v = k + tokens * stride_bytes;
     k_scales = v + tokens * stride_bytes;
     v_scales = k_scales + tokens * sizeof(Bf16);
     bytes = v_scales + tokens * sizeof(Bf16);
   }
 
-  size_t row_bytes;     // of one token in a page
-  size_t stride_bytes;  // of one token here: rows begin in different banks
-  unsigned tokens;      // 16, 32 or 64
+  size_t row_bytes;  // of one token in a page
+  // Of a step's token t, piece p of 16 bytes is at t * stride_bytes + (p ^ (t & swizzle)) * 16: those of 8 tokens are
+  // in different banks. Rows are an odd number of pieces apart, or they are lines and swizzled: a copy then writes
+  // whole lines at once, and takes less time than one that writes parts of several.
+  unsigned swizzle;
+  size_t stride_bytes;
+  unsigned tokens;  // 16, 32 or 64
   // q, scaled: f32 [tile_queries][head_dim], at 0.
   size_t scores;         // f32 [tile_queries][tokens], then weights
   size_t maxima;         // f32 [tile_queries], in units of log2
@@ -52,12 +63,24 @@ struct AttendLayout {
 
 // What every GPU that the kernels are compiled for gives a block, if it is asked.
 inline constexpr size_t kSharedBytesMax = 99 << 10;
+constexpr bool BanksDiffer(const AttendLayout& layout) {
+  if (layout.swizzle != 0 && (layout.k | layout.v | layout.stride_bytes) % AttendLayout::kLine != 0) return false;
+  for (unsigned piece = 0; piece < layout.row_bytes / 16; ++piece) {
+    unsigned banks = 0;
+    for (unsigned token = 0; token < 8; ++token) {
+      banks |= 1u << (token * layout.stride_bytes / 16 + (piece ^ (token & layout.swizzle))) % 8;
+    }
+    if (banks != 255) return false;
+  }
+  return true;
+}
 // With tensor cores.
 constexpr bool AttendLayoutsFit(unsigned tile_queries) {
   for (const KvType type : {KvType::kBf16, KvType::kFp16, KvType::kInt8}) {
     for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
       const AttendLayout layout(type, head_dim, tile_queries);
-      if (layout.bytes > kSharedBytesMax || layout.k % 16 != 0 || layout.v % 16 != 0 || layout.k_scales % 16 != 0) {
+      if (layout.bytes > kSharedBytesMax || layout.k % 16 != 0 || layout.v % 16 != 0 || layout.k_scales % 16 != 0 ||
+          !BanksDiffer(layout)) {
         return false;
       }
     }

@@ -3,10 +3,10 @@
 
 // Attention of AttendKvArgs by tensor cores for decode steps, which are read rather than computed: a tile is of 8 or 16
 // queries, which all warps have, and each warp takes a quarter of a step's tokens, which it copies for itself and waits
-// for alone. They join at the end of a cut, as Flash-Decoding's blocks do. Products are of K's tokens by queries, and of
-// V's dims by tokens (scores and sums transposed), since queries may be as few as 8 then, where they could not be less
-// than 16 the other way round: half the work, with which blocks would else be busy for longer than their K and V take to
-// come. A query's bits follow from positions alone, as in attend_kernel.cuh, though they are others.
+// for alone. They join at the end of a cut, as Flash-Decoding's blocks do. Products are of K's tokens by queries, and
+// of V's dims by tokens (scores and sums transposed), since queries may be as few as 8 then, where they could not be
+// less than 16 the other way round: half the work, with which blocks would else be busy for longer than their K and V
+// take to come. A query's bits follow from positions alone, as in attend_kernel.cuh, though they are others.
 
 #include "kernels/cuda/attend_copy.cuh"
 #include "kernels/cuda/attend_layout.h"
@@ -53,7 +53,8 @@ class AttendRead {
     return kTiles == 1 || static_cast<unsigned>(tile) * kOfTile < item.queries;
   }
   FD_DEVICE TokenRows RowsAt(size_t offset) const {
-    return {SharedMemory() + offset + warp_ * kTokens * layout_.stride_bytes, layout_.stride_bytes, layout_.row_bytes};
+    return {SharedMemory() + offset + warp_ * kTokens * layout_.stride_bytes, layout_.stride_bytes, layout_.row_bytes,
+            layout_.swizzle};
   }
   // What this lane has of results (simt_tensor.h): [2 * h + e] is of the step's token TokenOf(h) and query QueryOf(e).
   FD_DEVICE unsigned TokenOf(unsigned h) const { return warp_ * kTokens + 8 * h + row_; }
@@ -146,13 +147,14 @@ class AttendRead {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) scores_[t][i] = 0;
     }
-    Operands::template ForTokens<kWhole, kOperands>(RowsAt(layout_.k), [&](int k, const uint32_t(&tokens)[4]) {
-      FD_UNROLL(unroll)
-      for (int t = 0; t < kTiles; ++t) {
-        if (!HasTile(item, t)) break;
-        MultiplyAdd<Type>(kTiles > 1 || k % 2 == 0 ? scores_[t] : other, tokens, q_[t][k][0], q_[t][k][1]);
-      }
-    });
+    Operands::template ForTokens<Operand::kLeft, kWhole, kOperands>(
+        RowsAt(layout_.k), [&](int k, const uint32_t(&tokens)[4]) {
+          FD_UNROLL(unroll)
+          for (int t = 0; t < kTiles; ++t) {
+            if (!HasTile(item, t)) break;
+            MultiplyAdd<Type>(kTiles > 1 || k % 2 == 0 ? scores_[t] : other, tokens, q_[t][k][0], q_[t][k][1]);
+          }
+        });
     if constexpr (kTiles == 1) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) scores_[0][i] += other[i];
@@ -251,13 +253,14 @@ class AttendRead {
 
   // acc += v · weights.
   FD_DEVICE void Add(const AttendItem& item) {
-    Operands::template ForDims<kWhole, kOperands>(RowsAt(layout_.v), [&](int j, const uint32_t(&dims)[4]) {
-      FD_UNROLL(unroll)
-      for (int t = 0; t < kTiles; ++t) {
-        if (!HasTile(item, t)) break;
-        MultiplyAdd<Type>(acc_[t][j], dims, weights_[t][0], weights_[t][1]);
-      }
-    });
+    Operands::template ForDims<Operand::kLeft, kWhole, kOperands>(
+        RowsAt(layout_.v), [&](int j, const uint32_t(&dims)[4]) {
+          FD_UNROLL(unroll)
+          for (int t = 0; t < kTiles; ++t) {
+            if (!HasTile(item, t)) break;
+            MultiplyAdd<Type>(acc_[t][j], dims, weights_[t][0], weights_[t][1]);
+          }
+        });
   }
 
   // ---- The end of a cut

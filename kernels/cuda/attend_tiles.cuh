@@ -59,7 +59,8 @@ class AttendTiles {
   FD_DEVICE bool Has(int dim) const { return kWhole || dim < head_dim(); }
   FD_DEVICE unsigned FirstQuery() const { return warp_ * kOfWarp; }
   FD_DEVICE TokenRows RowsAt(size_t offset, unsigned operand) const {
-    return {SharedMemory() + offset + operand * 16 * layout_.stride_bytes, layout_.stride_bytes, layout_.row_bytes};
+    return {SharedMemory() + offset + operand * 16 * layout_.stride_bytes, layout_.stride_bytes, layout_.row_bytes,
+            layout_.swizzle};
   }
   // What this lane has of a tile's operands and results (simt_tensor.h): queries Query(0) and Query(1); of 8 tokens n,
   // TokenOf(n) and the next one.
@@ -157,10 +158,11 @@ class AttendTiles {
     for (unsigned n = 0; n < kTokenOperands; ++n) {
       FD_UNROLL(unroll)
       for (int i = 0; i < 4; ++i) scores_[2 * n][i] = scores_[2 * n + 1][i] = 0;
-      Operands::template ForTokens<kWhole, kOperands>(RowsAt(layout_.k, n), [&](int k, const uint32_t(&tokens)[4]) {
-        MultiplyAdd<Type>(scores_[2 * n], q_[k].v, tokens[0], tokens[2]);
-        MultiplyAdd<Type>(scores_[2 * n + 1], q_[k].v, tokens[1], tokens[3]);
-      });
+      Operands::template ForTokens<Operand::kRight, kWhole, kOperands>(
+          RowsAt(layout_.k, n), [&](int k, const uint32_t(&tokens)[4]) {
+            MultiplyAdd<Type>(scores_[2 * n], q_[k].v, tokens[0], tokens[2]);
+            MultiplyAdd<Type>(scores_[2 * n + 1], q_[k].v, tokens[1], tokens[3]);
+          });
     }
     if constexpr (kScaled) TakeScales();
   }
@@ -280,10 +282,11 @@ class AttendTiles {
       const float(&high)[4] = scores_[2 * k + 1];
       const uint32_t weights[4] = {PairOf<Type>(low[0], low[1]), PairOf<Type>(low[2], low[3]),
                                    PairOf<Type>(high[0], high[1]), PairOf<Type>(high[2], high[3])};
-      Operands::template ForDims<kWhole, kOperands>(RowsAt(layout_.v, k), [&](int j, const uint32_t(&dims)[4]) {
-        MultiplyAdd<Type>(acc_[2 * j], weights, dims[0], dims[2]);
-        MultiplyAdd<Type>(acc_[2 * j + 1], weights, dims[1], dims[3]);
-      });
+      Operands::template ForDims<Operand::kRight, kWhole, kOperands>(
+          RowsAt(layout_.v, k), [&](int j, const uint32_t(&dims)[4]) {
+            MultiplyAdd<Type>(acc_[2 * j], weights, dims[0], dims[2]);
+            MultiplyAdd<Type>(acc_[2 * j + 1], weights, dims[1], dims[3]);
+          });
     }
   }
 

@@ -70,9 +70,9 @@ FD_DEVICE void LetKernelBehindBegin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// The block's dynamic shared memory, 16-byte aligned, with what the launch asked for.
+// The block's dynamic shared memory, 128-byte aligned, with what the launch asked for.
 FD_DEVICE std::byte* SharedMemory() {
-  extern __shared__ uint4 shared_memory[];
+  extern __shared__ __align__(128) uint4 shared_memory[];
   return reinterpret_cast<std::byte*>(shared_memory);
 }
 // `value` of another lane of the warp.

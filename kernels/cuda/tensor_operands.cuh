@@ -9,24 +9,46 @@
 
 namespace fastdecode::simt {
 
-// Where 16 tokens' rows of K or V begin, stride_bytes apart, and the bytes of a row: 16 more may be read, but not used.
+// A row of K or V in pieces of 16 bytes, of which this lane takes every other one of its own.
+struct LaneRow {
+  const std::byte* row;
+  unsigned place;  // of its first piece, in bytes
+
+  // Piece `piece`, which is even, and one more for some lanes. That of a row whose pieces have changed places.
+  FD_DEVICE const std::byte* At(unsigned piece) const {
+    return row + piece / 8 * size_t{128} + (piece % 8 * 16 ^ place);
+  }
+};
+
+// Where 16 tokens' rows of K or V begin, as AttendLayout has them: 16 bytes more may be read of a row that is not
+// swizzled, but not used.
 struct TokenRows {
   const std::byte* first;
   size_t stride_bytes;
   size_t row_bytes;
+  unsigned swizzle;
 
-  // Where this lane's row begins of the four matrices [8][8] that LoadMatrices takes: tokens 0 to 7 in two pieces of 16
-  // bytes, and tokens 8 to 15.
-  FD_DEVICE const std::byte* TokensOfLane() const {
+  // This lane's row of the four matrices [8][8] that LoadMatrices takes: tokens 0 to 7 in two pieces, and tokens 8 to
+  // 15.
+  FD_DEVICE LaneRow PiecesFirst() const {
     const unsigned lane = Thread() % kWarp;
-    return first + (lane / 16 * 8 + lane % 8) * stride_bytes + lane / 8 % 2 * size_t{16};
+    return Row(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
-  // As that, for LoadMatricesTransposed: all 16 tokens' first piece, and their second one.
-  FD_DEVICE const std::byte* PiecesOfLane() const {
+  // All 16 tokens' first piece, and their second one.
+  FD_DEVICE LaneRow TokensFirst() const {
     const unsigned lane = Thread() % kWarp;
-    return first + lane % 16 * stride_bytes + lane / 16 * size_t{16};
+    return Row(lane % 16, lane / 16);
+  }
+
+ private:
+  FD_DEVICE LaneRow Row(unsigned token, unsigned piece) const {
+    return {first + token * stride_bytes, (piece ^ (token & swizzle)) * 16};
   }
 };
+
+// What operands are of products: one left one, or two right ones. Either takes neighbouring registers, into which
+// matrices come in this or that order.
+enum class Operand { kLeft, kRight };
 
 // Elements as they lie.
 template <class T>
@@ -39,28 +61,28 @@ struct PlainOperands {
 
   // use(k, operand k of 16 tokens), as a left one: of a product's right ones [0] and [2] are tokens 0 to 7, [1] and [3]
   // tokens 8 to 15. kWhole: rows have all kOperands.
-  template <bool kWhole, int kOperands, class Use>
+  template <Operand kOperand, bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForTokens(const TokenRows& k_rows, const Use& use) {
-    const std::byte* const mine = k_rows.TokensOfLane();
+    const LaneRow mine = kOperand == Operand::kLeft ? k_rows.TokensFirst() : k_rows.PiecesFirst();
     FD_UNROLL(unroll)
     for (int k = 0; k < kOperands; ++k) {
       if (!kWhole && k * size_t{32} >= k_rows.row_bytes) break;
       uint32_t tokens[4];
-      LoadMatrices(mine + k * size_t{32}, tokens);
-      use(k, {tokens[0], tokens[2], tokens[1], tokens[3]});
+      LoadMatrices(mine.At(2 * static_cast<unsigned>(k)), tokens);
+      Give<kOperand>(k, tokens, use);
     }
   }
   // use(j, 16 dims of v, from 16 * j on, of 16 tokens), as a left operand whose rows are DimOf(j, h, row), h 0 and 1;
   // of a product's right ones [0] and [2] are for acc[2 * j], [1] and [3] for acc[2 * j + 1].
-  template <bool kWhole, int kOperands, class Use>
+  template <Operand kOperand, bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForDims(const TokenRows& v_rows, const Use& use) {
-    const std::byte* const mine = v_rows.PiecesOfLane();
+    const LaneRow mine = kOperand == Operand::kLeft ? v_rows.PiecesFirst() : v_rows.TokensFirst();
     FD_UNROLL(unroll)
     for (int j = 0; j < kOperands; ++j) {
       if (!kWhole && j * size_t{32} >= v_rows.row_bytes) break;
       uint32_t dims[4];
-      LoadMatricesTransposed(mine + j * size_t{32}, dims);
-      use(j, {dims[0], dims[2], dims[1], dims[3]});
+      LoadMatricesTransposed(mine.At(2 * static_cast<unsigned>(j)), dims);
+      Give<kOperand>(j, dims, use);
     }
   }
   FD_DEVICE static int DimOf(int j, unsigned h, int row) { return 16 * j + 8 * static_cast<int>(h) + row; }
@@ -70,6 +92,16 @@ struct PlainOperands {
   template <int kAccs>
   FD_DEVICE static DimPair PairAt(const float (&acc)[kAccs][4], int n, unsigned half) {
     return {acc[n][2 * half], acc[n][2 * half + 1]};
+  }
+
+ private:
+  template <Operand kOperand, class Use>
+  FD_DEVICE static void Give(int number, const uint32_t (&loaded)[4], const Use& use) {
+    if constexpr (kOperand == Operand::kLeft) {
+      use(number, loaded);
+    } else {
+      use(number, {loaded[0], loaded[2], loaded[1], loaded[3]});
+    }
   }
 };
 
@@ -81,14 +113,14 @@ struct CodedOperands {
 
   FD_DEVICE static int QueryDim(int k, int i, int column) { return 16 * k + 2 * column + 2 * i; }
 
-  template <bool kWhole, int kOperands, class Use>
+  template <Operand, bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForTokens(const TokenRows& k_rows, const Use& use) {
-    const std::byte* const mine = k_rows.TokensOfLane();
+    const LaneRow mine = k_rows.PiecesFirst();
     FD_UNROLL(unroll)
     for (int k = 0; k < kOperands; k += 2) {
       if (!kWhole && k * size_t{16} >= k_rows.row_bytes) break;
       uint32_t codes[4];  // of operands k and k + 1 for tokens 0 to 7, and for 8 to 15
-      LoadMatrices(mine + k * size_t{16}, codes);
+      LoadMatrices(mine.At(static_cast<unsigned>(k)), codes);
       FD_UNROLL(unroll)
       for (int i = 0; i < 2; ++i) {
         if (!kWhole && (k + i) * size_t{16} >= k_rows.row_bytes) break;
@@ -97,14 +129,14 @@ struct CodedOperands {
       }
     }
   }
-  template <bool kWhole, int kOperands, class Use>
+  template <Operand, bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForDims(const TokenRows& v_rows, const Use& use) {
-    const std::byte* const mine = v_rows.PiecesOfLane();
+    const LaneRow mine = v_rows.TokensFirst();
     FD_UNROLL(unroll)
     for (int j = 0; j < kOperands; j += 2) {
       if (!kWhole && j * size_t{16} >= v_rows.row_bytes) break;
       uint32_t codes[4];  // of 16 dims for tokens 0 to 7 and 8 to 15, and of the next 16
-      LoadMatricesTransposed(mine + j * size_t{16}, codes);
+      LoadMatricesTransposed(mine.At(static_cast<unsigned>(j)), codes);
       FD_UNROLL(unroll)
       for (int i = 0; i < 2; ++i) {
         if (!kWhole && (j + i) * size_t{16} >= v_rows.row_bytes) break;
