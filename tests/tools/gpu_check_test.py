@@ -238,6 +238,9 @@ class GpuCheckTest(unittest.TestCase):
         lines = (self.folder / "sanitized").read_text().splitlines()
         self.assertEqual(len(lines), 6)
         self.assertTrue(all("--kernel-name kns=fastdecode" in line and "--error-exitcode 9" in line for line in lines), lines)
+        # Tests whose GEMMs have 16-bit types: not by racecheck.
+        self.assertEqual([line.split()[1] for line in lines if "ARowIsTheSame" in line or "GoldenGpuTest.*" in line],
+                         ["memcheck"] * 2 + ["synccheck"] * 2)
 
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")

@@ -27,6 +27,21 @@ inline constexpr uint64_t kWaitNs = 2'000'000'000;
 
 enum class Gpu { kSoftware, kReal };
 
+// Why there is no such GPU here; empty: there is one.
+inline std::string WhyToSkip(Gpu gpu) {
+  if (gpu == Gpu::kSoftware) return "";
+  if (CudaModule(CUDA_MODULE).empty()) return "built without CUDA";
+  const absl::Status there = OpenDevice(CudaModule(CUDA_MODULE), DeviceOptions()).status();
+  if (absl::IsNotFound(there)) return std::string(there.message());
+  EXPECT_TRUE(there.ok()) << there;
+  return "";
+}
+
+inline std::unique_ptr<SPartDevice> OpenGpu(Gpu gpu, const DeviceOptions& options) {
+  if (gpu == Gpu::kReal) return *OpenDevice(CudaModule(CUDA_MODULE), options);
+  return std::make_unique<SoftDevice>(SoftDevice::Options());
+}
+
 // The S-Part on the software GPU, and on a real one where there is one; and the CPU's, of the same model. Thread: one.
 class CudaSPartTest : public testing::TestWithParam<Gpu> {
  protected:
@@ -34,18 +49,13 @@ class CudaSPartTest : public testing::TestWithParam<Gpu> {
       : model_(scratch_.path() + "/model", ElementType::kF32, rows_max, kMicroBatches) {}
 
   void SetUp() override {
-    if (GetParam() == Gpu::kSoftware) return;
-    if (CudaModule(CUDA_MODULE).empty()) GTEST_SKIP() << "built without CUDA";
-    const absl::Status there = OpenDevice(CudaModule(CUDA_MODULE), DeviceOptions()).status();
-    if (absl::IsNotFound(there)) GTEST_SKIP() << there.message();
-    ASSERT_TRUE(there.ok()) << there;
+    if (const std::string why = WhyToSkip(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
 
   std::unique_ptr<SPartDevice> MakeDevice() const {
     DeviceOptions options;
     options.batch_invariant = batch_invariant_;
-    if (GetParam() == Gpu::kReal) return *OpenDevice(CudaModule(CUDA_MODULE), options);
-    return std::make_unique<SoftDevice>(SoftDevice::Options());
+    return OpenGpu(GetParam(), options);
   }
 
   std::unique_ptr<CudaSPart> MakeOnGpu(ElementType type = ElementType::kF32, uint64_t wait_ns = kWaitNs) {

@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/attention_items.cuh"
 #include "tests/kernels/cuda/emulated_kernels.h"
+#include "tests/kernels/cuda/kv_expectation.h"
 #include "tests/kernels/cuda/kv_rig.h"
 #include "tests/kernels/cuda/step_fixture.h"
 
@@ -42,42 +43,6 @@ KvCase CaseOf(const How& how) {
 }
 
 int PagesOf(int context) { return (context + kPageTokens - 1) / kPageTokens; }
-
-// What o of a sequence's queries is to be.
-class Expectation {
- public:
-  Expectation(const KvRig& rig, int index)
-      : rig_(rig), index_(index), expected_(ReferenceAttention(rig.sequence(index).held)) {
-    ReferenceAttentionInput positive = rig.sequence(index).held;
-    for (double& value : positive.v) value = std::abs(value);
-    magnitudes_ = ReferenceAttention(positive);
-  }
-
-  // o of queries [first_row, ...).
-  void ExpectNear(int first_row, const std::vector<float>& outputs) const {
-    const KvCase& c = rig_.c();
-    const auto heads = static_cast<size_t>(c.kv_heads * c.group);
-    const auto dims = static_cast<size_t>(c.head_dim), padded = static_cast<size_t>(c.padded_head_dim);
-    for (size_t r = 0; r < outputs.size() / (heads * dims); ++r) {
-      const size_t row = static_cast<size_t>(first_row) + r;
-      const auto at = magnitudes_.begin() + static_cast<ptrdiff_t>(row * heads * padded);
-      const std::vector<double> bound =
-          rig_.ErrorBound(index_, static_cast<int>(row), {at, at + static_cast<ptrdiff_t>(heads * padded)});
-      for (size_t i = 0; i < heads * dims; ++i) {
-        const size_t theirs = i / dims * padded + i % dims;
-        const double o = expected_[row * heads * padded + theirs];
-        ASSERT_NEAR(outputs[r * heads * dims + i], o, bound[theirs] + ErrorBound(c.out, std::abs(o) + bound[theirs], 0))
-            << "sequence " << index_ << " row " << row << " head " << i / dims << " dim " << i % dims;
-      }
-    }
-  }
-
- private:
-  const KvRig& rig_;
-  const int index_;
-  const std::vector<double> expected_;  // [queries][heads][padded_head_dim]
-  std::vector<double> magnitudes_;      // sums of p |v|
-};
 
 KvCase RandomCase(std::mt19937* random, const How& how) {
   static constexpr struct {
@@ -115,7 +80,7 @@ TEST_P(AttentionKernelsTest, StepsAreNearTheReference) {
     SCOPED_TRACE(Describe(c) + " trial " + std::to_string(trial));
     const int sequences = Pick(&random, 1, 4);
     std::vector<int> contexts(static_cast<size_t>(sequences)), left, done;
-    std::vector<Expectation> expectations;
+    std::vector<KvExpectation> expectations;
     int pages = 2;
     for (int& context : contexts) pages += PagesOf(context = RandomContext(&random));
     KvRig rig(c, sequences, pages, trial);
@@ -170,7 +135,7 @@ TEST_P(AttentionKernelsTest, LongContextsAreNearTheReference) {
     }
     const std::vector<std::vector<float>> outputs = rig.Step(parts, {.blocks = 7});
     for (size_t p = 0; p < parts.size(); ++p) {
-      ASSERT_NO_FATAL_FAILURE(Expectation(rig, parts[p].sequence).ExpectNear(0, outputs[p]));
+      ASSERT_NO_FATAL_FAILURE(KvExpectation(rig, parts[p].sequence).ExpectNear(0, outputs[p]));
     }
   }
 }

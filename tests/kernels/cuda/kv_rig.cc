@@ -6,8 +6,6 @@
 #include <numeric>
 #include <span>
 
-#include "tests/kernels/cuda/emulated_kernels.h"
-
 namespace fastdecode {
 
 namespace {
@@ -36,8 +34,11 @@ std::string Describe(const KvCase& c) {
          (c.uneven_v ? " uneven v" : "");
 }
 
-KvRig::KvRig(const KvCase& c, int sequences, int pages, uint64_t seed)
-    : case_(c),
+KvRig::KvRig(const KvCase& c, int sequences, int pages, uint64_t seed, KernelHost* host)
+    : host_(host),
+      case_(c),
+      sequences_max_(static_cast<size_t>(sequences)),
+      pages_(static_cast<size_t>(pages)),
       table_pages_(static_cast<uint32_t>(c.max_context + kPageTokens - 1) / kPageTokens),
       page_bytes_(PageBytesOf(c)),
       random_(static_cast<unsigned>(seed)),
@@ -176,23 +177,33 @@ KvSplit KvRig::Split(int tile_queries) const {
 
 WireRows KvRig::Wire() const { return {case_.wire, heads(), case_.kv_heads, case_.head_dim, case_.padded_head_dim}; }
 
-KvPages KvRig::Pages() const {
-  return {case_.kv,     case_.kv_heads, case_.padded_head_dim,
-          memory_.at(), page_bytes_,    reinterpret_cast<const uint32_t*>(tables_.at()),
+KvPages KvRig::SharePages() {
+  const auto* const tables = reinterpret_cast<const uint32_t*>(tables_.at());
+  return {case_.kv,
+          case_.kv_heads,
+          case_.padded_head_dim,
+          host_->Share(memory_.at(), page_bytes_ * pages_),
+          page_bytes_,
+          host_->Show(tables, sequences_max_ * table_pages_),
           table_pages_};
+}
+
+KvRoster KvRig::ShareRoster() {
+  return {host_->Share(&counts_), host_->Share(reinterpret_cast<KvEntry*>(entries_.at()), sequences_max_),
+          host_->Share(reinterpret_cast<uint32_t*>(first_items_.at()), sequences_max_ + 1)};
 }
 
 void KvRig::Take(const StepTables& tables, const KvSplit& split, const How& how) {
   const KvBoard board = {static_cast<uint32_t>(tables.entries.size()), static_cast<uint32_t>(tables.changes.size())};
   TakeKvStepArgs args;
-  args.board = &board;
-  args.board_entries = tables.entries.data();
-  args.changes = tables.changes.data();
-  args.tables = reinterpret_cast<uint32_t*>(tables_.at());
+  args.board = host_->Show(&board);
+  args.board_entries = host_->Show(tables.entries.data(), tables.entries.size());
+  args.changes = host_->Show(tables.changes.data(), tables.changes.size());
+  args.tables = host_->Share(reinterpret_cast<uint32_t*>(tables_.at()), sequences_max_ * table_pages_);
   args.table_pages = table_pages_;
-  args.roster = {&counts_, reinterpret_cast<KvEntry*>(entries_.at()), reinterpret_cast<uint32_t*>(first_items_.at())};
+  args.roster = ShareRoster();
   args.split = split;
-  EmulateKernel(args, {.seed = how.seed});
+  host_->Run(args, how.seed);
 }
 
 void KvRig::Append(const StepTables& tables, const StepState& state, const How& how) {
@@ -200,16 +211,16 @@ void KvRig::Append(const StepTables& tables, const StepState& state, const How& 
   std::vector<StepRow> rows = tables.rows;
   rows.emplace_back().slot = 0;  // of an earlier step
   args.bucket = static_cast<unsigned>(rows.size());
-  args.state = &state;
-  args.rows = rows.data();
+  args.state = host_->Show(&state);
+  args.rows = host_->Show(rows.data(), rows.size());
   args.wire = Wire();
-  args.area = tables.area->data();
-  args.pages = Pages();
+  args.area = host_->Show(tables.area->data(), tables.area->bytes());
+  args.pages = SharePages();
   const size_t dims = static_cast<size_t>(case_.padded_head_dim), q_elements = dims * static_cast<size_t>(heads());
   const size_t kv_elements = 2 * dims * static_cast<size_t>(case_.kv_heads);
   const TypedArray push(case_.wire, (tables.push_rows + 1) * kv_elements);
-  args.push = push.data();
-  EmulateKernel(args, {.seed = how.seed + 1});
+  args.push = host_->Share(push.data(), push.bytes());
+  host_->Run(args, how.seed + 1);
   // k and v as they are in the area, of the rows that are pushed and no others.
   const size_t bytes = kv_elements * ElementBytes(case_.wire);
   for (size_t r = 0; r < state.rows; ++r) {
@@ -232,25 +243,25 @@ void KvRig::Attend(const StepTables& tables, const StepState& state, const KvSpl
   std::vector<uint32_t> arrived(queries, 0);
   uint32_t drawn = 0;
   AttendKvArgs args;
-  args.state = &state;
-  args.roster = {&counts_, reinterpret_cast<KvEntry*>(entries_.at()), reinterpret_cast<uint32_t*>(first_items_.at())};
+  args.state = host_->Show(&state);
+  args.roster = ShareRoster();
   args.split = split;
-  args.pages = Pages();
+  args.pages = SharePages();
   args.wire = Wire();
-  args.area = tables.area->data();
+  args.area = host_->Show(tables.area->data(), tables.area->bytes());
   args.scale = 1 / std::sqrt(static_cast<float>(case_.head_dim));
   args.soft_cap = case_.soft_cap;
   args.type = case_.out;
-  args.out = out->data();
+  args.out = host_->Share(out->data(), out->bytes());
   args.blocks = how.blocks;
   args.tensor_cores = case_.tensor_cores;
   args.thread_queries = static_cast<int>(split.tile_queries) / AttendGroups(case_.padded_head_dim);
-  args.partials = partials.floats();
-  args.maxima = maxima.floats();
-  args.sums = sums.floats();
-  args.arrived = arrived.data();
-  args.drawn = &drawn;
-  EmulateKernel(args, {.seed = how.seed + 2, .blocks_in_flight = 1 + static_cast<unsigned>(how.seed % 5)});
+  args.partials = host_->Share(partials.floats(), partials.size());
+  args.maxima = host_->Share(maxima.floats(), maxima.size());
+  args.sums = host_->Share(sums.floats(), sums.size());
+  args.arrived = host_->Share(arrived.data(), arrived.size());
+  args.drawn = host_->Share(&drawn);
+  host_->Run(args, how.seed + 2);
   EXPECT_TRUE(std::all_of(arrived.begin(), arrived.end(), [](uint32_t count) { return count == 0; }));
   EXPECT_EQ(drawn, 0u);
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention_kernels.h"
-#include "tests/kernels/cuda/simt_emulator.h"
+#include "tests/kernels/cuda/kernel_host.h"
 #include "tests/kernels/cuda/typed_array.h"
 #include "tests/kernels/paged_sequence.h"
 
@@ -28,12 +28,12 @@ struct KvCase {
 };
 std::string Describe(const KvCase& c);
 
-// A home on an emulated GPU: pages full of NaN in memory that ends where nobody may read, handed out in random order;
+// A home on a GPU: pages full of NaN in memory that ends where nobody may read, handed out in random order;
 // random sequences, of which the last tokens are queries. Steps run the kernels as a step of the S-Part does.
-// Owns: all memory. Thread: one.
+// Owns: all memory. Thread: the host's.
 class KvRig {
  public:
-  KvRig(const KvCase& c, int sequences, int pages, uint64_t seed);
+  KvRig(const KvCase& c, int sequences, int pages, uint64_t seed, KernelHost* host = &EmulatedHost());
 
   // A sequence of `context` random tokens, the last `queries` of which are to come in steps; the others are appended
   // now. The same seed, the same tokens. Returns its index, which is also its slot.
@@ -87,12 +87,15 @@ class KvRig {
   void Take(const StepTables& tables, const KvSplit& split, const How& how);
   void Append(const StepTables& tables, const StepState& state, const How& how);
   void Attend(const StepTables& tables, const StepState& state, const KvSplit& split, const How& how, TypedArray* out);
+  KvRoster ShareRoster();
   KvSplit Split(int tile_queries) const;
   WireRows Wire() const;
-  KvPages Pages() const;
+  KvPages SharePages();
   int heads() const { return case_.kv_heads * case_.group; }
 
+  KernelHost* const host_;
   const KvCase case_;
+  const size_t sequences_max_, pages_;
   const uint32_t table_pages_;
   const size_t page_bytes_;
   std::mt19937 random_;

@@ -20,6 +20,7 @@ class TypedArray {
   std::byte* data() const { return memory_.at(); }
   float* floats() const { return memory_.floats(); }
   size_t size() const { return count_; }
+  size_t bytes() const { return count_ * ElementBytes(type_); }
 
   float operator[](size_t i) const {
     if (type_ == ElementType::kF32) return At<float>(i);
