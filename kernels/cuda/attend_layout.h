@@ -8,9 +8,9 @@
 
 namespace fastdecode {
 
-// The shared memory of a block that attends: pieces in bytes from its beginning. It takes its KV in steps of `tokens`,
-// as many as make 16 KiB of K. All multiples of 16. tile_queries kComputes and kReads: queries, scores and sums are in
-// registers, by tensor cores, and steps are of 64 tokens.
+// The shared memory of a block that attends: its parts in bytes from its beginning. It takes its KV in steps of
+// `tokens`, as many as make 16 KiB of K. All multiples of 16. tile_queries kComputes and kReads: queries, scores and
+// sums are in registers, by tensor cores, and steps are of 64 tokens.
 struct AttendLayout {
   static constexpr unsigned kComputes = 0, kReads = ~0u;  // attend_tiles.cuh, attend_read.cuh
   static constexpr int kJoinDims = 128;
@@ -22,7 +22,9 @@ struct AttendLayout {
                         std::has_single_bit(row_bytes)
                     ? 7
                     : 0),
-        stride_bytes(swizzle != 0 ? row_bytes : row_bytes | 16),
+        stride_bytes(row_bytes + (swizzle != 0          ? 0
+                                  : row_bytes % 32 == 0 ? 16
+                                                        : 32)),
         tokens(tile_queries == kComputes || tile_queries == kReads || row_bytes <= 256 ? 64
                : row_bytes <= 512                                                      ? 32
                                                                                        : 16) {
@@ -43,9 +45,10 @@ struct AttendLayout {
   }
 
   size_t row_bytes;  // of one token in a page
-  // Of a step's token t, piece p of 16 bytes is at t * stride_bytes + (p ^ (t & swizzle)) * 16: those of 8 tokens are
-  // in different banks. Rows are an odd number of pieces apart, or they are lines and swizzled: a copy then writes
-  // whole lines at once, and takes less time than one that writes parts of several.
+  // Of a step's token t, chunk c of 16 bytes is at t * stride_bytes + (c ^ (t & swizzle)) * 16: those of 8 tokens are
+  // in different banks. Rows are an odd number of chunks apart, with a gap of one at least, or, by tensor cores,
+  // swizzled if they are 1, 2 or 4 lines: a copy then writes whole lines at once, and takes less time than one that
+  // writes parts of several. (Of 3 lines a copy's rows would not be as many as a power of two: KvCopy.)
   unsigned swizzle;
   size_t stride_bytes;
   unsigned tokens;  // 16, 32 or 64
@@ -61,26 +64,27 @@ struct AttendLayout {
   size_t bytes;
 };
 
-// What every GPU that the kernels are compiled for gives a block, if it is asked.
-inline constexpr size_t kSharedBytesMax = 99 << 10;
-constexpr bool BanksDiffer(const AttendLayout& layout) {
+// Whether what the comment of `swizzle` says of banks and lines is so.
+constexpr bool SuitsBanks(const AttendLayout& layout) {
   if (layout.swizzle != 0 && (layout.k | layout.v | layout.stride_bytes) % AttendLayout::kLine != 0) return false;
-  for (unsigned piece = 0; piece < layout.row_bytes / 16; ++piece) {
+  for (unsigned chunk = 0; chunk < layout.row_bytes / 16; ++chunk) {
     unsigned banks = 0;
     for (unsigned token = 0; token < 8; ++token) {
-      banks |= 1u << (token * layout.stride_bytes / 16 + (piece ^ (token & layout.swizzle))) % 8;
+      banks |= 1u << (token * layout.stride_bytes / 16 + (chunk ^ (token & layout.swizzle))) % 8;
     }
     if (banks != 255) return false;
   }
   return true;
 }
+// What every GPU that the kernels are compiled for gives a block, if it is asked.
+inline constexpr size_t kSharedBytesMax = 99 << 10;
 // With tensor cores.
 constexpr bool AttendLayoutsFit(unsigned tile_queries) {
   for (const KvType type : {KvType::kBf16, KvType::kFp16, KvType::kInt8}) {
     for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
       const AttendLayout layout(type, head_dim, tile_queries);
       if (layout.bytes > kSharedBytesMax || layout.k % 16 != 0 || layout.v % 16 != 0 || layout.k_scales % 16 != 0 ||
-          !BanksDiffer(layout)) {
+          !SuitsBanks(layout)) {
         return false;
       }
     }

@@ -9,40 +9,38 @@
 
 namespace fastdecode::simt {
 
-// A row of K or V in pieces of 16 bytes, of which this lane takes every other one of its own.
+// A row of K or V, as AttendLayout has it, from which a lane takes either the even chunks or the odd ones.
 struct LaneRow {
   const std::byte* row;
-  unsigned place;  // of its first piece, in bytes
+  unsigned first;  // where its first chunk is, in bytes
 
-  // Piece `piece`, which is even, and one more for some lanes. That of a row whose pieces have changed places.
-  FD_DEVICE const std::byte* At(unsigned piece) const {
-    return row + piece / 8 * size_t{128} + (piece % 8 * 16 ^ place);
-  }
+  // Chunk `even` of the row, or the one behind it.
+  FD_DEVICE const std::byte* At(unsigned even) const { return row + even / 8 * size_t{128} + (even % 8 * 16 ^ first); }
 };
 
-// Where 16 tokens' rows of K or V begin, as AttendLayout has them: 16 bytes more may be read of a row that is not
-// swizzled, but not used.
+// Where 16 tokens' rows of K or V begin, as AttendLayout has them. Of the gap behind a row 16 bytes may be read, but
+// not used.
 struct TokenRows {
   const std::byte* first;
   size_t stride_bytes;
   size_t row_bytes;
   unsigned swizzle;
 
-  // This lane's row of the four matrices [8][8] that LoadMatrices takes: tokens 0 to 7 in two pieces, and tokens 8 to
-  // 15.
-  FD_DEVICE LaneRow PiecesFirst() const {
+  // This lane's row of the four matrices [8][8] that LoadMatrices takes: two chunks of tokens 0 to 7, and of tokens 8
+  // to 15.
+  FD_DEVICE LaneRow ChunksFirst() const {
     const unsigned lane = Thread() % kWarp;
     return Row(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
-  // All 16 tokens' first piece, and their second one.
+  // All 16 tokens' first chunk, and their second one.
   FD_DEVICE LaneRow TokensFirst() const {
     const unsigned lane = Thread() % kWarp;
     return Row(lane % 16, lane / 16);
   }
 
  private:
-  FD_DEVICE LaneRow Row(unsigned token, unsigned piece) const {
-    return {first + token * stride_bytes, (piece ^ (token & swizzle)) * 16};
+  FD_DEVICE LaneRow Row(unsigned token, unsigned chunk) const {
+    return {first + token * stride_bytes, (chunk ^ (token & swizzle)) * 16};
   }
 };
 
@@ -63,7 +61,7 @@ struct PlainOperands {
   // tokens 8 to 15. kWhole: rows have all kOperands.
   template <Operand kOperand, bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForTokens(const TokenRows& k_rows, const Use& use) {
-    const LaneRow mine = kOperand == Operand::kLeft ? k_rows.TokensFirst() : k_rows.PiecesFirst();
+    const LaneRow mine = kOperand == Operand::kLeft ? k_rows.TokensFirst() : k_rows.ChunksFirst();
     FD_UNROLL(unroll)
     for (int k = 0; k < kOperands; ++k) {
       if (!kWhole && k * size_t{32} >= k_rows.row_bytes) break;
@@ -76,7 +74,7 @@ struct PlainOperands {
   // of a product's right ones [0] and [2] are for acc[2 * j], [1] and [3] for acc[2 * j + 1].
   template <Operand kOperand, bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForDims(const TokenRows& v_rows, const Use& use) {
-    const LaneRow mine = kOperand == Operand::kLeft ? v_rows.PiecesFirst() : v_rows.TokensFirst();
+    const LaneRow mine = kOperand == Operand::kLeft ? v_rows.ChunksFirst() : v_rows.TokensFirst();
     FD_UNROLL(unroll)
     for (int j = 0; j < kOperands; ++j) {
       if (!kWhole && j * size_t{32} >= v_rows.row_bytes) break;
@@ -115,7 +113,7 @@ struct CodedOperands {
 
   template <Operand, bool kWhole, int kOperands, class Use>
   FD_DEVICE static void ForTokens(const TokenRows& k_rows, const Use& use) {
-    const LaneRow mine = k_rows.PiecesFirst();
+    const LaneRow mine = k_rows.ChunksFirst();
     FD_UNROLL(unroll)
     for (int k = 0; k < kOperands; k += 2) {
       if (!kWhole && k * size_t{16} >= k_rows.row_bytes) break;

@@ -241,6 +241,8 @@ class GpuCheckTest(unittest.TestCase):
         # Tests whose GEMMs have 16-bit types: not by racecheck.
         self.assertEqual([line.split()[1] for line in lines if "ARowIsTheSame" in line or "GoldenGpuTest.*" in line],
                          ["memcheck"] * 2 + ["synccheck"] * 2)
+        self.assertEqual([line.split()[1] for line in lines if "Real/*gqa" in line], ["memcheck", "synccheck"])
+        self.assertEqual([line.split()[1] for line in lines if "*DeviceAttention*/Real" in line], ["memcheck", "synccheck", "racecheck"])
 
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")

@@ -23,7 +23,7 @@ import report
 HERE = pathlib.Path(__file__).resolve().parent
 NEEDED = ("libcudart.so.13", "libcublasLt.so.13")
 TESTS = ("cuda_spart_test", "golden_gpu_test")
-# Under compute-sanitizer, which looks at our kernels alone: all of a step's, with KV at the GPU.
+# Under compute-sanitizer, which looks at our kernels alone: all of a step's, with KV at the GPU, and attention by itself.
 SANITIZED_KERNELS = ("--kernel-name", "kns=fastdecode", "--print-limit", "0")
 SANITIZED = {"cuda_spart_test": "*Computes*/Real:*Samples*/Real:*ALostHome*/Real:*ARowIsTheSame*/Real:*ShowsTheLogits*/Real:*DeviceAttention*/Real",
              "golden_gpu_test": "Real/GoldenGpuTest.*/head_*_gpu:Real/*gqa_chunk256_gpu"}

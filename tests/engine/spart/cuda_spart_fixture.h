@@ -27,14 +27,11 @@ inline constexpr uint64_t kWaitNs = 2'000'000'000;
 
 enum class Gpu { kSoftware, kReal };
 
-// Why there is no such GPU here; empty: there is one.
-inline std::string WhyToSkip(Gpu gpu) {
-  if (gpu == Gpu::kSoftware) return "";
-  if (CudaModule(CUDA_MODULE).empty()) return "built without CUDA";
-  const absl::Status there = OpenDevice(CudaModule(CUDA_MODULE), DeviceOptions()).status();
-  if (absl::IsNotFound(there)) return std::string(there.message());
-  EXPECT_TRUE(there.ok()) << there;
-  return "";
+// NotFound, and why, if there is no such GPU here.
+inline absl::Status LookForGpu(Gpu gpu) {
+  if (gpu == Gpu::kSoftware) return absl::OkStatus();
+  if (CudaModule(CUDA_MODULE).empty()) return absl::NotFoundError("built without CUDA");
+  return OpenDevice(CudaModule(CUDA_MODULE), DeviceOptions()).status();
 }
 
 inline std::unique_ptr<SPartDevice> OpenGpu(Gpu gpu, const DeviceOptions& options) {
@@ -49,7 +46,9 @@ class CudaSPartTest : public testing::TestWithParam<Gpu> {
       : model_(scratch_.path() + "/model", ElementType::kF32, rows_max, kMicroBatches) {}
 
   void SetUp() override {
-    if (const std::string why = WhyToSkip(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    const absl::Status there = LookForGpu(GetParam());
+    if (absl::IsNotFound(there)) GTEST_SKIP() << there.message();
+    ASSERT_TRUE(there.ok()) << there;
   }
 
   std::unique_ptr<SPartDevice> MakeDevice() const {

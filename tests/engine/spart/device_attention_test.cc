@@ -4,7 +4,7 @@
 
 #include <cstring>
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "numa/check.h"
@@ -22,31 +22,32 @@ class DeviceHost : public KernelHost {
   explicit DeviceHost(SPartDevice* device)
       : device_(device), stream_(*device->MakeStream()), memory_(*device->AllocatePinned(kBytes)) {}
 
-  const std::byte* Show(const std::byte* data, size_t bytes) override { return Copy(data, bytes); }
-  std::byte* Share(std::byte* data, size_t bytes) override {
-    shared_.push_back({data, Copy(data, bytes), bytes});
-    return shared_.back().copy;
-  }
+  const std::byte* Show(const std::byte* data, size_t bytes) override { return Copy(data, nullptr, bytes); }
+  std::byte* Share(std::byte* data, size_t bytes) override { return Copy(data, data, bytes); }
   void Run(const TakeKvStepArgs& args, uint64_t) override { RunAlone(args); }
   void Run(const AppendKvArgs& args, uint64_t) override { RunAlone(args); }
   void Run(const AttendKvArgs& args, uint64_t) override { RunAlone(args); }
 
  private:
   static constexpr size_t kBytes = size_t{64} << 20, kAligned = 256;
-  struct Shared {
-    std::byte* data;
+  struct Reached {
+    const std::byte* data;
+    std::byte* back;  // null: it is shown alone
     std::byte* copy;
     size_t bytes;
   };
 
-  std::byte* Copy(const std::byte* data, size_t bytes) {
+  std::byte* Copy(const std::byte* data, std::byte* back, size_t bytes) {
     std::byte* const copy = memory_ + used_;
     used_ += (bytes + kAligned - 1) / kAligned * kAligned;
     FD_CHECK(used_ <= kBytes, "a kernel of this test needs more memory");
     if (bytes > 0) std::memcpy(copy, data, bytes);
+    reached_.push_back({data, back, copy, bytes});
     return copy;
   }
   void RunAlone(const DeviceWork& work) {
+    const std::vector<Reached> reached = std::exchange(reached_, {});
+    used_ = 0;
     ASSERT_TRUE(device_->BeginGraph(stream_, "a kernel").ok());
     ASSERT_TRUE(device_->Add(work).ok());
     const absl::StatusOr<SPartDevice::Graph> graph = device_->EndGraph();
@@ -54,23 +55,31 @@ class DeviceHost : public KernelHost {
     device_->Launch(*graph);
     const absl::Status over = device_->Synchronize();
     ASSERT_TRUE(over.ok()) << over;
-    for (const Shared& shared : shared_) std::memcpy(shared.data, shared.copy, shared.bytes);
-    shared_.clear();
-    used_ = 0;
+    for (const auto& [data, back, copy, bytes] : reached) {
+      if (bytes == 0) continue;
+      if (back != nullptr) {
+        std::memcpy(back, copy, bytes);
+      } else {
+        EXPECT_EQ(std::memcmp(data, copy, bytes), 0) << "changed by a kernel";
+      }
+    }
   }
 
   SPartDevice* const device_;
   const SPartDevice::Stream stream_;
   std::byte* const memory_;
   size_t used_ = 0;
-  std::vector<Shared> shared_;
+  std::vector<Reached> reached_;
 };
 
 class DeviceAttentionTest : public testing::TestWithParam<Gpu> {
  protected:
   void SetUp() override {
-    if (const std::string why = WhyToSkip(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    const absl::Status there = LookForGpu(GetParam());
+    if (absl::IsNotFound(there)) GTEST_SKIP() << there.message();
+    ASSERT_TRUE(there.ok()) << there;
     device_ = OpenGpu(GetParam(), DeviceOptions());
+    host_ = std::make_unique<DeviceHost>(device_.get());
   }
 
   // Sequences with one query and with many, of one cut and of several.
@@ -80,11 +89,11 @@ class DeviceAttentionTest : public testing::TestWithParam<Gpu> {
       int context, queries;
     };
     constexpr Tokens kTokens[] = {{1, 1}, {700, 1}, {1100, 1}, {600, 90}};
-    DeviceHost host(device_.get());
-    KvRig rig(c, std::size(kTokens), 100, 5, &host);
+    KvRig rig(c, std::size(kTokens), 100, 5, host_.get());
     std::vector<KvRig::Part> parts;
     for (const auto& [context, queries] : kTokens) {
       parts.push_back({rig.Add(context, queries, static_cast<uint64_t>(context)), queries});
+      if (HasFatalFailure()) return;
     }
     const std::vector<std::vector<float>> outputs = rig.Step(parts, {.blocks = 11});
     for (size_t p = 0; p < parts.size(); ++p) {
@@ -93,6 +102,7 @@ class DeviceAttentionTest : public testing::TestWithParam<Gpu> {
   }
 
   std::unique_ptr<SPartDevice> device_;
+  std::unique_ptr<DeviceHost> host_;
 };
 
 KvCase CaseOf(KvType kv, int head_dim) {

@@ -14,8 +14,8 @@ class KernelHost {
  public:
   virtual ~KernelHost() = default;
 
-  // What the next kernel reaches `count` T under. Of what it is shown it changes nothing; what it changes of what it
-  // shares is there when Run comes back.
+  // Where the next kernel finds `count` T of the test's, which stay where they are until its Run comes back. What it is
+  // shown it may not change; what it changes of what is shared is there then. Nothing is given to a kernel twice.
   template <class T>
   const T* Show(const T* data, size_t count = 1) {
     return reinterpret_cast<const T*>(Show(reinterpret_cast<const std::byte*>(data), count * sizeof(T)));
