@@ -16,7 +16,8 @@
 namespace fastdecode {
 namespace {
 
-// Copies what kernels are to reach into pinned memory, and runs each kernel as a graph of its own.
+// Copies what kernels are to reach into pinned memory, kBytes at once at most, and runs each kernel as a graph of its
+// own. The memory and the graphs are the device's, which outlives it. Thread: one.
 class DeviceHost : public KernelHost {
  public:
   explicit DeviceHost(SPartDevice* device)

@@ -37,6 +37,13 @@ class ListingDevice : public SoftDevice {
   int others = 0;
 };
 
+// Of a step that is not run.
+struct MemoryOfAStep : StepMemory {
+  MemoryOfAStep() { times = &stamps; }
+  MemoryOfAStep(const MemoryOfAStep&) = delete;
+  StageStamps stamps;
+};
+
 TEST(StepGraphTest, GemmsAloneAreThoseOfTheStep) {
   constexpr unsigned kRows = 600, kLogitRows = 520;  // three tiles of logits
   ListingDevice device;
@@ -55,9 +62,7 @@ TEST(StepGraphTest, GemmsAloneAreThoseOfTheStep) {
     to.down = matrix(4 * layer + 3, 48, 72);
   }
   model.weights.head = matrix(19, 100, 48);
-  StageStamps times;
-  StepMemory memory;
-  memory.times = &times;
+  MemoryOfAStep memory;
   const SPartDevice::Stream stream = *device.MakeStream();
   ASSERT_TRUE(MakeStepGraph(model, memory, kRows, kLogitRows, /*with_chunk=*/false, stream, &device).ok());
   std::vector<Gemm> of_step = device.gemms;
@@ -114,9 +119,7 @@ StepModel HomeModel(KvType kv, int head_dim, unsigned sequences_max) {
 TEST(StepGraphTest, AttentionAloneIsThatOfTheStep) {
   ListingDevice device;
   const StepModel model = HomeModel(KvType::kBf16, 128, 8);
-  StageStamps times;
-  StepMemory memory;
-  memory.times = &times;
+  MemoryOfAStep memory;
   const SPartDevice::Stream stream = *device.MakeStream();
   ASSERT_TRUE(MakeStepGraph(model, memory, 8, 8, /*with_chunk=*/false, stream, &device).ok());
   const std::vector<AttendKvArgs> of_step = std::exchange(device.attends, {});
@@ -137,9 +140,7 @@ TEST(StepGraphTest, AttentionAloneIsThatOfTheStep) {
 TEST(StepGraphTest, WhatMayOvertakeWhatInAStep) {
   ListingDevice device;
   const StepModel model = HomeModel(KvType::kBf16, 128, 8);
-  StageStamps times;
-  StepMemory memory;
-  memory.times = &times;
+  MemoryOfAStep memory;
   ASSERT_TRUE(MakeStepGraph(model, memory, 8, 8, /*with_chunk=*/false, *device.MakeStream(), &device).ok());
   size_t kernels = 0, may = 0, of_two_runs = 0;
   for (size_t i = 0; i < device.works.size(); ++i) {
@@ -155,9 +156,7 @@ TEST(StepGraphTest, WhatMayOvertakeWhatInAStep) {
 
 TEST(StepGraphTest, WaysAloneAreOfEachLayerAndCopiesOnTheirRightSide) {
   const StepModel model = HomeModel(KvType::kBf16, 128, 8);
-  StageStamps times;
-  StepMemory memory;
-  memory.times = &times;
+  MemoryOfAStep memory;
   StepArea areas;
   std::byte from[1], to[1];
   for (const Way way : {Way::kThere, Way::kBack}) {
@@ -199,9 +198,7 @@ TEST(StepGraphTest, TensorCoresAttend) {
     StepModel model = HomeModel(c.kv, c.head_dim, kSequences);
     model.weights.type = c.compute;
     model.batch_invariant = c.batch_invariant;
-    StageStamps times;
-    StepMemory memory;
-    memory.times = &times;
+    MemoryOfAStep memory;
     EXPECT_TRUE(MakeStepGraph(model, memory, 24, 8, c.with_chunk, *device.MakeStream(), &device).ok());
     EXPECT_EQ(device.attends.size(), 2u);
     const AttendKvArgs& args = device.attends.at(0);
