@@ -20,7 +20,7 @@ constexpr uint32_t kPortMax = 65535;
 bool StartsWith(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 std::string After(const std::string& text, const char* prefix) { return text.substr(std::string(prefix).size()); }
 
-absl::Status Bad(const std::string& option, const std::string& text, const std::string& why) {
+absl::Status BadEndpoint(const std::string& option, const std::string& text, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(option, ": '", text, "': ", why));
 }
 
@@ -36,14 +36,14 @@ absl::StatusOr<Endpoint> ParseHostAndPort(const std::string& option, const std::
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (!bracketed && host.find(':') != std::string::npos) {
-    return Bad(option, text, "an IPv6 address goes in brackets: [::1]:4711");
+    return BadEndpoint(option, text, "an IPv6 address goes in brackets: [::1]:4711");
   }
   if (host.empty() || !std::all_of(host.begin(), host.end(), bracketed ? IsAddressCharacter : IsHostCharacter)) {
-    return Bad(option, text, "HOST:PORT takes a host name, an IPv4 address or an IPv6 address in brackets");
+    return BadEndpoint(option, text, "HOST:PORT takes a host name, an IPv4 address or an IPv6 address in brackets");
   }
   uint32_t port = 0;
   if (!absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 1 || port > kPortMax) {
-    return Bad(option, text, absl::StrCat("HOST:PORT takes a port from 1 to ", kPortMax));
+    return BadEndpoint(option, text, absl::StrCat("HOST:PORT takes a port from 1 to ", kPortMax));
   }
   Endpoint endpoint;
   endpoint.kind = Endpoint::Kind::kFabric;
@@ -78,7 +78,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::str
   if (StartsWith(text, kLocalPrefix)) {
     if (!absl::SimpleAtoi(After(text, kLocalPrefix), &endpoint.local_homes) || endpoint.local_homes < 1 ||
         endpoint.local_homes > kLocalHomesMax) {
-      return Bad(option, text, absl::StrCat("local:N takes a number of homes from 1 to ", kLocalHomesMax));
+      return BadEndpoint(option, text, absl::StrCat("local:N takes a number of homes from 1 to ", kLocalHomesMax));
     }
     return endpoint;
   }
@@ -86,12 +86,12 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::str
     endpoint.kind = Endpoint::Kind::kUnix;
     endpoint.path = After(text, kUnixPrefix);
     if (const auto address = SocketAddress(endpoint.path); !address.ok()) {
-      return Bad(option, text, std::string(address.status().message()));
+      return BadEndpoint(option, text, std::string(address.status().message()));
     }
     return endpoint;
   }
   if (text.find(':') != std::string::npos) return ParseHostAndPort(option, text);
-  return Bad(option, text, "is none of gpu, local, local:N, unix:PATH and HOST:PORT");
+  return BadEndpoint(option, text, "is none of gpu, local, local:N, unix:PATH and HOST:PORT");
 }
 
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& option, const std::string& list) {
@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& option, 
       return other.kind == endpoint->kind && other.path == endpoint->path && other.host == endpoint->host &&
              other.port == endpoint->port;
     });
-    if (again) return Bad(option, part, absl::StrCat("names the same homes twice (in '", list, "')"));
+    if (again) return BadEndpoint(option, part, absl::StrCat("names the same homes twice (in '", list, "')"));
     endpoints.push_back(*std::move(endpoint));
   }
   return endpoints;

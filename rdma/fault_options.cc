@@ -12,7 +12,7 @@ namespace fastdecode {
 
 namespace {
 
-absl::Status Bad(const std::string& option, const std::string& part, const std::string& why) {
+absl::Status BadFault(const std::string& option, const std::string& part, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(option, ": '", part, "': ", why));
 }
 
@@ -59,23 +59,23 @@ absl::StatusOr<FaultOptions> ParseFaultOptions(const std::string& option, const 
     const std::string key = part.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : part.substr(equals + 1);
     if (key == "seed") {
-      if (!absl::SimpleAtoi(value, &options.seed)) return Bad(option, part, "seed takes a number");
+      if (!absl::SimpleAtoi(value, &options.seed)) return BadFault(option, part, "seed takes a number");
     } else if (key == "cut") {
       if (!absl::SimpleAtoi(value, &options.cut_after_hops) || options.cut_after_hops == 0) {
-        return Bad(option, part, "cut takes a number of hops, from 1");
+        return BadFault(option, part, "cut takes a number of hops, from 1");
       }
     } else if (key == "delay") {
       const size_t colon = value.find(':');
       if (colon == std::string::npos || !ParseShare(value.substr(0, colon), &options.delay_share) ||
           !ParseDelay(value.substr(colon + 1), &options)) {
-        return Bad(option, part, "delay takes SHARE:DURATION, as 0.01:200us (ns, us, ms or polls)");
+        return BadFault(option, part, "delay takes SHARE:DURATION, as 0.01:200us (ns, us, ms or polls)");
       }
     } else if (double* const share = ShareField(key, &options); share == nullptr) {
-      return Bad(
+      return BadFault(
           option, part,
           "is none of seed, delay, reorder, drop, drop-reply, duplicate, corrupt, corrupt-reply, corrupt-payload, cut");
     } else if (!ParseShare(value, share)) {
-      return Bad(option, part, absl::StrCat(key, " takes a share from 0 to 1"));
+      return BadFault(option, part, absl::StrCat(key, " takes a share from 0 to 1"));
     }
   }
   return options;

@@ -1,5 +1,6 @@
 #include "rdma/file_descriptor.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -36,6 +37,11 @@ bool WaitReadable(int fd, uint64_t deadline_ns) {
     if (poll(&entry, 1, timeout_ms) > 0) return true;
     if (timeout_ms == 0) return false;
   }
+}
+
+void PauseIfExhausted(int error) {
+  constexpr int kPauseMs = 20;
+  if (error != EAGAIN && error != EINTR && error != ECONNABORTED) poll(nullptr, 0, kPauseMs);
 }
 
 }  // namespace fastdecode

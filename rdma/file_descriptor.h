@@ -29,6 +29,10 @@ bool WaitReadable(int fd, uint64_t deadline_ns);
 // Milliseconds until `deadline_ns` for poll(2), rounded up; 0 if it has passed.
 int PollTimeoutMs(uint64_t deadline_ns);
 
+// What is to follow an accept4 that failed, with its errno: where there are no descriptors or no memory left the
+// listener stays readable, and poll(2) alone would spin.
+void PauseIfExhausted(int error);
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_RDMA_FILE_DESCRIPTOR_H_

@@ -28,8 +28,6 @@ sockaddr_un RecordAddress(pid_t pid, socklen_t* length) {
 
 namespace {
 
-constexpr int kExhaustedPauseMs = 20;
-
 absl::StatusOr<FileDescriptor> ListenAbstract() {
   absl::StatusOr<FileDescriptor> socket = OpenSocket();
   if (!socket.ok()) return socket;
@@ -56,7 +54,8 @@ absl::StatusOr<std::unique_ptr<RecordServer>> RecordServer::Start(const std::str
     server->abstract_ = *std::move(socket);
   } else {
     absl::StatusOr<SocketFile> file = SocketFile::Listen(path);
-    if (!file.ok()) return absl::Status(file.status().code(), absl::StrCat("--record-socket: ", file.status().message()));
+    if (!file.ok())
+      return absl::Status(file.status().code(), absl::StrCat("--record-socket: ", file.status().message()));
     server->file_ = std::make_unique<SocketFile>(*std::move(file));
   }
   server->stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
@@ -110,8 +109,7 @@ void RecordServer::DropGone(const std::vector<pollfd>& polled) {
 void RecordServer::LetIn() {
   FileDescriptor reader(accept4(listening(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!reader.valid()) {
-    // No descriptors left: the listener stays readable, and asking again at once would take a core.
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) poll(nullptr, 0, kExhaustedPauseMs);
+    PauseIfExhausted(errno);
     return;
   }
   const PeerCredentials peer = ReadPeerCredentials(reader.get());

@@ -21,17 +21,17 @@ constexpr uint64_t kFirstOtherId = uint64_t{1} << 32;
 // What a measured sequence grows by before the next one has its turn, at most.
 constexpr uint32_t kTurnPagesMax = 4;
 
-uint32_t PagesOf(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+uint32_t PagesFor(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 // Of one sequence, its open page included.
-uint64_t PagesOfASequence(const RPartBenchOptions& o) {
-  return PagesOf(o.context) + (o.kv_type == KvType::kInt4 ? kOpenPieces : 0);
+uint64_t PagesForASequence(const RPartBenchOptions& o) {
+  return PagesFor(o.context) + (o.kv_type == KvType::kInt4 ? kOpenPieces : 0);
 }
 
 // How many sequences have room in so many pages.
 uint32_t SequencesIn(const RPartBenchOptions& o, uint64_t pages) {
-  const uint64_t shared = PagesOf(o.shared_prefix);
-  return pages < shared ? 0 : static_cast<uint32_t>((pages - shared) / (PagesOfASequence(o) - shared));
+  const uint64_t shared = PagesFor(o.shared_prefix);
+  return pages < shared ? 0 : static_cast<uint32_t>((pages - shared) / (PagesForASequence(o) - shared));
 }
 
 absl::Status CheckOptions(const RPartBenchOptions& o) {
@@ -86,7 +86,7 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%s: %g GiB have room for %d sequences of %d tokens, each of which takes %d pages of %d bytes",
                         fit == 0 ? "--gib" : absl::StrCat("--sequences: ", o.sequences), Gib(o), fit, o.context,
-                        PagesOfASequence(o) - PagesOf(o.shared_prefix), page_bytes));
+                        PagesForASequence(o) - PagesFor(o.shared_prefix), page_bytes));
   }
   shape.max_rows = static_cast<uint32_t>(std::min<uint64_t>(most * o.rows, UINT32_MAX));
   // Short sequences may fill the memory with more rows than a hop carries: then fewer are measured.
@@ -342,7 +342,7 @@ absl::Status RPartBench::CutBack() {
 double RPartBench::contiguous_bytes_mean() const {
   uint64_t pages = 0, pieces = 0;
   for (const KvSequence* sequence : sequences_) {
-    const size_t used = std::min<size_t>(PagesOf(stored_tokens()), sequence->pages.size());
+    const size_t used = std::min<size_t>(PagesFor(stored_tokens()), sequence->pages.size());
     for (size_t i = 0; i < used; ++i) {
       ++pages;
       if (i == 0 || sequence->pages[i] != sequence->pages[i - 1] + 1) ++pieces;

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstddef>
+#include <initializer_list>
 
 #include "kernels/cuda/kv_pages.h"
 

@@ -20,8 +20,6 @@ namespace {
 
 using ProposalResult = absl::StatusOr<std::unique_ptr<PendingLink>>;
 
-constexpr int kExhaustedPauseMs = 20;
-
 // ---- Reading a proposal ----
 
 // What is wrong with a proposal, for the engine's error message and our log; empty if nothing.
@@ -71,7 +69,7 @@ absl::Status TurnAway(int socket, const std::string& text) {
       absl::StrFormat("refused the process with pid %d, uid %d: %s", peer.pid, peer.uid, text));
 }
 
-bool HasGone(int socket) {
+bool HasHungUp(int socket) {
   pollfd entry = {socket, 0, 0};
   return poll(&entry, 1, 0) > 0 && (entry.revents & POLLHUP) != 0;
 }
@@ -152,7 +150,7 @@ std::optional<ProposalResult> ReceiveProposal(FileDescriptor* socket) {
   if (const std::string defect = ProposalDefect(packet, received); !defect.empty())
     return TurnAway(socket->get(), defect);
   // Its time ran out while nobody listened here, say: a home would make way and memory for it in vain.
-  if (HasGone(socket->get())) {
+  if (HasHungUp(socket->get())) {
     return absl::UnavailableError(absl::StrFormat("the engine process with pid %d had gone before its turn came",
                                                   ReadPeerCredentials(socket->get()).pid));
   }
@@ -203,8 +201,7 @@ void UnixListener::AcceptClients() {
   for (size_t i = 0; i < kHalfOpenMax; ++i) {
     FileDescriptor client(accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!client.valid()) {
-      // Out of descriptors or memory: the door stays readable meanwhile, so that poll(2) alone would spin.
-      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) poll(nullptr, 0, kExhaustedPauseMs);
+      PauseIfExhausted(errno);
       return;
     }
     if (half_open_.size() == kHalfOpenMax) half_open_.erase(half_open_.begin());

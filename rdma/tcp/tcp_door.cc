@@ -19,7 +19,6 @@ namespace fastdecode {
 
 namespace {
 
-constexpr int kExhaustedPauseMs = 20;
 constexpr size_t kNoncesKept = 64;
 
 bool SendWhole(int socket, const std::string& frame) {
@@ -156,8 +155,7 @@ void TcpDoor::TakeInClients(int socket) {
     std::string name;
     FileDescriptor fd = AcceptTcp(socket, &name);
     if (!fd.valid()) {
-      // Out of descriptors or memory: the door stays readable meanwhile, so that poll(2) alone would spin.
-      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) poll(nullptr, 0, kExhaustedPauseMs);
+      PauseIfExhausted(errno);
       return;
     }
     half_open_.push_back(

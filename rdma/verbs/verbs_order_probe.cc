@@ -14,7 +14,7 @@ namespace fastdecode {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x65626f7270444646;
+constexpr uint64_t kProbeMagic = 0x65626f7270444646;
 constexpr uint64_t kNewsNs = 10'000'000;
 
 // Of a round's message: one write, the longest one write, a chain; a different word everywhere, and each time.
@@ -25,7 +25,7 @@ size_t PayloadBytes(int round, size_t payload_bytes_max) {
   return bytes / sizeof(uint64_t) * sizeof(uint64_t);
 }
 uint64_t Pattern(int round, size_t word) {
-  return (static_cast<uint64_t>(round) << 32 | word) * 0x9e3779b97f4a7c15 + kMagic;
+  return (static_cast<uint64_t>(round) << 32 | word) * 0x9e3779b97f4a7c15 + kProbeMagic;
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ void OrderProbe::Send(int round, size_t payload_bytes_max) {
     const uint64_t value = Pattern(round, word);
     std::memcpy(channel->out_payload(slot) + word * sizeof(value), &value, sizeof(value));
   }
-  const uint64_t header[] = {kMagic, static_cast<uint64_t>(round)};
+  const uint64_t header[] = {kProbeMagic, static_cast<uint64_t>(round)};
   channel->PostSlot(slot, header, std::size(header), bytes);
 }
 
@@ -89,8 +89,8 @@ absl::Status OrderProbe::Await(int round, size_t payload_bytes_max) {
     return late(absl::StrCat("byte ", word * sizeof(uint64_t)));
   }
   for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) StoreWord(payload + at, 0);  // as it was found
-  const bool expected =
-      arrival.slot == round % size.slots && line.words[0] == kMagic && line.words[1] == static_cast<uint64_t>(round);
+  const bool expected = arrival.slot == round % size.slots && line.words[0] == kProbeMagic &&
+                        line.words[1] == static_cast<uint64_t>(round);
   return expected ? absl::OkStatus() : Lose(absl::FailedPreconditionError("the peer does not run the order probe"));
 }
 

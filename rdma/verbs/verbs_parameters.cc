@@ -11,7 +11,7 @@ namespace fastdecode {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3373627265764446;  // "FDverbs3", little-endian as all of it
+constexpr uint64_t kParametersMagic = 0x3373627265764446;  // "FDverbs3", little-endian as all of it
 constexpr uint32_t k24Bits = (1u << 24) - 1;
 
 struct WireRange {
@@ -67,7 +67,7 @@ absl::Status CheckRange(const char* name, const WireRange& range) {
 
 std::string VerbsParameters::ToWire() const {
   WireParameters wire = {};
-  wire.magic = kMagic;
+  wire.magic = kParametersMagic;
   std::memcpy(wire.gid, gid, sizeof(gid));
   wire.slots = PutWire(slots);
   wire.payload = PutWire(payload);
@@ -87,7 +87,7 @@ absl::StatusOr<VerbsParameters> VerbsParameters::FromWire(const std::string& byt
   if (bytes.size() != kWireBytes) return Bad(absl::StrCat(bytes.size(), " bytes instead of ", kWireBytes));
   WireParameters wire;
   std::memcpy(&wire, bytes.data(), sizeof(wire));
-  if (wire.magic != kMagic) return Bad("not of this version of the provider");
+  if (wire.magic != kParametersMagic) return Bad("not of this version of the provider");
   if (wire.link_layer != IBV_LINK_LAYER_ETHERNET && wire.link_layer != IBV_LINK_LAYER_INFINIBAND) {
     return Bad(absl::StrCat("link layer ", int{wire.link_layer}, " is neither Ethernet nor InfiniBand"));
   }

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tools/doctor/host_facts.h"
 
 namespace fastdecode {
 
 namespace {
 
 constexpr int kPriorities = 8;
-constexpr char kNotReadable[] = "not readable";
 constexpr char kLoss[] = "look for drops: PFC or ECN on NICs and switches, `ethtool -S`, cables";
 constexpr char kCongestion[] = "senders are slowed down; look at what else uses these ports and switches";
 constexpr char kReceiver[] = "FastDecode always has receives posted: was it another program? Else report it";

@@ -15,14 +15,14 @@ namespace {
 
 constexpr uint64_t kHalfNs = 500'000'000;
 constexpr uint64_t kSettleNs = 50'000'000;
-constexpr std::chrono::milliseconds kReadEvery(20);
+constexpr std::chrono::milliseconds kReadMeanwhileEvery(20);
 
 // Tokens a second in half a second.
 double TokensPerS(InferenceEngine& engine, EngineRecord* record) {
   std::vector<fd_record_event> events;
   const auto wait = [&](uint64_t ns) {
     for (const uint64_t end_ns = NowNs() + ns; NowNs() < end_ns;) {
-      std::this_thread::sleep_for(kReadEvery);
+      std::this_thread::sleep_for(kReadMeanwhileEvery);
       events.clear();
       if (record != nullptr) record->ReadInto(&events);
       if (InterruptGuard::Signal() != 0) throw Interrupted(InterruptGuard::Signal());

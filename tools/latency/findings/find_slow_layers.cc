@@ -19,7 +19,7 @@ constexpr double kExcessMinShare = 0.08;
 // And a layer stands out only if it is further off than layers usually are, by this many of their spreads...
 constexpr double kSpreadsMin = 6;
 // ...for which there have to be some. If every fourth stands out, none does.
-constexpr int kLayersMin = 4;
+constexpr int kComparedLayersMin = 4;
 constexpr double kLayersShareMax = 0.25;
 
 constexpr std::array<uint16_t, 4> kGemms = {FD_STAGE_QKV, FD_STAGE_O, FD_STAGE_GATE_UP, FD_STAGE_DOWN};
@@ -93,7 +93,7 @@ Finding DescribeLayer(size_t layer, double ratio, double usual_ns) {
 std::vector<Finding> FindSlowLayers(const Evidence& evidence) {
   std::vector<Finding> findings;
   const auto layers = static_cast<size_t>(evidence.timeline.layers);
-  if (!evidence.long_enough() || evidence.timeline.layers < kLayersMin) return findings;
+  if (!evidence.long_enough() || evidence.timeline.layers < kComparedLayersMin) return findings;
   std::vector<GemmTimes> gemms;
   double usual_ns = 0;
   for (const uint16_t part : kGemms) {

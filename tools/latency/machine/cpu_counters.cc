@@ -28,16 +28,16 @@ std::vector<std::string> Words(const std::string& line) { return absl::StrSplit(
 
 // A line of /proc/interrupts: "LOC:  145523  145281  Local timer interrupts", "36:  0  42781  PCI-MSIX-0000:00:02.0
 // 1-edge  virtio1-req.0".
-struct Line {
+struct CounterLine {
   std::string name;
   std::vector<uint64_t> counts;   // as many as there are columns
   std::vector<std::string> rest;  // words
 };
 
-std::optional<Line> ParseLine(const std::string& text, size_t columns) {
+std::optional<CounterLine> ParseLine(const std::string& text, size_t columns) {
   std::vector<std::string> words = Words(text);
   if (words.size() < columns + 1 || words[0].back() != ':') return std::nullopt;
-  Line line;
+  CounterLine line;
   line.name = words[0].substr(0, words[0].size() - 1);
   for (size_t i = 1; i <= columns; ++i) {
     uint64_t count;
@@ -54,7 +54,7 @@ bool IsNumber(const std::string& text) {
 }
 
 // Who the interrupt is from, in plural.
-std::string InterruptCause(const Line& line) {
+std::string InterruptCause(const CounterLine& line) {
   constexpr std::array<std::pair<const char*, const char*>, 10> kKnown = {{{"LOC", "timer interrupts"},
                                                                            {"NMI", "non-maskable interrupts"},
                                                                            {"PMI", "performance counter interrupts"},
@@ -89,7 +89,7 @@ void ReadTable(const SysRoot& root, const std::string& path, const Add& add) {
       for (const std::string& word : Words(row)) cores.push_back(NumberAfter("CPU", word).value_or(-1));
       continue;
     }
-    const std::optional<Line> line = ParseLine(row, cores.size());
+    const std::optional<CounterLine> line = ParseLine(row, cores.size());
     if (!line) continue;
     for (size_t i = 0; i < cores.size(); ++i) {
       if (cores[i] >= 0) add(cores[i], *line, line->counts[i]);
@@ -132,11 +132,11 @@ uint64_t Added(uint64_t before, uint64_t after) {
 MachineCounters ReadMachineCounters(const SysRoot& root) {
   MachineCounters machine;
   ReadStat(root, &machine);
-  ReadTable(root, "/proc/interrupts", [&](int core, const Line& line, uint64_t count) {
+  ReadTable(root, "/proc/interrupts", [&](int core, const CounterLine& line, uint64_t count) {
     machine[core].interrupts[InterruptCause(line)] += count;
   });
   ReadTable(root, "/proc/softirqs",
-            [&](int core, const Line& line, uint64_t count) { machine[core].softirqs[line.name] += count; });
+            [&](int core, const CounterLine& line, uint64_t count) { machine[core].softirqs[line.name] += count; });
   return machine;
 }
 

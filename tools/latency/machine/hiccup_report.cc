@@ -21,7 +21,7 @@ namespace {
 // Shares of all moments, for how long something waits then.
 constexpr std::array<std::pair<const char*, double>, 3> kWaits = {
     {{"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}}};
-constexpr size_t kCausesMax = 8;
+constexpr size_t kReportedCausesMax = 8;
 
 struct Placed {
   int core;
@@ -114,9 +114,9 @@ std::string CausesTable(const std::vector<HiccupCore>& cores, size_t width) {
 // "2,501 timer interrupts, 3 TLB shootdowns; softirqs: 20 TIMER; 3 preemptions; ..."
 std::string DescribeCounts(const HiccupCore& core) {
   std::vector<std::string> parts;
-  const std::string interrupts = DescribeCauses(core.counters.interrupts, kCausesMax);
+  const std::string interrupts = DescribeCauses(core.counters.interrupts, kReportedCausesMax);
   parts.push_back(interrupts.empty() ? "no interrupts" : interrupts);
-  const std::string softirqs = DescribeCauses(core.counters.softirqs, kCausesMax);
+  const std::string softirqs = DescribeCauses(core.counters.softirqs, kReportedCausesMax);
   if (!softirqs.empty()) parts.push_back("softirqs: " + softirqs);
   parts.push_back(absl::StrCat(FormatCount(core.preemptions), core.preemptions == 1 ? " preemption" : " preemptions",
                                core.timed ? absl::StrCat(", ", Ns(core.waited_ns), " waited for the core") : ""));
