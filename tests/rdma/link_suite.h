@@ -7,6 +7,7 @@
 #include <string>
 
 #include "rdma/link.h"
+#include "tests/rdma/link_messages.h"
 
 namespace fastdecode {
 
@@ -44,15 +45,6 @@ class LinkSuite : public testing::TestWithParam<LinkProvider> {
 
 // The same, between two threads that both run as fast as they can.
 class LinkStressSuite : public testing::TestWithParam<LinkProvider> {};
-
-// Three slots of 200 and 100 bytes, and messages that fill them.
-LinkSize SmallSize();
-HopHeader Hop(int slot, uint64_t step = 1, int layer = 0);
-ReplyHeader ReplyTo(const HopHeader& hop);
-
-// Bytes that differ by place and seed.
-void FillPattern(std::byte* to, size_t bytes, uint64_t seed);
-bool HasPattern(const std::byte* at, size_t bytes, uint64_t seed);
 
 }  // namespace fastdecode
 

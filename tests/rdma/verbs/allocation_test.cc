@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/allocation_count.h"
-#include "tests/rdma/link_suite.h"
+#include "tests/rdma/link_messages.h"
 #include "tests/rdma/verbs/null_provider.h"
 
 namespace fastdecode {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rdma/link_suite.h"
+#include "tests/rdma/link_messages.h"
 #include "tests/rdma/verbs/verbs_pair.h"
 
 namespace fastdecode {
