@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: scenarios.sh NAME BUILD ROOT: an engine on host 1, workers on the others, and what NAME does to them.
 # In each host this file runs again: host 1 calls engine_NAME, the others worker_NAME, or serve where there is none.
-#   same_tokens_two_hosts same_tokens_three_hosts                    what shm in the same host generates
+#   same_tokens_two_hosts same_tokens_three_hosts                    what this machine generates by itself
 #   netem_loss_1 netem_loss_5 netem_reorder netem_duplicate netem_corrupt   the same over a bad wire
 #   sigkill sigstop link_down port_filtered power_off                found out in time, others unharmed, usable again
 #   kill_and_return engine_kill_and_return                           50 times, nothing leaks
@@ -83,11 +83,9 @@ generate() {  # generate TOKENS OPTION...: for each prompt, as JSON
 }
 
 same_tokens_over_fabric() {
-  check 'shm in this host generates' generate 24 --homes local
-  generate 24 --homes local >/tmp/expected.json
   check 'the workers are there' await_workers
   check "the same tokens with homes $(fabric_homes)" \
-    same_tokens /tmp/expected.json generate 24 --homes "$(fabric_homes)" --secret-file $secret \
+    same_tokens /out/expected.json generate 24 --homes "$(fabric_homes)" --secret-file $secret \
     --hop-timeout-ms 20000 --peer-timeout-ms 10000
 }
 
@@ -217,7 +215,7 @@ same_footprint() { echo "$1"; echo "$2"; [[ $1 == "$2" ]]; }
 engine_same_tokens_two_hosts() {
   same_tokens_over_fabric
   check 'the same tokens, notified by flag' \
-    same_tokens /tmp/expected.json generate 24 --homes "$(fabric_homes)" --secret-file $secret --notify flag \
+    same_tokens /out/expected.json generate 24 --homes "$(fabric_homes)" --secret-file $secret --notify flag \
     --hop-timeout-ms 20000 --peer-timeout-ms 10000
   lab_counters
 }
@@ -275,7 +273,6 @@ worker_kill_and_return() { serve die_again_and_again; }
 engine_engine_kill_and_return() {
   local i
   check 'the worker is there' await_workers
-  generate 24 --homes local >/tmp/expected.json
   for ((i = 1; i <= cycles; i++)); do
     start_engine "10.77.0.2:$port" || break
     submit_all 300
@@ -287,7 +284,7 @@ engine_engine_kill_and_return() {
     lab_wait "free.$i" 120 || break
   done
   check "$cycles engines killed" test $i -gt "$cycles"
-  check 'the next one is served' same_tokens /tmp/expected.json generate 24 --homes "10.77.0.2:$port" --secret-file $secret
+  check 'the next one is served' same_tokens /out/expected.json generate 24 --homes "10.77.0.2:$port" --secret-file $secret
 }
 homes=$(find /sys/devices/system/node -maxdepth 1 -name 'node[0-9]*' | wc -l)  # of one worker
 times_in_log() { (($(grep -c "$1" /tmp/worker.log) >= $2)); }
@@ -428,6 +425,7 @@ else
   out=$(mktemp -d)
   trap 'rm -rf "$out"' EXIT
   generate 150 --homes local:1 | token_ids - | grep -o '[0-9][0-9,]*' >"$out/expected"
+  generate 24 --homes local:1 >"$out/expected.json"
   plan_lab "$name"
   command="CYCLES=$cycles $(printf '%q ' bash "$here/scenarios.sh" "$@")"
   commands=()
