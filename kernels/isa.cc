@@ -41,7 +41,8 @@ bool TilesAreGranted() {
   return granted;
 }
 
-bool CpuHasAmxInt8() { return CpuHasAmxBf16() && Bit(Cpuid(7, 0).edx, 25); }
+// And what its kernels take for granted.
+bool CpuHasAmxInt8() { return CpuHasAmxBf16() && Bit(Cpuid(7, 0).edx, 25) && CpuHasVbmi(); }
 
 }  // namespace
 
@@ -65,6 +66,11 @@ Isa DetectIsa() {
 bool CpuHasAmxBf16() {
   const CpuidRegisters leaf7 = Cpuid(7, 0);
   return (SavedStates() & kTileState) == kTileState && Bit(leaf7.edx, 22) && Bit(leaf7.edx, 24);  // AMX-BF16, AMX-TILE
+}
+
+bool CpuHasVbmi() {
+  const CpuidRegisters leaf7 = Cpuid(7, 0);
+  return (SavedStates() & kZmmState) == kZmmState && Bit(leaf7.ecx, 1) && Bit(leaf7.ecx, 6);
 }
 
 bool CpuIsZen5OrLater() {

@@ -17,6 +17,7 @@ inline constexpr Isa kIsas[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa:
 // the kernel for the right to use AMX, for all threads of the process.
 Isa DetectIsa();
 bool CpuHasAmxBf16();                              // allowed or not: reported, and used by oneDNN
+bool CpuHasVbmi();                                 // AVX512-VBMI and -VBMI2, as every CPU with AMX and Zen 4 have
 bool CpuIsZen5OrLater();                           // AMD's family 26 and up, which want to be told of reads otherwise
 const char* IsaName(Isa isa);                      // "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"
 bool ParseIsa(const std::string& name, Isa* isa);  // false: unknown name

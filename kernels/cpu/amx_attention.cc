@@ -117,9 +117,7 @@ template <typename Element>
 using Floats = PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, AmxStages>>;
 using Int4 = Int4Kv<Few, BytePanels<Few, AmxStages>>;
 
-}  // namespace
-
-AttentionKernels AmxAttention(KvType type, bool bf16_rows, int head_dim) {
+AttentionKernels Kernels(KvType type, bool bf16_rows, int head_dim) {
   switch (type) {
     case KvType::kF32:
       return Attention<Avx512Vector, Floats<float>>::Kernels("amx-f32");
@@ -134,6 +132,14 @@ AttentionKernels AmxAttention(KvType type, bool bf16_rows, int head_dim) {
       return Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4");
   }
   return {};
+}
+
+}  // namespace
+
+AttentionKernels AmxAttention(KvType type, bool bf16_rows, int head_dim) {
+  AttentionKernels kernels = Kernels(type, bf16_rows, head_dim);
+  if (type >= KvType::kInt8) kernels.append = &VbmiAppendToPage;
+  return kernels;
 }
 
 }  // namespace fastdecode

@@ -22,6 +22,14 @@ size_t HeadBytes(const AttentionShape& shape) {
   return 0;
 }
 
+void CheckAppend(const AttentionShape& shape, const AppendArgs& args) {
+  FD_CHECK(args.first_slot >= 0 && args.tokens > 0 && args.first_slot + args.tokens <= kPageTokens,
+           "an append stays inside one page");
+  FD_CHECK(shape.kv_type != KvType::kInt4 || args.open_page != nullptr || args.tokens == kPageTokens,
+           "int4: tokens that do not fill a page go to an open one");
+  FD_CHECK(args.kv_head >= 0 && args.kv_head < shape.kv_heads, "an append names a KV head of the shape");
+}
+
 }  // namespace
 
 size_t PageBytes(const AttentionShape& shape) { return shape.kv_heads * HeadBytes(shape); }
@@ -46,12 +54,13 @@ size_t AttendScratchBytes(const AttentionShape& shape) {
 }
 
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args) {
-  FD_CHECK(args.first_slot >= 0 && args.tokens > 0 && args.first_slot + args.tokens <= kPageTokens,
-           "an append stays inside one page");
-  FD_CHECK(shape.kv_type != KvType::kInt4 || args.open_page != nullptr || args.tokens == kPageTokens,
-           "int4: tokens that do not fill a page go to an open one");
-  FD_CHECK(args.kv_head >= 0 && args.kv_head < shape.kv_heads, "an append names a KV head of the shape");
-  return Avx2AppendToPage(shape, args);
+  CheckAppend(shape, args);
+  Avx2AppendToPage(shape, args);
+}
+
+void VbmiAppendToPage(const AttentionShape& shape, const AppendArgs& args) {
+  CheckAppend(shape, args);
+  if (!Avx512VbmiPackPage(shape, args)) Avx2AppendToPage(shape, args);
 }
 
 }  // namespace fastdecode

@@ -68,12 +68,16 @@ static_assert(sizeof(Int4Units) == kPageTokens);
 inline constexpr int Int4QueryWords(int head_dim) { return (head_dim + 63) / 64 * 64; }
 inline constexpr int Int4QueryBytes(int head_dim) { return Int4QueryWords(head_dim) * 2 + 64; }
 
-// AppendFn for every ISA.
+// AppendFn for every ISA, and for CPUs with AVX512-VBMI and -VBMI2.
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args);
+void VbmiAppendToPage(const AttentionShape& shape, const AppendArgs& args);
 
 // What AppendToPage and ClosePage do, with AVX2, which is the least ISA. `from` is a KV head of bf16 panels.
 void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
+// Of AppendToPage what is most of a prompt's chunks: whole pages of int8 and int4, rows of bf16, heads of a multiple of
+// 64. False for all else, and where an element is not finite or hardly above zero: nothing of use is written then.
+bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args);
 
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;

@@ -287,7 +287,7 @@ bool TrapTiles() {
 }  // namespace
 
 bool CanRunTiles() {
-  if (DetectIsa() != Isa::kAvx512Bf16) return DetectIsa() == Isa::kAmx;
+  if (DetectIsa() != Isa::kAvx512Bf16 || !CpuHasVbmi()) return DetectIsa() == Isa::kAmx;
   static const bool trapped = TrapTiles();
   return trapped;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_page.h"
+#include "kernels/isa.h"
 #include "kernels/reference/page_reference.h"
 
 // Appending and closing against the reference, bit for bit.
@@ -174,13 +175,24 @@ struct Denormals {  // flushed, as in a team's threads, or not
   unsigned saved;
 };
 
-class PagePackTest : public testing::TestWithParam<KvType> {};
+// AppendToPage, or what CPUs with VBMI have in its place.
+struct Appending {
+  KvType type;
+  bool vbmi;
+};
+class PagePackTest : public testing::TestWithParam<Appending> {
+ protected:
+  void SetUp() override {
+    if (GetParam().vbmi && !CpuHasVbmi()) GTEST_SKIP() << "this CPU has no AVX512-VBMI";
+  }
+  static AppendPage append() { return GetParam().vbmi ? &VbmiAppendToPage : &AppendToPage; }
+};
 
 TEST_P(PagePackTest, AppendWritesTheReferencesBits) {
   std::mt19937_64 random(1);
   for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
     for (const int head_dim : {16, 48, 64, 112, 128, 240, 256}) {
-      const AttentionShape shape = ShapeOf(type, GetParam(), head_dim);
+      const AttentionShape shape = ShapeOf(type, GetParam().type, head_dim);
       for (const Values kind : kAllValues) {
         for (const auto& [first_slot, tokens] :
              {std::pair(0, 32), std::pair(0, 1), std::pair(0, 16), std::pair(0, 19), std::pair(16, 16),
@@ -196,7 +208,7 @@ TEST_P(PagePackTest, AppendWritesTheReferencesBits) {
             Memory expected(shape, stale), memory(shape, stale);
             const Denormals denormals(flush);
             Append(&ReferenceAppendToPage, shape, first_slot, k, v, &expected);
-            Append(&AppendToPage, shape, first_slot, k, v, &memory);
+            Append(append(), shape, first_slot, k, v, &memory);
             ASSERT_TRUE(memory.bytes == expected.bytes);
           }
         }
@@ -205,31 +217,74 @@ TEST_P(PagePackTest, AppendWritesTheReferencesBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, PagePackTest, testing::ValuesIn(kKvTypes),
-                         [](const auto& info) { return std::string(KvTypeName(info.param)); });
+std::vector<Appending> Appendings() {
+  std::vector<Appending> all;
+  for (const KvType type : kKvTypes) {
+    all.push_back({type, false});
+    if (type >= KvType::kInt8) all.push_back({type, true});
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Types, PagePackTest, testing::ValuesIn(Appendings()), [](const auto& info) {
+  return std::string(KvTypeName(info.param.type)) + (info.param.vbmi ? "_vbmi" : "");
+});
 
-// Rows of a whole page are rounded at once to what appending and closing makes of them.
-TEST(ClosePageTest, AWholePageNeedsNoOpenOne) {
+// Some of the tokens' elements of few values, zeros of both signs among them, or all of one sign.
+void Repeat(std::vector<float>* values, size_t mode) {
+  for (size_t i = 0; mode > 0 && i < values->size(); ++i) {
+    float& x = (*values)[i];
+    if (mode == 1) x = i % 5 == 0 ? (*values)[0] : i % 3 == 0 ? 0 : -0.0f;
+    if (mode == 2) x = -std::abs(x);
+    if (mode == 3) x = std::abs(x);
+  }
+}
+
+// Rows of a whole page of int4 are rounded at once to what appending and closing makes of them.
+TEST_P(PagePackTest, WholePagesHaveTheReferencesBits) {
   std::mt19937_64 random(3);
   for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
     for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
-      const AttentionShape shape = ShapeOf(type, KvType::kInt4, head_dim);
+      const AttentionShape shape = ShapeOf(type, GetParam().type, head_dim);
       for (const Values kind : kAllValues) {
-        for (const bool flush : {false, true}) {
+        for (int mode = 0; mode < 8; ++mode) {
+          const bool flush = mode % 2 == 1;
           SCOPED_TRACE(std::string(ElementName(type)) + " rows, head_dim " + std::to_string(head_dim) + ", values " +
-                       std::to_string(static_cast<int>(kind)) + (flush ? ", flushed" : ""));
-          const TokenRows k(shape, MakeValues(kind, kPageTokens, head_dim, random));
-          const TokenRows v(shape, MakeValues(kind, kPageTokens, head_dim, random));
+                       std::to_string(static_cast<int>(kind)) + ", mode " + std::to_string(mode));
+          std::vector<float> values[2];
+          for (std::vector<float>& some : values) {
+            some = MakeValues(kind, kPageTokens, head_dim, random);
+            Repeat(&some, static_cast<size_t>(mode / 2));
+          }
+          const TokenRows k(shape, values[0]), v(shape, values[1]);
           const uint64_t stale = random();
           Memory expected(shape, stale), memory(shape, stale);
           const Denormals denormals(flush);
           Append(&ReferenceAppendToPage, shape, 0, k, v, &expected);
-          ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
-          AppendToPage(shape, ArgsOf(0, k, v, &memory));
+          if (OpenPieces(shape) > 0) ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
+          append()(shape, ArgsOf(0, k, v, &memory));
           const auto end = memory.bytes.begin() + static_cast<ptrdiff_t>(memory.page_bytes);
           ASSERT_TRUE(std::equal(memory.bytes.begin(), end, expected.bytes.begin()));
         }
       }
+    }
+  }
+}
+
+// Else the tests with VBMI would be those without.
+TEST(VbmiPackTest, PacksWholePagesOfOrdinaryNumbers) {
+  if (!CpuHasVbmi()) GTEST_SKIP() << "this CPU has no AVX512-VBMI";
+  std::mt19937_64 random(5);
+  for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
+    for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+      const AttentionShape shape = ShapeOf(ElementType::kBf16, type, head_dim);
+      std::vector<float> values = MakeValues(Values::kOrdinary, kPageTokens, head_dim, random);
+      const TokenRows rows(shape, values);
+      values.back() = INFINITY;
+      const TokenRows infinite(shape, values);
+      Memory memory(shape, 0);
+      EXPECT_EQ(Avx512VbmiPackPage(shape, ArgsOf(0, rows, rows, &memory)), head_dim % 64 == 0);
+      EXPECT_FALSE(Avx512VbmiPackPage(shape, ArgsOf(0, infinite, rows, &memory)));
+      EXPECT_FALSE(Avx512VbmiPackPage(shape, ArgsOf(0, rows, infinite, &memory)));
     }
   }
 }

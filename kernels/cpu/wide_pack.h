@@ -1,0 +1,98 @@
+#ifndef FASTDECODE_KERNELS_CPU_WIDE_PACK_H_
+#define FASTDECODE_KERNELS_CPU_WIDE_PACK_H_
+
+#include "kernels/cpu/page_pack.h"
+
+namespace fastdecode {
+namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
+
+// What packing whole pages of int8 and int4 has in common, with 512 bits: AVX-512 with BW, DQ, VBMI and VBMI2.
+
+constexpr int kWideDims = 64;  // of a row, taken at once: two vectors
+
+inline __m512i Load64(const void* at) { return _mm512_loadu_si512(at); }
+inline void Stream64(void* at, __m512i x) { _mm512_stream_si512(static_cast<__m512i*>(at), x); }
+
+// What is appended next (AppendArgs::next_k), prefetched a few lines at a time wherever this one's arithmetic gives
+// memory the time: k's rows, then v's, 2 * head_dim lines. How many where is fixed: counting what is due, as Upcoming
+// does, takes a tenth of the time here.
+class UpcomingLines {
+ public:
+  UpcomingLines(const AppendArgs& args, int head_dim)
+      : next_(args.next_k != nullptr ? args.next_k : args.k),  // if it is not known, once more what is there already
+        row_bytes_(head_dim * static_cast<int>(sizeof(Bf16))),
+        to_next_row_(static_cast<ptrdiff_t>(args.row_stride_bytes) - row_bytes_),
+        to_v_(args.v - args.k - kPageTokens * static_cast<ptrdiff_t>(args.row_stride_bytes)) {}
+
+  template <int kPairs>
+  [[gnu::always_inline]] void Prefetch() {
+#pragma GCC unroll 2
+    for (int i = 0; i < kPairs; ++i) {
+      PrefetchIntoL2(next_);
+      PrefetchIntoL2(next_ + 64);
+      next_ += 128;
+      byte_ += 128;
+      if (byte_ < row_bytes_) continue;
+      byte_ = 0;
+      next_ += to_next_row_;
+      if (++rows_ == kPageTokens) next_ += to_v_;
+    }
+  }
+
+ private:
+  const std::byte* next_;
+  const int row_bytes_;
+  const ptrdiff_t to_next_row_, to_v_;
+  int byte_ = 0, rows_ = 0;
+};
+
+// kWideDims elements of a row, which are copied: rows are often a multiple of 4 KiB apart, where a first-level cache
+// does not keep them for the second time that they are read, and what it misses waits behind prefetched lines.
+struct RowPart {
+  RowPart(const Bf16* row, Bf16* copy) : first(Load64(row)), second(Load64(row + kWideDims / 2)) {
+    _mm512_store_si512(copy, first);
+    _mm512_store_si512(copy + kWideDims / 2, second);
+  }
+  __m512i first, second;
+};
+
+// Of each two bf16 the first one and the second one, as floats.
+inline __m512 WideEven(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+inline __m512 WideOdd(__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536))); }
+// 16 even dims' dwords and 16 odd ones' to 32 in order.
+struct InOrder {
+  InOrder(__m512i even, __m512i odd)
+      : low(_mm512_permutex2var_epi32(even, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+                                      odd)),
+        high(_mm512_permutex2var_epi32(
+            even, _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31), odd)) {}
+  __m512i low, high;
+};
+
+// 16 bytes each of four places.
+inline __m512i LoadLanes(const std::byte* at, ptrdiff_t stride) {
+  const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(Load16(at)), Load16(at + stride), 1);
+  return _mm512_inserti32x4(_mm512_inserti32x4(two, Load16(at + 2 * stride), 2), Load16(at + 3 * stride), 3);
+}
+
+// Of 16 tokens' vectors of words what `pick` leaves of each, in both words of its dword.
+template <class Pick>
+inline __m512i FoldTokens(const __m512i (&of)[kPanelLanes], Pick pick) {
+  const auto halves = [&](__m512i a, __m512i b) {  // of a, then of b
+    return pick(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+  };
+  __m512i lanes[4];  // token i + 4 l in lane l
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) lanes[i] = halves(halves(of[i], of[i + 4]), halves(of[i + 8], of[i + 12]));
+  const auto dwords = [&](__m512i a, __m512i b) {
+    return pick(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  };
+  const __m512i low = dwords(lanes[0], lanes[1]), high = dwords(lanes[2], lanes[3]);
+  const __m512i all = pick(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+  return pick(all, _mm512_rol_epi32(all, 16));
+}
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_WIDE_PACK_H_
