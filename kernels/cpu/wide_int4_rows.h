@@ -59,7 +59,7 @@ constexpr __mmask64 OfQwords(uint64_t bytes) { return bytes * 0x0101010101010101
 
 // ---- K
 
-// Also copies k.
+// Also copies k: whole rows of a few tokens, whose lines lie together, before it looks at them (a tenth of the time).
 inline void ReadK(const Rows& k, int head_dim, Bf16* copy, WideRanges* ranges, UpcomingLines* next) {
   struct Range {  // as int4_rows.h's
     __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1), largest = _mm512_set1_epi16(INT16_MIN);
@@ -68,24 +68,28 @@ inline void ReadK(const Rows& k, int head_dim, Bf16* copy, WideRanges* ranges, U
       least = _mm512_min_epu16(least, x);
       largest = _mm512_max_epi16(largest, x);
     }
-    void Store(WideRanges* to, int dim) const {
-      _mm512_store_si512(to->low + dim, _mm512_mask_blend_epi16(_mm512_movepi16_mask(most), least, most));
-      _mm512_store_si512(to->high + dim, _mm512_mask_blend_epi16(_mm512_movepi16_mask(largest), largest, least));
-    }
+    __m512i low() const { return _mm512_mask_blend_epi16(_mm512_movepi16_mask(most), least, most); }
+    __m512i high() const { return _mm512_mask_blend_epi16(_mm512_movepi16_mask(largest), largest, least); }
   };
-  for (int d = 0; d < head_dim; d += kWideDims) {
-    Range first, second;
-    for (int t = 0; t < kPageTokens; t += 4) {
-      next->Prefetch<1>();
-#pragma GCC unroll 4
-      for (int i = t; i < t + 4; ++i) {
-        const RowPart x(k.At<Bf16>(i) + d, copy + i * head_dim + d);
-        first.Fold(x.first);
-        second.Fold(x.second);
+  constexpr int kTokens = 8;
+  Range of_dims[kRowElementsMax / kVectorWords];
+  for (int t = 0; t < kPageTokens; t += kTokens) {
+    for (int i = t; i < t + kTokens; ++i) {
+      for (int d = 0; d < head_dim; d += kWideDims) {
+        if (i % 4 == 0) next->Prefetch<1>();
+        RowPart(k.At<Bf16>(i) + d, copy + i * head_dim + d);
       }
     }
-    first.Store(ranges, d);
-    second.Store(ranges, d + kVectorWords);
+    for (int d = 0; d < head_dim; d += kVectorWords) {
+      Range range = of_dims[d / kVectorWords];
+#pragma GCC unroll 8
+      for (int i = t; i < t + kTokens; ++i) range.Fold(Load64(copy + i * head_dim + d));
+      of_dims[d / kVectorWords] = range;
+    }
+  }
+  for (int d = 0; d < head_dim; d += kVectorWords) {
+    _mm512_store_si512(ranges->low + d, of_dims[d / kVectorWords].low());
+    _mm512_store_si512(ranges->high + d, of_dims[d / kVectorWords].high());
   }
 }
 
