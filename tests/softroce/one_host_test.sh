@@ -59,10 +59,11 @@ in_guest() {
   check 'AVX2 was chosen for S-Part and homes' test "$(grep -cE '^(S-Part|home [01]): .*avx2' "$last_errors")" == 3
 
   check 'a worker starts' start_worker
-  generate --homes unix:/run/w.sock -n 40 >/tmp/long.json 2>&1 &
+  generate --homes unix:/run/w.sock -n 24 --ignore-eos >/tmp/long.json 2>&1 &
   engine=$!
   check 'it serves an engine with both homes' lab_eventually 60 both_serve
   check 'all pages of its homes are on their nodes' pages_at_home "$worker" 20
+  check 'which it served meanwhile' kill -0 "$engine"
   check 'the engine ends well' wait "$engine"
   check 'two homes of a worker generate the same' same_tokens /out/expected.json generate -n 24 --homes unix:/run/w.sock
   migratepages "$worker" 1 0

@@ -179,9 +179,9 @@ fault() {
   local struck limit_ms=$((hop_timeout_ms + slack_ms))
   [[ $name != sigkill ]] || limit_ms=$slack_ms
   check 'the worker is there' await_workers
-  # Each of four layers takes 20 ms, so that the requests run for 12 s on any machine.
+  # Each of four layers takes 20 ms, so that the requests run for 6 s on any machine.
   check 'the engine starts' start_engine "local:1,10.77.0.2:$port" fault=delay=1:20ms
-  submit_all 150
+  submit_all 80
   check 'all requests are on their way' lab_eventually 120 all_begun
   if [[ $name == power_off ]]; then lab_power_off 2; else lab_signal strike; lab_wait struck; fi
   struck=$EPOCHREALTIME
@@ -195,7 +195,7 @@ fault() {
     lab_signal repair
     lab_wait repaired 120
     check 'the worker is taken back' lab_eventually 60 back_again
-    submit_all 20
+    submit_all 10
     check 'all requests end' lab_eventually 120 all_ended
     check 'and are right' all_right
   fi
