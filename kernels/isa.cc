@@ -41,8 +41,8 @@ bool TilesAreGranted() {
   return granted;
 }
 
-// And what its kernels take for granted.
-bool CpuHasAmxInt8() { return CpuHasAmxBf16() && Bit(Cpuid(7, 0).edx, 25) && CpuHasVbmi(); }
+// All that `amx` means: what its kernels take for granted, too.
+bool CpuHasAmxKernels() { return CpuHasAmxBf16() && Bit(Cpuid(7, 0).edx, 25) && CpuHasVbmi(); }
 
 }  // namespace
 
@@ -60,7 +60,7 @@ Isa DetectIsa() {
   if (!Bit(leaf7.ecx, 11)) return Isa::kAvx512;  // AVX512-VNNI
   const bool avx512_bf16 = leaf7.eax >= 1 && Bit(Cpuid(7, 1).eax, 5);
   if (!avx512_bf16) return Isa::kAvx512Vnni;
-  return CpuHasAmxInt8() && TilesAreGranted() ? Isa::kAmx : Isa::kAvx512Bf16;
+  return CpuHasAmxKernels() && TilesAreGranted() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
 bool CpuHasAmxBf16() {

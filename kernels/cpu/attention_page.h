@@ -76,7 +76,8 @@ void VbmiAppendToPage(const AttentionShape& shape, const AppendArgs& args);
 void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
 // Of AppendToPage what is most of a prompt's chunks: whole pages of int8 and int4, rows of bf16, heads of a multiple of
-// 64. False for all else, and where an element is not finite or hardly above zero: nothing of use is written then.
+// 64. False for all else, where an element is not finite, and where an int8 token's scale is below 2^-64: nothing of
+// use is written then.
 bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args);
 
 // Row-heads that a kernel takes at once, at most.

@@ -187,7 +187,7 @@ inline __m512i Ordered(__m512i x) {
   return _mm512_ternarylogic_epi32(x, _mm512_srai_epi16(x, 15), _mm512_set1_epi16(INT16_MAX), 0x78);  // x ^ (b & c)
 }
 
-// Of 16 tokens' group of dims, which are copied, as head_dim tells.
+// The ranges of 16 tokens' group of dims, which begins at `dim`; also copies them, to rows of head_dim.
 inline void ReadVTokens(const Rows& v, int head_dim, int dim, Bf16* copy, Bf16* low, Bf16* high, UpcomingLines* next) {
   __m512i least[kPanelLanes], largest[kPanelLanes];
   for (int t = 0; t < kPanelLanes; ++t) {

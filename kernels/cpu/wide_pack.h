@@ -6,7 +6,7 @@
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
-// What packing whole pages of int8 and int4 has in common, with 512 bits: AVX-512 with BW, DQ, VBMI and VBMI2.
+// What packing whole pages of int8 and int4 has in common, with 512 bits: AVX-512 with BW, VBMI and VBMI2.
 
 constexpr int kWideDims = 64;  // of a row, taken at once: two vectors
 

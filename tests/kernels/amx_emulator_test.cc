@@ -167,7 +167,7 @@ TEST(AmxEmulatorTest, ProductsAreWhatTheManualSays) {
 
 // On a CPU with AMX it is that CPU which runs; elsewhere this tests that instructions are decoded as they are written.
 TEST(AmxEmulatorTest, InstructionsDoTheSame) {
-  if (!CanRunTiles()) GTEST_SKIP() << "no AVX-512 BF16";
+  if (!CanRunTiles()) GTEST_SKIP() << "no AVX-512 BF16, VBMI and VBMI2";
   for (const Product product : kProducts) {
     for (const Size& size : kSizes) {
       const Operands before = RandomOperands(product, size.rows * 100 + size.steps + 1);
@@ -180,7 +180,7 @@ TEST(AmxEmulatorTest, InstructionsDoTheSame) {
 }
 
 TEST(AmxEmulatorTest, AddressesAreDecoded) {
-  if (!CanRunTiles()) GTEST_SKIP() << "no AVX-512 BF16";
+  if (!CanRunTiles()) GTEST_SKIP() << "no AVX-512 BF16, VBMI and VBMI2";
   static Config config;
   config = Config().Set(7, 3, 12);
   std::vector<uint32_t> from(400), to(400, 7);
@@ -202,7 +202,7 @@ TEST(AmxEmulatorTest, AddressesAreDecoded) {
 }
 
 TEST(AmxEmulatorTest, EachThreadHasItsOwnTiles) {
-  if (!CanRunTiles()) GTEST_SKIP() << "no AVX-512 BF16";
+  if (!CanRunTiles()) GTEST_SKIP() << "no AVX-512 BF16, VBMI and VBMI2";
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([t] {
@@ -250,7 +250,7 @@ TEST(AmxEmulatorTest, RefusesWhatACpuRefuses) {
 }
 
 TEST(AmxEmulatorDeathTest, ARefusalEndsTheProgram) {
-  if (!CanRunTiles()) GTEST_SKIP() << "no AVX-512 BF16";
+  if (!CanRunTiles()) GTEST_SKIP() << "no AVX-512 BF16, VBMI and VBMI2";
   EXPECT_DEATH(asm volatile("tilezero %tmm0"), DetectIsa() == Isa::kAmx ? "" : "tiles are not configured");
   EXPECT_DEATH(asm volatile("ud2"), DetectIsa() == Isa::kAmx ? "" : "no tile instruction");
 }

@@ -31,6 +31,7 @@ TEST(IsaTest, DetectionAgreesWithTheCompilers) {
   EXPECT_EQ(DetectIsa() >= Isa::kAvx512, avx2 && avx512);
   EXPECT_EQ(DetectIsa() >= Isa::kAvx512Vnni, avx2 && avx512 && vnni);
   EXPECT_EQ(DetectIsa() >= Isa::kAvx512Bf16, avx2 && avx512 && vnni && bf16);
+  EXPECT_EQ(CpuHasVbmi(), __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2"));
 }
 
 // Whether tiles may be used is asked of Linux, not of the CPU: what DetectIsa says is what an instruction finds.

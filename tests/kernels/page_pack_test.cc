@@ -229,85 +229,6 @@ INSTANTIATE_TEST_SUITE_P(Types, PagePackTest, testing::ValuesIn(Appendings()), [
   return std::string(KvTypeName(info.param.type)) + (info.param.vbmi ? "_vbmi" : "");
 });
 
-// Some of the tokens' elements of few values, zeros of both signs among them, or all of one sign.
-void Repeat(std::vector<float>* values, size_t mode) {
-  for (size_t i = 0; mode > 0 && i < values->size(); ++i) {
-    float& x = (*values)[i];
-    if (mode == 1) x = i % 5 == 0 ? (*values)[0] : i % 3 == 0 ? 0 : -0.0f;
-    if (mode == 2) x = -std::abs(x);
-    if (mode == 3) x = std::abs(x);
-  }
-}
-
-// Rows of a whole page of int4 are rounded at once to what appending and closing makes of them.
-TEST_P(PagePackTest, WholePagesHaveTheReferencesBits) {
-  std::mt19937_64 random(3);
-  for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
-    for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
-      const AttentionShape shape = ShapeOf(type, GetParam().type, head_dim);
-      for (const Values kind : kAllValues) {
-        for (int mode = 0; mode < 8; ++mode) {
-          const bool flush = mode % 2 == 1;
-          SCOPED_TRACE(std::string(ElementName(type)) + " rows, head_dim " + std::to_string(head_dim) + ", values " +
-                       std::to_string(static_cast<int>(kind)) + ", mode " + std::to_string(mode));
-          std::vector<float> values[2];
-          for (std::vector<float>& some : values) {
-            some = MakeValues(kind, kPageTokens, head_dim, random);
-            Repeat(&some, static_cast<size_t>(mode / 2));
-          }
-          const TokenRows k(shape, values[0]), v(shape, values[1]);
-          const uint64_t stale = random();
-          Memory expected(shape, stale), memory(shape, stale);
-          const Denormals denormals(flush);
-          Append(&ReferenceAppendToPage, shape, 0, k, v, &expected);
-          if (OpenPieces(shape) > 0) ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
-          append()(shape, ArgsOf(0, k, v, &memory));
-          const auto end = memory.bytes.begin() + static_cast<ptrdiff_t>(memory.page_bytes);
-          ASSERT_TRUE(std::equal(memory.bytes.begin(), end, expected.bytes.begin()));
-        }
-      }
-    }
-  }
-}
-
-// Else the tests with VBMI would be those without.
-TEST(VbmiPackTest, PacksWholePagesOfOrdinaryNumbers) {
-  if (!CpuHasVbmi()) GTEST_SKIP() << "this CPU has no AVX512-VBMI";
-  std::mt19937_64 random(5);
-  for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
-    for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
-      const AttentionShape shape = ShapeOf(ElementType::kBf16, type, head_dim);
-      std::vector<float> values = MakeValues(Values::kOrdinary, kPageTokens, head_dim, random);
-      const TokenRows rows(shape, values);
-      values.back() = INFINITY;
-      const TokenRows infinite(shape, values);
-      Memory memory(shape, 0);
-      EXPECT_EQ(Avx512VbmiPackPage(shape, ArgsOf(0, rows, rows, &memory)), head_dim % 64 == 0);
-      EXPECT_FALSE(Avx512VbmiPackPage(shape, ArgsOf(0, infinite, rows, &memory)));
-      EXPECT_FALSE(Avx512VbmiPackPage(shape, ArgsOf(0, rows, infinite, &memory)));
-    }
-  }
-}
-
-// A head of int4 whose elements are `values`, as they are.
-void FillOpenPage(const std::vector<float>& values, const OpenPage& open) {
-  const size_t quarter = values.size() / kOpenPieces;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const Bf16 element = static_cast<Bf16>(std::bit_cast<uint32_t>(values[i]) >> 16);
-    std::byte* const piece = open.pieces[i / quarter] + kHead * open.head_stride_bytes;
-    std::memcpy(piece + i % quarter * sizeof(element), &element, sizeof(element));
-  }
-}
-
-void CheckClosing(const AttentionShape& shape, const std::vector<float>& values, bool adjacent, uint64_t stale) {
-  Memory expected(shape, stale), memory(shape, stale);
-  FillOpenPage(values, expected.open(adjacent));
-  FillOpenPage(values, memory.open(adjacent));
-  ReferenceClosePage(shape, kHead, expected.open(adjacent), expected.bytes.data());
-  ClosePage(shape, kHead, memory.open(adjacent), memory.bytes.data());
-  ASSERT_TRUE(memory.bytes == expected.bytes);
-}
-
 // The least element halfway between two multiples of the scale, others next to nothing or halfway: quotients that lie
 // next to halfway.
 std::vector<float> MiddleValues(int head_dim, std::mt19937_64& random) {
@@ -333,6 +254,91 @@ std::vector<float> MiddleValues(int head_dim, std::mt19937_64& random) {
     }
   }
   return values;
+}
+
+// Some of the tokens' elements of few values, zeros of both signs among them, or all of one sign.
+void Repeat(std::vector<float>* values, size_t mode) {
+  for (size_t i = 0; mode > 0 && i < values->size(); ++i) {
+    float& x = (*values)[i];
+    if (mode == 1) x = i % 5 == 0 ? (*values)[0] : i % 3 == 0 ? 0 : -0.0f;
+    if (mode == 2) x = -std::abs(x);
+    if (mode == 3) x = std::abs(x);
+  }
+}
+
+// Rows of a whole page become what the reference makes of them, by appending, and closing if there is an open page.
+TEST_P(PagePackTest, WholePagesHaveTheReferencesBits) {
+  std::mt19937_64 random(3);
+  for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
+    for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+      const AttentionShape shape = ShapeOf(type, GetParam().type, head_dim);
+      for (const Values kind : kAllValues) {
+        for (int mode = 0; mode < 10; ++mode) {
+          const bool flush = mode % 2 == 1;
+          SCOPED_TRACE(std::string(ElementName(type)) + " rows, head_dim " + std::to_string(head_dim) + ", values " +
+                       std::to_string(static_cast<int>(kind)) + ", mode " + std::to_string(mode));
+          std::vector<float> values[2];
+          for (std::vector<float>& some : values) {
+            some = mode < 8 ? MakeValues(kind, kPageTokens, head_dim, random) : MiddleValues(head_dim, random);
+            some.resize(kPageTokens * static_cast<size_t>(head_dim));
+            Repeat(&some, static_cast<size_t>(mode / 2));
+          }
+          const TokenRows k(shape, values[0]), v(shape, values[1]);
+          const uint64_t stale = random();
+          Memory expected(shape, stale), memory(shape, stale);
+          const Denormals denormals(flush);
+          Append(&ReferenceAppendToPage, shape, 0, k, v, &expected);
+          if (OpenPieces(shape) > 0) ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
+          AppendArgs args = ArgsOf(0, k, v, &memory);
+          if (mode / 2 % 2 == 1) args.next_k = k.first();
+          append()(shape, args);
+          const auto end = memory.bytes.begin() + static_cast<ptrdiff_t>(memory.page_bytes);
+          ASSERT_TRUE(std::equal(memory.bytes.begin(), end, expected.bytes.begin()));
+        }
+      }
+    }
+  }
+}
+
+// Else the tests with VBMI would be those without.
+TEST(VbmiPackTest, PacksWholePagesOfOrdinaryNumbers) {
+  if (!CpuHasVbmi()) GTEST_SKIP() << "this CPU has no AVX512-VBMI";
+  std::mt19937_64 random(5);
+  for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
+    for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+      const AttentionShape shape = ShapeOf(ElementType::kBf16, type, head_dim);
+      std::vector<float> values = MakeValues(Values::kOrdinary, kPageTokens, head_dim, random);
+      const TokenRows rows(shape, values);
+      values.back() = INFINITY;
+      const TokenRows infinite(shape, values);
+      Memory memory(shape, 0);
+      EXPECT_EQ(Avx512VbmiPackPage(shape, ArgsOf(0, rows, rows, &memory)), head_dim % 64 == 0);
+      EXPECT_FALSE(Avx512VbmiPackPage(shape, ArgsOf(0, infinite, rows, &memory)));
+      EXPECT_FALSE(Avx512VbmiPackPage(shape, ArgsOf(0, rows, infinite, &memory)));
+      AppendArgs unaligned = ArgsOf(0, rows, rows, &memory);
+      unaligned.page += 32;
+      EXPECT_FALSE(Avx512VbmiPackPage(shape, unaligned));
+    }
+  }
+}
+
+// A head of int4 whose elements are `values`, as they are.
+void FillOpenPage(const std::vector<float>& values, const OpenPage& open) {
+  const size_t quarter = values.size() / kOpenPieces;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Bf16 element = static_cast<Bf16>(std::bit_cast<uint32_t>(values[i]) >> 16);
+    std::byte* const piece = open.pieces[i / quarter] + kHead * open.head_stride_bytes;
+    std::memcpy(piece + i % quarter * sizeof(element), &element, sizeof(element));
+  }
+}
+
+void CheckClosing(const AttentionShape& shape, const std::vector<float>& values, bool adjacent, uint64_t stale) {
+  Memory expected(shape, stale), memory(shape, stale);
+  FillOpenPage(values, expected.open(adjacent));
+  FillOpenPage(values, memory.open(adjacent));
+  ReferenceClosePage(shape, kHead, expected.open(adjacent), expected.bytes.data());
+  ClosePage(shape, kHead, memory.open(adjacent), memory.bytes.data());
+  ASSERT_TRUE(memory.bytes == expected.bytes);
 }
 
 TEST(ClosePageTest, WritesTheReferencesBitsNextToHalfway) {

@@ -4,6 +4,8 @@
 
 namespace fastdecode {
 
+#define FD_INSTANTIATE(Args) template void EmulateKernel(const Args&, const EmulatorOptions&);
 FD_FOR_ATTENTION_KERNELS(FD_INSTANTIATE)
+#undef FD_INSTANTIATE
 
 }  // namespace fastdecode

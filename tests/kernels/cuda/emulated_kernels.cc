@@ -6,7 +6,9 @@
 
 namespace fastdecode {
 
+#define FD_INSTANTIATE(Args) template void EmulateKernel(const Args&, const EmulatorOptions&);
 FD_FOR_STEP_KERNELS(FD_INSTANTIATE)
 FD_INSTANTIATE(SampleRowsArgs)
+#undef FD_INSTANTIATE
 
 }  // namespace fastdecode

@@ -3,7 +3,7 @@
 
 #include "tests/kernels/cuda/emulated_kernels.h"
 
-// EmulateKernel of kernels that Dispatch finds, for the files that instantiate it.
+// EmulateKernel, for the files that instantiate it, which include what declares Dispatch for their kernels first.
 namespace fastdecode {
 
 template <class Args>
@@ -12,8 +12,6 @@ void EmulateKernel(const Args& args, const EmulatorOptions& options) {
   awaits.awaits = true;
   Dispatch(args, [&](void (*kernel)(Args)) { Emulate(ShapeOf(args), kernel, args, awaits); });
 }
-
-#define FD_INSTANTIATE(Args) template void EmulateKernel(const Args&, const EmulatorOptions&);
 
 }  // namespace fastdecode
 
