@@ -1,10 +1,10 @@
 #include "rdma/file_descriptor.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "numa/clock.h"
 

@@ -59,7 +59,7 @@ struct HomeReport {
   std::vector<PromptFigures> prompts;
 };
 
-absl::Status MeasureAttention(GpuHomeBench* bench, int repetitions, AttentionFigures* figures) {
+absl::Status MeasureGpuAttention(GpuHomeBench* bench, int repetitions, AttentionFigures* figures) {
   if (absl::Status bad = bench->Place(figures->batch, figures->context); !bad.ok()) return bad;
   figures->kv_bytes = bench->kv_bytes(figures->batch, figures->context);
   for (int i = 0; i < repetitions; ++i) {
@@ -112,7 +112,7 @@ absl::StatusOr<HomeReport> Measure(const std::map<std::string, std::string>& opt
         AttentionFigures& figures = report.attention.emplace_back();
         figures.batch = batch;
         figures.context = context;
-        if (absl::Status bad = MeasureAttention(bench->get(), flags.repetitions, &figures); !bad.ok()) return bad;
+        if (absl::Status bad = MeasureGpuAttention(bench->get(), flags.repetitions, &figures); !bad.ok()) return bad;
       }
     }
   }

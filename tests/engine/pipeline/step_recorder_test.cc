@@ -8,11 +8,10 @@
 
 #include "engine/record/recorder.h"
 #include "tests/engine/pipeline/sim_engine.h"
+#include "tests/engine/pipeline/small_engine.h"
 
 namespace fastdecode {
 namespace {
-
-constexpr int kTurnsMax = 20'000;
 
 class StepRecorderTest : public testing::Test {
  protected:

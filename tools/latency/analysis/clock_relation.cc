@@ -113,7 +113,7 @@ void FitBent(const Limits& limits, double drift, ClockRelation* relation) {
   relation->bound_ns = distance + width;
 }
 
-void FitLine(const Limits& limits, double widest_drift, ClockRelation* relation) {
+void FitRelation(const Limits& limits, double widest_drift, ClockRelation* relation) {
   const double from = LastAllowed(limits, widest_drift, -kDriftMax);
   const double to = LastAllowed(limits, widest_drift, kDriftMax);
   // What the line can be at most and at least at both ends; in between the truth lies between these.
@@ -158,7 +158,7 @@ ClockRelation RelateClocks(const std::vector<ClockReading>& readings) {
   if (limits.Width(drift) < 0) {
     FitBent(limits, drift, &relation);
   } else {
-    FitLine(limits, drift, &relation);
+    FitRelation(limits, drift, &relation);
   }
   const double turn = 4294967296.0;
   for (double* offset_ns : {&relation.offset_ns, &relation.likely_offset_ns}) {

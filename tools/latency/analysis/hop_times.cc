@@ -15,7 +15,7 @@ constexpr uint64_t kNone = UINT64_MAX;
 constexpr uint64_t kLookNsMax = 10'000;
 
 // What is known of a hop beside its times.
-struct Evidence {
+struct HopEvidence {
   size_t hop = 0;                   // index in HopsApart::hops
   uint64_t rest_ns = 0;             // seen - posted - work
   uint64_t unseen_ns = 0;           // the pipeline had not looked for so long when it saw the reply
@@ -56,8 +56,8 @@ HopTimes ReadHop(const fd_record_event& event) {
   return hop;
 }
 
-Evidence ReadEvidence(const fd_record_event& event, const HopTimes& hop) {
-  Evidence evidence;
+HopEvidence ReadEvidence(const fd_record_event& event, const HopTimes& hop) {
+  HopEvidence evidence;
   const uint64_t round_trip = hop.seen_ns - hop.posted_ns;
   evidence.rest_ns = round_trip - hop.work_ns();
   const bool looked = event.polled_ns > hop.posted_ns && event.polled_ns <= hop.seen_ns;
@@ -132,22 +132,22 @@ class LinkFloor {
 // The hops of one home.
 class HomeHops {
  public:
-  HomeHops(std::vector<Evidence> evidence, std::vector<HopTimes>* hops)
+  HomeHops(std::vector<HopEvidence> evidence, std::vector<HopTimes>* hops)
       : evidence_(std::move(evidence)), hops_(*hops) {}
 
   // Of round trip - work; of hops alone whose home was idle, if there are any.
   uint64_t LeastRest() const {
-    return Least([](const Evidence& evidence, const HopTimes&) { return evidence.rest_ns; });
+    return Least([](const HopEvidence& evidence, const HopTimes&) { return evidence.rest_ns; });
   }
   // After Divide().
   uint64_t LeastWire() const {
-    return Least([](const Evidence&, const HopTimes& hop) { return hop.wire_ns; });
+    return Least([](const HopEvidence&, const HopTimes& hop) { return hop.wire_ns; });
   }
 
   ClockRelation Clock() const {
     std::vector<ClockReading> readings;
     readings.reserve(evidence_.size());
-    for (const Evidence& evidence : evidence_) {
+    for (const HopEvidence& evidence : evidence_) {
       const HopTimes& hop = hops_[evidence.hop];
       readings.push_back({hop.posted_ns, hop.seen_ns, hop.work_ns(), evidence.difference_ns});
     }
@@ -173,7 +173,7 @@ class HomeHops {
     }
     Floors floors;
     const uint64_t prompt_ns = std::max(kPromptNs, 4 * look_ns);
-    for (const Evidence& evidence : evidence_) {
+    for (const HopEvidence& evidence : evidence_) {
       const HopTimes& hop = hops_[evidence.hop];
       const bool idle = hop.idle_ns > 0, prompt = evidence.unseen_ns <= prompt_ns;
       floors.before.Add(hop.payload_bytes, evidence.rest_ns - evidence.after_ns, idle);
@@ -182,7 +182,7 @@ class HomeHops {
     }
     for (LinkFloor* floor : {&floors.before, &floors.after, &floors.rest}) floor->Settle();
     floors.symmetric = same_host && sided;
-    for (const Evidence& evidence : evidence_) DivideOne(evidence, floors, sided, look_ns, &hops_[evidence.hop]);
+    for (const HopEvidence& evidence : evidence_) DivideOne(evidence, floors, sided, look_ns, &hops_[evidence.hop]);
   }
 
  private:
@@ -193,7 +193,7 @@ class HomeHops {
   template <typename Function>
   uint64_t Least(const Function& ns_of) const {
     uint64_t idle_least = kNone, least = kNone;
-    for (const Evidence& evidence : evidence_) {
+    for (const HopEvidence& evidence : evidence_) {
       const HopTimes& hop = hops_[evidence.hop];
       const uint64_t ns = ns_of(evidence, hop);
       least = std::min(least, ns);
@@ -210,7 +210,7 @@ class HomeHops {
   static constexpr uint64_t kPromptNs = 1000;
 
   void FindSides(const ClockRelation& clock) {
-    for (Evidence& evidence : evidence_) {
+    for (HopEvidence& evidence : evidence_) {
       const int64_t at_ns = std::llround(clock.LikelyAt(hops_[evidence.hop].seen_ns));
       const int64_t after_ns = WrapClock(at_ns - evidence.difference_ns);
       evidence.after_ns = std::min(static_cast<uint64_t>(std::max<int64_t>(after_ns, 0)), evidence.rest_ns);
@@ -246,7 +246,8 @@ class HomeHops {
     }
   }
 
-  static void DivideOne(const Evidence& evidence, const Floors& floors, bool sided, uint64_t look_ns, HopTimes* hop) {
+  static void DivideOne(const HopEvidence& evidence, const Floors& floors, bool sided, uint64_t look_ns,
+                        HopTimes* hop) {
     const uint64_t rest = evidence.rest_ns;
     const uint64_t late_max = evidence.unseen_ns > look_ns ? evidence.unseen_ns - look_ns : 0;
     const uint64_t queue_max = hop->idle_ns > 0 ? 0 : evidence.busy_before_ns;
@@ -279,13 +280,13 @@ class HomeHops {
     hop->wire_least_ns = rest - std::min(rest, not_wire);
   }
 
-  std::vector<Evidence> evidence_;
+  std::vector<HopEvidence> evidence_;
   std::vector<HopTimes>& hops_;
 };
 
 // As much as there will be: a vector that grows has its old memory and the new at once.
-std::vector<std::vector<Evidence>> RoomForEvidence(const std::vector<fd_record_event>& events, int homes,
-                                                   std::vector<HopTimes>* hops) {
+std::vector<std::vector<HopEvidence>> RoomForEvidence(const std::vector<fd_record_event>& events, int homes,
+                                                      std::vector<HopTimes>* hops) {
   std::vector<size_t> counts(static_cast<size_t>(homes));
   size_t all = 0;
   for (const fd_record_event& event : events) {
@@ -294,7 +295,7 @@ std::vector<std::vector<Evidence>> RoomForEvidence(const std::vector<fd_record_e
     ++all;
   }
   hops->reserve(all);
-  std::vector<std::vector<Evidence>> evidence(counts.size());
+  std::vector<std::vector<HopEvidence>> evidence(counts.size());
   for (size_t home = 0; home < counts.size(); ++home) evidence[home].reserve(counts[home]);
   return evidence;
 }
@@ -303,19 +304,19 @@ std::vector<std::vector<Evidence>> RoomForEvidence(const std::vector<fd_record_e
 
 HopsApart TakeHopsApart(const std::vector<fd_record_event>& events, int homes, const std::vector<bool>& same_host) {
   HopsApart apart;
-  std::vector<std::vector<Evidence>> evidence = RoomForEvidence(events, homes, &apart.hops);
+  std::vector<std::vector<HopEvidence>> evidence = RoomForEvidence(events, homes, &apart.hops);
   uint64_t look_ns = kNone;
   for (const fd_record_event& event : events) {
     if (!IsHop(event, homes)) continue;
     apart.hops.push_back(ReadHop(event));
-    Evidence one = ReadEvidence(event, apart.hops.back());
+    HopEvidence one = ReadEvidence(event, apart.hops.back());
     one.hop = apart.hops.size() - 1;
     look_ns = std::min(look_ns, one.unseen_ns);
     evidence[static_cast<size_t>(event.home)].push_back(one);
   }
   // If it was never there in time, the least is no look.
   look_ns = std::min(look_ns, kLookNsMax);
-  for (std::vector<Evidence>& of_home : evidence) {
+  for (std::vector<HopEvidence>& of_home : evidence) {
     HomeHops home(std::move(of_home), &apart.hops);
     const size_t index = apart.clocks.size();
     const bool shared = index < same_host.size() && same_host[index];

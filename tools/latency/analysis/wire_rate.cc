@@ -10,14 +10,14 @@ namespace {
 constexpr double kGbitPerGb = 8;
 
 // What a link stands on, as the engine describes it.
-struct Line {
+struct WireLine {
   bool memory = false;
   std::string device;   // empty: memory, or not known
   double gb_per_s = 0;  // one way; 0: not known
 };
 
-Line DescribedLine(const nlohmann::json& engine, int home) {
-  Line line;
+WireLine DescribedLine(const nlohmann::json& engine, int home) {
+  WireLine line;
   const auto homes = engine.find("homes");
   if (homes == engine.end()) return line;
   for (const nlohmann::json& entry : *homes) {
@@ -43,7 +43,7 @@ std::vector<Carried> SumUp(const Timeline& timeline) {
   return carried;
 }
 
-std::string LineRateOf(const Line& line, const char* ways) {
+std::string LineRateOf(const WireLine& line, const char* ways) {
   if (line.device.empty()) return "line rate not known";
   if (line.gb_per_s <= 0) return "line rate of " + line.device + " not known";
   return "line rate of " + line.device + ways;
@@ -60,7 +60,7 @@ std::vector<Achieved> MeasureWires(const Recording& recording, const Timeline& t
     const Carried& of_home = carried[static_cast<size_t>(home)];
     if (of_home.bytes <= 0 || of_home.wire_ns <= 0) continue;
     const std::string where = "home " + std::to_string(home);
-    const Line line = DescribedLine(recording.engine, home);
+    const WireLine line = DescribedLine(recording.engine, home);
     const double in_hops = of_home.bytes / of_home.wire_ns;
     if (line.memory) {
       const double possible = recording.memory_gb_per_s;

@@ -19,7 +19,7 @@ std::string Quoted(const std::string& text) {
   return out + '"';
 }
 
-std::string Percentile(const Distribution& ns, double share) {
+std::string PercentileField(const Distribution& ns, double share) {
   const std::optional<uint64_t> value = ns.Percentile(share);
   return value ? std::to_string(*value) : "";
 }
@@ -44,8 +44,9 @@ void WritePhase(const Phase& phase, std::ostream& out) {
   if (ns.empty()) {
     out << ",,,,,,,";
   } else {
-    out << ns.min_ns() << ',' << Percentile(ns, 0.5) << ',' << Percentile(ns, 0.9) << ',' << Percentile(ns, 0.99) << ','
-        << Percentile(ns, 0.999) << ',' << ns.max_ns() << ',' << Real(ns.mean_ns()) << ',' << Real(ns.stdev_ns());
+    out << ns.min_ns() << ',' << PercentileField(ns, 0.5) << ',' << PercentileField(ns, 0.9) << ','
+        << PercentileField(ns, 0.99) << ',' << PercentileField(ns, 0.999) << ',' << ns.max_ns() << ','
+        << Real(ns.mean_ns()) << ',' << Real(ns.stdev_ns());
   }
   out << ',' << Real(phase.share) << ',' << Quoted(phase.note) << '\n';
 }

@@ -13,13 +13,13 @@ std::string Micros(double ns) {
   return text;
 }
 
-std::string Percentile(const Distribution& ns, double share) {
+std::string PercentileMicros(const Distribution& ns, double share) {
   const std::optional<uint64_t> value = ns.Percentile(share);
   return value ? Micros(static_cast<double>(*value)) : "-";
 }
 
 // A name on a line of its own must not end it.
-std::string OneLine(std::string text) {
+std::string OneCommentLine(std::string text) {
   for (char& c : text) {
     if (c == '\n' || c == '\r') c = ' ';
   }
@@ -31,9 +31,9 @@ void Append(const PerftestRow& row, std::string* text) {
   char line[320];
   std::snprintf(line, sizeof(line), " %-10" PRIu64 " %-12zu %-12s %-12s %-16s %-12s %-14s %-21s %s\n", row.bytes,
                 ns.count(), Micros(static_cast<double>(ns.min_ns())).c_str(),
-                Micros(static_cast<double>(ns.max_ns())).c_str(), Percentile(ns, 0.5).c_str(),
-                Micros(ns.mean_ns()).c_str(), Micros(ns.stdev_ns()).c_str(), Percentile(ns, 0.99).c_str(),
-                Percentile(ns, 0.999).c_str());
+                Micros(static_cast<double>(ns.max_ns())).c_str(), PercentileMicros(ns, 0.5).c_str(),
+                Micros(ns.mean_ns()).c_str(), Micros(ns.stdev_ns()).c_str(), PercentileMicros(ns, 0.99).c_str(),
+                PercentileMicros(ns, 0.999).c_str());
   *text += line;
 }
 
@@ -46,7 +46,7 @@ std::string PerftestText(const std::vector<PerftestRow>& rows) {
   std::string name;
   for (const PerftestRow& row : rows) {
     if (row.ns.empty()) continue;
-    if (row.name != name && !row.name.empty()) text += "# " + OneLine(row.name) + "\n";
+    if (row.name != name && !row.name.empty()) text += "# " + OneCommentLine(row.name) + "\n";
     name = row.name;
     Append(row, &text);
   }

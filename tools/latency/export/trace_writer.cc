@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 256 << 10;
 
-std::string Quoted(const std::string& text) {
+std::string QuotedJson(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -28,7 +28,7 @@ void TraceWriter::Finish() {
 void TraceWriter::NameProcess(int process, const std::string& name) {
   Begin('M', {process, process}, origin_ns_);
   Name("process_name");
-  Args("\"name\":" + Quoted(name));
+  Args("\"name\":" + QuotedJson(name));
   End();
   Begin('M', {process, process}, origin_ns_);
   Name("process_sort_index");
@@ -39,7 +39,7 @@ void TraceWriter::NameProcess(int process, const std::string& name) {
 void TraceWriter::NameThread(Track track, const std::string& name) {
   Begin('M', track, origin_ns_);
   Name("thread_name");
-  Args("\"name\":" + Quoted(name));
+  Args("\"name\":" + QuotedJson(name));
   End();
   Begin('M', track, origin_ns_);
   Name("thread_sort_index");

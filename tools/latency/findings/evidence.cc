@@ -16,7 +16,7 @@ namespace {
 
 // Enough blocks for an error by their differences, each with enough steps for a median, and long enough that what
 // drifts over tenths of a second is not the same in two of them.
-constexpr int kBlocksMax = 12, kBlocksMin = 6;
+constexpr int kBlocksMax = 12, kLongBlocksMin = 6;
 constexpr size_t kStepsOfBlock = 6;
 // A hop whose wire time is this well known says how long its link takes...
 constexpr double kKnownNs = 1000;
@@ -57,7 +57,7 @@ Evidence::Evidence(const Recording& of, const Timeline& in)
   blocks_ = std::clamp(static_cast<int>(decode_steps_.size() / kStepsOfBlock), 1, kBlocksMax);
 }
 
-bool Evidence::long_enough() const { return blocks_ >= kBlocksMin; }
+bool Evidence::long_enough() const { return blocks_ >= kLongBlocksMin; }
 
 int Evidence::BlockOf(uint64_t at_ns) const {
   if (at_ns <= timeline.start_ns || timeline.end_ns <= timeline.start_ns) return 0;

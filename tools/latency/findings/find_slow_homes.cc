@@ -18,7 +18,7 @@ namespace {
 
 // Less is nothing to look for, however sure it is: homes of one kind differ by some percent by where their memory lies,
 // and a hop has some microseconds of software anyway.
-constexpr ExcessFloor kFloor = {5000, 0.05};
+constexpr ExcessFloor kHomeFloor = {5000, 0.05};
 // What else is long at a home where something is: only if it is this share of the longest.
 constexpr double kSecondaryShare = 0.25;
 // Excess per byte and excess per hop are told apart if the estimate of "how far it goes with the bytes" (0: not at all,
@@ -124,10 +124,10 @@ std::vector<Finding> FindSlowHomes(const Evidence& evidence) {
   for (const HomePhase& phase : kHomePhases) {
     const std::vector<Line> lines = FitHomes(evidence, phase.ns);
     for (size_t h = 0; h < homes; ++h) {
-      ExcessFloor floor = kFloor;
+      ExcessFloor floor = kHomeFloor;
       // The team's wait is the difference of two times that attend takes: as much of these is nothing to look for
       // either.
-      if (phase.ns == kTeam.ns) floor.ns = std::max(floor.ns, kFloor.share * attend[h].level);
+      if (phase.ns == kTeam.ns) floor.ns = std::max(floor.ns, kHomeFloor.share * attend[h].level);
       const std::optional<Excess> excess = CompareHome(lines, h, floor);
       if (excess) of_home[h].push_back({phase, *excess});
     }

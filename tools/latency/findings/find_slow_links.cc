@@ -16,7 +16,7 @@ namespace fastdecode {
 namespace {
 
 // A few microseconds more are a switch more.
-constexpr ExcessFloor kFloor = {30e3, 0.5};
+constexpr ExcessFloor kLinkFloor = {30e3, 0.5};
 // A link whose usual round trip is longer is slow, whatever the others are.
 constexpr double kRoundTripMaxNs = 1e6;
 constexpr size_t kKnownHopsMin = 50;
@@ -75,7 +75,7 @@ class Links {
     std::vector<std::vector<size_t>> groups = {{homes_.front()}};
     for (size_t i = 1; i < homes_.size(); ++i) {
       const double before = level(homes_[i - 1]);
-      if (level(homes_[i]) - before > kFloor.Of(before)) groups.emplace_back();
+      if (level(homes_[i]) - before > kLinkFloor.Of(before)) groups.emplace_back();
       groups.back().push_back(homes_[i]);
     }
     const auto largest = std::max_element(groups.begin(), groups.end(),
@@ -94,7 +94,7 @@ class Links {
     std::vector<double> excess_ns(lines_.size(), 0);
     for (const size_t h : homes_) {
       if (IsUsual(h)) continue;
-      if (const std::optional<Excess> excess = CompareWith(lines_, h, usual_, kFloor)) {
+      if (const std::optional<Excess> excess = CompareWith(lines_, h, usual_, kLinkFloor)) {
         slower.push_back(*excess);
         excess_ns[h] = excess->ns;
       } else if (IsLong(h)) {
