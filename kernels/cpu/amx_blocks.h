@@ -11,43 +11,56 @@ namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
 // What the thread attends to after a call, a few lines at a time into the second-level cache: pages of one KV head,
-// then rows of q.
+// then rows of q; of two of them in turn, so that the CPU's own prefetcher, which follows both, is not overtaken.
 class Upcoming {
  public:
-  // In so many calls of Bring, each of which brings lines of one piece: all of it, if there are more than pieces.
+  // In so many calls of Bring, each of which brings lines of two pieces: all of it, if there are more than pieces.
   Upcoming(const AttendArgs& args, int head_lines, int q_lines, int calls)
       : args_(args), head_lines_(head_lines), q_lines_(q_lines) {
-    const int lines = args.next_pages * head_lines + args.next_rows * q_lines;
-    const int whole_calls = calls - args.next_pages - args.next_rows;  // but for each piece's last one
+    const int page_pairs = (args.next_pages + 1) / 2, row_pairs = (args.next_rows + 1) / 2;
+    const int lines = page_pairs * head_lines + row_pairs * q_lines;
+    const int whole_calls = calls - page_pairs - row_pairs;  // but for each pair's last one
     lines_a_call_ = whole_calls * head_lines > lines ? (lines + whole_calls - 1) / whole_calls : head_lines;
-    NextPiece();
+    NextPieces();
   }
 
   [[gnu::always_inline]] void Bring() {
     if (lines_left_ == 0) return;
     const int lines = lines_left_ < lines_a_call_ ? lines_left_ : lines_a_call_;
-    for (int i = 0; i < lines; ++i) PrefetchIntoL2(at_ + i * kTileRowBytes);
+    for (int i = 0; i < lines; ++i) {
+      PrefetchIntoL2(at_ + i * kTileRowBytes);
+      PrefetchIntoL2(at_ + to_second_ + i * kTileRowBytes);
+    }
     at_ += lines * kTileRowBytes;
-    if ((lines_left_ -= lines) == 0) NextPiece();
+    if ((lines_left_ -= lines) == 0) NextPieces();
   }
 
  private:
-  void NextPiece() {
+  void NextPieces() {
     if (page_ < args_.next_pages) {
-      const ptrdiff_t from_first = ptrdiff_t{args_.next_page_ids[page_++]} - args_.next_page_ids[0];
-      at_ = args_.next + from_first * static_cast<ptrdiff_t>(args_.page_stride_bytes);
+      const int second = page_ + 1 < args_.next_pages ? page_ + 1 : page_;
+      at_ = PageAt(page_);
+      to_second_ = PageAt(second) - at_;
       lines_left_ = head_lines_;
+      page_ += 2;
     } else if (row_ < args_.next_rows) {
-      at_ = args_.next_q + row_++ * args_.q_row_stride_bytes;
+      at_ = args_.next_q + row_ * args_.q_row_stride_bytes;
+      to_second_ = row_ + 1 < args_.next_rows ? static_cast<ptrdiff_t>(args_.q_row_stride_bytes) : 0;
       lines_left_ = q_lines_;
+      row_ += 2;
     }
+  }
+  const std::byte* PageAt(int page) const {
+    const ptrdiff_t from_first = ptrdiff_t{args_.next_page_ids[page]} - args_.next_page_ids[0];
+    return args_.next + from_first * static_cast<ptrdiff_t>(args_.page_stride_bytes);
   }
 
   const AttendArgs& args_;
   const int head_lines_, q_lines_;
   int lines_a_call_;
   const std::byte* at_ = nullptr;
-  int lines_left_ = 0;  // of the page's head, or of the row
+  ptrdiff_t to_second_ = 0;  // the same piece, if there is no other one
+  int lines_left_ = 0;       // of each of the two
   int page_ = 0, row_ = 0;
 };
 
