@@ -145,6 +145,10 @@ struct AttendCost {
 // The kernels of one ISA for one shape. Of one KV type, those with the same p_rounding give the same bits. For int8 q
 // is rounded to 127ths of its largest element, for int4 page by page times K's scales, and p times the scale of v to
 // 255ths of the largest in a page, for int4 of the largest p times the largest scale.
+//
+// Rows of prompts may have a kernel of their own, for int8 and int4 where many rows make up for unpacking pages: each
+// number that a page holds is rounded to bf16, and multiplied by q and p in bf16. A row's results then depend on which
+// of the two it was given to, and so on what it is, never on how many come together.
 // Plain function pointers, chosen once at start.
 struct AttentionKernels {
   const char* name = nullptr;  // such as "avx512-bf16"
@@ -155,6 +159,15 @@ struct AttentionKernels {
   // Relative error at most of exp(score - m), in l as in acc, besides f32's own and the rounding of weights just said.
   float p_rounding = 0;
   AttendCost cost = {};
+  struct Prompts {
+    AttendFn attend = nullptr;  // null: `attend`, as for all others
+    float p_rounding = 0;
+    AttendCost cost = {};
+  } prompts = {};
+
+  bool HasPrompts() const { return prompts.attend != nullptr; }
+  AttendFn AttendFor(bool of_prompt) const { return of_prompt && HasPrompts() ? prompts.attend : attend; }
+  const AttendCost& CostFor(bool of_prompt) const { return of_prompt && HasPrompts() ? prompts.cost : cost; }
 };
 
 }  // namespace fastdecode

@@ -42,8 +42,8 @@ inline constexpr size_t kControlRingBytesMin = 4 << 10;
 inline constexpr size_t kControlRingBytesMax = 64 << 20;
 inline constexpr int kBulkSegmentsMax = 256;
 inline constexpr size_t kBulkSegmentBytesMax = 256 << 10;
-// A ring of n bytes takes messages up to the smaller of this and n - 8.
-inline constexpr size_t kControlMessageBytesMax = 256 << 10;
+// A ring of n bytes takes messages up to the smaller of this and n - 8. A roster of 8192 sequences is one.
+inline constexpr size_t kControlMessageBytesMax = 257 << 10;
 
 // InvalidArgument naming the field and its value, if a link of this size cannot be made.
 absl::Status CheckLinkSize(const LinkSize& size);

@@ -60,6 +60,7 @@ RPartBenchOptions OptionsOf(const AttentionFlags& flags, const Topology& topolog
   options.context = flags.chunk > 0 ? flags.context.value_or(0) + flags.chunk : flags.context.value_or(kContext);
   options.shared_prefix = flags.shared_prefix;
   options.rows = flags.chunk > 0 ? flags.chunk : flags.rows;
+  options.of_prompts = flags.chunk > 0;
   options.sequences = flags.chunk > 0 ? std::max(flags.sequences, 1u) : flags.sequences;
   options.pool_bytes = static_cast<uint64_t>(flags.gib * static_cast<double>(uint64_t{1} << 30));
   options.fragmented = flags.fragmented;

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_PIPELINE_BATCHER_H_
 #define FASTDECODE_ENGINE_PIPELINE_BATCHER_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -157,6 +158,11 @@ class Batcher {
   void LookAtPlan();   // for plan_
   PlanInputs InputsOfPlan() const;
   void AddWaiting(const Sequence& head, PlanInputs* inputs) const;
+  // Tokens left to compute, of a prompt's rows or of others: no chunk has both (RosterEntry).
+  static uint32_t RemainingAlike(const Sequence& sequence) {
+    const bool in_prompt = sequence.computed < sequence.prompt_tokens;
+    return (in_prompt ? sequence.prompt_tokens : sequence.length) - sequence.computed;
+  }
   bool HasPlace(int m) const { return !micro_batches_[m].members.full(); }
   // A prompt that is pushed counts where it goes to.
   bool LivesNear(const Sequence& sequence) const {
@@ -309,7 +315,7 @@ uint32_t Batcher::ComposeRows(int m, Released&& released, bool hold_pushes) {
         continue;
       }
       uint32_t rows = 1;
-      if (!decoding) rows = remaining < chunk_left ? remaining : chunk_left;
+      if (!decoding) rows = std::min(RemainingAlike(*sequence), chunk_left);
       if (rows > rows_left) rows = rows_left;
       if (rows == 0) {
         ++i;

@@ -213,7 +213,8 @@ bool Pipeline::SendRoster(int m, int home) {
   std::byte* out = roster_buffer_.data() + sizeof(message);
   for (const Sequence* sequence : batcher_.Members(m)) {
     if (sequence->home != home || sequence->rows == 0) continue;
-    const RosterEntry entry{sequence->id, batches_[m].step, sequence->computed, sequence->rows};
+    const RosterEntry entry{sequence->id, batches_[m].step, sequence->computed, sequence->rows,
+                            sequence->prompt_tokens};
     std::memcpy(out, &entry, sizeof(entry));
     out += sizeof(entry);
     ++message.entries;

@@ -219,7 +219,7 @@ void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& que
     args.o = ResultsOf(chain);
     args.o_row_stride_bytes = shape.reply_row_bytes();
   }
-  kernels.attend(attention, args);
+  kernels.AttendFor(chain.of_prompt)(attention, args);
 }
 
 // Where those of a chain that is not shared go.

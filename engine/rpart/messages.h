@@ -86,8 +86,10 @@ struct RosterEntry {
   uint64_t step_from = 0;          // the step that this entry holds from
   uint32_t first_position = 0;     // of its first row at step_from
   uint32_t query_tokens = 0;       // rows; > 1 holds for step_from alone
+  uint32_t prompt_tokens = 0;      // rows before this position are a prompt's: all of the entry's rows, or none
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(RosterEntry) == 24);
+static_assert(sizeof(RosterEntry) == 32);
 // A one-row entry's position in a later step s is first_position + (s - step_from).
 
 struct RosterMessage {

@@ -62,6 +62,7 @@ const char* MicroBatch::ResolveEntries(uint64_t step, const SequenceTable& table
     entry.first_row = row;
     entry.rows = from.query_tokens;
     entry.first_position = static_cast<uint32_t>(position);
+    entry.of_prompt = position < from.prompt_tokens;
     if (entry.sequence == nullptr || position + entry.rows > shape_.max_context) entry.bad = true;
     if (open_pages_ && entry.sequence != nullptr) {
       const uint64_t page_end = (position / kPageTokens + 1) * kPageTokens;

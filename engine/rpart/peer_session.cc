@@ -10,7 +10,9 @@ namespace {
 
 PlanLimits LimitsOf(const PeerSessionOptions& options, const RPartShape& shape) {
   PlanLimits limits = PlanLimitsFor(shape.attention(), shape.max_rows, options.threads, shape.max_context);
-  limits.cost = SelectAttention(options.isa, shape.attention()).cost;
+  const AttentionKernels kernels = SelectAttention(options.isa, shape.attention());
+  limits.cost = kernels.CostFor(false);
+  limits.prompt_cost = kernels.CostFor(true);
   return limits;
 }
 

@@ -39,6 +39,7 @@ Chain ChainOf(const StepEntry& entry, uint32_t index, uint32_t tile_row, uint32_
   chain.tokens = chain.first_position + rows - first_block * kBlockTokens;
   chain.blocks = BlocksOf(chain.tokens);
   chain.rows = static_cast<uint16_t>(rows);
+  chain.of_prompt = entry.of_prompt;
   return chain;
 }
 
@@ -246,8 +247,9 @@ void HopPlan::AddChains(Chain chain, uint32_t heads) {
 // As AttendCost counts, for all of its heads.
 uint64_t HopPlan::CostPerToken(const Chain& chain) const {
   const uint64_t row_heads = uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group);
-  const uint64_t read = static_cast<uint64_t>(limits_.cost.read);
-  return chain.heads * (limits_.cost.adds_up ? read + row_heads : std::max(read, row_heads));
+  const AttendCost& cost = chain.of_prompt ? limits_.prompt_cost : limits_.cost;
+  const uint64_t read = static_cast<uint64_t>(cost.read);
+  return chain.heads * (cost.adds_up ? read + row_heads : std::max(read, row_heads));
 }
 
 uint64_t HopPlan::Cost(const Chain& chain) const { return (chain.tokens + kChainTokens) * CostPerToken(chain); }

@@ -32,6 +32,7 @@ struct Chain {
   uint16_t first_head = 0;
   uint16_t heads = 0;
   uint16_t rows = 0;
+  bool of_prompt = false;     // its entry is
   bool goes_on = false;       // from what shared chains leave in slot 0 of its Split
   int32_t split = -1;         // index of its Split, if more than one thread works on it, or if it goes on
   uint32_t first_sharer = 0;  // of a shared chain, in sharers(chain)
@@ -78,6 +79,7 @@ struct PlanLimits {
   size_t cut_floats = 0;     // of the workspace, for chains that are cut over threads
   size_t shared_floats = 0;  // behind them, for chains that go on from shared ones
   AttendCost cost = {};      // of the kernels
+  AttendCost prompt_cost = {};  // of those for rows of prompts
   size_t workspace_floats() const { return cut_floats + shared_floats; }
 };
 

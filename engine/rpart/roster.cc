@@ -62,6 +62,14 @@ absl::Status Roster::CheckEntries(std::span<const RosterEntry> entries, uint32_t
                           "max_context is %d",
                           micro_batch_, i, entry.sequence, entry.first_position, entry.query_tokens, max_context_));
     }
+    if (entry.first_position < entry.prompt_tokens &&
+        entry.query_tokens > entry.prompt_tokens - entry.first_position) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("roster of micro-batch %d: entry %d (sequence %d) has first_position %d and query_tokens %d, "
+                          "of which prompt_tokens %d leaves some out",
+                          micro_batch_, i, entry.sequence, entry.first_position, entry.query_tokens,
+                          entry.prompt_tokens));
+    }
     *rows += entry.query_tokens;
     sorted_ids_.push_back(entry.sequence);
   }

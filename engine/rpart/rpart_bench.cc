@@ -99,7 +99,9 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
 PlanLimits LimitsOf(const RPartBenchOptions& o, const RPartShape& shape) {
   const int threads = static_cast<int>(o.cores.size());
   PlanLimits limits = PlanLimitsFor(shape.attention(), shape.max_rows, threads, shape.max_context);
-  limits.cost = SelectAttention(o.isa, shape.attention()).cost;
+  const AttentionKernels kernels = SelectAttention(o.isa, shape.attention());
+  limits.cost = kernels.CostFor(false);
+  limits.prompt_cost = kernels.CostFor(true);
   return limits;
 }
 
@@ -289,7 +291,8 @@ absl::Status RPartBench::ReplaceRoster() {
   roster_.resize(sizeof(message) + sequences_.size() * sizeof(RosterEntry));
   std::memcpy(roster_.data(), &message, sizeof(message));
   for (size_t i = 0; i < sequences_.size(); ++i) {
-    const RosterEntry entry = {sequences_[i]->id, step_, stored_tokens(), options_.rows};
+    const RosterEntry entry = {sequences_[i]->id, step_, stored_tokens(), options_.rows,
+                               options_.of_prompts ? options_.context : 0};
     std::memcpy(roster_.data() + sizeof(message) + i * sizeof(entry), &entry, sizeof(entry));
   }
   return micro_batch_.roster().Replace(roster_);

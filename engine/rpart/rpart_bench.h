@@ -32,6 +32,7 @@ struct RPartBenchOptions {
   uint32_t context = 0;        // tokens that the last row of each sequence attends to, its own included
   uint32_t shared_prefix = 0;  // of these, the first ones that all sequences share: whole blocks
   uint32_t rows = 1;           // query rows of each sequence, the last of its context
+  bool of_prompts = false;     // these rows are a prompt's
   uint32_t sequences = 0;      // 0: as many as fill the memory
   uint64_t pool_bytes = 0;
   bool fragmented = false;      // the measured sequences grow in what others have left

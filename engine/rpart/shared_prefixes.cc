@@ -27,7 +27,7 @@ void SharedPrefixes::Find(std::span<const StepEntry> entries) {
   for (uint32_t i = 0; i < entries.size(); ++i) {
     const StepEntry& entry = entries[i];
     const uint32_t blocks = entry.first_position / kBlockTokens;
-    if (entry.bad || entry.is_chunk() || blocks == 0) continue;
+    if (entry.bad || entry.is_chunk() || entry.of_prompt || blocks == 0) continue;
     sorted_.push_back({entry.sequence->pages.data(), blocks, i, entry.rows, 0, 0, 1});
   }
   std::sort(sorted_.begin(), sorted_.end(), Before);

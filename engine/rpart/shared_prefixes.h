@@ -19,7 +19,7 @@ struct PrefixGroup {
   uint32_t blocks = 0;
 };
 
-// Finds which decode entries of a step begin with the same pages, block by block as far as nobody writes: what lies
+// Finds which decode entries of a step, none of them a prompt's, begin with the same pages, block by block as far as nobody writes: what lies
 // before an entry's first row. Entries are sorted by their page tables, so that neighbours have most in common; of all
 // ways to group neighbours, of up to kSharedRowsMax rows a group, one is taken that saves the most reads of blocks. A
 // group shares what all of its members have in common: of a prefix within a prefix one of the two.

@@ -23,6 +23,7 @@ struct StepEntry {
   bool bad = false;         // cannot be computed in this step: its rows' o are zero
   bool reported = false;    // the engine knows
 
+  bool of_prompt = false;    // its rows: some kernels have other arithmetic for these
   bool in_open_page = true;  // or the KV has none
 
   bool is_chunk() const { return rows > kDecodeRowsMax || !in_open_page; }

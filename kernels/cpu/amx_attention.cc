@@ -6,6 +6,7 @@
 #include "kernels/cpu/int4_kv.h"
 #include "kernels/cpu/int8_kv.h"
 #include "kernels/cpu/panel_kv.h"
+#include "kernels/cpu/unpacked_pages.h"
 
 namespace fastdecode {
 namespace {
@@ -62,18 +63,23 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
     return kernels;
   }
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
+    Attend(shape, args, PageHeadElements(shape.head_dim) * static_cast<int>(sizeof(Bf16)));
+  }
+  // Where a KV head of args.next's pages has so many bytes, in whole lines.
+  static void Attend(const AttentionShape& shape, const AttendArgs& args, int next_head_bytes) {
     const bool many = args.heads == 1 && args.rows * shape.group >= kRowHeadsMin;
-    if (const AttendFn attend_block = many ? BlockOf(shape.head_dim) : nullptr; attend_block != nullptr) {
-      return attend_block(shape, args);
+    if (const AttendBlockFn attend_block = many ? BlockOf(shape.head_dim) : nullptr; attend_block != nullptr) {
+      return attend_block(shape, args, next_head_bytes / kTileRowBytes);
     }
     WithTiles::Attend(shape, args);
   }
 
  private:
   static constexpr int kRowHeadsMin = 12;  // as make use of a tile of 16
+  using AttendBlockFn = void (*)(const AttentionShape& shape, const AttendArgs& args, int next_head_lines);
 
   // Null, if there is none for such heads.
-  static AttendFn BlockOf(int head_dim) {
+  static AttendBlockFn BlockOf(int head_dim) {
     switch (head_dim) {
       case 32:
         return &AttendBlock<1>;
@@ -90,7 +96,7 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
   }
 
   template <int kSteps>
-  static void AttendBlock(const AttentionShape& shape, const AttendArgs& args) {
+  static void AttendBlock(const AttentionShape& shape, const AttendArgs& args, int next_head_lines) {
     using Two = TileBlock<Bf16Rows, kSteps, 2>;
     using One = TileBlock<Bf16Rows, kSteps, 1>;
     TileConfig config;
@@ -100,7 +106,7 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
     const int passes = (row_heads + 2 * kAmxRows - 1) / (2 * kAmxRows);
     const int pages = (args.tokens + kPageTokens - 1) / kPageTokens;
     const int q_lines = shape.group * kSteps;
-    Upcoming upcoming(args, Two::kHeadLines, q_lines, passes * pages * Two::kBringsOfAPage);
+    Upcoming upcoming(args, next_head_lines, q_lines, passes * pages * Two::kBringsOfAPage);
     if (!args.same_queries) Two::SetQueries(shape, args);
     for (int first = 0; first < row_heads; first += 2 * kAmxRows) {
       if (row_heads - first > kAmxRows) {
@@ -112,10 +118,81 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
   }
 };
 
+// Rows of prompts and pages of int8 or int4, rows in bf16: a block's pages of a KV head become pages of bf16 in the
+// scratch, which are attended to instead. Many rows share the work.
+template <class Unpack>
+struct PromptTiles {
+  static void Attend(const AttentionShape& shape, const AttendArgs& args) {
+    AttentionShape unpacked = shape;
+    unpacked.kv_type = KvType::kBf16;
+    unpacked.kv_heads = 1;
+    const int n = args.rows * shape.group;
+    const ptrdiff_t head_bytes = PageHeadElements(shape.head_dim) * ptrdiff_t{sizeof(Bf16)};
+    const ptrdiff_t row_bytes = shape.group * shape.head_dim * ptrdiff_t{sizeof(Bf16)};
+    uint32_t page_ids[kBlockPages];
+    for (int page = 0; page < kBlockPages; ++page) page_ids[page] = static_cast<uint32_t>(page);
+    const auto at_head = [&](const Partial& all, int head) {
+      if (all.acc == nullptr) return all;
+      return Partial{all.max + head * n, all.sum + head * n, all.acc + head * n * shape.head_dim};
+    };
+    for (int head = 0; head < args.heads; ++head) {
+      AttendArgs one = args;
+      one.layer_base = UnpackBlock(shape, args, args.first_head + head, head_bytes);
+      one.page_stride_bytes = static_cast<size_t>(head_bytes);
+      one.page_ids = page_ids;
+      one.open_page = nullptr;
+      one.first_head = 0;
+      one.heads = 1;
+      one.q = args.q + head * row_bytes;
+      one.same_queries = args.same_queries && args.heads == 1;
+      if (head + 1 < args.heads) one.next_pages = one.next_rows = 0;
+      one.out = at_head(args.out, head);
+      one.into = at_head(args.into, head);
+      if (args.o != nullptr) one.o = args.o + head * row_bytes;
+      Bf16Tiles::Attend(unpacked, one, Unpack::HeadBytes(shape.head_dim));
+    }
+  }
+
+ private:
+  // Those pages that some row sees. Returns where the block's first one would be.
+  static const std::byte* UnpackBlock(const AttentionShape& shape, const AttendArgs& args, int head,
+                                      ptrdiff_t head_bytes) {
+    std::byte* const to = args.scratch + UnpackedPagesAt(shape);
+    const int window = shape.sliding_window;
+    const int first_seen = window > 0 ? args.first_row_position - window + 1 - args.first_position : 0;
+    const int last_seen = args.first_row_position + args.rows - args.first_position;
+    const int end = last_seen < args.tokens ? last_seen : args.tokens;
+    for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
+      std::byte* const unpacked = to + page * head_bytes;
+      if (args.open_page != nullptr && (page + 1) * kPageTokens >= end) {
+        const ptrdiff_t piece_bytes = head_bytes / kOpenPieces;
+        for (int i = 0; i < kOpenPieces; ++i) {
+          const std::byte* const piece = args.open_page->pieces[i];
+          __builtin_memcpy(unpacked + i * piece_bytes,
+                           piece + static_cast<size_t>(head) * args.open_page->head_stride_bytes,
+                           static_cast<size_t>(piece_bytes));
+        }
+      } else {
+        const std::byte* const page_at = args.layer_base + args.page_ids[page] * args.page_stride_bytes;
+        Unpack::Head(shape.head_dim, page_at + head * Unpack::HeadBytes(shape.head_dim), unpacked);
+      }
+    }
+    return to;
+  }
+};
+
 // What tiles do not gain from, prefetched as these CPUs like it.
 template <typename Element>
 using Floats = PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, AmxStages>>;
 using Int4 = Int4Kv<Few, BytePanels<Few, AmxStages>>;
+
+template <class Unpack>
+AttentionKernels WithPrompts(AttentionKernels kernels, bool bf16_rows, int head_dim) {
+  if (!bf16_rows) return kernels;
+  const AttentionKernels unpacked = Bf16Tiles::Kernels("", head_dim);
+  kernels.prompts = {&PromptTiles<Unpack>::Attend, unpacked.p_rounding, unpacked.cost};
+  return kernels;
+}
 
 AttentionKernels Kernels(KvType type, bool bf16_rows, int head_dim) {
   switch (type) {
@@ -127,9 +204,10 @@ AttentionKernels Kernels(KvType type, bool bf16_rows, int head_dim) {
     case KvType::kFp16:
       return Attention<Avx512Vector, Floats<Fp16>>::Kernels("amx-fp16");
     case KvType::kInt8:
-      return WithTiles<Attention<Tiles, AmxInt8Kv>, 4>::Kernels("amx-int8", {16, true});
+      return WithPrompts<UnpackInt8>(WithTiles<Attention<Tiles, AmxInt8Kv>, 4>::Kernels("amx-int8", {16, true}),
+                                     bf16_rows, head_dim);
     case KvType::kInt4:
-      return Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4");
+      return WithPrompts<UnpackInt4>(Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4"), bf16_rows, head_dim);
   }
   return {};
 }

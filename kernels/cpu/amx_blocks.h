@@ -90,7 +90,6 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
   static constexpr ptrdiff_t kPanelStepBytes = kAmxRows * kTileRowBytes;
 
  public:
-  static constexpr int kHeadLines = 2 * kPageTokens * kHeadDim * static_cast<int>(sizeof(Bf16)) / kTileRowBytes;
   static constexpr int kBringsOfAPage = kScoreSteps + kHeadDim / kAddDims;
 
   // Of all the call's row-heads, filled up to whole passes, to where each pass finds its own.

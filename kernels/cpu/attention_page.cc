@@ -38,6 +38,14 @@ size_t OpenPieceBytes(const AttentionShape& shape) {
   return OpenPieces(shape) > 0 ? PageHeadElements(shape.head_dim) * sizeof(Bf16) / kOpenPieces : 0;
 }
 
+size_t UnpackedPagesAt(const AttentionShape& shape) {
+  AttentionShape unpacked = shape;
+  unpacked.kv_type = KvType::kBf16;
+  unpacked.kv_heads = 1;
+  constexpr size_t kLine = 64;
+  return (AttendScratchBytes(unpacked) + kLine - 1) / kLine * kLine;
+}
+
 // Queries, of int4 those for open pages too, sums and rests of all row-heads of a call, scores and probabilities of a
 // tile's for one page, an open page's head.
 size_t AttendScratchBytes(const AttentionShape& shape) {
@@ -47,6 +55,10 @@ size_t AttendScratchBytes(const AttentionShape& shape) {
   const size_t row_head = shape.head_dim + kPanelLanes + (shape.kv_type == KvType::kInt4 ? of_int4 : 0);
   const size_t bytes =
       (row_heads * row_head + 2 * kMaxTileRows * kPageTokens) * sizeof(float) + kOpenPieces * OpenPieceBytes(shape);
+  if (shape.kv_type >= KvType::kInt8) {
+    const size_t unpacked_bytes = kBlockPages * PageHeadElements(shape.head_dim) * sizeof(Bf16);
+    return std::max(bytes, UnpackedPagesAt(shape) + unpacked_bytes);
+  }
   if (shape.kv_type != KvType::kBf16) return bytes;
   const int of_a_block =
       TileBlockQueryBytes(kMaxAttendRows * shape.group, shape.head_dim) + TileBlockScratchBytes(shape.head_dim);

@@ -93,6 +93,10 @@ constexpr int TileBlockScratchBytes(int head_dim) {
   return 2 * kMaxTileRows * (floats * 4 + kBlockTokens * 2 + kPanelLanes * 4 + 8);
 }
 
+// Rows of prompts: from a thread's scratch to a block's pages of one KV head in bf16, which lie behind what the kernel
+// for those takes.
+size_t UnpackedPagesAt(const AttentionShape& shape);
+
 // Whose cores are told of what is read next in the way that they gain most from, where kernels leave a choice: AMX's
 // know theirs, AVX2's have one, and so have AVX-512's for int8 and int4 without VNNI. No bit depends on it.
 enum class Prefetching { kZen4, kZen5 };

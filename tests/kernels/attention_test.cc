@@ -52,11 +52,12 @@ void ExpectNearReference(const PagedSequence& sequence, const AttentionResult& r
 // Every ISA near the reference; those that round alike with the same bits, and those of one ISA in any case.
 void CheckSequence(PagedSequence& sequence, const AttentionCase& c, uint64_t seed, Runnable runnable) {
   const std::string_view kOther = "-zen5";
-  const std::vector<double> expected = ReferenceAttention(sequence.held);
   const std::vector<AttentionKernels> all = RunnableKernels(sequence.shape, runnable);
-  std::map<float, std::vector<double>> bounds;  // by p_rounding
+  std::map<float, std::vector<double>> expected, bounds;  // by p_rounding
   for (const AttentionKernels& kernels : all) {
-    if (auto& bound = bounds[kernels.p_rounding]; bound.empty()) bound = sequence.ErrorBound(kernels.p_rounding);
+    if (expected.contains(kernels.p_rounding)) continue;
+    expected[kernels.p_rounding] = ReferenceAttention(sequence.HeldFor(kernels));
+    bounds[kernels.p_rounding] = sequence.ErrorBound(kernels);
   }
   sequence.AppendInRandomPieces(all[0], seed);
   for (int head = 0; head < c.kv_heads; ++head) {
@@ -65,8 +66,8 @@ void CheckSequence(PagedSequence& sequence, const AttentionCase& c, uint64_t see
     for (const AttentionKernels& kernels : all) {
       SCOPED_TRACE(std::string(kernels.name) + " KV head " + std::to_string(head));
       const AttentionResult result = sequence.Attend(kernels, head, 0, sequence.in.rows, c.context);
-      const std::vector<double>& bound = bounds[kernels.p_rounding];
-      ASSERT_NO_FATAL_FAILURE(ExpectNearReference(sequence, result, head, expected, bound));
+      const float arithmetic = kernels.p_rounding;
+      ASSERT_NO_FATAL_FAILURE(ExpectNearReference(sequence, result, head, expected[arithmetic], bounds[arithmetic]));
       if (kernels.attend == all[0].attend) first = result;
       if (kernels.p_rounding == all[0].p_rounding) {
         ASSERT_TRUE(result == first) << "other bits than " << all[0].name;
@@ -208,7 +209,7 @@ TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
           sequence.Append(kernels, 0, c.context);
           const AttentionResult result = sequence.Attend(kernels, 0, 0, 1, c.context);
           for (int d = 0; d < c.head_dim; ++d) {
-            const double v = sequence.held.v[chosen * c.head_dim + d];
+            const double v = sequence.HeldFor(kernels).v[chosen * c.head_dim + d];
             const double few_ulps = type.kv == KvType::kInt8 ? std::fabs(v) * 0x1p-22 : 0;  // of w, a 255th, and o
             ASSERT_NEAR(result.acc[d] / result.sum[0], v, few_ulps) << kernels.name << " " << chosen;
           }

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "tests/kernels/runnable_kernels.h"
+
 namespace fastdecode {
 namespace {
 
@@ -84,6 +86,11 @@ float Int4Code(double x, float inverse, float half_above) {
   return std::floor(std::fma(static_cast<float>(x), inverse, half_above)) - 192;
 }
 
+// What rows of prompts take a code for: in float, rounded to bf16.
+double Unpacked(float code, float scale, float offset) {
+  return RoundToKv(KvType::kBf16, std::fma(code, scale, offset));
+}
+
 // a * b / 2^15, halves upwards.
 int MulWords(int a, int b) { return (a * b + (1 << 14)) >> 15; }
 
@@ -153,12 +160,17 @@ void PagedSequence::Encode() {
   k_ = EncodeAs(shape.type, in.k);
   v_ = EncodeAs(shape.type, in.v);
   held = in;
+  for_prompts_ = in;
   if (shape.kv_type == KvType::kInt8) return HoldInt8();
   const bool int4 = shape.kv_type == KvType::kInt4;
   for (auto* values : {&held.k, &held.v}) {
     for (double& value : *values) value = RoundToKv(int4 ? KvType::kBf16 : shape.kv_type, value);
   }
   if (int4) HoldInt4();
+}
+
+const ReferenceAttentionInput& PagedSequence::HeldFor(const AttentionKernels& kernels) const {
+  return AreForPrompts(kernels) ? for_prompts_ : held;
 }
 
 // A scale for each token and head, and queries in 127ths.
@@ -173,6 +185,10 @@ void PagedSequence::HoldInt8() {
     }
   }
   for (size_t i = 0; i < held.q.size(); i += head_dim) RoundTo127ths(&held.q[i], head_dim);
+  for (size_t i = 0; i < held.k.size(); ++i) {
+    for_prompts_.k[i] = RoundToKv(KvType::kBf16, held.k[i]);
+    for_prompts_.v[i] = RoundToKv(KvType::kBf16, held.v[i]);
+  }
 }
 
 // Full pages: a scale and a minimum for each dim of K, a scale and a minimum for 64 dims of a token of V. A row sees
@@ -180,8 +196,8 @@ void PagedSequence::HoldInt8() {
 void PagedSequence::HoldInt4() {
   const int head_dim = in.head_dim, heads = in.kv_heads, groups = (head_dim + 63) / 64;
   const auto at = [=](int token, int head, int dim) { return (size_t(token) * heads + head) * head_dim + dim; };
-  open_k_ = held.k;
-  open_v_ = held.v;
+  open_k_ = for_prompts_.k = held.k;
+  open_v_ = for_prompts_.v = held.v;
   k_codes_.assign(size_t(in.context / kPageTokens) * heads * head_dim, {});
   v_codes_.assign(size_t(in.context) * heads * groups, {});
   for (int first = 0; first + kPageTokens <= in.context; first += kPageTokens) {
@@ -204,7 +220,9 @@ void PagedSequence::HoldInt4() {
                                                                                  of_dims.integers[d]};
         for (int t = first; t < first + kPageTokens; ++t) {
           double& k = held.k[at(t, head, d)];
-          k = scale * (minimum + Int4Code(k, inverse, 192.5f - minimum));
+          const float code = Int4Code(k, inverse, 192.5f - minimum);
+          k = scale * (minimum + code);
+          for_prompts_.k[at(t, head, d)] = Unpacked(code, of_dims.Scale(d), minimum * of_dims.Scale(d));
         }
       }
       for (int g = 0; g < groups; ++g) {
@@ -224,7 +242,9 @@ void PagedSequence::HoldInt4() {
           v_codes_[(size_t(t) * heads + head) * groups + g] = {lows[i], scale};
           for (int d = g * 64; d < std::min(head_dim, g * 64 + 64); ++d) {
             double& v = held.v[at(t, head, d)];
-            v = lows[i] + scale * Int4Code(v, inverse, half_above);
+            const float code = Int4Code(v, inverse, half_above);
+            v = lows[i] + scale * code;
+            for_prompts_.v[at(t, head, d)] = Unpacked(code, of_tokens.Scale(i), lows[i]);
           }
         }
       }
@@ -233,6 +253,14 @@ void PagedSequence::HoldInt4() {
   held.dot = [this](int row, int head, int token) { return Int4Dot(row, head, token); };
   held.v_at = [this, at](int row, int head, int token) {
     return &(IsOpen(row, token) ? open_v_ : held.v)[at(token, head, 0)];
+  };
+  for_prompts_.dot = [this, at](int row, int head, int token) {
+    const std::vector<double>& k = IsOpen(row, token) ? open_k_ : for_prompts_.k;
+    const double* q = &in.q[(size_t(row) * in.kv_heads * in.group + head) * in.head_dim];
+    return std::inner_product(q, q + in.head_dim, &k[at(token, head / in.group, 0)], 0.0);
+  };
+  for_prompts_.v_at = [this, at](int row, int head, int token) {
+    return &(IsOpen(row, token) ? open_v_ : for_prompts_.v)[at(token, head, 0)];
   };
 }
 

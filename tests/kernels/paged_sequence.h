@@ -71,9 +71,12 @@ class PagedSequence {
   AttentionResult AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
                               int context, Folding folding = Folding::kInTheCall) const;
 
+  // What these kernels attend to: `held`, or for rows of prompts the numbers that pages hold, rounded to bf16, and q as
+  // it came.
+  const ReferenceAttentionInput& HeldFor(const AttentionKernels& kernels) const;
   // The error that f32 arithmetic, and probabilities rounded by p_rounding, may make in acc / sum, per element of the
   // reference's o.
-  std::vector<double> ErrorBound(double p_rounding) const;
+  std::vector<double> ErrorBound(const AttentionKernels& kernels) const;
 
   AttentionShape shape;
   ReferenceAttentionInput in;
@@ -97,12 +100,13 @@ class PagedSequence {
   AttentionResult AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
                              int context, Folding folding) const;
   void AddWeightRounding(std::vector<double>& bound) const;
-  double KMagnitude(size_t element) const;
-  double VMagnitude(size_t element) const;
+  double KMagnitude(const ReferenceAttentionInput& of, size_t element) const;
+  double VMagnitude(const ReferenceAttentionInput& of, size_t element) const;
   const CodeRange& VCode(size_t token_head, size_t dim) const;
   const std::byte* Element(const std::vector<std::byte>& bytes, size_t index) const;
 
   std::vector<std::byte> q_, k_, v_;     // as in `in`
+  ReferenceAttentionInput for_prompts_;  // of int8 and int4
   std::vector<double> open_k_, open_v_;  // of int4: as in `in`, but bf16
   std::vector<CodeRange> k_codes_;       // of int4: [full pages][kv_heads][head_dim]
   std::vector<CodeRange> v_codes_;       // of int8: [context][kv_heads], of int4: that [groups]

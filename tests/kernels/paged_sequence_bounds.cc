@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tests/kernels/paged_sequence.h"
+#include "tests/kernels/runnable_kernels.h"
 
 // What error a kernel may make: derived from the roundings of each type.
 namespace fastdecode {
@@ -16,10 +17,12 @@ namespace fastdecode {
 // * p may be rounded once more, by p_rounding.
 // p's relative error e moves o = sum(p v) / sum(p) by at most 2 e A. int8 and int4 round p times v's scale to 255ths of
 // what is, or in int4 may be, the largest in its page: AddWeightRounding. Where a number is an offset and a code, the
-// magnitudes are of both.
-std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
-  ReferenceAttentionInput magnitude = held;
-  for (size_t i = 0; i < held.v.size(); ++i) magnitude.v[i] = VMagnitude(i);
+// magnitudes are of both. Kernels for rows of prompts attend to numbers in bf16 and round nothing else.
+std::vector<double> PagedSequence::ErrorBound(const AttentionKernels& kernels) const {
+  const ReferenceAttentionInput& of = HeldFor(kernels);
+  const double p_rounding = kernels.p_rounding;
+  ReferenceAttentionInput magnitude = of;
+  for (size_t i = 0; i < of.v.size(); ++i) magnitude.v[i] = VMagnitude(of, i);
   magnitude.v_at = nullptr;
   std::vector<double> bound = ReferenceAttention(magnitude);
 
@@ -33,8 +36,8 @@ std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
         if (!ReferenceSees(in, in.first_row_position + r, t)) continue;
         double sum = 0;
         for (int d = 0; d < in.head_dim; ++d) {
-          sum += std::fabs(held.q[(size_t(r) * heads + h) * in.head_dim + d]) *
-                 KMagnitude((size_t(t) * in.kv_heads + h / in.group) * in.head_dim + d);
+          sum += std::fabs(of.q[(size_t(r) * heads + h) * in.head_dim + d]) *
+                 KMagnitude(of, (size_t(t) * in.kv_heads + h / in.group) * in.head_dim + d);
         }
         magnitude_max = std::max(magnitude_max, sum * in.scale);
       }
@@ -46,20 +49,20 @@ std::vector<double> PagedSequence::ErrorBound(double p_rounding) const {
       }
     }
   }
-  AddWeightRounding(bound);
+  if (!AreForPrompts(kernels)) AddWeightRounding(bound);
   return bound;
 }
 
-double PagedSequence::KMagnitude(size_t element) const {
+double PagedSequence::KMagnitude(const ReferenceAttentionInput& of, size_t element) const {
   const size_t page = element / (in.kv_heads * in.head_dim) / kPageTokens,
                in_token = element % (in.kv_heads * in.head_dim);
   const size_t code = page * in.kv_heads * in.head_dim + in_token;
-  if (shape.kv_type != KvType::kInt4 || code >= k_codes_.size()) return std::fabs(held.k[element]);
+  if (shape.kv_type != KvType::kInt4 || code >= k_codes_.size()) return std::fabs(of.k[element]);
   return std::fabs(k_codes_[code].offset) + 15 * k_codes_[code].scale + std::fabs(open_k_[element]);
 }
 
-double PagedSequence::VMagnitude(size_t element) const {
-  if (shape.kv_type != KvType::kInt4) return std::fabs(held.v[element]);
+double PagedSequence::VMagnitude(const ReferenceAttentionInput& of, size_t element) const {
+  if (shape.kv_type != KvType::kInt4) return std::fabs(of.v[element]);
   const CodeRange& code = VCode(element / in.head_dim, element % in.head_dim);
   return std::fabs(code.offset) + 15 * code.scale + std::fabs(open_v_[element]);
 }

@@ -1,12 +1,26 @@
 #include "tests/kernels/runnable_kernels.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "kernels/cpu/attention_page.h"
 #include "kernels/isa.h"
 #include "tests/kernels/amx_emulator.h"
 
 namespace fastdecode {
+namespace {
+
+AttentionKernels ForPrompts(AttentionKernels kernels) {
+  static std::set<std::string> names;
+  kernels.name = names.insert(std::string(kernels.name) + "-prompts").first->c_str();
+  kernels.attend = kernels.prompts.attend;
+  kernels.p_rounding = kernels.prompts.p_rounding;
+  kernels.cost = kernels.prompts.cost;
+  return kernels;
+}
+
+}  // namespace
 
 std::vector<AttentionKernels> RunnableKernels(const AttentionShape& shape, Runnable runnable) {
   std::vector<AttentionKernels> all;
@@ -16,7 +30,9 @@ std::vector<AttentionKernels> RunnableKernels(const AttentionShape& shape, Runna
     for (const Prefetching prefetching : kPrefetchings) {
       const AttentionKernels kernels = AttentionOf(isa, prefetching, shape);
       const auto same = [&](const AttentionKernels& other) { return other.attend == kernels.attend; };
-      if (std::none_of(all.begin(), all.end(), same)) all.push_back(kernels);
+      if (std::any_of(all.begin(), all.end(), same)) continue;
+      all.push_back(kernels);
+      if (kernels.HasPrompts()) all.push_back(ForPrompts(kernels));
     }
   }
   return all;

@@ -255,6 +255,21 @@ TEST_F(BatcherTest, TheYoungestGivesItsPagesBack) {
   EXPECT_EQ(old->pages + batcher_->pages_free(0), 4u);
 }
 
+// What was generated before is not in one chunk with the prompt.
+TEST_F(BatcherTest, AChunkEndsWhereThePromptDoes) {
+  Make(kOne);
+  batcher_->AddHome(0, 4);
+  Sequence* old = Add(1, 63, 128);
+  Sequence* young = Add(2, 20, 128);
+  while (batcher_->preemptions() == 0) Step(0);
+  ASSERT_GT(young->length, 22u);
+  End(old);
+  EXPECT_EQ(Step(0), 20u);
+  const uint32_t generated = young->length - 20;
+  EXPECT_EQ(Step(0), generated);
+  EXPECT_EQ(Step(0), 1u);
+}
+
 TEST_F(BatcherTest, OneThatIsTheYoungestGoesItself) {
   Make(kOne);
   batcher_->AddHome(0, 6);

@@ -46,6 +46,7 @@ struct Ask {
   uint64_t content = 0;        // of q, k and v
   bool bad = false;            // from layer 1 on: its tokens are missing there
   uint32_t position = kAtEnd;  // of the first one: the end of what the sequence has, or a replay
+  uint32_t prompt_tokens = 0;
 };
 
 struct Outcome {
@@ -196,7 +197,7 @@ class HopRig {
     for (size_t i = 0; i < asked.size(); ++i) {
       KvSequence* const sequence = table_.Find(asked[i].sequence);
       positions_.push_back(asked[i].position == kAtEnd ? sequence->StoredTokensMin() : asked[i].position);
-      const RosterEntry entry = {sequence->id, step_, positions_.back(), asked[i].rows};
+      const RosterEntry entry = {sequence->id, step_, positions_.back(), asked[i].rows, asked[i].prompt_tokens};
       std::memcpy(bytes.data() + sizeof(message) + i * sizeof(entry), &entry, sizeof(entry));
       if (asked[i].bad) sequence->stored_tokens[1] = positions_.back() - 1;
     }

@@ -266,6 +266,20 @@ TEST(HopPlanTest, SharedBlocksAreReadOnceForAllSharers) {
   }
 }
 
+// Their kernels may differ.
+TEST(HopPlanTest, RowsOfPromptsShareWithNobody) {
+  std::vector<StepEntry> entries = {Entry(0, 17 * kBlockTokens - 1, 1)};
+  for (uint32_t i = 1; i < 4; ++i) entries.push_back(Fork(entries[0], 16, i, 17 * kBlockTokens - 1, 1));
+  entries[2].of_prompt = true;
+  HopPlan plan = MakePlan(1);
+  plan.Build(entries);
+  for (const Chain& chain : plan.chains()) {
+    EXPECT_EQ(chain.of_prompt, chain.entry == 2);
+    EXPECT_EQ(chain.sharers > 0 || chain.goes_on, chain.entry != 2);
+    for (const Sharer& sharer : plan.sharers(chain)) EXPECT_NE(sharer.entry, 2u);
+  }
+}
+
 TEST(HopPlanTest, AShortPrefixOfALongSequenceIsNotShared) {
   const StepEntry first = Entry(0, 17 * kBlockTokens - 1, 1);  // 17 blocks, its own row in the last one
   const StepEntry second = Fork(first, 1, 1, 600, 1), longer = Fork(first, 1, 1, 17 * kBlockTokens, 1);

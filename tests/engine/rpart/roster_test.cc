@@ -56,12 +56,17 @@ TEST_F(RosterTest, RefusesWithTheFieldAndItsValue) {
   EXPECT_THAT(Refusal(Message(1, {{5, 1, UINT32_MAX, 2}})), HasSubstr("max_context is 100"));
   EXPECT_THAT(Refusal(Message(1, {{5, 1, 0, UINT32_MAX}})), HasSubstr("query_tokens 4294967295"));
   EXPECT_THAT(Refusal(Message(1, {{5, 1, 0, 1}, {6, 1, 0, 1}, {5, 1, 1, 1}})), HasSubstr("sequence 5 has two entries"));
+  EXPECT_THAT(Refusal(Message(1, {{5, 1, 7, 3, 9}})), HasSubstr("prompt_tokens 9"));
   EXPECT_THAT(Refusal(Message(1, std::vector<RosterEntry>(9))), HasSubstr("9 entries"));
   std::vector<std::byte> cut = Message(1, {{5, 1, 0, 1}});
   cut.pop_back();
-  EXPECT_THAT(Refusal(cut), HasSubstr("39 bytes for 1 entries, not 40"));
+  EXPECT_THAT(Refusal(cut), HasSubstr("47 bytes for 1 entries, not 48"));
   cut.resize(3);
   EXPECT_THAT(Refusal(cut), HasSubstr("3 bytes"));
+}
+
+TEST_F(RosterTest, AnEntryIsOfAPromptOrBehindIt) {
+  EXPECT_TRUE(roster_.Replace(Message(1, {{5, 1, 7, 2, 9}, {6, 1, 9, 3, 9}, {7, 1, 0, 1, UINT32_MAX}})).ok());
 }
 
 TEST_F(RosterTest, ARefusedRosterLeavesTheLastOne) {

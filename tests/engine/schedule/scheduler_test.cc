@@ -396,7 +396,7 @@ TEST(SchedulerTest, EveryBusyPeriodWakesWhoSleeps) {
 TEST(SchedulerTest, AFullControlRingHoldsBackAndLosesNothing) {
   ServingOptions options;
   options.limits = {
-      .micro_batches = 1, .rows_max = 160, .sequences_max = 150, .chunk_tokens_max = 160, .ready_max = 1000};
+      .micro_batches = 1, .rows_max = 160, .sequences_max = 120, .chunk_tokens_max = 160, .ready_max = 1000};
   options.control_ring_bytes = 4096;
   options.pages = 1000;
   Serving serving(options);
@@ -404,8 +404,8 @@ TEST(SchedulerTest, AFullControlRingHoldsBackAndLosesNothing) {
     serving.AwaitSleep(0, static_cast<uint64_t>(round));
     std::vector<uint64_t> ids;
     const ServingAsk ask = {.max_tokens = 3, .fill_tokens = 4};
-    for (uint64_t i = 0; i < 150; ++i) ids.push_back(serving.MustSubmit(Serving::Prompt(5, i), ask));
-    for (uint64_t i = 0; i < 150; ++i) serving.CheckWhole(serving.Collect(ids[i]), Serving::Prompt(5, i), ask);
+    for (uint64_t i = 0; i < 120; ++i) ids.push_back(serving.MustSubmit(Serving::Prompt(5, i), ask));
+    for (uint64_t i = 0; i < 120; ++i) serving.CheckWhole(serving.Collect(ids[i]), Serving::Prompt(5, i), ask);
   }
 }
 

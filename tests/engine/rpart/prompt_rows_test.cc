@@ -1,0 +1,106 @@
+// Rows of a prompt, for which some kernels have arithmetic of their own: a row's position says which it is, whatever it
+// comes with.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/engine/rpart/hop_rig.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr uint64_t kPoolBytes = uint64_t{24} << 20;
+constexpr uint64_t kContent = 7;
+constexpr uint32_t kTokens = 600, kPrompt = 533;  // a block, and neither ends with a page
+
+// [layer][row], bytes.
+using Rows = std::vector<std::vector<std::byte>>;
+
+class PromptRowsTest : public testing::TestWithParam<KvType> {
+ protected:
+  void SetUp() override {
+    if (DetectIsa() == Isa::kNone) GTEST_SKIP() << "no AVX2";
+  }
+  static RPartShape shape() { return HopShape(ElementType::kBf16, GetParam(), 4); }
+  static bool HasOwnKernel() { return SelectAttention(DetectIsa(), shape().attention()).HasPrompts(); }
+
+  // All tokens of a sequence, up to so many rows a step.
+  static Rows RowsOf(int threads, uint32_t prompt_tokens, uint32_t most, bool random_portions = false) {
+    HopRig rig(shape(), threads, kPoolBytes);
+    rig.Make(1);
+    std::mt19937_64 random(most);
+    Rows rows(kLayers);
+    for (uint32_t have = 0, portion; have < kTokens; have += portion) {
+      const uint32_t end = have < prompt_tokens ? prompt_tokens : kTokens;
+      portion = std::min<uint32_t>(random_portions ? 1 + random() % most : most, end - have);
+      const std::vector<std::byte> o =
+          rig.Step({{.sequence = 1, .rows = portion, .content = kContent, .prompt_tokens = prompt_tokens}}).o[1];
+      const ptrdiff_t bytes = static_cast<ptrdiff_t>(o.size() / kLayers);
+      for (uint32_t layer = 0; layer < kLayers; ++layer) {
+        rows[layer].insert(rows[layer].end(), o.begin() + layer * bytes, o.begin() + (layer + 1) * bytes);
+      }
+    }
+    return rows;
+  }
+  static std::vector<std::byte> Part(const Rows& rows, uint32_t first, uint32_t end) {
+    const size_t bytes = shape().reply_row_bytes();
+    std::vector<std::byte> part;
+    for (const std::vector<std::byte>& layer : rows) {
+      part.insert(part.end(), layer.begin() + static_cast<ptrdiff_t>(first * bytes),
+                  layer.begin() + static_cast<ptrdiff_t>(end * bytes));
+    }
+    return part;
+  }
+};
+
+TEST_P(PromptRowsTest, PortionsChangeNoBit) {
+  const Rows expected = RowsOf(1, kPrompt, 1);
+  for (const uint32_t most : {2u, 8u, 9u, 31u, 32u, 33u, 100u, 128u}) {
+    for (const bool random : {false, true}) {
+      const int threads = 1 + static_cast<int>(most % 3);
+      EXPECT_TRUE(RowsOf(threads, kPrompt, most, random) == expected) << most << " rows, " << threads << " threads";
+    }
+  }
+}
+
+// Rows behind the prompt are as they would be without one, also where several come at once; the prompt's are others'
+// where there is a kernel for them, and only there.
+TEST_P(PromptRowsTest, OnlyThePromptsRowsAreOthers) {
+  for (const uint32_t most : {1u, 100u}) {
+    const Rows with = RowsOf(2, kPrompt, most), without = RowsOf(2, 0, most);
+    EXPECT_TRUE(Part(with, kPrompt, kTokens) == Part(without, kPrompt, kTokens)) << most;
+    EXPECT_EQ(Part(with, 40, kPrompt) == Part(without, 40, kPrompt), !HasOwnKernel()) << most;
+  }
+}
+
+// A step with rows of several sequences, in and behind their prompts.
+TEST_P(PromptRowsTest, NeighboursChangeNoBit) {
+  const Rows expected = RowsOf(1, kPrompt, 1);
+  HopRig rig(shape(), 2, kPoolBytes);
+  std::vector<uint32_t> have = {0, 0, 0};
+  const std::vector<uint32_t> most = {7, 33, 60};
+  for (uint64_t s = 1; s <= have.size(); ++s) rig.Make(s);
+  for (;;) {
+    std::vector<Ask> asked;
+    for (size_t s = 0; s < have.size(); ++s) {
+      const uint32_t rows = std::min(most[s], (have[s] < kPrompt ? kPrompt : kTokens) - have[s]);
+      if (rows > 0) asked.push_back({.sequence = s + 1, .rows = rows, .content = kContent, .prompt_tokens = kPrompt});
+    }
+    if (asked.empty()) break;
+    Outcome outcome = rig.Step(asked);
+    for (const Ask& ask : asked) {
+      uint32_t& first = have[ask.sequence - 1];
+      EXPECT_TRUE(outcome.o[ask.sequence] == Part(expected, first, first + ask.rows)) << ask.sequence << " " << first;
+      first += ask.rows;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, PromptRowsTest, testing::Values(KvType::kBf16, KvType::kInt8, KvType::kInt4),
+                         [](const auto& info) { return std::string(KvTypeName(info.param)); });
+
+}  // namespace
+}  // namespace fastdecode
