@@ -13,6 +13,7 @@ namespace fastdecode {
 namespace {
 constexpr int kDefaultContextMax = 8192;
 constexpr int kRosterEntriesMax = (kControlMessageBytesMax - sizeof(RosterMessage)) / sizeof(RosterEntry);
+static_assert(kRosterEntriesMax >= 8192, "the largest --max-sequences over two micro-batches");
 }  // namespace
 
 absl::StatusOr<Isa> ChooseIsa(const Options& options) {

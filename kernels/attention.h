@@ -135,10 +135,12 @@ using FinishFn = void (*)(const AttentionShape& shape, const Partial& from, int 
 using AppendFn = void (*)(const AttentionShape& shape, const AppendArgs& args);
 using AttendFn = void (*)(const AttentionShape& shape, const AttendArgs& args);
 
-// What attending to a token of one KV head costs a thread, in the arithmetic of one row-head (rows * group): a core
-// reads some 15 to 27 GB/s, and does some 100 to 235 GFLOP/s without tiles. A row-head needs 1 flop a byte (bf16).
+// What attending to a token of one KV head costs a thread, in a unit that the kernels of a set have in common: a core
+// reads some 15 to 27 GB/s, and does some 100 to 235 GFLOP/s without tiles. A row-head (rows * group) needs 1 flop a
+// byte (bf16).
 struct AttendCost {
-  int read = 8;          // of waiting for K and V
+  int read = 8;          // of waiting for K and V, and of unpacking them
+  int row_head = 1;      // of the arithmetic of each
   bool adds_up = false;  // the arithmetic waits as well; else both go on at once, and the larger one counts
 };
 

@@ -56,10 +56,11 @@ constexpr double Flop(int products, int sums = kSums) { return 2.0 * products * 
 
 }  // namespace
 
-DotLoop SelectDotLoop(Isa isa, const AttentionShape& shape) {
+DotLoop SelectDotLoop(Isa isa, const AttentionShape& shape, bool of_prompts) {
   FD_CHECK(isa != Isa::kNone && isa <= DetectIsa(), "the ISA is one that this machine has");
   const bool bf16 = shape.kv_type == KvType::kBf16 && shape.type == ElementType::kBf16;
-  if (isa >= Isa::kAmx && bf16) return {"tdpbf16ps", Flop(16 * 16 * 32, kTileSums), &Bf16Tile};
+  const bool unpacks = of_prompts && shape.kv_type >= KvType::kInt8 && shape.type == ElementType::kBf16;
+  if (isa >= Isa::kAmx && (bf16 || unpacks)) return {"tdpbf16ps", Flop(16 * 16 * 32, kTileSums), &Bf16Tile};
   if (isa >= Isa::kAmx && shape.kv_type >= KvType::kInt8) {
     return {"tdpbssd", Flop(16 * 16 * 64, kTileSums), &BytesTile};
   }

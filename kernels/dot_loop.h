@@ -13,8 +13,9 @@ struct DotLoop {
   void (*run)();
 };
 
-// That of the kernels that SelectAttention gives. REQUIRES: isa <= DetectIsa(). Thread: any runs it.
-DotLoop SelectDotLoop(Isa isa, const AttentionShape& shape);
+// That of the kernels that SelectAttention gives, for rows of prompts or others. REQUIRES: isa <= DetectIsa(). Thread:
+// any runs it.
+DotLoop SelectDotLoop(Isa isa, const AttentionShape& shape, bool of_prompts = false);
 
 }  // namespace fastdecode
 

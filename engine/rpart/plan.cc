@@ -249,7 +249,8 @@ uint64_t HopPlan::CostPerToken(const Chain& chain) const {
   const uint64_t row_heads = uint64_t{chain.rows} * static_cast<uint64_t>(shape_.group);
   const AttendCost& cost = chain.of_prompt ? limits_.prompt_cost : limits_.cost;
   const uint64_t read = static_cast<uint64_t>(cost.read);
-  return chain.heads * (cost.adds_up ? read + row_heads : std::max(read, row_heads));
+  const uint64_t arithmetic = row_heads * static_cast<uint64_t>(cost.row_head);
+  return chain.heads * (cost.adds_up ? read + arithmetic : std::max(read, arithmetic));
 }
 
 uint64_t HopPlan::Cost(const Chain& chain) const { return (chain.tokens + kChainTokens) * CostPerToken(chain); }

@@ -58,25 +58,25 @@ struct WithTiles {
 struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
   static AttentionKernels Kernels(const char* name, int head_dim) {
     // 16 KB are read in .9 us, and multiplied by 16 row-heads in .15; page by page in .5.
-    AttentionKernels kernels = WithTiles::Kernels(name, {BlockOf(head_dim) != nullptr ? 96 : 32, true});
+    AttentionKernels kernels = WithTiles::Kernels(name, {BlockOf(head_dim) != nullptr ? 96 : 32, 1, true});
     kernels.attend = &Attend;
     return kernels;
   }
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
-    Attend(shape, args, PageHeadElements(shape.head_dim) * static_cast<int>(sizeof(Bf16)));
+    const int head_bytes = PageHeadElements(shape.head_dim) * static_cast<int>(sizeof(Bf16));
+    Attend(shape, args, {head_bytes / kTileRowBytes, args.page_stride_bytes});
   }
-  // Where a KV head of args.next's pages has so many bytes, in whole lines.
-  static void Attend(const AttentionShape& shape, const AttendArgs& args, int next_head_bytes) {
+  static void Attend(const AttentionShape& shape, const AttendArgs& args, const Upcoming::Pages& next) {
     const bool many = args.heads == 1 && args.rows * shape.group >= kRowHeadsMin;
     if (const AttendBlockFn attend_block = many ? BlockOf(shape.head_dim) : nullptr; attend_block != nullptr) {
-      return attend_block(shape, args, next_head_bytes / kTileRowBytes);
+      return attend_block(shape, args, next);
     }
     WithTiles::Attend(shape, args);
   }
 
  private:
   static constexpr int kRowHeadsMin = 12;  // as make use of a tile of 16
-  using AttendBlockFn = void (*)(const AttentionShape& shape, const AttendArgs& args, int next_head_lines);
+  using AttendBlockFn = void (*)(const AttentionShape& shape, const AttendArgs& args, const Upcoming::Pages& next);
 
   // Null, if there is none for such heads.
   static AttendBlockFn BlockOf(int head_dim) {
@@ -96,7 +96,7 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
   }
 
   template <int kSteps>
-  static void AttendBlock(const AttentionShape& shape, const AttendArgs& args, int next_head_lines) {
+  static void AttendBlock(const AttentionShape& shape, const AttendArgs& args, const Upcoming::Pages& next) {
     using Two = TileBlock<Bf16Rows, kSteps, 2>;
     using One = TileBlock<Bf16Rows, kSteps, 1>;
     TileConfig config;
@@ -106,7 +106,7 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
     const int passes = (row_heads + 2 * kAmxRows - 1) / (2 * kAmxRows);
     const int pages = (args.tokens + kPageTokens - 1) / kPageTokens;
     const int q_lines = shape.group * kSteps;
-    Upcoming upcoming(args, next_head_lines, q_lines, passes * pages * Two::kBringsOfAPage);
+    Upcoming upcoming(args, next, q_lines, passes * pages * Two::kBringsOfAPage);
     if (!args.same_queries) Two::SetQueries(shape, args);
     for (int first = 0; first < row_heads; first += 2 * kAmxRows) {
       if (row_heads - first > kAmxRows) {
@@ -145,11 +145,11 @@ struct PromptTiles {
       one.heads = 1;
       one.q = args.q + head * row_bytes;
       one.same_queries = args.same_queries && args.heads == 1;
-      if (head + 1 < args.heads) one.next_pages = one.next_rows = 0;
+      if (head + 1 < args.heads) one.next = nullptr, one.next_pages = one.next_rows = 0;
       one.out = at_head(args.out, head);
       one.into = at_head(args.into, head);
       if (args.o != nullptr) one.o = args.o + head * row_bytes;
-      Bf16Tiles::Attend(unpacked, one, Unpack::HeadBytes(shape.head_dim));
+      Bf16Tiles::Attend(unpacked, one, {Unpack::HeadBytes(shape.head_dim) / kTileRowBytes, args.page_stride_bytes});
     }
   }
 
@@ -186,11 +186,12 @@ template <typename Element>
 using Floats = PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, AmxStages>>;
 using Int4 = Int4Kv<Few, BytePanels<Few, AmxStages>>;
 
+// Partials are folded and finished as those of other rows: where denormals are flushed, as they are in a team's
+// threads, with the bits of Bf16Rows.
 template <class Unpack>
-AttentionKernels WithPrompts(AttentionKernels kernels, bool bf16_rows, int head_dim) {
+AttentionKernels WithPrompts(AttentionKernels kernels, bool bf16_rows, const AttendCost& cost) {
   if (!bf16_rows) return kernels;
-  const AttentionKernels unpacked = Bf16Tiles::Kernels("", head_dim);
-  kernels.prompts = {&PromptTiles<Unpack>::Attend, unpacked.p_rounding, unpacked.cost};
+  kernels.prompts = {&PromptTiles<Unpack>::Attend, Bf16Tiles::Kernels("", 0).p_rounding, cost};
   return kernels;
 }
 
@@ -203,11 +204,15 @@ AttentionKernels Kernels(KvType type, bool bf16_rows, int head_dim) {
       return Bf16Tiles::Kernels("amx-bf16", head_dim);
     case KvType::kFp16:
       return Attention<Avx512Vector, Floats<Fp16>>::Kernels("amx-fp16");
-    case KvType::kInt8:
-      return WithPrompts<UnpackInt8>(WithTiles<Attention<Tiles, AmxInt8Kv>, 4>::Kernels("amx-int8", {16, true}),
-                                     bf16_rows, head_dim);
-    case KvType::kInt4:
-      return WithPrompts<UnpackInt4>(Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4"), bf16_rows, head_dim);
+    case KvType::kInt8: {  // costs: of 10 ns
+      const AttentionKernels kernels = WithTiles<Attention<Tiles, AmxInt8Kv>, 4>::Kernels("amx-int8", {32, 2, true});
+      return WithPrompts<UnpackInt8>(kernels, bf16_rows, {80, 1, true});
+    }
+    case KvType::kInt4: {
+      AttentionKernels kernels = Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4");
+      kernels.cost = {48, 6, false};
+      return WithPrompts<UnpackInt4>(kernels, bf16_rows, {60, 1, true});
+    }
   }
   return {};
 }

@@ -14,13 +14,22 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // then rows of q; of two of them in turn, so that the CPU's own prefetcher, which follows both, is not overtaken.
 class Upcoming {
  public:
-  // In so many calls of Bring, each of which brings lines of two pieces: all of it, if there are more than pieces.
-  Upcoming(const AttendArgs& args, int head_lines, int q_lines, int calls)
-      : args_(args), head_lines_(head_lines), q_lines_(q_lines) {
+  // The pages of AttendArgs::next: lines of a KV head, and bytes from one page to the next.
+  struct Pages {
+    int head_lines;
+    size_t stride_bytes;
+  };
+
+  // In so many calls of Bring, each of which brings lines of two pieces: all of it, if there are as many as pairs.
+  Upcoming(const AttendArgs& args, const Pages& pages, int q_lines, int calls)
+      : args_(args),
+        head_lines_(pages.head_lines),
+        q_lines_(q_lines),
+        page_stride_(static_cast<ptrdiff_t>(pages.stride_bytes)) {
     const int page_pairs = (args.next_pages + 1) / 2, row_pairs = (args.next_rows + 1) / 2;
-    const int lines = page_pairs * head_lines + row_pairs * q_lines;
+    const int lines = page_pairs * head_lines_ + row_pairs * q_lines;
     const int whole_calls = calls - page_pairs - row_pairs;  // but for each pair's last one
-    lines_a_call_ = whole_calls * head_lines > lines ? (lines + whole_calls - 1) / whole_calls : head_lines;
+    lines_a_call_ = whole_calls * head_lines_ > lines ? (lines + whole_calls - 1) / whole_calls : head_lines_;
     NextPieces();
   }
 
@@ -52,11 +61,12 @@ class Upcoming {
   }
   const std::byte* PageAt(int page) const {
     const ptrdiff_t from_first = ptrdiff_t{args_.next_page_ids[page]} - args_.next_page_ids[0];
-    return args_.next + from_first * static_cast<ptrdiff_t>(args_.page_stride_bytes);
+    return args_.next + from_first * page_stride_;
   }
 
   const AttendArgs& args_;
   const int head_lines_, q_lines_;
+  const ptrdiff_t page_stride_;
   int lines_a_call_;
   const std::byte* at_ = nullptr;
   ptrdiff_t to_second_ = 0;  // the same piece, if there is no other one

@@ -55,7 +55,7 @@ size_t AttendScratchBytes(const AttentionShape& shape) {
   const size_t row_head = shape.head_dim + kPanelLanes + (shape.kv_type == KvType::kInt4 ? of_int4 : 0);
   const size_t bytes =
       (row_heads * row_head + 2 * kMaxTileRows * kPageTokens) * sizeof(float) + kOpenPieces * OpenPieceBytes(shape);
-  if (shape.kv_type >= KvType::kInt8) {
+  if (shape.kv_type >= KvType::kInt8 && shape.type == ElementType::kBf16) {
     const size_t unpacked_bytes = kBlockPages * PageHeadElements(shape.head_dim) * sizeof(Bf16);
     return std::max(bytes, UnpackedPagesAt(shape) + unpacked_bytes);
   }

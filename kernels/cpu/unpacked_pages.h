@@ -26,24 +26,37 @@ struct UnpackInt8 {
   static constexpr int HeadBytes(int head_dim) { return Int8HeadBytes(head_dim); }
 
   static void Head(int head_dim, const std::byte* from, std::byte* to) {
+    static_assert(Int8VScales(kPanelLanes) == Int8KScales(kPanelLanes) + kPageTokens * sizeof(Bf16));
+    const __m512 largest = _mm512_set1_ps(kUnpackedMax / kOffset);
+    __mmask16 large = 0;
+    for (int t = 0; t < 2 * kPageTokens; t += kPanelLanes) {  // of K and, behind them, of V
+      large |= _mm512_cmp_ps_mask(ScalesAt(from + Int8KScales(head_dim), t), largest, _CMP_GT_OQ);
+    }
+    large == 0 ? Head<false>(head_dim, from, to) : Head<true>(head_dim, from, to);
+  }
+
+ private:
+  static constexpr float kOffset = 0x1p15f + 128;
+
+  // kLarge: a scale times kOffset may be beyond the largest float.
+  template <bool kLarge>
+  static void Head(int head_dim, const std::byte* from, std::byte* to) {
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
-      const Factors of_tokens(Avx512Vector::LoadRow(Bf16At(from + Int8KScales(head_dim)) + t));
-      const Factors of_half[2] = {of_tokens.Twice(0), of_tokens.Twice(8)};
+      const __m512 scales = ScalesAt(from + Int8KScales(head_dim), t);
+      const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+      const __m512 of_half[2] = {
+          _mm512_permutexvar_ps(twice, scales),
+          _mm512_permutexvar_ps(_mm512_add_epi32(twice, _mm512_set1_epi32(kPanelLanes / 2)), scales)};
       const std::byte* line = from + t * head_dim;
       std::byte* pairs = to + t * head_dim * sizeof(Bf16);
       for (int i = 0; i < head_dim / 4; ++i, line += kUnpackedLine, pairs += 2 * kUnpackedLine) {
-        Line(_mm512_loadu_si512(line), pairs, [&](int, int half, __m512 x) { return of_half[half].Number(x); });
+        Line<kLarge>(_mm512_loadu_si512(line), pairs, [&](int, int half) { return of_half[half]; });
       }
     }
-    alignas(64) float scales[kPageTokens], offsets[kPageTokens];
+    alignas(64) float scales[kPageTokens];
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
-      const Factors of_tokens(Avx512Vector::LoadRow(Bf16At(from + Int8VScales(head_dim)) + t));
-      _mm512_store_ps(scales + t, of_tokens.scale);
-      _mm512_store_ps(offsets + t, of_tokens.offset);
+      _mm512_store_ps(scales + t, ScalesAt(from + Int8VScales(head_dim), t));
     }
-    const auto both = [](const float* two) __attribute__((always_inline)) {
-      return _mm512_castpd_ps(_mm512_set1_pd(*reinterpret_cast<const TwoFloats*>(two)));
-    };
     const std::byte* line = from + Int8V(head_dim);
     std::byte* pairs = to + PageKElements(head_dim) * sizeof(Bf16);
     for (int dim = 0; dim < head_dim; dim += kPanelLanes) {
@@ -51,44 +64,32 @@ struct UnpackInt8 {
       for (int t = 0; t < kPageTokens; t += 4, line += kUnpackedLine, pairs += 2 * kUnpackedLine) {
         // Signed codes, to the unsigned ones that K has.
         const __m512i codes = _mm512_xor_si512(_mm512_loadu_si512(line), _mm512_set1_epi8(-128));
-        Line(codes, pairs, [&](int pair, int, __m512 x) {
-          return Factors{both(scales + t + 2 * pair), both(offsets + t + 2 * pair)}.Number(x);
-        });
+        Line<kLarge>(codes, pairs, [&](int pair, int) { return InTurn(scales + t + 2 * pair); });
       }
     }
   }
 
- private:
-  using TwoFloats [[gnu::may_alias]] = double;
+  static __m512 ScalesAt(const std::byte* scales, int token) {
+    return _mm512_min_ps(_mm512_set1_ps(kUnpackedMax / 127), Avx512Vector::LoadRow(Bf16At(scales) + token));  // or NaN
+  }
+  static __m512 InTurn(const float* two) {
+    using Two [[gnu::may_alias]] = double;
+    return _mm512_castpd_ps(_mm512_set1_pd(*reinterpret_cast<const Two*>(two)));
+  }
 
-  // Of codes u that stand for scale * (u - 128), as floats 2^15 + u: exactly.
-  struct Factors {
-    Factors(__m512 of_codes, __m512 of_floats) : scale(of_codes), offset(of_floats) {}
-    explicit Factors(__m512 of_codes) : scale(_mm512_min_ps(_mm512_set1_ps(kUnpackedMax / 128), of_codes)) {
-      offset = _mm512_mul_ps(scale, _mm512_set1_ps(-0x1p15f - 128));  // NaN stays
-    }
-    // Those of eight lanes from `first` on, each for two.
-    Factors Twice(int first) const {
-      const __m512i lanes =
-          _mm512_add_epi32(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), _mm512_set1_epi32(first));
-      return {_mm512_permutexvar_ps(lanes, scale), _mm512_permutexvar_ps(lanes, offset)};
-    }
-    __m512 Number(__m512 x) const { return _mm512_fmadd_ps(x, scale, offset); }
-    __m512 scale, offset;
-  };
-
-  // A line of four steps to two lines of two. number(pair, half, x): of two steps and eight lanes, which x has side by
-  // side.
-  template <class Number>
-  [[gnu::always_inline]] static void Line(__m512i codes, std::byte* to, const Number& number) {
+  // A line of four steps to two lines of two. scale(pair, half): of two steps side by side, for eight lanes.
+  template <bool kLarge, class Scale>
+  [[gnu::always_inline]] static void Line(__m512i codes, std::byte* to, const Scale& scale) {
     const auto numbers = [&](int pair, int half) __attribute__((always_inline)) {
-      // The second byte of each float.
+      // A code u is the second byte of a float that is 2^15 + u then, and stands for scale * (u - 128): exactly.
       const __m512i first = _mm512_setr_epi32(0x0000, 0x0100, 0x0400, 0x0500, 0x0800, 0x0900, 0x0c00, 0x0d00, 0x1000,
                                               0x1100, 0x1400, 0x1500, 0x1800, 0x1900, 0x1c00, 0x1d00);
       const __m512i bytes = _mm512_add_epi8(first, _mm512_set1_epi32((2 * pair + 32 * half) << 8));
       const __m512i power = _mm512_set1_epi32(0x47000000);
-      const __m512i x = _mm512_mask_permutexvar_epi8(power, 0x2222222222222222, bytes, codes);
-      return number(pair, half, _mm512_castsi512_ps(x));
+      const __m512 x = _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(power, 0x2222222222222222, bytes, codes));
+      const __m512 factor = scale(pair, half), offset = _mm512_set1_ps(kOffset);
+      if constexpr (kLarge) return _mm512_mul_ps(_mm512_sub_ps(x, offset), factor);
+      return _mm512_fmsub_ps(x, factor, _mm512_mul_ps(offset, factor));
     };
 #pragma GCC unroll 2
     for (int pair = 0; pair < 2; ++pair) {

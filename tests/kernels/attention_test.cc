@@ -355,6 +355,41 @@ TEST(AttentionTest, AnInfinityInKOfInt4IsANumber) {
   }
 }
 
+// Numbers next to the largest that bf16 holds, of which scales are rounded up: whoever sees them gets a number, whoever
+// does not sees nothing of them.
+TEST(AttentionTest, TheLargestNumbersStayNumbers) {
+  for (const KvType kv : {KvType::kInt8, KvType::kInt4}) {
+    for (const double sign : {1.0, -1.0}) {
+      const AttentionCase c = {ElementType::kBf16, kv, 64, 2, 1, 600, 4, 0, 0};
+      PagedSequence sequence(c, 16), plain(c, 16);
+      constexpr int kToken = 598, kDim = 5;  // of the last two rows
+      for (const int token : {kToken, 40}) {
+        if (kv == KvType::kInt4 && token == kToken) continue;  // in an open page, which is not rounded
+        for (int d = 0; d < kDim; ++d) {
+          sequence.in.v[token * c.head_dim + d] = sign * (d % 2 ? -INFINITY : 0x1.fcp127);
+          sequence.in.k[token * c.head_dim + d] = -sequence.in.v[token * c.head_dim + d];
+        }
+        for (size_t q = 0; q < sequence.in.q.size(); q += c.head_dim) {
+          for (int d = 0; d < kDim; ++d) sequence.in.q[q + d] = plain.in.q[q + d] = 0;
+        }
+      }
+      sequence.Encode();
+      plain.Encode();
+      for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
+        sequence.ClearPages(1);
+        sequence.Append(kernels, 0, c.context);
+        const AttentionResult result = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+        for (const float acc : result.acc) EXPECT_TRUE(std::isfinite(acc)) << kernels.name;
+        for (const float max : result.max) EXPECT_TRUE(std::isfinite(max)) << kernels.name;
+        if (kv == KvType::kInt4) continue;  // tokens of a page have scales in common
+        for (int d = 0; d < kDim; ++d) {
+          EXPECT_GT(std::fabs(result.acc[3 * c.group * c.head_dim + d]), 1e30) << kernels.name << " " << d;
+        }
+      }
+    }
+  }
+}
+
 // A block before a row's window, and a block that the row's position has not reached, are empty; o of nothing is zero.
 TEST(AttentionTest, ABlockThatARowDoesNotSeeIsEmpty) {
   for (const TypePair& type : kTypePairs) {

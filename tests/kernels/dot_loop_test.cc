@@ -14,6 +14,7 @@ struct Expected {
   KvType kv_type;
   const char* instruction;
   double products;
+  bool of_prompts = false;
 };
 constexpr Expected kExpected[] = {
     {Isa::kAvx2, KvType::kF32, "vfmadd231ps ymm", 8},
@@ -26,6 +27,9 @@ constexpr Expected kExpected[] = {
     {Isa::kAvx512Bf16, KvType::kInt4, "vpdpbusd zmm", 16 * 4},
     {Isa::kAmx, KvType::kBf16, "tdpbf16ps", 16 * 16 * 32},
     {Isa::kAmx, KvType::kInt8, "tdpbssd", 16 * 16 * 64},
+    {Isa::kAmx, KvType::kInt8, "tdpbf16ps", 16 * 16 * 32, true},
+    {Isa::kAmx, KvType::kInt4, "tdpbf16ps", 16 * 16 * 32, true},
+    {Isa::kAvx512Vnni, KvType::kInt8, "vpdpbusd zmm", 16 * 4, true},
     {Isa::kAmx, KvType::kF32, "vfmadd231ps zmm", 16},
 };
 
@@ -38,7 +42,7 @@ TEST(DotLoopTest, CountsWhatItsInstructionMultiplies) {
     AttentionShape shape;
     shape.type = expected.kv_type == KvType::kF32 ? ElementType::kF32 : ElementType::kBf16;
     shape.kv_type = expected.kv_type;
-    const DotLoop loop = SelectDotLoop(expected.isa, shape);
+    const DotLoop loop = SelectDotLoop(expected.isa, shape, expected.of_prompts);
     SCOPED_TRACE(std::string(IsaName(expected.isa)) + " " + KvTypeName(expected.kv_type));
     EXPECT_STREQ(loop.instruction, expected.instruction);
     const bool tiles = expected.products >= 16 * 16;

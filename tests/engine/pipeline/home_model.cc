@@ -34,6 +34,11 @@ std::vector<uint64_t> HomeModel::SequencesOf(uint32_t micro_batch) const {
   return ids;
 }
 
+uint32_t HomeModel::PromptTokensOf(uint64_t sequence) const {
+  const auto found = sequences_.find(sequence);
+  return found == sequences_.end() ? 0 : found->second->prompt_tokens;
+}
+
 std::string HomeModel::Apply(std::span<const std::byte> message) {
   uint32_t kind = 0;
   if (message.size() < sizeof(kind)) return "a control message without a kind";
@@ -75,6 +80,7 @@ HomeModel::KvSequence* HomeModel::FindOrCreate(uint64_t id) {
     spare_.pop_back();
     for (auto& history : sequence->history) history.clear();
     sequence->pages = 0;
+    sequence->prompt_tokens = 0;
   }
   return sequence.get();
 }
@@ -107,7 +113,14 @@ std::string HomeModel::ApplyRoster(std::span<const std::byte> message) {
     if (entry.query_tokens == 0) return "roster: an entry without rows";
     if (entry.first_position + entry.query_tokens > shape_.max_context) return "roster: beyond the context";
     batch.rows += entry.query_tokens;
-    FindOrCreate(entry.sequence);
+    const uint32_t end = entry.first_position + entry.query_tokens;
+    if (entry.first_position < entry.prompt_tokens && end > entry.prompt_tokens) {
+      return "roster: rows of a prompt and others in one entry";
+    }
+    uint32_t& prompt_tokens = FindOrCreate(entry.sequence)->prompt_tokens;
+    if (entry.prompt_tokens == 0) return "roster: a sequence without a prompt";
+    if (prompt_tokens != 0 && prompt_tokens != entry.prompt_tokens) return "roster: another prompt";
+    prompt_tokens = entry.prompt_tokens;
   }
   if (batch.rows > shape_.max_rows) return "roster: too many rows";
   return "";

@@ -41,10 +41,12 @@ class HomeModel {
   uint32_t pages_used() const { return pages_used_; }
   size_t sequences() const { return sequences_.size(); }
   std::vector<uint64_t> SequencesOf(uint32_t micro_batch) const;
+  uint32_t PromptTokensOf(uint64_t sequence) const;  // as rosters said; 0: none did
 
  private:
   struct KvSequence {
     uint32_t pages = 0;
+    uint32_t prompt_tokens = 0;
     std::vector<std::vector<uint64_t>> history;  // [layer][position]: all KV up to it
   };
   struct MicroBatch {

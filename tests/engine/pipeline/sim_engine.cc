@@ -201,6 +201,10 @@ void SimEngine::CheckPages() {
     // Until its releases are applied the home may have more than the batcher counts, but never more than there are.
     EXPECT_LE(counted, link->home().pages_total());
     EXPECT_LE(link->home().pages_used(), link->home().pages_total());
+    for (const auto& request : requests_) {
+      const uint32_t told = link->home().PromptTokensOf(request->sequence.id);
+      EXPECT_TRUE(told == 0 || told == request->sequence.prompt_tokens) << told;
+    }
   }
 }
 

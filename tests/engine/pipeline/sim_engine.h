@@ -90,7 +90,7 @@ class SimEngine {
   void CheckTokens(const SimRequest& request) const;
   // With all requests finished: that no page is taken anywhere.
   void CheckNothingLeft();
-  // At any time: that no home has more pages in use than the batcher counts.
+  // At any time: that no home has more pages in use than the batcher counts, or takes a prompt for another.
   void CheckPages();
 
   static std::vector<int32_t> Prompt(uint32_t tokens, uint64_t seed, int vocab);

@@ -83,6 +83,9 @@ class HopRig {
   }
   ~HopRig() { table_.ReleaseAll(); }
 
+  // In place of those that SelectAttention gives.
+  void UseForPrompts(AttendFn attend) { work_.kernels.prompts.attend = attend; }
+
   // Appends tokens up to `tokens` in all; nothing if there are as many.
   void Fill(uint64_t id, uint32_t tokens, uint64_t content) {
     KvSequence* const sequence = table_.FindOrCreate(id);
@@ -109,8 +112,19 @@ class HopRig {
   const PageAccount& account() const { return account_; }
 
   Outcome Step(const std::vector<Ask>& asked) {
-    Outcome outcome;
     ReplaceRoster(asked);
+    return RunStep(asked);
+  }
+  // The same rows of one token each, one further, by the same roster.
+  Outcome StepOn(const std::vector<Ask>& asked) {
+    ++step_;
+    for (uint32_t& position : positions_) ++position;
+    return RunStep(asked);
+  }
+
+ private:
+  Outcome RunStep(const std::vector<Ask>& asked) {
+    Outcome outcome;
     HopHeader header;
     header.step = step_;
     header.roster_version = micro_batch_.roster().version();
@@ -132,7 +146,6 @@ class HopRig {
     return outcome;
   }
 
- private:
   static PlanLimits LimitsOf(const RPartShape& shape, int threads, size_t shared_floats) {
     PlanLimits limits = PlanLimitsFor(shape.attention(), kMaxRows, threads, kMaxContext);
     limits.shared_floats = std::min(limits.shared_floats, shared_floats);
@@ -189,7 +202,8 @@ class HopRig {
 
   void ReplaceRoster(const std::vector<Ask>& asked) {
     RosterMessage message;
-    message.version = static_cast<uint32_t>(++step_);
+    ++step_;
+    message.version = micro_batch_.roster().version() + 1;
     message.entries = static_cast<uint32_t>(asked.size());
     std::vector<std::byte> bytes(sizeof(message) + asked.size() * sizeof(RosterEntry));
     std::memcpy(bytes.data(), &message, sizeof(message));

@@ -317,6 +317,29 @@ TEST(HopPlanTest, WhereArithmeticIsForFreeBytesAreCut) {
   for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(blocks[thread], 16 + 32, 4) << thread;
 }
 
+// Rows of a prompt, whose kernel takes a tenth of the time, are a tenth of the cost: of three chunks of 96 rows over 16
+// blocks, one of which is no prompt's, that one keeps most threads busy.
+TEST(HopPlanTest, RowsOfPromptsCostWhatTheirKernelDoes) {
+  std::vector<StepEntry> entries;
+  for (uint32_t i = 0; i < 3; ++i) entries.push_back(Entry(i, 16 * kBlockTokens - 96, 96));
+  entries[0].of_prompt = entries[1].of_prompt = true;
+  PlanLimits limits = PlanLimitsFor(Shape(), 3 * 96, 3, kMaxContext);
+  limits.cost = {.read = 0, .row_head = 10, .adds_up = true};
+  limits.prompt_cost = {.read = 0, .row_head = 1, .adds_up = true};
+  HopPlan plan(Shape(), limits);
+  plan.Build(entries);
+  std::map<int, int> cost;
+  int total = 0;
+  ForEachBlock(plan, 3, [&](int thread, uint32_t chain, uint32_t) {
+    const Chain& c = plan.chains()[chain];
+    EXPECT_EQ(c.of_prompt, c.entry < 2);
+    const int of_block = c.heads * static_cast<int>(c.rows) * (c.of_prompt ? 1 : 10);
+    cost[thread] += of_block;
+    total += of_block;
+  });
+  for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(cost[thread], total / 3, total / 20) << thread;
+}
+
 // Kernels that read and multiply one after the other share out both: of the shared blocks with 128 row-heads and the
 // others with 4 each thread has a third of the cost.
 TEST(HopPlanTest, WhereReadsAndArithmeticAddUpBothAreCut) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "tests/engine/rpart/hop_rig.h"
@@ -19,17 +18,36 @@ constexpr uint32_t kTokens = 600, kPrompt = 533;  // a block, and neither ends w
 // [layer][row], bytes.
 using Rows = std::vector<std::vector<std::byte>>;
 
-class PromptRowsTest : public testing::TestWithParam<KvType> {
+// A kernel for rows of prompts that differs on any machine.
+void AttendAtHalfScale(const AttentionShape& shape, const AttendArgs& args) {
+  AttentionShape half = shape;
+  half.scale /= 2;
+  SelectAttention(DetectIsa(), half).attend(half, args);
+}
+
+struct Variant {
+  KvType kv_type;
+  bool own_kernel;  // AttendAtHalfScale, else what this machine has
+  uint32_t sliding_window = 0;
+};
+
+class PromptRowsTest : public testing::TestWithParam<Variant> {
  protected:
   void SetUp() override {
     if (DetectIsa() == Isa::kNone) GTEST_SKIP() << "no AVX2";
   }
-  static RPartShape shape() { return HopShape(ElementType::kBf16, GetParam(), 4); }
-  static bool HasOwnKernel() { return SelectAttention(DetectIsa(), shape().attention()).HasPrompts(); }
+  static RPartShape shape() { return HopShape(ElementType::kBf16, GetParam().kv_type, 4, GetParam().sliding_window); }
+  static bool HasOwnKernel() {
+    return GetParam().own_kernel || SelectAttention(DetectIsa(), shape().attention()).HasPrompts();
+  }
+  static void Prepare(HopRig* rig) {
+    if (GetParam().own_kernel) rig->UseForPrompts(&AttendAtHalfScale);
+  }
 
   // All tokens of a sequence, up to so many rows a step.
   static Rows RowsOf(int threads, uint32_t prompt_tokens, uint32_t most, bool random_portions = false) {
     HopRig rig(shape(), threads, kPoolBytes);
+    Prepare(&rig);
     rig.Make(1);
     std::mt19937_64 random(most);
     Rows rows(kLayers);
@@ -58,11 +76,12 @@ class PromptRowsTest : public testing::TestWithParam<KvType> {
 
 TEST_P(PromptRowsTest, PortionsChangeNoBit) {
   const Rows expected = RowsOf(1, kPrompt, 1);
-  for (const uint32_t most : {2u, 8u, 9u, 31u, 32u, 33u, 100u, 128u}) {
-    for (const bool random : {false, true}) {
-      const int threads = 1 + static_cast<int>(most % 3);
-      EXPECT_TRUE(RowsOf(threads, kPrompt, most, random) == expected) << most << " rows, " << threads << " threads";
-    }
+  for (const uint32_t most : {2u, 9u, 32u, 100u, 128u}) {
+    const int threads = 1 + static_cast<int>(most % 3);
+    EXPECT_TRUE(RowsOf(threads, kPrompt, most) == expected) << most << " rows, " << threads << " threads";
+  }
+  for (const uint32_t most : {12u, 90u}) {
+    EXPECT_TRUE(RowsOf(2, kPrompt, most, /*random_portions=*/true) == expected) << "up to " << most << " rows";
   }
 }
 
@@ -76,10 +95,29 @@ TEST_P(PromptRowsTest, OnlyThePromptsRowsAreOthers) {
   }
 }
 
+// A roster that holds for several steps says of each whether it is still the prompt's.
+TEST_P(PromptRowsTest, OneRosterGoesOnBehindThePrompt) {
+  const Rows expected = RowsOf(1, kPrompt, 1);
+  HopRig rig(shape(), 1, kPoolBytes);
+  Prepare(&rig);
+  rig.Make(1);
+  Ask ask = {.sequence = 1, .content = kContent, .prompt_tokens = kPrompt};
+  for (uint32_t have = 0; have < kPrompt - 3; have += ask.rows) {
+    ask.rows = std::min(100u, kPrompt - 3 - have);
+    rig.Step({ask});
+  }
+  ask.rows = 1;
+  for (uint32_t position = kPrompt - 3; position < kPrompt + 3; ++position) {
+    Outcome outcome = position == kPrompt - 3 ? rig.Step({ask}) : rig.StepOn({ask});
+    EXPECT_TRUE(outcome.o[1] == Part(expected, position, position + 1)) << position;
+  }
+}
+
 // A step with rows of several sequences, in and behind their prompts.
 TEST_P(PromptRowsTest, NeighboursChangeNoBit) {
   const Rows expected = RowsOf(1, kPrompt, 1);
   HopRig rig(shape(), 2, kPoolBytes);
+  Prepare(&rig);
   std::vector<uint32_t> have = {0, 0, 0};
   const std::vector<uint32_t> most = {7, 33, 60};
   for (uint64_t s = 1; s <= have.size(); ++s) rig.Make(s);
@@ -99,8 +137,11 @@ TEST_P(PromptRowsTest, NeighboursChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, PromptRowsTest, testing::Values(KvType::kBf16, KvType::kInt8, KvType::kInt4),
-                         [](const auto& info) { return std::string(KvTypeName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Variants, PromptRowsTest,
+                         testing::Values(Variant{KvType::kBf16, false}, Variant{KvType::kBf16, true, 70},
+                                         Variant{KvType::kInt8, false}, Variant{KvType::kInt8, false, 70},
+                                         Variant{KvType::kInt8, true}, Variant{KvType::kInt4, false},
+                                         Variant{KvType::kInt4, false, 70}, Variant{KvType::kInt4, true}));
 
 }  // namespace
 }  // namespace fastdecode

@@ -104,6 +104,7 @@ TEST(RPartBench, ChunksInPartsGiveTheSame) {
       options.context = 70;
       options.sequences = 3;
       options.rows = rows;
+      options.of_prompts = rows != 70;
       const std::unique_ptr<RPartBench> bench = Make(options);
       ASSERT_NE(bench, nullptr);
       ASSERT_TRUE(bench->RunStep().ok());
