@@ -76,9 +76,9 @@ struct AppendRun {
 struct PlanLimits {
   uint32_t max_rows = 0;
   int threads = 1;
-  size_t cut_floats = 0;     // of the workspace, for chains that are cut over threads
-  size_t shared_floats = 0;  // behind them, for chains that go on from shared ones
-  AttendCost cost = {};      // of the kernels
+  size_t cut_floats = 0;        // of the workspace, for chains that are cut over threads
+  size_t shared_floats = 0;     // behind them, for chains that go on from shared ones
+  AttendCost cost = {};         // of the kernels
   AttendCost prompt_cost = {};  // of those for rows of prompts
   size_t workspace_floats() const { return cut_floats + shared_floats; }
 };

@@ -19,10 +19,11 @@ struct PrefixGroup {
   uint32_t blocks = 0;
 };
 
-// Finds which decode entries of a step, none of them a prompt's, begin with the same pages, block by block as far as nobody writes: what lies
-// before an entry's first row. Entries are sorted by their page tables, so that neighbours have most in common; of all
-// ways to group neighbours, of up to kSharedRowsMax rows a group, one is taken that saves the most reads of blocks. A
-// group shares what all of its members have in common: of a prefix within a prefix one of the two.
+// Finds which decode entries of a step, none of them a prompt's, begin with the same pages, block by block as far as
+// nobody writes: what lies before an entry's first row. Entries are sorted by their page tables, so that neighbours
+// have most in common; of all ways to group neighbours, of up to kSharedRowsMax rows a group, one is taken that saves
+// the most reads of blocks. A group shares what all of its members have in common: of a prefix within a prefix one of
+// the two.
 // Thread: the team's leader. Bounded: by max_rows; Find allocates nothing. In time by the page tables' shared parts
 // times the logarithm of the entries, without any a few comparisons an entry.
 class SharedPrefixes {
@@ -36,7 +37,7 @@ class SharedPrefixes {
   std::span<const PrefixGroup> groups() const { return groups_; }
   // Entry number `i` of a group.
   uint32_t member(const PrefixGroup& group, uint32_t i) const { return sorted_[group.first + i].entry; }
-  // Blocks of entries that another entry has, too, less one time each: grouped or not.
+  // Blocks of these entries that another one has, too, less one time each: grouped or not.
   uint64_t repeated_blocks() const { return repeated_blocks_; }
 
  private:

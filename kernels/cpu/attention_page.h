@@ -103,7 +103,7 @@ enum class Prefetching { kZen4, kZen5 };
 inline constexpr Prefetching kPrefetchings[] = {Prefetching::kZen4, Prefetching::kZen5};
 
 // The tables of each translation unit. Those of AVX512-BF16 are for bf16, of AVX512-VNNI for int8 and int4. AMX's
-// are for all: tiles multiply int8, and bf16 where rows are in bf16, too.
+// are for all: tiles multiply int8 and, where rows are in bf16, bf16, and prompts of int8 and int4.
 AttentionKernels Avx2Attention(KvType type);
 AttentionKernels Avx512Attention(KvType type, Prefetching prefetching);
 AttentionKernels Avx512Bf16Attention(Prefetching prefetching);
