@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/fastdecode.hpp"
@@ -77,6 +79,14 @@ uint32_t PassOver(TokenStream& stream, uint32_t index) {
   return index;
 }
 
+// Whether what is there of a stream goes up to its end.
+bool HasEnded(TokenStream& stream) {
+  while (std::optional<TokenEvent> event = stream.Next(0)) {
+    if (event->finished) return true;
+  }
+  return false;
+}
+
 // Throws unless all sequences fit their homes as long as the window lasts: otherwise some would wait for others to end.
 void CheckHomesHold(const InferenceEngine& engine, const BenchFlags& flags) {
   const uint64_t tokens = static_cast<uint64_t>(flags.context + flags.warmup_rounds + flags.rounds + kSlackRounds);
@@ -101,8 +111,9 @@ void WarnOfRounds(uint32_t rounds, const BenchFlags& flags) {
 }
 
 // Counters over a window that starts when every sequence has been through its first steps, and ends whole rounds of the
-// last sequence later.
-nlohmann::json RunWindow(InferenceEngine& engine, const BenchFlags& flags) {
+// last sequence later. None, if a sequence had ended by then: where steps take a fraction of a millisecond, one that
+// the machine keeps from reading its tokens comes too late.
+std::optional<nlohmann::json> RunWindow(InferenceEngine& engine, const BenchFlags& flags) {
   std::vector<TokenStream> streams =
       SubmitBatch(engine, flags, flags.warmup_rounds + flags.rounds + kSlackRounds + 1000);
   for (TokenStream& stream : streams) AwaitToken(stream, static_cast<uint32_t>(flags.warmup_rounds));
@@ -114,8 +125,21 @@ nlohmann::json RunWindow(InferenceEngine& engine, const BenchFlags& flags) {
   const uint32_t first = PassOver(last, index), end = index + static_cast<uint32_t>(flags.rounds);
   if (first < end) AwaitToken(last, end);
   nlohmann::json s = nlohmann::json::parse(engine.StatisticsJson());
-  WarnOfRounds(PassOver(last, std::max(first, end)) - first, flags);
+  const uint32_t rounds = PassOver(last, std::max(first, end)) - first;
+  if (s["active_sequences"].get<int>() < flags.batch && std::any_of(streams.begin(), streams.end(), HasEnded)) {
+    return std::nullopt;
+  }
+  WarnOfRounds(rounds, flags);
   return s;
+}
+
+nlohmann::json RunWholeWindow(InferenceEngine& engine, const BenchFlags& flags) {
+  constexpr int kAttempts = 5;
+  for (int i = 0; i < kAttempts; ++i) {
+    if (std::optional<nlohmann::json> s = RunWindow(engine, flags); s.has_value()) return *std::move(s);
+  }
+  throw Error(FD_UNAVAILABLE, "sequences ended before the window was over, " + std::to_string(kAttempts) +
+                                  " times: steps are short and the machine is busy; give fewer --rounds");
 }
 
 // Adds what is derived from the window's counters. `micro_batches_max`: so many may have sequences. All have, and their
@@ -213,7 +237,7 @@ nlohmann::json MeasureSteps(const BenchFlags& flags, const EngineFlags& engine_f
                                          " rounds do not fit the context of " + std::to_string(engine.max_context()));
   }
   CheckHomesHold(engine, flags);
-  nlohmann::json s = RunWindow(engine, flags);
+  nlohmann::json s = RunWholeWindow(engine, flags);
   if (s["preemptions"].get<uint64_t>() > 0) {
     throw Error(FD_RESOURCE_EXHAUSTED,
                 "--kv-gib: sequences were preempted within the window; give the homes more memory");

@@ -79,6 +79,21 @@ void ForEachBlock(const HopPlan& plan, int threads, Visit visit) {
   }
 }
 
+// Each thread's blocks cost as much as the others', within a share; cost(chain): of a block of one of its heads.
+template <class Cost>
+void ExpectEvenCosts(const HopPlan& plan, int threads, double share, Cost cost) {
+  std::map<int, int> of_thread;
+  int total = 0;
+  ForEachBlock(plan, threads, [&](int thread, uint32_t chain, uint32_t) {
+    const int of_block = plan.chains()[chain].heads * cost(plan.chains()[chain]);
+    of_thread[thread] += of_block;
+    total += of_block;
+  });
+  for (int thread = 0; thread < threads; ++thread) {
+    EXPECT_NEAR(of_thread[thread], total / threads, share * total / threads) << thread;
+  }
+}
+
 // How many shared chains a chain goes on from.
 uint32_t CountFeeders(const HopPlan& plan, uint32_t index) {
   const Chain& own = plan.chains()[index];
@@ -328,16 +343,8 @@ TEST(HopPlanTest, RowsOfPromptsCostWhatTheirKernelDoes) {
   limits.prompt_cost = {.read = 0, .row_head = 1, .adds_up = true};
   HopPlan plan(Shape(), limits);
   plan.Build(entries);
-  std::map<int, int> cost;
-  int total = 0;
-  ForEachBlock(plan, 3, [&](int thread, uint32_t chain, uint32_t) {
-    const Chain& c = plan.chains()[chain];
-    EXPECT_EQ(c.of_prompt, c.entry < 2);
-    const int of_block = c.heads * static_cast<int>(c.rows) * (c.of_prompt ? 1 : 10);
-    cost[thread] += of_block;
-    total += of_block;
-  });
-  for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(cost[thread], total / 3, total / 20) << thread;
+  for (const Chain& chain : plan.chains()) EXPECT_EQ(chain.of_prompt, chain.entry < 2);
+  ExpectEvenCosts(plan, 3, .15, [](const Chain& chain) { return chain.rows * (chain.of_prompt ? 1 : 10); });
 }
 
 // Kernels that read and multiply one after the other share out both: of the shared blocks with 128 row-heads and the
@@ -349,15 +356,7 @@ TEST(HopPlanTest, WhereReadsAndArithmeticAddUpBothAreCut) {
   limits.cost = {.read = 100, .adds_up = true};
   HopPlan plan(Shape(), limits);
   plan.Build(entries);
-  std::map<int, int> cost;
-  int total = 0;
-  ForEachBlock(plan, 3, [&](int thread, uint32_t chain, uint32_t) {
-    const Chain& c = plan.chains()[chain];
-    const int of_block = c.heads * (100 + static_cast<int>(c.rows) * Shape().group);
-    cost[thread] += of_block;
-    total += of_block;
-  });
-  for (int thread = 0; thread < 3; ++thread) EXPECT_NEAR(cost[thread], total / 3, total / 30) << thread;
+  ExpectEvenCosts(plan, 3, .1, [](const Chain& chain) { return 100 + chain.rows * Shape().group; });
 }
 
 TEST(HopPlanTest, IsDeterministic) {
