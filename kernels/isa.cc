@@ -41,9 +41,6 @@ bool TilesAreGranted() {
   return granted;
 }
 
-// All that `amx` means: what its kernels take for granted, too.
-bool CpuHasAmxKernels() { return CpuHasAmxBf16() && Bit(Cpuid(7, 0).edx, 25) && CpuHasVbmi(); }
-
 }  // namespace
 
 Isa DetectIsa() {
@@ -63,9 +60,10 @@ Isa DetectIsa() {
   return CpuHasAmxKernels() && TilesAreGranted() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
-bool CpuHasAmxBf16() {
-  const CpuidRegisters leaf7 = Cpuid(7, 0);
-  return (SavedStates() & kTileState) == kTileState && Bit(leaf7.edx, 22) && Bit(leaf7.edx, 24);  // AMX-BF16, AMX-TILE
+bool CpuHasAmxKernels() {
+  const uint32_t tiles = Cpuid(7, 0).edx;
+  const bool bf16 = Bit(tiles, 22), tile = Bit(tiles, 24), int8 = Bit(tiles, 25);
+  return (SavedStates() & kTileState) == kTileState && tile && bf16 && int8 && CpuHasVbmi();
 }
 
 bool CpuHasVbmi() {

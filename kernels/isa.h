@@ -16,7 +16,7 @@ inline constexpr Isa kIsas[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa:
 // What this CPU and this kernel offer (CPUID and XGETBV). kNone: too old, the caller reports it. The first call asks
 // the kernel for the right to use AMX, for all threads of the process.
 Isa DetectIsa();
-bool CpuHasAmxBf16();                              // allowed or not: reported, and used by oneDNN
+bool CpuHasAmxKernels();                           // all that kAmx takes, allowed or not
 bool CpuHasVbmi();                                 // AVX512-VBMI and -VBMI2, as every CPU with AMX and Zen 4 have
 bool CpuIsZen5OrLater();                           // AMD's family 26 and up, which want to be told of reads otherwise
 const char* IsaName(Isa isa);                      // "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"

@@ -1,6 +1,7 @@
 // fastdecode generate: text (or token ids) from prompts.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -30,6 +31,16 @@ struct GenerateFlags {
   bool exact = false;
   std::string logits;
 };
+
+// Texts want a tokenizer: said before the model is loaded, which may take minutes. Whatever else is wrong with the
+// folder the engine says.
+void CheckTokenizer(const std::string& model, const std::vector<GenerateRequest>& requests) {
+  const auto has_text = [](const GenerateRequest& r) { return r.prompt_ids.empty() || !r.stop.empty(); };
+  const std::string file = model + "/tokenizer.json";
+  if (std::none_of(requests.begin(), requests.end(), has_text)) return;
+  if (access(file.c_str(), F_OK) == 0 || access((model + "/config.json").c_str(), F_OK) != 0) return;
+  throw Error(FD_INVALID_ARGUMENT, file + ": not there, so that this model takes no text; --prompt-ids takes token ids");
+}
 
 // The room for the prompt's logits; the request then points to it.
 std::vector<float> PrepareLogits(const InferenceEngine& engine, GenerateRequest& request) {
@@ -201,6 +212,7 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
     throw Error(FD_INVALID_ARGUMENT,
                 "--logits: takes the logits of one prompt, and there are " + std::to_string(requests.size()));
   }
+  CheckTokenizer(engine_flags.Value("model"), requests);
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
   InferenceEngine engine(*options);
   engine.ResetStatistics();

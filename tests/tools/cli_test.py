@@ -1249,6 +1249,10 @@ class BadOptions(ProgramTest):
         self.refused(generate("-f", SCRATCH), SCRATCH, "directory")
         self.refused(generate("-p", "A", model=golden_model()), "tokenizer.json")
         self.refused(generate("--prompt-ids", "1", "--stop", "x", model=golden_model()), "tokenizer.json")
+        no_weights = scratch("no_weights")  # said before they are looked for
+        no_weights.mkdir()
+        shutil.copy(golden_model() / "config.json", no_weights)
+        self.refused(generate("-p", "A", model=no_weights), "tokenizer.json", "--prompt-ids")
 
     def test_logits(self):
         path = scratch("never.npy")

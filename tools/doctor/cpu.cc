@@ -24,7 +24,7 @@ void ExamineModel(const DoctorHost& host, CheckList* list) {
     list->Error("processor", model, "FastDecode's kernels need AVX2, FMA and F16C: use a host that has them");
     return;
   }
-  const bool denied = host.amx_bf16 && host.isa != Isa::kAmx;
+  const bool denied = host.amx && host.isa != Isa::kAmx;
   list->Ok("processor", absl::StrCat(model, "; kernels use ", IsaName(host.isa),
                                      denied ? "; it has AMX, which this process may not use" : ""));
 }

@@ -7,7 +7,7 @@ namespace fastdecode {
 DoctorHost DoctorHost::ThisOne() {
   DoctorHost host;
   host.isa = DetectIsa();
-  host.amx_bf16 = CpuHasAmxBf16();
+  host.amx = CpuHasAmxKernels();
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (topology.ok()) host.topology = *std::move(topology);
   return host;

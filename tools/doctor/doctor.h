@@ -59,8 +59,8 @@ class CheckList {
 // The host that is looked at.
 struct DoctorHost {
   SysRoot root;
-  Isa isa = Isa::kNone;  // what our kernels choose
-  bool amx_bf16 = false;  // the CPU has it, whether or not we may use it
+  Isa isa = Isa::kNone;              // what our kernels choose
+  bool amx = false;                  // the CPU has what its kernels take, whether or not we may use it
   std::optional<Topology> topology;  // none: it could not be discovered
 
   static DoctorHost ThisOne();

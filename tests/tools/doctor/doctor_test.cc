@@ -485,7 +485,7 @@ TEST(DoctorTest, AmxThatLinuxDoesNotGrant) {
   const FakeHost fake;
   DoctorHost host = fake.host();
   host.isa = Isa::kAvx512Bf16;
-  host.amx_bf16 = true;
+  host.amx = true;
   EXPECT_THAT(Find(ExamineHost(host), "processor"), IsOk("avx512bf16; it has AMX, which this process may not use"));
   host.isa = Isa::kAmx;
   EXPECT_THAT(Find(ExamineHost(host), "processor").found, testing::EndsWith("; kernels use amx"));
