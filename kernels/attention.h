@@ -83,10 +83,10 @@ struct Partial {
 
 // One block of one sequence's KV, some of its KV heads, against `rows` query rows of that sequence. Page by page, and
 // in it head by head, in ascending order of addresses, if the pages are; for rows of prompts head by head. Row r is the
-// token at first_row_position + r; it sees positions p with p <= its own, and p > own - sliding_window. Results depend only on (row's q, its position,
-// the KV of the block): not on `rows`, `heads`, threads or neighbours, bit for bit; nor on tokens that the row does not
-// see, as long as their v is finite. With int4 the tokens of a closed page share scales: those of it that a window
-// hides must be finite, and have a say in how the others are rounded.
+// token at first_row_position + r; it sees positions p with p <= its own, and p > own - sliding_window. Results depend
+// only on (row's q, its position, the KV of the block): not on `rows`, `heads`, threads or neighbours, bit for bit; nor
+// on tokens that the row does not see, as long as their v is finite. With int4 the tokens of a closed page share
+// scales: those of it that a window hides must be finite, and have a say in how the others are rounded.
 struct AttendArgs {
   const std::byte* layer_base;  // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;

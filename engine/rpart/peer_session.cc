@@ -9,11 +9,8 @@ namespace fastdecode {
 namespace {
 
 PlanLimits LimitsOf(const PeerSessionOptions& options, const RPartShape& shape) {
-  PlanLimits limits = PlanLimitsFor(shape.attention(), shape.max_rows, options.threads, shape.max_context);
-  const AttentionKernels kernels = SelectAttention(options.isa, shape.attention());
-  limits.cost = kernels.CostFor(false);
-  limits.prompt_cost = kernels.CostFor(true);
-  return limits;
+  return PlanLimitsFor(shape.attention(), shape.max_rows, options.threads, shape.max_context,
+                       SelectAttention(options.isa, shape.attention()));
 }
 
 std::unique_ptr<LinkWaker> MakeWaker(const PeerSessionOptions& options, HomeLink* link) {

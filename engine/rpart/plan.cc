@@ -65,10 +65,13 @@ Partial PartialAt(const AttentionShape& shape, uint32_t heads, uint32_t rows, fl
   return Partial{floats, floats + padded, floats + 2 * padded};
 }
 
-PlanLimits PlanLimitsFor(const AttentionShape& shape, uint32_t max_rows, int threads, uint32_t max_context) {
+PlanLimits PlanLimitsFor(const AttentionShape& shape, uint32_t max_rows, int threads, uint32_t max_context,
+                         const AttentionKernels& kernels) {
   const size_t cuts = static_cast<size_t>(threads) - 1;
   const size_t block_floats = PartialFloats(shape, static_cast<uint32_t>(shape.kv_heads), 1);
   PlanLimits limits = {max_rows, threads};
+  limits.cost = kernels.CostFor(false);
+  limits.prompt_cost = kernels.CostFor(true);
   limits.cut_floats =
       std::min(cuts * (BlocksOf(max_context) * block_floats + PartialFloatsMax(shape)), kWorkspaceFloatsMax);
   // Without a whole block before a row there is nothing to share, and a window leaves it out.

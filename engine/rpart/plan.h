@@ -85,7 +85,8 @@ struct PlanLimits {
 
 // What cutting the longest context at every thread's end needs, one row at a time, and what each row needs to go on
 // from a shared chain for some blocks, within reason.
-PlanLimits PlanLimitsFor(const AttentionShape& shape, uint32_t max_rows, int threads, uint32_t max_context);
+PlanLimits PlanLimitsFor(const AttentionShape& shape, uint32_t max_rows, int threads, uint32_t max_context,
+                         const AttentionKernels& kernels = {});
 
 // Floats of one slot: max, sum and acc of `rows` rows of `heads` KV heads, each part padded to whole cache lines.
 size_t PartialFloats(const AttentionShape& shape, uint32_t heads, uint32_t rows);

@@ -97,12 +97,8 @@ absl::StatusOr<RPartShape> ShapeOf(const RPartBenchOptions& o) {
 }
 
 PlanLimits LimitsOf(const RPartBenchOptions& o, const RPartShape& shape) {
-  const int threads = static_cast<int>(o.cores.size());
-  PlanLimits limits = PlanLimitsFor(shape.attention(), shape.max_rows, threads, shape.max_context);
-  const AttentionKernels kernels = SelectAttention(o.isa, shape.attention());
-  limits.cost = kernels.CostFor(false);
-  limits.prompt_cost = kernels.CostFor(true);
-  return limits;
+  return PlanLimitsFor(shape.attention(), shape.max_rows, static_cast<int>(o.cores.size()), shape.max_context,
+                       SelectAttention(o.isa, shape.attention()));
 }
 
 // Where o begins behind the rows.

@@ -158,13 +158,10 @@ struct PromptTiles {
   static const std::byte* UnpackBlock(const AttentionShape& shape, const AttendArgs& args, int head,
                                       ptrdiff_t head_bytes) {
     std::byte* const to = args.scratch + UnpackedPagesAt(shape);
-    const int window = shape.sliding_window;
-    const int first_seen = window > 0 ? args.first_row_position - window + 1 - args.first_position : 0;
-    const int last_seen = args.first_row_position + args.rows - args.first_position;
-    const int end = last_seen < args.tokens ? last_seen : args.tokens;
-    for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
+    const SeenTokens seen(shape, args);
+    for (int page = seen.first_page; page * kPageTokens < seen.end; ++page) {
       std::byte* const unpacked = to + page * head_bytes;
-      if (args.open_page != nullptr && (page + 1) * kPageTokens >= end) {
+      if (args.open_page != nullptr && (page + 1) * kPageTokens >= seen.end) {
         const ptrdiff_t piece_bytes = head_bytes / kOpenPieces;
         for (int i = 0; i < kOpenPieces; ++i) {
           const std::byte* const piece = args.open_page->pieces[i];

@@ -16,6 +16,17 @@ namespace fastdecode {
 // machine has not.
 namespace {
 
+// What some row of a call sees of its block: from the first row's window to the last row's own token.
+struct SeenTokens {
+  SeenTokens(const AttentionShape& shape, const AttendArgs& args) {
+    const int first = args.first_row_position - shape.sliding_window + 1 - args.first_position;
+    const int last = args.first_row_position + args.rows - args.first_position;
+    first_page = shape.sliding_window > 0 && first > 0 ? first / kPageTokens : 0;
+    end = last < args.tokens ? last : args.tokens;
+  }
+  int first_page, end;
+};
+
 // Attention over pages, for one vector type (avx2_vector.h, avx512_vector.h) and one kind of page: Kv (panel_kv.h,
 // int8_kv.h, int4_kv.h), which has
 //   Probability         as it multiplies V
@@ -70,14 +81,11 @@ class Attention {
     for (int i = 0; i < sum_floats; i += kLanes) V::Store(scratch.sums + i, V::Zero());
     for (int i = 0; i < all * shape.head_dim; i += kLanes) V::Store(args.out.acc + i, V::Zero());
 
-    // The pages that some row sees: from the first row's window to the last row's own token.
-    const int first_seen =
-        shape.sliding_window > 0 ? args.first_row_position - shape.sliding_window + 1 - args.first_position : 0;
-    const int last_seen = args.first_row_position + args.rows - args.first_position;
-    const int end = last_seen < args.tokens ? last_seen : args.tokens;
+    const SeenTokens seen(shape, args);
+    const int end = seen.end;
     Pipeline<Kv> pipeline(query);
     const auto is_open = [&](int page) { return args.open_page != nullptr && (page + 1) * kPageTokens >= end; };
-    for (int page = first_seen > 0 ? first_seen / kPageTokens : 0; page * kPageTokens < end; ++page) {
+    for (int page = seen.first_page; page * kPageTokens < end; ++page) {
       const int page_position = args.first_position + page * kPageTokens;
       uint32_t visible[kMaxAttendRows];
       for (int r = 0; r < args.rows; ++r) {
