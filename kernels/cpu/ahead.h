@@ -54,14 +54,14 @@ struct HeadAhead {
   const ptrdiff_t far_;
 };
 
-// In two stages, every line, into L2 and then, so many times nearer, into L1.
-template <ptrdiff_t kFarBytes, ptrdiff_t kNearer>
+// In two stages, every line, into L2 and then, when it is nearer, into L1.
+template <ptrdiff_t kFarBytes, ptrdiff_t kNearBytes>
 struct TwoStages {
   static constexpr ptrdiff_t kBytes = kFarBytes;
   static constexpr bool kMaySkipLines = false;
 
   TwoStages(const Ahead& ahead, const void* panel)
-      : far_(ahead.From(panel, ahead.bytes)), near_(ahead.From(panel, ahead.bytes / kNearer)) {}
+      : far_(ahead.From(panel, ahead.bytes)), near_(ahead.From(panel, ahead.bytes * kNearBytes / kFarBytes)) {}
   [[gnu::always_inline]] void Line(const void* line) const {
     PrefetchIntoL2(static_cast<const std::byte*>(line) + far_);
     PrefetchIntoL1(static_cast<const std::byte*>(line) + near_);
@@ -71,13 +71,14 @@ struct TwoStages {
   const ptrdiff_t far_, near_;
 };
 
-// Intel's cores with AMX, which then read memory while they compute. attention_bench, bf16 by tiles with four query
-// heads a KV head, of a read: without prefetching .63, 6 KB into L2 alone .78, 16 KB .74, both stages .82, 16 KB and
-// 3 KB .76.
-using AmxStages = TwoStages<6144, 2>;
+// Intel's cores with AMX, which then read memory while they compute: an odd number of lines ahead into L2, so that a
+// line's neighbour, which the CPU fetches with it, is not asked for at once as well (decision 14).
+using AmxStages = TwoStages<5184, 1536>;
+using AmxInt8Stages = TwoStages<6144, 3072>;
+using AmxInt4Stages = TwoStages<5056, 2048>;
 
 // int4 on Zen 4, which takes long for a line (decision 19).
-using Zen4Int4Stages = TwoStages<16384, 8>;
+using Zen4Int4Stages = TwoStages<16384, 2048>;
 
 // In three stages, each half as far ahead as the one before: into L2, and then twice as kAgain says. A core that comes
 // upon lines which are there already runs on faster than memory, and the prefetches of such a burst are in part

@@ -181,7 +181,7 @@ struct PromptTiles {
 // What tiles do not gain from, prefetched as these CPUs like it.
 template <typename Element>
 using Floats = PanelKv<Avx512Vector, FmaDots<Avx512Vector, Element, AmxStages>>;
-using Int4 = Int4Kv<Few, BytePanels<Few, AmxStages>>;
+using Int4 = Int4Kv<Few, BytePanels<Few, AmxInt4Stages>>;
 
 // Partials are folded and finished as those of other rows: where denormals are flushed, as they are in a team's
 // threads, with the bits of Bf16Rows.
