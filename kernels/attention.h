@@ -90,15 +90,17 @@ struct Partial {
 struct AttendArgs {
   const std::byte* layer_base;  // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;
-  const uint32_t* page_ids;   // of this block, ceil(tokens / 32)
-  const OpenPage* open_page;  // int4: takes the place of the last one, if all rows are in it; null otherwise
-  int first_head;             // KV heads [first_head, first_head + heads)
+  const uint32_t* page_ids;  // of this block, ceil(tokens / 32)
+  // int4: of each page that rows are in, from the first row's on; null if they are in later blocks. But for a prompt's
+  // many rows there is one, and it is the block's last.
+  const OpenPage* open_pages;
+  int first_head;  // KV heads [first_head, first_head + heads)
   int heads;
   int first_position;  // of the block's first token: a multiple of kBlockTokens
   int tokens;          // stored in this block, 1..kBlockTokens
   const std::byte* q;  // [rows][heads][group][head_dim], rows q_row_stride_bytes apart, already rotated
   size_t q_row_stride_bytes;
-  int rows;  // 1..kMaxAttendRows, or 1..kMaxRowsOfHeads of several heads
+  int rows;  // 1..kMaxAttendRows, or MaxPromptRows (many_prompt_rows), or 1..kMaxRowsOfHeads of several heads
   int first_row_position;
   // Whether q, rows and heads are those of the last call with this scratch: what became of its queries is used again.
   bool same_queries = false;
@@ -121,6 +123,12 @@ struct AttendArgs {
 
 inline constexpr int kMaxAttendRows = 32;  // of one KV head
 inline constexpr int kMaxRowsOfHeads = 8;  // of several
+// Of one KV head and a prompt, for kernels that gain from it: whole pages, 512 row-heads if these are as many.
+inline constexpr int kMaxPromptPages = 512 / kPageTokens;
+inline int MaxPromptRows(const AttentionShape& shape) {
+  const int pages = kMaxPromptPages / shape.group;
+  return (pages > 1 ? pages : 1) * kPageTokens;
+}
 size_t AttendScratchBytes(const AttentionShape& shape);
 
 // Folds `from` into `into` (n = rows * group entries of head_dim). Partials of a row are folded in ascending block
@@ -166,6 +174,8 @@ struct AttentionKernels {
     float p_rounding = 0;
     AttendCost cost = {};
   } prompts = {};
+
+  bool many_prompt_rows = false;  // calls for a prompt's rows take MaxPromptRows, else kMaxAttendRows
 
   bool HasPrompts() const { return prompts.attend != nullptr; }
   AttendFn AttendFor(bool of_prompt) const { return of_prompt && HasPrompts() ? prompts.attend : attend; }

@@ -80,9 +80,9 @@ struct HopWork {
 
   // Of open pages.
   bool has_open_pages() const { return OpenPieces(attention) > 0; }
-  OpenPage OpenPageFor(const Chain& chain, uint32_t page, int thread) const;
+  bool FindOpenPages(const Chain& chain, uint32_t block, int thread, OpenPage* open) const;
   OpenPage OpenPageOf(const StepEntry& entry) const { return pool->OpenPageAt(layer, entry.sequence->open_pieces); }
-  OpenPage OpenHead(int thread) const;
+  OpenPage OpenHead(int thread, size_t index = 0) const;
   void FillOpenHead(const StepEntry& entry, uint32_t page, int kv_head, const OpenPage& to) const;
   void CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const;
   void KeepOpenPages(int thread, int threads) const;

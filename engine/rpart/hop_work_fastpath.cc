@@ -193,12 +193,9 @@ HopWork::Queries HopWork::QueriesOf(const Chain& chain) const {
 void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out,
                           const Partial& into, int thread) const {
   const uint32_t position = (chain.first_block + block) * kBlockTokens;
-  const uint32_t own_page = chain.first_position / kPageTokens;
-  const bool opens = has_open_pages() && chain.sharers == 0 && own_page / kBlockPages == chain.first_block + block;
-  OpenPage open;
-  if (opens) open = OpenPageFor(chain, own_page, thread);
+  OpenPage open[kMaxPromptPages];
   AttendArgs args = {};
-  args.open_page = opens ? &open : nullptr;
+  args.open_pages = FindOpenPages(chain, block, thread, open) ? open : nullptr;
   args.layer_base = pool->LayerBase(layer);
   args.page_stride_bytes = pool->page_stride_bytes();
   args.page_ids = entries[chain.entry].sequence->pages.data() + position / kPageTokens;

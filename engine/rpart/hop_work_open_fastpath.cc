@@ -5,21 +5,32 @@
 
 namespace fastdecode {
 
-// The page of a chain's rows.
-OpenPage HopWork::OpenPageFor(const Chain& chain, uint32_t page, int thread) const {
+// Those of a chain's rows that lie in this block, from the first row's page on. False if there are none.
+bool HopWork::FindOpenPages(const Chain& chain, uint32_t block, int thread, OpenPage* open) const {
+  if (!has_open_pages() || chain.sharers > 0) return false;
+  const uint32_t of_rows = chain.first_position / kPageTokens;
+  const uint32_t first = (chain.first_block + block) * kBlockPages;
+  const uint32_t begin = std::max(of_rows, first);
+  const uint32_t end = std::min((chain.first_position + chain.rows - 1) / kPageTokens + 1, first + kBlockPages);
   const StepEntry& entry = entries[chain.entry];
-  if (!entry.is_chunk()) return OpenPageOf(entry);
-  const OpenPage open = OpenHead(thread);  // a tile has one
-  FillOpenHead(entry, page, chain.first_head, open);
-  return open;
+  for (uint32_t page = begin; page < end; ++page) {
+    OpenPage& to = open[page - of_rows];
+    if (!entry.is_chunk()) {
+      to = OpenPageOf(entry);
+    } else {
+      to = OpenHead(thread, page - of_rows);
+      FillOpenHead(entry, page, chain.first_head, to);
+    }
+  }
+  return begin < end;
 }
 
 // One KV head in the thread's own memory.
-OpenPage HopWork::OpenHead(int thread) const {
+OpenPage HopWork::OpenHead(int thread, size_t index) const {
   const size_t piece_bytes = OpenPieceBytes(attention);
   OpenPage open;
   open.head_stride_bytes = 0;
-  for (size_t i = 0; i < kOpenPieces; ++i) open.pieces[i] = workspace->open_head(thread) + i * piece_bytes;
+  for (size_t i = 0; i < kOpenPieces; ++i) open.pieces[i] = workspace->open_head(thread, index) + i * piece_bytes;
   return open;
 }
 

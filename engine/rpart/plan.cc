@@ -10,8 +10,9 @@ namespace {
 
 // What a chain costs besides its tokens (query, merge, finish), in tokens.
 constexpr uint64_t kChainTokens = 24;
-// Blocks a thread that let a chain take all KV heads: cuts lie at blocks, so that threads differ by half of one.
-constexpr uint64_t kBlocksOfAThread = 8;
+// Blocks a thread that let a chain take all KV heads, and tiles of prompts that let them have more rows: cuts lie
+// between those, so that threads differ by half of one.
+constexpr uint64_t kPiecesOfAThread = 8;
 
 constexpr size_t kLineFloats = kCacheLineBytes / sizeof(float);
 // Of the workspace, for cuts as for shared prefixes.
@@ -52,7 +53,8 @@ size_t PartialFloats(const AttentionShape& shape, uint32_t heads, uint32_t rows)
 
 size_t PartialFloatsMax(const AttentionShape& shape) {
   return std::max({PartialFloats(shape, static_cast<uint32_t>(shape.kv_heads), kDecodeRowsMax),
-                   PartialFloats(shape, 1, kMaxAttendRows), PartialFloats(shape, 1, kSharedRowsMax)});
+                   PartialFloats(shape, 1, static_cast<uint32_t>(MaxPromptRows(shape))),
+                   PartialFloats(shape, 1, kSharedRowsMax)});
 }
 
 size_t SharedQueryBytesMax(const AttentionShape& shape) {
@@ -72,6 +74,7 @@ PlanLimits PlanLimitsFor(const AttentionShape& shape, uint32_t max_rows, int thr
   PlanLimits limits = {max_rows, threads};
   limits.cost = kernels.CostFor(false);
   limits.prompt_cost = kernels.CostFor(true);
+  if (kernels.many_prompt_rows) limits.prompt_rows = static_cast<uint32_t>(MaxPromptRows(shape));
   limits.cut_floats =
       std::min(cuts * (BlocksOf(max_context) * block_floats + PartialFloatsMax(shape)), kWorkspaceFloatsMax);
   // Without a whole block before a row there is nothing to share, and a window leaves it out.
@@ -106,6 +109,7 @@ void HopPlan::Build(std::span<const StepEntry> entries) {
   used_shared_floats_ = 0;
   if (shape_.sliding_window == 0) prefixes_.Find(entries);
   heads_ = HeadsOfAChain(entries);
+  prompt_tile_rows_ = PromptTileRows(entries);
   for (const PrefixGroup& group : prefixes_.groups()) AddGroup(entries, group);
   for (uint32_t i = 0; i < entries.size(); ++i) {
     if (!entries[i].bad && !shares_[i]) AddEntry(entries[i], i);
@@ -138,7 +142,7 @@ uint32_t HopPlan::HeadsOfAChain(std::span<const StepEntry> entries) const {
     if (!entry.bad) blocks += BlocksOf(entry.end_position()) - FirstSeenBlock(entry.first_position);
   }
   for (const PrefixGroup& group : prefixes_.groups()) blocks -= (group.count - 1) * uint64_t{group.blocks};
-  const uint64_t wanted = limits_.threads == 1 ? 1 : kBlocksOfAThread * static_cast<uint64_t>(limits_.threads);
+  const uint64_t wanted = limits_.threads == 1 ? 1 : kPiecesOfAThread * static_cast<uint64_t>(limits_.threads);
   const uint64_t parts = blocks == 0 ? 1 : std::min(kv_heads, (wanted + blocks - 1) / blocks);
   return static_cast<uint32_t>((kv_heads + parts - 1) / parts);
 }
@@ -146,6 +150,22 @@ uint32_t HopPlan::HeadsOfAChain(std::span<const StepEntry> entries) const {
 // With more rows fewer heads: the workspace is made for one row of all heads. More rows than a kernel takes of several
 // heads are of one.
 uint32_t HopPlan::HeadsOf(uint32_t rows) const { return rows > kMaxRowsOfHeads ? 1 : std::max(1u, heads_ / rows); }
+
+uint32_t HopPlan::PromptTileRows(std::span<const StepEntry> entries) const {
+  if (limits_.threads == 1) return limits_.prompt_rows;
+  const auto tiles = [&](uint32_t rows) {
+    uint64_t count = 0;
+    for (const StepEntry& entry : entries) {
+      if (!entry.bad && entry.of_prompt && entry.is_chunk()) count += (entry.rows + rows - 1) / rows;
+    }
+    return count * static_cast<uint64_t>(shape_.kv_heads);
+  };
+  uint32_t rows = limits_.prompt_rows;
+  while (rows > kMaxAttendRows && tiles(rows) < kPiecesOfAThread * static_cast<uint64_t>(limits_.threads)) {
+    rows = std::max<uint32_t>(rows / 2 / kPageTokens * kPageTokens, kMaxAttendRows);
+  }
+  return rows;
+}
 
 // The shared chains of a group, and what its entries go on with.
 void HopPlan::AddGroup(std::span<const StepEntry> entries, const PrefixGroup& group) {
@@ -224,12 +244,12 @@ void HopPlan::AddEntry(const StepEntry& entry, uint32_t index) {
   for (uint32_t page = entry.first_position / kPageTokens; page * kPageTokens < entry.end_position(); ++page) {
     append_runs_.push_back({index, page});
   }
-  const bool open_pages = OpenPieces(shape_) > 0;  // then the rows of a tile have one in common
+  const uint32_t tile_rows = entry.of_prompt ? prompt_tile_rows_ : kMaxAttendRows;
+  const bool open_pages = OpenPieces(shape_) > 0;  // then tiles share none of them
   for (int head = 0; head < shape_.kv_heads; ++head) {
     for (uint32_t row = 0, rows = 0; row < entry.rows; row += rows) {
       const uint32_t position = entry.first_position + row;
-      const uint32_t most = open_pages ? kPageTokens - position % kPageTokens : kMaxAttendRows;
-      rows = std::min({uint32_t{kMaxAttendRows}, most, entry.rows - row});
+      rows = std::min(tile_rows - (open_pages ? position % kPageTokens : 0), entry.rows - row);
       chains_.push_back(ChainOf(entry, index, row, rows, FirstSeenBlock(position)));
       chains_.back().first_head = static_cast<uint16_t>(head);
       chains_.back().heads = 1;
@@ -256,7 +276,11 @@ uint64_t HopPlan::CostPerToken(const Chain& chain) const {
   return chain.heads * (cost.adds_up ? read + arithmetic : std::max(read, arithmetic));
 }
 
-uint64_t HopPlan::Cost(const Chain& chain) const { return (chain.tokens + kChainTokens) * CostPerToken(chain); }
+// A tile's rows see half of their own tokens.
+uint64_t HopPlan::Cost(const Chain& chain) const {
+  const uint64_t unseen = chain.sharers > 0 ? 0 : chain.rows / 2;
+  return (chain.tokens - unseen + kChainTokens) * CostPerToken(chain);
+}
 
 void HopPlan::CutOverThreads() {
   const uint64_t threads = static_cast<uint64_t>(limits_.threads);

@@ -19,9 +19,9 @@ namespace fastdecode {
 // heads at once where there are blocks enough for all threads: a page is then read from its first byte to its last. A
 // chunk's tiles, which are bound by arithmetic, are for one head each, and all of a head's come one after the other:
 // its K and V then stay in a cache of the thread's own.
-// The rows are up to kMaxAttendRows of one entry; or those of several entries, over the blocks that their sequences
-// share (a shared chain: up to kSharedRowsMax rows of one head, kMaxRowsOfHeads of several). What it has folded is
-// where these entries' own chains go on.
+// The rows are up to kMaxAttendRows of one entry, or PlanLimits::prompt_rows of a chunk of a prompt; or those of
+// several entries, over the blocks that their sequences share (a shared chain: up to kSharedRowsMax rows of one head,
+// kMaxRowsOfHeads of several). What it has folded is where these entries' own chains go on.
 struct Chain {
   uint32_t entry = 0;           // whose pages
   uint32_t tile_row = 0;        // of the entry; not of a shared chain
@@ -76,10 +76,11 @@ struct AppendRun {
 struct PlanLimits {
   uint32_t max_rows = 0;
   int threads = 1;
-  size_t cut_floats = 0;        // of the workspace, for chains that are cut over threads
-  size_t shared_floats = 0;     // behind them, for chains that go on from shared ones
-  AttendCost cost = {};         // of the kernels
-  AttendCost prompt_cost = {};  // of those for rows of prompts
+  size_t cut_floats = 0;                  // of the workspace, for chains that are cut over threads
+  size_t shared_floats = 0;               // behind them, for chains that go on from shared ones
+  AttendCost cost = {};                   // of the kernels
+  AttendCost prompt_cost = {};            // of those for rows of prompts
+  uint32_t prompt_rows = kMaxAttendRows;  // of a prompt's tile, at most
   size_t workspace_floats() const { return cut_floats + shared_floats; }
 };
 
@@ -92,6 +93,10 @@ PlanLimits PlanLimitsFor(const AttentionShape& shape, uint32_t max_rows, int thr
 size_t PartialFloats(const AttentionShape& shape, uint32_t heads, uint32_t rows);
 // Of the largest chain that a plan makes.
 size_t PartialFloatsMax(const AttentionShape& shape);
+// Of open pages that a tile's rows are in, at most.
+inline size_t OpenPagesMax(const AttentionShape& shape) {
+  return OpenPieces(shape) > 0 ? static_cast<size_t>(MaxPromptRows(shape) / kPageTokens) : 0;
+}
 // Of the q of the largest shared chain that a plan makes.
 size_t SharedQueryBytesMax(const AttentionShape& shape);
 // The view of a slot that starts at `floats`.
@@ -125,6 +130,7 @@ class HopPlan {
   uint32_t HeadsOfAChain(std::span<const StepEntry> entries) const;
   uint32_t FirstSeenBlock(uint32_t position) const;
   uint32_t HeadsOf(uint32_t rows) const;
+  uint32_t PromptTileRows(std::span<const StepEntry> entries) const;
   uint64_t DistinctKvBytes(std::span<const StepEntry> entries) const;
   void AddGroup(std::span<const StepEntry> entries, const PrefixGroup& group);
   uint32_t TakeSharers(std::span<const StepEntry> entries, const PrefixGroup& group);
@@ -151,6 +157,7 @@ class HopPlan {
   std::unique_ptr<Split[]> splits_;  // [splits_max_]
   size_t splits_max_ = 0;
   uint32_t heads_ = 0;  // of a chain of one row
+  uint32_t prompt_tile_rows_ = 0;
   uint32_t split_count_ = 0;
   size_t used_cut_floats_ = 0;
   size_t used_shared_floats_ = 0;

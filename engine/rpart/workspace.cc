@@ -14,8 +14,9 @@ absl::StatusOr<TeamWorkspace> TeamWorkspace::Create(const AttentionShape& shape,
   workspace.scratch_bytes_ = (AttendScratchBytes(shape) + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
   workspace.tile_floats_ = PartialFloatsMax(shape);
   workspace.query_bytes_ = (SharedQueryBytesMax(shape) + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+  workspace.open_head_bytes_ = kOpenPieces * OpenPieceBytes(shape);
   const size_t used = workspace.scratch_bytes_ + 2 * workspace.tile_floats_ * sizeof(float) + workspace.query_bytes_ +
-                      kOpenPieces * OpenPieceBytes(shape);
+                      OpenPagesMax(shape) * workspace.open_head_bytes_;
   workspace.thread_bytes_ = (used + kThreadAlign - 1) / kThreadAlign * kThreadAlign;
 
   ArenaOptions options;

@@ -60,26 +60,39 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
     // 16 KB are read in .9 us, and multiplied by 16 row-heads in .15; page by page in .5.
     AttentionKernels kernels = WithTiles::Kernels(name, {BlockOf(head_dim) != nullptr ? 96 : 32, 1, true});
     kernels.attend = &Attend;
+    kernels.many_prompt_rows = BlockOf(head_dim) != nullptr;
     return kernels;
   }
+
   static void Attend(const AttentionShape& shape, const AttendArgs& args) {
+    if (!TakesBlocks(shape, args)) return WithTiles::Attend(shape, args);
     const int head_bytes = PageHeadElements(shape.head_dim) * static_cast<int>(sizeof(Bf16));
-    Attend(shape, args, {head_bytes / kTileRowBytes, args.page_stride_bytes});
+    AttendRows(shape, args, {0, args.rows}, {head_bytes / kTileRowBytes, args.page_stride_bytes});
   }
-  static void Attend(const AttentionShape& shape, const AttendArgs& args, const Upcoming::Pages& next) {
-    const bool many = args.heads == 1 && args.rows * shape.group >= kRowHeadsMin;
-    if (const AttendBlockFn attend_block = many ? BlockOf(shape.head_dim) : nullptr; attend_block != nullptr) {
-      return attend_block(shape, args, next);
-    }
-    WithTiles::Attend(shape, args);
+
+  // Whether there are rows enough for AttendRows. Those that lie in several pages are taken in any case.
+  static bool TakesBlocks(const AttentionShape& shape, const AttendArgs& args) {
+    const bool many =
+        args.rows * shape.group >= kRowHeadsMin || args.first_row_position % kPageTokens + args.rows > kPageTokens;
+    return many && args.heads == 1 && BlockOf(shape.head_dim) != nullptr;
+  }
+
+  // Some of a call's rows; those that begin with the first one also set all queries. REQUIRES: TakesBlocks.
+  struct Rows {
+    int first, end;
+  };
+  static void AttendRows(const AttentionShape& shape, const AttendArgs& args, const Rows& rows,
+                         const Upcoming::Pages& next) {
+    BlockOf(shape.head_dim)(shape, args, rows, next);
   }
 
  private:
   static constexpr int kRowHeadsMin = 12;  // as make use of a tile of 16
-  using AttendBlockFn = void (*)(const AttentionShape& shape, const AttendArgs& args, const Upcoming::Pages& next);
+  using AttendRowsFn = void (*)(const AttentionShape& shape, const AttendArgs& args, const Rows& rows,
+                                const Upcoming::Pages& next);
 
   // Null, if there is none for such heads.
-  static AttendBlockFn BlockOf(int head_dim) {
+  static AttendRowsFn BlockOf(int head_dim) {
     switch (head_dim) {
       case 32:
         return &AttendBlock<1>;
@@ -96,23 +109,24 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
   }
 
   template <int kSteps>
-  static void AttendBlock(const AttentionShape& shape, const AttendArgs& args, const Upcoming::Pages& next) {
+  static void AttendBlock(const AttentionShape& shape, const AttendArgs& args, const Rows& rows,
+                          const Upcoming::Pages& next) {
     using Two = TileBlock<Bf16Rows, kSteps, 2>;
     using One = TileBlock<Bf16Rows, kSteps, 1>;
     TileConfig config;
     for (int tile = 0; tile < 8; ++tile) config.Set(tile, kAmxRows, kTileRowBytes);
     const TileScope tiles(config);
-    const int row_heads = args.rows * shape.group;
-    const int passes = (row_heads + 2 * kAmxRows - 1) / (2 * kAmxRows);
+    const int begin = rows.first * shape.group, end = rows.end * shape.group;
+    const int passes = (end - begin + 2 * kAmxRows - 1) / (2 * kAmxRows);
     const int pages = (args.tokens + kPageTokens - 1) / kPageTokens;
     const int q_lines = shape.group * kSteps;
     Upcoming upcoming(args, next, q_lines, passes * pages * Two::kBringsOfAPage);
-    if (!args.same_queries) Two::SetQueries(shape, args);
-    for (int first = 0; first < row_heads; first += 2 * kAmxRows) {
-      if (row_heads - first > kAmxRows) {
-        Two::Attend(shape, args, first, &upcoming);
+    if (begin == 0 && !args.same_queries) Two::SetQueries(shape, args);
+    for (int first = begin; first < end; first += 2 * kAmxRows) {
+      if (end - first > kAmxRows) {
+        Two::Attend(shape, args, first, end, &upcoming);
       } else {
-        One::Attend(shape, args, first, &upcoming);
+        One::Attend(shape, args, first, end, &upcoming);
       }
     }
   }
@@ -127,7 +141,6 @@ struct PromptTiles {
     unpacked.kv_type = KvType::kBf16;
     unpacked.kv_heads = 1;
     const int n = args.rows * shape.group;
-    const ptrdiff_t head_bytes = PageHeadElements(shape.head_dim) * ptrdiff_t{sizeof(Bf16)};
     const ptrdiff_t row_bytes = shape.group * shape.head_dim * ptrdiff_t{sizeof(Bf16)};
     uint32_t page_ids[kBlockPages];
     for (int page = 0; page < kBlockPages; ++page) page_ids[page] = static_cast<uint32_t>(page);
@@ -137,10 +150,10 @@ struct PromptTiles {
     };
     for (int head = 0; head < args.heads; ++head) {
       AttendArgs one = args;
-      one.layer_base = UnpackBlock(shape, args, args.first_head + head, head_bytes);
-      one.page_stride_bytes = static_cast<size_t>(head_bytes);
+      one.layer_base = UnpackedPage(shape, args, 0);
+      one.page_stride_bytes = static_cast<size_t>(UnpackedBytes(shape));
       one.page_ids = page_ids;
-      one.open_page = nullptr;
+      one.open_pages = nullptr;
       one.first_head = 0;
       one.heads = 1;
       one.q = args.q + head * row_bytes;
@@ -149,32 +162,59 @@ struct PromptTiles {
       one.out = at_head(args.out, head);
       one.into = at_head(args.into, head);
       if (args.o != nullptr) one.o = args.o + head * row_bytes;
-      Bf16Tiles::Attend(unpacked, one, {Unpack::HeadBytes(shape.head_dim) / kTileRowBytes, args.page_stride_bytes});
+      AttendHead(shape, args, args.first_head + head, unpacked, one);
     }
   }
 
  private:
-  // Those pages that some row sees. Returns where the block's first one would be.
-  static const std::byte* UnpackBlock(const AttentionShape& shape, const AttendArgs& args, int head,
-                                      ptrdiff_t head_bytes) {
-    std::byte* const to = args.scratch + UnpackedPagesAt(shape);
-    const SeenTokens seen(shape, args);
-    for (int page = seen.first_page; page * kPageTokens < seen.end; ++page) {
-      std::byte* const unpacked = to + page * head_bytes;
-      if (args.open_page != nullptr && (page + 1) * kPageTokens >= seen.end) {
-        const ptrdiff_t piece_bytes = head_bytes / kOpenPieces;
-        for (int i = 0; i < kOpenPieces; ++i) {
-          const std::byte* const piece = args.open_page->pieces[i];
-          __builtin_memcpy(unpacked + i * piece_bytes,
-                           piece + static_cast<size_t>(head) * args.open_page->head_stride_bytes,
-                           static_cast<size_t>(piece_bytes));
-        }
-      } else {
-        const std::byte* const page_at = args.layer_base + args.page_ids[page] * args.page_stride_bytes;
-        Unpack::Head(shape.head_dim, page_at + head * Unpack::HeadBytes(shape.head_dim), unpacked);
+  // The `packed` call's head, to which `args` is the call for what is unpacked. Its rows see the same pages closed, but
+  // for those that have one of the block's pages open: these are attended to page by page, while it takes the place of
+  // the closed one.
+  static void AttendHead(const AttentionShape& shape, const AttendArgs& packed, int head,
+                         const AttentionShape& unpacked, const AttendArgs& args) {
+    const Upcoming::Pages next = {Unpack::HeadBytes(shape.head_dim) / kTileRowBytes, packed.page_stride_bytes};
+    const SeenTokens seen(shape, packed);
+    const int seen_end = (seen.end + kPageTokens - 1) / kPageTokens;
+    const int first_page = args.first_position / kPageTokens;
+    int page = seen.first_page;
+    for (Bf16Tiles::Rows rows = {0, 0}; rows.first < args.rows; rows.first = rows.end) {
+      rows.end = args.rows;
+      const int position = args.first_row_position + rows.first, own_page = position / kPageTokens - first_page;
+      const bool opens = packed.open_pages != nullptr && own_page < kBlockPages;
+      if (opens) {
+        const int end = rows.first + kPageTokens - position % kPageTokens;
+        if (end < rows.end) rows.end = end;
       }
+      for (const int closed_end = opens ? own_page : seen_end; page < closed_end; ++page) {
+        const std::byte* const page_at = packed.layer_base + packed.page_ids[page] * packed.page_stride_bytes;
+        Unpack::Head(shape.head_dim, page_at + head * Unpack::HeadBytes(shape.head_dim),
+                     UnpackedPage(shape, args, page));
+      }
+      if (opens && own_page >= 0) {
+        const int of_rows = position / kPageTokens - args.first_row_position / kPageTokens;
+        CopyOpenPage(shape, packed.open_pages[of_rows], head, UnpackedPage(shape, args, own_page));
+      }
+      if (!Bf16Tiles::TakesBlocks(unpacked, args)) return Bf16Tiles::Attend(unpacked, args);
+      AttendArgs these = args;
+      if (rows.end < args.rows) these.next_pages = these.next_rows = 0;
+      Bf16Tiles::AttendRows(unpacked, these, rows, next);
     }
-    return to;
+  }
+
+  static void CopyOpenPage(const AttentionShape& shape, const OpenPage& open, int head, std::byte* to) {
+    const ptrdiff_t piece_bytes = UnpackedBytes(shape) / kOpenPieces;
+    for (int i = 0; i < kOpenPieces; ++i) {
+      __builtin_memcpy(to + i * piece_bytes, open.pieces[i] + static_cast<size_t>(head) * open.head_stride_bytes,
+                       static_cast<size_t>(piece_bytes));
+    }
+  }
+
+  // Where a page of the block would be.
+  static std::byte* UnpackedPage(const AttentionShape& shape, const AttendArgs& args, int page) {
+    return args.scratch + UnpackedPagesAt(shape) + page * UnpackedBytes(shape);
+  }
+  static ptrdiff_t UnpackedBytes(const AttentionShape& shape) {
+    return PageHeadElements(shape.head_dim) * ptrdiff_t{sizeof(Bf16)};
   }
 };
 
@@ -186,9 +226,11 @@ using Int4 = Int4Kv<Few, BytePanels<Few, AmxInt4Stages>>;
 // Partials are folded and finished as those of other rows: where denormals are flushed, as they are in a team's
 // threads, with the bits of Bf16Rows.
 template <class Unpack>
-AttentionKernels WithPrompts(AttentionKernels kernels, bool bf16_rows, const AttendCost& cost) {
+AttentionKernels WithPrompts(AttentionKernels kernels, bool bf16_rows, int head_dim, const AttendCost& cost) {
   if (!bf16_rows) return kernels;
-  kernels.prompts = {&PromptTiles<Unpack>::Attend, Bf16Tiles::Kernels("", 0).p_rounding, cost};
+  const AttentionKernels unpacked = Bf16Tiles::Kernels("", head_dim);
+  kernels.prompts = {&PromptTiles<Unpack>::Attend, unpacked.p_rounding, cost};
+  kernels.many_prompt_rows = unpacked.many_prompt_rows;
   return kernels;
 }
 
@@ -203,12 +245,12 @@ AttentionKernels Kernels(KvType type, bool bf16_rows, int head_dim) {
       return Attention<Avx512Vector, Floats<Fp16>>::Kernels("amx-fp16");
     case KvType::kInt8: {  // costs: of 10 ns
       const AttentionKernels kernels = WithTiles<Attention<Tiles, AmxInt8Kv>, 4>::Kernels("amx-int8", {32, 2, true});
-      return WithPrompts<UnpackInt8>(kernels, bf16_rows, {80, 1, true});
+      return WithPrompts<UnpackInt8>(kernels, bf16_rows, head_dim, {80, 1, true});
     }
     case KvType::kInt4: {
       AttentionKernels kernels = Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4");
       kernels.cost = {48, 6, false};
-      return WithPrompts<UnpackInt4>(kernels, bf16_rows, {60, 1, true});
+      return WithPrompts<UnpackInt4>(kernels, bf16_rows, head_dim, {60, 1, true});
     }
   }
   return {};

@@ -109,9 +109,10 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
     __builtin_memset(args.scratch + bytes, 0,
                      static_cast<size_t>(TileBlockQueryBytes(args.rows * shape.group, kHeadDim) - bytes));
   }
-  // REQUIRES: one KV head, whose queries are set; tiles are of 16 rows of 64 bytes.
-  static void Attend(const AttentionShape& shape, const AttendArgs& args, int first_row_head, Upcoming* upcoming) {
-    TileBlock(shape, args, first_row_head, upcoming).Run();
+  // Row-heads [first, end) of the call, as many as it takes. REQUIRES: one KV head, whose queries are set; tiles are of
+  // 16 rows of 64 bytes.
+  static void Attend(const AttentionShape& shape, const AttendArgs& args, int first, int end, Upcoming* upcoming) {
+    TileBlock(shape, args, first, end, upcoming).Run();
   }
 
  private:
@@ -127,12 +128,12 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
   };
   static_assert(sizeof(Scratch) <= static_cast<size_t>(TileBlockScratchBytes(kHeadDim)));
 
-  TileBlock(const AttentionShape& shape, const AttendArgs& args, int first_row_head, Upcoming* upcoming)
+  TileBlock(const AttentionShape& shape, const AttendArgs& args, int first, int end, Upcoming* upcoming)
       : shape_(shape),
         args_(args),
         query_{kHeadDim, Base::QueryScale(shape), shape.soft_cap * Base::kLog2E},
-        first_(first_row_head),
-        rows_(args.rows * shape.group - first_row_head < kRows ? args.rows * shape.group - first_row_head : kRows),
+        first_(first),
+        rows_(end - first < kRows ? end - first : kRows),
         upcoming_(*upcoming),
         q_(reinterpret_cast<Bf16*>(args.scratch) + first_ * kHeadDim),
         scratch_(*reinterpret_cast<Scratch*>(args.scratch + TileBlockQueryBytes(args.rows * shape.group, kHeadDim))),

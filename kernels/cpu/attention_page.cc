@@ -61,7 +61,7 @@ size_t AttendScratchBytes(const AttentionShape& shape) {
   }
   if (shape.kv_type != KvType::kBf16) return bytes;
   const int of_a_block =
-      TileBlockQueryBytes(kMaxAttendRows * shape.group, shape.head_dim) + TileBlockScratchBytes(shape.head_dim);
+      TileBlockQueryBytes(MaxPromptRows(shape) * shape.group, shape.head_dim) + TileBlockScratchBytes(shape.head_dim);
   return std::max(bytes, static_cast<size_t>(of_a_block));
 }
 

@@ -84,7 +84,7 @@ class Attention {
     const SeenTokens seen(shape, args);
     const int end = seen.end;
     Pipeline<Kv> pipeline(query);
-    const auto is_open = [&](int page) { return args.open_page != nullptr && (page + 1) * kPageTokens >= end; };
+    const auto is_open = [&](int page) { return args.open_pages != nullptr && (page + 1) * kPageTokens >= end; };
     for (int page = seen.first_page; page * kPageTokens < end; ++page) {
       const int page_position = args.first_position + page * kPageTokens;
       uint32_t visible[kMaxAttendRows];
@@ -361,7 +361,7 @@ class Attention {
   static void SetQueries(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch) {
     if (!args.same_queries) SetQueries<Row>(shape, args, scratch.q);
     if constexpr (kHasOpenPages) {
-      if (args.open_page != nullptr) SetQueries<Row, Open>(shape, args, scratch.open_q);
+      if (args.open_pages != nullptr) SetQueries<Row, Open>(shape, args, scratch.open_q);
     }
   }
   template <typename Row, class Page = Kv>
@@ -442,9 +442,9 @@ class Attention {
     const size_t piece_bytes = static_cast<size_t>(Open::HeadBytes(shape.head_dim)) / kOpenPieces;
     for (int head = 0; head < args.heads; ++head) {
       for (int i = 0; i < kOpenPieces; ++i) {
-        const std::byte* const piece = args.open_page->pieces[i];
+        const std::byte* const piece = args.open_pages->pieces[i];
         __builtin_memcpy(scratch.open + static_cast<size_t>(i) * piece_bytes,
-                         piece + static_cast<size_t>(args.first_head + head) * args.open_page->head_stride_bytes,
+                         piece + static_cast<size_t>(args.first_head + head) * args.open_pages->head_stride_bytes,
                          piece_bytes);
       }
       const bool last = head + 1 == args.heads;

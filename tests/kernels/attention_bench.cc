@@ -78,7 +78,7 @@ struct Bench {
     const AttendArgs args = {.layer_base = pool,
                              .page_stride_bytes = PageBytes(shape),
                              .page_ids = &page_ids[first_page],
-                             .open_page = nullptr,
+                             .open_pages = nullptr,
                              .first_head = first_head,
                              .heads = heads,
                              .first_position = position,

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <tuple>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -75,6 +77,42 @@ TEST(AttentionBitsTest, RowsAreIndependentBitForBit) {
           ASSERT_NO_FATAL_FAILURE(ExpectRowsAlone(c, kernels, &sequence));
         }
       }
+    }
+  }
+}
+
+// More of a prompt than other calls have, over two blocks.
+TEST(AttentionBitsTest, ManyRowsOfAPromptAreAsThoseOfOnePage) {
+  for (const KvType kv_type : {KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
+    for (const auto& [group, head_dim, window] : {std::tuple(1, 32, 0), std::tuple(3, 64, 300), std::tuple(4, 32, 0)}) {
+      AttentionCase c = {ElementType::kBf16, kv_type, head_dim, group, 1, 0, 0, window, 0};
+      c.rows = MaxPromptRows({.group = group}) - 20;
+      c.context = kBlockTokens + 70 + (group == 1 ? 300 : 0);
+      SCOPED_TRACE(Describe(c));
+      PagedSequence sequence(c, 13);
+      int checked = 0;
+      for (const AttentionKernels& kernels : RunnableKernels(sequence.shape)) {
+        if (!kernels.many_prompt_rows || kernels.HasPrompts() != AreForPrompts(kernels)) continue;
+        ++checked;
+        sequence.ClearPages(1);
+        sequence.Append(kernels, 0, c.context);
+        const AttentionResult many = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+        for (int row = 0, rows; row < c.rows; row += rows) {
+          rows = std::min(kPageTokens - (c.context - c.rows + row) % kPageTokens, c.rows - row);
+          const AttentionResult few = sequence.Attend(kernels, 0, row, rows, c.context);
+          const size_t first = size_t(row) * group;
+          const auto expect_same = [&](const auto& some, const auto& all, size_t of_row_head) {
+            EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(some)),
+                                           std::as_bytes(std::span(all).subspan(first * of_row_head, some.size()))))
+                << kernels.name << " row " << row;
+          };
+          expect_same(few.max, many.max, 1);
+          expect_same(few.sum, many.sum, 1);
+          expect_same(few.acc, many.acc, size_t(head_dim));
+          expect_same(few.o, many.o, size_t(head_dim) * sizeof(Bf16));
+        }
+      }
+      EXPECT_EQ(checked, CanRunTiles() ? 1 : 0);
     }
   }
 }

@@ -73,7 +73,7 @@ std::vector<std::byte> Attend(const AttentionKernels& kernels, const AttentionSh
   args.layer_base = kv.at(0);
   args.page_stride_bytes = kv.stride_bytes();
   args.page_ids = reinterpret_cast<const uint32_t*>(ids.at());
-  args.open_page = int4 ? &open : nullptr;
+  args.open_pages = int4 ? &open : nullptr;
   args.first_head = call.first_head;
   args.heads = call.heads;
   args.tokens = call.tokens;

@@ -382,7 +382,9 @@ AttentionResult PagedSequence::Attend(const AttentionKernels& kernels, int kv_he
 
 AttentionResult PagedSequence::AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row,
                                            int rows, int context, Folding folding) const {
-  if (shape.kv_type != KvType::kInt4) return AttendRows(kernels, first_head, heads, first_row, rows, context, folding);
+  if (shape.kv_type != KvType::kInt4 || rows > kMaxAttendRows) {
+    return AttendRows(kernels, first_head, heads, first_row, rows, context, folding);
+  }
   // The rows of one page at a time.
   const int per_row = in.group * in.head_dim;
   AttentionResult all;
@@ -425,16 +427,18 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
   const Partial from = {block.max.data(), block.sum.data(), block.acc.data()};
 
   for (int first = 0; first < context; first += kBlockTokens) {
-    OpenPage open;
+    OpenPage open[kMaxPromptPages + 1];
     AttendArgs args = {};
     args.layer_base = pages.data();
     args.page_stride_bytes = page_stride_bytes;
     args.page_ids = &page_ids[first / kPageTokens];
     const int own_page = (in.first_row_position + first_row) / kPageTokens;
-    const bool here = own_page >= first / kPageTokens && own_page < first / kPageTokens + kBlockPages;
-    if (shape.kv_type == KvType::kInt4 && here && own_page * kPageTokens < context) {
-      open = OpenPageAt(own_page);
-      args.open_page = &open;
+    const int last_page = (in.first_row_position + first_row + rows - 1) / kPageTokens;
+    for (int page = own_page; shape.kv_type == KvType::kInt4 && page <= last_page; ++page) {
+      const bool here = page >= first / kPageTokens && page < first / kPageTokens + kBlockPages;
+      if (!here || page * kPageTokens >= context) continue;
+      open[page - own_page] = OpenPageAt(page);
+      args.open_pages = open;
     }
     args.first_head = first_head;
     args.heads = heads;

@@ -147,7 +147,8 @@ class HopRig {
   }
 
   static PlanLimits LimitsOf(const RPartShape& shape, int threads, size_t shared_floats) {
-    PlanLimits limits = PlanLimitsFor(shape.attention(), kMaxRows, threads, kMaxContext);
+    const AttentionKernels kernels = SelectAttention(DetectIsa(), shape.attention());
+    PlanLimits limits = PlanLimitsFor(shape.attention(), kMaxRows, threads, kMaxContext, kernels);
     limits.shared_floats = std::min(limits.shared_floats, shared_floats);
     return limits;
   }

@@ -18,8 +18,12 @@ constexpr uint32_t kMaxContext = 20000;
 
 AttentionShape Shape(int window = 0) { return {ElementType::kBf16, KvType::kBf16, kKvHeads, 4, 64, 0.125f, 0, window}; }
 
+constexpr uint32_t kPromptRows = 128;
+
 HopPlan MakePlan(int threads, int window = 0, size_t cut_floats = SIZE_MAX, size_t shared_floats = SIZE_MAX) {
-  PlanLimits limits = PlanLimitsFor(Shape(window), kMaxRows, threads, kMaxContext);
+  AttentionKernels kernels;
+  kernels.many_prompt_rows = true;
+  PlanLimits limits = PlanLimitsFor(Shape(window), kMaxRows, threads, kMaxContext, kernels);
   limits.cut_floats = std::min(limits.cut_floats, cut_floats);
   limits.shared_floats = std::min(limits.shared_floats, shared_floats);
   return HopPlan(Shape(window), limits);
@@ -61,6 +65,7 @@ std::vector<StepEntry> RandomEntries(std::mt19937* random, bool forks = false) {
       entries.push_back(Entry(row, position, rows));
     }
     entries.back().bad = (*random)() % 10 == 0;
+    entries.back().of_prompt = !forks && (*random)() % 2 == 0;
     row += rows;
   }
   return entries;
@@ -129,6 +134,7 @@ std::vector<uint32_t> RowsOf(const HopPlan& plan, const Chain& chain, const std:
   }
   EXPECT_EQ(rows.size(), chain.rows);
   EXPECT_LE(chain.rows, chain.sharers > 0 && chain.heads == 1 ? kSharedRowsMax
+                        : chain.of_prompt && chain.heads == 1 ? kPromptRows
                         : chain.heads == 1                    ? kMaxAttendRows
                                                               : kMaxRowsOfHeads);
   return rows;
@@ -398,6 +404,24 @@ TEST(HopPlanTest, AChainTakesAllHeadsWhereThereAreBlocksEnough) {
   HopPlan alone = MakePlan(1);
   alone.Build(std::vector<StepEntry>{Entry(0, 5, 1)});
   EXPECT_EQ(alone.chains().size(), 1u);
+}
+
+TEST(HopPlanTest, TilesOfPromptsHaveManyRowsWhereThereAreTilesEnough) {
+  const auto rows_of_tiles = [&](int threads, uint32_t rows, bool of_prompt) {
+    HopPlan plan = MakePlan(threads);
+    StepEntry entry = Entry(0, 40, rows);
+    entry.of_prompt = of_prompt;
+    plan.Build(std::vector<StepEntry>{entry});
+    std::vector<uint32_t> tiles;
+    for (const Chain& chain : plan.chains()) {
+      if (chain.first_head == 0) tiles.push_back(chain.rows);
+    }
+    return tiles;
+  };
+  EXPECT_EQ(rows_of_tiles(1, 150, true), (std::vector<uint32_t>{kPromptRows, 22}));
+  EXPECT_EQ(rows_of_tiles(1, 150, false), (std::vector<uint32_t>{32, 32, 32, 32, 22}));
+  EXPECT_EQ(rows_of_tiles(2, 150, true), (std::vector<uint32_t>{32, 32, 32, 32, 22})) << "15 tiles for two threads";
+  EXPECT_EQ(rows_of_tiles(2, 192, true), (std::vector<uint32_t>{32, 32, 32, 32, 32, 32})) << "18, where 9 were too few";
 }
 
 TEST(HopPlanTest, ChunksAppendEachOfTheirPagesOnce) {

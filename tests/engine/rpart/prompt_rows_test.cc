@@ -22,7 +22,7 @@ using Rows = std::vector<std::vector<std::byte>>;
 void AttendAtHalfScale(const AttentionShape& shape, const AttendArgs& args) {
   AttentionShape half = shape;
   half.scale /= 2;
-  SelectAttention(DetectIsa(), half).attend(half, args);
+  SelectAttention(DetectIsa(), half).AttendFor(true)(half, args);
 }
 
 struct Variant {
