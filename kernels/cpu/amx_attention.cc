@@ -117,10 +117,13 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
     for (int tile = 0; tile < 8; ++tile) config.Set(tile, kAmxRows, kTileRowBytes);
     const TileScope tiles(config);
     const int begin = rows.first * shape.group, end = rows.end * shape.group;
-    const int passes = (end - begin + 2 * kAmxRows - 1) / (2 * kAmxRows);
-    const int pages = (args.tokens + kPageTokens - 1) / kPageTokens;
-    const int q_lines = shape.group * kSteps;
-    Upcoming upcoming(args, next, q_lines, passes * pages * Two::kBringsOfAPage);
+    int pages = 0;  // that all passes go through, but for a window
+    for (int first = begin; first < end; first += 2 * kAmxRows) {
+      const int last = first + 2 * kAmxRows < end ? first + 2 * kAmxRows - 1 : end - 1;
+      const int seen = args.first_row_position + last / shape.group + 1 - args.first_position;
+      if (seen > 0) pages += ((seen < args.tokens ? seen : args.tokens) + kPageTokens - 1) / kPageTokens;
+    }
+    Upcoming upcoming(args, next, shape.group * kSteps, pages * Two::kBringsOfAPage);
     if (begin == 0 && !args.same_queries) Two::SetQueries(shape, args);
     for (int first = begin; first < end; first += 2 * kAmxRows) {
       if (end - first > kAmxRows) {

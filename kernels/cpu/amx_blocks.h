@@ -137,7 +137,8 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
         upcoming_(*upcoming),
         q_(reinterpret_cast<Bf16*>(args.scratch) + first_ * kHeadDim),
         scratch_(*reinterpret_cast<Scratch*>(args.scratch + TileBlockQueryBytes(args.rows * shape.group, kHeadDim))),
-        acc_(rows_ == kRows && args.into.acc == nullptr ? args.out.acc + first_ * kHeadDim : scratch_.acc[0]) {}
+        acc_(rows_ == kRows && args.into.acc == nullptr && args.o == nullptr ? args.out.acc + first_ * kHeadDim
+                                                                             : scratch_.acc[0]) {}
 
   void Run() {
     for (int row = 0; row < kRows; ++row) {
@@ -435,7 +436,7 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
   Upcoming& upcoming_;
   Bf16* const q_;  // [kRows][kHeadDim], behind those of the call's row-heads before
   Scratch& scratch_;
-  float* const acc_;        // [kRows][kHeadDim], where they belong, or in the scratch if there are more of them
+  float* const acc_;        // [kRows][kHeadDim], in the scratch, or in `out` if all of it is to stay there
   float* later_ = nullptr;  // where the sums of the last panel that was scored belong, which are in tiles yet
   int page_count_ = 0;
   int positions_[kBlockPages];
