@@ -61,20 +61,25 @@ struct TwoStages {
   static constexpr bool kMaySkipLines = false;
 
   TwoStages(const Ahead& ahead, const void* panel)
-      : far_(ahead.From(panel, ahead.bytes)), near_(ahead.From(panel, ahead.bytes * kNearBytes / kFarBytes)) {}
+      : far_(ahead.From(panel, ahead.bytes)), near_(ahead.From(panel, NearBytes(ahead.bytes))) {}
   [[gnu::always_inline]] void Line(const void* line) const {
     PrefetchIntoL2(static_cast<const std::byte*>(line) + far_);
     PrefetchIntoL1(static_cast<const std::byte*>(line) + near_);
   }
 
  private:
+  // Pieces may have fewer bytes.
+  static ptrdiff_t NearBytes(ptrdiff_t far_bytes) {
+    return far_bytes == kFarBytes ? kNearBytes : far_bytes / (kFarBytes / kNearBytes);
+  }
+
   const ptrdiff_t far_, near_;
 };
 
-// Intel's cores with AMX, which then read memory while they compute: an odd number of lines ahead into L2, so that a
-// line's neighbour, which the CPU fetches with it, is not asked for at once as well (decision 14).
-using AmxStages = TwoStages<5184, 1536>;
-using AmxInt8Stages = TwoStages<6144, 3072>;
+// Intel's cores with AMX, which then read memory while they compute; tiles of bf16, and int4, gain from an odd number
+// of lines (decision 14).
+using AmxStages = TwoStages<6144, 3072>;
+using AmxBf16Stages = TwoStages<5184, 1536>;
 using AmxInt4Stages = TwoStages<5056, 2048>;
 
 // int4 on Zen 4, which takes long for a line (decision 19).

@@ -23,8 +23,8 @@ static_assert(kAmxRows * 2 == kPanelDepth && kTileRowBytes == kPanelDepth * 2);
 constexpr int64_t kBlockSteps = 32;
 
 // Software prefetch, in the panels' ascending addresses. One tile of rows waits for memory alone: every line, in two
-// stages (decision 14). Several fetch the block after theirs into L2, a share of it each.
-constexpr int64_t kFarBytes = 6144, kNearBytes = kFarBytes / 2;
+// stages (AmxStages in ahead.h). Several fetch the block after theirs into L2, a share of it each.
+constexpr int64_t kFarBytes = AmxStages::kBytes, kNearBytes = kFarBytes / 2;
 
 // One block of k for the rows of a tile and one panel.
 struct Tile {

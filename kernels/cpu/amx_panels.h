@@ -99,7 +99,7 @@ struct TilePanel {
 
 // As Bf16Dots, in another order: within a step the even and the odd elements of x are two chains of FMAs, added when it
 // is done. Denormals count as zeros.
-struct TileDots : Bf16Dots<AmxStages> {
+struct TileDots : Bf16Dots<AmxBf16Stages> {
   template <Fetch kFetch>
   using Panel = TilePanel<TileBf16, Prefetch, kFetch>;
   static constexpr float kPRounding = 0x1.0cp-9f;  // to bf16, and what Exponentiate leaves out
@@ -166,8 +166,8 @@ struct TileBf16Kv : PanelKv<V, TileDots> {
 
 // As BytePanels, which multiplies where there are too few vectors for tiles to gain.
 template <class V>
-struct TileBytes : BytePanels<V, AmxInt8Stages> {
-  using Base = BytePanels<V, AmxInt8Stages>;
+struct TileBytes : BytePanels<V, AmxStages> {
+  using Base = BytePanels<V, AmxStages>;
   using Int = typename V::Int;
   static constexpr int kTileMin = 5;
 
@@ -181,10 +181,10 @@ struct TileBytes : BytePanels<V, AmxInt8Stages> {
     } else {
       TileSums sums;
       if constexpr (kPanelUnsigned) {
-        TilePanel<TileSU, AmxInt8Stages, kFetch>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums, kTileRowBytes);
+        TilePanel<TileSU, AmxStages, kFetch>::MultiplyK(panel, lines, x, x_bytes, ahead, &sums, kTileRowBytes);
       } else {
-        TilePanel<TileUS, AmxInt8Stages, kFetch>::LoadV(x, x_bytes);
-        TilePanel<TileUS, AmxInt8Stages, kFetch>::MultiplyV(panel, lines, ahead, &sums);
+        TilePanel<TileUS, AmxStages, kFetch>::LoadV(x, x_bytes);
+        TilePanel<TileUS, AmxStages, kFetch>::MultiplyV(panel, lines, ahead, &sums);
       }
 #pragma GCC unroll 16
       for (int j = 0; j < J; ++j) sum[0][j][0] = V::AddInt(sum[0][j][0], sums.Ints(j));
