@@ -91,8 +91,8 @@ struct AttendArgs {
   const std::byte* layer_base;  // page p of this layer lies at layer_base + p * page_stride_bytes
   size_t page_stride_bytes;
   const uint32_t* page_ids;  // of this block, ceil(tokens / 32)
-  // int4: of each page that rows are in, from the first row's on; null if they are in later blocks. But for a prompt's
-  // many rows there is one, and it is the block's last.
+  // int4: [page of the first row .. page of the last], of which those in this block are set; null if none is in it. Up
+  // to kMaxAttendRows rows are in one page, but for kernels with many_prompt_rows.
   const OpenPage* open_pages;
   int first_head;  // KV heads [first_head, first_head + heads)
   int heads;
@@ -102,7 +102,8 @@ struct AttendArgs {
   size_t q_row_stride_bytes;
   int rows;  // 1..kMaxAttendRows, or MaxPromptRows (many_prompt_rows), or 1..kMaxRowsOfHeads of several heads
   int first_row_position;
-  // Whether q, rows and heads are those of the last call with this scratch: what became of its queries is used again.
+  // Whether q, rows, heads and first_row_position are those of the last call with this scratch: what became of its
+  // queries is used again.
   bool same_queries = false;
   // What the thread attends to afterwards, for prefetching: a page's first KV head, and the numbers of that page and of
   // those behind it that are not in a cache; and other rows' q, if they follow, as far apart as these. Null and 0: not
@@ -175,7 +176,7 @@ struct AttentionKernels {
     AttendCost cost = {};
   } prompts = {};
 
-  bool many_prompt_rows = false;  // calls for a prompt's rows take MaxPromptRows, else kMaxAttendRows
+  bool many_prompt_rows = false;  // whether AttendFor(true) takes MaxPromptRows of a head, and not kMaxAttendRows
 
   bool HasPrompts() const { return prompts.attend != nullptr; }
   AttendFn AttendFor(bool of_prompt) const { return of_prompt && HasPrompts() ? prompts.attend : attend; }

@@ -10,8 +10,8 @@ namespace {
 
 // What a chain costs besides its tokens (query, merge, finish), in tokens.
 constexpr uint64_t kChainTokens = 24;
-// Blocks a thread that let a chain take all KV heads, and tiles of prompts that let them have more rows: cuts lie
-// between those, so that threads differ by half of one.
+// Blocks a thread that let a chain take all KV heads, and of prompts' tiles as many as the largest one, that let them
+// have more rows: cuts lie between those, so that threads differ by half of one.
 constexpr uint64_t kPiecesOfAThread = 8;
 
 constexpr size_t kLineFloats = kCacheLineBytes / sizeof(float);
@@ -151,17 +151,19 @@ uint32_t HopPlan::HeadsOfAChain(std::span<const StepEntry> entries) const {
 // heads are of one.
 uint32_t HopPlan::HeadsOf(uint32_t rows) const { return rows > kMaxRowsOfHeads ? 1 : std::max(1u, heads_ / rows); }
 
+// Fewer than the kernels would take where a tile would be too much of what is to be shared out.
 uint32_t HopPlan::PromptTileRows(std::span<const StepEntry> entries) const {
   if (limits_.threads == 1) return limits_.prompt_rows;
-  const auto tiles = [&](uint32_t rows) {
-    uint64_t count = 0;
-    for (const StepEntry& entry : entries) {
-      if (!entry.bad && entry.of_prompt && entry.is_chunk()) count += (entry.rows + rows - 1) / rows;
-    }
-    return count * static_cast<uint64_t>(shape_.kv_heads);
-  };
+  uint64_t pairs = 0, longest = 0;  // of a row and a token that it sees; tokens
+  for (const StepEntry& entry : entries) {
+    if (entry.bad || !entry.of_prompt || !entry.is_chunk()) continue;
+    pairs +=
+        entry.rows * (entry.first_position + entry.rows / 2 + uint64_t{1}) * static_cast<uint64_t>(shape_.kv_heads);
+    longest = std::max<uint64_t>(longest, entry.end_position());
+  }
+  const uint64_t tiles = kPiecesOfAThread * static_cast<uint64_t>(limits_.threads);
   uint32_t rows = limits_.prompt_rows;
-  while (rows > kMaxAttendRows && tiles(rows) < kPiecesOfAThread * static_cast<uint64_t>(limits_.threads)) {
+  while (rows > kMaxAttendRows && rows * longest * tiles > pairs) {
     rows = std::max<uint32_t>(rows / 2 / kPageTokens * kPageTokens, kMaxAttendRows);
   }
   return rows;

@@ -70,14 +70,13 @@ struct Bf16Tiles : WithTiles<Attention<Bf16Rows, AmxBf16Kv>, 2> {
     AttendRows(shape, args, {0, args.rows}, {head_bytes / kTileRowBytes, args.page_stride_bytes});
   }
 
-  // Whether there are rows enough for AttendRows. Those that lie in several pages are taken in any case.
+  // Whether there are rows enough for AttendRows to pay.
   static bool TakesBlocks(const AttentionShape& shape, const AttendArgs& args) {
-    const bool many =
-        args.rows * shape.group >= kRowHeadsMin || args.first_row_position % kPageTokens + args.rows > kPageTokens;
-    return many && args.heads == 1 && BlockOf(shape.head_dim) != nullptr;
+    return args.rows * shape.group >= kRowHeadsMin && args.heads == 1 && BlockOf(shape.head_dim) != nullptr;
   }
 
-  // Some of a call's rows; those that begin with the first one also set all queries. REQUIRES: TakesBlocks.
+  // Some of a call's rows; those that begin with the first one also set all queries. REQUIRES: one head, of a size for
+  // which kernels take many_prompt_rows.
   struct Rows {
     int first, end;
   };
@@ -153,7 +152,7 @@ struct PromptTiles {
     };
     for (int head = 0; head < args.heads; ++head) {
       AttendArgs one = args;
-      one.layer_base = UnpackedPage(shape, args, 0);
+      one.layer_base = args.scratch + UnpackedPagesAt(shape);
       one.page_stride_bytes = static_cast<size_t>(UnpackedBytes(shape));
       one.page_ids = page_ids;
       one.open_pages = nullptr;
@@ -176,6 +175,10 @@ struct PromptTiles {
   static void AttendHead(const AttentionShape& shape, const AttendArgs& packed, int head,
                          const AttentionShape& unpacked, const AttendArgs& args) {
     const Upcoming::Pages next = {Unpack::HeadBytes(shape.head_dim) / kTileRowBytes, packed.page_stride_bytes};
+    // All blocks alike, as queries stay: open pages are in the last ones.
+    const bool in_pages = Unpack::kOpens && args.first_row_position % kPageTokens + args.rows > kPageTokens;
+    const bool in_rows = in_pages || Bf16Tiles::TakesBlocks(unpacked, args);
+    std::byte* const unpacked_pages = args.scratch + UnpackedPagesAt(shape);
     const SeenTokens seen(shape, packed);
     const int seen_end = (seen.end + kPageTokens - 1) / kPageTokens;
     const int first_page = args.first_position / kPageTokens;
@@ -191,13 +194,13 @@ struct PromptTiles {
       for (const int closed_end = opens ? own_page : seen_end; page < closed_end; ++page) {
         const std::byte* const page_at = packed.layer_base + packed.page_ids[page] * packed.page_stride_bytes;
         Unpack::Head(shape.head_dim, page_at + head * Unpack::HeadBytes(shape.head_dim),
-                     UnpackedPage(shape, args, page));
+                     unpacked_pages + page * UnpackedBytes(shape));
       }
       if (opens && own_page >= 0) {
         const int of_rows = position / kPageTokens - args.first_row_position / kPageTokens;
-        CopyOpenPage(shape, packed.open_pages[of_rows], head, UnpackedPage(shape, args, own_page));
+        CopyOpenPage(shape, packed.open_pages[of_rows], head, unpacked_pages + own_page * UnpackedBytes(shape));
       }
-      if (!Bf16Tiles::TakesBlocks(unpacked, args)) return Bf16Tiles::Attend(unpacked, args);
+      if (!in_rows) return Bf16Tiles::Attend(unpacked, args);
       AttendArgs these = args;
       if (rows.end < args.rows) these.next_pages = these.next_rows = 0;
       Bf16Tiles::AttendRows(unpacked, these, rows, next);
@@ -212,10 +215,6 @@ struct PromptTiles {
     }
   }
 
-  // Where a page of the block would be.
-  static std::byte* UnpackedPage(const AttentionShape& shape, const AttendArgs& args, int page) {
-    return args.scratch + UnpackedPagesAt(shape) + page * UnpackedBytes(shape);
-  }
   static ptrdiff_t UnpackedBytes(const AttentionShape& shape) {
     return PageHeadElements(shape.head_dim) * ptrdiff_t{sizeof(Bf16)};
   }

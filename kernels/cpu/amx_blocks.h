@@ -102,7 +102,8 @@ class TileBlock : Attention<V, TileBf16Kv<V>> {
  public:
   static constexpr int kBringsOfAPage = kScoreSteps + kHeadDim / kAddDims;
 
-  // Of all the call's row-heads, filled up to whole passes, to where each pass finds its own.
+  // Of all the call's row-heads, to where passes find their own, and zeros for those that a pass has beyond the last
+  // one.
   static void SetQueries(const AttentionShape& shape, const AttendArgs& args) {
     const int bytes = args.rows * shape.group * static_cast<int>(kQueryBytes);
     Base::template SetQueries<Bf16>(shape, args, args.scratch);

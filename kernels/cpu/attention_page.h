@@ -83,10 +83,10 @@ bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args);
 // Row-heads that a kernel takes at once, at most.
 inline constexpr int kMaxTileRows = 16;
 
-// Of TileBlock (amx_blocks.h): the queries of a call's row-heads; and of 32 row-heads scores of three pages, or later
-// acc, p of a block, sums and bases.
+// Of TileBlock (amx_blocks.h): the queries of a call's row-heads, and of as many more as the last one's pass has; and
+// of 32 row-heads scores of three pages, or later acc, p of a block, sums and bases.
 constexpr int TileBlockQueryBytes(int row_heads, int head_dim) {
-  return (row_heads + 2 * kMaxTileRows - 1) / (2 * kMaxTileRows) * (2 * kMaxTileRows) * head_dim * 2;
+  return (row_heads + 2 * kMaxTileRows - 1) * head_dim * 2;
 }
 constexpr int TileBlockScratchBytes(int head_dim) {
   const int floats = head_dim > 3 * kPageTokens ? head_dim : 3 * kPageTokens;

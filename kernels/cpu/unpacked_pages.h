@@ -23,6 +23,7 @@ inline __m512i RoundToPairs(__m512 low, __m512 high) {
 inline const Bf16* Bf16At(const std::byte* at) { return reinterpret_cast<const Bf16*>(at); }
 
 struct UnpackInt8 {
+  static constexpr bool kOpens = false;  // whether rows see their own page as an open one
   static constexpr int HeadBytes(int head_dim) { return Int8HeadBytes(head_dim); }
 
   static void Head(int head_dim, const std::byte* from, std::byte* to) {
@@ -100,6 +101,7 @@ struct UnpackInt8 {
 
 // A dim of K, or a token's group of V, has 16 numbers: a code is an index into these.
 struct UnpackInt4 {
+  static constexpr bool kOpens = true;
   static constexpr int HeadBytes(int head_dim) { return Int4HeadBytes(head_dim); }
 
   static void Head(int head_dim, const std::byte* from, std::byte* to) {

@@ -84,7 +84,8 @@ TEST(AttentionBitsTest, RowsAreIndependentBitForBit) {
 // More of a prompt than other calls have, over two blocks.
 TEST(AttentionBitsTest, ManyRowsOfAPromptAreAsThoseOfOnePage) {
   for (const KvType kv_type : {KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
-    for (const auto& [group, head_dim, window] : {std::tuple(1, 32, 0), std::tuple(3, 64, 300), std::tuple(4, 32, 0)}) {
+    for (const auto& [group, head_dim, window] : {std::tuple(1, 32, 0), std::tuple(3, 64, 300), std::tuple(4, 32, 0),
+                                                  std::tuple(5, 96, 0), std::tuple(8, 128, 0)}) {
       AttentionCase c = {ElementType::kBf16, kv_type, head_dim, group, 1, 0, 0, window, 0};
       c.rows = MaxPromptRows({.group = group}) - 20;
       c.context = kBlockTokens + 70 + (group == 1 ? 300 : 0);

@@ -32,6 +32,13 @@ struct Call {
   int tokens, rows, first_head, heads;
 };
 
+// A prompt's, if these are kernels for so many.
+std::vector<Call> CallsWithManyRows(const AttentionKernels& kernels, const AttentionShape& shape) {
+  if (!kernels.many_prompt_rows || kernels.HasPrompts() != AreForPrompts(kernels)) return {};
+  const int rows = std::min(MaxPromptRows(shape), kBlockTokens - 5);
+  return {{kBlockTokens, rows, 2, 1}, {kBlockTokens - 5, rows - kPageTokens, 1, 1}};
+}
+
 // Appends, closes, attends, folds and finishes, with everything in guarded areas. Returns o.
 std::vector<std::byte> Attend(const AttentionKernels& kernels, const AttentionShape& shape, const Call& call,
                               Flush flush) {
@@ -42,18 +49,20 @@ std::vector<std::byte> Attend(const AttentionKernels& kernels, const AttentionSh
   const size_t q_row = static_cast<size_t>(call.heads) * shape.group * shape.head_dim * element;
   const bool int4 = shape.kv_type == KvType::kInt4;
   GuardedAreas kv(PageBytes(shape), pages, flush);
-  GuardedAreas pieces(std::max<size_t>(1, shape.kv_heads * OpenPieceBytes(shape)), kOpenPieces, flush);
-  OpenPage open = {{pieces.at(0), pieces.at(1), pieces.at(2), pieces.at(3)}, OpenPieceBytes(shape)};
+  GuardedAreas pieces(std::max<size_t>(1, shape.kv_heads * OpenPieceBytes(shape)), kOpenPieces * pages, flush);
+  std::vector<OpenPage> open(pages);
   for (size_t page = 0; page < pages; ++page) {
     const int tokens = std::min<int>(kPageTokens, call.tokens - static_cast<int>(page) * kPageTokens);
     GuardedAreas k(tokens * kv_row, 1, flush), v(tokens * kv_row, 1, flush);
     FillRandom(shape.type, k.at(), tokens * kv_row / element, 2 * page);
     FillRandom(shape.type, v.at(), tokens * kv_row / element, 2 * page + 1);
+    for (int i = 0; i < kOpenPieces; ++i) open[page].pieces[i] = pieces.at(kOpenPieces * page + static_cast<size_t>(i));
+    open[page].head_stride_bytes = OpenPieceBytes(shape);
     for (int head = 0; head < shape.kv_heads; ++head) {
       const size_t offset = static_cast<size_t>(head) * shape.head_dim * element;
-      kernels.append(shape,
-                     {kv.at(page), int4 ? &open : nullptr, head, 0, tokens, k.at() + offset, v.at() + offset, kv_row});
-      if (int4 && tokens == kPageTokens) ClosePage(shape, head, open, kv.at(page));
+      kernels.append(shape, {kv.at(page), int4 ? &open[page] : nullptr, head, 0, tokens, k.at() + offset,
+                             v.at() + offset, kv_row});
+      if (int4 && tokens == kPageTokens) ClosePage(shape, head, open[page], kv.at(page));
     }
   }
 
@@ -73,7 +82,9 @@ std::vector<std::byte> Attend(const AttentionKernels& kernels, const AttentionSh
   args.layer_base = kv.at(0);
   args.page_stride_bytes = kv.stride_bytes();
   args.page_ids = reinterpret_cast<const uint32_t*>(ids.at());
-  args.open_pages = int4 ? &open : nullptr;
+  const int first_open = (call.tokens - call.rows) / kPageTokens;
+  const std::vector<OpenPage> open_pages(open.begin() + first_open, open.end());
+  args.open_pages = int4 ? open_pages.data() : nullptr;
   args.first_head = call.first_head;
   args.heads = call.heads;
   args.tokens = call.tokens;
@@ -110,8 +121,11 @@ TEST_P(AttentionBoundsTest, NothingBesideWhatWasGivenIsTouched) {
     for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
       const AttentionShape shape = ShapeOf(type, GetParam(), 3, type == ElementType::kF32 ? 1 : 5, head_dim);
       for (const AttentionKernels& kernels : RunnableKernels(shape)) {
-        for (const Call& call : {Call{1, 1, 0, 3}, Call{20, 7, 2, 1}, Call{38, 6, 1, 2}, Call{64, 8, 0, 3},
-                                 Call{109, 13, 2, 1}, Call{128, kMaxAttendRows, 2, 1}, Call{512, 1, 2, 1}}) {
+        std::vector<Call> calls = {Call{1, 1, 0, 3},  Call{20, 7, 2, 1},   Call{38, 6, 1, 2},
+                                   Call{64, 8, 0, 3}, Call{109, 13, 2, 1}, Call{128, kMaxAttendRows, 2, 1},
+                                   Call{512, 1, 2, 1}};
+        for (const Call& call : CallsWithManyRows(kernels, shape)) calls.push_back(call);
+        for (const Call& call : calls) {
           SCOPED_TRACE(std::string(kernels.name) + ", head_dim " + std::to_string(head_dim) + ", tokens " +
                        std::to_string(call.tokens));
           const std::vector<std::byte> at_start = Attend(kernels, shape, call, Flush::kStart);

@@ -420,8 +420,57 @@ TEST(HopPlanTest, TilesOfPromptsHaveManyRowsWhereThereAreTilesEnough) {
   };
   EXPECT_EQ(rows_of_tiles(1, 150, true), (std::vector<uint32_t>{kPromptRows, 22}));
   EXPECT_EQ(rows_of_tiles(1, 150, false), (std::vector<uint32_t>{32, 32, 32, 32, 22}));
-  EXPECT_EQ(rows_of_tiles(2, 150, true), (std::vector<uint32_t>{32, 32, 32, 32, 22})) << "15 tiles for two threads";
-  EXPECT_EQ(rows_of_tiles(2, 192, true), (std::vector<uint32_t>{32, 32, 32, 32, 32, 32})) << "18, where 9 were too few";
+  EXPECT_EQ(rows_of_tiles(2, 150, true), (std::vector<uint32_t>{32, 32, 32, 32, 22})) << "five tiles of three heads";
+}
+
+// Rows of 3 KV heads behind `position` tokens, two threads; of up to kPromptRows.
+HopPlan PlanOfPrompts(const AttentionShape& shape, const std::vector<std::pair<uint32_t, uint32_t>>& position_and_rows,
+                      std::vector<StepEntry>* entries) {
+  AttentionKernels kernels;
+  kernels.many_prompt_rows = true;
+  HopPlan plan(shape, PlanLimitsFor(shape, 4096, 2, kMaxContext, kernels));
+  uint32_t row = 0;
+  for (const auto& [position, rows] : position_and_rows) {
+    entries->push_back(Entry(row, position, rows));
+    entries->back().of_prompt = true;
+    row += rows;
+  }
+  plan.Build(*entries);
+  return plan;
+}
+
+TEST(HopPlanTest, TilesOfPromptsAreSmallBesideWhatIsSharedOut) {
+  const auto largest = [](const std::vector<std::pair<uint32_t, uint32_t>>& position_and_rows) {
+    std::vector<StepEntry> entries;
+    HopPlan plan = PlanOfPrompts(Shape(), position_and_rows, &entries);
+    CheckCoverage(&plan, entries, 2, 0);
+    CheckSlots(&plan, /*shared=*/false, 0, SIZE_MAX);
+    uint32_t rows = 0;
+    for (const Chain& chain : plan.chains()) rows = std::max<uint32_t>(rows, chain.rows);
+    return rows;
+  };
+  EXPECT_EQ(largest({{0, 2048}}), kPromptRows);
+  EXPECT_EQ(largest({{5000, 600}}), 64u) << "a tile of 128 rows would be more than a 16th";
+  EXPECT_EQ(largest({{5000, 100}}), 32u);
+  EXPECT_EQ(largest({{0, 500}, {0, 500}, {0, 500}, {0, 500}}), kPromptRows);
+  EXPECT_EQ(largest({{0, 500}, {0, 500}, {0, 500}, {0, 500}, {18000, 40}}), 32u) << "many tiles, but one is long";
+}
+
+TEST(HopPlanTest, TilesOfPromptsShareNoOpenPage) {
+  AttentionShape shape = Shape();
+  shape.kv_type = KvType::kInt4;
+  std::vector<StepEntry> entries;
+  HopPlan plan = PlanOfPrompts(shape, {{21, 1000}, {480, 1000}}, &entries);
+  uint32_t largest = 0;
+  for (const Chain& chain : plan.chains()) {
+    const uint32_t last = chain.first_position + chain.rows - 1, first_page = chain.first_position / kPageTokens;
+    const StepEntry& entry = entries[chain.entry];
+    EXPECT_TRUE(chain.tile_row == 0 || chain.first_position % kPageTokens == 0) << chain.first_position;
+    EXPECT_TRUE(last + 1 == entry.end_position() || last % kPageTokens == kPageTokens - 1) << last;
+    EXPECT_LE(last / kPageTokens + 1 - first_page, OpenPagesMax(shape));
+    largest = std::max<uint32_t>(largest, chain.rows);
+  }
+  EXPECT_EQ(largest, kPromptRows);
 }
 
 TEST(HopPlanTest, ChunksAppendEachOfTheirPagesOnce) {

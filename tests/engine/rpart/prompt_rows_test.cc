@@ -54,14 +54,17 @@ class PromptRowsTest : public testing::TestWithParam<Variant> {
     for (uint32_t have = 0, portion; have < kTokens; have += portion) {
       const uint32_t end = have < prompt_tokens ? prompt_tokens : kTokens;
       portion = std::min<uint32_t>(random_portions ? 1 + random() % most : most, end - have);
-      const std::vector<std::byte> o =
-          rig.Step({{.sequence = 1, .rows = portion, .content = kContent, .prompt_tokens = prompt_tokens}}).o[1];
-      const ptrdiff_t bytes = static_cast<ptrdiff_t>(o.size() / kLayers);
-      for (uint32_t layer = 0; layer < kLayers; ++layer) {
-        rows[layer].insert(rows[layer].end(), o.begin() + layer * bytes, o.begin() + (layer + 1) * bytes);
-      }
+      Add(rig.Step({{.sequence = 1, .rows = portion, .content = kContent, .prompt_tokens = prompt_tokens}}).o[1],
+          &rows);
     }
     return rows;
+  }
+  // A step's, [layer][row], behind those before.
+  static void Add(const std::vector<std::byte>& o, Rows* rows) {
+    const ptrdiff_t bytes = static_cast<ptrdiff_t>(o.size() / kLayers);
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      (*rows)[layer].insert((*rows)[layer].end(), o.begin() + layer * bytes, o.begin() + (layer + 1) * bytes);
+    }
   }
   static std::vector<std::byte> Part(const Rows& rows, uint32_t first, uint32_t end) {
     const size_t bytes = shape().reply_row_bytes();
@@ -77,11 +80,33 @@ class PromptRowsTest : public testing::TestWithParam<Variant> {
 TEST_P(PromptRowsTest, PortionsChangeNoBit) {
   const Rows expected = RowsOf(1, kPrompt, 1);
   for (const uint32_t most : {2u, 9u, 32u, 100u, 128u}) {
-    const int threads = 1 + static_cast<int>(most % 3);
-    EXPECT_TRUE(RowsOf(threads, kPrompt, most) == expected) << most << " rows, " << threads << " threads";
+    for (const int threads : {1, 3}) {  // one alone takes tiles of as many rows as kernels do
+      EXPECT_TRUE(RowsOf(threads, kPrompt, most) == expected) << most << " rows, " << threads << " threads";
+    }
   }
   for (const uint32_t most : {12u, 90u}) {
-    EXPECT_TRUE(RowsOf(2, kPrompt, most, /*random_portions=*/true) == expected) << "up to " << most << " rows";
+    for (const int threads : {1, 2}) {
+      EXPECT_TRUE(RowsOf(threads, kPrompt, most, /*random_portions=*/true) == expected) << "up to " << most << " rows";
+    }
+  }
+}
+
+// By tiles that begin and end within pages which are full by then.
+TEST_P(PromptRowsTest, ReplayedRowsAreThoseOfTheFirstTime) {
+  const Rows expected = RowsOf(1, kPrompt, 1);
+  for (const auto& [first, rows] : {std::pair(37u, 91u), std::pair(5u, 110u), std::pair(64u, 64u)}) {
+    HopRig rig(shape(), 1, kPoolBytes);
+    Prepare(&rig);
+    rig.Make(1);
+    Ask ask = {.sequence = 1, .rows = 128, .content = kContent, .prompt_tokens = kPrompt};
+    EXPECT_TRUE(rig.Step({ask}).o[1] == Part(expected, 0, 128));
+    ask.position = first;
+    ask.rows = rows;
+    // What int4 lost of the first page's earlier tokens stays so.
+    const uint32_t kept = rig.has_open_pages() ? (first + kPageTokens - 1) / kPageTokens * kPageTokens : first;
+    Rows replayed(kLayers);
+    Add(rig.Step({ask}).o[1], &replayed);
+    EXPECT_TRUE(Part(replayed, kept - first, rows) == Part(expected, kept, first + rows)) << first;
   }
 }
 
