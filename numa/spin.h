@@ -3,6 +3,7 @@
 
 #include <emmintrin.h>
 #include <sched.h>
+#include <time.h>
 
 #include <cstdint>
 
@@ -12,7 +13,8 @@ namespace fastdecode {
 
 enum class PollMode {
   kSpin,   // the thread has a core to itself and never enters the kernel
-  kYield,  // threads share cores: after kEmptyPollsBeforeYield empty polls every further one gives the core away
+  kYield,  // threads share cores: after kEmptyPollsBeforeYield empty polls every further one gives the core away, and
+           // after a long time of that naps
   kWatch,  // as kSpin while the core is the thread's own; for a second after it was taken away for long, as kYield
 };
 
@@ -21,9 +23,10 @@ inline void CpuRelax() { _mm_pause(); }
 
 // What a thread does between two empty polls.
 // Two pinned spinners on one core otherwise need 8 ms for a round trip (a scheduler slice each way); with the yield 3
-// us. Who else will come to run on a core is not known beforehand (a worker's engine on the same host, say): a thread
-// that watches finds out by two looks at the clock that lie further apart than polls do; so it says when it has slept
-// or worked in between (Reset). REQUIRES: TickClock::Get() was called at the start. Thread: one.
+// us. But who yields for long keeps its share of the core, which is taken from what it waits for: so it naps. Who else
+// will come to run on a core is not known beforehand (a worker's engine on the same host, say): a thread that watches
+// finds out by two looks at the clock that lie further apart than polls do; so it says when it has slept or worked in
+// between (Reset). REQUIRES: TickClock::Get() was called at the start. Thread: one.
 class PollBackoff {
  public:
   static constexpr uint32_t kEmptyPollsBeforeYield = 256;
@@ -35,15 +38,18 @@ class PollBackoff {
     ++empty_polls_;
     if (mode_ == PollMode::kWatch && (SharesCore() || empty_polls_ % kPollsBetweenLooks == 0)) Look();
     const bool yields = mode_ == PollMode::kYield || (mode_ == PollMode::kWatch && SharesCore());
-    if (yields && empty_polls_ > kEmptyPollsBeforeYield) {
+    if (!yields || empty_polls_ <= kEmptyPollsBeforeYield) {
+      CpuRelax();
+    } else if (mode_ != PollMode::kYield || !WaitsForLong()) {
       sched_yield();
     } else {
-      CpuRelax();
+      constexpr timespec kNap = {.tv_sec = 0, .tv_nsec = 50'000};
+      nanosleep(&kNap, nullptr);
     }
   }
 
   // After a poll that found something, or a sleep.
-  void Reset() { empty_polls_ = looked_ticks_ = 0; }
+  void Reset() { empty_polls_ = looked_ticks_ = waits_since_ticks_ = 0; }
 
   // Whether this thread, watching, has seen its core given to others within the last second.
   static bool SharesCore() { return shared_until_ticks_ != 0; }
@@ -52,6 +58,14 @@ class PollBackoff {
   static constexpr uint32_t kPollsBetweenLooks = 16;
   static constexpr uint64_t kTakenNs = 500'000;  // looks lie microseconds apart, interrupts take less
   static constexpr uint64_t kYieldNs = 1'000'000'000;
+  static constexpr uint64_t kLongNs = 1'000'000;  // a nap makes such a wait some 5 % longer, and a longer one less
+
+  // From the first yield on.
+  bool WaitsForLong() {
+    const uint64_t now = NowTicks();
+    if (waits_since_ticks_ == 0) waits_since_ticks_ = now;
+    return now - waits_since_ticks_ > TickClock::Get().ToTicks(kLongNs);
+  }
 
   // Whether the core was taken away since the last look.
   void Look() {
@@ -69,6 +83,7 @@ class PollBackoff {
   PollMode mode_;
   uint32_t empty_polls_ = 0;
   uint64_t looked_ticks_ = 0;
+  uint64_t waits_since_ticks_ = 0;
 };
 
 }  // namespace fastdecode

@@ -1,6 +1,7 @@
 #include "numa/spin.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <thread>
@@ -22,6 +23,32 @@ bool FindsItsCoreShared(PollMode mode, bool resets) {
   }).join();
   return shared;
 }
+
+// How often a thread that polls in vain for so long has slept: given the core away of its own accord for some time.
+int64_t Sleeps(PollMode mode, std::chrono::milliseconds wait, bool resets) {
+  int64_t sleeps = 0;
+  std::thread([&] {
+    PollBackoff backoff(mode);
+    rusage before, after;
+    getrusage(RUSAGE_THREAD, &before);
+    const auto end = std::chrono::steady_clock::now() + wait;
+    for (uint32_t i = 1; std::chrono::steady_clock::now() < end; ++i) {
+      backoff.Idle();
+      if (resets && i % PollBackoff::kEmptyPollsBeforeYield == 0) backoff.Reset();
+    }
+    getrusage(RUSAGE_THREAD, &after);
+    sleeps = after.ru_nvcsw - before.ru_nvcsw;
+  }).join();
+  return sleeps;
+}
+
+TEST(SpinTest, WhoYieldsForLongNaps) { EXPECT_GT(Sleeps(PollMode::kYield, std::chrono::milliseconds(200), false), 10); }
+
+TEST(SpinTest, WhoFindsSomethingDoesNotNap) {
+  EXPECT_EQ(Sleeps(PollMode::kYield, std::chrono::milliseconds(20), true), 0);
+}
+
+TEST(SpinTest, WhoHasTheCoreNeverNaps) { EXPECT_EQ(Sleeps(PollMode::kSpin, std::chrono::milliseconds(20), false), 0); }
 
 TEST(SpinTest, WhoWatchesFindsItsCoreTaken) { EXPECT_TRUE(FindsItsCoreShared(PollMode::kWatch, false)); }
 
