@@ -12,6 +12,7 @@
 
 namespace fastdecode::simt_internal {
 
+class Emulator;
 struct Runner;
 
 // A block's shared memory, between bytes that nobody may change.
@@ -108,9 +109,10 @@ struct Block {
 
 // A fiber that runs threads, one after another: those that never wait need no switch.
 struct Runner {
-  Runner(unsigned index, void (*body)(void*), void* context) : fiber(index, body, context) {}
+  Runner(unsigned index, void (*body)(void*), Emulator* owner) : fiber(index, body, owner), emulator(*owner) {}
 
   Fiber fiber;
+  Emulator& emulator;
   Block* block = nullptr;  // whose thread it runs; null: none
   unsigned thread = 0;
   const char* waits_at = nullptr;  // for reports: what it came to last...

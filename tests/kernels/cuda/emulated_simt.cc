@@ -20,13 +20,13 @@ unsigned BlocksX() { return running->block->shape->blocks_x; }
 unsigned BlocksY() { return running->block->shape->blocks_y; }
 std::byte* SharedMemory() { return reinterpret_cast<std::byte*>(running->block->shared.data()); }
 
-void SyncBlock(Site here) { Emulator::OfThisThread().SyncBlock(here); }
+void SyncBlock(Site here) { running->emulator.SyncBlock(here); }
 void AwaitKernelBefore(Site here) {
   running->site = here;
-  Emulator::OfThisThread().AwaitKernelBefore();
+  running->emulator.AwaitKernelBefore();
 }
 void SyncWarp(Site here) {
-  Emulator::OfThisThread().Meet(
+  running->emulator.Meet(
       nullptr, [](void* const*) {}, "SyncWarp", here);
 }
 void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, Site here) {
@@ -35,7 +35,7 @@ void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, 
     uint64_t value, received;
   };
   if (lane >= kWarp) {
-    Emulator::OfThisThread().Fail("a shuffle takes from a lane of the warp", here, "lane " + std::to_string(lane));
+    running->emulator.Fail("a shuffle takes from a lane of the warp", here, "lane " + std::to_string(lane));
   }
   Shuffle shuffle = {lane, 0, 0};
   std::memcpy(&shuffle.value, mine, size);
@@ -45,7 +45,7 @@ void ExchangeInWarp(const void* mine, void* theirs, size_t size, unsigned lane, 
       of_lane->received = static_cast<const Shuffle*>(given[of_lane->wanted])->value;
     }
   };
-  Emulator::OfThisThread().Meet(&shuffle, together, "a shuffle", here);
+  running->emulator.Meet(&shuffle, together, "a shuffle", here);
   std::memcpy(theirs, &shuffle.received, size);
 }
 
@@ -54,7 +54,7 @@ namespace {
 // An atomic operation, before and after which others may come.
 template <class Operation>
 auto Contended(const Operation& operation) {
-  Emulator& emulator = Emulator::OfThisThread();
+  Emulator& emulator = running->emulator;
   emulator.MaybePreempt();
   const auto result = operation();
   emulator.MaybePreempt();
@@ -81,10 +81,10 @@ void AtomicMax(uint64_t* word, uint64_t value) {
 // All threads of a kernel are one of the host's, whose release stores order what any of them wrote.
 uint32_t CountIn(uint32_t* word) { return AtomicAdd(word, 1u); }
 void StoreReleaseSystem(uint64_t* word, uint64_t value) {
-  Emulator::OfThisThread().CheckAwaited(running->site);
+  running->emulator.CheckAwaited(running->site);
   Contended([&] {
     std::atomic_ref(*word).store(value, std::memory_order_release);
-    Emulator::OfThisThread().Released(word);
+    running->emulator.Released(word);
     return 0;
   });
 }
@@ -94,7 +94,7 @@ uint64_t LoadAcquireSystem(const uint64_t* word) {
 
 void CopyAsync(std::byte* shared, const std::byte* from, bool zeros) {
   constexpr uintptr_t kUnit = simt_internal::CopiesOfThread::kBytes;
-  Emulator::OfThisThread().CheckAwaited(running->site);
+  running->emulator.CheckAwaited(running->site);
   ExpectAligned(reinterpret_cast<uintptr_t>(shared) % kUnit == 0 && reinterpret_cast<uintptr_t>(from) % kUnit == 0);
   running->copies.Begin(shared, zeros ? nullptr : from);
 }
@@ -106,6 +106,6 @@ uint64_t DeviceNs() {
   const uint64_t now_ns = NowNs();
   return now_ns + now_ns / 20'000 + 100'000'000'000'000'000;
 }
-void Pause() { Emulator::OfThisThread().Pause(); }
+void Pause() { running->emulator.Pause(); }
 
 }  // namespace fastdecode::simt

@@ -67,7 +67,7 @@ void LoadTogether(void* const* given) {
 void LoadInWarp(const std::byte* shared, uint32_t* out, void (*together)(void* const*), Site here) {
   ExpectAligned(reinterpret_cast<uintptr_t>(shared) % 16 == 0);
   Load load = {shared, out};
-  Emulator::OfThisThread().Meet(&load, together, "a load of matrices", here);
+  running->emulator.Meet(&load, together, "a load of matrices", here);
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ void LoadInWarp(const std::byte* shared, uint32_t* out, void (*together)(void* c
 void MultiplyAddInWarp(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (*widen)(uint16_t),
                        Site here) {
   Product product = {d, a, {b0, b1}, widen};
-  Emulator::OfThisThread().Meet(&product, &MultiplyTogether, "a product of matrices", here);
+  running->emulator.Meet(&product, &MultiplyTogether, "a product of matrices", here);
 }
 void LoadMatrices(const std::byte* shared, uint32_t (&out)[4], Site here) {
   LoadInWarp(shared, out, &LoadTogether<false>, here);

@@ -28,7 +28,8 @@ class Lots {
 };
 
 // What this host thread runs now; null: no kernel.
-extern constinit thread_local Runner* running;
+// Read at every step: so in the static block, of which a library that is opened later may have a few words.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local Runner* running;
 
 // The kernels of one host thread: behind Emulate, and behind what simt.h declares.
 class Emulator {
