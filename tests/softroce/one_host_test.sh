@@ -53,19 +53,19 @@ verbs_device_test() {
 in_guest() {
   local worker engine
   check 'two homes of this process generate what one home does elsewhere' \
-    same_tokens /out/expected.json generate -n 24 --homes local --kv-gib 0.02 --report
+    same_tokens /out/expected.json generate -n 12 --homes local --kv-gib 0.02 --report
   check 'home 0 is on node 0, and the kernel has verified it' grep -E '^home 0: local, node 0.* on node 0 \(verified\)' "$last_errors"
   check 'home 1 is on node 1, and the kernel has verified it' grep -E '^home 1: local, node 1.* on node 1 \(verified\)' "$last_errors"
   check 'AVX2 was chosen for S-Part and homes' test "$(grep -cE '^(S-Part|home [01]): .*avx2' "$last_errors")" == 3
 
   check 'a worker starts' start_worker
-  generate --homes unix:/run/w.sock -n 24 --ignore-eos >/tmp/long.json 2>&1 &
+  generate --homes unix:/run/w.sock -n 12 --ignore-eos >/tmp/long.json 2>&1 &
   engine=$!
   check 'it serves an engine with both homes' lab_eventually 60 both_serve
   check 'all pages of its homes are on their nodes' pages_at_home "$worker" 20
   check 'which it served meanwhile' kill -0 "$engine"
   check 'the engine ends well' wait "$engine"
-  check 'two homes of a worker generate the same' same_tokens /out/expected.json generate -n 24 --homes unix:/run/w.sock
+  check 'two homes of a worker generate the same' same_tokens /out/expected.json generate -n 12 --homes unix:/run/w.sock
   migratepages "$worker" 1 0
   check 'pages that were moved away are noticed' expect_failure pages_at_home "$worker" 20
   kill "$worker"
@@ -82,7 +82,7 @@ if [[ -n ${LAB_HOST:-} ]]; then
 else
   out=$(mktemp -d)
   trap 'rm -rf "$out"' EXIT
-  generate -n 24 --homes local:1 >"$out/expected.json"
+  generate -n 12 --homes local:1 >"$out/expected.json"
   status=0
   "$here/lab" run --timeout 280 --out "$out" "$(printf '%q ' bash "$here/one_host_test.sh" "$build" "$root")" || status=$?
   cat "$out/1.log" 2>/dev/null || true

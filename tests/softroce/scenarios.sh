@@ -85,7 +85,7 @@ generate() {  # generate TOKENS OPTION...: for each prompt, as JSON
 same_tokens_over_fabric() {
   check 'the workers are there' await_workers
   check "the same tokens with homes $(fabric_homes)" \
-    same_tokens /out/expected.json generate 24 --homes "$(fabric_homes)" --secret-file $secret \
+    same_tokens /out/expected.json generate 12 --homes "$(fabric_homes)" --secret-file $secret \
     --hop-timeout-ms 20000 --peer-timeout-ms 10000
 }
 
@@ -179,9 +179,9 @@ fault() {
   local struck limit_ms=$((hop_timeout_ms + slack_ms))
   [[ $name != sigkill ]] || limit_ms=$slack_ms
   check 'the worker is there' await_workers
-  # Each of four layers takes 20 ms, so that the requests run for 6 s on any machine.
+  # Each of four layers takes 20 ms, so that the requests run for 3 s on any machine.
   check 'the engine starts' start_engine "local:1,10.77.0.2:$port" fault=delay=1:20ms
-  submit_all 80
+  submit_all 40
   check 'all requests are on their way' lab_eventually 120 all_begun
   if [[ $name == power_off ]]; then lab_power_off 2; else lab_signal strike; lab_wait struck; fi
   struck=$EPOCHREALTIME
@@ -195,7 +195,7 @@ fault() {
     lab_signal repair
     lab_wait repaired 120
     check 'the worker is taken back' lab_eventually 60 back_again
-    submit_all 10
+    submit_all 4
     check 'all requests end' lab_eventually 120 all_ended
     check 'and are right' all_right
   fi
@@ -215,7 +215,7 @@ same_footprint() { echo "$1"; echo "$2"; [[ $1 == "$2" ]]; }
 engine_same_tokens_two_hosts() {
   same_tokens_over_fabric
   check 'the same tokens, notified by flag' \
-    same_tokens /out/expected.json generate 24 --homes "$(fabric_homes)" --secret-file $secret --notify flag \
+    same_tokens /out/expected.json generate 12 --homes "$(fabric_homes)" --secret-file $secret --notify flag \
     --hop-timeout-ms 20000 --peer-timeout-ms 10000
   lab_counters
 }
@@ -284,7 +284,7 @@ engine_engine_kill_and_return() {
     lab_wait "free.$i" 120 || break
   done
   check "$cycles engines killed" test $i -gt "$cycles"
-  check 'the next one is served' same_tokens /out/expected.json generate 24 --homes "10.77.0.2:$port" --secret-file $secret
+  check 'the next one is served' same_tokens /out/expected.json generate 12 --homes "10.77.0.2:$port" --secret-file $secret
 }
 homes=$(find /sys/devices/system/node -maxdepth 1 -name 'node[0-9]*' | wc -l)  # of one worker
 times_in_log() { (($(grep -c "$1" /tmp/worker.log) >= $2)); }
@@ -425,7 +425,7 @@ else
   out=$(mktemp -d)
   trap 'rm -rf "$out"' EXIT
   generate 150 --homes local:1 | token_ids - | grep -o '[0-9][0-9,]*' >"$out/expected"
-  generate 24 --homes local:1 >"$out/expected.json"
+  generate 12 --homes local:1 >"$out/expected.json"
   plan_lab "$name"
   command="CYCLES=$cycles $(printf '%q ' bash "$here/scenarios.sh" "$@")"
   commands=()
