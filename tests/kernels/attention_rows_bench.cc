@@ -53,6 +53,8 @@ T* Allocate(size_t count) {
       std::aligned_alloc(kAlignment, (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment));
 }
 
+// The kernel for a prompt's rows and one type of KV, whose pages fill `pool`, which the caller keeps. Owns: queries,
+// partials and scratch. Thread: one.
 class RowsBench {
  public:
   RowsBench(KvType type, std::byte* pool, size_t pool_bytes)
@@ -153,7 +155,7 @@ class RowsBench {
 
   const AttentionShape shape_;
   const AttentionKernels kernels_;
-  const decltype(AttentionKernels::attend) attend_;
+  const AttendFn attend_;
   std::byte* const pool_;
   std::vector<uint32_t> page_ids_;
   const size_t partial_floats_;

@@ -34,7 +34,7 @@ int64_t Sleeps(PollMode mode, std::chrono::milliseconds wait, bool resets) {
     const auto end = std::chrono::steady_clock::now() + wait;
     for (uint32_t i = 1; std::chrono::steady_clock::now() < end; ++i) {
       backoff.Idle();
-      if (resets && i % PollBackoff::kEmptyPollsBeforeYield == 0) backoff.Reset();
+      if (resets && i % (PollBackoff::kEmptyPollsBeforeYield + 1) == 0) backoff.Reset();  // after a yield
     }
     getrusage(RUSAGE_THREAD, &after);
     sleeps = after.ru_nvcsw - before.ru_nvcsw;
