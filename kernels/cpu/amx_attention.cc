@@ -236,7 +236,9 @@ AttentionKernels WithPrompts(AttentionKernels kernels, bool bf16_rows, int head_
   return kernels;
 }
 
-AttentionKernels Kernels(KvType type, bool bf16_rows, int head_dim) {
+}  // namespace
+
+AttentionKernels AmxAttention(KvType type, bool bf16_rows, int head_dim) {
   switch (type) {
     case KvType::kF32:
       return Attention<Avx512Vector, Floats<float>>::Kernels("amx-f32");
@@ -256,14 +258,6 @@ AttentionKernels Kernels(KvType type, bool bf16_rows, int head_dim) {
     }
   }
   return {};
-}
-
-}  // namespace
-
-AttentionKernels AmxAttention(KvType type, bool bf16_rows, int head_dim) {
-  AttentionKernels kernels = Kernels(type, bf16_rows, head_dim);
-  if (type >= KvType::kInt8) kernels.append = &VbmiAppendToPage;
-  return kernels;
 }
 
 }  // namespace fastdecode

@@ -3,11 +3,9 @@
 #include "numa/check.h"
 
 namespace fastdecode {
+namespace {
 
-AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionShape& shape) {
-  FD_CHECK(shape.head_dim >= 16 && shape.head_dim <= 256 && shape.head_dim % 16 == 0, "head_dim is 16, 32, ... 256");
-  FD_CHECK(shape.group >= 1, "query heads share a KV head");
-  FD_CHECK(shape.kv_heads >= 1 && shape.sliding_window >= 0 && shape.soft_cap >= 0, "a shape has no negative sizes");
+AttentionKernels KernelsOf(Isa isa, Prefetching prefetching, const AttentionShape& shape) {
   // What multiplies pairs rounds the query to bf16: not where it comes in f32.
   const bool bf16 = shape.kv_type == KvType::kBf16 && shape.type == ElementType::kBf16;
   const bool bytes = shape.kv_type >= KvType::kInt8;
@@ -15,6 +13,17 @@ AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionSh
   if (isa >= Isa::kAvx512Bf16 && bf16) return Avx512Bf16Attention(prefetching);
   if (isa >= Isa::kAvx512Vnni && bytes) return Avx512VnniAttention(shape.kv_type, prefetching);
   return isa == Isa::kAvx2 ? Avx2Attention(shape.kv_type) : Avx512Attention(shape.kv_type, prefetching);
+}
+
+}  // namespace
+
+AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionShape& shape) {
+  FD_CHECK(shape.head_dim >= 16 && shape.head_dim <= 256 && shape.head_dim % 16 == 0, "head_dim is 16, 32, ... 256");
+  FD_CHECK(shape.group >= 1, "query heads share a KV head");
+  FD_CHECK(shape.kv_heads >= 1 && shape.sliding_window >= 0 && shape.soft_cap >= 0, "a shape has no negative sizes");
+  AttentionKernels kernels = KernelsOf(isa, prefetching, shape);
+  if (shape.kv_type >= KvType::kInt8 && isa >= Isa::kAvx512Vnni && CpuHasVbmi()) kernels.append = &VbmiAppendToPage;
+  return kernels;
 }
 
 AttentionKernels SelectAttention(Isa isa, const AttentionShape& shape) {
