@@ -111,7 +111,7 @@ struct ThreeStages {
 };
 
 // Decision 19 has what these and others do.
-using Zen4Stages = ThreeStages<16384, PrefetchIntoL2, true>;
+using Zen4Stages = ThreeStages<16576, PrefetchIntoL2, true>;
 using Zen5Stages = ThreeStages<12288, PrefetchIntoL1, false>;
 
 }  // namespace
