@@ -113,6 +113,10 @@ struct AttendArgs {
   int next_pages = 0;
   const std::byte* next_q = nullptr;
   int next_rows = 0;
+  // int4: likewise the open page of the sequence that it appends and attends to next, and how many tokens that has
+  // then.
+  const OpenPage* next_open = nullptr;
+  int next_open_tokens = 0;
   // The block's partial goes to `out`. If there is an `into`, it is folded into that instead. If there is an `o`, what
   // came of it is finished to there instead: FoldFn, FinishFn. Partials passed over so hold nothing afterwards.
   Partial out;

@@ -131,14 +131,6 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
   // A bad entry's rows in a shared chain are computed for nobody; its own chains are left out, all of their pieces
   // alike.
   if (!is_shared && entry.bad) return;
-  if (!is_shared && !entry.is_chunk()) {
-    const TickSum append(LeaderSum(thread, &LeaderTicks::append));
-    // The pages that rows are appended to are attended to by nobody else in this hop.
-    for (int head = chain.first_head; head < chain.first_head + chain.heads; ++head) {
-      AppendRows(entry, head, (chain.first_block + first_block) * kBlockTokens,
-                 (chain.first_block + end_block) * kBlockTokens);
-    }
-  }
   Queries queries = GatherQueries(chain, thread);
   const bool whole = chain.split < 0;
   const uint32_t folded_blocks = whole ? chain.blocks : plan->split(chain.split).folded_blocks;
@@ -169,6 +161,14 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
   }
 }
 
+// Whether a block of a chain has positions that its entry appends as it goes.
+bool HopWork::IsAppendedTo(const Chain& chain, uint32_t block) const {
+  const StepEntry& entry = entries[chain.entry];
+  const uint32_t first = (chain.first_block + block) * kBlockTokens;
+  return chain.sharers == 0 && !entry.is_chunk() && entry.first_position < first + kBlockTokens &&
+         entry.end_position() > first;
+}
+
 // A shared chain's rows lie here and there among those of the hop: they are put together for it.
 HopWork::Queries HopWork::GatherQueries(const Chain& chain, int thread) const {
   if (chain.sharers == 0) return QueriesOf(chain);
@@ -193,7 +193,14 @@ HopWork::Queries HopWork::QueriesOf(const Chain& chain) const {
 void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out,
                           const Partial& into, int thread) const {
   const uint32_t position = (chain.first_block + block) * kBlockTokens;
-  OpenPage open[kMaxPromptPages];
+  if (IsAppendedTo(chain, block)) {
+    const TickSum append(LeaderSum(thread, &LeaderTicks::append));
+    // Nobody else attends to these pages in this hop.
+    for (int head = chain.first_head; head < chain.first_head + chain.heads; ++head) {
+      AppendRows(entries[chain.entry], head, position, position + kBlockTokens);
+    }
+  }
+  OpenPage open[kMaxPromptPages], next_open;
   AttendArgs args = {};
   args.open_pages = FindOpenPages(chain, block, thread, open) ? open : nullptr;
   args.layer_base = pool->LayerBase(layer);
@@ -209,7 +216,7 @@ void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& que
   args.q = queries.first;
   args.rows = chain.rows;
   args.first_row_position = static_cast<int>(chain.first_position);
-  SetNext(chain, block, &args);
+  SetNext(chain, block, &next_open, &args);
   args.out = out;
   args.into = into;
   if (chain.split < 0 && chain.sharers == 0 && block + 1 == chain.blocks) {
@@ -288,7 +295,7 @@ size_t HopWork::HeadOffset(const Chain& chain) const {
 // What the thread attends to after this block of the chain, for prefetching: another one, or the next chain's first.
 // Not known behind the last chain, and where it begins with a fork's open page that has no page yet. Tiles of a chunk
 // that go through few blocks find in the cache what the tile before read, but for the pages of their own tokens.
-void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) const {
+void HopWork::SetNext(const Chain& chain, uint32_t block, OpenPage* open, AttendArgs* args) const {
   const bool same = block + 1 < chain.blocks;
   const Chain& next = same ? chain : *(&chain + 1);
   if (&next == plan->chains().data() + plan->chains().size() || entries[next.entry].bad) return;
@@ -304,6 +311,11 @@ void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) cons
     const uint32_t last = (std::min(end, first * kPageTokens + kBlockTokens) - 1) / kPageTokens;
     args->next_page_ids = pages.data() + first;
     args->next_pages = static_cast<int>(std::min<size_t>(last + 1, pages.size()) - first);
+  }
+  if (has_open_pages() && IsAppendedTo(next, same ? block + 1 : 0)) {
+    *open = OpenPageOf(entries[next.entry]);
+    args->next_open = open;
+    args->next_open_tokens = static_cast<int>((entries[next.entry].end_position() - 1) % kPageTokens) + 1;
   }
   if (!same && next.sharers == 0) {
     args->next_q = QueriesOf(next).first;

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
+#include "kernels/cpu/open_page.h"
 #include "kernels/cpu/partial_rows.h"
 #include "kernels/cpu/vector_exp.h"
 
@@ -85,6 +86,7 @@ class Attention {
     const int end = seen.end;
     Pipeline<Kv> pipeline(query);
     const auto is_open = [&](int page) { return args.open_pages != nullptr && (page + 1) * kPageTokens >= end; };
+    OpenAhead open_ahead(shape, args, ((end + kPageTokens - 1) / kPageTokens - seen.first_page) * args.heads);
     for (int page = seen.first_page; page * kPageTokens < end; ++page) {
       const int page_position = args.first_position + page * kPageTokens;
       uint32_t visible[kMaxAttendRows];
@@ -95,10 +97,10 @@ class Attention {
       const bool more = (page + 1) * kPageTokens < end && !is_open(page + 1);
       const std::byte* const next = more ? FirstHeadAt(shape, args, page + 1) : args.next;
       if (!is_open(page)) {
-        AttendHeads(shape, args, scratch, FirstHeadAt(shape, args, page), next, visible, &pipeline);
+        AttendHeads(shape, args, scratch, FirstHeadAt(shape, args, page), next, visible, &open_ahead, &pipeline);
       } else if constexpr (kHasOpenPages) {
         pipeline.Finish();
-        AttendOpenPage(shape, query, args, scratch, next, visible);
+        AttendOpenPage(shape, query, args, scratch, end - page * kPageTokens, next, visible, &open_ahead);
       }
     }
     pipeline.Finish();
@@ -424,29 +426,27 @@ class Attention {
 
   // One page against all of the call's KV heads, the first of which lies at `at`; `next` is read afterwards.
   static void AttendHeads(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch,
-                          const std::byte* at, const std::byte* next, const uint32_t* visible, Pipeline<Kv>* pipeline) {
+                          const std::byte* at, const std::byte* next, const uint32_t* visible, OpenAhead* open_ahead,
+                          Pipeline<Kv>* pipeline) {
     const ptrdiff_t head_bytes = Kv::HeadBytes(shape.head_dim);
     const std::byte* const end = at + args.heads * head_bytes;
     const ptrdiff_t bytes = end - at, wanted = Kv::Prefetch::kBytes != 0 ? Kv::Prefetch::kBytes : head_bytes;
     const Ahead ahead = {end, (next != nullptr ? next : at) - end, wanted < bytes ? wanted : bytes};
     for (int head = 0; head < args.heads; ++head, at += head_bytes) {
+      if constexpr (kHasOpenPages) open_ahead->Step();
       const bool adjacent = next == end || at + head_bytes + ahead.bytes <= end;  // what is prefetched meanwhile
       AttendRows<Kv>(shape, args, scratch, at, ahead, adjacent, visible, head * args.rows * shape.group, pipeline);
     }
   }
 
-  // The open page against them: each head is put together first.
+  // The open page, of so many tokens, against them: each head is put together first.
   static void AttendOpenPage(const AttentionShape& shape, const Query& query, const AttendArgs& args,
-                             const Scratch& scratch, const std::byte* next, const uint32_t* visible) {
+                             const Scratch& scratch, int tokens, const std::byte* next, const uint32_t* visible,
+                             OpenAhead* open_ahead) {
     Pipeline<Open> pipeline(query);
-    const size_t piece_bytes = static_cast<size_t>(Open::HeadBytes(shape.head_dim)) / kOpenPieces;
     for (int head = 0; head < args.heads; ++head) {
-      for (int i = 0; i < kOpenPieces; ++i) {
-        const std::byte* const piece = args.open_pages->pieces[i];
-        __builtin_memcpy(scratch.open + static_cast<size_t>(i) * piece_bytes,
-                         piece + static_cast<size_t>(args.first_head + head) * args.open_pages->head_stride_bytes,
-                         piece_bytes);
-      }
+      open_ahead->Step();
+      CopyOpenHead(shape.head_dim, *args.open_pages, args.first_head + head, tokens, scratch.open);
       const bool last = head + 1 == args.heads;
       const Ahead ahead = last && next != nullptr ? Ahead{scratch.open, next - scratch.open, 0} : Ahead{};
       AttendRows<Open>(shape, args, scratch, scratch.open, ahead, false, visible, head * args.rows * shape.group,

@@ -427,7 +427,7 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
   const Partial from = {block.max.data(), block.sum.data(), block.acc.data()};
 
   for (int first = 0; first < context; first += kBlockTokens) {
-    OpenPage open[kMaxPromptPages + 1];
+    OpenPage open[kMaxPromptPages + 1], next_open;
     AttendArgs args = {};
     args.layer_base = pages.data();
     args.page_stride_bytes = page_stride_bytes;
@@ -458,6 +458,11 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
         args.next = &pages[page_ids[next] * page_stride_bytes];
         args.next_page_ids = &page_ids[next];
         args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, kBlockPages));
+      }
+      if (shape.kv_type == KvType::kInt4) {
+        next_open = OpenPageAt(own_page);
+        args.next_open = &next_open;
+        args.next_open_tokens = (context - 1) % kPageTokens + 1;
       }
     }
     if (args.o != nullptr) {  // once more for the partials, which finishing does not leave
