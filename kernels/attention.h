@@ -81,6 +81,15 @@ struct Partial {
   float* acc;
 };
 
+// What a thread appends to before it attends to what comes next, for prefetching: some KV heads of a page, or with int4
+// of an open one, and how many tokens that has then.
+struct NextAppend {
+  const std::byte* page;  // of KV head 0
+  OpenPage open;          // int4: instead
+  int first_head, heads;
+  int tokens;
+};
+
 // One block of one sequence's KV, some of its KV heads, against `rows` query rows of that sequence. Page by page, and
 // in it head by head, in ascending order of addresses, if the pages are; for rows of prompts head by head. Row r is the
 // token at first_row_position + r; it sees positions p with p <= its own, and p > own - sliding_window. Results depend
@@ -113,10 +122,7 @@ struct AttendArgs {
   int next_pages = 0;
   const std::byte* next_q = nullptr;
   int next_rows = 0;
-  // int4: likewise the open page of the sequence that it appends and attends to next, and how many tokens that has
-  // then.
-  const OpenPage* next_open = nullptr;
-  int next_open_tokens = 0;
+  const NextAppend* next_append = nullptr;  // null: none, or not known; rows of prompts do without
   // The block's partial goes to `out`. If there is an `into`, it is folded into that instead. If there is an `o`, what
   // came of it is finished to there instead: FoldFn, FinishFn. Partials passed over so hold nothing afterwards.
   Partial out;

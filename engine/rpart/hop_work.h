@@ -76,8 +76,9 @@ struct HopWork {
     return thread == 0 && leader != nullptr ? &(leader->*sum) : nullptr;
   }
   size_t HeadOffset(const Chain& chain) const;
-  bool IsAppendedTo(const Chain& chain, uint32_t block) const;
-  void SetNext(const Chain& chain, uint32_t block, OpenPage* open, AttendArgs* args) const;
+  bool HasOwnRows(const Chain& chain, uint32_t block) const;
+  void SetNext(const Chain& chain, uint32_t block, AttendArgs* args) const;
+  bool FindNextAppend(const Chain& chain, uint32_t block, int thread, NextAppend* next) const;
 
   // Of open pages.
   bool has_open_pages() const { return OpenPieces(attention) > 0; }

@@ -161,8 +161,8 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
   }
 }
 
-// Whether a block of a chain has positions that its entry appends as it goes.
-bool HopWork::IsAppendedTo(const Chain& chain, uint32_t block) const {
+// Whether rows of a chain's entry lie in a block: then they are appended before it is attended to.
+bool HopWork::HasOwnRows(const Chain& chain, uint32_t block) const {
   const StepEntry& entry = entries[chain.entry];
   const uint32_t first = (chain.first_block + block) * kBlockTokens;
   return chain.sharers == 0 && !entry.is_chunk() && entry.first_position < first + kBlockTokens &&
@@ -193,14 +193,14 @@ HopWork::Queries HopWork::QueriesOf(const Chain& chain) const {
 void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& queries, const Partial& out,
                           const Partial& into, int thread) const {
   const uint32_t position = (chain.first_block + block) * kBlockTokens;
-  if (IsAppendedTo(chain, block)) {
+  if (HasOwnRows(chain, block)) {
     const TickSum append(LeaderSum(thread, &LeaderTicks::append));
     // Nobody else attends to these pages in this hop.
     for (int head = chain.first_head; head < chain.first_head + chain.heads; ++head) {
       AppendRows(entries[chain.entry], head, position, position + kBlockTokens);
     }
   }
-  OpenPage open[kMaxPromptPages], next_open;
+  OpenPage open[kMaxPromptPages];
   AttendArgs args = {};
   args.open_pages = FindOpenPages(chain, block, thread, open) ? open : nullptr;
   args.layer_base = pool->LayerBase(layer);
@@ -216,7 +216,9 @@ void HopWork::AttendBlock(const Chain& chain, uint32_t block, const Queries& que
   args.q = queries.first;
   args.rows = chain.rows;
   args.first_row_position = static_cast<int>(chain.first_position);
-  SetNext(chain, block, &next_open, &args);
+  SetNext(chain, block, &args);
+  NextAppend next_append;
+  if (FindNextAppend(chain, block, thread, &next_append)) args.next_append = &next_append;
   args.out = out;
   args.into = into;
   if (chain.split < 0 && chain.sharers == 0 && block + 1 == chain.blocks) {
@@ -295,7 +297,7 @@ size_t HopWork::HeadOffset(const Chain& chain) const {
 // What the thread attends to after this block of the chain, for prefetching: another one, or the next chain's first.
 // Not known behind the last chain, and where it begins with a fork's open page that has no page yet. Tiles of a chunk
 // that go through few blocks find in the cache what the tile before read, but for the pages of their own tokens.
-void HopWork::SetNext(const Chain& chain, uint32_t block, OpenPage* open, AttendArgs* args) const {
+void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) const {
   const bool same = block + 1 < chain.blocks;
   const Chain& next = same ? chain : *(&chain + 1);
   if (&next == plan->chains().data() + plan->chains().size() || entries[next.entry].bad) return;
@@ -312,15 +314,32 @@ void HopWork::SetNext(const Chain& chain, uint32_t block, OpenPage* open, Attend
     args->next_page_ids = pages.data() + first;
     args->next_pages = static_cast<int>(std::min<size_t>(last + 1, pages.size()) - first);
   }
-  if (has_open_pages() && IsAppendedTo(next, same ? block + 1 : 0)) {
-    *open = OpenPageOf(entries[next.entry]);
-    args->next_open = open;
-    args->next_open_tokens = static_cast<int>((entries[next.entry].end_position() - 1) % kPageTokens) + 1;
-  }
   if (!same && next.sharers == 0) {
     args->next_q = QueriesOf(next).first;
     args->next_rows = chain.sharers > 0 ? 1 : next.rows;  // a shared chain's q lies elsewhere, closer together
   }
+}
+
+// What this thread appends to next, if that is before what it attends to next.
+bool HopWork::FindNextAppend(const Chain& chain, uint32_t block, int thread, NextAppend* next) const {
+  const bool same = block + 1 < chain.blocks;
+  const uint32_t next_block = same ? block + 1 : 0;
+  const size_t index = static_cast<size_t>(&chain - plan->chains().data()) + (same ? 0 : 1);
+  const PlanCut end = plan->cut(thread + 1);
+  if (index > end.chain || (index == end.chain && next_block >= end.block)) return false;  // another thread's
+  const Chain& to = plan->chains()[index];
+  const StepEntry& entry = entries[to.entry];
+  if (entry.bad || !HasOwnRows(to, next_block)) return false;
+  const uint32_t last = entry.end_position() - 1;
+  if (has_open_pages()) {
+    next->open = OpenPageOf(entry);
+  } else {
+    next->page = pool->Address(layer, entry.sequence->pages[last / kPageTokens]);
+  }
+  next->first_head = to.first_head;
+  next->heads = to.heads;
+  next->tokens = static_cast<int>(last % kPageTokens) + 1;
+  return true;
 }
 
 Partial HopWork::At(const Chain& chain, float* floats) const {

@@ -1,5 +1,6 @@
 #include "kernels/cpu/amx_blocks.h"
 #include "kernels/cpu/amx_panels.h"
+#include "kernels/cpu/appended_page.h"
 #include "kernels/cpu/attention_template.h"
 #include "kernels/cpu/avx512vnni_vector.h"
 #include "kernels/cpu/fma_dots.h"
@@ -198,20 +199,13 @@ struct PromptTiles {
       }
       if (opens && own_page >= 0) {
         const int of_rows = position / kPageTokens - args.first_row_position / kPageTokens;
-        CopyOpenPage(shape, packed.open_pages[of_rows], head, unpacked_pages + own_page * UnpackedBytes(shape));
+        CopyOpenHead(OpenRuns(shape.head_dim, kPageTokens), packed.open_pages[of_rows], head,
+                     unpacked_pages + own_page * UnpackedBytes(shape));
       }
       if (!in_rows) return Bf16Tiles::Attend(unpacked, args);
       AttendArgs these = args;
       if (rows.end < args.rows) these.next_pages = these.next_rows = 0;
       Bf16Tiles::AttendRows(unpacked, these, rows, next);
-    }
-  }
-
-  static void CopyOpenPage(const AttentionShape& shape, const OpenPage& open, int head, std::byte* to) {
-    const ptrdiff_t piece_bytes = UnpackedBytes(shape) / kOpenPieces;
-    for (int i = 0; i < kOpenPieces; ++i) {
-      __builtin_memcpy(to + i * piece_bytes, open.pieces[i] + static_cast<size_t>(head) * open.head_stride_bytes,
-                       static_cast<size_t>(piece_bytes));
     }
   }
 

@@ -22,7 +22,9 @@ AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionSh
   FD_CHECK(shape.group >= 1, "query heads share a KV head");
   FD_CHECK(shape.kv_heads >= 1 && shape.sliding_window >= 0 && shape.soft_cap >= 0, "a shape has no negative sizes");
   AttentionKernels kernels = KernelsOf(isa, prefetching, shape);
-  if (shape.kv_type >= KvType::kInt8 && isa >= Isa::kAvx512Vnni && CpuHasVbmi()) kernels.append = &VbmiAppendToPage;
+  // Who forces a lesser ISA wants no more than that. On Zen 5, where packing prefetches into L1, it was not measured.
+  const bool vbmi = isa >= Isa::kAvx512Vnni && prefetching != Prefetching::kZen5 && CpuHasVbmi();
+  if (vbmi && shape.kv_type >= KvType::kInt8) kernels.append = &VbmiAppendToPage;
   return kernels;
 }
 

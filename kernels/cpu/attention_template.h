@@ -5,8 +5,8 @@
 
 #include "kernels/attention.h"
 #include "kernels/cpu/ahead.h"
+#include "kernels/cpu/appended_page.h"
 #include "kernels/cpu/attention_page.h"
-#include "kernels/cpu/open_page.h"
 #include "kernels/cpu/partial_rows.h"
 #include "kernels/cpu/vector_exp.h"
 
@@ -86,7 +86,8 @@ class Attention {
     const int end = seen.end;
     Pipeline<Kv> pipeline(query);
     const auto is_open = [&](int page) { return args.open_pages != nullptr && (page + 1) * kPageTokens >= end; };
-    OpenAhead open_ahead(shape, args, ((end + kPageTokens - 1) / kPageTokens - seen.first_page) * args.heads);
+    const int pages = (end + kPageTokens - 1) / kPageTokens - seen.first_page;
+    AppendAhead<kHasOpenPages> append_ahead(shape, Kv::HeadBytes(shape.head_dim), args.next_append, pages * args.heads);
     for (int page = seen.first_page; page * kPageTokens < end; ++page) {
       const int page_position = args.first_position + page * kPageTokens;
       uint32_t visible[kMaxAttendRows];
@@ -97,10 +98,10 @@ class Attention {
       const bool more = (page + 1) * kPageTokens < end && !is_open(page + 1);
       const std::byte* const next = more ? FirstHeadAt(shape, args, page + 1) : args.next;
       if (!is_open(page)) {
-        AttendHeads(shape, args, scratch, FirstHeadAt(shape, args, page), next, visible, &open_ahead, &pipeline);
+        AttendHeads(shape, args, scratch, FirstHeadAt(shape, args, page), next, visible, &append_ahead, &pipeline);
       } else if constexpr (kHasOpenPages) {
         pipeline.Finish();
-        AttendOpenPage(shape, query, args, scratch, end - page * kPageTokens, next, visible, &open_ahead);
+        AttendOpenPage(shape, query, args, scratch, end - page * kPageTokens, next, visible, &append_ahead);
       }
     }
     pipeline.Finish();
@@ -426,27 +427,28 @@ class Attention {
 
   // One page against all of the call's KV heads, the first of which lies at `at`; `next` is read afterwards.
   static void AttendHeads(const AttentionShape& shape, const AttendArgs& args, const Scratch& scratch,
-                          const std::byte* at, const std::byte* next, const uint32_t* visible, OpenAhead* open_ahead,
-                          Pipeline<Kv>* pipeline) {
+                          const std::byte* at, const std::byte* next, const uint32_t* visible,
+                          AppendAhead<kHasOpenPages>* append_ahead, Pipeline<Kv>* pipeline) {
     const ptrdiff_t head_bytes = Kv::HeadBytes(shape.head_dim);
     const std::byte* const end = at + args.heads * head_bytes;
     const ptrdiff_t bytes = end - at, wanted = Kv::Prefetch::kBytes != 0 ? Kv::Prefetch::kBytes : head_bytes;
     const Ahead ahead = {end, (next != nullptr ? next : at) - end, wanted < bytes ? wanted : bytes};
     for (int head = 0; head < args.heads; ++head, at += head_bytes) {
-      if constexpr (kHasOpenPages) open_ahead->Step();
+      append_ahead->Step();
       const bool adjacent = next == end || at + head_bytes + ahead.bytes <= end;  // what is prefetched meanwhile
       AttendRows<Kv>(shape, args, scratch, at, ahead, adjacent, visible, head * args.rows * shape.group, pipeline);
     }
   }
 
-  // The open page, of so many tokens, against them: each head is put together first.
+  // The open page, of so many tokens, against them: each head is put together first, as far as it has tokens.
   static void AttendOpenPage(const AttentionShape& shape, const Query& query, const AttendArgs& args,
                              const Scratch& scratch, int tokens, const std::byte* next, const uint32_t* visible,
-                             OpenAhead* open_ahead) {
+                             AppendAhead<kHasOpenPages>* append_ahead) {
+    const OpenRuns runs(shape.head_dim, tokens < kPageTokens ? tokens : kPageTokens);
     Pipeline<Open> pipeline(query);
     for (int head = 0; head < args.heads; ++head) {
-      open_ahead->Step();
-      CopyOpenHead(shape.head_dim, *args.open_pages, args.first_head + head, tokens, scratch.open);
+      append_ahead->Step();
+      CopyOpenHead(runs, *args.open_pages, args.first_head + head, scratch.open);
       const bool last = head + 1 == args.heads;
       const Ahead ahead = last && next != nullptr ? Ahead{scratch.open, next - scratch.open, 0} : Ahead{};
       AttendRows<Open>(shape, args, scratch, scratch.open, ahead, false, visible, head * args.rows * shape.group,

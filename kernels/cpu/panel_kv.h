@@ -36,7 +36,7 @@ struct PanelKv : Dots {
     Dots::SetQuery(from, head_dim, scale, reinterpret_cast<Factor*>(q));
   }
 
-  // scores[j] = q[j] · k for the 32 tokens of a page.
+  // scores[j] = q[j] · k for the 32 tokens of a page, or those that are seen.
   template <int J, Fetch kFetch>
   static inline void Scores(int head_dim, const std::byte* page_head, const Ahead& ahead, const std::byte* q, int seen,
                             const Prepared&, float* scores) {
@@ -60,7 +60,7 @@ struct PanelKv : Dots {
   template <int J>
   static inline void Weigh(int, const std::byte*, const Probability*, Weights*, float*) {}
 
-  // acc[j] += p[j] · v for the 32 tokens of a page.
+  // acc[j] += p[j] · v for the 32 tokens of a page, or those that are seen.
   template <int J, Fetch kFetch>
   static inline void Add(int head_dim, const std::byte* page_head, const Ahead& ahead, const Probability* p, int seen,
                          const Weights&, bool, float* acc) {
@@ -82,7 +82,7 @@ struct PanelKv : Dots {
   }
 };
 
-// Open pages of int4: chunks see half of each.
+// Open pages of int4, which have half of their tokens on average.
 template <class V>
 using OpenPages = PanelKv<V, FmaDots<V, Bf16>, true>;
 

@@ -427,7 +427,8 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
   const Partial from = {block.max.data(), block.sum.data(), block.acc.data()};
 
   for (int first = 0; first < context; first += kBlockTokens) {
-    OpenPage open[kMaxPromptPages + 1], next_open;
+    OpenPage open[kMaxPromptPages + 1];
+    NextAppend next_append;
     AttendArgs args = {};
     args.layer_base = pages.data();
     args.page_stride_bytes = page_stride_bytes;
@@ -459,11 +460,9 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
         args.next_page_ids = &page_ids[next];
         args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, kBlockPages));
       }
-      if (shape.kv_type == KvType::kInt4) {
-        next_open = OpenPageAt(own_page);
-        args.next_open = &next_open;
-        args.next_open_tokens = (context - 1) % kPageTokens + 1;
-      }
+      next_append = {&pages[page_ids.back() * page_stride_bytes], {}, 0, in.kv_heads, (context - 1) % kPageTokens + 1};
+      if (shape.kv_type == KvType::kInt4) next_append.open = OpenPageAt(own_page);
+      args.next_append = &next_append;
     }
     if (args.o != nullptr) {  // once more for the partials, which finishing does not leave
       const AttentionResult before = folded;

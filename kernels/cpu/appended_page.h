@@ -1,0 +1,145 @@
+#ifndef FASTDECODE_KERNELS_CPU_APPENDED_PAGE_H_
+#define FASTDECODE_KERNELS_CPU_APPENDED_PAGE_H_
+
+#include "kernels/attention.h"
+#include "kernels/cpu/ahead.h"
+#include "kernels/cpu/attention_page.h"
+
+namespace fastdecode {
+namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
+
+constexpr int kLineBytes = 64;
+
+// What of a KV head of an open page its tokens take, in runs of lines: K's panels, each of which is a piece, and the
+// beginning of each of V's, half of which are one.
+class OpenRuns {
+ public:
+  OpenRuns(int head_dim, int tokens)
+      : piece_bytes_(PageHeadElements(head_dim) * static_cast<int>(sizeof(Bf16)) / kOpenPieces),
+        k_panels_(tokens > kPanelLanes ? kPageKPanels : 1),
+        v_panels_(head_dim / kPanelLanes),
+        v_step_(kVPanelBytes),
+        v_bytes_((tokens + 1) / 2 * kLineBytes) {
+    if (piece_bytes_ % kVPanelBytes == 0) return;
+    v_panels_ = kOpenPieces - kPageKPanels;  // one would lie in both of V's pieces: they are taken whole
+    v_step_ = v_bytes_ = piece_bytes_;
+  }
+
+  int count() const { return k_panels_ + v_panels_; }
+  int lines() const { return (k_panels_ * piece_bytes_ + v_panels_ * v_bytes_) / kLineBytes; }
+  int bytes(int run) const { return run < k_panels_ ? piece_bytes_ : v_bytes_; }
+  // From the head's beginning, if its pieces lay one behind the other.
+  int Offset(int run) const {
+    return run < k_panels_ ? run * piece_bytes_ : kPageKPanels * piece_bytes_ + (run - k_panels_) * v_step_;
+  }
+  const std::byte* At(const OpenPage& page, int head, int run) const {
+    const int offset = Offset(run), piece = offset / piece_bytes_;
+    return page.pieces[piece] + static_cast<size_t>(head) * page.head_stride_bytes + offset % piece_bytes_;
+  }
+
+ private:
+  static constexpr int kVPanelBytes = kPageTokens * kPanelLanes * static_cast<int>(sizeof(Bf16));
+
+  const int piece_bytes_, k_panels_;
+  int v_panels_, v_step_, v_bytes_;
+};
+
+// Puts a KV head of an open page together.
+inline void CopyOpenHead(const OpenRuns& runs, const OpenPage& from, int head, std::byte* to) {
+  for (int run = 0; run < runs.count(); ++run) {
+    const std::byte* const at = runs.At(from, head, run);
+    std::byte* const run_to = to + runs.Offset(run);
+    for (int i = 0; i < runs.bytes(run); i += kLineBytes) __builtin_memcpy(run_to + i, at + i, kLineBytes);
+  }
+}
+
+// The lines of a KV head of another page that a token is appended to, in runs: its panel of K, int8's scales, and a
+// line of each panel of V.
+class TokenRuns {
+ public:
+  TokenRuns(const AttentionShape& shape, int slot)
+      : has_scales_(shape.kv_type == KvType::kInt8),
+        scales_(Int8KScales(shape.head_dim)),
+        v_panels_(shape.head_dim / kPanelLanes) {
+    const int element_bytes = shape.kv_type == KvType::kF32 ? 4 : has_scales_ ? 1 : 2;
+    k_bytes_ = kPanelLanes * shape.head_dim * element_bytes;
+    k_ = slot / kPanelLanes * k_bytes_;
+    v_step_ = kPageTokens * kPanelLanes * element_bytes;
+    const int v = has_scales_ ? Int8V(shape.head_dim) : kPageKPanels * k_bytes_;
+    v_ = v + slot * kPanelLanes * element_bytes / kLineBytes * kLineBytes;
+  }
+
+  int count() const { return 1 + has_scales_ + v_panels_; }
+  int lines() const { return k_bytes_ / kLineBytes + has_scales_ * kScalesBytes / kLineBytes + v_panels_; }
+  int bytes(int run) const { return run == 0 ? k_bytes_ : run <= has_scales_ ? kScalesBytes : kLineBytes; }
+  int Offset(int run) const {
+    return run == 0 ? k_ : run <= has_scales_ ? scales_ : v_ + (run - 1 - has_scales_) * v_step_;
+  }
+
+ private:
+  static constexpr int kScalesBytes = 2 * kPageTokens * 2;  // of k and of v
+
+  const int has_scales_, scales_, v_panels_;
+  int k_bytes_, k_, v_step_, v_;
+};
+
+// AttendArgs::next_append, prefetched a few lines at each of a call's steps: prefetched all at once, which is faster
+// than memory, lines would be dropped.
+template <bool kOpen>
+class AppendAhead {
+ public:
+  AppendAhead(const AttentionShape& shape, ptrdiff_t head_bytes, const NextAppend* next, int steps)
+      : next_(next), head_bytes_(head_bytes), runs_(RunsOf(shape, next)) {
+    if (next == nullptr || steps <= 0) return;
+    lines_ = (next->heads * runs_.lines() + steps - 1) / steps;
+    BeginRun();
+  }
+
+  [[gnu::always_inline]] void Step() {
+    for (int i = 0; i < lines_; ++i) {
+      PrefetchIntoL2(at_);
+      at_ += kLineBytes;
+      if (at_ == end_) NextRun();
+    }
+  }
+
+ private:
+  static auto RunsOf(const AttentionShape& shape, const NextAppend* next) {
+    const int tokens = next != nullptr ? next->tokens : 1;
+    if constexpr (kOpen) {
+      return OpenRuns(shape.head_dim, tokens);
+    } else {
+      return TokenRuns(shape, tokens - 1);
+    }
+  }
+
+  void NextRun() {
+    if (++run_ == runs_.count()) run_ = 0, ++head_;
+    if (head_ < next_->heads) {
+      BeginRun();
+    } else {
+      lines_ = 0;
+    }
+  }
+  void BeginRun() {
+    const int head = next_->first_head + head_;
+    if constexpr (kOpen) {
+      at_ = runs_.At(next_->open, head, run_);
+    } else {
+      at_ = next_->page + head * head_bytes_ + runs_.Offset(run_);
+    }
+    end_ = at_ + runs_.bytes(run_);
+  }
+
+  const NextAppend* const next_;
+  const ptrdiff_t head_bytes_;
+  const decltype(RunsOf(AttentionShape(), nullptr)) runs_;
+  int head_ = 0, run_ = 0;
+  int lines_ = 0;  // of a step
+  const std::byte *at_ = nullptr, *end_ = nullptr;
+};
+
+}  // namespace
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_KERNELS_CPU_APPENDED_PAGE_H_
