@@ -81,13 +81,13 @@ struct Partial {
   float* acc;
 };
 
-// What a thread appends to before it attends to what comes next, for prefetching: some KV heads of a page, or with int4
-// of an open one, and how many tokens that has then.
+// What a thread appends to before it attends to what comes next, for prefetching: some KV heads of the page of the last
+// token, or with int4 of the open one, and how many tokens that has then.
 struct NextAppend {
-  const std::byte* page;  // of KV head 0
-  OpenPage open;          // int4: instead
-  int first_head, heads;
-  int tokens;
+  const std::byte* page = nullptr;  // of KV head 0
+  OpenPage open = {};               // int4: instead
+  int first_head = 0, heads = 0;
+  int tokens = 0;
 };
 
 // One block of one sequence's KV, some of its KV heads, against `rows` query rows of that sequence. Page by page, and
@@ -122,7 +122,7 @@ struct AttendArgs {
   int next_pages = 0;
   const std::byte* next_q = nullptr;
   int next_rows = 0;
-  const NextAppend* next_append = nullptr;  // null: none, or not known; rows of prompts do without
+  const NextAppend* next_append = nullptr;  // null: none, or not known; kernels for many rows of a head do without
   // The block's partial goes to `out`. If there is an `into`, it is folded into that instead. If there is an `o`, what
   // came of it is finished to there instead: FoldFn, FinishFn. Partials passed over so hold nothing afterwards.
   Partial out;

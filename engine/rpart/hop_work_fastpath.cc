@@ -161,7 +161,8 @@ void HopWork::RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_bl
   }
 }
 
-// Whether rows of a chain's entry lie in a block: then they are appended before it is attended to.
+// Whether rows of a chain's entry lie in a block of it, other than a chunk's: they are appended before it is attended
+// to.
 bool HopWork::HasOwnRows(const Chain& chain, uint32_t block) const {
   const StepEntry& entry = entries[chain.entry];
   const uint32_t first = (chain.first_block + block) * kBlockTokens;
@@ -330,7 +331,9 @@ bool HopWork::FindNextAppend(const Chain& chain, uint32_t block, int thread, Nex
   const Chain& to = plan->chains()[index];
   const StepEntry& entry = entries[to.entry];
   if (entry.bad || !HasOwnRows(to, next_block)) return false;
-  const uint32_t last = entry.end_position() - 1;
+  const uint32_t block_end = (to.first_block + next_block + 1) * kBlockTokens;
+  const uint32_t last = std::min(entry.end_position(), block_end) - 1;
+  if (last < entry.write_from && !has_open_pages()) return false;  // stored already
   if (has_open_pages()) {
     next->open = OpenPageOf(entry);
   } else {

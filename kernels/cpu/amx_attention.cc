@@ -157,6 +157,7 @@ struct PromptTiles {
       one.page_stride_bytes = static_cast<size_t>(UnpackedBytes(shape));
       one.page_ids = page_ids;
       one.open_pages = nullptr;
+      one.next_append = nullptr;  // it is for pages of the KV type
       one.first_head = 0;
       one.heads = 1;
       one.q = args.q + head * row_bytes;

@@ -53,8 +53,8 @@ inline void CopyOpenHead(const OpenRuns& runs, const OpenPage& from, int head, s
   }
 }
 
-// The lines of a KV head of another page that a token is appended to, in runs: its panel of K, int8's scales, and a
-// line of each panel of V.
+// The lines of a KV head of another page that a token is appended to, in runs: its panel of K, int8's scales, and one of
+// each panel of V. A page's first token clears the others, too.
 class TokenRuns {
  public:
   TokenRuns(const AttentionShape& shape, int slot)

@@ -98,7 +98,8 @@ constexpr int TileBlockScratchBytes(int head_dim) {
 size_t UnpackedPagesAt(const AttentionShape& shape);
 
 // Whose cores are told of what is read next in the way that they gain most from, where kernels leave a choice: AMX's
-// know theirs, AVX2's have one, and so have AVX-512's for int8 and int4 without VNNI. No bit depends on it.
+// know theirs, AVX2's have one, and so have AVX-512's for int8 and int4 without VNNI. Packing depends on it, too. No
+// bit does.
 enum class Prefetching { kZen4, kZen5 };
 inline constexpr Prefetching kPrefetchings[] = {Prefetching::kZen4, Prefetching::kZen5};
 

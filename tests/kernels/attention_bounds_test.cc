@@ -103,8 +103,8 @@ std::vector<std::byte> Attend(const AttentionKernels& kernels, const AttentionSh
   args.next_pages = static_cast<int>(pages);
   args.next_q = q.at();
   args.next_rows = kMaxAttendRows;  // more than one page has steps to bring them in
-  const NextAppend next_append = {args.next, int4 ? open_pages[0] : OpenPage{}, call.first_head, call.heads,
-                                  (call.tokens - 1) % kPageTokens + 1};
+  const NextAppend next_append = {int4 ? nullptr : args.next, int4 ? open_pages[0] : OpenPage{}, call.first_head,
+                                  call.heads, (call.tokens - 1) % kPageTokens + 1};
   args.next_append = &next_append;
   args.o = o.at();
   args.o_row_stride_bytes = q_row;

@@ -461,7 +461,7 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
         args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, kBlockPages));
       }
       next_append = {&pages[page_ids.back() * page_stride_bytes], {}, 0, in.kv_heads, (context - 1) % kPageTokens + 1};
-      if (shape.kv_type == KvType::kInt4) next_append.open = OpenPageAt(own_page);
+      if (shape.kv_type == KvType::kInt4) next_append.page = nullptr, next_append.open = OpenPageAt(own_page);
       args.next_append = &next_append;
     }
     if (args.o != nullptr) {  // once more for the partials, which finishing does not leave
