@@ -321,13 +321,14 @@ void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) cons
   }
 }
 
-// What this thread appends to next, if that is before what it attends to next.
+// What this thread appends to before it attends to the next block. False: it does not, or that block is another
+// thread's, from which its lines would be taken.
 bool HopWork::FindNextAppend(const Chain& chain, uint32_t block, int thread, NextAppend* next) const {
   const bool same = block + 1 < chain.blocks;
   const uint32_t next_block = same ? block + 1 : 0;
   const size_t index = static_cast<size_t>(&chain - plan->chains().data()) + (same ? 0 : 1);
   const PlanCut end = plan->cut(thread + 1);
-  if (index > end.chain || (index == end.chain && next_block >= end.block)) return false;  // another thread's
+  if (index > end.chain || (index == end.chain && next_block >= end.block)) return false;
   const Chain& to = plan->chains()[index];
   const StepEntry& entry = entries[to.entry];
   if (entry.bad || !HasOwnRows(to, next_block)) return false;

@@ -11,7 +11,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 constexpr int kLineBytes = 64;
 
 // What of a KV head of an open page its tokens take, in runs of lines: K's panels, each of which is a piece, and the
-// beginning of each of V's, half of which are one.
+// beginning of each of V's, half of which are one. Numbers alone; holds no page.
 class OpenRuns {
  public:
   OpenRuns(int head_dim, int tokens)
@@ -44,7 +44,7 @@ class OpenRuns {
   int v_panels_, v_step_, v_bytes_;
 };
 
-// Puts a KV head of an open page together.
+// Puts a KV head of an open page together, as far as `runs` go; the rest of `to` stays as it is.
 inline void CopyOpenHead(const OpenRuns& runs, const OpenPage& from, int head, std::byte* to) {
   for (int run = 0; run < runs.count(); ++run) {
     const std::byte* const at = runs.At(from, head, run);
@@ -53,8 +53,8 @@ inline void CopyOpenHead(const OpenRuns& runs, const OpenPage& from, int head, s
   }
 }
 
-// The lines of a KV head of another page that a token is appended to, in runs: its panel of K, int8's scales, and one of
-// each panel of V. A page's first token clears the others, too.
+// The lines of a KV head of another page that a token is appended to, in runs: its panel of K, int8's scales, and one
+// of each panel of V. A page's first token clears the others, too.
 class TokenRuns {
  public:
   TokenRuns(const AttentionShape& shape, int slot)
@@ -83,8 +83,9 @@ class TokenRuns {
   int k_bytes_, k_, v_step_, v_;
 };
 
-// AttendArgs::next_append, prefetched a few lines at each of a call's steps: prefetched all at once, which is faster
-// than memory, lines would be dropped.
+// AttendArgs::next_append, which outlives it, prefetched in equal parts at each of a call's steps, a page's KV heads:
+// prefetched all at once, which is faster than memory, lines would be dropped. kOpen: it is an open page. Thread: the
+// call's.
 template <bool kOpen>
 class AppendAhead {
  public:
