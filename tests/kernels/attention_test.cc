@@ -53,11 +53,13 @@ void ExpectNearReference(const PagedSequence& sequence, const AttentionResult& r
 void CheckSequence(PagedSequence& sequence, const AttentionCase& c, uint64_t seed, Runnable runnable) {
   const std::string_view kOther = "-zen5";
   const std::vector<AttentionKernels> all = RunnableKernels(sequence.shape, runnable);
-  std::map<float, std::vector<double>> expected, bounds;  // by p_rounding
+  std::map<bool, std::vector<double>> expected;  // by AreForPrompts
+  std::map<bool, PagedSequence::ErrorTerms> terms;
   for (const AttentionKernels& kernels : all) {
-    if (expected.contains(kernels.p_rounding)) continue;
-    expected[kernels.p_rounding] = ReferenceAttention(sequence.HeldFor(kernels));
-    bounds[kernels.p_rounding] = sequence.ErrorBound(kernels);
+    const bool prompts = AreForPrompts(kernels);
+    if (expected.contains(prompts)) continue;
+    expected[prompts] = ReferenceAttention(sequence.HeldFor(kernels));
+    terms[prompts] = sequence.FindErrorTerms(kernels);
   }
   sequence.AppendInRandomPieces(all[0], seed);
   for (int head = 0; head < c.kv_heads; ++head) {
@@ -66,8 +68,9 @@ void CheckSequence(PagedSequence& sequence, const AttentionCase& c, uint64_t see
     for (const AttentionKernels& kernels : all) {
       SCOPED_TRACE(std::string(kernels.name) + " KV head " + std::to_string(head));
       const AttentionResult result = sequence.Attend(kernels, head, 0, sequence.in.rows, c.context);
-      const float arithmetic = kernels.p_rounding;
-      ASSERT_NO_FATAL_FAILURE(ExpectNearReference(sequence, result, head, expected[arithmetic], bounds[arithmetic]));
+      const bool prompts = AreForPrompts(kernels);
+      const std::vector<double> bound = sequence.ErrorBound(terms[prompts], kernels.p_rounding);
+      ASSERT_NO_FATAL_FAILURE(ExpectNearReference(sequence, result, head, expected[prompts], bound));
       if (kernels.attend == all[0].attend) first = result;
       if (kernels.p_rounding == all[0].p_rounding) {
         ASSERT_TRUE(result == first) << "other bits than " << all[0].name;

@@ -199,6 +199,7 @@ void PagedSequence::HoldInt4() {
   open_k_ = for_prompts_.k = held.k;
   open_v_ = for_prompts_.v = held.v;
   k_codes_.assign(size_t(in.context / kPageTokens) * heads * head_dim, {});
+  codes_of_k_.assign(held.k.size(), 0);
   v_codes_.assign(size_t(in.context) * heads * groups, {});
   for (int first = 0; first + kPageTokens <= in.context; first += kPageTokens) {
     for (int head = 0; head < heads; ++head) {
@@ -222,6 +223,7 @@ void PagedSequence::HoldInt4() {
           double& k = held.k[at(t, head, d)];
           const float code = Int4Code(k, inverse, 192.5f - minimum);
           k = scale * (minimum + code);
+          codes_of_k_[at(t, head, d)] = code;
           for_prompts_.k[at(t, head, d)] = Unpacked(code, of_dims.Scale(d), minimum * of_dims.Scale(d));
         }
       }
@@ -309,11 +311,7 @@ double PagedSequence::Int4Dot(int row, int head, int token) const {
       rounded_rest_ += word * codes[d].minimum * unit;
     }
   }
-  dot = rounded_rest_;
-  for (int d = 0; d < in.head_dim; ++d) {
-    if (codes[d].scale > 0) dot += rounded_[d] * ((held.k[first + d] - codes[d].offset) / codes[d].scale);
-  }
-  return dot;
+  return std::inner_product(rounded_.begin(), rounded_.end(), &codes_of_k_[first], rounded_rest_);
 }
 
 void PagedSequence::ClearPages(uint64_t seed) {

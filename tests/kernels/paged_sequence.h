@@ -74,9 +74,16 @@ class PagedSequence {
   // What these kernels attend to: `held`, or for rows of prompts the numbers that pages hold, rounded to bf16, and q as
   // it came.
   const ReferenceAttentionInput& HeldFor(const AttentionKernels& kernels) const;
+  // What errors are shares of, for kernels that attend to the same: per element of the reference's o, but for scores.
+  struct ErrorTerms {
+    std::vector<double> o;        // attention over |v|
+    std::vector<double> scores;   // [rows][heads]: the largest sum of |q_d k_d|, scaled
+    std::vector<double> weights;  // what rounding p times v's scale makes
+  };
+  ErrorTerms FindErrorTerms(const AttentionKernels& kernels) const;
   // The error that f32 arithmetic, and probabilities rounded by p_rounding, may make in acc / sum, per element of the
   // reference's o.
-  std::vector<double> ErrorBound(const AttentionKernels& kernels) const;
+  std::vector<double> ErrorBound(const ErrorTerms& terms, double p_rounding) const;
 
   AttentionShape shape;
   ReferenceAttentionInput in;
@@ -99,7 +106,7 @@ class PagedSequence {
   bool IsOpen(int row, int token) const;
   AttentionResult AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
                              int context, Folding folding) const;
-  void AddWeightRounding(std::vector<double>& bound) const;
+  std::vector<double> WeightRounding() const;
   double KMagnitude(const ReferenceAttentionInput& of, size_t element) const;
   double VMagnitude(const ReferenceAttentionInput& of, size_t element) const;
   const CodeRange& VCode(size_t token_head, size_t dim) const;
@@ -109,6 +116,7 @@ class PagedSequence {
   ReferenceAttentionInput for_prompts_;  // of int8 and int4
   std::vector<double> open_k_, open_v_;  // of int4: as in `in`, but bf16
   std::vector<CodeRange> k_codes_;       // of int4: [full pages][kv_heads][head_dim]
+  std::vector<double> codes_of_k_;       // of int4: of each element, 0 in a page that is not full
   std::vector<CodeRange> v_codes_;       // of int8: [context][kv_heads], of int4: that [groups]
   mutable std::vector<std::byte> open_pages_;
   mutable std::array<int, 3> rounded_of_ = {-1, -1, -1};  // row, head, page
