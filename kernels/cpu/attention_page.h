@@ -75,9 +75,9 @@ void VbmiAppendToPage(const AttentionShape& shape, const AppendArgs& args);
 // What AppendToPage and ClosePage do, with AVX2, which is the least ISA. `from` is a KV head of bf16 panels.
 void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
-// Of AppendToPage what is most of a prompt's chunks: whole pages of int8 and int4, rows of bf16, heads of a multiple of
-// 64. False for all else, where an element is not finite, and where an int8 token's scale is below 2^-64: nothing of
-// use is written then.
+// Of AppendToPage what is most of a prompt's chunks: whole pages of all types but f32, rows of bf16, heads of a multiple
+// of 64. False for all else, where an element becomes none that is finite (but for bf16), and where an int8 token's
+// scale is below 2^-64: nothing of use is written then.
 bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args);
 
 // Row-heads that a kernel takes at once, at most.

@@ -24,7 +24,7 @@ AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionSh
   AttentionKernels kernels = KernelsOf(isa, prefetching, shape);
   // Who forces a lesser ISA wants no more than that. On Zen 5, where packing prefetches into L1, it was not measured.
   const bool vbmi = isa >= Isa::kAvx512Vnni && prefetching != Prefetching::kZen5 && CpuHasVbmi();
-  if (vbmi && shape.kv_type >= KvType::kInt8) kernels.append = &VbmiAppendToPage;
+  if (vbmi && shape.kv_type != KvType::kF32) kernels.append = &VbmiAppendToPage;
   return kernels;
 }
 

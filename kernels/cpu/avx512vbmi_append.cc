@@ -1,3 +1,4 @@
+#include "kernels/cpu/wide_float_rows.h"
 #include "kernels/cpu/wide_int4_rows.h"
 #include "kernels/cpu/wide_int8_rows.h"
 
@@ -10,6 +11,13 @@ bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args) {
   if (shape.type != ElementType::kBf16 || head_dim % kWideDims != 0) return false;
   const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
   UpcomingLines next(args, head_dim);
+  const ptrdiff_t head_bytes = PageHeadElements(head_dim) * 2;  // of bf16 or fp16
+  if (shape.kv_type == KvType::kBf16) {
+    return PackWords<Bf16Words>(k, v, head_dim, args.page + args.kv_head * head_bytes, &next);
+  }
+  if (shape.kv_type == KvType::kFp16) {
+    return PackWords<Fp16Words>(k, v, head_dim, args.page + args.kv_head * head_bytes, &next);
+  }
   if (shape.kv_type == KvType::kInt8) {
     return PackInt8(k, v, head_dim, args.page + static_cast<ptrdiff_t>(args.kv_head) * Int8HeadBytes(head_dim), &next);
   }

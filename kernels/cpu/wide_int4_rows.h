@@ -12,7 +12,6 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // A whole page's rows of bf16 to half bytes, as int4_rows.h rounds them, with wide_pack.h's AVX-512.
 
 static_assert(kInt4GroupDims == kWideDims);
-constexpr int kVectorWords = 32;
 
 // The least and the largest of K's dims, or of a group's tokens of V, as they are.
 struct WideRanges {

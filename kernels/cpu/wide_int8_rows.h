@@ -71,12 +71,10 @@ inline void PackInt8K(const Int8Tokens& tokens, int head_dim, std::byte* panel, 
     __m512i row[4];  // i + 4 l in lane l
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) row[i] = LoadLanes(rows + i * head_dim + d, 4 * head_dim);
-    const __m512i low01 = _mm512_unpacklo_epi32(row[0], row[1]), high01 = _mm512_unpackhi_epi32(row[0], row[1]);
-    const __m512i low23 = _mm512_unpacklo_epi32(row[2], row[3]), high23 = _mm512_unpackhi_epi32(row[2], row[3]);
-    Stream64(panel, _mm512_unpacklo_epi64(low01, low23));
-    Stream64(panel + 64, _mm512_unpackhi_epi64(low01, low23));
-    Stream64(panel + 128, _mm512_unpacklo_epi64(high01, high23));
-    Stream64(panel + 192, _mm512_unpackhi_epi64(high01, high23));
+    __m512i quad[4];
+    TransposeLanes(row, quad);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) Stream64(panel + i * 64, quad[i]);
   }
 }
 

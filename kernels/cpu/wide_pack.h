@@ -6,9 +6,10 @@
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
-// What packing whole pages of int8 and int4 has in common, with 512 bits: AVX-512 with BW, VBMI and VBMI2.
+// What packing whole pages of all types but f32 has in common, with 512 bits: AVX-512 with BW, VBMI and VBMI2.
 
 constexpr int kWideDims = 64;  // of a row, taken at once: two vectors
+constexpr int kVectorWords = 32;
 
 inline __m512i Load64(const void* at) { return _mm512_loadu_si512(at); }
 inline void Stream64(void* at, __m512i x) { _mm512_stream_si512(static_cast<__m512i*>(at), x); }
@@ -73,6 +74,16 @@ struct InOrder {
 inline __m512i LoadLanes(const std::byte* at, ptrdiff_t stride) {
   const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(Load16(at)), Load16(at + stride), 1);
   return _mm512_inserti32x4(_mm512_inserti32x4(two, Load16(at + 2 * stride), 2), Load16(at + 3 * stride), 3);
+}
+
+// Dwords of four vectors' lanes to columns, lane by lane.
+inline void TransposeLanes(const __m512i (&row)[4], __m512i (&column)[4]) {
+  const __m512i low01 = _mm512_unpacklo_epi32(row[0], row[1]), high01 = _mm512_unpackhi_epi32(row[0], row[1]);
+  const __m512i low23 = _mm512_unpacklo_epi32(row[2], row[3]), high23 = _mm512_unpackhi_epi32(row[2], row[3]);
+  column[0] = _mm512_unpacklo_epi64(low01, low23);
+  column[1] = _mm512_unpackhi_epi64(low01, low23);
+  column[2] = _mm512_unpacklo_epi64(high01, high23);
+  column[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
 // Of 16 tokens' vectors of words what `pick` leaves of each, in both words of its dword.
