@@ -112,7 +112,8 @@ std::string Describe(const AttentionCase& c) {
   return std::string("rows ") + ElementName(c.type) + " KV " + KvTypeName(c.kv_type) + " head_dim " +
          std::to_string(c.head_dim) + " group " + std::to_string(c.group) + " kv_heads " + std::to_string(c.kv_heads) +
          " context " + std::to_string(c.context) + " rows " + std::to_string(c.rows) + " window " +
-         std::to_string(c.window) + " soft_cap " + std::to_string(c.soft_cap);
+         std::to_string(c.window) + " soft_cap " + std::to_string(c.soft_cap) +
+         (c.order == PageOrder::kAscending ? " ascending pages" : "");
 }
 
 bool AttentionResult::operator==(const AttentionResult& other) const {
@@ -134,7 +135,7 @@ double RoundToKv(KvType type, double value) {
   return NAN;
 }
 
-PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) {
+PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) : order(c.order) {
   const float scale = c.scale != 0 ? c.scale : 1 / std::sqrt(static_cast<float>(c.head_dim));
   shape = {c.type, c.kv_type, c.kv_heads, c.group, c.head_dim, scale, c.soft_cap, c.window};
   in.kv_heads = c.kv_heads;
@@ -151,7 +152,7 @@ PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) {
   in.k = RandomValues(size_t(c.context) * c.kv_heads * c.head_dim, random);
   in.v = RandomValues(size_t(c.context) * c.kv_heads * c.head_dim, random);
   Encode();
-  page_stride_bytes = PageBytes(shape) + 64;
+  page_stride_bytes = PageBytes(shape) + (order == PageOrder::kShuffled ? 64 : 0);
   ClearPages(seed);
 }
 
@@ -319,7 +320,7 @@ void PagedSequence::ClearPages(uint64_t seed) {
   page_ids.resize(page_count + 2);
   std::iota(page_ids.begin(), page_ids.end(), 0u);
   std::mt19937_64 random(seed);
-  std::shuffle(page_ids.begin(), page_ids.end(), random);
+  if (order == PageOrder::kShuffled) std::shuffle(page_ids.begin(), page_ids.end(), random);
   pages.assign(page_ids.size() * page_stride_bytes, std::byte{0xff});  // NaN in all types
   open_pages_.assign(page_ids.size() * kOpenPieces * shape.kv_heads * OpenPieceBytes(shape), std::byte{0xff});
 }

@@ -11,12 +11,16 @@
 
 namespace fastdecode {
 
+// Where a sequence's pages lie: anywhere, with gaps between them, or one behind the other.
+enum class PageOrder { kShuffled, kAscending };
+
 struct AttentionCase {
   ElementType type = ElementType::kF32;
   KvType kv_type = KvType::kF32;
   int head_dim = 64, group = 4, kv_heads = 1, context = 100, rows = 1, window = 0;
   float soft_cap = 0;
   float scale = 0;  // 0: 1/sqrt(head_dim)
+  PageOrder order = PageOrder::kShuffled;
 };
 std::string Describe(const AttentionCase& c);
 
@@ -44,7 +48,7 @@ struct AttentionResult {
 enum class Folding { kInTheCall, kBehindIt };
 
 // One random sequence: its tokens for the reference, the same in the kernels' element type, and pages full of NaN to
-// append them to, in a shuffled order. The queries are the last `rows` tokens. Of int4 all open pages are kept.
+// append them to. The queries are the last `rows` tokens. Of int4 all open pages are kept.
 class PagedSequence {
  public:
   PagedSequence(const AttentionCase& c, uint64_t seed);
@@ -60,7 +64,7 @@ class PagedSequence {
   // Makes scores grow in the midst of a page, from token 300 on, so that what was accumulated is rescaled
   // there, by no more than leaves traces of it.
   void LetScoresGrow();
-  // Forgets the pages: other page ids, all bytes NaN.
+  // Forgets the pages: other page ids, unless they ascend, all bytes NaN.
   void ClearPages(uint64_t seed);
   // Attends with rows [first_row, first_row + rows) to the first `context` tokens. Each block is told of the next one
   // and uses the queries of the one before; blocks are folded, and rows finished, in the call, or behind it, and then
@@ -88,7 +92,8 @@ class PagedSequence {
   AttentionShape shape;
   ReferenceAttentionInput in;
   ReferenceAttentionInput held;  // the same with k and v as pages hold them, and q as it is multiplied by them
-  std::vector<std::byte> pages;  // page after page, with a gap between them
+  const PageOrder order;
+  std::vector<std::byte> pages;  // page after page, with a gap between them if they are shuffled
   size_t page_stride_bytes = 0;
   std::vector<uint32_t> page_ids;
 
