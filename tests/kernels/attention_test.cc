@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iostream>
 #include <map>
 #include <random>
 #include <set>
@@ -188,6 +189,9 @@ CaseIndex FullMatrixCase(int types, int head_size, int group, int rows, int turn
 }
 
 TEST_P(FullMatrixTest, DISABLED_IsNearTheReference) {
+  for (const Isa isa : kIsas) {
+    if (!IsRunnable(isa, Runnable::kNative)) std::cout << "not run: this CPU lacks " << IsaName(isa) << "\n";
+  }
   uint64_t seed = 100000;
   for (int head_size = 0; head_size < 16; ++head_size) {
     for (int group = 0; group < 16; ++group) {
