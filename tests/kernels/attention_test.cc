@@ -229,6 +229,26 @@ TEST(AttentionTest, ScoresMayGrow) {
   }
 }
 
+// Blocks that are shorter than a home's give other bits, within the bound of as many more foldings: and so any two cuts
+// are no further from each other than both bounds.
+TEST(AttentionTest, OtherCutsAreNearTheReference) {
+  for (const TypePair& type : kTypePairs) {
+    for (const int block_tokens : {32, 96, 480}) {
+      const AttentionCase c = {type.rows, type.kv, 64, 3, 1, 700, 7, block_tokens == 480 ? 600 : 0, 0};
+      SCOPED_TRACE(Describe(c) + " blocks of " + std::to_string(block_tokens));
+      PagedSequence sequence(c, 19);
+      if (block_tokens == 96) sequence.LetScoresGrow();
+      sequence.block_tokens = block_tokens;
+      ASSERT_NO_FATAL_FAILURE(CheckSequence(sequence, c, 19, Runnable::kEmulated));
+      // The test would notice: with the same pages it makes a difference where the cuts are.
+      const AttentionKernels kernels = RunnableKernels(sequence.shape)[0];
+      const AttentionResult other = sequence.Attend(kernels, 0, 0, c.rows, c.context);
+      sequence.block_tokens = kBlockTokens;
+      EXPECT_FALSE(sequence.Attend(kernels, 0, 0, c.rows, c.context) == other);
+    }
+  }
+}
+
 // Each token's K and V can be read back through attention: with one dominant score, o is that token's v.
 TEST(AttentionTest, HugeScoresPickTheirTokenExactly) {
   for (const TypePair& type : kTypePairs) {

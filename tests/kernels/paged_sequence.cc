@@ -425,7 +425,10 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
   const Partial into = {folded.max.data(), folded.sum.data(), folded.acc.data()};
   const Partial from = {block.max.data(), block.sum.data(), block.acc.data()};
 
-  for (int first = 0; first < context; first += kBlockTokens) {
+  for (int first = 0; first < context; first += block_tokens) {
+    // Kernels take blocks at multiples of kBlockTokens. Others are moved back to one, and their rows with them: only
+    // how far these are away tells what they see.
+    const int moved = first % kBlockTokens;
     OpenPage open[kMaxPromptPages + 1];
     NextAppend next_append;
     AttendArgs args = {};
@@ -435,29 +438,29 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
     const int own_page = (in.first_row_position + first_row) / kPageTokens;
     const int last_page = (in.first_row_position + first_row + rows - 1) / kPageTokens;
     for (int page = own_page; shape.kv_type == KvType::kInt4 && page <= last_page; ++page) {
-      const bool here = page >= first / kPageTokens && page < first / kPageTokens + kBlockPages;
+      const bool here = page >= first / kPageTokens && page < (first + block_tokens) / kPageTokens;
       if (!here || page * kPageTokens >= context) continue;
       open[page - own_page] = OpenPageAt(page);
       args.open_pages = open;
     }
     args.first_head = first_head;
     args.heads = heads;
-    args.first_position = first;
-    args.tokens = std::min(kBlockTokens, context - first);
+    args.first_position = first - moved;
+    args.tokens = std::min(block_tokens, context - first);
     args.q = Element(q_, first_row * q_row_elements + size_t(first_head) * in.group * in.head_dim);
     args.q_row_stride_bytes = q_row_bytes;
     args.rows = rows;
-    args.first_row_position = in.first_row_position + first_row;
+    args.first_row_position = in.first_row_position + first_row - moved;
     args.out = first == 0 ? into : from;
     args.scratch = aligned(scratch);
     if (folding == Folding::kInTheCall) {
       if (first > 0) args.into = into;
-      args.same_queries = first > 0;
-      if (first + kBlockTokens >= context) args.o = aligned(o), args.o_row_stride_bytes = o_row_bytes;
-      if (const size_t next = (first + kBlockTokens) / kPageTokens; next < page_ids.size()) {
+      args.same_queries = first > 0 && block_tokens == kBlockTokens;  // at the same positions, too
+      if (first + block_tokens >= context) args.o = aligned(o), args.o_row_stride_bytes = o_row_bytes;
+      if (const size_t next = (first + block_tokens) / kPageTokens; next < page_ids.size()) {
         args.next = &pages[page_ids[next] * page_stride_bytes];
         args.next_page_ids = &page_ids[next];
-        args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, kBlockPages));
+        args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, block_tokens / kPageTokens));
       }
       next_append = {&pages[page_ids.back() * page_stride_bytes], {}, 0, in.kv_heads, (context - 1) % kPageTokens + 1};
       if (shape.kv_type == KvType::kInt4) next_append.page = nullptr, next_append.open = OpenPageAt(own_page);

@@ -67,8 +67,8 @@ class PagedSequence {
   // Forgets the pages: other page ids, unless they ascend, all bytes NaN.
   void ClearPages(uint64_t seed);
   // Attends with rows [first_row, first_row + rows) to the first `context` tokens. Each block is told of the next one
-  // and uses the queries of the one before; blocks are folded, and rows finished, in the call, or behind it, and then
-  // they share nothing.
+  // and, where only blocks of kBlockTokens come, uses the queries of the one before; blocks are folded, and rows
+  // finished, in the call, or behind it, and then they share nothing.
   AttentionResult Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows, int context,
                          Folding folding = Folding::kInTheCall) const;
   // The same for KV heads [first_head, first_head + heads) in one call.
@@ -96,6 +96,8 @@ class PagedSequence {
   std::vector<std::byte> pages;  // page after page, with a gap between them if they are shuffled
   size_t page_stride_bytes = 0;
   std::vector<uint32_t> page_ids;
+  // Where it is cut: at multiples of this, which is one of kPageTokens and no more than kBlockTokens.
+  int block_tokens = kBlockTokens;
 
  private:
   // A code c stands for scale * c + offset.
