@@ -315,14 +315,17 @@ double PagedSequence::Int4Dot(int row, int head, int token) const {
   return std::inner_product(rounded_.begin(), rounded_.end(), &codes_of_k_[first], rounded_rest_);
 }
 
-void PagedSequence::ClearPages(uint64_t seed) {
+void PagedSequence::ClearPages(uint64_t seed, uint32_t word) {
   const int page_count = (in.context + kPageTokens - 1) / kPageTokens;
   page_ids.resize(page_count + 2);
   std::iota(page_ids.begin(), page_ids.end(), 0u);
   std::mt19937_64 random(seed);
   if (order == PageOrder::kShuffled) std::shuffle(page_ids.begin(), page_ids.end(), random);
-  pages.assign(page_ids.size() * page_stride_bytes, std::byte{0xff});  // NaN in all types
-  open_pages_.assign(page_ids.size() * kOpenPieces * shape.kv_heads * OpenPieceBytes(shape), std::byte{0xff});
+  pages.resize(page_ids.size() * page_stride_bytes);
+  open_pages_.resize(page_ids.size() * kOpenPieces * shape.kv_heads * OpenPieceBytes(shape));
+  for (std::vector<std::byte>* bytes : {&pages, &open_pages_}) {
+    for (size_t i = 0; i < bytes->size(); i += sizeof(word)) std::memcpy(&(*bytes)[i], &word, sizeof(word));
+  }
 }
 
 const std::byte* PagedSequence::Element(const std::vector<std::byte>& bytes, size_t index) const {

@@ -64,8 +64,8 @@ class PagedSequence {
   // Makes scores grow in the midst of a page, from token 300 on, so that what was accumulated is rescaled
   // there, by no more than leaves traces of it.
   void LetScoresGrow();
-  // Forgets the pages: other page ids, unless they ascend, all bytes NaN.
-  void ClearPages(uint64_t seed);
+  // Forgets the pages: other page ids, unless they ascend, and this word all over. The default is NaN in all types.
+  void ClearPages(uint64_t seed, uint32_t word = ~uint32_t{0});
   // Attends with rows [first_row, first_row + rows) to the first `context` tokens. Each block is told of the next one
   // and, where only blocks of kBlockTokens come, uses the queries of the one before; blocks are folded, and rows
   // finished, in the call, or behind it, and then they share nothing.
@@ -74,6 +74,9 @@ class PagedSequence {
   // The same for KV heads [first_head, first_head + heads) in one call.
   AttentionResult AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
                               int context, Folding folding = Folding::kInTheCall) const;
+
+  // Of int4: the open page of its tokens from page * kPageTokens on.
+  OpenPage OpenPageAt(int page) const;
 
   // What these kernels attend to: `held`, or for rows of prompts the numbers that pages hold, rounded to bf16, and q as
   // it came.
@@ -109,7 +112,6 @@ class PagedSequence {
   void HoldInt8();
   void HoldInt4();
   double Int4Dot(int row, int head, int token) const;
-  OpenPage OpenPageAt(int page) const;
   bool IsOpen(int row, int token) const;
   AttentionResult AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
                              int context, Folding folding) const;
