@@ -112,7 +112,8 @@ std::string Describe(const AttentionCase& c) {
   return std::string("rows ") + ElementName(c.type) + " KV " + KvTypeName(c.kv_type) + " head_dim " +
          std::to_string(c.head_dim) + " group " + std::to_string(c.group) + " kv_heads " + std::to_string(c.kv_heads) +
          " context " + std::to_string(c.context) + " rows " + std::to_string(c.rows) + " window " +
-         std::to_string(c.window) + " soft_cap " + std::to_string(c.soft_cap);
+         std::to_string(c.window) + " soft_cap " + std::to_string(c.soft_cap) +
+         (c.order == PageOrder::kAscending ? " ascending pages" : "");
 }
 
 bool AttentionResult::operator==(const AttentionResult& other) const {
@@ -134,7 +135,7 @@ double RoundToKv(KvType type, double value) {
   return NAN;
 }
 
-PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) {
+PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) : order(c.order) {
   const float scale = c.scale != 0 ? c.scale : 1 / std::sqrt(static_cast<float>(c.head_dim));
   shape = {c.type, c.kv_type, c.kv_heads, c.group, c.head_dim, scale, c.soft_cap, c.window};
   in.kv_heads = c.kv_heads;
@@ -151,7 +152,7 @@ PagedSequence::PagedSequence(const AttentionCase& c, uint64_t seed) {
   in.k = RandomValues(size_t(c.context) * c.kv_heads * c.head_dim, random);
   in.v = RandomValues(size_t(c.context) * c.kv_heads * c.head_dim, random);
   Encode();
-  page_stride_bytes = PageBytes(shape) + 64;
+  page_stride_bytes = PageBytes(shape) + (order == PageOrder::kShuffled ? 64 : 0);
   ClearPages(seed);
 }
 
@@ -314,14 +315,17 @@ double PagedSequence::Int4Dot(int row, int head, int token) const {
   return std::inner_product(rounded_.begin(), rounded_.end(), &codes_of_k_[first], rounded_rest_);
 }
 
-void PagedSequence::ClearPages(uint64_t seed) {
+void PagedSequence::ClearPages(uint64_t seed, uint32_t word) {
   const int page_count = (in.context + kPageTokens - 1) / kPageTokens;
   page_ids.resize(page_count + 2);
   std::iota(page_ids.begin(), page_ids.end(), 0u);
   std::mt19937_64 random(seed);
-  std::shuffle(page_ids.begin(), page_ids.end(), random);
-  pages.assign(page_ids.size() * page_stride_bytes, std::byte{0xff});  // NaN in all types
-  open_pages_.assign(page_ids.size() * kOpenPieces * shape.kv_heads * OpenPieceBytes(shape), std::byte{0xff});
+  if (order == PageOrder::kShuffled) std::shuffle(page_ids.begin(), page_ids.end(), random);
+  pages.resize(page_ids.size() * page_stride_bytes);
+  open_pages_.resize(page_ids.size() * kOpenPieces * shape.kv_heads * OpenPieceBytes(shape));
+  for (std::vector<std::byte>* bytes : {&pages, &open_pages_}) {
+    for (size_t i = 0; i < bytes->size(); i += sizeof(word)) std::memcpy(&(*bytes)[i], &word, sizeof(word));
+  }
 }
 
 const std::byte* PagedSequence::Element(const std::vector<std::byte>& bytes, size_t index) const {
@@ -424,7 +428,10 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
   const Partial into = {folded.max.data(), folded.sum.data(), folded.acc.data()};
   const Partial from = {block.max.data(), block.sum.data(), block.acc.data()};
 
-  for (int first = 0; first < context; first += kBlockTokens) {
+  for (int first = 0; first < context; first += block_tokens) {
+    // Kernels take blocks at multiples of kBlockTokens. Others are moved back to one, and their rows with them: only
+    // how far these are away tells what they see.
+    const int moved = first % kBlockTokens;
     OpenPage open[kMaxPromptPages + 1];
     NextAppend next_append;
     AttendArgs args = {};
@@ -434,29 +441,29 @@ AttentionResult PagedSequence::AttendRows(const AttentionKernels& kernels, int f
     const int own_page = (in.first_row_position + first_row) / kPageTokens;
     const int last_page = (in.first_row_position + first_row + rows - 1) / kPageTokens;
     for (int page = own_page; shape.kv_type == KvType::kInt4 && page <= last_page; ++page) {
-      const bool here = page >= first / kPageTokens && page < first / kPageTokens + kBlockPages;
+      const bool here = page >= first / kPageTokens && page < (first + block_tokens) / kPageTokens;
       if (!here || page * kPageTokens >= context) continue;
       open[page - own_page] = OpenPageAt(page);
       args.open_pages = open;
     }
     args.first_head = first_head;
     args.heads = heads;
-    args.first_position = first;
-    args.tokens = std::min(kBlockTokens, context - first);
+    args.first_position = first - moved;
+    args.tokens = std::min(block_tokens, context - first);
     args.q = Element(q_, first_row * q_row_elements + size_t(first_head) * in.group * in.head_dim);
     args.q_row_stride_bytes = q_row_bytes;
     args.rows = rows;
-    args.first_row_position = in.first_row_position + first_row;
+    args.first_row_position = in.first_row_position + first_row - moved;
     args.out = first == 0 ? into : from;
     args.scratch = aligned(scratch);
     if (folding == Folding::kInTheCall) {
       if (first > 0) args.into = into;
-      args.same_queries = first > 0;
-      if (first + kBlockTokens >= context) args.o = aligned(o), args.o_row_stride_bytes = o_row_bytes;
-      if (const size_t next = (first + kBlockTokens) / kPageTokens; next < page_ids.size()) {
+      args.same_queries = first > 0 && block_tokens == kBlockTokens;  // at the same positions, too
+      if (first + block_tokens >= context) args.o = aligned(o), args.o_row_stride_bytes = o_row_bytes;
+      if (const size_t next = (first + block_tokens) / kPageTokens; next < page_ids.size()) {
         args.next = &pages[page_ids[next] * page_stride_bytes];
         args.next_page_ids = &page_ids[next];
-        args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, kBlockPages));
+        args.next_pages = static_cast<int>(std::min<size_t>(page_ids.size() - next, block_tokens / kPageTokens));
       }
       next_append = {&pages[page_ids.back() * page_stride_bytes], {}, 0, in.kv_heads, (context - 1) % kPageTokens + 1};
       if (shape.kv_type == KvType::kInt4) next_append.page = nullptr, next_append.open = OpenPageAt(own_page);

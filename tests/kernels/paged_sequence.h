@@ -11,12 +11,16 @@
 
 namespace fastdecode {
 
+// Where a sequence's pages lie: anywhere, with gaps between them, or one behind the other.
+enum class PageOrder { kShuffled, kAscending };
+
 struct AttentionCase {
   ElementType type = ElementType::kF32;
   KvType kv_type = KvType::kF32;
   int head_dim = 64, group = 4, kv_heads = 1, context = 100, rows = 1, window = 0;
   float soft_cap = 0;
   float scale = 0;  // 0: 1/sqrt(head_dim)
+  PageOrder order = PageOrder::kShuffled;
 };
 std::string Describe(const AttentionCase& c);
 
@@ -44,7 +48,7 @@ struct AttentionResult {
 enum class Folding { kInTheCall, kBehindIt };
 
 // One random sequence: its tokens for the reference, the same in the kernels' element type, and pages full of NaN to
-// append them to, in a shuffled order. The queries are the last `rows` tokens. Of int4 all open pages are kept.
+// append them to. The queries are the last `rows` tokens. Of int4 all open pages are kept.
 class PagedSequence {
  public:
   PagedSequence(const AttentionCase& c, uint64_t seed);
@@ -60,16 +64,19 @@ class PagedSequence {
   // Makes scores grow in the midst of a page, from token 300 on, so that what was accumulated is rescaled
   // there, by no more than leaves traces of it.
   void LetScoresGrow();
-  // Forgets the pages: other page ids, all bytes NaN.
-  void ClearPages(uint64_t seed);
+  // Forgets the pages: other page ids, unless they ascend, and this word all over. The default is NaN in all types.
+  void ClearPages(uint64_t seed, uint32_t word = ~uint32_t{0});
   // Attends with rows [first_row, first_row + rows) to the first `context` tokens. Each block is told of the next one
-  // and uses the queries of the one before; blocks are folded, and rows finished, in the call, or behind it, and then
-  // they share nothing.
+  // and, where only blocks of kBlockTokens come, uses the queries of the one before; blocks are folded, and rows
+  // finished, in the call, or behind it, and then they share nothing.
   AttentionResult Attend(const AttentionKernels& kernels, int kv_head, int first_row, int rows, int context,
                          Folding folding = Folding::kInTheCall) const;
   // The same for KV heads [first_head, first_head + heads) in one call.
   AttentionResult AttendHeads(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
                               int context, Folding folding = Folding::kInTheCall) const;
+
+  // Of int4: the open page of its tokens from page * kPageTokens on.
+  OpenPage OpenPageAt(int page) const;
 
   // What these kernels attend to: `held`, or for rows of prompts the numbers that pages hold, rounded to bf16, and q as
   // it came.
@@ -88,9 +95,12 @@ class PagedSequence {
   AttentionShape shape;
   ReferenceAttentionInput in;
   ReferenceAttentionInput held;  // the same with k and v as pages hold them, and q as it is multiplied by them
-  std::vector<std::byte> pages;  // page after page, with a gap between them
+  const PageOrder order;
+  std::vector<std::byte> pages;  // page after page, with a gap between them if they are shuffled
   size_t page_stride_bytes = 0;
   std::vector<uint32_t> page_ids;
+  // Where it is cut: at multiples of this, which is one of kPageTokens and no more than kBlockTokens.
+  int block_tokens = kBlockTokens;
 
  private:
   // A code c stands for scale * c + offset.
@@ -102,7 +112,6 @@ class PagedSequence {
   void HoldInt8();
   void HoldInt4();
   double Int4Dot(int row, int head, int token) const;
-  OpenPage OpenPageAt(int page) const;
   bool IsOpen(int row, int token) const;
   AttentionResult AttendRows(const AttentionKernels& kernels, int first_head, int heads, int first_row, int rows,
                              int context, Folding folding) const;

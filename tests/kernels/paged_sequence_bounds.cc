@@ -48,7 +48,7 @@ PagedSequence::ErrorTerms PagedSequence::FindErrorTerms(const AttentionKernels& 
 
 std::vector<double> PagedSequence::ErrorBound(const ErrorTerms& terms, double p_rounding) const {
   const double u = std::ldexp(1.0, -24), exp2_error = 1.8e-7;
-  const int steps = (in.context + kPageTokens - 1) / kPageTokens + (in.context + kBlockTokens - 1) / kBlockTokens;
+  const int steps = (in.context + kPageTokens - 1) / kPageTokens + (in.context + block_tokens - 1) / block_tokens;
   std::vector<double> bound;
   for (size_t i = 0; i < terms.o.size(); ++i) {
     const double score = terms.scores[i / in.head_dim];

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "kernels/cpu/attention_page.h"
-#include "kernels/isa.h"
 #include "tests/kernels/amx_emulator.h"
 
 namespace fastdecode {
@@ -22,11 +21,14 @@ AttentionKernels ForPrompts(AttentionKernels kernels) {
 
 }  // namespace
 
+bool IsRunnable(Isa isa, Runnable runnable) {
+  return isa <= DetectIsa() || (isa == Isa::kAmx && runnable == Runnable::kEmulated && CanRunTiles());
+}
+
 std::vector<AttentionKernels> RunnableKernels(const AttentionShape& shape, Runnable runnable) {
   std::vector<AttentionKernels> all;
   for (const Isa isa : kIsas) {
-    const bool emulated = isa == Isa::kAmx && runnable == Runnable::kEmulated && CanRunTiles();
-    if (isa > DetectIsa() && !emulated) continue;
+    if (!IsRunnable(isa, runnable)) continue;
     for (const Prefetching prefetching : kPrefetchings) {
       const AttentionKernels kernels = AttentionOf(isa, prefetching, shape);
       const auto same = [&](const AttentionKernels& other) { return other.attend == kernels.attend; };

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -82,11 +83,23 @@ INSTANTIATE_TEST_SUITE_P(Shapes, HomeReferenceTest,
                          testing::Values(Variant{ElementType::kF32, 0, 0, 1}, Variant{ElementType::kBf16, 0, 0, 2},
                                          Variant{ElementType::kBf16, 37, 0, 3}, Variant{ElementType::kF32, 700, 2, 2}));
 
+struct Types {
+  ElementType rows;
+  KvType kv;
+};
+
 // Bits, not tolerances: nobody may see how the work was split.
-class HomeBitsTest : public testing::TestWithParam<ElementType> {};
+class HomeBitsTest : public testing::TestWithParam<Types> {
+ protected:
+  static RPartShape shape() {
+    RPartShape shape = SmallShape(GetParam().rows);
+    shape.kv_type = static_cast<uint32_t>(GetParam().kv);
+    return shape;
+  }
+};
 
 TEST_P(HomeBitsTest, SameForAnyThreadCount) {
-  RPartShape shape = SmallShape(GetParam());
+  RPartShape shape = this->shape();
   shape.max_context = 8192;
   std::vector<std::vector<std::byte>> expected;
   for (const int threads : {1, 2, 3, 7}) {
@@ -107,7 +120,7 @@ TEST_P(HomeBitsTest, SameForAnyThreadCount) {
 }
 
 TEST_P(HomeBitsTest, SameForAnyNeighboursAndChunks) {
-  const RPartShape shape = SmallShape(GetParam());
+  const RPartShape shape = this->shape();
   const std::unique_ptr<Home> home = MakeTestHome(3, 16 * kMiB);
   constexpr uint32_t kTokens = 520;
   std::map<uint64_t, std::vector<std::byte>> expected;
@@ -128,7 +141,20 @@ TEST_P(HomeBitsTest, SameForAnyNeighboursAndChunks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, HomeBitsTest, testing::Values(ElementType::kF32, ElementType::kBf16));
+std::string NameOf(const testing::TestParamInfo<Types>& types) {
+  return std::string(ElementName(types.param.rows)) + "_" + KvTypeName(types.param.kv);
+}
+INSTANTIATE_TEST_SUITE_P(Types, HomeBitsTest,
+                         testing::Values(Types{ElementType::kF32, KvType::kF32},
+                                         Types{ElementType::kBf16, KvType::kBf16}),
+                         NameOf);
+#if !defined(__SANITIZE_THREAD__)  // to threads they are alike
+INSTANTIATE_TEST_SUITE_P(NarrowTypes, HomeBitsTest,
+                         testing::Values(Types{ElementType::kBf16, KvType::kFp16},
+                                         Types{ElementType::kBf16, KvType::kInt8},
+                                         Types{ElementType::kBf16, KvType::kInt4}),
+                         NameOf);
+#endif
 
 TEST(HomeTest, AReplayChangesNothing) {
   const RPartShape shape = SmallShape(ElementType::kBf16);
