@@ -199,6 +199,7 @@ void fd_engine_destroy(fd_engine* engine) { delete engine; }
 char* fd_engine_describe(const fd_engine* engine) { return CopyString(engine->engine->Describe()); }
 char* fd_engine_stats(const fd_engine* engine) { return CopyString(engine->engine->StatisticsJson()); }
 void fd_engine_stats_reset(fd_engine* engine) { engine->engine->ResetStatistics(); }
+char* fd_engine_pages(fd_engine* engine) { return CopyString(engine->engine->PagesJson()); }
 void fd_string_free(char* text) { std::free(text); }
 
 int32_t fd_vocab_size(const fd_engine* engine) { return engine->engine->spec().vocab; }

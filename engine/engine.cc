@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -20,6 +22,8 @@
 namespace fastdecode {
 
 namespace {
+
+constexpr uint64_t kAnswersNsMax = 1'000'000'000;  // that somebody waits who asks the homes
 
 // KV memory of each home of this process: as told, or what every sequence at full length needs, but at most a quarter
 // of what is free now in all, and at least two sequences at full length.
@@ -300,6 +304,23 @@ std::string Engine::StatisticsJson() const {
   gauges.s_cores = cores_.plan.s_cores;
   std::lock_guard lock(statistics_mutex_);
   return ToJson(Difference(TakeSnapshot(statistics), baseline_), homes_->List(), gauges);
+}
+
+std::string Engine::PagesJson() {
+  const PipelineStatistics& statistics = pipeline_->statistics();
+  // Of those who ask at once each has a number that its own ask, or one after that, reaches.
+  const uint64_t ask = ++asks_;
+  PipelineCommand command;
+  command.kind = PipelineCommand::Kind::kAskHomes;
+  scheduler_->Command(command);
+  const auto answered = [&] {
+    // Acquire: pairs with the pipeline's releases.
+    return statistics.asks.load(std::memory_order_acquire) >= ask &&
+           statistics.answers_due.load(std::memory_order_acquire) == 0;
+  };
+  const uint64_t start_ns = NowNs();
+  while (!answered() && NowNs() - start_ns < kAnswersNsMax) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  return PagesToJson(statistics, ask, homes_->List());
 }
 
 void Engine::ResetStatistics() {

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_ENGINE_H_
 #define FASTDECODE_ENGINE_ENGINE_H_
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,6 +48,8 @@ class Engine {
 
   std::string Describe() const;
   std::string StatisticsJson() const;
+  // Asks the homes for their pages, and waits for the answers, a second at most.
+  std::string PagesJson();
   // A reader of what this engine records; closed before the engine ends.
   std::unique_ptr<RecordReader> OpenRecord() const;
   void ResetStatistics();
@@ -82,6 +85,7 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<RecordServer> record_server_;
 
+  std::atomic<uint64_t> asks_{0};                    // of the homes, so far
   mutable std::mutex statistics_mutex_;
   StatisticsSnapshot baseline_;                      // at the last reset
 };

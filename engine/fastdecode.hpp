@@ -194,6 +194,8 @@ class InferenceEngine {
   std::string Describe() const { return TakeString(fd_engine_describe(engine_)); }
   std::string StatisticsJson() const { return TakeString(fd_engine_stats(engine_)); }
   void ResetStatistics() { fd_engine_stats_reset(engine_); }
+  // Asks the homes, which takes a second at most.
+  std::string PagesJson() const { return TakeString(fd_engine_pages(engine_)); }
   // No further Submit; returns when every request has ended.
   void Drain() { fd_drain(engine_); }
   fd_engine* get() const { return engine_; }

@@ -1,6 +1,7 @@
 #include "engine/statistics_snapshot.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "nlohmann/json.hpp"
 #include "numa/clock.h"
@@ -153,6 +154,23 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["step"] = Percentiles(window.step_ns);
   // Homes' names and memory texts come from other processes.
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string PagesToJson(const PipelineStatistics& statistics, uint64_t ask, const std::vector<Homes::Info>& homes) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Homes::Info& info : homes) {
+    const std::optional<HomePages::Counts> said = statistics.home_pages[info.index].Read(ask);
+    const uint64_t pages = info.description.pages;
+    if (!info.up || !said.has_value() || said->free > pages) continue;
+    nlohmann::json home;
+    home["index"] = info.index;
+    home["pages"] = pages;
+    home["pages_used"] = pages - said->free;
+    home["pages_free"] = said->free;
+    home["pages_held"] = said->held;
+    list.push_back(std::move(home));
+  }
+  return list.dump();
 }
 
 }  // namespace fastdecode

@@ -35,6 +35,9 @@ struct StatisticsGauges {
 // docs/GLOSSARY.md says what each means.
 std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::Info>& homes, const StatisticsGauges& gauges);
 
+// One JSON array: what each home said that has answered this ask, or a later one.
+std::string PagesToJson(const PipelineStatistics& statistics, uint64_t ask, const std::vector<Homes::Info>& homes);
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_ENGINE_STATISTICS_SNAPSHOT_H_

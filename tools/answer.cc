@@ -55,7 +55,7 @@ RequestTimes Answer::Times() const {
   return times;
 }
 
-Answer ReadAnswer(TokenStream& stream, LiveOutput live) {
+Answer ReadAnswer(TokenStream& stream, LiveOutput live, const std::function<void()>& on_token) {
   Answer answer;
   bool cancelled = false;
   for (;;) {
@@ -75,6 +75,7 @@ Answer ReadAnswer(TokenStream& stream, LiveOutput live) {
       return answer;
     }
     answer.tokens.push_back(*std::move(event));
+    if (on_token) on_token();
   }
 }
 

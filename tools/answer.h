@@ -2,6 +2,7 @@
 #define FASTDECODE_TOOLS_ANSWER_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct Answer {
 enum class LiveOutput { kNone, kText, kTokenIds };
 
 // Reads one request to its end. A signal noted by InterruptGuard cancels it; what has come until then is the answer.
-Answer ReadAnswer(TokenStream& stream, LiveOutput live);
+// `on_token`: called behind each token, if there is one.
+Answer ReadAnswer(TokenStream& stream, LiveOutput live, const std::function<void()>& on_token = nullptr);
 
 // Of a request that the engine did not take: why (finish_reason error), or nothing (cancelled).
 Answer NoAnswer(const std::string& refusal);

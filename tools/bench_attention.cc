@@ -142,6 +142,7 @@ std::string Text(const AttentionReport& report, const RPartBenchOptions& options
                 "%s, %u heads, %u KV heads of %u, %u layer(s); %u sequences of %u tokens, %u of them shared, %u query "
                 "row(s) each\n"
                 "KV memory: %s; %s, %.0f KiB of a layer lie together on average\n"
+                "%s\n"
                 "a step reads %.1f MB of KV in %s ms: %.0f query rows/s of one layer\n"
                 "KV %.2f GB/s; read test of the same cores and memory %.2f GB/s, %d stream(s) a thread, %s\n"
                 "ratio to read %s, %zu repetitions, %d discarded\n",
@@ -149,7 +150,7 @@ std::string Text(const AttentionReport& report, const RPartBenchOptions& options
                 FormatCores(options.cores).c_str(), options.node, KvTypeName(options.kv_type), options.heads,
                 options.kv_heads, options.head_size, options.layers, report.rpart.sequences, options.context,
                 options.shared_prefix, options.rows, report.rpart.memory.c_str(),
-                options.fragmented ? "fragmented" : "fresh", report.contiguous_kib,
+                options.fragmented ? "fragmented" : "fresh", report.contiguous_kib, PagesText(report.rpart).c_str(),
                 static_cast<double>(report.kv_bytes) * 1e-6, ToText(Summarize(report.step_ms), 3).c_str(),
                 figures["tokens_per_s"].get<double>(), figures["gb_per_s"].get<double>(),
                 figures["read_gb_per_s"].get<double>(), static_cast<int>(report.streams),

@@ -110,11 +110,14 @@ nlohmann::json ChunkFigures(const ChunkReport& report, const RPartBenchOptions& 
 }
 
 std::string ChunkText(const ChunkReport& report, const RPartBenchOptions& options, const Topology& topology) {
+  const std::string pages = PagesText(report.rpart);
+  const double packed_mb = static_cast<double>(report.packed_bytes) * 1e-6;
   char text[2048];
   std::snprintf(text, sizeof(text),
                 "%s, kernel %s, %zu thread(s) on cores %s of node %d\n"
                 "%s, %u heads, %u KV heads of %u, %u layer(s); %u chunk(s) of %u tokens behind %u others\n"
                 "KV memory: %s; %s\n"
+                "%s\n"
                 "packing: %.1f MB read and written in %s ms, %.2f GB/s; copy test of the same cores %.2f GB/s\n"
                 "ratio to copy %s\n"
                 "attention: %.3f GFLOP of visible pairs in %s ms, %.1f GFLOP/s; %s on the same cores %.1f GFLOP/s\n"
@@ -124,7 +127,7 @@ std::string ChunkText(const ChunkReport& report, const RPartBenchOptions& option
                 FormatCores(options.cores).c_str(), options.node, KvTypeName(options.kv_type), options.heads,
                 options.kv_heads, options.head_size, options.layers, report.rpart.sequences, options.rows,
                 options.context - options.rows, report.rpart.memory.c_str(),
-                options.fragmented ? "fragmented" : "fresh", static_cast<double>(report.packed_bytes) * 1e-6,
+                options.fragmented ? "fragmented" : "fresh", pages.c_str(), packed_mb,
                 ToText(Summarize(report.pack_ms), 3).c_str(), PackedGbPerS(report),
                 Summarize(report.copy_gb_per_s).median, ToText(Summarize(report.ratio_to_copy), 3).c_str(),
                 report.flop * 1e-9, ToText(Summarize(report.attend_ms), 2).c_str(), GflopPerS(report),

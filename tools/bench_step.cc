@@ -110,6 +110,16 @@ void WarnOfRounds(uint32_t rounds, const BenchFlags& flags) {
                rounds, flags.rounds);
 }
 
+// What the homes say of their pages while the sequences run; of one that says nothing, nothing.
+void AddPages(const InferenceEngine& engine, nlohmann::json& s) {
+  const nlohmann::json said = nlohmann::json::parse(engine.PagesJson());
+  for (const nlohmann::json& pages : said) {
+    for (nlohmann::json& home : s["homes"]) {
+      if (home["index"] == pages["index"]) home.update(pages);
+    }
+  }
+}
+
 // Counters over a window that starts when every sequence has been through its first steps, and ends whole rounds of the
 // last sequence later. None, if a sequence had ended by then: where steps take a fraction of a millisecond, one that
 // the machine keeps from reading its tokens comes too late.
@@ -130,6 +140,7 @@ std::optional<nlohmann::json> RunWindow(InferenceEngine& engine, const BenchFlag
     return std::nullopt;
   }
   WarnOfRounds(rounds, flags);
+  AddPages(engine, s);
   return s;
 }
 
@@ -216,9 +227,16 @@ std::string Text(const nlohmann::json& s) {
   }
   text += "\n";
   for (const nlohmann::json& home : s["homes"]) {
-    std::snprintf(line, sizeof(line), "home %d: busy %.3f, %.1f us a hop (p50)\n", home["index"].get<int>(),
+    std::snprintf(line, sizeof(line), "home %d: busy %.3f, %.1f us a hop (p50)", home["index"].get<int>(),
                   home["r_busy"].get<double>(), home["work"].value("p50_us", 0.0));
     text += line;
+    if (home.contains("pages_used")) {
+      const auto pages = [&](const char* name) { return home[name].get<unsigned long long>(); };
+      std::snprintf(line, sizeof(line), "; %llu KV pages: %llu used, %llu free, runs hold %llu unused", pages("pages"),
+                    pages("pages_used"), pages("pages_free"), pages("pages_held"));
+      text += line;
+    }
+    text += "\n";
   }
   return text;
 }

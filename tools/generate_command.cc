@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "tools/latency_report.h"
 #include "tools/npy.h"
 #include "tools/output.h"
+#include "tools/pages_seen.h"
 #include "tools/prompts.h"
 
 namespace fastdecode {
@@ -39,7 +41,8 @@ void CheckTokenizer(const std::string& model, const std::vector<GenerateRequest>
   const std::string file = model + "/tokenizer.json";
   if (std::none_of(requests.begin(), requests.end(), has_text)) return;
   if (access(file.c_str(), F_OK) == 0 || access((model + "/config.json").c_str(), F_OK) != 0) return;
-  throw Error(FD_INVALID_ARGUMENT, file + ": not there, so that this model takes no text; --prompt-ids takes token ids");
+  throw Error(FD_INVALID_ARGUMENT,
+              file + ": not there, so that this model takes no text; --prompt-ids takes token ids");
 }
 
 // The room for the prompt's logits; the request then points to it.
@@ -106,8 +109,9 @@ void ShowProgress(size_t done, size_t all) {
 // finished. Thread: one. Must not outlive flags and requests.
 class AnswerWriter {
  public:
-  AnswerWriter(LiveOutput live, bool json, const std::vector<GenerateRequest>& requests)
-      : live_(live), json_(json), requests_(requests) {}
+  // `on_token`: as of ReadAnswer.
+  AnswerWriter(LiveOutput live, bool json, const std::vector<GenerateRequest>& requests, std::function<void()> on_token)
+      : live_(live), json_(json), requests_(requests), on_token_(std::move(on_token)) {}
 
   void Write(size_t index, Submission& submission) {
     const Answer answer = json_ ? WriteJson(index, submission) : WriteText(index, submission);
@@ -145,7 +149,7 @@ class AnswerWriter {
 
   Answer WriteJson(size_t index, Submission& submission) const {
     Answer answer =
-        submission.stream ? ReadAnswer(*submission.stream, LiveOutput::kNone) : NoAnswer(submission.refusal);
+        submission.stream ? ReadAnswer(*submission.stream, LiveOutput::kNone, on_token_) : NoAnswer(submission.refusal);
     WriteOut(AnswerJson(index, answer, requests_[index].fields.logprobs >= 0) + "\n");
     return answer;
   }
@@ -154,7 +158,7 @@ class AnswerWriter {
     if (!submission.stream) return NoAnswer(submission.refusal);
     const bool at_once = InterruptGuard::Signal() == 0;
     if (at_once) WriteOut(Heading(index));
-    Answer answer = ReadAnswer(*submission.stream, at_once ? live_ : LiveOutput::kNone);
+    Answer answer = ReadAnswer(*submission.stream, at_once ? live_ : LiveOutput::kNone, on_token_);
     const bool cancelled = answer.end.finish == FD_FINISH_CANCELLED;
     if (at_once) WriteOut(cancelled && requests_.size() > 1 ? "\n== " + Place(index) + ": cancelled\n" : "\n");
     if (!at_once && !cancelled) WriteOut(Heading(index) + AnswerText(answer, live_) + "\n");
@@ -164,13 +168,15 @@ class AnswerWriter {
   const LiveOutput live_;
   const bool json_;
   const std::vector<GenerateRequest>& requests_;
+  const std::function<void()> on_token_;
   std::vector<RequestTimes> times_;
   size_t answered_ = 0;
   std::string failure_;
 };
 
-void Report(const InferenceEngine& engine, bool json, const std::vector<RequestTimes>& times) {
-  const std::string report = "\n" + LatencyReport(times, engine.StatisticsJson()) + "\n" + engine.Describe();
+void Report(const InferenceEngine& engine, bool json, const std::vector<RequestTimes>& times, const PagesSeen& pages) {
+  const std::string report =
+      "\n" + LatencyReport(times, engine.StatisticsJson()) + pages.Text() + "\n" + engine.Describe();
   if (json) {
     std::fputs(report.c_str(), stderr);
   } else {
@@ -181,12 +187,15 @@ void Report(const InferenceEngine& engine, bool json, const std::vector<RequestT
 // Throws unless all are answered.
 void PrintAnswers(InferenceEngine& engine, const GenerateFlags& flags, const std::vector<GenerateRequest>& requests) {
   Submissions submissions(engine, requests);
-  AnswerWriter writer(engine.has_tokenizer() ? LiveOutput::kText : LiveOutput::kTokenIds, flags.json, requests);
+  PagesSeen pages(engine);
+  std::function<void()> look;
+  if (flags.report) look = [&pages] { pages.Look(); };
+  AnswerWriter writer(engine.has_tokenizer() ? LiveOutput::kText : LiveOutput::kTokenIds, flags.json, requests, look);
   for (size_t i = 0; i < requests.size(); ++i) {
     writer.Write(i, submissions.Await(i));
     if (InterruptGuard::Signal() == 0) ShowProgress(i + 1, requests.size());
   }
-  if (flags.report) Report(engine, flags.json, writer.times());
+  if (flags.report) Report(engine, flags.json, writer.times(), pages);
   writer.Check();
 }
 
@@ -240,7 +249,8 @@ void AddGenerate(CLI::App& program) {
   const char* group = "Output";
   command->add_flag("--json", flags->json, "one JSON object a line and request: text, token_ids, finish_reason, times")
       ->group(group);
-  command->add_flag("--report", flags->report, "afterwards: latency table, busy shares, what the engine found")
+  command
+      ->add_flag("--report", flags->report, "afterwards: latency table, busy shares, KV pages, what the engine found")
       ->group(group);
   command->add_option("--logits", flags->logits, "write the prompt's logits, float32 positions x vocabulary")
       ->type_name("FILE.npy")

@@ -1,6 +1,7 @@
 #include "engine/pipeline/pipeline.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "numa/check.h"
 #include "numa/ticket_team.h"
@@ -9,6 +10,8 @@ namespace fastdecode {
 
 namespace {
 constexpr uint64_t kParkedCheckNs = 100'000'000;  // a parked pipeline still looks for lost links now and then
+constexpr uint64_t kAnswerNsMax = 1'000'000'000;  // then a home's answer is not looked for any more
+constexpr int kMessagesPerLookMax = 8;            // of a home, so that one that sends without end holds nothing up
 }  // namespace
 
 Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* scheduler_word)
@@ -24,6 +27,7 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
            "the event queue is too small for the limits");
   roster_buffer_.resize(sizeof(RosterMessage) + size_t{limits.sequences_max} * sizeof(RosterEntry));
   FD_CHECK(roster_buffer_.size() <= kControlMessageBytesMax, "a roster does not fit a control message");
+  answer_buffer_.resize(kControlMessageBytesMax);
   batches_.resize(limits.micro_batches);
   for (MicroBatch& batch : batches_) {
     batch.table.tokens.resize(limits.rows_max);
@@ -79,7 +83,7 @@ void Pipeline::Run() {
     // Acquire: pairs with Stop's release store; all commands sent before it are seen by the check above on the next
     // turn.
     if (stop_.load(std::memory_order_acquire) && commands_.SizeApprox() == 0) return;
-    if (!options_.park) continue;
+    if (!options_.park || statistics_.answers_due.load(std::memory_order_relaxed) > 0) continue;
     const uint64_t now_ns = options_.now_ns();
     if (quiet_since_ns == 0) quiet_since_ns = now_ns;
     if (now_ns - quiet_since_ns <= options_.park_after_ns) continue;
@@ -105,6 +109,56 @@ void Pipeline::ParkUntilWoken() {
   } else {
     own_parker_.Disarm();
   }
+}
+
+// One message to each home that has hops, which it answers between two of them. Who has no room for it is not asked.
+void Pipeline::AskHomes() {
+  const uint64_t now_ns = Now(), ask = statistics_.asks.load(std::memory_order_relaxed) + 1;
+  int due = 0;
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (!port.alive || port.attends_in_stage) continue;
+    TakeAnswers(h);      // what came after it was given up is no answer to this
+    FlushPending(port);  // what was released is free
+    IdleMessage request;
+    request.kind = static_cast<uint32_t>(ControlKind::kStatsRequest);
+    if (port.link->TrySendControl(&request, sizeof(request))) {
+      if (port.answers_due++ == 0) port.asked_ns = now_ns;
+      port.ask = ask;
+      if (port.idle_said) port.link->RingHome();  // it stays idle: the next roster rings again
+    }
+    if (port.answers_due > 0) ++due;
+  }
+  statistics_.answers_due.store(due, std::memory_order_relaxed);
+  statistics_.asks.store(ask, std::memory_order_release);
+}
+
+// Answers come in order, and the last one that is due is of the last ask.
+void Pipeline::TakeAnswers(int home) {
+  HomePort& port = homes_[home];
+  for (int i = 0; i < kMessagesPerLookMax; ++i) {
+    size_t bytes = 0;
+    if (port.link->PollControl(answer_buffer_.data(), &bytes) != LinkPoll::kMessage) return;
+    StatsMessage answer;
+    if (bytes != sizeof(answer)) continue;
+    std::memcpy(&answer, answer_buffer_.data(), sizeof(answer));
+    if (answer.kind != static_cast<uint32_t>(ControlKind::kStats) || port.answers_due == 0) continue;
+    if (--port.answers_due > 0 || answer.pages_free > UINT32_MAX || answer.pages_held > UINT32_MAX) continue;
+    statistics_.home_pages[home].Store(
+        {static_cast<uint32_t>(answer.pages_free), static_cast<uint32_t>(answer.pages_held)}, port.ask);
+  }
+}
+
+void Pipeline::LookForAnswers(uint64_t now_ns) {
+  int due = 0;
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (port.answers_due == 0) continue;
+    if (port.alive) TakeAnswers(h);
+    if (!port.alive || now_ns - port.asked_ns > kAnswerNsMax) port.answers_due = 0;
+    if (port.answers_due > 0) ++due;
+  }
+  statistics_.answers_due.store(due, std::memory_order_release);
 }
 
 }  // namespace fastdecode

@@ -102,6 +102,9 @@ class Pipeline {
     bool idle_said = false;
     uint64_t reservations = 0;  // that it was told of, or will be
     uint64_t segments = 0;      // posted
+    uint32_t answers_due = 0;   // of what it was asked of its pages...
+    uint64_t asked_ns = 0;      // ...the first one, ...
+    uint64_t ask = 0;           // ...and the last one's number
   };
 
   // Rows of a chunk whose K and V are to be pushed.
@@ -174,6 +177,11 @@ class Pipeline {
   void DropPushes(const Sequence& sequence);
   void SettlePushed(int m);
 
+  // --- homes' pages, when somebody asks (pipeline.cc)
+  void AskHomes();
+  void TakeAnswers(int home);
+  void LookForAnswers(uint64_t now_ns);
+
   // --- stages and hops
   uint64_t Now() { return recent_ns_ = options_.now_ns(); }
   void StartStage(int m);
@@ -198,6 +206,7 @@ class Pipeline {
   int home_limit_ = 0;                    // indices in use lie below
   int turn_ = 0;                          // the micro-batch that is looked at first
   std::vector<std::byte> roster_buffer_;  // one roster message
+  std::vector<std::byte> answer_buffer_;  // one message of a home
   uint64_t cancels_seen_ = 0;
   bool ready_unchecked_ = false;  // a sequence came, or a home went, since the last whole sweep
   uint64_t no_home_since_ns_ = 0;

@@ -51,6 +51,9 @@ bool Pipeline::DrainCommands() {
       case PipelineCommand::Kind::kRemoveHome:
         if (homes_[command.home].alive) homes_[command.home].link->MarkLost("removed");
         break;
+      case PipelineCommand::Kind::kAskHomes:
+        AskHomes();
+        break;
     }
   }
   return taken > 0;
@@ -294,6 +297,7 @@ void Pipeline::Housekeep(uint64_t now_ns) {
     CheckProgress(h, now_ns, unseen_ns);
     FlushPending(port);
   }
+  if (statistics_.answers_due.load(std::memory_order_relaxed) > 0) LookForAnswers(now_ns);
   ReportDrainedHomes();
   SweepReady(now_ns);
   statistics_.active_sequences.store(static_cast<uint32_t>(batcher_.active_count()), std::memory_order_relaxed);
@@ -328,6 +332,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.progress_seen_ns = options_.now_ns();
   port.idle_said = false;
   port.reservations = port.segments = 0;
+  port.answers_due = 0;
   Batcher::Push push = Batcher::Push::kNothing;
   if (port.attends_in_stage) {
     if (spart_->PushedRows(0, 0) != nullptr) push = Batcher::Push::kComputes;

@@ -100,7 +100,7 @@ class EngineLink;
 
 // Scheduler and control thread -> pipeline.
 struct PipelineCommand {
-  enum class Kind : uint8_t { kAdd, kAddHome, kRemoveHome };
+  enum class Kind : uint8_t { kAdd, kAddHome, kRemoveHome, kAskHomes };
   Kind kind = Kind::kAdd;
   Sequence* sequence = nullptr;     // kAdd
   EngineLink* link = nullptr;       // kAddHome; stays the caller's, who keeps it until the home is reported lost

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace fastdecode {
 
@@ -54,6 +55,31 @@ class DurationHistogram {
   std::array<Counter, kBuckets> buckets_;
 };
 
+// What a home said last of its pages. Thread: one writer, any readers.
+class HomePages {
+ public:
+  struct Counts {
+    uint32_t free = 0;  // of those that are reserved for this engine
+    uint32_t held = 0;  // of the whole home: free ones that are kept behind sequences of any engine
+  };
+
+  // `ask`: that this answers. Release: who sees the ask sees its answer, or a later one.
+  void Store(Counts counts, uint64_t ask) {
+    counts_.store(uint64_t{counts.free} << 32 | counts.held, std::memory_order_relaxed);
+    ask_.store(ask, std::memory_order_release);
+  }
+  // Nothing: the home has answered neither this ask nor a later one.
+  std::optional<Counts> Read(uint64_t ask) const {
+    if (ask_.load(std::memory_order_acquire) < ask) return std::nullopt;
+    const uint64_t counts = counts_.load(std::memory_order_relaxed);
+    return Counts{static_cast<uint32_t>(counts >> 32), static_cast<uint32_t>(counts)};
+  }
+
+ private:
+  std::atomic<uint64_t> counts_{0};  // both at one moment, hence one word
+  std::atomic<uint64_t> ask_{0};     // they are counted from 1
+};
+
 // What the pipeline thread counts. Written by it alone, read by anyone, from the engine's start on.
 struct PipelineStatistics {
   Counter steps;
@@ -74,6 +100,9 @@ struct PipelineStatistics {
   std::array<DurationHistogram, kMaxHomes> home_work_ns;  // hop seen at the home -> last thread finished
   std::atomic<uint32_t> active_sequences{0};
   std::atomic<uint32_t> ready_sequences{0};  // taken over, not in a micro-batch yet
+  std::array<HomePages, kMaxHomes> home_pages;
+  std::atomic<uint64_t> asks{0};    // of the homes for these, so far. Release: who sees one sees what is due of it
+  std::atomic<int> answers_due{0};  // homes that have not answered yet. Release: who sees 0 sees all that was said
 };
 
 }  // namespace fastdecode

@@ -332,6 +332,7 @@ void RPartBench::RunParts(ChunkTimes* times) {
 
 // So that the next step appends and attends to the same again.
 absl::Status RPartBench::CutBack() {
+  page_use_ = {pool_.total(), pool_.total() - pool_.free(), pool_.held()};
   for (const KvSequence* sequence : sequences_) {
     if (absl::Status status = table_.Truncate(sequence->id, stored_tokens()); !status.ok()) return status;
   }

@@ -78,6 +78,13 @@ class RPartBench {
   DotLoop dot_loop() const { return SelectDotLoop(options_.isa, work_.attention, options_.of_prompts); }
   // Of the last hop, [rows][heads][head_size]. REQUIRES: a step was run.
   std::span<const std::byte> o() const { return {work_.o, micro_batch_.roster().rows() * shape_.reply_row_bytes()}; }
+  // Of the whole pool, as the last step's hops left it. REQUIRES: a step was run.
+  struct PageUse {
+    uint32_t total = 0;
+    uint32_t used = 0;
+    uint32_t held = 0;  // of the others: those that are kept behind sequences (PageRuns)
+  };
+  const PageUse& page_use() const { return page_use_; }
   // Bytes of one layer that lie together, on average over the sequences' page tables.
   double contiguous_bytes_mean() const;
 
@@ -116,6 +123,7 @@ class RPartBench {
   std::vector<std::byte> roster_;       // the message of the next step
   uint64_t step_ = 0;
   uint64_t kv_bytes_per_step_ = 0;
+  PageUse page_use_;
 };
 
 }  // namespace fastdecode

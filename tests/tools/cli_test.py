@@ -268,6 +268,13 @@ class Generate(ProgramTest):
         self.assertEqual(len(self.succeed(result).splitlines()), 1)
         self.assertIn("inter-token latency", result.stderr)
 
+    def test_report_shows_pages_in_use(self):
+        """200 to 219 tokens lie on 7 pages, the last ones of a piece of 4, of which one is held."""
+        out = self.succeed(generate("--prompt-ids", ",".join(["5"] * 200), "-n", 20, "--report", "--ignore-eos", "--homes", "local:1",
+                                    "--fault", "delay=1:20ms"))
+        pages = int(re.search(r"(?m)^home 0: .*, (\d+) pages of", out)[1])
+        self.assertIn(f"\nKV pages at home 0: {pages}; when fullest 7 used, {pages - 7} free, runs held 1 unused\n", out)
+
     def test_quiet_and_not(self):
         arguments = ["generate", "-m", golden_model(), "--prompt-ids", "1", "-n", 1, "--kv-gib", "0.02"]
         self.assertEqual(run(*arguments, "-q").stderr, "")
@@ -326,6 +333,8 @@ class Workers(ProgramTest):
                 out = [json.loads(line) for line in self.succeed(result).splitlines()]
                 self.assertEqual([a["token_ids"] for a in out], alone)
                 self.assertIn(f"unix:{worker.path}, home 0", result.stderr)
+                self.assertEqual(re.findall(r"(?m)^KV pages at home (\d+): \d+; when fullest \d+ used, \d+ free, runs held", result.stderr),
+                                 re.findall(r"(?m)^home (\d+): .* pages of ", result.stderr))
             self.assertEqual(worker.path.stat().st_mode & 0o777, 0o600)
             self.assertEqual(worker.end(signal.SIGHUP), 0)
             self.assertFalse(worker.path.exists())
@@ -510,9 +519,15 @@ class SynthAndBench(ProgramTest):
         self.assertAlmostEqual(result["rounds"] * 3, result["steps"], delta=1)
         self.assertAlmostEqual(result["tokens_per_s"], result["sampled_tokens"] / result["wall_ns"] * 1e9, delta=1)
         self.assertEqual(len(result["homes"]), 1)
+        home = result["homes"][0]
+        self.assertEqual(home["pages_used"] + home["pages_free"], home["pages"])
+        # The sequences still run, behind 48 + 5 + 100 tokens about.
+        self.assertGreaterEqual(home["pages_used"], 48 * 4)
+        self.assertTrue(0 <= home["pages_held"] <= home["pages_free"], home)
         text = self.measured(*arguments, "--rounds", 20, busy=missed)
         for needle in ("overlap", "tokens/s", "home 0"):
             self.assertIn(needle, text)
+        self.assertRegex(text, r"(?m)^home 0: busy .*; \d+ KV pages: \d+ used, \d+ free, runs hold \d+ unused$")
 
     def test_bench_step_of_a_gpu_home(self):
         # It says how fast it reads: of two micro-batches one has all sequences.
@@ -581,13 +596,19 @@ class BenchAttention(ProgramTest):
         """What holds for every result; `tokens_bytes`: K and V of a token in one layer."""
         self.assertEqual(set(out), {
             "cpu", "isa", "kernel", "cores", "threads", "node", "kv_type", "heads", "kv_heads", "head_size", "layers",
-            "context", "shared_prefix", "rows", "sequences", "memory", "huge_share", "fragmented", "contiguous_kib", "kv_bytes", "step_ms",
+            "context", "shared_prefix", "rows", "sequences", "memory", "huge_share", "pages", "pages_used", "pages_held", "held_share",
+            "fragmented", "contiguous_kib", "kv_bytes", "step_ms",
             "gb_per_s", "read_gb_per_s", "read_streams", "ratio_to_read", "tokens_per_s", "repetitions", "discarded", "regime"})
         for name in ("ratio_to_read", "step_ms"):
             self.assertTrue(0 < out[name]["min"] <= out[name]["median"] <= out[name]["max"], out[name])
         for name in ("gb_per_s", "read_gb_per_s", "tokens_per_s", "contiguous_kib"):
             self.assertGreater(out[name], 0, name)
         self.assertTrue(1 <= out["repetitions"] <= 2)
+        page = 32 * tokens_bytes * out["layers"]
+        self.assertAlmostEqual(out["pages"] * page, 0.02 * 2**30, delta=2 << 20)
+        self.assertTrue(0 < out["pages_used"] <= out["pages"], out)
+        self.assertTrue(0 <= out["pages_held"] <= out["pages"] - out["pages_used"], out)
+        self.assertAlmostEqual(out["held_share"], out["pages_held"] / out["pages"])
         tokens = out["sequences"] * (out["context"] - out["shared_prefix"]) + out["shared_prefix"]
         self.assertEqual(out["kv_bytes"], tokens * out["layers"] * tokens_bytes)
         hops = out["sequences"] * out["rows"] * out["layers"]
@@ -603,6 +624,15 @@ class BenchAttention(ProgramTest):
         self.assertAlmostEqual(out["sequences"], 0.02 * 2**30 / (8 * 3 * page), delta=0.05 * out["sequences"] + 1)
         self.assertGreaterEqual(out["contiguous_kib"], 4 * page / 1024)
         self.assertEqual((out["regime"], out["fragmented"], out["kv_type"]), (None, False, "bf16"))
+        self.assertEqual(out["pages_used"], out["sequences"] * 8)
+
+    def test_runs_hold_what_is_not_used_yet(self):
+        """Runs of 256 KiB have 16 of these pages. Of 35 pages, 3 begin a third one."""
+        out = json.loads(self.measure("--context", 1100, "--sequences", 3, "--json"))
+        self.check(out, 2 * 2 * 64 * 2)
+        self.assertEqual((out["pages_used"], out["pages_held"]), (3 * 35, 3 * 13))
+        text = self.measure("--context", 1100, "--sequences", 3)
+        self.assertIn(f"\n{out['pages']} pages: 105 used, 39 held unused ({100 * 39 / out['pages']:.1f} %)\n", text)
 
     def test_fragmented_memory(self):
         arguments = ["--context", 256, "--kv-type", "f32", "--isa", "avx2", "--json"]
@@ -619,14 +649,20 @@ class BenchAttention(ProgramTest):
                 out = json.loads(self.measure("--context", 65, "--sequences", 3, "--rows", rows, "--json"))
                 self.check(out, 2 * 2 * 64 * 2)
                 self.assertEqual((out["sequences"], out["rows"], out["context"]), (3, rows, 65))
+                # Short sequences hold nothing.
+                self.assertEqual((out["pages_used"], out["pages_held"]), (3 * 3, 0))
 
     def test_a_shared_prefix_counts_once(self):
         out = json.loads(self.measure("--context", 1100, "--shared-prefix", 1024, "--sequences", 20, "--json"))
         self.check(out, 2 * 2 * 64 * 2)
         self.assertEqual((out["sequences"], out["shared_prefix"]), (20, 1024))
+        # 32 pages are shared; each sequence has 3 of its own, of a run of 16.
+        self.assertEqual((out["pages_used"], out["pages_held"]), (32 + 20 * 3, 20 * 13))
 
     def test_chunks(self):
-        for kv_type, chunk, context, sequences in (("bf16", 70, None, None), ("int4", 40, 33, 3), ("f32", 9, 600, 2)):
+        # Pages: 3; 3 and 4 that are open, each; 20 each, 4 of them of a run of 8.
+        for kv_type, chunk, context, sequences, pages in (("bf16", 70, None, None, (3, 0)), ("int4", 40, 33, 3, (21, 0)),
+                                                          ("f32", 9, 600, 2, (40, 8))):
             with self.subTest(kv_type=kv_type):
                 arguments = ["--chunk", chunk, "--kv-type", kv_type, "--layers", 2, "--json"]
                 if context is not None:
@@ -635,10 +671,11 @@ class BenchAttention(ProgramTest):
                 context, sequences = context or 0, sequences or 1
                 self.assertEqual(set(out), {
                     "cpu", "isa", "kernel", "cores", "threads", "node", "kv_type", "heads", "kv_heads", "head_size",
-                    "layers", "context", "chunk", "sequences", "memory", "huge_share", "fragmented", "tokens_per_s",
-                    "packing", "attention", "repetitions", "discarded"})
+                    "layers", "context", "chunk", "sequences", "memory", "huge_share", "pages", "pages_used", "pages_held",
+                    "held_share", "fragmented", "tokens_per_s", "packing", "attention", "repetitions", "discarded"})
                 self.assertEqual((out["kv_type"], out["chunk"], out["context"], out["sequences"]),
                                  (kv_type, chunk, context, sequences))
+                self.assertEqual((out["pages_used"], out["pages_held"]), pages)
                 packing, attention = out["packing"], out["attention"]
                 elements = sequences * 2 * chunk * 2 * 2 * 64
                 if kv_type != "int4":
@@ -654,7 +691,8 @@ class BenchAttention(ProgramTest):
 
     def test_text_of_a_chunk(self):
         text = self.measure("--chunk", 64, "--threads", 1)
-        for needle in ("1 chunk(s) of 64 tokens behind 0 others", "packing: ", "copy test", "attention: ", "GFLOP/s"):
+        for needle in ("1 chunk(s) of 64 tokens behind 0 others", " pages: 2 used, 0 held unused (0.0 %)", "packing: ", "copy test",
+                       "attention: ", "GFLOP/s"):
             self.assertIn(needle, text)
         self.assertRegex(text, r"(?m)^ratio to copy [\d.]+ \[[\d.]+\.\.[\d.]+\]$")
         self.assertRegex(text, r"(?m)^ratio to peak [\d.]+ \[[\d.]+\.\.[\d.]+\]$")

@@ -158,6 +158,16 @@ HomeCounts CountHomes(const InferenceEngine& engine) {
   return counts;
 }
 
+std::optional<PageCounts> AskForPages(const InferenceEngine& engine, int home) {
+  const nlohmann::json said = nlohmann::json::parse(engine.PagesJson());
+  for (const nlohmann::json& pages : said) {
+    if (pages.at("index").get<int>() != home) continue;
+    const auto number = [&](const char* name) { return pages.at(name).get<uint64_t>(); };
+    return PageCounts{number("pages"), number("pages_used"), number("pages_free"), number("pages_held")};
+  }
+  return std::nullopt;
+}
+
 double HopsOfHome(const InferenceEngine& engine, const std::string& name) {
   double hops = 0;
   const nlohmann::json statistics = nlohmann::json::parse(engine.StatisticsJson());

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -62,6 +63,11 @@ struct HomeCounts {
   int all = 0;
 };
 HomeCounts CountHomes(const InferenceEngine& engine);
+// What a home says of its pages when it is asked; nothing: it does not answer.
+struct PageCounts {
+  uint64_t all = 0, used = 0, free = 0, held = 0;
+};
+std::optional<PageCounts> AskForPages(const InferenceEngine& engine, int home);
 // Hops of all homes whose names begin so, since the last reset.
 double HopsOfHome(const InferenceEngine& engine, const std::string& name);
 // Whether all homes are up before kAnswerTimeoutNs has passed.

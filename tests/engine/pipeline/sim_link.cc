@@ -76,10 +76,32 @@ bool SimLink::ApplyControl() {
   if (control_used_ == 0) return false;
   const std::vector<std::byte>& message = control_[control_head_];
   if (std::string wrong = home_.Apply(message); !wrong.empty()) Violate(wrong);
+  uint32_t kind = 0;
+  if (message.size() >= sizeof(kind)) std::memcpy(&kind, message.data(), sizeof(kind));
+  if (kind == static_cast<uint32_t>(ControlKind::kStatsRequest)) Answer();
   control_head_ = (control_head_ + 1) % control_.size();
   --control_used_;
   ++progress_;
   return true;
+}
+
+void SimLink::Answer() {
+  if (options_.in_stage) return Violate("a home that attends within stages was asked");
+  StatsMessage answer;
+  answer.pages_total = home_.pages_total();
+  answer.pages_free = home_.pages_total() - home_.pages_used();
+  answer.pages_held = held_;
+  answers_.push_back(answer);
+  ++answers_given_;
+}
+
+LinkPoll SimLink::PollControl(void* buffer, size_t* bytes) {
+  if (lost_) return LinkPoll::kLost;
+  if (answers_.empty()) return LinkPoll::kEmpty;
+  std::memcpy(buffer, &answers_.front(), sizeof(StatsMessage));
+  *bytes = sizeof(StatsMessage);
+  answers_.pop_front();
+  return LinkPoll::kMessage;
 }
 
 void SimLink::RunHop(Slot& slot) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <random>
 #include <string>
@@ -47,6 +48,11 @@ class SimLink final : public EngineLink {
   void RepeatNextReply() { repeat_ = true; }
   void RefuseControl(bool refuse) { refuse_all_ = refuse; }
 
+  // What it says of held pages from now on, when it is asked.
+  void SetHeld(uint64_t pages) { held_ = pages; }
+  // So far.
+  uint64_t answers() const { return answers_given_; }
+
   // Room for control messages of every size, so that sending one allocates nothing from here on.
   void TakeMemory();
 
@@ -63,7 +69,7 @@ class SimLink final : public EngineLink {
   LinkPoll PollReply(ReplyHeader* out) override;
   bool TrySendControl(const void* message, size_t bytes) override;
   bool AttendsInStage() const override { return options_.in_stage; }
-  LinkPoll PollControl(void* buffer, size_t* bytes) override { return lost_ ? LinkPoll::kLost : LinkPoll::kEmpty; }
+  LinkPoll PollControl(void* buffer, size_t* bytes) override;
   std::byte* BulkArea() override { return nullptr; }
   void PostBulk(size_t bytes) override { Violate("a bulk segment on a link without a bulk channel"); }
   uint64_t BulkFreed() override { return 0; }
@@ -92,6 +98,7 @@ class SimLink final : public EngineLink {
   // A slot in this state, any of them; -1: none.
   int PickSlot(SlotState state);
   bool ApplyControl();
+  void Answer();
   void RunHop(Slot& slot);
   void Violate(const std::string& what);
 
@@ -104,6 +111,9 @@ class SimLink final : public EngineLink {
   std::vector<std::vector<std::byte>> control_;  // a ring: sent and not applied
   size_t control_head_ = 0;
   size_t control_used_ = 0;
+  std::deque<StatsMessage> answers_;  // given and not read
+  uint64_t answers_given_ = 0;
+  uint64_t held_ = 0;
   std::function<void(ReplyHeader*)> change_;
   std::string violation_;
   std::string cause_;

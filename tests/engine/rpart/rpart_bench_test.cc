@@ -145,6 +145,45 @@ TEST(RPartBench, ASharedPrefixIsThereOnce) {
   }
 }
 
+// 256 pages of 8 KiB a layer, in runs of 32.
+TEST(RPartBench, RunsHoldWhatIsNotUsedYet) {
+  if (DetectIsa() == Isa::kNone) GTEST_SKIP() << "no AVX2";
+  RPartBenchOptions options = Options();
+  options.context = 1100;  // 35 pages: a run, and three of another
+  for (const uint32_t sequences : {1u, 3u}) {
+    options.sequences = sequences;
+    const std::unique_ptr<RPartBench> bench = Make(options);
+    ASSERT_NE(bench, nullptr);
+    ASSERT_TRUE(bench->RunStep().ok());
+    EXPECT_EQ(bench->page_use().total, 256u);
+    EXPECT_EQ(bench->page_use().used, sequences * 35);
+    EXPECT_EQ(bench->page_use().held, sequences * 29);
+  }
+  // Four sequences hold all the rest; three more live off that.
+  options.sequences = 7;
+  const std::unique_ptr<RPartBench> bench = Make(options);
+  ASSERT_NE(bench, nullptr);
+  ASSERT_TRUE(bench->RunStep().ok());
+  EXPECT_EQ(bench->page_use().used, 245u);
+  EXPECT_LE(bench->page_use().held, 11u);
+}
+
+// What a chunk takes counts, though it is gone again behind its step.
+TEST(RPartBench, PagesOfAChunkCount) {
+  if (DetectIsa() == Isa::kNone) GTEST_SKIP() << "no AVX2";
+  RPartBenchOptions options = Options();
+  options.context = options.rows = 200;  // 7 pages: two pieces of 4
+  options.of_prompts = true;
+  options.sequences = 2;
+  const std::unique_ptr<RPartBench> bench = Make(options);
+  ASSERT_NE(bench, nullptr);
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_TRUE(bench->RunChunks().ok());
+    EXPECT_EQ(bench->page_use().used, 14u);
+    EXPECT_EQ(bench->page_use().held, 2u);
+  }
+}
+
 TEST(RPartBench, RefusesWhatDoesNotFit) {
   const auto error = [](const RPartBenchOptions& options) {
     return std::string(RPartBench::Create(options).status().message());
