@@ -27,6 +27,11 @@ std::string PagesSeen::Text() const {
   std::string text;
   for (const auto& [home, pages] : fullest_) {
     char line[160];
+    if (pages.used == 0) {
+      std::snprintf(line, sizeof(line), "KV pages at home %d: %llu; all free whenever it was asked\n", home, pages.all);
+      text += line;
+      continue;
+    }
     std::snprintf(line, sizeof(line),
                   "KV pages at home %d: %llu; when fullest %llu used, %llu free, runs held %llu unused\n", home,
                   pages.all, pages.used, pages.free, pages.held);
