@@ -308,11 +308,14 @@ std::string Engine::StatisticsJson() const {
 
 std::string Engine::PagesJson() {
   const PipelineStatistics& statistics = pipeline_->statistics();
-  // Of those who ask at once each has a number that its own ask, or one after that, reaches.
-  const uint64_t ask = ++asks_;
   PipelineCommand command;
   command.kind = PipelineCommand::Kind::kAskHomes;
-  scheduler_->Command(command);
+  uint64_t ask;
+  {
+    std::lock_guard lock(asks_mutex_);  // commands arrive in the order of their numbers
+    scheduler_->Command(command);
+    ask = ++asks_;
+  }
   const auto answered = [&] {
     // Acquire: pairs with the pipeline's releases.
     return statistics.asks.load(std::memory_order_acquire) >= ask &&

@@ -1,7 +1,6 @@
 #ifndef FASTDECODE_ENGINE_ENGINE_H_
 #define FASTDECODE_ENGINE_ENGINE_H_
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -85,7 +84,8 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<RecordServer> record_server_;
 
-  std::atomic<uint64_t> asks_{0};                    // of the homes, so far
+  std::mutex asks_mutex_;
+  uint64_t asks_ = 0;                                // of the homes, so far
   mutable std::mutex statistics_mutex_;
   StatisticsSnapshot baseline_;                      // at the last reset
 };

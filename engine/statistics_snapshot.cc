@@ -161,12 +161,12 @@ std::string PagesToJson(const PipelineStatistics& statistics, uint64_t ask, cons
   for (const Homes::Info& info : homes) {
     const std::optional<HomePages::Counts> said = statistics.home_pages[info.index].Read(ask);
     const uint64_t pages = info.description.pages;
-    if (!info.up || !said.has_value() || said->free > pages) continue;
+    if (!info.up || !said.has_value() || said->used > pages) continue;
     nlohmann::json home;
     home["index"] = info.index;
     home["pages"] = pages;
-    home["pages_used"] = pages - said->free;
-    home["pages_free"] = said->free;
+    home["pages_used"] = said->used;
+    home["pages_free"] = pages - said->used;
     home["pages_held"] = said->held;
     list.push_back(std::move(home));
   }

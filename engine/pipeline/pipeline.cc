@@ -111,29 +111,34 @@ void Pipeline::ParkUntilWoken() {
   }
 }
 
-// One message to each home that has hops, which it answers between two of them. Who has no room for it is not asked.
 void Pipeline::AskHomes() {
   const uint64_t now_ns = Now(), ask = statistics_.asks.load(std::memory_order_relaxed) + 1;
-  int due = 0;
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
     if (!port.alive || port.attends_in_stage) continue;
-    TakeAnswers(h);      // what came after it was given up is no answer to this
-    FlushPending(port);  // what was released is free
-    IdleMessage request;
-    request.kind = static_cast<uint32_t>(ControlKind::kStatsRequest);
-    if (port.link->TrySendControl(&request, sizeof(request))) {
-      if (port.answers_due++ == 0) port.asked_ns = now_ns;
-      port.ask = ask;
-      if (port.idle_said) port.link->RingHome();  // it stays idle: the next roster rings again
-    }
-    if (port.answers_due > 0) ++due;
+    port.ask_wanted = ask;
+    port.asked_ns = now_ns;
+    port.awaited = true;
+    TakeAnswers(h);
+    SendAsk(h);
   }
-  statistics_.answers_due.store(due, std::memory_order_relaxed);
+  CountAwaited();
   statistics_.asks.store(ask, std::memory_order_release);
 }
 
-// Answers come in order, and the last one that is due is of the last ask.
+// One message at a time: an answer is then that to the message, however late it comes, and a home that gives none finds
+// one in its ring. Who has no room for it is not asked.
+void Pipeline::SendAsk(int home) {
+  HomePort& port = homes_[home];
+  if (port.answer_owed || !port.awaited) return;
+  FlushPending(port);  // what was released is free
+  IdleMessage request;
+  request.kind = static_cast<uint32_t>(ControlKind::kStatsRequest);
+  port.awaited = port.answer_owed = port.link->TrySendControl(&request, sizeof(request));
+  port.ask_sent = port.ask_wanted;
+  if (port.awaited && port.idle_said) port.link->RingHome();  // it stays idle: the next roster rings again
+}
+
 void Pipeline::TakeAnswers(int home) {
   HomePort& port = homes_[home];
   for (int i = 0; i < kMessagesPerLookMax; ++i) {
@@ -142,22 +147,30 @@ void Pipeline::TakeAnswers(int home) {
     StatsMessage answer;
     if (bytes != sizeof(answer)) continue;
     std::memcpy(&answer, answer_buffer_.data(), sizeof(answer));
-    if (answer.kind != static_cast<uint32_t>(ControlKind::kStats) || port.answers_due == 0) continue;
-    if (--port.answers_due > 0 || answer.pages_free > UINT32_MAX || answer.pages_held > UINT32_MAX) continue;
-    statistics_.home_pages[home].Store(
-        {static_cast<uint32_t>(answer.pages_free), static_cast<uint32_t>(answer.pages_held)}, port.ask);
+    if (answer.kind != static_cast<uint32_t>(ControlKind::kStats) || !port.answer_owed) continue;
+    const uint64_t answered = port.ask_sent;
+    port.answer_owed = false;
+    if (answered == port.ask_wanted) port.awaited = false;
+    SendAsk(home);
+    const uint64_t used = answer.pages_total - answer.pages_free;
+    if (used > UINT32_MAX || answer.pages_held > UINT32_MAX) continue;
+    statistics_.home_pages[home].Store({static_cast<uint32_t>(used), static_cast<uint32_t>(answer.pages_held)},
+                                       answered);
   }
 }
 
 void Pipeline::LookForAnswers(uint64_t now_ns) {
-  int due = 0;
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
-    if (port.answers_due == 0) continue;
-    if (port.alive) TakeAnswers(h);
-    if (!port.alive || now_ns - port.asked_ns > kAnswerNsMax) port.answers_due = 0;
-    if (port.answers_due > 0) ++due;
+    if (port.awaited && port.alive) TakeAnswers(h);
+    if (!port.alive || now_ns - port.asked_ns > kAnswerNsMax) port.awaited = false;
   }
+  CountAwaited();
+}
+
+void Pipeline::CountAwaited() {
+  int due = 0;
+  for (int h = 0; h < home_limit_; ++h) due += homes_[h].awaited;
   statistics_.answers_due.store(due, std::memory_order_release);
 }
 

@@ -102,9 +102,12 @@ class Pipeline {
     bool idle_said = false;
     uint64_t reservations = 0;  // that it was told of, or will be
     uint64_t segments = 0;      // posted
-    uint32_t answers_due = 0;   // of what it was asked of its pages...
-    uint64_t asked_ns = 0;      // ...the first one, ...
-    uint64_t ask = 0;           // ...and the last one's number
+    // Of what it is asked of its pages.
+    uint64_t ask_wanted = 0;   // the last ask's number
+    uint64_t asked_ns = 0;     // when
+    uint64_t ask_sent = 0;     // that of the last message
+    bool answer_owed = false;  // to it
+    bool awaited = false;      // the answer to the last ask
   };
 
   // Rows of a chunk whose K and V are to be pushed.
@@ -179,8 +182,10 @@ class Pipeline {
 
   // --- homes' pages, when somebody asks (pipeline.cc)
   void AskHomes();
+  void SendAsk(int home);
   void TakeAnswers(int home);
   void LookForAnswers(uint64_t now_ns);
+  void CountAwaited();
 
   // --- stages and hops
   uint64_t Now() { return recent_ns_ = options_.now_ns(); }

@@ -332,7 +332,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.progress_seen_ns = options_.now_ns();
   port.idle_said = false;
   port.reservations = port.segments = 0;
-  port.answers_due = 0;
+  port.answer_owed = port.awaited = false;
   Batcher::Push push = Batcher::Push::kNothing;
   if (port.attends_in_stage) {
     if (spart_->PushedRows(0, 0) != nullptr) push = Batcher::Push::kComputes;

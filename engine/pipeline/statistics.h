@@ -59,13 +59,13 @@ class DurationHistogram {
 class HomePages {
  public:
   struct Counts {
-    uint32_t free = 0;  // of those that are reserved for this engine
+    uint32_t used = 0;  // by this engine
     uint32_t held = 0;  // of the whole home: free ones that are kept behind sequences of any engine
   };
 
   // `ask`: that this answers. Release: who sees the ask sees its answer, or a later one.
   void Store(Counts counts, uint64_t ask) {
-    counts_.store(uint64_t{counts.free} << 32 | counts.held, std::memory_order_relaxed);
+    counts_.store(uint64_t{counts.used} << 32 | counts.held, std::memory_order_relaxed);
     ask_.store(ask, std::memory_order_release);
   }
   // Nothing: the home has answered neither this ask nor a later one.
@@ -102,7 +102,7 @@ struct PipelineStatistics {
   std::atomic<uint32_t> ready_sequences{0};  // taken over, not in a micro-batch yet
   std::array<HomePages, kMaxHomes> home_pages;
   std::atomic<uint64_t> asks{0};    // of the homes for these, so far. Release: who sees one sees what is due of it
-  std::atomic<int> answers_due{0};  // homes that have not answered yet. Release: who sees 0 sees all that was said
+  std::atomic<int> answers_due{0};  // homes whose answer to the last one is awaited. Release: who sees 0 sees all that was said
 };
 
 }  // namespace fastdecode

@@ -22,7 +22,8 @@ AttentionKernels AttentionOf(Isa isa, Prefetching prefetching, const AttentionSh
   FD_CHECK(shape.group >= 1, "query heads share a KV head");
   FD_CHECK(shape.kv_heads >= 1 && shape.sliding_window >= 0 && shape.soft_cap >= 0, "a shape has no negative sizes");
   AttentionKernels kernels = KernelsOf(isa, prefetching, shape);
-  // Who forces a lesser ISA wants no more than that. On Zen 5, where packing prefetches into L1, it was not measured.
+  // Who forces a lesser ISA wants no more than that. On Zen 5, where packing prefetches into L1, it was not measured,
+  // and bf16 and fp16 on Zen 4 alone.
   const bool vbmi = isa >= Isa::kAvx512Vnni && prefetching != Prefetching::kZen5 && CpuHasVbmi();
   if (vbmi && shape.kv_type != KvType::kF32) kernels.append = &VbmiAppendToPage;
   return kernels;

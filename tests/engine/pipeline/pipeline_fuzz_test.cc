@@ -33,6 +33,7 @@ class FuzzRun {
     for (int turn = 0; turn < kTurnsMax; ++turn) {
       if (static_cast<int>(engine_.requests().size()) < wanted && OneIn(submit_in_)) SubmitOne();
       if (OneIn(cancel_in_)) CancelOne();
+      if (OneIn(200)) AskHomes();
       if (faults_.lose_homes) LoseOrReturn();
       if (faults_.spoil && OneIn(150)) SpoilOne();
       engine_.HoldEvents(!OneIn(events_in_));
@@ -127,6 +128,12 @@ class FuzzRun {
 
   void CancelOne() {
     if (!engine_.requests().empty()) CancelThis(engine_.requests()[random_() % engine_.requests().size()].get());
+  }
+
+  void AskHomes() {
+    PipelineCommand command;
+    command.kind = PipelineCommand::Kind::kAskHomes;
+    EXPECT_TRUE(engine_.pipeline().TryCommand(command));
   }
 
   void LoseOrReturn() {

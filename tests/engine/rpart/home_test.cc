@@ -94,6 +94,7 @@ class HomeBitsTest : public testing::TestWithParam<Types> {
   static RPartShape shape() {
     RPartShape shape = SmallShape(GetParam().rows);
     shape.kv_type = static_cast<uint32_t>(GetParam().kv);
+    if (GetParam().rows == ElementType::kBf16) shape.head_dim = 64;  // whole pages are packed by vectors of 512 bits
     return shape;
   }
 };
