@@ -64,8 +64,8 @@ char* fd_engine_describe(const fd_engine* engine);
 /* Counters since the last reset, as JSON (docs/GLOSSARY.md names the fields). Free with fd_string_free. */
 char* fd_engine_stats(const fd_engine* engine);
 void fd_engine_stats_reset(fd_engine* engine);
-/* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and waits for
- * their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
+/* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and
+ * waits for their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
 char* fd_engine_pages(fd_engine* engine);
 void fd_string_free(char* text);
 

@@ -180,7 +180,7 @@ class Pipeline {
   void DropPushes(const Sequence& sequence);
   void SettlePushed(int m);
 
-  // --- homes' pages, when somebody asks (pipeline.cc)
+  // --- homes' pages, when somebody asks (pipeline.cc): one message to a home at a time
   void AskHomes();
   void SendAsk(int home);
   void TakeAnswers(int home);

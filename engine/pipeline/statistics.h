@@ -101,8 +101,10 @@ struct PipelineStatistics {
   std::atomic<uint32_t> active_sequences{0};
   std::atomic<uint32_t> ready_sequences{0};  // taken over, not in a micro-batch yet
   std::array<HomePages, kMaxHomes> home_pages;
-  std::atomic<uint64_t> asks{0};    // of the homes for these, so far. Release: who sees one sees what is due of it
-  std::atomic<int> answers_due{0};  // homes whose answer to the last one is awaited. Release: who sees 0 sees all that was said
+  // Asks of the homes for these, so far, and homes whose answer to the last one is awaited. Release: who sees an ask
+  // sees what is due of it, and who sees that nothing is, all that was said.
+  std::atomic<uint64_t> asks{0};
+  std::atomic<int> answers_due{0};
 };
 
 }  // namespace fastdecode
