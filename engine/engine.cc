@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/choices.h"
 #include "engine/model/model_config.h"
+#include "engine/rpart/page_counts.h"
 #include "engine/schedule/build_request.h"
 #include "numa/clock.h"
 #include "numa/core_plan.h"
@@ -30,7 +31,7 @@ constexpr uint64_t kAnswersNsMax = 1'000'000'000;  // that somebody waits who as
 uint64_t ChooseKvBytes(const Options& options, const RPartShape& shape, size_t homes) {
   if (options.kv_gib > 0) return static_cast<uint64_t>(options.kv_gib * (1ull << 30));
   const uint64_t sequence_bytes =
-      PageBytes(shape.attention()) * shape.layers * (PagesFor(shape.max_context) + OpenPieces(shape.attention()));
+      PageBytes(shape.attention()) * shape.layers * PageCounts(shape.attention()).Most(shape.max_context);
   const uint64_t wanted = sequence_bytes * static_cast<uint64_t>(options.max_sequences) / homes;
   const uint64_t quarter = MemoryLimit::Read().available_bytes / 4 / homes;
   return std::max(2 * sequence_bytes, std::min(wanted, quarter));
@@ -167,8 +168,7 @@ absl::Status Engine::LoadModel(SPartPlace place) {
 }
 
 absl::Status Engine::CheckKvBudget() const {
-  const uint64_t pages = homes_->pages_max(), open_pieces = OpenPieces(shape_.attention());
-  const uint64_t tokens = pages > open_pieces ? (pages - open_pieces) * kPageTokens : 0;
+  const uint64_t tokens = PageCounts(shape_.attention()).TokensIn(homes_->pages_max());
   if (tokens >= shape_.max_context) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
       "--kv-gib, --gpu-kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
@@ -197,7 +197,7 @@ void Engine::StartPipeline(PollMode poll, bool park) {
   options.limits.rows_max = shape_.max_rows;
   options.limits.chunk_tokens_max = static_cast<uint32_t>(options_.prefill_chunk);
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
-  options.limits.open_pieces = OpenPieces(shape_.attention());
+  options.limits.open_pages = HasOpenPages(shape_.attention());
   if (gpu_home_) options.limits.active_max = static_cast<uint32_t>(options_.max_sequences);
   options.limits.weight_bytes = spart_->weight_bytes();
   options.limits.page_bytes = PageBytes(shape_.attention()) * shape_.layers;

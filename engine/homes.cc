@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/choices.h"
+#include "engine/rpart/page_counts.h"
 #include "engine/rpart/rpart_shape.h"
 #include "numa/clock.h"
 #include "rdma/shm/local_link.h"
@@ -323,7 +324,6 @@ std::string Homes::LossOf(int home) {
 }
 
 std::string Homes::DescribeNoRoom(uint32_t tokens) {
-  const uint64_t open_pieces = OpenPieces(options_.shape.attention());
   uint64_t most_pages = 0;
   std::string losses;
   std::lock_guard lock(mutex_);
@@ -336,7 +336,7 @@ std::string Homes::DescribeNoRoom(uint32_t tokens) {
     }
   }
   if (most_pages == 0) return absl::StrCat("no living home is left", losses);
-  const uint64_t most = most_pages > open_pieces ? (most_pages - open_pieces) * kPageTokens : 0;
+  const uint64_t most = PageCounts(options_.shape.attention()).TokensIn(most_pages);
   if (most >= tokens) return "no living home could hold this request; one that can has come back since";
   return absl::StrFormat("no living home can hold this request: it needs room for %d tokens, the largest has %d%s",
                          tokens, most, losses);

@@ -29,26 +29,27 @@ struct AttentionShape {
 size_t PageBytes(const AttentionShape& shape);
 
 // int4 alone: K has scales for each dim of a page, so that a page can be rounded only when it is full. Until then its
-// tokens are in an open page, which is one of bf16. It is some pages' size: a quarter of each KV head lies in each of
-// kOpenPieces pages, where that page's own head would. Rows see the page of their own position as an open one and all
-// earlier pages closed, in whatever portions they come: then no result depends on these portions.
+// tokens are in an open page, as rows of bf16, in pieces of kOpenPieceTokens: each lies in a page of its own, a KV head
+// where that page's own head would. Rows see the page of their own position as an open one and all earlier pages
+// closed, in whatever portions they come: then no result depends on these portions.
 inline constexpr int kOpenPieces = 4;
+inline constexpr int kOpenPieceTokens = kPageTokens / kOpenPieces;
 struct OpenPage {
-  std::byte* pieces[kOpenPieces];  // of KV head 0; aligned to 64 bytes
+  std::byte* pieces[kOpenPieces];  // of KV head 0; aligned to 64 bytes. Read whole; null: it has no such tokens
   size_t head_stride_bytes;        // to the next KV head's
 };
-// Of one quarter of one KV head: at most what a head takes of a closed page. 0 for all other types.
+inline bool HasOpenPages(const AttentionShape& shape) { return shape.kv_type == KvType::kInt4; }
+// Of one KV head's piece: at most what a head takes of a closed page. 0 where there are no open pages.
 size_t OpenPieceBytes(const AttentionShape& shape);
-// Pages that each sequence takes besides, for its open page: kOpenPieces, or 0.
-inline uint32_t OpenPieces(const AttentionShape& shape) { return shape.kv_type == KvType::kInt4 ? kOpenPieces : 0; }
 // Rounds one KV head of a full open page into a page.
 void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* page);
-// The other way round, for a sequence that is cut back into a page: what was lost stays so.
-void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, const OpenPage& open);
+// The other way round, for a sequence that is cut back into a page, to so many tokens: what was lost stays so.
+void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, int tokens, const OpenPage& open);
 
 // Writes K and V of `tokens` consecutive tokens into slots first_slot.. of one page, one KV head. When it writes slot 0
-// it zero-fills the rest of that head's page first, so that no stale bit can be read as NaN: never write slot 0 again
-// while later slots hold tokens that count. Otherwise writing the same token twice changes nothing.
+// of a page that is no open one it zero-fills the rest of that head's page first, so that no stale bit can be read as
+// NaN: never write slot 0 again while later slots hold tokens that count. Otherwise writing the same token twice
+// changes nothing.
 // Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that. How int8
 // and int4 round is said in cpu/attention_page.h. With int4 the page is an open one, or a closed one that the tokens
 // fill. k and v point at the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes

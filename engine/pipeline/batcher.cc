@@ -14,13 +14,19 @@ constexpr uint64_t kHeadWaitNs = 5'000'000'000;
 constexpr uint64_t kRefusalNs = 100'000;
 }  // namespace
 
-Batcher::Batcher(const BatchLimits& limits) : limits_(limits), ready_(size_t{limits.ready_max} + limits.active()) {
+Batcher::Batcher(const BatchLimits& limits)
+    : limits_(limits), counts_(limits.open_pages), ready_(size_t{limits.ready_max} + limits.active()) {
   FD_CHECK(limits.micro_batches >= 1 && limits.micro_batches <= kMaxSlots, "micro-batches out of range");
   FD_CHECK(limits.sequences_max >= 1 && limits.sequences_max <= limits.rows_max, "more sequences than rows");
   FD_CHECK(limits.active() <= size_t{limits.sequences_max} * limits.micro_batches, "more sequences than places");
   FD_CHECK(limits.chunk_tokens_max >= 1, "prompts could never start");
   micro_batches_.reserve(limits.micro_batches);
   for (int m = 0; m < limits.micro_batches; ++m) micro_batches_.emplace_back(limits.sequences_max);
+  // Of an open page that was closed in the step before the pieces count still.
+  for (uint32_t tokens = 0; tokens < pages_counted_.size(); ++tokens) {
+    pages_counted_[tokens] = tokens == 0 ? 0 : counts_.OfStep(tokens - 1, tokens);
+    if (tokens > 1) pages_counted_[tokens] = std::max(pages_counted_[tokens], counts_.OfStep(tokens - 2, tokens - 1));
+  }
 }
 
 void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, Push push, bool near) {
@@ -58,7 +64,7 @@ void Batcher::CancelAll() {
 }
 
 bool Batcher::FitsSomewhere(const Sequence& sequence) const {
-  const uint32_t pages = PagesOf(sequence.length_max);
+  const uint32_t pages = counts_.Most(sequence.length_max);
   for (const HomeState& home : homes_) {
     if (home.alive && home.pages_total >= pages) return true;
   }
@@ -107,9 +113,33 @@ double Batcher::Spare(const HomeState& home, uint32_t pages, bool by_rate) {
   return static_cast<double>(home.pages_free - pages) / home.pages_total;
 }
 
-// The watermark: every sequence there can take one more page before somebody has to go. An empty home takes any.
-bool Batcher::HasRoom(const HomeState& home, uint32_t pages) const {
-  return home.alive && home.pages_free >= pages + home.sequences;
+// The watermark: every sequence there can grow by a page's tokens before somebody has to go. An empty home takes any.
+bool Batcher::HasRoom(int h, uint32_t pages) const {
+  const HomeState& home = homes_[h];
+  if (!home.alive || home.pages_free < pages + home.sequences) return false;
+  return !counts_.open_pages() || home.pages_free >= pages + GrowthOf(h);
+}
+
+// The pages that a home's sequences will take besides those that they have, at most at once, while each grows by a
+// page's tokens: those of open pages come and go, of sequences of like length together.
+uint32_t Batcher::GrowthOf(int h) const {
+  uint32_t sequences[kPageTokens] = {};  // by tokens in the last page
+  uint32_t closed = 0, held = 0;
+  for (const MicroBatchState& batch : micro_batches_) {
+    for (const Sequence* sequence : batch.members) {
+      if (sequence->home != h) continue;
+      ++sequences[sequence->length % kPageTokens];
+      closed += sequence->length / kPageTokens;
+      held += sequence->pages;
+    }
+  }
+  uint32_t most = held + homes_[h].sequences;
+  for (uint32_t more = 1; more <= kPageTokens; ++more) {
+    uint32_t pages = closed;
+    for (uint32_t i = 0; i < kPageTokens; ++i) pages += sequences[i] * pages_counted_[i + more];
+    most = std::max(most, pages);
+  }
+  return most - held;
 }
 
 // Who computes the prompt of a sequence of `home` and pushes it there; -1: the home itself does. For a prompt of a page
@@ -117,7 +147,7 @@ bool Batcher::HasRoom(const HomeState& home, uint32_t pages) const {
 int Batcher::ChoosePrefillHome(const Sequence& sequence, int home) const {
   if (homes_[home].push != Push::kStores || sequence.length <= kPageTokens || sequence.fill_tokens > 0) return -1;
   for (int h = 0; h < kMaxHomes; ++h) {
-    if (homes_[h].push == Push::kComputes && HasRoom(homes_[h], PagesOf(sequence.length))) return h;
+    if (homes_[h].push == Push::kComputes && HasRoom(h, counts_.Most(sequence.length))) return h;
   }
   return -1;
 }
@@ -126,11 +156,11 @@ int Batcher::PlaceSequence(const Sequence& sequence, Kind kind) const {
   int best = -1;
   double most_spare = 0;
   const bool by_rate = RatesDiffer();
-  const uint32_t pages = PagesOf(sequence.length);
+  const uint32_t pages = counts_.Most(sequence.length);
   for (int h = 0; h < kMaxHomes; ++h) {
     const HomeState& home = homes_[h];
     if (kind != Kind::kAny && home.near != (kind == Kind::kNear)) continue;
-    if (home.pages_total < PagesOf(sequence.length_max) || !HasRoom(home, pages)) continue;
+    if (home.pages_total < counts_.Most(sequence.length_max) || !HasRoom(h, pages)) continue;
     const double spare = Spare(home, pages, by_rate);
     if (best < 0 || spare > most_spare) {
       best = h;
@@ -181,7 +211,7 @@ int Batcher::PlaceByPlan(int m, uint64_t now_ns) {
 bool Batcher::MustGoFar(const Sequence& head, uint64_t now_ns) const {
   if (now_ns - head.head_since_ns > kHeadWaitNs) return true;
   for (const HomeState& home : homes_) {
-    if (home.alive && home.near && home.pages_total >= PagesOf(head.length_max)) return false;
+    if (home.alive && home.near && home.pages_total >= counts_.Most(head.length_max)) return false;
   }
   return true;
 }
@@ -205,7 +235,7 @@ PlanInputs Batcher::InputsOfPlan() const {
 
 // All that wait count as being like the first.
 void Batcher::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
-  const uint32_t pages = PagesOf(head.length);
+  const uint32_t pages = counts_.Most(head.length);
   size_t room = 0;
   double far_rate = 0;
   for (const HomeState& home : homes_) {
@@ -213,7 +243,7 @@ void Batcher::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
     room += home.pages_free / (pages + 1);
     far_rate += home.read_rate;
   }
-  inputs->growth = (1 + static_cast<double>(PagesOf(head.length_max)) / pages) / 2;
+  inputs->growth = (1 + static_cast<double>(counts_.Most(head.length_max)) / pages) / 2;
   inputs->waiting = static_cast<double>(ready_.size());
   inputs->room = static_cast<double>(std::min(room, limits_.active() - active_count_));
   if (far_rate > 0) inputs->waiting_us = static_cast<double>(limits_.page_bytes * pages) / far_rate;
@@ -276,7 +306,7 @@ void Batcher::Join(Sequence* sequence, int m, int home) {
   if (const int prefill_home = ChoosePrefillHome(*sequence, home); prefill_home >= 0) {
     if (sequence->length + 1 < sequence->length_max) {  // else its next token is its last: nobody reads its KV again
       sequence->push_home = home;
-      sequence->push_pages = PagesOf(sequence->length);
+      sequence->push_pages = counts_.Most(sequence->length);
       homes_[home].pages_free -= sequence->push_pages;
       ++homes_[home].sequences;
     }
@@ -288,7 +318,7 @@ void Batcher::Join(Sequence* sequence, int m, int home) {
   ++homes_[home].sequences;
   ++active_count_;
   AddMember(sequence, m);
-  FD_CHECK(TakePages(sequence, sequence->length), "placed at a home without room");
+  FD_CHECK(TakePages(sequence, counts_.Most(sequence->length)), "placed at a home without room");
 }
 
 void Batcher::AddMember(Sequence* sequence, int m) {
@@ -316,7 +346,7 @@ void Batcher::Leave(Sequence* sequence) {
   ReturnPages(sequence->home, sequence->pages);
   if (sequence->push_home >= 0) ReturnPages(sequence->push_home, sequence->push_pages);
   --active_count_;
-  sequence->pages = sequence->push_pages = 0;
+  sequence->pages = sequence->pages_after = sequence->push_pages = 0;
   sequence->push_home = -1;
   sequence->computed = 0;
   sequence->home = -1;
@@ -351,15 +381,31 @@ Sequence* Batcher::Youngest(int home) const {
   return youngest;
 }
 
-bool Batcher::TakePages(Sequence* sequence, uint32_t tokens) {
-  const uint32_t pages = PagesOf(tokens);
+// For so many rows more. A prompt has those of all its rows.
+bool Batcher::TakePagesOfStep(Sequence* sequence, uint32_t rows) {
+  const uint32_t end = sequence->computed + rows, pages = counts_.OfStep(sequence->computed, end);
+  if (!TakePages(sequence, pages)) return false;
+  sequence->pages_after = end < sequence->length ? sequence->pages : pages;
+  return true;
+}
+
+// A home returns pieces of an open page when the step comes whose token begins the next one: that is over now.
+void Batcher::ReturnClosedPieces(Sequence* sequence) {
+  if (sequence->pages_after == sequence->pages) return;
+  ++changes_;
+  homes_[sequence->home].pages_free += sequence->pages - sequence->pages_after;
+  sequence->pages = sequence->pages_after;
+}
+
+// Until it has so many.
+bool Batcher::TakePages(Sequence* sequence, uint32_t pages) {
   if (pages <= sequence->pages) return true;
   HomeState& home = homes_[sequence->home];
   const uint32_t more = pages - sequence->pages;
   if (more > home.pages_free) return false;
   ++changes_;
   home.pages_free -= more;
-  sequence->pages = pages;
+  sequence->pages = sequence->pages_after = pages;
   // One of the pages may have come back since this micro-batch's last roster. The home is certain to have applied that
   // release only once it has taken over a later roster.
   MicroBatchState& batch = micro_batches_[sequence->micro_batch];

@@ -10,6 +10,7 @@
 #include "engine/pipeline/placement.h"
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
+#include "engine/rpart/page_counts.h"
 #include "rdma/link.h"
 
 namespace fastdecode {
@@ -21,7 +22,7 @@ struct BatchLimits {
   uint32_t sequences_max = 256;     // sequences of one micro-batch, <= rows_max
   uint32_t chunk_tokens_max = 256;  // prompt tokens of one step of one micro-batch
   uint32_t ready_max = 4096;        // sequences taken over and waiting
-  uint32_t open_pieces = 0;         // pages of each sequence besides those of its tokens: OpenPieces
+  bool open_pages = false;          // whether the KV type has them: HasOpenPages
   uint32_t active_max = 0;          // sequences of all micro-batches; 0: as many as they have room for
   // What steps read, to know how long they take where read rates are known; 0: not known.
   uint64_t weight_bytes = 0;  // of the S-Part, in one decode step
@@ -122,13 +123,12 @@ class Batcher {
   uint32_t sequences_at(int home) const { return homes_[home].sequences; }
 
  private:
-  uint32_t PagesOf(uint32_t tokens) const { return PagesFor(tokens) + limits_.open_pieces; }
   struct HomeState {
     bool alive = false;
     uint32_t pages_total = 0;
     uint32_t pages_free = 0;
     uint32_t sequences = 0;
-    uint64_t returns = 0;  // times that pages came back
+    uint64_t returns = 0;  // times that a sequence's pages came back
     uint32_t read_rate = 0;
     Push push = Push::kNothing;
     bool near = false;
@@ -150,8 +150,8 @@ class Batcher {
   // The home that the head of the queue goes to, if it joins micro-batch m now; -1: it does not.
   int PlaceHead(int m, uint64_t now_ns);
   int PlaceByPlan(int m, uint64_t now_ns);
-  // Of the homes that can hold its tokens and one more page for each sequence they have: the one with the most to
-  // spare; -1: none now.
+  // Of the homes that can hold its tokens and a page's more of each sequence they have: the one with the most to spare;
+  // -1: none now.
   int PlaceSequence(const Sequence& sequence, Kind kind) const;
   bool MustGoFar(const Sequence& head, uint64_t now_ns) const;
   void LookAtHomes();  // for planned_
@@ -179,7 +179,8 @@ class Batcher {
   void Move(Sequence* sequence, int m);
   bool RatesDiffer() const;
   static double Spare(const HomeState& home, uint32_t pages, bool by_rate);
-  bool HasRoom(const HomeState& home, uint32_t pages) const;
+  bool HasRoom(int h, uint32_t pages) const;
+  uint32_t GrowthOf(int h) const;
   int ChoosePrefillHome(const Sequence& sequence, int home) const;
   void Join(Sequence* sequence, int m, int home);  // takes the pages of all its tokens at once
   void ReturnPages(int home, uint32_t pages);
@@ -188,9 +189,13 @@ class Batcher {
   void Leave(Sequence* sequence);          // frees pages, leaves its micro-batch
   void ReturnToReady(Sequence* sequence);  // in order of age
   Sequence* Youngest(int home) const;
-  bool TakePages(Sequence* sequence, uint32_t tokens);
+  bool TakePagesOfStep(Sequence* sequence, uint32_t rows);
+  bool TakePages(Sequence* sequence, uint32_t pages);
+  void ReturnClosedPieces(Sequence* sequence);
 
   const BatchLimits limits_;
+  const PageCounts counts_;
+  std::array<uint32_t, 2 * kPageTokens> pages_counted_;  // [tokens] of a decoding sequence, in the step of the last one
   std::array<HomeState, kMaxHomes> homes_;
   std::vector<MicroBatchState> micro_batches_;  // [K]
   FixedVector<Sequence*> ready_;                // oldest first
@@ -223,6 +228,7 @@ void Batcher::EndReadyIf(Condition&& condition, Ended&& ended) {
 template <class Ended, class Released>
 void Batcher::DropLeavers(int m, Ended&& ended, Released&& released) {
   FixedVector<Sequence*>& members = micro_batches_[m].members;
+  for (Sequence* sequence : members) ReturnClosedPieces(sequence);
   for (size_t i = 0; i < members.size();) {
     Sequence* sequence = members[i];
     const bool cancelled = sequence->cancelled.load(std::memory_order_relaxed);
@@ -260,7 +266,7 @@ void Batcher::Settle(Sequence* sequence, Released&& released) {
   released(sequence->home, sequence);
   ReturnPages(sequence->home, sequence->pages);
   sequence->home = sequence->push_home;
-  sequence->pages = sequence->push_pages;
+  sequence->pages = sequence->pages_after = sequence->push_pages;
   sequence->push_home = -1;
   sequence->push_pages = 0;
 }
@@ -323,7 +329,7 @@ uint32_t Batcher::ComposeRows(int m, Released&& released, bool hold_pushes) {
       }
       // A page short: the youngest sequence of the home makes room; if it is this one, it goes itself.
       bool preempted_itself = false;
-      while (!TakePages(sequence, sequence->computed + rows)) {
+      while (!TakePagesOfStep(sequence, rows)) {
         Sequence* victim = Youngest(sequence->home);
         if (victim->micro_batch != m) {
           victim->preempt = true;  // in flight: at its own boundary; we sit this step out

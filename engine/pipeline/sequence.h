@@ -62,6 +62,7 @@ struct Sequence {
   uint32_t rows = 0;                      // query tokens in the current step
   uint32_t previous_rows = 0;             // and in the one before
   uint32_t pages = 0;                     // held at the home
+  uint32_t pages_after = 0;               // the same once the step that was composed last is over
   int home = -1;
   int push_home = -1;                     // that its prompt's KV is pushed to, while `home` computes it; -1: none
   uint32_t push_pages = 0;                // held there
@@ -82,8 +83,6 @@ struct Sequence {
   std::atomic<bool> cancelled{false};  // leaves at its micro-batch's next boundary. Release, acquire: `stopped` is seen
   std::atomic<bool> stopped{false};    // stored before `cancelled`: a stop string ends it, and not its caller
 };
-
-inline uint32_t PagesFor(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 // Pipeline -> scheduler.
 struct PipelineEvent {

@@ -81,13 +81,14 @@ struct HopWork {
   bool FindNextAppend(const Chain& chain, uint32_t block, int thread, NextAppend* next) const;
 
   // Of open pages.
-  bool has_open_pages() const { return OpenPieces(attention) > 0; }
+  bool has_open_pages() const { return HasOpenPages(attention); }
   bool FindOpenPages(const Chain& chain, uint32_t block, int thread, OpenPage* open) const;
   OpenPage OpenPageOf(const StepEntry& entry) const { return pool->OpenPageAt(layer, entry.sequence->open_pieces); }
   OpenPage OpenHead(int thread, size_t index = 0) const;
   void FillOpenHead(const StepEntry& entry, uint32_t page, int kv_head, const OpenPage& to) const;
   void CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const;
   void KeepOpenPages(int thread, int threads) const;
+  void CopyOpenHead(const OpenPage& from, const OpenPage& to, int kv_head, uint32_t tokens) const;
 
   Partial At(const Chain& chain, float* floats) const;
   float* Slot(const Chain& chain, uint32_t slot) const;

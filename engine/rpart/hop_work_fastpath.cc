@@ -90,13 +90,14 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
     const uint32_t slot = position % kPageTokens;
     const uint32_t tokens = std::min<uint32_t>(kPageTokens - slot, end - position);
     AppendArgs args = RowArgs(entry, kv_head, position, tokens);
-    args.page = pool->Address(layer, entry.sequence->pages[position / kPageTokens]);
+    const auto page = [&] { return pool->Address(layer, entry.sequence->pages[position / kPageTokens]); };
     if (has_open_pages()) {
       const OpenPage open = OpenPageOf(entry);
       args.open_page = &open;
       kernels.append(attention, args);
-      if (slot + tokens == kPageTokens) ClosePage(attention, kv_head, open, args.page);
+      if (slot + tokens == kPageTokens) ClosePage(attention, kv_head, open, page());
     } else {
+      args.page = page();
       kernels.append(attention, args);
     }
     position += tokens;
@@ -296,8 +297,8 @@ size_t HopWork::HeadOffset(const Chain& chain) const {
 }
 
 // What the thread attends to after this block of the chain, for prefetching: another one, or the next chain's first.
-// Not known behind the last chain, and where it begins with a fork's open page that has no page yet. Tiles of a chunk
-// that go through few blocks find in the cache what the tile before read, but for the pages of their own tokens.
+// Not known behind the last chain, and where it begins with an open page. Tiles of a chunk that go through few blocks
+// find in the cache what the tile before read, but for the pages of their own tokens.
 void HopWork::SetNext(const Chain& chain, uint32_t block, AttendArgs* args) const {
   const bool same = block + 1 < chain.blocks;
   const Chain& next = same ? chain : *(&chain + 1);

@@ -39,14 +39,11 @@ void HopWork::FillOpenHead(const StepEntry& entry, uint32_t page, int kv_head, c
   const uint32_t first = page * kPageTokens;
   const uint32_t stored = entry.sequence->stored_tokens[static_cast<size_t>(layer)];
   if (entry.first_position > first) {
-    if ((stored - 1) / kPageTokens == page) {
-      const OpenPage from = OpenPageOf(entry);
-      for (int i = 0; i < kOpenPieces; ++i) {
-        std::memcpy(to.pieces[i], from.pieces[i] + static_cast<size_t>(kv_head) * from.head_stride_bytes,
-                    OpenPieceBytes(attention));
-      }
-    } else {  // a replay: the open page is another one by now
-      ReopenPage(attention, kv_head, pool->Address(layer, entry.sequence->pages[page]), to);
+    if (entry.sequence->IsOpen(layer, page)) {
+      CopyOpenHead(OpenPageOf(entry), to, kv_head, stored - first);
+    } else {  // a replay: the open page is, or is about to be, another one by now
+      const int before = static_cast<int>(entry.first_position - first);
+      ReopenPage(attention, kv_head, pool->Address(layer, entry.sequence->pages[page]), before, to);
     }
   }
   const uint32_t position = std::max(first, entry.first_position);
@@ -82,10 +79,16 @@ void HopWork::KeepOpenPages(int thread, int threads) const {
     const int kv_head = static_cast<int>(i % shape.kv_heads);
     const OpenPage from = OpenHead(thread), to = OpenPageOf(entry);
     FillOpenHead(entry, run.page_index, kv_head, from);
-    for (int piece = 0; piece < kOpenPieces; ++piece) {
-      std::memcpy(to.pieces[piece] + static_cast<size_t>(kv_head) * to.head_stride_bytes, from.pieces[piece],
-                  OpenPieceBytes(attention));
-    }
+    CopyOpenHead(from, to, kv_head, entry.end_position() - run.page_index * kPageTokens);
+  }
+}
+
+// The pieces of so many tokens.
+void HopWork::CopyOpenHead(const OpenPage& from, const OpenPage& to, int kv_head, uint32_t tokens) const {
+  const auto head = static_cast<size_t>(kv_head);
+  for (uint32_t i = 0; i * kOpenPieceTokens < tokens; ++i) {
+    std::memcpy(to.pieces[i] + head * to.head_stride_bytes, from.pieces[i] + head * from.head_stride_bytes,
+                OpenPieceBytes(attention));
   }
 }
 

@@ -56,7 +56,7 @@ void KvPool::Return(PageId page) {
 
 OpenPage KvPool::OpenPageAt(int layer, const PageId (&pieces)[kOpenPieces]) const {
   OpenPage open;
-  for (int i = 0; i < kOpenPieces; ++i) open.pieces[i] = Address(layer, pieces[i]);
+  for (int i = 0; i < kOpenPieces; ++i) open.pieces[i] = pieces[i] == kNoPage ? nullptr : Address(layer, pieces[i]);
   open.head_stride_bytes = page_stride_bytes_ / static_cast<size_t>(shape_.kv_heads);
   return open;
 }

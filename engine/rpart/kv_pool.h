@@ -45,7 +45,7 @@ class KvPool {
   // Copies all layers of `from` to `to`.
   void CopyPage(PageId from, PageId to);
 
-  // An open page that lies in these.
+  // An open page that lies in these; kNoPage: it has no such piece.
   OpenPage OpenPageAt(int layer, const PageId (&pieces)[kOpenPieces]) const;
   const AttentionShape& shape() const { return shape_; }
 

@@ -6,7 +6,7 @@ namespace fastdecode {
 
 MicroBatch::MicroBatch(uint32_t index, const RPartShape& shape, const PlanLimits& limits)
     : shape_(shape),
-      open_pages_(OpenPieces(shape.attention()) > 0),
+      counts_(shape.attention()),
       roster_(index, shape.max_rows, shape.max_context),
       plan_(shape.attention(), limits),
       next_layer_(shape.layers) {
@@ -40,6 +40,9 @@ const char* MicroBatch::Prepare(const HopHeader& header, SequenceTable* table) {
     if (entry.bad) continue;
     entry.bad = entry.sequence->Append(header.layer, entry.first_position) == AppendRule::kProtocolError;
     entry.write_from = std::max(entry.first_position, entry.sequence->stored_tokens[header.layer]);
+    // Another micro-batch's step may have gone on with the sequence, which no engine has a reason for.
+    const bool uses_open_page = entry.write_from < entry.end_position() || !entry.is_chunk();
+    entry.bad |= uses_open_page && entry.sequence->pieces < counts_.Pieces(entry.end_position());
   }
   step_ = header.step;
   step_version_ = header.roster_version;
@@ -64,7 +67,7 @@ const char* MicroBatch::ResolveEntries(uint64_t step, const SequenceTable& table
     entry.first_position = static_cast<uint32_t>(position);
     entry.of_prompt = position < from.prompt_tokens;
     if (entry.sequence == nullptr || position + entry.rows > shape_.max_context) entry.bad = true;
-    if (open_pages_ && entry.sequence != nullptr) {
+    if (counts_.open_pages() && entry.sequence != nullptr) {
       const uint64_t page_end = (position / kPageTokens + 1) * kPageTokens;
       entry.in_open_page = position + entry.rows <= page_end && entry.sequence->StoredTokensMax() <= page_end;
     }

@@ -47,7 +47,7 @@ class MicroBatch {
 
   // Constant after construction.
   const RPartShape shape_;
-  const bool open_pages_;  // whether a sequence has one
+  const PageCounts counts_;
 
   Roster roster_;
   HopPlan plan_;

@@ -131,7 +131,7 @@ absl::Status PeerSession::Fill(uint64_t id, uint32_t tokens) {
   RandomKv random(work_.attention, work_.kernels, work_.pool);
   // Page by page, so that progress shows that we are alive.
   for (uint32_t page = 0; page * kPageTokens < tokens; ++page) {
-    random.FillPage(served_->team, *sequence, page, std::min<uint32_t>(kPageTokens, tokens - page * kPageTokens));
+    random.FillPage(served_->team, *sequence, page, tokens);
     served_->AddProgress(1);
   }
   sequence->stored_tokens.assign(shape_.layers, tokens);
@@ -170,8 +170,8 @@ HandOverOutcome PeerSession::TryHandOver(const HandOverMessage& message) {
   if (tokens > table.max_context()) return HandOverOutcome::kTooLong;
   if (table.Find(message.new_sequence) != nullptr) return HandOverOutcome::kIdTaken;
   if (table.size() >= table.sequences_max()) return HandOverOutcome::kBusy;
-  const uint32_t open_pieces = sequence->has_open_page() ? kOpenPieces : 0;
-  if (to->account_.CountMissing(sequence->pages) + open_pieces > to->account_.free()) return HandOverOutcome::kNoPages;
+  const uint32_t missing = to->account_.CountMissing(sequence->pages) + sequence->pieces;
+  if (missing > to->account_.free()) return HandOverOutcome::kNoPages;
   HandedOverMessage told;
   told.tokens = tokens;
   told.sequence = message.new_sequence;

@@ -247,7 +247,7 @@ void HopPlan::AddEntry(const StepEntry& entry, uint32_t index) {
     append_runs_.push_back({index, page});
   }
   const uint32_t tile_rows = entry.of_prompt ? prompt_tile_rows_ : kMaxAttendRows;
-  const bool open_pages = OpenPieces(shape_) > 0;  // then tiles share none of them
+  const bool open_pages = HasOpenPages(shape_);  // then tiles share none of them
   for (int head = 0; head < shape_.kv_heads; ++head) {
     for (uint32_t row = 0, rows = 0; row < entry.rows; row += rows) {
       const uint32_t position = entry.first_position + row;

@@ -95,7 +95,7 @@ size_t PartialFloats(const AttentionShape& shape, uint32_t heads, uint32_t rows)
 size_t PartialFloatsMax(const AttentionShape& shape);
 // Of open pages that a tile's rows are in, at most.
 inline size_t OpenPagesMax(const AttentionShape& shape) {
-  return OpenPieces(shape) > 0 ? static_cast<size_t>(MaxPromptRows(shape) / kPageTokens) : 0;
+  return HasOpenPages(shape) ? static_cast<size_t>(MaxPromptRows(shape) / kPageTokens) : 0;
 }
 // Of the q of the largest shared chain that a plan makes.
 size_t SharedQueryBytesMax(const AttentionShape& shape);

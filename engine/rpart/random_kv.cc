@@ -1,5 +1,6 @@
 #include "engine/rpart/random_kv.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace fastdecode {
@@ -34,7 +35,8 @@ RandomKv::RandomKv(const AttentionShape& shape, const AttentionKernels& kernels,
 void RandomKv::FillPage(TicketTeam* team, const KvSequence& sequence, uint32_t page_index, uint32_t tokens) {
   sequence_ = &sequence;
   page_index_ = page_index;
-  tokens_ = tokens;
+  tokens_ = std::min<uint32_t>(kPageTokens, tokens - page_index * kPageTokens);
+  open_ = HasOpenPages(shape_) && (page_index + 1) * kPageTokens >= tokens;
   team->Run(&FillShare, this);
 }
 
@@ -53,10 +55,13 @@ void RandomKv::FillHead(int layer, int kv_head) const {
   const size_t head_bytes = static_cast<size_t>(shape_.head_dim) * ElementBytes(shape_.type);
   const size_t start = Mix(Mix(sequence_->id) ^ place) % kWindowStarts;
   AppendArgs args = {};
-  args.page = pool_->Address(layer, sequence_->pages[page_index_]);
+  const bool closed = !open_ || tokens_ == kPageTokens;
+  if (closed) args.page = pool_->Address(layer, sequence_->pages[page_index_]);
   OpenPage open;
-  if (sequence_->has_open_page()) open = pool_->OpenPageAt(layer, sequence_->open_pieces);
-  args.open_page = sequence_->has_open_page() ? &open : nullptr;
+  if (open_) {
+    open = pool_->OpenPageAt(layer, sequence_->open_pieces);
+    args.open_page = &open;
+  }
   args.kv_head = kv_head;
   args.first_slot = 0;
   args.tokens = static_cast<int>(tokens_);
@@ -64,7 +69,7 @@ void RandomKv::FillHead(int layer, int kv_head) const {
   args.v = args.k + kPageTokens * head_bytes;
   args.row_stride_bytes = head_bytes;
   kernels_.append(shape_, args);
-  if (sequence_->has_open_page() && tokens_ == kPageTokens) ClosePage(shape_, kv_head, open, args.page);
+  if (open_ && closed) ClosePage(shape_, kv_head, open, args.page);
 }
 
 }  // namespace fastdecode

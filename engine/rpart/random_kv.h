@@ -17,7 +17,7 @@ class RandomKv {
  public:
   RandomKv(const AttentionShape& shape, const AttentionKernels& kernels, const KvPool* pool);
 
-  // The first `tokens` slots of one page, all layers and heads, by the whole team.
+  // One page of a sequence that has `tokens` tokens, as far as they go, all layers and heads, by the whole team.
   void FillPage(TicketTeam* team, const KvSequence& sequence, uint32_t page_index, uint32_t tokens);
 
  private:
@@ -32,7 +32,8 @@ class RandomKv {
   // Of the page being filled.
   const KvSequence* sequence_ = nullptr;
   uint32_t page_index_ = 0;
-  uint32_t tokens_ = 0;
+  uint32_t tokens_ = 0;  // in it
+  bool open_ = false;
 };
 
 }  // namespace fastdecode

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/rpart/page_counts.h"
 #include "engine/rpart/rpart_shape.h"
 #include "numa/clock.h"
 
@@ -25,7 +26,7 @@ uint32_t PagesFor(uint32_t tokens) { return (tokens + kPageTokens - 1) / kPageTo
 
 // Of one sequence, its open page included.
 uint64_t PagesForASequence(const RPartBenchOptions& o) {
-  return PagesFor(o.context) + (o.kv_type == KvType::kInt4 ? kOpenPieces : 0);
+  return PageCounts(o.kv_type == KvType::kInt4).Most(o.context);
 }
 
 // How many sequences have room in so many pages.
@@ -225,9 +226,10 @@ absl::Status RPartBench::MakePrefix(uint32_t count) {
 // Fills the pool with other sequences, as far as a whole one goes in, and releases a random half of them.
 void RPartBench::LeaveHoles() {
   std::uniform_int_distribution<uint32_t> length(kOtherTokensMin, kOtherTokensMax);
+  const PageCounts counts(shape_.attention());
   std::vector<uint64_t> ids;
   for (uint64_t id = kFirstOtherId; account_.free() > 0; ++id) {
-    const uint64_t tokens = std::min<uint64_t>(length(random_), uint64_t{account_.free()} * kPageTokens);
+    const uint64_t tokens = std::min<uint64_t>(length(random_), counts.TokensIn(account_.free()));
     KvSequence* const sequence = table_.FindOrCreate(id);
     if (table_.Grow(sequence, 0, static_cast<uint32_t>(tokens)) == GrowOutcome::kNoPage) {
       table_.Release(id);
@@ -249,7 +251,7 @@ absl::Status RPartBench::GrowTo(KvSequence* sequence, uint32_t tokens) {
                                                         first / kPageTokens, sequence->id, sequences_.size()));
   }
   for (uint32_t page = first / kPageTokens; page * kPageTokens < tokens; ++page) {
-    random_kv_.FillPage(team_.get(), *sequence, page, std::min<uint32_t>(kPageTokens, tokens - page * kPageTokens));
+    random_kv_.FillPage(team_.get(), *sequence, page, tokens);
   }
   sequence->stored_tokens.assign(shape_.layers, tokens);
   return absl::OkStatus();

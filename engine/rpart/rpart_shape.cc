@@ -108,7 +108,7 @@ std::string DescribePageDifference(const RPartShape& here, const RPartShape& the
 
 // With int4 a home would have to keep open pages between segments.
 uint32_t PushTokensMax(const RPartShape& shape) {
-  if (OpenPieces(shape.attention()) > 0 || kPushRowsOffset + shape.kv_row_bytes() > kBulkSegmentBytesMax) return 0;
+  if (HasOpenPages(shape.attention()) || kPushRowsOffset + shape.kv_row_bytes() > kBulkSegmentBytesMax) return 0;
   return static_cast<uint32_t>(std::max<size_t>(1, kPushBytes / shape.kv_row_bytes()));
 }
 

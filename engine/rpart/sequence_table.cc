@@ -21,7 +21,11 @@ uint32_t KvSequence::StoredTokensMin() const { return *std::min_element(stored_t
 uint32_t KvSequence::StoredTokensMax() const { return *std::max_element(stored_tokens.begin(), stored_tokens.end()); }
 
 SequenceTable::SequenceTable(PageAccount* account, int layers, uint32_t max_context, uint32_t sequences_max)
-    : account_(account), layers_(layers), max_context_(max_context), sequences_max_(sequences_max) {
+    : account_(account),
+      counts_(account->pool().shape()),
+      layers_(layers),
+      max_context_(max_context),
+      sequences_max_(sequences_max) {
   by_id_.reserve(std::min(sequences_max, kReservedSequences));
 }
 
@@ -53,15 +57,19 @@ KvSequence* SequenceTable::FindOrCreate(uint64_t id) {
 GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t tokens) {
   FD_CHECK(tokens > 0 && first <= sequence->StoredTokensMax() && tokens <= max_context_ - first,
            "growth beyond its bounds");
+  const uint32_t stored_min = sequence->StoredTokensMin(), stored_max = sequence->StoredTokensMax();
+  const uint32_t end = std::max(first + tokens, stored_max);
+  uint32_t pieces = std::max(counts_.PiecesOfStep(std::min(first, stored_min), end), counts_.Pieces(first + tokens));
+  if (stored_min != stored_max) pieces = std::max(pieces, sequence->pieces);
   const size_t first_page = first / kPageTokens;
   const size_t pages_before = sequence->pages.size();
-  const size_t pages_after = std::max(pages_before, PagesOf(first + tokens));
-  const bool opens = OpenPieces(account_->pool().shape()) > 0 && !sequence->has_open_page();
-  size_t needed = pages_after - pages_before + (opens ? kOpenPieces : 0);
+  const size_t pages_after = std::max<size_t>(pages_before, counts_.Closed(end));
+  size_t needed = pages_after + pieces;
   for (size_t i = first_page; i < pages_before; ++i) needed += account_->references(sequence->pages[i]) > 1 ? 1 : 0;
-  if (needed > account_->free()) return GrowOutcome::kNoPage;
+  if (needed > account_->free() + pages_before + sequence->pieces) return GrowOutcome::kNoPage;
 
-  if (opens) TakeOpenPage(sequence);
+  ReturnPieces(sequence, pieces);
+  TakePieces(sequence, pieces);
   for (size_t i = first_page; i < pages_before; ++i) {
     PageId& page = sequence->pages[i];
     if (account_->shared(page)) page = account_->Unshare(page);
@@ -80,9 +88,20 @@ absl::Status SequenceTable::Truncate(uint64_t id, uint32_t tokens) {
     return absl::InvalidArgumentError(absl::StrFormat("truncate: sequence %d to %d tokens, but only %d are stored", id,
                                                       tokens, sequence->StoredTokensMax()));
   }
-  if (sequence->has_open_page()) ReopenFrom(*sequence, tokens, sequence);
+  // A closed page that becomes the open one is read before it is returned.
+  const size_t pages = PagesOf(tokens);
+  const uint32_t pieces = counts_.PiecesOfStep(std::min(tokens, sequence->StoredTokensMin()), tokens);
+  if (pieces > sequence->pieces + account_->free() + PagesAlone(*sequence, pages)) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("truncate: sequence %d to %d tokens, whose open page needs more than the %d free pages", id,
+                        tokens, account_->free()));
+  }
+  ReturnPagesFrom(sequence, pages);
+  TakePieces(sequence, pieces);
+  if (counts_.open_pages()) ReopenFrom(*sequence, tokens, sequence);
   for (uint32_t& stored : sequence->stored_tokens) stored = std::min(stored, tokens);
-  ReturnPagesFrom(sequence, PagesOf(tokens));
+  ReturnPagesFrom(sequence, counts_.Closed(tokens));
+  ReturnPieces(sequence, pieces);
   ++changes_;
   return absl::OkStatus();
 }
@@ -95,23 +114,21 @@ absl::Status SequenceTable::Fork(uint64_t id, uint32_t tokens, uint64_t new_id) 
     return absl::InvalidArgumentError(absl::StrFormat("fork: %d tokens of sequence %d, but only %d are stored", tokens,
                                                       id, sequence->StoredTokensMin()));
   }
-  if (sequence->has_open_page() && account_->free() < kOpenPieces) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("fork: %d pages for the open page of sequence %d, but only %d are free", kOpenPieces, new_id,
-                        account_->free()));
+  const uint32_t pieces = counts_.Pieces(tokens);
+  if (account_->free() < pieces) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "fork: %d pages for the open page of sequence %d, but only %d are free", pieces, new_id, account_->free()));
   }
   KvSequence* const fork = FindOrCreate(new_id);
   if (fork == nullptr) {
     return absl::ResourceExhaustedError(absl::StrFormat("fork: there are %d sequences already", sequences_max_));
   }
-  // What is in an open page is copied, so that the page which it will be closed into is the fork's own.
-  const size_t shared_pages = sequence->has_open_page() ? tokens / kPageTokens : PagesOf(tokens);
-  fork->pages.assign(sequence->pages.begin(), sequence->pages.begin() + static_cast<ptrdiff_t>(shared_pages));
+  // What is in an open page is copied.
+  const auto shared_pages = static_cast<ptrdiff_t>(counts_.Closed(tokens));
+  fork->pages.assign(sequence->pages.begin(), sequence->pages.begin() + shared_pages);
   for (const PageId page : fork->pages) account_->AddReference(page);
-  if (sequence->has_open_page()) {
-    TakeOpenPage(fork);
-    ReopenFrom(*sequence, tokens, fork);
-  }
+  TakePieces(fork, pieces);
+  if (counts_.open_pages()) ReopenFrom(*sequence, tokens, fork);
   fork->stored_tokens.assign(static_cast<size_t>(layers_), tokens);
   ++changes_;
   return absl::OkStatus();
@@ -127,10 +144,9 @@ void SequenceTable::MoveTo(SequenceTable* to, uint64_t id, uint64_t new_id) {
   moved->stored_tokens = sequence->stored_tokens;
   for (const PageId page : sequence->pages) account_->MoveReference(page, to->account_);
   sequence->pages.clear();
-  for (int i = 0; sequence->has_open_page() && i < kOpenPieces; ++i) {
-    account_->MoveReference(sequence->open_pieces[i], to->account_);
-  }
+  for (uint32_t i = 0; i < sequence->pieces; ++i) account_->MoveReference(sequence->open_pieces[i], to->account_);
   std::swap(sequence->open_pieces, moved->open_pieces);
+  std::swap(sequence->pieces, moved->pieces);
   Release(id);
 }
 
@@ -138,10 +154,7 @@ void SequenceTable::Release(uint64_t id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return;
   ReturnPagesFrom(found->second.get(), 0);
-  for (PageId& piece : found->second->open_pieces) {
-    if (piece != kNoPage) account_->Return(piece);
-    piece = kNoPage;
-  }
+  ReturnPieces(found->second.get(), 0);
   spare_.push_back(std::move(found->second));
   by_id_.erase(found);
   ++changes_;
@@ -151,30 +164,43 @@ void SequenceTable::ReleaseAll() {
   while (!by_id_.empty()) Release(by_id_.begin()->first);
 }
 
-void SequenceTable::TakeOpenPage(KvSequence* sequence) {
-  for (PageId& piece : sequence->open_pieces) piece = account_->Take();
+void SequenceTable::TakePieces(KvSequence* sequence, uint32_t count) {
+  while (sequence->pieces < count) sequence->open_pieces[sequence->pieces++] = account_->Take();
+}
+
+void SequenceTable::ReturnPieces(KvSequence* sequence, uint32_t count) {
+  while (sequence->pieces > count) {
+    account_->Return(std::exchange(sequence->open_pieces[--sequence->pieces], kNoPage));
+  }
 }
 
 // Makes the page that is the last one of `tokens` tokens the open page of `to`, layer by layer, unless it is that.
 void SequenceTable::ReopenFrom(const KvSequence& from, uint32_t tokens, KvSequence* to) const {
   if (tokens == 0) return;
   const KvPool& pool = account_->pool();
-  const uint32_t page = (tokens - 1) / kPageTokens;
+  const uint32_t page = (tokens - 1) / kPageTokens, pieces = counts_.Pieces(tokens);
+  const int page_tokens = static_cast<int>(tokens - page * kPageTokens);
   for (int layer = 0; layer < layers_; ++layer) {
-    const uint32_t stored = from.stored_tokens[static_cast<size_t>(layer)];
-    if (stored < tokens) continue;
+    if (from.stored_tokens[static_cast<size_t>(layer)] < tokens) continue;
     const OpenPage of_to = pool.OpenPageAt(layer, to->open_pieces);
-    if ((stored - 1) / kPageTokens == page) {
+    if (from.IsOpen(layer, page)) {
       const OpenPage of_from = pool.OpenPageAt(layer, from.open_pieces);
-      for (int i = 0; i < kOpenPieces && to != &from; ++i) {
+      for (uint32_t i = 0; i < pieces && to != &from; ++i) {
         std::memcpy(of_to.pieces[i], of_from.pieces[i], pool.page_stride_bytes());
       }
     } else {
       for (int head = 0; head < pool.shape().kv_heads; ++head) {
-        ReopenPage(pool.shape(), head, pool.Address(layer, from.pages[page]), of_to);
+        ReopenPage(pool.shape(), head, pool.Address(layer, from.pages[page]), page_tokens, of_to);
       }
     }
   }
+}
+
+// Of the pages from there on those that come free when they are returned.
+uint32_t SequenceTable::PagesAlone(const KvSequence& sequence, size_t first_page) const {
+  uint32_t alone = 0;
+  for (size_t i = first_page; i < sequence.pages.size(); ++i) alone += account_->references(sequence.pages[i]) == 1;
+  return alone;
 }
 
 void SequenceTable::ReturnPagesFrom(KvSequence* sequence, size_t first_page) {

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "engine/rpart/page_account.h"
+#include "engine/rpart/page_counts.h"
 
 namespace fastdecode {
 
@@ -21,14 +22,21 @@ enum class AppendRule : uint8_t {
 // One sequence's KV at this home.
 struct KvSequence {
   uint64_t id = 0;
-  std::vector<PageId> pages;            // [position / 32]; shared ones have several references
+  std::vector<PageId> pages;            // [position / 32]; shared ones have several references. No open one
   std::vector<uint32_t> stored_tokens;  // [layer]
   uint64_t reservation = 0;             // that its segments name; 0: none
-  // With int4, from the first growth on: hold the open page of the last stored token, layer by layer, even if it is
-  // full.
+  // With int4: hold the open page of the last stored token, layer by layer, even if it is full.
   PageId open_pieces[kOpenPieces] = {kNoPage, kNoPage, kNoPage, kNoPage};
+  uint32_t pieces = 0;  // of these, the others are kNoPage
 
-  bool has_open_page() const { return open_pieces[0] != kNoPage; }
+  // Whether the open page has this page's tokens of the layer. One that is full is closed, too, and lost to layers that
+  // are still to come once others have begun the next page.
+  bool IsOpen(int layer, uint32_t page) const {
+    const uint32_t stored = stored_tokens[static_cast<size_t>(layer)];
+    if (stored == 0 || (stored - 1) / kPageTokens != page) return false;
+    const bool is_full = stored % kPageTokens == 0;
+    return !is_full || (pieces == kOpenPieces && StoredTokensMax() == stored);
+  }
   // The same for all layers between two steps.
   uint32_t StoredTokensMin() const;
   uint32_t StoredTokensMax() const;
@@ -59,12 +67,14 @@ class SequenceTable {
   KvSequence* FindOrCreate(uint64_t id);
 
   // Makes positions [first, first + tokens) writable: takes the pages that are missing, contiguous ones as far as they
-  // are found, and copies of those that are shared (only a fork's last, partial page can be). Without room nothing
-  // changes. REQUIRES: first <= stored tokens of some layer, first + tokens <= max_context, tokens > 0.
+  // are found, and copies of those that are shared (only a fork's last, partial page can be), and between two steps
+  // returns pieces of an open page that is closed: PageCounts::OfStep. Without room nothing changes. REQUIRES: first <=
+  // stored tokens of some layer, first + tokens <= max_context, tokens > 0.
   GrowOutcome Grow(KvSequence* sequence, uint32_t first, uint32_t tokens);
 
   // Keeps the first `tokens` tokens and returns the pages behind. With int4 a closed page that becomes the last is
-  // opened again, as it was rounded. Errors: NotFound; InvalidArgument above the stored length.
+  // opened again, as it was rounded. Errors, after which nothing has changed: NotFound; InvalidArgument above the
+  // stored length; ResourceExhausted if more pages are opened than returned, and there are none.
   absl::Status Truncate(uint64_t id, uint32_t tokens);
   // A new sequence that shares the first `tokens` tokens of another; whoever writes to the last, partial page first
   // gets its own copy of it. With int4 it has one at once, as its open page. Errors: NotFound; AlreadyExists;
@@ -87,11 +97,14 @@ class SequenceTable {
 
  private:
   void ReturnPagesFrom(KvSequence* sequence, size_t first_page);
-  void TakeOpenPage(KvSequence* sequence);
+  uint32_t PagesAlone(const KvSequence& sequence, size_t first_page) const;
+  void TakePieces(KvSequence* sequence, uint32_t count);    // until it has so many
+  void ReturnPieces(KvSequence* sequence, uint32_t count);  // the same
   void ReopenFrom(const KvSequence& from, uint32_t tokens, KvSequence* to) const;
 
   // Constant after construction.
   PageAccount* const account_;
+  const PageCounts counts_;
   const int layers_;
   const uint32_t max_context_;
   const uint32_t sequences_max_;

@@ -200,7 +200,8 @@ struct PromptTiles {
       }
       if (opens && own_page >= 0) {
         const int of_rows = position / kPageTokens - args.first_row_position / kPageTokens;
-        CopyOpenHead(OpenRuns(shape.head_dim, kPageTokens), packed.open_pages[of_rows], head,
+        const int tokens = packed.tokens - own_page * kPageTokens;
+        PackOpenHead(shape.head_dim, tokens < kPageTokens ? tokens : kPageTokens, packed.open_pages[of_rows], head,
                      unpacked_pages + own_page * UnpackedBytes(shape));
       }
       if (!in_rows) return Bf16Tiles::Attend(unpacked, args);
@@ -210,6 +211,12 @@ struct PromptTiles {
     }
   }
 
+  // With zeros behind the tokens: a tile multiplies all of V.
+  static void PackOpenHead(int head_dim, int tokens, const OpenPage& from, int head, std::byte* to) {
+    const ptrdiff_t head_bytes = PageHeadElements(head_dim) * ptrdiff_t{sizeof(Bf16)};
+    if (tokens < kPageTokens) __builtin_memset(to, 0, static_cast<size_t>(head_bytes));
+    Avx2PackOpenHead(head_dim, tokens, from, head, to);
+  }
   static ptrdiff_t UnpackedBytes(const AttentionShape& shape) {
     return PageHeadElements(shape.head_dim) * ptrdiff_t{sizeof(Bf16)};
   }

@@ -10,48 +10,24 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 constexpr int kLineBytes = 64;
 
-// What of a KV head of an open page its tokens take, in runs of lines: K's panels, each of which is a piece, and the
-// beginning of each of V's, half of which are one. Numbers alone; holds no page.
+// The lines of a KV head of an open page that has so many tokens, in runs: its pieces' rows. Numbers alone.
 class OpenRuns {
  public:
-  OpenRuns(int head_dim, int tokens)
-      : piece_bytes_(PageHeadElements(head_dim) * static_cast<int>(sizeof(Bf16)) / kOpenPieces),
-        k_panels_(tokens > kPanelLanes ? kPageKPanels : 1),
-        v_panels_(head_dim / kPanelLanes),
-        v_step_(kVPanelBytes),
-        v_bytes_((tokens + 1) / 2 * kLineBytes) {
-    if (piece_bytes_ % kVPanelBytes == 0) return;
-    v_panels_ = kOpenPieces - kPageKPanels;  // one would lie in both of V's pieces: they are taken whole
-    v_step_ = v_bytes_ = piece_bytes_;
-  }
+  OpenRuns(int head_dim, int tokens) : token_bytes_(OpenTokenBytes(head_dim)), tokens_(tokens) {}
 
-  int count() const { return k_panels_ + v_panels_; }
-  int lines() const { return (k_panels_ * piece_bytes_ + v_panels_ * v_bytes_) / kLineBytes; }
-  int bytes(int run) const { return run < k_panels_ ? piece_bytes_ : v_bytes_; }
-  // From the head's beginning, if its pieces lay one behind the other.
-  int Offset(int run) const {
-    return run < k_panels_ ? run * piece_bytes_ : kPageKPanels * piece_bytes_ + (run - k_panels_) * v_step_;
+  int count() const { return (tokens_ + kOpenPieceTokens - 1) / kOpenPieceTokens; }
+  int lines() const { return tokens_ * token_bytes_ / kLineBytes; }
+  int bytes(int run) const {
+    const int left = tokens_ - run * kOpenPieceTokens;
+    return (left < kOpenPieceTokens ? left : kOpenPieceTokens) * token_bytes_;
   }
   const std::byte* At(const OpenPage& page, int head, int run) const {
-    const int offset = Offset(run), piece = offset / piece_bytes_;
-    return page.pieces[piece] + static_cast<size_t>(head) * page.head_stride_bytes + offset % piece_bytes_;
+    return page.pieces[run] + static_cast<size_t>(head) * page.head_stride_bytes;
   }
 
  private:
-  static constexpr int kVPanelBytes = kPageTokens * kPanelLanes * static_cast<int>(sizeof(Bf16));
-
-  const int piece_bytes_, k_panels_;
-  int v_panels_, v_step_, v_bytes_;
+  const int token_bytes_, tokens_;
 };
-
-// Puts a KV head of an open page together, as far as `runs` go; the rest of `to` stays as it is.
-inline void CopyOpenHead(const OpenRuns& runs, const OpenPage& from, int head, std::byte* to) {
-  for (int run = 0; run < runs.count(); ++run) {
-    const std::byte* const at = runs.At(from, head, run);
-    std::byte* const run_to = to + runs.Offset(run);
-    for (int i = 0; i < runs.bytes(run); i += kLineBytes) __builtin_memcpy(run_to + i, at + i, kLineBytes);
-  }
-}
 
 // The lines of a KV head of another page that a token is appended to, in runs: its panel of K, int8's scales, and one
 // of each panel of V. A page's first token clears the others, too.

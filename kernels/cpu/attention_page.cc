@@ -35,7 +35,7 @@ void CheckAppend(const AttentionShape& shape, const AppendArgs& args) {
 size_t PageBytes(const AttentionShape& shape) { return shape.kv_heads * HeadBytes(shape); }
 
 size_t OpenPieceBytes(const AttentionShape& shape) {
-  return OpenPieces(shape) > 0 ? PageHeadElements(shape.head_dim) * sizeof(Bf16) / kOpenPieces : 0;
+  return HasOpenPages(shape) ? static_cast<size_t>(kOpenPieceTokens * OpenTokenBytes(shape.head_dim)) : 0;
 }
 
 size_t UnpackedPagesAt(const AttentionShape& shape) {

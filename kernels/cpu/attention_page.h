@@ -28,8 +28,8 @@ inline constexpr int kPageKPanels = kPageTokens / kPanelLanes;
 // a number about halfway may go either way (page_codes.h). -0 is less than +0.
 //   K: [2][D/8][16][4]   then scales [D] and minima [D], in 16 bits
 //   then for each group of V: scales [32] in 8 bits, Int4Units, and minima [32]    V: [D/16][4][16][4]
-// Tokens are appended to an open page, which is one of bf16 in pieces; when it is full, it is closed into one of int4.
-// A token whose k or v has a NaN has NaN for its minima.
+// A token whose k or v has a NaN has NaN for its minima. Tokens are appended to an open page, and when that is full, it
+// is closed. A KV head of a piece of it: [kOpenPieceTokens][k, v][D], in bf16.
 
 // Elements from K's first panel to V's first, and from one head to the next.
 inline constexpr int PageKElements(int head_dim) { return kPageTokens * head_dim; }
@@ -51,9 +51,15 @@ inline constexpr int Int4VMinima(int head_dim) { return Int4VScales(head_dim) + 
 inline constexpr int kInt4GroupBytes = 4 * kPageTokens;  // from one group of V to the next: scales, units, minima
 inline constexpr int Int4V(int head_dim) { return Int4VScales(head_dim) + Int4Groups(head_dim) * kInt4GroupBytes; }
 inline constexpr int Int4HeadBytes(int head_dim) { return Int4V(head_dim) + kPageTokens * head_dim / 2; }
-static_assert(PageHeadElements(16) * 2 / kOpenPieces <= Int4HeadBytes(16) && Int4HeadBytes(16) % 64 == 0 &&
-                  PageHeadElements(256) * 2 / kOpenPieces <= Int4HeadBytes(256),
-              "a quarter of a head in bf16 has room in a head of int4, which begins at a cache line");
+inline constexpr int OpenTokenBytes(int head_dim) { return 2 * head_dim * static_cast<int>(sizeof(Bf16)); }
+// A token's k, and v behind it.
+inline std::byte* OpenTokenAt(int head_dim, const OpenPage& page, int kv_head, int token) {
+  return page.pieces[token / kOpenPieceTokens] + static_cast<size_t>(kv_head) * page.head_stride_bytes +
+         token % kOpenPieceTokens * OpenTokenBytes(head_dim);
+}
+static_assert(kOpenPieceTokens * OpenTokenBytes(16) <= Int4HeadBytes(16) && Int4HeadBytes(16) % 64 == 0 &&
+                  kOpenPieceTokens * OpenTokenBytes(256) <= Int4HeadBytes(256),
+              "a piece's head has room in a head of int4, which begins at a cache line");
 
 // The largest integers. Of K the products of two add up in 32 bits (int4_kv.h).
 inline constexpr int kInt4KScaleMax = 32767, kInt4KMinimumMax = 4095, kInt4VScaleMax = 255;
@@ -72,12 +78,19 @@ inline constexpr int Int4QueryBytes(int head_dim) { return Int4QueryWords(head_d
 void AppendToPage(const AttentionShape& shape, const AppendArgs& args);
 void VbmiAppendToPage(const AttentionShape& shape, const AppendArgs& args);
 
-// What AppendToPage and ClosePage do, with AVX2, which is the least ISA. `from` is a KV head of bf16 panels.
+// What AppendToPage and ClosePage do, with AVX2, which is the least ISA. `rows` is a KV head of an open page, its
+// pieces one behind the other.
 void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args);
-void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head);
-// Of AppendToPage what is most of a prompt's chunks: whole pages of all types but f32, rows of bf16, heads of a multiple
-// of 64. False for all else, where an element becomes none that is finite (but for bf16), and where an int8 token's
-// scale is below 2^-64: nothing of use is written then.
+void Avx2CloseHead(int head_dim, const std::byte* rows, uint8_t* head);
+// So many tokens of a KV head of an open page to panels of bf16. What is behind them stays, but that K's lanes up to
+// the panel's last one may be anything afterwards, and V's second step of a pair is zero if the first is the last
+// token.
+void Avx2PackOpenHead(int head_dim, int tokens, const OpenPage& from, int kv_head, std::byte* to);
+// Of these K alone.
+void Avx2PackOpenK(int head_dim, int tokens, const OpenPage& from, int kv_head, std::byte* to);
+// Of AppendToPage what is most of a prompt's chunks: whole pages of all types but f32, rows of bf16, heads of a
+// multiple of 64. False for all else, where an element becomes none that is finite (but for bf16), and where an int8
+// token's scale is below 2^-64: nothing of use is written then.
 bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args);
 
 // Row-heads that a kernel takes at once, at most.

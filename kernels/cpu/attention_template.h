@@ -53,7 +53,7 @@ struct SeenTokens {
 //   acc      p · v as Kv computes it
 // Where the base changes, sums, rests and acc are first multiplied by Exp2(old base - new base). A page with no visible
 // token changes nothing. Open is the kind of a page that is not closed yet, if that is another one, for the same
-// queries.
+// queries; its Pack makes a page of an OpenPage's KV head.
 template <class V, class Kv, class Open = Kv>
 class Attention {
  public:
@@ -173,7 +173,7 @@ class Attention {
     float* rests;       // [heads][row_heads][RestFloats], behind them
     float* scores;      // [kMaxTile][32]
     Probability* p;     // [kMaxTile][32]
-    std::byte* open;    // a KV head of an open page, if there are any
+    std::byte* open;    // what Open::Pack makes of a KV head of an open page, if there are any
   };
 
   // cap * tanh(z / cap) * log2(e), where x = 2 * log2(e) * z / cap.
@@ -440,15 +440,15 @@ class Attention {
     }
   }
 
-  // The open page, of so many tokens, against them: each head is put together first, as far as it has tokens.
+  // The open page, of so many tokens, against them: each head is packed first, as far as it has tokens.
   static void AttendOpenPage(const AttentionShape& shape, const Query& query, const AttendArgs& args,
                              const Scratch& scratch, int tokens, const std::byte* next, const uint32_t* visible,
                              AppendAhead<kHasOpenPages>* append_ahead) {
-    const OpenRuns runs(shape.head_dim, tokens < kPageTokens ? tokens : kPageTokens);
     Pipeline<Open> pipeline(query);
     for (int head = 0; head < args.heads; ++head) {
       append_ahead->Step();
-      CopyOpenHead(runs, *args.open_pages, args.first_head + head, scratch.open);
+      Open::Pack(shape.head_dim, tokens < kPageTokens ? tokens : kPageTokens, *args.open_pages, args.first_head + head,
+                 scratch.open);
       const bool last = head + 1 == args.heads;
       const Ahead ahead = last && next != nullptr ? Ahead{scratch.open, next - scratch.open, 0} : Ahead{};
       AttendRows<Open>(shape, args, scratch, scratch.open, ahead, false, visible, head * args.rows * shape.group,

@@ -10,11 +10,11 @@ namespace {
 
 using V = Avx2Vector;
 
-// Where a KV head's K and V are. They are in halves: those of one page lie one behind the other.
+// Where a KV head's K and V are.
 struct HeadPlace {
-  std::byte *k[2], *v[2];
-  int half_bytes;  // of K or V
-  std::byte* V(int offset) const { return offset < half_bytes ? v[0] + offset : v[1] + (offset - half_bytes); }
+  std::byte* k;
+  int k_panel_bytes;
+  std::byte* v;
 };
 
 // ---- Elements
@@ -107,7 +107,7 @@ inline void PutKToken(const Rows& rows, int i, int row_bytes, int lane, std::byt
 template <class Lines, typename Element>
 void PackK(const Rows& rows, int first_slot, int tokens, int head_dim, const HeadPlace& to, Upcoming* next) {
   const int row_bytes = head_dim * static_cast<int>(sizeof(Element));
-  std::byte* const panel = to.k[first_slot / kPanelLanes];
+  std::byte* const panel = to.k + first_slot / kPanelLanes * to.k_panel_bytes;
   if (tokens == kPanelLanes) return PackKPanel<Lines, Element>(rows, row_bytes, panel, next);
   for (int i = 0; i < tokens; ++i) PutKToken<Element>(rows, i, row_bytes, first_slot % kPanelLanes + i, panel);
 }
@@ -170,8 +170,8 @@ void PackV(const Rows& rows, int first_slot, int tokens, int head_dim, const Hea
   for (int d = 0; d < head_dim; d += kPanelLanes) {
     for (int i = 0; i < tokens;) {
       const int slot = first_slot + i;
-      Element* const line = As<Element>(
-          to.V(d * kPageTokens * static_cast<int>(sizeof(Element)) + slot / kTokens * kTokens * kStepBytes));
+      Element* const line = As<Element>(to.v + d * kPageTokens * static_cast<int>(sizeof(Element)) +
+                                        slot / kTokens * kTokens * kStepBytes);
       if (slot % kTokens == 0 && tokens - i >= kTokens) {
         if (i % 8 == 0) next->After((d + i) * kPanelLanes / head_dim);
         PackVLine<Lines>(rows, i, d, line);
@@ -197,17 +197,10 @@ inline int TokensOfPanel(const AppendArgs& args, int i) {
 template <class Lines, typename Element, typename Row>
 void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
-  HeadPlace place;
-  place.half_bytes = PageKElements(head_dim) / 2 * static_cast<int>(sizeof(Element));
-  for (int i = 0; i < kOpenPieces; ++i) {
-    std::byte* const at =
-        args.open_page == nullptr
-            ? args.page + static_cast<ptrdiff_t>(args.kv_head * kOpenPieces + i) * place.half_bytes
-            : args.open_page->pieces[i] + static_cast<size_t>(args.kv_head) * args.open_page->head_stride_bytes;
-    std::byte** const halves = i < 2 ? place.k : place.v;
-    halves[i % 2] = at;
-    if (args.first_slot == 0 && args.tokens < kPageTokens) Clear(at, place.half_bytes);
-  }
+  const int bytes = PageKElements(head_dim) * static_cast<int>(sizeof(Element));  // of K or V
+  std::byte* const head = args.page + static_cast<ptrdiff_t>(args.kv_head) * 2 * bytes;
+  if (args.first_slot == 0 && args.tokens < kPageTokens) Clear(head, 2 * bytes);
+  const HeadPlace place = {head, bytes / kPageKPanels, head + bytes};
   const Rows k_rows = {args.k, args.row_stride_bytes}, v_rows = {args.v, args.row_stride_bytes};
   Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
   alignas(64) Element elements[kPanelLanes * kRowElementsMax];
@@ -361,9 +354,7 @@ void AppendInt8(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
   std::byte* const head = args.page + static_cast<ptrdiff_t>(args.kv_head) * Int8HeadBytes(head_dim);
   if (args.first_slot == 0 && args.tokens < kPageTokens) Clear(head, Int8HeadBytes(head_dim));
-  const int half_bytes = PageKElements(head_dim) / 2;
-  std::byte* const v = head + Int8V(head_dim);
-  const HeadPlace place = {{head, head + half_bytes}, {v, v + half_bytes}, half_bytes};
+  const HeadPlace place = {head, PageKElements(head_dim) / kPageKPanels, head + Int8V(head_dim)};
   const Rows k_rows = {args.k, args.row_stride_bytes}, v_rows = {args.v, args.row_stride_bytes};
   Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
   alignas(64) uint8_t codes[2][kPanelLanes * kRowElementsMax];
@@ -429,6 +420,21 @@ void AppendInt4(const AttentionShape& shape, const AppendArgs& args) {
   CloseRows<Lines>(head_dim, k, v, head, &next);
 }
 
+// Rows stay rows.
+template <typename Row>
+void AppendOpen(const AttentionShape& shape, const AppendArgs& args) {
+  const int head_dim = shape.head_dim;
+  const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
+  Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
+  for (int i = 0; i < args.tokens; ++i) {
+    Bf16* const to = As<Bf16>(OpenTokenAt(head_dim, *args.open_page, args.kv_head, args.first_slot + i));
+    next.Begin(2 * i);
+    ConvertRows<Bf16, Row>(k.From(i), 1, head_dim, to);
+    next.After(1);
+    ConvertRows<Bf16, Row>(v.From(i), 1, head_dim, to + head_dim);
+  }
+}
+
 template <class Lines, typename Row>
 void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
   switch (shape.kv_type) {
@@ -439,8 +445,8 @@ void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
     case KvType::kInt8:
       return AppendInt8<Lines, Row>(shape, args);
     case KvType::kInt4:
-      if (args.open_page == nullptr) return AppendInt4<Lines, Row>(shape, args);
-      [[fallthrough]];
+      if (args.open_page != nullptr) return AppendOpen<Row>(shape, args);
+      return AppendInt4<Lines, Row>(shape, args);
     case KvType::kBf16:
       return AppendPanels<Lines, Bf16, Row>(shape, args);
   }
@@ -462,35 +468,44 @@ void Avx2AppendToPage(const AttentionShape& shape, const AppendArgs& args) {
 // A thread's later stores, a barrier's release too, order streamed ones no other way.
 void EndStreams() { _mm_sfence(); }
 
-// Columns of K and pairs of V to rows.
-void Avx2CloseHead(int head_dim, const Bf16* from, uint8_t* head) {
-  alignas(64) Bf16 k[kPageTokens * kRowElementsMax], v[kPageTokens * kRowElementsMax];
-  const size_t row_bytes = static_cast<size_t>(head_dim) * sizeof(Bf16);
-  for (int panel = 0; panel < kPageKPanels; ++panel) {
-    const Rows lines = {reinterpret_cast<const std::byte*>(from + panel * kPanelLanes * head_dim), 64};
-    for (int token = 0; token < kPanelLanes; token += 4) {
-      for (int line = 0; line < head_dim / 2; line += 8) {
-        __m256i row[4];
-        Transpose8x4(lines, line, token * 4, row);
+void Avx2CloseHead(int head_dim, const std::byte* rows, uint8_t* head) {
+  const Rows k = {rows, static_cast<size_t>(OpenTokenBytes(head_dim))};
+  const Rows v = {rows + head_dim * sizeof(Bf16), k.stride_bytes};
+  Upcoming next(AppendArgs{}, 0);
+  CloseRows<Cached>(head_dim, k, v, head, &next);
+}
+
+void Avx2PackOpenK(int head_dim, int tokens, const OpenPage& from, int kv_head, std::byte* to) {
+  const int row_bytes = head_dim * static_cast<int>(sizeof(Bf16));
+  for (int first = 0; first < tokens; first += kOpenPieceTokens) {
+    const Rows k = {OpenTokenAt(head_dim, from, kv_head, first), static_cast<size_t>(OpenTokenBytes(head_dim))};
+    // Half of a panel's lanes.
+    std::byte* column_to = to + first / kPanelLanes * kPanelLanes * row_bytes + first % kPanelLanes * 4;
+    for (int byte = 0; byte < row_bytes; byte += 16) {
+      __m256i column[4];
+      Transpose8x4(k, 0, byte, column);
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) Store32(k + (panel * kPanelLanes + token + i) * head_dim + line * 2, row[i]);
+      for (int i = 0; i < 4; ++i, column_to += 64) Store32(column_to, column[i]);
+    }
+  }
+}
+
+void Avx2PackOpenHead(int head_dim, int tokens, const OpenPage& from, int kv_head, std::byte* to) {
+  Avx2PackOpenK(head_dim, tokens, from, kv_head, to);
+  const int row_bytes = head_dim * static_cast<int>(sizeof(Bf16));
+  const size_t token_bytes = static_cast<size_t>(OpenTokenBytes(head_dim));
+  for (int t = 0; t < tokens; t += 2) {
+    const Rows v = {OpenTokenAt(head_dim, from, kv_head, t) + row_bytes, token_bytes};
+    for (int d = 0; d < head_dim; d += kPanelLanes) {
+      Bf16* const line = As<Bf16>(to + kPageTokens * (row_bytes + d * 2) + t * kPanelLanes * 2);
+      if (t + 1 < tokens) {
+        PackVLine<Cached>(v, 0, d, line);
+      } else {
+        Store32(line, Widen(v.At<Bf16>(0) + d));
+        Store32(line + kPanelLanes, Widen(v.At<Bf16>(0) + d + kPanelLanes / 2));
       }
     }
   }
-  const Bf16* line = from + PageKElements(head_dim);
-  for (int d = 0; d < head_dim; d += kPanelLanes) {
-    for (int token = 0; token < kPageTokens; token += 2, line += 2 * kPanelLanes) {
-      const __m256i low = Load32(line), high = Load32(line + kPanelLanes);
-      const __m256i mask = _mm256_set1_epi32(0xffff);
-      const __m256i even = _mm256_packus_epi32(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
-      const __m256i odd = _mm256_packus_epi32(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
-      Store32(v + token * head_dim + d, _mm256_permute4x64_epi64(even, 0xd8));
-      Store32(v + (token + 1) * head_dim + d, _mm256_permute4x64_epi64(odd, 0xd8));
-    }
-  }
-  Upcoming next(AppendArgs{}, 0);
-  CloseRows<Cached>(head_dim, {reinterpret_cast<const std::byte*>(k), row_bytes},
-                    {reinterpret_cast<const std::byte*>(v), row_bytes}, head, &next);
 }
 
 }  // namespace fastdecode

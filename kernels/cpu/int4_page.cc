@@ -7,15 +7,6 @@
 namespace fastdecode {
 namespace {
 
-// Where a token's element `dim` lies in a KV head of an open page.
-int KOffset(int head_dim, int token, int dim) {
-  return token / kPanelLanes * kPanelLanes * head_dim + PanelOffset<Bf16>(dim, token % kPanelLanes);
-}
-int VOffset(int head_dim, int token, int dim) {
-  return PageKElements(head_dim) + dim / kPanelLanes * kPanelLanes * kPageTokens +
-         PanelOffset<Bf16>(token, dim % kPanelLanes);
-}
-
 // A KV head of a closed page.
 class ClosedHead {
  public:
@@ -49,48 +40,38 @@ class ClosedHead {
 
 constexpr int kMaxHeadDim = 256;
 
-// One KV head of an open page to `whole`, or back.
-void CopyPieces(const AttentionShape& shape, int kv_head, const OpenPage& open, Bf16* whole, bool back) {
+// All rows of a KV head of a full open page, if they lie one behind the other, as those of a chunk do, or else in
+// `copy`.
+const std::byte* RowsOf(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* copy) {
   const size_t bytes = OpenPieceBytes(shape);
-  for (std::byte* piece : open.pieces) {
-    std::byte* const at = piece + static_cast<size_t>(kv_head) * open.head_stride_bytes;
-    std::memcpy(back ? static_cast<void*>(at) : whole, back ? static_cast<const void*>(whole) : at, bytes);
-    whole += bytes / sizeof(Bf16);
+  bool in_one = true;
+  for (size_t i = 1; i < kOpenPieces; ++i) in_one &= open.pieces[i] == open.pieces[i - 1] + bytes;
+  if (in_one) return OpenTokenAt(shape.head_dim, open, kv_head, 0);
+  for (int i = 0; i < kOpenPieces; ++i) {
+    std::memcpy(copy + static_cast<size_t>(i) * bytes, OpenTokenAt(shape.head_dim, open, kv_head, i * kOpenPieceTokens),
+                bytes);
   }
-}
-
-// Where an open page's KV head lies, if in one piece, as that of a chunk does; else null.
-const Bf16* InOnePiece(const AttentionShape& shape, int kv_head, const OpenPage& open) {
-  for (int i = 1; i < kOpenPieces; ++i) {
-    if (open.pieces[i] != open.pieces[i - 1] + OpenPieceBytes(shape)) return nullptr;
-  }
-  return reinterpret_cast<const Bf16*>(open.pieces[0] + static_cast<size_t>(kv_head) * open.head_stride_bytes);
+  return copy;
 }
 
 }  // namespace
 
 void ClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* page) {
-  const int head_dim = shape.head_dim;
-  Bf16 copy[PageHeadElements(kMaxHeadDim)];
-  const Bf16* from = InOnePiece(shape, kv_head, open);
-  if (from == nullptr) {
-    CopyPieces(shape, kv_head, open, copy, /*back=*/false);
-    from = copy;
-  }
-  Avx2CloseHead(head_dim, from, reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
+  alignas(64) std::byte copy[kPageTokens * OpenTokenBytes(kMaxHeadDim)];
+  Avx2CloseHead(shape.head_dim, RowsOf(shape, kv_head, open, copy),
+                reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(shape.head_dim));
 }
 
-void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, const OpenPage& open) {
+void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page, int tokens, const OpenPage& open) {
   const int head_dim = shape.head_dim;
   const ClosedHead from(head_dim, reinterpret_cast<const uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim));
-  Bf16 whole[PageHeadElements(kMaxHeadDim)];
-  for (int t = 0; t < kPageTokens; ++t) {
+  for (int t = 0; t < tokens; ++t) {
+    Bf16* const row = reinterpret_cast<Bf16*>(OpenTokenAt(head_dim, open, kv_head, t));
     for (int d = 0; d < head_dim; ++d) {
-      whole[KOffset(head_dim, t, d)] = ToBf16(ClampToBf16(from.K(t, d)));
-      whole[VOffset(head_dim, t, d)] = ToBf16(ClampToBf16(from.V(t, d)));
+      row[d] = ToBf16(ClampToBf16(from.K(t, d)));
+      row[head_dim + d] = ToBf16(ClampToBf16(from.V(t, d)));
     }
   }
-  CopyPieces(shape, kv_head, open, whole, /*back=*/true);
 }
 
 }  // namespace fastdecode

@@ -82,9 +82,50 @@ struct PanelKv : Dots {
   }
 };
 
-// Open pages of int4, which have half of their tokens on average.
+// Open pages of int4, which have half of their tokens on average. K is packed, and V multiplied where its rows are:
+// what is called a page here is K's panels, and behind them these rows' addresses.
 template <class V>
-using OpenPages = PanelKv<V, FmaDots<V, Bf16>, true>;
+struct OpenPages : PanelKv<V, FmaDots<V, Bf16>, true> {
+  using Base = PanelKv<V, FmaDots<V, Bf16>, true>;
+  using Base::kLanes, Base::kPanelVectors;
+  using typename Base::Float, typename Base::Weights;
+  using Row = const Bf16*;
+
+  static void Pack(int head_dim, int tokens, const OpenPage& from, int kv_head, std::byte* to) {
+    alignas(64) static constexpr Bf16 kZeros[256] = {};
+    Avx2PackOpenK(head_dim, tokens, from, kv_head, to);
+    Row* const rows = reinterpret_cast<Row*>(to + PageKElements(head_dim) * sizeof(Bf16));
+    for (int t = 0; t < tokens; ++t) {
+      rows[t] = reinterpret_cast<Row>(OpenTokenAt(head_dim, from, kv_head, t)) + head_dim;
+    }
+    if (tokens % 2 == 1) rows[tokens] = kZeros;
+  }
+
+  // With the bits of PanelKv.
+  template <int J, Fetch kFetch>
+  static inline void Add(int head_dim, const std::byte* page_head, const Ahead&, const float* p, int seen,
+                         const Weights&, bool, float* acc) {
+    const Row* const rows = reinterpret_cast<const Row*>(page_head + PageKElements(head_dim) * sizeof(Bf16));
+    for (int dim = 0; dim < head_dim; dim += kLanes) {
+      Float even[J], odd[J];
+#pragma GCC unroll 16
+      for (int j = 0; j < J; ++j) even[j] = odd[j] = V::Zero();
+      for (int t = 0; t < seen; t += 2) {
+        const Float of_even = V::LoadRow(rows[t] + dim), of_odd = V::LoadRow(rows[t + 1] + dim);
+#pragma GCC unroll 16
+        for (int j = 0; j < J; ++j) {
+          even[j] = V::Fma(V::Set(p[j * kPageTokens + t]), of_even, even[j]);
+          odd[j] = V::Fma(V::Set(p[j * kPageTokens + t + 1]), of_odd, odd[j]);
+        }
+      }
+#pragma GCC unroll 16
+      for (int j = 0; j < J; ++j) {
+        float* const at = acc + j * head_dim + dim;
+        V::Store(at, V::Add(V::Load(at), V::Add(even[j], odd[j])));
+      }
+    }
+  }
+};
 
 }  // namespace
 }  // namespace fastdecode

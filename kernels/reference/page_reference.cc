@@ -28,34 +28,6 @@ Element Convert(Row value) {
   if constexpr (std::is_same_v<Element, Fp16>) return ToFp16(Widen(value));
 }
 
-// A KV head as one row of elements, taken from where it lies and put back.
-template <typename Element>
-class WholeHead {
- public:
-  WholeHead(const AttentionShape& shape, int kv_head, std::byte* page, const OpenPage* open)
-      : elements_(static_cast<size_t>(PageHeadElements(shape.head_dim))) {
-    for (size_t i = 0; i < kOpenPieces; ++i) {
-      quarters_[i] = open == nullptr ? page + (kv_head * kOpenPieces + i) * QuarterBytes()
-                                     : open->pieces[i] + kv_head * open->head_stride_bytes;
-      std::memcpy(reinterpret_cast<std::byte*>(elements_.data()) + i * QuarterBytes(), quarters_[i], QuarterBytes());
-    }
-  }
-  void PutBack() const {
-    for (size_t i = 0; i < kOpenPieces; ++i) {
-      std::memcpy(quarters_[i], reinterpret_cast<const std::byte*>(elements_.data()) + i * QuarterBytes(),
-                  QuarterBytes());
-    }
-  }
-  Element* data() { return elements_.data(); }
-  void Clear() { std::fill(elements_.begin(), elements_.end(), Element{}); }
-
- private:
-  size_t QuarterBytes() const { return elements_.size() * sizeof(Element) / kOpenPieces; }
-
-  std::vector<Element> elements_;
-  std::byte* quarters_[kOpenPieces];
-};
-
 // Where a token's element `dim` lies in a head of panels.
 template <typename Element>
 int KOffset(int head_dim, int token, int dim) {
@@ -74,16 +46,35 @@ const Row* RowAt(const std::byte* rows, const AppendArgs& args, int i) {
 
 template <typename Element, typename Row>
 void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
-  WholeHead<Element> head(shape, args.kv_head, args.page, args.open_page);
-  if (args.first_slot == 0) head.Clear();
+  const int elements = PageHeadElements(shape.head_dim);
+  Element* const head = reinterpret_cast<Element*>(args.page) + args.kv_head * elements;
+  if (args.first_slot == 0) std::fill_n(head, elements, Element{});
   for (int i = 0; i < args.tokens; ++i) {
     const Row *k = RowAt<Row>(args.k, args, i), *v = RowAt<Row>(args.v, args, i);
     for (int d = 0; d < shape.head_dim; ++d) {
-      head.data()[KOffset<Element>(shape.head_dim, args.first_slot + i, d)] = Convert<Element, Row>(k[d]);
-      head.data()[VOffset<Element>(shape.head_dim, args.first_slot + i, d)] = Convert<Element, Row>(v[d]);
+      head[KOffset<Element>(shape.head_dim, args.first_slot + i, d)] = Convert<Element, Row>(k[d]);
+      head[VOffset<Element>(shape.head_dim, args.first_slot + i, d)] = Convert<Element, Row>(v[d]);
     }
   }
-  head.PutBack();
+}
+
+// A token's k in an open page; its v lies behind.
+Bf16* OpenRow(const AttentionShape& shape, int kv_head, const OpenPage& open, int token) {
+  std::byte* const piece =
+      open.pieces[token / kOpenPieceTokens] + static_cast<size_t>(kv_head) * open.head_stride_bytes;
+  return reinterpret_cast<Bf16*>(piece) + token % kOpenPieceTokens * 2 * shape.head_dim;
+}
+
+template <typename Row>
+void AppendOpen(const AttentionShape& shape, const AppendArgs& args) {
+  for (int i = 0; i < args.tokens; ++i) {
+    Bf16* const to = OpenRow(shape, args.kv_head, *args.open_page, args.first_slot + i);
+    const Row *k = RowAt<Row>(args.k, args, i), *v = RowAt<Row>(args.v, args, i);
+    for (int d = 0; d < shape.head_dim; ++d) {
+      to[d] = Convert<Bf16, Row>(k[d]);
+      to[shape.head_dim + d] = Convert<Bf16, Row>(v[d]);
+    }
+  }
 }
 
 // One token's k or v in 8 bits.
@@ -142,8 +133,9 @@ void AppendRows(const AttentionShape& shape, const AppendArgs& args) {
     case KvType::kInt8:
       return AppendInt8<Row>(shape, args);
     case KvType::kBf16:
-    case KvType::kInt4:
       return AppendPanels<Bf16, Row>(shape, args);
+    case KvType::kInt4:
+      return AppendOpen<Row>(shape, args);
   }
 }
 
@@ -204,18 +196,19 @@ void ReferenceAppendToPage(const AttentionShape& shape, const AppendArgs& args) 
 
 void ReferenceClosePage(const AttentionShape& shape, int kv_head, const OpenPage& open, std::byte* page) {
   const int head_dim = shape.head_dim;
-  WholeHead<Bf16> from(shape, kv_head, nullptr, &open);
   uint8_t* const to = reinterpret_cast<uint8_t*>(page) + kv_head * Int4HeadBytes(head_dim);
+  const auto k_row = [&](int t) { return OpenRow(shape, kv_head, open, t); };
+  const auto v_row = [&](int t) { return OpenRow(shape, kv_head, open, t) + head_dim; };
   bool nan[kPageTokens] = {};
   for (int t = 0; t < kPageTokens; ++t) {
     for (int d = 0; d < head_dim; ++d) {
-      nan[t] |= std::isnan(FromBf16(from.data()[KOffset<Bf16>(head_dim, t, d)]));
-      nan[t] |= std::isnan(FromBf16(from.data()[VOffset<Bf16>(head_dim, t, d)]));
+      nan[t] |= std::isnan(FromBf16(k_row(t)[d]));
+      nan[t] |= std::isnan(FromBf16(v_row(t)[d]));
     }
   }
   Int4Units units = {};
-  const auto k_at = [&](int t, int d) { return Finite(from.data()[KOffset<Bf16>(head_dim, t, d)]); };
-  const auto v_at = [&](int t, int d) { return Finite(from.data()[VOffset<Bf16>(head_dim, t, d)]); };
+  const auto k_at = [&](int t, int d) { return Finite(k_row(t)[d]); };
+  const auto v_at = [&](int t, int d) { return Finite(v_row(t)[d]); };
 
   std::vector<float> lowest, scales;
   for (int d = 0; d < head_dim; ++d) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <random>
 #include <set>
 #include <string>
@@ -84,8 +83,7 @@ TEST(AppendedPageTest, TokenRunsAreWhatAppendingWritesTo) {
   }
 }
 
-// And a copy of them has every token.
-TEST(AppendedPageTest, OpenRunsHoldAllTokens) {
+TEST(AppendedPageTest, OpenRunsAreWhatAllTokensWereWrittenTo) {
   for (const int head_dim : {16, 48, 80, 128, 240, 256}) {
     const AttentionShape shape = ShapeOf(KvType::kInt4, head_dim);
     const size_t piece_bytes = OpenPieceBytes(shape);
@@ -96,23 +94,11 @@ TEST(AppendedPageTest, OpenRunsHoldAllTokens) {
     }
     open.head_stride_bytes = piece_bytes;
     std::set<ptrdiff_t> written;
-    for (int slot = 1; slot < kPageTokens; ++slot) {
+    for (int slot = 0; slot < kPageTokens; ++slot) {
       SCOPED_TRACE("head_dim " + std::to_string(head_dim) + ", slot " + std::to_string(slot));
       written.merge(LinesWrittenTo(shape, slot, &bytes, nullptr, &open));
       const OpenRuns runs(head_dim, slot + 1);
-      const std::set<ptrdiff_t> lines = LinesOf(runs, [&](int run) { return runs.At(open, kHead, run); });
-      for (const ptrdiff_t line : written) EXPECT_TRUE(lines.contains(line));
-
-      std::vector<std::byte> whole(kOpenPieces * piece_bytes), copy = whole;
-      for (size_t i = 0; i < kOpenPieces; ++i) {
-        std::memcpy(whole.data() + i * piece_bytes, open.pieces[i] + kHead * open.head_stride_bytes, piece_bytes);
-      }
-      CopyOpenHead(runs, open, kHead, copy.data());
-      for (int run = 0; run < runs.count(); ++run) {
-        EXPECT_EQ(std::memcmp(copy.data() + runs.Offset(run), whole.data() + runs.Offset(run),
-                              static_cast<size_t>(runs.bytes(run))),
-                  0);
-      }
+      EXPECT_EQ(LinesOf(runs, [&](int run) { return runs.At(open, kHead, run); }), written);
     }
   }
 }

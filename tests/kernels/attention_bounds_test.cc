@@ -56,7 +56,9 @@ std::vector<std::byte> Attend(const AttentionKernels& kernels, const AttentionSh
     GuardedAreas k(tokens * kv_row, 1, flush), v(tokens * kv_row, 1, flush);
     FillRandom(shape.type, k.at(), tokens * kv_row / element, 2 * page);
     FillRandom(shape.type, v.at(), tokens * kv_row / element, 2 * page + 1);
-    for (int i = 0; i < kOpenPieces; ++i) open[page].pieces[i] = pieces.at(kOpenPieces * page + static_cast<size_t>(i));
+    for (int i = 0; i * kOpenPieceTokens < tokens; ++i) {
+      open[page].pieces[i] = pieces.at(kOpenPieces * page + static_cast<size_t>(i));
+    }
     open[page].head_stride_bytes = OpenPieceBytes(shape);
     for (int head = 0; head < shape.kv_heads; ++head) {
       const size_t offset = static_cast<size_t>(head) * shape.head_dim * element;

@@ -28,15 +28,13 @@ struct HeadOfInt4 {
                          reinterpret_cast<const std::byte*>(v.data()), shape.head_dim * sizeof(float)});
   }
   void Close() { ClosePage(shape, 0, open, page.data()); }
-  void Reopen() { ReopenPage(shape, 0, page.data(), open); }
+  void Reopen() { ReopenPage(shape, 0, page.data(), kPageTokens, open); }
+  Bf16& KElement(int token, int dim) { return elements[static_cast<size_t>(token * 2 * shape.head_dim + dim)]; }
+  Bf16& VElement(int token, int dim) { return KElement(token, shape.head_dim + dim); }
   float K(int token, int dim) const {
-    return FromBf16(
-        elements[token / kPanelLanes * kPanelLanes * shape.head_dim + PanelOffset<Bf16>(dim, token % kPanelLanes)]);
+    return FromBf16(elements[static_cast<size_t>(token * 2 * shape.head_dim + dim)]);
   }
-  float V(int token, int dim) const {
-    return FromBf16(elements[PageKElements(shape.head_dim) + dim / kPanelLanes * kPanelLanes * kPageTokens +
-                             PanelOffset<Bf16>(token, dim % kPanelLanes)]);
-  }
+  float V(int token, int dim) const { return K(token, shape.head_dim + dim); }
 
   AttentionShape shape;
   OpenPage open;
@@ -173,9 +171,8 @@ TEST_P(Int4PageTest, AnInfinityLeavesTheOthersInTheirRange) {
   HeadOfInt4 head(head_dim());
   head.Append(k_, v_);
   const int k_dim = 1, token = 7, v_dim = head_dim() - 1;
-  head.elements[PanelOffset<Bf16>(k_dim, token)] = 0x7f80;
-  head.elements[PageKElements(head_dim()) + v_dim / kPanelLanes * kPanelLanes * kPageTokens +
-                PanelOffset<Bf16>(token, v_dim % kPanelLanes)] = 0xff80;
+  head.KElement(token, k_dim) = 0x7f80;
+  head.VElement(token, v_dim) = 0xff80;
   ASSERT_EQ(head.K(token, k_dim), INFINITY);
   ASSERT_EQ(head.V(token, v_dim), -INFINITY);
   const HeadOfInt4 before(head);  // to look at

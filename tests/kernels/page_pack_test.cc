@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_page.h"
+#include "kernels/cpu/page_codes.h"
 #include "kernels/isa.h"
 #include "kernels/reference/page_reference.h"
 
@@ -166,7 +167,7 @@ void Append(AppendPage append, const AttentionShape& shape, int first_slot, cons
             Memory* memory) {
   const OpenPage open = memory->open();
   AppendArgs args = ArgsOf(first_slot, k, v, memory);
-  if (OpenPieces(shape) > 0) args.open_page = &open;
+  if (HasOpenPages(shape)) args.open_page = &open;
   append(shape, args);
 }
 
@@ -289,7 +290,7 @@ TEST_P(PagePackTest, WholePagesHaveTheReferencesBits) {
           Memory expected(shape, stale), memory(shape, stale);
           const Denormals denormals(flush);
           Append(&ReferenceAppendToPage, shape, 0, k, v, &expected);
-          if (OpenPieces(shape) > 0) ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
+          if (HasOpenPages(shape)) ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
           AppendArgs args = ArgsOf(0, k, v, &memory);
           if (mode / 2 % 2 == 1) args.next_k = k.first();
           append()(shape, args);
@@ -325,13 +326,50 @@ TEST(VbmiPackTest, PacksWholePagesOfOrdinaryNumbers) {
   }
 }
 
+// So many tokens of an open page become what appending them to a page of bf16 makes of them, and all else of V, but for
+// the last pair, stays.
+TEST(PackOpenHeadTest, WritesTheBitsOfAPageOfBf16) {
+  std::mt19937_64 random(6);
+  for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+    const AttentionShape int4 = ShapeOf(ElementType::kBf16, KvType::kInt4, head_dim);
+    const AttentionShape bf16 = ShapeOf(ElementType::kBf16, KvType::kBf16, head_dim);
+    for (int tokens = 1; tokens <= kPageTokens; ++tokens) {
+      SCOPED_TRACE("head_dim " + std::to_string(head_dim) + ", tokens " + std::to_string(tokens));
+      const TokenRows k(bf16, MakeValues(Values::kOrdinary, tokens, head_dim, random));
+      const TokenRows v(bf16, MakeValues(Values::kOrdinary, tokens, head_dim, random));
+      Memory panels(bf16, random()), rows(int4, random());
+      Append(&ReferenceAppendToPage, bf16, 0, k, v, &panels);
+      Append(&ReferenceAppendToPage, int4, 0, k, v, &rows);
+      OpenPage open = rows.open();
+      for (int i = (tokens - 1) / kOpenPieceTokens + 1; i < kOpenPieces; ++i) open.pieces[i] = nullptr;
+      constexpr Bf16 kStale = 0x7fc1;
+      std::vector<Bf16> packed(static_cast<size_t>(PageHeadElements(head_dim)), kStale);
+      Avx2PackOpenHead(head_dim, tokens, open, kHead, reinterpret_cast<std::byte*>(packed.data()));
+      const Bf16* const expected =
+          reinterpret_cast<const Bf16*>(panels.bytes.data()) + kHead * PageHeadElements(head_dim);
+      for (int token = 0; token < kPageTokens; ++token) {
+        for (int d = 0; d < head_dim; ++d) {
+          const int of_k = token / kPanelLanes * kPanelLanes * head_dim + PanelOffset<Bf16>(d, token % kPanelLanes);
+          const int of_v = PageKElements(head_dim) + d / kPanelLanes * kPanelLanes * kPageTokens +
+                           PanelOffset<Bf16>(token, d % kPanelLanes);
+          if (token < tokens) {
+            ASSERT_EQ(packed[of_k], expected[of_k]) << "k of token " << token << ", dim " << d;
+          }
+          ASSERT_EQ(packed[of_v], token < (tokens + 1) / 2 * 2 ? expected[of_v] : kStale)
+              << "v of token " << token << ", dim " << d;
+        }
+      }
+    }
+  }
+}
+
 // A head of int4 whose elements are `values`, as they are.
 void FillOpenPage(const std::vector<float>& values, const OpenPage& open) {
-  const size_t quarter = values.size() / kOpenPieces;
+  const size_t piece_elements = values.size() / kOpenPieces;
   for (size_t i = 0; i < values.size(); ++i) {
     const Bf16 element = static_cast<Bf16>(std::bit_cast<uint32_t>(values[i]) >> 16);
-    std::byte* const piece = open.pieces[i / quarter] + kHead * open.head_stride_bytes;
-    std::memcpy(piece + i % quarter * sizeof(element), &element, sizeof(element));
+    std::byte* const piece = open.pieces[i / piece_elements] + kHead * open.head_stride_bytes;
+    std::memcpy(piece + i % piece_elements * sizeof(element), &element, sizeof(element));
   }
 }
 

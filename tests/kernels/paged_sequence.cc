@@ -332,11 +332,12 @@ const std::byte* PagedSequence::Element(const std::vector<std::byte>& bytes, siz
   return bytes.data() + index * ElementBytes(shape.type);
 }
 
-// Its pieces lie here and there, those of a head apart from the next one's.
+// Its pieces lie here and there, those of a head apart from the next one's. Those that no token needs are not there.
 OpenPage PagedSequence::OpenPageAt(int page) const {
   const size_t piece_bytes = OpenPieceBytes(shape), pages = page_ids.size();
-  OpenPage open;
+  OpenPage open = {};
   for (size_t i = 0; i < kOpenPieces; ++i) {
+    if (page * kPageTokens + static_cast<int>(i) * kOpenPieceTokens >= in.context) break;
     open.pieces[i] = open_pages_.data() + ((i * 3 + 1) % kOpenPieces * pages + page) * shape.kv_heads * piece_bytes;
   }
   open.head_stride_bytes = piece_bytes;

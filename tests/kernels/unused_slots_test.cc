@@ -1,6 +1,7 @@
 // Slots of a page that no token is in leave no trace, whatever is in them: infinities, too.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -26,11 +27,16 @@ class HeadBytes {
 
   template <typename T>
   void Set(size_t offset, T value) const {
-    std::byte* at = closed_ + offset;
-    if (const size_t piece_bytes = OpenPieceBytes(shape_); piece_bytes > 0) {
-      at = open_.pieces[offset / piece_bytes] + head_ * open_.head_stride_bytes + offset % piece_bytes;
-    }
-    std::memcpy(at, &value, sizeof(value));
+    std::memcpy(closed_ + offset, &value, sizeof(value));
+  }
+  // Of the open page; where it has no such slot it does nothing.
+  void SetOpenSlot(int slot, Bf16 k, Bf16 v) const {
+    std::byte* const piece = open_.pieces[slot / kOpenPieceTokens];
+    if (piece == nullptr) return;
+    Bf16* const at = reinterpret_cast<Bf16*>(piece + head_ * open_.head_stride_bytes) +
+                     slot % kOpenPieceTokens * 2 * shape_.head_dim;
+    std::fill_n(at, shape_.head_dim, k);
+    std::fill_n(at + shape_.head_dim, shape_.head_dim, v);
   }
   const AttentionShape& shape() const { return shape_; }
 
@@ -73,8 +79,10 @@ void SpoilSlot(const HeadBytes& head, int slot) {
     case KvType::kF32:
       return SetSlot(head, slot, sign ? -INFINITY : INFINITY, FLT_MAX);
     case KvType::kBf16:
-    case KvType::kInt4:  // the open page
       return SetSlot(head, slot, static_cast<Bf16>(kBf16Infinity | sign << 15), static_cast<Bf16>(kBf16Infinity - 1));
+    case KvType::kInt4:
+      return head.SetOpenSlot(slot, static_cast<Bf16>(kBf16Infinity | sign << 15),
+                              static_cast<Bf16>(kBf16Infinity - 1));
     case KvType::kFp16:
       return SetSlot(head, slot, Fp16{static_cast<uint16_t>(kFp16Infinity | sign << 15)}, ToFp16(kFp16Max));
     case KvType::kInt8:

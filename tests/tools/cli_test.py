@@ -660,8 +660,8 @@ class BenchAttention(ProgramTest):
         self.assertEqual((out["pages_used"], out["pages_held"]), (32 + 20 * 3, 20 * 13))
 
     def test_chunks(self):
-        # Pages: 3; 3 and 4 that are open, each; 20 each, 4 of them of a run of 8.
-        for kv_type, chunk, context, sequences, pages in (("bf16", 70, None, None, (3, 0)), ("int4", 40, 33, 3, (21, 0)),
+        # Pages: 3; 2 and 2 pieces of an open one, each; 20 each, 4 of them of a run of 8.
+        for kv_type, chunk, context, sequences, pages in (("bf16", 70, None, None, (3, 0)), ("int4", 40, 33, 3, (12, 0)),
                                                           ("f32", 9, 600, 2, (40, 8))):
             with self.subTest(kv_type=kv_type):
                 arguments = ["--chunk", chunk, "--kv-type", kv_type, "--layers", 2, "--json"]

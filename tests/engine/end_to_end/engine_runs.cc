@@ -158,12 +158,12 @@ HomeCounts CountHomes(const InferenceEngine& engine) {
   return counts;
 }
 
-std::optional<PageCounts> AskForPages(const InferenceEngine& engine, int home) {
+std::optional<HomesPages> AskForPages(const InferenceEngine& engine, int home) {
   const nlohmann::json said = nlohmann::json::parse(engine.PagesJson());
   for (const nlohmann::json& pages : said) {
     if (pages.at("index").get<int>() != home) continue;
     const auto number = [&](const char* name) { return pages.at(name).get<uint64_t>(); };
-    return PageCounts{number("pages"), number("pages_used"), number("pages_free"), number("pages_held")};
+    return HomesPages{number("pages"), number("pages_used"), number("pages_free"), number("pages_held")};
   }
   return std::nullopt;
 }

@@ -64,10 +64,10 @@ struct HomeCounts {
 };
 HomeCounts CountHomes(const InferenceEngine& engine);
 // What a home says of its pages when it is asked; nothing: it does not answer.
-struct PageCounts {
+struct HomesPages {
   uint64_t all = 0, used = 0, free = 0, held = 0;
 };
-std::optional<PageCounts> AskForPages(const InferenceEngine& engine, int home);
+std::optional<HomesPages> AskForPages(const InferenceEngine& engine, int home);
 // Hops of all homes whose names begin so, since the last reset.
 double HopsOfHome(const InferenceEngine& engine, const std::string& name);
 // Whether all homes are up before kAnswerTimeoutNs has passed.

@@ -290,7 +290,7 @@ TEST_F(InterfaceTest, EngineIsDestroyedWithRequestsInAllStates) {
 TEST_F(InterfaceTest, HomesSayWhichPagesAreUsedAndHeld) {
   const auto engine = MakeEngine(Options() + OptionList{{"kv-gib", "0.0625"}, {"fault", "delay=1:100ms"}});
   for (int round = 0; round < 2; ++round) {
-    std::optional<PageCounts> pages = AskForPages(*engine, 0);
+    std::optional<HomesPages> pages = AskForPages(*engine, 0);
     ASSERT_TRUE(pages.has_value());
     const uint64_t all = pages->all;
     EXPECT_GT(all, 100u);

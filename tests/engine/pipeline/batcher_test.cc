@@ -67,34 +67,78 @@ TEST_F(BatcherTest, TheWatermarkKeepsOnePageForEverySequence) {
   EXPECT_EQ(batcher_->pages_free(0), 2u);
 }
 
-TEST_F(BatcherTest, OpenPiecesCountForEverySequence) {
+// int4: pages of eight tokens for those of the last page, until the next one begins, and that is known a step later.
+TEST_F(BatcherTest, PiecesOfOpenPagesComeAndGo) {
   BatchLimits limits = kOne;
-  limits.open_pieces = 4;
-  limits.chunk_tokens_max = 64;
+  limits.open_pages = true;
   Make(limits);
-  batcher_->AddHome(0, 11);
-  for (uint64_t id = 1; id <= 3; ++id) Add(id, 32, 128);
-  Begin(0);
-  // 1: 5 of 11. 2: 5 of 6, and one is left for the first. 3: finds one.
-  EXPECT_THAT(Members(0), ElementsAre(1, 2));
-  EXPECT_EQ(batcher_->pages_free(0), 1u);
-  Finish(0);
-  // Each goes on to its second page: the pieces are not taken again, but there is one page for two.
-  Begin(0);
-  EXPECT_THAT(released_, ElementsAre(2));
-  EXPECT_EQ(sequences_[0]->pages, 6u);
-  End(sequences_[0].get());
-  Begin(0);
-  End(sequences_[1].get());
-  Begin(0);
-  End(sequences_[2].get());
-  EXPECT_EQ(batcher_->pages_free(0), 11u) << "they come back with the rest";
+  batcher_->AddHome(0, 20);
+  Sequence* const sequence = Add(1, 32, 128);
+  Step(0);
+  EXPECT_EQ(sequence->pages, 1u + 4u);
+  Step(0);  // the 33rd
+  EXPECT_EQ(sequence->pages, 1u + 4u) << "this step's home returns three, but may not have done so yet";
+  for (uint32_t tokens = 34; tokens <= 100; ++tokens) {
+    Step(0);
+    const uint32_t of_page = (tokens - 1) % 32 + 1;
+    EXPECT_EQ(sequence->pages, of_page == 1 ? tokens / 32 + 4u : tokens / 32 + (of_page + 7) / 8) << tokens;
+    EXPECT_EQ(batcher_->pages_free(0), 20 - sequence->pages);
+  }
+  End(sequence);
+  EXPECT_EQ(batcher_->pages_free(0), 20u);
 
   Sequence longest, longer;
-  longest.length_max = 7 * 32;
-  longer.length_max = 7 * 32 + 1;
+  longest.length_max = 16 * 32 + 31;
+  longer.length_max = 17 * 32;
   EXPECT_TRUE(batcher_->FitsSomewhere(longest));
-  EXPECT_FALSE(batcher_->FitsSomewhere(longer));
+  EXPECT_FALSE(batcher_->FitsSomewhere(longer)) << "17 pages and four pieces";
+}
+
+// A prompt has the pages of all its tokens, and four pieces: no chunk of it takes more.
+TEST_F(BatcherTest, APromptKeepsThePiecesOfItsChunks) {
+  BatchLimits limits = kOne;
+  limits.open_pages = true;
+  Make(limits);
+  batcher_->AddHome(0, 20);
+  Sequence* const sequence = Add(1, 100, 128);
+  for (int step = 0; step < 4; ++step) {
+    Step(0);
+    EXPECT_EQ(sequence->pages, 3u + 4u) << step;
+  }
+  Step(0);  // the 101st
+  EXPECT_EQ(sequence->pages, 3u + 1u);
+}
+
+// Whoever is let in, nobody has to go while those that are there grow by a page's tokens.
+TEST_F(BatcherTest, TheWatermarkKnowsWhenPiecesAreNeeded) {
+  // Of like lengths, one apart, and far apart. Of 41 tokens two have 4 pages, and 12 at their 64th.
+  for (const uint32_t apart : {0u, 1u, 13u}) {
+    uint32_t joined_at = 0;
+    for (uint32_t pages = 12; pages <= 20; ++pages) {
+      BatchLimits limits = kOne;
+      limits.open_pages = true;
+      limits.chunk_tokens_max = 64;
+      Make(limits);
+      sequences_.clear();
+      batcher_->AddHome(0, pages);
+      Add(1, 32, 128);
+      Add(2, 32 + apart, 128);
+      for (int step = 0; step < 10; ++step) Step(0);
+      if (Members(0).size() < 2) continue;
+      Add(3, 1, 128);
+      Step(0);
+      const bool joined = Members(0).size() == 3;
+      if (joined && joined_at == 0) joined_at = pages;
+      EXPECT_EQ(joined, joined_at > 0) << "not with more pages";
+      for (int step = 0; step < 31; ++step) {
+        Step(0);
+        // What the third one takes was not counted when it came.
+        if (joined && released_ == std::vector<uint64_t>{3}) break;
+        EXPECT_THAT(released_, IsEmpty()) << pages << " pages, " << apart << " apart, step " << step;
+      }
+    }
+    EXPECT_EQ(joined_at, apart == 0 ? 13u : apart == 1 ? 13u : 12u) << apart;
+  }
 }
 
 TEST_F(BatcherTest, AnEmptyHomeTakesWhatFillsIt) {

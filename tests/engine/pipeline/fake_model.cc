@@ -31,13 +31,14 @@ bool FakeCell::Sound() const {
   return true;
 }
 
-RPartShape FakeShape(uint32_t layers, uint32_t micro_batches, uint32_t rows_max, uint32_t context_max) {
+RPartShape FakeShape(uint32_t layers, uint32_t micro_batches, uint32_t rows_max, uint32_t context_max, KvType kv_type) {
   RPartShape shape;
   shape.layers = layers;
   shape.kv_heads = 1;
   shape.group = 1;
   shape.head_dim = 16;
   shape.element_type = static_cast<uint32_t>(ElementType::kF32);
+  shape.kv_type = static_cast<uint32_t>(kv_type);
   shape.scale = 0.25f;
   shape.micro_batches = micro_batches;
   shape.max_rows = rows_max;

@@ -40,7 +40,8 @@ struct FakeCell {
 static_assert(sizeof(FakeCell) == 64);
 
 // One head of 16 floats, so that q, k, v and o of a row are one cell each.
-RPartShape FakeShape(uint32_t layers, uint32_t micro_batches, uint32_t rows_max, uint32_t context_max);
+RPartShape FakeShape(uint32_t layers, uint32_t micro_batches, uint32_t rows_max, uint32_t context_max,
+                     KvType kv_type = KvType::kF32);
 
 // Residual stream and attention, layer by layer.
 inline uint64_t Embed(int32_t token, uint32_t position) { return Mix(static_cast<uint64_t>(token) + 1, position); }

@@ -19,7 +19,9 @@ bool Read(std::span<const std::byte> message, T* out) {
   return true;
 }
 
-uint32_t PagesOf(size_t tokens) { return static_cast<uint32_t>((tokens + kPageTokens - 1) / kPageTokens); }
+uint32_t PiecesOf(uint32_t tokens, uint32_t tokens_of_a_piece) {
+  return (tokens + tokens_of_a_piece - 1) / tokens_of_a_piece;
+}
 
 }  // namespace
 
@@ -128,10 +130,17 @@ std::string HomeModel::ApplyRoster(std::span<const std::byte> message) {
   return "";
 }
 
-bool HomeModel::TakePages(KvSequence* sequence, uint32_t tokens) {
-  const uint32_t pages = PagesOf(tokens);
-  if (pages <= sequence->pages) return true;
-  if (pages - sequence->pages > pages_total_ - pages_used_) return false;
+// For tokens [first, end). With int4 the last 1 to 32 tokens are in pages of eight, from when they come until the step
+// of the first token behind them, or, where that step has some of them, until the step after it.
+bool HomeModel::TakePages(KvSequence* sequence, uint32_t first, uint32_t end) {
+  uint32_t pages = PiecesOf(end, kPageTokens);
+  if (HasOpenPages(shape_.attention())) {
+    const uint32_t full = end / kPageTokens, last = end % kPageTokens == 0 ? kPageTokens : end % kPageTokens;
+    pages = full + std::max(PiecesOf(last, 8), PiecesOf(first % kPageTokens, 8));
+  } else {
+    pages = std::max(pages, sequence->pages);
+  }
+  if (pages > sequence->pages && pages - sequence->pages > pages_total_ - pages_used_) return false;
   pages_used_ += pages - sequence->pages;
   sequence->pages = pages;
   return true;
@@ -140,7 +149,7 @@ bool HomeModel::TakePages(KvSequence* sequence, uint32_t tokens) {
 std::string HomeModel::Fill(const SequenceMessage& message) {
   KvSequence* sequence = FindOrCreate(message.sequence);
   if (!sequence->history[0].empty()) return "fill: there are tokens already";
-  if (!TakePages(sequence, message.tokens)) return "fill: no page left";
+  if (!TakePages(sequence, 0, message.tokens)) return "fill: no page left";
   for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
     uint64_t history = 0;
     for (uint32_t i = 0; i < message.tokens; ++i) {
@@ -198,7 +207,7 @@ std::string HomeModel::RunHop(const HopHeader& hop, const std::byte* rows, std::
     const auto found = sequences_.find(entry.sequence);
     if (found == sequences_.end()) return "hop: a sequence that was released";
     KvSequence& sequence = *found->second;
-    if (hop.layer == 0 && !TakePages(&sequence, first + entry.query_tokens)) {
+    if (hop.layer == 0 && !TakePages(&sequence, first, first + entry.query_tokens)) {
       return absl::StrFormat("hop: no page left for sequence %d (%d of %d are used)", entry.sequence, pages_used_,
                              pages_total_);
     }

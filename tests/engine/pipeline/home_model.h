@@ -61,7 +61,7 @@ class HomeModel {
   std::string ApplyRoster(std::span<const std::byte> message);
   std::string Fill(const SequenceMessage& message);
   KvSequence* FindOrCreate(uint64_t id);
-  bool TakePages(KvSequence* sequence, uint32_t tokens);
+  bool TakePages(KvSequence* sequence, uint32_t first, uint32_t end);
   std::string CheckHop(const MicroBatch& batch, const HopHeader& hop) const;
   std::string RunRow(KvSequence& sequence, uint32_t position, uint32_t layer, const std::byte* row, std::byte* o);
 

@@ -64,6 +64,7 @@ class FuzzRun {
     options.limits.rows_max = options.limits.sequences_max + static_cast<uint32_t>(Between(0, 40));
     options.limits.chunk_tokens_max = static_cast<uint32_t>(OneIn(3) ? Between(1, 3) : Between(1, 64));
     options.limits.ready_max = 40;
+    options.limits.open_pages = !faults_.near && OneIn(2);
     if (faults_.near) {
       options.limits.page_bytes = 1000;
       options.limits.weight_bytes = static_cast<uint64_t>(Between(1, 100'000));
@@ -89,7 +90,7 @@ class FuzzRun {
 
   // Every request must fit somewhere: a home that comes back is as large as it was.
   uint32_t DrawPages() {
-    const int needed = static_cast<int>(PagesFor(options_.context_max));
+    const int needed = static_cast<int>(PageCounts(options_.limits.open_pages).Most(options_.context_max));
     return static_cast<uint32_t>(tiny_pools_ ? needed + Between(0, 2) : needed * Between(2, 8));
   }
 

@@ -37,7 +37,7 @@ std::vector<int32_t> SimRequest::generated() const {
 SimEngine::SimEngine(const SimOptions& options)
     : options_(options),
       shape_(FakeShape(options.layers, static_cast<uint32_t>(options.limits.micro_batches), options.limits.rows_max,
-                       options.context_max)),
+                       options.context_max, options.limits.open_pages ? KvType::kInt4 : KvType::kF32)),
       random_(options.seed),
       spart_(shape_, options.vocab, options.stage_polls_max, options.seed),
       pipeline_(std::make_unique<Pipeline>(OptionsFor(options, shape_), &spart_, &scheduler_word_)) {

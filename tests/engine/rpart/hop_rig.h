@@ -89,25 +89,23 @@ class HopRig {
   // Appends tokens up to `tokens` in all; nothing if there are as many.
   void Fill(uint64_t id, uint32_t tokens, uint64_t content) {
     KvSequence* const sequence = table_.FindOrCreate(id);
-    const uint32_t first = sequence->StoredTokensMin();
-    if (tokens <= first) return;
-    ASSERT_EQ(table_.Grow(sequence, first, tokens - first), GrowOutcome::kOk);
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      for (uint32_t position = first, count; position < tokens; position += count) {
-        count = std::min(kPageTokens - position % kPageTokens, tokens - position);
+    for (uint32_t position = sequence->StoredTokensMin(), count; position < tokens; position += count) {
+      count = std::min(kPageTokens - position % kPageTokens, tokens - position);
+      ASSERT_EQ(table_.Grow(sequence, position, count), GrowOutcome::kOk);
+      for (uint32_t layer = 0; layer < kLayers; ++layer) {
         for (uint32_t i = 0; i < count; ++i) {
           WriteRow(content, position + i, layer, rows_.data() + i * shape_.hop_row_bytes());
         }
         for (uint32_t head = 0; head < shape_.kv_heads; ++head) Append(*sequence, layer, position, count, head);
       }
+      sequence->stored_tokens.assign(kLayers, position + count);
     }
-    sequence->stored_tokens.assign(kLayers, tokens);
   }
   void Fork(uint64_t id, uint32_t tokens, uint64_t new_id) { ASSERT_TRUE(table_.Fork(id, tokens, new_id).ok()); }
 
   // A sequence without tokens.
   void Make(uint64_t id) { ASSERT_NE(table_.FindOrCreate(id), nullptr); }
-  bool has_open_pages() const { return OpenPieces(pool_.shape()) > 0; }
+  bool has_open_pages() const { return HasOpenPages(pool_.shape()); }
   SequenceTable& table() { return table_; }
   const PageAccount& account() const { return account_; }
 
@@ -183,9 +181,12 @@ class HopRig {
   void Append(const KvSequence& sequence, uint32_t layer, uint32_t position, uint32_t tokens, uint32_t head) const {
     const size_t head_bytes = shape_.head_dim * shape_.element_bytes();
     AppendArgs args = {};
-    args.page = pool_.Address(static_cast<int>(layer), sequence.pages[position / kPageTokens]);
+    const bool closes = position % kPageTokens + tokens == kPageTokens;
+    if (!has_open_pages() || closes) {
+      args.page = pool_.Address(static_cast<int>(layer), sequence.pages[position / kPageTokens]);
+    }
     OpenPage open;
-    if (sequence.has_open_page()) {
+    if (has_open_pages()) {
       open = pool_.OpenPageAt(static_cast<int>(layer), sequence.open_pieces);
       args.open_page = &open;
     }
@@ -196,9 +197,7 @@ class HopRig {
     args.v = rows_.data() + shape_.v_offset_bytes() + head * head_bytes;
     args.row_stride_bytes = shape_.hop_row_bytes();
     work_.kernels.append(work_.attention, args);
-    if (args.open_page != nullptr && position % kPageTokens + tokens == kPageTokens) {
-      ClosePage(work_.attention, args.kv_head, open, args.page);
-    }
+    if (has_open_pages() && closes) ClosePage(work_.attention, args.kv_head, open, args.page);
   }
 
   void ReplaceRoster(const std::vector<Ask>& asked) {
