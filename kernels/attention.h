@@ -65,6 +65,9 @@ struct AppendArgs {
   size_t row_stride_bytes;
   // What the thread appends next, as many rows as far apart, their v as far behind k: prefetched. Null: not known.
   const std::byte* next_k = nullptr;
+  // Where tokens fill a page whose heads the thread appends one after the other, and then those of another page: the k
+  // of that one's first row and KV head 0. Null: it does not, or not known.
+  const std::byte* next_page_k = nullptr;
 };
 // Whole pages, and the results of chunks, are stored past the caches: a thread calls this before it tells another one
 // of them.

@@ -71,10 +71,15 @@ bool CpuHasVbmi() {
   return (SavedStates() & kZmmState) == kZmmState && Bit(leaf7.ecx, 1) && Bit(leaf7.ecx, 6);
 }
 
+bool CpuIsAmd() {
+  constexpr uint32_t kAuth = 0x68747541;            // of "AuthenticAMD"
+  static const bool is = Cpuid(0, 0).ebx == kAuth;  // guests pay for each CPUID
+  return is;
+}
+
 bool CpuIsZen5OrLater() {
-  constexpr uint32_t kAuth = 0x68747541;  // of "AuthenticAMD"
   const auto family = [](uint32_t version) { return (version >> 8 & 0xf) + (version >> 20 & 0xff); };
-  static const bool is = Cpuid(0, 0).ebx == kAuth && family(Cpuid(1, 0).eax) >= 26;  // guests pay for each CPUID
+  static const bool is = CpuIsAmd() && family(Cpuid(1, 0).eax) >= 26;
   return is;
 }
 

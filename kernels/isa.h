@@ -16,8 +16,9 @@ inline constexpr Isa kIsas[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa:
 // What this CPU and this kernel offer (CPUID and XGETBV). kNone: too old, the caller reports it. The first call asks
 // the kernel for the right to use AMX, for all threads of the process.
 Isa DetectIsa();
-bool CpuHasAmxKernels();                           // all that kAmx takes, allowed or not
-bool CpuHasVbmi();                                 // AVX512-VBMI and -VBMI2, as every CPU with AMX and Zen 4 have
+bool CpuHasAmxKernels();  // all that kAmx takes, allowed or not
+bool CpuHasVbmi();        // AVX512-VBMI and -VBMI2, as every CPU with AMX and Zen 4 have
+bool CpuIsAmd();
 bool CpuIsZen5OrLater();                           // AMD's family 26 and up, which want to be told of reads otherwise
 const char* IsaName(Isa isa);                      // "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"
 bool ParseIsa(const std::string& name, Isa* isa);  // false: unknown name

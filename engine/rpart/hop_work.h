@@ -59,7 +59,10 @@ struct HopWork {
   };
 
   void AppendChunks(int thread, int threads) const;
-  void AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end) const;
+  void AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end, bool goes_on = false) const;
+  size_t HeadBytes(int kv_heads) const {
+    return static_cast<size_t>(kv_heads) * shape.head_dim * shape.element_bytes();
+  }
   AppendArgs RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens) const;
   void RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const;
   Queries GatherQueries(const Chain& chain, int thread) const;

@@ -76,14 +76,16 @@ void HopWork::AppendChunks(int thread, int threads) const {
     if (has_open_pages()) {
       CloseChunkPage(entry, run.page_index, kv_head, thread);
     } else {
-      AppendRows(entry, kv_head, run.page_index * kPageTokens, (run.page_index + 1) * kPageTokens);
+      const bool goes_on = i + shape.kv_heads < end;
+      AppendRows(entry, kv_head, run.page_index * kPageTokens, (run.page_index + 1) * kPageTokens, goes_on);
     }
   }
   EndStreams();
 }
 
-// Appends those of the entry's rows whose positions lie in [first, end) and are not stored yet.
-void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end) const {
+// Appends those of the entry's rows whose positions lie in [first, end) and are not stored yet. goes_on: the thread
+// does so with the KV head's next page, too, if the entry has one.
+void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end, bool goes_on) const {
   uint32_t position = std::max(first, entry.write_from);
   end = std::min(end, entry.end_position());
   while (position < end) {
@@ -98,6 +100,8 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
       if (slot + tokens == kPageTokens) ClosePage(attention, kv_head, open, page());
     } else {
       args.page = page();
+      const bool more = goes_on && tokens == kPageTokens && position + 2 * tokens <= entry.end_position();
+      if (more) args.next_page_k = args.k - HeadBytes(kv_head) + tokens * args.row_stride_bytes;
       kernels.append(attention, args);
     }
     position += tokens;
@@ -106,7 +110,7 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
 
 // For the k and v of the entry's rows from `position` on, up to the page's end; the page is still to be named.
 AppendArgs HopWork::RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens) const {
-  const size_t head_offset = static_cast<size_t>(kv_head) * shape.head_dim * shape.element_bytes();
+  const size_t head_offset = HeadBytes(kv_head);
   const std::byte* row = rows + (entry.first_row + position - entry.first_position) * shape.hop_row_bytes();
   AppendArgs args = {};
   args.kv_head = kv_head;

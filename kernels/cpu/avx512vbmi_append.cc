@@ -10,7 +10,7 @@ bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
   if (shape.type != ElementType::kBf16 || head_dim % kWideDims != 0) return false;
   const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
-  UpcomingLines next(args, head_dim);
+  UpcomingLines next(shape, args);
   const ptrdiff_t head_bytes = PageHeadElements(head_dim) * 2;  // of bf16 or fp16
   if (shape.kv_type == KvType::kBf16) {
     return PackWords<Bf16Words>(k, v, head_dim, args.page + args.kv_head * head_bytes, &next);

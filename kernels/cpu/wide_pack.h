@@ -17,13 +17,23 @@ inline void Stream64(void* at, __m512i x) { _mm512_stream_si512(static_cast<__m5
 // What is appended next (AppendArgs::next_k), prefetched a few lines at a time wherever this one's arithmetic gives
 // memory the time: k's rows, then v's, 2 * head_dim lines. How many where is fixed: counting what is due, as Upcoming
 // does, takes a tenth of the time here.
+//
+// And this head's share of the next page (next_page_k), as it lies in memory, the rows of all heads: cores that drop
+// what is prefetched faster than memory follows are told of everything twice so, first in pieces that are long.
 class UpcomingLines {
  public:
-  UpcomingLines(const AppendArgs& args, int head_dim)
-      : next_(args.next_k != nullptr ? args.next_k : args.k),  // if it is not known, once more what is there already
-        row_bytes_(head_dim * static_cast<int>(sizeof(Bf16))),
-        to_next_row_(static_cast<ptrdiff_t>(args.row_stride_bytes) - row_bytes_),
-        to_v_(args.v - args.k - kPageTokens * static_cast<ptrdiff_t>(args.row_stride_bytes)) {}
+  UpcomingLines(const AttentionShape& shape, const AppendArgs& args)
+      : row_stride_(static_cast<ptrdiff_t>(args.row_stride_bytes)),
+        next_(args.next_k != nullptr ? args.next_k : args.k),  // if it is not known, once more what is there already
+        head_bytes_(shape.head_dim * kElementBytes),
+        to_v_(args.v - args.k - kPageTokens * row_stride_),
+        page_(TakesPages(shape) ? args.next_page_k : nullptr),
+        page_row_bytes_(shape.kv_heads * head_bytes_),
+        page_v_(args.v - args.k) {
+    const int share = args.kv_head * kPageTokens * head_bytes_;
+    page_byte_ = share % page_row_bytes_;
+    if (page_ != nullptr) page_ += share / page_row_bytes_ * row_stride_ + page_byte_;
+  }
 
   template <int kPairs>
   [[gnu::always_inline]] void Prefetch() {
@@ -33,18 +43,38 @@ class UpcomingLines {
       PrefetchIntoL2(next_ + 64);
       next_ += 128;
       byte_ += 128;
-      if (byte_ < row_bytes_) continue;
-      byte_ = 0;
-      next_ += to_next_row_;
-      if (++rows_ == kPageTokens) next_ += to_v_;
+      if (byte_ == head_bytes_) {
+        byte_ = 0;
+        next_ += row_stride_ - head_bytes_;
+        if (++rows_ == kPageTokens) next_ += to_v_;
+      }
+      if (page_ == nullptr) continue;
+      PrefetchIntoL2(page_);
+      PrefetchIntoL2(page_ + page_v_);
+      page_ += 64;
+      page_byte_ += 64;
+      if (page_byte_ == page_row_bytes_) {
+        page_byte_ = 0;
+        page_ += row_stride_ - page_row_bytes_;
+      }
     }
   }
 
  private:
+  static constexpr int kElementBytes = static_cast<int>(sizeof(Bf16));
+
+  // Zen 4, the only one of AMD's that packs so, but for int4, whose arithmetic takes longer than memory does.
+  static bool TakesPages(const AttentionShape& shape) { return shape.kv_type != KvType::kInt4 && CpuIsAmd(); }
+
+  const ptrdiff_t row_stride_;
   const std::byte* next_;
-  const int row_bytes_;
-  const ptrdiff_t to_next_row_, to_v_;
+  const int head_bytes_;
+  const ptrdiff_t to_v_;
   int byte_ = 0, rows_ = 0;
+  const std::byte* page_;
+  const int page_row_bytes_;
+  const ptrdiff_t page_v_;
+  int page_byte_;
 };
 
 // kWideDims elements of a row, which are copied: rows are often a multiple of 4 KiB apart, where a first-level cache
