@@ -176,6 +176,40 @@ TEST(HomeTest, AReplayChangesNothing) {
   EXPECT_EQ(engine.Stats().pages_total - engine.Stats().pages_free, 2u);
 }
 
+// Steps that end with their first layer, and others in their place: layers then differ in how far they have come, and
+// the sequence in what its open page was when.
+TEST(HomeTest, AnotherStepTakesThePlaceOfAnAbandonedOneWithInt4) {
+  RPartShape shape = SmallShape(ElementType::kF32);
+  shape.kv_type = static_cast<uint32_t>(KvType::kInt4);
+  struct Case {
+    uint32_t stored;
+    TestEntry abandoned, instead;
+  };
+  constexpr uint64_t kContent = 1;
+  for (const Case& c :
+       {Case{70, {1, 70, 30, kContent}, {1, 70, 10, kContent}}, Case{70, {1, 70, 30, kContent}, {1, 70, 1, kContent}},
+        Case{64, {1, 60, 6, kContent}, {1, 60, 30, kContent}}, Case{64, {1, 64, 1, kContent}, {1, 64, 1, kContent}},
+        Case{64, {1, 64, 30, kContent}, {1, 40, 26, kContent}}, Case{64, {1, 64, 1, kContent}, {1, 63, 1, kContent}},
+        Case{31, {1, 31, 40, kContent}, {1, 31, 1, kContent}}}) {
+    SCOPED_TRACE(testing::Message() << c.stored << " tokens, " << c.abandoned.tokens << " from " << c.abandoned.position
+                                    << ", then " << c.instead.tokens << " from " << c.instead.position);
+    const std::unique_ptr<Home> home = MakeTestHome(2, 16 * kMiB);
+    TestEngine engine(home.get(), shape);
+    for (uint32_t first = 0; first < c.stored; first += 50) {
+      engine.CheckedStep(0, {{1, first, std::min(50u, c.stored - first), kContent}});
+    }
+    const uint64_t step = engine.BeginStep(0);
+    engine.SendRoster(0, {c.abandoned}, step);
+    engine.link().PostHop(engine.WriteRows(0, {c.abandoned}, 0));
+    ReplyHeader reply;
+    ASSERT_TRUE(engine.AwaitReply(&reply)) << engine.link().lost_cause();
+    engine.CheckedStep(0, {c.instead});
+    for (uint32_t position = std::max(c.stored, engine.Length(1)); position < 110; ++position) {
+      engine.CheckedStep(0, {{1, position, 1, kContent}});
+    }
+  }
+}
+
 TEST(HomeTest, ARosterHoldsForManySteps) {
   const RPartShape shape = SmallShape(ElementType::kF32);
   const std::unique_ptr<Home> home = MakeTestHome(2, 16 * kMiB);

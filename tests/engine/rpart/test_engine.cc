@@ -241,12 +241,29 @@ void TestEngine::CheckEntry(const TestEntry& entry, const std::vector<std::byte>
     const std::vector<double> expected = ReferenceAttention(in);
     const std::vector<double> actual =
         ReadVector(o.data() + layer * entry.tokens * shape_.reply_row_bytes(), entry.tokens * row_elements);
+    if (HasOpenPages(shape_.attention())) {
+      CheckRounded(entry, expected, actual);
+      continue;
+    }
     for (size_t i = 0; i < expected.size(); ++i) {
       ASSERT_NEAR(actual[i], expected[i], o_error + output_rounding * std::abs(expected[i]))
           << "sequence " << entry.sequence << " row " << i / row_elements << " of " << entry.tokens << " from position "
           << entry.position << " layer " << layer << " element " << i % row_elements;
     }
   }
+}
+
+// A mean of V in [-1, 1), each within half of a fifteenth of its range, and a little more where the range was opened
+// and closed again; each such time K is off by .04 rms, and a score, of 32 dims, by as much.
+void TestEngine::CheckRounded(const TestEntry& entry, const std::vector<double>& expected,
+                              const std::vector<double>& actual) {
+  double squares = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_LE(std::abs(actual[i]), 1.1) << "sequence " << entry.sequence << " position " << entry.position;
+    squares += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+  }
+  ASSERT_LT(std::sqrt(squares / static_cast<double>(expected.size())), 0.2)
+      << "sequence " << entry.sequence << ", " << entry.tokens << " tokens from " << entry.position;
 }
 
 void TestEngine::Release(uint64_t sequence) {
