@@ -123,19 +123,23 @@ bool Batcher::HasRoom(int h, uint32_t pages) const {
 // The pages that a home's sequences will take besides those that they have, at most at once, while each grows by a
 // page's tokens: those of open pages come and go, of sequences of like length together.
 uint32_t Batcher::GrowthOf(int h) const {
-  uint32_t sequences[kPageTokens] = {};  // by tokens in the last page
-  uint32_t closed = 0, held = 0;
+  uint32_t sequences[kPageTokens] = {};  // those that decode, by tokens in the last page
+  uint32_t others = 0, held = 0;         // pages: of full ones and of prompts; all
   for (const MicroBatchState& batch : micro_batches_) {
     for (const Sequence* sequence : batch.members) {
       if (sequence->home != h) continue;
-      ++sequences[sequence->length % kPageTokens];
-      closed += sequence->length / kPageTokens;
       held += sequence->pages;
+      if (sequence->length - sequence->computed > 1) {  // it has the most that its prompt takes, until that is over
+        others += sequence->pages + 1;
+        continue;
+      }
+      ++sequences[sequence->length % kPageTokens];
+      others += sequence->length / kPageTokens;
     }
   }
   uint32_t most = held + homes_[h].sequences;
   for (uint32_t more = 1; more <= kPageTokens; ++more) {
-    uint32_t pages = closed;
+    uint32_t pages = others;
     for (uint32_t i = 0; i < kPageTokens; ++i) pages += sequences[i] * pages_counted_[i + more];
     most = std::max(most, pages);
   }

@@ -195,7 +195,7 @@ class Batcher {
 
   const BatchLimits limits_;
   const PageCounts counts_;
-  std::array<uint32_t, 2 * kPageTokens> pages_counted_;  // [tokens] of a decoding sequence, in the step of the last one
+  std::array<uint32_t, 2 * kPageTokens> pages_counted_;  // [tokens] of one that decodes, in the step of the last one
   std::array<HomeState, kMaxHomes> homes_;
   std::vector<MicroBatchState> micro_batches_;  // [K]
   FixedVector<Sequence*> ready_;                // oldest first

@@ -59,7 +59,7 @@ struct HopWork {
   };
 
   void AppendChunks(int thread, int threads) const;
-  void AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end, bool goes_on = false) const;
+  void AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end, bool page_follows = false) const;
   size_t HeadBytes(int kv_heads) const {
     return static_cast<size_t>(kv_heads) * shape.head_dim * shape.element_bytes();
   }

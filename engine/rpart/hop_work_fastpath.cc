@@ -76,16 +76,16 @@ void HopWork::AppendChunks(int thread, int threads) const {
     if (has_open_pages()) {
       CloseChunkPage(entry, run.page_index, kv_head, thread);
     } else {
-      const bool goes_on = i + shape.kv_heads < end;
-      AppendRows(entry, kv_head, run.page_index * kPageTokens, (run.page_index + 1) * kPageTokens, goes_on);
+      const bool page_follows = i + shape.kv_heads < end;
+      AppendRows(entry, kv_head, run.page_index * kPageTokens, (run.page_index + 1) * kPageTokens, page_follows);
     }
   }
   EndStreams();
 }
 
-// Appends those of the entry's rows whose positions lie in [first, end) and are not stored yet. goes_on: the thread
-// does so with the KV head's next page, too, if the entry has one.
-void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end, bool goes_on) const {
+// Appends those of the entry's rows whose positions lie in [first, end) and are not stored yet. page_follows: the
+// thread does so with the KV head's next page, too, if the entry has one.
+void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, uint32_t end, bool page_follows) const {
   uint32_t position = std::max(first, entry.write_from);
   end = std::min(end, entry.end_position());
   while (position < end) {
@@ -100,7 +100,7 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
       if (slot + tokens == kPageTokens) ClosePage(attention, kv_head, open, page());
     } else {
       args.page = page();
-      const bool more = goes_on && tokens == kPageTokens && position + 2 * tokens <= entry.end_position();
+      const bool more = page_follows && tokens == kPageTokens && position + 2 * tokens <= entry.end_position();
       if (more) args.next_page_k = args.k - HeadBytes(kv_head) + tokens * args.row_stride_bytes;
       kernels.append(attention, args);
     }

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/rpart/page_counts.h"
 #include "engine/rpart/plan.h"
 #include "engine/rpart/roster.h"
 #include "engine/rpart/sequence_table.h"

@@ -177,7 +177,7 @@ TEST(HomeTest, AReplayChangesNothing) {
 }
 
 // Steps that end with their first layer, and others in their place: layers then differ in how far they have come, and
-// the sequence in what its open page was when.
+// so in which page was their open one.
 TEST(HomeTest, AnotherStepTakesThePlaceOfAnAbandonedOneWithInt4) {
   RPartShape shape = SmallShape(ElementType::kF32);
   shape.kv_type = static_cast<uint32_t>(KvType::kInt4);
