@@ -114,6 +114,7 @@ double Batcher::Spare(const HomeState& home, uint32_t pages, bool by_rate) {
 }
 
 // The watermark: every sequence there can grow by a page's tokens before somebody has to go. An empty home takes any.
+// Without open pages that is a page each.
 bool Batcher::HasRoom(int h, uint32_t pages) const {
   const HomeState& home = homes_[h];
   if (!home.alive || home.pages_free < pages + home.sequences) return false;

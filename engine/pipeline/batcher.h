@@ -67,8 +67,9 @@ class Batcher {
   void Enqueue(Sequence* sequence);
 
   // --- a step boundary of micro-batch m, in this order
-  // 1. Sequences that leave: cancelled, failed, preempted (back to the ready queue). Calls ended(sequence) for the
-  //    first two kinds. Pages of those that leave are released: released(home, sequence).
+  // 1. Pages that members have returned in the step before are free now. Sequences that leave: cancelled, failed,
+  //    preempted (back to the ready queue). Calls ended(sequence) for the first two kinds. Pages of those that leave
+  //    are released: released(home, sequence).
   template <class Ended, class Released>
   void DropLeavers(int m, Ended&& ended, Released&& released);
   // One sequence that ended with its last token.

@@ -111,7 +111,8 @@ TEST_F(BatcherTest, APromptKeepsThePiecesOfItsChunks) {
 
 // Whoever is let in, nobody has to go while those that are there grow by a page's tokens.
 TEST_F(BatcherTest, TheWatermarkKnowsWhenPiecesAreNeeded) {
-  // Of like lengths, one apart, and far apart. Of 41 tokens two have 4 pages, and 12 at their 64th.
+  // Of like lengths both have 6 pages at their 64th token, and 12 as well if they are one apart, since the first one's
+  // pieces count a step longer; far apart 10 or fewer. The newcomer has one.
   for (const uint32_t apart : {0u, 1u, 13u}) {
     uint32_t joined_at = 0;
     for (uint32_t pages = 12; pages <= 20; ++pages) {
