@@ -3,28 +3,46 @@
 #include "kernels/cpu/wide_int8_rows.h"
 
 namespace fastdecode {
+namespace {
+
+template <int kHeadDim>
+bool PackHead(const AttentionShape& shape, const AppendArgs& args) {
+  const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
+  const auto head = [&](int bytes) { return args.page + static_cast<ptrdiff_t>(args.kv_head) * bytes; };
+  UpcomingLines next(shape, args);
+  constexpr int kWordsBytes = PageHeadElements(kHeadDim) * 2;  // of bf16 or fp16
+  switch (shape.kv_type) {
+    case KvType::kBf16:
+      return PackWords<Bf16Words>(k, v, kHeadDim, head(kWordsBytes), &next);
+    case KvType::kFp16:
+      return PackWords<Fp16Words>(k, v, kHeadDim, head(kWordsBytes), &next);
+    case KvType::kInt8:
+      return PackInt8(k, v, kHeadDim, head(Int8HeadBytes(kHeadDim)), &next);
+    case KvType::kInt4:
+      return PackInt4(k, v, kHeadDim, As<uint8_t>(head(Int4HeadBytes(kHeadDim))), &next);
+    case KvType::kF32:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
 
 bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args) {
   const bool whole = args.tokens == kPageTokens && args.open_page == nullptr;
-  if (!whole || reinterpret_cast<uintptr_t>(args.page) % 64 != 0) return false;
-  const int head_dim = shape.head_dim;
-  if (shape.type != ElementType::kBf16 || head_dim % kWideDims != 0) return false;
-  const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
-  UpcomingLines next(shape, args);
-  const ptrdiff_t head_bytes = PageHeadElements(head_dim) * 2;  // of bf16 or fp16
-  if (shape.kv_type == KvType::kBf16) {
-    return PackWords<Bf16Words>(k, v, head_dim, args.page + args.kv_head * head_bytes, &next);
+  if (!whole || reinterpret_cast<uintptr_t>(args.page) % 64 != 0 || shape.type != ElementType::kBf16) return false;
+  switch (shape.head_dim) {
+    case 64:
+      return PackHead<64>(shape, args);
+    case 128:
+      return PackHead<128>(shape, args);
+    case 192:
+      return PackHead<192>(shape, args);
+    case 256:
+      return PackHead<256>(shape, args);
+    default:
+      return false;
   }
-  if (shape.kv_type == KvType::kFp16) {
-    return PackWords<Fp16Words>(k, v, head_dim, args.page + args.kv_head * head_bytes, &next);
-  }
-  if (shape.kv_type == KvType::kInt8) {
-    return PackInt8(k, v, head_dim, args.page + static_cast<ptrdiff_t>(args.kv_head) * Int8HeadBytes(head_dim), &next);
-  }
-  if (shape.kv_type == KvType::kInt4) {
-    return PackInt4(k, v, head_dim, As<uint8_t>(args.page) + args.kv_head * Int4HeadBytes(head_dim), &next);
-  }
-  return false;
 }
 
 }  // namespace fastdecode

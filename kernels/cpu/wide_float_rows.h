@@ -64,7 +64,8 @@ class Fp16Words {
 
 // 16 tokens of k to a panel.
 template <class Words>
-inline void PackWordsK(const Rows& rows, int head_dim, std::byte* panel, Words* words, UpcomingLines* next) {
+[[gnu::always_inline]] inline void PackWordsK(const Rows& rows, int head_dim, std::byte* panel, Words* words,
+                                              UpcomingLines* next) {
   alignas(64) uint16_t copy[kPanelLanes * kRowElementsMax];
   for (int t = 0; t < kPanelLanes; ++t) {
     for (int d = 0; d < head_dim; d += kWideDims) {
@@ -88,7 +89,8 @@ inline void PackWordsK(const Rows& rows, int head_dim, std::byte* panel, Words* 
 
 // A KV head's page from its rows. False, with nothing of use written, if a number is beyond the type's.
 template <class Words>
-inline bool PackWords(const Rows& k, const Rows& v, int head_dim, std::byte* head, UpcomingLines* next) {
+[[gnu::always_inline]] inline bool PackWords(const Rows& k, const Rows& v, int head_dim, std::byte* head,
+                                             UpcomingLines* next) {
   constexpr int kTokenBytes = kPanelLanes * 2;  // of a panel of V
   Words words;
   for (int t = 0; t < kPageTokens; t += kPanelLanes) {

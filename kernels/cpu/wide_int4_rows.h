@@ -58,8 +58,9 @@ constexpr __mmask64 OfQwords(uint64_t bytes) { return bytes * 0x0101010101010101
 
 // ---- K
 
-// Also copies k: whole rows of a few tokens, whose lines lie together, before it looks at them (a tenth of the time).
-inline void ReadK(const Rows& k, int head_dim, Bf16* copy, WideRanges* ranges, UpcomingLines* next) {
+// Also copies k.
+[[gnu::always_inline]] inline void ReadK(const Rows& k, int head_dim, Bf16* copy, WideRanges* ranges,
+                                         UpcomingLines* next) {
   struct Range {  // as int4_rows.h's
     __m512i most = _mm512_setzero_si512(), least = _mm512_set1_epi16(-1), largest = _mm512_set1_epi16(INT16_MIN);
     void Fold(__m512i x) {
@@ -70,20 +71,14 @@ inline void ReadK(const Rows& k, int head_dim, Bf16* copy, WideRanges* ranges, U
     __m512i low() const { return _mm512_mask_blend_epi16(_mm512_movepi16_mask(most), least, most); }
     __m512i high() const { return _mm512_mask_blend_epi16(_mm512_movepi16_mask(largest), largest, least); }
   };
-  constexpr int kTokens = 8;
   Range of_dims[kRowElementsMax / kVectorWords];
-  for (int t = 0; t < kPageTokens; t += kTokens) {
-    for (int i = t; i < t + kTokens; ++i) {
-      for (int d = 0; d < head_dim; d += kWideDims) {
-        if (i % 4 == 0) next->Prefetch<1>();
-        RowPart(k.At<Bf16>(i) + d, copy + i * head_dim + d);
-      }
-    }
-    for (int d = 0; d < head_dim; d += kVectorWords) {
-      Range range = of_dims[d / kVectorWords];
-#pragma GCC unroll 8
-      for (int i = t; i < t + kTokens; ++i) range.Fold(Load64(copy + i * head_dim + d));
-      of_dims[d / kVectorWords] = range;
+  for (int t = 0; t < kPageTokens; ++t) {
+#pragma GCC unroll 4
+    for (int d = 0; d < head_dim; d += kWideDims) {
+      if (t % 4 == 0) next->Prefetch<1>();
+      const RowPart x(k.At<Bf16>(t) + d, copy + t * head_dim + d);
+      of_dims[d / kVectorWords].Fold(x.first);
+      of_dims[d / kVectorWords + 1].Fold(x.second);
     }
   }
   for (int d = 0; d < head_dim; d += kVectorWords) {
@@ -93,8 +88,8 @@ inline void ReadK(const Rows& k, int head_dim, Bf16* copy, WideRanges* ranges, U
 }
 
 // As FindKSteps.
-inline bool FindWideKSteps(const WideRanges& ranges, int head_dim, uint8_t* head, WideSteps* steps, Int4Units* units,
-                           UpcomingLines* next) {
+[[gnu::always_inline]] inline bool FindWideKSteps(const WideRanges& ranges, int head_dim, uint8_t* head,
+                                                  WideSteps* steps, Int4Units* units, UpcomingLines* next) {
   alignas(64) float scale[kRowElementsMax];
   bool finite = true;
   __m512 top = _mm512_setzero_ps();
@@ -138,8 +133,8 @@ inline bool FindWideKSteps(const WideRanges& ranges, int head_dim, uint8_t* head
 }
 
 // kWideDims dims of K, from a copy, to eight lines of each panel.
-inline void RoundWideDims(const Bf16* copy, int head_dim, const float* inverse, const float* offset, uint8_t* to,
-                          UpcomingLines* next) {
+[[gnu::always_inline]] inline void RoundWideDims(const Bf16* copy, int head_dim, const float* inverse,
+                                                 const float* offset, uint8_t* to, UpcomingLines* next) {
   const __m512 inverses[4] = {_mm512_load_ps(inverse), _mm512_load_ps(inverse + 16), _mm512_load_ps(inverse + 32),
                               _mm512_load_ps(inverse + 48)};
   const __m512 offsets[4] = {_mm512_load_ps(offset), _mm512_load_ps(offset + 16), _mm512_load_ps(offset + 32),
@@ -187,24 +182,33 @@ inline __m512i Ordered(__m512i x) {
 }
 
 // The ranges of 16 tokens' group of dims, which begins at `dim`; also copies them, to rows of head_dim.
-inline void ReadVTokens(const Rows& v, int head_dim, int dim, Bf16* copy, Bf16* low, Bf16* high, UpcomingLines* next) {
-  __m512i least[kPanelLanes], largest[kPanelLanes];
-  for (int t = 0; t < kPanelLanes; ++t) {
-    if (t % 2 == 0) next->Prefetch<1>();
-    const RowPart x(v.At<Bf16>(t) + dim, copy + t * head_dim + dim);
-    const __m512i first = Ordered(x.first), second = Ordered(x.second);
-    least[t] = _mm512_min_epi16(first, second);
-    largest[t] = _mm512_max_epi16(first, second);
+[[gnu::always_inline]] inline void ReadVTokens(const Rows& v, int head_dim, int dim, Bf16* copy, Bf16* low, Bf16* high,
+                                               UpcomingLines* next) {
+  const auto min = [](__m512i a, __m512i b) { return _mm512_min_epi16(a, b); };
+  const auto max = [](__m512i a, __m512i b) { return _mm512_max_epi16(a, b); };
+  __m512i least[4], largest[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    next->Prefetch<2>();
+    __m512i least_of[4], largest_of[4];
+#pragma GCC unroll 4
+    for (int l = 0; l < 4; ++l) {
+      const int t = i + 4 * l;
+      const RowPart x(v.At<Bf16>(t) + dim, copy + t * head_dim + dim);
+      const __m512i first = Ordered(x.first), second = Ordered(x.second);
+      least_of[l] = min(first, second);
+      largest_of[l] = max(first, second);
+    }
+    least[i] = FoldToLanes(least_of, min);
+    largest[i] = FoldToLanes(largest_of, max);
   }
-  const __m512i lows = FoldTokens(least, [](__m512i a, __m512i b) { return _mm512_min_epi16(a, b); });
-  const __m512i highs = FoldTokens(largest, [](__m512i a, __m512i b) { return _mm512_max_epi16(a, b); });
-  Store32(low, _mm512_cvtepi32_epi16(Ordered(lows)));
-  Store32(high, _mm512_cvtepi32_epi16(Ordered(highs)));
+  Store32(low, _mm512_cvtepi32_epi16(Ordered(FoldLanes(least, min))));
+  Store32(high, _mm512_cvtepi32_epi16(Ordered(FoldLanes(largest, max))));
 }
 
 // Scales, units and minima of one group to the page, as FindVSteps.
-inline bool FindWideVSteps(const Bf16* lows, const Bf16* highs, uint8_t* to, float* inverse, float* offset,
-                           Int4Units units) {
+[[gnu::always_inline]] inline bool FindWideVSteps(const Bf16* lows, const Bf16* highs, uint8_t* to, float* inverse,
+                                                  float* offset, Int4Units units) {
   const __m512i low = Load64(lows), high = Load64(highs);
   if (!AreFinite(low) || !AreFinite(high)) return false;
   const __m512 least[2] = {WideEven(low), WideOdd(low)};
@@ -227,8 +231,8 @@ inline bool FindWideVSteps(const Bf16* lows, const Bf16* highs, uint8_t* to, flo
 }
 
 // 32 dims of V, from a copy, to two panels. Eight tokens are a dword for each dim.
-inline void RoundWideTokens(const Bf16* copy, int head_dim, const float* inverse, const float* offset, uint8_t* to,
-                            UpcomingLines* next) {
+[[gnu::always_inline]] inline void RoundWideTokens(const Bf16* copy, int head_dim, const float* inverse,
+                                                   const float* offset, uint8_t* to, UpcomingLines* next) {
   constexpr int kPanelBytes = kPageTokens * kPanelLanes / 2;
   const __m512i bits[2] = {_mm512_set1_epi64(0x3030303010101010), _mm512_set1_epi64(0x2c2c2c2c0c0c0c0c)};
   for (int t = 0; t < kPageTokens; t += kLineSteps, to += 64) {
@@ -250,7 +254,8 @@ inline void RoundWideTokens(const Bf16* copy, int head_dim, const float* inverse
 }
 
 // A closed KV head from its rows. False, with nothing of use written, if an element is not finite.
-inline bool PackInt4(const Rows& k, const Rows& v, int head_dim, uint8_t* head, UpcomingLines* next) {
+[[gnu::always_inline]] inline bool PackInt4(const Rows& k, const Rows& v, int head_dim, uint8_t* head,
+                                            UpcomingLines* next) {
   alignas(64) Bf16 copy[kPageTokens * kRowElementsMax];
   WideRanges ranges;
   WideSteps steps;

@@ -15,19 +15,27 @@ struct Int8Tokens {
 };
 
 // False if an element is not finite, or a scale so small that its inverse does not do (Divisors).
-inline bool ReadInt8Tokens(const Rows& rows, int head_dim, Int8Tokens* tokens, Bf16* scales, UpcomingLines* next) {
+[[gnu::always_inline]] inline bool ReadInt8Tokens(const Rows& rows, int head_dim, Int8Tokens* tokens, Bf16* scales,
+                                                  UpcomingLines* next) {
   const __m512i magnitude = _mm512_set1_epi16(INT16_MAX);
-  __m512i largest[kPanelLanes];
-  for (int t = 0; t < kPanelLanes; ++t) {
-    largest[t] = _mm512_setzero_si512();
-    for (int d = 0; d < head_dim; d += kWideDims) {
-      if (t % 2 == 0) next->Prefetch<1>();
-      const RowPart x(rows.At<Bf16>(t) + d, tokens->copy + t * head_dim + d);
-      largest[t] = _mm512_max_epu16(
-          largest[t], _mm512_max_epu16(_mm512_and_si512(x.first, magnitude), _mm512_and_si512(x.second, magnitude)));
+  const auto max = [](__m512i a, __m512i b) { return _mm512_max_epu16(a, b); };
+  __m512i largest[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    __m512i of[4];
+#pragma GCC unroll 4
+    for (int l = 0; l < 4; ++l) {
+      const int t = i + 4 * l;
+      of[l] = _mm512_setzero_si512();
+      for (int d = 0; d < head_dim; d += kWideDims) {
+        if (l % 2 == 0) next->Prefetch<1>();
+        const RowPart x(rows.At<Bf16>(t) + d, tokens->copy + t * head_dim + d);
+        of[l] = max(of[l], max(_mm512_and_si512(x.first, magnitude), _mm512_and_si512(x.second, magnitude)));
+      }
     }
+    largest[i] = FoldToLanes(of, max);
   }
-  const __m512i of_tokens = FoldTokens(largest, [](__m512i a, __m512i b) { return _mm512_max_epu16(a, b); });
+  const __m512i of_tokens = FoldLanes(largest, max);
   const __m512 quotient = _mm512_div_ps(WideOdd(of_tokens), _mm512_set1_ps(127));
   const __m512i up = _mm512_add_epi32(_mm512_castps_si512(quotient), _mm512_set1_epi32(0xffff));
   const __m512 scale = WideOdd(up), one = _mm512_set1_ps(1);
@@ -51,7 +59,8 @@ inline __m512i LowBytes(__m512i a, __m512i b, __m512i c, __m512i d) {
 }
 
 // 16 tokens of k to a panel.
-inline void PackInt8K(const Int8Tokens& tokens, int head_dim, std::byte* panel, UpcomingLines* next) {
+[[gnu::always_inline]] inline void PackInt8K(const Int8Tokens& tokens, int head_dim, std::byte* panel,
+                                             UpcomingLines* next) {
   // A dword of `codes` has dims 2 i, 2 i + 1, 32 + 2 i and 32 + 2 i + 1.
   const __m128i quad = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29);
   const __m256i half = _mm256_set_m128i(_mm_add_epi8(quad, _mm_set1_epi8(32)), quad);
@@ -79,7 +88,8 @@ inline void PackInt8K(const Int8Tokens& tokens, int head_dim, std::byte* panel, 
 }
 
 // 16 tokens of v to four lines of each panel.
-inline void PackInt8V(const Int8Tokens& tokens, int head_dim, std::byte* lines, UpcomingLines* next) {
+[[gnu::always_inline]] inline void PackInt8V(const Int8Tokens& tokens, int head_dim, std::byte* lines,
+                                             UpcomingLines* next) {
   constexpr int kPanelBytes = kPageTokens * kPanelLanes;
   for (int d = 0; d < head_dim; d += 32, lines += 2 * kPanelBytes) {
     for (int t = 0; t < kPanelLanes; t += 4) {
@@ -100,15 +110,31 @@ inline void PackInt8V(const Int8Tokens& tokens, int head_dim, std::byte* lines, 
 }
 
 // A KV head's page from its rows. False, with nothing of use written, where ReadInt8Tokens says so.
-inline bool PackInt8(const Rows& k, const Rows& v, int head_dim, std::byte* head, UpcomingLines* next) {
+[[gnu::always_inline]] inline bool PackInt8(const Rows& k, const Rows& v, int head_dim, std::byte* head,
+                                            UpcomingLines* next) {
   alignas(64) Bf16 k_scales[kPageTokens], v_scales[kPageTokens];
-  Int8Tokens tokens;
-  for (int t = 0; t < kPageTokens; t += kPanelLanes) {
-    if (!ReadInt8Tokens(k.From(t), head_dim, &tokens, k_scales + t, next)) return false;
-    PackInt8K(tokens, head_dim, head + t * head_dim, next);
-    if (!ReadInt8Tokens(v.From(t), head_dim, &tokens, v_scales + t, next)) return false;
-    PackInt8V(tokens, head_dim, head + Int8V(head_dim) + t * kPanelLanes, next);
-  }
+  // Others are read before any are packed, which waits for the quotients.
+  Int8Tokens k_tokens, v_tokens;
+  const auto read_k = [&](int t) __attribute__((always_inline)) {
+    return ReadInt8Tokens(k.From(t), head_dim, &k_tokens, k_scales + t, next);
+  };
+  const auto read_v = [&](int t) __attribute__((always_inline)) {
+    return ReadInt8Tokens(v.From(t), head_dim, &v_tokens, v_scales + t, next);
+  };
+  const auto pack_k = [&](int t) __attribute__((always_inline)) {
+    PackInt8K(k_tokens, head_dim, head + t * head_dim, next);
+  };
+  const auto pack_v = [&](int t) __attribute__((always_inline)) {
+    PackInt8V(v_tokens, head_dim, head + Int8V(head_dim) + t * kPanelLanes, next);
+  };
+  static_assert(kPageTokens == 2 * kPanelLanes);
+  if (!read_k(0) || !read_v(0)) return false;
+  pack_k(0);
+  if (!read_k(kPanelLanes)) return false;
+  pack_v(0);
+  if (!read_v(kPanelLanes)) return false;
+  pack_k(kPanelLanes);
+  pack_v(kPanelLanes);
   Stream64(head + Int8KScales(head_dim), Load64(k_scales));
   Stream64(head + Int8VScales(head_dim), Load64(v_scales));
   return true;

@@ -7,6 +7,9 @@ namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
 // What packing whole pages of all types but f32 has in common, with 512 bits: AVX-512 with BW, VBMI and VBMI2.
+//
+// A KV head is packed by one function, head_dim a constant and all inlined: loops over dims are unrolled, what folds of
+// tokens there are and what UpcomingLines counts stay in registers (int8 and int4: a fifth to a quarter of the time).
 
 constexpr int kWideDims = 64;  // of a row, taken at once: two vectors
 constexpr int kVectorWords = 32;
@@ -116,15 +119,17 @@ inline void TransposeLanes(const __m512i (&row)[4], __m512i (&column)[4]) {
   column[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
-// Of 16 tokens' vectors of words what `pick` leaves of each, in both words of its dword.
+// What `pick` leaves of a token's vector of words. First of four tokens: of each what is left in four dwords, one lane.
 template <class Pick>
-inline __m512i FoldTokens(const __m512i (&of)[kPanelLanes], Pick pick) {
+inline __m512i FoldToLanes(const __m512i (&of)[4], Pick pick) {
   const auto halves = [&](__m512i a, __m512i b) {  // of a, then of b
     return pick(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
   };
-  __m512i lanes[4];  // token i + 4 l in lane l
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) lanes[i] = halves(halves(of[i], of[i + 4]), halves(of[i + 8], of[i + 12]));
+  return halves(halves(of[0], of[1]), halves(of[2], of[3]));
+}
+// Then of 16, token i + 4 l in lane l of lanes[i]: what is left, in both words of its dword.
+template <class Pick>
+inline __m512i FoldLanes(const __m512i (&lanes)[4], Pick pick) {
   const auto dwords = [&](__m512i a, __m512i b) {
     return pick(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
   };
