@@ -202,7 +202,7 @@ void AppendPanels(const AttentionShape& shape, const AppendArgs& args) {
   if (args.first_slot == 0 && args.tokens < kPageTokens) Clear(head, 2 * bytes);
   const HeadPlace place = {head, bytes / kPageKPanels, head + bytes};
   const Rows k_rows = {args.k, args.row_stride_bytes}, v_rows = {args.v, args.row_stride_bytes};
-  Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
+  Upcoming next(args, shape.kv_heads, head_dim * static_cast<int>(sizeof(Row)));
   alignas(64) Element elements[kPanelLanes * kRowElementsMax];
   for (int i = 0, tokens; i < args.tokens; i += tokens) {
     tokens = TokensOfPanel(args, i);
@@ -356,7 +356,7 @@ void AppendInt8(const AttentionShape& shape, const AppendArgs& args) {
   if (args.first_slot == 0 && args.tokens < kPageTokens) Clear(head, Int8HeadBytes(head_dim));
   const HeadPlace place = {head, PageKElements(head_dim) / kPageKPanels, head + Int8V(head_dim)};
   const Rows k_rows = {args.k, args.row_stride_bytes}, v_rows = {args.v, args.row_stride_bytes};
-  Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
+  Upcoming next(args, shape.kv_heads, head_dim * static_cast<int>(sizeof(Row)));
   alignas(64) uint8_t codes[2][kPanelLanes * kRowElementsMax];
   const Rows k_codes = {reinterpret_cast<const std::byte*>(codes[0]), kRowElementsMax};
   const Rows v_codes = {reinterpret_cast<const std::byte*>(codes[1]), kRowElementsMax};
@@ -410,7 +410,7 @@ void CloseRows(int head_dim, Rows k, Rows v, uint8_t* head, Upcoming* next) {
 template <class Lines, typename Row>
 void AppendInt4(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
-  Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
+  Upcoming next(args, shape.kv_heads, head_dim * static_cast<int>(sizeof(Row)));
   uint8_t* const head = As<uint8_t>(args.page) + args.kv_head * Int4HeadBytes(head_dim);
   Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
   alignas(64) Bf16 elements[2][kPageTokens * kRowElementsMax];
@@ -425,7 +425,7 @@ template <typename Row>
 void AppendOpen(const AttentionShape& shape, const AppendArgs& args) {
   const int head_dim = shape.head_dim;
   const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
-  Upcoming next(args, head_dim * static_cast<int>(sizeof(Row)));
+  Upcoming next(args, shape.kv_heads, head_dim * static_cast<int>(sizeof(Row)));
   for (int i = 0; i < args.tokens; ++i) {
     Bf16* const to = As<Bf16>(OpenTokenAt(head_dim, *args.open_page, args.kv_head, args.first_slot + i));
     next.Begin(2 * i);
@@ -471,7 +471,7 @@ void EndStreams() { _mm_sfence(); }
 void Avx2CloseHead(int head_dim, const std::byte* rows, uint8_t* head) {
   const Rows k = {rows, static_cast<size_t>(OpenTokenBytes(head_dim))};
   const Rows v = {rows + head_dim * sizeof(Bf16), k.stride_bytes};
-  Upcoming next(AppendArgs{}, 0);
+  Upcoming next(AppendArgs{}, 0, 0);
   CloseRows<Cached>(head_dim, k, v, head, &next);
 }
 

@@ -5,21 +5,44 @@
 namespace fastdecode {
 namespace {
 
+// Where a KV head's k and v are, and where its page goes. What `next` counts is in memory, which the functions cannot
+// keep in registers, so that each prefetch waits for the one before: else they come in bursts, of which cores drop part
+// (decision 19).
 template <int kHeadDim>
-bool PackHead(const AttentionShape& shape, const AppendArgs& args) {
-  const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
-  const auto head = [&](int bytes) { return args.page + static_cast<ptrdiff_t>(args.kv_head) * bytes; };
-  UpcomingLines next(shape, args);
-  constexpr int kWordsBytes = PageHeadElements(kHeadDim) * 2;  // of bf16 or fp16
+struct HeadPack {
+  static constexpr int kWordsBytes = PageHeadElements(kHeadDim) * 2;  // of bf16 or fp16
+
+  template <class Words>
+  [[gnu::noinline]] bool ToWords() {
+    return PackWords<Words>(k, v, kHeadDim, page + kv_head * kWordsBytes, &next);
+  }
+  [[gnu::noinline]] bool ToInt8() { return PackInt8(k, v, kHeadDim, page + kv_head * Int8HeadBytes(kHeadDim), &next); }
+  [[gnu::noinline]] bool ToInt4() {
+    return PackInt4(k, v, kHeadDim, As<uint8_t>(page + kv_head * Int4HeadBytes(kHeadDim)), &next);
+  }
+
+  Rows k, v;
+  std::byte* page;
+  ptrdiff_t kv_head;
+  UpcomingLines next;
+};
+
+template <int kHeadDim>
+bool Pack(const AttentionShape& shape, const AppendArgs& args) {
+  HeadPack<kHeadDim> head = {{args.k, args.row_stride_bytes},
+                             {args.v, args.row_stride_bytes},
+                             args.page,
+                             args.kv_head,
+                             UpcomingLines(shape, args)};
   switch (shape.kv_type) {
     case KvType::kBf16:
-      return PackWords<Bf16Words>(k, v, kHeadDim, head(kWordsBytes), &next);
+      return head.template ToWords<Bf16Words>();
     case KvType::kFp16:
-      return PackWords<Fp16Words>(k, v, kHeadDim, head(kWordsBytes), &next);
+      return head.template ToWords<Fp16Words>();
     case KvType::kInt8:
-      return PackInt8(k, v, kHeadDim, head(Int8HeadBytes(kHeadDim)), &next);
+      return head.ToInt8();
     case KvType::kInt4:
-      return PackInt4(k, v, kHeadDim, As<uint8_t>(head(Int4HeadBytes(kHeadDim))), &next);
+      return head.ToInt4();
     case KvType::kF32:
       return false;
   }
@@ -33,13 +56,13 @@ bool Avx512VbmiPackPage(const AttentionShape& shape, const AppendArgs& args) {
   if (!whole || reinterpret_cast<uintptr_t>(args.page) % 64 != 0 || shape.type != ElementType::kBf16) return false;
   switch (shape.head_dim) {
     case 64:
-      return PackHead<64>(shape, args);
+      return Pack<64>(shape, args);
     case 128:
-      return PackHead<128>(shape, args);
+      return Pack<128>(shape, args);
     case 192:
-      return PackHead<192>(shape, args);
+      return Pack<192>(shape, args);
     case 256:
-      return PackHead<256>(shape, args);
+      return Pack<256>(shape, args);
     default:
       return false;
   }

@@ -230,26 +230,34 @@ inline __m512i Ordered(__m512i x) {
   return true;
 }
 
-// 32 dims of V, from a copy, to two panels. Eight tokens are a dword for each dim.
+// A group's dims of V, from a copy, to four panels. Eight tokens are a dword for each dim.
 [[gnu::always_inline]] inline void RoundWideTokens(const Bf16* copy, int head_dim, const float* inverse,
                                                    const float* offset, uint8_t* to, UpcomingLines* next) {
   constexpr int kPanelBytes = kPageTokens * kPanelLanes / 2;
   const __m512i bits[2] = {_mm512_set1_epi64(0x3030303010101010), _mm512_set1_epi64(0x2c2c2c2c0c0c0c0c)};
   for (int t = 0; t < kPageTokens; t += kLineSteps, to += 64) {
     next->Prefetch<2>();
-    __m512i even[2] = {}, odd[2] = {};  // tokens 0 to 3 in low halves, and the others in high ones
+    next->Prefetch<2>();
+    __m512i even[2][2] = {}, odd[2][2] = {};  // tokens 0 to 3 in low halves, and the others in high ones
 #pragma GCC unroll 8
     for (int i = 0; i < kLineSteps; ++i, copy += head_dim) {
       const int at = t / 2 + i % 2 * 16 + i / 2, high = i / 4;
       const __m512 by = _mm512_set1_ps(inverse[at]), plus = _mm512_set1_ps(offset[at]);
-      const __m512i x = Load64(copy);
       const __mmask64 byte = i % 4 == 0 ? ~__mmask64{0} : OfQwords(0x11u << i % 4);
-      even[high] = _mm512_mask_multishift_epi64_epi8(even[high], byte, bits[high], WideCodes(WideEven(x), by, plus));
-      odd[high] = _mm512_mask_multishift_epi64_epi8(odd[high], byte, bits[high], WideCodes(WideOdd(x), by, plus));
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const __m512i x = Load64(copy + half * kVectorWords);
+        __m512i &e = even[half][high], &o = odd[half][high];
+        e = _mm512_mask_multishift_epi64_epi8(e, byte, bits[high], WideCodes(WideEven(x), by, plus));
+        o = _mm512_mask_multishift_epi64_epi8(o, byte, bits[high], WideCodes(WideOdd(x), by, plus));
+      }
     }
-    const InOrder dims(HalfBytes(even[0], even[1]), HalfBytes(odd[0], odd[1]));
-    Stream64(to, dims.low);
-    Stream64(to + kPanelBytes, dims.high);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const InOrder dims(HalfBytes(even[half][0], even[half][1]), HalfBytes(odd[half][0], odd[half][1]));
+      Stream64(to + 2 * half * kPanelBytes, dims.low);
+      Stream64(to + (2 * half + 1) * kPanelBytes, dims.high);
+    }
   }
 }
 
@@ -279,7 +287,7 @@ inline __m512i Ordered(__m512i x) {
       return false;
     }
   }
-  for (int d = 0; d < head_dim; d += 32) {
+  for (int d = 0; d < head_dim; d += kInt4GroupDims) {
     const int at = d / kInt4GroupDims * kPageTokens;
     RoundWideTokens(copy + d, head_dim, steps.inverse + at, steps.offset + at,
                     head + Int4V(head_dim) + d * kPageTokens / 2, next);

@@ -8,8 +8,8 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 // What packing whole pages of all types but f32 has in common, with 512 bits: AVX-512 with BW, VBMI and VBMI2.
 //
-// A KV head is packed by one function, head_dim a constant and all inlined: loops over dims are unrolled, what folds of
-// tokens there are and what UpcomingLines counts stay in registers (int8 and int4: a fifth to a quarter of the time).
+// A KV head is packed by one function, head_dim a constant and all inlined but what counts UpcomingLines: loops over
+// dims are unrolled, and tokens are folded in registers (int8 and int4: a fifth to a quarter of the time).
 
 constexpr int kWideDims = 64;  // of a row, taken at once: two vectors
 constexpr int kVectorWords = 32;
@@ -19,23 +19,16 @@ inline void Stream64(void* at, __m512i x) { _mm512_stream_si512(static_cast<__m5
 
 // What is appended next (AppendArgs::next_k), prefetched a few lines at a time wherever this one's arithmetic gives
 // memory the time: k's rows, then v's, 2 * head_dim lines. How many where is fixed: counting what is due, as Upcoming
-// does, takes a tenth of the time here.
-//
-// And this head's share of the next page (next_page_k), as it lies in memory, the rows of all heads: cores that drop
-// what is prefetched faster than memory follows are told of everything twice so, first in pieces that are long.
+// does, takes a tenth of the time here. UpcomingPage's too, but not on Intel, where that was not measured.
 class UpcomingLines {
  public:
   UpcomingLines(const AttentionShape& shape, const AppendArgs& args)
       : row_stride_(static_cast<ptrdiff_t>(args.row_stride_bytes)),
         next_(args.next_k != nullptr ? args.next_k : args.k),  // if it is not known, once more what is there already
         head_bytes_(shape.head_dim * kElementBytes),
-        to_v_(args.v - args.k - kPageTokens * row_stride_),
-        page_(TakesPages(shape) ? args.next_page_k : nullptr),
-        page_row_bytes_(shape.kv_heads * head_bytes_),
-        page_v_(args.v - args.k) {
-    const int share = args.kv_head * kPageTokens * head_bytes_;
-    page_byte_ = share % page_row_bytes_;
-    if (page_ != nullptr) page_ += share / page_row_bytes_ * row_stride_ + page_byte_;
+        to_v_(args.v - args.k - kPageTokens * row_stride_) {
+    if (args.next_page_k == nullptr || !CpuIsAmd()) return;
+    page_ = UpcomingPage(args, shape.kv_heads, head_bytes_);
   }
 
   template <int kPairs>
@@ -51,33 +44,19 @@ class UpcomingLines {
         next_ += row_stride_ - head_bytes_;
         if (++rows_ == kPageTokens) next_ += to_v_;
       }
-      if (page_ == nullptr) continue;
-      PrefetchIntoL2(page_);
-      PrefetchIntoL2(page_ + page_v_);
-      page_ += 64;
-      page_byte_ += 64;
-      if (page_byte_ == page_row_bytes_) {
-        page_byte_ = 0;
-        page_ += row_stride_ - page_row_bytes_;
-      }
+      page_.Prefetch();
     }
   }
 
  private:
   static constexpr int kElementBytes = static_cast<int>(sizeof(Bf16));
 
-  // Zen 4, the only one of AMD's that packs so, but for int4, whose arithmetic takes longer than memory does.
-  static bool TakesPages(const AttentionShape& shape) { return shape.kv_type != KvType::kInt4 && CpuIsAmd(); }
-
   const ptrdiff_t row_stride_;
   const std::byte* next_;
   const int head_bytes_;
   const ptrdiff_t to_v_;
   int byte_ = 0, rows_ = 0;
-  const std::byte* page_;
-  const int page_row_bytes_;
-  const ptrdiff_t page_v_;
-  int page_byte_;
+  UpcomingPage page_;
 };
 
 // kWideDims elements of a row, which are copied: rows are often a multiple of 4 KiB apart, where a first-level cache
