@@ -63,7 +63,8 @@ struct HopWork {
   size_t HeadBytes(int kv_heads) const {
     return static_cast<size_t>(kv_heads) * shape.head_dim * shape.element_bytes();
   }
-  AppendArgs RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens) const;
+  AppendArgs RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens,
+                     bool page_follows = false) const;
   void RunPiece(const Chain& chain, uint32_t first_block, uint32_t end_block, int thread) const;
   Queries GatherQueries(const Chain& chain, int thread) const;
   Queries QueriesOf(const Chain& chain) const;
@@ -89,7 +90,7 @@ struct HopWork {
   OpenPage OpenPageOf(const StepEntry& entry) const { return pool->OpenPageAt(layer, entry.sequence->open_pieces); }
   OpenPage OpenHead(int thread, size_t index = 0) const;
   void FillOpenHead(const StepEntry& entry, uint32_t page, int kv_head, const OpenPage& to) const;
-  void CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const;
+  void CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, bool page_follows, int thread) const;
   void KeepOpenPages(int thread, int threads) const;
   void CopyOpenHead(const OpenPage& from, const OpenPage& to, int kv_head, uint32_t tokens) const;
 

@@ -73,10 +73,10 @@ void HopWork::AppendChunks(int thread, int threads) const {
     const StepEntry& entry = entries[run.entry];
     if (entry.bad) continue;
     const int kv_head = static_cast<int>(i % shape.kv_heads);
+    const bool page_follows = i + shape.kv_heads < end;
     if (has_open_pages()) {
-      CloseChunkPage(entry, run.page_index, kv_head, thread);
+      CloseChunkPage(entry, run.page_index, kv_head, page_follows, thread);
     } else {
-      const bool page_follows = i + shape.kv_heads < end;
       AppendRows(entry, kv_head, run.page_index * kPageTokens, (run.page_index + 1) * kPageTokens, page_follows);
     }
   }
@@ -91,7 +91,7 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
   while (position < end) {
     const uint32_t slot = position % kPageTokens;
     const uint32_t tokens = std::min<uint32_t>(kPageTokens - slot, end - position);
-    AppendArgs args = RowArgs(entry, kv_head, position, tokens);
+    AppendArgs args = RowArgs(entry, kv_head, position, tokens, page_follows);
     const auto page = [&] { return pool->Address(layer, entry.sequence->pages[position / kPageTokens]); };
     if (has_open_pages()) {
       const OpenPage open = OpenPageOf(entry);
@@ -100,8 +100,6 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
       if (slot + tokens == kPageTokens) ClosePage(attention, kv_head, open, page());
     } else {
       args.page = page();
-      const bool more = page_follows && tokens == kPageTokens && position + 2 * tokens <= entry.end_position();
-      if (more) args.next_page_k = args.k - HeadBytes(kv_head) + tokens * args.row_stride_bytes;
       kernels.append(attention, args);
     }
     position += tokens;
@@ -109,7 +107,8 @@ void HopWork::AppendRows(const StepEntry& entry, int kv_head, uint32_t first, ui
 }
 
 // For the k and v of the entry's rows from `position` on, up to the page's end; the page is still to be named.
-AppendArgs HopWork::RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens) const {
+AppendArgs HopWork::RowArgs(const StepEntry& entry, int kv_head, uint32_t position, uint32_t tokens,
+                            bool page_follows) const {
   const size_t head_offset = HeadBytes(kv_head);
   const std::byte* row = rows + (entry.first_row + position - entry.first_position) * shape.hop_row_bytes();
   AppendArgs args = {};
@@ -120,11 +119,14 @@ AppendArgs HopWork::RowArgs(const StepEntry& entry, int kv_head, uint32_t positi
   args.v = row + shape.v_offset_bytes() + head_offset;
   args.row_stride_bytes = shape.hop_row_bytes();
   const bool last_head = kv_head + 1 == static_cast<int>(shape.kv_heads);
+  const bool as_many_follow = position + 2 * tokens <= entry.end_position();
+  const std::byte* const following = args.k - head_offset + tokens * shape.hop_row_bytes();
   if (!last_head) {
     args.next_k = args.k + shape.head_dim * shape.element_bytes();
-  } else if (position + 2 * tokens <= entry.end_position()) {
-    args.next_k = args.k - head_offset + tokens * shape.hop_row_bytes();
+  } else if (as_many_follow) {
+    args.next_k = following;
   }
+  if (page_follows && as_many_follow && tokens == kPageTokens) args.next_page_k = following;
   return args;
 }
 

@@ -53,12 +53,12 @@ void HopWork::FillOpenHead(const StepEntry& entry, uint32_t page, int kv_head, c
   kernels.append(attention, args);
 }
 
-void HopWork::CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, int thread) const {
+void HopWork::CloseChunkPage(const StepEntry& entry, uint32_t page, int kv_head, bool page_follows, int thread) const {
   const uint32_t end = (page + 1) * kPageTokens;
   if (end > entry.end_position() || end <= entry.write_from) return;  // not full yet, or closed already
   std::byte* const to = pool->Address(layer, entry.sequence->pages[page]);
   if (entry.first_position <= page * kPageTokens) {
-    AppendArgs args = RowArgs(entry, kv_head, page * kPageTokens, kPageTokens);
+    AppendArgs args = RowArgs(entry, kv_head, page * kPageTokens, kPageTokens, page_follows);
     args.page = to;
     kernels.append(attention, args);
     return;

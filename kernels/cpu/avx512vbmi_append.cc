@@ -5,44 +5,37 @@
 namespace fastdecode {
 namespace {
 
-// Where a KV head's k and v are, and where its page goes. What `next` counts is in memory, which the functions cannot
-// keep in registers, so that each prefetch waits for the one before: else they come in bursts, of which cores drop part
-// (decision 19).
+// A function for each type, so that `next` comes by address: stores past the caches may alias what it counts, which is
+// stored and loaded again so. In registers all the way, prefetches came in bursts, of which Zen 4 drops part (decision
+// 19).
+template <class Words, int kHeadDim>
+[[gnu::noinline]] bool PackToWords(const Rows& k, const Rows& v, std::byte* head, UpcomingLines* next) {
+  return PackWords<Words>(k, v, kHeadDim, head, next);
+}
 template <int kHeadDim>
-struct HeadPack {
-  static constexpr int kWordsBytes = PageHeadElements(kHeadDim) * 2;  // of bf16 or fp16
-
-  template <class Words>
-  [[gnu::noinline]] bool ToWords() {
-    return PackWords<Words>(k, v, kHeadDim, page + kv_head * kWordsBytes, &next);
-  }
-  [[gnu::noinline]] bool ToInt8() { return PackInt8(k, v, kHeadDim, page + kv_head * Int8HeadBytes(kHeadDim), &next); }
-  [[gnu::noinline]] bool ToInt4() {
-    return PackInt4(k, v, kHeadDim, As<uint8_t>(page + kv_head * Int4HeadBytes(kHeadDim)), &next);
-  }
-
-  Rows k, v;
-  std::byte* page;
-  ptrdiff_t kv_head;
-  UpcomingLines next;
-};
+[[gnu::noinline]] bool PackToInt8(const Rows& k, const Rows& v, std::byte* head, UpcomingLines* next) {
+  return PackInt8(k, v, kHeadDim, head, next);
+}
+template <int kHeadDim>
+[[gnu::noinline]] bool PackToInt4(const Rows& k, const Rows& v, std::byte* head, UpcomingLines* next) {
+  return PackInt4(k, v, kHeadDim, As<uint8_t>(head), next);
+}
 
 template <int kHeadDim>
 bool Pack(const AttentionShape& shape, const AppendArgs& args) {
-  HeadPack<kHeadDim> head = {{args.k, args.row_stride_bytes},
-                             {args.v, args.row_stride_bytes},
-                             args.page,
-                             args.kv_head,
-                             UpcomingLines(shape, args)};
+  const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
+  const auto head = [&](int bytes) { return args.page + static_cast<ptrdiff_t>(args.kv_head) * bytes; };
+  constexpr int kWordsBytes = PageHeadElements(kHeadDim) * 2;  // of bf16 or fp16
+  UpcomingLines next(shape, args);
   switch (shape.kv_type) {
     case KvType::kBf16:
-      return head.template ToWords<Bf16Words>();
+      return PackToWords<Bf16Words, kHeadDim>(k, v, head(kWordsBytes), &next);
     case KvType::kFp16:
-      return head.template ToWords<Fp16Words>();
+      return PackToWords<Fp16Words, kHeadDim>(k, v, head(kWordsBytes), &next);
     case KvType::kInt8:
-      return head.ToInt8();
+      return PackToInt8<kHeadDim>(k, v, head(Int8HeadBytes(kHeadDim)), &next);
     case KvType::kInt4:
-      return head.ToInt4();
+      return PackToInt4<kHeadDim>(k, v, head(Int4HeadBytes(kHeadDim)), &next);
     case KvType::kF32:
       return false;
   }

@@ -3,9 +3,8 @@
 
 #include <immintrin.h>
 
-#include "kernels/cpu/ahead.h"
 #include "kernels/cpu/attention_page.h"
-#include "kernels/isa.h"
+#include "kernels/cpu/upcoming_rows.h"
 
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
@@ -49,83 +48,6 @@ inline void StoreLine(To* at, __m256i low, __m256i high) {
   Lines::StoreHalf(at, low);
   Lines::StoreHalf(at + 32 / sizeof(To), high);
 }
-
-// A KV head's share of the next page (AppendArgs::next_page_k) as it lies in memory, the rows of all heads, line by
-// line: k's and as far behind it v's. All heads together tell of the page so. Cores that drop what is prefetched faster
-// than memory follows are told of everything twice, first in pieces that are long.
-class UpcomingPage {
- public:
-  UpcomingPage() = default;
-  UpcomingPage(const AppendArgs& args, int kv_heads, int head_bytes)
-      : row_stride_(static_cast<ptrdiff_t>(args.row_stride_bytes)),
-        to_v_(args.v - args.k),
-        row_bytes_(kv_heads * head_bytes) {
-    const int share = args.kv_head * kPageTokens * head_bytes;
-    byte_ = share % row_bytes_;
-    line_ = args.next_page_k + share / row_bytes_ * row_stride_ + byte_;
-  }
-
-  [[gnu::always_inline]] void Prefetch() {
-    if (line_ == nullptr) return;
-    PrefetchIntoL2(line_);
-    PrefetchIntoL2(line_ + to_v_);
-    line_ += 64;
-    byte_ += 64;
-    if (byte_ >= row_bytes_) {
-      line_ += row_stride_ - byte_;
-      byte_ = 0;
-    }
-  }
-
- private:
-  const std::byte* line_ = nullptr;
-  ptrdiff_t row_stride_ = 0, to_v_ = 0;
-  int row_bytes_ = 0, byte_ = 0;
-};
-
-// What is appended next (AppendArgs::next_k), prefetched line by line between this one's stores: CPUs drop what is
-// prefetched faster than memory follows, and memory idles meanwhile. Zen 5 drops less of what is wanted in L1 (a chunk
-// in bf16: .29 ms a layer against .41).
-class Upcoming {
- public:
-  Upcoming(const AppendArgs& args, int kv_heads, int row_bytes)
-      : k_(args.next_k),
-        v_offset_(args.v - args.k),
-        row_stride_(static_cast<ptrdiff_t>(args.row_stride_bytes)),
-        row_bytes_(row_bytes),
-        row_lines_((row_bytes + 63) / 64),
-        into_l1_(CpuIsZen5OrLater()),
-        rows_left_(args.next_k == nullptr ? 0 : args.tokens) {
-    if (args.next_page_k != nullptr && CpuIsAmd() && !into_l1_) page_ = UpcomingPage(args, kv_heads, row_bytes);
-  }
-
-  // Of the rows that are appended, k and v, so many were done when a part began, and so many since.
-  void Begin(int rows) { begun_ = rows; }
-  [[gnu::always_inline]] void After(int rows) {
-    for (const int due = (begun_ + rows + 1) * row_lines_; lines_ < due && rows_left_ > 0; lines_ += 2) {
-      Prefetch(k_ + byte_);
-      Prefetch(k_ + v_offset_ + byte_);
-      page_.Prefetch();
-      byte_ += 64;
-      if (byte_ < row_bytes_) continue;
-      byte_ = 0;
-      k_ += row_stride_;
-      --rows_left_;
-    }
-  }
-
- private:
-  [[gnu::always_inline]] void Prefetch(const std::byte* line) const {
-    into_l1_ ? PrefetchIntoL1(line) : PrefetchIntoL2(line);
-  }
-
-  const std::byte* k_;
-  const ptrdiff_t v_offset_, row_stride_;
-  const int row_bytes_, row_lines_;
-  const bool into_l1_;
-  int rows_left_, begun_ = 0, lines_ = 0, byte_ = 0;
-  UpcomingPage page_;
-};
 
 // The largest of 8 numbers.
 inline int32_t MaxLanes(__m256i x) {

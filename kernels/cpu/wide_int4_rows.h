@@ -58,7 +58,7 @@ constexpr __mmask64 OfQwords(uint64_t bytes) { return bytes * 0x0101010101010101
 
 // ---- K
 
-// Also copies k.
+// The ranges of k's dims; also copies k.
 [[gnu::always_inline]] inline void ReadK(const Rows& k, int head_dim, Bf16* copy, WideRanges* ranges,
                                          UpcomingLines* next) {
   struct Range {  // as int4_rows.h's

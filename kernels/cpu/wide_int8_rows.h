@@ -113,28 +113,18 @@ inline __m512i LowBytes(__m512i a, __m512i b, __m512i c, __m512i d) {
 [[gnu::always_inline]] inline bool PackInt8(const Rows& k, const Rows& v, int head_dim, std::byte* head,
                                             UpcomingLines* next) {
   alignas(64) Bf16 k_scales[kPageTokens], v_scales[kPageTokens];
-  // Others are read before any are packed, which waits for the quotients.
+  // The next rows are read before these are packed, which waits for quotients.
   Int8Tokens k_tokens, v_tokens;
-  const auto read_k = [&](int t) __attribute__((always_inline)) {
-    return ReadInt8Tokens(k.From(t), head_dim, &k_tokens, k_scales + t, next);
-  };
-  const auto read_v = [&](int t) __attribute__((always_inline)) {
-    return ReadInt8Tokens(v.From(t), head_dim, &v_tokens, v_scales + t, next);
-  };
-  const auto pack_k = [&](int t) __attribute__((always_inline)) {
+  if (!ReadInt8Tokens(k, head_dim, &k_tokens, k_scales, next)) return false;
+  if (!ReadInt8Tokens(v, head_dim, &v_tokens, v_scales, next)) return false;
+  for (int t = 0; t < kPageTokens; t += kPanelLanes) {
+    const int then = t + kPanelLanes;
+    const bool more = then < kPageTokens;
     PackInt8K(k_tokens, head_dim, head + t * head_dim, next);
-  };
-  const auto pack_v = [&](int t) __attribute__((always_inline)) {
+    if (more && !ReadInt8Tokens(k.From(then), head_dim, &k_tokens, k_scales + then, next)) return false;
     PackInt8V(v_tokens, head_dim, head + Int8V(head_dim) + t * kPanelLanes, next);
-  };
-  static_assert(kPageTokens == 2 * kPanelLanes);
-  if (!read_k(0) || !read_v(0)) return false;
-  pack_k(0);
-  if (!read_k(kPanelLanes)) return false;
-  pack_v(0);
-  if (!read_v(kPanelLanes)) return false;
-  pack_k(kPanelLanes);
-  pack_v(kPanelLanes);
+    if (more && !ReadInt8Tokens(v.From(then), head_dim, &v_tokens, v_scales + then, next)) return false;
+  }
   Stream64(head + Int8KScales(head_dim), Load64(k_scales));
   Stream64(head + Int8VScales(head_dim), Load64(v_scales));
   return true;

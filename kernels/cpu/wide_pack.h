@@ -8,56 +8,14 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 
 // What packing whole pages of all types but f32 has in common, with 512 bits: AVX-512 with BW, VBMI and VBMI2.
 //
-// A KV head is packed by one function, head_dim a constant and all inlined but what counts UpcomingLines: loops over
-// dims are unrolled, and tokens are folded in registers (int8 and int4: a fifth to a quarter of the time).
+// A KV head is packed by one function for each type and head_dim, a constant, and all is inlined: loops over dims are
+// unrolled, and tokens are folded in registers (int8 and int4: a fifth to three tenths of their arithmetic).
 
 constexpr int kWideDims = 64;  // of a row, taken at once: two vectors
 constexpr int kVectorWords = 32;
 
 inline __m512i Load64(const void* at) { return _mm512_loadu_si512(at); }
 inline void Stream64(void* at, __m512i x) { _mm512_stream_si512(static_cast<__m512i*>(at), x); }
-
-// What is appended next (AppendArgs::next_k), prefetched a few lines at a time wherever this one's arithmetic gives
-// memory the time: k's rows, then v's, 2 * head_dim lines. How many where is fixed: counting what is due, as Upcoming
-// does, takes a tenth of the time here. UpcomingPage's too, but not on Intel, where that was not measured.
-class UpcomingLines {
- public:
-  UpcomingLines(const AttentionShape& shape, const AppendArgs& args)
-      : row_stride_(static_cast<ptrdiff_t>(args.row_stride_bytes)),
-        next_(args.next_k != nullptr ? args.next_k : args.k),  // if it is not known, once more what is there already
-        head_bytes_(shape.head_dim * kElementBytes),
-        to_v_(args.v - args.k - kPageTokens * row_stride_) {
-    if (args.next_page_k == nullptr || !CpuIsAmd()) return;
-    page_ = UpcomingPage(args, shape.kv_heads, head_bytes_);
-  }
-
-  template <int kPairs>
-  [[gnu::always_inline]] void Prefetch() {
-#pragma GCC unroll 2
-    for (int i = 0; i < kPairs; ++i) {
-      PrefetchIntoL2(next_);
-      PrefetchIntoL2(next_ + 64);
-      next_ += 128;
-      byte_ += 128;
-      if (byte_ == head_bytes_) {
-        byte_ = 0;
-        next_ += row_stride_ - head_bytes_;
-        if (++rows_ == kPageTokens) next_ += to_v_;
-      }
-      page_.Prefetch();
-    }
-  }
-
- private:
-  static constexpr int kElementBytes = static_cast<int>(sizeof(Bf16));
-
-  const ptrdiff_t row_stride_;
-  const std::byte* next_;
-  const int head_bytes_;
-  const ptrdiff_t to_v_;
-  int byte_ = 0, rows_ = 0;
-  UpcomingPage page_;
-};
 
 // kWideDims elements of a row, which are copied: rows are often a multiple of 4 KiB apart, where a first-level cache
 // does not keep them for the second time that they are read, and what it misses waits behind prefetched lines.
@@ -98,7 +56,7 @@ inline void TransposeLanes(const __m512i (&row)[4], __m512i (&column)[4]) {
   column[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
-// What `pick` leaves of a token's vector of words. First of four tokens: of each what is left in four dwords, one lane.
+// What `pick` leaves of each token's words. First of four tokens: four dwords each, those of token l in lane l.
 template <class Pick>
 inline __m512i FoldToLanes(const __m512i (&of)[4], Pick pick) {
   const auto halves = [&](__m512i a, __m512i b) {  // of a, then of b
@@ -106,7 +64,7 @@ inline __m512i FoldToLanes(const __m512i (&of)[4], Pick pick) {
   };
   return halves(halves(of[0], of[1]), halves(of[2], of[3]));
 }
-// Then of 16, token i + 4 l in lane l of lanes[i]: what is left, in both words of its dword.
+// Then of all 16, lanes[i] holding tokens i + 4 l: one dword each, in order, both of its words alike.
 template <class Pick>
 inline __m512i FoldLanes(const __m512i (&lanes)[4], Pick pick) {
   const auto dwords = [&](__m512i a, __m512i b) {
