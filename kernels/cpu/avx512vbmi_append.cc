@@ -5,22 +5,6 @@
 namespace fastdecode {
 namespace {
 
-// A function for each type, so that `next` comes by address: stores past the caches may alias what it counts, which is
-// stored and loaded again so. In registers all the way, prefetches came in bursts, of which Zen 4 drops part (decision
-// 19).
-template <class Words, int kHeadDim>
-[[gnu::noinline]] bool PackToWords(const Rows& k, const Rows& v, std::byte* head, UpcomingLines* next) {
-  return PackWords<Words>(k, v, kHeadDim, head, next);
-}
-template <int kHeadDim>
-[[gnu::noinline]] bool PackToInt8(const Rows& k, const Rows& v, std::byte* head, UpcomingLines* next) {
-  return PackInt8(k, v, kHeadDim, head, next);
-}
-template <int kHeadDim>
-[[gnu::noinline]] bool PackToInt4(const Rows& k, const Rows& v, std::byte* head, UpcomingLines* next) {
-  return PackInt4(k, v, kHeadDim, As<uint8_t>(head), next);
-}
-
 template <int kHeadDim>
 bool Pack(const AttentionShape& shape, const AppendArgs& args) {
   const Rows k = {args.k, args.row_stride_bytes}, v = {args.v, args.row_stride_bytes};
@@ -29,13 +13,13 @@ bool Pack(const AttentionShape& shape, const AppendArgs& args) {
   UpcomingLines next(shape, args);
   switch (shape.kv_type) {
     case KvType::kBf16:
-      return PackToWords<Bf16Words, kHeadDim>(k, v, head(kWordsBytes), &next);
+      return PackWords<Bf16Words, kHeadDim>(k, v, head(kWordsBytes), &next);
     case KvType::kFp16:
-      return PackToWords<Fp16Words, kHeadDim>(k, v, head(kWordsBytes), &next);
+      return PackWords<Fp16Words, kHeadDim>(k, v, head(kWordsBytes), &next);
     case KvType::kInt8:
-      return PackToInt8<kHeadDim>(k, v, head(Int8HeadBytes(kHeadDim)), &next);
+      return PackInt8<kHeadDim>(k, v, head(Int8HeadBytes(kHeadDim)), &next);
     case KvType::kInt4:
-      return PackToInt4<kHeadDim>(k, v, head(Int4HeadBytes(kHeadDim)), &next);
+      return PackInt4<kHeadDim>(k, v, As<uint8_t>(head(Int4HeadBytes(kHeadDim))), &next);
     case KvType::kF32:
       return false;
   }

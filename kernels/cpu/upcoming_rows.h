@@ -9,7 +9,7 @@
 namespace fastdecode {
 namespace {  // Each ISA-specific translation unit has its own copy: see attention_template.h.
 
-// What packing prefetches (decision 19).
+// What packing prefetches (decision 19). Each is of one KV head of one page, on its thread's stack.
 
 // The lines of a KV head's share of the next page's rows (AppendArgs::next_page_k), k's, in the order in which they lie
 // in memory; the shares of all heads are the whole page. A row's last line is not its own where rows are no multiple of

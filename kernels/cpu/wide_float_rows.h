@@ -88,17 +88,16 @@ template <class Words>
 }
 
 // A KV head's page from its rows. False, with nothing of use written, if a number is beyond the type's.
-template <class Words>
-[[gnu::always_inline]] inline bool PackWords(const Rows& k, const Rows& v, int head_dim, std::byte* head,
-                                             UpcomingLines* next) {
+template <class Words, int kHeadDim>
+[[gnu::noinline]] bool PackWords(const Rows& k, const Rows& v, std::byte* head, UpcomingLines* next) {
   constexpr int kTokenBytes = kPanelLanes * 2;  // of a panel of V
   Words words;
   for (int t = 0; t < kPageTokens; t += kPanelLanes) {
-    PackWordsK(k.From(t), head_dim, head + t * head_dim * 2, &words, next);
+    PackWordsK(k.From(t), kHeadDim, head + t * kHeadDim * 2, &words, next);
   }
-  std::byte* const to = head + kPageTokens * head_dim * 2;
+  std::byte* const to = head + kPageTokens * kHeadDim * 2;
   for (int t = 0; t < kPageTokens; t += 2) {
-    for (int d = 0; d < head_dim; d += kVectorWords) {
+    for (int d = 0; d < kHeadDim; d += kVectorWords) {
       next->Prefetch<1>();
       const __m512i even = words(v.At<Bf16>(t) + d), odd = words(v.At<Bf16>(t + 1) + d);
       std::byte* const line = to + d * kPageTokens * 2 + t * kTokenBytes;

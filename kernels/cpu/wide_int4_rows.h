@@ -262,35 +262,35 @@ inline __m512i Ordered(__m512i x) {
 }
 
 // A closed KV head from its rows. False, with nothing of use written, if an element is not finite.
-[[gnu::always_inline]] inline bool PackInt4(const Rows& k, const Rows& v, int head_dim, uint8_t* head,
-                                            UpcomingLines* next) {
+template <int kHeadDim>
+[[gnu::noinline]] bool PackInt4(const Rows& k, const Rows& v, uint8_t* head, UpcomingLines* next) {
   alignas(64) Bf16 copy[kPageTokens * kRowElementsMax];
   WideRanges ranges;
   WideSteps steps;
   Int4Units units = {};
-  ReadK(k, head_dim, copy, &ranges, next);
-  if (!FindWideKSteps(ranges, head_dim, head, &steps, &units, next)) return false;
-  for (int d = 0; d < head_dim; d += kWideDims) {
-    RoundWideDims(copy + d, head_dim, steps.inverse + d, steps.offset + d, head + d * 8, next);
+  ReadK(k, kHeadDim, copy, &ranges, next);
+  if (!FindWideKSteps(ranges, kHeadDim, head, &steps, &units, next)) return false;
+  for (int d = 0; d < kHeadDim; d += kWideDims) {
+    RoundWideDims(copy + d, kHeadDim, steps.inverse + d, steps.offset + d, head + d * 8, next);
   }
 
-  for (int d = 0; d < head_dim; d += kInt4GroupDims) {
+  for (int d = 0; d < kHeadDim; d += kInt4GroupDims) {
     for (int t = 0; t < kPageTokens; t += kPanelLanes) {
       const int at = d / kInt4GroupDims * kPageTokens + t;
-      ReadVTokens(v.From(t), head_dim, d, copy + t * head_dim, ranges.low + at, ranges.high + at, next);
+      ReadVTokens(v.From(t), kHeadDim, d, copy + t * kHeadDim, ranges.low + at, ranges.high + at, next);
     }
   }
-  for (int group = 0; group < Int4Groups(head_dim); ++group, units = {}) {
+  for (int group = 0; group < Int4Groups(kHeadDim); ++group, units = {}) {
     const int at = group * kPageTokens;
-    if (!FindWideVSteps(ranges.low + at, ranges.high + at, head + Int4VScales(head_dim) + group * kInt4GroupBytes,
+    if (!FindWideVSteps(ranges.low + at, ranges.high + at, head + Int4VScales(kHeadDim) + group * kInt4GroupBytes,
                         steps.inverse + at, steps.offset + at, units)) {
       return false;
     }
   }
-  for (int d = 0; d < head_dim; d += kInt4GroupDims) {
+  for (int d = 0; d < kHeadDim; d += kInt4GroupDims) {
     const int at = d / kInt4GroupDims * kPageTokens;
-    RoundWideTokens(copy + d, head_dim, steps.inverse + at, steps.offset + at,
-                    head + Int4V(head_dim) + d * kPageTokens / 2, next);
+    RoundWideTokens(copy + d, kHeadDim, steps.inverse + at, steps.offset + at,
+                    head + Int4V(kHeadDim) + d * kPageTokens / 2, next);
   }
   return true;
 }

@@ -110,23 +110,23 @@ inline __m512i LowBytes(__m512i a, __m512i b, __m512i c, __m512i d) {
 }
 
 // A KV head's page from its rows. False, with nothing of use written, where ReadInt8Tokens says so.
-[[gnu::always_inline]] inline bool PackInt8(const Rows& k, const Rows& v, int head_dim, std::byte* head,
-                                            UpcomingLines* next) {
+template <int kHeadDim>
+[[gnu::noinline]] bool PackInt8(const Rows& k, const Rows& v, std::byte* head, UpcomingLines* next) {
   alignas(64) Bf16 k_scales[kPageTokens], v_scales[kPageTokens];
   // The next rows are read before these are packed, which waits for quotients.
   Int8Tokens k_tokens, v_tokens;
-  if (!ReadInt8Tokens(k, head_dim, &k_tokens, k_scales, next)) return false;
-  if (!ReadInt8Tokens(v, head_dim, &v_tokens, v_scales, next)) return false;
+  if (!ReadInt8Tokens(k, kHeadDim, &k_tokens, k_scales, next)) return false;
+  if (!ReadInt8Tokens(v, kHeadDim, &v_tokens, v_scales, next)) return false;
   for (int t = 0; t < kPageTokens; t += kPanelLanes) {
     const int then = t + kPanelLanes;
     const bool more = then < kPageTokens;
-    PackInt8K(k_tokens, head_dim, head + t * head_dim, next);
-    if (more && !ReadInt8Tokens(k.From(then), head_dim, &k_tokens, k_scales + then, next)) return false;
-    PackInt8V(v_tokens, head_dim, head + Int8V(head_dim) + t * kPanelLanes, next);
-    if (more && !ReadInt8Tokens(v.From(then), head_dim, &v_tokens, v_scales + then, next)) return false;
+    PackInt8K(k_tokens, kHeadDim, head + t * kHeadDim, next);
+    if (more && !ReadInt8Tokens(k.From(then), kHeadDim, &k_tokens, k_scales + then, next)) return false;
+    PackInt8V(v_tokens, kHeadDim, head + Int8V(kHeadDim) + t * kPanelLanes, next);
+    if (more && !ReadInt8Tokens(v.From(then), kHeadDim, &v_tokens, v_scales + then, next)) return false;
   }
-  Stream64(head + Int8KScales(head_dim), Load64(k_scales));
-  Stream64(head + Int8VScales(head_dim), Load64(v_scales));
+  Stream64(head + Int8KScales(kHeadDim), Load64(k_scales));
+  Stream64(head + Int8VScales(kHeadDim), Load64(v_scales));
   return true;
 }
 

@@ -292,7 +292,10 @@ TEST_P(PagePackTest, WholePagesHaveTheReferencesBits) {
           Append(&ReferenceAppendToPage, shape, 0, k, v, &expected);
           if (HasOpenPages(shape)) ReferenceClosePage(shape, kHead, expected.open(), expected.bytes.data());
           AppendArgs args = ArgsOf(0, k, v, &memory);
-          if (mode / 2 % 2 == 1) args.next_k = k.first(), args.next_page_k = k.bytes.data();
+          if (mode / 2 % 2 == 1) {
+            args.next_k = k.first();
+            args.next_page_k = k.bytes.data();
+          }
           append()(shape, args);
           const auto end = memory.bytes.begin() + static_cast<ptrdiff_t>(memory.page_bytes);
           ASSERT_TRUE(std::equal(memory.bytes.begin(), end, expected.bytes.begin()));
