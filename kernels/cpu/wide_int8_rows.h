@@ -20,7 +20,7 @@ struct Int8Tokens {
   const __m512i magnitude = _mm512_set1_epi16(INT16_MAX);
   const auto max = [](__m512i a, __m512i b) { return _mm512_max_epu16(a, b); };
   __m512i largest[4];
-#pragma GCC unroll 4
+#pragma GCC unroll 1  // a third of the code, 9 KB with 128 dims, and from memory as fast
   for (int i = 0; i < 4; ++i) {
     __m512i of[4];
 #pragma GCC unroll 4
