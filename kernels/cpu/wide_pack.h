@@ -9,7 +9,7 @@ namespace {  // Each ISA-specific translation unit has its own copy: see attenti
 // What packing whole pages of all types but f32 has in common, with 512 bits: AVX-512 with BW, VBMI and VBMI2.
 //
 // A KV head is packed by one function for each type and head_dim, a constant, into which all is inlined: loops over
-// dims are unrolled, and tokens are folded in registers (int8 and int4: a fifth to three tenths of their arithmetic).
+// dims are unrolled, and tokens are folded in registers (int8 and int4: a sixth to three tenths of their arithmetic).
 // It is not inlined itself, so that `next` comes by address: stores past the caches may alias what it counts, which is
 // stored and loaded again so. In registers all the way, prefetches came in bursts, of which Zen 4 drops part (decision
 // 19).
