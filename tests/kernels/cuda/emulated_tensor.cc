@@ -7,6 +7,7 @@
 namespace fastdecode::simt {
 
 using simt_internal::Emulator;
+using simt_internal::running;
 
 namespace {
 
