@@ -42,10 +42,9 @@ struct AmxInt8Kv : Int8Kv<Tiles, TileBytes<Tiles>> {
 // `Attention` with the tiles set up around each call, whose panels have so many elements in a step.
 template <class Tiled, int kStepElements>
 struct WithTiles {
-  static AttentionKernels Kernels(const char* name, AttendCost cost) {
-    AttentionKernels kernels = Tiled::Kernels(name);
+  static AttentionKernels Kernels(const char* name, const AttendCost& cost) {
+    AttentionKernels kernels = Tiled::Kernels(name, cost);
     kernels.attend = &Attend;
-    kernels.cost = cost;
     return kernels;
   }
 
@@ -254,8 +253,7 @@ AttentionKernels AmxAttention(KvType type, bool bf16_rows, int head_dim) {
       return WithPrompts<UnpackInt8>(kernels, bf16_rows, head_dim, {80, 1, true});
     }
     case KvType::kInt4: {
-      AttentionKernels kernels = Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4");
-      kernels.cost = {48, 6, false};
+      const AttentionKernels kernels = Attention<Few, Int4, OpenPages<Few>>::Kernels("amx-int4", {48, 6, false});
       return WithPrompts<UnpackInt4>(kernels, bf16_rows, head_dim, {60, 1, true});
     }
   }

@@ -57,8 +57,8 @@ struct SeenTokens {
 template <class V, class Kv, class Open = Kv>
 class Attention {
  public:
-  static AttentionKernels Kernels(const char* name) {
-    return {name, &AppendToPage, &Attend, &PartialRows<V>::Fold, &PartialRows<V>::Finish, Kv::kPRounding};
+  static AttentionKernels Kernels(const char* name, const AttendCost& cost = {}) {
+    return {name, &AppendToPage, &Attend, &PartialRows<V>::Fold, &PartialRows<V>::Finish, Kv::kPRounding, cost};
   }
 
   // Row-heads of the largest tile of so many. The others have one fewer at most, and it is the last one's size.

@@ -20,7 +20,7 @@ AttentionKernels Avx512VnniAttention(KvType type, Prefetching prefetching) {
     if (type == KvType::kInt8) return Int8<Zen5Stages>::Kernels("avx512vnni-int8-zen5");
     return Int4<Zen5Stages>::Kernels("avx512vnni-int4-zen5");
   }
-  if (type == KvType::kInt8) return Int8<Zen4Stages>::Kernels("avx512vnni-int8");
+  if (type == KvType::kInt8) return Int8<Zen4Stages>::Kernels("avx512vnni-int8", {.read = 6});
   return Int4<Zen4Int4Stages>::Kernels("avx512vnni-int4");
 }
 
