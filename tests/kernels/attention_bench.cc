@@ -1,20 +1,26 @@
-// Prints how fast the attention kernels run on this machine: not a test. attention_bench [MiB of KV, 4 and more,
-// default 1024 [part of a kernel's name]]
+// Prints how fast the attention kernels run on this machine: not a test.
+// attention_bench [MiB of KV of a thread, 4 and more, default 1024 [part of a kernel's name [threads [pages in a
+// piece]]]]
 //
-// memory: one thread, decode (one row), sequences of 4096 tokens with 8 KV heads of 128 dims, pages in random order.
-//         GB/s of KV, and its ratio to a sequential read of the same bytes before and after (the repetitions' median).
-// cache:  the same with one block that fits into L2.
+// memory: decode (one row), sequences of 4096 tokens with 8 KV heads of 128 dims, in pieces of so many pages (default
+// 1)
+//         in random order. GB/s of KV, and its ratio to a sequential read of the same bytes before and after (the
+//         repetitions' median). Threads are on the first cores, one each, and wait for each other before each part.
+// cache:  the same with one block of a KV head that fits into L2.
 // rows16: 16 rows against that block, in GFLOP/s, and its share of what a loop of FMAs does.
 #include <immintrin.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "kernels/isa.h"
@@ -117,54 +123,113 @@ struct Bench {
   }
 };
 
-// Nothing, if the kernel is that of the ISA before.
-void Measure(Isa isa, KvType type, int group, const char* name, std::byte* pool, size_t pool_bytes) {
-  Bench bench = {
-      {type == KvType::kF32 ? ElementType::kF32 : ElementType::kBf16, type, 8, group, 128, 0.088f, 0, 0}, {}, pool, {}};
-  bench.kernels = SelectAttention(isa, bench.shape);
-  if (isa > Isa::kAvx2 &&
-      bench.kernels.attend == SelectAttention(static_cast<Isa>(static_cast<int>(isa) - 1), bench.shape).attend)
-    return;
-  if (std::strstr(bench.kernels.name, name) == nullptr) return;
-  bench.page_ids.resize(pool_bytes / PageBytes(bench.shape) / kBlockPages * kBlockPages);
-  const size_t bytes = bench.page_ids.size() * PageBytes(bench.shape);  // those that are attended to
-  std::iota(bench.page_ids.begin(), bench.page_ids.end(), 0u);
-  std::shuffle(bench.page_ids.begin(), bench.page_ids.end(), std::mt19937(1));
+struct Options {
+  size_t pool_bytes = size_t{1} << 30;  // of a thread
+  const char* name = "";
+  int threads = 1;
+  size_t piece_pages = 1;
+};
 
+// Of all threads together.
+struct Rates {
+  double memory = 0, read = 0, cache = 0, rows16 = 0, fma = 0;
+};
+
+// What one thread does: `wait` returns when all have come so far.
+template <typename Wait>
+std::vector<Rates> Run(Bench bench, const Options& options, bool zmm, const Wait& wait) {
+  const size_t piece = options.piece_pages * kBlockPages;
+  bench.page_ids.resize(options.pool_bytes / PageBytes(bench.shape) / piece * piece);
+  std::vector<uint32_t> pieces(bench.page_ids.size() / options.piece_pages);
+  std::iota(pieces.begin(), pieces.end(), 0u);
+  std::shuffle(pieces.begin(), pieces.end(), std::mt19937(1));
+  for (size_t i = 0; i < bench.page_ids.size(); ++i) {
+    bench.page_ids[i] =
+        static_cast<uint32_t>(pieces[i / options.piece_pages] * options.piece_pages + i % options.piece_pages);
+  }
+  const double bytes = static_cast<double>(bench.page_ids.size() * PageBytes(bench.shape));
+  const double block_bytes = kBlockPages * PageBytes(bench.shape) / 8.0;
+  const double flops = 16.0 * bench.shape.group * kBlockTokens * 4 * bench.shape.head_dim;
+  std::vector<Rates> all(5);
+  for (Rates& rates : all) {
+    wait();
+    const double before = ReadSeconds(bench.pool, static_cast<size_t>(bytes));
+    wait();
+    rates.memory = bytes / bench.Stream() / 1e9;
+    wait();
+    rates.read = bytes / ((before + ReadSeconds(bench.pool, static_cast<size_t>(bytes))) / 2) / 1e9;
+  }
+  wait();
+  all[0].cache = block_bytes / bench.Cached(1) / 1e9;
+  wait();
+  all[0].rows16 = flops / bench.Cached(16) / 1e9;
+  wait();
+  all[0].fma = FmaPeak(zmm);
+  return all;
+}
+
+// Nothing, if the kernel is that of the ISA before.
+void Measure(Isa isa, KvType type, int group, const Options& options, std::byte* pool) {
+  const AttentionShape shape = {
+      type == KvType::kF32 ? ElementType::kF32 : ElementType::kBf16, type, 8, group, 128, 0.088f, 0, 0};
+  const AttentionKernels kernels = SelectAttention(isa, shape);
+  if (isa > Isa::kAvx2 && kernels.attend == SelectAttention(static_cast<Isa>(static_cast<int>(isa) - 1), shape).attend)
+    return;
+  if (std::strstr(kernels.name, options.name) == nullptr) return;
+  std::barrier all_are_here(options.threads);
+  std::vector<std::vector<Rates>> of_threads(options.threads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < options.threads; ++t) {
+    threads.emplace_back([&, t] {
+      cpu_set_t core;
+      CPU_ZERO(&core);
+      CPU_SET(t, &core);
+      if (options.threads > 1) sched_setaffinity(0, sizeof(core), &core);
+      _mm_setcsr(_mm_getcsr() | 0x8040);  // FTZ, DAZ as in the workers
+      of_threads[t] = Run({shape, kernels, pool + t * options.pool_bytes, {}}, options, isa != Isa::kAvx2,
+                          [&] { all_are_here.arrive_and_wait(); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  const auto sum = [&](size_t repetition, double Rates::*rate) {
+    double total = 0;
+    for (const std::vector<Rates>& rates : of_threads) total += rates[repetition].*rate;
+    return total;
+  };
   std::vector<double> ratios, rates, reads;
-  for (int i = 0; i < 5; ++i) {
-    const double before = ReadSeconds(pool, bytes);
-    const double mine = bench.Stream();
-    const double read = (before + ReadSeconds(pool, bytes)) / 2;
-    ratios.push_back(read / mine);
-    rates.push_back(bytes / mine / 1e9);
-    reads.push_back(bytes / read / 1e9);
+  for (size_t i = 0; i < of_threads[0].size(); ++i) {
+    rates.push_back(sum(i, &Rates::memory));
+    reads.push_back(sum(i, &Rates::read));
+    ratios.push_back(rates.back() / reads.back());
   }
   for (auto* v : {&ratios, &rates, &reads}) std::nth_element(v->begin(), v->begin() + 2, v->end());
-  const double block_bytes = kBlockPages * PageBytes(bench.shape) / 8.0;
-  const double flops = 16.0 * group * kBlockTokens * 4 * bench.shape.head_dim;
-  const double peak = FmaPeak(isa != Isa::kAvx2), rows16 = flops / bench.Cached(16) / 1e9;
+  const double rows16 = sum(0, &Rates::rows16), peak = sum(0, &Rates::fma);
   std::printf(
       "%-12s G=%-2d  memory %5.1f of %5.1f GB/s = %.2f   cache %6.1f GB/s   rows16 %6.1f of %6.1f GFLOP/s = %.2f\n",
-      bench.kernels.name, group, rates[2], reads[2], ratios[2], block_bytes / bench.Cached(1) / 1e9, rows16, peak,
-      rows16 / peak);
+      kernels.name, group, rates[2], reads[2], ratios[2], sum(0, &Rates::cache), rows16, peak, rows16 / peak);
 }
 
 int Main(int argc, char** argv) {
-  const size_t bytes = (argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1024) << 20;
-  if (bytes < kBlockPages * size_t{8 * 2 * kPageTokens * 128 * sizeof(float)}) {
-    std::fprintf(stderr, "%s: less than the 4 MiB that a block of f32 takes\n", argv[1]);
+  Options options;
+  const auto number = [&](int i, size_t value) { return argc > i ? std::strtoull(argv[i], nullptr, 10) : value; };
+  options.pool_bytes = number(1, 1024) << 20;
+  if (argc > 2) options.name = argv[2];
+  options.threads = static_cast<int>(number(3, 1));
+  options.piece_pages = number(4, 1);
+  constexpr size_t kOneBlock = kBlockPages * size_t{8 * 2 * kPageTokens * 128 * sizeof(float)};
+  if (options.pool_bytes < kOneBlock * options.piece_pages || options.threads < 1 || options.piece_pages < 1) {
+    std::fprintf(stderr, "expected MiB, 4 for each page in a piece and more; a name; threads; and pages in a piece\n");
     return 2;
   }
-  const char* const name = argc > 2 ? argv[2] : "";
-  std::byte* pool = static_cast<std::byte*>(std::aligned_alloc(2 << 20, bytes));
+  const size_t bytes = options.pool_bytes * options.threads;
+  std::byte* pool = static_cast<std::byte*>(std::aligned_alloc(2 << 20, (bytes + (2 << 20) - 1) >> 21 << 21));
   madvise(pool, bytes, MADV_HUGEPAGE);
   std::fill(pool, pool + bytes, std::byte{0x3c});  // small positive numbers in both types
-  _mm_setcsr(_mm_getcsr() | 0x8040);               // FTZ, DAZ as in the workers
   for (KvType type : kKvTypes) {
     for (Isa isa : kIsas) {
       if (isa > DetectIsa()) continue;
-      for (int group : {1, 4, 8}) Measure(isa, type, group, name, pool, bytes);
+      for (int group : {1, 4, 8}) Measure(isa, type, group, options, pool);
     }
   }
   return 0;
