@@ -19,7 +19,7 @@ AttentionKernels Avx512Attention(KvType type, Prefetching prefetching) {
     if (type == KvType::kBf16) return Panels<Bf16, Zen5Stages>::Kernels("avx512-bf16-zen5");
     if (type == KvType::kFp16) return Panels<Fp16, Zen5Stages>::Kernels("avx512-fp16-zen5");
   }
-  constexpr AttendCost kWidened = {.read = 4};  // measured with fp16, as its fellows of Zen 4 were (decision 12)
+  constexpr AttendCost kWidened = {.read = 4};  // measured on Zen 4 with fp16 (decision 12)
   switch (type) {
     case KvType::kF32:
       return Panels<float>::Kernels("avx512-f32");

@@ -1,13 +1,12 @@
-// Prints how fast the attention kernels run on this machine: not a test.
-// attention_bench [MiB of KV of a thread, 4 and more, default 1024 [part of a kernel's name [threads [pages in a
-// piece]]]]
+// Prints how fast the attention kernels run on this machine: not a test. All of these may be left out, from the end:
+// attention_bench MIB_OF_A_THREAD (4 and more, 1024) PART_OF_A_KERNELS_NAME THREADS (1) PAGES_OF_A_PIECE (1)
 //
-// memory: decode (one row), sequences of 4096 tokens with 8 KV heads of 128 dims, in pieces of so many pages (default
-// 1)
-//         in random order. GB/s of KV, and its ratio to a sequential read of the same bytes before and after (the
-//         repetitions' median). Threads are on the first cores, one each, and wait for each other before each part.
+// memory: decode (one row), sequences of 4096 tokens with 8 KV heads of 128 dims, pieces of pages in random order. GB/s
+//         of KV, and its ratio to a sequential read of the same bytes before and after (the repetitions' median).
 // cache:  the same with one block of a KV head that fits into L2.
 // rows16: 16 rows against that block, in GFLOP/s, and its share of what a loop of FMAs does.
+//
+// Several threads are on the first cores, one each, and wait for each other before each part; their rates are added up.
 #include <immintrin.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -15,6 +14,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -130,7 +130,7 @@ struct Options {
   size_t piece_pages = 1;
 };
 
-// Of all threads together.
+// Of one thread.
 struct Rates {
   double memory = 0, read = 0, cache = 0, rows16 = 0, fma = 0;
 };
@@ -184,7 +184,10 @@ void Measure(Isa isa, KvType type, int group, const Options& options, std::byte*
       cpu_set_t core;
       CPU_ZERO(&core);
       CPU_SET(t, &core);
-      if (options.threads > 1) sched_setaffinity(0, sizeof(core), &core);
+      if (options.threads > 1 && sched_setaffinity(0, sizeof(core), &core) != 0) {
+        std::fprintf(stderr, "thread %d cannot have core %d: %s\n", t, t, std::strerror(errno));
+        std::exit(2);
+      }
       _mm_setcsr(_mm_getcsr() | 0x8040);  // FTZ, DAZ as in the workers
       of_threads[t] = Run({shape, kernels, pool + t * options.pool_bytes, {}}, options, isa != Isa::kAvx2,
                           [&] { all_are_here.arrive_and_wait(); });

@@ -51,9 +51,9 @@ void ExpectNearReference(const PagedSequence& sequence, const AttentionResult& r
 }
 
 // Every ISA near the reference; those that round alike with the same bits, and those of one ISA in any case.
-void CheckSequence(PagedSequence& sequence, const AttentionCase& c, uint64_t seed, Runnable runnable) {
+void CheckSequence(PagedSequence& sequence, const AttentionCase& c, uint64_t seed) {
   const std::string_view kOther = "-zen5";
-  const std::vector<AttentionKernels> all = RunnableKernels(sequence.shape, runnable);
+  const std::vector<AttentionKernels> all = RunnableKernels(sequence.shape);
   std::map<bool, std::vector<double>> expected;  // by AreForPrompts
   std::map<bool, PagedSequence::ErrorTerms> terms;
   for (const AttentionKernels& kernels : all) {
@@ -86,10 +86,10 @@ void CheckSequence(PagedSequence& sequence, const AttentionCase& c, uint64_t see
   }
 }
 
-void CheckCase(const AttentionCase& c, uint64_t seed, Runnable runnable = Runnable::kEmulated) {
+void CheckCase(const AttentionCase& c, uint64_t seed) {
   SCOPED_TRACE(Describe(c));
   PagedSequence sequence(c, seed);
-  CheckSequence(sequence, c, seed, runnable);
+  CheckSequence(sequence, c, seed);
 }
 
 // The axes of the matrix, as indices. Head sizes are 16, 32, .. 256, groups 1, 2, .. 16.
@@ -190,7 +190,7 @@ CaseIndex FullMatrixCase(int types, int head_size, int group, int rows, int turn
 
 TEST_P(FullMatrixTest, DISABLED_IsNearTheReference) {
   for (const Isa isa : kIsas) {
-    if (!IsRunnable(isa, Runnable::kEmulated)) std::cout << "not run: this CPU lacks " << IsaName(isa) << "\n";
+    if (!IsRunnable(isa)) std::cout << "not run: this CPU lacks " << IsaName(isa) << "\n";
   }
   uint64_t seed = 100000;
   for (int head_size = 0; head_size < 16; ++head_size) {
@@ -198,7 +198,7 @@ TEST_P(FullMatrixTest, DISABLED_IsNearTheReference) {
       for (int rows = 0; rows < 4; ++rows) {
         for (int turn = 0; turn < 4; ++turn) {
           const AttentionCase c = CaseAt(FullMatrixCase(GetParam(), head_size, group, rows, turn));
-          ASSERT_NO_FATAL_FAILURE(CheckCase(c, seed++, Runnable::kEmulated));
+          ASSERT_NO_FATAL_FAILURE(CheckCase(c, seed++));
         }
       }
     }
@@ -224,7 +224,7 @@ TEST(AttentionTest, ScoresMayGrow) {
       SCOPED_TRACE(Describe(c));
       PagedSequence sequence(c, 11);
       sequence.LetScoresGrow();
-      ASSERT_NO_FATAL_FAILURE(CheckSequence(sequence, c, 11, Runnable::kEmulated));
+      ASSERT_NO_FATAL_FAILURE(CheckSequence(sequence, c, 11));
     }
   }
 }
@@ -239,7 +239,7 @@ TEST(AttentionTest, OtherCutsAreNearTheReference) {
       PagedSequence sequence(c, 19);
       if (block_tokens == 96) sequence.LetScoresGrow();
       sequence.block_tokens = block_tokens;
-      ASSERT_NO_FATAL_FAILURE(CheckSequence(sequence, c, 19, Runnable::kEmulated));
+      ASSERT_NO_FATAL_FAILURE(CheckSequence(sequence, c, 19));
       // The test would notice: with the same pages it makes a difference where the cuts are.
       const AttentionKernels kernels = RunnableKernels(sequence.shape)[0];
       const AttentionResult other = sequence.Attend(kernels, 0, 0, c.rows, c.context);

@@ -21,14 +21,12 @@ AttentionKernels ForPrompts(AttentionKernels kernels) {
 
 }  // namespace
 
-bool IsRunnable(Isa isa, Runnable runnable) {
-  return isa <= DetectIsa() || (isa == Isa::kAmx && runnable == Runnable::kEmulated && CanRunTiles());
-}
+bool IsRunnable(Isa isa) { return isa <= DetectIsa() || (isa == Isa::kAmx && CanRunTiles()); }
 
-std::vector<AttentionKernels> RunnableKernels(const AttentionShape& shape, Runnable runnable) {
+std::vector<AttentionKernels> RunnableKernels(const AttentionShape& shape) {
   std::vector<AttentionKernels> all;
   for (const Isa isa : kIsas) {
-    if (!IsRunnable(isa, runnable)) continue;
+    if (!IsRunnable(isa)) continue;
     for (const Prefetching prefetching : kPrefetchings) {
       const AttentionKernels kernels = AttentionOf(isa, prefetching, shape);
       const auto same = [&](const AttentionKernels& other) { return other.attend == kernels.attend; };

@@ -900,7 +900,7 @@ class BenchAccuracy(ProgramTest):
                 continue
             self.assertTrue(0 < row["logit_error_of_deviation"]["mean"] < 0.5, row)
             self.assertTrue(0 < row["kl_nats"]["mean"] < 0.5, row)
-            self.assertGreaterEqual(row["top1_percent"], self.WANTED_PERCENT[name])
+            self.assertGreaterEqual(row["top1_percent"], self.WANTED_PERCENT[name], name)
             self.assertLess(abs(row["perplexity_ratio"] - 1), 0.01)
         # Three bits are a factor of eight.
         self.assertGreater(rows["bf16"]["logit_error"]["mean"], 4 * rows["fp16"]["logit_error"]["mean"])
