@@ -38,7 +38,7 @@ plan_lab() {
     same_tokens_three_hosts) hosts=3;;
     netem_loss_1) options+=(--netem 'loss 1%');;
     netem_loss_5) options+=(--netem 'loss 5%');;
-    netem_reorder) options+=(--netem 'delay 2ms reorder 75% 50%');;
+    netem_reorder) options+=(--netem 'delay 10ms reorder 75%');;  # emulated, packets of a hop are milliseconds apart
     netem_duplicate) options+=(--netem 'duplicate 10%');;
     netem_corrupt) options+=(--netem 'corrupt 2%');;
     # One processor a host: each has a thread that polls, and two of this machine's could not run four of theirs at once.
