@@ -13,7 +13,7 @@ using Panels = Attention<Avx512Vector, PanelKv<Avx512Vector, Bf16Dots<Prefetch>>
 
 AttentionKernels Avx512Bf16Attention(Prefetching prefetching) {
   if (prefetching == Prefetching::kZen5) return Panels<Zen5Stages>::Kernels("avx512bf16-bf16-zen5");
-  return Panels<Zen4Stages>::Kernels("avx512bf16-bf16", {.read = 7});
+  return Panels<Zen4Stages>::Kernels("avx512bf16-bf16", {.read = 7});  // decision 12
 }
 
 }  // namespace fastdecode

@@ -31,7 +31,7 @@ struct Int4Kv {
   static constexpr int kPanelVectors = kPanelLanes / kLanes;
   static constexpr int kPageVectors = kPageTokens / kLanes;
   static constexpr int kPageWords = kPageVectors / 2;
-  static constexpr int kOverlapTileMin = 4;
+  static constexpr int kOverlapTileMin = V::kMaxTile + 1;
   static constexpr int kMaxHeadDim = 256;
   static constexpr int kGroups = kMaxHeadDim / kInt4GroupDims;
   static constexpr int kWords = 2 * kLanes;  // of an Int
