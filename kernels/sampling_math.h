@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/bits.h"
 #include "kernels/sampler.h"
 
 // What every device that samples must compute to the bit, so that a seed gives the same text everywhere: the random
@@ -89,7 +90,7 @@ constexpr uint64_t FixedExp(float t) {
 
 // ln(total / 2^44), for a sum of weights that is at least 2^44. Absolute error below 1e-14.
 constexpr double LogOfWeights(uint64_t total) {
-  const int exponent = std::bit_width(total) - 1;
+  const int exponent = BitWidth(total) - 1;
   // The mantissa, in [1, 2): what does not fit in 52 bits is cut off.
   const uint64_t fraction = (exponent > 52 ? total >> (exponent - 52) : total << (52 - exponent)) ^ (uint64_t{1} << 52);
   const double m = std::bit_cast<double>(uint64_t{1023} << 52 | fraction);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks what a compiler does not: who includes whom, what a fast path must not do, and that CMake knows every file.
+"""Checks what a compiler does not: who includes whom, what a fast path must not do, what a kernel for GPUs must not
+call, and that CMake knows every file.
 
 usage: check_structure.py ROOT. Prints one line a violation and exits with 1 if there is any.
 """
@@ -71,6 +72,16 @@ def check_fast_path(path, root, text):
                 yield f"{path.relative_to(root)}:{number}: a fast path {what}: {line.strip()}"
 
 
+def check_device_bits(path, root, text):
+    """kernels/bits.h says why."""
+    relative = path.relative_to(root)
+    if relative.as_posix() == "kernels/bits.h" or path.suffix == ".cc" or relative.parent.as_posix() not in {"kernels", "kernels/cuda"}:
+        return
+    for number, line in enumerate(strip_comments(text).splitlines(), 1):
+        if re.search(r"\bstd::(has_single_bit|bit_(width|ceil|floor)|popcount|count[lr]_(zero|one)|rot[lr])\b", line):
+            yield f"{relative}:{number}: nvcc compiles it wrongly, kernels/bits.h has what it may be: {line.strip()}"
+
+
 def check_environment(path, root, text):
     for number, line in enumerate(strip_comments(text).splitlines(), 1):
         if re.search(r"\bgetenv\b", line):
@@ -114,6 +125,7 @@ def main():
             text = path.read_text()
             violations += check_includes(path, root, text)
             violations += check_fast_path(path, root, text)
+            violations += check_device_bits(path, root, text)
             if folder != "tests":
                 violations += check_environment(path, root, text)
     for violation in violations:

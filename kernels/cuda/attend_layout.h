@@ -1,10 +1,10 @@
 #ifndef FASTDECODE_KERNELS_CUDA_ATTEND_LAYOUT_H_
 #define FASTDECODE_KERNELS_CUDA_ATTEND_LAYOUT_H_
 
-#include <bit>
 #include <cstddef>
 #include <initializer_list>
 
+#include "kernels/bits.h"
 #include "kernels/cuda/kv_pages.h"
 
 namespace fastdecode {
@@ -20,7 +20,7 @@ struct AttendLayout {
   constexpr AttendLayout(KvType type, int head_dim, unsigned tile_queries)
       : row_bytes(GpuRowBytes(type, head_dim)),
         swizzle((tile_queries == kComputes || tile_queries == kReads) && row_bytes >= kLine &&
-                        std::has_single_bit(row_bytes)
+                        IsPowerOfTwo(row_bytes)
                     ? 7
                     : 0),
         stride_bytes(row_bytes + (swizzle != 0          ? 0
@@ -40,9 +40,10 @@ struct AttendLayout {
     const size_t joined_bytes = tile_queries == kReads ? 4 * 8 * (kJoinDims + 4 + 2) * sizeof(float) : 0;
     k = (joined + joined_bytes + kLine - 1) / kLine * kLine;
     v = k + tokens * stride_bytes;
+    const size_t scales = type == KvType::kInt8 ? tokens * sizeof(Bf16) : 0;
     k_scales = v + tokens * stride_bytes;
-    v_scales = k_scales + tokens * sizeof(Bf16);
-    bytes = v_scales + tokens * sizeof(Bf16);
+    v_scales = k_scales + scales;
+    bytes = v_scales + scales;
   }
 
   size_t row_bytes;  // of one token in a page
@@ -61,7 +62,7 @@ struct AttendLayout {
   size_t next;           // NextItem, of attention_items.cuh
   size_t joined;         // of kReads: what warps join, f32 [4][8][kJoinDims + 4], with maxima and sums, [4][8] each
   size_t k, v;           // [tokens], stride_bytes apart
-  size_t k_scales, v_scales;  // bf16 [tokens]
+  size_t k_scales, v_scales;  // of int8: bf16 [tokens]
   size_t bytes;
 };
 

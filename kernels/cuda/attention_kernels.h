@@ -1,10 +1,10 @@
 #ifndef FASTDECODE_KERNELS_CUDA_ATTENTION_KERNELS_H_
 #define FASTDECODE_KERNELS_CUDA_ATTENTION_KERNELS_H_
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/bits.h"
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/step_kernels.h"
@@ -143,7 +143,7 @@ inline constexpr unsigned kCutsOfDoubling = 8;
 // That the position is in. REQUIRES of both: positions below 2^31.
 inline constexpr unsigned CutOf(unsigned position) {
   const unsigned block = position / kBlockTokens;
-  const int doublings = std::bit_width(block | kCutsOfDoubling) - std::bit_width(kCutsOfDoubling);
+  const int doublings = BitWidth(block | kCutsOfDoubling) - BitWidth(kCutsOfDoubling);
   return kCutsOfDoubling * static_cast<unsigned>(doublings) + (block >> doublings);
 }
 // Its first position.

@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The tokens are those that the CPU's sampler draws from the GPU's logits.
+// The tokens, and what is said of their probabilities, are those that the CPU's sampler has for the GPU's logits.
 void ExpectSampled(const SPartRig::Outcome& outcome, const SamplingParams& params) {
   for (size_t i = 0; i < outcome.samples.size(); ++i) {
     SampleScratch scratch(static_cast<int>(outcome.logits[i].size()));
@@ -35,6 +35,7 @@ void ExpectSampled(const SPartRig::Outcome& outcome, const SamplingParams& param
     const SampleResult expected = Sample(args);
     EXPECT_EQ(outcome.samples[i].outcome, expected.outcome);
     EXPECT_EQ(outcome.samples[i].token, expected.token);
+    EXPECT_EQ(outcome.samples[i].logprob, expected.logprob);
   }
 }
 
@@ -49,6 +50,7 @@ TEST_P(CudaSPartTest, ComputesWhatTheCpuComputes) {
     ask.logit_rows = std::min(rows, 8);
     ask.sampling.temperature = 0.8f;
     ask.sampling.seed = static_cast<uint64_t>(rows);
+    ask.sampling.logprobs = 0;
     const SPartRig::Outcome outcome = on_gpu.Step(ask);
     ExpectSame(outcome, on_cpu.Step(ask), 2e-4f);
     ExpectSampled(outcome, ask.sampling);
