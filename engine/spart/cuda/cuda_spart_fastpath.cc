@@ -115,8 +115,11 @@ void CudaSPart::PutAreas(MicroBatch& batch, const StepTable& table) {
   bool changed = false;
   for (size_t h = 0; h < table.home_areas.size(); ++h) {
     StepArea& area = batch.memory.board_areas[h];
-    changed |= area.send != table.home_areas[h].send || area.receive != table.home_areas[h].receive;
-    area = {table.home_areas[h].send, table.home_areas[h].receive};
+    const HomeArea& now = table.home_areas[h];
+    // A GPU whose stages are started ahead still reads those that stay.
+    if (area.send == now.send && area.receive == now.receive) continue;
+    area = {now.send, now.receive};
+    changed = true;
   }
   if (changed) batch.areas_version = (batch.areas_version + 1) % kAreasVersions;
 }

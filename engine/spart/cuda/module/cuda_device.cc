@@ -273,7 +273,9 @@ absl::Status CudaDevice::Capture(const CudaStream& stream, cudaGraph_t* graph) {
     if (!status.ok()) break;
   }
   const absl::Status ended = CudaStatus(cudaStreamEndCapture(stream.stream, graph), "cudaStreamEndCapture");
-  return status.ok() ? ended : status;
+  if (status.ok()) return ended;
+  if (ended.ok()) cudaGraphDestroy(*graph);
+  return status;
 }
 
 void CudaDevice::Launch(Graph graph) {
