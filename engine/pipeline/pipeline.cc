@@ -41,8 +41,8 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
     batch.pushes = FixedVector<Push>(limits.sequences_max);
   }
   for (HomePort& port : homes_) {
-    // A sequence has at most a release and a fill or reservation pending, and a new one may take its place at the same
-    // boundary.
+    // What a home may be behind by when a boundary begins (HomesKeepUp), and of each place until its next one a
+    // release, and a fill or reservation of who takes it.
     port.pending = FixedVector<SequenceMessage>(4 * size_t{limits.active()});
   }
 }

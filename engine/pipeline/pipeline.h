@@ -169,6 +169,7 @@ class Pipeline {
   void EndWaiting(Sequence* sequence, FinishReason reason);
   void TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t tokens);
   bool EventsHaveRoom() const;
+  bool HomesKeepUp();
   void NotePreempted(int m, Sequence* sequence);
   void RecordBegin(int m, uint64_t start_ns);
   bool NobodyHadRows() const;

@@ -22,11 +22,28 @@ bool Pipeline::EventsHaveRoom() const {
   return events_.capacity() - events_.SizeApprox() >= needed;
 }
 
-// Composes the next step. False: nobody has a row, or the scheduler is behind with the events.
+// Whether no home is far behind with its control messages. One to which prompts are pushed may have no rows in a step
+// that joins and drops sequences of its, which then does not wait for it; and over a fabric it gives room back only
+// between its hops.
+bool Pipeline::HomesKeepUp() {
+  const size_t most = 2 * size_t{options_.limits.active()};
+  for (int h = 0; h < home_limit_; ++h) {
+    HomePort& port = homes_[h];
+    if (port.alive && port.pending.size() > most && !FlushPending(port) && port.pending.size() > most) return false;
+  }
+  return true;
+}
+
+// Composes the next step. False: nobody has a row, or the scheduler is behind with the events, or a home with its
+// control messages.
 bool Pipeline::BeginStep(int m) {
   MicroBatch& batch = batches_[m];
   if (!EventsHaveRoom()) {
     if (batch.held_since_ns == 0) batch.held_since_ns = Now();
+    batch.no_rows = false;
+    return false;
+  }
+  if (!HomesKeepUp()) {
     batch.no_rows = false;
     return false;
   }
