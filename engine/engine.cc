@@ -198,7 +198,7 @@ void Engine::StartPipeline(PollMode poll, bool park) {
   options.limits.chunk_tokens_max = static_cast<uint32_t>(options_.prefill_chunk);
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
   options.limits.open_pages = HasOpenPages(shape_.attention());
-  if (gpu_home_) options.limits.active_max = static_cast<uint32_t>(options_.max_sequences);
+  options.limits.active_max = static_cast<uint32_t>(options_.max_sequences);
   options.limits.weight_bytes = spart_->weight_bytes();
   options.limits.page_bytes = PageBytes(shape_.attention()) * shape_.layers;
   options.layers = spec_.layers;
