@@ -90,7 +90,10 @@ absl::Status SequenceTable::Truncate(uint64_t id, uint32_t tokens) {
   }
   // A closed page that becomes the open one is read before it is returned.
   const size_t pages = PagesOf(tokens);
-  const uint32_t pieces = counts_.PiecesOfStep(std::min(tokens, sequence->StoredTokensMin()), tokens);
+  const uint32_t stored_min = sequence->StoredTokensMin();
+  uint32_t pieces = counts_.PiecesOfStep(std::min(tokens, stored_min), tokens);
+  // Layers in between may need those that are there.
+  if (stored_min < tokens) pieces = std::max(pieces, sequence->pieces);
   if (pieces > sequence->pieces + account_->free() + PagesAlone(*sequence, pages)) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("truncate: sequence %d to %d tokens, whose open page needs more than the %d free pages", id,

@@ -348,6 +348,28 @@ TEST_F(OpenPiecesTest, LayersAreCutBackEachForItself) {
   EXPECT_EQ(byte_of(1), std::byte{0x22}) << "what it has is of this page";
 }
 
+// Of steps that are begun and given up, each at another layer.
+TEST(OpenPiecesOfLayersTest, ACutLeavesThoseOfALayerInBetween) {
+  const AttentionShape shape = {ElementType::kF32, KvType::kInt4, 2, 1, 16, 0.25f, 0, 0};
+  constexpr int kLayers = 3;
+  std::vector<std::byte> memory(KvPool::PageBytesAllLayers(shape, kLayers) * 20);
+  KvPool pool(shape, kLayers, memory);
+  PageAccount account(&pool, 20);
+  SequenceTable table(&account, kLayers, 640, 8);
+  KvSequence* const sequence = table.FindOrCreate(1);
+  ASSERT_EQ(table.Grow(sequence, 0, 30), GrowOutcome::kOk);
+  sequence->stored_tokens = {30, 30, 0};
+  ASSERT_EQ(table.Grow(sequence, 30, 10), GrowOutcome::kOk);
+  sequence->stored_tokens = {40, 30, 0};
+  ASSERT_EQ(sequence->pieces, 4u);
+  ASSERT_TRUE(table.Truncate(1, 40).ok());
+  EXPECT_EQ(sequence->pieces, 4u) << "the second layer's first page is still in them";
+  ASSERT_TRUE(table.Truncate(1, 20).ok());
+  EXPECT_EQ(sequence->pieces, 4u) << "of which it is not known that the third layer needs none";
+  ASSERT_TRUE(table.Truncate(1, 0).ok());
+  EXPECT_EQ(account.used(), 0u);
+}
+
 // The layers to come have 64 tokens, whose page is closed, and its pieces are gone.
 TEST_F(OpenPiecesTest, APageThatSomeLayersHaveLeftIsOpenedAgain) {
   for (const bool fork : {false, true}) {
