@@ -37,8 +37,9 @@ constexpr FieldRange kFields[] = {
 };
 static_assert(std::size(kFields) + 2 == sizeof(RPartShape) / sizeof(uint32_t), "scale and soft_cap are the other two");
 
-constexpr uint64_t kRowHeadsMax = 1u << 20;            // max_rows * kv_heads: what a plan is made of
-constexpr uint64_t kSlotBytesMax = 1u << 30;           // of one hop: its payload_bytes is a 32-bit word
+constexpr uint64_t kRowHeadsMax = 1u << 20;       // max_rows * kv_heads: what a plan is made of
+constexpr uint64_t kQueryElementsMax = 1u << 20;  // kv_heads * group * head_dim: what a thread's workspace is made of
+constexpr uint64_t kSlotBytesMax = 1u << 30;      // of one hop: its payload_bytes is a 32-bit word
 constexpr uint64_t kLinkBytesMax = uint64_t{4} << 30;  // of all slots, both directions
 
 }  // namespace
@@ -65,6 +66,11 @@ absl::Status ValidateShape(const RPartShape& shape) {
   if (uint64_t{shape.max_rows} * shape.kv_heads > kRowHeadsMax) {
     return absl::InvalidArgumentError(absl::StrFormat("R-Part shape: max_rows %d times kv_heads %d is above %d",
                                                       shape.max_rows, shape.kv_heads, kRowHeadsMax));
+  }
+  if (uint64_t{shape.kv_heads} * shape.group * shape.head_dim > kQueryElementsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("R-Part shape: kv_heads %d times group %d times head_dim %d is above %d", shape.kv_heads,
+                        shape.group, shape.head_dim, kQueryElementsMax));
   }
   const uint64_t hop_bytes = shape.max_rows * shape.hop_row_bytes();
   const uint64_t reply_bytes = shape.max_rows * shape.reply_row_bytes();

@@ -50,6 +50,14 @@ TEST(RPartShapeTest, RefusesWithTheFieldAndItsValue) {
   EXPECT_THAT(Refusal(&RPartShape::max_context, 0), HasSubstr("max_context is 0"));
   EXPECT_THAT(Refusal(&RPartShape::kv_heads, 1024), HasSubstr("max_rows 4096 times kv_heads 1024"));
   RPartShape shape = Llama8b();
+  shape.max_rows = 1;  // then messages are short, but not what a thread computes in
+  shape.kv_heads = 1024;
+  shape.group = 16;
+  EXPECT_THAT(std::string(ValidateShape(shape).message()),
+              HasSubstr("kv_heads 1024 times group 16 times head_dim 128"));
+  shape.group = 8;
+  EXPECT_TRUE(ValidateShape(shape).ok()) << ValidateShape(shape);
+  shape = Llama8b();
   shape.scale = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(std::string(ValidateShape(shape).message()), HasSubstr("scale"));
   shape = Llama8b();
