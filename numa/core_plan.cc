@@ -105,7 +105,7 @@ class Planner {
                                       [&](const NodeShare& s) { return s.node->os_index == os_index; });
       if (share == shares_.end()) {
         return absl::InvalidArgumentError(absl::StrCat("--r-cores: core ", core, " is on node ", os_index,
-                                                       ", whose memory this process may not use"));
+                                                       ", which has no memory that this process may use"));
       }
       share->r_given.push_back(core);
     }

@@ -20,7 +20,7 @@ struct NumaNode {
   uint64_t memory_bytes = 0;    // installed
   uint64_t free_bytes = 0;      // free now, counting file cache that the kernel would give up
 
-  bool UsableAsHome() const { return !cores.empty() && memory_allowed; }
+  bool UsableAsHome() const { return !cores.empty() && memory_allowed && memory_bytes > 0; }
 };
 
 // The machine as this process may use it: its CPU affinity and its cgroup's cpuset and memory limit are respected.

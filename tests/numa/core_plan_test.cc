@@ -80,6 +80,16 @@ TEST(CorePlanTest, NodesWithoutCoresAreSkipped) {
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(6), ElementsAre(7)));
 }
 
+// A socket whose memory is not there.
+TEST(CorePlanTest, NodesWithoutMemoryAreSkipped) {
+  Topology machine = Machine("numa:2 core:4 pu:1");
+  machine.nodes[0].memory_bytes = machine.nodes[0].free_bytes = 0;
+  const CorePlan plan = PlanOrDie(machine, {.homes = 2});
+  EXPECT_THAT(plan.home_nodes, ElementsAre(1, 1));
+  EXPECT_THAT(plan.s_cores, ElementsAre(4));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(5, 6), ElementsAre(7)));
+}
+
 TEST(CorePlanTest, AWorkerGivesAllToItsHomes) {
   const CorePlan plan = PlanOrDie(Machine("numa:2 core:2 pu:1"), {.homes = 2, .s_part = false});
   EXPECT_THAT(plan.s_cores, IsEmpty());

@@ -45,8 +45,9 @@ void ExamineNode(const DoctorHost& host, const NumaNode& node, CheckList* list) 
     return;
   }
   list->Warning(name, absl::StrCat(found, "; cannot be a home"),
-                node.memory_allowed ? "put cores of it into this process's CPU set (taskset, --cpuset-cpus)"
-                                    : "allow this process its memory (cpuset.mems, --cpuset-mems)");
+                node.memory_bytes == 0 ? "it has no memory: are its DIMMs there, and on?"
+                : node.memory_allowed  ? "put cores of it into this process's CPU set (taskset, --cpuset-cpus)"
+                                       : "allow this process its memory (cpuset.mems, --cpuset-mems)");
 }
 
 void ExamineNodes(const DoctorHost& host, CheckList* list) {
