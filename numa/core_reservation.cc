@@ -29,9 +29,11 @@ absl::Status FileError(const std::string& what, const std::string& path) {
 // Opens or makes a file that any user may lock. Not O_CREAT at once: in a sticky directory the kernel refuses that for
 // another user's file.
 int OpenLockFile(const std::string& path) {
+  constexpr mode_t kMode = 0644;
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd >= 0 || errno != ENOENT) return fd;
-  const int made = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_CREAT, 0644);
+  const int made = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_CREAT, kMode);
+  if (made >= 0) fchmod(made, kMode);  // past the umask; of another user's, made meanwhile, it changes nothing
   return made;
 }
 
@@ -62,7 +64,10 @@ std::vector<int> CoreReservation::TakenCores(const std::string& directory) {
     if (name.rfind(kCoreFilePrefix, 0) != 0 || !absl::SimpleAtoi(name.substr(sizeof(kCoreFilePrefix) - 1), &core))
       continue;
     const int fd = open(absl::StrCat(directory, "/", name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) continue;
+    if (fd < 0) {
+      if (errno == EACCES) taken.push_back(core);  // for all that can be seen
+      continue;
+    }
     if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) taken.push_back(core);
     close(fd);
   }
@@ -76,6 +81,10 @@ absl::StatusOr<CoreReservation> CoreReservation::Reserve(const std::string& dire
   for (const int core : cores) {
     const std::string path = absl::StrCat(directory, "/", kCoreFilePrefix, core);
     const int fd = OpenLockFile(path);
+    if (fd < 0 && errno == EACCES) {
+      reservation.refused_.push_back(core);
+      continue;
+    }
     if (fd < 0) return FileError("cannot open", path);
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
       reservation.fds_.push_back(fd);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,6 +48,30 @@ TEST_F(CoreReservationTest, HoldsUntilReleased) {
   EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(2, 10));
   const CoreReservation moved = std::move(first);
   EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(2, 10));
+}
+
+// Whoever starts first makes the files, and others must be able to lock them.
+TEST_F(CoreReservationTest, FilesAreForAllUsersWhateverTheUmask) {
+  const mode_t umask_before = umask(077);
+  const CoreReservation reservation = ReserveOrDie({4});
+  const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Acquire(directory_);
+  umask(umask_before);
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  for (const char* name : {"/core-4", "/lock"}) {
+    struct stat info;
+    ASSERT_EQ(stat((directory_ + name).c_str(), &info), 0) << name;
+    EXPECT_EQ(info.st_mode & 0777u, 0644u) << name;
+  }
+}
+
+TEST_F(CoreReservationTest, AFileThatMayNotBeReadIsATakenCore) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may read every file";
+  { const CoreReservation made = ReserveOrDie({4}); }
+  ASSERT_EQ(chmod((directory_ + "/core-4").c_str(), 0), 0);
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(4));
+  const CoreReservation second = ReserveOrDie({4, 5});
+  EXPECT_THAT(second.held(), ElementsAre(5));
+  EXPECT_THAT(second.refused(), ElementsAre(4));
 }
 
 TEST_F(CoreReservationTest, AKilledProcessHoldsNothing) {
