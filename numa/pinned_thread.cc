@@ -2,8 +2,10 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -37,35 +39,50 @@ void* RunBody(void* raw_args) {
   return nullptr;
 }
 
-// A CPU set with one core; any core number that a kernel may have.
-class OneCoreSet {
+// A CPU set with room for so many cores; any number that a kernel may have. Owns: its memory.
+class CpuSet {
  public:
-  explicit OneCoreSet(int core) : bytes_(CPU_ALLOC_SIZE(core + 1)), set_(CPU_ALLOC(core + 1)) {
+  explicit CpuSet(int cores) : bytes_(CPU_ALLOC_SIZE(cores)), set_(CPU_ALLOC(cores)) {
     FD_CHECK(set_ != nullptr, "out of memory");
     CPU_ZERO_S(bytes_, set_);
-    CPU_SET_S(core, bytes_, set_);
   }
-  ~OneCoreSet() { CPU_FREE(set_); }
-  OneCoreSet(const OneCoreSet&) = delete;
-  OneCoreSet& operator=(const OneCoreSet&) = delete;
+  ~CpuSet() { CPU_FREE(set_); }
+  CpuSet(const CpuSet&) = delete;
+  CpuSet& operator=(const CpuSet&) = delete;
 
   size_t bytes() const { return bytes_; }
-  const cpu_set_t* get() const { return set_; }
+  cpu_set_t* get() { return set_; }
 
  private:
   size_t bytes_;
   cpu_set_t* set_;
 };
 
-// Starts a thread whose first instruction runs on `core`; false if the kernel refuses that core.
-bool StartOn(int core, StartArgs* args, pthread_t* thread) {
-  const OneCoreSet cores(core);
+// False if the kernel refuses these cores.
+bool StartOn(CpuSet* cores, StartArgs* args, pthread_t* thread) {
   pthread_attr_t attributes;
   FD_CHECK(pthread_attr_init(&attributes) == 0, "cannot make thread attributes");
-  const bool started = pthread_attr_setaffinity_np(&attributes, cores.bytes(), cores.get()) == 0 &&
+  const bool started = pthread_attr_setaffinity_np(&attributes, cores->bytes(), cores->get()) == 0 &&
                        pthread_create(thread, &attributes, &RunBody, args) == 0;
   pthread_attr_destroy(&attributes);
   return started;
+}
+
+// Starts a thread whose first instruction runs on `core`.
+bool StartOnCore(int core, StartArgs* args, pthread_t* thread) {
+  CpuSet cores(core + 1);
+  CPU_SET_S(core, cores.bytes(), cores.get());
+  return StartOn(&cores, args, thread);
+}
+
+// Starts a thread where the main thread may run: who makes it may be pinned itself, and would hand that on.
+bool StartOnAny(StartArgs* args, pthread_t* thread) {
+  for (int most = CPU_SETSIZE; most <= 1 << 20; most *= 2) {
+    CpuSet cores(most);
+    if (sched_getaffinity(getpid(), cores.bytes(), cores.get()) == 0) return StartOn(&cores, args, thread);
+    if (errno != EINVAL) break;  // else there are more cores
+  }
+  return false;
 }
 
 }  // namespace
@@ -73,8 +90,8 @@ bool StartOn(int core, StartArgs* args, pthread_t* thread) {
 PinnedThread::PinnedThread(std::string name, int core, std::function<void()> body) {
   name.resize(std::min(name.size(), kThreadNameCharsMax));
   auto args = std::make_unique<StartArgs>(StartArgs{std::move(name), std::move(body)});
-  pinned_ = core >= 0 && StartOn(core, args.get(), &thread_);
-  if (!pinned_) {
+  pinned_ = core >= 0 && StartOnCore(core, args.get(), &thread_);
+  if (!pinned_ && !StartOnAny(args.get(), &thread_)) {
     FD_CHECK(pthread_create(&thread_, nullptr, &RunBody, args.get()) == 0, "cannot create a thread");
   }
   args.release();  // the thread owns them
@@ -101,7 +118,8 @@ void PinnedThread::Join() {
 bool PinCallingThread(const std::string& name, int core) {
   pthread_setname_np(pthread_self(), name.substr(0, kThreadNameCharsMax).c_str());
   if (core < 0) return false;
-  const OneCoreSet cores(core);
+  CpuSet cores(core + 1);
+  CPU_SET_S(core, cores.bytes(), cores.get());
   return sched_setaffinity(0, cores.bytes(), cores.get()) == 0;
 }
 

@@ -40,6 +40,20 @@ TEST(PinnedThreadTest, ACoreThatIsNotThereLeavesItUnpinned) {
   EXPECT_TRUE(ran);
 }
 
+// A leader, itself on one core, makes the threads of its team.
+TEST(PinnedThreadTest, OneThatIsNotPinnedIsNotWherePinnedOnesMakeIt) {
+  const absl::StatusOr<Topology> topology = Topology::Discover();
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  cpu_set_t process, of_lost = {}, of_any = {};
+  ASSERT_EQ(sched_getaffinity(0, sizeof(process), &process), 0);
+  PinnedThread("leader", topology->AllowedCores().front(), [&] {
+    PinnedThread("lost", 100'000, [&] { sched_getaffinity(0, sizeof(of_lost), &of_lost); }).Join();
+    PinnedThread("any", -1, [&] { sched_getaffinity(0, sizeof(of_any), &of_any); }).Join();
+  }).Join();
+  EXPECT_TRUE(CPU_EQUAL(&of_lost, &process));
+  EXPECT_TRUE(CPU_EQUAL(&of_any, &process));
+}
+
 TEST(PinnedThreadTest, SignalsOfTheProcessAreOthers) {
   sigset_t blocked;
   PinnedThread("signals", -1, [&] { pthread_sigmask(SIG_BLOCK, nullptr, &blocked); }).Join();
