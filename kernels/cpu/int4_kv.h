@@ -46,8 +46,8 @@ struct Int4Kv {
   static void SetQuery(const Row* from, int head_dim, float scale, std::byte* q) {
     Int top = V::SetInt(0);
     for (int d = 0; d < head_dim; d += kLanes) top = V::MaxMagnitude(V::LoadRow(from + d), top);
-    const float largest = V::MaxLanes(V::AsFloat(top)) * scale;
-    const Float to_word = V::Set(32767 / (largest > Bytes::kTiny ? largest : Bytes::kTiny));
+    const float most = V::MaxLanes(V::AsFloat(top)) * scale, largest = most > Bytes::kTiny ? most : Bytes::kTiny;
+    const Float to_word = V::Set(32767 / largest);
     const auto words_at = [&](int d) __attribute__((always_inline)) {
       return d < head_dim ? V::ToWords(V::Mul(V::LoadRow(from + d), V::Set(scale)), to_word) : V::SetInt(0);
     };

@@ -49,8 +49,8 @@ struct Int8Kv {
       top = V::Max(V::Abs(x), top);
       nan = V::Add(nan, V::Sub(x, x));  // of infinities, too
     }
-    const float largest = V::MaxLanes(top);
-    const Float to_code = V::Set(127 / (largest > Bytes::kTiny ? largest : Bytes::kTiny));
+    const float most = V::MaxLanes(top), largest = most > Bytes::kTiny ? most : Bytes::kTiny;
+    const Float to_code = V::Set(127 / largest);
     Float total = V::Zero();  // of the codes: exact
     for (int d = 0; d < head_dim; d += kLanes) {
       const Int codes = V::ToInt(V::Mul(V::LoadRow(from + d), to_code));
