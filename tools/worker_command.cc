@@ -17,9 +17,9 @@ fd_worker* running_worker = nullptr;
 
 void StopOnSignal(int) { fd_worker_stop(running_worker); }
 
-// The terminal has gone, and the worker with it, unless it was told to stay (nohup).
-void HandleHangUp() {
-  if (std::signal(SIGHUP, &StopOnSignal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+// What SIGHUP does, the terminal having gone, unless the worker was told to stay (nohup).
+void HandleHangUp(void (*handler)(int)) {
+  if (std::signal(SIGHUP, handler) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
 }
 
 }  // namespace
@@ -44,12 +44,15 @@ void AddWorker(CLI::App& program) {
     running_worker = worker->get();
     std::signal(SIGINT, &StopOnSignal);
     std::signal(SIGTERM, &StopOnSignal);
-    HandleHangUp();
+    HandleHangUp(&StopOnSignal);
     // Only now: who reads that it listens may stop it.
     if (!flags->quiet()) std::fprintf(stderr, "%s", worker->Describe().c_str());
     worker->Run();
+    // A second Ctrl-C or SIGTERM ends the process at once. One SIGHUP is often the second signal of a logout: what is left
+    // to do is done.
     std::signal(SIGINT, SIG_DFL);
     std::signal(SIGTERM, SIG_DFL);
+    HandleHangUp(SIG_IGN);
     running_worker = nullptr;
   });
 }

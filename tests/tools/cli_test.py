@@ -27,7 +27,7 @@ SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="fd-cli-"))
 atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 
 # Seconds after which something hangs; far above what a busy machine needs.
-LIMIT_S = 120
+LIMIT_S = int(os.environ.get("PROGRAM_LIMIT_S", 120))
 # Little memory, so that a start is quick.
 SMALL = ["--kv-gib", "0.02", "--max-sequences", "8", "-q"]
 PROMPT = "Once upon a time"
@@ -339,6 +339,15 @@ class Workers(ProgramTest):
             self.assertEqual(worker.end(signal.SIGHUP), 0)
             self.assertFalse(worker.path.exists())
             self.assertIn("home 0:", "".join(worker.lines))
+
+    def test_a_logout_sends_more_than_one_signal(self):
+        with Worker("twice.sock", "--kv-gib", 1) as worker:
+            worker.process.terminate()
+            while worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGHUP)
+                time.sleep(0.001)
+            self.assertEqual(worker.end(signal.SIGHUP), 0)
+            self.assertFalse(worker.path.exists())
 
     def door_before_memory(self, name):
         """A worker whose door has just opened: it takes its memory now."""
