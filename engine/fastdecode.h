@@ -127,7 +127,8 @@ void fd_request_init(fd_request* request);
  * load one. fd_submit checks it too. */
 fd_status* fd_request_check(const fd_request* request);
 
-/* Never blocks on the model. FD_RESOURCE_EXHAUSTED: the queue is full, try again later. */
+/* Never blocks on the model. FD_RESOURCE_EXHAUSTED: as many requests wait or run as the option max-queue allows, or there is no
+ * memory for one more; try again later. */
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
 /* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
 void fd_cancel(fd_engine* engine, uint64_t id);

@@ -152,7 +152,8 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseInt("max-sequences", v, 1, 16384, &o.max_sequences); }},
     {"prefill-chunk", "TOKENS", "256", "prompt tokens that share one step of a micro-batch",
      [](Options& o, const std::string& v) { return ParseInt("prefill-chunk", v, 1, 8192, &o.prefill_chunk); }},
-    {"max-queue", "N", "4096", "requests that may wait; more are refused",
+    // With the most of max-sequences, no larger power of two fits the pipeline's event queue.
+    {"max-queue", "N", "4096", "requests that wait or run; more are refused",
      [](Options& o, const std::string& v) { return ParseInt("max-queue", v, 1, 8192, &o.max_queue); }},
     {"kv-gib", "GIB", "0",
      "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)",

@@ -110,13 +110,16 @@ TEST_F(InterfaceTest, EngineThatCannotBeMadeSaysWhy) {
 }
 
 TEST_F(InterfaceTest, EngineAtTheLimitsOfItsOptions) {
-  for (const OptionList& extreme : {OptionList{{"max-sequences", "1"}, {"micro-batches", "16"}},
-                                    OptionList{{"max-sequences", "1"}, {"prefill-chunk", "1"}, {"micro-batches", "1"}},
-                                    OptionList{{"max-sequences", "16384"}, {"kv-gib", "0.001"}},
-                                    OptionList{{"max-sequences", "16384"}, {"micro-batches", "1"}, {"kv-gib", "0.001"}},
-                                    OptionList{{"max-sequences", "16384"}, {"max-queue", "8192"}, {"kv-gib", "0.001"}},
-                                    OptionList{{"prefill-chunk", "8192"}, {"max-queue", "1"}},
-                                    OptionList{{"max-context", "2"}, {"s-threads", "9"}, {"r-threads", "9"}}}) {
+  for (const OptionList& extreme :
+       {OptionList{{"max-sequences", "1"}, {"micro-batches", "16"}},
+        OptionList{{"max-sequences", "1"}, {"prefill-chunk", "1"}, {"micro-batches", "1"}},
+        OptionList{{"max-sequences", "16384"}, {"kv-gib", "0.001"}},
+        OptionList{{"max-sequences", "16384"}, {"micro-batches", "1"}, {"kv-gib", "0.001"}},
+        OptionList{{"max-sequences", "16384"}, {"max-queue", "8192"}, {"kv-gib", "0.001"}},
+        // The micro-batches' shares, rounded up, are together more.
+        OptionList{{"max-sequences", "16384"}, {"max-queue", "8192"}, {"micro-batches", "15"}, {"kv-gib", "0.001"}},
+        OptionList{{"prefill-chunk", "8192"}, {"max-queue", "1"}},
+        OptionList{{"max-context", "2"}, {"s-threads", "9"}, {"r-threads", "9"}}}) {
     SCOPED_TRACE(extreme[0].first + " " + extreme[0].second);
     // Either it works or it says which option is too large.
     try {
@@ -239,6 +242,10 @@ TEST_F(InterfaceTest, FullQueueRefusesAndRecovers) {
   TokenStream first = engine->Submit(GreedyRequest({1}, 250));
   TokenStream second = engine->Submit(GreedyRequest({2}, 250));
   ExpectError(SubmitError(*engine, GreedyRequest({3}, 1)), FD_RESOURCE_EXHAUSTED, "max-queue");
+  // Nor is there room once they run, though none waits.
+  for (TokenStream* stream : {&first, &second}) EXPECT_TRUE(stream->Next(kAnswerTimeoutNs).has_value());
+  ExpectError(SubmitError(*engine, GreedyRequest({3}, 1)), FD_RESOURCE_EXHAUSTED,
+              "2 requests are waiting or running (--max-queue)");
   for (TokenStream* stream : {&first, &second}) {
     Answer answer;
     ReadToEnd(*stream, &answer);
