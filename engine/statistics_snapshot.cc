@@ -66,6 +66,7 @@ StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics) {
   s.parks = statistics.parks.value();
   s.s_busy_ns = statistics.s_busy_ns.value();
   s.kv_bytes_attended = statistics.kv_bytes_attended.value();
+  s.kv_bytes_hopped = statistics.kv_bytes_hopped.value();
   s.stage_ns = statistics.stage_ns.Read();
   s.hop_ns = statistics.hop_ns.Read();
   s.step_ns = statistics.step_ns.Read();
@@ -89,6 +90,7 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   d.parks -= earlier.parks;
   d.s_busy_ns -= earlier.s_busy_ns;
   d.kv_bytes_attended -= earlier.kv_bytes_attended;
+  d.kv_bytes_hopped -= earlier.kv_bytes_hopped;
   d.stage_ns = Minus(later.stage_ns, earlier.stage_ns);
   d.hop_ns = Minus(later.hop_ns, earlier.hop_ns);
   d.step_ns = Minus(later.step_ns, earlier.step_ns);
@@ -147,8 +149,9 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["r_busy"] = share(r_busy_max_ns);
   out["overlap"] = share(std::max(window.s_busy_ns, r_busy_max_ns));
   out["kv_bytes"] = window.kv_bytes_attended;
+  // A home that attends within stages is never busy.
   out["kv_gb_per_s"] =
-      r_busy_sum_ns > 0 ? static_cast<double>(window.kv_bytes_attended) / static_cast<double>(r_busy_sum_ns) : 0.0;
+      r_busy_sum_ns > 0 ? static_cast<double>(window.kv_bytes_hopped) / static_cast<double>(r_busy_sum_ns) : 0.0;
   out["stage"] = Percentiles(window.stage_ns);
   out["hop"] = Percentiles(window.hop_ns);
   out["step"] = Percentiles(window.step_ns);

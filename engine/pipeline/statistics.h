@@ -90,6 +90,7 @@ struct PipelineStatistics {
   Counter pushed_bytes;       // K and V sent home in bulk segments
   Counter s_busy_ns;          // in S-Part stages, in several at once only once
   Counter kv_bytes_attended;  // stored KV bytes that the rows' attention had to read, all layers
+  Counter kv_bytes_hopped;    // those of them at homes that hops go to
   Counter parks;
   DurationHistogram stage_ns;                             // one S-Part stage
   DurationHistogram hop_ns;                               // post -> reply seen

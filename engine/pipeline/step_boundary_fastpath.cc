@@ -148,7 +148,7 @@ void Pipeline::FillTable(int m) {
   table.rows = 0;
   table.logit_rows = 0;
   uint32_t push_rows = 0;
-  uint64_t attended_tokens = 0;
+  uint64_t attended_tokens = 0, hopped_tokens = 0;
   for (Sequence* sequence : batcher_.Members(m)) {
     const bool pushed = sequence->push_home >= 0;
     if (pushed && sequence->rows > 0) {
@@ -169,15 +169,18 @@ void Pipeline::FillTable(int m) {
       }
     }
     if (sequence->rows == 0) continue;
-    attended_tokens += sequence->computed + sequence->rows;
-    batch.home_tokens[sequence->home] += sequence->computed + sequence->rows;
+    const uint64_t tokens = sequence->computed + sequence->rows;
+    attended_tokens += tokens;
+    if (!homes_[sequence->home].attends_in_stage) hopped_tokens += tokens;
+    batch.home_tokens[sequence->home] += tokens;
   }
   if (push_rows > 0) {
     batch.push_step = batch.step;
     batch.push_layers = 0;
   }
-  statistics_.kv_bytes_attended.Add(attended_tokens * options_.shape.layers * PageBytes(options_.shape.attention()) /
-                                    kPageTokens);
+  const uint64_t page_bytes = options_.shape.layers * PageBytes(options_.shape.attention());
+  statistics_.kv_bytes_attended.Add(attended_tokens * page_bytes / kPageTokens);
+  statistics_.kv_bytes_hopped.Add(hopped_tokens * page_bytes / kPageTokens);
 }
 
 void Pipeline::AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, uint32_t position) {

@@ -70,6 +70,8 @@ TEST_F(GpuHomeEngineTest, PreemptionAndCompanyChangeNoToken) {
   ExpectSameAnswers(RunAll(*tight, requests, false), together);
   EXPECT_GT(Statistic(*tight, "preemptions"), 0) << "memory was never short";
   EXPECT_EQ(HopsOfHome(*tight, "gpu"), 0) << "there is no way to it";
+  EXPECT_GT(Statistic(*tight, "kv_bytes"), 0);
+  EXPECT_EQ(Statistic(*tight, "kv_gb_per_s"), 0);
 }
 
 // Steps with rows here and there, as there is one micro-batch: the GPU waits for the other home, and nobody for the
@@ -104,6 +106,12 @@ TEST_F(GpuHomeEngineTest, PushesPromptsToTheirHomes) {
     if (tokens > 32) expected += layers * row_bytes * (tokens % 17 == 1 ? tokens - 1 : tokens);
     EXPECT_EQ(Statistic(*engine, "pushed_bytes"), expected) << tokens;
   }
+  // What the GPU attended to is not among what the other home read while it was busy.
+  const auto read_while_busy = [](const InferenceEngine& of) {
+    return Statistic(of, "kv_gb_per_s") * Statistic(of, "r_busy_ns");
+  };
+  EXPECT_LT(read_while_busy(*engine), Statistic(*engine, "kv_bytes") - 1);
+  EXPECT_NEAR(read_while_busy(*alone), Statistic(*alone, "kv_bytes"), 1);
   // Of one token alone, nothing is to be kept.
   const GenerateRequest one = GreedyRequest(RandomPrompt(random, 128, 70), 1);
   ExpectSameAnswers(RunAll(*engine, {one}, false), RunAll(*alone, {one}, false));

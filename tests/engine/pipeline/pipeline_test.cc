@@ -318,6 +318,23 @@ TEST(PipelineTest, NearSequencesDoNotWaitForAFarHome) {
   engine.CheckNothingLeft();
 }
 
+TEST(PipelineTest, KvThatIsAttendedToInStagesIsCountedApart) {
+  SimEngine engine(SmallOptions());
+  const PipelineStatistics& statistics = engine.pipeline().statistics();
+  engine.AddHome(0, 2, /*read_mb_per_s=*/0, /*near=*/true);
+  engine.Submit(Prompt(20, 1), {});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  const uint64_t near_bytes = statistics.kv_bytes_attended.value();
+  EXPECT_GT(near_bytes, 0u);
+  EXPECT_EQ(statistics.kv_bytes_hopped.value(), 0u);
+  engine.AddHome(1, 40);
+  engine.Submit(Prompt(100, 2), {});  // too long for the near home
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_GT(statistics.kv_bytes_hopped.value(), 0u);
+  EXPECT_EQ(statistics.kv_bytes_hopped.value(), statistics.kv_bytes_attended.value() - near_bytes);
+  engine.CheckNothingLeft();
+}
+
 // ---- control
 
 // A sequence that decodes on with its old roster takes the page that another one gave back, at a home that looks at
