@@ -1,4 +1,5 @@
 // The C interface: thin, and the only place where Abseil's types meet C.
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -38,10 +39,10 @@ struct fd_options {
 
 namespace {
 
-// The last event of each request: what the pointers in fd_event point into.
+// What the pointers in fd_event point into.
 struct Taken {
   RequestEvent event;
-  std::vector<fd_token_logprob> top;
+  std::array<fd_token_logprob, fastdecode::kMaxLogprobs> top;
 };
 
 fd_status* ToStatus(const absl::Status& status) {
@@ -125,7 +126,7 @@ void FillEvent(uint64_t id, const Taken& taken, fd_event* out) {
   out->token_index = event.token_index;
   out->logprob = event.logprob;
   out->top_logprobs = taken.top.data();
-  out->top_logprob_count = taken.top.size();
+  out->top_logprob_count = event.top_logprobs.size();
   out->text = event.text.c_str();
   out->text_bytes = event.text.size();
   out->finish = ToFinish(event.finish);
@@ -142,7 +143,7 @@ struct fd_engine {
   fd_options log;  // first: the engine logs until it is gone
   std::unique_ptr<Engine> engine;
   std::mutex mutex;
-  std::map<uint64_t, std::unique_ptr<Taken>> taken;  // of requests whose last event has not been replaced
+  std::map<uint64_t, Taken> taken;  // the last event of each request, until it is replaced
 };
 
 struct fd_worker {
@@ -209,28 +210,40 @@ const char* fd_tokenizer_missing_reason(const fd_engine* engine) {
   return engine->engine->tokenizer_missing_reason().c_str();
 }
 
+static fd_status* CheckArray(const char* name, const void* array, const char* count_name, uint64_t count) {
+  if (array != nullptr || count == 0) return nullptr;
+  return new fd_status{FD_INVALID_ARGUMENT, absl::StrFormat("%s is NULL, %s %d", name, count_name, count)};
+}
+
 fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens,
                        int32_t* ids, size_t capacity, size_t* count) {
+  if (fd_status* bad = CheckArray("fd_tokenize: text", text, "text_bytes", text_bytes); bad != nullptr) return bad;
+  if (fd_status* bad = CheckArray("fd_tokenize: ids", ids, "capacity", capacity); bad != nullptr) return bad;
   const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
   if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
   if (absl::Status bad = fastdecode::Tokenizer::CheckText("text", {text, text_bytes}); !bad.ok()) return ToStatus(bad);
-  if (ids == nullptr && capacity > 0) {
-    return new fd_status{FD_INVALID_ARGUMENT,
-                         absl::StrFormat("fd_tokenize: ids is NULL, capacity %d", static_cast<uint64_t>(capacity))};
+  try {
+    const std::vector<int32_t> all = tokenizer->Encode({text, text_bytes}, add_special_tokens != 0);
+    *count = all.size();
+    for (size_t i = 0; i < all.size() && i < capacity; ++i) ids[i] = all[i];
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the tokens of a text"};
   }
-  const std::vector<int32_t> all = tokenizer->Encode({text, text_bytes}, add_special_tokens != 0);
-  *count = all.size();
-  for (size_t i = 0; i < all.size() && i < capacity; ++i) ids[i] = all[i];
-  return nullptr;
 }
 
 fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes) {
+  if (fd_status* bad = CheckArray("fd_detokenize: ids", ids, "count", count); bad != nullptr) return bad;
   const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
   if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
-  const std::string decoded = tokenizer->Decode({ids, count}, /*skip_special_tokens=*/true);
-  *text = CopyString(decoded);
-  *text_bytes = decoded.size();
-  return nullptr;
+  try {
+    const std::string decoded = tokenizer->Decode({ids, count}, /*skip_special_tokens=*/true);
+    *text = CopyString(decoded);
+    *text_bytes = decoded.size();
+    if (*text != nullptr) return nullptr;
+  } catch (const std::bad_alloc&) {
+  }
+  return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the text of tokens"};
 }
 
 void fd_request_init(fd_request* request) {
@@ -270,8 +283,15 @@ fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id)
 void fd_cancel(fd_engine* engine, uint64_t id) { engine->engine->scheduler().Cancel(id); }
 
 int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns) {
-  auto taken = std::make_unique<Taken>();
-  switch (engine->engine->scheduler().Next(id, &taken->event, timeout_ns)) {
+  // Its memory first: an event that was taken would be lost for want of it.
+  std::map<uint64_t, Taken> next;
+  try {
+    next[id];
+  } catch (const std::bad_alloc&) {
+    return -2;
+  }
+  Taken& taken = next.begin()->second;
+  switch (engine->engine->scheduler().Next(id, &taken.event, timeout_ns)) {
     case Scheduler::NextResult::kTimeout:
       return 0;
     case Scheduler::NextResult::kUnknown: {
@@ -282,10 +302,12 @@ int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns) {
     case Scheduler::NextResult::kEvent:
       break;
   }
-  for (const fastdecode::TokenLogprob& top : taken->event.top_logprobs) taken->top.push_back({top.token, top.logprob});
-  FillEvent(id, *taken, out);
+  const auto& top = taken.event.top_logprobs;
+  for (size_t i = 0; i < top.size(); ++i) taken.top[i] = {top[i].token, top[i].logprob};
+  FillEvent(id, taken, out);
   std::lock_guard lock(engine->mutex);
-  engine->taken[id] = std::move(taken);
+  engine->taken.erase(id);
+  engine->taken.merge(next);
   return 1;
 }
 
@@ -347,9 +369,13 @@ void fd_record_close(fd_record* record) { delete record; }
 
 fd_status* fd_worker_create(const fd_options* options, fd_worker** out) {
   auto worker = std::make_unique<fd_worker>();
-  absl::StatusOr<std::unique_ptr<WorkerProcess>> made = WorkerProcess::Create(WithLog(options, &worker->log));
-  if (!made.ok()) return ToStatus(made.status());
-  worker->worker = *std::move(made);
+  try {
+    absl::StatusOr<std::unique_ptr<WorkerProcess>> made = WorkerProcess::Create(WithLog(options, &worker->log));
+    if (!made.ok()) return ToStatus(made.status());
+    worker->worker = *std::move(made);
+  } catch (const std::bad_alloc&) {
+    return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the worker was made"};
+  }
   *out = worker.release();
   return nullptr;
 }

@@ -80,7 +80,7 @@ fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_by
 /* Free with fd_string_free. */
 fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes);
 
-/* ---- Requests. */
+/* ---- Requests. An array may be NULL if its count is 0. */
 typedef struct fd_logit_bias {
   int32_t token;
   float bias;
@@ -123,8 +123,8 @@ typedef struct fd_request {
   uint32_t fill_tokens;
 } fd_request;
 void fd_request_init(fd_request* request);
-/* What is wrong with it whatever the model is: lengths, sampling, stop strings; for callers who want to know before they
- * load one. fd_submit checks it too. */
+/* What is wrong with it whatever the model is: pointers, lengths, sampling, stop strings; for callers who want to know before
+ * they load one. fd_submit checks it too. */
 fd_status* fd_request_check(const fd_request* request);
 
 /* Never blocks on the model. FD_RESOURCE_EXHAUSTED: as many requests wait or run as the option max-queue allows, or there is no
@@ -169,8 +169,8 @@ typedef struct fd_event {
 } fd_event;
 
 /* The next event of one request, waiting up to timeout_ns (< 0: for ever). 1: *out is filled in; 0: timeout; -1: the request
- * is unknown, or its last event was taken. Pointers in *out live until the next call for the same request, or until its
- * forget. One thread at a time per request. */
+ * is unknown, or its last event was taken; -2: out of memory, and the event is still to be taken. Pointers in *out
+ * live until the next call for the same request, or until its forget. One thread at a time per request. */
 int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
 /* The id of some request that has events waiting. 1, or 0: timeout. */
 int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns);

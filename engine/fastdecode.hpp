@@ -115,7 +115,9 @@ class TokenStream {
   // The next event; nothing after the one that is `finished`, or when timeout_ns (< 0: for ever) has passed.
   std::optional<TokenEvent> Next(int64_t timeout_ns = -1) {
     fd_event event;
-    if (fd_next(engine_, id_, &event, timeout_ns) != 1) return std::nullopt;
+    const int taken = fd_next(engine_, id_, &event, timeout_ns);
+    if (taken == -2) throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for an event of a request");
+    if (taken != 1) return std::nullopt;
     TokenEvent out;
     out.finished = event.kind == FD_EVENT_FINISHED;
     out.token = event.token;

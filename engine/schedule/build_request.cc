@@ -24,6 +24,28 @@ absl::Status CheckRoom(const RequestContext& context, const char* field, size_t 
                                                     field, tokens, context.max_context));
 }
 
+// What is given by pointer and count.
+absl::Status CheckArrays(const fd_request& given) {
+  const struct {
+    const char* field;
+    const void* array;
+    const char* count_field;
+    size_t count;
+  } arrays[] = {{"prompt", given.prompt, "prompt_bytes", given.prompt_bytes},
+                {"prompt_ids", given.prompt_ids, "prompt_id_count", given.prompt_id_count},
+                {"stop_token_ids", given.stop_token_ids, "stop_token_id_count", given.stop_token_id_count},
+                {"stop", given.stop, "stop_count", given.stop_count},
+                {"logit_bias", given.logit_bias, "logit_bias_count", given.logit_bias_count}};
+  for (const auto& [field, array, count_field, count] : arrays) {
+    if (array != nullptr || count == 0) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("%s: it is NULL, but %s is %d", field, count_field, count));
+  }
+  for (size_t i = 0; i < given.stop_count; ++i) {
+    if (given.stop[i] == nullptr) return absl::InvalidArgumentError(absl::StrFormat("stop: string %d is NULL", i));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, const fd_request& given) {
   std::vector<int32_t> ids;
   if (given.prompt_ids != nullptr) {
@@ -163,6 +185,7 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
 }  // namespace
 
 absl::Status CheckRequest(const fd_request& given) {
+  if (absl::Status bad = CheckArrays(given); !bad.ok()) return bad;
   if (given.max_tokens == 0) return absl::InvalidArgumentError("max_tokens: 0 is not at least 1");
   if (given.min_tokens > given.max_tokens) {
     return absl::InvalidArgumentError(

@@ -21,7 +21,8 @@ struct RequestContext {
   std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource();  // SPart::sampling_memory
 };
 
-// What is wrong with a request whatever the model is: lengths, sampling, stop strings. Errors name field and value.
+// What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and
+// value.
 absl::Status CheckRequest(const fd_request& given);
 
 // Checks every field, tokenises the prompt, and takes all the memory that the request will need. Errors name field and

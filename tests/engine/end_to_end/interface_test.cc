@@ -176,6 +176,56 @@ TEST_F(InterfaceTest, RequestsAreCheckedFieldByField) {
   EXPECT_EQ(RunAll(*engine, {GreedyRequest({1, 2, 3}, 4)}, false)[0].tokens.size(), 4u);
 }
 
+// Null is a caller's mistake where a count says that there is something, and the same as nothing where it is 0.
+TEST_F(InterfaceTest, NullPointersAreRefusedByName) {
+  const auto engine = MakeEngine(Options());
+  const auto error_of = [](fd_status* status) {
+    try {
+      ThrowIfError(status);
+    } catch (const Error& error) {
+      return error;
+    }
+    return Error(FD_OK, "");
+  };
+  const int32_t prompt[] = {1, 2, 3};
+  const char* const stop[] = {"x", nullptr};
+  fd_request good;
+  fd_request_init(&good);
+  good.prompt_ids = prompt;
+  good.prompt_id_count = 3;
+  const auto refuses = [&](const std::string& part, auto change) {
+    SCOPED_TRACE(part);
+    fd_request request = good;
+    change(request);
+    uint64_t id = 0;
+    ExpectError(error_of(fd_request_check(&request)), FD_INVALID_ARGUMENT, part);
+    ExpectError(error_of(fd_submit(engine->get(), &request, &id)), FD_INVALID_ARGUMENT, part);
+  };
+  refuses("prompt: it is NULL, but prompt_bytes is 7", [](auto& r) { r.prompt_bytes = 7; });
+  refuses("prompt_ids: it is NULL, but prompt_id_count is 3", [](auto& r) { r.prompt_ids = nullptr; });
+  refuses("prompt_ids", [](auto& r) { r.prompt_ids = nullptr, r.prompt = "text", r.prompt_bytes = 4; });
+  refuses("stop_token_ids: it is NULL, but stop_token_id_count is 2", [](auto& r) { r.stop_token_id_count = 2; });
+  refuses("stop: it is NULL, but stop_count is 1", [](auto& r) { r.stop_count = 1; });
+  refuses("stop: string 1 is NULL", [&stop](auto& r) { r.stop = stop, r.stop_count = 2; });
+  refuses("logit_bias: it is NULL, but logit_bias_count is 1", [](auto& r) { r.logit_bias_count = 1; });
+
+  size_t count = 0;
+  int32_t ids[1];
+  ExpectError(error_of(fd_tokenize(engine->get(), nullptr, 4, 0, ids, 1, &count)), FD_INVALID_ARGUMENT,
+              "fd_tokenize: text is NULL, text_bytes 4");
+  ExpectError(error_of(fd_tokenize(engine->get(), "text", 4, 0, nullptr, 1, &count)), FD_INVALID_ARGUMENT,
+              "fd_tokenize: ids is NULL, capacity 1");
+  char* text = nullptr;
+  ExpectError(error_of(fd_detokenize(engine->get(), nullptr, 2, &text, &count)), FD_INVALID_ARGUMENT,
+              "fd_detokenize: ids is NULL, count 2");
+  // Nothing is to be read; but there is no tokenizer.
+  ExpectError(error_of(fd_tokenize(engine->get(), nullptr, 0, 0, nullptr, 0, &count)), FD_INVALID_ARGUMENT,
+              "tokenizer");
+  ExpectError(error_of(fd_detokenize(engine->get(), nullptr, 0, &text, &count)), FD_INVALID_ARGUMENT, "tokenizer");
+  uint64_t id = 0;
+  EXPECT_EQ(error_of(fd_submit(engine->get(), &good, &id)).code(), FD_OK);
+}
+
 TEST_F(InterfaceTest, LongestPromptAndLongestAnswer) {
   const auto engine = MakeEngine(Options());
   EXPECT_EQ(engine->max_context(), kContext);

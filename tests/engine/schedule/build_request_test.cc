@@ -52,6 +52,7 @@ class BuildRequestTest : public testing::Test {
   void GiveText(const std::string& text) {
     text_ = text;
     given_.prompt_ids = nullptr;
+    given_.prompt_id_count = 0;
     given_.prompt = text_.data();
     given_.prompt_bytes = text_.size();
   }
@@ -125,7 +126,7 @@ TEST_F(BuildRequestTest, TheContextCutsTheLength) {
 }
 
 TEST_F(BuildRequestTest, WhatNeedsNoModelIsCheckedWithoutOne) {
-  given_.prompt_ids = nullptr;
+  GiveText("x");
   EXPECT_TRUE(CheckRequest(given_).ok());
   const char* stops[] = {"x", ""};
   given_.stop = stops;
