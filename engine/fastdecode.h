@@ -119,7 +119,7 @@ typedef struct fd_request {
    * caller's, who keeps it until the request's FD_EVENT_FINISHED or until fd_forget has returned. */
   float* prompt_logits;
   size_t prompt_logits_floats;
-  /* Measuring only: the first tokens of the prompt get random KV instead of being computed. 0. */
+  /* Measuring only: the first tokens of the prompt get random KV instead of being computed; not with prompt_logits. 0. */
   uint32_t fill_tokens;
 } fd_request;
 void fd_request_init(fd_request* request);

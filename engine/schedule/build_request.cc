@@ -170,6 +170,10 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   if (absl::Status bad = SetStops(context, given, *request); !bad.ok()) return bad;
   if (absl::Status bad = SetSampling(context, given, sequence); !bad.ok()) return bad;
   if (given.prompt_logits != nullptr) {
+    if (given.fill_tokens > 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "prompt_logits: the first %d tokens would have none, as fill_tokens leaves them out", given.fill_tokens));
+    }
     const size_t needed = ids->size() * static_cast<size_t>(context.spec->vocab);
     if (given.prompt_logits_floats < needed) {
       return absl::InvalidArgumentError(absl::StrFormat(

@@ -223,8 +223,13 @@ TEST_F(BuildRequestTest, RefusesFieldsOutOfRange) {
   std::vector<float> logits(5 * 1000 - 1);
   refused([&](fd_request* r) { r->prompt_logits = logits.data(), r->prompt_logits_floats = logits.size(); },
           {"prompt_logits_floats", "4999", "5000"});
-  given_ = good;
   logits.resize(5000);
+  refused(
+      [&](fd_request* r) {
+        r->prompt_logits = logits.data(), r->prompt_logits_floats = logits.size(), r->fill_tokens = 2;
+      },
+      {"prompt_logits", "fill_tokens", "2"});
+  given_ = good;
   given_.prompt_logits = logits.data();
   given_.prompt_logits_floats = logits.size();
   EXPECT_EQ(Build()->sequence.prompt_logits, logits.data());
