@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -235,6 +236,22 @@ TEST_F(InterfaceTest, LongestPromptAndLongestAnswer) {
   EXPECT_EQ(answers[0].tokens.size(), 1u);
   EXPECT_EQ(answers[1].tokens.size(), static_cast<size_t>(kContext) - 1);
   for (const Answer& answer : answers) EXPECT_EQ(answer.finish, FD_FINISH_LENGTH) << answer.error;
+}
+
+// Over all micro-batches, also if these are more.
+TEST_F(InterfaceTest, NoMoreSequencesAdvanceAtOnceThanWanted) {
+  const auto engine = MakeEngine(Options() + OptionList{{"max-sequences", "1"}, {"micro-batches", "4"}});
+  std::vector<TokenStream> streams;
+  for (int i = 0; i < 6; ++i) streams.push_back(engine->Submit(GreedyRequest({i + 1}, 40)));
+  uint64_t last_ended_ns = 0;
+  for (TokenStream& stream : streams) {  // in the order in which they came
+    std::optional<TokenEvent> event = stream.Next(kAnswerTimeoutNs);
+    ASSERT_TRUE(event.has_value());
+    EXPECT_GE(event->time_ns, last_ended_ns) << "its first token is there before another sequence's last";
+    while (event.has_value() && !event->finished) event = stream.Next(kAnswerTimeoutNs);
+    ASSERT_TRUE(event.has_value());
+    last_ended_ns = event->time_ns;
+  }
 }
 
 TEST_F(InterfaceTest, UnknownAndEndedIds) {
