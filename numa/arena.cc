@@ -65,7 +65,6 @@ class ArenaBuilder {
     if (!MapExactly(bytes, MAP_HUGETLB | huge_flags, MFD_HUGETLB | static_cast<unsigned>(huge_flags)).ok())
       return false;
     arena_.page_bytes_ = page_bytes;
-    arena_.huge_share_ = 1;
     arena_.hugetlb_ = true;
     return true;
   }
@@ -74,10 +73,11 @@ class ArenaBuilder {
   absl::Status MapOrdinary() {
     absl::Status status = CheckAvailable(options_);
     if (!status.ok()) return status;
+    arena_.page_bytes_ = kSmallPageBytes;
     if (options_.bytes < kHugePageBytes) return MapExactly(RoundUp(options_.bytes, kSmallPageBytes), 0, 0);
     status = options_.shared ? MapExactly(RoundUp(options_.bytes, kHugePageBytes), 0, 0) : MapAligned();
     if (!status.ok()) return status;
-    madvise(arena_.data_, arena_.bytes_, MADV_HUGEPAGE);  // advice: TransparentHugeShare tells what came of it
+    madvise(arena_.data_, arena_.bytes_, MADV_HUGEPAGE);  // advice: huge_share() tells what came of it
     return absl::OkStatus();
   }
 
@@ -89,13 +89,7 @@ class ArenaBuilder {
     return status;
   }
 
-  Arena Finish() {
-    if (!arena_.hugetlb_) {
-      arena_.huge_share_ = TransparentHugeShare(arena_.data_, arena_.bytes_);
-      arena_.page_bytes_ = arena_.huge_share_ >= kMostlyHuge ? kHugePageBytes : kSmallPageBytes;
-    }
-    return std::move(arena_);
-  }
+  Arena Finish() { return std::move(arena_); }
 
  private:
   // Before the first touch.
@@ -224,7 +218,6 @@ absl::StatusOr<Arena> Arena::Attach(int fd) {
   arena.bytes_ = bytes;
   arena.page_bytes_ = static_cast<size_t>(info.st_blksize);
   arena.hugetlb_ = arena.page_bytes_ > kSmallPageBytes;
-  arena.huge_share_ = arena.hugetlb_ ? 1 : 0;
   return arena;
 }
 
@@ -237,7 +230,6 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   bytes_ = std::exchange(other.bytes_, 0);
   fd_ = std::exchange(other.fd_, -1);
   page_bytes_ = other.page_bytes_;
-  huge_share_ = other.huge_share_;
   hugetlb_ = other.hugetlb_;
   node_ = other.node_;
   placement_ = other.placement_;
@@ -253,13 +245,21 @@ void Arena::Unmap() {
   fd_ = -1;
 }
 
-std::string Arena::Describe() const {
+double Arena::huge_share() const { return hugetlb_ ? 1 : TransparentHugeShare(data_, bytes_); }
+
+std::string Arena::DescribePlace() const {
   std::string where = "on any node";
   if (node_ >= 0) {
     where = absl::StrCat("on node ", node_, placement_ == ArenaPlacement::kVerified ? " (verified)" : " (unverified)");
   }
-  const std::string kind = hugetlb_ ? "reserved" : absl::StrFormat("%.0f %% transparent huge", huge_share_ * 100);
-  return absl::StrCat(FormatBytes(bytes_), " ", where, ", ", FormatBytes(page_bytes_), " pages (", kind, ")");
+  return absl::StrCat(FormatBytes(bytes_), " ", where);
+}
+
+std::string Arena::Describe() const {
+  const double share = huge_share();
+  const size_t page_bytes = !hugetlb_ && share >= kMostlyHuge ? kHugePageBytes : page_bytes_;
+  const std::string kind = hugetlb_ ? "reserved" : absl::StrFormat("%.0f %% transparent huge", share * 100);
+  return absl::StrCat(DescribePlace(), ", ", FormatBytes(page_bytes), " pages (", kind, ")");
 }
 
 }  // namespace fastdecode

@@ -29,7 +29,8 @@ struct PageSample {
 // Errors: Unimplemented if the kernel or the container refuses to say.
 absl::StatusOr<PageSample> SamplePages(uint8_t* data, size_t bytes, int node_os_index);
 
-// Share of the range that transparent huge pages hold, 0 to 1; 0 if the kernel does not say.
+// Share of the range that transparent huge pages hold, 0 to 1; 0 if the kernel does not say. Takes as long as the
+// kernel does to walk all memory of the process.
 double TransparentHugeShare(const uint8_t* data, size_t bytes);
 
 // Free pages of the kernel's reserved pool of this page size, on one node (-1: on all).

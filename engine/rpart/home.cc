@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Home>> Home::Create(HomeOptions options) {
 Home::Home(HomeOptions options, Arena arena)
     : options_(std::move(options)),
       arena_(std::move(arena)),
+      memory_(arena_.Describe()),
       read_rate_(MeasureReadRate({reinterpret_cast<const std::byte*>(arena_.data()), arena_.bytes()}, options_.cores)) {
 }
 
@@ -79,7 +80,7 @@ HomeDescription Home::Describe(const RPartShape& shape) const {
   description.pages = arena_.bytes() / description.page_bytes;
   description.read_mb_per_s = static_cast<uint32_t>(read_rate_ * 1e-6);
   CopyText(IsaName(options_.isa), description.isa);
-  CopyText(arena_.Describe(), description.memory);
+  CopyText(memory_, description.memory);
   return description;
 }
 

@@ -87,7 +87,7 @@ class Home {
 
   const HomeOptions& options() const { return options_; }
   // Of the KV memory, for people.
-  std::string DescribeMemory() const { return arena_.Describe(); }
+  std::string DescribeMemory() const { return memory_; }
 
  private:
   Home(HomeOptions options, Arena arena);
@@ -99,7 +99,8 @@ class Home {
   // Constant after construction.
   const HomeOptions options_;
   const Arena arena_;
-  const double read_rate_;  // of the arena by the team's cores, bytes a second
+  const std::string memory_;  // what the arena is, said once: it takes long, and peers wait for their answers
+  const double read_rate_;    // of the arena by the team's cores, bytes a second
 
   // The control thread's. Sessions go before the loop, whose words their wakers ring.
   std::unique_ptr<HomeLoop> loop_;  // null: no session

@@ -376,8 +376,9 @@ std::string VerbsEnd::Describe() const {
   if (has_bulk()) absl::StrAppend(&text, " and ", bulk_pair_.number(), " for bulk");
   if (connected_) absl::StrAppend(&text, ", path MTU ", MtuBytes(mtu_));
   absl::StrAppend(&text, ", queues of ", hop_depths_.send, " and ", hop_depths_.receive, ", up to ",
-                  hop_pair_.inline_bytes_max(), " bytes inline, memory ", in_.Describe(), " and ", out_.Describe(),
-                  options_.checksum ? ", with checksums" : "", notifies_by_flag() ? ", notification by flag" : "");
+                  hop_pair_.inline_bytes_max(), " bytes inline, memory ", in_.DescribePlace(), " and ",
+                  out_.DescribePlace(), options_.checksum ? ", with checksums" : "",
+                  notifies_by_flag() ? ", notification by flag" : "");
   if (on_gpu()) absl::StrAppend(&text, "; payload by ", gpu_probe_.Describe());
   return text;
 }

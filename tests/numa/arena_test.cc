@@ -54,6 +54,20 @@ TEST(ArenaTest, IsZeroedPresentAndOnItsNode) {
   }
 }
 
+// Creating it does not look, which takes long in a process with much memory.
+TEST(ArenaTest, HugePagesAreLookedForWhenSomebodyAsks) {
+  const Arena arena = CreateOrDie({.bytes = 32 * kMiB});
+  if (arena.page_bytes() > kSmallPageBytes) GTEST_SKIP() << "reserved pages stay as they are: " << arena.Describe();
+  EXPECT_GE(arena.huge_share(), 0);
+  EXPECT_LE(arena.huge_share(), 1);
+  // Whatever they were, small ones take their place.
+  ASSERT_EQ(madvise(arena.data(), arena.bytes(), MADV_NOHUGEPAGE), 0);
+  ASSERT_EQ(madvise(arena.data(), arena.bytes(), MADV_DONTNEED), 0);
+  for (size_t i = 0; i < arena.bytes(); i += kSmallPageBytes) arena.data()[i] = 1;
+  EXPECT_EQ(arena.huge_share(), 0);
+  EXPECT_EQ(arena.Describe(), arena.DescribePlace() + ", 4 KiB pages (0 % transparent huge)");
+}
+
 TEST(ArenaTest, SmallOnesTakeWholePages) {
   const Arena arena = CreateOrDie({.bytes = 1});
   EXPECT_EQ(arena.bytes(), kSmallPageBytes);

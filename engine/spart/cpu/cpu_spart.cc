@@ -29,6 +29,7 @@ CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights
       shape_(shape),
       options_(options),
       weights_(std::move(weights)),
+      weights_memory_(weights_.arena.Describe()),
       gemm_(SelectGemm(options.isa, options.type)),
       ops_(SelectElementwise(options.isa, options.type)),
       rope_(BuildRopeTable(spec, static_cast<int>(shape.max_context))),
@@ -90,7 +91,7 @@ std::string CpuSPart::Describe() const {
   return absl::StrFormat("cpu, %s, %s%s%s, %d thread(s) on core(s) %s, weights %s", ElementName(options_.type), gemm_.name,
                          onednn_ == nullptr ? "" : " + oneDNN " + onednn_->implementation(),
                          options_.batch_invariant ? ", batch-invariant" : "", options_.cores.size(), cores,
-                         weights_.arena.Describe());
+                         weights_memory_);
 }
 
 }  // namespace fastdecode

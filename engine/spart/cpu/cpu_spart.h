@@ -84,6 +84,7 @@ class CpuSPart : public SPart {
   const RPartShape shape_;
   const CpuSPartOptions options_;
   PackedWeights weights_;
+  const std::string weights_memory_;           // said once: it takes long
   GemmKernels gemm_;
   ElementwiseKernels ops_;
   const RopeTable rope_;                       // [max_context]
