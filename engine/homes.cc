@@ -19,7 +19,10 @@ namespace fastdecode {
 
 namespace {
 constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
-constexpr uint64_t kReturnHelloTimeoutNs = 1'000'000'000;  // of a lost home's worker: others wait for their turn
+// Of a lost home's worker: others wait for their turn. Who is silent because it is stopped, or takes its memory, says no
+// hello, and is not waited for any longer. Who has said it is at work on the link, and has kConnectTimeoutNs, though
+// others wait for that, too: cut short it would begin anew with each attempt, and might never come to the end.
+constexpr uint64_t kReturnHelloTimeoutNs = 1'000'000'000;
 }  // namespace
 
 Homes::Homes(HomesOptions options) : options_(std::move(options)) {

@@ -40,7 +40,7 @@ absl::StatusOr<ConnectResult> ConnectTo(const Endpoint& endpoint, const FabricOp
   FD_CHECK(!endpoint.of_this_process(), "homes of this process are not connected to");
   hello_timeout_ns = std::min(hello_timeout_ns, timeout_ns);
   if (endpoint.kind == Endpoint::Kind::kUnix)
-    return ConnectUnix(endpoint.path, proposal, engine_node, hello_timeout_ns);
+    return ConnectUnix(endpoint.path, proposal, engine_node, timeout_ns, hello_timeout_ns);
   absl::StatusOr<std::shared_ptr<const Secret>> secret = ReadSecret(endpoint, fabric);
   if (!secret.ok()) return secret.status();
   VerbsOptions options;

@@ -86,8 +86,8 @@ class Listener {
 absl::StatusOr<std::unique_ptr<Listener>> ListenAt(const Endpoint& endpoint, const FabricOptions& fabric);
 
 // Asks the worker at `endpoint` for a link; this end's memory is allocated on `engine_node` (-1: anywhere).
-// `hello_timeout_ns`: for the worker's first word, if that is less than timeout_ns. Over a fabric that is a hello,
-// which shows that it is there, and what follows may take much longer; over a unix socket its answer.
+// `hello_timeout_ns`: for the worker's first word, if that is less than timeout_ns. Over a fabric that is a hello, over
+// a unix socket that it takes up the proposal: either shows that it is there, and what follows may take much longer.
 // Errors: those of ConnectUnix, ConnectVerbs and Secret::Read. REQUIRES: not of_this_process().
 absl::StatusOr<ConnectResult> ConnectTo(const Endpoint& endpoint, const FabricOptions& fabric,
                                         const LinkProposal& proposal, int engine_node, uint64_t timeout_ns,

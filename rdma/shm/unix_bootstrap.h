@@ -55,12 +55,12 @@ class UnixListener final : public Listener {
 };
 
 // Asks the worker at `path` for a link; the engine region is allocated on `engine_node` (-1: anywhere). The worker has
-// timeout_ns for its answer.
+// timeout_ns for its answer, of which hello_timeout_ns, if that is less, to take up the proposal.
 // Errors: NotFound (nobody listens there), PermissionDenied, FailedPrecondition (refused; the worker's text is in the
 // message), DeadlineExceeded, InvalidArgument (an answer that cannot be; or the proposal itself), those of
 // Arena::Create.
 absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkProposal& proposal, int engine_node,
-                                          uint64_t timeout_ns);
+                                          uint64_t timeout_ns, uint64_t hello_timeout_ns = UINT64_MAX);
 
 }  // namespace fastdecode
 

@@ -1,6 +1,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -95,13 +96,19 @@ struct ReceivedAcceptance {
   FileDescriptor home_region;
 };
 
+// A worker reads a proposal when it is its turn, and does nothing else until it has decided: that it was read is its
+// hello.
+bool AwaitAnswer(int socket, uint64_t deadline_ns, uint64_t hello_deadline_ns) {
+  return WaitReadable(socket, hello_deadline_ns) || (PeerHasRead(socket) && WaitReadable(socket, deadline_ns));
+}
+
 absl::StatusOr<ReceivedAcceptance> ReceiveAcceptance(int socket, const std::string& worker, uint64_t epoch,
-                                                     uint64_t deadline_ns) {
+                                                     uint64_t deadline_ns, uint64_t hello_deadline_ns) {
   ReceivedAcceptance result;
   ReceivedPacket received;
   ReceiveOutcome outcome = ReceiveOutcome::kNothing;
   while (outcome == ReceiveOutcome::kNothing) {
-    if (!WaitReadable(socket, deadline_ns)) {
+    if (!AwaitAnswer(socket, deadline_ns, hello_deadline_ns)) {
       return absl::DeadlineExceededError(absl::StrCat(worker, " did not answer in time"));
     }
     outcome = ReceivePacket(socket, &result.packet, sizeof(result.packet), &received);
@@ -120,7 +127,7 @@ absl::StatusOr<ReceivedAcceptance> ReceiveAcceptance(int socket, const std::stri
 }  // namespace
 
 absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkProposal& proposal, int engine_node,
-                                          uint64_t timeout_ns) {
+                                          uint64_t timeout_ns, uint64_t hello_timeout_ns) {
   // What is asked for.
   const LinkSize& size = proposal.size;
   if (absl::Status status = CheckLinkSize(size); !status.ok()) return status;
@@ -132,8 +139,9 @@ absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkPro
   if (!engine_region.ok()) return engine_region.status();
 
   // Whom.
-  const uint64_t deadline_ns = NowNs() + timeout_ns;
-  absl::StatusOr<FileDescriptor> socket = ConnectSocket(path, deadline_ns);
+  const uint64_t now_ns = NowNs(), deadline_ns = now_ns + timeout_ns;
+  const uint64_t hello_deadline_ns = now_ns + std::min(hello_timeout_ns, timeout_ns);
+  absl::StatusOr<FileDescriptor> socket = ConnectSocket(path, hello_deadline_ns);
   if (!socket.ok()) return socket.status();
   const std::string worker =
       absl::StrFormat("worker process at unix:%s (pid %d)", path.c_str(), ReadPeerCredentials(socket->get()).pid);
@@ -143,7 +151,8 @@ absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkPro
       !status.ok()) {
     return About(worker + ":", status);
   }
-  absl::StatusOr<ReceivedAcceptance> acceptance = ReceiveAcceptance(socket->get(), worker, proposal.epoch, deadline_ns);
+  absl::StatusOr<ReceivedAcceptance> acceptance =
+      ReceiveAcceptance(socket->get(), worker, proposal.epoch, deadline_ns, hello_deadline_ns);
   if (!acceptance.ok()) return acceptance.status();
   absl::StatusOr<Arena> home_region = AttachRegion(acceptance->home_region, HomeRegion::Bytes(size));
   if (!home_region.ok()) return About(worker + ":", home_region.status());

@@ -1,5 +1,7 @@
 #include "rdma/shm/unix_socket.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -80,6 +82,11 @@ absl::Status SendPacket(int socket, const void* packet, size_t bytes, int fd_to_
   } while (sent < 0 && errno == EINTR);
   if (sent < 0) return absl::UnavailableError(absl::StrCat("sendmsg: ", std::strerror(errno)));
   return absl::OkStatus();
+}
+
+bool PeerHasRead(int socket) {
+  int unread = 0;
+  return ioctl(socket, SIOCOUTQ, &unread) == 0 && unread == 0;
 }
 
 ReceiveOutcome ReceivePacket(int socket, void* buffer, size_t buffer_bytes, ReceivedPacket* packet) {

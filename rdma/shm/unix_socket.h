@@ -36,6 +36,9 @@ PeerCredentials ReadPeerCredentials(int socket);
 // `fd_to_pass`: -1 for none. Unavailable if the peer has gone or does not read.
 absl::Status SendPacket(int socket, const void* packet, size_t bytes, int fd_to_pass);
 
+// Whether the peer has read all that was sent to it, as the kernel says.
+bool PeerHasRead(int socket);
+
 enum class ReceiveOutcome {
   kPacket,
   kNothing,  // yet

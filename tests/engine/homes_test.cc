@@ -149,7 +149,8 @@ TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
   AwaitUp(*homes, kHungHomes);
 }
 
-// Whether its own turn takes long because it is refused slowly, or since it is not answered.
+// Whether its own turn takes long because it is refused slowly, or since it is not answered at all, which it is given
+// all the time for once the worker has heard it.
 TEST_F(HomesTest, AHomeDoesNotKeepAnotherOfItsWorkerFromComingBack) {
   constexpr int kTurns = 6;
   for (const bool silent : {false, true}) {

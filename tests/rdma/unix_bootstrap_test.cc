@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -281,6 +282,27 @@ TEST_F(UnixBootstrapTest, AWorkerThatDoesNotAnswer) {
   const auto connected = ConnectUnix(path_, Proposal(), -1, 50'000'000);
   EXPECT_EQ(connected.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(connected.status().message().find("did not answer in time"), std::string::npos) << connected.status();
+}
+
+TEST_F(UnixBootstrapTest, AWorkerThatTakesUpNoProposal) {
+  const uint64_t start_ns = NowNs();
+  const auto connected = ConnectUnix(path_, Proposal(), -1, kGenerousNs, /*hello_timeout_ns=*/50'000'000);
+  EXPECT_EQ(connected.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(connected.status().message().find("did not answer in time"), std::string::npos) << connected.status();
+  EXPECT_LT(NowNs() - start_ns, kGenerousNs);
+}
+
+TEST_F(UnixBootstrapTest, AWorkerThatHasTakenUpAProposalHasTimeToDecide) {
+  constexpr uint64_t kHelloTimeoutNs = 500'000'000;
+  std::thread worker([&] {
+    const absl::StatusOr<std::unique_ptr<PendingLink>> pending = listener_->AcceptProposal(kGenerousNs);
+    ASSERT_TRUE(pending.ok()) << pending.status();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kHelloTimeoutNs * 3 / 2));
+    Accept(pending->get());
+  });
+  const auto connected = ConnectUnix(path_, Proposal(), -1, kGenerousNs, kHelloTimeoutNs);
+  worker.join();
+  EXPECT_TRUE(connected.ok()) << connected.status();
 }
 
 TEST_F(UnixBootstrapTest, AProposalThatCannotBe) {
