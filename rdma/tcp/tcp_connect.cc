@@ -110,9 +110,12 @@ class Handshake {
 absl::StatusOr<TcpConnection> ConnectTcpDoor(const std::string& host, uint16_t port,
                                              std::shared_ptr<const Secret> secret,
                                              const std::function<absl::StatusOr<LinkOffer>()>& make_offer,
-                                             uint64_t deadline_ns, uint64_t hello_deadline_ns) {
-  hello_deadline_ns = std::min(hello_deadline_ns, deadline_ns);
-  absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, hello_deadline_ns);
+                                             uint64_t deadline_ns, uint64_t hello_timeout_ns) {
+  const absl::StatusOr<AddressList> addresses = LookUpTcp(host, port);
+  if (!addresses.ok()) return addresses.status();
+  const uint64_t now_ns = NowNs(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+  const uint64_t hello_deadline_ns = now_ns + std::min(hello_timeout_ns, left_ns);
+  absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, *addresses, hello_deadline_ns);
   if (!socket.ok()) return socket.status();
 
   const std::string worker = absl::StrCat("worker at ", FormatHostAndPort(host, port));

@@ -26,11 +26,6 @@ constexpr int kBacklog = 1024;
 constexpr int kKeepAliveIdleS = 5;
 constexpr int kKeepAliveIntervalS = 2;
 
-struct AddressListDeleter {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
-using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
-
 absl::StatusOr<AddressList> Resolve(const std::string& host, uint16_t port) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
@@ -145,6 +140,10 @@ absl::Status ConnectError(int error, const std::string& message) {
   }
 }
 
+std::string NobodyAt(const std::string& host, uint16_t port) {
+  return absl::StrCat("no worker to be reached at ", FormatHostAndPort(host, port));
+}
+
 }  // namespace
 
 std::string FormatHostAndPort(const std::string& host, uint16_t port) {
@@ -174,18 +173,28 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenTcp(const std::string& host, u
   return sockets;
 }
 
-absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, uint16_t port, uint64_t deadline_ns) {
-  const std::string nobody = absl::StrCat("no worker to be reached at ", FormatHostAndPort(host, port));
+void AddressListDeleter::operator()(addrinfo* list) const { freeaddrinfo(list); }
+
+absl::StatusOr<AddressList> LookUpTcp(const std::string& host, uint16_t port) {
   absl::StatusOr<AddressList> addresses = Resolve(host, port);
-  if (!addresses.ok()) {
-    return absl::Status(addresses.status().code(),
-                        absl::StrCat(nobody, ": ", std::string(addresses.status().message())));
-  }
+  if (addresses.ok()) return addresses;
+  return absl::Status(addresses.status().code(),
+                      absl::StrCat(NobodyAt(host, port), ": ", std::string(addresses.status().message())));
+}
+
+absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, uint16_t port, uint64_t deadline_ns) {
+  const absl::StatusOr<AddressList> addresses = LookUpTcp(host, port);
+  if (!addresses.ok()) return addresses.status();
+  return ConnectTcp(host, port, *addresses, deadline_ns);
+}
+
+absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, uint16_t port, const AddressList& addresses,
+                                          uint64_t deadline_ns) {
   uint64_t left = 0;
-  for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) ++left;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) ++left;
   int error = 0;
   std::string tried;
-  for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next, --left) {
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next, --left) {
     // One address that swallows everything must not take the time of those behind it.
     const uint64_t now_ns = NowNs();
     const uint64_t part_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / left : 0;
@@ -198,7 +207,7 @@ absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, uint16_t port
     absl::StrAppend(&tried, tried.empty() ? ": " : "; ", FormatAddress(address->ai_addr, address->ai_addrlen), ": ",
                     std::strerror(error));
   }
-  return ConnectError(error, nobody + tried);
+  return ConnectError(error, NobodyAt(host, port) + tried);
 }
 
 FileDescriptor AcceptTcp(int listening_socket, std::string* peer_address) {

@@ -2,6 +2,7 @@
 #define FASTDECODE_RDMA_TCP_TCP_SOCKET_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "rdma/file_descriptor.h"
 #include "rdma/tcp/frame_reader.h"
+
+struct addrinfo;
 
 namespace fastdecode {
 
@@ -26,10 +29,21 @@ std::string FormatHostAndPort(const std::string& host, uint16_t port);
 // this machine's), PermissionDenied.
 absl::StatusOr<std::vector<FileDescriptor>> ListenTcp(const std::string& host, uint16_t port);
 
-// A connection to the first of the host's addresses that takes it.
-// Errors, naming host, port and addresses: NotFound (no such host, or nobody listens there), DeadlineExceeded,
-// Unavailable.
+struct AddressListDeleter {
+  void operator()(addrinfo* list) const;
+};
+using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
+
+// The addresses of a host that is to be connected to. Looks its name up, which may take as long as the system's
+// resolver takes. Errors, naming host and port: NotFound (no such host), Unavailable.
+absl::StatusOr<AddressList> LookUpTcp(const std::string& host, uint16_t port);
+
+// A connection to the first of the host's addresses that takes it; looks them up if they are not given.
+// Errors, naming host, port and addresses: NotFound (nobody listens there), DeadlineExceeded, Unavailable; those of
+// LookUpTcp.
 absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, uint16_t port, uint64_t deadline_ns);
+absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, uint16_t port, const AddressList& addresses,
+                                          uint64_t deadline_ns);
 
 // The next connection that waits at a listening socket, and who it is from (as FormatHostAndPort); or an invalid
 // descriptor with errno.

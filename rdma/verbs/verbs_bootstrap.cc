@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<PendingLink>> VerbsListener::AcceptProposal(uint6
 absl::StatusOr<ConnectResult> ConnectVerbs(const std::string& host, uint16_t port, std::shared_ptr<const Secret> secret,
                                            const VerbsOptions& options, const LinkProposal& proposal, int engine_node,
                                            uint64_t timeout_ns, uint64_t hello_timeout_ns) {
-  const uint64_t now_ns = NowNs(), deadline_ns = now_ns + timeout_ns;
+  const uint64_t deadline_ns = NowNs() + timeout_ns;
   std::unique_ptr<VerbsEnd> end;
   const auto make_offer = [&]() -> absl::StatusOr<LinkOffer> {
     absl::StatusOr<std::unique_ptr<VerbsEnd>> made =
@@ -96,7 +96,7 @@ absl::StatusOr<ConnectResult> ConnectVerbs(const std::string& host, uint16_t por
     return LinkOffer{proposal, end->parameters().ToWire()};
   };
   absl::StatusOr<TcpConnection> connection =
-      ConnectTcpDoor(host, port, std::move(secret), make_offer, deadline_ns, now_ns + hello_timeout_ns);
+      ConnectTcpDoor(host, port, std::move(secret), make_offer, deadline_ns, hello_timeout_ns);
   if (!connection.ok()) return connection.status();
 
   const LinkAnswer& answer = connection->answer;
