@@ -53,17 +53,37 @@ TEST(RetryScheduleTest, OneThatIsSilentIsAskedAboutOnceASecond) {
   EXPECT_EQ(Attempts(&schedule, silence, 20, /*dear=*/true), (std::vector<int>{0, 1, 3, 7, 12, 17}));
 }
 
-TEST(RetryScheduleTest, AnotherAnswerIsNewAndBeginsFromTheStart) {
+TEST(RetryScheduleTest, AnAnswerOfAnotherKindIsNewAndBeginsFromTheStart) {
   const absl::Status model = absl::FailedPreconditionError("another model"),
-                     peers = absl::FailedPreconditionError("busy"), nobody = absl::NotFoundError("connection refused");
+                     memory = absl::ResourceExhaustedError("no memory"),
+                     nobody = absl::NotFoundError("connection refused");
   RetrySchedule schedule;
   Attempts(&schedule, model, 100);
-  for (const absl::Status& failure : {peers, nobody, model}) {
+  for (const absl::Status& failure : {memory, nobody, model}) {
     EXPECT_TRUE(schedule.Fail(failure, false, 0));
     EXPECT_FALSE(schedule.IsDue(kTickNs - 1));
     EXPECT_TRUE(schedule.IsDue(kTickNs));
     EXPECT_FALSE(schedule.Fail(failure, false, 0));
   }
+}
+
+TEST(RetryScheduleTest, OtherWordsAreNewButNoReasonToAskMoreOften) {
+  RetrySchedule schedule;
+  uint64_t pause_ns = RetrySchedule::kPauseNs;
+  for (const char* words : {"another model", "busy", "another model"}) {
+    EXPECT_TRUE(schedule.Fail(absl::FailedPreconditionError(words), false, 0)) << words;
+    EXPECT_FALSE(schedule.IsDue(pause_ns - 1)) << words;
+    EXPECT_TRUE(schedule.IsDue(pause_ns)) << words;
+    pause_ns *= 2;
+  }
+}
+
+TEST(RetryScheduleTest, OtherNumbersAreNotNew) {
+  RetrySchedule schedule;
+  EXPECT_TRUE(schedule.Fail(absl::ResourceExhaustedError("no memory: 10.5 GiB of 16 GiB free (pid 99)"), false, 0));
+  EXPECT_FALSE(schedule.Fail(absl::ResourceExhaustedError("no memory: 9 GiB of 16 GiB free (pid 100)"), false, 0));
+  EXPECT_FALSE(schedule.IsDue(2 * RetrySchedule::kPauseNs - 1));
+  EXPECT_TRUE(schedule.Fail(absl::ResourceExhaustedError("no room: 9 GiB of 16 GiB free (pid 100)"), false, 0));
 }
 
 }  // namespace
