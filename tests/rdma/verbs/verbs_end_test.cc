@@ -189,6 +189,29 @@ TEST_F(VerbsEndTest, AFlagNeedsADeviceThatTakesItInline) {
       "completion");
 }
 
+// Between two ports of one subnet.
+TEST_F(VerbsEndTest, OnInfiniBandPacketsSayTheirGidWhereThePortInsists) {
+  FakeFabric::Device* const device = fabric_.device(0);
+  ibv_port_attr& port = device->ports[0];
+  port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+  port.lid = 7;
+  device->gids = {FakeFabric::Gid(0, IBV_GID_TYPE_IB, {9})};
+  ibv_ah_attr route = {};
+  calls_.modify_qp = [&](ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
+    if ((mask & IBV_QP_AV) != 0) route = attributes->ah_attr;
+    return fabric_.Calls().modify_qp(pair, attributes, mask);
+  };
+  for (const bool insists : {false, true}) {
+    port.flags = insists ? IBV_QPF_GRH_REQUIRED : 0;
+    const auto engine = Make(), home = Make(LinkRole::kHome);
+    ASSERT_TRUE(engine.ok() && home.ok()) << engine.status() << home.status();
+    ASSERT_TRUE((*home)->Connect((*engine)->parameters()).ok());
+    EXPECT_EQ(route.dlid, 7);
+    EXPECT_EQ(route.is_global != 0, insists);
+    EXPECT_EQ(route.grh.dgid.raw[15], insists ? 9 : 0);
+  }
+}
+
 TEST_F(VerbsEndTest, TheSmallerMtuIsUsed) {
   options_.fabric.mtu = 1024;
   auto engine = Make();
