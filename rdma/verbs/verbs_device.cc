@@ -91,6 +91,15 @@ class DeviceList {
   std::vector<ibv_device*> devices_;
 };
 
+// Of iWARP, EFA and usNIC: they have no reliable connections, or no immediate data.
+absl::Status CheckTransport(const ibv_device& device) {
+  if (device.transport_type == IBV_TRANSPORT_IB) return absl::OkStatus();
+  const char* const spoken = device.transport_type == IBV_TRANSPORT_IWARP ? "iWARP" : "a transport of its own";
+  return absl::FailedPreconditionError(
+      absl::StrCat(device.name, " speaks ", spoken,
+                   ", not InfiniBand or RoCE: links need their reliable connections, and writes with immediate data"));
+}
+
 absl::StatusOr<VerbsDevice> Open(const VerbsCalls& calls, ibv_device* device) {
   VerbsDevice opened;
   opened.name = device->name;
@@ -206,8 +215,14 @@ absl::StatusOr<VerbsDevice> OpenVerbsDevice(const VerbsCalls& calls, const Fabri
   if (list.devices().empty()) return absl::NotFoundError(kNoDevice);
   absl::Status why_not =
       absl::NotFoundError(absl::StrCat("no RDMA device is called '", options.device, "'; there are: ", list.Names()));
+  bool any_tried = false;
   for (ibv_device* device : list.devices()) {
     if (!options.device.empty() && options.device != device->name) continue;
+    if (absl::Status other = CheckTransport(*device); !other.ok()) {
+      if (!any_tried) why_not = std::move(other);
+      continue;
+    }
+    any_tried = true;
     absl::StatusOr<VerbsDevice> opened = Open(calls, device);
     absl::Status status = opened.status();
     if (status.ok()) status = ChoosePort(calls, options, &*opened);

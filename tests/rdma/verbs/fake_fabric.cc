@@ -14,6 +14,7 @@ FakeFabric::~FakeFabric() = default;
 
 FakeFabric::Device* FakeFabric::AddDevice(const std::string& name, const std::string& sysfs_path) {
   auto device = std::make_unique<Device>();
+  device->base.transport_type = IBV_TRANSPORT_IB;
   std::strncpy(device->base.name, name.c_str(), sizeof(device->base.name) - 1);
   std::strncpy(device->base.ibdev_path, sysfs_path.c_str(), sizeof(device->base.ibdev_path) - 1);
   ibv_port_attr port = {};

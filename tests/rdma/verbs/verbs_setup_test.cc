@@ -269,6 +269,20 @@ TEST_F(VerbsDeviceTest, TheNearestActiveOneIsChosen) {
       "near has no active port (port 1 is in state 1): is the cable in, and the network interface up (`rdma link`)?");
 }
 
+TEST_F(VerbsDeviceTest, DevicesOfOtherTransportsAreLeftAlone) {
+  const std::string why =
+      ", not InfiniBand or RoCE: links need their reliable connections, and writes with immediate data";
+  Add("iwarp")->base.transport_type = IBV_TRANSPORT_IWARP;
+  EXPECT_EQ(Chosen({}), "iwarp speaks iWARP" + why);
+  FakeFabric::Device* const roce = Add("roce");
+  Add("efa")->base.transport_type = IBV_TRANSPORT_UNSPECIFIED;
+  EXPECT_EQ(Chosen({}).substr(0, 11), "roce port 1");
+  EXPECT_EQ(Chosen(With(&FabricOptions::device, "iwarp")), "iwarp speaks iWARP" + why);
+  EXPECT_EQ(Chosen(With(&FabricOptions::device, "efa")), "efa speaks a transport of its own" + why);
+  roce->ports[0].state = IBV_PORT_DOWN;
+  EXPECT_EQ(Chosen({}).substr(0, 23), "roce has no active port") << "what the user can do something about";
+}
+
 TEST_F(VerbsDeviceTest, TheRateIsTheChosenPorts) {
   FakeFabric::Device* const device = Add("fast", 0);
   device->ports.push_back(device->ports[0]);
