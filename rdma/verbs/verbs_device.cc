@@ -29,6 +29,9 @@ bool IsIpv4(const ibv_gid& gid) {
   return std::memcmp(gid.raw, kPrefix, sizeof(kPrefix)) == 0;
 }
 
+// fe80::/10
+bool IsLinkLocal(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
+
 const char* GidTypeName(uint32_t type) {
   switch (type) {
     case IBV_GID_TYPE_IB:
@@ -140,11 +143,12 @@ absl::Status ChoosePort(const VerbsCalls& calls, const FabricOptions& options, V
                                           "): is the cable in, and the network interface up (`rdma link`)?"));
 }
 
-// Lower is better.
+// Lower is better. A link-local address, which every interface has and no router forwards, is often the table's first.
 int GidRank(const ibv_gid_entry& entry, bool ethernet) {
-  if (!ethernet) return entry.gid_type == IBV_GID_TYPE_IB ? 0 : 3;
-  if (entry.gid_type == IBV_GID_TYPE_ROCE_V2) return IsIpv4(entry.gid) ? 0 : 1;
-  return 2;
+  if (!ethernet) return entry.gid_type == IBV_GID_TYPE_IB ? 0 : 1;
+  if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return 3;
+  if (IsLinkLocal(entry.gid)) return 2;
+  return IsIpv4(entry.gid) ? 0 : 1;
 }
 
 absl::Status ChooseGid(const VerbsCalls& calls, const FabricOptions& options, VerbsDevice* device) {

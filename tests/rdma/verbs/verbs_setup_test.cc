@@ -330,6 +330,21 @@ TEST_F(VerbsDeviceTest, RoceV2OverIpv4IsPreferred) {
   EXPECT_EQ(Chosen({}), "roce port 1 has no GID (it has none): has its network interface an address?");
 }
 
+TEST_F(VerbsDeviceTest, AnAddressThatIsRoutedIsPreferredToALinkLocalOne) {
+  const auto ipv6 = [](uint32_t index, uint32_t type, uint8_t first, uint8_t second) {
+    ibv_gid_entry entry = FakeFabric::Gid(index, type, {1});
+    entry.gid.raw[0] = first;
+    entry.gid.raw[1] = second;
+    return entry;
+  };
+  FakeFabric::Device* const device = Add("roce");
+  device->gids = {ipv6(0, IBV_GID_TYPE_ROCE_V1, 0xfd, 0), ipv6(1, IBV_GID_TYPE_ROCE_V2, 0xfe, 0x80),
+                  ipv6(2, IBV_GID_TYPE_ROCE_V2, 0xfe, 0xbf), ipv6(3, IBV_GID_TYPE_ROCE_V2, 0xfd, 0)};
+  EXPECT_NE(Chosen({}).find("GID 3 fd00::1 (RoCE v2)"), std::string::npos) << Chosen({});
+  device->gids.pop_back();
+  EXPECT_NE(Chosen({}).find("GID 1 fe80::1 (RoCE v2)"), std::string::npos) << Chosen({});
+}
+
 TEST_F(VerbsDeviceTest, OptionsOutOfRangeAreNamed) {
   Add("any");
   EXPECT_EQ(Chosen(With(&FabricOptions::port, 256)), "fabric port: 256 is not 0 to 255");
