@@ -13,6 +13,7 @@ const VerbsCalls& VerbsCalls::System() {
                        ibv_port_attr* attributes) { return ibv_query_port(context, port, attributes); },
       .query_gid_table = [](ibv_context* context, ibv_gid_entry* entries,
                             size_t entries_max) { return ibv_query_gid_table(context, entries, entries_max, 0); },
+      .query_pkey = ibv_query_pkey,
       .alloc_pd = ibv_alloc_pd,
       .dealloc_pd = ibv_dealloc_pd,
       .reg_mr = [](ibv_pd* domain, void* data, size_t bytes,

@@ -23,6 +23,7 @@ struct VerbsCalls {
   std::function<int(ibv_context*, ibv_device_attr*)> query_device;
   std::function<int(ibv_context*, uint8_t, ibv_port_attr*)> query_port;
   std::function<ssize_t(ibv_context*, ibv_gid_entry*, size_t)> query_gid_table;
+  std::function<int(ibv_context*, uint8_t, int index, __be16*)> query_pkey;
 
   std::function<ibv_pd*(ibv_context*)> alloc_pd;
   std::function<int(ibv_pd*)> dealloc_pd;

@@ -1,6 +1,7 @@
 #include "rdma/verbs/verbs_device.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 #include <numa.h>
 
 #include <algorithm>
@@ -179,6 +180,19 @@ absl::Status ChooseGid(const VerbsCalls& calls, const FabricOptions& options, Ve
   return absl::OkStatus();
 }
 
+// The first partition of an InfiniBand port in which it is a full member: two limited members do not hear each other.
+// RoCE has no partitions, but one key that stands for all.
+uint16_t ChoosePartition(const VerbsCalls& calls, const VerbsDevice& device) {
+  constexpr uint16_t kFullMember = 0x8000;
+  if (device.ethernet()) return 0;
+  for (uint16_t index = 0; index < device.port_attributes.pkey_tbl_len; ++index) {
+    __be16 key = 0;
+    if (calls.query_pkey(device.context.get(), device.port, index, &key) != 0) continue;
+    if ((be16toh(key) & kFullMember) != 0) return index;
+  }
+  return 0;
+}
+
 absl::Status CheckOptions(const FabricOptions& options) {
   const auto out_of_range = [](const char* field, int value, const char* range) {
     return absl::InvalidArgumentError(absl::StrCat("fabric ", field, ": ", value, " is not ", range));
@@ -231,8 +245,11 @@ absl::StatusOr<VerbsDevice> OpenVerbsDevice(const VerbsCalls& calls, const Fabri
     absl::Status status = opened.status();
     if (status.ok()) status = ChoosePort(calls, options, &*opened);
     if (status.ok()) status = ChooseGid(calls, options, &*opened);
-    if (status.ok()) opened->gbit_per_s = RateOfPort(*device, opened->port);
-    if (status.ok()) return opened;
+    if (status.ok()) {
+      opened->pkey_index = ChoosePartition(calls, *opened);
+      opened->gbit_per_s = RateOfPort(*device, opened->port);
+      return opened;
+    }
     why_not = std::move(status);
   }
   return why_not;

@@ -24,7 +24,8 @@ struct VerbsDevice {
   double gbit_per_s = 0;  // of the port, as sysfs has it (of Soft-RoCE, its network interface's); 0: not known
   ibv_port_attr port_attributes = {};
   ibv_device_attr attributes = {};
-  ibv_gid_entry gid = {};  // gid_index says which of the port's
+  ibv_gid_entry gid = {};   // gid_index says which of the port's
+  uint16_t pkey_index = 0;  // of the port's partition keys
 
   bool ethernet() const { return port_attributes.link_layer == IBV_LINK_LAYER_ETHERNET; }
   // "mlx5_0 port 1, GID 3 ::ffff:10.0.0.1 (RoCE v2)": where, for messages.

@@ -91,7 +91,7 @@ absl::Status VerbsQueuePair::ToInit() {
   packet_number_ &= k24Bits;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = 0;
+  attributes.pkey_index = device_->pkey_index;
   attributes.port_num = device_->port;
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   return Modify(&attributes, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT", "");

@@ -1,3 +1,5 @@
+#include <endian.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -61,13 +63,19 @@ VerbsCalls FakeFabric::Calls() {
     return 0;
   };
   calls.query_port = [](ibv_context* context, uint8_t port, ibv_port_attr* attributes) {
-    *attributes = reinterpret_cast<Context*>(context)->device->ports.at(port - 1u);
+    const Device* device = reinterpret_cast<Context*>(context)->device;
+    *attributes = device->ports.at(port - 1u);
+    attributes->pkey_tbl_len = static_cast<uint16_t>(device->partition_keys.size());
     return 0;
   };
   calls.query_gid_table = [](ibv_context* context, ibv_gid_entry* entries, size_t entries_max) -> ssize_t {
     const auto& gids = reinterpret_cast<Context*>(context)->device->gids;
     std::copy(gids.begin(), gids.end(), entries);
     return static_cast<ssize_t>(std::min(gids.size(), entries_max));
+  };
+  calls.query_pkey = [](ibv_context* context, uint8_t port, int index, __be16* key) {
+    *key = htobe16(reinterpret_cast<Context*>(context)->device->partition_keys.at(static_cast<size_t>(index)));
+    return 0;
   };
   calls.alloc_pd = [this](ibv_context* context) {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -49,6 +49,7 @@ class FakeFabric {
     ibv_device base = {};
     std::vector<ibv_port_attr> ports;
     std::vector<ibv_gid_entry> gids;
+    std::vector<uint16_t> partition_keys;  // of each port
     ibv_device_attr attributes = {};
   };
   Device* AddDevice(const std::string& name, const std::string& sysfs_path = "");

@@ -212,6 +212,21 @@ TEST_F(VerbsEndTest, OnInfiniBandPacketsSayTheirGidWhereThePortInsists) {
   }
 }
 
+TEST_F(VerbsEndTest, AQueuePairIsInTheChosenPartition) {
+  fabric_.device(0)->ports[0].link_layer = IBV_LINK_LAYER_INFINIBAND;
+  fabric_.device(0)->partition_keys = {0x7fff, 0x8001};
+  int made = 0;
+  calls_.modify_qp = [&](ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
+    if ((mask & IBV_QP_PKEY_INDEX) != 0) {
+      ++made;
+      EXPECT_EQ(attributes->pkey_index, 1);
+    }
+    return fabric_.Calls().modify_qp(pair, attributes, mask);
+  };
+  EXPECT_EQ(Error(), "");
+  EXPECT_EQ(made, 2);
+}
+
 TEST_F(VerbsEndTest, TheSmallerMtuIsUsed) {
   options_.fabric.mtu = 1024;
   auto engine = Make();

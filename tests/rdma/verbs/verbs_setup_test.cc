@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rdma/verbs/crc32c.h"
@@ -343,6 +344,23 @@ TEST_F(VerbsDeviceTest, AnAddressThatIsRoutedIsPreferredToALinkLocalOne) {
   EXPECT_NE(Chosen({}).find("GID 3 fd00::1 (RoCE v2)"), std::string::npos) << Chosen({});
   device->gids.pop_back();
   EXPECT_NE(Chosen({}).find("GID 1 fe80::1 (RoCE v2)"), std::string::npos) << Chosen({});
+}
+
+TEST_F(VerbsDeviceTest, APartitionWithFullMembershipIsChosen) {
+  FakeFabric::Device* const device = Add("ib");
+  const auto index = [this] { return OpenVerbsDevice(calls_, {}, -1)->pkey_index; };
+  for (const auto& [keys, chosen] : std::vector<std::pair<std::vector<uint16_t>, int>>{
+           {{0xffff}, 0}, {{0x7fff, 0, 0x8001, 0xffff}, 2}, {{0x7fff, 0x0001}, 0}, {{}, 0}}) {
+    device->partition_keys = keys;
+    device->ports[0].link_layer = IBV_LINK_LAYER_INFINIBAND;
+    EXPECT_EQ(index(), chosen);
+    device->ports[0].link_layer = IBV_LINK_LAYER_ETHERNET;
+    EXPECT_EQ(index(), 0) << "of RoCE always the first";
+  }
+  device->partition_keys = {0x7fff, 0xffff};
+  device->ports[0].link_layer = IBV_LINK_LAYER_INFINIBAND;
+  calls_.query_pkey = [](auto...) { return -1; };
+  EXPECT_EQ(index(), 0) << "which nothing was heard of";
 }
 
 TEST_F(VerbsDeviceTest, OptionsOutOfRangeAreNamed) {
