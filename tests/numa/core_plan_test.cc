@@ -86,8 +86,8 @@ TEST(CorePlanTest, NodesWithoutMemoryAreSkipped) {
   machine.nodes[0].memory_bytes = machine.nodes[0].free_bytes = 0;
   const CorePlan plan = PlanOrDie(machine, {.homes = 2});
   EXPECT_THAT(plan.home_nodes, ElementsAre(1, 1));
-  EXPECT_THAT(plan.s_cores, ElementsAre(4));
-  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(5, 6), ElementsAre(7)));
+  EXPECT_THAT(plan.s_cores, ElementsAre(4, 5));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(6), ElementsAre(7)));
 }
 
 TEST(CorePlanTest, AWorkerGivesAllToItsHomes) {

@@ -292,9 +292,9 @@ class Generate(ProgramTest):
 class Worker:
     """A worker process at a socket of its own."""
 
-    def __init__(self, name, *arguments):
+    def __init__(self, name, *arguments, kv_gib="0.02"):
         self.path = SCRATCH / name
-        command = [PROGRAM, "worker", "--listen", f"unix:{self.path}", "--kv-gib", "0.02", *map(str, arguments)]
+        command = [PROGRAM, "worker", "--listen", f"unix:{self.path}", "--kv-gib", kv_gib, *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=as_user_with_default_signals)
         self.lines = []
         self.listening = threading.Event()
@@ -341,7 +341,7 @@ class Workers(ProgramTest):
             self.assertIn("home 0:", "".join(worker.lines))
 
     def test_a_logout_sends_more_than_one_signal(self):
-        with Worker("twice.sock", "--kv-gib", 1) as worker:
+        with Worker("twice.sock", kv_gib="1") as worker:
             worker.process.terminate()
             while worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGHUP)

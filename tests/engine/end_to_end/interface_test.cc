@@ -310,13 +310,18 @@ TEST_F(InterfaceTest, FullQueueRefusesAndRecovers) {
   TokenStream second = engine->Submit(GreedyRequest({2}, 250));
   ExpectError(SubmitError(*engine, GreedyRequest({3}, 1)), FD_RESOURCE_EXHAUSTED, "max-queue");
   // Nor is there room once they run, though none waits.
-  for (TokenStream* stream : {&first, &second}) EXPECT_TRUE(stream->Next(kAnswerTimeoutNs).has_value());
+  std::vector<Answer> answers(2);
+  const std::vector<TokenStream*> streams = {&first, &second};
+  for (size_t i = 0; i < 2; ++i) {
+    const std::optional<TokenEvent> event = streams[i]->Next(kAnswerTimeoutNs);
+    ASSERT_TRUE(event.has_value());
+    Record(*event, &answers[i]);
+  }
   ExpectError(SubmitError(*engine, GreedyRequest({3}, 1)), FD_RESOURCE_EXHAUSTED,
               "2 requests are waiting or running (--max-queue)");
-  for (TokenStream* stream : {&first, &second}) {
-    Answer answer;
-    ReadToEnd(*stream, &answer);
-    EXPECT_EQ(answer.finish, FD_FINISH_LENGTH);
+  for (size_t i = 0; i < 2; ++i) {
+    ReadToEnd(*streams[i], &answers[i]);
+    EXPECT_EQ(answers[i].finish, FD_FINISH_LENGTH);
   }
   EXPECT_EQ(RunAll(*engine, {GreedyRequest({3}, 1)}, false)[0].finish, FD_FINISH_LENGTH);
 }

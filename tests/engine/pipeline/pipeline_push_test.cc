@@ -103,6 +103,7 @@ TEST(PipelinePushTest, AHomeThatIsBehindWithControlMessagesHoldsNewSteps) {
   ShortLink gpu(/*in_stage=*/true, SIZE_MAX), far(/*in_stage=*/false, 4);
   PipelineCommand add;
   add.kind = PipelineCommand::Kind::kAddHome;
+  add.home = 0;
   add.link = &gpu;
   add.pages = 40;
   add.read_mb_per_s = 2'000'000;
