@@ -239,7 +239,7 @@ struct SplitRegex::Code {
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its stack on the heap
       rc = pcre2_match(compiled, subject, text.size(), start, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, context);
     }
-    return rc > 0;
+    return rc >= 0;  // 0: the pattern has groups, for which `data` has no room
   }
 
   pcre2_code* compiled = nullptr;

@@ -61,6 +61,22 @@ TEST(SplitRegex, PartitionsTheWholeText) {
   }
 }
 
+TEST(SplitRegex, GroupsThatCaptureSplitAsOthers) {
+  const auto capturing = SplitRegex::Compile(R"((\p{L})+|(\d)(\d)?)");
+  const auto plain = SplitRegex::Compile(R"((?:\p{L})+|(?:\d)(?:\d)?)");
+  ASSERT_TRUE(capturing.ok() && plain.ok()) << capturing.status() << plain.status();
+  std::vector<RegexSpan> spans, expected;
+  capturing->Partition("one 234é", &spans);
+  plain->Partition("one 234é", &expected);
+  ASSERT_EQ(spans.size(), 5u);
+  ASSERT_EQ(expected.size(), spans.size());
+  for (size_t i = 0; i < spans.size(); ++i) {
+    EXPECT_EQ(spans[i].begin, expected[i].begin) << i;
+    EXPECT_EQ(spans[i].end, expected[i].end) << i;
+    EXPECT_EQ(spans[i].matched, expected[i].matched) << i;
+  }
+}
+
 // Deep backtracking leaves the JIT's stack, then meets the match limit: slow patterns end, with the text in one span.
 TEST(SplitRegex, BoundsBacktracking) {
   const auto regex = SplitRegex::Compile("(?:a|aa)+x");
