@@ -221,21 +221,18 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
     throw Error(FD_INVALID_ARGUMENT,
                 "--logits: takes the logits of one prompt, and there are " + std::to_string(requests.size()));
   }
+  if (!flags.logits.empty()) CheckWritable("--logits", flags.logits);
   CheckTokenizer(engine_flags.Value("model"), requests);
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
   InferenceEngine engine(*options);
   engine.ResetStatistics();
   InterruptGuard guard;
-  std::unique_ptr<NpyFile> logits_file;
   std::vector<float> logits;
-  if (!flags.logits.empty()) {
-    logits_file = std::make_unique<NpyFile>(flags.logits);
-    logits = PrepareLogits(engine, requests[0]);
-  }
+  if (!flags.logits.empty()) logits = PrepareLogits(engine, requests[0]);
   PrintAnswers(engine, flags, requests);
-  if (logits_file != nullptr) {
+  if (!flags.logits.empty()) {
     const size_t vocab = static_cast<size_t>(engine.vocab_size());
-    logits_file->Write(logits.data(), logits.size() / vocab, vocab);
+    WriteNpy("--logits", flags.logits, logits.data(), logits.size() / vocab, vocab);
   }
 }
 

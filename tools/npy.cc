@@ -1,12 +1,8 @@
 #include "tools/npy.h"
 
-#include <unistd.h>
+#include <ostream>
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-
-#include "engine/fastdecode.hpp"
+#include "tools/output.h"
 
 namespace fastdecode {
 
@@ -26,29 +22,11 @@ std::string Header(size_t rows, size_t columns) {
 
 }  // namespace
 
-NpyFile::NpyFile(const std::string& path) : path_(path), temporary_(path + ".partial-" + std::to_string(getpid())) {
-  if (std::filesystem::is_directory(path))
-    throw Error(FD_INVALID_ARGUMENT, path + ": cannot be written: it is a folder");
-  file_ = std::fopen(temporary_.c_str(), "wb");
-  if (file_ == nullptr) throw Error(FD_PERMISSION_DENIED, path + ": cannot be written: " + std::strerror(errno));
+void WriteNpy(const std::string& context, const std::string& path, const float* values, size_t rows, size_t columns) {
+  WriteFile(context, path, [&](std::ostream& out) {
+    out << Header(rows, columns);
+    out.write(reinterpret_cast<const char*>(values), static_cast<std::streamsize>(rows * columns * sizeof(float)));
+  });
 }
-
-NpyFile::~NpyFile() {
-  if (file_ == nullptr) return;
-  std::fclose(file_);
-  std::remove(temporary_.c_str());
-}
-
-void NpyFile::Write(const float* values, size_t rows, size_t columns) {
-  const std::string header = Header(rows, columns);
-  const size_t count = rows * columns;
-  if (std::fwrite(header.data(), 1, header.size(), file_) != header.size()) Fail();
-  if (std::fwrite(values, sizeof(float), count, file_) != count) Fail();
-  if (std::fflush(file_) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail();
-  std::fclose(file_);
-  file_ = nullptr;
-}
-
-void NpyFile::Fail() { throw Error(FD_PERMISSION_DENIED, path_ + ": cannot be written: " + std::strerror(errno)); }
 
 }  // namespace fastdecode

@@ -234,6 +234,20 @@ class Generate(ProgramTest):
         self.assertEqual(max(range(vocab), key=last.__getitem__), answer["token_ids"][0])
         self.assertEqual([p.name for p in SCRATCH.glob("logits.npy*")], ["logits.npy"])
 
+    def test_logits_leave_pipes_and_links_what_they_are(self):
+        arguments = ["--prompt-ids", "1,2,3", "-n", 1, "--temp", 0, "--exact", "--logits"]
+        path, link, pipe = scratch("plain.npy"), scratch("link.npy"), scratch("pipe.npy")
+        path.touch()
+        link.symlink_to(path.name)
+        self.answers(*arguments, link, model=golden_model())
+        self.assertTrue(link.is_symlink())
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # the file fits the pipe
+        self.addCleanup(os.close, reader)
+        self.answers(*arguments, pipe, model=golden_model())
+        self.assertTrue(pipe.is_fifo())
+        self.assertEqual(os.read(reader, 1 << 16), path.read_bytes())
+
     def test_more_prompts_than_the_queue_takes(self):
         arguments = [x for i in range(7) for x in ("-p", f"{i}")]
         out = self.answers(*arguments, "-n", 3, "--max-queue", 2)
@@ -1316,7 +1330,7 @@ class BadOptions(ProgramTest):
         path = scratch("never.npy")
         self.refused(generate("-p", "A", "-p", "B", "--logits", path), "--logits", "2")
         self.refused(generate("-p", "A", "--logits", SCRATCH / "no/such.npy"), SCRATCH / "no/such.npy")
-        self.refused(generate("-p", "A", "--logits", SCRATCH), SCRATCH, "folder")
+        self.refused(generate("-p", "A", "--logits", SCRATCH), SCRATCH, "directory")
         self.refused(generate("-p", "A", "-n", 0, "--logits", path), "--max-tokens")
         self.assertEqual(list(SCRATCH.glob("never*")), [])
 
