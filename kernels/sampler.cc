@@ -14,7 +14,6 @@ namespace {
 
 using Candidate = SampleScratch::Candidate;
 
-constexpr int kMaxVocab = 1 << kVocabBits;
 constexpr int kBlock = 64;          // tokens that share one maximum: a search for large logits skips most blocks
 constexpr int kFirstNucleus = 256;  // where top-p alone looks first
 constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -9,6 +9,8 @@
 namespace fastdecode {
 
 inline constexpr int kMaxLogprobs = 20;
+inline constexpr int kVocabBits = 19;
+inline constexpr int kMaxVocab = 1 << kVocabBits;
 inline constexpr float kGreedyTemperature = 1e-5f;  // below it the most likely token is taken
 
 // How a request wants its tokens drawn. Order: allowed and banned ids, logit bias, penalties, temperature, min-p,
@@ -65,7 +67,7 @@ struct SampleScratch {
 
 struct SampleArgs {
   const float* logits;                    // [vocab], not changed
-  int vocab;                              // <= scratch->vocab, <= 2^19
+  int vocab;                              // <= scratch->vocab, <= kMaxVocab
   const SamplingParams* params;           // REQUIRES: ValidateSampling says nothing
   uint64_t position;                      // in its sequence, of the token to draw: with the seed, the random number
   const TokenHistory* history = nullptr;  // REQUIRED by penalties

@@ -44,9 +44,8 @@ constexpr uint64_t Below(uint64_t total, uint64_t random) {
 
 // ---- Weights
 
-// A weight is round(2^44 e^t): 2^44 for the most likely token, 0 below t = -31.2. 2^19 of them fit in 64 bits.
+// A weight is round(2^44 e^t): 2^44 for the most likely token, 0 below t = -31.2. kMaxVocab of them fit in 64 bits.
 inline constexpr int kWeightBits = 44;
-inline constexpr int kVocabBits = 19;
 
 // round(2^44 e), ties to even, for e = 0 or a normal number up to 1: by an addition whose last bit is 2^-44...
 constexpr uint64_t FixByAddition(float e) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/families.h"
 #include "engine/model/json_fields.h"
+#include "kernels/sampler.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -24,7 +25,7 @@ constexpr int64_t kHeadsMax = 1024;
 constexpr int64_t kHeadDimMin = 16;
 constexpr int64_t kHeadDimMax = 256;
 constexpr int64_t kIntermediateMax = 1 << 20;
-constexpr int64_t kVocabMax = 1 << 21;
+constexpr int64_t kVocabMax = kMaxVocab;
 constexpr int64_t kContextMax = 1 << 24;
 constexpr size_t kStopTokensMax = 64;
 constexpr double kNormEpsilonMin = 1e-12;
