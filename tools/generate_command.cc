@@ -45,11 +45,12 @@ void CheckTokenizer(const std::string& model, const std::vector<GenerateRequest>
               file + ": not there, so that this model takes no text; --prompt-ids takes token ids");
 }
 
-// The room for the prompt's logits; the request then points to it.
+// The room for the prompt's logits; the request then points to it. None for a prompt too long, which Submit refuses.
 std::vector<float> PrepareLogits(const InferenceEngine& engine, GenerateRequest& request) {
-  if (request.prompt_ids.empty()) {
-    request.prompt_ids = engine.Tokenize(request.prompt, request.fields.add_special_tokens != 0);
-  }
+  std::vector<int32_t> ids = request.prompt_ids;
+  if (ids.empty()) ids = engine.Tokenize(request.prompt, request.fields.add_special_tokens != 0);
+  if (ids.size() >= static_cast<size_t>(engine.max_context())) return {};
+  request.prompt_ids = std::move(ids);
   std::vector<float> logits(request.prompt_ids.size() * static_cast<size_t>(engine.vocab_size()));
   request.fields.prompt_logits = logits.data();
   request.fields.prompt_logits_floats = logits.size();

@@ -1332,6 +1332,7 @@ class BadOptions(ProgramTest):
         self.refused(generate("-p", "A", "--logits", SCRATCH / "no/such.npy"), SCRATCH / "no/such.npy")
         self.refused(generate("-p", "A", "--logits", SCRATCH), SCRATCH, "directory")
         self.refused(generate("-p", "A", "-n", 0, "--logits", path), "--max-tokens")
+        self.refused(generate("-p", "word " * 400, "--logits", path), "error: prompt: ", "context of 512")
         self.assertEqual(list(SCRATCH.glob("never*")), [])
 
     def test_memory(self):
