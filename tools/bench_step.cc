@@ -87,6 +87,15 @@ bool HasEnded(TokenStream& stream) {
   return false;
 }
 
+// Cancels all, and waits until none runs: before, the engine's queue may have no room for as many again.
+void EndAll(std::vector<TokenStream>& streams) {
+  for (TokenStream& stream : streams) stream.Cancel();
+  for (TokenStream& stream : streams) {
+    while (stream.Next()) {
+    }
+  }
+}
+
 // Throws unless all sequences fit their homes as long as the window lasts: otherwise some would wait for others to end.
 void CheckHomesHold(const InferenceEngine& engine, const BenchFlags& flags) {
   const uint64_t tokens = static_cast<uint64_t>(flags.context + flags.warmup_rounds + flags.rounds + kSlackRounds);
@@ -137,6 +146,7 @@ std::optional<nlohmann::json> RunWindow(InferenceEngine& engine, const BenchFlag
   nlohmann::json s = nlohmann::json::parse(engine.StatisticsJson());
   const uint32_t rounds = PassOver(last, std::max(first, end)) - first;
   if (s["active_sequences"].get<int>() < flags.batch && std::any_of(streams.begin(), streams.end(), HasEnded)) {
+    EndAll(streams);
     return std::nullopt;
   }
   WarnOfRounds(rounds, flags);

@@ -552,6 +552,13 @@ class SynthAndBench(ProgramTest):
             self.assertIn(needle, text)
         self.assertRegex(text, r"(?m)^home 0: busy .*; \d+ KV pages: \d+ used, \d+ free, runs hold \d+ unused$")
 
+    def test_bench_step_tries_again_with_a_queue_as_long_as_its_batch(self):
+        # Whether such short sequences still run when the window is over, the machine decides.
+        result = run("bench", "step", "--model", self.model, "--batch", 512, "--max-queue", 512, "--context", 2, "--rounds", 1,
+                     "--max-context", 32, "--kv-gib", 0.1, "-q")
+        if result.returncode != 0:
+            self.refused(result, "before the window was over")
+
     def test_bench_step_of_a_gpu_home(self):
         # It says how fast it reads: of two micro-batches one has all sequences.
         result = json.loads(self.measured(
