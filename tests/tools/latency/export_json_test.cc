@@ -348,6 +348,8 @@ TEST_F(SavedFileTest, SaysWhereItIsNoJson) {
   const std::string path = Write("torn.json", whole.substr(0, whole.size() / 2));
   EXPECT_THAT(ReadSavedResult(path).status().message(), HasSubstr(path + ": is not JSON: at line 1, column "));
   EXPECT_THAT(ReadSavedResult(Write("empty.json", "")).status().message(), HasSubstr("is not JSON: at line 1"));
+  const std::string huge = Write("huge.json", R"({"schema_version": 1e999})");
+  EXPECT_THAT(ReadSavedResult(huge).status().message(), testing::AllOf(HasSubstr(huge + ": "), HasSubstr("'1e999'")));
 }
 
 TEST_F(SavedFileTest, SaysThatItCannotBeRead) {

@@ -249,8 +249,8 @@ absl::StatusOr<SavedResult> ReadSavedResult(const std::string& path) {
   if (in.bad()) return CannotRead(path);
   try {
     return FromJson(nlohmann::json::parse(text.str()), path);
-  } catch (const nlohmann::json::parse_error& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+  } catch (const nlohmann::json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ...", or of a number without a place
     const std::string what = error.what();
     const size_t at = what.find("at line");
     return absl::InvalidArgumentError(path + ": is not JSON: " + (at == std::string::npos ? what : what.substr(at)));
