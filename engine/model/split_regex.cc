@@ -179,7 +179,7 @@ class Translator {
   absl::Status TranslateProperty() {
     const size_t close = in_.find('}', at_);
     if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || close == std::string_view::npos) {
-      return absl::InvalidArgumentError(absl::StrFormat("\\p at byte %u is not followed by {NAME}", at_));
+      return Refuse("a \\p without {NAME}");
     }
     std::string name(in_.substr(at_ + 3, close - at_ - 3));
     const bool inverted = !name.empty() && name[0] == '^';
@@ -205,7 +205,7 @@ class Translator {
     }
     const bool closed = !braces || (end < in_.size() && in_[end] == '}');
     if (!closed || digits == 0 || (!braces && digits != digits_max)) {
-      return absl::InvalidArgumentError(absl::StrFormat("bad code point escape at byte %u", at_));
+      return Refuse("this code point escape");
     }
     if (!braces && in_[at_ + 1] == 'x' && value >= 0x80) return Refuse("\\xHH above 7F");
     Replace(end + braces - at_, absl::StrFormat("\\x{%X}", value));
@@ -263,7 +263,7 @@ absl::StatusOr<SplitRegex> SplitRegex::CompilePcre2(const std::string& pattern, 
   if (code->compiled == nullptr) {
     char message[256];
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof(message));
-    return absl::InvalidArgumentError(absl::StrFormat("%s (byte %u of %s)", message, offset, pattern));
+    return absl::UnimplementedError(absl::StrFormat("%s (byte %u of %s)", message, offset, pattern));
   }
   pcre2_jit_compile(code->compiled, PCRE2_JIT_COMPLETE);  // a machine without JIT interprets
   code->context = pcre2_match_context_create(nullptr);

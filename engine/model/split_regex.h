@@ -29,7 +29,8 @@ struct RegexSpan {
 // pattern backtracks beyond it (no published pattern does) is left unsplit from there on.
 class SplitRegex {
  public:
-  // Errors: InvalidArgument with what is wrong in the pattern and where; Unimplemented for what cannot be translated.
+  // Errors: InvalidArgument for what no engine takes, or above 64 KiB; Unimplemented, with what and where, for what
+  // cannot be translated, or what PCRE2 does not take: Oniguruma may.
   static absl::StatusOr<SplitRegex> Compile(std::string_view pattern);
   // A pattern that means exactly its own characters.
   static absl::StatusOr<SplitRegex> CompileLiteral(std::string_view text);
