@@ -330,6 +330,22 @@ absl::StatusOr<std::filesystem::path> CheckDestination(const std::string& out_di
   return path;
 }
 
+// Moves what `partial` has up into `out`, the empty folder that it lies in: config.json, without which there is no
+// checkpoint, at the very end.
+absl::Status MoveUp(const std::filesystem::path& partial, const std::filesystem::path& out) {
+  std::vector<std::filesystem::path> names;
+  for (const auto& entry : std::filesystem::directory_iterator(partial)) names.push_back(entry.path().filename());
+  std::partition(names.begin(), names.end(), [](const auto& name) { return name != "config.json"; });
+  std::error_code error, ignored;
+  for (size_t i = 0; !error && i < names.size(); ++i) {
+    std::filesystem::rename(partial / names[i], out / names[i], error);
+  }
+  if (!error) std::filesystem::remove(partial, error);
+  if (!error) return absl::OkStatus();
+  for (const std::filesystem::path& name : names) std::filesystem::remove(out / name, ignored);
+  return absl::ErrnoToStatus(error.value(), absl::StrCat(out.string(), ": cannot be filled"));
+}
+
 }  // namespace
 
 absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, const SynthProgress& progress) {
@@ -350,12 +366,15 @@ absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, 
   if (!read.ok()) return read.status();
   const absl::StatusOr<std::filesystem::path> out = CheckDestination(options.out_dir);
   if (!out.ok()) return out.status();
+  const bool exists = std::filesystem::exists(*out);
   // mkdir, not mkdtemp: the folder gets the permissions that the user's umask says.
-  const std::string partial = absl::StrCat(out->string(), ".partial-", getpid());
+  const std::string partial = absl::StrCat(out->string(), exists ? "/" : "", ".partial-", getpid());
   if (mkdir(partial.c_str(), 0777) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(partial, ": cannot create"));
 
   absl::Status status = SynthWriter(spec, options, progress, partial).WriteAll();
-  if (status.ok() && rename(partial.c_str(), out->c_str()) != 0) {
+  if (status.ok() && exists) {
+    status = MoveUp(partial, *out);
+  } else if (status.ok() && rename(partial.c_str(), out->c_str()) != 0) {
     status = absl::ErrnoToStatus(errno, absl::StrCat(options.out_dir, ": cannot be given its name"));
   }
   std::error_code ignored;

@@ -31,8 +31,9 @@ using SynthProgress = std::function<bool(int64_t done_bytes, int64_t total_bytes
 
 // Writes a checkpoint of random weights, scaled so that activations stay sane: config.json and safetensors, sharded
 // with an index where they are large. A weight depends on the seed, the tensor's name and its place in it only. All is
-// written to a folder beside out_dir that takes its name at the very end: nothing half-written is ever seen under
-// out_dir, and a failure removes what there is. Memory: a few MB. Thread: the caller's.
+// written to a folder beside out_dir that takes its name at the very end, or to one inside it where it exists, which
+// stays the folder that it is, and gets config.json at the very end: nothing half-written is ever seen under out_dir,
+// and a failure removes what there is. Memory: a few MB. Thread: the caller's.
 absl::Status WriteSynthetic(const SynthOptions& options, const SynthProgress& progress = nullptr);
 
 // The same for a spec of the caller's own; options.shape and options.layers are not looked at.

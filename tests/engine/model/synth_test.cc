@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -249,6 +250,25 @@ TEST(Synth, FillsAnEmptyFolderAndRefusesAnyOther) {
               HasSubstr("file: is there and is not a folder"));
   EXPECT_THAT(std::string(WriteSynthetic(Tiny(dir, "no/such")).message()), HasSubstr("cannot create"));
   EXPECT_THAT(Names(dir.path()), testing::UnorderedElementsAre("out", "file"));
+}
+
+// As a mount point, or the folder that a shell is in, must.
+TEST(Synth, AFolderThatIsThereStaysTheSame) {
+  ScratchDir dir;
+  const std::string out = dir.File("out");
+  std::filesystem::create_directory(out);
+  std::filesystem::permissions(out, std::filesystem::perms::owner_all);
+  struct stat before = {}, after = {};
+  ASSERT_EQ(stat(out.c_str(), &before), 0);
+  const auto stop = [](int64_t done, int64_t total) { return done < total / 2; };
+  EXPECT_EQ(WriteSynthetic(Tiny(dir), stop).code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(std::filesystem::is_empty(out));
+  const absl::Status status = WriteSynthetic(Tiny(dir));
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(Names(out), testing::UnorderedElementsAre("config.json", "model.safetensors"));
+  ASSERT_EQ(stat(out.c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+  EXPECT_EQ(after.st_mode, before.st_mode);
 }
 
 TEST(Synth, RefusesBadOptions) {
