@@ -15,6 +15,8 @@ constexpr int BitWidth(uint64_t value) {
   const auto high = static_cast<uint32_t>(value >> 32);
   return high != 0 ? 32 + std::bit_width(high) : std::bit_width(static_cast<uint32_t>(value));
 }
+static_assert(IsPowerOfTwo(1) && IsPowerOfTwo(uint64_t{1} << 63) && !IsPowerOfTwo(0) && !IsPowerOfTwo(96));
+static_assert(BitWidth(0) == 0 && BitWidth(0xffffffff) == 32 && BitWidth(uint64_t{1} << 32) == 33);
 
 }  // namespace fastdecode
 

@@ -20,7 +20,10 @@ constexpr size_t kThreadNameCharsMax = 15;
 struct StartArgs {
   std::string name;
   std::function<void()> body;
+  bool pinned = false;
 };
+
+thread_local bool calling_thread_is_pinned = false;  // by what is here
 
 // All but those that tell a thread of what itself did, and a profiler's.
 void BlockSignals() {
@@ -35,6 +38,7 @@ void* RunBody(void* raw_args) {
   BlockSignals();
   const std::unique_ptr<StartArgs> args(static_cast<StartArgs*>(raw_args));
   pthread_setname_np(pthread_self(), args->name.c_str());
+  calling_thread_is_pinned = args->pinned;
   args->body();
   return nullptr;
 }
@@ -72,10 +76,13 @@ bool StartOn(CpuSet* cores, StartArgs* args, pthread_t* thread) {
 bool StartOnCore(int core, StartArgs* args, pthread_t* thread) {
   CpuSet cores(core + 1);
   CPU_SET_S(core, cores.bytes(), cores.get());
-  return StartOn(&cores, args, thread);
+  args->pinned = true;
+  const bool started = StartOn(&cores, args, thread);
+  if (!started) args->pinned = false;
+  return started;
 }
 
-// Starts a thread where the main thread may run: who makes it may be pinned itself, and would hand that on.
+// Starts a thread where the main thread may run, for one that is pinned and would hand that on.
 bool StartOnAny(StartArgs* args, pthread_t* thread) {
   for (int most = CPU_SETSIZE; most <= 1 << 20; most *= 2) {
     CpuSet cores(most);
@@ -89,9 +96,9 @@ bool StartOnAny(StartArgs* args, pthread_t* thread) {
 
 PinnedThread::PinnedThread(std::string name, int core, std::function<void()> body) {
   name.resize(std::min(name.size(), kThreadNameCharsMax));
-  auto args = std::make_unique<StartArgs>(StartArgs{std::move(name), std::move(body)});
+  auto args = std::make_unique<StartArgs>(StartArgs{std::move(name), std::move(body), false});
   pinned_ = core >= 0 && StartOnCore(core, args.get(), &thread_);
-  if (!pinned_ && !StartOnAny(args.get(), &thread_)) {
+  if (!pinned_ && !(calling_thread_is_pinned && StartOnAny(args.get(), &thread_))) {
     FD_CHECK(pthread_create(&thread_, nullptr, &RunBody, args.get()) == 0, "cannot create a thread");
   }
   args.release();  // the thread owns them
@@ -120,7 +127,9 @@ bool PinCallingThread(const std::string& name, int core) {
   if (core < 0) return false;
   CpuSet cores(core + 1);
   CPU_SET_S(core, cores.bytes(), cores.get());
-  return sched_setaffinity(0, cores.bytes(), cores.get()) == 0;
+  const bool moved = sched_setaffinity(0, cores.bytes(), cores.get()) == 0;
+  calling_thread_is_pinned |= moved;
+  return moved;
 }
 
 }  // namespace fastdecode

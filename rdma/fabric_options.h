@@ -16,7 +16,7 @@ struct FabricOptions {
   std::string secret_file = {};   // what both ends know; readable by its owner alone
   std::string device = {};        // RDMA device, such as mlx5_0; "" = the active one nearest to the NUMA node
   int port = 0;                   // of the device; 0 = the first that is active
-  int gid_index = -1;             // -1 = look for one: RoCE v2 over IPv4, then over IPv6, then the port's first
+  int gid_index = -1;             // -1 = look for one: RoCE v2 over IPv4, IPv6, link-local IPv6, then the port's first
   int mtu = 0;                    // bytes, 256 to 4096; 0 = the smaller of both ends' active MTU
   int traffic_class = 0;          // of the GRH (DSCP << 2 | ECN)
   int service_level = 0;

@@ -324,25 +324,30 @@ absl::StatusOr<std::filesystem::path> CheckDestination(const std::string& out_di
   if (info.type() != std::filesystem::file_type::directory) {
     return absl::AlreadyExistsError(absl::StrCat(out_dir, ": is there and is not a folder"));
   }
-  const bool is_empty = std::filesystem::is_empty(path, error);
+  const std::filesystem::directory_iterator entry(path, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat(out_dir, ": cannot read"));
-  if (!is_empty) return absl::AlreadyExistsError(absl::StrCat(out_dir, ": is a folder that is not empty"));
-  return path;
+  if (entry == std::filesystem::directory_iterator()) return path;
+  return absl::AlreadyExistsError(
+      absl::StrCat(out_dir, ": is a folder that is not empty: ", entry->path().filename().string(), " is in it"));
 }
 
 // Moves what `partial` has up into `out`, the empty folder that it lies in: config.json, without which there is no
 // checkpoint, at the very end.
 absl::Status MoveUp(const std::filesystem::path& partial, const std::filesystem::path& out) {
   std::vector<std::filesystem::path> names;
-  for (const auto& entry : std::filesystem::directory_iterator(partial)) names.push_back(entry.path().filename());
-  std::partition(names.begin(), names.end(), [](const auto& name) { return name != "config.json"; });
   std::error_code error, ignored;
-  for (size_t i = 0; !error && i < names.size(); ++i) {
-    std::filesystem::rename(partial / names[i], out / names[i], error);
+  for (std::filesystem::directory_iterator entry(partial, error), end; !error && entry != end; entry.increment(error)) {
+    names.push_back(entry->path().filename());
+  }
+  std::partition(names.begin(), names.end(), [](const auto& name) { return name != "config.json"; });
+  size_t moved = 0;
+  while (!error && moved < names.size()) {
+    std::filesystem::rename(partial / names[moved], out / names[moved], error);
+    if (!error) ++moved;
   }
   if (!error) std::filesystem::remove(partial, error);
   if (!error) return absl::OkStatus();
-  for (const std::filesystem::path& name : names) std::filesystem::remove(out / name, ignored);
+  for (size_t i = 0; i < moved; ++i) std::filesystem::remove(out / names[i], ignored);
   return absl::ErrnoToStatus(error.value(), absl::StrCat(out.string(), ": cannot be filled"));
 }
 

@@ -41,9 +41,9 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* sched
     batch.pushes = FixedVector<Push>(limits.sequences_max);
   }
   for (HomePort& port : homes_) {
-    // What a home may be behind by when a boundary begins (HomesKeepUp), and of each place until its next one a
-    // release, and a fill or reservation of who takes it.
-    port.pending = FixedVector<SequenceMessage>(4 * size_t{limits.active()});
+    // What a home may be behind by when a boundary begins (HomesKeepUp), and until the next one of each place a
+    // release, a fill or reservation of who takes it, and that one's release.
+    port.pending = FixedVector<SequenceMessage>(5 * size_t{limits.active()});
   }
 }
 

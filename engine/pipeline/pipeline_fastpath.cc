@@ -259,9 +259,9 @@ void Pipeline::LoseHome(int home) {
   }
 }
 
-// Whether the home has something to do.
+// Whether the home has something to do: control messages that find no room among it.
 bool Pipeline::HasOpen(const HomePort& port) const {
-  bool open = port.segments > 0 && port.link->BulkFreed() < port.segments;
+  bool open = !port.pending.empty() || (port.segments > 0 && port.link->BulkFreed() < port.segments);
   for (const bool hop : port.open) open |= hop;
   return open;
 }

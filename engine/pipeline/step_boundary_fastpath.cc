@@ -44,6 +44,7 @@ bool Pipeline::BeginStep(int m) {
     return false;
   }
   if (!HomesKeepUp()) {
+    batch.held_since_ns = 0;
     batch.no_rows = false;
     return false;
   }

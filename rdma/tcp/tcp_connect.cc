@@ -113,12 +113,15 @@ absl::StatusOr<TcpConnection> ConnectTcpDoor(const std::string& host, uint16_t p
                                              uint64_t deadline_ns, uint64_t hello_timeout_ns) {
   const absl::StatusOr<AddressList> addresses = LookUpTcp(host, port);
   if (!addresses.ok()) return addresses.status();
-  const uint64_t now_ns = NowNs(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-  const uint64_t hello_deadline_ns = now_ns + std::min(hello_timeout_ns, left_ns);
+  const std::string worker = absl::StrCat("worker at ", FormatHostAndPort(host, port));
+  const uint64_t now_ns = NowNs();
+  if (now_ns >= deadline_ns) {
+    return absl::DeadlineExceededError(absl::StrCat("looking up ", worker, " took longer than it may take to connect"));
+  }
+  const uint64_t hello_deadline_ns = now_ns + std::min(hello_timeout_ns, deadline_ns - now_ns);
   absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, *addresses, hello_deadline_ns);
   if (!socket.ok()) return socket.status();
 
-  const std::string worker = absl::StrCat("worker at ", FormatHostAndPort(host, port));
   Handshake handshake(worker, *std::move(socket), std::move(secret), deadline_ns);
   if (absl::Status status = handshake.ExchangeHellos(hello_deadline_ns); !status.ok()) return status;
   const absl::StatusOr<LinkOffer> offer = make_offer();

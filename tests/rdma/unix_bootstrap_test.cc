@@ -293,7 +293,7 @@ TEST_F(UnixBootstrapTest, AWorkerThatTakesUpNoProposal) {
 }
 
 TEST_F(UnixBootstrapTest, AWorkerThatHasTakenUpAProposalHasTimeToDecide) {
-  constexpr uint64_t kHelloTimeoutNs = 500'000'000;
+  constexpr uint64_t kHelloTimeoutNs = 2'000'000'000;
   std::thread worker([&] {
     const absl::StatusOr<std::unique_ptr<PendingLink>> pending = listener_->AcceptProposal(kGenerousNs);
     ASSERT_TRUE(pending.ok()) << pending.status();

@@ -18,7 +18,7 @@
 
 namespace {
 constexpr char kSlowHost[] = "slow.invalid";  // is this host, but to find that out takes a while
-constexpr uint64_t kLookUpNs = 750'000'000;
+constexpr uint64_t kLookUpNs = 1'500'000'000;
 }  // namespace
 
 // In the C library's place.
