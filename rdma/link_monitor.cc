@@ -13,8 +13,8 @@ namespace fastdecode {
 
 LinkMonitor::LinkMonitor() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   FD_CHECK(wake_fd_ >= 0, "no file descriptor left for the link monitor");
-  thread_ = std::thread([this] { Run(); });
-  destroyer_ = std::thread([this] { Destroy(); });
+  thread_ = PinnedThread("fd-links", -1, [this] { Run(); });
+  destroyer_ = PinnedThread("fd-links-end", -1, [this] { Destroy(); });
 }
 
 LinkMonitor::~LinkMonitor() {
@@ -24,8 +24,8 @@ LinkMonitor::~LinkMonitor() {
   }
   Wake();
   released_changed_.notify_all();
-  thread_.join();
-  destroyer_.join();
+  thread_.Join();
+  destroyer_.Join();
   close(wake_fd_);
 }
 

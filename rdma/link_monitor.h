@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "numa/pinned_thread.h"
 #include "rdma/link.h"
 
 namespace fastdecode {
@@ -52,7 +52,7 @@ class LinkMonitor {
   bool stopping_ = false;                              // guarded by mutex_
   std::condition_variable released_changed_;
 
-  std::thread thread_, destroyer_;  // last: they use all of the above
+  PinnedThread thread_, destroyer_;  // last: they use all of the above; not pinned, and signals are others'
 };
 
 }  // namespace fastdecode

@@ -1,4 +1,5 @@
 // fastdecode worker: serves this host's NUMA nodes as homes.
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -13,7 +14,8 @@ namespace fastdecode {
 
 namespace {
 
-fd_worker* running_worker = nullptr;
+// Handled on the main thread, which also ends the worker: all others leave the process's signals to it.
+std::atomic<fd_worker*> running_worker = nullptr;
 
 void StopOnSignal(int) { fd_worker_stop(running_worker); }
 
@@ -48,8 +50,8 @@ void AddWorker(CLI::App& program) {
     // Only now: who reads that it listens may stop it.
     if (!flags->quiet()) std::fprintf(stderr, "%s", worker->Describe().c_str());
     worker->Run();
-    // A second Ctrl-C or SIGTERM ends the process at once. One SIGHUP is often the second signal of a logout: what is left
-    // to do is done.
+    // A second Ctrl-C or SIGTERM ends the process at once. One SIGHUP is often the second signal of a logout: what is
+    // left to do is done.
     std::signal(SIGINT, SIG_DFL);
     std::signal(SIGTERM, SIG_DFL);
     HandleHangUp(SIG_IGN);

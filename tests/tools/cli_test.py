@@ -821,8 +821,9 @@ class BenchGpu(ProgramTest):
             self.assertGreater(batch["gemms_beside_waits"]["min"], 0)
             for figure in ("near_step_us", "near_step_over_gemms"):
                 self.assertGreater(batch[figure]["min"], 0)
-            # A hop is what is idle, and more.
-            self.assertGreaterEqual(batch["hop_us"]["p50"], batch["idle_us"]["p50"])
+            # A hop is what is idle, and more. Under sanitizers there are too few of them to say so.
+            if batch["hop_us"]["p50"] is not None and batch["idle_us"]["p50"] is not None:
+                self.assertGreaterEqual(batch["hop_us"]["p50"], batch["idle_us"]["p50"])
             # Each weight, of four bytes, is multiplied and added once for each row.
             flop_per_byte = batch["gemms_tflop_per_s"] * 1e3 / batch["gemms_gb_per_s"]
             self.assertAlmostEqual(flop_per_byte, 2 * batch["batch"] / 4, places=6)
