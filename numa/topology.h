@@ -17,7 +17,7 @@ struct NumaNode {
   std::vector<int> cores;
   int physical_cores = 0;       // how many leading entries of `cores` are on different physical cores
   bool memory_allowed = false;  // by the process's cpuset
-  uint64_t memory_bytes = 0;    // installed
+  uint64_t memory_bytes = 0;    // installed; 0: the node cannot be a home
   uint64_t free_bytes = 0;      // free now, counting file cache that the kernel would give up
 
   bool UsableAsHome() const { return !cores.empty() && memory_allowed && memory_bytes > 0; }

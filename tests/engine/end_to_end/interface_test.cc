@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -13,41 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "tests/engine/end_to_end/engine_runs.h"
-#include "tests/engine/model/scratch_dir.h"
+#include "tests/engine/end_to_end/interface_fixture.h"
 
 namespace fastdecode {
 namespace {
-
-constexpr int kContext = 256;
-constexpr int kVocab = 256;
-
-class InterfaceTest : public testing::Test {
- protected:
-  void SetUp() override { model_ = WriteTinyModel(dir_.path(), "model", kContext, /*seed=*/9); }
-
-  OptionList Options() const {
-    return {{"model", model_}, {"compute", "f32"}, {"homes", "local:1"}, {"poll", "yield"}, {"max-sequences", "8"}};
-  }
-
-  // What submitting throws.
-  static Error SubmitError(InferenceEngine& engine, const GenerateRequest& request) {
-    try {
-      engine.Submit(request);
-    } catch (const Error& error) {
-      return error;
-    }
-    return Error(FD_OK, "");
-  }
-
-  ScratchDir dir_;
-  std::string model_;
-};
-
-void ExpectError(const Error& error, fd_code code, const std::string& part) {
-  EXPECT_EQ(error.code(), code) << error.what();
-  EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "'" << part << "' is not in: " << error.what();
-}
 
 TEST_F(InterfaceTest, EveryOptionTakesItsDefaultAndRefusesNonsenseByName) {
   fd_option_info info;
@@ -131,100 +99,6 @@ TEST_F(InterfaceTest, EngineAtTheLimitsOfItsOptions) {
       EXPECT_NE(std::string(error.what()).find("max"), std::string::npos) << error.what();
     }
   }
-}
-
-TEST_F(InterfaceTest, RequestsAreCheckedFieldByField) {
-  const auto engine = MakeEngine(Options());
-  const auto with = [](auto change) {
-    GenerateRequest request = GreedyRequest({1, 2, 3}, 4);
-    change(request);
-    return request;
-  };
-  const auto refuses = [&](const std::string& part, auto change) {
-    SCOPED_TRACE(part);
-    ExpectError(SubmitError(*engine, with(change)), FD_INVALID_ARGUMENT, part);
-  };
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  refuses("tokenizer", [](auto& r) { r.prompt_ids.clear(), r.prompt = "text"; });
-  refuses("tokenizer", [](auto& r) { r.stop = {"x"}; });
-  refuses("prompt_ids[1]: 256", [](auto& r) { r.prompt_ids[1] = kVocab; });
-  refuses("prompt_ids[2]: -1", [](auto& r) { r.prompt_ids[2] = -1; });
-  refuses("256", [](auto& r) { r.prompt_ids.assign(kContext, 1); });
-  refuses("max_tokens", [](auto& r) { r.fields.max_tokens = 0; });
-  refuses("min_tokens", [](auto& r) { r.fields.min_tokens = 5; });
-  refuses("temperature", [nan](auto& r) { r.fields.temperature = nan; });
-  refuses("temperature", [](auto& r) { r.fields.temperature = -1; });
-  refuses("top_k", [](auto& r) { r.fields.top_k = -1; });
-  refuses("top_p", [](auto& r) { r.fields.top_p = 0; });
-  refuses("top_p", [nan](auto& r) { r.fields.top_p = nan; });
-  refuses("min_p", [](auto& r) { r.fields.min_p = 1.5; });
-  refuses("repetition_penalty", [](auto& r) { r.fields.repetition_penalty = 0; });
-  refuses("presence_penalty", [nan](auto& r) { r.fields.presence_penalty = nan; });
-  refuses("frequency_penalty", [](auto& r) { r.fields.frequency_penalty = std::numeric_limits<float>::infinity(); });
-  refuses("logprobs", [](auto& r) { r.fields.logprobs = 21; });
-  refuses("logprobs", [](auto& r) { r.fields.logprobs = -2; });
-  refuses("logit_bias", [](auto& r) { r.logit_bias = {{kVocab, 1}}; });
-  refuses("logit_bias", [nan](auto& r) { r.logit_bias = {{1, nan}}; });
-  refuses("stop_token_ids", [](auto& r) { r.stop_token_ids = {-3}; });
-  refuses("fill_tokens", [](auto& r) { r.fields.fill_tokens = 3; });
-  std::vector<float> small(3 * kVocab - 1);
-  refuses("prompt_logits_floats", [&small](auto& r) {
-    r.fields.prompt_logits = small.data();
-    r.fields.prompt_logits_floats = small.size();
-  });
-  refuses("struct_size", [](auto& r) { r.fields.struct_size = 1; });
-  // None of that did any harm.
-  EXPECT_EQ(RunAll(*engine, {GreedyRequest({1, 2, 3}, 4)}, false)[0].tokens.size(), 4u);
-}
-
-// Null is a caller's mistake where a count says that there is something, and the same as nothing where it is 0.
-TEST_F(InterfaceTest, NullPointersAreRefusedByName) {
-  const auto engine = MakeEngine(Options());
-  const auto error_of = [](fd_status* status) {
-    try {
-      ThrowIfError(status);
-    } catch (const Error& error) {
-      return error;
-    }
-    return Error(FD_OK, "");
-  };
-  const int32_t prompt[] = {1, 2, 3};
-  const char* const stop[] = {"x", nullptr};
-  fd_request good;
-  fd_request_init(&good);
-  good.prompt_ids = prompt;
-  good.prompt_id_count = 3;
-  const auto refuses = [&](const std::string& part, auto change) {
-    SCOPED_TRACE(part);
-    fd_request request = good;
-    change(request);
-    uint64_t id = 0;
-    ExpectError(error_of(fd_request_check(&request)), FD_INVALID_ARGUMENT, part);
-    ExpectError(error_of(fd_submit(engine->get(), &request, &id)), FD_INVALID_ARGUMENT, part);
-  };
-  refuses("prompt: it is NULL, but prompt_bytes is 7", [](auto& r) { r.prompt_bytes = 7; });
-  refuses("prompt_ids: it is NULL, but prompt_id_count is 3", [](auto& r) { r.prompt_ids = nullptr; });
-  refuses("prompt_ids", [](auto& r) { r.prompt_ids = nullptr, r.prompt = "text", r.prompt_bytes = 4; });
-  refuses("stop_token_ids: it is NULL, but stop_token_id_count is 2", [](auto& r) { r.stop_token_id_count = 2; });
-  refuses("stop: it is NULL, but stop_count is 1", [](auto& r) { r.stop_count = 1; });
-  refuses("stop: string 1 is NULL", [&stop](auto& r) { r.stop = stop, r.stop_count = 2; });
-  refuses("logit_bias: it is NULL, but logit_bias_count is 1", [](auto& r) { r.logit_bias_count = 1; });
-
-  size_t count = 0;
-  int32_t ids[1];
-  ExpectError(error_of(fd_tokenize(engine->get(), nullptr, 4, 0, ids, 1, &count)), FD_INVALID_ARGUMENT,
-              "fd_tokenize: text is NULL, text_bytes 4");
-  ExpectError(error_of(fd_tokenize(engine->get(), "text", 4, 0, nullptr, 1, &count)), FD_INVALID_ARGUMENT,
-              "fd_tokenize: ids is NULL, capacity 1");
-  char* text = nullptr;
-  ExpectError(error_of(fd_detokenize(engine->get(), nullptr, 2, &text, &count)), FD_INVALID_ARGUMENT,
-              "fd_detokenize: ids is NULL, count 2");
-  // Nothing is to be read; but there is no tokenizer.
-  ExpectError(error_of(fd_tokenize(engine->get(), nullptr, 0, 0, nullptr, 0, &count)), FD_INVALID_ARGUMENT,
-              "tokenizer");
-  ExpectError(error_of(fd_detokenize(engine->get(), nullptr, 0, &text, &count)), FD_INVALID_ARGUMENT, "tokenizer");
-  uint64_t id = 0;
-  EXPECT_EQ(error_of(fd_submit(engine->get(), &good, &id)).code(), FD_OK);
 }
 
 TEST_F(InterfaceTest, LongestPromptAndLongestAnswer) {
