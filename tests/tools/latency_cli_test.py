@@ -267,40 +267,6 @@ class Kernel(ProgramTest):
             self.assertGreater(figure["achieved"], 0, figure)
             self.assertGreater(figure["possible"], 0, figure)
 
-    def kernel_with_stdout(self, stdout, saved, **more):
-        return subprocess.Popen([cli_test.PROGRAM, "latency", "kernel", *map(str, self.SMALL_SHAPES),
-                                 "--json", "--save", saved], stdout=stdout, stderr=subprocess.PIPE, text=True, **more)
-
-    def test_files_are_there_whatever_becomes_of_stdout(self):
-        with open("/dev/full", "w") as full:
-            for name, stdout, code in [("gone", subprocess.PIPE, -signal.SIGPIPE), ("full", full, 1)]:
-                saved = SCRATCH / f"{name}-stdout.json"
-                with self.kernel_with_stdout(stdout, saved) as process:
-                    if process.stdout:
-                        process.stdout.close()
-                    self.assertEqual(process.wait(LIMIT_S), code)
-                    if code > 0:
-                        self.assertIn("stdout: cannot be written: No space left", process.stderr.read())
-                self.assertEqual(json.loads(saved.read_text())["command"], "kernel")
-
-    def test_a_closed_stdout_is_nobody_elses_file(self):
-        saved = SCRATCH / "closed-stdout.json"
-        with self.kernel_with_stdout(None, saved, preexec_fn=lambda: os.close(1)) as process:
-            self.assertIn("stdout: cannot be written", process.stderr.read())
-            self.assertEqual(process.wait(LIMIT_S), 1)
-        self.assertEqual(json.loads(saved.read_text())["command"], "kernel")
-
-    def test_a_file_that_cannot_be_written_loses_no_other(self):
-        full, also_full, saved = SCRATCH / "full.csv", SCRATCH / "full.prom", SCRATCH / "beside-full.json"
-        for path in (full, also_full):
-            path.symlink_to("/dev/full")
-        result = run("latency", "kernel", *self.SMALL_SHAPES, "--save", full, "--save", saved, "--save", also_full)
-        self.assertEqual(result.returncode, 1)
-        for path in (full, also_full):
-            self.assertIn(f"--save: {path}: cannot be written: No space left", result.stderr)
-        self.assertIn("attention", result.stdout)
-        self.assertEqual(json.loads(saved.read_text())["command"], "kernel")
-
     def test_what_was_saved_before_stays_unless_the_new_is_whole(self):
         folder = SCRATCH / "nearly-full"
         folder.mkdir()
@@ -313,7 +279,7 @@ class Kernel(ProgramTest):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
-        result = run("latency", "kernel", *self.SMALL_SHAPES, "--save", link, preexec_fn=nearly_full)
+        result = self.tried("latency", "kernel", *self.SMALL_SHAPES, "--save", link, preexec_fn=nearly_full)
         self.assertIn(f"--save: {link}: cannot be written: File too large", result.stderr)
         self.assertEqual((result.returncode, saved.read_text(), len(list(folder.iterdir()))), (1, "before", 2))
         self.measured("latency", "kernel", *self.SMALL_SHAPES, "--save", link)
@@ -326,6 +292,49 @@ class Kernel(ProgramTest):
         self.refused(run("latency", "kernel", "--save", SCRATCH / "x.hgrm", "--hgrm-of", "attend"), "--hgrm-of", "'attend'")
         # Before anything is measured, though the attention could be.
         self.refused(run("latency", "kernel", "--gib", 0.05, "--repetitions", 100000), "--gib: 0.0", "14336 x 4096")
+
+
+class Delivery(ProgramTest):
+    """Of what was measured to files and to stdout, by a command that no other work on the machine keeps from measuring."""
+
+    @staticmethod
+    def small_step(saved):
+        return ["latency", "step", "-m", demo_model(), "-q", "--kv-gib", "0.05", "--concurrency", 2, "--prompt-tokens", 8,
+                "--output-tokens", 8, "--warmup-seconds", 0.1, "--seconds", 100, "--max-events", LITTLE, "--save", saved]
+
+    def step_with_stdout(self, stdout, saved, **more):
+        return subprocess.Popen([cli_test.PROGRAM, *map(str, self.small_step(saved)), "--json"], stdout=stdout,
+                                stderr=subprocess.PIPE, text=True, **more)
+
+    def test_files_are_there_whatever_becomes_of_stdout(self):
+        with open("/dev/full", "w") as full:
+            for name, stdout, code in [("gone", subprocess.PIPE, -signal.SIGPIPE), ("full", full, 1)]:
+                saved = SCRATCH / f"{name}-stdout.json"
+                with self.step_with_stdout(stdout, saved) as process:
+                    if process.stdout:
+                        process.stdout.close()
+                    self.assertEqual(process.wait(LIMIT_S), code)
+                    if code > 0:
+                        self.assertIn("stdout: cannot be written: No space left", process.stderr.read())
+                self.assertEqual(json.loads(saved.read_text())["command"], "step")
+
+    def test_a_closed_stdout_is_nobody_elses_file(self):
+        saved = SCRATCH / "closed-stdout.json"
+        with self.step_with_stdout(None, saved, preexec_fn=lambda: os.close(1)) as process:
+            self.assertIn("stdout: cannot be written", process.stderr.read())
+            self.assertEqual(process.wait(LIMIT_S), 1)
+        self.assertEqual(json.loads(saved.read_text())["command"], "step")
+
+    def test_a_file_that_cannot_be_written_loses_no_other(self):
+        full, also_full, saved = SCRATCH / "full.csv", SCRATCH / "full.prom", SCRATCH / "beside-full.json"
+        for path in (full, also_full):
+            path.symlink_to("/dev/full")
+        result = run(*self.small_step(full), "--save", saved, "--save", also_full)
+        self.assertEqual(result.returncode, 1)
+        for path in (full, also_full):
+            self.assertIn(f"--save: {path}: cannot be written: No space left", result.stderr)
+        self.assertIn("S-Part stage", result.stdout)
+        self.assertEqual(json.loads(saved.read_text())["command"], "step")
 
 
 class Fabric(ProgramTest):
