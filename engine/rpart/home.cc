@@ -156,6 +156,7 @@ absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> lin
   sessions_.push_back(
       std::make_unique<PeerSession>(session_options, shape, peer, std::move(link), std::move(workspace)));
   loop_->Add(sessions_.back().get());
+  if (options_.monitor != nullptr) options_.monitor->Add(&sessions_.back()->link());
   return absl::OkStatus();
 }
 
@@ -188,6 +189,7 @@ std::string Home::Detach(PeerSession* session) {
   const auto found =
       std::find_if(sessions_.begin(), sessions_.end(), [session](const auto& each) { return each.get() == session; });
   FD_CHECK(found != sessions_.end(), "the peer is not attached here");
+  if (options_.monitor != nullptr) options_.monitor->Remove(&session->link());
   session->link().MarkLost("the home was stopped");
   loop_->AwaitEnd(*session);
   const std::string cause = session->end_cause();

@@ -19,6 +19,7 @@
 #include "numa/pinned_thread.h"
 #include "numa/spin.h"
 #include "rdma/link.h"
+#include "rdma/link_monitor.h"
 
 namespace fastdecode {
 
@@ -32,6 +33,7 @@ struct HomeOptions {
   Isa isa = Isa::kNone;              // kNone: the best that this CPU has
   uint32_t peers = 1;                // served at once, at most kPeersMax
   uint32_t sequences_max = 1 << 16;  // of one peer
+  LinkMonitor* monitor = nullptr;    // watches the peers' links while they are attached; may be null; outlives the home
   Logger* logger = nullptr;          // may be null; outlives the home
 };
 
@@ -66,7 +68,7 @@ class Home {
   // Errors: those of TeamWorkspace::Create. REQUIRES: CheckShape(shape) is ok.
   absl::StatusOr<TeamWorkspace> MakeWorkspace(const RPartShape& shape) const;
   // Starts to serve the peer at the other end of the link, whose size is LinkSizeFor(shape), as offered, in a workspace
-  // of the same shape. Sessions that have ended are detached: whoever watches their links has let go of them.
+  // of the same shape. Sessions that have ended are detached.
   // Errors: those of Offer; InvalidArgument if shape and link do not fit. The link is then lost, for that reason.
   // REQUIRES: CheckShape(shape) is ok.
   absl::Status Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer,
@@ -75,7 +77,7 @@ class Home {
   absl::Status Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer = {});
 
   // Those attached, in order of arrival; each ended() as soon as its link is lost and all that it had here is dropped.
-  // Whoever attached a link with a liveness_fd watches it. Valid until Attach or Detach.
+  // Valid until Attach or Detach.
   const std::vector<std::unique_ptr<PeerSession>>& sessions() const { return sessions_; }
   // Whether any has not ended.
   bool serving() const;

@@ -33,10 +33,11 @@ Worker::Worker(WorkerOptions options, std::unique_ptr<Listener> listener)
     : options_(std::move(options)), listener_(std::move(listener)) {}
 
 absl::Status Worker::MakeHomes() {
-  for (const HomeOptions& options : options_.homes) {
+  for (HomeOptions options : options_.homes) {
     Log(LogLevel::kInfo,
         absl::StrFormat("%s takes %.2f GiB of memory", options.name, static_cast<double>(options.kv_bytes) * 0x1p-30));
-    absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(options);
+    options.monitor = &monitor_;
+    absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(std::move(options));
     if (!home.ok()) return home.status();
     homes_.push_back(*std::move(home));
   }
@@ -137,14 +138,14 @@ absl::Status Worker::Serve(PendingLink* pending, const HomeDescription& offer, c
   acceptance.answer.assign(reinterpret_cast<const char*>(&offer), sizeof(offer));
   absl::StatusOr<std::unique_ptr<HomeLink>> link = pending->Accept(acceptance, home.options().node);
   if (!link.ok()) return link.status();
+  FreeEnded(index);                 // and says so
   peer.pages_wanted = offer.pages;  // what it was told, though another peer may have gone since
   if (absl::Status status = home.Attach(shape, *std::move(link), peer, *std::move(workspace)); !status.ok()) {
     return status;
   }
-  HomeLink* const served = &home.sessions().back()->link();
-  monitor_.Add(served);
+  const HomeLink& served = home.sessions().back()->link();
   Log(LogLevel::kInfo,
-      absl::StrFormat("link of %s to %s: %s", home.options().name, peer.Describe(), served->Describe()));
+      absl::StrFormat("link of %s to %s: %s", home.options().name, peer.Describe(), served.Describe()));
   return absl::OkStatus();
 }
 
@@ -157,7 +158,6 @@ void Worker::FreeEnded(size_t index) {
 
 void Worker::Free(size_t index, PeerSession* session) {
   Home& home = *homes_[index];
-  monitor_.Remove(&session->link());
   const std::string who = session->peer().Describe();
   const std::string cause = home.Detach(session);
   Log(LogLevel::kInfo, absl::StrFormat("%s no longer serves %s: %s", home.options().name, who, cause));

@@ -60,12 +60,10 @@ class Worker {
   void Free(size_t index, PeerSession* session);
   void Log(LogLevel level, const std::string& message);
 
-  // Constant after Create.
   const WorkerOptions options_;
   const std::unique_ptr<Listener> listener_;
-  std::vector<std::unique_ptr<Home>> homes_;
-
   LinkMonitor monitor_;  // of the homes' ends of all links
+  std::vector<std::unique_ptr<Home>> homes_;
 
   std::atomic<bool> stopping_{false};
 };
