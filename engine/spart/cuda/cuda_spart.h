@@ -41,9 +41,9 @@ struct CudaSPartOptions {
 // The S-Part on a GPU: a step of a micro-batch is one graph, launched with stage 0, in the micro-batch's own stream. It
 // publishes each stage that is over and waits until it may go on, by words of pinned memory (StepBoard), so that
 // starting a stage is a store and asking for its end a load.
-// A GPU that does not end a stage in time is given up: every step from then on fails at once, and the device and its
-// memory are left to the end of the process, since what frees them would wait for the GPU.
-// Owns: device, weights, the memory of all micro-batches, graphs. Thread: see SPart.
+// A GPU that does not end a stage in time, or tells of an error, is given up: every step from then on fails at once,
+// and the device and its memory are left to the end of the process, since what frees them would wait for the GPU. Owns:
+// device, weights, the memory of all micro-batches, graphs. Thread: see SPart.
 class CudaSPart : public SPart {
  public:
   // Makes all graphs: some seconds. Errors: ResourceExhausted (with what is needed and what is free),
@@ -141,6 +141,7 @@ class CudaSPart : public SPart {
   void TakeTimes(const MicroBatch& batch);
   StageState CheckDevice(MicroBatch& batch);
   std::string DeviceError(const MicroBatch& batch);
+  bool GaveUp(const MicroBatch& batch) const;
   absl::Status MakeNearArea();
   absl::Status MakeProbes();
   template <class Make>
