@@ -50,10 +50,10 @@ void ReopenPage(const AttentionShape& shape, int kv_head, const std::byte* page,
 // of a page that is no open one it zero-fills the rest of that head's page first, so that no stale bit can be read as
 // NaN: never write slot 0 again while later slots hold tokens that count. Otherwise writing the same token twice
 // changes nothing.
-// Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that. How int8
-// and int4 round is said in cpu/attention_page.h. With int4 the page is an open one, or a closed one that the tokens
-// fill. k and v point at the first token's head (head_dim elements of shape.type); the next token lies row_stride_bytes
-// on.
+// Elements are rounded to shape.kv_type, to nearest even; what is beyond its largest number becomes that, but an
+// infinity in rows of the type that the page keeps stays one. How int8 and int4 round is said in cpu/attention_page.h.
+// With int4 the page is an open one, or a closed one that the tokens fill. k and v point at the first token's head
+// (head_dim elements of shape.type); the next token lies row_stride_bytes on.
 struct AppendArgs {
   std::byte* page;
   const OpenPage* open_page;  // int4: instead; null if the tokens fill a page
