@@ -8,6 +8,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 yes '' | head -n 200 >"$work/prompts" || true
 "$program" generate -q --model "$root/tools/demo_model/model" --prompts-file "$work/prompts" --json --max-tokens 400 \
-  --temperature 0.8 --top-p 0.95 --seed 1 >"$work/stories.jsonl"
+  --temperature 0.8 --top-p 0.95 --seed 1 --hop-timeout-ms 60000 >"$work/stories.jsonl"
 [ "$(wc -l <"$work/stories.jsonl")" -eq 200 ]
 python3 "$root/tools/demo_model/grammar.py" check "$work/stories.jsonl" --min-share 0.95

@@ -19,7 +19,7 @@ import unittest
 sys.path.insert(1, str(pathlib.Path(__file__).parent / "latency"))
 import check_trace
 import cli_test
-from cli_test import LIMIT_S, SMALL, SCRATCH, ProgramTest, demo_model, run, start_long
+from cli_test import LIMIT_S, PATIENT, SMALL, SCRATCH, ProgramTest, demo_model, run, start_long
 
 # Recordings last until so much is in them, on any machine.
 SOME, LITTLE = 20000, 3000
@@ -30,7 +30,7 @@ SUFFIXES = [".json", ".csv", ".tokens.csv", ".hgrm", ".prom", ".html", ".trace.j
 
 def step(*arguments):
     load = [x for option, value in LOAD.items() if option not in arguments for x in (option, value)]
-    return run("latency", "step", "-m", demo_model(), "-q", "--kv-gib", "0.05", *load, *arguments)
+    return run("latency", "step", "-m", demo_model(), "-q", "--kv-gib", "0.05", *PATIENT, *load, *arguments)
 
 
 class EngineAtWork:
@@ -137,7 +137,7 @@ class Step(Recorded):
     def test_an_open_loop_keeps_intended_starts(self):
         text = self.succeed(run("latency", "step", "-m", demo_model(), "-q", "--kv-gib", "0.05", "--rate", 40, "--arrivals",
                                 "constant", "--prompt-tokens", 8, "--output-tokens", 4, "--warmup-seconds", 0.3, "--seconds",
-                                100, "--max-events", LITTLE, "--json"))
+                                100, "--max-events", LITTLE, "--json", *PATIENT))
         starts = [(figures["start"], figures["requests"]) for figures in json.loads(text)["requests"]]
         self.assertEqual([start for start, _ in starts], ["intended", "submitted"])
         self.assertGreater(starts[0][1], 5)
@@ -300,7 +300,8 @@ class Delivery(ProgramTest):
     @staticmethod
     def small_step(saved):
         return ["latency", "step", "-m", demo_model(), "-q", "--kv-gib", "0.05", "--concurrency", 2, "--prompt-tokens", 8,
-                "--output-tokens", 8, "--warmup-seconds", 0.1, "--seconds", 100, "--max-events", LITTLE, "--save", saved]
+                "--output-tokens", 8, "--warmup-seconds", 0.1, "--seconds", 100, "--max-events", LITTLE, *PATIENT,
+                "--save", saved]
 
     def step_with_stdout(self, stdout, saved, **more):
         return subprocess.Popen([cli_test.PROGRAM, *map(str, self.small_step(saved)), "--json"], stdout=stdout,

@@ -31,8 +31,10 @@ OptionList operator+(OptionList left, const OptionList& right) {
 }
 
 std::unique_ptr<InferenceEngine> MakeEngine(const OptionList& list) {
+  // Threads that yield to others on their cores may stand still for 10 seconds (Linux 6.18): no home is lost by that.
+  const OptionList patient = {{"hop-timeout-ms", "60000"}, {"gpu-wait-ms", "120000"}};
   EngineOptions options;
-  for (const auto& [name, value] : list) options.Set(name, value);
+  for (const auto& [name, value] : patient + list) options.Set(name, value);
   return std::make_unique<InferenceEngine>(options);
 }
 

@@ -19,7 +19,7 @@ using OptionList = std::vector<std::pair<std::string, std::string>>;
 
 OptionList operator+(OptionList left, const OptionList& right);
 
-// Throws Error as the engine does.
+// Throws Error as the engine does. Unless told otherwise, it waits for its homes much longer than the default.
 std::unique_ptr<InferenceEngine> MakeEngine(const OptionList& options);
 // What creating an engine throws; FD_OK and no message if it can be made.
 Error EngineError(const OptionList& options);

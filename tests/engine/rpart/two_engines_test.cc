@@ -15,9 +15,10 @@ namespace {
 class GenerateProgram {
  public:
   GenerateProgram(const std::string& homes, int prompts, int tokens) {
-    std::string command = std::string("'") + FASTDECODE_PROGRAM + "' generate -m '" + FASTDECODE_DEMO_MODEL +
-                          "' --json --temp 0 --exact -q --poll yield --kv-gib 0.02 --max-sequences 8 --homes '" +
-                          homes + "' -n " + std::to_string(tokens);
+    std::string command =
+        std::string("'") + FASTDECODE_PROGRAM + "' generate -m '" + FASTDECODE_DEMO_MODEL +
+        "' --json --temp 0 --exact -q --poll yield --kv-gib 0.02 --max-sequences 8 --hop-timeout-ms 60000" +
+        " --homes '" + homes + "' -n " + std::to_string(tokens);
     for (int i = 0; i < prompts; ++i) command += " -p 'The number " + std::to_string(i) + " and'";
     pipe_ = popen((command + " 2>&1").c_str(), "r");
   }
