@@ -170,6 +170,12 @@ std::optional<HomesPages> AskForPages(const InferenceEngine& engine, int home) {
   return std::nullopt;
 }
 
+std::optional<HomesPages> AwaitPages(const InferenceEngine& engine, int home) {
+  std::optional<HomesPages> pages;
+  BecomesTrue([&] { return (pages = AskForPages(engine, home)).has_value(); });
+  return pages;
+}
+
 double HopsOfHome(const InferenceEngine& engine, const std::string& name) {
   double hops = 0;
   const nlohmann::json statistics = nlohmann::json::parse(engine.StatisticsJson());

@@ -68,6 +68,8 @@ struct HomesPages {
   uint64_t all = 0, used = 0, free = 0, held = 0;
 };
 std::optional<HomesPages> AskForPages(const InferenceEngine& engine, int home);
+// The same of a home that is asked until it answers; nothing: it has not before kAnswerTimeoutNs had passed.
+std::optional<HomesPages> AwaitPages(const InferenceEngine& engine, int home);
 // Hops of all homes whose names begin so, since the last reset.
 double HopsOfHome(const InferenceEngine& engine, const std::string& name);
 // Whether all homes are up before kAnswerTimeoutNs has passed.

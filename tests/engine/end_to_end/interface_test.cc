@@ -241,21 +241,21 @@ TEST_F(InterfaceTest, EngineIsDestroyedWithRequestsInAllStates) {
 // 200 to 219 tokens lie on seven pages. Whether the first four came singly, with the first chunks of the prompt, or as
 // a piece of four: the others are of a piece of four, whose last page is held.
 TEST_F(InterfaceTest, HomesSayWhichPagesAreUsedAndHeld) {
-  const auto engine = MakeEngine(Options() + OptionList{{"kv-gib", "0.0625"}, {"fault", "delay=1:100ms"}});
+  const auto engine = MakeEngine(Options() + OptionList{{"kv-gib", "0.0625"}, {"fault", "delay=1:400ms"}});
   for (int round = 0; round < 2; ++round) {
-    std::optional<HomesPages> pages = AskForPages(*engine, 0);
+    std::optional<HomesPages> pages = AwaitPages(*engine, 0);
     ASSERT_TRUE(pages.has_value());
     const uint64_t all = pages->all;
     EXPECT_GT(all, 100u);
     EXPECT_EQ(pages->free, all);
     EXPECT_EQ(pages->used + pages->held, 0u);
     std::mt19937_64 random(1);
-    TokenStream stream = engine->Submit(GreedyRequest(RandomPrompt(random, kVocab, 200), 20));  // 4 s for all of them
+    TokenStream stream = engine->Submit(GreedyRequest(RandomPrompt(random, kVocab, 200), 20));  // 16 s for all of them
     Answer answer;
     const std::optional<TokenEvent> first = stream.Next(kAnswerTimeoutNs);
     ASSERT_TRUE(first.has_value());
     Record(*first, &answer);
-    pages = AskForPages(*engine, 0);
+    pages = AwaitPages(*engine, 0);
     ASSERT_TRUE(pages.has_value());
     EXPECT_EQ(pages->used, 7u);
     EXPECT_EQ(pages->free, all - 7);
