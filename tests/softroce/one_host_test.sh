@@ -8,11 +8,14 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/checks.sh"
 
 build=$1 root=$2
+model=$root/tools/demo_model/model
+hop_timeout_ms=60000  # a busy machine may let a home's threads stand still for 10 seconds
 prompts=(-p 'Once upon a time' -p 'Anna' -p 'One day' -p 'There was a')
 
 # generate OPTION...: one JSON line a prompt, greedy, float32.
 generate() {
-  "$build/tools/fastdecode" generate -q -m "$root/tools/demo_model/model" --exact --temperature 0 --json "${prompts[@]}" "$@"
+  "$build/tools/fastdecode" generate -q -m "$model" --exact --temperature 0 --hop-timeout-ms $hop_timeout_ms --json \
+    "${prompts[@]}" "$@"
 }
 
 # pages_at_home PID MIB: every page that the process has bound to a node is there, and at least MIB on each of the two.
@@ -59,11 +62,16 @@ in_guest() {
   check 'AVX2 was chosen for S-Part and homes' test "$(grep -cE '^(S-Part|home [01]): .*avx2' "$last_errors")" == 3
 
   check 'a worker starts' start_worker
-  generate --homes unix:/run/w.sock -n 12 --ignore-eos >/tmp/long.json 2>&1 &
+  mkfifo /tmp/orders  # the engine lives as long as somebody may write to it
+  "$build/tests/softroce/engine_shell" "model=$model" homes=unix:/run/w.sock hop-timeout-ms=$hop_timeout_ms </tmp/orders \
+    >/tmp/engine.log 2>&1 &
   engine=$!
+  exec 7>/tmp/orders
+  echo '12 Once upon a time' >&7
   check 'it serves an engine with both homes' lab_eventually 60 both_serve
   check 'all pages of its homes are on their nodes' pages_at_home "$worker" 20
   check 'which it served meanwhile' kill -0 "$engine"
+  exec 7>&-
   check 'the engine ends well' wait "$engine"
   check 'two homes of a worker generate the same' same_tokens /out/expected.json generate -n 12 --homes unix:/run/w.sock
   migratepages "$worker" 1 0
