@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace fastdecode {
@@ -24,25 +25,32 @@ bool FindsItsCoreShared(PollMode mode, bool resets) {
   return shared;
 }
 
-// How often a thread that polls in vain for so long has slept: given the core away of its own accord for some time.
-int64_t Sleeps(PollMode mode, std::chrono::milliseconds wait, bool resets) {
+// How often a thread that polls in vain for so long has slept: given the core away of its own accord for some time. It
+// ends when it has slept `enough` times.
+int64_t Sleeps(PollMode mode, std::chrono::milliseconds wait, bool resets, int64_t enough = INT64_MAX) {
   int64_t sleeps = 0;
   std::thread([&] {
+    const auto count = [] {
+      rusage usage;
+      getrusage(RUSAGE_THREAD, &usage);
+      return int64_t{usage.ru_nvcsw};
+    };
     PollBackoff backoff(mode);
-    rusage before, after;
-    getrusage(RUSAGE_THREAD, &before);
+    const int64_t before = count();
     const auto end = std::chrono::steady_clock::now() + wait;
-    for (uint32_t i = 1; std::chrono::steady_clock::now() < end; ++i) {
+    for (uint32_t i = 1; sleeps < enough && std::chrono::steady_clock::now() < end; ++i) {
       backoff.Idle();
       if (resets && i % (PollBackoff::kEmptyPollsBeforeYield + 1) == 0) backoff.Reset();  // after a yield
+      sleeps = count() - before;
     }
-    getrusage(RUSAGE_THREAD, &after);
-    sleeps = after.ru_nvcsw - before.ru_nvcsw;
   }).join();
   return sleeps;
 }
 
-TEST(SpinTest, WhoYieldsForLongNaps) { EXPECT_GT(Sleeps(PollMode::kYield, std::chrono::milliseconds(200), false), 10); }
+TEST(SpinTest, WhoYieldsForLongNaps) {
+  constexpr int64_t kEnough = 11;
+  EXPECT_GE(Sleeps(PollMode::kYield, std::chrono::seconds(60), false, kEnough), kEnough);
+}
 
 TEST(SpinTest, WhoFindsSomethingDoesNotNap) {
   EXPECT_EQ(Sleeps(PollMode::kYield, std::chrono::milliseconds(20), true), 0);
