@@ -41,7 +41,7 @@ struct EchoHome {
   HomeLink* link;
   bool park;
   uint64_t hops = 0;
-  uint64_t sleeps = 0;
+  std::atomic<uint64_t> sleeps{0};
   uint64_t wrong = 0;
 
   bool PollOnce() {
@@ -115,8 +115,8 @@ uint64_t WrongWords(EngineLink* engine, const ReplyHeader& reply) {
 TEST_P(LinkStressSuite, EveryPayloadArrivesOnEverySlot) {
   constexpr uint64_t kStepsMax = 4000;
   constexpr int kSlots = 4;
-  const uint64_t end_ns = NowNs() + kBudgetNs;
   const auto ends = GetParam().make(StressSize(kSlots), 3);
+  const uint64_t end_ns = NowNs() + kBudgetNs;
   EchoHome home = {ends->home.get(), /*park=*/false};
   std::thread home_thread([&] { home.Run(); });
 
@@ -191,8 +191,8 @@ struct BulkHome {
 
 TEST_P(LinkStressSuite, EveryBulkSegmentArrivesAndWakesTheHome) {
   constexpr uint64_t kSegmentsMax = 3000;
-  const uint64_t end_ns = NowNs() + kBudgetNs;
   const auto ends = GetParam().make(StressSize(1), 3);
+  const uint64_t end_ns = NowNs() + kBudgetNs;
   BulkHome home{ends->home.get()};
   std::thread home_thread([&] { home.Run(); });
   std::mt19937_64 random(3);
@@ -223,13 +223,13 @@ TEST_P(LinkStressSuite, EveryBulkSegmentArrivesAndWakesTheHome) {
 
 TEST_P(LinkStressSuite, NoRingIsLost) {
   constexpr uint64_t kStepsMax = 3000;
-  const uint64_t end_ns = NowNs() + kBudgetNs;
   const auto ends = GetParam().make(StressSize(1), 3);
+  const uint64_t end_ns = NowNs() + kBudgetNs;
   EchoHome home = {ends->home.get(), /*park=*/true};
   std::thread home_thread([&] { home.Run(); });
   std::mt19937_64 random(2);
   uint64_t step = 0;
-  while (step < kStepsMax && NowNs() < end_ns) {
+  while (step < kStepsMax && (NowNs() < end_ns || home.sleeps == 0)) {
     ++step;
     // From none to some microseconds, so that the hop meets the home anywhere between its poll and its sleep.
     for (uint64_t pause = random() % 2000; pause > 0; --pause) CpuRelax();
