@@ -171,13 +171,16 @@ TEST_F(UnixBootstrapTest, GarbageDoesNotKeepAnHonestEngineOut) {
 }
 
 TEST_F(UnixBootstrapTest, SilentClientsDoNotKeepAnHonestEngineOut) {
+  const uint64_t start_ns = NowNs();
   std::vector<std::unique_ptr<RawClient>> silent;
   for (size_t i = 0; i < UnixListener::kHalfOpenMax + 20; ++i) silent.push_back(std::make_unique<RawClient>(path_));
   const auto connected = Connect();
   EXPECT_TRUE(connected.ok()) << connected.status();
-  // And do not stay: the youngest is told after its time, the oldest had to make room.
+  const bool all_had_time = NowNs() - start_ns < UnixListener::kProposalTimeoutNs;
+  // And do not stay: one is told after its time, if only the youngest, and the oldest had to make room.
+  silent.push_back(std::make_unique<RawClient>(path_));
   ExpectTurnedAway("no proposal came in time");
-  EXPECT_EQ(silent.front()->Refusal(), "closed");
+  if (all_had_time) EXPECT_EQ(silent.front()->Refusal(), "closed");
 }
 
 TEST_F(UnixBootstrapTest, AProposalThatCameInTimeIsHeardHoweverLate) {
