@@ -139,15 +139,18 @@ TEST_P(CudaSPartTest, AGpuThatBeginsNothingEndsTheStart) {
 TEST_P(CudaSPartTest, AGpuThatHangsIsGivenUp) {
   if (GetParam() == Gpu::kReal) GTEST_SKIP() << "a real GPU is not made to hang for a test";
   stage_bound_ns_ = 2'000'000'000;
-  auto gpu = MakeOnGpu();
+  auto gpu = MakeOnGpu(ElementType::kF32, /*wait_ns=*/60'000'000'000);
   auto* const device = static_cast<SoftDevice*>(device_);
   void* const block = gpu->sampling_memory()->allocate(100);
   SPartRig rig(model_, gpu.get(), 2, 37);
   SPartRig::Ask ask;
   ask.rows = 4;
+  ask.patient = true;
   ASSERT_FALSE(rig.Step(ask).failed);
   ask.before_start = [&](int stage) {
-    if (stage == 2) device->Hang();
+    if (stage != 2) return;
+    device->Hang();
+    ask.patient = false;
   };
   const uint64_t start_ns = NowNs();
   EXPECT_TRUE(rig.Step(ask).failed);
@@ -199,9 +202,7 @@ StepTable TableOfOneRow() {
 void ExpectToEnd(CudaSPart* gpu, int micro_batch, StepTable* table) {
   for (int stage = 0; stage <= gpu->layers(); ++stage) {
     if (stage > 0) gpu->StartStage(micro_batch, stage, *table);
-    StageState state = StageState::kRunning;
-    while (state == StageState::kRunning) state = gpu->PollStage(micro_batch);
-    ASSERT_EQ(state, StageState::kDone) << gpu->failure();
+    ASSERT_EQ(AwaitPatiently(gpu, micro_batch), StageState::kDone) << gpu->failure();
   }
 }
 
@@ -213,6 +214,7 @@ TEST_P(CudaSPartTest, AStepMayWaitLongForAnotherToEnd) {
   StepTable other = TableOfOneRow();
   std::jthread control;
   SPartRig::Ask ask;
+  ask.patient = true;
   ask.before_start = [&](int stage) {
     if (stage != 1) return;
     control = std::jthread([&] { gpu->HoldSteps(); });
@@ -229,12 +231,12 @@ TEST_P(CudaSPartTest, AStepMayWaitLongForAnotherToEnd) {
 
 // Nobody looked: it may have been stopped, or its machine.
 TEST_P(CudaSPartTest, AProcessThatStoodStillGivesNothingUp) {
-  stage_bound_ns_ = 500'000'000;
-  const auto gpu = MakeOnGpu();
+  stage_bound_ns_ = 1'000'000'000;
+  const auto gpu = MakeOnGpu(ElementType::kF32, /*wait_ns=*/60'000'000'000);
   StepTable table = TableOfOneRow();
   std::shared_ptr<void> hold = gpu->HoldSteps();
   gpu->StartStage(0, 0, table);
-  std::this_thread::sleep_for(std::chrono::nanoseconds(2 * stage_bound_ns_));
+  std::this_thread::sleep_for(std::chrono::nanoseconds(stage_bound_ns_ + stage_bound_ns_ / 4));
   EXPECT_EQ(gpu->PollStage(0), StageState::kRunning);
   hold.reset();
   ExpectToEnd(gpu.get(), 0, &table);

@@ -1,7 +1,9 @@
 #include "tests/engine/spart/spart_rig.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "engine/model/synth.h"
@@ -92,6 +94,14 @@ RigModel::RigModel(const std::string& dir, ElementType wire, int rows_max, int m
       weights(OrDie(MapWeights(spec, checkpoint))),
       shape(ShapeOf(spec, wire, rows_max, micro_batches)) {}
 
+StageState AwaitPatiently(SPart* spart, int micro_batch) {
+  for (std::chrono::microseconds pause(10);; pause *= 4) {
+    const StageState state = spart->PollStage(micro_batch);
+    if (state != StageState::kRunning) return state;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 SPartRig::SPartRig(const RigModel& model, SPart* spart, int homes, uint64_t seed)
     : model_(model), spart_(spart), homes_(homes), seed_(seed), tables_(model.shape.micro_batches) {
   const size_t rows = model.shape.max_rows;
@@ -153,7 +163,10 @@ SPartRig::Outcome SPartRig::Step(const Ask& ask) {
     table.trace = ask.trace_from >= 0 && stage >= ask.trace_from ? &traced.trace : nullptr;
     traced.start_ns = NowNs();
     spart_->StartStage(ask.micro_batch, stage, table);
-    if (Await(ask.micro_batch) == StageState::kFailed) {
+    StageState state = StageState::kRunning;
+    if (ask.patient) state = AwaitPatiently(spart_, ask.micro_batch);
+    while (state == StageState::kRunning) state = spart_->PollStage(ask.micro_batch);
+    if (state == StageState::kFailed) {
       outcome.failed = true;
       return outcome;
     }
@@ -162,13 +175,6 @@ SPartRig::Outcome SPartRig::Step(const Ask& ask) {
   }
   for (int i = 0; i < table.logit_rows; ++i) outcome.samples.push_back(table.logits[static_cast<size_t>(i)].result);
   return outcome;
-}
-
-StageState SPartRig::Await(int micro_batch) {
-  for (;;) {
-    const StageState state = spart_->PollStage(micro_batch);
-    if (state != StageState::kRunning) return state;
-  }
 }
 
 void SPartRig::FillTable(const Ask& ask, StepTable* table, Outcome* outcome) {

@@ -28,6 +28,11 @@ struct RigModel {
   RPartShape shape;
 };
 
+// How a stage ends, of a GPU whose threads may stand still for 10 seconds on a busy machine. Each look at a stage comes
+// later than the one before: it counts for little towards the bound after which the GPU is given up, which need not be
+// longer than that.
+StageState AwaitPatiently(SPart* spart, int micro_batch);
+
 // Plays the pipeline and the homes to an S-Part: steps with random rows, o that is random but depends on the seed
 // alone. Owns: tables and areas. Thread: one.
 class SPartRig {
@@ -54,6 +59,7 @@ class SPartRig {
     bool show_logits = true;
     int lose_home_at = -1;  // its areas vanish before this stage
     int trace_from = -1;    // from this stage on somebody records; -1: nobody
+    bool patient = false;   // AwaitPatiently
     SamplingParams sampling;
     std::function<void(int stage)> before_start = [](int) {};  // of each stage
   };
@@ -65,7 +71,6 @@ class SPartRig {
   }
 
  private:
-  StageState Await(int micro_batch);
   void FillTable(const Ask& ask, StepTable* table, Outcome* outcome);
   void FillReceiveAreas(const Ask& ask, int stage, StepTable* table);
   std::vector<float> TakeSent(const StepTable& table) const;
