@@ -32,6 +32,7 @@ constexpr double kNormEpsilonMin = 1e-12;
 constexpr double kNormEpsilonMax = 1e-1;
 constexpr double kThetaMax = 1e12;
 constexpr double kRopeFactorMax = 1e6;
+constexpr char kRopeTypes[] = "\"default\", \"linear\" or \"llama3\"";
 
 int AsInt(int64_t bounded) { return static_cast<int>(bounded); }
 
@@ -56,6 +57,21 @@ void CheckWholeRotation(JsonFields* fields) {
   if (fields->NumberOr("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
     fields->Fail("partial_rotary_factor", "1 (heads that are rotated as a whole)");
   }
+}
+
+// Without scaling nothing may be there that would scale. Without a type, which is "default" then, a theta may: newer
+// rope_parameters have one. What else there is wants a type, as transformers do.
+void CheckUnscaled(const nlohmann::json& object, const char* type_name, JsonFields* rope) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) rope->Fail(key.c_str(), "no object (rope per kind of layer is not supported)");
+  }
+  for (const auto& [key, value] : object.items()) {
+    if (rope->Has(type_name) || value.is_null() || key == "rope_theta" || key == "partial_rotary_factor") continue;
+    rope->Fail(type_name, absl::StrCat(kRopeTypes, " beside ", key));
+  }
+  const nlohmann::json* factor = rope->Find("factor");
+  if (factor != nullptr && *factor != 1)
+    rope->Fail("factor", absl::StrCat("none or 1 where ", type_name, " is \"default\""));
 }
 
 // rope_scaling {"type" or "rope_type", ...} beside rope_theta, or the newer rope_parameters that holds both.
@@ -89,11 +105,9 @@ RopeSpec ReadRope(JsonFields* fields, absl::Status* error) {
       scaling.Fail("high_freq_factor", absl::StrCat("more than low_freq_factor, which is ", rope.low_freq_factor));
     }
   } else if (type != "default") {
-    scaling.Fail(type_name, "\"default\", \"linear\" or \"llama3\"");
+    scaling.Fail(type_name, kRopeTypes);
   } else {
-    for (const auto& [key, value] : object->items()) {
-      if (value.is_object()) scaling.Fail(key.c_str(), "no object (rope per kind of layer is not supported)");
-    }
+    CheckUnscaled(*object, type_name, &scaling);
   }
   return rope;
 }

@@ -143,8 +143,10 @@ TEST(ModelConfig, ReadsRopeScalings) {
   EXPECT_EQ(spec.rope.high_freq_factor, 4.0);
   EXPECT_EQ(spec.rope.original_context, 8192);
 
-  config["rope_scaling"] = {{"type", "default"}};
-  EXPECT_EQ(Parse(config).rope.scaling, RopeSpec::Scaling::kNone);
+  for (const char* unscaled : {R"({"type": "default"})", R"({"rope_type": "default", "factor": 1.0})", "{}"}) {
+    config["rope_scaling"] = json::parse(unscaled);
+    EXPECT_EQ(Parse(config).rope.scaling, RopeSpec::Scaling::kNone) << unscaled;
+  }
 }
 
 TEST(ModelConfig, ReadsNewerRopeParameters) {
@@ -153,6 +155,9 @@ TEST(ModelConfig, ReadsNewerRopeParameters) {
   config.erase("rope_scaling");
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
   EXPECT_EQ(Parse(config).rope.theta, 500000.0);
+  EXPECT_EQ(Parse(config).rope.scaling, RopeSpec::Scaling::kNone);
+  config["rope_parameters"] = {{"rope_type", nullptr}, {"rope_theta", 700000.0}, {"factor", nullptr}};
+  EXPECT_EQ(Parse(config).rope.theta, 700000.0);
   EXPECT_EQ(Parse(config).rope.scaling, RopeSpec::Scaling::kNone);
   config["rope_parameters"] = {{"rope_type", "linear"}, {"rope_theta", 1e6}, {"factor", 4}};
   EXPECT_EQ(Parse(config).rope.theta, 1e6);
@@ -179,6 +184,15 @@ TEST(ModelConfig, RefusesRopeThatItCannotCompute) {
   EXPECT_THAT(ErrorOf(config), HasSubstr("rope_scaling.original_max_position_embeddings is missing"));
   config["rope_scaling"] = "linear";
   EXPECT_THAT(ErrorOf(config), HasSubstr("rope_scaling is \"linear\", expected an object"));
+  config["rope_scaling"] = {{"factor", 8.0}};
+  EXPECT_THAT(ErrorOf(config), HasSubstr("dir/config.json: rope_scaling.type is missing, expected \"default\", "
+                                         "\"linear\" or \"llama3\" beside factor"));
+  config["rope_scaling"] = {{"long_factor", {1.0, 2.0}}};
+  EXPECT_THAT(ErrorOf(config), HasSubstr("rope_scaling.type is missing"));
+  config["rope_scaling"] = {{"type", "default"}, {"factor", 8.0}};
+  EXPECT_THAT(ErrorOf(config),
+              HasSubstr("dir/config.json: rope_scaling.factor is 8.0, expected none or 1 where type is "
+                        "\"default\""));
   config.erase("rope_scaling");
   config["rope_parameters"] = json::parse(R"({"full_attention": {"rope_type": "linear", "factor": 2}})");
   EXPECT_THAT(ErrorOf(config), HasSubstr("rope_parameters.full_attention is {"));
