@@ -212,7 +212,7 @@ nlohmann::ordered_json RopeScalingJson(const RopeSpec& rope) {
 
 }  // namespace
 
-absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::string_view generation_json,
+absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::optional<std::string_view> generation_json,
                                          const std::string& model_dir) {
   const std::string config_path = PathIn(model_dir, kConfigFile);
   const absl::StatusOr<nlohmann::json> config = ParseJsonObject(config_json, config_path);
@@ -223,9 +223,9 @@ absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::stri
   if (!error.ok()) return error;
   ModelSpec spec = ReadFields(&fields, *family, &error);
 
-  if (!generation_json.empty()) {
+  if (generation_json.has_value()) {
     const std::string generation_path = PathIn(model_dir, kGenerationFile);
-    const absl::StatusOr<nlohmann::json> generation = ParseJsonObject(generation_json, generation_path);
+    const absl::StatusOr<nlohmann::json> generation = ParseJsonObject(*generation_json, generation_path);
     if (error.ok() && !generation.ok()) return generation.status();
     if (error.ok()) {
       JsonFields generation_fields(*generation, generation_path, "", &error);
@@ -242,7 +242,9 @@ absl::StatusOr<ModelSpec> ReadModelSpec(const std::string& model_dir) {
   if (!config.ok()) return config.status();
   const absl::StatusOr<std::string> generation = ReadTextFile(PathIn(model_dir, kGenerationFile), kConfigBytesMax);
   if (!generation.ok() && !absl::IsNotFound(generation.status())) return generation.status();
-  return ParseModelSpec(*config, generation.ok() ? *generation : "", model_dir);
+  std::optional<std::string_view> generation_json;
+  if (generation.ok()) generation_json = *generation;
+  return ParseModelSpec(*config, generation_json, model_dir);
 }
 
 std::string WriteModelConfig(const ModelSpec& spec, DType weights) {

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_MODEL_MODEL_CONFIG_H_
 #define FASTDECODE_ENGINE_MODEL_MODEL_CONFIG_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,8 +16,8 @@ namespace fastdecode {
 // that names file, field and value.
 absl::StatusOr<ModelSpec> ReadModelSpec(const std::string& model_dir);
 
-// The same from texts. `generation_json` is empty where there is no such file.
-absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::string_view generation_json,
+// The same from texts. `generation_json` is none where there is no such file.
+absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::optional<std::string_view> generation_json,
                                          const std::string& model_dir);
 
 // The inverse: the text of a config.json from which ReadModelSpec gives `spec` again. `weights` is what it says about

@@ -367,7 +367,8 @@ absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, 
         absl::StrFormat("k_outlier_factor is %g, expected a number from 1 to 1024", options.k_outlier_factor));
   }
   // What could not be read back is not written.
-  const absl::StatusOr<ModelSpec> read = ParseModelSpec(WriteModelConfig(spec, options.dtype), "", options.out_dir);
+  const absl::StatusOr<ModelSpec> read =
+      ParseModelSpec(WriteModelConfig(spec, options.dtype), std::nullopt, options.out_dir);
   if (!read.ok()) return read.status();
   const absl::StatusOr<std::filesystem::path> out = CheckDestination(options.out_dir);
   if (!out.ok()) return out.status();

@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace fastdecode {
 bool FuzzOne(const std::string& input) {
   const size_t zero = input.find('\0');
   const std::string config = input.substr(0, zero);
-  const std::string generation = zero == std::string::npos ? "" : input.substr(zero + 1);
+  std::optional<std::string> generation;
+  if (zero != std::string::npos) generation = input.substr(zero + 1);
   const auto spec = ParseModelSpec(config, generation, "DIR");
   if (!spec.ok()) {
     FD_CHECK(spec.status().message().substr(0, 4) == "DIR/", "an error names the file first");
@@ -25,7 +27,8 @@ bool FuzzOne(const std::string& input) {
   FD_CHECK(spec->max_context > 0 && spec->sliding_window >= 0, "lengths are not negative");
   FD_CHECK(spec->norm_epsilon > 0 && spec->rope.theta >= 1 && spec->rope.factor >= 1, "numbers are in range");
   for (const int id : spec->eos_token_ids) FD_CHECK(id >= 0 && id < spec->vocab, "stop tokens are in the vocabulary");
-  FD_CHECK(ParseModelSpec(WriteModelConfig(*spec, DType::kF32), "", "DIR").ok(), "what was read can be written");
+  FD_CHECK(ParseModelSpec(WriteModelConfig(*spec, DType::kF32), std::nullopt, "DIR").ok(),
+           "what was read can be written");
   return true;
 }
 

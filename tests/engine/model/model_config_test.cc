@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/model/shapes.h"
@@ -36,13 +38,13 @@ json SmallMistral() {
   return config;
 }
 
-ModelSpec Parse(const json& config, const std::string& generation = "") {
+ModelSpec Parse(const json& config, std::optional<std::string_view> generation = std::nullopt) {
   const auto spec = ParseModelSpec(config.dump(), generation, "dir");
   EXPECT_TRUE(spec.ok()) << spec.status();
   return spec.ok() ? *spec : ModelSpec();
 }
 
-std::string ErrorOf(const json& config, const std::string& generation = "") {
+std::string ErrorOf(const json& config, std::optional<std::string_view> generation = std::nullopt) {
   const auto spec = ParseModelSpec(config.dump(), generation, "dir");
   EXPECT_FALSE(spec.ok()) << config;
   return std::string(spec.status().message());
@@ -106,6 +108,7 @@ TEST(ModelConfig, GenerationConfigDecidesWhereToStop) {
   EXPECT_THAT(ErrorOf(SmallLlama(), R"({"eos_token_id": "</s>"})"),
               HasSubstr("dir/generation_config.json: eos_token_id is \"</s>\", expected a token id from 0 to 999"));
   EXPECT_THAT(ErrorOf(SmallLlama(), "{"), HasSubstr("dir/generation_config.json: not valid JSON"));
+  EXPECT_THAT(ErrorOf(SmallLlama(), ""), HasSubstr("dir/generation_config.json: not valid JSON"));
 }
 
 TEST(ModelConfig, SlidingWindowIsMistrals) {
@@ -280,7 +283,7 @@ TEST(ModelConfig, RefusesAbsurdValues) {
 
 TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
   const auto error = [](const std::string& text) {
-    return std::string(ParseModelSpec(text, "", "dir").status().message());
+    return std::string(ParseModelSpec(text, std::nullopt, "dir").status().message());
   };
   EXPECT_THAT(error(""), HasSubstr("dir/config.json: not valid JSON"));
   EXPECT_THAT(error("{\"model_type\": \"llama\""), HasSubstr("dir/config.json: not valid JSON"));
@@ -299,6 +302,9 @@ TEST(ModelConfig, ReadsAFolder) {
   dir.Write("generation_config.json", R"({"eos_token_id": 3})");
   ASSERT_TRUE(ReadModelSpec(dir.path()).ok());
   EXPECT_THAT(ReadModelSpec(dir.path())->eos_token_ids, ElementsAre(3));
+  dir.Write("generation_config.json", "");
+  EXPECT_THAT(std::string(ReadModelSpec(dir.path()).status().message()),
+              HasSubstr(dir.File("generation_config.json") + ": not valid JSON"));
   dir.Write("config.json", std::string(5 << 20, ' '));
   EXPECT_THAT(std::string(ReadModelSpec(dir.path()).status().message()),
               HasSubstr("size is 5242880 bytes, expected at most"));
@@ -309,7 +315,7 @@ TEST(WriteModelConfig, IsReadBackAsItWas) {
     ModelSpec spec = *FindShape(name);
     spec.eos_token_ids = {2, 7};
     spec.tied_embeddings = !spec.tied_embeddings;
-    const auto read = ParseModelSpec(WriteModelConfig(spec, DType::kF16), "", "dir");
+    const auto read = ParseModelSpec(WriteModelConfig(spec, DType::kF16), std::nullopt, "dir");
     ASSERT_TRUE(read.ok()) << name << ": " << read.status();
     EXPECT_EQ(read->family, spec.family);
     EXPECT_EQ(read->layers, spec.layers);
