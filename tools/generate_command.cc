@@ -1,4 +1,5 @@
 // fastdecode generate: text (or token ids) from prompts.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +41,8 @@ void CheckTokenizer(const std::string& model, const std::vector<GenerateRequest>
   const auto has_text = [](const GenerateRequest& r) { return r.prompt_ids.empty() || !r.stop.empty(); };
   const std::string file = model + "/tokenizer.json";
   if (std::none_of(requests.begin(), requests.end(), has_text)) return;
-  if (access(file.c_str(), F_OK) == 0 || access((model + "/config.json").c_str(), F_OK) != 0) return;
+  struct stat info;  // lstat: of a link to nothing, too, the engine says what it is
+  if (lstat(file.c_str(), &info) == 0 || access((model + "/config.json").c_str(), F_OK) != 0) return;
   throw Error(FD_INVALID_ARGUMENT,
               file + ": not there, so that this model takes no text; --prompt-ids takes token ids");
 }

@@ -17,6 +17,12 @@ constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr int64_t kIndexBytesMax = 32 << 20;
 
+// Also what cannot be opened, such as a link to nothing: opening it says why.
+bool IsThere(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::symlink_status(path, ignored).type() != std::filesystem::file_type::not_found;
+}
+
 // A shard lies in the model's own folder.
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
@@ -56,10 +62,10 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
   const std::filesystem::path dir(model_dir);
   Checkpoint checkpoint;
   absl::Status status;
-  if (std::filesystem::exists(dir / kSingleFile, error)) {
+  if (IsThere(dir / kSingleFile)) {
     checkpoint.path_ = (dir / kSingleFile).string();
     status = checkpoint.AddFile(checkpoint.path_);
-  } else if (std::filesystem::exists(dir / kIndexFile, error)) {
+  } else if (IsThere(dir / kIndexFile)) {
     checkpoint.path_ = (dir / kIndexFile).string();
     status = checkpoint.OpenShards(model_dir);
   } else {

@@ -54,9 +54,21 @@ absl::StatusOr<std::string> ReadDescriptor(int fd, size_t size, const std::strin
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t bytes_max) {
+absl::StatusOr<int> OpenToRead(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open"));
+  if (fd >= 0) return fd;
+  const int open_errno = errno;
+  struct stat info;
+  if (open_errno == ENOENT && lstat(path.c_str(), &info) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": a link to nothing"));
+  }
+  return absl::ErrnoToStatus(open_errno, absl::StrCat(path, ": cannot open"));
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t bytes_max) {
+  const absl::StatusOr<int> opened = OpenToRead(path);
+  if (!opened.ok()) return opened.status();
+  const int fd = *opened;
   absl::StatusOr<std::string> text;
   struct stat info;
   if (fstat(fd, &info) != 0) {

@@ -11,6 +11,10 @@
 
 namespace fastdecode {
 
+// Opens a file to read, without waiting for a pipe's other end. Errors name the path; a link that leads to nothing is
+// no missing file (kNotFound), since somebody put it there.
+absl::StatusOr<int> OpenToRead(const std::string& path);
+
 // Reads a whole regular file of at most `bytes_max` bytes. Errors name the path.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t bytes_max);
 

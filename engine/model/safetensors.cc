@@ -1,6 +1,5 @@
 #include "engine/model/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/model/json_fields.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -266,8 +266,9 @@ absl::StatusOr<std::vector<TensorView>> ParseSafetensors(std::span<const std::by
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open"));
+  const absl::StatusOr<int> opened = OpenToRead(path);
+  if (!opened.ok()) return opened.status();
+  const int fd = *opened;
   struct stat info;
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd);

@@ -1512,6 +1512,10 @@ class BadModel(ProgramTest):
         (folder / "model.safetensors").unlink()
         self.refuse(folder, folder)
         self.refuse(SCRATCH / "no-model", SCRATCH / "no-model")
+        folder = self.copy(ROOT / "tools/demo_model/model")
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer.json").symlink_to("gone")
+        self.refuse(folder, folder / "tokenizer.json", "a link to nothing", prompt=("-p", "A"))
 
     def test_tokenizers(self):
         folder = self.copy(ROOT / "tools/demo_model/model")

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -63,6 +64,18 @@ TEST(Checkpoint, NamesWhatIsNotThere) {
   ScratchDir dir;
   EXPECT_THAT(ErrorOf(dir), HasSubstr(dir.path() + ": neither model.safetensors nor model.safetensors.index.json"));
   EXPECT_THAT(std::string(Checkpoint::Open(dir.File("none")).status().message()), HasSubstr("none: not a folder"));
+}
+
+TEST(Checkpoint, NamesLinksThatLeadNowhere) {
+  ScratchDir dir;
+  std::filesystem::create_symlink("gone", dir.File("model.safetensors"));
+  EXPECT_EQ(ErrorOf(dir), dir.File("model.safetensors") + ": a link to nothing");
+  std::filesystem::remove(dir.File("model.safetensors"));
+  std::filesystem::create_symlink("model.safetensors", dir.File("model.safetensors"));
+  EXPECT_THAT(ErrorOf(dir), HasSubstr(dir.File("model.safetensors") + ": cannot open"));
+  std::filesystem::remove(dir.File("model.safetensors"));
+  std::filesystem::create_symlink("gone", dir.File(kIndex));
+  EXPECT_EQ(ErrorOf(dir), dir.File(kIndex) + ": a link to nothing");
 }
 
 TEST(Checkpoint, RefusesMissingShard) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -305,6 +306,10 @@ TEST(ModelConfig, ReadsAFolder) {
   dir.Write("generation_config.json", "");
   EXPECT_THAT(std::string(ReadModelSpec(dir.path()).status().message()),
               HasSubstr(dir.File("generation_config.json") + ": not valid JSON"));
+  std::filesystem::remove(dir.File("generation_config.json"));
+  std::filesystem::create_symlink("gone", dir.File("generation_config.json"));
+  EXPECT_EQ(std::string(ReadModelSpec(dir.path()).status().message()),
+            dir.File("generation_config.json") + ": a link to nothing");
   dir.Write("config.json", std::string(5 << 20, ' '));
   EXPECT_THAT(std::string(ReadModelSpec(dir.path()).status().message()),
               HasSubstr("size is 5242880 bytes, expected at most"));

@@ -214,6 +214,13 @@ TEST(TokenizerErrors, NamesMissingFiles) {
   EXPECT_TRUE(Tokenizer::Load(dir).ok()) << Tokenizer::Load(dir).status();
   std::filesystem::create_directory(dir / "special_tokens_map.json");
   EXPECT_THAT(std::string(Tokenizer::Load(dir).status().message()), HasSubstr("special_tokens_map.json"));
+  // A link to nothing was meant to be a file: it is not passed over as one that is missing.
+  for (const char* name : {"tokenizer_config.json", "tokenizer.json"}) {
+    std::filesystem::remove(dir / name);
+    std::filesystem::create_symlink("gone", dir / name);
+    EXPECT_EQ(Tokenizer::Load(dir).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(Tokenizer::Load(dir).status().message()), (dir / name).string() + ": a link to nothing");
+  }
   std::filesystem::remove_all(dir);
 }
 
