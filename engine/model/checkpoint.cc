@@ -1,11 +1,15 @@
 #include "engine/model/checkpoint.h"
 
+#include <limits.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/json_fields.h"
 #include "numa/check.h"
@@ -23,10 +27,10 @@ bool IsThere(const std::filesystem::path& path) {
   return std::filesystem::symlink_status(path, ignored).type() != std::filesystem::file_type::not_found;
 }
 
-// A shard lies in the model's own folder.
+// A shard lies in the model's own folder, under a name that errors can show.
 bool IsPlainFileName(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
+  const auto is_plain = [](char c) { return c != '/' && !absl::ascii_iscntrl(static_cast<unsigned char>(c)); };
+  return !name.empty() && name.size() <= NAME_MAX && name != "." && name != ".." && std::ranges::all_of(name, is_plain);
 }
 
 // The index's map from tensor to file. Error: names the index and the entry.
@@ -44,7 +48,7 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadIndex(const
   std::vector<std::pair<std::string, std::string>> entries;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string() || !IsPlainFileName(file.get<std::string>())) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map.", tensor, " is ", ShowJson(file),
+      return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map.", ShowText(tensor), " is ", ShowJson(file),
                                                      ", expected the name of a file in the same folder"));
     }
     entries.emplace_back(tensor, file.get<std::string>());
@@ -89,8 +93,8 @@ absl::Status Checkpoint::OpenShards(const std::string& model_dir) {
   for (const auto& [name, shard] : *index) {
     const TensorView* tensor = Find(name);
     if (tensor != nullptr && std::filesystem::path(PathOf(*tensor)).filename() == shard) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": weight_map.", name, " is \"", shard, "\", expected a file that has this tensor"));
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": weight_map.", ShowText(name), " is ", ShowJson(shard),
+                                                   ", expected a file that has this tensor"));
   }
   return absl::OkStatus();
 }
@@ -102,8 +106,8 @@ absl::Status Checkpoint::AddFile(const std::string& path) {
   for (const TensorView& tensor : file->tensors()) {
     const auto [other, is_new] = by_name_.emplace(tensor.name, &tensor);
     if (!is_new) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": tensor ", tensor.name, " is in ", PathOf(*other->second), " too, expected it once"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", ShowText(tensor.name), " is in ",
+                                                     PathOf(*other->second), " too, expected it once"));
     }
     total_bytes_ += static_cast<int64_t>(tensor.bytes);
   }

@@ -95,7 +95,7 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, const std:
     if (root.is_object()) return root;
     return absl::InvalidArgumentError(absl::StrCat(file, ": content is ", ShowJson(root), ", expected a JSON object"));
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": not valid JSON: ", error.what()));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": not valid JSON: ", ShowParseError(error)));
   }
 }
 
@@ -116,7 +116,8 @@ void JsonFields::Fail(const char* name, const std::string& expected) {
   if (!error_->ok()) return;
   const nlohmann::json* value = Find(name);
   const std::string what = value == nullptr ? "missing" : ShowJson(*value);
-  *error_ = absl::InvalidArgumentError(absl::StrCat(file_, ": ", prefix_, name, " is ", what, ", expected ", expected));
+  *error_ = absl::InvalidArgumentError(
+      absl::StrCat(file_, ": ", prefix_, ShowText(name), " is ", what, ", expected ", expected));
 }
 
 int64_t JsonFields::Integer(const char* name, int64_t min, int64_t max) {
@@ -172,5 +173,13 @@ std::string ShowJson(const nlohmann::json& value) {
   if (text.size() > kShownBytesMax) text = text.substr(0, kShownBytesMax) + "...";
   return text;
 }
+
+std::string ShowText(std::string_view text, size_t bytes_max) {
+  const std::string quoted =
+      nlohmann::json(text.substr(0, bytes_max)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return absl::StrCat(quoted.substr(1, quoted.size() - 2), text.size() > bytes_max ? "..." : "");
+}
+
+std::string ShowParseError(const nlohmann::json::exception& error) { return ShowText(error.what(), 300); }
 
 }  // namespace fastdecode

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_MODEL_JSON_FIELDS_H_
 #define FASTDECODE_ENGINE_MODEL_JSON_FIELDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -61,6 +62,13 @@ class JsonFields {
 
 // A value as errors show it: JSON text, cut to a readable length.
 std::string ShowJson(const nlohmann::json& value);
+
+// Text out of a file as errors show it, such as a name or a parser's message that quotes it: as inside a JSON string,
+// in ASCII without control characters, cut to a readable length.
+std::string ShowText(std::string_view text, size_t bytes_max = 80);
+
+// What the parser says of text that is no JSON. It quotes what it read last, be it the whole text.
+std::string ShowParseError(const nlohmann::json::exception& error);
 
 }  // namespace fastdecode
 

@@ -67,7 +67,7 @@ void CheckUnscaled(const nlohmann::json& object, const char* type_name, JsonFiel
   }
   for (const auto& [key, value] : object.items()) {
     if (rope->Has(type_name) || value.is_null() || key == "rope_theta" || key == "partial_rotary_factor") continue;
-    rope->Fail(type_name, absl::StrCat(kRopeTypes, " beside ", key));
+    rope->Fail(type_name, absl::StrCat(kRopeTypes, " beside ", ShowText(key)));
   }
   const nlohmann::json* factor = rope->Find("factor");
   if (factor != nullptr && *factor != 1)

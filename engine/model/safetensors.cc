@@ -48,7 +48,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return Unexpected("null"); }
   bool boolean(bool value) override { return Unexpected(value ? "true" : "false"); }
   bool number_integer(number_integer_t value) override { return Unexpected(absl::StrCat(value)); }
-  bool number_float(number_float_t, const string_t& text) override { return Unexpected(text); }
+  bool number_float(number_float_t, const string_t& text) override { return Unexpected(ShowText(text)); }
   bool binary(binary_t&) override { return Unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
@@ -65,7 +65,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(string_t& value) override {
     if (place_ == Place::kMetadata) return true;
-    if (place_ != Place::kTensor || field_ != "dtype") return Unexpected(absl::StrCat("\"", value, "\""));
+    if (place_ != Place::kTensor || field_ != "dtype") return Unexpected(ShowJson(value));
     entries.back().dtype = value;
     return true;
   }
@@ -119,7 +119,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& what) override {
-    error = absl::StrCat("header is not valid JSON: ", what.what());
+    error = absl::StrCat("header is not valid JSON: ", ShowParseError(what));
     return false;
   }
 
@@ -131,8 +131,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool Fail(const std::string& problem) {
     const bool in_tensor = place_ == Place::kTensor || place_ == Place::kShape || place_ == Place::kOffsets;
     error = "header: ";
-    if (in_tensor) absl::StrAppend(&error, "tensor ", entries.back().name, ": ");
-    if (!field_.empty()) absl::StrAppend(&error, field_, " ");
+    if (in_tensor) absl::StrAppend(&error, "tensor ", ShowText(entries.back().name), ": ");
+    if (!field_.empty()) absl::StrAppend(&error, ShowText(field_), " ");
     absl::StrAppend(&error, problem);
     return false;
   }
@@ -164,12 +164,12 @@ bool SpanBytes(const std::vector<uint64_t>& shape, uint64_t element_bytes, uint6
 
 absl::StatusOr<TensorView> MakeView(const Entry& entry, std::span<const std::byte> buffer, const std::string& file) {
   const auto error = [&](const std::string& problem) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", entry.name, ": ", problem));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", ShowText(entry.name), ": ", problem));
   };
   TensorView view;
   view.name = entry.name;
   if (!FindDType(entry.dtype, &view.dtype)) {
-    return error(absl::StrCat("dtype is \"", entry.dtype, "\", expected F32, F16 or BF16"));
+    return error(absl::StrCat("dtype is ", ShowJson(entry.dtype), ", expected F32, F16 or BF16"));
   }
   const uint64_t begin = entry.offsets[0];
   const uint64_t end = entry.offsets[1];
@@ -199,7 +199,7 @@ absl::Status CheckCoverage(const std::vector<TensorView>& tensors, std::span<con
     if (begin != end) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s: tensor %s: data_offsets is [%d, %d], which %s the tensor before it, expected to begin at %d", file,
-          tensor.name, begin, begin + tensor.bytes, begin < end ? "overlaps" : "leaves a hole after", end));
+          ShowText(tensor.name), begin, begin + tensor.bytes, begin < end ? "overlaps" : "leaves a hole after", end));
     }
     end += tensor.bytes;
   }

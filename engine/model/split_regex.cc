@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/model/json_fields.h"
 #include "engine/model/utf8.h"
 #include "numa/check.h"
 
@@ -263,7 +264,7 @@ absl::StatusOr<SplitRegex> SplitRegex::CompilePcre2(const std::string& pattern, 
   if (code->compiled == nullptr) {
     char message[256];
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof(message));
-    return absl::UnimplementedError(absl::StrFormat("%s (byte %u of %s)", message, offset, pattern));
+    return absl::UnimplementedError(absl::StrFormat("%s (byte %u of %s)", message, offset, ShowText(pattern, 300)));
   }
   pcre2_jit_compile(code->compiled, PCRE2_JIT_COMPLETE);  // a machine without JIT interprets
   code->context = pcre2_match_context_create(nullptr);

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/families.h"
+#include "engine/model/json_fields.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -54,7 +55,7 @@ absl::Status CheckNoneUnexpected(const ModelSpec& spec, const Family& family,
   for (const SafetensorsFile& file : checkpoint.files()) {
     for (const TensorView& tensor : file.tensors()) {
       if (known.contains(tensor.name) || IsIgnoredTensor(family, tensor.name)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", tensor.name, " of shape ",
+      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", ShowText(tensor.name), " of shape ",
                                                      ShowShape(tensor.shape),
                                                      " is there, expected none of this name in a ", spec.family,
                                                      " model of ", spec.layers, " layers as config.json describes it"));

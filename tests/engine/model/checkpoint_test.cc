@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tests/engine/model/safetensors_text.h"
 #include "tests/engine/model/scratch_dir.h"
 
@@ -127,6 +128,12 @@ TEST(Checkpoint, RefusesBadIndex) {
   EXPECT_THAT(error(R"({"weight_map": {"a": "/etc/passwd"}})"),
               HasSubstr("expected the name of a file in the same folder"));
   EXPECT_THAT(error(R"({"weight_map": {"a": ".."}})"), HasSubstr("weight_map.a is \"..\""));
+  EXPECT_THAT(error(R"({"weight_map": {"\u001b[2J": "\u001b[1m"}})"),
+              HasSubstr(R"(weight_map.\u001b[2J is "\u001b[1m", expected the name of a file)"));
+  const std::string long_name(1 << 20, 'x');
+  const std::string shown = error(absl::StrCat(R"({"weight_map": {"a": ")", long_name, R"("}})").c_str());
+  EXPECT_THAT(shown, HasSubstr("xxx..., expected the name of a file"));
+  EXPECT_LT(shown.size(), 500u);
 }
 
 }  // namespace

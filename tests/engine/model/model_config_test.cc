@@ -290,6 +290,11 @@ TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
   EXPECT_THAT(error("{\"model_type\": \"llama\""), HasSubstr("dir/config.json: not valid JSON"));
   EXPECT_THAT(error("[1]"), HasSubstr("dir/config.json: content is [1], expected a JSON object"));
   EXPECT_THAT(error("{\"x\": 1e999}"), HasSubstr("dir/config.json: not valid JSON"));
+  // The parser's own message quotes the string as far as it read it.
+  const std::string quoted = error("{\"" + std::string(1'000'000, 'x') + "\x1b[2J\":");
+  EXPECT_THAT(quoted, testing::AllOf(HasSubstr("dir/config.json: not valid JSON"), testing::EndsWith("xxx...")));
+  EXPECT_LT(quoted.size(), 500u);
+  EXPECT_THAT(error("{\"\xc2\x9b\x7f"), HasSubstr("\\u009b\\u007f"));
   EXPECT_THAT(error(std::string(1'000'000, '[')), HasSubstr("nesting is 1000000 deep, expected at most 64"));
 }
 

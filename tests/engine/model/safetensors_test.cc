@@ -85,6 +85,22 @@ TEST(Safetensors, RefusesBadJson) {
   EXPECT_THAT(ErrorOf(SafetensorsText(std::string(1'000'000, '['), "")), HasSubstr("header: is an array"));
 }
 
+TEST(Safetensors, ShowsTextOfTheFileCutAndWithoutControlCharacters) {
+  const std::string name = R"(\u001b[2J)";
+  EXPECT_THAT(ErrorOf(SafetensorsText("{\"" + name + "\":7}", "")), HasSubstr("header: " + name + " is 7"));
+  EXPECT_THAT(ErrorOf(SafetensorsText(
+                  "{\"" + name + "\":{\"dtype\":\"" + name + "\",\"shape\":[],\"data_offsets\":[0,0]}}", "")),
+              HasSubstr("tensor " + name + ": dtype is \"" + name + "\", expected F32"));
+  EXPECT_THAT(ErrorOfTensor("\"kind\":\"" + name + "\"", 0), HasSubstr("kind is \"" + name + "\", which"));
+  EXPECT_THAT(ErrorOf(SafetensorsText("{\"\xc2\x9b", "")), HasSubstr("\\u009b"));
+  for (const std::string& text :
+       {"{\"" + std::string(1'000'000, 'x'), "{\"" + std::string(1'000'000, 'x') + "\":7}",
+        "{\"w\":" + std::string(1'000'000, '9') + "}", "{\"w\":1." + std::string(1'000'000, '9') + "}",
+        "{\"w\":\"" + std::string(1'000'000, 'x') + "\"}"}) {
+    EXPECT_LT(ErrorOf(SafetensorsText(text, "")).size(), 500u) << text.substr(0, 10);
+  }
+}
+
 TEST(Safetensors, RefusesIncompleteOrOddEntries) {
   EXPECT_THAT(ErrorOfTensor(R"("shape":[1],"data_offsets":[0,4])", 4), HasSubstr("tensor w: dtype is missing"));
   EXPECT_THAT(ErrorOfTensor(R"("dtype":"F32","data_offsets":[0,4])", 4), HasSubstr("tensor w: shape is missing"));

@@ -348,6 +348,11 @@ TEST_F(SavedFileTest, SaysWhereItIsNoJson) {
   const std::string path = Write("torn.json", whole.substr(0, whole.size() / 2));
   EXPECT_THAT(ReadSavedResult(path).status().message(), HasSubstr(path + ": is not JSON: at line 1, column "));
   EXPECT_THAT(ReadSavedResult(Write("empty.json", "")).status().message(), HasSubstr("is not JSON: at line 1"));
+  // The parser's message quotes the string as far as it read it.
+  const std::string endless = Write("endless.json", "\"\xc2\x9b" + std::string(1'000'000, 'x'));
+  const std::string shown(ReadSavedResult(endless).status().message());
+  EXPECT_THAT(shown, testing::AllOf(HasSubstr("\\u009b"), testing::EndsWith("xxx...")));
+  EXPECT_LT(shown.size(), endless.size() + 400);
   const std::string huge = Write("huge.json", R"({"schema_version": 1e999})");
   EXPECT_THAT(ReadSavedResult(huge).status().message(), testing::AllOf(HasSubstr(huge + ": "), HasSubstr("'1e999'")));
 }

@@ -180,6 +180,14 @@ absl::Status CheckVersion(const nlohmann::json& json, const std::string& file) {
   return absl::FailedPreconditionError(status.message());
 }
 
+// A parser's message as one of ours: cut, and in ASCII without control characters.
+std::string ShownText(const std::string& message) {
+  constexpr size_t kShownMax = 300;
+  const std::string quoted =
+      nlohmann::json(message.substr(0, kShownMax)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2) + (message.size() > kShownMax ? "..." : "");
+}
+
 absl::Status CannotRead(const std::string& path) {
   const std::string message = path + ": cannot be read: " + std::strerror(errno);
   if (errno == ENOENT) return absl::NotFoundError(message);
@@ -250,10 +258,12 @@ absl::StatusOr<SavedResult> ReadSavedResult(const std::string& path) {
   try {
     return FromJson(nlohmann::json::parse(text.str()), path);
   } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ...", or of a number without a place
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ...", or of a number without a place. It
+    // quotes what was read last, be it the whole file.
     const std::string what = error.what();
     const size_t at = what.find("at line");
-    return absl::InvalidArgumentError(path + ": is not JSON: " + (at == std::string::npos ? what : what.substr(at)));
+    const std::string shown = ShownText(at == std::string::npos ? what : what.substr(at));
+    return absl::InvalidArgumentError(path + ": is not JSON: " + shown);
   }
 }
 
