@@ -174,7 +174,11 @@ fd_status* fd_options_set(fd_options* options, const char* name, const char* val
   if (name == nullptr || value == nullptr) {
     return new fd_status{FD_INVALID_ARGUMENT, "fd_options_set: name or value is NULL"};
   }
-  return ToStatus(fastdecode::SetOption(options->options, name, value));
+  try {
+    return ToStatus(fastdecode::SetOption(options->options, name, value));
+  } catch (const std::bad_alloc&) {
+    return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the value of an option"};
+  }
 }
 
 void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min) {
@@ -341,6 +345,7 @@ fd_status* fd_record_open(fd_engine* engine, fd_record** out) {
 
 fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out) {
   *out = nullptr;
+  if (pid_or_socket == nullptr) return new fd_status{FD_INVALID_ARGUMENT, "fd_record_attach: pid_or_socket is NULL"};
   try {
     absl::StatusOr<std::unique_ptr<RecordReader>> reader = RecordReader::Attach(pid_or_socket);
     if (!reader.ok()) return ToStatus(reader.status());
@@ -402,28 +407,32 @@ fd_status* fd_synthesize(const fd_synth* synth) {
   if (synth->struct_size != sizeof(fd_synth)) {
     return new fd_status{FD_INVALID_ARGUMENT, "fd_synth.struct_size: not as fd_synth_init of this library sets it"};
   }
-  fastdecode::SynthOptions options;
-  const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
-  options.shape = text(synth->shape);
-  options.layers = synth->layers;
-  options.seed = synth->seed;
-  options.out_dir = text(synth->out_dir);
-  options.k_outliers = synth->k_outliers;
-  options.k_outlier_factor = synth->k_outlier_factor;
-  const std::string type = text(synth->dtype);
-  if (type == "bf16") {
-    options.dtype = fastdecode::DType::kBf16;
-  } else if (type == "f16") {
-    options.dtype = fastdecode::DType::kF16;
-  } else if (type == "f32") {
-    options.dtype = fastdecode::DType::kF32;
-  } else {
-    return new fd_status{FD_INVALID_ARGUMENT, "dtype: '" + type + "' is not bf16, f16 or f32"};
+  try {
+    fastdecode::SynthOptions options;
+    const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
+    options.shape = text(synth->shape);
+    options.layers = synth->layers;
+    options.seed = synth->seed;
+    options.out_dir = text(synth->out_dir);
+    options.k_outliers = synth->k_outliers;
+    options.k_outlier_factor = synth->k_outlier_factor;
+    const std::string type = text(synth->dtype);
+    if (type == "bf16") {
+      options.dtype = fastdecode::DType::kBf16;
+    } else if (type == "f16") {
+      options.dtype = fastdecode::DType::kF16;
+    } else if (type == "f32") {
+      options.dtype = fastdecode::DType::kF32;
+    } else {
+      return new fd_status{FD_INVALID_ARGUMENT, "dtype: '" + type + "' is not bf16, f16 or f32"};
+    }
+    return ToStatus(fastdecode::WriteSynthetic(options, [&](int64_t done, int64_t total) {
+      return synth->progress == nullptr ||
+             synth->progress(synth->user, static_cast<uint64_t>(done), static_cast<uint64_t>(total)) != 0;
+    }));
+  } catch (const std::bad_alloc&) {
+    return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while a checkpoint was written"};
   }
-  return ToStatus(fastdecode::WriteSynthetic(options, [&](int64_t done, int64_t total) {
-    return synth->progress == nullptr ||
-           synth->progress(synth->user, static_cast<uint64_t>(done), static_cast<uint64_t>(total)) != 0;
-  }));
 }
 
 }  // extern "C"

@@ -316,7 +316,8 @@ class SynthWriter {
 absl::StatusOr<std::filesystem::path> CheckDestination(const std::string& out_dir) {
   if (out_dir.empty()) return absl::InvalidArgumentError("out_dir is empty, expected a folder to write");
   std::error_code error;
-  std::filesystem::path path = std::filesystem::weakly_canonical(std::filesystem::absolute(out_dir), error);
+  std::filesystem::path path = std::filesystem::absolute(out_dir, error);
+  if (!error) path = std::filesystem::weakly_canonical(path, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat(out_dir, ": cannot look up"));
   if (path.filename().empty()) path = path.parent_path();
   const std::filesystem::file_status info = std::filesystem::status(path, error);
@@ -372,7 +373,8 @@ absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, 
   if (!read.ok()) return read.status();
   const absl::StatusOr<std::filesystem::path> out = CheckDestination(options.out_dir);
   if (!out.ok()) return out.status();
-  const bool exists = std::filesystem::exists(*out);
+  std::error_code ignored;
+  const bool exists = std::filesystem::exists(*out, ignored);
   // mkdir, not mkdtemp: the folder gets the permissions that the user's umask says.
   const std::string partial = absl::StrCat(out->string(), exists ? "/" : "", ".partial-", getpid());
   if (mkdir(partial.c_str(), 0777) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(partial, ": cannot create"));
@@ -383,7 +385,6 @@ absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, 
   } else if (status.ok() && rename(partial.c_str(), out->c_str()) != 0) {
     status = absl::ErrnoToStatus(errno, absl::StrCat(options.out_dir, ": cannot be given its name"));
   }
-  std::error_code ignored;
   if (!status.ok()) std::filesystem::remove_all(partial, ignored);
   return status;
 }

@@ -396,10 +396,27 @@ TEST_F(InterfaceTest, SynthesizeErrors) {
   ExpectError(error([&](auto& s) { s.out_dir = model_.c_str(); }), FD_ALREADY_EXISTS, model_);
   EXPECT_NE(error([](auto& s) { s.progress = [](void*, uint64_t, uint64_t) { return 0; }; }).code(), FD_OK);
   EXPECT_FALSE(std::filesystem::exists(folder));
+  // A folder that is named from one that is gone.
+  const std::filesystem::path back = std::filesystem::current_path();
+  std::filesystem::create_directory(dir_.File("gone"));
+  std::filesystem::current_path(dir_.File("gone"));
+  std::filesystem::remove(dir_.File("gone"));
+  ExpectError(error([](auto& s) { s.out_dir = "lost"; }), FD_NOT_FOUND, "lost: cannot look up");
+  std::filesystem::current_path(back);
   // The shapes end somewhere.
   size_t shapes = 0;
   while (fd_synth_shape_at(shapes) != nullptr) ++shapes;
   EXPECT_GT(shapes, 5u);
+}
+
+TEST(InterfaceNullTest, IsRefused) {
+  fd_record* record = nullptr;
+  try {
+    ThrowIfError(fd_record_attach(nullptr, &record));
+    FAIL() << "NULL names no engine";
+  } catch (const Error& error) {
+    ExpectError(error, FD_INVALID_ARGUMENT, "pid_or_socket is NULL");
+  }
 }
 
 TEST(InterfaceVersionTest, LibraryAndHeaderAgree) {
