@@ -99,8 +99,9 @@ absl::StatusOr<std::unique_ptr<SPartDevice>> ChooseDevice(const Options& options
   device.index = options.gpu;
   device.streams = options.micro_batches;
   device.batch_invariant = options.batch_invariant;
-  absl::StatusOr<std::unique_ptr<SPartDevice>> opened =
-      OpenDevice(options.cuda_module.empty() ? DefaultDeviceModulePath() : options.cuda_module, device);
+  absl::StatusOr<std::string> module = options.cuda_module;
+  if (module->empty()) module = FindDeviceModule();
+  absl::StatusOr<std::unique_ptr<SPartDevice>> opened = module.ok() ? OpenDevice(*module, device) : module.status();
   if (opened.ok() || options.spart == Options::SPartBackend::kCuda) return opened;
   log->Info(absl::StrFormat("the S-Part runs on the CPU: %s", opened.status().message()));
   return nullptr;

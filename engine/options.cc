@@ -164,7 +164,8 @@ const OptionRow kRows[] = {
     {"spart", "BACKEND", "auto", "where the S-Part runs: cpu, cuda, or auto (cuda if there is a GPU)", &SetSPart},
     {"gpu", "N", "0", "the S-Part's GPU, as CUDA counts them",
      [](Options& o, const std::string& v) { return ParseInt("gpu", v, 0, 1023, &o.gpu); }},
-    {"cuda-module", "FILE", "", "the module for GPUs (default: libfastdecode_cuda.so beside this program)",
+    {"cuda-module", "FILE", "",
+     "the module for GPUs (default: libfastdecode_cuda.so beside this program, or in ../lib/fastdecode from there)",
      &SetText<&Options::cuda_module>},
     {"gpu-wait-ms", "MS", "30000",
      "the GPU waits no longer for a reply of the homes, nor the host for the GPU (but at least 60 s); more than "

@@ -874,6 +874,15 @@ class BenchGpu(ProgramTest):
         self.refused(run(*self.ON_SOFTWARE, "--model", demo_model(), "--repetitions", "0"), "--repetitions", "0")
         self.refused(run("bench", "gpu", "--model", demo_model(), "--cuda-module", "/no/such.so"), "/no/such.so does not exist")
 
+    def test_no_module(self):
+        """Of a program that lies where none does, both places are named."""
+        program = scratch("no_module") / "bin/fastdecode"
+        program.parent.mkdir(parents=True)
+        shutil.copy(PROGRAM, program)
+        result = run("bench", "gpu", "--model", demo_model(), "-q", executable=program)
+        self.refused(result, program.parent / "libfastdecode_cuda.so",
+                     program.parent.parent / "lib/fastdecode/libfastdecode_cuda.so")
+
 
 class BenchGpuHome(ProgramTest):
     """On a GPU in software, as BenchGpu."""

@@ -16,12 +16,14 @@ constexpr char kSymbol[] = "fastdecode_device_module";
 
 }  // namespace
 
-std::string DefaultDeviceModulePath() {
+absl::StatusOr<std::string> FindDeviceModule() {
   std::error_code unknown;
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path();
-  const std::filesystem::path beside = folder / kFileName;
+  const std::string beside = folder / kFileName;
   if (std::filesystem::exists(beside, unknown)) return beside;
-  return (folder / "../lib/fastdecode" / kFileName).lexically_normal();
+  const std::string installed = (folder / "../lib/fastdecode" / kFileName).lexically_normal();
+  if (std::filesystem::exists(installed, unknown)) return installed;
+  return absl::NotFoundError(absl::StrFormat("GPU module: neither %s nor %s is there", beside, installed));
 }
 
 absl::StatusOr<std::unique_ptr<SPartDevice>> OpenDevice(const std::string& module_path, const DeviceOptions& options) {

@@ -18,8 +18,9 @@ struct DeviceModuleTable {
   absl::StatusOr<std::unique_ptr<SPartDevice>> (*open)(const DeviceOptions& options) = nullptr;
 };
 
-// The module that comes with this program: libfastdecode_cuda.so in its own folder, or ../lib/fastdecode.
-std::string DefaultDeviceModulePath();
+// The module that comes with this program: libfastdecode_cuda.so in its own folder, or ../lib/fastdecode. NotFound
+// names both.
+absl::StatusOr<std::string> FindDeviceModule();
 
 // Loads a module and opens a device of it. The module stays loaded for good: a driver's threads would not survive it.
 // Errors: NotFound if there is no such file; FailedPrecondition if it cannot be loaded (with the loader's own words: a
