@@ -100,6 +100,9 @@ std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags) {
     for (std::string& line : ReadLines(flags.lines_file)) requests.emplace_back(std::move(line));
   }
   for (const std::string& ids : flags.ids) requests.emplace_back(ParseIds(ids));
+  if (requests.empty() && !flags.lines_file.empty()) {
+    throw Error(FD_INVALID_ARGUMENT, "--prompts-file: '" + flags.lines_file + "' has no line");
+  }
   if (requests.empty()) {
     throw Error(FD_INVALID_ARGUMENT, "no prompt: give --prompt, --file, --prompts-file or --prompt-ids");
   }

@@ -1366,6 +1366,10 @@ class BadOptions(ProgramTest):
         self.refused(generate("--prompt-ids", ",".join(["5"] * 32), "--max-context", "32"), "32 tokens", "context of 32")
         self.refused(generate("-f", SCRATCH / "nowhere.txt"), SCRATCH / "nowhere.txt", "No such file")
         self.refused(generate("-f", SCRATCH), SCRATCH, "directory")
+        empty = scratch("empty.txt")
+        empty.touch()
+        self.refused(generate("--prompts-file", empty), f"--prompts-file: '{empty}' has no line")
+        self.refused(generate("--prompts-file", "-", stdin=""), "--prompts-file: '-' has no line")
         self.refused(generate("-p", "A", model=golden_model()), "tokenizer.json")
         self.refused(generate("--prompt-ids", "1", "--stop", "x", model=golden_model()), "tokenizer.json")
         no_weights = scratch("no_weights")  # said before they are looked for
