@@ -5,8 +5,9 @@
  * blocking; their tokens come back as events. Every accepted request ends with exactly one FD_EVENT_FINISHED event.
  *
  * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
- * function. No callback but the log sink is ever called. No global state; several engines may live in one process. The
- * engine's own threads are pinned; the caller's threads and signals are left alone, and no environment variable is read.
+ * function. Two callbacks are ever called: the log sink, and fd_synth.progress, by the thread in fd_synthesize. No
+ * global state; several engines may live in one process. The engine's own threads are pinned; the caller's threads and
+ * signals are left alone, and no environment variable is read.
  */
 #ifndef FASTDECODE_ENGINE_FASTDECODE_H_
 #define FASTDECODE_ENGINE_FASTDECODE_H_
