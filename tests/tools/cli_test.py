@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Drives the fastdecode program as a user does.
 
-usage: cli_test.py PROGRAM REPOSITORY_ROOT [unittest arguments, such as BadInput or Generate.test_stop_strings]
+usage: cli_test.py PROGRAM REPOSITORY_ROOT [unittest arguments, such as BadOptions or Generate.test_stop_strings]
 """
 import array
 import atexit
