@@ -38,6 +38,13 @@ void ExamineDriver(const SysRoot& root, CheckList* list) {
               "`modprobe ib_uverbs`, and the driver of the NIC (mlx5_ib, bnxt_re, irdma); in a container the host's");
 }
 
+void ExamineUnfitDevice(const RdmaDevice& device, bool other_active, CheckList* list) {
+  list->Add(device.name, other_active ? CheckStatus::kWarning : CheckStatus::kError,
+            absl::StrCat(device.vendor, device.vendor.empty() ? "" : " ", device.type, device.type.empty() ? "" : ", ",
+                         "speaks ", device.unfit, ", not InfiniBand or RoCE: no link takes it"),
+            "links need a NIC of InfiniBand or RoCE; some that speak iWARP can be told to (`devlink dev param show`)");
+}
+
 void ExamineDevice(const SysRoot& root, const RdmaDevice& device, CheckList* list) {
   const auto known = [](const std::string& text) { return text.empty() ? std::string(kNotReadable) : text; };
   if (device.software) {
@@ -118,10 +125,10 @@ void ExamineGids(const RdmaDevice& device, const RdmaPort& port, CheckList* list
   }
   std::string found = absl::StrCat("a link takes ", DescribeGid(*chosen));
   if (!others.empty()) absl::StrAppend(&found, "; there are also ", absl::StrJoin(others, ", "));
-  if (port.ethernet() && !(chosen->routable() && chosen->ipv4)) {
+  if (port.ethernet() && !chosen->routable()) {
     list->Warning(name, found,
                   absl::StrCat("give ", chosen->interface.empty() ? "its interface" : chosen->interface,
-                               " an IPv4 address, for a GID of type RoCE v2 that can be routed"));
+                               " an address, for a GID of type RoCE v2 that can be routed"));
     return;
   }
   list->Ok(name, found);
@@ -152,7 +159,8 @@ void ExamineDistances(const DoctorHost& host, const std::vector<RdmaDevice>& dev
 
 void ExamineFirewall(const std::vector<RdmaDevice>& devices, CheckList* list) {
   const bool ethernet = std::any_of(devices.begin(), devices.end(), [](const RdmaDevice& device) {
-    return std::any_of(device.ports.begin(), device.ports.end(), [](const RdmaPort& port) { return port.ethernet(); });
+    return device.unfit.empty() &&
+           std::any_of(device.ports.begin(), device.ports.end(), [](const RdmaPort& port) { return port.ethernet(); });
   });
   if (!ethernet) return;
   list->Unknown("firewall", "whether UDP port 4791 (RoCE v2) passes cannot be tested from one host",
@@ -198,6 +206,10 @@ void ExamineFabric(const DoctorHost& host, CheckList* list) {
   const bool any_active =
       std::any_of(devices.begin(), devices.end(), [](const RdmaDevice& device) { return device.HasActivePort(); });
   for (const RdmaDevice& device : devices) {
+    if (!device.unfit.empty()) {
+      ExamineUnfitDevice(device, any_active, list);
+      continue;
+    }
     ExamineDevice(host.root, device, list);
     for (const RdmaPort& port : device.ports) {
       ExamineState(device, port, any_active, list);

@@ -26,6 +26,12 @@ std::string VendorName(const std::string& pci_number) {
   return pci_number.empty() ? "" : absl::StrCat("PCI vendor ", pci_number);
 }
 
+// By "1: CA", "2: switch", "3: router", "4: RNIC", "5: usNIC", "6: usNIC UDP", "7: unspecified" (EFA).
+std::string UnfitTransport(const std::string& node_type) {
+  if (node_type.empty() || (node_type[0] >= '1' && node_type[0] <= '3')) return "";
+  return node_type[0] == '4' ? "iWARP" : "a transport of its own";
+}
+
 // A GID of a port; nothing if the entry is empty or no GID.
 std::optional<RdmaGid> ReadGid(const SysRoot& root, const std::string& port, const std::string& entry) {
   RdmaGid gid;
@@ -35,6 +41,7 @@ std::optional<RdmaGid> ReadGid(const SysRoot& root, const std::string& port, con
   if (raw == std::array<uint8_t, 16>{}) return std::nullopt;
   constexpr std::array<uint8_t, 12> kIpv4Begin = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
   gid.ipv4 = std::equal(kIpv4Begin.begin(), kIpv4Begin.end(), raw.begin());
+  gid.link_local = raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80;
   char address[INET6_ADDRSTRLEN] = "";
   inet_ntop(gid.ipv4 ? AF_INET : AF_INET6, raw.data() + (gid.ipv4 ? kIpv4Begin.size() : 0), address, sizeof(address));
   gid.address = address;
@@ -76,6 +83,7 @@ RdmaDevice ReadDevice(const SysRoot& root, const std::string& name) {
   device.software = device.vendor.empty() && !device.interface.empty();
   const std::vector<std::string> interfaces = root.List(device.path + "/device/net");
   if (device.interface.empty() && interfaces.size() == 1) device.interface = interfaces.front();
+  device.unfit = UnfitTransport(root.Text(device.path + "/node_type").value_or(""));
   device.uverbs = FindUverbs(root, name);
   device.node = static_cast<int>(root.Number(device.path + "/device/numa_node").value_or(-1));
   for (const std::string& entry : root.List(device.path + "/ports")) {
@@ -101,7 +109,8 @@ std::optional<int> ReadDistance(const SysRoot& root, int from, int to) {
 // Lower is better.
 int GidRank(const RdmaGid& gid, bool ethernet) {
   if (!ethernet) return 0;
-  if (!gid.routable()) return 2;
+  if (gid.type != "RoCE v2") return 3;
+  if (gid.link_local) return 2;
   return gid.ipv4 ? 0 : 1;
 }
 
@@ -115,7 +124,7 @@ const RdmaGid* RdmaPort::ChosenGid() const {
 }
 
 bool RdmaDevice::HasActivePort() const {
-  return std::any_of(ports.begin(), ports.end(), [](const RdmaPort& port) { return port.active(); });
+  return unfit.empty() && std::any_of(ports.begin(), ports.end(), [](const RdmaPort& port) { return port.active(); });
 }
 
 std::vector<RdmaDevice> ReadRdmaDevices(const SysRoot& root) {

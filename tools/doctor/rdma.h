@@ -19,8 +19,9 @@ struct RdmaGid {
   std::string type;       // "RoCE v2", "IB/RoCE v1"
   std::string interface;  // "" if not readable
   bool ipv4 = false;
+  bool link_local = false;  // fe80::/10, which no router forwards
 
-  bool routable() const { return type == "RoCE v2"; }
+  bool routable() const { return type == "RoCE v2" && !link_local; }
 };
 
 // A port as sysfs has it; "" is what cannot be read.
@@ -33,7 +34,8 @@ struct RdmaPort {
 
   bool active() const { return state == "ACTIVE"; }
   bool ethernet() const { return link_layer == "Ethernet"; }
-  // The one that a link takes unless told otherwise: RoCE v2 over IPv4, then over IPv6, then the first; null: no GID.
+  // The one that a link takes unless told otherwise (rdma/verbs/verbs_device.cc): RoCE v2 over IPv4, then over IPv6,
+  // then over a link-local address, then the first; null: no GID.
   const RdmaGid* ChosenGid() const;
 };
 
@@ -46,10 +48,12 @@ struct RdmaDevice {
   std::string firmware;
   std::string interface;              // whose packets carry its traffic, if the device says so for all of its ports
   bool software = false;              // Soft-RoCE and the like: done by the kernel, without a device
+  std::string unfit;                  // what it speaks, if no link takes it for that (iWARP, EFA); "": it is fit
   std::optional<std::string> uverbs;  // "uverbs0"
   int node = -1;                      // -1: the kernel does not say
   std::vector<RdmaPort> ports;
 
+  // Of a device that links take.
   bool HasActivePort() const;
 };
 

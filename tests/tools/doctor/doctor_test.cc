@@ -13,173 +13,19 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "tests/tools/made_up_root.h"
+#include "tests/tools/doctor/fake_host.h"
 #include "tools/doctor/sys_root.h"
 
 namespace fastdecode {
-
-// What gtest prints of one.
-void PrintTo(const Check& check, std::ostream* out) {
-  *out << check.name << ": " << StatusName(check.status) << ", " << check.found << " -> " << check.advice;
-}
-
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::EndsWith;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Optional;
-
-constexpr char kPort[] = "/sys/class/infiniband/mlx5_0/ports/1";
-constexpr char kNic[] = "/sys/bus/pci/devices/0000:3b:00.0";
-constexpr char kGpu[] = "/sys/bus/pci/devices/0000:5e:00.0";
-constexpr char kLimits[] =
-    "Limit                     Soft Limit           Hard Limit           Units     \n"
-    "Max cpu time              unlimited            unlimited            seconds   \n"
-    "Max locked memory         %s            unlimited            bytes     \n";
-
-// A host of two NUMA nodes, four cores each, with one active RoCE port on node 0 and an NVIDIA GPU beside it; well set
-// up, until a test changes it.
-class FakeHost : public MadeUpRoot {
- public:
-  FakeHost() {
-    WriteProcessor();
-    WriteMemory();
-    WriteNic();
-    WriteGpu();
-  }
-
-  void LimitLockedMemory(const std::string& soft) {
-    std::string text = kLimits;
-    Write("/proc/self/limits", text.replace(text.find("%s"), 2, soft));
-  }
-  // A user without capabilities, but for CAP_IPC_LOCK if asked for.
-  void WriteStatus(bool may_lock, const std::string& cpus = "0-7") {
-    Write("/proc/self/status", "Name:\tfastdecode\nCapEff:\t" +
-                                   std::string(may_lock ? "0000000000004000" : "0000000000000000") +
-                                   "\nCpus_allowed_list:\t" + cpus + "\nMems_allowed_list:\t0-1");
-  }
-  void SetGid(int index, const std::string& gid, const std::string& type) {
-    const std::string entry = "/" + std::to_string(index);
-    Write(kPort + ("/gids" + entry), gid);
-    Write(kPort + ("/gid_attrs/types" + entry), type);
-    Write(kPort + ("/gid_attrs/ndevs" + entry), "eth0");
-  }
-
-  DoctorHost host() const {
-    DoctorHost host;
-    host.root = SysRoot(root());
-    host.isa = Isa::kAvx512;
-    host.topology = Topology::Synthetic("numa:2 core:4 pu:1", {}).value();
-    return host;
-  }
-  std::vector<Check> Examine() const { return ExamineHost(host()); }
-
- private:
-  void WriteProcessor() {
-    Write("/proc/sys/kernel/osrelease", "6.1.0-28-amd64");
-    Write("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Made-up CPU 9000\n");
-    Write("/proc/cmdline", "root=/dev/sda1 iommu=pt quiet");
-    Write("/sys/devices/system/cpu/online", "0-7");
-    Write("/sys/devices/system/cpu/isolated", "2-3,6-7");
-    Write("/sys/devices/system/cpu/nohz_full", "2-3,6-7");
-    for (int cpu = 0; cpu < 8; ++cpu) SetGovernor(cpu, "performance");
-    WriteStatus(false);
-  }
-  void WriteMemory() {
-    Write("/proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB");
-    Write("/sys/devices/system/node/has_memory", "0-1");
-    for (const std::string node : {"0", "1"}) {
-      const std::string folder = "/sys/devices/system/node/node" + node;
-      Write(folder + "/cpulist", node == "0" ? "0-3" : "4-7");
-      Write(folder + "/distance", node == "0" ? "10 21" : "21 10");
-      Write(folder + "/meminfo", "Node " + node + " MemTotal: 8388608 kB\nNode " + node + " MemFree: 4194304 kB");
-      Write(folder + "/hugepages/hugepages-2048kB/nr_hugepages", "512");
-      Write(folder + "/hugepages/hugepages-2048kB/free_hugepages", "500");
-      Write(folder + "/hugepages/hugepages-1048576kB/nr_hugepages", "0");
-      Write(folder + "/hugepages/hugepages-1048576kB/free_hugepages", "0");
-    }
-    Write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
-    Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never deny force");
-    Write("/proc/self/uid_map", "         0          0 4294967295");
-    LimitLockedMemory("unlimited");
-  }
-  void WriteNic() {
-    Write(kNic + std::string("/vendor"), "0x15b3");
-    Write(kNic + std::string("/class"), "0x020000");
-    Write(kNic + std::string("/numa_node"), "0");
-    Write(kNic + std::string("/net/eth0/mtu"), "9000");
-    Link(kNic + std::string("/driver"), "../../../../bus/pci/drivers/mlx5_core");
-    Link("/sys/class/infiniband/mlx5_0/device", root() + kNic);
-    Write("/sys/class/infiniband/mlx5_0/fw_ver", "20.35.1012");
-    Write("/sys/class/infiniband/mlx5_0/hca_type", "MT4123");
-    Write("/sys/class/infiniband_verbs/abi_version", "6");
-    Write("/sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0");
-    Write("/dev/infiniband/uverbs0", "");
-    Write(kPort + std::string("/state"), "4: ACTIVE");
-    Write(kPort + std::string("/link_layer"), "Ethernet");
-    Write(kPort + std::string("/rate"), "100 Gb/sec (4X EDR)");
-    SetGid(0, "fe80:0000:0000:0000:ee0d:9aff:fe00:0001", "IB/RoCE v1");
-    SetGid(1, "fe80:0000:0000:0000:ee0d:9aff:fe00:0001", "RoCE v2");
-    SetGid(2, "0000:0000:0000:0000:0000:ffff:0a4d:0001", "IB/RoCE v1");
-    SetGid(3, "0000:0000:0000:0000:0000:ffff:0a4d:0001", "RoCE v2");
-    Write(kPort + std::string("/gids/4"), "0000:0000:0000:0000:0000:0000:0000:0000");
-    for (const char* counter :
-         {"out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "np_cnp_sent"}) {
-      Write(kPort + std::string("/hw_counters/") + counter, "0");
-    }
-    Write("/sys/class/net/eth0/mtu", "9000");
-    for (const std::string side : {"roce_np", "roce_rp"}) {
-      for (int p = 0; p < 8; ++p)
-        Write("/sys/class/net/eth0/ecn/" + side + "/enable/" + std::to_string(p), p == 3 ? "1" : "0");
-    }
-    Write("/sys/kernel/iommu_groups/0/type", "identity");
-  }
-  void WriteGpu() {
-    Write(kGpu + std::string("/vendor"), "0x10de");
-    Write(kGpu + std::string("/class"), "0x030200");
-    Write(kGpu + std::string("/numa_node"), "0");
-    Write("/proc/driver/nvidia/gpus/0000:5e:00.0/information", "Model: \t\t NVIDIA Made-up\nIRQ:   \t\t 17");
-    Write("/proc/driver/nvidia/version",
-          "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build  (builder@host)\n"
-          "GCC version:  gcc version 12.2.0");
-  }
-
- public:
-  void SetGovernor(int cpu, const std::string& governor) {
-    Write("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cpufreq/scaling_governor", governor);
-  }
-};
-
-// The one check of that name.
-Check Find(const std::vector<Check>& checks, const std::string& name) {
-  const auto is_it = [&name](const Check& check) { return check.name == name; };
-  EXPECT_EQ(std::count_if(checks.begin(), checks.end(), is_it), 1) << name << "\n" << FormatChecks(checks, false);
-  const auto found = std::find_if(checks.begin(), checks.end(), is_it);
-  return found == checks.end() ? Check() : *found;
-}
-
-std::vector<std::string> NamesOf(const std::vector<Check>& checks, CheckStatus status) {
-  std::vector<std::string> names;
-  for (const Check& check : checks) {
-    if (check.status == status) names.push_back(check.name);
-  }
-  return names;
-}
-
-auto Is(CheckStatus status, const std::string& found, const std::string& advice) {
-  return AllOf(Field(&Check::status, status), Field(&Check::found, HasSubstr(found)),
-               Field(&Check::advice, HasSubstr(advice)));
-}
-auto IsOk(const std::string& found) {
-  return AllOf(Field(&Check::status, CheckStatus::kOk), Field(&Check::found, HasSubstr(found)),
-               Field(&Check::advice, IsEmpty()));
-}
 
 TEST(DoctorTest, AHealthyHostHasNoErrorAndOnlyTheFarNodeIsWarnedOf) {
   const FakeHost fake;
@@ -270,76 +116,6 @@ TEST(DoctorTest, TheLimitOfLockedMemoryDoesNotHoldForRootButInAUserNamespace) {
   EXPECT_EQ(Find(fake.Examine(), "locked memory").status, CheckStatus::kError);
 }
 
-TEST(DoctorTest, InterfaceMtu) {
-  FakeHost fake;
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"1500", "RDMA 1024, as eth0 has 1500"}, {"2200", "RDMA 2048"}, {"4191", "RDMA 2048"}, {"68", "RDMA 256"}};
-  for (const auto& [mtu, found] : cases) {
-    fake.Write("/sys/class/net/eth0/mtu", mtu);
-    EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 MTU"),
-                Is(CheckStatus::kWarning, found, "ip link set dev eth0 mtu 4200"));
-  }
-  fake.Write("/sys/class/net/eth0/mtu", "4192");
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 MTU"), IsOk("RDMA 4096"));
-  fake.Remove("/sys/class/net/eth0");
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 MTU"), Is(CheckStatus::kUnknown, "not readable", "ibv_devinfo -d mlx5_0"));
-}
-
-TEST(DoctorTest, APortThatIsDownIsAnErrorUnlessAnotherIsUp) {
-  FakeHost fake;
-  fake.Write(kPort + std::string("/state"), "1: DOWN");
-  std::vector<Check> checks = fake.Examine();
-  EXPECT_THAT(Find(checks, "mlx5_0/1"), Is(CheckStatus::kError, "DOWN, Ethernet", "ip link set dev eth0 up"));
-  EXPECT_THAT(NamesOf(checks, CheckStatus::kError), ElementsAre("mlx5_0/1"));
-  // Nothing is said of where a port's traffic would go that has none.
-  EXPECT_THAT(checks, Each(Field(&Check::name, Not(HasSubstr("to NIC")))));
-  const std::string second = "/sys/class/infiniband/mlx5_0/ports/2";
-  fake.Write(second + "/state", "4: ACTIVE");
-  fake.Write(second + "/link_layer", "InfiniBand");
-  fake.Write(second + "/gids/0", "fe80:0000:0000:0000:ee0d:9aff:fe00:0002");
-  checks = fake.Examine();
-  EXPECT_EQ(Find(checks, "mlx5_0/1").status, CheckStatus::kWarning);
-  EXPECT_THAT(Find(checks, "mlx5_0/2 GID"), IsOk("GID 0 fe80::ee0d:9aff:fe00:2"));
-  EXPECT_THAT(NamesOf(checks, CheckStatus::kError), IsEmpty());
-}
-
-TEST(DoctorTest, NoDevice) {
-  FakeHost fake;
-  fake.Remove("/sys/class/infiniband/mlx5_0");
-  const std::vector<Check> checks = fake.Examine();
-  EXPECT_THAT(Find(checks, "RDMA devices"), Is(CheckStatus::kError, "none", "type rxe"));
-  EXPECT_THAT(NamesOf(checks, CheckStatus::kError), ElementsAre("RDMA devices"));
-}
-
-TEST(DoctorTest, ADeviceWithoutItsFileInDev) {
-  FakeHost fake;
-  fake.Remove("/dev/infiniband/uverbs0");
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0 access"),
-              Is(CheckStatus::kError, "uverbs0: No such file", "--device=/dev/infiniband"));
-}
-
-TEST(DoctorTest, ANicOnTheFarNode) {
-  FakeHost fake;
-  fake.Write(kNic + std::string("/numa_node"), "1");
-  const std::vector<Check> checks = fake.Examine();
-  EXPECT_THAT(Find(checks, "node 0 to NIC"), Is(CheckStatus::kWarning, "mlx5_0 on node 1, distance 21", "second NIC"));
-  EXPECT_THAT(Find(checks, "node 1 to NIC"), IsOk("distance 10"));
-  EXPECT_THAT(Find(checks, "GPU 0000:5e:00.0"),
-              Is(CheckStatus::kWarning, "mlx5_0 on node 1, distance 21", "next to the GPU"));
-}
-
-TEST(DoctorTest, NodesOfOneSocketAreNotFar) {
-  FakeHost fake;
-  fake.Write("/sys/devices/system/node/node1/distance", "12 10");
-  EXPECT_THAT(Find(fake.Examine(), "node 1 to NIC"), IsOk("mlx5_0 on node 0, distance 12"));
-}
-
-TEST(DoctorTest, ANicWhosePlaceTheKernelDoesNotKnow) {
-  FakeHost fake;
-  fake.Write(kNic + std::string("/numa_node"), "-1");
-  EXPECT_THAT(Find(fake.Examine(), "node 0 to NIC"), Is(CheckStatus::kUnknown, "does not say", "lstopo"));
-}
-
 TEST(DoctorTest, Governor) {
   FakeHost fake;
   fake.SetGovernor(5, "powersave");
@@ -387,67 +163,6 @@ TEST(DoctorTest, NoHugePages) {
   EXPECT_THAT(Find(checks, "transparent huge pages"), Is(CheckStatus::kWarning, "never", "echo madvise"));
   EXPECT_THAT(Find(checks, "huge pages of node 1"),
               Is(CheckStatus::kWarning, "none reserved", "node1/hugepages/hugepages-2048kB/nr_hugepages"));
-}
-
-TEST(DoctorTest, TheGidThatALinkTakes) {
-  FakeHost fake;
-  EXPECT_THAT(
-      Find(fake.Examine(), "mlx5_0/1 GID"),
-      IsOk("a link takes GID 3 10.77.0.1 (RoCE v2, eth0); there are also GID 0 fe80::ee0d:9aff:fe00:1 (IB/RoCE v1"));
-  fake.Remove(kPort + std::string("/gids/3"));
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 GID"), Is(CheckStatus::kWarning, "a link takes GID 1 fe80::", "IPv4"));
-  fake.Remove(kPort + std::string("/gids/1"));
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 GID"), Is(CheckStatus::kWarning, "a link takes GID 0 ", "RoCE v2"));
-  fake.Remove(kPort + std::string("/gids"));
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 GID"), Is(CheckStatus::kError, "none", "ip addr"));
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 MTU"), IsOk("RDMA 4096, as eth0 has 9000"));
-}
-
-TEST(DoctorTest, GidTenComesAfterGidNine) {
-  FakeHost fake;
-  fake.Remove(kPort + std::string("/gids"));
-  fake.SetGid(10, "0000:0000:0000:0000:0000:ffff:0a4d:000a", "RoCE v2");
-  fake.SetGid(9, "0000:0000:0000:0000:0000:ffff:0a4d:0009", "RoCE v2");
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 GID"), IsOk("a link takes GID 9 10.77.0.9"));
-}
-
-TEST(DoctorTest, CountersThatTellTrouble) {
-  FakeHost fake;
-  fake.Write(kPort + std::string("/hw_counters/local_ack_timeout_err"), "12");
-  fake.Write(kPort + std::string("/hw_counters/np_cnp_sent"), "3");
-  const std::vector<Check> checks = fake.Examine();
-  EXPECT_THAT(Find(checks, "mlx5_0/1 local_ack_timeout_err"), Is(CheckStatus::kWarning, "12 since", "drops"));
-  EXPECT_THAT(Find(checks, "mlx5_0/1 np_cnp_sent"), Is(CheckStatus::kWarning, "congestion", "ports and switches"));
-  EXPECT_THAT(checks, Each(Field(&Check::name, Not(EndsWith("counters")))));
-}
-
-TEST(DoctorTest, Ecn) {
-  FakeHost fake;
-  fake.Write("/sys/class/net/eth0/ecn/roce_rp/enable/3", "0");
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 ECN"), Is(CheckStatus::kWarning, "as sender: off", "roce_rp"));
-  fake.Remove("/sys/class/net/eth0/ecn");
-  EXPECT_THAT(Find(fake.Examine(), "mlx5_0/1 ECN"), Is(CheckStatus::kUnknown, "not readable", "vendor"));
-}
-
-TEST(DoctorTest, SoftRoce) {
-  FakeHost fake;
-  fake.Remove("/sys/class/infiniband/mlx5_0/device");
-  fake.Write("/sys/class/infiniband/mlx5_0/parent", "eth0");
-  const std::vector<Check> checks = fake.Examine();
-  EXPECT_THAT(Find(checks, "mlx5_0"), Is(CheckStatus::kWarning, "over eth0, without an RDMA NIC", "tests"));
-  EXPECT_THAT(checks, Each(Field(&Check::name, Not(EndsWith("PFC")))));
-  EXPECT_THAT(checks, Each(Field(&Check::name, Not(HasSubstr("to NIC")))));
-}
-
-TEST(DoctorTest, IommuThatTranslates) {
-  FakeHost fake;
-  fake.Write("/proc/cmdline", "root=/dev/sda1 iommu=pt-not quiet");
-  EXPECT_THAT(Find(fake.Examine(), "IOMMU"), IsOk("identity"));
-  fake.Write("/sys/kernel/iommu_groups/1/type", "DMA-FQ");
-  EXPECT_THAT(Find(fake.Examine(), "IOMMU"),
-              Is(CheckStatus::kWarning, "2 groups of type DMA-FQ, identity", "iommu=pt"));
-  fake.Remove("/sys/kernel/iommu_groups");
-  EXPECT_THAT(Find(fake.Examine(), "IOMMU"), IsOk("off"));
 }
 
 TEST(DoctorTest, WaysToGpuMemory) {
