@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "engine/fastdecode.hpp"
 #include "engine/spart/cpu/gemm_bench.h"
 #include "nlohmann/json.hpp"
@@ -108,15 +109,16 @@ absl::StatusOr<GemmReport> MeasureGemm(const GemmBenchOptions& options, const st
   for (const int rows : rows_list) {
     const double weights = static_cast<double>(options.inputs * options.outputs * bench.matrices());
     const double flop = 2.0 * rows * weights;
-    const auto measure = [&](const std::string& kernel, const std::function<uint64_t()>& run) {
+    const auto measure = [&](bool by_onednn, const std::string& kernel, const std::function<uint64_t()>& run) {
       GemmRow& row = report.rows.emplace_back();
       row.rows = rows;
+      row.by_onednn = by_onednn;
       row.kernel = kernel;
       MeasureRow(&bench, read, &dots, repetitions, flop, run, &row);
     };
-    measure(bench.kernel_name(), [&] { return bench.RunOwn(rows); });
+    measure(false, bench.kernel_name(), [&] { return bench.RunOwn(rows); });
     if (bench.has_onednn()) {
-      measure("oneDNN " + bench.onednn_implementation(), [&] { return bench.RunOneDnn(rows); });
+      measure(true, "oneDNN " + bench.onednn_implementation(), [&] { return bench.RunOneDnn(rows); });
     }
   }
   return report;
@@ -161,17 +163,14 @@ nlohmann::json Figures(const GemmReport& report, const GemmBenchOptions& options
 }
 
 std::string Text(const GemmReport& report, const GemmBenchOptions& options, const Topology& topology) {
+  std::string text = absl::StrFormat(
+      "%s, %d thread(s) on cores %s of node %d\n"
+      "%d matrices of %d x %d in %s, %.1f MB read a pass\n"
+      "weights: %s; read with %d stream(s) a thread; the peak is that of %s\n",
+      topology.cpu_model, options.cores.size(), FormatCores(options.cores), options.node, report.matrices,
+      options.outputs, options.inputs, ElementName(options.type), static_cast<double>(report.weight_bytes) * 1e-6,
+      report.memory, static_cast<int>(report.streams), report.instruction);
   char line[512];
-  std::snprintf(line, sizeof(line),
-                "%s, %zu thread(s) on cores %s of node %d\n"
-                "%lld matrices of %lld x %lld in %s, %.1f MB read a pass\n"
-                "weights: %s; read with %d stream(s) a thread; the peak is that of %s\n",
-                topology.cpu_model.c_str(), options.cores.size(), FormatCores(options.cores).c_str(), options.node,
-                static_cast<long long>(report.matrices), static_cast<long long>(options.outputs),
-                static_cast<long long>(options.inputs), ElementName(options.type),
-                static_cast<double>(report.weight_bytes) * 1e-6, report.memory.c_str(),
-                static_cast<int>(report.streams), report.instruction.c_str());
-  std::string text = line;
   std::snprintf(line, sizeof(line), "%5s  %-28s %7s %7s  %-20s %8s %8s  %s\n", "rows", "kernel", "GB/s", "read",
                 "ratio to read", "GFLOP/s", "peak", "ratio to peak");
   text += line;

@@ -15,6 +15,7 @@ namespace fastdecode {
 // One implementation with one number of rows.
 struct GemmRow {
   int rows = 0;
+  bool by_onednn = false;
   std::string kernel;
   // Of the good repetitions.
   std::vector<double> gb_per_s, read_gb_per_s, ratio;

@@ -265,6 +265,7 @@ class Kernel(ProgramTest):
         names = [phase["name"] for phase in result["phases"]]
         self.assertTrue(names[0].startswith("attention"), names)
         self.assertIn("GEMM, 4 row(s)", names)
+        self.assertEqual(len(set(names)), len(names), names)  # by which results are compared
         for figure in result["achieved"]:
             self.assertGreater(figure["achieved"], 0, figure)
             self.assertGreater(figure["possible"], 0, figure)
@@ -290,6 +291,7 @@ class Kernel(ProgramTest):
 
     def test_bad_options(self):
         self.refused(run("latency", "kernel", "--kv-type", "int3"), "--kv-type", "int3")
+        self.refused(run("latency", "kernel", "--rows", "8,1,8"), "--rows: 8 is there twice")
         self.refused(run("latency", "kernel", "--save", "x.trace.json"), "--save", "no recording")
         self.refused(run("latency", "kernel", "--save", SCRATCH / "x.hgrm", "--hgrm-of", "attend"), "--hgrm-of", "'attend'")
         # Before anything is measured, though the attention could be.

@@ -1,4 +1,5 @@
-// fastdecode latency kernel: what `bench attention` and `bench gemm` measure, as latencies beside what the machine reads.
+// fastdecode latency kernel: what `bench attention` and `bench gemm` measure, as latencies beside what the machine
+// reads.
 #include "tools/latency/kernel.h"
 
 #include <algorithm>
@@ -89,7 +90,7 @@ absl::Status AddGemm(const KernelFlags& flags, const TeamCores& team, const Gemm
     if (row.ratio.empty()) continue;
     std::vector<uint64_t> ns;
     for (const double rate : row.gb_per_s) ns.push_back(NsOf(report->weight_bytes, rate));
-    const std::string name = "GEMM, " + std::to_string(row.rows) + " row(s)";
+    const std::string name = "GEMM, " + std::to_string(row.rows) + " row(s)" + (row.by_onednn ? ", oneDNN" : "");
     result->phases.push_back({name, Where(team), Distribution(std::move(ns)), 0, row.kernel});
     result->achieved.push_back({"weights read, " + name + ", " + row.kernel, Summarize(row.gb_per_s).median,
                                 Summarize(row.read_gb_per_s).median, "GB/s", kReadTest});
@@ -100,8 +101,17 @@ absl::Status AddGemm(const KernelFlags& flags, const TeamCores& team, const Gemm
   return absl::OkStatus();
 }
 
+// Each number of rows is a phase of its own.
+void CheckRows(std::vector<int> rows) {
+  std::sort(rows.begin(), rows.end());
+  if (const auto twice = std::adjacent_find(rows.begin(), rows.end()); twice != rows.end()) {
+    throw Error(FD_INVALID_ARGUMENT, "--rows: " + std::to_string(*twice) + " is there twice");
+  }
+}
+
 void LatencyKernel(KernelFlags& flags) {
   flags.report.Check();
+  CheckRows(flags.rows);
   const Topology topology = DiscoverMachine();
   const Isa isa = ChooseIsa(flags.machine);
   const TeamCores team = ChooseCores(flags.machine, topology);
