@@ -162,15 +162,12 @@ std::vector<Row> MeasureAll(EngineLink* link, const FabricFlags& flags, bool tou
 }
 
 std::string Text(const std::vector<Row>& rows, const std::string& peer, bool touch) {
-  char line[256];
-  std::snprintf(line, sizeof(line),
-                "%s; payload %s\none-way: half of a round trip with as much back. hop: the whole, two thirds back.\n"
-                "bulk: a segment of a stream, by windows of %d\n",
-                peer.c_str(), touch ? "written and read within the time" : "not touched by the CPU", kBulkWindow);
-  std::string text = line;
-  std::snprintf(line, sizeof(line), "%-8s %10s %10s %8s %9s %9s %9s %9s %9s %9s %9s\n", "shape", "#bytes", "#back",
-                "#rounds", "min[us]", "p50[us]", "p90[us]", "p99[us]", "p99.9[us]", "max[us]", "GB/s");
-  text += line;
+  std::string text = absl::StrFormat(
+      "%s; payload %s\none-way: half of a round trip with as much back. hop: the whole, two thirds back.\n"
+      "bulk: a segment of a stream, by windows of %d\n",
+      peer, touch ? "written and read within the time" : "not touched by the CPU", kBulkWindow);
+  text += absl::StrFormat("%-8s %10s %10s %8s %9s %9s %9s %9s %9s %9s %9s\n", "shape", "#bytes", "#back", "#rounds",
+                          "min[us]", "p50[us]", "p90[us]", "p99[us]", "p99.9[us]", "max[us]", "GB/s");
   for (const Row& row : rows) {
     text += absl::StrFormat("%-8s %10d %10d %8d %9.2f", row.shape, row.point.bytes, row.point.reply_bytes,
                             row.us.size(), row.us.front());
