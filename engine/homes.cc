@@ -19,8 +19,8 @@ namespace fastdecode {
 
 namespace {
 constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
-// Of a lost home's worker: others wait for their turn. Who is silent because it is stopped, or takes its memory, says no
-// hello, and is not waited for any longer. Who has said it is at work on the link, and has kConnectTimeoutNs, though
+// Of a lost home's worker: others wait for their turn. Who is silent because it is stopped, or takes its memory, says
+// no hello, and is not waited for any longer. Who has said it is at work on the link, and has kConnectTimeoutNs, though
 // others wait for that, too: cut short it would begin anew with each attempt, and might never come to the end.
 constexpr uint64_t kReturnHelloTimeoutNs = 1'000'000'000;
 }  // namespace
@@ -112,6 +112,12 @@ absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
 absl::Status Homes::AddSlot(Slot slot, Made made) {
   if (slots_.size() == kMaxHomes) {
     return absl::InvalidArgumentError(absl::StrFormat("--homes: more than %d homes in all", kMaxHomes));
+  }
+  // A path or host may have several names, of which a worker knows nothing: the later link has cost the earlier one.
+  for (const std::unique_ptr<Slot>& other : slots_) {
+    if (made.description.id == 0 || made.description.id != other->description.id) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--homes: '%s' and '%s' are the same home", other->name, slot.name));
   }
   slots_.push_back(std::make_unique<Slot>(std::move(slot)));
   PutUp(*slots_.back(), std::move(made));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,8 +59,8 @@ Home::Home(HomeOptions options, Arena arena)
     : options_(std::move(options)),
       arena_(std::move(arena)),
       memory_(arena_.Describe()),
-      read_rate_(MeasureReadRate({reinterpret_cast<const std::byte*>(arena_.data()), arena_.bytes()}, options_.cores)) {
-}
+      read_rate_(MeasureReadRate({reinterpret_cast<const std::byte*>(arena_.data()), arena_.bytes()}, options_.cores)),
+      id_(std::random_device()() | uint64_t{std::random_device()()} << 32) {}
 
 Home::~Home() { Detach(); }
 
@@ -79,6 +80,7 @@ HomeDescription Home::Describe(const RPartShape& shape) const {
   description.page_bytes = KvPool::PageBytesAllLayers(shape.attention(), static_cast<int>(shape.layers));
   description.pages = arena_.bytes() / description.page_bytes;
   description.read_mb_per_s = static_cast<uint32_t>(read_rate_ * 1e-6);
+  description.id = id_;
   CopyText(IsaName(options_.isa), description.isa);
   CopyText(memory_, description.memory);
   return description;

@@ -103,6 +103,7 @@ class Home {
   const Arena arena_;
   const std::string memory_;  // what the arena is, said once: it takes long, and peers wait for their answers
   const double read_rate_;    // of the arena by the team's cores, bytes a second
+  const uint64_t id_;         // random
 
   // The control thread's. Sessions go before the loop, whose words their wakers ring.
   std::unique_ptr<HomeLoop> loop_;  // null: no session

@@ -50,9 +50,10 @@ class HomesTest : public testing::Test {
   }
 
   // The worker's end of the link.
-  static std::unique_ptr<HomeLink> Accept(PendingLink* pending, uint32_t homes, uint64_t pages = 1) {
+  static std::unique_ptr<HomeLink> Accept(PendingLink* pending, uint32_t homes, uint64_t pages = 1, uint64_t id = 0) {
     HomeDescription description;
     description.pages = pages;
+    description.id = id;
     LinkAcceptance acceptance;
     acceptance.homes = homes;
     acceptance.answer.assign(reinterpret_cast<const char*>(&description), sizeof(description));
@@ -81,6 +82,24 @@ class HomesTest : public testing::Test {
     EXPECT_TRUE(homes.List()[index].up);
   }
 };
+
+TEST_F(HomesTest, AHomeOfTwoNamesIsRefused) {
+  const std::unique_ptr<UnixListener> name = Listen("worker"), other_name = Listen("other");
+  const auto accept = [&](uint64_t first, uint64_t second) {
+    std::unique_ptr<HomeLink> links[2];
+    std::thread accepting([&] {
+      links[0] = Accept(AwaitProposal(name.get()).get(), 1, 1, first);
+      links[1] = Accept(AwaitProposal(other_name.get()).get(), 1, 1, second);
+    });
+    const absl::Status status = Homes::Create(Options({name.get(), other_name.get()})).status();
+    accepting.join();
+    return status;
+  };
+  EXPECT_TRUE(accept(7, 8).ok());
+  EXPECT_TRUE(accept(0, 0).ok()) << "they do not say who they are";
+  EXPECT_EQ(accept(7, 7), absl::InvalidArgumentError("--homes: 'unix:" + name->path() + ", home 0' and 'unix:" +
+                                                     other_name->path() + ", home 0' are the same home"));
+}
 
 TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {
   const std::unique_ptr<UnixListener> worker = Listen("worker");
