@@ -197,6 +197,8 @@ class Step(Recorded):
             (["--save", "x.txt"], ("--save", "'x.txt'", ".html")), (["--slo", "ttft:10"], ("--slo", "ttft:10")),
             (["--slo", "speed:10ms,p50"], ("--slo", "speed")), (["--prompt-tokens", "9-3"], ("--prompt-tokens", "9-3")),
             (["--prompt-tokens", 100000], ("--prompt-tokens", "100000")), (["--rate", 5], ("--rate", "--concurrency")),
+            (["--arrivals", "constant"], ("--arrivals", "--rate")),
+            (["--slo", "ttft:10ms,p50", "--slo", "ttft:10ms,p50"], ("--slo", "twice")),
             (["--seconds", 0], ("--seconds", "0")), (["--format", "xml"], ("--format", "xml")),
             (["--save", SCRATCH / "x.hgrm", "--hgrm-of", "nonsense"], ("--hgrm-of", "'nonsense'", "S-Part stage")),
             (["--save", SCRATCH / "x.hgrm", "--hgrm-of", "attend@nowhere"], ("--hgrm-of", "'attend@nowhere'", "home N"))]:
@@ -266,6 +268,8 @@ class Kernel(ProgramTest):
         self.assertTrue(names[0].startswith("attention"), names)
         self.assertIn("GEMM, 4 row(s)", names)
         self.assertEqual(len(set(names)), len(names), names)  # by which results are compared
+        for phase in result["phases"][1:]:
+            self.assertEqual(phase["name"].endswith(", oneDNN"), phase["note"].startswith("oneDNN"), phase)
         for figure in result["achieved"]:
             self.assertGreater(figure["achieved"], 0, figure)
             self.assertGreater(figure["possible"], 0, figure)
@@ -352,6 +356,25 @@ class Fabric(ProgramTest):
             self.assertEqual([row[name] for name in ("p90_us", "p99_us", "p999_us")], [None, None, None])
         for line in self.succeed(run(*shown, "text")).splitlines()[-3:]:
             self.assertRegex(line, r"^\S+ +8 +\d+ +10 +[0-9.]+ +[0-9.]+ +- +- +- +[0-9.]+ +[0-9.]+$")
+
+
+    def test_the_near_ends_options_are_none_of_the_far_end(self):
+        for option in (["--rounds", 10], ["--bytes-max", 8], ["--format", "json"], ["--json"], ["--notify", "flag"]):
+            with self.subTest(option=option):
+                self.refused(run("latency", "fabric", "--listen", f"unix:{SCRATCH / 'far'}", *option), option[0], "--listen")
+
+    def test_the_whole_peer_is_named(self):
+        folder = SCRATCH / ("long-name-of-a-folder-" * 3)
+        folder.mkdir()
+        far = start("latency", "fabric", "--listen", f"unix:{folder / 's'}")
+        next(line for line in far.stderr if "listens on" in line)
+        try:
+            text = self.succeed(run("latency", "fabric", "--peer", f"unix:{folder / 's'}", "--rounds", 10, "--bytes-max", 8))
+        finally:
+            far.send_signal(signal.SIGINT)
+            far.communicate(timeout=LIMIT_S)
+        self.assertIn(f"{folder / 's'}", text.splitlines()[0])
+        self.assertRegex(text.splitlines()[2], r"^bulk: a segment of a stream, by windows of \d+$")
 
 
 class Hiccup(ProgramTest):

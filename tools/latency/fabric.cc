@@ -294,14 +294,17 @@ void AddLatencyFabric(CLI::App* latency) {
       ->excludes(listen);
   command->add_option("--bytes-min", flags->bytes_min, "smallest payload")
       ->transform(Number(kBytesMin, kBytesMax))
+      ->excludes(listen)
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--bytes-max", flags->bytes_max, "largest payload; sizes double from the smallest")
       ->transform(Number(kBytesMin, kBytesMax))
+      ->excludes(listen)
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--rounds", flags->rounds, "round trips a size and shape (0: 10000, fewer above 64 KiB)")
       ->transform(Number(0, 100'000'000))
+      ->excludes(listen)
       ->type_name("N")
       ->capture_default_str();
   command
@@ -315,9 +318,10 @@ void AddLatencyFabric(CLI::App* latency) {
       command
           ->add_option("--format", flags->format, "text, json (one object), or perftest (the columns of ib_write_lat)")
           ->check(CLI::IsMember({"text", "json", "perftest"}))
+          ->excludes(listen)
           ->type_name("HOW")
           ->capture_default_str();
-  command->add_flag("--json", flags->json, "the same as --format json")->excludes(format);
+  command->add_flag("--json", flags->json, "the same as --format json")->excludes(format)->excludes(listen);
   FabricOptions& fabric = flags->fabric;
   command->add_option("--secret-file", fabric.secret_file, "what both hosts know; needed for HOST:PORT")
       ->type_name("FILE");
@@ -343,6 +347,7 @@ void AddLatencyFabric(CLI::App* latency) {
           "--notify", [&fabric](const std::string& how) { fabric.notify_by_flag = how == "flag"; },
           "near end: what tells of a message over RDMA: completion, or flag (a polled word)")
       ->check(CLI::IsMember({"completion", "flag"}))
+      ->excludes(listen)
       ->type_name("HOW");
   command->add_option("--gpu", fabric.gpu, "payload in the memory of this GPU, for links to HOST:PORT (-1: the host's)")
       ->transform(Number(-1, 1023))

@@ -90,8 +90,10 @@ absl::Status AddGemm(const KernelFlags& flags, const TeamCores& team, const Gemm
     if (row.ratio.empty()) continue;
     std::vector<uint64_t> ns;
     for (const double rate : row.gb_per_s) ns.push_back(NsOf(report->weight_bytes, rate));
-    const std::string name = "GEMM, " + std::to_string(row.rows) + " row(s)" + (row.by_onednn ? ", oneDNN" : "");
-    result->phases.push_back({name, Where(team), Distribution(std::move(ns)), 0, row.kernel});
+    const std::string name = "GEMM, " + std::to_string(row.rows) + " row(s)";
+    // Whose kernel, but not which: that of another ISA or version is compared with it.
+    result->phases.push_back(
+        {row.by_onednn ? name + ", oneDNN" : name, Where(team), Distribution(std::move(ns)), 0, row.kernel});
     result->achieved.push_back({"weights read, " + name + ", " + row.kernel, Summarize(row.gb_per_s).median,
                                 Summarize(row.read_gb_per_s).median, "GB/s", kReadTest});
     NoteCache(&result->achieved.back());

@@ -47,12 +47,15 @@ void LoadFlags::AddTo(CLI::App* command) {
           ->transform(Number(1, 16384))
           ->type_name("N")
           ->capture_default_str();
-  command->add_option("--rate", rate, "open loop: requests a second, each at its time whatever became of the others")
-      ->transform(Number(0.001, 1e6))
-      ->type_name("PER_S")
-      ->excludes(closed);
+  CLI::Option* const open =
+      command
+          ->add_option("--rate", rate, "open loop: requests a second, each at its time whatever became of the others")
+          ->transform(Number(0.001, 1e6))
+          ->type_name("PER_S")
+          ->excludes(closed);
   command->add_option("--arrivals", arrivals, "open loop: poisson or constant")
       ->check(CLI::IsMember({"poisson", "constant"}))
+      ->needs(open)
       ->type_name("HOW")
       ->capture_default_str();
   AddRange(command, "--prompt-tokens", &prompt_tokens, "of each request, or a range to draw from");

@@ -85,8 +85,9 @@ void CheckHgrmOf(const std::string& name, bool recorded) {
     throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + name + "': there are no requests here; name a phase");
   }
   if (!recorded && !name.starts_with("attention, ") && !name.starts_with("GEMM, ")) {
-    throw Error(FD_INVALID_ARGUMENT,
-                "--hgrm-of: '" + name + "' is no phase here: 'attention, ...' and 'GEMM, N row(s)'");
+    throw Error(
+        FD_INVALID_ARGUMENT,
+        "--hgrm-of: '" + name + "' is no phase here: 'attention, ...', 'GEMM, N row(s)' or that with ', oneDNN'");
   }
   if (recorded && !of_requests && !MayBePhase(name)) {
     throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + name + "' is neither ttft, tpot, itl, e2e nor a phase (" +
@@ -157,6 +158,9 @@ void ReportFlags::Check() {
   for (const std::string& text : slo_texts_) {
     const absl::StatusOr<Slo> slo = ParseSlo("--slo", text);
     if (!slo.ok()) throw Error(FD_INVALID_ARGUMENT, std::string(slo.status().message()));
+    const bool again =
+        std::any_of(slos_.begin(), slos_.end(), [&](const Slo& other) { return other.text == slo->text; });
+    if (again) throw Error(FD_INVALID_ARGUMENT, "--slo: '" + text + "' is there twice");
     slos_.push_back(*slo);
   }
 }

@@ -249,6 +249,45 @@ TEST(CompareTest, ASlowerPhaseFailsOnlyIfAsked) {
   EXPECT_TRUE(Compare(a, b, options)->failed());
 }
 
+// Of a percentile that lies among those that had not ended is known what it is not less than.
+TEST(CompareTest, WhatHadNotEndedIsSlowerIfItsBoundIs) {
+  std::mt19937_64 random(12);
+  const SavedResult a = Result(Draw(1000, 1, 0.3, &random), {});
+  const auto result = [](uint64_t at_least_ns) {
+    SavedResult overloaded;
+    std::vector<uint64_t> ended(200, 50'000);
+    const Distribution all(ended, std::vector<uint64_t>(1800, at_least_ns));
+    SavedDistribution saved = Saved(ended);
+    saved.unfinished = all.unfinished();
+    saved.mean_ns = std::nullopt;
+    saved.p50_ns = all.Percentile(0.5);
+    saved.p90_ns = all.Percentile(0.9);
+    saved.p99_ns = all.Percentile(0.99);
+    saved.at_least_ns = {all.AtLeast(0.5), all.AtLeast(0.9), all.AtLeast(0.99), all.AtLeast(0.999)};
+    overloaded.phases.push_back({"token", "engine", saved, 1, ""});
+    return overloaded;
+  };
+  const SavedResult b = result(5'000'000);
+  ASSERT_TRUE(b.phases[0].ns.at_least_ns.p50.has_value());
+  const Comparison slower = *Compare(a, b, CompareOptions());
+  EXPECT_TRUE(slower.failed());
+  EXPECT_EQ(slower.rows[0].verdict, ChangeVerdict::kSlower);
+  EXPECT_TRUE(slower.rows[0].b_at_least);
+  EXPECT_EQ(slower.rows[3].verdict, ChangeVerdict::kUnfinished) << "the mean";
+  const std::string text = FormatComparison(slower, CompareOptions(), 200);
+  EXPECT_THAT(text, AllOf(HasSubstr("B IS SLOWER than A: token, engine p50 by >= +"), HasSubstr(" or more)"),
+                          Not(HasSubstr("inf")), Not(HasSubstr("too few samples"))));
+  EXPECT_TRUE(ToJson(slower, CompareOptions())["rows"][0]["change_high"].is_null());
+  const Comparison faster = *Compare(b, a, CompareOptions());
+  EXPECT_FALSE(faster.failed());
+  EXPECT_EQ(faster.rows[0].verdict, ChangeVerdict::kFaster);
+  // It may be more than that, or not.
+  const Comparison open = *Compare(a, result(90'000), CompareOptions());
+  EXPECT_EQ(open.rows[0].verdict, ChangeVerdict::kUnfinished);
+  EXPECT_FALSE(open.judged());
+  EXPECT_EQ(Compare(b, b, CompareOptions())->rows[0].verdict, ChangeVerdict::kUnfinished);
+}
+
 TEST(CompareTest, WhatMayAsWellBeNothingIsNoComparison) {
   std::mt19937_64 random(9);
   SavedDistribution a = Saved(Draw(1000, 1, 0.5, &random));

@@ -18,14 +18,22 @@ constexpr std::array<std::pair<const char*, double>, 3> kPercentiles = {{{"p50",
 ComparedStatistic CompareRow(const SavedDistribution& a, const SavedDistribution& b, std::optional<double> share,
                              const CompareOptions& options) {
   ComparedStatistic row;
-  row.a_ns = StatisticOf(a, share);
-  row.b_ns = StatisticOf(b, share);
+  const auto take = [&](const SavedDistribution& of, std::optional<double>* ns, bool* at_least) {
+    *ns = StatisticOf(of, share);
+    if (*ns) return false;
+    *ns = AtLeast(of, share);
+    *at_least = ns->has_value();
+    return *at_least || (!share && of.unfinished > 0);
+  };
+  const bool a_unfinished = take(a, &row.a_ns, &row.a_at_least), b_unfinished = take(b, &row.b_ns, &row.b_at_least);
+  const ChangeVerdict open = a_unfinished || b_unfinished ? ChangeVerdict::kUnfinished : ChangeVerdict::kNoDifference;
   const std::optional<Change> change = CompareStatistic(a, b, share, options);
-  if (!change) return row;
+  if (!change) {
+    if (open == ChangeVerdict::kUnfinished) row.verdict = open;
+    return row;
+  }
   row.change = *change;
-  row.verdict = change->low > 0    ? ChangeVerdict::kSlower
-                : change->high < 0 ? ChangeVerdict::kFaster
-                                   : ChangeVerdict::kNoDifference;
+  row.verdict = change->low > 0 ? ChangeVerdict::kSlower : change->high < 0 ? ChangeVerdict::kFaster : open;
   return row;
 }
 
@@ -102,6 +110,8 @@ const char* ChangeVerdictName(ChangeVerdict verdict) {
       return "slower";
     case ChangeVerdict::kFaster:
       return "faster";
+    case ChangeVerdict::kUnfinished:
+      return "too few ended";
     case ChangeVerdict::kUnknown:
       break;
   }
@@ -113,8 +123,7 @@ bool Comparison::failed() const {
 }
 
 bool Comparison::judged() const {
-  return std::any_of(rows.begin(), rows.end(),
-                     [](const ComparedStatistic& row) { return row.counts && row.verdict != ChangeVerdict::kUnknown; });
+  return std::any_of(rows.begin(), rows.end(), [](const ComparedStatistic& row) { return row.counts && row.judged(); });
 }
 
 absl::StatusOr<Comparison> Compare(const SavedResult& a, const SavedResult& b, const CompareOptions& options) {

@@ -27,10 +27,13 @@ struct CompareOptions {
 // A percentile (0.5, 0.9, 0.99) or the mean (no share). Nothing: it was withheld.
 std::optional<double> StatisticOf(const SavedDistribution& of, std::optional<double> share);
 
+// What a percentile that lies among those that had not ended is not less than. Nothing: it does not, or it is a mean.
+std::optional<double> AtLeast(const SavedDistribution& of, std::optional<double> share);
+
 // How a statistic of B differs from that of A, as a share of A's.
 struct Change {
-  double change = 0;         // 0.1: B is 10 % larger
-  double low = 0, high = 0;  // the interval
+  double change = 0;  // 0.1: B is 10 % larger; of what they are not less than, if that is all that is known of one
+  double low = 0, high = 0;  // the interval; -1: A's is only known not to be less, infinite: B's
 };
 
 // Of a percentile (0.5, 0.9, 0.99) or of the mean (no share). The interval is by parametric bootstrap (Efron and
@@ -40,8 +43,8 @@ struct Change {
 std::optional<Change> CompareStatistic(const SavedDistribution& a, const SavedDistribution& b,
                                        std::optional<double> share, const CompareOptions& options);
 
-enum class ChangeVerdict { kNoDifference, kSlower, kFaster, kUnknown };
-// "no difference seen", "slower", "faster", "too few samples".
+enum class ChangeVerdict { kNoDifference, kSlower, kFaster, kUnfinished, kUnknown };
+// "no difference seen", "slower", "faster", "too few ended", "too few samples".
 const char* ChangeVerdictName(ChangeVerdict verdict);
 
 struct ComparedStatistic {
@@ -50,9 +53,12 @@ struct ComparedStatistic {
   std::string statistic;  // "p50", "p90", "p99", "mean"
   bool counts = false;    // towards failure
   std::optional<double> a_ns, b_ns;
-  Change change;  // meaningless if unknown
+  bool a_at_least = false, b_at_least = false;  // it is not less than that: it lies among those that had not ended
+  Change change;                                // meaningless if not judged()
   ChangeVerdict verdict = ChangeVerdict::kUnknown;
   bool failed = false;  // counts, and the interval lies beyond the threshold
+
+  bool judged() const { return verdict != ChangeVerdict::kUnknown && verdict != ChangeVerdict::kUnfinished; }
 };
 
 struct Comparison {

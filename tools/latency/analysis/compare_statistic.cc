@@ -31,6 +31,21 @@ const Uncertainty& UncertaintyOf(const SavedDistribution& of, std::optional<doub
   return *share == 0.5 ? of.uncertainty.p50 : *share == 0.9 ? of.uncertainty.p90 : of.uncertainty.p99;
 }
 
+// What is known of a statistic: itself, or what it is not less than.
+struct Side {
+  Side(const SavedDistribution& of, std::optional<double> share)
+      : ns(StatisticOf(of, share)), uncertainty(UncertaintyOf(of, share)) {
+    if (ns) return;
+    ns = AtLeast(of, share);
+    at_least = ns.has_value();
+    uncertainty = {/*error_ns=*/0, /*freedom=*/1};
+  }
+
+  std::optional<double> ns;
+  bool at_least = false;
+  Uncertainty uncertainty;
+};
+
 // A file may say anything.
 bool IsKnown(const Uncertainty& uncertainty) {
   return uncertainty.freedom > 0 && std::isfinite(uncertainty.freedom) && uncertainty.error_ns >= 0 &&
@@ -46,13 +61,20 @@ std::optional<double> StatisticOf(const SavedDistribution& of, std::optional<dou
   return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
 }
 
+std::optional<double> AtLeast(const SavedDistribution& of, std::optional<double> share) {
+  if (!share) return std::nullopt;
+  const SavedDistribution::AtLeast& known = of.at_least_ns;
+  const std::optional<uint64_t> value = *share == 0.5 ? known.p50 : *share == 0.9 ? known.p90 : known.p99;
+  return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
+}
+
 std::optional<Change> CompareStatistic(const SavedDistribution& a, const SavedDistribution& b,
                                        std::optional<double> share, const CompareOptions& options) {
-  const std::optional<double> of_a = StatisticOf(a, share), of_b = StatisticOf(b, share);
-  if (!of_a || !of_b || !(*of_a > 0)) return std::nullopt;
-  if (!IsKnown(UncertaintyOf(a, share)) || !IsKnown(UncertaintyOf(b, share))) return std::nullopt;
+  const Side of_a(a, share), of_b(b, share);
+  if (!of_a.ns || !of_b.ns || !(*of_a.ns > 0) || (of_a.at_least && of_b.at_least)) return std::nullopt;
+  if (!IsKnown(of_a.uncertainty) || !IsKnown(of_b.uncertainty)) return std::nullopt;
   std::mt19937_64 random(options.seed);
-  OtherRuns like_a(*of_a, UncertaintyOf(a, share)), like_b(*of_b, UncertaintyOf(b, share));
+  OtherRuns like_a(*of_a.ns, of_a.uncertainty), like_b(*of_b.ns, of_b.uncertainty);
   std::vector<double> changes;
   for (int i = 0; i < options.resamples; ++i) {
     const double from_a = like_a.Draw(&random), from_b = like_b.Draw(&random);
@@ -65,7 +87,7 @@ std::optional<Change> CompareStatistic(const SavedDistribution& a, const SavedDi
   };
   // So uncertain that A may as well be nothing: there is no saying how many times as much B is.
   if (!std::isfinite(at(1 - outside))) return std::nullopt;
-  return Change{*of_b / *of_a - 1, at(outside), at(1 - outside)};
+  return Change{*of_b.ns / *of_a.ns - 1, of_a.at_least ? -1 : at(outside), of_b.at_least ? HUGE_VAL : at(1 - outside)};
 }
 
 }  // namespace fastdecode

@@ -22,6 +22,14 @@ std::string FormatChange(double change) {
   return absl::StrFormat("%+.*f %%", std::fabs(change) < 0.000995 ? 2 : 1, change * 100);
 }
 
+std::string FormatBounded(std::optional<double> ns, bool at_least) {
+  return ns ? absl::StrCat(at_least ? ">= " : "", FormatNs(*ns)) : "-";
+}
+
+std::string FormatBoundedChange(const ComparedStatistic& row) {
+  return absl::StrCat(row.b_at_least ? ">= " : row.a_at_least ? "<= " : "", FormatChange(row.change.change));
+}
+
 std::string NameOf(const ComparedStatistic& row) {
   return absl::StrCat(row.metric, row.where.empty() ? "" : absl::StrCat(", ", row.where), " ", row.statistic);
 }
@@ -30,13 +38,14 @@ std::string Conclusion(const Comparison& comparison, const CompareOptions& optio
   if (!comparison.judged()) {
     return absl::StrCat("NOTHING COULD BE JUDGED: of no figure",
                         options.phases_count ? "" : " of requests, tokens or steps",
-                        " do both have enough samples; record for longer");
+                        " do both have enough samples that ended; record for longer");
   }
   std::vector<std::string> failed;
   for (const ComparedStatistic& row : comparison.rows) {
     if (!row.failed) continue;
-    failed.push_back(absl::StrCat(NameOf(row), " by ", FormatChange(row.change.change), " (",
-                                  FormatChange(row.change.low), " to ", FormatChange(row.change.high), ")"));
+    const std::string range = row.b_at_least ? " or more" : absl::StrCat(" to ", FormatChange(row.change.high));
+    failed.push_back(
+        absl::StrCat(NameOf(row), " by ", FormatBoundedChange(row), " (", FormatChange(row.change.low), range, ")"));
   }
   if (failed.empty()) return absl::StrCat("B is not slower than A by more than ", FormatShare(options.threshold));
   return absl::StrCat("B IS SLOWER than A: ", absl::StrJoin(failed, "; "));
@@ -63,10 +72,10 @@ std::string Rows(const Comparison& comparison, const CompareOptions& options, si
       ++hidden;
       continue;
     }
-    const bool known = row.verdict != ChangeVerdict::kUnknown;
-    table.AddRow({row.metric, row.where, row.statistic, row.a_ns ? FormatNs(*row.a_ns) : "-",
-                  row.b_ns ? FormatNs(*row.b_ns) : "-", known ? FormatChange(row.change.change) : "",
-                  known ? FormatChange(row.change.low) : "", known ? FormatChange(row.change.high) : "",
+    const bool low_known = row.judged() && !row.a_at_least, high_known = row.judged() && !row.b_at_least;
+    table.AddRow({row.metric, row.where, row.statistic, FormatBounded(row.a_ns, row.a_at_least),
+                  FormatBounded(row.b_ns, row.b_at_least), row.judged() ? FormatBoundedChange(row) : "",
+                  low_known ? FormatChange(row.change.low) : "", high_known ? FormatChange(row.change.high) : "",
                   absl::StrCat(ChangeVerdictName(row.verdict), row.failed ? " !" : "")});
   }
   std::string out = absl::StrCat(Heading("B AGAINST A"), table.Format(width, kTextIndent));
@@ -117,13 +126,16 @@ nlohmann::json ToJson(const Comparison& comparison, const CompareOptions& option
   const auto number = [](std::optional<double> ns) { return ns ? nlohmann::json(*ns) : nlohmann::json(); };
   nlohmann::json rows = nlohmann::json::array(), differences = nlohmann::json::array();
   for (const ComparedStatistic& row : comparison.rows) {
-    const bool known = row.verdict != ChangeVerdict::kUnknown;
-    const auto share = [&](double value) { return known ? nlohmann::json(value) : nlohmann::json(); };
+    const auto share = [&](double value) {
+      return row.judged() && std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
+    };
     rows.push_back({{"metric", row.metric},
                     {"where", row.where},
                     {"statistic", row.statistic},
                     {"a_ns", number(row.a_ns)},
+                    {"a_at_least", row.a_at_least},
                     {"b_ns", number(row.b_ns)},
+                    {"b_at_least", row.b_at_least},
                     {"change", share(row.change.change)},
                     {"change_low", share(row.change.low)},
                     {"change_high", share(row.change.high)},
