@@ -31,7 +31,7 @@ Batcher::Batcher(const BatchLimits& limits)
 
 void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, Push push, bool near) {
   FD_CHECK(home >= 0 && home < kMaxHomes && homes_[home].sequences == 0, "the home's index is in use");
-  homes_[home] = HomeState{true, pages, pages, 0};
+  homes_[home] = HomeState{.alive = true, .pages_total = pages, .pages_free = pages};
   homes_[home].read_rate = read_rate;
   homes_[home].push = push;
   homes_[home].near = near;
@@ -40,6 +40,7 @@ void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, Push push, b
 
 void Batcher::LoseHome(int home) {
   homes_[home].alive = false;
+  homes_[home].expected = true;
   LookAtHomes();
   for (MicroBatchState& batch : micro_batches_) {
     for (Sequence* sequence : batch.members) {
@@ -66,7 +67,7 @@ void Batcher::CancelAll() {
 bool Batcher::FitsSomewhere(const Sequence& sequence) const {
   const uint32_t pages = counts_.Most(sequence.length_max);
   for (const HomeState& home : homes_) {
-    if (home.alive && home.pages_total >= pages) return true;
+    if ((home.alive || home.expected) && home.pages_total >= pages) return true;
   }
   return false;
 }

@@ -59,6 +59,9 @@ class Batcher {
   void AddHome(int home, uint32_t pages, uint32_t read_rate = 0, Push push = Push::kNothing, bool near = false);
   // The home takes no new sequence; those it has are marked as failed and leave at their step boundaries.
   void LoseHome(int home);
+  // A lost home is not expected back any more.
+  void GiveUpHome(int home) { homes_[home].expected = false; }
+  bool HomeExpected(int home) const { return homes_[home].expected; }
   bool HomeAlive(int home) const { return homes_[home].alive; }
 
   // --- sequences
@@ -107,7 +110,8 @@ class Batcher {
   // Everything inside ends as cancelled at its step boundary, or at the next sweep.
   void CancelAll();
 
-  // Whether some living home could hold this sequence at its full length, were it alone there.
+  // Whether some home that lives, or is expected back, could hold this sequence at its full length, were it alone
+  // there.
   bool FitsSomewhere(const Sequence& sequence) const;
   int homes_alive() const;
 
@@ -126,6 +130,7 @@ class Batcher {
  private:
   struct HomeState {
     bool alive = false;
+    bool expected = false;  // lost, but it may come back
     uint32_t pages_total = 0;
     uint32_t pages_free = 0;
     uint32_t sequences = 0;

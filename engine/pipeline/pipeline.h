@@ -91,6 +91,7 @@ class Pipeline {
   struct HomePort {
     EngineLink* link = nullptr;
     bool alive = false;
+    uint64_t lost_ns = 0;                     // when, if it is not alive
     bool attends_in_stage = false;            // no hops
     FixedVector<SequenceMessage> pending{0};  // control that must go out before the next roster
     std::array<uint32_t, kMaxSlots> roster_version{};
@@ -152,6 +153,7 @@ class Pipeline {
   void RingScheduler();
   void Housekeep(uint64_t now_ns);
   void CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns);
+  void GiveUpIfOverdue(int home, uint64_t now_ns);
 
   // --- step boundary (step_boundary.cc)
   bool BeginStep(int m);

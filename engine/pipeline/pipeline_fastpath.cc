@@ -250,6 +250,7 @@ bool Pipeline::FailRow(int m, int home, uint32_t failing_row) {
 void Pipeline::LoseHome(int home) {
   HomePort& port = homes_[home];
   port.alive = false;
+  port.lost_ns = Now();
   batcher_.LoseHome(home);
   ready_unchecked_ = true;
   for (size_t m = 0; m < batches_.size(); ++m) {
@@ -281,6 +282,13 @@ void Pipeline::CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns) {
   }
 }
 
+// Waiting sequences that no other home can hold wait for a lost one as long as a home may be silent.
+void Pipeline::GiveUpIfOverdue(int home, uint64_t now_ns) {
+  if (!batcher_.HomeExpected(home) || now_ns < homes_[home].lost_ns + options_.hop_timeout_ns) return;
+  batcher_.GiveUpHome(home);
+  ready_unchecked_ = true;
+}
+
 void Pipeline::Housekeep(uint64_t now_ns) {
   // A process that stood still, stopped or with its machine, has not seen its homes do nothing: no look counts for more
   // than a quarter of the timeout.
@@ -289,7 +297,10 @@ void Pipeline::Housekeep(uint64_t now_ns) {
   housekept_ns_ = now_ns;
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
-    if (!port.alive) continue;
+    if (!port.alive) {
+      GiveUpIfOverdue(h, now_ns);
+      continue;
+    }
     if (port.link->lost()) {
       LoseHome(h);
       continue;

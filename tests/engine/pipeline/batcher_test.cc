@@ -389,7 +389,7 @@ TEST_F(BatcherTest, APageThatWasGivenBackIsTakenWithANewRoster) {
   EXPECT_FALSE(batcher_->RosterChanged(0, 0));
 }
 
-TEST_F(BatcherTest, FitsSomewhereLooksAtWholeLivingHomes) {
+TEST_F(BatcherTest, FitsSomewhereLooksAtWholeHomesThatLiveOrMayComeBack) {
   Make(kOne);
   batcher_->AddHome(0, 2);
   batcher_->AddHome(1, 4);
@@ -402,9 +402,12 @@ TEST_F(BatcherTest, FitsSomewhereLooksAtWholeLivingHomes) {
   Begin(0);
   EXPECT_TRUE(batcher_->FitsSomewhere(*large));  // if not now
   batcher_->LoseHome(1);
+  EXPECT_TRUE(batcher_->FitsSomewhere(*large)) << "when that home comes back";
+  batcher_->GiveUpHome(1);
   EXPECT_TRUE(batcher_->FitsSomewhere(*small));
   EXPECT_FALSE(batcher_->FitsSomewhere(*large));
   batcher_->LoseHome(0);
+  batcher_->GiveUpHome(0);
   EXPECT_FALSE(batcher_->FitsSomewhere(*small));
   EXPECT_EQ(batcher_->homes_alive(), 0);
 }

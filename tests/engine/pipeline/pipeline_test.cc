@@ -283,13 +283,29 @@ TEST(PipelineTest, WhatNoLivingHomeCanHoldEndsAtOnce) {
   EXPECT_EQ(fits->reason, FinishReason::kLength);
   EXPECT_EQ(too_long->reason, FinishReason::kHomeLost);
   EXPECT_EQ(behind->reason, FinishReason::kLength);
-  SimRequest* waits = engine.Submit(Prompt(60), {.max_tokens = 68});
-  SimRequest* next = engine.Submit(Prompt(60), {.max_tokens = 68});
-  RunUntil(&engine, [&] { return waits->announced > 2; });
-  engine.link(0)->MarkLost("the only one that is large enough");
-  ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  EXPECT_EQ(waits->fail_home, 0);
-  EXPECT_EQ(next->reason, FinishReason::kHomeLost);
+  engine.CheckNothingLeft();
+}
+
+TEST(PipelineTest, WhatALostHomeAloneCouldHoldWaitsForItAndThenEnds) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 4);
+  engine.AddHome(1, 2);
+  for (const bool comes_back : {true, false}) {
+    SimRequest* runs = engine.Submit(Prompt(60), {.max_tokens = 68});
+    SimRequest* next = engine.Submit(Prompt(60), {.max_tokens = 68});
+    RunUntil(&engine, [&] { return runs->announced > 2; });
+    engine.link(0)->MarkLost("the only one that is large enough");
+    for (int turn = 0; turn < 100; ++turn) engine.Turn();  // 5 of the 50 ms
+    EXPECT_EQ(runs->fail_home, 0);
+    EXPECT_FALSE(next->finished);
+    if (comes_back) engine.AddHome(0, 4);
+    ASSERT_TRUE(engine.RunAll(kTurnsMax));
+    EXPECT_EQ(next->reason, comes_back ? FinishReason::kLength : FinishReason::kHomeLost);
+  }
+  // It is not waited for any more.
+  SimRequest* late = engine.Submit(Prompt(60), {.max_tokens = 68});
+  for (int turn = 0; turn < 100; ++turn) engine.Turn();
+  EXPECT_EQ(late->reason, FinishReason::kHomeLost);
   engine.CheckNothingLeft();
 }
 
