@@ -234,10 +234,13 @@ FabricOptions With(Field FabricOptions::*field, Value value) {
 class VerbsDeviceTest : public testing::Test {
  protected:
   VerbsDeviceTest() : calls_(fabric_.Calls()) { fabric_.RemoveDevices(); }
-  ~VerbsDeviceTest() override { EXPECT_EQ(fabric_.live_objects(), 0); }
+  ~VerbsDeviceTest() override {
+    EXPECT_EQ(fabric_.live_objects(), 0);
+    std::filesystem::remove_all(folder_);
+  }
 
   FakeFabric::Device* Add(const std::string& name, int node = -1) {
-    const std::string folder = testing::TempDir() + "/verbs_device_test." + std::to_string(getpid()) + "/" + name;
+    const std::string folder = folder_ + "/" + name;
     if (node >= 0) {
       std::filesystem::create_directories(folder + "/device");
       std::ofstream(folder + "/device/numa_node") << node << "\n";
@@ -249,6 +252,7 @@ class VerbsDeviceTest : public testing::Test {
     return device.ok() ? device->Describe() : std::string(device.status().message());
   }
 
+  const std::string folder_ = testing::TempDir() + "/verbs_device_test." + std::to_string(getpid());
   FakeFabric fabric_;
   VerbsCalls calls_;
 };
