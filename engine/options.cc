@@ -186,7 +186,8 @@ const OptionRow kRows[] = {
      "shared)",
      &SetPoll},
     {"hop-timeout-ms", "MS", "10000",
-     "a home without progress for so long is lost; at least 300 with homes on other hosts",
+     "a home without progress for so long is lost, and requests that only a lost home can hold wait as long for it; at "
+     "least 300 with homes on other hosts",
      [](Options& o, const std::string& v) { return ParseInt("hop-timeout-ms", v, 10, 3600000, &o.hop_timeout_ms); }},
     {"listen", "ENDPOINT", "",
      "worker: where engines connect: unix:PATH, or HOST:PORT for other hosts (0.0.0.0: every address)",

@@ -64,12 +64,18 @@ void Batcher::CancelAll() {
   }
 }
 
-bool Batcher::FitsSomewhere(const Sequence& sequence) const {
+bool Batcher::Fits(const Sequence& sequence, bool expected_too) const {
   const uint32_t pages = counts_.Most(sequence.length_max);
-  for (const HomeState& home : homes_) {
-    if ((home.alive || home.expected) && home.pages_total >= pages) return true;
-  }
-  return false;
+  return std::any_of(homes_.begin(), homes_.end(), [&](const HomeState& home) {
+    return (home.alive || (expected_too && home.expected)) && home.pages_total >= pages;
+  });
+}
+
+size_t Batcher::FindHead() const {
+  const bool any_lost = std::any_of(homes_.begin(), homes_.end(), [](const HomeState& home) { return home.expected; });
+  if (!any_lost) return 0;
+  const auto fits = [this](const Sequence* sequence) { return Fits(*sequence, /*expected_too=*/false); };
+  return static_cast<size_t>(std::find_if(ready_.begin(), ready_.end(), fits) - ready_.begin());
 }
 
 int Batcher::homes_alive() const {
@@ -177,15 +183,18 @@ int Batcher::PlaceSequence(const Sequence& sequence, Kind kind) const {
 }
 
 // A micro-batch without rows asks in each turn of the pipeline: the last answer holds as long as it must be the same.
-int Batcher::PlaceHead(int m, uint64_t now_ns) {
+int Batcher::PlaceHead(int m, uint64_t now_ns, size_t* head) {
   MicroBatchState& batch = micro_batches_[m];
   if (batch.refused_at == changes_ && now_ns - batch.refused_ns < kRefusalNs) return -1;
   ++looks_;
+  *head = FindHead();
   int home = -1;
-  if (planned_) {
-    home = PlaceByPlan(m, now_ns);
+  if (*head == ready_.size()) {
+    // all wait for a home that was lost
+  } else if (planned_) {
+    home = PlaceByPlan(*ready_[*head], m, now_ns);
   } else if (IsSmallest(m)) {
-    home = PlaceSequence(*ready_[0], Kind::kAny);
+    home = PlaceSequence(*ready_[*head], Kind::kAny);
   }
   if (home < 0) {
     batch.refused_at = changes_;
@@ -196,8 +205,7 @@ int Batcher::PlaceHead(int m, uint64_t now_ns) {
 
 // Near as long as there is room. Else it waits for that, or goes to a far home: as is best for all that wait. Whoever
 // is computed near goes where near ones are.
-int Batcher::PlaceByPlan(int m, uint64_t now_ns) {
-  Sequence& head = *ready_[0];
+int Batcher::PlaceByPlan(Sequence& head, int m, uint64_t now_ns) {
   if (head.head_since_ns == 0) head.head_since_ns = now_ns;
   PlanInputs inputs = InputsOfPlan();
   if (inputs.far_sequences == 0) plan_ = StepPlan::kNear;

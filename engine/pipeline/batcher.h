@@ -112,7 +112,7 @@ class Batcher {
 
   // Whether some home that lives, or is expected back, could hold this sequence at its full length, were it alone
   // there.
-  bool FitsSomewhere(const Sequence& sequence) const;
+  bool FitsSomewhere(const Sequence& sequence) const { return Fits(sequence, /*expected_too=*/true); }
   int homes_alive() const;
 
   // Takes waiting sequences for which condition(sequence) holds out of the queue: ended(sequence) each.
@@ -152,10 +152,13 @@ class Batcher {
 
   template <class Released>
   void ReleaseAndLeave(Sequence* sequence, Released&& released);
+  bool Fits(const Sequence& sequence, bool expected_too) const;
   bool IsSmallest(int m, size_t first = 0) const;  // of those from `first` on
   // The home that the head of the queue goes to, if it joins micro-batch m now; -1: it does not.
-  int PlaceHead(int m, uint64_t now_ns);
-  int PlaceByPlan(int m, uint64_t now_ns);
+  int PlaceHead(int m, uint64_t now_ns, size_t* head);
+  int PlaceByPlan(Sequence& head, int m, uint64_t now_ns);
+  // The oldest that waits, but for those that can only wait for a lost home; ready_.size(): there is none.
+  size_t FindHead() const;
   // Of the homes that can hold its tokens and a page's more of each sequence they have: the one with the most to spare;
   // -1: none now.
   int PlaceSequence(const Sequence& sequence, Kind kind) const;
@@ -297,10 +300,11 @@ void Batcher::Rearrange(int m, Moved&& moved) {
 template <class Joined>
 void Batcher::TakeIn(int m, Joined&& joined, uint64_t now_ns) {
   while (!ready_.empty() && active_count_ < limits_.active() && HasPlace(m)) {
-    const int home = PlaceHead(m, now_ns);
+    size_t head = 0;
+    const int home = PlaceHead(m, now_ns, &head);
     if (home < 0) return;  // in order of age: nobody overtakes
-    Sequence* sequence = ready_[0];
-    ready_.Erase(0);
+    Sequence* sequence = ready_[head];
+    ready_.Erase(head);
     Join(sequence, m, home);
     joined(sequence);
   }

@@ -216,7 +216,7 @@ class Pipeline {
   std::vector<std::byte> roster_buffer_;  // one roster message
   std::vector<std::byte> answer_buffer_;  // one message of a home
   uint64_t cancels_seen_ = 0;
-  bool ready_unchecked_ = false;  // a sequence came, or a home went, since the last whole sweep
+  bool ready_unchecked_ = false;  // since the last whole sweep a sequence came, or a home went, came or was given up
   uint64_t no_home_since_ns_ = 0;
   uint64_t housekept_ns_ = 0;  // the last time
   bool events_since_ring_ = false;

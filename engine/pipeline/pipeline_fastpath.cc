@@ -351,6 +351,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
     push = Batcher::Push::kStores;
   }
   batcher_.AddHome(command.home, command.pages, command.read_mb_per_s, push, port.attends_in_stage);
+  ready_unchecked_ = true;  // it may have come back smaller
   if (command.home >= home_limit_) home_limit_ = command.home + 1;
   for (size_t m = 0; m < batches_.size(); ++m) {
     batches_[m].table.home_areas[command.home] = {command.link->SendArea(static_cast<int>(m)),

@@ -290,17 +290,23 @@ TEST(PipelineTest, WhatALostHomeAloneCouldHoldWaitsForItAndThenEnds) {
   SimEngine engine(SmallOptions());
   engine.AddHome(0, 4);
   engine.AddHome(1, 2);
-  for (const bool comes_back : {true, false}) {
+  for (const uint32_t comes_back_with : {4, 2, 4, 0}) {
     SimRequest* runs = engine.Submit(Prompt(60), {.max_tokens = 68});
     SimRequest* next = engine.Submit(Prompt(60), {.max_tokens = 68});
-    RunUntil(&engine, [&] { return runs->announced > 2; });
+    RunUntil(&engine, [&] { return runs->announced > 2 || runs->finished; });
     engine.link(0)->MarkLost("the only one that is large enough");
-    for (int turn = 0; turn < 100; ++turn) engine.Turn();  // 5 of the 50 ms
+    SimRequest* behind = engine.Submit(Prompt(6), {.max_tokens = 9});
+    for (int turn = 0; turn < 200; ++turn) engine.Turn();  // 10 of the 50 ms
+    EXPECT_EQ(behind->reason, FinishReason::kLength) << "it does not wait for what it does not need";
     EXPECT_EQ(runs->fail_home, 0);
     EXPECT_FALSE(next->finished);
-    if (comes_back) engine.AddHome(0, 4);
+    if (comes_back_with > 0) engine.AddHome(0, comes_back_with);
     ASSERT_TRUE(engine.RunAll(kTurnsMax));
-    EXPECT_EQ(next->reason, comes_back ? FinishReason::kLength : FinishReason::kHomeLost);
+    EXPECT_EQ(next->reason, comes_back_with == 4 ? FinishReason::kLength : FinishReason::kHomeLost);
+    if (comes_back_with != 2) continue;
+    engine.link(0)->MarkLost("too small");
+    RunUntil(&engine, [&] { return engine.drained(0); });
+    engine.AddHome(0, 4);
   }
   // It is not waited for any more.
   SimRequest* late = engine.Submit(Prompt(60), {.max_tokens = 68});
