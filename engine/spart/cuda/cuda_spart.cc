@@ -203,31 +203,33 @@ unsigned CudaSPart::sampled_rows(unsigned rows) const {
 StageState CudaSPart::CheckDevice(MicroBatch& batch) {
   // Whoever holds steps waits for others first.
   if (batch.waits_at_gate && gate_.AnyIn()) batch.waited_ns = 0;
-  std::string why = DeviceError(batch);
+  const bool gave_up = GaveUp(batch);
+  std::string why = DeviceError(batch, gave_up);
   if (why.empty() && batch.waited_ns >= options_.stage_bound_ns) {
     const std::string what = batch.waits_at_gate ? "CUDA has not registered, pinned or freed memory"
                                                  : absl::StrFormat("it has not ended stage %d", batch.stage);
-    why = absl::StrFormat("the GPU is given up: %s in %.1f s", what, static_cast<double>(batch.waited_ns) * 1e-9);
+    why = absl::StrFormat("%s in %.1f s", what, static_cast<double>(batch.waited_ns) * 1e-9);
   }
   if (why.empty()) return StageState::kRunning;
+  if (!gave_up) why.insert(0, "the GPU is given up: ");
   {
     const std::lock_guard<std::mutex> lock(failure_mutex_);
     failure_ = std::move(why);
   }
   // What still runs of any other step goes on to write where others may be by then.
-  if (!GaveUp(batch)) gate_.Shut();
+  if (!gave_up) gate_.Shut();
   return StageState::kFailed;
 }
 
 // The GPU did, and its kernels of this step that are left do nothing.
-bool CudaSPart::GaveUp(const MicroBatch& batch) const {
+bool CudaSPart::GaveUp(const MicroBatch& batch) {
   return std::atomic_ref<uint64_t>(batch.memory.board->gave_up).load(std::memory_order_acquire) != 0;
 }
 
 // Empty: none that it tells of. CUDA is not asked while others hold steps, since it may answer when their call is over.
-std::string CudaSPart::DeviceError(const MicroBatch& batch) {
+std::string CudaSPart::DeviceError(const MicroBatch& batch, bool gave_up) {
   if (batch.waits_at_gate) return "";
-  if (GaveUp(batch)) {
+  if (gave_up) {
     return absl::StrFormat("the GPU waited %.1f s in vain for stage %d to be started",
                            static_cast<double>(model_.wait_bound_ns) * 1e-9, batch.stage);
   }

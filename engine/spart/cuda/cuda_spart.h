@@ -42,8 +42,9 @@ struct CudaSPartOptions {
 // publishes each stage that is over and waits until it may go on, by words of pinned memory (StepBoard), so that
 // starting a stage is a store and asking for its end a load.
 // A GPU that does not end a stage in time, or tells of an error, is given up: every step from then on fails at once,
-// and the device and its memory are left to the end of the process, since what frees them would wait for the GPU. Owns:
-// device, weights, the memory of all micro-batches, graphs. Thread: see SPart.
+// and the device and its memory are left to the end of the process, since what frees them would wait for the GPU.
+//
+// Owns: device, weights, the memory of all micro-batches, graphs. Thread: see SPart.
 class CudaSPart : public SPart {
  public:
   // Makes all graphs: some seconds. Errors: ResourceExhausted (with what is needed and what is free),
@@ -140,8 +141,8 @@ class CudaSPart : public SPart {
   StageState EndStep(MicroBatch& batch, StageState state);
   void TakeTimes(const MicroBatch& batch);
   StageState CheckDevice(MicroBatch& batch);
-  std::string DeviceError(const MicroBatch& batch);
-  bool GaveUp(const MicroBatch& batch) const;
+  std::string DeviceError(const MicroBatch& batch, bool gave_up);
+  static bool GaveUp(const MicroBatch& batch);
   absl::Status MakeNearArea();
   absl::Status MakeProbes();
   template <class Make>

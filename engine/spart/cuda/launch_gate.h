@@ -10,8 +10,9 @@ namespace fastdecode {
 // Keeps a GPU's steps apart from calls that may wait for all that runs there, and for which launches may wait in turn:
 // those that register, pin or free memory. A step waits for the pipeline thread; if that waited in a launch for such a
 // call, and the call for the step, nothing would move until the step's own wait ends.
-// A device that answers no more would keep such calls and launches for ever: Shut says so, and nobody holds or launches
-// again. Thread: TryEnter, GoOn, Leave, AnyIn and Shut the pipeline thread, Hold any other, shut any.
+// A device that answers no more would keep such calls and launches for ever, and one that failed cannot be counted on:
+// Shut says so, and nobody holds or launches again. Thread: TryEnter, GoOn, Leave, AnyIn and Shut the pipeline thread,
+// Hold any other, shut any.
 class LaunchGate {
  public:
   // A step goes on or is given up within `stage_bound_ns`: nobody waits longer for the next stage of one, not counting
