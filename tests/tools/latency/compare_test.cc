@@ -253,9 +253,9 @@ TEST(CompareTest, ASlowerPhaseFailsOnlyIfAsked) {
 TEST(CompareTest, WhatHadNotEndedIsSlowerIfItsBoundIs) {
   std::mt19937_64 random(12);
   const SavedResult a = Result(Draw(1000, 1, 0.3, &random), {});
-  const auto result = [](uint64_t at_least_ns) {
+  const auto result = [](uint64_t at_least_ns, size_t count_ended = 200) {
     SavedResult overloaded;
-    std::vector<uint64_t> ended(200, 50'000);
+    const std::vector<uint64_t> ended(count_ended, 50'000);
     const Distribution all(ended, std::vector<uint64_t>(1800, at_least_ns));
     SavedDistribution saved = Saved(ended);
     saved.unfinished = all.unfinished();
@@ -281,6 +281,8 @@ TEST(CompareTest, WhatHadNotEndedIsSlowerIfItsBoundIs) {
   const Comparison faster = *Compare(b, a, CompareOptions());
   EXPECT_FALSE(faster.failed());
   EXPECT_EQ(faster.rows[0].verdict, ChangeVerdict::kFaster);
+  const Comparison nothing_ended = *Compare(a, result(5'000'000, 0), CompareOptions());
+  EXPECT_TRUE(nothing_ended.failed());
   // It may be more than that, or not.
   const Comparison open = *Compare(a, result(90'000), CompareOptions());
   EXPECT_EQ(open.rows[0].verdict, ChangeVerdict::kUnfinished);
@@ -351,7 +353,7 @@ TEST(CompareTest, WithTooFewSamplesNothingIsJudged) {
   EXPECT_FALSE(comparison.judged());
   EXPECT_THAT(
       FormatComparison(comparison, CompareOptions(), 200),
-      HasSubstr("NOTHING COULD BE JUDGED: of no figure of requests, tokens or steps do both have enough samples"));
+      HasSubstr("NOTHING COULD BE JUDGED: of no figure of requests, tokens or steps is enough known of both"));
   EXPECT_TRUE(ToJson(comparison, CompareOptions())["slower"].is_null());
   CompareOptions phases;
   phases.phases_count = true;

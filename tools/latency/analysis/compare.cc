@@ -39,7 +39,7 @@ ComparedStatistic CompareRow(const SavedDistribution& a, const SavedDistribution
 
 void CompareMetric(const std::string& metric, const std::string& where, bool counts, const SavedDistribution& a,
                    const SavedDistribution& b, const CompareOptions& options, Comparison* out) {
-  if (a.count == 0 || b.count == 0) return;
+  if ((a.count == 0 && a.unfinished == 0) || (b.count == 0 && b.unfinished == 0)) return;
   const auto add = [&](const char* statistic, std::optional<double> share) {
     ComparedStatistic row = CompareRow(a, b, share, options);
     row.metric = metric;

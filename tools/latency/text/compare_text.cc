@@ -38,7 +38,7 @@ std::string Conclusion(const Comparison& comparison, const CompareOptions& optio
   if (!comparison.judged()) {
     return absl::StrCat("NOTHING COULD BE JUDGED: of no figure",
                         options.phases_count ? "" : " of requests, tokens or steps",
-                        " do both have enough samples that ended; record for longer");
+                        " is enough known of both; record for longer");
   }
   std::vector<std::string> failed;
   for (const ComparedStatistic& row : comparison.rows) {
