@@ -29,7 +29,7 @@ bool IsThere(const std::filesystem::path& path) {
 
 // A shard lies in the model's own folder, under a name that errors can show.
 bool IsPlainFileName(const std::string& name) {
-  const auto is_plain = [](char c) { return c != '/' && !absl::ascii_iscntrl(static_cast<unsigned char>(c)); };
+  const auto is_plain = [](char c) { return c != '/' && absl::ascii_isprint(static_cast<unsigned char>(c)); };
   return !name.empty() && name.size() <= NAME_MAX && name != "." && name != ".." && std::ranges::all_of(name, is_plain);
 }
 

@@ -206,7 +206,7 @@ struct HomeDescription {
   uint32_t read_mb_per_s = 0;      // what its KV memory was read with when it was made, in 10^6 bytes; 0: not known
   uint64_t pages = 0;              // reserved for this peer
   uint64_t page_bytes = 0;         // of one page, all layers
-  uint64_t id = 0;                 // random, of this home alone, by whatever name engines find it; 0: there is no other way
+  uint64_t id = 0;                 // random, the same by whatever name an engine finds the home; 0: it has one name only
   char isa[16] = {};               // "avx512bf16"
   char memory[80] = {};            // "3.0 GiB on node 0 (verified), 2 MiB pages (transparent, 100 %)"
 };

@@ -357,7 +357,6 @@ class Fabric(ProgramTest):
         for line in self.succeed(run(*shown, "text")).splitlines()[-3:]:
             self.assertRegex(line, r"^\S+ +8 +\d+ +10 +[0-9.]+ +[0-9.]+ +- +- +- +[0-9.]+ +[0-9.]+$")
 
-
     def test_the_near_ends_options_are_none_of_the_far_end(self):
         for option in (["--rounds", 10], ["--bytes-max", 8], ["--format", "json"], ["--json"], ["--notify", "flag"]):
             with self.subTest(option=option):

@@ -130,6 +130,7 @@ TEST(Checkpoint, RefusesBadIndex) {
   EXPECT_THAT(error(R"({"weight_map": {"a": ".."}})"), HasSubstr("weight_map.a is \"..\""));
   EXPECT_THAT(error(R"({"weight_map": {"\u001b[2J": "\u001b[1m"}})"),
               HasSubstr(R"(weight_map.\u001b[2J is "\u001b[1m", expected the name of a file)"));
+  EXPECT_THAT(error(R"({"weight_map": {"a": "\u009b2J"}})"), HasSubstr(R"(a is "\u009b2J", expected the name of a)"));
   const std::string long_name(1 << 20, 'x');
   const std::string shown = error(absl::StrCat(R"({"weight_map": {"a": ")", long_name, R"("}})").c_str());
   EXPECT_THAT(shown, HasSubstr("xxx..., expected the name of a file"));
