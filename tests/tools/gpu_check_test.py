@@ -247,6 +247,13 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual([line.split()[1] for line in lines if "Real/*gqa" in line], ["memcheck", "synccheck"])
         self.assertEqual([line.split()[1] for line in lines if "*DeviceAttention*/Real" in line], ["memcheck", "synccheck", "racecheck"])
 
+    def test_without_a_sanitizer_nothing_runs(self):
+        with unittest.mock.patch.dict("os.environ", {"PATH": str(self.folder / "bin")}):
+            code, text = self.check([case("A")], [case("C")], "--sanitize")
+        self.assertEqual((code, text),
+                         (1, "run: --sanitize: no compute-sanitizer in PATH; a CUDA toolkit has it in its bin\n"))
+        self.assertFalse((self.folder / "commands").exists())
+
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")
         self.assertEqual((code, text), (1, f"run: --module: {self.folder}/none.so does not exist\n"))

@@ -321,7 +321,7 @@ def check(results, parts, models, programs, options, out):
     if "tests" in parts:
         results["tests"] = run_tests(programs, quick=options.quick)
         write(results, out)
-    if options.sanitize and shutil.which("compute-sanitizer"):
+    if options.sanitize:
         for tool, filters in SANITIZED_BY.items():
             wrapper = ("compute-sanitizer", "--tool", tool, *SANITIZED_KERNELS, "--error-exitcode", "9")
             results.setdefault("sanitizer", {})[tool] = run_tests(programs, wrapper, filters=filters)
@@ -363,6 +363,8 @@ def main():
     for tokens in options.prompts or ():
         if tokens not in LOADS:
             sys.exit(f"run: --prompts: {tokens} is none of {', '.join(map(str, LOADS))}")
+    if options.sanitize and not shutil.which("compute-sanitizer"):
+        sys.exit("run: --sanitize: no compute-sanitizer in PATH; a CUDA toolkit has it in its bin")
     out = pathlib.Path(options.out).resolve()
     module = pathlib.Path(options.module).resolve()
     if not module.exists():
