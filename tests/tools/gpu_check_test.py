@@ -8,10 +8,12 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -102,9 +104,11 @@ class GpuCheckTest(unittest.TestCase):
     def check_all(self, spart, golden, *arguments):
         self.program("cuda_spart_test", TEST_PROGRAM.format(cases=spart))
         self.program("golden_gpu_test", TEST_PROGRAM.format(cases=golden))
-        done = subprocess.run([sys.executable, self.folder / "run.py", "--module", self.folder / "module.so",
-                               "--out", self.folder / "out", *arguments], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
+
+    def command(self, *arguments):
+        return [sys.executable, self.folder / "run.py", "--module", self.folder / "module.so", "--out", self.folder / "out", *arguments]
 
     def commands(self):
         """What the program was asked for, but for whether there is a GPU; a model by its name."""
@@ -201,6 +205,27 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(results["models"], [{"command": "synth --shape tinyllama-1.1b", "error": "no space left"}])
         self.assertIn("- `synth --shape tinyllama-1.1b`: no space left", markdown)
         self.assertEqual([line.split()[3] for line in self.commands()], ["llama-3-8b-8"])
+
+    def test_told_to_end_it_leaves_no_model_and_no_program(self):
+        self.program("fastdecode", fastdecode(synth="""import time
+    model = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+    model.mkdir()
+    pathlib.Path("making.new").write_text(f"{os.getpid()} {model}")
+    os.rename("making.new", "making")
+    time.sleep(600)"""))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with subprocess.Popen(self.command("--only", "homes"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+                self.addCleanup(running.kill)
+                while not (self.folder / "making").exists():
+                    self.assertIsNone(running.poll())
+                    time.sleep(0.01)
+                pid, model = (self.folder / "making").read_text().split()
+                (self.folder / "making").unlink()
+                running.send_signal(number)
+                self.assertEqual(running.wait(120), 128 + number)
+            self.assertFalse(pathlib.Path(model).parent.exists())
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(pid), 0)
 
     def test_what_matters_comes_first(self):
         self.assertEqual(self.check_all([case("A")], [case("C")], "--seconds", "3")[0], 0)

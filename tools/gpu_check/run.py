@@ -12,6 +12,7 @@ import pathlib
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -344,7 +345,16 @@ def numbers(text):
     return [int(number) for number in text.split(",")]
 
 
+def end(number, _):
+    """By way of every __exit__, so that programs end and no model stays in memory."""
+    signal.signal(number, signal.SIG_IGN)  # `timeout` sends it twice
+    sys.exit(128 + number)
+
+
 def main():
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as it is under nohup
+            signal.signal(number, end)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="gpu-report", help="NAME.json and NAME.md [gpu-report]")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between: " + ", ".join(PARTS) + " [all]")
