@@ -279,6 +279,16 @@ class GpuCheckTest(unittest.TestCase):
                          (1, "run: --sanitize: no compute-sanitizer in PATH; a CUDA toolkit has it in its bin\n"))
         self.assertFalse((self.folder / "commands").exists())
 
+    def test_where_the_report_goes_is_made_before_anything_runs(self):
+        spart = TEST_PROGRAM.replace("cases =", "assert os.path.exists('new/folder/out.json') and os.path.exists('new/folder/out.md')\ncases =")
+        with unittest.mock.patch(f"{__name__}.TEST_PROGRAM", spart):
+            code, text = self.check([case("A")], [case("C")], "--only", "tests", "--out", self.folder / "new/folder/out")
+        self.assertEqual(code, 0, text)
+        written = json.loads((self.folder / "new/folder/out.json").read_text())
+        self.assertEqual([test["ran"] for test in written["tests"]], [1, 1])
+        code, text = self.check([], [], "--out", self.folder / "version/out")
+        self.assertEqual((code, text), (1, f"run: --out: {self.folder}/version: File exists\n"))
+
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")
         self.assertEqual((code, text), (1, f"run: --module: {self.folder}/none.so does not exist\n"))

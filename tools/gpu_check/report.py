@@ -127,7 +127,7 @@ def markdown(results):
              f"FastDecode {machine['version']}, {machine['time']}; {machine['cpu']}, {machine['cores']} cores, "
              f"Linux {machine['kernel']}, {machine['libc']}; module {results['module']}, CUDA in {', '.join(results['cuda']) or 'no folder'}.",
              "", "## Tests", ""]
-    lines += [f"- {test_line(test)}" for test in results.get("tests", [])] or ["- not asked for"]
+    lines += [f"- {test_line(test)}" for test in results["tests"]] if "tests" in results else ["- not asked for"]
     for tool, tests in results.get("sanitizer", {}).items():
         lines += [f"- {tool}: {test_line(test)}" for test in tests]
     for test in failures(results):

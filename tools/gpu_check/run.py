@@ -388,6 +388,13 @@ def main():
         print(f"run: {no_gpu}", file=sys.stderr)
         return report.EXIT_NO_GPU
     results = {"machine": describe_machine(), "module": module.name, "cuda": folders}
+    if "tests" in parts:
+        results["tests"] = []
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write(results, out)
+    except OSError as why:
+        sys.exit(f"run: --out: {why.filename}: {why.strerror}")
     with Models([] if options.quick else shapes_for(parts), programs) as models:
         check(results, parts, models, programs, options, out)
     write(results, out)
