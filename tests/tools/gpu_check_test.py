@@ -71,6 +71,13 @@ assert "cuda" in sys.argv
 times = {{"count": 5, "p50_us": 12.5}}
 print(json.dumps({{"tokens_per_s": 1234.5, "step_us": 800.0, "stage": times, "hop": times, "kv_gb_per_s": 3.5}}))
 """
+# A module, on which whatever is called works.
+TORCH = """import sys, unittest.mock
+torch = sys.modules[__name__] = unittest.mock.MagicMock()
+torch.__version__ = "9.9"
+torch.cuda.get_device_name.return_value = "a GPU"
+torch.cuda.Event.return_value.elapsed_time.return_value = 0.5
+"""
 
 
 def fastdecode(error="", synth="pass"):
@@ -288,6 +295,26 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual([test["ran"] for test in written["tests"]], [1, 1])
         code, text = self.check([], [], "--out", self.folder / "version/out")
         self.assertEqual((code, text), (1, f"run: --out: {self.folder}/version: File exists\n"))
+
+    def test_a_pytorch_that_fails_says_why_and_leaves_what_it_measured(self):
+        for failure, reason in (('raise OSError("libcudnn.so.9: cannot open shared object file")',
+                                 "libcudnn.so.9: cannot open shared object file"),
+                                ("raise AssertionError", "AssertionError"),
+                                ('torch.cuda.is_available.side_effect = RuntimeError("unknown error\\ncalls may say so late")',
+                                 "unknown error")):
+            (self.folder / "torch.py").write_text(TORCH + failure)
+            code, text = self.check_all([], [], "--only", "peer")
+            self.assertEqual(code, 0, text)
+            self.assertEqual(self.report()[0]["peer"], {"none": reason})
+        (self.folder / "torch.py").write_text(TORCH + 'torch.randn.side_effect = RuntimeError("out of memory")')
+        code, text = self.check_all([], [], "--only", "peer")
+        self.assertEqual(code, 0, text)
+        results, markdown = self.report()
+        self.assertEqual(results["peer"]["error"], "out of memory")
+        self.assertEqual([one["us"] for one in results["peer"]["figures"]], [500])
+        self.assertIn("PyTorch 9.9 on a GPU:", markdown)
+        self.assertIn("| copy 1 GiB on the device | 500 |", markdown)
+        self.assertIn("No more: out of memory.", markdown)
 
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")

@@ -46,16 +46,27 @@ def attention(torch, sequences, context):
             "gb_per_s": 2 * k.nbytes / us / 1e3}
 
 
+def figures(torch, quick):
+    """One after the other."""
+    yield copies(torch)
+    if not quick:
+        for rows in BATCHES:
+            yield products(torch, rows)
+        for sequences, context in ((64, 4096), (16, 16384)):
+            yield attention(torch, sequences, context)
+
+
 def measure(quick):
-    """A list of figures; or why there are none."""
+    """A list of figures, and why there are no more; or why there are none."""
+    found = {}
     try:
         import torch
-    except ImportError as why:
-        return {"none": str(why)}
-    if not torch.cuda.is_available():
-        return {"none": f"PyTorch {torch.__version__} sees no GPU"}
-    figures = [copies(torch)]
-    if not quick:
-        figures += [products(torch, rows) for rows in BATCHES]
-        figures += [attention(torch, sequences, context) for sequences, context in ((64, 4096), (16, 16384))]
-    return {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "figures": figures}
+        if not torch.cuda.is_available():
+            return {"none": f"PyTorch {torch.__version__} sees no GPU"}
+        found = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "figures": []}
+        for one in figures(torch, quick):
+            found["figures"].append(one)
+    except Exception as why:  # one that is not there, does not load or fails says so in many ways
+        reason = (str(why).splitlines() or [type(why).__name__])[0]
+        return {**found, "error": reason} if found.get("figures") else {"none": reason}
+    return found

@@ -41,7 +41,7 @@ def peer_lines(peer):
     for one in peer["figures"]:
         rates = [f"{one[key]:.0f}" if key in one else "" for key in ("gb_per_s", "tflop_per_s")]
         lines.append(f"| {one['what']} | {one['us']:.0f} | {rates[0]} | {rates[1]} |")
-    return lines
+    return lines + (["", f"No more: {peer['error']}."] if "error" in peer else [])
 
 
 def bench_lines(benches):
