@@ -36,3 +36,12 @@ same_tokens() {
   token_ids "$expected" >"$actual.expected"
   token_ids "$actual" | diff "$actual.expected" -
 }
+
+# fails_saying TEXT COMMAND...: COMMAND fails, and TEXT is in what it says on standard error.
+fails_saying() {
+  local text=$1
+  shift
+  if "$@" 2>"$last_errors"; then return 1; fi
+  cat "$last_errors"
+  grep -qF "$text" "$last_errors"
+}

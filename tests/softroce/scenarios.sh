@@ -314,8 +314,10 @@ engine_door_refusals() {
   for ((i = 0; i < 20; i++)); do knock 'true'; done
   for ((i = 0; i < 5; i++)); do (exec 3<>"/dev/tcp/10.77.0.2/$port"; sleep 20) & slow+=($!); done
   (umask 077; echo 'another secret, of some length' >/tmp/wrong)
-  check 'a wrong secret is refused' expect_failure generate 24 --homes "10.77.0.2:$port" --secret-file /tmp/wrong
-  check 'a second engine is refused' expect_failure generate 24 --homes "10.77.0.2:$port" --secret-file $secret
+  check 'a wrong secret is refused' \
+    fails_saying 'refused the link: wrong secret' generate 24 --homes "10.77.0.2:$port" --secret-file /tmp/wrong
+  check 'a second engine is refused' \
+    fails_saying 'already serves 1 engine' generate 24 --homes "10.77.0.2:$port" --secret-file $secret
   check 'all requests end' lab_eventually 120 all_ended
   check 'and are right' all_right
   kill "${slow[@]}" 2>/dev/null || true
