@@ -275,6 +275,7 @@ engine_engine_kill_and_return() {
   for ((i = 1; i <= cycles; i++)); do
     start_engine "10.77.0.2:$port" || break
     submit_all 300
+    lab_eventually 120 all_begun || break
     lab_wait "serving.$i" 120 || break
     kill -9 "$engine"
     wait "$engine" 2>/dev/null || true
@@ -290,7 +291,7 @@ times_in_log() { (($(grep -c "$1" /tmp/worker.log) >= $2)); }
 outlive_engines() {
   local i before='' after
   for ((i = 1; i <= cycles; i++)); do
-    lab_eventually 120 times_in_log 'serves engine' $((homes * i)) || break
+    lab_eventually 120 times_in_log ' serves engine .* pages,' $((homes * i)) || break
     lab_signal "serving.$i"
     lab_wait "gone.$i" 120 || break
     lab_eventually 60 times_in_log ' no longer serves engine ' $((homes * i)) || break
