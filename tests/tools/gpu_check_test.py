@@ -98,6 +98,7 @@ class GpuCheckTest(unittest.TestCase):
             shutil.copy(file, self.folder)
         (self.folder / "version").write_text("abc1234\n")
         (self.folder / "module.so").touch()
+        (self.folder / "needed").write_text("libcudart.so.99\nlibcublasLt.so.99\n")
         self.program("fastdecode", fastdecode())
 
     def program(self, name, text):
@@ -315,6 +316,18 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("PyTorch 9.9 on a GPU:", markdown)
         self.assertIn("| copy 1 GiB on the device | 500 |", markdown)
         self.assertIn("No more: out of memory.", markdown)
+
+    def test_cuda_is_found_by_the_names_that_the_module_needs(self):
+        (self.folder / "libfastdecode_cuda.so").touch()
+        (self.folder / "libcudart.so.99").touch()
+        with unittest.mock.patch.dict("os.environ", {"LD_LIBRARY_PATH": str(self.folder)}):
+            code, text = self.check([], [], "--module", self.folder / "libfastdecode_cuda.so")
+            self.assertEqual(code, 1, text)
+            self.assertIn(f"run: libcublasLt.so.99 not found in: {self.folder}, ", text)
+            (self.folder / "libcublasLt.so.99").touch()
+            code, text = self.check([], [], "--module", self.folder / "libfastdecode_cuda.so", "--only", "homes")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(self.report()[0]["cuda"], [str(self.folder)])
 
     def test_bad_use(self):
         code, text = self.check([], [], "--module", self.folder / "none.so")

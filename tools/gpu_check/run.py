@@ -22,7 +22,6 @@ import peer
 import report
 
 HERE = pathlib.Path(__file__).resolve().parent
-NEEDED = ("libcudart.so.13", "libcublasLt.so.13")
 TESTS = ("cuda_spart_test", "golden_gpu_test")
 # Under compute-sanitizer, which looks at our kernels alone: all of a step's, with KV at the GPU, and attention by itself.
 SANITIZED_KERNELS = ("--kernel-name", "kns=fastdecode", "--print-limit", "0")
@@ -70,7 +69,7 @@ def cuda_folders():
 def find_cuda():
     """(folders that have what is needed, what is missing)."""
     found, missing = [], []
-    for name in NEEDED:
+    for name in (HERE / "needed").read_text().split():
         folder = next((folder for folder in cuda_folders() if os.path.exists(os.path.join(folder, name))), None)
         if folder is None:
             missing.append(name)
