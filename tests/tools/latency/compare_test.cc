@@ -351,9 +351,8 @@ TEST(CompareTest, WithTooFewSamplesNothingIsJudged) {
   SavedResult b = Result(Draw(11, 1, 0.3, &random), Draw(500, 1, 0.3, &random));
   const Comparison comparison = *Compare(a, b, CompareOptions());
   EXPECT_FALSE(comparison.judged());
-  EXPECT_THAT(
-      FormatComparison(comparison, CompareOptions(), 200),
-      HasSubstr("NOTHING COULD BE JUDGED: of no figure of requests, tokens or steps is enough known of both"));
+  EXPECT_THAT(FormatComparison(comparison, CompareOptions(), 200),
+              HasSubstr("NOTHING COULD BE JUDGED: of no figure of requests, tokens or steps is enough known of both"));
   EXPECT_TRUE(ToJson(comparison, CompareOptions())["slower"].is_null());
   CompareOptions phases;
   phases.phases_count = true;
