@@ -302,7 +302,7 @@ void Batcher::TakeIn(int m, Joined&& joined, uint64_t now_ns) {
   while (!ready_.empty() && active_count_ < limits_.active() && HasPlace(m)) {
     size_t head = 0;
     const int home = PlaceHead(m, now_ns, &head);
-    if (home < 0) return;  // in order of age: nobody overtakes
+    if (home < 0) return;  // in order of age: nobody overtakes the head
     Sequence* sequence = ready_[head];
     ready_.Erase(head);
     Join(sequence, m, home);

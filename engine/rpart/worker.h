@@ -28,7 +28,8 @@ struct WorkerOptions {
 // A process's homes, served to the engines that come to its socket: one link per home and engine, and as many engines
 // at a time as HomeOptions::peers says. When an engine goes, however it goes, its place at its homes is free for the
 // next one. An engine that comes again, under the same id and role, takes the place of its old self.
-// Owns: the listener, the homes. Thread: one control thread creates, runs and destroys it; Stop may be called by any.
+// Owns: the listener, the homes, the monitor of their links. Thread: one control thread creates, runs and destroys it;
+// Stop may be called by any.
 class Worker {
  public:
   // Opens the door, then takes all KV memory, which may take a minute. Engines that come meanwhile wait as long as

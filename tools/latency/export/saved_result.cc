@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tools/latency/export/export_json.h"
-#include "tools/latency/export/json_fields.h"
+#include "tools/latency/export/saved_fields.h"
 
 namespace fastdecode {
 
@@ -19,7 +19,7 @@ namespace {
 // A thousand phases, with all the samples that are kept of them, take some 50 MB.
 constexpr uintmax_t kFileBytesMax = uintmax_t{256} << 20;
 
-Place PlaceAt(const JsonFields& field) {
+Place PlaceAt(const SavedFields& field) {
   const std::string name = field.String();
   for (int place = 0; place < kPlaces; ++place) {
     if (name == PlaceName(static_cast<Place>(place))) return static_cast<Place>(place);
@@ -28,7 +28,7 @@ Place PlaceAt(const JsonFields& field) {
   return Place::kBoundary;
 }
 
-Uncertainties UncertaintiesAt(const JsonFields& in) {
+Uncertainties UncertaintiesAt(const SavedFields& in) {
   const auto of = [&in](const char* statistic) -> Uncertainty {
     return {in.At(statistic).At("error_ns").Number(), in.At(statistic).At("freedom").Number()};
   };
@@ -36,14 +36,14 @@ Uncertainties UncertaintiesAt(const JsonFields& in) {
 }
 
 // All, or as many as a file holds.
-std::vector<uint64_t> SamplesAt(const JsonFields& in, uint64_t count) {
+std::vector<uint64_t> SamplesAt(const SavedFields& in, uint64_t count) {
   std::vector<uint64_t> samples = in.Ascending(kSavedSamplesMax);
   const uint64_t expected = std::min<uint64_t>(count, kSavedSamplesMax);
   if (samples.size() != expected) in.Refuse("is not of the " + std::to_string(expected) + " that count asks for");
   return samples;
 }
 
-SavedDistribution DistributionAt(const JsonFields& in) {
+SavedDistribution DistributionAt(const SavedFields& in) {
   SavedDistribution out;
   out.count = in.At("count").Count();
   out.unfinished = in.At("unfinished").Count();
@@ -55,7 +55,7 @@ SavedDistribution DistributionAt(const JsonFields& in) {
   out.p90_ns = in.At("p90_ns").OptionalCount();
   out.p99_ns = in.At("p99_ns").OptionalCount();
   out.p999_ns = in.At("p999_ns").OptionalCount();
-  const JsonFields least = in.At("at_least_ns");
+  const SavedFields least = in.At("at_least_ns");
   out.at_least_ns = {least.At("p50").OptionalCount(), least.At("p90").OptionalCount(), least.At("p99").OptionalCount(),
                      least.At("p999").OptionalCount()};
   out.uncertainty = UncertaintiesAt(in.At("uncertainty"));
@@ -64,16 +64,16 @@ SavedDistribution DistributionAt(const JsonFields& in) {
   return out;
 }
 
-SavedPhase PhaseAt(const JsonFields& in) {
+SavedPhase PhaseAt(const SavedFields& in) {
   return {in.At("name").String(), in.At("where").String(), DistributionAt(in.At("distribution")),
           in.At("share").Number(), in.At("note").String()};
 }
 
-CriticalPath CriticalPathAt(const JsonFields& in) {
+CriticalPath CriticalPathAt(const SavedFields& in) {
   CriticalPath out;
   out.tokens = in.At("tokens").Count();
   out.token_ns = in.At("token_ns").Number();
-  for (const JsonFields& part : in.At("parts").Elements()) {
+  for (const SavedFields& part : in.At("parts").Elements()) {
     out.parts.push_back(
         {PlaceAt(part.At("place")), part.At("mean_ns").Number(), part.At("share").Number(), part.At("home").Index()});
   }
@@ -82,11 +82,11 @@ CriticalPath CriticalPathAt(const JsonFields& in) {
   return out;
 }
 
-Bubble BubbleAt(const JsonFields& in) {
+Bubble BubbleAt(const SavedFields& in) {
   return {in.At("where").String(), in.At("cause").String(), in.At("total_ns").Number(), in.At("share").Number()};
 }
 
-HomeFigures HomeAt(const JsonFields& in) {
+HomeFigures HomeAt(const SavedFields& in) {
   HomeFigures out;
   out.home = in.At("home").Index();
   out.name = in.At("name").String();
@@ -103,12 +103,12 @@ HomeFigures HomeAt(const JsonFields& in) {
   return out;
 }
 
-Achieved AchievedAt(const JsonFields& in) {
+Achieved AchievedAt(const SavedFields& in) {
   return {in.At("what").String(), in.At("achieved").Number(), in.At("possible").OptionalNumber().value_or(0),
           in.At("unit").String(), in.At("possible_by").String(), in.At("note").String()};
 }
 
-TokenStory StoryAt(const JsonFields& in) {
+TokenStory StoryAt(const SavedFields& in) {
   TokenStory out;
   out.id = in.At("id").Count();
   out.index = static_cast<uint32_t>(in.At("index").Count(UINT32_MAX));
@@ -119,14 +119,14 @@ TokenStory StoryAt(const JsonFields& in) {
   for (int place = 0; place < kPlaces; ++place) {
     out.place_ns[static_cast<size_t>(place)] = in.At("place_ns").At(PlaceName(static_cast<Place>(place))).Count();
   }
-  for (const JsonFields& span : in.At("longest").Elements()) {
+  for (const SavedFields& span : in.At("longest").Elements()) {
     out.longest.push_back({PlaceAt(span.At("place")), span.At("layer").Index(), span.At("home").Index(),
                            span.At("start_ns").Count(), span.At("ns").Count()});
   }
   return out;
 }
 
-SavedRequests RequestsAt(const JsonFields& in) {
+SavedRequests RequestsAt(const SavedFields& in) {
   SavedRequests out;
   out.start = in.At("start").String();
   out.requests = in.At("requests").Count();
@@ -139,12 +139,12 @@ SavedRequests RequestsAt(const JsonFields& in) {
   return out;
 }
 
-SloVerdict SloAt(const JsonFields& in) {
+SloVerdict SloAt(const SavedFields& in) {
   return {in.At("text").String(), in.At("limit_ns").Number(), in.At("share").Number(), in.At("got_ns").OptionalNumber(),
           in.At("met").Bool(), in.At("at_least").Bool()};
 }
 
-Finding FindingAt(const JsonFields& in) {
+Finding FindingAt(const SavedFields& in) {
   Finding out;
   out.phase = in.At("phase").String();
   out.home = in.At("home").Index();
@@ -160,9 +160,9 @@ Finding FindingAt(const JsonFields& in) {
 }
 
 template <typename T>
-std::vector<T> EachAt(const JsonFields& in, T (*read)(const JsonFields&)) {
+std::vector<T> EachAt(const SavedFields& in, T (*read)(const SavedFields&)) {
   std::vector<T> out;
-  for (const JsonFields& element : in.Elements()) out.push_back(read(element));
+  for (const SavedFields& element : in.Elements()) out.push_back(read(element));
   return out;
 }
 
@@ -174,7 +174,7 @@ absl::Status CheckVersion(const nlohmann::json& json, const std::string& file) {
   }
   if (*version == LatencyResult::kSchemaVersion) return absl::OkStatus();
   absl::Status status;
-  JsonFields(&*version, "schema_version", &file, &status)
+  SavedFields(&*version, "schema_version", &file, &status)
       .Refuse("is another version than " + std::to_string(LatencyResult::kSchemaVersion) +
               ", the one that this program reads and writes: measure again");
   return absl::FailedPreconditionError(status.message());
@@ -207,13 +207,13 @@ const SavedPhase* SavedResult::FindPhase(const std::string& name, const std::str
 absl::StatusOr<SavedResult> FromJson(const nlohmann::json& json, const std::string& file) {
   absl::Status status = CheckVersion(json, file);
   if (!status.ok()) return status;
-  const JsonFields in(&json, "", &file, &status);
+  const SavedFields in(&json, "", &file, &status);
   SavedResult out;
   out.command = in.At("command").String();
   out.provenance = in.At("provenance").value();
   out.engine = in.At("engine").value();
   out.recording_cost = in.At("recording_cost").value();
-  const JsonFields recording = in.At("recording");
+  const SavedFields recording = in.At("recording");
   out.start_ns = recording.At("start_ns").Count();
   out.end_ns = recording.At("end_ns").Count();
   out.events = recording.At("events").Count();
@@ -222,7 +222,7 @@ absl::StatusOr<SavedResult> FromJson(const nlohmann::json& json, const std::stri
   out.tokens = recording.At("tokens").Count();
   out.phases = EachAt(in.At("phases"), PhaseAt);
   out.critical_path = CriticalPathAt(in.At("critical_path"));
-  const JsonFields busy = in.At("busy");
+  const SavedFields busy = in.At("busy");
   out.s_busy = busy.At("s_busy").Number();
   out.r_busy = busy.At("r_busy").Number();
   out.overlap = busy.At("overlap").Number();
@@ -234,7 +234,7 @@ absl::StatusOr<SavedResult> FromJson(const nlohmann::json& json, const std::stri
   out.slo = EachAt(in.At("slo"), SloAt);
   out.findings = EachAt(in.At("findings"), FindingAt);
   out.interrupted = in.At("interrupted").Bool();
-  for (const JsonFields& warning : in.At("warnings").Elements()) out.warnings.push_back(warning.String());
+  for (const SavedFields& warning : in.At("warnings").Elements()) out.warnings.push_back(warning.String());
   if (!status.ok()) return status;
   return out;
 }

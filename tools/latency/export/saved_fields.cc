@@ -1,4 +1,4 @@
-#include "tools/latency/export/json_fields.h"
+#include "tools/latency/export/saved_fields.h"
 
 #include <cmath>
 #include <utility>
@@ -20,27 +20,27 @@ std::string Shown(const nlohmann::json& value) {
 
 }  // namespace
 
-void JsonFields::Refuse(const std::string& what) const {
+void SavedFields::Refuse(const std::string& what) const {
   if (!status_->ok()) return;
   *status_ = absl::InvalidArgumentError(*file_ + ": " + (path_.empty() ? "the document" : path_) + ": " +
                                         Shown(*value_) + " " + what);
 }
 
-JsonFields JsonFields::At(const char* key) const {
+SavedFields SavedFields::At(const char* key) const {
   static const nlohmann::json kNull;
   const std::string path = path_.empty() ? key : path_ + "." + key;
   if (!value_->is_object()) {
     Refuse("is not an object");
-    return JsonFields(&kNull, path, file_, status_);
+    return SavedFields(&kNull, path, file_, status_);
   }
   const auto member = value_->find(key);
-  if (member != value_->end()) return JsonFields(&*member, path, file_, status_);
+  if (member != value_->end()) return SavedFields(&*member, path, file_, status_);
   if (status_->ok()) *status_ = absl::InvalidArgumentError(*file_ + ": " + path + ": missing");
-  return JsonFields(&kNull, path, file_, status_);
+  return SavedFields(&kNull, path, file_, status_);
 }
 
-std::vector<JsonFields> JsonFields::Elements() const {
-  std::vector<JsonFields> elements;
+std::vector<SavedFields> SavedFields::Elements() const {
+  std::vector<SavedFields> elements;
   if (!value_->is_array()) {
     Refuse("is not an array");
     return elements;
@@ -52,19 +52,19 @@ std::vector<JsonFields> JsonFields::Elements() const {
   return elements;
 }
 
-std::string JsonFields::String() const {
+std::string SavedFields::String() const {
   if (const auto* text = value_->get_ptr<const std::string*>()) return *text;
   Refuse("is not a string");
   return "";
 }
 
-bool JsonFields::Bool() const {
+bool SavedFields::Bool() const {
   if (value_->is_boolean()) return value_->get<bool>();
   Refuse("is not true or false");
   return false;
 }
 
-uint64_t JsonFields::Count(uint64_t most) const {
+uint64_t SavedFields::Count(uint64_t most) const {
   // The parser keeps every whole number that is not negative as unsigned.
   const bool whole = value_->is_number_unsigned() || (value_->is_number_integer() && value_->get<int64_t>() >= 0);
   if (!whole) {
@@ -79,35 +79,35 @@ uint64_t JsonFields::Count(uint64_t most) const {
   return count;
 }
 
-std::optional<uint64_t> JsonFields::OptionalCount() const {
+std::optional<uint64_t> SavedFields::OptionalCount() const {
   if (value_->is_null()) return std::nullopt;
   return Count();
 }
 
-double JsonFields::Number() const {
+double SavedFields::Number() const {
   if (value_->is_null()) return std::nan("");
   if (value_->is_number()) return value_->get<double>();
   Refuse("is not a number");
   return 0;
 }
 
-std::optional<double> JsonFields::OptionalNumber() const {
+std::optional<double> SavedFields::OptionalNumber() const {
   if (value_->is_null()) return std::nullopt;
   return Number();
 }
 
-int JsonFields::Index() const {
+int SavedFields::Index() const {
   if (value_->is_null()) return -1;
   return static_cast<int>(Count(std::numeric_limits<int>::max()));
 }
 
-std::vector<uint64_t> JsonFields::Ascending(size_t most) const {
+std::vector<uint64_t> SavedFields::Ascending(size_t most) const {
   std::vector<uint64_t> values;
   if (value_->is_array() && value_->size() > most) {
     Refuse("has more than " + std::to_string(most));
     return values;
   }
-  for (const JsonFields& element : Elements()) {
+  for (const SavedFields& element : Elements()) {
     values.push_back(element.Count());
     if (values.size() > 1 && values.back() < values[values.size() - 2]) element.Refuse("is less than the one before");
   }

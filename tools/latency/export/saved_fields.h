@@ -1,5 +1,5 @@
-#ifndef FASTDECODE_TOOLS_LATENCY_EXPORT_JSON_FIELDS_H_
-#define FASTDECODE_TOOLS_LATENCY_EXPORT_JSON_FIELDS_H_
+#ifndef FASTDECODE_TOOLS_LATENCY_EXPORT_SAVED_FIELDS_H_
+#define FASTDECODE_TOOLS_LATENCY_EXPORT_SAVED_FIELDS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -17,16 +17,16 @@ namespace fastdecode {
 // reported once, "FILE: phases[3].name: 7 is not a string", and read as 0, nothing or the empty string: who reads looks
 // at the status at the end.
 // Owns: nothing; document and status must outlive it.
-class JsonFields {
+class SavedFields {
  public:
-  JsonFields(const nlohmann::json* value, std::string path, const std::string* file, absl::Status* status)
+  SavedFields(const nlohmann::json* value, std::string path, const std::string* file, absl::Status* status)
       : value_(value), path_(std::move(path)), file_(file), status_(status) {}
 
   const nlohmann::json& value() const { return *value_; }
   // The member `key`; null, reported, where there is none.
-  JsonFields At(const char* key) const;
+  SavedFields At(const char* key) const;
   // An array's elements; none, reported, where it is no array.
-  std::vector<JsonFields> Elements() const;
+  std::vector<SavedFields> Elements() const;
 
   std::string String() const;
   bool Bool() const;
@@ -50,4 +50,4 @@ class JsonFields {
 
 }  // namespace fastdecode
 
-#endif  // FASTDECODE_TOOLS_LATENCY_EXPORT_JSON_FIELDS_H_
+#endif  // FASTDECODE_TOOLS_LATENCY_EXPORT_SAVED_FIELDS_H_
