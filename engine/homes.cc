@@ -296,10 +296,10 @@ std::string Homes::Describe() const {
   std::string text;
   for (const Info& info : List()) {
     const HomeDescription& d = info.description;
-    text +=
-        absl::StrFormat("home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens), read with %.1f GB/s%s\n",
-                        info.index, info.name, d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens,
-                        d.read_mb_per_s * 1e-3, info.up ? "" : ", lost");
+    text += absl::StrFormat(
+        "home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens), read with %.1f GB/s, %s\n", info.index,
+        info.name, d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens, d.read_mb_per_s * 1e-3,
+        info.up ? info.link : "lost");
   }
   return text;
 }

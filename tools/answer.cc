@@ -65,6 +65,7 @@ Answer ReadAnswer(TokenStream& stream, LiveOutput live, const std::function<void
     }
     std::optional<TokenEvent> event = stream.Next(kSignalCheckNs);
     if (!event) continue;
+    if (!event->finished && on_token) on_token();
     answer.text += event->text;
     if (live == LiveOutput::kText) WriteOut(event->text);
     if (live == LiveOutput::kTokenIds && !event->finished) {
@@ -75,7 +76,6 @@ Answer ReadAnswer(TokenStream& stream, LiveOutput live, const std::function<void
       return answer;
     }
     answer.tokens.push_back(*std::move(event));
-    if (on_token) on_token();
   }
 }
 

@@ -24,7 +24,7 @@ struct Answer {
 enum class LiveOutput { kNone, kText, kTokenIds };
 
 // Reads one request to its end. A signal noted by InterruptGuard cancels it; what has come until then is the answer.
-// `on_token`: called behind each token, if there is one.
+// `on_token`: called once each token has come and before it goes out, if there is one.
 Answer ReadAnswer(TokenStream& stream, LiveOutput live, const std::function<void()>& on_token = nullptr);
 
 // Of a request that the engine did not take: why (finish_reason error), or nothing (cancelled).

@@ -29,7 +29,7 @@ namespace {
 
 struct AccuracyFlags {
   std::vector<std::string> texts;
-  std::vector<std::string> kv_types;
+  std::string kv_types;  // empty: all
   int samples = 32;
   int max_tokens = 0;
   double logits_gib = 2;
@@ -62,7 +62,7 @@ struct AccuracyReport {
 std::vector<KvType> ChooseKvTypes(const AccuracyFlags& flags) {
   if (flags.kv_types.empty()) return {std::begin(kKvTypes), std::end(kKvTypes)};
   std::vector<KvType> types;
-  for (const std::string& name : flags.kv_types) types.push_back(ParseKvType("--kv-types", name));
+  for (const std::string& name : SplitAtCommas(flags.kv_types)) types.push_back(ParseKvType("--kv-types", name));
   return types;
 }
 
@@ -319,7 +319,6 @@ void AddBenchAccuracy(CLI::App* bench) {
       ->capture_default_str();
   command
       ->add_option("--kv-types", flags->kv_types, "types to compare, comma-separated (default: " + KvTypeNames() + ")")
-      ->delimiter(',')
       ->type_name("LIST");
   command
       ->add_option("--logits-gib", flags->logits_gib,

@@ -141,10 +141,10 @@ std::optional<nlohmann::json> RunWindow(InferenceEngine& engine, const BenchFlag
   uint32_t index = PassOver(last, static_cast<uint32_t>(flags.warmup_rounds));
   AwaitToken(last, ++index);
   engine.ResetStatistics();
-  const uint32_t first = PassOver(last, index), end = index + static_cast<uint32_t>(flags.rounds);
-  if (first < end) AwaitToken(last, end);
+  const uint32_t first = PassOver(last, index), end = first + static_cast<uint32_t>(flags.rounds);
+  AwaitToken(last, end);
   nlohmann::json s = nlohmann::json::parse(engine.StatisticsJson());
-  const uint32_t rounds = PassOver(last, std::max(first, end)) - first;
+  const uint32_t rounds = PassOver(last, end) - first;
   if (s["active_sequences"].get<int>() < flags.batch && std::any_of(streams.begin(), streams.end(), HasEnded)) {
     EndAll(streams);
     return std::nullopt;

@@ -16,13 +16,13 @@ std::string OptionNames(const CLI::App* command) {
   return names;
 }
 
-void AppendCases(const CLI::App* command, const std::string& path, std::string& cases) {
+void AppendEntries(const CLI::App* command, const std::string& path, std::string& entries) {
   std::string words = OptionNames(command);
   for (const CLI::App* child : command->get_subcommands([](const CLI::App*) { return true; })) {
     words += " " + child->get_name();
-    AppendCases(child, path + " " + child->get_name(), cases);
+    AppendEntries(child, path + " " + child->get_name(), entries);
   }
-  cases += "    \"" + path + "\") words=\"" + words + "\" ;;\n";
+  entries += "    [\"" + path + "\"]=\"" + words + "\"\n";
 }
 
 }  // namespace
@@ -31,18 +31,19 @@ void AddCompletion(CLI::App& program) {
   CLI::App* command =
       program.add_subcommand("completion", "Print a bash completion script: source <(fastdecode completion)");
   command->callback([&program] {
-    std::string cases;
-    AppendCases(&program, "fastdecode", cases);
+    std::string entries;
+    AppendEntries(&program, "fastdecode", entries);
     WriteOut(
         "_fastdecode() {\n"
         "  local current=${COMP_WORDS[COMP_CWORD]} path=fastdecode word words\n"
+        "  local -A words_of=(\n" +
+        entries +
+        "  )\n"
         "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
-        "    [[ $word == -* ]] && break\n"
+        "    [[ ${words_of[$path $word]+known} ]] || break\n"  // an option, or a file of the command so far
         "    path+=\" $word\"\n"
         "  done\n"
-        "  case $path in\n" +
-        cases +
-        "  esac\n"
+        "  words=${words_of[$path]}\n"
         "  if [[ $current == -* || $COMP_CWORD -le 2 ]]; then\n"
         "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
         "  else\n"

@@ -47,17 +47,36 @@ void CheckTokenizer(const std::string& model, const std::vector<GenerateRequest>
               file + ": not there, so that this model takes no text; --prompt-ids takes token ids");
 }
 
-// The room for the prompt's logits; the request then points to it. None for a prompt too long, which Submit refuses.
-std::vector<float> PrepareLogits(const InferenceEngine& engine, GenerateRequest& request) {
-  std::vector<int32_t> ids = request.prompt_ids;
-  if (ids.empty()) ids = engine.Tokenize(request.prompt, request.fields.add_special_tokens != 0);
-  if (ids.size() >= static_cast<size_t>(engine.max_context())) return {};
-  request.prompt_ids = std::move(ids);
-  std::vector<float> logits(request.prompt_ids.size() * static_cast<size_t>(engine.vocab_size()));
-  request.fields.prompt_logits = logits.data();
-  request.fields.prompt_logits_floats = logits.size();
-  return logits;
-}
+// The logits of a prompt, which are there once its answer's first token is, and their file. Thread: one. Must outlive
+// the request.
+class LogitsFile {
+ public:
+  explicit LogitsFile(const std::string& path) : path_(path) {}
+
+  // Makes room, to which the request then points. None for a prompt too long, which Submit refuses.
+  void Prepare(const InferenceEngine& engine, GenerateRequest& request) {
+    std::vector<int32_t> ids = request.prompt_ids;
+    if (ids.empty()) ids = engine.Tokenize(request.prompt, request.fields.add_special_tokens != 0);
+    if (ids.size() >= static_cast<size_t>(engine.max_context())) return;
+    request.prompt_ids = std::move(ids);
+    vocab_ = static_cast<size_t>(engine.vocab_size());
+    logits_.resize(request.prompt_ids.size() * vocab_);
+    request.fields.prompt_logits = logits_.data();
+    request.fields.prompt_logits_floats = logits_.size();
+  }
+
+  // Writes them, unless that has been done: before the text, whose reader may go away.
+  void Write() {
+    if (logits_.empty()) return;
+    WriteNpy("--logits", path_, logits_.data(), logits_.size() / vocab_, vocab_);
+    logits_.clear();
+  }
+
+ private:
+  const std::string path_;
+  std::vector<float> logits_;
+  size_t vocab_ = 0;
+};
 
 // One request as the engine has it.
 struct Submission {
@@ -188,12 +207,16 @@ void Report(const InferenceEngine& engine, bool json, const std::vector<RequestT
 }
 
 // Throws unless all are answered.
-void PrintAnswers(InferenceEngine& engine, const GenerateFlags& flags, const std::vector<GenerateRequest>& requests) {
+void PrintAnswers(InferenceEngine& engine, const GenerateFlags& flags, const std::vector<GenerateRequest>& requests,
+                  LogitsFile& logits) {
   Submissions submissions(engine, requests);
   PagesSeen pages(engine);
-  std::function<void()> look;
-  if (flags.report) look = [&pages] { pages.Look(); };
-  AnswerWriter writer(engine.has_tokenizer() ? LiveOutput::kText : LiveOutput::kTokenIds, flags.json, requests, look);
+  const auto on_token = [&] {
+    logits.Write();
+    if (flags.report) pages.Look();
+  };
+  AnswerWriter writer(engine.has_tokenizer() ? LiveOutput::kText : LiveOutput::kTokenIds, flags.json, requests,
+                      on_token);
   for (size_t i = 0; i < requests.size(); ++i) {
     writer.Write(i, submissions.Await(i));
     if (InterruptGuard::Signal() == 0) ShowProgress(i + 1, requests.size());
@@ -230,13 +253,10 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
   InferenceEngine engine(*options);
   engine.ResetStatistics();
   InterruptGuard guard;
-  std::vector<float> logits;
-  if (!flags.logits.empty()) logits = PrepareLogits(engine, requests[0]);
-  PrintAnswers(engine, flags, requests);
-  if (!flags.logits.empty()) {
-    const size_t vocab = static_cast<size_t>(engine.vocab_size());
-    WriteNpy("--logits", flags.logits, logits.data(), logits.size() / vocab, vocab);
-  }
+  LogitsFile logits(flags.logits);
+  if (!flags.logits.empty()) logits.Prepare(engine, requests[0]);
+  PrintAnswers(engine, flags, requests, logits);
+  logits.Write();  // of an answer without a token
 }
 
 }  // namespace

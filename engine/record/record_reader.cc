@@ -105,7 +105,8 @@ absl::StatusOr<std::unique_ptr<RecordReader>> RecordReader::Attach(const std::st
     outcome = ReceivePacket(connection->get(), text.data(), text.size(), &packet);
   }
   if (outcome == ReceiveOutcome::kNothing) {
-    return absl::UnavailableError(absl::StrCat(who, " does not answer; too many may be reading its recording"));
+    return absl::UnavailableError(
+        absl::StrCat(who, " does not answer: it is stopped, or too many are reading its recording"));
   }
   if (outcome == ReceiveOutcome::kClosed) {
     const PeerCredentials engine = ReadPeerCredentials(connection->get());

@@ -249,6 +249,15 @@ class Generate(ProgramTest):
         self.assertEqual(max(range(vocab), key=last.__getitem__), answer["token_ids"][0])
         self.assertEqual([p.name for p in SCRATCH.glob("logits.npy*")], ["logits.npy"])
 
+    def test_logits_do_not_depend_on_a_reader_of_the_text(self):
+        path = scratch("unread.npy")
+        program = subprocess.Popen([PROGRAM, "generate", "-m", demo_model(), *map(str, SMALL), "-p", PROMPT, "-n", "400", "--ignore-eos",
+                                    "--logits", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        program.stdout.read(1)
+        program.stdout.close()
+        program.communicate(timeout=LIMIT_S)
+        self.assertTrue(path.read_bytes().startswith(b"\x93NUMPY"))
+
     def test_logits_leave_pipes_and_links_what_they_are(self):
         arguments = ["--prompt-ids", "1,2,3", "-n", 1, "--temp", 0, "--exact", "--logits"]
         path, link, pipe = scratch("plain.npy"), scratch("link.npy"), scratch("pipe.npy")
@@ -288,6 +297,7 @@ class Generate(ProgramTest):
 
     def test_report(self):
         out = self.succeed(generate("-p", PROMPT, "-n", 30, "--report", "--ignore-eos"))
+        self.assertRegex(out, r"(?m)^home 0: local, .*, read with [\d.]+ GB/s, shared memory$")
         self.assertRegex(out, r"time to first token +1 +[\d.]+ +- +- +- +[\d.]+\n")
         self.assertRegex(out, r"inter-token latency +29 +[\d.]+ +[\d.]+ +- +- +[\d.]+\n")
         for needle in ("time to first token", "time per output token", "inter-token latency", "S-Part stage", "hop",
@@ -1086,6 +1096,7 @@ class BenchAccuracy(ProgramTest):
         self.refused(self.accuracy("--text", self.text_file("", "empty.txt")), "empty.txt", "0 token(s)", "too few")
         self.refused(self.accuracy("--kv-types", "f32,int3"), "--kv-types", "'int3'", "f32, bf16, fp16")
         self.refused(self.accuracy("--kv-types", ""), "--kv-types", "''")
+        self.refused(self.accuracy("--kv-types", "f32,,int8"), "--kv-types", "''")
         for option, value in [("--samples", "0"), ("--max-tokens", "-1"), ("--logits-gib", "-1"), ("--compute", "int4"), ("--max-context", "100000")]:
             with self.subTest(option=option):
                 self.refused(self.accuracy(option, value), option, value)
@@ -1102,7 +1113,7 @@ def option_table():
     """The options of every command, as the completion script knows them."""
     script = run("completion").stdout
     table = {}
-    for path, words in re.findall(r'^    "fastdecode ?(.*)"\) words="(.*)" ;;$', script, flags=re.M):
+    for path, words in re.findall(r'^    \["fastdecode ?(.*)"\]="(.*)"$', script, flags=re.M):
         table[path] = words.split()
     return table
 
@@ -1139,6 +1150,8 @@ class Help(ProgramTest):
         self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "gemm", "gpu", "gpu-home", "accuracy"])
         self.assertEqual(complete("fastdecode", "generate", "--micro"), ["--micro-batches"])
         self.assertEqual(complete("fastdecode", "bench", "step", "--ro"), ["--rounds"])
+        self.assertEqual(complete("fastdecode", "latency", "attach", "123", "--sec"), ["--seconds"])
+        self.assertEqual(complete("fastdecode", "latency", "compare", "a$(exit 1)", "b", "--thr"), ["--threshold"])
 
     def test_man_page_has_every_option(self):
         text = (ROOT / "docs/fastdecode.1").read_text().replace("\\-", "-")
@@ -1298,7 +1311,7 @@ class BadOptions(ProgramTest):
                  (["--poll", "fast"], "'fast'"), (["--compute", "int4"], "'int4'"), (["--isa", "neon"], "'neon'"),
                  (["--micro-batches", "0"], "'0'"), (["--kv-gib", "much"], "'much'"), (["--homes", "moon"], "'moon'"),
                  (["--s-cores", "0-x"], "0-x"), (["--r-cores", "99999"], "99999"),
-                 (["--fault", "drop=2"], "2"), (["--logit-bias", "x"], "'x'"), (["--prompt-ids", "1,x"], "'x'"),
+                 (["--fault", "drop=2"], "2"), (["--logit-bias", "x"], "'x'"), (["--prompt-ids", "1,x"], "'x'"), (["--prompt-ids", "1,2,"], "''"),
                  (["--prompt-ids", ""], "--prompt-ids"), (["--max-context", "9999999"], "9999999"),
                  (["--batch-invariant=maybe"], "'maybe'")]
         for arguments, value in cases:

@@ -384,6 +384,12 @@ TEST(CompareTest, TextAndJson) {
                           HasSubstr("only in A: preempted"), HasSubstr("slower !"), HasSubstr("WARNINGS")));
   EXPECT_THAT(FormatComparison(*Compare(a, a, CompareOptions()), CompareOptions(), 100),
               HasSubstr("B is not slower than A by more than 5.0 %"));
+  CompareOptions sure;
+  sure.confidence = 0.999;
+  EXPECT_THAT(
+      FormatComparison(comparison, sure, 1000),
+      HasSubstr("an interval of 99.9 %, by how much stretches of each run differ. Of 1000 rows without a difference "
+                "one shows one by chance"));
   for (const size_t width : {60, 80, 130}) {
     std::istringstream lines(FormatComparison(comparison, CompareOptions(), width));
     for (std::string line; std::getline(lines, line);) EXPECT_LE(Columns(line), width) << line;

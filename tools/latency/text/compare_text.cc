@@ -83,14 +83,15 @@ std::string Rows(const Comparison& comparison, const CompareOptions& options, si
     out += Paragraph(
         "  ", absl::StrCat(FormatCount(hidden), " more, of phases: no difference seen, or too few samples"), width);
   }
-  return absl::StrCat(out,
-                      Paragraph("  ",
-                                absl::StrFormat("from, to: an interval of %.0f %%, by how much stretches of each run "
-                                                "differ. Of 20 rows without a difference one shows one by chance, and "
-                                                "more if a run is hardly longer than its requests",
-                                                options.confidence * 100),
-                                width),
-                      "\n");
+  return absl::StrCat(
+      out,
+      Paragraph("  ",
+                absl::StrFormat("from, to: an interval of %.6g %%, by how much stretches of each run "
+                                "differ. Of %.0f rows without a difference one shows one by chance, and "
+                                "more if a run is hardly longer than its requests",
+                                options.confidence * 100, 1 / (1 - options.confidence)),
+                width),
+      "\n");
 }
 
 std::string Differences(const Comparison& comparison, size_t width) {
