@@ -109,7 +109,7 @@ absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
   return absl::OkStatus();
 }
 
-absl::Status Homes::AddSlot(Slot slot, Made made) {
+absl::Status Homes::CheckNew(const Slot& slot, const Made& made) const {
   if (slots_.size() == kMaxHomes) {
     return absl::InvalidArgumentError(absl::StrFormat("--homes: more than %d homes in all", kMaxHomes));
   }
@@ -118,6 +118,14 @@ absl::Status Homes::AddSlot(Slot slot, Made made) {
     if (made.description.id == 0 || made.description.id != other->description.id) continue;
     return absl::InvalidArgumentError(
         absl::StrFormat("--homes: '%s' and '%s' are the same home", other->name, slot.name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Homes::AddSlot(Slot slot, Made made) {
+  if (absl::Status bad = CheckNew(slot, made); !bad.ok()) {
+    UnregisterAreas(*made.link);
+    return bad;
   }
   slots_.push_back(std::make_unique<Slot>(std::move(slot)));
   PutUp(*slots_.back(), std::move(made));

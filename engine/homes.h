@@ -119,6 +119,7 @@ class Homes : public HomeKeeper {
   absl::StatusOr<Made> AttachLocal(Home& home);
   absl::StatusOr<Made> AttachGpu(size_t index);
   absl::StatusOr<Made> AttachAgain(size_t index);
+  absl::Status CheckNew(const Slot& slot, const Made& made) const;
   absl::Status AddSlot(Slot slot, Made made);
   std::shared_ptr<void> HoldSteps();
   absl::Status RegisterAreas(EngineLink& link);

@@ -8,16 +8,20 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "engine/pipeline/statistics.h"
 #include "engine/retry_schedule.h"
+#include "engine/spart/spart.h"
 #include "numa/clock.h"
 #include "rdma/shm/unix_bootstrap.h"
 #include "tests/engine/rpart/test_engine.h"
@@ -28,13 +32,41 @@ namespace {
 constexpr uint64_t kTimeoutNs = 20'000'000'000;
 constexpr std::chrono::milliseconds kBetweenLooks(1);
 
+// Knows which memory is registered, and computes nothing.
+class RegisteringSPart final : public SPart {
+ public:
+  void StartStage(int micro_batch, int stage, StepTable& table) override {}
+  StageState PollStage(int micro_batch) override { return StageState::kDone; }
+  void Park() override {}
+  absl::Status RegisterAreas(std::byte* memory, size_t bytes) override {
+    EXPECT_TRUE(registered_.emplace(memory, bytes).second);
+    most_ = std::max(most_, registered_.size());
+    return absl::OkStatus();
+  }
+  void UnregisterAreas(std::byte* memory) override {
+    const auto found = registered_.find(memory);
+    ASSERT_NE(found, registered_.end());
+    std::fill_n(memory, found->second, std::byte{1});  // it is still there
+    registered_.erase(found);
+  }
+  std::string Describe() const override { return "registers"; }
+  uint64_t weight_bytes() const override { return 0; }
+
+  size_t registered() const { return registered_.size(); }
+  size_t most() const { return most_; }
+
+ private:
+  std::map<std::byte*, size_t> registered_;
+  size_t most_ = 0;
+};
+
 class HomesTest : public testing::Test {
  protected:
   static std::unique_ptr<UnixListener> Listen(const std::string& name) {
     return *UnixListener::Listen(testing::TempDir() + "fd-" + name + "-" + std::to_string(getpid()));
   }
 
-  static HomesOptions Options(std::initializer_list<const UnixListener*> workers) {
+  static HomesOptions Options(const std::vector<const UnixListener*>& workers) {
     HomesOptions options;
     for (const UnixListener* worker : workers) {
       options.endpoints.push_back({.kind = Endpoint::Kind::kUnix, .path = worker->path()});
@@ -99,6 +131,31 @@ TEST_F(HomesTest, AHomeOfTwoNamesIsRefused) {
   EXPECT_TRUE(accept(0, 0).ok()) << "they do not say who they are";
   EXPECT_EQ(accept(7, 7), absl::InvalidArgumentError("--homes: 'unix:" + name->path() + ", home 0' and 'unix:" +
                                                      other_name->path() + ", home 0' are the same home"));
+}
+
+// As CUDA has to know before the memory goes.
+TEST_F(HomesTest, ARefusedHomesAreasAreNotRegisteredAnyMore) {
+  const std::unique_ptr<UnixListener> name = Listen("worker"), other_name = Listen("other");
+  const auto refused = [&](std::initializer_list<UnixListener*> workers, uint32_t homes_of_each, uint64_t id) {
+    std::vector<std::unique_ptr<HomeLink>> links;
+    std::thread accepting([&] {
+      for (UnixListener* worker : workers) {
+        for (uint32_t i = 0; i < homes_of_each; ++i) {
+          links.push_back(Accept(AwaitProposal(worker).get(), homes_of_each, 1, id));
+        }
+      }
+    });
+    RegisteringSPart spart;
+    HomesOptions options = Options({workers.begin(), workers.end()});
+    options.spart = &spart;
+    const absl::Status status = Homes::Create(options).status();
+    accepting.join();
+    EXPECT_EQ(spart.registered(), 0);
+    EXPECT_EQ(spart.most(), 2 * links.size()) << "both directions";
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused({name.get(), other_name.get()}, 1, 7), testing::HasSubstr("are the same home"));
+  EXPECT_EQ(refused({name.get()}, kMaxHomes + 1, 0), "--homes: more than 64 homes in all");
 }
 
 TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {

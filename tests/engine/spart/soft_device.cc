@@ -18,6 +18,7 @@ SoftDevice::~SoftDevice() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     FD_CHECK(uploads_.empty(), "an upload is not awaited");
+    FD_CHECK(registered_.empty(), "memory is still registered");
     stop_ = true;
   }
   changed_.notify_all();
