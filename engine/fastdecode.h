@@ -5,9 +5,15 @@
  * blocking; their tokens come back as events. Every accepted request ends with exactly one FD_EVENT_FINISHED event.
  *
  * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
- * function. Two callbacks are ever called: the log sink, and fd_synth.progress, by the thread in fd_synthesize. No
- * global state; several engines may live in one process. The engine's own threads are pinned; the caller's threads and
- * signals are left alone, and no environment variable is read.
+ * function. Two callbacks are ever called: the log sink, and fd_synth.progress, by the thread in fd_synthesize. Several
+ * engines may live in one process; no global state, but for which of its GPUs have one. The engine's own threads are
+ * pinned; the caller's threads and signals are left alone, and no environment variable is read.
+ *
+ * GPUs (option spart): one serves one engine of a process at a time; another that is to use it is refused with
+ * FD_ALREADY_EXISTS, or runs on the CPU with spart auto, until the first one is destroyed (for good, if that had given
+ * it up: docs/GPU.md). While an engine lives, nobody else in its process may allocate, pin, register or free memory
+ * with CUDA on its GPU: CUDA may let that wait for the engine's steps, and their launches for that, until requests end
+ * with errors (option gpu-wait-ms).
  */
 #ifndef FASTDECODE_ENGINE_FASTDECODE_H_
 #define FASTDECODE_ENGINE_FASTDECODE_H_

@@ -3,7 +3,10 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 
@@ -13,6 +16,19 @@ namespace {
 
 constexpr char kFileName[] = "libfastdecode_cuda.so";
 constexpr char kSymbol[] = "fastdecode_device_module";
+
+// That this process uses the GPU, while it lives. Null: it does already. Thread: any.
+std::shared_ptr<void> ClaimGpu(int index) {
+  static std::mutex mutex;
+  // Never destroyed: a device that is left to the end of the process keeps its claim.
+  static auto& claimed = *new std::set<int>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!claimed.insert(index).second) return nullptr;
+  return {&claimed, [index](void*) {
+            const std::lock_guard<std::mutex> lock_again(mutex);
+            claimed.erase(index);
+          }};
+}
 
 }  // namespace
 
@@ -41,7 +57,14 @@ absl::StatusOr<std::unique_ptr<SPartDevice>> OpenDevice(const std::string& modul
     return absl::FailedPreconditionError(absl::StrFormat("GPU module: %s is of version %d, this program needs %d",
                                                          module_path, table->version, DeviceModuleTable::kVersion));
   }
-  return table->open(options);
+  std::shared_ptr<void> claim = ClaimGpu(options.index);
+  if (claim == nullptr) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "--gpu: GPU %d is used by another engine of this process, or was given up by one", options.index));
+  }
+  absl::StatusOr<std::unique_ptr<SPartDevice>> device = table->open(options);
+  if (device.ok()) (*device)->Keep(std::move(claim));
+  return device;
 }
 
 }  // namespace fastdecode

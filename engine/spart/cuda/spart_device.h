@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -96,6 +98,12 @@ class SPartDevice {
   virtual absl::Status Check() = 0;
   // Until all that was launched is over, or an error.
   virtual absl::Status Synchronize() = 0;
+
+  // A claim to the GPU, which ends when the device has been destroyed.
+  void Keep(std::shared_ptr<void> claim) { claim_ = std::move(claim); }
+
+ private:
+  std::shared_ptr<void> claim_;
 };
 
 struct DeviceOptions {

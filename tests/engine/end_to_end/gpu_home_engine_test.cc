@@ -42,6 +42,8 @@ class GpuHomeEngineTest : public testing::Test {
 
   // The software GPU that says how fast it reads: steps are planned.
   const OptionList with_rate_ = {{"gpu", "1"}};
+  // An engine beside one that is tested: a GPU of its own, which is no home.
+  const OptionList alone_ = {{"gpu", "2"}, {"gpu-kv-gib", "0"}};
 
   const Golden golden_{"gqa"};
 };
@@ -59,13 +61,14 @@ void ExpectSameAnswers(const std::vector<Answer>& got, const std::vector<Answer>
 // Sampled tokens would differ by any bit of a logit now and then.
 TEST_F(GpuHomeEngineTest, PreemptionAndCompanyChangeNoToken) {
   const std::vector<GenerateRequest> requests = Requests();
-  const auto roomy = MakeEngine(Options("gpu", 100));
+  auto roomy = MakeEngine(Options("gpu", 100));
   const std::vector<Answer> together = RunAll(*roomy, requests, false);
   EXPECT_EQ(Statistic(*roomy, "preemptions"), 0);
   EXPECT_LE(Statistic(*roomy, "s_busy"), 1) << "stages of two micro-batches overlap";
   for (size_t i = 0; i < requests.size(); ++i) {
     ExpectSameAnswers(RunAll(*roomy, {requests[i]}, false), {together[i]});
   }
+  roomy.reset();
   const auto tight = MakeEngine(Options("gpu", 7));
   ExpectSameAnswers(RunAll(*tight, requests, false), together);
   EXPECT_GT(Statistic(*tight, "preemptions"), 0) << "memory was never short";
@@ -84,7 +87,7 @@ TEST_F(GpuHomeEngineTest, SharesStepsWithOtherHomes) {
   const std::vector<Answer> mixed = RunAll(*engine, requests, false);
   EXPECT_GT(HopsOfHome(*engine, "local"), 0);
   EXPECT_EQ(CountHomes(*engine).up, 2);
-  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  const auto alone = MakeEngine(Options("local:1", 0) + alone_);
   ExpectSameAnswers(mixed, RunAll(*alone, requests, false));
 }
 
@@ -92,7 +95,7 @@ TEST_F(GpuHomeEngineTest, SharesStepsWithOtherHomes) {
 // than a page are computed on the GPU and pushed there.
 TEST_F(GpuHomeEngineTest, PushesPromptsToTheirHomes) {
   const auto engine = MakeEngine(Options("gpu,local:1", 3));
-  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  const auto alone = MakeEngine(Options("local:1", 0) + alone_);
   std::mt19937_64 random(7);
   double expected = 0;
   const double row_bytes = 2 * 2 * 32 * 4, layers = 2;
@@ -128,7 +131,7 @@ TEST_F(GpuHomeEngineTest, PushesPromptsToTheirHomes) {
 TEST_F(GpuHomeEngineTest, CompanyInOtherMicroBatchesChangesNoToken) {
   const OptionList many = {{"max-sequences", "40"}, {"micro-batches", "3"}};
   const auto engine = MakeEngine(Options("gpu,local:1", 3) + many + with_rate_);
-  const auto alone = MakeEngine(Options("local:1", 0) + many + OptionList{{"gpu-kv-gib", "0"}});
+  const auto alone = MakeEngine(Options("local:1", 0) + many + alone_);
   std::mt19937_64 random(31);
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < 60; ++i) {
@@ -150,7 +153,7 @@ TEST_F(GpuHomeEngineTest, PushesManyWhereStepsArePlanned) { PushManyAndForget(wi
 void GpuHomeEngineTest::PushManyAndForget(const OptionList& more) {
   const OptionList tight = {{"kv-gib", "0.0006"}, {"max-sequences", "40"}};
   const auto engine = MakeEngine(Options("gpu,local:1", 3) + tight + more);
-  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  const auto alone = MakeEngine(Options("local:1", 0) + alone_);
   std::mt19937_64 random(23);
   for (int round = 0; round < 4; ++round) {
     std::vector<GenerateRequest> requests;
@@ -205,7 +208,7 @@ class PushToWorkerTest : public GpuHomeEngineTest {
 TEST_F(PushToWorkerTest, AWorkerMayDieWhilePromptsArePushed) {
   auto worker = NewWorker();
   const auto engine = MakeEngine(WorkerOptions());
-  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  const auto alone = MakeEngine(Options("local:1", 0) + alone_);
   std::mt19937_64 random(5);
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < 12; ++i) {
@@ -243,7 +246,7 @@ TEST_F(PushToWorkerTest, AWorkerMayDieWhilePromptsArePushed) {
 TEST_F(PushToWorkerTest, AWorkerMayBeSlow) {
   const auto worker = NewWorker();
   const auto engine = MakeEngine(WorkerOptions() + OptionList{{"prefill-chunk", "3"}});
-  const auto alone = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}});
+  const auto alone = MakeEngine(Options("local:1", 0) + alone_);
   std::mt19937_64 random(6);
   const GenerateRequest request = GreedyRequest(RandomPrompt(random, 128, 96), 32);
   worker->Signal(SIGSTOP);
@@ -268,6 +271,20 @@ TEST_F(PushToWorkerTest, AWorkerThatStoresNothingIsLost) {
   EXPECT_EQ(answers[0].finish, FD_FINISH_ERROR);
   EXPECT_NE(answers[0].error.find("no progress within the hop timeout"), std::string::npos) << answers[0].error;
   worker->Signal(SIGCONT);
+}
+
+// Two would wait for each other (decision 16).
+TEST_F(GpuHomeEngineTest, AGpuIsOneEnginesOfAProcessAtATime) {
+  auto first = MakeEngine(Options("gpu", 7));
+  const Error second = EngineError(Options("gpu", 7));
+  EXPECT_EQ(second.code(), FD_ALREADY_EXISTS) << second.what();
+  EXPECT_STREQ(second.what(), "--gpu: GPU 0 is used by another engine of this process, or was given up by one");
+  EXPECT_EQ(EngineError(Options("gpu", 7) + with_rate_).code(), FD_OK) << "it has another one";
+  const auto automatic = MakeEngine(Options("local:1", 0) + OptionList{{"gpu-kv-gib", "0"}, {"spart", "auto"}});
+  EXPECT_EQ(automatic->Describe().find("software GPU"), std::string::npos) << automatic->Describe();
+  first.reset();
+  EXPECT_EQ(EngineError(Options("gpu", 0)).code(), FD_RESOURCE_EXHAUSTED) << "a start that fails";
+  EXPECT_EQ(EngineError(Options("gpu", 7)).code(), FD_OK);
 }
 
 TEST_F(GpuHomeEngineTest, ErrorsNameOptionAndValue) {
