@@ -13,7 +13,8 @@
  * FD_ALREADY_EXISTS, or runs on the CPU with spart auto, until the first one is destroyed (for good, if that had given
  * it up: docs/GPU.md). While an engine lives, nobody else in its process may allocate, pin, register or free memory
  * with CUDA on its GPU: CUDA may let that wait for the engine's steps, and their launches for that, until requests end
- * with errors (option gpu-wait-ms).
+ * with errors (option gpu-wait-ms). Creating an engine with more than 6 micro-batches sets the environment variable
+ * CUDA_DEVICE_MAX_CONNECTIONS if it is not set: no other thread may use the environment meanwhile.
  */
 #ifndef FASTDECODE_ENGINE_FASTDECODE_H_
 #define FASTDECODE_ENGINE_FASTDECODE_H_

@@ -39,8 +39,12 @@ absl::Status CudaDevice::Start() {
   if (options_.index >= count) {
     return absl::NotFoundError(absl::StrFormat("--gpu: there is no GPU %d, CUDA counts %d", options_.index, count));
   }
-  if (absl::Status bad = CudaStatus(cudaSetDevice(options_.index), "cudaSetDevice"); !bad.ok()) return bad;
+  // Before a context takes some of the GPU's memory, for good.
   if (absl::Status bad = CheckDevice(); !bad.ok()) return bad;
+  absl::StatusOr<std::unique_ptr<PrimaryContext>> context = PrimaryContext::Open(options_.index);
+  if (!context.ok()) return context.status();
+  context_ = *std::move(context);
+  const PrimaryContext::Scope scope(*context_);
   absl::StatusOr<std::unique_ptr<LtGemm>> gemm = LtGemm::Create(options_.batch_invariant, MultiprocessorsOfAGemm());
   if (!gemm.ok()) return gemm.status();
   gemm_ = *std::move(gemm);
@@ -83,7 +87,8 @@ int CudaDevice::MultiprocessorsOfAGemm() const {
 }
 
 CudaDevice::~CudaDevice() {
-  Use();
+  if (context_ == nullptr) return;  // it was not opened
+  const PrimaryContext::Scope scope(*context_);
   cudaDeviceSynchronize();
   for (const CudaGraph& graph : graphs_) cudaGraphExecDestroy(graph.graph);
   for (const CudaStream& stream : streams_) cudaStreamDestroy(stream.stream);
@@ -92,17 +97,14 @@ CudaDevice::~CudaDevice() {
   for (std::byte* memory : pinned_) cudaFreeHost(memory);
 }
 
-// No system call where it does so already.
-void CudaDevice::Use() const { cudaSetDevice(options_.index); }
-
 uint64_t CudaDevice::free_bytes() const {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   size_t free = 0, all = 0;
   return cudaMemGetInfo(&free, &all) == cudaSuccess ? free : 0;
 }
 
 absl::StatusOr<std::byte*> CudaDevice::Allocate(size_t bytes) {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   std::byte* memory = nullptr;
   absl::Status status = CudaStatus(cudaMalloc(reinterpret_cast<void**>(&memory), bytes),
                                    absl::StrFormat("cudaMalloc of %.2f GiB", static_cast<double>(bytes) * 0x1p-30));
@@ -115,7 +117,7 @@ absl::StatusOr<std::byte*> CudaDevice::Allocate(size_t bytes) {
 }
 
 absl::StatusOr<std::byte*> CudaDevice::AllocatePinned(size_t bytes) {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   std::byte* memory = nullptr;
   const cudaError_t error =
       cudaHostAlloc(reinterpret_cast<void**>(&memory), bytes, cudaHostAllocPortable | cudaHostAllocMapped);
@@ -127,7 +129,7 @@ absl::StatusOr<std::byte*> CudaDevice::AllocatePinned(size_t bytes) {
 }
 
 void CudaDevice::FreePinned(std::byte* memory) {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   {
     const std::lock_guard<std::mutex> lock(pinned_mutex_);
     pinned_.erase(memory);
@@ -136,19 +138,19 @@ void CudaDevice::FreePinned(std::byte* memory) {
 }
 
 absl::Status CudaDevice::Register(std::byte* memory, size_t bytes) {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   return CudaStatus(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
                     absl::StrFormat("cudaHostRegister of a link's %d bytes", bytes));
 }
 
 void CudaDevice::Unregister(std::byte* memory) {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   cudaHostUnregister(memory);
 }
 
 absl::StatusOr<SPartDevice::UploadHandle> CudaDevice::BeginUpload(std::byte* to, const std::byte* pinned,
                                                                   size_t bytes) {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   cudaEvent_t over = nullptr;
   absl::Status status = CudaStatus(cudaEventCreateWithFlags(&over, cudaEventDisableTiming), "cudaEventCreate");
   if (!status.ok()) return status;
@@ -162,7 +164,7 @@ absl::StatusOr<SPartDevice::UploadHandle> CudaDevice::BeginUpload(std::byte* to,
 }
 
 absl::Status CudaDevice::AwaitUpload(UploadHandle upload) {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   auto* const over = static_cast<cudaEvent_t>(upload);
   absl::Status status = CudaStatus(cudaEventSynchronize(over), "cudaEventSynchronize");
   cudaEventDestroy(over);
@@ -170,7 +172,7 @@ absl::Status CudaDevice::AwaitUpload(UploadHandle upload) {
 }
 
 absl::StatusOr<double> CudaDevice::MeasureReadRate() {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   const size_t bytes = std::min<size_t>(free_bytes() / 4, size_t{512} << 20) / 2 * 2;
   std::byte* memory = nullptr;
   const absl::Status bad = CudaStatus(cudaMalloc(reinterpret_cast<void**>(&memory), bytes), "cudaMalloc");
@@ -231,7 +233,7 @@ absl::Status CudaDevice::Add(const DeviceWork& work) {
 }
 
 absl::StatusOr<SPartDevice::Graph> CudaDevice::EndGraph() {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   const CudaStream& stream = streams_[static_cast<size_t>(std::exchange(making_, -1))];
   std::vector<DeviceGemm> gemms;
   for (const DeviceWork& work : works_) {
@@ -279,7 +281,7 @@ absl::Status CudaDevice::Capture(const CudaStream& stream, cudaGraph_t* graph) {
 }
 
 void CudaDevice::Launch(Graph graph) {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   const CudaGraph& launched = graphs_[static_cast<size_t>(graph)];
   const ProfilerRange range(launched.name);
   const cudaError_t error = cudaGraphLaunch(launched.graph, launched.stream);
@@ -287,7 +289,7 @@ void CudaDevice::Launch(Graph graph) {
 }
 
 absl::Status CudaDevice::Check() {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   if (absl::Status bad = CudaStatus(launch_error_.load(std::memory_order_relaxed), "cudaGraphLaunch"); !bad.ok()) {
     return bad;
   }
@@ -299,7 +301,7 @@ absl::Status CudaDevice::Check() {
 }
 
 absl::Status CudaDevice::Synchronize() {
-  Use();
+  const PrimaryContext::Scope scope(*context_);
   return CudaStatus(cudaDeviceSynchronize(), "on the GPU");
 }
 

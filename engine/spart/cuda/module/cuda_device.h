@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/spart/cuda/module/lt_gemm.h"
+#include "engine/spart/cuda/module/primary_context.h"
 #include "engine/spart/cuda/module/profiler_range.h"
 #include "engine/spart/cuda/spart_device.h"
 
@@ -21,6 +22,7 @@ namespace fastdecode {
 // SPartDevice on CUDA's runtime. What goes into a graph is collected first and captured at its end, because choosing
 // algorithms allocates and waits, which a capture forbids. All kernels are loaded once Create's graphs have been
 // uploaded, so that none is loaded (which waits for the GPU) while another waits for the host.
+// Whatever GPU the calling thread worked with before a call it works with afterwards.
 // Owns, Thread: see SPartDevice.
 class CudaDevice final : public SPartDevice {
  public:
@@ -63,11 +65,10 @@ class CudaDevice final : public SPartDevice {
   absl::Status CheckDevice();
   int MultiprocessorsOfAGemm() const;
   absl::StatusOr<double> TimeCopies(std::byte* memory, size_t bytes) const;
-  // The calling thread works with this GPU from now on.
-  void Use() const;
   absl::Status Capture(const CudaStream& stream, cudaGraph_t* graph);
 
   const DeviceOptions options_;
+  std::unique_ptr<PrimaryContext> context_;  // null: it could not be opened
   std::string description_;
   bool kernels_overlap_ = false;
   std::unique_ptr<LtGemm> gemm_;
