@@ -168,8 +168,8 @@ const OptionRow kRows[] = {
      "the module for GPUs (default: libfastdecode_cuda.so beside this program, or in ../lib/fastdecode from there)",
      &SetText<&Options::cuda_module>},
     {"gpu-wait-ms", "MS", "30000",
-     "the GPU waits no longer for a reply of the homes, nor the host for the GPU (but at least 60 s); more than "
-     "--hop-timeout-ms",
+     "the GPU waits no longer for a layer's replies, slow homes' included, nor the host for the GPU (but at least "
+     "60 s); more than --hop-timeout-ms",
      [](Options& o, const std::string& v) { return ParseInt("gpu-wait-ms", v, 10, 3600000, &o.gpu_wait_ms); }},
     {"gpudirect", "BOOL", "false", "RDMA devices read and write the GPU's memory, not the host's",
      [](Options& o, const std::string& v) { return ParseBool("gpudirect", v, &o.gpudirect); }},

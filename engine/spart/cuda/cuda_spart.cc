@@ -230,7 +230,7 @@ bool CudaSPart::GaveUp(const MicroBatch& batch) {
 std::string CudaSPart::DeviceError(const MicroBatch& batch, bool gave_up) {
   if (batch.waits_at_gate) return "";
   if (gave_up) {
-    return absl::StrFormat("the GPU waited %.1f s in vain for stage %d to be started",
+    return absl::StrFormat("the GPU waited %.1f s (--gpu-wait-ms) in vain for stage %d to be started",
                            static_cast<double>(model_.wait_bound_ns) * 1e-9, batch.stage);
   }
   return std::string(device_->Check().message());

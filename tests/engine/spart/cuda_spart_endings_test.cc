@@ -32,7 +32,7 @@ TEST_P(CudaSPartTest, AStageThatIsStartedTooLateEndsInAnErrorAndTheNextStepIsGoo
       EXPECT_TRUE(device_->Synchronize().ok());  // it has given up
     };
     EXPECT_TRUE(on_gpu.Step(late_ask).failed);
-    EXPECT_THAT(gpu->failure(), HasSubstr("waited 2.0 s in vain"));
+    EXPECT_THAT(gpu->failure(), HasSubstr("waited 2.0 s (--gpu-wait-ms) in vain"));
     on_cpu.Step(ask);  // the seed goes on
     ExpectSame(on_gpu.Step(ask), on_cpu.Step(ask), 2e-4f);
   }
