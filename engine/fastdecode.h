@@ -1,8 +1,9 @@
 /* FastDecode: the C interface of the engine. Everything that the engine does for others is reachable through this header;
  * fastdecode.hpp is a header-only C++ layer over it.
  *
- * An engine loads one model and serves any number of requests at once (continuous batching). Requests are submitted without
- * blocking; their tokens come back as events. Every accepted request ends with exactly one FD_EVENT_FINISHED event.
+ * An engine loads one model and serves any number of requests at once (continuous batching). Whoever submits a request
+ * does not wait for its answer; its tokens come back as events. Every accepted request ends with exactly one
+ * FD_EVENT_FINISHED event.
  *
  * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
  * function. Two callbacks are ever called: the log sink, and fd_synth.progress, by the thread in fd_synthesize. Several
@@ -135,8 +136,10 @@ void fd_request_init(fd_request* request);
  * they load one. fd_submit checks it too. */
 fd_status* fd_request_check(const fd_request* request);
 
-/* Never blocks on the model. FD_RESOURCE_EXHAUSTED: as many requests wait or run as the option max-queue allows, or there is no
- * memory for one more; try again later. */
+/* Never blocks on the model, but with the S-Part on a GPU: a request's penalties, bias and stop tokens take pinned
+ * memory there, which ended requests leave to others. When more is needed than ever before, this waits for the rest
+ * of the steps that run, which last until --hop-timeout-ms where a home hangs. FD_RESOURCE_EXHAUSTED: as many
+ * requests wait or run as the option max-queue allows, or there is no memory for one more; try again later. */
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
 /* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
 void fd_cancel(fd_engine* engine, uint64_t id);
