@@ -210,6 +210,7 @@ absl::StatusOr<double> CudaDevice::TimeCopies(std::byte* memory, size_t bytes) c
 }
 
 absl::StatusOr<SPartDevice::Stream> CudaDevice::MakeStream() {
+  const PrimaryContext::Scope scope(*context_);
   absl::StatusOr<std::byte*> workspace = Allocate(LtGemm::kWorkspaceBytes);
   if (!workspace.ok()) return workspace.status();
   CudaStream stream;
