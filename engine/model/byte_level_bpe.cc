@@ -55,7 +55,8 @@ std::optional<std::string> ByteLevelBytes(std::string_view key) {
   return bytes;
 }
 
-ByteLevelBpe::ByteLevelBpe(const TokenizerSpec& spec) {
+ByteLevelBpe::ByteLevelBpe(const TokenizerSpec& spec)
+    : unknown_id_(spec.unknown_id.value_or(-1)), fuse_unknown_(spec.fuse_unknown) {
   FD_CHECK(spec.merges.size() < size_t{std::numeric_limits<int32_t>::max()}, "ranks are int32");
   merges_.reserve(spec.merges.size());
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
@@ -72,7 +73,6 @@ ByteLevelBpe::ByteLevelBpe(const TokenizerSpec& spec) {
     if (bytes->size() == 1) byte_ids_[static_cast<uint8_t>((*bytes)[0])] = entry.id;
     tokens.emplace_back(*std::move(bytes), entry.id);
   }
-  FD_CHECK(std::ranges::count(byte_ids_, -1) == 0, "every byte is a token");
   whole_pieces_.reserve(tokens.size());
   Scratch scratch;
   std::vector<int32_t> ids;
@@ -81,7 +81,7 @@ ByteLevelBpe::ByteLevelBpe(const TokenizerSpec& spec) {
       ids.clear();
       MergeAll(bytes, &scratch, &ids);
       if (ids.size() != 1) continue;
-      FD_CHECK(ids[0] == id, "a merge makes the token that its name says");
+      id = ids[0];  // another one, if the vocabulary lacks a byte of it
     }
     whole_pieces_.emplace(std::move(bytes), id);
   }
@@ -118,14 +118,23 @@ void ByteLevelBpe::PushCandidate(int32_t position, Scratch* scratch) const {
 
 void ByteLevelBpe::MergeAll(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const {
   FD_CHECK(piece.size() < size_t{std::numeric_limits<int32_t>::max()}, "positions are int32");
-  const int32_t size = static_cast<int32_t>(piece.size());
   std::vector<Scratch::Symbol>& symbols = scratch->symbols_;
   std::vector<Scratch::Candidate>& queue = scratch->queue_;
   symbols.clear();
   queue.clear();
-  for (int32_t i = 0; i < size; ++i) {
-    symbols.push_back({byte_ids_[static_cast<uint8_t>(piece[i])], i - 1, i + 1 < size ? i + 1 : -1});
+  bool after_unknown = false;
+  for (const char c : piece) {
+    const int32_t byte_id = byte_ids_[static_cast<uint8_t>(c)];
+    const bool unknown = byte_id < 0;
+    const bool left_out = unknown && (unknown_id_ < 0 || (fuse_unknown_ && after_unknown));
+    after_unknown = unknown;
+    if (left_out) continue;
+    const auto position = static_cast<int32_t>(symbols.size());
+    symbols.push_back({unknown ? unknown_id_ : byte_id, position - 1, position + 1});
   }
+  if (symbols.empty()) return;
+  symbols.back().next = -1;
+  const auto size = static_cast<int32_t>(symbols.size());
   for (int32_t i = 0; i + 1 < size; ++i) PushCandidate(i, scratch);
   while (!queue.empty()) {
     std::pop_heap(queue.begin(), queue.end(), kComesLater);

@@ -19,7 +19,8 @@ std::string ByteLevelCharacter(uint8_t byte);
 std::optional<std::string> ByteLevelBytes(std::string_view key);
 
 // Byte-pair encoding over bytes: a piece starts as one token a byte, and the neighbours of lowest rank (leftmost first)
-// are merged until none can be.
+// are merged until none can be. Where the vocabulary lacks a byte, the unknown token stands for it; if there is none,
+// the bytes around it are neighbours.
 //
 // Thread: immutable, shared by any number, each with its own Scratch. Bounded: n bytes take O(n log n) time, O(n)
 // memory.
@@ -57,7 +58,9 @@ class ByteLevelBpe {
   void PushCandidate(int32_t position, Scratch* scratch) const;
   void MergeAll(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const;
 
-  std::array<int32_t, 256> byte_ids_;
+  std::array<int32_t, 256> byte_ids_;  // -1: the vocabulary lacks it
+  const int32_t unknown_id_;           // -1: there is none
+  const bool fuse_unknown_;
   absl::flat_hash_map<uint64_t, MergeResult> merges_;  // by (left << 32 | right)
   // Pieces whose encoding is known to be one token: all tokens with ignore_merges, else those that merging arrives at.
   absl::flat_hash_map<std::string, int32_t> whole_pieces_;

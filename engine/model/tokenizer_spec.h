@@ -51,13 +51,16 @@ struct VocabEntry {
 };
 
 // Everything that a byte-level BPE tokenizer.json says, checked: every id is in [0, kTokenIdLimit), no two tokens share
-// one, every merge joins tokens of the vocabulary into one of it, and each of the 256 bytes is a token.
+// one, and every merge joins tokens of the vocabulary into one of it. Published vocabularies may lack some of the 256
+// bytes, such as those that UTF-8 never uses.
 struct TokenizerSpec {
   static constexpr int32_t kTokenIdLimit = 1 << 22;
 
   std::vector<VocabEntry> vocab;
   std::vector<BpeMerge> merges;
-  bool ignore_merges = false;  // a piece that is a token as it stands is not merged
+  bool ignore_merges = false;         // a piece that is a token as it stands is not merged
+  std::optional<int32_t> unknown_id;  // what a byte that is no token becomes; without it such a byte is left out
+  bool fuse_unknown = false;          // a run of such bytes becomes one unknown_id
   std::vector<AddedToken> added_tokens;
   bool nfc = false;  // text is brought to Unicode's composed form
   PreTokenizerSpec pre_tokenizer;

@@ -360,6 +360,27 @@ def added_variant(vocab, nfc):
     return patch
 
 
+NEVER_IN_UTF8 = [0xC0, 0xC1, *range(0xF5, 0x100)]
+
+
+def without_bytes(vocab, lost, *extra):
+    """A patch of the vocabulary that takes out these bytes, which stand for themselves and are in no merge, and adds
+    `extra` tokens. The last tokens get the ids that are free then."""
+    keys = [chr(byte) for byte in lost]
+    size = len(vocab) - len(keys)
+    free = sorted(vocab[key] for key in keys if vocab[key] < size)
+    last = [key for key, token_id in vocab.items() if token_id >= size and key not in keys]
+    return {**{key: None for key in keys}, **dict(zip(last, free, strict=True)),
+            **{key: size + i for i, key in enumerate(extra)}}
+
+
+def missing_bytes_texts(rng):
+    parts = ["th", "e", "h", "a", "r", "bour", "Z", "Z", "!", "ZZ!", "Q", " ", "😀", "年", "é"]
+    return VARIANT_TEXTS + ["thZe", "tZh!e", "Z", "!Z!", "ZtheZ", "theZ", "Zthe", "thZ thZZ thZ!Z", "😀", "the😀😀harbour",
+                            "ÀÁõÿ", "thÀe", "秋の船秋秋"] + [
+        "".join(rng.choice(parts) for _ in range(rng.randint(2, 20))) for _ in range(20)]
+
+
 def random_merges_variant(rng, vocab):
     """Merges in an order that no training would give, several ways to one token, and one pair twice."""
     tokens, extra, merges = ["a", "b", "c"], {}, []
@@ -422,6 +443,16 @@ def make_variants(base, rng):
     for i in range(8):
         patch, texts = random_merges_variant(rng, vocab)
         add(f"random_merges_{i}", patch, texts)
+    lost = without_bytes(vocab, [*b"Z!", 0xE7, 0xF0, *NEVER_IN_UTF8], "theZ", "Zthe")
+    for name, model in [("", {}), ("_whole", {"ignore_merges": True}), ("_unknown", {"unk_token": "Q"}),
+                        ("_unknown_fused", {"unk_token": "Q", "fuse_unk": True}),
+                        ("_unknown_merged", {"unk_token": "e", "fuse_unk": True})]:
+        add("missing_bytes" + name, {"model": {"vocab": lost, **model}}, missing_bytes_texts(rng))
+    lost = without_bytes(vocab, NEVER_IN_UTF8)
+    tokens = [added(len(vocab) - len(NEVER_IN_UTF8) + i, chr(byte), normalized=True)
+              for i, byte in enumerate(NEVER_IN_UTF8)]
+    add("bytes_only_added", {"model": {"vocab": lost, "unk_token": "<none>"}, "added_tokens": tokens},
+        missing_bytes_texts(rng))
     return variants
 
 

@@ -75,6 +75,8 @@ TEST(TokenizerErrors, NamesStepsThatAreNotBuilt) {
            {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}], "special_tokens": {}},
            {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}], "special_tokens": {}}]}})",
        "post_processor.processors[1]: a second TemplateProcessing"},
+      {R"({"model": {"unk_token": "nosuch", "vocab": {"Z": null}}})",
+       R"(model.unk_token is "nosuch", which is not in model.vocab, nor is a token for byte 0x5A)"},
       {R"({"decoder": null})", "decoder is null"},
       {R"({"decoder": {"type": "Metaspace"}})", R"(decoder.type is "Metaspace")"},
   };
@@ -94,7 +96,7 @@ TEST(TokenizerErrors, NamesFieldAndValue) {
       {R"({"model": {"vocab": {"in": 1.5}}})", R"(model.vocab["in"] is 1.5)"},
       {R"({"model": {"vocab": {"in": "5"}}})", R"(model.vocab["in"] is "5")"},
       {R"({"model": {"vocab": {"zz": 3}}})", R"(is 3, the id of another token too)"},
-      {R"({"model": {"vocab": {"A": null}}})", R"(model.vocab has no token "A" for byte 0x41)"},
+      {R"({"model": {"unk_token": 5}})", "model.unk_token is 5, expected a string"},
       {R"({"model": {"merges": null}})", "model.merges is missing, expected an array"},
       {R"({"model": {"merges": {"a": "b"}}})", R"(model.merges is {"a":"b"}, expected an array)"},
       {R"({"model": {"merges": ["ab"]}})", R"(model.merges[0] is "ab", expected two tokens)"},
