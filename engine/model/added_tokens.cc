@@ -93,8 +93,9 @@ void AddedTokens::Scan(std::string_view text, std::vector<AddedTokenSpan>* spans
     size_t end = begin + token->content.size();
     position = end;  // also if it is no whole word, and also if it strips: as in Hugging Face's implementation
     if (token->single_word && IsInsideWord(text, begin, end)) continue;
-    if (token->lstrip) begin = std::clamp(taken, begin - TrailingSpaceBytes(text.substr(0, begin)), end);
+    if (token->lstrip) begin = std::max(taken, begin - TrailingSpaceBytes(text.substr(0, begin)));
     if (token->rstrip) end += LeadingSpaceBytes(text.substr(end));
+    if (begin >= end) continue;  // white space all of which the token before took along
     if (taken < begin) spans->push_back({-1, text.substr(taken, begin - taken)});
     spans->push_back({token->id, text.substr(begin, end - begin)});
     taken = end;

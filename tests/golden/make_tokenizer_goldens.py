@@ -360,6 +360,18 @@ def added_variant(vocab, nfc):
     return patch
 
 
+def added_spaces_variant(vocab):
+    """White space that is a token, and is taken by its neighbours, too. (`tokenizers` panics where a token with lstrip
+    ends before what was taken.)"""
+    contents = [("\n", dict(lstrip=True, rstrip=True)), ("\t", dict(lstrip=True)), ("\r", dict(rstrip=True)),
+                ("\x0b", {}), ("<m>", dict(rstrip=True))]
+    tokens = [added(len(vocab) + i, content, **flags) for i, (content, flags) in enumerate(contents)]
+    texts = ["a\n\nb", "\n\n\n", " \n \n ", "a\n \n b", "a\t\tb", "a\n\tb", "a\r\rb", "a\r \n b", "a\r\n", "a<m>\nb",
+             "a<m>\n b", "a<m> \n\n b", "a<m>\tb", "a<m>\r b", "a<m>\x0bb", "a<m> \x0b b", "a\n\x0b\nb", "<m>\n<m>",
+             "<m> <m>\t<m>", "\n", ""]
+    return {"added_tokens": tokens}, texts
+
+
 NEVER_IN_UTF8 = [0xC0, 0xC1, *range(0xF5, 0x100)]
 
 
@@ -453,6 +465,7 @@ def make_variants(base, rng):
               for i, byte in enumerate(NEVER_IN_UTF8)]
     add("bytes_only_added", {"model": {"vocab": lost, "unk_token": "<none>"}, "added_tokens": tokens},
         missing_bytes_texts(rng))
+    add("added_spaces", *added_spaces_variant(vocab))
     return variants
 
 
