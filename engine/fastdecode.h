@@ -115,7 +115,7 @@ typedef struct fd_request {
   /* Sampling. Defaults: temperature 1, the rest off. */
   float temperature;                /* 0: greedy */
   int32_t top_k;                    /* 0: off */
-  float top_p;                      /* (0, 1]; 1: off */
+  float top_p;                      /* [1e-6, 1]; 1: off */
   float min_p;                      /* [0, 1]; 0: off */
   float repetition_penalty;         /* 1: off */
   float presence_penalty;           /* 0: off */

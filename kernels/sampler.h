@@ -18,9 +18,9 @@ inline constexpr float kGreedyTemperature = 1e-5f;  // below it the most likely 
 struct SamplingParams {
   float temperature = 1;         // 0..100
   int top_k = 0;                 // keep the k most likely; 0: all
-  float top_p = 1;               // of what is left, keep the fewest whose probability reaches top_p; (0, 1]
+  float top_p = 1;               // of what is left, keep the fewest whose probability reaches top_p; 1e-6..1
   float min_p = 0;               // keep those at least min_p times as likely as the most likely; 0..1
-  float repetition_penalty = 1;  // logits > 0 are divided by it, others multiplied: tokens of prompt and output; > 0
+  float repetition_penalty = 1;  // logits > 0 are divided by it, others multiplied: of prompt and output; 0.01..100
   float presence_penalty = 0;    // subtracted once from tokens of the output; -2..2
   float frequency_penalty = 0;   // subtracted for each occurrence in the output; -2..2
   uint64_t seed = 0;

@@ -29,12 +29,12 @@ std::string CheckId(const char* field, int32_t token, int vocab) {
 std::string ValidateSampling(const SamplingParams& params) {
   const struct {
     const char* field;
-    double value, low, high;
+    double value, low, high;  // limits of a float as floats, so that it can be at its limit
   } ranges[] = {{"temperature", params.temperature, 0, 100},
                 {"top_k", static_cast<double>(params.top_k), 0, 2147483647.0},
-                {"top_p", params.top_p, 1e-6, 1},
+                {"top_p", params.top_p, 1e-6f, 1},
                 {"min_p", params.min_p, 0, 1},
-                {"repetition_penalty", params.repetition_penalty, 0.01, 100},
+                {"repetition_penalty", params.repetition_penalty, 0.01f, 100},
                 {"presence_penalty", params.presence_penalty, -2, 2},
                 {"frequency_penalty", params.frequency_penalty, -2, 2},
                 {"logprobs", static_cast<double>(params.logprobs), -1, kMaxLogprobs}};

@@ -399,12 +399,14 @@ TEST(SamplerTest, Logprobs) {
 TEST(ValidateTest, NamesFieldAndValue) {
   EXPECT_EQ(ValidateSampling({}), "");
   EXPECT_EQ(ValidateSampling({.temperature = 0, .top_k = 5, .top_p = 0.5f, .min_p = 1, .logprobs = 20}), "");
+  EXPECT_EQ(ValidateSampling({.top_p = 1e-6f, .repetition_penalty = 0.01f}), "");
   EXPECT_EQ(ValidateSampling({.temperature = -1}), "temperature: -1 is not in [0, 100]");
   EXPECT_THAT(ValidateSampling({.temperature = NAN}), HasSubstr("temperature: nan"));
   EXPECT_THAT(ValidateSampling({.temperature = kInfinity}), HasSubstr("temperature: inf"));
   EXPECT_THAT(ValidateSampling({.top_k = -2}), HasSubstr("top_k: -2"));
   EXPECT_THAT(ValidateSampling({.top_p = 0}), HasSubstr("top_p: 0"));
   EXPECT_THAT(ValidateSampling({.top_p = 1.5f}), HasSubstr("top_p: 1.5"));
+  EXPECT_EQ(ValidateSampling({.top_p = 9e-7f}), "top_p: 9e-07 is not in [1e-06, 1]");
   EXPECT_THAT(ValidateSampling({.min_p = -0.5f}), HasSubstr("min_p: -0.5"));
   EXPECT_THAT(ValidateSampling({.repetition_penalty = 0}), HasSubstr("repetition_penalty: 0"));
   EXPECT_THAT(ValidateSampling({.presence_penalty = 3}), HasSubstr("presence_penalty: 3"));
