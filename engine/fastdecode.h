@@ -122,7 +122,7 @@ typedef struct fd_request {
   float frequency_penalty;          /* 0: off */
   uint64_t seed;                    /* a request's tokens depend on this and its logits alone */
   int32_t logprobs;                 /* -1: none; 0: of each chosen token; n: also of the n most likely, <= 20 */
-  const fd_logit_bias* logit_bias;
+  const fd_logit_bias* logit_bias;  /* in any order, each token once */
   size_t logit_bias_count;
   /* For whoever checks a port: room for [prompt tokens][vocab] float32, filled before the first token; NULL. Stays the
    * caller's, who keeps it until the request's FD_EVENT_FINISHED or until fd_forget has returned. */

@@ -53,7 +53,9 @@ std::string ValidateTokens(int vocab, std::span<const LogitBias> bias, std::span
     if (!std::isfinite(bias[i].bias)) {
       message = Format("logit_bias: the bias of token %d is %g", bias[i].token, double{bias[i].bias});
     }
-    if (i > 0 && bias[i].token <= bias[i - 1].token) {
+    if (i > 0 && bias[i].token == bias[i - 1].token) {
+      message = Format("logit_bias: token %d is there twice", bias[i].token);
+    } else if (i > 0 && bias[i].token < bias[i - 1].token) {
       message = Format("logit_bias: token %d comes after token %d", bias[i].token, bias[i - 1].token);
     }
   }

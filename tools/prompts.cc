@@ -135,7 +135,8 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
              "further tokens that end the text")
       ->type_name("ID")
       ->group(group);
-  command->add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to a token's logit; may be repeated")
+  command
+      ->add_option("--logit-bias", flags.logit_bias, "ID:BIAS, added to a token's logit; may be repeated, each ID once")
       ->type_name("ID:BIAS")
       ->allow_extra_args(false)
       ->group(group);

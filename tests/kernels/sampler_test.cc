@@ -420,7 +420,7 @@ TEST(ValidateTest, Tokens) {
   const int32_t negative[] = {-1}, large[] = {3, 10};
   EXPECT_EQ(ValidateTokens(10, {}, {}, {}), "");
   EXPECT_EQ(ValidateTokens(10, unsorted, {}, {}), "logit_bias: token 4 comes after token 5");
-  EXPECT_EQ(ValidateTokens(10, twice, {}, {}), "logit_bias: token 5 comes after token 5");
+  EXPECT_EQ(ValidateTokens(10, twice, {}, {}), "logit_bias: token 5 is there twice");
   EXPECT_EQ(ValidateTokens(10, outside, {}, {}), "logit_bias: token 10 is not in [0, 10)");
   EXPECT_EQ(ValidateTokens(10, infinite, {}, {}), "logit_bias: the bias of token 1 is inf");
   EXPECT_EQ(ValidateTokens(10, {}, negative, {}), "allowed: token -1 is not in [0, 10)");
