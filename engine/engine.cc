@@ -134,6 +134,7 @@ absl::Status Engine::LoadTokenizer() {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(options_.model);
   if (tokenizer.ok()) {
     tokenizer_ = *std::move(tokenizer);
+    if (!tokenizer_->warning().empty()) log_.Warning(tokenizer_->warning());
     return absl::OkStatus();
   }
   if (!absl::IsNotFound(tokenizer.status()) && !absl::IsUnimplemented(tokenizer.status())) return tokenizer.status();

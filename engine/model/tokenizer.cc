@@ -85,7 +85,8 @@ struct Tokenizer::Impl {
         prefix_ids(spec.prefix_ids),
         suffix_ids(spec.suffix_ids),
         bos_id(spec.bos_id),
-        eos_id(spec.eos_id) {}
+        eos_id(spec.eos_id),
+        warning(spec.warning) {}
 
   // Appends the tokens of text without verbatim added tokens.
   void EncodeStretch(std::string_view text, std::vector<int32_t>* ids) const {
@@ -115,6 +116,7 @@ struct Tokenizer::Impl {
   const std::vector<int32_t> suffix_ids;
   const std::optional<int32_t> bos_id;
   const std::optional<int32_t> eos_id;
+  const std::string warning;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -177,5 +179,6 @@ bool Tokenizer::IsSpecial(int32_t id) const { return impl_->table.IsSpecial(id);
 int Tokenizer::vocab_size() const { return impl_->table.size(); }
 std::optional<int> Tokenizer::bos_id() const { return impl_->bos_id; }
 std::optional<int> Tokenizer::eos_id() const { return impl_->eos_id; }
+const std::string& Tokenizer::warning() const { return impl_->warning; }
 
 }  // namespace fastdecode

@@ -20,7 +20,8 @@ namespace fastdecode {
 //
 // Special tokens that a text spells out become their ids, as there; so text from outside is checked or escaped by
 // whoever builds a prompt around it. The truncation and padding sections are not applied, nor tokenizer_config.json's
-// added_tokens_decoder.
+// added_tokens_decoder. Its add_bos_token and add_eos_token are followed where its tokenizer_class is LlamaTokenizer
+// or LlamaTokenizerFast and tokenizer.json's post_processor puts nothing around a text.
 //
 // Owns: vocabulary, merges, patterns. Thread: immutable after Load, shared by any number.
 class Tokenizer {
@@ -55,6 +56,8 @@ class Tokenizer {
   int vocab_size() const;
   std::optional<int> bos_id() const;
   std::optional<int> eos_id() const;
+  // For the log: what a file says against another that is followed; empty if nothing.
+  const std::string& warning() const;
 
  private:
   friend class StreamDetokenizer;

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -61,6 +62,39 @@ absl::Status ReadNamedTokens(const std::string& text, const std::string& file, T
   return absl::OkStatus();
 }
 
+// What the class LlamaTokenizer, if it is named, is told to put around a text. transformers 4 then does so whatever
+// tokenizer.json says, and transformers 5 does what tokenizer.json says; so this counts where that puts nothing around
+// a text, and where it puts something else, a warning is left.
+absl::Status ReadLlamaTemplate(const std::string& text, const std::string& file, TokenizerSpec* spec) {
+  const absl::StatusOr<json> object = ParseJsonObject(text, file);
+  if (!object.ok()) return object.status();
+  absl::Status error;
+  JsonFields fields(*object, file, "", &error);
+  const std::string name = fields.StringOr("tokenizer_class", "");
+  if (name != "LlamaTokenizer" && name != "LlamaTokenizerFast") return error;
+  std::vector<int32_t> prefix_ids = spec->prefix_ids;
+  std::vector<int32_t> suffix_ids = spec->suffix_ids;
+  const struct {
+    const char* field;
+    std::optional<int32_t> id;
+    std::vector<int32_t>* ids;
+  } sides[] = {{"add_bos_token", spec->bos_id, &prefix_ids}, {"add_eos_token", spec->eos_id, &suffix_ids}};
+  for (const auto& side : sides) {
+    if (!fields.Has(side.field)) continue;
+    side.ids->clear();
+    if (fields.BoolOr(side.field, false) && side.id.has_value()) side.ids->push_back(*side.id);
+  }
+  if (!error.ok() || (prefix_ids == spec->prefix_ids && suffix_ids == spec->suffix_ids)) return error;
+  if (spec->prefix_ids.empty() && spec->suffix_ids.empty()) {
+    spec->prefix_ids = std::move(prefix_ids);
+    spec->suffix_ids = std::move(suffix_ids);
+  } else {
+    spec->warning = absl::StrCat(file, ": add_bos_token and add_eos_token ask for other tokens around a text than ",
+                                 "tokenizer.json's post_processor, which is followed");
+  }
+  return absl::OkStatus();
+}
+
 // Leaves *text empty if there is no such file.
 absl::Status ReadOptionalFile(const std::string& path, std::optional<std::string>* text) {
   absl::StatusOr<std::string> read = ReadTextFile(path, kFileBytesMax);
@@ -95,6 +129,11 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerSpec(const TokenizerFiles& files) {
   for (const auto& [text, name] : more) {
     if (!text->has_value()) continue;
     const absl::Status status = ReadNamedTokens(**text, absl::StrCat(files.dir, name), &*spec);
+    if (!status.ok()) return status;
+  }
+  if (files.tokenizer_config_json.has_value()) {
+    const absl::Status status =
+        ReadLlamaTemplate(*files.tokenizer_config_json, absl::StrCat(files.dir, "/tokenizer_config.json"), &*spec);
     if (!status.ok()) return status;
   }
   return spec;

@@ -13,14 +13,15 @@ namespace fastdecode {
 struct TokenizerFiles {
   std::string dir;  // only for messages
   std::string tokenizer_json;
-  std::optional<std::string> tokenizer_config_json;    // bos_token, eos_token
+  std::optional<std::string> tokenizer_config_json;    // bos_token, eos_token and whether to add them
   std::optional<std::string> special_tokens_map_json;  // the same, where the config has none
 };
 
 // Errors: NotFound without a tokenizer.json; what absl::ErrnoToStatus makes of unreadable files.
 absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& model_dir);
 
-// Reads tokenizer_json, then bos and eos from the others. Errors as of ParseTokenizerJson.
+// Reads tokenizer_json, then from the others bos and eos, and whether they are put around a text. Errors as of
+// ParseTokenizerJson.
 absl::StatusOr<TokenizerSpec> ParseTokenizerSpec(const TokenizerFiles& files);
 
 }  // namespace fastdecode

@@ -68,11 +68,12 @@ struct TokenizerSpec {
   std::vector<int32_t> suffix_ids;
   std::optional<int32_t> bos_id;  // of tokenizer_config.json or special_tokens_map.json
   std::optional<int32_t> eos_id;
+  std::string warning;  // what one file says against another; empty: nothing
 };
 
-// Reads the text of a tokenizer.json; `file` is only named in errors, with field and value. bos_id and eos_id stay
-// empty. Errors: Unimplemented for a well-formed tokenizer that is not byte-level BPE, or uses a step that is not built
-// (its model can still run on token ids); InvalidArgument for a broken file.
+// Reads the text of a tokenizer.json; `file` is only named in errors, with field and value. bos_id, eos_id
+// and warning stay empty. Errors: Unimplemented for a well-formed tokenizer that is not byte-level BPE, or uses a step
+// that is not built (its model can still run on token ids); InvalidArgument for a broken file.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const std::string& text, const std::string& file);
 
 }  // namespace fastdecode

@@ -189,6 +189,9 @@ TEST(TokenizerErrors, NamesBadBosAndEos) {
   const std::pair<const char*, const char*> cases[] = {
       {"[", "dir/tokenizer_config.json: not valid JSON"},
       {R"({"bos_token": 5})", "dir/tokenizer_config.json: bos_token is 5, expected a string or an object"},
+      {R"({"tokenizer_class": 5})", "dir/tokenizer_config.json: tokenizer_class is 5, expected a string"},
+      {R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": 1})",
+       "dir/tokenizer_config.json: add_bos_token is 1, expected true or false"},
       {R"({"eos_token": {"text": "A"}})", "dir/tokenizer_config.json: eos_token.content is missing"},
       {R"({"eos_token": "<none>"})",
        R"(dir/tokenizer_config.json: eos_token is "<none>", which is no token of tokenizer.json)"},

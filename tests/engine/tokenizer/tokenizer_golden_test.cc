@@ -111,6 +111,49 @@ TEST(TokenizerGolden, NamesBosAndEos) {
   }
 }
 
+// As LlamaTokenizerFast of transformers 4.57.1 encodes where tokenizer.json puts nothing around a text; where it does,
+// as transformers 5.23.0. Ids 32 and 33 are "A" and "B".
+TEST(TokenizerGolden, LlamasClassPutsBosAndEosAround) {
+  const json silent = ReadGoldenJson("base/tokenizer.json");
+  json loud = silent;
+  loud["post_processor"] = json::parse(R"({"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "special_tokens": {"A": {"id": "A", "ids": [32], "tokens": ["A"]}}})");
+  const struct {
+    const json& tokenizer;
+    const char* config;
+    Ids before, after;
+    bool warns;
+  } cases[] = {
+      {silent, R"("tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true)", {32}, {}, false},
+      {silent,
+       R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": true, "add_eos_token": true)",
+       {32},
+       {33},
+       false},
+      {silent,
+       R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": false, "add_eos_token": true)",
+       {},
+       {33},
+       false},
+      {silent, R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": false)", {}, {}, false},
+      {silent, R"("tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": true)", {}, {}, false},
+      {loud, R"("tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true)", {32}, {}, false},
+      {loud, R"("tokenizer_class": "LlamaTokenizerFast", "add_bos_token": false)", {32}, {}, true},
+      {loud, R"("tokenizer_class": "LlamaTokenizerFast", "add_eos_token": true)", {32}, {}, true},
+      {loud, R"("tokenizer_class": "GPT2Tokenizer", "add_bos_token": false)", {32}, {}, false},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.config);
+    const std::string config = R"({"bos_token": "A", "eos_token": "B", )" + std::string(c.config) + "}";
+    const auto tokenizer = Tokenizer::Parse({"dir", c.tokenizer.dump(), config, std::nullopt});
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    const Ids ids = (*tokenizer)->Encode("the harbour", false);
+    EXPECT_EQ((*tokenizer)->Encode("the harbour", true), Joined(c.before, ids, c.after));
+    EXPECT_EQ(!(*tokenizer)->warning().empty(), c.warns) << (*tokenizer)->warning();
+  }
+}
+
 TEST(TokenizerGolden, GivesTokenBytes) {
   const auto tokenizer = Tokenizer::Load(GoldenPath("llama3"));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
