@@ -37,6 +37,12 @@ int OpenLockFile(const std::string& path) {
   return made;
 }
 
+// Unlocked rather than closed alone: a forked child may have it open for as long as it likes.
+void CloseLockFile(int fd) {
+  flock(fd, LOCK_UN);
+  close(fd);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CoreReservation::HostDirectory() {
@@ -69,7 +75,7 @@ std::vector<int> CoreReservation::TakenCores(const std::string& directory) {
       continue;
     }
     if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) taken.push_back(core);
-    close(fd);
+    CloseLockFile(fd);
   }
   closedir(files);
   std::sort(taken.begin(), taken.end());
@@ -109,7 +115,7 @@ CoreReservation& CoreReservation::operator=(CoreReservation&& other) noexcept {
 }
 
 void CoreReservation::Release() {
-  for (const int fd : fds_) close(fd);
+  for (const int fd : fds_) CloseLockFile(fd);
   fds_.clear();
   held_.clear();
 }
@@ -128,7 +134,7 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Acquire(const std::string& director
 }
 
 DirectoryLock::~DirectoryLock() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0) CloseLockFile(fd_);
 }
 
 }  // namespace fastdecode

@@ -9,8 +9,9 @@
 namespace fastdecode {
 
 // Tells the other FastDecode processes of this host which cores are in use: a locked file "core-N" a core. The kernel
-// drops the locks when the process dies, however it dies; the empty files stay. Advisory: nobody is kept from running
-// anywhere. Owns: the locked files' descriptors. Thread: one owner.
+// drops the locks when the process dies, however it dies, and with it the children that it forked while it held them
+// and that still run its program; the empty files stay. Advisory: nobody is kept from running anywhere. Owns: the
+// locked files' descriptors. Thread: one owner.
 class CoreReservation {
  public:
   // Where the files are: /run/fastdecode, or /tmp/fastdecode-UID where this user cannot write there. Made if missing.

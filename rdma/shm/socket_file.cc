@@ -32,18 +32,25 @@ absl::Status PathError(const std::string& path, const char* what, int error) {
 // Two workers that start at once could each take the other's new socket for a stale one: the folder is locked from the
 // probe to the bind. Whoever holds the lock for longer than that is no worker of ours, so a busy lock is not waited
 // for.
-FileDescriptor LockFolder(const std::string& path) {
-  constexpr int kAttempts = 100;
-  constexpr int kPauseMs = 5;
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  FileDescriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  for (int attempt = 0; fd.valid() && attempt < kAttempts; ++attempt) {
-    if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) break;
-    poll(nullptr, 0, kPauseMs);
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& path) {
+    constexpr int kAttempts = 100;
+    constexpr int kPauseMs = 5;
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    fd_ = FileDescriptor(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (int attempt = 0; fd_.valid() && attempt < kAttempts; ++attempt) {
+      if (flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) break;
+      poll(nullptr, 0, kPauseMs);
+    }
   }
-  return fd;
-}
+  // Unlocked rather than closed alone: a forked child may have it open for as long as it likes.
+  ~FolderLock() { flock(fd_.get(), LOCK_UN); }
+
+ private:
+  FileDescriptor fd_;
+};
 
 // Removes the file of a listener that is dead; an error if it lives, or if the file is something else.
 absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& address) {
@@ -76,7 +83,7 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
   absl::StatusOr<FileDescriptor> socket = OpenSocket();
   if (!socket.ok()) return socket.status();
 
-  const FileDescriptor folder_lock = LockFolder(path);
+  const FolderLock folder_lock(path);
   if (absl::Status status = RemoveStaleSocket(path, *address); !status.ok()) return status;
   // On Linux the file inherits the socket's own mode, so that at no moment others may connect.
   if (fchmod(socket->get(), kSocketMode) != 0) return PathError(path, "fchmod", errno);

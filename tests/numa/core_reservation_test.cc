@@ -94,6 +94,25 @@ TEST_F(CoreReservationTest, AKilledProcessHoldsNothing) {
   close(ready[1]);
 }
 
+// A child that was forked off, and keeps all descriptors open, keeps what was let go neither reserved nor locked.
+TEST_F(CoreReservationTest, AForkedChildHoldsNothingUp) {
+  CoreReservation reservation = ReserveOrDie({4});
+  absl::StatusOr<DirectoryLock> lock = DirectoryLock::Acquire(directory_);
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (;;) pause();
+  }
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(4));
+  reservation.Release();
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), IsEmpty());
+  lock = absl::CancelledError();  // destroys it
+  EXPECT_TRUE(DirectoryLock::Acquire(directory_).ok());
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
 TEST_F(CoreReservationTest, ASecondPlanTakesOtherCores) {
   const absl::StatusOr<Topology> machine = Topology::Synthetic("numa:1 core:4 pu:1", {});
   ASSERT_TRUE(machine.ok());
