@@ -82,6 +82,7 @@ class FaultLink final : public EngineLink {
   std::string peer_name() const override { return link_->peer_name(); }
   std::string Describe() const override { return link_->Describe(); }
   int liveness_fd() const override { return link_->liveness_fd(); }
+  int peer_process_fd() const override { return link_->peer_process_fd(); }
   void CheckPeer() override { link_->CheckPeer(); }
   bool AreasOnGpu() const override { return link_->AreasOnGpu(); }
   bool PeerMayStillWrite() const override { return link_->PeerMayStillWrite(); }

@@ -75,7 +75,9 @@ class LinkEnd {
 
   // Readable when there is news of the peer's process (poll(2) for POLLIN); -1 if the peer is in this process.
   virtual int liveness_fd() const { return -1; }
-  // Control thread, liveness_fd() being readable: marks the link lost if the peer has gone or has given the link up.
+  // Readable once the peer's process has ended, and for ever then; -1: liveness_fd() alone tells.
+  virtual int peer_process_fd() const { return -1; }
+  // Control thread, either being readable: marks the link lost if the peer has gone or has given the link up.
   virtual void CheckPeer() {}
   // Whether the peer can still write memory of this end, though the link is lost. What it may still write must stay
   // mapped; false: the end may be destroyed, which stops the peer where its writes go through a device of ours.

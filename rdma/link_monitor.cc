@@ -74,9 +74,14 @@ void LinkMonitor::Run() {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (stopping_) return;
       for (const LinkEnd* link : watched_) {
-        if (!link->lost()) entries.push_back({link->liveness_fd(), POLLIN | POLLRDHUP, 0});
+        if (link->lost()) continue;
+        entries.push_back({link->liveness_fd(), POLLIN | POLLRDHUP, 0});
+        entries.push_back({link->peer_process_fd(), POLLIN, 0});
       }
-      for (const auto& link : quarantined_) entries.push_back({link->liveness_fd(), POLLRDHUP, 0});
+      for (const auto& link : quarantined_) {
+        entries.push_back({link->liveness_fd(), POLLRDHUP, 0});
+        entries.push_back({link->peer_process_fd(), POLLIN, 0});
+      }
     }
     poll(entries.data(), entries.size(), -1);
     uint64_t wake_ups;
@@ -86,7 +91,7 @@ void LinkMonitor::Run() {
   }
 }
 
-// All of them: news is rare, and asking a link that has none costs one system call.
+// All of them: news is rare, and asking a link that has none costs two system calls.
 void LinkMonitor::CheckWatched() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (LinkEnd* link : watched_) {

@@ -20,7 +20,8 @@ bool ProcessBacking::PeerGone(std::string* cause) {
   ReceivedPacket received;
   switch (ReceivePacket(socket_.get(), &packet, sizeof(packet), &received)) {
     case ReceiveOutcome::kNothing:
-      return false;
+      if (!peer_process_.Ended()) return false;
+      [[fallthrough]];
     case ReceiveOutcome::kClosed:
       *cause = absl::StrCat(peer_name_, " went away");
       return true;
@@ -35,6 +36,7 @@ bool ProcessBacking::PeerGone(std::string* cause) {
 
 bool ProcessBacking::PeerMayStillWrite() const {
   constexpr short kClosedEvents = POLLRDHUP | POLLHUP | POLLERR | POLLNVAL;
+  if (peer_process_.Ended()) return false;
   pollfd entry = {socket_.get(), POLLRDHUP, 0};
   return poll(&entry, 1, 0) <= 0 || (entry.revents & kClosedEvents) == 0;
 }

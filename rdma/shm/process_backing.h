@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "numa/arena.h"
+#include "rdma/shm/peer_process.h"
 #include "rdma/shm/shm_link.h"
 #include "rdma/shm/unix_socket.h"
 
@@ -19,6 +20,7 @@ class ProcessBacking final : public ShmBacking {
   ProcessBacking(std::string peer_name, FileDescriptor socket, Arena own_region, Arena peer_region)
       : peer_name_(std::move(peer_name)),
         socket_(std::move(socket)),
+        peer_process_(socket_.get()),
         own_region_(std::move(own_region)),
         peer_region_(std::move(peer_region)) {}
 
@@ -26,13 +28,15 @@ class ProcessBacking final : public ShmBacking {
   void TellPeer(const char* cause) override;
   std::string peer_name() const override { return peer_name_; }
   int liveness_fd() const override { return socket_.get(); }
+  int peer_process_fd() const override { return peer_process_.fd(); }
   bool PeerGone(std::string* cause) override;
-  // Until it has closed its socket, which it does after its last write.
+  // Until it has closed its socket, which it does after its last write, or its process has ended.
   bool PeerMayStillWrite() const override;
 
  private:
   const std::string peer_name_;
   const FileDescriptor socket_;  // before the regions: destroyed after them
+  const PeerProcess peer_process_;
   const Arena own_region_;
   const Arena peer_region_;
   LossRecord loss_;

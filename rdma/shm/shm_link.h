@@ -25,6 +25,7 @@ class ShmBacking {
   virtual std::string peer_name() const = 0;
 
   virtual int liveness_fd() const { return -1; }
+  virtual int peer_process_fd() const { return -1; }
   // See LinkEnd::CheckPeer: true with the cause if the peer has gone or has given up.
   virtual bool PeerGone(std::string* cause) { return false; }
   // See LinkEnd. In one process the memory lives as long as either end.
@@ -67,6 +68,7 @@ class ShmEngineLink final : public EngineLink {
   std::string peer_name() const override { return backing_->peer_name(); }
   std::string Describe() const override { return "shared memory"; }
   int liveness_fd() const override { return backing_->liveness_fd(); }
+  int peer_process_fd() const override { return backing_->peer_process_fd(); }
   void CheckPeer() override;
   bool PeerMayStillWrite() const override { return backing_->PeerMayStillWrite(); }
 
@@ -126,6 +128,7 @@ class ShmHomeLink final : public HomeLink {
   std::string peer_name() const override { return backing_->peer_name(); }
   std::string Describe() const override { return "shared memory"; }
   int liveness_fd() const override { return backing_->liveness_fd(); }
+  int peer_process_fd() const override { return backing_->peer_process_fd(); }
   void CheckPeer() override;
   bool PeerMayStillWrite() const override { return backing_->PeerMayStillWrite(); }
 

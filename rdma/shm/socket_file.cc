@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "rdma/shm/peer_process.h"
 #include "rdma/shm/unix_socket.h"
 
 namespace fastdecode {
@@ -52,7 +53,8 @@ class FolderLock {
   FileDescriptor fd_;
 };
 
-// Removes the file of a listener that is dead; an error if it lives, or if the file is something else.
+// Removes the file of a listener that is dead, if only a child that it forked keeps the socket open; an error if it
+// lives, or if the file is something else.
 absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& address) {
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) return errno == ENOENT ? absl::OkStatus() : PathError(path, "lstat", errno);
@@ -62,15 +64,16 @@ absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& addre
   }
   absl::StatusOr<FileDescriptor> probe = OpenSocket();
   if (!probe.ok()) return probe.status();
-  if (connect(probe->get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+  const bool connected = connect(probe->get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  if (connected && !PeerProcess(probe->get()).Ended()) {
     return absl::AlreadyExistsError(absl::StrFormat("cannot listen at unix:%s: in use by the process with pid %d",
                                                     path.c_str(), ReadPeerCredentials(probe->get()).pid));
   }
   // EAGAIN: its backlog is full; EPROTOTYPE: it is a socket of another type. Both are alive.
-  if (errno == EAGAIN || errno == EPROTOTYPE) {
+  if (!connected && (errno == EAGAIN || errno == EPROTOTYPE)) {
     return absl::AlreadyExistsError(absl::StrCat("cannot listen at unix:", path, ": in use by another process"));
   }
-  if (errno != ECONNREFUSED) return PathError(path, "connect", errno);
+  if (!connected && errno != ECONNREFUSED) return PathError(path, "connect", errno);
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return PathError(path, "removing the stale socket", errno);
   return absl::OkStatus();
 }

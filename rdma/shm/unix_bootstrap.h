@@ -20,7 +20,8 @@
 namespace fastdecode {
 
 // How shm links are made between two processes of a host: over a unix socket, which stays open as long as the link, so
-// that each end learns of the other's death, however it died.
+// that each end learns of the other's death, however it died; from the process itself where a child that it forked
+// keeps the socket open.
 
 // A worker's door at a path.
 // Owns: the socket and its file, which the destructor removes.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "numa/check.h"
 #include "numa/clock.h"
+#include "rdma/shm/peer_process.h"
 #include "rdma/shm/process_backing.h"
 #include "rdma/shm/shm_link.h"
 #include "rdma/shm/unix_bootstrap.h"
@@ -69,9 +70,10 @@ absl::Status TurnAway(int socket, const std::string& text) {
       absl::StrFormat("refused the process with pid %d, uid %d: %s", peer.pid, peer.uid, text));
 }
 
-bool HasHungUp(int socket) {
+bool HasGone(int socket) {
   pollfd entry = {socket, 0, 0};
-  return poll(&entry, 1, 0) > 0 && (entry.revents & POLLHUP) != 0;
+  const bool hung_up = poll(&entry, 1, 0) > 0 && (entry.revents & POLLHUP) != 0;
+  return hung_up || PeerProcess(socket).Ended();
 }
 
 class UnixPendingLink final : public PendingLink {
@@ -150,7 +152,7 @@ std::optional<ProposalResult> ReceiveProposal(FileDescriptor* socket) {
   if (const std::string defect = ProposalDefect(packet, received); !defect.empty())
     return TurnAway(socket->get(), defect);
   // Its time ran out while nobody listened here, say: a home would make way and memory for it in vain.
-  if (HasHungUp(socket->get())) {
+  if (HasGone(socket->get())) {
     return absl::UnavailableError(absl::StrFormat("the engine process with pid %d had gone before its turn came",
                                                   ReadPeerCredentials(socket->get()).pid));
   }

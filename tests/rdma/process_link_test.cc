@@ -17,6 +17,7 @@
 
 #include "numa/clock.h"
 #include "numa/spin.h"
+#include "rdma/file_descriptor.h"
 #include "rdma/link_monitor.h"
 #include "rdma/shm/unix_bootstrap.h"
 #include "tests/rdma/socket_folder.h"
@@ -30,20 +31,23 @@ constexpr uint64_t kGenerousNs = 60'000'000'000;
 constexpr uint64_t kBudgetNs = 2'000'000'000;  // for what is done as often as time allows
 constexpr size_t kPayloadBytes = 4096;
 
-// tests/rdma/process_peer.cc, killed at the end if it still lives.
+// tests/rdma/process_peer.cc, killed at the end if it still lives; its child ends with it.
 class PeerProcess {
  public:
-  PeerProcess(const char* role, const std::string& path) {
-    int out[2];
-    if (pipe2(out, O_CLOEXEC) != 0) std::abort();
+  PeerProcess(const std::string& role, const std::string& path) {
+    int in[2], out[2];
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     std::string program = FASTDECODE_RDMA_PROCESS_PEER, role_text = role, path_text = path;
     char* argv[] = {program.data(), role_text.data(), path_text.data(), nullptr};
     if (posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv, environ) != 0) pid_ = -1;
     posix_spawn_file_actions_destroy(&actions);
+    close(in[0]);
     close(out[1]);
+    stdin_ = FileDescriptor(in[1]);
     char text[16] = {};
     ready_ = pid_ > 0 && read(out[0], text, sizeof(text) - 1) > 0 && std::strcmp(text, "ready\n") == 0;
     close(out[0]);
@@ -63,6 +67,7 @@ class PeerProcess {
  private:
   pid_t pid_ = -1;
   bool ready_ = false;
+  FileDescriptor stdin_;  // its child waits for the end of it
 };
 
 LinkProposal Proposal(uint64_t epoch) {
@@ -118,6 +123,14 @@ class ProcessLinkTest : public testing::Test {
   LinkMonitor monitor_;
 };
 
+// With and without a child of the peer's that keeps its socket open.
+class KilledPeerTest : public ProcessLinkTest, public testing::WithParamInterface<const char*> {
+ protected:
+  std::string Role(const char* role) const { return std::string(GetParam()) + role; }
+};
+INSTANTIATE_TEST_SUITE_P(Children, KilledPeerTest, testing::Values("", "forking-"),
+                         [](const auto& info) { return *info.param == 0 ? "None" : "Forked"; });
+
 TEST_F(ProcessLinkTest, HopsAndControlCrossAndNoRingIsLost) {
   PeerProcess worker("worker", path_);
   ASSERT_TRUE(worker.ready());
@@ -151,8 +164,8 @@ TEST_F(ProcessLinkTest, HopsAndControlCrossAndNoRingIsLost) {
   EXPECT_EQ(buffer, sent);
 }
 
-TEST_F(ProcessLinkTest, AKilledWorkerIsNoticedAndANewOneTakesItsPlace) {
-  PeerProcess worker("worker", path_);
+TEST_P(KilledPeerTest, AWorkerIsNoticedAndANewOneTakesItsPlace) {
+  PeerProcess worker(Role("worker"), path_);
   ASSERT_TRUE(worker.ready());
   auto connected = ConnectUnix(path_, Proposal(1), -1, kGenerousNs);
   ASSERT_TRUE(connected.ok()) << connected.status();
@@ -186,7 +199,7 @@ TEST_F(ProcessLinkTest, AWorkerIsTakenByTheNextEngineWhenTheLinkEnds) {
   }
 }
 
-TEST_F(ProcessLinkTest, AKilledEngineIsNoticedByAHomeThatSleeps) {
+TEST_P(KilledPeerTest, AnEngineIsNoticedByAHomeThatSleeps) {
   auto listener = UnixListener::Listen(path_);
   ASSERT_TRUE(listener.ok()) << listener.status();
   // Accepted by a thread: the peer says that it is ready only once it has its link.
@@ -200,7 +213,7 @@ TEST_F(ProcessLinkTest, AKilledEngineIsNoticedByAHomeThatSleeps) {
     ASSERT_TRUE(link.ok()) << link.status();
     home = *std::move(link);
   });
-  PeerProcess engine("engine", path_);
+  PeerProcess engine(Role("engine"), path_);
   door.join();
   ASSERT_TRUE(engine.ready());
   ASSERT_NE(home, nullptr);
@@ -227,11 +240,13 @@ TEST_F(ProcessLinkTest, AKilledEngineIsNoticedByAHomeThatSleeps) {
   monitor_.Remove(home.get());
 }
 
-TEST_F(ProcessLinkTest, AQuarantinedLinkIsKeptUntilItsPeerHasGone) {
-  PeerProcess worker("worker", path_);
+TEST_P(KilledPeerTest, AQuarantinedLinkIsKeptUntilItHasGone) {
+  PeerProcess worker(Role("worker"), path_);
   ASSERT_TRUE(worker.ready());
   auto connected = ConnectUnix(path_, Proposal(1), -1, kGenerousNs);
   ASSERT_TRUE(connected.ok()) << connected.status();
+  std::mt19937_64 random(4);
+  RoundTrip(connected->link.get(), 0, 1, &random);  // it has its child
   monitor_.Add(connected->link.get());
   ASSERT_EQ(kill(worker.pid(), SIGSTOP), 0);  // it holds its end and will not let go
   monitor_.Quarantine(std::move(connected->link), "the home was overdue");

@@ -1,11 +1,12 @@
 // The other process of process_link_test. Says "ready" on stdout once it can be talked to.
-//   worker PATH      one home that inverts every byte of a hop, echoes control messages, and parks when it finds
-//   nothing engine PATH      connects, posts one hop and then does nothing
+//   worker PATH    one home that inverts every byte of a hop, echoes control messages, and parks when it finds nothing
+//   engine PATH    connects, posts one hop and then does nothing
+//   forking-worker PATH, forking-engine PATH    the same; has a child, forked once there is a link, that keeps all
+//                  descriptors open until standard input ends
 
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,13 @@ constexpr uint64_t kForeverNs = 3'600'000'000'000;
 void SayReady() {
   std::puts("ready");
   std::fflush(stdout);
+}
+
+void ForkChild() {
+  if (fork() != 0) return;
+  char byte;
+  while (read(STDIN_FILENO, &byte, 1) > 0) continue;
+  _exit(0);
 }
 
 class InvertingHome {
@@ -66,7 +74,7 @@ class InvertingHome {
 };
 
 // One engine after the other, until killed.
-int RunWorker(const std::string& path) {
+int RunWorker(const std::string& path, bool forks) {
   auto listener = UnixListener::Listen(path);
   if (!listener.ok()) {
     std::fprintf(stderr, "%s\n", listener.status().ToString().c_str());
@@ -79,13 +87,14 @@ int RunWorker(const std::string& path) {
     if (!pending.ok()) continue;
     auto link = (*pending)->Accept({.homes = 1, .answer = "inverting"}, -1);
     if (!link.ok()) continue;
+    if (forks) ForkChild();
     monitor.Add(link->get());
     InvertingHome(link->get()).Run();
     monitor.Remove(link->get());
   }
 }
 
-int RunEngine(const std::string& path) {
+int RunEngine(const std::string& path, bool forks) {
   LinkProposal proposal;
   proposal.size.hop_payload_bytes_max = 64;
   proposal.size.reply_payload_bytes_max = 64;
@@ -99,6 +108,7 @@ int RunEngine(const std::string& path) {
   hop.rows = 1;
   connected->link->PostHop(hop);
   connected->link->RingHome();
+  if (forks) ForkChild();
   SayReady();
   while (true) pause();
 }
@@ -107,8 +117,10 @@ int RunEngine(const std::string& path) {
 }  // namespace fastdecode
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], "worker") == 0) return fastdecode::RunWorker(argv[2]);
-  if (argc == 3 && std::strcmp(argv[1], "engine") == 0) return fastdecode::RunEngine(argv[2]);
-  std::fprintf(stderr, "usage: %s worker|engine PATH\n", argv[0]);
+  const std::string role = argc == 3 ? argv[1] : "";
+  const bool forks = role.starts_with("forking-");
+  if (role.ends_with("worker")) return fastdecode::RunWorker(argv[2], forks);
+  if (role.ends_with("engine")) return fastdecode::RunEngine(argv[2], forks);
+  std::fprintf(stderr, "usage: %s [forking-]worker|[forking-]engine PATH\n", argv[0]);
   return 2;
 }

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -207,6 +208,30 @@ TEST_F(UnixBootstrapTest, AnEngineThatLeavesBeforeItsTurn) {
   EXPECT_EQ(pending.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(pending.status().message(),
             "the engine process with pid " + std::to_string(getpid()) + " had gone before its turn came");
+}
+
+// Its socket is held by a child, until the pipe ends.
+TEST_F(UnixBootstrapTest, AnEngineThatDiesBeforeItsTurnAndLeavesAChild) {
+  const Arena region = Region();
+  int until[2];
+  ASSERT_EQ(pipe2(until, O_CLOEXEC), 0);
+  const pid_t engine = fork();
+  ASSERT_GE(engine, 0);
+  if (engine == 0) {
+    RawClient client(path_);
+    const ProposalPacket packet = Packet();
+    client.Send(&packet, sizeof(packet), region.fd());
+    if (fork() == 0) {
+      close(until[1]);
+      char byte;
+      while (read(until[0], &byte, 1) > 0) continue;
+    }
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(engine, nullptr, 0), engine);
+  ExpectTurnedAway("the engine process with pid " + std::to_string(engine) + " had gone before its turn came");
+  close(until[0]);
+  close(until[1]);
 }
 
 TEST_F(UnixBootstrapTest, AnEngineThatLeavesBeforeTheAnswer) {
