@@ -94,7 +94,7 @@ struct PipelineStatistics {
   Counter parks;
   DurationHistogram stage_ns;                             // one S-Part stage
   DurationHistogram hop_ns;                               // post -> reply seen
-  DurationHistogram step_ns;                              // one micro-batch's step
+  DurationHistogram step_ns;                              // one micro-batch's: composed -> last stage over
   std::array<Counter, kMaxHomes> r_busy_ns;               // per home, as the replies report
   std::array<Counter, kMaxHomes> home_posts;              // hops sent...
   std::array<Counter, kMaxHomes> home_hops;               // ...and answered
