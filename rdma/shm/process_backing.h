@@ -17,7 +17,7 @@ namespace fastdecode {
 // nothing here writes to the regions any more.
 class ProcessBacking final : public ShmBacking {
  public:
-  ProcessBacking(std::string peer_name, FileDescriptor socket, Arena own_region, Arena peer_region)
+  ProcessBacking(std::string peer_name, ConnectedSocket socket, Arena own_region, Arena peer_region)
       : peer_name_(std::move(peer_name)),
         socket_(std::move(socket)),
         peer_process_(socket_.get()),
@@ -35,7 +35,7 @@ class ProcessBacking final : public ShmBacking {
 
  private:
   const std::string peer_name_;
-  const FileDescriptor socket_;  // before the regions: destroyed after them
+  const ConnectedSocket socket_;  // before the regions: destroyed after them
   const PeerProcess peer_process_;
   const Arena own_region_;
   const Arena peer_region_;

@@ -34,11 +34,11 @@ absl::Status ConnectError(const std::string& path, int error) {
 }
 
 // A full backlog (EAGAIN) is worth waiting for; nothing else is.
-absl::StatusOr<FileDescriptor> ConnectSocket(const std::string& path, uint64_t deadline_ns) {
+absl::StatusOr<ConnectedSocket> ConnectSocket(const std::string& path, uint64_t deadline_ns) {
   const absl::StatusOr<sockaddr_un> address = SocketAddress(path);
   if (!address.ok()) return address.status();
   absl::StatusOr<FileDescriptor> socket = OpenSocket();
-  if (!socket.ok()) return socket;
+  if (!socket.ok()) return socket.status();
   while (connect(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return ConnectError(path, errno);
@@ -47,7 +47,7 @@ absl::StatusOr<FileDescriptor> ConnectSocket(const std::string& path, uint64_t d
     }
     poll(nullptr, 0, kRetryPauseMs);
   }
-  return socket;
+  return ConnectedSocket(*std::move(socket));
 }
 
 absl::StatusOr<ProposalPacket> MakeProposalPacket(const LinkProposal& proposal) {
@@ -141,7 +141,7 @@ absl::StatusOr<ConnectResult> ConnectUnix(const std::string& path, const LinkPro
   // Whom.
   const uint64_t now_ns = NowNs(), deadline_ns = now_ns + timeout_ns;
   const uint64_t hello_deadline_ns = now_ns + std::min(hello_timeout_ns, timeout_ns);
-  absl::StatusOr<FileDescriptor> socket = ConnectSocket(path, hello_deadline_ns);
+  absl::StatusOr<ConnectedSocket> socket = ConnectSocket(path, hello_deadline_ns);
   if (!socket.ok()) return socket.status();
   const std::string worker =
       absl::StrFormat("worker process at unix:%s (pid %d)", path.c_str(), ReadPeerCredentials(socket->get()).pid);

@@ -107,9 +107,9 @@ class UnixPendingLink final : public PendingLink {
     }
     const ShmRegions regions = {HomeRegion(reinterpret_cast<std::byte*>(home_region->data()), size),
                                 EngineRegion(reinterpret_cast<std::byte*>(engine_region_.data()), size)};
-    auto backing =
-        std::make_unique<ProcessBacking>(absl::StrFormat("engine process (pid %d)", peer_.pid), std::move(socket_),
-                                         *std::move(home_region), std::move(engine_region_));
+    auto backing = std::make_unique<ProcessBacking>(absl::StrFormat("engine process (pid %d)", peer_.pid),
+                                                    ConnectedSocket(std::move(socket_)), *std::move(home_region),
+                                                    std::move(engine_region_));
     return std::make_unique<ShmHomeLink>(size, proposal_.epoch, regions, std::move(backing));
   }
 

@@ -54,6 +54,10 @@ absl::StatusOr<FileDescriptor> OpenSocket() {
   return socket_fd;
 }
 
+ConnectedSocket::~ConnectedSocket() {
+  if (fd_.valid()) shutdown(fd_.get(), SHUT_RDWR);
+}
+
 PeerCredentials ReadPeerCredentials(int socket) {
   ucred credentials = {};
   socklen_t bytes = sizeof(credentials);

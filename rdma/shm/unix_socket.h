@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,19 @@ absl::StatusOr<sockaddr_un> SocketAddress(const std::string& path);
 
 // ResourceExhausted if the process has no descriptors left.
 absl::StatusOr<FileDescriptor> OpenSocket();
+
+// Owns: a socket that is connected, and hung up at its end: a forked child may have it open for as long as it likes.
+class ConnectedSocket {
+ public:
+  explicit ConnectedSocket(FileDescriptor socket) : fd_(std::move(socket)) {}
+  ConnectedSocket(ConnectedSocket&&) = default;
+  ~ConnectedSocket();
+
+  int get() const { return fd_.get(); }
+
+ private:
+  FileDescriptor fd_;  // none: moved from
+};
 
 // Who is at the other end: the process that connected, or the one that listened. pid 0 if the kernel does not say.
 struct PeerCredentials {

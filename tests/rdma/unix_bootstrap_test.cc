@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -408,6 +409,34 @@ TEST_F(UnixBootstrapTest, AnswersThatCannotBe) {
   TextPacket refusal = MakeTextPacket(PacketKind::kRefusal, "too old");
   refusal.prefix.version = 9;
   has(std::string(worker.Answer(path, &refusal, sizeof(refusal), -1).message()), "refused the link: too old");
+}
+
+// Whatever child of the engine's has its socket, too, the worker sees that it has turned away.
+TEST_F(UnixBootstrapTest, AnEngineThatCannotUseTheAnswerHangsUp) {
+  const std::string path = folder_.File("raw");
+  const absl::StatusOr<SocketFile> door = SocketFile::Listen(path);
+  ASSERT_TRUE(door.ok()) << door.status();
+  pid_t child = -1;
+  std::thread worker([&] {
+    EXPECT_TRUE(WaitReadable(door->fd(), NowNs() + kGenerousNs));
+    const FileDescriptor client(accept4(door->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    char packet[1024];
+    ReceivedPacket received;
+    EXPECT_TRUE(WaitReadable(client.get(), NowNs() + kGenerousNs));
+    EXPECT_EQ(ReceivePacket(client.get(), packet, sizeof(packet), &received), ReceiveOutcome::kPacket);
+    child = fork();
+    if (child == 0) {
+      for (;;) pause();
+    }
+    EXPECT_TRUE(SendPacket(client.get(), "hello", 5, -1).ok());
+    EXPECT_TRUE(WaitReadable(client.get(), NowNs() + kGenerousNs));
+    EXPECT_EQ(ReceivePacket(client.get(), packet, sizeof(packet), &received), ReceiveOutcome::kClosed);
+  });
+  EXPECT_FALSE(ConnectUnix(path, Proposal(), -1, kGenerousNs).ok());
+  worker.join();
+  ASSERT_GT(child, 0);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 }  // namespace

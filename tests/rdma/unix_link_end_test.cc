@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -80,6 +82,25 @@ TEST_F(UnixLinkEndTest, QuarantineEndsWhenThePeerHasClosed) {
   const uint64_t deadline_ns = NowNs() + kGenerousNs;
   while (monitor.links_in_quarantine() != 0 && NowNs() < deadline_ns) sched_yield();
   EXPECT_EQ(monitor.links_in_quarantine(), 0u);
+}
+
+// A child that was forked off, and keeps all descriptors open, keeps no link in quarantine.
+TEST_F(UnixLinkEndTest, AForkedChildHoldsNothingUp) {
+  LinkMonitor monitor;
+  auto connected = Connect();
+  ASSERT_TRUE(connected.ok()) << connected.status();
+  monitor.Quarantine(std::move(connected->link), "overdue");
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (;;) pause();
+  }
+  home_.reset();
+  const uint64_t deadline_ns = NowNs() + kGenerousNs;
+  while (monitor.links_in_quarantine() != 0 && NowNs() < deadline_ns) sched_yield();
+  EXPECT_EQ(monitor.links_in_quarantine(), 0u);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 size_t OpenDescriptors() {
