@@ -34,8 +34,8 @@ nlohmann::json Percentiles(const Counts& counts) {
   out["mean_us"] = sum / static_cast<double>(total) * 1e-3;
   out["max_us"] = max * 1e-3;
   const auto at = [&](const char* name, double share) {
-    if (share > 0.5 && static_cast<double>(total) * (1 - share) < 10) return;
     const uint64_t rank = static_cast<uint64_t>(share * static_cast<double>(total - 1));
+    if (share > 0.5 && total - 1 - rank < 10) return;
     uint64_t seen = 0;
     for (size_t i = 0; i < counts.size(); ++i) {
       seen += counts[i];
