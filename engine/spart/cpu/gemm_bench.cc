@@ -15,6 +15,7 @@ namespace fastdecode {
 namespace {
 
 constexpr double kRowsBytesMax = 2.0 * (uint64_t{1} << 30);
+constexpr int64_t kPanelScales = 13;  // a prime, so that matrices begin with different ones
 
 size_t MatrixBytes(const GemmBenchOptions& o) {
   return static_cast<size_t>(PanelCount(o.outputs)) * PanelBytes(o.type, o.inputs);
@@ -88,17 +89,23 @@ DotLoop GemmBench::dot_loop() const {
   return SelectDotLoop(options_.isa, shape);
 }
 
-// The first panel is random, all others are its copies: no product is a denormal's, and speed does not depend on more.
+// The first panel is random, each of the next few half of the one before, so that it shows which are read, and all
+// others are their copies: no product is a denormal's, and speed does not depend on more.
 void GemmBench::FillMatrices() {
   std::mt19937_64 random;
   std::uniform_real_distribution<float> distribution(-1, 1);
   std::vector<float> rows(static_cast<size_t>(kPanelColumns * options_.inputs));
   for (float& value : rows) value = distribution(random);
   std::byte* const first = reinterpret_cast<std::byte*>(weights_.data());
-  PackPanel(options_.type, rows.data(), kPanelColumns, options_.inputs, first);
   const size_t panel_bytes = matrix_bytes_ / static_cast<size_t>(panels_);
-  for (int64_t panel = 1; panel < matrices_ * panels_; ++panel) {
-    std::memcpy(first + static_cast<size_t>(panel) * panel_bytes, first, panel_bytes);
+  for (int64_t panel = 0; panel < matrices_ * panels_; ++panel) {
+    std::byte* const to = first + static_cast<size_t>(panel) * panel_bytes;
+    if (panel < kPanelScales) {
+      PackPanel(options_.type, rows.data(), kPanelColumns, options_.inputs, to);
+      for (float& value : rows) value *= 0.5f;
+    } else {
+      std::memcpy(to, first + static_cast<size_t>(panel % kPanelScales) * panel_bytes, panel_bytes);
+    }
   }
 }
 

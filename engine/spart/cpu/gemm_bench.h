@@ -60,6 +60,8 @@ class GemmBench {
   bool has_onednn() const { return onednn_ != nullptr; }
   // "brg:avx512_core_bf16"
   const std::string& onednn_implementation() const;
+  // What is multiplied: rows of inputs padded to whole kPanelDepth, elements of the type.
+  const std::vector<std::byte>& x() const { return x_; }
   // Of the last pass, of its last matrix: [rows][outputs].
   std::vector<float>& y() { return y_; }
 
