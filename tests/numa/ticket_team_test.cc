@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <limits>
 #include <numeric>
+#include <string>
+
+#include "numa/clock.h"
 
 namespace fastdecode {
 namespace {
@@ -89,6 +93,20 @@ TEST(TicketTeamTest, ParksAndWakes) {
     team.Run(&AddToOwnSlot, &slots);
     EXPECT_FALSE(team.parked());
     for (const uint64_t value : slots.values) ASSERT_EQ(value, i);
+  }
+}
+
+// As Linux sees it: who spins is not asleep.
+TEST(TicketTeamTest, AParkedHelperSleeps) {
+  TicketTeam team("team", Unpinned(2), PollMode::kSpin);
+  pid_t threads[2] = {};
+  team.Run([](void* context, int thread_index, int) { static_cast<pid_t*>(context)[thread_index] = gettid(); },
+           threads);
+  team.Park();
+  const uint64_t deadline_ns = NowNs() + 60'000'000'000;
+  for (std::string line; line.find(") S ") == std::string::npos; usleep(1000)) {  // "123 (name) S ..."
+    ASSERT_LT(NowNs(), deadline_ns) << line;
+    std::getline(std::ifstream("/proc/self/task/" + std::to_string(threads[1]) + "/stat"), line);
   }
 }
 
