@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "tests/engine/pipeline/small_engine.h"
@@ -49,6 +50,34 @@ TEST(PipelineTest, PreemptionIsNotSeen) {
     engine.CheckTokens(*request);
   }
   engine.CheckNothingLeft();
+}
+
+// A prompt of 40 tokens in chunks of 32 and 8, and 7 steps of one row more, each of 2 layers.
+TEST(PipelineTest, EverythingIsCountedOnce) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(3, 40);
+  engine.Submit(Prompt(40), {.max_tokens = 8});
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  const auto observations = [](const DurationHistogram& durations) {
+    const DurationHistogram::Counts counts = durations.Read();
+    return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+  };
+  const PipelineStatistics& statistics = engine.pipeline().statistics();
+  EXPECT_EQ(statistics.steps.value(), 9u);
+  EXPECT_EQ(observations(statistics.step_ns), 9u);
+  EXPECT_EQ(observations(statistics.stage_ns), 27u);
+  EXPECT_EQ(statistics.rows.value(), 47u);
+  EXPECT_EQ(statistics.sampled_tokens.value(), 8u);
+  EXPECT_EQ(statistics.hops.value(), 18u);
+  EXPECT_EQ(observations(statistics.hop_ns), 18u);
+  EXPECT_EQ(statistics.home_posts[3].value(), 18u);
+  EXPECT_EQ(statistics.home_hops[3].value(), 18u);
+  EXPECT_EQ(statistics.r_busy_ns[3].value(), 18u) << "1 ns in each reply";
+  EXPECT_EQ(observations(statistics.home_work_ns[3]), 18u);
+  // Behind each step's rows, K and V of 16 floats in each layer for every token.
+  const uint64_t tokens = 32 + 40 + (41 + 47) * 7 / 2;
+  EXPECT_EQ(statistics.kv_bytes_attended.value(), tokens * 2 * 2 * 16 * sizeof(float));
+  EXPECT_EQ(statistics.preemptions.value(), 0u);
 }
 
 // A caller may have been told that its request has ended, and have freed where they went.
