@@ -76,11 +76,10 @@ class Planner {
     if (!RChosen() && options_.homes == 0) {
       return absl::InvalidArgumentError(absl::StrCat("--r-cores: '", options_.r_cores, "', but no home is here"));
     }
-    const std::vector<int> allowed = topology_.AllowedCores();
     for (const auto& [option, text, cores] : {std::tuple("--s-cores", &options_.s_cores, &s_given_),
                                               std::tuple("--r-cores", &options_.r_cores, &r_given_)}) {
       if (text->empty()) continue;
-      absl::StatusOr<std::vector<int>> parsed = ParseCores(option, *text, allowed);
+      absl::StatusOr<std::vector<int>> parsed = ParseCores(option, *text, topology_);
       if (!parsed.ok()) return parsed.status();
       *cores = *std::move(parsed);
     }
@@ -254,7 +253,8 @@ absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, C
 }
 
 absl::StatusOr<std::vector<int>> ParseCores(const std::string& option, const std::string& text,
-                                            const std::vector<int>& allowed) {
+                                            const Topology& topology) {
+  const std::vector<int> allowed = topology.AllowedCores();
   const auto error = [&](const std::string& why) {
     return absl::InvalidArgumentError(
         absl::StrCat(option, ": '", text, "': ", why, " (allowed: cores ", FormatCores(allowed), ")"));
@@ -268,7 +268,12 @@ absl::StatusOr<std::vector<int>> ParseCores(const std::string& option, const std
       return error(absl::StrCat("'", part, "' is not a core or a range like 2-5"));
     }
     for (int core = first; core <= last; ++core) {
-      if (!Contains(allowed, core)) return error(absl::StrCat("core ", core, " is not there or not allowed"));
+      if (Contains(topology.barred_cores, core)) {
+        return error(absl::StrCat("core ", core,
+                                  " is not in this process's CPU set: isolcpus, taskset or a cpuset keeps ",
+                                  "it out, `taskset -c` or --cpuset-cpus lets it in"));
+      }
+      if (!Contains(allowed, core)) return error(absl::StrCat("core ", core, " is not there"));
       if (Contains(cores, core)) return error(absl::StrCat("core ", core, " is named twice"));
       cores.push_back(core);
     }

@@ -52,9 +52,9 @@ absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, C
                                                      const std::string& directory = "");
 
 // Parses "0,2-5" into {0,2,3,4,5}, in the order written. `option` is named in errors. Errors: InvalidArgument for a
-// syntax error, a core named twice, or one that is not in `allowed`.
+// syntax error, a core named twice, or one that is not there or not allowed.
 absl::StatusOr<std::vector<int>> ParseCores(const std::string& option, const std::string& text,
-                                            const std::vector<int>& allowed);
+                                            const Topology& topology);
 
 }  // namespace fastdecode
 

@@ -99,6 +99,16 @@ std::vector<NumaNode> ListNodes(hwloc_topology_t topology, hwloc_const_bitmap_t 
   return nodes;
 }
 
+std::vector<int> ListBarred(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
+  const HwlocBitmap barred(hwloc_bitmap_alloc());
+  hwloc_bitmap_andnot(barred.get(), hwloc_topology_get_topology_cpuset(topology), allowed);
+  std::vector<int> cores;
+  for (int pu = hwloc_bitmap_first(barred.get()); pu >= 0; pu = hwloc_bitmap_next(barred.get(), pu)) {
+    cores.push_back(pu);
+  }
+  return cores;
+}
+
 // The calling thread's CPU affinity, within what the cpuset allows.
 absl::StatusOr<HwlocBitmap> ReadAllowed(hwloc_topology_t topology) {
   HwlocBitmap allowed(hwloc_bitmap_alloc());
@@ -133,6 +143,7 @@ absl::StatusOr<Topology> Topology::Discover() {
   if (!allowed.ok()) return allowed.status();
   Topology topology;
   topology.nodes = ListNodes(machine->get(), allowed->get());
+  topology.barred_cores = ListBarred(machine->get(), allowed->get());
   const absl::Status status = CheckAnyCore(topology.nodes);
   if (!status.ok()) return status;
   const MemoryLimit limit = MemoryLimit::Read();
@@ -158,6 +169,7 @@ absl::StatusOr<Topology> Topology::Synthetic(const std::string& description, con
   hwloc_bitmap_and(allowed.get(), allowed.get(), hwloc_topology_get_allowed_cpuset(machine->get()));
   Topology topology;
   topology.nodes = ListNodes(machine->get(), allowed.get());
+  topology.barred_cores = ListBarred(machine->get(), allowed.get());
   const absl::Status status = CheckAnyCore(topology.nodes);
   if (!status.ok()) return status;
   for (const NumaNode& node : topology.nodes) topology.memory_limit_bytes += node.memory_bytes;

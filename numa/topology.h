@@ -27,6 +27,7 @@ struct NumaNode {
 // A plain value, right at the moment of Discover().
 struct Topology {
   std::vector<NumaNode> nodes;      // by os_index, also those without allowed cores; each PU is in one node only
+  std::vector<int> barred_cores;    // PUs that are online, but not for this process; ascending
   uint64_t memory_limit_bytes = 0;  // what this process may use at most: the machine's memory or its cgroup's limit
   std::string cpu_model;
 

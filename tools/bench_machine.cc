@@ -57,7 +57,7 @@ Isa ChooseIsa(const BenchMachineFlags& flags) {
 
 TeamCores ChooseCores(const BenchMachineFlags& flags, const Topology& topology) {
   if (flags.cores.empty()) return FirstCores(flags.threads, topology);
-  absl::StatusOr<std::vector<int>> cores = ParseCores("--cores", flags.cores, topology.AllowedCores());
+  absl::StatusOr<std::vector<int>> cores = ParseCores("--cores", flags.cores, topology);
   ThrowUnlessOk(cores.status());
   if (flags.threads > 0 && static_cast<size_t>(flags.threads) != cores->size()) {
     throw Error(FD_INVALID_ARGUMENT, "--threads: " + std::to_string(flags.threads) + " do not fit --cores " +

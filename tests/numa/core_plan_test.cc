@@ -156,8 +156,7 @@ TEST(CorePlanTest, TakenCoresAreAvoidedWhileThereAreOthers) {
 
 TEST(CorePlanTest, ErrorsNameOptionValueAndWhatIsAllowed) {
   const Topology machine = Machine("numa:2 core:2 pu:1");
-  EXPECT_EQ(ErrorOf(machine, {.s_cores = "0,9"}),
-            "--s-cores: '0,9': core 9 is not there or not allowed (allowed: cores 0-3)");
+  EXPECT_EQ(ErrorOf(machine, {.s_cores = "0,9"}), "--s-cores: '0,9': core 9 is not there (allowed: cores 0-3)");
   EXPECT_EQ(ErrorOf(machine, {.r_cores = "1,0-1"}), "--r-cores: '1,0-1': core 1 is named twice (allowed: cores 0-3)");
   for (const char* text : {"a", "1-", "-1", "3-2", "0,,1", "0-99999999999", " "}) {
     EXPECT_THAT(ErrorOf(machine, {.r_cores = text}), HasSubstr("is not a core or a range like 2-5")) << text;
@@ -169,6 +168,14 @@ TEST(CorePlanTest, ErrorsNameOptionValueAndWhatIsAllowed) {
               HasSubstr("--r-cores: '0-3' has cores of 2 NUMA nodes"));
   EXPECT_THAT(ErrorOf(machine, {.s_cores = "0", .s_part = false}), HasSubstr("no S-Part runs here"));
   EXPECT_THAT(ErrorOf(machine, {.r_cores = "0", .homes = 0}), HasSubstr("no home is here"));
+}
+
+TEST(CorePlanTest, ACoreThatTheProcessMayNotUseIsToldFromOneThatIsNotThere) {
+  const Topology machine = Machine("numa:2 core:2 pu:1", {0, 2});
+  EXPECT_EQ(ErrorOf(machine, {.r_cores = "1"}),
+            "--r-cores: '1': core 1 is not in this process's CPU set: isolcpus, taskset or a cpuset keeps it out, "
+            "`taskset -c` or --cpuset-cpus lets it in (allowed: cores 0,2)");
+  EXPECT_EQ(ErrorOf(machine, {.r_cores = "4"}), "--r-cores: '4': core 4 is not there (allowed: cores 0,2)");
 }
 
 // Whatever the machine and the wishes: every thread has a core that exists, every home's cores are of its node, and

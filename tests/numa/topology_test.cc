@@ -38,6 +38,7 @@ TEST(TopologyTest, SeesOnlyWhatTheAffinityAllows) {
   PinnedThread("confined", core, [&] { seen = Topology::Discover(); }).Join();
   ASSERT_TRUE(seen.ok()) << seen.status();
   EXPECT_THAT(seen->AllowedCores(), ElementsAre(core));
+  EXPECT_EQ(seen->barred_cores.size() + 1, whole->barred_cores.size() + whole->AllowedCores().size());
   EXPECT_EQ(seen->nodes.size(), whole->nodes.size());
 }
 
@@ -62,6 +63,7 @@ TEST(TopologyTest, ANodeWithoutAllowedCoresIsListedButNoHome) {
   EXPECT_THAT(topology->nodes[1].cores, ElementsAre(5, 6, 7));
   EXPECT_EQ(topology->nodes[1].physical_cores, 2);
   EXPECT_TRUE(topology->nodes[1].UsableAsHome());
+  EXPECT_THAT(topology->barred_cores, ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(topology->ToString(), HasSubstr("node 0: cores none (0 physical)"));
   EXPECT_THAT(topology->ToString(), HasSubstr("node 1: cores 5-7 (2 physical)"));
 }

@@ -65,6 +65,13 @@ void ExamineGovernor(const SysRoot& root, CheckList* list) {
       "frequencies that follow the load make hops slow after a pause: `cpupower frequency-set -g performance`");
 }
 
+std::string HowToUse(const SysRoot& root, const std::vector<int>& isolated, const std::vector<int>& allowed) {
+  const std::vector<int> online = ReadCpuList(root, absl::StrCat(kCpusFolder, "online")).value_or(allowed);
+  return absl::StrCat("start FastDecode on all CPUs, its polling threads on isolated ones: `taskset -c ",
+                      FormatCores(online), " fastdecode ...` with --s-cores and --r-cores out of ",
+                      FormatCores(isolated));
+}
+
 void ExamineIsolation(const SysRoot& root, CheckList* list) {
   constexpr char kName[] = "isolated cores";
   constexpr char kNone[] = "none";
@@ -88,7 +95,13 @@ void ExamineIsolation(const SysRoot& root, CheckList* list) {
   if (allowed && !Without(*isolated, *allowed).empty()) {
     list->Warning(kName,
                   absl::StrCat(found, "; not in this process's CPU set: ", FormatCores(Without(*isolated, *allowed))),
-                  absl::StrCat("start FastDecode on them: `taskset -c ", FormatCores(*isolated), " fastdecode ...`"));
+                  HowToUse(root, *isolated, *allowed));
+    return;
+  }
+  // The kernel spreads nothing over isolated cores: threads that are not pinned would share one.
+  if (allowed && Without(*allowed, *isolated).empty()) {
+    list->Warning(kName, absl::StrCat(found, "; this process's CPU set has no others"),
+                  HowToUse(root, *isolated, *allowed));
     return;
   }
   if (!Without(*isolated, ticking).empty()) {

@@ -7,6 +7,7 @@
 
 #include "engine/fastdecode.hpp"
 #include "numa/core_plan.h"
+#include "numa/topology.h"
 #include "tools/bench_summary.h"
 
 namespace fastdecode {
@@ -15,9 +16,9 @@ namespace {
 
 bool Has(const std::vector<int>& cores, int core) { return std::find(cores.begin(), cores.end(), core) != cores.end(); }
 
-std::vector<int> AskedCores(const std::string& asked, size_t threads, const std::vector<int>& allowed) {
+std::vector<int> AskedCores(const std::string& asked, size_t threads, const Topology& topology) {
   if (asked.empty()) return {};
-  absl::StatusOr<std::vector<int>> cores = ParseCores("--cores", asked, allowed);
+  absl::StatusOr<std::vector<int>> cores = ParseCores("--cores", asked, topology);
   ThrowUnlessOk(cores.status());
   if (cores->size() <= threads) return *std::move(cores);
   throw Error(FD_INVALID_ARGUMENT, "--cores: " + asked + " are " + std::to_string(cores->size()) +
@@ -35,13 +36,13 @@ std::vector<int> ByPreference(std::vector<int> cores, const std::vector<int>& ta
 }  // namespace
 
 FabricCores::FabricCores(const std::string& asked, size_t threads) {
-  const std::vector<int> allowed = DiscoverMachine().AllowedCores();
-  cores_ = AskedCores(asked, threads, allowed);
+  const Topology topology = DiscoverMachine();
+  cores_ = AskedCores(asked, threads, topology);
   const absl::StatusOr<std::string> directory = CoreReservation::HostDirectory();
   ThrowUnlessOk(directory.status());
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Acquire(*directory);
   ThrowUnlessOk(lock.status());
-  const std::vector<int> preferred = ByPreference(allowed, CoreReservation::TakenCores(*directory));
+  const std::vector<int> preferred = ByPreference(topology.AllowedCores(), CoreReservation::TakenCores(*directory));
   for (const int core : preferred) {
     if (cores_.size() < threads && !Has(cores_, core)) cores_.push_back(core);
   }

@@ -39,7 +39,7 @@ const std::vector<int>& MeasuredCores::Take() {
   if (asked_.empty()) {
     cores_ = CoresOfAnEngine(topology, CoreReservation::TakenCores(*directory));
   } else {
-    absl::StatusOr<std::vector<int>> cores = ParseCores("--cores", asked_, topology.AllowedCores());
+    absl::StatusOr<std::vector<int>> cores = ParseCores("--cores", asked_, topology);
     ThrowUnlessOk(cores.status());
     cores_ = *std::move(cores);
   }

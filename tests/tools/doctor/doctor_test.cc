@@ -126,8 +126,12 @@ TEST(DoctorTest, IsolatedCores) {
   FakeHost fake;
   fake.WriteStatus(false, "0-1,4-5");
   EXPECT_THAT(Find(fake.Examine(), "isolated cores"),
-              Is(CheckStatus::kWarning, "not in this process's CPU set: 2-3,6-7", "taskset -c 2-3,6-7"));
+              Is(CheckStatus::kWarning, "not in this process's CPU set: 2-3,6-7",
+                 "`taskset -c 0-7 fastdecode ...` with --s-cores and --r-cores out of 2-3,6-7"));
   EXPECT_THAT(Find(fake.Examine(), "CPU set"), IsOk("CPUs 0-1,4-5 of 0-7 online"));
+  fake.WriteStatus(false, "2-3,6-7");
+  EXPECT_THAT(Find(fake.Examine(), "isolated cores"),
+              Is(CheckStatus::kWarning, "this process's CPU set has no others", "`taskset -c 0-7 fastdecode ...`"));
   fake.WriteStatus(false);
   fake.Write("/sys/devices/system/cpu/nohz_full", "(null)");
   EXPECT_THAT(Find(fake.Examine(), "isolated cores"), Is(CheckStatus::kWarning, "2-3,6-7", "nohz_full=2-3,6-7"));
