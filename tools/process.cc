@@ -10,11 +10,24 @@ namespace fastdecode {
 
 namespace {
 
-void SayWhatIsGone(int) {
-  constexpr std::string_view kMessage =
-      "fastdecode: error: mapped memory is gone: a file, such as a model's safetensors, was truncated while it was "
-      "read\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
+// Why memory is gone, by the si_code of SIGBUS.
+constexpr std::string_view MessageOf(int code) {
+  switch (code) {
+    case BUS_MCEERR_AR:
+    case BUS_MCEERR_AO:
+      return "fastdecode: error: memory failed: a hardware error, see the kernel's log (dmesg)\n";
+    case BUS_ADRERR:
+      return "fastdecode: error: mapped memory is gone: a file, such as a model's safetensors, was truncated while it "
+             "was read, or no reserved huge page was left\n";
+    default:
+      return "fastdecode: error: ended by SIGBUS\n";
+  }
+}
+
+// Calls only what a signal handler may.
+void SayWhatIsGone(int, siginfo_t* info, void*) {
+  const std::string_view message = MessageOf(info->si_code);
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message.data(), message.size());
   _exit(1);
 }
 
@@ -25,7 +38,10 @@ void PrepareProcess() {
     // Takes the lowest number that is free: this one, as those below are taken.
     if (fcntl(standard, F_GETFD) < 0) open("/dev/null", standard == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
-  std::signal(SIGBUS, &SayWhatIsGone);
+  struct sigaction action = {};
+  action.sa_sigaction = &SayWhatIsGone;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
 }
 
 }  // namespace fastdecode
