@@ -16,8 +16,6 @@ namespace fastdecode {
 
 namespace {
 
-constexpr mode_t kModeOfOthers = 077;
-
 std::string HowToMake(const std::string& path) {
   return absl::StrCat(" (to make one: head -c 32 /dev/urandom | base64 > ", path, "; chmod 600 ", path, ")");
 }
@@ -35,14 +33,17 @@ absl::Status CheckFile(const std::string& what, const std::string& path, const s
     return absl::PermissionDeniedError(
         absl::StrFormat("%s: owner: uid %d is neither this user (%d) nor root", what, info.st_uid, geteuid()));
   }
-  if ((info.st_mode & kModeOfOthers) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrFormat("%s: mode: %04o lets others read or write it; chmod 600 %s", what, info.st_mode & 07777, path));
+  const mode_t forbidden = ForbiddenSecretMode(info.st_uid, geteuid());
+  if ((info.st_mode & forbidden) != 0) {
+    return absl::PermissionDeniedError(absl::StrFormat("%s: mode: %04o lets others read or write it; chmod %o %s", what,
+                                                       info.st_mode & 07777, 0666 & ~forbidden, path));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+mode_t ForbiddenSecretMode(uid_t owner, uid_t user) { return owner == 0 && user != 0 ? 037 : 077; }
 
 Secret::~Secret() { OPENSSL_cleanse(bytes_.data(), bytes_.size()); }
 

@@ -61,6 +61,28 @@ TEST_F(SecretTest, OthersMustNotReadIt) {
   }
 }
 
+TEST_F(SecretTest, AGroupMayReadRootsForAUserWhoIsNotRoot) {
+  EXPECT_EQ(ForbiddenSecretMode(0, 1000), 037u);
+  EXPECT_EQ(ForbiddenSecretMode(0, 0), 077u);
+  EXPECT_EQ(ForbiddenSecretMode(1000, 1000), 077u);
+  EXPECT_EQ(ForbiddenSecretMode(1000, 0), 077u);
+  WriteSecretFile(path_, "sixteen bytes ok");
+  if (chown(path_.c_str(), 0, 4711) != 0) GTEST_SKIP() << "only root gives files away";
+  ASSERT_EQ(chmod(folder_.File(".").c_str(), 0755), 0);
+  const auto read_as_user = [&](mode_t mode) {
+    EXPECT_EQ(chmod(path_.c_str(), mode), 0);
+    EXPECT_EQ(setegid(4711), 0);
+    EXPECT_EQ(seteuid(4711), 0);
+    const absl::Status status = Read();
+    EXPECT_EQ(seteuid(0), 0);
+    EXPECT_EQ(setegid(0), 0);
+    return status;
+  };
+  EXPECT_TRUE(read_as_user(0440).ok());
+  EXPECT_EQ(read_as_user(0660).message(), Expected("mode: 0660 lets others read or write it; chmod 640 " + path_));
+  EXPECT_EQ(read_as_user(0444).message(), Expected("mode: 0444 lets others read or write it; chmod 640 " + path_));
+}
+
 TEST_F(SecretTest, ItIsOursOrRoots) {
   WriteSecretFile(path_, "sixteen bytes ok");
   if (chown(path_.c_str(), 4711, static_cast<gid_t>(-1)) != 0) GTEST_SKIP() << "only root gives files away";
