@@ -215,7 +215,7 @@ const OptionRow kRows[] = {
     {"peer-timeout-ms", "MS", "1000", "a process on another host that is silent for so long is lost", &SetPeerTimeout},
     {"record-socket", "PATH", "auto",
      "engine: where `latency attach` of the same user gets in: auto (by pid), off, or a path (other network "
-     "namespaces)",
+     "or pid namespaces)",
      &SetText<&Options::record_socket>},
     {"fault", "SPEC", "", "inject faults on every link, such as seed=1,drop=0.001 (for tests)",
      &SetText<&Options::fault>},

@@ -57,7 +57,7 @@ absl::StatusOr<FileDescriptor> ConnectToPid(pid_t pid) {
   if (absl::IsNotFound(socket.status())) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "process %s lets nobody read a recording: it is no engine, one with --record-socket off or with a path, or one in "
-        "another network namespace",
+        "another network or pid namespace",
         ProcessName(pid)));
   }
   if (!socket.ok()) return absl::Status(socket.status().code(), absl::StrCat("process ", ProcessName(pid), ": ", socket.status().message()));

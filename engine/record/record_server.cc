@@ -35,7 +35,8 @@ absl::StatusOr<FileDescriptor> ListenAbstract() {
   const sockaddr_un address = RecordAddress(getpid(), &length);
   if (bind(socket->get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("--record-socket: auto: ", std::strerror(errno),
-                                                 "; another engine of this process has it; give it a path"));
+                                                 "; another engine with this process id has it (of this process, or of "
+                                                 "another container on this network); give it a path"));
   }
   if (listen(socket->get(), static_cast<int>(RecordServer::kReadersMax)) != 0) {
     return absl::InternalError(absl::StrCat("--record-socket: listen: ", std::strerror(errno)));

@@ -172,10 +172,12 @@ TEST_F(RecordServerTest, LayoutsThatDoNotFitAreRefused) {
   }
 }
 
-TEST_F(RecordServerTest, ASecondServerOfAProcessSaysSo) {
+TEST_F(RecordServerTest, ASecondServerOfAProcessIdSaysSo) {
   Start("");
-  ExpectError(RecordServer::Start("", recorder_.get(), Describe).status(), absl::StatusCode::kAlreadyExists,
-              "record-socket");
+  ExpectError(
+      RecordServer::Start("", recorder_.get(), Describe).status(), absl::StatusCode::kAlreadyExists,
+      "--record-socket: auto: Address already in use; another engine with this process id has it (of this process, "
+      "or of another container on this network); give it a path");
 }
 
 TEST_F(RecordServerTest, ReadersBeyondTheLimitWait) {
