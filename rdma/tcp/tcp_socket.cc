@@ -102,6 +102,19 @@ absl::StatusOr<FileDescriptor> ListenAtAddress(const addrinfo& address) {
   return fd;
 }
 
+// A resolver may name one twice, such as for two lines of /etc/hosts.
+std::vector<addrinfo*> DistinctAddresses(const AddressList& addresses) {
+  std::vector<addrinfo*> distinct;
+  for (addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    const bool seen = std::any_of(distinct.begin(), distinct.end(), [address](const addrinfo* other) {
+      return other->ai_addrlen == address->ai_addrlen &&
+             std::memcmp(other->ai_addr, address->ai_addr, address->ai_addrlen) == 0;
+    });
+    if (!seen) distinct.push_back(address);
+  }
+  return distinct;
+}
+
 // A connection from an unused port to itself succeeds, which nobody wants.
 bool IsConnectedToItself(int socket) {
   sockaddr_storage own = {};
@@ -151,14 +164,18 @@ std::string FormatHostAndPort(const std::string& host, uint16_t port) {
 }
 
 absl::StatusOr<std::vector<FileDescriptor>> ListenTcp(const std::string& host, uint16_t port) {
-  absl::StatusOr<AddressList> addresses = Resolve(host, port);
+  const absl::StatusOr<AddressList> addresses = Resolve(host, port);
   if (!addresses.ok()) {
     return absl::Status(addresses.status().code(), absl::StrCat("cannot listen at ", FormatHostAndPort(host, port),
                                                                 ": ", std::string(addresses.status().message())));
   }
+  return ListenTcp(*addresses);
+}
+
+absl::StatusOr<std::vector<FileDescriptor>> ListenTcp(const AddressList& addresses) {
   std::vector<FileDescriptor> sockets;
   absl::Status not_here;  // "localhost" may name an address of a kind that this machine has not set up
-  for (addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
+  for (addrinfo* const address : DistinctAddresses(addresses)) {
     if (!sockets.empty()) SetPort(address->ai_addr, LocalPort(sockets.front().get()));
     absl::StatusOr<FileDescriptor> fd = ListenAtAddress(*address);
     if (fd.ok()) {

@@ -23,16 +23,17 @@ inline constexpr int kUnacknowledgedMs = 10'000;
 // "10.0.0.1:4711", "[::1]:4711".
 std::string FormatHostAndPort(const std::string& host, uint16_t port);
 
-// One socket for each address that `host` has ("::": all, of both kinds). Port 0: one that is free, for all of them the
-// same. Looks names up, which may take as long as the system's resolver takes.
-// Errors, naming host and port: AlreadyExists (the port is in use), NotFound (no such host, or its addresses are not
-// this machine's), PermissionDenied.
-absl::StatusOr<std::vector<FileDescriptor>> ListenTcp(const std::string& host, uint16_t port);
-
 struct AddressListDeleter {
   void operator()(addrinfo* list) const;
 };
 using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
+
+// One socket for each address that `host` has ("::": all, of both kinds). Port 0: one that is free, for all of them the
+// same. Looks names up, if the addresses are not given, which may take as long as the system's resolver takes.
+// Errors, naming host and port: AlreadyExists (the port is in use), NotFound (no such host, or its addresses are not
+// this machine's), PermissionDenied.
+absl::StatusOr<std::vector<FileDescriptor>> ListenTcp(const std::string& host, uint16_t port);
+absl::StatusOr<std::vector<FileDescriptor>> ListenTcp(const AddressList& addresses);
 
 // The addresses of a host that is to be connected to. Looks its name up, which may take as long as the system's
 // resolver takes. Errors, naming host and port: NotFound (no such host), Unavailable.

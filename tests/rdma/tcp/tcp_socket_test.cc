@@ -1,6 +1,7 @@
 #include "rdma/tcp/tcp_socket.h"
 
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -50,6 +51,16 @@ TEST(TcpSocketTest, AllAddressesOfAName) {
   ASSERT_TRUE(sockets.ok()) << sockets.status();
   for (const FileDescriptor& socket : *sockets) EXPECT_EQ(LocalPort(socket.get()), LocalPort(sockets->front().get()));
   EXPECT_TRUE(ConnectTcp("localhost", LocalPort(sockets->front().get()), Soon()).ok());
+}
+
+TEST(TcpSocketTest, AnAddressThatIsNamedTwiceIsListenedAtOnce) {
+  addrinfo* list = nullptr;  // the address once for each type of socket
+  ASSERT_EQ(getaddrinfo("127.0.0.1", "0", nullptr, &list), 0);
+  const AddressList addresses(list);
+  ASSERT_NE(addresses->ai_next, nullptr);
+  const auto sockets = ListenTcp(addresses);
+  ASSERT_TRUE(sockets.ok()) << sockets.status();
+  EXPECT_EQ(sockets->size(), 1u);
 }
 
 TEST(TcpSocketTest, APortInUseIsNamed) {
