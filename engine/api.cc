@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -195,6 +196,8 @@ fd_status* fd_engine_create(const fd_options* options, fd_engine** out) {
     engine->engine = *std::move(made);
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the engine was made"};
+  } catch (const std::system_error& error) {  // no thread left
+    return new fd_status{FD_RESOURCE_EXHAUSTED, error.what()};
   }
   *out = engine.release();
   return nullptr;
@@ -380,6 +383,8 @@ fd_status* fd_worker_create(const fd_options* options, fd_worker** out) {
     worker->worker = *std::move(made);
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the worker was made"};
+  } catch (const std::system_error& error) {  // no thread left
+    return new fd_status{FD_RESOURCE_EXHAUSTED, error.what()};
   }
   *out = worker.release();
   return nullptr;

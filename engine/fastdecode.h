@@ -38,7 +38,7 @@ typedef enum fd_code {
   FD_NOT_FOUND = 5,
   FD_ALREADY_EXISTS = 6,      /* such as a socket path in use */
   FD_PERMISSION_DENIED = 7,
-  FD_RESOURCE_EXHAUSTED = 8,  /* memory; or a full queue: try again later */
+  FD_RESOURCE_EXHAUSTED = 8,  /* memory, threads; or a full queue: try again later */
   FD_FAILED_PRECONDITION = 9, /* such as a worker with another model shape */
   FD_INTERNAL = 13,
   FD_UNAVAILABLE = 14         /* a worker cannot be reached, the engine is stopping */

@@ -84,11 +84,11 @@ absl::Status Homes::MakeLocalHomes() {
     Slot slot;
     slot.name = absl::StrFormat("local, node %d", home_options.node);
     slot.home = *std::move(home);
-    absl::StatusOr<Made> made = AttachLocal(*slot.home);
-    if (!made.ok()) {
-      const char* option = absl::IsResourceExhausted(made.status()) ? "--kv-gib: " : "";
-      return absl::Status(made.status().code(), absl::StrCat(option, std::string(made.status().message())));
+    if (absl::Status bad = slot.home->CheckShape(options_.shape); !bad.ok()) {
+      return absl::Status(bad.code(), absl::StrCat("--kv-gib: ", std::string(bad.message())));
     }
+    absl::StatusOr<Made> made = AttachLocal(*slot.home);
+    if (!made.ok()) return made.status();
     if (absl::Status added = AddSlot(std::move(slot), *std::move(made)); !added.ok()) return added;
   }
   return absl::OkStatus();
@@ -134,7 +134,6 @@ absl::Status Homes::AddSlot(Slot slot, Made made) {
 }
 
 absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
-  if (absl::Status bad = home.CheckShape(options_.shape); !bad.ok()) return bad;
   absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSizeFor(options_.shape, HasGpuHome(options_.endpoints)),
                                                  home.options().node, options_.engine_node, next_epoch_++);
   if (!link.ok()) return link.status();
@@ -252,7 +251,7 @@ void Homes::Start(std::function<void(const PipelineCommand&)> command, std::func
     slots_[i]->up_ns = NowNs();
     Announce(i);
   }
-  control_ = std::thread([this] { ControlLoop(); });
+  control_ = PinnedThread("fd-homes", -1, [this] { ControlLoop(); });
 }
 
 void Homes::Stop() {
@@ -261,7 +260,7 @@ void Homes::Stop() {
     stopping_ = true;
   }
   changed_.notify_all();
-  if (control_.joinable()) control_.join();
+  control_.Join();
 }
 
 void Homes::Announce(size_t index) {

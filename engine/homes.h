@@ -9,7 +9,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +22,7 @@
 #include "engine/spart/spart.h"
 #include "numa/core_plan.h"
 #include "numa/log.h"
+#include "numa/pinned_thread.h"
 #include "rdma/bootstrap.h"
 #include "rdma/endpoint.h"
 #include "rdma/fault_link.h"
@@ -144,7 +144,7 @@ class Homes : public HomeKeeper {
   std::function<uint64_t(int)> replies_;
   uint64_t next_epoch_ = 1;
   bool stopping_ = false;
-  std::thread control_;
+  PinnedThread control_;
 };
 
 }  // namespace fastdecode

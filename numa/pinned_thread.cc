@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "numa/check.h"
@@ -99,7 +100,10 @@ PinnedThread::PinnedThread(std::string name, int core, std::function<void()> bod
   auto args = std::make_unique<StartArgs>(StartArgs{std::move(name), std::move(body), false});
   pinned_ = core >= 0 && StartOnCore(core, args.get(), &thread_);
   if (!pinned_ && !(calling_thread_is_pinned && StartOnAny(args.get(), &thread_))) {
-    FD_CHECK(pthread_create(&thread_, nullptr, &RunBody, args.get()) == 0, "cannot create a thread");
+    const int error = pthread_create(&thread_, nullptr, &RunBody, args.get());
+    if (error != 0) {
+      throw std::system_error(error, std::generic_category(), "cannot start a thread (limits: ulimit -u, pids.max)");
+    }
   }
   args.release();  // the thread owns them
   joinable_ = true;

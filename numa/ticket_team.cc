@@ -14,9 +14,14 @@ void SetFlushDenormals() {
   _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);
 }
 
+TicketTeam::TicketTeam(int thread_count, PollMode mode)
+    : thread_count_(thread_count), helper_count_(static_cast<uint64_t>(thread_count - 1)), mode_(mode) {
+  FD_CHECK(thread_count > 0, "a team has at least its owner");
+}
+
+// Once the other constructor is done, the destructor ends the helpers that there are, however this one ends.
 TicketTeam::TicketTeam(const std::string& name, const std::vector<int>& cores, PollMode mode)
-    : thread_count_(static_cast<int>(cores.size())), helper_count_(cores.size() - 1), mode_(mode) {
-  FD_CHECK(!cores.empty(), "a team has at least its owner");
+    : TicketTeam(static_cast<int>(cores.size()), mode) {
   helpers_.reserve(helper_count_);
   for (int i = 1; i < thread_count_; ++i) {
     helpers_.emplace_back(name + "-" + std::to_string(i), cores[i], [this, i] { HelperLoop(i); });

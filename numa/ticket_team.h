@@ -27,7 +27,7 @@ class TicketTeam {
   using Work = void (*)(void* context, int thread_index, int thread_count);
 
   // One thread per entry of `cores` (OS numbers of PUs, -1 for not pinned); cores[0] is the owner's, which is not
-  // moved. Helper i is called "NAME-i". REQUIRES: at least one entry.
+  // moved. Helper i is called "NAME-i". Throws as PinnedThread does. REQUIRES: at least one entry.
   TicketTeam(const std::string& name, const std::vector<int>& cores, PollMode mode);
   // REQUIRES: Done().
   ~TicketTeam();
@@ -89,6 +89,7 @@ class TicketTeam {
     void* context = nullptr;
   };
 
+  TicketTeam(int thread_count, PollMode mode);  // still without helpers
   void HelperLoop(int thread_index);
   uint64_t AwaitTicketAfter(uint64_t last_ticket);
   void WakeHelpers();

@@ -11,8 +11,12 @@
 
 namespace fastdecode {
 
-LinkMonitor::LinkMonitor() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+LinkMonitor::LinkMonitor(int wake_fd) : wake_fd_(wake_fd) {
   FD_CHECK(wake_fd_ >= 0, "no file descriptor left for the link monitor");
+}
+
+// Once the other constructor is done, the destructor ends the threads that there are, however this one ends.
+LinkMonitor::LinkMonitor() : LinkMonitor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   thread_ = PinnedThread("fd-links", -1, [this] { Run(); });
   destroyer_ = PinnedThread("fd-links-end", -1, [this] { Destroy(); });
 }

@@ -18,6 +18,7 @@ namespace fastdecode {
 // any.
 class LinkMonitor {
  public:
+  // Throws as PinnedThread does.
   LinkMonitor();
   // Links still in quarantine are destroyed, by the caller.
   ~LinkMonitor();
@@ -36,6 +37,7 @@ class LinkMonitor {
   size_t links_in_quarantine() const;
 
  private:
+  explicit LinkMonitor(int wake_fd);  // still without threads
   void Run();
   void Wake();
   void CheckWatched();

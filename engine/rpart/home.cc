@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <future>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -150,18 +153,28 @@ absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> lin
     return lose(offer.status().code(), absl::StrCat(options_.name, " ", std::string(offer.status().message())));
   }
   DetachEnded();
-  if (loop_ == nullptr) StartLoop(shape);
+  try {
+    if (loop_ == nullptr) StartLoop(shape);
+  } catch (const std::system_error& error) {
+    return lose(absl::StatusCode::kResourceExhausted, absl::StrCat(options_.name, ": ", error.what()));
+  }
   PeerSessionOptions session_options = SessionOptions();
   session_options.pages = static_cast<uint32_t>(offer->pages);
   session_options.pool = loop_->pool();
   session_options.leader = loop_->word_for_wakers();
-  sessions_.push_back(
-      std::make_unique<PeerSession>(session_options, shape, peer, std::move(link), std::move(workspace)));
+  try {
+    sessions_.push_back(
+        std::make_unique<PeerSession>(session_options, shape, peer, std::move(link), std::move(workspace)));
+  } catch (const std::system_error& error) {  // the session has lost the link
+    StopLoopIfUnused();
+    return absl::ResourceExhaustedError(absl::StrCat(options_.name, ": ", error.what()));
+  }
   loop_->Add(sessions_.back().get());
   if (options_.monitor != nullptr) options_.monitor->Add(&sessions_.back()->link());
   return absl::OkStatus();
 }
 
+// Throws as PinnedThread does; there is no loop then.
 void Home::StartLoop(const RPartShape& shape) {
   HomeLoopOptions loop_options;
   loop_options.name = options_.name;
@@ -172,8 +185,25 @@ void Home::StartLoop(const RPartShape& shape) {
   loop_options.logger = options_.logger;
   loop_options.kv_memory = {reinterpret_cast<std::byte*>(arena_.data()), arena_.bytes()};
   loop_options.page_shape = shape;
-  loop_ = std::make_unique<HomeLoop>(loop_options);
-  leader_ = PinnedThread(options_.name, options_.cores[0], [loop = loop_.get()] { loop->Serve(); });
+  auto loop = std::make_unique<HomeLoop>(loop_options);
+  const auto ready = std::make_shared<std::promise<void>>();  // the leader's, too: it may be the last to let go of it
+  leader_ = PinnedThread(options_.name, options_.cores[0], [loop = loop.get(), ready] {
+    try {
+      loop->MakeTeam();
+    } catch (const std::system_error&) {
+      ready->set_exception(std::current_exception());
+      return;
+    }
+    ready->set_value();
+    loop->Serve();
+  });
+  try {
+    ready->get_future().get();
+  } catch (const std::system_error&) {
+    leader_.Join();
+    throw;
+  }
+  loop_ = std::move(loop);
 }
 
 void Home::StopLoopIfUnused() {

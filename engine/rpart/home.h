@@ -69,7 +69,8 @@ class Home {
   absl::StatusOr<TeamWorkspace> MakeWorkspace(const RPartShape& shape) const;
   // Starts to serve the peer at the other end of the link, whose size is LinkSizeFor(shape), as offered, in a workspace
   // of the same shape. Sessions that have ended are detached.
-  // Errors: those of Offer; InvalidArgument if shape and link do not fit. The link is then lost, for that reason.
+  // Errors: those of Offer; InvalidArgument if shape and link do not fit; ResourceExhausted if a thread cannot be
+  // started. The link is then lost, for that reason.
   // REQUIRES: CheckShape(shape) is ok.
   absl::Status Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer,
                       TeamWorkspace workspace);

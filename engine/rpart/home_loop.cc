@@ -20,14 +20,17 @@ HomeLoop::HomeLoop(const HomeLoopOptions& options)
   FD_CHECK(options.peers >= 1 && options.peers <= kPeersMax, "number of peers");
 }
 
-void HomeLoop::Serve() {
-  SetFlushDenormals();
+void HomeLoop::MakeTeam() {
   team_ = std::make_unique<TicketTeam>(options_.name, options_.cores, options_.poll);
   served_.team = team_.get();
   if (options_.logger != nullptr && team_->unpinned_count() > 0) {
     options_.logger->Warning(absl::StrFormat("%s: %d of %d threads could not be pinned to their cores", options_.name,
                                              team_->unpinned_count(), team_->thread_count()));
   }
+}
+
+void HomeLoop::Serve() {
+  SetFlushDenormals();
   PollBackoff backoff(options_.poll);
   while (!stopping_) {
     if (Turn()) {

@@ -51,7 +51,9 @@ class HomeLoop {
   // What a session's waker is to ring; null: the leader sleeps on the link itself.
   ParkWord* word_for_wakers() { return options_.peers > 1 ? &leader_word_ : nullptr; }
 
-  // Serves until Stop. Thread: the leader, already on its core.
+  // Starts the team's helpers; throws as PinnedThread does. Thread: the leader, already on its core.
+  void MakeTeam();
+  // Serves until Stop. Thread: the leader. REQUIRES: MakeTeam.
   void Serve();
 
   // The leader begins to serve the session, which stays the caller's, until its link is lost: then session->ended().

@@ -33,7 +33,7 @@ class LinkWaker {
   // A leader that sleeps looks around this often even if nobody rings.
   static constexpr uint64_t kSleepNsMax = 1'000'000'000;
 
-  // `link` and `leader`, the word that the leader sleeps on, outlive the waker.
+  // `link` and `leader`, the word that the leader sleeps on, outlive the waker. Throws as PinnedThread does.
   LinkWaker(const std::string& name, HomeLink* link, ParkWord* leader);
   // REQUIRES: the link is lost (a live one could sleep on).
   ~LinkWaker();

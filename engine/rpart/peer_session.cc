@@ -1,5 +1,6 @@
 #include "engine/rpart/peer_session.h"
 
+#include <system_error>
 #include <utility>
 
 #include "numa/check.h"
@@ -15,7 +16,12 @@ PlanLimits LimitsOf(const PeerSessionOptions& options, const RPartShape& shape) 
 
 std::unique_ptr<LinkWaker> MakeWaker(const PeerSessionOptions& options, HomeLink* link) {
   if (options.leader == nullptr) return nullptr;
-  return std::make_unique<LinkWaker>(options.home_name, link, options.leader);
+  try {
+    return std::make_unique<LinkWaker>(options.home_name, link, options.leader);
+  } catch (const std::system_error& error) {
+    link->MarkLost(error.what());  // a link that is only closed tells its peer nothing
+    throw;
+  }
 }
 
 }  // namespace

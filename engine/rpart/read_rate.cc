@@ -38,14 +38,19 @@ double MeasureReadRate(std::span<const std::byte> memory, const std::vector<int>
   std::atomic<uint64_t> bytes{0}, sum{0};
   std::atomic<size_t> ready{0};
   std::vector<PinnedThread> threads;
-  for (size_t i = 0; i < cores.size(); ++i) {
-    const std::span<const std::byte> part = memory.subspan(i * part_bytes, part_bytes);
-    threads.emplace_back("fd-read-rate", cores[i], [&, part] {
+  const auto start = [&](int core, std::span<const std::byte> part) {
+    threads.emplace_back("fd-read-rate", core, [&, part] {
       // All begin when all are there: they share what the memory gives.
       ready.fetch_add(1);
       while (ready.load() < cores.size()) std::this_thread::yield();
       bytes.fetch_add(ReadUntil(part, NowNs() + kDurationNs, &sum));
     });
+  };
+  try {
+    for (size_t i = 0; i < cores.size(); ++i) start(cores[i], memory.subspan(i * part_bytes, part_bytes));
+  } catch (...) {
+    ready.fetch_add(cores.size());  // nobody waits for those who do not come
+    throw;
   }
   threads.clear();  // joins
   return static_cast<double>(bytes.load()) / (kDurationNs * 1e-9);

@@ -10,7 +10,9 @@
 
 #include "engine/rpart/home.h"
 #include "engine/rpart/rpart_shape.h"
+#include "rdma/shm/local_link.h"
 #include "tests/engine/rpart/test_engine.h"
+#include "tests/thread_limit.h"
 
 namespace fastdecode {
 namespace {
@@ -325,6 +327,29 @@ TEST_F(HomeFaultsTest, RandomControlNeverBreaksTheHome) {
   }
   EXPECT_GT(survived, 0);
   EXPECT_LT(survived, 60);
+}
+
+// The leader, two helpers and, where there may be several peers, a waker: whichever is missing, the peer is told, and
+// the next one is served.
+TEST_F(HomeFaultsTest, PeerForWhomThereIsNoThreadIsRefused) {
+  for (const uint32_t peers : {1u, 2u}) {
+    const std::unique_ptr<Home> home = MakeTestHome(3, 16 * kMiB, peers);
+    const int threads = peers == 1 ? 3 : 4;
+    for (int i = 0; i < threads; ++i) {
+      absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSizeFor(shape_), -1, -1, 1);
+      ASSERT_TRUE(link.ok());
+      const ThreadLimit limit(i);
+      const absl::Status refused = home->Attach(shape_, std::move(link->home));
+      EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("cannot start a thread"));
+      EXPECT_TRUE(link->engine->lost());
+      EXPECT_THAT(link->engine->lost_cause(), HasSubstr("cannot start a thread"));
+      EXPECT_FALSE(home->serving());
+    }
+    const ThreadLimit limit(threads);
+    TestEngine engine(home.get(), shape_);
+    engine.CheckedStep(0, {{1, 0, 3, 1}});
+  }
 }
 
 }  // namespace
