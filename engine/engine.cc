@@ -18,6 +18,7 @@
 #include "numa/clock.h"
 #include "numa/core_plan.h"
 #include "numa/memory_limit.h"
+#include "numa/openmp_binding.h"
 #include "numa/topology.h"
 
 namespace fastdecode {
@@ -144,6 +145,8 @@ absl::Status Engine::LoadTokenizer() {
 }
 
 absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) {
+  const std::string bound = DescribeOpenMpBinding(topology.AllowedCores());
+  if (!bound.empty()) log_.Warning(bound);
   CorePlanOptions wanted;
   wanted.s_cores = options_.s_cores;
   wanted.r_cores = options_.r_cores;

@@ -8,7 +8,11 @@
  * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
  * function. Two callbacks are ever called: the log sink, and fd_synth.progress, by the thread in fd_synthesize. Several
  * engines may live in one process; no global state, but for which of its GPUs have one. The engine's own threads are
- * pinned; the caller's threads and signals are left alone, and no environment variable is read.
+ * pinned; the caller's threads and signals are left alone.
+ *
+ * No environment variable is read here, but libraries below read theirs: oneDNN (ONEDNN_MAX_CPU_ISA, ONEDNN_VERBOSE),
+ * CUDA, and OpenMP's runtime, which comes with oneDNN. With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY it binds the
+ * thread that loads it to some cores, and an engine or worker finds no others: it warns then.
  *
  * GPUs (option spart): one serves one engine of a process at a time; another that is to use it is refused with
  * FD_ALREADY_EXISTS, or runs on the CPU with spart auto, until the first one is destroyed (for good, if that had given

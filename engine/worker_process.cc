@@ -6,6 +6,7 @@
 #include "engine/choices.h"
 #include "engine/model/model_config.h"
 #include "numa/memory_limit.h"
+#include "numa/openmp_binding.h"
 #include "numa/topology.h"
 
 namespace fastdecode {
@@ -32,6 +33,8 @@ absl::Status WorkerProcess::Start() {
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();
 
+  const std::string bound = DescribeOpenMpBinding(topology->AllowedCores());
+  if (!bound.empty()) log_.Warning(bound);
   CorePlanOptions wanted;
   wanted.s_part = false;
   wanted.r_cores = options_.r_cores;

@@ -1242,6 +1242,18 @@ class LatencyFabric(ProgramTest):
 
 
 class Doctor(ProgramTest):
+    @unittest.skipIf(os.cpu_count() < 2, "there is one core")
+    def test_openmp_that_binds_the_program_is_warned_of(self):
+        for variable, value in (("OMP_PROC_BIND", "true"), ("OMP_PLACES", "cores"), ("GOMP_CPU_AFFINITY", "0")):
+            bound = {**os.environ, variable: value}
+            result = generate("-p", PROMPT, "-n", 1, env=bound)
+            self.succeed(result)
+            self.assertRegex(result.stderr, r"warning: this process may use only core\(s\) .* unset .*" + variable)
+            checks = json.loads(run("doctor", "--json", env=bound).stdout)["checks"]
+            cores = next(c for c in checks if c["name"] == "CPU set")
+            self.assertEqual(cores["status"], "warning")
+            self.assertIn(variable, cores["advice"])
+
     def test_exit_status_says_whether_there_is_an_error(self):
         result = run("doctor", "--json")
         checks = json.loads(result.stdout)["checks"]

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "numa/openmp_binding.h"
 #include "tools/doctor/doctor.h"
 #include "tools/doctor/host_facts.h"
 
@@ -29,17 +30,23 @@ void ExamineModel(const DoctorHost& host, CheckList* list) {
                                      denied ? "; it has AMX, which this process may not use" : ""));
 }
 
-void ExamineCpuSet(const SysRoot& root, CheckList* list) {
+void ExamineCpuSet(const DoctorHost& host, CheckList* list) {
   constexpr char kName[] = "CPU set";
-  const std::optional<std::vector<int>> allowed = ReadAllowedCpus(root);
+  const std::optional<std::vector<int>> allowed = ReadAllowedCpus(host.root);
   if (!allowed) {
     list->Unknown(kName, kNotReadable, "is /proc mounted? `taskset -pc $$` says which CPUs a process may use");
     return;
   }
-  const std::optional<std::vector<int>> online = ReadCpuList(root, absl::StrCat(kCpusFolder, "online"));
+  const std::optional<std::vector<int>> online = ReadCpuList(host.root, absl::StrCat(kCpusFolder, "online"));
+  const bool part = online && !Without(*online, *allowed).empty();
   std::string found = absl::StrCat("CPUs ", FormatCores(*allowed));
-  if (online && Without(*online, *allowed).empty()) absl::StrAppend(&found, ", all that are online");
-  if (online && !Without(*online, *allowed).empty()) absl::StrAppend(&found, " of ", FormatCores(*online), " online");
+  if (online && !part) absl::StrAppend(&found, ", all that are online");
+  if (part) absl::StrAppend(&found, " of ", FormatCores(*online), " online");
+  if (part && host.openmp_binds) {
+    list->Warning(kName, absl::StrCat(found, "; OpenMP's runtime has bound this process to them"),
+                  absl::StrCat("unset ", kOpenMpBindingVariables));
+    return;
+  }
   if (allowed->size() < 2) {
     list->Warning(kName, found, "S-Part and R-Part need a core each; give this process more (taskset, --cpuset-cpus)");
     return;
@@ -122,7 +129,7 @@ void ExamineCpu(const DoctorHost& host, CheckList* list) {
     list->Unknown("kernel", kNotReadable, "is /proc mounted? `uname -r` says the version");
   }
   ExamineModel(host, list);
-  ExamineCpuSet(host.root, list);
+  ExamineCpuSet(host, list);
   ExamineGovernor(host.root, list);
   ExamineIsolation(host.root, list);
 }

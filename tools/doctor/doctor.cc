@@ -1,6 +1,7 @@
 #include "tools/doctor/doctor.h"
 
 #include "absl/status/statusor.h"
+#include "numa/openmp_binding.h"
 
 namespace fastdecode {
 
@@ -8,6 +9,7 @@ DoctorHost DoctorHost::ThisOne() {
   DoctorHost host;
   host.isa = DetectIsa();
   host.amx = CpuHasAmxKernels();
+  host.openmp_binds = OpenMpBindsThreads();
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (topology.ok()) host.topology = *std::move(topology);
   return host;

@@ -61,6 +61,7 @@ struct DoctorHost {
   SysRoot root;
   Isa isa = Isa::kNone;              // what our kernels choose
   bool amx = false;                  // the CPU has what its kernels take, whether or not we may use it
+  bool openmp_binds = false;         // OpenMP's runtime was told to bind threads
   std::optional<Topology> topology;  // none: it could not be discovered
 
   static DoctorHost ThisOne();

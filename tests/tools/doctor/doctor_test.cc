@@ -145,6 +145,16 @@ TEST(DoctorTest, ACpuSetOfOne) {
   EXPECT_THAT(Find(fake.Examine(), "CPU set"), Is(CheckStatus::kWarning, "CPUs 3 of 0-7 online", "taskset"));
 }
 
+TEST(DoctorTest, ACpuSetThatOpenMpHasMade) {
+  FakeHost fake;
+  DoctorHost host = fake.host();
+  host.openmp_binds = true;
+  EXPECT_THAT(Find(ExamineHost(host), "CPU set"), IsOk("CPUs 0-7, all that are online"));
+  fake.WriteStatus(false, "3");
+  EXPECT_THAT(Find(ExamineHost(host), "CPU set"),
+              Is(CheckStatus::kWarning, "CPUs 3 of 0-7 online; OpenMP's runtime has bound", "unset OMP_PROC_BIND"));
+}
+
 TEST(DoctorTest, ANodeWithoutCoresOfThisProcess) {
   FakeHost fake;
   DoctorHost host = fake.host();

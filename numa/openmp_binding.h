@@ -1,0 +1,20 @@
+#ifndef FASTDECODE_NUMA_OPENMP_BINDING_H_
+#define FASTDECODE_NUMA_OPENMP_BINDING_H_
+
+#include <string>
+#include <vector>
+
+namespace fastdecode {
+
+// What makes OpenMP's runtime bind the thread that loads it, and so all that it starts.
+inline constexpr char kOpenMpBindingVariables[] = "OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY";
+
+// Whether OpenMP's runtime, which oneDNN brings along, was told to bind threads to cores. False where it is not loaded.
+bool OpenMpBindsThreads();
+
+// A warning for people if that left this process but a part of the cores that are online; else empty.
+std::string DescribeOpenMpBinding(const std::vector<int>& allowed_cores);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_NUMA_OPENMP_BINDING_H_
