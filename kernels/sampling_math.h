@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/bits.h"
 #include "kernels/sampler.h"
@@ -128,9 +129,13 @@ constexpr bool HasPenalties(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
 }
 
-// The logit of a token that prompt or output has.
+// The logit of a token that prompt or output has. One that is finite does not become +inf, which only a broken model's
+// are, though a large bias may have made it huge.
 constexpr float Penalised(float logit, const SamplingParams& params, int output_count) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const bool finite = logit <= kLargest;
   logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+  if (finite && logit > kLargest) logit = kLargest;
   logit -= params.frequency_penalty * static_cast<float>(output_count);
   return output_count > 0 ? logit - params.presence_penalty : logit;
 }

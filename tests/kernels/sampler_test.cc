@@ -359,6 +359,37 @@ TEST(SamplerTest, PenaltiesByHand) {
   EXPECT_EQ(counts[3], 65535);
 }
 
+TEST(SamplerTest, PenaltiesMakeNoBrokenModelOfALargeBias) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  std::vector<uint64_t> seen(1);
+  std::vector<uint16_t> counts(3);
+  TokenHistory history = {seen.data(), counts.data()};
+  history.AddPrompt(1);
+  SampleScratch scratch(3);
+  const auto sample = [&](float logit, float bias, float repetition_penalty, float temperature) {
+    const std::vector<float> logits = {4, logit, -4};
+    const LogitBias biases[] = {{1, bias}};
+    const SamplingParams params = {.temperature = temperature, .repetition_penalty = repetition_penalty};
+    return Sample({.logits = logits.data(),
+                   .vocab = 3,
+                   .params = &params,
+                   .position = 0,
+                   .history = &history,
+                   .bias = biases,
+                   .scratch = &scratch});
+  };
+  for (const float temperature : {0.0f, 1.0f}) {
+    for (const float bias : {1e37f, kLargest}) {
+      EXPECT_EQ(sample(0, bias, 0.01f, temperature).outcome, SampleOutcome::kToken) << bias;
+      EXPECT_EQ(sample(0, bias, 0.01f, temperature).token, 1) << bias;
+      EXPECT_EQ(sample(0, -bias, 100, temperature).outcome, SampleOutcome::kToken) << bias;
+      EXPECT_NE(sample(0, -bias, 100, temperature).token, 1) << bias;
+    }
+    EXPECT_EQ(sample(kInfinity, 0, 2, temperature).outcome, SampleOutcome::kBadLogits);
+    EXPECT_EQ(sample(NAN, 0, 2, temperature).outcome, SampleOutcome::kBadLogits);
+  }
+}
+
 TEST(SamplerTest, Logprobs) {
   const int vocab = 3000;
   std::vector<float> logits = Normals(vocab, 4, 3);
