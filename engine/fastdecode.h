@@ -6,9 +6,9 @@
  * FD_EVENT_FINISHED event.
  *
  * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
- * function. Two callbacks are ever called: the log sink, and fd_synth.progress, by the thread in fd_synthesize. Several
- * engines may live in one process; no global state, but for which of its GPUs have one. The engine's own threads are
- * pinned; the caller's threads and signals are left alone.
+ * function, and but for what fd_log_sink says. Two callbacks are ever called: the log sink, and fd_synth.progress, by
+ * the thread in fd_synthesize. Several engines may live in one process; no global state, but for which of its GPUs have
+ * one. The engine's own threads are pinned; the caller's threads and signals are left alone.
  *
  * No environment variable is read here, but libraries below read theirs: oneDNN (ONEDNN_MAX_CPU_ISA, ONEDNN_VERBOSE),
  * CUDA, and OpenMP's runtime, which comes with oneDNN. With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY it binds the
@@ -64,6 +64,10 @@ int fd_option_at(size_t index, fd_option_info* out);      /* 0: past the end */
 fd_options* fd_options_create(void);
 void fd_options_destroy(fd_options* options);
 fd_status* fd_options_set(fd_options* options, const char* name, const char* value);
+/* Takes one message at a time, without a newline, on the thread that has something to say: one of the engine's own, or
+ * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget,
+ * fd_engine_pages, fd_next or fd_wait_any with a timeout other than 0, fd_worker_run, the destroy functions of engine
+ * and worker. */
 typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
 void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
 
