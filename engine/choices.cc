@@ -19,17 +19,12 @@ static_assert(kRosterEntriesMax >= 8192, "the largest --max-sequences over two m
 absl::StatusOr<Isa> ChooseIsa(const Options& options) {
   const Isa best = DetectIsa();
   if (best == Isa::kNone) return absl::FailedPreconditionError("this CPU is too old: AVX2, FMA and F16C are needed");
-  if (options.isa == "auto") return best;
-  Isa isa = Isa::kNone;
-  if (!ParseIsa(options.isa, &isa)) {
+  if (options.isa == Isa::kNone) return best;
+  if (options.isa > best) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--isa: '%s' is not auto, avx2, avx512, avx512vnni, avx512bf16 or amx", options.isa));
+        absl::StrFormat("--isa: this CPU has no '%s'; its best is %s", IsaName(options.isa), IsaName(best)));
   }
-  if (isa > best) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--isa: this CPU has no '%s'; its best is %s", options.isa, IsaName(best)));
-  }
-  return isa;
+  return options.isa;
 }
 
 absl::StatusOr<ElementType> ChooseType(const Options& options, Isa isa, bool gpu) {

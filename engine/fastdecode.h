@@ -52,7 +52,9 @@ fd_code fd_status_code(const fd_status* status);          /* FD_OK for NULL */
 const char* fd_status_message(const fd_status* status);   /* "" for NULL; lives as long as the status */
 void fd_status_destroy(fd_status* status);                /* NULL allowed */
 
-/* ---- Options: named values, checked when set. fd_option_at lists them all with defaults and help. */
+/* ---- Options: named values. Numbers, choices, endpoints and faults are checked when set; lists of cores, devices and
+ * files, and what goes with what, when an engine or worker is created. fd_option_at lists them all with defaults and
+ * help. */
 typedef struct fd_options fd_options;
 typedef struct fd_option_info {
   const char* name;            /* "max-context" */
@@ -94,7 +96,7 @@ const char* fd_tokenizer_missing_reason(const fd_engine* engine);
 /* Writes up to `capacity` ids and sets *count to how many there are. */
 fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens, int32_t* ids,
                        size_t capacity, size_t* count);
-/* Free with fd_string_free. */
+/* The text of all but special tokens, such as bos, which are left out. Free with fd_string_free. */
 fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes);
 
 /* ---- Requests. An array may be NULL if its count is 0. */

@@ -49,6 +49,12 @@ inline std::string TakeString(char* text) {
   return copy;
 }
 
+// For what ends at its first 0 byte in C: nothing may come after that.
+inline const char* CText(const char* what, const std::string& text) {
+  if (text.find('\0') == std::string::npos) return text.c_str();
+  throw Error(FD_INVALID_ARGUMENT, std::string(what) + ": there is a 0 byte in '" + text.c_str() + "'...");
+}
+
 class EngineOptions {
  public:
   EngineOptions() : options_(fd_options_create()) {}
@@ -57,7 +63,7 @@ class EngineOptions {
   EngineOptions& operator=(const EngineOptions&) = delete;
 
   void Set(const std::string& name, const std::string& value) {
-    ThrowIfError(fd_options_set(options_, name.c_str(), value.c_str()));
+    ThrowIfError(fd_options_set(options_, CText("option", name), CText(name.c_str(), value)));
   }
   // What waits is not for a sink, see fd_log_sink: Drain, PagesJson, Next and WaitAny with a timeout other than 0; nor are
   // the destructors of streams, engines and workers.
@@ -77,7 +83,7 @@ struct GenerateRequest {
   fd_request fields;                       // everything that the members below do not hold
   std::string prompt;
   std::vector<int32_t> prompt_ids;         // used instead of `prompt` if not empty
-  std::vector<std::string> stop;
+  std::vector<std::string> stop;           // without 0 bytes
   std::vector<int32_t> stop_token_ids;
   std::vector<fd_logit_bias> logit_bias;
 };
@@ -156,7 +162,7 @@ class InferenceEngine {
     fields.prompt_ids = request.prompt_ids.empty() ? nullptr : request.prompt_ids.data();
     fields.prompt_id_count = request.prompt_ids.size();
     std::vector<const char*> stop;
-    for (const std::string& text : request.stop) stop.push_back(text.c_str());
+    for (const std::string& text : request.stop) stop.push_back(CText("stop", text));
     fields.stop = stop.data();
     fields.stop_count = stop.size();
     fields.stop_token_ids = request.stop_token_ids.data();
@@ -213,7 +219,7 @@ class EngineRecord {
  public:
   explicit EngineRecord(const InferenceEngine& engine) { ThrowIfError(fd_record_open(engine.get(), &record_)); }
   explicit EngineRecord(const std::string& pid_or_socket) {
-    ThrowIfError(fd_record_attach(pid_or_socket.c_str(), &record_));
+    ThrowIfError(fd_record_attach(CText("pid or socket", pid_or_socket), &record_));
   }
   ~EngineRecord() { fd_record_close(record_); }
   EngineRecord(const EngineRecord&) = delete;

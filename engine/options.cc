@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "rdma/endpoint.h"
+#include "rdma/fault_link.h"
 
 namespace fastdecode {
 
@@ -39,6 +41,30 @@ absl::Status ParseBool(const char* name, const std::string& value, bool* out) {
     return Bad(name, value, "true or false");
   }
   return absl::OkStatus();
+}
+
+absl::Status SetHomes(Options& options, const std::string& value) {
+  const absl::Status parsed = ParseEndpoints("--homes", value).status();
+  if (!parsed.ok()) return parsed;
+  return SetText<&Options::homes>(options, value);
+}
+
+absl::Status SetListen(Options& options, const std::string& value) {
+  const absl::Status parsed = value.empty() ? absl::OkStatus() : ParseEndpoint("--listen", value).status();
+  if (!parsed.ok()) return parsed;
+  return SetText<&Options::listen>(options, value);
+}
+
+absl::Status SetFault(Options& options, const std::string& value) {
+  const absl::Status parsed = value.empty() ? absl::OkStatus() : ParseFaultOptions("--fault", value).status();
+  if (!parsed.ok()) return parsed;
+  return SetText<&Options::fault>(options, value);
+}
+
+absl::Status SetIsa(Options& options, const std::string& value) {
+  options.isa = Isa::kNone;
+  if (value == "auto" || ParseIsa(value, &options.isa)) return absl::OkStatus();
+  return Bad("isa", value, "auto, avx2, avx512, avx512vnni, avx512bf16 or amx");
 }
 
 absl::Status SetCompute(Options& options, const std::string& value) {
@@ -136,7 +162,7 @@ const OptionRow kRows[] = {
     {"homes", "LIST", "local",
      "where KV lives: local (one home per NUMA node), local:N, gpu (with --spart cuda), unix:PATH or HOST:PORT of a "
      "worker; comma-separated",
-     &SetText<&Options::homes>},
+     &SetHomes},
     {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: about half of a node)",
      &SetText<&Options::s_cores>},
     {"r-cores", "LIST", "", "cores of the R-Part's teams (default: the rest)", &SetText<&Options::r_cores>},
@@ -180,7 +206,7 @@ const OptionRow kRows[] = {
     {"batch-invariant", "BOOL", "false",
      "one order of summation for every batch size, so that results repeat bit for bit",
      [](Options& o, const std::string& v) { return ParseBool("batch-invariant", v, &o.batch_invariant); }},
-    {"isa", "NAME", "auto", "auto, avx2, avx512, avx512vnni, avx512bf16 or amx", &SetText<&Options::isa>},
+    {"isa", "NAME", "auto", "auto, avx2, avx512, avx512vnni, avx512bf16 or amx", &SetIsa},
     {"poll", "MODE", "auto",
      "spin, yield (threads share cores), always (spin and never sleep), or auto (spin, but yield where cores are "
      "shared)",
@@ -190,8 +216,7 @@ const OptionRow kRows[] = {
      "least 300 with homes on other hosts",
      [](Options& o, const std::string& v) { return ParseInt("hop-timeout-ms", v, 10, 3600000, &o.hop_timeout_ms); }},
     {"listen", "ENDPOINT", "",
-     "worker: where engines connect: unix:PATH, or HOST:PORT for other hosts (0.0.0.0: every address)",
-     &SetText<&Options::listen>},
+     "worker: where engines connect: unix:PATH, or HOST:PORT for other hosts (0.0.0.0: every address)", &SetListen},
     {"peers", "N", "1", "worker: engines that each home serves at once; each has pages reserved for it",
      [](Options& o, const std::string& v) { return ParseInt("peers", v, 1, 16, &o.peers); }},
     {"secret-file", "FILE", "", "what this host and the workers' or engines' hosts know; needed for HOST:PORT",
@@ -217,8 +242,7 @@ const OptionRow kRows[] = {
      "engine: where `latency attach` of the same user gets in: auto (by pid), off, or a path (other network "
      "or pid namespaces)",
      &SetText<&Options::record_socket>},
-    {"fault", "SPEC", "", "inject faults on every link, such as seed=1,drop=0.001 (for tests)",
-     &SetText<&Options::fault>},
+    {"fault", "SPEC", "", "inject faults on every link, such as seed=1,drop=0.001 (for tests)", &SetFault},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/float_types.h"
+#include "kernels/isa.h"
 #include "numa/log.h"
 #include "rdma/fabric_options.h"
 
@@ -42,7 +43,7 @@ struct Options {
   bool gpudirect = false;          // RDMA devices reach the GPU's memory
   Compute compute = Compute::kAuto;
   bool batch_invariant = false;
-  std::string isa = "auto";
+  Isa isa = Isa::kNone;            // kNone = the best that the CPU has
   Poll poll = Poll::kAuto;
   int hop_timeout_ms = 10000;
   uint64_t engine_id = 0;          // 0 = random

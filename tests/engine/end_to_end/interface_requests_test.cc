@@ -24,6 +24,7 @@ TEST_F(InterfaceTest, RequestsAreCheckedFieldByField) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   refuses("tokenizer", [](auto& r) { r.prompt_ids.clear(), r.prompt = "text"; });
   refuses("tokenizer", [](auto& r) { r.stop = {"x"}; });
+  refuses("stop: there is a 0 byte", [](auto& r) { r.stop = {std::string("a\0b", 3)}; });
   refuses("prompt_ids[1]: 256", [](auto& r) { r.prompt_ids[1] = kVocab; });
   refuses("prompt_ids[2]: -1", [](auto& r) { r.prompt_ids[2] = -1; });
   refuses("256", [](auto& r) { r.prompt_ids.assign(kContext, 1); });

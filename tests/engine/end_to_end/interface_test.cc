@@ -38,6 +38,20 @@ TEST_F(InterfaceTest, EveryOptionTakesItsDefaultAndRefusesNonsenseByName) {
   EXPECT_EQ(fd_option_at(index + 1000, &info), 0);
   EXPECT_GE(refused, 40) << "numbers and choices are checked when they are set";
   EngineOptions options;
+  // Texts, as far as the text alone tells.
+  for (const auto& [name, nonsense] : OptionList{{"homes", "???"},
+                                                 {"homes", "local,local"},
+                                                 {"isa", "foo"},
+                                                 {"listen", "zzz"},
+                                                 {"fault", "bogus"},
+                                                 {"model", std::string("a\0b", 3)}}) {
+    try {
+      options.Set(name, nonsense);
+      ADD_FAILURE() << name << " took " << nonsense;
+    } catch (const Error& error) {
+      ExpectError(error, FD_INVALID_ARGUMENT, name);
+    }
+  }
   try {
     options.Set("no-such-option", "17");
     ADD_FAILURE() << "an unknown option was taken";
@@ -360,8 +374,8 @@ TEST_F(InterfaceTest, LogGoesToTheSinkAndNowhereElse) {
 TEST_F(InterfaceTest, WorkerThatCannotBeMadeSaysWhy) {
   const auto error = [](const OptionList& list) {
     EngineOptions options;
-    for (const auto& [name, value] : list) options.Set(name, value);
     try {
+      for (const auto& [name, value] : list) options.Set(name, value);
       WorkerServer worker(options);
     } catch (const Error& error) {
       return error;
