@@ -154,6 +154,7 @@ absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) 
   wanted.r_threads = options_.r_threads;
   wanted.homes = static_cast<int>(local_homes);
   absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(topology, wanted);
+  for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   if (!planned.ok()) return planned.status();
   cores_ = *std::move(planned);
   return absl::OkStatus();

@@ -42,6 +42,7 @@ absl::Status WorkerProcess::Start() {
   wanted.homes = static_cast<int>(CountLocalHomes({Endpoint{}}, *topology));
   absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(*topology, wanted);
   if (!planned.ok()) return planned.status();
+  for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   cores_ = *std::move(planned);
   machine_ = topology->ToString() + cores_.plan.ToString();
 

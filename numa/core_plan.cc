@@ -241,15 +241,27 @@ absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, C
                                                      const std::string& directory) {
   absl::StatusOr<std::string> where = directory;
   if (directory.empty()) where = CoreReservation::HostDirectory();
-  if (!where.ok()) return where.status();
-  const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Acquire(*where);
-  if (!lock.ok()) return lock.status();
-  for (const int core : CoreReservation::TakenCores(*where)) options.taken_cores.push_back(core);
+  const absl::StatusOr<DirectoryLock> lock = where.ok() ? DirectoryLock::Acquire(*where) : where.status();
+  if (where.ok()) {
+    for (const int core : CoreReservation::TakenCores(*where)) options.taken_cores.push_back(core);
+  }
   absl::StatusOr<CorePlan> plan = PlanCores(topology, options);
   if (!plan.ok()) return plan.status();
-  absl::StatusOr<CoreReservation> reservation = CoreReservation::Reserve(*where, plan->AllCores());
-  if (!reservation.ok()) return reservation.status();
-  return ReservedCorePlan{*std::move(plan), *std::move(reservation)};
+  ReservedCorePlan result;
+  result.plan = *std::move(plan);
+  absl::Status obstacle = lock.status();
+  if (where.ok()) {
+    absl::StatusOr<CoreReservation> reservation = CoreReservation::Reserve(*where, result.plan.AllCores());
+    obstacle.Update(reservation.status());
+    if (reservation.ok()) result.reservation = *std::move(reservation);
+  }
+  // Without the lock somebody else may have been faster.
+  if (!result.reservation.refused().empty()) result.plan.shared_cores = true;
+  if (!obstacle.ok()) {
+    result.warnings.push_back(absl::StrCat("other FastDecode processes may choose the same cores, as these cannot be ",
+                                           "reserved safely: ", std::string(obstacle.message())));
+  }
+  return result;
 }
 
 absl::StatusOr<std::vector<int>> ParseCores(const std::string& option, const std::string& text,

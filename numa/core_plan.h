@@ -43,13 +43,16 @@ absl::StatusOr<CorePlan> PlanCores(const Topology& topology, const CorePlanOptio
 
 // A plan and the reservation of its cores, made in one go, so that two processes that start together do not choose the
 // same. options.taken_cores is added to what is found reserved. Cores that others hold are in the plan only if named by
-// the user or if there were too few. `directory`: empty for the host's own, see CoreReservation.
+// the user or if there were too few. Where nothing can be locked or reserved there is a plan all the same, of whose
+// cores others may not know; threads that watch (PollMode::kWatch) find it out should they come. `directory`: empty for
+// the host's own, see CoreReservation. Errors: those of PlanCores.
 struct ReservedCorePlan {
   CorePlan plan;
   CoreReservation reservation;
 };
 absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, CorePlanOptions options,
                                                      const std::string& directory = "");
+  std::vector<std::string> warnings;  // for the log
 
 // Parses "0,2-5" into {0,2,3,4,5}, in the order written. `option` is named in errors. Errors: InvalidArgument for a
 // syntax error, a core named twice, or one that is not there or not allowed.

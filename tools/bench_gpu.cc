@@ -227,6 +227,7 @@ void BenchGpu(const GpuFlags& flags, const EngineFlags& engine_flags) {
   const Topology topology = DiscoverMachine();
   absl::StatusOr<ReservedCorePlan> cores = PlanAndReserveCores(topology, CorePlanOptions());
   ThrowUnlessOk(cores.status());
+  for (const std::string& warning : cores->warnings) log.Warning(warning);
   absl::StatusOr<GpuReport> report = absl::UnknownError("not measured");
   PinnedThread("bench", cores->plan.s_cores[0], [&] {
     report = Measure(options, flags, cores->plan.AllCores(), &log);

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::HasSubstr;
 
 class CoreReservationTest : public testing::Test {
  protected:
@@ -144,3 +145,27 @@ TEST(HostDirectoryTest, CanBeWritten) {
 
 }  // namespace
 }  // namespace fastdecode
+TEST_F(CoreReservationTest, WhatCannotBeLockedOrReservedIsAWarningAndNoError) {
+  const absl::StatusOr<Topology> machine = Topology::Synthetic("numa:1 core:4 pu:1", {});
+  ASSERT_TRUE(machine.ok());
+  const CorePlanOptions one_each = {.s_threads = 1, .r_threads = 1};
+  const absl::StatusOr<ReservedCorePlan> held = PlanAndReserveCores(*machine, one_each, directory_);
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_THAT(held->warnings, IsEmpty());
+
+  std::filesystem::remove(directory_ + "/lock");
+  std::filesystem::create_symlink("nowhere", directory_ + "/lock");
+  const absl::StatusOr<ReservedCorePlan> unlocked = PlanAndReserveCores(*machine, one_each, directory_);
+  ASSERT_TRUE(unlocked.ok()) << unlocked.status();
+  EXPECT_THAT(unlocked->warnings, ElementsAre(HasSubstr(directory_ + "/lock")));
+  EXPECT_THAT(unlocked->reservation.held(), ElementsAre(2, 3));
+  EXPECT_FALSE(unlocked->plan.shared_cores);
+
+  const std::string nowhere = directory_ + "/nowhere";
+  const absl::StatusOr<ReservedCorePlan> unreserved = PlanAndReserveCores(*machine, one_each, nowhere);
+  ASSERT_TRUE(unreserved.ok()) << unreserved.status();
+  EXPECT_THAT(unreserved->warnings, ElementsAre(HasSubstr(nowhere)));
+  EXPECT_THAT(unreserved->plan.AllCores(), ElementsAre(0, 1));
+  EXPECT_THAT(unreserved->reservation.held(), IsEmpty());
+}
+
