@@ -6,12 +6,12 @@
 
 namespace fastdecode {
 
-// How much memory this process may use. Linux overcommits: whoever touches more than `available_bytes` is killed, not
-// told.
+// How much memory this process may use. Linux overcommits: whoever touches more than `available_bytes` is killed or
+// brought almost to a stop, not told.
 struct MemoryLimit {
   uint64_t limit_bytes = 0;      // the machine's memory or the tightest cgroup limit above this process
   uint64_t available_bytes = 0;  // of that, not yet used; file cache that the kernel would give up counts as available
-  std::string source;            // who sets it: "this machine" or the cgroup's directory
+  std::string source;            // who sets it: "this machine" or the cgroup's file
 
   // Reads /proc and the cgroup tree, versions 1 and 2. What cannot be read sets no limit.
   // `root` goes before every path, for tests.

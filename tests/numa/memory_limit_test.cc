@@ -48,7 +48,28 @@ TEST_F(MemoryLimitTest, Version2LimitOfAParentCounts) {
   const MemoryLimit limit = MemoryLimit::Read(root_);
   EXPECT_EQ(limit.limit_bytes, 256 * kMiB);
   EXPECT_EQ(limit.available_bytes, (256 - 100 + 30) * kMiB);
-  EXPECT_EQ(limit.source, "cgroup /sys/fs/cgroup/user.slice");
+  EXPECT_EQ(limit.source, "cgroup /sys/fs/cgroup/user.slice/memory.max");
+}
+
+TEST_F(MemoryLimitTest, Version2HighCountsAsMaxDoes) {
+  Write("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
+  Write("/proc/self/cgroup", "0::/job\n");
+  Write("/sys/fs/cgroup/job/memory.max", "268435456\n");
+  Write("/sys/fs/cgroup/job/memory.high", "134217728\n");
+  Write("/sys/fs/cgroup/job/memory.current", "33554432\n");
+  MemoryLimit limit = MemoryLimit::Read(root_);
+  EXPECT_EQ(limit.limit_bytes, 128 * kMiB);
+  EXPECT_EQ(limit.available_bytes, (128 - 32) * kMiB);
+  EXPECT_EQ(limit.source, "cgroup /sys/fs/cgroup/job/memory.high");
+  Write("/sys/fs/cgroup/job/memory.max", "max\n");
+  EXPECT_EQ(MemoryLimit::Read(root_).source, "cgroup /sys/fs/cgroup/job/memory.high");
+  Write("/sys/fs/cgroup/job/memory.high", "max\n");
+  EXPECT_EQ(MemoryLimit::Read(root_).source, "this machine");
+  Write("/sys/fs/cgroup/job/memory.max", "67108864\n");
+  Write("/sys/fs/cgroup/job/memory.high", "134217728\n");
+  limit = MemoryLimit::Read(root_);
+  EXPECT_EQ(limit.limit_bytes, 64 * kMiB);
+  EXPECT_EQ(limit.source, "cgroup /sys/fs/cgroup/job/memory.max");
 }
 
 // A container that sees its own subtree mounted, but the host's path in /proc/self/cgroup.
@@ -65,7 +86,7 @@ TEST_F(MemoryLimitTest, Version1MountOfASubtree) {
   const MemoryLimit limit = MemoryLimit::Read(root_);
   EXPECT_EQ(limit.limit_bytes, 128 * kMiB);
   EXPECT_EQ(limit.available_bytes, (128 - 32 + 8) * kMiB);
-  EXPECT_THAT(limit.source, HasSubstr("/sys/fs/cgroup/memory/inner"));
+  EXPECT_THAT(limit.source, HasSubstr("/sys/fs/cgroup/memory/inner/memory.limit_in_bytes"));
 }
 
 TEST_F(MemoryLimitTest, UsageAboveTheLimitLeavesNothing) {
