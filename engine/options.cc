@@ -209,7 +209,7 @@ const OptionRow kRows[] = {
     {"isa", "NAME", "auto", "auto, avx2, avx512, avx512vnni, avx512bf16 or amx", &SetIsa},
     {"poll", "MODE", "auto",
      "spin, yield (threads share cores), always (spin and never sleep), or auto (spin, but yield where cores are "
-     "shared)",
+     "shared, or a CPU quota is less than the threads)",
      &SetPoll},
     {"hop-timeout-ms", "MS", "10000",
      "a home without progress for so long is lost, and requests that only a lost home can hold wait as long for it; at "

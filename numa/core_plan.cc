@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
 namespace fastdecode {
@@ -30,6 +31,11 @@ std::vector<int> SpreadThreads(const std::vector<int>& cores, size_t count) {
   std::vector<int> threads(count);
   for (size_t i = 0; i < count; ++i) threads[i] = cores[i % cores.size()];
   return threads;
+}
+
+// Whether the threads, should all poll at once, use up what the process may use of CPU time.
+bool PassesQuota(const Topology& topology, const CorePlan& plan) {
+  return topology.cpu_quota.cpus > 0 && static_cast<double>(plan.ThreadCount()) > topology.cpu_quota.cpus;
 }
 
 // A node that this process can use, while its cores are given out.
@@ -216,6 +222,7 @@ class Planner {
     };
     see(plan_.s_cores);
     for (const std::vector<int>& cores : plan_.home_cores) see(cores);
+    if (PassesQuota(topology_, plan_)) plan_.shared_cores = true;
   }
 
   const Topology& topology_;
@@ -249,6 +256,12 @@ absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, C
   if (!plan.ok()) return plan.status();
   ReservedCorePlan result;
   result.plan = *std::move(plan);
+  if (PassesQuota(topology, result.plan)) {
+    result.warnings.push_back(absl::StrFormat(
+        "%d threads poll, but this process may use the time of %.4g CPUs (%s) and stands still when it is used up: "
+        "give it CPUs of its own (a cpuset) instead, or fewer threads (--r-threads; an engine's --s-threads)",
+        result.plan.ThreadCount(), topology.cpu_quota.cpus, topology.cpu_quota.source));
+  }
   absl::Status obstacle = lock.status();
   if (where.ok()) {
     absl::StatusOr<CoreReservation> reservation = CoreReservation::Reserve(*where, result.plan.AllCores());
@@ -299,13 +312,19 @@ std::vector<int> CorePlan::AllCores() const {
   return {cores.begin(), cores.end()};
 }
 
+size_t CorePlan::ThreadCount() const {
+  size_t threads = s_cores.size();
+  for (const std::vector<int>& home : home_cores) threads += home.size();
+  return threads;
+}
+
 std::string CorePlan::ToString() const {
   std::string text;
   if (!s_cores.empty()) absl::StrAppend(&text, "S-Part: ", FormatThreads(s_cores), "\n");
   for (size_t home = 0; home < home_cores.size(); ++home) {
     absl::StrAppend(&text, "home ", home, ": ", FormatThreads(home_cores[home]), ", node ", home_nodes[home], "\n");
   }
-  if (shared_cores) absl::StrAppend(&text, "fewer cores than polling threads: they yield\n");
+  if (shared_cores) absl::StrAppend(&text, "fewer cores, or less CPU time, than polling threads: they yield\n");
   return text;
 }
 

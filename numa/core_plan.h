@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_NUMA_CORE_PLAN_H_
 #define FASTDECODE_NUMA_CORE_PLAN_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,13 @@ struct CorePlan {
   std::vector<int> s_cores;                  // entry i: the core of S thread i, whose first is the pipeline thread
   std::vector<std::vector<int>> home_cores;  // [home][i]: the core of team thread i, whose first is the leader
   std::vector<int> home_nodes;               // [home]: os_index of its NUMA node
-  // Some core has more than one polling thread (or another process's): all must poll with PollMode::kYield.
+  // Some core has more than one polling thread (or another process's), or the CPU quota is less than the threads: all
+  // must poll with PollMode::kYield.
   bool shared_cores = false;
 
   // Every core of the plan once, ascending.
   std::vector<int> AllCores() const;
+  size_t ThreadCount() const;
   // Lines for people: S cores, then one line a home.
   std::string ToString() const;
 };
@@ -49,10 +52,10 @@ absl::StatusOr<CorePlan> PlanCores(const Topology& topology, const CorePlanOptio
 struct ReservedCorePlan {
   CorePlan plan;
   CoreReservation reservation;
+  std::vector<std::string> warnings;  // for the log
 };
 absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, CorePlanOptions options,
                                                      const std::string& directory = "");
-  std::vector<std::string> warnings;  // for the log
 
 // Parses "0,2-5" into {0,2,3,4,5}, in the order written. `option` is named in errors. Errors: InvalidArgument for a
 // syntax error, a core named twice, or one that is not there or not allowed.

@@ -156,6 +156,7 @@ absl::StatusOr<Topology> Topology::Discover() {
     node.free_bytes = std::min(node.free_bytes, limit.available_bytes);
   }
   topology.memory_limit_bytes = limit.limit_bytes;
+  topology.cpu_quota = CpuQuota::Read();
   topology.cpu_model = ReadCpuModel();
   return topology;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "numa/cpu_quota.h"
 
 namespace fastdecode {
 
@@ -23,12 +24,14 @@ struct NumaNode {
   bool UsableAsHome() const { return !cores.empty() && memory_allowed && memory_bytes > 0; }
 };
 
-// The machine as this process may use it: its CPU affinity and its cgroup's cpuset and memory limit are respected.
+// The machine as this process may use it: its CPU affinity and its cgroup's cpuset, CPU quota and memory limit are
+// respected.
 // A plain value, right at the moment of Discover().
 struct Topology {
   std::vector<NumaNode> nodes;      // by os_index, also those without allowed cores; each PU is in one node only
   std::vector<int> barred_cores;    // PUs that are online, but not for this process; ascending
   uint64_t memory_limit_bytes = 0;  // what this process may use at most: the machine's memory or its cgroup's limit
+  CpuQuota cpu_quota;
   std::string cpu_model;
 
   // Call it from a thread that has not been pinned yet: a pinned one sees only its own core.

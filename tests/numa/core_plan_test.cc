@@ -44,6 +44,15 @@ TEST(CorePlanTest, OneCoreIsShared) {
   EXPECT_THAT(plan.ToString(), HasSubstr("they yield"));
 }
 
+TEST(CorePlanTest, ThreadsThatWouldUseUpTheCpuQuotaYield) {
+  Topology machine = Machine("numa:1 core:8 pu:1");
+  machine.cpu_quota = {.cpus = 8, .source = "cpu.max: 800000 100000"};
+  EXPECT_FALSE(PlanOrDie(machine, {}).shared_cores);
+  machine.cpu_quota.cpus = 7.5;
+  EXPECT_TRUE(PlanOrDie(machine, {}).shared_cores);
+  EXPECT_FALSE(PlanOrDie(machine, {.s_threads = 4, .r_threads = 3}).shared_cores);
+}
+
 TEST(CorePlanTest, MoreHomesThanCoresShareThem) {
   const CorePlan plan = PlanOrDie(Machine("numa:1 core:2 pu:1"), {.homes = 3});
   EXPECT_THAT(plan.s_cores, ElementsAre(0));

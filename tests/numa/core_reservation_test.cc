@@ -14,9 +14,10 @@
 namespace fastdecode {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class CoreReservationTest : public testing::Test {
  protected:
@@ -49,6 +50,20 @@ TEST_F(CoreReservationTest, HoldsUntilReleased) {
   EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(2, 10));
   const CoreReservation moved = std::move(first);
   EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(2, 10));
+}
+
+TEST_F(CoreReservationTest, APlanOfMoreThreadsThanTheCpuQuotaWarns) {
+  absl::StatusOr<Topology> machine = Topology::Synthetic("numa:1 core:4 pu:1", {});
+  ASSERT_TRUE(machine.ok());
+  machine->cpu_quota = {.cpus = 2, .source = "/sys/fs/cgroup/cpu.max: 200000 100000"};
+  absl::StatusOr<ReservedCorePlan> plan = PlanAndReserveCores(*machine, {}, directory_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->warnings,
+              ElementsAre(AllOf(HasSubstr("4 threads"), HasSubstr("2 CPUs"), HasSubstr(machine->cpu_quota.source))));
+  plan->reservation.Release();
+  plan = PlanAndReserveCores(*machine, {.s_threads = 1, .r_threads = 1}, directory_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->warnings, IsEmpty());
 }
 
 // Whoever starts first makes the files, and others must be able to lock them.
@@ -131,20 +146,6 @@ TEST_F(CoreReservationTest, ASecondPlanTakesOtherCores) {
   EXPECT_THAT(third->reservation.held(), IsEmpty());
 }
 
-TEST_F(CoreReservationTest, AMissingDirectoryIsAnError) {
-  EXPECT_FALSE(CoreReservation::Reserve(directory_ + "/nowhere", {0}).ok());
-  EXPECT_FALSE(DirectoryLock::Acquire(directory_ + "/nowhere").ok());
-  EXPECT_THAT(CoreReservation::TakenCores(directory_ + "/nowhere"), IsEmpty());
-}
-
-TEST(HostDirectoryTest, CanBeWritten) {
-  const absl::StatusOr<std::string> directory = CoreReservation::HostDirectory();
-  ASSERT_TRUE(directory.ok()) << directory.status();
-  EXPECT_TRUE(DirectoryLock::Acquire(*directory).ok());
-}
-
-}  // namespace
-}  // namespace fastdecode
 TEST_F(CoreReservationTest, WhatCannotBeLockedOrReservedIsAWarningAndNoError) {
   const absl::StatusOr<Topology> machine = Topology::Synthetic("numa:1 core:4 pu:1", {});
   ASSERT_TRUE(machine.ok());
@@ -169,3 +170,17 @@ TEST_F(CoreReservationTest, WhatCannotBeLockedOrReservedIsAWarningAndNoError) {
   EXPECT_THAT(unreserved->reservation.held(), IsEmpty());
 }
 
+TEST_F(CoreReservationTest, AMissingDirectoryIsAnError) {
+  EXPECT_FALSE(CoreReservation::Reserve(directory_ + "/nowhere", {0}).ok());
+  EXPECT_FALSE(DirectoryLock::Acquire(directory_ + "/nowhere").ok());
+  EXPECT_THAT(CoreReservation::TakenCores(directory_ + "/nowhere"), IsEmpty());
+}
+
+TEST(HostDirectoryTest, CanBeWritten) {
+  const absl::StatusOr<std::string> directory = CoreReservation::HostDirectory();
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  EXPECT_TRUE(DirectoryLock::Acquire(*directory).ok());
+}
+
+}  // namespace
+}  // namespace fastdecode

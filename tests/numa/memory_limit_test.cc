@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "numa/cpu_quota.h"
+
 namespace fastdecode {
 namespace {
 
@@ -95,6 +97,36 @@ TEST_F(MemoryLimitTest, UsageAboveTheLimitLeavesNothing) {
   Write("/sys/fs/cgroup/memory.max", "1048576\n");
   Write("/sys/fs/cgroup/memory.current", "2097152\n");
   EXPECT_EQ(MemoryLimit::Read(root_).available_bytes, 0u);
+}
+
+// The same tree of cgroups, asked for CPU time.
+TEST_F(MemoryLimitTest, CpuQuotaOfVersion2IsTheTightestOnTheWayUp) {
+  EXPECT_EQ(CpuQuota::Read(root_).cpus, 0);
+  Write("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
+  Write("/proc/self/cgroup", "0::/pod/job\n");
+  Write("/sys/fs/cgroup/pod/job/cpu.max", "max 100000\n");
+  EXPECT_EQ(CpuQuota::Read(root_).cpus, 0);
+  Write("/sys/fs/cgroup/pod/cpu.max", "75000 50000\n");
+  Write("/sys/fs/cgroup/cpu.max", "800000 100000\n");
+  EXPECT_EQ(CpuQuota::Read(root_).cpus, 1.5);
+  EXPECT_EQ(CpuQuota::Read(root_).source, "/sys/fs/cgroup/pod/cpu.max: 75000 50000");
+  for (const char* bad : {"", "nonsense", "100000", "100000 0"}) {
+    Write("/sys/fs/cgroup/pod/cpu.max", bad);
+    EXPECT_EQ(CpuQuota::Read(root_).cpus, 8) << bad;
+  }
+  Write("/sys/fs/cgroup/pod/job/cpu.max", "900000 100000\n");
+  EXPECT_EQ(CpuQuota::Read(root_).cpus, 8);
+}
+
+TEST_F(MemoryLimitTest, CpuQuotaOfVersion1) {
+  Write("/proc/self/mountinfo", "40 24 0:30 /docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n");
+  Write("/proc/self/cgroup", "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc/inner\n");
+  Write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  Write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(CpuQuota::Read(root_).cpus, 0);
+  Write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n");
+  EXPECT_EQ(CpuQuota::Read(root_).cpus, 4);
+  EXPECT_EQ(CpuQuota::Read(root_).source, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us: 400000 of 100000");
 }
 
 TEST_F(MemoryLimitTest, NodeMemoryCountsFileCacheAsFree) {

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "numa/cpu_quota.h"
 #include "numa/openmp_binding.h"
 #include "tools/doctor/doctor.h"
 #include "tools/doctor/host_facts.h"
@@ -52,6 +54,27 @@ void ExamineCpuSet(const DoctorHost& host, CheckList* list) {
     return;
   }
   list->Ok(kName, found);
+}
+
+void ExamineCpuQuota(const DoctorHost& host, CheckList* list) {
+  constexpr char kName[] = "CPU quota";
+  const CpuQuota quota = CpuQuota::Read(host.root.prefix());
+  if (quota.cpus == 0) {
+    list->Ok(kName, "none");
+    return;
+  }
+  int cores = 0;  // a thread each, by default
+  if (host.topology) {
+    for (const NumaNode& node : host.topology->nodes) cores += node.physical_cores;
+  }
+  const std::string found = absl::StrFormat("the time of %.4g CPUs (%s)", quota.cpus, quota.source);
+  if (quota.cpus >= cores) {
+    list->Ok(kName, found);
+    return;
+  }
+  list->Warning(kName, absl::StrFormat("%s, but %d physical cores, whose threads poll", found, cores),
+                "they stand still when it is used up: give this process CPUs of its own instead (--cpuset-cpus), or "
+                "fewer threads (--s-threads, --r-threads)");
 }
 
 void ExamineGovernor(const SysRoot& root, CheckList* list) {
@@ -130,6 +153,7 @@ void ExamineCpu(const DoctorHost& host, CheckList* list) {
   }
   ExamineModel(host, list);
   ExamineCpuSet(host, list);
+  ExamineCpuQuota(host, list);
   ExamineGovernor(host.root, list);
   ExamineIsolation(host.root, list);
 }

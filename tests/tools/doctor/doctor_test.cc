@@ -155,6 +155,19 @@ TEST(DoctorTest, ACpuSetThatOpenMpHasMade) {
               Is(CheckStatus::kWarning, "CPUs 3 of 0-7 online; OpenMP's runtime has bound", "unset OMP_PROC_BIND"));
 }
 
+TEST(DoctorTest, ACpuQuotaBelowTheCores) {
+  FakeHost fake;
+  EXPECT_THAT(Find(fake.Examine(), "CPU quota"), IsOk("none"));
+  fake.Write("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate");
+  fake.Write("/proc/self/cgroup", "0::/");
+  fake.Write("/sys/fs/cgroup/cpu.max", "800000 100000");
+  EXPECT_THAT(Find(fake.Examine(), "CPU quota"), IsOk("8 CPUs"));
+  fake.Write("/sys/fs/cgroup/cpu.max", "750000 100000");
+  EXPECT_THAT(Find(fake.Examine(), "CPU quota"),
+              Is(CheckStatus::kWarning, "7.5 CPUs (/sys/fs/cgroup/cpu.max: 750000 100000), but 8 physical cores",
+                 "--cpuset-cpus"));
+}
+
 TEST(DoctorTest, ANodeWithoutCoresOfThisProcess) {
   FakeHost fake;
   DoctorHost host = fake.host();
