@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/cuda/kv_pages.h"
+#include "numa/memory_limit.h"
 #include "rdma/fabric_options.h"
 #include "rdma/link.h"
 
@@ -153,6 +154,16 @@ size_t CountLocalHomes(const std::vector<Endpoint>& endpoints, const Topology& t
     for (const NumaNode& node : topology.nodes) homes += node.UsableAsHome();
   }
   return homes;
+}
+
+uint64_t KvBytesMax(const CorePlan& plan, size_t home, const std::string& root) {
+  const int node = plan.home_nodes[home];
+  const auto homes_there = std::count(plan.home_nodes.begin(), plan.home_nodes.end(), node);
+  uint64_t bytes = MemoryLimit::Read(root).available_bytes / plan.home_nodes.size();
+  // There may be nodes that no home is on.
+  const NodeMemory memory = NodeMemory::Read(node, root);
+  if (memory.total_bytes != 0) bytes = std::min(bytes, memory.free_bytes / static_cast<uint64_t>(homes_there));
+  return bytes / 4;
 }
 
 }  // namespace fastdecode

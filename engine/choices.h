@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,6 +48,9 @@ absl::StatusOr<int> ChooseFabricGpu(const Options& options, const std::vector<En
                                     const FaultOptions& fault, bool gpu);
 // Homes that the endpoints ask of this process.
 size_t CountLocalHomes(const std::vector<Endpoint>& endpoints, const Topology& topology);
+// What a home of the plan may take of memory unless the options say more: a quarter of what is free now, on all nodes
+// and on its own, divided among those that share it. `root` goes before every path, for tests.
+uint64_t KvBytesMax(const CorePlan& plan, size_t home, const std::string& root = "");
 
 }  // namespace fastdecode
 

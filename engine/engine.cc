@@ -17,7 +17,6 @@
 #include "engine/schedule/build_request.h"
 #include "numa/clock.h"
 #include "numa/core_plan.h"
-#include "numa/memory_limit.h"
 #include "numa/openmp_binding.h"
 #include "numa/topology.h"
 
@@ -27,15 +26,14 @@ namespace {
 
 constexpr uint64_t kAnswersNsMax = 1'000'000'000;  // that somebody waits who asks the homes
 
-// KV memory of each home of this process: as told, or what every sequence at full length needs, but at most a quarter
-// of what is free now in all, and at least two sequences at full length.
-uint64_t ChooseKvBytes(const Options& options, const RPartShape& shape, size_t homes) {
+// KV memory of a home of this process: as told, or what every sequence at full length needs, but at most a quarter of
+// what is free now, and at least two sequences at full length.
+uint64_t ChooseKvBytes(const Options& options, const RPartShape& shape, const CorePlan& plan, size_t home) {
   if (options.kv_gib > 0) return static_cast<uint64_t>(options.kv_gib * (1ull << 30));
   const uint64_t sequence_bytes =
       PageBytes(shape.attention()) * shape.layers * PageCounts(shape.attention()).Most(shape.max_context);
-  const uint64_t wanted = sequence_bytes * static_cast<uint64_t>(options.max_sequences) / homes;
-  const uint64_t quarter = MemoryLimit::Read().available_bytes / 4 / homes;
-  return std::max(2 * sequence_bytes, std::min(wanted, quarter));
+  const uint64_t wanted = sequence_bytes * static_cast<uint64_t>(options.max_sequences) / plan.home_nodes.size();
+  return std::max(2 * sequence_bytes, std::min(wanted, KvBytesMax(plan, home)));
 }
 
 }  // namespace
@@ -109,7 +107,7 @@ absl::Status Engine::Start() {
   homes.fabric = options_.fabric;
   homes.fabric.gpu = *fabric_gpu;
   homes.shape = shape_;
-  if (local_homes > 0) homes.kv_bytes = ChooseKvBytes(options_, shape_, local_homes);
+  for (size_t i = 0; i < local_homes; ++i) homes.kv_bytes.push_back(ChooseKvBytes(options_, shape_, plan, i));
   homes.isa = *isa;
   homes.poll = poll;
   homes.park = park;
@@ -154,9 +152,9 @@ absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) 
   wanted.r_threads = options_.r_threads;
   wanted.homes = static_cast<int>(local_homes);
   absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(topology, wanted);
-  for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   if (!planned.ok()) return planned.status();
   cores_ = *std::move(planned);
+  for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   return absl::OkStatus();
 }
 

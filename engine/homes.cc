@@ -71,7 +71,7 @@ absl::Status Homes::MakeLocalHomes() {
     home_options.name = absl::StrFormat("home%d", i);
     home_options.node = plan.home_nodes[i];
     home_options.cores = plan.home_cores[i];
-    home_options.kv_bytes = options_.kv_bytes;
+    home_options.kv_bytes = options_.kv_bytes[i];
     home_options.poll = options_.poll;
     home_options.park = options_.park;
     home_options.isa = options_.isa;

@@ -36,7 +36,7 @@ struct HomesOptions {
   FabricOptions fabric;  // of links to other hosts; with a GPU, spart is that GPU's, and hold_gpu set here
   CorePlan plan;         // of the homes of this process
   RPartShape shape;
-  uint64_t kv_bytes = 0;  // of each home of this process
+  std::vector<uint64_t> kv_bytes = {};  // of each home of this process
   Isa isa = Isa::kNone;
   PollMode poll = PollMode::kSpin;
   bool park = true;

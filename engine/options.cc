@@ -182,7 +182,8 @@ const OptionRow kRows[] = {
     {"max-queue", "N", "4096", "requests that wait or run; more are refused",
      [](Options& o, const std::string& v) { return ParseInt("max-queue", v, 1, 8192, &o.max_queue); }},
     {"kv-gib", "GIB", "0",
-     "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory)",
+     "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory and of its "
+     "node's)",
      [](Options& o, const std::string& v) { return ParseGib("kv-gib", v, &o.kv_gib); }},
     {"gpu-kv-gib", "GIB", "0",
      "KV memory of the GPU as a home (0: what max-sequences need, at most what is free but for 1 GiB and graphs)",

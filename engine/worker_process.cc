@@ -5,7 +5,6 @@
 #include "absl/strings/str_format.h"
 #include "engine/choices.h"
 #include "engine/model/model_config.h"
-#include "numa/memory_limit.h"
 #include "numa/openmp_binding.h"
 #include "numa/topology.h"
 
@@ -42,8 +41,8 @@ absl::Status WorkerProcess::Start() {
   wanted.homes = static_cast<int>(CountLocalHomes({Endpoint{}}, *topology));
   absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(*topology, wanted);
   if (!planned.ok()) return planned.status();
-  for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   cores_ = *std::move(planned);
+  for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   machine_ = topology->ToString() + cores_.plan.ToString();
 
   WorkerOptions worker;
@@ -58,14 +57,12 @@ absl::Status WorkerProcess::Start() {
     worker.model_shape = MakeShape(*spec, options_, *type, spec->max_context, /*gpu_home=*/false);
   }
   const CorePlan& plan = cores_.plan;
-  const uint64_t kv_bytes = options_.kv_gib > 0 ? static_cast<uint64_t>(options_.kv_gib * (1ull << 30))
-                                                : MemoryLimit::Read().available_bytes / 4 / plan.home_cores.size();
   for (size_t i = 0; i < plan.home_cores.size(); ++i) {
     HomeOptions home;
     home.name = absl::StrFormat("home%d", i);
     home.node = plan.home_nodes[i];
     home.cores = plan.home_cores[i];
-    home.kv_bytes = kv_bytes;
+    home.kv_bytes = options_.kv_gib > 0 ? static_cast<uint64_t>(options_.kv_gib * (1ull << 30)) : KvBytesMax(plan, i);
     home.poll = ChoosePoll(options_, plan);
     home.park = options_.poll != Options::Poll::kAlways;
     home.isa = *isa;

@@ -33,7 +33,8 @@ void AddWorker(CLI::App& program) {
       {"peers", "engines that each home serves at once, 1 to 16; each has pages reserved for it [1]"},
       {"model", "serve only engines with this model's shape (default: any)"},
       {"r-cores", "cores of the homes' teams (default: all)"},
-      {"kv-gib", "KV memory of each home (0: the homes share a quarter of what is free) [0]"}};
+      {"kv-gib",
+       "KV memory of each home (0: the homes share a quarter of what is free, in all and on their nodes) [0]"}};
   auto flags = std::make_shared<EngineFlags>(command, WorkerFlagNames(), helps);
   command->callback([flags] {
     const std::unique_ptr<EngineOptions> options = flags->Build();

@@ -53,7 +53,10 @@ absl::StatusOr<std::unique_ptr<Home>> Home::Create(HomeOptions options) {
   std::copy_if(options.cores.begin(), options.cores.end(), std::back_inserter(memory.prefault_cores),
                [](int core) { return core >= 0; });
   absl::StatusOr<Arena> arena = Arena::Create(memory);
-  if (!arena.ok()) return arena.status();
+  if (!arena.ok()) {
+    const char* option = absl::IsResourceExhausted(arena.status()) ? "--kv-gib: " : "";
+    return absl::Status(arena.status().code(), absl::StrCat(option, std::string(arena.status().message())));
+  }
   TickClock::Get();  // calibrates, which takes 10 ms
   return std::unique_ptr<Home>(new Home(std::move(options), *std::move(arena)));
 }

@@ -1414,8 +1414,9 @@ class BadOptions(ProgramTest):
     def test_memory(self):
         base = ["generate", "-q", "-m", demo_model(), "-p", "A", "--kv-gib"]
         self.refused(run(*base, "0.0001"), "--kv-gib", "512")
-        self.refused(run(*base, "100000"), "no memory", "97.7 TiB")
-        self.refused(run("worker", "--listen", f"unix:{SCRATCH}/big.sock", "--kv-gib", "100000"), "no memory", "97.7 TiB")
+        self.refused(run(*base, "100000"), "--kv-gib: no memory", "97.7 TiB")
+        self.refused(run("worker", "--listen", f"unix:{SCRATCH}/big.sock", "--kv-gib", "100000"), "--kv-gib: no memory",
+                     "97.7 TiB")
         self.assertFalse((SCRATCH / "big.sock").exists())
 
 
