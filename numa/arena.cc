@@ -1,14 +1,12 @@
 #include "numa/arena.h"
 
 #include <fcntl.h>
-#include <numaif.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -23,7 +21,6 @@ namespace fastdecode {
 namespace {
 
 constexpr double kMostlyHuge = 0.9;
-constexpr int kNodesMax = 1024;  // the kernel's own bound, CONFIG_NODES_SHIFT = 10
 
 size_t RoundUp(size_t bytes, size_t page_bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
@@ -95,15 +92,9 @@ class ArenaBuilder {
   // Before the first touch.
   absl::Status BindToNode() {
     if (options_.node < 0) return absl::OkStatus();
-    if (options_.node >= kNodesMax) return NoSuchNode();
-    constexpr int kBits = sizeof(unsigned long) * CHAR_BIT;
-    unsigned long mask[kNodesMax / kBits] = {};
-    mask[options_.node / kBits] |= 1ul << (options_.node % kBits);
-    arena_.placement_ = ArenaPlacement::kUnverified;
-    if (mbind(arena_.data_, arena_.bytes_, MPOL_BIND, mask, kNodesMax + 1, 0) == 0) return absl::OkStatus();
-    if (errno == EPERM || errno == ENOSYS) return absl::OkStatus();
-    if (errno == EINVAL) return NoSuchNode();
-    return absl::InternalError(absl::StrCat("mbind to node ", options_.node, ": ", std::strerror(errno)));
+    const absl::Status bound = BindPages(arena_.data_, arena_.bytes_, options_.node);
+    arena_.placement_ = bound.ok() ? ArenaPlacement::kUnverified : ArenaPlacement::kRefused;
+    return absl::IsPermissionDenied(bound) ? absl::OkStatus() : bound;
   }
 
   absl::Status Prefault() {
@@ -121,14 +112,10 @@ class ArenaBuilder {
       arena_.placement_ = ArenaPlacement::kVerified;
       return absl::OkStatus();
     }
+    if (arena_.placement_ == ArenaPlacement::kRefused) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("memory asked for on node ", options_.node, " is elsewhere: ", sample->asked - sample->on_node,
                      " of ", sample->asked, " pages, one of them on node ", sample->other_node));
-  }
-
-  absl::Status NoSuchNode() const {
-    return absl::InvalidArgumentError(
-        absl::StrCat("node ", options_.node, " does not exist or this process may not use its memory"));
   }
 
   // Maps `bytes` from a new sealed memfd or anonymously; nothing is left behind on failure.

@@ -22,7 +22,8 @@ struct ArenaOptions {
 enum class ArenaPlacement {
   kAnywhere,    // no node was asked for
   kVerified,    // the kernel says that the pages (a sample of many) are on the node
-  kUnverified,  // the kernel refuses to place or to say (some containers): may be anywhere
+  kUnverified,  // the kernel was told the node and refuses to say (some containers)
+  kRefused,     // it refuses to place, too: may be anywhere
 };
 
 // One zeroed mapping, on one NUMA node, in the largest pages to be had (1 GiB, 2 MiB, transparent huge, 4 KiB), all of
@@ -31,7 +32,7 @@ enum class ArenaPlacement {
 class Arena {
  public:
   // Errors: InvalidArgument (no bytes, unknown node); ResourceExhausted naming bytes and what is available;
-  // FailedPrecondition if pages ended up on another node.
+  // FailedPrecondition if pages ended up on another node than the kernel took note of.
   static absl::StatusOr<Arena> Create(const ArenaOptions& options);
 
   // Maps another process's shared arena, whole; `fd` stays the caller's. Its pages are the creator's business.

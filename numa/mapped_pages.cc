@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr size_t kPopulateStepBytes = size_t{64} << 20;
 constexpr size_t kSampledPagesMax = 4096;
+constexpr int kNodesMax = 1024;  // the kernel's own bound, CONFIG_NODES_SHIFT = 10
 
 // Makes [data, data + bytes) present. 0 or an errno. MADV_POPULATE_WRITE (Linux 5.14) reports a lack of pages, where a
 // plain write would end in SIGBUS.
@@ -39,6 +41,22 @@ int Populate(uint8_t* data, size_t bytes) {
 }
 
 }  // namespace
+
+absl::Status BindPages(uint8_t* data, size_t bytes, int node_os_index) {
+  const auto no_such_node = [&] {
+    return absl::InvalidArgumentError(
+        absl::StrCat("node ", node_os_index, " does not exist or this process may not use its memory"));
+  };
+  constexpr int kBits = sizeof(unsigned long) * CHAR_BIT;
+  unsigned long mask[kNodesMax / kBits] = {};
+  if (node_os_index >= kNodesMax) return no_such_node();
+  mask[node_os_index / kBits] |= 1ul << (node_os_index % kBits);
+  if (mbind(data, bytes, MPOL_BIND, mask, kNodesMax + 1, 0) == 0) return absl::OkStatus();
+  if (errno == EINVAL) return no_such_node();
+  const bool refused = errno == EPERM || errno == ENOSYS;
+  return absl::Status(refused ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kInternal,
+                      absl::StrCat("mbind to node ", node_os_index, ": ", std::strerror(errno)));
+}
 
 absl::Status PrefaultPages(uint8_t* data, size_t bytes, size_t page_bytes, const std::vector<int>& cores) {
   const size_t pages = (bytes + page_bytes - 1) / page_bytes;

@@ -16,6 +16,11 @@ inline constexpr size_t kSmallPageBytes = 4096;
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 inline constexpr size_t kGiantPageBytes = size_t{1} << 30;
 
+// Has the kernel take the pages from one node when they are first touched. Errors: InvalidArgument if there is no such
+// node or its memory is not this process's to use; PermissionDenied if the kernel refuses to place memory at all (some
+// containers).
+absl::Status BindPages(uint8_t* data, size_t bytes, int node_os_index);
+
 // Makes every page present and writable; one thread per entry of `cores` (empty: the calling thread), each for a part
 // of whole `page_bytes`. Errors: ResourceExhausted if the kernel has no page left.
 absl::Status PrefaultPages(uint8_t* data, size_t bytes, size_t page_bytes, const std::vector<int>& cores);

@@ -12,6 +12,8 @@ namespace fastdecode {
 
 namespace {
 
+constexpr char kNodesFolder[] = "/sys/devices/system/node/";
+
 // The number after `key` as a word of its own in "key: 123 kB" or "key 123" lines, in the file's unit.
 std::optional<uint64_t> FindNumber(const std::vector<std::string>& lines, const std::string& key) {
   for (const std::string& line : lines) {
@@ -67,15 +69,19 @@ MemoryLimit MemoryLimit::Read(const std::string& root) {
   return result;
 }
 
+bool NodeMemory::IsOnlyOne(int node_os_index, const std::string& root) {
+  return ReadNumber(absl::StrCat(root, kNodesFolder, "has_memory")) == static_cast<uint64_t>(node_os_index);
+}
+
 NodeMemory NodeMemory::Read(int node_os_index, const std::string& root) {
-  const std::string nodes = root + "/sys/devices/system/node/";
   // The only node is the machine, whose numbers are the better ones: some guests' memory joins its node as it is
   // needed.
-  if (ReadNumber(nodes + "has_memory") == static_cast<uint64_t>(node_os_index)) {
+  if (IsOnlyOne(node_os_index, root)) {
     const std::vector<std::string> meminfo = ReadLines(root + "/proc/meminfo");
     return {FindNumber(meminfo, "MemTotal").value_or(0) * 1024, FindNumber(meminfo, "MemAvailable").value_or(0) * 1024};
   }
-  const std::vector<std::string> meminfo = ReadLines(absl::StrCat(nodes, "node", node_os_index, "/meminfo"));
+  const std::vector<std::string> meminfo =
+      ReadLines(absl::StrCat(root, kNodesFolder, "node", node_os_index, "/meminfo"));
   const auto bytes = [&](const char* key) { return FindNumber(meminfo, key).value_or(0) * 1024; };
   return {bytes("MemTotal"), bytes("MemFree") + bytes("Active(file)") + bytes("Inactive(file)")};
 }

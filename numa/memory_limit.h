@@ -24,6 +24,8 @@ struct NodeMemory {
   uint64_t free_bytes = 0;  // counting file cache that the kernel would give up
 
   static NodeMemory Read(int node_os_index, const std::string& root = "");
+  // Whether no other node has memory.
+  static bool IsOnlyOne(int node_os_index, const std::string& root = "");
 };
 
 }  // namespace fastdecode

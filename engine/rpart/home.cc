@@ -14,6 +14,7 @@
 #include "engine/rpart/rpart_shape.h"
 #include "numa/check.h"
 #include "numa/clock.h"
+#include "numa/memory_limit.h"
 
 namespace fastdecode {
 
@@ -56,6 +57,13 @@ absl::StatusOr<std::unique_ptr<Home>> Home::Create(HomeOptions options) {
   if (!arena.ok()) {
     const char* option = absl::IsResourceExhausted(arena.status()) ? "--kv-gib: " : "";
     return absl::Status(arena.status().code(), absl::StrCat(option, std::string(arena.status().message())));
+  }
+  if (arena->placement() == ArenaPlacement::kRefused && !NodeMemory::IsOnlyOne(options.node) &&
+      options.logger != nullptr) {
+    options.logger->Warning(absl::StrFormat(
+        "%s: the kernel refuses to place memory on node %d (mbind): its KV memory may be on any node, far from its "
+        "cores; in a container, --cap-add SYS_NICE",
+        options.name, options.node));
   }
   TickClock::Get();  // calibrates, which takes 10 ms
   return std::unique_ptr<Home>(new Home(std::move(options), *std::move(arena)));

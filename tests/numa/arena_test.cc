@@ -3,10 +3,19 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <fstream>
+#include <iterator>
+#include <thread>
 
 #include "numa/mapped_pages.h"
 #include "numa/memory_limit.h"
@@ -117,6 +126,26 @@ TEST(ArenaTest, BadOptionsAreErrors) {
   if (!arena.ok()) {
     EXPECT_EQ(arena.status().code(), absl::StatusCode::kInvalidArgument) << arena.status();
   }
+}
+
+// As Docker does to whoever lacks CAP_SYS_NICE. A filter is the thread's that sets it.
+TEST(ArenaTest, AKernelThatRefusesToPlaceIsNoError) {
+  std::thread([] {
+    sock_filter refuse[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mbind, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_move_pages, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program = {.len = std::size(refuse), .filter = refuse};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+      GTEST_SKIP() << "no filters here: " << std::strerror(errno);
+    }
+    const Arena arena = CreateOrDie({.bytes = kSmallPageBytes, .node = 0});
+    EXPECT_EQ(arena.placement(), ArenaPlacement::kRefused);
+    EXPECT_THAT(arena.DescribePlace(), HasSubstr("on node 0 (unverified)"));
+  }).join();
 }
 
 TEST(ArenaTest, MovingAndDestroyingGiveTheMemoryBack) {

@@ -5,6 +5,7 @@ usage: cli_test.py PROGRAM REPOSITORY_ROOT [unittest arguments, such as BadOptio
 """
 import array
 import atexit
+import ctypes
 import json
 import math
 import os
@@ -1605,6 +1606,44 @@ class Permissions(ProgramTest):
         with Worker("root.sock") as worker:
             self.refused(self.as_nobody("generate", "-m", folder, *SMALL, "--prompt-ids", "1", "--homes", f"unix:{worker.path}"),
                       worker.path, "Permission denied")
+
+
+# ---------------------------------------------------------------------------------------------------------- containers
+
+
+def refuse_mbind():
+    """As Docker's filter does to whoever lacks CAP_SYS_NICE: EPERM for mbind, and for move_pages."""
+    load, equal, done = 0x20, 0x15, 0x06
+    program = [(load, 0, 0, 0), (equal, 1, 0, 237), (equal, 0, 1, 279), (done, 0, 0, 0x50001), (done, 0, 0, 0x7FFF0000)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    filters = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+    if prctl(38, 1, 0, 0, 0) != 0 or prctl(22, 2, filters, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+@unittest.skipIf(subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0, "needs unshare -m")
+class Containers(ProgramTest):
+    def warnings(self, mounts, **more):
+        """Those of an engine that answers where something is mounted."""
+        command = [PROGRAM, "generate", "-m", demo_model(), *SMALL, "--prompt-ids", "1", "-n", "2"]
+        result = subprocess.run(["unshare", "-m", "sh", "-ec", mounts + '; exec "$@"', "sh", *command], capture_output=True,
+                                text=True, timeout=LIMIT_S, **more)
+        self.succeed(result)
+        return [line for line in result.stderr.splitlines() if line.startswith("fastdecode: warning: ")]
+
+    def test_no_place_to_reserve_cores(self):
+        if any(str(path).startswith("/tmp/") for path in (pathlib.Path(PROGRAM).resolve(), ROOT.resolve())):
+            self.skipTest("the program or its files would be hidden")
+        read_only = "mount -t tmpfs -o ro none /run; mount -t tmpfs -o ro none /tmp"
+        self.assertIn("/tmp/fastdecode-", "".join(self.warnings(read_only)))
+
+    def test_memory_that_may_not_be_placed(self):
+        nodes = SCRATCH / "has_memory"
+        nodes.write_text("0-1\n")
+        two_nodes = f"mount --bind {nodes} /sys/devices/system/node/has_memory"
+        self.assertNotIn("mbind", "".join(self.warnings(two_nodes)))
+        self.assertIn("--cap-add SYS_NICE", "".join(self.warnings(two_nodes, preexec_fn=refuse_mbind)))
 
 
 # ------------------------------------------------------------------------------------------------- signals and streams

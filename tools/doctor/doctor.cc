@@ -1,9 +1,31 @@
 #include "tools/doctor/doctor.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+
 #include "absl/status/statusor.h"
+#include "numa/mapped_pages.h"
 #include "numa/openmp_binding.h"
 
 namespace fastdecode {
+
+namespace {
+
+// Tries it with a page of its own.
+bool PlacesMemory(const Topology& topology) {
+  const auto node = std::find_if(topology.nodes.begin(), topology.nodes.end(),
+                                 [](const NumaNode& each) { return each.UsableAsHome(); });
+  if (node == topology.nodes.end()) return true;
+  void* const page = mmap(nullptr, kSmallPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, 0);
+  if (page == MAP_FAILED) return true;
+  const absl::Status bound = BindPages(static_cast<uint8_t*>(page), kSmallPageBytes, node->os_index);
+  munmap(page, kSmallPageBytes);
+  return !absl::IsPermissionDenied(bound);
+}
+
+}  // namespace
 
 DoctorHost DoctorHost::ThisOne() {
   DoctorHost host;
@@ -12,6 +34,7 @@ DoctorHost DoctorHost::ThisOne() {
   host.openmp_binds = OpenMpBindsThreads();
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (topology.ok()) host.topology = *std::move(topology);
+  if (host.topology) host.places_memory = PlacesMemory(*host.topology);
   return host;
 }
 

@@ -63,6 +63,7 @@ struct DoctorHost {
   bool amx = false;                  // the CPU has what its kernels take, whether or not we may use it
   bool openmp_binds = false;         // OpenMP's runtime was told to bind threads
   std::optional<Topology> topology;  // none: it could not be discovered
+  bool places_memory = true;         // the kernel lets this process say on which node its memory shall be
 
   static DoctorHost ThisOne();
 };

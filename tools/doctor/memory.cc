@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <sstream>
@@ -56,6 +57,21 @@ void ExamineNodes(const DoctorHost& host, CheckList* list) {
     return;
   }
   for (const NumaNode& node : host.topology->nodes) ExamineNode(host, node, list);
+}
+
+void ExaminePlacement(const DoctorHost& host, CheckList* list) {
+  constexpr char kName[] = "memory placement";
+  if (!host.topology) return;
+  const auto nodes = std::count_if(host.topology->nodes.begin(), host.topology->nodes.end(),
+                                   [](const NumaNode& node) { return node.memory_bytes > 0; });
+  if (host.places_memory) {
+    list->Ok(kName, "on the node that is asked for");
+  } else if (nodes < 2) {
+    list->Ok(kName, "refused by the kernel (mbind), but there is one node alone");
+  } else {
+    list->Warning(kName, "refused by the kernel (mbind)",
+                  "KV memory may be on another node than its home's cores: in a container, --cap-add SYS_NICE");
+  }
 }
 
 // Returns whether there may be transparent huge pages.
@@ -162,6 +178,7 @@ void ExamineLocked(const SysRoot& root, CheckList* list) {
 void ExamineMemory(const DoctorHost& host, CheckList* list) {
   ExamineLimit(host.root, list);
   ExamineNodes(host, list);
+  ExaminePlacement(host, list);
   const bool transparent = ExamineTransparent(host.root, list);
   ExamineReserved(host.root, transparent, list);
   ExamineLocked(host.root, list);

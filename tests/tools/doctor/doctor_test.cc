@@ -177,6 +177,16 @@ TEST(DoctorTest, ANodeWithoutCoresOfThisProcess) {
   EXPECT_THAT(NamesOf(checks, CheckStatus::kWarning), ElementsAre("NUMA node 1"));
 }
 
+TEST(DoctorTest, AKernelThatRefusesToPlaceMemory) {
+  const FakeHost fake;
+  DoctorHost host = fake.host();
+  EXPECT_THAT(Find(ExamineHost(host), "memory placement"), IsOk("on the node"));
+  host.places_memory = false;
+  EXPECT_THAT(Find(ExamineHost(host), "memory placement"), Is(CheckStatus::kWarning, "mbind", "--cap-add SYS_NICE"));
+  host.topology = Topology::Synthetic("numa:1 core:4 pu:1", {}).value();
+  EXPECT_THAT(Find(ExamineHost(host), "memory placement"), IsOk("one node alone"));
+}
+
 TEST(DoctorTest, NoHugePages) {
   FakeHost fake;
   for (const std::string node : {"0", "1"}) {
