@@ -196,8 +196,9 @@ fd_status* fd_engine_create(const fd_options* options, fd_engine** out) {
     engine->engine = *std::move(made);
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the engine was made"};
-  } catch (const std::system_error& error) {  // no thread left
-    return new fd_status{FD_RESOURCE_EXHAUSTED, error.what()};
+  } catch (const std::system_error& error) {
+    const bool no_thread_left = error.code() == std::errc::resource_unavailable_try_again;
+    return new fd_status{no_thread_left ? FD_RESOURCE_EXHAUSTED : FD_INTERNAL, error.what()};
   }
   *out = engine.release();
   return nullptr;
@@ -383,8 +384,9 @@ fd_status* fd_worker_create(const fd_options* options, fd_worker** out) {
     worker->worker = *std::move(made);
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the worker was made"};
-  } catch (const std::system_error& error) {  // no thread left
-    return new fd_status{FD_RESOURCE_EXHAUSTED, error.what()};
+  } catch (const std::system_error& error) {
+    const bool no_thread_left = error.code() == std::errc::resource_unavailable_try_again;
+    return new fd_status{no_thread_left ? FD_RESOURCE_EXHAUSTED : FD_INTERNAL, error.what()};
   }
   *out = worker.release();
   return nullptr;

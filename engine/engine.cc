@@ -143,7 +143,7 @@ absl::Status Engine::LoadTokenizer() {
 }
 
 absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) {
-  const std::string bound = DescribeOpenMpBinding(topology.AllowedCores());
+  const std::string bound = DescribeOpenMpBinding(topology);
   if (!bound.empty()) log_.Warning(bound);
   CorePlanOptions wanted;
   wanted.s_cores = options_.s_cores;

@@ -65,8 +65,8 @@ class EngineOptions {
   void Set(const std::string& name, const std::string& value) {
     ThrowIfError(fd_options_set(options_, CText("option", name), CText(name.c_str(), value)));
   }
-  // What waits is not for a sink, see fd_log_sink: Drain, PagesJson, Next and WaitAny with a timeout other than 0; nor are
-  // the destructors of streams, engines and workers.
+  // What waits is not for a sink, see fd_log_sink: Drain, PagesJson, Next and WaitAny with a timeout other than 0; nor
+  // are the destructors of streams, engines and workers.
   void SetLog(fd_log_sink sink, void* user, int level_min) { fd_options_set_log(options_, sink, user, level_min); }
   const fd_options* get() const { return options_; }
 

@@ -85,7 +85,8 @@ absl::Status Homes::MakeLocalHomes() {
     slot.name = absl::StrFormat("local, node %d", home_options.node);
     slot.home = *std::move(home);
     if (absl::Status bad = slot.home->CheckShape(options_.shape); !bad.ok()) {
-      return absl::Status(bad.code(), absl::StrCat("--kv-gib: ", std::string(bad.message())));
+      const char* option = absl::IsResourceExhausted(bad) ? "--kv-gib: " : "";
+      return absl::Status(bad.code(), absl::StrCat(option, std::string(bad.message())));
     }
     absl::StatusOr<Made> made = AttachLocal(*slot.home);
     if (!made.ok()) return made.status();

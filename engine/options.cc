@@ -62,9 +62,12 @@ absl::Status SetFault(Options& options, const std::string& value) {
 }
 
 absl::Status SetIsa(Options& options, const std::string& value) {
-  options.isa = Isa::kNone;
-  if (value == "auto" || ParseIsa(value, &options.isa)) return absl::OkStatus();
-  return Bad("isa", value, "auto, avx2, avx512, avx512vnni, avx512bf16 or amx");
+  Isa isa = Isa::kNone;
+  if (value != "auto" && !ParseIsa(value, &isa)) {
+    return Bad("isa", value, "auto, avx2, avx512, avx512vnni, avx512bf16 or amx");
+  }
+  options.isa = isa;
+  return absl::OkStatus();
 }
 
 absl::Status SetCompute(Options& options, const std::string& value) {

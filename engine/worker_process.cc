@@ -32,7 +32,7 @@ absl::Status WorkerProcess::Start() {
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();
 
-  const std::string bound = DescribeOpenMpBinding(topology->AllowedCores());
+  const std::string bound = DescribeOpenMpBinding(*topology);
   if (!bound.empty()) log_.Warning(bound);
   CorePlanOptions wanted;
   wanted.s_part = false;

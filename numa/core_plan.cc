@@ -295,8 +295,8 @@ absl::StatusOr<std::vector<int>> ParseCores(const std::string& option, const std
     for (int core = first; core <= last; ++core) {
       if (Contains(topology.barred_cores, core)) {
         return error(absl::StrCat("core ", core,
-                                  " is not in this process's CPU set: isolcpus, taskset or a cpuset keeps ",
-                                  "it out, `taskset -c` or --cpuset-cpus lets it in"));
+                                  " is not in this process's CPU set: isolcpus, taskset, a cpuset or OpenMP's "
+                                  "variables keep it out, `taskset -c` or --cpuset-cpus lets it in"));
       }
       if (!Contains(allowed, core)) return error(absl::StrCat("core ", core, " is not there"));
       if (Contains(cores, core)) return error(absl::StrCat("core ", core, " is named twice"));

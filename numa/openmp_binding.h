@@ -2,7 +2,8 @@
 #define FASTDECODE_NUMA_OPENMP_BINDING_H_
 
 #include <string>
-#include <vector>
+
+#include "numa/topology.h"
 
 namespace fastdecode {
 
@@ -12,8 +13,8 @@ inline constexpr char kOpenMpBindingVariables[] = "OMP_PROC_BIND, OMP_PLACES or 
 // Whether OpenMP's runtime, which oneDNN brings along, was told to bind threads to cores. False where it is not loaded.
 bool OpenMpBindsThreads();
 
-// A warning for people if that left this process but a part of the cores that are online; else empty.
-std::string DescribeOpenMpBinding(const std::vector<int>& allowed_cores);
+// A warning for people if it was and this process may not use all cores that are online; else empty.
+std::string DescribeOpenMpBinding(const Topology& topology);
 
 }  // namespace fastdecode
 

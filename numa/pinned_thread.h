@@ -18,7 +18,8 @@ class PinnedThread {
 
   // `name`: what ps, top and gdb show, cut to the kernel's 15 characters. `core`: OS number of a PU, -1 for not pinned.
   // A core that the process may not use leaves the thread unpinned, see pinned(): it then runs where the calling one may,
-  // or, if that one was pinned here, where the process's main thread may. Throws std::system_error if the kernel has no threads left.
+  // or, if that one was pinned here, where the process's main thread may. Throws std::system_error if the kernel has no
+  // threads left.
   PinnedThread(std::string name, int core, std::function<void()> body);
 
   PinnedThread(PinnedThread&& other) noexcept;

@@ -16,11 +16,12 @@ void ProcessBacking::TellPeer(const char* cause) {
 }
 
 bool ProcessBacking::PeerGone(std::string* cause) {
+  const bool ended = peer_process_.Ended();  // first: what it said before is there then
   TextPacket packet;
   ReceivedPacket received;
   switch (ReceivePacket(socket_.get(), &packet, sizeof(packet), &received)) {
     case ReceiveOutcome::kNothing:
-      if (!peer_process_.Ended()) return false;
+      if (!ended) return false;
       [[fallthrough]];
     case ReceiveOutcome::kClosed:
       *cause = absl::StrCat(peer_name_, " went away");

@@ -182,8 +182,8 @@ TEST(CorePlanTest, ErrorsNameOptionValueAndWhatIsAllowed) {
 TEST(CorePlanTest, ACoreThatTheProcessMayNotUseIsToldFromOneThatIsNotThere) {
   const Topology machine = Machine("numa:2 core:2 pu:1", {0, 2});
   EXPECT_EQ(ErrorOf(machine, {.r_cores = "1"}),
-            "--r-cores: '1': core 1 is not in this process's CPU set: isolcpus, taskset or a cpuset keeps it out, "
-            "`taskset -c` or --cpuset-cpus lets it in (allowed: cores 0,2)");
+            "--r-cores: '1': core 1 is not in this process's CPU set: isolcpus, taskset, a cpuset or OpenMP's variables "
+            "keep it out, `taskset -c` or --cpuset-cpus lets it in (allowed: cores 0,2)");
   EXPECT_EQ(ErrorOf(machine, {.r_cores = "4"}), "--r-cores: '4': core 4 is not there (allowed: cores 0,2)");
 }
 

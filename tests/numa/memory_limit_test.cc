@@ -99,8 +99,10 @@ TEST_F(MemoryLimitTest, UsageAboveTheLimitLeavesNothing) {
   EXPECT_EQ(MemoryLimit::Read(root_).available_bytes, 0u);
 }
 
+class CpuQuotaTest : public MemoryLimitTest {};
+
 // The same tree of cgroups, asked for CPU time.
-TEST_F(MemoryLimitTest, CpuQuotaOfVersion2IsTheTightestOnTheWayUp) {
+TEST_F(CpuQuotaTest, TheTightestOnTheWayUpOfVersion2Counts) {
   EXPECT_EQ(CpuQuota::Read(root_).cpus, 0);
   Write("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
   Write("/proc/self/cgroup", "0::/pod/job\n");
@@ -118,7 +120,7 @@ TEST_F(MemoryLimitTest, CpuQuotaOfVersion2IsTheTightestOnTheWayUp) {
   EXPECT_EQ(CpuQuota::Read(root_).cpus, 8);
 }
 
-TEST_F(MemoryLimitTest, CpuQuotaOfVersion1) {
+TEST_F(CpuQuotaTest, Version1) {
   Write("/proc/self/mountinfo", "40 24 0:30 /docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n");
   Write("/proc/self/cgroup", "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc/inner\n");
   Write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");

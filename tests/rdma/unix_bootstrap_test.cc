@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -182,7 +183,9 @@ TEST_F(UnixBootstrapTest, SilentClientsDoNotKeepAnHonestEngineOut) {
   // And do not stay: one is told after its time, if only the youngest, and the oldest had to make room.
   silent.push_back(std::make_unique<RawClient>(path_));
   ExpectTurnedAway("no proposal came in time");
-  if (all_had_time) EXPECT_EQ(silent.front()->Refusal(), "closed");
+  if (all_had_time) {
+    EXPECT_EQ(silent.front()->Refusal(), "closed");
+  }
 }
 
 TEST_F(UnixBootstrapTest, AProposalThatCameInTimeIsHeardHoweverLate) {
@@ -426,6 +429,7 @@ TEST_F(UnixBootstrapTest, AnEngineThatCannotUseTheAnswerHangsUp) {
     EXPECT_EQ(ReceivePacket(client.get(), packet, sizeof(packet), &received), ReceiveOutcome::kPacket);
     child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       for (;;) pause();
     }
     EXPECT_TRUE(SendPacket(client.get(), "hello", 5, -1).ok());

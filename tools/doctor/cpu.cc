@@ -72,7 +72,8 @@ void ExamineCpuQuota(const DoctorHost& host, CheckList* list) {
     list->Ok(kName, found);
     return;
   }
-  list->Warning(kName, absl::StrFormat("%s, but %d physical cores, whose threads poll", found, cores),
+  list->Warning(kName,
+                absl::StrFormat("%s, but %d physical cores, by default with a polling thread each", found, cores),
                 "they stand still when it is used up: give this process CPUs of its own instead (--cpuset-cpus), or "
                 "fewer threads (--s-threads, --r-threads)");
 }

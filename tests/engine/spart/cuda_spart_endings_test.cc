@@ -96,7 +96,9 @@ TEST_P(CudaSPartTest, AFailedStepHoldsNobodyUp) {
   SPartRig on_gpu(model_, gpu.get(), 2, 37);
   SPartRig::Ask ask;
   ask.before_start = [&](int stage) {
-    if (stage == 1) EXPECT_TRUE(device_->Synchronize().ok());  // it has given up
+    if (stage == 1) {
+      EXPECT_TRUE(device_->Synchronize().ok());  // it has given up
+    }
   };
   EXPECT_TRUE(on_gpu.Step(ask).failed);
   const uint64_t start_ns = NowNs();

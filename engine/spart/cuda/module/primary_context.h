@@ -11,7 +11,7 @@ namespace fastdecode {
 
 // The context of a GPU in which CUDA's runtime works. It is made current by the driver's calls, not by cudaSetDevice,
 // which cannot be taken back: for a thread that has used no GPU yet the runtime names GPU 0, and setting that would
-// make a context there.
+// make a context there. (rdma/gpu has such a scope, too; the module is linked with nothing of rdma.)
 // Owns: a reference to the context. Thread: any.
 class PrimaryContext {
  public:
