@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/fastdecode.hpp"
 #include "numa/pinned_thread.h"
 #include "tools/bench_attention.h"
 #include "tools/bench_gemm.h"
