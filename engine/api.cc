@@ -80,6 +80,11 @@ fd_status* ToStatus(const absl::Status& status) {
   return new fd_status{code, std::string(status.message())};
 }
 
+fd_status* ToStatus(const std::system_error& error) {
+  const bool no_thread_left = error.code() == std::errc::resource_unavailable_try_again;
+  return new fd_status{no_thread_left ? FD_RESOURCE_EXHAUSTED : FD_INTERNAL, error.what()};
+}
+
 char* CopyString(const std::string& text) {
   char* copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) return nullptr;
@@ -197,8 +202,7 @@ fd_status* fd_engine_create(const fd_options* options, fd_engine** out) {
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the engine was made"};
   } catch (const std::system_error& error) {
-    const bool no_thread_left = error.code() == std::errc::resource_unavailable_try_again;
-    return new fd_status{no_thread_left ? FD_RESOURCE_EXHAUSTED : FD_INTERNAL, error.what()};
+    return ToStatus(error);
   }
   *out = engine.release();
   return nullptr;
@@ -385,8 +389,7 @@ fd_status* fd_worker_create(const fd_options* options, fd_worker** out) {
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the worker was made"};
   } catch (const std::system_error& error) {
-    const bool no_thread_left = error.code() == std::errc::resource_unavailable_try_again;
-    return new fd_status{no_thread_left ? FD_RESOURCE_EXHAUSTED : FD_INTERNAL, error.what()};
+    return ToStatus(error);
   }
   *out = worker.release();
   return nullptr;
