@@ -45,7 +45,7 @@ void ExamineCpuSet(const DoctorHost& host, CheckList* list) {
   if (online && !part) absl::StrAppend(&found, ", all that are online");
   if (part) absl::StrAppend(&found, " of ", FormatCores(*online), " online");
   if (part && host.openmp_binds) {
-    list->Warning(kName, absl::StrCat(found, "; OpenMP's runtime has bound this process to them"),
+    list->Warning(kName, absl::StrCat(found, "; OpenMP's runtime was told to bind this process"),
                   absl::StrCat("unset ", kOpenMpBindingVariables));
     return;
   }
