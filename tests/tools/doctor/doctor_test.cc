@@ -151,8 +151,9 @@ TEST(DoctorTest, ACpuSetThatOpenMpHasMade) {
   host.openmp_binds = true;
   EXPECT_THAT(Find(ExamineHost(host), "CPU set"), IsOk("CPUs 0-7, all that are online"));
   fake.WriteStatus(false, "3");
-  EXPECT_THAT(Find(ExamineHost(host), "CPU set"),
-              Is(CheckStatus::kWarning, "CPUs 3 of 0-7 online; OpenMP's runtime was told to bind", "unset OMP_PROC_BIND"));
+  EXPECT_THAT(
+      Find(ExamineHost(host), "CPU set"),
+      Is(CheckStatus::kWarning, "CPUs 3 of 0-7 online; OpenMP's runtime was told to bind", "unset OMP_PROC_BIND"));
 }
 
 TEST(DoctorTest, ACpuQuotaBelowTheCores) {
