@@ -52,17 +52,54 @@ absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec)
   return options.max_context;
 }
 
-PollMode ChoosePoll(const Options& options, const CorePlan& plan) {
-  switch (options.poll) {
-    case Options::Poll::kYield:
-      return PollMode::kYield;
-    case Options::Poll::kSpin:
-    case Options::Poll::kAlways:
-      return PollMode::kSpin;
-    case Options::Poll::kAuto:
-      break;
+int SplitMicroBatches(const Options& options) { return options.micro_batches > 0 ? options.micro_batches : 2; }
+
+absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vector<Endpoint>& endpoints, bool gpu) {
+  const auto is_local = [](const Endpoint& endpoint) { return endpoint.kind == Endpoint::Kind::kLocal; };
+  const bool all_local = std::all_of(endpoints.begin(), endpoints.end(), is_local);
+  CoreChoice choice;
+  choice.micro_batches = SplitMicroBatches(options);
+  if (options.core_plan == Options::CorePlanMode::kSplit) {
+    choice.reason = "--core-plan split";
+    return choice;
   }
-  return plan.shared_cores ? PollMode::kYield : PollMode::kWatch;
+  if (options.core_plan == Options::CorePlanMode::kShared) {
+    if (gpu) return absl::InvalidArgumentError("--core-plan: 'shared' is for an S-Part on the CPU (--spart cpu)");
+    if (std::none_of(endpoints.begin(), endpoints.end(), is_local)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--core-plan: 'shared', but no home of --homes '%s' is in this process (local)", options.homes));
+    }
+    if (options.micro_batches > 1) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--micro-batches: %d, but S-Part and homes that share their cores (--core-plan shared) have nothing to "
+          "alternate: give 1, or --core-plan split",
+          options.micro_batches));
+    }
+    choice.reason = "--core-plan shared";
+  } else {
+    const char* split_because = nullptr;
+    if (options.max_sequences > kRosterEntriesMax) split_because = "--max-sequences is more than one micro-batch can have";
+    if (options.micro_batches > 0) split_because = "--micro-batches is given";
+    if (!options.r_cores.empty()) split_because = "--r-cores is given";
+    if (!options.s_cores.empty()) split_because = "--s-cores is given";
+    if (!all_local) split_because = "a home is in another process";
+    if (gpu) split_because = "the S-Part runs on a GPU";
+    if (split_because != nullptr) {
+      choice.reason = absl::StrCat("--core-plan auto: ", split_because);
+      return choice;
+    }
+    choice.reason = "--core-plan auto: the S-Part is on the CPU and every home in this process";
+  }
+  choice.share = true;
+  choice.micro_batches = 1;
+  return choice;
+}
+
+PollMode ChoosePoll(const Options& options, const CorePlan& plan) {
+  if (options.poll == Options::Poll::kYield) return PollMode::kYield;
+  if (options.poll == Options::Poll::kAuto && plan.contended) return PollMode::kYield;
+  if (plan.shared_cores) return PollMode::kTurns;
+  return options.poll == Options::Poll::kAuto ? PollMode::kWatch : PollMode::kSpin;
 }
 
 RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context, bool gpu_home) {
@@ -76,7 +113,7 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
   shape.kv_type = static_cast<uint32_t>(options.kv_type.value_or(KvTypeOf(type)));
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
   shape.sliding_window = static_cast<uint32_t>(spec.sliding_window);
-  shape.micro_batches = static_cast<uint32_t>(options.micro_batches);
+  shape.micro_batches = static_cast<uint32_t>(SplitMicroBatches(options));
   shape.max_rows = static_cast<uint32_t>(SequencesPerMicroBatch(options, gpu_home) + options.prefill_chunk);
   shape.max_context = static_cast<uint32_t>(max_context);
   return shape;
@@ -87,11 +124,12 @@ absl::Status CheckSequences(const Options& options) {
   if (sequences <= kRosterEntriesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "--max-sequences: %d over %d micro-batches are %d a micro-batch, more than the %d that it can have",
-      options.max_sequences, options.micro_batches, sequences, kRosterEntriesMax));
+      options.max_sequences, SplitMicroBatches(options), sequences, kRosterEntriesMax));
 }
 
 int SequencesPerMicroBatch(const Options& options, bool gpu_home) {
-  const int share = (options.max_sequences + options.micro_batches - 1) / options.micro_batches;
+  const int micro_batches = SplitMicroBatches(options);
+  const int share = (options.max_sequences + micro_batches - 1) / micro_batches;
   return gpu_home ? std::max(share, std::min(options.max_sequences, kRosterEntriesMax)) : share;
 }
 

@@ -27,6 +27,19 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options);
 absl::StatusOr<ElementType> ChooseType(const Options& options, Isa isa, bool gpu);
 // Tokens of one sequence.
 absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec);
+
+// How the S-Part and the homes of this process get their cores.
+struct CoreChoice {
+  bool share = false;     // both get all of them, and take turns
+  int micro_batches = 0;  // in flight
+  std::string reason;     // "--core-plan auto: a home is in another process"
+};
+// `gpu`: the S-Part runs on one. Errors: InvalidArgument, naming option and value, for a plan that these homes, this
+// S-Part or --micro-batches do not go with.
+absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vector<Endpoint>& endpoints, bool gpu);
+// What `micro-batches` says; auto: where cores are split.
+int SplitMicroBatches(const Options& options);
+
 PollMode ChoosePoll(const Options& options, const CorePlan& plan);
 // The R-Part's view of the model under these options. gpu_home: one of the homes is the S-Part's GPU.
 RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context, bool gpu_home);

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "engine/choices.h"
 #include "engine/model/model_config.h"
 #include "engine/rpart/page_counts.h"
 #include "engine/schedule/build_request.h"
@@ -66,6 +65,7 @@ absl::Status Engine::Start() {
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
   if (!endpoints.ok()) return endpoints.status();
   gpu_home_ = HasGpuHome(*endpoints);
+  if (absl::Status bad = ChooseCores(*endpoints, *device != nullptr); !bad.ok()) return bad;
   if (absl::Status bad = CheckSequences(options_); !bad.ok()) return bad;
   shape_ = MakeShape(spec_, options_, *type, *context, gpu_home_);
   if (absl::Status bad = ValidateShape(shape_); !bad.ok()) return bad;
@@ -90,9 +90,14 @@ absl::Status Engine::Start() {
   const bool park = options_.poll != Options::Poll::kAlways;
   engine_node_ = -1;
   if (const int node = topology->NodeOfCore(plan.s_cores[0]); node >= 0) engine_node_ = topology->nodes[node].os_index;
-  machine_ = topology->ToString() + plan.ToString();
+  const bool one_node = std::all_of(plan.s_cores.begin(), plan.s_cores.end(), [&](int core) {
+    return topology->NodeOfCore(core) == topology->NodeOfCore(plan.s_cores[0]);
+  });
+  log_.Info(DescribeCorePlan());
+  machine_ = topology->ToString() + plan.ToString() + DescribeCorePlan() + "\n";
 
   SPartPlace place;
+  place.node = one_node ? engine_node_ : -1;
   place.type = *type;
   place.device = *std::move(device);
   place.is_home = gpu_home_;
@@ -142,6 +147,19 @@ absl::Status Engine::LoadTokenizer() {
   return absl::OkStatus();
 }
 
+absl::Status Engine::ChooseCores(const std::vector<Endpoint>& endpoints, bool gpu) {
+  absl::StatusOr<CoreChoice> choice = ChooseCorePlan(options_, endpoints, gpu);
+  if (!choice.ok()) return choice.status();
+  core_choice_ = *std::move(choice);
+  options_.micro_batches = core_choice_.micro_batches;
+  return absl::OkStatus();
+}
+
+std::string Engine::DescribeCorePlan() const {
+  return absl::StrFormat("core plan: %s, %d micro-batch%s (%s)", core_choice_.share ? "shared" : "split",
+                         core_choice_.micro_batches, core_choice_.micro_batches == 1 ? "" : "es", core_choice_.reason);
+}
+
 absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) {
   const std::string bound = DescribeOpenMpBinding(topology);
   if (!bound.empty()) log_.Warning(bound);
@@ -151,6 +169,7 @@ absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) 
   wanted.s_threads = options_.s_threads;
   wanted.r_threads = options_.r_threads;
   wanted.homes = static_cast<int>(local_homes);
+  wanted.share = core_choice_.share;
   absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(topology, wanted);
   if (!planned.ok()) return planned.status();
   cores_ = *std::move(planned);
@@ -161,7 +180,6 @@ absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) 
 absl::Status Engine::LoadModel(SPartPlace place) {
   place.shape = shape_;
   place.sequences_max = SequencesPerMicroBatch(options_, gpu_home_);
-  place.node = engine_node_;
   place.s_cores = cores_.plan.s_cores;
   place.all_cores = cores_.plan.AllCores();
   absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options_, spec_, std::move(place), &log_);
@@ -275,6 +293,7 @@ nlohmann::json Engine::DescribeRecord() const {
                         {"weight_bytes", spart_->weight_bytes()},
                         {"s_part", spart_->Describe()},
                         {"s_part_asynchronous", spart_->asynchronous()},
+                        {"core_plan", core_choice_.share ? "shared" : "split"},
                         {"s_cores", core_list(cores_.plan.s_cores)},
                         {"machine", machine_},
                         {"ns_per_event", MeasureEventNs()},
@@ -304,6 +323,7 @@ std::string Engine::StatisticsJson() const {
   gauges.active_sequences = statistics.active_sequences.load(std::memory_order_relaxed);
   gauges.ready_sequences = statistics.ready_sequences.load(std::memory_order_relaxed);
   gauges.weight_bytes = spart_->weight_bytes();
+  gauges.micro_batches = options_.micro_batches;
   gauges.s_cores = cores_.plan.s_cores;
   std::lock_guard lock(statistics_mutex_);
   return ToJson(Difference(TakeSnapshot(statistics), baseline_), homes_->List(), gauges);

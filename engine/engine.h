@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/choices.h"
 #include "engine/fastdecode.h"
 #include "engine/homes.h"
 #include "engine/load_spart.h"
@@ -57,18 +58,21 @@ class Engine {
   explicit Engine(const Options& options);
   absl::Status Start();
   absl::Status LoadTokenizer();
+  absl::Status ChooseCores(const std::vector<Endpoint>& endpoints, bool gpu);
   absl::Status PlanCoresFor(const Topology& topology, size_t local_homes);
+  std::string DescribeCorePlan() const;
   absl::Status LoadModel(SPartPlace place);
   absl::Status CheckKvBudget() const;
   absl::Status StartRecordServer();
   void StartPipeline(PollMode poll, bool park);
   nlohmann::json DescribeRecord() const;
 
-  const Options options_;
+  Options options_;                                  // micro_batches: as chosen, from Start on
   Logger log_;
   ModelSpec spec_;
   RPartShape shape_;
   bool gpu_home_ = false;                            // the S-Part's GPU is a home
+  CoreChoice core_choice_;
   ReservedCorePlan cores_;
   int engine_node_ = -1;                             // NUMA node of the S-Part
   std::string machine_;                              // what was found at start, for Describe

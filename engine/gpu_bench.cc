@@ -20,7 +20,7 @@ absl::StatusOr<GpuBenchSPart> LoadGpuBenchSPart(const std::map<std::string, std:
   }
   if (options.model.empty()) return absl::InvalidArgumentError("--model: a model folder is needed");
   options.spart = Options::SPartBackend::kCuda;
-  if (!load.several) options.micro_batches = 1;
+  options.micro_batches = load.several ? SplitMicroBatches(options) : 1;
   options.max_sequences = load.sequences_max * options.micro_batches;
   options.prefill_chunk = load.chunk;
   absl::StatusOr<ModelSpec> spec = ReadModelSpec(options.model);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/choices.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/weights.h"
 #include "engine/pipeline/statistics.h"
@@ -103,7 +104,7 @@ absl::StatusOr<std::unique_ptr<SPartDevice>> ChooseDevice(const Options& options
   if (looks && !HasDriver()) return nullptr;
   DeviceOptions device;
   device.index = options.gpu;
-  device.streams = options.micro_batches;
+  device.streams = SplitMicroBatches(options);
   device.batch_invariant = options.batch_invariant;
   absl::StatusOr<std::string> module = options.cuda_module;
   if (module->empty()) module = FindDeviceModule();

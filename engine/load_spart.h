@@ -33,7 +33,7 @@ struct SPartPlace {
   // The CPU's.
   Isa isa = Isa::kNone;
   PollMode poll = PollMode::kSpin;
-  int node = -1;
+  int node = -1;               // that holds the weights; -1: the S cores are on several, and each takes a part
   std::vector<int> s_cores;    // [0] is the pipeline thread's
   std::vector<int> all_cores;  // to read weights with
 };

@@ -98,6 +98,28 @@ absl::Status SetSPart(Options& options, const std::string& value) {
   return absl::OkStatus();
 }
 
+absl::Status SetCorePlan(Options& options, const std::string& value) {
+  if (value == "auto") {
+    options.core_plan = Options::CorePlanMode::kAuto;
+  } else if (value == "split") {
+    options.core_plan = Options::CorePlanMode::kSplit;
+  } else if (value == "shared") {
+    options.core_plan = Options::CorePlanMode::kShared;
+  } else {
+    return Bad("core-plan", value, "auto, split or shared");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetMicroBatches(Options& options, const std::string& value) {
+  int count = 0;
+  if (value != "auto" && !ParseInt("micro-batches", value, 1, 16, &count).ok()) {
+    return Bad("micro-batches", value, "auto or a number from 1 to 16");
+  }
+  options.micro_batches = count;
+  return absl::OkStatus();
+}
+
 absl::Status SetPoll(Options& options, const std::string& value) {
   if (value == "auto") {
     options.poll = Options::Poll::kAuto;
@@ -166,15 +188,22 @@ const OptionRow kRows[] = {
      "where KV lives: local (one home per NUMA node), local:N, gpu (with --spart cuda), unix:PATH or HOST:PORT of a "
      "worker; comma-separated",
      &SetHomes},
-    {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: about half of a node)",
+    {"core-plan", "PLAN", "auto",
+     "shared (S-Part and homes both use every core and take turns), split (each has cores of its own, and micro-batches "
+     "alternate), or auto (shared if the S-Part is on the CPU and every home in this process, unless s-cores, r-cores or "
+     "micro-batches are given)",
+     &SetCorePlan},
+    {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: all if shared, else about half of a node)",
      &SetText<&Options::s_cores>},
-    {"r-cores", "LIST", "", "cores of the R-Part's teams (default: the rest)", &SetText<&Options::r_cores>},
+    {"r-cores", "LIST", "", "cores of the R-Part's teams (default: all if shared, else the rest)",
+     &SetText<&Options::r_cores>},
     {"s-threads", "N", "0", "threads of the S-Part (0: one per core)",
      [](Options& o, const std::string& v) { return ParseInt("s-threads", v, 0, 1024, &o.s_threads); }},
     {"r-threads", "N", "0", "threads of each home's team (0: one per core)",
      [](Options& o, const std::string& v) { return ParseInt("r-threads", v, 0, 1024, &o.r_threads); }},
-    {"micro-batches", "K", "2", "micro-batches in flight; 1 lets S and R wait for each other",
-     [](Options& o, const std::string& v) { return ParseInt("micro-batches", v, 1, 16, &o.micro_batches); }},
+    {"micro-batches", "K", "auto",
+     "micro-batches in flight; 1 lets S and R wait for each other; auto: 1 if they share cores, else 2",
+     &SetMicroBatches},
     {"max-context", "TOKENS", "0", "longest sequence, prompt and answer (0: the model's, at most 8192)",
      [](Options& o, const std::string& v) { return ParseInt("max-context", v, 0, 1 << 20, &o.max_context); }},
     {"max-sequences", "N", "256", "sequences that advance at once, over all micro-batches",
@@ -212,8 +241,8 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseBool("batch-invariant", v, &o.batch_invariant); }},
     {"isa", "NAME", "auto", "auto, avx2, avx512, avx512vnni, avx512bf16 or amx", &SetIsa},
     {"poll", "MODE", "auto",
-     "spin, yield (threads share cores), always (spin and never sleep), or auto (spin, but yield where cores are "
-     "shared, or a CPU quota is less than the threads)",
+     "spin, yield (other processes use the cores, too), always (spin and never sleep), or auto (spin, but yield where "
+     "cores are taken, or a CPU quota is less than the cores); threads of one core take turns unless they yield",
      &SetPoll},
     {"hop-timeout-ms", "MS", "10000",
      "a home without progress for so long is lost, and requests that only a lost home can hold wait as long for it; at "

@@ -19,6 +19,7 @@ namespace fastdecode {
 struct Options {
   enum class Compute { kAuto, kBf16, kFp16, kF32 };
   enum class SPartBackend { kAuto, kCpu, kCuda };
+  enum class CorePlanMode { kAuto, kSplit, kShared };
   enum class Poll { kAuto, kSpin, kYield, kAlways };
 
   std::string model;               // folder
@@ -28,7 +29,8 @@ struct Options {
   std::string s_cores, r_cores;    // lists such as 0,2-5; "" = choose
   int s_threads = 0;               // 0 = all of the S cores
   int r_threads = 0;               // per home; 0 = all of the R cores
-  int micro_batches = 2;
+  CorePlanMode core_plan = CorePlanMode::kAuto;
+  int micro_batches = 0;           // 0 = auto: 1 where S-Part and homes share their cores, else 2
   int max_context = 0;             // tokens of one sequence; 0 = the model's, at most 8192
   int max_sequences = 256;         // in all micro-batches together
   int prefill_chunk = 256;         // prompt tokens a step of one micro-batch

@@ -118,6 +118,7 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["active_sequences"] = gauges.active_sequences;
   out["ready_sequences"] = gauges.ready_sequences;
   out["weight_bytes"] = gauges.weight_bytes;
+  out["micro_batches"] = gauges.micro_batches;
   out["s_cores"] = gauges.s_cores;
   out["s_busy_ns"] = window.s_busy_ns;
   out["s_busy"] = share(window.s_busy_ns);

@@ -28,6 +28,7 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
 struct StatisticsGauges {
   uint32_t active_sequences = 0, ready_sequences = 0;
   uint64_t weight_bytes = 0;
+  int micro_batches = 0;
   std::vector<int> s_cores;
 };
 

@@ -33,9 +33,10 @@ std::vector<int> SpreadThreads(const std::vector<int>& cores, size_t count) {
   return threads;
 }
 
-// Whether the threads, should all poll at once, use up what the process may use of CPU time.
+// Whether the threads, should all poll at once, use up what the process may use of CPU time. Threads that share a core
+// use no more than one has.
 bool PassesQuota(const Topology& topology, const CorePlan& plan) {
-  return topology.cpu_quota.cpus > 0 && static_cast<double>(plan.ThreadCount()) > topology.cpu_quota.cpus;
+  return topology.cpu_quota.cpus > 0 && static_cast<double>(plan.AllCores().size()) > topology.cpu_quota.cpus;
 }
 
 // A node that this process can use, while its cores are given out.
@@ -63,8 +64,8 @@ class Planner {
   }
 
  private:
-  bool RChosen() const { return options_.r_cores.empty(); }
-  bool SChosen() const { return options_.s_cores.empty(); }
+  bool RChosen() const { return r_given_.empty(); }
+  bool SChosen() const { return s_given_.empty(); }
   size_t ThreadsPerHomeMin() const { return static_cast<size_t>(std::max(1, options_.r_threads)); }
   // Cores of a node that its homes need at least, out of the pool.
   size_t NeededByHomes(const NodeShare& share) const {
@@ -76,10 +77,10 @@ class Planner {
     if (status.ok()) status = CheckCount("--s-threads", options_.s_threads, kThreadsMax);
     if (status.ok()) status = CheckCount("--r-threads", options_.r_threads, kThreadsMax);
     if (!status.ok()) return status;
-    if (!SChosen() && !options_.s_part) {
+    if (!options_.s_cores.empty() && !options_.s_part) {
       return absl::InvalidArgumentError(absl::StrCat("--s-cores: '", options_.s_cores, "', but no S-Part runs here"));
     }
-    if (!RChosen() && options_.homes == 0) {
+    if (!options_.r_cores.empty() && options_.homes == 0) {
       return absl::InvalidArgumentError(absl::StrCat("--r-cores: '", options_.r_cores, "', but no home is here"));
     }
     for (const auto& [option, text, cores] : {std::tuple("--s-cores", &options_.s_cores, &s_given_),
@@ -89,6 +90,12 @@ class Planner {
       if (!parsed.ok()) return parsed.status();
       *cores = *std::move(parsed);
     }
+    if (options_.share && RChosen()) {
+      r_given_ = s_given_;
+      r_option_ = "--s-cores";
+      r_text_ = &options_.s_cores;
+    }
+    if (options_.share && SChosen()) s_given_ = r_given_;
     return absl::OkStatus();
   }
 
@@ -109,21 +116,21 @@ class Planner {
       const auto share = std::find_if(shares_.begin(), shares_.end(),
                                       [&](const NodeShare& s) { return s.node->os_index == os_index; });
       if (share == shares_.end()) {
-        return absl::InvalidArgumentError(absl::StrCat("--r-cores: core ", core, " is on node ", os_index,
+        return absl::InvalidArgumentError(absl::StrCat(r_option_, ": core ", core, " is on node ", os_index,
                                                        ", which has no memory that this process may use"));
       }
       share->r_given.push_back(core);
     }
     std::vector<NodeShare*> with_homes;
     for (NodeShare& share : shares_) {
-      if (RChosen() ? !AllGiven(share, s_given_) : !share.r_given.empty()) with_homes.push_back(&share);
+      if (RChosen() ? options_.share || !AllGiven(share, s_given_) : !share.r_given.empty()) with_homes.push_back(&share);
     }
     if (with_homes.empty()) {  // S has every core; the homes share them
       for (NodeShare& share : shares_) with_homes.push_back(&share);
     }
     if (!RChosen() && with_homes.size() > static_cast<size_t>(options_.homes)) {
-      return absl::InvalidArgumentError(absl::StrCat("--r-cores: '", options_.r_cores, "' has cores of ",
-                                                     with_homes.size(), " NUMA nodes, but --homes is ", options_.homes,
+      return absl::InvalidArgumentError(absl::StrCat(r_option_, ": '", *r_text_, "' has cores of ", with_homes.size(),
+                                                     " NUMA nodes, but --homes is ", options_.homes,
                                                      " and a home is on one node"));
     }
     for (int home = 0; home < options_.homes; ++home) {
@@ -131,6 +138,7 @@ class Planner {
       ++share->homes;
       plan_.home_nodes.push_back(share->node->os_index);
     }
+    if (options_.share) return absl::OkStatus();
     // S is where the homes have left cores.
     const auto s_first = std::find_if(shares_.begin(), shares_.end(),
                                       [&](const NodeShare& share) { return !AllGiven(share, r_given_); });
@@ -144,7 +152,8 @@ class Planner {
     const std::vector<int>& cores = share->node->cores;
     const bool s_here = options_.s_part && SChosen() && share == &shares_.front();
     const size_t s_needs = s_here ? static_cast<size_t>(std::max(1, options_.s_threads)) : 0;
-    const size_t needed = std::max<size_t>(1, s_needs + NeededByHomes(*share));
+    const size_t homes_need = NeededByHomes(*share);
+    const size_t needed = std::max<size_t>(1, options_.share ? std::max(s_needs, homes_need) : s_needs + homes_need);
     const auto append = [&](size_t begin, size_t end, bool taken, bool given) {
       if (share->pool.size() >= needed) return;
       for (size_t i = begin; i < end; ++i) {
@@ -167,6 +176,10 @@ class Planner {
     std::vector<int> cores = s_given_;
     for (NodeShare& share : shares_) {
       if (!SChosen()) break;
+      if (options_.share) {
+        cores.insert(cores.end(), share.pool.begin(), share.pool.end());
+        continue;
+      }
       const bool first = &share == &shares_.front();
       if (!first && asked <= cores.size()) break;
       const size_t count = std::min(share.pool.size(), SPartShare(share, first, asked - std::min(asked, cores.size())));
@@ -217,18 +230,21 @@ class Planner {
     std::set<int> seen;
     const auto see = [&](const std::vector<int>& cores) {
       for (const int core : cores) {
-        if (!seen.insert(core).second || Contains(options_.taken_cores, core)) plan_.shared_cores = true;
+        if (!seen.insert(core).second) plan_.shared_cores = true;
+        if (Contains(options_.taken_cores, core)) plan_.contended = true;
       }
     };
     see(plan_.s_cores);
     for (const std::vector<int>& cores : plan_.home_cores) see(cores);
-    if (PassesQuota(topology_, plan_)) plan_.shared_cores = true;
+    if (PassesQuota(topology_, plan_)) plan_.contended = true;
   }
 
   const Topology& topology_;
   const CorePlanOptions& options_;
   std::vector<int> s_given_;
   std::vector<int> r_given_;
+  const char* r_option_ = "--r-cores";  // where r_given_ comes from, and what it says
+  const std::string* r_text_ = &options_.r_cores;
   std::vector<NodeShare> shares_;
   CorePlan plan_;
 };
@@ -269,7 +285,7 @@ absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, C
     if (reservation.ok()) result.reservation = *std::move(reservation);
   }
   // Without the lock somebody else may have been faster.
-  if (!result.reservation.refused().empty()) result.plan.shared_cores = true;
+  if (!result.reservation.refused().empty()) result.plan.contended = true;
   if (!obstacle.ok()) {
     result.warnings.push_back(absl::StrCat("other FastDecode processes may choose the same cores, as these cannot be ",
                                            "reserved safely: ", std::string(obstacle.message())));
@@ -324,7 +340,11 @@ std::string CorePlan::ToString() const {
   for (size_t home = 0; home < home_cores.size(); ++home) {
     absl::StrAppend(&text, "home ", home, ": ", FormatThreads(home_cores[home]), ", node ", home_nodes[home], "\n");
   }
-  if (shared_cores) absl::StrAppend(&text, "fewer cores, or less CPU time, than polling threads: they yield\n");
+  if (contended) {
+    absl::StrAppend(&text, "other processes use these cores, or the CPU quota is less than they are: threads yield\n");
+  } else if (shared_cores) {
+    absl::StrAppend(&text, "threads that share a core take turns\n");
+  }
   return text;
 }
 

@@ -21,6 +21,7 @@ struct FutexPolicy {
   static constexpr uint64_t kForever = UINT64_MAX;
 
   // Sleeps if *word == expected, until woken, interrupted, or timeout_ns has passed. May wake for no reason.
+  // A thread that shares its core (CoreTurn) gives its turn away meanwhile.
   static void Wait(Word* word, uint32_t expected, uint64_t timeout_ns);
   static void Wake(Word* word, int sleepers_max);
 };

@@ -8,14 +8,17 @@
 #include <cstdint>
 
 #include "numa/clock.h"
+#include "numa/core_turn.h"
 
 namespace fastdecode {
 
 enum class PollMode {
   kSpin,   // the thread has a core to itself and never enters the kernel
-  kYield,  // threads share cores: after kEmptyPollsBeforeYield empty polls every further one gives the core away, and
+  kYield,  // other processes use the core, too: after kEmptyPollsBeforeYield empty polls every further one gives the core away, and
            // after a long time of that naps
   kWatch,  // as kSpin while the core is the thread's own; for a second after it was taken away for long, as kYield
+  kTurns,  // threads of this process share the core and take turns on it (CoreTurn): every empty poll passes the turn on,
+           // without a pause, and after kEmptyPollsBeforeYield of them also gives the core to other processes
 };
 
 // One empty poll's pause: lets the sibling hyperthread run and saves the pipeline flush when the awaited line changes.
@@ -30,12 +33,20 @@ inline void CpuRelax() { _mm_pause(); }
 class PollBackoff {
  public:
   static constexpr uint32_t kEmptyPollsBeforeYield = 256;
+  static constexpr uint32_t kPollsForTeam = 256;
 
-  explicit PollBackoff(PollMode mode) : mode_(mode) {}
+  // `polls_before_pass`: a thread that takes turns keeps its turn for so many empty polls. Where it waits for threads of
+  // its own team, which are at work on other cores, nobody else is likely to have work for this one.
+  explicit PollBackoff(PollMode mode, uint32_t polls_before_pass = 0)
+      : mode_(mode), polls_before_pass_(polls_before_pass) {}
 
   // After an empty poll.
   void Idle() {
     ++empty_polls_;
+    if (mode_ == PollMode::kTurns) {
+      IdleInTurn();
+      return;
+    }
     if (mode_ == PollMode::kWatch && (SharesCore() || empty_polls_ % kPollsBetweenLooks == 0)) Look();
     const bool yields = mode_ == PollMode::kYield || (mode_ == PollMode::kWatch && SharesCore());
     if (!yields || empty_polls_ <= kEmptyPollsBeforeYield) {
@@ -60,6 +71,11 @@ class PollBackoff {
   static constexpr uint64_t kYieldNs = 1'000'000'000;
   static constexpr uint64_t kLongNs = 1'000'000;  // a nap makes such a wait some 5 % longer, and a longer one less
 
+  void IdleInTurn() {
+    if (empty_polls_ > polls_before_pass_ + kEmptyPollsBeforeYield) sched_yield();
+    if (empty_polls_ <= polls_before_pass_ || !CoreTurn::PassOn()) CpuRelax();
+  }
+
   // From the first yield on.
   bool WaitsForLong() {
     const uint64_t now = NowTicks();
@@ -81,6 +97,7 @@ class PollBackoff {
   static inline thread_local uint64_t shared_until_ticks_ = 0;  // 0: the core is the thread's own
 
   PollMode mode_;
+  uint32_t polls_before_pass_;
   uint32_t empty_polls_ = 0;
   uint64_t looked_ticks_ = 0;
   uint64_t waits_since_ticks_ = 0;

@@ -24,7 +24,7 @@ TicketTeam::TicketTeam(const std::string& name, const std::vector<int>& cores, P
     : TicketTeam(static_cast<int>(cores.size()), mode) {
   helpers_.reserve(helper_count_);
   for (int i = 1; i < thread_count_; ++i) {
-    helpers_.emplace_back(name + "-" + std::to_string(i), cores[i], [this, i] { HelperLoop(i); });
+    helpers_.emplace_back(name + "-" + std::to_string(i), cores[i], [this, i, core = cores[i]] { HelperLoop(i, core); });
     if (cores[i] >= 0 && !helpers_.back().pinned()) ++unpinned_count_;
   }
 }
@@ -35,8 +35,9 @@ TicketTeam::~TicketTeam() {
   helpers_.clear();
 }
 
-void TicketTeam::HelperLoop(int thread_index) {
+void TicketTeam::HelperLoop(int thread_index, int core) {
   SetFlushDenormals();
+  const CoreTurn turn(mode_ == PollMode::kTurns ? core : -1);
   for (uint64_t ticket = 0;;) {
     ticket = AwaitTicketAfter(ticket);
     if (release_.work == nullptr) return;
@@ -67,7 +68,7 @@ void TicketTeam::Barrier(int /*thread_index*/) {
   // Arrivals are counted for ever: the k-th barrier opens at k * N. Acq_rel, and an acquire load below: the increments
   // form a release sequence, so who sees the count at k * N sees what each of the N wrote before arriving.
   const uint64_t opens_at = (arrived_.value.fetch_add(1, std::memory_order_acq_rel) / threads + 1) * threads;
-  PollBackoff backoff(mode_);
+  PollBackoff backoff(mode_, PollBackoff::kPollsForTeam);
   while (arrived_.value.load(std::memory_order_acquire) < opens_at) backoff.Idle();
 }
 

@@ -64,7 +64,7 @@ class TicketTeam {
 
   // Polls until Done().
   void Wait() {
-    PollBackoff backoff(mode_);
+    PollBackoff backoff(mode_, PollBackoff::kPollsForTeam);
     while (!Done()) backoff.Idle();
   }
 
@@ -90,7 +90,7 @@ class TicketTeam {
   };
 
   TicketTeam(int thread_count, PollMode mode);  // still without helpers
-  void HelperLoop(int thread_index);
+  void HelperLoop(int thread_index, int core);
   uint64_t AwaitTicketAfter(uint64_t last_ticket);
   void WakeHelpers();
 

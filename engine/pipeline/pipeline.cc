@@ -68,6 +68,7 @@ bool Pipeline::Quiet() const {
 
 void Pipeline::Run() {
   SetFlushDenormals();
+  const CoreTurn turn(options_.poll == PollMode::kTurns ? options_.core : -1);
   PollBackoff backoff(options_.poll);
   uint64_t quiet_since_ns = 0;
   for (;;) {

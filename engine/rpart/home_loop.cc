@@ -31,6 +31,14 @@ void HomeLoop::MakeTeam() {
 
 void HomeLoop::Serve() {
   SetFlushDenormals();
+  ServeUntilStopped();
+  team_.reset();  // without a turn: helpers need theirs to end
+  FD_CHECK(served_.count == 0, "the home stops while it serves");
+  FD_CHECK(pool_.free() == pool_.total(), "a page leaked");
+}
+
+void HomeLoop::ServeUntilStopped() {
+  const CoreTurn turn(options_.poll == PollMode::kTurns ? options_.cores[0] : -1);
   PollBackoff backoff(options_.poll);
   while (!stopping_) {
     if (Turn()) {
@@ -42,9 +50,6 @@ void HomeLoop::Serve() {
       backoff.Idle();
     }
   }
-  team_.reset();
-  FD_CHECK(served_.count == 0, "the home stops while it serves");
-  FD_CHECK(pool_.free() == pool_.total(), "a page leaked");
 }
 
 void HomeLoop::TakeArrival(PeerSession* session) {

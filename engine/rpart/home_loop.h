@@ -70,6 +70,7 @@ class HomeLoop {
   bool MayPark() const;
 
   // home_loop.cc
+  void ServeUntilStopped();
   void TakeArrival(PeerSession* session);
   void EndSession(size_t index);
   void Park();

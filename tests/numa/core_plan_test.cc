@@ -41,16 +41,21 @@ TEST(CorePlanTest, OneCoreIsShared) {
   EXPECT_THAT(plan.s_cores, ElementsAre(0));
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0)));
   EXPECT_TRUE(plan.shared_cores);
-  EXPECT_THAT(plan.ToString(), HasSubstr("they yield"));
+  EXPECT_FALSE(plan.contended);
+  EXPECT_THAT(plan.ToString(), HasSubstr("take turns"));
 }
 
 TEST(CorePlanTest, ThreadsThatWouldUseUpTheCpuQuotaYield) {
   Topology machine = Machine("numa:1 core:8 pu:1");
   machine.cpu_quota = {.cpus = 8, .source = "cpu.max: 800000 100000"};
-  EXPECT_FALSE(PlanOrDie(machine, {}).shared_cores);
+  EXPECT_FALSE(PlanOrDie(machine, {}).contended);
+  EXPECT_FALSE(PlanOrDie(machine, {.share = true}).contended) << "16 threads take turns on 8 cores";
   machine.cpu_quota.cpus = 7.5;
-  EXPECT_TRUE(PlanOrDie(machine, {}).shared_cores);
-  EXPECT_FALSE(PlanOrDie(machine, {.s_threads = 4, .r_threads = 3}).shared_cores);
+  EXPECT_TRUE(PlanOrDie(machine, {}).contended);
+  EXPECT_TRUE(PlanOrDie(machine, {.share = true}).contended);
+  EXPECT_THAT(PlanOrDie(machine, {}).ToString(), HasSubstr("threads yield"));
+  EXPECT_FALSE(PlanOrDie(machine, {.s_threads = 4, .r_threads = 3}).contended);
+  EXPECT_FALSE(PlanOrDie(machine, {.s_threads = 7, .r_threads = 3, .share = true}).contended);
 }
 
 TEST(CorePlanTest, MoreHomesThanCoresShareThem) {
@@ -154,13 +159,65 @@ TEST(CorePlanTest, TakenCoresAreAvoidedWhileThereAreOthers) {
   CorePlan plan = PlanOrDie(machine, {.taken_cores = {0, 2}});
   EXPECT_THAT(plan.s_cores, ElementsAre(1));
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(3)));
-  EXPECT_FALSE(plan.shared_cores);
+  EXPECT_FALSE(plan.contended);
   plan = PlanOrDie(machine, {.taken_cores = {0, 1, 2, 3}});
   EXPECT_EQ(plan.AllCores().size(), 4u);
-  EXPECT_TRUE(plan.shared_cores);
+  EXPECT_TRUE(plan.contended);
+  EXPECT_FALSE(plan.shared_cores);
   plan = PlanOrDie(machine, {.r_cores = "2", .taken_cores = {2}});
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(2)));
+  EXPECT_TRUE(plan.contended);
+  plan = PlanOrDie(machine, {.share = true, .taken_cores = {0, 2}});
+  EXPECT_THAT(plan.s_cores, ElementsAre(1, 3));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(1, 3)));
+  EXPECT_FALSE(plan.contended);
+  plan = PlanOrDie(machine, {.share = true, .taken_cores = {0, 1, 2, 3}});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2, 3));
+  EXPECT_TRUE(plan.contended && plan.shared_cores);
+}
+
+TEST(CorePlanTest, BothTeamsGetEveryCoreWhereTheyShare) {
+  CorePlan plan = PlanOrDie(Machine("numa:1 core:2 pu:1"), {.share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1)));
   EXPECT_TRUE(plan.shared_cores);
+  EXPECT_EQ(plan.ToString(),
+            "S-Part: 2 threads on cores 0-1\nhome 0: 2 threads on cores 0-1, node 0\nthreads that share a core take turns\n");
+  plan = PlanOrDie(Machine("numa:1 core:1 pu:1"), {.share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0)));
+  // One thread a physical core; hyperthreads only for more threads than these.
+  plan = PlanOrDie(Machine("numa:1 core:2 pu:2"), {.share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 2));
+  plan = PlanOrDie(Machine("numa:1 core:2 pu:2"), {.s_threads = 3, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 2, 1));
+  plan = PlanOrDie(Machine("numa:1 core:4 pu:1"), {.s_threads = 2, .r_threads = 3, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1, 2)));
+}
+
+TEST(CorePlanTest, OnSeveralNodesSIsOnAllOfThemAndEachHomeOnItsOwn) {
+  const Topology machine = Machine("numa:2 core:3 pu:1");
+  CorePlan plan = PlanOrDie(machine, {.homes = 2, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5)));
+  // Homes of one node divide it.
+  plan = PlanOrDie(machine, {.homes = 4, .share = true});
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0), ElementsAre(3), ElementsAre(1, 2), ElementsAre(4, 5)));
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(CorePlanTest, CoresOfOneTeamAreTheOthersTooWhereTheyShare) {
+  const Topology machine = Machine("numa:2 core:3 pu:1");
+  CorePlan plan = PlanOrDie(machine, {.s_cores = "4-5", .homes = 1, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(4, 5));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(4, 5)));
+  EXPECT_THAT(plan.home_nodes, ElementsAre(1));
+  plan = PlanOrDie(machine, {.r_cores = "1,2", .homes = 1, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(1, 2));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(1, 2)));
+  EXPECT_THAT(ErrorOf(machine, {.s_cores = "2-3", .homes = 1, .share = true}),
+              HasSubstr("--s-cores: '2-3' has cores of 2 NUMA nodes"));
 }
 
 TEST(CorePlanTest, ErrorsNameOptionValueAndWhatIsAllowed) {
@@ -188,7 +245,7 @@ TEST(CorePlanTest, ACoreThatTheProcessMayNotUseIsToldFromOneThatIsNotThere) {
 }
 
 // Whatever the machine and the wishes: every thread has a core that exists, every home's cores are of its node, and
-// shared_cores tells the truth.
+// shared_cores and contended tell the truth.
 TEST(CorePlanTest, EveryPlanIsSound) {
   int plans = 0;
   for (const char* description :
@@ -197,9 +254,13 @@ TEST(CorePlanTest, EveryPlanIsSound) {
     for (int homes = 0; homes <= 4; ++homes) {
       for (int s_threads = 0; s_threads <= 4; ++s_threads) {
         for (int r_threads = 0; r_threads <= 3; ++r_threads) {
-          for (const std::vector<int>& taken : {std::vector<int>{}, std::vector<int>{0}}) {
-            const CorePlan plan = PlanOrDie(
-                machine, {.homes = homes, .s_threads = s_threads, .r_threads = r_threads, .taken_cores = taken});
+          for (const int variant : {0, 1, 2, 3}) {
+            const std::vector<int> taken = variant % 2 == 1 ? std::vector<int>{0} : std::vector<int>{};
+            const CorePlan plan = PlanOrDie(machine, {.homes = homes,
+                                                      .s_threads = s_threads,
+                                                      .r_threads = r_threads,
+                                                      .share = variant >= 2,
+                                                      .taken_cores = taken});
             ++plans;
             size_t threads = plan.s_cores.size();
             ASSERT_FALSE(plan.s_cores.empty());
@@ -218,13 +279,14 @@ TEST(CorePlanTest, EveryPlanIsSound) {
               ASSERT_GE(machine.NodeOfCore(core), 0);
               uses_taken |= !taken.empty() && core == taken[0];
             }
-            ASSERT_EQ(plan.shared_cores, uses_taken || plan.AllCores().size() < threads);
+            ASSERT_EQ(plan.shared_cores, plan.AllCores().size() < threads);
+            ASSERT_EQ(plan.contended, uses_taken);
           }
         }
       }
     }
   }
-  EXPECT_EQ(plans, 4 * 5 * 5 * 4 * 2);
+  EXPECT_EQ(plans, 4 * 5 * 5 * 4 * 4);
 }
 
 }  // namespace

@@ -141,10 +141,10 @@ TEST_F(CoreReservationTest, ASecondPlanTakesOtherCores) {
   const absl::StatusOr<ReservedCorePlan> second = PlanAndReserveCores(*machine, one_each, directory_);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_THAT(second->plan.AllCores(), ElementsAre(2, 3));
-  EXPECT_FALSE(second->plan.shared_cores);
+  EXPECT_FALSE(second->plan.contended);
   const absl::StatusOr<ReservedCorePlan> third = PlanAndReserveCores(*machine, one_each, directory_);
   ASSERT_TRUE(third.ok()) << third.status();
-  EXPECT_TRUE(third->plan.shared_cores);
+  EXPECT_TRUE(third->plan.contended);
   EXPECT_THAT(third->reservation.held(), IsEmpty());
 }
 
@@ -162,7 +162,7 @@ TEST_F(CoreReservationTest, WhatCannotBeLockedOrReservedIsAWarningAndNoError) {
   ASSERT_TRUE(unlocked.ok()) << unlocked.status();
   EXPECT_THAT(unlocked->warnings, ElementsAre(HasSubstr(directory_ + "/lock")));
   EXPECT_THAT(unlocked->reservation.held(), ElementsAre(2, 3));
-  EXPECT_FALSE(unlocked->plan.shared_cores);
+  EXPECT_FALSE(unlocked->plan.contended);
 
   const std::string nowhere = directory_ + "/nowhere";
   const absl::StatusOr<ReservedCorePlan> unreserved = PlanAndReserveCores(*machine, one_each, nowhere);

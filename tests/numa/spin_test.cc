@@ -58,6 +58,10 @@ TEST(SpinTest, WhoFindsSomethingDoesNotNap) {
 
 TEST(SpinTest, WhoHasTheCoreNeverNaps) { EXPECT_EQ(Sleeps(PollMode::kSpin, std::chrono::milliseconds(20), false), 0); }
 
+TEST(SpinTest, WhoTakesTurnsNeverNaps) {
+  EXPECT_EQ(Sleeps(PollMode::kTurns, std::chrono::milliseconds(20), false), 0);
+}
+
 TEST(SpinTest, WhoWatchesFindsItsCoreTaken) { EXPECT_TRUE(FindsItsCoreShared(PollMode::kWatch, false)); }
 
 // What lies between polls that found something is work.
@@ -66,6 +70,7 @@ TEST(SpinTest, WorkIsNoLoss) { EXPECT_FALSE(FindsItsCoreShared(PollMode::kWatch,
 TEST(SpinTest, OthersDoNotLook) {
   EXPECT_FALSE(FindsItsCoreShared(PollMode::kSpin, false));
   EXPECT_FALSE(FindsItsCoreShared(PollMode::kYield, false));
+  EXPECT_FALSE(FindsItsCoreShared(PollMode::kTurns, false));
 }
 
 }  // namespace

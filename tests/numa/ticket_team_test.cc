@@ -54,6 +54,44 @@ TEST(TicketTeamTest, OwnerMayDoOtherThingsMeanwhile) {
   EXPECT_EQ(std::accumulate(slots.values.begin(), slots.values.end(), uint64_t{0}), 600u);
 }
 
+// S-Part and home: the owner of one team waits for the other's, on the same cores, and neither may stop the other's
+// threads, at work, in barriers, parked or ending.
+TEST(TicketTeamTest, TeamsThatShareTheirCoresTakeTurns) {
+  constexpr int kUnits = 500;
+  const std::vector<int> cores = {0, 1};
+  std::atomic<int> done[2] = {};
+  const auto run = [&](int mine) {
+    TicketTeam team("shared", cores, PollMode::kTurns);
+    struct Unit {
+      TicketTeam* team;
+      std::vector<int> begun;
+    } unit = {&team, {0, 0}};
+    {
+      const CoreTurn turn(cores[0]);
+      for (int i = 0; i < kUnits; ++i) {
+        PollBackoff backoff(PollMode::kTurns);
+        while (done[1 - mine].load(std::memory_order_acquire) < i - mine + 1 - (1 - mine)) backoff.Idle();
+        team.Run(
+            [](void* context, int thread, int) {
+              Unit* const unit = static_cast<Unit*>(context);
+              ++unit->begun[static_cast<size_t>(thread)];
+              unit->team->Barrier(thread);
+              EXPECT_EQ(unit->begun[0], unit->begun[1]);
+              unit->team->Barrier(thread);
+            },
+            &unit);
+        if (i % 50 == 0) team.Park();
+        done[mine].store(i + 1, std::memory_order_release);
+      }
+    }
+    EXPECT_EQ(unit.begun, std::vector<int>(2, kUnits));
+  };
+  TickClock::Get();
+  PinnedThread other("other", cores[0], [&] { run(1); });
+  PinnedThread("one", cores[0], [&] { run(0); }).Join();
+  other.Join();
+}
+
 // Neighbours exchange values across barriers; a thread that runs ahead or behind reads the wrong round.
 struct Rounds {
   TicketTeam* team;

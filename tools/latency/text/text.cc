@@ -33,6 +33,7 @@ std::string DescribeEngine(const nlohmann::json& engine) {
   add("layers", "", " layers");
   add("kv_type", "KV ", "");
   add("micro_batches", "", " micro-batches");
+  add("core_plan", "", " cores");
   const auto homes = engine.find("homes");
   if (homes != engine.end() && homes->is_array()) {
     parts.push_back(absl::StrCat(homes->size(), homes->size() == 1 ? " home" : " homes"));
