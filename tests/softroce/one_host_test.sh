@@ -57,9 +57,15 @@ in_guest() {
   local worker engine
   check 'two homes of this process generate what one home does elsewhere' \
     same_tokens /out/expected.json generate -n 12 --homes local --kv-gib 0.02 --report
+  check 'S-Part and homes share the cores of both nodes' grep -q '^S-Part: 2 threads on cores 0-1$' "$last_errors"
+  check 'as the default says' grep -q '^core plan: shared, 1 micro-batch (--core-plan auto' "$last_errors"
   check 'home 0 is on node 0, and the kernel has verified it' grep -E '^home 0: local, node 0.* on node 0 \(verified\)' "$last_errors"
   check 'home 1 is on node 1, and the kernel has verified it' grep -E '^home 1: local, node 1.* on node 1 \(verified\)' "$last_errors"
   check 'AVX2 was chosen for S-Part and homes' test "$(grep -cE '^(S-Part|home [01]): .*avx2' "$last_errors")" == 3
+
+  check 'cores that are split generate the same' \
+    same_tokens /out/expected.json generate -n 12 --homes local --kv-gib 0.02 --core-plan split --report
+  check 'and S has one of them' grep -q '^S-Part: 1 thread on cores 0$' "$last_errors"
 
   check 'a worker starts' start_worker
   mkfifo /tmp/orders  # the engine lives as long as somebody may write to it

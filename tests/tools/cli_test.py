@@ -308,6 +308,30 @@ class Generate(ProgramTest):
         self.assertEqual(len(self.succeed(result).splitlines()), 1)
         self.assertIn("inter-token latency", result.stderr)
 
+    def test_core_plans_give_the_same_tokens(self):
+        def tokens_and_plan(*arguments):
+            result = generate("-p", PROMPT, "-n", 40, "--report", "--json", "--exact", *arguments)
+            self.succeed(result)
+            return json.loads(result.stdout)["token_ids"], re.search(r"core plan: .*", result.stderr.split("\n\n")[-1]).group()
+        tokens, plan = tokens_and_plan()
+        self.assertEqual(plan, "core plan: shared, 1 micro-batch (--core-plan auto: the S-Part is on the CPU and every home in this process)")
+        cases = [(["--core-plan", "split"], "split, 2 micro-batches (--core-plan split)"),
+                 (["--core-plan", "shared", "--poll", "spin"], "shared, 1 micro-batch (--core-plan shared)"),
+                 (["--core-plan", "shared", "--poll", "yield"], "shared, 1 micro-batch (--core-plan shared)"),
+                 (["--micro-batches", "3"], "split, 3 micro-batches (--core-plan auto: --micro-batches is given)")]
+        for arguments, expected in cases:
+            with self.subTest(arguments=arguments):
+                self.assertEqual(tokens_and_plan(*arguments), (tokens, "core plan: " + expected))
+        core = min(os.sched_getaffinity(0))
+        for arguments in [], ["--core-plan", "split"]:
+            with self.subTest(one_core=arguments):
+                one = generate("-p", PROMPT, "-n", 40, "--json", "--exact", *arguments,
+                               preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+                self.succeed(one)
+                self.assertEqual(json.loads(one.stdout)["token_ids"], tokens)
+        self.refused(generate("-p", "A", "--core-plan", "shared", "--micro-batches", 2), "--micro-batches: 2", "--core-plan split")
+        self.refused(generate("-p", "A", "--core-plan", "shared", "--homes", "unix:/nowhere"), "--core-plan: 'shared'", "unix:/nowhere")
+
     def test_report_shows_pages_in_use(self):
         """200 to 219 tokens lie on 7 pages, the last ones of a piece of 4, of which one is held."""
         out = self.succeed(self.told_of_pages(
@@ -788,7 +812,7 @@ class BenchAttention(ProgramTest):
             with self.subTest(arguments=arguments):
                 self.refused(run("bench", "attention", "--gib", "0.02", *arguments) if arguments[0] != "--gib" else
                              run("bench", "attention", *arguments), arguments[0], value)
-        core = str(min(os.sched_getaffinity(0)))
+        core = min(os.sched_getaffinity(0))
         self.refused(run("bench", "attention", "--gib", "0.02", "--cores", core, "--threads", 3), "--threads", "3", core)
         self.refused(run("bench", "attention", "--gib", "0.002", "--context", 4096), "--gib", "0.002", "4096")
         # Fragmented memory has about half of the room.
@@ -1323,7 +1347,7 @@ class BadOptions(ProgramTest):
     def test_bad_values(self):
         cases = [(["--max-tokens", "-5"], "-5"), (["--top-k", "1.5"], "1.5"), (["--temperature", "hot"], "hot"),
                  (["--poll", "fast"], "'fast'"), (["--compute", "int4"], "'int4'"), (["--isa", "neon"], "'neon'"),
-                 (["--micro-batches", "0"], "'0'"), (["--kv-gib", "much"], "'much'"), (["--homes", "moon"], "'moon'"),
+                 (["--micro-batches", "0"], "'0'"), (["--core-plan", "half"], "'half'"), (["--kv-gib", "much"], "'much'"), (["--homes", "moon"], "'moon'"),
                  (["--s-cores", "0-x"], "0-x"), (["--r-cores", "99999"], "99999"),
                  (["--fault", "drop=2"], "2"), (["--logit-bias", "x"], "'x'"), (["--prompt-ids", "1,x"], "'x'"), (["--prompt-ids", "1,2,"], "''"),
                  (["--prompt-ids", ""], "--prompt-ids"), (["--max-context", "9999999"], "9999999"),

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "numa/core_plan.h"
 #include "numa/cpu_quota.h"
 #include "numa/openmp_binding.h"
 #include "tools/doctor/doctor.h"
@@ -50,10 +51,26 @@ void ExamineCpuSet(const DoctorHost& host, CheckList* list) {
     return;
   }
   if (allowed->size() < 2) {
-    list->Warning(kName, found, "S-Part and R-Part need a core each; give this process more (taskset, --cpuset-cpus)");
+    list->Warning(kName, found, "one core does everything in turn; give this process more (taskset, --cpuset-cpus)");
     return;
   }
   list->Ok(kName, found);
+}
+
+// What an engine with the default options makes of the cores that it may use.
+void ExamineCorePlan(const DoctorHost& host, CheckList* list) {
+  constexpr char kName[] = "core plan";
+  if (!host.topology) return;  // said elsewhere
+  CorePlanOptions options;
+  options.homes = static_cast<int>(std::count_if(host.topology->nodes.begin(), host.topology->nodes.end(),
+                                                 [](const NumaNode& node) { return node.UsableAsHome(); }));
+  options.share = true;
+  const absl::StatusOr<CorePlan> shared = PlanCores(*host.topology, options);
+  options.share = false;
+  const absl::StatusOr<CorePlan> split = PlanCores(*host.topology, options);
+  if (!shared.ok() || !split.ok()) return;
+  list->Ok(kName, absl::StrCat("S-Part and homes share CPUs ", FormatCores(shared->AllCores()),
+                               "; split, beside workers or with a GPU: S-Part CPUs ", FormatCores(split->s_cores)));
 }
 
 void ExamineCpuQuota(const DoctorHost& host, CheckList* list) {
@@ -154,6 +171,7 @@ void ExamineCpu(const DoctorHost& host, CheckList* list) {
   }
   ExamineModel(host, list);
   ExamineCpuSet(host, list);
+  ExamineCorePlan(host, list);
   ExamineCpuQuota(host, list);
   ExamineGovernor(host.root, list);
   ExamineIsolation(host.root, list);

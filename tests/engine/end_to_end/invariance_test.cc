@@ -29,12 +29,13 @@ using Setting = std::array<int, kFactors>;
 constexpr std::array<int, 4> kNeighbourCounts = {0, 1, 7, 63};
 const std::array<std::string, 5> kHomeLists = {"local:1", "local:2", "local:3", "WORKER", "local:1,WORKER"};
 const std::array<std::string, 4> kChunks = {"256", "5", "37", "100"};
-constexpr Setting kLevels = {4, 5, 4, 3, 3, 4};
+constexpr int kShared = 4;  // behind 1 to 4 micro-batches on cores that are split: one, and teams that take turns
+constexpr Setting kLevels = {4, 5, kShared + 1, 3, 3, 4};
 constexpr Setting kReference = {};
 
 std::string ToString(const Setting& s) {
   return std::to_string(kNeighbourCounts[s[kNeighbours]]) + " neighbours, " + kHomeLists[s[kHomes]] + ", K " +
-         std::to_string(s[kMicroBatches] + 1) + ", S threads " + std::to_string(s[kSThreads] + 1) + ", R threads " +
+         (s[kMicroBatches] == kShared ? "1, shared" : std::to_string(s[kMicroBatches] + 1)) + ", S threads " + std::to_string(s[kSThreads] + 1) + ", R threads " +
          std::to_string(s[kRThreads] + 1) + ", chunk " + kChunks[s[kChunk]];
 }
 
@@ -130,12 +131,15 @@ class InvarianceTest : public testing::Test {
     if (const size_t at = homes.find("WORKER"); at != std::string::npos) {
       homes.replace(at, 6, "unix:" + WorkerPath(r_threads));
     }
+    // Without a home in this process there is nothing to share.
+    const bool one = setting[kMicroBatches] == kShared, share = one && homes.find("local") != std::string::npos;
     const auto engine = MakeEngine(OptionList{{"model", model_},
                                               {"homes", homes},
                                               {"kv-gib", "0.01"},
-                                              {"poll", "yield"},
+                                              {"core-plan", share ? "shared" : "split"},
+                                              {"poll", share ? "spin" : "yield"},
                                               {"max-sequences", "80"},
-                                              {"micro-batches", std::to_string(setting[kMicroBatches] + 1)},
+                                              {"micro-batches", one ? "1" : std::to_string(setting[kMicroBatches] + 1)},
                                               {"s-threads", std::to_string(setting[kSThreads] + 1)},
                                               {"r-threads", std::to_string(r_threads)},
                                               {"prefill-chunk", kChunks[setting[kChunk]]}} +
