@@ -17,9 +17,27 @@ MAY_INCLUDE = {
     "tools": {"tools", "engine", "rdma", "kernels", "numa"},
     "tests": set(FOLDERS),
 }
-# tools/ reaches the engine through the public interface alone, and the parts' micro-benchmarks through their headers.
-TOOLS_MAY_INCLUDE_OF_ENGINE = {"engine/fastdecode.h", "engine/fastdecode.hpp", "engine/gpu_home_bench.h", "engine/gpu_step_bench.h",
-                               "engine/rpart/rpart_bench.h", "engine/spart/cpu/gemm_bench.h"}
+# The rooms of engine/, and which others each may include; "" are the public headers, which include nothing of ours.
+# Whatever is not named here is an upward arrow, or would close a circle.
+ENGINE_ROOMS = {
+    "api": {"start", "request", "text", "model", "record", "public"},
+    "start": {"request", "homes", "pipeline", "spart", "rpart", "text", "model", "record"},
+    "request": {"pipeline", "text", "model", "record"},
+    "homes": {"pipeline", "spart", "rpart"},
+    "pipeline": {"schedule", "spart", "rpart", "record"},
+    "spart": {"rpart", "model", "record"},
+    "rpart": set(),
+    "text": {"model"},
+    "schedule": set(),
+    "model": set(),
+    "record": set(),
+    "public": set(),
+    # Measuring rigs, which no other room includes.
+    "bench": {"start", "spart", "rpart", "model"},
+}
+PUBLIC_HEADERS = "engine/api/fastdecode/"
+# tools/ reaches the engine through the public interface alone, and the measuring rigs.
+TOOLS_MAY_INCLUDE_OF_ENGINE = ("fastdecode/", "engine/bench/")
 # kernels/ may use the always-on check, which is part of the language here.
 ALWAYS_ALLOWED = {"numa/check.h"}
 
@@ -45,19 +63,47 @@ def strip_comments(text):
     return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', blank, text, flags=re.S)
 
 
+def engine_room(path):
+    """Of a path that begins with engine/; None if the file lies loose."""
+    if path.startswith(PUBLIC_HEADERS):
+        return "public"
+    parts = path.split("/")
+    return parts[1] if len(parts) > 2 else None
+
+
+def find_circle(arrows):
+    """A room that can be reached from itself; None if there is none."""
+    def reaches(room, goal, seen):
+        return any(to == goal or (to not in seen and reaches(to, goal, seen | {to})) for to in arrows[room])
+    return next((room for room in arrows if reaches(room, room, {room})), None)
+
+
+def check_rooms(relative, number, included):
+    room, to = engine_room(relative), engine_room(included)
+    if to != room and to not in ENGINE_ROOMS.get(room, set()):
+        yield f"{relative}:{number}: engine/{room} must not include {included}"
+
+
 def check_includes(path, root, text):
     folder = path.relative_to(root).parts[0]
     for number, line in enumerate(text.splitlines(), 1):
-        match = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+        match = re.match(r'\s*#\s*include\s+["<]([^">]+)[">]', line)
         if not match:
             continue
         included = match.group(1)
+        if included.startswith("fastdecode/"):  # as whoever installs it includes it
+            included = "engine/api/" + included
+        elif "<" in line.split("include")[1]:
+            continue
         target = included.split("/")[0]
         if target not in FOLDERS or included in ALWAYS_ALLOWED:
             continue
         if target not in MAY_INCLUDE[folder]:
             yield f"{path.relative_to(root)}:{number}: {folder}/ must not include {included}"
-        if folder == "tools" and target == "engine" and included not in TOOLS_MAY_INCLUDE_OF_ENGINE:
+        if folder == "engine" and target == "engine":
+            yield from check_rooms(path.relative_to(root).as_posix(), number, included)
+        if folder == "tools" and target == "engine" and not included.removeprefix("engine/api/").startswith(
+                TOOLS_MAY_INCLUDE_OF_ENGINE):
             yield f"{path.relative_to(root)}:{number}: tools/ uses the public interface, not {included}"
         if not (root / included).exists():
             yield f"{path.relative_to(root)}:{number}: {included} does not exist"
@@ -116,6 +162,9 @@ def check_listed(root):
 def main():
     root = pathlib.Path(sys.argv[1]).resolve()
     violations = list(check_listed(root))
+    circle = find_circle(ENGINE_ROOMS)
+    if circle:
+        violations.append(f"check_structure.py: the rooms of engine/ may include each other in a circle through {circle}")
     files = 0
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
@@ -123,6 +172,8 @@ def main():
                 continue
             files += 1
             text = path.read_text()
+            if folder == "engine" and engine_room(path.relative_to(root).as_posix()) not in ENGINE_ROOMS:
+                violations.append(f"{path.relative_to(root)}: lies in no room of engine/ that check_structure.py knows")
             violations += check_includes(path, root, text)
             violations += check_fast_path(path, root, text)
             violations += check_device_bits(path, root, text)

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/latency_report.h"
 
 namespace fastdecode {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/answer.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/commands.h"
 #include "tools/exit_code.h"
 #include "tools/interrupt.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 

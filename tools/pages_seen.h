@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 

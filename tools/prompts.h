@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 

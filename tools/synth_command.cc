@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/option_values.h"

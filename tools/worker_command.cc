@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
 #include "tools/interrupt.h"

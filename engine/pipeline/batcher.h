@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/pipeline/fixed_vector.h"
-#include "engine/pipeline/placement.h"
+#include "engine/schedule/placement.h"
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
 #include "engine/rpart/page_counts.h"
@@ -45,7 +45,7 @@ struct BatchLimits {
 // others, far ones, only if more tokens come of it; and a plan says which micro-batches they go to (decision 0020,
 // placement.h). Else micro-batches grow evenly, and all homes are used.
 //
-// Owns: membership and page counts; sequences stay the scheduler's.
+// Owns: membership and page counts; sequences stay the desk's.
 // Thread: the pipeline thread. Never allocates after construction. Bounded: by the limits.
 class Batcher {
  public:

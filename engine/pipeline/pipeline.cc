@@ -14,10 +14,10 @@ constexpr uint64_t kAnswerNsMax = 1'000'000'000;  // then a home's answer is not
 constexpr int kMessagesPerLookMax = 8;            // of a home, so that one that sends without end holds nothing up
 }  // namespace
 
-Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* scheduler_word)
+Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_word)
     : options_(options),
       spart_(spart),
-      scheduler_parker_(scheduler_word),
+      desk_parker_(desk_word),
       batcher_(options.limits),
       record_(options.record),
       commands_(8192),

@@ -47,11 +47,11 @@ struct PipelineOptions {
 // Thread: Run() is the pipeline thread; nothing else touches links, S-Part or members. Others talk to it by TryCommand
 //         (one producer), TryEvent (one consumer), Wake, lost links and Sequence::cancelled.
 // Bounded: every queue by a fixed capacity; a step starts only when the event queue has room for all that it can say,
-//          so that a slow scheduler stops new steps and never blocks a running one.
+//          so that a slow desk stops new steps and never blocks a running one.
 class Pipeline {
  public:
-  // `scheduler_word`: rung after events, at most once a step and once a turn. Everything must outlive the pipeline.
-  Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* scheduler_word);
+  // `desk_word`: rung after events, at most once a step and once a turn. Everything must outlive the pipeline.
+  Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_word);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -150,7 +150,7 @@ class Pipeline {
   bool DrainCommands();
   bool PollHomes();
   bool Advance(int m);
-  void RingScheduler();
+  void RingDesk();
   void Housekeep(uint64_t now_ns);
   void CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns);
   void GiveUpIfOverdue(int home, uint64_t now_ns);
@@ -205,7 +205,7 @@ class Pipeline {
   // Constant after construction.
   const PipelineOptions options_;
   SPart* const spart_;
-  Parker scheduler_parker_;
+  Parker desk_parker_;
 
   // Pipeline thread only.
   Batcher batcher_;

@@ -24,15 +24,15 @@ bool Pipeline::TurnOnce() {
   turn_ = (turn_ + 1) % count;
   const uint64_t now_ns = Now();
   if (now_ns >= housekept_ns_ + kHousekeepingNs) Housekeep(now_ns);
-  RingScheduler();
+  RingDesk();
   return moved;
 }
 
-// The only system call of a step, and only if the scheduler sleeps.
-void Pipeline::RingScheduler() {
+// The only system call of a step, and only if the desk sleeps.
+void Pipeline::RingDesk() {
   if (!events_since_ring_) return;
   events_since_ring_ = false;
-  scheduler_parker_.RingAfterRelease();
+  desk_parker_.RingAfterRelease();
 }
 
 bool Pipeline::DrainCommands() {
@@ -144,7 +144,7 @@ bool Pipeline::Advance(int m) {
         EndStage(m);
         if (batch.stage == options_.layers) {
           FinishStep(m);
-          RingScheduler();  // now: another micro-batch's stage may run in this turn
+          RingDesk();  // now: another micro-batch's stage may run in this turn
           return true;
         }
         PostHops(m);

@@ -15,7 +15,7 @@ namespace fastdecode {
 enum class FinishReason : uint8_t {
   kStopToken,      // a stop token was sampled (it is not part of the result)
   kLength,         // max_tokens or the context is full
-  kCancelled,      // by the caller, or by a stop string that the scheduler found
+  kCancelled,      // by the caller, or by a stop string that the desk found
   kHomeLost,       // the link to its home broke
   kBadRow,         // its home could not compute its row
   kBadLogits,      // not a number came out of the model
@@ -25,8 +25,8 @@ enum class FinishReason : uint8_t {
 
 // One sequence of tokens on its way through the pipeline.
 // Owns: its tokens, the sampling state, the reported logprobs; all sized at creation, so that a step never allocates.
-// Thread: made by the scheduler; lent to the pipeline thread from the add command to the terminal event, which gives it
-//         back. Meanwhile the scheduler may read tokens and logprobs below what an event announced, and set `cancelled`.
+// Thread: made by the desk; lent to the pipeline thread from the add command to the terminal event, which gives it
+//         back. Meanwhile the desk may read tokens and logprobs below what an event announced, and set `cancelled`.
 struct Sequence {
   // `sampling_memory`: where what sampling reads lies (SPart::sampling_memory).
   explicit Sequence(std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource())
@@ -44,11 +44,11 @@ struct Sequence {
   uint32_t min_tokens = 0;                // generated tokens before a stop token may be sampled, or a stop string begin
   SamplingParams sampling;
   std::pmr::vector<LogitBias> logit_bias; // ascending by token
-  void* owner = nullptr;                  // the scheduler's record of it
+  void* owner = nullptr;                  // the desk's record of it
   uint64_t submit_ns = 0;                 // NowNs
   float* prompt_logits = nullptr;         // [prompt_tokens][vocab] if every prompt position's logits are wanted
 
-  // Pipeline thread; the scheduler reads what events announced.
+  // Pipeline thread; the desk reads what events announced.
   std::vector<int32_t> tokens;            // [length_max]; the first `length` are valid
   std::vector<float> logprobs;            // [length_max - prompt_tokens], of the sampled tokens
   std::vector<TokenLogprob> top_logprobs; // [length_max - prompt_tokens][sampling.logprobs], if that is > 0
@@ -84,20 +84,20 @@ struct Sequence {
   std::atomic<bool> stopped{false};    // stored before `cancelled`: a stop string ends it, and not its caller
 };
 
-// Pipeline -> scheduler.
+// Pipeline -> desk.
 struct PipelineEvent {
   enum class Kind : uint8_t { kToken, kFinished, kHomeLost };
   Kind kind = Kind::kToken;
   FinishReason reason = FinishReason::kStopToken;  // kFinished
   int16_t home = -1;                               // kFinished with kHomeLost/kBadRow; kHomeLost
   uint32_t token_index = 0;                        // kToken: into Sequence::tokens
-  Sequence* sequence = nullptr;                    // kFinished: the scheduler's again
+  Sequence* sequence = nullptr;                    // kFinished: the desk's again
   uint64_t time_ns = 0;                            // NowNs() when the step ended
 };
 
 class EngineLink;
 
-// Scheduler and control thread -> pipeline.
+// RequestDesk and control thread -> pipeline.
 struct PipelineCommand {
   enum class Kind : uint8_t { kAdd, kAddHome, kRemoveHome, kAskHomes };
   Kind kind = Kind::kAdd;

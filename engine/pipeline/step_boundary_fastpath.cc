@@ -1,5 +1,5 @@
 // The step boundary: what happens between two steps of a micro-batch. Sampled tokens are judged, sequences leave and
-// join, rows are composed, rosters go out. Never waits for the scheduler.
+// join, rows are composed, rosters go out. Never waits for the desk.
 #include <cstring>
 
 #include "engine/pipeline/pipeline.h"
@@ -9,8 +9,8 @@ namespace fastdecode {
 namespace {
 
 // Who ended a sequence that is marked as cancelled.
-fd_record_leave HowCancelled(const Sequence& sequence) {
-  return sequence.stopped.load(std::memory_order_relaxed) ? FD_LEAVE_STOPPED : FD_LEAVE_CANCELLED;
+LeaveKind HowCancelled(const Sequence& sequence) {
+  return sequence.stopped.load(std::memory_order_relaxed) ? kLeaveStopped : kLeaveCancelled;
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ bool Pipeline::HomesKeepUp() {
   return true;
 }
 
-// Composes the next step. False: nobody has a row, or the scheduler is behind with the events, or a home with its
+// Composes the next step. False: nobody has a row, or the desk is behind with the events, or a home with its
 // control messages.
 bool Pipeline::BeginStep(int m) {
   MicroBatch& batch = batches_[m];
@@ -59,10 +59,10 @@ bool Pipeline::BeginStep(int m) {
     TellHome(ControlKind::kRelease, home, sequence, 0);
   };
   const auto ended = [this, m](Sequence* sequence) {
-    // Acquire: pairs with the scheduler's release; whether it was a stop string is seen.
+    // Acquire: pairs with the desk's release; whether it was a stop string is seen.
     const bool cancelled = sequence->cancelled.load(std::memory_order_acquire);
     if (record_.on()) {
-      record_.Leave({m, batches_[m].step}, *sequence, cancelled ? HowCancelled(*sequence) : FD_LEAVE_FAILED, Now());
+      record_.Leave({m, batches_[m].step}, *sequence, cancelled ? HowCancelled(*sequence) : kLeaveFailed, Now());
     }
     EndSequence(sequence, cancelled ? FinishReason::kCancelled : sequence->fail_reason,
                 cancelled ? -1 : sequence->fail_home);
@@ -105,7 +105,7 @@ bool Pipeline::BeginStep(int m) {
 // Its pages are another's now; it is computed again, from its tokens.
 void Pipeline::NotePreempted(int m, Sequence* sequence) {
   sequence->preempted_ns = Now();
-  if (record_.on()) record_.Leave({m, batches_[m].step}, *sequence, FD_LEAVE_PREEMPTED, sequence->preempted_ns);
+  if (record_.on()) record_.Leave({m, batches_[m].step}, *sequence, kLeavePreempted, sequence->preempted_ns);
 }
 
 bool Pipeline::NobodyHadRows() const {
@@ -282,7 +282,7 @@ void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t n
   statistics_.sampled_tokens.Add(1);
   const StepRecorder::Where where = {sequence->micro_batch, batches_[sequence->micro_batch].step};
   const auto finish = [&](FinishReason reason) {
-    if (record_.on()) record_.Leave(where, *sequence, FD_LEAVE_FINISHED, now_ns);
+    if (record_.on()) record_.Leave(where, *sequence, kLeaveFinished, now_ns);
     batcher_.Remove(sequence, [this](int home, Sequence* s) { TellHome(ControlKind::kRelease, home, s, 0); });
     EndSequence(sequence, reason, -1);
   };
@@ -304,7 +304,7 @@ void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t n
   if (sequence->length == sequence->length_max) finish(FinishReason::kLength);
 }
 
-// REQUIRES: the sequence is in no micro-batch and not in the ready queue. It is the scheduler's again.
+// REQUIRES: the sequence is in no micro-batch and not in the ready queue. It is the desk's again.
 void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
   PipelineEvent event;
   event.kind = PipelineEvent::Kind::kFinished;
@@ -349,7 +349,7 @@ bool Pipeline::FlushPending(HomePort& port) {
 }
 
 void Pipeline::EndWaiting(Sequence* sequence, FinishReason reason) {
-  const fd_record_leave how = reason == FinishReason::kCancelled ? HowCancelled(*sequence) : FD_LEAVE_FAILED;
+  const LeaveKind how = reason == FinishReason::kCancelled ? HowCancelled(*sequence) : kLeaveFailed;
   if (record_.on()) record_.Leave({}, *sequence, how, Now());
   EndSequence(sequence, reason, -1);
 }

@@ -24,16 +24,16 @@ class StepRecorder {
   };
 
   void Compose(Where where, uint64_t start_ns, uint64_t end_ns, uint32_t rows, size_t sequences) {
-    fd_record_event event = Event(FD_RECORD_COMPOSE, where, start_ns, end_ns);
+    RecordEvent event = Event(kRecordCompose, where, start_ns, end_ns);
     event.rows = rows;
     event.count = static_cast<uint32_t>(sequences);
     writer_.Write(event);
   }
   void Rosters(Where where, uint64_t start_ns, uint64_t end_ns) {
-    writer_.Write(Event(FD_RECORD_ROSTERS, where, start_ns, end_ns));
+    writer_.Write(Event(kRecordRosters, where, start_ns, end_ns));
   }
   void Share(Where where, uint64_t now_ns, int home, uint32_t rows, uint64_t tokens, uint64_t kv_bytes) {
-    fd_record_event event = Event(FD_RECORD_SHARE, where, now_ns, now_ns);
+    RecordEvent event = Event(kRecordShare, where, now_ns, now_ns);
     event.home = static_cast<int16_t>(home);
     event.rows = rows;
     event.count = static_cast<uint32_t>(tokens);
@@ -43,18 +43,18 @@ class StepRecorder {
   void Stage(Where where, int stage, uint64_t start_ns, uint64_t end_ns, int rows, const StageTrace& trace) {
     for (int i = 0; i < trace.count; ++i) {
       const StageTrace::Part& part = trace.parts[i];
-      fd_record_event event = Event(FD_RECORD_STAGE_PART, where, part.start_ns, part.end_ns);
+      RecordEvent event = Event(kRecordStagePart, where, part.start_ns, part.end_ns);
       event.part = static_cast<uint16_t>(part.what);
       event.layer = static_cast<uint16_t>(part.layer);
       writer_.Write(event);
     }
-    fd_record_event event = Event(FD_RECORD_STAGE, where, start_ns, end_ns);
+    RecordEvent event = Event(kRecordStage, where, start_ns, end_ns);
     event.layer = static_cast<uint16_t>(stage);
     event.rows = static_cast<uint32_t>(rows);
     writer_.Write(event);
   }
   void Post(Where where, int layer, uint64_t start_ns, uint64_t end_ns, int homes) {
-    fd_record_event event = Event(FD_RECORD_POST, where, start_ns, end_ns);
+    RecordEvent event = Event(kRecordPost, where, start_ns, end_ns);
     event.layer = static_cast<uint16_t>(layer);
     event.count = static_cast<uint32_t>(homes);
     writer_.Write(event);
@@ -62,7 +62,7 @@ class StepRecorder {
   // `polled_ns`: when the pipeline last looked for replies of the home in vain.
   void Hop(const ReplyHeader& reply, int home, uint64_t posted_ns, uint64_t seen_ns, uint64_t polled_ns, uint32_t rows,
            uint64_t bytes) {
-    fd_record_event event = Event(FD_RECORD_HOP, {reply.micro_batch, reply.step}, posted_ns, seen_ns);
+    RecordEvent event = Event(kRecordHop, {reply.micro_batch, reply.step}, posted_ns, seen_ns);
     event.layer = reply.layer;
     event.home = static_cast<int16_t>(home);
     event.rows = rows;
@@ -82,21 +82,21 @@ class StepRecorder {
     writer_.Write(event);
   }
   void Finish(Where where, uint64_t start_ns, uint64_t end_ns, uint32_t tokens) {
-    fd_record_event event = Event(FD_RECORD_FINISH, where, start_ns, end_ns);
+    RecordEvent event = Event(kRecordFinish, where, start_ns, end_ns);
     event.count = tokens;
     writer_.Write(event);
   }
   void Held(Where where, uint64_t start_ns, uint64_t end_ns) {
-    writer_.Write(Event(FD_RECORD_HELD, where, start_ns, end_ns));
+    writer_.Write(Event(kRecordHeld, where, start_ns, end_ns));
   }
   void Idle(uint64_t start_ns, uint64_t end_ns, bool parked) {
-    fd_record_event event = Event(FD_RECORD_IDLE, {}, start_ns, end_ns);
+    RecordEvent event = Event(kRecordIdle, {}, start_ns, end_ns);
     event.part = parked ? 1 : 0;
     writer_.Write(event);
   }
   void Join(Where where, const Sequence& sequence, uint64_t now_ns) {
     const bool again = sequence.preempted_ns != 0;
-    fd_record_event event = Event(FD_RECORD_JOIN, where, again ? sequence.preempted_ns : sequence.submit_ns, now_ns);
+    RecordEvent event = Event(kRecordJoin, where, again ? sequence.preempted_ns : sequence.submit_ns, now_ns);
     event.id = sequence.id;
     event.part = again ? 1 : 0;
     event.home = static_cast<int16_t>(sequence.home);
@@ -105,13 +105,13 @@ class StepRecorder {
   }
   // `index`: of the generated tokens.
   void Token(Where where, uint64_t id, uint32_t index, uint64_t now_ns) {
-    fd_record_event event = Event(FD_RECORD_TOKEN, where, now_ns, now_ns);
+    RecordEvent event = Event(kRecordToken, where, now_ns, now_ns);
     event.id = id;
     event.count = index;
     writer_.Write(event);
   }
-  void Leave(Where where, const Sequence& sequence, fd_record_leave how, uint64_t now_ns) {
-    fd_record_event event = Event(FD_RECORD_LEAVE, where, now_ns, now_ns);
+  void Leave(Where where, const Sequence& sequence, LeaveKind how, uint64_t now_ns) {
+    RecordEvent event = Event(kRecordLeave, where, now_ns, now_ns);
     event.id = sequence.id;
     event.part = static_cast<uint16_t>(how);
     event.home = static_cast<int16_t>(sequence.home);
@@ -120,8 +120,8 @@ class StepRecorder {
   }
   // At a boundary of `from`; its next row is in step `to`, or in a later one.
   void Move(Where from, Where to, const Sequence& sequence, uint64_t now_ns) {
-    Leave(from, sequence, FD_LEAVE_MOVED, now_ns);
-    fd_record_event event = Event(FD_RECORD_JOIN, to, now_ns, now_ns);
+    Leave(from, sequence, kLeaveMoved, now_ns);
+    RecordEvent event = Event(kRecordJoin, to, now_ns, now_ns);
     event.id = sequence.id;
     event.part = 2;
     event.home = static_cast<int16_t>(sequence.home);
@@ -130,13 +130,13 @@ class StepRecorder {
   }
 
  private:
-  static fd_record_event Event(fd_record_kind kind, Where where, uint64_t start_ns, uint64_t end_ns) {
-    fd_record_event event = {};
+  static RecordEvent Event(RecordKind kind, Where where, uint64_t start_ns, uint64_t end_ns) {
+    RecordEvent event = {};
     event.start_ns = start_ns;
     event.end_ns = end_ns;
     event.step = static_cast<uint32_t>(where.step);
     event.home = -1;
-    event.kind = static_cast<uint8_t>(kind);
+    event.kind = kind;
     event.micro_batch = static_cast<uint8_t>(where.micro_batch);
     return event;
   }

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "engine/fastdecode.h"
+#include "engine/record/event.h"
 #include "numa/cache_line.h"
 
 namespace fastdecode {
@@ -20,7 +20,7 @@ namespace fastdecode {
 // before. A reader loads the words, then the count again: an event whose words were overwritten meanwhile shows by it.
 // Owns: nothing.
 struct EventRing {
-  static constexpr size_t kEventBytes = sizeof(fd_record_event);
+  static constexpr size_t kEventBytes = sizeof(RecordEvent);
   static constexpr size_t kEventWords = kEventBytes / sizeof(uint64_t);
   static_assert(kEventBytes % sizeof(uint64_t) == 0);
 
@@ -55,7 +55,7 @@ class EventWriter {
   // Whether somebody reads. One load.
   bool on() const { return ring_.head != nullptr && ring_.head->readers.load(std::memory_order_relaxed) != 0; }
 
-  void Write(const fd_record_event& event) {
+  void Write(const RecordEvent& event) {
     uint64_t from[EventRing::kEventWords];
     std::memcpy(from, &event, sizeof(from));
     // Release, here a plain store: a reader that sees a word of this event sees that all before it was written.
@@ -78,7 +78,7 @@ class EventReader {
       : ring_(ring), next_(ring.head->written.load(std::memory_order_acquire)) {}
 
   // Takes up to `capacity` events in order; adds those that were overwritten to *lost.
-  size_t Read(fd_record_event* out, size_t capacity, uint64_t* lost) {
+  size_t Read(RecordEvent* out, size_t capacity, uint64_t* lost) {
     const uint64_t written = ring_.head->written.load(std::memory_order_acquire);
     // What is next may be in overwriting; so may be another that the writer has begun since.
     if (written - next_ >= ring_.capacity()) Skip(written - ring_.capacity() + 1, lost);

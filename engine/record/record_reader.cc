@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<RecordReader>> RecordReader::Attach(const std::st
   return reader;
 }
 
-size_t RecordReader::Read(fd_record_event* out, size_t capacity, uint64_t* lost) {
+size_t RecordReader::Read(RecordEvent* out, size_t capacity, uint64_t* lost) {
   size_t count = 0;
   for (EventReader& reader : readers_) count += reader.Read(out + count, capacity - count, lost);
   return count;

@@ -27,7 +27,7 @@ class RecordReader {
   RecordReader& operator=(const RecordReader&) = delete;
 
   const nlohmann::json& engine() const { return engine_; }
-  size_t Read(fd_record_event* out, size_t capacity, uint64_t* lost);
+  size_t Read(RecordEvent* out, size_t capacity, uint64_t* lost);
   // The other process has gone.
   bool Ended();
 

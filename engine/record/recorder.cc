@@ -28,7 +28,7 @@ struct RingSpec {
   size_t capacity;
 };
 // A second or so of a small model's steps, many of a large one's.
-constexpr RingSpec kRingSpecs[Recorder::kRings] = {{"pipeline", 1 << 17}, {"scheduler", 1 << 15}};
+constexpr RingSpec kRingSpecs[Recorder::kRings] = {{"pipeline", 1 << 17}, {"desk", 1 << 15}};
 
 size_t RoundUpToPage(size_t bytes) { return (bytes + kSmallPageBytes - 1) / kSmallPageBytes * kSmallPageBytes; }
 
@@ -105,7 +105,7 @@ double MeasureEventNs() {
   for (int round = 0; round < kRounds; ++round) {
     const uint64_t start_ns = NowNs();
     for (size_t i = 0; i < kCapacity; ++i) {
-      fd_record_event event = {};
+      RecordEvent event = {};
       event.start_ns = i;
       event.end_ns = NowNs();
       writer.Write(event);

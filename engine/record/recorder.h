@@ -20,7 +20,7 @@ namespace fastdecode {
 // Owns: the memory. Thread: any; each writer its own thread. Bounded: fixed memory.
 class Recorder {
  public:
-  enum Ring { kPipelineRing, kSchedulerRing, kRings };
+  enum Ring { kPipelineRing, kDeskRing, kRings };
 
   // Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create();

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/fastdecode.h"
+#include "engine/record/event.h"
 #include "engine/rpart/messages.h"
 #include "kernels/sampler.h"
 #include "rdma/link.h"
@@ -36,7 +36,7 @@ struct HomeArea {
 struct StageTrace {
   static constexpr int kPartsMax = 16;
   struct Part {
-    fd_stage_part what;
+    StagePart what;
     int layer;          // whose weights
     uint64_t start_ns;  // NowNs
     uint64_t end_ns;

@@ -2,10 +2,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/byte_level_bpe.h"
-#include "engine/model/stream_detokenizer.h"
-#include "engine/model/tokenizer.h"
-#include "engine/model/utf8.h"
+#include "engine/text/byte_level_bpe.h"
+#include "engine/text/stream_detokenizer.h"
+#include "engine/text/tokenizer.h"
+#include "engine/text/utf8.h"
 #include "numa/check.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 

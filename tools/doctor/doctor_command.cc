@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/commands.h"
 #include "tools/doctor/doctor.h"
 #include "tools/output.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/interrupt.h"
 #include "tools/latency/recorded_run.h"
 #include "tools/latency/report_flags.h"

@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "numa/clock.h"
-#include "tools/bench_summary.h"
+#include "tools/bench/summary.h"
 #include "tools/latency/machine/clock_probe.h"
 #include "tools/latency/machine/provenance.h"
 #include "tools/latency/measured_cores.h"

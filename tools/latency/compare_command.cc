@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "engine/fastdecode.hpp"
-#include "tools/bench_summary.h"
+#include <fastdecode/fastdecode.hpp>
+#include "tools/bench/summary.h"
 #include "tools/exit_code.h"
 #include "tools/latency/analysis/compare.h"
 #include "tools/latency/export/saved_result.h"

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "nlohmann/json.hpp"
 #include "numa/clock.h"
 #include "numa/pinned_thread.h"
 #include "rdma/bootstrap.h"
 #include "rdma/link_monitor.h"
 #include "rdma/shm/local_link.h"
-#include "tools/bench_summary.h"
+#include "tools/bench/summary.h"
 #include "tools/interrupt.h"
 #include "tools/latency/distribution.h"
 #include "tools/latency/export/export_perftest.h"

@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "numa/core_plan.h"
 #include "numa/topology.h"
-#include "tools/bench_summary.h"
+#include "tools/bench/summary.h"
 
 namespace fastdecode {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "kernels/memory_stream.h"
 #include "numa/clock.h"
 #include "numa/spin.h"

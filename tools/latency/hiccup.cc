@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "numa/clock.h"
-#include "tools/bench_summary.h"
+#include "tools/bench/summary.h"
 #include "tools/interrupt.h"
 #include "tools/latency/export/export_hgrm.h"
 #include "tools/latency/machine/hiccup_probe.h"

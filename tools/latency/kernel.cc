@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "numa/pinned_thread.h"
-#include "tools/bench_attention.h"
-#include "tools/bench_gemm.h"
-#include "tools/bench_machine.h"
-#include "tools/bench_summary.h"
-#include "tools/bracketed_runs.h"
+#include "tools/bench/attention.h"
+#include "tools/bench/gemm.h"
+#include "tools/bench/machine.h"
+#include "tools/bench/summary.h"
+#include "tools/bench/bracketed_runs.h"
 #include "tools/doctor/sys_root.h"
 #include "tools/latency/machine/provenance.h"
 #include "tools/latency/report_flags.h"

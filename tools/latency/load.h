@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/latency/recording.h"
 
 namespace fastdecode {

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <utility>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "numa/core_plan.h"
 #include "numa/topology.h"
-#include "tools/bench_summary.h"
+#include "tools/bench/summary.h"
 
 namespace fastdecode {
 

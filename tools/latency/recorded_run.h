@@ -6,7 +6,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/latency/recording.h"
 #include "tools/latency/result.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/fastdecode.h"
+#include <fastdecode/fastdecode.h>
 #include "nlohmann/json.hpp"
 
 namespace fastdecode {

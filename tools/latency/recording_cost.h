@@ -1,7 +1,7 @@
 #ifndef FASTDECODE_TOOLS_LATENCY_RECORDING_COST_H_
 #define FASTDECODE_TOOLS_LATENCY_RECORDING_COST_H_
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "nlohmann/json.hpp"
 
 namespace fastdecode {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tools/exit_code.h"
 #include "tools/latency/analysis/analysis.h"
 #include "tools/latency/analysis/phases.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "nlohmann/json.hpp"
 #include "numa/clock.h"
 #include "tools/engine_flags.h"
@@ -19,7 +19,7 @@
 #include "tools/latency/recording_cost.h"
 #include "tools/latency/report_flags.h"
 #include "tools/option_values.h"
-#include "tools/read_bandwidth.h"
+#include "tools/bench/read_bandwidth.h"
 
 namespace fastdecode {
 

@@ -13,7 +13,7 @@ namespace {
 // Says how long a scope took; nothing if there is no trace.
 class PartTimer {
  public:
-  PartTimer(StageTrace* trace, fd_stage_part what, int layer)
+  PartTimer(StageTrace* trace, StagePart what, int layer)
       : trace_(trace), what_(what), layer_(layer), start_ns_(trace == nullptr ? 0 : NowNs()) {}
   ~PartTimer() {
     if (trace_ != nullptr) trace_->Add({what_, layer_, start_ns_, NowNs()});
@@ -23,7 +23,7 @@ class PartTimer {
 
  private:
   StageTrace* const trace_;
-  const fd_stage_part what_;
+  const StagePart what_;
   const int layer_;
   const uint64_t start_ns_;
 };
@@ -60,19 +60,19 @@ void CpuSPart::RunStage(int t, int n) {
     GatherOutputs(rows);
     team_.Barrier(t);
     {
-      const PartTimer timer(trace, FD_STAGE_O, stage_ - 1);
+      const PartTimer timer(trace, kStageO, stage_ - 1);
       Multiply(done.o, attended_, rows_all, projected_.data(), hidden, t, n);
       team_.Barrier(t);
     }
     AddAndNorm(done.bias(done.o_bias), done.mlp_norm, rows);
     team_.Barrier(t);
     {
-      const PartTimer timer(trace, FD_STAGE_GATE_UP, stage_ - 1);
+      const PartTimer timer(trace, kStageGateUp, stage_ - 1);
       Mlp(done, t, n);
       team_.Barrier(t);
     }
     {
-      const PartTimer timer(trace, FD_STAGE_DOWN, stage_ - 1);
+      const PartTimer timer(trace, kStageDown, stage_ - 1);
       Multiply(done.down, activated_, rows_all, projected_.data(), hidden, t, n);
       team_.Barrier(t);
     }
@@ -81,7 +81,7 @@ void CpuSPart::RunStage(int t, int n) {
   if (stage_ == spec_.layers) {
     AddAndNorm(down_bias, weights_.final_norm, rows);
     team_.Barrier(t);
-    const PartTimer timer(trace, FD_STAGE_LOGITS, stage_);
+    const PartTimer timer(trace, kStageLogits, stage_);
     Finish(t, n);
     return;
   }
@@ -89,7 +89,7 @@ void CpuSPart::RunStage(int t, int n) {
   AddAndNorm(down_bias, next.attention_norm, rows);
   team_.Barrier(t);
   {
-    const PartTimer timer(trace, FD_STAGE_QKV, stage_);
+    const PartTimer timer(trace, kStageQkv, stage_);
     Multiply(next.qkv, normed_, rows_all, projected_.data(), next.qkv.n, t, n);
     team_.Barrier(t);
   }

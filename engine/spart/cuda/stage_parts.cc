@@ -6,28 +6,28 @@ namespace fastdecode {
 
 void AddStageParts(const HostStage& stage, const StageStamps& times, const DeviceClock& clock, StageTrace* trace) {
   uint64_t earliest_ns = stage.start_ns;
-  const auto add = [&](fd_stage_part part, int layer, uint64_t start_ns, uint64_t end_ns) {
+  const auto add = [&](StagePart part, int layer, uint64_t start_ns, uint64_t end_ns) {
     start_ns = std::clamp(start_ns, earliest_ns, stage.seen_ns);
     earliest_ns = std::clamp(end_ns, start_ns, stage.seen_ns);
     trace->Add({part, layer, start_ns, earliest_ns});
   };
-  const auto on_device = [&](fd_stage_part part, int layer, uint64_t start, uint64_t end) {
+  const auto on_device = [&](StagePart part, int layer, uint64_t start, uint64_t end) {
     add(part, layer, clock.ToHost(start), clock.ToHost(end));
   };
   const int before = stage.stage - 1;
   const bool last = stage.stage == stage.layers;
-  add(FD_STAGE_SIGNAL, stage.stage, stage.start_ns, clock.ToHost(times.begun));
+  add(kStageSignal, stage.stage, stage.start_ns, clock.ToHost(times.begun));
   if (stage.stage > 0) {
-    on_device(FD_STAGE_O, before, times.gathered, times.projected);
-    on_device(FD_STAGE_GATE_UP, before, times.mlp_normed, times.activated);
-    on_device(FD_STAGE_DOWN, before, times.activated, times.mlp_projected);
+    on_device(kStageO, before, times.gathered, times.projected);
+    on_device(kStageGateUp, before, times.mlp_normed, times.activated);
+    on_device(kStageDown, before, times.activated, times.mlp_projected);
   }
   if (last) {
-    on_device(FD_STAGE_LOGITS, stage.layers, times.normed, times.published);
+    on_device(kStageLogits, stage.layers, times.normed, times.published);
   } else {
-    on_device(FD_STAGE_QKV, stage.stage, times.normed, times.qkv);
+    on_device(kStageQkv, stage.stage, times.normed, times.qkv);
   }
-  add(FD_STAGE_SIGNAL, stage.stage, clock.ToHost(times.published), stage.seen_ns);
+  add(kStageSignal, stage.stage, clock.ToHost(times.published), stage.seen_ns);
 }
 
 }  // namespace fastdecode

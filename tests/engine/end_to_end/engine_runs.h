@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/fastdecode.hpp"
+#include <fastdecode/fastdecode.hpp>
 #include "tests/engine/end_to_end/golden.h"
 
 namespace fastdecode {

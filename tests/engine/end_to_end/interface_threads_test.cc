@@ -27,7 +27,7 @@ int CountRefusals(const Make& make) {
 
 TEST_F(InterfaceTest, EngineThatGetsNoThreadIsRefused) {
   const OptionList options = Options() + OptionList{{"s-threads", "3"}, {"r-threads", "3"}};
-  // Two helpers each, a leader, the pipeline, the scheduler, and what watches homes.
+  // Two helpers each, a leader, the pipeline, the desk, and what watches homes.
   EXPECT_GT(CountRefusals([&] { MakeEngine(options); }), 8);
   EXPECT_EQ(RunAll(*MakeEngine(options), {GreedyRequest({1, 2, 3}, 4)}, false)[0].tokens.size(), 4u);
 }

@@ -183,9 +183,9 @@ class PipelinePushTest : public testing::Test {
 
   static inline uint64_t now_ns_ = 1'000'000'000;
   PushingSPart spart_;
-  ParkWord scheduler_;
+  ParkWord desk_;
   ShortLink gpu_{/*in_stage=*/true, SIZE_MAX};
-  Pipeline pipeline_{Options(), &spart_, &scheduler_};
+  Pipeline pipeline_{Options(), &spart_, &desk_};
   std::vector<std::unique_ptr<Sequence>> sequences_;
   size_t ended_ = 0;
 };

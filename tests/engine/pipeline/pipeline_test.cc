@@ -377,7 +377,7 @@ TEST(PipelineTest, CancelledOnesEndWhereverTheyAre) {
   engine.CheckNothingLeft();
 }
 
-// ---- a scheduler that does not take its events
+// ---- a desk that does not take its events
 
 TEST(PipelineTest, AFullEventQueueStopsStepsAndLosesNothing) {
   SimOptions options = SmallOptions();

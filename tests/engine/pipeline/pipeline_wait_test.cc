@@ -1,4 +1,4 @@
-// Who waits for whom: a scheduler for its ring, a parked home for its wake, the pipeline for a home's progress.
+// Who waits for whom: a desk for its ring, a parked home for its wake, the pipeline for a home's progress.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,16 +12,16 @@ namespace {
 TEST(PipelineWaitTest, NoTokenWaitsForAnotherMicroBatchsStage) {
   SimEngine engine(SmallOptions());
   engine.AddHome(0, 40);
-  Parker scheduler(engine.scheduler_word());
+  Parker desk(engine.desk_word());
   int behind_a_step = 0, unheard = 0;
   engine.spart().OnStage([&] {
     if (!engine.pipeline().HasEvents()) return;
     ++behind_a_step;
-    unheard += engine.scheduler_word()->state.load() == Parker::kArmed;
+    unheard += engine.desk_word()->state.load() == Parker::kArmed;
   });
   for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
   for (int turn = 0; turn < kTurnsMax && engine.unfinished() > 0; ++turn) {
-    scheduler.Arm();
+    desk.Arm();
     engine.Turn();
   }
   EXPECT_EQ(engine.unfinished(), 0u);

@@ -40,7 +40,7 @@ SimEngine::SimEngine(const SimOptions& options)
                        options.context_max, options.limits.open_pages ? KvType::kInt4 : KvType::kF32)),
       random_(options.seed),
       spart_(shape_, options.vocab, options.stage_polls_max, options.seed),
-      pipeline_(std::make_unique<Pipeline>(OptionsFor(options, shape_), &spart_, &scheduler_word_)) {
+      pipeline_(std::make_unique<Pipeline>(OptionsFor(options, shape_), &spart_, &desk_word_)) {
   spart_.OnSent(
       [this](int micro_batch, uint32_t layer, const StepTable& table) { AttendNear(micro_batch, layer, table); });
 }

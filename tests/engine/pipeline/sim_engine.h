@@ -76,13 +76,13 @@ class SimEngine {
   void Park();
   // Until all have finished; false: not within so many turns.
   bool RunAll(int turns_max);
-  // As a slow scheduler: events are left where they are.
+  // As a slow desk: events are left where they are.
   void HoldEvents(bool hold) { hold_events_ = hold; }
   void TakeEvents();
 
   Pipeline& pipeline() { return *pipeline_; }
   FakeSPart& spart() { return spart_; }
-  ParkWord* scheduler_word() { return &scheduler_word_; }
+  ParkWord* desk_word() { return &desk_word_; }
   const std::vector<std::unique_ptr<SimRequest>>& requests() const { return requests_; }
   size_t unfinished() const;
 
@@ -103,7 +103,7 @@ class SimEngine {
   const RPartShape shape_;
   std::mt19937_64 random_;
   FakeSPart spart_;
-  ParkWord scheduler_word_;
+  ParkWord desk_word_;
   std::unique_ptr<Pipeline> pipeline_;
   std::vector<std::unique_ptr<SimLink>> links_;
   std::map<int, SimLink*> homes_;

@@ -33,9 +33,9 @@ class StepRecorderTest : public testing::Test {
     ASSERT_TRUE(engine->RunAll(4 * kTurnsMax));
     recorder_->RemoveReader();
     ReadAll(&reader);
-    for (const fd_record_event& event : events_) {
+    for (const RecordEvent& event : events_) {
       ASSERT_LE(event.start_ns, event.end_ns);
-      if (event.kind == FD_RECORD_IDLE || event.kind == FD_RECORD_JOIN || event.kind == FD_RECORD_LEAVE) continue;
+      if (event.kind == kRecordIdle || event.kind == kRecordJoin || event.kind == kRecordLeave) continue;
       steps_[{event.micro_batch, event.step}].push_back(event);
     }
   }
@@ -47,16 +47,16 @@ class StepRecorderTest : public testing::Test {
     ASSERT_EQ(lost, 0u);
   }
 
-  std::vector<fd_record_event> OfKind(const std::vector<fd_record_event>& events, int kind) const {
-    std::vector<fd_record_event> out;
+  std::vector<RecordEvent> OfKind(const std::vector<RecordEvent>& events, int kind) const {
+    std::vector<RecordEvent> out;
     std::copy_if(events.begin(), events.end(), std::back_inserter(out), [&](const auto& e) { return e.kind == kind; });
     return out;
   }
 
   SimOptions options_;
   std::unique_ptr<Recorder> recorder_;
-  std::vector<fd_record_event> events_;
-  std::map<StepKey, std::vector<fd_record_event>> steps_;
+  std::vector<RecordEvent> events_;
+  std::map<StepKey, std::vector<RecordEvent>> steps_;
 };
 
 TEST_F(StepRecorderTest, EveryStepIsWhole) {
@@ -73,10 +73,10 @@ TEST_F(StepRecorderTest, EveryStepIsWhole) {
   std::map<int, uint64_t> last_end;  // by micro-batch
   size_t finished_tokens = 0;
   for (const auto& [key, step] : steps_) {
-    const auto compose = OfKind(step, FD_RECORD_COMPOSE), rosters = OfKind(step, FD_RECORD_ROSTERS),
-               shares = OfKind(step, FD_RECORD_SHARE), stages = OfKind(step, FD_RECORD_STAGE),
-               posts = OfKind(step, FD_RECORD_POST), hops = OfKind(step, FD_RECORD_HOP),
-               finish = OfKind(step, FD_RECORD_FINISH);
+    const auto compose = OfKind(step, kRecordCompose), rosters = OfKind(step, kRecordRosters),
+               shares = OfKind(step, kRecordShare), stages = OfKind(step, kRecordStage),
+               posts = OfKind(step, kRecordPost), hops = OfKind(step, kRecordHop),
+               finish = OfKind(step, kRecordFinish);
     ASSERT_EQ(compose.size(), 1u);
     ASSERT_EQ(rosters.size(), 1u);
     ASSERT_EQ(finish.size(), 1u);
@@ -88,7 +88,7 @@ TEST_F(StepRecorderTest, EveryStepIsWhole) {
     EXPECT_EQ(stages[0].start_ns, rosters[0].end_ns);
     uint32_t rows = 0;
     std::map<int, uint32_t> home_rows;
-    for (const fd_record_event& share : shares) {
+    for (const RecordEvent& share : shares) {
       rows += share.rows;
       home_rows[share.home] = share.rows;
       EXPECT_GE(share.count, share.rows);
@@ -101,7 +101,7 @@ TEST_F(StepRecorderTest, EveryStepIsWhole) {
       EXPECT_EQ(posts[l].start_ns, stages[l].end_ns);
       EXPECT_EQ(posts[l].count, shares.size());
       uint64_t last_reply_ns = 0;
-      for (const fd_record_event& hop : hops) {
+      for (const RecordEvent& hop : hops) {
         if (hop.layer != l) continue;
         EXPECT_EQ(hop.rows, home_rows[hop.home]);
         EXPECT_GE(hop.start_ns, posts[l].start_ns);
@@ -115,7 +115,7 @@ TEST_F(StepRecorderTest, EveryStepIsWhole) {
       EXPECT_GE(stages[l + 1].start_ns, last_reply_ns);
     }
     EXPECT_EQ(finish[0].start_ns, stages.back().end_ns);
-    EXPECT_EQ(finish[0].count, OfKind(step, FD_RECORD_TOKEN).size());
+    EXPECT_EQ(finish[0].count, OfKind(step, kRecordToken).size());
     finished_tokens += finish[0].count;
     last_end[key.first] = finish[0].end_ns;
   }
@@ -130,24 +130,24 @@ TEST_F(StepRecorderTest, EverySequenceComesAndGoes) {
   std::map<uint64_t, uint32_t> tokens;
   std::map<uint64_t, int> inside;
   int preempted = 0, joined_again = 0;
-  for (const fd_record_event& event : events_) {
+  for (const RecordEvent& event : events_) {
     switch (event.kind) {
-      case FD_RECORD_JOIN:
+      case kRecordJoin:
         EXPECT_EQ(++inside[event.id], 1);
         EXPECT_EQ(event.home, 0);
         EXPECT_EQ(event.rows, 10u);
         joined_again += event.part;
         break;
-      case FD_RECORD_TOKEN:
+      case kRecordToken:
         EXPECT_EQ(event.count, tokens[event.id]++);
         break;
-      case FD_RECORD_LEAVE:
+      case kRecordLeave:
         EXPECT_EQ(--inside[event.id], 0);
         EXPECT_EQ(event.count, tokens[event.id]);
-        if (event.part == FD_LEAVE_PREEMPTED) {
+        if (event.part == kLeavePreempted) {
           ++preempted;
         } else {
-          EXPECT_EQ(event.part, FD_LEAVE_FINISHED);
+          EXPECT_EQ(event.part, kLeaveFinished);
           EXPECT_EQ(event.count, 200u);
         }
         break;
@@ -173,18 +173,18 @@ TEST_F(StepRecorderTest, OneThatMovesLeavesAndJoins) {
   std::map<uint64_t, int> inside;  // micro-batch of a sequence
   int moves = 0;
   for (size_t i = 0; i < events_.size(); ++i) {
-    const fd_record_event& event = events_[i];
-    if (event.kind == FD_RECORD_JOIN) {
+    const RecordEvent& event = events_[i];
+    if (event.kind == kRecordJoin) {
       EXPECT_TRUE(inside.emplace(event.id, event.micro_batch).second);
-    } else if (event.kind == FD_RECORD_TOKEN) {
+    } else if (event.kind == kRecordToken) {
       EXPECT_EQ(inside.at(event.id), event.micro_batch);
-    } else if (event.kind == FD_RECORD_LEAVE) {
+    } else if (event.kind == kRecordLeave) {
       EXPECT_EQ(inside.at(event.id), event.micro_batch);
       inside.erase(event.id);
-      if (event.part != FD_LEAVE_MOVED) continue;
+      if (event.part != kLeaveMoved) continue;
       ++moves;
-      const fd_record_event& join = events_[i + 1];
-      EXPECT_EQ(join.kind, FD_RECORD_JOIN);
+      const RecordEvent& join = events_[i + 1];
+      EXPECT_EQ(join.kind, kRecordJoin);
       EXPECT_EQ(join.id, event.id);
       EXPECT_EQ(join.part, 2);
       EXPECT_EQ(join.home, event.home);
@@ -203,8 +203,8 @@ TEST_F(StepRecorderTest, ABoundaryIsNotIdle) {
   engine.AddHome(0, 40);
   engine.Submit(SimEngine::Prompt(10, 1, 50), {.max_tokens = 50});
   Run(&engine);
-  EXPECT_TRUE(OfKind(events_, FD_RECORD_IDLE).empty());
-  EXPECT_TRUE(OfKind(events_, FD_RECORD_HELD).empty());
+  EXPECT_TRUE(OfKind(events_, kRecordIdle).empty());
+  EXPECT_TRUE(OfKind(events_, kRecordHeld).empty());
 }
 
 TEST_F(StepRecorderTest, TimeWithoutRequestsIsIdleOnce) {
@@ -219,8 +219,8 @@ TEST_F(StepRecorderTest, TimeWithoutRequestsIsIdleOnce) {
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   recorder_->RemoveReader();
   ReadAll(&reader);
-  const auto idle = OfKind(events_, FD_RECORD_IDLE), finish = OfKind(events_, FD_RECORD_FINISH),
-             compose = OfKind(events_, FD_RECORD_COMPOSE);
+  const auto idle = OfKind(events_, kRecordIdle), finish = OfKind(events_, kRecordFinish),
+             compose = OfKind(events_, kRecordCompose);
   ASSERT_EQ(idle.size(), 1u);
   // It begins where the last step of the first request ends, and ends where the next one is put together.
   size_t before = 0;
@@ -229,7 +229,7 @@ TEST_F(StepRecorderTest, TimeWithoutRequestsIsIdleOnce) {
   EXPECT_EQ(idle[0].end_ns, compose[before + 1].start_ns);
 }
 
-// A scheduler that takes no events: both micro-batches are held, from when they could have begun until it takes them.
+// A desk that takes no events: both micro-batches are held, from when they could have begun until it takes them.
 TEST_F(StepRecorderTest, EventsThatNobodyTakesHoldSteps) {
   options_.event_capacity = 512;
   SimEngine engine(options_);
@@ -246,17 +246,17 @@ TEST_F(StepRecorderTest, EventsThatNobodyTakesHoldSteps) {
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   recorder_->RemoveReader();
   ReadAll(&reader);
-  const auto held = OfKind(events_, FD_RECORD_HELD), finish = OfKind(events_, FD_RECORD_FINISH);
+  const auto held = OfKind(events_, kRecordHeld), finish = OfKind(events_, kRecordFinish);
   ASSERT_EQ(held.size(), 2u);
   EXPECT_NE(held[0].micro_batch, held[1].micro_batch);
-  for (const fd_record_event& event : held) {
+  for (const RecordEvent& event : held) {
     EXPECT_GT(event.end_ns - event.start_ns, 1'000'000u);
-    for (const fd_record_event& step : finish) {
+    for (const RecordEvent& step : finish) {
       if (step.micro_batch != event.micro_batch) continue;
       EXPECT_TRUE(step.end_ns <= event.start_ns || step.start_ns >= event.end_ns) << "a step while it was held";
     }
   }
-  EXPECT_TRUE(OfKind(events_, FD_RECORD_IDLE).empty()) << "held is not idle";
+  EXPECT_TRUE(OfKind(events_, kRecordIdle).empty()) << "held is not idle";
 }
 
 TEST_F(StepRecorderTest, NothingIsWrittenWhileNobodyReads) {
@@ -265,7 +265,7 @@ TEST_F(StepRecorderTest, NothingIsWrittenWhileNobodyReads) {
   engine.Submit(SimEngine::Prompt(10, 1, 50), {.max_tokens = 20});
   EventReader reader = recorder_->reader(Recorder::kPipelineRing);
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  fd_record_event event;
+  RecordEvent event;
   uint64_t lost = 0;
   EXPECT_EQ(reader.Read(&event, 1, &lost), 0u);
 }

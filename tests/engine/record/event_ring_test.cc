@@ -23,16 +23,16 @@ class EventRingTest : public testing::Test {
   }
 
   // Every field says which event it is of.
-  static fd_record_event Numbered(uint64_t n) {
-    fd_record_event event = {};
+  static RecordEvent Numbered(uint64_t n) {
+    RecordEvent event = {};
     event.start_ns = event.end_ns = event.id = event.bytes = event.polled_ns = event.home_end_ns = n;
     event.step = event.rows = event.count = event.idle_ns = event.prepare_ns = event.append_ns = event.attend_ns =
         event.merge_ns = event.wait_ns = event.post_ns = event.reserved = static_cast<uint32_t>(n);
     event.layer = event.part = static_cast<uint16_t>(n);
     return event;
   }
-  static void ExpectWhole(const fd_record_event& event) {
-    const fd_record_event whole = Numbered(event.start_ns);
+  static void ExpectWhole(const RecordEvent& event) {
+    const RecordEvent whole = Numbered(event.start_ns);
     ASSERT_EQ(event.end_ns, whole.end_ns);
     ASSERT_EQ(event.id, whole.id);
     ASSERT_EQ(event.bytes, whole.bytes);
@@ -62,7 +62,7 @@ TEST_F(EventRingTest, GivesWhatWasWrittenSinceTheReaderCame) {
   writer.Write(Numbered(1));
   EventReader reader(*ring_);
   for (uint64_t n = 2; n < 12; ++n) writer.Write(Numbered(n));
-  std::vector<fd_record_event> events(kCapacity);
+  std::vector<RecordEvent> events(kCapacity);
   uint64_t lost = 0;
   ASSERT_EQ(reader.Read(events.data(), 4, &lost), 4u);
   ASSERT_EQ(reader.Read(events.data() + 4, kCapacity - 4, &lost), 6u);
@@ -78,7 +78,7 @@ TEST_F(EventRingTest, CountsWhatItOverwrote) {
   EventWriter writer(*ring_);
   EventReader reader(*ring_);
   for (uint64_t n = 0; n < 10 * kCapacity; ++n) writer.Write(Numbered(n));
-  std::vector<fd_record_event> events(kCapacity);
+  std::vector<RecordEvent> events(kCapacity);
   uint64_t lost = 0;
   const size_t count = reader.Read(events.data(), kCapacity, &lost);
   // One place may be in overwriting at any time.
@@ -101,7 +101,7 @@ TEST_F(EventRingTest, NeverGivesHalfAnEvent) {
     }
     done.store(true, std::memory_order_release);
   });
-  std::vector<fd_record_event> events(kCapacity);
+  std::vector<RecordEvent> events(kCapacity);
   uint64_t lost = 0, seen = 0, turns = 0;
   for (bool last = false; !last;) {
     last = done.load(std::memory_order_acquire);

@@ -19,8 +19,8 @@ namespace {
 
 nlohmann::json Describe() { return {{"layers", 3}, {"model", "made-up"}}; }
 
-fd_record_event Event(uint64_t n) {
-  fd_record_event event = {};
+RecordEvent Event(uint64_t n) {
+  RecordEvent event = {};
   event.start_ns = n;
   return event;
 }
@@ -64,11 +64,11 @@ TEST_F(RecordServerTest, AnAttachedReaderTurnsRecordingOnAndOffAgain) {
   ASSERT_TRUE(reader.ok()) << reader.status();
   EXPECT_TRUE(writer.on());
   EXPECT_EQ((*reader)->engine(), Describe());
-  EventWriter scheduler = recorder_->writer(Recorder::kSchedulerRing);
+  EventWriter desk = recorder_->writer(Recorder::kDeskRing);
   writer.Write(Event(1));
   writer.Write(Event(2));
-  scheduler.Write(Event(3));
-  std::vector<fd_record_event> events(16);
+  desk.Write(Event(3));
+  std::vector<RecordEvent> events(16);
   uint64_t lost = 0;
   ASSERT_EQ((*reader)->Read(events.data(), events.size(), &lost), 3u);
   EXPECT_EQ(events[0].start_ns, 1u);

@@ -153,8 +153,8 @@ TEST_P(CudaSPartTileTest, ShowsTheLogitsOfEveryRow) {
   EXPECT_EQ(on_gpu.Step(ask).samples.size(), 20u);
 }
 
-std::vector<fd_stage_part> KindsOf(const StageTrace& trace) {
-  std::vector<fd_stage_part> kinds;
+std::vector<StagePart> KindsOf(const StageTrace& trace) {
+  std::vector<StagePart> kinds;
   for (int i = 0; i < trace.count; ++i) kinds.push_back(trace.parts[i].what);
   return kinds;
 }
@@ -173,9 +173,9 @@ TEST_P(CudaSPartTest, SaysWhereTheTimeOfAStageWent) {
     for (int stage = 0; stage <= model_.spec.layers; ++stage) {
       SCOPED_TRACE("rows " + std::to_string(rows) + ", stage " + std::to_string(stage));
       const SPartRig::Outcome::Stage& traced = outcome.stages[static_cast<size_t>(stage)];
-      std::vector<fd_stage_part> kinds = {FD_STAGE_SIGNAL};
-      if (stage > 0) kinds.insert(kinds.end(), {FD_STAGE_O, FD_STAGE_GATE_UP, FD_STAGE_DOWN});
-      kinds.insert(kinds.end(), {stage == model_.spec.layers ? FD_STAGE_LOGITS : FD_STAGE_QKV, FD_STAGE_SIGNAL});
+      std::vector<StagePart> kinds = {kStageSignal};
+      if (stage > 0) kinds.insert(kinds.end(), {kStageO, kStageGateUp, kStageDown});
+      kinds.insert(kinds.end(), {stage == model_.spec.layers ? kStageLogits : kStageQkv, kStageSignal});
       ASSERT_EQ(KindsOf(traced.trace), kinds);
       uint64_t at_ns = traced.start_ns;
       for (int i = 0; i < traced.trace.count; ++i) {
@@ -183,9 +183,9 @@ TEST_P(CudaSPartTest, SaysWhereTheTimeOfAStageWent) {
         EXPECT_GE(part.start_ns, at_ns) << i;
         EXPECT_GE(part.end_ns, part.start_ns) << i;
         const bool of_layer_before =
-            part.what == FD_STAGE_O || part.what == FD_STAGE_GATE_UP || part.what == FD_STAGE_DOWN;
+            part.what == kStageO || part.what == kStageGateUp || part.what == kStageDown;
         EXPECT_EQ(part.layer, of_layer_before ? stage - 1 : stage);
-        EXPECT_TRUE(part.what == FD_STAGE_SIGNAL || part.end_ns > part.start_ns) << "a GEMM takes some time";
+        EXPECT_TRUE(part.what == kStageSignal || part.end_ns > part.start_ns) << "a GEMM takes some time";
         at_ns = part.end_ns;
       }
       EXPECT_LE(at_ns, traced.end_ns);

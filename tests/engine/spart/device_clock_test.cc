@@ -82,9 +82,9 @@ TEST(StagePartsTest, PartsFillNoMoreThanTheStage) {
                               .published = 500'900};
   StageTrace trace;
   AddStageParts({.stage = 2, .layers = 3, .start_ns = 1000, .seen_ns = 2000}, stamps, clock, &trace);
-  const StageTrace::Part expected[] = {{FD_STAGE_SIGNAL, 2, 1000, 1050},  {FD_STAGE_O, 1, 1150, 1250},
-                                       {FD_STAGE_GATE_UP, 1, 1300, 1500}, {FD_STAGE_DOWN, 1, 1500, 1650},
-                                       {FD_STAGE_QKV, 2, 1700, 1850},     {FD_STAGE_SIGNAL, 2, 1950, 2000}};
+  const StageTrace::Part expected[] = {{kStageSignal, 2, 1000, 1050},  {kStageO, 1, 1150, 1250},
+                                       {kStageGateUp, 1, 1300, 1500}, {kStageDown, 1, 1500, 1650},
+                                       {kStageQkv, 2, 1700, 1850},     {kStageSignal, 2, 1950, 2000}};
   ASSERT_EQ(trace.count, 6);
   for (int i = 0; i < 6; ++i) {
     EXPECT_EQ(trace.parts[i].what, expected[i].what) << i;
@@ -101,7 +101,7 @@ TEST(StagePartsTest, PartsFillNoMoreThanTheStage) {
     at_ns = trace.parts[i].end_ns;
   }
   EXPECT_EQ(at_ns, 1400u);
-  EXPECT_EQ(trace.parts[4].what, FD_STAGE_LOGITS);
+  EXPECT_EQ(trace.parts[4].what, kStageLogits);
 }
 
 }  // namespace

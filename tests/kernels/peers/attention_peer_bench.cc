@@ -20,8 +20,8 @@
 #include "numa/pinned_thread.h"
 #include "numa/ticket_team.h"
 #include "tests/kernels/peers/peer_api.h"
-#include "tools/bracketed_runs.h"
-#include "tools/memory_pass.h"
+#include "tools/bench/bracketed_runs.h"
+#include "tools/bench/memory_pass.h"
 
 namespace fastdecode {
 namespace {

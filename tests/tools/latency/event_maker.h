@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/fastdecode.h"
+#include <fastdecode/fastdecode.h>
 #include "tools/latency/recording.h"
 
 namespace fastdecode {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/fastdecode.h"
+#include <fastdecode/fastdecode.h>
 
 namespace fastdecode {
 

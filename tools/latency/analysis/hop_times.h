@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/fastdecode.h"
+#include <fastdecode/fastdecode.h>
 #include "tools/latency/analysis/clock_relation.h"
 
 namespace fastdecode {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/fastdecode.h"
+#include <fastdecode/fastdecode.h>
 
 namespace fastdecode {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/fastdecode.h"
+#include <fastdecode/fastdecode.h>
 #include "tools/latency/analysis/hop_times.h"
 #include "tools/latency/analysis/timeline.h"
 

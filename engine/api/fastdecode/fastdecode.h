@@ -1,0 +1,328 @@
+/* FastDecode: the C interface of the engine. Everything that the engine does for others is reachable through this header;
+ * fastdecode.hpp is a header-only C++ layer over it.
+ *
+ * An engine loads one model and serves any number of requests at once (continuous batching). Whoever submits a request
+ * does not wait for its answer; its tokens come back as events. Every accepted request ends with exactly one
+ * FD_EVENT_FINISHED event.
+ *
+ * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
+ * function, and but for what fd_log_sink says. Two callbacks are ever called: the log sink, and fd_synth.progress, by
+ * the thread in fd_synthesize. Several engines may live in one process; no global state, but for which of its GPUs have
+ * one. The engine's own threads are pinned; the caller's threads and signals are left alone.
+ *
+ * No environment variable is read here, but libraries below read theirs: oneDNN (ONEDNN_MAX_CPU_ISA, ONEDNN_VERBOSE),
+ * CUDA, and OpenMP's runtime, which comes with oneDNN. With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY it binds the
+ * thread that loads it to some cores, and an engine or worker finds no others: it warns then.
+ *
+ * GPUs (option spart): one serves one engine of a process at a time; another that is to use it is refused with
+ * FD_ALREADY_EXISTS, or runs on the CPU with spart auto, until the first one is destroyed (for good, if that had given
+ * it up: docs/GPU.md). While an engine lives, nobody else in its process may allocate, pin, register or free memory
+ * with CUDA on its GPU: CUDA may let that wait for the engine's steps, and their launches for that, until requests end
+ * with errors (option gpu-wait-ms). Creating an engine with more than 6 micro-batches sets the environment variable
+ * CUDA_DEVICE_MAX_CONNECTIONS if it is not set: no other thread may use the environment meanwhile.
+ */
+#ifndef FASTDECODE_FASTDECODE_H_
+#define FASTDECODE_FASTDECODE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FD_ABI_VERSION 2
+uint32_t fd_abi_version(void);      /* FD_ABI_VERSION of the library that is linked */
+const char* fd_version(void);       /* "0.1.0" */
+
+/* ---- Errors. A function that can fail returns NULL for success, or a status that the caller destroys. */
+typedef enum fd_code {
+  FD_OK = 0,
+  FD_INVALID_ARGUMENT = 3,    /* the message names file or field, and value */
+  FD_NOT_FOUND = 5,
+  FD_ALREADY_EXISTS = 6,      /* such as a socket path in use */
+  FD_PERMISSION_DENIED = 7,
+  FD_RESOURCE_EXHAUSTED = 8,  /* memory, threads; or a full queue: try again later */
+  FD_FAILED_PRECONDITION = 9, /* such as a worker with another model shape */
+  FD_INTERNAL = 13,
+  FD_UNAVAILABLE = 14         /* a worker cannot be reached, the engine is stopping */
+} fd_code;
+typedef struct fd_status fd_status;
+fd_code fd_status_code(const fd_status* status);          /* FD_OK for NULL */
+const char* fd_status_message(const fd_status* status);   /* "" for NULL; lives as long as the status */
+void fd_status_destroy(fd_status* status);                /* NULL allowed */
+
+/* ---- Options: named values. Numbers, choices, endpoints and faults are checked when set; lists of cores, devices and
+ * files, and what goes with what, when an engine or worker is created. fd_option_at lists them all with defaults and
+ * help. */
+typedef struct fd_options fd_options;
+typedef struct fd_option_info {
+  const char* name;            /* "max-context" */
+  const char* value_name;      /* "TOKENS" */
+  const char* default_value;   /* "" = decided at start */
+  const char* help;            /* one sentence, unit included */
+} fd_option_info;
+int fd_option_at(size_t index, fd_option_info* out);      /* 0: past the end */
+fd_options* fd_options_create(void);
+void fd_options_destroy(fd_options* options);
+fd_status* fd_options_set(fd_options* options, const char* name, const char* value);
+/* Takes one message at a time, without a newline, on the thread that has something to say: one of the engine's own, or
+ * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget,
+ * fd_engine_pages, fd_next or fd_wait_any with a timeout other than 0, fd_worker_run, the destroy functions of engine
+ * and worker. */
+typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
+void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
+
+/* ---- Engine. Creating one loads the model, takes memory, starts threads and connects to the workers. */
+typedef struct fd_engine fd_engine;
+fd_status* fd_engine_create(const fd_options* options, fd_engine** out);
+/* Cancels what is left, waits for the threads, frees everything. */
+void fd_engine_destroy(fd_engine* engine);
+/* What was found and chosen, for people: cores, memory, ISA, homes, links. Free with fd_string_free. */
+char* fd_engine_describe(const fd_engine* engine);
+/* Counters since the last reset, as JSON (docs/GLOSSARY.md names the fields). Free with fd_string_free. */
+char* fd_engine_stats(const fd_engine* engine);
+void fd_engine_stats_reset(fd_engine* engine);
+/* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and
+ * waits for their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
+char* fd_engine_pages(fd_engine* engine);
+void fd_string_free(char* text);
+
+/* ---- Tokens and text. */
+int32_t fd_vocab_size(const fd_engine* engine);
+int32_t fd_max_context(const fd_engine* engine);
+int fd_has_tokenizer(const fd_engine* engine);            /* 0: text in and out is refused, token ids work */
+const char* fd_tokenizer_missing_reason(const fd_engine* engine);
+/* Writes up to `capacity` ids and sets *count to how many there are. */
+fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens, int32_t* ids,
+                       size_t capacity, size_t* count);
+/* The text of all but special tokens, such as bos, which are left out. Free with fd_string_free. */
+fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes);
+
+/* ---- Requests. An array may be NULL if its count is 0. */
+typedef struct fd_logit_bias {
+  int32_t token;
+  float bias;
+} fd_logit_bias;
+
+typedef struct fd_request {
+  uint32_t struct_size;             /* set by fd_request_init */
+  /* Prompt: text, or token ids (used as they are) if prompt_ids is not NULL. Copied by fd_submit. */
+  const char* prompt;
+  size_t prompt_bytes;
+  const int32_t* prompt_ids;
+  size_t prompt_id_count;
+  int add_special_tokens;           /* 1: as the tokenizer's template says (bos) */
+  /* How many. */
+  uint32_t max_tokens;              /* generated tokens at most; 16 */
+  uint32_t min_tokens;              /* no stop before so many; stop strings are looked for in the text after them; 0 */
+  int ignore_eos;                   /* 0 */
+  const int32_t* stop_token_ids;    /* beside the model's own */
+  size_t stop_token_id_count;
+  const char* const* stop;          /* stop strings, end the text before themselves */
+  size_t stop_count;
+  int include_stop;                 /* 1: the stop string is part of the text; 0 */
+  /* Sampling. Defaults: temperature 1, the rest off. */
+  float temperature;                /* 0: greedy */
+  int32_t top_k;                    /* 0: off */
+  float top_p;                      /* [1e-6, 1]; 1: off */
+  float min_p;                      /* [0, 1]; 0: off */
+  float repetition_penalty;         /* 1: off */
+  float presence_penalty;           /* 0: off */
+  float frequency_penalty;          /* 0: off */
+  uint64_t seed;                    /* a request's tokens depend on this and its logits alone */
+  int32_t logprobs;                 /* -1: none; 0: of each chosen token; n: also of the n most likely, <= 20 */
+  const fd_logit_bias* logit_bias;  /* in any order, each token once */
+  size_t logit_bias_count;
+  /* For whoever checks a port: room for [prompt tokens][vocab] float32, filled before the first token; NULL. Stays the
+   * caller's, who keeps it until the request's FD_EVENT_FINISHED or until fd_forget has returned. */
+  float* prompt_logits;
+  size_t prompt_logits_floats;
+  /* Measuring only: the first tokens of the prompt get random KV instead of being computed; not with prompt_logits. 0. */
+  uint32_t fill_tokens;
+} fd_request;
+void fd_request_init(fd_request* request);
+/* What is wrong with it whatever the model is: pointers, lengths, sampling, stop strings; for callers who want to know before
+ * they load one. fd_submit checks it too. */
+fd_status* fd_request_check(const fd_request* request);
+
+/* Never blocks on the model, but with the S-Part on a GPU: a request's penalties, bias and stop tokens take pinned
+ * memory there, which ended requests leave to others. When more is needed than ever before, this waits for the rest
+ * of the steps that run, which last until --hop-timeout-ms where a home hangs. FD_RESOURCE_EXHAUSTED: as many
+ * requests wait or run as the option max-queue allows, or there is no memory for one more; try again later. */
+fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
+/* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
+void fd_cancel(fd_engine* engine, uint64_t id);
+
+/* ---- Events. */
+typedef enum fd_event_kind {
+  FD_EVENT_TOKEN = 1,               /* one token; its text may be empty (half a character, a held back stop string) */
+  FD_EVENT_FINISHED = 2             /* the last event of a request; may carry the last held back text */
+} fd_event_kind;
+typedef enum fd_finish {
+  FD_FINISH_STOP = 1,               /* a stop token or a stop string */
+  FD_FINISH_LENGTH = 2,
+  FD_FINISH_CANCELLED = 3,
+  FD_FINISH_ERROR = 4
+} fd_finish;
+
+typedef struct fd_token_logprob {
+  int32_t token;
+  float logprob;
+} fd_token_logprob;
+
+typedef struct fd_event {
+  uint64_t id;                      /* of the request */
+  fd_event_kind kind;
+  int32_t token;                    /* TOKEN */
+  uint32_t token_index;             /* TOKEN: 0 for the first generated one */
+  float logprob;                    /* TOKEN, if the request asked for logprobs */
+  const fd_token_logprob* top_logprobs;
+  size_t top_logprob_count;
+  const char* text;                 /* UTF-8, not terminated by the length alone: also by a 0 byte */
+  size_t text_bytes;
+  fd_finish finish;                 /* FINISHED */
+  const char* error;                /* FINISHED with FD_FINISH_ERROR: what happened, naming the home; else "" */
+  uint32_t prompt_tokens;           /* FINISHED */
+  uint32_t generated_tokens;        /* FINISHED */
+  uint64_t submit_ns;               /* engine clock (CLOCK_MONOTONIC): when the request was submitted */
+  uint64_t time_ns;                 /* engine clock: when the token's step ended */
+} fd_event;
+
+/* The next event of one request, waiting up to timeout_ns (< 0: for ever). 1: *out is filled in; 0: timeout; -1: the request
+ * is unknown, or its last event was taken; -2: out of memory, and the event is still to be taken. Pointers in *out
+ * live until the next call for the same request, or until its forget. One thread at a time per request. */
+int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
+/* The id of some request that has events waiting. 1, or 0: timeout. */
+int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns);
+/* Drops a request's events, and what its last taken event points to; cancels it if it still runs. Each request needs it, or
+ * one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. With prompt_logits: waits until
+ * nothing is written there any more: for the rest of a step of the model, which lasts until --hop-timeout-ms where a home
+ * hangs; not to be called by a log sink. */
+void fd_forget(fd_engine* engine, uint64_t id);
+
+/* No further submit is accepted; returns when every request has ended. */
+void fd_drain(fd_engine* engine);
+
+/* ---- Worker: the process that serves this host's NUMA nodes as homes. */
+typedef struct fd_worker fd_worker;
+fd_status* fd_worker_create(const fd_options* options, fd_worker** out);
+char* fd_worker_describe(const fd_worker* worker);
+/* Serves until fd_worker_stop, which may be called from a signal handler. */
+fd_status* fd_worker_run(fd_worker* worker);
+void fd_worker_stop(fd_worker* worker);
+void fd_worker_destroy(fd_worker* worker);
+
+/* ---- Recording: where the time of every step went. The engine writes binary events into rings of its threads while somebody
+ * reads them, and nothing otherwise. Any number of readers here, and eight in other processes of the same user. */
+typedef enum fd_record_kind {
+  FD_RECORD_COMPOSE = 1, /* a step is put together: rows, count = sequences */
+  FD_RECORD_ROSTERS = 2, /* until the homes' rosters are out */
+  FD_RECORD_SHARE = 3,   /* a moment: what `home` has of the step. rows; count = tokens attended to, bytes = their
+                          * KV, of one layer */
+  FD_RECORD_STAGE = 4,   /* S-Part stage `layer`, 0 to layers; rows */
+  FD_RECORD_STAGE_PART =
+      5,                  /* a part of it, in order: `part`, fd_stage_part; `layer` is the one whose weights it reads */
+  FD_RECORD_POST = 6,     /* the hops of `layer` posted to all homes; count = homes */
+  FD_RECORD_HOP = 7,      /* one hop to `home`, from its posting until the reply was seen; the home's own times */
+  FD_RECORD_FINISH = 8,   /* sampled tokens judged: ends with the step. count = tokens */
+  FD_RECORD_HELD = 9,     /* a micro-batch could not begin a step since the desk had not taken its events */
+  FD_RECORD_IDLE = 10,    /* no micro-batch had a row; part = 1: parked */
+  FD_RECORD_JOIN = 11,    /* sequence `id` enters a micro-batch at `home`; start = when it was submitted (or was
+                           * preempted: part = 1; or left another micro-batch, just now: part = 2), end = now. rows = prompt
+                           * tokens */
+  FD_RECORD_TOKEN = 12,   /* a moment: token number `count` (from 0) of sequence `id`, as its step ends */
+  FD_RECORD_LEAVE = 13,   /* a moment: sequence `id` leaves; part: fd_record_leave. count = tokens generated */
+  FD_RECORD_DELIVER = 14, /* desk: token number `count` of `id`, from its step's end until a caller can take it */
+  FD_RECORD_SUBMIT = 15   /* desk: request `id`, from when it was submitted until the pipeline has it. rows =
+                           * prompt tokens */
+} fd_record_kind;
+typedef enum fd_stage_part {
+  FD_STAGE_QKV = 1,                 /* GEMM */
+  FD_STAGE_O = 2,                   /* GEMM */
+  FD_STAGE_GATE_UP = 3,             /* GEMM and activation */
+  FD_STAGE_DOWN = 4,                /* GEMM */
+  FD_STAGE_LOGITS = 5,              /* GEMM and sampling; `layer` is the number of layers */
+  FD_STAGE_SIGNAL = 6,              /* of a GPU: from when the host lets a stage go on until the GPU does, and from its saying that
+                                     * the stage is over until the host sees it; two a stage, split by a relation of their clocks */
+  FD_STAGE_REST = 7                 /* never recorded: what the others leave of a stage, which is embedding, gathering o,
+                                     * residuals, norms, rotation, writing q, k, v */
+} fd_stage_part;
+typedef enum fd_record_leave {
+  FD_LEAVE_FINISHED = 1,  /* by a stop token or its length */
+  FD_LEAVE_CANCELLED = 2, /* by its caller */
+  FD_LEAVE_FAILED = 3,
+  FD_LEAVE_PREEMPTED = 4, /* it comes back */
+  FD_LEAVE_STOPPED = 5,   /* by a stop string, which the desk finds a step or more behind: the answer ended with
+                           * the last token that was delivered */
+  FD_LEAVE_MOVED = 6      /* to another micro-batch, which it joins */
+} fd_record_leave;
+
+typedef struct fd_record_event {
+  uint64_t start_ns, end_ns;        /* engine clock; equal for a moment */
+  uint64_t id;                      /* sequence: the id of its request */
+  uint64_t bytes;                   /* SHARE: KV; HOP: q, k, v out and o back */
+  uint32_t step;                    /* of the micro-batch, from 1 (its low 32 bits) */
+  uint32_t rows;
+  uint32_t count;
+  uint16_t layer;
+  uint16_t part;
+  int16_t home;                     /* -1: none */
+  uint8_t kind;                     /* fd_record_kind */
+  uint8_t micro_batch;
+  /* HOP alone; durations are the home's own, on its own clock, to within 0.05 %. work is from the hop seen at the home to
+   * its reply ready: prepare + append + attend + merge + wait. */
+  uint64_t polled_ns;               /* engine clock: the last time the pipeline looked for replies of this home in vain; 0: not
+                                     * since the hop was posted. The reply came after it */
+  uint64_t home_end_ns;             /* home's clock: the reply is ready. Known modulo 2^32 ns only: given as the value nearest
+                                     * to end_ns, so that home_end_ns - end_ns is the clocks' difference modulo 2^32 ns */
+  uint32_t idle_ns;                 /* polled in vain before it saw the hop; 0: it was busy, and the hop may have waited */
+  uint32_t prepare_ns;              /* roster awaited, pages and plan of the step */
+  uint32_t append_ns;               /* k and v to pages (leader's share) */
+  uint32_t attend_ns;               /* attention (leader's share) */
+  uint32_t merge_ns;                /* of several hands: partials merged, o written (leader's share) */
+  uint32_t wait_ns;                 /* leader done, others of its team not yet */
+  uint32_t post_ns;                 /* posting the home's reply before this one */
+  uint32_t reserved;
+} fd_record_event;
+
+typedef struct fd_record fd_record;
+/* A reader of an engine of this process: recording is on until it is closed, which must be before the engine ends. */
+fd_status* fd_record_open(fd_engine* engine, fd_record** out);
+/* Of another process: its pid, or the path of the socket that its option `record-socket` names. FD_NOT_FOUND: no such process or
+ * socket; FD_FAILED_PRECONDITION: that process is no engine, or one of another version; FD_PERMISSION_DENIED; FD_UNAVAILABLE: it is
+ * ending, or has eight readers. */
+fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out);
+/* What is recorded, as JSON: versions, process, model, homes, cores, clock; of each home's link what it stands on: link_device
+ * ("mlx5_0 port 1"; "": memory) and link_gbit_per_s, its rate each way (0: not known). Free with fd_string_free. */
+char* fd_record_describe(const fd_record* record);
+/* Takes up to `capacity` events, those of each thread about in order of their ends; returns how many there were. Never blocks. Rings
+ * hold a second or so: *lost (may be NULL) grows by the events that were overwritten before they were read. *ended (may be NULL)
+ * becomes 1 once the engine has gone. One thread at a time. */
+size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended);
+void fd_record_close(fd_record* record);
+
+/* ---- Synthetic checkpoints: random weights in a real model's shape, for tests and measuring. */
+/* The index-th known shape, such as "tinyllama-1.1b"; NULL past the end. Lives for ever. */
+const char* fd_synth_shape_at(size_t index);
+typedef struct fd_synth {
+  uint32_t struct_size;             /* set by fd_synth_init */
+  const char* shape;                /* one of fd_synth_shape_at */
+  int layers;                       /* 0: as the shape has */
+  uint64_t seed;                    /* equal seeds give equal files; 1 */
+  const char* dtype;                /* "bf16", "f16" or "f32"; "bf16" */
+  const char* out_dir;              /* made here */
+  int k_outliers;                   /* channels of each KV head whose k is larger, and q smaller, by the factor; even; 0 */
+  double k_outlier_factor;          /* 1 to 1024; 16 */
+  /* May be NULL; returning 0 from it stops and removes everything. */
+  int (*progress)(void* user, uint64_t done_bytes, uint64_t total_bytes);
+  void* user;
+} fd_synth;
+void fd_synth_init(fd_synth* synth);
+fd_status* fd_synthesize(const fd_synth* synth);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FASTDECODE_FASTDECODE_H_ */

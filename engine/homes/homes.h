@@ -1,0 +1,153 @@
+#ifndef FASTDECODE_ENGINE_HOMES_HOMES_H_
+#define FASTDECODE_ENGINE_HOMES_HOMES_H_
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/pipeline/home_keeper.h"
+#include "engine/pipeline/sequence.h"
+#include "engine/pipeline/statistics.h"
+#include "engine/homes/retry_schedule.h"
+#include "engine/rpart/home.h"
+#include "engine/rpart/messages.h"
+#include "engine/spart/spart.h"
+#include "numa/core_plan.h"
+#include "numa/log.h"
+#include "numa/pinned_thread.h"
+#include "rdma/bootstrap.h"
+#include "rdma/endpoint.h"
+#include "rdma/fault_link.h"
+#include "rdma/link.h"
+#include "rdma/link_monitor.h"
+
+namespace fastdecode {
+
+struct HomesOptions {
+  std::vector<Endpoint> endpoints;
+  FabricOptions fabric;  // of links to other hosts; with a GPU, spart is that GPU's, and hold_gpu set here
+  CorePlan plan;         // of the homes of this process
+  RPartShape shape;
+  std::vector<uint64_t> kv_bytes = {};  // of each home of this process
+  Isa isa = Isa::kNone;
+  PollMode poll = PollMode::kSpin;
+  bool park = true;
+  bool gpu_home = false;  // one of the endpoints is the S-Part's GPU
+  int engine_node = -1;  // where the receive regions lie
+  uint64_t engine_id = 0;
+  std::optional<FaultOptions> fault;  // wraps every link
+  SPart* spart = nullptr;             // whose stages use the links' areas
+  Logger* logger = nullptr;
+};
+
+// The homes that an engine uses: those of this process and those of workers, their links, and their return after a
+// loss. Owns: local homes, the engine's ends of all links, the monitor, the control thread. Thread: any. The control
+// thread takes lost homes back; it never holds the mutex while it connects. Bounded: kMaxHomes.
+class Homes : public HomeKeeper {
+ public:
+  // Makes the local homes and connects to every worker. An error names the endpoint.
+  static absl::StatusOr<std::unique_ptr<Homes>> Create(HomesOptions options);
+  ~Homes() override;
+
+  // From now on homes that are up are announced: command(kAddHome) for each, at once and after each return.
+  // `replies`: of a home, all that the pipeline has ever had. Any thread.
+  void Start(std::function<void(const PipelineCommand&)> command, std::function<uint64_t(int home)> replies);
+  // No home is taken back any more. Links stay until the destructor.
+  void Stop();
+
+  // The largest home's pages; what a single sequence can have.
+  uint64_t pages_max() const;
+  std::string Describe() const;
+  struct Info {
+    int index;
+    bool up;
+    std::string name;  // "local, node 0" or "HOST:PORT, home 1"
+    std::string link;  // what it stands on; empty while it is down
+    bool same_host;    // as this process: its clock is ours
+    LinkLine line;     // what carries the link
+    HomeDescription description;
+    std::vector<int> cores;  // of a home of this process, else empty
+  };
+  std::vector<Info> List() const;
+
+  void OnHomeDrained(int home, uint64_t hops_posted) override;
+  std::string Name(int home) override;
+  std::string DescribeNoRoom(uint32_t tokens) override;
+  std::string DescribeLoss(int home) override;
+
+ private:
+  // A link that was lost without a reply to its hops: if it lived for longer, the home is taken back at once; one that
+  // never does is left alone for so long at most.
+  static constexpr uint64_t kLongLifeNs = 60'000'000'000;
+
+  // One home that the command line asks for. Its index is the pipeline's index of it.
+  struct Slot {
+    enum class State { kUp, kDrained, kDown };
+    std::string name;
+    Endpoint endpoint;           // of the worker; or of this process
+    uint32_t home_index = 0;     // at the worker
+    std::unique_ptr<Home> home;  // of this process
+    State state = State::kDown;
+    std::unique_ptr<EngineLink> link;
+    HomeDescription description;
+    std::string loss;                        // why the last link was lost
+    RetrySchedule retry;                     // of attempts to get it back
+    uint64_t up_ns = 0, replies_before = 0;  // of its link
+    uint64_t hops_posted = 0;                // ever, when the last link was lost...
+    bool was_asked = false;                  // ...some over that link
+    RetrySchedule lives{kLongLifeNs};        // of links that were lost without a reply to their hops
+  };
+  struct Made {
+    std::unique_ptr<EngineLink> link;
+    HomeDescription description;
+    uint32_t homes_at_worker = 0;
+  };
+
+  explicit Homes(HomesOptions options);
+  absl::Status MakeHomesAt(const Endpoint& endpoint);
+  absl::Status MakeLocalHomes();
+  absl::Status MakeGpuHome();
+  absl::Status ConnectWorker(const Endpoint& endpoint);
+  absl::StatusOr<Made> Connect(const Endpoint& endpoint, uint32_t home_index, uint64_t hello_timeout_ns);
+  absl::StatusOr<Made> AttachLocal(Home& home);
+  absl::StatusOr<Made> AttachGpu(size_t index);
+  absl::StatusOr<Made> AttachAgain(size_t index);
+  absl::Status CheckNew(const Slot& slot, const Made& made) const;
+  absl::Status AddSlot(Slot slot, Made made);
+  std::shared_ptr<void> HoldSteps();
+  absl::Status RegisterAreas(EngineLink& link);
+  void UnregisterAreas(EngineLink& link);
+  void PutUp(Slot& slot, Made made);
+  void LogLink(const Slot& slot);
+  std::string LossOf(int home);
+  void Announce(size_t index);
+  void ControlLoop();
+  void LetGo(size_t index);
+  void JudgeLife(size_t index, bool attends_in_stage);
+  void TakeBack(size_t index);
+  void PutOffOthersAt(const Slot& slot);
+
+  HomesOptions options_;
+  std::atomic<uint64_t> holds_{0};  // of steps, so far
+  LinkMonitor monitor_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Slot>> slots_;  // fixed after Create
+  std::function<void(const PipelineCommand&)> command_;
+  std::function<uint64_t(int)> replies_;
+  uint64_t next_epoch_ = 1;
+  bool stopping_ = false;
+  PinnedThread control_;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_HOMES_HOMES_H_

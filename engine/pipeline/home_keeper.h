@@ -1,0 +1,25 @@
+#ifndef FASTDECODE_ENGINE_PIPELINE_HOME_KEEPER_H_
+#define FASTDECODE_ENGINE_PIPELINE_HOME_KEEPER_H_
+
+#include <cstdint>
+#include <string>
+
+namespace fastdecode {
+
+// What the desk asks of whoever keeps the homes. Called from the desk thread, seldom.
+class HomeKeeper {
+ public:
+  virtual ~HomeKeeper() = default;
+  // The pipeline no longer refers to this home's link. `hops_posted`: to the home, ever.
+  virtual void OnHomeDrained(int home, uint64_t hops_posted) = 0;
+  // "home 1 (unix:/run/w.sock, home 0)".
+  virtual std::string Name(int home) = 0;
+  // Why no living home can hold so many tokens of one sequence: which homes were lost, or what the largest one holds.
+  virtual std::string DescribeNoRoom(uint32_t tokens) = 0;
+  // Which home, and why it was lost: "home 1 (unix:/run/w.sock): worker process 4711 went away".
+  virtual std::string DescribeLoss(int home) = 0;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_PIPELINE_HOME_KEEPER_H_

@@ -1,0 +1,211 @@
+#include "engine/request/build_request.h"
+
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <string_view>
+
+#include "absl/strings/str_format.h"
+#include "numa/clock.h"
+
+namespace fastdecode {
+
+namespace {
+
+absl::Status CheckTokenId(const char* field, size_t index, int32_t id, int vocab) {
+  if (id >= 0 && id < vocab) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s[%d]: %d is not a token id; the vocabulary has %d", field, index, id, vocab));
+}
+
+absl::Status CheckRoom(const RequestContext& context, const char* field, size_t tokens) {
+  if (tokens < static_cast<size_t>(context.max_context)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %d tokens leave no room in the context of %d (--max-context)",
+                                                    field, tokens, context.max_context));
+}
+
+// What is given by pointer and count.
+absl::Status CheckArrays(const RequestFields& given) {
+  const struct {
+    const char* field;
+    const void* array;
+    const char* count_field;
+    size_t count;
+  } arrays[] = {{"prompt", given.prompt, "prompt_bytes", given.prompt_bytes},
+                {"prompt_ids", given.prompt_ids, "prompt_id_count", given.prompt_id_count},
+                {"stop_token_ids", given.stop_token_ids, "stop_token_id_count", given.stop_token_id_count},
+                {"stop", given.stop, "stop_count", given.stop_count},
+                {"logit_bias", given.logit_bias, "logit_bias_count", given.logit_bias_count}};
+  for (const auto& [field, array, count_field, count] : arrays) {
+    if (array != nullptr || count == 0) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("%s: it is NULL, but %s is %d", field, count_field, count));
+  }
+  for (size_t i = 0; i < given.stop_count; ++i) {
+    if (given.stop[i] == nullptr) return absl::InvalidArgumentError(absl::StrFormat("stop: string %d is NULL", i));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, const RequestFields& given) {
+  std::vector<int32_t> ids;
+  if (given.prompt_ids != nullptr) {
+    if (absl::Status bad = CheckRoom(context, "prompt_ids", given.prompt_id_count); !bad.ok()) return bad;
+    ids.assign(given.prompt_ids, given.prompt_ids + given.prompt_id_count);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (absl::Status bad = CheckTokenId("prompt_ids", i, ids[i], context.spec->vocab); !bad.ok()) return bad;
+    }
+  } else {
+    if (context.tokenizer == nullptr) {
+      return absl::InvalidArgumentError("prompt: text needs a tokenizer: " + *context.tokenizer_missing_reason);
+    }
+    const std::string_view text(given.prompt == nullptr ? "" : given.prompt, given.prompt_bytes);
+    if (absl::Status bad = Tokenizer::CheckText("prompt", text); !bad.ok()) return bad;
+    ids = context.tokenizer->Encode(text, given.add_special_tokens);
+    if (absl::Status bad = CheckRoom(context, "prompt", ids.size()); !bad.ok()) return bad;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < context.spec->vocab) continue;
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "tokenizer.json: token id %d is outside the model's vocabulary of %d", ids[i], context.spec->vocab));
+    }
+  }
+  if (ids.empty()) return absl::InvalidArgumentError("prompt: it has no tokens; the model needs at least one");
+  return ids;
+}
+
+absl::StatusOr<StopMatcher> MakeStops(const RequestFields& given) {
+  return StopMatcher::Create(std::vector<std::string>(given.stop, given.stop + given.stop_count),
+                             given.include_stop);
+}
+
+SamplingParams SamplingOf(const RequestFields& given) {
+  SamplingParams params;
+  params.temperature = given.temperature;
+  params.top_k = given.top_k;
+  params.top_p = given.top_p;
+  params.min_p = given.min_p;
+  params.repetition_penalty = given.repetition_penalty;
+  params.presence_penalty = given.presence_penalty;
+  params.frequency_penalty = given.frequency_penalty;
+  params.seed = given.seed;
+  params.logprobs = given.logprobs;
+  return params;
+}
+
+absl::Status SetLengths(const RequestContext& context, const RequestFields& given, Sequence& sequence) {
+  const uint32_t context_max = static_cast<uint32_t>(context.max_context);
+  sequence.length_max = sequence.prompt_tokens + std::min(given.max_tokens, context_max - sequence.prompt_tokens);
+  sequence.min_tokens = given.min_tokens;
+  if (given.fill_tokens >= sequence.prompt_tokens && given.fill_tokens > 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("fill_tokens: %d is not less than the prompt's %d tokens",
+                                                      given.fill_tokens, sequence.prompt_tokens));
+  }
+  sequence.fill_tokens = given.fill_tokens;
+  return absl::OkStatus();
+}
+
+absl::Status SetStops(const RequestContext& context, const RequestFields& given, Request& request) {
+  std::pmr::vector<int32_t>& stops = request.sequence.stop_tokens;
+  for (size_t i = 0; i < given.stop_token_id_count; ++i) {
+    if (absl::Status bad = CheckTokenId("stop_token_ids", i, given.stop_token_ids[i], context.spec->vocab); !bad.ok()) {
+      return bad;
+    }
+    stops.push_back(given.stop_token_ids[i]);
+  }
+  if (!given.ignore_eos) {
+    for (const int id : context.spec->eos_token_ids) stops.push_back(id);
+    // A tokenizer may know of more tokens than the model does, which never come.
+    const std::optional<int> eos = context.tokenizer != nullptr ? context.tokenizer->eos_id() : std::nullopt;
+    if (eos && *eos < context.spec->vocab) stops.push_back(*eos);
+  }
+  std::sort(stops.begin(), stops.end());
+  stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+  if (given.stop_count == 0) return absl::OkStatus();
+  if (context.tokenizer == nullptr) {
+    return absl::InvalidArgumentError("stop: stop strings need a tokenizer: " + *context.tokenizer_missing_reason);
+  }
+  absl::StatusOr<StopMatcher> matcher = MakeStops(given);
+  if (!matcher.ok()) return matcher.status();
+  request.stops.emplace(*std::move(matcher));
+  return absl::OkStatus();
+}
+
+absl::Status SetSampling(const RequestContext& context, const RequestFields& given, Sequence& sequence) {
+  sequence.sampling = SamplingOf(given);
+  for (size_t i = 0; i < given.logit_bias_count; ++i) {
+    sequence.logit_bias.push_back(given.logit_bias[i]);
+  }
+  std::stable_sort(sequence.logit_bias.begin(), sequence.logit_bias.end(),
+                   [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
+  const std::string wrong = ValidateTokens(context.spec->vocab, sequence.logit_bias, {}, sequence.stop_tokens);
+  return wrong.empty() ? absl::OkStatus() : absl::InvalidArgumentError(wrong);
+}
+
+void TakeMemory(const RequestContext& context, Sequence& sequence, std::vector<int32_t> ids) {
+  const SamplingParams& params = sequence.sampling;
+  const size_t generated_max = sequence.length_max - sequence.prompt_tokens;
+  if (params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0) {
+    sequence.prompt_seen.resize((context.spec->vocab + 63) / 64);
+    sequence.output_counts.resize(context.spec->vocab);
+    sequence.history = {sequence.prompt_seen.data(), sequence.output_counts.data()};
+    for (const int32_t id : ids) sequence.history.AddPrompt(id);
+  }
+  sequence.tokens = std::move(ids);
+  sequence.tokens.resize(sequence.length_max);
+  sequence.length = sequence.prompt_tokens;
+  sequence.logprobs.resize(generated_max);
+  sequence.top_logprobs.resize(generated_max * static_cast<size_t>(std::max(params.logprobs, 0)));
+}
+
+absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, const RequestFields& given) {
+  if (absl::Status bad = CheckRequest(given); !bad.ok()) return bad;
+  auto request = std::make_unique<Request>(context.sampling_memory);
+  request->submit_ns = NowNs();
+  request->sequence.submit_ns = request->submit_ns;
+  Sequence& sequence = request->sequence;
+  absl::StatusOr<std::vector<int32_t>> ids = PromptIds(context, given);
+  if (!ids.ok()) return ids.status();
+  sequence.prompt_tokens = static_cast<uint32_t>(ids->size());
+  if (absl::Status bad = SetLengths(context, given, sequence); !bad.ok()) return bad;
+  if (absl::Status bad = SetStops(context, given, *request); !bad.ok()) return bad;
+  if (absl::Status bad = SetSampling(context, given, sequence); !bad.ok()) return bad;
+  if (given.prompt_logits != nullptr) {
+    if (given.fill_tokens > 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "prompt_logits: the first %d tokens would have none, as fill_tokens leaves them out", given.fill_tokens));
+    }
+    const size_t needed = ids->size() * static_cast<size_t>(context.spec->vocab);
+    if (given.prompt_logits_floats < needed) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "prompt_logits_floats: %d is less than prompt tokens x vocabulary, %d", given.prompt_logits_floats, needed));
+    }
+    sequence.prompt_logits = given.prompt_logits;
+  }
+  TakeMemory(context, sequence, *std::move(ids));
+  if (context.tokenizer != nullptr) request->detokenizer.emplace(context.tokenizer, /*skip_special_tokens=*/true);
+  return request;
+}
+
+}  // namespace
+
+absl::Status CheckRequest(const RequestFields& given) {
+  if (absl::Status bad = CheckArrays(given); !bad.ok()) return bad;
+  if (given.max_tokens == 0) return absl::InvalidArgumentError("max_tokens: 0 is not at least 1");
+  if (given.min_tokens > given.max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("min_tokens: %d is more than max_tokens, %d", given.min_tokens, given.max_tokens));
+  }
+  if (const std::string wrong = ValidateSampling(SamplingOf(given)); !wrong.empty()) {
+    return absl::InvalidArgumentError(wrong);
+  }
+  return given.stop_count == 0 ? absl::OkStatus() : MakeStops(given).status();
+}
+
+absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const RequestFields& given) {
+  try {
+    return Build(context, given);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory left for this request");
+  }
+}
+
+}  // namespace fastdecode

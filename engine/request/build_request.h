@@ -1,0 +1,66 @@
+#ifndef FASTDECODE_ENGINE_REQUEST_BUILD_REQUEST_H_
+#define FASTDECODE_ENGINE_REQUEST_BUILD_REQUEST_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_spec.h"
+#include "engine/request/request.h"
+#include "engine/text/tokenizer.h"
+#include "kernels/sampler.h"
+
+namespace fastdecode {
+
+// What a request is checked against.
+struct RequestContext {
+  const ModelSpec* spec = nullptr;
+  const Tokenizer* tokenizer = nullptr;               // null: token ids only
+  const std::string* tokenizer_missing_reason = nullptr;
+  int max_context = 0;
+  std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource();  // SPart::sampling_memory
+};
+
+// What a caller asks for, as it comes: nothing is checked yet. Arrays are lent, and may be null if their count is 0. The
+// public header says what each field means (fd_request has the same names).
+struct RequestFields {
+  const char* prompt = nullptr;
+  size_t prompt_bytes = 0;
+  const int32_t* prompt_ids = nullptr;
+  size_t prompt_id_count = 0;
+  bool add_special_tokens = true;
+  uint32_t max_tokens = 16;
+  uint32_t min_tokens = 0;
+  bool ignore_eos = false;
+  const int32_t* stop_token_ids = nullptr;
+  size_t stop_token_id_count = 0;
+  const char* const* stop = nullptr;
+  size_t stop_count = 0;
+  bool include_stop = false;
+  float temperature = 1;
+  int32_t top_k = 0;
+  float top_p = 1;
+  float min_p = 0;
+  float repetition_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  uint64_t seed = 0;
+  int32_t logprobs = -1;
+  const LogitBias* logit_bias = nullptr;
+  size_t logit_bias_count = 0;
+  float* prompt_logits = nullptr;
+  size_t prompt_logits_floats = 0;
+  uint32_t fill_tokens = 0;
+};
+
+// What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and
+// value.
+absl::Status CheckRequest(const RequestFields& given);
+
+// Checks every field, tokenises the prompt, and takes all the memory that the request will need. Errors name field and
+// value; ResourceExhausted: no sampling memory. Runs on the caller's thread.
+absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const RequestFields& given);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_REQUEST_BUILD_REQUEST_H_

@@ -1,0 +1,99 @@
+#ifndef FASTDECODE_ENGINE_START_ENGINE_H_
+#define FASTDECODE_ENGINE_START_ENGINE_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/start/choices.h"
+#include "engine/request/build_request.h"
+#include "engine/homes/homes.h"
+#include "engine/start/load_spart.h"
+#include "engine/model/model_spec.h"
+#include "engine/text/tokenizer.h"
+#include "engine/rpart/rpart_shape.h"
+#include "engine/start/options.h"
+#include "engine/pipeline/pipeline.h"
+#include "engine/record/record_reader.h"
+#include "engine/record/record_server.h"
+#include "engine/record/recorder.h"
+#include "engine/request/request_desk.h"
+#include "engine/spart/spart.h"
+#include "engine/start/statistics_snapshot.h"
+#include "kernels/isa.h"
+#include "numa/core_plan.h"
+#include "numa/log.h"
+#include "numa/parker.h"
+#include "numa/topology.h"
+
+namespace fastdecode {
+
+// One model being served: what the C interface's fd_engine is.
+// Owns: tokenizer, S-Part, homes of this process and links to others, pipeline, desk; ends them in the right order.
+// Thread: any.
+class Engine {
+ public:
+  // The start as a list of steps; an error says which file, option or worker is at fault, and nothing stays behind.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const Options& options);
+  ~Engine();
+
+  absl::Status Submit(const RequestFields& request, uint64_t* id);
+  RequestDesk& desk() { return *desk_; }
+
+  const ModelSpec& spec() const { return spec_; }
+  int max_context() const { return static_cast<int>(shape_.max_context); }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const std::string& tokenizer_missing_reason() const { return tokenizer_missing_reason_; }
+
+  std::string Describe() const;
+  std::string StatisticsJson() const;
+  // Asks the homes for their pages, and waits for the answers, a second at most.
+  std::string PagesJson();
+  // A reader of what this engine records; closed before the engine ends.
+  std::unique_ptr<RecordReader> OpenRecord() const;
+  void ResetStatistics();
+
+ private:
+  explicit Engine(const Options& options);
+  absl::Status Start();
+  absl::Status LoadTokenizer();
+  absl::Status ChooseCores(const std::vector<Endpoint>& endpoints, bool gpu);
+  absl::Status PlanCoresFor(const Topology& topology, size_t local_homes);
+  std::string DescribeCorePlan() const;
+  absl::Status LoadModel(SPartPlace place);
+  absl::Status CheckKvBudget() const;
+  absl::Status StartRecordServer();
+  void StartPipeline(PollMode poll, bool park);
+  nlohmann::json DescribeRecord() const;
+
+  Options options_;                                  // micro_batches: as chosen, from Start on
+  Logger log_;
+  ModelSpec spec_;
+  RPartShape shape_;
+  bool gpu_home_ = false;                            // the S-Part's GPU is a home
+  CoreChoice core_choice_;
+  ReservedCorePlan cores_;
+  int engine_node_ = -1;                             // NUMA node of the S-Part
+  std::string machine_;                              // what was found at start, for Describe
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::string tokenizer_missing_reason_;
+  ParkWord desk_word_;
+
+  // In order of construction; destroyed backwards.
+  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<SPart> spart_;
+  std::unique_ptr<Homes> homes_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<RequestDesk> desk_;
+  std::unique_ptr<RecordServer> record_server_;
+
+  std::mutex asks_mutex_;
+  uint64_t asks_ = 0;                                // of the homes, so far
+  mutable std::mutex statistics_mutex_;
+  StatisticsSnapshot baseline_;                      // at the last reset
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_START_ENGINE_H_

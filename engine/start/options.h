@@ -1,0 +1,76 @@
+#ifndef FASTDECODE_ENGINE_START_OPTIONS_H_
+#define FASTDECODE_ENGINE_START_OPTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "kernels/float_types.h"
+#include "kernels/isa.h"
+#include "numa/log.h"
+#include "rdma/fabric_options.h"
+
+namespace fastdecode {
+
+// Everything that can be set about an engine or a worker, read once at start. Every field is set by one row of the option
+// table in options.cc, where its name, default and help are.
+struct Options {
+  enum class Compute { kAuto, kBf16, kFp16, kF32 };
+  enum class SPartBackend { kAuto, kCpu, kCuda };
+  enum class CorePlanMode { kAuto, kSplit, kShared };
+  enum class Poll { kAuto, kSpin, kYield, kAlways };
+
+  std::string model;               // folder
+  std::string homes = "local";
+  std::string listen;              // worker: unix:PATH or HOST:PORT
+  int peers = 1;                   // worker: engines that each home serves at once
+  std::string s_cores, r_cores;    // lists such as 0,2-5; "" = choose
+  int s_threads = 0;               // 0 = all of the S cores
+  int r_threads = 0;               // per home; 0 = all of the R cores
+  CorePlanMode core_plan = CorePlanMode::kAuto;
+  int micro_batches = 0;           // 0 = auto: 1 where S-Part and homes share their cores, else 2
+  int max_context = 0;             // tokens of one sequence; 0 = the model's, at most 8192
+  int max_sequences = 256;         // in all micro-batches together
+  int prefill_chunk = 256;         // prompt tokens a step of one micro-batch
+  int max_queue = 4096;            // requests waiting or running; so no more than these advance at once
+  double kv_gib = 0;               // per home; 0 = choose
+  double gpu_kv_gib = 0;           // of the GPU as a home; 0 = choose
+  std::optional<KvType> kv_type;   // none = that of the computation
+  SPartBackend spart = SPartBackend::kAuto;
+  int gpu = 0;                     // of the S-Part
+  std::string cuda_module;         // "" = that of this program
+  int gpu_wait_ms = 30000;
+  bool gpudirect = false;          // RDMA devices reach the GPU's memory
+  Compute compute = Compute::kAuto;
+  bool batch_invariant = false;
+  Isa isa = Isa::kNone;            // kNone = the best that the CPU has
+  Poll poll = Poll::kAuto;
+  int hop_timeout_ms = 10000;
+  uint64_t engine_id = 0;          // 0 = random
+  FabricOptions fabric;            // links to other hosts
+  std::string record_socket = "auto";  // where others may read recordings: auto, off, or a path
+  std::string fault;               // fault link, tests only
+
+  LogSink log_sink = nullptr;
+  void* log_user = nullptr;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+struct OptionRow {
+  const char* name;
+  const char* value_name;
+  const char* default_value;
+  const char* help;
+  absl::Status (*set)(Options& options, const std::string& value);
+};
+
+// Null past the end.
+const OptionRow* OptionAt(size_t index);
+// Errors name the option, the value and what is allowed.
+absl::Status SetOption(Options& options, const std::string& name, const std::string& value);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_START_OPTIONS_H_

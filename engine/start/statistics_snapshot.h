@@ -1,0 +1,44 @@
+#ifndef FASTDECODE_ENGINE_START_STATISTICS_SNAPSHOT_H_
+#define FASTDECODE_ENGINE_START_STATISTICS_SNAPSHOT_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/homes/homes.h"
+#include "engine/pipeline/statistics.h"
+
+namespace fastdecode {
+
+// The pipeline's counters at one moment. The difference of two is a window.
+struct StatisticsSnapshot {
+  uint64_t time_ns = 0;
+  uint64_t steps = 0, rows = 0, sampled_tokens = 0, hops = 0, preemptions = 0, pushed_bytes = 0, parks = 0;
+  uint64_t s_busy_ns = 0, kv_bytes_attended = 0, kv_bytes_hopped = 0;
+  DurationHistogram::Counts stage_ns{}, hop_ns{}, step_ns{};
+  std::array<uint64_t, kMaxHomes> r_busy_ns{}, home_hops{};
+  std::vector<DurationHistogram::Counts> home_work_ns;   // [kMaxHomes], or empty: all zero
+};
+
+StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics);
+StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsSnapshot& earlier);
+
+// Values of now that are no counters.
+struct StatisticsGauges {
+  uint32_t active_sequences = 0, ready_sequences = 0;
+  uint64_t weight_bytes = 0;
+  int micro_batches = 0;
+  std::vector<int> s_cores;
+};
+
+// One JSON object: wall_ns, s_busy, r_busy (of the busiest home), overlap = max(s_busy, r_busy), tokens_per_s, and the rest.
+// docs/GLOSSARY.md says what each means.
+std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::Info>& homes, const StatisticsGauges& gauges);
+
+// One JSON array: what each home said that has answered this ask, or a later one.
+std::string PagesToJson(const PipelineStatistics& statistics, uint64_t ask, const std::vector<Homes::Info>& homes);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_START_STATISTICS_SNAPSHOT_H_

@@ -1,0 +1,106 @@
+#include "engine/text/added_tokens.h"
+
+#include <unicode/uchar.h>
+
+#include <algorithm>
+
+#include "engine/text/utf8.h"
+
+namespace fastdecode {
+namespace {
+
+// The character at the start of a valid text, and the one at its end.
+char32_t FirstCharacter(std::string_view text) { return Utf8Character(text, NextUtf8(text).bytes); }
+
+std::string_view LastCharacterText(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+  return text.substr(begin);
+}
+
+// What a regular expression's \w is by Unicode's UTS 18, annex C.
+bool IsWordCharacter(char32_t c) {
+  const auto character = static_cast<UChar32>(c);
+  constexpr uint32_t kCategories = U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK;
+  return u_hasBinaryProperty(character, UCHAR_ALPHABETIC) || (U_GET_GC_MASK(character) & kCategories) != 0 ||
+         u_hasBinaryProperty(character, UCHAR_JOIN_CONTROL);
+}
+
+bool IsSpace(char32_t c) { return u_isUWhiteSpace(static_cast<UChar32>(c)); }
+
+size_t LeadingSpaceBytes(std::string_view text) {
+  size_t bytes = 0;
+  while (bytes < text.size() && IsSpace(FirstCharacter(text.substr(bytes))))
+    bytes += NextUtf8(text.substr(bytes)).bytes;
+  return bytes;
+}
+
+size_t TrailingSpaceBytes(std::string_view text) {
+  size_t end = text.size();
+  while (end > 0) {
+    const std::string_view last = LastCharacterText(text.substr(0, end));
+    if (!IsSpace(FirstCharacter(last))) break;
+    end -= last.size();
+  }
+  return text.size() - end;
+}
+
+// Whether a word character touches text[begin, end) from outside.
+bool IsInsideWord(std::string_view text, size_t begin, size_t end) {
+  return (begin > 0 && IsWordCharacter(FirstCharacter(LastCharacterText(text.substr(0, begin))))) ||
+         (end < text.size() && IsWordCharacter(FirstCharacter(text.substr(end))));
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  for (uint32_t index = 0; index < tokens_.size(); ++index) {
+    uint64_t node = 0;
+    for (const char c : tokens_[index].content) {
+      const uint32_t next_node = static_cast<uint32_t>(child_.size()) + 1;
+      node = child_.try_emplace(node << 8 | static_cast<uint8_t>(c), next_node).first->second;
+    }
+    token_at_.try_emplace(static_cast<uint32_t>(node), index);
+    first_bytes_.set(static_cast<uint8_t>(tokens_[index].content[0]));
+  }
+}
+
+const AddedToken* AddedTokens::LongestAt(std::string_view text) const {
+  const AddedToken* longest = nullptr;
+  uint64_t node = 0;
+  for (const char c : text) {
+    const auto child = child_.find(node << 8 | static_cast<uint8_t>(c));
+    if (child == child_.end()) break;
+    node = child->second;
+    const auto token = token_at_.find(static_cast<uint32_t>(node));
+    if (token != token_at_.end()) longest = &tokens_[token->second];
+  }
+  return longest;
+}
+
+void AddedTokens::Scan(std::string_view text, std::vector<AddedTokenSpan>* spans) const {
+  spans->clear();
+  size_t taken = 0;  // text before this is in *spans
+  size_t position = 0;
+  while (position < text.size()) {
+    const AddedToken* token = nullptr;
+    if (first_bytes_[static_cast<uint8_t>(text[position])]) token = LongestAt(text.substr(position));
+    if (token == nullptr) {
+      ++position;
+      continue;
+    }
+    size_t begin = position;
+    size_t end = begin + token->content.size();
+    position = end;  // also if it is no whole word, and also if it strips: as in Hugging Face's implementation
+    if (token->single_word && IsInsideWord(text, begin, end)) continue;
+    if (token->lstrip) begin = std::max(taken, begin - TrailingSpaceBytes(text.substr(0, begin)));
+    if (token->rstrip) end += LeadingSpaceBytes(text.substr(end));
+    if (begin >= end) continue;  // white space all of which the token before took along
+    if (taken < begin) spans->push_back({-1, text.substr(taken, begin - taken)});
+    spans->push_back({token->id, text.substr(begin, end - begin)});
+    taken = end;
+  }
+  if (taken < text.size()) spans->push_back({-1, text.substr(taken)});
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,73 @@
+#ifndef FASTDECODE_ENGINE_TEXT_TOKENIZER_H_
+#define FASTDECODE_ENGINE_TEXT_TOKENIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/text/tokenizer_files.h"
+
+namespace fastdecode {
+
+// Text to token ids and back, as the model's tokenizer.json says: byte-level BPE, with the ids and texts that Hugging
+// Face's tokenizers library gives.
+//
+// Special tokens that a text spells out become their ids, as there; so text from outside is checked or escaped by
+// whoever builds a prompt around it. The truncation and padding sections are not applied, nor tokenizer_config.json's
+// added_tokens_decoder. Its add_bos_token and add_eos_token are followed where its tokenizer_class is LlamaTokenizer
+// or LlamaTokenizerFast and tokenizer.json's post_processor puts nothing around a text.
+//
+// Owns: vocabulary, merges, patterns. Thread: immutable after Load, shared by any number.
+class Tokenizer {
+ public:
+  // Reads tokenizer.json, and bos/eos from tokenizer_config.json or special_tokens_map.json where these exist.
+  // Errors name file, field and value. NotFound: no tokenizer.json. Unimplemented: a tokenizer of another kind
+  // (Unigram, WordPiece, byte-fallback BPE) or with a step that is not built: its model can still run on token ids.
+  // InvalidArgument: a broken file.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
+  // The same from the files' contents.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(const TokenizerFiles& files);
+
+  ~Tokenizer();
+
+  // ICU and BPE count in int32, and a prefix space or NFC may lengthen text.
+  static constexpr size_t kTextBytesMax = (size_t{512} << 20) - 1;
+  // InvalidArgument, naming the field, if the text is too long for Encode.
+  static absl::Status CheckText(const char* field, std::string_view text);
+
+  // Bytes of `text` that are not UTF-8 count as U+FFFD, as after Python's decode("utf-8", errors="replace").
+  // `add_special_tokens` puts the template's tokens (such as bos) around. REQUIRES: CheckText says nothing.
+  std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const;
+
+  // Ids that are no token are skipped; bytes that are not UTF-8 in the joined text become U+FFFD.
+  std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
+
+  // The bytes that a token stands for, often not UTF-8 by themselves; empty if the id is no token.
+  std::string TokenBytes(int32_t id) const { return std::string(Bytes(id)); }
+
+  bool IsSpecial(int32_t id) const;
+  // Every id is below it; some below may be no token.
+  int vocab_size() const;
+  std::optional<int> bos_id() const;
+  std::optional<int> eos_id() const;
+  // For the log: what a file says against another that is followed; empty if nothing.
+  const std::string& warning() const;
+
+ private:
+  friend class StreamDetokenizer;
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::string_view Bytes(int32_t id) const;
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_TEXT_TOKENIZER_H_

@@ -1,0 +1,238 @@
+#include "engine/request/build_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fastdecode {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class BuildRequestTest : public testing::Test {
+ protected:
+  BuildRequestTest() : tokenizer_(LoadTokenizer("base")) {
+    spec_.vocab = 1000;
+    spec_.eos_token_ids = {900, 7};
+    context_ = {&spec_, tokenizer_.get(), &missing_, 64};
+    given_.prompt_ids = ids_.data();
+    given_.prompt_id_count = ids_.size();
+    given_.max_tokens = 16;
+    given_.temperature = 1;
+    given_.top_p = 1;
+    given_.repetition_penalty = 1;
+    given_.logprobs = -1;
+  }
+
+  static std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& name) {
+    absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+        Tokenizer::Load(std::string(FASTDECODE_TESTS_DIR) + "/golden/tokenizer/" + name);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return *std::move(tokenizer);
+  }
+  std::unique_ptr<Request> Build() {
+    absl::StatusOr<std::unique_ptr<Request>> request = BuildRequest(context_, given_);
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? *std::move(request) : nullptr;
+  }
+  void ExpectRefused(const std::vector<std::string>& parts) {
+    const absl::StatusOr<std::unique_ptr<Request>> request = BuildRequest(context_, given_);
+    ASSERT_FALSE(request.ok()) << parts[0];
+    EXPECT_EQ(request.status().code(), absl::StatusCode::kInvalidArgument);
+    for (const std::string& part : parts) EXPECT_THAT(std::string(request.status().message()), HasSubstr(part));
+  }
+  void GiveText(const std::string& text) {
+    text_ = text;
+    given_.prompt_ids = nullptr;
+    given_.prompt_id_count = 0;
+    given_.prompt = text_.data();
+    given_.prompt_bytes = text_.size();
+  }
+
+  std::vector<int32_t> ids_ = {5, 6, 7, 8, 9};
+  std::string text_;
+  std::string missing_ = "there is no tokenizer.json";
+  std::unique_ptr<Tokenizer> tokenizer_;
+  ModelSpec spec_;
+  RequestContext context_;
+  RequestFields given_{};
+};
+
+TEST_F(BuildRequestTest, TakesTheIdsAndAllTheMemory) {
+  const int32_t stops[] = {30, 7, 20};
+  given_.stop_token_ids = stops;
+  given_.stop_token_id_count = 3;
+  given_.min_tokens = 3;
+  given_.logprobs = 2;
+  given_.presence_penalty = 0.5;
+  const LogitBias bias[] = {{9, 1.0f}, {3, -2.0f}};
+  given_.logit_bias = bias;
+  given_.logit_bias_count = 2;
+  const std::unique_ptr<Request> request = Build();
+  ASSERT_NE(request, nullptr);
+  const Sequence& sequence = request->sequence;
+  EXPECT_EQ(sequence.prompt_tokens, 5u);
+  EXPECT_EQ(sequence.length, 5u);
+  EXPECT_EQ(sequence.length_max, 21u);
+  EXPECT_EQ(std::vector<int32_t>(sequence.tokens.begin(), sequence.tokens.begin() + 5), ids_);
+  EXPECT_EQ(sequence.tokens.size(), 21u);
+  EXPECT_EQ(sequence.logprobs.size(), 16u);
+  EXPECT_EQ(sequence.top_logprobs.size(), 32u);
+  EXPECT_THAT(sequence.stop_tokens, ElementsAre(7, 20, 30, 900));  // with the model's own, once each, ascending
+  EXPECT_EQ(sequence.min_tokens, 3u);
+  ASSERT_EQ(sequence.logit_bias.size(), 2u);
+  EXPECT_EQ(sequence.logit_bias[0].token, 3);
+  EXPECT_EQ(sequence.logit_bias[1].token, 9);
+  ASSERT_NE(sequence.history.prompt_seen, nullptr);
+  EXPECT_EQ(sequence.history.prompt_seen[0], uint64_t{0b1111100000});
+  EXPECT_TRUE(request->detokenizer.has_value());
+  EXPECT_FALSE(request->stops.has_value());
+}
+
+TEST_F(BuildRequestTest, IgnoreEosLeavesTheCallersStops) {
+  const int32_t stops[] = {30};
+  given_.stop_token_ids = stops;
+  given_.stop_token_id_count = 1;
+  given_.ignore_eos = 1;
+  EXPECT_THAT(Build()->sequence.stop_tokens, ElementsAre(30));
+}
+
+TEST_F(BuildRequestTest, ATokenizersEndThatTheModelDoesNotKnowIsNoStop) {
+  tokenizer_ = LoadTokenizer("qwen2");
+  context_.tokenizer = tokenizer_.get();
+  const int eos = tokenizer_->eos_id().value();
+  spec_.eos_token_ids.clear();
+  spec_.vocab = eos + 1;
+  EXPECT_THAT(Build()->sequence.stop_tokens, ElementsAre(eos));
+  spec_.vocab = eos;
+  EXPECT_THAT(Build()->sequence.stop_tokens, testing::IsEmpty());
+}
+
+TEST_F(BuildRequestTest, TheContextCutsTheLength) {
+  given_.max_tokens = 1000;
+  EXPECT_EQ(Build()->sequence.length_max, 64u);
+  ids_.assign(63, 1);
+  given_.prompt_ids = ids_.data();
+  given_.prompt_id_count = 63;
+  EXPECT_EQ(Build()->sequence.length_max, 64u);
+}
+
+TEST_F(BuildRequestTest, WhatNeedsNoModelIsCheckedWithoutOne) {
+  GiveText("x");
+  EXPECT_TRUE(CheckRequest(given_).ok());
+  const char* stops[] = {"x", ""};
+  given_.stop = stops;
+  given_.stop_count = 2;
+  EXPECT_EQ(CheckRequest(given_).message(), "stop: string 1 is empty");
+  given_.top_k = -1;
+  EXPECT_EQ(CheckRequest(given_).message(), "top_k: -1 is not in [0, 2147483647]");
+  given_.min_tokens = 17;
+  EXPECT_EQ(CheckRequest(given_).message(), "min_tokens: 17 is more than max_tokens, 16");
+}
+
+TEST_F(BuildRequestTest, TakesText) {
+  GiveText("Hello, world");
+  const std::unique_ptr<Request> request = Build();
+  const Sequence& sequence = request->sequence;
+  EXPECT_EQ(std::vector<int32_t>(sequence.tokens.begin(), sequence.tokens.begin() + sequence.prompt_tokens),
+            tokenizer_->Encode("Hello, world", false));
+}
+
+TEST_F(BuildRequestTest, RefusesPromptsThatCannotRun) {
+  given_.prompt_id_count = 0;
+  ExpectRefused({"prompt", "no tokens"});
+  ids_ = {5, 1000};
+  given_.prompt_ids = ids_.data();
+  given_.prompt_id_count = 2;
+  ExpectRefused({"prompt_ids[1]", "1000"});
+  ids_[1] = -1;
+  ExpectRefused({"prompt_ids[1]", "-1"});
+  ids_.assign(64, 1);
+  given_.prompt_ids = ids_.data();
+  given_.prompt_id_count = 64;
+  ExpectRefused({"prompt_ids", "64", "max-context"});
+  given_.prompt_id_count = (size_t{1} << 32) + 1;  // refused before they are read
+  ExpectRefused({"prompt_ids", "4294967297", "max-context"});
+  GiveText("Hello, world");
+  given_.prompt_bytes = size_t{512} << 20;  // likewise
+  ExpectRefused({"prompt", "536870912", "536870911"});
+  context_.max_context = 2;
+  GiveText("Hello, world");
+  ExpectRefused({"prompt", "max-context"});
+  context_.max_context = 64;
+  GiveText("");
+  ExpectRefused({"prompt", "no tokens"});
+  spec_.vocab = 90;  // "~" is 93
+  spec_.eos_token_ids.clear();
+  GiveText("~");
+  ExpectRefused({"tokenizer.json", "93", "90"});
+}
+
+TEST_F(BuildRequestTest, TextNeedsATokenizer) {
+  context_.tokenizer = nullptr;
+  EXPECT_FALSE(Build()->detokenizer.has_value());
+  const char* stops[] = {"x"};
+  given_.stop = stops;
+  given_.stop_count = 1;
+  ExpectRefused({"stop", missing_});
+  given_.stop_count = 0;
+  GiveText("x");
+  ExpectRefused({"prompt", missing_});
+}
+
+TEST_F(BuildRequestTest, RefusesFieldsOutOfRange) {
+  const RequestFields good = given_;
+  const int32_t bad_stop[] = {3, 1000};
+  const char* empty_stop[] = {""};
+  const LogitBias twice[] = {{3, 1}, {3, 2}};
+  const LogitBias infinite[] = {{3, std::numeric_limits<float>::infinity()}};
+  const LogitBias outside[] = {{1000, 1}};
+  const auto refused = [&](const std::function<void(RequestFields*)>& change, const std::vector<std::string>& parts) {
+    given_ = good;
+    change(&given_);
+    ExpectRefused(parts);
+  };
+  refused([](RequestFields* r) { r->max_tokens = 0; }, {"max_tokens", "0"});
+  refused([](RequestFields* r) { r->min_tokens = 17; }, {"min_tokens", "17", "16"});
+  refused([](RequestFields* r) { r->fill_tokens = 5; }, {"fill_tokens", "5"});
+  refused([](RequestFields* r) { r->temperature = -1; }, {"temperature", "-1"});
+  refused([](RequestFields* r) { r->temperature = NAN; }, {"temperature"});
+  refused([](RequestFields* r) { r->top_k = -2; }, {"top_k", "-2"});
+  refused([](RequestFields* r) { r->top_p = 0; }, {"top_p"});
+  refused([](RequestFields* r) { r->top_p = 1.5; }, {"top_p", "1.5"});
+  refused([](RequestFields* r) { r->min_p = 2; }, {"min_p", "2"});
+  refused([](RequestFields* r) { r->repetition_penalty = 0; }, {"repetition_penalty"});
+  refused([](RequestFields* r) { r->presence_penalty = 3; }, {"presence_penalty", "3"});
+  refused([](RequestFields* r) { r->frequency_penalty = -3; }, {"frequency_penalty", "-3"});
+  refused([](RequestFields* r) { r->logprobs = 21; }, {"logprobs", "21"});
+  refused([](RequestFields* r) { r->logprobs = -2; }, {"logprobs", "-2"});
+  refused([&](RequestFields* r) { r->stop_token_ids = bad_stop, r->stop_token_id_count = 2; },
+          {"stop_token_ids[1]", "1000"});
+  refused([&](RequestFields* r) { r->stop = empty_stop, r->stop_count = 1; }, {"stop"});
+  refused([&](RequestFields* r) { r->logit_bias = twice, r->logit_bias_count = 2; }, {"logit_bias", "3"});
+  refused([&](RequestFields* r) { r->logit_bias = infinite, r->logit_bias_count = 1; }, {"logit_bias", "inf"});
+  refused([&](RequestFields* r) { r->logit_bias = outside, r->logit_bias_count = 1; }, {"logit_bias", "1000"});
+  std::vector<float> logits(5 * 1000 - 1);
+  refused([&](RequestFields* r) { r->prompt_logits = logits.data(), r->prompt_logits_floats = logits.size(); },
+          {"prompt_logits_floats", "4999", "5000"});
+  logits.resize(5000);
+  refused(
+      [&](RequestFields* r) {
+        r->prompt_logits = logits.data(), r->prompt_logits_floats = logits.size(), r->fill_tokens = 2;
+      },
+      {"prompt_logits", "fill_tokens", "2"});
+  given_ = good;
+  given_.prompt_logits = logits.data();
+  given_.prompt_logits_floats = logits.size();
+  EXPECT_EQ(Build()->sequence.prompt_logits, logits.data());
+}
+
+}  // namespace
+}  // namespace fastdecode

@@ -1,0 +1,117 @@
+#ifndef FASTDECODE_TESTS_ENGINE_REQUEST_SERVING_H_
+#define FASTDECODE_TESTS_ENGINE_REQUEST_SERVING_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include <fastdecode/fastdecode.h>
+#include "engine/text/tokenizer.h"
+#include "engine/record/recorder.h"
+#include "engine/request/build_request.h"
+#include "engine/request/request_desk.h"
+#include "tests/engine/pipeline/fake_model.h"
+#include "tests/engine/pipeline/fake_spart.h"
+#include "tests/engine/pipeline/home_thread.h"
+
+namespace fastdecode {
+
+// Tokens 0 to 93 of the golden base tokenizer are the printable ASCII characters from '!' on.
+inline constexpr int kServingVocab = 94;
+
+struct ServingOptions {
+  BatchLimits limits = {
+      .micro_batches = 2, .rows_max = 64, .sequences_max = 16, .chunk_tokens_max = 32, .ready_max = 1000};
+  int vocab = kServingVocab;  // more: bytes that are no text by themselves, too
+  int homes = 1;
+  uint32_t pages = 100;  // of each
+  size_t queue_max = 1000;
+  size_t control_ring_bytes = 1 << 20;
+  size_t event_capacity = 1 << 16;
+  uint64_t park_after_ns = 300'000;
+  Recorder* recorder = nullptr;  // lent; null: nothing is recorded
+};
+
+// What a request asks for beside its prompt.
+struct ServingAsk {
+  uint32_t max_tokens = 16;
+  uint32_t fill_tokens = 0;
+  std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::string> stops = {};
+  bool include_stop = false;
+  uint32_t min_tokens = 0;
+  std::vector<float>* prompt_logits = nullptr;
+};
+
+// All that a caller was told.
+struct ServingOutcome {
+  std::vector<int32_t> tokens;
+  std::string text;
+  RequestFinish finish = RequestFinish::kError;
+  std::string error;
+  uint32_t generated_tokens = 0;
+};
+
+// RequestDesk and pipeline with all their threads, a fake S-Part, and homes behind real links of this process.
+// Thread: Submit, Collect and the desk's own functions any; the rest one.
+class Serving : public HomeKeeper {
+ public:
+  explicit Serving(const ServingOptions& options);
+  ~Serving() override;
+
+  void AddHome(int index);
+  void LoseHome(int index);
+  // So many links of this index were let go of.
+  int drained(int index) const;
+  HomeThread& home(int index) { return *homes_[index]; }
+  // Until the home sleeps once more than `sleeps` times: it was told that all is quiet, and had nothing left.
+  void AwaitSleep(int index, uint64_t sleeps) const;
+
+  absl::StatusOr<std::unique_ptr<Request>> Build(const std::vector<int32_t>& prompt, const ServingAsk& ask) const;
+  absl::StatusOr<uint64_t> Submit(const std::vector<int32_t>& prompt, const ServingAsk& ask);
+  // Its id; a failure is a gtest failure.
+  uint64_t MustSubmit(const std::vector<int32_t>& prompt, const ServingAsk& ask);
+  // Takes events until the last one.
+  ServingOutcome Collect(uint64_t id);
+
+  FakeOracle::Result Expect(const std::vector<int32_t>& prompt, const ServingAsk& ask) const;
+  // The outcome is the oracle's whole answer.
+  void CheckWhole(const ServingOutcome& outcome, const std::vector<int32_t>& prompt, const ServingAsk& ask) const;
+  // Its tokens are the first of the oracle's.
+  void CheckPrefix(const ServingOutcome& outcome, const std::vector<int32_t>& prompt, const ServingAsk& ask) const;
+  static std::string TextOf(const std::vector<int32_t>& tokens);
+  static std::vector<int32_t> Prompt(uint32_t tokens, uint64_t seed);
+
+  RequestDesk& desk() { return *desk_; }
+  Pipeline& pipeline() { return *pipeline_; }
+  FakeSPart& spart() { return spart_; }
+
+  void OnHomeDrained(int home, uint64_t hops_posted) override;
+  std::string Name(int home) override { return "home " + std::to_string(home); }
+  std::string DescribeNoRoom(uint32_t tokens) override { return "no room for " + std::to_string(tokens); }
+  std::string DescribeLoss(int home) override { return "home " + std::to_string(home) + " went away"; }
+
+ private:
+  const ServingOptions options_;
+  const RPartShape shape_;
+  ModelSpec spec_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  FakeSPart spart_;
+  ParkWord desk_word_;
+  std::vector<std::unique_ptr<EngineLink>> links_;  // all there ever were
+  std::vector<EngineLink*> current_;                // [home]
+  std::vector<std::unique_ptr<HomeThread>> homes_;  // [home]
+  std::vector<std::unique_ptr<HomeThread>> old_homes_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<RequestDesk> desk_;
+
+  mutable std::mutex mutex_;
+  std::vector<int> drained_;  // [home], under the mutex
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_TESTS_ENGINE_REQUEST_SERVING_H_

@@ -1,0 +1,236 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/engine/text/golden_files.h"
+
+namespace fastdecode {
+namespace {
+
+using absl::StatusCode;
+using nlohmann::json;
+using testing::HasSubstr;
+
+json Base() { return ReadGoldenJson("base/tokenizer.json"); }
+
+// Applies a merge patch to the base tokenizer and expects this error.
+void ExpectRefused(const json& document, StatusCode code, const std::string& message) {
+  const auto tokenizer = ParseTokenizer(document);
+  ASSERT_FALSE(tokenizer.ok()) << "expected: " << message;
+  EXPECT_EQ(tokenizer.status().code(), code) << tokenizer.status();
+  EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr("test/tokenizer.json: "));
+  EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(message));
+}
+
+void ExpectPatchRefused(const char* patch, StatusCode code, const std::string& message) {
+  SCOPED_TRACE(patch);
+  json document = Base();
+  document.merge_patch(json::parse(patch));
+  ExpectRefused(document, code, message);
+}
+
+TEST(TokenizerErrors, NamesOtherKinds) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"model": {"type": "Unigram"}})", R"(model.type is "Unigram" (SentencePiece); only byte-level BPE)"},
+      {R"({"model": {"type": "WordPiece"}})", R"(model.type is "WordPiece"; only byte-level BPE)"},
+      {R"({"model": {"type": "WordLevel"}})", R"(model.type is "WordLevel")"},
+      {R"({"model": {"byte_fallback": true}})", "a byte-fallback BPE (SentencePiece style)"},
+      {R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}]}})",
+       R"(normalizer.normalizers[0].type is "Prepend": a SentencePiece-style BPE)"},
+      {R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "▁"}})",
+       R"(pre_tokenizer.type is "Metaspace": a SentencePiece-style BPE)"},
+      {R"({"pre_tokenizer": null})", "pre_tokenizer has no ByteLevel"},
+      {R"({"pre_tokenizer": {"type": "Whitespace"}})", "pre_tokenizer has no ByteLevel"},
+      {R"({"model": {"end_of_word_suffix": "</w>"}})", R"(model.end_of_word_suffix is "</w>")"},
+      {R"({"model": {"continuing_subword_prefix": "##"}})", R"(model.continuing_subword_prefix is "##")"},
+  };
+  for (const auto& [patch, message] : cases) ExpectPatchRefused(patch, StatusCode::kUnimplemented, message);
+}
+
+TEST(TokenizerErrors, NamesStepsThatAreNotBuilt) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"model": {"dropout": 0.1}})", "model.dropout"},
+      {R"({"normalizer": {"type": "NFKC"}})", R"(normalizer.type is "NFKC", not built)"},
+      {R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Punctuation", "behavior": "Isolated"},
+           {"type": "ByteLevel", "add_prefix_space": false}]}})",
+       R"(pre_tokenizer.pretokenizers[0].type is "Punctuation", not built)"},
+      {R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel", "add_prefix_space": false},
+           {"type": "Digits", "individual_digits": true}]}})",
+       "pre_tokenizer.pretokenizers[0]: a ByteLevel that is not last"},
+      {R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "\\bx"},
+           "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "add_prefix_space": false}]}})",
+       "pre_tokenizer.pretokenizers[0].pattern: the escape \\b at byte 0 is not supported"},
+      {R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "(\u001b"},
+           "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "add_prefix_space": false}]}})",
+       R"((byte 2 of (\u001b))"},
+      {R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "(a"},
+           "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "add_prefix_space": false}]}})",
+       "pre_tokenizer.pretokenizers[0].pattern: missing closing parenthesis"},
+      {R"({"post_processor": {"type": "BertProcessing", "sep": ["x", 1], "cls": ["y", 2]}})",
+       R"(post_processor.type is "BertProcessing")"},
+      {R"({"post_processor": {"type": "Sequence", "processors": [
+           {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}], "special_tokens": {}},
+           {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}], "special_tokens": {}}]}})",
+       "post_processor.processors[1]: a second TemplateProcessing"},
+      {R"({"model": {"unk_token": "nosuch", "vocab": {"Z": null}}})",
+       R"(model.unk_token is "nosuch", which is not in model.vocab, nor is a token for byte 0x5A)"},
+      {R"({"decoder": null})", "decoder is null"},
+      {R"({"decoder": {"type": "Metaspace"}})", R"(decoder.type is "Metaspace")"},
+  };
+  for (const auto& [patch, message] : cases) ExpectPatchRefused(patch, StatusCode::kUnimplemented, message);
+}
+
+TEST(TokenizerErrors, NamesFieldAndValue) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"model": null})", "model is missing, expected an object"},
+      {R"({"model": 7})", "model is 7, expected an object"},
+      {R"({"model": {"type": 7}})", "model.type is 7, expected a string"},
+      {R"({"model": {"byte_fallback": "no"}})", R"(model.byte_fallback is "no", expected true or false)"},
+      {R"({"model": {"vocab": null}})", "model.vocab is missing, expected an object"},
+      {R"({"model": {"vocab": {"in": -1}}})", R"(model.vocab["in"] is -1, expected an id from 0 to 4194303)"},
+      {R"({"model": {"vocab": {"in": 4194304}}})", R"(model.vocab["in"] is 4194304, expected an id)"},
+      {R"({"model": {"vocab": {"in": 18446744073709551615}}})", R"(model.vocab["in"] is 18446744073709551615)"},
+      {R"({"model": {"vocab": {"in": 1.5}}})", R"(model.vocab["in"] is 1.5)"},
+      {R"({"model": {"vocab": {"in": "5"}}})", R"(model.vocab["in"] is "5")"},
+      {R"({"model": {"vocab": {"zz": 3}}})", R"(is 3, the id of another token too)"},
+      {R"({"model": {"unk_token": 5}})", "model.unk_token is 5, expected a string"},
+      {R"({"model": {"merges": null}})", "model.merges is missing, expected an array"},
+      {R"({"model": {"merges": {"a": "b"}}})", R"(model.merges is {"a":"b"}, expected an array)"},
+      {R"({"model": {"merges": ["ab"]}})", R"(model.merges[0] is "ab", expected two tokens)"},
+      {R"({"model": {"merges": ["i n", "i n g"]}})", R"(model.merges[1] is "i n g", expected two tokens)"},
+      {R"({"model": {"merges": [["i"]]}})", R"(model.merges[0] is ["i"], expected two tokens)"},
+      {R"({"model": {"merges": [["i", 5]]}})", R"(model.merges[0] is ["i",5], expected two tokens)"},
+      {R"({"model": {"merges": ["i "]}})", "expected two tokens"},
+      {R"({"model": {"merges": [["i", "n"], ["nosuch", "i"]]}})",
+       R"(model.merges[1] is ["nosuch","i"]: "nosuch" is not in model.vocab)"},
+      {R"({"model": {"merges": ["Q Q"]}})", R"(model.merges[0] is "Q Q": "QQ" is not in model.vocab)"},
+      {R"({"added_tokens": 5})", "added_tokens is 5, expected an array"},
+      {R"({"added_tokens": [5]})", "added_tokens[0] is 5, expected an object"},
+      {R"({"added_tokens": [{"id": 1000}]})", "added_tokens[0].content is missing, expected a string"},
+      {R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": null}})",
+       "pre_tokenizer.add_prefix_space is missing"},
+      {R"({"pre_tokenizer": "ByteLevel"})", R"(pre_tokenizer is "ByteLevel", expected an object or null)"},
+      {R"({"post_processor": {"type": "TemplateProcessing", "single": [], "special_tokens": {}}})",
+       "post_processor.single has no Sequence"},
+      {R"({"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}],
+           "special_tokens": {}}})",
+       R"(post_processor.special_tokens["x"] has no array ids)"},
+      {R"({"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}],
+           "special_tokens": {"x": {"ids": [70000]}}}})",
+       R"(post_processor.special_tokens["x"].ids has 70000, the id of no token)"},
+      {R"({"post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}},
+           {"Sequence": {"id": "A"}}],
+           "special_tokens": {}}})",
+       "post_processor.single has more than one Sequence"},
+  };
+  for (const auto& [patch, message] : cases) ExpectPatchRefused(patch, StatusCode::kInvalidArgument, message);
+}
+
+TEST(TokenizerErrors, NamesBadSplits) {
+  const json split =
+      json::parse(R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": false})");
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"behavior": "Apart"})", R"(pre_tokenizer.pretokenizers[0].behavior is "Apart", expected Isolated, Removed)"},
+      {R"({"invert": null})", "pre_tokenizer.pretokenizers[0].invert is missing"},
+      {R"({"pattern": "a"})", R"(pre_tokenizer.pretokenizers[0].pattern is "a", expected an object)"},
+      {R"({"pattern": {"Regex": 1}})", "pre_tokenizer.pretokenizers[0].pattern.Regex is 1, expected a string"},
+  };
+  for (const auto& [patch, message] : cases) {
+    json changed = split;
+    changed.merge_patch(json::parse(patch));
+    json document = Base();
+    const json byte_level = document["pre_tokenizer"];
+    document["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {changed, byte_level}}};
+    ExpectRefused(document, StatusCode::kInvalidArgument, message);
+  }
+}
+
+TEST(TokenizerErrors, NamesBadAddedTokens) {
+  const json token =
+      json::parse(R"({"id": 1000, "content": "<x>", "single_word": false, "lstrip": false, "rstrip": false,
+                                     "normalized": false, "special": true})");
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"id": -1})", "added_tokens[0].id is -1"},
+      {R"({"id": 3})", R"(added_tokens[0].id is 3, expected 1000 for "<x>", the next free id)"},
+      {R"({"id": 1001})", R"(added_tokens[0].id is 1001, expected 1000 for "<x>")"},
+      {R"({"content": "A"})", R"(added_tokens[0].id is 1000, expected 32 for "A", as in model.vocab)"},
+      {R"({"content": ""})", R"(added_tokens[0].content is "", expected a string that is not empty)"},
+      {R"({"special": null})", "added_tokens[0].special is missing, expected true or false"},
+      {R"({"lstrip": 1})", "added_tokens[0].lstrip is 1, expected true or false"},
+  };
+  for (const auto& [patch, message] : cases) {
+    json document = Base();
+    document["added_tokens"] = json::array({token});
+    document["added_tokens"][0].merge_patch(json::parse(patch));
+    ExpectRefused(document, StatusCode::kInvalidArgument, message);
+  }
+  json document = Base();
+  document["added_tokens"] = json::array({token, token});
+  ExpectRefused(document, StatusCode::kInvalidArgument, R"(added_tokens[1].content is "<x>", which was added before)");
+}
+
+TEST(TokenizerErrors, NamesBadJson) {
+  const std::string text = Base().dump();
+  for (const std::string& broken :
+       {std::string(), std::string("{"), text.substr(0, text.size() / 2), text + "}", std::string("\xFF"),
+        std::string("[]"), std::string(R"({"model": {"vocab": {"\ud800": 1}}})"), std::string(100'000, '[')}) {
+    const auto tokenizer = Tokenizer::Parse({"dir", broken, std::nullopt, std::nullopt});
+    ASSERT_FALSE(tokenizer.ok());
+    EXPECT_EQ(tokenizer.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr("dir/tokenizer.json: "));
+  }
+}
+
+TEST(TokenizerErrors, NamesBadBosAndEos) {
+  const std::string text = Base().dump();
+  const std::pair<const char*, const char*> cases[] = {
+      {"[", "dir/tokenizer_config.json: not valid JSON"},
+      {R"({"bos_token": 5})", "dir/tokenizer_config.json: bos_token is 5, expected a string or an object"},
+      {R"({"tokenizer_class": 5})", "dir/tokenizer_config.json: tokenizer_class is 5, expected a string"},
+      {R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": 1})",
+       "dir/tokenizer_config.json: add_bos_token is 1, expected true or false"},
+      {R"({"eos_token": {"text": "A"}})", "dir/tokenizer_config.json: eos_token.content is missing"},
+      {R"({"eos_token": "<none>"})",
+       R"(dir/tokenizer_config.json: eos_token is "<none>", which is no token of tokenizer.json)"},
+  };
+  for (const auto& [config, message] : cases) {
+    const auto tokenizer = Tokenizer::Parse({"dir", text, config, std::nullopt});
+    ASSERT_FALSE(tokenizer.ok()) << config;
+    EXPECT_EQ(tokenizer.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(message));
+  }
+}
+
+TEST(TokenizerErrors, TakesBosAndEosFromTheMapWhereTheConfigHasNone) {
+  const auto tokenizer = Tokenizer::Parse({"dir", Base().dump(), R"({"bos_token": "A", "eos_token": null})",
+                                           R"({"bos_token": "B", "eos_token": {"content": "C", "lstrip": false}})"});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->TokenBytes((*tokenizer)->bos_id().value_or(-1)), "A");
+  EXPECT_EQ((*tokenizer)->TokenBytes((*tokenizer)->eos_id().value_or(-1)), "C");
+}
+
+TEST(TokenizerErrors, NamesMissingFiles) {
+  std::string pattern = testing::TempDir() + "tokenizer_errors_XXXXXX";
+  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+  const std::filesystem::path dir = pattern;
+  EXPECT_EQ(Tokenizer::Load(dir).status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(std::string(Tokenizer::Load(dir).status().message()), HasSubstr(dir.string() + "/tokenizer.json"));
+  std::ofstream(dir / "tokenizer.json") << Base();
+  EXPECT_TRUE(Tokenizer::Load(dir).ok()) << Tokenizer::Load(dir).status();
+  std::filesystem::create_directory(dir / "special_tokens_map.json");
+  EXPECT_THAT(std::string(Tokenizer::Load(dir).status().message()), HasSubstr("special_tokens_map.json"));
+  // A link to nothing was meant to be a file: it is not passed over as one that is missing.
+  for (const char* name : {"tokenizer_config.json", "tokenizer.json"}) {
+    std::filesystem::remove(dir / name);
+    std::filesystem::create_symlink("gone", dir / name);
+    EXPECT_EQ(Tokenizer::Load(dir).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(Tokenizer::Load(dir).status().message()), (dir / name).string() + ": a link to nothing");
+  }
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace fastdecode

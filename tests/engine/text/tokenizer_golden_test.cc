@@ -1,0 +1,193 @@
+// Against Hugging Face's tokenizers library: see tests/golden/make_tokenizer_goldens.py.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "engine/text/stream_detokenizer.h"
+#include "engine/text/utf8.h"
+#include "tests/engine/text/golden_files.h"
+
+namespace fastdecode {
+namespace {
+
+using nlohmann::json;
+using Ids = std::vector<int32_t>;
+
+std::string DecodeAsStream(const Tokenizer& tokenizer, const Ids& ids, bool skip_special_tokens) {
+  StreamDetokenizer stream(&tokenizer, skip_special_tokens);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string piece = stream.Push(id);
+    EXPECT_TRUE(IsValidUtf8(piece)) << "after id " << id;
+    text += piece;
+  }
+  text += stream.Finish();
+  EXPECT_EQ(stream.Finish(), "");
+  return text;
+}
+
+void ExpectDecodes(const Tokenizer& tokenizer, const Ids& ids, const std::string& decoded, const std::string& skipped) {
+  EXPECT_EQ(tokenizer.Decode(ids, false), decoded);
+  EXPECT_EQ(tokenizer.Decode(ids, true), skipped);
+  EXPECT_EQ(DecodeAsStream(tokenizer, ids, false), decoded);
+  EXPECT_EQ(DecodeAsStream(tokenizer, ids, true), skipped);
+}
+
+Ids Joined(Ids a, const Ids& b, const Ids& c) {
+  a.insert(a.end(), b.begin(), b.end());
+  a.insert(a.end(), c.begin(), c.end());
+  return a;
+}
+
+// `golden` has one encoding for each of `texts`; "decoded" is left out where it is the text itself, "skipped" where it
+// is what was decoded, "before" and "after" where special tokens add nothing.
+void ExpectGolden(const Tokenizer& tokenizer, const json& golden, const std::vector<std::string>& texts) {
+  EXPECT_EQ(tokenizer.vocab_size(), golden["vocab_size"].get<int>());
+  ASSERT_EQ(golden["encodings"].size(), texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const json& expected = golden["encodings"][i];
+    SCOPED_TRACE("text " + std::to_string(i) + ": " + texts[i].substr(0, 200));
+    const Ids ids = expected["ids"];
+    EXPECT_EQ(tokenizer.Encode(texts[i], false), ids);
+    EXPECT_EQ(tokenizer.Encode(texts[i], true),
+              Joined(expected.value("before", Ids()), ids, expected.value("after", Ids())));
+    const std::string decoded = expected.value("decoded", ReplaceInvalidUtf8(texts[i]));
+    ExpectDecodes(tokenizer, ids, decoded, expected.value("skipped", decoded));
+  }
+  for (const json& expected : golden["decodes"]) {
+    SCOPED_TRACE("ids " + expected["ids"].dump());
+    ExpectDecodes(tokenizer, expected["ids"], expected["decoded"], expected["skipped"]);
+  }
+}
+
+std::vector<std::string> Texts() {
+  std::vector<std::string> texts;
+  for (const json& entry : ReadGoldenJson("texts.json")) texts.push_back(TextBytes(entry));
+  return texts;
+}
+
+class TokenizerGoldenTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerGoldenTest, EqualsHuggingFace) {
+  const std::string name = GetParam();
+  const auto tokenizer = Tokenizer::Load(GoldenPath(name));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::vector<std::string> texts = Texts();
+  ASSERT_GE(texts.size(), 300u);
+  ExpectGolden(**tokenizer, ReadGoldenJson(name + "/golden.json"), texts);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerGoldenTest, testing::Values("gpt2", "llama3", "qwen2", "deepseek"),
+                         [](const auto& param_info) { return std::string(param_info.param); });
+
+TEST(TokenizerGolden, VariantsEqualHuggingFace) {
+  const json base = ReadGoldenJson("base/tokenizer.json");
+  const json variants = ReadGoldenJson("variants.json");
+  ASSERT_GE(variants.size(), 60u);
+  for (const json& variant : variants) {
+    SCOPED_TRACE(variant["name"].get<std::string>());
+    json document = base;
+    document.merge_patch(variant["patch"]);
+    const auto tokenizer = ParseTokenizer(document);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    ExpectGolden(**tokenizer, variant, variant["texts"]);
+  }
+}
+
+TEST(TokenizerGolden, NamesBosAndEos) {
+  const struct {
+    const char* dir;
+    std::optional<int> bos, eos;
+  } cases[] = {
+      {"gpt2", 0, 0}, {"llama3", 906, 910}, {"qwen2", std::nullopt, 1102}, {"deepseek", std::nullopt, std::nullopt}};
+  for (const auto& c : cases) {
+    const auto tokenizer = Tokenizer::Load(GoldenPath(c.dir));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EXPECT_EQ((*tokenizer)->bos_id(), c.bos) << c.dir;
+    EXPECT_EQ((*tokenizer)->eos_id(), c.eos) << c.dir;
+    EXPECT_EQ((*tokenizer)->IsSpecial(c.eos.value_or(-1)), c.eos.has_value()) << c.dir;
+  }
+}
+
+// As LlamaTokenizerFast of transformers 4.57.1 encodes where tokenizer.json puts nothing around a text; where it does,
+// as transformers 5.23.0. Ids 32 and 33 are "A" and "B".
+TEST(TokenizerGolden, LlamasClassPutsBosAndEosAround) {
+  const json silent = ReadGoldenJson("base/tokenizer.json");
+  json loud = silent;
+  loud["post_processor"] = json::parse(R"({"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "special_tokens": {"A": {"id": "A", "ids": [32], "tokens": ["A"]}}})");
+  const struct {
+    const json& tokenizer;
+    const char* config;
+    Ids before, after;
+    bool warns;
+  } cases[] = {
+      {silent, R"("tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true)", {32}, {}, false},
+      {silent,
+       R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": true, "add_eos_token": true)",
+       {32},
+       {33},
+       false},
+      {silent,
+       R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": false, "add_eos_token": true)",
+       {},
+       {33},
+       false},
+      {silent, R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": false)", {}, {}, false},
+      {silent, R"("tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": true)", {}, {}, false},
+      {loud, R"("tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true)", {32}, {}, false},
+      {loud, R"("tokenizer_class": "LlamaTokenizerFast", "add_bos_token": false)", {32}, {}, true},
+      {loud, R"("tokenizer_class": "LlamaTokenizerFast", "add_eos_token": true)", {32}, {}, true},
+      {loud, R"("tokenizer_class": "GPT2Tokenizer", "add_bos_token": false)", {32}, {}, false},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.config);
+    const std::string config = R"({"bos_token": "A", "eos_token": "B", )" + std::string(c.config) + "}";
+    const auto tokenizer = Tokenizer::Parse({"dir", c.tokenizer.dump(), config, std::nullopt});
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    const Ids ids = (*tokenizer)->Encode("the harbour", false);
+    EXPECT_EQ((*tokenizer)->Encode("the harbour", true), Joined(c.before, ids, c.after));
+    EXPECT_EQ(!(*tokenizer)->warning().empty(), c.warns) << (*tokenizer)->warning();
+  }
+}
+
+TEST(TokenizerGolden, GivesTokenBytes) {
+  const auto tokenizer = Tokenizer::Load(GoldenPath("llama3"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->TokenBytes(906), "<|begin_of_text|>");
+  EXPECT_EQ((*tokenizer)->TokenBytes(-1), "");
+  EXPECT_EQ((*tokenizer)->TokenBytes((*tokenizer)->vocab_size()), "");
+  EXPECT_FALSE((*tokenizer)->IsSpecial(-1));
+  EXPECT_FALSE((*tokenizer)->IsSpecial((*tokenizer)->vocab_size()));
+  for (const std::string text : {"plain", "é", "\xF0\x9F\x98\x80", "\n"}) {
+    std::string bytes;
+    for (const int32_t id : (*tokenizer)->Encode(text, false)) bytes += (*tokenizer)->TokenBytes(id);
+    EXPECT_EQ(bytes, text);
+  }
+}
+
+TEST(TokenizerGolden, IsSharedByThreads) {
+  const auto tokenizer = Tokenizer::Load(GoldenPath("qwen2"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const json golden = ReadGoldenJson("qwen2/golden.json")["encodings"];
+  const std::vector<std::string> texts = Texts();
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < texts.size(); i += 2) {
+        const Ids ids = (*tokenizer)->Encode(texts[i], false);
+        if (ids != golden[i]["ids"].get<Ids>()) ++wrong;
+        (*tokenizer)->Decode(ids, true);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace fastdecode

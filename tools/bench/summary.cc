@@ -1,0 +1,59 @@
+#include "tools/bench/summary.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include <fastdecode/fastdecode.hpp>
+#include "numa/check.h"
+
+namespace fastdecode {
+
+Summary Summarize(std::vector<double> values) {
+  FD_CHECK(!values.empty(), "there is nothing to summarize");
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  const double median = values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return {median, values.front(), values.back()};
+}
+
+nlohmann::json ToJson(const Summary& summary) {
+  return {{"median", summary.median}, {"min", summary.min}, {"max", summary.max}};
+}
+
+std::string ToLine(const nlohmann::json& figures) {
+  return figures.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string ToText(const Summary& summary, int decimals) {
+  char text[128];
+  std::snprintf(text, sizeof(text), "%.*f [%.*f..%.*f]", decimals, summary.median, decimals, summary.min, decimals,
+                summary.max);
+  return text;
+}
+
+std::string KvTypeNames() {
+  std::string names;
+  for (const KvType type : kKvTypes) names += std::string(names.empty() ? "" : ", ") + KvTypeName(type);
+  return names;
+}
+
+KvType ParseKvType(const char* option, const std::string& name) {
+  for (const KvType type : kKvTypes) {
+    if (name == KvTypeName(type)) return type;
+  }
+  throw Error(FD_INVALID_ARGUMENT, std::string(option) + ": '" + name + "' is none of " + KvTypeNames());
+}
+
+void ThrowUnlessOk(const absl::Status& status, const std::string& context) {
+  // The codes are the same.
+  if (!status.ok()) throw Error(static_cast<fd_code>(status.code()), context + std::string(status.message()));
+}
+
+Topology DiscoverMachine() {
+  absl::StatusOr<Topology> topology = Topology::Discover();
+  ThrowUnlessOk(topology.status());
+  return *std::move(topology);
+}
+
+}  // namespace fastdecode
