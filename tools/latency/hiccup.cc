@@ -2,7 +2,6 @@
 #include "tools/latency/hiccup.h"
 
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -10,7 +9,6 @@
 #include "numa/clock.h"
 #include "tools/bench/summary.h"
 #include "tools/interrupt.h"
-#include "tools/latency/export/export_hgrm.h"
 #include "tools/latency/machine/hiccup_probe.h"
 #include "tools/latency/machine/hiccup_report.h"
 #include "tools/latency/machine/provenance.h"
@@ -34,7 +32,6 @@ struct HiccupFlags {
   size_t worst = 10;
   int columns = 0;
   bool json = false;
-  bool hgrm = false;
 };
 
 uint64_t ParseThreshold(const std::string& text) {
@@ -62,10 +59,6 @@ void LatencyHiccup(HiccupFlags& flags) {
     nlohmann::json json = HiccupsToJson(cores, options, flags.worst);
     json["provenance"] = std::move(provenance);
     WriteOut(ToLine(json));
-  } else if (flags.hgrm) {
-    std::ostringstream out;
-    WriteHgrm(HiccupLengths(cores), out);
-    WriteOut(out.str());
   } else {
     const size_t width = static_cast<size_t>(flags.columns > 0 ? flags.columns : TerminalColumns());
     WriteOut("fastdecode latency hiccup\n" + FormatProvenance(provenance, "", width) + "\n" +
@@ -95,9 +88,7 @@ void AddLatencyHiccup(CLI::App* latency) {
       ->transform(Number(0, 1000))
       ->type_name("N")
       ->capture_default_str();
-  CLI::Option* json = command->add_flag("--json", flags->json, "one JSON object");
-  command->add_flag("--hgrm", flags->hgrm, "the lengths of all cores' hiccups, as HdrHistogram's plotters read them")
-      ->excludes(json);
+  command->add_flag("--json", flags->json, "one JSON object");
   command->callback([flags] { LatencyHiccup(*flags); });
 }
 

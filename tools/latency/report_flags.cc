@@ -10,14 +10,11 @@
 #include <fastdecode/fastdecode.hpp>
 #include "tools/exit_code.h"
 #include "tools/latency/analysis/analysis.h"
-#include "tools/latency/analysis/phases.h"
 #include "tools/latency/analysis/silence.h"
 #include "tools/latency/analysis/timeline.h"
 #include "tools/latency/export/export_csv.h"
-#include "tools/latency/export/export_hgrm.h"
 #include "tools/latency/export/export_html.h"
 #include "tools/latency/export/export_json.h"
-#include "tools/latency/export/export_perftest.h"
 #include "tools/latency/export/export_prometheus.h"
 #include "tools/latency/export/export_trace.h"
 #include "tools/latency/findings/findings.h"
@@ -32,20 +29,9 @@ struct ReportMaterial {
   const Recording& recording;
   const Timeline& timeline;
   const LatencyResult& result;
-  const std::string& hgrm_of;
 };
 
 namespace {
-
-void WriteHgrmOf(const ReportMaterial& material, std::ostream& out) {
-  const Distribution* const distribution = FindDistribution(material.result, material.hgrm_of);
-  if (distribution == nullptr) {
-    throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + material.hgrm_of +
-                                         "' is neither ttft, tpot, itl, e2e nor a phase of this recording (PHASE, or "
-                                         "PHASE@WHERE)");
-  }
-  WriteHgrm(*distribution, out);
-}
 
 // A kind of file, by the end of its name; the longest that fits.
 struct FileKind {
@@ -61,7 +47,6 @@ const std::vector<FileKind>& FileKinds() {
       {".tokens.csv", true, [](const ReportMaterial& m, std::ostream& out) { WriteTokensCsv(m.timeline, out); }},
       {".json", false, [](const ReportMaterial& m, std::ostream& out) { out << JsonText(m.result) << '\n'; }},
       {".csv", false, [](const ReportMaterial& m, std::ostream& out) { WritePhasesCsv(m.result, out); }},
-      {".hgrm", false, WriteHgrmOf},
       {".html", false, [](const ReportMaterial& m, std::ostream& out) { WriteHtml(m.timeline, m.result, out); }},
       {".prom", false, [](const ReportMaterial& m, std::ostream& out) { out << PrometheusText(m.result); }},
   };
@@ -78,30 +63,11 @@ const FileKind& KindOf(const std::string& path) {
   throw Error(FD_INVALID_ARGUMENT, "--save: '" + path + "' ends with none of " + known);
 }
 
-// As far as the name tells, before there is anything that it names.
-void CheckHgrmOf(const std::string& name, bool recorded) {
-  const bool of_requests = name == "ttft" || name == "tpot" || name == "itl" || name == "e2e";
-  if (!recorded && of_requests) {
-    throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + name + "': there are no requests here; name a phase");
-  }
-  if (!recorded && !name.starts_with("attention, ") && !name.starts_with("GEMM, ")) {
-    throw Error(
-        FD_INVALID_ARGUMENT,
-        "--hgrm-of: '" + name + "' is no phase here: 'attention, ...', 'GEMM, N row(s)' or that with ', oneDNN'");
-  }
-  if (recorded && !of_requests && !MayBePhase(name)) {
-    throw Error(FD_INVALID_ARGUMENT, "--hgrm-of: '" + name + "' is neither ttft, tpot, itl, e2e nor a phase (" +
-                                         absl::StrJoin(PhaseNames(), ", ") +
-                                         "), alone or with @engine, @scheduler or @home N");
-  }
-}
-
 std::string Shown(const std::string& format, const LatencyResult& result, int columns) {
   std::ostringstream out;
   if (format == "json") out << JsonText(result) << '\n';
   if (format == "csv") WritePhasesCsv(result, out);
   if (format == "prometheus") out << PrometheusText(result);
-  if (format == "perftest") out << PerftestText(result);
   if (format == "text") out << FormatResult(result, static_cast<size_t>(columns));
   return out.str();
 }
@@ -125,20 +91,17 @@ void ReportFlags::AddTo(CLI::App* command) {
 
 void ReportFlags::AddToWithoutRecording(CLI::App* command) {
   recorded_ = false;
-  CLI::Option* format = command->add_option("--format", format_, "on stdout: text, json, csv, prometheus or perftest")
-                            ->check(CLI::IsMember({"text", "json", "csv", "prometheus", "perftest"}))
+  CLI::Option* format = command->add_option("--format", format_, "on stdout: text, json, csv or prometheus")
+                            ->check(CLI::IsMember({"text", "json", "csv", "prometheus"}))
                             ->type_name("HOW")
                             ->capture_default_str();
   command->add_flag("--json", json_, "the same as --format json")->excludes(format);
   command
       ->add_option("--save", save_,
-                   "write a file; its name's end says what: .json, .csv, .tokens.csv, .hgrm, .prom, .html, .trace.json "
+                   "write a file; its name's end says what: .json, .csv, .tokens.csv, .prom, .html, .trace.json "
                    "(for ui.perfetto.dev); may be given again")
       ->type_name("FILE")
       ->allow_extra_args(false);
-  command->add_option("--hgrm-of", hgrm_of_, "what a .hgrm file holds: ttft, tpot, itl, e2e, PHASE or PHASE@WHERE")
-      ->type_name("NAME")
-      ->capture_default_str();
   command->add_option("--columns", columns_, "width of the text (0: the terminal's)")
       ->transform(Number(0, 1000))
       ->type_name("N")
@@ -151,7 +114,6 @@ void ReportFlags::Check() {
     if (KindOf(path).of_recordings && !recorded_) {
       throw Error(FD_INVALID_ARGUMENT, "--save: '" + path + "': there is no recording here, which such a file shows");
     }
-    if (path.ends_with(".hgrm")) CheckHgrmOf(hgrm_of_, recorded_);
     CheckWritable("--save", path);
   }
   slos_.clear();
@@ -178,14 +140,12 @@ void ReportFlags::Report(Recording recording, LatencyResult base) const {
   result.requests = MeasureRequests(recording);
   result.slo = JudgeSlos(slos_, result.requests, SilentAtEndNs(FindSilences(recording, timeline)));
   result.findings = FindFaults(recording, timeline);
-  Deliver({recording, timeline, result, hgrm_of_});
+  Deliver({recording, timeline, result});
   const bool met = std::all_of(result.slo.begin(), result.slo.end(), [](const SloVerdict& slo) { return slo.met; });
   if (!met) throw ExitCode(ExitCode::kVerdictNo);
 }
 
-void ReportFlags::ReportFigures(const LatencyResult& result) const {
-  Deliver({Recording(), Timeline(), result, hgrm_of_});
-}
+void ReportFlags::ReportFigures(const LatencyResult& result) const { Deliver({Recording(), Timeline(), result}); }
 
 // What was measured must not go with a full disk or a reader that has left: files come before stdout, whose end may be
 // the process's, and none of them keeps the others from being tried.

@@ -34,7 +34,6 @@ class ReportFlags {
   std::string format_ = "text";
   bool json_ = false;
   std::vector<std::string> save_;
-  std::string hgrm_of_ = "itl";
   std::vector<std::string> slo_texts_;
   size_t worst_ = 3;
   int columns_ = 0;  // 0: the terminal's

@@ -1,4 +1,4 @@
-// The exports that are tables: CSV, HdrHistogram's text and perftest's columns.
+// The exports that are tables: CSV and perftest's columns.
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -9,17 +9,14 @@
 #include "gtest/gtest.h"
 #include "tests/tools/latency/made_up_result.h"
 #include "tools/latency/export/export_csv.h"
-#include "tools/latency/export/export_hgrm.h"
 #include "tools/latency/export/export_perftest.h"
 
 namespace fastdecode {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using ::testing::StartsWith;
 
 std::vector<std::string> Lines(const std::string& text) {
   std::vector<std::string> lines;
@@ -121,113 +118,27 @@ TEST(TokensCsvTest, HasARowAToken) {
                           "42,0,1,7,2,1000,9000,8000,100,101,102,103,104,105,106,107,108,109,110,111,112,113,-5"));
 }
 
-struct HgrmRow {
-  double value_ms, share;
-  size_t total;
-  std::string inverse;
-};
-
-std::vector<HgrmRow> ParseHgrm(const std::string& text) {
-  std::vector<HgrmRow> rows;
-  for (const std::string& line : Lines(text)) {
-    const std::vector<std::string> words = Words(line);
-    if (words.empty() || words[0] == "Value" || words[0][0] == '#') continue;
-    EXPECT_THAT(words, SizeIs(4)) << line;
-    if (words.size() == 4) rows.push_back({std::stod(words[0]), std::stod(words[1]), std::stoul(words[2]), words[3]});
-  }
-  return rows;
-}
-
-TEST(HgrmTest, AgreesWithAFullSort) {
-  for (const size_t count : {1u, 2u, 9u, 1'000u, 200'000u}) {
-    SCOPED_TRACE(count);
-    const std::vector<uint64_t> samples = MadeUpSamples(count, 3'000, count);
-    std::vector<uint64_t> sorted = samples;
-    std::sort(sorted.begin(), sorted.end());
-    std::ostringstream out;
-    WriteHgrm(Distribution(samples), out);
-    const std::vector<HgrmRow> rows = ParseHgrm(out.str());
-    ASSERT_FALSE(rows.empty());
-    for (const HgrmRow& row : rows) {
-      SCOPED_TRACE(row.share);
-      const double expected_ms = static_cast<double>(Ranked(samples, row.share)) * 1e-6;
-      EXPECT_NEAR(row.value_ms, expected_ms, 0.001 * expected_ms);
-      const uint64_t value_ns = static_cast<uint64_t>(std::llround(row.value_ms * 1e6));
-      EXPECT_EQ(row.total, std::upper_bound(sorted.begin(), sorted.end(), value_ns) - sorted.begin());
-      if (row.share < 1) {
-        EXPECT_NEAR(std::stod(row.inverse) * (1 - row.share), 1, 0.01);
-      }
-    }
-    EXPECT_EQ(rows.back().share, 1);
-    EXPECT_EQ(rows.back().total, count);
-    EXPECT_EQ(rows.back().inverse, "inf");
-  }
-}
-
-TEST(HgrmTest, ReportsThePercentilesThatPeopleAskFor) {
-  std::ostringstream out;
-  WriteHgrm(Distribution(MadeUpSamples(100'000, 3'000, 3)), out);
-  const std::vector<HgrmRow> rows = ParseHgrm(out.str());
-  std::vector<double> shares;
-  for (const HgrmRow& row : rows) shares.push_back(row.share);
-  for (const double share : {0.0, 0.5, 0.75, 0.9})
-    EXPECT_THAT(shares, testing::Contains(testing::DoubleNear(share, 1e-9)));
-  EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
-  // Ever closer to 1: among five of each halving lies one within a fifth of what is left at 99, 99.9 and 99.99 %.
-  for (const double rest : {1e-2, 1e-3, 1e-4}) {
-    EXPECT_THAT(shares, testing::Contains(testing::DoubleNear(1 - rest, 0.11 * rest)));
-  }
-}
-
-TEST(HgrmTest, HasTheLinesAroundTheTable) {
-  std::ostringstream out;
-  WriteHgrm(Distribution({1'000'000, 3'000'000}), out);
-  const std::vector<std::string> lines = Lines(out.str());
-  EXPECT_THAT(Words(lines[0]), ElementsAre("Value", "Percentile", "TotalCount", "1/(1-Percentile)"));
-  EXPECT_EQ(lines[1], "");
-  EXPECT_EQ(lines[lines.size() - 3], "#[Mean    =     2.000000, StdDeviation   =     1.414214]");
-  EXPECT_EQ(lines[lines.size() - 2], "#[Max     =     3.000000, Total count    =            2]");
-  EXPECT_THAT(lines.back(), StartsWith("#[Buckets = "));
-}
-
-TEST(HgrmTest, OfNothingIsAnEmptyTable) {
-  std::ostringstream out;
-  WriteHgrm(Distribution(), out);
-  EXPECT_THAT(ParseHgrm(out.str()), IsEmpty());
-  EXPECT_THAT(out.str(), HasSubstr("Total count    =            0]"));
-}
-
-TEST(FindDistributionTest, KnowsPhasesAndRequests) {
-  const LatencyResult result = MadeUpResult();
-  EXPECT_EQ(FindDistribution(result, "token"), &result.phases[0].ns);
-  EXPECT_EQ(FindDistribution(result, "attend"), &result.phases[3].ns);
-  EXPECT_EQ(FindDistribution(result, "attend@home 1"), &result.phases[4].ns);
-  EXPECT_EQ(FindDistribution(result, "itl"), &result.requests[0].itl_ns);
-  EXPECT_EQ(FindDistribution(result, "attend@home 2"), nullptr);
-  EXPECT_EQ(FindDistribution(LatencyResult(), "ttft"), nullptr);
-}
-
 TEST(PerftestTest, HasItsColumns) {
   std::vector<uint64_t> samples;
   for (uint64_t i = 1; i <= 10'000; ++i) samples.push_back(i * 10);
-  const std::vector<std::string> lines = Lines(PerftestText({{"", 4096, Distribution(samples)}}));
-  ASSERT_THAT(lines, SizeIs(2));
+  const std::vector<std::string> lines = Lines(PerftestText({{"hop", 4096, Distribution(samples)}}));
+  ASSERT_THAT(lines, SizeIs(3));
   EXPECT_EQ(Words(lines[0]),
             Words("#bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] t_stdev[usec] "
                   "99% percentile[usec] 99.9% percentile[usec]"));
   // Of 10, 20, ... 100000 ns; the standard deviation of 1 to n is sqrt(n (n + 1) / 12).
-  EXPECT_THAT(Words(lines[1]),
+  EXPECT_THAT(Words(lines[2]),
               ElementsAre("4096", "10000", "0.010", "100.000", "50.000", "50.005", "28.869", "99.000", "99.900"));
 }
 
 TEST(PerftestTest, TheMaximumIsTheLargestSample) {
   std::vector<uint64_t> samples(1'000, 2'000);
   samples[123] = 9'999'000;
-  EXPECT_EQ(Words(Lines(PerftestText({{"", 8, Distribution(samples)}}))[1])[3], "9999.000");
+  EXPECT_EQ(Words(Lines(PerftestText({{"hop", 8, Distribution(samples)}}))[2])[3], "9999.000");
 }
 
 TEST(PerftestTest, WithholdsPercentilesOfTooFew) {
-  const std::vector<std::string> words = Words(Lines(PerftestText({{"", 8, Distribution({1'000, 2'000})}}))[1]);
+  const std::vector<std::string> words = Words(Lines(PerftestText({{"hop", 8, Distribution({1'000, 2'000})}}))[2]);
   EXPECT_THAT(words, ElementsAre("8", "2", "1.000", "2.000", "-", "1.500", "0.707", "-", "-"));
 }
 
@@ -238,14 +149,6 @@ TEST(PerftestTest, SaysANameOnceForItsRows) {
   EXPECT_EQ(lines[1], "# hop");
   EXPECT_EQ(Words(lines[3])[0], "16");
   EXPECT_EQ(lines[4], "# bulk");
-}
-
-TEST(PerftestTest, NamesPhasesAndLeavesOutEmptyOnes) {
-  const std::vector<std::string> lines = Lines(PerftestText(MadeUpResult()));
-  ASSERT_THAT(lines, SizeIs(11));
-  EXPECT_EQ(lines[7], "# attend, home 0");
-  EXPECT_THAT(Words(lines[8]), SizeIs(9));
-  EXPECT_THAT(Lines(PerftestText({{"a\nb", 8, Distribution({1})}})), SizeIs(3));
 }
 
 }  // namespace

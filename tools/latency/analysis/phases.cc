@@ -154,25 +154,6 @@ Samples DeliverySamples(const Recording& recording) {
 
 }  // namespace
 
-std::vector<std::string> PhaseNames() {
-  std::vector<std::string> names = {"token", "boundary", "held", "compose", "S-Part stage"};
-  for (const PartName& part : kParts) names.push_back(part.name);
-  names.insert(names.end(), {"post", "pickup", "finish", "delivery", "hop"});
-  for (const HopPhase& phase : kHopPhases) names.push_back(phase.name);
-  names.push_back("reply post");
-  return names;
-}
-
-bool MayBePhase(const std::string& name) {
-  const size_t at = std::min(name.find('@'), name.size());
-  const std::vector<std::string> names = PhaseNames();
-  if (std::find(names.begin(), names.end(), name.substr(0, at)) == names.end()) return false;
-  if (at == name.size()) return true;
-  const std::string where = name.substr(at + 1);
-  const bool home = where.starts_with("home ") && where.find_first_not_of("0123456789", 5) == std::string::npos;
-  return where == "engine" || where == "scheduler" || home;
-}
-
 std::vector<Phase> MeasurePhases(const Recording& recording, const Timeline& timeline, const TokenTime& token_time) {
   PhaseList phases;
   const auto share = [&token_time](Place place) { return token_time.Share(token_time.At(place)); };

@@ -1,7 +1,6 @@
 #ifndef FASTDECODE_TOOLS_LATENCY_ANALYSIS_PHASES_H_
 #define FASTDECODE_TOOLS_LATENCY_ANALYSIS_PHASES_H_
 
-#include <string>
 #include <vector>
 
 #include "tools/latency/analysis/critical_path.h"
@@ -15,11 +14,6 @@ namespace fastdecode {
 // order of a hop. Shares of phases that contain others contain theirs: "token" all, "S-Part stage" the GEMMs and the
 // rest, "hop" what follows it. Phases that never were are left out.
 std::vector<Phase> MeasurePhases(const Recording& recording, const Timeline& timeline, const TokenTime& token_time);
-
-// Every name that MeasurePhases may give, "S-Part stage, GEMM qkv, ...".
-std::vector<std::string> PhaseNames();
-// "PHASE", or "PHASE@WHERE" with one of the places that it gives: engine, scheduler, "home N".
-bool MayBePhase(const std::string& name);
 
 }  // namespace fastdecode
 

@@ -18,14 +18,6 @@ std::string PercentileMicros(const Distribution& ns, double share) {
   return value ? Micros(static_cast<double>(*value)) : "-";
 }
 
-// A name on a line of its own must not end it.
-std::string OneCommentLine(std::string text) {
-  for (char& c : text) {
-    if (c == '\n' || c == '\r') c = ' ';
-  }
-  return text;
-}
-
 void Append(const PerftestRow& row, std::string* text) {
   const Distribution& ns = row.ns;
   char line[320];
@@ -45,18 +37,11 @@ std::string PerftestText(const std::vector<PerftestRow>& rows) {
       "99% percentile[usec]  99.9% percentile[usec]\n";
   std::string name;
   for (const PerftestRow& row : rows) {
-    if (row.ns.empty()) continue;
-    if (row.name != name && !row.name.empty()) text += "# " + OneCommentLine(row.name) + "\n";
+    if (row.name != name) text += "# " + row.name + "\n";
     name = row.name;
     Append(row, &text);
   }
   return text;
-}
-
-std::string PerftestText(const LatencyResult& result) {
-  std::vector<PerftestRow> rows;
-  for (const Phase& phase : result.phases) rows.push_back({phase.name + ", " + phase.where, 0, phase.ns});
-  return PerftestText(rows);
 }
 
 }  // namespace fastdecode

@@ -1,11 +1,11 @@
 // The top of the report: what was measured, the verdicts, and at its end how it was measured.
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tools/latency/export/export_hgrm.h"
 #include "tools/latency/html/markup.h"
 #include "tools/latency/html/sections.h"
 #include "tools/latency/machine/provenance.h"
@@ -58,9 +58,11 @@ std::string Recorded(const LatencyResult& result) {
 std::string Tiles(const LatencyResult& result) {
   std::string out = "<div class=\"tiles\">\n";
   if (result.critical_path.tokens > 0) out += Tile(HtmlNs(result.critical_path.token_ns), "mean token");
-  if (const Distribution* const token = FindDistribution(result, "token"); token != nullptr) {
-    absl::StrAppend(&out, Tile(PercentileText(*token, 0.5), "p50"), Tile(PercentileText(*token, 0.99), "p99"),
-                    Tile(PercentileText(*token, 0.999), "p99.9"));
+  const auto token = std::find_if(result.phases.begin(), result.phases.end(),
+                                  [](const Phase& phase) { return phase.name == "token"; });
+  if (token != result.phases.end()) {
+    absl::StrAppend(&out, Tile(PercentileText(token->ns, 0.5), "p50"), Tile(PercentileText(token->ns, 0.99), "p99"),
+                    Tile(PercentileText(token->ns, 0.999), "p99.9"));
   }
   absl::StrAppend(&out, Tile(FormatShare(result.s_busy), "S-Part busy"),
                   Tile(FormatShare(result.r_busy), "busiest home busy"), "</div>\n");

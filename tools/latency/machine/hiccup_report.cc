@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "numa/topology.h"
+#include "tools/latency/distribution.h"
 #include "tools/latency/text/text.h"
 #include "tools/latency/text/text_sections.h"
 #include "tools/latency/text/text_table.h"
@@ -62,6 +63,13 @@ double Share(uint64_t ns, const HiccupCore& core) {
 
 std::string Ns(uint64_t ns) { return FormatNs(static_cast<double>(ns)); }
 
+// Of what was kept.
+Distribution LengthsOf(const HiccupCore& core) {
+  std::vector<uint64_t> lengths;
+  for (const Hiccup& hiccup : core.hiccups) lengths.push_back(hiccup.length_ns);
+  return Distribution(std::move(lengths));
+}
+
 std::string CoresTable(const std::vector<HiccupCore>& cores, size_t width) {
   TextTable table({{"core", false, TextTable::kAlways},
                    {"hiccups", false, 90},
@@ -74,7 +82,7 @@ std::string CoresTable(const std::vector<HiccupCore>& cores, size_t width) {
                    {"wait p99.9", false, 50},
                    {"wait p99.99", false, 75}});
   for (const HiccupCore& core : cores) {
-    const Distribution lengths = HiccupLengths({core});
+    const Distribution lengths = LengthsOf(core);
     const auto percentile = [&](double share) {
       const std::optional<uint64_t> ns = lengths.Percentile(share);
       return ns ? Ns(*ns) : "-";
@@ -141,14 +149,6 @@ std::string WorstList(const std::vector<HiccupCore>& cores, size_t worst, size_t
 
 }  // namespace
 
-Distribution HiccupLengths(const std::vector<HiccupCore>& cores) {
-  std::vector<uint64_t> lengths;
-  for (const HiccupCore& core : cores) {
-    for (const Hiccup& hiccup : core.hiccups) lengths.push_back(hiccup.length_ns);
-  }
-  return Distribution(std::move(lengths));
-}
-
 std::string FormatHiccups(const std::vector<HiccupCore>& cores, const HiccupOptions& options, size_t worst,
                           size_t width) {
   width = std::max(width, kTextWidthMin);
@@ -189,7 +189,7 @@ nlohmann::json HiccupsToJson(const std::vector<HiccupCore>& cores, const HiccupO
   const auto or_null = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
   nlohmann::json rows = nlohmann::json::array(), longest = nlohmann::json::array();
   for (const HiccupCore& core : cores) {
-    const Distribution lengths = HiccupLengths({core});
+    const Distribution lengths = LengthsOf(core);
     nlohmann::json waits, causes = nlohmann::json::object();
     for (const auto& [name, share] : kWaits) waits[name] = core.WaitNs(share);
     const std::array<Toll, kHiccupCauses> tolls = TollsOf(core);

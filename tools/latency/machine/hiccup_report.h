@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "tools/latency/distribution.h"
 #include "tools/latency/machine/hiccup_probe.h"
 
 namespace fastdecode {
-
-// The lengths of what was kept.
-Distribution HiccupLengths(const std::vector<HiccupCore>& cores);
 
 // For people, in lines of at most `width` columns (60 at least); the `worst` longest one by one.
 std::string FormatHiccups(const std::vector<HiccupCore>& cores, const HiccupOptions& options, size_t worst,
