@@ -21,7 +21,6 @@ struct FabricOptions {
   int traffic_class = 0;          // of the GRH (DSCP << 2 | ECN)
   int service_level = 0;
   int gpu = -1;                   // engine: q, k, v and o lie in memory of this GPU; -1 = of the host
-  bool notify_by_flag = false;    // engine: polled words announce hops and replies, not completions; docs/RDMA.md
   uint64_t heartbeat_timeout_ns = 1'000'000'000;  // a peer process that is silent for so long is lost
 
   // With gpu: called before memory is made for it or freed, which may wait for what runs there; nothing runs from its

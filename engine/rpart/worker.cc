@@ -11,7 +11,7 @@ namespace fastdecode {
 
 namespace {
 
-// How late Stop and the end of a service are noticed at most, but for the probe of a link that notifies by flag.
+// How late Stop and the end of a service are noticed at most.
 constexpr uint64_t kTurnNs = 100'000'000;
 
 }  // namespace

@@ -174,8 +174,7 @@ absl::StatusOr<int> ChooseFabricGpu(const Options& options, const std::vector<En
   if (std::none_of(endpoints.begin(), endpoints.end(), over_fabric)) {
     obstacle = absl::StrCat("--homes '", options.homes, "' names no HOST:PORT, which RDMA leads to");
   }
-  // What cannot be done with memory that the CPU does not reach or order.
-  if (options.fabric.notify_by_flag) obstacle = "--notify flag is for memory of the host";
+  // What cannot be done with memory that the CPU does not reach.
   if (fault.corrupt_payload_share > 0) obstacle = "--fault corrupt-payload is for memory of the host";
   if (!obstacle.empty()) return absl::InvalidArgumentError("--gpudirect: " + obstacle);
   return options.gpu;

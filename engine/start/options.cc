@@ -168,12 +168,6 @@ absl::Status SetKvType(Options& options, const std::string& value) {
   return options.kv_type.has_value() ? absl::OkStatus() : Bad("kv-type", value, "auto, f32, bf16, fp16, int8 or int4");
 }
 
-absl::Status SetNotify(Options& options, const std::string& value) {
-  if (value != "completion" && value != "flag") return Bad("notify", value, "completion or flag");
-  options.fabric.notify_by_flag = value == "flag";
-  return absl::OkStatus();
-}
-
 absl::Status SetPeerTimeout(Options& options, const std::string& value) {
   int milliseconds = 0;
   if (absl::Status status = ParseInt("peer-timeout-ms", value, 200, 3600000, &milliseconds); !status.ok())
@@ -267,9 +261,6 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseInt("traffic-class", v, 0, 255, &o.fabric.traffic_class); }},
     {"service-level", "N", "0", "of RDMA packets",
      [](Options& o, const std::string& v) { return ParseInt("service-level", v, 0, 15, &o.fabric.service_level); }},
-    {"notify", "HOW", "completion",
-     "engine: what tells of a hop over RDMA: completion, or flag (a polled word; only where a probe finds it in order)",
-     &SetNotify},
     {"peer-timeout-ms", "MS", "1000", "a process on another host that is silent for so long is lost", &SetPeerTimeout},
     {"record-socket", "PATH", "auto",
      "engine: where `latency attach` of the same user gets in: auto (by pid), off, or a path (other network "

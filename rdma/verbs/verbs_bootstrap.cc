@@ -12,9 +12,6 @@ namespace fastdecode {
 
 namespace {
 
-// The order probe, in which the worker does nothing else, takes no longer than so many times what a peer may be silent.
-constexpr uint64_t kProbeTimeouts = 3;
-
 class VerbsPendingLink final : public PendingLink {
  public:
   VerbsPendingLink(std::unique_ptr<PendingConnection> connection, const VerbsOptions& options)
@@ -32,12 +29,7 @@ class VerbsPendingLink final : public PendingLink {
     absl::StatusOr<std::unique_ptr<ControlChannel>> channel =
         connection_->Accept(acceptance, (*end)->parameters().ToWire());
     if (!channel.ok()) return channel.status();
-    absl::StatusOr<std::unique_ptr<VerbsHomeLink>> link =
-        MakeVerbsHomeLink(*std::move(end), proposal().epoch, *std::move(channel));
-    if (!link.ok()) return link.status();
-    const uint64_t probe_ns_max = kProbeTimeouts * options_.fabric.heartbeat_timeout_ns;
-    if (absl::Status kept = (*link)->ProbeOrder(NowNs() + probe_ns_max); !kept.ok()) return kept;
-    return *std::move(link);
+    return MakeVerbsHomeLink(*std::move(end), proposal().epoch, *std::move(channel));
   }
 
   void Refuse(const std::string& text) override { connection_->Refuse(text); }
@@ -46,10 +38,8 @@ class VerbsPendingLink final : public PendingLink {
   absl::StatusOr<std::unique_ptr<VerbsEnd>> MakeEnd(int home_node) const {
     const absl::StatusOr<VerbsParameters> peer = VerbsParameters::FromWire(connection_->parameters());
     if (!peer.ok()) return peer.status();
-    VerbsOptions options = options_;
-    options.fabric.notify_by_flag = peer->flags != 0;  // as the engine wants it
     absl::StatusOr<std::unique_ptr<VerbsEnd>> end =
-        VerbsEnd::Create(options, proposal().size, LinkRole::kHome, home_node);
+        VerbsEnd::Create(options_, proposal().size, LinkRole::kHome, home_node);
     if (!end.ok()) return end;
     if (absl::Status connected = (*end)->Connect(*peer); !connected.ok()) return connected;
     return end;
@@ -112,10 +102,9 @@ absl::StatusOr<ConnectResult> ConnectVerbs(const std::string& host, uint16_t por
   ConnectResult result;
   result.answer = answer.acceptance.answer;
   result.homes = answer.acceptance.homes;
-  absl::StatusOr<std::unique_ptr<VerbsEngineLink>> link =
+  absl::StatusOr<std::unique_ptr<EngineLink>> link =
       MakeVerbsEngineLink(std::move(end), proposal.epoch, std::move(connection->channel));
   if (!link.ok()) return link.status();
-  if (absl::Status kept = (*link)->ProbeOrder(deadline_ns); !kept.ok()) return kept;
   result.link = *std::move(link);
   return result;
 }

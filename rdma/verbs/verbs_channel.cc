@@ -40,17 +40,13 @@ void VerbsChannel::BuildSlots() {
   const RegionLayout& here = wiring_.out_layout;
   const RegionLayout& there = wiring_.peer_layout;
   const size_t pieces = (here.payload_bytes_max() + wiring_.chunk_bytes - 1) / wiring_.chunk_bytes;
-  FD_CHECK(pieces + 2 <= wiring_.depths.send / 2, "a chain is at most half the send queue");
+  FD_CHECK(pieces + 1 <= wiring_.depths.send / 2, "a chain is at most half the send queue");
   slots_.resize(static_cast<size_t>(here.slots()));
   for (int slot = 0; slot < here.slots(); ++slot) {
     SlotRequests& requests = slots_[static_cast<size_t>(slot)];
     const size_t line = there.line_offset(slot);
     requests.line_piece = Piece(wiring_.out, here.line_offset(slot), sizeof(MessageLine));
     requests.line = WriteRequest(wiring_.peer_slots, line, IBV_WR_RDMA_WRITE_WITH_IMM, &requests.line_piece, 1);
-    requests.flag_piece = Piece(wiring_.out, here.flag_offset(slot), kFlagBytes);
-    requests.flag =
-        WriteRequest(wiring_.peer_control, there.flag_offset(slot), IBV_WR_RDMA_WRITE, &requests.flag_piece, 1);
-    requests.flag.send_flags = IBV_SEND_INLINE;
     requests.whole_pieces = {requests.line_piece, Piece(wiring_.out_payload, here.payload_offset(slot), 0)};
     requests.whole =
         WriteRequest(wiring_.peer_slots, line, IBV_WR_RDMA_WRITE_WITH_IMM, requests.whole_pieces.data(), 1);

@@ -24,7 +24,6 @@ namespace fastdecode {
 //
 // Who writes what the peer reads, and how it learns of it:
 //   slots, control ring: the peer reads them after the completion that carries the ImmData, never before
-//   slots of a link that notifies by flag: the peer polls their flags, words that are written behind the message
 //   credit line: the peer polls its words
 // Polls the link's completion queue, and hands on what concerns the bulk channel.
 // Owns: the work requests. Bounded: at most one message a slot and kControlWindow control messages each way.
@@ -47,7 +46,9 @@ class VerbsChannel {
   VerbsChannel& operator=(const VerbsChannel&) = delete;
 
   std::byte* out_payload(int slot) const { return wiring_.out_payload.data + wiring_.out_layout.payload_offset(slot); }
-  std::byte* in_payload(int slot) const { return wiring_.in_payload.data + wiring_.in_layout.payload_offset(slot); }
+  const std::byte* in_payload(int slot) const {
+    return wiring_.in_payload.data + wiring_.in_layout.payload_offset(slot);
+  }
 
   // Sends header (ToWords: at most MessageLine::kHeaderWordsMax) and payload of a slot. REQUIRES: the slot's last
   // message was answered; payload_bytes within the layout.
@@ -57,8 +58,7 @@ class VerbsChannel {
   void Poll();
   // Calls of Poll so far.
   uint64_t polls() const { return polls_; }
-  // The oldest arrival that was not taken yet (of flags that are seen at once, that of the lowest slot); polls if there
-  // is none.
+  // The oldest arrival that was not taken yet; polls if there is none.
   bool NextArrival(Arrival* out);
   // Copies the arrival's line, which the peer can change no more, and checks its sequence. Null, or what is wrong.
   const char* TakeLine(const Arrival& arrival, MessageLine* line);
@@ -82,7 +82,7 @@ class VerbsChannel {
   static constexpr int kPollBatch = 16;
 
   // The work requests of a slot: `whole` for a short message, else `chain`, pieces of chunk_bytes of payload, and
-  // `line` behind them; with flags `flag` comes last. Each points at its pieces.
+  // `line` behind them. Each points at its pieces.
   struct SlotRequests {
     ibv_send_wr whole = {};
     std::array<ibv_sge, 2> whole_pieces = {};  // one, if line and payload lie together
@@ -90,8 +90,6 @@ class VerbsChannel {
     std::vector<ibv_sge> chain_pieces;
     ibv_send_wr line = {};
     ibv_sge line_piece = {};
-    ibv_send_wr flag = {};
-    ibv_sge flag_piece = {};
   };
 
   void BuildSlots();
@@ -101,14 +99,13 @@ class VerbsChannel {
   uint64_t RequestsOf(size_t payload_bytes) const;
   void PostSlotNow(int slot);
   void PostWhole(SlotRequests* requests, int slot, size_t payload_bytes);
-  void PostNotified(SlotRequests* requests, int slot, ibv_send_wr* first, ibv_send_wr* last, uint64_t count);
+  void PostNotified(int slot, ibv_send_wr* first, ibv_send_wr* last, uint64_t count);
   ibv_send_wr* PatchChain(SlotRequests* requests, int slot, size_t payload_bytes);
   void Post(ibv_send_wr* first, ibv_send_wr* last, uint64_t requests);
   void PostWaiting();
   void TakeCompletion(const ibv_wc& completion);
   void TakeNotification(const ibv_wc& completion);
-  void PollFlags();
-  void TakeSlotNotification(int slot, bool in_sequence, uint32_t written_bytes);
+  void TakeSlotNotification(const ImmData& data, uint32_t written_bytes);
   void TakeControlNotification(const ImmData& data);
   void PostReceives();
   bool HasCredit(size_t ring_bytes) const;

@@ -89,10 +89,6 @@ absl::Status VerbsEnd::CheckOptions() const {
     return absl::InvalidArgumentError(
         "message checksums: the CPU computes them, and cannot of what lies in a GPU's memory; use one of the two");
   }
-  if (on_gpu() && notifies_by_flag()) {
-    return absl::InvalidArgumentError(
-        "notification by flag: nothing orders a write to the host's memory behind one to a GPU's; use one of the two");
-  }
   return absl::OkStatus();
 }
 
@@ -106,7 +102,7 @@ absl::Status VerbsEnd::PlanQueues() {
   const size_t payload_bytes = out_layout_.payload_bytes_max();
   chunk_bytes_ = std::max(kChunkBytesMin, RoundUpTo((payload_bytes + kChunksMax - 1) / kChunksMax, kPageBytes));
   chunk_bytes_ = std::min(chunk_bytes_, device_max / kPageBytes * kPageBytes);
-  const uint64_t chain = (payload_bytes + chunk_bytes_ - 1) / chunk_bytes_ + 2;  // with line and flag
+  const uint64_t chain = (payload_bytes + chunk_bytes_ - 1) / chunk_bytes_ + 1;  // with the line
   const uint64_t slots = static_cast<uint64_t>(size_.slots);
   const uint64_t segments = bulk_layout_.segments();
   // Twice what the credits let out at once, since an acknowledgement may come after the credit: slots; control messages
@@ -162,9 +158,8 @@ absl::Status VerbsEnd::RegisterMemory() {
                                 [&calls = calls_](ibv_pd* domain) { calls.dealloc_pd(domain); });
   if (domain_ == nullptr) return VerbsError(device_.name, "ibv_alloc_pd", errno, "");
   // Slots are read only after the completion that announces them, which the device orders behind all of the message,
-  // relaxed or not; nothing orders a flag so. The credit line is polled, so its region is written in order.
-  const unsigned slots_order = notifies_by_flag() ? 0u : static_cast<unsigned>(IBV_ACCESS_RELAXED_ORDERING);
-  auto slots = Register(BytesOf(in_), in_layout_.slots_bytes(), kPeerWrites | slots_order);
+  // relaxed or not. The credit line is polled, so its region is written in order.
+  auto slots = Register(BytesOf(in_), in_layout_.slots_bytes(), kPeerWrites | IBV_ACCESS_RELAXED_ORDERING);
   if (!slots.ok()) return slots.status();
   auto control = Register(BytesOf(in_) + in_layout_.ring_offset(), in_layout_.control_bytes(), kPeerWrites);
   if (!control.ok()) return control.status();
@@ -265,7 +260,6 @@ VerbsParameters VerbsEnd::parameters() const {
   if (MtuFromBytes(options_.fabric.mtu, &wanted)) mtu = std::min(mtu, wanted);
   parameters.mtu = static_cast<uint8_t>(mtu);
   parameters.checksum = options_.checksum ? 1 : 0;
-  parameters.flags = notifies_by_flag() ? 1 : 0;
   parameters.hop_pair = {hop_pair_.number(), hop_pair_.packet_number()};
   parameters.slots = {reinterpret_cast<uint64_t>(in_.data()), in_layout_.bytes(), in_slots_->rkey};
   parameters.control_key = in_control_->rkey;
@@ -313,16 +307,6 @@ absl::Status VerbsEnd::CheckPeer(const VerbsParameters& peer) const {
                                                    " at this end and ", peer.checksum != 0 ? "on" : "off",
                                                    " at the peer's: both ends must agree"));
   }
-  if (peer.flags != own.flags) {
-    return absl::InvalidArgumentError(absl::StrCat("notification is by ", own.flags != 0 ? "flag" : "completion",
-                                                   " at this end and by ", peer.flags != 0 ? "flag" : "completion",
-                                                   " at the peer's"));
-  }
-  if (notifies_by_flag() && hop_pair_.inline_bytes_max() < kFlagBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("notification by flag: ", device_.Name(), " takes ",
-                                                   hop_pair_.inline_bytes_max(), " bytes inline, a flag has ",
-                                                   kFlagBytes, ": notify by completion"));
-  }
   const RegionLayout there = InLayout(size_, Other(role_), peer.payload.bytes != 0);
   const uint64_t bulk_bytes = role_ == LinkRole::kEngine ? bulk_layout_.bytes() : 0;
   const struct {
@@ -349,7 +333,6 @@ VerbsWiring VerbsEnd::wiring() const {
   wiring.inline_bytes_max = hop_pair_.inline_bytes_max();
   wiring.chunk_bytes = chunk_bytes_;
   wiring.checksum = options_.checksum;
-  wiring.notify_by_flag = notifies_by_flag();
   wiring.in_layout = in_layout_;
   wiring.out_layout = out_layout_;
   wiring.peer_layout = InLayout(size_, Other(role_), peer_.payload.bytes != 0);
@@ -377,8 +360,7 @@ std::string VerbsEnd::Describe() const {
   if (connected_) absl::StrAppend(&text, ", path MTU ", MtuBytes(mtu_));
   absl::StrAppend(&text, ", queues of ", hop_depths_.send, " and ", hop_depths_.receive, ", up to ",
                   hop_pair_.inline_bytes_max(), " bytes inline, memory ", in_.DescribePlace(), " and ",
-                  out_.DescribePlace(), options_.checksum ? ", with checksums" : "",
-                  notifies_by_flag() ? ", notification by flag" : "");
+                  out_.DescribePlace(), options_.checksum ? ", with checksums" : "");
   if (on_gpu()) absl::StrAppend(&text, "; payload by ", gpu_probe_.Describe());
   return text;
 }

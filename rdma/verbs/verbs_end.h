@@ -54,7 +54,6 @@ struct VerbsWiring {
   uint32_t inline_bytes_max = 0;
   size_t chunk_bytes = 0;  // of a payload that is not part of one write
   bool checksum = false;
-  bool notify_by_flag = false;  // of hops and replies; control messages always notify by completion
 
   RegionLayout in_layout;    // of what this end receives
   RegionLayout out_layout;   // of what it sends, here
@@ -88,7 +87,7 @@ class VerbsEnd {
   // reach that or it is full, in memory of the host that the GPU can (Describe() says which, and why); bulk segments,
   // which the CPU fills, do not. Errors: those of OpenVerbsDevice, CheckLinkSize, Arena::Create,
   // CudaDriver::Load and ProbeGpuMemory; a failed call, naming device, call and what to check; InvalidArgument for
-  // checksums or flags of what lies in a GPU's memory.
+  // checksums of what lies in a GPU's memory.
   static absl::StatusOr<std::unique_ptr<VerbsEnd>> Create(const VerbsOptions& options, const LinkSize& size,
                                                           LinkRole role, int node);
   ~VerbsEnd();
@@ -102,7 +101,6 @@ class VerbsEnd {
   absl::Status Connect(const VerbsParameters& peer);
 
   bool connected() const { return connected_; }
-  bool notifies_by_flag() const { return options_.fabric.notify_by_flag; }
   const LinkSize& size() const { return size_; }
   LinkRole role() const { return role_; }
   const VerbsOptions& options() const { return options_; }

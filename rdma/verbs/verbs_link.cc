@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "numa/check.h"
-#include "rdma/verbs/verbs_order_probe.h"
 
 namespace fastdecode {
 
@@ -24,16 +23,16 @@ VerbsParts MakeParts(std::unique_ptr<VerbsEnd> end, std::unique_ptr<VerbsLivenes
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<VerbsEngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
-                                                                     std::unique_ptr<PeerChannel> channel) {
+absl::StatusOr<std::unique_ptr<EngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
+                                                                std::unique_ptr<PeerChannel> channel) {
   FD_CHECK(end->connected() && end->role() == LinkRole::kEngine, "not an engine's connected end");
   auto liveness = VerbsLiveness::Create(*end, std::move(channel));
   if (!liveness.ok()) return liveness.status();
   return std::make_unique<VerbsEngineLink>(std::move(end), epoch, *std::move(liveness));
 }
 
-absl::StatusOr<std::unique_ptr<VerbsHomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
-                                                                 std::unique_ptr<PeerChannel> channel) {
+absl::StatusOr<std::unique_ptr<HomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
+                                                            std::unique_ptr<PeerChannel> channel) {
   FD_CHECK(end->connected() && end->role() == LinkRole::kHome, "not a home's connected end");
   auto liveness = VerbsLiveness::Create(*end, std::move(channel));
   if (!liveness.ok()) return liveness.status();
@@ -58,22 +57,6 @@ VerbsHomeLink::VerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch, std:
 
 VerbsHomeLink::~VerbsHomeLink() { MarkLost("the home closed the link"); }
 
-absl::Status VerbsEngineLink::ProbeOrder(uint64_t deadline_ns) {
-  if (!parts_.end->notifies_by_flag()) return absl::OkStatus();
-  return OrderProbe{&parts_.channel, parts_.liveness.get(), size_, deadline_ns,
-                    parts_.end->options().fabric.heartbeat_timeout_ns}
-      .RunAsEngine();
-}
-
-absl::Status VerbsHomeLink::ProbeOrder(uint64_t deadline_ns) {
-  if (!parts_.end->notifies_by_flag()) return absl::OkStatus();
-  const absl::Status status = OrderProbe{&parts_.channel, parts_.liveness.get(), size_, deadline_ns,
-                                         parts_.end->options().fabric.heartbeat_timeout_ns}
-                                  .RunAsHome();
-  polls_seen_ = parts_.channel.polls();
-  return status;
-}
-
 // Events of rings that came while nobody slept.
 void VerbsHomeLink::TakeNotificationEvents() {
   const VerbsCalls& calls = *parts_.end->options().calls;
@@ -84,8 +67,7 @@ void VerbsHomeLink::TakeNotificationEvents() {
 // What a ring is for came before it on the same queue pair; a bulk segment, on another one, raises its own event. A
 // ring whose completion was taken before the notification was asked for has brought its work to a poll that came
 // before, too; one that is taken after it, by the poll between Arm and Sleep, keeps Sleep from sleeping; a later one
-// raises an event. By flag it is the poll between Arm and Sleep that finds what the ring was for: it looks at the
-// flags, wherever the ring's completion was taken.
+// raises an event.
 void VerbsHomeLink::Arm() {
   TakeNotificationEvents();
   parts_.channel.TakeRing();

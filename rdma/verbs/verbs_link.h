@@ -17,17 +17,13 @@
 
 namespace fastdecode {
 
-class VerbsEngineLink;
-class VerbsHomeLink;
-
 // A link's end over RDMA verbs, of a connected VerbsEnd and the channel to the peer's process over which it was
-// connected. The peer must be connected too before anything is posted; and where the link notifies by flag, both ends'
-// ProbeOrder must have passed before it is used.
+// connected. The peer must be connected too before anything is posted.
 // Errors: those of VerbsLiveness::Create. REQUIRES: end->connected(), and its role fits.
-absl::StatusOr<std::unique_ptr<VerbsEngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
-                                                                     std::unique_ptr<PeerChannel> channel);
-absl::StatusOr<std::unique_ptr<VerbsHomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
-                                                                 std::unique_ptr<PeerChannel> channel);
+absl::StatusOr<std::unique_ptr<EngineLink>> MakeVerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
+                                                                std::unique_ptr<PeerChannel> channel);
+absl::StatusOr<std::unique_ptr<HomeLink>> MakeVerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch,
+                                                            std::unique_ptr<PeerChannel> channel);
 
 // What both ends are made of. Destroyed from below: the channels, the watch (which closes the connection), and last the
 // device's objects, whose destruction ends every access to their memory.
@@ -44,9 +40,6 @@ class VerbsEngineLink final : public EngineLink {
  public:
   VerbsEngineLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch, std::unique_ptr<VerbsLiveness> liveness);
   ~VerbsEngineLink() override;
-
-  // Does nothing on a link that notifies by completion. Errors: those of OrderProbe.
-  absl::Status ProbeOrder(uint64_t deadline_ns);
 
   // verbs_link_fastpath.cc
   std::byte* SendArea(int slot) override;
@@ -94,9 +87,6 @@ class VerbsHomeLink final : public HomeLink {
  public:
   VerbsHomeLink(std::unique_ptr<VerbsEnd> end, uint64_t epoch, std::unique_ptr<VerbsLiveness> liveness);
   ~VerbsHomeLink() override;
-
-  // See VerbsEngineLink::ProbeOrder.
-  absl::Status ProbeOrder(uint64_t deadline_ns);
 
   // verbs_link_fastpath.cc
   LinkPoll PollHop(HopHeader* out, const std::byte** payload) override;

@@ -35,9 +35,8 @@ void HeaderOf(const MessageLine& line, Header* header) {
 // ---- Send queue ----
 
 uint64_t VerbsChannel::RequestsOf(size_t payload_bytes) const {
-  const uint64_t flag = wiring_.notify_by_flag ? 1 : 0;
-  if (wiring_.peer_layout.OneWrite(payload_bytes)) return 1 + flag;
-  return (payload_bytes + wiring_.chunk_bytes - 1) / wiring_.chunk_bytes + 1 + flag;
+  if (wiring_.peer_layout.OneWrite(payload_bytes)) return 1;
+  return (payload_bytes + wiring_.chunk_bytes - 1) / wiring_.chunk_bytes + 1;
 }
 
 void VerbsChannel::Post(ibv_send_wr* first, ibv_send_wr* last, uint64_t requests) {
@@ -85,26 +84,12 @@ void VerbsChannel::PostSlotNow(int slot) {
   if (wiring_.peer_layout.OneWrite(payload_bytes)) return PostWhole(&requests, slot, payload_bytes);
   const uint64_t count = RequestsOf(payload_bytes);
   requests.line.send_flags = sizeof(MessageLine) <= wiring_.inline_bytes_max ? IBV_SEND_INLINE : 0;
-  PostNotified(&requests, slot, PatchChain(&requests, slot, payload_bytes), &requests.line, count);
+  PostNotified(slot, PatchChain(&requests, slot, payload_bytes), &requests.line, count);
 }
 
-// `last` writes the message's line. It notifies, or the flag behind it, which is inline: the word that it is copied
-// from may change while the device can still be asked to send it again.
-void VerbsChannel::PostNotified(SlotRequests* requests, int slot, ibv_send_wr* first, ibv_send_wr* last,
-                                uint64_t count) {
-  if (__builtin_expect(wiring_.notify_by_flag, 0)) {
-    const bool whole = last == &requests->whole;
-    const size_t written = sizeof(MessageLine) + (whole ? out_bytes_[slot] : 0);
-    const SlotFlag flag = {static_cast<uint16_t>(out_sequence_[slot]), static_cast<uint16_t>(written)};
-    StoreWord(wiring_.out.data + wiring_.out_layout.flag_offset(slot), flag.ToWord());
-    last->opcode = IBV_WR_RDMA_WRITE;
-    last->wr_id = WrId(own_kind_, slot, sends_.posted() + count - 1).bits();
-    last->next = &requests->flag;
-    last = &requests->flag;
-    last->send_flags = IBV_SEND_INLINE;
-  } else {
-    last->imm_data = ImmData(own_kind_, slot, out_sequence_[slot]).ToWire();
-  }
+// `last` writes the message's line, and notifies.
+void VerbsChannel::PostNotified(int slot, ibv_send_wr* first, ibv_send_wr* last, uint64_t count) {
+  last->imm_data = ImmData(own_kind_, slot, out_sequence_[slot]).ToWire();
   last->wr_id = WrId(own_kind_, slot, sends_.posted() + count).bits();
   Post(first, last, count);
 }
@@ -117,7 +102,7 @@ void VerbsChannel::PostWhole(SlotRequests* requests, int slot, size_t payload_by
   requests->whole_pieces[1].length = static_cast<uint32_t>(payload_bytes);
   whole->num_sge = apart && payload_bytes > 0 ? 2 : 1;
   whole->send_flags = bytes <= wiring_.inline_bytes_max && whole->num_sge == 1 ? IBV_SEND_INLINE : 0;
-  PostNotified(requests, slot, whole, whole, RequestsOf(payload_bytes));
+  PostNotified(slot, whole, whole, 1);
 }
 
 // Cuts the chain to the payload's length, the line behind it.
@@ -175,29 +160,16 @@ void VerbsChannel::TakeNotification(const ibv_wc& completion) {
     return Lose("a message that is no write with a notification");
   }
   const ImmData data = ImmData::FromWire(completion.imm_data);
-  if (data.kind() == their_kind_ && !wiring_.notify_by_flag) {
-    const int slot = data.slot();
-    if (slot >= wiring_.in_layout.slots()) return Lose("a notification of a slot that does not exist", slot);
-    return TakeSlotNotification(slot, data.MatchesSequence(in_sequence_[slot] + 1), completion.byte_len);
-  }
+  if (data.kind() == their_kind_) return TakeSlotNotification(data, completion.byte_len);
   if (data.kind() == MessageKind::kControl || data.kind() == MessageKind::kRing) return TakeControlNotification(data);
   Lose("a notification of unknown kind");
 }
 
-void VerbsChannel::PollFlags() {
-  for (int slot = 0; slot < wiring_.in_layout.slots(); ++slot) {
-    const std::byte* const at = wiring_.in.data + wiring_.in_layout.flag_offset(slot);
-    // Acquire: pairs with the device's write of the word, which the order probe has seen to come after the message's.
-    SlotFlag flag;
-    if (!SlotFlag::FromWord(LoadWord(at, std::memory_order_acquire), &flag)) continue;
-    if (flag.sequence == static_cast<uint16_t>(in_sequence_[slot])) continue;
-    TakeSlotNotification(slot, flag.sequence == static_cast<uint16_t>(in_sequence_[slot] + 1), flag.bytes);
-  }
-}
-
-void VerbsChannel::TakeSlotNotification(int slot, bool in_sequence, uint32_t written_bytes) {
+void VerbsChannel::TakeSlotNotification(const ImmData& data, uint32_t written_bytes) {
+  const int slot = data.slot();
+  if (slot >= wiring_.in_layout.slots()) return Lose("a notification of a slot that does not exist", slot);
   if ((arrived_slots_ & Bit(slot)) != 0) return Lose("a second message in a slot before the first was answered", slot);
-  if (!in_sequence) return Lose("message out of sequence", slot);
+  if (!data.MatchesSequence(in_sequence_[slot] + 1)) return Lose("message out of sequence", slot);
   ++in_sequence_[slot];
   arrived_slots_ |= Bit(slot);
   arrivals_[(arrivals_head_ + arrivals_count_++) % kMaxSlots] = {slot, written_bytes};
@@ -228,7 +200,6 @@ void VerbsChannel::Lose(const char* defect, int slot) {
 // ---- Slots, inwards ----
 
 bool VerbsChannel::NextArrival(Arrival* out) {
-  if (__builtin_expect(wiring_.notify_by_flag, 0) && arrivals_count_ == 0) PollFlags();
   if (arrivals_count_ == 0) Poll();
   if (arrivals_count_ == 0) return false;
   *out = arrivals_[arrivals_head_ % kMaxSlots];
@@ -240,7 +211,7 @@ bool VerbsChannel::NextArrival(Arrival* out) {
 
 const char* VerbsChannel::TakeLine(const Arrival& arrival, MessageLine* line) {
   const std::byte* const from = wiring_.in.data + wiring_.in_layout.line_offset(arrival.slot);
-  // Relaxed: the completion, or the flag's load, orders the device's writes before these loads.
+  // Relaxed: the completion orders the device's writes before these loads.
   for (size_t i = 0; i < std::size(line->words); ++i) {
     line->words[i] = LoadWord(from + i * sizeof(uint64_t), std::memory_order_relaxed);
   }

@@ -11,7 +11,7 @@ namespace fastdecode {
 
 namespace {
 
-constexpr uint64_t kParametersMagic = 0x3373627265764446;  // "FDverbs3", little-endian as all of it
+constexpr uint64_t kParametersMagic = 0x3473627265764446;  // "FDverbs4", little-endian as all of it
 constexpr uint32_t k24Bits = (1u << 24) - 1;
 
 struct WireRange {
@@ -37,8 +37,7 @@ struct WireParameters {
   uint8_t link_layer;
   uint8_t mtu;
   uint8_t checksum;
-  uint8_t flags;
-  uint8_t reserved[38];
+  uint8_t reserved[39];
 };
 static_assert(sizeof(WireParameters) == VerbsParameters::kWireBytes && std::is_trivially_copyable_v<WireParameters>);
 static_assert(offsetof(WireParameters, checksum) == 120);
@@ -79,7 +78,6 @@ std::string VerbsParameters::ToWire() const {
   wire.link_layer = link_layer;
   wire.mtu = mtu;
   wire.checksum = checksum;
-  wire.flags = flags;
   return std::string(reinterpret_cast<const char*>(&wire), sizeof(wire));
 }
 
@@ -93,7 +91,6 @@ absl::StatusOr<VerbsParameters> VerbsParameters::FromWire(const std::string& byt
   }
   if (wire.mtu < IBV_MTU_256 || wire.mtu > IBV_MTU_4096) return Bad(absl::StrCat("MTU code ", int{wire.mtu}));
   if (wire.checksum > 1) return Bad(absl::StrCat("checksum ", int{wire.checksum}, " is neither 0 nor 1"));
-  if (wire.flags > 1) return Bad(absl::StrCat("flags ", int{wire.flags}, " is neither 0 nor 1"));
   absl::Status status = CheckPair("hop", wire.hop_pair);
   if (status.ok()) status = CheckPair("bulk", wire.bulk_pair);
   if (status.ok()) status = CheckRange("slots", wire.slots);
@@ -106,7 +103,6 @@ absl::StatusOr<VerbsParameters> VerbsParameters::FromWire(const std::string& byt
   parameters.link_layer = wire.link_layer;
   parameters.mtu = wire.mtu;
   parameters.checksum = wire.checksum;
-  parameters.flags = wire.flags;
   parameters.hop_pair = TakeWire(wire.hop_pair);
   parameters.bulk_pair = TakeWire(wire.bulk_pair);
   parameters.slots = TakeWire(wire.slots);

@@ -35,7 +35,6 @@ struct VerbsParameters {
   uint8_t link_layer = 0;  // IBV_LINK_LAYER_*
   uint8_t mtu = 0;         // ibv_mtu: the largest that this end takes
   uint8_t checksum = 0;    // 1: every message carries one
-  uint8_t flags = 0;       // 1: slots' flags announce hops and replies; the worker's end follows the engine's
   Pair hop_pair;
   Pair bulk_pair;            // all 0 without a bulk channel
   Range slots;               // this end's `in` region, the key being that of the slots alone

@@ -109,41 +109,19 @@ struct CreditLine {
 static_assert(sizeof(CreditLine) == kCacheLineBytes);
 inline constexpr size_t kCreditBytes = 3 * sizeof(uint64_t);
 
-// Announces a slot's message on a link that notifies by flag: one word, polled by the receiver, which the sender writes
-// behind the message. Its halves are each other's complement, since not every device writes eight bytes at once
-// (Soft-RoCE copies them one by one): a word that has arrived in part says nothing yet.
-struct SlotFlag {
-  uint16_t sequence;  // the low bits of the count of the slot's messages, this one included
-  uint16_t bytes;     // written by the message's last write: all of it, or its line
-
-  // False: half a flag, or none yet.
-  static bool FromWord(uint64_t word, SlotFlag* flag) {
-    const uint32_t low = static_cast<uint32_t>(word);
-    *flag = {static_cast<uint16_t>(low >> 16), static_cast<uint16_t>(low)};
-    return low == ~static_cast<uint32_t>(word >> 32);
-  }
-  uint64_t ToWord() const {
-    const uint32_t low = uint32_t{sequence} << 16 | bytes;
-    return uint64_t{~low} << 32 | low;
-  }
-};
-inline constexpr size_t kFlagBytes = sizeof(uint64_t);
-
 // Control and ring messages that a sender may have out without credit.
 inline constexpr uint64_t kControlWindow = 64;
 // A line and payload of up to so many bytes go as one write; a longer payload as a chain that ends with the line.
 inline constexpr size_t kOneWriteBytesMax = 8 << 10;
 
-static_assert(kOneWriteBytesMax <= UINT16_MAX, "a SlotFlag tells how long it is");
-
 inline constexpr size_t RoundUpTo(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Where what an end receives lies in its `in` region:
 //   slots: line, payload, padded to 64 bytes   one memory region, may be written in relaxed order
-//   control ring, credit line, slots' flags    another one, written in order
+//   control ring, credit line                  another one, written in order
 // or, where the payload lies apart from it, in memory of its own (of a GPU):
 //   slots: line                                ...
-//   control ring, credit line, slots' flags    ...
+//   control ring, credit line                  ...
 // The `out` region, from which it sends, is laid out in the same way for the messages of the other direction; a message
 // may lie apart at one end and not at the other.
 class RegionLayout {
@@ -174,12 +152,7 @@ class RegionLayout {
   size_t ring_offset() const { return ring_offset_; }
   size_t ring_bytes() const { return ring_bytes_; }
   size_t credit_offset() const { return ring_offset_ + ring_bytes_; }
-  size_t flag_offset(int slot) const {
-    return credit_offset() + sizeof(CreditLine) + static_cast<size_t>(slot) * kFlagBytes;
-  }
-  size_t control_bytes() const {
-    return ring_bytes_ + sizeof(CreditLine) + RoundUpTo(static_cast<size_t>(slots_) * kFlagBytes, kCacheLineBytes);
-  }
+  size_t control_bytes() const { return ring_bytes_ + sizeof(CreditLine); }
   // Of the region, and of the memory apart (0: there is none).
   size_t bytes() const { return ring_offset_ + control_bytes(); }
   size_t apart_bytes() const { return payload_apart_ ? static_cast<size_t>(slots_) * payload_stride_ : 0; }

@@ -1322,7 +1322,7 @@ class OtherHosts(ProgramTest):
                              *needles)
 
     def test_fabric_options(self):
-        for option, value in [("--rdma-mtu", "1000"), ("--gid-index", "-2"), ("--traffic-class", "256"), ("--service-level", "16"), ("--notify", "maybe"), ("--kv-type", "int3"),
+        for option, value in [("--rdma-mtu", "1000"), ("--gid-index", "-2"), ("--traffic-class", "256"), ("--service-level", "16"), ("--kv-type", "int3"),
                               ("--peer-timeout-ms", "0"), ("--rdma-port", "x"), ("--homes", "host:"), ("--homes", "host:99999")]:
             with self.subTest(option=option):
                 self.refused(generate("-p", "A", option, value), option, value)

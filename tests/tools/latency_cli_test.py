@@ -356,7 +356,7 @@ class Fabric(ProgramTest):
             self.assertRegex(line, r"^\S+ +8 +\d+ +10 +[0-9.]+ +[0-9.]+ +- +- +- +[0-9.]+ +[0-9.]+$")
 
     def test_the_near_ends_options_are_none_of_the_far_end(self):
-        for option in (["--rounds", 10], ["--bytes-max", 8], ["--format", "json"], ["--json"], ["--notify", "flag"]):
+        for option in (["--rounds", 10], ["--bytes-max", 8], ["--format", "json"], ["--json"]):
             with self.subTest(option=option):
                 self.refused(run("latency", "fabric", "--listen", f"unix:{SCRATCH / 'far'}", *option), option[0], "--listen")
 

@@ -342,13 +342,6 @@ void AddLatencyFabric(CLI::App* latency) {
   command->add_option("--service-level", fabric.service_level, "of the packets")
       ->transform(Number(0, 15))
       ->type_name("N");
-  command
-      ->add_option_function<std::string>(
-          "--notify", [&fabric](const std::string& how) { fabric.notify_by_flag = how == "flag"; },
-          "near end: what tells of a message over RDMA: completion, or flag (a polled word)")
-      ->check(CLI::IsMember({"completion", "flag"}))
-      ->excludes(listen)
-      ->type_name("HOW");
   command->add_option("--gpu", fabric.gpu, "payload in the memory of this GPU, for links to HOST:PORT (-1: the host's)")
       ->transform(Number(-1, 1023))
       ->type_name("N");

@@ -82,8 +82,6 @@ TEST_F(InterfaceTest, EngineThatCannotBeMadeSaysWhy) {
   ExpectError(EngineError(direct), FD_INVALID_ARGUMENT, "--gpudirect: --homes 'local:1' names no HOST:PORT");
   const OptionList elsewhere = direct + OptionList{{"homes", "127.0.0.1:1"}};
   ExpectError(EngineError(elsewhere), FD_INVALID_ARGUMENT, "--gpudirect: the S-Part does not run on a GPU");
-  ExpectError(EngineError(elsewhere + OptionList{{"notify", "flag"}}), FD_INVALID_ARGUMENT,
-              "--notify flag is for memory");
   ExpectError(EngineError(elsewhere + OptionList{{"fault", "corrupt-payload=0.1"}}), FD_INVALID_ARGUMENT,
               "--fault corrupt-payload is for memory");
   // The pages of all tokens, but none for those that are open.

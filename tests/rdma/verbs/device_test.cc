@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -33,12 +32,10 @@ bool HasDevice() {
 
 // With `cuda` the engine's payload lies apart, in memory that the device is told is a made-up GPU's.
 struct DeviceEnds final : LinkEnds {
-  DeviceEnds(const LinkSize& size, uint64_t epoch, bool checksum, std::unique_ptr<MadeUpCuda> made_up = nullptr,
-             bool notify_by_flag = false)
+  DeviceEnds(const LinkSize& size, uint64_t epoch, bool checksum, std::unique_ptr<MadeUpCuda> made_up = nullptr)
       : cuda(std::move(made_up)) {
     VerbsOptions options;
     options.checksum = checksum;
-    options.fabric.notify_by_flag = notify_by_flag;
     options.fabric.heartbeat_timeout_ns = 60'000'000'000;
     auto home_end = VerbsEnd::Create(options, size, LinkRole::kHome, -1);
     if (cuda != nullptr) {
@@ -61,19 +58,10 @@ struct DeviceEnds final : LinkEnds {
     description = (*engine_end)->Describe();
     const auto to_engine = std::make_shared<FakeWire>();
     const auto to_home = std::make_shared<FakeWire>();
-    auto engine_link = *MakeVerbsEngineLink(*std::move(engine_end), epoch,
-                                            std::make_unique<FakePeerChannel>("the home", to_engine, to_home));
-    auto home_link = *MakeVerbsHomeLink(*std::move(home_end), epoch,
-                                        std::make_unique<FakePeerChannel>("the engine", to_home, to_engine));
-    const uint64_t start_ns = NowNs();
-    absl::Status home_probe;
-    std::thread far([&] { home_probe = home_link->ProbeOrder(start_ns + kPatienceNs); });
-    const absl::Status engine_probe = engine_link->ProbeOrder(start_ns + kPatienceNs);
-    far.join();
-    EXPECT_TRUE(engine_probe.ok() && home_probe.ok()) << engine_probe << home_probe;
-    probe_ms = (NowNs() - start_ns) / 1'000'000;
-    engine = std::move(engine_link);
-    home = std::move(home_link);
+    engine = *MakeVerbsEngineLink(*std::move(engine_end), epoch,
+                                  std::make_unique<FakePeerChannel>("the home", to_engine, to_home));
+    home = *MakeVerbsHomeLink(*std::move(home_end), epoch,
+                              std::make_unique<FakePeerChannel>("the engine", to_home, to_engine));
   }
   ~DeviceEnds() override {
     engine.reset();
@@ -90,7 +78,6 @@ struct DeviceEnds final : LinkEnds {
 
   const std::unique_ptr<MadeUpCuda> cuda;
   std::string description;
-  uint64_t probe_ms = 0;
 };
 
 template <bool kChecksum>
@@ -101,16 +88,10 @@ std::unique_ptr<LinkEnds> MakeApartEnds(const LinkSize& size, uint64_t epoch) {
   return std::make_unique<DeviceEnds>(size, epoch, false, std::make_unique<MadeUpCuda>());
 }
 
-std::unique_ptr<LinkEnds> MakeFlagEnds(const LinkSize& size, uint64_t epoch) {
-  return std::make_unique<DeviceEnds>(size, epoch, false, nullptr, /*notify_by_flag=*/true);
-}
-
 std::vector<LinkProvider> Providers() {
   if (!HasDevice()) return {};
-  return {{"device", MakeDeviceEnds<false>},
-          {"device_checksum", MakeDeviceEnds<true>},
-          {"device_apart", MakeApartEnds},
-          {"device_flag", MakeFlagEnds}};
+  return {
+      {"device", MakeDeviceEnds<false>}, {"device_checksum", MakeDeviceEnds<true>}, {"device_apart", MakeApartEnds}};
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinkStressSuite);
@@ -137,10 +118,10 @@ class VerbsDeviceLinkTest : public testing::Test {
 TEST_F(VerbsDeviceLinkTest, MessagesOfEveryLengthGoThereAndBack) {
   constexpr size_t kBytesMax = 3 << 20;
   const LinkSize size = {.slots = 2, .hop_payload_bytes_max = kBytesMax, .reply_payload_bytes_max = kBytesMax};
-  for (auto* const make : {MakeDeviceEnds<false>, MakeDeviceEnds<true>, MakeApartEnds, MakeFlagEnds}) {
+  for (auto* const make : {MakeDeviceEnds<false>, MakeDeviceEnds<true>, MakeApartEnds}) {
     const std::unique_ptr<LinkEnds> made = make(size, 5);
     const auto& ends = static_cast<const DeviceEnds&>(*made);
-    std::printf("%s (order probe: %d ms)\n", ends.description.c_str(), static_cast<int>(ends.probe_ms));
+    std::printf("%s\n", ends.description.c_str());
     uint64_t step = 0;
     for (const size_t bytes : {size_t{0}, size_t{1}, size_t{64}, size_t{65}, size_t{4096}, kOneWriteBytesMax - 64,
                                kOneWriteBytesMax - 63, size_t{1} << 20, kBytesMax, size_t{7}}) {

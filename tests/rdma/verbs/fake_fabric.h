@@ -25,7 +25,6 @@ struct FakeFabricOptions {
   uint64_t seed = 0;
   int steps_per_call = 8;              // with a seed: how much happens at most in one post or poll
   size_t piece_bytes = 64;             // with a seed
-  bool place_in_order = false;         // with a seed: bytes are placed as they were posted, as notify_by_flag needs it
   bool notify_before_payload = false;  // illegal, with a seed: the completion comes before the bytes are placed
   uint32_t max_inline = 256;
   uint32_t max_msg_bytes = 1 << 30;

@@ -148,7 +148,6 @@ bool FakeFabric::Step() {
   for (Work& work : pair->started) {
     if (!work.unplaced.empty()) placeable.push_back(&work);
   }
-  if (options_.place_in_order && !placeable.empty()) placeable = {placeable.front()};
   if (!pair->started.front().unplaced.empty() || (!placeable.empty() && random_() % 2 == 0)) {
     Place(pair, placeable[random_() % placeable.size()]);
   } else {
@@ -221,7 +220,7 @@ FakeFabric::Region* FakeFabric::FindRemote(Pair* peer, const Work& work) {
 // One piece, any of those that are left.
 void FakeFabric::Place(Pair* pair, Work* work) {
   if (Peer(*pair) == nullptr) return Fail(pair, IBV_WC_RETRY_EXC_ERR);
-  const size_t chosen = options_.place_in_order ? 0 : random_() % work->unplaced.size();
+  const size_t chosen = random_() % work->unplaced.size();
   const size_t at = work->unplaced[chosen];
   work->unplaced.erase(work->unplaced.begin() + static_cast<ptrdiff_t>(chosen));
   const size_t piece = options_.seed == 0 ? work->bytes.size() : options_.piece_bytes;

@@ -136,7 +136,7 @@ TEST_F(VerbsEndTest, QueuesThatTheDeviceHasNotAreNamed) {
   EXPECT_EQ(
       Error(),
       "fake0 port 1, GID 0 10.0.0.1 (RoCE v2) has queues of at most 99 work requests and 1048576 completions; this "
-      "link needs 408 and 552: fewer micro-batches or smaller batches need less");
+      "link needs 402 and 546: fewer micro-batches or smaller batches need less");
   fabric_.device(0)->attributes.max_qp_wr = 1 << 14;
   fabric_.device(0)->ports[0].max_msg_sz = 1 << 17;
   EXPECT_EQ(
@@ -164,29 +164,12 @@ TEST_F(VerbsEndTest, ThePeerMustFit) {
   };
   EXPECT_EQ(error([](auto* p) { p->checksum = 1; }),
             "message checksums are off at this end and on at the peer's: both ends must agree");
-  EXPECT_EQ(error([](auto* p) { p->flags = 1; }),
-            "notification is by completion at this end and by flag at the peer's");
   EXPECT_EQ(error([](auto* p) { p->slots.bytes -= 64; }),
-            "the peer registered 8256 bytes for our messages where the agreed sizes make 8320");
+            "the peer registered 8192 bytes for our messages where the agreed sizes make 8256");
   EXPECT_NE(error([](auto* p) { p->link_layer = IBV_LINK_LAYER_INFINIBAND; }).find("not on one fabric"),
             std::string::npos);
   EXPECT_EQ(error([](auto*) {}), "");
   EXPECT_TRUE((*engine)->connected());
-}
-
-TEST_F(VerbsEndTest, AFlagNeedsADeviceThatTakesItInline) {
-  FakeFabric fabric({.max_inline = 0});
-  const VerbsCalls calls = fabric.Calls();
-  VerbsOptions options;
-  options.calls = &calls;
-  options.fabric.notify_by_flag = true;
-  auto home = VerbsEnd::Create(options, SmallSize(), LinkRole::kHome, -1);
-  auto engine = VerbsEnd::Create(options, SmallSize(), LinkRole::kEngine, -1);
-  ASSERT_TRUE(engine.ok() && home.ok()) << engine.status() << home.status();
-  EXPECT_EQ(
-      (*home)->Connect((*engine)->parameters()).message(),
-      "notification by flag: fake0 port 1, GID 0 10.0.0.1 (RoCE v2) takes 0 bytes inline, a flag has 8: notify by "
-      "completion");
 }
 
 // Between two ports of one subnet.
@@ -269,13 +252,10 @@ TEST_F(VerbsGpuEndTest, AHomeHasNone) {
   EXPECT_EQ((*home)->parameters().payload.bytes, 0u);
 }
 
-TEST_F(VerbsGpuEndTest, ChecksumsFlagsAndAMissingGpuAreRefused) {
+TEST_F(VerbsGpuEndTest, ChecksumsAndAMissingGpuAreRefused) {
   options_.checksum = true;
   EXPECT_NE(Error().find("message checksums"), std::string::npos);
   options_.checksum = false;
-  options_.fabric.notify_by_flag = true;
-  EXPECT_NE(Error().find("notification by flag"), std::string::npos);
-  options_.fabric.notify_by_flag = false;
   options_.fabric.gpu = 7;
   EXPECT_NE(Error().find("GPU 7"), std::string::npos) << Error();
 }

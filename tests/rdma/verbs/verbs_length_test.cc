@@ -75,19 +75,6 @@ TEST_F(VerbsLengthTest, OneWriteUpToEightKibThenAChain) {
   }
 }
 
-TEST_F(VerbsLengthTest, AFlagIsOneWriteMore) {
-  VerbsPair pair({.size = {.slots = 2, .hop_payload_bytes_max = kBytesMax, .reply_payload_bytes_max = kBytesMax},
-                  .link = {.notify_by_flag = true}});
-  uint64_t step = 0;
-  for (const size_t bytes : {size_t{0}, kOneWriteBytesMax - 64, kOneWriteBytesMax - 63, size_t{3} << 20, kBytesMax}) {
-    SCOPED_TRACE(bytes);
-    ++step;
-    ASSERT_NO_FATAL_FAILURE(Bounce(&pair, static_cast<int>(step % 2), step, bytes, kBytesMax - bytes));
-    EXPECT_EQ(hop_writes_, bytes <= kOneWriteBytesMax - 64 ? 2 : ((bytes + (1 << 20) - 1) >> 20) + 2);
-  }
-  pair.ExpectClean();
-}
-
 TEST_F(VerbsLengthTest, FromAGpuALineAndItsPayloadAreOneWriteAndBackTwo) {
   MadeUpCuda cuda;
   VerbsPair pair(

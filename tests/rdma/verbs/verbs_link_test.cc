@@ -90,15 +90,9 @@ std::unique_ptr<LinkEnds> MakeEndsWithoutInline(const LinkSize& size, uint64_t e
   return std::make_unique<VerbsEnds>(VerbsPair::Options{.size = size, .fabric = {.max_inline = 0}, .epoch = epoch});
 }
 
-std::unique_ptr<LinkEnds> MakeFlagEnds(const LinkSize& size, uint64_t epoch) {
-  return std::make_unique<VerbsEnds>(
-      VerbsPair::Options{.size = size, .link = {.notify_by_flag = true}, .epoch = epoch});
-}
-
 INSTANTIATE_TEST_SUITE_P(Verbs, LinkSuite,
                          testing::Values(LinkProvider{"plain", MakePlainEnds},
                                          LinkProvider{"checksum", MakeChecksumEnds}, LinkProvider{"gpu", MakeGpuEnds},
-                                         LinkProvider{"flag", MakeFlagEnds},
                                          LinkProvider{"without_inline", MakeEndsWithoutInline}),
                          LinkProviderName);
 
@@ -107,15 +101,9 @@ std::unique_ptr<LinkEnds> MakeSeededEnds(const LinkSize& size, uint64_t epoch) {
       VerbsPair::Options{.size = size, .fabric = {.seed = 5}, .checksum = true, .epoch = epoch});
 }
 
-std::unique_ptr<LinkEnds> MakeSeededFlagEnds(const LinkSize& size, uint64_t epoch) {
-  return std::make_unique<VerbsEnds>(VerbsPair::Options{
-      .size = size, .fabric = {.seed = 7, .place_in_order = true}, .link = {.notify_by_flag = true}, .epoch = epoch});
-}
-
 INSTANTIATE_TEST_SUITE_P(Verbs, LinkStressSuite,
                          testing::Values(LinkProvider{"plain", MakePlainEnds}, LinkProvider{"seeded", MakeSeededEnds},
-                                         LinkProvider{"gpu", MakeSeededGpuEnds},
-                                         LinkProvider{"flag", MakeSeededFlagEnds}),
+                                         LinkProvider{"gpu", MakeSeededGpuEnds}),
                          LinkProviderName);
 
 // ---- Control. ----

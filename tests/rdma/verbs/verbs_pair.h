@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "rdma/verbs/verbs_link.h"
@@ -20,9 +19,7 @@ struct VerbsPair {
   struct Options {
     LinkSize size = {};
     FakeFabricOptions fabric = {};
-    FabricOptions link = {};
     bool checksum = false;
-    bool skip_probe = false;  // of the order, with link.notify_by_flag
     uint64_t epoch = 7;
     uint64_t (*now_ns)() = NowNs;
     MadeUpCuda* cuda = nullptr;  // the engine's payload lies in its GPU's memory; must outlive the pair
@@ -30,7 +27,6 @@ struct VerbsPair {
 
   explicit VerbsPair(const Options& options) : fabric(options.fabric), calls(fabric.Calls()) {
     VerbsOptions verbs;
-    verbs.fabric = options.link;
     verbs.checksum = options.checksum;
     verbs.calls = &calls;
     verbs.now_ns = options.now_ns;
@@ -51,18 +47,10 @@ struct VerbsPair {
     home_wiring = (*home_end)->wiring();
     to_engine = std::make_shared<FakeWire>();
     to_home = std::make_shared<FakeWire>();
-    auto engine_link = *MakeVerbsEngineLink(*std::move(engine_end), options.epoch,
-                                            std::make_unique<FakePeerChannel>("the home", to_engine, to_home));
-    auto home_link = *MakeVerbsHomeLink(*std::move(home_end), options.epoch,
-                                        std::make_unique<FakePeerChannel>("the engine", to_home, to_engine));
-    if (!options.skip_probe) {
-      const uint64_t deadline_ns = NowNs() + 20'000'000'000;
-      std::thread far([&] { home_probe = home_link->ProbeOrder(deadline_ns); });
-      engine_probe = engine_link->ProbeOrder(deadline_ns);
-      far.join();
-    }
-    engine = std::move(engine_link);
-    home = std::move(home_link);
+    engine = *MakeVerbsEngineLink(*std::move(engine_end), options.epoch,
+                                  std::make_unique<FakePeerChannel>("the home", to_engine, to_home));
+    home = *MakeVerbsHomeLink(*std::move(home_end), options.epoch,
+                              std::make_unique<FakePeerChannel>("the engine", to_home, to_engine));
   }
 
   // Nothing may have been wrong, and nothing may be left once both ends are gone.
@@ -79,8 +67,6 @@ struct VerbsPair {
   ibv_context* home_context;
   VerbsWiring engine_wiring;
   VerbsWiring home_wiring;
-  absl::Status engine_probe;  // of the order, with link.notify_by_flag
-  absl::Status home_probe;
   std::shared_ptr<FakeWire> to_engine;
   std::shared_ptr<FakeWire> to_home;
   std::unique_ptr<EngineLink> engine;

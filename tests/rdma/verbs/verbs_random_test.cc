@@ -234,30 +234,6 @@ TEST(VerbsRandomTest, AHundredThousandMessagesArriveWholeAndInOrder) {
   }
 }
 
-TEST(VerbsRandomTest, ByFlagTheyDoSoToo) {
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    const bool tiny = seed % 2 == 0;  // half a flag at a time
-    LinkSize size = TrafficSize();
-    if (tiny) size.hop_payload_bytes_max = size.reply_payload_bytes_max = 200;
-    VerbsPair pair({.size = size,
-                    .fabric = {.seed = seed,
-                               .steps_per_call = tiny ? 100 : static_cast<int>(4 + seed),
-                               .piece_bytes = tiny ? 3u : 512u,
-                               .place_in_order = true},
-                    .link = {.notify_by_flag = true},
-                    .checksum = seed > 2});
-    ASSERT_TRUE(pair.engine_probe.ok() && pair.home_probe.ok()) << pair.engine_probe << pair.home_probe;
-    Traffic traffic(&pair, seed);
-    for (int i = 0; i < 20'000 && !pair.engine->lost() && !pair.home->lost(); ++i) traffic.Step();
-    ASSERT_EQ(pair.engine->lost_cause(), "") << seed;
-    ASSERT_EQ(pair.home->lost_cause(), "") << seed;
-    ASSERT_EQ(traffic.wrong(), 0u) << seed;
-    ASSERT_GT(traffic.replies(), 20u) << seed;
-    pair.ExpectClean();
-    if (HasFailure()) return;
-  }
-}
-
 // With chains, so that the queue's end comes often.
 TEST(VerbsRandomTest, NothingOverflowsWhereAcknowledgementsComeLate) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
@@ -331,70 +307,6 @@ EarlyOutcome RunEarly(uint64_t seed, bool checksum, size_t piece_bytes) {
   for (int i = 0; i < 2000 && !pair.engine->lost() && !pair.home->lost(); ++i) traffic.Step();
   const std::string cause = pair.engine->lost() ? pair.engine->lost_cause() : pair.home->lost_cause();
   return {traffic.wrong(), cause};
-}
-
-// ---- Flags, over adapters that keep no order: legal for them, and what the order probe is for. ----
-
-VerbsPair::Options Unordered(uint64_t seed, bool skip_probe) {
-  return {.size = TrafficSize(),
-          .fabric = {.seed = seed, .steps_per_call = 1},
-          .link = {.notify_by_flag = true},
-          .skip_probe = skip_probe};
-}
-
-TEST(VerbsOrderProbeTest, FindsThatAFlagCameBeforeItsMessage) {
-  // Which end sees it first depends on whose thread runs, too: on a busy machine it is long the same one.
-  int at_home = 0, at_engine = 0;
-  for (uint64_t seed = 1; seed <= 12 || (seed <= 1000 && std::min(at_home, at_engine) == 0); ++seed) {
-    VerbsPair pair(Unordered(seed, /*skip_probe=*/false));
-    ASSERT_FALSE(pair.engine_probe.ok()) << seed;
-    const bool home_saw = absl::IsFailedPrecondition(pair.home_probe);
-    (home_saw ? at_home : at_engine) += 1;
-    pair.engine->CheckPeer();
-    pair.home->CheckPeer();  // its probe has ended well, if the last reply of all was the one
-    const std::string saw((home_saw ? pair.home_probe : pair.engine_probe).message());
-    const std::string heard = home_saw ? pair.engine->lost_cause() : pair.home->lost_cause();
-    EXPECT_NE(saw.find("of the order probe a flag came before "), std::string::npos) << saw;
-    EXPECT_NE(saw.find("notify by completion"), std::string::npos) << saw;
-    EXPECT_NE(heard.find(saw), std::string::npos) << "the peer hears why: " << heard;
-    pair.ExpectClean();
-  }
-  EXPECT_GT(at_home, 0);
-  EXPECT_GT(at_engine, 0);
-}
-
-TEST(VerbsOrderProbeTest, WithoutItSuchAdaptersGiveWrongBytesOrOldLines) {
-  // Proof that they do what they are made up for, and that an old line is found without the probe, too.
-  uint64_t wrong = 0, lines = 0;
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    VerbsPair pair(Unordered(seed, /*skip_probe=*/true));
-    Traffic traffic(&pair, seed);
-    for (int i = 0; i < 2000 && !pair.engine->lost() && !pair.home->lost(); ++i) traffic.Step();
-    wrong += traffic.wrong();
-    lines += (pair.engine->lost_cause() + pair.home->lost_cause()).find("not the one that was announced") !=
-             std::string::npos;
-  }
-  EXPECT_GT(wrong, 0u);
-  EXPECT_GT(lines, 0u);
-}
-
-TEST(VerbsOrderProbeTest, APeerThatSaysNothingIsWaitedForOnlySoLong) {
-  VerbsPair pair({.size = TrafficSize(), .link = {.notify_by_flag = true}, .skip_probe = true});
-  auto* const engine = static_cast<VerbsEngineLink*>(pair.engine.get());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(engine->ProbeOrder(NowNs() + 20'000'000)));
-  EXPECT_EQ(pair.engine->lost_cause(), "the order probe took too long");
-  pair.ExpectClean();
-}
-
-TEST(VerbsOrderProbeTest, APeerThatGoesOnWithoutItIsFound) {
-  VerbsPair pair({.size = TrafficSize(), .link = {.notify_by_flag = true}, .skip_probe = true});
-  HopHeader hop = Hop(0);
-  hop.payload_bytes = 64;
-  pair.engine->PostHop(hop);
-  auto* const home = static_cast<VerbsHomeLink*>(pair.home.get());
-  EXPECT_FALSE(home->ProbeOrder(NowNs() + 10'000'000'000).ok());
-  EXPECT_TRUE(pair.home->lost());
-  pair.ExpectClean();
 }
 
 TEST(VerbsEarlyNotificationTest, ChecksumsCatchEveryByteThatIsMissing) {

@@ -54,32 +54,6 @@ TEST(WrIdTest, KeepsItsParts) {
   EXPECT_DEATH(WrId(MessageKind::kHop, 0, WrId::kPostedMax + 1), "work request id");
 }
 
-TEST(SlotFlagTest, IsOneWordWhoseHalvesMustFit) {
-  const SlotFlag flag = {0xfedc, 0x1234};
-  EXPECT_EQ(flag.ToWord(), 0x0123edcbfedc1234u);
-  SlotFlag read;
-  EXPECT_TRUE(SlotFlag::FromWord(flag.ToWord(), &read));
-  EXPECT_EQ(read.sequence, 0xfedc);
-  EXPECT_EQ(read.bytes, 0x1234);
-  EXPECT_FALSE(SlotFlag::FromWord(0, &read)) << "memory as it is before the first";
-}
-
-TEST(SlotFlagTest, APartOfItIsNotTakenForIt) {
-  for (uint32_t sequence = 0; sequence < 0x10000; ++sequence) {
-    const uint64_t last = SlotFlag{static_cast<uint16_t>(sequence), 8192}.ToWord();
-    const SlotFlag next = {static_cast<uint16_t>(sequence + 1), 64};
-    for (int bytes = 1; bytes < 8; ++bytes) {
-      const uint64_t low = (uint64_t{1} << 8 * bytes) - 1;
-      for (const uint64_t mask : {low, ~low}) {
-        const uint64_t word = (next.ToWord() & mask) | (last & ~mask);
-        SlotFlag read;
-        const bool taken = SlotFlag::FromWord(word, &read);
-        ASSERT_TRUE(!taken || word == last || word == next.ToWord()) << sequence << " after " << bytes << " bytes";
-      }
-    }
-  }
-}
-
 TEST(RegionLayoutTest, PartsAreAlignedAndApart) {
   const LinkSize size = {.slots = 3, .control_ring_bytes = 8192};
   const RegionLayout layout(size, 100, /*payload_apart=*/false);
@@ -89,9 +63,8 @@ TEST(RegionLayoutTest, PartsAreAlignedAndApart) {
   EXPECT_EQ(layout.slots_bytes(), 576u);
   EXPECT_EQ(layout.ring_offset(), 4096u);
   EXPECT_EQ(layout.credit_offset(), 4096u + 8192u);
-  EXPECT_EQ(layout.flag_offset(2), 4096u + 8192u + 64u + 16u);
-  EXPECT_EQ(layout.control_bytes(), 8192u + 64u + 64u);
-  EXPECT_EQ(layout.bytes(), 4096u + 8192u + 64u + 64u);
+  EXPECT_EQ(layout.control_bytes(), 8192u + 64u);
+  EXPECT_EQ(layout.bytes(), 4096u + 8192u + 64u);
   EXPECT_EQ(layout.apart_bytes(), 0u);
 
   const RegionLayout apart(size, 100, /*payload_apart=*/true);
@@ -161,7 +134,6 @@ VerbsParameters GoodParameters() {
   parameters.link_layer = IBV_LINK_LAYER_ETHERNET;
   parameters.mtu = IBV_MTU_4096;
   parameters.checksum = 1;
-  parameters.flags = 1;
   parameters.slots = {0x7f0000001000, 1 << 20, 11};
   parameters.control_key = 12;
   parameters.payload = {0x7f1000001000, 1 << 21, 13};
@@ -191,7 +163,6 @@ TEST(VerbsParametersTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(error([](auto* p) { p->mtu = 0; }), by + "MTU code 0");
   EXPECT_EQ(error([](auto* p) { p->mtu = 6; }), by + "MTU code 6");
   EXPECT_EQ(error([](auto* p) { p->checksum = 2; }), by + "checksum 2 is neither 0 nor 1");
-  EXPECT_EQ(error([](auto* p) { p->flags = 3; }), by + "flags 3 is neither 0 nor 1");
   EXPECT_EQ(error([](auto* p) { p->slots.address = ~uint64_t{63}; }),
             by + "slots region of 1048576 bytes at 18446744073709551552");
   EXPECT_EQ(error([](auto* p) { p->payload.address = 32; }), by + "payload region of 2097152 bytes at 32");
