@@ -100,7 +100,8 @@ class ArenaBuilder {
   absl::Status Prefault() {
     const size_t page_bytes =
         arena_.bytes_ < kHugePageBytes ? kSmallPageBytes : std::max(arena_.page_bytes_, kHugePageBytes);
-    const absl::Status status = PrefaultPages(arena_.data_, arena_.bytes_, page_bytes, options_.prefault_cores);
+    const absl::Status status = PrefaultPages(arena_.data_, arena_.bytes_, page_bytes,
+                                              options_.prefault_cores, options_.interleaved);
     return status.ok() ? status : OutOfMemory(options_, std::string(status.message()));
   }
 

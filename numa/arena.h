@@ -16,6 +16,9 @@ struct ArenaOptions {
   bool shared = false;  // backed by a sealed memfd, so that another process can map it
   std::vector<int> prefault_cores =
       {};  // first touch runs on these in parallel (0.6-2 GB/s each); empty: the calling thread
+  // With node -1 and prefault cores on several nodes: pages go round the cores, so that any large part of the memory lies
+  // on all of these nodes; else each core touches one piece.
+  bool interleaved = false;
 };
 
 // Whether the memory is where it was asked for.

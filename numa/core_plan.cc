@@ -45,6 +45,7 @@ struct NodeShare {
   int homes = 0;             // that will be on it
   std::vector<int> r_given;  // of --r-cores
   std::vector<int> pool;     // still to give out, best first
+  size_t base = 0;           // of the pool: those that it has whatever thread counts are asked for
 };
 
 // The steps of PlanCores.
@@ -123,7 +124,8 @@ class Planner {
     }
     std::vector<NodeShare*> with_homes;
     for (NodeShare& share : shares_) {
-      if (RChosen() ? options_.share || !AllGiven(share, s_given_) : !share.r_given.empty()) with_homes.push_back(&share);
+      if (RChosen() ? options_.share || !AllGiven(share, s_given_) : !share.r_given.empty())
+        with_homes.push_back(&share);
     }
     if (with_homes.empty()) {  // S has every core; the homes share them
       for (NodeShare& share : shares_) with_homes.push_back(&share);
@@ -151,7 +153,8 @@ class Planner {
   void FillPool(NodeShare* share) const {
     const std::vector<int>& cores = share->node->cores;
     const bool s_here = options_.s_part && SChosen() && share == &shares_.front();
-    const size_t s_needs = s_here ? static_cast<size_t>(std::max(1, options_.s_threads)) : 0;
+    size_t s_needs = s_here ? static_cast<size_t>(std::max(1, options_.s_threads)) : 0;
+    if (options_.share) s_needs = (static_cast<size_t>(options_.s_threads) + shares_.size() - 1) / shares_.size();
     const size_t homes_need = NeededByHomes(*share);
     const size_t needed = std::max<size_t>(1, options_.share ? std::max(s_needs, homes_need) : s_needs + homes_need);
     const auto append = [&](size_t begin, size_t end, bool taken, bool given) {
@@ -161,6 +164,7 @@ class Planner {
         const bool is_taken = Contains(options_.taken_cores, cores[i]);
         if (is_given == given && (given || is_taken == taken)) share->pool.push_back(cores[i]);
       }
+      if (share->base == 0) share->base = share->pool.size();
     };
     const size_t physical = static_cast<size_t>(share->node->physical_cores);
     append(0, physical, false, false);
@@ -174,12 +178,9 @@ class Planner {
     if (!options_.s_part) return;
     const size_t asked = static_cast<size_t>(options_.s_threads);
     std::vector<int> cores = s_given_;
+    if (options_.share && SChosen()) cores = SharedCores(asked);
     for (NodeShare& share : shares_) {
-      if (!SChosen()) break;
-      if (options_.share) {
-        cores.insert(cores.end(), share.pool.begin(), share.pool.end());
-        continue;
-      }
+      if (!SChosen() || options_.share) break;
       const bool first = &share == &shares_.front();
       if (!first && asked <= cores.size()) break;
       const size_t count = std::min(share.pool.size(), SPartShare(share, first, asked - std::min(asked, cores.size())));
@@ -189,6 +190,19 @@ class Planner {
         share.pool.erase(share.pool.begin(), share.pool.begin() + static_cast<std::ptrdiff_t>(count));
     }
     plan_.s_cores = SpreadThreads(cores, asked == 0 ? cores.size() : asked);
+  }
+
+  // Those that the S-Part shares with the homes: the best of every node, and others only for more threads than these.
+  std::vector<int> SharedCores(size_t asked) const {
+    std::vector<int> cores;
+    for (const bool others : {false, true}) {
+      if (others && asked <= cores.size()) break;
+      for (const NodeShare& share : shares_) {
+        const auto base = share.pool.begin() + static_cast<std::ptrdiff_t>(share.base);
+        cores.insert(cores.end(), others ? base : share.pool.begin(), others ? share.pool.end() : base);
+      }
+    }
+    return cores;
   }
 
   // How many cores of a node S takes, of `asked` that it still wants (0: as it sees fit).
@@ -207,7 +221,8 @@ class Planner {
   void GiveToHomes() {
     plan_.home_cores.resize(static_cast<size_t>(options_.homes));
     for (const NodeShare& share : shares_) {
-      const std::vector<int>& cores = RChosen() ? share.pool : share.r_given;
+      std::vector<int> cores = RChosen() ? share.pool : share.r_given;
+      if (options_.share && RChosen() && options_.r_threads == 0) cores.resize(share.base);
       const size_t homes = static_cast<size_t>(share.homes);
       size_t rank = 0;  // of a home among those of this node
       for (size_t home = 0; home < plan_.home_cores.size(); ++home) {
@@ -274,9 +289,10 @@ absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, C
   result.plan = *std::move(plan);
   if (PassesQuota(topology, result.plan)) {
     result.warnings.push_back(absl::StrFormat(
-        "%d threads poll, but this process may use the time of %.4g CPUs (%s) and stands still when it is used up: "
+        "threads poll on %d cores, but this process may use the time of %.4g CPUs (%s) and stands still when it is "
+        "used up: "
         "give it CPUs of its own (a cpuset) instead, or fewer threads (--r-threads; an engine's --s-threads)",
-        result.plan.ThreadCount(), topology.cpu_quota.cpus, topology.cpu_quota.source));
+        result.plan.AllCores().size(), topology.cpu_quota.cpus, topology.cpu_quota.source));
   }
   absl::Status obstacle = lock.status();
   if (where.ok()) {

@@ -43,11 +43,12 @@ struct CorePlan {
   std::string ToString() const;
 };
 
-// Defaults, with `share`: a thread of S and one of a home on each physical core of every usable node; the homes of a node
-// divide its cores among themselves. Without: one thread a physical core (hyperthreads only where cores are too few); S gets half of the first node's
-// cores, at least one; the homes on that node share the rest, the homes on other nodes have theirs whole. With no home
-// here S gets the whole first node. On two cores: S core 0, R core 1. Too few cores are shared, never an error. Errors:
-// InvalidArgument naming option, value and what is allowed; FailedPrecondition without any usable node.
+// Defaults, with `share`: a thread of S and one of a home on each physical core of every usable node; the homes of a
+// node divide its cores among themselves. Without: one thread a physical core (hyperthreads only where cores are too
+// few); S gets half of the first node's cores, at least one; the homes on that node share the rest, the homes on other
+// nodes have theirs whole. With no home here S gets the whole first node. On two cores: S core 0, R core 1. Too few
+// cores are shared, never an error. Errors: InvalidArgument naming option, value and what is allowed;
+// FailedPrecondition without any usable node.
 absl::StatusOr<CorePlan> PlanCores(const Topology& topology, const CorePlanOptions& options);
 
 // A plan and the reservation of its cores, made in one go, so that two processes that start together do not choose the

@@ -7,6 +7,7 @@
 #include <climits>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "numa/check.h"
 
@@ -16,12 +17,13 @@ namespace {
 
 thread_local CoreTurns* turns_of_this_thread = nullptr;  // null: it shares no core
 
-// Never destroyed: threads of static objects may outlive main.
+// Never destroyed: threads of static objects may outlive main. By process, too: a forked child has none of the threads
+// that held tickets when it was forked.
 CoreTurns* TurnsOf(int core) {
   static std::mutex* const mutex = new std::mutex;
-  static auto* const turns = new std::map<int, CoreTurns>;
+  static auto* const turns = new std::map<std::pair<pid_t, int>, CoreTurns>;
   std::lock_guard lock(*mutex);
-  return &(*turns)[core];
+  return &(*turns)[{getpid(), core}];
 }
 
 // Waiters sleep on one word; the bit lets a waker reach the one whose turn it is.
@@ -29,8 +31,8 @@ uint32_t FutexBit(uint32_t ticket) { return 1u << (ticket % 32); }
 
 }  // namespace
 
-// Seq_cst here and in Give: each side writes one of the two words and then reads the other, so at least one of them sees
-// what the other wrote: the giver a ticket to wake, or the taker that it is served.
+// Seq_cst here and in Give: each side writes one of the two words and then reads the other, so at least one of them
+// sees what the other wrote: the giver a ticket to wake, or the taker that it is served.
 void CoreTurns::Take() { Await(next_ticket_.fetch_add(1, std::memory_order_seq_cst)); }
 
 void CoreTurns::Await(uint32_t ticket) {
@@ -49,8 +51,8 @@ void CoreTurns::Give() {
   syscall(SYS_futex, &serving_, FUTEX_WAKE_BITSET_PRIVATE, INT_MAX, nullptr, nullptr, FutexBit(following));
 }
 
-// The ticket comes before the gift: the woken thread may run at once, before this one sleeps, and must see that its turn
-// is awaited.
+// The ticket comes before the gift: the woken thread may run at once, before this one sleeps, and must see that its
+// turn is awaited.
 bool CoreTurns::PassOn() {
   if (next_ticket_.load(std::memory_order_relaxed) == serving_.load(std::memory_order_relaxed) + 1) return false;
   const uint32_t ticket = next_ticket_.fetch_add(1, std::memory_order_seq_cst);

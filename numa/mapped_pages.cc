@@ -58,15 +58,22 @@ absl::Status BindPages(uint8_t* data, size_t bytes, int node_os_index) {
                       absl::StrCat("mbind to node ", node_os_index, ": ", std::strerror(errno)));
 }
 
-absl::Status PrefaultPages(uint8_t* data, size_t bytes, size_t page_bytes, const std::vector<int>& cores) {
+absl::Status PrefaultPages(uint8_t* data, size_t bytes, size_t page_bytes, const std::vector<int>& cores,
+                           bool interleaved) {
   const size_t pages = (bytes + page_bytes - 1) / page_bytes;
   const size_t parts = std::clamp<size_t>(cores.size(), 1, pages);
   std::atomic<int> first_error{0};
   const auto populate_part = [&](size_t part) {
-    const size_t begin = std::min(bytes, pages * part / parts * page_bytes);
-    const size_t end = std::min(bytes, pages * (part + 1) / parts * page_bytes);
-    // Relaxed: joining the threads orders it before the load below.
-    if (const int error = Populate(data + begin, end - begin)) first_error.store(error, std::memory_order_relaxed);
+    const auto populate = [&](size_t first_page, size_t end_page) {
+      const size_t begin = std::min(bytes, first_page * page_bytes), end = std::min(bytes, end_page * page_bytes);
+      // Relaxed: joining the threads orders it before the load below.
+      if (const int error = Populate(data + begin, end - begin)) first_error.store(error, std::memory_order_relaxed);
+    };
+    if (!interleaved) {
+      populate(pages * part / parts, pages * (part + 1) / parts);
+      return;
+    }
+    for (size_t page = part; page < pages; page += parts) populate(page, page + 1);
   };
   if (cores.empty()) {
     populate_part(0);

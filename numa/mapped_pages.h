@@ -22,8 +22,9 @@ inline constexpr size_t kGiantPageBytes = size_t{1} << 30;
 absl::Status BindPages(uint8_t* data, size_t bytes, int node_os_index);
 
 // Makes every page present and writable; one thread per entry of `cores` (empty: the calling thread), each for a part
-// of whole `page_bytes`. Errors: ResourceExhausted if the kernel has no page left.
-absl::Status PrefaultPages(uint8_t* data, size_t bytes, size_t page_bytes, const std::vector<int>& cores);
+// of whole `page_bytes`: one piece of the range, or (interleaved) every so manieth page. Errors: ResourceExhausted if the kernel has no page left.
+absl::Status PrefaultPages(uint8_t* data, size_t bytes, size_t page_bytes, const std::vector<int>& cores,
+                           bool interleaved = false);
 
 // Where touched pages are: all of a small range, evenly spread ones of a large range.
 struct PageSample {

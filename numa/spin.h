@@ -14,11 +14,11 @@ namespace fastdecode {
 
 enum class PollMode {
   kSpin,   // the thread has a core to itself and never enters the kernel
-  kYield,  // other processes use the core, too: after kEmptyPollsBeforeYield empty polls every further one gives the core away, and
-           // after a long time of that naps
+  kYield,  // other processes use the core, too: after kEmptyPollsBeforeYield empty polls every further one gives the
+           // core away, and after a long time of that naps
   kWatch,  // as kSpin while the core is the thread's own; for a second after it was taken away for long, as kYield
-  kTurns,  // threads of this process share the core and take turns on it (CoreTurn): every empty poll passes the turn on,
-           // without a pause, and after kEmptyPollsBeforeYield of them also gives the core to other processes
+  kTurns,  // threads of this process share the core and take turns on it (CoreTurn): every empty poll passes the turn
+           // on, without a pause, and after kEmptyPollsBeforeYield of them also gives the core to other processes
 };
 
 // One empty poll's pause: lets the sibling hyperthread run and saves the pipeline flush when the awaited line changes.
@@ -35,8 +35,8 @@ class PollBackoff {
   static constexpr uint32_t kEmptyPollsBeforeYield = 256;
   static constexpr uint32_t kPollsForTeam = 256;
 
-  // `polls_before_pass`: a thread that takes turns keeps its turn for so many empty polls. Where it waits for threads of
-  // its own team, which are at work on other cores, nobody else is likely to have work for this one.
+  // `polls_before_pass`: a thread that takes turns keeps its turn for so many empty polls. Where it waits for threads
+  // of its own team, which are at work on other cores, nobody else is likely to have work for this one.
   explicit PollBackoff(PollMode mode, uint32_t polls_before_pass = 0)
       : mode_(mode), polls_before_pass_(polls_before_pass) {}
 

@@ -24,7 +24,8 @@ TicketTeam::TicketTeam(const std::string& name, const std::vector<int>& cores, P
     : TicketTeam(static_cast<int>(cores.size()), mode) {
   helpers_.reserve(helper_count_);
   for (int i = 1; i < thread_count_; ++i) {
-    helpers_.emplace_back(name + "-" + std::to_string(i), cores[i], [this, i, core = cores[i]] { HelperLoop(i, core); });
+    helpers_.emplace_back(name + "-" + std::to_string(i), cores[i],
+                          [this, i, core = cores[i]] { HelperLoop(i, core); });
     if (cores[i] >= 0 && !helpers_.back().pinned()) ++unpinned_count_;
   }
 }

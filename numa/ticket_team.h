@@ -18,7 +18,7 @@ namespace fastdecode {
 void SetFlushDenormals();
 
 // Threads that do one unit of work together, again and again: thread 0 is the caller, the others are helpers that spin
-// on a ticket. No locks, no allocation and, unless parked or yielding, no system call between construction and
+// on a ticket. No locks, no allocation and, unless parked, yielding or taking turns, no system call between construction and
 // destruction. With one thread all of it is inline and free. Owns: N-1 pinned helper threads. Thread: one owner thread
 // calls everything but Barrier, which all N call from inside work. Bounded: one unit of work at a time.
 class TicketTeam {

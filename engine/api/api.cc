@@ -1,4 +1,6 @@
 // The C interface: thin, and the only place where Abseil's types meet C.
+#include <fastdecode/fastdecode.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -12,21 +14,20 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "engine/start/engine.h"
-#include <fastdecode/fastdecode.h>
 #include "engine/model/shapes.h"
 #include "engine/model/synth.h"
-#include "engine/start/options.h"
 #include "engine/request/build_request.h"
+#include "engine/start/engine.h"
+#include "engine/start/options.h"
 #include "engine/start/worker_process.h"
 
 using fastdecode::Engine;
 using fastdecode::LogLevel;
 using fastdecode::Options;
 using fastdecode::RecordReader;
+using fastdecode::RequestDesk;
 using fastdecode::RequestEvent;
 using fastdecode::RequestFinish;
-using fastdecode::RequestDesk;
 using fastdecode::WorkerProcess;
 
 struct fd_status {
@@ -380,8 +381,7 @@ void fd_drain(fd_engine* engine) { engine->engine->desk().Drain(); }
 // ---- Recording
 
 // The engine's own events are handed out as they are.
-#define FD_SAME_PLACE(field) \
-  static_assert(offsetof(fd_record_event, field) == offsetof(fastdecode::RecordEvent, field))
+#define FD_SAME_PLACE(field) static_assert(offsetof(fd_record_event, field) == offsetof(fastdecode::RecordEvent, field))
 static_assert(sizeof(fd_record_event) == sizeof(fastdecode::RecordEvent));
 FD_SAME_PLACE(start_ns);
 FD_SAME_PLACE(end_ns);

@@ -45,7 +45,9 @@ absl::StatusOr<GpuBenchSPart> LoadGpuBenchSPart(const std::map<std::string, std:
   place.pushes = load.pushes;
   place.all_cores = load.cores;
   GpuBenchSPart loaded = {place.shape, *type, spec->vocab, nullptr};
-  absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options, *spec, std::move(place), log);
+  const absl::StatusOr<ModelFiles> files = OpenModelFiles(options, *spec);
+  if (!files.ok()) return files.status();
+  absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options, *spec, *files, std::move(place), log);
   if (!spart.ok()) return spart.status();
   // With a device, LoadSPart makes no other.
   loaded.spart.reset(static_cast<CudaSPart*>(spart->release()));

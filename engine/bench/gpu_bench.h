@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/rpart/messages.h"
+#include "engine/bench/cuda_probe.h"
 #include "engine/spart/cuda/cuda_spart.h"
 #include "numa/log.h"
 

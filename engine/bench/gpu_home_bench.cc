@@ -103,7 +103,7 @@ absl::Status GpuHomeBench::Place(int sequences, int context) {
 }
 
 absl::StatusOr<double> GpuHomeBench::RunAttention(int times) {
-  return loaded_.spart->MeasureAttention(table_.rows, times);
+  return probe_.MeasureAttention(table_.rows, times);
 }
 
 uint64_t GpuHomeBench::kv_bytes(int sequences, int context) const {
@@ -172,7 +172,7 @@ double GpuHomeBench::prompt_flop(int tokens) const {
 absl::StatusOr<double> GpuHomeBench::RunPromptGemms(int tokens) {
   double ns = 0;
   for (int first = 0; first < tokens; first += chunk_) {
-    const absl::StatusOr<double> step_ns = loaded_.spart->MeasureGemms(std::min(chunk_, tokens - first), /*times=*/1);
+    const absl::StatusOr<double> step_ns = probe_.MeasureGemms(std::min(chunk_, tokens - first), /*times=*/1);
     if (!step_ns.ok()) return step_ns.status();
     ns += *step_ns;
   }

@@ -60,6 +60,7 @@ class GpuHomeBench {
   bool PushSegment(int layers);
 
   const GpuBenchSPart loaded_;
+  CudaProbe probe_{loaded_.spart.get()};
   const int chunk_;
   std::unique_ptr<EngineLink> home_;
   double read_rate_ = 0;

@@ -97,7 +97,7 @@ absl::StatusOr<uint64_t> GpuStepBench::Run(int rows, std::vector<StageTrace>* tr
 absl::StatusOr<uint64_t> GpuStepBench::RunStep(int rows) { return Run(rows, nullptr); }
 
 absl::StatusOr<uint64_t> GpuStepBench::RunNearStep(int rows) {
-  absl::StatusOr<HomeArea> near = loaded_.spart->NearArea();
+  absl::StatusOr<HomeArea> near = probe_.NearArea();
   if (!near.ok()) return near.status();
   std::swap(table_.home_areas[0], *near);
   FillTable(rows);
@@ -107,7 +107,7 @@ absl::StatusOr<uint64_t> GpuStepBench::RunNearStep(int rows) {
 }
 
 absl::StatusOr<double> GpuStepBench::RunCrossing(int rows, int times, Way way, bool by_copies) {
-  const absl::StatusOr<double> step_ns = loaded_.spart->MeasureCrossing(rows, times, way, by_copies);
+  const absl::StatusOr<double> step_ns = probe_.MeasureCrossing(rows, times, way, by_copies);
   if (!step_ns.ok()) return step_ns.status();
   return *step_ns / layers();
 }

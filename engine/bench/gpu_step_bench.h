@@ -42,11 +42,11 @@ class GpuStepBench {
   };
   // One step like RunStep's whose kernels store their times.
   absl::Status RunTimedStep(int rows, Hops* hops);
-  // As CudaSPart::MeasureGemms.
-  absl::StatusOr<double> RunGemms(int rows, int times) { return loaded_.spart->MeasureGemms(rows, times); }
-  // As CudaSPart::MeasureGemmsBesideWaits. REQUIRES: micro_batches() > 1, and RunGemms of as many rows.
+  // As CudaProbe::MeasureGemms.
+  absl::StatusOr<double> RunGemms(int rows, int times) { return probe_.MeasureGemms(rows, times); }
+  // As CudaProbe::MeasureGemmsBesideWaits. REQUIRES: micro_batches() > 1, and RunGemms of as many rows.
   absl::StatusOr<double> RunGemmsBesideWaits(int rows, int times) {
-    return loaded_.spart->MeasureGemmsBesideWaits(rows, times);
+    return probe_.MeasureGemmsBesideWaits(rows, times);
   }
   // How long one layer's rows take there or back, in ns: by kernels, as in a step, or by the copy engine. Of the last
   // step, which had so many rows; over `times` steps' layers.
@@ -69,6 +69,7 @@ class GpuStepBench {
   absl::StatusOr<uint64_t> Run(int rows, std::vector<StageTrace>* traces);
 
   const GpuBenchSPart loaded_;
+  CudaProbe probe_{loaded_.spart.get()};
   Arena areas_;  // send, then receive
   bool registered_ = false;
   SamplingParams greedy_;

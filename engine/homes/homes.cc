@@ -25,13 +25,17 @@ constexpr uint64_t kReturnHelloTimeoutNs = 1'000'000'000;
 }  // namespace
 
 Homes::Homes(HomesOptions options) : options_(std::move(options)) {
-  if (options_.fabric.gpu >= 0) options_.fabric.hold_gpu = [this] { return HoldSteps(); };
+  if (options_.fabric.gpu < 0) return;
+  // Before there is an S-Part no steps run.
+  options_.fabric.hold_gpu = [this]() -> std::shared_ptr<void> {
+    return spart_ == nullptr ? nullptr : spart_->HoldSteps();
+  };
 }
 
 absl::StatusOr<std::unique_ptr<Homes>> Homes::Create(HomesOptions options) {
   std::unique_ptr<Homes> homes(new Homes(std::move(options)));
   for (const Endpoint& endpoint : homes->options_.endpoints) {
-    if (absl::Status bad = homes->MakeHomesAt(endpoint); !bad.ok()) return bad;
+    if (absl::Status bad = homes->MakePlaces(endpoint); !bad.ok()) return bad;
   }
   return homes;
 }
@@ -41,57 +45,73 @@ Homes::~Homes() {
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (slot->link != nullptr) {
       monitor_.Remove(slot->link.get());
-      UnregisterAreas(*slot->link);
+      if (slot->areas_registered) UnregisterAreas(*slot->link);
     }
     slot->link.reset();
     if (slot->home != nullptr) slot->home->Detach();
   }
 }
 
-absl::Status Homes::MakeHomesAt(const Endpoint& endpoint) {
-  if (endpoint.kind == Endpoint::Kind::kLocal) return MakeLocalHomes();
-  if (endpoint.kind == Endpoint::Kind::kGpu) return MakeGpuHome();
-  return ConnectWorker(endpoint);
-}
-
-absl::Status Homes::MakeGpuHome() {
-  absl::StatusOr<Made> made = AttachGpu(slots_.size());
-  if (!made.ok()) return made.status();
+absl::Status Homes::MakePlaces(const Endpoint& endpoint) {
+  if (!endpoint.of_this_process()) return ConnectWorker(endpoint);
   Slot slot;
-  slot.name = "gpu";
-  slot.endpoint.kind = Endpoint::Kind::kGpu;
-  return AddSlot(std::move(slot), *std::move(made));
-}
-
-absl::Status Homes::MakeLocalHomes() {
-  const CorePlan& plan = options_.plan;
-  for (size_t i = 0; i < plan.home_cores.size(); ++i) {
-    HomeOptions home_options;
-    home_options.name = absl::StrFormat("home%d", i);
-    home_options.node = plan.home_nodes[i];
-    home_options.cores = plan.home_cores[i];
-    home_options.kv_bytes = options_.kv_bytes[i];
-    home_options.poll = options_.poll;
-    home_options.park = options_.park;
-    home_options.isa = options_.isa;
-    home_options.logger = options_.logger;
-    absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(home_options);
-    if (!home.ok()) {
-      return absl::Status(home.status().code(), absl::StrFormat("home %d (local, node %d): %s", i, home_options.node,
-                                                                home.status().message()));
-    }
-    Slot slot;
-    slot.name = absl::StrFormat("local, node %d", home_options.node);
-    slot.home = *std::move(home);
-    if (absl::Status bad = slot.home->CheckShape(options_.shape); !bad.ok()) {
-      const char* option = absl::IsResourceExhausted(bad) ? "--kv-gib: " : "";
-      return absl::Status(bad.code(), absl::StrCat(option, std::string(bad.message())));
-    }
-    absl::StatusOr<Made> made = AttachLocal(*slot.home);
-    if (!made.ok()) return made.status();
-    if (absl::Status added = AddSlot(std::move(slot), *std::move(made)); !added.ok()) return added;
+  slot.endpoint = endpoint;
+  if (endpoint.kind == Endpoint::Kind::kGpu) {
+    slot.name = "gpu";
+    return AddPlace(std::move(slot));
+  }
+  for (const int node : options_.plan.home_nodes) {
+    Slot local;
+    local.endpoint = endpoint;
+    local.name = absl::StrFormat("local, node %d", node);
+    if (absl::Status bad = AddPlace(std::move(local)); !bad.ok()) return bad;
   }
   return absl::OkStatus();
+}
+
+absl::Status Homes::MakeOwn(SPart* spart, const std::vector<uint64_t>& kv_bytes) {
+  spart_ = spart;
+  int locals = 0;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = *slots_[i];
+    if (slot.link != nullptr) {  // a worker's
+      if (absl::Status bad = RegisterAreas(*slot.link); !bad.ok()) return bad;
+      slot.areas_registered = true;
+      continue;
+    }
+    if (slot.endpoint.kind == Endpoint::Kind::kLocal) {
+      const absl::Status made = MakeLocalHome(slot, locals, kv_bytes[static_cast<size_t>(locals)]);
+      if (!made.ok()) return made;
+      ++locals;
+    }
+    absl::StatusOr<Made> made = AttachAgain(i);
+    if (!made.ok()) return made.status();
+    PutUp(slot, *std::move(made));
+    LogLink(slot);
+  }
+  return absl::OkStatus();
+}
+
+// `ordinal`: among the homes of this process.
+absl::Status Homes::MakeLocalHome(Slot& slot, int ordinal, uint64_t kv_bytes) {
+  HomeOptions home_options;
+  home_options.name = absl::StrFormat("home%d", ordinal);
+  home_options.node = options_.plan.home_nodes[static_cast<size_t>(ordinal)];
+  home_options.cores = options_.plan.home_cores[static_cast<size_t>(ordinal)];
+  home_options.kv_bytes = kv_bytes;
+  home_options.poll = options_.poll;
+  home_options.park = options_.park;
+  home_options.isa = options_.isa;
+  home_options.logger = options_.logger;
+  absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(home_options);
+  if (!home.ok()) {
+    return absl::Status(home.status().code(), absl::StrFormat("home %d (local, node %d): %s", ordinal,
+                                                              home_options.node, home.status().message()));
+  }
+  slot.home = *std::move(home);
+  const absl::Status bad = slot.home->CheckShape(options_.shape);
+  const char* option = absl::IsResourceExhausted(bad) ? "--kv-gib: " : "";
+  return bad.ok() ? bad : absl::Status(bad.code(), absl::StrCat(option, std::string(bad.message())));
 }
 
 absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
@@ -110,9 +130,6 @@ absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
 }
 
 absl::Status Homes::CheckNew(const Slot& slot, const Made& made) const {
-  if (slots_.size() == kMaxHomes) {
-    return absl::InvalidArgumentError(absl::StrFormat("--homes: more than %d homes in all", kMaxHomes));
-  }
   // A path or host may have several names, of which a worker knows nothing: the later link has cost the earlier one.
   for (const std::unique_ptr<Slot>& other : slots_) {
     if (made.description.id == 0 || made.description.id != other->description.id) continue;
@@ -123,19 +140,28 @@ absl::Status Homes::CheckNew(const Slot& slot, const Made& made) const {
 }
 
 absl::Status Homes::AddSlot(Slot slot, Made made) {
-  if (absl::Status bad = CheckNew(slot, made); !bad.ok()) {
-    UnregisterAreas(*made.link);
-    return bad;
-  }
-  slots_.push_back(std::make_unique<Slot>(std::move(slot)));
+  if (absl::Status bad = CheckNew(slot, made); !bad.ok()) return bad;
+  if (absl::Status bad = AddPlace(std::move(slot)); !bad.ok()) return bad;
   PutUp(*slots_.back(), std::move(made));
   LogLink(*slots_.back());
   return absl::OkStatus();
 }
 
+absl::Status Homes::AddPlace(Slot slot) {
+  if (slots_.size() == kMaxHomes) {
+    return absl::InvalidArgumentError(absl::StrFormat("--homes: more than %d homes in all", kMaxHomes));
+  }
+  for (const std::unique_ptr<Slot>& other : slots_) {
+    if (!slot.endpoint.of_this_process() && other->endpoint == slot.endpoint) slot.retry = other->retry;
+  }
+  if (slot.retry == nullptr) slot.retry = std::make_shared<RetrySchedule>();
+  slots_.push_back(std::make_unique<Slot>(std::move(slot)));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
-  absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSizeFor(options_.shape, options_.gpu_home),
-                                                 home.options().node, options_.engine_node, next_epoch_++);
+  absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSizeFor(options_.shape, options_.gpu_home), home.options().node,
+                                                 options_.engine_node, next_epoch_++);
   if (!link.ok()) return link.status();
   if (absl::Status attached = home.Attach(options_.shape, std::move(link->home)); !attached.ok()) return attached;
   if (absl::Status bad = RegisterAreas(*link->engine); !bad.ok()) return bad;
@@ -143,7 +169,7 @@ absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
 }
 
 absl::StatusOr<Homes::Made> Homes::AttachGpu(size_t index) {
-  absl::StatusOr<SPart::OwnHome> own = options_.spart->AttachOwnHome(static_cast<int>(index));
+  absl::StatusOr<SPart::OwnHome> own = spart_->AttachOwnHome(static_cast<int>(index));
   if (!own.ok()) return own.status();
   return Made{std::move(own->link), own->description, 1};
 }
@@ -203,31 +229,26 @@ std::span<std::byte> ReceivePages(EngineLink& link) {
 }  // namespace
 
 // REQUIRES: there is an S-Part.
-std::shared_ptr<void> Homes::HoldSteps() {
-  std::shared_ptr<void> hold = options_.spart->HoldSteps();
-  if (hold != nullptr) holds_.fetch_add(1, std::memory_order_relaxed);
-  return hold;
-}
-
 absl::Status Homes::RegisterAreas(EngineLink& link) {
-  if (options_.spart == nullptr || link.AreasOnGpu()) return absl::OkStatus();
-  const std::shared_ptr<void> hold = HoldSteps();  // once for both
+  if (spart_ == nullptr || link.AreasOnGpu()) return absl::OkStatus();
+  const std::shared_ptr<void> hold = spart_->HoldSteps();  // once for both
   const std::span<std::byte> send = SendPages(link), receive = ReceivePages(link);
-  if (absl::Status bad = options_.spart->RegisterAreas(send.data(), send.size()); !bad.ok()) return bad;
-  absl::Status bad = options_.spart->RegisterAreas(receive.data(), receive.size());
-  if (!bad.ok()) options_.spart->UnregisterAreas(send.data());
+  if (absl::Status bad = spart_->RegisterAreas(send.data(), send.size()); !bad.ok()) return bad;
+  absl::Status bad = spart_->RegisterAreas(receive.data(), receive.size());
+  if (!bad.ok()) spart_->UnregisterAreas(send.data());
   return bad;
 }
 
 void Homes::UnregisterAreas(EngineLink& link) {
-  if (options_.spart == nullptr || link.AreasOnGpu()) return;
-  const std::shared_ptr<void> hold = HoldSteps();  // once for both
-  options_.spart->UnregisterAreas(SendPages(link).data());
-  options_.spart->UnregisterAreas(ReceivePages(link).data());
+  if (spart_ == nullptr || link.AreasOnGpu()) return;
+  const std::shared_ptr<void> hold = spart_->HoldSteps();  // once for both
+  spart_->UnregisterAreas(SendPages(link).data());
+  spart_->UnregisterAreas(ReceivePages(link).data());
 }
 
 void Homes::PutUp(Slot& slot, Made made) {
   slot.link = std::move(made.link);
+  slot.areas_registered = spart_ != nullptr;
   if (options_.fault && !slot.link->AttendsInStage())
     slot.link = std::make_unique<FaultLink>(std::move(slot.link), *options_.fault);
   slot.description = made.description;
@@ -247,10 +268,7 @@ void Homes::LogLink(const Slot& slot) {
 void Homes::Start(std::function<void(const PipelineCommand&)> command, std::function<uint64_t(int home)> replies) {
   command_ = std::move(command);
   replies_ = std::move(replies);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i]->up_ns = NowNs();
-    Announce(i);
-  }
+  for (size_t i = 0; i < slots_.size(); ++i) Announce(i);
   control_ = PinnedThread("fd-homes", -1, [this] { ControlLoop(); });
 }
 
@@ -359,7 +377,8 @@ std::string Homes::DescribeNoRoom(uint32_t tokens) {
 }
 
 void Homes::ControlLoop() {
-  // Each sweep begins behind the home that was tried last: it may have put off those that follow, and would again.
+  // Each sweep begins behind the home that was tried last: its failure puts off the other homes of its worker, and
+  // would again.
   size_t first = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -372,7 +391,7 @@ void Homes::ControlLoop() {
       down = true;
       lock.unlock();
       if (slot.link != nullptr) LetGo(index);
-      if (slot.retry.IsDue(NowNs()) && slot.lives.IsDue(NowNs())) {
+      if (slot.retry->IsDue(NowNs())) {
         TakeBack(index);
         first = index + 1;
       }
@@ -403,27 +422,24 @@ void Homes::LetGo(size_t index) {
     old = std::move(slot.link);
     slot.state = Slot::State::kDown;
   }
-  JudgeLife(index, old->AttendsInStage());
+  JudgeLink(index, old->AttendsInStage());
   UnregisterAreas(*old);
   monitor_.Quarantine(std::move(old), "given up by the engine");
 }
 
 // A link can be made where it cannot be used: over a fabric whose packets are filtered, to a worker that dies of its
-// first hop. Back at once, such a home would have the most room each time, and draw all new sequences to their end.
-// A link over which nothing was asked tells neither way.
-void Homes::JudgeLife(size_t index, bool attends_in_stage) {
+// first hop. A link over which nothing was asked tells neither way.
+void Homes::JudgeLink(size_t index, bool attends_in_stage) {
   Slot& slot = *slots_[index];
-  const uint64_t now_ns = NowNs();
-  if (attends_in_stage || replies_(static_cast<int>(index)) > slot.replies_before ||
-      now_ns - slot.up_ns > kLongLifeNs) {
-    slot.lives = RetrySchedule(kLongLifeNs);
-    return;
-  }
-  if (!slot.was_asked) return;
-  if (slot.lives.Fail(absl::AbortedError("no reply"), /*dear=*/true, now_ns) && options_.logger != nullptr) {
-    options_.logger->Info(
-        absl::StrFormat("%s gave no reply before it was lost; until it does, it is taken back less and less often",
-                        Name(static_cast<int>(index))));
+  if (attends_in_stage || replies_(static_cast<int>(index)) > slot.replies_before) {
+    slot.retry->Reset();
+  } else if (slot.was_asked) {
+    slot.retry->Fail(NowNs());
+    if (options_.logger != nullptr) {
+      options_.logger->Info(Name(static_cast<int>(index)) +
+                            " gave no reply before it was lost; until it does, the pauses "
+                            "between attempts to get it back double");
+    }
   }
 }
 
@@ -431,21 +447,18 @@ void Homes::JudgeLife(size_t index, bool attends_in_stage) {
 void Homes::TakeBack(size_t index) {
   Slot& slot = *slots_[index];
   if (slot.home != nullptr) slot.home->Detach();
-  const uint64_t start_ns = NowNs(), holds_before = holds_.load(std::memory_order_relaxed);
   absl::StatusOr<Made> made = AttachAgain(index);
   if (!made.ok()) {
-    const uint64_t now_ns = NowNs();
-    const bool held_steps = holds_.load(std::memory_order_relaxed) != holds_before;
-    const bool slow = now_ns - start_ns > RetrySchedule::kPauseNs;
-    if (slot.retry.Fail(made.status(), held_steps || slow, now_ns) && options_.logger != nullptr) {
-      options_.logger->Info(
-          absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, made.status().message()));
+    slot.retry->Fail(NowNs());
+    const std::string failure(made.status().message());
+    if (failure != slot.failure && options_.logger != nullptr) {
+      options_.logger->Info(absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, failure));
     }
-    if (slow && absl::IsDeadlineExceeded(made.status())) PutOffOthersAt(slot);
+    slot.failure = failure;
     return;
   }
-  slot.retry = RetrySchedule();
-  slot.up_ns = NowNs();
+  slot.retry->Connected();
+  slot.failure.clear();
   slot.replies_before = replies_(static_cast<int>(index));
   {
     std::lock_guard lock(mutex_);
@@ -454,16 +467,6 @@ void Homes::TakeBack(size_t index) {
   LogLink(slot);
   if (options_.logger != nullptr) options_.logger->Info(absl::StrFormat("home %d (%s) is back", index, slot.name));
   Announce(index);
-}
-
-// Nobody is to wait for a silent worker once for each of its homes. One that refuses, however slowly, speaks for one
-// home alone.
-void Homes::PutOffOthersAt(const Slot& slot) {
-  if (slot.endpoint.of_this_process()) return;
-  std::lock_guard lock(mutex_);
-  for (const std::unique_ptr<Slot>& other : slots_) {
-    if (other->state != Slot::State::kUp && other->endpoint == slot.endpoint) other->retry = slot.retry;
-  }
 }
 
 }  // namespace fastdecode

@@ -13,10 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/homes/retry_schedule.h"
 #include "engine/pipeline/home_keeper.h"
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
-#include "engine/homes/retry_schedule.h"
 #include "engine/rpart/home.h"
 #include "engine/rpart/messages.h"
 #include "engine/spart/spart.h"
@@ -33,18 +33,16 @@ namespace fastdecode {
 
 struct HomesOptions {
   std::vector<Endpoint> endpoints;
-  FabricOptions fabric;  // of links to other hosts; with a GPU, spart is that GPU's, and hold_gpu set here
+  FabricOptions fabric;  // of links to other hosts; with a GPU, the S-Part's is that one, and hold_gpu is set here
   CorePlan plan;         // of the homes of this process
   RPartShape shape;
-  std::vector<uint64_t> kv_bytes = {};  // of each home of this process
   Isa isa = Isa::kNone;
   PollMode poll = PollMode::kSpin;
   bool park = true;
   bool gpu_home = false;  // one of the endpoints is the S-Part's GPU
-  int engine_node = -1;  // where the receive regions lie
+  int engine_node = -1;   // where the receive regions lie
   uint64_t engine_id = 0;
   std::optional<FaultOptions> fault;  // wraps every link
-  SPart* spart = nullptr;             // whose stages use the links' areas
   Logger* logger = nullptr;
 };
 
@@ -53,9 +51,14 @@ struct HomesOptions {
 // thread takes lost homes back; it never holds the mutex while it connects. Bounded: kMaxHomes.
 class Homes : public HomeKeeper {
  public:
-  // Makes the local homes and connects to every worker. An error names the endpoint.
+  // Connects to every worker, which takes milliseconds; local homes have places, but no memory yet. An error names the
+  // endpoint.
   static absl::StatusOr<std::unique_ptr<Homes>> Create(HomesOptions options);
   ~Homes() override;
+
+  // Makes the local homes, and has the S-Part know every link's areas. `spart`: whose stages use these; null: nobody's.
+  // `kv_bytes`: of each home of this process. Once, before Start.
+  absl::Status MakeOwn(SPart* spart, const std::vector<uint64_t>& kv_bytes);
 
   // From now on homes that are up are announced: command(kAddHome) for each, at once and after each return.
   // `replies`: of a home, all that the pipeline has ever had. Any thread.
@@ -63,7 +66,7 @@ class Homes : public HomeKeeper {
   // No home is taken back any more. Links stay until the destructor.
   void Stop();
 
-  // The largest home's pages; what a single sequence can have.
+  // The largest home's pages, of those that are there by now; what a single sequence can have.
   uint64_t pages_max() const;
   std::string Describe() const;
   struct Info {
@@ -84,10 +87,6 @@ class Homes : public HomeKeeper {
   std::string DescribeLoss(int home) override;
 
  private:
-  // A link that was lost without a reply to its hops: if it lived for longer, the home is taken back at once; one that
-  // never does is left alone for so long at most.
-  static constexpr uint64_t kLongLifeNs = 60'000'000'000;
-
   // One home that the command line asks for. Its index is the pipeline's index of it.
   struct Slot {
     enum class State { kUp, kDrained, kDown };
@@ -97,13 +96,14 @@ class Homes : public HomeKeeper {
     std::unique_ptr<Home> home;  // of this process
     State state = State::kDown;
     std::unique_ptr<EngineLink> link;
+    bool areas_registered = false;  // the link's, with the S-Part
     HomeDescription description;
-    std::string loss;                        // why the last link was lost
-    RetrySchedule retry;                     // of attempts to get it back
-    uint64_t up_ns = 0, replies_before = 0;  // of its link
-    uint64_t hops_posted = 0;                // ever, when the last link was lost...
-    bool was_asked = false;                  // ...some over that link
-    RetrySchedule lives{kLongLifeNs};        // of links that were lost without a reply to their hops
+    std::string loss;                      // why the last link was lost
+    std::shared_ptr<RetrySchedule> retry;  // of attempts to get it back; that of all homes of its worker
+    uint64_t replies_before = 0;           // when its link was made
+    std::string failure;                   // of the last attempt to get it back, for the log
+    uint64_t hops_posted = 0;              // ever, when the last link was lost...
+    bool was_asked = false;                // ...some over that link
   };
   struct Made {
     std::unique_ptr<EngineLink> link;
@@ -112,17 +112,16 @@ class Homes : public HomeKeeper {
   };
 
   explicit Homes(HomesOptions options);
-  absl::Status MakeHomesAt(const Endpoint& endpoint);
-  absl::Status MakeLocalHomes();
-  absl::Status MakeGpuHome();
+  absl::Status MakePlaces(const Endpoint& endpoint);
+  absl::Status MakeLocalHome(Slot& slot, int ordinal, uint64_t kv_bytes);
   absl::Status ConnectWorker(const Endpoint& endpoint);
   absl::StatusOr<Made> Connect(const Endpoint& endpoint, uint32_t home_index, uint64_t hello_timeout_ns);
   absl::StatusOr<Made> AttachLocal(Home& home);
   absl::StatusOr<Made> AttachGpu(size_t index);
   absl::StatusOr<Made> AttachAgain(size_t index);
   absl::Status CheckNew(const Slot& slot, const Made& made) const;
+  absl::Status AddPlace(Slot slot);
   absl::Status AddSlot(Slot slot, Made made);
-  std::shared_ptr<void> HoldSteps();
   absl::Status RegisterAreas(EngineLink& link);
   void UnregisterAreas(EngineLink& link);
   void PutUp(Slot& slot, Made made);
@@ -131,12 +130,11 @@ class Homes : public HomeKeeper {
   void Announce(size_t index);
   void ControlLoop();
   void LetGo(size_t index);
-  void JudgeLife(size_t index, bool attends_in_stage);
+  void JudgeLink(size_t index, bool attends_in_stage);
   void TakeBack(size_t index);
-  void PutOffOthersAt(const Slot& slot);
 
   HomesOptions options_;
-  std::atomic<uint64_t> holds_{0};  // of steps, so far
+  SPart* spart_ = nullptr;  // from MakeOwn on
   LinkMonitor monitor_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

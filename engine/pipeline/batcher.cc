@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/pipeline/batcher.h"
 
 #include <algorithm>
@@ -20,8 +21,8 @@ Batcher::Batcher(const BatchLimits& limits)
   FD_CHECK(limits.sequences_max >= 1 && limits.sequences_max <= limits.rows_max, "more sequences than rows");
   FD_CHECK(limits.active() <= size_t{limits.sequences_max} * limits.micro_batches, "more sequences than places");
   FD_CHECK(limits.chunk_tokens_max >= 1, "prompts could never start");
-  micro_batches_.reserve(limits.micro_batches);
-  for (int m = 0; m < limits.micro_batches; ++m) micro_batches_.emplace_back(limits.sequences_max);
+  micro_batches_.reserve(limits.micro_batches);  // at start
+  for (int m = 0; m < limits.micro_batches; ++m) micro_batches_.emplace_back(limits.sequences_max);  // at start
   // Of an open page that was closed in the step before the pieces count still.
   for (uint32_t tokens = 0; tokens < pages_counted_.size(); ++tokens) {
     pages_counted_[tokens] = tokens == 0 ? 0 : counts_.OfStep(tokens - 1, tokens);

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 // The pipeline's turn: poll the homes, and move each micro-batch as far as it goes. Nothing here (nor in
 // step_boundary_fastpath.cc) allocates, locks, logs or enters the kernel.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 // Prompts whose K and V are pushed to their homes while the S-Part's device computes them (decision 0018). Nothing here
 // allocates, locks, logs or enters the kernel.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 // The step boundary: what happens between two steps of a micro-batch. Sampled tokens are judged, sequences leave and
 // join, rows are composed, rosters go out. Never waits for the desk.
 #include <cstring>

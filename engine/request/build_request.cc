@@ -73,8 +73,7 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, co
 }
 
 absl::StatusOr<StopMatcher> MakeStops(const RequestFields& given) {
-  return StopMatcher::Create(std::vector<std::string>(given.stop, given.stop + given.stop_count),
-                             given.include_stop);
+  return StopMatcher::Create(std::vector<std::string>(given.stop, given.stop + given.stop_count), given.include_stop);
 }
 
 SamplingParams SamplingOf(const RequestFields& given) {

@@ -15,14 +15,14 @@ namespace fastdecode {
 // What a request is checked against.
 struct RequestContext {
   const ModelSpec* spec = nullptr;
-  const Tokenizer* tokenizer = nullptr;               // null: token ids only
+  const Tokenizer* tokenizer = nullptr;  // null: token ids only
   const std::string* tokenizer_missing_reason = nullptr;
   int max_context = 0;
   std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource();  // SPart::sampling_memory
 };
 
-// What a caller asks for, as it comes: nothing is checked yet. Arrays are lent, and may be null if their count is 0. The
-// public header says what each field means (fd_request has the same names).
+// What a caller asks for, as it comes: nothing is checked yet. Arrays are lent, and may be null if their count is 0.
+// The public header says what each field means (fd_request has the same names).
 struct RequestFields {
   const char* prompt = nullptr;
   size_t prompt_bytes = 0;

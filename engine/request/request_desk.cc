@@ -31,7 +31,7 @@ bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& loc
 }  // namespace
 
 RequestDesk::RequestDesk(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper,
-                     const EventWriter& record)
+                         const EventWriter& record)
     : pipeline_(pipeline), own_parker_(own_word), queue_max_(queue_max), keeper_(keeper), record_(record) {}
 
 RequestDesk::~RequestDesk() { Stop(); }

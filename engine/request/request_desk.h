@@ -32,7 +32,7 @@ class RequestDesk {
  public:
   // `record`: of the desk thread.
   RequestDesk(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper,
-            const EventWriter& record = EventWriter());
+              const EventWriter& record = EventWriter());
   ~RequestDesk();
   RequestDesk(const RequestDesk&) = delete;
   RequestDesk& operator=(const RequestDesk&) = delete;

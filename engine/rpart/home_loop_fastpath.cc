@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/rpart/home_loop.h"
 #include "numa/clock.h"
 

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include <algorithm>
 #include <cstring>
 

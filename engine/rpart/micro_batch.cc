@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/rpart/micro_batch.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@ MicroBatch::MicroBatch(uint32_t index, const RPartShape& shape, const PlanLimits
       roster_(index, shape.max_rows, shape.max_context),
       plan_(shape.attention(), limits),
       next_layer_(shape.layers) {
-  entries_.reserve(shape.max_rows);
+  entries_.reserve(shape.max_rows);  // at start
 }
 
 const char* MicroBatch::Check(const HopHeader& header) const {
@@ -53,7 +54,7 @@ const char* MicroBatch::Prepare(const HopHeader& header, SequenceTable* table) {
 // Fills in entries_ for this step. What was bad or reported earlier in the step stays so, because the layers before are
 // missing for good.
 const char* MicroBatch::ResolveEntries(uint64_t step, const SequenceTable& table) {
-  entries_.resize(roster_.entries().size());
+  entries_.resize(roster_.entries().size());  // reserved
   uint32_t row = 0;
   for (size_t i = 0; i < entries_.size(); ++i) {
     const RosterEntry& from = roster_.entries()[i];

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/rpart/plan.h"
 
 #include <algorithm>
@@ -90,20 +91,20 @@ HopPlan::HopPlan(const AttentionShape& shape, const PlanLimits& limits)
   // Each chain of one entry has a row of its own for its KV head, each shared one those of two entries, and each page
   // that a chunk is appended to has a row.
   const size_t row_heads = limits.max_rows * static_cast<size_t>(shape.kv_heads);
-  chains_.reserve(row_heads + row_heads / 2);
-  sharers_.reserve(limits.max_rows);
-  shares_.reserve(limits.max_rows);
-  append_runs_.reserve(limits.max_rows);
-  cuts_.resize(static_cast<size_t>(limits.threads) + 1);
+  chains_.reserve(row_heads + row_heads / 2);  // at start
+  sharers_.reserve(limits.max_rows);  // at start
+  shares_.reserve(limits.max_rows);  // at start
+  append_runs_.reserve(limits.max_rows);  // at start
+  cuts_.resize(static_cast<size_t>(limits.threads) + 1);  // at start
   splits_max_ = static_cast<size_t>(limits.threads) + std::min(row_heads, kSharedSplitsMax);
-  splits_ = std::make_unique<Split[]>(splits_max_);
+  splits_ = std::make_unique<Split[]>(splits_max_);  // at start
 }
 
 void HopPlan::Build(std::span<const StepEntry> entries) {
   chains_.clear();
   sharers_.clear();
   append_runs_.clear();
-  shares_.assign(entries.size(), false);
+  shares_.assign(entries.size(), false);  // reserved
   split_count_ = 0;
   used_cut_floats_ = 0;
   used_shared_floats_ = 0;
@@ -212,11 +213,11 @@ uint32_t HopPlan::TakeSharers(std::span<const StepEntry> entries, const PrefixGr
     if (wanted > limits_.shared_floats - floats || chains > splits_max_ - splits) continue;
     floats += wanted;
     splits += chains;
-    sharers_.push_back({prefixes_.member(group, i), rows, 0, 0});
+    sharers_.push_back({prefixes_.member(group, i), rows, 0, 0});  // reserved
     rows += entry.rows;
   }
   if (sharers_.size() - first_sharer >= 2) return rows;
-  sharers_.resize(first_sharer);
+  sharers_.resize(first_sharer);  // reserved
   return 0;
 }
 
@@ -244,7 +245,7 @@ void HopPlan::AddEntry(const StepEntry& entry, uint32_t index) {
     return;
   }
   for (uint32_t page = entry.first_position / kPageTokens; page * kPageTokens < entry.end_position(); ++page) {
-    append_runs_.push_back({index, page});
+    append_runs_.push_back({index, page});  // reserved
   }
   const uint32_t tile_rows = entry.of_prompt ? prompt_tile_rows_ : kMaxAttendRows;
   const bool open_pages = HasOpenPages(shape_);  // then tiles share none of them
@@ -252,7 +253,7 @@ void HopPlan::AddEntry(const StepEntry& entry, uint32_t index) {
     for (uint32_t row = 0, rows = 0; row < entry.rows; row += rows) {
       const uint32_t position = entry.first_position + row;
       rows = std::min(tile_rows - (open_pages ? position % kPageTokens : 0), entry.rows - row);
-      chains_.push_back(ChainOf(entry, index, row, rows, FirstSeenBlock(position)));
+      chains_.push_back(ChainOf(entry, index, row, rows, FirstSeenBlock(position)));  // reserved
       chains_.back().first_head = static_cast<uint16_t>(head);
       chains_.back().heads = 1;
     }
@@ -265,7 +266,7 @@ void HopPlan::AddChains(Chain chain, uint32_t heads) {
   for (uint32_t head = 0; head < kv_heads; head += heads) {
     chain.first_head = static_cast<uint16_t>(head);
     chain.heads = static_cast<uint16_t>(std::min(heads, kv_heads - head));
-    chains_.push_back(chain);
+    chains_.push_back(chain);  // reserved
   }
 }
 

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include <algorithm>
 
 #include "engine/rpart/push_work.h"

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/rpart/roster.h"
 
 #include <algorithm>
@@ -10,9 +11,9 @@ namespace fastdecode {
 Roster::Roster(uint32_t micro_batch, uint32_t max_rows, uint32_t max_context)
     : micro_batch_(micro_batch), max_rows_(max_rows), max_context_(max_context) {
   // Each entry has a row, so there are never more entries than rows.
-  entries_.reserve(max_rows);
-  incoming_.reserve(max_rows);
-  sorted_ids_.reserve(max_rows);
+  entries_.reserve(max_rows);  // at start
+  incoming_.reserve(max_rows);  // at start
+  sorted_ids_.reserve(max_rows);  // at start
 }
 
 absl::Status Roster::Replace(std::span<const std::byte> message) {
@@ -35,7 +36,7 @@ absl::Status Roster::Replace(std::span<const std::byte> message) {
     return absl::InvalidArgumentError(absl::StrFormat("roster of micro-batch %d: version %d follows version %d",
                                                       micro_batch_, header.version, version_));
   }
-  incoming_.resize(header.entries);
+  incoming_.resize(header.entries);  // reserved
   if (entries_bytes > 0) std::memcpy(incoming_.data(), message.data() + sizeof(header), entries_bytes);
   uint32_t rows = 0;
   const absl::Status sound = CheckEntries(incoming_, &rows);
@@ -71,7 +72,7 @@ absl::Status Roster::CheckEntries(std::span<const RosterEntry> entries, uint32_t
                           entry.prompt_tokens));
     }
     *rows += entry.query_tokens;
-    sorted_ids_.push_back(entry.sequence);
+    sorted_ids_.push_back(entry.sequence);  // reserved
   }
   std::sort(sorted_ids_.begin(), sorted_ids_.end());
   const auto twice = std::adjacent_find(sorted_ids_.begin(), sorted_ids_.end());

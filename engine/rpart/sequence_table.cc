@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/rpart/sequence_table.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ SequenceTable::SequenceTable(PageAccount* account, int layers, uint32_t max_cont
       layers_(layers),
       max_context_(max_context),
       sequences_max_(sequences_max) {
-  by_id_.reserve(std::min(sequences_max, kReservedSequences));
+  by_id_.reserve(std::min(sequences_max, kReservedSequences));  // at start
 }
 
 SequenceTable::~SequenceTable() { ReleaseAll(); }
@@ -41,16 +42,16 @@ KvSequence* SequenceTable::FindOrCreate(uint64_t id) {
   if (by_id_.size() >= sequences_max_) return nullptr;
   std::unique_ptr<KvSequence> sequence;
   if (spare_.empty()) {
-    sequence = std::make_unique<KvSequence>();
+    sequence = std::make_unique<KvSequence>();  // once a sequence
     // So that growing never allocates: neither the context nor the account allows more.
-    sequence->pages.reserve(std::min<size_t>(PagesOf(max_context_), account_->granted()));
+    sequence->pages.reserve(std::min<size_t>(PagesOf(max_context_), account_->granted()));  // once a sequence
   } else {
     sequence = std::move(spare_.back());
     spare_.pop_back();
   }
   sequence->id = id;
   sequence->reservation = 0;
-  sequence->stored_tokens.assign(static_cast<size_t>(layers_), 0);
+  sequence->stored_tokens.assign(static_cast<size_t>(layers_), 0);  // once a sequence
   return (by_id_[id] = std::move(sequence)).get();
 }
 
@@ -76,7 +77,7 @@ GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t t
   }
   while (sequence->pages.size() < pages_after) {
     const PageId last = sequence->pages.empty() ? kNoPage : sequence->pages.back();
-    sequence->pages.push_back(account_->TakeBehind(last, static_cast<uint32_t>(pages_after)));
+    sequence->pages.push_back(account_->TakeBehind(last, static_cast<uint32_t>(pages_after)));  // reserved
   }
   return GrowOutcome::kOk;
 }
@@ -128,11 +129,11 @@ absl::Status SequenceTable::Fork(uint64_t id, uint32_t tokens, uint64_t new_id) 
   }
   // What is in an open page is copied.
   const auto shared_pages = static_cast<ptrdiff_t>(counts_.Closed(tokens));
-  fork->pages.assign(sequence->pages.begin(), sequence->pages.begin() + shared_pages);
+  fork->pages.assign(sequence->pages.begin(), sequence->pages.begin() + shared_pages);  // once a sequence
   for (const PageId page : fork->pages) account_->AddReference(page);
   TakePieces(fork, pieces);
   if (counts_.open_pages()) ReopenFrom(*sequence, tokens, fork);
-  fork->stored_tokens.assign(static_cast<size_t>(layers_), tokens);
+  fork->stored_tokens.assign(static_cast<size_t>(layers_), tokens);  // once a sequence
   ++changes_;
   return absl::OkStatus();
 }
@@ -143,7 +144,7 @@ void SequenceTable::MoveTo(SequenceTable* to, uint64_t id, uint64_t new_id) {
   FD_CHECK(sequence->StoredTokensMax() <= to->max_context_ && to->Find(new_id) == nullptr, "no place for a sequence");
   KvSequence* const moved = to->FindOrCreate(new_id);
   FD_CHECK(moved != nullptr, "no room for one more sequence");
-  moved->pages.assign(sequence->pages.begin(), sequence->pages.end());
+  moved->pages.assign(sequence->pages.begin(), sequence->pages.end());  // once a sequence
   moved->stored_tokens = sequence->stored_tokens;
   for (const PageId page : sequence->pages) account_->MoveReference(page, to->account_);
   sequence->pages.clear();
@@ -158,7 +159,7 @@ void SequenceTable::Release(uint64_t id) {
   if (found == by_id_.end()) return;
   ReturnPagesFrom(found->second.get(), 0);
   ReturnPieces(found->second.get(), 0);
-  spare_.push_back(std::move(found->second));
+  spare_.push_back(std::move(found->second));  // once a sequence
   by_id_.erase(found);
   ++changes_;
 }
@@ -208,7 +209,7 @@ uint32_t SequenceTable::PagesAlone(const KvSequence& sequence, size_t first_page
 
 void SequenceTable::ReturnPagesFrom(KvSequence* sequence, size_t first_page) {
   for (size_t i = first_page; i < sequence->pages.size(); ++i) account_->Return(sequence->pages[i]);
-  if (first_page < sequence->pages.size()) sequence->pages.resize(first_page);
+  if (first_page < sequence->pages.size()) sequence->pages.resize(first_page);  // it shrinks
 }
 
 }  // namespace fastdecode

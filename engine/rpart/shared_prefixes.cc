@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/rpart/shared_prefixes.h"
 
 #include <algorithm>
@@ -12,8 +13,8 @@ constexpr size_t kBlockIdBytes = kBlockPages * sizeof(PageId);
 }  // namespace
 
 SharedPrefixes::SharedPrefixes(uint32_t max_rows) {
-  sorted_.reserve(max_rows);
-  groups_.reserve(max_rows / 2);
+  sorted_.reserve(max_rows);  // at start
+  groups_.reserve(max_rows / 2);  // at start
 }
 
 void SharedPrefixes::Clear() {
@@ -28,7 +29,7 @@ void SharedPrefixes::Find(std::span<const StepEntry> entries) {
     const StepEntry& entry = entries[i];
     const uint32_t blocks = entry.first_position / kBlockTokens;
     if (entry.bad || entry.is_chunk() || entry.of_prompt || blocks == 0) continue;
-    sorted_.push_back({entry.sequence->pages.data(), blocks, i, entry.rows, 0, 0, 1});
+    sorted_.push_back({entry.sequence->pages.data(), blocks, i, entry.rows, 0, 0, 1});  // reserved
   }
   std::sort(sorted_.begin(), sorted_.end(), Before);
   for (size_t i = 1; i < sorted_.size(); ++i) {
@@ -78,7 +79,7 @@ void SharedPrefixes::FindBestGrouping() {
     if (group.count == 1) continue;
     group.first = static_cast<uint32_t>(end) - group.count;
     for (size_t i = group.first + 1; i < end; ++i) group.blocks = std::min(group.blocks, sorted_[i].common_blocks);
-    groups_.push_back(group);
+    groups_.push_back(group);  // reserved
   }
 }
 

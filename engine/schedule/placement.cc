@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/schedule/placement.h"
 
 #include <algorithm>

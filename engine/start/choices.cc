@@ -17,8 +17,7 @@ constexpr int kRosterEntriesMax = (kControlMessageBytesMax - sizeof(RosterMessag
 static_assert(kRosterEntriesMax >= 8192, "the largest --max-sequences over two micro-batches");
 }  // namespace
 
-absl::StatusOr<Isa> ChooseIsa(const Options& options) {
-  const Isa best = DetectIsa();
+absl::StatusOr<Isa> ChooseIsa(const Options& options, Isa best) {
   if (best == Isa::kNone) return absl::FailedPreconditionError("this CPU is too old: AVX2, FMA and F16C are needed");
   if (options.isa == Isa::kNone) return best;
   if (options.isa > best) {
@@ -66,8 +65,8 @@ absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vec
   if (options.core_plan == Options::CorePlanMode::kShared) {
     if (gpu) return absl::InvalidArgumentError("--core-plan: 'shared' is for an S-Part on the CPU (--spart cpu)");
     if (std::none_of(endpoints.begin(), endpoints.end(), is_local)) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("--core-plan: 'shared', but no home of --homes '%s' is in this process (local)", options.homes));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--core-plan: 'shared', but no home of --homes '%s' is in this process (local)", options.homes));
     }
     if (options.micro_batches > 1) {
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -78,8 +77,11 @@ absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vec
     choice.reason = "--core-plan shared";
   } else {
     const char* split_because = nullptr;
-    if (options.max_sequences > kRosterEntriesMax) split_because = "--max-sequences is more than one micro-batch can have";
+    if (options.max_sequences > kRosterEntriesMax)
+      split_because = "--max-sequences is more than one micro-batch can have";
     if (options.micro_batches > 0) split_because = "--micro-batches is given";
+    if (options.r_threads > 0) split_because = "--r-threads is given";
+    if (options.s_threads > 0) split_because = "--s-threads is given";
     if (!options.r_cores.empty()) split_because = "--r-cores is given";
     if (!options.s_cores.empty()) split_because = "--s-cores is given";
     if (!all_local) split_because = "a home is in another process";

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/model_spec.h"
-#include "engine/start/options.h"
 #include "engine/rpart/messages.h"
+#include "engine/start/options.h"
 #include "kernels/isa.h"
 #include "numa/core_plan.h"
 #include "numa/spin.h"
@@ -22,7 +22,8 @@ namespace fastdecode {
 
 // What engines and workers decide at start from the options and the machine. Errors name option and value.
 
-absl::StatusOr<Isa> ChooseIsa(const Options& options);
+// `best`: what the CPU has.
+absl::StatusOr<Isa> ChooseIsa(const Options& options, Isa best);
 // bf16 on a GPU and where the CPU computes it, else f32, unless the options say which.
 absl::StatusOr<ElementType> ChooseType(const Options& options, Isa isa, bool gpu);
 // Tokens of one sequence.

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/model/model_config.h"
-#include "engine/rpart/page_counts.h"
 #include "engine/request/build_request.h"
+#include "engine/rpart/page_counts.h"
 #include "numa/clock.h"
 #include "numa/core_plan.h"
 #include "numa/openmp_binding.h"
@@ -47,92 +47,86 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const Options& options) {
   return engine;
 }
 
-// What the model is; what the machine is; who gets which cores and memory; then the parts, from the weights outwards.
+// Everything that can be refused is refused before a weight is read: options, files, cores, workers. Then the parts,
+// from the weights outwards.
 absl::Status Engine::Start() {
   absl::StatusOr<ModelSpec> spec = ReadModelSpec(options_.model);
   if (!spec.ok()) return spec.status();
   spec_ = *std::move(spec);
-  if (absl::Status status = LoadTokenizer(); !status.ok()) return status;
-
-  absl::StatusOr<Isa> isa = ChooseIsa(options_);
-  if (!isa.ok()) return isa.status();
-  absl::StatusOr<std::unique_ptr<SPartDevice>> device = ChooseDevice(options_, &log_);
-  if (!device.ok()) return device.status();
-  const absl::StatusOr<ElementType> type = ChooseType(options_, *isa, *device != nullptr);
-  if (!type.ok()) return type.status();
-  absl::StatusOr<int> context = ChooseContext(options_, spec_);
-  if (!context.ok()) return context.status();
+  if (absl::Status bad = LoadTokenizer(); !bad.ok()) return bad;
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
   if (!endpoints.ok()) return endpoints.status();
-  gpu_home_ = HasGpuHome(*endpoints);
-  if (absl::Status bad = ChooseCores(*endpoints, *device != nullptr); !bad.ok()) return bad;
-  if (absl::Status bad = CheckSequences(options_); !bad.ok()) return bad;
-  shape_ = MakeShape(spec_, options_, *type, *context, gpu_home_);
-  if (absl::Status bad = ValidateShape(shape_); !bad.ok()) return bad;
-
-  if (absl::Status bad = CheckHopTimeout(options_, *endpoints); !bad.ok()) return bad;
-  if (absl::Status bad = CheckGpuHome(options_, *endpoints, shape_, *device != nullptr); !bad.ok()) return bad;
-  FaultOptions fault;
-  if (!options_.fault.empty()) {
-    absl::StatusOr<FaultOptions> parsed = ParseFaultOptions("--fault", options_.fault);
-    if (!parsed.ok()) return parsed.status();
-    fault = *std::move(parsed);
-  }
-  const absl::StatusOr<int> fabric_gpu = ChooseFabricGpu(options_, *endpoints, fault, *device != nullptr);
-  if (!fabric_gpu.ok()) return fabric_gpu.status();
+  absl::StatusOr<std::unique_ptr<SPartDevice>> device = ChooseDevice(options_, &log_);
+  if (!device.ok()) return device.status();
+  const bool gpu = *device != nullptr;
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();
-  const size_t local_homes = CountLocalHomes(*endpoints, *topology);
-  if (absl::Status planned = PlanCoresFor(*topology, local_homes); !planned.ok()) return planned;
-  const CorePlan& plan = cores_.plan;
+  if (absl::Status bad = ChooseCores(*topology, *endpoints, gpu); !bad.ok()) return bad;
+  absl::StatusOr<StartPlan> planned = PlanStart(options_, spec_, *endpoints, gpu, DetectIsa());
+  if (!planned.ok()) return planned.status();
+  plan_ = *std::move(planned);
+  absl::StatusOr<ModelFiles> files = OpenModelFiles(options_, spec_);
+  if (!files.ok()) return files.status();
+
   TickClock::Get();  // calibrates, which takes 10 ms: before anybody polls
-  const PollMode poll = ChoosePoll(options_, plan);
-  const bool park = options_.poll != Options::Poll::kAlways;
-  engine_node_ = -1;
-  if (const int node = topology->NodeOfCore(plan.s_cores[0]); node >= 0) engine_node_ = topology->nodes[node].os_index;
-  const bool one_node = std::all_of(plan.s_cores.begin(), plan.s_cores.end(), [&](int core) {
-    return topology->NodeOfCore(core) == topology->NodeOfCore(plan.s_cores[0]);
-  });
-  log_.Info(DescribeCorePlan());
-  machine_ = topology->ToString() + plan.ToString() + DescribeCorePlan() + "\n";
-
-  SPartPlace place;
-  place.node = one_node ? engine_node_ : -1;
-  place.type = *type;
-  place.device = *std::move(device);
-  place.is_home = gpu_home_;
-  place.pushes = place.is_home && endpoints->size() > 1;
-  place.isa = *isa;
-  place.poll = poll;
-  if (absl::Status status = LoadModel(std::move(place)); !status.ok()) return status;
-
-  HomesOptions homes;
-  homes.endpoints = *std::move(endpoints);
-  homes.plan = plan;
-  homes.fabric = options_.fabric;
-  homes.fabric.gpu = *fabric_gpu;
-  homes.shape = shape_;
-  for (size_t i = 0; i < local_homes; ++i) homes.kv_bytes.push_back(ChooseKvBytes(options_, shape_, plan, i));
-  homes.isa = *isa;
-  homes.poll = poll;
-  homes.park = park;
-  homes.gpu_home = gpu_home_;
-  homes.engine_node = engine_node_;
-  homes.engine_id = options_.engine_id != 0 ? options_.engine_id : std::random_device()() | uint64_t{1} << 32;
-  homes.spart = spart_.get();
-  homes.logger = &log_;
-  if (!options_.fault.empty()) homes.fault = std::move(fault);
-  absl::StatusOr<std::unique_ptr<Homes>> made = Homes::Create(std::move(homes));
-  if (!made.ok()) return made.status();
-  homes_ = *std::move(made);
-  if (absl::Status bad = CheckKvBudget(); !bad.ok()) return bad;
+  const PollMode poll = ChoosePoll(options_, cores_.plan);
+  DescribeMachine(*topology);
+  if (absl::Status bad = ConnectHomes(*std::move(endpoints), poll); !bad.ok()) return bad;
+  if (absl::Status bad = LoadModel(*files, *topology, *std::move(device), poll); !bad.ok()) return bad;
+  std::vector<uint64_t> kv_bytes;
+  for (size_t i = 0; i < cores_.plan.home_nodes.size(); ++i) {
+    kv_bytes.push_back(ChooseKvBytes(options_, plan_.shape, cores_.plan, i));
+  }
+  if (absl::Status bad = homes_->MakeOwn(spart_.get(), kv_bytes); !bad.ok()) return bad;
+  if (absl::Status bad = CheckKvBudget(homes_->pages_max()); !bad.ok()) return bad;
 
   absl::StatusOr<std::unique_ptr<Recorder>> recorder = Recorder::Create();
   if (!recorder.ok()) return recorder.status();
   recorder_ = *std::move(recorder);
-  StartPipeline(poll, park);
+  StartPipeline(poll);
   ResetStatistics();
   return StartRecordServer();
+}
+
+void Engine::DescribeMachine(const Topology& topology) {
+  if (const int node = topology.NodeOfCore(cores_.plan.s_cores[0]); node >= 0) {
+    engine_node_ = topology.nodes[static_cast<size_t>(node)].os_index;
+  }
+  log_.Info(DescribeCorePlan());
+  machine_ = topology.ToString() + cores_.plan.ToString() + DescribeCorePlan() + "\n";
+}
+
+// Who cannot be reached, or refuses, says so before the weights are read; and what no home could hold is known, unless
+// that depends on the memory that the weights leave.
+absl::Status Engine::ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll) {
+  HomesOptions homes;
+  homes.endpoints = std::move(endpoints);
+  homes.plan = cores_.plan;
+  homes.fabric = options_.fabric;
+  homes.fabric.gpu = plan_.fabric_gpu;
+  homes.shape = plan_.shape;
+  homes.isa = plan_.isa;
+  homes.poll = poll;
+  homes.park = options_.poll != Options::Poll::kAlways;
+  homes.gpu_home = plan_.gpu_home;
+  homes.engine_node = engine_node_;
+  homes.engine_id = options_.engine_id != 0 ? options_.engine_id : std::random_device()() | uint64_t{1} << 32;
+  homes.logger = &log_;
+  homes.fault = plan_.fault;
+  absl::StatusOr<std::unique_ptr<Homes>> made = Homes::Create(std::move(homes));
+  if (!made.ok()) return made.status();
+  homes_ = *std::move(made);
+  const bool has_local = !cores_.plan.home_nodes.empty();
+  if (plan_.gpu_home || (has_local && options_.kv_gib == 0)) return absl::OkStatus();
+  uint64_t pages = homes_->pages_max();
+  if (has_local) {
+    constexpr uint64_t kRoundedTo = 2 << 20;  // memory comes in pages of up to so many bytes, and a home uses all of it
+    const uint64_t page_bytes = PageBytes(plan_.shape.attention()) * plan_.shape.layers;
+    const uint64_t bytes =
+        (ChooseKvBytes(options_, plan_.shape, cores_.plan, 0) + kRoundedTo - 1) / kRoundedTo * kRoundedTo;
+    pages = std::max(pages, bytes / page_bytes);
+  }
+  return CheckKvBudget(pages);
 }
 
 absl::Status Engine::LoadTokenizer() {
@@ -148,11 +142,23 @@ absl::Status Engine::LoadTokenizer() {
   return absl::OkStatus();
 }
 
-absl::Status Engine::ChooseCores(const std::vector<Endpoint>& endpoints, bool gpu) {
+absl::Status Engine::ChooseCores(const Topology& topology, const std::vector<Endpoint>& endpoints, bool gpu) {
+  const size_t local_homes = CountLocalHomes(endpoints, topology);
   absl::StatusOr<CoreChoice> choice = ChooseCorePlan(options_, endpoints, gpu);
   if (!choice.ok()) return choice.status();
   core_choice_ = *std::move(choice);
+  const std::string bound = DescribeOpenMpBinding(topology);
+  if (!bound.empty()) log_.Warning(bound);
+  if (absl::Status bad = PlanCoresFor(topology, local_homes); !bad.ok()) return bad;
+  // Threads that yield to other processes would yield to the other team's, too, and could not tell for whom.
+  if (core_choice_.share && cores_.plan.contended && options_.core_plan == Options::CorePlanMode::kAuto) {
+    core_choice_ = {false, SplitMicroBatches(options_),
+                    "--core-plan auto: other processes need CPU time of these cores"};
+    cores_ = {};  // not taken any more, least of all from itself
+    if (absl::Status bad = PlanCoresFor(topology, local_homes); !bad.ok()) return bad;
+  }
   options_.micro_batches = core_choice_.micro_batches;
+  for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   return absl::OkStatus();
 }
 
@@ -162,8 +168,6 @@ std::string Engine::DescribeCorePlan() const {
 }
 
 absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) {
-  const std::string bound = DescribeOpenMpBinding(topology);
-  if (!bound.empty()) log_.Warning(bound);
   CorePlanOptions wanted;
   wanted.s_cores = options_.s_cores;
   wanted.r_cores = options_.r_cores;
@@ -174,28 +178,41 @@ absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) 
   absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(topology, wanted);
   if (!planned.ok()) return planned.status();
   cores_ = *std::move(planned);
-  for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   return absl::OkStatus();
 }
 
-absl::Status Engine::LoadModel(SPartPlace place) {
-  place.shape = shape_;
-  place.sequences_max = SequencesPerMicroBatch(options_, gpu_home_);
-  place.s_cores = cores_.plan.s_cores;
+absl::Status Engine::LoadModel(const ModelFiles& files, const Topology& topology, std::unique_ptr<SPartDevice> device,
+                               PollMode poll) {
+  const std::vector<int>& s_cores = cores_.plan.s_cores;
+  const bool one_node = std::all_of(s_cores.begin(), s_cores.end(), [&](int core) {
+    return topology.NodeOfCore(core) == topology.NodeOfCore(s_cores[0]);
+  });
+  SPartPlace place;
+  place.type = plan_.type;
+  place.shape = plan_.shape;
+  place.sequences_max = SequencesPerMicroBatch(options_, plan_.gpu_home);
+  place.device = std::move(device);
+  place.is_home = plan_.gpu_home;
+  place.pushes = plan_.gpu_home && plan_.several_endpoints;
+  place.isa = plan_.isa;
+  place.poll = poll;
+  place.node = one_node ? engine_node_ : -1;
+  place.s_cores = s_cores;
   place.all_cores = cores_.plan.AllCores();
-  absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options_, spec_, std::move(place), &log_);
+  absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options_, spec_, files, std::move(place), &log_);
   if (!spart.ok()) return spart.status();
   spart_ = *std::move(spart);
   return absl::OkStatus();
 }
 
-absl::Status Engine::CheckKvBudget() const {
-  const uint64_t tokens = PageCounts(shape_.attention()).TokensIn(homes_->pages_max());
-  if (tokens >= shape_.max_context) return absl::OkStatus();
+// `pages`: of the largest home.
+absl::Status Engine::CheckKvBudget(uint64_t pages) const {
+  const uint64_t tokens = PageCounts(plan_.shape.attention()).TokensIn(pages);
+  if (tokens >= plan_.shape.max_context) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
       "--kv-gib, --gpu-kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
       "more memory or a shorter context",
-      tokens, shape_.max_context));
+      tokens, plan_.shape.max_context));
 }
 
 absl::Status Engine::StartRecordServer() {
@@ -212,28 +229,28 @@ absl::Status Engine::StartRecordServer() {
   return absl::OkStatus();
 }
 
-void Engine::StartPipeline(PollMode poll, bool park) {
+void Engine::StartPipeline(PollMode poll) {
   PipelineOptions options;
   options.limits.micro_batches = options_.micro_batches;
-  options.limits.sequences_max = static_cast<uint32_t>(SequencesPerMicroBatch(options_, gpu_home_));
-  options.limits.rows_max = shape_.max_rows;
+  options.limits.sequences_max = static_cast<uint32_t>(SequencesPerMicroBatch(options_, plan_.gpu_home));
+  options.limits.rows_max = plan_.shape.max_rows;
   options.limits.chunk_tokens_max = static_cast<uint32_t>(options_.prefill_chunk);
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
-  options.limits.open_pages = HasOpenPages(shape_.attention());
+  options.limits.open_pages = HasOpenPages(plan_.shape.attention());
   options.limits.active_max = static_cast<uint32_t>(options_.max_sequences);
   options.limits.weight_bytes = spart_->weight_bytes();
-  options.limits.page_bytes = PageBytes(shape_.attention()) * shape_.layers;
+  options.limits.page_bytes = PageBytes(plan_.shape.attention()) * plan_.shape.layers;
   options.layers = spec_.layers;
   options.vocab = spec_.vocab;
-  options.shape = shape_;
+  options.shape = plan_.shape;
   options.core = cores_.plan.s_cores[0];
   options.poll = poll;
-  options.park = park;
+  options.park = options_.poll != Options::Poll::kAlways;
   options.hop_timeout_ns = static_cast<uint64_t>(options_.hop_timeout_ms) * 1'000'000;
   options.record = recorder_->writer(Recorder::kPipelineRing);
   pipeline_ = std::make_unique<Pipeline>(options, spart_.get(), &desk_word_);
   desk_ = std::make_unique<RequestDesk>(pipeline_.get(), &desk_word_, static_cast<size_t>(options_.max_queue),
-                                           homes_.get(), recorder_->writer(Recorder::kDeskRing));
+                                        homes_.get(), recorder_->writer(Recorder::kDeskRing));
   pipeline_->Start();
   desk_->Start();
   homes_->Start([this](const PipelineCommand& command) { desk_->Command(command); },
@@ -266,7 +283,7 @@ absl::Status Engine::Submit(const RequestFields& request, uint64_t* id) {
 std::string Engine::Describe() const {
   return machine_ + "S-Part: " + spart_->Describe() + "\n" + homes_->Describe() +
          absl::StrFormat("pipeline: %d micro-batch(es), at most %d rows a step, context %d tokens\n",
-                         options_.micro_batches, shape_.max_rows, shape_.max_context);
+                         options_.micro_batches, plan_.shape.max_rows, plan_.shape.max_context);
 }
 
 std::unique_ptr<RecordReader> Engine::OpenRecord() const {
@@ -275,7 +292,7 @@ std::unique_ptr<RecordReader> Engine::OpenRecord() const {
 
 // Of the model no more than its name and shape: no path.
 nlohmann::json Engine::DescribeRecord() const {
-  const AttentionShape attention = shape_.attention();
+  const AttentionShape attention = plan_.shape.attention();
   const auto core_list = [](const std::vector<int>& cores) { return nlohmann::json(cores); };
   nlohmann::json out = {{"version", FASTDECODE_VERSION},
                         {"pid", getpid()},
@@ -287,10 +304,10 @@ nlohmann::json Engine::DescribeRecord() const {
                         {"head_dim", attention.head_dim},
                         {"kv_type", KvTypeName(attention.kv_type)},
                         {"vocab", spec_.vocab},
-                        {"max_context", shape_.max_context},
+                        {"max_context", plan_.shape.max_context},
                         {"micro_batches", options_.micro_batches},
                         {"max_sequences", options_.max_sequences},
-                        {"max_rows", shape_.max_rows},
+                        {"max_rows", plan_.shape.max_rows},
                         {"weight_bytes", spart_->weight_bytes()},
                         {"s_part", spart_->Describe()},
                         {"s_part_asynchronous", spart_->asynchronous()},

@@ -6,21 +6,22 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/start/choices.h"
-#include "engine/request/build_request.h"
 #include "engine/homes/homes.h"
-#include "engine/start/load_spart.h"
 #include "engine/model/model_spec.h"
-#include "engine/text/tokenizer.h"
-#include "engine/rpart/rpart_shape.h"
-#include "engine/start/options.h"
 #include "engine/pipeline/pipeline.h"
 #include "engine/record/record_reader.h"
 #include "engine/record/record_server.h"
 #include "engine/record/recorder.h"
+#include "engine/request/build_request.h"
 #include "engine/request/request_desk.h"
+#include "engine/rpart/rpart_shape.h"
 #include "engine/spart/spart.h"
+#include "engine/start/choices.h"
+#include "engine/start/load_spart.h"
+#include "engine/start/options.h"
+#include "engine/start/start_plan.h"
 #include "engine/start/statistics_snapshot.h"
+#include "engine/text/tokenizer.h"
 #include "kernels/isa.h"
 #include "numa/core_plan.h"
 #include "numa/log.h"
@@ -42,7 +43,7 @@ class Engine {
   RequestDesk& desk() { return *desk_; }
 
   const ModelSpec& spec() const { return spec_; }
-  int max_context() const { return static_cast<int>(shape_.max_context); }
+  int max_context() const { return static_cast<int>(plan_.shape.max_context); }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const std::string& tokenizer_missing_reason() const { return tokenizer_missing_reason_; }
 
@@ -58,24 +59,27 @@ class Engine {
   explicit Engine(const Options& options);
   absl::Status Start();
   absl::Status LoadTokenizer();
-  absl::Status ChooseCores(const std::vector<Endpoint>& endpoints, bool gpu);
+  // The plan of cores, and with it the number of micro-batches.
+  absl::Status ChooseCores(const Topology& topology, const std::vector<Endpoint>& endpoints, bool gpu);
   absl::Status PlanCoresFor(const Topology& topology, size_t local_homes);
   std::string DescribeCorePlan() const;
-  absl::Status LoadModel(SPartPlace place);
-  absl::Status CheckKvBudget() const;
+  void DescribeMachine(const Topology& topology);
+  absl::Status ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll);
+  absl::Status LoadModel(const ModelFiles& files, const Topology& topology, std::unique_ptr<SPartDevice> device,
+                         PollMode poll);
+  absl::Status CheckKvBudget(uint64_t pages) const;
   absl::Status StartRecordServer();
-  void StartPipeline(PollMode poll, bool park);
+  void StartPipeline(PollMode poll);
   nlohmann::json DescribeRecord() const;
 
-  Options options_;                                  // micro_batches: as chosen, from Start on
+  Options options_;  // micro_batches: as chosen, from Start on
   Logger log_;
   ModelSpec spec_;
-  RPartShape shape_;
-  bool gpu_home_ = false;                            // the S-Part's GPU is a home
+  StartPlan plan_;
   CoreChoice core_choice_;
   ReservedCorePlan cores_;
-  int engine_node_ = -1;                             // NUMA node of the S-Part
-  std::string machine_;                              // what was found at start, for Describe
+  int engine_node_ = -1;  // NUMA node of the S-Part
+  std::string machine_;   // what was found at start, for Describe
   std::unique_ptr<Tokenizer> tokenizer_;
   std::string tokenizer_missing_reason_;
   ParkWord desk_word_;
@@ -89,9 +93,9 @@ class Engine {
   std::unique_ptr<RecordServer> record_server_;
 
   std::mutex asks_mutex_;
-  uint64_t asks_ = 0;                                // of the homes, so far
+  uint64_t asks_ = 0;  // of the homes, so far
   mutable std::mutex statistics_mutex_;
-  StatisticsSnapshot baseline_;                      // at the last reset
+  StatisticsSnapshot baseline_;  // at the last reset
 };
 
 }  // namespace fastdecode

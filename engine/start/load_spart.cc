@@ -8,8 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/start/choices.h"
-#include "engine/model/checkpoint.h"
-#include "engine/model/weights.h"
 #include "engine/pipeline/statistics.h"
 #include "engine/spart/cpu/cpu_spart.h"
 #include "engine/spart/cuda/cuda_spart.h"
@@ -114,17 +112,21 @@ absl::StatusOr<std::unique_ptr<SPartDevice>> ChooseDevice(const Options& options
   return nullptr;
 }
 
-absl::StatusOr<std::unique_ptr<SPart>> LoadSPart(const Options& options, const ModelSpec& spec, SPartPlace place,
-                                                 Logger* log) {
-  const uint64_t start_ns = NowNs();
+absl::StatusOr<ModelFiles> OpenModelFiles(const Options& options, const ModelSpec& spec) {
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(options.model);
   if (!checkpoint.ok()) return checkpoint.status();
   absl::StatusOr<ModelWeights> weights = MapWeights(spec, *checkpoint);
   if (!weights.ok()) return weights.status();
-  if (place.type == ElementType::kBf16 && weights->layers[0].q.dtype == DType::kF16) {
+  return ModelFiles{*std::move(checkpoint), *std::move(weights)};
+}
+
+absl::StatusOr<std::unique_ptr<SPart>> LoadSPart(const Options& options, const ModelSpec& spec, const ModelFiles& files,
+                                                 SPartPlace place, Logger* log) {
+  const uint64_t start_ns = NowNs();
+  if (place.type == ElementType::kBf16 && files.weights.layers[0].q.dtype == DType::kF16) {
     log->Info("the checkpoint is f16; it computes in bf16 here (f32 keeps every bit: --compute f32)");
   }
-  const Model model{spec, *checkpoint, *weights};
+  const Model model{spec, files.checkpoint, files.weights};
   absl::StatusOr<std::unique_ptr<SPart>> spart =
       place.device == nullptr ? LoadOnCpu(options, model, place) : LoadOnGpu(options, model, std::move(place), log);
   if (!spart.ok()) return spart.status();

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/model/checkpoint.h"
 #include "engine/model/model_spec.h"
+#include "engine/model/weights.h"
 #include "engine/start/options.h"
 #include "engine/rpart/messages.h"
 #include "engine/spart/cuda/spart_device.h"
@@ -33,14 +35,22 @@ struct SPartPlace {
   // The CPU's.
   Isa isa = Isa::kNone;
   PollMode poll = PollMode::kSpin;
-  int node = -1;               // that holds the weights; -1: the S cores are on several, and each takes a part
+  int node = -1;               // that holds the weights; -1: the S cores are on several, which take pages in turn
   std::vector<int> s_cores;    // [0] is the pipeline thread's
   std::vector<int> all_cores;  // to read weights with
 };
 
-// Reads the model's weights, from options.model. Errors name file and tensor, or what there is too little of.
-absl::StatusOr<std::unique_ptr<SPart>> LoadSPart(const Options& options, const ModelSpec& spec, SPartPlace place,
-                                                 Logger* log);
+// The model's files, mapped; what their headers say is checked, and no weight is read yet. Owns: the mappings.
+struct ModelFiles {
+  Checkpoint checkpoint;
+  ModelWeights weights;  // views into the mappings
+};
+// Errors name file and tensor.
+absl::StatusOr<ModelFiles> OpenModelFiles(const Options& options, const ModelSpec& spec);
+
+// Reads the weights. Errors say what there is too little of.
+absl::StatusOr<std::unique_ptr<SPart>> LoadSPart(const Options& options, const ModelSpec& spec, const ModelFiles& files,
+                                                 SPartPlace place, Logger* log);
 
 }  // namespace fastdecode
 

@@ -27,7 +27,7 @@ absl::Status WorkerProcess::Start() {
     return absl::InvalidArgumentError(
         absl::StrFormat("--listen: '%s' is neither unix:PATH nor HOST:PORT", options_.listen));
   }
-  absl::StatusOr<Isa> isa = ChooseIsa(options_);
+  absl::StatusOr<Isa> isa = ChooseIsa(options_, DetectIsa());
   if (!isa.ok()) return isa.status();
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();

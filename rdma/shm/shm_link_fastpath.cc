@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "numa/check.h"
 #include "rdma/shm/shm_link.h"
 #include "rdma/wire_check.h"

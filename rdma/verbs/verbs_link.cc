@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "numa/check.h"
+#include "numa/core_turn.h"
 
 namespace fastdecode {
 
@@ -81,6 +82,7 @@ void VerbsHomeLink::Sleep(uint64_t timeout_ns) {
   pollfd entries[] = {{parts_.end->channel()->fd, POLLIN, 0}, {parts_.liveness->wake_fd(), POLLIN, 0}};
   const timespec timeout = {static_cast<time_t>(timeout_ns / 1'000'000'000),
                             static_cast<long>(timeout_ns % 1'000'000'000)};
+  const CoreTurn::Away away;
   ppoll(entries, 2, &timeout, nullptr);
   TakeNotificationEvents();
 }

@@ -181,8 +181,9 @@ TEST(CorePlanTest, BothTeamsGetEveryCoreWhereTheyShare) {
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1)));
   EXPECT_TRUE(plan.shared_cores);
-  EXPECT_EQ(plan.ToString(),
-            "S-Part: 2 threads on cores 0-1\nhome 0: 2 threads on cores 0-1, node 0\nthreads that share a core take turns\n");
+  EXPECT_EQ(
+      plan.ToString(),
+      "S-Part: 2 threads on cores 0-1\nhome 0: 2 threads on cores 0-1, node 0\nthreads that share a core take turns\n");
   plan = PlanOrDie(Machine("numa:1 core:1 pu:1"), {.share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0));
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0)));
@@ -191,6 +192,10 @@ TEST(CorePlanTest, BothTeamsGetEveryCoreWhereTheyShare) {
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 2));
   plan = PlanOrDie(Machine("numa:1 core:2 pu:2"), {.s_threads = 3, .share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 2, 1));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 2))) << "it asked for no more";
+  plan = PlanOrDie(Machine("numa:1 core:2 pu:2"), {.r_threads = 3, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 2));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 2, 1)));
   plan = PlanOrDie(Machine("numa:1 core:4 pu:1"), {.s_threads = 2, .r_threads = 3, .share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1, 2)));
@@ -201,6 +206,8 @@ TEST(CorePlanTest, OnSeveralNodesSIsOnAllOfThemAndEachHomeOnItsOwn) {
   CorePlan plan = PlanOrDie(machine, {.homes = 2, .share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5)));
+  plan = PlanOrDie(Machine("numa:2 core:3 pu:2"), {.homes = 2, .s_threads = 6, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 2, 4, 6, 8, 10)) << "physical cores of both before hyperthreads of one";
   // Homes of one node divide it.
   plan = PlanOrDie(machine, {.homes = 4, .share = true});
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0), ElementsAre(3), ElementsAre(1, 2), ElementsAre(4, 5)));
@@ -238,9 +245,10 @@ TEST(CorePlanTest, ErrorsNameOptionValueAndWhatIsAllowed) {
 
 TEST(CorePlanTest, ACoreThatTheProcessMayNotUseIsToldFromOneThatIsNotThere) {
   const Topology machine = Machine("numa:2 core:2 pu:1", {0, 2});
-  EXPECT_EQ(ErrorOf(machine, {.r_cores = "1"}),
-            "--r-cores: '1': core 1 is not in this process's CPU set: isolcpus, taskset, a cpuset or OpenMP's variables "
-            "keep it out, `taskset -c` or --cpuset-cpus lets it in (allowed: cores 0,2)");
+  EXPECT_EQ(
+      ErrorOf(machine, {.r_cores = "1"}),
+      "--r-cores: '1': core 1 is not in this process's CPU set: isolcpus, taskset, a cpuset or OpenMP's variables "
+      "keep it out, `taskset -c` or --cpuset-cpus lets it in (allowed: cores 0,2)");
   EXPECT_EQ(ErrorOf(machine, {.r_cores = "4"}), "--r-cores: '4': core 4 is not there (allowed: cores 0,2)");
 }
 

@@ -60,7 +60,7 @@ TEST_F(CoreReservationTest, APlanOfMoreThreadsThanTheCpuQuotaWarns) {
   absl::StatusOr<ReservedCorePlan> plan = PlanAndReserveCores(*machine, {}, directory_);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->warnings,
-              ElementsAre(AllOf(HasSubstr("4 threads"), HasSubstr("2 CPUs"), HasSubstr(machine->cpu_quota.source))));
+              ElementsAre(AllOf(HasSubstr("on 4 cores"), HasSubstr("2 CPUs"), HasSubstr(machine->cpu_quota.source))));
   plan->reservation.Release();
   plan = PlanAndReserveCores(*machine, {.s_threads = 1, .r_threads = 1}, directory_);
   ASSERT_TRUE(plan.ok()) << plan.status();

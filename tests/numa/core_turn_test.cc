@@ -104,7 +104,8 @@ TEST(CoreTurnTest, AThreadThatSleepsGivesItsTurnAway) {
   const CoreTurn turn(kCore);
   Parker(&word).Ring();
   CoreTurn::PassOn();
-  // A spurious wake-up would do, too: the sleeper then ends by itself. Either way it needs turns that this thread gives.
+  // A spurious wake-up would do, too: the sleeper then ends by itself. Either way it needs turns that this thread
+  // gives.
   std::atomic<bool> joined{false};
   std::thread joiner([&] {
     sleeper.join();

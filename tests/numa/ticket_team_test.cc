@@ -70,7 +70,7 @@ TEST(TicketTeamTest, TeamsThatShareTheirCoresTakeTurns) {
       const CoreTurn turn(cores[0]);
       for (int i = 0; i < kUnits; ++i) {
         PollBackoff backoff(PollMode::kTurns);
-        while (done[1 - mine].load(std::memory_order_acquire) < i - mine + 1 - (1 - mine)) backoff.Idle();
+        while (done[1 - mine].load(std::memory_order_acquire) < i + mine) backoff.Idle();
         team.Run(
             [](void* context, int thread, int) {
               Unit* const unit = static_cast<Unit*>(context);

@@ -57,7 +57,7 @@ void ExamineCpuSet(const DoctorHost& host, CheckList* list) {
   list->Ok(kName, found);
 }
 
-// What an engine with the default options makes of the cores that it may use.
+// What an engine makes of the cores that it may use, as long as no other process has them.
 void ExamineCorePlan(const DoctorHost& host, CheckList* list) {
   constexpr char kName[] = "core plan";
   if (!host.topology) return;  // said elsewhere
@@ -70,7 +70,7 @@ void ExamineCorePlan(const DoctorHost& host, CheckList* list) {
   const absl::StatusOr<CorePlan> split = PlanCores(*host.topology, options);
   if (!shared.ok() || !split.ok()) return;
   list->Ok(kName, absl::StrCat("S-Part and homes share CPUs ", FormatCores(shared->AllCores()),
-                               "; split, beside workers or with a GPU: S-Part CPUs ", FormatCores(split->s_cores)));
+                               "; --core-plan split: S-Part CPUs ", FormatCores(split->s_cores)));
 }
 
 void ExamineCpuQuota(const DoctorHost& host, CheckList* list) {

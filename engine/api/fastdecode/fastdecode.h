@@ -8,7 +8,7 @@
  * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
  * function, and but for what fd_log_sink says. Two callbacks are ever called: the log sink, and fd_synth.progress, by
  * the thread in fd_synthesize. Several engines may live in one process; no global state, but for which of its GPUs have
- * one. The engine's own threads are pinned; the caller's threads and signals are left alone.
+ * one, and whose turn it is on a core that threads share. The engine's own threads are pinned; the caller's threads and signals are left alone.
  *
  * No environment variable is read here, but libraries below read theirs: oneDNN (ONEDNN_MAX_CPU_ISA, ONEDNN_VERBOSE),
  * CUDA, and OpenMP's runtime, which comes with oneDNN. With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY it binds the

@@ -53,6 +53,7 @@ CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights
   const bool use_onednn =
       options.type == ElementType::kBf16 && options.isa == Isa::kAvx512Bf16 && !options.batch_invariant;
   if (use_onednn) MakePrimitives();
+  team_.Park();  // the first stage wakes it; until then the cores are taking memory for homes
 }
 
 void CpuSPart::MakePrimitives() {

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 // One stage of the S-Part on the CPU, start to end. Nothing here allocates, locks, logs or enters the kernel.
 #include <algorithm>
 #include <cstring>

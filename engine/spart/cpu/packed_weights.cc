@@ -131,6 +131,7 @@ absl::StatusOr<PackedWeights> PackWeights(const ModelSpec& spec, const Checkpoin
   arena_options.bytes = layout.bytes;
   arena_options.node = options.node;
   arena_options.prefault_cores = options.cores;
+  arena_options.interleaved = options.node < 0;  // every matrix is read by all threads, wherever these are
   absl::StatusOr<Arena> arena = Arena::Create(arena_options);
   if (!arena.ok()) {
     return absl::Status(arena.status().code(), "weights: " + std::string(arena.status().message()));

@@ -71,29 +71,14 @@ class CudaSPart : public SPart {
   std::string Describe() const override;
   uint64_t weight_bytes() const override { return model_.weights.matrix_bytes; }
 
-  // cuda_spart_measure.cc
-  // For measuring: how long the GEMMs of a step of so many rows, all sampled, take alone, one after another, on average
-  // over `times` steps, in ns. The first of a number of rows makes their graph. Control thread. REQUIRES: no step runs;
-  // rows <= rows_max.
-  absl::StatusOr<double> MeasureGemms(int rows, int times);
-  // As that, while a kernel waits in the stream of each other micro-batch, as a step that waits for a hop does.
-  // REQUIRES: there are others, and the GEMMs were measured alone. Errors: DeadlineExceeded if the wait ends
-  // first, or if they do not end: the GPU is given up then; the device's own.
-  absl::StatusOr<double> MeasureGemmsBesideWaits(int rows, int times);
-  // As MeasureGemms, of appending and attending to the KV of the last step, all of whose rows were at the own home.
-  // REQUIRES: it had no prompt's chunk.
-  absl::StatusOr<double> MeasureAttention(int rows, int times);
-  // As that, of a way of the last step's rows, all of whose home is that of index 0: in all layers.
-  absl::StatusOr<double> MeasureCrossing(int rows, int times, Way way, bool by_copies);
-  // An area in the device's memory, in place of a home's in steps of the first micro-batch: they are all but the way to
-  // the host's memory.
-  absl::StatusOr<HomeArea> NearArea();
   int layers() const { return model_.spec.layers; }
   int micro_batches() const { return options_.micro_batches; }
   // Of the weights, those that are multiplied by sampled rows alone.
   uint64_t head_weights() const { return static_cast<uint64_t>(model_.weights.head.n * model_.weights.head.k); }
 
  private:
+  friend class CudaProbe;  // of engine/bench: measures parts of a step alone
+
   // More rows than sequences, from which on attention of a step is better off as a chunk's.
   static constexpr unsigned kChunkRowsMin = 32;
 
@@ -116,8 +101,6 @@ class CudaSPart : public SPart {
     bool all_here = false;       // the step's rows: no stage of it waits
     bool has_chunk = false;      // the step, here
     StepTable* table = nullptr;
-    // For measuring, by rows.
-    std::map<int, SPartDevice::Graph> gemms, attention, crossings[2][2];
   };
 
   CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options);
@@ -143,10 +126,6 @@ class CudaSPart : public SPart {
   StageState CheckDevice(MicroBatch& batch);
   std::string DeviceError(const MicroBatch& batch, bool gave_up);
   static bool GaveUp(const MicroBatch& batch);
-  absl::Status MakeNearArea();
-  absl::Status MakeProbes();
-  template <class Make>
-  absl::StatusOr<double> Measure(std::map<int, SPartDevice::Graph>* graphs, int rows, int times, const Make& make);
   unsigned sampled_rows(unsigned rows) const;
 
   const CudaSPartOptions options_;
@@ -158,10 +137,6 @@ class CudaSPart : public SPart {
   std::vector<MicroBatch> batches_;
   DeviceClock clock_;
   std::unique_ptr<GpuHome> home_;  // null: the GPU is none
-  // For measuring:
-  std::vector<WaitProbe> probes_;            // of each micro-batch
-  StepArea near_area_;                       // its rows lie in the device's memory
-  StepArea* near_area_on_device_ = nullptr;  // as kernels take it
 
   mutable std::mutex failure_mutex_;
   std::string failure_;  // of the last stage that failed

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 // Starting and ending stages on the GPU. Nothing here allocates, locks, logs or enters the kernel, but for the launch
 // of a step's graph.
 #include <algorithm>

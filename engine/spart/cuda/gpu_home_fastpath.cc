@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 // What kernels of a step are told of the sequences that have their home on the GPU. Nothing here allocates, locks, logs
 // or enters the kernel.
 #include "engine/spart/cuda/gpu_home.h"

@@ -40,7 +40,6 @@ class RegisteringSPart final : public SPart {
   void Park() override {}
   absl::Status RegisterAreas(std::byte* memory, size_t bytes) override {
     EXPECT_TRUE(registered_.emplace(memory, bytes).second);
-    most_ = std::max(most_, registered_.size());
     return absl::OkStatus();
   }
   void UnregisterAreas(std::byte* memory) override {
@@ -53,11 +52,9 @@ class RegisteringSPart final : public SPart {
   uint64_t weight_bytes() const override { return 0; }
 
   size_t registered() const { return registered_.size(); }
-  size_t most() const { return most_; }
 
  private:
   std::map<std::byte*, size_t> registered_;
-  size_t most_ = 0;
 };
 
 class HomesTest : public testing::Test {
@@ -105,6 +102,7 @@ class HomesTest : public testing::Test {
     absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options(workers));
     accepting.join();
     EXPECT_TRUE(homes.ok()) << homes.status();
+    if (homes.ok()) EXPECT_TRUE((*homes)->MakeOwn(nullptr, {}).ok());
     return homes.ok() ? *std::move(homes) : nullptr;
   }
 
@@ -133,29 +131,45 @@ TEST_F(HomesTest, AHomeOfTwoNamesIsRefused) {
                                                      other_name->path() + ", home 0' are the same home"));
 }
 
-// As CUDA has to know before the memory goes.
-TEST_F(HomesTest, ARefusedHomesAreasAreNotRegisteredAnyMore) {
+TEST_F(HomesTest, TooManyHomesAreRefused) {
+  const std::unique_ptr<UnixListener> worker = Listen("worker");
+  std::vector<std::unique_ptr<HomeLink>> links;
+  std::thread accepting([&] {
+    for (int i = 0; i <= kMaxHomes; ++i) links.push_back(AcceptEngine(worker.get(), kMaxHomes + 1));
+  });
+  const absl::Status status = Homes::Create(Options({worker.get()})).status();
+  accepting.join();
+  EXPECT_EQ(status, absl::InvalidArgumentError("--homes: more than 64 homes in all"));
+}
+
+// The S-Part comes after the links, and CUDA has to know of their memory before it goes.
+TEST_F(HomesTest, AreasAreRegisteredWithTheSPartUntilTheLinksGo) {
   const std::unique_ptr<UnixListener> name = Listen("worker"), other_name = Listen("other");
-  const auto refused = [&](std::initializer_list<UnixListener*> workers, uint32_t homes_of_each, uint64_t id) {
-    std::vector<std::unique_ptr<HomeLink>> links;
-    std::thread accepting([&] {
-      for (UnixListener* worker : workers) {
-        for (uint32_t i = 0; i < homes_of_each; ++i) {
-          links.push_back(Accept(AwaitProposal(worker).get(), homes_of_each, 1, id));
-        }
-      }
-    });
-    RegisteringSPart spart;
-    HomesOptions options = Options({workers.begin(), workers.end()});
-    options.spart = &spart;
-    const absl::Status status = Homes::Create(options).status();
-    accepting.join();
-    EXPECT_EQ(spart.registered(), 0);
-    EXPECT_EQ(spart.most(), 2 * links.size()) << "both directions";
-    return std::string(status.message());
-  };
-  EXPECT_THAT(refused({name.get(), other_name.get()}, 1, 7), testing::HasSubstr("are the same home"));
-  EXPECT_EQ(refused({name.get()}, kMaxHomes + 1, 0), "--homes: more than 64 homes in all");
+  std::vector<std::unique_ptr<HomeLink>> links;
+  std::thread accepting([&] {
+    for (UnixListener* worker : {name.get(), other_name.get()}) links.push_back(AcceptEngine(worker));
+  });
+  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({name.get(), other_name.get()}));
+  accepting.join();
+  ASSERT_TRUE(homes.ok()) << homes.status();
+  RegisteringSPart spart;
+  EXPECT_EQ(spart.registered(), 0u);
+  ASSERT_TRUE((*homes)->MakeOwn(&spart, {}).ok());
+  EXPECT_EQ(spart.registered(), 2 * links.size()) << "both directions";
+  homes->reset();
+  EXPECT_EQ(spart.registered(), 0u);
+}
+
+// As when the start fails before there is an S-Part.
+TEST_F(HomesTest, LinksGoWithoutAnSPart) {
+  const std::unique_ptr<UnixListener> worker = Listen("worker");
+  std::unique_ptr<HomeLink> link;
+  std::thread accepting([&] { link = AcceptEngine(worker.get()); });
+  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
+  accepting.join();
+  ASSERT_TRUE(homes.ok()) << homes.status();
+  EXPECT_EQ((*homes)->pages_max(), 1u);
+  homes->reset();
 }
 
 TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {

@@ -1,4 +1,5 @@
 // CudaSPart on the software GPU, and on a real one where there is one: what it computes is what CpuSPart computes.
+#include "engine/bench/cuda_probe.h"
 #include "engine/spart/cuda/cuda_spart.h"
 
 #include <gmock/gmock.h>
@@ -212,6 +213,7 @@ TEST_P(CudaSPartTest, WhoComesInTheMiddleOfAStepSeesThePartsOfTheNext) {
 TEST_P(CudaSPartTest, WaysAloneAreThoseOfAStep) {
   const auto gpu = MakeOnGpu();
   const auto cpu = MakeOnCpu();
+  CudaProbe probe(gpu.get());
   SPartRig gpu_rig(model_, gpu.get(), /*homes=*/1, 5), cpu_rig(model_, cpu.get(), 1, 5);
   SPartRig::Ask ask;
   ask.rows = 5;
@@ -222,9 +224,9 @@ TEST_P(CudaSPartTest, WaysAloneAreThoseOfAStep) {
   sent.resize(sent.size() + model_.shape.hop_row_bytes(), std::byte{0xab});  // left alone
   for (const bool by_copies : {false, true}) {
     std::fill_n(area, sent.size(), std::byte{0xab});
-    ASSERT_TRUE(gpu->MeasureCrossing(5, 2, Way::kThere, by_copies).ok());
+    ASSERT_TRUE(probe.MeasureCrossing(5, 2, Way::kThere, by_copies).ok());
     EXPECT_TRUE(std::equal(sent.begin(), sent.end(), area)) << (by_copies ? "by copies" : "by kernels");
-    ASSERT_TRUE(gpu->MeasureCrossing(5, 2, Way::kBack, by_copies).ok());
+    ASSERT_TRUE(probe.MeasureCrossing(5, 2, Way::kBack, by_copies).ok());
   }
   ExpectSame(gpu_rig.Step(ask), cpu_rig.Step(ask), 2e-5f);
 }
@@ -233,6 +235,7 @@ TEST_P(CudaSPartTest, WaysAloneAreThoseOfAStep) {
 TEST_P(CudaSPartTest, GemmsBesideWaitsEnd) {
   const auto gpu = MakeOnGpu();
   const auto cpu = MakeOnCpu();
+  CudaProbe probe(gpu.get());
   SPartRig gpu_rig(model_, gpu.get(), 2, 5), cpu_rig(model_, cpu.get(), 2, 5);
   for (int round = 0; round < 3; ++round) {
     for (int micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch) {
@@ -241,8 +244,8 @@ TEST_P(CudaSPartTest, GemmsBesideWaitsEnd) {
       ask.rows = 5;
       ExpectSame(gpu_rig.Step(ask), cpu_rig.Step(ask), 2e-4f);
     }
-    ASSERT_TRUE(gpu->MeasureGemms(5, 2).ok());
-    const absl::StatusOr<double> beside = gpu->MeasureGemmsBesideWaits(5, 2);
+    ASSERT_TRUE(probe.MeasureGemms(5, 2).ok());
+    const absl::StatusOr<double> beside = probe.MeasureGemmsBesideWaits(5, 2);
     ASSERT_TRUE(beside.ok()) << beside.status();
     EXPECT_GT(*beside, 0);
   }

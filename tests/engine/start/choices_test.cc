@@ -95,9 +95,14 @@ TEST(ChooseCorePlanTest, CoresAreSplitForWorkersGpusAndWhoeverSaysSo) {
       {{{"homes", "gpu"}}, true, 2, "--core-plan auto: the S-Part runs on a GPU"},
       {{{"s-cores", "0"}}, false, 2, "--core-plan auto: --s-cores is given"},
       {{{"r-cores", "0"}}, false, 2, "--core-plan auto: --r-cores is given"},
+      {{{"s-threads", "1"}}, false, 2, "--core-plan auto: --s-threads is given"},
+      {{{"r-threads", "1"}}, false, 2, "--core-plan auto: --r-threads is given"},
       {{{"micro-batches", "1"}}, false, 1, "--core-plan auto: --micro-batches is given"},
       {{{"micro-batches", "5"}}, false, 5, "--core-plan auto: --micro-batches is given"},
-      {{{"max-sequences", "16384"}}, false, 2, "--core-plan auto: --max-sequences is more than one micro-batch can have"},
+      {{{"max-sequences", "16384"}},
+       false,
+       2,
+       "--core-plan auto: --max-sequences is more than one micro-batch can have"},
   };
   for (const auto& [options, gpu, micro_batches, reason] : cases) {
     const absl::StatusOr<CoreChoice> choice = CoresFor(options, gpu);

@@ -42,7 +42,7 @@ TEST(DoctorTest, AHealthyHostIsDescribed) {
   EXPECT_THAT(Find(checks, "processor"), IsOk("Made-up CPU 9000; kernels use avx512"));
   EXPECT_THAT(Find(checks, "CPU set"), IsOk("CPUs 0-7, all that are online"));
   EXPECT_THAT(Find(checks, "core plan"),
-              IsOk("S-Part and homes share CPUs 0-7; split, beside workers or with a GPU: S-Part CPUs 0-1"));
+              IsOk("S-Part and homes share CPUs 0-7; --core-plan split: S-Part CPUs 0-1"));
   EXPECT_THAT(Find(checks, "memory limit"), IsOk("16 GiB (this machine), 8 GiB available"));
   EXPECT_THAT(Find(checks, "NUMA node 1"), IsOk("CPUs 4-7 (4 physical cores), 8 GiB, 4 GiB free"));
   EXPECT_THAT(Find(checks, "huge pages of node 0"), IsOk("500 of 512 pages of 2 MiB free"));

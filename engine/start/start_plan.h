@@ -1,0 +1,36 @@
+#ifndef FASTDECODE_ENGINE_START_START_PLAN_H_
+#define FASTDECODE_ENGINE_START_START_PLAN_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_spec.h"
+#include "engine/rpart/messages.h"
+#include "engine/start/options.h"
+#include "kernels/float_types.h"
+#include "kernels/isa.h"
+#include "rdma/endpoint.h"
+#include "rdma/fault_link.h"
+
+namespace fastdecode {
+
+// What an engine decides from its options, its model's config and its machine before anything is loaded or connected.
+struct StartPlan {
+  Isa isa = Isa::kNone;
+  ElementType type = ElementType::kF32;  // of the S-Part
+  RPartShape shape;
+  bool gpu_home = false;              // the S-Part's GPU is a home...
+  bool several_endpoints = false;     // ...or another endpoint is one, too
+  int fabric_gpu = -1;                // whose memory links over a fabric use; -1: the host's
+  std::optional<FaultOptions> fault;  // of every link
+};
+
+// A pure function. `options.micro_batches`: as chosen with the cores. `gpu`: the S-Part runs on one. `best`: what the
+// CPU has. Errors: those of the choices that it is made of (choices.h), naming option and value.
+absl::StatusOr<StartPlan> PlanStart(const Options& options, const ModelSpec& spec,
+                                    const std::vector<Endpoint>& endpoints, bool gpu, Isa best);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_START_START_PLAN_H_

@@ -1,0 +1,84 @@
+#include "engine/start/start_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fastdecode {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelSpec SmallSpec() {
+  ModelSpec spec;
+  spec.layers = 3;
+  spec.hidden = 64;
+  spec.heads = 8;
+  spec.kv_heads = 2;
+  spec.head_dim = 24;
+  spec.vocab = 100;
+  spec.max_context = 500;
+  return spec;
+}
+
+absl::StatusOr<StartPlan> PlanFor(const std::vector<std::pair<std::string, std::string>>& given, bool gpu = false,
+                                  Isa best = Isa::kAvx512Bf16) {
+  Options options;
+  options.micro_batches = 2;
+  for (const auto& [name, value] : given) {
+    const absl::Status set = SetOption(options, name, value);
+    EXPECT_TRUE(set.ok()) << set;
+  }
+  const absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options.homes);
+  EXPECT_TRUE(endpoints.ok()) << endpoints.status();
+  return PlanStart(options, SmallSpec(), *endpoints, gpu, best);
+}
+
+TEST(StartPlanTest, FollowsModelAndMachine) {
+  const absl::StatusOr<StartPlan> plan = PlanFor({{"max-sequences", "9"}, {"prefill-chunk", "7"}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->isa, Isa::kAvx512Bf16);
+  EXPECT_EQ(plan->type, ElementType::kBf16);
+  EXPECT_EQ(plan->shape.layers, 3u);
+  EXPECT_EQ(plan->shape.group, 4u);
+  EXPECT_EQ(plan->shape.head_dim, 32u) << "padded";
+  EXPECT_EQ(plan->shape.max_context, 500u);
+  EXPECT_EQ(plan->shape.max_rows, 5u + 7u) << "half of the sequences, rounded up, and a chunk";
+  EXPECT_FALSE(plan->gpu_home);
+  EXPECT_EQ(plan->fabric_gpu, -1);
+  EXPECT_FALSE(plan->fault.has_value());
+  EXPECT_EQ(PlanFor({}, false, Isa::kAvx2)->type, ElementType::kF32);
+  EXPECT_EQ(PlanFor({{"homes", "gpu"}}, true, Isa::kAvx2)->type, ElementType::kBf16);
+  EXPECT_TRUE(PlanFor({{"homes", "gpu"}}, true)->gpu_home);
+  EXPECT_TRUE(PlanFor({{"homes", "gpu,local"}}, true)->several_endpoints);
+  EXPECT_TRUE(PlanFor({{"fault", "drop=0.1"}})->fault.has_value());
+}
+
+// Nothing of this needs the weights, a GPU or a worker.
+TEST(StartPlanTest, RefusesWhatCannotRun) {
+  const struct {
+    std::vector<std::pair<std::string, std::string>> options;
+    const char* text;
+  } cases[] = {
+      {{{"max-context", "501"}}, "--max-context: 501 is more than the model's 500 tokens"},
+      {{{"isa", "amx"}}, "--isa: this CPU has no 'amx'"},
+      {{{"compute", "fp16"}}, "--compute: 'fp16' is for GPUs"},
+      {{{"max-sequences", "16384"}, {"micro-batches", "1"}}, "--max-sequences: 16384 over 1 micro-batches"},
+      {{{"homes", "hostb:7471"}, {"hop-timeout-ms", "100"}}, "--hop-timeout-ms: 100"},
+      {{{"homes", "gpu"}}, "'gpu' is for an S-Part that runs on one"},
+      {{{"gpu-kv-gib", "1"}}, "--gpu-kv-gib: 1 GiB"},
+      {{{"gpudirect", "true"}}, "--gpudirect: "},
+  };
+  for (const auto& [options, text] : cases) {
+    const absl::Status refused = PlanFor(options).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(text));
+  }
+  EXPECT_EQ(PlanFor({}, false, Isa::kNone).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace fastdecode
