@@ -49,6 +49,9 @@ Isa DetectIsa() {
   const CpuidRegisters leaf7 = Cpuid(7, 0);
   const bool fma = Bit(leaf1.ecx, 12), f16c = Bit(leaf1.ecx, 29), avx2 = Bit(leaf7.ebx, 5);
   if ((saved & kYmmState) != kYmmState || !fma || !f16c || !avx2) return Isa::kNone;
+#ifdef FASTDECODE_AVX2_ONLY
+  return Isa::kAvx2;  // the build has no others
+#endif
 
   const bool avx512 =
       Bit(leaf7.ebx, 16) && Bit(leaf7.ebx, 17) && Bit(leaf7.ebx, 30) && Bit(leaf7.ebx, 31);  // F DQ BW VL

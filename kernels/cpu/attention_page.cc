@@ -70,9 +70,11 @@ void AppendToPage(const AttentionShape& shape, const AppendArgs& args) {
   Avx2AppendToPage(shape, args);
 }
 
+#ifndef FASTDECODE_AVX2_ONLY
 void VbmiAppendToPage(const AttentionShape& shape, const AppendArgs& args) {
   CheckAppend(shape, args);
   if (!Avx512VbmiPackPage(shape, args)) Avx2AppendToPage(shape, args);
 }
+#endif
 
 }  // namespace fastdecode

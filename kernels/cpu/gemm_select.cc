@@ -10,6 +10,9 @@ GemmKernels SelectGemm(Isa isa, ElementType type) {
 }
 
 GemmKernels GemmOf(Isa isa, ElementType type) {
+#ifdef FASTDECODE_AVX2_ONLY
+  return type == ElementType::kF32 ? GemmKernels{"avx2-f32", Avx2F32Gemm} : GemmKernels{"avx2-bf16", Avx2Bf16Gemm};
+#else
   if (type == ElementType::kF32) {
     return isa == Isa::kAvx2 ? GemmKernels{"avx2-f32", Avx2F32Gemm} : GemmKernels{"avx512-f32", Avx512F32Gemm};
   }
@@ -24,6 +27,7 @@ GemmKernels GemmOf(Isa isa, ElementType type) {
     default:
       return {"avx512bf16-bf16", Avx512Bf16Bf16Gemm};
   }
+#endif
 }
 
 }  // namespace fastdecode
