@@ -1,13 +1,13 @@
 #include "numa/core_turn.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <climits>
 #include <map>
 #include <mutex>
-#include <utility>
 
 #include "numa/check.h"
 
@@ -17,13 +17,25 @@ namespace {
 
 thread_local CoreTurns* turns_of_this_thread = nullptr;  // null: it shares no core
 
-// Never destroyed: threads of static objects may outlive main. By process, too: a forked child has none of the threads
-// that held tickets when it was forked.
+// Of all cores. Never destroyed: threads of static objects may outlive main.
+struct Registry {
+  std::mutex mutex;
+  std::map<int, CoreTurns> turns;
+};
+std::atomic<Registry*> registry = nullptr;
+
+// A forked child has none of the threads that held tickets, or the mutex, when it was forked: it begins anew.
+void StartRegistry() { registry.store(new Registry, std::memory_order_release); }
+
 CoreTurns* TurnsOf(int core) {
-  static std::mutex* const mutex = new std::mutex;
-  static auto* const turns = new std::map<std::pair<pid_t, int>, CoreTurns>;
-  std::lock_guard lock(*mutex);
-  return &(*turns)[{getpid(), core}];
+  static const bool started = [] {
+    StartRegistry();
+    return pthread_atfork(nullptr, nullptr, &StartRegistry) == 0;
+  }();
+  FD_CHECK(started, "no memory for a fork handler");
+  Registry* const all = registry.load(std::memory_order_acquire);
+  std::lock_guard lock(all->mutex);
+  return &all->turns[core];
 }
 
 // Waiters sleep on one word; the bit lets a waker reach the one whose turn it is.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -28,7 +29,7 @@ Homes::Homes(HomesOptions options) : options_(std::move(options)) {
   if (options_.fabric.gpu < 0) return;
   // Before there is an S-Part no steps run.
   options_.fabric.hold_gpu = [this]() -> std::shared_ptr<void> {
-    return spart_ == nullptr ? nullptr : spart_->HoldSteps();
+    return spart_ == nullptr ? std::make_shared<int>() : spart_->HoldSteps();  // null: the GPU is given up
   };
 }
 
@@ -377,26 +378,12 @@ std::string Homes::DescribeNoRoom(uint32_t tokens) {
 }
 
 void Homes::ControlLoop() {
-  // Each sweep begins behind the home that was tried last: its failure puts off the other homes of its worker, and
-  // would again.
-  size_t first = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    bool down = false;
-    const size_t begin = first;
-    for (size_t i = 0; i < slots_.size() && !stopping_; ++i) {
-      const size_t index = (begin + i) % slots_.size();
-      Slot& slot = *slots_[index];
-      if (slot.state == Slot::State::kUp) continue;
-      down = true;
-      lock.unlock();
-      if (slot.link != nullptr) LetGo(index);
-      if (slot.retry->IsDue(NowNs())) {
-        TakeBack(index);
-        first = index + 1;
-      }
-      lock.lock();
-    }
+    lock.unlock();
+    LetGoOfDrained();
+    const bool down = TryDueHomes();
+    lock.lock();
     if (stopping_) return;
     const auto lost = [this] {
       if (stopping_) return true;
@@ -413,7 +400,68 @@ void Homes::ControlLoop() {
   }
 }
 
-// The slot is not kUp, so that only this thread touches its link and home.
+// A link can be made where it cannot be used: over a fabric whose packets are filtered, to a worker that dies of its
+// first hop. So a link that was asked and never replied counts as a failure, all of a worker's together as one; a link
+// over which nothing was asked tells neither way.
+void Homes::LetGoOfDrained() {
+  std::vector<size_t> drained;
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i]->state == Slot::State::kDrained) drained.push_back(i);
+    }
+  }
+  std::set<RetrySchedule*> replied, silent;
+  for (const size_t index : drained) {
+    Slot& slot = *slots_[index];
+    if (slot.link->AttendsInStage() || replies_(static_cast<int>(index)) > slot.replies_before) {
+      replied.insert(slot.retry.get());
+    } else if (slot.was_asked) {
+      silent.insert(slot.retry.get());
+      if (options_.logger != nullptr) {
+        options_.logger->Info(Name(static_cast<int>(index)) +
+                              " gave no reply before it was lost; until it does, the pauses between attempts to get it "
+                              "back double");
+      }
+    }
+    LetGo(index);
+  }
+  const uint64_t now_ns = NowNs();
+  for (RetrySchedule* const schedule : replied) schedule->Reset();
+  for (RetrySchedule* const schedule : silent) {
+    if (!replied.contains(schedule)) schedule->Fail(now_ns);
+  }
+}
+
+// False: no home is down.
+bool Homes::TryDueHomes() {
+  bool down = false;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) return down;
+      if (slots_[i]->state == Slot::State::kUp) continue;
+      down = true;
+      if (slots_[i]->state != Slot::State::kDown || !IsNextOfItsWorker(i)) continue;
+    }
+    if (!slots_[i]->retry->IsDue(NowNs())) continue;
+    slots_[i]->attempt = ++attempts_;
+    TakeBack(i);
+  }
+  return down;
+}
+
+// Of a worker's homes that are down, the one that was tried the longest ago: one that is refused for a reason of its
+// own does not keep the others away. REQUIRES: the mutex is held.
+bool Homes::IsNextOfItsWorker(size_t index) const {
+  const Slot& slot = *slots_[index];
+  for (const std::unique_ptr<Slot>& other : slots_) {
+    if (other->retry == slot.retry && other->state == Slot::State::kDown && other->attempt < slot.attempt) return false;
+  }
+  return true;
+}
+
+// REQUIRES: the slot is kDrained, so that only this thread touches its link and home.
 void Homes::LetGo(size_t index) {
   Slot& slot = *slots_[index];
   std::unique_ptr<EngineLink> old;
@@ -422,25 +470,8 @@ void Homes::LetGo(size_t index) {
     old = std::move(slot.link);
     slot.state = Slot::State::kDown;
   }
-  JudgeLink(index, old->AttendsInStage());
   UnregisterAreas(*old);
   monitor_.Quarantine(std::move(old), "given up by the engine");
-}
-
-// A link can be made where it cannot be used: over a fabric whose packets are filtered, to a worker that dies of its
-// first hop. A link over which nothing was asked tells neither way.
-void Homes::JudgeLink(size_t index, bool attends_in_stage) {
-  Slot& slot = *slots_[index];
-  if (attends_in_stage || replies_(static_cast<int>(index)) > slot.replies_before) {
-    slot.retry->Reset();
-  } else if (slot.was_asked) {
-    slot.retry->Fail(NowNs());
-    if (options_.logger != nullptr) {
-      options_.logger->Info(Name(static_cast<int>(index)) +
-                            " gave no reply before it was lost; until it does, the pauses "
-                            "between attempts to get it back double");
-    }
-  }
 }
 
 // One attempt. REQUIRES: the slot's link was let go of.

@@ -100,6 +100,7 @@ class Homes : public HomeKeeper {
     HomeDescription description;
     std::string loss;                      // why the last link was lost
     std::shared_ptr<RetrySchedule> retry;  // of attempts to get it back; that of all homes of its worker
+    uint64_t attempt = 0;                  // the last one's number, of all attempts
     uint64_t replies_before = 0;           // when its link was made
     std::string failure;                   // of the last attempt to get it back, for the log
     uint64_t hops_posted = 0;              // ever, when the last link was lost...
@@ -130,7 +131,9 @@ class Homes : public HomeKeeper {
   void Announce(size_t index);
   void ControlLoop();
   void LetGo(size_t index);
-  void JudgeLink(size_t index, bool attends_in_stage);
+  void LetGoOfDrained();
+  bool TryDueHomes();
+  bool IsNextOfItsWorker(size_t index) const;
   void TakeBack(size_t index);
 
   HomesOptions options_;
@@ -142,6 +145,7 @@ class Homes : public HomeKeeper {
   std::function<void(const PipelineCommand&)> command_;
   std::function<uint64_t(int)> replies_;
   uint64_t next_epoch_ = 1;
+  uint64_t attempts_ = 0;  // to get homes back; control thread
   bool stopping_ = false;
   PinnedThread control_;
 };

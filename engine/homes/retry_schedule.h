@@ -9,8 +9,8 @@ namespace fastdecode {
 // When the next attempt to get a lost home back is due. One schedule serves all homes of a worker: an attempt may take as
 // long as the worker is silent, and the homes of other workers wait for it.
 //
-// Exponential: the pause doubles with each failure, and only a reply to a hop ends the row. A link that was made and lost
-// without a reply is a failure, too: such a home, being empty, would draw every new sequence. Thread: one.
+// Exponential: the pause doubles with each failure, until a link is lost that has brought a reply. One that was made and
+// lost without a reply is a failure, too: such a home, being empty, would draw every new sequence. Thread: one.
 class RetrySchedule {
  public:
   static constexpr uint64_t kPauseNs = 200'000'000, kPauseNsMax = 5'000'000'000;
@@ -24,7 +24,7 @@ class RetrySchedule {
   }
   // A home is back: the next one of the worker need not wait.
   void Connected() { due_ns_ = 0; }
-  // A home has replied.
+  // Links were lost one of which had brought a reply.
   void Reset() { pause_ns_ = due_ns_ = 0; }
 
  private:

@@ -120,7 +120,7 @@ absl::Status Engine::ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll
   if (plan_.gpu_home || (has_local && options_.kv_gib == 0)) return absl::OkStatus();
   uint64_t pages = homes_->pages_max();
   if (has_local) {
-    constexpr uint64_t kRoundedTo = 2 << 20;  // memory comes in pages of up to so many bytes, and a home uses all of it
+    constexpr uint64_t kRoundedTo = 1 << 30;  // memory comes in pages of up to so many bytes, and a home uses all of it
     const uint64_t page_bytes = PageBytes(plan_.shape.attention()) * plan_.shape.layers;
     const uint64_t bytes =
         (ChooseKvBytes(options_, plan_.shape, cores_.plan, 0) + kRoundedTo - 1) / kRoundedTo * kRoundedTo;
@@ -153,7 +153,7 @@ absl::Status Engine::ChooseCores(const Topology& topology, const std::vector<End
   // Threads that yield to other processes would yield to the other team's, too, and could not tell for whom.
   if (core_choice_.share && cores_.plan.contended && options_.core_plan == Options::CorePlanMode::kAuto) {
     core_choice_ = {false, SplitMicroBatches(options_),
-                    "--core-plan auto: other processes need CPU time of these cores"};
+                    "--core-plan auto: other processes or a CPU quota leave less than these cores"};
     cores_ = {};  // not taken any more, least of all from itself
     if (absl::Status bad = PlanCoresFor(topology, local_homes); !bad.ok()) return bad;
   }

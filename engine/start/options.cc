@@ -184,8 +184,8 @@ const OptionRow kRows[] = {
      &SetHomes},
     {"core-plan", "PLAN", "auto",
      "shared (S-Part and homes both use every core and take turns), split (each has cores of its own, and micro-batches "
-     "alternate), or auto (shared if the S-Part is on the CPU, every home in this process and no other process on its "
-     "cores, unless cores, threads or micro-batches are given, or max-sequences is more than 8192)",
+     "alternate), or auto (shared if the S-Part is on the CPU, every home in this process, and neither another process "
+     "nor a CPU quota leaves it less than its cores, unless cores, threads or micro-batches are given, or max-sequences is more than 8192)",
      &SetCorePlan},
     {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: all if shared, else about half of a node)",
      &SetText<&Options::s_cores>},

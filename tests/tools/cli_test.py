@@ -316,7 +316,7 @@ class Generate(ProgramTest):
         tokens, plan = tokens_and_plan()
         # Other tests may have the cores just now.
         self.assertIn(plan, ["core plan: shared, 1 micro-batch (--core-plan auto: the S-Part is on the CPU and every home in this process)",
-                             "core plan: split, 2 micro-batches (--core-plan auto: other processes need CPU time of these cores)"])
+                             "core plan: split, 2 micro-batches (--core-plan auto: other processes or a CPU quota leave less than these cores)"])
         cases = [(["--core-plan", "split"], "split, 2 micro-batches (--core-plan split)"),
                  (["--core-plan", "shared", "--poll", "spin"], "shared, 1 micro-batch (--core-plan shared)"),
                  (["--core-plan", "shared", "--poll", "yield"], "shared, 1 micro-batch (--core-plan shared)"),

@@ -39,6 +39,7 @@ class RegisteringSPart final : public SPart {
   StageState PollStage(int micro_batch) override { return StageState::kDone; }
   void Park() override {}
   absl::Status RegisterAreas(std::byte* memory, size_t bytes) override {
+    if (registered_.size() >= most_) return absl::ResourceExhaustedError("no more");
     EXPECT_TRUE(registered_.emplace(memory, bytes).second);
     return absl::OkStatus();
   }
@@ -52,9 +53,11 @@ class RegisteringSPart final : public SPart {
   uint64_t weight_bytes() const override { return 0; }
 
   size_t registered() const { return registered_.size(); }
+  void FailFrom(size_t registered) { most_ = registered; }
 
  private:
   std::map<std::byte*, size_t> registered_;
+  size_t most_ = SIZE_MAX;
 };
 
 class HomesTest : public testing::Test {
@@ -156,6 +159,23 @@ TEST_F(HomesTest, AreasAreRegisteredWithTheSPartUntilTheLinksGo) {
   EXPECT_EQ(spart.registered(), 0u);
   ASSERT_TRUE((*homes)->MakeOwn(&spart, {}).ok());
   EXPECT_EQ(spart.registered(), 2 * links.size()) << "both directions";
+  homes->reset();
+  EXPECT_EQ(spart.registered(), 0u);
+}
+
+// As when pinning memory fails: what was registered until then is not any more once the homes are gone.
+TEST_F(HomesTest, AreasAreUnregisteredAfterARegistrationThatFailed) {
+  const std::unique_ptr<UnixListener> worker = Listen("worker");
+  std::vector<std::unique_ptr<HomeLink>> links;
+  std::thread accepting([&] {
+    for (int i = 0; i < 2; ++i) links.push_back(AcceptEngine(worker.get(), /*homes=*/2));
+  });
+  absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options({worker.get()}));
+  accepting.join();
+  ASSERT_TRUE(homes.ok()) << homes.status();
+  RegisteringSPart spart;
+  spart.FailFrom(3);  // the second link's second direction
+  EXPECT_EQ((*homes)->MakeOwn(&spart, {}), absl::ResourceExhaustedError("no more"));
   homes->reset();
   EXPECT_EQ(spart.registered(), 0u);
 }
@@ -282,6 +302,34 @@ TEST_F(HomesTest, AHomeDoesNotKeepAnotherOfItsWorkerFromComingBack) {
     ASSERT_FALSE(links.empty()) << "silent: " << silent;
     AwaitUp(*homes, 1);
   }
+}
+
+// Refusals of one home and attempts at a worker that is not there leave the other home of the first one its turns.
+TEST_F(HomesTest, AHomeThatIsRefusedForAReasonOfItsOwnDoesNotKeepItsSiblingAway) {
+  constexpr int kTurns = 6;
+  const std::unique_ptr<UnixListener> worker = Listen("worker");
+  std::unique_ptr<UnixListener> gone = Listen("gone");
+  std::vector<std::unique_ptr<HomeLink>> links;
+  const std::unique_ptr<Homes> homes = Connect({worker.get(), gone.get()}, [&] {
+    for (int i = 0; i < 2; ++i) links.push_back(AcceptEngine(worker.get(), /*homes=*/2));
+    links.push_back(AcceptEngine(gone.get()));
+  });
+  ASSERT_NE(homes, nullptr);
+  homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
+  gone.reset();
+  links.clear();
+  for (const int home : {0, 1, 2}) homes->OnHomeDrained(home, 0);
+  for (int turn = 0; turn < kTurns && links.empty(); ++turn) {
+    std::unique_ptr<PendingLink> pending = AwaitProposal(worker.get());
+    ASSERT_NE(pending, nullptr);
+    if (pending->proposal().home_index == 1) {
+      links.push_back(Accept(pending.get(), /*homes=*/2));
+    } else {
+      pending->Refuse("no pages left to reserve");
+    }
+  }
+  ASSERT_FALSE(links.empty()) << "home 1 was not asked in " << kTurns << " attempts";
+  AwaitUp(*homes, 1);
 }
 
 TEST_F(HomesTest, SaysWhyThereIsNoRoom) {

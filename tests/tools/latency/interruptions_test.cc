@@ -123,11 +123,11 @@ TEST(CpuCountersTest, NonsenseIsSkipped) {
 TEST(InterruptionsTest, AQuietRunHasNoWarning) {
   Machine machine;
   machine.SetThread(78, {"fd-pipeline", "1", 5 * kSecond, 100 * kMs, 40});
-  machine.SetThread(79, {"fd-scheduler", "0-3", kSecond, 50 * kMs, 7});
+  machine.SetThread(79, {"fd-desk", "0-3", kSecond, 50 * kMs, 7});
   const MachineSnapshot before = machine.At(kSecond);
   // 10 s later, of which it had the core to 99.9 %; a tick's worth of steal may be of before.
   machine.SetThread(78, {"fd-pipeline", "1", 15 * kSecond, 110 * kMs, 45});
-  machine.SetThread(79, {"fd-scheduler", "0-3", 2 * kSecond, 90 * kMs, 9});
+  machine.SetThread(79, {"fd-desk", "0-3", 2 * kSecond, 90 * kMs, 9});
   machine.SetInterrupts({1000, 4500, 3000}, {0, 4'294'967'290, 7});
   machine.SetStat({500, 21, 30}, {0, 0, 0});  // others' cores are others' business
   const Interruptions found = FindInterruptions(before, machine.At(11 * kSecond));
@@ -198,14 +198,14 @@ TEST(InterruptionsTest, ThreadsThatShareACoreWaitForEachOther) {
 
 TEST(InterruptionsTest, AnUnpinnedThreadThatWaited) {
   Machine machine;
-  machine.SetThread(79, {"fd-scheduler", "0-3", 0, 0, 0});
+  machine.SetThread(79, {"fd-desk", "0-3", 0, 0, 0});
   const MachineSnapshot before = machine.At(kSecond);
-  machine.SetThread(79, {"fd-scheduler", "0-3", kSecond, 150 * kMs, 0});
+  machine.SetThread(79, {"fd-desk", "0-3", kSecond, 150 * kMs, 0});
   machine.SetThread(80, {"new", "0-3", kSecond, 99 * kMs, 0});
   const Interruptions found = FindInterruptions(before, machine.At(11 * kSecond));
   EXPECT_FALSE(found.interrupted);
   EXPECT_THAT(found.warnings,
-              ElementsAre("fd-scheduler, which is not pinned, waited for a core for 150 ms (1.5 % of 10.0 s)"));
+              ElementsAre("fd-desk, which is not pinned, waited for a core for 150 ms (1.5 % of 10.0 s)"));
 }
 
 TEST(InterruptionsTest, WhatIsNotKnownIsSaid) {
