@@ -17,7 +17,7 @@ namespace {
 
 thread_local CoreTurns* turns_of_this_thread = nullptr;  // null: it shares no core
 
-// Of all cores. Never destroyed: threads of static objects may outlive main.
+// The turns of all cores. It is never destroyed: threads of static objects may outlive main.
 struct Registry {
   std::mutex mutex;
   std::map<int, CoreTurns> turns;

@@ -22,14 +22,14 @@ class CudaProbe {
   // How long the GEMMs of a step of so many rows, all sampled, take alone, one after another, on average over `times`
   // steps, in ns.
   absl::StatusOr<double> MeasureGemms(int rows, int times);
-  // As that, while a kernel waits in the stream of each other micro-batch, as a step that waits for a hop does.
+  // The same while a kernel waits in the stream of each other micro-batch, as a step that waits for a hop does.
   // REQUIRES: there are others, and the GEMMs were measured alone. Errors: DeadlineExceeded if the wait ends first, or
   // if they do not end: the GPU is given up then; the device's own.
   absl::StatusOr<double> MeasureGemmsBesideWaits(int rows, int times);
-  // As MeasureGemms, of appending and attending to the KV of the last step, all of whose rows were at the own home.
+  // The same for appending and attending to the KV of the last step, all of whose rows were at the own home.
   // REQUIRES: it had no prompt's chunk.
   absl::StatusOr<double> MeasureAttention(int rows, int times);
-  // As that, of a way of the last step's rows, all of whose home is that of index 0: in all layers.
+  // The same for one way of the last step's rows, there or back, in all layers. REQUIRES: their home is that of index 0.
   absl::StatusOr<double> MeasureCrossing(int rows, int times, Way way, bool by_copies);
   // An area in the device's memory, in place of a home's in steps of the first micro-batch: they are all but the way to
   // the host's memory.

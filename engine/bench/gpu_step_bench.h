@@ -42,9 +42,9 @@ class GpuStepBench {
   };
   // One step like RunStep's whose kernels store their times.
   absl::Status RunTimedStep(int rows, Hops* hops);
-  // As CudaProbe::MeasureGemms.
+  // CudaProbe::MeasureGemms.
   absl::StatusOr<double> RunGemms(int rows, int times) { return probe_.MeasureGemms(rows, times); }
-  // As CudaProbe::MeasureGemmsBesideWaits. REQUIRES: micro_batches() > 1, and RunGemms of as many rows.
+  // CudaProbe::MeasureGemmsBesideWaits. REQUIRES: micro_batches() > 1, and RunGemms of as many rows.
   absl::StatusOr<double> RunGemmsBesideWaits(int rows, int times) {
     return probe_.MeasureGemmsBesideWaits(rows, times);
   }

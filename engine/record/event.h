@@ -6,7 +6,7 @@
 namespace fastdecode {
 
 // What the engine's threads record. The public header (fd_record_event and the enums beside it) says what each kind and
-// field means; values and layout are the same, which api.cc checks.
+// field means; values and layout are the same, which api/event_layout.cc checks.
 
 enum RecordKind : uint8_t {
   kRecordCompose = 1,

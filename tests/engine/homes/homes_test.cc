@@ -163,7 +163,7 @@ TEST_F(HomesTest, AreasAreRegisteredWithTheSPartUntilTheLinksGo) {
   EXPECT_EQ(spart.registered(), 0u);
 }
 
-// As when pinning memory fails: what was registered until then is not any more once the homes are gone.
+// Pinning memory may fail: what was registered until then is unregistered before the homes are gone.
 TEST_F(HomesTest, AreasAreUnregisteredAfterARegistrationThatFailed) {
   const std::unique_ptr<UnixListener> worker = Listen("worker");
   std::vector<std::unique_ptr<HomeLink>> links;
@@ -180,7 +180,7 @@ TEST_F(HomesTest, AreasAreUnregisteredAfterARegistrationThatFailed) {
   EXPECT_EQ(spart.registered(), 0u);
 }
 
-// As when the start fails before there is an S-Part.
+// The start may fail before there is an S-Part.
 TEST_F(HomesTest, LinksGoWithoutAnSPart) {
   const std::unique_ptr<UnixListener> worker = Listen("worker");
   std::unique_ptr<HomeLink> link;
