@@ -85,8 +85,8 @@ bool Homes::TryDueHomes() {
   return down;
 }
 
-// Whether this is the home of its worker that was tried the longest ago, of those that are down: one that is refused for a
-// reason of its own does not keep the others away. REQUIRES: the mutex is held.
+// Whether this is the home of its worker that was tried the longest ago, of those that are down: one that is refused
+// for a reason of its own does not keep the others away. REQUIRES: the mutex is held.
 bool Homes::IsNextOfItsWorker(size_t index) const {
   const Slot& slot = *slots_[index];
   for (const std::unique_ptr<Slot>& other : slots_) {
