@@ -31,7 +31,8 @@ class CoreTurns {
 };
 
 // The calling thread's place among those that share a core. A thread has the turn from the constructor's return to the
-// destructor, except inside PassOn and while it sleeps (FutexPolicy::Wait gives the turn away).
+// destructor, except inside PassOn and while it sleeps (FutexPolicy::Wait and VerbsHomeLink::Sleep give
+// the turn away).
 // Cost: two system calls and a context switch for each pass to another thread, 1.7 us on Zen 5; nothing if none waits.
 // Owns: nothing; the turns of a core belong to the process. Thread: the one that makes it; at most one at a time.
 class CoreTurn {

@@ -22,7 +22,7 @@ namespace fastdecode {
 
 // What engines and workers decide at start from the options and the machine. Errors name option and value.
 
-// `best`: what the CPU has.
+// The ISA that the option names, or with auto `best`, the best one of the CPU.
 absl::StatusOr<Isa> ChooseIsa(const Options& options, Isa best);
 // bf16 on a GPU and where the CPU computes it, else f32, unless the options say which.
 absl::StatusOr<ElementType> ChooseType(const Options& options, Isa isa, bool gpu);
@@ -38,7 +38,7 @@ struct CoreChoice {
 // `gpu`: the S-Part runs on one. Errors: InvalidArgument, naming option and value, for a plan that these homes, this
 // S-Part or --micro-batches do not go with.
 absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vector<Endpoint>& endpoints, bool gpu);
-// What `micro-batches` says; auto: where cores are split.
+// The number of micro-batches that the option says, or with auto the one for cores that are split.
 int SplitMicroBatches(const Options& options);
 
 PollMode ChoosePoll(const Options& options, const CorePlan& plan);

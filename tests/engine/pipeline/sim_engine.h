@@ -76,7 +76,7 @@ class SimEngine {
   void Park();
   // Until all have finished; false: not within so many turns.
   bool RunAll(int turns_max);
-  // As a slow desk: events are left where they are.
+  // Plays a slow desk: events are left where they are.
   void HoldEvents(bool hold) { hold_events_ = hold; }
   void TakeEvents();
 

@@ -63,7 +63,7 @@ double Share(uint64_t ns, const HiccupCore& core) {
 
 std::string Ns(uint64_t ns) { return FormatNs(static_cast<double>(ns)); }
 
-// Of what was kept.
+// The lengths of those hiccups that were kept one by one.
 Distribution LengthsOf(const HiccupCore& core) {
   std::vector<uint64_t> lengths;
   for (const Hiccup& hiccup : core.hiccups) lengths.push_back(hiccup.length_ns);
