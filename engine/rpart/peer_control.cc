@@ -175,7 +175,10 @@ HandOverOutcome PeerSession::TryHandOver(const HandOverMessage& message) {
   HandedOverMessage told;
   told.tokens = tokens;
   told.sequence = message.new_sequence;
-  if (!to->link_->TrySendControl(&told, sizeof(told))) return HandOverOutcome::kBusy;
+  if (!to->link_->TrySendControl(&told, sizeof(told))) {
+    // Any thread may have lost the link since it was asked above.
+    return to->link_->lost() ? HandOverOutcome::kNoPeer : HandOverOutcome::kBusy;
+  }
   table_.MoveTo(&table, message.sequence, message.new_sequence);
   return HandOverOutcome::kDone;
 }

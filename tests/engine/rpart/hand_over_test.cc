@@ -234,7 +234,7 @@ TEST_F(HandOverTest, DeathOfEitherWhileTheMessageIsOnItsWay) {
         ExpectPages(*prefill_, 0);
         prefill_->Forget(number);
       } else {
-        EXPECT_TRUE(answer.outcome == HandOverOutcome::kNoPeer || answer.outcome == HandOverOutcome::kBusy);
+        EXPECT_EQ(answer.outcome, HandOverOutcome::kNoPeer);
         prefill_->CheckedStep(0, {{number, 40, 1, number}});
         prefill_->Release(number);
       }
