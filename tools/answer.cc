@@ -22,12 +22,14 @@ const char* FinishName(fd_finish finish) {
       return "cancelled";
     case FD_FINISH_ERROR:
       return "error";
+    case FD_FINISH_DEADLINE:
+      return "deadline";
   }
   return "error";
 }
 
-nlohmann::json LogprobJson(const TokenEvent& token) {
-  nlohmann::json entry = {{"token", token.token}, {"logprob", token.logprob}, {"top", nlohmann::json::array()}};
+nlohmann::json LogprobJson(const Answer::Token& token) {
+  nlohmann::json entry = {{"token", token.id}, {"logprob", token.logprob}, {"top", nlohmann::json::array()}};
   for (const fd_token_logprob& top : token.top_logprobs) {
     entry["top"].push_back({{"token", top.token}, {"logprob", top.logprob}});
   }
@@ -46,12 +48,29 @@ nlohmann::json TimesJson(const RequestTimes& times, uint64_t end_ns) {
   return out;
 }
 
+// An event has several tokens where its caller has fallen behind.
+void TakeTokens(const TokenEvent& event, Answer* answer) {
+  for (size_t i = 0; i < event.tokens.size(); ++i) {
+    Answer::Token& token = answer->tokens.emplace_back();
+    token.id = event.tokens[i];
+    token.time_ns = event.time_ns;
+    if (!event.logprobs.empty()) token.logprob = event.logprobs[i];
+    if (!event.top_logprobs.empty()) token.top_logprobs = event.top_logprobs[i];
+  }
+}
+
+std::string JoinIds(const std::vector<Answer::Token>& tokens, size_t first) {
+  std::string ids;
+  for (size_t i = first; i < tokens.size(); ++i) ids += (i == 0 ? "" : ",") + std::to_string(tokens[i].id);
+  return ids;
+}
+
 }  // namespace
 
 RequestTimes Answer::Times() const {
   RequestTimes times;
-  times.submit_ns = end.submit_ns;
-  for (const TokenEvent& token : tokens) times.token_ns.push_back(token.time_ns);
+  times.submit_ns = submit_ns;
+  for (const Token& token : tokens) times.token_ns.push_back(token.time_ns);
   return times;
 }
 
@@ -68,29 +87,28 @@ Answer ReadAnswer(TokenStream& stream, LiveOutput live, const std::function<void
     if (!event->finished && on_token) on_token();
     answer.text += event->text;
     if (live == LiveOutput::kText) WriteOut(event->text);
-    if (live == LiveOutput::kTokenIds && !event->finished) {
-      WriteOut((answer.tokens.empty() ? "" : ",") + std::to_string(event->token));
-    }
-    if (event->finished) {
-      answer.end = *std::move(event);
-      return answer;
-    }
-    answer.tokens.push_back(*std::move(event));
+    const size_t known = answer.tokens.size();
+    TakeTokens(*event, &answer);
+    if (live == LiveOutput::kTokenIds) WriteOut(JoinIds(answer.tokens, known));
+    if (!event->finished) continue;
+    answer.finish = event->finish;
+    answer.error = event->error;
+    answer.prompt_tokens = event->prompt_tokens;
+    answer.submit_ns = event->submit_ns;
+    answer.end_ns = event->time_ns;
+    return answer;
   }
 }
 
 Answer NoAnswer(const std::string& refusal) {
   Answer answer;
-  answer.end.finish = refusal.empty() ? FD_FINISH_CANCELLED : FD_FINISH_ERROR;
-  answer.end.error = refusal;
+  answer.finish = refusal.empty() ? FD_FINISH_CANCELLED : FD_FINISH_ERROR;
+  answer.error = refusal;
   return answer;
 }
 
 std::string AnswerText(const Answer& answer, LiveOutput live) {
-  if (live == LiveOutput::kText) return answer.text;
-  std::string ids;
-  for (const TokenEvent& token : answer.tokens) ids += (ids.empty() ? "" : ",") + std::to_string(token.token);
-  return ids;
+  return live == LiveOutput::kText ? answer.text : JoinIds(answer.tokens, 0);
 }
 
 std::string AnswerJson(size_t index, const Answer& answer, bool logprobs) {
@@ -98,18 +116,18 @@ std::string AnswerJson(size_t index, const Answer& answer, bool logprobs) {
   out["index"] = index;
   out["text"] = answer.text;
   nlohmann::json ids = nlohmann::json::array();
-  for (const TokenEvent& token : answer.tokens) ids.push_back(token.token);
+  for (const Answer::Token& token : answer.tokens) ids.push_back(token.id);
   out["token_ids"] = std::move(ids);
   if (logprobs) {
     nlohmann::json list = nlohmann::json::array();
-    for (const TokenEvent& token : answer.tokens) list.push_back(LogprobJson(token));
+    for (const Answer::Token& token : answer.tokens) list.push_back(LogprobJson(token));
     out["logprobs"] = std::move(list);
   }
-  out["finish_reason"] = FinishName(answer.end.finish);
-  if (answer.end.finish == FD_FINISH_ERROR) out["error"] = answer.end.error;
-  out["prompt_tokens"] = answer.end.prompt_tokens;
-  out["generated_tokens"] = answer.end.generated_tokens;
-  out["times"] = TimesJson(answer.Times(), answer.end.time_ns);
+  out["finish_reason"] = FinishName(answer.finish);
+  if (answer.finish == FD_FINISH_ERROR) out["error"] = answer.error;
+  out["prompt_tokens"] = answer.prompt_tokens;
+  out["generated_tokens"] = answer.tokens.size();
+  out["times"] = TimesJson(answer.Times(), answer.end_ns);
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -2,20 +2,30 @@
 #define FASTDECODE_TOOLS_ANSWER_H_
 
 #include <cstddef>
+#include <fastdecode/fastdecode.hpp>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include <fastdecode/fastdecode.hpp>
 #include "tools/latency_report.h"
 
 namespace fastdecode {
 
 // What came of one request.
 struct Answer {
+  struct Token {
+    int32_t id = 0;
+    uint64_t time_ns = 0;
+    float logprob = 0;
+    std::vector<fd_token_logprob> top_logprobs;
+  };
+
   std::string text;
-  std::vector<TokenEvent> tokens;
-  TokenEvent end;
+  std::vector<Token> tokens;
+  fd_finish finish = FD_FINISH_CANCELLED;
+  std::string error;
+  uint32_t prompt_tokens = 0;
+  uint64_t submit_ns = 0, end_ns = 0;
 
   RequestTimes Times() const;
 };

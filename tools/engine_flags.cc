@@ -25,7 +25,8 @@ std::string FlagNames(const std::string& name) {
 std::vector<std::string> EngineFlagNames() {
   std::vector<std::string> names;
   fd_option_info info;
-  for (size_t i = 0; fd_option_at(i, &info) != 0; ++i) {
+  info.struct_size = sizeof(info);
+  for (size_t i = 0; fd_option_at(i, &info) == 1; ++i) {
     const std::string name = info.name;
     if (name != "listen" && name != "peers") names.push_back(name);
   }
@@ -40,7 +41,8 @@ std::vector<std::string> WorkerFlagNames() {
 
 EngineFlags::EngineFlags(CLI::App* command, const std::vector<std::string>& names, const std::vector<FlagHelp>& helps) {
   fd_option_info info;
-  for (size_t i = 0; fd_option_at(i, &info) != 0; ++i) {
+  info.struct_size = sizeof(info);
+  for (size_t i = 0; fd_option_at(i, &info) == 1; ++i) {
     const std::string name = info.name;
     if (std::find(names.begin(), names.end(), name) == names.end()) continue;
     const auto own = std::find_if(helps.begin(), helps.end(), [&](const FlagHelp& h) { return name == h.name; });

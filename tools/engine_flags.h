@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_TOOLS_ENGINE_FLAGS_H_
 #define FASTDECODE_TOOLS_ENGINE_FLAGS_H_
 
+#include <fastdecode/fastdecode.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -8,7 +9,6 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fastdecode/fastdecode_bench.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include <fastdecode/fastdecode.hpp>
 #include "tools/answer.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
@@ -53,7 +53,7 @@ class LogitsFile {
  public:
   explicit LogitsFile(const std::string& path) : path_(path) {}
 
-  // Makes room, to which the request then points. None for a prompt too long, which Submit refuses.
+  // Makes room for what the request is to be submitted with. None for a prompt too long, which Submit refuses.
   void Prepare(const InferenceEngine& engine, GenerateRequest& request) {
     std::vector<int32_t> ids = request.prompt_ids;
     if (ids.empty()) ids = engine.Tokenize(request.prompt, request.fields.add_special_tokens != 0);
@@ -61,9 +61,10 @@ class LogitsFile {
     request.prompt_ids = std::move(ids);
     vocab_ = static_cast<size_t>(engine.vocab_size());
     logits_.resize(request.prompt_ids.size() * vocab_);
-    request.fields.prompt_logits = logits_.data();
-    request.fields.prompt_logits_floats = logits_.size();
+    bench_.prompt_logits = logits_.data();
+    bench_.prompt_logits_floats = logits_.size();
   }
+  const BenchRequest& bench() const { return bench_; }
 
   // Writes them, unless that has been done: before the text, whose reader may go away.
   void Write() {
@@ -74,6 +75,7 @@ class LogitsFile {
 
  private:
   const std::string path_;
+  BenchRequest bench_;
   std::vector<float> logits_;
   size_t vocab_ = 0;
 };
@@ -88,14 +90,15 @@ struct Submission {
 // Thread: one. Must not outlive engine and requests.
 class Submissions {
  public:
-  Submissions(InferenceEngine& engine, const std::vector<GenerateRequest>& requests)
-      : engine_(engine), requests_(requests) {}
+  // `bench`: of each request.
+  Submissions(InferenceEngine& engine, const std::vector<GenerateRequest>& requests, const BenchRequest& bench)
+      : engine_(engine), requests_(requests), bench_(bench) {}
 
   // Submits what the queue takes, at least request `index`. After a signal all that still run are cancelled.
   Submission& Await(size_t index) {
     while (taken_.size() < requests_.size() && InterruptGuard::Signal() == 0) {
       try {
-        taken_.push_back({engine_.Submit(requests_[taken_.size()]), ""});
+        taken_.push_back({Submit(engine_, requests_[taken_.size()], bench_), ""});
       } catch (const Error& error) {
         const bool others_are_unread = taken_.size() > index;
         if (error.code() == FD_RESOURCE_EXHAUSTED && others_are_unread) break;
@@ -118,6 +121,7 @@ class Submissions {
 
   InferenceEngine& engine_;
   const std::vector<GenerateRequest>& requests_;
+  const BenchRequest& bench_;
   std::vector<Submission> taken_;
   bool cancelled_ = false;
 };
@@ -138,9 +142,9 @@ class AnswerWriter {
   void Write(size_t index, Submission& submission) {
     const Answer answer = json_ ? WriteJson(index, submission) : WriteText(index, submission);
     if (submission.stream) times_.push_back(answer.Times());
-    answered_ += answer.end.finish == FD_FINISH_STOP || answer.end.finish == FD_FINISH_LENGTH;
-    if (answer.end.finish != FD_FINISH_ERROR) return;
-    failure_ = answer.end.error;
+    answered_ += answer.finish == FD_FINISH_STOP || answer.finish == FD_FINISH_LENGTH;
+    if (answer.finish != FD_FINISH_ERROR) return;
+    failure_ = answer.error;
     if (requests_.size() == 1) return;  // it is the command's own error
     std::fprintf(stderr, "fastdecode: error: %s: %s\n", Name(index).c_str(), failure_.c_str());
   }
@@ -181,7 +185,7 @@ class AnswerWriter {
     const bool at_once = InterruptGuard::Signal() == 0;
     if (at_once) WriteOut(Heading(index));
     Answer answer = ReadAnswer(*submission.stream, at_once ? live_ : LiveOutput::kNone, on_token_);
-    const bool cancelled = answer.end.finish == FD_FINISH_CANCELLED;
+    const bool cancelled = answer.finish == FD_FINISH_CANCELLED;
     if (at_once) WriteOut(cancelled && requests_.size() > 1 ? "\n== " + Place(index) + ": cancelled\n" : "\n");
     if (!at_once && !cancelled) WriteOut(Heading(index) + AnswerText(answer, live_) + "\n");
     return answer;
@@ -209,7 +213,7 @@ void Report(const InferenceEngine& engine, bool json, const std::vector<RequestT
 // Throws unless all are answered.
 void PrintAnswers(InferenceEngine& engine, const GenerateFlags& flags, const std::vector<GenerateRequest>& requests,
                   LogitsFile& logits) {
-  Submissions submissions(engine, requests);
+  Submissions submissions(engine, requests, logits.bench());
   PagesSeen pages(engine);
   const auto on_token = [&] {
     logits.Write();
@@ -254,6 +258,7 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
   engine.ResetStatistics();
   InterruptGuard guard;
   LogitsFile logits(flags.logits);
+  for (GenerateRequest& request : requests) ApplyDefaultSampling(engine, flags.request, request);
   if (!flags.logits.empty()) logits.Prepare(engine, requests[0]);
   PrintAnswers(engine, flags, requests, logits);
   logits.Write();  // of an answer without a token

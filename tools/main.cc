@@ -4,11 +4,11 @@
 // pass; 128 + N it was ended by signal N.
 #include <cstdio>
 #include <exception>
+#include <fastdecode/fastdecode.hpp>
 #include <iostream>
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include <fastdecode/fastdecode.hpp>
 #include "tools/commands.h"
 #include "tools/exit_code.h"
 #include "tools/interrupt.h"

@@ -6,10 +6,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fastdecode/fastdecode.hpp>
 #include <filesystem>
 #include <fstream>
-
-#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 

@@ -2,10 +2,9 @@
 #define FASTDECODE_TOOLS_PAGES_SEEN_H_
 
 #include <cstdint>
+#include <fastdecode/fastdecode.hpp>
 #include <map>
 #include <string>
-
-#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 

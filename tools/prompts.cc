@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <sstream>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -105,28 +107,44 @@ std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags) {
   return requests;
 }
 
+namespace {
+
+std::string ShortNumber(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+}  // namespace
+
 void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
   fd_request& r = flags.fields;
   r.max_tokens = 128;
   const char* group = "Sampling";
-  const auto add = [&](const char* names, auto& value, const char* help, const char* type) {
-    command->add_option(names, value, help)
+  const auto add = [&](const char* names, auto& value, const std::string& help, const char* type) {
+    return command->add_option(names, value, help)
         ->transform(AnyNumber<std::remove_reference_t<decltype(value)>>())
         ->type_name(type)
-        ->group(group)
-        ->capture_default_str();
+        ->group(group);
   };
-  add("-n,--max-tokens,--n-predict", r.max_tokens, "tokens to generate at most", "N");
-  add("--min-tokens", r.min_tokens, "no stop before so many; stop strings are looked for in the text after them", "N");
-  add("--temperature,--temp", r.temperature, "0: always the most likely token", "T");
-  add("--top-k", r.top_k, "only the k most likely; 0: off", "K");
-  add("--top-p", r.top_p, "only the most likely that make up p; 1: off", "P");
-  add("--min-p", r.min_p, "only those at least so likely, relative to the most likely; 0: off", "P");
-  add("--repetition-penalty", r.repetition_penalty, "1: off", "X");
-  add("--presence-penalty", r.presence_penalty, "0: off", "X");
-  add("--frequency-penalty", r.frequency_penalty, "0: off", "X");
-  add("-s,--seed", r.seed, "prompt i samples with seed + i", "N");
-  add("--logprobs", r.logprobs, "with --json: of each token and its n best alternatives; -1: off", "N");
+  // Of the model's generation_config.json, if that says something.
+  const auto add_recommended = [&](const char* names, auto& value, const std::string& help, const char* type) {
+    return add(names, value, help + " [the model's, or " + ShortNumber(value) + "]", type);
+  };
+  add("-n,--max-tokens,--n-predict", r.max_tokens, "tokens to generate at most", "N")->capture_default_str();
+  add("--min-tokens", r.min_tokens, "no stop before so many; stop strings are looked for in the text after them", "N")
+      ->capture_default_str();
+  flags.temperature = add_recommended("--temperature,--temp", r.temperature, "0: always the most likely token", "T");
+  flags.top_k = add_recommended("--top-k", r.top_k, "only the k most likely; 0: off", "K");
+  flags.top_p = add_recommended("--top-p", r.top_p, "only the most likely that make up p; 1: off", "P");
+  flags.min_p =
+      add_recommended("--min-p", r.min_p, "only those at least so likely, relative to the most likely; 0: off", "P");
+  flags.repetition_penalty = add_recommended("--repetition-penalty", r.repetition_penalty, "1: off", "X");
+  add("--presence-penalty", r.presence_penalty, "0: off", "X")->capture_default_str();
+  add("--frequency-penalty", r.frequency_penalty, "0: off", "X")->capture_default_str();
+  add("-s,--seed", r.seed, "prompt i samples with seed + i", "N")->capture_default_str();
+  add("--logprobs", r.logprobs, "with --json: of each token and its n best alternatives; -1: off", "N")
+      ->capture_default_str();
   command->add_option("--stop", flags.stop, "ends the text before this string; may be repeated")
       ->type_name("TEXT")
       ->allow_extra_args(false)
@@ -184,6 +202,16 @@ void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request) {
     }
     request.logit_bias.push_back(bias);
   }
+}
+
+void ApplyDefaultSampling(const InferenceEngine& engine, const RequestFlags& flags, GenerateRequest& request) {
+  engine.SetDefaultSampling(&request);
+  const auto given = [](const CLI::Option* flag) { return flag != nullptr && flag->count() > 0; };
+  if (given(flags.temperature)) request.fields.temperature = flags.fields.temperature;
+  if (given(flags.top_k)) request.fields.top_k = flags.fields.top_k;
+  if (given(flags.top_p)) request.fields.top_p = flags.fields.top_p;
+  if (given(flags.min_p)) request.fields.min_p = flags.fields.min_p;
+  if (given(flags.repetition_penalty)) request.fields.repetition_penalty = flags.fields.repetition_penalty;
 }
 
 }  // namespace fastdecode

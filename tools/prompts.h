@@ -2,12 +2,12 @@
 #define FASTDECODE_TOOLS_PROMPTS_H_
 
 #include <cstdint>
+#include <fastdecode/fastdecode.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
 
@@ -27,8 +27,10 @@ std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags);
 
 // How to sample and when to stop: the same for all prompts of a command.
 struct RequestFlags {
-  RequestFlags() { fd_request_init(&fields); }
+  RequestFlags() { fd_request_init(&fields, sizeof(fields)); }
   fd_request fields;
+  CLI::Option *temperature = nullptr, *top_k = nullptr, *top_p = nullptr, *min_p = nullptr;
+  CLI::Option* repetition_penalty = nullptr;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   std::vector<std::string> logit_bias;  // ID:BIAS
@@ -38,6 +40,8 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags);
 void CheckRequestFlags(const RequestFlags& flags);
 // Copies the flags into a request, whose prompt stays. Throws Error naming the value.
 void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request);
+// Samples as the model's makers recommend where no flag says how.
+void ApplyDefaultSampling(const InferenceEngine& engine, const RequestFlags& flags, GenerateRequest& request);
 
 }  // namespace fastdecode
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <fastdecode/fastdecode_bench.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include <fastdecode/fastdecode.hpp>
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/option_values.h"
@@ -54,7 +54,7 @@ void ParseOutliers(const std::string& text, fd_synth* synth) {
 
 void Synthesize(const SynthFlags& flags) {
   fd_synth synth;
-  fd_synth_init(&synth);
+  fd_synth_init(&synth, sizeof(synth));
   synth.shape = flags.shape.c_str();
   synth.layers = flags.layers;
   synth.seed = flags.seed;

@@ -2,10 +2,10 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <fastdecode/fastdecode.hpp>
 #include <memory>
 #include <optional>
 
-#include <fastdecode/fastdecode.hpp>
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
 #include "tools/interrupt.h"

@@ -1,38 +1,41 @@
 // The C interface: thin, and the only place where Abseil's types meet C.
 #include <fastdecode/fastdecode.h>
+#include <fastdecode/fastdecode_bench.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "engine/model/shapes.h"
-#include "engine/model/synth.h"
+#include "engine/api/sized_struct.h"
+#include "engine/api/status.h"
 #include "engine/request/build_request.h"
 #include "engine/start/engine.h"
 #include "engine/start/options.h"
 #include "engine/start/worker_process.h"
 
 using fastdecode::Engine;
+using fastdecode::IsStructSize;
 using fastdecode::LogLevel;
 using fastdecode::Options;
+using fastdecode::ReadSized;
 using fastdecode::RecordReader;
+using fastdecode::Request;
 using fastdecode::RequestDesk;
 using fastdecode::RequestEvent;
+using fastdecode::RequestFields;
 using fastdecode::RequestFinish;
+using fastdecode::Sequence;
+using fastdecode::TakenEvent;
+using fastdecode::ToStatus;
 using fastdecode::WorkerProcess;
-
-struct fd_status {
-  fd_code code;
-  std::string message;
-};
+using fastdecode::WriteSized;
 
 struct fd_options {
   Options options;
@@ -41,51 +44,6 @@ struct fd_options {
 };
 
 namespace {
-
-// What the pointers in fd_event point into.
-struct Taken {
-  RequestEvent event;
-  std::array<fd_token_logprob, fastdecode::kMaxLogprobs> top;
-};
-
-fd_status* ToStatus(const absl::Status& status) {
-  if (status.ok()) return nullptr;
-  fd_code code = FD_INTERNAL;
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-      code = FD_INVALID_ARGUMENT;
-      break;
-    case absl::StatusCode::kNotFound:
-      code = FD_NOT_FOUND;
-      break;
-    case absl::StatusCode::kAlreadyExists:
-      code = FD_ALREADY_EXISTS;
-      break;
-    case absl::StatusCode::kPermissionDenied:
-      code = FD_PERMISSION_DENIED;
-      break;
-    case absl::StatusCode::kResourceExhausted:
-      code = FD_RESOURCE_EXHAUSTED;
-      break;
-    case absl::StatusCode::kFailedPrecondition:
-      code = FD_FAILED_PRECONDITION;
-      break;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      code = FD_UNAVAILABLE;
-      break;
-    default:
-      break;
-  }
-  return new fd_status{code, std::string(status.message())};
-}
-
-fd_status* ToStatus(const std::system_error& error) {
-  const bool no_thread_left = error.code() == std::errc::resource_unavailable_try_again;
-  return new fd_status{no_thread_left ? FD_RESOURCE_EXHAUSTED : FD_INTERNAL, error.what()};
-}
 
 char* CopyString(const std::string& text) {
   char* copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -121,28 +79,61 @@ fd_finish ToFinish(RequestFinish finish) {
       return FD_FINISH_CANCELLED;
     case RequestFinish::kError:
       return FD_FINISH_ERROR;
+    case RequestFinish::kDeadline:
+      return FD_FINISH_DEADLINE;
   }
   return FD_FINISH_ERROR;
 }
 
-void FillEvent(uint64_t id, const Taken& taken, fd_event* out) {
-  const RequestEvent& event = taken.event;
-  *out = fd_event{};
-  out->id = id;
-  out->kind = event.finished ? FD_EVENT_FINISHED : FD_EVENT_TOKEN;
-  out->token = event.token;
+static_assert(sizeof(fd_token_logprob) == sizeof(fastdecode::TokenLogprob) &&
+              offsetof(fd_token_logprob, token) == offsetof(fastdecode::TokenLogprob, token) &&
+              offsetof(fd_token_logprob, logprob) == offsetof(fastdecode::TokenLogprob, logprob));
+static_assert(FD_UNDELIVERED_MAX == Request::kUndeliveredMax);
+
+void FillTokens(const Sequence& sequence, const RequestEvent& event, fd_event* out) {
+  const size_t first = event.token_index;
   out->token_index = event.token_index;
-  out->logprob = event.logprob;
-  out->top_logprobs = taken.top.data();
-  out->top_logprob_count = event.top_logprobs.size();
-  out->text = event.text.c_str();
-  out->text_bytes = event.text.size();
-  out->finish = ToFinish(event.finish);
-  out->error = event.error.c_str();
-  out->prompt_tokens = event.prompt_tokens;
-  out->generated_tokens = event.generated_tokens;
-  out->submit_ns = event.submit_ns;
-  out->time_ns = event.time_ns;
+  out->token_count = event.token_count;
+  out->tokens = sequence.tokens.data() + sequence.prompt_tokens + first;
+  if (sequence.sampling.logprobs < 0) return;
+  out->logprobs = sequence.logprobs.data() + first;
+  out->top_logprob_count = static_cast<uint32_t>(sequence.sampling.logprobs);
+  if (out->top_logprob_count == 0) return;
+  out->top_logprobs =
+      reinterpret_cast<const fd_token_logprob*>(sequence.top_logprobs.data() + first * out->top_logprob_count);
+}
+
+fd_event ToEvent(const TakenEvent& taken) {
+  const Request& request = *taken.request;
+  const RequestEvent& event = *taken.event;
+  fd_event out = {};
+  out.id = request.sequence.id;
+  out.user = request.user;
+  out.text = event.text.c_str();
+  out.text_bytes = event.text.size();
+  out.error = "";
+  out.stop_index = out.stop_token = -1;
+  out.submit_ns = request.submit_ns;
+  out.time_ns = event.time_ns;
+  switch (event.kind) {
+    case RequestEvent::Kind::kToken:
+      out.kind = FD_EVENT_TOKEN;
+      FillTokens(request.sequence, event, &out);
+      break;
+    case RequestEvent::Kind::kPrompt:
+      out.kind = FD_EVENT_PROMPT;
+      break;
+    case RequestEvent::Kind::kFinished:
+      out.kind = FD_EVENT_FINISHED;
+      out.finish = ToFinish(request.end.finish);
+      out.error = request.end.error.c_str();
+      out.stop_index = request.end.stop_index;
+      out.stop_token = request.end.stop_token;
+      out.prompt_tokens = request.sequence.prompt_tokens;
+      out.generated_tokens = request.end.generated_tokens;
+      break;
+  }
+  return out;
 }
 
 }  // namespace
@@ -150,8 +141,7 @@ void FillEvent(uint64_t id, const Taken& taken, fd_event* out) {
 struct fd_engine {
   fd_options log;  // first: the engine logs until it is gone
   std::unique_ptr<Engine> engine;
-  std::mutex mutex;
-  std::map<uint64_t, Taken> taken;  // the last event of each request, until it is replaced
+  std::vector<TakenEvent> polled;  // of the thread that polls
 };
 
 struct fd_worker {
@@ -169,9 +159,11 @@ const char* fd_status_message(const fd_status* status) { return status == nullpt
 void fd_status_destroy(fd_status* status) { delete status; }
 
 int fd_option_at(size_t index, fd_option_info* out) {
+  if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
   const fastdecode::OptionRow* row = fastdecode::OptionAt(index);
   if (row == nullptr) return 0;
-  *out = {row->name, row->value_name, row->default_value, row->help};
+  const fd_option_info info = {0, row->name, row->value_name, row->default_value, row->help};
+  WriteSized(info, out->struct_size, out);
   return 1;
 }
 
@@ -212,8 +204,41 @@ fd_status* fd_engine_create(const fd_options* options, fd_engine** out) {
 
 void fd_engine_destroy(fd_engine* engine) { delete engine; }
 char* fd_engine_describe(const fd_engine* engine) { return CopyString(engine->engine->Describe()); }
-char* fd_engine_stats(const fd_engine* engine) { return CopyString(engine->engine->StatisticsJson()); }
+char* fd_engine_stats_json(const fd_engine* engine) { return CopyString(engine->engine->StatisticsJson()); }
 void fd_engine_stats_reset(fd_engine* engine) { engine->engine->ResetStatistics(); }
+int fd_engine_stats(const fd_engine* engine, fd_stats* out) {
+  if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
+  const fastdecode::EngineCounts counts = engine->engine->Counts();
+  fd_stats stats = {};
+  stats.homes = counts.homes;
+  stats.homes_up = counts.homes_up;
+  stats.draining = counts.desk.draining;
+  stats.requests_running = counts.running;
+  stats.requests_waiting = counts.desk.running - counts.running;
+  stats.requests_undelivered = counts.desk.undelivered;
+  stats.requests_submitted = counts.desk.submitted;
+  stats.requests_refused = counts.desk.refused;
+  const auto finished = [&](RequestFinish finish) { return counts.desk.finished[static_cast<size_t>(finish)]; };
+  stats.finished_stop = finished(RequestFinish::kStop);
+  stats.finished_length = finished(RequestFinish::kLength);
+  stats.finished_cancelled = finished(RequestFinish::kCancelled);
+  stats.finished_error = finished(RequestFinish::kError);
+  stats.finished_deadline = finished(RequestFinish::kDeadline);
+  stats.prompt_tokens = counts.desk.prompt_tokens;
+  stats.generated_tokens = counts.desk.generated_tokens;
+  stats.preemptions = counts.preemptions;
+  stats.steps = counts.steps;
+  stats.rows = counts.rows;
+  stats.hops = counts.hops;
+  stats.s_busy_ns = counts.s_busy_ns;
+  stats.kv_pages = counts.kv_pages;
+  stats.kv_pages_used = counts.kv_pages_used;
+  stats.now_ns = counts.now_ns;
+  stats.created_ns = counts.created_ns;
+  stats.last_step_ns = counts.last_step_ns;
+  WriteSized(stats, out->struct_size, out);
+  return 0;
+}
 char* fd_engine_pages(fd_engine* engine) { return CopyString(engine->engine->PagesJson()); }
 void fd_string_free(char* text) { std::free(text); }
 
@@ -229,17 +254,29 @@ static fd_status* CheckArray(const char* name, const void* array, const char* co
   return new fd_status{FD_INVALID_ARGUMENT, absl::StrFormat("%s is NULL, %s %d", name, count_name, count)};
 }
 
-fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens,
+// Copies an array of a caller's parts, whose size the first one says.
+static fd_status* ReadParts(const fd_prompt_part* given, size_t count, std::vector<RequestFields::Part>* out) {
+  for (size_t i = 0; given != nullptr && i < count; ++i) {
+    const char* const at = reinterpret_cast<const char*>(given) + i * given->struct_size;
+    fd_prompt_part part = {};
+    const std::string wrong = fastdecode::ReadSizedAt("fd_prompt_part", at, given->struct_size, &part);
+    if (!wrong.empty()) return ToStatus(wrong);
+    out->push_back({part.special != 0, part.text, part.text_bytes, part.ids, part.id_count});
+  }
+  return nullptr;
+}
+
+fd_status* fd_tokenize(const fd_engine* engine, const fd_prompt_part* parts, size_t part_count, int add_special_tokens,
                        int32_t* ids, size_t capacity, size_t* count) {
-  if (fd_status* bad = CheckArray("fd_tokenize: text", text, "text_bytes", text_bytes); bad != nullptr) return bad;
+  if (fd_status* bad = CheckArray("fd_tokenize: parts", parts, "part_count", part_count); bad != nullptr) return bad;
   if (fd_status* bad = CheckArray("fd_tokenize: ids", ids, "capacity", capacity); bad != nullptr) return bad;
-  const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
-  if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
-  if (absl::Status bad = fastdecode::Tokenizer::CheckText("text", {text, text_bytes}); !bad.ok()) return ToStatus(bad);
   try {
-    const std::vector<int32_t> all = tokenizer->Encode({text, text_bytes}, add_special_tokens != 0);
-    *count = all.size();
-    for (size_t i = 0; i < all.size() && i < capacity; ++i) ids[i] = all[i];
+    std::vector<RequestFields::Part> copies;
+    if (fd_status* bad = ReadParts(parts, part_count, &copies); bad != nullptr) return bad;
+    const absl::StatusOr<std::vector<int32_t>> all = engine->engine->Tokenize(copies, add_special_tokens != 0);
+    if (!all.ok()) return ToStatus(all.status());
+    *count = all->size();
+    std::copy_n(all->begin(), std::min(capacity, all->size()), ids);
     return nullptr;
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the tokens of a text"};
@@ -260,33 +297,69 @@ fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t cou
   return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the text of tokens"};
 }
 
-void fd_request_init(fd_request* request) {
-  *request = fd_request{};
-  request->struct_size = sizeof(fd_request);
-  request->add_special_tokens = 1;
-  request->max_tokens = 16;
-  request->temperature = 1;
-  request->top_p = 1;
-  request->repetition_penalty = 1;
-  request->logprobs = -1;
+static fd_request DefaultRequest() {
+  fd_request request = {};
+  request.add_special_tokens = 1;
+  request.max_tokens = 16;
+  request.temperature = 1;
+  request.top_p = 1;
+  request.repetition_penalty = 1;
+  request.logprobs = -1;
+  request.prompt_logprobs = -1;
+  return request;
 }
 
-// Arrays stay the caller's, but for the biases, which are copied to *biases.
-static fastdecode::RequestFields FieldsOf(const fd_request& request, std::vector<fastdecode::LogitBias>* biases) {
-  fastdecode::RequestFields fields;
+void fd_request_init(fd_request* request, size_t bytes) { WriteSized(DefaultRequest(), bytes, request); }
+
+void fd_default_sampling(const fd_engine* engine, fd_request* request) {
+  fd_request changed = DefaultRequest();
+  if (!ReadSized("fd_request", request, &changed).empty()) return;  // fd_submit says what is wrong
+  const fastdecode::SamplingDefaults& defaults = engine->engine->spec().sampling;
+  changed.temperature = defaults.temperature.value_or(changed.temperature);
+  changed.top_k = defaults.top_k.value_or(changed.top_k);
+  changed.top_p = defaults.top_p.value_or(changed.top_p);
+  changed.min_p = defaults.min_p.value_or(changed.min_p);
+  changed.repetition_penalty = defaults.repetition_penalty.value_or(changed.repetition_penalty);
+  WriteSized(changed, request->struct_size, request);
+}
+
+namespace {
+
+// A request as it was given, and copies of what is not handed on as it is.
+struct GivenRequest {
+  RequestFields fields;
+  std::vector<fastdecode::LogitBias> biases;
+  std::vector<RequestFields::Part> parts;
+};
+
+}  // namespace
+
+// Arrays stay the caller's, but for biases and parts.
+static fd_status* ReadRequest(const fd_request* given, GivenRequest* out) {
+  fd_request request = DefaultRequest();
+  if (fd_status* bad = ToStatus(ReadSized("fd_request", given, &request)); bad != nullptr) return bad;
+  RequestFields& fields = out->fields;
+  fields.add_special_tokens = request.add_special_tokens != 0;
   fields.prompt = request.prompt;
   fields.prompt_bytes = request.prompt_bytes;
   fields.prompt_ids = request.prompt_ids;
   fields.prompt_id_count = request.prompt_id_count;
-  fields.add_special_tokens = request.add_special_tokens != 0;
+  fields.part_count = request.part_count;
+  if (request.parts != nullptr) {
+    if (fd_status* bad = ReadParts(request.parts, request.part_count, &out->parts); bad != nullptr) return bad;
+    fields.parts = out->parts.data();
+  }
+  fields.user = request.user;
+  fields.deadline_ns = request.deadline_ns;
   fields.max_tokens = request.max_tokens;
   fields.min_tokens = request.min_tokens;
   fields.ignore_eos = request.ignore_eos != 0;
+  fields.include_stop = request.include_stop != 0;
   fields.stop_token_ids = request.stop_token_ids;
   fields.stop_token_id_count = request.stop_token_id_count;
   fields.stop = request.stop;
   fields.stop_count = request.stop_count;
-  fields.include_stop = request.include_stop != 0;
+  fields.seed = request.seed;
   fields.temperature = request.temperature;
   fields.top_k = request.top_k;
   fields.top_p = request.top_p;
@@ -294,88 +367,91 @@ static fastdecode::RequestFields FieldsOf(const fd_request& request, std::vector
   fields.repetition_penalty = request.repetition_penalty;
   fields.presence_penalty = request.presence_penalty;
   fields.frequency_penalty = request.frequency_penalty;
-  fields.seed = request.seed;
   fields.logprobs = request.logprobs;
   fields.logit_bias_count = request.logit_bias_count;
   if (request.logit_bias != nullptr) {
     for (size_t i = 0; i < request.logit_bias_count; ++i) {
-      biases->push_back({request.logit_bias[i].token, request.logit_bias[i].bias});
+      out->biases.push_back({request.logit_bias[i].token, request.logit_bias[i].bias});
     }
-    fields.logit_bias = biases->data();
+    fields.logit_bias = out->biases.data();
   }
-  fields.prompt_logits = request.prompt_logits;
-  fields.prompt_logits_floats = request.prompt_logits_floats;
-  fields.fill_tokens = request.fill_tokens;
-  return fields;
-}
-
-static fd_status* CheckSize(const fd_request* request) {
-  if (request->struct_size == sizeof(fd_request)) return nullptr;
-  return new fd_status{FD_INVALID_ARGUMENT, "fd_request.struct_size: not as fd_request_init of this library sets it"};
+  return nullptr;
 }
 
 fd_status* fd_request_check(const fd_request* request) {
-  if (fd_status* bad = CheckSize(request); bad != nullptr) return bad;
   try {
-    std::vector<fastdecode::LogitBias> biases;
-    return ToStatus(fastdecode::CheckRequest(FieldsOf(*request, &biases)));
+    GivenRequest given;
+    if (fd_status* bad = ReadRequest(request, &given); bad != nullptr) return bad;
+    return ToStatus(fastdecode::CheckRequest(given.fields));
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the check of a request"};
   }
 }
 
-fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id) {
-  if (fd_status* bad = CheckSize(request); bad != nullptr) return bad;
+static fd_status* Submit(fd_engine* engine, const fd_request* request, const fd_bench_request& bench, uint64_t* id) {
   try {
-    std::vector<fastdecode::LogitBias> biases;
-    return ToStatus(engine->engine->Submit(FieldsOf(*request, &biases), id));
+    GivenRequest given;
+    if (fd_status* bad = ReadRequest(request, &given); bad != nullptr) return bad;
+    given.fields.fill_tokens = bench.fill_tokens;
+    given.fields.prompt_logits = bench.prompt_logits;
+    given.fields.prompt_logits_floats = bench.prompt_logits_floats;
+    return ToStatus(engine->engine->Submit(given.fields, id));
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for one more request"};
   }
 }
 
+fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id) {
+  return Submit(engine, request, fd_bench_request{}, id);
+}
+
+void fd_bench_request_init(fd_bench_request* request, size_t bytes) { WriteSized(fd_bench_request{}, bytes, request); }
+
+fd_status* fd_bench_submit(fd_engine* engine, const fd_request* request, const fd_bench_request* bench, uint64_t* id) {
+  fd_bench_request known = {};
+  if (fd_status* bad = ToStatus(ReadSized("fd_bench_request", bench, &known)); bad != nullptr) return bad;
+  return Submit(engine, request, known, id);
+}
+
 void fd_cancel(fd_engine* engine, uint64_t id) { engine->engine->desk().Cancel(id); }
 
 int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns) {
-  // Its memory first: an event that was taken would be lost for want of it.
-  std::map<uint64_t, Taken> next;
-  try {
-    next[id];
-  } catch (const std::bad_alloc&) {
-    return -2;
-  }
-  Taken& taken = next.begin()->second;
-  switch (engine->engine->desk().Next(id, &taken.event, timeout_ns)) {
+  if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
+  TakenEvent taken;
+  switch (engine->engine->desk().Next(id, &taken, timeout_ns)) {
     case RequestDesk::NextResult::kTimeout:
-      return 0;
-    case RequestDesk::NextResult::kUnknown: {
-      std::lock_guard lock(engine->mutex);
-      engine->taken.erase(id);
-      return -1;
-    }
+      return FD_TIMEOUT;
+    case RequestDesk::NextResult::kUnknown:
+      return FD_UNKNOWN_REQUEST;
     case RequestDesk::NextResult::kEvent:
       break;
   }
-  const auto& top = taken.event.top_logprobs;
-  for (size_t i = 0; i < top.size(); ++i) taken.top[i] = {top[i].token, top[i].logprob};
-  FillEvent(id, taken, out);
-  std::lock_guard lock(engine->mutex);
-  engine->taken.erase(id);
-  engine->taken.merge(next);
+  WriteSized(ToEvent(taken), out->struct_size, out);
   return 1;
 }
 
-int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns) {
-  return engine->engine->desk().WaitAny(id, timeout_ns) ? 1 : 0;
+int fd_poll(fd_engine* engine, fd_event* out, size_t capacity, int64_t timeout_ns) {
+  if (capacity == 0) return 0;
+  const size_t bytes = out->struct_size;
+  if (!IsStructSize(bytes)) return FD_BAD_STRUCT_SIZE;
+  try {
+    engine->engine->desk().Poll(capacity, timeout_ns, &engine->polled);
+  } catch (const std::bad_alloc&) {
+    return FD_NO_MEMORY;
+  }
+  char* at = reinterpret_cast<char*>(out);
+  for (const TakenEvent& taken : engine->polled) {
+    WriteSized(ToEvent(taken), bytes, at);
+    at += bytes;
+  }
+  return static_cast<int>(engine->polled.size());
 }
 
-void fd_forget(fd_engine* engine, uint64_t id) {
-  engine->engine->desk().Forget(id);
-  std::lock_guard lock(engine->mutex);
-  engine->taken.erase(id);
-}
+int fd_engine_event_fd(fd_engine* engine) { return engine->engine->desk().EventFd(); }
 
-void fd_drain(fd_engine* engine) { engine->engine->desk().Drain(); }
+void fd_forget(fd_engine* engine, uint64_t id) { engine->engine->desk().Forget(id); }
+
+size_t fd_drain(fd_engine* engine, int64_t timeout_ns) { return engine->engine->desk().Drain(timeout_ns); }
 
 // ---- Recording
 
@@ -411,15 +487,22 @@ char* fd_record_describe(const fd_record* record) {
 }
 
 size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended) {
+  if (capacity == 0) return 0;
+  const size_t bytes = out->struct_size;
+  if (!IsStructSize(bytes)) return 0;
   // Asked first: what was written before the end is read.
   const bool gone = record->reader->Ended();
   uint64_t missed = 0;
   size_t count = 0;
+  char* at = reinterpret_cast<char*>(out);
   for (size_t taken = 1; taken > 0 && count < capacity; count += taken) {
     std::array<fastdecode::RecordEvent, 64> events;
     taken = record->reader->Read(events.data(), std::min(events.size(), capacity - count), &missed);
-    // Events have the same layout inside and outside (event_layout.cc).
-    if (taken > 0) std::memcpy(out + count, events.data(), taken * sizeof(fd_record_event));
+    for (size_t i = 0; i < taken; ++i, at += bytes) {
+      fd_record_event event;  // laid out as it is inside (event_layout.cc)
+      std::memcpy(&event, &events[i], sizeof(event));
+      WriteSized(event, bytes, at);
+    }
   }
   if (lost != nullptr) *lost += missed;
   if (ended != nullptr && gone) *ended = 1;
@@ -447,50 +530,5 @@ char* fd_worker_describe(const fd_worker* worker) { return CopyString(worker->wo
 fd_status* fd_worker_run(fd_worker* worker) { return ToStatus(worker->worker->Run()); }
 void fd_worker_stop(fd_worker* worker) { worker->worker->Stop(); }
 void fd_worker_destroy(fd_worker* worker) { delete worker; }
-
-const char* fd_synth_shape_at(size_t index) {
-  static const std::vector<std::string> names = fastdecode::ShapeNames();
-  return index < names.size() ? names[index].c_str() : nullptr;
-}
-
-void fd_synth_init(fd_synth* synth) {
-  *synth = fd_synth{};
-  synth->struct_size = sizeof(fd_synth);
-  synth->seed = 1;
-  synth->dtype = "bf16";
-  synth->k_outlier_factor = 16;
-}
-
-fd_status* fd_synthesize(const fd_synth* synth) {
-  if (synth->struct_size != sizeof(fd_synth)) {
-    return new fd_status{FD_INVALID_ARGUMENT, "fd_synth.struct_size: not as fd_synth_init of this library sets it"};
-  }
-  try {
-    fastdecode::SynthOptions options;
-    const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
-    options.shape = text(synth->shape);
-    options.layers = synth->layers;
-    options.seed = synth->seed;
-    options.out_dir = text(synth->out_dir);
-    options.k_outliers = synth->k_outliers;
-    options.k_outlier_factor = synth->k_outlier_factor;
-    const std::string type = text(synth->dtype);
-    if (type == "bf16") {
-      options.dtype = fastdecode::DType::kBf16;
-    } else if (type == "f16") {
-      options.dtype = fastdecode::DType::kF16;
-    } else if (type == "f32") {
-      options.dtype = fastdecode::DType::kF32;
-    } else {
-      return new fd_status{FD_INVALID_ARGUMENT, "dtype: '" + type + "' is not bf16, f16 or f32"};
-    }
-    return ToStatus(fastdecode::WriteSynthetic(options, [&](int64_t done, int64_t total) {
-      return synth->progress == nullptr ||
-             synth->progress(synth->user, static_cast<uint64_t>(done), static_cast<uint64_t>(total)) != 0;
-    }));
-  } catch (const std::bad_alloc&) {
-    return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while a checkpoint was written"};
-  }
-}
 
 }  // extern "C"

@@ -7,6 +7,7 @@
 
 #define FD_SAME_PLACE(field) static_assert(offsetof(fd_record_event, field) == offsetof(fastdecode::RecordEvent, field))
 static_assert(sizeof(fd_record_event) == sizeof(fastdecode::RecordEvent));
+FD_SAME_PLACE(struct_size);
 FD_SAME_PLACE(start_ns);
 FD_SAME_PLACE(end_ns);
 FD_SAME_PLACE(id);

@@ -184,6 +184,21 @@ ModelSpec ReadFields(JsonFields* fields, const Family& family, absl::Status* err
   return spec;
 }
 
+SamplingDefaults ReadSampling(JsonFields* fields) {
+  const auto number = [&](const char* name, double min, double max) -> std::optional<float> {
+    if (!fields->Has(name)) return std::nullopt;
+    return static_cast<float>(fields->Number(name, min, max));
+  };
+  SamplingDefaults sampling;
+  sampling.temperature = number("temperature", 0, 100);
+  if (!fields->BoolOr("do_sample", true)) sampling.temperature = 0.0f;
+  if (fields->Has("top_k")) sampling.top_k = AsInt(fields->Integer("top_k", 0, INT32_MAX));
+  sampling.top_p = number("top_p", 1e-6, 1);
+  sampling.min_p = number("min_p", 0, 1);
+  sampling.repetition_penalty = number("repetition_penalty", 0.01, 100);
+  return sampling;
+}
+
 std::string PathIn(const std::string& model_dir, const char* file) {
   return (std::filesystem::path(model_dir) / file).string();
 }
@@ -231,6 +246,7 @@ absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::opti
       JsonFields generation_fields(*generation, generation_path, "", &error);
       const std::vector<int> eos = ReadTokenIds(&generation_fields, "eos_token_id", spec.vocab);
       if (!eos.empty()) spec.eos_token_ids = eos;
+      spec.sampling = ReadSampling(&generation_fields);
     }
   }
   if (!error.ok()) return error;

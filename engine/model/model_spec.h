@@ -2,6 +2,7 @@
 #define FASTDECODE_ENGINE_MODEL_MODEL_SPEC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,15 @@ struct RopeSpec {
   double low_freq_factor = 1.0;              // llama3
   double high_freq_factor = 4.0;             // llama3
   int64_t original_context = 8192;           // llama3: original_max_position_embeddings
+};
+
+// How generation_config.json wants tokens to be drawn; what it does not say is absent. The ranges are SamplingParams'.
+struct SamplingDefaults {
+  std::optional<float> temperature;  // 0 where do_sample is false: the most likely token
+  std::optional<int> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
 };
 
 // One decoder-only transformer, described by data: the S-Part and R-Part read this and know no family by name.
@@ -40,6 +50,7 @@ struct ModelSpec {
   RopeSpec rope;
   std::vector<int> bos_token_ids;     // may be empty
   std::vector<int> eos_token_ids;     // generation stops at any of these; may be empty
+  SamplingDefaults sampling;
 
   int group() const { return heads / kv_heads; }  // query heads that share one KV head
 };

@@ -126,6 +126,7 @@ class Batcher {
   uint64_t moves() const { return moves_; }  // of members from one micro-batch to another
   uint64_t looks() const { return looks_; }  // for a place of the queue's head
   uint32_t pages_free(int home) const { return homes_[home].pages_free; }
+  uint32_t pages_used(int home) const { return homes_[home].pages_total - homes_[home].pages_free; }
   uint32_t sequences_at(int home) const { return homes_[home].sequences; }
 
  private:

@@ -307,6 +307,7 @@ void Pipeline::Housekeep(uint64_t now_ns) {
       continue;
     }
     CheckProgress(h, now_ns, unseen_ns);
+    statistics_.home_pages_used[h].store(batcher_.pages_used(h), std::memory_order_relaxed);
     FlushPending(port);
   }
   if (statistics_.answers_due.load(std::memory_order_relaxed) > 0) LookForAnswers(now_ns);

@@ -78,6 +78,7 @@ struct Sequence {
   bool failed = false;                    // ends at the next step boundary, with fail_reason
   FinishReason fail_reason = FinishReason::kBadRow;
   int fail_home = -1;
+  int32_t stop_token = -1;                // that ended it; the desk reads it after the terminal event
 
   // Any thread.
   std::atomic<bool> cancelled{false};  // leaves at its micro-batch's next boundary. Release, acquire: `stopped` is seen

@@ -262,6 +262,7 @@ void Pipeline::FinishStep(int m) {
     if (sequence != nullptr && !sequence->failed) AcceptToken(sequence, batch.table.logits[i], now_ns);
   }
   statistics_.steps.Add(1);
+  statistics_.last_step_ns.store(now_ns, std::memory_order_relaxed);
   statistics_.step_ns.Add(now_ns - batch.step_start_ns);
   quiet_since_ns_ = now_ns;
   batch.no_rows = batch.s_part_failed = false;
@@ -288,7 +289,9 @@ void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t n
     EndSequence(sequence, reason, -1);
   };
   for (const int32_t stop : sequence->stop_tokens) {
-    if (token == stop) return finish(FinishReason::kStopToken);
+    if (token != stop) continue;
+    sequence->stop_token = token;
+    return finish(FinishReason::kStopToken);
   }
   const uint32_t index = sequence->length++;
   sequence->tokens[index] = token;

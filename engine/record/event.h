@@ -49,11 +49,12 @@ enum LeaveKind : uint16_t {
 
 // A plain struct: its words are copied one by one into rings that other processes map.
 struct RecordEvent {
+  uint32_t struct_size = 0;  // for those to whom the event is handed out
+  uint32_t step = 0;
   uint64_t start_ns = 0;
   uint64_t end_ns = 0;
   uint64_t id = 0;
   uint64_t bytes = 0;
-  uint32_t step = 0;
   uint32_t rows = 0;
   uint32_t count = 0;
   uint16_t layer = 0;

@@ -21,7 +21,7 @@ namespace fastdecode {
 namespace {
 
 // Of the events' layout and meaning.
-constexpr uint64_t kLayoutVersion = 1;
+constexpr uint64_t kLayoutVersion = 2;
 
 struct RingSpec {
   const char* name;

@@ -33,6 +33,7 @@ absl::Status CheckArrays(const RequestFields& given) {
     size_t count;
   } arrays[] = {{"prompt", given.prompt, "prompt_bytes", given.prompt_bytes},
                 {"prompt_ids", given.prompt_ids, "prompt_id_count", given.prompt_id_count},
+                {"parts", given.parts, "part_count", given.part_count},
                 {"stop_token_ids", given.stop_token_ids, "stop_token_id_count", given.stop_token_id_count},
                 {"stop", given.stop, "stop_count", given.stop_count},
                 {"logit_bias", given.logit_bias, "logit_bias_count", given.logit_bias_count}};
@@ -46,27 +47,29 @@ absl::Status CheckArrays(const RequestFields& given) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTokenIds(const RequestContext& context, const char* field, std::span<const int32_t> ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (absl::Status bad = CheckTokenId(field, i, ids[i], context.spec->vocab); !bad.ok()) return bad;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, const RequestFields& given) {
   std::vector<int32_t> ids;
-  if (given.prompt_ids != nullptr) {
-    if (absl::Status bad = CheckRoom(context, "prompt_ids", given.prompt_id_count); !bad.ok()) return bad;
+  const char* field = "prompt";
+  if (given.part_count == 0 && given.prompt_ids != nullptr) {
+    field = "prompt_ids";
+    if (absl::Status bad = CheckRoom(context, field, given.prompt_id_count); !bad.ok()) return bad;
     ids.assign(given.prompt_ids, given.prompt_ids + given.prompt_id_count);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (absl::Status bad = CheckTokenId("prompt_ids", i, ids[i], context.spec->vocab); !bad.ok()) return bad;
-    }
+    if (absl::Status bad = CheckTokenIds(context, field, ids); !bad.ok()) return bad;
   } else {
-    if (context.tokenizer == nullptr) {
-      return absl::InvalidArgumentError("prompt: text needs a tokenizer: " + *context.tokenizer_missing_reason);
-    }
-    const std::string_view text(given.prompt == nullptr ? "" : given.prompt, given.prompt_bytes);
-    if (absl::Status bad = Tokenizer::CheckText("prompt", text); !bad.ok()) return bad;
-    ids = context.tokenizer->Encode(text, given.add_special_tokens);
-    if (absl::Status bad = CheckRoom(context, "prompt", ids.size()); !bad.ok()) return bad;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] < context.spec->vocab) continue;
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "tokenizer.json: token id %d is outside the model's vocabulary of %d", ids[i], context.spec->vocab));
-    }
+    const RequestFields::Part whole = {/*special=*/true, given.prompt, given.prompt_bytes};
+    const bool in_parts = given.part_count > 0;
+    absl::StatusOr<std::vector<int32_t>> encoded = EncodeParts(
+        context, in_parts ? std::span(given.parts, given.part_count) : std::span(&whole, 1), given.add_special_tokens);
+    if (!encoded.ok()) return encoded.status();
+    ids = *std::move(encoded);
+    if (absl::Status bad = CheckRoom(context, field, ids.size()); !bad.ok()) return bad;
   }
   if (ids.empty()) return absl::InvalidArgumentError("prompt: it has no tokens; the model needs at least one");
   return ids;
@@ -160,6 +163,8 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   auto request = std::make_unique<Request>(context.sampling_memory);
   request->submit_ns = NowNs();
   request->sequence.submit_ns = request->submit_ns;
+  request->user = given.user;
+  if (given.deadline_ns != 0) request->deadline_ns = given.deadline_ns;
   Sequence& sequence = request->sequence;
   absl::StatusOr<std::vector<int32_t>> ids = PromptIds(context, given);
   if (!ids.ok()) return ids.status();
@@ -197,6 +202,44 @@ absl::Status CheckRequest(const RequestFields& given) {
     return absl::InvalidArgumentError(wrong);
   }
   return given.stop_count == 0 ? absl::OkStatus() : MakeStops(given).status();
+}
+
+absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
+                                                 std::span<const RequestFields::Part> given, bool add_special_tokens) {
+  std::vector<Tokenizer::Part> parts;
+  bool text = false;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::string field = given.size() == 1 ? "prompt" : absl::StrFormat("parts[%d]", i);
+    if (given[i].ids != nullptr) {
+      const std::span<const int32_t> ids(given[i].ids, given[i].id_count);
+      if (absl::Status bad = CheckTokenIds(context, field.c_str(), ids); !bad.ok()) return bad;
+      parts.push_back({"", true, ids});
+      continue;
+    }
+    if (given[i].text == nullptr && given[i].text_bytes > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: its text is NULL, but text_bytes is %d", field, given[i].text_bytes));
+    }
+    const std::string_view piece(given[i].text == nullptr ? "" : given[i].text, given[i].text_bytes);
+    if (absl::Status bad = Tokenizer::CheckText(field.c_str(), piece); !bad.ok()) return bad;
+    parts.push_back({piece, given[i].special, {}});
+    text = true;
+  }
+  if (context.tokenizer == nullptr && text) {
+    return absl::InvalidArgumentError("prompt: text needs a tokenizer: " + *context.tokenizer_missing_reason);
+  }
+  std::vector<int32_t> ids;
+  if (context.tokenizer != nullptr) {
+    ids = context.tokenizer->EncodeParts(parts, add_special_tokens);
+  } else {
+    for (const Tokenizer::Part& part : parts) ids.insert(ids.end(), part.ids.begin(), part.ids.end());
+  }
+  for (const int32_t id : ids) {
+    if (id < context.spec->vocab) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "tokenizer.json: token id %d is outside the model's vocabulary of %d", id, context.spec->vocab));
+  }
+  return ids;
 }
 
 absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const RequestFields& given) {

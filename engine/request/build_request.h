@@ -2,7 +2,9 @@
 #define FASTDECODE_ENGINE_REQUEST_BUILD_REQUEST_H_
 
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/model/model_spec.h"
@@ -24,6 +26,19 @@ struct RequestContext {
 // What a caller asks for, as it comes: nothing is checked yet. Arrays are lent, and may be null if their count is 0.
 // The public header says what each field means (fd_request has the same names).
 struct RequestFields {
+  // A piece of a prompt: ids if they are not null, else text.
+  struct Part {
+    bool special = true;  // special tokens in the text become their ids
+    const char* text = nullptr;
+    size_t text_bytes = 0;
+    const int32_t* ids = nullptr;
+    size_t id_count = 0;
+  };
+
+  const Part* parts = nullptr;
+  size_t part_count = 0;
+  void* user = nullptr;
+  uint64_t deadline_ns = 0;
   const char* prompt = nullptr;
   size_t prompt_bytes = 0;
   const int32_t* prompt_ids = nullptr;
@@ -56,6 +71,10 @@ struct RequestFields {
 // What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and
 // value.
 absl::Status CheckRequest(const RequestFields& given);
+
+// The ids of a prompt in parts, the template's tokens around them. Errors name part and field.
+absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
+                                                 std::span<const RequestFields::Part> parts, bool add_special_tokens);
 
 // Checks every field, tokenises the prompt, and takes all the memory that the request will need. Errors name field and
 // value; ResourceExhausted: no sampling memory. Runs on the caller's thread.

@@ -4,58 +4,82 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <memory_resource>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "engine/pipeline/sequence.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/stream_detokenizer.h"
-#include "engine/pipeline/sequence.h"
 
 namespace fastdecode {
 
 // How a request ended, as its caller sees it.
-enum class RequestFinish : uint8_t { kStop, kLength, kCancelled, kError };
+enum class RequestFinish : uint8_t { kStop, kLength, kCancelled, kError, kDeadline };
 
-// One thing that a caller is told about its request.
+// One thing that a caller is told about its request. Tokens and logprobs lie in the request's sequence.
 struct RequestEvent {
-  bool finished = false;  // the last one
-  int32_t token = 0;
-  uint32_t token_index = 0;  // of the generated tokens
-  float logprob = 0;
-  std::vector<TokenLogprob> top_logprobs;
+  enum class Kind : uint8_t { kToken, kFinished, kPrompt };
+  Kind kind = Kind::kToken;
+  uint32_t token_index = 0;  // kToken: the first one, of the generated tokens
+  uint32_t token_count = 0;  // kToken
   std::string text;
+  uint64_t time_ns = 0;
+};
+
+// What a request's last event says.
+struct RequestEnd {
   RequestFinish finish = RequestFinish::kStop;
   std::string error;
-  uint32_t prompt_tokens = 0;
+  int32_t stop_index = -1;  // kStop: of the stop strings; -1: none of them
+  int32_t stop_token = -1;  // kStop: -1: none
   uint32_t generated_tokens = 0;
-  uint64_t submit_ns = 0;
-  uint64_t time_ns = 0;
 };
 
 // A request between submit and the last event taken.
 // Owns: its sequence and the events not taken yet.
-// Thread: `sequence` as its own comment says; detokenizer and matcher the desk thread; the rest under the
-//         desk's mutex. Bounded: by max_tokens + 1 events.
+// Thread: `sequence` as its own comment says; what is marked as the desk's, the desk thread; the rest under the desk's
+//         mutex. Bounded: kUndeliveredMax events and the last one, of tokens that the sequence has memory for.
 struct Request {
-  explicit Request(std::pmr::memory_resource* sampling_memory) : sequence(sampling_memory) {}
+  explicit Request(std::pmr::memory_resource* sampling_memory) : sequence(sampling_memory), place(this) {}
+
+  // So many events wait at most; tokens that come then are added to the last one.
+  static constexpr size_t kUndeliveredMax = 1024;
 
   Sequence sequence;
+
+  // Constant once submitted.
+  void* user = nullptr;
+  uint64_t submit_ns = 0;
+  uint64_t deadline_ns = UINT64_MAX;  // NowNs
+
+  // Desk thread.
   std::optional<StreamDetokenizer> detokenizer;  // absent: no text
   std::optional<StopMatcher> stops;
-  uint64_t submit_ns = 0;
   uint32_t announced = 0;  // generated tokens told so far
+  bool over = false;       // the last event is made; later tokens are dropped
 
   // Under the mutex.
   std::deque<RequestEvent> events;
-  std::condition_variable changed;  // events came, or in_pipeline has ended
-  bool ended = false;               // the caller's last event is queued; later tokens are dropped
+  RequestEvent taken;               // the last one that RequestDesk::Next gave out
+  RequestEnd end;                   // of the last event, once `ended`
+  std::condition_variable changed;  // for whoever waits for this request alone
+  bool ended = false;               // the last event is queued
+  bool released = false;            // the last event was taken, and what it points to is not used any more
   bool in_pipeline = false;         // the sequence is lent out
-  bool listed = false;              // in the desk's list of requests with events
   bool forgotten = false;           // the caller wants nothing more
+  bool polled = false;              // what RequestDesk::Poll gave out last points here
   int waiters = 0;                  // threads in Next and Forget; the request stays until they have left
+
+  // Its place in the desk's list of requests with events: a list of one where it is not there.
+  struct Place {
+    explicit Place(Request* request) : own{request}, at(own.begin()) {}
+    std::list<Request*> own;
+    std::list<Request*>::iterator at;
+    bool listed = false;
+  } place;
 };
 
 }  // namespace fastdecode

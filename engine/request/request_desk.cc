@@ -1,12 +1,11 @@
 #include "engine/request/request_desk.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <new>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "numa/clock.h"
 
 namespace fastdecode {
@@ -14,27 +13,20 @@ namespace fastdecode {
 namespace {
 
 constexpr uint64_t kSleepNsMax = 50'000'000;
-constexpr int kEventsPerTurnMax = 1024;
-constexpr size_t kStaleIdsMax = 1024;
-constexpr int64_t kWaitNsMax = INT64_MAX / 4;  // 73 years: the clock and a longer wait would be more than an int64
-
-// Waits for `ready()` under `lock`; false after timeout_ns (< 0: for ever).
-template <class Ready>
-bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, int64_t timeout_ns, Ready&& ready) {
-  if (timeout_ns < 0) {
-    changed.wait(lock, ready);
-    return true;
-  }
-  return changed.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kWaitNsMax)), ready);
-}
+constexpr size_t kEventsPerTurnMax = 1024;
 
 }  // namespace
 
 RequestDesk::RequestDesk(Pipeline* pipeline, ParkWord* own_word, size_t queue_max, HomeKeeper* keeper,
                          const EventWriter& record)
-    : pipeline_(pipeline), own_parker_(own_word), queue_max_(queue_max), keeper_(keeper), record_(record) {}
+    : pipeline_(pipeline), own_parker_(own_word), queue_max_(queue_max), keeper_(keeper), record_(record) {
+  deliveries_.reserve(kEventsPerTurnMax);
+}
 
-RequestDesk::~RequestDesk() { Stop(); }
+RequestDesk::~RequestDesk() {
+  Stop();
+  if (event_fd_ >= 0) close(event_fd_);
+}
 
 void RequestDesk::Start() {
   thread_ = std::make_unique<PinnedThread>("fd-desk", -1, [this] { Run(); });
@@ -44,51 +36,17 @@ void RequestDesk::Stop() {
   if (thread_ == nullptr) return;
   {
     std::unique_lock lock(mutex_);
-    draining_ = true;
+    counts_.draining = true;
     for (auto& [id, request] : requests_) request->sequence.cancelled.store(true, std::memory_order_release);
     pipeline_->NoteCancel();
     pipeline_->Wake();
-    any_changed_.wait(lock, [this] { return lent_ == 0 && commands_.empty(); });
+    fewer_.wait(lock, [this] { return lent_ == 0 && commands_.empty(); });
   }
   pipeline_->Stop();
   // Release: Run's acquire load comes after everything above.
   stop_.store(true, std::memory_order_release);
   own_parker_.RingAfterRelease();
   thread_.reset();
-}
-
-absl::Status RequestDesk::Submit(std::unique_ptr<Request> request, uint64_t* id) {
-  {
-    std::lock_guard lock(mutex_);
-    if (draining_) return absl::UnavailableError("the engine is draining and takes no more requests");
-    if (running_ >= queue_max_) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("the queue is full: %d requests are waiting or running (--max-queue)", running_));
-    }
-    Lend(std::move(request));
-    *id = next_id_++;
-  }
-  commands_seen_.fetch_add(1, std::memory_order_release);
-  own_parker_.RingAfterRelease();
-  return absl::OkStatus();
-}
-
-// As request next_id_. Where memory runs out nothing is changed. REQUIRES: the mutex is held.
-void RequestDesk::Lend(std::unique_ptr<Request> request) {
-  request->sequence.id = next_id_;
-  request->sequence.owner = request.get();
-  request->in_pipeline = true;
-  PipelineCommand command;
-  command.sequence = &request->sequence;
-  const auto taken = requests_.emplace(next_id_, std::move(request)).first;
-  try {
-    commands_.push_back(command);
-  } catch (const std::bad_alloc&) {
-    requests_.erase(taken);
-    throw;
-  }
-  ++running_;
-  ++lent_;
 }
 
 void RequestDesk::Command(const PipelineCommand& command) {
@@ -100,111 +58,28 @@ void RequestDesk::Command(const PipelineCommand& command) {
   own_parker_.RingAfterRelease();
 }
 
-void RequestDesk::Cancel(uint64_t id) {
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = requests_.find(id);
-    if (found == requests_.end()) return;
-    found->second->sequence.cancelled.store(true, std::memory_order_release);
-  }
-  pipeline_->NoteCancel();
-}
-
-RequestDesk::NextResult RequestDesk::Next(uint64_t id, RequestEvent* out, int64_t timeout_ns) {
-  std::unique_lock lock(mutex_);
-  const auto found = requests_.find(id);
-  if (found == requests_.end() || found->second->forgotten) return NextResult::kUnknown;
-  Request& request = *found->second;
-  const auto over = [&] { return request.forgotten || (request.ended && request.events.empty()); };
-  ++request.waiters;
-  WaitFor(request.changed, lock, timeout_ns, [&] { return !request.events.empty() || over(); });
-  --request.waiters;
-  NextResult result = over() ? NextResult::kUnknown : NextResult::kTimeout;
-  if (!request.events.empty()) {
-    result = NextResult::kEvent;
-    *out = std::move(request.events.front());
-    request.events.pop_front();
-  }
-  EraseIfDone(id);
-  return result;
-}
-
-bool RequestDesk::WaitAny(uint64_t* id, int64_t timeout_ns) {
-  std::unique_lock lock(mutex_);
-  const auto ready = [this] {
-    while (!with_events_.empty()) {
-      const auto found = requests_.find(with_events_.front());
-      if (found != requests_.end() && !found->second->events.empty()) return true;
-      if (found != requests_.end()) found->second->listed = false;
-      with_events_.pop_front();
-    }
-    return false;
-  };
-  if (!WaitFor(any_changed_, lock, timeout_ns, ready)) return false;
-  // To the back: it stays listed until found without events, and the others come first.
-  *id = with_events_.front();
-  with_events_.pop_front();
-  with_events_.push_back(*id);
-  return true;
-}
-
-void RequestDesk::Forget(uint64_t id) {
-  std::unique_lock lock(mutex_);
-  const auto found = requests_.find(id);
-  if (found == requests_.end()) return;
-  Request& request = *found->second;
-  request.forgotten = true;
-  request.events.clear();
-  request.changed.notify_all();
-  request.sequence.cancelled.store(true, std::memory_order_release);
-  pipeline_->NoteCancel();
-  if (request.sequence.prompt_logits != nullptr) {
-    ++request.waiters;
-    request.changed.wait(lock, [&] { return !request.in_pipeline; });
-    --request.waiters;
-  }
-  EraseIfDone(id);
-}
-
-void RequestDesk::Drain() {
-  std::unique_lock lock(mutex_);
-  draining_ = true;
-  any_changed_.wait(lock, [this] { return running_ == 0; });
-}
-
-size_t RequestDesk::running() const {
-  std::lock_guard lock(mutex_);
-  return running_;
-}
-
-// A request goes when the pipeline is done with its sequence and its callers with its events.
-void RequestDesk::EraseIfDone(uint64_t id) {
-  const auto found = requests_.find(id);
-  const Request& request = *found->second;
-  if (request.in_pipeline || request.waiters > 0) return;
-  if (!request.forgotten && !(request.ended && request.events.empty())) return;
-  requests_.erase(found);
-  // Ids of erased requests go when WaitAny meets them. Who never calls it must not gather them for ever.
-  if (with_events_.size() <= 2 * requests_.size() + kStaleIdsMax) return;
-  std::erase_if(with_events_, [this](uint64_t listed) { return requests_.count(listed) == 0; });
-}
-
-// ---- the desk thread
-
 void RequestDesk::Run() {
   while (!stop_.load(std::memory_order_acquire)) {
     const bool forwarded = ForwardCommands();
     const bool handled = HandleEvents();
-    if (forwarded || handled) continue;
+    const bool ended = EndOverdue();
+    if (forwarded || handled || ended) continue;
     own_parker_.Arm();
     // Between Arm and Sleep: commands were counted, events queued, or the stop flag set before their ringer's look.
     const bool waiting = commands_seen_.load(std::memory_order_acquire) != commands_forwarded_;
     if (waiting || pipeline_->HasEvents() || stop_.load(std::memory_order_acquire)) {
       own_parker_.Disarm();
     } else {
-      own_parker_.Sleep(kSleepNsMax);
+      own_parker_.Sleep(SleepNs());
     }
   }
+}
+
+uint64_t RequestDesk::SleepNs() const {
+  const uint64_t deadline_ns = first_deadline_.load(std::memory_order_relaxed);
+  if (deadline_ns == UINT64_MAX) return kSleepNsMax;
+  const uint64_t now_ns = NowNs();
+  return deadline_ns <= now_ns ? 1 : std::min(kSleepNsMax, deadline_ns - now_ns);
 }
 
 bool RequestDesk::ForwardCommands() {
@@ -227,14 +102,16 @@ bool RequestDesk::ForwardCommands() {
   if (all) commands_forwarded_ = seen;
   if (moved) {
     pipeline_->Wake();
-    any_changed_.notify_all();
+    fewer_.notify_all();
   }
   return moved;
 }
 
+// What the pipeline has said meanwhile is turned into callers' events first, and then handed out under one lock.
 bool RequestDesk::HandleEvents() {
   PipelineEvent event;
-  int handled = 0;
+  size_t handled = 0;
+  deliveries_.clear();
   while (handled < kEventsPerTurnMax && pipeline_->TryEvent(&event)) {
     ++handled;
     if (event.kind == PipelineEvent::Kind::kHomeLost) {
@@ -242,44 +119,107 @@ bool RequestDesk::HandleEvents() {
       continue;
     }
     Request& request = *static_cast<Request*>(event.sequence->owner);
+    Delivery& delivery = deliveries_.emplace_back();
+    delivery.request = &request;
+    delivery.id = request.sequence.id;
+    delivery.time_ns = event.time_ns;
     if (event.kind == PipelineEvent::Kind::kToken) {
-      OnToken(request, event);
+      MakeToken(request, event, &delivery);
     } else {
-      OnFinished(request, event);
+      MakeEnd(request, event, &delivery);
     }
   }
-  return handled > 0;
+  if (deliveries_.empty()) return handled > 0;
+  {
+    std::lock_guard lock(mutex_);
+    for (Delivery& delivery : deliveries_) Deliver(&delivery);
+    SignalEvents();
+  }
+  if (!record_.on()) return true;
+  for (const Delivery& delivery : deliveries_) {
+    if (delivery.token) RecordDelivery(delivery.id, *delivery.token, delivery.time_ns);
+  }
+  return true;
 }
 
-void RequestDesk::OnToken(Request& request, const PipelineEvent& event) {
+void RequestDesk::MakeToken(Request& request, const PipelineEvent& event, Delivery* out) {
+  if (request.over) return;
   const Sequence& sequence = request.sequence;
   const uint32_t index = event.token_index - sequence.prompt_tokens;
-  RequestEvent out;
-  out.token = sequence.tokens[event.token_index];
-  out.token_index = index;
-  out.logprob = sequence.logprobs[index];
-  const size_t top = static_cast<size_t>(std::max(sequence.sampling.logprobs, 0));
-  out.top_logprobs.assign(sequence.top_logprobs.begin() + index * top,
-                          sequence.top_logprobs.begin() + (index + 1) * top);
-  out.submit_ns = request.submit_ns;
-  out.time_ns = event.time_ns;
-  if (request.detokenizer) out.text = request.detokenizer->Push(out.token);
-  bool stopped = false;
-  if (request.stops && index >= sequence.min_tokens) {
-    out.text = request.stops->Feed(out.text);
-    stopped = request.stops->match().has_value();
-  }
-  std::lock_guard lock(mutex_);
-  if (request.ended) return;
   ++request.announced;
-  Push(request, std::move(out));
-  if (record_.on()) RecordDelivery(request.sequence.id, index, event.time_ns);
-  if (!stopped) return;
+  out->token = index;
+  if (request.detokenizer) out->text = request.detokenizer->Push(sequence.tokens[event.token_index]);
+  if (!request.stops || index < sequence.min_tokens) return;
+  out->text = request.stops->Feed(out->text);
+  if (!request.stops->match().has_value()) return;
   // Found here, a step or more behind the pipeline: the sequence leaves at its next boundary, the caller is done now.
   request.sequence.stopped.store(true, std::memory_order_relaxed);
+  request.over = true;
+  out->end.emplace();
+  out->end->finish = RequestFinish::kStop;
+  out->end->stop_index = static_cast<int32_t>(request.stops->match()->stop_index);
+  out->end->generated_tokens = request.announced;
   request.sequence.cancelled.store(true, std::memory_order_release);
   pipeline_->NoteCancel();
-  End(request, RequestFinish::kStop, "", "", event.time_ns);
+}
+
+void RequestDesk::MakeEnd(Request& request, const PipelineEvent& event, Delivery* out) {
+  out->given_back = true;
+  if (request.over) return;
+  request.over = true;
+  RequestEnd& end = out->end.emplace();
+  end.finish = RequestFinish::kError;
+  if (event.reason == FinishReason::kStopToken) end.finish = RequestFinish::kStop;
+  if (event.reason == FinishReason::kLength) end.finish = RequestFinish::kLength;
+  if (event.reason == FinishReason::kCancelled) end.finish = RequestFinish::kCancelled;
+  if (end.finish == RequestFinish::kStop) end.stop_token = request.sequence.stop_token;
+  end.error = DescribeFailure(event);
+  end.generated_tokens = request.announced;
+  out->last_text = LastText(request);
+}
+
+// REQUIRES: the mutex is held.
+void RequestDesk::Deliver(Delivery* delivery) {
+  Request& request = *delivery->request;
+  if (delivery->token) {
+    ++counts_.generated_tokens;
+    RequestEvent event;
+    event.token_index = *delivery->token;
+    event.token_count = 1;
+    event.text = std::move(delivery->text);
+    event.time_ns = delivery->time_ns;
+    Push(request, std::move(event));
+  }
+  if (delivery->end) End(request, *std::move(delivery->end), std::move(delivery->last_text), delivery->time_ns);
+  if (!delivery->given_back) return;
+  request.in_pipeline = false;
+  --lent_;
+  if (request.waiters > 0) request.changed.notify_all();
+  fewer_.notify_all();
+  EraseIfDone(delivery->id);
+}
+
+// Whose time is over has what was generated until then.
+bool RequestDesk::EndOverdue() {
+  const uint64_t first_ns = first_deadline_.load(std::memory_order_relaxed);
+  if (first_ns == UINT64_MAX) return false;
+  const uint64_t now_ns = NowNs();
+  if (now_ns < first_ns) return false;
+  {
+    std::lock_guard lock(mutex_);
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
+      Request& request = *requests_.find(deadlines_.begin()->second)->second;
+      request.over = true;
+      request.sequence.cancelled.store(true, std::memory_order_release);
+      RequestEnd end;
+      end.finish = RequestFinish::kDeadline;
+      end.generated_tokens = request.announced;
+      End(request, std::move(end), LastText(request), now_ns);
+    }
+    SignalEvents();
+  }
+  pipeline_->NoteCancel();
+  return true;
 }
 
 // Of what the pipeline does not change.
@@ -304,22 +244,6 @@ void RequestDesk::RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_
   event.count = index;
   event.home = -1;
   record_.Write(event);
-}
-
-void RequestDesk::OnFinished(Request& request, const PipelineEvent& event) {
-  RequestFinish finish = RequestFinish::kError;
-  if (event.reason == FinishReason::kStopToken) finish = RequestFinish::kStop;
-  if (event.reason == FinishReason::kLength) finish = RequestFinish::kLength;
-  if (event.reason == FinishReason::kCancelled) finish = RequestFinish::kCancelled;
-  std::string error = DescribeFailure(event);
-  std::string rest = LastText(request);
-  std::lock_guard lock(mutex_);
-  request.in_pipeline = false;
-  --lent_;
-  if (!request.ended) End(request, finish, std::move(error), std::move(rest), event.time_ns);
-  request.changed.notify_all();  // for Forget: End says nothing of forgotten ones
-  any_changed_.notify_all();
-  EraseIfDone(request.sequence.id);
 }
 
 // Empty if it is none.
@@ -353,31 +277,6 @@ std::string RequestDesk::LastText(Request& request) {
   if (!request.stops) return text;
   if (request.announced > request.sequence.min_tokens) text = request.stops->Feed(text);
   return text + request.stops->Finish();
-}
-
-// The caller's last event. REQUIRES: the mutex is held.
-void RequestDesk::End(Request& request, RequestFinish finish, std::string error, std::string text, uint64_t time_ns) {
-  RequestEvent out;
-  out.finished = true;
-  out.finish = finish;
-  out.error = std::move(error);
-  out.text = std::move(text);
-  out.prompt_tokens = request.sequence.prompt_tokens;
-  out.generated_tokens = request.announced;
-  out.submit_ns = request.submit_ns;
-  out.time_ns = time_ns;
-  Push(request, std::move(out));
-  request.ended = true;
-  --running_;
-}
-
-void RequestDesk::Push(Request& request, RequestEvent event) {
-  if (request.forgotten) return;
-  request.events.push_back(std::move(event));
-  if (!request.listed) with_events_.push_back(request.sequence.id);
-  request.listed = true;
-  request.changed.notify_all();
-  any_changed_.notify_all();
 }
 
 }  // namespace fastdecode

@@ -6,9 +6,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,13 +26,31 @@
 
 namespace fastdecode {
 
+// What a desk has counted since it was made, and what it has now.
+struct DeskStatistics {
+  uint64_t submitted = 0, refused = 0;  // refused: for a full queue
+  uint64_t prompt_tokens = 0;           // of accepted requests
+  uint64_t generated_tokens = 0;        // announced
+  uint64_t finished[5] = {};            // by RequestFinish
+  uint64_t running = 0;                 // requests whose last event is not queued yet
+  uint64_t undelivered = 0;             // requests with events that nobody has taken
+  bool draining = false;
+};
+
+// An event that was taken. Both live as long as Next and Poll say.
+struct TakenEvent {
+  const Request* request = nullptr;
+  const RequestEvent* event = nullptr;
+};
+
 // Between the callers and the pipeline: passes sequences on in order of submission, turns tokens into text, finds stop
-// strings, and keeps each request's events until its caller takes them.
+// strings, ends requests whose deadline has passed, and keeps each request's events until its caller takes them.
 //
-// Owns: requests from Submit until the last event was taken or the request forgotten; the desk thread (unpinned).
-// Thread: the public functions may be called from any thread. One mutex guards the requests' events; the pipeline
-//         thread never takes it.
-// Bounded: `queue_max` requests that have not ended.
+// Owns: requests from Submit until the last event was taken or the request forgotten; the desk thread (unpinned); the
+//       event descriptor.
+// Thread: the public functions may be called from any thread. One mutex guards the requests' events. The desk thread
+//         takes it once for all events that the pipeline has for it; the pipeline thread never does.
+// Bounded: `queue_max` requests that have not ended, and what Request says of each.
 class RequestDesk {
  public:
   // `record`: of the desk thread.
@@ -50,31 +73,59 @@ class RequestDesk {
 
   enum class NextResult { kEvent, kTimeout, kUnknown };
   // timeout_ns < 0: for ever. kUnknown: never heard of, forgotten (perhaps while we waited), or its last event was
-  // taken.
-  NextResult Next(uint64_t id, RequestEvent* out, int64_t timeout_ns);
-  bool WaitAny(uint64_t* id, int64_t timeout_ns);
+  // taken. *out lives until the next call for this request, or its Forget; one thread at a time for each.
+  NextResult Next(uint64_t id, TakenEvent* out, int64_t timeout_ns);
+  // Takes up to `capacity` events of any requests, which take turns, and waits for the first one. What is in *out lives
+  // until the next Poll; one thread at a time. A request whose last event was among them is forgotten then. Throws
+  // std::bad_alloc before anything is taken.
+  void Poll(size_t capacity, int64_t timeout_ns, std::vector<TakenEvent>* out);
+  // A descriptor that is readable while an event waits; the desk's. -1: errno says why there is none.
+  int EventFd();
   // With prompt_logits: returns when the pipeline writes there no more, which it says through the desk thread; so
   // never from there, nor from a log sink, which may be called there.
   void Forget(uint64_t id);
 
-  // Refuses new requests, and returns when all have ended.
-  void Drain();
+  // Refuses new requests. Returns when all have ended or the time is over (timeout_ns < 0: never): how many have not.
+  size_t Drain(int64_t timeout_ns);
 
-  size_t running() const;
+  DeskStatistics statistics() const;
 
  private:
+  // What the desk thread has made of an event of the pipeline, for the request's caller.
+  struct Delivery {
+    Request* request = nullptr;
+    uint64_t id = 0;
+    uint64_t time_ns = 0;
+    std::optional<uint32_t> token;  // its index, of the generated ones...
+    std::string text;               // ...and what became certain with it
+    std::optional<RequestEnd> end;  // what the last event says, which comes after that...
+    std::string last_text;          // ...and its text
+    bool given_back = false;        // the sequence is the desk's again
+  };
+
+  // --- the desk thread
   void Run();
+  uint64_t SleepNs() const;
   bool ForwardCommands();
   bool HandleEvents();
-  void Lend(std::unique_ptr<Request> request);
-  void OnToken(Request& request, const PipelineEvent& event);
+  void MakeToken(Request& request, const PipelineEvent& event, Delivery* out);
+  void MakeEnd(Request& request, const PipelineEvent& event, Delivery* out);
+  void Deliver(Delivery* delivery);
+  bool EndOverdue();
   void RecordSubmission(const PipelineCommand& command);
   void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
-  void OnFinished(Request& request, const PipelineEvent& event);
   std::string DescribeFailure(const PipelineEvent& event);
   static std::string LastText(Request& request);
-  void End(Request& request, RequestFinish finish, std::string error, std::string text, uint64_t time_ns);
+
+  // --- events and callers, with the mutex held (request_events.cc)
+  void Lend(std::unique_ptr<Request> request);
   void Push(Request& request, RequestEvent event);
+  void End(Request& request, RequestEnd end, std::string text, uint64_t time_ns);
+  void List(Request& request);
+  void Unlist(Request& request);
+  void TakeFront(Request& request, RequestEvent* out);
+  void SignalEvents();
+  void ReleasePolled();
   void EraseIfDone(uint64_t id);
 
   Pipeline* const pipeline_;
@@ -83,18 +134,28 @@ class RequestDesk {
   HomeKeeper* const keeper_;
 
   mutable std::mutex mutex_;
-  std::condition_variable any_changed_;                              // some request got an event, or ended
+  std::condition_variable any_changed_;                              // some request got an event
+  std::condition_variable fewer_;                                    // a request ended, or a sequence or command left
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;  // by id
-  std::deque<uint64_t> with_events_;                                 // listed requests, next first; may hold stale ids
+  std::list<Request*> with_events_;                                  // the next one to be polled first
+  std::set<std::pair<uint64_t, uint64_t>> deadlines_;                // (when, id) of those that have not ended
   std::deque<PipelineCommand> commands_;                             // not passed on yet
+  std::vector<RequestEvent> polled_;                                 // that Poll gave out last...
+  std::vector<uint64_t> polled_ids_;                                 // ...and of whom
   uint64_t next_id_ = 1;
-  size_t running_ = 0;  // requests whose last event is not queued yet
-  size_t lent_ = 0;     // sequences that the pipeline has
-  bool draining_ = false;
+  size_t lent_ = 0;      // sequences that the pipeline has
+  int any_waiters_ = 0;  // threads that wait for any_changed_
+  int event_fd_ = -1;
+  bool signalled_ = false;  // event_fd_ is readable
+  DeskStatistics counts_;   // but for `undelivered`
 
-  EventWriter record_;                      // desk thread
-  std::atomic<uint64_t> commands_seen_{0};  // bumped after each push to commands_
-  uint64_t commands_forwarded_ = 0;         // desk thread
+  // Desk thread.
+  EventWriter record_;
+  std::vector<Delivery> deliveries_;  // used again and again
+  uint64_t commands_forwarded_ = 0;
+
+  std::atomic<uint64_t> commands_seen_{0};            // bumped after each push to commands_
+  std::atomic<uint64_t> first_deadline_{UINT64_MAX};  // of deadlines_
   std::atomic<bool> stop_{false};
   std::unique_ptr<PinnedThread> thread_;
 };

@@ -85,6 +85,7 @@ absl::Status Engine::Start() {
   recorder_ = *std::move(recorder);
   StartPipeline(poll);
   ResetStatistics();
+  created_ns_ = NowNs();
   return StartRecordServer();
 }
 
@@ -268,14 +269,23 @@ Engine::~Engine() {
   spart_.reset();
 }
 
-absl::Status Engine::Submit(const RequestFields& request, uint64_t* id) {
+RequestContext Engine::Context() const {
   RequestContext context;
   context.spec = &spec_;
   context.tokenizer = tokenizer_.get();
   context.tokenizer_missing_reason = &tokenizer_missing_reason_;
   context.max_context = max_context();
   context.sampling_memory = spart_->sampling_memory();
-  absl::StatusOr<std::unique_ptr<Request>> built = BuildRequest(context, request);
+  return context;
+}
+
+absl::StatusOr<std::vector<int32_t>> Engine::Tokenize(std::span<const RequestFields::Part> parts,
+                                                      bool add_special_tokens) const {
+  return EncodeParts(Context(), parts, add_special_tokens);
+}
+
+absl::Status Engine::Submit(const RequestFields& request, uint64_t* id) {
+  absl::StatusOr<std::unique_ptr<Request>> built = BuildRequest(Context(), request);
   if (!built.ok()) return built.status();
   return desk_->Submit(*std::move(built), id);
 }
@@ -345,6 +355,29 @@ std::string Engine::StatisticsJson() const {
   gauges.s_cores = cores_.plan.s_cores;
   std::lock_guard lock(statistics_mutex_);
   return ToJson(Difference(TakeSnapshot(statistics), baseline_), homes_->List(), gauges);
+}
+
+EngineCounts Engine::Counts() const {
+  const PipelineStatistics& statistics = pipeline_->statistics();
+  EngineCounts counts;
+  counts.desk = desk_->statistics();
+  counts.running = std::min<uint64_t>(counts.desk.running, statistics.active_sequences.load(std::memory_order_relaxed));
+  for (const Homes::Info& home : homes_->List()) {
+    ++counts.homes;
+    if (!home.up) continue;
+    ++counts.homes_up;
+    counts.kv_pages += home.description.pages;
+    counts.kv_pages_used += statistics.home_pages_used[home.index].load(std::memory_order_relaxed);
+  }
+  counts.preemptions = statistics.preemptions.value();
+  counts.steps = statistics.steps.value();
+  counts.rows = statistics.rows.value();
+  counts.hops = statistics.hops.value();
+  counts.s_busy_ns = statistics.s_busy_ns.value();
+  counts.last_step_ns = statistics.last_step_ns.load(std::memory_order_relaxed);
+  counts.created_ns = created_ns_;
+  counts.now_ns = NowNs();
+  return counts;
 }
 
 std::string Engine::PagesJson() {

@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/homes/homes.h"
@@ -30,6 +32,16 @@
 
 namespace fastdecode {
 
+// What an engine has counted since it was made, and what it has now.
+struct EngineCounts {
+  DeskStatistics desk;
+  uint64_t running = 0;  // of desk.running those that are in steps
+  uint32_t homes = 0, homes_up = 0;
+  uint64_t preemptions = 0, steps = 0, rows = 0, hops = 0, s_busy_ns = 0;
+  uint64_t kv_pages = 0, kv_pages_used = 0;  // of homes that are up
+  uint64_t now_ns = 0, created_ns = 0, last_step_ns = 0;
+};
+
 // One model being served: what the C interface's fd_engine is.
 // Owns: tokenizer, S-Part, homes of this process and links to others, pipeline, desk; ends them in the right order.
 // Thread: any.
@@ -40,6 +52,9 @@ class Engine {
   ~Engine();
 
   absl::Status Submit(const RequestFields& request, uint64_t* id);
+  // The ids of a prompt in parts.
+  absl::StatusOr<std::vector<int32_t>> Tokenize(std::span<const RequestFields::Part> parts,
+                                                bool add_special_tokens) const;
   RequestDesk& desk() { return *desk_; }
 
   const ModelSpec& spec() const { return spec_; }
@@ -49,6 +64,7 @@ class Engine {
 
   std::string Describe() const;
   std::string StatisticsJson() const;
+  EngineCounts Counts() const;
   // Asks the homes for their pages, and waits for the answers, a second at most.
   std::string PagesJson();
   // A reader of what this engine records; closed before the engine ends.
@@ -59,6 +75,7 @@ class Engine {
   explicit Engine(const Options& options);
   absl::Status Start();
   absl::Status LoadTokenizer();
+  RequestContext Context() const;
   // The plan of cores, and with it the number of micro-batches.
   absl::Status ChooseCores(const Topology& topology, const std::vector<Endpoint>& endpoints, bool gpu);
   absl::Status PlanCoresFor(const Topology& topology, size_t local_homes);
@@ -82,6 +99,7 @@ class Engine {
   std::string machine_;   // what was found at start, for Describe
   std::unique_ptr<Tokenizer> tokenizer_;
   std::string tokenizer_missing_reason_;
+  uint64_t created_ns_ = 0;
   ParkWord desk_word_;
 
   // In order of construction; destroyed backwards.

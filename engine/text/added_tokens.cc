@@ -78,7 +78,7 @@ const AddedToken* AddedTokens::LongestAt(std::string_view text) const {
   return longest;
 }
 
-void AddedTokens::Scan(std::string_view text, std::vector<AddedTokenSpan>* spans) const {
+void AddedTokens::Scan(std::string_view text, bool special, std::vector<AddedTokenSpan>* spans) const {
   spans->clear();
   size_t taken = 0;  // text before this is in *spans
   size_t position = 0;
@@ -91,7 +91,9 @@ void AddedTokens::Scan(std::string_view text, std::vector<AddedTokenSpan>* spans
     }
     size_t begin = position;
     size_t end = begin + token->content.size();
-    position = end;  // also if it is no whole word, and also if it strips: as in Hugging Face's implementation
+    // Also if it is special, or no whole word, or strips: as in Hugging Face's implementation.
+    position = end;
+    if (token->special && !special) continue;
     if (token->single_word && IsInsideWord(text, begin, end)) continue;
     if (token->lstrip) begin = std::max(taken, begin - TrailingSpaceBytes(text.substr(0, begin)));
     if (token->rstrip) end += LeadingSpaceBytes(text.substr(end));

@@ -26,8 +26,9 @@ class AddedTokens {
   // Of two with equal contents the first counts. REQUIRES: no content is empty.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  // Replaces *spans by those of `text`, in order. None is empty. REQUIRES: text is valid UTF-8.
-  void Scan(std::string_view text, std::vector<AddedTokenSpan>* spans) const;
+  // Replaces *spans by those of `text`, in order. None is empty. Without `special`, special tokens are plain text.
+  // REQUIRES: text is valid UTF-8.
+  void Scan(std::string_view text, bool special, std::vector<AddedTokenSpan>* spans) const;
 
  private:
   // The longest token at the start of `text`; null if there is none.

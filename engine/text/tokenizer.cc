@@ -89,11 +89,11 @@ struct Tokenizer::Impl {
         warning(spec.warning) {}
 
   // Appends the tokens of text without verbatim added tokens.
-  void EncodeStretch(std::string_view text, std::vector<int32_t>* ids) const {
+  void EncodeStretch(std::string_view text, bool special, std::vector<int32_t>* ids) const {
     std::string composed;
     if (nfc) text = composed = ComposeNfc(text);
     std::vector<AddedTokenSpan> spans;
-    normalized_tokens.Scan(text, &spans);
+    normalized_tokens.Scan(text, special, &spans);
     PreTokenizedText pieces;
     ByteLevelBpe::Scratch scratch;
     for (const AddedTokenSpan& span : spans) {
@@ -149,17 +149,25 @@ absl::Status Tokenizer::CheckText(const char* field, std::string_view text) {
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
-  FD_CHECK(text.size() <= kTextBytesMax, "the text is longer than can be encoded");
+  const Part part = {text, /*special=*/true, {}};
+  return EncodeParts({&part, 1}, add_special_tokens);
+}
+
+std::vector<int32_t> Tokenizer::EncodeParts(std::span<const Part> parts, bool add_special_tokens) const {
   std::vector<int32_t> ids;
   if (add_special_tokens) ids = impl_->prefix_ids;
-  const std::string valid = ReplaceInvalidUtf8(text);
   std::vector<AddedTokenSpan> spans;
-  impl_->verbatim_tokens.Scan(valid, &spans);
-  for (const AddedTokenSpan& span : spans) {
-    if (span.id >= 0) {
-      ids.push_back(span.id);
-    } else {
-      impl_->EncodeStretch(span.text, &ids);
+  for (const Part& part : parts) {
+    ids.insert(ids.end(), part.ids.begin(), part.ids.end());
+    FD_CHECK(part.text.size() <= kTextBytesMax, "the text is longer than can be encoded");
+    const std::string valid = ReplaceInvalidUtf8(part.text);
+    impl_->verbatim_tokens.Scan(valid, part.special, &spans);
+    for (const AddedTokenSpan& span : spans) {
+      if (span.id >= 0) {
+        ids.push_back(span.id);
+      } else {
+        impl_->EncodeStretch(span.text, part.special, &ids);
+      }
     }
   }
   if (add_special_tokens) ids.insert(ids.end(), impl_->suffix_ids.begin(), impl_->suffix_ids.end());

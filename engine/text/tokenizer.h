@@ -18,10 +18,10 @@ namespace fastdecode {
 // Text to token ids and back, as the model's tokenizer.json says: byte-level BPE, with the ids and texts that Hugging
 // Face's tokenizers library gives.
 //
-// Special tokens that a text spells out become their ids, as there; so text from outside is checked or escaped by
-// whoever builds a prompt around it. The truncation and padding sections are not applied, nor tokenizer_config.json's
-// added_tokens_decoder. Its add_bos_token and add_eos_token are followed where its tokenizer_class is LlamaTokenizer
-// or LlamaTokenizerFast and tokenizer.json's post_processor puts nothing around a text.
+// Special tokens that a text spells out become their ids, as there; text from outside belongs into a Part in which they
+// do not. The truncation and padding sections are not applied, nor tokenizer_config.json's added_tokens_decoder. Its
+// add_bos_token and add_eos_token are followed where its tokenizer_class is LlamaTokenizer or LlamaTokenizerFast and
+// tokenizer.json's post_processor puts nothing around a text.
 //
 // Owns: vocabulary, merges, patterns. Thread: immutable after Load, shared by any number.
 class Tokenizer {
@@ -44,6 +44,16 @@ class Tokenizer {
   // Bytes of `text` that are not UTF-8 count as U+FFFD, as after Python's decode("utf-8", errors="replace").
   // `add_special_tokens` puts the template's tokens (such as bos) around. REQUIRES: CheckText says nothing.
   std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const;
+
+  // A piece of a prompt: ids as they are, and then text.
+  struct Part {
+    std::string_view text;
+    bool special = true;  // special tokens in the text become their ids; else they are text (`encode_special_tokens`)
+    std::span<const int32_t> ids;
+  };
+  // Each part is encoded for itself; the template's tokens are put around all of them. REQUIRES: CheckText says nothing
+  // of any part's text.
+  std::vector<int32_t> EncodeParts(std::span<const Part> parts, bool add_special_tokens) const;
 
   // Ids that are no token are skipped; bytes that are not UTF-8 in the joined text become U+FFFD.
   std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const;

@@ -34,7 +34,7 @@ void Follow(size_t index, TokenStream stream) {
   while (const std::optional<TokenEvent> event = stream.Next()) {
     if (!event->finished) {
       if (ids.empty()) std::printf("first %zu %.3f\n", index, Now());
-      ids += (ids.empty() ? "" : ",") + std::to_string(event->token);
+      for (const int32_t id : event->tokens) ids += (ids.empty() ? "" : ",") + std::to_string(id);
       continue;
     }
     const bool failed = event->finish == FD_FINISH_ERROR;

@@ -6,19 +6,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fastdecode/fastdecode_bench.hpp>
 #include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <fastdecode/fastdecode.hpp>
 #include "kernels/float_types.h"
 #include "nlohmann/json.hpp"
 #include "tools/answer.h"
+#include "tools/bench/logit_comparison.h"
 #include "tools/bench/summary.h"
 #include "tools/engine_flags.h"
-#include "tools/bench/logit_comparison.h"
 #include "tools/option_values.h"
 #include "tools/output.h"
 #include "tools/prompts.h"
@@ -124,8 +124,8 @@ Texts SampleTexts(InferenceEngine& engine, const AccuracyFlags& flags) {
   }
   for (size_t i = 0; i < streams.size(); ++i) {
     const Answer answer = ReadAnswer(streams[i], LiveOutput::kNone);
-    if (answer.end.finish == FD_FINISH_ERROR) throw Error(FD_UNAVAILABLE, answer.end.error);
-    for (const TokenEvent& token : answer.tokens) texts.pieces[i].push_back(token.token);
+    if (answer.finish == FD_FINISH_ERROR) throw Error(FD_UNAVAILABLE, answer.error);
+    for (const Answer::Token& token : answer.tokens) texts.pieces[i].push_back(token.id);
   }
   return texts;
 }
@@ -158,13 +158,14 @@ Texts MakeTexts(InferenceEngine& engine, const AccuracyFlags& flags, const std::
 std::vector<float> ComputeLogits(InferenceEngine& engine, const Piece& piece, const std::string& whose) {
   GenerateRequest request(Piece(piece.begin(), piece.end() - 1));
   std::vector<float> logits(request.prompt_ids.size() * static_cast<size_t>(engine.vocab_size()));
-  request.fields.prompt_logits = logits.data();
-  request.fields.prompt_logits_floats = logits.size();
+  BenchRequest bench;
+  bench.prompt_logits = logits.data();
+  bench.prompt_logits_floats = logits.size();
   request.fields.max_tokens = 1;
   request.fields.temperature = 0;
-  TokenStream stream = engine.Submit(request);
+  TokenStream stream = Submit(engine, request, bench);
   const Answer answer = ReadAnswer(stream, LiveOutput::kNone);
-  if (answer.end.finish == FD_FINISH_ERROR) throw Error(FD_UNAVAILABLE, answer.end.error);
+  if (answer.finish == FD_FINISH_ERROR) throw Error(FD_UNAVAILABLE, answer.error);
   if (!std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); })) {
     throw Error(FD_INTERNAL, whose + ": there are logits that are not finite");
   }

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fastdecode/fastdecode_bench.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <fastdecode/fastdecode.hpp>
 #include "nlohmann/json.hpp"
 #include "tools/bench/accuracy.h"
 #include "tools/bench/attention.h"
@@ -18,12 +18,12 @@
 #include "tools/bench/gpu.h"
 #include "tools/bench/gpu_home.h"
 #include "tools/bench/memory.h"
+#include "tools/bench/read_bandwidth.h"
 #include "tools/bench/summary.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
 #include "tools/option_values.h"
 #include "tools/output.h"
-#include "tools/bench/read_bandwidth.h"
 
 namespace fastdecode {
 
@@ -54,10 +54,16 @@ std::vector<TokenStream> SubmitBatch(InferenceEngine& engine, const BenchFlags& 
     request.fields.max_tokens = static_cast<uint32_t>(tokens);
     request.fields.temperature = 0;
     request.fields.ignore_eos = 1;
-    request.fields.fill_tokens = static_cast<uint32_t>(flags.context - 1);
-    streams.push_back(engine.Submit(request));
+    BenchRequest bench;
+    bench.fill_tokens = static_cast<uint32_t>(flags.context - 1);
+    streams.push_back(Submit(engine, request, bench));
   }
   return streams;
+}
+
+// Of the last of an event's tokens, which are several where nobody took them for long.
+uint32_t LastIndex(const TokenEvent& event) {
+  return event.token_index + static_cast<uint32_t>(event.tokens.size()) - 1;
 }
 
 // Waits for token number `index` of a stream.
@@ -67,14 +73,14 @@ void AwaitToken(TokenStream& stream, uint32_t index) {
       const std::string reason = event->error.empty() ? "it filled its context; give fewer --rounds" : event->error;
       throw Error(FD_UNAVAILABLE, "a sequence ended before the window was over: " + reason);
     }
-    if (event->token_index >= index) return;
+    if (LastIndex(*event) >= index) return;
   }
 }
 
 // Passes over what is there of a stream, whose last token was number `index`. Returns its last token now.
 uint32_t PassOver(TokenStream& stream, uint32_t index) {
   while (std::optional<TokenEvent> event = stream.Next(0)) {
-    if (!event->finished) index = event->token_index;
+    if (!event->finished) index = LastIndex(*event);
   }
   return index;
 }
@@ -202,7 +208,8 @@ void AddReadTest(nlohmann::json& s) {
   if (homes == 0) return;
   const double r_alone = MeasureReadBandwidth({r_cores})[0] / homes;
   read["r_gb_per_s"] = r_alone;
-  const bool share = std::find_first_of(s_cores.begin(), s_cores.end(), r_cores.begin(), r_cores.end()) != s_cores.end();
+  const bool share =
+      std::find_first_of(s_cores.begin(), s_cores.end(), r_cores.begin(), r_cores.end()) != s_cores.end();
   if (!share) {  // else they do not read at once
     const std::vector<double> together = MeasureReadBandwidth({s_cores, r_cores});
     read["together_s_gb_per_s"] = together[0];

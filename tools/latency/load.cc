@@ -12,7 +12,7 @@ namespace fastdecode {
 
 namespace {
 
-constexpr uint64_t kLookAgainNs = 20'000'000;   // for Stop
+constexpr uint64_t kLookAgainNs = 20'000'000;    // for Stop
 constexpr uint64_t kRefusedPauseNs = 1'000'000;  // the engine's queue is full
 
 // "64" or "16-128".
@@ -31,9 +31,9 @@ std::string ParseRange(const std::string& text, TokenRange* range) {
 
 CLI::Option* AddRange(CLI::App* command, const char* name, TokenRange* range, const char* help) {
   auto text = std::make_shared<std::string>(std::to_string(range->min));
-  return command->add_option_function<std::string>(name, [text, range](const std::string& value) {
-                   *text = value;
-                 }, help)
+  return command
+      ->add_option_function<std::string>(
+          name, [text, range](const std::string& value) { *text = value; }, help)
       ->check([range](const std::string& value) { return ParseRange(value, range); })
       ->type_name("N[-M]")
       ->default_str(*text);
@@ -95,7 +95,8 @@ void Load::Run() {
     failure_ = std::current_exception();
     failed_.store(true, std::memory_order_release);
   }
-  running_.clear();  // cancels
+  for (const auto& [id, start] : running_) fd_forget(engine_.get(), id);  // which cancels it
+  running_.clear();
 }
 
 void Load::RunClosed() {
@@ -136,9 +137,7 @@ uint64_t Load::DrawGap() {
   return static_cast<uint64_t>(gap_s * 1e9);
 }
 
-int Load::Draw(const TokenRange& range) {
-  return std::uniform_int_distribution<int>(range.min, range.max)(random_);
-}
+int Load::Draw(const TokenRange& range) { return std::uniform_int_distribution<int>(range.min, range.max)(random_); }
 
 GenerateRequest Load::MakeRequest() {
   std::vector<int32_t> ids(static_cast<size_t>(Draw(flags_.prompt_tokens)));
@@ -148,16 +147,18 @@ GenerateRequest Load::MakeRequest() {
   request.fields.max_tokens = static_cast<uint32_t>(Draw(flags_.output_tokens));
   request.fields.temperature = 0;
   request.fields.ignore_eos = 1;
-  if (flags_.fill) request.fields.fill_tokens = static_cast<uint32_t>(request.prompt_ids.size() - 1);
   return request;
 }
 
 // False: the queue is full.
 bool Load::TrySubmit(const GenerateRequest& request, uint64_t intended_ns) {
   try {
-    TokenStream stream = engine_.Submit(request);
-    const uint64_t id = stream.id();
-    running_.emplace(id, Running{std::move(stream), starts_.size()});
+    BenchRequest bench;
+    if (flags_.fill) bench.fill_tokens = static_cast<uint32_t>(request.prompt_ids.size() - 1);
+    const RequestView view(request);
+    uint64_t id = 0;
+    ThrowIfError(fd_bench_submit(engine_.get(), view.get(), &bench, &id));
+    running_.emplace(id, starts_.size());
     starts_.push_back({.id = id, .intended_ns = intended_ns, .submit_ns = NowNs()});
     return true;
   } catch (const Error& error) {
@@ -167,18 +168,16 @@ bool Load::TrySubmit(const GenerateRequest& request, uint64_t intended_ns) {
 }
 
 void Load::TakeEvents(uint64_t until_ns) {
-  for (uint64_t now_ns = NowNs(); now_ns < until_ns; now_ns = NowNs()) {
-    const std::optional<uint64_t> id = engine_.WaitAny(static_cast<int64_t>(until_ns - now_ns));
-    if (!id.has_value()) return;
-    const auto stream = running_.find(*id);
-    if (stream == running_.end()) continue;
-    while (std::optional<TokenEvent> event = stream->second.stream.Next(0)) {
-      if (!event->finished) continue;
-      if (!event->error.empty()) throw Error(FD_UNAVAILABLE, "a request failed: " + event->error);
-      starts_[stream->second.start].ended_ns = NowNs();
-      running_.erase(stream);
-      return;
-    }
+  bool ended = false;
+  for (uint64_t now_ns = NowNs(); now_ns < until_ns && !ended; now_ns = NowNs()) {
+    engine_.Poll(static_cast<int64_t>(until_ns - now_ns), [&](const fd_event& event) {
+      if (event.kind != FD_EVENT_FINISHED) return;
+      if (event.finish == FD_FINISH_ERROR) throw Error(FD_UNAVAILABLE, std::string("a request failed: ") + event.error);
+      const auto running = running_.find(event.id);
+      starts_[running->second].ended_ns = NowNs();
+      running_.erase(running);
+      ended = true;
+    });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <fastdecode/fastdecode_bench.hpp>
 #include <map>
 #include <random>
 #include <string>
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include <fastdecode/fastdecode.hpp>
 #include "tools/latency/recording.h"
 
 namespace fastdecode {
@@ -28,7 +28,7 @@ struct LoadFlags {
   std::string arrivals = "poisson";  // or "constant"
   TokenRange prompt_tokens = {64, 64};
   TokenRange output_tokens = {64, 64};
-  bool fill = false;                 // prompts get random KV instead of being computed
+  bool fill = false;  // prompts get random KV instead of being computed
   uint64_t seed = 1;
 
   void AddTo(CLI::App* command);
@@ -77,11 +77,7 @@ class Load {
 
   // The thread's, and after Stop the owner's.
   std::mt19937_64 random_;
-  struct Running {
-    TokenStream stream;
-    size_t start;  // in starts_
-  };
-  std::map<uint64_t, Running> running_;  // by id
+  std::map<uint64_t, size_t> running_;  // by id: which of starts_
   std::vector<IntendedStart> starts_;
   uint64_t never_started_ = 0;
   std::exception_ptr failure_;

@@ -1,14 +1,24 @@
 /* FastDecode: the C interface of the engine. Everything that the engine does for others is reachable through this header;
- * fastdecode.hpp is a header-only C++ layer over it.
+ * fastdecode.hpp is a header-only C++ layer over it, and fastdecode_bench.h has what only measuring needs.
+ * docs/EMBEDDING.md is the guide.
  *
  * An engine loads one model and serves any number of requests at once (continuous batching). Whoever submits a request
  * does not wait for its answer; its tokens come back as events. Every accepted request ends with exactly one
  * FD_EVENT_FINISHED event.
  *
+ * Versions: from FD_ABI_VERSION 3 on, a program that was compiled against an older header runs with every later library.
+ * Functions, constants and fields at the end of structs are added, and nothing is changed or removed. Every struct that
+ * grows begins with struct_size, which says what its caller knows: the init functions set it, or the caller does, in an
+ * array in the first element for all of them. The library gives fields that a smaller struct lacks their defaults, and
+ * never writes behind a struct's end. A larger struct is accepted while the bytes that this library does not know are 0,
+ * and otherwise refused with the name of the struct: its caller uses what this library does not have yet. In a larger
+ * struct that it fills in, what it does not know becomes 0.
+ *
  * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
  * function, and but for what fd_log_sink says. Two callbacks are ever called: the log sink, and fd_synth.progress, by
  * the thread in fd_synthesize. Several engines may live in one process; no global state, but for which of its GPUs have
- * one, and whose turn it is on a core that threads share. The engine's own threads are pinned; the caller's threads and signals are left alone.
+ * one, and whose turn it is on a core that threads share. The engine's own threads are pinned; the caller's threads and
+ * signals are left alone. An engine does not survive fork(): the child must not use its handle.
  *
  * No environment variable is read here, but libraries below read theirs: oneDNN (ONEDNN_MAX_CPU_ISA, ONEDNN_VERBOSE),
  * CUDA, and OpenMP's runtime, which comes with oneDNN. With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY it binds the
@@ -31,7 +41,7 @@
 extern "C" {
 #endif
 
-#define FD_ABI_VERSION 2
+#define FD_ABI_VERSION 3
 uint32_t fd_abi_version(void);      /* FD_ABI_VERSION of the library that is linked */
 const char* fd_version(void);       /* "0.1.0" */
 
@@ -52,23 +62,30 @@ fd_code fd_status_code(const fd_status* status);          /* FD_OK for NULL */
 const char* fd_status_message(const fd_status* status);   /* "" for NULL; lives as long as the status */
 void fd_status_destroy(fd_status* status);                /* NULL allowed */
 
+/* What functions that return a number may return instead. */
+#define FD_TIMEOUT 0
+#define FD_UNKNOWN_REQUEST (-1)
+#define FD_NO_MEMORY (-2)
+#define FD_BAD_STRUCT_SIZE (-3)     /* a struct_size that is none: fewer than 16 bytes, or no multiple of 8 */
+
 /* ---- Options: named values. Numbers, choices, endpoints and faults are checked when set; lists of cores, devices and
  * files, and what goes with what, when an engine or worker is created. fd_option_at lists them all with defaults and
  * help. */
 typedef struct fd_options fd_options;
 typedef struct fd_option_info {
+  uint32_t struct_size;        /* set by the caller: sizeof(fd_option_info) */
   const char* name;            /* "max-context" */
   const char* value_name;      /* "TOKENS" */
   const char* default_value;   /* "" = decided at start */
   const char* help;            /* one sentence, unit included */
 } fd_option_info;
-int fd_option_at(size_t index, fd_option_info* out);      /* 0: past the end */
+int fd_option_at(size_t index, fd_option_info* out);      /* 1; 0: past the end; FD_BAD_STRUCT_SIZE: that of *out */
 fd_options* fd_options_create(void);
 void fd_options_destroy(fd_options* options);
 fd_status* fd_options_set(fd_options* options, const char* name, const char* value);
 /* Takes one message at a time, without a newline, on the thread that has something to say: one of the engine's own, or
  * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget,
- * fd_engine_pages, fd_next or fd_wait_any with a timeout other than 0, fd_worker_run, the destroy functions of engine
+ * fd_engine_pages, fd_next or fd_poll with a timeout other than 0, fd_worker_run, the destroy functions of engine
  * and worker. */
 typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
 void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
@@ -81,8 +98,40 @@ void fd_engine_destroy(fd_engine* engine);
 /* What was found and chosen, for people: cores, memory, ISA, homes, links. Free with fd_string_free. */
 char* fd_engine_describe(const fd_engine* engine);
 /* Counters since the last reset, as JSON (docs/GLOSSARY.md names the fields). Free with fd_string_free. */
-char* fd_engine_stats(const fd_engine* engine);
+char* fd_engine_stats_json(const fd_engine* engine);
 void fd_engine_stats_reset(fd_engine* engine);
+typedef struct fd_stats {
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_stats) */
+  uint32_t homes;                   /* that the engine was told of... */
+  uint32_t homes_up;                /* ...and that are connected now */
+  uint32_t draining;                /* 1: fd_drain was called */
+  /* Requests now: submitted and in no step yet, in steps, and with events that nobody has taken. */
+  uint64_t requests_waiting;
+  uint64_t requests_running;
+  uint64_t requests_undelivered;
+  /* Since the engine was created; a reset leaves these alone. */
+  uint64_t requests_submitted;      /* and accepted */
+  uint64_t requests_refused;        /* for a full queue */
+  uint64_t finished_stop;           /* by how they ended: fd_finish */
+  uint64_t finished_length;
+  uint64_t finished_cancelled;
+  uint64_t finished_error;
+  uint64_t finished_deadline;
+  uint64_t prompt_tokens;           /* of accepted requests */
+  uint64_t generated_tokens;        /* announced in events */
+  uint64_t preemptions;
+  uint64_t steps;                   /* of any micro-batch */
+  uint64_t rows;                    /* query tokens of these steps */
+  uint64_t hops;
+  uint64_t s_busy_ns;               /* in S-Part stages */
+  uint64_t kv_pages;                /* of the homes that are up */
+  uint64_t kv_pages_used;           /* of these, by this engine's sequences, as it counts them itself */
+  uint64_t now_ns;                  /* engine clock (CLOCK_MONOTONIC): when this was read */
+  uint64_t created_ns;              /* the same clock: when the engine was ready */
+  uint64_t last_step_ns;            /* the same clock: when a step ended last; 0: none has */
+} fd_stats;
+/* Fills in *out. Never blocks on the model or a home. 0: done; FD_BAD_STRUCT_SIZE: that of *out. */
+int fd_engine_stats(const fd_engine* engine, fd_stats* out);
 /* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and
  * waits for their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
 char* fd_engine_pages(fd_engine* engine);
@@ -93,9 +142,20 @@ int32_t fd_vocab_size(const fd_engine* engine);
 int32_t fd_max_context(const fd_engine* engine);
 int fd_has_tokenizer(const fd_engine* engine);            /* 0: text in and out is refused, token ids work */
 const char* fd_tokenizer_missing_reason(const fd_engine* engine);
-/* Writes up to `capacity` ids and sets *count to how many there are. */
-fd_status* fd_tokenize(const fd_engine* engine, const char* text, size_t text_bytes, int add_special_tokens, int32_t* ids,
-                       size_t capacity, size_t* count);
+/* A piece of a prompt. What users typed is given with special = 0, so that nobody can write a special token by its
+ * name; what the program wrote around it, such as a chat template's text, with special = 1. */
+typedef struct fd_prompt_part {
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_prompt_part) */
+  int special;                      /* 1: special tokens in the text become their ids; 0: they are text like any other */
+  const char* text;
+  size_t text_bytes;
+  const int32_t* ids;               /* used instead of text if not NULL, as they are */
+  size_t id_count;
+} fd_prompt_part;
+/* The ids of all parts, each tokenised for itself, between what the tokenizer's template puts around a text (such as bos)
+ * if add_special_tokens is not 0. Writes up to `capacity` ids and sets *count to how many there are. */
+fd_status* fd_tokenize(const fd_engine* engine, const fd_prompt_part* parts, size_t part_count, int add_special_tokens,
+                       int32_t* ids, size_t capacity, size_t* count);
 /* The text of all but special tokens, such as bos, which are left out. Free with fd_string_free. */
 fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes);
 
@@ -107,22 +167,28 @@ typedef struct fd_logit_bias {
 
 typedef struct fd_request {
   uint32_t struct_size;             /* set by fd_request_init */
-  /* Prompt: text, or token ids (used as they are) if prompt_ids is not NULL. Copied by fd_submit. */
+  /* Prompt: parts, if part_count is not 0; else token ids (used as they are), if prompt_ids is not NULL; else text, in
+   * which special tokens become their ids. Copied by fd_submit, as is all that the other pointers point to. */
+  int add_special_tokens;           /* of text and parts; 1: as the tokenizer's template says (bos) */
   const char* prompt;
   size_t prompt_bytes;
   const int32_t* prompt_ids;
   size_t prompt_id_count;
-  int add_special_tokens;           /* 1: as the tokenizer's template says (bos) */
-  /* How many. */
+  const fd_prompt_part* parts;
+  size_t part_count;
+  void* user;                       /* comes back in each event; NULL */
+  /* How many, and how long. */
+  uint64_t deadline_ns;             /* engine clock (CLOCK_MONOTONIC): the request ends then with FD_FINISH_DEADLINE; 0: none */
   uint32_t max_tokens;              /* generated tokens at most; 16 */
   uint32_t min_tokens;              /* no stop before so many; stop strings are looked for in the text after them; 0 */
   int ignore_eos;                   /* 0 */
+  int include_stop;                 /* 1: the stop string is part of the text; 0 */
   const int32_t* stop_token_ids;    /* beside the model's own */
   size_t stop_token_id_count;
   const char* const* stop;          /* stop strings, end the text before themselves */
   size_t stop_count;
-  int include_stop;                 /* 1: the stop string is part of the text; 0 */
-  /* Sampling. Defaults: temperature 1, the rest off. */
+  /* Sampling. Defaults: temperature 1, the rest off; fd_default_sampling sets what the model's makers recommend. */
+  uint64_t seed;                    /* a request's tokens depend on this and its logits alone */
   float temperature;                /* 0: greedy */
   int32_t top_k;                    /* 0: off */
   float top_p;                      /* [1e-6, 1]; 1: off */
@@ -130,18 +196,17 @@ typedef struct fd_request {
   float repetition_penalty;         /* 1: off */
   float presence_penalty;           /* 0: off */
   float frequency_penalty;          /* 0: off */
-  uint64_t seed;                    /* a request's tokens depend on this and its logits alone */
   int32_t logprobs;                 /* -1: none; 0: of each chosen token; n: also of the n most likely, <= 20 */
+  int32_t prompt_logprobs;          /* the same of the prompt's tokens, in one FD_EVENT_PROMPT before the first token; -1 */
+  uint32_t reserved;
   const fd_logit_bias* logit_bias;  /* in any order, each token once */
   size_t logit_bias_count;
-  /* For whoever checks a port: room for [prompt tokens][vocab] float32, filled before the first token; NULL. Stays the
-   * caller's, who keeps it until the request's FD_EVENT_FINISHED or until fd_forget has returned. */
-  float* prompt_logits;
-  size_t prompt_logits_floats;
-  /* Measuring only: the first tokens of the prompt get random KV instead of being computed; not with prompt_logits. 0. */
-  uint32_t fill_tokens;
 } fd_request;
-void fd_request_init(fd_request* request);
+/* The defaults. `bytes`: sizeof(fd_request). */
+void fd_request_init(fd_request* request, size_t bytes);
+/* Sets temperature, top_k, top_p, min_p and repetition_penalty to what the model folder's generation_config.json says of
+ * them, and leaves the others alone. "do_sample": false is temperature 0. */
+void fd_default_sampling(const fd_engine* engine, fd_request* request);
 /* What is wrong with it whatever the model is: pointers, lengths, sampling, stop strings; for callers who want to know before
  * they load one. fd_submit checks it too. */
 fd_status* fd_request_check(const fd_request* request);
@@ -156,14 +221,16 @@ void fd_cancel(fd_engine* engine, uint64_t id);
 
 /* ---- Events. */
 typedef enum fd_event_kind {
-  FD_EVENT_TOKEN = 1,               /* one token; its text may be empty (half a character, a held back stop string) */
-  FD_EVENT_FINISHED = 2             /* the last event of a request; may carry the last held back text */
+  FD_EVENT_TOKEN = 1,               /* a token; its text may be empty (half a character, a held back stop string) */
+  FD_EVENT_FINISHED = 2,            /* the last event of a request; may carry the last held back text */
+  FD_EVENT_PROMPT = 3               /* the logprobs of the prompt's tokens, if the request asked for them */
 } fd_event_kind;
 typedef enum fd_finish {
   FD_FINISH_STOP = 1,               /* a stop token or a stop string */
   FD_FINISH_LENGTH = 2,
   FD_FINISH_CANCELLED = 3,
-  FD_FINISH_ERROR = 4
+  FD_FINISH_ERROR = 4,
+  FD_FINISH_DEADLINE = 5            /* the request's deadline_ns has passed */
 } fd_finish;
 
 typedef struct fd_token_logprob {
@@ -171,38 +238,79 @@ typedef struct fd_token_logprob {
   float logprob;
 } fd_token_logprob;
 
+/* Where the time of a request's steps went. The places add up to total_ns. This struct never changes. */
+typedef struct fd_step_times {
+  uint64_t steps;
+  uint64_t total_ns;                /* from the end of one step, or from joining, to the end of the next */
+  uint64_t s_ns;                    /* S-Part stages but the last */
+  uint64_t wait_ns;                 /* for the S-Part or for cores, while others had them */
+  uint64_t home_ns;                 /* the slowest home of each hop at work */
+  uint64_t wire_ns;                 /* the rest of each hop */
+  uint64_t boundary_ns;             /* steps composed, tokens judged, homes told */
+  uint64_t sampling_ns;             /* the last stage: logits and sampling */
+} fd_step_times;
+typedef struct fd_request_times {
+  uint32_t struct_size;             /* what the library has filled in */
+  uint32_t preemptions;
+  uint64_t queue_ns;                /* submitted, or preempted, and in no step yet */
+  fd_step_times prefill;            /* steps that computed tokens of the prompt */
+  fd_step_times decode;             /* the others */
+} fd_request_times;
+
 typedef struct fd_event {
-  uint64_t id;                      /* of the request */
+  uint32_t struct_size;             /* set by the caller: FD_EVENT_INIT */
   fd_event_kind kind;
-  int32_t token;                    /* TOKEN */
-  uint32_t token_index;             /* TOKEN: 0 for the first generated one */
-  float logprob;                    /* TOKEN, if the request asked for logprobs */
-  const fd_token_logprob* top_logprobs;
-  size_t top_logprob_count;
-  const char* text;                 /* UTF-8, not terminated by the length alone: also by a 0 byte */
+  uint64_t id;                      /* of the request */
+  void* user;                       /* as in the request */
+  uint32_t choice;                  /* which of the request's answers; 0 */
+  /* TOKEN: one token, or several where a caller has fallen behind (FD_UNDELIVERED_MAX). PROMPT: the prompt. */
+  uint32_t token_index;             /* of tokens[0]: 0 for the first generated one */
+  const int32_t* tokens;
+  uint32_t token_count;
+  uint32_t top_logprob_count;       /* for each token */
+  const float* logprobs;            /* [token_count]; NULL if not asked for. PROMPT: NaN for the first token, which has none */
+  const fd_token_logprob* top_logprobs; /* [token_count][top_logprob_count], most likely first; NULL if none. PROMPT: nothing
+                                     * but zeros for the first token */
+  const char* text;                 /* UTF-8; a 0 byte follows, and may be part of it, too */
   size_t text_bytes;
   fd_finish finish;                 /* FINISHED */
-  const char* error;                /* FINISHED with FD_FINISH_ERROR: what happened, naming the home; else "" */
+  int32_t stop_index;               /* FINISHED with FD_FINISH_STOP: which of the request's stop strings; -1: none, a token */
+  int32_t stop_token;               /* FINISHED with FD_FINISH_STOP: the stop token; -1: none, a string */
   uint32_t prompt_tokens;           /* FINISHED */
-  uint32_t generated_tokens;        /* FINISHED */
+  uint32_t generated_tokens;        /* FINISHED: as many as TOKEN events had */
+  uint32_t reserved;
+  const char* error;                /* FINISHED with FD_FINISH_ERROR: what happened, naming the home; else "" */
   uint64_t submit_ns;               /* engine clock (CLOCK_MONOTONIC): when the request was submitted */
-  uint64_t time_ns;                 /* engine clock: when the token's step ended */
+  uint64_t time_ns;                 /* engine clock: when the (last) token's step ended */
+  const fd_request_times* times;    /* FINISHED; NULL: it was in no step */
 } fd_event;
+#define FD_EVENT_INIT {sizeof(fd_event)}  /* fd_event event = FD_EVENT_INIT; fd_event events[64] = {FD_EVENT_INIT}; */
 
-/* The next event of one request, waiting up to timeout_ns (< 0: for ever). 1: *out is filled in; 0: timeout; -1: the request
- * is unknown, or its last event was taken; -2: out of memory, and the event is still to be taken. Pointers in *out
- * live until the next call for the same request, or until its forget. One thread at a time per request. */
+/* So many events of a request wait at most for a caller who does not take them. The tokens that come then are added to the
+ * last one that waits. */
+#define FD_UNDELIVERED_MAX 1024
+
+/* The next event of one request, waiting up to timeout_ns (< 0: for ever). 1: *out is filled in; else FD_TIMEOUT;
+ * FD_UNKNOWN_REQUEST: never heard of or forgotten, or its last event was taken; FD_BAD_STRUCT_SIZE: that of *out. Pointers
+ * in *out live until the next call for the same request, or until its fd_forget. One thread at a time per request. */
 int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
-/* The id of some request that has events waiting. 1, or 0: timeout. */
-int fd_wait_any(fd_engine* engine, uint64_t* id, int64_t timeout_ns);
-/* Drops a request's events, and what its last taken event points to; cancels it if it still runs. Each request needs it, or
- * one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. With prompt_logits: waits until
- * nothing is written there any more: for the rest of a step of the model, which lasts until --hop-timeout-ms where a home
- * hangs; not to be called by a log sink. */
+/* Up to `capacity` events of any requests, waiting up to timeout_ns (< 0: for ever) for the first one. Returns how many;
+ * FD_TIMEOUT; FD_NO_MEMORY or FD_BAD_STRUCT_SIZE, and nothing was taken. Each request's events come in order, and requests
+ * take turns. Pointers live until the next fd_poll of this engine, and a request whose FD_EVENT_FINISHED was taken here is
+ * forgotten then. One thread at a time. It takes the events of every request, so an engine's callers use fd_poll or fd_next,
+ * and not both. */
+int fd_poll(fd_engine* engine, fd_event* out, size_t capacity, int64_t timeout_ns);
+/* For event loops (epoll, Asio, libuv, asyncio): a file descriptor that is readable while an event of any request waits.
+ * Take them with fd_poll and timeout 0. It is the engine's, which closes it when it is destroyed: nobody else reads, writes
+ * or closes it. -1, with errno set: the process has no descriptor left. */
+int fd_engine_event_fd(fd_engine* engine);
+/* Drops a request's events, and what its last taken event points to; cancels it if it still runs. With fd_next, each request
+ * needs it, or one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. */
 void fd_forget(fd_engine* engine, uint64_t id);
 
-/* No further submit is accepted; returns when every request has ended. */
-void fd_drain(fd_engine* engine);
+/* No further submit is accepted. Returns when every request has ended, or when timeout_ns (< 0: for ever) has passed: how
+ * many are left. May be called again. */
+size_t fd_drain(fd_engine* engine, int64_t timeout_ns);
 
 /* ---- Worker: the process that serves this host's NUMA nodes as homes. */
 typedef struct fd_worker fd_worker;
@@ -259,10 +367,11 @@ typedef enum fd_record_leave {
 } fd_record_leave;
 
 typedef struct fd_record_event {
+  uint32_t struct_size;             /* set by the caller: FD_RECORD_EVENT_INIT */
+  uint32_t step;                    /* of the micro-batch, from 1 (its low 32 bits) */
   uint64_t start_ns, end_ns;        /* engine clock; equal for a moment */
   uint64_t id;                      /* sequence: the id of its request */
   uint64_t bytes;                   /* SHARE: KV; HOP: q, k, v out and o back */
-  uint32_t step;                    /* of the micro-batch, from 1 (its low 32 bits) */
   uint32_t rows;
   uint32_t count;
   uint16_t layer;
@@ -285,6 +394,7 @@ typedef struct fd_record_event {
   uint32_t post_ns;                 /* posting the home's reply before this one */
   uint32_t reserved;
 } fd_record_event;
+#define FD_RECORD_EVENT_INIT {sizeof(fd_record_event)}
 
 typedef struct fd_record fd_record;
 /* A reader of an engine of this process: recording is on until it is closed, which must be before the engine ends. */
@@ -296,30 +406,11 @@ fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out);
 /* What is recorded, as JSON: versions, process, model, homes, cores, clock; of each home's link what it stands on: link_device
  * ("mlx5_0 port 1"; "": memory) and link_gbit_per_s, its rate each way (0: not known). Free with fd_string_free. */
 char* fd_record_describe(const fd_record* record);
-/* Takes up to `capacity` events, those of each thread about in order of their ends; returns how many there were. Never blocks. Rings
+/* Takes up to `capacity` events, out[0].struct_size bytes each, those of each thread about in order of their ends; returns how many there were. Never blocks. Rings
  * hold a second or so: *lost (may be NULL) grows by the events that were overwritten before they were read. *ended (may be NULL)
  * becomes 1 once the engine has gone. One thread at a time. */
 size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended);
 void fd_record_close(fd_record* record);
-
-/* ---- Synthetic checkpoints: random weights in a real model's shape, for tests and measuring. */
-/* The index-th known shape, such as "tinyllama-1.1b"; NULL past the end. Lives for ever. */
-const char* fd_synth_shape_at(size_t index);
-typedef struct fd_synth {
-  uint32_t struct_size;             /* set by fd_synth_init */
-  const char* shape;                /* one of fd_synth_shape_at */
-  int layers;                       /* 0: as the shape has */
-  uint64_t seed;                    /* equal seeds give equal files; 1 */
-  const char* dtype;                /* "bf16", "f16" or "f32"; "bf16" */
-  const char* out_dir;              /* made here */
-  int k_outliers;                   /* channels of each KV head whose k is larger, and q smaller, by the factor; even; 0 */
-  double k_outlier_factor;          /* 1 to 1024; 16 */
-  /* May be NULL; returning 0 from it stops and removes everything. */
-  int (*progress)(void* user, uint64_t done_bytes, uint64_t total_bytes);
-  void* user;
-} fd_synth;
-void fd_synth_init(fd_synth* synth);
-fd_status* fd_synthesize(const fd_synth* synth);
 
 #ifdef __cplusplus
 }

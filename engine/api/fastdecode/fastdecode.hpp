@@ -1,5 +1,6 @@
-// FastDecode in C++: a header-only layer over fastdecode.h. C++17, no types of other libraries; nothing of it crosses the
-// library's boundary but the C interface, so compilers and standard libraries may differ.
+// FastDecode in C++: a header-only layer over fastdecode.h. C++17, no types of other libraries; nothing of it crosses
+// the library's boundary but the C interface, so compilers and standard libraries may differ. The inline namespace
+// keeps objects apart that were compiled with headers of different versions.
 //
 //   fastdecode::EngineOptions options;
 //   options.Set("model", "/models/llama");
@@ -13,6 +14,8 @@
 #ifndef FASTDECODE_FASTDECODE_HPP_
 #define FASTDECODE_FASTDECODE_HPP_
 
+#include <fastdecode/fastdecode.h>
+
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
@@ -21,9 +24,8 @@
 #include <utility>
 #include <vector>
 
-#include <fastdecode/fastdecode.h>
-
 namespace fastdecode {
+inline namespace abi3 {
 
 class Error : public std::runtime_error {
  public:
@@ -65,7 +67,7 @@ class EngineOptions {
   void Set(const std::string& name, const std::string& value) {
     ThrowIfError(fd_options_set(options_, CText("option", name), CText(name.c_str(), value)));
   }
-  // What waits is not for a sink, see fd_log_sink: Drain, PagesJson, Next and WaitAny with a timeout other than 0; nor
+  // What waits is not for a sink, see fd_log_sink: Drain, PagesJson, Next and Poll with a timeout other than 0; nor
   // are the destructors of streams, engines and workers.
   void SetLog(fd_log_sink sink, void* user, int level_min) { fd_options_set_log(options_, sink, user, level_min); }
   const fd_options* get() const { return options_; }
@@ -74,33 +76,112 @@ class EngineOptions {
   fd_options* options_;
 };
 
+// A piece of a prompt: text in which special tokens are recognised or not, or ids.
+struct PromptPart {
+  std::string text;
+  bool special = false;      // false for what users typed
+  std::vector<int32_t> ids;  // used instead of `text` if not empty
+};
+
 // A request's fields, and the memory that they point to.
 struct GenerateRequest {
-  GenerateRequest() { fd_request_init(&fields); }
+  GenerateRequest() { fd_request_init(&fields, sizeof(fields)); }
   explicit GenerateRequest(std::string text) : GenerateRequest() { prompt = std::move(text); }
   explicit GenerateRequest(std::vector<int32_t> ids) : GenerateRequest() { prompt_ids = std::move(ids); }
+  explicit GenerateRequest(std::vector<PromptPart> in_parts) : GenerateRequest() { parts = std::move(in_parts); }
 
-  fd_request fields;                       // everything that the members below do not hold
+  fd_request fields;  // everything that the members below do not hold
   std::string prompt;
-  std::vector<int32_t> prompt_ids;         // used instead of `prompt` if not empty
-  std::vector<std::string> stop;           // without 0 bytes
+  std::vector<int32_t> prompt_ids;  // used instead of `prompt` if not empty
+  std::vector<PromptPart> parts;    // used instead of both if not empty
+  std::vector<std::string> stop;    // without 0 bytes
   std::vector<int32_t> stop_token_ids;
   std::vector<fd_logit_bias> logit_bias;
 };
 
+// The C struct of a request, which points into the request and into this.
+class RequestView {
+ public:
+  explicit RequestView(const GenerateRequest& request) : fields_(request.fields) {
+    fields_.prompt = request.prompt.data();
+    fields_.prompt_bytes = request.prompt.size();
+    fields_.prompt_ids = request.prompt_ids.empty() ? nullptr : request.prompt_ids.data();
+    fields_.prompt_id_count = request.prompt_ids.size();
+    for (const PromptPart& part : request.parts) parts_.push_back(View(part));
+    fields_.parts = parts_.data();
+    fields_.part_count = parts_.size();
+    for (const std::string& text : request.stop) stop_.push_back(CText("stop", text));
+    fields_.stop = stop_.data();
+    fields_.stop_count = stop_.size();
+    fields_.stop_token_ids = request.stop_token_ids.data();
+    fields_.stop_token_id_count = request.stop_token_ids.size();
+    fields_.logit_bias = request.logit_bias.data();
+    fields_.logit_bias_count = request.logit_bias.size();
+  }
+  RequestView(const RequestView&) = delete;
+  RequestView& operator=(const RequestView&) = delete;
+
+  static fd_prompt_part View(const PromptPart& part) {
+    fd_prompt_part view = {};
+    view.struct_size = sizeof(view);
+    view.special = part.special ? 1 : 0;
+    view.text = part.text.data();
+    view.text_bytes = part.text.size();
+    view.ids = part.ids.empty() ? nullptr : part.ids.data();
+    view.id_count = part.ids.size();
+    return view;
+  }
+  const fd_request* get() const { return &fields_; }
+
+ private:
+  fd_request fields_;
+  std::vector<fd_prompt_part> parts_;
+  std::vector<const char*> stop_;
+};
+
+// A copy of an fd_event, which see, that keeps.
 struct TokenEvent {
-  bool finished = false;
-  int32_t token = 0;
-  uint32_t token_index = 0;
-  float logprob = 0;
-  std::vector<fd_token_logprob> top_logprobs;
+  explicit TokenEvent(const fd_event& event)
+      : kind(event.kind),
+        finished(event.kind == FD_EVENT_FINISHED),
+        id(event.id),
+        user(event.user),
+        choice(event.choice),
+        token_index(event.token_index),
+        tokens(event.tokens, event.tokens + event.token_count),
+        text(event.text, event.text_bytes),
+        finish(event.finish),
+        stop_index(event.stop_index),
+        stop_token(event.stop_token),
+        error(event.error),
+        prompt_tokens(event.prompt_tokens),
+        generated_tokens(event.generated_tokens),
+        submit_ns(event.submit_ns),
+        time_ns(event.time_ns) {
+    if (event.logprobs != nullptr) logprobs.assign(event.logprobs, event.logprobs + event.token_count);
+    for (size_t i = 0; event.top_logprob_count > 0 && i < event.token_count; ++i) {
+      const fd_token_logprob* const top = event.top_logprobs + i * event.top_logprob_count;
+      top_logprobs.emplace_back(top, top + event.top_logprob_count);
+    }
+    if (event.times != nullptr) times = *event.times;
+  }
+
+  fd_event_kind kind;
+  bool finished;
+  uint64_t id;
+  void* user;
+  uint32_t choice;
+  uint32_t token_index;                                     // of the first one
+  std::vector<int32_t> tokens;                              // several where the caller has fallen behind
+  std::vector<float> logprobs;                              // [tokens], or empty
+  std::vector<std::vector<fd_token_logprob>> top_logprobs;  // [tokens], or empty
   std::string text;
-  fd_finish finish = FD_FINISH_STOP;
+  fd_finish finish;
+  int32_t stop_index, stop_token;
   std::string error;
-  uint32_t prompt_tokens = 0;
-  uint32_t generated_tokens = 0;
-  uint64_t submit_ns = 0;
-  uint64_t time_ns = 0;
+  uint32_t prompt_tokens, generated_tokens;
+  uint64_t submit_ns, time_ns;
+  std::optional<fd_request_times> times;
 };
 
 // The events of one request. Destroying it cancels a request that still runs.
@@ -123,23 +204,9 @@ class TokenStream {
   // The next event; nothing after the one that is `finished`, or when timeout_ns (< 0: for ever) has passed.
   std::optional<TokenEvent> Next(int64_t timeout_ns = -1) {
     fd_event event;
-    const int taken = fd_next(engine_, id_, &event, timeout_ns);
-    if (taken == -2) throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for an event of a request");
-    if (taken != 1) return std::nullopt;
-    TokenEvent out;
-    out.finished = event.kind == FD_EVENT_FINISHED;
-    out.token = event.token;
-    out.token_index = event.token_index;
-    out.logprob = event.logprob;
-    out.top_logprobs.assign(event.top_logprobs, event.top_logprobs + event.top_logprob_count);
-    out.text.assign(event.text, event.text_bytes);
-    out.finish = event.finish;
-    out.error = event.error;
-    out.prompt_tokens = event.prompt_tokens;
-    out.generated_tokens = event.generated_tokens;
-    out.submit_ns = event.submit_ns;
-    out.time_ns = event.time_ns;
-    return out;
+    event.struct_size = sizeof(event);
+    if (fd_next(engine_, id_, &event, timeout_ns) != 1) return std::nullopt;
+    return TokenEvent(event);
   }
 
  private:
@@ -154,39 +221,51 @@ class InferenceEngine {
   InferenceEngine(const InferenceEngine&) = delete;
   InferenceEngine& operator=(const InferenceEngine&) = delete;
 
-  // Copies everything it needs before it returns, except where request.fields.prompt_logits points.
-  TokenStream Submit(const GenerateRequest& request) {
-    fd_request fields = request.fields;
-    fields.prompt = request.prompt.data();
-    fields.prompt_bytes = request.prompt.size();
-    fields.prompt_ids = request.prompt_ids.empty() ? nullptr : request.prompt_ids.data();
-    fields.prompt_id_count = request.prompt_ids.size();
-    std::vector<const char*> stop;
-    for (const std::string& text : request.stop) stop.push_back(CText("stop", text));
-    fields.stop = stop.data();
-    fields.stop_count = stop.size();
-    fields.stop_token_ids = request.stop_token_ids.data();
-    fields.stop_token_id_count = request.stop_token_ids.size();
-    fields.logit_bias = request.logit_bias.data();
-    fields.logit_bias_count = request.logit_bias.size();
+  // Copies everything it needs before it returns. Its events are taken from the stream...
+  TokenStream Submit(const GenerateRequest& request) { return TokenStream(engine_, SubmitForPoll(request)); }
+  // ...or with Poll, by its id, which forgets it by itself.
+  uint64_t SubmitForPoll(const GenerateRequest& request) {
+    const RequestView view(request);
     uint64_t id = 0;
-    ThrowIfError(fd_submit(engine_, &fields, &id));
-    return TokenStream(engine_, id);
-  }
-
-  // Some request that has events waiting, or nothing after timeout_ns (< 0: for ever).
-  std::optional<uint64_t> WaitAny(int64_t timeout_ns = -1) {
-    uint64_t id = 0;
-    if (fd_wait_any(engine_, &id, timeout_ns) == 0) return std::nullopt;
+    ThrowIfError(fd_submit(engine_, view.get(), &id));
     return id;
   }
+  // Calls take(event) for each event that waits, at most for some hundred, once there is one or timeout_ns (< 0: for
+  // ever) has passed: fd_poll, which see. What the event points to lives until the next call.
+  template <class Take>
+  size_t Poll(int64_t timeout_ns, Take&& take) {
+    fd_event events[256];
+    events[0].struct_size = sizeof(fd_event);
+    const int count = fd_poll(engine_, events, 256, timeout_ns);
+    if (count == FD_NO_MEMORY) throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for the events of requests");
+    for (int i = 0; i < count; ++i) take(static_cast<const fd_event&>(events[i]));
+    return static_cast<size_t>(count);
+  }
+  // Readable while events wait, see fd_engine_event_fd.
+  int event_fd() {
+    const int fd = fd_engine_event_fd(engine_);
+    if (fd < 0) throw Error(FD_RESOURCE_EXHAUSTED, "the process has no file descriptor left for events");
+    return fd;
+  }
+  void Cancel(uint64_t id) { fd_cancel(engine_, id); }
+  // What the model's makers recommend, see fd_default_sampling.
+  void SetDefaultSampling(GenerateRequest* request) const { fd_default_sampling(engine_, &request->fields); }
 
-  std::vector<int32_t> Tokenize(std::string_view text, bool add_special_tokens = true) const {
-    size_t count = 0;
-    ThrowIfError(fd_tokenize(engine_, text.data(), text.size(), add_special_tokens, nullptr, 0, &count));
-    std::vector<int32_t> ids(count);
-    ThrowIfError(fd_tokenize(engine_, text.data(), text.size(), add_special_tokens, ids.data(), count, &count));
+  std::vector<int32_t> Tokenize(const std::vector<PromptPart>& parts, bool add_special_tokens = true) const {
+    std::vector<fd_prompt_part> views;
+    for (const PromptPart& part : parts) views.push_back(RequestView::View(part));
+    const auto tokenize = [&](int32_t* ids, size_t capacity) {
+      size_t count = 0;
+      ThrowIfError(fd_tokenize(engine_, views.data(), views.size(), add_special_tokens, ids, capacity, &count));
+      return count;
+    };
+    std::vector<int32_t> ids(tokenize(nullptr, 0));
+    tokenize(ids.data(), ids.size());
     return ids;
+  }
+  // A text in which special tokens become their ids.
+  std::vector<int32_t> Tokenize(std::string text, bool add_special_tokens = true) const {
+    return Tokenize(std::vector<PromptPart>{{std::move(text), /*special=*/true, {}}}, add_special_tokens);
   }
   std::string Detokenize(const std::vector<int32_t>& ids) const {
     char* text = nullptr;
@@ -202,12 +281,18 @@ class InferenceEngine {
   bool has_tokenizer() const { return fd_has_tokenizer(engine_) != 0; }
   std::string tokenizer_missing_reason() const { return fd_tokenizer_missing_reason(engine_); }
   std::string Describe() const { return TakeString(fd_engine_describe(engine_)); }
-  std::string StatisticsJson() const { return TakeString(fd_engine_stats(engine_)); }
+  std::string StatisticsJson() const { return TakeString(fd_engine_stats_json(engine_)); }
+  fd_stats Statistics() const {
+    fd_stats stats = {};
+    stats.struct_size = sizeof(stats);
+    fd_engine_stats(engine_, &stats);
+    return stats;
+  }
   void ResetStatistics() { fd_engine_stats_reset(engine_); }
   // Asks the homes, which takes a second at most.
   std::string PagesJson() const { return TakeString(fd_engine_pages(engine_)); }
-  // No further Submit; returns when every request has ended.
-  void Drain() { fd_drain(engine_); }
+  // No further Submit; returns how many requests have not ended after timeout_ns (< 0: for ever).
+  size_t Drain(int64_t timeout_ns = -1) { return fd_drain(engine_, timeout_ns); }
   fd_engine* get() const { return engine_; }
 
  private:
@@ -232,6 +317,7 @@ class EngineRecord {
     for (;;) {
       const size_t before = events->size();
       events->resize(before + kAtOnce);
+      (*events)[before].struct_size = sizeof(fd_record_event);
       int ended = 0;
       const size_t count = fd_record_read(record_, events->data() + before, kAtOnce, &lost_, &ended);
       events->resize(before + count);
@@ -265,6 +351,7 @@ class WorkerServer {
   fd_worker* worker_ = nullptr;
 };
 
+}  // namespace abi3
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_FASTDECODE_HPP_

@@ -50,7 +50,7 @@ Error EngineError(const OptionList& options) {
 void Record(const TokenEvent& event, Answer* answer) {
   if (!event.finished) {
     EXPECT_EQ(event.token_index, answer->tokens.size()) << "tokens come in order, each once";
-    answer->tokens.push_back(event.token);
+    answer->tokens.insert(answer->tokens.end(), event.tokens.begin(), event.tokens.end());
     return;
   }
   answer->ended = true;
@@ -76,14 +76,14 @@ std::vector<Answer> RunAll(InferenceEngine& engine, const std::vector<GenerateRe
   std::vector<Answer> answers(requests.size());
   std::vector<TokenStream> streams;
   for (size_t i = 0; i < requests.size(); ++i) {
-    GenerateRequest request = requests[i];
+    BenchRequest bench;
     if (with_logits) {
       std::vector<float>& logits = answers[i].prompt_logits;
-      logits.resize(request.prompt_ids.size() * static_cast<size_t>(engine.vocab_size()));
-      request.fields.prompt_logits = logits.data();
-      request.fields.prompt_logits_floats = logits.size();
+      logits.resize(requests[i].prompt_ids.size() * static_cast<size_t>(engine.vocab_size()));
+      bench.prompt_logits = logits.data();
+      bench.prompt_logits_floats = logits.size();
     }
-    streams.push_back(engine.Submit(request));
+    streams.push_back(Submit(engine, requests[i], bench));
   }
   for (size_t i = 0; i < requests.size(); ++i) ReadToEnd(streams[i], &answers[i]);
   return answers;
@@ -128,7 +128,7 @@ GenerateRequest RandomRequest(std::mt19937_64& random, int vocab, uint32_t promp
 std::string WriteTinyModel(const std::string& dir, const std::string& name, int max_context, uint64_t seed) {
   const std::string path = dir + "/" + name;
   fd_synth synth;
-  fd_synth_init(&synth);
+  fd_synth_init(&synth, sizeof(synth));
   synth.shape = "tiny-random";
   synth.seed = seed;
   synth.dtype = "f32";

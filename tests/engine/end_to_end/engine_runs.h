@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <fastdecode/fastdecode.hpp>
+#include <fastdecode/fastdecode_bench.hpp>
 
 namespace fastdecode {
 

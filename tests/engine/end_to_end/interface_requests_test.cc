@@ -44,12 +44,24 @@ TEST_F(InterfaceTest, RequestsAreCheckedFieldByField) {
   refuses("logit_bias", [](auto& r) { r.logit_bias = {{kVocab, 1}}; });
   refuses("logit_bias", [nan](auto& r) { r.logit_bias = {{1, nan}}; });
   refuses("stop_token_ids", [](auto& r) { r.stop_token_ids = {-3}; });
-  refuses("fill_tokens", [](auto& r) { r.fields.fill_tokens = 3; });
+  const auto refuses_bench = [&](const std::string& part, auto change) {
+    SCOPED_TRACE(part);
+    BenchRequest bench;
+    change(bench);
+    try {
+      Submit(*engine, GreedyRequest({1, 2, 3}, 4), bench);
+      ADD_FAILURE() << "it was taken";
+    } catch (const Error& error) {
+      ExpectError(error, FD_INVALID_ARGUMENT, part);
+    }
+  };
+  refuses_bench("fill_tokens", [](auto& b) { b.fill_tokens = 3; });
   std::vector<float> small(3 * kVocab - 1);
-  refuses("prompt_logits_floats", [&small](auto& r) {
-    r.fields.prompt_logits = small.data();
-    r.fields.prompt_logits_floats = small.size();
+  refuses_bench("prompt_logits_floats", [&small](auto& b) {
+    b.prompt_logits = small.data();
+    b.prompt_logits_floats = small.size();
   });
+  refuses_bench("fd_bench_request.struct_size", [](auto& b) { b.struct_size = 1; });
   refuses("struct_size", [](auto& r) { r.fields.struct_size = 1; });
   // None of that did any harm.
   EXPECT_EQ(RunAll(*engine, {GreedyRequest({1, 2, 3}, 4)}, false)[0].tokens.size(), 4u);
@@ -69,7 +81,7 @@ TEST_F(InterfaceTest, NullPointersAreRefusedByName) {
   const int32_t prompt[] = {1, 2, 3};
   const char* const stop[] = {"x", nullptr};
   fd_request good;
-  fd_request_init(&good);
+  fd_request_init(&good, sizeof(good));
   good.prompt_ids = prompt;
   good.prompt_id_count = 3;
   const auto refuses = [&](const std::string& part, auto change) {
@@ -90,16 +102,21 @@ TEST_F(InterfaceTest, NullPointersAreRefusedByName) {
 
   size_t count = 0;
   int32_t ids[1];
+  fd_prompt_part part = {};
+  part.struct_size = sizeof(part);
   ExpectError(error_of(fd_tokenize(engine->get(), nullptr, 4, 0, ids, 1, &count)), FD_INVALID_ARGUMENT,
-              "fd_tokenize: text is NULL, text_bytes 4");
-  ExpectError(error_of(fd_tokenize(engine->get(), "text", 4, 0, nullptr, 1, &count)), FD_INVALID_ARGUMENT,
+              "fd_tokenize: parts is NULL, part_count 4");
+  ExpectError(error_of(fd_tokenize(engine->get(), &part, 1, 0, nullptr, 1, &count)), FD_INVALID_ARGUMENT,
               "fd_tokenize: ids is NULL, capacity 1");
+  part.text_bytes = 4;
+  ExpectError(error_of(fd_tokenize(engine->get(), &part, 1, 0, ids, 1, &count)), FD_INVALID_ARGUMENT,
+              "its text is NULL, but text_bytes is 4");
   char* text = nullptr;
   ExpectError(error_of(fd_detokenize(engine->get(), nullptr, 2, &text, &count)), FD_INVALID_ARGUMENT,
               "fd_detokenize: ids is NULL, count 2");
   // Nothing is to be read; but there is no tokenizer.
-  ExpectError(error_of(fd_tokenize(engine->get(), nullptr, 0, 0, nullptr, 0, &count)), FD_INVALID_ARGUMENT,
-              "tokenizer");
+  part.text_bytes = 0;
+  ExpectError(error_of(fd_tokenize(engine->get(), &part, 1, 0, nullptr, 0, &count)), FD_INVALID_ARGUMENT, "tokenizer");
   ExpectError(error_of(fd_detokenize(engine->get(), nullptr, 0, &text, &count)), FD_INVALID_ARGUMENT, "tokenizer");
   uint64_t id = 0;
   EXPECT_EQ(error_of(fd_submit(engine->get(), &good, &id)).code(), FD_OK);

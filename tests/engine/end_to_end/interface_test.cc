@@ -19,9 +19,10 @@ namespace {
 
 TEST_F(InterfaceTest, EveryOptionTakesItsDefaultAndRefusesNonsenseByName) {
   fd_option_info info;
+  info.struct_size = sizeof(info);
   size_t index = 0;
   int refused = 0;
-  for (; fd_option_at(index, &info) != 0; ++index) {
+  for (; fd_option_at(index, &info) == 1; ++index) {
     EngineOptions options;
     EXPECT_NO_THROW(options.Set(info.name, info.default_value)) << info.name;
     EXPECT_NE(std::string(info.help), "") << info.name;
@@ -152,34 +153,36 @@ TEST_F(InterfaceTest, NoMoreSequencesAdvanceAtOnceThanWanted) {
 TEST_F(InterfaceTest, UnknownAndEndedIds) {
   const auto engine = MakeEngine(Options());
   fd_event event;
+  event.struct_size = sizeof(event);
   for (const uint64_t id : {uint64_t{0}, uint64_t{1}, UINT64_MAX}) {
-    EXPECT_EQ(fd_next(engine->get(), id, &event, -1), -1);
+    EXPECT_EQ(fd_next(engine->get(), id, &event, -1), FD_UNKNOWN_REQUEST);
     fd_cancel(engine->get(), id);
     fd_forget(engine->get(), id);
   }
-  EXPECT_FALSE(engine->WaitAny(0).has_value());
+  EXPECT_EQ(fd_poll(engine->get(), &event, 1, 0), FD_TIMEOUT);
   TokenStream stream = engine->Submit(GreedyRequest({1}, 2));
   Answer answer;
   ReadToEnd(stream, &answer);
   EXPECT_EQ(answer.tokens.size(), 2u);
   // Its last event was taken: it is unknown now.
-  EXPECT_EQ(fd_next(engine->get(), stream.id(), &event, -1), -1);
+  EXPECT_EQ(fd_next(engine->get(), stream.id(), &event, -1), FD_UNKNOWN_REQUEST);
   stream.Cancel();
-  EXPECT_FALSE(engine->WaitAny(1'000'000).has_value());
+  EXPECT_EQ(fd_poll(engine->get(), &event, 1, 1'000'000), FD_TIMEOUT);
 }
 
 TEST_F(InterfaceTest, ForgottenRequestsSayNothingMore) {
   const auto engine = MakeEngine(Options());
   fd_event event;
+  event.struct_size = sizeof(event);
   for (int i = 0; i < 20; ++i) {
     TokenStream stream = engine->Submit(GreedyRequest({1, 2}, 200));
     if (i % 2 == 0) stream.Next(kAnswerTimeoutNs);
     const uint64_t id = stream.id();
     fd_forget(engine->get(), id);
-    EXPECT_EQ(fd_next(engine->get(), id, &event, -1), -1);
+    EXPECT_EQ(fd_next(engine->get(), id, &event, -1), FD_UNKNOWN_REQUEST);
     fd_forget(engine->get(), id);
   }
-  EXPECT_FALSE(engine->WaitAny(1'000'000).has_value());
+  EXPECT_EQ(fd_poll(engine->get(), &event, 1, 1'000'000), FD_TIMEOUT);
   engine->Drain();
   ExpectSoon(*engine, "ready_sequences", 0);
   ExpectSoon(*engine, "active_sequences", 0);
@@ -244,7 +247,7 @@ TEST_F(InterfaceTest, EngineIsDestroyedWithRequestsInAllStates) {
     for (int i = 0; i < 30; ++i) {
       // Streams would have to go first: ids only.
       fd_request request;
-      fd_request_init(&request);
+      fd_request_init(&request, sizeof(request));
       const int32_t prompt[] = {1, 2, 3, 4};
       request.prompt_ids = prompt;
       request.prompt_id_count = 4;
@@ -253,7 +256,8 @@ TEST_F(InterfaceTest, EngineIsDestroyedWithRequestsInAllStates) {
       if (i % 10 == 3) fd_cancel(engine->get(), id);
     }
     fd_event event;
-    if (round > 1) fd_wait_any(engine->get(), &id, 20'000'000);
+    event.struct_size = sizeof(event);
+    if (round > 1) fd_poll(engine->get(), &event, 1, 20'000'000);
     if (round > 2) fd_next(engine->get(), id, &event, 0);
     engine.reset();
   }
@@ -395,7 +399,7 @@ TEST_F(InterfaceTest, SynthesizeErrors) {
   const std::string folder = dir_.File("a");
   const auto error = [&](auto change) {
     fd_synth synth;
-    fd_synth_init(&synth);
+    fd_synth_init(&synth, sizeof(synth));
     synth.shape = "tiny-random";
     synth.out_dir = folder.c_str();
     change(synth);

@@ -35,8 +35,9 @@ constexpr Setting kReference = {};
 
 std::string ToString(const Setting& s) {
   return std::to_string(kNeighbourCounts[s[kNeighbours]]) + " neighbours, " + kHomeLists[s[kHomes]] + ", K " +
-         (s[kMicroBatches] == kShared ? "1, shared" : std::to_string(s[kMicroBatches] + 1)) + ", S threads " + std::to_string(s[kSThreads] + 1) + ", R threads " +
-         std::to_string(s[kRThreads] + 1) + ", chunk " + kChunks[s[kChunk]];
+         (s[kMicroBatches] == kShared ? "1, shared" : std::to_string(s[kMicroBatches] + 1)) + ", S threads " +
+         std::to_string(s[kSThreads] + 1) + ", R threads " + std::to_string(s[kRThreads] + 1) + ", chunk " +
+         kChunks[s[kChunk]];
 }
 
 // Settings in which every pair of levels of two factors occurs.

@@ -31,9 +31,9 @@ constexpr size_t kOutstandingMax = 64;
 
 // A request that was submitted.
 struct Live {
-  Live(GenerateRequest given, TokenStream given_stream) : request(std::move(given)), stream(std::move(given_stream)) {}
+  Live(GenerateRequest given, uint64_t given_id) : request(std::move(given)), id(given_id) {}
   GenerateRequest request;
-  TokenStream stream;
+  uint64_t id;
   Answer answer;
   uint64_t cancel_after_tokens = UINT64_MAX;  // then it is cancelled
   bool cancelled = false;
@@ -88,22 +88,25 @@ class SoakTest : public testing::Test {
         ++submitted;
       }
       if (live.empty()) continue;
-      if (random_() % 64 == 0) CancelOne(&live);
-      const std::optional<uint64_t> id = engine.WaitAny(kAnswerTimeoutNs);
-      if (!id) {
+      if (random_() % 64 == 0) CancelOne(engine, &live);
+      const size_t news = engine.Poll(kAnswerTimeoutNs, [&](const fd_event& event) {
+        const auto found = live.find(event.id);
+        if (found == live.end()) {
+          ADD_FAILURE() << "news of request " << event.id << ", which has ended or never was";
+          return;
+        }
+        Live& one = *found->second;
+        Record(TokenEvent(event), &one.answer);
+        if (one.answer.tokens.size() == one.cancel_after_tokens) Cancel(engine, one);
+        if (!one.answer.ended) return;
+        CheckEnd(one);
+        done.push_back({one.request, std::move(one.answer), one.cancelled});
+        live.erase(found);
+      });
+      if (news == 0) {
         ADD_FAILURE() << live.size() << " requests are without news";
         return done;
       }
-      const auto found = live.find(*id);
-      if (found == live.end()) {
-        ADD_FAILURE() << "news of request " << *id << ", which has ended or never was";
-        return done;
-      }
-      TakeEvents(*found->second);
-      if (!found->second->answer.ended) continue;
-      CheckEnd(*found->second);
-      done.push_back({found->second->request, std::move(found->second->answer), found->second->cancelled});
-      live.erase(found);
     }
     EXPECT_EQ(done.size(), static_cast<size_t>(count));
     return done;
@@ -111,31 +114,22 @@ class SoakTest : public testing::Test {
 
   void Submit(InferenceEngine& engine, std::map<uint64_t, std::unique_ptr<Live>>* live) {
     GenerateRequest request = NextRequest();
-    TokenStream stream = engine.Submit(request);
-    auto one = std::make_unique<Live>(std::move(request), std::move(stream));
+    const uint64_t id = engine.SubmitForPoll(request);
+    auto one = std::make_unique<Live>(std::move(request), id);
     if (random_() % 8 == 0) one->cancel_after_tokens = random_() % 20;
-    if (one->cancel_after_tokens == 0) Cancel(*one);
-    (*live)[one->stream.id()] = std::move(one);
+    if (one->cancel_after_tokens == 0) Cancel(engine, *one);
+    (*live)[id] = std::move(one);
   }
 
-  static void Cancel(Live& one) {
+  static void Cancel(InferenceEngine& engine, Live& one) {
     one.cancelled = true;
-    one.stream.Cancel();
+    engine.Cancel(one.id);
   }
 
-  void CancelOne(std::map<uint64_t, std::unique_ptr<Live>>* live) {
+  void CancelOne(InferenceEngine& engine, std::map<uint64_t, std::unique_ptr<Live>>* live) {
     auto victim = live->begin();
     std::advance(victim, random_() % live->size());
-    Cancel(*victim->second);
-  }
-
-  static void TakeEvents(Live& one) {
-    while (!one.answer.ended) {
-      const std::optional<TokenEvent> event = one.stream.Next(0);
-      if (!event) return;
-      Record(*event, &one.answer);
-      if (one.answer.tokens.size() == one.cancel_after_tokens) Cancel(one);
-    }
+    Cancel(engine, *victim->second);
   }
 
   // What every end must be like.
@@ -159,6 +153,9 @@ class SoakTest : public testing::Test {
         break;
       case FD_FINISH_ERROR:
         EXPECT_NE(one.answer.error, "");
+        break;
+      case FD_FINISH_DEADLINE:
+        ADD_FAILURE() << "none was given";
         break;
     }
     EXPECT_EQ(one.answer.error.empty(), one.answer.finish != FD_FINISH_ERROR);

@@ -108,6 +108,11 @@ TEST(ModelConfig, GenerationConfigDecidesWhereToStop) {
   EXPECT_THAT(Parse(SmallLlama(), R"({"temperature": 0.6})").eos_token_ids, ElementsAre(2));
   EXPECT_THAT(ErrorOf(SmallLlama(), R"({"eos_token_id": "</s>"})"),
               HasSubstr("dir/generation_config.json: eos_token_id is \"</s>\", expected a token id from 0 to 999"));
+  EXPECT_THAT(ErrorOf(SmallLlama(), R"({"temperature": "hot"})"),
+              HasSubstr("dir/generation_config.json: temperature is \"hot\""));
+  EXPECT_THAT(ErrorOf(SmallLlama(), R"({"top_p": 1.5})"), HasSubstr("dir/generation_config.json: top_p is 1.5"));
+  EXPECT_THAT(ErrorOf(SmallLlama(), R"({"top_k": -3})"), HasSubstr("dir/generation_config.json: top_k is -3"));
+  EXPECT_THAT(ErrorOf(SmallLlama(), R"({"do_sample": 1})"), HasSubstr("dir/generation_config.json: do_sample is 1"));
   EXPECT_THAT(ErrorOf(SmallLlama(), "{"), HasSubstr("dir/generation_config.json: not valid JSON"));
   EXPECT_THAT(ErrorOf(SmallLlama(), ""), HasSubstr("dir/generation_config.json: not valid JSON"));
 }

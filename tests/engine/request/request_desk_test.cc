@@ -36,52 +36,7 @@ TEST(RequestDeskTest, ManyCallersGetTheirOwnTokens) {
     });
   }
   JoinAll(&callers);
-  EXPECT_EQ(serving.desk().running(), 0u);
-}
-
-TEST(RequestDeskTest, OneThreadWaitsForAnyOfMany) {
-  Serving serving({});
-  std::map<uint64_t, std::vector<int32_t>> prompts;
-  std::map<uint64_t, ServingOutcome> outcomes;
-  const ServingAsk ask = {.max_tokens = 12};
-  for (uint64_t i = 0; i < 60; ++i) {
-    const std::vector<int32_t> prompt = Serving::Prompt(5, i);
-    prompts[serving.MustSubmit(prompt, ask)] = prompt;
-  }
-  size_t finished = 0;
-  while (finished < prompts.size()) {
-    uint64_t id = 0;
-    ASSERT_TRUE(serving.desk().WaitAny(&id, -1));
-    RequestEvent event;
-    ASSERT_EQ(serving.desk().Next(id, &event, 0), NextResult::kEvent) << "it said that there are events";
-    ServingOutcome& outcome = outcomes[id];
-    outcome.text += event.text;
-    if (!event.finished) outcome.tokens.push_back(event.token);
-    if (!event.finished) continue;
-    ++finished;
-    outcome.finish = event.finish;
-    outcome.generated_tokens = event.generated_tokens;
-  }
-  for (const auto& [id, prompt] : prompts) serving.CheckWhole(outcomes[id], prompt, ask);
-  uint64_t id = 0;
-  EXPECT_FALSE(serving.desk().WaitAny(&id, 0));
-}
-
-TEST(RequestDeskTest, WaitAnyTakesTurns) {
-  Serving serving({});
-  const uint64_t first = serving.MustSubmit(Serving::Prompt(5, 1), {.max_tokens = 200});
-  const uint64_t second = serving.MustSubmit(Serving::Prompt(5, 2), {.max_tokens = 200});
-  std::map<uint64_t, int> turns;
-  serving.desk().Drain();  // both have all their events waiting
-  for (int i = 0; i < 100; ++i) {
-    uint64_t id = 0;
-    ASSERT_TRUE(serving.desk().WaitAny(&id, -1));
-    RequestEvent event;
-    ASSERT_EQ(serving.desk().Next(id, &event, 0), NextResult::kEvent);
-    ++turns[id];
-  }
-  EXPECT_EQ(turns[first], 50);
-  EXPECT_EQ(turns[second], 50);
+  EXPECT_EQ(serving.desk().statistics().running, 0u);
 }
 
 // ---- the end of a text
@@ -179,18 +134,18 @@ TEST(RequestDeskTest, CancelEndsARequestWithTheTokensSoFar) {
   for (int attempt = 0; attempt < 100 && !cancelled; ++attempt) {
     const uint64_t id = serving.MustSubmit(prompt, {.max_tokens = 900});
     const uint64_t other = serving.MustSubmit(prompt, {.max_tokens = 50});
-    RequestEvent event;
-    ASSERT_EQ(serving.desk().Next(id, &event, -1), NextResult::kEvent);
+    ServingEvent event;
+    ASSERT_EQ(serving.Next(id, &event, -1), NextResult::kEvent);
     serving.desk().Cancel(id);
     serving.desk().Cancel(id);
     serving.desk().Cancel(12345);
     uint32_t tokens = 1;
     while (!event.finished) {
-      ASSERT_EQ(serving.desk().Next(id, &event, -1), NextResult::kEvent);
+      ASSERT_EQ(serving.Next(id, &event, -1), NextResult::kEvent);
       tokens += !event.finished;
     }
-    cancelled = event.finish == RequestFinish::kCancelled;
-    EXPECT_EQ(event.generated_tokens, tokens);
+    cancelled = event.end.finish == RequestFinish::kCancelled;
+    EXPECT_EQ(event.end.generated_tokens, tokens);
     EXPECT_EQ(tokens < 900, cancelled);
     serving.CheckWhole(serving.Collect(other), prompt, {.max_tokens = 50});
   }
@@ -200,14 +155,14 @@ TEST(RequestDeskTest, CancelEndsARequestWithTheTokensSoFar) {
 TEST(RequestDeskTest, AForgottenRequestIsUnknown) {
   Serving serving({});
   const uint64_t id = serving.MustSubmit(Serving::Prompt(8, 3), {.max_tokens = 900});
-  RequestEvent event;
-  ASSERT_EQ(serving.desk().Next(id, &event, -1), NextResult::kEvent);
+  ServingEvent event;
+  ASSERT_EQ(serving.Next(id, &event, -1), NextResult::kEvent);
   serving.desk().Forget(id);
-  EXPECT_EQ(serving.desk().Next(id, &event, -1), NextResult::kUnknown);
-  uint64_t any = 0;
-  EXPECT_FALSE(serving.desk().WaitAny(&any, 1'000'000));
-  serving.desk().Drain();
-  EXPECT_EQ(serving.desk().running(), 0u);
+  EXPECT_EQ(serving.Next(id, &event, -1), NextResult::kUnknown);
+  std::map<uint64_t, ServingOutcome> none;
+  EXPECT_EQ(serving.Poll(1, 1'000'000, &none), 0u);
+  serving.desk().Drain(-1);
+  EXPECT_EQ(serving.desk().statistics().running, 0u);
 }
 
 // Its caller frees the memory where they go.
@@ -248,9 +203,9 @@ TEST(RequestDeskTest, ForgettingWakesWhoeverWaits) {
     std::atomic<bool> waits{false};
     NextResult result = NextResult::kEvent;
     std::thread waiter([&] {
-      RequestEvent event;
+      ServingEvent event;
       waits = true;
-      result = serving.desk().Next(id, &event, round % 2 == 0 ? -1 : INT64_MAX);
+      result = serving.Next(id, &event, round % 2 == 0 ? -1 : INT64_MAX);
     });
     while (!waits) std::this_thread::yield();
     if (round % 4 < 2) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -295,8 +250,8 @@ TEST(RequestDeskTest, DrainLetsAllEndAndTakesNoMore) {
   Serving serving({});
   std::vector<uint64_t> ids;
   for (uint64_t i = 0; i < 30; ++i) ids.push_back(serving.MustSubmit(Serving::Prompt(8, i), {.max_tokens = 60}));
-  serving.desk().Drain();
-  EXPECT_EQ(serving.desk().running(), 0u);
+  serving.desk().Drain(-1);
+  EXPECT_EQ(serving.desk().statistics().running, 0u);
   EXPECT_EQ(serving.Submit(Serving::Prompt(8, 1), {}).status().code(), absl::StatusCode::kUnavailable);
   for (uint64_t i = 0; i < 30; ++i)
     serving.CheckWhole(serving.Collect(ids[i]), Serving::Prompt(8, i), {.max_tokens = 60});
@@ -336,8 +291,8 @@ TEST(RequestDeskTest, ALostHomeEndsItsRequestsWithItsNameAndComesBack) {
   for (int round = 1; round <= 3; ++round) {
     std::vector<uint64_t> ids;
     for (uint64_t i = 0; i < 8; ++i) ids.push_back(serving.MustSubmit(Serving::Prompt(8, i), ask));
-    RequestEvent first;
-    ASSERT_EQ(serving.desk().Next(ids.back(), &first, -1), NextResult::kEvent);
+    ServingEvent first;
+    ASSERT_EQ(serving.Next(ids.back(), &first, -1), NextResult::kEvent);
     serving.LoseHome(1);
     for (uint64_t i = 0; i + 1 < ids.size(); ++i) {
       const ServingOutcome outcome = serving.Collect(ids[i]);
@@ -421,21 +376,19 @@ TEST(RequestDeskTest, CallersOfAllKindsAtOnce) {
         const std::vector<int32_t> prompt = Serving::Prompt(1 + random() % 100, random());
         const ServingAsk ask = {.max_tokens = 1 + static_cast<uint32_t>(random() % 120)};
         const uint64_t id = serving.MustSubmit(prompt, ask);
-        const uint64_t kind = random() % 5;
-        RequestEvent event;
+        const uint64_t kind = random() % 4;
+        ServingEvent event;
         if (kind == 0) {
           serving.desk().Forget(id);
           continue;
         }
         if (kind == 1) {
-          while (serving.desk().Next(id, &event, 1000) == NextResult::kTimeout) {
+          while (serving.Next(id, &event, 1000) == NextResult::kTimeout) {
           }
           serving.desk().Forget(id);
           continue;
         }
         if (kind == 2) serving.desk().Cancel(id);
-        uint64_t any = 0;
-        if (kind == 3) serving.desk().WaitAny(&any, 100'000);
         const ServingOutcome outcome = serving.Collect(id);
         if (outcome.finish == RequestFinish::kCancelled) {
           EXPECT_EQ(kind, 2u);
@@ -447,8 +400,8 @@ TEST(RequestDeskTest, CallersOfAllKindsAtOnce) {
     });
   }
   JoinAll(&callers);
-  serving.desk().Drain();
-  EXPECT_EQ(serving.desk().running(), 0u);
+  serving.desk().Drain(-1);
+  EXPECT_EQ(serving.desk().statistics().running, 0u);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace fastdecode {
 namespace {
 
 constexpr uint32_t kLayers = 2;
-constexpr uint32_t kContextMax = 1024;
+constexpr uint32_t kContextMax = 3000;
 constexpr int kHomesMax = 4;
 
 std::unique_ptr<Tokenizer> LoadTokenizer() {
@@ -53,8 +53,7 @@ Serving::Serving(const ServingOptions& options)
     desk_record = options.recorder->writer(Recorder::kDeskRing);
   }
   pipeline_ = std::make_unique<Pipeline>(pipeline, &spart_, &desk_word_);
-  desk_ =
-      std::make_unique<RequestDesk>(pipeline_.get(), &desk_word_, options.queue_max, this, desk_record);
+  desk_ = std::make_unique<RequestDesk>(pipeline_.get(), &desk_word_, options.queue_max, this, desk_record);
   pipeline_->Start();
   desk_->Start();
   for (int i = 0; i < options.homes; ++i) AddHome(i);
@@ -110,6 +109,7 @@ absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_
   given.prompt_id_count = prompt.size();
   given.max_tokens = ask.max_tokens;
   given.fill_tokens = ask.fill_tokens;
+  given.deadline_ns = ask.deadline_ns;
   given.stop_token_ids = ask.stop_token_ids.data();
   given.stop_token_id_count = ask.stop_token_ids.size();
   std::vector<const char*> stops;
@@ -144,23 +144,62 @@ uint64_t Serving::MustSubmit(const std::vector<int32_t>& prompt, const ServingAs
   return id.ok() ? *id : 0;
 }
 
+namespace {
+
+ServingEvent CopyOf(const TakenEvent& taken) {
+  ServingEvent out;
+  out.finished = taken.event->kind == RequestEvent::Kind::kFinished;
+  out.text = taken.event->text;
+  out.token_index = taken.event->token_index;
+  const int32_t* const generated = taken.request->sequence.tokens.data() + taken.request->sequence.prompt_tokens;
+  out.tokens.assign(generated + out.token_index, generated + out.token_index + taken.event->token_count);
+  if (out.finished) out.end = taken.request->end;
+  return out;
+}
+
+}  // namespace
+
+void ServingOutcome::Add(const ServingEvent& event) {
+  ++events;
+  text += event.text;
+  if (!event.finished) {
+    EXPECT_EQ(event.token_index, tokens.size());
+    EXPECT_FALSE(event.tokens.empty());
+  }
+  tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+  if (!event.finished) return;
+  end = event.end;
+  finish = event.end.finish;
+  error = event.end.error;
+  generated_tokens = event.end.generated_tokens;
+}
+
+RequestDesk::NextResult Serving::Next(uint64_t id, ServingEvent* out, int64_t timeout_ns) {
+  TakenEvent taken;
+  const RequestDesk::NextResult result = desk_->Next(id, &taken, timeout_ns);
+  if (result == RequestDesk::NextResult::kEvent) *out = CopyOf(taken);
+  return result;
+}
+
+size_t Serving::Poll(size_t capacity, int64_t timeout_ns, std::map<uint64_t, ServingOutcome>* outcomes) {
+  std::vector<TakenEvent> taken;
+  desk_->Poll(capacity, timeout_ns, &taken);
+  // All of them are there until the next Poll, however many of one request.
+  for (const TakenEvent& one : taken) (*outcomes)[one.request->sequence.id].Add(CopyOf(one));
+  return taken.size();
+}
+
 ServingOutcome Serving::Collect(uint64_t id) {
   ServingOutcome outcome;
-  RequestEvent event;
-  for (;;) {
-    if (desk_->Next(id, &event, -1) != RequestDesk::NextResult::kEvent) {
+  ServingEvent event;
+  while (!event.finished) {
+    if (Next(id, &event, -1) != RequestDesk::NextResult::kEvent) {
       ADD_FAILURE() << "request " << id << " is unknown before its last event";
       return outcome;
     }
-    outcome.text += event.text;
-    if (event.finished) break;
-    EXPECT_EQ(event.token_index, outcome.tokens.size());
-    outcome.tokens.push_back(event.token);
+    outcome.Add(event);
   }
-  outcome.finish = event.finish;
-  outcome.error = event.error;
-  outcome.generated_tokens = event.generated_tokens;
-  EXPECT_EQ(desk_->Next(id, &event, -1), RequestDesk::NextResult::kUnknown);
+  EXPECT_EQ(Next(id, &event, -1), RequestDesk::NextResult::kUnknown);
   return outcome;
 }
 

@@ -1,18 +1,20 @@
 #ifndef FASTDECODE_TESTS_ENGINE_REQUEST_SERVING_H_
 #define FASTDECODE_TESTS_ENGINE_REQUEST_SERVING_H_
 
+#include <fastdecode/fastdecode.h>
+
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include <fastdecode/fastdecode.h>
-#include "engine/text/tokenizer.h"
 #include "engine/record/recorder.h"
 #include "engine/request/build_request.h"
 #include "engine/request/request_desk.h"
+#include "engine/text/tokenizer.h"
 #include "tests/engine/pipeline/fake_model.h"
 #include "tests/engine/pipeline/fake_spart.h"
 #include "tests/engine/pipeline/home_thread.h"
@@ -44,6 +46,16 @@ struct ServingAsk {
   bool include_stop = false;
   uint32_t min_tokens = 0;
   std::vector<float>* prompt_logits = nullptr;
+  uint64_t deadline_ns = 0;
+};
+
+// One event as its caller sees it.
+struct ServingEvent {
+  bool finished = false;
+  std::vector<int32_t> tokens;
+  uint32_t token_index = 0;
+  std::string text;
+  RequestEnd end;  // if it is finished
 };
 
 // All that a caller was told.
@@ -53,6 +65,10 @@ struct ServingOutcome {
   RequestFinish finish = RequestFinish::kError;
   std::string error;
   uint32_t generated_tokens = 0;
+  RequestEnd end;
+  size_t events = 0;
+
+  void Add(const ServingEvent& event);
 };
 
 // RequestDesk and pipeline with all their threads, a fake S-Part, and homes behind real links of this process.
@@ -74,6 +90,10 @@ class Serving : public HomeKeeper {
   absl::StatusOr<uint64_t> Submit(const std::vector<int32_t>& prompt, const ServingAsk& ask);
   // Its id; a failure is a gtest failure.
   uint64_t MustSubmit(const std::vector<int32_t>& prompt, const ServingAsk& ask);
+  // RequestDesk::Next, and a copy of what it gives.
+  RequestDesk::NextResult Next(uint64_t id, ServingEvent* out, int64_t timeout_ns);
+  // RequestDesk::Poll: what it gives, added to the outcomes of whom it is for. Returns how many events.
+  size_t Poll(size_t capacity, int64_t timeout_ns, std::map<uint64_t, ServingOutcome>* outcomes);
   // Takes events until the last one.
   ServingOutcome Collect(uint64_t id);
 

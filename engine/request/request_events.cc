@@ -1,0 +1,263 @@
+// What callers do with requests, and the events that wait for them. All of it under the desk's mutex.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <new>
+
+#include "absl/strings/str_format.h"
+#include "engine/request/request_desk.h"
+#include "numa/check.h"
+
+namespace fastdecode {
+
+namespace {
+
+constexpr size_t kPolledMax = 4096;            // events at once, whatever the caller has room for
+constexpr int64_t kWaitNsMax = INT64_MAX / 4;  // 73 years: the clock and a longer wait would be more than an int64
+
+// Waits for `ready()` under `lock`; false after timeout_ns (< 0: for ever).
+template <class Ready>
+bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, int64_t timeout_ns, Ready&& ready) {
+  if (timeout_ns < 0) {
+    changed.wait(lock, ready);
+    return true;
+  }
+  return changed.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kWaitNsMax)), ready);
+}
+
+bool AllTaken(const Request& request) { return request.ended && request.events.empty(); }
+
+}  // namespace
+
+// ---- Callers
+
+absl::Status RequestDesk::Submit(std::unique_ptr<Request> request, uint64_t* id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (counts_.draining) return absl::UnavailableError("the engine is draining and takes no more requests");
+    if (counts_.running >= queue_max_) {
+      ++counts_.refused;
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("the queue is full: %d requests are waiting or running (--max-queue)", counts_.running));
+    }
+    Lend(std::move(request));
+    *id = next_id_++;
+  }
+  commands_seen_.fetch_add(1, std::memory_order_release);
+  own_parker_.RingAfterRelease();
+  return absl::OkStatus();
+}
+
+// As request next_id_. Where memory runs out nothing is changed.
+void RequestDesk::Lend(std::unique_ptr<Request> given) {
+  Request& request = *given;
+  request.sequence.id = next_id_;
+  request.sequence.owner = &request;
+  request.in_pipeline = true;
+  PipelineCommand command;
+  command.sequence = &request.sequence;
+  const std::pair<uint64_t, uint64_t> deadline = {request.deadline_ns, next_id_};
+  const auto held = requests_.emplace(next_id_, std::move(given)).first;
+  try {
+    if (request.deadline_ns != UINT64_MAX) deadlines_.insert(deadline);
+    commands_.push_back(command);
+  } catch (const std::bad_alloc&) {
+    deadlines_.erase(deadline);
+    requests_.erase(held);
+    throw;
+  }
+  if (!deadlines_.empty()) first_deadline_.store(deadlines_.begin()->first, std::memory_order_relaxed);
+  ++counts_.submitted;
+  ++counts_.running;
+  counts_.prompt_tokens += request.sequence.prompt_tokens;
+  ++lent_;
+}
+
+void RequestDesk::Cancel(uint64_t id) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) return;
+    found->second->sequence.cancelled.store(true, std::memory_order_release);
+  }
+  pipeline_->NoteCancel();
+}
+
+RequestDesk::NextResult RequestDesk::Next(uint64_t id, TakenEvent* out, int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end() || found->second->forgotten) return NextResult::kUnknown;
+  Request& request = *found->second;
+  const auto over = [&] { return request.forgotten || AllTaken(request); };
+  ++request.waiters;
+  WaitFor(request.changed, lock, timeout_ns, [&] { return !request.events.empty() || over(); });
+  --request.waiters;
+  NextResult result = NextResult::kTimeout;
+  if (!request.events.empty()) {
+    TakeFront(request, &request.taken);
+    *out = {&request, &request.taken};
+    SignalEvents();
+    result = NextResult::kEvent;
+  } else if (over()) {
+    request.released = true;
+    result = NextResult::kUnknown;
+  }
+  EraseIfDone(id);
+  return result;
+}
+
+void RequestDesk::Poll(size_t capacity, int64_t timeout_ns, std::vector<TakenEvent>* out) {
+  capacity = std::min(capacity, kPolledMax);
+  std::unique_lock lock(mutex_);
+  ReleasePolled();
+  out->clear();
+  out->reserve(capacity);
+  polled_.reserve(capacity);
+  polled_ids_.reserve(capacity);
+  ++any_waiters_;
+  WaitFor(any_changed_, lock, timeout_ns, [this] { return !with_events_.empty(); });
+  --any_waiters_;
+  while (out->size() < capacity && !with_events_.empty()) {
+    Request& request = *with_events_.front();
+    TakeFront(request, &polled_.emplace_back());
+    if (request.place.listed) with_events_.splice(with_events_.end(), with_events_, request.place.at);
+    if (!request.polled) polled_ids_.push_back(request.sequence.id);
+    request.polled = true;
+    out->push_back({&request, &polled_.back()});
+  }
+  SignalEvents();
+}
+
+// What the last Poll gave out is not used any more.
+void RequestDesk::ReleasePolled() {
+  polled_.clear();
+  for (const uint64_t id : polled_ids_) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) continue;  // forgotten meanwhile
+    found->second->polled = false;
+    if (!AllTaken(*found->second)) continue;
+    found->second->released = true;
+    EraseIfDone(id);
+  }
+  polled_ids_.clear();
+}
+
+int RequestDesk::EventFd() {
+  std::lock_guard lock(mutex_);
+  if (event_fd_ < 0) {
+    event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (event_fd_ >= 0) SignalEvents();
+  }
+  return event_fd_;
+}
+
+void RequestDesk::Forget(uint64_t id) {
+  std::unique_lock lock(mutex_);
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  Request& request = *found->second;
+  request.forgotten = true;
+  request.events.clear();
+  Unlist(request);
+  SignalEvents();
+  request.changed.notify_all();
+  request.sequence.cancelled.store(true, std::memory_order_release);
+  pipeline_->NoteCancel();
+  if (request.sequence.prompt_logits != nullptr) {
+    ++request.waiters;
+    request.changed.wait(lock, [&] { return !request.in_pipeline; });
+    --request.waiters;
+  }
+  EraseIfDone(id);
+}
+
+size_t RequestDesk::Drain(int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  counts_.draining = true;
+  WaitFor(fewer_, lock, timeout_ns, [this] { return counts_.running == 0; });
+  return counts_.running;
+}
+
+DeskStatistics RequestDesk::statistics() const {
+  std::lock_guard lock(mutex_);
+  DeskStatistics counts = counts_;
+  counts.undelivered = with_events_.size();
+  return counts;
+}
+
+// ---- Events
+
+void RequestDesk::Push(Request& request, RequestEvent event) {
+  if (request.forgotten) return;
+  std::deque<RequestEvent>& events = request.events;
+  if (event.kind == RequestEvent::Kind::kToken && events.size() >= Request::kUndeliveredMax &&
+      events.back().kind == RequestEvent::Kind::kToken) {
+    events.back().token_count += event.token_count;
+    events.back().text += event.text;
+    events.back().time_ns = event.time_ns;
+  } else {
+    events.push_back(std::move(event));
+  }
+  List(request);
+  if (request.waiters > 0) request.changed.notify_all();
+}
+
+// The caller's last event.
+void RequestDesk::End(Request& request, RequestEnd end, std::string text, uint64_t time_ns) {
+  --counts_.running;
+  ++counts_.finished[static_cast<size_t>(end.finish)];
+  deadlines_.erase({request.deadline_ns, request.sequence.id});
+  first_deadline_.store(deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first, std::memory_order_relaxed);
+  request.end = std::move(end);
+  request.ended = true;
+  RequestEvent last;
+  last.kind = RequestEvent::Kind::kFinished;
+  last.text = std::move(text);
+  last.time_ns = time_ns;
+  Push(request, std::move(last));
+  fewer_.notify_all();
+}
+
+void RequestDesk::TakeFront(Request& request, RequestEvent* out) {
+  *out = std::move(request.events.front());
+  request.events.pop_front();
+  if (request.events.empty()) Unlist(request);
+}
+
+void RequestDesk::List(Request& request) {
+  if (request.place.listed) return;
+  with_events_.splice(with_events_.end(), request.place.own);
+  request.place.listed = true;
+}
+
+void RequestDesk::Unlist(Request& request) {
+  if (!request.place.listed) return;
+  request.place.own.splice(request.place.own.begin(), with_events_, request.place.at);
+  request.place.listed = false;
+}
+
+// After events came or were taken, once for all of them: wakes who waits for any, and makes the descriptor say what the
+// list does.
+void RequestDesk::SignalEvents() {
+  const bool some = !with_events_.empty();
+  if (some && any_waiters_ > 0) any_changed_.notify_all();
+  if (event_fd_ < 0 || some == signalled_) return;
+  uint64_t count = 1;
+  const ssize_t moved = some ? write(event_fd_, &count, sizeof(count)) : read(event_fd_, &count, sizeof(count));
+  FD_CHECK(moved == sizeof(count), "nobody else reads, writes or closes the engine's event descriptor");
+  signalled_ = some;
+}
+
+// A request goes when the pipeline is done with its sequence and its callers with its events.
+void RequestDesk::EraseIfDone(uint64_t id) {
+  const auto found = requests_.find(id);
+  Request& request = *found->second;
+  if (request.in_pipeline || request.waiters > 0 || !(request.forgotten || request.released)) return;
+  Unlist(request);
+  requests_.erase(found);
+}
+
+}  // namespace fastdecode
