@@ -1,0 +1,27 @@
+"""FastDecode from Python: serving large language models, without a compiler.
+
+    from fastdecode import Engine, LLM, SamplingParams
+
+    with Engine("/models/llama") as engine:
+        for event in engine.submit("Once upon a time", SamplingParams(max_tokens=100)):
+            print(event.text, end="", flush=True)
+
+`Engine` streams events, to threads and to asyncio; `LLM` answers lists of prompts as vLLM's class of this name does.
+Both stand on the C interface of the shared library libfastdecode, which _library.py finds.
+"""
+
+from ._errors import (AlreadyExists, EngineClosed, FailedPrecondition, FastDecodeError, InternalError, InvalidArgument,
+                      LibraryError, NotFound, PermissionDenied, QueueFull, ResourceExhausted, Unavailable)
+from .engine import Engine, PromptPart, Request, Stats
+from .events import Event, RequestTimes, StepTimes
+from .llm import LLM, CompletionOutput, Logprob, RequestOutput
+from .sampling import SamplingParams
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExists", "CompletionOutput", "Engine", "EngineClosed", "Event", "FailedPrecondition", "FastDecodeError",
+    "InternalError", "InvalidArgument", "LLM", "LibraryError", "Logprob", "NotFound", "PermissionDenied", "PromptPart",
+    "QueueFull", "Request", "RequestOutput", "RequestTimes", "ResourceExhausted", "SamplingParams", "Stats",
+    "StepTimes", "Unavailable",
+]

@@ -1,0 +1,122 @@
+"""What a request tells its reader."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+from . import _library as c
+
+# By fd_finish.
+FINISH_REASONS = {
+    c.FINISH_STOP: "stop",
+    c.FINISH_LENGTH: "length",
+    c.FINISH_CANCELLED: "cancelled",
+    c.FINISH_ERROR: "error",
+    c.FINISH_DEADLINE: "deadline",
+}
+
+
+@dataclass
+class StepTimes:
+    """Where the time of a request's steps went, in ns. The places add up to total_ns."""
+
+    steps: int
+    total_ns: int
+    s_ns: int
+    wait_ns: int
+    home_ns: int
+    wire_ns: int
+    boundary_ns: int
+    sampling_ns: int
+
+
+@dataclass
+class RequestTimes:
+    """Where the time of a request went, in ns."""
+
+    preemptions: int
+    queue_ns: int
+    prefill: StepTimes
+    decode: StepTimes
+
+
+@dataclass
+class Event:
+    """Something that came of a request. The last one of each request, and no other, has a finish_reason."""
+
+    __slots__ = ("request_id", "kind", "choice", "token_index", "tokens", "text", "logprobs", "top_logprobs",
+                 "finish_reason", "stop_reason", "error", "prompt_tokens", "generated_tokens", "submit_time_ns",
+                 "time_ns", "times")
+
+    request_id: int
+    # "token": tokens of the answer. "prompt": the logprobs of the prompt's tokens, before the answer's first token, for
+    # requests that ask for them. "finished": the last event, which may have some last text, too.
+    kind: str
+    choice: int  # which of the request's answers
+    token_index: int  # of tokens[0]
+    tokens: List[int]  # one, or several where the reader has fallen behind
+    text: str  # that became certain; may be empty, as within a character of several tokens
+    logprobs: Optional[List[Optional[float]]]  # of each of the tokens; None if not asked for, and for a prompt's first token
+    top_logprobs: Optional[List[List[Tuple[int, float]]]]  # for each of the tokens: ids and logprobs, most likely first
+    finish_reason: Optional[str]  # "stop", "length", "cancelled", "error", "deadline"; None: it goes on
+    stop_reason: Union[None, int, str]  # after "stop": the stop string, or the id of the stop token
+    error: str  # after "error": what happened
+    prompt_tokens: int  # of the whole request, in its last event
+    generated_tokens: int
+    submit_time_ns: int  # the clock of time.monotonic_ns()
+    time_ns: int
+    times: Optional[RequestTimes]  # in the last event, of a request that was in a step
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is the request's last event."""
+        return self.finish_reason is not None
+
+
+def _step_times(times: c.fd_step_times) -> StepTimes:
+    return StepTimes(*(getattr(times, name) for name, _ in c.fd_step_times._fields_))
+
+
+def _request_times(times: c.fd_request_times) -> RequestTimes:
+    return RequestTimes(times.preemptions, times.queue_ns, _step_times(times.prefill), _step_times(times.decode))
+
+
+def _top_logprobs(event: Any, count: int) -> List[List[Tuple[int, float]]]:
+    width = event.top_logprob_count
+    pairs: List[Any] = list(struct.iter_unpack("if", ctypes.string_at(event.top_logprobs, 8 * count * width)))
+    return [pairs[at:at + width] for at in range(0, count * width, width)]
+
+
+def _stop_reason(event: Any, stops: Sequence[str]) -> Union[None, int, str]:
+    if event.finish != c.FINISH_STOP:
+        return None
+    if event.stop_index >= 0:
+        return stops[event.stop_index]
+    return event.stop_token if event.stop_token >= 0 else None
+
+
+def copy_event(event: Any, stops: Sequence[str]) -> Event:
+    """Copies an fd_event, whose pointers live until the next fd_poll. `stops`: the request's stop strings."""
+    text_bytes = event.text_bytes
+    text = ctypes.string_at(event.text, text_bytes).decode("utf-8", "replace") if text_bytes else ""
+    if event.kind == c.EVENT_FINISHED:
+        return Event(event.id, "finished", event.choice, event.token_index, [], text, None, None,
+                     FINISH_REASONS.get(event.finish, "error"), _stop_reason(event, stops),
+                     event.error.decode("utf-8", "replace") if event.error else "", event.prompt_tokens,
+                     event.generated_tokens, event.submit_ns, event.time_ns,
+                     _request_times(event.times.contents) if event.times else None)
+    count = event.token_count
+    logprobs: Optional[List[Optional[float]]] = event.logprobs[:count] if event.logprobs else None
+    tops = _top_logprobs(event, count) if event.top_logprob_count and event.top_logprobs else None
+    kind = "token"
+    if event.kind == c.EVENT_PROMPT:
+        kind = "prompt"
+        if logprobs:
+            logprobs[0] = None
+        if tops:
+            tops[0] = []
+    return Event(event.id, kind, event.choice, event.token_index, event.tokens[:count] if count else [], text, logprobs,
+                 tops, None, None, "", 0, 0, event.submit_ns, event.time_ns, None)

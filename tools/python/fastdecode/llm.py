@@ -1,0 +1,230 @@
+"""Many prompts at once, as vLLM's LLM takes them."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+from . import _errors as errors
+from .engine import Engine, Mailbox, Prompt, Stream
+from .events import Event, RequestTimes
+from .sampling import SamplingParams
+
+# Seconds after which a queue that is full of requests of others is tried again.
+_RETRY_S = 0.01
+
+
+@dataclass
+class Logprob:
+    """The logprob of a token at some position. `rank`: 1 for the most likely token; None if it is not among those asked
+    for. `decoded_token`: its text by itself; None without a tokenizer."""
+
+    logprob: float
+    rank: Optional[int] = None
+    decoded_token: Optional[str] = None
+
+
+# For each position the token that is there and the most likely ones, by id.
+Logprobs = Dict[int, Logprob]
+
+
+@dataclass
+class CompletionOutput:
+    """An answer. `token_ids` are without the stop token. `finish_reason` is "stop", "length", or "error".
+
+    `stop_reason` is the stop string or the one of stop_token_ids that ended it; None for a stop token of the model.
+    """
+
+    index: int
+    text: str
+    token_ids: List[int]
+    cumulative_logprob: Optional[float] = None
+    logprobs: Optional[List[Logprobs]] = None
+    finish_reason: Optional[str] = None
+    stop_reason: Union[None, int, str] = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass
+class RequestOutput:
+    """A prompt and its answer. `error`: what happened, where the answer's finish_reason is "error"."""
+
+    request_id: str
+    prompt: Optional[str]
+    prompt_token_ids: List[int]
+    outputs: List[CompletionOutput]
+    finished: bool = False
+    prompt_logprobs: Optional[List[Optional[Logprobs]]] = None
+    error: str = ""
+    times: Optional[RequestTimes] = None
+
+
+@dataclass
+class _Job:
+    """One request of a call, from its prompt to its answer."""
+
+    output: RequestOutput
+    params: SamplingParams
+    stream: Optional[Stream] = None
+
+
+class LLM:
+    """A model that answers lists of prompts. `options` are those of Engine, which is `engine`."""
+
+    def __init__(self, model: Union[str, os.PathLike[str]], **options: Any) -> None:
+        self.engine = Engine(model, **options)
+        self._has_tokenizer = self.engine.has_tokenizer
+        self._decoded: Dict[int, str] = {}  # texts of single tokens
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's makers recommend (its generation_config.json)."""
+        return self.engine.default_sampling_params()
+
+    def generate(self, prompts: Union[Prompt, Sequence[Prompt]],
+                 sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None,
+                 use_tqdm: Any = None) -> List[RequestOutput]:
+        """The answers to prompts, in their order. They run at once, as many as the engine's queue takes.
+
+        A prompt is a text, {"prompt": text}, {"prompt_token_ids": ids}, or, in a list of prompts, a list of ids.
+        `sampling_params`: one for all, or one for each; None is what the model's makers recommend. `use_tqdm` is there
+        for programs written for vLLM, and ignored. A prompt that cannot be raises an error before anything runs; a
+        request that fails later has finish_reason "error". An exception, such as Ctrl-C, cancels all.
+        """
+        jobs = self._jobs(prompts, sampling_params)
+        mailbox = Mailbox()
+        running: Dict[int, _Job] = {}
+        try:
+            submitted = 0
+            while submitted < len(jobs) or mailbox.unfinished or mailbox.events:
+                submitted = self._submit_some(jobs, submitted, mailbox, running)
+                event = self.engine._take(mailbox)
+                if event is not None:
+                    self._add(running[event.request_id], event)
+                    if event.finished:
+                        del running[event.request_id]
+        except BaseException:
+            for job in jobs:
+                if job.stream is not None:
+                    self.engine._abandon(job.stream)
+            raise
+        return [job.output for job in jobs]
+
+    def _jobs(self, prompts: Any, sampling_params: Any) -> List[_Job]:
+        if isinstance(prompts, (str, dict)):
+            prompts = [prompts]
+        prompts = list(prompts)
+        if any(isinstance(prompt, int) for prompt in prompts):
+            raise TypeError('prompts: they are integers; token ids of one prompt are {"prompt_token_ids": [...]}')
+        if sampling_params is None:
+            sampling_params = self.engine.default_sampling_params()
+        if isinstance(sampling_params, SamplingParams):
+            sampling_params = [sampling_params] * len(prompts)
+        if len(sampling_params) != len(prompts):
+            raise errors.invalid(f"sampling_params: there are {len(sampling_params)} for {len(prompts)} prompts")
+        jobs = []
+        for i, (prompt, params) in enumerate(zip(prompts, sampling_params)):
+            try:
+                text, ids = self._read_prompt(prompt)
+                if len(ids) >= self.engine.max_context:
+                    raise errors.invalid(f"prompt: {len(ids)} tokens leave no room in the context of "
+                                         f"{self.engine.max_context} (max_context)")
+            except errors.InvalidArgument as error:
+                raise errors.InvalidArgument(error.code, f"prompts[{i}]: {error.message}") from None
+            output = RequestOutput("", text, ids, [CompletionOutput(0, "", [])])
+            if params.logprobs is not None:
+                output.outputs[0].logprobs = []
+                output.outputs[0].cumulative_logprob = 0.0
+            jobs.append(_Job(output, params))
+        return jobs
+
+    def _read_prompt(self, prompt: Any) -> Tuple[Optional[str], List[int]]:
+        text: Optional[str] = None
+        ids = prompt
+        if isinstance(prompt, dict):
+            text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+            unknown = sorted(key for key in prompt if key not in ("prompt", "prompt_token_ids") and prompt[key] is not None)
+            if unknown:
+                raise errors.invalid(f"prompt: {', '.join(unknown)} is not supported")
+            if text is None and ids is None:
+                raise errors.invalid("prompt: it has neither prompt nor prompt_token_ids")
+        elif isinstance(prompt, str):
+            text, ids = prompt, None
+        if ids is None:
+            ids = self.engine.tokenize(text)  # type: ignore[arg-type]
+        ids = list(ids)
+        if not ids:
+            raise errors.invalid("prompt: it has no tokens; the model needs at least one")
+        return text, ids
+
+    def _submit_some(self, jobs: List[_Job], submitted: int, mailbox: Mailbox, running: Dict[int, _Job]) -> int:
+        """Submits what the queue takes; returns how many of the jobs are submitted then."""
+        while submitted < len(jobs):
+            job = jobs[submitted]
+            try:
+                job.stream = self.engine._submit(job.output.prompt_token_ids, job.params, mailbox, None, True)
+            except errors.QueueFull:
+                if mailbox.unfinished or mailbox.events:
+                    break
+                stats = self.engine.stats()
+                if stats.requests_running + stats.requests_waiting == 0:
+                    raise  # nothing will end that makes room
+                time.sleep(_RETRY_S)
+                continue
+            except errors.InvalidArgument as error:
+                raise errors.InvalidArgument(error.code, f"prompts[{submitted}]: {error.message}") from None
+            job.output.request_id = str(job.stream.id)
+            running[job.stream.id] = job
+            submitted += 1
+        return submitted
+
+    def _add(self, job: _Job, event: Event) -> None:
+        """What an event adds to an answer."""
+        output = job.output
+        if event.kind == "prompt":
+            ids, logprobs, tops = event.tokens, event.logprobs or [], event.top_logprobs
+            rest = [self._logprobs(ids[i], logprobs[i], tops[i] if tops else []) for i in range(1, len(ids))]
+            output.prompt_logprobs = [None, *rest]
+            return
+        answer = output.outputs[0]
+        answer.text += event.text
+        answer.token_ids.extend(event.tokens)
+        if event.logprobs is not None and answer.logprobs is not None:
+            for i, (token, logprob) in enumerate(zip(event.tokens, event.logprobs)):
+                answer.cumulative_logprob += logprob  # type: ignore[operator]
+                answer.logprobs.append(self._logprobs(token, logprob, event.top_logprobs[i] if event.top_logprobs else []))
+        if not event.finished:
+            return
+        answer.finish_reason = event.finish_reason
+        answer.stop_reason = event.stop_reason
+        if isinstance(event.stop_reason, int) and event.stop_reason not in (job.params.stop_token_ids or ()):
+            answer.stop_reason = None
+        output.finished = True
+        output.error = event.error
+        output.times = event.times
+
+    def _logprobs(self, token: int, logprob: Optional[float], top: Sequence[Tuple[int, float]]) -> Logprobs:
+        out = {one: Logprob(value, rank, self._text(one)) for rank, (one, value) in enumerate(top, 1)}
+        if token not in out and logprob is not None:
+            out[token] = Logprob(logprob, None, self._text(token))
+        return out
+
+    def _text(self, token: int) -> Optional[str]:
+        if not self._has_tokenizer:
+            return None
+        text = self._decoded.get(token)
+        if text is None:
+            text = self._decoded[token] = self.engine.detokenize([token])
+        return text
