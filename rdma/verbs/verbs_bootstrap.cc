@@ -76,6 +76,8 @@ absl::StatusOr<std::unique_ptr<PendingLink>> VerbsListener::AcceptProposal(uint6
 absl::StatusOr<ConnectResult> ConnectVerbs(const std::string& host, uint16_t port, std::shared_ptr<const Secret> secret,
                                            const VerbsOptions& options, const LinkProposal& proposal, int engine_node,
                                            uint64_t timeout_ns, uint64_t hello_timeout_ns) {
+  // The device itself is opened once there is a peer, but no peer need be waited for to say this.
+  if (absl::Status status = CheckLibrary(*options.calls); !status.ok()) return status;
   const uint64_t deadline_ns = NowNs() + timeout_ns;
   std::unique_ptr<VerbsEnd> end;
   const auto make_offer = [&]() -> absl::StatusOr<LinkOffer> {

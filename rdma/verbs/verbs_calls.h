@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace fastdecode {
 
@@ -43,7 +44,15 @@ struct VerbsCalls {
   std::function<int(ibv_context*, ibv_async_event*)> get_async_event;
   std::function<void(ibv_async_event*)> ack_async_event;
 
-  // libibverbs itself.
+  // Why there is no libibverbs, for people, and what to do about it; "" where there is one. Else no device is listed,
+  // and only the calls for the list may be made.
+  std::string missing;
+  std::string missing_advice;
+
+  // Those of the libibverbs of this name or path, which stays loaded for good: contexts and the providers behind them
+  // would not survive it.
+  static VerbsCalls Load(const char* library);
+  // Those of this host's libibverbs, loaded by the first call: who has no links over a fabric needs none. Thread: any.
   static const VerbsCalls& System();
 };
 

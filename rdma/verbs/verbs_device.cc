@@ -227,8 +227,14 @@ std::string VerbsDevice::Describe() const {
 
 LinkLine VerbsDevice::Line() const { return {absl::StrCat(name, " port ", int{port}), gbit_per_s}; }
 
+absl::Status CheckLibrary(const VerbsCalls& calls) {
+  if (calls.missing.empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("no RDMA device: ", calls.missing, "; ", calls.missing_advice));
+}
+
 absl::StatusOr<VerbsDevice> OpenVerbsDevice(const VerbsCalls& calls, const FabricOptions& options, int node) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  if (absl::Status status = CheckLibrary(calls); !status.ok()) return status;
   const DeviceList list(calls, node);
   if (list.devices().empty()) return absl::NotFoundError(kNoDevice);
   absl::Status why_not =

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "numa/mapped_pages.h"
 #include "numa/openmp_binding.h"
+#include "rdma/verbs/verbs_calls.h"
 
 namespace fastdecode {
 
@@ -32,6 +33,8 @@ DoctorHost DoctorHost::ThisOne() {
   host.isa = DetectIsa();
   host.amx = CpuHasAmxKernels();
   host.openmp_binds = OpenMpBindsThreads();
+  host.verbs_missing = VerbsCalls::System().missing;
+  host.verbs_advice = VerbsCalls::System().missing_advice;
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (topology.ok()) host.topology = *std::move(topology);
   if (host.topology) host.places_memory = PlacesMemory(*host.topology);

@@ -63,6 +63,8 @@ struct DoctorHost {
   bool amx = false;                  // the CPU has what its kernels take, whether or not we may use it
   bool openmp_binds = false;         // OpenMP's runtime was told to bind threads
   std::optional<Topology> topology;  // none: it could not be discovered
+  std::string verbs_missing;         // why libibverbs cannot be used; "": it can
+  std::string verbs_advice;          // what to do about it
   bool places_memory = true;         // the kernel lets this process say on which node its memory shall be
 
   static DoctorHost ThisOne();

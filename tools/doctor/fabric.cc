@@ -38,6 +38,15 @@ void ExamineDriver(const SysRoot& root, CheckList* list) {
               "`modprobe ib_uverbs`, and the driver of the NIC (mlx5_ib, bnxt_re, irdma); in a container the host's");
 }
 
+void ExamineLibrary(const DoctorHost& host, CheckList* list) {
+  constexpr char kName[] = "user verbs";
+  if (host.verbs_missing.empty()) {
+    list->Ok(kName, "libibverbs is there");
+  } else {
+    list->Error(kName, host.verbs_missing, host.verbs_advice);
+  }
+}
+
 void ExamineUnfitDevice(const RdmaDevice& device, bool other_active, CheckList* list) {
   list->Add(device.name, other_active ? CheckStatus::kWarning : CheckStatus::kError,
             absl::StrCat(device.vendor, device.vendor.empty() ? "" : " ", device.type, device.type.empty() ? "" : ", ",
@@ -197,6 +206,7 @@ void ExamineIommu(const SysRoot& root, CheckList* list) {
 
 void ExamineFabric(const DoctorHost& host, CheckList* list) {
   ExamineDriver(host.root, list);
+  ExamineLibrary(host, list);
   const std::vector<RdmaDevice> devices = ReadRdmaDevices(host.root);
   if (devices.empty()) {
     list->Error(

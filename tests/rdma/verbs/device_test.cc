@@ -24,9 +24,10 @@ namespace {
 constexpr uint64_t kPatienceNs = 20'000'000'000;  // under emulation everything is slow
 
 bool HasDevice() {
+  const VerbsCalls& calls = VerbsCalls::System();
   int count = 0;
-  ibv_device** const list = ibv_get_device_list(&count);
-  if (list != nullptr) ibv_free_device_list(list);
+  ibv_device** const list = calls.get_device_list(&count);
+  if (list != nullptr) calls.free_device_list(list);
   return count > 0;
 }
 

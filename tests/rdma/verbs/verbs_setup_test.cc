@@ -245,6 +245,26 @@ TEST_F(VerbsDeviceTest, TheNearestActiveOneIsChosen) {
       "near has no active port (port 1 is in state 1): is the cable in, and the network interface up (`rdma link`)?");
 }
 
+TEST_F(VerbsDeviceTest, AHostWithoutLibibverbsIsToldSo) {
+  Add("out of reach");
+  const VerbsCalls none = VerbsCalls::Load("libfastdecode_none.so.1");
+  int count = 1;
+  EXPECT_EQ(none.get_device_list(&count), nullptr);
+  EXPECT_EQ(count, 0);
+  none.free_device_list(nullptr);
+  calls_.missing = none.missing;
+  calls_.missing_advice = none.missing_advice;
+  EXPECT_EQ(OpenVerbsDevice(calls_, {}, -1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Chosen({}),
+            "no RDMA device: libfastdecode_none.so.1 could not be loaded: libfastdecode_none.so.1: cannot open shared "
+            "object file: No such file or directory; install libibverbs1 and ibverbs-providers");
+  EXPECT_EQ(VerbsCalls::Load("libc.so.6").missing,
+            "libc.so.6 has no ibv_query_port@IBVERBS_1.1: it is older than rdma-core 34");
+}
+
+// Hosts that build this have it, with the headers.
+TEST(VerbsCallsTest, ThisHostsLibibverbsHasAllThatIsCalled) { EXPECT_EQ(VerbsCalls::System().missing, ""); }
+
 TEST_F(VerbsDeviceTest, DevicesOfOtherTransportsAreLeftAlone) {
   const std::string why =
       ", not InfiniBand or RoCE: links need their reliable connections, and writes with immediate data";

@@ -62,6 +62,18 @@ TEST(DoctorFabricTest, NoDevice) {
   EXPECT_THAT(NamesOf(checks, CheckStatus::kError), ElementsAre("RDMA devices"));
 }
 
+TEST(DoctorFabricTest, NoLibibverbs) {
+  FakeHost fake;
+  EXPECT_THAT(Find(fake.Examine(), "user verbs"), IsOk("libibverbs is there"));
+  DoctorHost host = fake.host();
+  host.verbs_missing = "libibverbs.so.1 could not be loaded: no such file";
+  host.verbs_advice = "install libibverbs1";
+  const std::vector<Check> checks = ExamineHost(host);
+  EXPECT_THAT(Find(checks, "user verbs"),
+              Is(CheckStatus::kError, "could not be loaded: no such file", "install libibverbs1"));
+  EXPECT_THAT(NamesOf(checks, CheckStatus::kError), ElementsAre("user verbs"));
+}
+
 TEST(DoctorFabricTest, ADeviceWithoutItsFileInDev) {
   FakeHost fake;
   fake.Remove("/dev/infiniband/uverbs0");
