@@ -1,6 +1,7 @@
 #include "engine/spart/cuda/device_module.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <filesystem>
 #include <mutex>
@@ -30,14 +31,35 @@ std::shared_ptr<void> ClaimGpu(int index) {
           }};
 }
 
+// The file that this code was loaded from, wherever it was moved to: the program, or libfastdecode.so in another's
+// process.
+struct OwnFile {
+  bool is_library = false;
+  std::filesystem::path path;  // empty: not known
+};
+
+OwnFile FindOwnFile() {
+  Dl_info info = {};
+  link_map* loaded = nullptr;
+  void* const here = reinterpret_cast<void*>(&FindOwnFile);
+  const int found = dladdr1(here, &info, reinterpret_cast<void**>(&loaded), RTLD_DL_LINKMAP);
+  std::error_code unknown;
+  // The loader has no name for the program, and dladdr the one that it was called by.
+  if (found == 0 || loaded->l_name[0] == 0) return {false, std::filesystem::read_symlink("/proc/self/exe", unknown)};
+  return {true, std::filesystem::canonical(loaded->l_name, unknown)};
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> FindDeviceModule() {
+  const OwnFile own = FindOwnFile();
+  if (own.path.empty()) return absl::NotFoundError("GPU module: not known beside what, as this code's file is gone");
+  const std::filesystem::path folder = own.path.parent_path();
   std::error_code unknown;
-  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path();
   const std::string beside = folder / kFileName;
   if (std::filesystem::exists(beside, unknown)) return beside;
-  const std::string installed = (folder / "../lib/fastdecode" / kFileName).lexically_normal();
+  const std::filesystem::path library_folder = own.is_library ? folder : folder / FASTDECODE_LIBDIR_FROM_BINDIR;
+  const std::string installed = (library_folder / "fastdecode" / kFileName).lexically_normal();
   if (std::filesystem::exists(installed, unknown)) return installed;
   return absl::NotFoundError(absl::StrFormat("GPU module: neither %s nor %s is there", beside, installed));
 }

@@ -18,8 +18,8 @@ struct DeviceModuleTable {
   absl::StatusOr<std::unique_ptr<SPartDevice>> (*open)(const DeviceOptions& options) = nullptr;
 };
 
-// The module that comes with this program: libfastdecode_cuda.so in its own folder, or ../lib/fastdecode. NotFound
-// names both.
+// The module that comes with the file that this code is in: libfastdecode_cuda.so beside it, as in a build tree, or in
+// lib/fastdecode where the program lies in bin/ or the library in lib/, as installed. NotFound names both.
 absl::StatusOr<std::string> FindDeviceModule();
 
 // Loads a module and opens a device of it. The module stays loaded for good: a driver's threads would not survive it.
