@@ -13,6 +13,7 @@
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
 #include "engine/pipeline/step_recorder.h"
+#include "engine/pipeline/step_times.h"
 #include "engine/rpart/messages.h"
 #include "engine/spart/spart.h"
 #include "numa/clock.h"
@@ -135,6 +136,7 @@ class Pipeline {
     int homes_missing = 0;                          // replies outstanding in this hop
     std::array<uint32_t, kMaxHomes> home_rows{};    // rows of this step, per home
     std::array<uint64_t, kMaxHomes> home_tokens{};  // that they attend to
+    StepTimer timer;
     StageTrace trace;
     StepTable table;
     FixedVector<Sequence*> sampled{0};  // of table.logits[i], null if that row is not sampled
@@ -165,6 +167,7 @@ class Pipeline {
   bool FlushPending(HomePort& port);
   void WakeHome(HomePort& port);
   void FinishStep(int m);
+  void AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t now_ns);
   void FailStep(int m);
   void AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns);
   void EndSequence(Sequence* sequence, FinishReason reason, int home);

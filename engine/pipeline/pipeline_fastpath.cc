@@ -43,6 +43,7 @@ bool Pipeline::DrainCommands() {
     ++taken;
     switch (command.kind) {
       case PipelineCommand::Kind::kAdd:
+        command.sequence->timed_until_ns = command.sequence->submit_ns;
         batcher_.Enqueue(command.sequence);
         ready_unchecked_ = true;
         break;
@@ -110,6 +111,7 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
   --batch.homes_missing;
   const uint64_t now_ns = Now();
   port.progress_seen_ns = now_ns;  // what the home itself says of it comes with its heartbeats, over a fabric
+  batch.timer.TakeReply(reply.work_ns, port.polled_ns, now_ns);
   statistics_.hop_ns.Add(now_ns - batch.hop_start_ns);
   statistics_.r_busy_ns[home].Add(reply.work_ns);
   statistics_.home_hops[home].Add(1);
@@ -164,6 +166,11 @@ void Pipeline::StartStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.state = State::kStage;
   batch.stage_start_ns = Now();
+  if (batch.stage == 0) {
+    batch.timer.EndBoundary(batch.stage_start_ns);
+  } else {
+    batch.timer.EndHop(batch.stage_start_ns);
+  }
   if (stages_open_++ == 0) s_busy_since_ns_ = batch.stage_start_ns;
   const bool record = record_.on();
   if (record && batch.stage == 0) record_.Rosters({m, batch.step}, batch.step_start_ns, batch.stage_start_ns);
@@ -194,6 +201,7 @@ void Pipeline::FailStep(int m) {
 void Pipeline::EndStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.stage_end_ns = Now();
+  batch.timer.EndStage(batch.stage_end_ns, /*last=*/batch.stage == options_.layers);
   statistics_.s_busy_ns.Add(batch.stage_end_ns - s_busy_since_ns_);
   s_busy_since_ns_ = batch.stage_end_ns;
   --stages_open_;
@@ -208,6 +216,7 @@ void Pipeline::PostHops(int m) {
   batch.state = State::kHop;
   batch.homes_missing = 0;
   batch.hop_start_ns = batch.stage_end_ns;
+  batch.timer.BeginHop();
   const bool record = record_.on();
   HopHeader header;
   header.step = batch.step;
@@ -258,6 +267,7 @@ void Pipeline::LoseHome(int home) {
     if (!port.open[m]) continue;
     port.open[m] = false;
     --batches_[m].homes_missing;
+    batches_[m].timer.LoseReply(port.lost_ns);
   }
 }
 

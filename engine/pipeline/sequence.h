@@ -6,6 +6,7 @@
 #include <memory_resource>
 #include <vector>
 
+#include "engine/pipeline/step_times.h"
 #include "kernels/attention.h"
 #include "kernels/sampler.h"
 
@@ -53,7 +54,14 @@ struct Sequence {
   std::vector<float> logprobs;            // [length_max - prompt_tokens], of the sampled tokens
   std::vector<TokenLogprob> top_logprobs; // [length_max - prompt_tokens][sampling.logprobs], if that is > 0
 
+  // Pipeline thread; the desk reads it after the terminal event. Up to the end of the last step that it had rows in, or,
+  // if it ended while it waited, up to then.
+  SequenceTimes times;
+  // The same for those who cannot wait for that, as of the end of some step behind the last event. Any thread reads it.
+  SharedTimes times_so_far;
+
   // Pipeline thread only.
+  uint64_t timed_until_ns = 0;            // what was before is in `times`
   std::pmr::vector<uint64_t> prompt_seen; // behind `history`; both empty if there are no penalties
   std::pmr::vector<uint16_t> output_counts;
   TokenHistory history;

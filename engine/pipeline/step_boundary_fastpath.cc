@@ -49,7 +49,8 @@ bool Pipeline::BeginStep(int m) {
     batch.no_rows = false;
     return false;
   }
-  const uint64_t start_ns = record_.on() ? Now() : 0;
+  // A micro-batch that looks in vain turn after turn does not read the clock in each of them.
+  uint64_t start_ns = record_.on() || !batch.no_rows ? Now() : 0;
   const auto dropped = [this, m](int home, Sequence* sequence) {
     const bool ends = sequence->failed || sequence->cancelled.load(std::memory_order_relaxed);
     if (!ends && home == sequence->home) NotePreempted(m, sequence);
@@ -68,7 +69,11 @@ bool Pipeline::BeginStep(int m) {
     EndSequence(sequence, cancelled ? FinishReason::kCancelled : sequence->fail_reason,
                 cancelled ? -1 : sequence->fail_home);
   };
-  const auto joined = [this, m](Sequence* sequence) {
+  const auto joined = [this, m, &start_ns](Sequence* sequence) {
+    if (start_ns == 0) start_ns = Now();
+    sequence->times.queue_ns += start_ns - sequence->timed_until_ns;
+    sequence->timed_until_ns = start_ns;
+    sequence->times_so_far.Store(sequence->times);
     if (record_.on()) record_.Join({m, batches_[m].step + 1}, *sequence, Now());
     if (sequence->push_home >= 0) TellHome(ControlKind::kReserve, sequence->push_home, sequence, sequence->length);
     if (sequence->fill_tokens == 0) return;
@@ -77,6 +82,7 @@ bool Pipeline::BeginStep(int m) {
   };
   const auto moved = [this, m](Sequence* sequence) {
     const int to = sequence->micro_batch;
+    ++sequence->times.moves;
     if (record_.on()) record_.Move({m, batches_[m].step}, {to, batches_[to].step + 1}, *sequence, Now());
   };
   const uint64_t preemptions = batcher_.preemptions();
@@ -96,7 +102,9 @@ bool Pipeline::BeginStep(int m) {
   FillTable(m);
   batch.step_start_ns = Now();
   statistics_.rows.Add(rows);
-  if (record_.on()) RecordBegin(m, start_ns != 0 ? start_ns : batch.step_start_ns);
+  if (start_ns == 0) start_ns = batch.step_start_ns;
+  batch.timer.Begin(start_ns);
+  if (record_.on()) RecordBegin(m, start_ns);
   ++in_steps_;
   batch.no_rows = parked_ = false;
   batch.held_since_ns = 0;
@@ -105,6 +113,7 @@ bool Pipeline::BeginStep(int m) {
 
 // Its pages are another's now; it is computed again, from its tokens.
 void Pipeline::NotePreempted(int m, Sequence* sequence) {
+  ++sequence->times.preemptions;
   sequence->preempted_ns = Now();
   if (record_.on()) record_.Leave({m, batches_[m].step}, *sequence, kLeavePreempted, sequence->preempted_ns);
 }
@@ -256,7 +265,12 @@ void Pipeline::FinishStep(int m) {
   batch.state = State::kBoundary;
   const uint64_t now_ns = Now();
   const uint64_t sampled_before = statistics_.sampled_tokens.value();
-  for (Sequence* sequence : batcher_.Members(m)) sequence->computed += sequence->rows;
+  batch.timer.Finish(now_ns);
+  for (Sequence* sequence : batcher_.Members(m)) {
+    if (sequence->rows == 0) continue;
+    AddTimes(batch, sequence, now_ns);
+    sequence->computed += sequence->rows;
+  }
   for (int i = 0; i < batch.table.logit_rows; ++i) {
     Sequence* sequence = batch.sampled[i];
     if (sequence != nullptr && !sequence->failed) AcceptToken(sequence, batch.table.logits[i], now_ns);
@@ -264,13 +278,22 @@ void Pipeline::FinishStep(int m) {
   statistics_.steps.Add(1);
   statistics_.last_step_ns.store(now_ns, std::memory_order_relaxed);
   statistics_.step_ns.Add(now_ns - batch.step_start_ns);
-  quiet_since_ns_ = now_ns;
+  quiet_since_ns_ = Now();
+  batch.timer.EndJudging(quiet_since_ns_);
   batch.no_rows = batch.s_part_failed = false;
   --in_steps_;
   if (!record_.on()) return;
-  quiet_since_ns_ = Now();
   const uint64_t tokens = statistics_.sampled_tokens.value() - sampled_before;
   record_.Finish({m, batch.step}, batch.stage_end_ns, quiet_since_ns_, static_cast<uint32_t>(tokens));
+}
+
+// Of a step that it had rows in, before these count as computed.
+void Pipeline::AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t now_ns) {
+  const bool in_prompt = sequence->computed < sequence->prompt_tokens;
+  const bool prefill = in_prompt || sequence->length - sequence->computed > 1;
+  batch.timer.AddTo(prefill ? &sequence->times.prefill : &sequence->times.decode, sequence->timed_until_ns);
+  sequence->timed_until_ns = now_ns;
+  sequence->times_so_far.Store(sequence->times);
 }
 
 void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
@@ -353,8 +376,11 @@ bool Pipeline::FlushPending(HomePort& port) {
 }
 
 void Pipeline::EndWaiting(Sequence* sequence, FinishReason reason) {
+  const uint64_t now_ns = Now();
+  sequence->times.queue_ns += now_ns - sequence->timed_until_ns;
+  sequence->timed_until_ns = now_ns;
   const LeaveKind how = reason == FinishReason::kCancelled ? HowCancelled(*sequence) : kLeaveFailed;
-  if (record_.on()) record_.Leave({}, *sequence, how, Now());
+  if (record_.on()) record_.Leave({}, *sequence, how, now_ns);
   EndSequence(sequence, reason, -1);
 }
 

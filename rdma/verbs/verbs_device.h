@@ -40,8 +40,9 @@ absl::Status CheckLibrary(const VerbsCalls& calls);
 
 // Opens the device that the options name, else of those for InfiniBand or RoCE the one with an active port that is
 // nearest to NUMA node `node` (-1: the first), and chooses port and GID.
-// Errors: that of CheckLibrary; NotFound if there is no device, none of that name, no active port or no such GID; FailedPrecondition for a
-// device of another transport; InvalidArgument for options out of range; those of the calls. Each says what to check.
+// Errors: that of CheckLibrary; NotFound if there is no device, none of that name, no active port or no such GID;
+// FailedPrecondition for a device of another transport; InvalidArgument for options out of range; those of the calls.
+// Each says what to check.
 absl::StatusOr<VerbsDevice> OpenVerbsDevice(const VerbsCalls& calls, const FabricOptions& options, int node);
 
 // 256 to 4096, and back; 0 and false for what is none.

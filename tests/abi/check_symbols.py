@@ -64,9 +64,10 @@ def main():
     update = f"; if that is meant: {sys.argv[0]} --update {arguments.library} {arguments.root}"
     faults = [f"{name} is shown, and is no function of the C interface" for name in sorted(symbols)
               if not name.startswith("fd_")]
-    faults += [f"{name} is shown, and {LIST.name} does not have it{update}" for name in sorted(symbols) if name not in listed]
-    faults += [f"{LIST.name} has {name}, and it is not shown: programs that were linked with it no longer start, unless "
-               f"FD_ABI_VERSION is raised{update}" for name in listed if name not in symbols]
+    faults += [f"{name} is shown, and {LIST.name} does not have it{update}"
+               for name in sorted(symbols) if name not in listed]
+    faults += [f"{LIST.name} has {name}, and it is not shown: programs that were linked with it no longer start, "
+               f"unless FD_ABI_VERSION is raised{update}" for name in listed if name not in symbols]
     faults += [f"{name} is declared in {folder.name}/, and is not shown: whoever calls it cannot link"
                for name in sorted(declared(headers) - symbols.keys())]
     faults += [f"{name} has version {version or 'none'}, not {node}" for name, version in sorted(symbols.items())

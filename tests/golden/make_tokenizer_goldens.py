@@ -292,6 +292,11 @@ def golden(spec, texts, rng, random_decodes):
         plain = tokenizer.encode(text, add_special_tokens=False).ids
         full = tokenizer.encode(text, add_special_tokens=True).ids
         case = {"ids": plain}
+        tokenizer.encode_special_tokens = True  # special tokens are text like any other
+        as_text = tokenizer.encode(text, add_special_tokens=False).ids
+        tokenizer.encode_special_tokens = False
+        if as_text != plain:
+            case["as_text"] = as_text
         if full != plain:
             start = next(i for i in range(len(full) + 1) if full[i:i + len(plain)] == plain)
             case["before"], case["after"] = full[:start], full[start + len(plain):]

@@ -1,6 +1,8 @@
 // What is wrong with a request: each field, by its name.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -65,6 +67,47 @@ TEST_F(InterfaceTest, RequestsAreCheckedFieldByField) {
   refuses("struct_size", [](auto& r) { r.fields.struct_size = 1; });
   // None of that did any harm.
   EXPECT_EQ(RunAll(*engine, {GreedyRequest({1, 2, 3}, 4)}, false)[0].tokens.size(), 4u);
+}
+
+TEST_F(InterfaceTest, TheModelsMakersRecommendHowToSample) {
+  std::ofstream(model_ + "/generation_config.json") << R"({"temperature": 0.25, "top_k": 7, "eos_token_id": 2})";
+  const auto engine = MakeEngine(Options());
+  std::filesystem::remove(model_ + "/generation_config.json");
+  GenerateRequest request;
+  request.fields.top_p = 0.5f;
+  request.fields.max_tokens = 3;
+  engine->SetDefaultSampling(&request);
+  EXPECT_EQ(request.fields.temperature, 0.25f);
+  EXPECT_EQ(request.fields.top_k, 7);
+  EXPECT_EQ(request.fields.top_p, 0.5f) << "the file says nothing of it";
+  EXPECT_EQ(request.fields.max_tokens, 3u);
+}
+
+TEST_F(InterfaceTest, StatisticsCountWhatHappened) {
+  const auto engine = MakeEngine(Options());
+  const fd_stats before = engine->Statistics();
+  EXPECT_EQ(before.homes, 1u);
+  EXPECT_EQ(before.homes_up, 1u);
+  EXPECT_GT(before.kv_pages, 0u);
+  EXPECT_EQ(before.requests_submitted + before.requests_running + before.requests_waiting, 0u);
+  EXPECT_EQ(before.last_step_ns, 0u);
+  RunAll(*engine, {GreedyRequest({1, 2, 3}, 4), GreedyRequest({4, 5}, 7)}, false);
+  TokenStream cancelled = engine->Submit(GreedyRequest({1}, 200));
+  cancelled.Cancel();
+  Answer answer;
+  ReadToEnd(cancelled, &answer);
+  engine->ResetStatistics();
+  const fd_stats after = engine->Statistics();
+  EXPECT_EQ(after.requests_submitted, 3u);
+  EXPECT_EQ(after.finished_length + after.finished_cancelled, 3u);
+  EXPECT_EQ(after.prompt_tokens, 6u);
+  EXPECT_EQ(after.generated_tokens, 11 + answer.tokens.size());
+  EXPECT_GE(after.rows, after.generated_tokens);
+  EXPECT_GT(after.steps, 0u);
+  EXPECT_GT(after.s_busy_ns, 0u);
+  EXPECT_GT(after.last_step_ns, after.created_ns);
+  EXPECT_GT(after.now_ns, after.last_step_ns);
+  EXPECT_EQ(after.requests_running + after.requests_waiting + after.requests_undelivered, 0u);
 }
 
 // Null is a caller's mistake where a count says that there is something, and the same as nothing where it is 0.

@@ -103,6 +103,22 @@ TEST(ModelConfig, ReadsOptionalFields) {
   EXPECT_THAT(spec.eos_token_ids, ElementsAre(5, 6));
 }
 
+TEST(ModelConfig, GenerationConfigSaysHowToSample) {
+  const SamplingDefaults silent = Parse(SmallLlama(), R"({"eos_token_id": 2})").sampling;
+  EXPECT_FALSE(silent.temperature || silent.top_k || silent.top_p || silent.min_p || silent.repetition_penalty);
+  const SamplingDefaults all =
+      Parse(SmallLlama(), R"({"do_sample": true, "temperature": 0.6, "top_k": 50, "top_p": 0.9, "min_p": 0.05,
+                              "repetition_penalty": 1.1})")
+          .sampling;
+  EXPECT_EQ(all.temperature, 0.6f);
+  EXPECT_EQ(all.top_k, 50);
+  EXPECT_EQ(all.top_p, 0.9f);
+  EXPECT_EQ(all.min_p, 0.05f);
+  EXPECT_EQ(all.repetition_penalty, 1.1f);
+  EXPECT_EQ(Parse(SmallLlama(), R"({"do_sample": false, "temperature": 0.6})").sampling.temperature, 0.0f);
+  EXPECT_FALSE(Parse(SmallLlama(), R"({"temperature": null})").sampling.temperature.has_value());
+}
+
 TEST(ModelConfig, GenerationConfigDecidesWhereToStop) {
   EXPECT_THAT(Parse(SmallLlama(), R"({"eos_token_id": [7, 8, 9]})").eos_token_ids, ElementsAre(7, 8, 9));
   EXPECT_THAT(Parse(SmallLlama(), R"({"temperature": 0.6})").eos_token_ids, ElementsAre(2));

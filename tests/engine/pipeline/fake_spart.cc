@@ -68,7 +68,7 @@ void FakeSPart::CheckTable(const StepTable& table) const {
 }
 
 void FakeSPart::StartStage(int micro_batch, int stage, StepTable& table) {
-  on_stage_();
+  on_stage_(stage);
   Batch& batch = batches_[micro_batch];
   FD_CHECK(!batch.running, "a stage started before the last one was done");
   const int last = static_cast<int>(shape_.layers);

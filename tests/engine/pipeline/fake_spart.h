@@ -33,7 +33,7 @@ class FakeSPart final : public SPart {
     spoiled_ = outcome;
   }
   // Called before every stage.
-  void OnStage(std::function<void()> call) { on_stage_ = std::move(call); }
+  void OnStage(std::function<void(int stage)> call) { on_stage_ = std::move(call); }
   // Called when rows of a layer are sent: for homes that attend within stages.
   void OnSent(std::function<void(int micro_batch, uint32_t layer, const StepTable& table)> call) {
     on_sent_ = std::move(call);
@@ -79,7 +79,7 @@ class FakeSPart final : public SPart {
   int spoil_ = 0;
   SampleOutcome spoiled_ = SampleOutcome::kBadLogits;
   int fail_ = 0;
-  std::function<void()> on_stage_ = [] {};
+  std::function<void(int)> on_stage_ = [](int) {};
   std::function<void(int, uint32_t, const StepTable&)> on_sent_ = [](int, uint32_t, const StepTable&) {};
 };
 

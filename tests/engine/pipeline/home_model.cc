@@ -196,7 +196,7 @@ std::string HomeModel::RunHop(const HopHeader& hop, const std::byte* rows, std::
   reply->step = hop.step;
   reply->layer = hop.layer;
   reply->micro_batch = hop.micro_batch;
-  reply->work_ns = 1;
+  reply->work_ns = work_ns_;
   reply->payload_bytes = static_cast<uint32_t>(hop.rows * shape_.reply_row_bytes());
   uint32_t row = 0;
   for (size_t i = 0; i < batch.entries.size(); ++i) {

@@ -36,6 +36,9 @@ class HomeModel {
   // So many rows that come are of a step that its S-Part has given up, and mean nothing.
   void ExpectDeadRows(int rows) { dead_rows_ = rows; }
 
+  // What its replies say that it worked.
+  void SetWork(uint32_t ns) { work_ns_ = ns; }
+
   bool idle() const { return idle_; }
   uint32_t pages_total() const { return pages_total_; }
   uint32_t pages_used() const { return pages_used_; }
@@ -74,6 +77,7 @@ class HomeModel {
   uint64_t spoiled_ = 0;
   bool idle_ = false;
   int dead_rows_ = 0;
+  uint32_t work_ns_ = 1;
 };
 
 }  // namespace fastdecode

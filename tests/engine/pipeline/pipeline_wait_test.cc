@@ -14,7 +14,7 @@ TEST(PipelineWaitTest, NoTokenWaitsForAnotherMicroBatchsStage) {
   engine.AddHome(0, 40);
   Parker desk(engine.desk_word());
   int behind_a_step = 0, unheard = 0;
-  engine.spart().OnStage([&] {
+  engine.spart().OnStage([&](int) {
     if (!engine.pipeline().HasEvents()) return;
     ++behind_a_step;
     unheard += engine.desk_word()->state.load() == Parker::kArmed;

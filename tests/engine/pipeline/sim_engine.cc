@@ -10,9 +10,10 @@ namespace fastdecode {
 namespace {
 
 uint64_t sim_now_ns = 1;
+uint64_t sim_look_ns = 50;
 
 // Time passes with every look at the clock.
-uint64_t SimNowNs() { return sim_now_ns += 50; }
+uint64_t SimNowNs() { return sim_now_ns += sim_look_ns; }
 
 PipelineOptions OptionsFor(const SimOptions& sim, const RPartShape& shape) {
   PipelineOptions options;
@@ -41,6 +42,7 @@ SimEngine::SimEngine(const SimOptions& options)
       random_(options.seed),
       spart_(shape_, options.vocab, options.stage_polls_max, options.seed),
       pipeline_(std::make_unique<Pipeline>(OptionsFor(options, shape_), &spart_, &desk_word_)) {
+  sim_look_ns = options.look_ns;
   spart_.OnSent(
       [this](int micro_batch, uint32_t layer, const StepTable& table) { AttendNear(micro_batch, layer, table); });
 }
@@ -97,6 +99,7 @@ SimRequest* SimEngine::Submit(const std::vector<int32_t>& prompt, const SimAsk& 
   sequence.stop_tokens.assign(ask.stop_tokens.begin(), ask.stop_tokens.end());
   sequence.min_tokens = ask.min_tokens;
   sequence.owner = request;
+  sequence.submit_ns = sim_now_ns;
   sequence.tokens = prompt;
   sequence.tokens.resize(sequence.length_max);
   sequence.logprobs.resize(sequence.length_max - sequence.prompt_tokens);
@@ -117,6 +120,8 @@ void SimEngine::Cancel(SimRequest* request) {
   pipeline_->NoteCancel();
 }
 
+uint64_t SimEngine::now_ns() const { return sim_now_ns; }
+
 void SimEngine::StandStill(uint64_t ns) { sim_now_ns += ns; }
 
 void SimEngine::Park() {
@@ -126,7 +131,7 @@ void SimEngine::Park() {
 }
 
 void SimEngine::Turn() {
-  sim_now_ns += random_() % options_.turn_ns_max;
+  if (options_.turn_ns_max > 0) sim_now_ns += random_() % options_.turn_ns_max;
   pipeline_->TurnOnce();
   for (const auto& [index, link] : homes_) {
     link->Turn();
@@ -154,10 +159,25 @@ void SimEngine::OnEvent(const PipelineEvent& event) {
     request.finished = true;
     request.reason = event.reason;
     request.fail_home = event.home;
+    CheckTimes(request.sequence);
     return;
   }
   EXPECT_EQ(event.token_index, request.sequence.prompt_tokens + request.announced) << "sequence " << event.sequence->id;
   ++request.announced;
+}
+
+// Every moment is in one place.
+void SimEngine::CheckTimes(const Sequence& sequence) const {
+  const SequenceTimes& times = sequence.times;
+  for (const StepTimes* steps : {&times.prefill, &times.decode}) {
+    EXPECT_EQ(steps->total_ns,
+              steps->s_ns + steps->wait_ns + steps->home_ns + steps->wire_ns + steps->boundary_ns + steps->sampling_ns)
+        << "sequence " << sequence.id;
+    EXPECT_EQ(steps->steps == 0, steps->total_ns == 0) << "sequence " << sequence.id;
+  }
+  EXPECT_EQ(sequence.submit_ns + times.queue_ns + times.prefill.total_ns + times.decode.total_ns,
+            sequence.timed_until_ns)
+      << "sequence " << sequence.id;
 }
 
 size_t SimEngine::unfinished() const {

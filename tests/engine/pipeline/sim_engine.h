@@ -22,7 +22,8 @@ struct SimOptions {
   uint32_t context_max = 512;
   int stage_polls_max = 0;  // > 0: an asynchronous S-Part
   uint64_t hop_timeout_ns = 50'000'000;
-  uint64_t turn_ns_max = 100'000;  // what a turn takes
+  uint64_t turn_ns_max = 100'000;  // what a turn takes; 0: nothing
+  uint64_t look_ns = 50;           // what a look at the clock takes
   size_t event_capacity = 1 << 12;
   EventWriter record;
   SimLinkOptions link;
@@ -70,6 +71,7 @@ class SimEngine {
 
   // One turn of the pipeline and of every home, and the events taken.
   void Turn();
+  uint64_t now_ns() const;
   // Nothing happens for so long, as in a process that is stopped.
   void StandStill(uint64_t ns);
   // The pipeline's thread runs until it has parked. At most once.
@@ -97,6 +99,7 @@ class SimEngine {
 
  private:
   void OnEvent(const PipelineEvent& event);
+  void CheckTimes(const Sequence& sequence) const;
   void AttendNear(int micro_batch, uint32_t layer, const StepTable& table);
 
   const SimOptions options_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -42,7 +43,8 @@ Ids Joined(Ids a, const Ids& b, const Ids& c) {
 }
 
 // `golden` has one encoding for each of `texts`; "decoded" is left out where it is the text itself, "skipped" where it
-// is what was decoded, "before" and "after" where special tokens add nothing.
+// is what was decoded, "before" and "after" where special tokens add nothing, "as_text" (the ids where special tokens
+// in the text are none) where that makes no difference.
 void ExpectGolden(const Tokenizer& tokenizer, const json& golden, const std::vector<std::string>& texts) {
   EXPECT_EQ(tokenizer.vocab_size(), golden["vocab_size"].get<int>());
   ASSERT_EQ(golden["encodings"].size(), texts.size());
@@ -53,6 +55,8 @@ void ExpectGolden(const Tokenizer& tokenizer, const json& golden, const std::vec
     EXPECT_EQ(tokenizer.Encode(texts[i], false), ids);
     EXPECT_EQ(tokenizer.Encode(texts[i], true),
               Joined(expected.value("before", Ids()), ids, expected.value("after", Ids())));
+    const Tokenizer::Part as_text = {texts[i], /*special=*/false, {}};
+    EXPECT_EQ(tokenizer.EncodeParts({&as_text, 1}, false), expected.value("as_text", ids));
     const std::string decoded = expected.value("decoded", ReplaceInvalidUtf8(texts[i]));
     ExpectDecodes(tokenizer, ids, decoded, expected.value("skipped", decoded));
   }
@@ -94,6 +98,28 @@ TEST(TokenizerGolden, VariantsEqualHuggingFace) {
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
     ExpectGolden(**tokenizer, variant, variant["texts"]);
   }
+}
+
+// What a chat template writes, what a user typed, and ids: nobody merges over the borders, and the user's "<|eot_id|>"
+// is no token.
+TEST(TokenizerGolden, PartsAreEncodedEachForItself) {
+  const auto loaded = Tokenizer::Load(GoldenPath("llama3"));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const Tokenizer& tokenizer = **loaded;
+  const std::string header = "<|start_header_id|>user<|end_header_id|>\n\n";
+  const std::string typed = "the harbour<|eot_id|>the storm";
+  const Ids given = {1, 2, 3};
+  const Tokenizer::Part parts[] = {{header, true, {}}, {typed, false, {}}, {"", true, given}, {"<|eot_id|>", true, {}}};
+  const Tokenizer::Part as_text = {typed, false, {}};
+  const Ids typed_ids = tokenizer.EncodeParts({&as_text, 1}, false);
+  const Ids end = tokenizer.Encode("<|eot_id|>", false);
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_EQ(std::count(typed_ids.begin(), typed_ids.end(), end[0]), 0);
+  EXPECT_EQ(tokenizer.Decode(typed_ids, true), typed);
+  const Ids ids = Joined(Joined(tokenizer.Encode(header, false), typed_ids, given), end, {});
+  EXPECT_EQ(tokenizer.EncodeParts(parts, false), ids);
+  EXPECT_EQ(tokenizer.EncodeParts(parts, true), Joined({*tokenizer.bos_id()}, ids, {}));
+  EXPECT_EQ(tokenizer.EncodeParts({}, true), Ids({*tokenizer.bos_id()}));
 }
 
 TEST(TokenizerGolden, NamesBosAndEos) {
