@@ -51,7 +51,8 @@ class fd_record(Structure):
     pass
 
 
-# ---- Structs. A C enum is an unsigned int. What text may hold 0 bytes is a c_void_p: ctypes would end it there.
+# ---- Structs. A C enum is an unsigned int. A text that may hold 0 bytes is a POINTER(c_char): of a c_char_p ctypes
+# takes what comes before the first one.
 class SizedStructure(Structure):
     """A struct whose first field says how much of it its caller knows."""
 
@@ -191,7 +192,7 @@ class fd_event(SizedStructure):
         ("top_logprob_count", c_uint32),
         ("logprobs", POINTER(c_float)),
         ("top_logprobs", POINTER(fd_token_logprob)),
-        ("text", c_void_p),
+        ("text", POINTER(c_char)),
         ("text_bytes", c_size_t),
         ("finish", c_uint),
         ("stop_index", c_int32),

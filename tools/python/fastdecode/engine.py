@@ -1,35 +1,24 @@
-"""An engine, and the requests that it serves.
-
-How events come to their readers. fd_poll takes the events of every request of an engine, one thread at a time, so
-whoever waits polls for all: it copies what comes and puts each event into the mailbox of its request. Of the threads
-that wait, one leads: it sleeps on the engine's event descriptor, and the others on conditions of their own; when it
-has what it waited for it leaves the lead to one of them. An asyncio loop in which somebody waits watches the same
-descriptor. A pipe wakes the leader when another thread or a loop has put something into its mailbox.
-"""
+"""An engine, and the requests that it serves."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import ctypes
 import logging
 import math
 import os
-import select
 import threading
 import time
 import weakref
-from collections import deque
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Union
+from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from . import _errors as errors
 from . import _library as c
-from .events import Event, copy_event
+from ._delivery import Delivery, Mailbox, Stream
+from .events import Event
 from .sampling import SamplingParams, c_text, checked_float, id_array, utf8
 
-# Events that one fd_poll takes at most.
-_BATCH = 256
 _NS = 1_000_000_000
 # By the levels of fd_log_sink.
 _LOG_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
@@ -85,73 +74,6 @@ class Stats(NamedTuple):
     last_step_ns: int
 
 
-class Mailbox:
-    """Events of one request, or of several that are read together, and who waits for them."""
-
-    __slots__ = ("events", "unfinished", "waiting", "condition", "future")
-
-    def __init__(self) -> None:
-        self.events: Deque[Event] = deque()
-        self.unfinished = 0  # requests whose last event is not in `events` yet, or was not
-        self.waiting = False
-        self.condition: Optional[threading.Condition] = None  # of the thread that waits, unless it leads
-        self.future: Optional[asyncio.Future[None]] = None  # of the task that waits
-
-
-class Stream:
-    """A request as the engine knows it."""
-
-    __slots__ = ("key", "id", "mailbox", "stops", "finished")
-
-    def __init__(self, key: int, mailbox: Mailbox, stops: List[str]) -> None:
-        self.key = key  # comes back with each event; the id is known too late, when another thread may have polled
-        self.id = 0
-        self.mailbox = mailbox
-        self.stops = stops
-        self.finished = False  # its last event is in the mailbox, or was
-
-
-class _Watch:
-    """An asyncio loop that watches for events, by a copy of the engine's descriptor, which outlives the engine's own."""
-
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, event_fd: int) -> None:
-        self.loop = loop
-        self._engine = weakref.ref(engine)
-        self._fd = os.dup(event_fd)
-        loop.add_reader(self._fd, self._on_readable)
-
-    def _on_readable(self) -> None:
-        engine = self._engine()
-        if engine is None or not engine._deliver(self.loop):
-            self._end()
-
-    def _end(self) -> None:
-        if self._fd < 0:
-            return
-        if not self.loop.is_closed():
-            self.loop.remove_reader(self._fd)
-        os.close(self._fd)
-        self._fd = -1
-
-    def end(self) -> None:
-        """From any thread."""
-        try:
-            here = asyncio.get_running_loop() is self.loop
-        except RuntimeError:  # no loop runs in this thread
-            here = False
-        try:
-            if not here and self.loop.is_running():
-                self.loop.call_soon_threadsafe(self._end)
-                return
-        except RuntimeError:  # it was closed just now
-            pass
-        self._end()
-
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            os.close(self._fd)
-
-
 class _Use:
     """Keeps an engine from being destroyed while one of its functions runs."""
 
@@ -161,19 +83,10 @@ class _Use:
         self._engine = engine
 
     def __enter__(self) -> Any:
-        engine = self._engine
-        engine._check_process()
-        with engine._lock:
-            engine._check_open()
-            engine._users += 1
-            return engine._handle
+        return self._engine._enter_call()
 
     def __exit__(self, *_: Any) -> None:
-        engine = self._engine
-        with engine._lock:
-            engine._users -= 1
-            if engine._closing:
-                engine._idle.notify_all()
+        self._engine._leave_call()
 
 
 def _option_value(name: str, value: Any) -> str:
@@ -206,11 +119,6 @@ def _make_log_sink(log: Log) -> Any:
     return c.fd_log_sink(to_function)
 
 
-def _wake_future(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 # Engines that are open. A thread of an engine that logs when Python is gone would end the process.
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -235,27 +143,13 @@ class Engine:
     def __init__(self, model: Union[str, os.PathLike[str]], *, log: Log = logging.getLogger("fastdecode"),
                  **options: Any) -> None:
         self._handle: Any = None
-        self._pid = os.getpid()
         self._library = library = c.load()
         self._log_sink = _make_log_sink(log)  # lives as long as the engine
-        # An RLock, as a request that the garbage collector finds is cancelled in whatever thread that runs.
-        self._lock = threading.RLock()
-        self._idle = threading.Condition(self._lock)
-        self._users = 0
-        self._closing = False
-        self._streams: Dict[int, Stream] = {}
-        self._next_key = 1
-        self._leader: Optional[Mailbox] = None
-        self._leader_thread = 0
-        self._followers: Set[Mailbox] = set()
-        self._watches: List[_Watch] = []
+        self._users: Dict[int, int] = {}  # calls of each thread that use the handle
+        self._closer = 0  # the thread that closes
+        self._destroyed = False
+        self._destroyed_by_call = False  # by the last call that uses the handle
         self._defaults: Optional[SamplingParams] = None
-        self._batch = (c.fd_event * _BATCH)()
-        self._batch[0].struct_size = ctypes.sizeof(c.fd_event)
-        self._slots = list(self._batch)  # an index into the array would make an object each time
-        self._taken = self._copied = 0  # of the batch
-        self._wake_read = self._wake_write = -1
-
         given = library.fd_options_create()
         try:
             for name, value in dict(options, model=model).items():
@@ -268,49 +162,48 @@ class Engine:
             c.check(library.fd_engine_create(given, ctypes.byref(handle)))
         finally:
             library.fd_options_destroy(given)
-        self._handle = handle
         try:
-            self._event_fd = library.fd_engine_event_fd(handle)
-            if self._event_fd < 0:
-                raise errors.error_of(errors.RESOURCE_EXHAUSTED,
-                                      "the process has no file descriptor left for the events of an engine")
-            self._wake_read, self._wake_write = os.pipe()
-            os.set_blocking(self._wake_read, False)
-            os.set_blocking(self._wake_write, False)
-            self._poller = select.poll()
-            self._poller.register(self._event_fd, select.POLLIN)
-            self._poller.register(self._wake_read, select.POLLIN)
+            self._delivery = Delivery(handle)
         except BaseException:
-            self.close()
+            library.fd_engine_destroy(handle)
             raise
+        self._idle = threading.Condition(self._delivery.lock)  # no call uses the handle any more, or it is gone
+        self._handle = handle
         _open_engines.add(self)
 
     # ---- Its end
     def close(self) -> None:
         """Cancels what is left, waits for the engine's threads and frees everything. May be called again."""
-        if self._pid != os.getpid():
+        delivery, thread = self._delivery, threading.get_ident()
+        if delivery.pid != os.getpid():
             return  # the engine is the parent's
-        with self._lock:
-            handle, self._handle = self._handle, None
-            self._closing = True
-            if not handle:
+        with delivery.lock:
+            if not delivery.closing:
+                self._closer = thread
+                for stream in list(delivery.streams.values()):
+                    self._library.fd_cancel(self._handle, stream.id)
+                delivery.end()
+            # Where a signal handler closes, it may have interrupted a call of this very thread, which destroys then in
+            # its end, or another close.
+            if thread in self._users:
+                self._destroyed_by_call = True
                 return
-            for stream in list(self._streams.values()):
-                self._library.fd_cancel(handle, stream.id)
-            self._wake_all()
-            # Whoever leads in this very thread has been interrupted by a signal handler that called this.
-            while self._users or (self._leader is not None and self._leader_thread != threading.get_ident()):
+            if self._closer != thread:
+                while not self._destroyed:
+                    self._idle.wait()
+                return
+            while self._users:
                 self._idle.wait()
-            self._streams.clear()
-            for watch in self._watches:
-                watch.end()
-            self._watches.clear()
-        self._library.fd_engine_destroy(handle)
-        for fd in (self._wake_read, self._wake_write):
-            if fd >= 0:
-                os.close(fd)
-        self._wake_read = self._wake_write = -1
+        self._destroy()
+
+    def _destroy(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle:
+            self._library.fd_engine_destroy(handle)
         _open_engines.discard(self)
+        with self._delivery.lock:
+            self._destroyed = True
+            self._idle.notify_all()
 
     def __enter__(self) -> Engine:
         return self
@@ -322,14 +215,26 @@ class Engine:
         if getattr(self, "_handle", None):
             self.close()
 
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
-            raise errors.EngineClosed(errors.UNAVAILABLE, f"this engine belongs to process {self._pid}, and this is "
-                                      f"{os.getpid()}: an engine does not survive fork(), so make one in each process")
+    def _enter_call(self) -> Any:
+        self._delivery.check_open()  # before the lock, which is in any state in a forked child
+        with self._delivery.lock:
+            self._delivery.check_open()
+            thread = threading.get_ident()
+            self._users[thread] = self._users.get(thread, 0) + 1
+            return self._handle
 
-    def _check_open(self) -> None:
-        if self._closing:
-            raise errors.EngineClosed(errors.UNAVAILABLE, "the engine is closed")
+    def _leave_call(self) -> None:
+        with self._delivery.lock:
+            thread = threading.get_ident()
+            self._users[thread] -= 1
+            if self._users[thread] == 0:
+                del self._users[thread]
+            if not self._delivery.closing or self._users:
+                return
+            self._idle.notify_all()
+            if not self._destroyed_by_call:
+                return
+        self._destroy()
 
     # ---- Requests
     def submit(self, prompt: Prompt, params: Optional[SamplingParams] = None, *, deadline: Optional[float] = None,
@@ -361,19 +266,13 @@ class Engine:
                 request.deadline_ns = min(time.monotonic_ns() + int(seconds * _NS), 2**64 - 1)
         number = ctypes.c_uint64()
         with _Use(self) as handle:
-            with self._lock:
-                stream = Stream(self._next_key, mailbox, params.stop_strings())
-                self._next_key += 1
-                self._streams[stream.key] = stream
-                mailbox.unfinished += 1
+            stream = self._delivery.add(mailbox, params.stop_strings())
             request.user = stream.key
             status = library.fd_submit(handle, ctypes.byref(request), ctypes.byref(number))
             stream.id = number.value
-            if not status:
-                return stream
-            with self._lock:
-                del self._streams[stream.key]
-                mailbox.unfinished -= 1
+        if not status:
+            return stream
+        self._delivery.drop(stream)
         try:
             c.check(status)
         except errors.ResourceExhausted as error:
@@ -382,186 +281,17 @@ class Engine:
 
     def _cancel(self, stream: Stream) -> None:
         """Also from finalisers, and so in any thread, whatever it is doing."""
-        if stream.finished or self._closing or self._pid != os.getpid():
+        delivery = self._delivery
+        if stream.finished or delivery.closing or delivery.pid != os.getpid():
             return
-        with self._lock:
-            if not self._closing:
+        with delivery.lock:
+            if not delivery.closing:
                 self._library.fd_cancel(self._handle, stream.id)
 
     def _abandon(self, stream: Stream) -> None:
         """Cancels it, as nobody will read its events."""
         self._cancel(stream)
-        self._streams.pop(stream.key, None)
-
-    # ---- Events
-    def _poll(self, loop: Optional[asyncio.AbstractEventLoop] = None) -> None:
-        """Takes what events there are and wakes who waits for them; with the lock held. `loop`: the one that calls."""
-        if self._copied == self._taken:
-            count = self._library.fd_poll(self._handle, self._batch, _BATCH, 0)
-            if count < 0:
-                raise errors.error_of(errors.RESOURCE_EXHAUSTED, "no memory for the events of requests")
-            self._copied, self._taken = 0, count
-        slots, streams = self._slots, self._streams
-        while self._copied < self._taken:
-            slot = slots[self._copied]
-            stream = streams.get(slot.user)
-            if stream is None:  # nobody reads it
-                self._copied += 1
-                continue
-            event = copy_event(slot, stream.stops)
-            mailbox = stream.mailbox
-            append = mailbox.events.append
-            if event.finish_reason is not None:
-                stream.finished = True
-                del streams[stream.key]
-                mailbox.unfinished -= 1
-            # An exception that a signal brings (Ctrl-C) comes after the call: no event is lost, and none comes twice.
-            self._copied += 1
-            append(event)
-            if mailbox.waiting:
-                self._wake(mailbox, loop)
-
-    def _wake(self, mailbox: Mailbox, loop: Optional[asyncio.AbstractEventLoop]) -> None:
-        future = mailbox.future
-        if future is not None:
-            mailbox.future = None
-            owner = future.get_loop()
-            if owner is loop:
-                _wake_future(future)
-                return
-            try:
-                owner.call_soon_threadsafe(_wake_future, future)
-            except RuntimeError:  # the loop is closed
-                pass
-        elif mailbox is self._leader:
-            if self._leader_thread != threading.get_ident():
-                self._wake_leader()
-        elif mailbox.condition is not None:
-            mailbox.condition.notify()
-
-    def _wake_leader(self) -> None:
-        try:
-            os.write(self._wake_write, b"!")
-        except BlockingIOError:  # there is enough in it
-            pass
-
-    def _wake_all(self) -> None:
-        for mailbox in {stream.mailbox for stream in self._streams.values()}:
-            if mailbox.waiting:
-                self._wake(mailbox, None)
-        for mailbox in self._followers:
-            assert mailbox.condition is not None
-            mailbox.condition.notify()
-        if self._leader is not None:
-            self._wake_leader()
-
-    def _take(self, mailbox: Mailbox, timeout: Optional[float] = None) -> Optional[Event]:
-        """The next event of a mailbox; None: all of its requests have ended. TimeoutError after so many seconds."""
-        self._check_process()
-        try:
-            return mailbox.events.popleft()
-        except IndexError:
-            pass
-        until = None if timeout is None else time.monotonic() + timeout
-        with self._lock:
-            self._begin_wait(mailbox)
-            try:
-                while not mailbox.events:
-                    if not mailbox.unfinished:
-                        return None
-                    self._check_open()
-                    left = None if until is None else until - time.monotonic()
-                    if left is not None and left < 0:
-                        raise TimeoutError(f"no event came within {timeout} s")
-                    if self._leader is None:
-                        self._lead(mailbox, left)
-                    else:
-                        self._follow(mailbox, left)
-                return mailbox.events.popleft()
-            finally:
-                mailbox.waiting = False
-                if self._leader is None and self._followers:
-                    condition = next(iter(self._followers)).condition
-                    assert condition is not None
-                    condition.notify()
-
-    def _begin_wait(self, mailbox: Mailbox) -> None:
-        if mailbox.waiting:
-            raise RuntimeError("two threads or tasks read the events of one request at the same time")
-        mailbox.waiting = True
-
-    def _lead(self, mailbox: Mailbox, timeout: Optional[float]) -> None:
-        """Polls once for all, and sleeps before if there was nothing."""
-        self._leader, self._leader_thread = mailbox, threading.get_ident()
-        try:
-            self._poll()
-            if mailbox.events:
-                return
-            self._lock.release()
-            try:
-                ready = self._poller.poll(None if timeout is None else math.ceil(timeout * 1000))
-            finally:
-                self._lock.acquire()
-            if self._closing:
-                return
-            if any(fd == self._wake_read for fd, _ in ready):
-                os.read(self._wake_read, 4096)
-            self._poll()
-        finally:
-            self._leader = None
-            if self._closing:
-                self._idle.notify_all()
-
-    def _follow(self, mailbox: Mailbox, timeout: Optional[float]) -> None:
-        if mailbox.condition is None:
-            mailbox.condition = threading.Condition(self._lock)
-        self._followers.add(mailbox)
-        try:
-            mailbox.condition.wait(timeout)
-        finally:
-            self._followers.discard(mailbox)
-
-    def _deliver(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """What a loop does when events wait. False: the engine is closed."""
-        if self._pid != os.getpid():
-            return False
-        with self._lock:
-            if self._closing:
-                return False
-            self._poll(loop)
-            return True
-
-    async def _take_async(self, mailbox: Mailbox) -> Optional[Event]:
-        self._check_process()
-        events = mailbox.events
-        while not events:
-            with self._lock:
-                if events:
-                    break
-                if not mailbox.unfinished:
-                    return None
-                self._check_open()
-                loop = asyncio.get_running_loop()
-                self._watch(loop)
-                self._begin_wait(mailbox)
-                future: asyncio.Future[None] = loop.create_future()
-                mailbox.future = future
-            try:
-                await future
-            finally:
-                mailbox.future = None
-                mailbox.waiting = False
-        return events.popleft()
-
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Has a loop take events until it or the engine is closed."""
-        for watch in self._watches:
-            if watch.loop is loop:
-                return
-        for watch in [watch for watch in self._watches if watch.loop.is_closed()]:
-            self._watches.remove(watch)
-            watch.end()
-        self._watches.append(_Watch(self, loop, self._event_fd))
+        self._delivery.drop(stream)
 
     def drain(self, timeout: Optional[float] = None) -> int:
         """Takes no further request. Returns how many have not ended, when none is left or after `timeout` seconds."""
@@ -586,7 +316,7 @@ class Engine:
                 c.check(self._library.fd_tokenize(handle, parts, len(given), add_special_tokens, ids, capacity,
                                                   ctypes.byref(count)))
                 if count.value <= capacity:
-                    return ids[:count.value]
+                    return list(ids[:count.value])
                 capacity = count.value
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -687,7 +417,7 @@ def _fill_prompt(request: c.fd_request, prompt: Prompt) -> None:
         text = utf8("prompt", prompt)
         request.prompt, request.prompt_bytes = text, len(text)
     elif isinstance(prompt, (list, tuple)) and prompt and all(isinstance(part, PromptPart) for part in prompt):
-        request.parts, request.part_count = _c_parts(prompt), len(prompt)  # type: ignore[arg-type]
+        request.parts, request.part_count = _c_parts(prompt), len(prompt)
     elif isinstance(prompt, (bytes, bytearray)):
         raise TypeError("prompt: it is bytes, and text is str")
     else:
@@ -721,7 +451,7 @@ class Request:
 
     def next(self, timeout: Optional[float] = None) -> Optional[Event]:
         """The next event; None after the last one. Raises TimeoutError after `timeout` seconds."""
-        return self._engine._take(self._stream.mailbox, timeout)
+        return self._engine._delivery.take(self._stream.mailbox, timeout)
 
     def __iter__(self) -> Iterator[Event]:
         return _Events(self)
@@ -756,7 +486,7 @@ class _Events:
     def __next__(self) -> Event:
         request = self._request
         try:
-            event = request._engine._take(request._stream.mailbox)
+            event = request._engine._delivery.take(request._stream.mailbox)
         except BaseException:
             request.cancel()
             raise
@@ -767,7 +497,7 @@ class _Events:
     async def __anext__(self) -> Event:
         request = self._request
         try:
-            event = await request._engine._take_async(request._stream.mailbox)
+            event = await request._engine._delivery.take_async(request._stream.mailbox)
         except BaseException:
             request.cancel()
             raise

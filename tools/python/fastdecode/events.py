@@ -9,7 +9,8 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _library as c
 
-# By fd_finish.
+# By fd_event_kind and fd_finish. Later versions of the library may have more of both.
+_KINDS = {c.EVENT_TOKEN: "token", c.EVENT_FINISHED: "finished", c.EVENT_PROMPT: "prompt"}
 FINISH_REASONS = {
     c.FINISH_STOP: "stop",
     c.FINISH_LENGTH: "length",
@@ -59,7 +60,7 @@ class Event:
     token_index: int  # of tokens[0]
     tokens: List[int]  # one, or several where the reader has fallen behind
     text: str  # that became certain; may be empty, as within a character of several tokens
-    logprobs: Optional[List[Optional[float]]]  # of each of the tokens; None if not asked for, and for a prompt's first token
+    logprobs: Optional[List[Optional[float]]]  # of each of the tokens, but None for a prompt's first one
     top_logprobs: Optional[List[List[Tuple[int, float]]]]  # for each of the tokens: ids and logprobs, most likely first
     finish_reason: Optional[str]  # "stop", "length", "cancelled", "error", "deadline"; None: it goes on
     stop_reason: Union[None, int, str]  # after "stop": the stop string, or the id of the stop token
@@ -77,7 +78,7 @@ class Event:
 
 
 def _step_times(times: c.fd_step_times) -> StepTimes:
-    return StepTimes(*(getattr(times, name) for name, _ in c.fd_step_times._fields_))
+    return StepTimes(*(getattr(times, field[0]) for field in c.fd_step_times._fields_))
 
 
 def _request_times(times: c.fd_request_times) -> RequestTimes:
@@ -94,29 +95,28 @@ def _stop_reason(event: Any, stops: Sequence[str]) -> Union[None, int, str]:
     if event.finish != c.FINISH_STOP:
         return None
     if event.stop_index >= 0:
-        return stops[event.stop_index]
-    return event.stop_token if event.stop_token >= 0 else None
+        return str(stops[event.stop_index])
+    return int(event.stop_token) if event.stop_token >= 0 else None
 
 
 def copy_event(event: Any, stops: Sequence[str]) -> Event:
     """Copies an fd_event, whose pointers live until the next fd_poll. `stops`: the request's stop strings."""
     text_bytes = event.text_bytes
-    text = ctypes.string_at(event.text, text_bytes).decode("utf-8", "replace") if text_bytes else ""
-    if event.kind == c.EVENT_FINISHED:
+    text = event.text[:text_bytes].decode("utf-8", "replace") if text_bytes else ""
+    kind = _KINDS.get(event.kind, "unknown")
+    if kind == "finished":
         return Event(event.id, "finished", event.choice, event.token_index, [], text, None, None,
-                     FINISH_REASONS.get(event.finish, "error"), _stop_reason(event, stops),
+                     FINISH_REASONS.get(event.finish, "unknown"), _stop_reason(event, stops),
                      event.error.decode("utf-8", "replace") if event.error else "", event.prompt_tokens,
                      event.generated_tokens, event.submit_ns, event.time_ns,
                      _request_times(event.times.contents) if event.times else None)
     count = event.token_count
     logprobs: Optional[List[Optional[float]]] = event.logprobs[:count] if event.logprobs else None
     tops = _top_logprobs(event, count) if event.top_logprob_count and event.top_logprobs else None
-    kind = "token"
-    if event.kind == c.EVENT_PROMPT:
-        kind = "prompt"
+    if kind == "prompt":
         if logprobs:
             logprobs[0] = None
         if tops:
             tops[0] = []
-    return Event(event.id, kind, event.choice, event.token_index, event.tokens[:count] if count else [], text, logprobs,
+    return Event(event.id, kind, event.choice, event.token_index, event.tokens[:count], text, logprobs,
                  tops, None, None, "", 0, 0, event.submit_ns, event.time_ns, None)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _errors as errors
-from .engine import Engine, Mailbox, Prompt, Stream
+from ._delivery import Mailbox, Stream
+from .engine import Engine, Prompt
 from .events import Event, RequestTimes
 from .sampling import SamplingParams
 
@@ -110,7 +111,7 @@ class LLM:
             submitted = 0
             while submitted < len(jobs) or mailbox.unfinished or mailbox.events:
                 submitted = self._submit_some(jobs, submitted, mailbox, running)
-                event = self.engine._take(mailbox)
+                event = self.engine._delivery.take(mailbox)
                 if event is not None:
                     self._add(running[event.request_id], event)
                     if event.finished:
@@ -155,7 +156,7 @@ class LLM:
         ids = prompt
         if isinstance(prompt, dict):
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-            unknown = sorted(key for key in prompt if key not in ("prompt", "prompt_token_ids") and prompt[key] is not None)
+            unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids"})
             if unknown:
                 raise errors.invalid(f"prompt: {', '.join(unknown)} is not supported")
             if text is None and ids is None:
@@ -202,9 +203,10 @@ class LLM:
         answer.text += event.text
         answer.token_ids.extend(event.tokens)
         if event.logprobs is not None and answer.logprobs is not None:
+            tops = event.top_logprobs
             for i, (token, logprob) in enumerate(zip(event.tokens, event.logprobs)):
                 answer.cumulative_logprob += logprob  # type: ignore[operator]
-                answer.logprobs.append(self._logprobs(token, logprob, event.top_logprobs[i] if event.top_logprobs else []))
+                answer.logprobs.append(self._logprobs(token, logprob, tops[i] if tops else []))
         if not event.finished:
             return
         answer.finish_reason = event.finish_reason

@@ -100,7 +100,7 @@ class SamplingParams:
     top_p: float = 1.0  # 1: off
     top_k: int = 0  # 0 and -1: off
     min_p: float = 0.0  # 0: off
-    seed: Optional[int] = None  # None: another one for each request. A request's tokens depend on it and its logits alone
+    seed: Optional[int] = None  # a request's tokens depend on it and its logits alone; None: another for each request
     stop: Union[None, str, Sequence[str]] = None  # strings that end the text before themselves
     stop_token_ids: Optional[Sequence[int]] = None  # beside the model's own
     ignore_eos: bool = False
