@@ -241,6 +241,7 @@ class Delivery:
         except IndexError:
             pass
         until = None if timeout is None else time.monotonic() + timeout
+        looked = False  # also with timeout 0 whoever asks looks for events
         with self.lock:
             self._begin_wait(mailbox)
             try:
@@ -248,9 +249,10 @@ class Delivery:
                     if not mailbox.unfinished:
                         return None
                     self.check_open()
-                    left = None if until is None else until - time.monotonic()
-                    if left is not None and left < 0:
+                    left = None if until is None else max(until - time.monotonic(), 0)
+                    if left == 0 and looked:
                         raise TimeoutError(f"no event came within {timeout} s")
+                    looked = True
                     if self._leader is None:
                         self._lead(mailbox, left)
                     else:
