@@ -2,7 +2,8 @@
 """What the Python package believes of the C interface is what a C compiler makes of the headers; and where it looks for
 the library.
 
-usage: interface_test.py REPOSITORY_ROOT [unittest arguments]. PYTHONPATH has tools/python, FASTDECODE_LIBRARY the library.
+usage: interface_test.py REPOSITORY_ROOT [unittest arguments]. PYTHONPATH has tools/python, FASTDECODE_LIBRARY the
+library.
 """
 import ctypes
 import os
@@ -25,7 +26,8 @@ SCALARS = {
     ctypes.c_uint8: "uint8", ctypes.c_uint16: "uint16", ctypes.c_uint32: "uint32", ctypes.c_uint64: "uint64",
     ctypes.c_float: "float", ctypes.c_double: "double",
 }
-KIND_OF_FIELD = """#define KIND(x) _Generic((x), int8_t: "int8", int16_t: "int16", int32_t: "int32", int64_t: "int64", \\
+KIND_OF_FIELD = """#define KIND(x) _Generic((x), int8_t: "int8", int16_t: "int16", int32_t: "int32", \\
+  int64_t: "int64", \\
   uint8_t: "uint8", uint16_t: "uint16", uint32_t: "uint32", uint64_t: "uint64", float: "float", double: "double", \\
   fd_step_times: "fd_step_times", default: "pointer")
 """
@@ -74,8 +76,8 @@ class Headers(unittest.TestCase):
                 lines.append(f'  printf("{at} %zu %zu %s\\n", offsetof({at}), sizeof({value}), KIND({value}));')
                 of = getattr(struct, field[0])
                 expected.append(f"{at} {of.offset} {of.size} {self.kind(field[1])}")
-        source = ("#include <stdio.h>\n#include <fastdecode/fastdecode_bench.h>\n" + KIND_OF_FIELD + "int main(void) {\n" +
-                  "\n".join(lines) + "\n  return 0;\n}\n")
+        source = ("#include <stdio.h>\n#include <fastdecode/fastdecode_bench.h>\n" + KIND_OF_FIELD +
+                  "int main(void) {\n" + "\n".join(lines) + "\n  return 0;\n}\n")
         out = subprocess.run([str(compile_c(source))], check=True, capture_output=True, text=True).stdout
         self.assertEqual(out.splitlines(), expected)
 
@@ -115,7 +117,8 @@ class Headers(unittest.TestCase):
             return {"void"}
         if kind is _library.fd_log_sink:
             return {"fd_log_sink"}
-        names = {ctypes.c_char_p: {"char*"}, ctypes.c_void_p: {"void*"}, ctypes.c_char: {"char"}, ctypes.c_int: {"int", "int32_t"},
+        names = {ctypes.c_char_p: {"char*"}, ctypes.c_void_p: {"void*"}, ctypes.c_char: {"char"},
+                 ctypes.c_int: {"int", "int32_t"},
                  ctypes.c_size_t: {"size_t", "uint64_t"}, ctypes.c_uint32: {"uint32_t", "fd_code"},
                  ctypes.c_int64: {"int64_t"}, ctypes.c_float: {"float"}}
         if kind in names:
@@ -135,14 +138,16 @@ class Headers(unittest.TestCase):
         source = f"#include <stdio.h>\n#include <fastdecode/fastdecode.h>\nint main(void) {{\n{prints}  return 0;\n}}\n"
         out = subprocess.run([str(compile_c(source))], check=True, capture_output=True, text=True).stdout
         self.assertEqual([int(line) for line in out.split()],
-                         [getattr(_library, name) for name in names] + [getattr(fastdecode._errors, name) for name in codes])
+                         [getattr(_library, name) for name in names] +
+                         [getattr(fastdecode._errors, name) for name in codes])
         enums = dict(re.findall(r"(FD_(?:FINISH|EVENT)_[A-Z]+) = (\d+)", headers_text()))
         self.assertEqual(set(enums), {c for c in names.values() if c.startswith(("FD_FINISH", "FD_EVENT"))})
         self.assertEqual(len(re.findall(r"FD_[A-Z_]+ = \d+", re.search(r"enum fd_code \{(.*?)\}", headers_text(),
                                                                       flags=re.S).group(1))), len(codes) + 1)
 
     def test_stats_has_every_counter(self):
-        self.assertEqual(fastdecode.Stats._fields, tuple(f[0] for f in _library.fd_stats._fields_ if f[0] != "struct_size"))
+        self.assertEqual(fastdecode.Stats._fields,
+                         tuple(f[0] for f in _library.fd_stats._fields_ if f[0] != "struct_size"))
 
     def test_the_package_is_of_the_librarys_version(self):
         self.assertEqual(_library.load().fd_version().decode(), fastdecode.__version__)
@@ -159,13 +164,15 @@ class Library(unittest.TestCase):
         env = dict(os.environ, PYTHONPATH=str(package or ROOT / "tools/python"), **environment)
         if "FASTDECODE_LIBRARY" not in environment:
             del env["FASTDECODE_LIBRARY"]
-        return subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True).stdout
+        return subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True,
+                              text=True).stdout
 
     def package_in(self, *folders):
         """A copy of the package, PREFIX/folders/fastdecode; returns PREFIX and its folder."""
         prefix = pathlib.Path(tempfile.mkdtemp(dir=SCRATCH))
         folder = prefix.joinpath(*folders)
-        shutil.copytree(ROOT / "tools/python/fastdecode", folder / "fastdecode", ignore=shutil.ignore_patterns("lib", "__py*"))
+        shutil.copytree(ROOT / "tools/python/fastdecode", folder / "fastdecode",
+                        ignore=shutil.ignore_patterns("lib", "__py*"))
         return prefix, folder
 
     def link(self, at):
@@ -175,7 +182,8 @@ class Library(unittest.TestCase):
 
     def test_a_wrong_path_in_the_environment(self):
         said = self.load(FASTDECODE_LIBRARY="/nowhere/lib.so")
-        self.assertEqual(said, "True the environment variable FASTDECODE_LIBRARY names /nowhere/lib.so, where there is no "
+        self.assertEqual(said,
+                         "True the environment variable FASTDECODE_LIBRARY names /nowhere/lib.so, where there is no "
                                "file\n")
 
     def test_no_library_names_every_place_and_what_to_do(self):
@@ -212,10 +220,12 @@ class Library(unittest.TestCase):
     def test_a_file_that_is_no_library(self):
         file = SCRATCH / "text.so"
         file.write_text("text")
-        self.assertRegex(self.load(FASTDECODE_LIBRARY=str(file)), r"text\.so cannot be loaded: .*(invalid ELF|file too short)")
+        self.assertRegex(self.load(FASTDECODE_LIBRARY=str(file)),
+                         r"text\.so cannot be loaded: .*(invalid ELF|file too short)")
 
     def test_libraries_of_other_versions(self):
-        for source, said in (("unsigned fd_abi_version(void); unsigned fd_abi_version(void) { return 4; }", "has ABI 4"),
+        for source, said in (("unsigned fd_abi_version(void); unsigned fd_abi_version(void) { return 4; }",
+                              "has ABI 4"),
                              ("int other; ", "is no library of FastDecode: it has no fd_abi_version"),
                              ("unsigned fd_abi_version(void); unsigned fd_abi_version(void) { return 3; }",
                               "has no fd_version: it is older than this package")):

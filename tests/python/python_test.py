@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The Python package on a real engine: what it answers is what the program prints, and no way of reading loses an event.
+"""The Python package on a real engine: what it answers is what the program prints, and no way of reading loses an
+event.
 
 usage: python_test.py PROGRAM REPOSITORY_ROOT [unittest arguments]. PYTHONPATH has tools/python, FASTDECODE_LIBRARY the
 library.
@@ -24,8 +25,8 @@ import unittest
 from unittest import mock
 
 import fastdecode
-from fastdecode import (LLM, Engine, EngineClosed, FastDecodeError, InvalidArgument, PromptPart, QueueFull, SamplingParams,
-                        Unavailable, _delivery, _library, events)
+from fastdecode import (LLM, Engine, EngineClosed, FastDecodeError, InvalidArgument, PromptPart, QueueFull,
+                        SamplingParams, Unavailable, _delivery, _library, events)
 
 PROGRAM = ""
 ROOT = pathlib.Path()
@@ -72,8 +73,8 @@ async def read_async(request):
 
 def program_answers(*arguments, model=None):
     """What the program says of the same: JSON objects."""
-    command = [PROGRAM, "generate", "--model", model or demo_model(), "--kv-gib", "0.05", "-q", "--hop-timeout-ms", "60000",
-               "--exact", "--json", *arguments]
+    command = [PROGRAM, "generate", "--model", model or demo_model(), "--kv-gib", "0.05", "-q", "--hop-timeout-ms",
+               "60000", "--exact", "--json", *arguments]
     result = subprocess.run([str(x) for x in command], capture_output=True, text=True, timeout=LIMIT_S)
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
@@ -82,9 +83,10 @@ def program_answers(*arguments, model=None):
 def run_script(script, *arguments, **more):
     """Runs a Python program that has an engine."""
     head = ("import sys, os, time, signal, threading\nfrom fastdecode import *\n"
-            f"MODEL = {str(demo_model())!r}\nSLOW = {SLOW!r}\nOPTIONS = dict(kv_gib=0.02, log=None, hop_timeout_ms=60000)\n")
-    return subprocess.run([sys.executable, "-c", head + script, *arguments], capture_output=True, text=True, timeout=LIMIT_S,
-                          **more)
+            f"MODEL = {str(demo_model())!r}\nSLOW = {SLOW!r}\n"
+            "OPTIONS = dict(kv_gib=0.02, log=None, hop_timeout_ms=60000)\n")
+    return subprocess.run([sys.executable, "-c", head + script, *arguments], capture_output=True, text=True,
+                          timeout=LIMIT_S, **more)
 
 
 class EngineTest(unittest.TestCase):
@@ -112,12 +114,14 @@ class Answers(EngineTest):
     def test_greedy_tokens_and_text_are_the_programs(self):
         (answer,) = program_answers("-p", PROMPT, "-n", 60, "--temp", 0)
         tokens, text, last = read(self.engine.submit(PROMPT, SamplingParams(temperature=0, max_tokens=60)))
-        self.assertEqual((tokens, text, last.finish_reason), (answer["token_ids"], answer["text"], answer["finish_reason"]))
+        self.assertEqual((tokens, text, last.finish_reason),
+                         (answer["token_ids"], answer["text"], answer["finish_reason"]))
         self.assertEqual((last.prompt_tokens, last.generated_tokens), (answer["prompt_tokens"], len(tokens)))
 
     def test_sampled_tokens_are_the_programs(self):
-        (answer,) = program_answers("-p", PROMPT, "-n", 60, "--temp", 0.9, "--top-k", 50, "--top-p", 0.95, "--min-p", 0.01,
-                                    "--repetition-penalty", 1.1, "--presence-penalty", 0.1, "--frequency-penalty", 0.2,
+        (answer,) = program_answers("-p", PROMPT, "-n", 60, "--temp", 0.9, "--top-k", 50, "--top-p", 0.95, "--min-p",
+                                    0.01, "--repetition-penalty", 1.1, "--presence-penalty", 0.1, "--frequency-penalty",
+                                    0.2,
                                     "--seed", 7)
         params = SamplingParams(temperature=0.9, top_k=50, top_p=0.95, min_p=0.01, repetition_penalty=1.1,
                                 presence_penalty=0.1, frequency_penalty=0.2, seed=7, max_tokens=60)
@@ -145,7 +149,8 @@ class Answers(EngineTest):
 
     def test_text_is_that_of_the_tokens(self):
         for seed in range(5):
-            tokens, text, _ = read(self.engine.submit(PROMPT, SamplingParams(seed=seed, temperature=1.5, max_tokens=100)))
+            params = SamplingParams(seed=seed, temperature=1.5, max_tokens=100)
+            tokens, text, _ = read(self.engine.submit(PROMPT, params))
             self.assertEqual(text, self.engine.detokenize(tokens))
 
     def test_ways_to_give_a_prompt(self):
@@ -153,7 +158,8 @@ class Answers(EngineTest):
         params = SamplingParams(temperature=0, max_tokens=8)
         expected = read(self.engine.submit(PROMPT, params))[0]
         for prompt in (ids, tuple(ids), {"prompt": PROMPT}, {"prompt_token_ids": ids}, [PromptPart(PROMPT)],
-                       [PromptPart("Once upon"), PromptPart(" a time")], [PromptPart(ids=ids[1:3]), PromptPart(" a time")]):
+                       [PromptPart("Once upon"), PromptPart(" a time")],
+                       [PromptPart(ids=ids[1:3]), PromptPart(" a time")]):
             self.assertEqual(read(self.engine.submit(prompt, params))[0], expected, prompt)
         without = read(self.engine.submit(ids[1:], params))[0]
         self.assertEqual(read(self.engine.submit(PROMPT, params, add_special_tokens=False))[0], without)
@@ -236,8 +242,8 @@ class Answers(EngineTest):
         spent = seen[-1].times
         self.assertGreaterEqual(spent.decode.steps, 9)
         for part in (spent.prefill, spent.decode):
-            self.assertAlmostEqual(part.total_ns, part.s_ns + part.wait_ns + part.home_ns + part.wire_ns + part.boundary_ns +
-                                   part.sampling_ns, delta=100)
+            places = (part.s_ns, part.wait_ns, part.home_ns, part.wire_ns, part.boundary_ns, part.sampling_ns)
+            self.assertEqual(part.total_ns, sum(places))
         self.assertTrue(request.finished)
         self.assertEqual(list(request), [])
         self.assertIsNone(request.next())
@@ -272,9 +278,11 @@ class Models(unittest.TestCase):
         library.fd_synth_init(ctypes.byref(synth), ctypes.sizeof(synth))
         synth.shape, synth.out_dir = b"tiny-random", str(SCRATCH / "synthetic").encode()
         _library.check(library.fd_synthesize(ctypes.byref(synth)))
-        (answer,) = program_answers("--prompt-ids", "5,6,7", "-n", 20, "--temp", 0, "--ignore-eos", model=SCRATCH / "synthetic")
+        (answer,) = program_answers("--prompt-ids", "5,6,7", "-n", 20, "--temp", 0, "--ignore-eos",
+                                    model=SCRATCH / "synthetic")
         with LLM(SCRATCH / "synthetic", kv_gib=0.05, compute="f32", log=None, **PATIENT) as llm:
-            (output,) = llm.generate({"prompt_token_ids": [5, 6, 7]}, SamplingParams(max_tokens=20, logprobs=1, **GREEDY))
+            (output,) = llm.generate({"prompt_token_ids": [5, 6, 7]},
+                                     SamplingParams(max_tokens=20, logprobs=1, **GREEDY))
             self.assertEqual(output.outputs[0].token_ids, answer["token_ids"])
             self.assertIsNone(output.outputs[0].logprobs[0][answer["token_ids"][0]].decoded_token)
 
@@ -570,7 +578,8 @@ class Lives(unittest.TestCase):
 
     def test_wrong_options(self):
         for options, words in ((dict(max_contxt=5), "max-contxt"), (dict(max_context="many"), "many"),
-                               (dict(core_plan="spilt"), "spilt"), (dict(gpudirect=True, spart="cpu", isa="none"), "none")):
+                               (dict(core_plan="spilt"), "spilt"),
+                               (dict(gpudirect=True, spart="cpu", isa="none"), "none")):
             with self.assertRaisesRegex(InvalidArgument, words) as caught:
                 make_engine(**options)
             self.assertIsInstance(caught.exception, ValueError)
@@ -596,8 +605,9 @@ class Lives(unittest.TestCase):
         request = engine.submit(PROMPT, SamplingParams(max_tokens=400))
         engine.close()
         engine.close()
-        for call in (lambda: engine.submit(PROMPT), engine.stats, engine.describe, lambda: engine.tokenize("a"), engine.drain,
-                     lambda: engine.vocab_size, lambda: list(request), lambda: asyncio.run(read_async(request))):
+        for call in (lambda: engine.submit(PROMPT), engine.stats, engine.describe, lambda: engine.tokenize("a"),
+                     engine.drain, lambda: engine.vocab_size, lambda: list(request),
+                     lambda: asyncio.run(read_async(request))):
             with self.assertRaisesRegex(EngineClosed, "the engine is closed"):
                 call()
         request.cancel()
@@ -716,7 +726,8 @@ print("end")
 class Parameters(unittest.TestCase):
     def test_what_is_not_supported_is_refused_by_name(self):
         for name, value in (("n", 2), ("best_of", 3), ("detokenize", False), ("skip_special_tokens", False),
-                            ("spaces_between_special_tokens", False), ("truncate_prompt_tokens", 5), ("logits_processors", []),
+                            ("spaces_between_special_tokens", False), ("truncate_prompt_tokens", 5),
+                            ("logits_processors", []),
                             ("bad_words", ["a"]), ("allowed_token_ids", [1]), ("guided_decoding", object()),
                             ("structured_outputs", object()), ("extra_args", {"a": 1})):
             with self.assertRaisesRegex(InvalidArgument, f"^{name}: .* is not supported"):
@@ -745,9 +756,7 @@ class Parameters(unittest.TestCase):
         with make_engine() as engine:
             for prompt, words in (([], "no tokens"), ([5000], "5000"), ([2**32 + 5], "4294967301"), ([-1], "-1"),
                                   ([5] * 512, "context of 512"), ("\ud800", "prompt: character 0"),
-                                  ({"prompt": "a", "prompt_token_ids": [1]}, "prompt_token_ids"), ({"text": "a"}, "text")):
-                if isinstance(prompt, dict) and "text" not in prompt:
-                    continue  # ids and their text go together, as of vLLM
+                                  ({"text": "a"}, "text")):
                 with self.assertRaisesRegex(InvalidArgument, words):
                     engine.submit(prompt, SamplingParams())
             for prompt in (5, b"bytes", None, ["text"]):
@@ -794,12 +803,14 @@ class MadeUpEvents(unittest.TestCase):
 
     def test_ends(self):
         for fields, expected in ((dict(finish=1, stop_index=1, stop_token=-1), ("stop", "second")),
-                                 (dict(finish=1, stop_index=-1, stop_token=9), ("stop", 9)), (dict(finish=2), ("length", None)),
+                                 (dict(finish=1, stop_index=-1, stop_token=9), ("stop", 9)),
+                                 (dict(finish=2), ("length", None)),
                                  (dict(finish=3), ("cancelled", None)), (dict(finish=4), ("error", None)),
                                  (dict(finish=5), ("deadline", None)), (dict(finish=99), ("unknown", None))):
             given = dict(dict(stop_index=-1, stop_token=-1, error=b""), **fields)
             event = events.copy_event(_library.fd_event(kind=2, **given), ["first", "second"])
-            self.assertEqual((event.finish_reason, event.stop_reason, event.finished, event.times), (*expected, True, None))
+            self.assertEqual((event.finish_reason, event.stop_reason, event.finished, event.times),
+                             (*expected, True, None))
         self.assertEqual(self.event(kind=77).kind, "unknown")  # of a library that is newer than this package
 
 
@@ -846,8 +857,9 @@ class Batches(unittest.TestCase):
 
     def test_what_cannot_be_is_refused_before_anything_runs(self):
         before = self.llm.engine.stats()
-        for prompts, words in ((["a", "b" * 5000], r"prompts\[1\]: .*context of 512"), (["a", []], r"prompts\[1\]: .*no tokens"),
-                               (["a", {"multi_modal_data": 1}], "multi_modal_data"), ([{}], "neither")):
+        for prompts, words in ((["a", "b" * 5000], r"prompts\[1\]: .*context of 512"),
+                               (["a", []], r"prompts\[1\]: .*no tokens"),
+                               (["a", {"multi_modal_data": 1}], "multi_modal_data"), ([{}], "it has \\[\\]")):
             with self.assertRaisesRegex(InvalidArgument, words):
                 self.llm.generate(prompts)
         with self.assertRaisesRegex(TypeError, "prompt_token_ids"):
@@ -867,7 +879,7 @@ class Batches(unittest.TestCase):
             self.assertEqual(next(iter(logprobs)), token)  # greedy
             self.assertEqual(logprobs[token].decoded_token, self.llm.engine.detokenize([token]))
         self.assertAlmostEqual(answer.cumulative_logprob,
-                               sum(logprobs[token].logprob for token, logprobs in zip(answer.token_ids, answer.logprobs)))
+                               sum(of[token].logprob for token, of in zip(answer.token_ids, answer.logprobs)))
         (output,) = self.llm.generate(PROMPT, SamplingParams(max_tokens=6, logprobs=0, temperature=2, seed=1))
         for token, logprobs in zip(output.outputs[0].token_ids, output.outputs[0].logprobs):
             self.assertEqual((list(logprobs), logprobs[token].rank), ([token], None))
@@ -897,7 +909,8 @@ if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     PROGRAM, ROOT = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background has it ignored
+    # A shell that starts tests in the background may have had it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="fd-python-") as scratch:
         SCRATCH = pathlib.Path(scratch)
         unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

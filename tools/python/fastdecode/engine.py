@@ -406,13 +406,10 @@ def _c_parts(parts: Sequence[PromptPart]) -> Any:
 
 def _fill_prompt(request: c.fd_request, prompt: Prompt) -> None:
     if isinstance(prompt, dict):
-        keys = set(prompt) - {key for key in prompt if prompt[key] is None}
-        if keys - {"prompt"} == {"prompt_token_ids"}:
-            prompt = prompt["prompt_token_ids"]
-        elif keys == {"prompt"}:
-            prompt = prompt["prompt"]
-        else:
-            raise errors.invalid(f"prompt: it has {sorted(keys)}, and may have prompt or prompt_token_ids alone")
+        keys = {key for key in prompt if prompt[key] is not None}
+        if not keys or not keys <= {"prompt", "prompt_token_ids"}:
+            raise errors.invalid(f"prompt: it has {sorted(keys)}, and may have prompt and prompt_token_ids alone")
+        prompt = prompt["prompt_token_ids" if "prompt_token_ids" in keys else "prompt"]
     if isinstance(prompt, str):
         text = utf8("prompt", prompt)
         request.prompt, request.prompt_bytes = text, len(text)

@@ -156,11 +156,9 @@ class LLM:
         ids = prompt
         if isinstance(prompt, dict):
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-            unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids"})
-            if unknown:
-                raise errors.invalid(f"prompt: {', '.join(unknown)} is not supported")
-            if text is None and ids is None:
-                raise errors.invalid("prompt: it has neither prompt nor prompt_token_ids")
+            keys = {key for key in prompt if prompt[key] is not None}
+            if not keys or not keys <= {"prompt", "prompt_token_ids"}:
+                raise errors.invalid(f"prompt: it has {sorted(keys)}, and may have prompt and prompt_token_ids alone")
         elif isinstance(prompt, str):
             text, ids = prompt, None
         if ids is None:
