@@ -15,6 +15,7 @@ import os
 import pathlib
 import pickle
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -56,6 +57,7 @@ def read(request):
     """A request's tokens, text and last event."""
     tokens, text, last = [], "", None
     for event in request:
+        assert event.token_index in (len(tokens), 0), event  # 0: of the last one
         tokens += event.tokens
         text += event.text
         last = event
@@ -65,6 +67,7 @@ def read(request):
 async def read_async(request):
     tokens, text, last = [], "", None
     async for event in request:
+        assert event.token_index in (len(tokens), 0), event
         tokens += event.tokens
         text += event.text
         last = event
@@ -356,7 +359,9 @@ class Reading(EngineTest):
 
     def test_threads_and_loops_at_once(self):
         works = [lambda i=i: self.check_blocking([(i + k) % 12 for k in range(6)]) for i in range(8)]
-        works += [lambda: asyncio.run(self.check_async([i % 12 for i in range(60)]))] * 2
+        # A loop in debug mode refuses what another thread does to it.
+        works += [lambda: asyncio.run(self.check_async([i % 12 for i in range(60)]), debug=True)] * 2
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # of callbacks that a busy machine makes slow
         self.threads(works)
 
     def test_threads_that_wait_with_a_timeout(self):
@@ -396,6 +401,27 @@ class Reading(EngineTest):
                         break
                     tokens += event.tokens
                 self.assertEqual(tokens, self.expected_of[seed][0])
+
+    def test_whoever_waits_longest_is_not_left_alone(self):
+        with make_engine(max_sequences=1, **SLOW) as engine:  # one after the other
+            params = SamplingParams(max_tokens=5, **GREEDY)
+            requests = [engine.submit(PROMPT, params) for _ in range(6)]
+            answers = []
+            self.threads([lambda request=request: answers.append(read(request)[:2]) for request in requests])
+            self.assertEqual(answers, [read(engine.submit(PROMPT, params))[:2]] * 6)
+
+    def test_a_leader_is_told_of_what_others_took_for_it(self):
+        delivery, poller, answers = self.engine._delivery, select.poll(), []
+        poller.register(delivery._wake_read, select.POLLIN)  # alone: it sees no event itself
+        with mock.patch.object(delivery, "_poller", poller):
+            request = self.engine.submit(PROMPT, self.params(3))
+            thread = threading.Thread(target=lambda: answers.append(read(request)[:2]), daemon=True)
+            thread.start()
+            until = time.monotonic() + LIMIT_S
+            while thread.is_alive() and time.monotonic() < until:
+                delivery.deliver(None)
+                time.sleep(0.001)
+        self.assertEqual(answers, [self.expected_of[3]])
 
     def test_two_readers_of_one_request_are_told(self):
         with make_engine(**SLOW) as engine:
@@ -654,6 +680,19 @@ class Lives(unittest.TestCase):
         del engine  # without close
         self.assertEqual(count(), before)
 
+        async def close_within():
+            inside = count()
+            engine = make_engine()
+            await read_async(engine.submit(PROMPT, SamplingParams(max_tokens=2)))
+            engine.close()
+            self.assertEqual(count(), inside)
+            engine = make_engine()
+            await read_async(engine.submit(PROMPT, SamplingParams(max_tokens=2)))
+            await asyncio.get_running_loop().run_in_executor(None, engine.close)
+            await asyncio.sleep(0)
+            self.assertEqual(count(), inside)
+        asyncio.run(close_within())
+
     def test_drain(self):
         with make_engine(**SLOW) as engine:
             request = engine.submit(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True))
@@ -675,6 +714,8 @@ class Lives(unittest.TestCase):
         result = run_script("""
 engine = Engine(MODEL, **OPTIONS)
 request = engine.submit("A", SamplingParams(max_tokens=5, ignore_eos=True, temperature=0))
+import warnings
+warnings.simplefilter("ignore")  # of threads: that the engine has some is what this is about
 pid = os.fork()
 if pid == 0:
     for call in (lambda: engine.submit("A"), engine.stats, lambda: next(iter(request)), lambda: engine.tokenize("A")):
@@ -702,9 +743,12 @@ def wait():
     except EngineClosed: pass
 threading.Thread(target=wait, daemon=True).start()
 requests[1].next()
+destroy = Engine._destroy
+Engine._destroy = lambda self: (destroy(self), print("destroyed"))
+sys.keep = engine  # nothing else collects it
 print("end")
 """)
-        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "end\n", ""))
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "end\ndestroyed\n", ""))
 
     def test_a_signal_handler_may_close(self):
         for wait, error in (("engine.drain()", True), ("for event in request: pass", True)):

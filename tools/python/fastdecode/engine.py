@@ -425,8 +425,8 @@ class Request:
     """A request that an engine serves. Its events are read with `for event in request`, `async for event in request` or
     next(), by one thread or task at a time.
 
-    A loop that ends early cancels the request, as does leaving `with request:`, an asyncio task that is cancelled while
-    it waits, and dropping the request.
+    A loop that is left early cancels the request, by break, by an exception or with its asyncio task; so do leaving
+    `with request:` and dropping the request.
     """
 
     def __init__(self, engine: Engine, stream: Stream) -> None:
@@ -481,23 +481,14 @@ class _Events:
         return self
 
     def __next__(self) -> Event:
-        request = self._request
-        try:
-            event = request._engine._delivery.take(request._stream.mailbox)
-        except BaseException:
-            request.cancel()
-            raise
+        event = self._request.next()
         if event is None:
             raise StopIteration
         return event
 
     async def __anext__(self) -> Event:
         request = self._request
-        try:
-            event = await request._engine._delivery.take_async(request._stream.mailbox)
-        except BaseException:
-            request.cancel()
-            raise
+        event = await request._engine._delivery.take_async(request._stream.mailbox)
         if event is None:
             raise StopAsyncIteration
         return event
