@@ -53,25 +53,37 @@ def make_engine(**options):
     return Engine(given.pop("model"), **given)
 
 
+class Answer:
+    """What events add up to; their tokens follow on each other."""
+
+    def __init__(self):
+        self.tokens, self.text, self.last, self._next = [], "", None, None
+
+    def add(self, event):
+        if event.kind == "token":
+            assert self._next in (None, event.token_index), event
+            self._next = event.token_index + len(event.tokens)
+            self.tokens += event.tokens
+        self.text += event.text
+        self.last = event
+
+    def parts(self):
+        return self.tokens, self.text, self.last
+
+
 def read(request):
-    """A request's tokens, text and last event."""
-    tokens, text, last = [], "", None
+    """The tokens, the text and the last event of a request, or of what is left of it."""
+    answer = Answer()
     for event in request:
-        assert event.token_index in (len(tokens), 0), event  # 0: of the last one
-        tokens += event.tokens
-        text += event.text
-        last = event
-    return tokens, text, last
+        answer.add(event)
+    return answer.parts()
 
 
 async def read_async(request):
-    tokens, text, last = [], "", None
+    answer = Answer()
     async for event in request:
-        assert event.token_index in (len(tokens), 0), event
-        tokens += event.tokens
-        text += event.text
-        last = event
-    return tokens, text, last
+        answer.add(event)
+    return answer.parts()
 
 
 def program_answers(*arguments, model=None):
@@ -223,6 +235,22 @@ class Answers(EngineTest):
             self.assertEqual((len(event.logprobs or []), event.top_logprobs), (len(event.tokens), None))
         for event in self.engine.submit(PROMPT, SamplingParams(max_tokens=4, **GREEDY)):
             self.assertEqual((event.logprobs, event.top_logprobs), (None, None))
+
+    def test_logprobs_of_a_prompt_are_those_of_the_same_tokens_as_an_answer(self):
+        prompt = self.engine.tokenize(PROMPT)
+        seen = [event for event in self.engine.submit(prompt, SamplingParams(logprobs=2, max_tokens=10, **GREEDY))]
+        tokens = [token for event in seen for token in event.tokens]
+        again = list(self.engine.submit(prompt + tokens, SamplingParams(prompt_logprobs=2, max_tokens=1, **GREEDY)))
+        self.assertEqual([event.kind for event in again], ["prompt", "token", "finished"])
+        first = again[0]
+        self.assertEqual((first.tokens, first.logprobs[0], first.top_logprobs[0]), (prompt + tokens, None, []))
+        logprobs = [x for event in seen for x in event.logprobs or []]
+        tops = [x for event in seen for x in event.top_logprobs or []]
+        for i, (logprob, top) in enumerate(zip(logprobs, tops), len(prompt)):
+            self.assertAlmostEqual(first.logprobs[i], logprob, places=4)
+            self.assertEqual([token for token, _ in first.top_logprobs[i]], [token for token, _ in top])
+        none = list(self.engine.submit(prompt, SamplingParams(prompt_logprobs=0, max_tokens=1, **GREEDY)))[0]
+        self.assertEqual((len(none.logprobs), none.top_logprobs), (len(prompt), None))
 
     def test_logit_bias_decides(self):
         params = SamplingParams(logit_bias={76: 500.0, 77: 1000, 1: -5.5}, max_tokens=3, **GREEDY)
