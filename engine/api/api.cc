@@ -131,6 +131,7 @@ fd_event ToEvent(const TakenEvent& taken) {
       out.stop_token = request.end.stop_token;
       out.prompt_tokens = request.sequence.prompt_tokens;
       out.generated_tokens = request.end.generated_tokens;
+      out.times = reinterpret_cast<const fd_request_times*>(&request.end.times);
       break;
   }
   return out;

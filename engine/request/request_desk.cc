@@ -159,6 +159,7 @@ void RequestDesk::MakeToken(Request& request, const PipelineEvent& event, Delive
   out->end->finish = RequestFinish::kStop;
   out->end->stop_index = static_cast<int32_t>(request.stops->match()->stop_index);
   out->end->generated_tokens = request.announced;
+  out->end->times = RequestTimes(sequence.times_so_far.Load());
   request.sequence.cancelled.store(true, std::memory_order_release);
   pipeline_->NoteCancel();
 }
@@ -175,6 +176,7 @@ void RequestDesk::MakeEnd(Request& request, const PipelineEvent& event, Delivery
   if (end.finish == RequestFinish::kStop) end.stop_token = request.sequence.stop_token;
   end.error = DescribeFailure(event);
   end.generated_tokens = request.announced;
+  end.times = RequestTimes(request.sequence.times);
   out->last_text = LastText(request);
 }
 
@@ -214,6 +216,7 @@ bool RequestDesk::EndOverdue() {
       RequestEnd end;
       end.finish = RequestFinish::kDeadline;
       end.generated_tokens = request.announced;
+      end.times = RequestTimes(request.sequence.times_so_far.Load());
       End(request, std::move(end), LastText(request), now_ns);
     }
     SignalEvents();
