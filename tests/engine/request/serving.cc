@@ -122,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_
     given.prompt_logits = ask.prompt_logits->data();
     given.prompt_logits_floats = ask.prompt_logits->size();
   }
+  given.prompt_logprobs = ask.prompt_logprobs;
   given.temperature = 0;
   RequestContext context;
   context.spec = &spec_;

@@ -44,6 +44,7 @@ struct ServingAsk {
   bool include_stop = false;
   uint32_t min_tokens = 0;
   std::vector<float>* prompt_logits = nullptr;
+  int32_t prompt_logprobs = -1;
 };
 
 // All that a caller was told.
