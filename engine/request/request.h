@@ -71,8 +71,9 @@ struct Request {
   // Desk thread.
   std::optional<StreamDetokenizer> detokenizer;  // absent: no text
   std::optional<StopMatcher> stops;
-  uint32_t announced = 0;  // generated tokens told so far
-  bool over = false;       // the last event is made; later tokens are dropped
+  uint32_t announced = 0;    // generated tokens told so far
+  bool over = false;         // the last event is made; later tokens are dropped
+  bool prompt_told = false;  // that the logprobs of its prompt are there
 
   // Under the mutex.
   std::deque<RequestEvent> events;

@@ -142,8 +142,15 @@ bool RequestDesk::HandleEvents() {
   return true;
 }
 
+// REQUIRES: the pipeline has computed all of the prompt.
+void RequestDesk::MakePrompt(Request& request, Delivery* out) {
+  out->prompt = !request.prompt_told && !request.sequence.prompt_logprobs.empty();
+  request.prompt_told = true;
+}
+
 void RequestDesk::MakeToken(Request& request, const PipelineEvent& event, Delivery* out) {
   if (request.over) return;
+  MakePrompt(request, out);
   const Sequence& sequence = request.sequence;
   const uint32_t index = event.token_index - sequence.prompt_tokens;
   ++request.announced;
@@ -174,6 +181,7 @@ void RequestDesk::MakeEnd(Request& request, const PipelineEvent& event, Delivery
   if (event.reason == FinishReason::kLength) end.finish = RequestFinish::kLength;
   if (event.reason == FinishReason::kCancelled) end.finish = RequestFinish::kCancelled;
   if (end.finish == RequestFinish::kStop) end.stop_token = request.sequence.stop_token;
+  if (end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength) MakePrompt(request, out);
   end.error = DescribeFailure(event);
   end.generated_tokens = request.announced;
   end.times = RequestTimes(request.sequence.times);
@@ -183,6 +191,12 @@ void RequestDesk::MakeEnd(Request& request, const PipelineEvent& event, Delivery
 // REQUIRES: the mutex is held.
 void RequestDesk::Deliver(Delivery* delivery) {
   Request& request = *delivery->request;
+  if (delivery->prompt) {
+    RequestEvent event;
+    event.kind = RequestEvent::Kind::kPrompt;
+    event.time_ns = delivery->time_ns;
+    Push(request, std::move(event));
+  }
   if (delivery->token) {
     ++counts_.generated_tokens;
     RequestEvent event;

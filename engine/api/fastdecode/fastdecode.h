@@ -179,7 +179,7 @@ typedef struct fd_request {
   void* user;                       /* comes back in each event; NULL */
   /* How many, and how long. */
   uint64_t deadline_ns;             /* engine clock (CLOCK_MONOTONIC): the request ends then with FD_FINISH_DEADLINE; 0: none */
-  uint32_t max_tokens;              /* generated tokens at most; 16 */
+  uint32_t max_tokens;              /* generated tokens at most; 16. 0: with prompt_logprobs, the prompt alone */
   uint32_t min_tokens;              /* no stop before so many; stop strings are looked for in the text after them; 0 */
   int ignore_eos;                   /* 0 */
   int include_stop;                 /* 1: the stop string is part of the text; 0 */
@@ -270,8 +270,8 @@ typedef struct fd_event {
   uint32_t token_count;
   uint32_t top_logprob_count;       /* for each token */
   const float* logprobs;            /* [token_count]; NULL if not asked for. PROMPT: NaN for the first token, which has none */
-  const fd_token_logprob* top_logprobs; /* [token_count][top_logprob_count], most likely first; NULL if none. PROMPT: nothing
-                                     * but zeros for the first token */
+  const fd_token_logprob* top_logprobs; /* [token_count][top_logprob_count], most likely first; NULL if none. Token -1 where there
+                                     * is none: PROMPT, for the first token; and where the vocabulary has no more */
   const char* text;                 /* UTF-8; a 0 byte follows, and may be part of it, too */
   size_t text_bytes;
   fd_finish finish;                 /* FINISHED */
