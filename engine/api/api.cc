@@ -103,6 +103,15 @@ void FillTokens(const Sequence& sequence, const RequestEvent& event, fd_event* o
       reinterpret_cast<const fd_token_logprob*>(sequence.top_logprobs.data() + first * out->top_logprob_count);
 }
 
+void FillPrompt(const Sequence& sequence, fd_event* out) {
+  out->tokens = sequence.tokens.data();
+  out->token_count = sequence.prompt_tokens;
+  out->logprobs = sequence.prompt_logprobs.data();
+  out->top_logprob_count = static_cast<uint32_t>(sequence.prompt_sampling.logprobs);
+  if (out->top_logprob_count == 0) return;
+  out->top_logprobs = reinterpret_cast<const fd_token_logprob*>(sequence.prompt_top_logprobs.data());
+}
+
 fd_event ToEvent(const TakenEvent& taken) {
   const Request& request = *taken.request;
   const RequestEvent& event = *taken.event;
@@ -122,6 +131,7 @@ fd_event ToEvent(const TakenEvent& taken) {
       break;
     case RequestEvent::Kind::kPrompt:
       out.kind = FD_EVENT_PROMPT;
+      FillPrompt(request.sequence, &out);
       break;
     case RequestEvent::Kind::kFinished:
       out.kind = FD_EVENT_FINISHED;
@@ -131,6 +141,7 @@ fd_event ToEvent(const TakenEvent& taken) {
       out.stop_token = request.end.stop_token;
       out.prompt_tokens = request.sequence.prompt_tokens;
       out.generated_tokens = request.end.generated_tokens;
+      out.times = reinterpret_cast<const fd_request_times*>(&request.end.times);
       break;
   }
   return out;
@@ -368,6 +379,7 @@ static fd_status* ReadRequest(const fd_request* given, GivenRequest* out) {
   fields.presence_penalty = request.presence_penalty;
   fields.frequency_penalty = request.frequency_penalty;
   fields.logprobs = request.logprobs;
+  fields.prompt_logprobs = request.prompt_logprobs;
   fields.logit_bias_count = request.logit_bias_count;
   if (request.logit_bias != nullptr) {
     for (size_t i = 0; i < request.logit_bias_count; ++i) {

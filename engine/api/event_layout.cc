@@ -1,9 +1,11 @@
-// What the engine records is handed out as it is: kinds and layout are the same inside and in the public header.
+// What the engine records, and the times of a request, are handed out as they are: kinds and layout are the same inside
+// and in the public header.
 #include <fastdecode/fastdecode.h>
 
 #include <cstddef>
 
 #include "engine/record/event.h"
+#include "engine/request/request.h"
 
 #define FD_SAME_PLACE(field) static_assert(offsetof(fd_record_event, field) == offsetof(fastdecode::RecordEvent, field))
 static_assert(sizeof(fd_record_event) == sizeof(fastdecode::RecordEvent));
@@ -29,6 +31,26 @@ FD_SAME_PLACE(attend_ns);
 FD_SAME_PLACE(merge_ns);
 FD_SAME_PLACE(wait_ns);
 FD_SAME_PLACE(post_ns);
+#undef FD_SAME_PLACE
+#define FD_SAME_PLACE(field) static_assert(offsetof(fd_step_times, field) == offsetof(fastdecode::StepTimes, field))
+static_assert(sizeof(fd_step_times) == sizeof(fastdecode::StepTimes));
+FD_SAME_PLACE(steps);
+FD_SAME_PLACE(total_ns);
+FD_SAME_PLACE(s_ns);
+FD_SAME_PLACE(wait_ns);
+FD_SAME_PLACE(home_ns);
+FD_SAME_PLACE(wire_ns);
+FD_SAME_PLACE(boundary_ns);
+FD_SAME_PLACE(sampling_ns);
+#undef FD_SAME_PLACE
+#define FD_SAME_PLACE(field) \
+  static_assert(offsetof(fd_request_times, field) == offsetof(fastdecode::RequestTimes, field))
+static_assert(sizeof(fd_request_times) == sizeof(fastdecode::RequestTimes));
+FD_SAME_PLACE(struct_size);
+FD_SAME_PLACE(preemptions);
+FD_SAME_PLACE(queue_ns);
+FD_SAME_PLACE(prefill);
+FD_SAME_PLACE(decode);
 #undef FD_SAME_PLACE
 static_assert(int{FD_RECORD_COMPOSE} == int{fastdecode::kRecordCompose});
 static_assert(int{FD_RECORD_ROSTERS} == int{fastdecode::kRecordRosters});

@@ -161,6 +161,7 @@ class Pipeline {
   bool BeginStep(int m);
   void FillTable(int m);
   float* PromptLogitsAt(const Sequence& sequence, uint32_t position) const;
+  static bool WantsLogprobBehind(const Sequence& sequence, uint32_t position);
   void AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, uint32_t position);
   bool SendRosters(int m);
   bool SendRoster(int m, int home);
@@ -169,6 +170,7 @@ class Pipeline {
   void FinishStep(int m);
   void AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t now_ns);
   void FailStep(int m);
+  void TakePromptLogprob(Sequence* sequence, const LogitRow& logit);
   void AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns);
   void EndSequence(Sequence* sequence, FinishReason reason, int home);
   void EndWaiting(Sequence* sequence, FinishReason reason);

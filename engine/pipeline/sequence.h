@@ -2,7 +2,9 @@
 #define FASTDECODE_ENGINE_PIPELINE_SEQUENCE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory_resource>
 #include <vector>
 
@@ -33,13 +35,14 @@ struct Sequence {
   explicit Sequence(std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource())
       : stop_tokens(sampling_memory),
         logit_bias(sampling_memory),
+        prompt_ids(sampling_memory),
         prompt_seen(sampling_memory),
         output_counts(sampling_memory) {}
 
   // Constant while the pipeline has it.
   uint64_t id = 0;                        // ascending in order of submission: a larger id is younger
   uint32_t prompt_tokens = 0;
-  uint32_t length_max = 0;                // prompt + generated tokens
+  uint32_t length_max = 0;                // prompt + generated tokens; if these are 0, `sampling` asks for no logprobs
   uint32_t fill_tokens = 0;               // first tokens whose KV the home makes up (measuring only)
   std::pmr::vector<int32_t> stop_tokens;  // ascending
   uint32_t min_tokens = 0;                // generated tokens before a stop token may be sampled, or a stop string begin
@@ -48,11 +51,22 @@ struct Sequence {
   void* owner = nullptr;                  // the desk's record of it
   uint64_t submit_ns = 0;                 // NowNs
   float* prompt_logits = nullptr;         // [prompt_tokens][vocab] if every prompt position's logits are wanted
+  // As AskForPromptLogprobs made them; prompt_sampling.logprobs is what it was asked for.
+  SamplingParams prompt_sampling;         // of the one token that may be drawn: the prompt's next one
+  std::pmr::vector<int32_t> prompt_ids;   // [prompt_tokens], where sampling reads them; empty: not asked for
 
   // Pipeline thread; the desk reads what events announced.
   std::vector<int32_t> tokens;            // [length_max]; the first `length` are valid
   std::vector<float> logprobs;            // [length_max - prompt_tokens], of the sampled tokens
   std::vector<TokenLogprob> top_logprobs; // [length_max - prompt_tokens][sampling.logprobs], if that is > 0
+
+  // Pipeline thread; the desk reads them from the first token's event on, or from a terminal one with kStopToken or
+  // kLength, and they do not change any more. Before, and if it ends otherwise, some may be missing.
+  // [prompt_tokens], of the prompt's tokens, given those before them: NaN for the first one and where missing.
+  std::vector<float> prompt_logprobs;
+  // [prompt_tokens][prompt_sampling.logprobs], if that is > 0: the most likely ones in place of each prompt token, most
+  // likely first; token -1 and NaN for the first one, where missing, and where the vocabulary has no more.
+  std::vector<TokenLogprob> prompt_top_logprobs;
 
   // Pipeline thread; the desk reads it after the terminal event. Up to the end of the last step that it had rows in, or,
   // if it ended while it waited, up to then.
@@ -87,6 +101,17 @@ struct Sequence {
   FinishReason fail_reason = FinishReason::kBadRow;
   int fail_home = -1;
   int32_t stop_token = -1;                // that ended it; the desk reads it after the terminal event
+
+  // The log-probabilities of the prompt's tokens are wanted, and of the n most likely ones at each position. Takes all
+  // memory for them. REQUIRES: `tokens` begins with the prompt, whose length is known; 0 <= n <= kMaxLogprobs.
+  void AskForPromptLogprobs(int n) {
+    constexpr float kMissing = std::numeric_limits<float>::quiet_NaN();
+    prompt_sampling.temperature = 0;
+    prompt_sampling.logprobs = n;
+    prompt_ids.assign(tokens.begin(), tokens.begin() + prompt_tokens);
+    prompt_logprobs.assign(prompt_tokens, kMissing);
+    prompt_top_logprobs.assign(prompt_tokens * static_cast<size_t>(n), TokenLogprob{-1, kMissing});
+  }
 
   // Any thread.
   std::atomic<bool> cancelled{false};  // leaves at its micro-batch's next boundary. Release, acquire: `stopped` is seen

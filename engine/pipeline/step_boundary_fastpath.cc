@@ -2,6 +2,7 @@
 // The step boundary: what happens between two steps of a micro-batch. Sampled tokens are judged, sequences leave and
 // join, rows are composed, rosters go out. Never waits for the desk.
 #include <cstring>
+#include <limits>
 
 #include "engine/pipeline/pipeline.h"
 
@@ -150,6 +151,13 @@ float* Pipeline::PromptLogitsAt(const Sequence& sequence, uint32_t position) con
   return sequence.prompt_logits + static_cast<size_t>(position) * options_.vocab;
 }
 
+// Whether the row at a position is to say how likely the prompt's next token is. Complete before the first token, as
+// the logits are, and left alone from then on.
+bool Pipeline::WantsLogprobBehind(const Sequence& sequence, uint32_t position) {
+  const bool complete = sequence.length > sequence.prompt_tokens;
+  return !sequence.prompt_ids.empty() && !complete && position + 1 < sequence.prompt_tokens;
+}
+
 void Pipeline::FillTable(int m) {
   MicroBatch& batch = batches_[m];
   StepTable& table = batch.table;
@@ -175,7 +183,7 @@ void Pipeline::FillTable(int m) {
       table.home_rows[row] = batch.home_rows[sequence->home]++;
       table.push_rows[row] = pushed ? push_rows++ : StepTable::kNoPushRow;
       const bool last = position + 1 == sequence->length;
-      if (last || PromptLogitsAt(*sequence, position) != nullptr) {
+      if (last || PromptLogitsAt(*sequence, position) != nullptr || WantsLogprobBehind(*sequence, position)) {
         AddLogitRow(batch, sequence, static_cast<uint32_t>(row), position);
       }
     }
@@ -196,17 +204,25 @@ void Pipeline::FillTable(int m) {
 
 void Pipeline::AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, uint32_t position) {
   LogitRow& logit = batch.table.logits[batch.table.logit_rows++];
+  const bool in_prompt = WantsLogprobBehind(*sequence, position);
   logit.row = row;
-  logit.sample = position + 1 == sequence->length;
+  logit.sample = in_prompt || position + 1 == sequence->length;
   logit.logits_out = PromptLogitsAt(*sequence, position);
   batch.sampled.Append(logit.sample ? sequence : nullptr);
   if (!logit.sample) return;
-  const uint32_t generated = sequence->length - sequence->prompt_tokens;
   SampleArgs& args = logit.args;
   args = SampleArgs{};
   args.vocab = options_.vocab;
+  args.position = position + 1;
+  if (in_prompt) {  // nothing else may be drawn
+    args.params = &sequence->prompt_sampling;
+    args.allowed = {&sequence->prompt_ids[position + 1], 1};
+    const auto top = static_cast<size_t>(args.params->logprobs);
+    if (top > 0) args.top_logprobs = sequence->prompt_top_logprobs.data() + (position + 1) * top;
+    return;
+  }
+  const uint32_t generated = sequence->length - sequence->prompt_tokens;
   args.params = &sequence->sampling;
-  args.position = sequence->length;
   args.bias = sequence->logit_bias;
   if (sequence->history.output_counts != nullptr) args.history = &sequence->history;
   if (generated < sequence->min_tokens) args.banned = sequence->stop_tokens;
@@ -273,7 +289,13 @@ void Pipeline::FinishStep(int m) {
   }
   for (int i = 0; i < batch.table.logit_rows; ++i) {
     Sequence* sequence = batch.sampled[i];
-    if (sequence != nullptr && !sequence->failed) AcceptToken(sequence, batch.table.logits[i], now_ns);
+    if (sequence == nullptr || sequence->failed) continue;
+    const LogitRow& logit = batch.table.logits[i];
+    if (logit.args.position < sequence->prompt_tokens) {
+      TakePromptLogprob(sequence, logit);
+    } else {
+      AcceptToken(sequence, logit, now_ns);
+    }
   }
   statistics_.steps.Add(1);
   statistics_.last_step_ns.store(now_ns, std::memory_order_relaxed);
@@ -296,7 +318,26 @@ void Pipeline::AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t no
   sequence->times_so_far.Store(sequence->times);
 }
 
+// Of the prompt's token at args.position, the only one that could be drawn. It could not if its logit is -infinity.
+void Pipeline::TakePromptLogprob(Sequence* sequence, const LogitRow& logit) {
+  if (logit.result.outcome == SampleOutcome::kBadLogits) {
+    sequence->failed = true;
+    sequence->fail_reason = FinishReason::kBadLogits;
+    return;
+  }
+  const bool drawn = logit.result.outcome == SampleOutcome::kToken;
+  sequence->prompt_logprobs[logit.args.position] =
+      drawn ? logit.result.logprob : -std::numeric_limits<float>::infinity();
+}
+
 void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
+  const StepRecorder::Where where = {sequence->micro_batch, batches_[sequence->micro_batch].step};
+  const auto finish = [&](FinishReason reason) {
+    if (record_.on()) record_.Leave(where, *sequence, kLeaveFinished, now_ns);
+    batcher_.Remove(sequence, [this](int home, Sequence* s) { TellHome(ControlKind::kRelease, home, s, 0); });
+    EndSequence(sequence, reason, -1);
+  };
+  if (sequence->length == sequence->length_max) return finish(FinishReason::kLength);  // of its prompt alone
   if (logit.result.outcome != SampleOutcome::kToken) {
     sequence->failed = true;
     const bool none = logit.result.outcome == SampleOutcome::kNoCandidate;
@@ -305,12 +346,6 @@ void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t n
   }
   const int32_t token = logit.result.token;
   statistics_.sampled_tokens.Add(1);
-  const StepRecorder::Where where = {sequence->micro_batch, batches_[sequence->micro_batch].step};
-  const auto finish = [&](FinishReason reason) {
-    if (record_.on()) record_.Leave(where, *sequence, kLeaveFinished, now_ns);
-    batcher_.Remove(sequence, [this](int home, Sequence* s) { TellHome(ControlKind::kRelease, home, s, 0); });
-    EndSequence(sequence, reason, -1);
-  };
   for (const int32_t stop : sequence->stop_tokens) {
     if (token != stop) continue;
     sequence->stop_token = token;

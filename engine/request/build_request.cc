@@ -1,6 +1,7 @@
 #include "engine/request/build_request.h"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <optional>
 #include <string_view>
@@ -131,8 +132,10 @@ absl::Status SetStops(const RequestContext& context, const RequestFields& given,
   return absl::OkStatus();
 }
 
+// Without a token to come, logprobs has nothing to report.
 absl::Status SetSampling(const RequestContext& context, const RequestFields& given, Sequence& sequence) {
   sequence.sampling = SamplingOf(given);
+  if (given.max_tokens == 0) sequence.sampling.logprobs = -1;
   for (size_t i = 0; i < given.logit_bias_count; ++i) {
     sequence.logit_bias.push_back(given.logit_bias[i]);
   }
@@ -142,7 +145,26 @@ absl::Status SetSampling(const RequestContext& context, const RequestFields& giv
   return wrong.empty() ? absl::OkStatus() : absl::InvalidArgumentError(wrong);
 }
 
-void TakeMemory(const RequestContext& context, Sequence& sequence, std::vector<int32_t> ids) {
+// What is wanted of the prompt's positions.
+absl::Status SetPromptOutputs(const RequestContext& context, const RequestFields& given, Sequence& sequence) {
+  const char* const field = given.prompt_logits != nullptr ? "prompt_logits" : "prompt_logprobs";
+  const bool wanted = given.prompt_logits != nullptr || given.prompt_logprobs >= 0;
+  if (wanted && given.fill_tokens > 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: the first %d tokens would have none, as fill_tokens leaves them out", field, given.fill_tokens));
+  }
+  if (given.prompt_logits == nullptr) return absl::OkStatus();
+  const size_t needed = sequence.prompt_tokens * static_cast<size_t>(context.spec->vocab);
+  if (given.prompt_logits_floats < needed) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "prompt_logits_floats: %d is less than prompt tokens x vocabulary, %d", given.prompt_logits_floats, needed));
+  }
+  sequence.prompt_logits = given.prompt_logits;
+  return absl::OkStatus();
+}
+
+void TakeMemory(const RequestContext& context, const RequestFields& given, Sequence& sequence,
+                std::vector<int32_t> ids) {
   const SamplingParams& params = sequence.sampling;
   const size_t generated_max = sequence.length_max - sequence.prompt_tokens;
   if (params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0) {
@@ -154,8 +176,10 @@ void TakeMemory(const RequestContext& context, Sequence& sequence, std::vector<i
   sequence.tokens = std::move(ids);
   sequence.tokens.resize(sequence.length_max);
   sequence.length = sequence.prompt_tokens;
+  if (given.prompt_logprobs >= 0) sequence.AskForPromptLogprobs(given.prompt_logprobs);
   sequence.logprobs.resize(generated_max);
-  sequence.top_logprobs.resize(generated_max * static_cast<size_t>(std::max(params.logprobs, 0)));
+  sequence.top_logprobs.resize(generated_max * static_cast<size_t>(std::max(params.logprobs, 0)),
+                               TokenLogprob{-1, std::numeric_limits<float>::quiet_NaN()});
 }
 
 absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, const RequestFields& given) {
@@ -172,19 +196,8 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   if (absl::Status bad = SetLengths(context, given, sequence); !bad.ok()) return bad;
   if (absl::Status bad = SetStops(context, given, *request); !bad.ok()) return bad;
   if (absl::Status bad = SetSampling(context, given, sequence); !bad.ok()) return bad;
-  if (given.prompt_logits != nullptr) {
-    if (given.fill_tokens > 0) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "prompt_logits: the first %d tokens would have none, as fill_tokens leaves them out", given.fill_tokens));
-    }
-    const size_t needed = ids->size() * static_cast<size_t>(context.spec->vocab);
-    if (given.prompt_logits_floats < needed) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "prompt_logits_floats: %d is less than prompt tokens x vocabulary, %d", given.prompt_logits_floats, needed));
-    }
-    sequence.prompt_logits = given.prompt_logits;
-  }
-  TakeMemory(context, sequence, *std::move(ids));
+  if (absl::Status bad = SetPromptOutputs(context, given, sequence); !bad.ok()) return bad;
+  TakeMemory(context, given, sequence, *std::move(ids));
   if (context.tokenizer != nullptr) request->detokenizer.emplace(context.tokenizer, /*skip_special_tokens=*/true);
   return request;
 }
@@ -193,7 +206,14 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
 
 absl::Status CheckRequest(const RequestFields& given) {
   if (absl::Status bad = CheckArrays(given); !bad.ok()) return bad;
-  if (given.max_tokens == 0) return absl::InvalidArgumentError("max_tokens: 0 is not at least 1");
+  if (given.prompt_logprobs < -1 || given.prompt_logprobs > kMaxLogprobs) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("prompt_logprobs: %d is not in [-1, %d]", given.prompt_logprobs, kMaxLogprobs));
+  }
+  // Of a prompt alone something must be wanted.
+  if (given.max_tokens == 0 && given.prompt_logprobs < 0) {
+    return absl::InvalidArgumentError("max_tokens: 0 is not at least 1, as it may be with prompt_logprobs alone");
+  }
   if (given.min_tokens > given.max_tokens) {
     return absl::InvalidArgumentError(
         absl::StrFormat("min_tokens: %d is more than max_tokens, %d", given.min_tokens, given.max_tokens));

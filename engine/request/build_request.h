@@ -66,6 +66,7 @@ struct RequestFields {
   float* prompt_logits = nullptr;
   size_t prompt_logits_floats = 0;
   uint32_t fill_tokens = 0;
+  int32_t prompt_logprobs = -1;
 };
 
 // What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and

@@ -29,6 +29,18 @@ struct RequestEvent {
   uint64_t time_ns = 0;
 };
 
+// Where the time of a request went, as it is handed out (event_layout.cc).
+struct RequestTimes {
+  RequestTimes() = default;
+  explicit RequestTimes(const SequenceTimes& times)
+      : preemptions(times.preemptions), queue_ns(times.queue_ns), prefill(times.prefill), decode(times.decode) {}
+
+  uint32_t struct_size = sizeof(RequestTimes);
+  uint32_t preemptions = 0;
+  uint64_t queue_ns = 0;
+  StepTimes prefill, decode;
+};
+
 // What a request's last event says.
 struct RequestEnd {
   RequestFinish finish = RequestFinish::kStop;
@@ -36,6 +48,7 @@ struct RequestEnd {
   int32_t stop_index = -1;  // kStop: of the stop strings; -1: none of them
   int32_t stop_token = -1;  // kStop: -1: none
   uint32_t generated_tokens = 0;
+  RequestTimes times;
 };
 
 // A request between submit and the last event taken.
@@ -58,8 +71,9 @@ struct Request {
   // Desk thread.
   std::optional<StreamDetokenizer> detokenizer;  // absent: no text
   std::optional<StopMatcher> stops;
-  uint32_t announced = 0;  // generated tokens told so far
-  bool over = false;       // the last event is made; later tokens are dropped
+  uint32_t announced = 0;    // generated tokens told so far
+  bool over = false;         // the last event is made; later tokens are dropped
+  bool prompt_told = false;  // that the logprobs of its prompt are there
 
   // Under the mutex.
   std::deque<RequestEvent> events;

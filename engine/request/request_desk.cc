@@ -142,8 +142,15 @@ bool RequestDesk::HandleEvents() {
   return true;
 }
 
+// REQUIRES: the pipeline has computed all of the prompt.
+void RequestDesk::MakePrompt(Request& request, Delivery* out) {
+  out->prompt = !request.prompt_told && !request.sequence.prompt_logprobs.empty();
+  request.prompt_told = true;
+}
+
 void RequestDesk::MakeToken(Request& request, const PipelineEvent& event, Delivery* out) {
   if (request.over) return;
+  MakePrompt(request, out);
   const Sequence& sequence = request.sequence;
   const uint32_t index = event.token_index - sequence.prompt_tokens;
   ++request.announced;
@@ -159,6 +166,7 @@ void RequestDesk::MakeToken(Request& request, const PipelineEvent& event, Delive
   out->end->finish = RequestFinish::kStop;
   out->end->stop_index = static_cast<int32_t>(request.stops->match()->stop_index);
   out->end->generated_tokens = request.announced;
+  out->end->times = RequestTimes(sequence.times_so_far.Load());
   request.sequence.cancelled.store(true, std::memory_order_release);
   pipeline_->NoteCancel();
 }
@@ -173,14 +181,22 @@ void RequestDesk::MakeEnd(Request& request, const PipelineEvent& event, Delivery
   if (event.reason == FinishReason::kLength) end.finish = RequestFinish::kLength;
   if (event.reason == FinishReason::kCancelled) end.finish = RequestFinish::kCancelled;
   if (end.finish == RequestFinish::kStop) end.stop_token = request.sequence.stop_token;
+  if (end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength) MakePrompt(request, out);
   end.error = DescribeFailure(event);
   end.generated_tokens = request.announced;
+  end.times = RequestTimes(request.sequence.times);
   out->last_text = LastText(request);
 }
 
 // REQUIRES: the mutex is held.
 void RequestDesk::Deliver(Delivery* delivery) {
   Request& request = *delivery->request;
+  if (delivery->prompt) {
+    RequestEvent event;
+    event.kind = RequestEvent::Kind::kPrompt;
+    event.time_ns = delivery->time_ns;
+    Push(request, std::move(event));
+  }
   if (delivery->token) {
     ++counts_.generated_tokens;
     RequestEvent event;
@@ -214,6 +230,7 @@ bool RequestDesk::EndOverdue() {
       RequestEnd end;
       end.finish = RequestFinish::kDeadline;
       end.generated_tokens = request.announced;
+      end.times = RequestTimes(request.sequence.times_so_far.Load());
       End(request, std::move(end), LastText(request), now_ns);
     }
     SignalEvents();

@@ -96,6 +96,7 @@ class RequestDesk {
     Request* request = nullptr;
     uint64_t id = 0;
     uint64_t time_ns = 0;
+    bool prompt = false;            // the logprobs of its prompt are there
     std::optional<uint32_t> token;  // its index, of the generated ones...
     std::string text;               // ...and what became certain with it
     std::optional<RequestEnd> end;  // what the last event says, which comes after that...
@@ -108,6 +109,7 @@ class RequestDesk {
   uint64_t SleepNs() const;
   bool ForwardCommands();
   bool HandleEvents();
+  static void MakePrompt(Request& request, Delivery* out);
   void MakeToken(Request& request, const PipelineEvent& event, Delivery* out);
   void MakeEnd(Request& request, const PipelineEvent& event, Delivery* out);
   void Deliver(Delivery* delivery);

@@ -85,11 +85,16 @@ class Install(unittest.TestCase):
             with self.subTest(program=program):
                 self.check_program(build / program)
                 self.assertEqual(any("libfastdecode.so" in name for name in needed(build / program)), shared)
-        # All the way to a model.
-        self.assertIn("the vocabulary has ",
-                      self.succeed(command(build / "embed_cpp", ROOT / "tools/demo_model/model", *SMALL)))
-        self.assertIn("the vocabulary has ",
-                      self.succeed(command(build / "embed_c_static", ROOT / "tools/demo_model/model", *SMALL)))
+        # All the way to the text that the program gives.
+        model = ROOT / "tools/demo_model/model"
+        told = ""
+        for prompt in "Once upon a time", "The little dog":
+            told += self.succeed(command(self.prefix / "bin/fastdecode", "generate", "--model", model, "-q", "--prompt", prompt,
+                                         "-n", "20", "--temperature", "0"))
+        for program in "embed_c", "embed_cpp", "embed_c_static":
+            with self.subTest(program=program):
+                said = self.succeed(command(build / program, model, *SMALL))
+                self.assertEqual(said.split("\n", 1)[1], told)
 
     def test_by_pkg_config(self):
         flags = self.ask_pkg_config(self.libdir)

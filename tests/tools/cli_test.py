@@ -126,6 +126,22 @@ class Generate(ProgramTest):
         self.assertTrue(text.startswith(PROMPT), text)
         self.assertGreater(len(text.strip()), len(PROMPT) + 10)
 
+    def test_the_models_makers_recommend_how_to_sample(self):
+        model = scratch("greedy-model")
+        shutil.copytree(demo_model(), model)
+        ids = lambda *arguments: [a["token_ids"] for a in self.answers("-p", PROMPT, "-p", PROMPT, "-n", 12, *arguments,
+                                                                        model=model)]
+        (model / "generation_config.json").write_text('{"do_sample": false, "eos_token_id": 1}')
+        greedy = ids()
+        self.assertEqual(greedy[0], greedy[1])
+        self.assertEqual(greedy, ids("--temperature", 0))
+        hot = ids("--temperature", 1.5)  # what is said counts more
+        self.assertNotEqual(hot[0], hot[1])
+        (model / "generation_config.json").write_text('{"temperature": 1.5, "eos_token_id": 1}')
+        self.assertEqual(ids(), hot)
+        (model / "generation_config.json").write_text('{"temperature": "hot"}')
+        self.refused(generate("-p", PROMPT, model=model), "generation_config.json", "temperature", "hot")
+
     def test_several_prompts_are_told_apart(self):
         text = self.succeed(generate("-p", "A", "-p", "B", "-n", 5, "--temp", 0))
         self.assertRegex(text, r"(?s)^== 1 of 2\nA.*\n== 2 of 2\nB.*\n$")

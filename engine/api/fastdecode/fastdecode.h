@@ -179,7 +179,7 @@ typedef struct fd_request {
   void* user;                       /* comes back in each event; NULL */
   /* How many, and how long. */
   uint64_t deadline_ns;             /* engine clock (CLOCK_MONOTONIC): the request ends then with FD_FINISH_DEADLINE; 0: none */
-  uint32_t max_tokens;              /* generated tokens at most; 16 */
+  uint32_t max_tokens;              /* generated tokens at most; 16. 0: with prompt_logprobs, the prompt alone */
   uint32_t min_tokens;              /* no stop before so many; stop strings are looked for in the text after them; 0 */
   int ignore_eos;                   /* 0 */
   int include_stop;                 /* 1: the stop string is part of the text; 0 */
@@ -238,12 +238,13 @@ typedef struct fd_token_logprob {
   float logprob;
 } fd_token_logprob;
 
-/* Where the time of a request's steps went. The places add up to total_ns. This struct never changes. */
+/* Where the time of a request's steps went. The places add up to total_ns, and queue_ns and the two totals to the time from
+ * its submission to the end of its last step. This struct never changes. */
 typedef struct fd_step_times {
   uint64_t steps;
   uint64_t total_ns;                /* from the end of one step, or from joining, to the end of the next */
   uint64_t s_ns;                    /* S-Part stages but the last */
-  uint64_t wait_ns;                 /* for the S-Part or for cores, while others had them */
+  uint64_t wait_ns;                 /* for the S-Part, a core or the next step, while others had them */
   uint64_t home_ns;                 /* the slowest home of each hop at work */
   uint64_t wire_ns;                 /* the rest of each hop */
   uint64_t boundary_ns;             /* steps composed, tokens judged, homes told */
@@ -251,9 +252,9 @@ typedef struct fd_step_times {
 } fd_step_times;
 typedef struct fd_request_times {
   uint32_t struct_size;             /* what the library has filled in */
-  uint32_t preemptions;
+  uint32_t preemptions;             /* its KV went to make room for another request, and was computed again */
   uint64_t queue_ns;                /* submitted, or preempted, and in no step yet */
-  fd_step_times prefill;            /* steps that computed tokens of the prompt */
+  fd_step_times prefill;            /* steps that computed tokens of the prompt, or known tokens again */
   fd_step_times decode;             /* the others */
 } fd_request_times;
 
@@ -269,8 +270,8 @@ typedef struct fd_event {
   uint32_t token_count;
   uint32_t top_logprob_count;       /* for each token */
   const float* logprobs;            /* [token_count]; NULL if not asked for. PROMPT: NaN for the first token, which has none */
-  const fd_token_logprob* top_logprobs; /* [token_count][top_logprob_count], most likely first; NULL if none. PROMPT: nothing
-                                     * but zeros for the first token */
+  const fd_token_logprob* top_logprobs; /* [token_count][top_logprob_count], most likely first; NULL if none. Token -1 where there
+                                     * is none: PROMPT, for the first token; and where the vocabulary has no more */
   const char* text;                 /* UTF-8; a 0 byte follows, and may be part of it, too */
   size_t text_bytes;
   fd_finish finish;                 /* FINISHED */
@@ -282,7 +283,7 @@ typedef struct fd_event {
   const char* error;                /* FINISHED with FD_FINISH_ERROR: what happened, naming the home; else "" */
   uint64_t submit_ns;               /* engine clock (CLOCK_MONOTONIC): when the request was submitted */
   uint64_t time_ns;                 /* engine clock: when the (last) token's step ended */
-  const fd_request_times* times;    /* FINISHED; NULL: it was in no step */
+  const fd_request_times* times;    /* FINISHED */
 } fd_event;
 #define FD_EVENT_INIT {sizeof(fd_event)}  /* fd_event event = FD_EVENT_INIT; fd_event events[64] = {FD_EVENT_INIT}; */
 

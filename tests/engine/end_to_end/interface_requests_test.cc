@@ -1,13 +1,17 @@
 // What is wrong with a request: each field, by its name.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "tests/engine/end_to_end/interface_fixture.h"
+#include "tests/logprob_check.h"
 
 namespace fastdecode {
 namespace {
@@ -81,6 +85,41 @@ TEST_F(InterfaceTest, TheModelsMakersRecommendHowToSample) {
   EXPECT_EQ(request.fields.top_k, 7);
   EXPECT_EQ(request.fields.top_p, 0.5f) << "the file says nothing of it";
   EXPECT_EQ(request.fields.max_tokens, 3u);
+}
+
+// Against the whole rows of logits of the same request, in double.
+TEST_F(InterfaceTest, LogprobsOfAPromptComeBeforeItsFirstToken) {
+  const auto engine = MakeEngine(Options() + OptionList{{"prefill-chunk", "16"}});
+  std::mt19937_64 random(1);
+  for (const uint32_t max_tokens : {3u, 0u}) {
+    GenerateRequest request = GreedyRequest(RandomPrompt(random, kVocab, 40), max_tokens);
+    request.fields.prompt_logprobs = 3;
+    std::vector<float> logits(request.prompt_ids.size() * kVocab);
+    BenchRequest bench;
+    bench.prompt_logits = logits.data();
+    bench.prompt_logits_floats = logits.size();
+    TokenStream stream = Submit(*engine, request, bench);
+    const std::optional<TokenEvent> event = stream.Next(kAnswerTimeoutNs);
+    ASSERT_TRUE(event.has_value());
+    ASSERT_EQ(event->kind, FD_EVENT_PROMPT);
+    EXPECT_EQ(event->tokens, request.prompt_ids);
+    ASSERT_EQ(event->logprobs.size(), request.prompt_ids.size());
+    EXPECT_TRUE(std::isnan(event->logprobs[0]));
+    EXPECT_EQ(event->top_logprobs[0][0].token, -1);
+    for (size_t p = 1; p < request.prompt_ids.size(); ++p) {
+      const auto row = logits.begin() + static_cast<ptrdiff_t>((p - 1) * kVocab);
+      std::vector<TokenLogprob> top;
+      for (const fd_token_logprob& one : event->top_logprobs[p]) top.push_back({one.token, one.logprob});
+      ASSERT_NO_FATAL_FAILURE(CheckLogprobs({row, row + kVocab}, request.prompt_ids[p], event->logprobs[p], top)) << p;
+    }
+    uint32_t tokens = 0;
+    for (std::optional<TokenEvent> next; (next = stream.Next(kAnswerTimeoutNs)).has_value();) {
+      EXPECT_NE(next->kind, FD_EVENT_PROMPT);
+      tokens += static_cast<uint32_t>(next->tokens.size());
+      if (next->finished) EXPECT_EQ(next->finish, FD_FINISH_LENGTH);
+    }
+    EXPECT_EQ(tokens, max_tokens);
+  }
 }
 
 TEST_F(InterfaceTest, StatisticsCountWhatHappened) {

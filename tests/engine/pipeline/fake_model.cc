@@ -74,6 +74,7 @@ FakeOracle::Result FakeOracle::Run(const Sequence& sequence, int layers, int voc
   for (uint32_t i = 0; i < sequence.prompt_tokens; ++i) {
     result.prompt_residuals.push_back(oracle.Push(sequence.tokens[i], i < sequence.fill_tokens));
   }
+  if (sequence.length_max == sequence.prompt_tokens) return result;
   uint64_t residual = result.prompt_residuals.back();
   for (;;) {
     std::span<const int32_t> banned;

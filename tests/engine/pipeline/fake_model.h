@@ -59,7 +59,7 @@ inline uint64_t NextResidual(uint64_t residual, uint64_t o) { return Mix(residua
 // Not in `banned` (ascending).
 int32_t TokenOf(uint64_t residual, int vocab, std::span<const int32_t> banned);
 inline float LogitOf(uint64_t residual, int token) {
-  return static_cast<float>(Mix(residual, static_cast<uint64_t>(token)) & 0xffff);
+  return static_cast<float>(Mix(residual, static_cast<uint64_t>(token)) & 0xffff) / 4096;
 }
 
 // What one request must come to, whatever the schedule.

@@ -11,7 +11,13 @@
 namespace fastdecode {
 
 FakeSPart::FakeSPart(const RPartShape& shape, int vocab, int polls_max, uint64_t seed)
-    : shape_(shape), vocab_(vocab), polls_max_(polls_max), random_(seed), batches_(shape.micro_batches) {
+    : shape_(shape),
+      vocab_(vocab),
+      polls_max_(polls_max),
+      random_(seed),
+      batches_(shape.micro_batches),
+      logits_(static_cast<size_t>(vocab)),
+      scratch_(vocab) {
   for (Batch& batch : batches_) {
     batch.residuals.resize(shape.max_rows);
     batch.copy.tokens.resize(shape.max_rows);
@@ -157,6 +163,14 @@ void FakeSPart::WriteQkv(Batch& batch, uint32_t layer) {
   }
 }
 
+// Of the logits that it shows, as a real S-Part does.
+SampleResult FakeSPart::SampleAllowed(uint64_t residual, SampleArgs args) {
+  for (int token = 0; token < vocab_; ++token) logits_[static_cast<size_t>(token)] = LogitOf(residual, token);
+  args.logits = logits_.data();
+  args.scratch = &scratch_;
+  return fastdecode::Sample(args);
+}
+
 void FakeSPart::Sample(Batch& batch) {
   StepTable& table = *batch.table;
   for (int i = 0; i < table.logit_rows; ++i) {
@@ -166,7 +180,11 @@ void FakeSPart::Sample(Batch& batch) {
       for (int token = 0; token < vocab_; ++token) logit.logits_out[token] = LogitOf(residual, token);
     }
     if (!logit.sample) continue;
-    logit.result = SampleResult{SampleOutcome::kToken, TokenOf(residual, vocab_, logit.args.banned), -1.0f, 0};
+    if (!logit.args.allowed.empty()) {
+      logit.result = SampleAllowed(residual, logit.args);
+    } else {
+      logit.result = SampleResult{SampleOutcome::kToken, TokenOf(residual, vocab_, logit.args.banned), -1.0f, 0};
+    }
     if (spoil_ > 0) {
       --spoil_;
       logit.result = SampleResult{spoiled_, -1, 0, 0};

@@ -70,12 +70,15 @@ class FakeSPart final : public SPart {
   void TakeO(Batch& batch, uint32_t layer);
   void WriteQkv(Batch& batch, uint32_t layer);
   void Sample(Batch& batch);
+  SampleResult SampleAllowed(uint64_t residual, SampleArgs args);
 
   const RPartShape shape_;
   const int vocab_;
   const int polls_max_;
   std::mt19937_64 random_;
   std::vector<Batch> batches_;
+  std::vector<float> logits_;  // [vocab]
+  SampleScratch scratch_;
   int spoil_ = 0;
   SampleOutcome spoiled_ = SampleOutcome::kBadLogits;
   int fail_ = 0;

@@ -59,7 +59,9 @@ TEST(PipelineAllocationTest, NorDoBoundariesOfAnyKind) {
   for (int i = 0; i < 2; ++i) engine.link(i)->TakeMemory();
 
   for (uint64_t i = 0; i < 30; ++i) {
-    engine.Submit(SimEngine::Prompt(1 + 3 * static_cast<uint32_t>(i), i, 50), {.max_tokens = 60});
+    const int prompt_logprobs = i % 3 == 0 ? static_cast<int>(i % 6) : -1;
+    engine.Submit(SimEngine::Prompt(1 + 3 * static_cast<uint32_t>(i), i, 50),
+                  {.max_tokens = 60, .prompt_logprobs = prompt_logprobs});
   }
   engine.Cancel(engine.requests()[45].get());
   engine.Cancel(engine.requests()[65].get());

@@ -117,6 +117,10 @@ class FuzzRun {
     if (OneIn(6) && prompt_tokens > 1)
       ask.fill_tokens = static_cast<uint32_t>(Between(1, static_cast<int>(prompt_tokens) - 1));
     ask.prompt_logits = OneIn(4);
+    if (ask.fill_tokens == 0 && OneIn(3)) {
+      ask.prompt_logprobs = Between(0, 20);
+      if (OneIn(3)) ask.max_tokens = ask.min_tokens = 0;
+    }
     SimRequest* request = engine_.Submit(SimEngine::Prompt(prompt_tokens, random_(), options_.vocab), ask);
     if (OneIn(50)) CancelThis(request);
   }

@@ -4,6 +4,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include "tests/logprob_check.h"
 
 namespace fastdecode {
 
@@ -104,6 +107,7 @@ SimRequest* SimEngine::Submit(const std::vector<int32_t>& prompt, const SimAsk& 
   sequence.tokens.resize(sequence.length_max);
   sequence.logprobs.resize(sequence.length_max - sequence.prompt_tokens);
   sequence.length = sequence.prompt_tokens;
+  if (ask.prompt_logprobs >= 0) sequence.AskForPromptLogprobs(ask.prompt_logprobs);
   if (ask.prompt_logits) {
     request->prompt_logits.assign(prompt.size() * static_cast<size_t>(options_.vocab), -1.0f);
     sequence.prompt_logits = request->prompt_logits.data();
@@ -200,10 +204,12 @@ void SimEngine::CheckTokens(const SimRequest& request) const {
   const uint64_t id = request.sequence.id;
   ASSERT_LE(got.size(), expected.size()) << "sequence " << id;
   ASSERT_TRUE(std::equal(got.begin(), got.end(), expected.begin())) << "sequence " << id << " has other tokens";
+  if (request.announced > 0) CheckPromptLogprobs(request);
   const bool by_itself = request.reason == FinishReason::kStopToken || request.reason == FinishReason::kLength;
   if (!by_itself) return;
   ASSERT_EQ(got.size(), expected.size()) << "sequence " << id;
   ASSERT_EQ(request.reason, request.expected.reason) << "sequence " << id;
+  CheckPromptLogprobs(request);
   if (request.prompt_logits.empty()) return;
   for (uint32_t position = request.sequence.fill_tokens; position < request.sequence.prompt_tokens; ++position) {
     const uint64_t residual = request.expected.prompt_residuals[position];
@@ -211,6 +217,23 @@ void SimEngine::CheckTokens(const SimRequest& request) const {
     for (int token = 0; token < options_.vocab; ++token) {
       ASSERT_EQ(logits[token], LogitOf(residual, token)) << "sequence " << id << ", position " << position;
     }
+  }
+}
+
+void SimEngine::CheckPromptLogprobs(const SimRequest& request) const {
+  const Sequence& sequence = request.sequence;
+  if (sequence.prompt_ids.empty()) return;
+  const int top = sequence.prompt_sampling.logprobs;
+  ASSERT_TRUE(std::isnan(sequence.prompt_logprobs[0]));
+  for (uint32_t p = 1; p < sequence.prompt_tokens; ++p) {
+    SCOPED_TRACE(testing::Message() << "sequence " << sequence.id << ", position " << p);
+    std::vector<float> logits(static_cast<size_t>(options_.vocab));
+    for (int token = 0; token < options_.vocab; ++token) {
+      logits[static_cast<size_t>(token)] = LogitOf(request.expected.prompt_residuals[p - 1], token);
+    }
+    const TokenLogprob* const listed = sequence.prompt_top_logprobs.data() + p * static_cast<size_t>(top);
+    CheckLogprobs(logits, sequence.tokens[p], sequence.prompt_logprobs[p], {listed, listed + top});
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 

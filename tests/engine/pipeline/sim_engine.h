@@ -50,6 +50,7 @@ struct SimAsk {
   uint32_t min_tokens = 0;
   uint32_t fill_tokens = 0;
   bool prompt_logits = false;
+  int prompt_logprobs = -1;
 };
 
 // A pipeline without its thread, a fake S-Part, simulated homes, and injected time: everything happens one turn at a
@@ -88,7 +89,8 @@ class SimEngine {
   const std::vector<std::unique_ptr<SimRequest>>& requests() const { return requests_; }
   size_t unfinished() const;
 
-  // That the request's tokens are the oracle's: all of them if it ended by itself, else the first ones.
+  // That the request's tokens are the oracle's: all of them if it ended by itself, else the first ones; and so is what
+  // it was told of its prompt.
   void CheckTokens(const SimRequest& request) const;
   // With all requests finished: that no page is taken anywhere.
   void CheckNothingLeft();
@@ -100,6 +102,7 @@ class SimEngine {
  private:
   void OnEvent(const PipelineEvent& event);
   void CheckTimes(const Sequence& sequence) const;
+  void CheckPromptLogprobs(const SimRequest& request) const;
   void AttendNear(int micro_batch, uint32_t layer, const StepTable& table);
 
   const SimOptions options_;

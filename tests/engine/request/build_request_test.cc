@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
@@ -213,6 +214,11 @@ TEST_F(BuildRequestTest, RefusesFieldsOutOfRange) {
   refused([](RequestFields* r) { r->frequency_penalty = -3; }, {"frequency_penalty", "-3"});
   refused([](RequestFields* r) { r->logprobs = 21; }, {"logprobs", "21"});
   refused([](RequestFields* r) { r->logprobs = -2; }, {"logprobs", "-2"});
+  refused([](RequestFields* r) { r->prompt_logprobs = 21; }, {"prompt_logprobs: 21", "[-1, 20]"});
+  refused([](RequestFields* r) { r->prompt_logprobs = -2; }, {"prompt_logprobs: -2", "[-1, 20]"});
+  refused([](RequestFields* r) { r->prompt_logprobs = 0, r->fill_tokens = 2; },
+          {"prompt_logprobs: ", "2 tokens", "fill_tokens"});
+  refused([](RequestFields* r) { r->prompt_logprobs = 0, r->max_tokens = 0, r->min_tokens = 1; }, {"min_tokens", "1"});
   refused([&](RequestFields* r) { r->stop_token_ids = bad_stop, r->stop_token_id_count = 2; },
           {"stop_token_ids[1]", "1000"});
   refused([&](RequestFields* r) { r->stop = empty_stop, r->stop_count = 1; }, {"stop"});
@@ -232,6 +238,46 @@ TEST_F(BuildRequestTest, RefusesFieldsOutOfRange) {
   given_.prompt_logits = logits.data();
   given_.prompt_logits_floats = logits.size();
   EXPECT_EQ(Build()->sequence.prompt_logits, logits.data());
+}
+
+TEST_F(BuildRequestTest, TakesTheMemoryOfPromptLogprobs) {
+  EXPECT_TRUE(Build()->sequence.prompt_ids.empty());
+  given_.prompt_logprobs = 0;
+  std::unique_ptr<Request> request = Build();
+  EXPECT_THAT(request->sequence.prompt_ids, testing::ElementsAreArray(ids_));
+  EXPECT_EQ(request->sequence.prompt_logprobs.size(), 5u);
+  EXPECT_TRUE(request->sequence.prompt_top_logprobs.empty());
+  given_.prompt_logprobs = 20;
+  request = Build();
+  const Sequence& sequence = request->sequence;
+  EXPECT_EQ(sequence.prompt_sampling.logprobs, 20);
+  EXPECT_LT(sequence.prompt_sampling.temperature, kGreedyTemperature);
+  EXPECT_EQ(sequence.sampling.logprobs, -1) << "of the tokens to come nothing was asked";
+  EXPECT_EQ(sequence.prompt_top_logprobs.size(), 5u * 20);
+  for (const float logprob : sequence.prompt_logprobs) EXPECT_TRUE(std::isnan(logprob)) << "it is not known yet";
+  std::vector<float> logits(5 * 1000);  // both may be wanted
+  given_.prompt_logits = logits.data();
+  given_.prompt_logits_floats = logits.size();
+  EXPECT_EQ(Build()->sequence.prompt_logits, logits.data());
+}
+
+// What sampling reads of it lies where the S-Part says.
+TEST_F(BuildRequestTest, PromptIdsLieInSamplingMemory) {
+  std::pmr::monotonic_buffer_resource memory;
+  context_.sampling_memory = &memory;
+  given_.prompt_logprobs = 1;
+  EXPECT_EQ(Build()->sequence.prompt_ids.get_allocator().resource(), &memory);
+}
+
+TEST_F(BuildRequestTest, APromptAloneIsEnoughIfItsLogprobsAreWanted) {
+  given_.max_tokens = 0;
+  given_.logprobs = 5;
+  ExpectRefused({"max_tokens", "0", "prompt_logprobs"});
+  given_.prompt_logprobs = 0;
+  const std::unique_ptr<Request> request = Build();
+  EXPECT_EQ(request->sequence.length_max, 5u);
+  EXPECT_EQ(request->sequence.sampling.logprobs, -1) << "there is no room to report any";
+  EXPECT_TRUE(request->sequence.top_logprobs.empty());
 }
 
 }  // namespace

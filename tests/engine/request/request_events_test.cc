@@ -218,6 +218,27 @@ TEST(RequestEventsTest, TheEndSaysWhichStopItWas) {
   EXPECT_EQ(by_length.stop_token, -1);
 }
 
+TEST(RequestEventsTest, TheEndSaysWhereTheTimeWent) {
+  Serving serving({});
+  const std::vector<int32_t> prompt = Serving::Prompt(8, 5);
+  const std::string text = Serving::TextOf(serving.Expect(prompt, {.max_tokens = 60}).generated);
+  const ServingAsk asks[] = {{.max_tokens = 40}, {.max_tokens = 60, .stops = {text.substr(20, 4)}}};
+  for (const ServingAsk& ask : asks) {
+    const uint64_t before_ns = NowNs();
+    const RequestTimes times = serving.Collect(serving.MustSubmit(prompt, ask)).end.times;
+    const uint64_t whole_ns = NowNs() - before_ns;
+    EXPECT_EQ(times.prefill.steps, 1u);
+    EXPECT_GE(times.decode.steps, 20u);
+    for (const StepTimes& steps : {times.prefill, times.decode}) {
+      EXPECT_GT(steps.s_ns, 0u);
+      EXPECT_EQ(steps.total_ns,
+                steps.s_ns + steps.wait_ns + steps.home_ns + steps.wire_ns + steps.boundary_ns + steps.sampling_ns);
+    }
+    EXPECT_GT(times.queue_ns, 0u);
+    EXPECT_LE(times.queue_ns + times.prefill.total_ns + times.decode.total_ns, whole_ns);
+  }
+}
+
 TEST(RequestEventsTest, DrainReturnsWithHowManyAreLeft) {
   Serving serving({.homes = 0});
   std::vector<uint64_t> ids;

@@ -122,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_
     given.prompt_logits = ask.prompt_logits->data();
     given.prompt_logits_floats = ask.prompt_logits->size();
   }
+  given.prompt_logprobs = ask.prompt_logprobs;
   given.temperature = 0;
   RequestContext context;
   context.spec = &spec_;
@@ -148,7 +149,9 @@ namespace {
 
 ServingEvent CopyOf(const TakenEvent& taken) {
   ServingEvent out;
-  out.finished = taken.event->kind == RequestEvent::Kind::kFinished;
+  out.kind = taken.event->kind;
+  out.finished = out.kind == RequestEvent::Kind::kFinished;
+  out.time_ns = taken.event->time_ns;
   out.text = taken.event->text;
   out.token_index = taken.event->token_index;
   const int32_t* const generated = taken.request->sequence.tokens.data() + taken.request->sequence.prompt_tokens;
@@ -162,6 +165,11 @@ ServingEvent CopyOf(const TakenEvent& taken) {
 void ServingOutcome::Add(const ServingEvent& event) {
   ++events;
   text += event.text;
+  if (event.kind == RequestEvent::Kind::kPrompt) {
+    EXPECT_EQ(events, 1u) << "it comes once, and first";
+    EXPECT_TRUE(event.tokens.empty());
+    return;
+  }
   if (!event.finished) {
     EXPECT_EQ(event.token_index, tokens.size());
     EXPECT_FALSE(event.tokens.empty());

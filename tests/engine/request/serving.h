@@ -47,6 +47,7 @@ struct ServingAsk {
   uint32_t min_tokens = 0;
   std::vector<float>* prompt_logits = nullptr;
   uint64_t deadline_ns = 0;
+  int32_t prompt_logprobs = -1;
 };
 
 // One event as its caller sees it.
@@ -56,6 +57,8 @@ struct ServingEvent {
   uint32_t token_index = 0;
   std::string text;
   RequestEnd end;  // if it is finished
+  RequestEvent::Kind kind{};
+  uint64_t time_ns = 0;
 };
 
 // All that a caller was told.

@@ -1,4 +1,4 @@
-/* embed_c MODEL [OPTION=VALUE ...]: says what it was linked with, and loads a model, or says why not. */
+/* embed_c MODEL [OPTION=VALUE ...]: says what it was linked with, loads a model, and tells two stories at once. */
 #include <fastdecode/fastdecode.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,10 +9,42 @@ static int fail(fd_status* status) {
   return 1;
 }
 
+/* Prints what comes of two prompts, by one thread that takes the events of both. */
+static fd_status* tell(fd_engine* engine) {
+  static const char* const prompts[] = {"Once upon a time", "The little dog"};
+  char stories[2][4096] = {"", ""};
+  for (size_t i = 0; i < 2; ++i) {
+    fd_request request;
+    fd_request_init(&request, sizeof(request));
+    fd_default_sampling(engine, &request);
+    request.prompt = prompts[i];
+    request.prompt_bytes = strlen(prompts[i]);
+    request.max_tokens = 20;
+    request.temperature = 0;
+    request.user = stories[i];
+    uint64_t id;
+    fd_status* const status = fd_submit(engine, &request, &id);
+    if (status != NULL) return status;
+  }
+  fd_event events[64];
+  for (int running = 2; running > 0;) {
+    events[0].struct_size = sizeof(fd_event);
+    const int count = fd_poll(engine, events, 64, -1);
+    for (int i = 0; i < count; ++i) {
+      char* const story = events[i].user;
+      strncat(story, events[i].text, sizeof(stories[0]) - strlen(story) - 1);
+      if (events[i].kind == FD_EVENT_FINISHED) --running;
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) printf("%s%s\n", prompts[i], stories[i]);
+  return NULL;
+}
+
 int main(int argc, char** argv) {
   fd_option_info option;
+  option.struct_size = sizeof(option);
   size_t count = 0;
-  while (fd_option_at(count, &option)) ++count;
+  while (fd_option_at(count, &option) == 1) ++count;
   printf("version %s, ABI %u of %u, %zu options\n", fd_version(), (unsigned)fd_abi_version(), (unsigned)FD_ABI_VERSION,
          count);
   fflush(stdout);
@@ -30,7 +62,7 @@ int main(int argc, char** argv) {
   if (status == NULL) status = fd_engine_create(options, &engine);
   fd_options_destroy(options);
   if (status != NULL) return fail(status);
-  printf("the vocabulary has %d tokens\n", (int)fd_vocab_size(engine));
+  status = tell(engine);
   fd_engine_destroy(engine);
-  return 0;
+  return status == NULL ? 0 : fail(status);
 }

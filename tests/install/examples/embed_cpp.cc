@@ -5,8 +5,9 @@
 
 int main(int argc, char** argv) try {
   fd_option_info option;
+  option.struct_size = sizeof(option);
   size_t count = 0;
-  while (fd_option_at(count, &option) != 0) ++count;
+  while (fd_option_at(count, &option) == 1) ++count;
   std::cout << "version " << fd_version() << ", ABI " << fd_abi_version() << " of " << FD_ABI_VERSION << ", " << count
             << " options" << std::endl;
   if (argc < 2) return 2;
@@ -19,8 +20,17 @@ int main(int argc, char** argv) try {
     if (equals == std::string::npos) return 2;
     options.Set(argument.substr(0, equals), argument.substr(equals + 1));
   }
-  const fastdecode::InferenceEngine engine(options);
-  std::cout << "the vocabulary has " << engine.vocab_size() << " tokens\n";
+  fastdecode::InferenceEngine engine(options);
+  for (const char* prompt : {"Once upon a time", "The little dog"}) {
+    fastdecode::GenerateRequest request{std::string(prompt)};
+    engine.SetDefaultSampling(&request);
+    request.fields.max_tokens = 20;
+    request.fields.temperature = 0;
+    fastdecode::TokenStream stream = engine.Submit(request);
+    std::cout << prompt;
+    while (auto event = stream.Next()) std::cout << event->text;
+    std::cout << "\n";
+  }
   return 0;
 } catch (const fastdecode::Error& error) {
   std::cerr << "embed_cpp: error " << error.code() << ": " << error.what() << "\n";
