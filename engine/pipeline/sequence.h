@@ -68,8 +68,8 @@ struct Sequence {
   // likely first; token -1 and NaN for the first one, where missing, and where the vocabulary has no more.
   std::vector<TokenLogprob> prompt_top_logprobs;
 
-  // Pipeline thread; the desk reads it after the terminal event. Up to the end of the last step that it had rows in, or,
-  // if it ended while it waited, up to then.
+  // Pipeline thread; the desk reads it after the terminal event. Up to the end of the last step that it had rows in; if
+  // it ended while it waited, up to then.
   SequenceTimes times;
   // The same for those who cannot wait for that, as of the end of some step behind the last event. Any thread reads it.
   SharedTimes times_so_far;

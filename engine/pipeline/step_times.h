@@ -17,15 +17,16 @@ namespace fastdecode {
 struct StepTimes {
   uint64_t steps = 0;
   uint64_t total_ns = 0;
-  // Stages of the S-Part but for the last one, from their start until they are seen to be over: on cores that threads
-  // share with waiting for turns within the stage, on a GPU with waiting for other micro-batches' kernels and, where
-  // the GPU is the sequences' home, with attention.
+  // Stages of the S-Part but for the last one, from their start until they are seen to be over. Where threads take
+  // turns on their cores, waiting for a turn within a stage is part of it; on a GPU, waiting for other micro-batches'
+  // kernels is, and, where the GPU is the sequences' home, attention.
   uint64_t s_ns = 0;
   // Waiting for the S-Part or for a core: from when a hop's last reply may have come in at the earliest until the next
   // stage starts, since another micro-batch had the S-Part or another thread the core; and between two steps, whatever
   // held the micro-batch, the sequence's place in it, or its pushed prompt.
   uint64_t wait_ns = 0;
-  // Of the home whose reply was the last: from when it saw the hop until its last thread was done.
+  // Of the home whose reply was the last: from when it saw the hop, so had its core's turn, until its last thread was
+  // done.
   uint64_t home_ns = 0;
   // The rest of the hop, there and back. What went by while the pipeline did not look, and so may have been either, is
   // in wait_ns. Without a reply, since the home was lost, all of the hop.

@@ -427,6 +427,35 @@ TEST(SamplerTest, Logprobs) {
       2);
 }
 
+// How likely a given token is, and which are the most likely ones in its place: it alone may be drawn. One that cannot
+// come is none, but for that the others are there.
+TEST(SamplerTest, LogprobsOfAGivenToken) {
+  std::vector<float> logits = {1, 3, -INFINITY, 2};
+  SampleScratch scratch(4);
+  SamplingParams params;
+  params.temperature = 0;
+  params.logprobs = 2;
+  const double log_sum = std::log(std::exp(1.0) + std::exp(3.0) + std::exp(2.0));
+  for (int32_t token = 0; token < 4; ++token) {
+    TokenLogprob top[2] = {};
+    const SampleResult result = Sample({.logits = logits.data(),
+                                        .vocab = 4,
+                                        .params = &params,
+                                        .position = 1,
+                                        .allowed = {&token, 1},
+                                        .scratch = &scratch,
+                                        .top_logprobs = top});
+    EXPECT_EQ(result.outcome, token == 2 ? SampleOutcome::kNoCandidate : SampleOutcome::kToken);
+    if (token != 2) {
+      EXPECT_NEAR(result.logprob, logits[static_cast<size_t>(token)] - log_sum, 1e-6);
+    }
+    EXPECT_EQ(result.top_logprobs, 2);
+    EXPECT_EQ(top[0].token, 1);
+    EXPECT_EQ(top[1].token, 3);
+    EXPECT_NEAR(top[1].logprob, 2 - log_sum, 1e-6);
+  }
+}
+
 TEST(ValidateTest, NamesFieldAndValue) {
   EXPECT_EQ(ValidateSampling({}), "");
   EXPECT_EQ(ValidateSampling({.temperature = 0, .top_k = 5, .top_p = 0.5f, .min_p = 1, .logprobs = 20}), "");

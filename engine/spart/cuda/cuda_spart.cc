@@ -186,10 +186,12 @@ absl::Status CudaSPart::MakeGraphs(MicroBatch* batch) {
   const unsigned tile = LogitTileRows(buckets_.back());
   for (unsigned first = 0; first < static_cast<unsigned>(options_.rows_max); first += tile) {
     const unsigned stage = static_cast<unsigned>(model_.spec.layers) + 1 + first / tile;
-    absl::StatusOr<SPartDevice::Graph> graph =
-        MakeLogitGraph(model_, batch->memory, first, tile, stage, batch->stream, device_.get());
-    if (!graph.ok()) return graph.status();
-    batch->logits.push_back(*graph);
+    for (const bool shown : {true, false}) {
+      absl::StatusOr<SPartDevice::Graph> graph =
+          MakeLogitGraph(model_, batch->memory, first, tile, shown, stage, batch->stream, device_.get());
+      if (!graph.ok()) return graph.status();
+      (shown ? batch->logits : batch->hidden_logits).push_back(*graph);
+    }
   }
   return absl::OkStatus();
 }

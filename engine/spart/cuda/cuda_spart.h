@@ -89,10 +89,13 @@ class CudaSPart : public SPart {
     // [bucket]: for steps with a prompt's chunk on the GPU; the same ones where that makes no difference.
     std::vector<SPartDevice::Graph> chunk_steps;
     std::vector<SPartDevice::Graph> logits;  // [tile] of logit rows
-    uint64_t first = 0;                      // the number of the running step's stage 0
-    unsigned stage = 0;                      // that runs, or ran last; beyond the last: a tile of logits
-    unsigned tiles = 0;                      // of logits to be computed after the step
-    uint32_t areas_version = 0;              // below kAreasVersions
+    // [tile]: for steps that show none of them; what is sampled is all that leaves the GPU.
+    std::vector<SPartDevice::Graph> hidden_logits;
+    uint64_t first = 0;          // the number of the running step's stage 0
+    unsigned stage = 0;          // that runs, or ran last; beyond the last: a tile of logits
+    unsigned tiles = 0;          // of logits to be computed after the step
+    bool shown = false;          // some of these
+    uint32_t areas_version = 0;  // below kAreasVersions
     uint64_t started_ns = 0;
     uint64_t checked_ns = 0;
     uint64_t waited_ns = 0;      // for the stage to move, as far as the host looked

@@ -84,14 +84,15 @@ void CudaSPart::PutRows(MicroBatch& batch, const StepTable& table) {
     batch.memory.board_rows[r] = {table.tokens[r], table.positions[r], table.homes[r], table.home_rows[r], kNoSlot,
                                   push_row};
   }
-  bool shown = false;
+  batch.shown = false;
   for (int i = 0; i < table.logit_rows; ++i) {
     batch.memory.logit_rows[i] = table.logits[i].row;
     PutLogitRow(table.logits[i], &batch.memory.samples[i]);
-    shown |= table.logits[i].logits_out != nullptr;
+    batch.shown |= table.logits[i].logits_out != nullptr;
   }
   const unsigned wanted = static_cast<unsigned>(table.logit_rows), tile = LogitTileRows(buckets_.back());
-  const bool more = shown || wanted > sampled_rows(buckets_[BucketFor(buckets_, static_cast<unsigned>(table.rows))]);
+  const bool more =
+      batch.shown || wanted > sampled_rows(buckets_[BucketFor(buckets_, static_cast<unsigned>(table.rows))]);
   batch.tiles = more ? (wanted + tile - 1) / tile : 0;
 }
 
@@ -151,7 +152,7 @@ StageState CudaSPart::StageIsOver(MicroBatch& batch) {
   if (batch.stage > layers) TakeLogits(batch, batch.stage - layers - 1);
   if (const unsigned tile = batch.stage - layers; tile < batch.tiles) {
     ++batch.stage;
-    Launch(batch, batch.logits[tile]);
+    Launch(batch, batch.shown ? batch.logits[tile] : batch.hidden_logits[tile]);
     return StageState::kRunning;
   }
   TakeSamples(batch);

@@ -309,12 +309,13 @@ absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const S
 }
 
 absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const StepMemory& memory, unsigned first,
-                                                  unsigned count, unsigned stage, SPartDevice::Stream stream,
-                                                  SPartDevice* device) {
+                                                  unsigned count, bool shown, unsigned stage,
+                                                  SPartDevice::Stream stream, SPartDevice* device) {
   GraphMaker maker(model, memory, /*rows=*/0, device);
-  return MakeGraph(absl::StrCat("logits of up to ", count, " rows"), stream, device, &maker, [&] {
+  const std::string name = absl::StrCat(shown ? "logits of up to " : "samples of up to ", count, " rows");
+  return MakeGraph(name, stream, device, &maker, [&] {
     maker.Logits(first, count);
-    maker.ShowLogits(count);
+    if (shown) maker.ShowLogits(count);
     maker.Publish(stage);
   });
 }

@@ -13,11 +13,11 @@ namespace fastdecode {
 absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const StepMemory& memory, unsigned rows,
                                                  unsigned logit_rows, bool with_chunk, SPartDevice::Stream stream,
                                                  SPartDevice* device);
-// For steps that want more logits than that, or to see them: up to `count` logit rows from `first` on, into logits_out,
-// and sampled; publishes as stage `stage` of the step. After the step, in the same stream.
+// For steps that want more logits than that, or to see them: up to `count` logit rows from `first` on, sampled and, if
+// `shown`, into logits_out; publishes as stage `stage` of the step. After the step, in the same stream.
 absl::StatusOr<SPartDevice::Graph> MakeLogitGraph(const StepModel& model, const StepMemory& memory, unsigned first,
-                                                  unsigned count, unsigned stage, SPartDevice::Stream stream,
-                                                  SPartDevice* device);
+                                                  unsigned count, bool shown, unsigned stage,
+                                                  SPartDevice::Stream stream, SPartDevice* device);
 // The GEMMs of MakeStepGraph's step and nothing else, for measuring what that adds to them. They multiply what the
 // memory happens to hold.
 absl::StatusOr<SPartDevice::Graph> MakeGemmGraph(const StepModel& model, const StepMemory& memory, unsigned rows,

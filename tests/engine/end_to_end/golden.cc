@@ -54,8 +54,8 @@ std::vector<std::string> GoldenNames() {
   return names;
 }
 
-Difference Compare(const Golden& golden, const std::vector<float>& expected, const std::vector<float>& logits) {
-  Difference difference;
+LogitDifference Compare(const Golden& golden, const std::vector<float>& expected, const std::vector<float>& logits) {
+  LogitDifference difference;
   double squares = 0;
   size_t count = 0;
   for (size_t i = 0; i < golden.positions.size(); ++i) {

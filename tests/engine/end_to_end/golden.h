@@ -38,12 +38,12 @@ struct Golden {
 std::vector<std::string> GoldenNames();
 
 // How far logits are from the expected ones.
-struct Difference {
+struct LogitDifference {
   double rms = 0;
   double max = 0;
 };
 // `logits`: [prompt tokens][vocab]; `expected` as in Golden. Over the stored positions that the prompt has.
-Difference Compare(const Golden& golden, const std::vector<float>& expected, const std::vector<float>& logits);
+LogitDifference Compare(const Golden& golden, const std::vector<float>& expected, const std::vector<float>& logits);
 
 }  // namespace fastdecode
 

@@ -21,7 +21,7 @@ void ExpectLogitsAndTokens(const Golden& golden, InferenceEngine& engine) {
   double worst = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
     ASSERT_EQ(answers[i].finish, FD_FINISH_LENGTH) << answers[i].error;
-    const Difference difference = Compare(golden, golden.logits, answers[i].prompt_logits);
+    const LogitDifference difference = Compare(golden, golden.logits, answers[i].prompt_logits);
     EXPECT_LE(difference.max, kExactShare * golden.largest_logit) << "prompt of " << requests[i].prompt_ids.size();
     worst = std::max(worst, difference.max);
   }
@@ -35,7 +35,7 @@ void ExpectLogitsAndTokens(const Golden& golden, InferenceEngine& engine) {
 void ExpectAsCloseAsBf16(const Golden& golden, InferenceEngine& engine, const std::string& name) {
   const std::vector<Answer> answers = RunAll(engine, {GreedyRequest(golden.prompt, 1)}, /*with_logits=*/true);
   ASSERT_EQ(answers[0].finish, FD_FINISH_LENGTH) << answers[0].error;
-  const Difference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
+  const LogitDifference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
   EXPECT_LE(difference.rms, kBf16Share * golden.bf16_rms_error);
   EXPECT_LE(difference.max, kBf16Share * golden.bf16_max_error);
   // Were it f32 in disguise, the bound would say nothing.

@@ -94,19 +94,19 @@ TEST(GoldenKvTypeTest, KAndVAreRoundedToTheirTypeAndNothingElseIs) {
     const std::vector<int32_t> prompt = golden.Prompt(golden.prompt_lengths.back());
     return Compare(golden, golden.logits, RunAll(*engine, {GreedyRequest(prompt, 1)}, true)[0].prompt_logits);
   };
-  const Difference f32 = difference("f32"), fp16 = difference("fp16"), bf16 = difference("bf16");
+  const LogitDifference f32 = difference("f32"), fp16 = difference("fp16"), bf16 = difference("bf16");
   EXPECT_LE(f32.max, kExactShare * golden.largest_logit);
   EXPECT_GT(fp16.rms, f32.rms);
   EXPECT_GT(bf16.rms, 2 * fp16.rms) << "three bits are a factor of eight";
   EXPECT_LE(bf16.rms, golden.bf16_rms_error);
   // The largest of a head's elements has 7 bits and the others that step: the average one, a third of it, has half a
   // bit of bf16's 8 for each of them, in K, V, q and p.
-  const Difference int8 = difference("int8");
+  const LogitDifference int8 = difference("int8");
   EXPECT_GT(int8.rms, bf16.rms);
   EXPECT_LE(int8.rms, 16 * bf16.rms);
   // A step is a 15th of a range of up to twice the largest element, int8's a 127th of that: 17 times. Whose largest it
   // is (of a dim over 32 tokens, or of 64 dims, not of a head) is good for a factor of two either way.
-  const Difference int4 = difference("int4");
+  const LogitDifference int4 = difference("int4");
   EXPECT_GT(int4.rms, 2 * int8.rms);
   EXPECT_LE(int4.rms, 2 * 17 * int8.rms);
 }
@@ -129,7 +129,7 @@ TEST(GoldenKvTypeTest, Bf16WithKAndVInFp16IsAboutAsCloseAsTransformersOwn) {
   const Golden golden("gqa");
   const auto engine = MakeEngine(Options(golden, "bf16", "auto", "37") + OptionList{{"kv-type", "fp16"}});
   const std::vector<Answer> answers = RunAll(*engine, {GreedyRequest(golden.prompt, 1)}, /*with_logits=*/true);
-  const Difference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
+  const LogitDifference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
   EXPECT_LE(difference.rms, kBf16Share * golden.bf16_rms_error);
   EXPECT_LE(difference.max, kBf16Share * golden.bf16_max_error);
 }

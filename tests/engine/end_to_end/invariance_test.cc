@@ -236,7 +236,7 @@ TEST_F(InvarianceTest, PlainBf16StaysWithinTheRoundingBound) {
     SCOPED_TRACE(ToString(setting));
     const std::vector<Answer> answers =
         Run(setting, {{"model", golden.folder}, {"compute", "bf16"}}, {GreedyRequest(golden.prompt, 1)});
-    const Difference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
+    const LogitDifference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
     EXPECT_LE(difference.rms, kBf16Share * golden.bf16_rms_error);
     EXPECT_LE(difference.max, kBf16Share * golden.bf16_max_error);
     if (HasFailure()) return;

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/spart/cuda/row_buckets.h"
 #include "tests/engine/spart/cuda_spart_fixture.h"
+#include "tests/logprob_check.h"
 
 namespace fastdecode {
 
@@ -152,6 +154,38 @@ TEST_P(CudaSPartTileTest, ShowsTheLogitsOfEveryRow) {
   ask.show_logits = false;
   ask.rows = ask.logit_rows = 20;
   EXPECT_EQ(on_gpu.Step(ask).samples.size(), 20u);
+}
+
+// As for the log-probabilities of a prompt's tokens: more rows are sampled than there are sequences.
+TEST_P(CudaSPartTileTest, SaysOfEveryRowHowLikelyATokenIsAndWhichAreTheMost) {
+  const auto gpu = MakeOnGpu();
+  const auto cpu = MakeOnCpu();
+  for (const int top : {0, 20}) {
+    SPartRig::Ask ask;
+    ask.sampling.temperature = 0;
+    ask.sampling.logprobs = top;
+    for (const int rows : {1, 40, 290}) {
+      ask.rows = ask.logit_rows = rows;
+      ask.allowed.clear();
+      for (int i = 0; i < rows; ++i) ask.allowed.push_back((i * 37 + 11) % model_.spec.vocab);
+      ask.show_logits = true;
+      const SPartRig::Outcome shown = SPartRig(model_, gpu.get(), 1, 13).Step(ask);
+      ask.show_logits = false;
+      for (SPart* spart : std::initializer_list<SPart*>{gpu.get(), cpu.get()}) {
+        const SPartRig::Outcome outcome = SPartRig(model_, spart, 1, 13).Step(ask);
+        for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+          ASSERT_EQ(outcome.samples[i].outcome, SampleOutcome::kToken);
+          ASSERT_EQ(outcome.samples[i].token, ask.allowed[i]) << rows << " rows, " << i;
+          ASSERT_NEAR(outcome.samples[i].logprob, shown.samples[i].logprob, 1e-3);
+          ASSERT_EQ(outcome.most_likely[i].size(), static_cast<size_t>(top));
+        }
+      }
+      for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+        ASSERT_NO_FATAL_FAILURE(
+            CheckLogprobs(shown.logits[i], ask.allowed[i], shown.samples[i].logprob, shown.most_likely[i]));
+      }
+    }
+  }
 }
 
 std::vector<StagePart> KindsOf(const StageTrace& trace) {

@@ -103,7 +103,12 @@ StageState AwaitPatiently(SPart* spart, int micro_batch) {
 }
 
 SPartRig::SPartRig(const RigModel& model, SPart* spart, int homes, uint64_t seed)
-    : model_(model), spart_(spart), homes_(homes), seed_(seed), tables_(model.shape.micro_batches) {
+    : model_(model),
+      spart_(spart),
+      homes_(homes),
+      seed_(seed),
+      tables_(model.shape.micro_batches),
+      allowed_(spart->sampling_memory()) {
   const size_t rows = model.shape.max_rows;
   for (StepTable& table : tables_) {
     table.tokens.resize(rows);
@@ -173,7 +178,10 @@ SPartRig::Outcome SPartRig::Step(const Ask& ask) {
     traced.end_ns = NowNs();
     if (stage < model_.spec.layers) outcome.sent.push_back(TakeSent(table));
   }
-  for (int i = 0; i < table.logit_rows; ++i) outcome.samples.push_back(table.logits[static_cast<size_t>(i)].result);
+  for (size_t i = 0; i < static_cast<size_t>(table.logit_rows); ++i) {
+    outcome.samples.push_back(table.logits[i].result);
+    outcome.most_likely[i].resize(static_cast<size_t>(outcome.samples[i].top_logprobs));
+  }
   return outcome;
 }
 
@@ -181,6 +189,8 @@ void SPartRig::FillTable(const Ask& ask, StepTable* table, Outcome* outcome) {
   table->logit_rows = ask.logit_rows;
   outcome->logits.assign(static_cast<size_t>(ask.logit_rows),
                          std::vector<float>(static_cast<size_t>(model_.spec.vocab)));
+  outcome->most_likely.assign(static_cast<size_t>(ask.logit_rows), std::vector<TokenLogprob>(kMaxLogprobs));
+  allowed_.assign(ask.allowed.begin(), ask.allowed.end());
   for (int i = 0; i < ask.logit_rows; ++i) {
     LogitRow& row = table->logits[static_cast<size_t>(i)];
     row.row = static_cast<uint32_t>(ask.rows - ask.logit_rows + i);
@@ -190,6 +200,8 @@ void SPartRig::FillTable(const Ask& ask, StepTable* table, Outcome* outcome) {
     row.args.vocab = model_.spec.vocab;
     row.args.params = &ask.sampling;
     row.args.position = static_cast<uint64_t>(i) + 1;
+    row.args.top_logprobs = outcome->most_likely[static_cast<size_t>(i)].data();
+    if (!allowed_.empty()) row.args.allowed = {&allowed_[static_cast<size_t>(i)], 1};
     row.logits_out = ask.show_logits ? outcome->logits[static_cast<size_t>(i)].data() : nullptr;
   }
 }

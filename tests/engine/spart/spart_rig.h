@@ -46,6 +46,7 @@ class SPartRig {
     std::vector<std::vector<float>> sent;    // [layer] of all rows, row after row as on the wire
     std::vector<std::vector<float>> logits;  // of rows that asked for them
     std::vector<SampleResult> samples;
+    std::vector<std::vector<TokenLogprob>> most_likely;  // of each sample
     struct Stage {
       uint64_t start_ns = 0, end_ns = 0;
       StageTrace trace;
@@ -61,6 +62,7 @@ class SPartRig {
     int trace_from = -1;    // from this stage on somebody records; -1: nobody
     bool patient = false;   // AwaitPatiently
     SamplingParams sampling;
+    std::vector<int32_t> allowed = {};  // the one token that may be drawn, of each logit row; empty: all may
     std::function<void(int stage)> before_start = [](int) {};  // of each stage
   };
   // Rows and o are drawn from the seed and the number of the step, each row's whatever rows follow.
@@ -82,6 +84,7 @@ class SPartRig {
   uint64_t steps_ = 0;
   std::vector<StepTable> tables_;                        // [micro-batch]
   std::vector<std::vector<std::byte*>> send_, receive_;  // [micro-batch][home]
+  std::pmr::vector<int32_t> allowed_;                    // of the running step
 };
 
 }  // namespace fastdecode
