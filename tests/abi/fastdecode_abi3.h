@@ -1,0 +1,420 @@
+/* Never edited by hand: fastdecode.h as programs saw it that were compiled when ABI 3 began. */
+/* FastDecode: the C interface of the engine. Everything that the engine does for others is reachable through this header;
+ * fastdecode.hpp is a header-only C++ layer over it, and fastdecode_bench.h has what only measuring needs.
+ * docs/EMBEDDING.md is the guide.
+ *
+ * An engine loads one model and serves any number of requests at once (continuous batching). Whoever submits a request
+ * does not wait for its answer; its tokens come back as events. Every accepted request ends with exactly one
+ * FD_EVENT_FINISHED event.
+ *
+ * Versions: from FD_ABI_VERSION 3 on, a program that was compiled against an older header runs with every later library.
+ * Functions, constants and fields at the end of structs are added, and nothing is changed or removed. Every struct that
+ * grows begins with struct_size, which says what its caller knows: the init functions set it, or the caller does, in an
+ * array in the first element for all of them. The library gives fields that a smaller struct lacks their defaults, and
+ * never writes behind a struct's end. A larger struct is accepted while the bytes that this library does not know are 0,
+ * and otherwise refused with the name of the struct: its caller uses what this library does not have yet. In a larger
+ * struct that it fills in, what it does not know becomes 0.
+ *
+ * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
+ * function, and but for what fd_log_sink says. Two callbacks are ever called: the log sink, and fd_synth.progress, by
+ * the thread in fd_synthesize. Several engines may live in one process; no global state, but for which of its GPUs have
+ * one, and whose turn it is on a core that threads share. The engine's own threads are pinned; the caller's threads and
+ * signals are left alone. An engine does not survive fork(): the child must not use its handle.
+ *
+ * No environment variable is read here, but libraries below read theirs: oneDNN (ONEDNN_MAX_CPU_ISA, ONEDNN_VERBOSE),
+ * CUDA, and OpenMP's runtime, which comes with oneDNN. With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY it binds the
+ * thread that loads it to some cores, and an engine or worker finds no others: it warns then.
+ *
+ * GPUs (option spart): one serves one engine of a process at a time; another that is to use it is refused with
+ * FD_ALREADY_EXISTS, or runs on the CPU with spart auto, until the first one is destroyed (for good, if that had given
+ * it up: docs/GPU.md). While an engine lives, nobody else in its process may allocate, pin, register or free memory
+ * with CUDA on its GPU: CUDA may let that wait for the engine's steps, and their launches for that, until requests end
+ * with errors (option gpu-wait-ms). Creating an engine with more than 6 micro-batches sets the environment variable
+ * CUDA_DEVICE_MAX_CONNECTIONS if it is not set: no other thread may use the environment meanwhile.
+ */
+#ifndef FASTDECODE_FASTDECODE_H_
+#define FASTDECODE_FASTDECODE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FD_ABI_VERSION 3
+uint32_t fd_abi_version(void);      /* FD_ABI_VERSION of the library that is linked */
+const char* fd_version(void);       /* "0.1.0" */
+
+/* ---- Errors. A function that can fail returns NULL for success, or a status that the caller destroys. */
+typedef enum fd_code {
+  FD_OK = 0,
+  FD_INVALID_ARGUMENT = 3,    /* the message names file or field, and value */
+  FD_NOT_FOUND = 5,
+  FD_ALREADY_EXISTS = 6,      /* such as a socket path in use */
+  FD_PERMISSION_DENIED = 7,
+  FD_RESOURCE_EXHAUSTED = 8,  /* memory, threads; or a full queue: try again later */
+  FD_FAILED_PRECONDITION = 9, /* such as a worker with another model shape */
+  FD_INTERNAL = 13,
+  FD_UNAVAILABLE = 14         /* a worker cannot be reached, the engine is stopping */
+} fd_code;
+typedef struct fd_status fd_status;
+fd_code fd_status_code(const fd_status* status);          /* FD_OK for NULL */
+const char* fd_status_message(const fd_status* status);   /* "" for NULL; lives as long as the status */
+void fd_status_destroy(fd_status* status);                /* NULL allowed */
+
+/* What functions that return a number may return instead. */
+#define FD_TIMEOUT 0
+#define FD_UNKNOWN_REQUEST (-1)
+#define FD_NO_MEMORY (-2)
+#define FD_BAD_STRUCT_SIZE (-3)     /* a struct_size that is none: fewer than 16 bytes, or no multiple of 8 */
+
+/* ---- Options: named values. Numbers, choices, endpoints and faults are checked when set; lists of cores, devices and
+ * files, and what goes with what, when an engine or worker is created. fd_option_at lists them all with defaults and
+ * help. */
+typedef struct fd_options fd_options;
+typedef struct fd_option_info {
+  uint32_t struct_size;        /* set by the caller: sizeof(fd_option_info) */
+  const char* name;            /* "max-context" */
+  const char* value_name;      /* "TOKENS" */
+  const char* default_value;   /* "" = decided at start */
+  const char* help;            /* one sentence, unit included */
+} fd_option_info;
+int fd_option_at(size_t index, fd_option_info* out);      /* 1; 0: past the end; FD_BAD_STRUCT_SIZE: that of *out */
+fd_options* fd_options_create(void);
+void fd_options_destroy(fd_options* options);
+fd_status* fd_options_set(fd_options* options, const char* name, const char* value);
+/* Takes one message at a time, without a newline, on the thread that has something to say: one of the engine's own, or
+ * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget,
+ * fd_engine_pages, fd_next or fd_poll with a timeout other than 0, fd_worker_run, the destroy functions of engine
+ * and worker. */
+typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
+void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
+
+/* ---- Engine. Creating one loads the model, takes memory, starts threads and connects to the workers. */
+typedef struct fd_engine fd_engine;
+fd_status* fd_engine_create(const fd_options* options, fd_engine** out);
+/* Cancels what is left, waits for the threads, frees everything. */
+void fd_engine_destroy(fd_engine* engine);
+/* What was found and chosen, for people: cores, memory, ISA, homes, links. Free with fd_string_free. */
+char* fd_engine_describe(const fd_engine* engine);
+/* Counters since the last reset, as JSON (docs/GLOSSARY.md names the fields). Free with fd_string_free. */
+char* fd_engine_stats_json(const fd_engine* engine);
+void fd_engine_stats_reset(fd_engine* engine);
+typedef struct fd_stats {
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_stats) */
+  uint32_t homes;                   /* that the engine was told of... */
+  uint32_t homes_up;                /* ...and that are connected now */
+  uint32_t draining;                /* 1: fd_drain was called */
+  /* Requests now: submitted and in no step yet, in steps, and with events that nobody has taken. */
+  uint64_t requests_waiting;
+  uint64_t requests_running;
+  uint64_t requests_undelivered;
+  /* Since the engine was created; a reset leaves these alone. */
+  uint64_t requests_submitted;      /* and accepted */
+  uint64_t requests_refused;        /* for a full queue */
+  uint64_t finished_stop;           /* by how they ended: fd_finish */
+  uint64_t finished_length;
+  uint64_t finished_cancelled;
+  uint64_t finished_error;
+  uint64_t finished_deadline;
+  uint64_t prompt_tokens;           /* of accepted requests */
+  uint64_t generated_tokens;        /* announced in events */
+  uint64_t preemptions;
+  uint64_t steps;                   /* of any micro-batch */
+  uint64_t rows;                    /* query tokens of these steps */
+  uint64_t hops;
+  uint64_t s_busy_ns;               /* in S-Part stages */
+  uint64_t kv_pages;                /* of the homes that are up */
+  uint64_t kv_pages_used;           /* of these, by this engine's sequences, as it counts them itself */
+  uint64_t now_ns;                  /* engine clock (CLOCK_MONOTONIC): when this was read */
+  uint64_t created_ns;              /* the same clock: when the engine was ready */
+  uint64_t last_step_ns;            /* the same clock: when a step ended last; 0: none has */
+} fd_stats;
+/* Fills in *out. Never blocks on the model or a home. 0: done; FD_BAD_STRUCT_SIZE: that of *out. */
+int fd_engine_stats(const fd_engine* engine, fd_stats* out);
+/* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and
+ * waits for their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
+char* fd_engine_pages(fd_engine* engine);
+void fd_string_free(char* text);
+
+/* ---- Tokens and text. */
+int32_t fd_vocab_size(const fd_engine* engine);
+int32_t fd_max_context(const fd_engine* engine);
+int fd_has_tokenizer(const fd_engine* engine);            /* 0: text in and out is refused, token ids work */
+const char* fd_tokenizer_missing_reason(const fd_engine* engine);
+/* A piece of a prompt. What users typed is given with special = 0, so that nobody can write a special token by its
+ * name; what the program wrote around it, such as a chat template's text, with special = 1. */
+typedef struct fd_prompt_part {
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_prompt_part) */
+  int special;                      /* 1: special tokens in the text become their ids; 0: they are text like any other */
+  const char* text;
+  size_t text_bytes;
+  const int32_t* ids;               /* used instead of text if not NULL, as they are */
+  size_t id_count;
+} fd_prompt_part;
+/* The ids of all parts, each tokenised for itself, between what the tokenizer's template puts around a text (such as bos)
+ * if add_special_tokens is not 0. Writes up to `capacity` ids and sets *count to how many there are. */
+fd_status* fd_tokenize(const fd_engine* engine, const fd_prompt_part* parts, size_t part_count, int add_special_tokens,
+                       int32_t* ids, size_t capacity, size_t* count);
+/* The text of all but special tokens, such as bos, which are left out. Free with fd_string_free. */
+fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes);
+
+/* ---- Requests. An array may be NULL if its count is 0. */
+typedef struct fd_logit_bias {
+  int32_t token;
+  float bias;
+} fd_logit_bias;
+
+typedef struct fd_request {
+  uint32_t struct_size;             /* set by fd_request_init */
+  /* Prompt: parts, if part_count is not 0; else token ids (used as they are), if prompt_ids is not NULL; else text, in
+   * which special tokens become their ids. Copied by fd_submit, as is all that the other pointers point to. */
+  int add_special_tokens;           /* of text and parts; 1: as the tokenizer's template says (bos) */
+  const char* prompt;
+  size_t prompt_bytes;
+  const int32_t* prompt_ids;
+  size_t prompt_id_count;
+  const fd_prompt_part* parts;
+  size_t part_count;
+  void* user;                       /* comes back in each event; NULL */
+  /* How many, and how long. */
+  uint64_t deadline_ns;             /* engine clock (CLOCK_MONOTONIC): the request ends then with FD_FINISH_DEADLINE; 0: none */
+  uint32_t max_tokens;              /* generated tokens at most; 16 */
+  uint32_t min_tokens;              /* no stop before so many; stop strings are looked for in the text after them; 0 */
+  int ignore_eos;                   /* 0 */
+  int include_stop;                 /* 1: the stop string is part of the text; 0 */
+  const int32_t* stop_token_ids;    /* beside the model's own */
+  size_t stop_token_id_count;
+  const char* const* stop;          /* stop strings, end the text before themselves */
+  size_t stop_count;
+  /* Sampling. Defaults: temperature 1, the rest off; fd_default_sampling sets what the model's makers recommend. */
+  uint64_t seed;                    /* a request's tokens depend on this and its logits alone */
+  float temperature;                /* 0: greedy */
+  int32_t top_k;                    /* 0: off */
+  float top_p;                      /* [1e-6, 1]; 1: off */
+  float min_p;                      /* [0, 1]; 0: off */
+  float repetition_penalty;         /* 1: off */
+  float presence_penalty;           /* 0: off */
+  float frequency_penalty;          /* 0: off */
+  int32_t logprobs;                 /* -1: none; 0: of each chosen token; n: also of the n most likely, <= 20 */
+  int32_t prompt_logprobs;          /* the same of the prompt's tokens, in one FD_EVENT_PROMPT before the first token; -1 */
+  uint32_t reserved;
+  const fd_logit_bias* logit_bias;  /* in any order, each token once */
+  size_t logit_bias_count;
+} fd_request;
+/* The defaults. `bytes`: sizeof(fd_request). */
+void fd_request_init(fd_request* request, size_t bytes);
+/* Sets temperature, top_k, top_p, min_p and repetition_penalty to what the model folder's generation_config.json says of
+ * them, and leaves the others alone. "do_sample": false is temperature 0. */
+void fd_default_sampling(const fd_engine* engine, fd_request* request);
+/* What is wrong with it whatever the model is: pointers, lengths, sampling, stop strings; for callers who want to know before
+ * they load one. fd_submit checks it too. */
+fd_status* fd_request_check(const fd_request* request);
+
+/* Never blocks on the model, but with the S-Part on a GPU: a request's penalties, bias and stop tokens take pinned
+ * memory there, which ended requests leave to others. When more is needed than ever before, this waits for the rest
+ * of the steps that run, which last until --hop-timeout-ms where a home hangs. FD_RESOURCE_EXHAUSTED: as many
+ * requests wait or run as the option max-queue allows, or there is no memory for one more; try again later. */
+fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
+/* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
+void fd_cancel(fd_engine* engine, uint64_t id);
+
+/* ---- Events. */
+typedef enum fd_event_kind {
+  FD_EVENT_TOKEN = 1,               /* a token; its text may be empty (half a character, a held back stop string) */
+  FD_EVENT_FINISHED = 2,            /* the last event of a request; may carry the last held back text */
+  FD_EVENT_PROMPT = 3               /* the logprobs of the prompt's tokens, if the request asked for them */
+} fd_event_kind;
+typedef enum fd_finish {
+  FD_FINISH_STOP = 1,               /* a stop token or a stop string */
+  FD_FINISH_LENGTH = 2,
+  FD_FINISH_CANCELLED = 3,
+  FD_FINISH_ERROR = 4,
+  FD_FINISH_DEADLINE = 5            /* the request's deadline_ns has passed */
+} fd_finish;
+
+typedef struct fd_token_logprob {
+  int32_t token;
+  float logprob;
+} fd_token_logprob;
+
+/* Where the time of a request's steps went. The places add up to total_ns. This struct never changes. */
+typedef struct fd_step_times {
+  uint64_t steps;
+  uint64_t total_ns;                /* from the end of one step, or from joining, to the end of the next */
+  uint64_t s_ns;                    /* S-Part stages but the last */
+  uint64_t wait_ns;                 /* for the S-Part or for cores, while others had them */
+  uint64_t home_ns;                 /* the slowest home of each hop at work */
+  uint64_t wire_ns;                 /* the rest of each hop */
+  uint64_t boundary_ns;             /* steps composed, tokens judged, homes told */
+  uint64_t sampling_ns;             /* the last stage: logits and sampling */
+} fd_step_times;
+typedef struct fd_request_times {
+  uint32_t struct_size;             /* what the library has filled in */
+  uint32_t preemptions;
+  uint64_t queue_ns;                /* submitted, or preempted, and in no step yet */
+  fd_step_times prefill;            /* steps that computed tokens of the prompt */
+  fd_step_times decode;             /* the others */
+} fd_request_times;
+
+typedef struct fd_event {
+  uint32_t struct_size;             /* set by the caller: FD_EVENT_INIT */
+  fd_event_kind kind;
+  uint64_t id;                      /* of the request */
+  void* user;                       /* as in the request */
+  uint32_t choice;                  /* which of the request's answers; 0 */
+  /* TOKEN: one token, or several where a caller has fallen behind (FD_UNDELIVERED_MAX). PROMPT: the prompt. */
+  uint32_t token_index;             /* of tokens[0]: 0 for the first generated one */
+  const int32_t* tokens;
+  uint32_t token_count;
+  uint32_t top_logprob_count;       /* for each token */
+  const float* logprobs;            /* [token_count]; NULL if not asked for. PROMPT: NaN for the first token, which has none */
+  const fd_token_logprob* top_logprobs; /* [token_count][top_logprob_count], most likely first; NULL if none. PROMPT: nothing
+                                     * but zeros for the first token */
+  const char* text;                 /* UTF-8; a 0 byte follows, and may be part of it, too */
+  size_t text_bytes;
+  fd_finish finish;                 /* FINISHED */
+  int32_t stop_index;               /* FINISHED with FD_FINISH_STOP: which of the request's stop strings; -1: none, a token */
+  int32_t stop_token;               /* FINISHED with FD_FINISH_STOP: the stop token; -1: none, a string */
+  uint32_t prompt_tokens;           /* FINISHED */
+  uint32_t generated_tokens;        /* FINISHED: as many as TOKEN events had */
+  uint32_t reserved;
+  const char* error;                /* FINISHED with FD_FINISH_ERROR: what happened, naming the home; else "" */
+  uint64_t submit_ns;               /* engine clock (CLOCK_MONOTONIC): when the request was submitted */
+  uint64_t time_ns;                 /* engine clock: when the (last) token's step ended */
+  const fd_request_times* times;    /* FINISHED; NULL: it was in no step */
+} fd_event;
+#define FD_EVENT_INIT {sizeof(fd_event)}  /* fd_event event = FD_EVENT_INIT; fd_event events[64] = {FD_EVENT_INIT}; */
+
+/* So many events of a request wait at most for a caller who does not take them. The tokens that come then are added to the
+ * last one that waits. */
+#define FD_UNDELIVERED_MAX 1024
+
+/* The next event of one request, waiting up to timeout_ns (< 0: for ever). 1: *out is filled in; else FD_TIMEOUT;
+ * FD_UNKNOWN_REQUEST: never heard of or forgotten, or its last event was taken; FD_BAD_STRUCT_SIZE: that of *out. Pointers
+ * in *out live until the next call for the same request, or until its fd_forget. One thread at a time per request. */
+int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
+/* Up to `capacity` events of any requests, waiting up to timeout_ns (< 0: for ever) for the first one. Returns how many;
+ * FD_TIMEOUT; FD_NO_MEMORY or FD_BAD_STRUCT_SIZE, and nothing was taken. Each request's events come in order, and requests
+ * take turns. Pointers live until the next fd_poll of this engine, and a request whose FD_EVENT_FINISHED was taken here is
+ * forgotten then. One thread at a time. It takes the events of every request, so an engine's callers use fd_poll or fd_next,
+ * and not both. */
+int fd_poll(fd_engine* engine, fd_event* out, size_t capacity, int64_t timeout_ns);
+/* For event loops (epoll, Asio, libuv, asyncio): a file descriptor that is readable while an event of any request waits.
+ * Take them with fd_poll and timeout 0. It is the engine's, which closes it when it is destroyed: nobody else reads, writes
+ * or closes it. -1, with errno set: the process has no descriptor left. */
+int fd_engine_event_fd(fd_engine* engine);
+/* Drops a request's events, and what its last taken event points to; cancels it if it still runs. With fd_next, each request
+ * needs it, or one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. */
+void fd_forget(fd_engine* engine, uint64_t id);
+
+/* No further submit is accepted. Returns when every request has ended, or when timeout_ns (< 0: for ever) has passed: how
+ * many are left. May be called again. */
+size_t fd_drain(fd_engine* engine, int64_t timeout_ns);
+
+/* ---- Worker: the process that serves this host's NUMA nodes as homes. */
+typedef struct fd_worker fd_worker;
+fd_status* fd_worker_create(const fd_options* options, fd_worker** out);
+char* fd_worker_describe(const fd_worker* worker);
+/* Serves until fd_worker_stop, which may be called from a signal handler. */
+fd_status* fd_worker_run(fd_worker* worker);
+void fd_worker_stop(fd_worker* worker);
+void fd_worker_destroy(fd_worker* worker);
+
+/* ---- Recording: where the time of every step went. The engine writes binary events into rings of its threads while somebody
+ * reads them, and nothing otherwise. Any number of readers here, and eight in other processes of the same user. */
+typedef enum fd_record_kind {
+  FD_RECORD_COMPOSE = 1, /* a step is put together: rows, count = sequences */
+  FD_RECORD_ROSTERS = 2, /* until the homes' rosters are out */
+  FD_RECORD_SHARE = 3,   /* a moment: what `home` has of the step. rows; count = tokens attended to, bytes = their
+                          * KV, of one layer */
+  FD_RECORD_STAGE = 4,   /* S-Part stage `layer`, 0 to layers; rows */
+  FD_RECORD_STAGE_PART =
+      5,                  /* a part of it, in order: `part`, fd_stage_part; `layer` is the one whose weights it reads */
+  FD_RECORD_POST = 6,     /* the hops of `layer` posted to all homes; count = homes */
+  FD_RECORD_HOP = 7,      /* one hop to `home`, from its posting until the reply was seen; the home's own times */
+  FD_RECORD_FINISH = 8,   /* sampled tokens judged: ends with the step. count = tokens */
+  FD_RECORD_HELD = 9,     /* a micro-batch could not begin a step since the desk had not taken its events */
+  FD_RECORD_IDLE = 10,    /* no micro-batch had a row; part = 1: parked */
+  FD_RECORD_JOIN = 11,    /* sequence `id` enters a micro-batch at `home`; start = when it was submitted (or was
+                           * preempted: part = 1; or left another micro-batch, just now: part = 2), end = now. rows = prompt
+                           * tokens */
+  FD_RECORD_TOKEN = 12,   /* a moment: token number `count` (from 0) of sequence `id`, as its step ends */
+  FD_RECORD_LEAVE = 13,   /* a moment: sequence `id` leaves; part: fd_record_leave. count = tokens generated */
+  FD_RECORD_DELIVER = 14, /* desk: token number `count` of `id`, from its step's end until a caller can take it */
+  FD_RECORD_SUBMIT = 15   /* desk: request `id`, from when it was submitted until the pipeline has it. rows =
+                           * prompt tokens */
+} fd_record_kind;
+typedef enum fd_stage_part {
+  FD_STAGE_QKV = 1,                 /* GEMM */
+  FD_STAGE_O = 2,                   /* GEMM */
+  FD_STAGE_GATE_UP = 3,             /* GEMM and activation */
+  FD_STAGE_DOWN = 4,                /* GEMM */
+  FD_STAGE_LOGITS = 5,              /* GEMM and sampling; `layer` is the number of layers */
+  FD_STAGE_SIGNAL = 6,              /* of a GPU: from when the host lets a stage go on until the GPU does, and from its saying that
+                                     * the stage is over until the host sees it; two a stage, split by a relation of their clocks */
+  FD_STAGE_REST = 7                 /* never recorded: what the others leave of a stage, which is embedding, gathering o,
+                                     * residuals, norms, rotation, writing q, k, v */
+} fd_stage_part;
+typedef enum fd_record_leave {
+  FD_LEAVE_FINISHED = 1,  /* by a stop token or its length */
+  FD_LEAVE_CANCELLED = 2, /* by its caller */
+  FD_LEAVE_FAILED = 3,
+  FD_LEAVE_PREEMPTED = 4, /* it comes back */
+  FD_LEAVE_STOPPED = 5,   /* by a stop string, which the desk finds a step or more behind: the answer ended with
+                           * the last token that was delivered */
+  FD_LEAVE_MOVED = 6      /* to another micro-batch, which it joins */
+} fd_record_leave;
+
+typedef struct fd_record_event {
+  uint32_t struct_size;             /* set by the caller: FD_RECORD_EVENT_INIT */
+  uint32_t step;                    /* of the micro-batch, from 1 (its low 32 bits) */
+  uint64_t start_ns, end_ns;        /* engine clock; equal for a moment */
+  uint64_t id;                      /* sequence: the id of its request */
+  uint64_t bytes;                   /* SHARE: KV; HOP: q, k, v out and o back */
+  uint32_t rows;
+  uint32_t count;
+  uint16_t layer;
+  uint16_t part;
+  int16_t home;                     /* -1: none */
+  uint8_t kind;                     /* fd_record_kind */
+  uint8_t micro_batch;
+  /* HOP alone; durations are the home's own, on its own clock, to within 0.05 %. work is from the hop seen at the home to
+   * its reply ready: prepare + append + attend + merge + wait. */
+  uint64_t polled_ns;               /* engine clock: the last time the pipeline looked for replies of this home in vain; 0: not
+                                     * since the hop was posted. The reply came after it */
+  uint64_t home_end_ns;             /* home's clock: the reply is ready. Known modulo 2^32 ns only: given as the value nearest
+                                     * to end_ns, so that home_end_ns - end_ns is the clocks' difference modulo 2^32 ns */
+  uint32_t idle_ns;                 /* polled in vain before it saw the hop; 0: it was busy, and the hop may have waited */
+  uint32_t prepare_ns;              /* roster awaited, pages and plan of the step */
+  uint32_t append_ns;               /* k and v to pages (leader's share) */
+  uint32_t attend_ns;               /* attention (leader's share) */
+  uint32_t merge_ns;                /* of several hands: partials merged, o written (leader's share) */
+  uint32_t wait_ns;                 /* leader done, others of its team not yet */
+  uint32_t post_ns;                 /* posting the home's reply before this one */
+  uint32_t reserved;
+} fd_record_event;
+#define FD_RECORD_EVENT_INIT {sizeof(fd_record_event)}
+
+typedef struct fd_record fd_record;
+/* A reader of an engine of this process: recording is on until it is closed, which must be before the engine ends. */
+fd_status* fd_record_open(fd_engine* engine, fd_record** out);
+/* Of another process: its pid, or the path of the socket that its option `record-socket` names. FD_NOT_FOUND: no such process or
+ * socket; FD_FAILED_PRECONDITION: that process is no engine, or one of another version; FD_PERMISSION_DENIED; FD_UNAVAILABLE: it is
+ * ending, or has eight readers. */
+fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out);
+/* What is recorded, as JSON: versions, process, model, homes, cores, clock; of each home's link what it stands on: link_device
+ * ("mlx5_0 port 1"; "": memory) and link_gbit_per_s, its rate each way (0: not known). Free with fd_string_free. */
+char* fd_record_describe(const fd_record* record);
+/* Takes up to `capacity` events, out[0].struct_size bytes each, those of each thread about in order of their ends; returns how many there were. Never blocks. Rings
+ * hold a second or so: *lost (may be NULL) grows by the events that were overwritten before they were read. *ended (may be NULL)
+ * becomes 1 once the engine has gone. One thread at a time. */
+size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended);
+void fd_record_close(fd_record* record);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FASTDECODE_FASTDECODE_H_ */
