@@ -52,10 +52,10 @@ struct RequestEnd {
 };
 
 // A request between submit and the last event taken.
-// Owns: its sequence and the events not taken yet.
+// Owns: its sequence and the events not taken yet. Shared: by the desk and whoever reads an event that was taken.
 // Thread: `sequence` as its own comment says; what is marked as the desk's, the desk thread; the rest under the desk's
 //         mutex. Bounded: kUndeliveredMax events and the last one, of tokens that the sequence has memory for.
-struct Request {
+struct Request : std::enable_shared_from_this<Request> {
   explicit Request(std::pmr::memory_resource* sampling_memory) : sequence(sampling_memory), place(this) {}
 
   // So many events wait at most; tokens that come then are added to the last one.
@@ -72,8 +72,9 @@ struct Request {
   std::optional<StreamDetokenizer> detokenizer;  // absent: no text
   std::optional<StopMatcher> stops;
   uint32_t announced = 0;    // generated tokens told so far
-  bool over = false;         // the last event is made; later tokens are dropped
   bool prompt_told = false;  // that the logprobs of its prompt are there
+  bool overdue = false;      // its time is over, but the last event waits until prompt_logits are left alone
+  bool over = false;         // the last event is made; later tokens are dropped
 
   // Under the mutex.
   std::deque<RequestEvent> events;
@@ -81,10 +82,9 @@ struct Request {
   RequestEnd end;                   // of the last event, once `ended`
   std::condition_variable changed;  // for whoever waits for this request alone
   bool ended = false;               // the last event is queued
-  bool released = false;            // the last event was taken, and what it points to is not used any more
+  bool released = false;            // the last event was taken, and the desk is asked for no more
   bool in_pipeline = false;         // the sequence is lent out
   bool forgotten = false;           // the caller wants nothing more
-  bool polled = false;              // what RequestDesk::Poll gave out last points here
   int waiters = 0;                  // threads in Next and Forget; the request stays until they have left
 
   // Its place in the desk's list of requests with events: a list of one where it is not there.

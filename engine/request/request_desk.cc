@@ -179,7 +179,9 @@ void RequestDesk::MakeEnd(Request& request, const PipelineEvent& event, Delivery
   end.finish = RequestFinish::kError;
   if (event.reason == FinishReason::kStopToken) end.finish = RequestFinish::kStop;
   if (event.reason == FinishReason::kLength) end.finish = RequestFinish::kLength;
-  if (event.reason == FinishReason::kCancelled) end.finish = RequestFinish::kCancelled;
+  if (event.reason == FinishReason::kCancelled) {
+    end.finish = request.overdue ? RequestFinish::kDeadline : RequestFinish::kCancelled;
+  }
   if (end.finish == RequestFinish::kStop) end.stop_token = request.sequence.stop_token;
   if (end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength) MakePrompt(request, out);
   end.error = DescribeFailure(event);
@@ -225,14 +227,20 @@ bool RequestDesk::EndOverdue() {
     std::lock_guard lock(mutex_);
     while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
       Request& request = *requests_.find(deadlines_.begin()->second)->second;
-      request.over = true;
       request.sequence.cancelled.store(true, std::memory_order_release);
+      if (request.sequence.prompt_logits != nullptr) {  // FINISHED says that nothing is written there any more
+        request.overdue = true;
+        deadlines_.erase(deadlines_.begin());
+        continue;
+      }
+      request.over = true;
       RequestEnd end;
       end.finish = RequestFinish::kDeadline;
       end.generated_tokens = request.announced;
       end.times = RequestTimes(request.sequence.times_so_far.Load());
       End(request, std::move(end), LastText(request), now_ns);
     }
+    first_deadline_.store(deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first, std::memory_order_relaxed);
     SignalEvents();
   }
   pipeline_->NoteCancel();

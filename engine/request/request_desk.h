@@ -37,9 +37,10 @@ struct DeskStatistics {
   bool draining = false;
 };
 
-// An event that was taken. Both live as long as Next and Poll say.
+// An event that was taken. It lives as long as Next and Poll say; its request as long as this, so that others may
+// forget it while it is read.
 struct TakenEvent {
-  const Request* request = nullptr;
+  std::shared_ptr<const Request> request;
   const RequestEvent* event = nullptr;
 };
 
@@ -76,7 +77,7 @@ class RequestDesk {
   // taken. *out lives until the next call for this request, or its Forget; one thread at a time for each.
   NextResult Next(uint64_t id, TakenEvent* out, int64_t timeout_ns);
   // Takes up to `capacity` events of any requests, which take turns, and waits for the first one. What is in *out lives
-  // until the next Poll; one thread at a time. A request whose last event was among them is forgotten then. Throws
+  // until the next Poll; one thread at a time. A request whose last event is among them is forgotten. Throws
   // std::bad_alloc before anything is taken.
   void Poll(size_t capacity, int64_t timeout_ns, std::vector<TakenEvent>* out);
   // A descriptor that is readable while an event waits; the desk's. -1: errno says why there is none.
@@ -127,7 +128,6 @@ class RequestDesk {
   void Unlist(Request& request);
   void TakeFront(Request& request, RequestEvent* out);
   void SignalEvents();
-  void ReleasePolled();
   void EraseIfDone(uint64_t id);
 
   Pipeline* const pipeline_;
@@ -138,12 +138,11 @@ class RequestDesk {
   mutable std::mutex mutex_;
   std::condition_variable any_changed_;                              // some request got an event
   std::condition_variable fewer_;                                    // a request ended, or a sequence or command left
-  std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;  // by id
+  std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_;  // by id
   std::list<Request*> with_events_;                                  // the next one to be polled first
   std::set<std::pair<uint64_t, uint64_t>> deadlines_;                // (when, id) of those that have not ended
   std::deque<PipelineCommand> commands_;                             // not passed on yet
-  std::vector<RequestEvent> polled_;                                 // that Poll gave out last...
-  std::vector<uint64_t> polled_ids_;                                 // ...and of whom
+  std::vector<RequestEvent> polled_;                                 // that Poll gave out last
   uint64_t next_id_ = 1;
   size_t lent_ = 0;      // sequences that the pipeline has
   int any_waiters_ = 0;  // threads that wait for any_changed_

@@ -98,7 +98,7 @@ RequestDesk::NextResult RequestDesk::Next(uint64_t id, TakenEvent* out, int64_t 
   NextResult result = NextResult::kTimeout;
   if (!request.events.empty()) {
     TakeFront(request, &request.taken);
-    *out = {&request, &request.taken};
+    *out = {request.shared_from_this(), &request.taken};
     SignalEvents();
     result = NextResult::kEvent;
   } else if (over()) {
@@ -111,38 +111,24 @@ RequestDesk::NextResult RequestDesk::Next(uint64_t id, TakenEvent* out, int64_t 
 
 void RequestDesk::Poll(size_t capacity, int64_t timeout_ns, std::vector<TakenEvent>* out) {
   capacity = std::min(capacity, kPolledMax);
-  std::unique_lock lock(mutex_);
-  ReleasePolled();
-  out->clear();
+  out->clear();  // the last hold on requests that have ended: not under the mutex
   out->reserve(capacity);
+  std::unique_lock lock(mutex_);
+  polled_.clear();
   polled_.reserve(capacity);
-  polled_ids_.reserve(capacity);
   ++any_waiters_;
   WaitFor(any_changed_, lock, timeout_ns, [this] { return !with_events_.empty(); });
   --any_waiters_;
   while (out->size() < capacity && !with_events_.empty()) {
     Request& request = *with_events_.front();
     TakeFront(request, &polled_.emplace_back());
+    out->push_back({request.shared_from_this(), &polled_.back()});
     if (request.place.listed) with_events_.splice(with_events_.end(), with_events_, request.place.at);
-    if (!request.polled) polled_ids_.push_back(request.sequence.id);
-    request.polled = true;
-    out->push_back({&request, &polled_.back()});
+    if (!AllTaken(request)) continue;
+    request.released = true;
+    EraseIfDone(request.sequence.id);
   }
   SignalEvents();
-}
-
-// What the last Poll gave out is not used any more.
-void RequestDesk::ReleasePolled() {
-  polled_.clear();
-  for (const uint64_t id : polled_ids_) {
-    const auto found = requests_.find(id);
-    if (found == requests_.end()) continue;  // forgotten meanwhile
-    found->second->polled = false;
-    if (!AllTaken(*found->second)) continue;
-    found->second->released = true;
-    EraseIfDone(id);
-  }
-  polled_ids_.clear();
 }
 
 int RequestDesk::EventFd() {

@@ -190,7 +190,8 @@ static void ReadRequests(Server* server) {
 }
 
 static void TakeEvents(Server* server) {
-  fd_event events[EVENTS] = {FD_EVENT_INIT};
+  fd_event events[EVENTS];
+  events[0].struct_size = sizeof(fd_event);
   const int count = fd_poll(server->engine, events, EVENTS, 0);
   CHECK(count >= 1); /* the descriptor was readable, and nobody else takes events */
   for (int i = 0; i < count; ++i) {
@@ -298,7 +299,8 @@ int main(int argc, char** argv) {
   /* Nothing is left: neither an event nor a thread that would not be the engine's. */
   struct pollfd readable = {.fd = server.events, .events = POLLIN};
   CHECK(poll(&readable, 1, 0) == 0);
-  fd_event event = FD_EVENT_INIT;
+  fd_event event;
+  event.struct_size = sizeof(event);
   CHECK(fd_poll(server.engine, &event, 1, 0) == FD_TIMEOUT);
   CHECK(Threads() == threads);
   fd_stats stats = {.struct_size = sizeof(stats)};

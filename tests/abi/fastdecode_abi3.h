@@ -180,7 +180,7 @@ typedef struct fd_request {
   void* user;                       /* comes back in each event; NULL */
   /* How many, and how long. */
   uint64_t deadline_ns;             /* engine clock (CLOCK_MONOTONIC): the request ends then with FD_FINISH_DEADLINE; 0: none */
-  uint32_t max_tokens;              /* generated tokens at most; 16 */
+  uint32_t max_tokens;              /* generated tokens at most; 16. 0: with prompt_logprobs, the prompt alone */
   uint32_t min_tokens;              /* no stop before so many; stop strings are looked for in the text after them; 0 */
   int ignore_eos;                   /* 0 */
   int include_stop;                 /* 1: the stop string is part of the text; 0 */
@@ -239,12 +239,13 @@ typedef struct fd_token_logprob {
   float logprob;
 } fd_token_logprob;
 
-/* Where the time of a request's steps went. The places add up to total_ns. This struct never changes. */
+/* Where the time of a request's steps went. The places add up to total_ns, and queue_ns and the two totals to the time from
+ * its submission to the end of its last step. This struct never changes. */
 typedef struct fd_step_times {
   uint64_t steps;
   uint64_t total_ns;                /* from the end of one step, or from joining, to the end of the next */
   uint64_t s_ns;                    /* S-Part stages but the last */
-  uint64_t wait_ns;                 /* for the S-Part or for cores, while others had them */
+  uint64_t wait_ns;                 /* for the S-Part, a core or the next step, while others had them */
   uint64_t home_ns;                 /* the slowest home of each hop at work */
   uint64_t wire_ns;                 /* the rest of each hop */
   uint64_t boundary_ns;             /* steps composed, tokens judged, homes told */
@@ -252,14 +253,14 @@ typedef struct fd_step_times {
 } fd_step_times;
 typedef struct fd_request_times {
   uint32_t struct_size;             /* what the library has filled in */
-  uint32_t preemptions;
+  uint32_t preemptions;             /* its KV went to make room for another request, and was computed again */
   uint64_t queue_ns;                /* submitted, or preempted, and in no step yet */
-  fd_step_times prefill;            /* steps that computed tokens of the prompt */
+  fd_step_times prefill;            /* steps that computed tokens of the prompt, or known tokens again */
   fd_step_times decode;             /* the others */
 } fd_request_times;
 
 typedef struct fd_event {
-  uint32_t struct_size;             /* set by the caller: FD_EVENT_INIT */
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_event) */
   fd_event_kind kind;
   uint64_t id;                      /* of the request */
   void* user;                       /* as in the request */
@@ -270,8 +271,8 @@ typedef struct fd_event {
   uint32_t token_count;
   uint32_t top_logprob_count;       /* for each token */
   const float* logprobs;            /* [token_count]; NULL if not asked for. PROMPT: NaN for the first token, which has none */
-  const fd_token_logprob* top_logprobs; /* [token_count][top_logprob_count], most likely first; NULL if none. PROMPT: nothing
-                                     * but zeros for the first token */
+  const fd_token_logprob* top_logprobs; /* [token_count][top_logprob_count], most likely first; NULL if none. Token -1 where there
+                                     * is none: PROMPT, for the first token; and where the vocabulary has no more */
   const char* text;                 /* UTF-8; a 0 byte follows, and may be part of it, too */
   size_t text_bytes;
   fd_finish finish;                 /* FINISHED */
@@ -283,9 +284,8 @@ typedef struct fd_event {
   const char* error;                /* FINISHED with FD_FINISH_ERROR: what happened, naming the home; else "" */
   uint64_t submit_ns;               /* engine clock (CLOCK_MONOTONIC): when the request was submitted */
   uint64_t time_ns;                 /* engine clock: when the (last) token's step ended */
-  const fd_request_times* times;    /* FINISHED; NULL: it was in no step */
+  const fd_request_times* times;    /* FINISHED */
 } fd_event;
-#define FD_EVENT_INIT {sizeof(fd_event)}  /* fd_event event = FD_EVENT_INIT; fd_event events[64] = {FD_EVENT_INIT}; */
 
 /* So many events of a request wait at most for a caller who does not take them. The tokens that come then are added to the
  * last one that waits. */
@@ -298,7 +298,7 @@ int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
 /* Up to `capacity` events of any requests, waiting up to timeout_ns (< 0: for ever) for the first one. Returns how many;
  * FD_TIMEOUT; FD_NO_MEMORY or FD_BAD_STRUCT_SIZE, and nothing was taken. Each request's events come in order, and requests
  * take turns. Pointers live until the next fd_poll of this engine, and a request whose FD_EVENT_FINISHED was taken here is
- * forgotten then. One thread at a time. It takes the events of every request, so an engine's callers use fd_poll or fd_next,
+ * forgotten. One thread at a time. It takes the events of every request, so an engine's callers use fd_poll or fd_next,
  * and not both. */
 int fd_poll(fd_engine* engine, fd_event* out, size_t capacity, int64_t timeout_ns);
 /* For event loops (epoll, Asio, libuv, asyncio): a file descriptor that is readable while an event of any request waits.
@@ -368,7 +368,7 @@ typedef enum fd_record_leave {
 } fd_record_leave;
 
 typedef struct fd_record_event {
-  uint32_t struct_size;             /* set by the caller: FD_RECORD_EVENT_INIT */
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_record_event) */
   uint32_t step;                    /* of the micro-batch, from 1 (its low 32 bits) */
   uint64_t start_ns, end_ns;        /* engine clock; equal for a moment */
   uint64_t id;                      /* sequence: the id of its request */
@@ -395,7 +395,6 @@ typedef struct fd_record_event {
   uint32_t post_ns;                 /* posting the home's reply before this one */
   uint32_t reserved;
 } fd_record_event;
-#define FD_RECORD_EVENT_INIT {sizeof(fd_record_event)}
 
 typedef struct fd_record fd_record;
 /* A reader of an engine of this process: recording is on until it is closed, which must be before the engine ends. */

@@ -96,7 +96,7 @@ static void ReadWithNext(fd_engine* engine) {
   struct {
     fd_event event;
     unsigned char canary[sizeof(kCanary)];
-  } out = {.event = FD_EVENT_INIT};
+  } out = {.event = {.struct_size = sizeof(fd_event)}};
   memcpy(out.canary, kCanary, sizeof(kCanary));
   Answer answer = {0};
   const fd_request request = GreedyRequest(&answer);
@@ -115,7 +115,7 @@ static void ReadWithPoll(fd_engine* engine) {
   struct {
     fd_event events[EVENTS];
     unsigned char canary[sizeof(kCanary)];
-  } out = {.events = {FD_EVENT_INIT}};
+  } out = {.events = {{.struct_size = sizeof(fd_event)}}};
   memcpy(out.canary, kCanary, sizeof(kCanary));
   Answer answers[5] = {{0}};
   const int event_fd = fd_engine_event_fd(engine);
@@ -164,7 +164,8 @@ static void ReadStatistics(fd_engine* engine) {
 
 /* Steps that were recorded while requests ran. */
 static void ReadRecord(fd_record* record) {
-  fd_record_event events[EVENTS] = {FD_RECORD_EVENT_INIT};
+  fd_record_event events[EVENTS];
+  events[0].struct_size = sizeof(fd_record_event);
   uint64_t lost = 0, tokens = 0;
   int ended = 0;
   for (size_t count = 1; count > 0;) {

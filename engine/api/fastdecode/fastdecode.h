@@ -86,7 +86,7 @@ fd_status* fd_options_set(fd_options* options, const char* name, const char* val
 /* Takes one message at a time, without a newline, on the thread that has something to say: one of the engine's own, or
  * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget,
  * fd_engine_pages, fd_next or fd_poll with a timeout other than 0, fd_worker_run, the destroy functions of engine
- * and worker. */
+ * and worker; and it should be quick: the thread goes on when it returns. */
 typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
 void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
 
@@ -214,7 +214,8 @@ fd_status* fd_request_check(const fd_request* request);
 /* Never blocks on the model, but with the S-Part on a GPU: a request's penalties, bias and stop tokens take pinned
  * memory there, which ended requests leave to others. When more is needed than ever before, this waits for the rest
  * of the steps that run, which last until --hop-timeout-ms where a home hangs. FD_RESOURCE_EXHAUSTED: as many
- * requests wait or run as the option max-queue allows, or there is no memory for one more; try again later. */
+ * requests wait or run as the option max-queue allows, or there is no memory for one more; try again later. Whoever polls
+ * may have events of the request before this has returned its id, and knows it by its `user`. */
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
 /* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
 void fd_cancel(fd_engine* engine, uint64_t id);
@@ -259,7 +260,7 @@ typedef struct fd_request_times {
 } fd_request_times;
 
 typedef struct fd_event {
-  uint32_t struct_size;             /* set by the caller: FD_EVENT_INIT */
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_event) */
   fd_event_kind kind;
   uint64_t id;                      /* of the request */
   void* user;                       /* as in the request */
@@ -285,7 +286,6 @@ typedef struct fd_event {
   uint64_t time_ns;                 /* engine clock: when the (last) token's step ended */
   const fd_request_times* times;    /* FINISHED */
 } fd_event;
-#define FD_EVENT_INIT {sizeof(fd_event)}  /* fd_event event = FD_EVENT_INIT; fd_event events[64] = {FD_EVENT_INIT}; */
 
 /* So many events of a request wait at most for a caller who does not take them. The tokens that come then are added to the
  * last one that waits. */
@@ -298,14 +298,14 @@ int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
 /* Up to `capacity` events of any requests, waiting up to timeout_ns (< 0: for ever) for the first one. Returns how many;
  * FD_TIMEOUT; FD_NO_MEMORY or FD_BAD_STRUCT_SIZE, and nothing was taken. Each request's events come in order, and requests
  * take turns. Pointers live until the next fd_poll of this engine, and a request whose FD_EVENT_FINISHED was taken here is
- * forgotten then. One thread at a time. It takes the events of every request, so an engine's callers use fd_poll or fd_next,
+ * forgotten. One thread at a time. It takes the events of every request, so an engine's callers use fd_poll or fd_next,
  * and not both. */
 int fd_poll(fd_engine* engine, fd_event* out, size_t capacity, int64_t timeout_ns);
 /* For event loops (epoll, Asio, libuv, asyncio): a file descriptor that is readable while an event of any request waits.
  * Take them with fd_poll and timeout 0. It is the engine's, which closes it when it is destroyed: nobody else reads, writes
  * or closes it. -1, with errno set: the process has no descriptor left. */
 int fd_engine_event_fd(fd_engine* engine);
-/* Drops a request's events, and what its last taken event points to; cancels it if it still runs. With fd_next, each request
+/* Drops a request's events, and what fd_next's last one points to (fd_poll's stay); cancels it if it still runs. With fd_next, each request
  * needs it, or one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. */
 void fd_forget(fd_engine* engine, uint64_t id);
 
@@ -368,7 +368,7 @@ typedef enum fd_record_leave {
 } fd_record_leave;
 
 typedef struct fd_record_event {
-  uint32_t struct_size;             /* set by the caller: FD_RECORD_EVENT_INIT */
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_record_event) */
   uint32_t step;                    /* of the micro-batch, from 1 (its low 32 bits) */
   uint64_t start_ns, end_ns;        /* engine clock; equal for a moment */
   uint64_t id;                      /* sequence: the id of its request */
@@ -395,7 +395,6 @@ typedef struct fd_record_event {
   uint32_t post_ns;                 /* posting the home's reply before this one */
   uint32_t reserved;
 } fd_record_event;
-#define FD_RECORD_EVENT_INIT {sizeof(fd_record_event)}
 
 typedef struct fd_record fd_record;
 /* A reader of an engine of this process: recording is on until it is closed, which must be before the engine ends. */

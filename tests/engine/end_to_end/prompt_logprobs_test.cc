@@ -83,19 +83,19 @@ void CheckAgainstTransformers(const Sequence& sequence, const Golden& golden) {
   }
 }
 
-// Takes all events. The last event of a prompt alone takes its sequence with it.
+// Takes all events.
 void CheckRequest(Engine* engine, const Golden& golden, const Asked& asked) {
   SCOPED_TRACE(asked.id);
-  RequestEvent event;
-  ASSERT_EQ(engine->desk().Next(asked.id, &event, kAnswerTimeoutNs), RequestDesk::NextResult::kEvent);
-  if (!event.finished) {
-    ASSERT_NO_FATAL_FAILURE(CheckAgainstTransformers(*asked.sequence, golden));
-    if (!asked.prompt_logits.empty()) CheckAgainstLogits(*asked.sequence, asked.prompt_logits, golden.vocab);
+  TakenEvent taken;
+  ASSERT_EQ(engine->desk().Next(asked.id, &taken, kAnswerTimeoutNs), RequestDesk::NextResult::kEvent);
+  ASSERT_EQ(taken.event->kind, RequestEvent::Kind::kPrompt) << taken.request->end.error;
+  ASSERT_EQ(&taken.request->sequence, asked.sequence);
+  ASSERT_NO_FATAL_FAILURE(CheckAgainstTransformers(*asked.sequence, golden));
+  if (!asked.prompt_logits.empty()) CheckAgainstLogits(*asked.sequence, asked.prompt_logits, golden.vocab);
+  while (taken.event->kind != RequestEvent::Kind::kFinished) {
+    ASSERT_EQ(engine->desk().Next(asked.id, &taken, kAnswerTimeoutNs), RequestDesk::NextResult::kEvent);
   }
-  while (!event.finished) {
-    ASSERT_EQ(engine->desk().Next(asked.id, &event, kAnswerTimeoutNs), RequestDesk::NextResult::kEvent);
-  }
-  EXPECT_EQ(event.finish, RequestFinish::kLength) << event.error;
+  EXPECT_EQ(taken.request->end.finish, RequestFinish::kLength) << taken.request->end.error;
 }
 
 // Several at once, of different lengths, with tokens to come and without, with logits and without; and two alone.

@@ -105,8 +105,9 @@ class HomesTest : public testing::Test {
     absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options(workers));
     accepting.join();
     EXPECT_TRUE(homes.ok()) << homes.status();
-    if (homes.ok()) EXPECT_TRUE((*homes)->MakeOwn(nullptr, {}).ok());
-    return homes.ok() ? *std::move(homes) : nullptr;
+    if (!homes.ok()) return nullptr;
+    EXPECT_TRUE((*homes)->MakeOwn(nullptr, {}).ok());
+    return *std::move(homes);
   }
 
   static void AwaitUp(const Homes& homes, size_t index) {

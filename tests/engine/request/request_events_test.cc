@@ -59,13 +59,15 @@ TEST(RequestEventsTest, RequestsTakeTurns) {
   EXPECT_EQ(outcomes[second].events, 50u);
 }
 
-// A stop string ends a request before the pipeline has given its sequence back, to which events point.
+// A stop string ends a request before the pipeline has given its sequence back, to which events point; and somebody else
+// may forget it.
 TEST(RequestEventsTest, WhatWasPolledLivesUntilTheNextPoll) {
   Serving serving({});
   for (uint64_t seed = 0; seed < 10; ++seed) {
     const std::vector<int32_t> prompt = Serving::Prompt(8, seed);
     const std::vector<int32_t> generated = serving.Expect(prompt, {.max_tokens = 200}).generated;
-    serving.MustSubmit(prompt, {.max_tokens = 200, .stops = {Serving::TextOf(generated).substr(30, 3)}});
+    const uint64_t id =
+        serving.MustSubmit(prompt, {.max_tokens = 200, .stops = {Serving::TextOf(generated).substr(30, 3)}});
     std::vector<TakenEvent> taken;
     std::vector<int32_t> tokens;
     for (bool finished = false; !finished;) {
@@ -74,6 +76,7 @@ TEST(RequestEventsTest, WhatWasPolledLivesUntilTheNextPoll) {
         // By now it may have been given back.
         std::this_thread::sleep_for(std::chrono::milliseconds(seed % 4));
         finished = true;
+        if (seed % 2 == 1) serving.desk().Forget(id);  // as another thread may
       }
       for (const TakenEvent& one : taken) {
         const Sequence& sequence = one.request->sequence;
