@@ -249,8 +249,9 @@ class Answers(EngineTest):
         for i, (logprob, top) in enumerate(zip(logprobs, tops), len(prompt)):
             self.assertAlmostEqual(first.logprobs[i], logprob, places=4)
             self.assertEqual([token for token, _ in first.top_logprobs[i]], [token for token, _ in top])
-        none = list(self.engine.submit(prompt, SamplingParams(prompt_logprobs=0, max_tokens=1, **GREEDY)))[0]
-        self.assertEqual((len(none.logprobs), none.top_logprobs), (len(prompt), None))
+        alone = list(self.engine.submit(prompt, SamplingParams(prompt_logprobs=0, max_tokens=0, **GREEDY)))
+        self.assertEqual([event.kind for event in alone], ["prompt", "finished"])
+        self.assertEqual((len(alone[0].logprobs), alone[0].top_logprobs), (len(prompt), None))
 
     def test_logit_bias_decides(self):
         params = SamplingParams(logit_bias={76: 500.0, 77: 1000, 1: -5.5}, max_tokens=3, **GREEDY)
@@ -852,12 +853,12 @@ class MadeUpEvents(unittest.TestCase):
 
     def test_logprobs_of_a_prompt(self):
         tops = (_library.fd_token_logprob * 6)()
-        for i, (token, logprob) in enumerate([(0, 0), (0, 0), (4, -0.5), (5, -1.5), (6, -0.25), (7, -2)]):
+        for i, (token, logprob) in enumerate([(-1, 0), (-1, 0), (4, -0.5), (5, -1.5), (6, -0.25), (-1, 0)]):
             tops[i].token, tops[i].logprob = token, logprob
         event = self.event(kind=3, tokens=(ctypes.c_int32 * 3)(1, 5, 9), token_count=3, top_logprob_count=2,
                            logprobs=(ctypes.c_float * 3)(math.nan, -1.5, -4), top_logprobs=tops)
         self.assertEqual((event.kind, event.tokens, event.logprobs), ("prompt", [1, 5, 9], [None, -1.5, -4.0]))
-        self.assertEqual(event.top_logprobs, [[], [(4, -0.5), (5, -1.5)], [(6, -0.25), (7, -2.0)]])
+        self.assertEqual(event.top_logprobs, [[], [(4, -0.5), (5, -1.5)], [(6, -0.25)]])
         llm = LLM.__new__(LLM)
         llm._has_tokenizer = False
         output = fastdecode.RequestOutput("7", None, [1, 5, 9], [fastdecode.CompletionOutput(0, "", [])])
@@ -865,7 +866,7 @@ class MadeUpEvents(unittest.TestCase):
         first, second, third = output.prompt_logprobs
         self.assertIsNone(first)
         self.assertEqual({t: (x.logprob, x.rank) for t, x in second.items()}, {4: (-0.5, 1), 5: (-1.5, 2)})
-        self.assertEqual({t: (x.logprob, x.rank) for t, x in third.items()}, {6: (-0.25, 1), 7: (-2, 2), 9: (-4, None)})
+        self.assertEqual({t: (x.logprob, x.rank) for t, x in third.items()}, {6: (-0.25, 1), 9: (-4, None)})
 
     def test_several_tokens_and_a_text_with_zeros(self):
         text = ctypes.create_string_buffer("a\0b\u00e9".encode())

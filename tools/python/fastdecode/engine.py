@@ -481,14 +481,22 @@ class _Events:
         return self
 
     def __next__(self) -> Event:
-        event = self._request.next()
+        try:
+            event = self._request.next()
+        except BaseException:  # such as Ctrl-C; its traceback keeps this iterator
+            self._request.cancel()
+            raise
         if event is None:
             raise StopIteration
         return event
 
     async def __anext__(self) -> Event:
         request = self._request
-        event = await request._engine._delivery.take_async(request._stream.mailbox)
+        try:
+            event = await request._engine._delivery.take_async(request._stream.mailbox)
+        except BaseException:  # such as the task's cancellation; its traceback keeps this iterator
+            request.cancel()
+            raise
         if event is None:
             raise StopAsyncIteration
         return event

@@ -88,7 +88,8 @@ def _request_times(times: c.fd_request_times) -> RequestTimes:
 def _top_logprobs(event: Any, count: int) -> List[List[Tuple[int, float]]]:
     width = event.top_logprob_count
     pairs: List[Any] = list(struct.iter_unpack("if", ctypes.string_at(event.top_logprobs, 8 * count * width)))
-    return [pairs[at:at + width] for at in range(0, count * width, width)]
+    # Token -1 where there is none: for a prompt's first token, and where the vocabulary has no more.
+    return [[pair for pair in pairs[at:at + width] if pair[0] >= 0] for at in range(0, count * width, width)]
 
 
 def _stop_reason(event: Any, stops: Sequence[str]) -> Union[None, int, str]:
@@ -113,10 +114,7 @@ def copy_event(event: Any, stops: Sequence[str]) -> Event:
     count = event.token_count
     logprobs: Optional[List[Optional[float]]] = event.logprobs[:count] if event.logprobs else None
     tops = _top_logprobs(event, count) if event.top_logprob_count and event.top_logprobs else None
-    if kind == "prompt":
-        if logprobs:
-            logprobs[0] = None
-        if tops:
-            tops[0] = []
+    if kind == "prompt" and logprobs:
+        logprobs[0] = None  # NaN
     return Event(event.id, kind, event.choice, event.token_index, event.tokens[:count], text, logprobs,
                  tops, None, None, "", 0, 0, event.submit_ns, event.time_ns, None)

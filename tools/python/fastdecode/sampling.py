@@ -104,7 +104,7 @@ class SamplingParams:
     stop: Union[None, str, Sequence[str]] = None  # strings that end the text before themselves
     stop_token_ids: Optional[Sequence[int]] = None  # beside the model's own
     ignore_eos: bool = False
-    max_tokens: Optional[int] = 16  # None: as many as the context has room for
+    max_tokens: Optional[int] = 16  # None: as many as the context holds; 0: with prompt_logprobs, the prompt alone
     min_tokens: int = 0  # no stop before so many
     logprobs: Optional[int] = None  # 0: of each chosen token; k: also of the k most likely, at most 20
     prompt_logprobs: Optional[int] = None  # the same of the prompt's tokens
@@ -157,7 +157,7 @@ class SamplingParams:
         seed = _random.getrandbits(64) if self.seed is None else self.seed
         request.seed = checked_int("seed", seed, 0, _UINT64_MAX)
         most = _UINT32_MAX if self.max_tokens is None else self.max_tokens
-        request.max_tokens = checked_int("max_tokens", most, 1, _UINT32_MAX)
+        request.max_tokens = checked_int("max_tokens", most, 0, _UINT32_MAX)
         request.min_tokens = checked_int("min_tokens", self.min_tokens, 0, _UINT32_MAX)
         request.ignore_eos = bool(self.ignore_eos)
         request.include_stop = bool(self.include_stop_str_in_output)
