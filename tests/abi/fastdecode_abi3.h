@@ -87,7 +87,7 @@ fd_status* fd_options_set(fd_options* options, const char* name, const char* val
 /* Takes one message at a time, without a newline, on the thread that has something to say: one of the engine's own, or
  * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget,
  * fd_engine_pages, fd_next or fd_poll with a timeout other than 0, fd_worker_run, the destroy functions of engine
- * and worker. */
+ * and worker; and it should be quick: the thread goes on when it returns. */
 typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
 void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
 
@@ -215,7 +215,8 @@ fd_status* fd_request_check(const fd_request* request);
 /* Never blocks on the model, but with the S-Part on a GPU: a request's penalties, bias and stop tokens take pinned
  * memory there, which ended requests leave to others. When more is needed than ever before, this waits for the rest
  * of the steps that run, which last until --hop-timeout-ms where a home hangs. FD_RESOURCE_EXHAUSTED: as many
- * requests wait or run as the option max-queue allows, or there is no memory for one more; try again later. */
+ * requests wait or run as the option max-queue allows, or there is no memory for one more; try again later. Whoever polls
+ * may have events of the request before this has returned its id, and knows it by its `user`. */
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
 /* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
 void fd_cancel(fd_engine* engine, uint64_t id);
@@ -305,7 +306,7 @@ int fd_poll(fd_engine* engine, fd_event* out, size_t capacity, int64_t timeout_n
  * Take them with fd_poll and timeout 0. It is the engine's, which closes it when it is destroyed: nobody else reads, writes
  * or closes it. -1, with errno set: the process has no descriptor left. */
 int fd_engine_event_fd(fd_engine* engine);
-/* Drops a request's events, and what its last taken event points to; cancels it if it still runs. With fd_next, each request
+/* Drops a request's events, and what fd_next's last one points to (fd_poll's stay); cancels it if it still runs. With fd_next, each request
  * needs it, or one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. */
 void fd_forget(fd_engine* engine, uint64_t id);
 

@@ -113,7 +113,7 @@ void CheckAll(Engine* engine, const Golden& golden) {
   CheckRequest(engine, golden, Ask(engine, golden.prompt, 40, 5, /*with_logits=*/true));
   // Whoever has drained the engine may read what the last event has not been taken of.
   const Asked alone = Ask(engine, golden.prompt, 0, 20, /*with_logits=*/true);
-  engine->desk().Drain();
+  engine->desk().Drain(-1);
   CheckAgainstLogits(*alone.sequence, alone.prompt_logits, golden.vocab);
   CheckAgainstTransformers(*alone.sequence, golden);
   EXPECT_EQ(alone.sequence->times.decode.steps, 0u);
