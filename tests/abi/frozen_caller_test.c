@@ -184,7 +184,7 @@ static void ReadTheRest(fd_engine* engine) {
   CHECK(options > 20);
   CHECK(fd_vocab_size(engine) == 128 && fd_max_context(engine) == 512);
   CHECK(fd_has_tokenizer(engine) == 0 && fd_tokenizer_missing_reason(engine)[0] != 0);
-  char* const texts[] = {fd_engine_describe(engine), fd_engine_stats_json(engine), fd_engine_pages(engine)};
+  char* const texts[] = {fd_engine_describe(engine), fd_engine_stats_json(engine), fd_engine_pages_json(engine)};
   for (size_t i = 0; i < 3; ++i) {
     CHECK(texts[i] != NULL && texts[i][0] != 0);
     fd_string_free(texts[i]);

@@ -279,7 +279,7 @@ void FuzzProgram::CallAnything(Dice* dice) {
       fd_engine_stats_reset(engine);
       break;
     case 5:
-      if (dice->OneIn(3)) fd_string_free(fd_engine_pages(engine));
+      if (dice->OneIn(3)) fd_string_free(fd_engine_pages_json(engine));
       break;
     case 6: {
       std::vector<uint8_t> memory = MakeStruct(DrawSize(dice, sizeof(fd_option_info)));

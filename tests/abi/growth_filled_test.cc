@@ -172,7 +172,7 @@ TEST_F(GrowthFilledTest, SizesThatAreNoneTakeNothing) {
     EXPECT_EQ(fd_engine_stats(engine->get(), out.get<fd_stats>()), FD_BAD_STRUCT_SIZE);
     EXPECT_EQ(fd_option_at(0, out.get<fd_option_info>()), FD_BAD_STRUCT_SIZE);
     uint64_t lost = 0;
-    EXPECT_EQ(fd_record_read(record, out.get<fd_record_event>(), 1, &lost, nullptr), 0u);
+    EXPECT_EQ(fd_record_read(record, out.get<fd_record_event>(), 1, &lost, nullptr), FD_BAD_STRUCT_SIZE);
     out.ExpectUntouchedFrom(0);
     uint32_t kept = 0;
     std::memcpy(&kept, out.at(0), sizeof(kept));
@@ -180,7 +180,7 @@ TEST_F(GrowthFilledTest, SizesThatAreNoneTakeNothing) {
   }
   fd_record_event recorded = {};
   recorded.struct_size = sizeof(recorded);
-  EXPECT_EQ(fd_record_read(record, &recorded, 1, nullptr, nullptr), 1u);
+  EXPECT_EQ(fd_record_read(record, &recorded, 1, nullptr, nullptr), 1);
   fd_record_close(record);
   fd_event event = {};
   event.struct_size = sizeof(event);

@@ -230,7 +230,7 @@ TEST_F(GrowthGivenTest, DefaultSamplingStaysWithinTheCallersStruct) {
   right.repetition_penalty = 1.5f;
   for (size_t bytes = 16; bytes <= sizeof(fd_request) + 64; bytes += 8) {
     SizedBuffer request = SizedBuffer::Of(Unusual(), bytes);
-    fd_default_sampling(engine->get(), request.get<fd_request>());
+    EXPECT_EQ(fd_default_sampling(engine->get(), request.get<fd_request>()), 0);
     request.ExpectBeginsAs(right);
     request.ExpectUntouchedFrom(1);
   }
@@ -263,7 +263,7 @@ TEST_F(GrowthGivenTest, SizesThatAreNoneAreRefusedByName) {
     refused(fd_submit(engine->get(), &request, &id), "fd_request");
     refused(fd_bench_submit(engine->get(), &request, &bench, &id), "fd_request");
     refused(fd_request_check(&request), "fd_request");
-    fd_default_sampling(engine->get(), &request);
+    EXPECT_EQ(fd_default_sampling(engine->get(), &request), FD_BAD_STRUCT_SIZE);
     EXPECT_EQ(request.struct_size, size);
     EXPECT_EQ(request.temperature, 0.9f) << "a struct of no size is left alone";
     fd_synth synth;

@@ -290,7 +290,7 @@ class InferenceEngine {
   }
   void ResetStatistics() { fd_engine_stats_reset(engine_); }
   // Asks the homes, which takes a second at most.
-  std::string PagesJson() const { return TakeString(fd_engine_pages(engine_)); }
+  std::string PagesJson() const { return TakeString(fd_engine_pages_json(engine_)); }
   // No further Submit; returns how many requests have not ended after timeout_ns (< 0: for ever).
   size_t Drain(int64_t timeout_ns = -1) { return fd_drain(engine_, timeout_ns); }
   fd_engine* get() const { return engine_; }
@@ -319,7 +319,8 @@ class EngineRecord {
       events->resize(before + kAtOnce);
       (*events)[before].struct_size = sizeof(fd_record_event);
       int ended = 0;
-      const size_t count = fd_record_read(record_, events->data() + before, kAtOnce, &lost_, &ended);
+      const size_t count =
+          static_cast<size_t>(fd_record_read(record_, events->data() + before, kAtOnce, &lost_, &ended));
       events->resize(before + count);
       if (ended != 0) ended_ = true;
       if (count < kAtOnce) return;

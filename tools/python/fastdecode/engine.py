@@ -388,7 +388,7 @@ class Engine:
     def pages_json(self) -> str:
         """KV pages of each home, as JSON. Asks the homes, which takes a second at most."""
         with _Use(self) as handle:
-            return c.take_text(self._library.fd_engine_pages(handle))
+            return c.take_text(self._library.fd_engine_pages_json(handle))
 
 
 def _c_parts(parts: Sequence[PromptPart]) -> Any:
