@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kSignalCheckNs = 50'000'000;
 
-const char* FinishName(fd_finish finish) {
+const char* FinishName(int32_t finish) {
   switch (finish) {
     case FD_FINISH_STOP:
       return "stop";

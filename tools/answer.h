@@ -22,7 +22,7 @@ struct Answer {
 
   std::string text;
   std::vector<Token> tokens;
-  fd_finish finish = FD_FINISH_CANCELLED;
+  int32_t finish = FD_FINISH_CANCELLED;  // fd_finish
   std::string error;
   uint32_t prompt_tokens = 0;
   uint64_t submit_ns = 0, end_ns = 0;

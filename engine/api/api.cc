@@ -186,7 +186,12 @@ int fd_option_at(size_t index, fd_option_info* out) {
   if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
   const fastdecode::OptionRow* row = fastdecode::OptionAt(index);
   if (row == nullptr) return 0;
-  const fd_option_info info = {0, row->name, row->value_name, row->default_value, row->help};
+  fd_option_info info;
+  std::memset(&info, 0, sizeof(info));  // with what lies between the fields
+  info.name = row->name;
+  info.value_name = row->value_name;
+  info.default_value = row->default_value;
+  info.help = row->help;
   WriteSized(info, out->struct_size, out);
   return 1;
 }
@@ -236,7 +241,12 @@ char* fd_engine_stats_json(const fd_engine* engine) {
 void fd_engine_stats_reset(fd_engine* engine) { engine->engine->ResetStatistics(); }
 int fd_engine_stats(const fd_engine* engine, fd_stats* out) {
   if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
-  const fastdecode::EngineCounts counts = engine->engine->Counts();
+  fastdecode::EngineCounts counts;
+  try {
+    counts = engine->engine->Counts();
+  } catch (const std::bad_alloc&) {
+    return FD_NO_MEMORY;
+  }
   fd_stats stats = {};
   stats.homes = counts.homes;
   stats.homes_up = counts.homes_up;
@@ -342,7 +352,7 @@ static fd_request DefaultRequest() {
   return request;
 }
 
-void fd_request_init(fd_request* request, size_t bytes) { WriteSized(DefaultRequest(), bytes, request); }
+void fd_request_init(fd_request* request, size_t bytes) { fastdecode::InitSized(DefaultRequest(), bytes, request); }
 
 int fd_default_sampling(const fd_engine* engine, fd_request* request) {
   fd_request changed = DefaultRequest();
@@ -445,7 +455,9 @@ fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id)
   return Submit(engine, request, fd_bench_request{}, id);
 }
 
-void fd_bench_request_init(fd_bench_request* request, size_t bytes) { WriteSized(fd_bench_request{}, bytes, request); }
+void fd_bench_request_init(fd_bench_request* request, size_t bytes) {
+  fastdecode::InitSized(fd_bench_request{}, bytes, request);
+}
 
 fd_status* fd_bench_submit(fd_engine* engine, const fd_request* request, const fd_bench_request* bench, uint64_t* id) {
   fd_bench_request known = {};

@@ -60,6 +60,12 @@ void WriteSized(const Struct& from, size_t bytes, void* out) {
   std::memcpy(out, &size, sizeof(size));
 }
 
+// As an init function: nothing where the size is none.
+template <class Struct>
+void InitSized(const Struct& defaults, size_t bytes, Struct* out) {
+  if (IsStructSize(bytes)) WriteSized(defaults, bytes, out);
+}
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_ENGINE_API_SIZED_STRUCT_H_

@@ -28,7 +28,7 @@ static fd_synth DefaultSynth() {
   return synth;
 }
 
-void fd_synth_init(fd_synth* synth, size_t bytes) { fastdecode::WriteSized(DefaultSynth(), bytes, synth); }
+void fd_synth_init(fd_synth* synth, size_t bytes) { fastdecode::InitSized(DefaultSynth(), bytes, synth); }
 
 fd_status* fd_synthesize(const fd_synth* given) {
   fd_synth known = DefaultSynth();

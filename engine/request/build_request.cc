@@ -25,6 +25,20 @@ absl::Status CheckRoom(const RequestContext& context, const char* field, size_t 
                                                     field, tokens, context.max_context));
 }
 
+absl::Status CheckParts(std::span<const RequestFields::Part> parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].ids == nullptr && parts[i].id_count > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("parts[%d].ids: it is NULL, but id_count is %d", i, parts[i].id_count));
+    }
+    if (parts[i].ids == nullptr && parts[i].text == nullptr && parts[i].text_bytes > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("parts[%d].text: it is NULL, but text_bytes is %d", i, parts[i].text_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // What is given by pointer and count.
 absl::Status CheckArrays(const RequestFields& given) {
   const struct {
@@ -42,6 +56,7 @@ absl::Status CheckArrays(const RequestFields& given) {
     if (array != nullptr || count == 0) continue;
     return absl::InvalidArgumentError(absl::StrFormat("%s: it is NULL, but %s is %d", field, count_field, count));
   }
+  if (absl::Status bad = CheckParts({given.parts, given.part_count}); !bad.ok()) return bad;
   for (size_t i = 0; i < given.stop_count; ++i) {
     if (given.stop[i] == nullptr) return absl::InvalidArgumentError(absl::StrFormat("stop: string %d is NULL", i));
   }
@@ -66,6 +81,8 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, co
   } else {
     const RequestFields::Part whole = {/*special=*/true, given.prompt, given.prompt_bytes};
     const bool in_parts = given.part_count > 0;
+    const std::string_view text(given.prompt == nullptr ? "" : given.prompt, given.prompt_bytes);
+    if (absl::Status bad = Tokenizer::CheckText("prompt", text); !bad.ok()) return bad;
     absl::StatusOr<std::vector<int32_t>> encoded = EncodeParts(
         context, in_parts ? std::span(given.parts, given.part_count) : std::span(&whole, 1), given.add_special_tokens);
     if (!encoded.ok()) return encoded.status();
@@ -226,22 +243,22 @@ absl::Status CheckRequest(const RequestFields& given) {
 
 absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
                                                  std::span<const RequestFields::Part> given, bool add_special_tokens) {
+  if (absl::Status bad = CheckParts(given); !bad.ok()) return bad;
   std::vector<Tokenizer::Part> parts;
   bool text = false;
   for (size_t i = 0; i < given.size(); ++i) {
-    const std::string field = given.size() == 1 ? "prompt" : absl::StrFormat("parts[%d]", i);
     if (given[i].ids != nullptr) {
       const std::span<const int32_t> ids(given[i].ids, given[i].id_count);
-      if (absl::Status bad = CheckTokenIds(context, field.c_str(), ids); !bad.ok()) return bad;
+      if (absl::Status bad = CheckTokenIds(context, absl::StrFormat("parts[%d].ids", i).c_str(), ids); !bad.ok()) {
+        return bad;
+      }
       parts.push_back({"", true, ids});
       continue;
     }
-    if (given[i].text == nullptr && given[i].text_bytes > 0) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: its text is NULL, but text_bytes is %d", field, given[i].text_bytes));
-    }
     const std::string_view piece(given[i].text == nullptr ? "" : given[i].text, given[i].text_bytes);
-    if (absl::Status bad = Tokenizer::CheckText(field.c_str(), piece); !bad.ok()) return bad;
+    if (absl::Status bad = Tokenizer::CheckText(absl::StrFormat("parts[%d].text", i).c_str(), piece); !bad.ok()) {
+      return bad;
+    }
     parts.push_back({piece, given[i].special, {}});
     text = true;
   }

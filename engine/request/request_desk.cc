@@ -238,6 +238,7 @@ bool RequestDesk::EndOverdue() {
       end.finish = RequestFinish::kDeadline;
       end.generated_tokens = request.announced;
       end.times = RequestTimes(request.sequence.times_so_far.Load());
+      if (end.times.queue_ns == 0) end.times.queue_ns = now_ns - request.submit_ns;  // it was in no step
       End(request, std::move(end), LastText(request), now_ns);
     }
     first_deadline_.store(deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first, std::memory_order_relaxed);

@@ -18,7 +18,7 @@ namespace fastdecode {
 struct RightEnd {
   bool known = false;  // whether the tokens are: without, some field that shapes them was cut off
   uint32_t tokens = 0;
-  fd_finish finish = FD_FINISH_LENGTH;
+  int32_t finish = FD_FINISH_LENGTH;
   int32_t stop_token = -1, stop_index = -1;
   std::string text;
 };
@@ -51,7 +51,7 @@ class FuzzCall {
   int finished = 0;           // FINISHED events
   uint64_t taken_tokens = 0;  // of events that were large enough to tell
   bool counts = true;         // all of them were
-  fd_finish finish = FD_FINISH_ERROR;
+  int32_t finish = FD_FINISH_ERROR;
   bool finish_known = false;
 
   std::atomic<bool> cancel_asked{false};

@@ -25,7 +25,7 @@ struct Outcome {
   std::vector<int32_t> tokens;
   size_t logprobs = 0;  // that events had
   void* user = nullptr;
-  fd_finish finish = FD_FINISH_ERROR;
+  int32_t finish = FD_FINISH_ERROR;
 
   bool operator==(const Outcome& other) const = default;
 };

@@ -10,14 +10,14 @@
  * Functions, constants and fields at the end of structs are added, and nothing is changed or removed. Every struct that
  * grows begins with struct_size, which says what its caller knows: the init functions set it, or the caller does, in an
  * array in the first element for all of them. The library gives fields that a smaller struct lacks their defaults, and
- * never writes behind a struct's end. A larger struct is accepted while the bytes that this library does not know are 0,
- * and otherwise refused with the name of the struct: its caller uses what this library does not have yet. In a larger
- * struct that it fills in, what it does not know becomes 0.
+ * never writes behind a struct's end. A struct from a newer caller is larger: as input it is accepted while the bytes that
+ * this library does not know are 0, and otherwise refused by its name; as output, these bytes become 0. FD_ABI_VERSION, and
+ * the soname with it, changes only if this promise is broken; fd_version says what a library has.
  *
  * Threads: every function may be called from any thread, except that a handle must not be used during or after its destroy
  * function, and but for what fd_log_sink says. Two callbacks are ever called: the log sink, and fd_synth.progress, by
- * the thread in fd_synthesize. Several engines may live in one process; no global state, but for which of its GPUs have
- * one, and whose turn it is on a core that threads share. The engine's own threads are pinned; the caller's threads and
+ * the thread in fd_synthesize. Several engines may live in one process. The only global state is which of its GPUs an engine
+ * uses, and which thread has its turn on a core that threads share. The engine's own threads are pinned; the caller's threads and
  * signals are left alone. An engine does not survive fork(): the child must not use its handle.
  *
  * No environment variable is read here, but libraries below read theirs: oneDNN (ONEDNN_MAX_CPU_ISA, ONEDNN_VERBOSE),
@@ -66,7 +66,7 @@ void fd_status_destroy(fd_status* status);                /* NULL allowed */
 #define FD_TIMEOUT 0
 #define FD_UNKNOWN_REQUEST (-1)
 #define FD_NO_MEMORY (-2)
-#define FD_BAD_STRUCT_SIZE (-3)     /* a struct_size that is none: fewer than 16 bytes, or no multiple of 8 */
+#define FD_BAD_STRUCT_SIZE (-3)     /* a struct_size that is none: not 16 to 65536 bytes, or no multiple of 8 */
 
 /* ---- Options: named values. Numbers, choices, endpoints and faults are checked when set; lists of cores, devices and
  * files, and what goes with what, when an engine or worker is created. fd_option_at lists them all with defaults and
@@ -130,7 +130,7 @@ typedef struct fd_stats {
   uint64_t created_ns;              /* the same clock: when the engine was ready */
   uint64_t last_step_ns;            /* the same clock: when a step ended last; 0: none has */
 } fd_stats;
-/* Fills in *out. Never blocks on the model or a home. 0: done; FD_BAD_STRUCT_SIZE: that of *out. */
+/* Fills in *out. Never blocks on the model or a home. 0: done; FD_BAD_STRUCT_SIZE: that of *out; FD_NO_MEMORY. */
 int fd_engine_stats(const fd_engine* engine, fd_stats* out);
 /* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and
  * waits for their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
@@ -179,7 +179,7 @@ typedef struct fd_request {
   void* user;                       /* comes back in each event; NULL */
   /* How many, and how long. */
   uint64_t deadline_ns;             /* engine clock (CLOCK_MONOTONIC): the request ends then with FD_FINISH_DEADLINE; 0: none */
-  uint32_t max_tokens;              /* generated tokens at most; 16. 0: with prompt_logprobs, the prompt alone */
+  uint32_t max_tokens;              /* generated tokens at most; 16. 0 with prompt_logprobs alone: nothing is generated */
   uint32_t min_tokens;              /* no stop before so many; stop strings are looked for in the text after them; 0 */
   int ignore_eos;                   /* 0 */
   int include_stop;                 /* 1: the stop string is part of the text; 0 */
@@ -253,16 +253,17 @@ typedef struct fd_step_times {
   uint64_t sampling_ns;             /* the last stage: logits and sampling */
 } fd_step_times;
 typedef struct fd_request_times {
-  uint32_t struct_size;             /* what the library has filled in */
+  uint32_t struct_size;             /* what the library has filled in: no more may be read */
   uint32_t preemptions;             /* its KV went to make room for another request, and was computed again */
-  uint64_t queue_ns;                /* submitted, or preempted, and in no step yet */
+  uint64_t queue_ns;                /* submitted, or preempted, and in no step yet; a deadline that ends it while it is
+                                     * preempted leaves that wait out */
   fd_step_times prefill;            /* steps that computed tokens of the prompt, or known tokens again */
   fd_step_times decode;             /* the others */
 } fd_request_times;
 
 typedef struct fd_event {
   uint32_t struct_size;             /* set by the caller: sizeof(fd_event) */
-  fd_event_kind kind;
+  int32_t kind;                     /* fd_event_kind; later libraries may have more */
   uint64_t id;                      /* of the request */
   void* user;                       /* as in the request */
   uint32_t choice;                  /* which of the request's answers; 0 */
@@ -276,7 +277,7 @@ typedef struct fd_event {
                                      * is none: PROMPT, for the first token; and where the vocabulary has no more */
   const char* text;                 /* UTF-8; a 0 byte follows, and may be part of it, too */
   size_t text_bytes;
-  fd_finish finish;                 /* FINISHED */
+  int32_t finish;                   /* FINISHED: fd_finish; later libraries may have more */
   int32_t stop_index;               /* FINISHED with FD_FINISH_STOP: which of the request's stop strings; -1: none, a token */
   int32_t stop_token;               /* FINISHED with FD_FINISH_STOP: the stop token; -1: none, a string */
   uint32_t prompt_tokens;           /* FINISHED */
@@ -288,8 +289,8 @@ typedef struct fd_event {
   const fd_request_times* times;    /* FINISHED */
 } fd_event;
 
-/* So many events of a request wait at most for a caller who does not take them. The tokens that come then are added to the
- * last one that waits. */
+/* So many events of a request wait at most for a caller who does not take them, and FD_EVENT_FINISHED. The tokens that come
+ * then are added to the last one that waits. */
 #define FD_UNDELIVERED_MAX 1024
 
 /* The next event of one request, waiting up to timeout_ns (< 0: for ever). 1: *out is filled in; else FD_TIMEOUT;
@@ -306,8 +307,9 @@ int fd_poll(fd_engine* engine, fd_event* out, size_t capacity, int64_t timeout_n
  * Take them with fd_poll and timeout 0. It is the engine's, which closes it when it is destroyed: nobody else reads, writes
  * or closes it. -1, with errno set: the process has no descriptor left. */
 int fd_engine_event_fd(fd_engine* engine);
-/* Drops a request's events, and what fd_next's last one points to (fd_poll's stay); cancels it if it still runs. With fd_next, each request
- * needs it, or one more fd_next after FD_EVENT_FINISHED, for its memory to be freed before the engine's. */
+/* Drops a request's events; cancels it if it still runs. Pointers from fd_next end with it, those from fd_poll are valid until
+ * the next fd_poll. With fd_next, each request needs it, or one more fd_next after FD_EVENT_FINISHED: otherwise its memory is
+ * kept until the engine is destroyed. */
 void fd_forget(fd_engine* engine, uint64_t id);
 
 /* No further submit is accepted. Returns when every request has ended, or when timeout_ns (< 0: for ever) has passed: how

@@ -16,7 +16,9 @@
 
 #include <fastdecode/fastdecode.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -25,7 +27,7 @@
 #include <vector>
 
 namespace fastdecode {
-inline namespace abi3 {
+inline namespace v0_1 {
 
 class Error : public std::runtime_error {
  public:
@@ -163,10 +165,12 @@ struct TokenEvent {
       const fd_token_logprob* const top = event.top_logprobs + i * event.top_logprob_count;
       top_logprobs.emplace_back(top, top + event.top_logprob_count);
     }
-    if (event.times != nullptr) times = *event.times;
+    if (event.times == nullptr) return;
+    times.emplace();  // what the library does not know is 0
+    std::memcpy(&*times, event.times, std::min<size_t>(event.times->struct_size, sizeof(*times)));
   }
 
-  fd_event_kind kind;
+  int32_t kind;  // fd_event_kind
   bool finished;
   uint64_t id;
   void* user;
@@ -176,7 +180,7 @@ struct TokenEvent {
   std::vector<float> logprobs;                              // [tokens], or empty
   std::vector<std::vector<fd_token_logprob>> top_logprobs;  // [tokens], or empty
   std::string text;
-  fd_finish finish;
+  int32_t finish;  // fd_finish
   int32_t stop_index, stop_token;
   std::string error;
   uint32_t prompt_tokens, generated_tokens;
@@ -231,7 +235,8 @@ class InferenceEngine {
     return id;
   }
   // Calls take(event) for each event that waits, at most for some hundred, once there is one or timeout_ns (< 0: for
-  // ever) has passed: fd_poll, which see. What the event points to lives until the next call.
+  // ever) has passed: fd_poll, which see. What the event points to lives until the next call. `take` must not throw:
+  // the rest of the events would be lost.
   template <class Take>
   size_t Poll(int64_t timeout_ns, Take&& take) {
     fd_event events[256];
@@ -352,7 +357,7 @@ class WorkerServer {
   fd_worker* worker_ = nullptr;
 };
 
-}  // namespace abi3
+}  // namespace v0_1
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_FASTDECODE_HPP_

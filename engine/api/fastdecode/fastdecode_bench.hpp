@@ -8,7 +8,7 @@
 #include <fastdecode/fastdecode.hpp>
 
 namespace fastdecode {
-inline namespace abi3 {
+inline namespace v0_1 {
 
 struct BenchRequest : fd_bench_request {
   BenchRequest() { fd_bench_request_init(this, sizeof(fd_bench_request)); }
@@ -22,7 +22,7 @@ inline TokenStream Submit(InferenceEngine& engine, const GenerateRequest& reques
   return TokenStream(engine.get(), id);
 }
 
-}  // namespace abi3
+}  // namespace v0_1
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_FASTDECODE_BENCH_HPP_

@@ -27,7 +27,7 @@ Error EngineError(const OptionList& options);
 // How one request went.
 struct Answer {
   bool ended = false;  // its last event came within kAnswerTimeoutNs
-  fd_finish finish = FD_FINISH_ERROR;
+  int32_t finish = FD_FINISH_ERROR;
   std::string error;
   std::vector<int32_t> tokens;
   uint64_t end_ns = 0;               // engine clock

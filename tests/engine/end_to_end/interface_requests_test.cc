@@ -193,7 +193,7 @@ TEST_F(InterfaceTest, NullPointersAreRefusedByName) {
               "fd_tokenize: ids is NULL, capacity 1");
   part.text_bytes = 4;
   ExpectError(error_of(fd_tokenize(engine->get(), &part, 1, 0, ids, 1, &count)), FD_INVALID_ARGUMENT,
-              "its text is NULL, but text_bytes is 4");
+              "parts[0].text: it is NULL, but text_bytes is 4");
   char* text = nullptr;
   ExpectError(error_of(fd_detokenize(engine->get(), nullptr, 2, &text, &count)), FD_INVALID_ARGUMENT,
               "fd_detokenize: ids is NULL, count 2");

@@ -166,6 +166,8 @@ TEST(RequestEventsTest, ADeadlineEndsARequestThatWaits) {
     EXPECT_EQ(outcome.finish, RequestFinish::kDeadline);
     EXPECT_EQ(outcome.tokens.size(), 0u);
     EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.end.times.prefill.steps, 0u);
+    EXPECT_GT(outcome.end.times.queue_ns, id == late ? 15'000'000u : 0u) << "all of its time";
   }
   EXPECT_GE(NowNs(), start_ns + 20'000'000);
   EXPECT_EQ(serving.desk().statistics().running, 1u);

@@ -182,7 +182,7 @@ class fd_request_times(SizedStructure):
 class fd_event(SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
-        ("kind", c_uint),
+        ("kind", c_int32),
         ("id", c_uint64),
         ("user", c_void_p),
         ("choice", c_uint32),
@@ -194,7 +194,7 @@ class fd_event(SizedStructure):
         ("top_logprobs", POINTER(fd_token_logprob)),
         ("text", POINTER(c_char)),
         ("text_bytes", c_size_t),
-        ("finish", c_uint),
+        ("finish", c_int32),
         ("stop_index", c_int32),
         ("stop_token", c_int32),
         ("prompt_tokens", c_uint32),
