@@ -127,7 +127,7 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
         ->type_name(type)
         ->group(group);
   };
-  // Of the model's generation_config.json, if that says something.
+  // These come from the model's generation_config.json, if it has them.
   const auto add_recommended = [&](const char* names, auto& value, const std::string& help, const char* type) {
     return add(names, value, help + " [the model's, or " + ShortNumber(value) + "]", type);
   };

@@ -13,26 +13,30 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "engine/api/read_request.h"
 #include "engine/api/sized_struct.h"
 #include "engine/api/status.h"
+#include "engine/api/to_event.h"
 #include "engine/request/build_request.h"
 #include "engine/start/engine.h"
 #include "engine/start/options.h"
 #include "engine/start/worker_process.h"
 
+using fastdecode::DefaultRequest;
 using fastdecode::Engine;
+using fastdecode::GivenRequest;
 using fastdecode::IsStructSize;
 using fastdecode::LogLevel;
 using fastdecode::Options;
+using fastdecode::ReadParts;
+using fastdecode::ReadRequest;
 using fastdecode::ReadSized;
 using fastdecode::RecordReader;
-using fastdecode::Request;
 using fastdecode::RequestDesk;
-using fastdecode::RequestEvent;
 using fastdecode::RequestFields;
 using fastdecode::RequestFinish;
-using fastdecode::Sequence;
 using fastdecode::TakenEvent;
+using fastdecode::ToEvent;
 using fastdecode::ToStatus;
 using fastdecode::WorkerProcess;
 using fastdecode::WriteSized;
@@ -46,7 +50,6 @@ struct fd_options {
 namespace {
 
 constexpr size_t kRecordedMax = 1 << 20;  // events that fd_record_read gives at once
-constexpr size_t kPartsMax = 1 << 16;
 
 char* CopyString(const std::string& text) {
   char* copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -80,84 +83,6 @@ Options WithLog(const fd_options* given, fd_options* keep) {
     options.log_user = keep;
   }
   return options;
-}
-
-fd_finish ToFinish(RequestFinish finish) {
-  switch (finish) {
-    case RequestFinish::kStop:
-      return FD_FINISH_STOP;
-    case RequestFinish::kLength:
-      return FD_FINISH_LENGTH;
-    case RequestFinish::kCancelled:
-      return FD_FINISH_CANCELLED;
-    case RequestFinish::kError:
-      return FD_FINISH_ERROR;
-    case RequestFinish::kDeadline:
-      return FD_FINISH_DEADLINE;
-  }
-  return FD_FINISH_ERROR;
-}
-
-static_assert(sizeof(fd_token_logprob) == sizeof(fastdecode::TokenLogprob) &&
-              offsetof(fd_token_logprob, token) == offsetof(fastdecode::TokenLogprob, token) &&
-              offsetof(fd_token_logprob, logprob) == offsetof(fastdecode::TokenLogprob, logprob));
-static_assert(FD_UNDELIVERED_MAX == Request::kUndeliveredMax);
-
-void FillTokens(const Sequence& sequence, const RequestEvent& event, fd_event* out) {
-  const size_t first = event.token_index;
-  out->token_index = event.token_index;
-  out->token_count = event.token_count;
-  out->tokens = sequence.tokens.data() + sequence.prompt_tokens + first;
-  if (sequence.sampling.logprobs < 0) return;
-  out->logprobs = sequence.logprobs.data() + first;
-  out->top_logprob_count = static_cast<uint32_t>(sequence.sampling.logprobs);
-  if (out->top_logprob_count == 0) return;
-  out->top_logprobs =
-      reinterpret_cast<const fd_token_logprob*>(sequence.top_logprobs.data() + first * out->top_logprob_count);
-}
-
-void FillPrompt(const Sequence& sequence, fd_event* out) {
-  out->tokens = sequence.tokens.data();
-  out->token_count = sequence.prompt_tokens;
-  out->logprobs = sequence.prompt_logprobs.data();
-  out->top_logprob_count = static_cast<uint32_t>(sequence.prompt_sampling.logprobs);
-  if (out->top_logprob_count == 0) return;
-  out->top_logprobs = reinterpret_cast<const fd_token_logprob*>(sequence.prompt_top_logprobs.data());
-}
-
-fd_event ToEvent(const TakenEvent& taken) {
-  const Request& request = *taken.request;
-  const RequestEvent& event = *taken.event;
-  fd_event out = {};
-  out.id = request.sequence.id;
-  out.user = request.user;
-  out.text = event.text.c_str();
-  out.text_bytes = event.text.size();
-  out.error = "";
-  out.stop_index = out.stop_token = -1;
-  out.submit_ns = request.submit_ns;
-  out.time_ns = event.time_ns;
-  switch (event.kind) {
-    case RequestEvent::Kind::kToken:
-      out.kind = FD_EVENT_TOKEN;
-      FillTokens(request.sequence, event, &out);
-      break;
-    case RequestEvent::Kind::kPrompt:
-      out.kind = FD_EVENT_PROMPT;
-      FillPrompt(request.sequence, &out);
-      break;
-    case RequestEvent::Kind::kFinished:
-      out.kind = FD_EVENT_FINISHED;
-      out.finish = ToFinish(request.end.finish);
-      out.error = request.end.error.c_str();
-      out.stop_index = request.end.stop_index;
-      out.stop_token = request.end.stop_token;
-      out.prompt_tokens = request.sequence.prompt_tokens;
-      out.generated_tokens = request.end.generated_tokens;
-      out.times = reinterpret_cast<const fd_request_times*>(&request.end.times);
-      break;
-  }
-  return out;
 }
 
 }  // namespace
@@ -294,21 +219,6 @@ static fd_status* CheckArray(const char* name, const void* array, const char* co
   return new fd_status{FD_INVALID_ARGUMENT, absl::StrFormat("%s is NULL, %s %d", name, count_name, count)};
 }
 
-// Copies an array of a caller's parts, whose size the first one says.
-static fd_status* ReadParts(const fd_prompt_part* given, size_t count, std::vector<RequestFields::Part>* out) {
-  if (count > kPartsMax) {
-    return ToStatus(absl::StrFormat("part_count: %d parts of a prompt are more than %d", count, kPartsMax));
-  }
-  for (size_t i = 0; given != nullptr && i < count; ++i) {
-    const char* const at = reinterpret_cast<const char*>(given) + i * given->struct_size;
-    fd_prompt_part part = {};
-    const std::string wrong = fastdecode::ReadSizedAt("fd_prompt_part", at, given->struct_size, &part);
-    if (!wrong.empty()) return ToStatus(wrong);
-    out->push_back({part.special != 0, part.text, part.text_bytes, part.ids, part.id_count});
-  }
-  return nullptr;
-}
-
 fd_status* fd_tokenize(const fd_engine* engine, const fd_prompt_part* parts, size_t part_count, int add_special_tokens,
                        int32_t* ids, size_t capacity, size_t* count) {
   if (fd_status* bad = CheckArray("fd_tokenize: parts", parts, "part_count", part_count); bad != nullptr) return bad;
@@ -340,18 +250,6 @@ fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t cou
   return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the text of tokens"};
 }
 
-static fd_request DefaultRequest() {
-  fd_request request = {};
-  request.add_special_tokens = 1;
-  request.max_tokens = 16;
-  request.temperature = 1;
-  request.top_p = 1;
-  request.repetition_penalty = 1;
-  request.logprobs = -1;
-  request.prompt_logprobs = -1;
-  return request;
-}
-
 void fd_request_init(fd_request* request, size_t bytes) { fastdecode::InitSized(DefaultRequest(), bytes, request); }
 
 int fd_default_sampling(const fd_engine* engine, fd_request* request) {
@@ -365,67 +263,6 @@ int fd_default_sampling(const fd_engine* engine, fd_request* request) {
   changed.repetition_penalty = defaults.repetition_penalty.value_or(changed.repetition_penalty);
   WriteSized(changed, request->struct_size, request);
   return 0;
-}
-
-namespace {
-
-// A request as it was given, and copies of what is not handed on as it is.
-struct GivenRequest {
-  RequestFields fields;
-  std::vector<fastdecode::LogitBias> biases;
-  std::vector<RequestFields::Part> parts;
-};
-
-}  // namespace
-
-// Arrays stay the caller's, but for biases and parts.
-static fd_status* ReadRequest(const fd_request* given, GivenRequest* out) {
-  fd_request request = DefaultRequest();
-  if (fd_status* bad = ToStatus(ReadSized("fd_request", given, &request)); bad != nullptr) return bad;
-  if (request.reserved != 0) return ToStatus(absl::StrFormat("fd_request.reserved: %d is not 0", request.reserved));
-  if (request.logit_bias_count > size_t{fastdecode::kMaxVocab}) {
-    return ToStatus(absl::StrFormat("logit_bias_count: %d are more biases than any vocabulary has tokens, %d",
-                                    request.logit_bias_count, fastdecode::kMaxVocab));
-  }
-  RequestFields& fields = out->fields;
-  fields.add_special_tokens = request.add_special_tokens != 0;
-  fields.prompt = request.prompt;
-  fields.prompt_bytes = request.prompt_bytes;
-  fields.prompt_ids = request.prompt_ids;
-  fields.prompt_id_count = request.prompt_id_count;
-  fields.part_count = request.part_count;
-  if (request.parts != nullptr) {
-    if (fd_status* bad = ReadParts(request.parts, request.part_count, &out->parts); bad != nullptr) return bad;
-    fields.parts = out->parts.data();
-  }
-  fields.user = request.user;
-  fields.deadline_ns = request.deadline_ns;
-  fields.max_tokens = request.max_tokens;
-  fields.min_tokens = request.min_tokens;
-  fields.ignore_eos = request.ignore_eos != 0;
-  fields.include_stop = request.include_stop != 0;
-  fields.stop_token_ids = request.stop_token_ids;
-  fields.stop_token_id_count = request.stop_token_id_count;
-  fields.stop = request.stop;
-  fields.stop_count = request.stop_count;
-  fields.seed = request.seed;
-  fields.temperature = request.temperature;
-  fields.top_k = request.top_k;
-  fields.top_p = request.top_p;
-  fields.min_p = request.min_p;
-  fields.repetition_penalty = request.repetition_penalty;
-  fields.presence_penalty = request.presence_penalty;
-  fields.frequency_penalty = request.frequency_penalty;
-  fields.logprobs = request.logprobs;
-  fields.prompt_logprobs = request.prompt_logprobs;
-  fields.logit_bias_count = request.logit_bias_count;
-  if (request.logit_bias != nullptr) {
-    for (size_t i = 0; i < request.logit_bias_count; ++i) {
-      out->biases.push_back({request.logit_bias[i].token, request.logit_bias[i].bias});
-    }
-    fields.logit_bias = out->biases.data();
-  }
-  return nullptr;
 }
 
 fd_status* fd_request_check(const fd_request* request) {

@@ -60,7 +60,7 @@ void WriteSized(const Struct& from, size_t bytes, void* out) {
   std::memcpy(out, &size, sizeof(size));
 }
 
-// As an init function: nothing where the size is none.
+// Sets a caller's struct to its defaults, as init functions do. A size that is none leaves it alone.
 template <class Struct>
 void InitSized(const Struct& defaults, size_t bytes, Struct* out) {
   if (IsStructSize(bytes)) WriteSized(defaults, bytes, out);

@@ -51,7 +51,7 @@ struct Sequence {
   void* owner = nullptr;                  // the desk's record of it
   uint64_t submit_ns = 0;                 // NowNs
   float* prompt_logits = nullptr;         // [prompt_tokens][vocab] if every prompt position's logits are wanted
-  // As AskForPromptLogprobs made them; prompt_sampling.logprobs is what it was asked for.
+  // AskForPromptLogprobs makes these; prompt_sampling.logprobs is the number that it was asked for.
   SamplingParams prompt_sampling;         // of the one token that may be drawn: the prompt's next one
   std::pmr::vector<int32_t> prompt_ids;   // [prompt_tokens], where sampling reads them; empty: not asked for
 

@@ -309,7 +309,7 @@ void Pipeline::FinishStep(int m) {
   record_.Finish({m, batch.step}, batch.stage_end_ns, quiet_since_ns_, static_cast<uint32_t>(tokens));
 }
 
-// Of a step that it had rows in, before these count as computed.
+// Gives the sequence the times of a step that it had rows in. Called before these rows count as computed.
 void Pipeline::AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t now_ns) {
   const bool in_prompt = sequence->computed < sequence->prompt_tokens;
   const bool prefill = in_prompt || sequence->length - sequence->computed > 1;
@@ -318,7 +318,7 @@ void Pipeline::AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t no
   sequence->times_so_far.Store(sequence->times);
 }
 
-// Of the prompt's token at args.position, the only one that could be drawn. It could not if its logit is -infinity.
+// The prompt's token at args.position was the only one that could be drawn. A logit of -infinity kept it from that.
 void Pipeline::TakePromptLogprob(Sequence* sequence, const LogitRow& logit) {
   if (logit.result.outcome == SampleOutcome::kBadLogits) {
     sequence->failed = true;

@@ -25,8 +25,8 @@ struct StepTimes {
   // stage starts, since another micro-batch had the S-Part or another thread the core; and between two steps, whatever
   // held the micro-batch, the sequence's place in it, or its pushed prompt.
   uint64_t wait_ns = 0;
-  // Of the home whose reply was the last: from when it saw the hop, so had its core's turn, until its last thread was
-  // done.
+  // The home whose reply was the last, at work: from when it saw the hop, and so had its core's turn, until its last
+  // thread was done.
   uint64_t home_ns = 0;
   // The rest of the hop, there and back. What went by while the pipeline did not look, and so may have been either, is
   // in wait_ns. Without a reply, since the home was lost, all of the hop.

@@ -227,7 +227,7 @@ absl::Status CheckRequest(const RequestFields& given) {
     return absl::InvalidArgumentError(
         absl::StrFormat("prompt_logprobs: %d is not in [-1, %d]", given.prompt_logprobs, kMaxLogprobs));
   }
-  // Of a prompt alone something must be wanted.
+  // A request that generates nothing must want something of its prompt.
   if (given.max_tokens == 0 && given.prompt_logprobs < 0) {
     return absl::InvalidArgumentError("max_tokens: 0 is not at least 1, as it may be with prompt_logprobs alone");
   }

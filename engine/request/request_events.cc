@@ -50,7 +50,7 @@ absl::Status RequestDesk::Submit(std::unique_ptr<Request> request, uint64_t* id)
   return absl::OkStatus();
 }
 
-// As request next_id_. Where memory runs out nothing is changed.
+// The request gets the number next_id_. Where memory runs out nothing is changed.
 void RequestDesk::Lend(std::unique_ptr<Request> given) {
   Request& request = *given;
   request.sequence.id = next_id_;

@@ -87,7 +87,7 @@ class FuzzCall {
 
   std::atomic<uint64_t> id_{0};
 
-  // Of events.
+  // What its events have said so far.
   std::vector<int32_t> tokens_;
   std::string text_;
   bool whole_text_ = true;

@@ -80,7 +80,7 @@ bool FuzzProgram::Readable() {
   return poll(&wait, 1, 0) == 1;
 }
 
-// As an event loop does. Nobody else takes events, and so what is readable stays so, unless somebody forgets requests.
+// Polls like an event loop. Nobody else takes events, and so what is readable stays so, unless somebody forgets requests.
 void FuzzProgram::PollWhenReadable(Dice* dice) {
   if (!engine_->has_event_fd) {
     if (dice->OneIn(3)) AskForEventFd();

@@ -258,7 +258,7 @@ void FuzzProgram::AskForEventFd() {
   engine_->has_event_fd = true;
 }
 
-// Of what changes nothing.
+// Calls one of the functions that change nothing.
 void FuzzProgram::CallAnything(Dice* dice) {
   fd_engine* const engine = engine_->get();
   switch (dice->Between(0, 8)) {

@@ -102,7 +102,7 @@ class FuzzProgram {
   std::mutex calls_mutex_;
   std::vector<std::shared_ptr<FuzzCall>> calls_;  // that were accepted
 
-  // Of the poller: what it took last, in memory of the size that it asked with.
+  // What the poller took last, in memory of the size that it asked with.
   struct Taken {
     FuzzCall* call;
     fd_event event;

@@ -243,7 +243,7 @@ TEST_F(GrowthFilledTest, RecordsHaveTheirCallersStride) {
   for (size_t i = 0; i < sizes.size(); ++i) ThrowIfError(fd_record_open(engine->get(), &readers.emplace_back()));
   RightEvents(engine->get());
   engine->Drain();
-  // Of events that come once a request: others go on while there is none.
+  // Only these events come once a request or token; others go on while there is no request.
   const auto wanted = [](const fd_record_event& event) {
     return event.kind == FD_RECORD_SUBMIT || event.kind == FD_RECORD_JOIN || event.kind == FD_RECORD_TOKEN;
   };

@@ -61,7 +61,7 @@ std::vector<TokenStream> SubmitBatch(InferenceEngine& engine, const BenchFlags& 
   return streams;
 }
 
-// Of the last of an event's tokens, which are several where nobody took them for long.
+// The index of an event's last token. An event has several where nobody took them for long.
 uint32_t LastIndex(const TokenEvent& event) {
   return event.token_index + static_cast<uint32_t>(event.tokens.size()) - 1;
 }

@@ -1,0 +1,89 @@
+#include "engine/api/to_event.h"
+
+#include <cstddef>
+
+namespace fastdecode {
+
+namespace {
+
+fd_finish ToFinish(RequestFinish finish) {
+  switch (finish) {
+    case RequestFinish::kStop:
+      return FD_FINISH_STOP;
+    case RequestFinish::kLength:
+      return FD_FINISH_LENGTH;
+    case RequestFinish::kCancelled:
+      return FD_FINISH_CANCELLED;
+    case RequestFinish::kError:
+      return FD_FINISH_ERROR;
+    case RequestFinish::kDeadline:
+      return FD_FINISH_DEADLINE;
+  }
+  return FD_FINISH_ERROR;
+}
+
+static_assert(sizeof(fd_token_logprob) == sizeof(TokenLogprob) &&
+              offsetof(fd_token_logprob, token) == offsetof(TokenLogprob, token) &&
+              offsetof(fd_token_logprob, logprob) == offsetof(TokenLogprob, logprob));
+static_assert(FD_UNDELIVERED_MAX == Request::kUndeliveredMax);
+
+void FillTokens(const Sequence& sequence, const RequestEvent& event, fd_event* out) {
+  const size_t first = event.token_index;
+  out->token_index = event.token_index;
+  out->token_count = event.token_count;
+  out->tokens = sequence.tokens.data() + sequence.prompt_tokens + first;
+  if (sequence.sampling.logprobs < 0) return;
+  out->logprobs = sequence.logprobs.data() + first;
+  out->top_logprob_count = static_cast<uint32_t>(sequence.sampling.logprobs);
+  if (out->top_logprob_count == 0) return;
+  out->top_logprobs =
+      reinterpret_cast<const fd_token_logprob*>(sequence.top_logprobs.data() + first * out->top_logprob_count);
+}
+
+void FillPrompt(const Sequence& sequence, fd_event* out) {
+  out->tokens = sequence.tokens.data();
+  out->token_count = sequence.prompt_tokens;
+  out->logprobs = sequence.prompt_logprobs.data();
+  out->top_logprob_count = static_cast<uint32_t>(sequence.prompt_sampling.logprobs);
+  if (out->top_logprob_count == 0) return;
+  out->top_logprobs = reinterpret_cast<const fd_token_logprob*>(sequence.prompt_top_logprobs.data());
+}
+
+}  // namespace
+
+fd_event ToEvent(const TakenEvent& taken) {
+  const Request& request = *taken.request;
+  const RequestEvent& event = *taken.event;
+  fd_event out = {};
+  out.id = request.sequence.id;
+  out.user = request.user;
+  out.text = event.text.c_str();
+  out.text_bytes = event.text.size();
+  out.error = "";
+  out.stop_index = out.stop_token = -1;
+  out.submit_ns = request.submit_ns;
+  out.time_ns = event.time_ns;
+  switch (event.kind) {
+    case RequestEvent::Kind::kToken:
+      out.kind = FD_EVENT_TOKEN;
+      FillTokens(request.sequence, event, &out);
+      break;
+    case RequestEvent::Kind::kPrompt:
+      out.kind = FD_EVENT_PROMPT;
+      FillPrompt(request.sequence, &out);
+      break;
+    case RequestEvent::Kind::kFinished:
+      out.kind = FD_EVENT_FINISHED;
+      out.finish = ToFinish(request.end.finish);
+      out.error = request.end.error.c_str();
+      out.stop_index = request.end.stop_index;
+      out.stop_token = request.end.stop_token;
+      out.prompt_tokens = request.sequence.prompt_tokens;
+      out.generated_tokens = request.end.generated_tokens;
+      out.times = reinterpret_cast<const fd_request_times*>(&request.end.times);
+      break;
+  }
+  return out;
+}
+
+}  // namespace fastdecode
