@@ -19,6 +19,7 @@ secret=/tmp/secret
 port=7471
 hop_timeout_ms=60000  # no home of this process is lost by threads that a busy machine lets stand still
 peer_timeout_ms=2000
+homes=$(find /sys/devices/system/node -maxdepth 1 -name 'node[0-9]*' | wc -l)  # of one worker
 slack_ms=20000  # what finding out may take beyond the peer's timeout
 cycles=${CYCLES:-50}
 prompts=('Once upon a time' 'Anna' 'One day' 'There was a' 'Ben had a' 'The')
@@ -120,8 +121,12 @@ submit_all() {  # submit_all TOKENS: a request for each prompt
 lines() { grep -cE "$1" $said || true; }
 all_begun() { (($(lines '^first ') >= submitted)); }
 all_ended() { (($(lines '^end ') >= submitted)); }
-some_failed() { (($(lines '^end [0-9]+ [0-9.]+ error') > ${failed_before:-0})); }
-back_again() { (($(lines '^log .* is back$') > ${back_before:-0})); }
+some_failed() { (($(lines '^end [0-9]+ [0-9.]+ error') > 0)); }
+times_lost() { lines '^log [0-9.]+ home [0-9]+ .* was lost: '; }
+times_back() { lines '^log .* is back$'; }
+back_again() { (($(times_back) > 0)); }
+# Every home of a worker that died, and not just the first of them.
+all_back_again() { (($(times_lost) >= lost_before + homes && $(times_back) == $(times_lost))); }
 
 # Those of the last submit_all that ended well have the token ids of $expected (one list a line, by prompt); prints "GOOD BAD".
 expected=/out/expected
@@ -203,11 +208,22 @@ fault() {
 
 # ---- leaks
 
-# footprint PID: what a process holds, and the host's verbs objects.
+# footprint PID: what a process holds, and the host's verbs objects; descriptors by what they are.
 footprint() {
   echo "descriptors $(ls "/proc/$1/fd" | wc -l) threads $(ls "/proc/$1/task" | wc -l) $(lab_verbs_objects | tr '\n' ' ')"
+  find "/proc/$1/fd" -type l -printf '%l\n' | sed 's/:\[[0-9]*\]$//' | sort | uniq -c
 }
-same_footprint() { echo "$1"; echo "$2"; [[ $1 == "$2" ]]; }
+# links PID: how many verbs links a process has, lost ones that are not destroyed yet included: each opens the device.
+links() { find "/proc/$1/fd" -lname '/dev/infiniband/uverbs*' | wc -l; }
+
+# A lost link is destroyed by a thread that nobody waits for, and a request's thread lives a little longer than its last
+# line: what a process holds is looked at when its living links are all that it has, and nothing changes any more.
+settled() {  # settled PID LINKS: leaves the footprint in $held
+  held=$(footprint "$1")
+  [[ $(links "$1") == "$2" ]] && lab_nap 1 && [[ $(footprint "$1") == "$held" ]]
+}
+settles() { lab_eventually 60 settled "$@" || { echo "not $2 links, or still changing:"; echo "$held"; return 1; }; }
+same_footprint() { [[ -n $1 && $1 == "$2" ]]; }  # a failed check says its arguments
 
 # ---- scenarios
 
@@ -231,21 +247,23 @@ done
 
 # The worker dies again and again; the engine lives on.
 engine_kill_and_return() {
-  local i before='' after
+  local i before='' held=''
   check 'the worker is there' await_workers
   check 'the engine starts' start_engine "local:1,10.77.0.2:$port"
   for ((i = 1; i <= cycles; i++)); do
-    failed_before=$(lines '^end [0-9]+ [0-9.]+ error') back_before=$(lines '^log .* is back$')
+    lost_before=$(times_lost)
     submit_all 40
     lab_eventually 120 all_begun || break
     lab_signal "kill.$i"
     lab_eventually 120 all_ended || break
-    lab_eventually 120 back_again || break
-    ((i != 2)) || before=$(footprint "$engine")
+    lab_eventually 120 all_back_again || break
+    ((i == 2)) || continue
+    check 'after the second time the living links are all that it has' settles "$engine" "$homes"
+    before=$held
   done
   check "$cycles times lost and taken back" test $i -gt "$cycles"
-  after=$(footprint "$engine")
-  check 'the engine holds as much as after the second time' same_footprint "$before" "$after"
+  check 'the living links are all that it has' settles "$engine" "$homes"
+  check 'the engine holds as much as after the second time' same_footprint "$before" "$held"
   submit_all 20
   check 'all requests end' lab_eventually 120 all_ended
   check 'and are right' all_right
@@ -280,20 +298,22 @@ engine_engine_kill_and_return() {
   check "$cycles engines killed" test $i -gt "$cycles"
   check 'the next one is served' same_tokens /out/expected.json generate 12 --homes "10.77.0.2:$port" --secret-file $secret
 }
-homes=$(find /sys/devices/system/node -maxdepth 1 -name 'node[0-9]*' | wc -l)  # of one worker
 times_in_log() { (($(grep -c "$1" /tmp/worker.log) >= $2)); }
 outlive_engines() {
-  local i before='' after
+  local i before='' held=''
   for ((i = 1; i <= cycles; i++)); do
     lab_eventually 120 times_in_log ' serves engine .* pages,' $((homes * i)) || break
     lab_signal "serving.$i"
     lab_wait "gone.$i" 120 || break
     lab_eventually 60 times_in_log ' no longer serves engine ' $((homes * i)) || break
-    after=$(footprint "$worker")  # before the next engine comes
-    ((i != 2)) || before=$after
+    if ((i == 2 || i == cycles)); then  # before the next engine comes
+      check "after engine $i it has no links" settles "$worker" 0
+      ((i != 2)) || before=$held
+    fi
     lab_signal "free.$i"
   done
-  check 'the worker holds as much as after the second engine' same_footprint "$before" "$after"
+  check "$cycles engines outlived" test $i -gt "$cycles"
+  check 'the worker holds as much as after the second engine' same_footprint "$before" "$held"
 }
 worker_engine_kill_and_return() { serve outlive_engines; }
 
