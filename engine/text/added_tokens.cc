@@ -9,14 +9,8 @@
 namespace fastdecode {
 namespace {
 
-// The character at the start of a valid text, and the one at its end.
+// The character at the start of a valid text.
 char32_t FirstCharacter(std::string_view text) { return Utf8Character(text, NextUtf8(text).bytes); }
-
-std::string_view LastCharacterText(std::string_view text) {
-  size_t begin = text.size() - 1;
-  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
-  return text.substr(begin);
-}
 
 // What a regular expression's \w is by Unicode's UTS 18, annex C.
 bool IsWordCharacter(char32_t c) {
@@ -38,7 +32,7 @@ size_t LeadingSpaceBytes(std::string_view text) {
 size_t TrailingSpaceBytes(std::string_view text) {
   size_t end = text.size();
   while (end > 0) {
-    const std::string_view last = LastCharacterText(text.substr(0, end));
+    const std::string_view last = LastUtf8(text.substr(0, end));
     if (!IsSpace(FirstCharacter(last))) break;
     end -= last.size();
   }
@@ -47,7 +41,7 @@ size_t TrailingSpaceBytes(std::string_view text) {
 
 // Whether a word character touches text[begin, end) from outside.
 bool IsInsideWord(std::string_view text, size_t begin, size_t end) {
-  return (begin > 0 && IsWordCharacter(FirstCharacter(LastCharacterText(text.substr(0, begin))))) ||
+  return (begin > 0 && IsWordCharacter(FirstCharacter(LastUtf8(text.substr(0, begin))))) ||
          (end < text.size() && IsWordCharacter(FirstCharacter(text.substr(end))));
 }
 

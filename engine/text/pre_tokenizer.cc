@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "engine/text/byte_alphabet.h"
 
 namespace fastdecode {
 namespace {
@@ -58,57 +57,117 @@ void ApplySplitBehavior(SplitBehavior behavior, bool invert, std::vector<RegexSp
   }
 }
 
-PreTokenizer::PreTokenizer(std::vector<Step> steps, std::vector<Step> byte_level_steps, bool add_prefix_space)
-    : steps_(std::move(steps)), byte_level_steps_(std::move(byte_level_steps)), add_prefix_space_(add_prefix_space) {}
+// Gives each piece the text that `write(piece, &out)` appends to `out`.
+void PreTokenizedText::Rewrite(auto write) {
+  std::string& text = texts_.emplace_back();
+  ends_.clear();
+  for (const Piece& piece : pieces_) {
+    write(piece, &text);
+    ends_.push_back(text.size());
+  }
+  size_t begin = 0;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    pieces_[i].text = std::string_view(text).substr(begin, ends_[i] - begin);
+    begin = ends_[i];
+  }
+}
 
-absl::StatusOr<PreTokenizer> PreTokenizer::Create(const PreTokenizerSpec& spec) {
-  std::vector<Step> steps;
-  for (const SplitSpec& split : spec.splits) {
-    absl::StatusOr<SplitRegex> regex =
-        split.is_literal ? SplitRegex::CompileLiteral(split.pattern) : SplitRegex::Compile(split.pattern);
-    if (!regex.ok()) {
-      return absl::Status(regex.status().code(), absl::StrCat(split.field, ": ", regex.status().message()));
+absl::StatusOr<PreTokenizer> PreTokenizer::Create(const std::vector<PreTokenizerStep>& steps, bool byte_level) {
+  std::vector<Step> compiled;
+  for (const PreTokenizerStep& step : steps) {
+    std::optional<SplitRegex> regex;
+    if (step.kind == PreTokenizerStep::Kind::kSplit ||
+        (step.kind == PreTokenizerStep::Kind::kByteLevel && step.use_regex)) {
+      absl::StatusOr<SplitRegex> created = step.kind == PreTokenizerStep::Kind::kSplit
+                                               ? CompilePattern(step.pattern)
+                                               : SplitRegex::Compile(kByteLevelPattern);
+      if (!created.ok()) return created.status();
+      regex = *std::move(created);
     }
-    steps.push_back({*std::move(regex), split.behavior, split.invert});
+    compiled.push_back({step, std::move(regex)});
   }
-  std::vector<Step> byte_level_steps;
-  if (spec.byte_level_regex) {
-    absl::StatusOr<SplitRegex> regex = SplitRegex::Compile(kByteLevelPattern);
-    if (!regex.ok()) return regex.status();
-    byte_level_steps.push_back({*std::move(regex), SplitBehavior::kIsolated, false});
+  PreTokenizer result(std::move(compiled));
+  for (const PreTokenizerStep& step : steps) {
+    if (step.kind == PreTokenizerStep::Kind::kByteLevel && &step != &steps.back()) result.spell_bytes_ = true;
   }
-  return PreTokenizer(std::move(steps), std::move(byte_level_steps), spec.add_prefix_space);
+  result.unspell_bytes_ = byte_level || result.spell_bytes_;
+  return result;
 }
 
-void PreTokenizer::Run(std::string_view text, PreTokenizedText* result) const {
+void PreTokenizer::Run(std::string_view text, Place place, PreTokenizedText* result) const {
   result->pieces_.clear();
-  result->prefixed_.clear();
+  result->texts_.clear();
   if (text.empty()) return;
-  result->pieces_.push_back(text);
-  for (const Step& step : steps_) RunStep(step, result);
-  if (add_prefix_space_) AddPrefixSpaces(result);
-  for (const Step& step : byte_level_steps_) RunStep(step, result);
+  result->pieces_.push_back({text, true});
+  for (const Step& step : steps_) {
+    switch (step.spec.kind) {
+      case PreTokenizerStep::Kind::kSplit:
+        Split(step, result);
+        break;
+      case PreTokenizerStep::Kind::kMetaspace:
+        ReplaceSpaces(step.spec, place, result);
+        break;
+      case PreTokenizerStep::Kind::kByteLevel:
+        if (step.spec.add_prefix_space) AddPrefixSpaces(place, result);
+        if (step.regex.has_value()) Split(step, result);
+        if (spell_bytes_) {
+          result->Rewrite(
+              [](const PreTokenizedText::Piece& piece, std::string* out) { AppendByteLevel(piece.text, out); });
+        }
+        break;
+    }
+  }
+  if (!unspell_bytes_) return;
+  result->Rewrite([](const PreTokenizedText::Piece& piece, std::string* out) {
+    out->append(ByteLevelBytes(piece.text).value_or(std::string(piece.text)));
+  });
 }
 
-void PreTokenizer::RunStep(const Step& step, PreTokenizedText* result) {
+void PreTokenizer::Split(const Step& step, PreTokenizedText* result) {
   result->next_pieces_.clear();
-  for (const std::string_view piece : result->pieces_) {
-    step.regex.Partition(piece, &result->spans_);
-    ApplySplitBehavior(step.behavior, step.invert, &result->spans_);
+  for (const PreTokenizedText::Piece& piece : result->pieces_) {
+    step.regex->Partition(piece.text, &result->spans_);
+    ApplySplitBehavior(step.spec.behavior, step.spec.invert, &result->spans_);
     for (const RegexSpan& span : result->spans_) {
-      if (span.begin < span.end) result->next_pieces_.push_back(piece.substr(span.begin, span.end - span.begin));
+      if (span.begin == span.end) continue;
+      result->next_pieces_.push_back(
+          {piece.text.substr(span.begin, span.end - span.begin), piece.start && span.begin == 0});
     }
   }
   result->pieces_.swap(result->next_pieces_);
 }
 
-void PreTokenizer::AddPrefixSpaces(PreTokenizedText* result) {
-  for (std::string_view& piece : result->pieces_) {
-    if (piece.front() == ' ') continue;
-    std::string& prefixed = result->prefixed_.emplace_back(" ");
-    prefixed.append(piece);
-    piece = prefixed;
+void PreTokenizer::AddPrefixSpaces(Place place, PreTokenizedText* result) {
+  result->Rewrite([&](const PreTokenizedText::Piece& piece, std::string* out) {
+    if (piece.text.front() != ' ' && !(piece.start && place.continues)) out->push_back(' ');
+    out->append(piece.text);
+  });
+}
+
+void PreTokenizer::ReplaceSpaces(const PreTokenizerStep& spec, Place place, PreTokenizedText* result) {
+  result->Rewrite([&](const PreTokenizedText::Piece& piece, std::string* out) {
+    const bool has_prefix = piece.text.front() == ' ' || piece.text.starts_with(spec.replacement);
+    const bool wants_prefix = (spec.prepend_scheme == PrependScheme::kAlways && !(piece.start && place.continues)) ||
+                              (spec.prepend_scheme == PrependScheme::kFirst && piece.start && place.first);
+    if (wants_prefix && !has_prefix) out->append(spec.replacement);
+    std::string_view rest = piece.text;
+    for (size_t space = 0; (space = rest.find(' ')) != std::string_view::npos; rest.remove_prefix(space + 1)) {
+      out->append(rest.substr(0, space));
+      out->append(spec.replacement);
+    }
+    out->append(rest);
+  });
+  if (!spec.split) return;
+  result->next_pieces_.clear();
+  for (const PreTokenizedText::Piece& piece : result->pieces_) {
+    size_t begin = 0;
+    while (begin < piece.text.size()) {
+      const size_t end = std::min(piece.text.find(spec.replacement, begin + 1), piece.text.size());
+      result->next_pieces_.push_back({piece.text.substr(begin, end - begin), piece.start && begin == 0});
+      begin = end;
+    }
   }
+  result->pieces_.swap(result->next_pieces_);
 }
 
 }  // namespace fastdecode

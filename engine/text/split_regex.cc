@@ -32,7 +32,7 @@ bool CompilesInPcre2(const std::string& pattern) {
 // Reads an Oniguruma (Ruby syntax) pattern from left to right and writes it for PCRE2.
 class Translator {
  public:
-  explicit Translator(std::string_view in) : in_(in) {}
+  explicit Translator(std::string in) : storage_(std::move(in)), in_(storage_) {}
 
   absl::StatusOr<std::string> Run() {
     while (at_ < in_.size()) {
@@ -64,6 +64,9 @@ class Translator {
       case '\\':
         return TranslateEscape();
       case '[':
+        if (const std::vector<std::string_view> operands = IntersectedClasses(); operands.size() > 1) {
+          return TranslateIntersection(operands);
+        }
         in_class_ = true;
         Copy(Next("[^") ? 2 : 1);
         if (Next("]")) return Refuse("an empty class or a class that starts with ]");
@@ -78,10 +81,62 @@ class Translator {
     }
   }
 
+  // The end of the class that begins at `begin`, before its ]; npos if it has none.
+  size_t ClassEnd(size_t begin) const {
+    int depth = 0;
+    for (size_t i = begin; i < in_.size(); ++i) {
+      if (in_[i] == '\\') {
+        ++i;
+      } else if (in_[i] == '[') {
+        ++depth;
+      } else if (in_[i] == ']' && --depth == 0) {
+        return i;
+      }
+    }
+    return std::string_view::npos;
+  }
+
+  // What the class here is the intersection of: [a-z&&[^x]] of "a-z" and "[^x]".
+  std::vector<std::string_view> IntersectedClasses() const {
+    std::vector<std::string_view> operands;
+    const size_t end = ClassEnd(at_);
+    if (end == std::string_view::npos) return operands;
+    size_t begin = at_ + 1;
+    for (size_t i = begin; i < end; ++i) {
+      if (in_[i] == '\\') {
+        ++i;
+      } else if (in_[i] == '[') {
+        i = ClassEnd(i);
+      } else if (in_.substr(i, 2) == "&&") {
+        operands.push_back(in_.substr(begin, i - begin));
+        begin = ++i + 1;
+      }
+    }
+    operands.push_back(in_.substr(begin, end - begin));
+    return operands;
+  }
+
+  // PCRE2 has no intersections: a character of one class that is seen to be one of the others, too.
+  absl::Status TranslateIntersection(const std::vector<std::string_view>& operands) {
+    if (Next("[^")) return Refuse("a class intersection (&&) in a class that is negated");
+    std::string classes;
+    for (size_t i = operands.size(); i-- > 0;) {
+      const std::string_view operand = operands[i];
+      if (operand.empty()) return Refuse("a class intersection (&&) with nothing");
+      const bool is_class = operand[0] == '[';
+      absl::StatusOr<std::string> translated =
+          Translator(is_class ? std::string(operand) : absl::StrCat("[", std::string(operand), "]")).Run();
+      if (!translated.ok()) return translated.status();
+      absl::StrAppend(&classes, i == 0 ? "" : "(?=", *translated, i == 0 ? "" : ")");
+    }
+    Replace(ClassEnd(at_) + 1 - at_, absl::StrCat("(?:", classes, ")"));
+    return absl::OkStatus();
+  }
+
   absl::Status TranslateInClass() {
     if (in_[at_] == '\\') return TranslateEscape();
     if (in_[at_] == '[') return Refuse("a nested or POSIX class");
-    if (Next("&&")) return Refuse("a class intersection (&&)");
+    if (Next("&&")) return Refuse("a class intersection (&&) in a class");
     if (in_[at_] == ']') in_class_ = false;
     Copy(1);
     return absl::OkStatus();
@@ -156,6 +211,14 @@ class Translator {
         if (in_class_) return Refuse("\\W in a class");
         Replace(2, absl::StrCat("[^", kWord, kMoreWord, "]"));
         return absl::OkStatus();
+      case 'b':
+      case 'B': {
+        if (in_class_) return Refuse(absl::StrFormat("\\%c in a class", c));
+        const std::string word = absl::StrCat("[", kWord, kMoreWord, "]");
+        Replace(2, c == 'b' ? absl::StrFormat("(?:(?<=%s)(?!%s)|(?<!%s)(?=%s))", word, word, word, word)
+                            : absl::StrFormat("(?:(?<=%s)(?=%s)|(?<!%s)(?!%s))", word, word, word, word));
+        return absl::OkStatus();
+      }
       case 'v':
         Replace(2, "\\x0B");
         return absl::OkStatus();
@@ -213,6 +276,7 @@ class Translator {
     return absl::OkStatus();
   }
 
+  const std::string storage_;
   const std::string_view in_;
   size_t at_ = 0;
   bool in_class_ = false;
@@ -314,6 +378,15 @@ void SplitRegex::Partition(std::string_view text, std::vector<RegexSpan>* spans)
   if (covered < text.size()) spans->push_back({covered, text.size(), false});
 }
 
-absl::StatusOr<std::string> TranslateOnigurumaPattern(std::string_view pattern) { return Translator(pattern).Run(); }
+absl::StatusOr<SplitRegex> CompilePattern(const TextPattern& pattern) {
+  absl::StatusOr<SplitRegex> regex =
+      pattern.is_literal ? SplitRegex::CompileLiteral(pattern.pattern) : SplitRegex::Compile(pattern.pattern);
+  if (regex.ok()) return regex;
+  return absl::Status(regex.status().code(), absl::StrCat(pattern.field, ": ", regex.status().message()));
+}
+
+absl::StatusOr<std::string> TranslateOnigurumaPattern(std::string_view pattern) {
+  return Translator(std::string(pattern)).Run();
+}
 
 }  // namespace fastdecode

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/text/tokenizer_spec.h"
 
 namespace fastdecode {
 
@@ -21,7 +22,7 @@ struct RegexSpan {
 // A regular expression of a tokenizer.json, compiled by PCRE2 (UTF, UCP, JIT where the machine has it).
 //
 // Hugging Face runs these patterns in Oniguruma (Ruby syntax). What both engines spell alike but mean differently (\s,
-// \w, \v, scripts, ^ and $) is translated; what cannot be (\b, \h, set operations, {n}+ ...) is refused, so that a
+// \w, \v, scripts, ^ and $) is translated; what cannot be (\h, nested classes, {n}+ ...) is refused, so that a
 // pattern never splits silently otherwise. One known gap: Oniguruma lets (?i:ss) match "ß"; here, case folding is one
 // to one.
 //
@@ -50,6 +51,9 @@ class SplitRegex {
 
   std::unique_ptr<Code> code_;
 };
+
+// The regular expression or the literal text that a tokenizer names. Errors begin with the field.
+absl::StatusOr<SplitRegex> CompilePattern(const TextPattern& pattern);
 
 // The same pattern in PCRE2's words. For SplitRegex and its tests.
 absl::StatusOr<std::string> TranslateOnigurumaPattern(std::string_view pattern);

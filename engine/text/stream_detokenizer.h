@@ -4,29 +4,38 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/text/decoder.h"
 #include "engine/text/tokenizer.h"
-#include "engine/text/utf8.h"
 
 namespace fastdecode {
 
-// Tokens to text one at a time, never half a character: all that Push and Finish return, joined, is what
+// Tokens to text one at a time, never half a character: all that Push and Finish give, joined, is what
 // Tokenizer::Decode gives for the same ids.
 //
-// Owns: nothing; the tokenizer outlives it. Thread: one caller at a time. Bounded: holds back at most 3 bytes.
+// Owns: nothing; the tokenizer outlives it. Thread: one caller at a time. Bounded: it holds back a few bytes, and the
+// longest run of byte tokens (<0xHH>), which is text only as a whole.
 class StreamDetokenizer {
  public:
-  StreamDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)
-      : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
+  // `continues`: the tokens go on from others (a prompt), so that the space at the start of a text, which some
+  // tokenizers' decoders take off, stays.
+  StreamDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens, bool continues = false)
+      : tokenizer_(tokenizer),
+        skip_special_tokens_(skip_special_tokens),
+        continues_(continues),
+        state_(tokenizer->StartDecoding(continues)) {}
 
-  // The text that has become certain with this token; often empty. Valid UTF-8.
+  // Appends the text that has become certain with this token; often nothing. Valid UTF-8.
+  void Push(int32_t id, std::string* text);
   std::string Push(int32_t id);
-  // The end: what was held back, as U+FFFD. The detokenizer is then as new.
+  // The end: what was held back, as U+FFFD where it is half a character. The detokenizer is then as new.
+  void Finish(std::string* text);
   std::string Finish();
 
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_tokens_;
-  LossyUtf8Decoder decoder_;
+  bool continues_;
+  Decoder::State state_;
 };
 
 }  // namespace fastdecode

@@ -1,69 +1,65 @@
 #include "engine/text/tokenizer.h"
 
-#include <unicode/bytestream.h>
-#include <unicode/normalizer2.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/model/json_fields.h"
 #include "engine/text/added_tokens.h"
-#include "engine/text/byte_level_bpe.h"
+#include "engine/text/bpe.h"
+#include "engine/text/normalizer.h"
 #include "engine/text/pre_tokenizer.h"
+#include "engine/text/stream_detokenizer.h"
 #include "engine/text/utf8.h"
 #include "numa/check.h"
 
 namespace fastdecode {
 namespace {
 
-// The composed form. REQUIRES: valid UTF-8.
-std::string ComposeNfc(std::string_view text) {
-  UErrorCode error = U_ZERO_ERROR;
-  const icu::Normalizer2* nfc = icu::Normalizer2::getNFCInstance(error);
-  FD_CHECK(U_SUCCESS(error), "ICU has its NFC data built in");
-  std::string out;
-  icu::StringByteSink<std::string> sink(&out, static_cast<int32_t>(text.size()));
-  nfc->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink, nullptr, error);
-  FD_CHECK(U_SUCCESS(error), "NFC of valid UTF-8 succeeds");
-  return out;
-}
-
-// All tokens' bytes one after the other.
+// Every token's text, as the decoder takes it, one after the other.
 class TokenTable {
  public:
-  explicit TokenTable(const TokenizerSpec& spec) {
+  // `searched`: the added tokens, in the form in which text has them.
+  TokenTable(const TokenizerSpec& spec, const std::vector<AddedToken>& searched, const Decoder& decoder) {
     int32_t size = 0;
     for (const VocabEntry& entry : spec.vocab) size = std::max(size, entry.id + 1);
     for (const AddedToken& token : spec.added_tokens) size = std::max(size, token.id + 1);
     std::vector<const std::string*> keys(size);
     for (const VocabEntry& entry : spec.vocab) keys[entry.id] = &entry.key;
-    special_.resize(size);
+    for (const AddedToken& token : searched) keys[token.id] = &token.content;
+    // Hugging Face's library tells a special token by its text alone, as it is before it is normalized.
+    absl::flat_hash_set<std::string> special;
     for (const AddedToken& token : spec.added_tokens) {
-      keys[token.id] = &token.content;
-      special_[token.id] = token.special;
+      if (token.special) special.insert(token.content);
     }
+    special_.resize(size);
+    known_.resize(size);
     ends_.reserve(size);
-    for (const std::string* key : keys) {
-      // The ByteLevel decoder takes a token with a character outside of its alphabet as plain text.
-      if (key != nullptr) bytes_ += ByteLevelBytes(*key).value_or(*key);
-      ends_.push_back(bytes_.size());
+    for (int32_t id = 0; id < size; ++id) {
+      if (keys[id] != nullptr) {
+        known_[id] = true;
+        special_[id] = special.contains(*keys[id]);
+        text_ += decoder.Prepare(*keys[id]);
+      }
+      ends_.push_back(text_.size());
     }
   }
 
   int32_t size() const { return static_cast<int32_t>(ends_.size()); }
-  bool Has(int32_t id) const { return id >= 0 && id < size(); }
+  bool Has(int32_t id) const { return id >= 0 && id < size() && known_[id]; }
   bool IsSpecial(int32_t id) const { return Has(id) && special_[id]; }
-  std::string_view Bytes(int32_t id) const {
-    if (!Has(id)) return {};
+  std::string_view Prepared(int32_t id) const {
     const size_t begin = id == 0 ? 0 : ends_[id - 1];
-    return std::string_view(bytes_).substr(begin, ends_[id] - begin);
+    return std::string_view(text_).substr(begin, ends_[id] - begin);
   }
 
  private:
-  std::string bytes_;
-  std::vector<size_t> ends_;  // by id, into bytes_
+  std::string text_;
+  std::vector<size_t> ends_;  // by id, into text_
+  std::vector<bool> known_;
   std::vector<bool> special_;
 };
 
@@ -75,47 +71,53 @@ std::vector<AddedToken> WithNormalized(std::vector<AddedToken> tokens, bool norm
 }  // namespace
 
 struct Tokenizer::Impl {
-  Impl(const TokenizerSpec& spec, PreTokenizer pre_tokenizer_in)
-      : table(spec),
-        verbatim_tokens(WithNormalized(spec.added_tokens, false)),
-        normalized_tokens(WithNormalized(spec.added_tokens, true)),
-        nfc(spec.nfc),
+  Impl(const TokenizerSpec& spec, const std::vector<AddedToken>& searched, Normalizer normalizer_in,
+       PreTokenizer pre_tokenizer_in, Decoder decoder_in)
+      : decoder(std::move(decoder_in)),
+        table(spec, searched, decoder),
+        verbatim_tokens(WithNormalized(searched, false)),
+        normalized_tokens(WithNormalized(searched, true)),
+        normalizer(std::move(normalizer_in)),
         pre_tokenizer(std::move(pre_tokenizer_in)),
         bpe(spec),
         prefix_ids(spec.prefix_ids),
         suffix_ids(spec.suffix_ids),
         bos_id(spec.bos_id),
         eos_id(spec.eos_id),
+        file(spec.file),
         warning(spec.warning) {}
 
   // Appends the tokens of text without verbatim added tokens.
-  void EncodeStretch(std::string_view text, bool special, std::vector<int32_t>* ids) const {
-    std::string composed;
-    if (nfc) text = composed = ComposeNfc(text);
+  void EncodeStretch(std::string_view text, bool special, PreTokenizer::Place place, std::vector<int32_t>* ids) const {
+    std::string normalized;
+    if (!normalizer.empty()) text = normalized = normalizer.Run(text, place.continues);
     std::vector<AddedTokenSpan> spans;
     normalized_tokens.Scan(text, special, &spans);
     PreTokenizedText pieces;
-    ByteLevelBpe::Scratch scratch;
+    Bpe::Scratch scratch;
     for (const AddedTokenSpan& span : spans) {
       if (span.id >= 0) {
         ids->push_back(span.id);
-        continue;
+      } else {
+        pre_tokenizer.Run(span.text, place, &pieces);
+        for (const PreTokenizedText::Piece& piece : pieces.pieces()) bpe.Encode(piece.text, &scratch, ids);
       }
-      pre_tokenizer.Run(span.text, &pieces);
-      for (const std::string_view piece : pieces.pieces()) bpe.Encode(piece, &scratch, ids);
+      place = {.first = false, .continues = false};
     }
   }
 
+  const Decoder decoder;
   const TokenTable table;
   const AddedTokens verbatim_tokens;
   const AddedTokens normalized_tokens;
-  const bool nfc;
+  const Normalizer normalizer;
   const PreTokenizer pre_tokenizer;
-  const ByteLevelBpe bpe;
+  const Bpe bpe;
   const std::vector<int32_t> prefix_ids;
   const std::vector<int32_t> suffix_ids;
   const std::optional<int32_t> bos_id;
   const std::optional<int32_t> eos_id;
+  const std::string file;
   const std::string warning;
 };
 
@@ -131,15 +133,28 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& mo
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(const TokenizerFiles& files) {
   absl::StatusOr<TokenizerSpec> spec = ParseTokenizerSpec(files);
   if (!spec.ok()) return spec.status();
-  for (AddedToken& token : spec->added_tokens) {  // searched, and decoded to, in normalized form
-    if (token.normalized && spec->nfc) token.content = ComposeNfc(token.content);
+  const auto in_file = [&](const absl::Status& error) {
+    return absl::Status(error.code(), absl::StrCat(spec->file, ": ", error.message()));
+  };
+  absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec->normalizer);
+  if (!normalizer.ok()) return in_file(normalizer.status());
+  std::vector<AddedToken> searched = spec->added_tokens;  // and decoded to
+  for (AddedToken& token : searched) {
+    if (!token.normalized) continue;
+    std::string normalized = normalizer->Run(token.content, /*continues=*/false);
+    if (normalized.empty()) {
+      return in_file(absl::UnimplementedError(absl::StrCat("added_tokens: the normalizer leaves nothing of ",
+                                                           ShowText(token.content), ", token ", token.id)));
+    }
+    token.content = std::move(normalized);
   }
-  absl::StatusOr<PreTokenizer> pre_tokenizer = PreTokenizer::Create(spec->pre_tokenizer);
-  if (!pre_tokenizer.ok()) {
-    return absl::Status(pre_tokenizer.status().code(),
-                        absl::StrCat(files.dir, "/tokenizer.json: ", pre_tokenizer.status().message()));
-  }
-  return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<Impl>(*spec, *std::move(pre_tokenizer))));
+  const bool byte_level = !spec->normalizer.empty() && spec->normalizer.back().kind == NormalizerStep::Kind::kByteLevel;
+  absl::StatusOr<PreTokenizer> pre_tokenizer = PreTokenizer::Create(spec->pre_tokenizer, byte_level);
+  if (!pre_tokenizer.ok()) return in_file(pre_tokenizer.status());
+  absl::StatusOr<Decoder> decoder = Decoder::Create(spec->decoder, spec->spaces_between_tokens);
+  if (!decoder.ok()) return in_file(decoder.status());
+  return std::unique_ptr<Tokenizer>(new Tokenizer(
+      std::make_unique<Impl>(*spec, searched, *std::move(normalizer), *std::move(pre_tokenizer), *std::move(decoder))));
 }
 
 absl::Status Tokenizer::CheckText(const char* field, std::string_view text) {
@@ -157,7 +172,9 @@ std::vector<int32_t> Tokenizer::EncodeParts(std::span<const Part> parts, bool ad
   std::vector<int32_t> ids;
   if (add_special_tokens) ids = impl_->prefix_ids;
   std::vector<AddedTokenSpan> spans;
+  PreTokenizer::Place place;  // of what comes next
   for (const Part& part : parts) {
+    if (!part.ids.empty()) place = {.first = false, .continues = false};
     ids.insert(ids.end(), part.ids.begin(), part.ids.end());
     FD_CHECK(part.text.size() <= kTextBytesMax, "the text is longer than can be encoded");
     const std::string valid = ReplaceInvalidUtf8(part.text);
@@ -166,8 +183,9 @@ std::vector<int32_t> Tokenizer::EncodeParts(std::span<const Part> parts, bool ad
       if (span.id >= 0) {
         ids.push_back(span.id);
       } else {
-        impl_->EncodeStretch(span.text, part.special, &ids);
+        impl_->EncodeStretch(span.text, part.special, place, &ids);
       }
+      place = {.first = false, .continues = span.id < 0};
     }
   }
   if (add_special_tokens) ids.insert(ids.end(), impl_->suffix_ids.begin(), impl_->suffix_ids.end());
@@ -175,18 +193,30 @@ std::vector<int32_t> Tokenizer::EncodeParts(std::span<const Part> parts, bool ad
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
-  std::string bytes;
-  for (const int32_t id : ids) {
-    if (!skip_special_tokens || !IsSpecial(id)) bytes += Bytes(id);
-  }
-  return ReplaceInvalidUtf8(bytes);
+  StreamDetokenizer stream(this, skip_special_tokens);
+  std::string text;
+  for (const int32_t id : ids) stream.Push(id, &text);
+  stream.Finish(&text);
+  return text;
 }
 
-std::string_view Tokenizer::Bytes(int32_t id) const { return impl_->table.Bytes(id); }
+std::string Tokenizer::TokenBytes(int32_t id) const {
+  return impl_->table.Has(id) ? impl_->decoder.TokenBytes(impl_->table.Prepared(id)) : std::string();
+}
+
+Decoder::State Tokenizer::StartDecoding(bool continues) const { return impl_->decoder.Start(continues); }
+
+void Tokenizer::DecodeNext(int32_t id, Decoder::State* state, std::string* text) const {
+  if (impl_->table.Has(id)) impl_->decoder.Push(impl_->table.Prepared(id), state, text);
+}
+
+void Tokenizer::EndDecoding(Decoder::State* state, std::string* text) const { impl_->decoder.Finish(state, text); }
+
 bool Tokenizer::IsSpecial(int32_t id) const { return impl_->table.IsSpecial(id); }
 int Tokenizer::vocab_size() const { return impl_->table.size(); }
 std::optional<int> Tokenizer::bos_id() const { return impl_->bos_id; }
 std::optional<int> Tokenizer::eos_id() const { return impl_->eos_id; }
+const std::string& Tokenizer::file() const { return impl_->file; }
 const std::string& Tokenizer::warning() const { return impl_->warning; }
 
 }  // namespace fastdecode

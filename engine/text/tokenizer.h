@@ -11,25 +11,23 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/text/decoder.h"
 #include "engine/text/tokenizer_files.h"
 
 namespace fastdecode {
 
-// Text to token ids and back, as the model's tokenizer.json says: byte-level BPE, with the ids and texts that Hugging
-// Face's tokenizers library gives.
+// Text to token ids and back, as the model's folder says: BPE over bytes or over characters with the steps around it
+// that Hugging Face's tokenizers library has, and its ids and texts.
 //
 // Special tokens that a text spells out become their ids, as there; text from outside belongs into a Part in which they
-// do not. The truncation and padding sections are not applied, nor tokenizer_config.json's added_tokens_decoder. Its
-// add_bos_token and add_eos_token are followed where its tokenizer_class is LlamaTokenizer or LlamaTokenizerFast and
-// tokenizer.json's post_processor puts nothing around a text.
+// do not. The truncation and padding sections are not applied.
 //
 // Owns: vocabulary, merges, patterns. Thread: immutable after Load, shared by any number.
 class Tokenizer {
  public:
-  // Reads tokenizer.json, and bos/eos from tokenizer_config.json or special_tokens_map.json where these exist.
-  // Errors name file, field and value. NotFound: no tokenizer.json. Unimplemented: a tokenizer of another kind
-  // (Unigram, WordPiece, byte-fallback BPE) or with a step that is not built: its model can still run on token ids.
-  // InvalidArgument: a broken file.
+  // Reads the files of a model's folder (TokenizerFiles says which). Errors name file, field and value. NotFound: there
+  // is no tokenizer. Unimplemented: a tokenizer of another kind (Unigram, WordPiece) or with a step that is not built:
+  // its model can still run on token ids. InvalidArgument: a broken file.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
   // The same from the files' contents.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(const TokenizerFiles& files);
@@ -51,21 +49,24 @@ class Tokenizer {
     bool special = true;  // special tokens in the text become their ids; else they are text (`encode_special_tokens`)
     std::span<const int32_t> ids;
   };
-  // Each part is encoded for itself; the template's tokens are put around all of them. REQUIRES: CheckText says nothing
-  // of any part's text.
+  // Each part is encoded for itself, but that what a tokenizer puts before a text (a space, say) is not put before one
+  // that goes on from the part before it. The template's tokens are put around all of them. REQUIRES: CheckText says
+  // nothing of any part's text.
   std::vector<int32_t> EncodeParts(std::span<const Part> parts, bool add_special_tokens) const;
 
-  // Ids that are no token are skipped; bytes that are not UTF-8 in the joined text become U+FFFD.
+  // Ids that are no token are skipped; what is not UTF-8 becomes U+FFFD.
   std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
-  // The bytes that a token stands for, often not UTF-8 by themselves; empty if the id is no token.
-  std::string TokenBytes(int32_t id) const { return std::string(Bytes(id)); }
+  // The bytes that a token stands for inside of a text, often not UTF-8 by themselves; empty if the id is no token.
+  std::string TokenBytes(int32_t id) const;
 
   bool IsSpecial(int32_t id) const;
   // Every id is below it; some below may be no token.
   int vocab_size() const;
   std::optional<int> bos_id() const;
   std::optional<int> eos_id() const;
+  // The file that the vocabulary comes from.
+  const std::string& file() const;
   // For the log: what a file says against another that is followed; empty if nothing.
   const std::string& warning() const;
 
@@ -73,7 +74,9 @@ class Tokenizer {
   friend class StreamDetokenizer;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
-  std::string_view Bytes(int32_t id) const;
+  Decoder::State StartDecoding(bool continues) const;
+  void DecodeNext(int32_t id, Decoder::State* state, std::string* text) const;
+  void EndDecoding(Decoder::State* state, std::string* text) const;
 
   std::unique_ptr<Impl> impl_;
 };

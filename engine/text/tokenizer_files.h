@@ -9,19 +9,29 @@
 
 namespace fastdecode {
 
-// The files that describe a tokenizer, as they are on disk.
+// The files of a model's folder that describe its tokenizer, as they are on disk.
 struct TokenizerFiles {
   std::string dir;  // only for messages
-  std::string tokenizer_json;
-  std::optional<std::string> tokenizer_config_json;    // bos_token, eos_token and whether to add them
-  std::optional<std::string> special_tokens_map_json;  // the same, where the config has none
+
+  // The vocabulary: the first of these that is there.
+  std::optional<std::string> tokenizer_json = {};
+
+  // What stands beside it: named tokens (bos, eos) and whether they are put around a text, and tokens that
+  // tokenizer.json does not list.
+  std::optional<std::string> tokenizer_config_json = {};
+  std::optional<std::string> special_tokens_map_json = {};
+  std::optional<std::string> added_tokens_json = {};
+
+  // Without a tokenizer.json: tokenizer.model, which holds SentencePiece's or tiktoken's data, tekken.json, or a
+  // *.tiktoken, whose name `vocabulary_name` is.
+  std::optional<std::string> vocabulary = {};
+  std::string vocabulary_name = {};
 };
 
-// Errors: NotFound without a tokenizer.json; what absl::ErrnoToStatus makes of unreadable files.
+// Errors: NotFound if there is no vocabulary; what absl::ErrnoToStatus makes of unreadable files.
 absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& model_dir);
 
-// Reads tokenizer_json, then from the others bos and eos, and whether they are put around a text. Errors as of
-// ParseTokenizerJson.
+// Reads the vocabulary, then what the other files say. Errors as of ParseTokenizerJson.
 absl::StatusOr<TokenizerSpec> ParseTokenizerSpec(const TokenizerFiles& files);
 
 }  // namespace fastdecode

@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-
 namespace fastdecode {
+
+// A tokenizer as data, in the parts that Hugging Face's tokenizers library has, whichever file it was read from: text
+// goes through added tokens, the normalizer, the pre-tokenizer and BPE to ids, and ids go through the decoder to text.
 
 // A token that is found in the text before the model's merges see it.
 struct AddedToken {
@@ -21,20 +22,56 @@ struct AddedToken {
   bool special = false;      // left out by a decode that skips special tokens
 };
 
-enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
-
-struct SplitSpec {
+// What a Split or a Replace looks for.
+struct TextPattern {
   std::string pattern;
-  bool is_literal = false;  // else a regular expression
-  bool invert = false;
-  SplitBehavior behavior = SplitBehavior::kIsolated;
-  std::string field;  // where it stands, for messages
+  bool is_literal = false;  // else a regular expression in Oniguruma's syntax
+  std::string field;        // where it stands, for messages
 };
 
-struct PreTokenizerSpec {
-  std::vector<SplitSpec> splits;  // in order, all before ByteLevel
-  bool add_prefix_space = false;  // ByteLevel's: a space before every piece that has none
-  bool byte_level_regex = true;   // ByteLevel's own pattern, last
+// A change of the whole text, before it is cut.
+struct NormalizerStep {
+  enum class Kind {
+    kNfc,
+    kNfd,
+    kNfkc,
+    kNfkd,
+    kLowercase,
+    kStripAccents,  // combining marks are left out
+    kStrip,         // white space at the ends is left out
+    kPrepend,       // `content` before a text that is not empty
+    kReplace,       // `content` for each match of `pattern`
+    kByteLevel,     // each byte as the character that stands for it
+  };
+  Kind kind;
+  bool left = false, right = false;  // kStrip
+  TextPattern pattern{};             // kReplace
+  std::string content;               // kPrepend, kReplace
+};
+
+enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+// Where Metaspace, as pre-tokenizer and as decoder, has a replacement character that stands for no space of the text.
+enum class PrependScheme { kAlways, kFirst, kNever };
+
+// A step that cuts text into the pieces that merges do not cross.
+struct PreTokenizerStep {
+  enum class Kind { kSplit, kByteLevel, kMetaspace };
+  Kind kind;
+
+  // kSplit
+  TextPattern pattern{};
+  bool invert = false;
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+
+  // kByteLevel: each byte becomes the character that stands for it
+  bool add_prefix_space = false;  // a space before every piece that has none
+  bool use_regex = true;          // ByteLevel's own pattern cuts, too
+
+  // kMetaspace: spaces become `replacement`
+  std::string replacement = "\xE2\x96\x81";  // one character
+  PrependScheme prepend_scheme = PrependScheme::kAlways;
+  bool split = true;  // and cut before it
 };
 
 // A pair of neighbours that becomes one token. A merge's rank is its index; the lowest rank is applied first.
@@ -44,37 +81,58 @@ struct BpeMerge {
   int32_t merged;
 };
 
-// A token of the model, spelt as in the file: each byte as the character that stands for it.
+// A token of the model, spelt as in tokenizer.json: where the pipeline has a ByteLevel, each byte as the character that
+// stands for it, else plain UTF-8, with <0xHH> for a single byte.
 struct VocabEntry {
   std::string key;
   int32_t id;
 };
 
-// Everything that a byte-level BPE tokenizer.json says, checked: every id is in [0, kTokenIdLimit), no two tokens share
-// one, and every merge joins tokens of the vocabulary into one of it. Published vocabularies may lack some of the 256
-// bytes, such as those that UTF-8 never uses.
+// A change of tokens on their way back to text. Each step takes a list of strings, at first one a token, and gives one.
+struct DecoderStep {
+  enum class Kind {
+    kByteLevel,     // the bytes that characters stand for, as one text; U+FFFD for what is no UTF-8
+    kReplace,       // `content` for each match of `pattern`
+    kByteFallback,  // a run of <0xHH> becomes its text, or one U+FFFD a byte if it is no UTF-8
+    kFuse,          // one string of all
+    kStrip,         // up to `start` and `stop` copies of the character `content` leave the ends
+    kMetaspace,     // `content` becomes a space, or nothing in the first string unless the scheme is kNever
+  };
+  Kind kind;
+  TextPattern pattern{};
+  std::string content;
+  int start = 0, stop = 0;
+  PrependScheme prepend_scheme = PrependScheme::kAlways;
+  std::string field;  // where it stands, for messages
+};
+
+// A whole tokenizer, checked: every id is in [0, kTokenIdLimit), no two tokens share one, and every merge joins tokens
+// of the vocabulary into one of it. Published vocabularies may lack some of the 256 bytes, such as those that UTF-8
+// never uses.
 struct TokenizerSpec {
   static constexpr int32_t kTokenIdLimit = 1 << 22;
 
+  std::string file;  // the one it was read from, for messages
   std::vector<VocabEntry> vocab;
   std::vector<BpeMerge> merges;
   bool ignore_merges = false;         // a piece that is a token as it stands is not merged
-  std::optional<int32_t> unknown_id;  // what a byte that is no token becomes; without it such a byte is left out
-  bool fuse_unknown = false;          // a run of such bytes becomes one unknown_id
+  bool byte_fallback = false;         // a character that is no token becomes the <0xHH> of its bytes, if all are tokens
+  std::optional<int32_t> unknown_id;  // what else it becomes; without it such a character is left out
+  bool fuse_unknown = false;          // a run of such characters becomes one unknown_id
   std::vector<AddedToken> added_tokens;
-  bool nfc = false;  // text is brought to Unicode's composed form
-  PreTokenizerSpec pre_tokenizer;
+  std::vector<NormalizerStep> normalizer;
+  std::vector<PreTokenizerStep> pre_tokenizer;
+  std::vector<DecoderStep> decoder;
+  bool spaces_between_tokens = false;  // of decoded text: there is no decoder, not even one without steps
   std::vector<int32_t> prefix_ids;  // around an encoded text, if asked for special tokens
   std::vector<int32_t> suffix_ids;
-  std::optional<int32_t> bos_id;  // of tokenizer_config.json or special_tokens_map.json
+  std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
-  std::string warning;  // what one file says against another; empty: nothing
-};
+  std::string warning;  // for the log: what a file says against another that is followed; empty if nothing
 
-// Reads the text of a tokenizer.json; `file` is only named in errors, with field and value. bos_id, eos_id and warning
-// stay empty. Errors: Unimplemented for a well-formed tokenizer that is not byte-level BPE, or uses a step that is not
-// built (its model can still run on token ids); InvalidArgument for a broken file.
-absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const std::string& text, const std::string& file);
+  // Whether BPE starts from bytes and not from characters.
+  bool IsByteLevel() const;
+};
 
 }  // namespace fastdecode
 

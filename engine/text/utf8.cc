@@ -71,6 +71,12 @@ char32_t Utf8Character(std::string_view text, size_t bytes) {
   return character;
 }
 
+std::string_view LastUtf8(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+  return text.substr(begin);
+}
+
 void AppendUtf8(char32_t c, std::string* out) {
   const auto put = [&](char32_t byte) { out->push_back(static_cast<char>(byte)); };
   if (c < 0x80) {

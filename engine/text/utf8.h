@@ -24,6 +24,9 @@ Utf8Step NextUtf8(std::string_view text);
 // The character that a kValid step found at the start of `text`.
 char32_t Utf8Character(std::string_view text, size_t bytes);
 
+// The bytes of a valid text's last character. REQUIRES: text is not empty.
+std::string_view LastUtf8(std::string_view text);
+
 void AppendUtf8(char32_t character, std::string* out);
 
 // Decodes a byte stream that comes in pieces of any size; each maximal invalid subpart becomes one U+FFFD, as in

@@ -1,8 +1,9 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "engine/text/byte_level_bpe.h"
+#include "engine/text/byte_alphabet.h"
 #include "engine/text/stream_detokenizer.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
@@ -37,8 +38,11 @@ bool FuzzOne(const std::string& input) {
   }
   streamed += stream.Finish();
   FD_CHECK(streamed == (*tokenizer)->Decode(ids, false), "a stream gives what decoding at once does");
+  const Tokenizer::Part parts[] = {{text, true, {}}, {text, false, {}}, {"", true, ids}};
+  FD_CHECK((*tokenizer)->EncodeParts(parts, false).size() >= ids.size() - std::min(ids.size(), size_t{2}),
+           "ids in parts stay");
   for (const auto& id : {(*tokenizer)->bos_id(), (*tokenizer)->eos_id()}) {
-    FD_CHECK(!id.has_value() || !(*tokenizer)->TokenBytes(*id).empty(), "bos and eos are tokens");
+    FD_CHECK(!id.has_value() || (*id >= 0 && *id < (*tokenizer)->vocab_size()), "bos and eos are tokens");
   }
   return true;
 }
@@ -81,13 +85,50 @@ json SeedWithAllSections() {
   return document;
 }
 
+// As of Llama 2, with every step that a byte-level tokenizer has not.
+json SeedWithByteFallback() {
+  json document = SeedWithAllSections();
+  json vocab = json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[ByteFallbackToken(static_cast<uint8_t>(byte))] = byte;
+  vocab["\xE2\x96\x81"] = 256;
+  vocab["a"] = 257;
+  vocab["b"] = 258;
+  vocab
+      ["\xE2\x96\x81"
+       "a"] = 259;
+  vocab["<unk>"] = 260;
+  document["model"] = {{"type", "BPE"},    {"byte_fallback", true},
+                       {"fuse_unk", true}, {"unk_token", "<unk>"},
+                       {"vocab", vocab},   {"merges", json::parse("[[\"\xE2\x96\x81\",\"a\"]]")}};
+  document["added_tokens"][0]["id"] = 261;
+  document["added_tokens"][1]["id"] = 262;
+  document["normalizer"] = json::parse(
+      R"({"type":"Sequence","normalizers":[
+          {"type":"NFKC"},{"type":"Lowercase"},{"type":"StripAccents"},{"type":"Strip","strip_left":false,"strip_right":true},
+          {"type":"Prepend","prepend":"_"},{"type":"Replace","pattern":{"String":"  "},"content":" "},
+          {"type":"Replace","pattern":{"Regex":"\\bx[a-z&&[^b]]"},"content":""}]})");
+  document["pre_tokenizer"] = json::parse(
+      R"({"type":"Sequence","pretokenizers":[{"type":"Punctuation","behavior":"Contiguous"},{"type":"WhitespaceSplit"},
+          {"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":true}]})");
+  document["decoder"] = json::parse(
+      R"({"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},
+          {"type":"ByteFallback"},{"type":"Metaspace","replacement":"_","prepend_scheme":"always"},{"type":"Fuse"},
+          {"type":"Strip","content":" ","start":1,"stop":1}]})");
+  document["post_processor"] = json::parse(R"({"type":"RobertaProcessing","cls":["<s>",261],"sep":["<x>",262]})");
+  return document;
+}
+
 }  // namespace
 
 std::vector<std::string> FuzzSeeds() {
   const std::string zero(1, '\0');
   return {SeedDocument().dump(), SeedWithAllSections().dump(),
           SeedWithAllSections().dump() + zero + R"({"bos_token":"<s>","eos_token":{"content":"<x>"}})" + zero +
-              "abc <s> e\xCC\x81 \xFF 1234 <x>"};
+              "abc <s> e\xCC\x81 \xFF 1234 <x>",
+          SeedWithByteFallback().dump() + zero +
+              R"({"eos_token":"<end>","additional_special_tokens":["<more>",{"content":"<s>"}],"added_tokens_decoder":
+                  {"263":{"content":"<end>","lstrip":true},"261":{"content":"<s>","special":true}}})" +
+              zero + "ab  <s> e\xCC\x81 \xFF\xE2\x82\xAC <x><end> a"};
 }
 
 }  // namespace fastdecode

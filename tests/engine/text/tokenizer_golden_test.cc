@@ -6,8 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "engine/text/stream_detokenizer.h"
-#include "engine/text/utf8.h"
+#include "tests/engine/text/expect_golden.h"
 #include "tests/engine/text/golden_files.h"
 
 namespace fastdecode {
@@ -16,60 +15,10 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-std::string DecodeAsStream(const Tokenizer& tokenizer, const Ids& ids, bool skip_special_tokens) {
-  StreamDetokenizer stream(&tokenizer, skip_special_tokens);
-  std::string text;
-  for (const int32_t id : ids) {
-    const std::string piece = stream.Push(id);
-    EXPECT_TRUE(IsValidUtf8(piece)) << "after id " << id;
-    text += piece;
-  }
-  text += stream.Finish();
-  EXPECT_EQ(stream.Finish(), "");
-  return text;
-}
-
-void ExpectDecodes(const Tokenizer& tokenizer, const Ids& ids, const std::string& decoded, const std::string& skipped) {
-  EXPECT_EQ(tokenizer.Decode(ids, false), decoded);
-  EXPECT_EQ(tokenizer.Decode(ids, true), skipped);
-  EXPECT_EQ(DecodeAsStream(tokenizer, ids, false), decoded);
-  EXPECT_EQ(DecodeAsStream(tokenizer, ids, true), skipped);
-}
-
 Ids Joined(Ids a, const Ids& b, const Ids& c) {
   a.insert(a.end(), b.begin(), b.end());
   a.insert(a.end(), c.begin(), c.end());
   return a;
-}
-
-// `golden` has one encoding for each of `texts`; "decoded" is left out where it is the text itself, "skipped" where it
-// is what was decoded, "before" and "after" where special tokens add nothing, "as_text" (the ids where special tokens
-// in the text are none) where that makes no difference.
-void ExpectGolden(const Tokenizer& tokenizer, const json& golden, const std::vector<std::string>& texts) {
-  EXPECT_EQ(tokenizer.vocab_size(), golden["vocab_size"].get<int>());
-  ASSERT_EQ(golden["encodings"].size(), texts.size());
-  for (size_t i = 0; i < texts.size(); ++i) {
-    const json& expected = golden["encodings"][i];
-    SCOPED_TRACE("text " + std::to_string(i) + ": " + texts[i].substr(0, 200));
-    const Ids ids = expected["ids"];
-    EXPECT_EQ(tokenizer.Encode(texts[i], false), ids);
-    EXPECT_EQ(tokenizer.Encode(texts[i], true),
-              Joined(expected.value("before", Ids()), ids, expected.value("after", Ids())));
-    const Tokenizer::Part as_text = {texts[i], /*special=*/false, {}};
-    EXPECT_EQ(tokenizer.EncodeParts({&as_text, 1}, false), expected.value("as_text", ids));
-    const std::string decoded = expected.value("decoded", ReplaceInvalidUtf8(texts[i]));
-    ExpectDecodes(tokenizer, ids, decoded, expected.value("skipped", decoded));
-  }
-  for (const json& expected : golden["decodes"]) {
-    SCOPED_TRACE("ids " + expected["ids"].dump());
-    ExpectDecodes(tokenizer, expected["ids"], expected["decoded"], expected["skipped"]);
-  }
-}
-
-std::vector<std::string> Texts() {
-  std::vector<std::string> texts;
-  for (const json& entry : ReadGoldenJson("texts.json")) texts.push_back(TextBytes(entry));
-  return texts;
 }
 
 class TokenizerGoldenTest : public testing::TestWithParam<const char*> {};
@@ -78,7 +27,7 @@ TEST_P(TokenizerGoldenTest, EqualsHuggingFace) {
   const std::string name = GetParam();
   const auto tokenizer = Tokenizer::Load(GoldenPath(name));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const std::vector<std::string> texts = Texts();
+  const std::vector<std::string> texts = GoldenTexts();
   ASSERT_GE(texts.size(), 300u);
   ExpectGolden(**tokenizer, ReadGoldenJson(name + "/golden.json"), texts);
 }
@@ -199,7 +148,7 @@ TEST(TokenizerGolden, IsSharedByThreads) {
   const auto tokenizer = Tokenizer::Load(GoldenPath("qwen2"));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const json golden = ReadGoldenJson("qwen2/golden.json")["encodings"];
-  const std::vector<std::string> texts = Texts();
+  const std::vector<std::string> texts = GoldenTexts();
   std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
   for (size_t t = 0; t < 4; ++t) {

@@ -1,4 +1,4 @@
-#include "engine/text/byte_level_bpe.h"
+#include "engine/text/bpe.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "engine/text/byte_alphabet.h"
 #include "engine/text/utf8.h"
 
 namespace fastdecode {
@@ -14,6 +15,7 @@ namespace {
 // A vocabulary of the bytes (their ids are their values), then of what `merges` make.
 TokenizerSpec MakeSpec(const std::vector<std::pair<std::string, std::string>>& merges) {
   TokenizerSpec spec;
+  spec.pre_tokenizer = {{.kind = PreTokenizerStep::Kind::kByteLevel}};
   std::map<std::string, int32_t> ids;
   const auto id_of = [&](const std::string& key) {
     const auto [found, is_new] = ids.try_emplace(key, static_cast<int32_t>(ids.size()));
@@ -25,8 +27,8 @@ TokenizerSpec MakeSpec(const std::vector<std::pair<std::string, std::string>>& m
   return spec;
 }
 
-std::vector<int32_t> Encode(const ByteLevelBpe& bpe, const std::string& text) {
-  ByteLevelBpe::Scratch scratch;
+std::vector<int32_t> Encode(const Bpe& bpe, const std::string& text) {
+  Bpe::Scratch scratch;
   std::vector<int32_t> ids;
   bpe.Encode(text, &scratch, &ids);
   return ids;
@@ -48,26 +50,26 @@ TEST(ByteLevelAlphabet, SpellsEveryByteAsOneCharacter) {
   EXPECT_EQ(ByteLevelBytes("a\xC4"), std::nullopt);
 }
 
-TEST(ByteLevelBpe, MergesTheLowestRankFirstAndThenTheLeftmost) {
-  const ByteLevelBpe bpe(MakeSpec({{"b", "c"}, {"a", "b"}, {"a", "a"}}));  // ids 256, 257, 258
+TEST(Bpe, MergesTheLowestRankFirstAndThenTheLeftmost) {
+  const Bpe bpe(MakeSpec({{"b", "c"}, {"a", "b"}, {"a", "a"}}));  // ids 256, 257, 258
   EXPECT_EQ(Encode(bpe, "abc"), (std::vector<int32_t>{'a', 256}));
   EXPECT_EQ(Encode(bpe, "aaa"), (std::vector<int32_t>{258, 'a'}));
   EXPECT_EQ(Encode(bpe, "ab"), (std::vector<int32_t>{257}));
 }
 
-TEST(ByteLevelBpe, NumbersBytesAsTheVocabularyDoes) {
+TEST(Bpe, NumbersBytesAsTheVocabularyDoes) {
   const TokenizerSpec spec = MakeSpec({});
-  const ByteLevelBpe bpe(spec);
+  const Bpe bpe(spec);
   for (int byte = 0; byte < 256; ++byte) {
     EXPECT_EQ(Encode(bpe, std::string(1, static_cast<char>(byte))), std::vector<int32_t>{byte});
   }
 }
 
 // A word as long as a text must not cost the square of its length: this would then take hours.
-TEST(ByteLevelBpe, MergesAMegabyteWord) {
+TEST(Bpe, MergesAMegabyteWord) {
   std::vector<std::pair<std::string, std::string>> merges;
   for (std::string run = "a"; run.size() < 64; run += run) merges.emplace_back(run, run);
-  const ByteLevelBpe bpe(MakeSpec(merges));
+  const Bpe bpe(MakeSpec(merges));
   const std::vector<int32_t> ids = Encode(bpe, std::string(1 << 20, 'a'));
   EXPECT_EQ(ids.size(), size_t{(1 << 20) / 64});
   EXPECT_EQ(ids, std::vector<int32_t>((1 << 20) / 64, 261));
@@ -93,7 +95,7 @@ std::vector<int32_t> EncodeNaively(const TokenizerSpec& spec, const std::string&
   }
 }
 
-TEST(ByteLevelBpe, EqualsTheDefinition) {
+TEST(Bpe, EqualsTheDefinition) {
   std::mt19937 rng(1);
   for (int round = 0; round < 50; ++round) {
     // As training would: each token is made by one merge only, from tokens that were there before.
@@ -107,7 +109,7 @@ TEST(ByteLevelBpe, EqualsTheDefinition) {
       tokens.push_back(left + right);
     }
     const TokenizerSpec spec = MakeSpec(merges);
-    const ByteLevelBpe bpe(spec);
+    const Bpe bpe(spec);
     for (int i = 0; i < 40; ++i) {
       std::string text;
       for (size_t length = rng() % 40; text.size() < length;) text += "abc\xE9"[rng() % 4];
