@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 #include <sstream>
-#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -160,6 +159,7 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
       ->group(group);
   command->add_flag("--ignore-eos", r.ignore_eos, "do not stop at the model's end tokens")->group(group);
   command->add_flag("--include-stop", r.include_stop, "the stop string is part of the text")->group(group);
+  command->add_flag("--show-special", r.show_special, "special tokens are part of the text")->group(group);
   command
       ->add_flag_callback(
           "--no-special-tokens", [&r] { r.add_special_tokens = 0; }, "do not add bos to the prompt")

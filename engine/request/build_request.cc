@@ -199,6 +199,13 @@ void TakeMemory(const RequestContext& context, const RequestFields& given, Seque
                                TokenLogprob{-1, std::numeric_limits<float>::quiet_NaN()});
 }
 
+// Whether any of these tokens is in the text, so that what comes behind goes on from it.
+bool HasText(const Tokenizer& tokenizer, std::span<const int32_t> ids, bool show_special) {
+  return std::any_of(ids.begin(), ids.end(), [&](int32_t id) {
+    return tokenizer.IsSpecial(id) ? show_special : !tokenizer.TokenBytes(id).empty();
+  });
+}
+
 absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, const RequestFields& given) {
   if (absl::Status bad = CheckRequest(given); !bad.ok()) return bad;
   auto request = std::make_unique<Request>(context.sampling_memory);
@@ -215,7 +222,11 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   if (absl::Status bad = SetSampling(context, given, sequence); !bad.ok()) return bad;
   if (absl::Status bad = SetPromptOutputs(context, given, sequence); !bad.ok()) return bad;
   TakeMemory(context, given, sequence, *std::move(ids));
-  if (context.tokenizer != nullptr) request->detokenizer.emplace(context.tokenizer, /*skip_special_tokens=*/true);
+  if (context.tokenizer != nullptr) {
+    const std::span<const int32_t> prompt(sequence.tokens.data(), sequence.prompt_tokens);
+    const bool continues = HasText(*context.tokenizer, prompt, given.show_special);
+    request->detokenizer.emplace(context.tokenizer, /*skip_special_tokens=*/!given.show_special, continues);
+  }
   return request;
 }
 

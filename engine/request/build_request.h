@@ -67,6 +67,7 @@ struct RequestFields {
   size_t prompt_logits_floats = 0;
   uint32_t fill_tokens = 0;
   int32_t prompt_logprobs = -1;
+  bool show_special = false;
 };
 
 // What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and

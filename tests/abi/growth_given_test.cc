@@ -93,6 +93,7 @@ class GrowthGivenTest : public InterfaceTest {
     bias_ = {9, 3};
     request.logit_bias = &bias_;
     request.logit_bias_count = 1;
+    request.show_special = 1;
     return request;
   }
 

@@ -192,6 +192,12 @@ class Answers(EngineTest):
         long = "Once upon a time. " * 2000
         self.assertEqual(self.engine.detokenize(self.engine.tokenize(long)), long)
 
+    def test_special_tokens_are_shown_if_that_is_asked_for(self):
+        for skip, text in ((True, ""), (False, "<|end|><|end|>")):
+            params = SamplingParams(max_tokens=2, logit_bias={1: 1000.0}, skip_special_tokens=skip, **GREEDY)
+            self.assertEqual(read(self.engine.submit(PROMPT, params))[:2], ([1, 1], text))
+        self.assertEqual(self.engine.detokenize([1]), "")
+
     def test_stop_strings(self):
         whole = read(self.engine.submit(PROMPT, SamplingParams(max_tokens=40, **GREEDY)))[1]
         stop = whole[len(whole) // 2:][:4]
@@ -798,7 +804,7 @@ print("end")
 
 class Parameters(unittest.TestCase):
     def test_what_is_not_supported_is_refused_by_name(self):
-        for name, value in (("n", 2), ("best_of", 3), ("detokenize", False), ("skip_special_tokens", False),
+        for name, value in (("n", 2), ("best_of", 3), ("detokenize", False),
                             ("spaces_between_special_tokens", False), ("truncate_prompt_tokens", 5),
                             ("logits_processors", []),
                             ("bad_words", ["a"]), ("allowed_token_ids", [1]), ("guided_decoding", object()),

@@ -201,6 +201,9 @@ typedef struct fd_request {
   uint32_t reserved;                /* 0 */
   const fd_logit_bias* logit_bias;  /* in any order, each token once */
   size_t logit_bias_count;
+  int show_special;                 /* 1: special tokens are part of the answer's text, for stop strings, too; but stop tokens are
+                                     * in no event; 0 */
+  uint32_t reserved2;               /* 0 */
 } fd_request;
 /* The defaults. `bytes`: sizeof(fd_request). */
 void fd_request_init(fd_request* request, size_t bytes);

@@ -8,8 +8,11 @@
 #include <limits>
 #include <memory>
 #include <memory_resource>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "tests/engine/request/llama2_tokenizer.h"
 
 namespace fastdecode {
 namespace {
@@ -42,6 +45,22 @@ class BuildRequestTest : public testing::Test {
     absl::StatusOr<std::unique_ptr<Request>> request = BuildRequest(context_, given_);
     EXPECT_TRUE(request.ok()) << request.status();
     return request.ok() ? *std::move(request) : nullptr;
+  }
+  void UseLlama2Tokenizer() {
+    absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+        Tokenizer::Parse({.dir = "llama2", .tokenizer_json = kLlama2TokenizerJson});
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    tokenizer_ = *std::move(tokenizer);
+    context_.tokenizer = tokenizer_.get();
+  }
+  // What an answer of these tokens to a prompt of those reads.
+  std::string AnswerText(std::span<const int32_t> prompt, std::span<const int32_t> answer) {
+    given_.prompt_ids = prompt.data();
+    given_.prompt_id_count = prompt.size();
+    const std::unique_ptr<Request> request = Build();
+    std::string text;
+    for (const int32_t id : answer) request->detokenizer->Push(id, &text);
+    return text + request->detokenizer->Finish();
   }
   void ExpectRefused(const std::vector<std::string>& parts) {
     const absl::StatusOr<std::unique_ptr<Request>> request = BuildRequest(context_, given_);
@@ -278,6 +297,44 @@ TEST_F(BuildRequestTest, APromptAloneIsEnoughIfItsLogprobsAreWanted) {
   EXPECT_EQ(request->sequence.length_max, 5u);
   EXPECT_EQ(request->sequence.sampling.logprobs, -1) << "there is no room to report any";
   EXPECT_TRUE(request->sequence.top_logprobs.empty());
+}
+
+// Wherever a text is cut: its tokenizer takes the space off that a text begins with, and an answer begins none.
+TEST_F(BuildRequestTest, AnswersGoOnFromTheirPrompts) {
+  UseLlama2Tokenizer();
+  const std::vector<int32_t> ids = tokenizer_->Encode("ab  cab<|user|> caf\u00E9 a", true);
+  ASSERT_THAT(ids, testing::Contains(kLlama2User));
+  for (const bool show_special : {false, true}) {
+    given_.show_special = show_special;
+    const std::string whole = tokenizer_->Decode(ids, !show_special);
+    for (size_t cut = 1; cut < ids.size(); ++cut) {
+      SCOPED_TRACE(cut);
+      const std::span<const int32_t> prompt = std::span(ids).first(cut), answer = std::span(ids).subspan(cut);
+      const std::string before = tokenizer_->Decode(prompt, !show_special);
+      if (before.ends_with("\uFFFD")) continue;  // half a character
+      EXPECT_EQ(before + AnswerText(prompt, answer), whole);
+    }
+  }
+}
+
+TEST_F(BuildRequestTest, AnAnswerToSpecialTokensAloneBeginsAText) {
+  UseLlama2Tokenizer();
+  const std::vector<int32_t> answer = tokenizer_->Encode("ab cab", false);
+  const std::vector<int32_t> special = {kLlama2Bos, kLlama2User};
+  EXPECT_EQ(AnswerText(special, answer), "ab cab");
+  EXPECT_EQ(AnswerText(std::vector<int32_t>{999}, answer), "ab cab") << "no token of the tokenizer";
+  EXPECT_EQ(AnswerText(std::vector<int32_t>{kLlama2Bos, answer[0]}, answer), " ab cab");
+  given_.show_special = true;
+  EXPECT_EQ(AnswerText(special, answer), " ab cab") << "they are the beginning then";
+}
+
+TEST_F(BuildRequestTest, SpecialTokensAreTextIfThatIsAskedFor) {
+  UseLlama2Tokenizer();
+  std::vector<int32_t> answer = tokenizer_->Encode("ab", false);
+  answer.insert(answer.end(), {kLlama2User, kLlama2Eos});
+  EXPECT_EQ(AnswerText(answer, answer), " ab");
+  given_.show_special = true;
+  EXPECT_EQ(AnswerText(answer, answer), " ab<|user|></s>");
 }
 
 }  // namespace

@@ -149,6 +149,8 @@ class fd_request(SizedStructure):
         ("reserved", c_uint32),
         ("logit_bias", POINTER(fd_logit_bias)),
         ("logit_bias_count", c_size_t),
+        ("show_special", c_int),
+        ("reserved2", c_uint32),
     ]
 
 

@@ -22,7 +22,6 @@ _UNSUPPORTED: Dict[str, Tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (None, 1),
     "detokenize": (True,),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (None,),
     "logits_processors": (None,),
@@ -110,10 +109,10 @@ class SamplingParams:
     prompt_logprobs: Optional[int] = None  # the same of the prompt's tokens
     include_stop_str_in_output: bool = False
     logit_bias: Optional[Dict[int, float]] = None
+    skip_special_tokens: bool = True  # False: they are part of the answer's text
     # The rest is vLLM's, and refused unless it says nothing.
     best_of: Optional[int] = None
     detokenize: bool = True
-    skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Optional[int] = None
     logits_processors: Any = None
@@ -161,6 +160,7 @@ class SamplingParams:
         request.min_tokens = checked_int("min_tokens", self.min_tokens, 0, _UINT32_MAX)
         request.ignore_eos = bool(self.ignore_eos)
         request.include_stop = bool(self.include_stop_str_in_output)
+        request.show_special = not self.skip_special_tokens
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             setattr(request, name, -1 if value is None else checked_int(name, value, 0, _INT32_MAX))
