@@ -230,6 +230,22 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   return request;
 }
 
+// Of the template's bos before the prompt's own.
+void WarnOfSecondBos(const RequestContext& context, std::span<const int32_t> ids) {
+  if (context.log == nullptr || context.warned_of_bos == nullptr || context.warned_of_bos->load()) return;
+  if (ids.size() < 2 || ids[0] != ids[1] || !context.tokenizer->IsSpecial(ids[0])) return;
+  const int32_t bos = ids[0];
+  const std::vector<int32_t> around = context.tokenizer->Encode("", /*add_special_tokens=*/true);
+  const bool added_once = !around.empty() && around[0] == bos && (around.size() == 1 || around[1] != bos);
+  if (!added_once || context.tokenizer->bos_id().value_or(bos) != bos) return;
+  if (context.warned_of_bos->exchange(true)) return;
+  context.log->Warning(
+      absl::StrFormat("a prompt begins with bos (token id %d) twice, as it spells bos out and the tokenizer puts "
+                      "another one before it; leave it out of the prompt, or give --no-special-tokens "
+                      "(add_special_tokens = 0)",
+                      bos));
+}
+
 }  // namespace
 
 absl::Status CheckRequest(const RequestFields& given) {
@@ -287,6 +303,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
     return absl::InvalidArgumentError(absl::StrFormat(
         "tokenizer.json: token id %d is outside the model's vocabulary of %d", id, context.spec->vocab));
   }
+  if (context.tokenizer != nullptr && add_special_tokens) WarnOfSecondBos(context, ids);
   return ids;
 }
 

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_REQUEST_BUILD_REQUEST_H_
 #define FASTDECODE_ENGINE_REQUEST_BUILD_REQUEST_H_
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "engine/request/request.h"
 #include "engine/text/tokenizer.h"
 #include "kernels/sampler.h"
+#include "numa/log.h"
 
 namespace fastdecode {
 
@@ -21,6 +23,9 @@ struct RequestContext {
   const std::string* tokenizer_missing_reason = nullptr;
   int max_context = 0;
   std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource();  // SPart::sampling_memory
+  // Told once of prompts that begin with bos twice, and then the flag is set. Null: nobody is told.
+  Logger* log = nullptr;
+  std::atomic<bool>* warned_of_bos = nullptr;
 };
 
 // What a caller asks for, as it comes: nothing is checked yet. Arrays are lent, and may be null if their count is 0.
@@ -74,7 +79,8 @@ struct RequestFields {
 // value.
 absl::Status CheckRequest(const RequestFields& given);
 
-// The ids of a prompt in parts, the template's tokens around them. Errors name part and field.
+// The ids of a prompt in parts, the template's tokens around them. Errors name part and field. Logs a warning if they
+// begin with bos twice, the template's and the text's.
 absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
                                                  std::span<const RequestFields::Part> parts, bool add_special_tokens);
 

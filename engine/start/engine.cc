@@ -276,6 +276,8 @@ RequestContext Engine::Context() const {
   context.tokenizer_missing_reason = &tokenizer_missing_reason_;
   context.max_context = max_context();
   context.sampling_memory = spart_->sampling_memory();
+  context.log = &log_;
+  context.warned_of_bos = &warned_of_bos_;
   return context;
 }
 

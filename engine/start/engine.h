@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_START_ENGINE_H_
 #define FASTDECODE_ENGINE_START_ENGINE_H_
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -90,7 +91,7 @@ class Engine {
   nlohmann::json DescribeRecord() const;
 
   Options options_;  // micro_batches: as chosen, from Start on
-  Logger log_;
+  mutable Logger log_;
   ModelSpec spec_;
   StartPlan plan_;
   CoreChoice core_choice_;
@@ -99,6 +100,7 @@ class Engine {
   std::string machine_;   // what was found at start, for Describe
   std::unique_ptr<Tokenizer> tokenizer_;
   std::string tokenizer_missing_reason_;
+  mutable std::atomic<bool> warned_of_bos_ = false;
   uint64_t created_ns_ = 0;
   ParkWord desk_word_;
 

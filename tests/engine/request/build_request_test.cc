@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -335,6 +336,38 @@ TEST_F(BuildRequestTest, SpecialTokensAreTextIfThatIsAskedFor) {
   EXPECT_EQ(AnswerText(answer, answer), " ab");
   given_.show_special = true;
   EXPECT_EQ(AnswerText(answer, answer), " ab<|user|></s>");
+}
+
+TEST_F(BuildRequestTest, WarnsOnceOfPromptsThatBeginWithBosTwice) {
+  UseLlama2Tokenizer();
+  std::vector<std::string> warnings;
+  Logger log(
+      [](void* user, LogLevel level, const char* message) {
+        EXPECT_EQ(level, LogLevel::kWarning);
+        static_cast<std::vector<std::string>*>(user)->push_back(message);
+      },
+      &warnings);
+  std::atomic<bool> warned = false;
+  context_.log = &log;
+  context_.warned_of_bos = &warned;
+  ids_ = {kLlama2Bos, kLlama2Bos, 10};
+  Build();  // ids are used as they are
+  GiveText("ab");
+  Build();
+  given_.add_special_tokens = false;
+  GiveText("<s><s>ab");
+  Build();
+  given_.add_special_tokens = true;
+  const std::string spelled = "<s>ab";
+  RequestFields::Part part = {/*special=*/false, spelled.data(), spelled.size()};
+  ASSERT_TRUE(EncodeParts(context_, {&part, 1}, true).ok());
+  EXPECT_THAT(warnings, testing::IsEmpty());
+  part.special = true;
+  ASSERT_TRUE(EncodeParts(context_, {&part, 1}, true).ok());
+  GiveText(spelled);
+  Build();
+  EXPECT_THAT(warnings, ElementsAre(testing::AllOf(HasSubstr("begins with bos (token id 1) twice"),
+                                                   HasSubstr("--no-special-tokens (add_special_tokens = 0)"))));
 }
 
 }  // namespace
