@@ -56,9 +56,15 @@ class LogitsFile {
   // Makes room for what the request is to be submitted with. None for a prompt too long, which Submit refuses.
   void Prepare(const InferenceEngine& engine, GenerateRequest& request) {
     std::vector<int32_t> ids = request.prompt_ids;
-    if (ids.empty()) ids = engine.Tokenize(request.prompt, request.fields.add_special_tokens != 0);
+    const bool around = request.fields.add_special_tokens != 0;
+    if (!request.parts.empty()) {
+      ids = engine.Tokenize(request.parts, around);
+    } else if (ids.empty()) {
+      ids = engine.Tokenize(request.prompt, around);
+    }
     if (ids.size() >= static_cast<size_t>(engine.max_context())) return;
     request.prompt_ids = std::move(ids);
+    request.parts.clear();
     vocab_ = static_cast<size_t>(engine.vocab_size());
     logits_.resize(request.prompt_ids.size() * vocab_);
     bench_.prompt_logits = logits_.data();

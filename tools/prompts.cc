@@ -87,6 +87,7 @@ void AddPromptFlags(CLI::App* command, PromptFlags& flags) {
       ->type_name("IDS")
       ->allow_extra_args(false)
       ->group(group);
+  command->add_flag("--plain", flags.plain, "names of special tokens in prompts are text like any other")->group(group);
 }
 
 std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags) {
@@ -95,6 +96,9 @@ std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags) {
   for (const std::string& file : flags.files) requests.emplace_back(ReadPrompt(file));
   if (!flags.lines_file.empty()) {
     for (std::string& line : ReadLines(flags.lines_file)) requests.emplace_back(std::move(line));
+  }
+  for (GenerateRequest& request : requests) {
+    if (flags.plain) request.parts = {{request.prompt, /*special=*/false, {}}};
   }
   for (const std::string& ids : flags.ids) requests.emplace_back(ParseIds(ids));
   if (requests.empty() && !flags.lines_file.empty()) {

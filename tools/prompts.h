@@ -20,9 +20,11 @@ struct PromptFlags {
   std::vector<std::string> files;    // --file: the whole file, - is stdin
   std::string lines_file;            // --prompts-file: one a line, - is stdin
   std::vector<std::string> ids;      // --prompt-ids
+  bool plain = false;                // special tokens' names in texts are text like any other
 };
 void AddPromptFlags(CLI::App* command, PromptFlags& flags);
-// In the order of the members above. Throws Error naming file or value.
+// In the order of the members above; a plain one is a part, and `prompt` what it says. Throws Error naming file or
+// value.
 std::vector<GenerateRequest> ReadPrompts(const PromptFlags& flags);
 
 // How to sample and when to stop: the same for all prompts of a command.

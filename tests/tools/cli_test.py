@@ -176,6 +176,39 @@ class Generate(ProgramTest):
         text = self.succeed(generate("-p", "[a,b]", "-n", 1, "--temp", 0))
         self.assertTrue(text.startswith("[a,b]"), text)
 
+    def test_special_tokens_that_prompts_spell_out(self):
+        prompt = "Once <|end|> upon"
+        file, lines = scratch("special.txt"), scratch("special-lines.txt")
+        file.write_text(prompt)
+        lines.write_text(prompt + "\n")
+        for ways in (["-p", prompt], ["-f", file], ["--prompts-file", lines]):
+            (told,) = self.answers(*ways, "-n", 2, "--temp", 0)
+            (plain,) = self.answers(*ways, "--plain", "-n", 2, "--temp", 0)
+            self.assertGreater(plain["prompt_tokens"], told["prompt_tokens"] + 2, ways)
+        self.assertTrue(self.succeed(generate("-p", prompt, "--plain", "-n", 1)).startswith(prompt))
+        # To the id, also where the command itself makes ids of the prompt: logits are those of the ids.
+        exact = ["-n", 1, "--temp", 0, "--exact", "--no-special-tokens", "--logits"]
+        logits = [scratch(f"special-{i}.npy") for i in range(3)]
+        (told,) = self.answers("-p", "<|end|>", *exact, logits[0])
+        self.answers("--prompt-ids", 1, *exact, logits[1])
+        self.assertEqual((told["prompt_tokens"], logits[0].read_bytes()), (1, logits[1].read_bytes()))
+        (plain,) = self.answers("-p", "<|end|>", "--plain", *exact, logits[2])
+        self.assertIn(f"({plain['prompt_tokens']}, 1024)".encode(), logits[2].read_bytes()[:128])
+        self.assertGreater(plain["prompt_tokens"], 2)
+
+    def test_special_tokens_of_answers(self):
+        told = ["-p", PROMPT, "-n", 2, "--temp", 0, "--ignore-eos", "--logit-bias", "1:1000"]
+        self.assertEqual(self.answers(*told)[0]["text"], "")
+        self.assertEqual(self.answers(*told, "--show-special")[0]["text"], "<|end|><|end|>")
+
+    def test_a_prompt_that_spells_out_bos(self):
+        told = ["-p", "<|begin|>Once", "-p", "<|begin|>A", "-n", 1]
+        result = generate(*told)
+        self.succeed(result)
+        self.assertEqual(result.stderr.count("begins with bos (token id 0) twice"), 1, result.stderr)
+        for more in ("--no-special-tokens", "--plain"):
+            self.assertEqual(generate(*told, more).stderr, "")
+
     def test_json_has_its_fields(self):
         (answer,) = self.answers("-p", PROMPT, "-n", 12, "--temp", 0, "--ignore-eos")
         self.assertEqual(set(answer), {"index", "text", "token_ids", "finish_reason", "prompt_tokens", "generated_tokens",
