@@ -1,5 +1,4 @@
 // fastdecode generate: text (or token ids) from prompts.
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,17 +34,7 @@ struct GenerateFlags {
   std::string logits;
 };
 
-// Texts want a tokenizer: said before the model is loaded, which may take minutes. Whatever else is wrong with the
-// folder the engine says.
-void CheckTokenizer(const std::string& model, const std::vector<GenerateRequest>& requests) {
-  const auto has_text = [](const GenerateRequest& r) { return r.prompt_ids.empty() || !r.stop.empty(); };
-  const std::string file = model + "/tokenizer.json";
-  if (std::none_of(requests.begin(), requests.end(), has_text)) return;
-  struct stat info;  // lstat: of a link to nothing, too, the engine says what it is
-  if (lstat(file.c_str(), &info) == 0 || access((model + "/config.json").c_str(), F_OK) != 0) return;
-  throw Error(FD_INVALID_ARGUMENT,
-              file + ": not there, so that this model takes no text; --prompt-ids takes token ids");
-}
+bool HasText(const GenerateRequest& request) { return request.prompt_ids.empty() || !request.stop.empty(); }
 
 // The logits of a prompt, which are there once its answer's first token is, and their file. Thread: one. Must outlive
 // the request.
@@ -258,7 +247,8 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
                 "--logits: takes the logits of one prompt, and there are " + std::to_string(requests.size()));
   }
   if (!flags.logits.empty()) CheckWritable("--logits", flags.logits);
-  CheckTokenizer(engine_flags.Value("model"), requests);
+  // Said before the weights are read, which may take minutes.
+  if (std::any_of(requests.begin(), requests.end(), HasText)) engine_flags.SetDefault("need-text", "true");
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
   InferenceEngine engine(*options);
   engine.ResetStatistics();

@@ -300,8 +300,8 @@ absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
   }
   for (const int32_t id : ids) {
     if (id < context.spec->vocab) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "tokenizer.json: token id %d is outside the model's vocabulary of %d", id, context.spec->vocab));
+    return absl::InvalidArgumentError(absl::StrFormat("%s: token id %d is outside the model's vocabulary of %d",
+                                                      context.tokenizer->file(), id, context.spec->vocab));
   }
   if (context.tokenizer != nullptr && add_special_tokens) WarnOfSecondBos(context, ids);
   return ids;

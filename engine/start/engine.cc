@@ -130,16 +130,28 @@ absl::Status Engine::ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll
   return CheckKvBudget(pages);
 }
 
+// What is wrong with a tokenizer stops nobody who does without text.
 absl::Status Engine::LoadTokenizer() {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(options_.model);
-  if (tokenizer.ok()) {
-    tokenizer_ = *std::move(tokenizer);
-    if (!tokenizer_->warning().empty()) log_.Warning(tokenizer_->warning());
+  if (!tokenizer.ok()) {
+    const std::string reason(tokenizer.status().message());
+    if (options_.need_text) {
+      return absl::Status(tokenizer.status().code(),
+                          reason + "; without text the model runs on token ids (generate --prompt-ids)");
+    }
+    const LogLevel level = absl::IsNotFound(tokenizer.status()) ? LogLevel::kInfo : LogLevel::kWarning;
+    log_.Log(level, "no text for this model, token ids only: " + reason);
+    tokenizer_missing_reason_ = reason;
     return absl::OkStatus();
   }
-  if (!absl::IsNotFound(tokenizer.status()) && !absl::IsUnimplemented(tokenizer.status())) return tokenizer.status();
-  tokenizer_missing_reason_ = std::string(tokenizer.status().message());
-  log_.Info("no text for this model, token ids only: " + tokenizer_missing_reason_);
+  tokenizer_ = *std::move(tokenizer);
+  if (!tokenizer_->warning().empty()) log_.Warning(tokenizer_->warning());
+  if (tokenizer_->vocab_size() > spec_.vocab) {
+    log_.Warning(
+        absl::StrFormat("%s: it has token ids up to %d, and the model's vocabulary has %d rows: prompts with ids from "
+                        "%d on are refused",
+                        tokenizer_->file(), tokenizer_->vocab_size() - 1, spec_.vocab, spec_.vocab));
+  }
   return absl::OkStatus();
 }
 

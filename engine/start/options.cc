@@ -177,7 +177,9 @@ absl::Status SetPeerTimeout(Options& options, const std::string& value) {
 }
 
 const OptionRow kRows[] = {
-    {"model", "DIR", "", "Hugging Face folder: config.json, safetensors, tokenizer.json", &SetText<&Options::model>},
+    {"model", "DIR", "", "Hugging Face folder: config.json, safetensors, tokenizer files", &SetText<&Options::model>},
+    {"need-text", "BOOL", "false", "refuse a model whose tokenizer cannot be read, which could run on token ids alone",
+     [](Options& o, const std::string& v) { return ParseBool("need-text", v, &o.need_text); }},
     {"homes", "LIST", "local",
      "where KV lives: local (one home per NUMA node), local:N, gpu (with --spart cuda), unix:PATH or HOST:PORT of a "
      "worker; comma-separated",

@@ -23,6 +23,7 @@ struct Options {
   enum class Poll { kAuto, kSpin, kYield, kAlways };
 
   std::string model;               // folder
+  bool need_text = false;          // no start without a tokenizer
   std::string homes = "local";
   std::string listen;              // worker: unix:PATH or HOST:PORT
   int peers = 1;                   // worker: engines that each home serves at once

@@ -16,6 +16,7 @@ import pathlib
 import pickle
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -309,6 +310,18 @@ class Models(unittest.TestCase):
                 self.assertEqual((tokens, text), (greedy["token_ids"][:count], ""))
             with self.assertRaisesRegex(InvalidArgument, "text needs a tokenizer"):
                 engine.submit("text", SamplingParams())
+
+    def test_a_tokenizer_that_cannot_be_read(self):
+        model = SCRATCH / "broken-tokenizer"
+        shutil.copytree(demo_model(), model)
+        (model / "tokenizer.json").write_text("{")
+        messages = []
+        with make_engine(model=model, log=lambda level, text: messages.append((level, text))) as engine:
+            self.assertIn("not valid JSON", engine.tokenizer_missing_reason)
+            self.assertEqual(read(engine.submit([5, 6], SamplingParams(max_tokens=2, **GREEDY)))[1], "")
+        self.assertEqual([level for level, text in messages if "not valid JSON" in text], [logging.WARNING])
+        with self.assertRaisesRegex(InvalidArgument, "tokenizer.json: not valid JSON"):
+            make_engine(model=model, need_text=True)
 
     def test_a_synthetic_model(self):
         library = _library.load()

@@ -1402,7 +1402,7 @@ class BadOptions(ProgramTest):
                  (["--s-cores", "0-x"], "0-x"), (["--r-cores", "99999"], "99999"),
                  (["--fault", "drop=2"], "2"), (["--logit-bias", "x"], "'x'"), (["--prompt-ids", "1,x"], "'x'"), (["--prompt-ids", "1,2,"], "''"),
                  (["--prompt-ids", ""], "--prompt-ids"), (["--max-context", "9999999"], "9999999"),
-                 (["--batch-invariant=maybe"], "'maybe'")]
+                 (["--batch-invariant=maybe"], "'maybe'"), (["--need-text=maybe"], "'maybe'")]
         for arguments, value in cases:
             with self.subTest(arguments=arguments):
                 option = arguments[0].split("=")[0]
@@ -1477,7 +1477,9 @@ class BadOptions(ProgramTest):
         no_weights = scratch("no_weights")  # said before they are looked for
         no_weights.mkdir()
         shutil.copy(golden_model() / "config.json", no_weights)
-        self.refused(generate("-p", "A", model=no_weights), "tokenizer.json", "--prompt-ids")
+        for needs_text in (["-p", "A"], ["--prompt-ids", "1", "--stop", "x"], ["--prompt-ids", "1", "--need-text"]):
+            self.refused(generate(*needs_text, model=no_weights), "tokenizer.json", "--prompt-ids")
+        self.refused(generate("--prompt-ids", "1", model=no_weights), "safetensors")
 
     def test_logits(self):
         path = scratch("never.npy")
@@ -1637,15 +1639,17 @@ class BadModel(ProgramTest):
         folder = self.copy(ROOT / "tools/demo_model/model")
         path = folder / "tokenizer.json"
         sound = json.loads(path.read_text())
-        path.write_text(json.dumps(sound)[:2000])
-        self.refuse(folder, path, prompt=("-p", "A"))
         damaged = dict(sound, model=dict(sound["model"], merges=["no such merge at all"]))
-        path.write_text(json.dumps(damaged))
-        self.refuse(folder, path, "merge", prompt=("-p", "A"))
-        # A sound tokenizer of a kind that is not built: text is refused, and it says which kind; token ids work.
-        path.write_text(json.dumps(dict(sound, model={"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0})))
-        self.refuse(folder, path, "Unigram", prompt=("-p", "A"))
-        self.succeed(generate("--prompt-ids", "1", "-n", 1, model=folder))
+        of_another_kind = dict(sound, model={"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0})
+        for text, needle in ((json.dumps(sound)[:2000], "JSON"), (json.dumps(damaged), "merge"),
+                             (json.dumps(of_another_kind), "Unigram")):
+            path.write_text(text)
+            with self.subTest(needle=needle):
+                self.refuse(folder, path, needle, "--prompt-ids", prompt=("-p", "A"))
+                self.refuse(folder, path, needle, "--prompt-ids", prompt=("--prompt-ids", "1", "--stop", "x"))
+                result = generate("--prompt-ids", "1", "-n", 1, model=folder)
+                self.assertRegex(self.succeed(result), r"^\d+\n$")
+                self.assertRegex(result.stderr, f"^fastdecode: warning: no text for this model, .*{path}.*{needle}")
 
 
 class Permissions(ProgramTest):

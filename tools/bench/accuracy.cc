@@ -293,6 +293,7 @@ void BenchAccuracy(const AccuracyFlags& flags, EngineFlags& engine_flags) {
   engine_flags.SetDefault("compute", "f32");
   engine_flags.SetDefault("batch-invariant", "true");
   engine_flags.SetDefault("max-sequences", "16");
+  if (!flags.texts.empty()) engine_flags.SetDefault("need-text", "true");
   const std::vector<KvType> types = ChooseKvTypes(flags);
   const AccuracyReport report = Measure(flags, engine_flags, types);
   WriteOut(flags.json ? ToLine(Figures(report, types, engine_flags)) : Text(report, types, engine_flags));

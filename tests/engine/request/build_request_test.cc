@@ -193,7 +193,7 @@ TEST_F(BuildRequestTest, RefusesPromptsThatCannotRun) {
   spec_.vocab = 90;  // "~" is 93
   spec_.eos_token_ids.clear();
   GiveText("~");
-  ExpectRefused({"tokenizer.json", "93", "90"});
+  ExpectRefused({tokenizer_->file() + ": token id 93 is outside the model's vocabulary of 90"});
 }
 
 TEST_F(BuildRequestTest, TextNeedsATokenizer) {

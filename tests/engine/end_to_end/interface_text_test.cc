@@ -1,0 +1,152 @@
+// Text in and out of an engine, and tokenizers that are not as they should be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/engine/end_to_end/interface_fixture.h"
+#include "tests/engine/request/llama2_tokenizer.h"
+
+namespace fastdecode {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class InterfaceTextTest : public InterfaceTest {
+ protected:
+  void WriteTokenizer(const std::string& text) { dir_.Write("model/tokenizer.json", text); }
+  // kLlama2TokenizerJson with one thing changed.
+  static std::string Changed(const std::string& from, const std::string& to) {
+    std::string text = kLlama2TokenizerJson;
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return text.replace(at, from.size(), to);
+  }
+  // An engine whose warnings are kept.
+  std::unique_ptr<InferenceEngine> MakeHeard() {
+    EngineOptions options;
+    for (const auto& [name, value] : Options()) options.Set(name, value);
+    const auto keep = [](void* user, int, const char* message) {
+      const std::string text = message;
+      if (text.find("token") != std::string::npos) static_cast<InterfaceTextTest*>(user)->warnings_.push_back(text);
+    };
+    options.SetLog(keep, this, /*level_min=*/2);
+    return std::make_unique<InferenceEngine>(options);
+  }
+  static std::string TextOf(InferenceEngine& engine, const GenerateRequest& request) {
+    TokenStream stream = engine.Submit(request);
+    std::string text;
+    while (const std::optional<TokenEvent> event = stream.Next(kAnswerTimeoutNs)) text += event->text;
+    return text;
+  }
+  // It generates this token alone.
+  static GenerateRequest Repeat(std::vector<int32_t> prompt, int32_t token, uint32_t count) {
+    GenerateRequest request = GreedyRequest(std::move(prompt), count);
+    request.fields.ignore_eos = 1;
+    request.logit_bias = {{token, 1000}};
+    return request;
+  }
+
+  std::vector<std::string> warnings_;  // that tell of tokens or tokenizers
+};
+
+TEST_F(InterfaceTextTest, ATokenizerThatCannotBeReadStopsNobodyWhoGivesTokenIds) {
+  const struct {
+    std::string text;
+    const char* reason;
+  } cases[] = {{"{", "tokenizer.json: not valid JSON"},
+               {Changed("\"a b\"", "\"a x\""), "tokenizer.json: model.merges"},
+               {Changed("\"BPE\"", "\"Unigram\""), "tokenizer.json: model.type is \"Unigram\""}};
+  for (const auto& [text, reason] : cases) {
+    SCOPED_TRACE(reason);
+    WriteTokenizer(text);
+    warnings_.clear();
+    const auto engine = MakeHeard();
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr(reason)));
+    EXPECT_FALSE(engine->has_tokenizer());
+    EXPECT_THAT(engine->tokenizer_missing_reason(), HasSubstr(reason));
+    EXPECT_EQ(TextOf(*engine, GreedyRequest({1, 2, 3}, 4)), "");
+    ExpectError(SubmitError(*engine, GenerateRequest("text")), FD_INVALID_ARGUMENT, reason);
+    GenerateRequest stops = GreedyRequest({1, 2, 3}, 4);
+    stops.stop = {"x"};
+    ExpectError(SubmitError(*engine, stops), FD_INVALID_ARGUMENT, reason);
+  }
+}
+
+TEST_F(InterfaceTextTest, WhoNeedsTextHearsOfItBeforeTheWeightsAreRead) {
+  std::filesystem::remove(model_ + "/model.safetensors");
+  const auto needing_text = [&](const char* value) {
+    return EngineError(Options() + OptionList{{"need-text", value}});
+  };
+  EXPECT_THAT(needing_text("true").what(),
+              AllOf(HasSubstr("no tokenizer: neither tokenizer.json"), HasSubstr("--prompt-ids")));
+  EXPECT_EQ(needing_text("true").code(), FD_NOT_FOUND);
+  WriteTokenizer(Changed("\"a b\"", "\"a x\""));
+  EXPECT_THAT(needing_text("true").what(), AllOf(HasSubstr("tokenizer.json: model.merges"), HasSubstr("--prompt-ids")));
+  EXPECT_EQ(needing_text("true").code(), FD_INVALID_ARGUMENT);
+  EXPECT_THAT(needing_text("false").what(), HasSubstr("safetensors"));
+  WriteTokenizer(kLlama2TokenizerJson);
+  EXPECT_THAT(needing_text("true").what(), HasSubstr("safetensors"));
+  ExpectError(needing_text("maybe"), FD_INVALID_ARGUMENT, "--need-text: 'maybe'");
+}
+
+TEST_F(InterfaceTextTest, WarnsOfTokensThatTheModelDoesNotHave) {
+  WriteTokenizer(kLlama2TokenizerJson);  // less than the model has, which is usual
+  MakeHeard();
+  EXPECT_THAT(warnings_, IsEmpty());
+  WriteTokenizer(Changed("\"f\": 10,", "\"f\": 10, \"z\": 299,"));
+  const auto engine = MakeHeard();
+  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr(model_ + "/tokenizer.json: "), HasSubstr("up to 299"),
+                                           HasSubstr("256 rows"), HasSubstr("from 256 on are refused"))));
+  EXPECT_THAT(TextOf(*engine, Repeat(engine->Tokenize("ab"), 7, 2)), "aa");
+  ExpectError(SubmitError(*engine, GenerateRequest("abz")), FD_INVALID_ARGUMENT,
+              model_ + "/tokenizer.json: token id 299");
+}
+
+TEST_F(InterfaceTextTest, WarnsOnceOfPromptsThatBeginWithBosTwice) {
+  WriteTokenizer(kLlama2TokenizerJson);
+  const auto engine = MakeHeard();
+  EXPECT_THAT(engine->Tokenize("ab"), ElementsAre(kLlama2Bos, 13));
+  EXPECT_THAT(engine->Tokenize("<s>ab", /*add_special_tokens=*/false), ElementsAre(kLlama2Bos, 13));
+  EXPECT_THAT(warnings_, IsEmpty());
+  GenerateRequest twice("<s>ab");
+  twice.fields.max_tokens = 1;
+  for (int i = 0; i < 2; ++i) TextOf(*engine, twice);
+  EXPECT_THAT(engine->Tokenize("<s>ab"), ElementsAre(kLlama2Bos, kLlama2Bos, 13));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("bos (token id 1) twice")));
+}
+
+TEST_F(InterfaceTextTest, SpecialTokensAreShownIfThatIsAskedFor) {
+  WriteTokenizer(kLlama2TokenizerJson);
+  const auto engine = MakeEngine(Options());
+  GenerateRequest request = Repeat({kLlama2Bos, 13}, kLlama2User, 3);
+  EXPECT_EQ(TextOf(*engine, request), "");
+  request.fields.show_special = 1;
+  EXPECT_EQ(TextOf(*engine, request), "<|user|><|user|><|user|>");
+  request.stop = {"user|><"};
+  EXPECT_EQ(TextOf(*engine, request), "<|");
+  request.stop.clear();
+  request.stop_token_ids = {kLlama2User};
+  EXPECT_EQ(TextOf(*engine, request), "") << "a stop token is in no event";
+  EXPECT_EQ(engine->Detokenize({kLlama2Bos, 13, kLlama2User}), "ab");
+}
+
+TEST_F(InterfaceTextTest, AnswersGoOnFromTheirPrompts) {
+  WriteTokenizer(kLlama2TokenizerJson);
+  const auto engine = MakeEngine(Options());
+  for (const std::vector<int32_t>& prompt : {std::vector<int32_t>{kLlama2Bos}, engine->Tokenize("cab")}) {
+    std::vector<int32_t> all = prompt;
+    all.insert(all.end(), {13, 13});
+    EXPECT_EQ(engine->Detokenize(prompt) + TextOf(*engine, Repeat(prompt, 13, 2)), engine->Detokenize(all));
+  }
+}
+
+}  // namespace
+}  // namespace fastdecode
