@@ -232,7 +232,7 @@ def normalizer_variants():
         "regex": normalizer(regex, *SPM),
         "regex_gone": normalizer({**regex, "content": ""}, *SPM),
         "regex_literal": normalizer(
-            {"type": "Replace", "pattern": {"Regex": r"(\s)\s+|\bt"}, "content": "$1\\1"}, *SPM
+            {"type": "Replace", "pattern": {"Regex": r"(\s)\s+|te"}, "content": "$1\\1"}, *SPM
         ),
         "replace_longer": normalizer({"type": "Replace", "pattern": {"String": "xx"}, "content": "ééé"}, *SPM),
         "replace_pattern_chars": normalizer({"type": "Replace", "pattern": {"String": "a."}, "content": "!"}, *SPM),

@@ -202,15 +202,25 @@ def has_tokenizer(folder):
     return any((folder / file).exists() for file in files) or any(folder.glob("*.tiktoken"))
 
 
+def named_tokens(file):
+    """What a tokenizer_config.json or special_tokens_map.json names as special tokens."""
+    fields = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    values = [value for key, value in fields.items() if key.endswith("_token") and not key.startswith("add_")]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = fields.get(key) or []
+        values += more if isinstance(more, list) else more.values()
+    return {value["content"] if isinstance(value, dict) else value for value in values if value}
+
+
 def judge_of(folder):
     """The judge of a model's folder, in which has_tokenizer finds one."""
     if (folder / "tokenizer.json").exists():
-        config = folder / "tokenizer_config.json"
-        if (folder / "special_tokens_map.json").exists() or (
-            config.exists() and "added_tokens_decoder" in json.loads(config.read_text(encoding="utf-8"))
-        ):
-            return transformers_judge(folder)
-        return HuggingFace(folder)
+        judge = HuggingFace(folder)
+        config, special_map = folder / "tokenizer_config.json", folder / "special_tokens_map.json"
+        named = named_tokens(config) | named_tokens(special_map)
+        listed = config.exists() and "added_tokens_decoder" in json.loads(config.read_text(encoding="utf-8"))
+        in_vocabulary = all(judge.tokenizer.token_to_id(content) is not None for content in named)
+        return transformers_judge(folder) if listed or not in_vocabulary else judge
     if (folder / "tekken.json").exists():
         return tekken_judge(folder / "tekken.json")
     model = folder / "tokenizer.model"

@@ -155,7 +155,8 @@ class Texts:
     def next(self):
         """{"text": string} or, for one in twenty, {"hex": bytes that are not UTF-8}."""
         rng = self.rng
-        text = "".join(self.piece() for _ in range(rng.choice([1, 1, 2, 2, 3, 3, 4, 5, 6, 8])))
+        pieces = 150 if rng.random() < 0.003 else rng.choice([1, 1, 2, 2, 3, 3, 4, 5, 6, 8])
+        text = "".join(self.piece() for _ in range(pieces))
         if rng.random() >= 0.05:
             return {"text": text}
         data = text.encode()
