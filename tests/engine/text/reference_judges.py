@@ -5,6 +5,7 @@ A judge has
   encode     (texts, special_tokens=True, around=False) -> a list of ids each; special tokens in a text are text like any
              other without `special_tokens`, and the template's tokens are put around with `around`
   decode     (lists of ids, skip_special_tokens) -> a text each
+             (either gives None in the place of what makes the program panic)
   around     whether it knows what stands around a text
   accepts    whether its answer for this text counts
   contents   the texts of added or special tokens
@@ -12,11 +13,12 @@ A judge has
 """
 
 import base64
+import contextlib
 import json
 import os
 
-# What encodes on one core shares a machine with others; and forks of a process with threads are refused.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+os.environ.setdefault("RUST_BACKTRACE", "0")
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -60,6 +62,36 @@ def is_rare(piece):
     return piece.startswith("<0x") or not piece.strip("▁ \n\t")
 
 
+@contextlib.contextmanager
+def quiet():
+    """Standard error of this process goes nowhere: Rust writes there before Python learns of a panic."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def unless_it_panics(function, inputs):
+    """The result for each input; None for those at which `tokenizers` panics."""
+
+    def call(some):
+        try:
+            return function(some)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            return None
+
+    with quiet():
+        results = call(inputs)
+        return results if results is not None else [(call([each]) or [None])[0] for each in inputs]
+
+
 class HuggingFace:
     name = "tokenizers"
     around = True
@@ -83,12 +115,16 @@ class HuggingFace:
 
     def encode(self, texts, special_tokens=True, around=False):
         self.tokenizer.encode_special_tokens = not special_tokens
-        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=around)
+        encodings = unless_it_panics(
+            lambda some: self.tokenizer.encode_batch_fast(some, add_special_tokens=around), texts
+        )
         self.tokenizer.encode_special_tokens = False
-        return [encoding.ids for encoding in encodings]
+        return [None if encoding is None else encoding.ids for encoding in encodings]
 
     def decode(self, lists, skip_special_tokens):
-        return self.tokenizer.decode_batch(lists, skip_special_tokens=skip_special_tokens)
+        return unless_it_panics(
+            lambda some: self.tokenizer.decode_batch(some, skip_special_tokens=skip_special_tokens), lists
+        )
 
 
 def transformers_judge(folder):
