@@ -82,7 +82,9 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, co
     const RequestFields::Part whole = {/*special=*/true, given.prompt, given.prompt_bytes};
     const bool in_parts = given.part_count > 0;
     const std::string_view text(given.prompt == nullptr ? "" : given.prompt, given.prompt_bytes);
-    if (absl::Status bad = Tokenizer::CheckText("prompt", text); !bad.ok()) return bad;
+    if (context.tokenizer != nullptr) {
+      if (absl::Status bad = context.tokenizer->CheckText("prompt", text); !bad.ok()) return bad;
+    }
     absl::StatusOr<std::vector<int32_t>> encoded = EncodeParts(
         context, in_parts ? std::span(given.parts, given.part_count) : std::span(&whole, 1), given.add_special_tokens);
     if (!encoded.ok()) return encoded.status();
@@ -230,7 +232,7 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   return request;
 }
 
-// Of the template's bos before the prompt's own.
+// Logs once that the template puts bos before a prompt which begins with bos itself.
 void WarnOfSecondBos(const RequestContext& context, std::span<const int32_t> ids) {
   if (context.log == nullptr || context.warned_of_bos == nullptr || context.warned_of_bos->load()) return;
   if (ids.size() < 2 || ids[0] != ids[1] || !context.tokenizer->IsSpecial(ids[0])) return;
@@ -283,8 +285,9 @@ absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
       continue;
     }
     const std::string_view piece(given[i].text == nullptr ? "" : given[i].text, given[i].text_bytes);
-    if (absl::Status bad = Tokenizer::CheckText(absl::StrFormat("parts[%d].text", i).c_str(), piece); !bad.ok()) {
-      return bad;
+    if (context.tokenizer != nullptr) {
+      const std::string field = absl::StrFormat("parts[%d].text", i);
+      if (absl::Status bad = context.tokenizer->CheckText(field.c_str(), piece); !bad.ok()) return bad;
     }
     parts.push_back({piece, given[i].special, {}});
     text = true;

@@ -71,10 +71,11 @@ struct Request : std::enable_shared_from_this<Request> {
   // Desk thread.
   std::optional<StreamDetokenizer> detokenizer;  // absent: no text
   std::optional<StopMatcher> stops;
-  uint32_t announced = 0;    // generated tokens told so far
-  bool prompt_told = false;  // that the logprobs of its prompt are there
-  bool overdue = false;      // its time is over, but the last event waits until prompt_logits are left alone
-  bool over = false;         // the last event is made; later tokens are dropped
+  size_t unmatched_bytes = 0;  // of text to come that no stop string is looked for in
+  uint32_t announced = 0;      // generated tokens told so far
+  bool prompt_told = false;    // that the logprobs of its prompt are there
+  bool overdue = false;        // its time is over, but the last event waits until prompt_logits are left alone
+  bool over = false;           // the last event is made; later tokens are dropped
 
   // Under the mutex.
   std::deque<RequestEvent> events;

@@ -155,9 +155,17 @@ void RequestDesk::MakeToken(Request& request, const PipelineEvent& event, Delive
   const uint32_t index = event.token_index - sequence.prompt_tokens;
   ++request.announced;
   out->token = index;
+  if (request.stops && index == sequence.min_tokens) request.unmatched_bytes = request.detokenizer->Held().size();
   if (request.detokenizer) out->text = request.detokenizer->Push(sequence.tokens[event.token_index]);
   if (!request.stops || index < sequence.min_tokens) return;
-  out->text = request.stops->Feed(out->text);
+  out->text = MatchStops(request, out->text);
+  // A run of byte tokens is held back, since it is text only as a whole. If a stop string ends in it, so does the
+  // answer.
+  const std::string held = request.detokenizer->Held();
+  if (held.size() > request.unmatched_bytes &&
+      request.stops->WouldMatch(std::string_view(held).substr(request.unmatched_bytes))) {
+    out->text += MatchStops(request, request.detokenizer->Finish());
+  }
   if (!request.stops->match().has_value()) return;
   // Found here, a step or more behind the pipeline: the sequence leaves at its next boundary, the caller is done now.
   request.sequence.stopped.store(true, std::memory_order_relaxed);
@@ -188,6 +196,11 @@ void RequestDesk::MakeEnd(Request& request, const PipelineEvent& event, Delivery
   end.generated_tokens = request.announced;
   end.times = RequestTimes(request.sequence.times);
   out->last_text = LastText(request);
+  const bool ended = end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength;
+  if (!ended || !request.stops || !request.stops->match().has_value()) return;
+  end.finish = RequestFinish::kStop;  // half a character, which ends as U+FFFD, has completed a stop string
+  end.stop_index = static_cast<int32_t>(request.stops->match()->stop_index);
+  end.stop_token = RequestEnd().stop_token;
 }
 
 // REQUIRES: the mutex is held.
@@ -301,8 +314,15 @@ std::string RequestDesk::LastText(Request& request) {
   std::string text;
   if (request.detokenizer) text = request.detokenizer->Finish();
   if (!request.stops) return text;
-  if (request.announced > request.sequence.min_tokens) text = request.stops->Feed(text);
+  if (request.announced > request.sequence.min_tokens) text = MatchStops(request, text);
   return text + request.stops->Finish();
+}
+
+// What may go out of a text. Text of tokens before min_tokens, which may come out later, is in no stop string.
+std::string RequestDesk::MatchStops(Request& request, std::string_view text) {
+  const size_t passed = std::min(request.unmatched_bytes, text.size());
+  request.unmatched_bytes -= passed;
+  return std::string(text.substr(0, passed)) + request.stops->Feed(text.substr(passed));
 }
 
 }  // namespace fastdecode

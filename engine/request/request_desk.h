@@ -119,6 +119,7 @@ class RequestDesk {
   void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
   std::string DescribeFailure(const PipelineEvent& event);
   static std::string LastText(Request& request);
+  static std::string MatchStops(Request& request, std::string_view text);
 
   // --- events and callers, with the mutex held (request_events.cc)
   void Lend(std::unique_ptr<Request> request);

@@ -137,7 +137,7 @@ absl::Status Engine::LoadTokenizer() {
     const std::string reason(tokenizer.status().message());
     if (options_.need_text) {
       return absl::Status(tokenizer.status().code(),
-                          reason + "; without text the model runs on token ids (generate --prompt-ids)");
+                          reason + "; to run on token ids alone, leave need-text out (generate: --prompt-ids)");
     }
     const LogLevel level = absl::IsNotFound(tokenizer.status()) ? LogLevel::kInfo : LogLevel::kWarning;
     log_.Log(level, "no text for this model, token ids only: " + reason);

@@ -85,7 +85,7 @@ void AddedTokens::Scan(std::string_view text, bool special, std::vector<AddedTok
     }
     size_t begin = position;
     size_t end = begin + token->content.size();
-    // Also if it is special, or no whole word, or strips: as in Hugging Face's implementation.
+    // The search goes on behind the token even if it is not taken, as in Hugging Face's implementation.
     position = end;
     if (token->special && !special) continue;
     if (token->single_word && IsInsideWord(text, begin, end)) continue;

@@ -10,6 +10,8 @@
 namespace fastdecode {
 namespace {
 
+constexpr size_t kGrowthMax = 16;
+
 constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 // Cuts up to `limit` copies of `character` from the start of *text and returns how many those were.
@@ -50,6 +52,7 @@ absl::StatusOr<Decoder> Decoder::Create(const std::vector<DecoderStep>& steps, b
   bool one_at_a_time = true;  // so far, no step has looked at more than one token
   size_t prepared = 0;
   int stateful[3] = {};
+  size_t growth = 1;  // how many times as long as it is spelt a token's text may be
   for (const DecoderStep& step : steps) {
     Step next = {step, std::nullopt, fused};
     if (fused && !WorksInPieces(step)) {
@@ -59,6 +62,10 @@ absl::StatusOr<Decoder> Decoder::Create(const std::vector<DecoderStep>& steps, b
       absl::StatusOr<TextReplacer> replacer = TextReplacer::Create(step.pattern, step.content);
       if (!replacer.ok()) return replacer.status();
       next.replacer = *std::move(replacer);
+      growth *= next.replacer->growth();
+      if (growth > kGrowthMax) {
+        return absl::UnimplementedError(absl::StrCat(step.field, " may make a token too long: not built"));
+      }
     }
     // A stream has one state of each kind.
     const int state = step.kind == DecoderStep::Kind::kByteFallback ? 0

@@ -43,6 +43,8 @@ class Decoder {
   State Start(bool continues) const;
   // Appends the text that has become certain with one prepared token.
   void Push(std::string_view prepared, State* state, std::string* out) const;
+  // Whether a run of byte tokens is held back that is text if it ends here.
+  static bool HoldsText(const State& state) { return !state.byte_run.empty() && IsValidUtf8(state.byte_run); }
   // The end of the stream. The state is then of no use.
   void Finish(State* state, std::string* out) const;
 

@@ -6,6 +6,7 @@
 #include <unicode/uchar.h>
 #include <unicode/unistr.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -86,6 +87,31 @@ std::string_view WithoutSpaces(std::string_view text, bool left, bool right) {
   return text;
 }
 
+constexpr size_t kAddedBytesMax = 1 << 20;
+
+// How many times as long a step may make a text: by Unicode's stability policy and tables for its forms (U+FDFA for
+// NFKC and NFKD), by U+0130 and the like for lower case.
+size_t StepGrowth(NormalizerStep::Kind kind, const std::optional<TextReplacer>& replacer) {
+  switch (kind) {
+    case NormalizerStep::Kind::kNfc:
+    case NormalizerStep::Kind::kNfd:
+    case NormalizerStep::Kind::kLowercase:
+      return 3;
+    case NormalizerStep::Kind::kNfkc:
+    case NormalizerStep::Kind::kNfkd:
+      return 11;
+    case NormalizerStep::Kind::kReplace:
+      return replacer->growth();
+    case NormalizerStep::Kind::kByteLevel:
+      return 2;
+    case NormalizerStep::Kind::kStripAccents:
+    case NormalizerStep::Kind::kStrip:
+    case NormalizerStep::Kind::kPrepend:
+      return 1;
+  }
+  return 1;
+}
+
 }  // namespace
 
 TextReplacer::TextReplacer(std::string literal, std::optional<SplitRegex> regex, std::string content)
@@ -96,6 +122,12 @@ absl::StatusOr<TextReplacer> TextReplacer::Create(const TextPattern& pattern, st
   absl::StatusOr<SplitRegex> regex = CompilePattern(pattern);
   if (!regex.ok()) return regex.status();
   return TextReplacer("", *std::move(regex), std::move(content));
+}
+
+size_t TextReplacer::growth() const {
+  // A regular expression may match before each byte and leave that as it is.
+  if (regex_.has_value()) return 1 + content_.size();
+  return std::max(size_t{1}, (content_.size() + literal_.size() - 1) / literal_.size());
 }
 
 std::string TextReplacer::Run(std::string_view text) const {
@@ -129,7 +161,16 @@ absl::StatusOr<Normalizer> Normalizer::Create(const std::vector<NormalizerStep>&
     }
     compiled.push_back({step, std::move(replacer)});
   }
-  return Normalizer(std::move(compiled));
+  Normalizer result(std::move(compiled));
+  for (const Step& step : result.steps_) {
+    const size_t growth = StepGrowth(step.spec.kind, step.replacer);
+    result.growth_ *= growth;
+    result.added_bytes_ = result.added_bytes_ * growth + step.spec.content.size();
+    if (result.growth_ > kGrowthMax || result.added_bytes_ > kAddedBytesMax) {
+      return absl::UnimplementedError("normalizer: its steps may make a text thousands of times as long: not built");
+    }
+  }
+  return result;
 }
 
 std::string Normalizer::Run(std::string_view text, bool continues) const {

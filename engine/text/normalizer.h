@@ -21,6 +21,10 @@ class TextReplacer {
   // REQUIRES: text is valid UTF-8.
   std::string Run(std::string_view text) const;
 
+  // How many times as long a text may become, at most; one that has no character becomes content_bytes() at most.
+  size_t growth() const;
+  size_t content_bytes() const { return content_.size(); }
+
  private:
   TextReplacer(std::string literal, std::optional<SplitRegex> regex, std::string content);
 
@@ -34,12 +38,18 @@ class TextReplacer {
 // Owns: the compiled patterns. Thread: immutable, shared by any number.
 class Normalizer {
  public:
+  // Errors: a pattern that does not compile or is not supported; steps that may make a text more than kGrowthMax times
+  // as long.
+  static constexpr size_t kGrowthMax = 4096;
   static absl::StatusOr<Normalizer> Create(const std::vector<NormalizerStep>& steps);
 
   bool empty() const { return steps_.empty(); }
+  // How many times as long as it was a text may be after Run, at most, beside `added_bytes`.
+  size_t growth() const { return growth_; }
+  size_t added_bytes() const { return added_bytes_; }
 
-  // `continues`: the text goes on from another one, so that nothing is prepended. REQUIRES: text is valid UTF-8, fewer
-  // than 2^29 bytes.
+  // `continues`: the text goes on from another one, so that nothing is prepended. REQUIRES: text is valid UTF-8, and
+  // what may become of it has fewer than 2^31 bytes.
   std::string Run(std::string_view text, bool continues) const;
 
  private:
@@ -51,6 +61,8 @@ class Normalizer {
   explicit Normalizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
   std::vector<Step> steps_;
+  size_t growth_ = 1;
+  size_t added_bytes_ = 0;
 };
 
 }  // namespace fastdecode

@@ -18,6 +18,7 @@ namespace fastdecode {
 namespace {
 
 constexpr size_t kPatternBytesMax = 64 * 1024;
+constexpr int kIntersectionsMax = 16;
 constexpr uint32_t kMatchLimit = 100'000'000;  // backtracking points of one match: about a second
 
 bool CompilesInPcre2(const std::string& pattern) {
@@ -32,7 +33,7 @@ bool CompilesInPcre2(const std::string& pattern) {
 // Reads an Oniguruma (Ruby syntax) pattern from left to right and writes it for PCRE2.
 class Translator {
  public:
-  explicit Translator(std::string in) : storage_(std::move(in)), in_(storage_) {}
+  explicit Translator(std::string in, int depth = 0) : storage_(std::move(in)), in_(storage_), depth_(depth) {}
 
   absl::StatusOr<std::string> Run() {
     while (at_ < in_.size()) {
@@ -119,13 +120,14 @@ class Translator {
   // PCRE2 has no intersections: a character of one class that is seen to be one of the others, too.
   absl::Status TranslateIntersection(const std::vector<std::string_view>& operands) {
     if (Next("[^")) return Refuse("a class intersection (&&) in a class that is negated");
+    if (depth_ == kIntersectionsMax) return Refuse("a class intersection (&&) so deep in others");
     std::string classes;
     for (size_t i = operands.size(); i-- > 0;) {
       const std::string_view operand = operands[i];
       if (operand.empty()) return Refuse("a class intersection (&&) with nothing");
       const bool is_class = operand[0] == '[';
       absl::StatusOr<std::string> translated =
-          Translator(is_class ? std::string(operand) : absl::StrCat("[", std::string(operand), "]")).Run();
+          Translator(is_class ? std::string(operand) : absl::StrCat("[", std::string(operand), "]"), depth_ + 1).Run();
       if (!translated.ok()) return translated.status();
       absl::StrAppend(&classes, i == 0 ? "" : "(?=", *translated, i == 0 ? "" : ")");
     }
@@ -135,10 +137,18 @@ class Translator {
 
   absl::Status TranslateInClass() {
     if (in_[at_] == '\\') return TranslateEscape();
-    if (in_[at_] == '[') return Refuse("a nested or POSIX class");
+    if (Next("[^") || Next("[:") || Next("[]")) return Refuse("a negated, POSIX or empty class in a class");
     if (Next("&&")) return Refuse("a class intersection (&&) in a class");
-    if (in_[at_] == ']') in_class_ = false;
-    Copy(1);
+    if (in_[at_] == '[') {  // a class in a class adds its characters
+      ++nested_classes_;
+      Replace(1, "");
+    } else if (in_[at_] == ']' && nested_classes_ > 0) {
+      --nested_classes_;
+      Replace(1, "");
+    } else {
+      if (in_[at_] == ']') in_class_ = false;
+      Copy(1);
+    }
     return absl::OkStatus();
   }
 
@@ -278,8 +288,10 @@ class Translator {
 
   const std::string storage_;
   const std::string_view in_;
+  const int depth_;  // of class intersections around this one
   size_t at_ = 0;
   bool in_class_ = false;
+  int nested_classes_ = 0;  // that are open in the class
   std::string out_;
 };
 

@@ -22,12 +22,12 @@ struct RegexSpan {
 // A regular expression of a tokenizer.json, compiled by PCRE2 (UTF, UCP, JIT where the machine has it).
 //
 // Hugging Face runs these patterns in Oniguruma (Ruby syntax). What both engines spell alike but mean differently (\s,
-// \w, \v, scripts, ^ and $) is translated; what cannot be (\h, nested classes, {n}+ ...) is refused, so that a
-// pattern never splits silently otherwise. One known gap: Oniguruma lets (?i:ss) match "ß"; here, case folding is one
-// to one.
+// \w, \v, scripts, ^ and $) is translated; what cannot be (\h, negated classes in classes, {n}+ ...) is refused, so
+// that a pattern never splits silently otherwise. One known gap: Oniguruma lets (?i:ss) match "ß"; here, case folding
+// is one to one.
 //
-// Owns: the compiled code. Thread: immutable, shared by any number. Bounded: by a match limit; a text on which a
-// pattern backtracks beyond it (no published pattern does) is left unsplit from there on.
+// Owns: the compiled code. Thread: immutable, shared by any number. Bounded: each match by a limit of about
+// a second; a text on which a pattern backtracks beyond it (no published pattern does) is left unsplit from there on.
 class SplitRegex {
  public:
   // Errors: InvalidArgument for what no engine takes, or above 64 KiB; Unimplemented, with what and where, for what

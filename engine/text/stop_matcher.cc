@@ -90,6 +90,16 @@ std::string StopMatcher::Feed(std::string_view piece) {
   return text;
 }
 
+bool StopMatcher::WouldMatch(std::string_view piece) const {
+  if (match_.has_value()) return false;
+  uint32_t node = node_;
+  for (const char byte : piece) {
+    node = Advance(node, static_cast<uint8_t>(byte));
+    if (nodes_[node].stop >= 0) return true;
+  }
+  return false;
+}
+
 std::string StopMatcher::Finish() {
   std::string text = std::move(held_);
   held_.clear();

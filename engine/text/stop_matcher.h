@@ -38,6 +38,8 @@ class StopMatcher {
   // Takes the next piece and returns the text that may go out. After a match: nothing more, whatever is fed.
   // If pieces are whole characters, so is what comes out.
   std::string Feed(std::string_view piece);
+  // Whether Feed of the same piece would complete a stop string.
+  bool WouldMatch(std::string_view piece) const;
   // The end of the text: returns what was held back.
   std::string Finish();
 

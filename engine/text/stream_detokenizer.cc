@@ -12,6 +12,14 @@ std::string StreamDetokenizer::Push(int32_t id) {
   return text;
 }
 
+std::string StreamDetokenizer::Held() const {
+  std::string text;
+  if (!Decoder::HoldsText(state_)) return text;
+  Decoder::State copy = state_;
+  tokenizer_->EndDecoding(&copy, &text);
+  return text;
+}
+
 void StreamDetokenizer::Finish(std::string* text) {
   tokenizer_->EndDecoding(&state_, text);
   state_ = tokenizer_->StartDecoding(continues_);

@@ -27,6 +27,8 @@ class StreamDetokenizer {
   // Appends the text that has become certain with this token; often nothing. Valid UTF-8.
   void Push(int32_t id, std::string* text);
   std::string Push(int32_t id);
+  // What Finish would give, if that is a run of byte tokens which is text as it stands; else nothing.
+  std::string Held() const;
   // The end: what was held back, as U+FFFD where it is half a character. The detokenizer is then as new.
   void Finish(std::string* text);
   std::string Finish();

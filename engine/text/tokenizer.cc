@@ -63,6 +63,14 @@ class TokenTable {
   std::vector<bool> special_;
 };
 
+// ICU and BPE count in int32. Three bytes of U+FFFD stand for one that is not UTF-8, the normalizer may lengthen text,
+// and a pre-tokenizer's prefix, its replacement of spaces and the spelling of bytes make a piece 16 times as long at
+// most.
+size_t TextBytesMax(const Normalizer& normalizer) {
+  constexpr size_t kCounted = (size_t{1} << 31) - 1;
+  return (kCounted / 16 - normalizer.added_bytes()) / (3 * normalizer.growth());
+}
+
 std::vector<AddedToken> WithNormalized(std::vector<AddedToken> tokens, bool normalized) {
   std::erase_if(tokens, [&](const AddedToken& token) { return token.normalized != normalized; });
   return tokens;
@@ -85,7 +93,8 @@ struct Tokenizer::Impl {
         bos_id(spec.bos_id),
         eos_id(spec.eos_id),
         file(spec.file),
-        warning(spec.warning) {}
+        warning(spec.warning),
+        text_bytes_max(TextBytesMax(normalizer)) {}
 
   // Appends the tokens of text without verbatim added tokens.
   void EncodeStretch(std::string_view text, bool special, PreTokenizer::Place place, std::vector<int32_t>* ids) const {
@@ -119,6 +128,7 @@ struct Tokenizer::Impl {
   const std::optional<int32_t> eos_id;
   const std::string file;
   const std::string warning;
+  const size_t text_bytes_max;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -157,10 +167,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(const TokenizerFiles
       std::make_unique<Impl>(*spec, searched, *std::move(normalizer), *std::move(pre_tokenizer), *std::move(decoder))));
 }
 
-absl::Status Tokenizer::CheckText(const char* field, std::string_view text) {
-  if (text.size() <= kTextBytesMax) return absl::OkStatus();
+absl::Status Tokenizer::CheckText(const char* field, std::string_view text) const {
+  if (text.size() <= impl_->text_bytes_max) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s: %d bytes of text are more than %d", field, text.size(), kTextBytesMax));
+      absl::StrFormat("%s: %d bytes of text are more than %d", field, text.size(), impl_->text_bytes_max));
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
@@ -176,7 +186,7 @@ std::vector<int32_t> Tokenizer::EncodeParts(std::span<const Part> parts, bool ad
   for (const Part& part : parts) {
     if (!part.ids.empty()) place = {.first = false, .continues = false};
     ids.insert(ids.end(), part.ids.begin(), part.ids.end());
-    FD_CHECK(part.text.size() <= kTextBytesMax, "the text is longer than can be encoded");
+    FD_CHECK(part.text.size() <= impl_->text_bytes_max, "the text is longer than can be encoded");
     const std::string valid = ReplaceInvalidUtf8(part.text);
     impl_->verbatim_tokens.Scan(valid, part.special, &spans);
     for (const AddedTokenSpan& span : spans) {

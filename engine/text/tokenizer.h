@@ -19,8 +19,8 @@ namespace fastdecode {
 // Text to token ids and back, as the model's folder says: BPE over bytes or over characters with the steps around it
 // that Hugging Face's tokenizers library has, and its ids and texts.
 //
-// Special tokens that a text spells out become their ids, as there; text from outside belongs into a Part in which they
-// do not. The truncation and padding sections are not applied.
+// Special tokens that a text spells out become their ids, as there. Text from outside belongs into a Part with
+// `special` off, in which they are text. The truncation and padding sections are not applied.
 //
 // Owns: vocabulary, merges, patterns. Thread: immutable after Load, shared by any number.
 class Tokenizer {
@@ -34,10 +34,9 @@ class Tokenizer {
 
   ~Tokenizer();
 
-  // ICU and BPE count in int32, and a prefix space or NFC may lengthen text.
-  static constexpr size_t kTextBytesMax = (size_t{512} << 20) - 1;
-  // InvalidArgument, naming the field, if the text is too long for Encode.
-  static absl::Status CheckText(const char* field, std::string_view text);
+  // InvalidArgument, naming the field, if the text is too long for Encode: 44 MB, less where the normalizer may
+  // lengthen text.
+  absl::Status CheckText(const char* field, std::string_view text) const;
 
   // Bytes of `text` that are not UTF-8 count as U+FFFD, as after Python's decode("utf-8", errors="replace").
   // `add_special_tokens` puts the template's tokens (such as bos) around. REQUIRES: CheckText says nothing.
@@ -49,9 +48,9 @@ class Tokenizer {
     bool special = true;  // special tokens in the text become their ids; else they are text (`encode_special_tokens`)
     std::span<const int32_t> ids;
   };
-  // Each part is encoded for itself, but that what a tokenizer puts before a text (a space, say) is not put before one
-  // that goes on from the part before it. The template's tokens are put around all of them. REQUIRES: CheckText says
-  // nothing of any part's text.
+  // Each part is encoded for itself. What a tokenizer puts before a text (a space, say) is left out where a part goes
+  // on from the text of another. The template's tokens are put around all of them. REQUIRES: CheckText says nothing of
+  // any part's text.
   std::vector<int32_t> EncodeParts(std::span<const Part> parts, bool add_special_tokens) const;
 
   // Ids that are no token are skipped; what is not UTF-8 becomes U+FFFD.

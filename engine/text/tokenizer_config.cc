@@ -49,11 +49,13 @@ class ConfigReader {
 
   absl::Status Read() {
     Parse(files_.tokenizer_config_json, "tokenizer_config.json", &config_);
-    Parse(files_.special_tokens_map_json, "special_tokens_map.json", &map_);
-    Parse(files_.added_tokens_json, "added_tokens.json", &added_file_);
-    if (!error_.ok()) return error_;
     const bool has_list = config_.object.contains("added_tokens_decoder");
-    ReadNamedTokens(/*from_map=*/!has_list);
+    if (!has_list) {  // else transformers does not open them
+      Parse(files_.special_tokens_map_json, "special_tokens_map.json", &map_);
+      Parse(files_.added_tokens_json, "added_tokens.json", &added_file_);
+    }
+    if (!error_.ok()) return error_;
+    ReadNamedTokens();
     if (error_.ok() && has_list) ReadAddedTokensDecoder();
     if (error_.ok() && !has_list) ReadAddedTokensFile();
     if (error_.ok()) AddNamedTokens();
@@ -105,28 +107,56 @@ class ConfigReader {
     return token.content.empty() ? std::nullopt : std::optional(std::move(token));
   }
 
-  void ReadNamedTokens(bool from_map) {
+  static bool IsNamedField(const std::string& name) {
+    return std::find(std::begin(kNamedTokens), std::end(kNamedTokens), name) != std::end(kNamedTokens);
+  }
+
+  void ReadNamedTokens() {
     for (const ConfigFile* file : {&config_, &map_}) {
-      if (file == &map_ && !from_map) continue;
       for (const char* name : kNamedTokens) {
         const auto value = file->object.find(name);
         if (value == file->object.end()) continue;
         if (std::optional<AddedToken> token = ReadNamedToken(*value, *file, name)) named_[name] = *std::move(token);
       }
-      for (const char* name : {"additional_special_tokens", "extra_special_tokens"}) {
-        const auto list = file->object.find(name);
-        if (list == file->object.end() || !list->is_array()) continue;
-        for (size_t i = 0; i < list->size(); ++i) {
-          const std::string field = absl::StrCat(name, "[", i, "]");
-          if (std::optional<AddedToken> token = ReadNamedToken((*list)[i], *file, field)) extra_.push_back(*token);
-        }
+      // A model's own, such as image_token.
+      for (const auto& [name, value] : file->object.items()) {
+        if (name.ends_with("_token") && !IsNamedField(name) && value.is_string()) AddExtra(value, *file, name);
       }
     }
+    for (const ConfigFile* file : {&config_, &map_}) {
+      const auto extra = file->object.find("extra_special_tokens");
+      if (extra == file->object.end() || !extra->is_object()) continue;
+      for (const auto& [name, value] : extra->items()) {
+        AddExtra(value, *file, absl::StrCat("extra_special_tokens.", name));
+      }
+    }
+    const size_t own = extra_.size();
+    ReadExtraList(config_, "extra_special_tokens");
+    if (extra_.size() == own) ReadExtraList(config_, "additional_special_tokens");  // the older name
+    ReadExtraList(map_, "extra_special_tokens");
+    if (extra_.size() == own) ReadExtraList(map_, "additional_special_tokens");
+  }
+
+  void AddExtra(const json& value, const ConfigFile& file, const std::string& field) {
+    if (std::optional<AddedToken> token = ReadNamedToken(value, file, field)) extra_.push_back(*std::move(token));
+  }
+
+  void ReadExtraList(const ConfigFile& file, const char* name) {
+    const auto list = file.object.find(name);
+    if (list == file.object.end() || !list->is_array()) return;
+    for (size_t i = 0; i < list->size(); ++i) AddExtra((*list)[i], file, absl::StrCat(name, "[", i, "]"));
   }
 
   // Takes a token as Hugging Face's add_tokens does: known ones keep their ids and get new flags.
   int32_t Add(AddedToken token) {
     const auto known = ids_.find(token.content);
+    if (known == ids_.end() && next_id_ >= TokenizerSpec::kTokenIdLimit) {
+      if (error_.ok()) {
+        error_ = absl::InvalidArgumentError(absl::StrCat(files_.dir, ": there is no id left for the added token ",
+                                                         Show(token.content), " below ", TokenizerSpec::kTokenIdLimit));
+      }
+      return -1;
+    }
     token.id = known != ids_.end() ? known->second : next_id_++;
     ids_.emplace(token.content, token.id);
     const auto [place, is_new] = added_.try_emplace(token.content, spec_->added_tokens.size());
@@ -156,6 +186,7 @@ class ConfigReader {
             absl::StrCat(config_.name, ": ", field, " is ", ShowJson(value), ", expected an object"));
         return;
       }
+      if (value.contains("content") && value["content"] == "") continue;  // Hugging Face's library passes over it
       tokens[id] = ReadToken(value, config_, field, /*named=*/false);
       if (!error_.ok()) return;
     }
@@ -203,7 +234,6 @@ class ConfigReader {
       AddedToken copy = token;
       copy.special |= IsNamed(token.content);
       if (Rename(id, copy)) continue;
-      if (next_id_ >= TokenizerSpec::kTokenIdLimit) break;
       const int32_t taken = Add(copy);
       if (taken == id || !spec_->warning.empty()) continue;
       spec_->warning = absl::StrCat(file.name, ": ", list, list.empty() ? "" : " ", "gives ", Show(token.content),
@@ -227,19 +257,12 @@ class ConfigReader {
     }
   }
 
-  // Where transformers reads no special_tokens_map.json, it still says which tokens end and begin a text.
   void ReadBosAndEos() {
     const std::pair<const char*, std::optional<int32_t>*> wanted[] = {{"bos_token", &spec_->bos_id},
                                                                       {"eos_token", &spec_->eos_id}};
     for (const auto& [name, id] : wanted) {
       const auto named = named_.find(name);
-      std::optional<AddedToken> token;
-      if (named != named_.end()) {
-        token = named->second;
-      } else if (const auto value = map_.object.find(name); value != map_.object.end()) {
-        token = ReadNamedToken(*value, map_, name);
-      }
-      const auto found = token.has_value() ? ids_.find(token->content) : ids_.end();
+      const auto found = named != named_.end() ? ids_.find(named->second.content) : ids_.end();
       if (found != ids_.end()) *id = found->second;
     }
   }
@@ -248,8 +271,8 @@ class ConfigReader {
   // tokenizer.json says, and transformers 5 does what tokenizer.json says; so this counts where that puts nothing
   // around a text, and where it puts something else, a warning is left. A tokenizer.model says nothing of it.
   void ReadTemplate() {
-    JsonFields fields(config_.object, config_.name, "", &error_);
-    const std::string name = fields.StringOr("tokenizer_class", "");
+    const auto given = config_.object.find("tokenizer_class");
+    const std::string name = given != config_.object.end() && given->is_string() ? given->get<std::string>() : "";
     const bool from_json = files_.tokenizer_json.has_value();
     if (from_json && name != "LlamaTokenizer" && name != "LlamaTokenizerFast") return;
     std::vector<int32_t> prefix_ids = spec_->prefix_ids;
@@ -260,9 +283,11 @@ class ConfigReader {
       std::vector<int32_t>* ids;
     } sides[] = {{"add_bos_token", spec_->bos_id, &prefix_ids}, {"add_eos_token", spec_->eos_id, &suffix_ids}};
     for (const auto& side : sides) {
-      if (!fields.Has(side.field)) continue;
+      const auto wanted = config_.object.find(side.field);
+      if (wanted == config_.object.end() || (!wanted->is_boolean() && !wanted->is_number_integer())) continue;
       side.ids->clear();
-      if (fields.BoolOr(side.field, false) && side.id.has_value()) side.ids->push_back(*side.id);
+      const bool add = wanted->is_boolean() ? wanted->get<bool>() : *wanted != 0;  // 1 is True in Python
+      if (add && side.id.has_value()) side.ids->push_back(*side.id);
     }
     if (prefix_ids == spec_->prefix_ids && suffix_ids == spec_->suffix_ids) return;
     if (!from_json || (spec_->prefix_ids.empty() && spec_->suffix_ids.empty())) {

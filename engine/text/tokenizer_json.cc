@@ -52,7 +52,7 @@ class SpecReader {
   void ReadMerges();
   void ReadMerge(const json& merge, const std::string& field);
   void ReadAddedTokens();
-  void NumberAddedToken(const AddedToken& token, const std::string& field);
+  void NumberAddedToken(const std::string& field, AddedToken* token);
   void ReadPostProcessor();
   void ReadTemplate(const Part& part);
   void ReadTemplateToken(const json& piece, const json& special_tokens, const Part& part, std::vector<int32_t>* ids);
@@ -63,7 +63,7 @@ class SpecReader {
   TokenizerSpec spec_;
   absl::flat_hash_map<std::string, int32_t> id_of_token_;  // of the model as spelt in the file, then added ones
   absl::flat_hash_set<int32_t> ids_taken_;
-  absl::flat_hash_set<std::string> added_contents_;
+  absl::flat_hash_map<std::string, size_t> added_contents_;  // index into spec_.added_tokens
   int32_t next_added_id_ = 0;
 };
 
@@ -192,37 +192,43 @@ void SpecReader::ReadAddedTokens() {
     AddedToken token;
     token.id = static_cast<int32_t>(fields.Integer("id", 0, TokenizerSpec::kTokenIdLimit - 1));
     token.content = fields.String("content");
-    if (token.content.empty()) fields.Fail("content", "a string that is not empty");
     token.single_word = in_.RequiredBool(fields, "single_word");
     token.lstrip = in_.RequiredBool(fields, "lstrip");
     token.rstrip = in_.RequiredBool(fields, "rstrip");
     token.normalized = in_.RequiredBool(fields, "normalized");
     token.special = in_.RequiredBool(fields, "special");
     if (!in_.ok()) return;
-    NumberAddedToken(token, field);
-    if (!in_.ok()) return;
-    spec_.added_tokens.push_back(std::move(token));
+    if (token.content.empty()) continue;  // Hugging Face's library passes over it
+    const auto [place, is_new] = added_contents_.try_emplace(token.content, spec_.added_tokens.size());
+    if (is_new) {
+      NumberAddedToken(field, &token);
+      if (!in_.ok()) return;
+      spec_.added_tokens.push_back(std::move(token));
+    } else {  // the last flags count
+      token.id = spec_.added_tokens[place->second].id;
+      spec_.added_tokens[place->second] = std::move(token);
+    }
   }
 }
 
-// Hugging Face's library numbers added tokens itself: as in the vocabulary, or on from its end. A file that says
-// otherwise would get other ids here than there, so it is refused.
-void SpecReader::NumberAddedToken(const AddedToken& token, const std::string& field) {
-  if (!added_contents_.insert(token.content).second) {
-    return in_.Fail(absl::StrCat(field, ".content is ", QuoteJson(token.content), ", which was added before"));
-  }
-  const std::optional<int32_t> in_vocab = FindToken(token.content);
+// Hugging Face's library numbers added tokens itself: as in the vocabulary, or on from its end. Where a file says
+// otherwise, it warns and keeps its own number.
+void SpecReader::NumberAddedToken(const std::string& field, AddedToken* token) {
+  const std::optional<int32_t> in_vocab = FindToken(token->content);
   next_added_id_ = std::max(next_added_id_, static_cast<int32_t>(spec_.vocab.size()));
-  const int32_t expected = in_vocab.value_or(next_added_id_);
-  if (token.id != expected) {
-    return in_.Fail(absl::StrCat(field, ".id is ", token.id, ", expected ", expected, " for ", QuoteJson(token.content),
-                                 in_vocab.has_value() ? ", as in model.vocab" : ", the next free id"));
+  const int32_t number = in_vocab.value_or(next_added_id_);
+  if (number >= TokenizerSpec::kTokenIdLimit) return in_.Fail(absl::StrCat(field, ": there is no id left for it"));
+  if (token->id != number && spec_.warning.empty()) {
+    spec_.warning = absl::StrCat(spec_.file, ": ", field, ".id is ", token->id, ", but ", QuoteJson(token->content),
+                                 " gets ", number, in_vocab.has_value() ? ", as in model.vocab" : ", the next free id");
   }
-  if (!in_vocab.has_value() && !ids_taken_.insert(token.id).second) {
-    return in_.Fail(absl::StrCat(field, ".id is ", token.id, ", the id of another token too"));
+  token->id = number;
+  if (!in_vocab.has_value() && !ids_taken_.insert(number).second) {
+    return in_.Fail(
+        absl::StrCat(field, ": id ", number, " for ", QuoteJson(token->content), " is the id of another token too"));
   }
-  next_added_id_ = std::max(next_added_id_, token.id + 1);
-  id_of_token_.emplace(token.content, token.id);
+  next_added_id_ = std::max(next_added_id_, number + 1);
+  id_of_token_.emplace(token->content, number);
 }
 
 void SpecReader::ReadPostProcessor() {

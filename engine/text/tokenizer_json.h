@@ -8,8 +8,8 @@
 
 namespace fastdecode {
 
-// Reads the text of a tokenizer.json; `file` is only named in errors, with field and value. bos_id, eos_id and warning
-// stay empty. Errors: Unimplemented for a well-formed tokenizer that is not BPE, or uses a step that is not built (its
+// Reads the text of a tokenizer.json; `file` is only named in errors, with field and value. bos_id and eos_id stay
+// empty. Errors: Unimplemented for a well-formed tokenizer that is not BPE, or uses a step that is not built (its
 // model can still run on token ids); InvalidArgument for a broken file.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const std::string& text, const std::string& file);
 

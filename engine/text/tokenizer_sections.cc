@@ -45,6 +45,9 @@ int32_t TokenizerSections::TokenId(const json& value, const std::string& field) 
   return -1;
 }
 
+// Published tokenizers have at most ten.
+constexpr size_t kStepsMax = 64;
+
 void TokenizerSections::Flatten(const json* value, const std::string& field, const char* list_name,
                                 std::vector<Part>* parts) {
   if (value == nullptr || value->is_null()) return;
@@ -53,6 +56,7 @@ void TokenizerSections::Flatten(const json* value, const std::string& field, con
   const std::string type = fields.String("type");
   if (!error_.ok()) return;
   if (type != "Sequence") {
+    if (parts->size() == kStepsMax) return Refuse(absl::StrCat(field, " is one step more than ", kStepsMax));
     parts->push_back({value, field, type});
     return;
   }

@@ -124,7 +124,7 @@ struct TokenizerSpec {
   std::vector<PreTokenizerStep> pre_tokenizer;
   std::vector<DecoderStep> decoder;
   bool spaces_between_tokens = false;  // of decoded text: there is no decoder, not even one without steps
-  std::vector<int32_t> prefix_ids;  // around an encoded text, if asked for special tokens
+  std::vector<int32_t> prefix_ids;     // around an encoded text, if asked for special tokens
   std::vector<int32_t> suffix_ids;
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;

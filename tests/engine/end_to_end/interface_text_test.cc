@@ -148,5 +148,40 @@ TEST_F(InterfaceTextTest, AnswersGoOnFromTheirPrompts) {
   }
 }
 
+// Llama 2 writes a line's end as a byte token, and a run of those is text only when it has ended.
+TEST_F(InterfaceTextTest, StopStringsAreFoundInARunOfByteTokens) {
+  WriteTokenizer(Changed("\"<0xA9>\": 5", "\"<0x0A>\": 5"));
+  const auto engine = MakeEngine(Options());
+  const struct {
+    const char* stop;
+    uint32_t min_tokens, max_tokens, generated;
+    int32_t finish;
+    const char* text;
+  } cases[] = {{"\n\n", 0, 6, 2, FD_FINISH_STOP, ""},
+               {"\n\n", 0, 2, 2, FD_FINISH_STOP, ""},
+               {"\n", 3, 6, 4, FD_FINISH_STOP, "\n\n\n"},
+               {"\n\n", 3, 6, 5, FD_FINISH_STOP, "\n\n\n"},
+               {"\n\n", 5, 6, 6, FD_FINISH_LENGTH, "\n\n\n\n\n\n"},
+               {"x", 0, 3, 3, FD_FINISH_LENGTH, "\n\n\n"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(std::string(c.stop) + " " + std::to_string(c.min_tokens) + " " + std::to_string(c.max_tokens));
+    GenerateRequest request = Repeat({kLlama2Bos, 13}, 5, c.max_tokens);
+    request.stop = {c.stop};
+    request.fields.min_tokens = c.min_tokens;
+    TokenStream stream = engine->Submit(request);
+    std::string text;
+    std::optional<TokenEvent> last;
+    while (std::optional<TokenEvent> event = stream.Next(kAnswerTimeoutNs)) {
+      text += event->text;
+      last = std::move(event);
+    }
+    ASSERT_TRUE(last.has_value() && last->finished);
+    EXPECT_EQ(last->finish, c.finish);
+    EXPECT_EQ(last->stop_index, c.finish == FD_FINISH_STOP ? 0 : -1);
+    EXPECT_EQ(last->generated_tokens, c.generated);
+    EXPECT_EQ(text, c.text);
+  }
+}
+
 }  // namespace
 }  // namespace fastdecode

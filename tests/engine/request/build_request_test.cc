@@ -183,7 +183,7 @@ TEST_F(BuildRequestTest, RefusesPromptsThatCannotRun) {
   ExpectRefused({"prompt_ids", "4294967297", "max-context"});
   GiveText("Hello, world");
   given_.prompt_bytes = size_t{512} << 20;  // likewise
-  ExpectRefused({"prompt", "536870912", "536870911"});
+  ExpectRefused({"prompt", "536870912", "44739242"});
   context_.max_context = 2;
   GiveText("Hello, world");
   ExpectRefused({"prompt", "max-context"});

@@ -288,6 +288,14 @@ void ExpectTokenRefused(size_t i, const char* patch, const std::string& message)
   EXPECT_EQ(std::string(spec.status().message()), absl::StrCat("DIR/tekken.json: vocab[", i, "]", message));
 }
 
+TEST(TiktokenRanks, RefusesAFileThatOnlyLooksLikeCl100k) {
+  std::string ranks;
+  for (int byte = 0; byte < 256; ++byte) ranks += RankText(std::string(1, static_cast<char>(byte)), byte);
+  const auto spec = ParseTiktokenRanks(ranks, "DIR/arcade100k.tiktoken");
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(spec.status().message(), "DIR/arcade100k.tiktoken: how arcade100k cuts text is not built");
+}
+
 TEST(TekkenJson, RanksFollowOnSpecialTokens) {
   const auto spec = ParseTekkenJson(SmallTekken().dump(), "DIR/tekken.json");
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -344,7 +352,7 @@ TEST(TekkenJson, NamesFieldAndValue) {
   ExpectTekkenRefused(R"({"config": {"pattern": ""}})", "config.pattern is \"\", expected a regular expression");
   ExpectTekkenRefused(R"({"config": {"version": 3}})", "config.version is 3, expected a string");
   ExpectTekkenRefused(R"({"config": {"default_num_special_tokens": -1}})",
-                      "config.default_num_special_tokens is -1, expected an integer from 0 to 4194048");
+                      "config.default_num_special_tokens is -1, expected an integer from 0 to 65536");
   ExpectTekkenRefused(R"({"config": {"default_vocab_size": 259}})",
                       "config.default_vocab_size is 259, expected an integer from 260 to 4194304");
   ExpectTekkenRefused(R"({"config": {"default_vocab_size": 265}})",

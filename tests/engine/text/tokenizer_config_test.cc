@@ -63,6 +63,37 @@ TEST(TokenizerConfig, TakesAddedTokensJson) {
   EXPECT_EQ((*plain)->Encode("", true), Ids({1}));
 }
 
+// Which of the lists and names count, and in which order: as PreTrainedTokenizerFast of transformers 5.24.0 numbers
+// them (added_tokens_decoder after from_pretrained).
+TEST(TokenizerConfig, TakesNamedTokensAsTransformersDoes) {
+  const struct {
+    const char* config;
+    const char* map;
+    std::vector<std::string> tokens;  // from id 1000 on
+  } cases[] = {
+      {R"({"additional_special_tokens": ["<a>"]})", R"({"additional_special_tokens": ["<b>"]})", {"<a>"}},
+      {"{}", R"({"additional_special_tokens": ["<b>"]})", {"<b>"}},
+      {R"({"extra_special_tokens": ["<a>"]})", R"({"extra_special_tokens": ["<b>"]})", {"<a>", "<b>"}},
+      {R"({"additional_special_tokens": ["<a>"], "extra_special_tokens": ["<e>"]})", "{}", {"<e>"}},
+      {R"({"image_token": "<img>", "eos_token": "<e>", "extra_special_tokens": {"zz_token": "<z>"}})",
+       "{}",
+       {"<e>", "<img>", "<z>"}},
+      {R"({"extra_special_tokens": {"zz_token": "<z>"}})",
+       R"({"eos_token": "<e>", "video_token": "<v>"})",
+       {"<e>", "<v>", "<z>"}},
+      {R"({"image_token": {"content": "<img>"}})", "{}", {}},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(std::string(c.config) + c.map);
+    const auto tokenizer =
+        Tokenizer::Parse({"dir", ReadGolden("base/tokenizer.json"), std::string(c.config), std::string(c.map)});
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    std::vector<std::string> tokens;
+    for (int32_t id = 1000; id < (*tokenizer)->vocab_size(); ++id) tokens.push_back((*tokenizer)->TokenBytes(id));
+    EXPECT_EQ(tokens, c.tokens);
+  }
+}
+
 TEST(TokenizerConfig, WarnsOfATokenThatGetsAnotherId) {
   TokenizerFiles files = Tekken({{"added_tokens_decoder", {{"5000", {{"content", "<|new|>"}}}}}});
   const auto tokenizer = Tokenizer::Parse(files);
