@@ -76,6 +76,7 @@ void AddedTokens::Scan(std::string_view text, bool special, std::vector<AddedTok
   spans->clear();
   size_t taken = 0;  // text before this is in *spans
   size_t position = 0;
+  size_t spaces_end = 0;  // of the last white space that a token took along
   while (position < text.size()) {
     const AddedToken* token = nullptr;
     if (first_bytes_[static_cast<uint8_t>(text[position])]) token = LongestAt(text.substr(position));
@@ -89,8 +90,8 @@ void AddedTokens::Scan(std::string_view text, bool special, std::vector<AddedTok
     position = end;
     if (token->special && !special) continue;
     if (token->single_word && IsInsideWord(text, begin, end)) continue;
-    if (token->lstrip) begin = std::max(taken, begin - TrailingSpaceBytes(text.substr(0, begin)));
-    if (token->rstrip) end += LeadingSpaceBytes(text.substr(end));
+    if (token->lstrip) begin = begin > taken ? begin - TrailingSpaceBytes(text.substr(taken, begin - taken)) : taken;
+    if (token->rstrip) end = spaces_end = end < spaces_end ? spaces_end : end + LeadingSpaceBytes(text.substr(end));
     if (begin >= end) continue;  // white space all of which the token before took along
     if (taken < begin) spans->push_back({-1, text.substr(taken, begin - taken)});
     spans->push_back({token->id, text.substr(begin, end - begin)});
