@@ -51,7 +51,7 @@ absl::StatusOr<Decoder> Decoder::Create(const std::vector<DecoderStep>& steps, b
   bool fused = false;
   bool one_at_a_time = true;  // so far, no step has looked at more than one token
   size_t prepared = 0;
-  int stateful[3] = {};
+  bool has_fallback = false, has_metaspace = false, has_fused_strip = false;
   size_t growth = 1;  // how many times as long as it is spelt a token's text may be
   for (const DecoderStep& step : steps) {
     Step next = {step, std::nullopt, fused};
@@ -68,13 +68,10 @@ absl::StatusOr<Decoder> Decoder::Create(const std::vector<DecoderStep>& steps, b
       }
     }
     // A stream has one state of each kind.
-    const int state = step.kind == DecoderStep::Kind::kByteFallback ? 0
-                      : step.kind == DecoderStep::Kind::kMetaspace  ? 1
-                                                                    : 2;
-    const bool has_state = step.kind == DecoderStep::Kind::kByteFallback ||
-                           step.kind == DecoderStep::Kind::kMetaspace ||
-                           (step.kind == DecoderStep::Kind::kStrip && fused);
-    if (has_state && ++stateful[state] > 1) {
+    const bool repeated = (step.kind == DecoderStep::Kind::kByteFallback && std::exchange(has_fallback, true)) ||
+                          (step.kind == DecoderStep::Kind::kMetaspace && std::exchange(has_metaspace, true)) ||
+                          (step.kind == DecoderStep::Kind::kStrip && fused && std::exchange(has_fused_strip, true));
+    if (repeated) {
       return absl::UnimplementedError(absl::StrCat(step.field, " is the second of its kind: not built"));
     }
     one_at_a_time &= step.kind == DecoderStep::Kind::kReplace || step.kind == DecoderStep::Kind::kStrip;

@@ -21,9 +21,8 @@ class TextReplacer {
   // REQUIRES: text is valid UTF-8.
   std::string Run(std::string_view text) const;
 
-  // How many times as long a text may become, at most; one that has no character becomes content_bytes() at most.
+  // How many times as long a text may become, at most.
   size_t growth() const;
-  size_t content_bytes() const { return content_.size(); }
 
  private:
   TextReplacer(std::string literal, std::optional<SplitRegex> regex, std::string content);

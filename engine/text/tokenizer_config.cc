@@ -33,6 +33,9 @@ struct ConfigFile {
   json object = json::object();
 };
 
+// Reads the files one after the other into the spec. The first error is kept; what runs after it does nothing of use.
+//
+// Owns: their documents. The files and the spec outlive it. Thread: one.
 class ConfigReader {
  public:
   ConfigReader(const TokenizerFiles& files, TokenizerSpec* spec) : files_(files), spec_(spec) {

@@ -11,6 +11,7 @@ namespace fastdecode {
 //
 // - tokens of tokenizer_config.json's added_tokens_decoder that the vocabulary has not, or with other flags; without
 //   that list, those of added_tokens.json;
+// - names in that list for special tokens that a file of ranks only numbers;
 // - named tokens (bos_token, eos_token, image_token, ..., additional_special_tokens) that are no added tokens yet, as
 //   special ones; special_tokens_map.json counts where tokenizer_config.json has no added_tokens_decoder;
 // - bos_id and eos_id;

@@ -14,8 +14,10 @@
 // Gives the target's right inputs to libFuzzer, as one more folder of its corpus. From nothing, it would not find JSON
 // that a parser accepts.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  static std::string folder = (std::filesystem::temp_directory_path() / "fastdecode_seeds_XXXXXX").string();
+  static std::string folder =
+      std::filesystem::temp_directory_path() / "fastdecode_seeds_XXXXXX";  // as mkdtemp wants it
   FD_CHECK(mkdtemp(folder.data()) != nullptr, "there is room for temporary files");
+  std::atexit([] { std::filesystem::remove_all(folder); });
   size_t number = 0;
   for (const std::string& seed : fastdecode::FuzzSeeds()) {
     std::ofstream(folder + "/" + std::to_string(number++), std::ios::binary) << seed;

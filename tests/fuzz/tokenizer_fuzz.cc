@@ -85,7 +85,7 @@ json SeedWithAllSections() {
   return document;
 }
 
-// As of Llama 2, with every step that a byte-level tokenizer has not.
+// This one is like Llama 2's, with every step that a byte-level tokenizer has not.
 json SeedWithByteFallback() {
   json document = SeedWithAllSections();
   json vocab = json::object();

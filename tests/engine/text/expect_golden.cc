@@ -12,19 +12,6 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-std::string DecodeAsStream(const Tokenizer& tokenizer, const Ids& ids, bool skip_special_tokens) {
-  StreamDetokenizer stream(&tokenizer, skip_special_tokens);
-  std::string text;
-  for (const int32_t id : ids) {
-    const std::string piece = stream.Push(id);
-    EXPECT_TRUE(IsValidUtf8(piece)) << "after id " << id;
-    text += piece;
-  }
-  text += stream.Finish();
-  EXPECT_EQ(stream.Finish(), "");
-  return text;
-}
-
 void ExpectDecodes(const Tokenizer& tokenizer, const Ids& ids, const std::string& decoded, const std::string& skipped) {
   EXPECT_EQ(tokenizer.Decode(ids, false), decoded);
   EXPECT_EQ(tokenizer.Decode(ids, true), skipped);

@@ -2,6 +2,8 @@
 
 #include <fstream>
 
+#include "engine/text/stream_detokenizer.h"
+#include "engine/text/utf8.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -24,6 +26,19 @@ std::string TextBytes(const nlohmann::json& entry) {
   std::string bytes;
   for (size_t i = 0; i + 1 < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
   return bytes;
+}
+
+std::string DecodeAsStream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool skip_special_tokens) {
+  StreamDetokenizer stream(&tokenizer, skip_special_tokens);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string piece = stream.Push(id);
+    FD_CHECK(IsValidUtf8(piece), "a stream never gives half a character");
+    text += piece;
+  }
+  text += stream.Finish();
+  FD_CHECK(stream.Finish().empty(), "a stream that has ended holds nothing back");
+  return text;
 }
 
 }  // namespace fastdecode

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "engine/text/tokenizer.h"
 
@@ -18,6 +19,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ParseTokenizer(const nlohmann::json& 
 
 // The bytes of an entry {"text": string} or {"hex": digits}.
 std::string TextBytes(const nlohmann::json& entry);
+
+// The text of these tokens, one after the other. Ends the process if a piece of it is not whole characters.
+std::string DecodeAsStream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool skip_special_tokens);
 
 }  // namespace fastdecode
 

@@ -207,7 +207,7 @@ TEST(TokenizerErrors, NamesBadAddedTokens) {
   }
 }
 
-// As Hugging Face's library does: it passes over tokens without content, lets the last of equals count, and numbers
+// Hugging Face's library passes over tokens without content, lets the last of equals count, and numbers
 // tokens itself, with a warning where the file says otherwise.
 TEST(TokenizerErrors, NumbersAddedTokensItself) {
   const json token =
@@ -273,7 +273,7 @@ TEST(TokenizerErrors, NamesBadBosAndEos) {
   }
 }
 
-// As transformers 5 takes them: special_tokens_map.json counts more than the config, unless that has the newer list.
+// In transformers 5, special_tokens_map.json counts more than the config, unless that has the newer list.
 TEST(TokenizerErrors, TakesBosAndEosFromTheMapWithoutANewerList) {
   const char* map = R"({"bos_token": "B", "eos_token": {"content": "C", "lstrip": false}})";
   const auto tokenizer =

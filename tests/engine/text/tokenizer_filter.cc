@@ -21,17 +21,6 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-std::string DecodeAsStream(const Tokenizer& tokenizer, const Ids& ids, bool skip_special_tokens) {
-  StreamDetokenizer stream(&tokenizer, skip_special_tokens);
-  std::string text;
-  for (const int32_t id : ids) {
-    const std::string piece = stream.Push(id);
-    FD_CHECK(IsValidUtf8(piece), "a stream never gives half a character");
-    text += piece;
-  }
-  return text + stream.Finish();
-}
-
 json Answer(const Tokenizer& tokenizer, const json& question) {
   json answer;
   Ids ids;
