@@ -19,7 +19,7 @@ void ExpectDecodes(const Tokenizer& tokenizer, const Ids& ids, const std::string
   EXPECT_EQ(DecodeAsStream(tokenizer, ids, true), skipped);
 }
 
-// With what an encoding of a golden says stands around them.
+// These ids between the ones that the golden names as standing before and after a text.
 Ids Around(const Ids& ids, const json& encoding) {
   Ids result = encoding.value("before", Ids());
   const Ids after = encoding.value("after", Ids());
