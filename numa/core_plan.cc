@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "numa/front_cores.h"
 
 namespace fastdecode {
 
@@ -272,7 +273,13 @@ std::string FormatThreads(const std::vector<int>& cores) {
 }  // namespace
 
 absl::StatusOr<CorePlan> PlanCores(const Topology& topology, const CorePlanOptions& options) {
-  return Planner(topology, options).Plan();
+  absl::StatusOr<std::vector<int>> front_cores = ChooseFrontCores(topology, options);
+  if (!front_cores.ok()) return front_cores.status();
+  if (front_cores->empty()) return Planner(topology, options).Plan();
+  const Topology left = topology.Without(*front_cores);
+  absl::StatusOr<CorePlan> plan = Planner(left, options).Plan();
+  if (plan.ok()) plan->front_cores = *std::move(front_cores);
+  return plan;
 }
 
 absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, CorePlanOptions options,
@@ -296,12 +303,25 @@ absl::StatusOr<ReservedCorePlan> PlanAndReserveCores(const Topology& topology, C
   }
   absl::Status obstacle = lock.status();
   if (where.ok()) {
-    absl::StatusOr<CoreReservation> reservation = CoreReservation::Reserve(*where, result.plan.AllCores());
+    std::vector<int> cores = result.plan.AllCores();
+    cores.insert(cores.end(), result.plan.front_cores.begin(), result.plan.front_cores.end());
+    absl::StatusOr<CoreReservation> reservation = CoreReservation::Reserve(*where, cores);
     obstacle.Update(reservation.status());
     if (reservation.ok()) result.reservation = *std::move(reservation);
   }
-  // Without the lock somebody else may have been faster.
-  if (!result.reservation.refused().empty()) result.plan.contended = true;
+  std::vector<int> front_refused;
+  for (const int core : result.reservation.refused()) {
+    if (Contains(result.plan.front_cores, core)) {
+      front_refused.push_back(core);
+    } else {
+      result.plan.contended = true;  // without the lock somebody else may have been faster
+    }
+  }
+  if (!front_refused.empty()) {
+    result.warnings.push_back(absl::StrCat("--front-cores: other FastDecode processes have reserved cores ",
+                                           FormatCores(front_refused),
+                                           ", which are left to this one's caller: both may run there"));
+  }
   if (!obstacle.ok()) {
     result.warnings.push_back(absl::StrCat("other FastDecode processes may choose the same cores, as these cannot be ",
                                            "reserved safely: ", std::string(obstacle.message())));
@@ -356,6 +376,7 @@ std::string CorePlan::ToString() const {
   for (size_t home = 0; home < home_cores.size(); ++home) {
     absl::StrAppend(&text, "home ", home, ": ", FormatThreads(home_cores[home]), ", node ", home_nodes[home], "\n");
   }
+  if (!front_cores.empty()) absl::StrAppend(&text, "left to the caller: cores ", FormatCores(front_cores), "\n");
   if (contended) {
     absl::StrAppend(&text, "other processes use these cores, or the CPU quota is less than they are: threads yield\n");
   } else if (shared_cores) {

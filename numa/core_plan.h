@@ -23,6 +23,7 @@ struct CorePlanOptions {
   // are given, the other gets the same.
   bool share = false;
   std::vector<int> taken_cores = {};  // reserved by other processes: avoided while there are others
+  std::string front_cores = {};       // --front-cores: a list, auto, or none, which "" is, too (front_cores.h)
 };
 
 // Which core every polling thread gets.
@@ -30,16 +31,17 @@ struct CorePlan {
   std::vector<int> s_cores;                  // entry i: the core of S thread i, whose first is the pipeline thread
   std::vector<std::vector<int>> home_cores;  // [home][i]: the core of team thread i, whose first is the leader
   std::vector<int> home_nodes;               // [home]: os_index of its NUMA node
+  std::vector<int> front_cores;              // no thread of this process polls there: they are left to its caller's
   // Some core has more than one polling thread of this process: they take turns (PollMode::kTurns).
   bool shared_cores = false;
   // Other processes need CPU time of these cores: one of them is taken, or the CPU quota is less than the cores. All
   // threads must poll with PollMode::kYield.
   bool contended = false;
 
-  // Every core of the plan once, ascending.
+  // Every core with polling threads once, ascending.
   std::vector<int> AllCores() const;
   size_t ThreadCount() const;
-  // Lines for people: S cores, then one line a home.
+  // Lines for people: S cores, then one line a home, then the front's cores.
   std::string ToString() const;
 };
 

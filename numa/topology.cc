@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -42,17 +43,37 @@ absl::StatusOr<HwlocTopology> Load(const std::string& synthetic) {
   return topology;
 }
 
-// The PUs of `set` in the order that NumaNode::cores promises.
+// Sets a node's cores, in the order that NumaNode promises. `physical`: of each physical core the PUs, ascending.
+void SetCores(std::vector<std::vector<int>> physical, NumaNode* node) {
+  std::erase_if(physical, [](const std::vector<int>& core) { return core.empty(); });
+  std::sort(physical.begin(), physical.end());
+  node->cores.clear();
+  node->physical_of.clear();
+  node->physical_cores = static_cast<int>(physical.size());
+  for (size_t round = 0;; ++round) {
+    std::vector<std::pair<int, int>> entries;  // of the cores that have so many PUs: the PU, and which core it is on
+    for (size_t i = 0; i < physical.size(); ++i) {
+      if (round < physical[i].size()) entries.emplace_back(physical[i][round], static_cast<int>(i));
+    }
+    if (entries.empty()) return;
+    std::sort(entries.begin(), entries.end());
+    for (const auto& [pu, core] : entries) {
+      node->cores.push_back(pu);
+      node->physical_of.push_back(core);
+    }
+  }
+}
+
+// The PUs of `set`.
 void ListCores(hwloc_topology_t topology, hwloc_const_bitmap_t set, NumaNode* node) {
-  std::vector<std::vector<int>> rounds;  // [i]: the i-th allowed hyperthread of each physical core
+  std::vector<std::vector<int>> physical;
   const HwlocBitmap seen(hwloc_bitmap_alloc());
   const auto add_core = [&](hwloc_const_bitmap_t core_set) {
-    size_t round = 0;
+    std::vector<int>& pus = physical.emplace_back();
     for (int pu = hwloc_bitmap_first(core_set); pu >= 0; pu = hwloc_bitmap_next(core_set, pu)) {
       if (!hwloc_bitmap_isset(set, pu) || hwloc_bitmap_isset(seen.get(), pu)) continue;
       hwloc_bitmap_set(seen.get(), pu);
-      if (round == rounds.size()) rounds.emplace_back();
-      rounds[round++].push_back(pu);
+      pus.push_back(pu);
     }
   };
   for (hwloc_obj_t core = nullptr; (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr;) {
@@ -66,11 +87,7 @@ void ListCores(hwloc_topology_t topology, hwloc_const_bitmap_t set, NumaNode* no
     hwloc_bitmap_only(one.get(), pu);
     add_core(one.get());
   }
-  for (std::vector<int>& round : rounds) {
-    std::sort(round.begin(), round.end());
-    node->cores.insert(node->cores.end(), round.begin(), round.end());
-  }
-  node->physical_cores = rounds.empty() ? 0 : static_cast<int>(rounds[0].size());
+  SetCores(std::move(physical), node);
 }
 
 // Nodes by OS index with their share of `allowed`. A node of memory alone (HBM, CXL) has in hwloc the PUs near it; they
@@ -185,12 +202,28 @@ std::vector<int> Topology::AllowedCores() const {
   return cores;
 }
 
+Topology Topology::Without(const std::vector<int>& without) const {
+  Topology left = *this;
+  for (NumaNode& node : left.nodes) SetCores(PhysicalCores(node, without), &node);
+  return left;
+}
+
 int Topology::NodeOfCore(int core) const {
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (std::find(nodes[i].cores.begin(), nodes[i].cores.end(), core) != nodes[i].cores.end())
       return static_cast<int>(i);
   }
   return -1;
+}
+
+std::vector<std::vector<int>> PhysicalCores(const NumaNode& node, const std::vector<int>& without) {
+  std::vector<std::vector<int>> physical(static_cast<size_t>(node.physical_cores));
+  for (size_t i = 0; i < node.cores.size(); ++i) {
+    if (std::find(without.begin(), without.end(), node.cores[i]) != without.end()) continue;
+    physical[static_cast<size_t>(node.physical_of[i])].push_back(node.cores[i]);
+  }
+  for (std::vector<int>& core : physical) std::sort(core.begin(), core.end());
+  return physical;
 }
 
 std::string Topology::ToString() const {

@@ -16,7 +16,9 @@ struct NumaNode {
   // OS numbers of the PUs that this process may run on, one of each physical core first (in OS order), then the second
   // hyperthread of each core, and so on. Empty: the node cannot be a home.
   std::vector<int> cores;
-  int physical_cores = 0;       // how many leading entries of `cores` are on different physical cores
+  int physical_cores = 0;  // how many leading entries of `cores` are on different physical cores
+  // [i]: which of the leading entries of `cores` is on the same physical core as entry i.
+  std::vector<int> physical_of;
   bool memory_allowed = false;  // by the process's cpuset
   uint64_t memory_bytes = 0;    // installed; 0: the node cannot be a home
   uint64_t free_bytes = 0;      // free now, counting file cache that the kernel would give up
@@ -44,12 +46,17 @@ struct Topology {
 
   // All allowed PUs, ascending.
   std::vector<int> AllowedCores() const;
+  // The same machine for a process that may not run on these cores.
+  Topology Without(const std::vector<int>& without) const;
   // Index into `nodes` of the node that holds this PU, -1 if none.
   int NodeOfCore(int core) const;
 
   // Several lines for people: the CPU, the limit, then one line a node.
   std::string ToString() const;
 };
+
+// The PUs of each physical core of a node, ascending, but for `without`; in the order of the node's cores.
+std::vector<std::vector<int>> PhysicalCores(const NumaNode& node, const std::vector<int>& without = {});
 
 // "0,2-5": the cores, sorted, as people write them; "none" if empty.
 std::string FormatCores(std::vector<int> cores);

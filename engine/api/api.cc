@@ -202,6 +202,27 @@ int fd_engine_stats(const fd_engine* engine, fd_stats* out) {
   WriteSized(stats, out->struct_size, out);
   return 0;
 }
+int fd_engine_home(const fd_engine* engine, size_t index, fd_home_stats* out) {
+  if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
+  if (index >= engine->engine->home_count()) return 0;
+  const fastdecode::EngineHomeCounts counts = engine->engine->CountsOfHome(index);
+  fd_home_stats stats = {};
+  stats.up = counts.up;
+  stats.name = counts.name;
+  stats.hops = counts.hops;
+  stats.work_ns = counts.work_ns;
+  stats.last_reply_ns = counts.last_reply_ns;
+  stats.losses = counts.losses;
+  stats.kv_pages = counts.kv_pages;
+  stats.kv_pages_used = counts.kv_pages_used;
+  WriteSized(stats, out->struct_size, out);
+  return 1;
+}
+size_t fd_engine_front_cores(const fd_engine* engine, int32_t* cores, size_t capacity) {
+  const std::vector<int>& all = engine->engine->front_cores();
+  if (cores != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), cores);
+  return all.size();
+}
 char* fd_engine_pages_json(fd_engine* engine) {
   return TextOf([&] { return engine->engine->PagesJson(); });
 }
@@ -236,18 +257,44 @@ fd_status* fd_tokenize(const fd_engine* engine, const fd_prompt_part* parts, siz
   }
 }
 
-fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes) {
-  if (fd_status* bad = CheckArray("fd_detokenize: ids", ids, "count", count); bad != nullptr) return bad;
+static fd_status* Detokenize(const char* ids_name, bool skip_special_tokens, const fd_engine* engine,
+                             const int32_t* ids, size_t count, char** text, size_t* text_bytes) {
+  if (fd_status* bad = CheckArray(ids_name, ids, "count", count); bad != nullptr) return bad;
   const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
   if (tokenizer == nullptr) return new fd_status{FD_INVALID_ARGUMENT, engine->engine->tokenizer_missing_reason()};
   try {
-    const std::string decoded = tokenizer->Decode({ids, count}, /*skip_special_tokens=*/true);
+    const std::string decoded = tokenizer->Decode({ids, count}, skip_special_tokens);
     *text = CopyString(decoded);
     *text_bytes = decoded.size();
     if (*text != nullptr) return nullptr;
   } catch (const std::bad_alloc&) {
   }
   return new fd_status{FD_RESOURCE_EXHAUSTED, "out of memory for the text of tokens"};
+}
+
+fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes) {
+  return Detokenize("fd_detokenize: ids", /*skip_special_tokens=*/true, engine, ids, count, text, text_bytes);
+}
+
+fd_status* fd_detokenize_special(const fd_engine* engine, const int32_t* ids, size_t count, char** text,
+                                 size_t* text_bytes) {
+  return Detokenize("fd_detokenize_special: ids", /*skip_special_tokens=*/false, engine, ids, count, text, text_bytes);
+}
+
+size_t fd_token_bytes(const fd_engine* engine, int32_t id, char* bytes, size_t capacity) {
+  const fastdecode::Tokenizer* tokenizer = engine->engine->tokenizer();
+  if (tokenizer == nullptr) return 0;
+  try {
+    const std::string all = tokenizer->TokenBytes(id);
+    if (bytes != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), bytes);
+    return all.size();
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+char* fd_model_describe(const fd_engine* engine) {
+  return TextOf([&] { return engine->engine->DescribeModel(); });
 }
 
 void fd_request_init(fd_request* request, size_t bytes) { fastdecode::InitSized(DefaultRequest(), bytes, request); }

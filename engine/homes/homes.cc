@@ -316,6 +316,13 @@ std::vector<Homes::Info> Homes::List() const {
   return list;
 }
 
+Homes::Glance Homes::Look(size_t index) const {
+  std::lock_guard lock(mutex_);
+  const Slot& slot = *slots_[index];
+  const bool up = slot.state == Slot::State::kUp && !slot.link->lost();
+  return {slot.name.c_str(), up, up ? slot.description.pages : 0, slot.losses};
+}
+
 std::string Homes::Describe() const {
   std::string text;
   for (const Info& info : List()) {
@@ -333,6 +340,7 @@ void Homes::OnHomeDrained(int home, uint64_t hops_posted) {
   {
     std::lock_guard lock(mutex_);
     Slot& slot = *slots_[home];
+    ++slot.losses;
     slot.loss = slot.link->lost_cause();
     slot.was_asked = hops_posted > slot.hops_posted;
     slot.hops_posted = hops_posted;

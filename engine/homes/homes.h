@@ -80,6 +80,15 @@ class Homes : public HomeKeeper {
     std::vector<int> cores;  // of a home of this process, else empty
   };
   std::vector<Info> List() const;
+  // What counters say of one home: it makes no text, and waits for no home.
+  struct Glance {
+    const char* name;  // Info's; lives as long as this
+    bool up;
+    uint64_t pages;   // 0 while it is not up
+    uint64_t losses;  // so far
+  };
+  size_t count() const { return slots_.size(); }
+  Glance Look(size_t index) const;  // REQUIRES: index < count()
 
   void OnHomeDrained(int home, uint64_t hops_posted) override;
   std::string Name(int home) override;
@@ -98,6 +107,7 @@ class Homes : public HomeKeeper {
     std::unique_ptr<EngineLink> link;
     bool areas_registered = false;  // the link's, with the S-Part
     HomeDescription description;
+    uint64_t losses = 0;                   // how often its link was lost
     std::string loss;                      // why the last link was lost
     std::shared_ptr<RetrySchedule> retry;  // of attempts to get it back; that of all homes of its worker
     uint64_t attempt = 0;                  // the last one's number, of all attempts

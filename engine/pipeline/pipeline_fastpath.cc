@@ -115,6 +115,7 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
   statistics_.hop_ns.Add(now_ns - batch.hop_start_ns);
   statistics_.r_busy_ns[home].Add(reply.work_ns);
   statistics_.home_hops[home].Add(1);
+  statistics_.home_last_reply_ns[home].store(now_ns, std::memory_order_relaxed);
   statistics_.home_work_ns[home].Add(reply.work_ns);
   if (!record_.on()) return;
   const uint64_t hop_bytes = batch.home_rows[home] * options_.shape.hop_row_bytes();

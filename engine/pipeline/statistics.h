@@ -101,6 +101,7 @@ struct PipelineStatistics {
   std::array<DurationHistogram, kMaxHomes> home_work_ns;  // hop seen at the home -> last thread finished
   std::array<std::atomic<uint32_t>, kMaxHomes> home_pages_used{};  // as the batcher counts them
   std::atomic<uint64_t> last_step_ns{0};                           // when a step ended last; 0: none has
+  std::array<std::atomic<uint64_t>, kMaxHomes> home_last_reply_ns{};  // when a home's last reply was seen; 0: none
   std::atomic<uint32_t> active_sequences{0};
   std::atomic<uint32_t> ready_sequences{0};  // taken over, not in a micro-batch yet
   std::array<HomePages, kMaxHomes> home_pages;

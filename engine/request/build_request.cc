@@ -134,10 +134,7 @@ absl::Status SetStops(const RequestContext& context, const RequestFields& given,
     stops.push_back(given.stop_token_ids[i]);
   }
   if (!given.ignore_eos) {
-    for (const int id : context.spec->eos_token_ids) stops.push_back(id);
-    // A tokenizer may know of more tokens than the model does, which never come.
-    const std::optional<int> eos = context.tokenizer != nullptr ? context.tokenizer->eos_id() : std::nullopt;
-    if (eos && *eos < context.spec->vocab) stops.push_back(*eos);
+    for (const int32_t id : ModelStopTokens(*context.spec, context.tokenizer)) stops.push_back(id);
   }
   std::sort(stops.begin(), stops.end());
   stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
@@ -268,6 +265,16 @@ absl::Status CheckRequest(const RequestFields& given) {
     return absl::InvalidArgumentError(wrong);
   }
   return given.stop_count == 0 ? absl::OkStatus() : MakeStops(given).status();
+}
+
+std::vector<int32_t> ModelStopTokens(const ModelSpec& spec, const Tokenizer* tokenizer) {
+  std::vector<int32_t> stops(spec.eos_token_ids.begin(), spec.eos_token_ids.end());
+  // A tokenizer may know of more tokens than the model does, which never come.
+  const std::optional<int> eos = tokenizer != nullptr ? tokenizer->eos_id() : std::nullopt;
+  if (eos && *eos < spec.vocab) stops.push_back(*eos);
+  std::sort(stops.begin(), stops.end());
+  stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+  return stops;
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,

@@ -84,6 +84,10 @@ absl::Status CheckRequest(const RequestFields& given);
 absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
                                                  std::span<const RequestFields::Part> parts, bool add_special_tokens);
 
+// What ends an answer unless the request ignores it, ascending: what the model's files name, and the tokenizer's end of
+// a text. `tokenizer`: null if there is none.
+std::vector<int32_t> ModelStopTokens(const ModelSpec& spec, const Tokenizer* tokenizer);
+
 // Checks every field, tokenises the prompt, and takes all the memory that the request will need. Errors name field and
 // value; ResourceExhausted: no sampling memory. Runs on the caller's thread.
 absl::StatusOr<std::unique_ptr<Request>> BuildRequest(const RequestContext& context, const RequestFields& given);

@@ -14,8 +14,10 @@
 #include "engine/model/model_config.h"
 #include "engine/request/build_request.h"
 #include "engine/rpart/page_counts.h"
+#include "engine/start/model_json.h"
 #include "numa/clock.h"
 #include "numa/core_plan.h"
+#include "numa/front_cores.h"
 #include "numa/openmp_binding.h"
 #include "numa/topology.h"
 
@@ -94,6 +96,7 @@ void Engine::DescribeMachine(const Topology& topology) {
     engine_node_ = topology.nodes[static_cast<size_t>(node)].os_index;
   }
   log_.Info(DescribeCorePlan());
+  if (const std::string front = DescribeFront(); !front.empty()) log_.Info(front);
   machine_ = topology.ToString() + cores_.plan.ToString() + DescribeCorePlan() + "\n";
 }
 
@@ -156,7 +159,7 @@ absl::Status Engine::LoadTokenizer() {
 }
 
 absl::Status Engine::ChooseCores(const Topology& topology, const std::vector<Endpoint>& endpoints, bool gpu) {
-  const size_t local_homes = CountLocalHomes(endpoints, topology);
+  const size_t local_homes = CountLocalHomes(endpoints, WithoutNamedFrontCores(topology, options_.front_cores));
   absl::StatusOr<CoreChoice> choice = ChooseCorePlan(options_, endpoints, gpu);
   if (!choice.ok()) return choice.status();
   core_choice_ = *std::move(choice);
@@ -180,6 +183,17 @@ std::string Engine::DescribeCorePlan() const {
                          core_choice_.micro_batches, core_choice_.micro_batches == 1 ? "" : "es", core_choice_.reason);
 }
 
+// Empty if nobody asked.
+std::string Engine::DescribeFront() const {
+  if (options_.front_cores == "none") return "";
+  const std::vector<int>& cores = cores_.plan.front_cores;
+  return cores.empty()
+             ? "--front-cores auto: no core is left to the caller: that needs four physical cores, and one that no "
+               "other option names"
+             : absl::StrFormat("--front-cores %s: cores %s are left to the caller", options_.front_cores,
+                               FormatCores(cores));
+}
+
 absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) {
   CorePlanOptions wanted;
   wanted.s_cores = options_.s_cores;
@@ -188,6 +202,7 @@ absl::Status Engine::PlanCoresFor(const Topology& topology, size_t local_homes) 
   wanted.r_threads = options_.r_threads;
   wanted.homes = static_cast<int>(local_homes);
   wanted.share = core_choice_.share;
+  wanted.front_cores = options_.front_cores;
   absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(topology, wanted);
   if (!planned.ok()) return planned.status();
   cores_ = *std::move(planned);
@@ -392,6 +407,25 @@ EngineCounts Engine::Counts() const {
   counts.created_ns = created_ns_;
   counts.now_ns = NowNs();
   return counts;
+}
+
+EngineHomeCounts Engine::CountsOfHome(size_t home) const {
+  const PipelineStatistics& statistics = pipeline_->statistics();
+  const Homes::Glance glance = homes_->Look(home);
+  EngineHomeCounts counts;
+  counts.name = glance.name;
+  counts.up = glance.up;
+  counts.hops = statistics.home_hops[home].value();
+  counts.work_ns = statistics.r_busy_ns[home].value();
+  counts.last_reply_ns = statistics.home_last_reply_ns[home].load(std::memory_order_relaxed);
+  counts.losses = glance.losses;
+  counts.kv_pages = glance.pages;
+  if (glance.up) counts.kv_pages_used = statistics.home_pages_used[home].load(std::memory_order_relaxed);
+  return counts;
+}
+
+std::string Engine::DescribeModel() const {
+  return ModelToJson(options_.model, spec_, max_context(), tokenizer_.get());
 }
 
 std::string Engine::PagesJson() {

@@ -43,6 +43,14 @@ struct EngineCounts {
   uint64_t now_ns = 0, created_ns = 0, last_step_ns = 0;
 };
 
+// The same of one home.
+struct EngineHomeCounts {
+  const char* name = nullptr;  // lives as long as the engine
+  bool up = false;
+  uint64_t hops = 0, work_ns = 0, last_reply_ns = 0, losses = 0;
+  uint64_t kv_pages = 0, kv_pages_used = 0;  // 0 while it is not up
+};
+
 // One model being served: what the C interface's fd_engine is.
 // Owns: tokenizer, S-Part, homes of this process and links to others, pipeline, desk; ends them in the right order.
 // Thread: any.
@@ -66,6 +74,11 @@ class Engine {
   std::string Describe() const;
   std::string StatisticsJson() const;
   EngineCounts Counts() const;
+  size_t home_count() const { return homes_->count(); }
+  EngineHomeCounts CountsOfHome(size_t home) const;  // REQUIRES: home < home_count()
+  const std::vector<int>& front_cores() const { return cores_.plan.front_cores; }
+  // The model and its tokenizer, as JSON.
+  std::string DescribeModel() const;
   // Asks the homes for their pages, and waits for the answers, a second at most.
   std::string PagesJson();
   // A reader of what this engine records; closed before the engine ends.
@@ -81,6 +94,7 @@ class Engine {
   absl::Status ChooseCores(const Topology& topology, const std::vector<Endpoint>& endpoints, bool gpu);
   absl::Status PlanCoresFor(const Topology& topology, size_t local_homes);
   std::string DescribeCorePlan() const;
+  std::string DescribeFront() const;
   void DescribeMachine(const Topology& topology);
   absl::Status ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll);
   absl::Status LoadModel(const ModelFiles& files, const Topology& topology, std::unique_ptr<SPartDevice> device,

@@ -111,6 +111,15 @@ absl::Status SetCorePlan(Options& options, const std::string& value) {
   return absl::OkStatus();
 }
 
+// Which cores there are is seen when an engine is made.
+absl::Status SetFrontCores(Options& options, const std::string& value) {
+  const bool is_list = !value.empty() && value.find_first_not_of("0123456789,-") == std::string::npos;
+  if (!is_list && value != "auto" && value != "none") {
+    return Bad("front-cores", value, "auto, none or a list of cores such as 0,2-5");
+  }
+  return SetText<&Options::front_cores>(options, value);
+}
+
 absl::Status SetMicroBatches(Options& options, const std::string& value) {
   int count = 0;
   if (value != "auto" && !ParseInt("micro-batches", value, 1, 16, &count).ok()) {
@@ -193,6 +202,10 @@ const OptionRow kRows[] = {
      &SetText<&Options::s_cores>},
     {"r-cores", "LIST", "", "cores of the R-Part's teams (default: all if shared, else the rest)",
      &SetText<&Options::r_cores>},
+    {"front-cores", "LIST", "none",
+     "cores that are left to the caller's threads: a list, none, or auto (a physical core of the S-Part's node if the "
+     "process may use four or more, else none)",
+     &SetFrontCores},
     {"s-threads", "N", "0", "threads of the S-Part (0: one per core)",
      [](Options& o, const std::string& v) { return ParseInt("s-threads", v, 0, 1024, &o.s_threads); }},
     {"r-threads", "N", "0", "threads of each home's team (0: one per core)",

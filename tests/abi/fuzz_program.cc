@@ -262,7 +262,15 @@ void FuzzProgram::AskForEventFd() {
 void FuzzProgram::CallAnything(Dice* dice) {
   fd_engine* const engine = engine_->get();
   switch (dice->Between(0, 8)) {
-    case 0:
+    case 0: {
+      std::vector<uint8_t> memory = MakeStruct(DrawSize(dice, sizeof(fd_home_stats)));
+      const size_t index = static_cast<size_t>(dice->Between(0, 3));
+      EXPECT_EQ(fd_engine_home(engine, index, reinterpret_cast<fd_home_stats*>(memory.data())),
+                index < engine_->Stats().homes);
+      int32_t core = 0;
+      EXPECT_EQ(fd_engine_front_cores(engine, &core, 1), 0u);
+      break;
+    }
     case 1: {
       std::vector<uint8_t> memory = MakeStruct(DrawSize(dice, sizeof(fd_stats)));
       EXPECT_EQ(fd_engine_stats(engine, reinterpret_cast<fd_stats*>(memory.data())), 0);
@@ -302,8 +310,13 @@ void FuzzProgram::CallAnything(Dice* dice) {
       const int32_t ids[] = {1, 2, dice->Between(0, engine_->model.vocab - 1)};
       char* text = nullptr;
       size_t bytes = 0;
-      fd_status* const status = fd_detokenize(engine, ids, 3, &text, &bytes);
+      const bool special = dice->OneIn(2);
+      fd_status* const status = (special ? fd_detokenize_special : fd_detokenize)(engine, ids, 3, &text, &bytes);
       EXPECT_EQ(status == nullptr, engine_->model.has_tokenizer);
+      char token[4];
+      const size_t token_bytes = fd_token_bytes(engine, ids[2], token, sizeof(token));
+      EXPECT_TRUE(token_bytes == 0 || engine_->model.has_tokenizer);
+      fd_string_free(fd_model_describe(engine));
       fd_status_destroy(status);
       fd_string_free(text);
     }

@@ -170,6 +170,7 @@ TEST_F(GrowthFilledTest, SizesThatAreNoneTakeNothing) {
     EXPECT_EQ(fd_next(engine->get(), id, out.get<fd_event>(), 0), FD_BAD_STRUCT_SIZE);
     EXPECT_EQ(fd_poll(engine->get(), out.get<fd_event>(), 1, 0), FD_BAD_STRUCT_SIZE);
     EXPECT_EQ(fd_engine_stats(engine->get(), out.get<fd_stats>()), FD_BAD_STRUCT_SIZE);
+    EXPECT_EQ(fd_engine_home(engine->get(), 0, out.get<fd_home_stats>()), FD_BAD_STRUCT_SIZE);
     EXPECT_EQ(fd_option_at(0, out.get<fd_option_info>()), FD_BAD_STRUCT_SIZE);
     uint64_t lost = 0;
     EXPECT_EQ(fd_record_read(record, out.get<fd_record_event>(), 1, &lost, nullptr), FD_BAD_STRUCT_SIZE);
@@ -229,6 +230,27 @@ TEST_F(GrowthFilledTest, StatisticsOfOtherSizes) {
     }
     out.ExpectBeginsAs(right);
     out.ExpectUntouchedFrom(1);
+  }
+}
+
+TEST_F(GrowthFilledTest, StatisticsOfHomesOfOtherSizes) {
+  const auto engine = MakeEngine(Options());
+  RightEvents(engine->get());
+  engine->Drain();
+  ExpectSoon(*engine, "active_sequences", 0);  // then no page is taken any more, and nothing changes
+  fd_home_stats right = {};
+  right.struct_size = sizeof(right);
+  EXPECT_EQ(fd_engine_home(engine->get(), 0, &right), 1);
+  EXPECT_GT(right.hops, 0u);
+  for (size_t bytes = 16; bytes <= sizeof(right) + 64; bytes += 8) {
+    SCOPED_TRACE(bytes);
+    SizedBuffer out(bytes, 1);
+    EXPECT_EQ(fd_engine_home(engine->get(), 0, out.get<fd_home_stats>()), 1);
+    out.ExpectBeginsAs(right);
+    out.ExpectUntouchedFrom(1);
+    SizedBuffer past(bytes, 1);
+    EXPECT_EQ(fd_engine_home(engine->get(), 1, past.get<fd_home_stats>()), 0);
+    past.ExpectUntouchedFrom(0);
   }
 }
 

@@ -148,6 +148,34 @@ TEST_F(CoreReservationTest, ASecondPlanTakesOtherCores) {
   EXPECT_THAT(third->reservation.held(), IsEmpty());
 }
 
+TEST_F(CoreReservationTest, CoresThatAreLeftToTheCallerAreReservedToo) {
+  const absl::StatusOr<Topology> machine = Topology::Synthetic("numa:1 core:6 pu:1", {});
+  ASSERT_TRUE(machine.ok());
+  const CorePlanOptions wanted = {.s_threads = 1, .r_threads = 1, .front_cores = "auto"};
+  const absl::StatusOr<ReservedCorePlan> first = PlanAndReserveCores(*machine, wanted, directory_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_THAT(first->plan.front_cores, ElementsAre(5));
+  EXPECT_THAT(CoreReservation::TakenCores(directory_), ElementsAre(0, 1, 5));
+  const absl::StatusOr<ReservedCorePlan> second = PlanAndReserveCores(*machine, wanted, directory_);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_THAT(second->plan.front_cores, ElementsAre(4));
+  EXPECT_THAT(second->plan.AllCores(), ElementsAre(2, 3));
+  EXPECT_FALSE(second->plan.contended);
+  EXPECT_THAT(second->warnings, IsEmpty());
+}
+
+TEST_F(CoreReservationTest, ACallerWhoIsLeftACoreOfAnotherProcessIsWarnedAlone) {
+  const absl::StatusOr<Topology> machine = Topology::Synthetic("numa:1 core:4 pu:1", {});
+  ASSERT_TRUE(machine.ok());
+  const CoreReservation other = ReserveOrDie({3});
+  const absl::StatusOr<ReservedCorePlan> plan = PlanAndReserveCores(*machine, {.front_cores = "2-3"}, directory_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->plan.AllCores(), ElementsAre(0, 1));
+  EXPECT_FALSE(plan->plan.contended) << "no thread of the engine polls there";
+  EXPECT_THAT(plan->warnings,
+              ElementsAre(HasSubstr("--front-cores: other FastDecode processes have reserved cores 3,")));
+}
+
 TEST_F(CoreReservationTest, WhatCannotBeLockedOrReservedIsAWarningAndNoError) {
   const absl::StatusOr<Topology> machine = Topology::Synthetic("numa:1 core:4 pu:1", {});
   ASSERT_TRUE(machine.ok());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "numa/pinned_thread.h"
@@ -50,6 +51,11 @@ TEST(TopologyTest, ListsPhysicalCoresBeforeHyperthreads) {
   EXPECT_THAT(topology->nodes[0].cores, ElementsAre(0, 2, 4, 1, 3, 5));
   EXPECT_THAT(topology->nodes[1].cores, ElementsAre(6, 8, 10, 7, 9, 11));
   EXPECT_EQ(topology->nodes[0].physical_cores, 3);
+  EXPECT_THAT(topology->nodes[0].physical_of, ElementsAre(0, 1, 2, 0, 1, 2));
+  EXPECT_THAT(PhysicalCores(topology->nodes[1]),
+              ElementsAre(ElementsAre(6, 7), ElementsAre(8, 9), ElementsAre(10, 11)));
+  EXPECT_THAT(PhysicalCores(topology->nodes[1], {7, 8, 9}),
+              ElementsAre(ElementsAre(6), IsEmpty(), ElementsAre(10, 11)));
   EXPECT_EQ(topology->NodeOfCore(7), 1);
   EXPECT_EQ(topology->NodeOfCore(12), -1);
 }
@@ -66,6 +72,26 @@ TEST(TopologyTest, ANodeWithoutAllowedCoresIsListedButNoHome) {
   EXPECT_THAT(topology->barred_cores, ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(topology->ToString(), HasSubstr("node 0: cores none (0 physical)"));
   EXPECT_THAT(topology->ToString(), HasSubstr("node 1: cores 5-7 (2 physical)"));
+}
+
+// As it would be found by a process that may not use them.
+TEST(TopologyTest, CoresAreLeftOut) {
+  const absl::StatusOr<Topology> whole = Topology::Synthetic("numa:2 core:3 pu:2", {});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  for (const std::vector<int>& out : std::vector<std::vector<int>>{{}, {0}, {1, 4, 5}, {0, 1, 2, 3, 4, 5}, {11, 6}}) {
+    std::vector<int> allowed;
+    for (int core = 0; core < 12; ++core) {
+      if (std::find(out.begin(), out.end(), core) == out.end()) allowed.push_back(core);
+    }
+    const absl::StatusOr<Topology> right = Topology::Synthetic("numa:2 core:3 pu:2", allowed);
+    ASSERT_TRUE(right.ok()) << right.status();
+    const Topology left = whole->Without(out);
+    for (size_t n = 0; n < 2; ++n) {
+      EXPECT_EQ(left.nodes[n].cores, right->nodes[n].cores);
+      EXPECT_EQ(left.nodes[n].physical_cores, right->nodes[n].physical_cores);
+      EXPECT_EQ(left.nodes[n].physical_of, right->nodes[n].physical_of);
+    }
+  }
 }
 
 TEST(TopologyTest, RefusesWhatIsNoMachine) {

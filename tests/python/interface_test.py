@@ -148,6 +148,8 @@ class Headers(unittest.TestCase):
     def test_stats_has_every_counter(self):
         self.assertEqual(fastdecode.Stats._fields,
                          tuple(f[0] for f in _library.fd_stats._fields_ if f[0] != "struct_size"))
+        self.assertEqual(fastdecode.HomeStats._fields,
+                         tuple(f[0] for f in _library.fd_home_stats._fields_ if f[0] != "struct_size"))
 
     def test_the_package_is_of_the_librarys_version(self):
         self.assertEqual(_library.load().fd_version().decode(), fastdecode.__version__)

@@ -198,6 +198,15 @@ class Answers(EngineTest):
             params = SamplingParams(max_tokens=2, logit_bias={1: 1000.0}, skip_special_tokens=skip, **GREEDY)
             self.assertEqual(read(self.engine.submit(PROMPT, params))[:2], ([1, 1], text))
         self.assertEqual(self.engine.detokenize([1]), "")
+        self.assertEqual(self.engine.detokenize([0, 1], skip_special_tokens=False), "<|begin|><|end|>")
+
+    def test_the_bytes_of_tokens_are_their_text(self):
+        text = "a\0b\U0001f600 Once upon a time, \u00e9"
+        ids = self.engine.tokenize(text, add_special_tokens=False)
+        self.assertEqual(b"".join(map(self.engine.token_bytes, ids)), text.encode())
+        self.assertEqual(self.engine.token_bytes(0), b"<|begin|>")
+        for none in (-1, self.engine.vocab_size, 2**31 - 1):
+            self.assertEqual(self.engine.token_bytes(none), b"")
 
     def test_stop_strings(self):
         whole = read(self.engine.submit(PROMPT, SamplingParams(max_tokens=40, **GREEDY)))[1]
@@ -647,6 +656,13 @@ class Lives(unittest.TestCase):
             self.assertGreater(stats.steps, 0)
             self.assertEqual(json.loads(engine.stats_json())["homes"][0]["index"], 0)
             self.assertIsInstance(json.loads(engine.pages_json()), list)
+            home, = engine.homes()
+            self.assertEqual((home.up, home.name[:11], home.hops, home.losses), (True, "local, node", stats.hops, 0))
+            self.assertTrue(stats.created_ns < home.last_reply_ns < stats.now_ns)
+            self.assertEqual(engine.front_cores(), [])
+            model = json.loads(engine.model_describe())
+            self.assertEqual((model["vocab_size"], model["max_context"], model["bos_token"], model["stop_token_ids"]),
+                             (1024, 256, "<|begin|>", [1]))
             engine.reset_stats()
             self.assertEqual(json.loads(engine.stats_json())["sampled_tokens"], 0)
 

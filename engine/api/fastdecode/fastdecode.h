@@ -132,6 +132,25 @@ typedef struct fd_stats {
 } fd_stats;
 /* Fills in *out. Never blocks on the model or a home. 0: done; FD_BAD_STRUCT_SIZE: that of *out; FD_NO_MEMORY. */
 int fd_engine_stats(const fd_engine* engine, fd_stats* out);
+typedef struct fd_home_stats {
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_home_stats) */
+  uint32_t up;                      /* 1: connected now */
+  const char* name;                 /* as in the log: "local, node 0", "hostb:7471, home 1"; lives as long as the engine */
+  /* Since the engine was created; a reset leaves these alone. Of a GPU that is a home, whose hops are part of the
+   * S-Part's stages, the first three are 0. */
+  uint64_t hops;                    /* that it has answered */
+  uint64_t work_ns;                 /* that it was at work on these, by its own clock */
+  uint64_t last_reply_ns;           /* engine clock: when the engine saw its last reply; 0: none yet */
+  uint64_t losses;                  /* how often it was lost; counted when its requests have ended */
+  uint64_t kv_pages;                /* 0 while it is not up */
+  uint64_t kv_pages_used;           /* of these, by this engine's sequences, as it counts them itself */
+} fd_home_stats;
+/* Fills in *out for home number `index`, from 0. 1; 0: past the end; FD_BAD_STRUCT_SIZE: that of *out. Never blocks on a
+ * home. */
+int fd_engine_home(const fd_engine* engine, size_t index, fd_home_stats* out);
+/* The cores that the engine left to its caller's threads (option front-cores): writes up to `capacity` of them and
+ * returns how many there are, or 0. */
+size_t fd_engine_front_cores(const fd_engine* engine, int32_t* cores, size_t capacity);
 /* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and
  * waits for their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
 char* fd_engine_pages_json(fd_engine* engine);
@@ -158,6 +177,17 @@ fd_status* fd_tokenize(const fd_engine* engine, const fd_prompt_part* parts, siz
                        int32_t* ids, size_t capacity, size_t* count);
 /* The text of all but special tokens, such as bos, which are left out. Free with fd_string_free. */
 fd_status* fd_detokenize(const fd_engine* engine, const int32_t* ids, size_t count, char** text, size_t* text_bytes);
+/* The same with special tokens in the text. */
+fd_status* fd_detokenize_special(const fd_engine* engine, const int32_t* ids, size_t count, char** text,
+                                 size_t* text_bytes);
+/* The bytes that a token stands for inside of a text, often not UTF-8 by themselves; a special token's name. Writes up to
+ * `capacity` of them and returns how many there are; 0: none, as the id is no token, there is no tokenizer, or no memory. */
+size_t fd_token_bytes(const fd_engine* engine, int32_t id, char* bytes, size_t capacity);
+/* The model and its tokenizer, as JSON: model (the option's path), architecture, vocab_size, max_context (the engine's),
+ * stop_token_ids (what ends an answer, unless ignore_eos says otherwise); tokenizer_file, bos_token, bos_token_id,
+ * eos_token, eos_token_id (null: none), and add_bos_token, add_eos_token: whether the tokenizer puts these around a text.
+ * docs/GLOSSARY.md has more of each. Free with fd_string_free. */
+char* fd_model_describe(const fd_engine* engine);
 
 /* ---- Requests. An array may be NULL if its count is 0. */
 typedef struct fd_logit_bias {

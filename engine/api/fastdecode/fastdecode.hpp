@@ -272,13 +272,23 @@ class InferenceEngine {
   std::vector<int32_t> Tokenize(std::string text, bool add_special_tokens = true) const {
     return Tokenize(std::vector<PromptPart>{{std::move(text), /*special=*/true, {}}}, add_special_tokens);
   }
-  std::string Detokenize(const std::vector<int32_t>& ids) const {
+  // `special`: with special tokens in the text.
+  std::string Detokenize(const std::vector<int32_t>& ids, bool special = false) const {
     char* text = nullptr;
     size_t bytes = 0;
-    ThrowIfError(fd_detokenize(engine_, ids.data(), ids.size(), &text, &bytes));
+    ThrowIfError((special ? fd_detokenize_special : fd_detokenize)(engine_, ids.data(), ids.size(), &text, &bytes));
     std::string copy(text, bytes);
     fd_string_free(text);
     return copy;
+  }
+  // What a token stands for inside of a text, often not UTF-8 by itself; empty: it is no token. See fd_token_bytes.
+  std::string TokenBytes(int32_t id) const {
+    std::string bytes(64, '\0');
+    const size_t count = fd_token_bytes(engine_, id, &bytes[0], bytes.size());
+    const bool fits = count <= bytes.size();
+    bytes.resize(count);
+    if (!fits) fd_token_bytes(engine_, id, &bytes[0], count);
+    return bytes;
   }
 
   int vocab_size() const { return fd_vocab_size(engine_); }
@@ -293,6 +303,22 @@ class InferenceEngine {
     fd_engine_stats(engine_, &stats);
     return stats;
   }
+  // Of each home; see fd_engine_home.
+  std::vector<fd_home_stats> Homes() const {
+    std::vector<fd_home_stats> homes;
+    fd_home_stats stats = {};
+    stats.struct_size = sizeof(stats);
+    while (fd_engine_home(engine_, homes.size(), &stats) == 1) homes.push_back(stats);
+    return homes;
+  }
+  // The cores that the option front-cores leaves to the caller's threads.
+  std::vector<int32_t> FrontCores() const {
+    std::vector<int32_t> cores(fd_engine_front_cores(engine_, nullptr, 0));
+    fd_engine_front_cores(engine_, cores.data(), cores.size());
+    return cores;
+  }
+  // The model and its tokenizer; see fd_model_describe.
+  std::string ModelDescribeJson() const { return TakeString(fd_model_describe(engine_)); }
   void ResetStatistics() { fd_engine_stats_reset(engine_); }
   // Asks the homes, which takes a second at most.
   std::string PagesJson() const { return TakeString(fd_engine_pages_json(engine_)); }

@@ -197,6 +197,8 @@ TEST_F(InterfaceTest, NullPointersAreRefusedByName) {
   char* text = nullptr;
   ExpectError(error_of(fd_detokenize(engine->get(), nullptr, 2, &text, &count)), FD_INVALID_ARGUMENT,
               "fd_detokenize: ids is NULL, count 2");
+  ExpectError(error_of(fd_detokenize_special(engine->get(), nullptr, 2, &text, &count)), FD_INVALID_ARGUMENT,
+              "fd_detokenize_special: ids is NULL, count 2");
   // Nothing is to be read; but there is no tokenizer.
   part.text_bytes = 0;
   ExpectError(error_of(fd_tokenize(engine->get(), &part, 1, 0, nullptr, 0, &count)), FD_INVALID_ARGUMENT, "tokenizer");

@@ -43,6 +43,8 @@ TEST_F(InterfaceTest, EveryOptionTakesItsDefaultAndRefusesNonsenseByName) {
   for (const auto& [name, nonsense] : OptionList{{"homes", "???"},
                                                  {"homes", "local,local"},
                                                  {"isa", "foo"},
+                                                 {"front-cores", "all"},
+                                                 {"front-cores", ""},
                                                  {"listen", "zzz"},
                                                  {"fault", "bogus"},
                                                  {"model", std::string("a\0b", 3)}}) {
@@ -71,6 +73,10 @@ TEST_F(InterfaceTest, EngineThatCannotBeMadeSaysWhy) {
   ExpectError(EngineError(Options() + OptionList{{"max-context", "257"}}), FD_INVALID_ARGUMENT, "257");
   ExpectError(EngineError(Options() + OptionList{{"s-cores", "0,x"}}), FD_INVALID_ARGUMENT, "s-cores");
   ExpectError(EngineError(Options() + OptionList{{"r-cores", "99999"}}), FD_INVALID_ARGUMENT, "r-cores");
+  ExpectError(EngineError(Options() + OptionList{{"front-cores", "99999"}}), FD_INVALID_ARGUMENT,
+              "--front-cores: '99999': core 99999 is not there");
+  ExpectError(EngineError(Options() + OptionList{{"front-cores", "3-"}}), FD_INVALID_ARGUMENT,
+              "--front-cores: '3-': '3-' is not a core or a range");
   ExpectError(EngineError(Options() + OptionList{{"isa", "sse2"}}), FD_INVALID_ARGUMENT, "sse2");
   ExpectError(EngineError(Options() + OptionList{{"fault", "drop=2"}}), FD_INVALID_ARGUMENT, "drop=2");
   ExpectError(EngineError(Options() + OptionList{{"kv-gib", "0.00001"}}), FD_RESOURCE_EXHAUSTED, "kv-gib");

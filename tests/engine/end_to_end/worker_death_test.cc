@@ -137,10 +137,22 @@ TEST_F(WorkerDeathTest, KilledWorkerFailsItsRequestsAloneAndIsTakenBack) {
   EXPECT_EQ(worker->Wait(), 128 + SIGKILL);
   const HomeCounts homes = CountHomes(*engine);
   EXPECT_LT(homes.up, homes.all);
+  const fd_home_stats lost = engine->Homes().at(1);
+  EXPECT_EQ(lost.name, "unix:" + path_ + ", home 0");
+  EXPECT_EQ(lost.up, 0u);
+  EXPECT_EQ(lost.kv_pages, 0u);
+  EXPECT_GT(lost.hops, 0u);
 
   worker = NewWorker("second.log");
   ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
   ExpectWorkerIsUsedAgain(*engine);
+  const fd_home_stats back = engine->Homes().at(1);
+  EXPECT_EQ(back.up, 1u);
+  EXPECT_GE(back.losses, 1u);
+  EXPECT_GT(back.kv_pages, 0u);
+  EXPECT_GT(back.hops, lost.hops) << "they go on from those over the first link";
+  EXPECT_GT(back.last_reply_ns, lost.last_reply_ns);
+  EXPECT_EQ(engine->Homes().at(0).losses, 0u);
 }
 
 TEST_F(WorkerDeathTest, EngineGoesOnWithoutItsWorker) {

@@ -73,6 +73,9 @@ TEST(PipelineTest, EverythingIsCountedOnce) {
   EXPECT_EQ(statistics.home_posts[3].value(), 18u);
   EXPECT_EQ(statistics.home_hops[3].value(), 18u);
   EXPECT_EQ(statistics.r_busy_ns[3].value(), 18u) << "1 ns in each reply";
+  EXPECT_GT(statistics.home_last_reply_ns[3].load(), 0u);
+  EXPECT_LT(statistics.home_last_reply_ns[3].load(), statistics.last_step_ns.load()) << "the S-Part has the last word";
+  EXPECT_EQ(statistics.home_last_reply_ns[2].load(), 0u) << "there is none";
   EXPECT_EQ(observations(statistics.home_work_ns[3]), 18u);
   // Behind each step's rows, K and V of 16 floats in each layer for every token.
   const uint64_t tokens = 32 + 40 + (41 + 47) * 7 / 2;

@@ -12,7 +12,7 @@ Both stand on the C interface of the shared library libfastdecode, which _librar
 
 from ._errors import (AlreadyExists, EngineClosed, FailedPrecondition, FastDecodeError, InternalError, InvalidArgument,
                       LibraryError, NotFound, PermissionDenied, QueueFull, ResourceExhausted, Unavailable)
-from .engine import Engine, PromptPart, Request, Stats
+from .engine import Engine, HomeStats, PromptPart, Request, Stats
 from .events import Event, RequestTimes, StepTimes
 from .llm import LLM, CompletionOutput, Logprob, RequestOutput
 from .sampling import SamplingParams
@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists", "CompletionOutput", "Engine", "EngineClosed", "Event", "FailedPrecondition", "FastDecodeError",
-    "InternalError", "InvalidArgument", "LLM", "LibraryError", "Logprob", "NotFound", "PermissionDenied", "PromptPart",
-    "QueueFull", "Request", "RequestOutput", "RequestTimes", "ResourceExhausted", "SamplingParams", "Stats",
-    "StepTimes", "Unavailable",
+    "HomeStats", "InternalError", "InvalidArgument", "LLM", "LibraryError", "Logprob", "NotFound", "PermissionDenied",
+    "PromptPart", "QueueFull", "Request", "RequestOutput", "RequestTimes", "ResourceExhausted", "SamplingParams",
+    "Stats", "StepTimes", "Unavailable",
 ]

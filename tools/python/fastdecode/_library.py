@@ -101,6 +101,20 @@ class fd_stats(SizedStructure):
     ]
 
 
+class fd_home_stats(SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("up", c_uint32),
+        ("name", c_char_p),
+        ("hops", c_uint64),
+        ("work_ns", c_uint64),
+        ("last_reply_ns", c_uint64),
+        ("losses", c_uint64),
+        ("kv_pages", c_uint64),
+        ("kv_pages_used", c_uint64),
+    ]
+
+
 class fd_prompt_part(SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -287,6 +301,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fd_engine_stats_json": (owned_text, [POINTER(fd_engine)]),
     "fd_engine_stats_reset": (None, [POINTER(fd_engine)]),
     "fd_engine_stats": (c_int, [POINTER(fd_engine), POINTER(fd_stats)]),
+    "fd_engine_home": (c_int, [POINTER(fd_engine), c_size_t, POINTER(fd_home_stats)]),
+    "fd_engine_front_cores": (c_size_t, [POINTER(fd_engine), POINTER(c_int32), c_size_t]),
     "fd_engine_pages_json": (owned_text, [POINTER(fd_engine)]),
     "fd_string_free": (None, [owned_text]),
     "fd_vocab_size": (c_int32, [POINTER(fd_engine)]),
@@ -297,6 +313,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
                                          c_size_t, POINTER(c_size_t)]),
     "fd_detokenize": (POINTER(fd_status), [POINTER(fd_engine), POINTER(c_int32), c_size_t, POINTER(owned_text),
                                            POINTER(c_size_t)]),
+    "fd_detokenize_special": (POINTER(fd_status), [POINTER(fd_engine), POINTER(c_int32), c_size_t, POINTER(owned_text),
+                                                   POINTER(c_size_t)]),
+    "fd_token_bytes": (c_size_t, [POINTER(fd_engine), c_int32, POINTER(c_char), c_size_t]),
+    "fd_model_describe": (owned_text, [POINTER(fd_engine)]),
     "fd_request_init": (None, [POINTER(fd_request), c_size_t]),
     "fd_default_sampling": (c_int, [POINTER(fd_engine), POINTER(fd_request)]),
     "fd_request_check": (POINTER(fd_status), [POINTER(fd_request)]),

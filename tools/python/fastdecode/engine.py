@@ -74,6 +74,19 @@ class Stats(NamedTuple):
     last_step_ns: int
 
 
+class HomeStats(NamedTuple):
+    """The same of one home: fd_home_stats, which describes each field."""
+
+    up: bool
+    name: str
+    hops: int
+    work_ns: int
+    last_reply_ns: int
+    losses: int
+    kv_pages: int
+    kv_pages_used: int
+
+
 class _Use:
     """Keeps an engine from being destroyed while one of its functions runs."""
 
@@ -319,15 +332,31 @@ class Engine:
                     return list(ids[:count.value])
                 capacity = count.value
 
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of all but special tokens."""
+    def detokenize(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of all but special tokens, or of all."""
         array, count = id_array("ids", ids)
         text, text_bytes = c.owned_text(), ctypes.c_size_t()
+        detokenize = self._library.fd_detokenize if skip_special_tokens else self._library.fd_detokenize_special
         with _Use(self) as handle:
-            c.check(self._library.fd_detokenize(handle, array, count, ctypes.byref(text), ctypes.byref(text_bytes)))
+            c.check(detokenize(handle, array, count, ctypes.byref(text), ctypes.byref(text_bytes)))
         copy = ctypes.string_at(text, text_bytes.value).decode("utf-8", "replace")
         self._library.fd_string_free(text)
         return copy
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for inside of a text, often not UTF-8 by itself; a special token's name.
+
+        Empty if it is no token, or there is no tokenizer.
+        """
+        (one,), _ = id_array("token_id", [token_id])
+        capacity = 64
+        with _Use(self) as handle:
+            while True:
+                buffer = ctypes.create_string_buffer(capacity)
+                count = int(self._library.fd_token_bytes(handle, one, buffer, capacity))
+                if count <= capacity:
+                    return buffer.raw[:count]
+                capacity = count
 
     @property
     def vocab_size(self) -> int:
@@ -375,6 +404,30 @@ class Engine:
         with _Use(self) as handle:
             self._library.fd_engine_stats(handle, ctypes.byref(stats))
         return Stats(*(getattr(stats, name) for name in Stats._fields))
+
+    def homes(self) -> List[HomeStats]:
+        """The same of each home. Never blocks on one."""
+        found: List[HomeStats] = []
+        stats = c.fd_home_stats()
+        with _Use(self) as handle:
+            while self._library.fd_engine_home(handle, len(found), ctypes.byref(stats)) == 1:
+                values = {name: getattr(stats, name) for name in HomeStats._fields}
+                values.update(up=bool(stats.up), name=stats.name.decode("utf-8", "replace"))
+                found.append(HomeStats(**values))
+        return found
+
+    def front_cores(self) -> List[int]:
+        """The cores that the option front_cores leaves to threads of this program."""
+        with _Use(self) as handle:
+            count = int(self._library.fd_engine_front_cores(handle, None, 0))
+            cores = (ctypes.c_int32 * count)()
+            self._library.fd_engine_front_cores(handle, cores, count)
+        return list(cores)
+
+    def model_describe(self) -> str:
+        """The model and its tokenizer, as JSON: fd_model_describe, which describes each field."""
+        with _Use(self) as handle:
+            return c.take_text(self._library.fd_model_describe(handle))
 
     def stats_json(self) -> str:
         """Counters and durations since the last reset, as JSON (docs/GLOSSARY.md names the fields)."""
