@@ -34,6 +34,9 @@ class Structure(unittest.TestCase):
             self.assertIn("must not include engine/api/fastdecode/fastdecode.h", "".join(found))
         found = self.with_line("tools/answer.h", '#include "engine/start/engine.h"')
         self.assertIn("tools/ uses the public interface", "".join(found))
+        for included in "tools/engine_flags.h", "numa/clock.h":
+            found = self.with_line("tools/serve/server.h", f'#include "{included}"')
+            self.assertIn(f"tools/serve/ uses itself and the public interface, not {included}", "".join(found))
 
     def test_the_rooms_make_no_circle(self):
         self.assertIsNone(check_structure.find_circle(check_structure.ENGINE_ROOMS))

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   program.get_formatter()->column_width(34);
   fastdecode::AddGenerate(program);
+  fastdecode::AddServe(program);
   fastdecode::AddWorker(program);
   fastdecode::AddSynth(program);
   fastdecode::AddBench(program);

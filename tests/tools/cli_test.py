@@ -1195,7 +1195,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench gpu", "bench gpu-home", "bench accuracy", "latency",
+    COMMANDS = ["", "generate", "serve", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench gpu", "bench gpu-home", "bench accuracy", "bench serve", "latency",
                 "latency step", "latency attach", "latency kernel", "latency fabric", "latency hiccup", "latency clock", "latency compare",
                 "doctor", "completion"]
 
@@ -1223,7 +1223,7 @@ class Help(ProgramTest):
             return result.stdout.split()
 
         self.assertEqual(complete("fastdecode", "ge"), ["generate"])
-        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "gemm", "gpu", "gpu-home", "accuracy"])
+        self.assertEqual(complete("fastdecode", "bench", ""), ["--help", "step", "memory", "attention", "gemm", "gpu", "gpu-home", "accuracy", "serve"])
         self.assertEqual(complete("fastdecode", "generate", "--micro"), ["--micro-batches"])
         self.assertEqual(complete("fastdecode", "bench", "step", "--ro"), ["--rounds"])
         self.assertEqual(complete("fastdecode", "latency", "attach", "123", "--sec"), ["--seconds"])

@@ -19,6 +19,7 @@
 #include "tools/bench/gpu_home.h"
 #include "tools/bench/memory.h"
 #include "tools/bench/read_bandwidth.h"
+#include "tools/bench/serve.h"
 #include "tools/bench/summary.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
@@ -333,6 +334,7 @@ void AddBench(CLI::App& program) {
   AddBenchGpu(bench);
   AddBenchGpuHome(bench);
   AddBenchAccuracy(bench);
+  AddBenchServe(bench);
 }
 
 }  // namespace fastdecode

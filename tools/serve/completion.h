@@ -1,0 +1,131 @@
+#ifndef FASTDECODE_TOOLS_SERVE_COMPLETION_H_
+#define FASTDECODE_TOOLS_SERVE_COMPLETION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "tools/serve/admission.h"
+#include "tools/serve/engine_events.h"
+#include "tools/serve/http/exchange.h"
+#include "tools/serve/metrics.h"
+#include "tools/serve/openai/completion_request.h"
+#include "tools/serve/openai/completion_writer.h"
+
+namespace fastdecode::serve {
+
+class Completion;
+
+// What all requests have in common. Thread: as each member says; the rest is immutable once requests are taken.
+struct ServingContext {
+  asio::io_context* io = nullptr;
+  asio::thread_pool* helpers = nullptr;
+  fd_engine* engine = nullptr;
+  std::vector<std::string> names;  // of the model; the first is said in answers to requests that name none
+  uint64_t created_s = 0;          // since 1970: when it was loaded
+  size_t token_bytes_max = 0;      // of the longest token
+  RequestLimits limits;
+  fd_request defaults;
+  Admission* admission = nullptr;        // any thread
+  Metrics* metrics = nullptr;            // I/O thread
+  std::unordered_set<Completion*> live;  // I/O thread: those whose sequences have not all ended
+};
+
+// Throws ApiError if a request names a model that is not this one; returns the name that its answer says.
+std::string CheckModelName(const ServingContext& context, const std::string& name);
+// A request of POST /v1/completions: n sequences for each of its prompts, and their answer, streamed or whole.
+// A helper thread reads, tokenises and submits it (Work); everything else happens on the I/O thread. It lives until the
+// last of its sequences has ended, and cancels those that run when its client goes away.
+class Completion : public EventOwner {
+ public:
+  // `id`: the request's, unless its body gives another one.
+  Completion(ServingContext* context, std::shared_ptr<Exchange> exchange, const std::string& id);
+  ~Completion() override;
+
+  // Takes part in the context's `live`, and learns of a client that goes away. Before Work.
+  void Begin();
+  // Thread: a helper.
+  void Work();
+  // The server ends: what has come so far is followed by an error. False: it was over already.
+  bool CutShort(const ApiError& why);
+  // No events will come any more: it lets go of itself.
+  void Abandon();
+
+  void OnEvent(size_t index, const fd_event& event, uint64_t now_ns) override;
+  void OnBatchEnd() override { Advance(); }
+  void OnFault() override;
+
+ private:
+  // One choice of one prompt.
+  struct Choice {
+    EventSlot slot;
+    uint64_t id = 0;
+    Piece piece;
+    bool has_news = false;   // the piece waits to be written
+    bool has_token = false;  // ...and has a token
+    bool begun = false;      // an event has come
+    bool ended = false;
+    uint64_t generated = 0;  // tokens
+    uint64_t last_ns = 0;    // when its last token's step ended
+  };
+
+  std::shared_ptr<Completion> Self() { return std::static_pointer_cast<Completion>(shared_from_this()); }
+  void ReadRequest();
+  std::vector<int32_t> PromptIds(size_t index) const;
+  void CheckIds() const;
+  void CheckAnswerSize() const;
+  void Submit();
+  void OnSubmitted();
+  void OnRefused(const ApiError& error);
+  void OnGone(Exchange::Gone why);
+  void SendWhole();
+  void Advance();
+  void WriteNews(Choice* choice);
+  void OnToken(Choice* choice, const fd_event& event, uint64_t now_ns);
+  void OnFinished(Choice* choice, const fd_event& event);
+  void LeaveQueue(bool progressed, uint64_t now_ns);
+  void CancelAll();
+  void Fail(const ApiError& error);
+  void End();  // the answer is complete, or will not be
+  void FillRecord();
+  void CountIfEnded();  // no sequence runs any more...
+  void LeaveIfOver();   // ...and the answer is over, too
+  Usage SoFar() const;
+
+  ServingContext* const context_;
+  const std::shared_ptr<Exchange> exchange_;
+  const std::string id_;
+
+  // Written by the helper before OnSubmitted or OnRefused.
+  CompletionRequest request_;
+  std::string model_;
+  std::vector<std::vector<int32_t>> prompts_;
+  std::vector<Choice> choices_;  // never moved once submitted
+  size_t submitted_ = 0;
+  uint64_t prompt_tokens_ = 0;
+  uint64_t queued_tokens_ = 0;  // that admission counts for it
+
+  // I/O thread.
+  std::optional<CompletionWriter> writer_;
+  bool settled_ = false;    // OnSubmitted or OnRefused has been called...
+  bool refused_ = false;    // ...which was the latter
+  bool answering_ = false;  // ...which was the former, and the client was there
+  bool over_ = false;       // nothing more is written
+  bool in_queue_ = false;
+  bool counted_ = false;     // in the metrics
+  bool progressed_ = false;  // a token has come, or the prompt's log-probabilities
+  size_t begun_ = 0, ended_ = 0;
+  uint64_t generated_ = 0;
+  std::optional<ApiError> failure_;
+  // For metrics and the log.
+  uint64_t first_token_ns_ = 0, last_token_ns_ = 0, longest_gap_ns_ = 0;
+  int32_t finish_ = 0;  // fd_finish of the first choice
+  double queue_s_ = -1;
+};
+
+}  // namespace fastdecode::serve
+
+#endif  // FASTDECODE_TOOLS_SERVE_COMPLETION_H_
