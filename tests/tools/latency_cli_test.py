@@ -104,7 +104,11 @@ class Recorded(ProgramTest):
         """Until a process that is told to record an engine has got something of it."""
         await_guard(process)
         await_sleeps(process, 30)  # of 20 ms each: it records
-        self.succeed(run("latency", "attach", engine_pid, *self.RECORDING))
+        # Where others have the cores, the engine may not be there yet.
+        end = time.monotonic() + cli_test.LIMIT_S
+        while (attached := run("latency", "attach", engine_pid, *self.RECORDING)).returncode != 0 and time.monotonic() < end:
+            time.sleep(0.2)
+        self.succeed(attached)
         await_sleeps(process, 2)  # what that saw, it has read
 
     def check_sums(self, result):
