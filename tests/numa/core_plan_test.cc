@@ -3,30 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/numa/made_up_plan.h"
+
 namespace fastdecode {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-Topology Machine(const std::string& description, const std::vector<int>& allowed = {}) {
-  absl::StatusOr<Topology> topology = Topology::Synthetic(description, allowed);
-  EXPECT_TRUE(topology.ok()) << topology.status();
-  return *std::move(topology);
-}
-
-CorePlan PlanOrDie(const Topology& topology, const CorePlanOptions& options) {
-  absl::StatusOr<CorePlan> plan = PlanCores(topology, options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *std::move(plan) : CorePlan();
-}
-
-std::string ErrorOf(const Topology& topology, const CorePlanOptions& options) {
-  const absl::StatusOr<CorePlan> plan = PlanCores(topology, options);
-  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << plan.status();
-  return std::string(plan.status().message());
-}
 
 TEST(CorePlanTest, TwoCores) {
   const CorePlan plan = PlanOrDie(Machine("numa:1 core:2 pu:1"), {});

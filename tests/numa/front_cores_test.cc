@@ -6,30 +6,14 @@
 
 #include <algorithm>
 
+#include "tests/numa/made_up_plan.h"
+
 namespace fastdecode {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-Topology Machine(const std::string& description, const std::vector<int>& allowed = {}) {
-  absl::StatusOr<Topology> topology = Topology::Synthetic(description, allowed);
-  EXPECT_TRUE(topology.ok()) << topology.status();
-  return *std::move(topology);
-}
-
-CorePlan PlanOrDie(const Topology& topology, const CorePlanOptions& options) {
-  absl::StatusOr<CorePlan> plan = PlanCores(topology, options);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *std::move(plan) : CorePlan();
-}
-
-std::string ErrorOf(const Topology& topology, const CorePlanOptions& options) {
-  const absl::StatusOr<CorePlan> plan = PlanCores(topology, options);
-  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << plan.status();
-  return std::string(plan.status().message());
-}
 
 TEST(FrontCoresTest, AutoLeavesThePhysicalCoreAtTheEnd) {
   for (const bool share : {false, true}) {
@@ -38,7 +22,7 @@ TEST(FrontCoresTest, AutoLeavesThePhysicalCoreAtTheEnd) {
     EXPECT_THAT(plan.front_cores, ElementsAre(3));
     EXPECT_THAT(plan.AllCores(), ElementsAre(0, 1, 2));
     EXPECT_THAT(plan.ToString(), HasSubstr("left to the caller: cores 3\n"));
-    // With both of its hyperthreads.
+    // A physical core is left with both of its hyperthreads.
     const CorePlan threads = PlanOrDie(Machine("numa:1 core:4 pu:2"), {.share = share, .front_cores = "auto"});
     EXPECT_THAT(threads.front_cores, ElementsAre(6, 7));
     EXPECT_THAT(threads.AllCores(), ElementsAre(0, 2, 4));

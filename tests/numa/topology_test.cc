@@ -74,7 +74,7 @@ TEST(TopologyTest, ANodeWithoutAllowedCoresIsListedButNoHome) {
   EXPECT_THAT(topology->ToString(), HasSubstr("node 1: cores 5-7 (2 physical)"));
 }
 
-// As it would be found by a process that may not use them.
+// What is left is what a process finds that may not use these cores.
 TEST(TopologyTest, CoresAreLeftOut) {
   const absl::StatusOr<Topology> whole = Topology::Synthetic("numa:2 core:3 pu:2", {});
   ASSERT_TRUE(whole.ok()) << whole.status();

@@ -167,7 +167,7 @@ std::string Date() {
   return text;
 }
 
-// As vllm names it.
+// The file is called what `vllm bench serve` calls it.
 std::string DefaultFileName(const ReportOptions& options, const std::string& date) {
   const std::string model = options.model.substr(options.model.find_last_of('/') + 1);
   return "openai-infqps-concurrency" + std::to_string(options.concurrency) + "-" + model + "-" + date + ".json";

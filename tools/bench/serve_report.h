@@ -26,7 +26,7 @@ struct ReportOptions {
 
 inline const std::vector<std::string> kMetricNames = {"ttft", "tpot", "itl", "e2el", "client_queue_time"};
 
-// Of some durations, in milliseconds; all 0 where there are none.
+// What durations in milliseconds come to; all figures are 0 where there are none.
 struct Distribution {
   double mean_ms = 0, median_ms = 0;
   double deviation_ms = 0;             // standard, of the whole population

@@ -303,7 +303,7 @@ class InferenceEngine {
     fd_engine_stats(engine_, &stats);
     return stats;
   }
-  // Of each home; see fd_engine_home.
+  // What fd_engine_home says of each home.
   std::vector<fd_home_stats> Homes() const {
     std::vector<fd_home_stats> homes;
     fd_home_stats stats = {};

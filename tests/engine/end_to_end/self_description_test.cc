@@ -30,7 +30,7 @@ class SelfDescriptionTest : public InterfaceTest {
   static OptionList DemoOptions() {
     return {{"model", FASTDECODE_DEMO_MODEL}, {"homes", "local:1"}, {"poll", "yield"}, {"max-sequences", "8"}};
   }
-  // Of an engine that logs into log_.
+  // The engine logs into log_.
   std::unique_ptr<InferenceEngine> MakeHeard(const OptionList& given) {
     EngineOptions options;
     for (const auto& [name, value] : given) options.Set(name, value);
@@ -118,7 +118,7 @@ TEST_F(SelfDescriptionTest, LossesAreCounted) {
   EXPECT_GT(home.hops, 0u) << "of the link before";
 }
 
-// Of this machine, which may have two cores or many.
+// The machine is the one that the test runs on, which may have two cores or many.
 TEST_F(SelfDescriptionTest, NoThreadPollsOnCoresThatAreLeft) {
   const absl::StatusOr<Topology> topology = Topology::Discover();
   ASSERT_TRUE(topology.ok()) << topology.status();

@@ -73,7 +73,7 @@ TEST(ModelJsonTest, SaysWhatTheTokenizerPutsAroundAText) {
   }
 }
 
-// As GPT-2 has it: where it stands says which of the two it is.
+// GPT-2 has one token for both: where it stands says which of the two it is.
 TEST(ModelJsonTest, OneTokenMayBeBoth) {
   constexpr const char* kOne = R"({"bos_token": "</s>", "eos_token": "</s>"})";
   const json behind = Describe(Parse(WithTemplate({kText, Special("</s>")}), kOne).get());

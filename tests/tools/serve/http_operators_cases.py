@@ -54,7 +54,7 @@ class Keys(WithServer):
         self.server.complete("a", headers={**bearer("sk-alice"), "X-Request-Id": "who-is-it"})
         line = harness.eventually(lambda: [one for one in self.server.access_lines() if "who-is-it" in one.values()])[0]
         self.assertIn("alice", line.values())
-        self.assertNotIn("sk-alice", self.server.stdout_path.read_text() + self.server.log())
+        self.assertNotIn("sk-alice", self.server.access_path.read_text() + self.server.log())
 
     def test_reread_on_sighup(self):
         path = harness.SCRATCH / "changing-keys"
@@ -257,7 +257,7 @@ class LogsAndMetrics(WithServer):
     def test_no_log(self):
         with harness.Server("--access-log", "none") as server:
             server.complete("a")
-            self.assertEqual(server.stdout_path.read_text(), "")
+            self.assertEqual(server.access_path.read_text(), "")
 
     def test_a_log_in_a_file(self):
         path = harness.SCRATCH / "access.log"

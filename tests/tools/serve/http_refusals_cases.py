@@ -193,7 +193,7 @@ class QueueLimits(WithServer):
             client.send(harness.completion("a {wait}", stream=True))
             client.first_event()
             self.check_overloaded(server.complete("b"))
-            # Of two prompts one was taken, and is ended.
+            # One of two prompts was taken, and is ended.
             client.close()
             self.assertTrue(server.idle())
             self.check_overloaded(server.complete(["b {wait}", "c {wait}"]))

@@ -216,7 +216,7 @@ class Logprobs(ClientTest):
             value, top = logprobs["token_logprobs"][i], logprobs["top_logprobs"][i]
             self.assertAlmostEqual(value, expected.of_token(i), delta=expected.tolerance(i))
             self.assertAlmostEqual(max(top.values()), expected.best(i), delta=expected.tolerance(i))
-            # As clients ask whether a token is the most likely one: by equality of floats.
+            # Clients ask by equality of floats whether a token is the most likely one.
             self.assertEqual(value == max(top.values()), expected.is_greedy(i))
         # The answer's own are those that it has without the prompt.
         alone = self.complete(ids, max_tokens=4, logprobs=2)["choices"][0]["logprobs"]

@@ -7,16 +7,17 @@ import json
 import os
 import pathlib
 import re
-import resource
 import shutil
-import signal
 import socket
 import ssl
 import struct
 import subprocess
+import sys
 import tempfile
-import threading
-import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from server_process import LIMIT_S, ServerProcess, eventually, metric_families  # noqa: E402
 
 PROGRAM = ""
 SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="fd-serve-"))
@@ -24,19 +25,7 @@ atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 MODEL = SCRATCH / "tiny-model"
 MODEL.mkdir()
 
-# Seconds after which something hangs; far above what a busy machine needs.
-LIMIT_S = int(os.environ.get("PROGRAM_LIMIT_S", 60))
 SANITIZED = bool(os.environ.get("PROGRAM_SANITIZED"))
-
-
-def eventually(what, seconds=LIMIT_S):
-    """Waits until what() is true, and returns it."""
-    end = time.monotonic() + seconds
-    while True:
-        value = what()
-        if value or time.monotonic() > end:
-            return value
-        time.sleep(0.01)
 
 
 class Response:
@@ -204,11 +193,6 @@ def completion(prompt, **fields):
     return request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1000, **fields})
 
 
-def as_user_with_default_signals():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 def command(*arguments, model=MODEL):
     return [PROGRAM, "serve", "--model", str(model), *map(str, arguments)]
 
@@ -218,8 +202,8 @@ def run_to_end(*arguments, model=MODEL):
     return subprocess.run(command(*arguments, model=model), capture_output=True, text=True, timeout=LIMIT_S)
 
 
-class Server:
-    """A running server. Its log and access log are in log() and access_lines()."""
+class Server(ServerProcess):
+    """A running server with the stub engine. Its address is a port, or a unix socket's path."""
 
     def __init__(self, *arguments, tls=None, wait=True):
         arguments = list(map(str, arguments))
@@ -227,37 +211,14 @@ class Server:
             arguments += ["--port", "0"]
         self.uds = arguments[arguments.index("--uds") + 1] if "--uds" in arguments else None
         self.tls = tls
-        handle, name = tempfile.mkstemp(dir=SCRATCH, prefix="access-")
-        self.stdout_path = pathlib.Path(name)
-        self.process = subprocess.Popen(command(*arguments), stdin=subprocess.DEVNULL, stdout=handle,
-                                        stderr=subprocess.PIPE, preexec_fn=as_user_with_default_signals)
-        os.close(handle)
-        self.lines = []
-        self.address = None
-        self.ready = threading.Event()
-        self.reader = threading.Thread(target=self.read_log, daemon=True)
-        self.reader.start()
-        if wait and not self.ready.wait(LIMIT_S) or self.address is None and wait:
-            self.kill()
-            raise AssertionError("the server is not ready:\n" + self.log())
+        super().__init__(command(*arguments), SCRATCH, wait)
 
-    def read_log(self):
-        for raw in self.process.stderr:
-            line = raw.decode(errors="replace").rstrip("\n")
-            self.lines.append(line)
-            match = re.search(r"ready on (\S+)", line)
-            if match and self.address is None:
-                port = re.fullmatch(r"https?://[^/]*:(\d+)/?", match.group(1))
-                self.address = int(port.group(1)) if port else self.uds
-                self.ready.set()
-        self.ready.set()
-
-    def log(self):
-        return "\n".join(self.lines)
-
-    def access_lines(self):
-        whole = self.stdout_path.read_text().rpartition("\n")[0]
-        return [json.loads(line) for line in whole.split("\n") if line]
+    @property
+    def address(self):
+        if self.url is None:
+            return None
+        port = re.fullmatch(r"https?://[^/]*:(\d+)", self.url)
+        return int(port.group(1)) if port else self.uds
 
     def client(self, **more):
         return Client(self.address, tls=self.tls, **more)
@@ -274,70 +235,12 @@ class Server:
         response = self.ask("GET", "/metrics", headers=headers)
         if response.status != 200:
             raise AssertionError(f"/metrics: {response.status} {response.body}")
-        families = {}
-        for line in response.body.decode().splitlines():
-            if not line or line.startswith("#"):
-                continue
-            match = re.fullmatch(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", line)
-            if match is None:
-                raise AssertionError(f"not a line of metrics: {line}")
-            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match.group(2) or ""))
-            families.setdefault(match.group(1), []).append((labels, float(match.group(3))))
-        return families
+        return metric_families(response.body.decode())
 
-    def metric(self, name, **labels):
-        """The sum of a metric's samples that have these labels."""
-        samples = self.metrics().get(name)
-        if samples is None:
-            raise AssertionError(f"there is no metric {name}")
-        return sum(value for have, value in samples if labels.items() <= have.items())
-
-    def idle(self):
-        """Waits until the engine has no request."""
-        return eventually(lambda: self.metric("vllm:num_requests_running") == 0
-                          and self.metric("vllm:num_requests_waiting") == 0)
-
-    def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
-    def memory_bytes(self):
-        pages = int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * resource.getpagesize()
-
-    def alive(self):
-        return self.process.poll() is None
-
-    def signal(self, number):
-        self.process.send_signal(number)
-
-    def wait(self):
-        code = self.process.wait(LIMIT_S)
-        self.reader.join(LIMIT_S)
-        return code
-
-    def kill(self):
-        if self.alive():
-            self.process.kill()
-        self.process.wait()
-        self.reader.join(LIMIT_S)
-
-    def stop(self):
-        """Ends it as an operator does; a sanitizer's report or a crash is an error."""
-        if self.alive():
-            self.signal(signal.SIGTERM)
-            self.signal(signal.SIGTERM)
-        code = self.wait()
-        if code != 0:
-            raise AssertionError(f"the server ended with {code}:\n" + self.log()[-4000:])
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *_):
-        if kind is None:
-            self.stop()
-        else:
-            self.kill()
+    def end(self):
+        # What still runs is cut.
+        super().end()
+        super().end()
 
 
 def make_certificate(name, common_name="localhost"):

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/api/sized_struct.h"
 #include "nlohmann/json.hpp"
+#include "tests/tools/serve/request_defaults.h"
 #include "tests/tools/serve/stub_engine.h"
 
 using fastdecode::InitSized;
@@ -59,18 +60,6 @@ const fd_option_info kStubOptions[] = {
     {0, "stub-homes-up", "N", "2", "homes that are connected, of two"},
     {0, "stub-tokenizer", "BOOL", "true", "false: the engine takes token ids alone"},
 };
-
-fd_request Defaults() {
-  fd_request request = {};
-  request.add_special_tokens = 1;
-  request.max_tokens = 16;
-  request.temperature = 1;
-  request.top_p = 1;
-  request.repetition_penalty = 1;
-  request.logprobs = -1;
-  request.prompt_logprobs = -1;
-  return request;
-}
 
 char* CopyText(const std::string& text) {
   char* copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -336,17 +325,17 @@ char* fd_model_describe(const fd_engine* engine) {
   return CopyText(model.dump());
 }
 
-void fd_request_init(fd_request* request, size_t bytes) { InitSized(Defaults(), bytes, request); }
+void fd_request_init(fd_request* request, size_t bytes) { InitSized(DocumentedDefaults(), bytes, request); }
 int fd_default_sampling(const fd_engine* engine, fd_request* request) {
   return IsStructSize(request->struct_size) ? 0 : FD_BAD_STRUCT_SIZE;
 }
 fd_status* fd_request_check(const fd_request* request) {
-  fd_request known = Defaults();
+  fd_request known = DocumentedDefaults();
   const std::string wrong = ReadSized("fd_request", request, &known);
   return wrong.empty() ? CheckFields(known) : Invalid(wrong);
 }
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id) {
-  fd_request known = Defaults();
+  fd_request known = DocumentedDefaults();
   const std::string wrong = ReadSized("fd_request", request, &known);
   if (!wrong.empty()) return Invalid(wrong);
   if (fd_status* bad = CheckFields(known); bad != nullptr) return bad;
