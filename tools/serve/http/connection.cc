@@ -119,7 +119,8 @@ void Connection::Tick(uint64_t now_ns) {
 
 void Connection::CloseWhenIdle() {
   close_when_idle_ = true;
-  if (state_ == State::kIdle) Close();
+  // The first request of a new connection may be under way already.
+  if (state_ == State::kIdle && asked_) Close();
 }
 
 void Connection::Read() {
@@ -157,6 +158,7 @@ void Connection::OnRead(const error_code& error, size_t bytes) {
 }
 
 void Connection::StartRequest() {
+  asked_ = true;
   state_ = State::kHead;
   state_since_ns_ = MonotonicNs();
   bytes_in_ = bytes_out_ = 0;

@@ -42,7 +42,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Start();
   // Looks at what has been waited for too long. Called every now and then.
   void Tick(uint64_t now_ns);
-  // The server ends: an idle connection closes now, another after its answer.
+  // The server ends: a connection closes after its answer, or now if it is between requests. A new one is answered once.
   void CloseWhenIdle();
   // Closes now; a request that is being answered is gone.
   void Abort(Exchange::Gone why);
@@ -94,6 +94,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   State state_ = State::kHandshake;
   bool reading_ = false;
   bool close_when_idle_ = false;
+  bool asked_ = false;  // bytes of a request have come
   uint64_t state_since_ns_ = 0;
   boost::beast::flat_buffer in_;
   std::optional<Parser> parser_;

@@ -208,7 +208,6 @@ void Listener::OnAccept(const error_code& error, Channel::Socket socket) {
       tls_ == nullptr ? PlainChannel(std::move(socket)) : TlsChannel(std::move(socket), tls_);
   auto connection = std::make_shared<Connection>(std::move(channel), AddressText(peer), limits_, handler_);
   connections_.insert(connection);
-  // One that comes while the server ends is answered once: before its start it does not count as idle.
   if (close_when_idle_) connection->CloseWhenIdle();
   connection->Start();
   Accept();
