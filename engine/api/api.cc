@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "engine/api/handles.h"
 #include "engine/api/read_request.h"
 #include "engine/api/sized_struct.h"
 #include "engine/api/status.h"
@@ -22,6 +23,7 @@
 #include "engine/start/options.h"
 #include "engine/start/worker_process.h"
 
+using fastdecode::CopyString;
 using fastdecode::DefaultRequest;
 using fastdecode::Engine;
 using fastdecode::GivenRequest;
@@ -41,23 +43,9 @@ using fastdecode::ToStatus;
 using fastdecode::WorkerProcess;
 using fastdecode::WriteSized;
 
-struct fd_options {
-  Options options;
-  fd_log_sink sink = nullptr;
-  void* user = nullptr;
-};
-
 namespace {
 
 constexpr size_t kRecordedMax = 1 << 20;  // events that fd_record_read gives at once
-
-char* CopyString(const std::string& text) {
-  char* copy = static_cast<char*>(std::malloc(text.size() + 1));
-  if (copy == nullptr) return nullptr;
-  std::memcpy(copy, text.data(), text.size());
-  copy[text.size()] = 0;
-  return copy;
-}
 
 // What make() says; null where there is no memory for it.
 template <class Make>
@@ -86,12 +74,6 @@ Options WithLog(const fd_options* given, fd_options* keep) {
 }
 
 }  // namespace
-
-struct fd_engine {
-  fd_options log;  // first: the engine logs until it is gone
-  std::unique_ptr<Engine> engine;
-  std::vector<TakenEvent> polled;  // of the thread that polls
-};
 
 struct fd_worker {
   fd_options log;

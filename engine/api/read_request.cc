@@ -31,7 +31,8 @@ fd_status* ReadParts(const fd_prompt_part* given, size_t count, std::vector<Requ
     fd_prompt_part part = {};
     const std::string wrong = ReadSizedAt("fd_prompt_part", at, given->struct_size, &part);
     if (!wrong.empty()) return ToStatus(wrong);
-    out->push_back({part.special != 0, part.text, part.text_bytes, part.ids, part.id_count});
+    if (part.reserved != 0) return ToStatus(absl::StrFormat("fd_prompt_part.reserved: %d is not 0", part.reserved));
+    out->push_back({part.special != 0, part.text, part.text_bytes, part.ids, part.id_count, part.joins != 0});
   }
   return nullptr;
 }

@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const RequestContext& context, co
     const bool in_parts = given.part_count > 0;
     const std::string_view text(given.prompt == nullptr ? "" : given.prompt, given.prompt_bytes);
     if (context.tokenizer != nullptr) {
-      if (absl::Status bad = context.tokenizer->CheckText("prompt", text); !bad.ok()) return bad;
+      if (absl::Status bad = context.tokenizer->CheckTextBytes("prompt", text.size()); !bad.ok()) return bad;
     }
     absl::StatusOr<std::vector<int32_t>> encoded = EncodeParts(
         context, in_parts ? std::span(given.parts, given.part_count) : std::span(&whole, 1), given.add_special_tokens);
@@ -282,6 +282,8 @@ absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
   if (absl::Status bad = CheckParts(given); !bad.ok()) return bad;
   std::vector<Tokenizer::Part> parts;
   bool text = false;
+  size_t joined = 0;  // the first part of the text that is being joined, which has so many bytes
+  size_t joined_bytes = 0;
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i].ids != nullptr) {
       const std::span<const int32_t> ids(given[i].ids, given[i].id_count);
@@ -289,14 +291,22 @@ absl::StatusOr<std::vector<int32_t>> EncodeParts(const RequestContext& context,
         return bad;
       }
       parts.push_back({"", true, ids});
+      joined = i + 1;
+      joined_bytes = 0;
       continue;
     }
     const std::string_view piece(given[i].text == nullptr ? "" : given[i].text, given[i].text_bytes);
-    if (context.tokenizer != nullptr) {
-      const std::string field = absl::StrFormat("parts[%d].text", i);
-      if (absl::Status bad = context.tokenizer->CheckText(field.c_str(), piece); !bad.ok()) return bad;
+    if (!given[i].joins) {
+      joined = i;
+      joined_bytes = 0;
     }
-    parts.push_back({piece, given[i].special, {}});
+    joined_bytes += piece.size();
+    if (context.tokenizer != nullptr) {
+      const std::string field = joined < i ? absl::StrFormat("parts[%d].text to parts[%d].text, which join", joined, i)
+                                           : absl::StrFormat("parts[%d].text", i);
+      if (absl::Status bad = context.tokenizer->CheckTextBytes(field.c_str(), joined_bytes); !bad.ok()) return bad;
+    }
+    parts.push_back({piece, given[i].special, {}, given[i].joins});
     text = true;
   }
   if (context.tokenizer == nullptr && text) {

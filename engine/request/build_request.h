@@ -38,6 +38,7 @@ struct RequestFields {
     size_t text_bytes = 0;
     const int32_t* ids = nullptr;
     size_t id_count = 0;
+    bool joins = false;  // the text goes on with that of the part before
   };
 
   const Part* parts = nullptr;

@@ -10,7 +10,9 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "engine/model/model_config.h"
 #include "engine/request/build_request.h"
 #include "engine/rpart/page_counts.h"
@@ -56,6 +58,7 @@ absl::Status Engine::Start() {
   if (!spec.ok()) return spec.status();
   spec_ = *std::move(spec);
   if (absl::Status bad = LoadTokenizer(); !bad.ok()) return bad;
+  if (absl::Status bad = LoadChatTemplate(); !bad.ok()) return bad;
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
   if (!endpoints.ok()) return endpoints.status();
   absl::StatusOr<std::unique_ptr<SPartDevice>> device = ChooseDevice(options_, &log_);
@@ -155,6 +158,34 @@ absl::Status Engine::LoadTokenizer() {
                         "%d on are refused",
                         tokenizer_->file(), tokenizer_->vocab_size() - 1, spec_.vocab, spec_.vocab));
   }
+  return absl::OkStatus();
+}
+
+// What is wrong with the folder's template stops nobody who does without chats; one that the options name must work.
+absl::Status Engine::LoadChatTemplate() {
+  if (tokenizer_ == nullptr) {
+    if (!options_.chat_template.empty()) {
+      return absl::InvalidArgumentError("--chat-template: this model has no tokenizer: " + tokenizer_missing_reason_);
+    }
+    chat_template_missing_reason_ = "this model has no tokenizer: " + tokenizer_missing_reason_;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<ChatFiles> files = ReadChatFiles(options_.model, options_.chat_template);
+  absl::StatusOr<std::unique_ptr<const ChatTemplate>> made =
+      files.ok() ? ChatTemplate::Create(*files, *tokenizer_) : files.status();
+  if (!made.ok()) {
+    if (!options_.chat_template.empty()) {
+      return absl::Status(made.status().code(), absl::StrCat("--chat-template: ", made.status().message()));
+    }
+    chat_template_missing_reason_ = std::string(made.status().message());
+    const LogLevel level = absl::IsNotFound(made.status()) ? LogLevel::kInfo : LogLevel::kWarning;
+    log_.Log(level, "no chats for this model: " + chat_template_missing_reason_);
+    return absl::OkStatus();
+  }
+  chat_template_ = *std::move(made);
+  const std::string guarded = absl::StrJoin(chat_template_->GuardedTexts(), "\n");
+  if (absl::Status bad = tokenizer_->CheckTextBytes("chat template", guarded.size()); !bad.ok()) return bad;
+  tokenizer_->GuardTokensIn(guarded);
   return absl::OkStatus();
 }
 

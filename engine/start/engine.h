@@ -24,6 +24,7 @@
 #include "engine/start/options.h"
 #include "engine/start/start_plan.h"
 #include "engine/start/statistics_snapshot.h"
+#include "engine/text/chat/chat_template.h"
 #include "engine/text/tokenizer.h"
 #include "kernels/isa.h"
 #include "numa/core_plan.h"
@@ -70,6 +71,8 @@ class Engine {
   int max_context() const { return static_cast<int>(plan_.shape.max_context); }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const std::string& tokenizer_missing_reason() const { return tokenizer_missing_reason_; }
+  const ChatTemplate* chat_template() const { return chat_template_.get(); }  // null: there is none, because...
+  const std::string& chat_template_missing_reason() const { return chat_template_missing_reason_; }
 
   std::string Describe() const;
   std::string StatisticsJson() const;
@@ -89,6 +92,7 @@ class Engine {
   explicit Engine(const Options& options);
   absl::Status Start();
   absl::Status LoadTokenizer();
+  absl::Status LoadChatTemplate();
   RequestContext Context() const;
   // The plan of cores, and with it the number of micro-batches.
   absl::Status ChooseCores(const Topology& topology, const std::vector<Endpoint>& endpoints, bool gpu);
@@ -114,6 +118,8 @@ class Engine {
   std::string machine_;   // what was found at start, for Describe
   std::unique_ptr<Tokenizer> tokenizer_;
   std::string tokenizer_missing_reason_;
+  std::unique_ptr<const ChatTemplate> chat_template_;
+  std::string chat_template_missing_reason_;
   mutable std::atomic<bool> warned_of_bos_ = false;
   uint64_t created_ns_ = 0;
   ParkWord desk_word_;

@@ -189,6 +189,8 @@ const OptionRow kRows[] = {
     {"model", "DIR", "", "Hugging Face folder: config.json, safetensors, tokenizer files", &SetText<&Options::model>},
     {"need-text", "BOOL", "false", "refuse a model whose tokenizer cannot be read, which could run on token ids alone",
      [](Options& o, const std::string& v) { return ParseBool("need-text", v, &o.need_text); }},
+    {"chat-template", "FILE", "", "Jinja template that makes prompts of chats, in place of the folder's",
+     &SetText<&Options::chat_template>},
     {"homes", "LIST", "local",
      "where KV lives: local (one home per NUMA node), local:N, gpu (with --spart cuda), unix:PATH or HOST:PORT of a "
      "worker; comma-separated",

@@ -24,6 +24,7 @@ struct Options {
 
   std::string model;               // folder
   bool need_text = false;          // no start without a tokenizer
+  std::string chat_template;       // file; "" = the folder's
   std::string homes = "local";
   std::string listen;              // worker: unix:PATH or HOST:PORT
   int peers = 1;                   // worker: engines that each home serves at once

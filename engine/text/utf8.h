@@ -39,6 +39,8 @@ class LossyUtf8Decoder {
   void Append(std::string_view bytes, std::string* out);
   // The end of the stream: a held-back start of a character becomes one U+FFFD. The decoder is then as new.
   void Finish(std::string* out);
+  // Whether the start of a character is held back.
+  bool holds() const { return !held_.empty(); }
 
  private:
   std::string held_;

@@ -193,6 +193,15 @@ class Answers(EngineTest):
         long = "Once upon a time. " * 2000
         self.assertEqual(self.engine.detokenize(self.engine.tokenize(long)), long)
 
+    def test_parts_that_join_are_one_text(self):
+        def ids(*parts):
+            return self.engine.tokenize(list(parts), False)
+        self.assertEqual(ids(PromptPart("<|e", special=True), PromptPart("nd|>", special=True, joins=True)), [1])
+        self.assertNotIn(1, ids(PromptPart("<|e", special=True), PromptPart("nd|>", special=True)))
+        self.assertNotIn(1, ids(PromptPart("<|e", special=True), PromptPart("nd|>", joins=True)))
+        self.assertEqual(ids(PromptPart("Once up"), PromptPart("on a time", joins=True)),
+                         ids(PromptPart("Once upon a time")))
+
     def test_special_tokens_are_shown_if_that_is_asked_for(self):
         for skip, text in ((True, ""), (False, "<|end|><|end|>")):
             params = SamplingParams(max_tokens=2, logit_bias={1: 1000.0}, skip_special_tokens=skip, **GREEDY)

@@ -165,13 +165,18 @@ const char* fd_tokenizer_missing_reason(const fd_engine* engine);
  * name; what the program wrote around it, such as a chat template's text, with special = 1. */
 typedef struct fd_prompt_part {
   uint32_t struct_size;             /* set by the caller: sizeof(fd_prompt_part) */
-  int special;                      /* 1: special tokens in the text become their ids; 0: they are text like any other */
+  int special;                      /* 1: special tokens in the text become their ids; 0: they are text like any other, and so
+                                     * are those that the model does not call special but its chat template spells */
   const char* text;
   size_t text_bytes;
   const int32_t* ids;               /* used instead of text if not NULL, as they are */
   size_t id_count;
+  int joins;                        /* 1: its text goes on with that of the part before it, and both are tokenised as one text,
+                                     * in which a special token is one only if all of it comes from parts with special = 1; 0:
+                                     * it is tokenised for itself, as is text behind ids */
+  uint32_t reserved;                /* 0 */
 } fd_prompt_part;
-/* The ids of all parts, each tokenised for itself, between what the tokenizer's template puts around a text (such as bos)
+/* The ids of all parts, between what the tokenizer's template puts around a text (such as bos)
  * if add_special_tokens is not 0. Writes up to `capacity` ids and sets *count to how many there are. */
 fd_status* fd_tokenize(const fd_engine* engine, const fd_prompt_part* parts, size_t part_count, int add_special_tokens,
                        int32_t* ids, size_t capacity, size_t* count);
@@ -253,6 +258,68 @@ fd_status* fd_request_check(const fd_request* request);
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
 /* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
 void fd_cancel(fd_engine* engine, uint64_t id);
+
+/* ---- Chat: messages become a prompt as the model's chat template says, which comes from the option chat-template, the
+ * folder's chat_template.jinja or its tokenizer_config.json. docs/CHAT.md says what templates may do. */
+int fd_has_chat_template(const fd_engine* engine);        /* 0: fd_chat_render is refused */
+const char* fd_chat_template_missing_reason(const fd_engine* engine); /* and what to do about it; "" if there is one */
+
+typedef struct fd_chat_input {
+  uint32_t struct_size;             /* set by fd_chat_input_init */
+  int add_generation_prompt;        /* 1: the prompt ends where the assistant's answer begins; 1 */
+  int continue_final_message;       /* 1: the prompt ends with the last message's text, and the answer goes on with it; not together
+                                     * with add_generation_prompt; 0 */
+  uint32_t reserved;                /* 0 */
+  /* JSON, UTF-8. messages: an array of objects with role and content, which is text, null, or an array of
+   * {"type": "text", "text": ...}; what else the model's template reads, such as tool_calls or reasoning_content, is passed on.
+   * tools, documents: arrays; variables: an object of further values for the template. NULL: none. */
+  const char* messages;
+  size_t messages_bytes;
+  const char* tools;
+  size_t tools_bytes;
+  const char* documents;
+  size_t documents_bytes;
+  const char* variables;
+  size_t variables_bytes;
+  int64_t now_s;                    /* the time that the template is told, in seconds since 1970; < 0: the clock's; -1 */
+} fd_chat_input;
+void fd_chat_input_init(fd_chat_input* input, size_t bytes);
+
+/* A rendered chat. It lives until it is destroyed, needs no engine, and any thread may read it. */
+typedef struct fd_chat fd_chat;
+/* Any thread. FD_INVALID_ARGUMENT: the input, by the name of its field, or what the template says of it; FD_FAILED_PRECONDITION:
+ * there is no template; FD_RESOURCE_EXHAUSTED: the template needs more steps, memory or time than it may. */
+fd_status* fd_chat_render(const fd_engine* engine, const fd_chat_input* input, fd_chat** out);
+void fd_chat_destroy(fd_chat* chat);
+/* The prompt. All parts are text and join; special = 1 in those that the template's author wrote, so that nothing in the
+ * input can become a special token. They belong to the chat. */
+const fd_prompt_part* fd_chat_parts(const fd_chat* chat, size_t* count);
+/* Sets the request's parts, add_special_tokens, and show_special where special tokens mark a model's reasoning. The chat must live
+ * until fd_submit has returned. 0; FD_BAD_STRUCT_SIZE: that of *request. */
+int fd_chat_set_prompt(const fd_chat* chat, fd_request* request);
+
+/* Takes one answer to a chat apart into reasoning (such as what stands in <think>...</think>) and content. One a choice; one
+ * thread at a time. It does not need the chat any more. */
+typedef struct fd_chat_reader fd_chat_reader;
+fd_chat_reader* fd_chat_reader_create(const fd_chat* chat);  /* NULL: no memory */
+typedef struct fd_chat_piece {
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_chat_piece) */
+  int in_reasoning;                 /* 1: where the text that has come so far ends, the model is reasoning */
+  const char* reasoning;            /* UTF-8, as are the texts of events; lives until the next call */
+  size_t reasoning_bytes;
+  const char* content;              /* the same; comes after the reasoning where there are both */
+  size_t content_bytes;
+} fd_chat_piece;
+/* What the text of an event adds to either. `last` = 1: nothing follows, and what was held back comes. What may be the
+ * beginning of a mark is held back. 0; FD_BAD_STRUCT_SIZE; FD_NO_MEMORY. */
+int fd_chat_read(fd_chat_reader* reader, const char* text, size_t text_bytes, int last, fd_chat_piece* out);
+void fd_chat_reader_destroy(fd_chat_reader* reader);
+
+/* Renders any template, for people who write them. `name` is what errors call it; context_json is an object of all its
+ * variables; now_s as in fd_chat_input. FD_INVALID_ARGUMENT: an error in either, with its line and column. Free *text with
+ * fd_string_free. */
+fd_status* fd_template_render(const char* name, const char* source, size_t source_bytes, const char* context_json,
+                              size_t context_bytes, int64_t now_s, char** text, size_t* text_bytes);
 
 /* ---- Events. */
 typedef enum fd_event_kind {

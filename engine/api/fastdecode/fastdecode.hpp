@@ -83,6 +83,7 @@ struct PromptPart {
   std::string text;
   bool special = false;      // false for what users typed
   std::vector<int32_t> ids;  // used instead of `text` if not empty
+  bool joins = false;        // the text goes on with that of the part before: fd_prompt_part says what that means
 };
 
 // A request's fields, and the memory that they point to.
@@ -131,6 +132,7 @@ class RequestView {
     view.text_bytes = part.text.size();
     view.ids = part.ids.empty() ? nullptr : part.ids.data();
     view.id_count = part.ids.size();
+    view.joins = part.joins ? 1 : 0;
     return view;
   }
   const fd_request* get() const { return &fields_; }

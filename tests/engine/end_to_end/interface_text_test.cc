@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,9 +17,11 @@ namespace fastdecode {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 class InterfaceTextTest : public InterfaceTest {
  protected:
@@ -121,6 +125,41 @@ TEST_F(InterfaceTextTest, WarnsOnceOfPromptsThatBeginWithBosTwice) {
   for (int i = 0; i < 2; ++i) TextOf(*engine, twice);
   EXPECT_THAT(engine->Tokenize("<s>ab"), ElementsAre(kLlama2Bos, kLlama2Bos, 13));
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("bos (token id 1) twice")));
+}
+
+TEST_F(InterfaceTextTest, PartsThatJoinAreOneText) {
+  WriteTokenizer(kLlama2TokenizerJson);
+  const auto engine = MakeEngine(Options());
+  const auto ids = [&](const std::vector<PromptPart>& parts) {
+    return engine->Tokenize(parts, /*add_special_tokens=*/false);
+  };
+  const PromptPart a = {"a", true, {}}, b = {"b", false, {}}, joining_b = {"b", false, {}, /*joins=*/true};
+  EXPECT_THAT(ids({a, joining_b}), ElementsAre(13));
+  EXPECT_EQ(ids({a, b}).size(), 2u);
+  EXPECT_THAT(ids({{"<|us", true, {}}, {"er|>", true, {}, true}}), ElementsAre(kLlama2User));
+  EXPECT_THAT(ids({{"<|us", true, {}}, {"er|>", false, {}, true}}), Not(Contains(kLlama2User)));
+  GenerateRequest request(std::vector<PromptPart>{a, joining_b});
+  request.fields.max_tokens = 1;
+  TextOf(*engine, request);
+
+  // Callers who do not know the field have arrays of smaller parts, which do not join.
+  fd_prompt_part parts[] = {RequestView::View(a), RequestView::View(joining_b)};
+  constexpr size_t kBefore = offsetof(fd_prompt_part, joins);
+  for (fd_prompt_part& part : parts) part.struct_size = kBefore;
+  std::vector<char> smaller(2 * kBefore);
+  std::memcpy(smaller.data(), &parts[0], kBefore);
+  std::memcpy(smaller.data() + kBefore, &parts[1], kBefore);
+  int32_t out[8];
+  size_t count = 0;
+  ThrowIfError(
+      fd_tokenize(engine->get(), reinterpret_cast<const fd_prompt_part*>(smaller.data()), 2, 0, out, 8, &count));
+  EXPECT_EQ(std::vector<int32_t>(out, out + count), ids({a, b}));
+  parts[0].struct_size = sizeof(fd_prompt_part);
+  parts[1].reserved = 1;
+  fd_status* const refused = fd_tokenize(engine->get(), parts, 2, 0, out, 8, &count);
+  ASSERT_NE(refused, nullptr);
+  EXPECT_STREQ(fd_status_message(refused), "fd_prompt_part.reserved: 1 is not 0");
+  fd_status_destroy(refused);
 }
 
 TEST_F(InterfaceTextTest, SpecialTokensAreShownIfThatIsAskedFor) {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -18,8 +19,10 @@
 namespace fastdecode {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class BuildRequestTest : public testing::Test {
  protected:
@@ -316,6 +319,36 @@ TEST_F(BuildRequestTest, AnswersGoOnFromTheirPrompts) {
       EXPECT_EQ(before + AnswerText(prompt, answer), whole);
     }
   }
+}
+
+TEST_F(BuildRequestTest, PartsThatJoinAreOneText) {
+  UseLlama2Tokenizer();
+  const auto ids = [&](std::vector<RequestFields::Part> parts) {
+    const auto encoded = EncodeParts(context_, parts, false);
+    EXPECT_TRUE(encoded.ok()) << encoded.status();
+    return encoded.value_or(std::vector<int32_t>());
+  };
+  const auto part = [](const char* text, bool special, bool joins) {
+    return RequestFields::Part{special, text, std::strlen(text), nullptr, 0, joins};
+  };
+  EXPECT_EQ(ids({part("a", true, false), part("b", false, true)}), tokenizer_->Encode("ab", false));
+  EXPECT_NE(ids({part("a", true, false), part("b", false, false)}), tokenizer_->Encode("ab", false));
+  EXPECT_THAT(ids({part("<|us", true, true), part("er|>", true, true)}), ElementsAre(kLlama2User));
+  EXPECT_THAT(ids({part("<|us", true, true), part("er|>", false, true)}), Not(Contains(kLlama2User)));
+  const RequestFields::Part given = {true, nullptr, 0, ids_.data(), 2, /*joins=*/true};
+  EXPECT_THAT(ids({part("<|us", true, true), given, part("er|>", true, true)}), Not(Contains(kLlama2User)));
+}
+
+TEST_F(BuildRequestTest, TextsThatJoinHaveRoomTogether) {
+  const std::string text(1 << 20, ' ');
+  std::vector<RequestFields::Part> parts(70, {true, text.data(), text.size(), nullptr, 0, /*joins=*/true});
+  const auto refusal = [&] { return std::string(EncodeParts(context_, parts, false).status().message()); };
+  EXPECT_EQ(refusal(), "parts[0].text to parts[42].text, which join: 45088768 bytes of text are more than 44739242");
+  parts[10].joins = false;
+  EXPECT_EQ(refusal(), "parts[10].text to parts[52].text, which join: 45088768 bytes of text are more than 44739242");
+  parts[20].ids = ids_.data();
+  parts[20].id_count = 1;
+  EXPECT_THAT(refusal(), testing::StartsWith("parts[21].text to parts[63].text, which join"));
 }
 
 TEST_F(BuildRequestTest, AnAnswerToSpecialTokensAloneBeginsAText) {

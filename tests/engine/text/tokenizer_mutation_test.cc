@@ -50,6 +50,15 @@ bool Check(const std::string& text) {
     EXPECT_LT(id, (*tokenizer)->vocab_size());
   }
   (*tokenizer)->Decode((*tokenizer)->Encode(sample, false), true);
+  (*tokenizer)->GuardTokensIn(sample);
+  for (size_t cut = 0; cut <= sample.size(); ++cut) {
+    const std::string_view begin = std::string_view(sample).substr(0, cut), end = std::string_view(sample).substr(cut);
+    const Tokenizer::Part parts[] = {{begin, cut % 2 == 0, {}}, {end, cut % 2 != 0, {}, /*joins=*/true}};
+    for (const int32_t id : (*tokenizer)->EncodeParts(parts, false)) {
+      EXPECT_GE(id, 0);
+      EXPECT_LT(id, (*tokenizer)->vocab_size());
+    }
+  }
   return true;
 }
 

@@ -123,6 +123,8 @@ class fd_prompt_part(SizedStructure):
         ("text_bytes", c_size_t),
         ("ids", POINTER(c_int32)),
         ("id_count", c_size_t),
+        ("joins", c_int),
+        ("reserved", c_uint32),
     ]
 
 

@@ -31,12 +31,14 @@ class PromptPart:
     """A piece of a prompt: text, or token ids as they are.
 
     What users typed is given with special=False, so that nobody can write a special token by its name; what the program
-    wrote around it, such as a chat template's text, with special=True.
+    wrote around it, such as a chat template's text, with special=True. Text with joins=True goes on with that of the
+    part before it, and both are tokenised as one text.
     """
 
     text: str = ""
     special: bool = False
     ids: Optional[Sequence[int]] = None
+    joins: bool = False
 
 
 # Text; token ids; {"prompt": text} or {"prompt_token_ids": ids}; or parts.
@@ -449,6 +451,7 @@ def _c_parts(parts: Sequence[PromptPart]) -> Any:
     for to, part in zip(made, parts):
         to.struct_size = ctypes.sizeof(c.fd_prompt_part)
         to.special = bool(part.special)
+        to.joins = bool(part.joins)
         if part.ids is not None:
             to.ids, to.id_count = id_array("ids of a part", part.ids)
         else:

@@ -1,0 +1,187 @@
+#include "engine/text/chat/chat_template.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "absl/strings/str_cat.h"
+#include "engine/text/chat/chat_messages.h"
+#include "engine/text/jinja/failure.h"
+
+namespace fastdecode {
+
+namespace {
+
+using jinja::Dict;
+using jinja::Failure;
+using jinja::Text;
+using jinja::Value;
+
+void Set(Dict* dict, const std::string& name, Value value) { dict->Set(Value::String(name), std::move(value)); }
+
+// A user's message with this content.
+Value ProbeMessages(Value content) {
+  Dict message;
+  Set(&message, "role", Value::String("user"));
+  Set(&message, "content", std::move(content));
+  return Value::List({Value::OfDict(std::move(message))});
+}
+
+std::vector<RenderedChat::Part> PartsOf(const Text& text) {
+  std::vector<RenderedChat::Part> parts;
+  size_t at = 0;
+  const auto add = [&](size_t end, bool special) {
+    if (end > at) parts.push_back({text.bytes().substr(at, end - at), special});
+    at = end;
+  };
+  for (const Text::Span& span : text.foreign()) {
+    add(span.begin, true);
+    add(span.end, false);
+  }
+  add(text.size(), true);
+  return parts;
+}
+
+// Names that a request may not set: those that are the input's own fields, and the model's tokens.
+void CheckVariables(const Value& variables, const std::vector<std::pair<std::string, std::string>>& special_tokens) {
+  if (!variables.Is(Value::Kind::kDict)) throw Failure{.message = "chat_template_kwargs is not an object"};
+  for (const auto& [key, value] : variables.dict().items) {
+    const std::string& name = key.bytes();
+    const bool taken = name == "messages" || name == "tools" || name == "documents" ||
+                       name == "add_generation_prompt" ||
+                       std::any_of(special_tokens.begin(), special_tokens.end(),
+                                   [&](const auto& token) { return token.first == name; });
+    if (taken) throw Failure{.message = "chat_template_kwargs: " + name + " cannot be set here"};
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Create(const ChatFiles& files,
+                                                                         const Tokenizer& tokenizer) {
+  std::unique_ptr<ChatTemplate> chat(new ChatTemplate);
+  chat->special_tokens_ = files.special_tokens;
+  chat->control_tokens_ = files.control_tokens;
+  chat->has_control_tokens_ = files.has_control_tokens;
+  std::vector<std::string> literals;
+  for (const ChatTemplateSource& source : files.templates) {
+    absl::StatusOr<std::unique_ptr<const jinja::Template>> parsed = jinja::Template::Parse(source.file, source.text);
+    if (!parsed.ok()) return parsed.status();
+    const std::vector<std::string>& own = (*parsed)->literals();
+    literals.insert(literals.end(), own.begin(), own.end());
+    chat->file_ += (chat->file_.empty() ? "" : ", ") + source.file;
+    chat->templates_.push_back({.name = source.name, .rendered_by = *std::move(parsed)});
+  }
+  const bool usable =
+      chat->templates_.size() == 1 || std::any_of(chat->templates_.begin(), chat->templates_.end(),
+                                                  [](const Known& known) { return known.name == "default"; });
+  if (!usable) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        chat->file_, ": none of the templates is named default; choose one and pass it with --chat-template FILE"));
+  }
+  const auto is_special = [&](const std::string& text) {
+    const std::vector<int32_t> ids = tokenizer.Encode(text, /*add_special_tokens=*/false);
+    return std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer.IsSpecial(id); });
+  };
+  std::vector<std::string> special;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (tokenizer.IsSpecial(id)) special.push_back(tokenizer.TokenBytes(id));
+  }
+  chat->marks_ = std::make_shared<const ReasoningMarks>(FindReasoningMarks(literals, is_special, special));
+  for (Known& known : chat->templates_) Probe(*chat, &known);
+  return chat;
+}
+
+// Shows the template a message of either form, and sees what it makes of it.
+void ChatTemplate::Probe(const ChatTemplate& chat, Known* known) {
+  constexpr char kNeedle[] = "needle in a message";
+  const auto renders = [&](Value content) {
+    Dict variables;
+    Set(&variables, "messages", ProbeMessages(std::move(content)));
+    Set(&variables, "tools", Value::None());
+    Set(&variables, "documents", Value::None());
+    Set(&variables, "add_generation_prompt", Value::Bool(true));
+    const absl::StatusOr<Text> text = chat.RenderValues(*known, std::move(variables), 0);
+    // A list that is printed as such shows its names.
+    return text.ok() && text->bytes().find(kNeedle) != std::string::npos &&
+           text->bytes().find("'type'") == std::string::npos && text->bytes().find("\"type\"") == std::string::npos;
+  };
+  Dict part;
+  Set(&part, "type", Value::String("text"));
+  Set(&part, "text", Value::String(kNeedle));
+  known->takes_parts = renders(Value::List({Value::OfDict(std::move(part))}));
+  known->takes_text = !known->takes_parts || renders(Value::String(kNeedle));
+  known->knows_developer = known->rendered_by->Mentions("developer");
+}
+
+const ChatTemplate::Known& ChatTemplate::Chosen(bool has_tools) const {
+  const auto named = [&](std::string_view name) {
+    return std::find_if(templates_.begin(), templates_.end(), [&](const Known& known) { return known.name == name; });
+  };
+  if (has_tools && named("tool_use") != templates_.end()) return *named("tool_use");
+  return named("default") == templates_.end() ? templates_.front() : *named("default");
+}
+
+absl::StatusOr<Text> ChatTemplate::RenderValues(const Known& known, Dict variables, int64_t now_s) const {
+  for (const auto& [name, text] : special_tokens_) Set(&variables, name, Value::String(text));
+  return known.rendered_by->Render(variables, now_s);
+}
+
+const ReasoningMarks::Pair* ChatTemplate::OpenReasoning(const Text& text, const std::string& continued) const {
+  const size_t end = jinja::Stripped(text.bytes(), nullptr, false, true).end;
+  for (const ReasoningMarks::Pair& pair : marks_->pairs) {
+    const std::string_view bytes = std::string_view(text.bytes()).substr(0, end);
+    const bool by_template = bytes.ends_with(pair.begin) && !text.IsForeign(end - 1);
+    const bool by_message = continued.starts_with(pair.begin) && continued.find(pair.end) == std::string::npos;
+    if (by_template || by_message) return &pair;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<RenderedChat> ChatTemplate::Render(const ChatInput& input) const {
+  try {
+    if (input.add_generation_prompt && input.continue_final_message) {
+      throw Failure{
+          .message = "add_generation_prompt and continue_final_message exclude each other; set one of them to false"};
+    }
+    Dict variables;
+    const Value tools = input.tools.empty() ? Value::None() : ReadChatJson("tools", input.tools);
+    if (!tools.Is(Value::Kind::kNone)) CheckObjects("tools", tools);
+    const Known& known = Chosen(!tools.Is(Value::Kind::kNone));
+    Value messages = PrepareMessages(ReadChatJson("messages", input.messages),
+                                     {known.takes_text, known.takes_parts, known.knows_developer});
+    std::string continued;
+    if (input.continue_final_message) continued = MarkFinalMessage(&messages);
+    Set(&variables, "messages", messages);
+    Set(&variables, "tools", tools);
+    Set(&variables, "documents", Value::None());
+    if (!input.documents.empty()) {
+      const Value documents = ReadChatJson("documents", input.documents);
+      CheckObjects("documents", documents);
+      Set(&variables, "documents", documents);
+    }
+    Set(&variables, "add_generation_prompt", Value::Bool(input.add_generation_prompt));
+    if (!input.variables.empty()) {
+      const Value more = ReadChatJson("chat_template_kwargs", input.variables);
+      CheckVariables(more, special_tokens_);
+      for (const auto& [key, value] : more.dict().items) variables.Set(key, value);
+    }
+    absl::StatusOr<Text> text = RenderValues(known, std::move(variables), input.now_s);
+    if (!text.ok()) return text.status();
+    if (input.continue_final_message) text = UpToFinalMark(*text);
+    return RenderedChat{.parts = PartsOf(*text), .marks = marks_, .open = OpenReasoning(*text, continued)};
+  } catch (const Failure& failure) {
+    return absl::InvalidArgumentError(failure.message);
+  }
+}
+
+std::vector<std::string> ChatTemplate::GuardedTexts() const {
+  if (has_control_tokens_) return control_tokens_;
+  std::vector<std::string> texts;
+  for (const Known& known : templates_) {
+    const std::vector<std::string>& own = known.rendered_by->literals();
+    texts.insert(texts.end(), own.begin(), own.end());
+  }
+  return texts;
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,165 @@
+"""Cases: operators, their precedence, conditional expressions, and tests after `is`."""
+
+from template_cases import expressions, rows, templates
+
+TYPE_TESTS = (
+    "string", "number", "integer", "float", "boolean", "mapping", "sequence", "iterable", "callable", "none",
+)
+TYPED = (
+    "1", "1.5", "true", "none", "'a'", "[1]", "(1,)", "{'a': 1}", "range(2)", "nosuch", "range", "'a'.upper",
+    "{}.items()", "[]|map('e')", "namespace()", "'a'|safe", "2 ** 70", "dict", "joiner()",
+)
+
+GROUPS = {
+    "operators/arithmetic": rows(
+        "1 + 2", "5 - 7", "3 * 4", "7 / 2", "6 / 2", "7 // 2", "-7 // 2", "7 // -2", "7 % 3", "-7 % 3", "7 % -3",
+        "-7 % -3", "2 ** 10", "2 ** -1", "2 ** 0.5", "0 ** 0", "(-8) ** 2", "1.5 + 1", "1.0 * 2", "7.0 // 2",
+        "-7.5 // 2", "7.5 % 2", "-7.5 % 2", "7 % 2.5", "1e308 * 10", "2 ** 64", "2 ** 100", "-2 ** 63", "2 ** 62 * 2",
+        "9223372036854775807 + 1", "-9223372036854775808 - 1", "3037000500 * 3037000500", "10 ** 18 * 10",
+        "10 ** 20 // 10 ** 3", "10 ** 20 / 10 ** 3", "10 ** 20 % 7", "true + 1", "true * 3", "true / 2", "+5", "-5",
+        "--5", "-+5", "+-5", "1 - -1", "1--1", "2*-3", "0.1 * 3", "1 / 3 * 3", "5 // 2.0", "-0", "0.0 - 0.0",
+        "1e-320 / 10", "100000000000000000000000000000000000 + 1", "3 - 1.5", "4 ** 0.5", "2 ** 3 ** 2", "-2 ** 2",
+        "(2 ** 3) ** 2", "2 ** (3 ** 2)", "2 ** -2 ** 2", "10 - 2 - 3", "100 / 10 / 2", "7 // 2 * 2", "2 * 7 // 2",
+        "2 + 3 * 4", "(2 + 3) * 4", "2 * 3 % 4", "-5 % 3 + 1", "10 % 4 ** 2", "not 1 + 1", "5 - 3|abs", "(3 - 5)|abs",
+        "-3|abs", "- 3|abs + 1", "2 * -3|abs",
+    ) + expressions(
+        "1 / 0", "1 // 0", "1 % 0", "1.0 / 0", "1.0 // 0", "1.0 % 0", "0 ** -1", "1 +", "* 2", "1 + * 2", "2 ** ",
+        "1 // / 2",
+    ),
+    "operators/sequences": rows(
+        "'a' + 'b'", "'a' * 3", "3 * 'ab'", "'a' * 0", "'a' * -1", "'a' * true", "[1] + [2, 3]", "[1] * 2",
+        "2 * [1, 2]", "(1,) + (2,)", "(1,) * 2", "{'a': 1}|list + ['b']", "+true", "'%s' % 'a'", "'%s %s' % ('a', 1)",
+        "'%d%%' % 5", "'%s' % 1.0", "'%s' % [1, 'a']", "'%r' % 'a'", "'%05d' % 42", "'%.2f' % 3.14159",
+        "'%x %X %o' % (255, 255, 8)", "'%5s|%-5s|' % ('a', 'b')", "'%(a)s' % {'a': 1}", "'%e' % 12345.678",
+        "'%g' % 0.00001", "'%c' % 65", "'%c' % 'x'", "'%d' % 3.7", "'%i' % 3", "'%+d' % 3", "'% d' % 3", "'%s' % none",
+        "'%s' % true", "'%s' % {'a': 1}", "'%*d' % (5, 42)", "'%-8s|' % 'é🙂'", "'%#x' % 255", "'%a' % 'é'",
+        "'%.3s' % 'abcdef'", "'%10.3f|' % 2.5",
+    ) + expressions(
+        "'a' * 1.5", "'a' + 1", "1 + 'a'", "'a' - 'b'", "'a' / 2", "[1] + (2,)", "[1] + 'a'", "[1] - [1]",
+        "{'a': 1} + {'b': 2}", "none + 1", "none + none", "'a' + none", "[] + none", "-'a'", "+'a'", "-[1]", "-none",
+        "range(2) + [1]", "'%s %s' % 'a'", "'%s' % ('a', 'b')", "'abc' % 1", "'%d' % 'a'", "'%q' % 1", "'%' % 1",
+        "'%s%s' % ('a',)", "5 % 'a'", "'a' ** 2", "[1, 2] % 2",
+    ),
+    "operators/concat": rows(
+        "'a' ~ 'b'", "1 ~ 2", "1.0 ~ true ~ none", "'a' ~ [1, 'b']", "'' ~ {'a': 1}", "1 ~ 2 * 3", "2 * 3 ~ 1",
+        "'a' ~ 2 ** 3", "'a' + 'b' ~ 'c' + 'd'", "'a' ~ 'b' + 'c'", "'a' ~ 'b' == 'ab'", "'a' ~ 'b'|upper",
+        "('a' ~ 'b')|upper", "'a' ~ -1", "1 ~ -1 ~ +2", "'a' ~ (not true)", "'x' in 'x' ~ 'y'", "'a' ~ 1 < 'b'",
+        "('a' ~ 'b').upper()", "'a' ~ 'b'.upper()", "'a' ~ (1, 2)", "'a' ~ x.y ~ 'b'", "x ~ x.y", "1 ~ 2 ~ 3",
+        "'7' ~ 5 // 2", "'a' ~ 1 if true else 2",
+        x={"y": "z"},
+    ) + expressions(
+        "'a' ~ 1 + 2", "1 + 2 ~ 3", "'a' ~ not true", "'a' ~", "~ 'a'",
+    ),
+    "operators/comparison": rows(
+        "1 == 1", "1 == 1.0", "1 == true", "0 == false", "1 == '1'", "'a' == 'a'", "'a' == \"a\"", "'a' != 'b'",
+        "none == none", "none == 0", "[] == []", "[1] == [1.0]", "[1, 2] == (1, 2)", "(1, 2) == (1, 2)",
+        "{'a': 1, 'b': 2} == {'b': 2, 'a': 1}", "{'a': 1} == {'a': 2}", "{} == []", "1 < 2", "2 <= 2", "3 > 2",
+        "2 >= 3", "1 < 1.5", "1 < true", "'a' < 'b'", "'a' < 'B'", "'abc' < 'abd'", "'' < 'a'", "'é' > 'z'",
+        "'🙂' > '￮'", "[1, 2] < [1, 3]", "[1] < [1, 0]", "(1, 'a') < (1, 'b')", "[1, 'a'] < [2, 3]", "true < false",
+        "1 < 2 < 3", "1 < 3 < 2", "3 > 2 > 1", "1 < 2 > 1", "1 == 1 == 1", "1 == 1 != 2", "2 > 1 == true",
+        "(2 > 1) == true", "1 < 2 in [true, 2]", "1 in [1] == true", "(1 in [1]) == true", "3 < 2 < 'a'",
+        "9007199254740993 == 9007199254740992.0", "0.1 + 0.2 == 0.3", "-0.0 == 0", "1e400 == 1e400", "nan == nan",
+        "range(3) == [0, 1, 2]", "'a' == ['a']", "2 ** 64 > 1.5",
+        "2 ** 64 == 18446744073709551616.0", "not 1 == 2", "x == x", "x.a == x['a']", "x is sameas x", "x != y",
+        "x == {'a': 1}",
+        x={"a": 1}, y={"a": 2},
+    ) + expressions(
+        "[1, 'a'] < [1, 3]", "1 < 'a'", "'a' < 1", "none < 1", "[] < none", "{} < {}", "[1] < (1,)", "none <= none",
+        "1 < 2 < 'a'", "1 = 1", "1 === 1", "1 <> 2", "1 =< 2", "1 <", "< 1",
+    ),
+    "operators/logic": rows(
+        "1 and 2", "0 and 2", "1 or 2", "0 or 2", "'' or 'd'", "'a' and ''", "none or 0", "[] or {}", "[] and 1",
+        "not 1", "not 0", "not ''", "not []", "not {}", "not none", "not 'a'", "not not 1", "not 0.0", "not 0 and 1",
+        "not (0 and 1)", "1 or 0 and 0", "(1 or 0) and 0", "0 or 1 and 2", "1 and 2 or 3", "0 and 2 or 3",
+        "1 and not 0", "not 1 or 1", "1 if 0 or 2 else 3", "true and false or true", "1 == 1 and 2 == 2", "not 1 == 1",
+        "not 1 in [2]", "1 or 1/0", "0 and 1/0", "'a' or 'b' ~ 'c'", "not range(0)", "not namespace()", "() or 'e'",
+        "'0' and 'x'", "0.0 or 'f'", "(not 1) + 1", "not 1 + -1",
+    ) + expressions(
+        "1 && 2", "1 || 2", "!1", "and 1", "1 and", "not", "1 not 2", "1 AND 2",
+    ),
+    "operators/in": rows(
+        "1 in [1, 2]", "3 in [1, 2]", "3 not in [1, 2]", "'a' in 'abc'", "'ac' in 'abc'", "'' in 'abc'", "'' in ''",
+        "'a' in ['a']", "'a' in {'a': 1}", "1 in {'a': 1}", "'a' in ('a', 'b')", "none in [none]", "[1] in [[1]]",
+        "1.0 in [1]", "true in [1]", "'a' not in 'abc'", "not 'a' in 'abc'", "not 'a' not in 'abc'", "1 in range(3)",
+        "'x' in d", "'x' in d.keys()", "1 in d.values()", "('x', 1) in d.items()", "'a' in 'b' in 'c'",
+        "'a' in 'ab' in ['ab']", "'a' in 'ab' and 'c' not in 'ab'", "1 in [1] in [[1]]", "'é' in 'né'", "'🙂' in 'a🙂'",
+        "2 in [1, 1 + 1]", "'a' in 'x' ~ 'a'", "'x' in d and d.x == 1", "1 in (1,)",
+        d={"x": 1},
+    ) + expressions(
+        "1 in 'abc'", "1 in 5", "1 in none", "[1] in {'a': 1}", "'a' in", "in 'a'", "'a' not 'b'", "1 in (1)",
+    ),
+    "operators/conditional": rows(
+        "1 if true else 2", "1 if false else 2", "1 if '' else 2", "1 if x", "1 if y", "(1 if y) is undefined",
+        "'a' if x else 'b' if y else 'c'", "'a' if y else 'b' if x else 'c'", "'a' if y else 'b' if y else 'c'",
+        "('a' if x else 'b') ~ 'c'", "'a' if x else 'b' ~ 'c'", "'z' ~ 'a' if x else 'b'", "'z' ~ ('a' if y else 'b')",
+        "1 + 1 if x else 5", "[1 if x else 2, 3]", "{'k': 1 if y else 2}", "(1, 2) if x else 3", "1, 2 if x else 3",
+        "f if x else g", "'a' if x == 'X' and not y else 'b'", "'a' if not x else 'b'|upper",
+        "('a' if not x else 'b')|upper", "x if x is defined else 'd'", "q if q is defined else 'd'",
+        "x.upper() if x is string else x|string", "'a' if x if y else 'c'", "'a' if y if x", "1 if y else none",
+        "1 if (2 if x else 0) else 3", "'t' if 1 < 2 else 'f'", "1/0 if y else 2", "not x if x else 1", "[y if y]",
+        "'a' 'b' if x else 'c'", "1 if true else 2 if true else 3",
+        x="X", y=0,
+    ) + expressions(
+        "1 if x else", "1 if else 2", "if x", "1 if", "1 if 1/0 else 2",
+        x="X",
+    ),
+    "precedence/postfix": rows(
+        "'a'.upper()", "'a'.upper().lower()", "'a b'.split()[0]", "'a b'.split()[0].upper()", "x.f[0].g",
+        "x.f[0]['g'].upper()", "'ab'[0]|upper", "('ab'|upper)[0]", "'ab'|upper|first", "'a,b'.split(',')|join('-')",
+        "'a'|upper ~ 'b'|upper", "1|string + 'a'", "[1, 2]|length + 1", "[1, 2]|length * 2", "2 * [1, 2]|length",
+        "[1,2]|length > 1", "[1, 2]|length is odd", "'a'|upper is upper", "'a' is lower and 'A' is upper",
+        "not 'a' is upper", "1 + 1 is odd", "(1 + 1) is odd", "-1 is odd", "1 is odd == true", "2 is even and true",
+        "1 is odd or 2 is odd", "1 is not odd", "not 1 is not odd", "2 is divisibleby 2", "2 is divisibleby(2)",
+        "5 is divisibleby 2 + 3", "x is mapping and x.f is sequence", "'a' is in 'abc'", "'a' is in ['a']",
+        "1 is in [1, 2] and true", "4 is eq 4", "4 is ge(3)", "x.f|first is mapping", "x.f[0].g|upper|lower",
+        "x.f|map(attribute='g')|first", "(x.f|first).g", "'%s'|format('a')|upper", "'a'|default('b')|upper",
+        "'a' | upper", "'a'|  upper  |  lower", "'a'|upper()", "'abc'|join('-')|upper", "x . f [ 0 ] . g", "x.f.0.g",
+        "x.f.0.g.upper()", "x['f'][0]['g']", "x.f[-1].g", "x.f[:1][0].g", "4 is not none and 1",
+        "3 is divisibleby 3 if true else 1", "3 is lt 4", "3 is lt(-4)",
+        x={"f": [{"g": "h"}]},
+    ) + expressions(
+        "'ab'|upper[0]", "4 is == 4", "x.f is defined is defined", "1 is odd is true", "'a'|", "|upper", "'a'||upper",
+        "3 is lt -4", "x.f is sequence else 1",
+        x={"f": [{"g": "h"}]},
+    ),
+    "calls/arguments": rows(
+        "'a'.replace('a', 'b')", "'a'.replace('a', 'b',)", "'a'.replace(*['a', 'c'])", "'a'.replace('a', *['d'])",
+        "dict(**{'a': 1})", "dict(a=1, **{'b': 2})", "'aXa'.replace(*('a', 'b'), **{})", "'a'|replace(*['a', 'z'])",
+        "'a'|default(**{'default_value': 'x'})", "q|default(**{'default_value': 'x'})", "range(*[1, 4])|list",
+        "'a'.split(sep=',', maxsplit=1)", "'a,b'.split(sep=',')", "'a b c'.split(maxsplit=1)", "('a').upper()",
+        "'a'.upper ()", "('a', 'b').index('b')", "x.f is callable",
+        x={"f": 1},
+    ) + expressions(
+        "f(1)", "dict(a=1, **{'a': 2})", "dict(a=1, a=2)", "'a'.replace(old='a', new='b')", "range(start=1)",
+        "'a'.upper(1)", "'a'.center()", "'a'.replace('a')", "'a'.replace('a', 'b', 1, 2)", "f()", "1()", "'a'()",
+        "[]()", "{}()", "'a'.replace('a' 'b')", "'a'.replace(, 'b')", "'a'.replace('a',, 'b')", "dict(a=1, 2)",
+        "dict(**{'a': 1}, b=2)", "range(*5)", "dict(**5)", "dict(**{1: 2})", "range(*[1], *[2])", "'a'.upper(",
+        "dict(a=1)(2)", "x.f(2)", "'a'.replace(old, new)",
+        x={"f": 1},
+    ),
+    "tests/types": templates(
+        *[f"{{% set v = {value} %}}" + "".join(f"{{{{ v is {test} }}}} " for test in TYPE_TESTS) for value in TYPED],
+    ),
+    "tests/values": rows(
+        "2 is even", "3 is even", "3 is odd", "-3 is odd", "0 is even", "2.0 is even", "2.5 is odd", "true is odd",
+        "10 is divisibleby 5", "10 is divisibleby(3)", "10.5 is divisibleby 0.5", "1 is defined", "x is defined",
+        "y is defined", "y is undefined", "x is not defined", "x.a is defined", "x.b is defined", "none is none",
+        "0 is none", "none is not none", "true is true", "1 is true", "false is false", "0 is false",
+        "true is not false", "'ABC' is upper", "'abc' is lower", "'A1' is upper", "'12' is upper", "'' is lower",
+        "1 is lower", "'ÉÀ' is upper", "none is lower", "'aB' is lower", "1 is sameas 1", "x is sameas x",
+        "x.a is sameas x.a", "none is sameas none", "1 is sameas 1.0", "true is sameas 1", "[] is sameas []",
+        "1 is eq 1", "1 is equalto 1.0", "1 is ne 2", "1 is lt 2", "1 is le 1", "2 is gt 1", "2 is ge 2",
+        "1 is lessthan 2", "2 is greaterthan 1", "'a' is in ['a', 'b']", "'a' is in 'abc'", "'upper' is filter",
+        "'nosuch' is filter", "'defined' is test", "'nosuch' is test", "1 is filter", "'a' is escaped",
+        "('a'|e) is escaped", "('a'|safe) is escaped", "('a'|string) is escaped", "1 is odd()", "x is mapping()",
+        "2 is sameas(2)", "2 is in([2])", "2 is in {2: 1}", "x.a is eq 'v'", "x.a is eq x.a",
+        "x.a is string and x.a is not number", "x is not mapping or 1",
+        x={"a": "v"},
+    ) + expressions(
+        "'a' is even", "10 is divisibleby 0", "10 is divisibleby", "x.b.c is defined", "1 is == 1", "1 is != 2",
+        "1 is < 2", "2 is >= 2", "1 is lt 'a'", "1 is in 5", "1 is nosuch", "1 is not nosuch", "1 is", "1 is not",
+        "1 is 5", "1 is 'odd'", "1 is odd(2)", "1 is divisibleby(1, 2)", "1 is defined(2)", "1 is None", "1 is True",
+        "none is None", "1 is Odd", "x is iterable is mapping", "2 is in (2, 3)", "'a' is string is not none",
+        x={"a": "v"},
+    ),
+}

@@ -1,0 +1,128 @@
+"""Cases: the built-in filters of sequences and mappings."""
+
+from template_cases import expressions, rows, templates
+
+PEOPLE = [
+    {"n": "bob", "a": 3, "c": {"k": "x"}}, {"n": "Al", "a": 1, "c": {"k": "y"}}, {"n": "cy", "a": 3, "c": {"k": "x"}},
+]
+SOME_LACK = [{"n": "a", "on": True}, {"n": "b"}, {"n": "c", "on": False}, {"n": "d", "on": None}]
+
+GROUPS = {
+    "sequences/join": rows(
+        "[1, 2]|join", "[1, 2]|join(', ')", "['a']|join('-')", "[]|join('-')", "'abc'|join('-')", "p|join(',', 'n')",
+        "p|join(',', attribute='n')", "p|join(attribute='c.k', d='|')", "[1, none, true, 1.5]|join(' ')",
+        "[[1], {'a': 2}]|join(';')", "{'a': 1, 'b': 2}|join(',')", "(1, 2)|join('')", "range(3)|join('+')",
+        "[1, 2]|join(3)", "p|join(',', 'nosuch')", "d.values()|join(',')", "[1, 2]|join(d=' ')",
+        "['é', '🙂']|join('你')", "['<', '>']|join('&')", "[nosuch, 'a']|join(',')", "[1, 2]|join(none)",
+        p=PEOPLE, d={"x": 1, "y": 2},
+    ) + expressions(
+        "5|join(',')", "none|join",
+    ),
+    "sequences/map": rows(
+        "['a', 'b']|map('upper')|list", "['a', 'b']|map('upper')|join(',')", "p|map(attribute='n')|list",
+        "p|map(attribute='c.k')|list", "p|map(attribute='nosuch')|list", "p|map(attribute='nosuch', default='d')|list",
+        "p|map(attribute='c.z', default='d')|list", "[[1, 2], [3, 4]]|map(attribute=1)|list",
+        "[[1, 2], [3, 4]]|map(attribute='1')|list", "[[1, 2], [3]]|map('first')|list",
+        "['a', 'b']|map('replace', 'a', 'z')|list", "['aa', 'b']|map('replace', 'a', 'z', count=1)|list",
+        "[1, 2]|map('string')|list", "['1', '2']|map('int')|sum", "[1, nosuch]|map('default', 'd')|list",
+        "'ab'|map('upper')|list", "{'a': 1}|map('upper')|list", "none|map('upper')|list", "[]|map('nosuch')|list",
+        "['a']|map(attribute='upper')|first is callable", "p|map(attribute='n')|map('upper')|join(' ')",
+        "p|map('attr', 'n')|list", "p|map('tojson')|first", "p|map('dictsort')|first",
+        "p|map(attribute='c')|map(attribute='k')|list", "p|map(attribute='items')|first is callable",
+        "['b', 'a']|map('list')|list", "[' a ']|map('trim')|list",
+        p=PEOPLE,
+    ) + expressions(
+        "['a']|map('nosuch')|list", "['a']|map()|list", "['a']|map('upper', 'lower')|list", "5|map('upper')|list",
+        "['a']|map(none)|list", "p|map(attribute='a', nosuch=1)|list", "[{'a.b': 1}]|map(attribute='a.b')|list",
+        p=PEOPLE,
+    ),
+    "sequences/select": rows(
+        "[0, 1, '', 'a', none]|select|list", "[1, 2, 3]|select('odd')|list", "[1, 2, 3]|reject('odd')|list",
+        "[1, 2, 3]|select('gt', 1)|list", "[1, 2, 3]|select('>', 1)|list", "[1, 2, 3]|select('==', 2)|list",
+        "[1, 2, 3]|reject('in', [1, 2])|list", "['a', 1, none]|select('string')|list", "[0, 1]|reject|list",
+        "[1, nosuch]|select('defined')|list", "['a', 'b']|select('equalto', 'a')|list",
+        "['a', 'b']|reject('equalto', 'a')|join(', ')", "[1, 2]|select('divisibleby', 2)|list",
+        "'abc'|select('in', 'ac')|join", "{'a': 1, 'b': 2}|select('equalto', 'a')|list", "[]|select('nosuch')|list",
+        "[1, 2, 3]|select('odd')|first", "not [1]|select('even')", "[3, 4]|select('odd')|select('gt', 2)|list",
+        "p|selectattr('a', 'equalto', 3)|map(attribute='n')|list",
+        "p|rejectattr('a', 'equalto', 3)|map(attribute='n')|list", "p|selectattr('a', 'eq', 3)|list|length",
+        "p|selectattr('c.k', '==', 'x')|map(attribute='n')|join(',')", "s|selectattr('on')|map(attribute='n')|list",
+        "s|rejectattr('on')|map(attribute='n')|list", "s|selectattr('on', 'defined')|map(attribute='n')|list",
+        "s|selectattr('on', 'none')|map(attribute='n')|list",
+        "s|selectattr('on', 'undefined')|map(attribute='n')|list",
+        "s|selectattr('on', 'true')|map(attribute='n')|list",
+        "s|selectattr('n', 'in', ['a', 'b'])|map(attribute='n')|list", "s|selectattr('n', 'string')|list|length",
+        "[1, 2]|selectattr('x')|list", "['a']|selectattr('upper')|list", "[[1, 0], [0, 1]]|selectattr(0)|list",
+        "[[1, 0], [0, 1]]|selectattr('1')|list", "(p|selectattr('n', 'equalto', 'zz')|list) or 'none'",
+        "p|selectattr('n', 'equalto', 'cy')|first", "p|selectattr('n', 'equalto', 'zz')|first is defined",
+        "p|selectattr('a', '>=', 3)|map(attribute='n')|list", "p|selectattr('n', 'equalto', 'Al')|list == [p[1]]",
+        p=PEOPLE, s=SOME_LACK,
+    ) + expressions(
+        "[1, 2]|select('nosuch')|list", "5|select|list", "[1, 2]|select('odd', 2)|list",
+        "[1, 'a']|select('lt', 2)|list", "[1, 2]|select(1)|list", "[1, 2]|select('odd')|length",
+        "s|selectattr('x.y')|list", "s|selectattr('n', 'nosuch')|list", "s|selectattr()|list",
+        "s|selectattr('on', 'gt', 0)|list",
+        s=SOME_LACK,
+    ),
+    "sequences/sort": rows(
+        "[3, 1, 2]|sort", "[3, 1, 2]|sort(true)", "[3, 1, 2]|sort(reverse=true)", "['b', 'A', 'c', 'B', 'a']|sort",
+        "['b', 'A', 'c', 'B', 'a']|sort(case_sensitive=true)", "['b', 'A', 'B', 'a']|sort(reverse=true)",
+        "p|sort(attribute='n')|map(attribute='n')|list", "p|sort(attribute='a')|map(attribute='n')|list",
+        "p|sort(attribute='a', reverse=true)|map(attribute='n')|list",
+        "p|sort(attribute='a,n')|map(attribute='n')|list", "p|sort(attribute='c.k,a')|map(attribute='n')|list",
+        "p|sort(true, true, 'n')|map(attribute='n')|list", "[2, 1.5, true]|sort", "[[2, 1], [1, 2]]|sort",
+        "'hello'|sort", "{'b': 1, 'a': 2}|sort", "[]|sort", "p|sort(attribute='nosuch')|length",
+        "[[1, 'b'], [2, 'a']]|sort(attribute=1)", "[[1, 'b'], [2, 'a']]|sort(attribute='1')",
+        "['é', 'z', 'a', 'Z']|sort", "['10', '9']|sort", "(2, 1)|sort", "['b', 'a']|sort|first",
+        "['ß', 'ss', 'SS']|sort", "range(3)|sort(true)", "[0.1, -1, 5]|sort", "['a', 'A', 'b', 'a']|unique|list",
+        "['a', 'A', 'b']|unique(true)|list", "['a', 'A']|unique(case_sensitive=true)|list",
+        "[1, 2, 1, 1.0, true]|unique|list", "p|unique(attribute='a')|map(attribute='n')|list",
+        "p|unique(false, 'c.k')|map(attribute='n')|list", "'hello'|unique|join", "[]|unique|list",
+        "[none, none]|unique|list", "[1, 2, 3]|reverse|list", "(1, 2)|reverse|list", "'abc'|reverse",
+        "{'a': 1, 'b': 2}|reverse|list", "[]|reverse|list", "[1, 2]|map('string')|reverse|list",
+        "range(3)|reverse|list", "[1, 2]|reverse|first", "d.items()|reverse|list",
+        p=PEOPLE, d={"x": 1, "y": 2},
+    ) + expressions(
+        "p|sort", "[1, 'a']|sort", "[none, 1]|sort", "5|sort", "[[1], [1]]|unique|list", "[1, 2]|unique|length",
+        "5|unique|list", "5|reverse", "none|reverse",
+        p=PEOPLE,
+    ),
+    "sequences/groups": rows(
+        "p|groupby('a')", "p|groupby('c.k')|map(attribute='grouper')|list", "p|groupby('n')|map('first')|list",
+        "p|groupby('n', case_sensitive=true)|map('first')|list", "p|groupby('nosuch', default='z')|length",
+        "[['a', 1], ['A', 2]]|groupby(0)|length", "[['a', 1], ['A', 2]]|groupby(0)",
+        "[['a', 1], ['A', 2]]|groupby(0, none, true)|length", "[]|groupby('a')", "p|groupby('a')|first|last|length",
+        "(p|groupby('a'))[0][0]", "(p|groupby('a')|first).nosuch", "p|groupby(attribute='a')|length",
+        "[1, 2, 3, 4, 5]|batch(2)|list", "[1, 2, 3]|batch(2, 'x')|list",
+        "[1, 2, 3]|batch(linecount=2, fill_with=0)|list", "[]|batch(2)|list", "'abc'|batch(2)|list",
+        "[1, 2]|batch(0)|list", "[1, 2]|batch(5, none)|list", "[1, 2, 3]|batch(2, none)|list",
+        "[1, 2, 3]|batch(-1)|list", "[1, 2]|batch(1)|first", "[1, 2, 3, 4, 5]|slice(2)|list",
+        "[1, 2, 3, 4, 5]|slice(3, 'x')|list", "[1, 2]|slice(3)|list", "[1, 2]|slice(3, 0)|list", "[]|slice(2)|list",
+        "[1, 2, 3]|slice(slices=1)|list", "'abcd'|slice(2)|list", "[1, 2, 3, 4]|slice(3, fill_with='-')|list",
+        p=PEOPLE,
+    ) + expressions(
+        "p|groupby('nosuch')", "p|groupby", "[1]|slice(0)|list",
+        p=PEOPLE,
+    ) + templates(
+        "{% for g, items in p|groupby('a') %}{{ g }}:{{ items|map(attribute='n')|join(',') }};{% endfor %}",
+        "{% for g in p|groupby('a') %}{{ g.grouper }}={{ g.list|length }};{% endfor %}",
+        "{% for r in [1, 2, 3]|batch(2) %}{{ r|join(',') }};{% endfor %}",
+        p=PEOPLE,
+    ),
+    "sequences/dicts": rows(
+        "d|items|list", "{}|items|list", "d|dictsort", "d|dictsort(true)", "d|dictsort(false, 'value')",
+        "d|dictsort(by='value')", "d|dictsort(reverse=true)", "d|dictsort(case_sensitive=true)",
+        "{'b': 'y', 'A': 'X'}|dictsort(by='value', reverse=true)", "{2: 'a', 10: 'b'}|dictsort", "{}|dictsort",
+        "d|list", "d|length", "d|first", "d|join(',')", "d|string", "d|items|first", "d|items|map('last')|list",
+        "d|dictsort|map(attribute=0)|list", "d|attr('b')", "'a'|attr('upper') is callable", "('a'|attr('upper'))()",
+        "'a'|attr('nosuch') is defined", "1|attr('real')", "d|attr('items') is callable", "[1]|attr('0')",
+        d={"b": 1, "C": 0, "a": 2},
+    ) + expressions(
+        "[1]|items|list", "none|items|list", "'a'|items|list", "d|dictsort(by='nosuch')", "{1: 'a', 'b': 2}|dictsort",
+        "[1]|dictsort", "d|attr(1)", "ns|attr('x')", "'a'|attr",
+        d={"b": 1, "C": 0, "a": 2},
+    ) + templates(
+        "{% for k, v in d|items %}{{ k }}{{ v }}{% endfor %}",
+        d={"b": 1, "C": 0, "a": 2},
+    ),
+}
