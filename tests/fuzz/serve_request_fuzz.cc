@@ -6,9 +6,12 @@
 #include "numa/check.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tools/serve/api_error.h"
+#include "tools/serve/openai/chat_request.h"
+#include "tools/serve/openai/chat_writer.h"
 #include "tools/serve/openai/completion_request.h"
 #include "tools/serve/openai/completion_writer.h"
 #include "tools/serve/openai/json_reader.h"
+#include "tools/serve/openai/tokenize_request.h"
 #include "tools/serve/openai/utf8.h"
 
 namespace fastdecode {
@@ -37,7 +40,7 @@ bool Accepts(const std::function<void()>& read) {
 
 bool IsIn(double value, double low, double high) { return value >= low && value <= high; }
 
-void CheckFields(const serve::CompletionRequest& request) {
+void CheckFields(const serve::AnswerRequest& request) {
   const fd_request& fields = request.generate.fields;
   FD_CHECK(IsIn(fields.temperature, 0, 100) && IsIn(fields.top_p, 0.9e-6, 1) && IsIn(fields.min_p, 0, 1),
            "sampling is in range");
@@ -45,7 +48,7 @@ void CheckFields(const serve::CompletionRequest& request) {
                IsIn(fields.frequency_penalty, -2, 2) && fields.top_k >= 0,
            "penalties are in range");
   FD_CHECK(IsIn(fields.logprobs, -1, 20) && IsIn(fields.prompt_logprobs, -1, 20), "logprobs are in range");
-  FD_CHECK(fields.min_tokens <= fields.max_tokens, "lengths fit each other");
+  FD_CHECK(request.length_field == nullptr || fields.min_tokens <= fields.max_tokens, "lengths fit each other");
   FD_CHECK(fields.max_tokens > 0 || fields.prompt_logprobs >= 0, "something is wanted");
   FD_CHECK(request.generate.stop.size() <= kLimits.stop_strings, "stop strings have a limit");
   for (const std::string& stop : request.generate.stop) {
@@ -96,13 +99,52 @@ void WriteAnswer(const serve::CompletionRequest& request) {
   FD_CHECK(written["choices"][0]["logprobs"]["tokens"].size() == 4, "every token has a name");
 }
 
+// What the engine gets of a chat is what was checked.
+void CheckChat(const serve::ChatInput& input, const json& body) {
+  FD_CHECK(json::parse(input.messages) == body["messages"], "the engine reads the messages that were checked");
+  for (const json& message : body["messages"]) {
+    const std::string& role = message["role"].get_ref<const std::string&>();
+    FD_CHECK(!role.empty() && role.size() <= 64, "a message has a role");
+  }
+  for (const std::string& list : {input.tools, input.documents}) {
+    FD_CHECK(list.empty() || json::parse(list).is_array(), "lists are lists");
+  }
+  FD_CHECK(input.variables.empty() || json::parse(input.variables).is_object(), "variables are an object");
+  FD_CHECK(!(input.add_generation_prompt && input.continue_final_message), "a prompt ends in one way");
+}
+
+void WriteChat(const serve::ChatRequest& request) {
+  serve::AnswerWriter::Head head;
+  head.model = request.model;
+  head.logprobs = true;
+  const std::string& text = request.input.messages;
+  const serve::ChatWriter writer(
+      head, [&](int32_t id) { return text.substr(static_cast<size_t>(id) % (text.size() + 1), 3); },
+      request.include_reasoning);
+  serve::Piece piece;
+  piece.text = piece.reasoning = text;
+  piece.run.tokens = {0, 1, 2, 3};
+  piece.run.logprobs = {-0.0f, request.generate.fields.top_p, -INFINITY, -0.5f};
+  std::string chunk;
+  writer.AppendChunk(&piece, {}, &chunk);
+  FD_CHECK(chunk.find('\n') == chunk.size() - 2, "an event is one line");
+  const json choice = json::parse(chunk.substr(6))["choices"][0];
+  FD_CHECK(choice["delta"]["content"] == text, "what was written reads back");
+  FD_CHECK(choice["delta"].contains("reasoning") == request.include_reasoning, "reasoning is there if it may be");
+  FD_CHECK(choice["logprobs"]["content"].size() == 4, "every token is there");
+}
+
 }  // namespace
 
-// The input: the body of a request. It is accepted if any of the three endpoints would take it.
+// The input: the body of a request. It is accepted if any of the four endpoints would take it.
 bool FuzzOne(const std::string& input) {
-  json body;
-  if (!Accepts([&] { body = serve::ReadJsonObject(input); })) return false;
+  serve::JsonBody whole;
+  if (!Accepts([&] { whole = serve::ReadJsonBody(input); })) return false;
+  const json& body = whole.object;
   FD_CHECK(body.is_object() && serve::ReadJsonObject(body.dump()) == body, "what was read can be written");
+  for (const auto& [name, text] : whole.texts) {
+    FD_CHECK(!body[name].is_structured() || json::parse(text) == body[name], "a member's text is its value");
+  }
   fd_request defaults;
   fd_request_init(&defaults, sizeof(defaults));
   serve::CompletionRequest request;
@@ -112,10 +154,17 @@ bool FuzzOne(const std::string& input) {
     CheckPrompts(request);
     WriteAnswer(request);
   }
-  const bool tokenizes = Accepts([&] { serve::ReadTokenizeRequest(body); });
+  serve::ChatRequest chat;
+  const bool chats = Accepts([&] { chat = serve::ReadChatRequest(whole, kLimits, defaults, 7); });
+  if (chats) {
+    CheckFields(chat);
+    CheckChat(chat.input, body);
+    WriteChat(chat);
+  }
+  const bool tokenizes = Accepts([&] { serve::ReadTokenizeRequest(whole); });
   const bool detokenizes = Accepts([&] { serve::ReadDetokenizeRequest(body); });
-  // A text to complete can be tokenized as well.
-  return completes || detokenizes || (tokenizes && !body.contains("temperature"));
+  // What can be completed can be tokenized as well.
+  return completes || chats || detokenizes || (tokenizes && !body.contains("temperature"));
 }
 
 std::vector<std::string> FuzzSeeds() {
@@ -132,6 +181,14 @@ std::vector<std::string> FuzzSeeds() {
       R"("echo":true})",
       R"({"model":"tiny","prompt":"Once","add_special_tokens":true,"return_token_strs":true})",
       R"({"model":"tiny","tokens":[1,2,300]})",
+      R"({"model":"tiny","messages":[{"role":"system","content":"a\u00e9"},{"role":"user","name":"me","content":[)"
+      R"({"type":"text","text":"b"},{"type":"refusal","refusal":"no"}]}],"max_completion_tokens":7,"max_tokens":9,)"
+      R"("logprobs":true,"top_logprobs":3,"n":2,"temperature":0.5,"stop":"END","stream":true,)"
+      R"("stream_options":{"include_usage":true},"seed":1,"include_reasoning":false,"user":"me"})",
+      R"({"messages":[{"role":"user"},{"role":"assistant","content":null,"tool_calls":[{"id":"c","a":1.50}]}],)"
+      R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none","documents":[{"title":"t"}],)"
+      R"("chat_template_kwargs":{"enable_thinking":false,"a":[1]},"reasoning_effort":"low","temperature":1,)"
+      R"("add_generation_prompt":false,"continue_final_message":true,"response_format":{"type":"text"}})",
   };
 }
 

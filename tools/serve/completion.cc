@@ -22,8 +22,9 @@ double Seconds(uint64_t from_ns, uint64_t to_ns) {
 
 }  // namespace
 
-Completion::Completion(ServingContext* context, std::shared_ptr<Exchange> exchange, const std::string& id)
-    : context_(context), exchange_(std::move(exchange)), id_(id) {}
+Completion::Completion(ServingContext* context, std::shared_ptr<Exchange> exchange,
+                       std::unique_ptr<CompletionForm> form)
+    : context_(context), exchange_(std::move(exchange)), form_(std::move(form)) {}
 
 Completion::~Completion() = default;
 
@@ -49,17 +50,17 @@ void Completion::OnSubmitted() {
     return CountIfEnded();
   }
   answering_ = true;
-  writer_.emplace(CompletionWriter::Head{.id = "cmpl-" + (request_.request_id.empty() ? id_ : request_.request_id),
-                                         .created = exchange_->record.time_ns / 1'000'000'000,
-                                         .model = model_,
-                                         .logprobs = request_.generate.fields.logprobs >= 0,
-                                         .usage_in_chunks = request_.include_usage,
-                                         .continuous_usage = request_.continuous_usage,
-                                         .return_token_ids = request_.return_token_ids},
-                  [engine = context_->engine](int32_t id) { return TokenBytes(engine, id); });
-  exchange_->record.user = request_.user;
+  writer_ = form_->MakeWriter({.id = request_->request_id.empty() ? exchange_->record.id : request_->request_id,
+                               .created = exchange_->record.time_ns / 1'000'000'000,
+                               .model = model_,
+                               .logprobs = request_->generate.fields.logprobs >= 0,
+                               .usage_in_chunks = request_->include_usage,
+                               .continuous_usage = request_->continuous_usage,
+                               .return_token_ids = request_->return_token_ids},
+                              [engine = context_->engine](int32_t id) { return TokenBytes(engine, id); });
+  exchange_->record.user = request_->user;
   exchange_->record.choices = choices_.size();
-  if (request_.stream) {
+  if (request_->stream) {
     exchange_->headers.push_back({"Cache-Control", "no-cache"});
     exchange_->headers.push_back({"X-Accel-Buffering", "no"});
     exchange_->StartStream("text/event-stream; charset=utf-8");
@@ -74,7 +75,7 @@ void Completion::OnRefused(const ApiError& error) {
   queued_tokens_ = 0;
   if (!over_) {
     over_ = true;
-    exchange_->record.user = request_.user;
+    if (request_ != nullptr) exchange_->record.user = request_->user;
     SendError(exchange_.get(), error);
   }
   CancelAll();
@@ -134,9 +135,7 @@ void Completion::OnEvent(size_t index, const fd_event& event, uint64_t now_ns) {
   }
   switch (event.kind) {
     case FD_EVENT_PROMPT:
-      if (!request_.echo || request_.generate.fields.logprobs < 0) break;
-      choice.piece.run.Append(event);
-      choice.piece.echoed_tokens = event.token_count;
+      form_->AddPrompt(event, &choice.piece);
       break;
     case FD_EVENT_TOKEN:
       OnToken(&choice, event, now_ns);
@@ -161,9 +160,9 @@ void Completion::OnToken(Choice* choice, const fd_event& event, uint64_t now_ns)
   generated_ += event.token_count;
   if (over_) return;
   // A chunk for each token, as long as its reader keeps up.
-  if (choice->has_token && answering_ && request_.stream) WriteNews(choice);
-  choice->piece.text.append(event.text, event.text_bytes);
-  if (request_.return_token_ids || event.logprobs != nullptr) choice->piece.run.Append(event);
+  if (choice->has_token && answering_ && request_->stream) WriteNews(choice);
+  form_->AddText(choice->slot.index, event, &choice->piece);
+  if (request_->return_token_ids || event.logprobs != nullptr) choice->piece.run.Append(event);
   choice->has_news = choice->has_token = true;
 }
 
@@ -177,12 +176,12 @@ void Completion::OnFinished(Choice* choice, const fd_event& event) {
     if (event.times != nullptr) queue_s_ = static_cast<double>(event.times->queue_ns) * 1e-9;
   }
   Piece& piece = choice->piece;
-  piece.text.append(event.text, event.text_bytes);
+  form_->AddText(choice->slot.index, event, &piece);
   choice->has_news = true;
   switch (event.finish) {
     case FD_FINISH_STOP: {
       piece.finish_reason = "stop";
-      const GenerateRequest& asked = request_.generate;
+      const GenerateRequest& asked = request_->generate;
       if (event.stop_index >= 0) piece.stop_string = asked.stop[static_cast<size_t>(event.stop_index)];
       const std::vector<int32_t>& stops = asked.stop_token_ids;
       if (std::find(stops.begin(), stops.end(), event.stop_token) != stops.end()) piece.stop_token = event.stop_token;
@@ -208,7 +207,7 @@ void Completion::OnFinished(Choice* choice, const fd_event& event) {
 void Completion::Advance() {
   if (over_ || !answering_) return;
   if (failure_) return Fail(*failure_);
-  if (!request_.stream) {
+  if (!request_->stream) {
     if (ended_ < choices_.size()) return;
     return SendWhole();
   }
@@ -218,8 +217,8 @@ void Completion::Advance() {
     all_written = all_written && !choice.has_news;
   }
   if (all_written) {
-    if (request_.include_usage) writer_->AppendUsageChunk(SoFar(), exchange_->out());
-    CompletionWriter::AppendDone(exchange_->out());
+    if (request_->include_usage) writer_->AppendUsageChunk(SoFar(), exchange_->out());
+    AnswerWriter::AppendDone(exchange_->out());
     End();
     return exchange_->End();
   }
@@ -258,10 +257,7 @@ void Completion::SendWhole() {
 void Completion::WriteNews(Choice* choice) {
   if (exchange_->unsent() + exchange_->out()->size() > kBehindBytes) return;
   writer_->AppendChunk(&choice->piece, SoFar(), exchange_->out());
-  choice->piece.text.clear();
-  choice->piece.run.Clear();
-  choice->piece.prompt_ids = nullptr;
-  choice->piece.echoed_tokens = 0;
+  choice->piece.StartNext();
   choice->has_news = choice->has_token = false;
 }
 
@@ -271,11 +267,11 @@ void Completion::Fail(const ApiError& error) {
   exchange_->record.finish = "error";
   exchange_->record.error = ErrorName(error);
   failure_ = error;
-  if (request_.stream) {
+  if (request_->stream) {
     for (Choice& choice : choices_) {
       if (choice.has_news) writer_->AppendChunk(&choice.piece, SoFar(), exchange_->out());
     }
-    CompletionWriter::AppendError(error, exchange_->out());
+    AnswerWriter::AppendError(error, exchange_->out());
     exchange_->Cut();
   } else {
     SendError(exchange_.get(), error);
@@ -303,7 +299,10 @@ void Completion::LeaveQueue(bool progressed, uint64_t now_ns) {
   context_->admission->Leave(queued_tokens_, progressed, now_ns, choices_.size());
 }
 
-Usage Completion::SoFar() const { return {.prompt_tokens = prompt_tokens_, .completion_tokens = generated_}; }
+Usage Completion::SoFar() const {
+  return {
+      .prompt_tokens = prompt_tokens_, .completion_tokens = generated_, .reasoning_tokens = form_->reasoning_tokens()};
+}
 
 void Completion::FillRecord() {
   AccessRecord& record = exchange_->record;
@@ -345,8 +344,10 @@ void Completion::CountIfEnded() {
   const uint64_t received = exchange_->request.received_ns;
   outcome.prompt_tokens = SoFar().prompt_tokens;
   outcome.generated_tokens = generated_;
-  outcome.max_tokens = request_.generate.fields.max_tokens;
-  outcome.choices = request_.n;
+  if (request_ != nullptr) {
+    if (request_->length_field != nullptr) outcome.max_tokens = request_->generate.fields.max_tokens;
+    outcome.choices = request_->n;
+  }
   for (const Choice& choice : choices_) {
     outcome.longest_choice_tokens = std::max(outcome.longest_choice_tokens, choice.generated);
   }

@@ -5,44 +5,23 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
-#include "tools/serve/admission.h"
+#include "tools/serve/completion_form.h"
 #include "tools/serve/engine_events.h"
 #include "tools/serve/http/exchange.h"
-#include "tools/serve/metrics.h"
-#include "tools/serve/openai/completion_request.h"
-#include "tools/serve/openai/completion_writer.h"
+#include "tools/serve/serving_context.h"
 
 namespace fastdecode::serve {
 
-class Completion;
-
-// What all requests have in common. Thread: as each member says; the rest is immutable once requests are taken.
-struct ServingContext {
-  asio::io_context* io = nullptr;
-  asio::thread_pool* helpers = nullptr;
-  fd_engine* engine = nullptr;
-  std::vector<std::string> names;  // of the model; the first is said in answers to requests that name none
-  uint64_t created_s = 0;          // since 1970: when it was loaded
-  size_t token_bytes_max = 0;      // of the longest token
-  RequestLimits limits;
-  fd_request defaults;
-  Admission* admission = nullptr;        // any thread
-  Metrics* metrics = nullptr;            // I/O thread
-  std::unordered_set<Completion*> live;  // I/O thread: those whose sequences have not all ended
-};
-
-// Throws ApiError if a request names a model that is not this one; returns the name that its answer says.
-std::string CheckModelName(const ServingContext& context, const std::string& name);
-// A request of POST /v1/completions: n sequences for each of its prompts, and their answer, streamed or whole.
-// A helper thread reads, tokenises and submits it (Work); everything else happens on the I/O thread. It lives until the
-// last of its sequences has ended, and cancels those that run when its client goes away.
+// A request for generated text: n sequences for each of its prompts, and their answer, streamed or whole. Its form says
+// what its endpoint makes of bodies, prompts and answers. A helper thread reads, tokenises and submits it (Work);
+// everything else happens on the I/O thread. It lives until the last of its sequences has ended, and cancels those that
+// run when its client goes away.
 class Completion : public EventOwner {
  public:
-  // `id`: the request's, unless its body gives another one.
-  Completion(ServingContext* context, std::shared_ptr<Exchange> exchange, const std::string& id);
+  // The exchange's record has the request's id, unless its body gives another one.
+  Completion(ServingContext* context, std::shared_ptr<Exchange> exchange, std::unique_ptr<CompletionForm> form);
   ~Completion() override;
 
   // Takes part in the context's `live`, and learns of a client that goes away. Before Work.
@@ -74,9 +53,7 @@ class Completion : public EventOwner {
 
   std::shared_ptr<Completion> Self() { return std::static_pointer_cast<Completion>(shared_from_this()); }
   void ReadRequest();
-  std::vector<int32_t> PromptIds(size_t index) const;
   void CheckIds() const;
-  void CheckAnswerSize() const;
   void Submit();
   void OnSubmitted();
   void OnRefused(const ApiError& error);
@@ -97,10 +74,10 @@ class Completion : public EventOwner {
 
   ServingContext* const context_;
   const std::shared_ptr<Exchange> exchange_;
-  const std::string id_;
+  const std::unique_ptr<CompletionForm> form_;
 
   // Written by the helper before OnSubmitted or OnRefused.
-  CompletionRequest request_;
+  AnswerRequest* request_ = nullptr;  // the form's; null: it has not been read
   std::string model_;
   std::vector<std::vector<int32_t>> prompts_;
   std::vector<Choice> choices_;  // never moved once submitted
@@ -109,7 +86,7 @@ class Completion : public EventOwner {
   uint64_t queued_tokens_ = 0;  // that admission counts for it
 
   // I/O thread.
-  std::optional<CompletionWriter> writer_;
+  std::unique_ptr<AnswerWriter> writer_;
   bool settled_ = false;    // OnSubmitted or OnRefused has been called...
   bool refused_ = false;    // ...which was the latter
   bool answering_ = false;  // ...which was the former, and the client was there

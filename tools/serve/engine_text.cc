@@ -35,20 +35,29 @@ void ThrowApiError(fd_status* status, std::string_view param) {
   throw error;
 }
 
+std::vector<int32_t> TokenizeParts(const fd_engine* engine, const fd_prompt_part* parts, size_t count,
+                                   bool add_special_tokens, std::string_view param) {
+  std::vector<int32_t> ids(16);
+  const char* at = reinterpret_cast<const char*>(parts);
+  for (size_t i = 0; i < count; ++i, at += parts->struct_size) {
+    ids.resize(ids.size() + reinterpret_cast<const fd_prompt_part*>(at)->text_bytes);
+  }
+  for (;;) {  // there are rarely more tokens than bytes; they are asked for again then
+    size_t needed = 0;
+    ThrowApiError(fd_tokenize(engine, parts, count, add_special_tokens, ids.data(), ids.size(), &needed), param);
+    const bool complete = needed <= ids.size();
+    ids.resize(needed);
+    if (complete) return ids;
+  }
+}
+
 std::vector<int32_t> Tokenize(const fd_engine* engine, std::string_view text, bool add_special_tokens) {
   fd_prompt_part part = {};
   part.struct_size = sizeof(part);
   part.special = 1;
   part.text = text.data();
   part.text_bytes = text.size();
-  std::vector<int32_t> ids(text.size() + 16);  // more is rare, and asked for again
-  for (;;) {
-    size_t count = 0;
-    ThrowApiError(fd_tokenize(engine, &part, 1, add_special_tokens, ids.data(), ids.size(), &count), "prompt");
-    const bool complete = count <= ids.size();
-    ids.resize(count);
-    if (complete) return ids;
-  }
+  return TokenizeParts(engine, &part, 1, add_special_tokens, "prompt");
 }
 
 std::string Detokenize(const fd_engine* engine, const std::vector<int32_t>& ids, bool special, std::string_view param) {

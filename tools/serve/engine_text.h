@@ -16,6 +16,9 @@ namespace fastdecode::serve {
 // a value.
 void ThrowApiError(fd_status* status, std::string_view param);
 
+// The ids of a prompt's parts, see fd_tokenize. `param`: the field that they are of.
+std::vector<int32_t> TokenizeParts(const fd_engine* engine, const fd_prompt_part* parts, size_t count,
+                                   bool add_special_tokens, std::string_view param);
 // A text in which special tokens become their ids, as those of /v1/completions do.
 std::vector<int32_t> Tokenize(const fd_engine* engine, std::string_view text, bool add_special_tokens);
 // `param`: the field that the ids are of.

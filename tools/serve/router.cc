@@ -6,11 +6,15 @@
 #include <random>
 
 #include "tools/serve/answers.h"
+#include "tools/serve/chat_form.h"
 #include "tools/serve/clock.h"
+#include "tools/serve/engine_chat.h"
 #include "tools/serve/engine_text.h"
-#include "tools/serve/openai/completion_writer.h"
 #include "tools/serve/openai/json_reader.h"
 #include "tools/serve/openai/json_text.h"
+#include "tools/serve/openai/piece.h"
+#include "tools/serve/openai/tokenize_request.h"
+#include "tools/serve/text_form.h"
 
 namespace fastdecode::serve {
 
@@ -70,6 +74,11 @@ const std::vector<Router::Route>& Router::Routes() {
        .needs_model = true,
        .generates = true,
        .answer = &Router::AnswerCompletions},
+      {.method = "POST",
+       .path = "/v1/chat/completions",
+       .needs_model = true,
+       .generates = true,
+       .answer = &Router::AnswerChatCompletions},
   };
   return kRoutes;
 }
@@ -332,9 +341,11 @@ void Router::AnswerLater(const std::shared_ptr<Exchange>& exchange, std::functio
 
 void Router::AnswerTokenize(const std::shared_ptr<Exchange>& exchange) {
   AnswerLater(exchange, [context = parts_.context, exchange] {
-    const TokenizeRequest request = ReadTokenizeRequest(ReadJsonObject(exchange->request.body));
+    const TokenizeRequest request = ReadTokenizeRequest(ReadJsonBody(exchange->request.body));
     CheckModelName(*context, request.model);
-    const std::vector<int32_t> ids = Tokenize(context->engine, request.prompt, request.add_special_tokens);
+    const std::vector<int32_t> ids =
+        request.chat ? RenderedChat(context->engine, *request.chat).Tokenize(request.add_special_tokens)
+                     : Tokenize(context->engine, request.prompt, request.add_special_tokens);
     std::string body = R"({"count":)";
     AppendJsonInteger(static_cast<int64_t>(ids.size()), &body);
     body += R"(,"max_model_len":)";
@@ -366,7 +377,15 @@ void Router::AnswerDetokenize(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Router::AnswerCompletions(const std::shared_ptr<Exchange>& exchange) {
-  auto completion = std::make_shared<Completion>(parts_.context, exchange, exchange->record.id);
+  Generate(exchange, std::make_unique<TextForm>(parts_.context));
+}
+
+void Router::AnswerChatCompletions(const std::shared_ptr<Exchange>& exchange) {
+  Generate(exchange, std::make_unique<ChatForm>(parts_.context));
+}
+
+void Router::Generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<CompletionForm> form) {
+  auto completion = std::make_shared<Completion>(parts_.context, exchange, std::move(form));
   completion->Begin();
   asio::post(*parts_.helpers, [completion] { completion->Work(); });
 }

@@ -75,6 +75,9 @@ class Router : public HttpHandler {
   void AnswerTokenize(const std::shared_ptr<Exchange>& exchange);
   void AnswerDetokenize(const std::shared_ptr<Exchange>& exchange);
   void AnswerCompletions(const std::shared_ptr<Exchange>& exchange);
+  void AnswerChatCompletions(const std::shared_ptr<Exchange>& exchange);
+  // Answers with generated text, of that form.
+  void Generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<CompletionForm> form);
   // Makes an answer on a helper and sends it from the I/O thread.
   void AnswerLater(const std::shared_ptr<Exchange>& exchange, std::function<std::string()> make);
   nlohmann::ordered_json ModelObject(const std::string& name) const;

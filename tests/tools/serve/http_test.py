@@ -2,8 +2,8 @@
 """The HTTP server against a stub engine, over raw sockets. "Bug class N" in a test's name or comment numbers what other
 servers had wrong.
 
-usage: http_test.py PROGRAM [CASES...] [unittest arguments]; CASES: endpoints, completions, streams, cancels,
-refusals, parsing, operators, life.
+usage: http_test.py PROGRAM [CASES...] [unittest arguments]; CASES: endpoints, completions, streams, chat,
+chat_streams, cancels, refusals, parsing, operators, life.
 """
 import pathlib
 import sys
@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import serve_harness  # noqa: E402
 
-ALL = ["endpoints", "completions", "streams", "cancels", "refusals", "parsing", "operators", "life"]
+ALL = ["endpoints", "completions", "streams", "chat", "chat_streams", "cancels", "refusals", "parsing", "operators", "life"]
 
 
 def main():

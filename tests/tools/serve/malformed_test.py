@@ -22,7 +22,7 @@ SPLICES = [b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\x00", b":", b" ", b"\t", b"0\r
            b"\xed\xa0\x80", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 5\r\n", b"Content-Length: 99999999999\r\n",
            b"Connection: close\r\n", b"Expect: 100-continue\r\n", b"HTTP/1.0", b"HTTP/2.0", b"HEAD", b"OPTIONS", b"{", b"}", b"[" * 200, b'"',
            b"\\", b"\\ud800", b"\\u0000", b"null", b"NaN", b"1e999", b"-0", b"9" * 400, b'"n":1000000000,', b'"stream":true,', b'"logprobs":20,',
-           b'"max_tokens":0,', b'"stop":["a"],', b'"echo":true,', b";x=y", b"GET / HTTP/1.1\r\n\r\n", b"A" * 3000]
+           b'"max_tokens":0,', b'"stop":["a"],', b'"echo":true,', b'"role":"user",', b'"content":[{"type":"text"}],', b'"tools":[{}],', b";x=y", b"GET / HTTP/1.1\r\n\r\n", b"A" * 3000]
 
 
 def chunked(body, random_):
@@ -46,9 +46,18 @@ def valid_requests(random_):
              harness.request("OPTIONS", "/v1/completions", headers={"Origin": "https://a.example",
                                                                     "Access-Control-Request-Method": "POST"})]
     all_ += [harness.completion(prompt, **{"max_tokens": 8, **more}) for prompt in prompts for more in fields]
-    for data in list(all_[-20:]):
-        body = data.split(b"\r\n\r\n", 1)[1]
-        all_.append(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(body, random_))
+    chats = ["a b c", "<think>a</think> b{bytes:e2}", "{error:x}", "{template-error:x}",
+             [{"role": "system", "content": "\u00e9 \u2028"}, {"role": "user", "content": [{"type": "text", "text": "a b"}]}],
+             [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]}]]
+    fields = [{}, {"stream": True}, {"n": 3, "seed": 1}, {"logprobs": True, "top_logprobs": 2}, {"include_reasoning": False},
+              {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "return_token_ids": True},
+              {"tools": [{"type": "function"}], "tool_choice": "none", "chat_template_kwargs": {"thinks": True}, "reasoning_effort": "low"},
+              {"add_generation_prompt": False, "continue_final_message": True, "documents": [{"title": "t"}]}]
+    all_ += [harness.chat(messages, **{"max_completion_tokens": 8, **more}) for messages in chats for more in fields]
+    all_.append(harness.request("POST", "/tokenize", harness.chat_body("a b", tools=[{"type": "function"}])))
+    for data in random_.sample([data for data in all_ if data.startswith(b"POST")], 40):
+        head, body = data.split(b"\r\n\r\n", 1)
+        all_.append(head.split(b"\r\n")[0] + b"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(body, random_))
     return all_
 
 

@@ -124,6 +124,25 @@ TEST(ReadJsonObjectTest, DeepNestingDoesNotTakeTheStack) {
   EXPECT_THAT(RefusalOf(Nested(100'000)), HasSubstr("more than 64 deep"));
 }
 
+TEST(ReadJsonBodyTest, ListsAndObjectsKeepTheirText) {
+  const std::string list = R"([ 1.50, {"b":1,"a":"]}\"\u00e9"} ,[],[[ ]]])";
+  const std::string object = "{ \"z\" : [ ],\n \"a\":{\"\u00e9\":1e2} }";
+  const std::string body =
+      "\ufeff {\"n\":12 ,\"list\":" + list + ",\"text\":\"[1]\",\"object\" : " + object + " ,\"none\":{}}";
+  const JsonBody read = ReadJsonBody(body);
+  EXPECT_EQ(read.object, ReadJsonObject(body));
+  ASSERT_THAT(read.texts, SizeIs(3));
+  EXPECT_EQ(read.texts.at("list"), list);
+  EXPECT_EQ(read.texts.at("object"), object);
+  EXPECT_EQ(read.texts.at("none"), "{}");
+}
+
+TEST(ReadJsonBodyTest, TheLastOfEqualKeysCounts) {
+  const JsonBody read = ReadJsonBody(R"({"a":[1],"b":{"a":[7]},"a":[2]})");
+  EXPECT_EQ(read.texts.at("a"), "[2]");
+  EXPECT_EQ(read.object["a"], nlohmann::json({2}));
+}
+
 TEST(ReadJsonObjectTest, MessagesStayShortAndUtf8) {
   EXPECT_THAT(RefusalOf("{\"a\":\"" + std::string(1 << 20, 'x')), HasSubstr("missing closing quote"));
   EXPECT_THAT(RefusalOf("{\"a\":1e" + std::string(1 << 20, '9') + "}"), StartsWith("the body is not valid JSON at"));

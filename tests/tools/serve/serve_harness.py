@@ -193,6 +193,17 @@ def completion(prompt, **fields):
     return request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1000, **fields})
 
 
+def chat(messages, **fields):
+    """The bytes of a request for a chat completion. `messages`: a list, or what a user says."""
+    return request("POST", "/v1/chat/completions", chat_body(messages, **fields))
+
+
+def chat_body(messages, **fields):
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    return {"messages": messages, **fields}
+
+
 def command(*arguments, model=MODEL):
     return [PROGRAM, "serve", "--model", str(model), *map(str, arguments)]
 
@@ -230,6 +241,9 @@ class Server(ServerProcess):
     def complete(self, prompt, headers=(), **fields):
         return self.ask("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1000, **fields}, headers)
 
+    def chat(self, messages, headers=(), **fields):
+        return self.ask("POST", "/v1/chat/completions", chat_body(messages, **fields), headers)
+
     def metrics(self, headers=()):
         """{name: [(labels, value)]}"""
         response = self.ask("GET", "/metrics", headers=headers)
@@ -238,9 +252,10 @@ class Server(ServerProcess):
         return metric_families(response.body.decode())
 
     def end(self):
-        # What still runs is cut.
         super().end()
-        super().end()
+        # What still runs is cut. A second signal to a process that is at its end already would be what ends it.
+        if not eventually(lambda: not self.alive(), seconds=2):
+            super().end()
 
 
 def make_certificate(name, common_name="localhost"):

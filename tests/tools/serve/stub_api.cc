@@ -19,30 +19,23 @@
 #include "nlohmann/json.hpp"
 #include "tests/tools/serve/request_defaults.h"
 #include "tests/tools/serve/stub_engine.h"
+#include "tests/tools/serve/stub_handles.h"
 
 using fastdecode::InitSized;
 using fastdecode::IsStructSize;
 using fastdecode::ReadSized;
 using fastdecode::ReadSizedAt;
 using fastdecode::WriteSized;
+using fastdecode::stub::Invalid;
 using fastdecode::stub::StubEngine;
 using fastdecode::stub::StubEvent;
 using fastdecode::stub::StubFailure;
-
-struct fd_status {
-  fd_code code;
-  std::string message;
-};
 
 struct fd_options {
   std::map<std::string, std::string> values;
   fd_log_sink sink = nullptr;
   void* user = nullptr;
   int level_min = 1;
-};
-
-struct fd_engine {
-  std::unique_ptr<StubEngine> engine;
 };
 
 namespace {
@@ -59,6 +52,7 @@ const fd_option_info kStubOptions[] = {
     {0, "stub-pause-us", "US", "1000", "pause before each token that its prompt does not set"},
     {0, "stub-homes-up", "N", "2", "homes that are connected, of two"},
     {0, "stub-tokenizer", "BOOL", "true", "false: the engine takes token ids alone"},
+    {0, "stub-chat-template", "BOOL", "true", "false: there is none, and chats cannot be rendered"},
 };
 
 char* CopyText(const std::string& text) {
@@ -66,8 +60,6 @@ char* CopyText(const std::string& text) {
   if (copy != nullptr) std::memcpy(copy, text.c_str(), text.size() + 1);
   return copy;
 }
-
-fd_status* Invalid(std::string message) { return new fd_status{FD_INVALID_ARGUMENT, std::move(message)}; }
 
 uint64_t NumberOption(const fd_options& options, const std::string& name) {
   const auto given = options.values.find(name);
@@ -100,6 +92,7 @@ StubEngine::Options ReadOptions(const fd_options& given) {
   options.pause_ns = NumberOption(given, "stub-pause-us") * 1000;
   options.homes_up = static_cast<uint32_t>(std::min<uint64_t>(NumberOption(given, "stub-homes-up"), 2));
   options.has_tokenizer = TextOption(given, "stub-tokenizer") != "false";
+  options.has_chat_template = TextOption(given, "stub-chat-template") != "false";
   const std::string cores = TextOption(given, "front-cores");
   if (cores.empty() || cores == "none" || cores == "auto") return options;
   for (const absl::string_view core : absl::StrSplit(cores, ',')) {

@@ -24,9 +24,9 @@ struct StubFailure {
   std::string message;
 };
 
-// An engine that plays what the prompts themselves say (stub_script.h). Programs link stub_api.cc, which puts it behind
-// the C interface, in the place of the engine. Owns: one thread, which plays what is due, and the event fd. Thread:
-// any, but Poll is one thread's at a time.
+// An engine that plays what the prompts themselves say (stub_script.h). Programs link stub_api.cc and stub_chat.cc,
+// which put it behind the C interface, in the place of the engine. Owns: one thread, which plays what is due, and the
+// event fd. Thread: any, but Poll is one thread's at a time.
 class StubEngine {
  public:
   struct Options {
@@ -37,6 +37,7 @@ class StubEngine {
     uint64_t pause_ns = 1'000'000;  // before each token
     uint32_t homes_up = 2;          // of two
     bool has_tokenizer = true;
+    bool has_chat_template = true;
     std::vector<int32_t> front_cores;
   };
   explicit StubEngine(Options options);

@@ -122,6 +122,11 @@ std::string_view WithoutWhiteEnd(std::string_view text) {
 }  // namespace
 
 Script ReadScript(std::string_view prompt) {
+  constexpr std::string_view kPlay = "{play}";
+  if (const size_t play = prompt.rfind(kPlay); play != std::string_view::npos) {
+    prompt.remove_prefix(play + kPlay.size());
+    prompt = prompt.substr(0, prompt.find("{end}"));
+  }
   Script script;
   size_t begin = 0;  // of the text that is not in the script yet
   for (size_t open = prompt.find('{'); open != std::string_view::npos; open = prompt.find('{', open + 1)) {

@@ -20,6 +20,7 @@ namespace fastdecode::stub {
 //   {stop}            ends with the model's stop token            {length}      ends as if the context were full
 //   {error:TEXT}      ends with this error                        {wait}        nothing comes until it is cancelled
 //   {hang} {hang:MS}  the engine makes no step, for nobody, until the request is cancelled, or so long
+//   {play}            all that is before the last one of these is not played, nor what is behind an {end} after it
 //
 // Behind the last word it ends with the stop token, as at {stop}. A prompt with other braces has them as text.
 struct ScriptStep {

@@ -2,54 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <string_view>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "tools/serve/openai/json_text.h"
 #include "tools/serve/openai/utf8.h"
 
 namespace fastdecode::serve {
 namespace {
-
-constexpr float kUnknown = std::numeric_limits<float>::quiet_NaN();
-constexpr std::string_view kEventBegin = "data: ";
-constexpr std::string_view kEventEnd = "\n\n";
-
-void AppendUsage(const Usage& usage, std::string* out) {
-  out->append(R"({"prompt_tokens":)");
-  AppendJsonInteger(static_cast<int64_t>(usage.prompt_tokens), out);
-  out->append(R"(,"completion_tokens":)");
-  AppendJsonInteger(static_cast<int64_t>(usage.completion_tokens), out);
-  out->append(R"(,"total_tokens":)");
-  AppendJsonInteger(static_cast<int64_t>(usage.prompt_tokens + usage.completion_tokens), out);
-  out->push_back('}');
-}
-
-void AppendIds(std::span<const int32_t> ids, std::string* out) {
-  out->push_back('[');
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i > 0) out->push_back(',');
-    AppendJsonInteger(ids[i], out);
-  }
-  out->push_back(']');
-}
-
-void AppendStopReason(const Piece& piece, std::string* out) {
-  if (piece.deadline) {
-    out->append(R"("deadline")");
-  } else if (!piece.stop_string.empty()) {
-    AppendJsonString(piece.stop_string, out);
-  } else if (piece.stop_token >= 0) {
-    AppendJsonInteger(piece.stop_token, out);
-  } else {
-    out->append("null");
-  }
-}
-
-float LogprobOf(const TokenRun& run, size_t index) {
-  return index < run.logprobs.size() ? run.logprobs[index] : kUnknown;
-}
 
 // Writes the members of one object, of equal names only the first.
 class NamedLogprobs {
@@ -72,107 +33,7 @@ class NamedLogprobs {
 
 }  // namespace
 
-std::string TokenName(std::string bytes) {
-  if (IsUtf8(bytes)) return bytes;
-  constexpr char kDigits[] = "0123456789abcdef";
-  // The escape begins with a backslash, which is escaped itself, so that no two have the same name.
-  std::string name = "bytes:";
-  for (const char c : bytes) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (byte >= 0x20 && byte < 0x7f && c != '\\') {
-      name.push_back(c);
-    } else {
-      name.append({'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]});
-    }
-  }
-  return name;
-}
-
-void TokenRun::Append(const fd_event& event) {
-  const size_t before = tokens.size();
-  if (before == 0) top_count = event.top_logprobs == nullptr ? 0 : event.top_logprob_count;
-  tokens.insert(tokens.end(), event.tokens, event.tokens + event.token_count);
-  if (event.logprobs != nullptr) {
-    logprobs.resize(before, kUnknown);
-    logprobs.insert(logprobs.end(), event.logprobs, event.logprobs + event.token_count);
-  } else if (!logprobs.empty()) {
-    logprobs.resize(tokens.size(), kUnknown);
-  }
-  top.resize(tokens.size() * top_count, {-1, kUnknown});
-  if (event.top_logprobs == nullptr) return;
-  const size_t count = std::min(top_count, event.top_logprob_count);
-  for (size_t i = 0; i < event.token_count; ++i) {
-    std::copy_n(event.top_logprobs + i * event.top_logprob_count, count, top.data() + (before + i) * top_count);
-  }
-}
-
-void TokenRun::Clear() {
-  tokens.clear();
-  logprobs.clear();
-  top.clear();
-  top_count = 0;
-}
-
-CompletionWriter::CompletionWriter(Head head, TokenBytes token_bytes)
-    : head_(std::move(head)), token_bytes_(std::move(token_bytes)) {
-  prefix_ = R"({"id":)";
-  AppendJsonString(head_.id, &prefix_);
-  prefix_ += R"(,"object":"text_completion","created":)";
-  AppendJsonInteger(static_cast<int64_t>(head_.created), &prefix_);
-  prefix_ += R"(,"model":)";
-  AppendJsonString(head_.model, &prefix_);
-  prefix_ += R"(,"choices":[)";
-}
-
-void CompletionWriter::AppendChunk(Piece* piece, const Usage& so_far, std::string* out) const {
-  out->append(kEventBegin);
-  out->append(prefix_);
-  AppendChoice(piece, out);
-  out->push_back(']');
-  if (head_.continuous_usage) {
-    out->append(R"(,"usage":)");
-    AppendUsage(so_far, out);
-  } else if (head_.usage_in_chunks) {
-    out->append(R"(,"usage":null)");
-  }
-  out->push_back('}');
-  out->append(kEventEnd);
-}
-
-void CompletionWriter::AppendUsageChunk(const Usage& usage, std::string* out) const {
-  out->append(kEventBegin);
-  out->append(prefix_);
-  out->append(R"(],"usage":)");
-  AppendUsage(usage, out);
-  out->push_back('}');
-  out->append(kEventEnd);
-}
-
-void CompletionWriter::AppendDone(std::string* out) {
-  out->append(kEventBegin);
-  out->append("[DONE]");
-  out->append(kEventEnd);
-}
-
-void CompletionWriter::AppendError(const ApiError& error, std::string* out) {
-  out->append(kEventBegin);
-  out->append(ErrorJson(error));
-  out->append(kEventEnd);
-}
-
-std::string CompletionWriter::Body(std::span<Piece> pieces, const Usage& usage) const {
-  std::string body = prefix_;
-  for (Piece& piece : pieces) {
-    if (&piece != pieces.data()) body.push_back(',');
-    AppendChoice(&piece, &body);
-  }
-  body.append(R"(],"usage":)");
-  AppendUsage(usage, &body);
-  body.push_back('}');
-  return body;
-}
-
-void CompletionWriter::AppendChoice(Piece* piece, std::string* out) const {
+void CompletionWriter::AppendChoice(Piece* piece, bool in_chunk, std::string* out) const {
   out->append(R"({"index":)");
   AppendJsonInteger(piece->index, out);
   out->append(R"(,"text":)");
@@ -183,14 +44,8 @@ void CompletionWriter::AppendChoice(Piece* piece, std::string* out) const {
   } else {
     out->append("null");
   }
-  out->append(R"(,"finish_reason":)");
-  if (piece->finish_reason == nullptr) {
-    out->append("null");
-  } else {
-    AppendJsonString(piece->finish_reason, out);
-  }
-  out->append(R"(,"stop_reason":)");
-  AppendStopReason(*piece, out);
+  out->push_back(',');
+  AppendEnd(*piece, out);
   if (head_.return_token_ids) {
     out->append(R"(,"prompt_token_ids":)");
     if (piece->prompt_ids == nullptr) {
@@ -229,7 +84,7 @@ void CompletionWriter::AppendLogprobs(Piece* piece, std::string* out) const {
   out->append(R"(],"token_logprobs":[)");
   for (size_t i = 0; i < count; ++i) {
     if (i > 0) out->push_back(',');
-    AppendJsonFloat(LogprobOf(run, i), out);
+    AppendJsonFloat(run.Logprob(i), out);
   }
   out->append(R"(],"top_logprobs":[)");
   for (size_t i = 0; i < count; ++i) {
@@ -242,7 +97,7 @@ void CompletionWriter::AppendLogprobs(Piece* piece, std::string* out) const {
 // The most likely tokens, and the chosen one if it is none of them. Where two have the same text, the more likely one
 // counts.
 void CompletionWriter::AppendTop(const TokenRun& run, size_t index, const std::string& chosen, std::string* out) const {
-  const float logprob = LogprobOf(run, index);
+  const float logprob = run.Logprob(index);
   if (std::isnan(logprob)) return static_cast<void>(out->append("null"));
   NamedLogprobs named(out);
   for (size_t i = index * run.top_count; i < (index + 1) * run.top_count; ++i) {

@@ -86,7 +86,8 @@ std::string ReasonOf(const std::string& what, const std::string& last_token) {
 // Builds the value from the parser's calls. Owns: nothing; throws ApiError. Thread: one.
 class DepthLimitedBuilder final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  DepthLimitedBuilder(std::string_view body, nlohmann::json* root) : body_(body), noted_(body.data()), root_(root) {}
+  DepthLimitedBuilder(std::string_view body, JsonBody* out)
+      : body_(body), noted_(body.data()), root_(&out->object), texts_(&out->texts) {}
   const char** noted() { return &noted_; }
 
   bool null() override { return Add(nullptr); }
@@ -101,6 +102,7 @@ class DepthLimitedBuilder final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(std::string& name) override {
+    if (open_.size() == 1) name_ = name;
     member_ = &(*open_.back())[std::move(name)];
     return true;
   }
@@ -137,23 +139,29 @@ class DepthLimitedBuilder final : public nlohmann::json_sax<nlohmann::json> {
                     "brackets are nested more than " + std::to_string(kJsonDepthMax) + " deep");
     }
     open_.push_back(Place(std::move(value)));
+    if (open_.size() == 2) begin_ = noted_ - 1;
     return true;
   }
   bool Close() {
     open_.pop_back();
+    // An array's elements have no names, and are nobody's text.
+    if (open_.size() == 1 && root_->is_object()) (*texts_)[name_] = {begin_, static_cast<size_t>(noted_ - begin_)};
     return true;
   }
 
   const std::string_view body_;
   const char* noted_;  // behind what the parser has read
   nlohmann::json* const root_;
+  std::map<std::string, std::string_view, std::less<>>* const texts_;
   std::vector<nlohmann::json*> open_;  // the value that is read, and those around it
   nlohmann::json* member_ = nullptr;   // of the innermost object: the one whose key has come
+  std::string name_;                   // the root's last key...
+  const char* begin_ = nullptr;        // ...and where its value begins
 };
 
 }  // namespace
 
-nlohmann::json ReadJsonObject(std::string_view body) {
+JsonBody ReadJsonBody(std::string_view body) {
   if (body.starts_with(kByteOrderMark)) body.remove_prefix(kByteOrderMark.size());
   if (body.find_first_not_of(" \t\r\n") == std::string_view::npos) {
     ApiError error;
@@ -163,14 +171,16 @@ nlohmann::json ReadJsonObject(std::string_view body) {
   // The parser would take a zero byte for the end.
   const size_t zero = body.find('\0');
   if (zero != std::string_view::npos) throw NotJson(body, zero, "there is a 0 byte");
-  nlohmann::json root;
-  DepthLimitedBuilder builder(body, &root);
+  JsonBody read;
+  DepthLimitedBuilder builder(body, &read);
   nlohmann::json::sax_parse(NotingIterator(body.data(), builder.noted()),
                             NotingIterator(body.data() + body.size(), builder.noted()), &builder);
-  if (root.is_object()) return root;
+  if (read.object.is_object()) return read;
   ApiError error;
-  error.message = std::string("the body is a JSON ") + root.type_name() + "; send an object";
+  error.message = std::string("the body is a JSON ") + read.object.type_name() + "; send an object";
   throw error;
 }
+
+nlohmann::json ReadJsonObject(std::string_view body) { return ReadJsonBody(body).object; }
 
 }  // namespace fastdecode::serve

@@ -2,6 +2,9 @@
 #define FASTDECODE_TOOLS_SERVE_OPENAI_JSON_READER_H_
 
 #include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "nlohmann/json.hpp"
@@ -11,9 +14,17 @@ namespace fastdecode::serve {
 // Nesting beyond this is refused while it is read, so that no request takes the stack.
 inline constexpr size_t kJsonDepthMax = 64;
 
-// The body of a request, which must be one JSON object of valid UTF-8. Throws ApiError that says where (line and
+// The body of a request: its values, and of members that are lists or objects the text, too, in which keys have the
+// order and numbers the form that the client gave them. Lends: the body.
+struct JsonBody {
+  nlohmann::json object;
+  std::map<std::string, std::string_view, std::less<>> texts;
+};
+
+// Reads the body of a request, which must be one JSON object of valid UTF-8. Throws ApiError that says where (line and
 // column) and what is wrong. Of a key that comes twice the last value counts, as in other servers.
-nlohmann::json ReadJsonObject(std::string_view body);
+JsonBody ReadJsonBody(std::string_view body);
+nlohmann::json ReadJsonObject(std::string_view body);  // the values alone
 
 }  // namespace fastdecode::serve
 

@@ -1,5 +1,6 @@
 #include "tools/serve/openai/refused_fields.h"
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -10,7 +11,19 @@ namespace fastdecode::serve {
 namespace {
 
 // The value of a field, beside null, that asks for nothing.
-enum class Idle { kNone, kFalse, kTrue, kZero, kOne, kMinusOne, kEmpty, kTextFormat, kTextModality };
+enum class Idle {
+  kNone,
+  kFalse,
+  kTrue,
+  kZero,
+  kOne,
+  kMinusOne,
+  kEmpty,
+  kWordAuto,
+  kWordNone,
+  kTextFormat,
+  kTextModality
+};
 
 struct UnservedField {
   std::string_view name;
@@ -18,25 +31,17 @@ struct UnservedField {
   std::string_view advice = {};  // what to do instead
 };
 
+// Of every endpoint.
 constexpr UnservedField kUnserved[] = {
     // Other names of fields that are served.
-    {"max_completion_tokens", Idle::kNone, "give max_tokens; this name is one of chat completions"},
     {"max_new_tokens", Idle::kNone, "give max_tokens"},
     {"n_predict", Idle::kNone, "give max_tokens"},
     {"min_new_tokens", Idle::kNone, "give min_tokens"},
-    {"top_logprobs", Idle::kNone, "give logprobs, the number of most likely tokens"},
-    {"n_probs", Idle::kZero, "give logprobs"},
-    {"prompt_logprobs", Idle::kNone, "give echo with logprobs"},
     {"repeat_penalty", Idle::kOne, "give repetition_penalty"},
     {"stop_sequences", Idle::kEmpty, "give stop"},
     {"no_stop_trim", Idle::kFalse, "give include_stop_str_in_output"},
     // What the text would follow.
-    {"messages", Idle::kNone, "give prompt; messages are for chat completions"},
-    {"prompt_embeds", Idle::kNone, "give the prompt as text or token ids"},
-    {"suffix", Idle::kEmpty, "text is only written at the end of a prompt"},
     {"truncate_prompt_tokens", Idle::kNone, "cut the prompt before it is sent; POST /tokenize counts its tokens"},
-    {"tools", Idle::kEmpty, "completions call no tools"},
-    {"functions", Idle::kEmpty, "completions call no functions"},
     {"audio", Idle::kNone, "answers are text"},
     {"modalities", Idle::kTextModality, "answers are text"},
     {"web_search_options", Idle::kNone, "nothing is searched"},
@@ -86,7 +91,40 @@ constexpr UnservedField kUnserved[] = {
     // How it would be written.
     {"spaces_between_special_tokens", Idle::kTrue, "special tokens are joined as the tokenizer does it"},
     {"return_tokens_as_token_ids", Idle::kFalse, "give return_token_ids"},
+};
+
+constexpr UnservedField kUnservedInCompletions[] = {
+    {"max_completion_tokens", Idle::kNone, "give max_tokens; this name is one of chat completions"},
+    {"top_logprobs", Idle::kNone, "give logprobs, the number of most likely tokens"},
+    {"n_probs", Idle::kZero, "give logprobs"},
+    {"prompt_logprobs", Idle::kNone, "give echo with logprobs"},
     {"logprob_token_ids", Idle::kNone, "give logprobs, the number of most likely tokens"},
+    {"messages", Idle::kNone, "give prompt; POST /v1/chat/completions takes messages"},
+    {"prompt_embeds", Idle::kNone, "give the prompt as text or token ids"},
+    {"suffix", Idle::kEmpty, "text is only written at the end of a prompt"},
+    {"tools", Idle::kEmpty, "completions call no tools"},
+    {"functions", Idle::kEmpty, "completions call no functions"},
+};
+
+constexpr UnservedField kUnservedInChat[] = {
+    {"n_probs", Idle::kZero, "give logprobs and top_logprobs"},
+    {"prompt_logprobs", Idle::kNone, "POST /v1/completions has log-probabilities of prompts"},
+    {"logprob_token_ids", Idle::kNone, "give logprobs and top_logprobs"},
+    {"prompt", Idle::kNone, "give messages; POST /v1/completions takes a prompt"},
+    {"prompt_embeds", Idle::kNone, "give messages"},
+    {"suffix", Idle::kEmpty, "give messages"},
+    {"echo", Idle::kFalse, "POST /v1/completions repeats prompts"},
+    {"best_of", Idle::kOne, "answers are not ranked"},
+    {"functions", Idle::kEmpty, "calls of functions are not read from answers"},
+    {"function_call", Idle::kWordNone, "calls of functions are not read from answers"},
+    // Reasoning under other servers' names.
+    {"reasoning", Idle::kNone, "give reasoning_effort, or chat_template_kwargs"},
+    {"thinking", Idle::kNone, "give reasoning_effort, or chat_template_kwargs"},
+    {"enable_thinking", Idle::kNone, "give it in chat_template_kwargs"},
+    {"reasoning_format", Idle::kWordAuto,
+     "reasoning is told apart from the answer where the model's template shows how"},
+    {"separate_reasoning", Idle::kTrue, "reasoning is told apart from the answer; include_reasoning leaves it out"},
+    {"stream_reasoning", Idle::kTrue, "reasoning comes as it is generated"},
 };
 
 bool IsNumber(const nlohmann::json& value, int64_t number) { return AsInteger(value) == number; }
@@ -108,6 +146,10 @@ bool IsIdle(const nlohmann::json& value, Idle idle) {
     case Idle::kEmpty:
       return (value.is_string() && value.get_ref<const std::string&>().empty()) ||
              (value.is_structured() && value.empty());
+    case Idle::kWordAuto:
+      return value == "auto";
+    case Idle::kWordNone:
+      return value == "none";
     case Idle::kTextFormat:
       return value.is_object() && value.value("type", nlohmann::json()) == "text";
     case Idle::kTextModality:
@@ -116,16 +158,25 @@ bool IsIdle(const nlohmann::json& value, Idle idle) {
   return false;
 }
 
-}  // namespace
-
-void RefuseUnservedFields(const nlohmann::json& body) {
-  for (const UnservedField& field : kUnserved) {
+void Refuse(std::span<const UnservedField> table, const nlohmann::json& body) {
+  for (const UnservedField& field : table) {
     const auto found = body.find(field.name);
     if (found == body.end() || found->is_null() || IsIdle(*found, field.idle)) continue;
     std::string message = std::string(field.name) + ": " + ShowValue(*found) + " is not supported; ";
     if (!field.advice.empty()) message += std::string(field.advice) + ", and ";
     throw BadField(field.name, message + "leave this field out");
   }
+}
+
+}  // namespace
+
+void RefuseUnservedFields(Endpoint endpoint, const nlohmann::json& body) {
+  if (endpoint == Endpoint::kCompletions) {
+    Refuse(kUnservedInCompletions, body);
+  } else {
+    Refuse(kUnservedInChat, body);
+  }
+  Refuse(kUnserved, body);
 }
 
 }  // namespace fastdecode::serve

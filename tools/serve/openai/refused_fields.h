@@ -5,10 +5,12 @@
 
 namespace fastdecode::serve {
 
-// Throws an ApiError if a body of POST /v1/completions has a field that would change the answer and is not served, but
-// for values that ask for nothing. These are fields of OpenAI, vLLM, SGLang, llama-server and
-// text-generation-inference. Thread: any.
-void RefuseUnservedFields(const nlohmann::json& body);
+enum class Endpoint { kCompletions, kChatCompletions };
+
+// Throws an ApiError if a body of this endpoint has a field that would change the answer and is not served, but for
+// values that ask for nothing. These are fields of OpenAI, vLLM, SGLang, llama-server and text-generation-inference.
+// Thread: any.
+void RefuseUnservedFields(Endpoint endpoint, const nlohmann::json& body);
 
 }  // namespace fastdecode::serve
 
