@@ -1,4 +1,4 @@
-// fastdecode serve: OpenAI's completions over HTTP.
+// fastdecode serve: OpenAI's chats and completions over HTTP.
 #include <unistd.h>
 
 #include <cstdio>
@@ -73,7 +73,7 @@ void Serve(ServeFlags flags, const EngineFlags& engine_flags) {
 
 void AddServe(CLI::App& program) {
   auto flags = std::make_shared<ServeFlags>();
-  CLI::App* command = program.add_subcommand("serve", "Answer OpenAI's completions API over HTTP (docs/SERVING.md)");
+  CLI::App* command = program.add_subcommand("serve", "Answer OpenAI's chat and completions API over HTTP (docs/SERVING.md)");
   serve::ServerOptions& server = flags->server;
   const char* group = "Address";
   command->add_option("--host", server.listen.host, "address or name to listen on [127.0.0.1]")
