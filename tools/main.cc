@@ -34,12 +34,14 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   program.get_formatter()->column_width(34);
   fastdecode::AddGenerate(program);
+  fastdecode::AddChat(program);
   fastdecode::AddServe(program);
   fastdecode::AddWorker(program);
   fastdecode::AddSynth(program);
   fastdecode::AddBench(program);
   fastdecode::AddLatency(program);
   fastdecode::AddDoctor(program);
+  fastdecode::AddTemplate(program);
   fastdecode::AddCompletion(program);
   fastdecode::RefuseEmptyValues(program);
   try {

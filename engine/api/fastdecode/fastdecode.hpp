@@ -10,6 +10,14 @@
 //   fastdecode::TokenStream stream = engine.Submit(request);
 //   while (auto event = stream.Next()) std::cout << event->text << std::flush;
 //
+// A chat instead of a prompt:
+//
+//   fastdecode::ChatParameters chat;
+//   chat.messages = R"([{"role": "user", "content": "Tell me a story."}])";
+//   const fastdecode::Chat rendered = engine.RenderChat(chat);
+//   rendered.SetPrompt(&request);
+//   fastdecode::ChatReader reader(rendered);  // for event: reader.Read(event->text, event->finished).content
+//
 // Errors are thrown as fastdecode::Error. Threads: as fastdecode.h says; a TokenStream is one thread's.
 #ifndef FASTDECODE_FASTDECODE_HPP_
 #define FASTDECODE_FASTDECODE_HPP_
@@ -142,6 +150,130 @@ class RequestView {
   std::vector<fd_prompt_part> parts_;
   std::vector<const char*> stop_;
 };
+
+// What a chat is made of: JSON as fd_chat_input, which see, has it. An empty text: there is none.
+struct ChatParameters {
+  std::string messages;          // an array of objects with role and content
+  std::string tools, documents;  // arrays
+  std::string variables;         // an object of further values for the template
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;  // not together with add_generation_prompt
+  int64_t now_s = -1;                   // the time that the template is told, in seconds since 1970; < 0: the clock's
+};
+
+// A rendered chat: a prompt, and how its answers are read. It does not need the engine any more; any thread may read
+// it.
+class Chat {
+ public:
+  Chat(const fd_engine* engine, const ChatParameters& parameters) {
+    fd_chat_input input;
+    fd_chat_input_init(&input, sizeof(input));
+    input.add_generation_prompt = parameters.add_generation_prompt ? 1 : 0;
+    input.continue_final_message = parameters.continue_final_message ? 1 : 0;
+    input.now_s = parameters.now_s;
+    const auto lend = [](const std::string& text, const char** at, size_t* bytes) {
+      if (text.empty()) return;
+      *at = text.data();
+      *bytes = text.size();
+    };
+    lend(parameters.messages, &input.messages, &input.messages_bytes);
+    lend(parameters.tools, &input.tools, &input.tools_bytes);
+    lend(parameters.documents, &input.documents, &input.documents_bytes);
+    lend(parameters.variables, &input.variables, &input.variables_bytes);
+    ThrowIfError(fd_chat_render(engine, &input, &chat_));
+  }
+  Chat(Chat&& other) noexcept : chat_(std::exchange(other.chat_, nullptr)) {}
+  Chat& operator=(Chat&& other) noexcept {
+    std::swap(chat_, other.chat_);
+    return *this;
+  }
+  ~Chat() { fd_chat_destroy(chat_); }
+
+  // A copy of the prompt's parts. A request that has them is to have add_special_tokens = 0: SetPrompt does that, too.
+  std::vector<PromptPart> Parts() const {
+    std::vector<PromptPart> parts;
+    size_t count = 0;
+    const char* at = reinterpret_cast<const char*>(fd_chat_parts(chat_, &count));
+    for (size_t i = 0; i < count; ++i) {
+      fd_prompt_part part = {};  // the library's may be longer
+      uint32_t size = 0;
+      std::memcpy(&size, at, sizeof(size));
+      std::memcpy(&part, at, std::min<size_t>(size, sizeof(part)));
+      at += size;
+      parts.push_back({std::string(part.text, part.text_bytes), part.special != 0, {}, part.joins != 0});
+    }
+    return parts;
+  }
+  // All of the prompt as one text, for people: what of it may be a special token, the parts alone know.
+  std::string Text() const {
+    std::string text;
+    for (const PromptPart& part : Parts()) text += part.text;
+    return text;
+  }
+  // Copies the prompt into the request, and sets what fd_chat_set_prompt sets. The request needs the chat no longer.
+  void SetPrompt(GenerateRequest* request) const {
+    if (fd_chat_set_prompt(chat_, &request->fields) != 0) {
+      throw Error(FD_INVALID_ARGUMENT, "the request's struct_size is not one that the library knows");
+    }
+    request->parts = Parts();
+  }
+  const fd_chat* get() const { return chat_; }
+
+ private:
+  fd_chat* chat_ = nullptr;
+};
+
+// Takes one answer to a chat apart into reasoning and content. Thread: one. It does not need the chat any more.
+class ChatReader {
+ public:
+  struct Piece {
+    std::string reasoning;
+    std::string content;  // comes after the reasoning where there are both
+  };
+
+  explicit ChatReader(const Chat& chat) : reader_(fd_chat_reader_create(chat.get())) {
+    if (reader_ == nullptr) throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for a reader of answers");
+    Read("");  // the prompt may have begun the reasoning
+  }
+  ChatReader(ChatReader&& other) noexcept
+      : reader_(std::exchange(other.reader_, nullptr)), in_reasoning_(other.in_reasoning_) {}
+  ChatReader& operator=(ChatReader&& other) noexcept {
+    std::swap(reader_, other.reader_);
+    std::swap(in_reasoning_, other.in_reasoning_);
+    return *this;
+  }
+  ~ChatReader() { fd_chat_reader_destroy(reader_); }
+
+  // What the text of the next event adds; what may be the beginning of a mark is held back. `last`: nothing follows,
+  // and what was held back comes.
+  Piece Read(std::string_view text, bool last = false) {
+    fd_chat_piece piece = {};
+    piece.struct_size = sizeof(piece);
+    if (fd_chat_read(reader_, text.data(), text.size(), last ? 1 : 0, &piece) != 0) {
+      throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for an answer");
+    }
+    in_reasoning_ = piece.in_reasoning != 0;
+    return {std::string(piece.reasoning, piece.reasoning_bytes), std::string(piece.content, piece.content_bytes)};
+  }
+  // Where what has been read ends, the model is reasoning.
+  bool in_reasoning() const { return in_reasoning_; }
+
+ private:
+  fd_chat_reader* reader_;
+  bool in_reasoning_ = false;
+};
+
+// Renders any template, for people who write them: fd_template_render, which see.
+inline std::string RenderTemplate(const std::string& name, std::string_view source, std::string_view context_json,
+                                  int64_t now_s = -1) {
+  char* text = nullptr;
+  size_t bytes = 0;
+  ThrowIfError(fd_template_render(CText("name", name), source.data(), source.size(), context_json.data(),
+                                  context_json.size(), now_s, &text, &bytes));
+  std::string copy(text, bytes);
+  fd_string_free(text);
+  return copy;
+}
 
 // A copy of an fd_event, which see, that keeps.
 struct TokenEvent {
@@ -292,6 +424,11 @@ class InferenceEngine {
     if (!fits) fd_token_bytes(engine_, id, &bytes[0], count);
     return bytes;
   }
+
+  // Messages as the model's template writes them; see fd_chat_render.
+  Chat RenderChat(const ChatParameters& parameters) const { return Chat(engine_, parameters); }
+  bool has_chat_template() const { return fd_has_chat_template(engine_) != 0; }
+  std::string chat_template_missing_reason() const { return fd_chat_template_missing_reason(engine_); }
 
   int vocab_size() const { return fd_vocab_size(engine_); }
   int max_context() const { return fd_max_context(engine_); }

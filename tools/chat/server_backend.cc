@@ -1,0 +1,277 @@
+// Chats with a server that speaks OpenAI's API.
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tools/bench/serve_client.h"
+#include "tools/bench/serve_stream.h"
+#include "tools/chat/chat_backend.h"
+
+namespace fastdecode::chat {
+
+namespace {
+
+namespace http = boost::beast::http;
+using Json = nlohmann::ordered_json;
+
+constexpr int kLookMs = 50;        // how long a Ctrl-C may wait
+constexpr double kTimeoutS = 600;  // without a byte
+
+std::string Reason() { return std::strerror(errno); }
+
+std::string ReadKeyFile(const std::string& path) {
+  if (path.empty()) return "";
+  std::string key = ReadFile(path);
+  key.resize(std::min(key.find_first_of("\r\n"), key.size()));
+  if (key.empty()) throw Error(FD_INVALID_ARGUMENT, "--api-key-file: " + path + ": its first line, the key, is empty");
+  return key;
+}
+
+// A connection for one request. Thread: one.
+class Socket {
+ public:
+  explicit Socket(const std::vector<char>& address) {
+    const auto* const where = reinterpret_cast<const sockaddr*>(address.data());
+    fd_ = socket(where->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd_ < 0 || connect(fd_, where, static_cast<socklen_t>(address.size())) != 0) {
+      const std::string reason = Reason();
+      if (fd_ >= 0) close(fd_);
+      throw Error(FD_UNAVAILABLE, "cannot connect: " + reason + "; is the server running?");
+    }
+  }
+  ~Socket() { close(fd_); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  void Send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) throw Error(FD_UNAVAILABLE, "the connection broke: " + Reason());
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    }
+  }
+
+  // False: nothing came for a moment. *bytes is empty at the end of the connection.
+  bool Receive(std::string* bytes) {
+    pollfd look = {fd_, POLLIN, 0};
+    if (poll(&look, 1, kLookMs) <= 0) return false;
+    char part[1 << 14];
+    const ssize_t got = recv(fd_, part, sizeof(part), 0);
+    if (got < 0 && errno == EINTR) return false;
+    if (got < 0) throw Error(FD_UNAVAILABLE, "the connection broke: " + Reason());
+    bytes->assign(part, static_cast<size_t>(got));
+    return true;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+std::string TextOf(const Json& object, const char* name) {
+  const auto field = object.find(name);
+  return field != object.end() && field->is_string() ? field->get<std::string>() : "";
+}
+
+std::string ErrorText(const Json& body) {
+  const auto error = body.is_object() ? body.find("error") : body.end();
+  if (!body.is_object() || error == body.end()) return "";
+  if (error->is_string()) return error->get<std::string>();
+  return error->is_object() ? TextOf(*error, "message") : "";
+}
+
+class WithServer final : public Backend {
+ public:
+  WithServer(const ServerFlags& server, const RequestFlags& flags, bool max_tokens_given)
+      : server_(serve_bench::FindServer(serve_bench::ParseServerUrl(server.url), ReadKeyFile(server.api_key_file),
+                                        kTimeoutS)),
+        flags_(flags),
+        max_tokens_given_(max_tokens_given) {
+    const Json models = Json::parse(serve_bench::Get(server_, "/v1/models"), nullptr, /*allow_exceptions=*/false);
+    const bool listed =
+        models.is_object() && models.contains("data") && models["data"].is_array() && !models["data"].empty();
+    if (!listed && server.model.empty()) {
+      throw Error(FD_UNAVAILABLE, server_.url.Text() + "/v1/models names no model; give --model NAME");
+    }
+    model_ = server.model.empty() ? TextOf(models["data"][0], "id") : server.model;
+    for (const Json& each : listed ? models["data"] : Json::array()) {
+      if (TextOf(each, "id") == model_ && each.contains("max_model_len") && each["max_model_len"].is_number_integer()) {
+        context_tokens_ = each["max_model_len"].get<int64_t>();
+      }
+    }
+  }
+
+  int64_t context_tokens() const override { return context_tokens_; }
+
+  Reply Ask(const std::vector<Message>& messages, const Show& show, const IsStopped& is_stopped) override {
+    const Clock::time_point begin = Clock::now();
+    Clock::time_point last_byte = begin;
+    Socket socket(server_.address);
+    socket.Send(RequestText(Body(messages)));
+    Reply reply;
+    Answer answer(&reply, show, begin);
+    for (std::string bytes; !answer.over();) {
+      if (is_stopped()) {
+        reply.stopped = true;
+        break;
+      }
+      if (!socket.Receive(&bytes)) {
+        if (SecondsSince(last_byte) > kTimeoutS)
+          throw Error(FD_UNAVAILABLE, "the server has said nothing for 10 minutes");
+        continue;
+      }
+      last_byte = Clock::now();
+      answer.Take(bytes);
+    }
+    reply.seconds = SecondsSince(begin);
+    return reply;
+  }
+
+ private:
+  // Reads an answer as it comes.
+  class Answer {
+   public:
+    Answer(Reply* reply, const Show& show, Clock::time_point begin) : reply_(reply), show_(show), begin_(begin) {
+      parser_.eager(true);
+      parser_.body_limit(boost::none);
+    }
+
+    bool over() const { return over_; }
+
+    // Throws Error if the server refuses the question.
+    void Take(std::string_view bytes) {
+      if (bytes.empty()) return AtEnd();
+      unread_ += bytes;
+      while (!unread_.empty() && !over_) {
+        boost::system::error_code error;
+        const size_t used = parser_.put(boost::asio::buffer(unread_), error);
+        unread_.erase(0, used);
+        const bool more = error == http::error::need_more;
+        if (error && !more) throw Error(FD_UNAVAILABLE, "what came is no HTTP answer: " + error.message());
+        if (parser_.is_header_done()) TakeBody();
+        if (parser_.is_done()) AtEnd();
+        if (more || used == 0) break;
+      }
+    }
+
+   private:
+    void TakeBody() {
+      std::string body = std::exchange(parser_.get().body(), {});
+      if (parser_.get().result() != http::status::ok) {
+        refusal_ += body;
+        return;
+      }
+      const bool fits = events_.Feed(body, [&](std::string_view data) { TakeEvent(data); });
+      if (!fits) throw Error(FD_UNAVAILABLE, "an event of the stream is longer than 16 MiB");
+    }
+
+    void TakeEvent(std::string_view data) {
+      if (data == "[DONE]") {
+        over_ = true;
+        return;
+      }
+      const Json chunk = Json::parse(data, nullptr, /*allow_exceptions=*/false);
+      if (!chunk.is_object()) throw Error(FD_UNAVAILABLE, "an event of the stream is no JSON object");
+      if (const std::string error = ErrorText(chunk); !error.empty()) {
+        reply_->error = error;
+        over_ = true;
+        return;
+      }
+      if (chunk.contains("usage") && chunk["usage"].is_object()) {
+        reply_->prompt_tokens = chunk["usage"].value("prompt_tokens", int64_t{-1});
+        reply_->tokens = chunk["usage"].value("completion_tokens", int64_t{-1});
+      }
+      if (!chunk.contains("choices") || !chunk["choices"].is_array() || chunk["choices"].empty()) return;
+      if (reply_->first_token_s < 0) reply_->first_token_s = SecondsSince(begin_);
+      const Json& choice = chunk["choices"][0];
+      reply_->cut_off = reply_->cut_off || TextOf(choice, "finish_reason") == "length";
+      has_finish_ = has_finish_ || !TextOf(choice, "finish_reason").empty();
+      if (!choice.contains("delta") || !choice["delta"].is_object()) return;
+      std::string reasoning = TextOf(choice["delta"], "reasoning_content");
+      if (reasoning.empty()) reasoning = TextOf(choice["delta"], "reasoning");
+      const std::string content = TextOf(choice["delta"], "content");
+      reply_->reasoning += reasoning;
+      reply_->content += content;
+      show_(reasoning, content);
+    }
+
+    void AtEnd() {
+      if (over_) return;
+      over_ = true;
+      if (parser_.is_header_done() && parser_.get().result() != http::status::ok) {
+        const Json body = Json::parse(refusal_, nullptr, /*allow_exceptions=*/false);
+        const std::string error = ErrorText(body);
+        throw Error(FD_UNAVAILABLE, "the server answers " + std::to_string(parser_.get().result_int()) + ": " +
+                                        (error.empty() ? refusal_.substr(0, 200) : error));
+      }
+      if (!has_finish_) reply_->error = "the connection ended before the answer did";
+    }
+
+    Reply* const reply_;
+    const Show& show_;
+    const Clock::time_point begin_;
+    http::response_parser<http::string_body> parser_;
+    serve_bench::EventReader events_;
+    std::string unread_;   // what the parser needs more for
+    std::string refusal_;  // the body of an answer that is not 200
+    bool over_ = false, has_finish_ = false;
+  };
+
+  std::string Body(const std::vector<Message>& messages) const {
+    Json body = {{"model", model_}, {"stream", true}, {"stream_options", {{"include_usage", true}}}};
+    body["messages"] = Json::parse(MessagesJson(messages));
+    const fd_request& fields = flags_.fields;
+    fd_request defaults;
+    fd_request_init(&defaults, sizeof(defaults));
+    const auto add = [&](const char* name, const auto& value, bool given) {
+      if (given) body[name] = value;
+    };
+    const auto given = [](const CLI::Option* option) { return option != nullptr && option->count() > 0; };
+    add("max_completion_tokens", fields.max_tokens, max_tokens_given_);
+    add("temperature", fields.temperature, given(flags_.temperature));
+    add("top_p", fields.top_p, given(flags_.top_p));
+    add("top_k", fields.top_k, given(flags_.top_k));
+    add("min_p", fields.min_p, given(flags_.min_p));
+    add("repetition_penalty", fields.repetition_penalty, given(flags_.repetition_penalty));
+    add("presence_penalty", fields.presence_penalty, fields.presence_penalty != defaults.presence_penalty);
+    add("frequency_penalty", fields.frequency_penalty, fields.frequency_penalty != defaults.frequency_penalty);
+    add("seed", fields.seed, fields.seed != defaults.seed);
+    add("min_tokens", fields.min_tokens, fields.min_tokens != defaults.min_tokens);
+    add("ignore_eos", true, fields.ignore_eos != 0);
+    add("stop", flags_.stop, !flags_.stop.empty());
+    add("stop_token_ids", flags_.stop_token_ids, !flags_.stop_token_ids.empty());
+    return body.dump();
+  }
+
+  std::string RequestText(const std::string& body) const {
+    std::string text =
+        "POST " + server_.url.prefix +
+        "/v1/chat/completions HTTP/1.1\r\nHost: " + (server_.url.host.empty() ? "localhost" : server_.url.host) +
+        "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) +
+        "\r\n";
+    if (!server_.api_key.empty()) text += "Authorization: Bearer " + server_.api_key + "\r\n";
+    return text + "\r\n" + body;
+  }
+
+  const serve_bench::Server server_;
+  const RequestFlags& flags_;
+  const bool max_tokens_given_;
+  std::string model_;
+  int64_t context_tokens_ = -1;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> ServerBackend(const ServerFlags& server, const RequestFlags& flags, bool max_tokens_given) {
+  return std::make_unique<WithServer>(server, flags, max_tokens_given);
+}
+
+}  // namespace fastdecode::chat
