@@ -7,6 +7,7 @@ namespace fastdecode::jinja {
 namespace {
 
 constexpr int kExpressionDepthMax = 200;  // of expressions in expressions
+constexpr int kChainMax = 1000;
 
 ExpressionPtr Make(Position at, decltype(Expression::node) node) {
   return std::make_unique<const Expression>(Expression{at, std::move(node)});
@@ -17,6 +18,19 @@ std::string DottedName(TokenStream* tokens) {
   while (tokens->TakeOperator(".")) name += "." + tokens->ExpectAnyName();
   return name;
 }
+
+// Counts the links of a chain such as a + b + c, which is a tree as deep as it is long.
+class Chain {
+ public:
+  void Link(Position at) {
+    if (++links_ > kChainMax) {
+      TokenStream::Fail("an expression has more than " + std::to_string(kChainMax) + " parts in a row", at);
+    }
+  }
+
+ private:
+  int links_ = 0;
+};
 
 }  // namespace
 
@@ -45,7 +59,9 @@ ExpressionPtr ExpressionParser::ReadConditional() {
   const Position at = tokens_.current().at;
   const size_t unknown_before = unknown_.size();
   ExpressionPtr then = ReadLogic(false);
+  Chain chain;
   while (tokens_.TakeName("if")) {
+    chain.Link(at);
     ExpressionPtr condition = ReadLogic(false);
     ExpressionPtr otherwise;
     if (tokens_.TakeName("else")) {
@@ -62,7 +78,9 @@ ExpressionPtr ExpressionParser::ReadLogic(bool is_and) {
   const Position at = tokens_.current().at;
   const auto read = [&] { return is_and ? ReadNot() : ReadLogic(true); };
   ExpressionPtr left = read();
+  Chain chain;
   while (tokens_.TakeName(is_and ? "and" : "or")) {
+    chain.Link(at);
     ExpressionPtr right = read();
     left = Make(at, Logic{is_and, std::move(left), std::move(right)});
   }
@@ -104,7 +122,9 @@ ExpressionPtr ExpressionParser::ReadComparison() {
 ExpressionPtr ExpressionParser::ReadSum() {
   const Position at = tokens_.current().at;
   ExpressionPtr left = ReadConcatenation();
+  Chain chain;
   while (tokens_.IsOperator("+") || tokens_.IsOperator("-")) {
+    chain.Link(at);
     const Arithmetic op = tokens_.Take().text == "+" ? Arithmetic::kAdd : Arithmetic::kSubtract;
     ExpressionPtr right = ReadConcatenation();
     left = Make(at, Binary{op, std::move(left), std::move(right)});
@@ -133,7 +153,9 @@ ExpressionPtr ExpressionParser::ReadProduct() {
     }
     return std::nullopt;
   };
+  Chain chain;
   while (const std::optional<Arithmetic> op = take()) {
+    chain.Link(at);
     ExpressionPtr right = ReadPower();
     left = Make(at, Binary{*op, std::move(left), std::move(right)});
   }
@@ -143,7 +165,9 @@ ExpressionPtr ExpressionParser::ReadProduct() {
 ExpressionPtr ExpressionParser::ReadPower() {
   const Position at = tokens_.current().at;
   ExpressionPtr left = ReadUnary(true);
+  Chain chain;
   while (tokens_.TakeOperator("**")) {
+    chain.Link(at);
     ExpressionPtr right = ReadUnary(true);
     left = Make(at, Binary{Arithmetic::kPower, std::move(left), std::move(right)});
   }
@@ -246,8 +270,10 @@ ExpressionPtr ExpressionParser::ReadDict() {
 }
 
 ExpressionPtr ExpressionParser::ReadPostfixes(ExpressionPtr inner) {
+  Chain chain;
   while (true) {
     const Position at = tokens_.current().at;
+    chain.Link(at);
     if (tokens_.IsOperator(".") || tokens_.IsOperator("[")) {
       inner = ReadSubscript(std::move(inner));
     } else if (tokens_.IsOperator("(")) {
@@ -260,8 +286,10 @@ ExpressionPtr ExpressionParser::ReadPostfixes(ExpressionPtr inner) {
 }
 
 ExpressionPtr ExpressionParser::ReadFiltersAndTests(ExpressionPtr inner) {
+  Chain chain;
   while (true) {
     const Position at = tokens_.current().at;
+    chain.Link(at);
     if (tokens_.TakeOperator("|")) {
       inner = ReadFilter(std::move(inner));
     } else if (tokens_.TakeName("is")) {
@@ -276,7 +304,9 @@ ExpressionPtr ExpressionParser::ReadFiltersAndTests(ExpressionPtr inner) {
 }
 
 ExpressionPtr ExpressionParser::ReadFilters(ExpressionPtr input, bool first_has_no_bar) {
+  Chain chain;
   while (first_has_no_bar || tokens_.TakeOperator("|")) {
+    chain.Link(tokens_.current().at);
     first_has_no_bar = false;
     input = ReadFilter(std::move(input));
   }
