@@ -90,11 +90,12 @@ std::optional<std::string> TokenText(const json& object, const char* name) {
   return std::nullopt;
 }
 
+// What the map says of a token counts before what the configuration says, as for the tokenizer.
 void AddSpecialTokens(const json& config, const json& map, ChatFiles* files) {
   for (const char* const name :
        {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-    std::optional<std::string> text = TokenText(config, name);
-    if (!text && !config.contains(name)) text = TokenText(map, name);
+    std::optional<std::string> text = TokenText(map, name);
+    if (!text) text = TokenText(config, name);
     if (text) files->special_tokens.emplace_back(name, *std::move(text));
   }
 }
@@ -135,8 +136,11 @@ absl::StatusOr<ChatFiles> ReadChatFiles(const std::string& model_dir, const std:
   const std::string config_file = model_dir + "/tokenizer_config.json";
   const absl::StatusOr<json> config = ReadObject(config_file);
   if (!config.ok()) return config.status();
-  const absl::StatusOr<json> map = ReadObject(model_dir + "/special_tokens_map.json");
-  if (!map.ok()) return map.status();
+  absl::StatusOr<json> map = json::object();
+  if (!config->contains("added_tokens_decoder")) {  // else transformers does not open it
+    map = ReadObject(model_dir + "/special_tokens_map.json");
+    if (!map.ok()) return map.status();
+  }
   AddSpecialTokens(*config, *map, &files);
   if (absl::Status added = AddControlTokens(*config, config_file, &files); !added.ok()) return added;
   const absl::Status added = given.empty() ? AddFolderTemplates(model_dir, *config, config_file, &files)

@@ -61,7 +61,20 @@ Value PrepareContent(const Value& content, const MessageForm& form, const std::s
   return form.takes_parts ? Value::List(std::move(parts)) : Value::String(std::move(joined));
 }
 
-// Arguments that are JSON in a string become what they say, if that is an object.
+// What a template takes as the arguments of a call: JSON in a string becomes what it says, if that is an object, and
+// nothing becomes an object without fields.
+Value PrepareArguments(const Value& arguments) {
+  if (arguments.Is(Kind::kNone)) return Value::OfDict(Dict());
+  if (!arguments.Is(Kind::kString)) return arguments;
+  if (arguments.text().empty()) return Value::OfDict(Dict());
+  try {
+    const Value parsed = jinja::LoadJson(arguments.bytes(), /*foreign=*/true);
+    return parsed.Is(Kind::kDict) ? parsed : arguments;
+  } catch (const Failure&) {
+    return arguments;
+  }
+}
+
 Value PrepareToolCalls(const Value& calls, const std::string& where) {
   if (!calls.Is(Kind::kList)) Fail(where + " is not an array");
   std::vector<Value> prepared;
@@ -69,18 +82,12 @@ Value PrepareToolCalls(const Value& calls, const std::string& where) {
     const Value* const function = call.Is(Kind::kDict) ? call.dict().Find("function") : nullptr;
     const Value* const arguments =
         function != nullptr && function->Is(Kind::kDict) ? function->dict().Find("arguments") : nullptr;
-    if (arguments == nullptr || !arguments->Is(Kind::kString)) {
+    if (arguments == nullptr) {
       prepared.push_back(call);
       continue;
     }
-    Value parsed;
-    try {
-      parsed = jinja::LoadJson(arguments->bytes(), /*foreign=*/true);
-    } catch (const Failure&) {
-      parsed = *arguments;
-    }
     Dict changed_function = function->dict();
-    changed_function.Set(Keyed("arguments"), parsed.Is(Kind::kDict) ? parsed : *arguments);
+    changed_function.Set(Keyed("arguments"), PrepareArguments(*arguments));
     Dict changed = call.dict();
     changed.Set(Keyed("function"), Value::OfDict(std::move(changed_function)));
     prepared.push_back(Value::OfDict(std::move(changed)));
@@ -136,7 +143,7 @@ Value ReadChatJson(const char* field, std::string_view json) {
 }
 
 void CheckObjects(const char* field, const Value& value) {
-  if (!value.Is(Kind::kList)) Fail(std::string(field) + " is not an array of objects");
+  if (!value.Is(Kind::kList)) Fail(std::string(field) + ": it is not an array of objects");
   for (size_t i = 0; i < value.items().size(); ++i) {
     if (!value.items()[i].Is(Kind::kDict)) Fail(std::string(field) + "[" + std::to_string(i) + "] is not an object");
   }
@@ -144,7 +151,7 @@ void CheckObjects(const char* field, const Value& value) {
 
 Value PrepareMessages(const Value& messages, const MessageForm& form) {
   CheckObjects("messages", messages);
-  if (messages.items().empty()) Fail("messages is empty; give at least one message");
+  if (messages.items().empty()) Fail("messages: there is none; give at least one");
   std::vector<Value> prepared;
   for (size_t i = 0; i < messages.items().size(); ++i) {
     prepared.push_back(PrepareMessage(messages.items()[i], form, "messages[" + std::to_string(i) + "]"));

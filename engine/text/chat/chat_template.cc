@@ -43,14 +43,14 @@ std::vector<RenderedChat::Part> PartsOf(const Text& text) {
 
 // Names that a request may not set: those that are the input's own fields, and the model's tokens.
 void CheckVariables(const Value& variables, const std::vector<std::pair<std::string, std::string>>& special_tokens) {
-  if (!variables.Is(Value::Kind::kDict)) throw Failure{.message = "chat_template_kwargs is not an object"};
+  if (!variables.Is(Value::Kind::kDict)) throw Failure{.message = "variables: they are not an object"};
   for (const auto& [key, value] : variables.dict().items) {
     const std::string& name = key.bytes();
     const bool taken = name == "messages" || name == "tools" || name == "documents" ||
                        name == "add_generation_prompt" ||
                        std::any_of(special_tokens.begin(), special_tokens.end(),
                                    [&](const auto& token) { return token.first == name; });
-    if (taken) throw Failure{.message = "chat_template_kwargs: " + name + " cannot be set here"};
+    if (taken) throw Failure{.message = "variables: " + name + " cannot be set here"};
   }
 }
 
@@ -161,7 +161,7 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const ChatInput& input) const 
     }
     Set(&variables, "add_generation_prompt", Value::Bool(input.add_generation_prompt));
     if (!input.variables.empty()) {
-      const Value more = ReadChatJson("chat_template_kwargs", input.variables);
+      const Value more = ReadChatJson("variables", input.variables);
       CheckVariables(more, special_tokens_);
       for (const auto& [key, value] : more.dict().items) variables.Set(key, value);
     }

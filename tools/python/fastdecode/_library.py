@@ -43,6 +43,14 @@ class fd_engine(Structure):
     pass
 
 
+class fd_chat(Structure):
+    pass
+
+
+class fd_chat_reader(Structure):
+    pass
+
+
 class fd_worker(Structure):
     pass
 
@@ -167,6 +175,35 @@ class fd_request(SizedStructure):
         ("logit_bias_count", c_size_t),
         ("show_special", c_int),
         ("reserved2", c_uint32),
+    ]
+
+
+class fd_chat_input(SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("add_generation_prompt", c_int),
+        ("continue_final_message", c_int),
+        ("reserved", c_uint32),
+        ("messages", c_char_p),
+        ("messages_bytes", c_size_t),
+        ("tools", c_char_p),
+        ("tools_bytes", c_size_t),
+        ("documents", c_char_p),
+        ("documents_bytes", c_size_t),
+        ("variables", c_char_p),
+        ("variables_bytes", c_size_t),
+        ("now_s", c_int64),
+    ]
+
+
+class fd_chat_piece(SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("in_reasoning", c_int),
+        ("reasoning", POINTER(c_char)),
+        ("reasoning_bytes", c_size_t),
+        ("content", POINTER(c_char)),
+        ("content_bytes", c_size_t),
     ]
 
 
@@ -324,6 +361,18 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fd_request_check": (POINTER(fd_status), [POINTER(fd_request)]),
     "fd_submit": (POINTER(fd_status), [POINTER(fd_engine), POINTER(fd_request), POINTER(c_uint64)]),
     "fd_cancel": (None, [POINTER(fd_engine), c_uint64]),
+    "fd_has_chat_template": (c_int, [POINTER(fd_engine)]),
+    "fd_chat_template_missing_reason": (c_char_p, [POINTER(fd_engine)]),
+    "fd_chat_input_init": (None, [POINTER(fd_chat_input), c_size_t]),
+    "fd_chat_render": (POINTER(fd_status), [POINTER(fd_engine), POINTER(fd_chat_input), POINTER(POINTER(fd_chat))]),
+    "fd_chat_destroy": (None, [POINTER(fd_chat)]),
+    "fd_chat_parts": (POINTER(fd_prompt_part), [POINTER(fd_chat), POINTER(c_size_t)]),
+    "fd_chat_set_prompt": (c_int, [POINTER(fd_chat), POINTER(fd_request)]),
+    "fd_chat_reader_create": (POINTER(fd_chat_reader), [POINTER(fd_chat)]),
+    "fd_chat_read": (c_int, [POINTER(fd_chat_reader), c_char_p, c_size_t, c_int, POINTER(fd_chat_piece)]),
+    "fd_chat_reader_destroy": (None, [POINTER(fd_chat_reader)]),
+    "fd_template_render": (POINTER(fd_status), [c_char_p, c_char_p, c_size_t, c_char_p, c_size_t, c_int64,
+                                                POINTER(owned_text), POINTER(c_size_t)]),
     "fd_next": (c_int, [POINTER(fd_engine), c_uint64, POINTER(fd_event), c_int64]),
     "fd_poll": (c_int, [POINTER(fd_engine), POINTER(fd_event), c_size_t, c_int64]),
     "fd_engine_event_fd": (c_int, [POINTER(fd_engine)]),

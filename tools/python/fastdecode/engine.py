@@ -10,14 +10,15 @@ import os
 import threading
 import time
 import weakref
-from dataclasses import dataclass
-from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from . import _errors as errors
 from . import _library as c
 from ._delivery import Delivery, Mailbox, Stream
-from .events import Event
-from .sampling import SamplingParams, c_text, checked_float, id_array, utf8
+from .chat import ChatAnswer, Messages, Now, RenderedChat, fill_input
+from .prompts import Prompt, PromptPart, c_parts, fill_prompt
+from .request import ChatRequest, Request
+from .sampling import SamplingParams, c_text, checked_float, id_array
 
 _NS = 1_000_000_000
 # By the levels of fd_log_sink.
@@ -26,23 +27,6 @@ _LOG_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 _SIGNAL_CHECK_S = 0.1
 
 
-@dataclass
-class PromptPart:
-    """A piece of a prompt: text, or token ids as they are.
-
-    What users typed is given with special=False, so that nobody can write a special token by its name; what the program
-    wrote around it, such as a chat template's text, with special=True. Text with joins=True goes on with that of the
-    part before it, and both are tokenised as one text.
-    """
-
-    text: str = ""
-    special: bool = False
-    ids: Optional[Sequence[int]] = None
-    joins: bool = False
-
-
-# Text; token ids; {"prompt": text} or {"prompt_token_ids": ids}; or parts.
-Prompt = Union[str, Sequence[int], Dict[str, Any], Sequence[PromptPart]]
 Log = Union[None, logging.Logger, Callable[[int, str], None]]
 
 
@@ -258,7 +242,8 @@ class Engine:
 
         `params`: None is what the model's makers recommend. `deadline`: seconds from now after which the request ends
         with what it has. `add_special_tokens`: of text and parts; as the tokenizer's template says (bos). Special
-        tokens in a text become their ids; parts say of each whether they do. Raises QueueFull if there are too many.
+        tokens in a text become their ids; parts say of each whether they do. Of a chat, for which submit_chat is, the
+        answer's text is as the model writes it. Raises QueueFull if there are too many.
         """
         mailbox = Mailbox()
         return Request(self, self._submit(prompt, params, mailbox, deadline, add_special_tokens))
@@ -271,8 +256,11 @@ class Engine:
         library = self._library
         library.fd_request_init(ctypes.byref(request), ctypes.sizeof(request))
         params.fill(request)
-        _fill_prompt(request, prompt)
-        request.add_special_tokens = add_special_tokens
+        if isinstance(prompt, RenderedChat):
+            prompt.fill(request)
+        else:
+            fill_prompt(request, prompt)
+            request.add_special_tokens = add_special_tokens
         if deadline is not None:
             seconds = checked_float("deadline", deadline)
             if not seconds >= 0:
@@ -318,11 +306,76 @@ class Engine:
             if left == 0 or (until is not None and time.monotonic() >= until):
                 return left
 
+    # ---- Chats
+    @property
+    def has_chat_template(self) -> bool:
+        """Without one chats are refused."""
+        with _Use(self) as handle:
+            return bool(self._library.fd_has_chat_template(handle))
+
+    @property
+    def chat_template_missing_reason(self) -> str:
+        """Why there is none, and what to do about it."""
+        with _Use(self) as handle:
+            return str(self._library.fd_chat_template_missing_reason(handle).decode("utf-8", "replace"))
+
+    def render_chat(self, messages: Messages, tools: Optional[Sequence[Any]] = None,
+                    documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
+                    continue_final_message: bool = False, now: Now = None, **variables: Any) -> RenderedChat:
+        """A chat as the model's template writes it.
+
+        `add_generation_prompt`: the prompt ends where the assistant's answer begins. `continue_final_message`: it ends
+        with the last message's text, and the answer goes on with that; then add_generation_prompt must be False. `now`:
+        the time that the template is told. `variables`: further values for the template.
+        """
+        given = c.fd_chat_input()
+        self._library.fd_chat_input_init(ctypes.byref(given), ctypes.sizeof(given))
+        given.add_generation_prompt = bool(add_generation_prompt)
+        given.continue_final_message = bool(continue_final_message)
+        fill_input(given, now, messages=messages, tools=tools, documents=documents, variables=variables or None)
+        chat = ctypes.POINTER(c.fd_chat)()
+        with _Use(self) as handle:
+            c.check(self._library.fd_chat_render(handle, ctypes.byref(given), ctypes.byref(chat)))
+        return RenderedChat(self, chat)
+
+    def submit_chat(self, messages: Union[Messages, RenderedChat], params: Optional[SamplingParams] = None, *,
+                    deadline: Optional[float] = None, **rendering: Any) -> ChatRequest:
+        """As submit, of a chat: its events have `reasoning` and `content`.
+
+        `params`: None is what the model's makers recommend, and an answer that may go on to the end of the context.
+        `rendering`: of the messages, as render_chat has it, such as tools=[...].
+        """
+        if not isinstance(messages, RenderedChat):
+            messages = self.render_chat(messages, **rendering)
+        elif rendering:
+            raise errors.invalid(f"{', '.join(sorted(rendering))}: the chat has been rendered already")
+        if params is None:
+            params = self.default_sampling_params()
+            params.max_tokens = None
+        reader = messages.reader()
+        return ChatRequest(self, self._submit(messages, params, Mailbox(), deadline, False), reader)
+
+    def chat(self, messages: Union[Messages, RenderedChat], params: Optional[SamplingParams] = None, *,
+             deadline: Optional[float] = None, **rendering: Any) -> ChatAnswer:
+        """The answer to a chat, with arguments of submit_chat. An exception, such as Ctrl-C, cancels it."""
+        answer = ChatAnswer()
+        for event in self.submit_chat(messages, params, deadline=deadline, **rendering):
+            answer.add(event)
+        return answer
+
+    async def chat_async(self, messages: Union[Messages, RenderedChat], params: Optional[SamplingParams] = None, *,
+                         deadline: Optional[float] = None, **rendering: Any) -> ChatAnswer:
+        """The same for an asyncio loop."""
+        answer = ChatAnswer()
+        async for event in self.submit_chat(messages, params, deadline=deadline, **rendering):
+            answer.add(event)
+        return answer
+
     # ---- Tokens and text
     def tokenize(self, prompt: Union[str, Sequence[PromptPart]], add_special_tokens: bool = True) -> List[int]:
         """Token ids of a text, whose special tokens become their ids, or of parts."""
         given = [PromptPart(prompt, special=True)] if isinstance(prompt, str) else list(prompt)
-        parts = _c_parts(given)
+        parts = c_parts(given)
         capacity = 16 + sum(part.text_bytes + part.id_count for part in parts)
         count = ctypes.c_size_t()
         with _Use(self) as handle:
@@ -444,125 +497,3 @@ class Engine:
         """KV pages of each home, as JSON. Asks the homes, which takes a second at most."""
         with _Use(self) as handle:
             return c.take_text(self._library.fd_engine_pages_json(handle))
-
-
-def _c_parts(parts: Sequence[PromptPart]) -> Any:
-    made = (c.fd_prompt_part * len(parts))()
-    for to, part in zip(made, parts):
-        to.struct_size = ctypes.sizeof(c.fd_prompt_part)
-        to.special = bool(part.special)
-        to.joins = bool(part.joins)
-        if part.ids is not None:
-            to.ids, to.id_count = id_array("ids of a part", part.ids)
-        else:
-            text = utf8("text of a part", part.text)
-            to.text, to.text_bytes = text, len(text)
-    return made
-
-
-def _fill_prompt(request: c.fd_request, prompt: Prompt) -> None:
-    if isinstance(prompt, dict):
-        keys = {key for key in prompt if prompt[key] is not None}
-        if not keys or not keys <= {"prompt", "prompt_token_ids"}:
-            raise errors.invalid(f"prompt: it has {sorted(keys)}, and may have prompt and prompt_token_ids alone")
-        prompt = prompt["prompt_token_ids" if "prompt_token_ids" in keys else "prompt"]
-    if isinstance(prompt, str):
-        text = utf8("prompt", prompt)
-        request.prompt, request.prompt_bytes = text, len(text)
-    elif isinstance(prompt, (list, tuple)) and prompt and all(isinstance(part, PromptPart) for part in prompt):
-        request.parts, request.part_count = _c_parts(prompt), len(prompt)
-    elif isinstance(prompt, (bytes, bytearray)):
-        raise TypeError("prompt: it is bytes, and text is str")
-    else:
-        request.prompt_ids, request.prompt_id_count = id_array("prompt", prompt)
-
-
-class Request:
-    """A request that an engine serves. Its events are read with `for event in request`, `async for event in request` or
-    next(), by one thread or task at a time.
-
-    A loop that is left early cancels the request, by break, by an exception or with its asyncio task; so do leaving
-    `with request:` and dropping the request.
-    """
-
-    def __init__(self, engine: Engine, stream: Stream) -> None:
-        self._engine = engine
-        self._stream = stream
-
-    @property
-    def id(self) -> int:
-        return self._stream.id
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has ended; events may be left to be read."""
-        return self._stream.finished
-
-    def cancel(self) -> None:
-        """It ends soon, with finish_reason "cancelled" unless it ended before."""
-        self._engine._cancel(self._stream)
-
-    def next(self, timeout: Optional[float] = None) -> Optional[Event]:
-        """The next event; None after the last one. Raises TimeoutError after `timeout` seconds."""
-        return self._engine._delivery.take(self._stream.mailbox, timeout)
-
-    def __iter__(self) -> Iterator[Event]:
-        return _Events(self)
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return _Events(self)
-
-    def __enter__(self) -> Request:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.cancel()
-
-    def __del__(self) -> None:
-        self._engine._abandon(self._stream)
-
-
-class _Events:
-    """Reads a request's events in a loop, which cancels the request if it is left early."""
-
-    __slots__ = ("_request",)
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    def __iter__(self) -> _Events:
-        return self
-
-    def __aiter__(self) -> _Events:
-        return self
-
-    def __next__(self) -> Event:
-        try:
-            event = self._request.next()
-        except BaseException:  # such as Ctrl-C; its traceback keeps this iterator
-            self._request.cancel()
-            raise
-        if event is None:
-            raise StopIteration
-        return event
-
-    async def __anext__(self) -> Event:
-        request = self._request
-        try:
-            event = await request._engine._delivery.take_async(request._stream.mailbox)
-        except BaseException:  # such as the task's cancellation; its traceback keeps this iterator
-            request.cancel()
-            raise
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    def close(self) -> None:
-        """Cancels the request, unless it has ended."""
-        self._request.cancel()
-
-    async def aclose(self) -> None:
-        self._request.cancel()
-
-    def __del__(self) -> None:
-        self._request.cancel()

@@ -9,8 +9,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _errors as errors
 from ._delivery import Mailbox, Stream
-from .engine import Engine, Prompt
+from .chat import ChatReader, Messages, RenderedChat
+from .engine import Engine
 from .events import Event, RequestTimes
+from .prompts import Prompt
 from .sampling import SamplingParams
 
 # Seconds after which a queue that is full of requests of others is tried again.
@@ -36,6 +38,7 @@ class CompletionOutput:
     """An answer. `token_ids` are without the stop token. `finish_reason` is "stop", "length", or "error".
 
     `stop_reason` is the stop string or the one of stop_token_ids that ended it; None for a stop token of the model.
+    Of a chat `text` is the content alone, and `reasoning` what the model thought before it.
     """
 
     index: int
@@ -45,6 +48,7 @@ class CompletionOutput:
     logprobs: Optional[List[Logprobs]] = None
     finish_reason: Optional[str] = None
     stop_reason: Union[None, int, str] = None
+    reasoning: Optional[str] = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -70,6 +74,8 @@ class _Job:
 
     output: RequestOutput
     params: SamplingParams
+    chat: Optional[RenderedChat] = None  # instead of the prompt's ids
+    reader: Optional[ChatReader] = None
     stream: Optional[Stream] = None
 
 
@@ -104,7 +110,30 @@ class LLM:
         for programs written for vLLM, and ignored. A prompt that cannot be raises an error before anything runs; a
         request that fails later has finish_reason "error". An exception, such as Ctrl-C, cancels all.
         """
-        jobs = self._jobs(prompts, sampling_params)
+        return self._answers(self._jobs(prompts, sampling_params))
+
+    def chat(self, messages: Union[Messages, Sequence[Messages]],
+             sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None, use_tqdm: Any = None, *,
+             add_generation_prompt: bool = True, continue_final_message: bool = False,
+             tools: Optional[Sequence[Any]] = None,
+             chat_template_kwargs: Optional[Dict[str, Any]] = None) -> List[RequestOutput]:
+        """The answers to a chat or to several, as generate gives those to prompts.
+
+        `messages`: of one chat, or a list of such. `sampling_params`: None is what the model's makers recommend, and
+        answers that may go on to the end of the context. The rest is as Engine.render_chat has it.
+        """
+        chats: Sequence[Any] = list(messages)
+        if chats and isinstance(chats[0], dict):
+            chats = [chats]
+        rendered = [self.engine.render_chat(chat, tools=tools, add_generation_prompt=add_generation_prompt,
+                                            continue_final_message=continue_final_message,
+                                            **(chat_template_kwargs or {})) for chat in chats]
+        if sampling_params is None:
+            sampling_params = self.engine.default_sampling_params()
+            sampling_params.max_tokens = None
+        return self._answers(self._jobs(rendered, sampling_params))
+
+    def _answers(self, jobs: List[_Job]) -> List[RequestOutput]:
         mailbox = Mailbox()
         running: Dict[int, _Job] = {}
         try:
@@ -148,7 +177,10 @@ class LLM:
             if params.logprobs is not None:
                 output.outputs[0].logprobs = []
                 output.outputs[0].cumulative_logprob = 0.0
-            jobs.append(_Job(output, params))
+            job = _Job(output, params)
+            if isinstance(prompt, RenderedChat):
+                job.chat, job.reader, output.outputs[0].reasoning = prompt, prompt.reader(), ""
+            jobs.append(job)
         return jobs
 
     def _read_prompt(self, prompt: Any) -> Tuple[Optional[str], List[int]]:
@@ -161,6 +193,8 @@ class LLM:
                 raise errors.invalid(f"prompt: it has {sorted(keys)}, and may have prompt and prompt_token_ids alone")
         elif isinstance(prompt, str):
             text, ids = prompt, None
+        elif isinstance(prompt, RenderedChat):
+            text, ids = prompt.text, prompt.token_ids()
         if ids is None:
             ids = self.engine.tokenize(text)  # type: ignore[arg-type]
         ids = list(ids)
@@ -173,7 +207,8 @@ class LLM:
         while submitted < len(jobs):
             job = jobs[submitted]
             try:
-                job.stream = self.engine._submit(job.output.prompt_token_ids, job.params, mailbox, None, True)
+                prompt = job.output.prompt_token_ids if job.chat is None else job.chat
+                job.stream = self.engine._submit(prompt, job.params, mailbox, None, True)
             except errors.QueueFull:
                 if mailbox.unfinished or mailbox.events:
                     break
@@ -198,7 +233,12 @@ class LLM:
             output.prompt_logprobs = [None, *rest]
             return
         answer = output.outputs[0]
-        answer.text += event.text
+        if job.reader is None:
+            answer.text += event.text
+        else:
+            reasoning, content = job.reader.read(event.text, event.finished)
+            answer.reasoning += reasoning  # type: ignore[operator]
+            answer.text += content
         answer.token_ids.extend(event.tokens)
         if event.logprobs is not None and answer.logprobs is not None:
             tops = event.top_logprobs
