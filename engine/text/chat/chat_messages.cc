@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/model/json_fields.h"
 #include "engine/text/jinja/failure.h"
 #include "engine/text/jinja/formatting.h"
 #include "engine/text/jinja/operations.h"
@@ -21,6 +22,8 @@ using Kind = jinja::Value::Kind;
 // Noncharacters around a name: no tokenizer and no template knows them. The space at the end shows whether the template
 // cuts white space.
 constexpr std::string_view kFinalMark = "\ufdd0end of the final message\ufdd1 ";
+
+constexpr size_t kShownBytesMax = 300;
 
 [[noreturn]] void Fail(std::string message) { throw Failure{.message = std::move(message)}; }
 
@@ -138,7 +141,7 @@ Value ReadChatJson(const char* field, std::string_view json) {
   try {
     return jinja::LoadJson(json, /*foreign=*/true);
   } catch (const Failure& failure) {
-    Fail(std::string(field) + ": " + failure.message);
+    Fail(std::string(field) + ": " + ShowText(failure.message, kShownBytesMax));  // it quotes what was read last
   }
 }
 

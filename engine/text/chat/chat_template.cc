@@ -156,7 +156,7 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const ChatInput& input) const 
     Set(&variables, "documents", Value::None());
     if (!input.documents.empty()) {
       const Value documents = ReadChatJson("documents", input.documents);
-      CheckObjects("documents", documents);
+      if (!documents.Is(Value::Kind::kNone)) CheckObjects("documents", documents);
       Set(&variables, "documents", documents);
     }
     Set(&variables, "add_generation_prompt", Value::Bool(input.add_generation_prompt));

@@ -87,9 +87,7 @@ ReasoningMarks FindReasoningMarks(const std::vector<std::string>& literals,
   if (!marks.shows_special) return marks;
   if (has_channels) marks.dropped.assign(std::begin(kChannelTexts), std::end(kChannelTexts));
   for (const std::string& token : special_tokens) {
-    const bool is_mark = std::any_of(marks.pairs.begin(), marks.pairs.end(),
-                                     [&](const Pair& pair) { return pair.begin == token || pair.end == token; });
-    if (!token.empty() && !is_mark) marks.dropped.push_back(token);
+    if (!token.empty()) marks.dropped.push_back(token);
   }
   return marks;
 }
@@ -109,6 +107,7 @@ ReasoningReader::Found ReasoningReader::FindNext() const {
     if (begins != nullptr && !begins->anywhere && !AtBeginning(at)) return;
     next = {at, mark.size(), begins, ends};
   };
+  // Marks go before equal texts that are dropped where they mark nothing.
   for (const Pair& pair : marks_->pairs) {
     if (open_ == nullptr) offer(pair.begin, &pair, false);
   }
@@ -154,7 +153,8 @@ void ReasoningReader::Emit(std::string_view text, std::string* reasoning, std::s
 
 void ReasoningReader::Read(std::string_view text, bool last, std::string* reasoning, std::string* content) {
   held_.append(text);
-  for (Found found = FindNext(); found.at != std::string::npos; found = FindNext()) {
+  // A mark is taken once nothing can follow that makes it part of a longer one, or of one that begins before it.
+  for (Found found = FindNext(); found.at < held_.size() - HeldBack(last); found = FindNext()) {
     const bool before_first = found.begins != nullptr && AtBeginning(found.at);
     if (!before_first) Emit(std::string_view(held_).substr(0, found.at), reasoning, content);
     held_.erase(0, found.at + found.size);

@@ -15,7 +15,7 @@ struct ReasoningMarks {
     bool anywhere = false;  // begins wherever it stands: it is a special token. Else at the answer's beginning alone
   };
   std::vector<Pair> pairs;
-  std::vector<std::string> dropped;  // texts that belong to neither part: other special tokens
+  std::vector<std::string> dropped;  // texts that belong to neither part where they are no marks: special tokens
   bool shows_special = false;        // a mark is a special token, so that answers must have these in their text
 };
 
