@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fastdecode/fastdecode.hpp>
 #include <filesystem>
 #include <fstream>
 
@@ -60,7 +59,7 @@ class PartialFile {
 void WriteOut(const std::string& text) {
   errno = 0;
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
-  throw Error(FD_UNAVAILABLE, std::string("stdout: cannot be written: ") + std::strerror(errno));
+  throw OutputError(FD_UNAVAILABLE, std::string("stdout: cannot be written: ") + std::strerror(errno));
 }
 
 void CheckWritable(const std::string& context, const std::string& path) {

@@ -1,13 +1,20 @@
 #ifndef FASTDECODE_TOOLS_OUTPUT_H_
 #define FASTDECODE_TOOLS_OUTPUT_H_
 
+#include <fastdecode/fastdecode.hpp>
 #include <functional>
 #include <ostream>
 #include <string>
 
 namespace fastdecode {
 
-// Writes to stdout at once. Throws Error if that fails (a full disk, a closed pipe), so that no result is lost in
+// The output is gone. Nothing that a command could say from then on would be read.
+class OutputError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Writes to stdout at once. Throws OutputError if that fails (a full disk, a closed pipe), so that no result is lost in
 // silence.
 void WriteOut(const std::string& text);
 

@@ -120,21 +120,38 @@ std::string ShortNumber(double value) {
 
 }  // namespace
 
-void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
+namespace {
+
+constexpr char kSamplingGroup[] = "Sampling";
+
+// An option that is a number.
+template <class Number>
+CLI::Option* AddNumber(CLI::App* command, const char* names, Number& value, const std::string& help, const char* type) {
+  return command->add_option(names, value, help)
+      ->transform(AnyNumber<Number>())
+      ->type_name(type)
+      ->group(kSamplingGroup);
+}
+
+CLI::Option* AddMaxTokens(CLI::App* command, RequestFlags& flags, const std::string& help) {
+  return AddNumber(command, "-n,--max-tokens,--n-predict", flags.fields.max_tokens, help, "N");
+}
+
+CLI::Option* AddSeed(CLI::App* command, RequestFlags& flags, const std::string& help) {
+  return AddNumber(command, "-s,--seed", flags.fields.seed, help, "N");
+}
+
+// What every command has that asks for answers.
+void AddSampling(CLI::App* command, RequestFlags& flags) {
   fd_request& r = flags.fields;
-  r.max_tokens = 128;
-  const char* group = "Sampling";
+  const char* group = kSamplingGroup;
   const auto add = [&](const char* names, auto& value, const std::string& help, const char* type) {
-    return command->add_option(names, value, help)
-        ->transform(AnyNumber<std::remove_reference_t<decltype(value)>>())
-        ->type_name(type)
-        ->group(group);
+    return AddNumber(command, names, value, help, type);
   };
   // These come from the model's generation_config.json, if it has them.
   const auto add_recommended = [&](const char* names, auto& value, const std::string& help, const char* type) {
     return add(names, value, help + " [the model's, or " + ShortNumber(value) + "]", type);
   };
-  add("-n,--max-tokens,--n-predict", r.max_tokens, "tokens to generate at most", "N")->capture_default_str();
   add("--min-tokens", r.min_tokens, "no stop before so many; stop strings are looked for in the text after them", "N")
       ->capture_default_str();
   flags.temperature = add_recommended("--temperature,--temp", r.temperature, "0: always the most likely token", "T");
@@ -145,9 +162,6 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
   flags.repetition_penalty = add_recommended("--repetition-penalty", r.repetition_penalty, "1: off", "X");
   add("--presence-penalty", r.presence_penalty, "0: off", "X")->capture_default_str();
   add("--frequency-penalty", r.frequency_penalty, "0: off", "X")->capture_default_str();
-  add("-s,--seed", r.seed, "prompt i samples with seed + i", "N")->capture_default_str();
-  add("--logprobs", r.logprobs, "with --json: of each token and its n best alternatives; -1: off", "N")
-      ->capture_default_str();
   command->add_option("--stop", flags.stop, "ends the text before this string; may be repeated")
       ->type_name("TEXT")
       ->allow_extra_args(false)
@@ -164,10 +178,29 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
   command->add_flag("--ignore-eos", r.ignore_eos, "do not stop at the model's end tokens")->group(group);
   command->add_flag("--include-stop", r.include_stop, "the stop string is part of the text")->group(group);
   command->add_flag("--show-special", r.show_special, "special tokens are part of the text")->group(group);
+}
+
+}  // namespace
+
+void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
+  fd_request& r = flags.fields;
+  r.max_tokens = 128;
+  AddMaxTokens(command, flags, "tokens to generate at most")->capture_default_str();
+  AddSampling(command, flags);
+  flags.seed = AddSeed(command, flags, "prompt i samples with seed + i")->capture_default_str();
+  AddNumber(command, "--logprobs", r.logprobs, "with --json: of each token and its n best alternatives; -1: off", "N")
+      ->capture_default_str();
   command
       ->add_flag_callback(
           "--no-special-tokens", [&r] { r.add_special_tokens = 0; }, "do not add bos to the prompt")
-      ->group(group);
+      ->group(kSamplingGroup);
+}
+
+void AddChatRequestFlags(CLI::App* command, RequestFlags& flags) {
+  flags.fields.max_tokens = std::numeric_limits<uint32_t>::max();
+  AddMaxTokens(command, flags, "tokens of an answer at most [to the end of the context]");
+  AddSampling(command, flags);
+  flags.seed = AddSeed(command, flags, "question i samples with seed + i [0, or the server's]");
 }
 
 namespace {
@@ -186,6 +219,9 @@ void CheckRequestFlags(const RequestFlags& flags) {
   for (const std::string& text : flags.stop) stop.push_back(text.c_str());
   fields.stop = stop.data();
   fields.stop_count = stop.size();
+  const std::vector<fd_logit_bias> biases = ParseLogitBias(flags);
+  fields.logit_bias = biases.data();
+  fields.logit_bias_count = biases.size();
   try {
     ThrowIfError(fd_request_check(&fields));
   } catch (const Error& error) {
@@ -193,10 +229,8 @@ void CheckRequestFlags(const RequestFlags& flags) {
   }
 }
 
-void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request) {
-  request.fields = flags.fields;
-  request.stop = flags.stop;
-  request.stop_token_ids = flags.stop_token_ids;
+std::vector<fd_logit_bias> ParseLogitBias(const RequestFlags& flags) {
+  std::vector<fd_logit_bias> biases;
   for (const std::string& text : flags.logit_bias) {
     const size_t colon = text.find(':');
     fd_logit_bias bias{};
@@ -204,8 +238,16 @@ void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request) {
         !ParseNumber(text.substr(colon + 1), &bias.bias)) {
       throw Error(FD_INVALID_ARGUMENT, "--logit-bias: '" + text + "' is not ID:BIAS, such as 15043:-2.5");
     }
-    request.logit_bias.push_back(bias);
+    biases.push_back(bias);
   }
+  return biases;
+}
+
+void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request) {
+  request.fields = flags.fields;
+  request.stop = flags.stop;
+  request.stop_token_ids = flags.stop_token_ids;
+  request.logit_bias = ParseLogitBias(flags);
 }
 
 void ApplyDefaultSampling(const InferenceEngine& engine, const RequestFlags& flags, GenerateRequest& request) {

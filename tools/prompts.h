@@ -32,14 +32,18 @@ struct RequestFlags {
   RequestFlags() { fd_request_init(&fields, sizeof(fields)); }
   fd_request fields;
   CLI::Option *temperature = nullptr, *top_k = nullptr, *top_p = nullptr, *min_p = nullptr;
-  CLI::Option* repetition_penalty = nullptr;
+  CLI::Option *repetition_penalty = nullptr, *seed = nullptr;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   std::vector<std::string> logit_bias;  // ID:BIAS
 };
 void AddRequestFlags(CLI::App* command, RequestFlags& flags);
+// The same for a chat: its answers may go on to the end of the context, and what it has no use for is not there.
+void AddChatRequestFlags(CLI::App* command, RequestFlags& flags);
 // What is wrong with them whatever the model is. Throws Error naming option and value.
 void CheckRequestFlags(const RequestFlags& flags);
+// What --logit-bias says. Throws Error naming the value.
+std::vector<fd_logit_bias> ParseLogitBias(const RequestFlags& flags);
 // Copies the flags into a request, whose prompt stays. Throws Error naming the value.
 void ApplyRequestFlags(const RequestFlags& flags, GenerateRequest& request);
 // Samples as the model's makers recommend where no flag says how.

@@ -2,6 +2,7 @@
 #include <fastdecode/fastdecode.h>
 
 #include <ctime>
+#include <exception>
 #include <memory>
 #include <new>
 #include <string>
@@ -15,6 +16,7 @@
 #include "engine/text/jinja/failure.h"
 #include "engine/text/jinja/formatting.h"
 
+using fastdecode::AnswerText;
 using fastdecode::CopyString;
 using fastdecode::IsStructSize;
 using fastdecode::ReasoningReader;
@@ -116,6 +118,27 @@ fd_status* RenderTemplate(const char* name, std::string_view source, std::string
   return nullptr;
 }
 
+int Read(fd_chat_reader* reader, const AnswerText& answer, bool last, fd_chat_piece* out) {
+  if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
+  try {
+    reader->reasoning.clear();
+    reader->content.clear();
+    reader->reader.Read(answer, last, &reader->reasoning, &reader->content);
+  } catch (const std::bad_alloc&) {
+    return FD_NO_MEMORY;
+  } catch (const std::exception&) {
+    return FD_INTERNAL;
+  }
+  fd_chat_piece piece = {};
+  piece.in_reasoning = reader->reader.in_reasoning() ? 1 : 0;
+  piece.reasoning = reader->reasoning.c_str();
+  piece.reasoning_bytes = reader->reasoning.size();
+  piece.content = reader->content.c_str();
+  piece.content_bytes = reader->content.size();
+  WriteSized(piece, out->struct_size, out);
+  return 0;
+}
+
 }  // namespace
 
 extern "C" {
@@ -135,6 +158,8 @@ fd_status* fd_chat_render(const fd_engine* engine, const fd_chat_input* given, f
     return Render(engine, input, out);
   } catch (const std::bad_alloc&) {
     return NoMemory();
+  } catch (const std::exception& error) {
+    return new fd_status{FD_INTERNAL, error.what()};
   }
 }
 
@@ -148,40 +173,49 @@ const fd_prompt_part* fd_chat_parts(const fd_chat* chat, size_t* count) {
 int fd_chat_set_prompt(const fd_chat* chat, fd_request* request) {
   fd_request known = {};
   if (!IsStructSize(request->struct_size)) return FD_BAD_STRUCT_SIZE;
-  const std::string wrong = fastdecode::ReadSized("fd_request", request, &known);
-  if (!wrong.empty()) return FD_BAD_STRUCT_SIZE;
+  try {
+    if (!fastdecode::ReadSized("fd_request", request, &known).empty()) return FD_BAD_STRUCT_SIZE;
+  } catch (const std::bad_alloc&) {
+    return FD_NO_MEMORY;
+  } catch (const std::exception&) {
+    return FD_INTERNAL;
+  }
   known.parts = chat->parts.data();
   known.part_count = chat->parts.size();
   known.add_special_tokens = 0;
-  if (chat->rendered.marks->shows_special) known.show_special = 1;
+  if (chat->rendered.marks->shows_special && known.show_special == 0) known.show_special = 2;
   WriteSized(known, request->struct_size, request);
   return 0;
 }
 
 fd_chat_reader* fd_chat_reader_create(const fd_chat* chat) {
   const RenderedChat& rendered = chat->rendered;
-  return new (std::nothrow)
-      fd_chat_reader{rendered.marks, ReasoningReader(rendered.marks.get(), rendered.open), {}, {}};
+  try {
+    return new fd_chat_reader{rendered.marks, ReasoningReader(rendered.marks.get(), rendered.open), {}, {}};
+  } catch (const std::exception&) {
+    return nullptr;
+  }
 }
 
 int fd_chat_read(fd_chat_reader* reader, const char* text, size_t text_bytes, int last, fd_chat_piece* out) {
-  if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
+  AnswerText answer = {text == nullptr ? std::string_view() : std::string_view(text, text_bytes)};
+  answer.of_others = AnswerText::kUnknown;
+  return Read(reader, answer, last != 0, out);
+}
+
+int fd_chat_read_event(fd_chat_reader* reader, const fd_event* event, fd_chat_piece* out) {
+  fd_event known = {};
   try {
-    reader->reasoning.clear();
-    reader->content.clear();
-    const std::string_view given = text == nullptr ? std::string_view() : std::string_view(text, text_bytes);
-    reader->reader.Read(given, last != 0, &reader->reasoning, &reader->content);
+    if (!fastdecode::ReadSized("fd_event", event, &known).empty()) return FD_BAD_STRUCT_SIZE;
   } catch (const std::bad_alloc&) {
     return FD_NO_MEMORY;
+  } catch (const std::exception&) {
+    return FD_INTERNAL;
   }
-  fd_chat_piece piece = {};
-  piece.in_reasoning = reader->reader.in_reasoning() ? 1 : 0;
-  piece.reasoning = reader->reasoning.c_str();
-  piece.reasoning_bytes = reader->reasoning.size();
-  piece.content = reader->content.c_str();
-  piece.content_bytes = reader->content.size();
-  WriteSized(piece, out->struct_size, out);
-  return 0;
+  AnswerText answer = {known.text == nullptr ? std::string_view() : std::string_view(known.text, known.text_bytes)};
+  answer.special = {reinterpret_cast<const fastdecode::TextRange*>(known.special), known.special_count};
+  answer.of_special = known.hides_special != 0 ? AnswerText::kHidden : AnswerText::kSpecial;
+  return Read(reader, answer, known.kind == FD_EVENT_FINISHED, out);
 }
 
 void fd_chat_reader_destroy(fd_chat_reader* reader) { delete reader; }
@@ -205,6 +239,8 @@ fd_status* fd_template_render(const char* name, const char* source, size_t sourc
     return nullptr;
   } catch (const std::bad_alloc&) {
     return NoMemory();
+  } catch (const std::exception& error) {
+    return new fd_status{FD_INTERNAL, error.what()};
   }
 }
 

@@ -85,6 +85,7 @@ fd_status* ReadRequest(const fd_request* given, GivenRequest* out) {
     fields.logit_bias = out->biases.data();
   }
   fields.show_special = request.show_special != 0;
+  fields.hides_special = request.show_special == 2;
   return nullptr;
 }
 

@@ -25,6 +25,9 @@ fd_finish ToFinish(RequestFinish finish) {
 static_assert(sizeof(fd_token_logprob) == sizeof(TokenLogprob) &&
               offsetof(fd_token_logprob, token) == offsetof(TokenLogprob, token) &&
               offsetof(fd_token_logprob, logprob) == offsetof(TokenLogprob, logprob));
+static_assert(sizeof(fd_text_range) == sizeof(TextRange) &&
+              offsetof(fd_text_range, begin) == offsetof(TextRange, begin) &&
+              offsetof(fd_text_range, end) == offsetof(TextRange, end));
 static_assert(FD_UNDELIVERED_MAX == Request::kUndeliveredMax);
 
 void FillTokens(const Sequence& sequence, const RequestEvent& event, fd_event* out) {
@@ -57,8 +60,11 @@ fd_event ToEvent(const TakenEvent& taken) {
   fd_event out = {};
   out.id = request.sequence.id;
   out.user = request.user;
-  out.text = event.text.c_str();
-  out.text_bytes = event.text.size();
+  out.text = event.text.text.c_str();
+  out.text_bytes = event.text.text.size();
+  out.special = reinterpret_cast<const fd_text_range*>(event.text.special.data());
+  out.special_count = static_cast<uint32_t>(event.text.special.size());
+  out.hides_special = request.hides_special ? 1 : 0;
   out.error = "";
   out.stop_index = out.stop_token = -1;
   out.submit_ns = request.submit_ns;

@@ -211,6 +211,7 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   request->submit_ns = NowNs();
   request->sequence.submit_ns = request->submit_ns;
   request->user = given.user;
+  request->hides_special = given.hides_special;
   if (given.deadline_ns != 0) request->deadline_ns = given.deadline_ns;
   Sequence& sequence = request->sequence;
   absl::StatusOr<std::vector<int32_t>> ids = PromptIds(context, given);

@@ -74,6 +74,7 @@ struct RequestFields {
   uint32_t fill_tokens = 0;
   int32_t prompt_logprobs = -1;
   bool show_special = false;
+  bool hides_special = false;  // beside show_special, see Request
 };
 
 // What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and

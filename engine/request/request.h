@@ -9,15 +9,25 @@
 #include <memory_resource>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/pipeline/sequence.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/stream_detokenizer.h"
+#include "engine/text/text_range.h"
 
 namespace fastdecode {
 
 // How a request ended, as its caller sees it.
 enum class RequestFinish : uint8_t { kStop, kLength, kCancelled, kError, kDeadline };
+
+// Text of an answer, and what of it special tokens wrote.
+struct RequestText {
+  std::string text;
+  std::vector<TextRange> special;  // ascending, and apart
+
+  void Append(const RequestText& next);
+};
 
 // One thing that a caller is told about its request. Tokens and logprobs lie in the request's sequence.
 struct RequestEvent {
@@ -25,7 +35,7 @@ struct RequestEvent {
   Kind kind = Kind::kToken;
   uint32_t token_index = 0;  // kToken: the first one, of the generated tokens
   uint32_t token_count = 0;  // kToken
-  std::string text;
+  RequestText text;
   uint64_t time_ns = 0;
 };
 
@@ -67,15 +77,18 @@ struct Request : std::enable_shared_from_this<Request> {
   void* user = nullptr;
   uint64_t submit_ns = 0;
   uint64_t deadline_ns = UINT64_MAX;  // NowNs
+  bool hides_special = false;         // special tokens are in the text for whoever reads their marks alone
 
   // Desk thread.
   std::optional<StreamDetokenizer> detokenizer;  // absent: no text
   std::optional<StopMatcher> stops;
-  size_t unmatched_bytes = 0;  // of text to come that no stop string is looked for in
-  uint32_t announced = 0;      // generated tokens told so far
-  bool prompt_told = false;    // that the logprobs of its prompt are there
-  bool overdue = false;        // its time is over, but the last event waits until prompt_logits are left alone
-  bool over = false;           // the last event is made; later tokens are dropped
+  size_t unmatched_bytes = 0;             // of text to come that no stop string is looked for in
+  size_t untold_bytes = 0;                // of text that has been made and may be the beginning of a stop string...
+  std::vector<TextRange> untold_special;  // ...and what of it special tokens wrote
+  uint32_t announced = 0;                 // generated tokens told so far
+  bool prompt_told = false;               // that the logprobs of its prompt are there
+  bool overdue = false;  // its time is over, but the last event waits until prompt_logits are left alone
+  bool over = false;     // the last event is made; later tokens are dropped
 
   // Under the mutex.
   std::deque<RequestEvent> events;

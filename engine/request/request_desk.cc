@@ -156,15 +156,17 @@ void RequestDesk::MakeToken(Request& request, const PipelineEvent& event, Delive
   ++request.announced;
   out->token = index;
   if (request.stops && index == sequence.min_tokens) request.unmatched_bytes = request.detokenizer->Held().size();
-  if (request.detokenizer) out->text = request.detokenizer->Push(sequence.tokens[event.token_index]);
-  if (!request.stops || index < sequence.min_tokens) return;
-  out->text = MatchStops(request, out->text);
+  std::string text;
+  if (request.detokenizer) text = MakeText(request, sequence.tokens[event.token_index]);
+  const bool matches = request.stops && index >= sequence.min_tokens;
+  out->text = Tell(request, matches ? MatchStops(request, text) : std::move(text));
+  if (!matches) return;
   // A run of byte tokens is held back, since it is text only as a whole. If a stop string ends in it, so does the
   // answer.
   const std::string held = request.detokenizer->Held();
   if (held.size() > request.unmatched_bytes &&
       request.stops->WouldMatch(std::string_view(held).substr(request.unmatched_bytes))) {
-    out->text += MatchStops(request, request.detokenizer->Finish());
+    out->text.Append(Tell(request, MatchStops(request, EndText(request))));
   }
   if (!request.stops->match().has_value()) return;
   // Found here, a step or more behind the pipeline: the sequence leaves at its next boundary, the caller is done now.
@@ -309,13 +311,51 @@ std::string RequestDesk::DescribeFailure(const PipelineEvent& event) {
   return "";
 }
 
-// What was held back: half a character, and before it what may have been the start of a stop string.
-std::string RequestDesk::LastText(Request& request) {
+// The text that becomes certain with a token. It is untold from then on.
+std::string RequestDesk::MakeText(Request& request, int32_t token) {
   std::string text;
-  if (request.detokenizer) text = request.detokenizer->Finish();
-  if (!request.stops) return text;
+  std::vector<TextRange> special;
+  request.detokenizer->Push(token, &text, &special);
+  for (const TextRange& range : special) {
+    AddRange({request.untold_bytes + range.begin, request.untold_bytes + range.end}, &request.untold_special);
+  }
+  request.untold_bytes += text.size();
+  return text;
+}
+
+// The same of what was held back, such as half a character, at the end.
+std::string RequestDesk::EndText(Request& request) {
+  std::string text = request.detokenizer->Finish();
+  request.untold_bytes += text.size();
+  return text;
+}
+
+// What was held back: half a character, and before it what may have been the start of a stop string.
+RequestText RequestDesk::LastText(Request& request) {
+  std::string text;
+  if (request.detokenizer) text = EndText(request);
+  if (!request.stops) return Tell(request, std::move(text));
   if (request.announced > request.sequence.min_tokens) text = MatchStops(request, text);
-  return text + request.stops->Finish();
+  return Tell(request, text + request.stops->Finish());
+}
+
+// A text that goes out, with what of it special tokens wrote. It is the beginning of what is untold.
+RequestText RequestDesk::Tell(Request& request, std::string text) {
+  RequestText told = {std::move(text), {}};
+  const size_t bytes = told.text.size();
+  std::vector<TextRange> rest;
+  for (const TextRange& range : request.untold_special) {
+    if (range.begin < bytes) AddRange({range.begin, std::min(range.end, bytes)}, &told.special);
+    if (range.end > bytes) AddRange({std::max(range.begin, bytes) - bytes, range.end - bytes}, &rest);
+  }
+  request.untold_special = std::move(rest);
+  request.untold_bytes -= bytes;
+  return told;
+}
+
+void RequestText::Append(const RequestText& next) {
+  for (const TextRange& range : next.special) AddRange({text.size() + range.begin, text.size() + range.end}, &special);
+  text += next.text;
 }
 
 // What may go out of a text. Text of tokens before min_tokens, which may come out later, is in no stop string.

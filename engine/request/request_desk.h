@@ -99,9 +99,9 @@ class RequestDesk {
     uint64_t time_ns = 0;
     bool prompt = false;            // the logprobs of its prompt are there
     std::optional<uint32_t> token;  // its index, of the generated ones...
-    std::string text;               // ...and what became certain with it
+    RequestText text;               // ...and what became certain with it
     std::optional<RequestEnd> end;  // what the last event says, which comes after that...
-    std::string last_text;          // ...and its text
+    RequestText last_text;          // ...and its text
     bool given_back = false;        // the sequence is the desk's again
   };
 
@@ -118,13 +118,16 @@ class RequestDesk {
   void RecordSubmission(const PipelineCommand& command);
   void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
   std::string DescribeFailure(const PipelineEvent& event);
-  static std::string LastText(Request& request);
+  static std::string MakeText(Request& request, int32_t token);
+  static std::string EndText(Request& request);
   static std::string MatchStops(Request& request, std::string_view text);
+  static RequestText Tell(Request& request, std::string text);
+  static RequestText LastText(Request& request);
 
   // --- events and callers, with the mutex held (request_events.cc)
   void Lend(std::unique_ptr<Request> request);
   void Push(Request& request, RequestEvent event);
-  void End(Request& request, RequestEnd end, std::string text, uint64_t time_ns);
+  void End(Request& request, RequestEnd end, RequestText text, uint64_t time_ns);
   void List(Request& request);
   void Unlist(Request& request);
   void TakeFront(Request& request, RequestEvent* out);

@@ -181,7 +181,7 @@ void RequestDesk::Push(Request& request, RequestEvent event) {
   if (event.kind == RequestEvent::Kind::kToken && events.size() >= Request::kUndeliveredMax &&
       events.back().kind == RequestEvent::Kind::kToken) {
     events.back().token_count += event.token_count;
-    events.back().text += event.text;
+    events.back().text.Append(event.text);
     events.back().time_ns = event.time_ns;
   } else {
     events.push_back(std::move(event));
@@ -191,7 +191,7 @@ void RequestDesk::Push(Request& request, RequestEvent event) {
 }
 
 // The caller's last event.
-void RequestDesk::End(Request& request, RequestEnd end, std::string text, uint64_t time_ns) {
+void RequestDesk::End(Request& request, RequestEnd end, RequestText text, uint64_t time_ns) {
   --counts_.running;
   ++counts_.finished[static_cast<size_t>(end.finish)];
   deadlines_.erase({request.deadline_ns, request.sequence.id});
@@ -201,7 +201,8 @@ void RequestDesk::End(Request& request, RequestEnd end, std::string text, uint64
   RequestEvent last;
   last.kind = RequestEvent::Kind::kFinished;
   last.text = std::move(text);
-  last.time_ns = time_ns;
+  // The desk looks at its clock once a turn, and a request may come and end within one.
+  last.time_ns = std::max(time_ns, request.submit_ns);
   Push(request, std::move(last));
   fewer_.notify_all();
 }

@@ -2,8 +2,16 @@
 
 namespace fastdecode {
 
-void StreamDetokenizer::Push(int32_t id, std::string* text) {
-  if (!skip_special_tokens_ || !tokenizer_->IsSpecial(id)) tokenizer_->DecodeNext(id, &state_, text);
+void StreamDetokenizer::Push(int32_t id, std::string* text, std::vector<TextRange>* special) {
+  const bool is_special = tokenizer_->IsSpecial(id);
+  if (skip_special_tokens_ && is_special) return;
+  const size_t before = text->size();
+  tokenizer_->DecodeNext(id, &state_, text);
+  if (!is_special || special == nullptr) return;
+  // Before the token's own text may come what was held back, or a space.
+  const std::string own = tokenizer_->TokenBytes(id);
+  const bool is_last = std::string_view(*text).substr(before).ends_with(own);
+  AddRange({is_last ? text->size() - own.size() : before, text->size()}, special);
 }
 
 std::string StreamDetokenizer::Push(int32_t id) {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/text/decoder.h"
+#include "engine/text/text_range.h"
 #include "engine/text/tokenizer.h"
 
 namespace fastdecode {
@@ -24,8 +26,9 @@ class StreamDetokenizer {
         continues_(continues),
         state_(tokenizer->StartDecoding(continues)) {}
 
-  // Appends the text that has become certain with this token; often nothing. Valid UTF-8.
-  void Push(int32_t id, std::string* text);
+  // Appends the text that has become certain with this token; often nothing. Valid UTF-8. *special, if not null, gets
+  // what of *text is a special token's.
+  void Push(int32_t id, std::string* text, std::vector<TextRange>* special = nullptr);
   std::string Push(int32_t id);
   // What Finish would give, if that is a run of byte tokens which is text as it stands; else nothing.
   std::string Held() const;

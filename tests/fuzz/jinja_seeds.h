@@ -28,6 +28,10 @@ inline std::vector<std::string> JinjaSeeds() {
 {{ loop.previtem.a if loop.previtem is defined }}{{ loop.nextitem }}{%- endfor -%}{{ x|default('d', true)|e|safe ~ '<' }}
 {{ 'Straße'.upper().title().swapcase().center(20, '*') }}{{ ' a b '.strip().partition(' ') }}{{ 'abc'.find('c') }}
 {{ 1.0 }}{{ -0.5 }}{{ 1e100 }}{{ 12345678901234567890 }}{{ true }}{{ [none, 'a"\'b', dict(a=1)] }}{{ "٣"|int }}{{ 2.675|round(2) }})",
+      R"({% macro m() %}{{ kwargs }}{% endmacro %}{{ m(**d) }}{{ dict(**d) }}{{ namespace(**d) }}{{ dict.fromkeys('ab', 1) }}
+{{ '{:{}}|{:012_x}|{:,}'.format(5, '*^+6,', 74565, 1e6) }}{{ '%-5s|%05d|%c' % ('a', -5, 60) }}{{ bos_token.format(a=1) }}
+{{ 'aabaab'.rfind('aab') }}{{ 'aXbX'.rsplit('X', 1) }}{{ 'abcdef'[4:0:-2] }}{{ l[1:]|reverse|list }}{{ l|map('map', 'upper')|list }}
+{% for ((i)), (j) in [(1, 2)] %}{{ loop|list }}{{ loop.previtem }}{% endfor %}{{ ((1 + (2 + (3))) ~ 4)|int }}{{ 15|round(-1) }})",
   };
 }
 

@@ -273,6 +273,15 @@ class Answers(unittest.TestCase):
             self.assertTrue(begun.prompt.endswith("assistant: there was"))
             with self.assertRaisesRegex(InvalidArgument, "messages"):
                 llm.chat(["text"])
+            (given,) = llm.generate(llm.engine.render_chat(HELLO), self.params)
+            self.assertEqual((given.prompt, given.outputs[0].text), (one.prompt, self.text))
+            with self.assertRaisesRegex(InvalidArgument, r"^chats\[1\]: messages\[0\]\.role"):
+                llm.chat([HELLO, [{"content": "without a role"}]], self.params)
+            with self.assertRaisesRegex(InvalidArgument, r"^messages\[0\]\.role"):
+                llm.chat([{"content": "without a role"}], self.params)
+            for name in ("messages", "tools", "add_generation_prompt", "now", "chat_template"):
+                with self.assertRaisesRegex(InvalidArgument, f"^chat_template_kwargs: .* {name};"):
+                    llm.chat(HELLO, self.params, chat_template_kwargs={name: []})
             self.assertIsNone(llm.generate("Once", SamplingParams(max_tokens=2))[0].outputs[0].reasoning)
 
 
@@ -310,6 +319,57 @@ class Reasoning(unittest.TestCase):
         events = list(self.engine.submit_chat(HELLO, params))
         self.assertEqual("".join(event.reasoning for event in events), text)
         self.assertEqual("".join(event.text for event in events), text)
+
+
+class SpecialTokens(unittest.TestCase):
+    """A model whose marks of reasoning are special tokens; so is one that is called aa."""
+
+    @classmethod
+    def setUpClass(cls):
+        model = SCRATCH / "special-marks"
+        shutil.copytree(demo_model(), model)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            text = (model / name).read_text().replace("<|begin|>", "aa").replace("<|end|>", "[/THINK]")
+            (model / name).write_text(text)
+        (model / "chat_template.jinja").write_text(
+            "{% for message in messages %}{{ message.content }}{% endfor %}{% if thinks %}[THINK]x[/THINK]{% endif %}")
+        cls.engine = Engine(model, kv_gib=0.05, compute="f32", log=None, **PATIENT)
+        cls.addClassCleanup(cls.engine.close)
+        cls.letter = cls.engine.tokenize("a", add_special_tokens=False)[0]
+
+    def answer(self, token, **more):
+        """What becomes of an answer that is one token, four times."""
+        given = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, logit_bias={token: 1000.0}, **more)
+        return self.engine.chat(HELLO, given)
+
+    def test_ordinary_tokens_that_spell_one_stay(self):
+        self.assertEqual(self.engine.tokenize("aa", add_special_tokens=False), [0])
+        answer = self.answer(self.letter)
+        self.assertEqual((answer.token_ids, answer.content), ([self.letter] * 4, "aaaa"))
+        (plain,) = LLM.generate(self.llm(), self.engine.render_chat(HELLO),
+                                SamplingParams(max_tokens=4, temperature=0.0, logit_bias={self.letter: 1000.0}))
+        self.assertEqual(plain.outputs[0].text, "aaaa")
+
+    def test_special_tokens_are_left_out_unless_they_are_asked_for(self):
+        answer = self.answer(0)
+        self.assertEqual((answer.token_ids, answer.content), ([0] * 4, ""))
+        self.assertEqual(self.answer(0, skip_special_tokens=False).content, "aa" * 4)
+        self.assertEqual(self.answer(0, skip_special_tokens=False, stop="aaa").content, "")
+
+    def test_events_say_what_is_special(self):
+        for token, stop, special in ((self.letter, None, 0), (0, None, 8), (0, "aaaaaaaaa", 8)):
+            params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, stop=stop,
+                                    logit_bias={token: 1000.0})
+            events = list(self.engine.submit_chat(HELLO, params))
+            self.assertEqual("".join(event.text for event in events), "aa" * (4 if token == 0 else 2))
+            self.assertEqual(sum(end - begin for event in events for begin, end in event.special), special)
+            self.assertTrue(all(event.hides_special for event in events))
+        self.assertFalse(any(event.hides_special for event in self.engine.submit("Once", SamplingParams(max_tokens=2))))
+
+    def llm(self):
+        llm = LLM.__new__(LLM)
+        llm.engine, llm._has_tokenizer, llm._decoded = self.engine, True, {}
+        return llm
 
 
 class Templates(unittest.TestCase):

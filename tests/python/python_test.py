@@ -1022,6 +1022,17 @@ class Batches(unittest.TestCase):
         self.assertAlmostEqual(self.llm.get_default_sampling_params().temperature, 0.8, places=6)
 
 
+class Models(unittest.TestCase):
+    def test_a_folder_is_inspected_without_an_engine(self):
+        model = fastdecode.inspect_model(demo_model(), memory_bytes=1 << 30)
+        printed = subprocess.run([PROGRAM, "inspect", "-m", demo_model(), "--memory", "1GiB", "--json"],
+                                 capture_output=True, text=True, timeout=LIMIT_S)
+        self.assertEqual(model, json.loads(printed.stdout))
+        self.assertTrue(model["supported"])
+        with self.assertRaises(fastdecode.NotFound):
+            fastdecode.inspect_model(SCRATCH / "nowhere")
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)

@@ -43,18 +43,6 @@ struct ServeFlags {
   CLI::Option* num_prompts_option = nullptr;
 };
 
-// The first line of the file.
-std::string ReadKey(const std::string& path) {
-  if (path.empty()) return "";
-  const std::string text = ReadFile(path);
-  std::string key = text.substr(0, text.find('\n'));
-  while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
-  if (key.empty()) throw Error(FD_INVALID_ARGUMENT, "--api-key-file: " + path + ": its first line, the key, is empty");
-  const auto is_plain = [](unsigned char c) { return c > 0x20 && c < 0x7f; };
-  if (std::all_of(key.begin(), key.end(), is_plain)) return key;
-  throw Error(FD_INVALID_ARGUMENT, "--api-key-file: " + path + ": the key has a space or what is no ASCII");
-}
-
 // ttft:200, tpot:20, e2el:3000.
 std::map<std::string, double> ParseGoodput(const std::vector<std::string>& values, bool stream) {
   std::map<std::string, double> limits;
@@ -199,7 +187,7 @@ void BenchServe(ServeFlags& flags) {
   if (!flags.vocab.empty()) ParseIdRange(flags.vocab);
   if (!flags.result_filename.empty()) CheckWritable("--result-filename", flags.result_filename);
 
-  const Server server = FindServer(ParseServerUrl(flags.url), ReadKey(flags.api_key_file), flags.timeout_s);
+  const Server server = FindServer(ParseServerUrl(flags.url), ReadApiKey(flags.api_key_file), flags.timeout_s);
   options.model = flags.model.empty() ? AskModel(server) : flags.model;
   const IdRange ids = FindIds(flags, server);
   const bool one_a_line = !flags.prompts.prompts_file.empty() && flags.num_prompts_option->count() == 0;

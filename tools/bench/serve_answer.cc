@@ -29,7 +29,7 @@ void Answer::Begin(RequestResult* result) {
 
 void Answer::TakeHead(int status, std::string_view content_type) {
   constexpr std::string_view kEventStream = "text/event-stream";
-  status_ = status;
+  status_ = result_->status = status;
   content_type_ = content_type;
   is_stream_ = kind_ == Kind::kStream && status == 200 && content_type.substr(0, kEventStream.size()) == kEventStream;
 }

@@ -15,6 +15,7 @@ namespace fastdecode::serve_bench {
 struct RequestResult {
   bool ended = false;      // else it was not sent, or the run was interrupted before its end
   std::string error;       // why it failed; empty: it succeeded
+  int status = 0;          // of HTTP; 0: none came
   int64_t start_ns = 0;    // when it was sent, or its connection begun
   int64_t ttft_ns = 0;     // from there to the first chunk that has choices; of a whole answer 0
   int64_t latency_ns = 0;  // from there to the last such chunk, or to the end of a whole answer

@@ -9,6 +9,7 @@
 
 #include "tools/bench/serve_connection.h"
 #include "tools/option_values.h"
+#include "tools/prompts.h"
 
 // After the connection's header, which first includes what Asio lacks.
 #include <boost/asio/ip/tcp.hpp>
@@ -78,24 +79,8 @@ bool CanConnect(const StreamEndpoint& endpoint, double timeout_s, std::string* p
     connected = !error;
     *problem = error.message();
   });
-  io.run_for(std::chrono::nanoseconds(static_cast<int64_t>(std::min(timeout_s, 10.0) * 1e9)));
+  io.run_for(std::chrono::nanoseconds(static_cast<int64_t>(std::min(timeout_s, kConnectTimeoutS) * 1e9)));
   return connected;
-}
-
-// What comes before the body of a request.
-std::string Head(const Server& server, const char* method, const std::string& path, size_t body_bytes) {
-  const ServerUrl& url = server.url;
-  const bool is_v6 = url.host.find(':') != std::string::npos;
-  const std::string host = !url.unix_path.empty() ? "localhost"
-                           : is_v6                ? "[" + url.host + "]:" + url.port
-                                                  : url.host + ":" + url.port;
-  std::string head = std::string(method) + " " + url.prefix + path + " HTTP/1.1\r\nHost: " + host +
-                     "\r\nUser-Agent: fastdecode-bench-serve\r\nAccept: */*\r\n";
-  if (!server.api_key.empty()) head += "Authorization: Bearer " + server.api_key + "\r\n";
-  if (body_bytes > 0) {
-    head += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body_bytes) + "\r\n";
-  }
-  return head + "\r\n";
 }
 
 int64_t ThreadCpuNs() {
@@ -159,7 +144,7 @@ class ClosedLoop : public Connection::Owner {
   void StartNext(Connection* connection) {
     if (next_ == requests_.size()) return;
     const std::string& body = requests_[next_].body;
-    connection->Start(Head(server_, "POST", "/v1/completions", body.size()), &body, &run_.results[next_]);
+    connection->Start(RequestHead(server_, "POST", "/v1/completions", body.size()), &body, &run_.results[next_]);
     ++next_;
   }
 
@@ -254,6 +239,34 @@ Server FindServer(const ServerUrl& url, const std::string& api_key, double timeo
   throw Error(FD_UNAVAILABLE, "--url: cannot connect to " + url.Text() + ": " + problem + "; is the server running?");
 }
 
+std::string ReadApiKey(const std::string& path) {
+  if (path.empty()) return "";
+  const std::string text = ReadFile(path);
+  std::string key = text.substr(0, text.find('\n'));
+  while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
+  if (key.empty()) throw Error(FD_INVALID_ARGUMENT, "--api-key-file: " + path + ": its first line, the key, is empty");
+  const auto is_plain = [](unsigned char c) { return c > 0x20 && c < 0x7f; };
+  if (std::all_of(key.begin(), key.end(), is_plain)) return key;
+  throw Error(FD_INVALID_ARGUMENT, "--api-key-file: " + path + ": the key has a space or what is no ASCII");
+}
+
+std::string RequestHead(const Server& server, const char* method, const std::string& path, size_t body_bytes) {
+  const ServerUrl& url = server.url;
+  const bool is_v6 = url.host.find(':') != std::string::npos;
+  const std::string host = !url.unix_path.empty() ? "localhost"
+                           : is_v6                ? "[" + url.host + "]:" + url.port
+                                                  : url.host + ":" + url.port;
+  std::string head = std::string(method) + " " + url.prefix + path + " HTTP/1.1\r\nHost: " + host +
+                     "\r\nUser-Agent: " + server.user_agent + "\r\nAccept: */*\r\n";
+  if (!server.api_key.empty()) head += "Authorization: Bearer " + server.api_key + "\r\n";
+  if (body_bytes > 0) {
+    head += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body_bytes) + "\r\n";
+  }
+  return head + "\r\n";
+}
+
+std::string StatusHint(int status) { return status == 401 ? "; give the server's key with --api-key-file FILE" : ""; }
+
 std::string Get(const Server& server, const std::string& path) {
   asio::io_context io;
   OneShot owner;
@@ -261,10 +274,10 @@ std::string Get(const Server& server, const std::string& path) {
   Connection connection(&io, EndpointOf(server), std::min(server.timeout_s, 30.0), Answer(Answer::Kind::kRaw, true),
                         &owner);
   const std::string no_body;
-  connection.Start(Head(server, "GET", path, 0), &no_body, &result);
+  connection.Start(RequestHead(server, "GET", path, 0), &no_body, &result);
   io.run();
   if (result.succeeded()) return result.text;
-  throw Error(FD_UNAVAILABLE, server.url.Text() + path + ": " + result.error);
+  throw Error(FD_UNAVAILABLE, server.url.Text() + path + ": " + result.error + StatusHint(result.status));
 }
 
 LoadRun RunClosedLoop(const Server& server, const std::vector<LoadRequest>& requests, const LoadOptions& options) {

@@ -79,7 +79,7 @@ void Connection::Send() {
   send_problem_.clear();
   parser_.emplace();
   parser_->eager(true);
-  parser_->body_limit(boost::none);
+  parser_->body_limit(UINT64_MAX);  // Boost 1.74 takes none for 0 where there is a Content-Length
   parser_->get().body().answer = &answer_;
   const std::array<asio::const_buffer, 2> parts = {asio::buffer(head_), asio::buffer(*body_)};
   // The answer is waited for at the same time: a server may refuse a request that it has not read to its end.

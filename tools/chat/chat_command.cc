@@ -14,6 +14,7 @@
 #include "tools/chat/conversation.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
+#include "tools/interrupt.h"
 #include "tools/prompts.h"
 
 namespace fastdecode {
@@ -27,20 +28,23 @@ struct ChatFlags {
   bool hides_reasoning = false;
 };
 
+constexpr int kLookMs = 100;  // how long a signal may wait
+
 // Lines of standard input. Thread: one.
 class LineReader {
  public:
   explicit LineReader(bool interactive) : interactive_(interactive) {}
 
-  // None at the end of the input.
+  // None at the end of the input, or at a signal where nobody types.
   std::optional<std::string> Next() {
     Prompt();
     while (true) {
       const size_t end = held_.find('\n');
       if (end != std::string::npos) return Cut(end);
+      if (!interactive_ && InterruptGuard::Signal() != 0) return std::nullopt;
       pollfd looks[] = {{STDIN_FILENO, POLLIN, 0}, {chat::CtrlC::readable_fd(), POLLIN, 0}};
-      if (poll(looks, 2, -1) < 0) continue;  // a signal: what it means is looked at next
-      if (looks[1].revents != 0) {
+      if (poll(looks, interactive_ ? 2 : 1, interactive_ ? -1 : kLookMs) <= 0) continue;  // signals are looked at next
+      if (interactive_ && looks[1].revents != 0) {
         OnInterrupt();
         continue;
       }
@@ -90,10 +94,18 @@ std::unique_ptr<chat::Backend> MakeEngine(const ChatFlags& flags, bool max_token
   return chat::EngineBackend(std::move(engine), flags.request, max_tokens_given);
 }
 
+// A server has an engine of its own.
+void RefuseEngineFlags(const EngineFlags& engine_flags) {
+  for (const std::string& name : EngineFlagNames()) {
+    if (name == "model" || !engine_flags.Given(name)) continue;  // a model is one of the server's, by its name
+    throw Error(FD_INVALID_ARGUMENT, "--" + name + ": it is for an engine of this program; leave it out, or --url");
+  }
+}
+
 void RunChat(ChatFlags& flags, bool max_tokens_given, EngineFlags& engine_flags) {
   CheckRequestFlags(flags.request);
-  if (flags.request.fields.logprobs >= 0) throw Error(FD_INVALID_ARGUMENT, "--logprobs: a chat shows none");
   const bool remote = !flags.server.url.empty();
+  if (remote) RefuseEngineFlags(engine_flags);
   if (!remote && !flags.server.api_key_file.empty()) {
     throw Error(FD_INVALID_ARGUMENT, "--api-key-file: it is for a server; give --url");
   }
@@ -103,7 +115,14 @@ void RunChat(ChatFlags& flags, bool max_tokens_given, EngineFlags& engine_flags)
              : MakeEngine(flags, max_tokens_given, engine_flags);
   const bool interactive = isatty(STDIN_FILENO) != 0;
   const bool terminal = isatty(STDOUT_FILENO) != 0;
-  const chat::CtrlC ctrl_c;
+  // Whoever types goes on after Ctrl-C; a script ends.
+  std::optional<chat::CtrlC> ctrl_c;
+  std::optional<InterruptGuard> guard;
+  if (interactive) {
+    ctrl_c.emplace();
+  } else {
+    guard.emplace();
+  }
   chat::Conversation conversation(
       backend.get(), flags.system,
       {.interactive = interactive, .dims = terminal, .shows_reasoning = !flags.hides_reasoning});
@@ -112,6 +131,7 @@ void RunChat(ChatFlags& flags, bool max_tokens_given, EngineFlags& engine_flags)
   while (const std::optional<std::string> line = lines.Next()) {
     if (!conversation.Take(*line)) break;
   }
+  if (const int signal = InterruptGuard::Signal(); guard && signal != 0) throw Interrupted(signal);
   // Whoever types has seen the errors; a script learns of them by the exit status.
   if (!interactive && conversation.failed()) throw Error(FD_UNAVAILABLE, "some lines had no answer");
 }
@@ -135,7 +155,7 @@ void AddChat(CLI::App& program) {
   command->add_option("--api-key-file", flags->server.api_key_file, "file whose first line is the key for the server")
       ->type_name("FILE")
       ->group(group);
-  AddRequestFlags(command, flags->request);
+  AddChatRequestFlags(command, flags->request);
   auto engine_flags = std::make_shared<EngineFlags>(command, EngineFlagNames());
   command->callback([flags, engine_flags, command] {
     RunChat(*flags, command->get_option("--max-tokens")->count() > 0, *engine_flags);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "tools/interrupt.h"
 #include "tools/output.h"
 
 namespace fastdecode::chat {
@@ -38,6 +39,14 @@ std::string Trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
 }
 
+// A number in words; below 0 it is not known.
+std::string Figure(double value, const char* form, const char* unknown) {
+  if (value < 0) return unknown;
+  char text[80];
+  std::snprintf(text, sizeof(text), form, value);
+  return text;
+}
+
 }  // namespace
 
 CtrlC::CtrlC() {
@@ -45,10 +54,12 @@ CtrlC::CtrlC() {
     throw Error(FD_RESOURCE_EXHAUSTED, std::string("a pipe cannot be made: ") + std::strerror(errno));
   }
   pressed = 0;
+  sigaction(SIGINT, nullptr, &old_action);
+  if (old_action.sa_handler == SIG_IGN) return;
   struct sigaction action = {};
   action.sa_handler = &NotePress;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, &old_action);
+  sigaction(SIGINT, &action, nullptr);
 }
 
 CtrlC::~CtrlC() {
@@ -57,6 +68,8 @@ CtrlC::~CtrlC() {
 }
 
 bool CtrlC::Pressed() { return pressed != 0; }
+
+bool IsInterrupted() { return CtrlC::Pressed() || InterruptGuard::Signal() != 0; }
 
 void CtrlC::Forget() {
   pressed = 0;
@@ -111,14 +124,18 @@ std::vector<Message> Conversation::Messages(const std::string& message) const {
 // A question that nobody answered is not kept; an answer that was stopped is kept as it is.
 void Conversation::Say(const std::string& message) {
   CtrlC::Forget();
-  in_reasoning_ = false;
+  in_reasoning_ = shown_ = false;
   Reply reply;
   try {
     reply = backend_->Ask(
         Messages(message), [&](std::string_view reasoning, std::string_view content) { ShowPiece(reasoning, content); },
-        [] { return CtrlC::Pressed(); });
+        &IsInterrupted);
+  } catch (const OutputError&) {
+    throw;
   } catch (const Error& error) {
     failed_ = true;
+    EndReasoning();
+    if (shown_) WriteOut("\n");
     Note(std::string("fastdecode: error: chat: ") + error.what() +
          (history_.empty() ? "" : " (what was said before is kept)"));
     return;
@@ -132,8 +149,10 @@ void Conversation::Say(const std::string& message) {
   }
   if (reply.stopped && screen_.interactive) Note("(stopped)");
   if (reply.cut_off) Note("(the answer has reached its longest length: --max-tokens, or the end of the context)");
-  history_.push_back({"user", message});
-  history_.push_back({"assistant", reply.content});
+  if (!reply.content.empty()) {
+    history_.push_back({"user", message});
+    history_.push_back({"assistant", reply.content});
+  }
   last_ = std::move(reply);
 }
 
@@ -143,6 +162,7 @@ void Conversation::ShowPiece(std::string_view reasoning, std::string_view conten
     if (!std::exchange(in_reasoning_, true)) text += screen_.dims ? "\033[2m" : "[reasoning]\n";
     text += reasoning;
   }
+  shown_ = shown_ || !text.empty() || !content.empty();
   if (!text.empty()) WriteOut(text);
   if (content.empty()) return;
   EndReasoning();
@@ -156,11 +176,12 @@ void Conversation::EndReasoning() {
 void Conversation::ShowStats() const {
   if (!last_) return Note("(there is no answer yet)");
   const auto count = [](int64_t tokens) { return tokens < 0 ? std::string("unknown") : std::to_string(tokens); };
-  char times[160];
-  const double decode_s = last_->seconds - last_->first_token_s;
-  const double rate = last_->tokens > 1 && decode_s > 0 ? static_cast<double>(last_->tokens - 1) / decode_s : 0;
-  std::snprintf(times, sizeof(times), "first token after %.3f s, %.1f tokens/s, %.2f s in all", last_->first_token_s,
-                rate, last_->seconds);
+  const double first_s = last_->first_token_s;
+  const double decode_s = first_s < 0 ? -1 : last_->seconds - first_s;
+  const double rate = last_->tokens > 1 && decode_s > 0 ? static_cast<double>(last_->tokens - 1) / decode_s : -1;
+  const std::string times = Figure(first_s, "first token after %.3f s", "time of the first token unknown") + ", " +
+                            Figure(rate, "%.1f tokens/s", "rate unknown") + ", " +
+                            Figure(last_->seconds, "%.2f s in all", "time unknown");
   Note("prompt " + count(last_->prompt_tokens) + " tokens, answer " + count(last_->tokens) + " tokens; " + times);
   const int64_t used = last_->prompt_tokens < 0 || last_->tokens < 0 ? -1 : last_->prompt_tokens + last_->tokens;
   Note("context " + count(used) + " of " + count(backend_->context_tokens()) + " tokens; " +

@@ -23,8 +23,7 @@ class Conversation {
  public:
   Conversation(Backend* backend, std::string system, Screen screen);
 
-  // A line that was typed: a message, or a command that begins with /. False: the chat is over. Throws Error only if
-  // the output is gone.
+  // A line that was typed: a message, or a command that begins with /. False: the chat is over. Throws OutputError.
   bool Take(const std::string& line);
   // A chat that ended with an error that nobody could see on a prompt.
   bool failed() const { return failed_; }
@@ -44,10 +43,12 @@ class Conversation {
   std::vector<Message> history_;
   std::optional<Reply> last_;
   bool in_reasoning_ = false;
+  bool shown_ = false;  // something of the answer that comes has been written
   bool failed_ = false;
 };
 
-// Notes Ctrl-C (SIGINT), as often as it comes, while one exists. Thread: one, and one object at a time.
+// Notes Ctrl-C (SIGINT), as often as it comes, while one exists, unless the process was told to ignore it. Thread: one,
+// and one object at a time.
 class CtrlC {
  public:
   CtrlC();
@@ -60,6 +61,9 @@ class CtrlC {
   static void Forget();
   static int readable_fd();
 };
+
+// Whether an answer is to stop: a CtrlC or an InterruptGuard, whichever there is, has noted a signal.
+bool IsInterrupted();
 
 }  // namespace fastdecode::chat
 

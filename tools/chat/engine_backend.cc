@@ -19,12 +19,13 @@ class WithEngine final : public Backend {
   int64_t context_tokens() const override { return engine_->max_context(); }
 
   Reply Ask(const std::vector<Message>& messages, const Show& show, const IsStopped& is_stopped) override {
+    const int64_t question = asked_++;
     const Chat chat = engine_->RenderChat({.messages = MessagesJson(messages)});
     GenerateRequest request;
     ApplyRequestFlags(flags_, request);
     ApplyDefaultSampling(*engine_, flags_, request);
     chat.SetPrompt(&request);
-    request.fields.seed += static_cast<uint64_t>(asked_++);
+    request.fields.seed += static_cast<uint64_t>(question);
     Reply reply;
     reply.prompt_tokens = static_cast<int64_t>(engine_->Tokenize(request.parts, false).size());
     LimitLength(reply.prompt_tokens, &request);
@@ -38,10 +39,12 @@ class WithEngine final : public Backend {
       if (!event) continue;
       finished = event->finished;
       const double since_s = static_cast<double>(event->time_ns - event->submit_ns) * 1e-9;
-      if (!event->tokens.empty()) reply.seconds = since_s;
-      if (reply.first_token_s < 0) reply.first_token_s = since_s;
+      if (!event->tokens.empty()) {
+        reply.seconds = since_s;
+        if (reply.first_token_s < 0) reply.first_token_s = since_s;
+      }
       reply.tokens += static_cast<int64_t>(event->tokens.size());
-      const ChatReader::Piece piece = reader.Read(event->text, finished);
+      const ChatReader::Piece piece = reader.Read(*event);
       reply.reasoning += piece.reasoning;
       reply.content += piece.content;
       show(piece.reasoning, piece.content);

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -27,58 +28,80 @@ constexpr double kTimeoutS = 600;  // without a byte
 
 std::string Reason() { return std::strerror(errno); }
 
-std::string ReadKeyFile(const std::string& path) {
-  if (path.empty()) return "";
-  std::string key = ReadFile(path);
-  key.resize(std::min(key.find_first_of("\r\n"), key.size()));
-  if (key.empty()) throw Error(FD_INVALID_ARGUMENT, "--api-key-file: " + path + ": its first line, the key, is empty");
-  return key;
-}
-
 // A connection for one request. Thread: one.
 class Socket {
  public:
-  explicit Socket(const std::vector<char>& address) {
+  // Throws Error if the server does not take the connection, or `is_stopped` says so before.
+  Socket(const std::vector<char>& address, const Backend::IsStopped& is_stopped) {
     const auto* const where = reinterpret_cast<const sockaddr*>(address.data());
-    fd_ = socket(where->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd_ < 0 || connect(fd_, where, static_cast<socklen_t>(address.size())) != 0) {
-      const std::string reason = Reason();
-      if (fd_ >= 0) close(fd_);
-      throw Error(FD_UNAVAILABLE, "cannot connect: " + reason + "; is the server running?");
+    fd_ = socket(where->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd_ < 0) Refuse(Reason());
+    if (connect(fd_, where, static_cast<socklen_t>(address.size())) == 0) return;
+    if (errno != EINPROGRESS) Refuse(Reason());
+    const Clock::time_point begin = Clock::now();
+    while (!IsReady(POLLOUT)) {
+      if (is_stopped()) Refuse("interrupted");
+      if (SecondsSince(begin) > serve_bench::kConnectTimeoutS) Refuse("it does not answer");
     }
+    int error = 0;
+    socklen_t bytes = sizeof(error);
+    getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    if (error != 0) Refuse(std::strerror(error));
   }
   ~Socket() { close(fd_); }
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
 
-  void Send(std::string_view bytes) {
+  // False: it was stopped before all was sent.
+  bool Send(std::string_view bytes, const Backend::IsStopped& is_stopped) {
+    const Clock::time_point begin = Clock::now();
     while (!bytes.empty()) {
-      const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent < 0 && errno == EINTR) continue;
+      if (is_stopped()) return false;
+      if (SecondsSince(begin) > kTimeoutS) throw Error(FD_UNAVAILABLE, "the server has taken nothing for 10 minutes");
+      const ssize_t sent = IsReady(POLLOUT) ? send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) : 0;
+      if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (sent < 0) throw Error(FD_UNAVAILABLE, "the connection broke: " + Reason());
       bytes.remove_prefix(static_cast<size_t>(sent));
     }
+    return true;
   }
 
   // False: nothing came for a moment. *bytes is empty at the end of the connection.
   bool Receive(std::string* bytes) {
-    pollfd look = {fd_, POLLIN, 0};
-    if (poll(&look, 1, kLookMs) <= 0) return false;
+    if (!IsReady(POLLIN)) return false;
     char part[1 << 14];
     const ssize_t got = recv(fd_, part, sizeof(part), 0);
-    if (got < 0 && errno == EINTR) return false;
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return false;
     if (got < 0) throw Error(FD_UNAVAILABLE, "the connection broke: " + Reason());
     bytes->assign(part, static_cast<size_t>(got));
     return true;
   }
 
  private:
+  // Waits for a moment. A broken connection is ready, and says so when it is used.
+  bool IsReady(short what) const {
+    pollfd look = {fd_, what, 0};
+    return poll(&look, 1, kLookMs) > 0;
+  }
+
+  [[noreturn]] void Refuse(const std::string& reason) {
+    if (fd_ >= 0) close(fd_);
+    throw Error(FD_UNAVAILABLE, "cannot connect: " + reason + "; is the server running?");
+  }
+
   int fd_ = -1;
 };
 
 std::string TextOf(const Json& object, const char* name) {
   const auto field = object.find(name);
   return field != object.end() && field->is_string() ? field->get<std::string>() : "";
+}
+
+// -1: there is none.
+int64_t CountOf(const Json& object, const char* name) {
+  const auto field = object.find(name);
+  if (field == object.end() || !field->is_number_integer()) return -1;
+  return std::max<int64_t>(field->get<int64_t>(), -1);
 }
 
 std::string ErrorText(const Json& body) {
@@ -91,21 +114,20 @@ std::string ErrorText(const Json& body) {
 class WithServer final : public Backend {
  public:
   WithServer(const ServerFlags& server, const RequestFlags& flags, bool max_tokens_given)
-      : server_(serve_bench::FindServer(serve_bench::ParseServerUrl(server.url), ReadKeyFile(server.api_key_file),
-                                        kTimeoutS)),
-        flags_(flags),
-        max_tokens_given_(max_tokens_given) {
-    const Json models = Json::parse(serve_bench::Get(server_, "/v1/models"), nullptr, /*allow_exceptions=*/false);
-    const bool listed =
-        models.is_object() && models.contains("data") && models["data"].is_array() && !models["data"].empty();
-    if (!listed && server.model.empty()) {
-      throw Error(FD_UNAVAILABLE, server_.url.Text() + "/v1/models names no model; give --model NAME");
+      : server_(Find(server)), flags_(flags), max_tokens_given_(max_tokens_given), model_(server.model) {
+    Json models;
+    try {
+      models = Json::parse(serve_bench::Get(server_, "/v1/models"), nullptr, /*allow_exceptions=*/false);
+    } catch (const Error&) {
+      if (model_.empty()) throw;  // else a question will show what is wrong, if anything is
     }
-    model_ = server.model.empty() ? TextOf(models["data"][0], "id") : server.model;
-    for (const Json& each : listed ? models["data"] : Json::array()) {
-      if (TextOf(each, "id") == model_ && each.contains("max_model_len") && each["max_model_len"].is_number_integer()) {
-        context_tokens_ = each["max_model_len"].get<int64_t>();
-      }
+    const bool listed = models.is_object() && models.contains("data") && models["data"].is_array();
+    const Json data = listed ? models["data"] : Json::array();
+    if (model_.empty() && !data.empty()) model_ = TextOf(data[0], "id");
+    if (model_.empty())
+      throw Error(FD_UNAVAILABLE, server_.url.Text() + "/v1/models names no model; give --model NAME");
+    for (const Json& each : data) {
+      if (TextOf(each, "id") == model_) context_tokens_ = CountOf(each, "max_model_len");
     }
   }
 
@@ -114,11 +136,13 @@ class WithServer final : public Backend {
   Reply Ask(const std::vector<Message>& messages, const Show& show, const IsStopped& is_stopped) override {
     const Clock::time_point begin = Clock::now();
     Clock::time_point last_byte = begin;
-    Socket socket(server_.address);
-    socket.Send(RequestText(Body(messages)));
+    const std::string body = Body(messages, asked_++);
+    Socket socket(server_.address, is_stopped);
     Reply reply;
+    reply.stopped =
+        !socket.Send(serve_bench::RequestHead(server_, "POST", "/v1/chat/completions", body.size()) + body, is_stopped);
     Answer answer(&reply, show, begin);
-    for (std::string bytes; !answer.over();) {
+    for (std::string bytes; !reply.stopped && !answer.over();) {
       if (is_stopped()) {
         reply.stopped = true;
         break;
@@ -141,7 +165,7 @@ class WithServer final : public Backend {
    public:
     Answer(Reply* reply, const Show& show, Clock::time_point begin) : reply_(reply), show_(show), begin_(begin) {
       parser_.eager(true);
-      parser_.body_limit(boost::none);
+      parser_.body_limit(UINT64_MAX);  // Boost 1.74 takes none for 0 where there is a Content-Length
     }
 
     bool over() const { return over_; }
@@ -186,8 +210,8 @@ class WithServer final : public Backend {
         return;
       }
       if (chunk.contains("usage") && chunk["usage"].is_object()) {
-        reply_->prompt_tokens = chunk["usage"].value("prompt_tokens", int64_t{-1});
-        reply_->tokens = chunk["usage"].value("completion_tokens", int64_t{-1});
+        reply_->prompt_tokens = CountOf(chunk["usage"], "prompt_tokens");
+        reply_->tokens = CountOf(chunk["usage"], "completion_tokens");
       }
       if (!chunk.contains("choices") || !chunk["choices"].is_array() || chunk["choices"].empty()) return;
       if (reply_->first_token_s < 0) reply_->first_token_s = SecondsSince(begin_);
@@ -209,8 +233,10 @@ class WithServer final : public Backend {
       if (parser_.is_header_done() && parser_.get().result() != http::status::ok) {
         const Json body = Json::parse(refusal_, nullptr, /*allow_exceptions=*/false);
         const std::string error = ErrorText(body);
-        throw Error(FD_UNAVAILABLE, "the server answers " + std::to_string(parser_.get().result_int()) + ": " +
-                                        (error.empty() ? refusal_.substr(0, 200) : error));
+        const int status = static_cast<int>(parser_.get().result_int());
+        throw Error(FD_UNAVAILABLE, "the server answers " + std::to_string(status) + ": " +
+                                        (error.empty() ? refusal_.substr(0, 200) : error) +
+                                        serve_bench::StatusHint(status));
       }
       if (!has_finish_) reply_->error = "the connection ended before the answer did";
     }
@@ -225,7 +251,14 @@ class WithServer final : public Backend {
     bool over_ = false, has_finish_ = false;
   };
 
-  std::string Body(const std::vector<Message>& messages) const {
+  static serve_bench::Server Find(const ServerFlags& flags) {
+    serve_bench::Server server = serve_bench::FindServer(serve_bench::ParseServerUrl(flags.url),
+                                                         serve_bench::ReadApiKey(flags.api_key_file), kTimeoutS);
+    server.user_agent = "fastdecode-chat";
+    return server;
+  }
+
+  std::string Body(const std::vector<Message>& messages, uint64_t question) const {
     Json body = {{"model", model_}, {"stream", true}, {"stream_options", {{"include_usage", true}}}};
     body["messages"] = Json::parse(MessagesJson(messages));
     const fd_request& fields = flags_.fields;
@@ -243,22 +276,18 @@ class WithServer final : public Backend {
     add("repetition_penalty", fields.repetition_penalty, given(flags_.repetition_penalty));
     add("presence_penalty", fields.presence_penalty, fields.presence_penalty != defaults.presence_penalty);
     add("frequency_penalty", fields.frequency_penalty, fields.frequency_penalty != defaults.frequency_penalty);
-    add("seed", fields.seed, fields.seed != defaults.seed);
+    add("seed", fields.seed + question, given(flags_.seed));
     add("min_tokens", fields.min_tokens, fields.min_tokens != defaults.min_tokens);
     add("ignore_eos", true, fields.ignore_eos != 0);
     add("stop", flags_.stop, !flags_.stop.empty());
     add("stop_token_ids", flags_.stop_token_ids, !flags_.stop_token_ids.empty());
-    return body.dump();
-  }
-
-  std::string RequestText(const std::string& body) const {
-    std::string text =
-        "POST " + server_.url.prefix +
-        "/v1/chat/completions HTTP/1.1\r\nHost: " + (server_.url.host.empty() ? "localhost" : server_.url.host) +
-        "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) +
-        "\r\n";
-    if (!server_.api_key.empty()) text += "Authorization: Bearer " + server_.api_key + "\r\n";
-    return text + "\r\n" + body;
+    add("include_stop_str_in_output", true, fields.include_stop != 0);
+    add("skip_special_tokens", false, fields.show_special != 0);
+    for (const fd_logit_bias& bias : ParseLogitBias(flags_)) {
+      body["logit_bias"][std::to_string(bias.token)] = bias.bias;
+    }
+    // What a terminal sends may be no UTF-8.
+    return body.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 
   const serve_bench::Server server_;
@@ -266,6 +295,7 @@ class WithServer final : public Backend {
   const bool max_tokens_given_;
   std::string model_;
   int64_t context_tokens_ = -1;
+  uint64_t asked_ = 0;
 };
 
 }  // namespace

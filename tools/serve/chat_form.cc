@@ -15,7 +15,7 @@ AnswerRequest* ChatForm::Read(const JsonBody& body, uint64_t random_seed) {
 std::vector<int32_t> ChatForm::PromptIds(size_t prompt) {
   chat_.emplace(context_.engine, request_.input);
   fd_request& fields = request_.generate.fields;
-  if (chat_->shows_special()) fields.show_special = 1;
+  if (fields.show_special == 0) fields.show_special = chat_->show_special();
   CheckTextLength(context_, "messages", chat_->text_bytes());
   std::vector<int32_t> ids = chat_->Tokenize(fields.add_special_tokens != 0);
   if (ids.empty()) throw BadField("messages", "messages: the model's template makes no token of them");
@@ -37,7 +37,7 @@ void ChatForm::DropPrompts() {
 void ChatForm::AddText(size_t choice, const fd_event& event, Piece* piece) {
   ChatReader& reader = readers_[choice];
   const bool reasoned = reader.in_reasoning();
-  reader.Read({event.text, event.text_bytes}, event.kind == FD_EVENT_FINISHED, &piece->reasoning, &piece->text);
+  reader.Read(event, &piece->reasoning, &piece->text);
   if (reasoned || reader.in_reasoning()) reasoning_tokens_ += event.token_count;
 }
 

@@ -54,14 +54,17 @@ void ThrowChatError(fd_status* status) {
 ChatReader::ChatReader(const fd_chat* chat) : reader_(fd_chat_reader_create(chat)) {
   if (reader_ == nullptr) throw std::bad_alloc();
   // Some templates end in the middle of the model's reasoning.
+  fd_event nothing = {};
+  nothing.struct_size = sizeof(nothing);
+  nothing.text = "";
   std::string none;
-  Read("", /*last=*/false, &none, &none);
+  Read(nothing, &none, &none);
 }
 
-void ChatReader::Read(std::string_view text, bool last, std::string* reasoning, std::string* content) {
+void ChatReader::Read(const fd_event& event, std::string* reasoning, std::string* content) {
   fd_chat_piece piece = {};
   piece.struct_size = sizeof(piece);
-  if (fd_chat_read(reader_.get(), text.data(), text.size(), last ? 1 : 0, &piece) != 0) throw std::bad_alloc();
+  if (fd_chat_read_event(reader_.get(), &event, &piece) != 0) throw std::bad_alloc();
   reasoning->append(piece.reasoning, piece.reasoning_bytes);
   content->append(piece.content, piece.content_bytes);
   in_reasoning_ = piece.in_reasoning != 0;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tools/serve/openai/chat_input.h"
@@ -19,8 +18,8 @@ class ChatReader {
   // Throws std::bad_alloc. The chat is not needed any more then.
   explicit ChatReader(const fd_chat* chat);
 
-  // Appends what the text of an event adds to either. `last`: nothing follows. Throws std::bad_alloc.
-  void Read(std::string_view text, bool last, std::string* reasoning, std::string* content);
+  // Appends what an event adds to either. Throws std::bad_alloc.
+  void Read(const fd_event& event, std::string* reasoning, std::string* content);
   bool in_reasoning() const { return in_reasoning_; }  // at the end of what has been read
 
  private:
@@ -40,8 +39,8 @@ class RenderedChat {
   size_t text_bytes() const;
   // The prompt's tokens. `add_special_tokens`: also where the template does not ask for them.
   std::vector<int32_t> Tokenize(bool add_special_tokens) const;
-  // Whether special tokens must be in the answer's text, as they mark the model's reasoning.
-  bool shows_special() const { return fields_.show_special != 0; }
+  // fd_request's show_special for those who do not ask for special tokens: they may mark the model's reasoning.
+  int show_special() const { return fields_.show_special; }
   ChatReader NewReader() const { return ChatReader(chat_.get()); }
 
  private:

@@ -90,6 +90,13 @@ fd_status* fd_options_set(fd_options* options, const char* name, const char* val
 typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
 void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
 
+/* What a model's folder holds, as JSON whose fields docs/MODELS.md names: the architecture, each kind of layer once,
+ * parameters, bytes of weights and of KV, the tokenizer, the chat template, and what is not supported. No weights are
+ * read, and no engine is needed; a model that fd_engine_create would refuse is described, too. memory_bytes: what fits
+ * into so much memory; 0: nothing of that. FD_NOT_FOUND, FD_INVALID_ARGUMENT: there is no config.json, or it is not JSON.
+ * Free *json with fd_string_free. */
+fd_status* fd_model_inspect(const char* model, uint64_t memory_bytes, char** json);
+
 /* ---- Engine. Creating one loads the model, takes memory, starts threads and connects to the workers. */
 typedef struct fd_engine fd_engine;
 fd_status* fd_engine_create(const fd_options* options, fd_engine** out);
@@ -237,7 +244,8 @@ typedef struct fd_request {
   const fd_logit_bias* logit_bias;  /* in any order, each token once */
   size_t logit_bias_count;
   int show_special;                 /* 1: special tokens are part of the answer's text, for stop strings, too; but stop tokens are
-                                     * in no event; 0 */
+                                     * in no event; 2: the same for the sake of fd_chat_read_event, which leaves out those
+                                     * that mark nothing; 0 */
   uint32_t reserved2;               /* 0 */
 } fd_request;
 /* The defaults. `bytes`: sizeof(fd_request). */
@@ -294,26 +302,9 @@ void fd_chat_destroy(fd_chat* chat);
 /* The prompt. All parts are text and join; special = 1 in those that the template's author wrote, so that nothing in the
  * input can become a special token. They belong to the chat. */
 const fd_prompt_part* fd_chat_parts(const fd_chat* chat, size_t* count);
-/* Sets the request's parts, add_special_tokens, and show_special where special tokens mark a model's reasoning. The chat must live
- * until fd_submit has returned. 0; FD_BAD_STRUCT_SIZE: that of *request. */
+/* Sets the request's parts, add_special_tokens, and, where special tokens mark a model's reasoning, show_special to 2 if it
+ * is 0. The chat must live until fd_submit has returned. 0; FD_BAD_STRUCT_SIZE: that of *request. */
 int fd_chat_set_prompt(const fd_chat* chat, fd_request* request);
-
-/* Takes one answer to a chat apart into reasoning (such as what stands in <think>...</think>) and content. One a choice; one
- * thread at a time. It does not need the chat any more. */
-typedef struct fd_chat_reader fd_chat_reader;
-fd_chat_reader* fd_chat_reader_create(const fd_chat* chat);  /* NULL: no memory */
-typedef struct fd_chat_piece {
-  uint32_t struct_size;             /* set by the caller: sizeof(fd_chat_piece) */
-  int in_reasoning;                 /* 1: where the text that has come so far ends, the model is reasoning */
-  const char* reasoning;            /* UTF-8, as are the texts of events; lives until the next call */
-  size_t reasoning_bytes;
-  const char* content;              /* the same; comes after the reasoning where there are both */
-  size_t content_bytes;
-} fd_chat_piece;
-/* What the text of an event adds to either. `last` = 1: nothing follows, and what was held back comes. What may be the
- * beginning of a mark is held back. 0; FD_BAD_STRUCT_SIZE; FD_NO_MEMORY. */
-int fd_chat_read(fd_chat_reader* reader, const char* text, size_t text_bytes, int last, fd_chat_piece* out);
-void fd_chat_reader_destroy(fd_chat_reader* reader);
 
 /* Renders any template, for people who write them. `name` is what errors call it; context_json is an object of all its
  * variables; now_s as in fd_chat_input. FD_INVALID_ARGUMENT: an error in either, with its line and column. Free *text with
@@ -361,6 +352,11 @@ typedef struct fd_request_times {
   fd_step_times decode;             /* the others */
 } fd_request_times;
 
+/* Bytes of a text, from begin to before end. This struct never changes. */
+typedef struct fd_text_range {
+  size_t begin, end;
+} fd_text_range;
+
 typedef struct fd_event {
   uint32_t struct_size;             /* set by the caller: sizeof(fd_event) */
   int32_t kind;                     /* fd_event_kind; later libraries may have more */
@@ -387,6 +383,10 @@ typedef struct fd_event {
   uint64_t submit_ns;               /* engine clock (CLOCK_MONOTONIC): when the request was submitted */
   uint64_t time_ns;                 /* engine clock: when the (last) token's step ended */
   const fd_request_times* times;    /* FINISHED */
+  const fd_text_range* special;     /* what of text special tokens wrote, in order and apart; the text of one may be cut by a stop
+                                     * string, and go on in the next event */
+  uint32_t special_count;
+  int hides_special;                /* 1: the request has show_special = 2 */
 } fd_event;
 
 /* So many events of a request wait at most for a caller who does not take them, and FD_EVENT_FINISHED. The tokens that come
@@ -411,6 +411,27 @@ int fd_engine_event_fd(fd_engine* engine);
  * the next fd_poll. With fd_next, each request needs it, or one more fd_next after FD_EVENT_FINISHED: otherwise its memory is
  * kept until the engine is destroyed. */
 void fd_forget(fd_engine* engine, uint64_t id);
+
+/* Takes one answer to a chat apart into reasoning (such as what stands in <think>...</think>) and content. One a choice; one
+ * thread at a time. It does not need the chat any more. */
+typedef struct fd_chat_reader fd_chat_reader;
+fd_chat_reader* fd_chat_reader_create(const fd_chat* chat);  /* NULL: no memory */
+typedef struct fd_chat_piece {
+  uint32_t struct_size;             /* set by the caller: sizeof(fd_chat_piece) */
+  int in_reasoning;                 /* 1: where the text that has come so far ends, the model is reasoning */
+  const char* reasoning;            /* UTF-8, as are the texts of events; lives until the next call */
+  size_t reasoning_bytes;
+  const char* content;              /* the same; comes after the reasoning where there are both */
+  size_t content_bytes;
+} fd_chat_piece;
+/* What an event adds to either; FD_EVENT_FINISHED brings what was held back, which is what may be the beginning of a mark.
+ * Marks that are special tokens are known by these, whatever a text spells, and special tokens that mark nothing are left
+ * out of an event that has hides_special. 0; FD_BAD_STRUCT_SIZE: that of either struct; FD_NO_MEMORY. */
+int fd_chat_read_event(fd_chat_reader* reader, const fd_event* event, fd_chat_piece* out);
+/* The same for a text of which nobody knows what special tokens wrote: what spells a mark is one, and all else stays.
+ * `last` = 1: nothing follows. */
+int fd_chat_read(fd_chat_reader* reader, const char* text, size_t text_bytes, int last, fd_chat_piece* out);
+void fd_chat_reader_destroy(fd_chat_reader* reader);
 
 /* No further submit is accepted. Returns when every request has ended, or when timeout_ns (< 0: for ever) has passed: how
  * many are left. May be called again. */

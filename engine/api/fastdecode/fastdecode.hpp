@@ -16,7 +16,7 @@
 //   chat.messages = R"([{"role": "user", "content": "Tell me a story."}])";
 //   const fastdecode::Chat rendered = engine.RenderChat(chat);
 //   rendered.SetPrompt(&request);
-//   fastdecode::ChatReader reader(rendered);  // for event: reader.Read(event->text, event->finished).content
+//   fastdecode::ChatReader reader(rendered);  // for event: reader.Read(*event).content
 //
 // Errors are thrown as fastdecode::Error. Threads: as fastdecode.h says; a TokenStream is one thread's.
 #ifndef FASTDECODE_FASTDECODE_HPP_
@@ -223,45 +223,14 @@ class Chat {
   fd_chat* chat_ = nullptr;
 };
 
-// Takes one answer to a chat apart into reasoning and content. Thread: one. It does not need the chat any more.
-class ChatReader {
- public:
-  struct Piece {
-    std::string reasoning;
-    std::string content;  // comes after the reasoning where there are both
-  };
-
-  explicit ChatReader(const Chat& chat) : reader_(fd_chat_reader_create(chat.get())) {
-    if (reader_ == nullptr) throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for a reader of answers");
-    Read("");  // the prompt may have begun the reasoning
-  }
-  ChatReader(ChatReader&& other) noexcept
-      : reader_(std::exchange(other.reader_, nullptr)), in_reasoning_(other.in_reasoning_) {}
-  ChatReader& operator=(ChatReader&& other) noexcept {
-    std::swap(reader_, other.reader_);
-    std::swap(in_reasoning_, other.in_reasoning_);
-    return *this;
-  }
-  ~ChatReader() { fd_chat_reader_destroy(reader_); }
-
-  // What the text of the next event adds; what may be the beginning of a mark is held back. `last`: nothing follows,
-  // and what was held back comes.
-  Piece Read(std::string_view text, bool last = false) {
-    fd_chat_piece piece = {};
-    piece.struct_size = sizeof(piece);
-    if (fd_chat_read(reader_, text.data(), text.size(), last ? 1 : 0, &piece) != 0) {
-      throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for an answer");
-    }
-    in_reasoning_ = piece.in_reasoning != 0;
-    return {std::string(piece.reasoning, piece.reasoning_bytes), std::string(piece.content, piece.content_bytes)};
-  }
-  // Where what has been read ends, the model is reasoning.
-  bool in_reasoning() const { return in_reasoning_; }
-
- private:
-  fd_chat_reader* reader_;
-  bool in_reasoning_ = false;
-};
+// What a model's folder holds, as JSON: fd_model_inspect, which see.
+inline std::string InspectModel(const std::string& model, uint64_t memory_bytes = 0) {
+  char* json = nullptr;
+  ThrowIfError(fd_model_inspect(CText("model", model), memory_bytes, &json));
+  std::string copy(json);
+  fd_string_free(json);
+  return copy;
+}
 
 // Renders any template, for people who write them: fd_template_render, which see.
 inline std::string RenderTemplate(const std::string& name, std::string_view source, std::string_view context_json,
@@ -293,7 +262,9 @@ struct TokenEvent {
         prompt_tokens(event.prompt_tokens),
         generated_tokens(event.generated_tokens),
         submit_ns(event.submit_ns),
-        time_ns(event.time_ns) {
+        time_ns(event.time_ns),
+        special(event.special, event.special + event.special_count),
+        hides_special(event.hides_special != 0) {
     if (event.logprobs != nullptr) logprobs.assign(event.logprobs, event.logprobs + event.token_count);
     for (size_t i = 0; event.top_logprob_count > 0 && i < event.token_count; ++i) {
       const fd_token_logprob* const top = event.top_logprobs + i * event.top_logprob_count;
@@ -320,6 +291,69 @@ struct TokenEvent {
   uint32_t prompt_tokens, generated_tokens;
   uint64_t submit_ns, time_ns;
   std::optional<fd_request_times> times;
+  std::vector<fd_text_range> special;  // what of the text special tokens wrote
+  bool hides_special;
+};
+
+// Takes one answer to a chat apart into reasoning and content. Thread: one. It does not need the chat any more.
+class ChatReader {
+ public:
+  struct Piece {
+    std::string reasoning;
+    std::string content;  // comes after the reasoning where there are both
+  };
+
+  explicit ChatReader(const Chat& chat) : reader_(fd_chat_reader_create(chat.get())) {
+    if (reader_ == nullptr) throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for a reader of answers");
+    Read("");  // the prompt may have begun the reasoning
+  }
+  ChatReader(ChatReader&& other) noexcept
+      : reader_(std::exchange(other.reader_, nullptr)), in_reasoning_(other.in_reasoning_) {}
+  ChatReader& operator=(ChatReader&& other) noexcept {
+    std::swap(reader_, other.reader_);
+    std::swap(in_reasoning_, other.in_reasoning_);
+    return *this;
+  }
+  ~ChatReader() { fd_chat_reader_destroy(reader_); }
+
+  // What the next event adds; what may be the beginning of a mark is held back until the last one.
+  Piece Read(const TokenEvent& event) {
+    fd_event view = {};
+    view.struct_size = sizeof(view);
+    view.kind = event.kind;
+    view.text = event.text.data();
+    view.text_bytes = event.text.size();
+    view.special = event.special.data();
+    view.special_count = static_cast<uint32_t>(event.special.size());
+    view.hides_special = event.hides_special ? 1 : 0;
+    fd_chat_piece piece = {};
+    piece.struct_size = sizeof(piece);
+    if (fd_chat_read_event(reader_, &view, &piece) != 0) {
+      throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for an answer");
+    }
+    return Take(piece);
+  }
+  // The same for a text of which nobody knows what special tokens wrote, see fd_chat_read. `last`: nothing follows, and
+  // what was held back comes.
+  Piece Read(std::string_view text, bool last = false) {
+    fd_chat_piece piece = {};
+    piece.struct_size = sizeof(piece);
+    if (fd_chat_read(reader_, text.data(), text.size(), last ? 1 : 0, &piece) != 0) {
+      throw Error(FD_RESOURCE_EXHAUSTED, "out of memory for an answer");
+    }
+    return Take(piece);
+  }
+  // Where what has been read ends, the model is reasoning.
+  bool in_reasoning() const { return in_reasoning_; }
+
+ private:
+  Piece Take(const fd_chat_piece& piece) {
+    in_reasoning_ = piece.in_reasoning != 0;
+    return {std::string(piece.reasoning, piece.reasoning_bytes), std::string(piece.content, piece.content_bytes)};
+  }
+
+  fd_chat_reader* reader_;
+  bool in_reasoning_ = false;
 };
 
 // The events of one request. Destroying it cancels a request that still runs.

@@ -73,7 +73,8 @@ Value PrepareArguments(const Value& arguments) {
   try {
     const Value parsed = jinja::LoadJson(arguments.bytes(), /*foreign=*/true);
     return parsed.Is(Kind::kDict) ? parsed : arguments;
-  } catch (const Failure&) {
+  } catch (const Failure& failure) {
+    if (failure.kind == Failure::Kind::kLimit) throw;
     return arguments;
   }
 }
@@ -141,7 +142,9 @@ Value ReadChatJson(const char* field, std::string_view json) {
   try {
     return jinja::LoadJson(json, /*foreign=*/true);
   } catch (const Failure& failure) {
-    Fail(std::string(field) + ": " + ShowText(failure.message, kShownBytesMax));  // it quotes what was read last
+    // A message quotes what was read last.
+    throw Failure{.message = std::string(field) + ": " + ShowText(failure.message, kShownBytesMax),
+                  .kind = failure.kind};
   }
 }
 
@@ -157,7 +160,13 @@ Value PrepareMessages(const Value& messages, const MessageForm& form) {
   if (messages.items().empty()) Fail("messages: there is none; give at least one");
   std::vector<Value> prepared;
   for (size_t i = 0; i < messages.items().size(); ++i) {
-    prepared.push_back(PrepareMessage(messages.items()[i], form, "messages[" + std::to_string(i) + "]"));
+    const std::string where = "messages[" + std::to_string(i) + "]";
+    try {
+      prepared.push_back(PrepareMessage(messages.items()[i], form, where));
+    } catch (Failure& failure) {
+      if (failure.kind == Failure::Kind::kLimit) failure.message = where + ": " + failure.message;
+      throw;
+    }
   }
   return Value::List(std::move(prepared));
 }

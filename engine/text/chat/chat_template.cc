@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/text/chat/chat_messages.h"
+#include "engine/text/jinja/budget.h"
 #include "engine/text/jinja/failure.h"
 
 namespace fastdecode {
@@ -41,6 +42,21 @@ std::vector<RenderedChat::Part> PartsOf(const Text& text) {
   return parts;
 }
 
+// What of a text are special tokens.
+std::vector<TextRange> SpecialIn(const std::string& text, const Tokenizer& tokenizer) {
+  std::vector<TextRange> special;
+  size_t at = 0;
+  for (const int32_t id : tokenizer.Encode(text, /*add_special_tokens=*/false)) {
+    if (!tokenizer.IsSpecial(id)) continue;
+    const std::string name = tokenizer.TokenBytes(id);
+    const size_t found = text.find(name, at);
+    if (found == std::string::npos) continue;  // the unknown token
+    at = found + name.size();
+    AddRange({found, at}, &special);
+  }
+  return special;
+}
+
 // Names that a request may not set: those that are the input's own fields, and the model's tokens.
 void CheckVariables(const Value& variables, const std::vector<std::pair<std::string, std::string>>& special_tokens) {
   if (!variables.Is(Value::Kind::kDict)) throw Failure{.message = "variables: they are not an object"};
@@ -63,12 +79,13 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Create(const C
   chat->control_tokens_ = files.control_tokens;
   chat->has_control_tokens_ = files.has_control_tokens;
   std::vector<std::string> literals;
+  std::string where;  // the templates come from
   for (const ChatTemplateSource& source : files.templates) {
     absl::StatusOr<std::unique_ptr<const jinja::Template>> parsed = jinja::Template::Parse(source.file, source.text);
     if (!parsed.ok()) return parsed.status();
     const std::vector<std::string>& own = (*parsed)->literals();
     literals.insert(literals.end(), own.begin(), own.end());
-    chat->file_ += (chat->file_.empty() ? "" : ", ") + source.file;
+    where += (where.empty() ? "" : ", ") + source.file;
     chat->templates_.push_back({.name = source.name, .rendered_by = *std::move(parsed)});
   }
   const bool usable =
@@ -76,17 +93,10 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Create(const C
                                                   [](const Known& known) { return known.name == "default"; });
   if (!usable) {
     return absl::InvalidArgumentError(absl::StrCat(
-        chat->file_, ": none of the templates is named default; choose one and pass it with --chat-template FILE"));
+        where, ": none of the templates is named default; choose one and pass it with --chat-template FILE"));
   }
-  const auto is_special = [&](const std::string& text) {
-    const std::vector<int32_t> ids = tokenizer.Encode(text, /*add_special_tokens=*/false);
-    return std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return tokenizer.IsSpecial(id); });
-  };
-  std::vector<std::string> special;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    if (tokenizer.IsSpecial(id)) special.push_back(tokenizer.TokenBytes(id));
-  }
-  chat->marks_ = std::make_shared<const ReasoningMarks>(FindReasoningMarks(literals, is_special, special));
+  const auto special_in = [&](const std::string& text) { return SpecialIn(text, tokenizer); };
+  chat->marks_ = std::make_shared<const ReasoningMarks>(FindReasoningMarks(literals, special_in));
   for (Known& known : chat->templates_) Probe(*chat, &known);
   return chat;
 }
@@ -95,6 +105,8 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Create(const C
 void ChatTemplate::Probe(const ChatTemplate& chat, Known* known) {
   constexpr char kNeedle[] = "needle in a message";
   const auto renders = [&](Value content) {
+    jinja::Budget budget(jinja::Limits{});
+    const jinja::Spending spending(&budget);
     Dict variables;
     Set(&variables, "messages", ProbeMessages(std::move(content)));
     Set(&variables, "tools", Value::None());
@@ -123,21 +135,26 @@ const ChatTemplate::Known& ChatTemplate::Chosen(bool has_tools) const {
 
 absl::StatusOr<Text> ChatTemplate::RenderValues(const Known& known, Dict variables, int64_t now_s) const {
   for (const auto& [name, text] : special_tokens_) Set(&variables, name, Value::String(text));
-  return known.rendered_by->Render(variables, now_s);
+  return known.rendered_by->RenderWithin(variables, now_s);
 }
 
 const ReasoningMarks::Pair* ChatTemplate::OpenReasoning(const Text& text, const std::string& continued) const {
   const size_t end = jinja::Stripped(text.bytes(), nullptr, false, true).end;
   for (const ReasoningMarks::Pair& pair : marks_->pairs) {
     const std::string_view bytes = std::string_view(text.bytes()).substr(0, end);
-    const bool by_template = bytes.ends_with(pair.begin) && !text.IsForeign(end - 1);
-    const bool by_message = continued.starts_with(pair.begin) && continued.find(pair.end) == std::string::npos;
+    const bool by_template = bytes.ends_with(pair.begin.text) && !text.IsForeign(end - 1);
+    const bool by_message =
+        continued.starts_with(pair.begin.text) && continued.find(pair.end.text) == std::string::npos;
     if (by_template || by_message) return &pair;
   }
   return nullptr;
 }
 
 absl::StatusOr<RenderedChat> ChatTemplate::Render(const ChatInput& input) const {
+  // What is read counts, too: a request's JSON takes many times its size as values.
+  jinja::Budget budget(
+      jinja::LimitsFor(input.messages.size() + input.tools.size() + input.documents.size() + input.variables.size()));
+  const jinja::Spending spending(&budget);
   try {
     if (input.add_generation_prompt && input.continue_final_message) {
       throw Failure{
@@ -170,6 +187,7 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const ChatInput& input) const 
     if (input.continue_final_message) text = UpToFinalMark(*text);
     return RenderedChat{.parts = PartsOf(*text), .marks = marks_, .open = OpenReasoning(*text, continued)};
   } catch (const Failure& failure) {
+    if (failure.kind == Failure::Kind::kLimit) return absl::ResourceExhaustedError(failure.message);
     return absl::InvalidArgumentError(failure.message);
   }
 }

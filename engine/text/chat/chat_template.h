@@ -50,14 +50,12 @@ class ChatTemplate {
   // `tokenizer`: which texts are special tokens; lent for the call. Errors name file, line and column.
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Create(const ChatFiles& files, const Tokenizer& tokenizer);
 
-  // InvalidArgument: the field of the input that is at fault, or what the template says of it. ResourceExhausted: the
-  // template needs too much.
+  // InvalidArgument: the field of the input that is at fault, or what the template says of it. ResourceExhausted:
+  // reading and rendering it take too much.
   absl::StatusOr<RenderedChat> Render(const ChatInput& input) const;
 
   // Texts whose added tokens no request may spell.
   std::vector<std::string> GuardedTexts() const;
-  // Where it comes from, for the log.
-  const std::string& file() const { return file_; }
 
  private:
   struct Known {
@@ -70,6 +68,7 @@ class ChatTemplate {
   ChatTemplate() = default;
   const Known& Chosen(bool has_tools) const;
   static void Probe(const ChatTemplate& chat, Known* known);
+  // REQUIRES: this thread is spending.
   absl::StatusOr<jinja::Text> RenderValues(const Known& known, jinja::Dict variables, int64_t now_s) const;
   const ReasoningMarks::Pair* OpenReasoning(const jinja::Text& text, const std::string& continued) const;
 
@@ -78,7 +77,6 @@ class ChatTemplate {
   std::vector<std::string> control_tokens_;
   bool has_control_tokens_ = false;
   std::shared_ptr<const ReasoningMarks> marks_;
-  std::string file_;
 };
 
 }  // namespace fastdecode

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 namespace fastdecode {
 
@@ -35,7 +36,7 @@ bool NamesReasoning(std::string name) {
 }
 
 // Every </name> and [/NAME] of a text whose name says what it is.
-void AddNamedMarks(const std::string& literal, std::vector<Pair>* pairs) {
+void AddNamedMarks(const std::string& literal, std::vector<std::pair<std::string, std::string>>* pairs) {
   for (const auto& [open, close] : {std::pair{'<', '>'}, {'[', ']'}}) {
     const std::string start = {open, '/'};
     for (size_t at = literal.find(start); at != std::string::npos; at = literal.find(start, at + 1)) {
@@ -46,89 +47,148 @@ void AddNamedMarks(const std::string& literal, std::vector<Pair>* pairs) {
       }
       const std::string name = literal.substr(at + 2, end - at - 2);
       if (end >= literal.size() || literal[end] != close || !NamesReasoning(name)) continue;
-      pairs->push_back({open + name + close, start + name + close});
+      pairs->emplace_back(open + name + close, start + name + close);
     }
   }
 }
 
-// How many bytes at the end of `text` begin `mark` without being it.
-size_t BegunAtEnd(std::string_view text, std::string_view mark) {
-  for (size_t size = std::min(text.size(), mark.size() - 1); size > 0; --size) {
-    if (text.substr(text.size() - size) == mark.substr(0, size)) return size;
-  }
-  return 0;
-}
+using Mark = ReasoningMarks::Mark;
+
+bool IsSpecialOrigin(char origin) { return origin == AnswerText::kSpecial || origin == AnswerText::kHidden; }
 
 bool IsSpaceByte(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 }  // namespace
 
 ReasoningMarks FindReasoningMarks(const std::vector<std::string>& literals,
-                                  const std::function<bool(const std::string&)>& is_special,
-                                  const std::vector<std::string>& special_tokens) {
+                                  const std::function<std::vector<TextRange>(const std::string&)>& special_in) {
   ReasoningMarks marks;
-  std::vector<Pair> found = {{"<think>", "</think>"}};
+  std::vector<std::pair<std::string, std::string>> found = {{"<think>", "</think>"}};
   for (const std::string& literal : literals) AddNamedMarks(literal, &found);
   for (const KnownMarks& known : kKnown) {
-    if (Spells(literals, known.begin) && Spells(literals, known.end)) found.push_back({known.begin, known.end});
+    if (Spells(literals, known.begin) && Spells(literals, known.end)) found.emplace_back(known.begin, known.end);
   }
   // gpt-oss's template composes the name of a channel from pieces.
   const bool has_channels =
       Spells(literals, "<|channel|>") && Spells(literals, "<|message|>") && Spells(literals, "analysis");
-  if (has_channels) found.push_back({kKnown[3].begin, kKnown[3].end});
-  for (Pair& pair : found) {
+  if (has_channels) found.emplace_back(kKnown[3].begin, kKnown[3].end);
+  const auto make = [&](const std::string& text) {
+    Mark mark = {text, std::string(text.size(), AnswerText::kOrdinary)};
+    for (const TextRange& range : special_in(text)) {
+      std::fill(mark.origins.begin() + static_cast<ptrdiff_t>(range.begin),
+                mark.origins.begin() + static_cast<ptrdiff_t>(range.end), AnswerText::kSpecial);
+    }
+    return mark;
+  };
+  const auto has_special = [](const Mark& mark) {
+    return mark.origins.find(AnswerText::kSpecial) != std::string::npos;
+  };
+  for (const auto& [begin, end] : found) {
     const bool known = std::any_of(marks.pairs.begin(), marks.pairs.end(),
-                                   [&](const Pair& other) { return other.begin == pair.begin; });
+                                   [&](const Pair& other) { return other.begin.text == begin; });
     if (known) continue;
-    pair.anywhere = is_special(pair.begin);
-    marks.shows_special = marks.shows_special || pair.anywhere || is_special(pair.end);
+    Pair pair = {make(begin), make(end)};
+    pair.anywhere = has_special(pair.begin);
+    marks.shows_special = marks.shows_special || pair.anywhere || has_special(pair.end);
     marks.pairs.push_back(std::move(pair));
   }
-  if (!marks.shows_special) return marks;
-  if (has_channels) marks.dropped.assign(std::begin(kChannelTexts), std::end(kChannelTexts));
-  for (const std::string& token : special_tokens) {
-    if (!token.empty()) marks.dropped.push_back(token);
-  }
+  if (!marks.shows_special || !has_channels) return marks;
+  for (const char* const text : kChannelTexts) marks.dropped.push_back(make(text));
   return marks;
 }
 
 ReasoningReader::ReasoningReader(const ReasoningMarks* marks, const ReasoningMarks::Pair* open)
     : marks_(marks), open_(open), any_text_(open != nullptr), skip_line_ends_(open != nullptr) {}
 
+// Whether the first `bytes` of the mark stand at `at` in what is held, where there is room for them.
+bool ReasoningReader::Matches(const Mark& mark, size_t at, size_t bytes) const {
+  if (held_.compare(at, bytes, mark.text, 0, bytes) != 0) return false;
+  for (size_t i = 0; i < bytes; ++i) {
+    const char origin = origins_[at + i];
+    if (origin != AnswerText::kUnknown && IsSpecialOrigin(origin) != IsSpecialOrigin(mark.origins[i])) return false;
+  }
+  return true;
+}
+
+size_t ReasoningReader::Find(const Mark& mark) const {
+  size_t at = held_.find(mark.text);
+  while (at != std::string::npos && !Matches(mark, at, mark.text.size())) at = held_.find(mark.text, at + 1);
+  return at;
+}
+
+// How many bytes at the end of what is held begin the mark without being it.
+size_t ReasoningReader::BegunAtEnd(const Mark& mark) const {
+  for (size_t size = std::min(held_.size(), mark.text.size() - 1); size > 0; --size) {
+    if (Matches(mark, held_.size() - size, size)) return size;
+  }
+  return 0;
+}
+
+// Whether there is nothing before it but white space and what is left out.
 bool ReasoningReader::AtBeginning(size_t offset) const {
-  return !any_text_ && std::all_of(held_.begin(), held_.begin() + static_cast<ptrdiff_t>(offset), IsSpaceByte);
+  if (any_text_) return false;
+  for (size_t i = 0; i < offset; ++i) {
+    if (!IsSpaceByte(held_[i]) && origins_[i] != AnswerText::kHidden) return false;
+  }
+  return true;
 }
 
 ReasoningReader::Found ReasoningReader::FindNext() const {
   Found next;
-  const auto offer = [&](std::string_view mark, const Pair* begins, bool ends) {
-    const size_t at = held_.find(mark);
-    if (at == std::string::npos || at > next.at || (at == next.at && mark.size() <= next.size)) return;
+  const auto offer = [&](const Mark& mark, const Pair* begins, bool ends) {
+    const size_t at = Find(mark);
+    if (at == std::string::npos || at > next.at || (at == next.at && mark.text.size() <= next.size)) return;
     if (begins != nullptr && !begins->anywhere && !AtBeginning(at)) return;
-    next = {at, mark.size(), begins, ends};
+    next = {at, mark.text.size(), begins, ends};
   };
-  // Marks go before equal texts that are dropped where they mark nothing.
   for (const Pair& pair : marks_->pairs) {
     if (open_ == nullptr) offer(pair.begin, &pair, false);
   }
   if (open_ != nullptr) offer(open_->end, nullptr, true);
-  for (const std::string& text : marks_->dropped) offer(text, nullptr, false);
+  for (const Mark& mark : marks_->dropped) offer(mark, nullptr, false);
   return next;
 }
 
 size_t ReasoningReader::HeldBack(bool last) const {
   if (last) return 0;
   size_t size = 0;
-  const auto consider = [&](const std::string& mark) { size = std::max(size, BegunAtEnd(held_, mark)); };
+  const auto consider = [&](const Mark& mark) { size = std::max(size, BegunAtEnd(mark)); };
   for (const Pair& pair : marks_->pairs) {
     if (open_ != nullptr) break;
-    if (pair.anywhere || AtBeginning(held_.size() - BegunAtEnd(held_, pair.begin))) consider(pair.begin);
+    if (pair.anywhere || AtBeginning(held_.size() - BegunAtEnd(pair.begin))) consider(pair.begin);
   }
   if (open_ != nullptr) consider(open_->end);
-  for (const std::string& text : marks_->dropped) consider(text);
+  for (const Mark& mark : marks_->dropped) consider(mark);
   // White space before what may be the first mark is part of the answer only if it is none.
   if (open_ == nullptr && AtBeginning(held_.size() - size)) return held_.size();
   return size;
+}
+
+void ReasoningReader::Hold(const AnswerText& answer) {
+  const size_t before = held_.size();
+  held_.append(answer.text);
+  origins_.resize(held_.size(), answer.of_others);
+  for (const TextRange& range : answer.special) {
+    std::fill(origins_.begin() + static_cast<ptrdiff_t>(before + range.begin),
+              origins_.begin() + static_cast<ptrdiff_t>(before + range.end), answer.of_special);
+  }
+}
+
+void ReasoningReader::Drop(size_t bytes) {
+  held_.erase(0, bytes);
+  origins_.erase(0, bytes);
+}
+
+// The first bytes of what is held, less those that are left out.
+void ReasoningReader::EmitHeld(size_t bytes, std::string* reasoning, std::string* content) {
+  for (size_t at = 0; at < bytes;) {
+    const bool hidden = origins_[at] == AnswerText::kHidden;
+    size_t end = at + 1;
+    while (end < bytes && (origins_[end] == AnswerText::kHidden) == hidden) ++end;
+    if (!hidden) Emit(std::string_view(held_).substr(at, end - at), reasoning, content);
+    at = end;
+  }
+  Drop(bytes);
 }
 
 void ReasoningReader::Emit(std::string_view text, std::string* reasoning, std::string* content) {
@@ -151,13 +211,17 @@ void ReasoningReader::Emit(std::string_view text, std::string* reasoning, std::s
   line_ends_ = text.substr(last + 1);
 }
 
-void ReasoningReader::Read(std::string_view text, bool last, std::string* reasoning, std::string* content) {
-  held_.append(text);
+void ReasoningReader::Read(const AnswerText& answer, bool last, std::string* reasoning, std::string* content) {
+  Hold(answer);
   // A mark is taken once nothing can follow that makes it part of a longer one, or of one that begins before it.
   for (Found found = FindNext(); found.at < held_.size() - HeldBack(last); found = FindNext()) {
     const bool before_first = found.begins != nullptr && AtBeginning(found.at);
-    if (!before_first) Emit(std::string_view(held_).substr(0, found.at), reasoning, content);
-    held_.erase(0, found.at + found.size);
+    if (before_first) {
+      Drop(found.at);
+    } else {
+      EmitHeld(found.at, reasoning, content);
+    }
+    Drop(found.size);
     if (found.begins != nullptr || found.ends) {
       open_ = found.begins;
       any_text_ = true;
@@ -165,9 +229,7 @@ void ReasoningReader::Read(std::string_view text, bool last, std::string* reason
       line_ends_.clear();
     }
   }
-  const size_t out = held_.size() - HeldBack(last);
-  Emit(std::string_view(held_).substr(0, out), reasoning, content);
-  held_.erase(0, out);
+  EmitHeld(held_.size() - HeldBack(last), reasoning, content);
 }
 
 }  // namespace fastdecode

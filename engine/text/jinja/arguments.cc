@@ -14,7 +14,8 @@ ArgumentReader::ArgumentReader(const char* function, const Arguments& given, std
                              std::to_string(given.positional.size()) + " given"};
   }
   for (size_t i = 0; i < given.positional.size(); ++i) values_[i] = given.positional[i];
-  for (const auto& [key, value] : given.named) {
+  for (const auto& [key_value, value] : given.named) {
+    const std::string& key = key_value.bytes();
     size_t index = 0;
     while (index < names_.size() && key != names_[index]) ++index;
     if (index == names_.size()) throw Failure{.message = name + "() got an unexpected keyword argument '" + key + "'"};
@@ -40,15 +41,15 @@ bool ArgumentReader::True(size_t index, bool fallback) const {
   return values_[index] ? IsTrue(*values_[index]) : fallback;
 }
 
-Text ArgumentReader::String(size_t index, const char* fallback) const {
-  if (!values_[index] && fallback != nullptr) return Text(fallback);
-  const Value value = Get(index);
+Value ArgumentReader::String(size_t index, const char* fallback) const {
+  if (!values_[index] && fallback != nullptr) return Value::String(fallback);
+  Value value = Get(index);
   RequireDefined(value);
   if (!value.Is(Value::Kind::kString)) {
     throw Failure{.message =
                       std::string(function_) + "(): " + names_[index] + " must be a string, not " + TypeName(value)};
   }
-  return value.text();
+  return value;
 }
 
 const char* Positional(const char* function, const Arguments& given) {

@@ -42,6 +42,11 @@ Integer FloorDivide(Integer a, Integer b) {
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
+Integer FloorModulo(Integer a, Integer b) {
+  const Integer rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 Integer Power(Integer base, Integer exponent) {
   Integer result = 1;
   while (exponent > 0) {
@@ -77,8 +82,7 @@ Value CalculateIntegers(Arithmetic op, Integer a, Integer b, bool foreign) {
     case Arithmetic::kModulo: {
       if (b == 0) throw Failure{.message = "integer division or modulo by zero"};
       if (b == -1) return op == Arithmetic::kModulo ? Value::Int(0, foreign) : Negate(Value::Int(a, foreign));
-      const Integer quotient = FloorDivide(a, b);
-      return Value::Int(op == Arithmetic::kModulo ? a - quotient * b : quotient, foreign);
+      return Value::Int(op == Arithmetic::kModulo ? FloorModulo(a, b) : FloorDivide(a, b), foreign);
     }
     case Arithmetic::kPower:
       if (b >= 0) return Value::Int(Power(a, b), foreign);
@@ -112,7 +116,6 @@ Value CalculateFloats(Arithmetic op, double a, double b, bool foreign) {
 }
 
 Value AddStrings(const Value& a, const Value& b) {
-  SpendBytes(a.text().size() + b.text().size());
   const bool markup = a.markup() || b.markup();
   Text text = markup && !a.markup() ? Escaped(a.text()) : a.text();
   text.Append(markup && !b.markup() ? Escaped(b.text()) : b.text());
@@ -120,18 +123,16 @@ Value AddStrings(const Value& a, const Value& b) {
 }
 
 Value AddSequences(const Value& a, const Value& b) {
-  SpendBytes((a.items().size() + b.items().size()) * sizeof(Value));
+  RequireSize(sizeof(Value), a.items().size() + b.items().size());
   std::vector<Value> items = a.items();
   items.insert(items.end(), b.items().begin(), b.items().end());
   return a.Is(Kind::kList) ? Value::List(std::move(items)) : Value::Tuple(std::move(items));
 }
 
 Value Repeat(const Value& value, Integer count) {
-  const Integer times = std::max<Integer>(count, 0);
+  const Integer times = std::clamp<Integer>(count, 0, SIZE_MAX);
   const size_t bytes = value.Is(Kind::kString) ? value.text().size() : value.items().size() * sizeof(Value);
-  if (bytes != 0 && times > (Integer{1} << 40)) SpendBytes(SIZE_MAX / 2);
-  const size_t total = bytes * static_cast<size_t>(bytes == 0 ? 0 : times);
-  SpendBytes(total);
+  RequireSize(bytes, static_cast<size_t>(times));
   if (value.Is(Kind::kString)) {
     Text text;
     for (Integer i = 0; bytes != 0 && i < times; ++i) text.Append(value.text());
@@ -147,6 +148,24 @@ Value Repeat(const Value& value, Integer count) {
 bool IsRepeatable(const Value& value) { return value.Is(Kind::kString) || value.is_sequence(); }
 
 }  // namespace
+
+std::optional<Integer> Truncated(double number) {
+  if (!std::isfinite(number)) return std::nullopt;
+  RequireFit(std::abs(number) >= 0x1p127);
+  return static_cast<Integer>(number);
+}
+
+Integer RoundedToZeros(Integer integer, int zeros) {
+  Integer scale = 1;
+  for (int i = 0; i < zeros; ++i) {
+    if (__builtin_mul_overflow(scale, Integer{10}, &scale)) return 0;  // more than twice any integer
+  }
+  const Integer down = FloorDivide(integer, scale), rest = FloorModulo(integer, scale);
+  const bool up = rest > scale - rest || (rest == scale - rest && down % 2 != 0);
+  Integer rounded = 0;
+  RequireFit(__builtin_mul_overflow(down + (up ? 1 : 0), scale, &rounded));
+  return rounded;
+}
 
 Value Calculate(Arithmetic op, const Value& a, const Value& b) {
   if (op == Arithmetic::kModulo && a.Is(Kind::kString)) return PercentFormat(a, b);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -30,9 +31,9 @@ struct Block {
 // What a call has between its parentheses.
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
-  std::vector<std::pair<std::string, ExpressionPtr>> named;
-  ExpressionPtr list;  // of *list; null: none
-  ExpressionPtr dict;  // of **dict; null: none
+  std::vector<std::pair<Value, ExpressionPtr>> named;  // names are strings
+  ExpressionPtr list;                                  // of *list; null: none
+  ExpressionPtr dict;                                  // of **dict; null: none
 };
 
 struct Literal {
@@ -100,10 +101,59 @@ struct Conditional {
 
 struct Expression {
   Position at;
+  uint32_t height;  // 1, and what the highest expression in it has
   std::variant<Literal, Name, TupleDisplay, ListDisplay, DictDisplay, AttributeOf, ItemOf, SliceOf, CallOf, FilterOf,
                TestOf, Unary, Binary, Logic, Comparison, Concatenation, Conditional>
       node;
 };
+
+// Calls `visit` with each expression that stands directly in this one.
+template <class Visit>
+void VisitChildren(const CallArguments& arguments, Visit&& visit) {
+  for (const ExpressionPtr& each : arguments.positional) visit(*each);
+  for (const auto& [name, value] : arguments.named) visit(*value);
+  for (const ExpressionPtr* each : {&arguments.list, &arguments.dict}) {
+    if (*each != nullptr) visit(**each);
+  }
+}
+template <class Visit>
+void VisitChildren(const decltype(Expression::node)& node, Visit&& visit) {
+  const auto all = [&](const auto&... children) { ((children == nullptr ? void() : visit(*children)), ...); };
+  std::visit(
+      [&](const auto& one) {
+        using Node = std::decay_t<decltype(one)>;
+        if constexpr (std::is_same_v<Node, TupleDisplay> || std::is_same_v<Node, ListDisplay> ||
+                      std::is_same_v<Node, Concatenation>) {
+          for (const ExpressionPtr& each : one.items) all(each);
+        } else if constexpr (std::is_same_v<Node, DictDisplay>) {
+          for (const auto& [key, value] : one.items) all(key, value);
+        } else if constexpr (std::is_same_v<Node, AttributeOf>) {
+          all(one.object);
+        } else if constexpr (std::is_same_v<Node, ItemOf>) {
+          all(one.object, one.index);
+        } else if constexpr (std::is_same_v<Node, SliceOf>) {
+          all(one.object, one.from, one.to, one.step);
+        } else if constexpr (std::is_same_v<Node, CallOf>) {
+          all(one.callee);
+          VisitChildren(one.arguments, visit);
+        } else if constexpr (std::is_same_v<Node, FilterOf> || std::is_same_v<Node, TestOf>) {
+          all(one.input);
+          VisitChildren(one.arguments, visit);
+        } else if constexpr (std::is_same_v<Node, Unary>) {
+          all(one.operand);
+        } else if constexpr (std::is_same_v<Node, Binary> || std::is_same_v<Node, Logic>) {
+          all(one.left, one.right);
+        } else if constexpr (std::is_same_v<Node, Comparison>) {
+          all(one.first);
+          for (const auto& [op, operand] : one.rest) all(operand);
+        } else if constexpr (std::is_same_v<Node, Conditional>) {
+          all(one.condition, one.then, one.otherwise);
+        } else {
+          static_assert(std::is_same_v<Node, Literal> || std::is_same_v<Node, Name>);
+        }
+      },
+      node);
+}
 
 // What a value is assigned to: a name, an attribute of a namespace, or several of these.
 struct Target {

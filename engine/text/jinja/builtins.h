@@ -42,7 +42,7 @@ class ArgumentReader {
   // Absent or None: the fallback. Failure: the value has another type.
   Integer Int(size_t index, Integer fallback) const;
   bool True(size_t index, bool fallback) const;
-  Text String(size_t index, const char* fallback) const;  // REQUIRED if there is no fallback
+  Value String(size_t index, const char* fallback) const;  // a string; REQUIRED if there is no fallback
 
  private:
   const char* const function_;
@@ -57,7 +57,7 @@ enum class Case { kUpper, kLower, kCapitalized, kTitle, kSwapped, kFolded };
 Text WithCase(const Text& text, Case to);
 Text Replaced(const Text& text, const Text& from, const Text& to, Integer count);
 // The lines of a text, as Python's splitlines has them.
-std::vector<Text> Lines(const Text& text, bool with_ends);
+std::vector<Text::Span> Lines(std::string_view text, bool with_ends);
 bool IsLowerText(std::string_view text);
 bool IsUpperText(std::string_view text);
 // Whether a regular expression's \w fits one character.

@@ -22,9 +22,9 @@ constexpr int64_t kRangeMax = 100'000;  // as Jinja's sandbox has it
 enum class View { kItems, kKeys, kValues };
 
 Value ViewOf(const Dict& dict, View view) {
-  SpendBytes(dict.items.size() * 3 * sizeof(Value));
   std::vector<Value> items;
   for (const auto& [key, value] : dict.items) {
+    SpendBytes(sizeof(Value));
     items.push_back(view == View::kItems ? Value::Tuple({key, value}) : view == View::kKeys ? key : value);
   }
   const char* const name = view == View::kItems ? "dict_items" : view == View::kKeys ? "dict_keys" : "dict_values";
@@ -51,8 +51,7 @@ Value CopyOf(Interpreter&, const Value& self, const Arguments& arguments) {
 Value FromKeys(Interpreter&, const Value&, const Arguments& arguments) {
   const ArgumentReader reader("fromkeys", arguments, {"iterable", "value"}, 1);
   Dict dict;
-  for (Value& key : ItemsOf(reader.Get(0))) dict.Set(std::move(key), reader.Get(1));
-  SpendBytes(dict.items.size() * 4 * sizeof(Value));
+  for (const Value& key : SharedItemsOf(reader.Get(0))) dict.Set(key, reader.Get(1));
   return Value::OfDict(std::move(dict));
 }
 
@@ -109,13 +108,18 @@ Value Range(Interpreter&, const Value&, const Arguments& arguments) {
   const Integer end = reader.Has(1) ? reader.Int(1, 0) : reader.Int(0, 0);
   const Integer step = reader.Int(2, 1);
   if (step == 0) throw Failure{.message = "range() arg 3 must not be zero"};
-  const Integer gap = step > 0 ? end - begin : begin - end;
-  const Integer stride = step > 0 ? step : -step;
-  const Integer count = gap <= 0 ? 0 : (gap - 1) / stride + 1;
+  using Magnitude = unsigned __int128;
+  const auto from = static_cast<Magnitude>(begin), to = static_cast<Magnitude>(end);
+  const Magnitude gap = step > 0 ? to - from : from - to;
+  const Magnitude stride = step > 0 ? static_cast<Magnitude>(step) : -static_cast<Magnitude>(step);
+  const bool empty = step > 0 ? begin >= end : begin <= end;
+  const Magnitude count = empty ? 0 : (gap - 1) / stride + 1;
   if (count > kRangeMax) {
     throw Failure{.message = "Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000)."};
   }
-  return Value::OfObject(std::make_shared<RangeObject>(begin, end, step, static_cast<size_t>(count)));
+  const bool foreign = std::any_of(arguments.positional.begin(), arguments.positional.end(),
+                                   [](const Value& argument) { return argument.foreign(); });
+  return Value::OfObject(std::make_shared<RangeObject>(begin, end, step, static_cast<size_t>(count), foreign));
 }
 
 // The pairs that dict(...) and namespace(...) are made of.
@@ -129,9 +133,10 @@ Dict DictFrom(const char* function, const Arguments& arguments) {
     const Value& given = arguments.positional[0];
     RequireDefined(given);
     if (given.Is(Kind::kDict)) {
+      SpendBytes(given.dict().items.size() * 4 * sizeof(Value));
       dict = given.dict();
     } else {
-      for (const Value& pair : ItemsOf(given)) {
+      for (const Value& pair : SharedItemsOf(given)) {
         std::vector<Value> items = ItemsOf(pair);
         if (items.size() != 2) {
           throw Failure{.message = "dictionary update sequence element has length " + std::to_string(items.size()) +
@@ -141,8 +146,7 @@ Dict DictFrom(const char* function, const Arguments& arguments) {
       }
     }
   }
-  for (const auto& [name, value] : arguments.named) dict.Set(Value::String(name), value);
-  SpendBytes(dict.items.size() * 4 * sizeof(Value));
+  for (const auto& [name, value] : arguments.named) dict.Set(name, value);
   return dict;
 }
 
@@ -154,7 +158,7 @@ Value MakeNamespace(Interpreter& interpreter, const Value&, const Arguments& arg
   const auto made = std::make_shared<NamespaceObject>();
   for (const auto& [name, value] : DictFrom("namespace", arguments).items) {
     if (!name.Is(Kind::kString)) throw Failure{.message = "a namespace's names are strings, not " + TypeName(name)};
-    made->Set(name.bytes(), value);
+    made->Set(name, value);
   }
   return interpreter.Own(made);
 }
@@ -172,12 +176,13 @@ Value MakeJoiner(Interpreter& interpreter, const Value&, const Arguments& argume
 
 Value RaiseException(Interpreter&, const Value&, const Arguments& arguments) {
   const ArgumentReader reader("raise_exception", arguments, {"message"}, 1);
-  throw Failure{.message = Printed(reader.Get(0)).bytes(), .kind = Failure::Kind::kRaised};
+  throw Failure{.message = Printed(reader.Get(0)).bytes()};
 }
 
 Value StrftimeNow(Interpreter& interpreter, const Value&, const Arguments& arguments) {
   const ArgumentReader reader("strftime_now", arguments, {"format"}, 1);
-  const Text format = reader.String(0, nullptr);
+  const Value given = reader.String(0, nullptr);
+  const Text& format = given.text();
   if (format.size() > 1000) throw Failure{.message = "strftime_now(): the format has more than 1000 bytes"};
   const time_t now = interpreter.now_s();
   tm local = {};
@@ -245,7 +250,7 @@ const Value* FindGlobal(std::string_view name) {
       globals[each] = Value::OfObject(std::make_shared<FunctionObject>(function, Value::None(), "function"));
     };
     add("range", &Range);
-    add("dict", &MakeDict);
+    globals["dict"] = Value::OfObject(std::make_shared<DictFunction>(&MakeDict, &FromKeys));
     add("namespace", &MakeNamespace);
     add("cycler", &MakeCycler);
     add("joiner", &MakeJoiner);

@@ -1,16 +1,25 @@
 #include "engine/text/jinja/expression_parser.h"
 
+#include <algorithm>
+#include <set>
+
 #include "engine/text/jinja/builtins.h"
 
 namespace fastdecode::jinja {
 
 namespace {
 
-constexpr int kExpressionDepthMax = 200;  // of expressions in expressions
-constexpr int kChainMax = 1000;
+constexpr int kExpressionDepthMax = 200;  // of expressions in expressions, by which the parser recurses
+// Of the tree, by which all else recurses: a chain such as a + b + c is as high as it is long.
+constexpr uint32_t kExpressionHeightMax = 1000;
 
 ExpressionPtr Make(Position at, decltype(Expression::node) node) {
-  return std::make_unique<const Expression>(Expression{at, std::move(node)});
+  uint32_t height = 0;
+  VisitChildren(node, [&](const Expression& child) { height = std::max(height, child.height); });
+  if (height >= kExpressionHeightMax) {
+    TokenStream::Fail("an expression has more than 1000 parts that need one another", at);
+  }
+  return std::make_unique<const Expression>(Expression{at, height + 1, std::move(node)});
 }
 
 std::string DottedName(TokenStream* tokens) {
@@ -18,19 +27,6 @@ std::string DottedName(TokenStream* tokens) {
   while (tokens->TakeOperator(".")) name += "." + tokens->ExpectAnyName();
   return name;
 }
-
-// Counts the links of a chain such as a + b + c, which is a tree as deep as it is long.
-class Chain {
- public:
-  void Link(Position at) {
-    if (++links_ > kChainMax) {
-      TokenStream::Fail("an expression has more than " + std::to_string(kChainMax) + " parts in a row", at);
-    }
-  }
-
- private:
-  int links_ = 0;
-};
 
 }  // namespace
 
@@ -59,9 +55,7 @@ ExpressionPtr ExpressionParser::ReadConditional() {
   const Position at = tokens_.current().at;
   const size_t unknown_before = unknown_.size();
   ExpressionPtr then = ReadLogic(false);
-  Chain chain;
   while (tokens_.TakeName("if")) {
-    chain.Link(at);
     ExpressionPtr condition = ReadLogic(false);
     ExpressionPtr otherwise;
     if (tokens_.TakeName("else")) {
@@ -78,9 +72,7 @@ ExpressionPtr ExpressionParser::ReadLogic(bool is_and) {
   const Position at = tokens_.current().at;
   const auto read = [&] { return is_and ? ReadNot() : ReadLogic(true); };
   ExpressionPtr left = read();
-  Chain chain;
   while (tokens_.TakeName(is_and ? "and" : "or")) {
-    chain.Link(at);
     ExpressionPtr right = read();
     left = Make(at, Logic{is_and, std::move(left), std::move(right)});
   }
@@ -122,9 +114,7 @@ ExpressionPtr ExpressionParser::ReadComparison() {
 ExpressionPtr ExpressionParser::ReadSum() {
   const Position at = tokens_.current().at;
   ExpressionPtr left = ReadConcatenation();
-  Chain chain;
   while (tokens_.IsOperator("+") || tokens_.IsOperator("-")) {
-    chain.Link(at);
     const Arithmetic op = tokens_.Take().text == "+" ? Arithmetic::kAdd : Arithmetic::kSubtract;
     ExpressionPtr right = ReadConcatenation();
     left = Make(at, Binary{op, std::move(left), std::move(right)});
@@ -153,9 +143,7 @@ ExpressionPtr ExpressionParser::ReadProduct() {
     }
     return std::nullopt;
   };
-  Chain chain;
   while (const std::optional<Arithmetic> op = take()) {
-    chain.Link(at);
     ExpressionPtr right = ReadPower();
     left = Make(at, Binary{*op, std::move(left), std::move(right)});
   }
@@ -165,9 +153,7 @@ ExpressionPtr ExpressionParser::ReadProduct() {
 ExpressionPtr ExpressionParser::ReadPower() {
   const Position at = tokens_.current().at;
   ExpressionPtr left = ReadUnary(true);
-  Chain chain;
   while (tokens_.TakeOperator("**")) {
-    chain.Link(at);
     ExpressionPtr right = ReadUnary(true);
     left = Make(at, Binary{Arithmetic::kPower, std::move(left), std::move(right)});
   }
@@ -270,10 +256,8 @@ ExpressionPtr ExpressionParser::ReadDict() {
 }
 
 ExpressionPtr ExpressionParser::ReadPostfixes(ExpressionPtr inner) {
-  Chain chain;
   while (true) {
     const Position at = tokens_.current().at;
-    chain.Link(at);
     if (tokens_.IsOperator(".") || tokens_.IsOperator("[")) {
       inner = ReadSubscript(std::move(inner));
     } else if (tokens_.IsOperator("(")) {
@@ -286,10 +270,8 @@ ExpressionPtr ExpressionParser::ReadPostfixes(ExpressionPtr inner) {
 }
 
 ExpressionPtr ExpressionParser::ReadFiltersAndTests(ExpressionPtr inner) {
-  Chain chain;
   while (true) {
     const Position at = tokens_.current().at;
-    chain.Link(at);
     if (tokens_.TakeOperator("|")) {
       inner = ReadFilter(std::move(inner));
     } else if (tokens_.TakeName("is")) {
@@ -304,9 +286,7 @@ ExpressionPtr ExpressionParser::ReadFiltersAndTests(ExpressionPtr inner) {
 }
 
 ExpressionPtr ExpressionParser::ReadFilters(ExpressionPtr input, bool first_has_no_bar) {
-  Chain chain;
   while (first_has_no_bar || tokens_.TakeOperator("|")) {
-    chain.Link(tokens_.current().at);
     first_has_no_bar = false;
     input = ReadFilter(std::move(input));
   }
@@ -384,6 +364,7 @@ CallArguments ExpressionParser::ReadArguments() {
   const Position at = tokens_.current().at;
   tokens_.ExpectOperator("(");
   CallArguments arguments;
+  std::set<std::string> names;
   const auto require = [&](bool ok) {
     if (!ok) TokenStream::Fail("invalid syntax for function call expression", at);
   };
@@ -404,10 +385,8 @@ CallArguments ExpressionParser::ReadArguments() {
       require(arguments.dict == nullptr);
       std::string name = tokens_.Take().text;
       tokens_.Take();
-      for (const auto& [other, value] : arguments.named) {
-        if (other == name) TokenStream::Fail("keyword argument repeated: " + name, at);
-      }
-      arguments.named.emplace_back(std::move(name), ReadExpression());
+      if (!names.insert(name).second) TokenStream::Fail("keyword argument repeated: " + name, at);
+      arguments.named.emplace_back(Value::String(std::move(name)), ReadExpression());
     } else {
       require(arguments.list == nullptr && arguments.dict == nullptr && arguments.named.empty());
       arguments.positional.push_back(ReadExpression());

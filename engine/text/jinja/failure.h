@@ -16,8 +16,7 @@ struct Position {
 struct Failure {
   enum class Kind {
     kSyntax,   // the template is none
-    kRuntime,  // an operation that Python or Jinja refuses
-    kRaised,   // the template called raise_exception
+    kRuntime,  // an operation that Python or Jinja refuses, or what the template calls raise_exception with
     kLimit,    // more steps, memory, depth or time than a template may use
   };
   std::string message;

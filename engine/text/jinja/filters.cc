@@ -43,7 +43,8 @@ bool StartsWord(std::string_view one) {
 
 Value Title(Interpreter&, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("title", arguments, {});
-  const Text text = SoftString(input).text();
+  const Value soft = SoftString(input);
+  const Text& text = soft.text();
   Text out;
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
@@ -92,7 +93,7 @@ Value ForceEscape(Interpreter&, const Value& input, const Arguments& arguments) 
 
 Value Safe(Interpreter&, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("safe", arguments, {});
-  return Value::String(Printed(input), true);
+  return input.markup() ? input : Value::String(Printed(input), true);
 }
 
 Value ToJson(Interpreter&, const Value& input, const Arguments& arguments) {
@@ -137,15 +138,14 @@ Value Indent(Interpreter&, const Value& input, const Arguments& arguments) {
   }
   Text text = input.text();
   text.Append("\n");
-  const std::vector<Text> lines = Lines(text, false);
   const bool blank = reader.True(2, false);
   Text out;
   if (reader.True(1, false)) out.Append(indent);
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out.Append("\n");
-    if (i > 0 && (blank || !lines[i].empty())) out.Append(indent);
-    out.Append(lines[i]);
-    SpendBytes(indent.size() + lines[i].size());
+  bool first = true;
+  for (const Text::Span& line : Lines(text.bytes(), false)) {
+    if (!first) out.Append("\n");
+    if (!std::exchange(first, false) && (blank || line.end > line.begin)) out.Append(indent);
+    out.Append(text, line.begin, line.end);
   }
   return Value::String(std::move(out), input.markup());
 }
@@ -153,33 +153,32 @@ Value Indent(Interpreter&, const Value& input, const Arguments& arguments) {
 Value Truncate(Interpreter&, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("truncate", arguments, {"length", "killwords", "end", "leeway"});
   const Integer length = reader.Int(0, 255), leeway = reader.Int(3, 5);
-  const Text end = reader.String(2, "...");
-  const auto end_length = static_cast<Integer>(CountCharacters(end.bytes()));
+  const Value end = reader.String(2, "...");
+  const auto end_length = static_cast<Integer>(Length(end));
   if (length < end_length) throw Failure{.message = "expected length >= " + PrintInteger(end_length)};
   if (leeway < 0) throw Failure{.message = "expected leeway >= 0"};
-  if (static_cast<Integer>(Length(input)) <= length + leeway) return input;
+  if (static_cast<Integer>(Length(input)) - length <= leeway) return input;
   if (!input.Is(Kind::kString)) throw Failure{.message = "truncate() takes a string, not " + TypeName(input)};
   size_t cut = OffsetOf(input.bytes(), static_cast<size_t>(length - end_length));
   if (!reader.True(1, false)) {
-    const size_t space = input.bytes().substr(0, cut).rfind(' ');
-    if (space != std::string::npos) cut = space;
+    const size_t space = std::string_view(input.bytes()).substr(0, cut).rfind(' ');
+    if (space != std::string_view::npos) cut = space;
   }
   Text text = input.text().Slice(0, cut);
-  text.Append(input.markup() && !reader.Get(2).markup() ? Escaped(end) : end);
+  text.Append(input.markup() && !end.markup() ? Escaped(end.text()) : end.text());
   return Value::String(std::move(text), input.markup());
 }
 
 Value WordCount(Interpreter&, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("wordcount", arguments, {});
-  const Text text = Printed(input);
+  const Value soft = SoftString(input);
   Integer words = 0;
   bool inside = false;
-  size_t size = 0;
-  for (size_t at = 0; at < text.size(); at += size) {
-    const Text one = text.Slice(at, at + NextUtf8(std::string_view(text.bytes()).substr(at)).bytes);
-    size = one.size();
+  for (std::string_view rest = soft.bytes(); !rest.empty();) {
+    const std::string_view one = rest.substr(0, NextUtf8(rest).bytes);
+    rest.remove_prefix(one.size());
     Spend(1);
-    const bool word = one.bytes() == "_" || IsWordText(one.bytes());
+    const bool word = one == "_" || IsWordText(one);
     words += word && !inside ? 1 : 0;
     inside = word;
   }
@@ -198,7 +197,7 @@ Value FormatFilter(Interpreter&, const Value& input, const Arguments& arguments)
   }
   if (arguments.named.empty()) return PercentFormat(format, Value::Tuple(arguments.positional));
   Dict dict;
-  for (const auto& [name, value] : arguments.named) dict.Set(Value::String(name), value);
+  for (const auto& [name, value] : arguments.named) dict.Set(name, value);
   return PercentFormat(format, Value::OfDict(std::move(dict)));
 }
 
@@ -267,12 +266,6 @@ std::optional<double> ParseFloat(std::string text) {
   return end.ec == std::errc::invalid_argument ? std::nullopt : std::optional<double>(value);
 }
 
-std::optional<Integer> Truncated(double number) {
-  if (!std::isfinite(number)) return std::nullopt;
-  if (std::abs(number) >= 1e38) throw Failure{.message = "an integer needs more than 128 bits"};
-  return static_cast<Integer>(number);
-}
-
 Value ToInt(Interpreter&, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("int", arguments, {"default", "base"});
   const Value fallback = reader.Get(0, Value::Int(0));
@@ -325,7 +318,8 @@ double Rounded(double number, int digits) {
 
 Value Round(Interpreter&, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("round", arguments, {"precision", "method"});
-  const std::string method = reader.String(1, "common").bytes();
+  const Value method_value = reader.String(1, "common");
+  const std::string& method = method_value.bytes();
   if (method != "common" && method != "ceil" && method != "floor") {
     throw Failure{.message = "method must be common, ceil or floor"};
   }
@@ -335,29 +329,30 @@ Value Round(Interpreter&, const Value& input, const Arguments& arguments) {
   if (method == "common") {
     if (!input.is_integer()) return Value::Float(Rounded(input.number(), digits), input.foreign());
     if (digits >= 0) return Value::Int(input.integer(), input.foreign());
-    return Value::Int(static_cast<Integer>(Rounded(input.number(), digits)), input.foreign());
+    return Value::Int(RoundedToZeros(input.integer(), -digits), input.foreign());
   }
   const double scale = std::pow(10.0, digits);
   const double scaled = input.number() * scale;
   return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale, input.foreign());
 }
 
-std::string QuotedForUrl(std::string_view bytes, bool in_query) {
+void AppendQuotedForUrl(const Value& value, bool in_query, Text* out) {
   static constexpr char kDigits[] = "0123456789ABCDEF";
-  std::string out;
-  for (const char c : bytes) {
+  const Value soft = SoftString(value);
+  for (const char& c : soft.bytes()) {
+    Spend(1);
     const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
                        c == '.' || c == '-' || c == '~' || (c == '/' && !in_query);
     const auto byte = static_cast<uint8_t>(c);
+    const char escape[] = {'%', kDigits[byte >> 4], kDigits[byte & 15]};
     if (plain) {
-      out += c;
+      out->Append(std::string_view(&c, 1), true);
     } else if (c == ' ' && in_query) {
-      out += '+';
+      out->Append("+", true);
     } else {
-      out += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+      out->Append(std::string_view(escape, sizeof(escape)), true);
     }
   }
-  return out;
 }
 
 Value UrlEncode(Interpreter&, const Value& input, const Arguments& arguments) {
@@ -365,15 +360,16 @@ Value UrlEncode(Interpreter&, const Value& input, const Arguments& arguments) {
   const bool pairs = input.Is(Kind::kDict) || (!input.Is(Kind::kString) && ItemsIfAny(input));
   Text out;
   if (!pairs) {
-    out.Append(QuotedForUrl(Printed(input).bytes(), false), true);
+    AppendQuotedForUrl(input, false, &out);
     return Value::String(std::move(out));
   }
   for (const Value& pair : ItemsOf(input.Is(Kind::kDict) ? DictItems(input.dict()) : input)) {
     const std::vector<Value> items = ItemsOf(pair);
     if (items.size() != 2) throw Failure{.message = "urlencode() takes pairs"};
     if (!out.empty()) out.Append("&");
-    out.Append(QuotedForUrl(Printed(items[0]).bytes(), true) + "=" + QuotedForUrl(Printed(items[1]).bytes(), true),
-               true);
+    AppendQuotedForUrl(items[0], true, &out);
+    out.Append("=", true);
+    AppendQuotedForUrl(items[1], true, &out);
   }
   return Value::String(std::move(out));
 }

@@ -29,25 +29,39 @@ size_t ReadCount(std::string_view* text, size_t max) {
 }
 
 bool IsAlign(char c) { return c == '<' || c == '>' || c == '=' || c == '^'; }
+// Whether a number's type writes it in tens.
+bool IsDecimal(char type) { return std::string_view("xXob").find(type) == std::string_view::npos; }
 bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Groups the digits of a number's whole part.
-std::string Grouped(const std::string& digits, char mark) {
-  if (mark == 0) return digits;
+bool IsHexDigit(char c) { return IsAsciiDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+
+// The digits of a number's whole part in groups, with zeros before them until there are `width` characters or one more:
+// no group mark stands first.
+std::string Grouped(const std::string& digits, const FormatSpec& spec, size_t width) {
+  if (spec.grouping == 0) return digits;
+  const bool by_four = !IsDecimal(spec.type);
+  const size_t group = by_four ? 4 : 3;
   size_t whole = 0;
-  while (whole < digits.size() && IsAsciiDigit(digits[whole])) ++whole;
-  std::string text = digits;
-  for (size_t at = whole; at > 3; at -= 3) text.insert(at - 3, 1, mark);
-  return text;
+  while (whole < digits.size() && (by_four ? IsHexDigit(digits[whole]) : IsAsciiDigit(digits[whole]))) ++whole;
+  std::string reversed;
+  const size_t rest = digits.size() - whole;
+  for (size_t count = 0; count < whole || reversed.size() + rest < width; ++count) {
+    if (count > 0 && count % group == 0) reversed += spec.grouping;
+    reversed += count < whole ? digits[whole - 1 - count] : '0';
+  }
+  return std::string(reversed.rbegin(), reversed.rend()) + digits.substr(whole);
 }
 
-std::string Digits(Integer value, unsigned base, bool upper) {
+using Magnitude = unsigned __int128;
+
+std::string Digits(Magnitude value, unsigned base, bool upper) {
   const char* const digits = upper ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string text;
   do {
-    text.insert(text.begin(), digits[static_cast<size_t>(value % base)]);
+    text += digits[static_cast<size_t>(value % base)];
     value /= base;
   } while (value != 0);
+  std::reverse(text.begin(), text.end());
   return text;
 }
 
@@ -74,12 +88,12 @@ std::string FloatDigits(double number, const FormatSpec& spec) {
                            TypeName(value) + "'"};
 }
 
-std::string IntegerDigits(Integer magnitude, const FormatSpec& spec, std::string* prefix) {
+std::string IntegerDigits(Magnitude magnitude, const FormatSpec& spec, std::string* prefix) {
   switch (spec.type) {
     case 0:
     case 'd':
     case 'n':
-      return PrintInteger(magnitude);
+      return Digits(magnitude, 10, false);
     case 'x':
     case 'X':
       if (spec.alternate) *prefix = std::string("0") + spec.type;
@@ -93,8 +107,22 @@ std::string IntegerDigits(Integer magnitude, const FormatSpec& spec, std::string
   }
 }
 
+// What pads a value.
+Text FillOf(const FormatSpec& spec) {
+  return spec.zero && spec.align == 0 ? Text("0", spec.foreign) : Text(spec.fill.bytes(), spec.foreign);
+}
+
+void CheckGrouping(const FormatSpec& spec, bool integer) {
+  const std::string_view types = !integer ? "eEfFgG%" : spec.grouping == '_' ? "dxXob" : "d";
+  if (spec.grouping != 0 && spec.type != 0 && types.find(spec.type) == std::string_view::npos) {
+    throw Failure{.message = std::string("Cannot specify '") + spec.grouping + "' with '" + spec.type + "'."};
+  }
+}
+
 Text FormatNumber(const Value& value, const FormatSpec& spec) {
+  const bool foreign = value.foreign() || spec.foreign;
   const bool integer = value.is_integer() && std::string_view("eEfFgG%").find(spec.type) == std::string_view::npos;
+  CheckGrouping(spec, integer);
   std::string prefix, digits;
   bool negative = false;
   if (integer) {
@@ -102,35 +130,39 @@ Text FormatNumber(const Value& value, const FormatSpec& spec) {
       if (value.integer() < 0 || value.integer() > 0x10ffff) throw Failure{.message = "%c arg not in range(0x110000)"};
       std::string character;
       AppendUtf8(static_cast<char32_t>(value.integer()), &character);
-      return Padded(Text(character, value.foreign()), spec.width, spec.align == 0 ? '<' : spec.align, spec.fill);
+      return Padded(Text(character, foreign), spec.width, spec.align == 0 ? '<' : spec.align, FillOf(spec));
     }
     if (spec.type != 0 && std::string_view("dnxXob").find(spec.type) == std::string_view::npos)
       UnknownCode(spec, value);
     negative = value.integer() < 0;
-    digits = IntegerDigits(negative ? -value.integer() : value.integer(), spec, &prefix);
+    const auto magnitude = static_cast<Magnitude>(value.integer());
+    digits = IntegerDigits(negative ? -magnitude : magnitude, spec, &prefix);
   } else {
     if (spec.type != 0 && std::string_view("eEfFgGn%").find(spec.type) == std::string_view::npos)
       UnknownCode(spec, value);
     negative = std::signbit(value.number());
     digits = FloatDigits(std::abs(value.number()), spec);
   }
-  digits = Grouped(digits, spec.grouping);
   const std::string sign = negative ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
   const char align = spec.align == 0 ? (spec.zero ? '=' : '>') : spec.align;
-  Text body(sign + prefix, value.foreign());
+  const Text fill = FillOf(spec);
+  Text body(sign + prefix, foreign);
+  const bool zeros = align == '=' && fill.bytes() == "0";
+  digits = Grouped(digits, spec, zeros && spec.width > body.size() ? spec.width - body.size() : 0);
   const size_t size = body.size() + digits.size();
   if (align == '=') {
-    const Text fill = spec.zero && spec.align == 0 ? Text("0") : spec.fill;
     for (size_t i = size; i < spec.width; ++i) body.Append(fill);
   }
-  body.Append(digits, value.foreign());
-  return align == '=' ? body : Padded(body, spec.width, align, spec.zero && spec.align == 0 ? Text("0") : spec.fill);
+  body.Append(digits, foreign);
+  return align == '=' ? body : Padded(body, spec.width, align, fill);
 }
 
 }  // namespace
 
-FormatSpec ReadFormatSpec(std::string_view text) {
+FormatSpec ReadFormatSpec(const Text& whole) {
+  std::string_view text = whole.bytes();
   FormatSpec spec;
+  spec.foreign = whole.any_foreign();
   if (!text.empty()) {
     const size_t first = NextUtf8(text).bytes;
     if (text.size() > first && IsAlign(text[first])) {
@@ -156,6 +188,11 @@ FormatSpec ReadFormatSpec(std::string_view text) {
   }
   spec.width = ReadCount(&text, kWidthMax);
   spec.grouping = take(",_");
+  if (spec.grouping != 0 && !text.empty() && (text[0] == ',' || text[0] == '_')) {
+    throw Failure{.message = text[0] == spec.grouping
+                                 ? std::string("Cannot specify '") + text[0] + "' with '" + text[0] + "'."
+                                 : "Cannot specify both ',' and '_'."};
+  }
   if (take(".") != 0) {
     if (text.empty() || !IsAsciiDigit(text[0])) throw Failure{.message = "Format specifier missing precision"};
     spec.precision = ReadCount(&text, kWidthMax);
@@ -172,7 +209,7 @@ Text Padded(const Text& text, size_t width, char align, const Text& fill) {
   const size_t count = CountCharacters(text.bytes());
   if (count >= width) return text;
   const size_t gap = width - count;
-  SpendBytes(text.size() + gap * fill.size());
+  RequireSize(fill.size(), gap);
   const size_t left = align == '>' ? gap : align == '^' ? gap / 2 : 0;
   Text padded;
   for (size_t i = 0; i < left; ++i) padded.Append(fill);
@@ -192,12 +229,12 @@ Text FormatValue(const Value& value, const FormatSpec& spec) {
     if (!plain) throw Failure{.message = "unsupported format string passed to " + TypeName(value) + ".__format__"};
     return Printed(value);
   }
+  if (spec.grouping != 0) throw Failure{.message = std::string("Cannot specify '") + spec.grouping + "' with 's'."};
   if (spec.type != 0 && spec.type != 's') UnknownCode(spec, value);
   if (spec.align == '=') throw Failure{.message = "'=' alignment not allowed in string format specifier"};
   Text text = Printed(value);
   if (spec.precision) text = text.Slice(0, OffsetOf(text.bytes(), *spec.precision));
-  return Padded(text, spec.width, spec.align == 0 ? '<' : spec.align,
-                spec.zero && spec.align == 0 ? Text("0") : spec.fill);
+  return Padded(text, spec.width, spec.align == 0 ? '<' : spec.align, FillOf(spec));
 }
 
 }  // namespace fastdecode::jinja

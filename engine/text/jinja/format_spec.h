@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <string_view>
 
 #include "engine/text/jinja/value.h"
 
@@ -11,6 +10,7 @@ namespace fastdecode::jinja {
 
 // Python's format specification: [[fill]align][sign][#][0][width][grouping][.precision][type].
 struct FormatSpec {
+  bool foreign = false;  // some of it came from the request: so is what it adds to values
   Text fill = Text(" ");
   char align = 0;  // one of < > = ^; 0: as the type has it
   char sign = '-';
@@ -22,7 +22,7 @@ struct FormatSpec {
   char type = 0;
 };
 
-FormatSpec ReadFormatSpec(std::string_view text);
+FormatSpec ReadFormatSpec(const Text& text);
 // format(value, spec).
 Text FormatValue(const Value& value, const FormatSpec& spec);
 // `text` in a field of `width` characters: align < > or ^.

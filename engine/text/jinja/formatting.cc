@@ -83,9 +83,10 @@ Text PercentItem(const Value& value, FormatSpec spec, bool markup) {
     throw Failure{.message = std::string("%") + spec.type + " format: an integer is required, not float"};
   }
   if (to_integer) spec.precision.reset();
-  const Value number =
-      to_integer && value.Is(Kind::kFloat) ? Value::Int(static_cast<Integer>(value.number()), value.foreign()) : value;
-  return FormatValue(number, spec);
+  if (!to_integer || !value.Is(Kind::kFloat)) return FormatValue(value, spec);
+  const std::optional<Integer> integer = Truncated(value.number());
+  if (!integer) throw Failure{.message = "cannot convert float " + PrintFloat(value.number()) + " to integer"};
+  return FormatValue(Value::Int(*integer, value.foreign()), spec);
 }
 
 // Reads what stands between % and the type.
@@ -125,17 +126,21 @@ FormatSpec ReadPercentSpec(std::string_view text, size_t* at, PercentArguments* 
   return spec;
 }
 
-// Python's str.format, whose fields are read as the sandbox reads attributes.
+// Python's str.format, whose fields are read as the sandbox reads attributes. What a field that came from the request
+// picks and pads is the request's, whoever wrote the value.
 class BraceFormatter {
  public:
   BraceFormatter(Interpreter* interpreter, const Arguments& arguments, bool markup)
-      : interpreter_(interpreter), arguments_(arguments), markup_(markup) {}
+      : interpreter_(interpreter), arguments_(arguments), markup_(markup) {
+    for (const auto& [name, value] : arguments.named) named_.emplace(name.bytes(), &value);
+  }
 
   Text Run(const Text& format, int depth) {
     if (depth > 2) throw Failure{.message = "Max string recursion exceeded"};
     const std::string& bytes = format.bytes();
     Text out;
     for (size_t at = 0; at < bytes.size();) {
+      Spend(1);
       const size_t brace = bytes.find_first_of("{}", at);
       out.Append(format, at, std::min(brace, bytes.size()));
       if (brace == std::string::npos) break;
@@ -146,8 +151,9 @@ class BraceFormatter {
       }
       if (bytes[brace] == '}') throw Failure{.message = "Single '}' encountered in format string"};
       const size_t end = FieldEnd(bytes, brace + 1);
-      out.Append(Field(format.Slice(brace + 1, end), depth));
-      SpendBytes(out.size() / 16);
+      const Text field = format.Slice(brace + 1, end);
+      const Text formatted = Field(field, depth);
+      out.Append(field.any_foreign() ? formatted.AsForeign() : formatted);
       at = end + 1;
     }
     return out;
@@ -185,8 +191,7 @@ class BraceFormatter {
       throw Failure{.message = "unknown conversion specifier in format string"};
     }
     const Text spec = at < bytes.size() ? Run(field.Slice(at + 1, bytes.size()), depth + 1) : Text();
-    if (markup_) return FormatValue(Value::String(EscapedUnlessMarkup(value)), ReadFormatSpec(spec.bytes()));
-    return FormatValue(value, ReadFormatSpec(spec.bytes()));
+    return FormatValue(markup_ ? Value::String(EscapedUnlessMarkup(value)) : value, ReadFormatSpec(spec));
   }
 
   Value Named(const std::string& name) {
@@ -223,15 +228,15 @@ class BraceFormatter {
       }
       return arguments_.positional[index];
     }
-    for (const auto& [key, value] : arguments_.named) {
-      if (key == name) return value;
-    }
+    const auto found = named_.find(name);
+    if (found != named_.end()) return *found->second;
     throw Failure{.message = "KeyError: '" + name + "'"};
   }
 
   Interpreter* const interpreter_;
   const Arguments& arguments_;
   const bool markup_;
+  absl::flat_hash_map<std::string_view, const Value*> named_;  // of arguments_
   size_t automatic_ = 0;
   bool has_automatic_ = false, has_manual_ = false;
 };
@@ -254,7 +259,6 @@ Text Escaped(const Text& text) {
     out.Append(entity, text.IsForeign(mark));
     at = mark + 1;
   }
-  SpendBytes(out.size());
   return out;
 }
 
@@ -268,6 +272,7 @@ Value PercentFormat(const Value& format, const Value& given) {
     out.Append(text, at, mark);
     if (mark == bytes.size()) break;
     at = mark + 1;
+    Spend(1);
     if (at < bytes.size() && bytes[at] == '%') {
       out.Append(text, mark, mark + 1);
       ++at;
@@ -281,22 +286,17 @@ Value PercentFormat(const Value& format, const Value& given) {
       at = end + 1;
     }
     const FormatSpec spec = ReadPercentSpec(bytes, &at, &arguments);
-    if (spec.type == '%') {
-      out.Append("%");
-      continue;
-    }
     if (!value) value = arguments.Next();
-    out.Append(PercentItem(*value, spec, format.markup()));
-    SpendBytes(out.size() / 16);
+    // What a conversion that came from the request picks and pads is the request's.
+    const Text item = PercentItem(*value, spec, format.markup());
+    out.Append(text.Slice(mark, at).any_foreign() ? item.AsForeign() : item);
   }
   arguments.CheckAllTaken();
-  SpendBytes(out.size());
   return Value::String(std::move(out), format.markup());
 }
 
 Value BraceFormat(Interpreter& interpreter, const Value& format, const Arguments& arguments) {
   Text out = BraceFormatter(&interpreter, arguments, format.markup()).Run(format.text(), 1);
-  SpendBytes(out.size());
   return Value::String(std::move(out), format.markup());
 }
 

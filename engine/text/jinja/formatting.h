@@ -24,7 +24,8 @@ struct JsonStyle {
 // json.dumps. What it adds to texts counts as foreign, and is no part of a special token.
 Text DumpJson(const Value& value, const JsonStyle& style);
 
-// The value of a JSON text, all of it foreign or none. Failure: what is wrong with the text, and where.
+// The value of a JSON text, all of it foreign or none. Failure: what is wrong with the text, and where; or, of kind
+// kLimit, that it takes more than the rendering of this thread may.
 Value LoadJson(std::string_view json, bool foreign);
 
 }  // namespace fastdecode::jinja

@@ -1,6 +1,7 @@
 #include "engine/text/jinja/interpreter.h"
 
 #include <algorithm>
+#include <set>
 
 #include "engine/text/jinja/builtins.h"
 #include "engine/text/jinja/formatting.h"
@@ -21,7 +22,15 @@ void Scope::Set(std::string_view name, Value value) {
       return;
     }
   }
+  if (kept_) SpendBytes(sizeof(values_[0]));
   values_.emplace_back(name, std::move(value));
+}
+
+void Scope::Keep() {
+  for (Scope* scope = this; scope != nullptr && !scope->kept_; scope = scope->outer_.get()) {
+    SpendBytes(sizeof(Scope) + scope->values_.size() * sizeof(scope->values_[0]));
+    scope->kept_ = true;
+  }
 }
 
 const Value* Scope::Find(std::string_view name) const {
@@ -58,7 +67,7 @@ Text Interpreter::Run() {
 }
 
 Value Interpreter::Own(std::shared_ptr<Object> object) {
-  SpendBytes(256);
+  SpendBytes(128);
   objects_.push_back(object);
   return Value::OfObject(std::move(object));
 }
@@ -83,18 +92,11 @@ Value Interpreter::Visit(const Name& node) {
   return Value::Undefined("'" + node.name + "' is undefined");
 }
 
-Value Interpreter::Visit(const TupleDisplay& node) {
-  SpendBytes(node.items.size() * sizeof(Value));
-  return Value::Tuple(EvaluateAll(node.items));
-}
+Value Interpreter::Visit(const TupleDisplay& node) { return Value::Tuple(EvaluateAll(node.items)); }
 
-Value Interpreter::Visit(const ListDisplay& node) {
-  SpendBytes(node.items.size() * sizeof(Value));
-  return Value::List(EvaluateAll(node.items));
-}
+Value Interpreter::Visit(const ListDisplay& node) { return Value::List(EvaluateAll(node.items)); }
 
 Value Interpreter::Visit(const DictDisplay& node) {
-  SpendBytes(node.items.size() * 4 * sizeof(Value));
   Dict dict;
   for (const auto& [key, value] : node.items) {
     Value evaluated = Evaluate(key);
@@ -114,19 +116,26 @@ Arguments Interpreter::EvaluateArguments(const CallArguments& given) {
   Arguments arguments;
   arguments.positional = EvaluateAll(given.positional);
   if (given.list != nullptr) {
-    for (Value& item : jinja::ItemsOf(Evaluate(given.list))) arguments.positional.push_back(std::move(item));
+    for (const Value& item : SharedItemsOf(Evaluate(given.list))) {
+      SpendBytes(sizeof(Value));
+      arguments.positional.push_back(item);
+    }
   }
   for (const auto& [name, value] : given.named) arguments.named.emplace_back(name, Evaluate(value));
   if (given.dict == nullptr) return arguments;
   const Value more = Evaluate(given.dict);
   RequireDefined(more);
   if (!more.Is(Kind::kDict)) throw Failure{.message = "argument after ** must be a mapping, not " + TypeName(more)};
+  // What the dict has twice is there once.
+  std::set<std::string_view> names;
+  for (const auto& [name, value] : arguments.named) names.insert(name.bytes());
   for (const auto& [key, value] : more.dict().items) {
     if (!key.Is(Kind::kString)) throw Failure{.message = "keywords must be strings"};
-    for (const auto& [name, other] : arguments.named) {
-      if (name == key.bytes()) throw Failure{.message = "got multiple values for keyword argument '" + name + "'"};
+    if (names.contains(key.bytes())) {
+      throw Failure{.message = "got multiple values for keyword argument '" + key.bytes() + "'"};
     }
-    arguments.named.emplace_back(key.bytes(), value);
+    SpendBytes(2 * sizeof(Value));
+    arguments.named.emplace_back(key, value);
   }
   return arguments;
 }
@@ -149,8 +158,9 @@ Value Interpreter::Visit(const FilterOf& node) {
 }
 
 Value Interpreter::ApplyFilter(const std::string& name, const Value& input, const Arguments& arguments) {
+  const Nesting nesting;
   const Filter filter = FindFilter(name);
-  if (input.Is(Kind::kString)) Spend(input.text().size() / 256);
+  if (input.Is(Kind::kString)) SpendSearch(input.text().size());
   if (filter == nullptr) throw Failure{.message = "No filter named '" + name + "'."};
   return filter(*this, input, arguments);
 }
@@ -161,8 +171,9 @@ Value Interpreter::Visit(const TestOf& node) {
 }
 
 bool Interpreter::ApplyTest(const std::string& name, const Value& input, const Arguments& arguments) {
+  const Nesting nesting;
   const Test test = FindTest(name);
-  if (input.Is(Kind::kString)) Spend(input.text().size() / 256);
+  if (input.Is(Kind::kString)) SpendSearch(input.text().size());
   if (test == nullptr) throw Failure{.message = "No test named '" + name + "'."};
   return test(*this, input, arguments);
 }
@@ -233,9 +244,12 @@ Value Interpreter::Visit(const Concatenation& node) {
       autoescape_ && std::any_of(items.begin(), items.end(), [](const Value& item) { return item.markup(); });
   Text text;
   for (const Value& item : items) {
-    text.Append(markup && !item.markup() ? Escaped(Printed(item)) : Printed(item));
+    if (markup && !item.markup()) {
+      text.Append(Escaped(Printed(item)));
+    } else {
+      AppendPrinted(item, &text);
+    }
   }
-  SpendBytes(text.size());
   return Value::String(std::move(text), markup);
 }
 
@@ -257,7 +271,9 @@ Value Interpreter::Attribute(const Value& object, const std::string& name) {
   if (!value && name.size() > 4 && name.starts_with("__") && name.ends_with("__")) {
     return Value::Undefined("access to attribute '" + name + "' of '" + TypeName(object) + "' object is unsafe.");
   }
-  if (!value) value = Item(object, Value::String(name));
+  if (!value && object.Is(Kind::kDict)) {
+    if (const Value* const item = object.dict().Find(name)) value = *item;
+  }
   if (value) return *value;
   return Value::Undefined("'" + TypeName(object) + " object' has no attribute '" + name + "'");
 }

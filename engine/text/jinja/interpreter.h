@@ -11,6 +11,7 @@
 
 #include "engine/text/jinja/ast.h"
 #include "engine/text/jinja/budget.h"
+#include "engine/text/jinja/operations.h"
 #include "engine/text/jinja/value.h"
 
 namespace fastdecode::jinja {
@@ -37,9 +38,12 @@ class Scope {
   bool Knows(const std::string& name) const;
   void Begin(const Block* block) { block_ = block; }
   void Clear() { values_.clear(); }
+  // Something refers to it until the rendering ends: what it and those around it have, and get, counts.
+  void Keep();
 
  private:
   const std::shared_ptr<Scope> outer_;
+  bool kept_ = false;
   const Block* block_ = nullptr;                            // whose names these are, once it runs
   std::vector<std::pair<std::string_view, Value>> values_;  // names are the template's, or the interpreter's
 };
@@ -116,14 +120,15 @@ class Interpreter {
   Flow Visit(const OtherTemplate& node);
 
   void RunLoop(const For& node, const Value& iterable, uint32_t depth);
-  std::vector<Value> Chosen(const For& node, std::vector<Value> items);
+  std::vector<Value> Chosen(const For& node, const SharedItems& items);
   void Assign(const Target& target, const Value& value);
   // What a block renders, as a string.
   Text Captured(const Block& block, Flow* flow);
   Value Filtered(const Expression& filter, Text input);
   Value CallMacro(const Macro& macro, const std::shared_ptr<Scope>& scope, Arguments arguments);
   Value MakeMacro(const Macro& macro);
-  void Write(const Text& text);
+  void Write(const Text& text) { out_->Append(text); }
+  void Write(const Value& value);
 
   const Block& program_;
   const Dict& variables_;

@@ -35,7 +35,10 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
         return Fail("the number " + text + " needs more than 128 bits");
       }
     }
-    return Add(Value::Int(negative ? integer : -integer, foreign_));
+    if (!negative && __builtin_sub_overflow(Integer{0}, integer, &integer)) {
+      return Fail("the number " + text + " needs more than 128 bits");
+    }
+    return Add(Value::Int(integer, foreign_));
   }
   bool string(std::string& value) override { return Add(Value::String(Text(std::move(value), foreign_))); }
   bool binary(binary_t&) override { return false; }
@@ -83,6 +86,7 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool Add(Value value) {
+    SpendBytes(sizeof(Value));
     if (open_.empty()) {
       result = std::move(value);
     } else if (open_.back().is_dict) {
@@ -145,7 +149,7 @@ class JsonWriter {
 
   void WriteString(const Text& text) {
     const std::string& bytes = text.bytes();
-    SpendBytes(bytes.size());
+    SpendSearch(bytes.size());
     Mark("\"");
     size_t size = 0;
     for (size_t at = 0; at < bytes.size(); at += size) {
@@ -170,7 +174,6 @@ class JsonWriter {
   void NewLine() {
     if (!style_.indented) return;
     Mark("\n");
-    SpendBytes(level_ * style_.indent.size());
     for (size_t i = 0; i < level_; ++i) out_->Append(style_.indent);
   }
 

@@ -35,68 +35,11 @@ class NameFinder {
     }
   }
 
-  void Read(const ExpressionPtr& expression) {
-    if (expression != nullptr) std::visit([&](const auto& node) { ReadNode(node); }, expression->node);
+  void Read(const Expression& expression) {
+    if (const auto* const name = std::get_if<Name>(&expression.node)) Read(name->name);
+    VisitChildren(expression.node, [&](const Expression& child) { Read(child); });
   }
-  void Read(const std::vector<ExpressionPtr>& expressions) {
-    for (const ExpressionPtr& each : expressions) Read(each);
-  }
-  void Read(const CallArguments& arguments) {
-    Read(arguments.positional);
-    for (const auto& [name, value] : arguments.named) Read(value);
-    Read(arguments.list);
-    Read(arguments.dict);
-  }
-
-  void ReadNode(const Literal&) {}
-  void ReadNode(const Name& node) { Read(node.name); }
-  void ReadNode(const TupleDisplay& node) { Read(node.items); }
-  void ReadNode(const ListDisplay& node) { Read(node.items); }
-  void ReadNode(const DictDisplay& node) {
-    for (const auto& [key, value] : node.items) {
-      Read(key);
-      Read(value);
-    }
-  }
-  void ReadNode(const AttributeOf& node) { Read(node.object); }
-  void ReadNode(const ItemOf& node) {
-    Read(node.object);
-    Read(node.index);
-  }
-  void ReadNode(const SliceOf& node) {
-    for (const ExpressionPtr* each : {&node.object, &node.from, &node.to, &node.step}) Read(*each);
-  }
-  void ReadNode(const CallOf& node) {
-    Read(node.callee);
-    Read(node.arguments);
-  }
-  void ReadNode(const FilterOf& node) {
-    Read(node.input);
-    Read(node.arguments);
-  }
-  void ReadNode(const TestOf& node) {
-    Read(node.input);
-    Read(node.arguments);
-  }
-  void ReadNode(const Unary& node) { Read(node.operand); }
-  void ReadNode(const Binary& node) {
-    Read(node.left);
-    Read(node.right);
-  }
-  void ReadNode(const Logic& node) {
-    Read(node.left);
-    Read(node.right);
-  }
-  void ReadNode(const Comparison& node) {
-    Read(node.first);
-    for (const auto& [op, operand] : node.rest) Read(operand);
-  }
-  void ReadNode(const Concatenation& node) { Read(node.items); }
-  void ReadNode(const Conditional& node) {
-    Read(node.condition);
-    Read(node.then);
-    Read(node.otherwise);
-  }
+  void Read(const ExpressionPtr& expression) { Read(*expression); }
 
   void Visit(const Data&) {}
   void Visit(const Output& node) { Read(node.value); }

@@ -81,7 +81,7 @@ size_t LineEndBytes(std::string_view text) {
 }  // namespace
 
 Text WithCase(const Text& text, Case to) {
-  SpendBytes(text.size() * 2);
+  SpendSearch(text.size() * 8);
   switch (to) {
     case Case::kUpper:
     case Case::kLower:
@@ -144,7 +144,6 @@ Text Replaced(const Text& text, const Text& from, const Text& to, Integer count)
   if (from.empty()) {
     // Before every character, and at the end.
     while (more()) {
-      SpendBytes(to.size());
       out.Append(to);
       if (at == bytes.size()) return out;
       const size_t size = NextUtf8(std::string_view(bytes).substr(at)).bytes;
@@ -155,34 +154,30 @@ Text Replaced(const Text& text, const Text& from, const Text& to, Integer count)
     return out;
   }
   while (true) {
-    const size_t found = bytes.find(from.bytes(), at);
-    if (found == std::string::npos || !more()) break;
-    SpendBytes(found - at + to.size());
-    RequireSize(out.size() + found - at + to.size());
+    const size_t found = FindFirst(bytes, from.bytes(), at);
+    if (found == std::string_view::npos || !more()) break;
     out.Append(text, at, found);
     out.Append(to);
     at = found + from.size();
   }
-  SpendBytes(bytes.size() - at);
   out.Append(text, at, bytes.size());
   return out;
 }
 
-std::vector<Text> Lines(const Text& text, bool with_ends) {
-  SpendBytes(text.size());
-  const std::string_view bytes = text.bytes();
-  std::vector<Text> lines;
+std::vector<Text::Span> Lines(std::string_view bytes, bool with_ends) {
+  SpendSearch(bytes.size());
+  std::vector<Text::Span> lines;
   size_t begin = 0;
   for (size_t at = 0; at < bytes.size();) {
     const size_t end = LineEndBytes(bytes.substr(at));
     if (end > 0) {
-      Spend(1);
-      lines.push_back(text.Slice(begin, with_ends ? at + end : at));
+      SpendBytes(sizeof(Text::Span));
+      lines.push_back({begin, with_ends ? at + end : at});
       begin = at + end;
     }
     at += end > 0 ? end : NextUtf8(bytes.substr(at)).bytes;
   }
-  if (begin < bytes.size()) lines.push_back(text.Slice(begin, bytes.size()));
+  if (begin < bytes.size()) lines.push_back({begin, bytes.size()});
   return lines;
 }
 

@@ -35,6 +35,7 @@ Value CyclerReset(Interpreter&, const Value& self, const Arguments&) {
 }  // namespace
 
 Text NamespaceObject::Printed() {
+  SpendBytes(values_.items.size() * 4 * sizeof(Value));
   Text text("<Namespace ");
   text.Append(Represented(Value::OfDict(values_)));
   text.Append(">");
@@ -46,13 +47,12 @@ std::optional<Value> NamespaceObject::Attribute(Interpreter&, const std::string&
   return value == nullptr ? std::nullopt : std::optional<Value>(*value);
 }
 
-void NamespaceObject::Set(const std::string& name, Value value) {
-  if (name.starts_with('_')) {
-    throw Failure{.message =
-                      "a namespace takes no name that begins with an underline, such as '" + name + "'; rename it"};
+void NamespaceObject::Set(const Value& name, Value value) {
+  if (name.bytes().starts_with('_')) {
+    throw Failure{.message = "a namespace takes no name that begins with an underline, such as '" + name.bytes() +
+                             "'; rename it"};
   }
-  SpendBytes(64 + name.size());
-  values_.Set(Value::String(name), std::move(value));
+  values_.Set(name, std::move(value));
 }
 
 Text LoopObject::Printed() {
@@ -68,8 +68,8 @@ std::optional<Value> LoopObject::Attribute(Interpreter& interpreter, const std::
   if (name == "first") return Value::Bool(index_ == 0);
   if (name == "last") return Value::Bool(index_ + 1 >= length);
   if (name == "length") return Value::Int(length);
-  if (name == "depth") return Value::Int(depth_ + 1);
-  if (name == "depth0") return Value::Int(depth_);
+  if (name == "depth") return Value::Int(loop_depth_ + 1);
+  if (name == "depth0") return Value::Int(loop_depth_);
   if (name == "previtem") {
     return index_ > 0 ? items_[static_cast<size_t>(index_ - 1)] : Value::Undefined("there is no previous item");
   }
@@ -90,6 +90,7 @@ bool LoopObject::Changed(const std::vector<Value>& values) {
   const bool same =
       last_changed_ && std::equal(values.begin(), values.end(), last_changed_->begin(), last_changed_->end(),
                                   [](const Value& a, const Value& b) { return Equal(a, b); });
+  SpendBytes(values.size() * sizeof(Value));
   last_changed_ = values;
   return !same;
 }
@@ -99,17 +100,20 @@ Value LoopObject::Call(Interpreter& interpreter, Arguments arguments) {
     throw Failure{.message = "The loop must have the 'recursive' marker to be called recursively."};
   }
   const ArgumentReader reader("loop", arguments, {"iterable"}, 1);
-  return interpreter.RunLoopAgain(*node_, reader.Get(0), scope_, depth_ + 1);
+  return interpreter.RunLoopAgain(*node_, reader.Get(0), scope_, loop_depth_ + 1);
 }
 
 std::optional<std::vector<Value>> LoopObject::Items() {
   std::vector<Value> left;
-  while (Next()) left.push_back(Current());
+  while (Next()) {
+    SpendBytes(sizeof(Value));
+    left.push_back(Current());
+  }
   return left;
 }
 
 void LoopObject::Clear() {
-  items_.clear();
+  items_ = SharedItems(std::vector<Value>());
   scope_.reset();
   last_changed_.reset();
 }
@@ -134,16 +138,21 @@ Text DictView::Printed() {
   return text;
 }
 
+std::optional<std::vector<Value>> DictView::Items() {
+  SpendBytes(items_.size() * sizeof(Value));
+  return items_;
+}
+
 Text RangeObject::Printed() {
   std::string text = "range(" + PrintInteger(begin_) + ", " + PrintInteger(end_);
   if (step_ != 1) text += ", " + PrintInteger(step_);
-  return Text(text + ")");
+  return Text(text + ")", foreign_);
 }
 
 std::optional<std::vector<Value>> RangeObject::Items() {
   SpendBytes(count_ * sizeof(Value));
   std::vector<Value> items;
-  for (size_t i = 0; i < count_; ++i) items.push_back(Value::Int(begin_ + step_ * static_cast<Integer>(i)));
+  for (size_t i = 0; i < count_; ++i) items.push_back(Value::Int(begin_ + step_ * static_cast<Integer>(i), foreign_));
   return items;
 }
 

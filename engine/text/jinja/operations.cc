@@ -5,6 +5,7 @@
 
 #include "engine/text/jinja/budget.h"
 #include "engine/text/jinja/failure.h"
+#include "engine/text/utf8.h"
 
 namespace fastdecode::jinja {
 
@@ -14,7 +15,8 @@ using Kind = Value::Kind;
 
 class ItemIterator final : public Object {
  public:
-  ItemIterator(std::vector<Value> items, const char* type_name) : items_(std::move(items)), type_name_(type_name) {}
+  ItemIterator(std::vector<Value> items, const char* type_name)
+      : Object(DeepestOf(items)), items_(std::move(items)), type_name_(type_name) {}
   std::string TypeName() const override { return type_name_; }
   std::optional<std::vector<Value>> Items() override { return std::exchange(items_, {}); }
   bool iterable() const override { return true; }
@@ -72,7 +74,25 @@ Steps SliceSteps(const Value& from, const Value& to, const Value& step, size_t s
   };
   steps.begin = from.Is(Kind::kNone) ? (back ? high : low) : clamp(integer(from, 0));
   steps.end = to.Is(Kind::kNone) ? (back ? low : high) : clamp(integer(to, 0));
+  // A longer step leads outside just as well.
+  steps.step = std::clamp(steps.step, -length - 1, length + 1);
   return steps;
+}
+
+// The characters of a text that these steps touch.
+Text TakeCharacters(const Text& text, const Steps& steps) {
+  const std::string& bytes = text.bytes();
+  SpendBytes((bytes.size() + 1) * sizeof(uint32_t));
+  std::vector<uint32_t> offsets;  // of characters, and of the end
+  for (size_t at = 0; at < bytes.size(); at += NextUtf8(std::string_view(bytes).substr(at)).bytes) {
+    offsets.push_back(static_cast<uint32_t>(at));
+  }
+  offsets.push_back(static_cast<uint32_t>(bytes.size()));
+  Text taken;
+  for (Integer i = steps.begin; steps.step > 0 ? i < steps.end : i > steps.end; i += steps.step) {
+    taken.Append(text, offsets[static_cast<size_t>(i)], offsets[static_cast<size_t>(i) + 1]);
+  }
+  return taken;
 }
 
 }  // namespace
@@ -137,6 +157,7 @@ bool Equal(const Value& a, const Value& b) {
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Kind::kString:
+      if (a.text().size() == b.text().size()) SpendSearch(a.text().size());
       return a.bytes() == b.bytes();
     case Kind::kList:
     case Kind::kTuple:
@@ -160,7 +181,10 @@ std::optional<int> Compare(const Value& a, const Value& b, const char* op) {
   RequireDefined(a);
   RequireDefined(b);
   if (a.is_number() && b.is_number()) return CompareNumbers(a, b);
-  if (a.Is(Kind::kString) && b.Is(Kind::kString)) return Sign(a.bytes(), b.bytes());
+  if (a.Is(Kind::kString) && b.Is(Kind::kString)) {
+    SpendSearch(std::min(a.text().size(), b.text().size()));
+    return Sign(a.bytes(), b.bytes());
+  }
   if (a.is_sequence() && a.kind() == b.kind()) {
     const std::vector<Value>&x = a.items(), &y = b.items();
     for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
@@ -178,12 +202,11 @@ bool Contains(const Value& container, const Value& item) {
       if (!item.Is(Kind::kString)) {
         throw Failure{.message = "'in <string>' requires string as left operand, not " + TypeName(item)};
       }
-      Spend(1 + container.text().size() / 256);
-      return container.bytes().find(item.bytes()) != std::string::npos;
+      return FindFirst(container.bytes(), item.bytes()) != std::string_view::npos;
     case Kind::kDict:
       return container.dict().Find(item) != nullptr;
     default: {
-      const std::optional<std::vector<Value>> items = ItemsIfAny(container);
+      const std::optional<SharedItems> items = SharedItemsIfAny(container);
       if (!items) throw Failure{.message = "argument of type '" + TypeName(container) + "' is not iterable"};
       return std::any_of(items->begin(), items->end(), [&](const Value& each) { return Equal(each, item); });
     }
@@ -195,7 +218,7 @@ std::optional<size_t> LengthIfAny(const Value& value) {
     case Kind::kUndefined:
       return 0;
     case Kind::kString:
-      Spend(value.text().size() / 1024);
+      SpendSearch(value.text().size() / 4);
       return CountCharacters(value.bytes());
     case Kind::kList:
     case Kind::kTuple:
@@ -221,10 +244,10 @@ std::optional<std::vector<Value>> ItemsIfAny(const Value& value) {
       return std::vector<Value>();
     case Kind::kString: {
       const Text& text = value.text();
-      SpendBytes(text.size() * sizeof(Value));
       std::vector<Value> characters;
       size_t bytes = 0;
       for (size_t at = 0; at < text.size(); at += bytes) {
+        SpendBytes(sizeof(Value));
         CharacterAt(text.bytes(), at, &bytes);
         characters.push_back(Value::String(text.Slice(at, at + bytes)));
       }
@@ -253,6 +276,16 @@ std::vector<Value> ItemsOf(const Value& value) {
   return *std::move(items);
 }
 
+std::optional<SharedItems> SharedItemsIfAny(const Value& value) {
+  if (value.is_sequence()) return SharedItems(value.shared_items());
+  std::optional<std::vector<Value>> items = ItemsIfAny(value);
+  return items ? std::optional(SharedItems(*std::move(items))) : std::nullopt;
+}
+
+SharedItems SharedItemsOf(const Value& value) {
+  return value.is_sequence() ? SharedItems(value.shared_items()) : SharedItems(ItemsOf(value));
+}
+
 std::optional<Value> Item(const Value& value, const Value& index) {
   RequireDefined(value);
   if (value.Is(Kind::kDict)) {
@@ -264,6 +297,7 @@ std::optional<Value> Item(const Value& value, const Value& index) {
   if (value.Is(Kind::kString)) {
     const std::optional<size_t> place = Place(index.integer(), Length(value));
     if (!place) return std::nullopt;
+    SpendSearch(value.text().size());
     const size_t begin = OffsetOf(value.bytes(), *place);
     size_t bytes = 0;
     CharacterAt(value.bytes(), begin, &bytes);
@@ -288,25 +322,23 @@ Value Slice(const Value& value, const Value& from, const Value& to, const Value&
   const Steps steps = SliceSteps(from, to, step, Length(value));
   if (value.Is(Kind::kString) && steps.step == 1) {
     const std::string& bytes = value.bytes();
+    SpendSearch(bytes.size());
     const size_t begin = OffsetOf(bytes, static_cast<size_t>(steps.begin));
     const auto count = static_cast<size_t>(std::max<Integer>(steps.end - steps.begin, 0));
     const size_t end = begin + OffsetOf(std::string_view(bytes).substr(begin), count);
-    SpendBytes(end - begin);
     return Value::String(value.text().Slice(begin, end), value.markup());
   }
-  const std::vector<Value> items = ItemsOf(value);
+  if (value.Is(Kind::kString)) return Value::String(TakeCharacters(value.text(), steps), value.markup());
+  const SharedItems items = SharedItemsOf(value);
   std::vector<Value> taken;
   for (Integer i = steps.begin; steps.step > 0 ? i < steps.end : i > steps.end; i += steps.step) {
     taken.push_back(items[static_cast<size_t>(i)]);
   }
-  if (value.Is(Kind::kTuple)) return Value::Tuple(std::move(taken));
-  if (!value.Is(Kind::kString)) return Value::List(std::move(taken));
-  Text text;
-  for (const Value& character : taken) text.Append(character.text());
-  return Value::String(std::move(text), value.markup());
+  return value.Is(Kind::kTuple) ? Value::Tuple(std::move(taken)) : Value::List(std::move(taken));
 }
 
 Value Iterator(std::vector<Value> items, const char* type_name) {
+  SpendBytes(items.size() * sizeof(Value));
   return Value::OfObject(std::make_shared<ItemIterator>(std::move(items), type_name));
 }
 

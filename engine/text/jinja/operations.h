@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,10 @@ enum class Arithmetic { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModu
 Value Calculate(Arithmetic op, const Value& a, const Value& b);
 Value Negate(const Value& value);
 Value Plus(const Value& value);
+// Python's int(number). None: there is no such integer. Failure: it needs more than 128 bits.
+std::optional<Integer> Truncated(double number);
+// Python's round(integer, -zeros), for more than no zeros: halves go to the even one.
+Integer RoundedToZeros(Integer integer, int zeros);
 
 // len(). Failure: it has none.
 size_t Length(const Value& value);
@@ -36,6 +41,23 @@ std::optional<size_t> LengthIfAny(const Value& value);
 // list(): items of a sequence, characters, keys, what an iterator has left. None: not iterable.
 std::optional<std::vector<Value>> ItemsIfAny(const Value& value);
 std::vector<Value> ItemsOf(const Value& value);  // Failure: not iterable
+// The same to read: what a list or a tuple has is shared, not copied.
+class SharedItems {
+ public:
+  explicit SharedItems(std::shared_ptr<const std::vector<Value>> items) : items_(std::move(items)) {}
+  explicit SharedItems(std::vector<Value> items)
+      : items_(std::make_shared<const std::vector<Value>>(std::move(items))) {}
+  size_t size() const { return items_->size(); }
+  bool empty() const { return items_->empty(); }
+  const Value& operator[](size_t index) const { return (*items_)[index]; }
+  auto begin() const { return items_->begin(); }
+  auto end() const { return items_->end(); }
+
+ private:
+  std::shared_ptr<const std::vector<Value>> items_;
+};
+std::optional<SharedItems> SharedItemsIfAny(const Value& value);  // none: not iterable
+SharedItems SharedItemsOf(const Value& value);                    // Failure: not iterable
 
 // value[index]. None: there is no such item.
 std::optional<Value> Item(const Value& value, const Value& index);

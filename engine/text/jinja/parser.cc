@@ -13,7 +13,8 @@ namespace fastdecode::jinja {
 
 namespace {
 
-constexpr int kBlockDepthMax = 100;  // of blocks in blocks
+constexpr int kBlockDepthMax = 100;   // of blocks in blocks
+constexpr int kTargetDepthMax = 100;  // of parentheses around what is assigned to
 
 class TemplateParser {
  public:
@@ -311,7 +312,11 @@ class TemplateParser {
     Target target;
     target.at = tokens_.current().at;
     if (tokens_.TakeOperator("(")) {
+      if (++target_depth_ > kTargetDepthMax) {
+        TokenStream::Fail("parentheses nest more than " + std::to_string(kTargetDepthMax) + " deep", target.at);
+      }
       target = ReadTarget(with_namespace);
+      --target_depth_;
       tokens_.ExpectOperator(")");
       return target;
     }
@@ -350,6 +355,7 @@ class TemplateParser {
   std::vector<ExpressionParser::Unknown> unknown_;
   int loops_ = 0;  // around here, that break and continue reach
   int fors_ = 0;   // around here
+  int target_depth_ = 0;
 };
 
 }  // namespace

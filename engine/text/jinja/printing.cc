@@ -25,7 +25,7 @@ bool IsPrintable(char32_t c) {
 
 void AppendQuoted(const Text& text, Text* out) {
   const std::string& bytes = text.bytes();
-  SpendBytes(bytes.size());
+  SpendSearch(bytes.size());
   const bool has_single = bytes.find('\'') != std::string::npos;
   const char quote = has_single && bytes.find('"') == std::string::npos ? '"' : '\'';
   AppendMark(std::string(1, quote), out);

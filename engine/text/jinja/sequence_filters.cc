@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_set>
 
+#include "absl/container/flat_hash_set.h"
 #include "engine/text/jinja/budget.h"
 #include "engine/text/jinja/failure.h"
 #include "engine/text/jinja/interpreter.h"
@@ -16,23 +16,25 @@ namespace {
 
 using Kind = Value::Kind;
 
-bool IsNumberText(const std::string& text) {
-  return !text.empty() && text.size() < 19 && text.find_first_not_of("0123456789") == std::string::npos;
+bool IsNumberText(std::string_view text) {
+  return !text.empty() && text.size() < 19 && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 // A path such as "function.name" or 0, followed from a value.
-std::vector<Value> PathOf(const Value& attribute) {
+std::vector<Value> PathOf(std::string_view rest) {
   std::vector<Value> path;
-  if (attribute.Is(Kind::kNone)) return path;
-  if (!attribute.Is(Kind::kString)) return {attribute};
-  std::string rest = attribute.bytes();
+  SpendSearch(rest.size());
   while (true) {
     const size_t dot = rest.find('.');
-    const std::string part = rest.substr(0, dot);
+    const std::string part(rest.substr(0, dot));
     path.push_back(IsNumberText(part) ? Value::Int(std::stoll(part)) : Value::String(part));
-    if (dot == std::string::npos) return path;
-    rest.erase(0, dot + 1);
+    if (dot == std::string_view::npos) return path;
+    rest.remove_prefix(dot + 1);
   }
+}
+std::vector<Value> PathOf(const Value& attribute) {
+  if (attribute.Is(Kind::kNone)) return {};
+  return attribute.Is(Kind::kString) ? PathOf(attribute.bytes()) : std::vector<Value>{attribute};
 }
 
 Value Follow(Interpreter& interpreter, Value value, const std::vector<Value>& path,
@@ -65,8 +67,9 @@ std::vector<Value> Values(std::vector<std::pair<Value, Value>> keyed) {
 
 Value First(Interpreter&, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("first", arguments, {});
-  const std::vector<Value> items = ItemsOf(input);
-  return items.empty() ? Value::Undefined("No first item, sequence was empty.") : items.front();
+  if (input.Is(Kind::kString) && !input.text().empty()) return *Item(input, Value::Int(0));
+  const SharedItems items = SharedItemsOf(input);
+  return items.empty() ? Value::Undefined("No first item, sequence was empty.") : items[0];
 }
 
 Value Last(Interpreter&, const Value& input, const Arguments& arguments) {
@@ -74,8 +77,9 @@ Value Last(Interpreter&, const Value& input, const Arguments& arguments) {
   if (!input.Is(Kind::kUndefined) && !LengthIfAny(input)) {
     throw Failure{.message = "'" + TypeName(input) + "' object is not reversible"};
   }
-  const std::vector<Value> items = ItemsOf(input);
-  return items.empty() ? Value::Undefined("No last item, sequence was empty.") : items.back();
+  if (input.Is(Kind::kString) && !input.text().empty()) return *Item(input, Value::Int(-1));
+  const SharedItems items = SharedItemsOf(input);
+  return items.empty() ? Value::Undefined("No last item, sequence was empty.") : items[items.size() - 1];
 }
 
 Value JoinFilter(Interpreter& interpreter, const Value& input, const Arguments& arguments) {
@@ -84,12 +88,9 @@ Value JoinFilter(Interpreter& interpreter, const Value& input, const Arguments& 
   const Text separator = Printed(reader.Get(0, Value::String("")));
   Text text;
   bool first = true;
-  for (const Value& item : ItemsOf(input)) {
-    const Text piece = Printed(Follow(interpreter, item, path));
+  for (const Value& item : SharedItemsOf(input)) {
     if (!std::exchange(first, false)) text.Append(separator);
-    RequireSize(text.size() + piece.size());
-    SpendBytes(separator.size() + piece.size());
-    text.Append(piece);
+    AppendPrinted(Follow(interpreter, item, path), &text);
   }
   return Value::String(std::move(text));
 }
@@ -108,7 +109,8 @@ Value Items(Interpreter&, const Value& input, const Arguments& arguments) {
 
 Value DictSort(Interpreter&, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("dictsort", arguments, {"case_sensitive", "by", "reverse"});
-  const std::string by = reader.String(1, "key").bytes();
+  const Value by_value = reader.String(1, "key");
+  const std::string& by = by_value.bytes();
   if (by != "key" && by != "value") throw Failure{.message = "You can only sort by either \"key\" or \"value\""};
   RequireDefined(input);
   if (!input.Is(Kind::kDict)) throw Failure{.message = "'" + TypeName(input) + " object' has no attribute 'items'"};
@@ -124,15 +126,16 @@ Value DictSort(Interpreter&, const Value& input, const Arguments& arguments) {
 Value Sort(Interpreter& interpreter, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   std::vector<std::vector<Value>> paths;
-  if (reader.Get(2).Is(Kind::kString)) {
-    std::string rest = reader.Get(2).bytes();
-    for (size_t comma = 0; comma != std::string::npos;) {
+  const Value attribute = reader.Get(2);
+  if (attribute.Is(Kind::kString)) {
+    std::string_view rest = attribute.bytes();
+    for (size_t comma = 0; comma != std::string_view::npos;) {
       comma = rest.find(',');
-      paths.push_back(PathOf(Value::String(rest.substr(0, comma))));
-      if (comma != std::string::npos) rest.erase(0, comma + 1);
+      paths.push_back(PathOf(rest.substr(0, comma)));
+      if (comma != std::string_view::npos) rest.remove_prefix(comma + 1);
     }
   } else {
-    paths.push_back(PathOf(reader.Get(2)));
+    paths.push_back(PathOf(attribute));
   }
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : ItemsOf(input)) {
@@ -150,11 +153,14 @@ Value Sort(Interpreter& interpreter, const Value& input, const Arguments& argume
 Value Unique(Interpreter& interpreter, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("unique", arguments, {"case_sensitive", "attribute"});
   const std::vector<Value> path = PathOf(reader.Get(1));
-  std::unordered_set<std::string> seen;
+  absl::flat_hash_set<std::string> seen;
   std::vector<Value> values;
   for (Value& item : ItemsOf(input)) {
     const Value key = Follow(interpreter, item, path);
-    if (seen.insert(HashKey(reader.True(0, false) ? key : IgnoreCase(key))).second) values.push_back(std::move(item));
+    const auto [hash, is_new] = seen.insert(HashKey(reader.True(0, false) ? key : IgnoreCase(key)));
+    if (!is_new) continue;
+    SpendBytes(hash->size() + sizeof(std::string));
+    values.push_back(std::move(item));
   }
   return Iterator(std::move(values));
 }
@@ -163,7 +169,7 @@ template <bool largest>
 Value Extreme(Interpreter& interpreter, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader(largest ? "max" : "min", arguments, {"case_sensitive", "attribute"});
   const std::vector<Value> path = PathOf(reader.Get(1));
-  const std::vector<Value> items = ItemsOf(input);
+  const SharedItems items = SharedItemsOf(input);
   if (items.empty()) return Value::Undefined("No aggregated item, sequence was empty.");
   const auto key_of = [&](const Value& item) {
     const Value key = Follow(interpreter, item, path);
@@ -186,7 +192,8 @@ Value Sum(Interpreter& interpreter, const Value& input, const Arguments& argumen
   const std::vector<Value> path = PathOf(reader.Get(0));
   Value total = reader.Get(1, Value::Int(0));
   if (total.Is(Kind::kString)) throw Failure{.message = "sum() can't sum strings [use ''.join(seq) instead]"};
-  for (const Value& item : ItemsOf(input)) total = Calculate(Arithmetic::kAdd, total, Follow(interpreter, item, path));
+  for (const Value& item : SharedItemsOf(input))
+    total = Calculate(Arithmetic::kAdd, total, Follow(interpreter, item, path));
   return total;
 }
 
@@ -212,7 +219,7 @@ Value Batch(Interpreter&, const Value& input, const Arguments& arguments) {
   }
   if (!row.empty()) {
     if (!reader.Get(1).Is(Kind::kNone) && static_cast<Integer>(row.size()) < count) {
-      SpendBytes(static_cast<size_t>(std::min<Integer>(count, Integer{1} << 50)) * sizeof(Value));
+      RequireSize(sizeof(Value), static_cast<size_t>(std::min<Integer>(count, Integer{1} << 50)));
       row.resize(static_cast<size_t>(count), reader.Get(1));
     }
     rows.push_back(Value::List(std::move(row)));
@@ -226,7 +233,7 @@ Value SliceInto(Interpreter&, const Value& input, const Arguments& arguments) {
   const Integer slices = reader.Int(0, 0);
   if (slices == 0) throw Failure{.message = "integer division or modulo by zero"};
   if (slices < 0) return Iterator({});
-  SpendBytes(static_cast<size_t>(std::min<Integer>(slices, Integer{1} << 50)) * sizeof(Value));
+  RequireSize(sizeof(Value), static_cast<size_t>(std::min<Integer>(slices, Integer{1} << 50)));
   const size_t count = static_cast<size_t>(slices), each = items.size() / count, extra = items.size() % count;
   std::vector<Value> rows;
   size_t at = 0;
@@ -264,23 +271,29 @@ Value GroupBy(Interpreter& interpreter, const Value& input, const Arguments& arg
   return Value::List(std::move(groups));
 }
 
+// Arguments without the first positional ones.
+Arguments WithoutFirst(const Arguments& arguments, size_t count) {
+  SpendBytes((arguments.positional.size() - count + 2 * arguments.named.size()) * sizeof(Value));
+  return {{arguments.positional.begin() + static_cast<ptrdiff_t>(count), arguments.positional.end()}, arguments.named};
+}
+
 Value MapFilter(Interpreter& interpreter, const Value& input, const Arguments& arguments) {
   if (!IsTrue(input)) return Iterator({});
   std::vector<Value> values;
   const bool by_attribute = arguments.positional.empty() && !arguments.named.empty() &&
                             std::any_of(arguments.named.begin(), arguments.named.end(),
-                                        [](const auto& named) { return named.first == "attribute"; });
+                                        [](const auto& named) { return named.first.bytes() == "attribute"; });
   if (by_attribute) {
     const ArgumentReader reader("map", {{}, arguments.named}, {"attribute", "default"});
     const std::vector<Value> path = PathOf(reader.Get(0));
-    for (const Value& item : ItemsOf(input)) values.push_back(Follow(interpreter, item, path, reader.Get(1)));
+    for (const Value& item : SharedItemsOf(input)) values.push_back(Follow(interpreter, item, path, reader.Get(1)));
     return Iterator(std::move(values));
   }
   if (arguments.positional.empty()) throw Failure{.message = "map requires a filter argument"};
   const Value& name = arguments.positional[0];
   if (!name.Is(Kind::kString)) throw Failure{.message = "map requires the name of a filter, not " + TypeName(name)};
-  const Arguments rest = {{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
-  for (const Value& item : ItemsOf(input)) values.push_back(interpreter.ApplyFilter(name.bytes(), item, rest));
+  const Arguments rest = WithoutFirst(arguments, 1);
+  for (const Value& item : SharedItemsOf(input)) values.push_back(interpreter.ApplyFilter(name.bytes(), item, rest));
   return Iterator(std::move(values));
 }
 
@@ -295,15 +308,14 @@ Value Choose(Interpreter& interpreter, const Value& input, const Arguments& argu
   if (has_test) {
     const Value& name = arguments.positional[test_at];
     if (!name.Is(Kind::kString)) throw Failure{.message = "the name of a test is a string, not " + TypeName(name)};
-    rest = {{arguments.positional.begin() + static_cast<ptrdiff_t>(test_at) + 1, arguments.positional.end()},
-            arguments.named};
+    rest = WithoutFirst(arguments, test_at + 1);
   }
   std::vector<Value> values;
-  for (Value& item : ItemsOf(input)) {
+  for (const Value& item : SharedItemsOf(input)) {
     const Value tested = Follow(interpreter, item, path);
     const bool holds =
         has_test ? interpreter.ApplyTest(arguments.positional[test_at].bytes(), tested, rest) : IsTrue(tested);
-    if (holds == wanted) values.push_back(std::move(item));
+    if (holds == wanted) values.push_back(item);
   }
   return Iterator(std::move(values));
 }
@@ -311,7 +323,8 @@ Value Choose(Interpreter& interpreter, const Value& input, const Arguments& argu
 Value AttributeFilter(Interpreter& interpreter, const Value& input, const Arguments& arguments) {
   const ArgumentReader reader("attr", arguments, {"name"}, 1);
   RequireDefined(input);
-  const std::string name = reader.String(0, nullptr).bytes();
+  const Value name_value = reader.String(0, nullptr);
+  const std::string& name = name_value.bytes();
   const bool has = input.Is(Kind::kObject) ? input.object().Attribute(interpreter, name).has_value()
                                            : BuiltinAttribute(input, name).has_value();
   if (has || name.starts_with("__")) return interpreter.Attribute(input, name);

@@ -8,10 +8,12 @@
 
 namespace fastdecode::jinja {
 
-void Interpreter::Write(const Text& text) {
-  SpendBytes(text.size());
-  RequireSize(out_->size() + text.size());
-  out_->Append(text);
+void Interpreter::Write(const Value& value) {
+  if (autoescape_ && !value.markup()) {
+    out_->Append(Escaped(Printed(value)));
+  } else {
+    AppendPrinted(value, out_);
+  }
 }
 
 Interpreter::Flow Interpreter::Execute(const Block& block) {
@@ -42,8 +44,7 @@ Interpreter::Flow Interpreter::Visit(const Data& node) {
 }
 
 Interpreter::Flow Interpreter::Visit(const Output& node) {
-  const Value value = Evaluate(node.value);
-  Write(autoescape_ && !value.markup() ? Escaped(Printed(value)) : Printed(value));
+  Write(Evaluate(node.value));
   return Flow::kNext;
 }
 
@@ -67,22 +68,25 @@ Interpreter::Flow Interpreter::Visit(const For& node) {
   return Flow::kNext;
 }
 
-std::vector<Value> Interpreter::Chosen(const For& node, std::vector<Value> items) {
+std::vector<Value> Interpreter::Chosen(const For& node, const SharedItems& items) {
   const std::shared_ptr<Scope> outer = scope_;
   std::vector<Value> chosen;
-  for (Value& item : items) {
+  for (const Value& item : items) {
     scope_ = std::make_shared<Scope>(outer);
     Assign(node.target, item);
-    if (IsTrue(Evaluate(node.filter))) chosen.push_back(std::move(item));
+    if (!IsTrue(Evaluate(node.filter))) continue;
+    SpendBytes(sizeof(Value));
+    chosen.push_back(item);
   }
   scope_ = outer;
   return chosen;
 }
 
 void Interpreter::RunLoop(const For& node, const Value& iterable, uint32_t depth) {
-  std::vector<Value> items = jinja::ItemsOf(iterable);
-  if (node.filter != nullptr) items = Chosen(node, std::move(items));
+  SharedItems items = SharedItemsOf(iterable);
+  if (node.filter != nullptr) items = SharedItems(Chosen(node, items));
   const std::shared_ptr<Scope> outer = scope_;
+  outer->Keep();
   const auto loop = std::make_shared<LoopObject>(std::move(items), &node, outer, depth);
   const Value loop_value = Own(loop);
   // As in Jinja, the else branch runs unless some iteration has come to the end of the body.
@@ -117,7 +121,7 @@ Value Interpreter::RunLoopAgain(const For& node, const Value& iterable, const st
 
 void Interpreter::Assign(const Target& target, const Value& value) {
   if (target.is_tuple) {
-    const std::optional<std::vector<Value>> items = ItemsIfAny(value);
+    const std::optional<SharedItems> items = SharedItemsIfAny(value);
     if (!items) throw Failure{.message = "cannot unpack non-iterable " + TypeName(value) + " object", .at = target.at};
     if (items->size() != target.targets.size()) {
       const bool more = items->size() > target.targets.size();
@@ -129,14 +133,11 @@ void Interpreter::Assign(const Target& target, const Value& value) {
     for (size_t i = 0; i < items->size(); ++i) Assign(target.targets[i], (*items)[i]);
     return;
   }
-  if (target.attribute.empty()) {
-    SpendBytes(sizeof(Value));
-    return scope_->Set(target.name, value);
-  }
+  if (target.attribute.empty()) return scope_->Set(target.name, value);
   const Value object = Visit(Name{target.name});
   auto* const space = object.Is(Value::Kind::kObject) ? dynamic_cast<NamespaceObject*>(&object.object()) : nullptr;
   if (space == nullptr) throw Failure{.message = "cannot assign attribute on non-namespace object", .at = target.at};
-  space->Set(target.attribute, value);
+  space->Set(Value::String(target.attribute), value);
 }
 
 Interpreter::Flow Interpreter::Visit(const Set& node) {
@@ -214,6 +215,7 @@ Interpreter::Flow Interpreter::Visit(const OtherTemplate& node) {
 // --- Macros
 
 Value Interpreter::MakeMacro(const Macro& macro) {
+  scope_->Keep();
   kept_scopes_.push_back(scope_);
   return Own(std::make_shared<MacroObject>(&macro, scope_));
 }
@@ -227,9 +229,8 @@ Interpreter::Flow Interpreter::Visit(const CallBlock& node) {
   const auto& call = std::get<CallOf>(node.call->node);
   const Value callee = Evaluate(call.callee);
   Arguments arguments = EvaluateArguments(call.arguments);
-  arguments.named.emplace_back("caller", MakeMacro(node.caller));
-  const Value value = Call(callee, std::move(arguments));
-  Write(autoescape_ && !value.markup() ? Escaped(Printed(value)) : Printed(value));
+  arguments.named.emplace_back(Value::String("caller"), MakeMacro(node.caller));
+  Write(Call(callee, std::move(arguments)));
   return Flow::kNext;
 }
 
@@ -237,8 +238,9 @@ Value Interpreter::CallMacro(const Macro& macro, const std::shared_ptr<Scope>& s
   const Nesting nesting;
   const auto inner = std::make_shared<Scope>(scope);
   const auto take_named = [&](std::string_view name) -> std::optional<Value> {
+    Spend(arguments.named.size());
     for (auto each = arguments.named.begin(); each != arguments.named.end(); ++each) {
-      if (each->first != name) continue;
+      if (each->first.bytes() != name) continue;
       Value value = std::move(each->second);
       arguments.named.erase(each);
       return value;
@@ -269,10 +271,11 @@ Value Interpreter::CallMacro(const Macro& macro, const std::shared_ptr<Scope>& s
   }
   if (macro.uses_kwargs) {
     Dict dict;
-    for (auto& [name, value] : arguments.named) dict.Set(Value::String(name), std::move(value));
+    for (auto& [name, value] : arguments.named) dict.Set(name, std::move(value));
     inner->Set("kwargs", Value::OfDict(std::move(dict)));
   } else if (!arguments.named.empty()) {
-    throw Failure{.message = "macro '" + macro.name + "' takes no keyword argument '" + arguments.named[0].first + "'"};
+    throw Failure{.message = "macro '" + macro.name + "' takes no keyword argument '" +
+                             arguments.named[0].first.bytes() + "'"};
   }
   const size_t taken = std::min(macro.parameters.size(), arguments.positional.size());
   if (macro.uses_varargs) {

@@ -21,11 +21,16 @@ using Kind = Value::Kind;
 
 Value Like(const Value& self, Text text) { return Value::String(std::move(text), self.markup()); }
 
-Value ListLike(const Value& self, std::vector<Text> texts) {
-  SpendBytes(texts.size() * sizeof(Value));
+// Parts of a string as strings.
+using Spans = std::vector<Text::Span>;
+Value ListLike(const Value& self, const Spans& spans) {
   std::vector<Value> values;
-  for (Text& text : texts) values.push_back(Like(self, std::move(text)));
+  for (const Text::Span& span : spans) values.push_back(Like(self, self.text().Slice(span.begin, span.end)));
   return Value::List(std::move(values));
+}
+void AddSpan(size_t begin, size_t end, Spans* spans) {
+  SpendBytes(sizeof(Text::Span));
+  spans->push_back({begin, end});
 }
 
 template <Case to>
@@ -38,24 +43,22 @@ template <bool left, bool right>
 Value Strip(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("strip", arguments), arguments, {"chars"});
   const Text& text = self.text();
-  SpendBytes(text.size());
+  SpendSearch(text.size());
   if (!reader.Has(0) || reader.Get(0).Is(Kind::kNone)) {
     const Text::Span span = Stripped(text.bytes(), nullptr, left, right);
     return Like(self, text.Slice(span.begin, span.end));
   }
-  const Text characters = reader.String(0, nullptr);
+  const Value characters = reader.String(0, nullptr);
   const std::string_view bytes = characters.bytes();
   const Text::Span span = Stripped(text.bytes(), &bytes, left, right);
   return Like(self, text.Slice(span.begin, span.end));
 }
 
 // The pieces between white space, as split() without a separator gives them.
-std::vector<Text> Words(const Text& text, Integer splits, bool from_right) {
-  std::vector<Text> words;
-  Text::Span rest = Stripped(text.bytes(), nullptr, !from_right, from_right);
-  const std::string_view bytes = text.bytes();
-  while (rest.begin < rest.end && splits-- != 0) {
-    Spend(1);
+Spans Words(std::string_view bytes, Integer splits, bool from_right) {
+  Spans words;
+  Text::Span rest = Stripped(bytes, nullptr, !from_right, from_right);
+  for (; rest.begin < rest.end && splits != 0; --splits) {
     size_t at = from_right ? rest.end : rest.begin, size = 0;
     const auto in_word = [&] {
       if (from_right ? at == rest.begin : at == rest.end) return false;
@@ -65,37 +68,31 @@ std::vector<Text> Words(const Text& text, Integer splits, bool from_right) {
       return !IsSpace(Utf8Character(one, size));
     };
     while (in_word()) at = from_right ? at - size : at + size;
-    words.push_back(from_right ? text.Slice(at, rest.end) : text.Slice(rest.begin, at));
+    AddSpan(from_right ? at : rest.begin, from_right ? rest.end : at, &words);
     (from_right ? rest.end : rest.begin) = at;
     const Text::Span cut = Stripped(bytes.substr(rest.begin, rest.end - rest.begin), nullptr, !from_right, from_right);
     rest = {rest.begin + cut.begin, rest.begin + cut.end};
   }
-  if (rest.begin < rest.end) words.push_back(text.Slice(rest.begin, rest.end));
+  if (rest.begin < rest.end) AddSpan(rest.begin, rest.end, &words);
   if (from_right) std::reverse(words.begin(), words.end());
   return words;
 }
 
-std::vector<Text> Pieces(const Text& text, const std::string& separator, Integer splits, bool from_right) {
-  const std::string& bytes = text.bytes();
-  std::vector<Text> pieces;
+Spans Pieces(std::string_view bytes, std::string_view separator, Integer splits, bool from_right) {
+  Spans pieces;
   size_t begin = 0, end = bytes.size();
-  while (splits-- != 0) {
-    Spend(1);
-    size_t found = std::string::npos;
-    if (!from_right) {
-      found = bytes.find(separator, begin);
-    } else if (end >= separator.size()) {
-      found = bytes.rfind(separator, end - separator.size());
-    }
-    if (found == std::string::npos) break;
-    pieces.push_back(from_right ? text.Slice(found + separator.size(), end) : text.Slice(begin, found));
+  for (; splits != 0; --splits) {
+    const size_t found = from_right ? FindLast(bytes.substr(0, end), separator) : FindFirst(bytes, separator, begin);
+    if (found == std::string_view::npos) break;
     if (from_right) {
+      AddSpan(found + separator.size(), end, &pieces);
       end = found;
     } else {
+      AddSpan(begin, found, &pieces);
       begin = found + separator.size();
     }
   }
-  pieces.push_back(text.Slice(begin, end));
+  AddSpan(begin, end, &pieces);
   if (from_right) std::reverse(pieces.begin(), pieces.end());
   return pieces;
 }
@@ -104,31 +101,31 @@ template <bool from_right>
 Value Split(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(from_right ? "rsplit" : "split", arguments, {"sep", "maxsplit"});
   const Integer splits = reader.Int(1, -1);
-  SpendBytes(self.text().size());
-  if (reader.Get(0).Is(Kind::kNone)) return ListLike(self, Words(self.text(), splits, from_right));
-  const Text separator = reader.String(0, nullptr);
-  if (separator.empty()) throw Failure{.message = "empty separator"};
-  return ListLike(self, Pieces(self.text(), separator.bytes(), splits, from_right));
+  SpendSearch(self.text().size());
+  if (reader.Get(0).Is(Kind::kNone)) return ListLike(self, Words(self.bytes(), splits, from_right));
+  const Value separator = reader.String(0, nullptr);
+  if (separator.text().empty()) throw Failure{.message = "empty separator"};
+  return ListLike(self, Pieces(self.bytes(), separator.bytes(), splits, from_right));
 }
 
 Value SplitLines(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader("splitlines", arguments, {"keepends"});
-  return ListLike(self, Lines(self.text(), reader.True(0, false)));
+  return ListLike(self, Lines(self.bytes(), reader.True(0, false)));
 }
 
 template <bool from_right>
 Value Partition(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("partition", arguments), arguments, {"sep"}, 1);
-  const Text separator = reader.String(0, nullptr);
-  if (separator.empty()) throw Failure{.message = "empty separator"};
+  const Value separator = reader.String(0, nullptr);
+  if (separator.text().empty()) throw Failure{.message = "empty separator"};
   const Text& text = self.text();
-  SpendBytes(text.size());
-  const size_t found = from_right ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
-  if (found == std::string::npos) {
+  const size_t found =
+      from_right ? FindLast(text.bytes(), separator.bytes()) : FindFirst(text.bytes(), separator.bytes());
+  if (found == std::string_view::npos) {
     const Value none = Like(self, Text());
     return Value::Tuple(from_right ? std::vector<Value>{none, none, self} : std::vector<Value>{self, none, none});
   }
-  const size_t end = found + separator.size();
+  const size_t end = found + separator.text().size();
   return Value::Tuple(
       {Like(self, text.Slice(0, found)), Like(self, text.Slice(found, end)), Like(self, text.Slice(end, text.size()))});
 }
@@ -141,38 +138,37 @@ std::optional<Text::Span> SearchedPart(const Value& self, const ArgumentReader& 
   const Integer begin = place(reader.Int(1, 0));
   const Integer end = std::min(place(reader.Int(2, length)), length);
   if (begin > length || begin > end) return std::nullopt;
+  SpendSearch(bytes.size());
   return Text::Span{OffsetOf(bytes, static_cast<size_t>(begin)), OffsetOf(bytes, static_cast<size_t>(end))};
 }
 
 template <bool from_right, bool must_be_there>
 Value Find(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("find", arguments), arguments, {"sub", "start", "end"}, 1);
-  const Text sub = reader.String(0, nullptr);
-  size_t found = std::string::npos;
+  const Value sub = reader.String(0, nullptr);
   const std::optional<Text::Span> part = SearchedPart(self, reader);
-  SpendBytes(self.text().size());
   if (part) {
-    const std::string_view bytes = std::string_view(self.bytes()).substr(0, part->end);
-    found = from_right ? bytes.rfind(sub.bytes()) : bytes.find(sub.bytes(), part->begin);
-    if (found != std::string::npos && found < part->begin) found = std::string::npos;
+    const std::string_view bytes = self.bytes();
+    const std::string_view searched = bytes.substr(part->begin, part->end - part->begin);
+    const size_t found = from_right ? FindLast(searched, sub.bytes()) : FindFirst(searched, sub.bytes());
+    if (found != std::string_view::npos) {
+      return Value::Int(static_cast<Integer>(CountCharacters(bytes.substr(0, part->begin + found))));
+    }
   }
-  if (found != std::string::npos)
-    return Value::Int(static_cast<Integer>(CountCharacters(self.bytes().substr(0, found))));
   if (must_be_there) throw Failure{.message = "substring not found"};
   return Value::Int(-1);
 }
 
 Value CountMethod(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("count", arguments), arguments, {"sub", "start", "end"}, 1);
-  const Text sub = reader.String(0, nullptr);
+  const Value sub = reader.String(0, nullptr);
   const std::optional<Text::Span> part = SearchedPart(self, reader);
-  SpendBytes(self.text().size());
   if (!part) return Value::Int(0);
   const std::string_view bytes = std::string_view(self.bytes()).substr(part->begin, part->end - part->begin);
-  if (sub.empty()) return Value::Int(static_cast<Integer>(CountCharacters(bytes)) + 1);
+  if (sub.text().empty()) return Value::Int(static_cast<Integer>(CountCharacters(bytes)) + 1);
   Integer count = 0;
-  for (size_t at = bytes.find(sub.bytes()); at != std::string_view::npos;
-       at = bytes.find(sub.bytes(), at + sub.size())) {
+  for (size_t at = FindFirst(bytes, sub.bytes()); at != std::string_view::npos;
+       at = FindFirst(bytes, sub.bytes(), at + sub.text().size())) {
     ++count;
   }
   return Value::Int(count);
@@ -191,6 +187,7 @@ Value Affixed(Interpreter&, const Value& self, const Arguments& arguments) {
   bool fits = false;
   for (const Value& each : affixes) {
     RequireDefined(each);
+    SpendSearch(each.Is(Kind::kString) ? each.text().size() : 0);
     if (!each.Is(Kind::kString)) {
       throw Failure{.message = std::string(name) + " first arg must be str or a tuple of str, not " + TypeName(each)};
     }
@@ -202,8 +199,8 @@ Value Affixed(Interpreter&, const Value& self, const Arguments& arguments) {
 template <bool at_end>
 Value RemoveAffix(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("removeprefix", arguments), arguments, {"affix"}, 1);
-  const Text affix = reader.String(0, nullptr);
-  const Text& text = self.text();
+  const Value value = reader.String(0, nullptr);
+  const Text &affix = value.text(), &text = self.text();
   if (at_end) {
     const bool has = !affix.empty() && text.bytes().ends_with(affix.bytes());
     return Like(self, text.Slice(0, text.size() - (has ? affix.size() : 0)));
@@ -217,38 +214,40 @@ Text EscapedFor(const Value& self, const Value& value) {
 
 Value ReplaceMethod(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("replace", arguments), arguments, {"old", "new", "count"}, 2);
-  const Text from = reader.String(0, nullptr);
-  reader.String(1, nullptr);
-  return Like(self, Replaced(self.text(), from, EscapedFor(self, reader.Get(1)), reader.Int(2, -1)));
+  const Value from = reader.String(0, nullptr), to = reader.String(1, nullptr);
+  return Like(self, Replaced(self.text(), from.text(), EscapedFor(self, to), reader.Int(2, -1)));
 }
 
 Value JoinMethod(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("join", arguments), arguments, {"iterable"}, 1);
   Text text;
   size_t index = 0;
-  for (const Value& item : ItemsOf(reader.Get(0))) {
+  for (const Value& item : SharedItemsOf(reader.Get(0))) {
     if (!item.Is(Kind::kString)) {
       throw Failure{.message = "sequence item " + std::to_string(index) + ": expected str instance, " + TypeName(item) +
                                " found"};
     }
+    Spend(1);
     if (index++ > 0) text.Append(self.text());
     text.Append(EscapedFor(self, item));
-    RequireSize(text.size());
-    Spend(1 + item.text().size() / 256);
   }
-  SpendBytes(text.size());
   return Like(self, std::move(text));
+}
+
+// The argument of ljust and the like.
+size_t WidthOf(const ArgumentReader& reader) {
+  const auto width = static_cast<size_t>(std::clamp<Integer>(reader.Int(0, 0), 0, SIZE_MAX));
+  RequireSize(width);
+  return width;
 }
 
 template <char align>
 Value Justify(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("justify", arguments), arguments, {"width", "fillchar"}, 1);
-  const Text fill = reader.String(1, " ");
-  if (CountCharacters(fill.bytes()) != 1)
-    throw Failure{.message = "The fill character must be exactly one character long"};
-  const Integer width = std::max<Integer>(reader.Int(0, 0), 0);
-  RequireSize(static_cast<size_t>(std::min<Integer>(width, Integer{1} << 60)));
-  const auto columns = static_cast<size_t>(width);
+  const Value filler = reader.String(1, " ");
+  const Text& fill = filler.text();
+  if (Length(filler) != 1) throw Failure{.message = "The fill character must be exactly one character long"};
+  const size_t columns = WidthOf(reader);
   if (align != '^') return Like(self, Padded(self.text(), columns, align, fill));
   // Python puts the odd one to the left if the width is odd.
   const size_t count = Length(self);
@@ -261,13 +260,12 @@ Value Justify(Interpreter&, const Value& self, const Arguments& arguments) {
 
 Value FillZeros(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("zfill", arguments), arguments, {"width"}, 1);
-  const Integer width = std::max<Integer>(reader.Int(0, 0), 0);
-  RequireSize(static_cast<size_t>(std::min<Integer>(width, Integer{1} << 60)));
+  const size_t width = WidthOf(reader);
   const Text& text = self.text();
   const size_t sign = text.bytes().starts_with('+') || text.bytes().starts_with('-') ? 1 : 0;
   Text out = text.Slice(0, sign);
   const size_t count = Length(self);
-  if (static_cast<Integer>(count) < width) out.Append(std::string(static_cast<size_t>(width) - count, '0'));
+  for (size_t i = count; i < width; ++i) out.Append("0");
   out.Append(text, sign, text.size());
   return Like(self, std::move(out));
 }
@@ -282,7 +280,9 @@ Value FormatMapMethod(Interpreter& interpreter, const Value& self, const Argumen
   if (!mapping.Is(Kind::kDict)) throw Failure{.message = "format_map() takes a dict, not " + TypeName(mapping)};
   Arguments named;
   for (const auto& [key, value] : mapping.dict().items) {
-    if (key.Is(Kind::kString)) named.named.emplace_back(key.bytes(), value);
+    if (!key.Is(Kind::kString)) continue;
+    SpendBytes(2 * sizeof(Value));
+    named.named.emplace_back(key, value);
   }
   return BraceFormat(interpreter, self, named);
 }
@@ -310,6 +310,7 @@ bool IsSpaceCharacter(UChar32 c) { return IsSpace(static_cast<char32_t>(c)); }
 
 Value IsAsciiMethod(Interpreter&, const Value& self, const Arguments& arguments) {
   const ArgumentReader reader(Positional("test of characters", arguments), arguments, {});
+  SpendSearch(self.text().size());
   return Value::Bool(
       std::all_of(self.bytes().begin(), self.bytes().end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }));
 }

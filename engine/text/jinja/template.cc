@@ -61,6 +61,10 @@ absl::StatusOr<std::unique_ptr<const Template>> Template::Parse(std::string name
 absl::StatusOr<Text> Template::Render(const Dict& variables, int64_t now_s, const Limits& limits) const {
   Budget budget(limits);
   const Spending spending(&budget);
+  return RenderWithin(variables, now_s);
+}
+
+absl::StatusOr<Text> Template::RenderWithin(const Dict& variables, int64_t now_s) const {
   try {
     return Interpreter(impl_->program, variables, now_s).Run();
   } catch (const Failure& failure) {

@@ -30,9 +30,11 @@ class Template {
   ~Template();
 
   // `now_s`: the time that strftime_now tells, in seconds since 1970, in the local time zone. InvalidArgument: an error
-  // in the template, or what it says of its variables by raise_exception (without a place then). ResourceExhausted: a
-  // limit. Both begin with the place.
+  // in the template, or what it says of its variables by raise_exception. ResourceExhausted: a limit. Both begin with
+  // the place.
   absl::StatusOr<Text> Render(const Dict& variables, int64_t now_s, const Limits& limits = {}) const;
+  // The same where this thread is spending already: what was read for it counts, too.
+  absl::StatusOr<Text> RenderWithin(const Dict& variables, int64_t now_s) const;
 
   // All texts that the template's author wrote, between tags and as strings in them: what it may compose marks of.
   const std::vector<std::string>& literals() const;

@@ -12,7 +12,8 @@ namespace fastdecode::jinja {
 // UTF-8 text that knows, byte for byte, what its template's author wrote and what came from the request ("foreign").
 // Every operation keeps these marks, so that a rendered chat can say which of its characters may be special tokens.
 //
-// Owns: its bytes. Offsets count bytes and lie between characters. Thread: immutable but for the Append functions.
+// Owns: its bytes, which count for the rendering of this thread before they are there (SpendGrowth). Offsets count
+// bytes and lie between characters. Thread: immutable but for the Append functions.
 class Text {
  public:
   struct Span {
@@ -21,9 +22,11 @@ class Text {
   };
 
   Text() = default;
-  explicit Text(std::string bytes, bool foreign = false) : bytes_(std::move(bytes)) {
-    if (foreign && !bytes_.empty()) foreign_.push_back({0, bytes_.size()});
-  }
+  explicit Text(std::string bytes, bool foreign = false);
+  Text(const Text& other) { Append(other); }
+  Text(Text&&) noexcept = default;
+  Text& operator=(const Text& other) { return *this = Text(other); }
+  Text& operator=(Text&&) noexcept = default;
 
   const std::string& bytes() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
@@ -38,6 +41,8 @@ class Text {
   void Append(std::string_view bytes, bool foreign = false);
 
   Text Slice(size_t begin, size_t end) const;
+  // The same bytes, of which all are foreign.
+  Text AsForeign() const { return Text(bytes_, /*foreign=*/true); }
 
  private:
   void Mark(size_t begin, size_t end);
@@ -50,6 +55,10 @@ class Text {
 size_t CountCharacters(std::string_view text);
 // The offset of character `index`, or of the end if there are fewer.
 size_t OffsetOf(std::string_view text, size_t index);
+// Where `sought` begins in `text` at or behind `begin`, and where it begins last; std::string_view::npos: nowhere. Both
+// take time for the sum of their sizes, whatever they hold.
+size_t FindFirst(std::string_view text, std::string_view sought, size_t begin = 0);
+size_t FindLast(std::string_view text, std::string_view sought);
 // The character at `offset`, and its bytes.
 char32_t CharacterAt(std::string_view text, size_t offset, size_t* bytes);
 // What Python's str.isspace says of one character.

@@ -13,6 +13,10 @@ namespace {
 
 constexpr uint32_t kContainerDepthMax = 200;  // of containers in containers
 
+// What values take beside what is in them, in bytes.
+constexpr size_t kStringBytes = 100, kListBytes = 100, kDictBytes = 200, kObjectBytes = 100;
+constexpr size_t kEntryBytes = 2 * sizeof(Value) + 64;  // of a dict
+
 uint32_t DepthOver(uint32_t deepest) {
   if (deepest >= kContainerDepthMax) {
     throw Failure{.message = "lists and dicts nest more than " + std::to_string(kContainerDepthMax) + " deep",
@@ -21,17 +25,18 @@ uint32_t DepthOver(uint32_t deepest) {
   return deepest + 1;
 }
 
+}  // namespace
+
 uint32_t DeepestOf(const std::vector<Value>& items) {
   uint32_t deepest = 0;
   for (const Value& item : items) deepest = std::max(deepest, item.depth());
   return deepest;
 }
 
-}  // namespace
-
 Value Value::Undefined(std::string why) {
+  if (why.size() > kStringBytes) SpendBytes(why.size());  // else it goes with its expression, and is not worth counting
   Value value;
-  value.data_ = std::make_shared<const Text>(std::move(why));
+  value.data_ = std::make_shared<const std::string>(std::move(why));
   return value;
 }
 
@@ -57,6 +62,7 @@ Value Value::Float(double number, bool foreign) {
 }
 
 Value Value::String(Text text, bool markup) {
+  SpendBytes(kStringBytes);
   Value value(Kind::kString);
   value.markup_ = markup;
   value.data_ = std::make_shared<const Text>(std::move(text));
@@ -64,6 +70,7 @@ Value Value::String(Text text, bool markup) {
 }
 
 Value Value::List(std::vector<Value> items) {
+  SpendBytes(kListBytes + items.size() * sizeof(Value));
   Value value(Kind::kList);
   const uint32_t depth = DepthOver(DeepestOf(items));
   value.data_ = std::make_shared<const Sequence>(Sequence{std::move(items), depth});
@@ -77,6 +84,7 @@ Value Value::Tuple(std::vector<Value> items) {
 }
 
 Value Value::OfDict(Dict dict) {
+  SpendBytes(kDictBytes);
   Value value(Kind::kDict);
   uint32_t deepest = 0;
   for (const auto& [key, item] : dict.items) deepest = std::max({deepest, key.depth(), item.depth()});
@@ -86,6 +94,7 @@ Value Value::OfDict(Dict dict) {
 }
 
 Value Value::OfObject(std::shared_ptr<Object> object) {
+  SpendBytes(kObjectBytes);
   Value value(Kind::kObject);
   value.data_ = std::move(object);
   return value;
@@ -96,11 +105,13 @@ double Value::number() const {
 }
 
 std::string Value::why_undefined() const {
-  return std::holds_alternative<std::monostate>(data_) ? "a value is undefined" : bytes();
+  return std::holds_alternative<std::monostate>(data_) ? "a value is undefined"
+                                                       : *std::get<std::shared_ptr<const std::string>>(data_);
 }
 
 uint32_t Value::depth() const {
   if (kind_ == Kind::kDict) return dict().depth;
+  if (kind_ == Kind::kObject) return object().depth();
   return is_sequence() ? std::get<std::shared_ptr<const Sequence>>(data_)->depth : 0;
 }
 
@@ -125,6 +136,7 @@ bool Value::IsSame(const Value& other) const {
 std::string HashKey(const Value& key) {
   switch (key.kind()) {
     case Value::Kind::kString:
+      SpendSearch(key.text().size());
       return "s" + key.bytes();
     case Value::Kind::kNone:
       return "n";
@@ -155,6 +167,7 @@ std::string HashKey(const Value& key) {
 void Dict::Set(Value key, Value value) {
   const auto [place, is_new] = index.try_emplace(HashKey(key), items.size());
   if (is_new) {
+    SpendBytes(kEntryBytes + place->first.size());
     items.emplace_back(std::move(key), std::move(value));
   } else {
     items[place->second].second = std::move(value);
@@ -170,6 +183,8 @@ const Value* Dict::Find(std::string_view key) const {
   const auto found = index.find("s" + std::string(key));
   return found == index.end() ? nullptr : &items[found->second].second;
 }
+
+Object::Object(uint32_t deepest) : depth_(DepthOver(deepest)) {}
 
 Value Object::Call(Interpreter&, Arguments) { throw Failure{.message = "'" + TypeName() + "' object is not callable"}; }
 

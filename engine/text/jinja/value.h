@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "engine/text/jinja/text.h"
 
 namespace fastdecode::jinja {
@@ -30,8 +30,9 @@ struct Sequence {
   uint32_t depth = 1;  // of containers in containers
 };
 
-// A value of a template, with Python's types. Copies are cheap: what is large is shared. Numbers, too, know whether
-// they came from the request. Thread: shared parts are immutable, but for Objects.
+// A value of a template, with Python's types. Copies are cheap: what is large is shared, and counts for the rendering
+// of this thread when it is made (SpendBytes). Numbers, too, know whether they came from the request. Thread: shared
+// parts are immutable, but for Objects.
 class Value {
  public:
   enum class Kind : uint8_t { kUndefined, kNone, kBool, kInteger, kFloat, kString, kList, kTuple, kDict, kObject };
@@ -67,12 +68,16 @@ class Value {
   const Text& text() const { return *std::get<std::shared_ptr<const Text>>(data_); }
   const std::string& bytes() const { return text().bytes(); }
   const std::vector<Value>& items() const { return std::get<std::shared_ptr<const Sequence>>(data_)->items; }
+  std::shared_ptr<const std::vector<Value>> shared_items() const {
+    const auto& sequence = std::get<std::shared_ptr<const Sequence>>(data_);
+    return {sequence, &sequence->items};
+  }
   const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
   Object& object() const { return *std::get<std::shared_ptr<Object>>(data_); }
   const std::shared_ptr<Object>& shared_object() const { return std::get<std::shared_ptr<Object>>(data_); }
 
   std::string why_undefined() const;
-  uint32_t depth() const;
+  uint32_t depth() const;  // of containers in containers, and of objects that hold values
   // The same place in memory: Python's `is`, for what is shared.
   bool IsSame(const Value& other) const;
 
@@ -82,15 +87,15 @@ class Value {
   Kind kind_ = Kind::kUndefined;
   bool foreign_ = false;
   bool markup_ = false;
-  std::variant<std::monostate, Integer, double, std::shared_ptr<const Text>, std::shared_ptr<const Sequence>,
-               std::shared_ptr<const Dict>, std::shared_ptr<Object>>
+  std::variant<std::monostate, Integer, double, std::shared_ptr<const std::string>, std::shared_ptr<const Text>,
+               std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Object>>
       data_;
 };
 
 // Keys in the order in which they were set first, as in Python. Keys are strings, numbers, None or tuples of these.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
-  std::unordered_map<std::string, size_t> index;  // by HashKey
+  absl::flat_hash_map<std::string, size_t> index;  // by HashKey; its hashes differ from process to process
   uint32_t depth = 1;
 
   void Set(Value key, Value value);
@@ -101,16 +106,24 @@ struct Dict {
 // A text that is equal for keys that Python calls equal (1, 1.0 and True). Failure: Python cannot hash the key.
 std::string HashKey(const Value& key);
 
-// The arguments of a call.
+// The arguments of a call. Names are strings: those of **dict are the dict's keys, with their marks.
 struct Arguments {
   std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
+  std::vector<std::pair<Value, Value>> named;
 };
+
+// The depth of the deepest of them.
+uint32_t DeepestOf(const std::vector<Value>& items);
 
 // What is neither a plain value nor a container: functions, macros, namespaces, loops, iterators.
 class Object : public std::enable_shared_from_this<Object> {
  public:
+  // It holds no values, or gives them up in Clear.
+  Object() : depth_(0) {}
+  // It holds values until it is destroyed, of which the deepest has this depth. Failure: they nest too deeply.
+  explicit Object(uint32_t deepest);
   virtual ~Object() = default;
+  uint32_t depth() const { return depth_; }
   virtual std::string TypeName() const = 0;  // as Python's errors call it
   virtual Text Printed() { return Text("<" + TypeName() + " object>"); }
   // A public attribute; none: it has no such.
@@ -126,6 +139,9 @@ class Object : public std::enable_shared_from_this<Object> {
   virtual bool True() { return Length().value_or(1) != 0; }
   // Gives up what it refers to, so that no circle keeps anything alive.
   virtual void Clear() {}
+
+ private:
+  const uint32_t depth_;
 };
 
 }  // namespace fastdecode::jinja

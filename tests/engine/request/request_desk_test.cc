@@ -108,6 +108,30 @@ TEST(RequestDeskTest, WhatAStopStringHeldBackComesBeforeHalfACharacter) {
   EXPECT_EQ(outcome.text, text + "\uFFFD");
 }
 
+// However stop strings hold the text back.
+TEST(RequestDeskTest, EventsSayWhatSpecialTokensWrote) {
+  Serving serving({.has_special = true});
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<int32_t> prompt = Serving::Prompt(8, seed);
+    ServingAsk ask = {.max_tokens = 100, .show_special = true};
+    const std::vector<int32_t> generated = serving.Expect(prompt, ask).generated;
+    const std::string text = Serving::TextOf(generated);
+    for (const std::string& stop : {std::string(), text.substr(6, 5) + " and more", text.substr(90) + "never",
+                                    text.substr(30, 3), text.substr(29, 7)}) {
+      ask.stops.clear();
+      if (!stop.empty()) ask.stops.push_back(stop);
+      const uint64_t id = serving.MustSubmit(prompt, ask);
+      const ServingOutcome outcome = serving.Collect(id);
+      EXPECT_EQ(outcome.text, text.substr(0, stop.empty() ? text.size() : text.find(stop)));
+      std::vector<TextRange> special;
+      for (size_t i = 0; i < outcome.text.size(); ++i) {
+        if (IsServingSpecial(generated[i])) AddRange({i, i + 1}, &special);
+      }
+      EXPECT_EQ(outcome.special, special) << testing::PrintToString(stop);
+    }
+  }
+}
+
 TEST(RequestDeskTest, StopStringsAreLookedForInTheTextAfterMinTokens) {
   Serving serving({});
   for (uint64_t seed = 0; seed < 20; ++seed) {

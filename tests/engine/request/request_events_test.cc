@@ -59,8 +59,8 @@ TEST(RequestEventsTest, RequestsTakeTurns) {
   EXPECT_EQ(outcomes[second].events, 50u);
 }
 
-// A stop string ends a request before the pipeline has given its sequence back, to which events point; and somebody else
-// may forget it.
+// A stop string ends a request before the pipeline has given its sequence back, to which events point; and somebody
+// else may forget it.
 TEST(RequestEventsTest, WhatWasPolledLivesUntilTheNextPoll) {
   Serving serving({});
   for (uint64_t seed = 0; seed < 10; ++seed) {
@@ -135,6 +135,19 @@ TEST(RequestEventsTest, EventsThatNobodyTakesAreMerged) {
   const ServingOutcome outcome = serving.Collect(neglected);
   serving.CheckWhole(outcome, prompt, ask);
   EXPECT_EQ(outcome.events, Request::kUndeliveredMax + 1) << "and the last event";
+}
+
+TEST(RequestEventsTest, MergedEventsSayWhatSpecialTokensWrote) {
+  Serving serving({.has_special = true});
+  const uint64_t id = serving.MustSubmit(Serving::Prompt(8, 3), {.max_tokens = 1200, .show_special = true});
+  serving.desk().Drain(-1);
+  const ServingOutcome outcome = serving.Collect(id);
+  std::vector<TextRange> special;
+  for (size_t i = 0; i < outcome.tokens.size(); ++i) {
+    if (IsServingSpecial(outcome.tokens[i])) AddRange({i, i + 1}, &special);
+  }
+  EXPECT_EQ(outcome.tokens.size(), 1200u);
+  EXPECT_EQ(outcome.special, special);
 }
 
 // The text of a token that waits with others is not lost when they are taken one by one meanwhile.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 #include <utility>
@@ -18,9 +19,24 @@ constexpr uint32_t kLayers = 2;
 constexpr uint32_t kContextMax = 3000;
 constexpr int kHomesMax = 4;
 
-std::unique_ptr<Tokenizer> LoadTokenizer() {
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      Tokenizer::Load(std::string(FASTDECODE_TESTS_DIR) + "/golden/tokenizer/base");
+std::unique_ptr<Tokenizer> LoadTokenizer(bool has_special) {
+  absl::StatusOr<TokenizerFiles> files =
+      ReadTokenizerFiles(std::string(FASTDECODE_TESTS_DIR) + "/golden/tokenizer/base");
+  EXPECT_TRUE(files.ok()) << files.status();
+  auto document = nlohmann::json::parse(*files->tokenizer_json);
+  for (int32_t id = 0; has_special && id < kServingVocab; ++id) {
+    if (!IsServingSpecial(id)) continue;
+    const std::string content(1, static_cast<char>('!' + id));
+    document["added_tokens"].push_back({{"id", id},
+                                        {"content", content},
+                                        {"special", true},
+                                        {"normalized", false},
+                                        {"single_word", false},
+                                        {"lstrip", false},
+                                        {"rstrip", false}});
+  }
+  files->tokenizer_json = document.dump();
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Parse(*files);
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return *std::move(tokenizer);
 }
@@ -31,7 +47,7 @@ Serving::Serving(const ServingOptions& options)
     : options_(options),
       shape_(FakeShape(kLayers, static_cast<uint32_t>(options.limits.micro_batches), options.limits.rows_max,
                        kContextMax)),
-      tokenizer_(LoadTokenizer()),
+      tokenizer_(LoadTokenizer(options.has_special)),
       spart_(shape_, options.vocab, /*polls_max=*/0, /*seed=*/1),
       current_(kHomesMax),
       homes_(kHomesMax),
@@ -124,6 +140,7 @@ absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_
   }
   given.prompt_logprobs = ask.prompt_logprobs;
   given.temperature = 0;
+  given.show_special = ask.show_special;
   RequestContext context;
   context.spec = &spec_;
   context.tokenizer = tokenizer_.get();
@@ -152,7 +169,8 @@ ServingEvent CopyOf(const TakenEvent& taken) {
   out.kind = taken.event->kind;
   out.finished = out.kind == RequestEvent::Kind::kFinished;
   out.time_ns = taken.event->time_ns;
-  out.text = taken.event->text;
+  out.text = taken.event->text.text;
+  out.special = taken.event->text.special;
   out.token_index = taken.event->token_index;
   const int32_t* const generated = taken.request->sequence.tokens.data() + taken.request->sequence.prompt_tokens;
   out.tokens.assign(generated + out.token_index, generated + out.token_index + taken.event->token_count);
@@ -164,6 +182,7 @@ ServingEvent CopyOf(const TakenEvent& taken) {
 
 void ServingOutcome::Add(const ServingEvent& event) {
   ++events;
+  for (const TextRange& range : event.special) AddRange({text.size() + range.begin, text.size() + range.end}, &special);
   text += event.text;
   if (event.kind == RequestEvent::Kind::kPrompt) {
     EXPECT_EQ(events, 1u) << "it comes once, and first";

@@ -24,10 +24,13 @@ namespace fastdecode {
 // Tokens 0 to 93 of the golden base tokenizer are the printable ASCII characters from '!' on.
 inline constexpr int kServingVocab = 94;
 
+inline bool IsServingSpecial(int32_t token) { return token % 3 == 0; }
+
 struct ServingOptions {
   BatchLimits limits = {
       .micro_batches = 2, .rows_max = 64, .sequences_max = 16, .chunk_tokens_max = 32, .ready_max = 1000};
   int vocab = kServingVocab;  // more: bytes that are no text by themselves, too
+  bool has_special = false;   // each third token is special: those that IsServingSpecial says
   int homes = 1;
   uint32_t pages = 100;  // of each
   size_t queue_max = 1000;
@@ -48,6 +51,7 @@ struct ServingAsk {
   std::vector<float>* prompt_logits = nullptr;
   uint64_t deadline_ns = 0;
   int32_t prompt_logprobs = -1;
+  bool show_special = false;
 };
 
 // One event as its caller sees it.
@@ -56,6 +60,7 @@ struct ServingEvent {
   std::vector<int32_t> tokens;
   uint32_t token_index = 0;
   std::string text;
+  std::vector<TextRange> special;
   RequestEnd end;  // if it is finished
   RequestEvent::Kind kind{};
   uint64_t time_ns = 0;
@@ -65,6 +70,7 @@ struct ServingEvent {
 struct ServingOutcome {
   std::vector<int32_t> tokens;
   std::string text;
+  std::vector<TextRange> special;  // of the text
   RequestFinish finish = RequestFinish::kError;
   std::string error;
   uint32_t generated_tokens = 0;

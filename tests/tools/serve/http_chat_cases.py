@@ -140,7 +140,16 @@ class Chat(WithChat):
         self.assertEqual(self.text("{field:show_special}"), " show_special=0")
         self.assertEqual(self.text("{field:show_special}", skip_special_tokens=False), " show_special=1")
         # The template's marks of reasoning may be special tokens.
-        self.assertEqual(self.text("{field:show_special}", chat_template_kwargs={"show_special": True}), " show_special=1")
+        marked = {"chat_template_kwargs": {"show_special": True}}
+        self.assertEqual(self.text("{field:show_special}", **marked), " show_special=2")
+        self.assertEqual(self.text("{field:show_special}", skip_special_tokens=False, **marked), " show_special=1")
+
+    def test_special_tokens_are_known_by_their_ids(self):
+        script = "a <s> {id:256} b"  # spelled in words, and the token
+        for fields, expected in ((dict(), "a <s> b"), (dict(skip_special_tokens=False), "a <s><s> b"),
+                                 (dict(chat_template_kwargs={"show_special": True}), "a <s> b"),
+                                 (dict(chat_template_kwargs={"show_special": True}, skip_special_tokens=False), "a <s><s> b")):
+            self.assertEqual(self.text(script, **fields), expected, fields)
 
     def test_null_is_absent(self):  # bug class 7: a client's explicit nulls are no mistake
         names = ["n", "logprobs", "top_logprobs", "stream", "stream_options", "stop", "seed", "temperature", "top_p", "user",

@@ -149,6 +149,27 @@ void Take(fd_chat_reader* reader, std::string_view text, bool last) {
   }
 }
 
+// An event's text, less the special tokens that are there for their marks alone: this stub's marks are none.
+std::string ShownText(const fd_event& event) {
+  std::string text(event.text, event.text_bytes);
+  for (uint32_t i = event.hides_special != 0 ? event.special_count : 0; i > 0; --i) {
+    const fd_text_range& range = event.special[i - 1];
+    text.erase(range.begin, range.end - range.begin);
+  }
+  return text;
+}
+
+int Give(const fd_chat_reader& reader, fd_chat_piece* out) {
+  fd_chat_piece piece = {};
+  piece.in_reasoning = reader.thinks ? 1 : 0;
+  piece.reasoning = reader.reasoning.data();
+  piece.reasoning_bytes = reader.reasoning.size();
+  piece.content = reader.content.data();
+  piece.content_bytes = reader.content.size();
+  WriteSized(piece, out->struct_size, out);
+  return 0;
+}
+
 }  // namespace
 
 extern "C" {
@@ -192,7 +213,7 @@ int fd_chat_set_prompt(const fd_chat* chat, fd_request* request) {
   request->parts = chat->parts.data();
   request->part_count = chat->parts.size();
   request->add_special_tokens = 0;
-  if (chat->shows_special) request->show_special = 1;
+  if (chat->shows_special && request->show_special == 0) request->show_special = 2;
   return 0;
 }
 
@@ -203,14 +224,14 @@ int fd_chat_read(fd_chat_reader* reader, const char* text, size_t text_bytes, in
   reader->reasoning.clear();
   reader->content.clear();
   Take(reader, {text, text_bytes}, last != 0);
-  fd_chat_piece piece = {};
-  piece.in_reasoning = reader->thinks ? 1 : 0;
-  piece.reasoning = reader->reasoning.data();
-  piece.reasoning_bytes = reader->reasoning.size();
-  piece.content = reader->content.data();
-  piece.content_bytes = reader->content.size();
-  WriteSized(piece, out->struct_size, out);
-  return 0;
+  return Give(*reader, out);
+}
+int fd_chat_read_event(fd_chat_reader* reader, const fd_event* event, fd_chat_piece* out) {
+  if (!IsStructSize(out->struct_size)) return FD_BAD_STRUCT_SIZE;
+  reader->reasoning.clear();
+  reader->content.clear();
+  Take(reader, ShownText(*event), event->kind == FD_EVENT_FINISHED);
+  return Give(*reader, out);
 }
 
 }  // extern "C"

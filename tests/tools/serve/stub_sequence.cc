@@ -81,6 +81,8 @@ fd_event StubEvent::View() const {
   view.top_logprobs = top.empty() ? nullptr : top.data();
   view.text = text.c_str();
   view.text_bytes = text.size();
+  view.special = special.empty() ? nullptr : special.data();
+  view.special_count = static_cast<uint32_t>(special.size());
   view.error = error.c_str();
   view.times = event.kind == FD_EVENT_FINISHED ? &times : nullptr;
   return view;
@@ -235,11 +237,18 @@ void StubSequence::Announce(int32_t token, uint64_t now_ns) {
   ++generated_;
   last_token_ns_ = now_ns;
   const bool stopped = ReleaseText(/*at_end=*/false, &event.text);
+  const size_t own = tokenizer_->BytesOf(token).size();
+  if (fields_.show_special && StubTokenizer::IsSpecial(token) && stops_.empty()) {
+    event.special.push_back({event.text.size() - own, event.text.size()});
+  }
   if (events_.size() >= FD_UNDELIVERED_MAX && events_.back().event.kind == FD_EVENT_TOKEN) {
     StubEvent& last = events_.back();
     last.tokens.push_back(token);
     last.logprobs.insert(last.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
     last.top.insert(last.top.end(), event.top.begin(), event.top.end());
+    for (const fd_text_range& range : event.special) {
+      last.special.push_back({last.text.size() + range.begin, last.text.size() + range.end});
+    }
     last.text += event.text;
     last.event.time_ns = now_ns;
   } else if (!forgotten) {
@@ -349,6 +358,7 @@ StubEvent StubSequence::NewEvent(fd_event_kind kind, uint64_t now_ns) const {
   event.event.struct_size = sizeof(fd_event);
   event.event.kind = kind;
   event.event.user = fields_.user;
+  event.event.hides_special = fields_.show_special == 2 ? 1 : 0;
   event.event.stop_index = event.event.stop_token = -1;
   event.event.submit_ns = submit_ns_;
   event.event.time_ns = now_ns;

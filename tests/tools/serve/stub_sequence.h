@@ -21,6 +21,7 @@ struct StubEvent {
   std::vector<float> logprobs;
   std::vector<fd_token_logprob> top;
   std::string text, error;
+  std::vector<fd_text_range> special;  // of text; where stop strings are looked for, nobody knows
   fd_request_times times = {};
 
   fd_event View() const;

@@ -16,6 +16,7 @@ from .chat import ChatAnswer, ChatEvent, ChatReader, RenderedChat, render_templa
 from .engine import Engine, HomeStats, Stats
 from .events import Event, RequestTimes, StepTimes
 from .llm import LLM, CompletionOutput, Logprob, RequestOutput
+from .models import inspect_model
 from .prompts import PromptPart
 from .request import ChatRequest, Request
 from .sampling import SamplingParams
@@ -27,5 +28,5 @@ __all__ = [
     "EngineClosed", "Event", "FailedPrecondition", "FastDecodeError", "HomeStats", "InternalError", "InvalidArgument",
     "LLM", "LibraryError", "Logprob", "NotFound", "PermissionDenied", "PromptPart", "QueueFull", "RenderedChat",
     "Request", "RequestOutput", "RequestTimes", "ResourceExhausted", "SamplingParams", "Stats", "StepTimes",
-    "Unavailable", "render_template",
+    "Unavailable", "inspect_model", "render_template",
 ]

@@ -21,10 +21,7 @@ SONAME = f"libfastdecode.so.{ABI_VERSION}"
 LIBRARY_VARIABLE = "FASTDECODE_LIBRARY"
 
 # What functions that return a number may return instead.
-TIMEOUT = 0
-UNKNOWN_REQUEST = -1
-NO_MEMORY = -2
-BAD_STRUCT_SIZE = -3
+TIMEOUT, UNKNOWN_REQUEST, NO_MEMORY, BAD_STRUCT_SIZE = 0, -1, -2, -3
 
 EVENT_TOKEN, EVENT_FINISHED, EVENT_PROMPT = 1, 2, 3
 FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR, FINISH_DEADLINE = 1, 2, 3, 4, 5
@@ -70,10 +67,7 @@ class SizedStructure(Structure):
 
 class fd_option_info(SizedStructure):
     _fields_ = [
-        ("struct_size", c_uint32),
-        ("name", c_char_p),
-        ("value_name", c_char_p),
-        ("default_value", c_char_p),
+        ("struct_size", c_uint32), ("name", c_char_p), ("value_name", c_char_p), ("default_value", c_char_p),
         ("help", c_char_p),
     ]
 
@@ -234,6 +228,10 @@ class fd_request_times(SizedStructure):
     ]
 
 
+class fd_text_range(Structure):
+    _fields_ = [("begin", c_size_t), ("end", c_size_t)]
+
+
 class fd_event(SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -259,6 +257,9 @@ class fd_event(SizedStructure):
         ("submit_ns", c_uint64),
         ("time_ns", c_uint64),
         ("times", POINTER(fd_request_times)),
+        ("special", POINTER(fd_text_range)),
+        ("special_count", c_uint32),
+        ("hides_special", c_int),
     ]
 
 
@@ -370,7 +371,9 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fd_chat_set_prompt": (c_int, [POINTER(fd_chat), POINTER(fd_request)]),
     "fd_chat_reader_create": (POINTER(fd_chat_reader), [POINTER(fd_chat)]),
     "fd_chat_read": (c_int, [POINTER(fd_chat_reader), c_char_p, c_size_t, c_int, POINTER(fd_chat_piece)]),
+    "fd_chat_read_event": (c_int, [POINTER(fd_chat_reader), POINTER(fd_event), POINTER(fd_chat_piece)]),
     "fd_chat_reader_destroy": (None, [POINTER(fd_chat_reader)]),
+    "fd_model_inspect": (POINTER(fd_status), [c_char_p, c_uint64, POINTER(owned_text)]),
     "fd_template_render": (POINTER(fd_status), [c_char_p, c_char_p, c_size_t, c_char_p, c_size_t, c_int64,
                                                 POINTER(owned_text), POINTER(c_size_t)]),
     "fd_next": (c_int, [POINTER(fd_engine), c_uint64, POINTER(fd_event), c_int64]),

@@ -117,6 +117,7 @@ class ChatReader:
         if not self._handle:
             raise MemoryError("no memory for a reader of answers")
         self._piece = c.fd_chat_piece()
+        self._event = c.fd_event()
         self.read("")  # the prompt may have begun the reasoning
 
     def __del__(self) -> None:
@@ -124,14 +125,33 @@ class ChatReader:
         if handle:
             self._library.fd_chat_reader_destroy(handle)
 
-    def read(self, text: str, last: bool = False) -> Tuple[str, str]:
-        """What the text of the next event adds to the reasoning and to the content.
+    def read_event(self, event: Event) -> Tuple[str, str]:
+        """What the next event adds to the reasoning and to the content.
 
-        What may be the beginning of a mark is held back. `last`: nothing follows, and what was held back comes.
+        What may be the beginning of a mark is held back until the last event.
         """
-        given, piece = utf8("text", text), self._piece
-        if self._library.fd_chat_read(self._handle, given, len(given), last, ctypes.byref(piece)) != 0:
+        given, view = utf8("text", event.text), self._event
+        view.kind = c.EVENT_FINISHED if event.finished else c.EVENT_TOKEN
+        view.text = ctypes.cast(ctypes.c_char_p(given), ctypes.POINTER(ctypes.c_char))
+        view.text_bytes = len(given)
+        view.special = (c.fd_text_range * len(event.special))(*event.special)
+        view.special_count = len(event.special)
+        view.hides_special = event.hides_special
+        return self._taken(self._library.fd_chat_read_event(self._handle, ctypes.byref(view),
+                                                            ctypes.byref(self._piece)))
+
+    def read(self, text: str, last: bool = False) -> Tuple[str, str]:
+        """The same for a text of which nobody knows what special tokens wrote: what spells a mark of the reasoning is
+        one, and all else stays. `last`: nothing follows, and what was held back comes.
+        """
+        given = utf8("text", text)
+        return self._taken(self._library.fd_chat_read(self._handle, given, len(given), last,
+                                                      ctypes.byref(self._piece)))
+
+    def _taken(self, error: int) -> Tuple[str, str]:
+        if error != 0:
             raise MemoryError("no memory for an answer")
+        piece = self._piece
         return (piece.reasoning[:piece.reasoning_bytes].decode("utf-8", "replace"),
                 piece.content[:piece.content_bytes].decode("utf-8", "replace"))
 

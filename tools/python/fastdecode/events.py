@@ -50,7 +50,7 @@ class Event:
 
     __slots__ = ("request_id", "kind", "choice", "token_index", "tokens", "text", "logprobs", "top_logprobs",
                  "finish_reason", "stop_reason", "error", "prompt_tokens", "generated_tokens", "submit_time_ns",
-                 "time_ns", "times")
+                 "time_ns", "times", "special", "hides_special")
 
     request_id: int
     # "token": tokens of the answer. "prompt": the logprobs of the prompt's tokens, before the answer's first token, for
@@ -70,6 +70,8 @@ class Event:
     submit_time_ns: int  # the clock of time.monotonic_ns()
     time_ns: int
     times: Optional[RequestTimes]  # in the last event, of a request that was in a step
+    special: List[Tuple[int, int]]  # what special tokens wrote: from which byte of the text's UTF-8 to before which
+    hides_special: bool  # they are in the text for a chat's reader alone
 
     @property
     def finished(self) -> bool:
@@ -105,16 +107,18 @@ def copy_event(event: Any, stops: Sequence[str]) -> Event:
     text_bytes = event.text_bytes
     text = event.text[:text_bytes].decode("utf-8", "replace") if text_bytes else ""
     kind = _KINDS.get(event.kind, "unknown")
+    special = [(event.special[i].begin, event.special[i].end) for i in range(event.special_count)]
+    hides_special = bool(event.hides_special)
     if kind == "finished":
         return Event(event.id, "finished", event.choice, event.token_index, [], text, None, None,
                      FINISH_REASONS.get(event.finish, "unknown"), _stop_reason(event, stops),
                      event.error.decode("utf-8", "replace") if event.error else "", event.prompt_tokens,
                      event.generated_tokens, event.submit_ns, event.time_ns,
-                     _request_times(event.times.contents) if event.times else None)
+                     _request_times(event.times.contents) if event.times else None, special, hides_special)
     count = event.token_count
     logprobs: Optional[List[Optional[float]]] = event.logprobs[:count] if event.logprobs else None
     tops = _top_logprobs(event, count) if event.top_logprob_count and event.top_logprobs else None
     if kind == "prompt" and logprobs:
         logprobs[0] = None  # NaN
     return Event(event.id, kind, event.choice, event.token_index, event.tokens[:count], text, logprobs,
-                 tops, None, None, "", 0, 0, event.submit_ns, event.time_ns, None)
+                 tops, None, None, "", 0, 0, event.submit_ns, event.time_ns, None, special, hides_special)

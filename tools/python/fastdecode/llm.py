@@ -15,6 +15,9 @@ from .events import Event, RequestTimes
 from .prompts import Prompt
 from .sampling import SamplingParams
 
+# What is no variable of a template, but an argument of its own, or nothing that may be asked for.
+_RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "now",
+                       "chat_template", "tokenize")
 # Seconds after which a queue that is full of requests of others is tried again.
 _RETRY_S = 0.01
 
@@ -105,7 +108,8 @@ class LLM:
                  use_tqdm: Any = None) -> List[RequestOutput]:
         """The answers to prompts, in their order. They run at once, as many as the engine's queue takes.
 
-        A prompt is a text, {"prompt": text}, {"prompt_token_ids": ids}, or, in a list of prompts, a list of ids.
+        A prompt is a text, {"prompt": text}, {"prompt_token_ids": ids}, a chat that Engine.render_chat has made, or, in a
+        list of prompts, a list of ids.
         `sampling_params`: one for all, or one for each; None is what the model's makers recommend. `use_tqdm` is there
         for programs written for vLLM, and ignored. A prompt that cannot be raises an error before anything runs; a
         request that fails later has finish_reason "error". An exception, such as Ctrl-C, cancels all.
@@ -123,11 +127,21 @@ class LLM:
         answers that may go on to the end of the context. The rest is as Engine.render_chat has it.
         """
         chats: Sequence[Any] = list(messages)
-        if chats and isinstance(chats[0], dict):
-            chats = [chats]
-        rendered = [self.engine.render_chat(chat, tools=tools, add_generation_prompt=add_generation_prompt,
-                                            continue_final_message=continue_final_message,
-                                            **(chat_template_kwargs or {})) for chat in chats]
+        several = not chats or not isinstance(chats[0], dict)
+        variables = chat_template_kwargs or {}
+        for name in _RESERVED_VARIABLES:
+            if name in variables:
+                raise errors.invalid(f"chat_template_kwargs: a template's variables cannot have the name {name}; leave it "
+                                     "out")
+        rendered = []
+        for i, chat in enumerate(chats if several else [chats]):
+            try:
+                rendered.append(self.engine.render_chat(chat, tools=tools, add_generation_prompt=add_generation_prompt,
+                                                        continue_final_message=continue_final_message, **variables))
+            except (errors.InvalidArgument, errors.ResourceExhausted) as error:
+                if not several:
+                    raise
+                raise type(error)(error.code, f"chats[{i}]: {error.message}") from None
         if sampling_params is None:
             sampling_params = self.engine.default_sampling_params()
             sampling_params.max_tokens = None
@@ -153,7 +167,7 @@ class LLM:
         return [job.output for job in jobs]
 
     def _jobs(self, prompts: Any, sampling_params: Any) -> List[_Job]:
-        if isinstance(prompts, (str, dict)):
+        if isinstance(prompts, (str, dict, RenderedChat)):
             prompts = [prompts]
         prompts = list(prompts)
         if any(isinstance(prompt, int) for prompt in prompts):
@@ -236,7 +250,7 @@ class LLM:
         if job.reader is None:
             answer.text += event.text
         else:
-            reasoning, content = job.reader.read(event.text, event.finished)
+            reasoning, content = job.reader.read_event(event)
             answer.reasoning += reasoning  # type: ignore[operator]
             answer.text += content
         answer.token_ids.extend(event.tokens)

@@ -71,7 +71,7 @@ class ChatRequest(Request):
 
     def _made_of(self, event: Event) -> ChatEvent:
         values: List[Any] = [getattr(event, name) for name in Event.__slots__]
-        values += self._reader.read(event.text, event.finished)
+        values += self._reader.read_event(event)
         return ChatEvent(*values)
 
     def next(self, timeout: Optional[float] = None) -> Optional[ChatEvent]:

@@ -130,7 +130,7 @@ std::string OpenMark(const std::string& source, const OrderedJson& fields) {
   const OwnedInput input(fields);
   const auto rendered = chat->Render(input.get());
   EXPECT_TRUE(rendered.ok()) << rendered.status();
-  return rendered->open == nullptr ? "" : rendered->open->begin;
+  return rendered->open == nullptr ? "" : rendered->open->begin.text;
 }
 
 TEST(ChatTemplateReasoning, IsOpenIfTheTemplateHasBegunIt) {
@@ -270,6 +270,40 @@ TEST(ChatTemplateErrors, LimitsAreExhaustedResources) {
                              "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"}) {
     ExpectSays(RenderStatus(source, input), absl::StatusCode::kResourceExhausted, "default.jinja:1:", "");
   }
+}
+
+std::string Repeated(const char* text, size_t bytes_max) {
+  std::string all;
+  while (all.size() + std::char_traits<char>::length(text) <= bytes_max) all += text;
+  return all;
+}
+
+// Eight MiB of JSON may be a GiB of values, before a template is asked for anything.
+TEST(ChatTemplateErrors, WhatIsReadCountsForTheLimits) {
+  constexpr size_t kBytes = 8 << 20;
+  const std::string objects = "[" + Repeated("{},", kBytes) + "{}]";
+  const std::string hello = R"({"role": "user", "content": "Hi"})";
+  ChatInput input;
+  const std::string field = R"([{"role": "user", "content": "", "x": )" + objects + "}]";
+  input.messages = field;
+  ExpectSays(RenderStatus("", input), absl::StatusCode::kResourceExhausted, "messages: ", "MiB of memory");
+  input.messages = kHello;
+  input.tools = objects;
+  ExpectSays(RenderStatus("", input), absl::StatusCode::kResourceExhausted, "tools: ", "MiB of memory");
+  input.tools = "";
+  const std::string variables = R"({"x": )" + objects + "}";
+  input.variables = variables;
+  ExpectSays(RenderStatus("", input), absl::StatusCode::kResourceExhausted, "variables: ", "MiB of memory");
+  input.variables = "";
+  // JSON in the arguments of a call is read when messages are prepared.
+  const std::string calls = "[" + hello +
+                            R"(, {"role": "assistant", "tool_calls": [{"function": {"arguments": "{\"x\": )" + objects +
+                            R"(}"}}]}])";
+  input.messages = calls;
+  ExpectSays(RenderStatus("", input), absl::StatusCode::kResourceExhausted, "messages[1]: ", "MiB of memory");
+  const std::string text = R"([{"role": "user", "content": ")" + std::string(kBytes, 'x') + R"("}])";
+  input.messages = text;
+  EXPECT_TRUE(RenderStatus("", input).ok()) << "a long text is none of these";
 }
 
 TEST(ChatTemplateErrors, TemplatesThatAreNoneNameTheirPlace) {

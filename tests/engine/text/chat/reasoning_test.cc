@@ -11,27 +11,34 @@
 namespace fastdecode {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
 using testing::ElementsAre;
 using testing::IsEmpty;
-using testing::Not;
 
 using Strings = std::vector<std::string>;
 
+// What of a text a tokenizer with these special tokens takes for one: the longest at each place.
+std::vector<TextRange> SpecialIn(const std::string& text, const Strings& special) {
+  std::vector<TextRange> ranges;
+  for (size_t at = 0; at < text.size();) {
+    size_t bytes = 0;
+    for (const std::string& token : special) {
+      if (text.compare(at, token.size(), token) == 0) bytes = std::max(bytes, token.size());
+    }
+    AddRange({at, at + bytes}, &ranges);
+    at += std::max<size_t>(bytes, 1);
+  }
+  return ranges;
+}
+
 // The marks of a template with these literals, for a tokenizer with these special tokens.
 ReasoningMarks FindMarks(const Strings& literals, const Strings& special) {
-  const auto is_special = [&](const std::string& text) {
-    return std::any_of(special.begin(), special.end(),
-                       [&](const std::string& token) { return text.find(token) != std::string::npos; });
-  };
-  return FindReasoningMarks(literals, is_special, special);
+  return FindReasoningMarks(literals, [&](const std::string& text) { return SpecialIn(text, special); });
 }
 
 // Each as BEGIN...END.
 Strings Shown(const ReasoningMarks& marks) {
   Strings shown;
-  for (const ReasoningMarks::Pair& pair : marks.pairs) shown.push_back(pair.begin + "..." + pair.end);
+  for (const ReasoningMarks::Pair& pair : marks.pairs) shown.push_back(pair.begin.text + "..." + pair.end.text);
   return shown;
 }
 
@@ -84,7 +91,7 @@ TEST(ReasoningMarks, ThatAreSpecialTokensAreSeenAnywhere) {
   ASSERT_EQ(marks.pairs.size(), 2u);
   EXPECT_FALSE(marks.pairs[0].anywhere);
   EXPECT_TRUE(marks.pairs[1].anywhere);
-  EXPECT_THAT(marks.dropped, AllOf(Contains("[INST]"), Contains("</s>"))) << "no answer has shown them before";
+  EXPECT_THAT(marks.dropped, IsEmpty());
   const ReasoningMarks end_alone = FindMarks({}, {"</think>"});
   EXPECT_TRUE(end_alone.shows_special);
   EXPECT_FALSE(end_alone.pairs[0].anywhere);
@@ -92,17 +99,23 @@ TEST(ReasoningMarks, ThatAreSpecialTokensAreSeenAnywhere) {
 
 // ---- Answers
 
-const ReasoningMarks& Plain() {
-  static const ReasoningMarks marks = FindMarks({}, {});
-  return marks;
+struct AnsweringModel {
+  ReasoningMarks marks;
+  Strings special;
+};
+
+const AnsweringModel& Plain() {
+  static const AnsweringModel model = {FindMarks({}, {}), {}};
+  return model;
 }
-const ReasoningMarks& Special() {
-  static const ReasoningMarks marks = FindMarks({}, {"<think>", "</think>", "<|im_end|>", "<|im"});
-  return marks;
+const Strings kSpecialNames = {"<think>", "</think>", "<|im_end|>", "<|im"};
+const AnsweringModel& Special() {
+  static const AnsweringModel model = {FindMarks({}, kSpecialNames), kSpecialNames};
+  return model;
 }
-const ReasoningMarks& GptOss() {
-  static const ReasoningMarks marks = FindMarks(kGptOssLiterals, kGptOss);
-  return marks;
+const AnsweringModel& GptOss() {
+  static const AnsweringModel model = {FindMarks(kGptOssLiterals, kGptOss), kGptOss};
+  return model;
 }
 
 struct Answer {
@@ -116,40 +129,62 @@ void PrintTo(const Answer& answer, std::ostream* out) {
        << testing::PrintToString(answer.content) << (answer.in_reasoning ? ", in reasoning" : "");
 }
 
-// `end_apart`: that nothing follows is said with no text.
-Answer Read(const ReasoningMarks& marks, bool open, const Strings& pieces, bool end_apart) {
+// How an answer comes: which of its text special tokens wrote, and what becomes of those that mark nothing.
+struct Coming {
+  std::vector<TextRange> special;
+  AnswerText::Origin of_special = AnswerText::kHidden, of_others = AnswerText::kOrdinary;
+};
+
+// Ends of the pieces are places in `text`. `end_apart`: that nothing follows is said with no text.
+Answer Read(const ReasoningMarks& marks, bool open, const std::string& text, const Coming& coming,
+            std::vector<size_t> ends, bool end_apart) {
   ReasoningReader reader(&marks, open ? &marks.pairs.back() : nullptr);
   Answer answer;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    reader.Read(pieces[i], !end_apart && i + 1 == pieces.size(), &answer.reasoning, &answer.content);
+  size_t begin = 0;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    std::vector<TextRange> special;
+    for (const TextRange& range : coming.special) {
+      const size_t from = std::max(range.begin, begin), to = std::min(range.end, ends[i]);
+      if (from < to) special.push_back({from - begin, to - begin});
+    }
+    const AnswerText piece = {std::string_view(text).substr(begin, ends[i] - begin), special, coming.of_special,
+                              coming.of_others};
+    reader.Read(piece, !end_apart && i + 1 == ends.size(), &answer.reasoning, &answer.content);
+    begin = ends[i];
   }
-  if (end_apart || pieces.empty()) reader.Read("", true, &answer.reasoning, &answer.content);
+  if (end_apart) reader.Read({}, true, &answer.reasoning, &answer.content);
   answer.in_reasoning = reader.in_reasoning();
   return answer;
 }
 
 // Reads it whole, cut at each place, cut at each two places, and in single bytes.
-void ExpectAnswer(const ReasoningMarks& marks, bool open, const std::string& text, const Answer& expected) {
+void ExpectComing(const ReasoningMarks& marks, bool open, const std::string& text, const Coming& coming,
+                  const Answer& expected) {
   SCOPED_TRACE(testing::PrintToString(text) + (open ? " behind an open mark" : ""));
   for (const bool end_apart : {false, true}) {
-    EXPECT_EQ(Read(marks, open, {text}, end_apart), expected) << "whole";
-    Strings bytes;
-    for (const char c : text) bytes.emplace_back(1, c);
-    EXPECT_EQ(Read(marks, open, bytes, end_apart), expected) << "in bytes";
+    EXPECT_EQ(Read(marks, open, text, coming, {text.size()}, end_apart), expected) << "whole";
+    std::vector<size_t> bytes = {0};
+    for (size_t i = 1; i <= text.size(); ++i) bytes.push_back(i);
+    EXPECT_EQ(Read(marks, open, text, coming, bytes, end_apart), expected) << "in bytes";
     for (size_t i = 0; i <= text.size(); ++i) {
       for (size_t j = i; j <= text.size(); ++j) {
-        const Answer cut = Read(marks, open, {text.substr(0, i), text.substr(i, j - i), text.substr(j)}, end_apart);
-        ASSERT_EQ(cut, expected) << "cut at " << i << " and " << j;
+        ASSERT_EQ(Read(marks, open, text, coming, {i, j, text.size()}, end_apart), expected)
+            << "cut at " << i << " and " << j;
       }
     }
   }
 }
 
+// An answer in which special tokens wrote whatever spells one.
+void ExpectAnswer(const AnsweringModel& model, bool open, const std::string& text, const Answer& expected) {
+  ExpectComing(model.marks, open, text, {SpecialIn(text, model.special)}, expected);
+}
+
 TEST(ReasoningReader, LeavesAnswersWithoutMarksAsTheyAre) {
-  for (const ReasoningMarks* marks : {&Plain(), &Special(), &GptOss()}) {
+  for (const AnsweringModel* model : {&Plain(), &Special(), &GptOss()}) {
     for (const std::string text : {"", "x", " \n", "\n\n  An answer.\n", "a<b", "<", "\n<thi", "</think", "<thinks>a",
                                    "\r\n\té◁", "1 </thin k>"}) {
-      ExpectAnswer(*marks, false, text, {"", text});
+      ExpectAnswer(*model, false, text, {"", text});
     }
   }
   for (const std::string text : {"a </think> b", "A <think>b</think> c", "</think>"}) {
@@ -158,34 +193,34 @@ TEST(ReasoningReader, LeavesAnswersWithoutMarksAsTheyAre) {
 }
 
 TEST(ReasoningReader, TellsReasoningFromContent) {
-  for (const ReasoningMarks* marks : {&Plain(), &Special()}) {
-    ExpectAnswer(*marks, false, "<think>r</think>a", {"r", "a"});
-    ExpectAnswer(*marks, false, "\n <think>\n\nr 1\n\nr 2\n</think>\n\na\n\nb\n", {"r 1\n\nr 2", "a\n\nb\n"});
-    ExpectAnswer(*marks, false, "<think>\r\n r \r\n</think>\r\n a ", {" r ", " a "});
-    ExpectAnswer(*marks, false, "<think>\n\n</think>\n\na", {"", "a"});
-    ExpectAnswer(*marks, false, "<think></think>", {"", ""});
-    ExpectAnswer(*marks, false, "<think>r</think>\n", {"r", ""});
-    ExpectAnswer(*marks, false, "<think>a < b </ c\n</thin k\n</think>x", {"a < b </ c\n</thin k", "x"});
-    ExpectAnswer(*marks, false, "<think>r</think>a</thin", {"r", "a</thin"});
+  for (const AnsweringModel* model : {&Plain(), &Special()}) {
+    ExpectAnswer(*model, false, "<think>r</think>a", {"r", "a"});
+    ExpectAnswer(*model, false, "\n <think>\n\nr 1\n\nr 2\n</think>\n\na\n\nb\n", {"r 1\n\nr 2", "a\n\nb\n"});
+    ExpectAnswer(*model, false, "<think>\r\n r \r\n</think>\r\n a ", {" r ", " a "});
+    ExpectAnswer(*model, false, "<think>\n\n</think>\n\na", {"", "a"});
+    ExpectAnswer(*model, false, "<think></think>", {"", ""});
+    ExpectAnswer(*model, false, "<think>r</think>\n", {"r", ""});
+    ExpectAnswer(*model, false, "<think>a < b </ c\n</thin k\n</think>x", {"a < b </ c\n</thin k", "x"});
+    ExpectAnswer(*model, false, "<think>r</think>a</thin", {"r", "a</thin"});
   }
 }
 
 TEST(ReasoningReader, ReasoningThatNeverEndsIsReasoning) {
-  for (const ReasoningMarks* marks : {&Plain(), &Special()}) {
-    ExpectAnswer(*marks, false, "<think>", {"", "", true});
-    ExpectAnswer(*marks, false, "<think>\nr\n", {"r", "", true});
-    ExpectAnswer(*marks, false, "<think>r</thin", {"r</thin", "", true});
-    ExpectAnswer(*marks, true, "\nr", {"r", "", true});
-    ExpectAnswer(*marks, true, "", {"", "", true});
+  for (const AnsweringModel* model : {&Plain(), &Special()}) {
+    ExpectAnswer(*model, false, "<think>", {"", "", true});
+    ExpectAnswer(*model, false, "<think>\nr\n", {"r", "", true});
+    ExpectAnswer(*model, false, "<think>r</thin", {"r</thin", "", true});
+    ExpectAnswer(*model, true, "\nr", {"r", "", true});
+    ExpectAnswer(*model, true, "", {"", "", true});
   }
 }
 
 TEST(ReasoningReader, PromptsBeginReasoning) {
-  for (const ReasoningMarks* marks : {&Plain(), &Special()}) {
-    ExpectAnswer(*marks, true, "\nr\n</think>\n\na", {"r", "a"});
-    ExpectAnswer(*marks, true, "</think>a", {"", "a"});
-    ExpectAnswer(*marks, true, "\n\n</think>\na", {"", "a"});
-    ExpectAnswer(*marks, true, "r</think>a</thi", {"r", "a</thi"});
+  for (const AnsweringModel* model : {&Plain(), &Special()}) {
+    ExpectAnswer(*model, true, "\nr\n</think>\n\na", {"r", "a"});
+    ExpectAnswer(*model, true, "</think>a", {"", "a"});
+    ExpectAnswer(*model, true, "\n\n</think>\na", {"", "a"});
+    ExpectAnswer(*model, true, "r</think>a</thi", {"r", "a</thi"});
   }
 }
 
@@ -204,6 +239,35 @@ TEST(ReasoningReader, DropsOtherSpecialTokens) {
   ExpectAnswer(Special(), false, "<think>r<|im_end|>s</think>a<|im_end|>", {"rs", "a"});
   ExpectAnswer(Special(), false, "<think>r\n<|im_end|>\n</think>a", {"r", "a"});
   ExpectAnswer(Special(), false, "a</think>b", {"", "ab"});
+  ExpectAnswer(Special(), false, "<|im_end|>\n<think>r</think>a", {"r", "a"});
+}
+
+// A model that writes the letters of a special token has not written that token.
+TEST(ReasoningReader, OrdinaryTextThatSpellsSpecialTokensStays) {
+  for (const std::string text :
+       {"<|im_end|>", "a<|im_end|>b", "a <think>r</think> b", "<think>r</think>a", "</think>"}) {
+    ExpectComing(Special().marks, false, text, {}, {"", text});
+  }
+  ExpectComing(Special().marks, true, "r</think>s<|im", {}, {"r</think>s<|im", "", true});
+  const std::string channel = "<|channel|>final<|message|>a";
+  ExpectComing(GptOss().marks, false, channel, {}, {"", channel});
+  // The tokens <, /think, > and then the token </think>.
+  ExpectComing(Special().marks, true, "r</think></think>a", {{{9, 17}}}, {"r</think>", "a"});
+}
+
+TEST(ReasoningReader, ShownSpecialTokensStayUnlessTheyAreMarks) {
+  const auto expect = [](const AnsweringModel& model, const std::string& text, const Answer& expected) {
+    ExpectComing(model.marks, false, text, {SpecialIn(text, model.special), AnswerText::kSpecial}, expected);
+  };
+  expect(Special(), "<|im_end|>", {"", "<|im_end|>"});
+  expect(Special(), "<think>r<|im_end|></think>a<|im_end|>", {"r<|im_end|>", "a<|im_end|>"});
+  expect(GptOss(), "<|channel|>final<|message|>a<|return|>", {"", "a<|return|>"});
+}
+
+TEST(ReasoningReader, WhereNobodyKnowsWhatSpellsAMarkIsOne) {
+  const Coming unknown = {{}, AnswerText::kSpecial, AnswerText::kUnknown};
+  ExpectComing(Special().marks, false, "<think>r</think>a<|im_end|>", unknown, {"r", "a<|im_end|>"});
+  ExpectComing(GptOss().marks, false, "<|channel|>final<|message|>a<|return|>", unknown, {"", "a<|return|>"});
 }
 
 TEST(ReasoningReader, ReadsChannels) {

@@ -28,7 +28,9 @@ std::string Marked(const std::string& source, const std::string& context) {
 }
 
 constexpr char kContext[] = R"({"x": "ab cd", "y": "ABC", "n": 42, "f": 1.5, "t": true, "l": ["p", "q"],
-                                "d": {"key": "value"}, "ws": "  in  ", "lines": "1\n2", "html": "<&>"})";
+                                "d": {"key": "value"}, "ws": "  in  ", "lines": "1\n2", "html": "<&>",
+                                "fmt": "-{a:<<1.0}{a:|<1.0}{a[1]}{a:.2}-", "fill": "0>5", "zeros": "+06,",
+                                "pct": "%c%03d%.1s%%"})";
 
 TEST(JinjaMarks, CharactersKeepTheirOrigin) {
   const std::vector<std::pair<std::string, std::string>> cases = {
@@ -80,6 +82,18 @@ TEST(JinjaMarks, CharactersKeepTheirOrigin) {
       {"{{ strftime_now(x) }}{{ '12'|int }}{{ '12' ~ n|int }}{{ (n|string)|int }}", "{ab cd}1212{4242}"},
       {"{{ dict(k=x)['k'] }}{{ {x: 'o'}|list|first }}", "{ab cdab cd}"},
       {"{{ x|groupby(0)|map('first')|join('') if false else y }}", "{ABC}"},
+      {"{{ dict(**{x: 1}) }}", "{{'ab cd': }1{}}"},
+      {"{% macro m() %}{{ kwargs }}{% endmacro %}{{ m(**{x: 1, 'o': 2}) }}", "{{'ab cd': }1{, '}o{': }2{}}"},
+      {"{{ namespace({x: 1}) }}{{ namespace(**{x: 1}) }}", "<Namespace {{'ab cd': }1{}}><Namespace {{'ab cd': }1{}}>"},
+      {"{{ dict({x: 1}, **{y: 1})|join('|') }}{{ dict(o=x)|join }}", "{ab cd}|{ABC}o"},
+      {"{{ range(n - 40)|join(',') }}{{ range(2)|join(',') }}{{ range(n) }}{{ range(0, 9, n)[0] }}",
+       "{0},{1}0,1{range(0, 42)0}"},
+      {"{{ fmt.format(a='today') }}{{ '{a:<<1.0}{a:|<1.0}'.format(a='today') }}", "{-<|oto-}<|"},
+      {"{{ '{:{}}'.format('o', fill) }}{{ '{:0>5}'.format('o') }}", "{0000}o0000o"},
+      {"{{ '{:{}}'.format(1234, zeros) }}{{ '{:+06,}'.format(1234) }}", "{+1,234}+1,234"},
+      {"{{ pct % (60, 5, 'own') }}{{ '%c%03d%.1s%%' % (60, 5, 'own') }}", "{<005o%}<005o%"},
+      {"{{ x.split(' ', 1)|last }}{{ ('o' ~ x)[::2] }}{{ (x ~ 'o')|reverse }}", "{cd}o{bc}o{dc ba}"},
+      {"{{ [x, 'o']|first }}{{ [x, 'o']|last }}{{ (x ~ 'o')|last }}{{ ('o' ~ x)|first }}", "{ab cd}ooo"},
   };
   for (const auto& [source, expected] : cases) {
     EXPECT_EQ(Marked(source, kContext), expected) << source;
