@@ -30,14 +30,14 @@ struct LeaderTicks {
 struct HopWork {
   // Constant while the peer is attached.
   RPartShape shape;
-  AttentionShape attention;
   AttentionKernels kernels;
   const KvPool* pool = nullptr;
   const TeamWorkspace* workspace = nullptr;
   const ServedPeers* served = nullptr;
 
   // Of this hop.
-  HopPlan* plan = nullptr;
+  HopPlan* plan = nullptr;   // of layers such as this
+  AttentionShape attention;  // of the layer
   std::span<const StepEntry> entries;
   int layer = 0;
   const std::byte* rows = nullptr;  // [rows] of q, k, v (RPartShape::hop_row_bytes)

@@ -11,6 +11,8 @@ namespace fastdecode {
 
 // What engine and home agree on and say to each other over a link. All plain little-endian structs.
 
+inline constexpr uint32_t kRPartLayersMax = 1024;
+
 // The R-Part's view of a model: agreed at connect, equal at both ends or the link is refused.
 struct RPartShape {
   uint32_t layers = 0;
@@ -21,11 +23,23 @@ struct RPartShape {
   uint32_t kv_type = 0;            // KvType of pages
   float scale = 0;
   float soft_cap = 0;
-  uint32_t sliding_window = 0;
+  uint32_t sliding_window = 0;     // tokens that a query sees in windowed layers, its own included; 0: there are none
   uint32_t micro_batches = 0;      // K
   uint32_t max_rows = 0;           // rows of one hop
   uint32_t max_context = 0;        // tokens of one sequence
+  uint32_t window_bits[kRPartLayersMax / 32] = {};  // layer l is windowed: bit l % 32 of word l / 32
 
+  // REQUIRES: layer < kRPartLayersMax.
+  bool windowed(uint32_t layer) const { return (window_bits[layer / 32] >> layer % 32 & 1) != 0; }
+  void SetWindowed(uint32_t layer) { window_bits[layer / 32] |= 1u << layer % 32; }
+  // Whether there are layers that are windowed, or that are not.
+  bool has_layers(bool with_window) const {
+    for (uint32_t layer = 0; layer < layers; ++layer) {
+      if (windowed(layer) == with_window) return true;
+    }
+    return false;
+  }
+  // Of layers without a window. All sizes that follow from it are those of windowed layers, too.
   AttentionShape attention() const {
     return {static_cast<ElementType>(element_type),
             static_cast<KvType>(kv_type),
@@ -34,7 +48,12 @@ struct RPartShape {
             static_cast<int>(head_dim),
             scale,
             soft_cap,
-            static_cast<int>(sliding_window)};
+            /*sliding_window=*/0};
+  }
+  AttentionShape attention(uint32_t layer) const {
+    AttentionShape of_layer = attention();
+    if (windowed(layer)) of_layer.sliding_window = static_cast<int>(sliding_window);
+    return of_layer;
   }
   size_t element_bytes() const { return ElementBytes(static_cast<ElementType>(element_type)); }
   uint32_t heads() const { return kv_heads * group; }
@@ -48,7 +67,7 @@ struct RPartShape {
   size_t reply_row_bytes() const { return heads() * size_t{head_dim} * element_bytes(); }
   friend bool operator==(const RPartShape&, const RPartShape&) = default;
 };
-static_assert(sizeof(RPartShape) == 48 && std::is_trivially_copyable_v<RPartShape>);
+static_assert(sizeof(RPartShape) == 176 && std::is_trivially_copyable_v<RPartShape>);
 
 // What a peer wants of a home besides; follows the shape in a proposal.
 struct PeerDemand {

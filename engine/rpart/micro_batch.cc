@@ -9,9 +9,12 @@ MicroBatch::MicroBatch(uint32_t index, const RPartShape& shape, const PlanLimits
     : shape_(shape),
       counts_(shape.attention()),
       roster_(index, shape.max_rows, shape.max_context),
-      plan_(shape.attention(), limits),
       next_layer_(shape.layers) {
   entries_.reserve(shape.max_rows);  // at start
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    std::optional<HopPlan>& plan = plans_[shape.windowed(layer)];
+    if (!plan.has_value()) plan.emplace(shape.attention(layer), limits);  // at start
+  }
 }
 
 const char* MicroBatch::Check(const HopHeader& header) const {
@@ -34,7 +37,9 @@ const char* MicroBatch::Prepare(const HopHeader& header, SequenceTable* table) {
   if (header.layer == 0 || table->changes() != table_changes_) {
     if (const char* error = ResolveEntries(header.step, *table)) return error;
     for (StepEntry& entry : entries_) entry.bad = entry.bad || !TakePages(&entry, table);
-    plan_.Build(entries_);
+    for (std::optional<HopPlan>& plan : plans_) {
+      if (plan.has_value()) plan->Build(entries_);
+    }
     table_changes_ = table->changes();
   }
   for (StepEntry& entry : entries_) {

@@ -3,6 +3,7 @@
 #define FASTDECODE_ENGINE_RPART_MICRO_BATCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,17 +15,19 @@
 
 namespace fastdecode {
 
-// One micro-batch at a home: its roster, and the step that it is in: entries, plan, progress through the layers.
-// Owns: roster, entries and plan.
-// Thread: the team's leader; the team reads entries and plan while the leader waits for it.
+// One micro-batch at a home: its roster, and the step that it is in: entries, plans, progress through the layers.
+// Owns: roster, entries and plans.
+// Thread: the team's leader; the team reads entries and a plan while the leader waits for it.
 // Bounded: by the shape; allocates nothing after construction.
 class MicroBatch {
  public:
+  // `limits`: those of layers without a window, if there are any; the others' plans need no more.
   MicroBatch(uint32_t index, const RPartShape& shape, const PlanLimits& limits);
 
   Roster& roster() { return roster_; }
   const Roster& roster() const { return roster_; }
-  HopPlan& plan() { return plan_; }
+  // That of the layer's hops.
+  HopPlan& plan(uint32_t layer) { return *plans_[shape_.windowed(layer)]; }
   std::span<const StepEntry> entries() const { return entries_; }
 
   // What about the header does not fit the shape, the roster and the hops before; null if all does.
@@ -52,7 +55,7 @@ class MicroBatch {
   const PageCounts counts_;
 
   Roster roster_;
-  HopPlan plan_;
+  std::optional<HopPlan> plans_[2];  // [windowed], where there are such layers
   std::vector<StepEntry> entries_;
   uint64_t step_ = 0;           // the current or last one
   uint32_t step_version_ = 0;   // of its roster

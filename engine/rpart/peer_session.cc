@@ -9,9 +9,11 @@ namespace fastdecode {
 
 namespace {
 
+// Of layers without a window, if there are any: they need most.
 PlanLimits LimitsOf(const PeerSessionOptions& options, const RPartShape& shape) {
-  return PlanLimitsFor(shape.attention(), shape.max_rows, options.threads, shape.max_context,
-                       SelectAttention(options.isa, shape.attention()));
+  const AttentionShape attention = shape.has_layers(/*with_window=*/false) ? shape.attention() : shape.attention(0);
+  return PlanLimitsFor(attention, shape.max_rows, options.threads, shape.max_context,
+                       SelectAttention(options.isa, attention));
 }
 
 std::unique_ptr<LinkWaker> MakeWaker(const PeerSessionOptions& options, HomeLink* link) {
@@ -46,12 +48,11 @@ PeerSession::PeerSession(const PeerSessionOptions& options, const RPartShape& sh
     micro_batches_.push_back(std::make_unique<MicroBatch>(i, shape, LimitsOf(options, shape)));
   }
   work_.shape = shape;
-  work_.attention = shape.attention();
   work_.kernels = SelectAttention(options.isa, shape.attention());
   work_.pool = options.pool;
   work_.workspace = &workspace_;
   work_.leader = &leader_ticks_;
-  push_work_.attention = work_.attention;
+  push_work_.attention = shape.attention();
   push_work_.append = work_.kernels.append;
   push_work_.pool = options.pool;
 }

@@ -101,7 +101,8 @@ const char* PeerSession::ComputeHop(const WaitingHop& hop, ReplyHeader* reply) {
   if (const char* error = micro_batch.Check(hop.header)) return error;
   if (const char* error = micro_batch.Prepare(hop.header, &table_)) return error;
 
-  work_.plan = &micro_batch.plan();
+  work_.plan = &micro_batch.plan(hop.header.layer);
+  work_.attention = shape_.attention(hop.header.layer);
   work_.entries = micro_batch.entries();
   work_.layer = hop.header.layer;
   work_.rows = hop.rows;
@@ -114,7 +115,7 @@ const char* PeerSession::ComputeHop(const WaitingHop& hop, ReplyHeader* reply) {
   reply->merge = Short(leader_ticks_.merge);
   reply->wait = Short(NowTicks() - leader_ticks_.share_end);
   micro_batch.Finish(hop.header.layer);
-  stats_.kv_bytes_read += micro_batch.plan().kv_bytes();
+  stats_.kv_bytes_read += work_.plan->kv_bytes();
 
   reply->payload_bytes = static_cast<uint32_t>(hop.header.rows * shape_.reply_row_bytes());
   ZeroBadRows(micro_batch.entries(), work_.o);

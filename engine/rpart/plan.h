@@ -103,10 +103,10 @@ size_t SharedQueryBytesMax(const AttentionShape& shape);
 // The view of a slot that starts at `floats`.
 Partial PartialAt(const AttentionShape& shape, uint32_t heads, uint32_t rows, float* floats);
 
-// Who does what in the hops of one step of one micro-batch; the same for every layer. The chains (of each group of
-// entries with a shared prefix the shared ones, then their own; then of the others, in roster order) are one long row
-// of blocks, cut at block boundaries into one range a thread, equal in cost. Thread: built by the leader; read by the
-// team. Only a Split's count changes meanwhile. Bounded: by PlanLimits; Build allocates nothing.
+// Who does what in the hops of one step of one micro-batch, in all layers that see as much. The chains (of each group
+// of entries with a shared prefix the shared ones, then their own; then of the others, in roster order) are one long
+// row of blocks, cut at block boundaries into one range a thread, equal in cost. Thread: built by the leader; read by
+// the team. Only a Split's count changes meanwhile. Bounded: by PlanLimits; Build allocates nothing.
 class HopPlan {
  public:
   HopPlan(const AttentionShape& shape, const PlanLimits& limits);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -24,7 +25,7 @@ struct FieldRange {
 };
 
 constexpr FieldRange kFields[] = {
-    {"layers", &RPartShape::layers, 1, 1024},
+    {"layers", &RPartShape::layers, 1, kRPartLayersMax},
     {"kv_heads", &RPartShape::kv_heads, 1, 1024},
     {"group", &RPartShape::group, 1, 256},
     {"head_dim", &RPartShape::head_dim, 16, 256},
@@ -35,12 +36,41 @@ constexpr FieldRange kFields[] = {
     {"max_rows", &RPartShape::max_rows, 1, 65536},
     {"max_context", &RPartShape::max_context, 1, 1u << 24},
 };
-static_assert(std::size(kFields) + 2 == sizeof(RPartShape) / sizeof(uint32_t), "scale and soft_cap are the other two");
+static_assert((std::size(kFields) + 2) * sizeof(uint32_t) + sizeof(RPartShape::window_bits) == sizeof(RPartShape),
+              "scale, soft_cap and window_bits are the others");
 
 constexpr uint64_t kRowHeadsMax = 1u << 20;       // max_rows * kv_heads: what a plan is made of
 constexpr uint64_t kQueryElementsMax = 1u << 20;  // kv_heads * group * head_dim: what a thread's workspace is made of
 constexpr uint64_t kSlotBytesMax = 1u << 30;      // of one hop: its payload_bytes is a 32-bit word
 constexpr uint64_t kLinkBytesMax = uint64_t{4} << 30;  // of all slots, both directions
+
+absl::Status CheckWindow(const RPartShape& shape) {
+  const auto refuse = [](const std::string& why) {
+    return absl::InvalidArgumentError(absl::StrCat("R-Part shape: ", why));
+  };
+  if (shape.sliding_window > 0 && !shape.has_layers(/*with_window=*/true)) {
+    return refuse(
+        absl::StrFormat("sliding_window is %d, but no layer has a window; it must be 0 then", shape.sliding_window));
+  }
+  for (uint32_t layer = 0; layer < kRPartLayersMax; ++layer) {
+    if (!shape.windowed(layer)) continue;
+    if (layer >= shape.layers) {
+      return refuse(absl::StrFormat("window_bits name layer %d, there are %d layers", layer, shape.layers));
+    }
+    if (shape.sliding_window == 0) {
+      return refuse(absl::StrFormat("window_bits name layer %d, but sliding_window is 0", layer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The first layer of both models that has a window in one of them alone; nothing if there is none.
+std::optional<uint32_t> FindWindowDifference(const RPartShape& here, const RPartShape& there) {
+  for (uint32_t layer = 0; layer < std::min({here.layers, there.layers, kRPartLayersMax}); ++layer) {
+    if (here.windowed(layer) != there.windowed(layer)) return layer;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -63,6 +93,7 @@ absl::Status ValidateShape(const RPartShape& shape) {
     return absl::InvalidArgumentError(
         absl::StrFormat("R-Part shape: soft_cap is %g, it must be 0 (none) or positive", shape.soft_cap));
   }
+  if (absl::Status bad = CheckWindow(shape); !bad.ok()) return bad;
   if (uint64_t{shape.max_rows} * shape.kv_heads > kRowHeadsMax) {
     return absl::InvalidArgumentError(absl::StrFormat("R-Part shape: max_rows %d times kv_heads %d is above %d",
                                                       shape.max_rows, shape.kv_heads, kRowHeadsMax));
@@ -93,6 +124,10 @@ std::string DescribeModelDifference(const RPartShape& here, const RPartShape& th
   add("group", here.group, there.group);
   add("head_dim", here.head_dim, there.head_dim);
   add("sliding_window", here.sliding_window, there.sliding_window);
+  if (const std::optional<uint32_t> layer = FindWindowDifference(here, there)) {
+    const auto name = [&](const RPartShape& shape) { return shape.windowed(*layer) ? "windowed" : "not windowed"; };
+    add(absl::StrCat("layer ", *layer).c_str(), name(here), name(there));
+  }
   add("scale", here.scale, there.scale);
   add("soft_cap", here.soft_cap, there.soft_cap);
   return text;

@@ -7,9 +7,17 @@
 namespace fastdecode {
 namespace {
 
+// A window of so many tokens in the second of two layers; 0: none.
+class HomeAllocationTest : public testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Windows, HomeAllocationTest, testing::Values(0, 600));
+
 // Steps of one roster, which take pages, copy shared ones, cut chains over threads and fail rows: none of it allocates.
-TEST(HomeAllocationTest, SteadyHopsAllocateNothing) {
+TEST_P(HomeAllocationTest, SteadyHopsAllocateNothing) {
   RPartShape shape = SmallShape(ElementType::kBf16);
+  if (GetParam() > 0) {
+    shape.sliding_window = GetParam();
+    shape.SetWindowed(1);
+  }
   const std::unique_ptr<Home> home = MakeTestHome(3, 16 << 20);
   TestEngine engine(home.get(), shape);
   engine.Fill(1, 2000);
@@ -42,7 +50,7 @@ TEST(HomeAllocationTest, SteadyHopsAllocateNothing) {
   EXPECT_GT(AllocationCount(), after) << "the count sees nothing";
 }
 
-TEST(HomeAllocationTest, SegmentsAllocateNothing) {
+TEST(HomeAllocationOfSegmentsTest, SegmentsAllocateNothing) {
   const RPartShape shape = SmallShape(ElementType::kBf16);
   const std::unique_ptr<Home> home = MakeTestHome(3, 16 << 20);
   TestEngine engine(home.get(), shape);

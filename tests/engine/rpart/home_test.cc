@@ -50,39 +50,6 @@ std::map<uint64_t, std::vector<std::byte>> Prefill(TestEngine* engine, const std
   return o;
 }
 
-struct Variant {
-  ElementType type;
-  uint32_t sliding_window;
-  float soft_cap;
-  int threads;
-};
-
-class HomeReferenceTest : public testing::TestWithParam<Variant> {};
-
-TEST_P(HomeReferenceTest, MixedStepsMatchTheReference) {
-  RPartShape shape = SmallShape(GetParam().type);
-  shape.sliding_window = GetParam().sliding_window;
-  shape.soft_cap = GetParam().soft_cap;
-  const std::unique_ptr<Home> home = MakeTestHome(GetParam().threads, 16 * kMiB);
-  TestEngine engine(home.get(), shape);
-  engine.CheckedStep(0, {{1, 0, 1, 1}, {2, 0, 40, 2}, {3, 0, 7, 3}});
-  engine.CheckedStep(1, {{4, 0, 64, 4}});
-  engine.CheckedStep(0, {{1, 1, 1, 1}, {2, 40, 30, 2}, {3, 7, 8, 3}});  // 70: over a page's end, 15: inside one
-  engine.CheckedStep(0, {{3, 15, 20, 3}, {1, 2, 1, 1}});
-  for (uint32_t position = 64; position < 512 - 10; position += 62) {
-    engine.CheckedStep(1, {{4, position, std::min(62u, 512 - 10 - position), 4}});
-  }
-  engine.CheckedStep(0, {{4, 502, 8, 4}, {2, 70, 1, 2}});
-  engine.CheckedStep(0, {{4, 510, 5, 4}, {2, 71, 9, 2}});  // over a block's end
-  for (uint32_t position = 515; position < 520; ++position) {
-    engine.CheckedStep(1, {{4, position, 1, 4}, {2, position - 515 + 80, 1, 2}});
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Shapes, HomeReferenceTest,
-                         testing::Values(Variant{ElementType::kF32, 0, 0, 1}, Variant{ElementType::kBf16, 0, 0, 2},
-                                         Variant{ElementType::kBf16, 37, 0, 3}, Variant{ElementType::kF32, 700, 2, 2}));
-
 struct Types {
   ElementType rows;
   KvType kv;

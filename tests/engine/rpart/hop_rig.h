@@ -17,11 +17,14 @@
 namespace fastdecode {
 
 inline constexpr uint32_t kLayers = 3;
+inline constexpr uint32_t kAllLayers = (1u << kLayers) - 1;
 inline constexpr uint32_t kMaxRows = 128;
 inline constexpr uint32_t kMaxContext = 4096;
 inline constexpr std::byte kUnwritten{0x55};
 
-inline RPartShape HopShape(ElementType type, KvType kv_type, uint32_t group, uint32_t sliding_window = 0) {
+// The window, if there is one, is that of the layers whose bits are set.
+inline RPartShape HopShape(ElementType type, KvType kv_type, uint32_t group, uint32_t sliding_window = 0,
+                           uint32_t windowed = kAllLayers) {
   RPartShape shape;
   shape.layers = kLayers;
   shape.kv_heads = 3;
@@ -31,6 +34,7 @@ inline RPartShape HopShape(ElementType type, KvType kv_type, uint32_t group, uin
   shape.kv_type = static_cast<uint32_t>(kv_type);
   shape.scale = 0.3f;
   shape.sliding_window = sliding_window;
+  if (sliding_window > 0) shape.window_bits[0] = windowed;
   shape.micro_batches = 1;
   shape.max_rows = kMaxRows;
   shape.max_context = kMaxContext;
@@ -51,8 +55,8 @@ struct Ask {
 
 struct Outcome {
   std::map<uint64_t, std::vector<std::byte>> o;  // by sequence, all layers; of bad ones layer 0
-  uint32_t shared_chains = 0;
-  uint64_t kv_bytes = 0;
+  uint32_t shared_layers = 0;                    // a bit for each layer in which entries read anything together
+  uint64_t kv_bytes = 0;                         // of all layers
 };
 
 // A home without links: the R-Part's own pages, plan, workspace and team, with KV that follows from (content, position,
@@ -73,8 +77,7 @@ class HopRig {
         o_(kMaxRows * shape.reply_row_bytes()) {
     served_.team = &team_;
     work_.shape = shape;
-    work_.attention = shape.attention();
-    work_.kernels = SelectAttention(DetectIsa(), work_.attention);
+    work_.kernels = SelectAttention(DetectIsa(), shape.attention());
     work_.pool = &pool_;
     work_.workspace = &workspace_;
     work_.served = &served_;
@@ -133,7 +136,8 @@ class HopRig {
       WriteRows(asked, layer);
       EXPECT_EQ(micro_batch_.Check(header), nullptr);
       EXPECT_EQ(micro_batch_.Prepare(header, &table_), nullptr);
-      work_.plan = &micro_batch_.plan();
+      work_.plan = &micro_batch_.plan(layer);
+      work_.attention = shape_.attention(layer);
       work_.entries = micro_batch_.entries();
       work_.layer = static_cast<int>(layer);
       for (size_t i = 0; i < asked.size(); ++i) EXPECT_EQ(work_.entries[i].bad, layer > 0 && asked[i].bad) << i;
@@ -145,8 +149,9 @@ class HopRig {
   }
 
   static PlanLimits LimitsOf(const RPartShape& shape, int threads, size_t shared_floats) {
-    const AttentionKernels kernels = SelectAttention(DetectIsa(), shape.attention());
-    PlanLimits limits = PlanLimitsFor(shape.attention(), kMaxRows, threads, kMaxContext, kernels);
+    const AttentionShape attention = shape.has_layers(/*with_window=*/false) ? shape.attention() : shape.attention(0);
+    PlanLimits limits =
+        PlanLimitsFor(attention, kMaxRows, threads, kMaxContext, SelectAttention(DetectIsa(), attention));
     limits.shared_floats = std::min(limits.shared_floats, shared_floats);
     return limits;
   }
@@ -196,8 +201,8 @@ class HopRig {
     args.k = rows_.data() + shape_.k_offset_bytes() + head * head_bytes;
     args.v = rows_.data() + shape_.v_offset_bytes() + head * head_bytes;
     args.row_stride_bytes = shape_.hop_row_bytes();
-    work_.kernels.append(work_.attention, args);
-    if (has_open_pages() && closes) ClosePage(work_.attention, args.kv_head, open, args.page);
+    work_.kernels.append(shape_.attention(), args);
+    if (has_open_pages() && closes) ClosePage(shape_.attention(), args.kv_head, open, args.page);
   }
 
   void ReplaceRoster(const std::vector<Ask>& asked) {
@@ -241,8 +246,10 @@ class HopRig {
       }
       o += bytes;
     }
-    for (const Chain& chain : micro_batch_.plan().chains()) outcome->shared_chains += chain.sharers > 0 ? 1 : 0;
-    outcome->kv_bytes = micro_batch_.plan().kv_bytes();
+    const std::span<const Chain> chains = work_.plan->chains();
+    const bool shares = std::any_of(chains.begin(), chains.end(), [](const Chain& chain) { return chain.sharers > 0; });
+    if (shares) outcome->shared_layers |= 1u << layer;
+    outcome->kv_bytes += work_.plan->kv_bytes();
   }
 
   const RPartShape shape_;

@@ -22,6 +22,7 @@ struct Variant {
   KvType kv_type;
   uint32_t group;
   uint32_t sliding_window;
+  uint32_t windowed = kAllLayers;  // layers
 };
 
 // One sequence's rows, [layer][row]; those that are to be known by number.
@@ -33,7 +34,8 @@ class OpenPagesTest : public testing::TestWithParam<Variant> {
     if (DetectIsa() == Isa::kNone) GTEST_SKIP() << "no AVX2";
   }
   RPartShape shape() const {
-    return HopShape(GetParam().type, GetParam().kv_type, GetParam().group, GetParam().sliding_window);
+    const Variant& variant = GetParam();
+    return HopShape(variant.type, variant.kv_type, variant.group, variant.sliding_window, variant.windowed);
   }
   size_t row_bytes() const { return shape().reply_row_bytes(); }
 
@@ -270,7 +272,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OpenPagesTest, testing::Values(Variant{ElementT
 INSTANTIATE_TEST_SUITE_P(Shapes, OpenPagesTest,
                          testing::Values(Variant{ElementType::kF32, KvType::kInt4, 1, 0},
                                          Variant{ElementType::kBf16, KvType::kInt4, 4, 0},
-                                         Variant{ElementType::kBf16, KvType::kInt4, 2, 70}));
+                                         Variant{ElementType::kBf16, KvType::kInt4, 2, 70},
+                                         Variant{ElementType::kBf16, KvType::kInt4, 2, 70, 0b010}));
 #endif
 
 }  // namespace

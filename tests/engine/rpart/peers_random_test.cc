@@ -253,11 +253,21 @@ class RandomEngine {
   uint64_t next_content_ = 1;
 };
 
-class PeersRandomTest : public testing::TestWithParam<KvType> {};
+// A window of so many tokens in the second of two layers; 0: none. What int4 loses hides longer ones.
+struct Variant {
+  KvType kv_type;
+  uint32_t window;
+};
+
+class PeersRandomTest : public testing::TestWithParam<Variant> {};
 
 TEST_P(PeersRandomTest, RandomTrafficAndDeathsLeakNothing) {
   RPartShape shape = SmallShape(ElementType::kF32);
-  shape.kv_type = static_cast<uint32_t>(GetParam());
+  shape.kv_type = static_cast<uint32_t>(GetParam().kv_type);
+  if (GetParam().window > 0) {
+    shape.sliding_window = GetParam().window;
+    shape.SetWindowed(1);
+  }
   shape.max_context = 200;
   Shared shared(MakeTestHome(2, 4 << 20, kEngines));
   ASSERT_GE(shared.home->Describe(shape).pages, kReservedPages * kEngines);
@@ -270,8 +280,13 @@ TEST_P(PeersRandomTest, RandomTrafficAndDeathsLeakNothing) {
   EXPECT_GT(shared.handed_over.load(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, PeersRandomTest, testing::Values(KvType::kF32, KvType::kInt4),
-                         [](const auto& info) { return std::string(KvTypeName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Types, PeersRandomTest,
+                         testing::Values(Variant{KvType::kF32, 0}, Variant{KvType::kInt4, 0}, Variant{KvType::kF32, 30},
+                                         Variant{KvType::kInt4, 4}),
+                         [](const auto& info) {
+                           return std::string(KvTypeName(info.param.kv_type)) +
+                                  (info.param.window > 0 ? "_window" : "");
+                         });
 
 }  // namespace
 }  // namespace fastdecode

@@ -29,6 +29,7 @@ struct Variant {
   KvType kv_type;
   bool own_kernel;  // AttendAtHalfScale, else what this machine has
   uint32_t sliding_window = 0;
+  uint32_t windowed = kAllLayers;  // layers
 };
 
 class PromptRowsTest : public testing::TestWithParam<Variant> {
@@ -36,7 +37,9 @@ class PromptRowsTest : public testing::TestWithParam<Variant> {
   void SetUp() override {
     if (DetectIsa() == Isa::kNone) GTEST_SKIP() << "no AVX2";
   }
-  static RPartShape shape() { return HopShape(ElementType::kBf16, GetParam().kv_type, 4, GetParam().sliding_window); }
+  static RPartShape shape() {
+    return HopShape(ElementType::kBf16, GetParam().kv_type, 4, GetParam().sliding_window, GetParam().windowed);
+  }
   static bool HasOwnKernel() {
     return GetParam().own_kernel || SelectAttention(DetectIsa(), shape().attention()).HasPrompts();
   }
@@ -166,7 +169,9 @@ INSTANTIATE_TEST_SUITE_P(Variants, PromptRowsTest,
                          testing::Values(Variant{KvType::kBf16, false}, Variant{KvType::kBf16, true, 70},
                                          Variant{KvType::kInt8, false}, Variant{KvType::kInt8, false, 70},
                                          Variant{KvType::kInt8, true}, Variant{KvType::kInt4, false},
-                                         Variant{KvType::kInt4, false, 70}, Variant{KvType::kInt4, true}));
+                                         Variant{KvType::kInt4, false, 70}, Variant{KvType::kInt4, true},
+                                         Variant{KvType::kInt8, false, 70, 0b011},
+                                         Variant{KvType::kInt4, true, 70, 0b100}));
 
 }  // namespace
 }  // namespace fastdecode

@@ -65,6 +65,49 @@ TEST(RPartShapeTest, RefusesWithTheFieldAndItsValue) {
   EXPECT_THAT(std::string(ValidateShape(shape).message()), HasSubstr("soft_cap is -1"));
 }
 
+// Gemma 3's: one in six sees all.
+RPartShape WithWindows() {
+  RPartShape shape = Llama8b();
+  shape.sliding_window = 1024;
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    if (layer % 6 != 5) shape.SetWindowed(layer);
+  }
+  return shape;
+}
+
+TEST(RPartShapeTest, LayersHaveAWindowOrNone) {
+  const RPartShape shape = WithWindows();
+  EXPECT_TRUE(ValidateShape(shape).ok()) << ValidateShape(shape);
+  EXPECT_EQ(shape.attention(4).sliding_window, 1024);
+  EXPECT_EQ(shape.attention(5).sliding_window, 0);
+  EXPECT_EQ(shape.attention(6).sliding_window, 1024);
+  EXPECT_EQ(shape.attention().sliding_window, 0);
+  EXPECT_TRUE(shape.has_layers(/*with_window=*/true) && shape.has_layers(/*with_window=*/false));
+  EXPECT_FALSE(Llama8b().has_layers(/*with_window=*/true));
+  RPartShape all = Llama8b();
+  all.layers = kRPartLayersMax;
+  all.sliding_window = 1;
+  for (uint32_t layer = 0; layer < all.layers; ++layer) all.SetWindowed(layer);
+  EXPECT_TRUE(ValidateShape(all).ok()) << ValidateShape(all);
+  EXPECT_FALSE(all.has_layers(/*with_window=*/false));
+}
+
+TEST(RPartShapeTest, RefusesAWindowOfNoLayerAndLayersWithoutOne) {
+  RPartShape shape = WithWindows();
+  shape.SetWindowed(32);
+  EXPECT_THAT(std::string(ValidateShape(shape).message()), HasSubstr("window_bits name layer 32, there are 32 layers"));
+  shape = WithWindows();
+  shape.SetWindowed(kRPartLayersMax - 1);
+  EXPECT_THAT(std::string(ValidateShape(shape).message()), HasSubstr("window_bits name layer 1023"));
+  shape = WithWindows();
+  shape.sliding_window = 0;
+  EXPECT_THAT(std::string(ValidateShape(shape).message()),
+              HasSubstr("window_bits name layer 0, but sliding_window is 0"));
+  shape = Llama8b();
+  shape.sliding_window = 1024;
+  EXPECT_THAT(std::string(ValidateShape(shape).message()), HasSubstr("sliding_window is 1024, but no layer has"));
+}
+
 TEST(RPartShapeTest, DifferencesNameBothValues) {
   RPartShape other = Llama8b();
   EXPECT_EQ(DescribeModelDifference(Llama8b(), other), "");
@@ -74,6 +117,11 @@ TEST(RPartShapeTest, DifferencesNameBothValues) {
   other.layers = 16;
   other.group = 8;
   EXPECT_EQ(DescribeModelDifference(Llama8b(), other), "layers is 32 here and 16 there; group is 4 here and 8 there");
+  other = WithWindows();
+  other.SetWindowed(11);
+  EXPECT_EQ(DescribeModelDifference(WithWindows(), other), "layer 11 is not windowed here and windowed there");
+  other.layers = 11;
+  EXPECT_EQ(DescribeModelDifference(WithWindows(), other), "layers is 32 here and 11 there");
 }
 
 TEST(RPartShapeTest, PagesDifferByRowAndKvTypes) {

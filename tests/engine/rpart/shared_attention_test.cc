@@ -66,15 +66,16 @@ constexpr uint64_t kForkedBytes = uint64_t{24} << 20;
 constexpr uint64_t kPrivateBytes = uint64_t{80} << 20;
 
 // Two steps (with a bad entry one) over forked sequences with any number of threads, and over private copies by one.
+// `sharing`: a bit for each layer in which something is shared.
 void ExpectTheSame(const RPartShape& shape, const std::vector<Member>& members, const std::vector<Ask>& asked,
-                   bool shares = true) {
+                   uint32_t sharing = kAllLayers) {
   const bool has_bad = std::any_of(asked.begin(), asked.end(), [](const Ask& ask) { return ask.bad; });
   std::vector<Outcome> expected;
   {
     HopRig rig(shape, 1, kPrivateBytes);
     MakePrivate(&rig, members);
     for (int i = 0; i < (has_bad ? 1 : 2); ++i) expected.push_back(rig.Step(asked));
-    EXPECT_EQ(expected[0].shared_chains, 0u);
+    EXPECT_EQ(expected[0].shared_layers, 0u);
   }
   // 3000 floats are room for some of the entries.
   for (const size_t shared_floats : {SIZE_MAX, size_t{3000}}) {
@@ -86,9 +87,9 @@ void ExpectTheSame(const RPartShape& shape, const std::vector<Member>& members, 
         const Outcome outcome = rig.Step(asked);
         ASSERT_TRUE(outcome.o == wanted.o) << threads << " threads, " << shared_floats << " floats";
         if (shared_floats == SIZE_MAX) {
-          EXPECT_EQ(outcome.shared_chains > 0, shares);
+          EXPECT_EQ(outcome.shared_layers, sharing);
         }
-        EXPECT_EQ(outcome.kv_bytes < wanted.kv_bytes, shares);
+        EXPECT_EQ(outcome.kv_bytes < wanted.kv_bytes, sharing != 0);
       }
     }
   }
@@ -150,10 +151,21 @@ TEST_P(SharedAttentionTest, ABadEntrySpoilsNoOther) {
 
 TEST_P(SharedAttentionTest, NothingIsSharedOfLessThanABlockOrWithAWindow) {
   const std::vector<Member> members = {{1, 0, 0, 800}, {2, 1, 511, 900}, {3, 1, 500, 500}};
-  ExpectTheSame(shape(), members, {{1, 1, 11}, {2, 1, 12}, {3, 1, 13}}, /*shares=*/false);
+  ExpectTheSame(shape(), members, {{1, 1, 11}, {2, 1, 12}, {3, 1, 13}}, /*sharing=*/0);
   const std::vector<Member> longer = {{1, 0, 0, 1100}, {2, 1, 1024, 1030}};
   ExpectTheSame(HopShape(GetParam().type, GetParam().kv_type, GetParam().group, 600), longer, {{1, 1, 11}, {2, 1, 12}},
-                /*shares=*/false);
+                /*sharing=*/0);
+}
+
+// A window that leaves blocks out, and one that leaves nothing out of the shorter sequences.
+TEST_P(SharedAttentionTest, LayersWithoutAWindowShareBesideThoseWithOne) {
+  const std::vector<Member> members = {{1, 0, 0, 1600}, {2, 1, 1024, 1050}, {3, 1, 1024, 1532}, {4, 1, 1024, 1030}};
+  for (const uint32_t window : {40u, 1100u}) {
+    for (const uint32_t windowed : {0b101u, 0b010u}) {
+      const RPartShape mixed = HopShape(GetParam().type, GetParam().kv_type, GetParam().group, window, windowed);
+      ExpectTheSame(mixed, members, {{2, 1, 12}, {1, 1, 11}, {4, 20, 14}, {3, 2, 13}}, kAllLayers & ~windowed);
+    }
+  }
 }
 
 #if defined(__SANITIZE_THREAD__)  // to threads all types are alike

@@ -42,8 +42,8 @@ class TestEngine {
 
   // Runs one step of all layers: a roster if the entries differ from the last step's, then a hop a layer.
   TestStep Step(int micro_batch, const std::vector<TestEntry>& entries);
-  // As Step, and compares every o with the reference in double precision, with int4 as far as pages that were closed
-  // and opened any number of times allow. Remembers K and V that were appended.
+  // As Step, and compares every o with the reference in double precision, with int8 and int4 as far as their codes
+  // allow, also in pages that were closed and opened any number of times. Remembers K and V that were appended.
   void CheckedStep(int micro_batch, const std::vector<TestEntry>& entries);
 
   void Release(uint64_t sequence);

@@ -255,7 +255,7 @@ TEST_F(WorkerTest, RefusesShapesThatDoNotFitWithTheReason) {
   LinkProposal proposal;
   proposal.size = LinkSizeFor(shape_);
   proposal.shape = "not a shape";
-  EXPECT_THAT(std::string(Connect(0, 1, shape_, proposal).status().message()), HasSubstr("shape of 11 bytes, not 48"));
+  EXPECT_THAT(std::string(Connect(0, 1, shape_, proposal).status().message()), HasSubstr("shape of 11 bytes, not 176"));
 
   proposal.shape.clear();
   proposal.size.reply_payload_bytes_max /= 2;
