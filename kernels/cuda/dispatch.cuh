@@ -4,6 +4,8 @@
 // From the arguments of a kernel of step_kernels.h, which name types, to its instance for these types. For whoever
 // launches kernels, on a GPU or on emulated threads.
 
+#include "kernels/cuda/join_kernels.cuh"
+#include "kernels/cuda/model_kernels.cuh"
 #include "kernels/cuda/step_kernels.cuh"
 #include "kernels/cuda/with_types.cuh"
 
@@ -13,7 +15,13 @@ namespace fastdecode {
 
 template <class Use>
 auto Dispatch(const EmbedNormArgs& args, const Use& use) {
-  return WithComputeType(args.type, [&](auto t) { return use(&simt::EmbedNorm<typename decltype(t)::Type>); });
+  const DeviceNorm& norm = args.norm;
+  const bool has_rms_weights = norm.kind == RowNorm::Kind::kRms && norm.weight != nullptr && norm.bias == nullptr;
+  const bool simple = has_rms_weights && args.scale == 1 && args.positions == nullptr;
+  return WithComputeType(args.type, [&](auto t) {
+    using T = typename decltype(t)::Type;
+    return simple ? use(&simt::EmbedNorm<T>) : use(&simt::EmbedAndNorm<T>);
+  });
 }
 template <class Use>
 auto Dispatch(const BiasNormArgs& args, const Use& use) {
@@ -25,12 +33,28 @@ auto Dispatch(const BiasNormArgs& args, const Use& use) {
   });
 }
 template <class Use>
-auto Dispatch(const SwiGluArgs& args, const Use& use) {
+auto Dispatch(const JoinNormArgs& args, const Use& use) {
+  return WithComputeType(args.type, [&](auto t) { return use(&simt::JoinNorm<typename decltype(t)::Type>); });
+}
+template <class Use>
+auto Dispatch(const ActivateArgs& args, const Use& use) {
   return WithComputeType(args.type, [&](auto t) {
     using T = typename decltype(t)::Type;
     constexpr int kWidth = 16 / sizeof(T);
-    return SwiGluWidth(args) == kWidth ? use(&simt::SwiGlu<T, kWidth>) : use(&simt::SwiGlu<T, 4>);
+    const bool wide = ActivateWidth(args) == kWidth;
+    if (!args.gated) return wide ? use(&simt::Activate<T, kWidth, false>) : use(&simt::Activate<T, 4, false>);
+    if (args.activation == Activation::kSilu) return wide ? use(&simt::SwiGlu<T, kWidth>) : use(&simt::SwiGlu<T, 4>);
+    return wide ? use(&simt::Activate<T, kWidth, true>) : use(&simt::Activate<T, 4, true>);
   });
+}
+template <class Use>
+auto Dispatch(const QkNormArgs& args, const Use& use) {
+  FD_CHECK(args.head_dim % 2 == 0 && args.head_dim <= kQkHeadDimMax, "heads of q and k have 2, 4, ... 256 dims");
+  return WithComputeType(args.type, [&](auto t) { return use(&simt::QkNorm<typename decltype(t)::Type>); });
+}
+template <class Use>
+auto Dispatch(const SoftCapArgs&, const Use& use) {
+  return use(&simt::SoftCap);
 }
 template <class Use>
 auto Dispatch(const GatherLogitRowsArgs& args, const Use& use) {
@@ -62,8 +86,8 @@ auto Dispatch(const PublishArgs&, const Use& use) {
 }  // namespace fastdecode
 
 // What is done for the arguments of every kernel of step_kernels.h.
-#define FD_FOR_STEP_KERNELS(use)                                                                              \
-  use(EmbedNormArgs) use(BiasNormArgs) use(SwiGluArgs) use(RopeSendArgs) use(WaitArgs) use(GatherOutputsArgs) \
-      use(GatherLogitRowsArgs) use(PublishArgs)
+#define FD_FOR_STEP_KERNELS(use)                                                                             \
+  use(EmbedNormArgs) use(BiasNormArgs) use(JoinNormArgs) use(ActivateArgs) use(QkNormArgs) use(RopeSendArgs) \
+      use(WaitArgs) use(GatherOutputsArgs) use(GatherLogitRowsArgs) use(SoftCapArgs) use(PublishArgs)
 
 #endif  // FASTDECODE_KERNELS_CUDA_DISPATCH_CUH_

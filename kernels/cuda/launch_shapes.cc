@@ -38,9 +38,18 @@ LaunchShape ShapeOf(const EmbedNormArgs& args) {
   return shape;
 }
 LaunchShape ShapeOf(const BiasNormArgs& args) { return NormShape(args.bucket, args.hidden); }
-LaunchShape ShapeOf(const SwiGluArgs& args) {
-  const auto units = static_cast<unsigned>(args.intermediate / SwiGluWidth(args));
+LaunchShape ShapeOf(const JoinNormArgs& args) { return NormShape(args.bucket, args.hidden); }
+LaunchShape ShapeOf(const ActivateArgs& args) {
+  const auto units = static_cast<unsigned>(args.intermediate / ActivateWidth(args));
   return {.blocks_x = args.bucket, .blocks_y = (units + kThreadsMax - 1) / kThreadsMax, .threads = kThreadsMax};
+}
+// A warp a head.
+LaunchShape ShapeOf(const QkNormArgs& args) {
+  const int heads = args.heads + 2 * args.kv_heads;
+  LaunchShape shape = {.blocks_x = args.bucket,
+                       .threads = ThreadsFor(heads * static_cast<int>(kWarp), kNormThreadsMax)};
+  shape.shared_bytes = shape.threads / kWarp * static_cast<unsigned>(sizeof(float));
+  return shape;
 }
 LaunchShape ShapeOf(const RopeSendArgs& args) {
   const int pairs = (args.wire.heads + 2 * args.wire.kv_heads) * args.wire.head_dim / 2;
@@ -54,6 +63,11 @@ LaunchShape ShapeOf(const GatherOutputsArgs& args) {
   return BlockARow(args.bucket, args.wire.heads * args.wire.head_dim);
 }
 LaunchShape ShapeOf(const GatherLogitRowsArgs& args) { return BlockARow(args.bucket, args.hidden); }
+LaunchShape ShapeOf(const SoftCapArgs& args) {
+  const auto packs = static_cast<unsigned>((args.vocab + 3) / 4);
+  const unsigned of_block = kThreadsMax * kSoftCapPacks;
+  return {.blocks_x = args.bucket, .blocks_y = (packs + of_block - 1) / of_block, .threads = kThreadsMax};
+}
 LaunchShape ShapeOf(const PublishArgs&) { return {}; }
 LaunchShape ShapeOf(const SampleRowsArgs& args) {
   // More rows than find room side by side with so many threads each: half as many, so that two blocks do.

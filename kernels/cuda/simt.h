@@ -157,6 +157,7 @@ FD_DEVICE float Log2(float value) {
   return log;
 }
 FD_DEVICE float Tanh(float value) { return tanhf(value); }
+FD_DEVICE float Erf(float value) { return erff(value); }
 // a / b within 2 ulp; 0 where |b| is more than 2^126 and a finite.
 FD_DEVICE float Quotient(float a, float b) { return __fdividef(a, b); }
 FD_DEVICE float Larger(float a, float b) { return fmaxf(a, b); }  // of a NaN and a number, the number
@@ -244,6 +245,7 @@ inline float Exp(float value) { return __builtin_expf(value); }
 inline float Exp2(float value) { return __builtin_exp2f(value); }
 inline float Log2(float value) { return __builtin_log2f(value); }
 inline float Tanh(float value) { return __builtin_tanhf(value); }
+inline float Erf(float value) { return __builtin_erff(value); }
 inline float Quotient(float a, float b) { return a / b; }
 inline float Larger(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float Fma(float a, float b, float c) { return a * b + c; }  // twice: a CPU that must call fmaf takes its time

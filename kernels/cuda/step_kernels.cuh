@@ -1,7 +1,8 @@
 #ifndef FASTDECODE_KERNELS_CUDA_STEP_KERNELS_CUH_
 #define FASTDECODE_KERNELS_CUDA_STEP_KERNELS_CUH_
 
-// The kernels of step_kernels.h, for GPUs and for emulated threads (simt.h). A block works on one row, but for SwiGlu.
+// The kernels of step_kernels.h, for GPUs and for emulated threads (simt.h). A block works on one row, but for
+// SwiGlu. Those that not every model needs are in join_kernels.cuh and model_kernels.cuh.
 //
 // What a kernel takes is mostly how often it waits for memory, one load after another. So it loads whatever it can at
 // once, before it looks whether its row is one of the step's: rows up to the bucket's last have memory, and homes,
@@ -60,6 +61,11 @@ FD_DEVICE void LoadPacks(const float* from, int first, int hidden, Pack<float, 4
   }
 }
 
+FD_DEVICE const float* WeightsOf(const EmbedNormArgs& args) { return args.norm.weight; }
+FD_DEVICE const float* WeightsOf(const BiasNormArgs& args) { return args.norm; }
+FD_DEVICE float EpsilonOf(const EmbedNormArgs& args) { return args.norm.epsilon; }
+FD_DEVICE float EpsilonOf(const BiasNormArgs& args) { return args.epsilon; }
+
 // Of a row of x, of which make(i, load(i)) stores and gives the four elements from i on: normed = x / sqrt(mean(x²) +
 // epsilon) * norm, by the whole block, but stored only if is_row(), which is asked when the loads are on their way:
 // each takes longer than all that is done with it. Awaits the kernel before, and lets the one behind begin. sums:
@@ -72,7 +78,7 @@ FD_DEVICE void WriteNormed(const Args& args, float* sums, const float* x, T* nor
                            const Load& load, const Make& make) {
   const int hidden = args.hidden;
   Pack<float, 4> held[kHeldPacks] = {}, weights[kHeldPacks] = {};
-  if (kHoldsWeights) LoadPacks(args.norm, 0, hidden, weights);
+  if (kHoldsWeights) LoadPacks(WeightsOf(args), 0, hidden, weights);
   AwaitKernelBefore();
   LetKernelBehindBegin();
   float square_sum = 0;
@@ -92,16 +98,16 @@ FD_DEVICE void WriteNormed(const Args& args, float* sums, const float* x, T* nor
     }
   }
   const float mean = SumOverBlock(square_sum, sums) / static_cast<float>(hidden);
-  const float scale = 1.0f / sqrtf(mean + args.epsilon);
+  const float scale = 1.0f / sqrtf(mean + EpsilonOf(args));
   for (int first = 0; first < hidden; first += PacksOfBlock()) {
     if (hidden > PacksOfBlock()) {  // then the last ones are held
       LoadPacks(x, first, hidden, held);
-      if (kHoldsWeights) LoadPacks(args.norm, first, hidden, weights);
+      if (kHoldsWeights) LoadPacks(WeightsOf(args), first, hidden, weights);
     }
     FD_UNROLL(unroll)
     for (int p = 0; p < kHeldPacks; ++p) {
       if (PackAt(first, p) >= hidden) break;
-      if (!kHoldsWeights) weights[p] = LoadPack<4>(args.norm + PackAt(first, p));
+      if (!kHoldsWeights) weights[p] = LoadPack<4>(WeightsOf(args) + PackAt(first, p));
       Pack<T, 4> out;
       for (int j = 0; j < 4; ++j) out.v[j] = FromFloat<T>(held[p].v[j] * scale * weights[p].v[j]);
       if (stores) StorePack(normed + PackAt(first, p), out);
@@ -124,12 +130,11 @@ FD_DEVICE const TakenRow& TakeRow(const EmbedNormArgs& args) {
   return *reinterpret_cast<const TakenRow*>(SharedMemory());
 }
 
-template <class T>
-FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
+// What the rest of the step knows of the board is the first kernel's to write. Whether the block's row is one of the
+// step's.
+FD_DEVICE bool BeginStep(const EmbedNormArgs& args, const TakenRow& taken) {
   const unsigned row = BlockX();
-  const TakenRow taken = TakeRow(args);
   const StepHeader& now = taken.step;
-  AwaitKernelBefore();
   if (row == 0 && Thread() == 0) {
     *args.state = {.first = now.first,
                    .rows = now.rows,
@@ -140,8 +145,17 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
     if (now.timed != 0) *args.stamps.begin = DeviceNs();
   }
   if (row == BlocksX() - 1) TakeAreas(args.areas, Thread(), Threads());
-  if (row >= now.rows) return;
+  if (row >= now.rows) return false;
   if (Thread() == 0) args.rows[row] = taken.row;
+  return true;
+}
+
+template <class T>
+FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
+  const unsigned row = BlockX();
+  const TakenRow taken = TakeRow(args);
+  AwaitKernelBefore();
+  if (!BeginStep(args, taken)) return;
   const T* const from = static_cast<const T*>(args.embedding) + int64_t{taken.row.token} * args.hidden;
   float* const x = args.x + int64_t{row} * args.hidden;
   const auto widen = [x](int i, const Pack<T, 4>& in, bool /*stores*/) {
@@ -155,7 +169,7 @@ FD_KERNEL void FD_BLOCK_MAX(kNormThreadsMax) EmbedNorm(EmbedNormArgs args) {
       static_cast<T*>(args.normed) + int64_t{row} * args.hidden, [] { return true; },
       [from](int i) { return LoadPack<4>(from + i); }, widen);
   // By the board: another block may be writing the state.
-  if (now.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
+  if (taken.step.timed != 0 && Thread() == 0) AtomicMax(args.stamps.end, DeviceNs());
 }
 
 template <class T, bool kBiased, bool kHoldsWeights>
@@ -194,7 +208,7 @@ FD_DEVICE float Silu(float gate) {
 }
 
 template <class T, int kWidth>
-FD_KERNEL void SwiGlu(SwiGluArgs args) {
+FD_KERNEL void SwiGlu(ActivateArgs args) {
   AwaitKernelBefore();
   LetKernelBehindBegin();
   const unsigned row = BlockX();
@@ -243,11 +257,11 @@ struct HeadPairs {
 };
 template <class T, class W, int Width>
 FD_DEVICE void SendPairs(const HeadPairs<T, Width>& pairs, const float* bias, const float* cosines, const float* sines,
-                         int half, W* to) {
+                         int64_t at, int half, W* to) {
   Pack<float, Width> cosine = {}, sine = {};
   if (cosines != nullptr) {
-    cosine = LoadPack<Width>(cosines);
-    sine = LoadPack<Width>(sines);
+    cosine = LoadPack<Width>(cosines + at);
+    sine = LoadPack<Width>(sines + at);
   }
   Pack<W, Width> out_low, out_high;
   for (int j = 0; j < Width; ++j) {
@@ -285,8 +299,11 @@ FD_DEVICE void SendRow(const RopeSendArgs& args, unsigned row) {
     W* const area = reinterpret_cast<W*>(args.areas[place.home].send);
     if (row >= args.state->rows || args.state->gave_up != 0 || area == nullptr) return;
     const int64_t at = int64_t{place.position} * half + i;
+    const bool is_q = head < wire.heads;
+    const float* const cosines = is_q ? args.q_cosines : args.k_cosines;
+    const float* const sines = is_q ? args.q_sines : args.k_sines;
     SendPairs<T, W, Width>(pairs, args.bias == nullptr ? nullptr : args.bias + head * wire.head_dim + i,
-                           head < rotated ? args.cosines + at : nullptr, args.sines + at, half,
+                           head < rotated ? cosines : nullptr, sines, at, half,
                            area + (int64_t{place.home_row} * heads + head) * wire.padded_head_dim + i);
   }
   const int padding = wire.padded_head_dim - wire.head_dim;

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/activation.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/elementwise.h"
 #include "kernels/float_types.h"
 
 namespace fastdecode {
@@ -23,7 +25,7 @@ struct StageStamps {
   uint64_t begun = 0;          // stage 0: its first kernel began; others: the wait for o was over
   uint64_t gathered = 0;       // o of all homes lies together. From here GEMM o...
   uint64_t projected = 0;      // ...until here
-  uint64_t mlp_normed = 0;     // from here GEMM gate/up and SwiGLU...
+  uint64_t mlp_normed = 0;     // from here GEMM gate/up and the activation...
   uint64_t activated = 0;      // ...until here, and from here GEMM down...
   uint64_t mlp_projected = 0;  // ...until here
   uint64_t normed = 0;         // from here GEMM qkv, or all of the logits...
@@ -116,7 +118,16 @@ inline constexpr unsigned kNormThreadsMax = 512, kSendThreadsMax = 512;
 // Of a bucket, beyond which not all rows' blocks find room at once on GPUs of today if each has all that it can use.
 inline constexpr unsigned kManyRows = 256;
 
-// Stage 0: takes the step from the board, x = embedding of its tokens, normed = norm(x).
+// RowNorm with arrays of the device.
+struct DeviceNorm {
+  RowNorm::Kind kind = RowNorm::Kind::kNone;
+  const float* weight = nullptr;  // [hidden]; null: none
+  const float* bias = nullptr;    // [hidden]; null: none
+  float epsilon = 0;
+};
+
+// Stage 0: takes the step from the board, x = scale * embedding of its tokens (+ those of their positions), normed =
+// norm(x), or x itself without one. One kernel for RMS norms with weights and nothing besides, another for the rest.
 struct EmbedNormArgs {
   ElementType type = ElementType::kF32;
   unsigned bucket = 0;
@@ -126,8 +137,10 @@ struct EmbedNormArgs {
   StepState* state = nullptr;
   StepRow* rows = nullptr;          // device [bucket]
   const void* embedding = nullptr;  // T [vocab][hidden]
-  const float* norm = nullptr;      // [hidden]
-  float epsilon = 0;
+  float scale = 1;
+  const float* positions = nullptr;  // [..][hidden], a token's at its position + position_offset; null: none
+  int position_offset = 0;
+  DeviceNorm norm;
   int hidden = 0;          // a multiple of 4
   float* x = nullptr;      // [bucket][hidden]
   void* normed = nullptr;  // T [bucket][hidden]
@@ -148,12 +161,33 @@ struct BiasNormArgs {
   KernelStamps stamps = {};
 };
 
-// out = silu(gate + gate_bias) * (up + up_bias); biases may be null. A thread takes SwiGluWidth elements.
-struct SwiGluArgs {
+// For models that need more than that:
+//   h = projected + bias;  h = branch(h);  x += scale * h;  x = sum(x);  normed = before(x)
+// where norms that are none give what they were given.
+struct JoinNormArgs {
   ElementType type = ElementType::kF32;
   unsigned bucket = 0;
   const StepState* state = nullptr;
-  const void* gate_up = nullptr;                         // T [bucket][2 * intermediate]: a row's gates, then its ups
+  const float* projected = nullptr;  // [bucket][hidden]; null: zeros, since x has been added to already
+  const float* bias = nullptr;       // [hidden]; null: zeros
+  float scale = 1;
+  DeviceNorm branch, sum, before;
+  int hidden = 0;          // a multiple of 4
+  float* x = nullptr;      // [bucket][hidden]
+  void* normed = nullptr;  // T [bucket][hidden]
+  KernelStamps stamps = {};
+};
+
+// out = activation(gate + gate_bias) * (up + up_bias), or activation(up + up_bias) if it is not gated; biases may be
+// null. A thread takes ActivateWidth elements. One kernel for gates by SiLU, another for the rest.
+struct ActivateArgs {
+  ElementType type = ElementType::kF32;
+  unsigned bucket = 0;
+  const StepState* state = nullptr;
+  Activation activation = Activation::kSilu;
+  bool gated = true;
+  // T [bucket][2 * intermediate]: a row's gates, then its ups; not gated: T [bucket][intermediate], its ups
+  const void* gate_up = nullptr;
   const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate]
   int intermediate = 0;                                  // a multiple of 4
   void* out = nullptr;                                   // T [bucket][intermediate]
@@ -161,10 +195,33 @@ struct SwiGluArgs {
 };
 
 // 16 bytes of them, or 4 if there is not a whole number of that.
-inline int SwiGluWidth(const SwiGluArgs& args) {
+inline int ActivateWidth(const ActivateArgs& args) {
   const int width = args.type == ElementType::kF32 ? 4 : 8;
   return args.intermediate % width == 0 ? width : 4;
 }
+
+// Before RopeSend, which then adds no bias: to q, k and v in place the bias, then all within +-clip, then the norm of q
+// and k.
+struct QkNormArgs {
+  ElementType type = ElementType::kF32;
+  unsigned bucket = 0;
+  const StepState* state = nullptr;
+  enum class Norm {
+    kNone,
+    kHead,  // of each head: q_norm and k_norm are [head_dim]
+    kRow,   // of all heads of q, and all of k: [heads * head_dim] and [kv_heads * head_dim]
+  };
+  Norm norm = Norm::kNone;
+  int heads = 0, kv_heads = 0;
+  int head_dim = 0;             // even, up to kQkHeadDimMax
+  const float* bias = nullptr;  // of a row of qkv; may be null
+  float clip = 0;               // 0: not
+  const float *q_norm = nullptr, *k_norm = nullptr;
+  float epsilon = 0;
+  void* qkv = nullptr;  // T [bucket][(heads + 2 kv_heads) * head_dim]
+  KernelStamps stamps = {};
+};
+inline constexpr int kQkHeadDimMax = 256;
 
 // What a row looks like on the wire: heads of head_dim elements W, each padded with zeros to padded_head_dim.
 struct WireRows {
@@ -173,8 +230,8 @@ struct WireRows {
   int head_dim = 0, padded_head_dim = 0;
 };
 
-// q and k rotated, v as it is, into the send areas of their homes: a hop row is q of all heads, then k, then v. The
-// last block publishes that the stage is over.
+// q and k rotated, where there are cosines and sines, v as it is, into the send areas of their homes: a hop row is q of
+// all heads, then k, then v. The last block publishes that the stage is over.
 struct RopeSendArgs {
   ElementType type = ElementType::kF32;
   unsigned bucket = 0;
@@ -184,9 +241,11 @@ struct RopeSendArgs {
   const StepArea* areas = nullptr;  // device
   unsigned stage = 0;
   WireRows wire;
-  const void* qkv = nullptr;                         // T [bucket][(heads + 2 kv_heads) * head_dim]
-  const float* bias = nullptr;                       // of a row of qkv; may be null
-  const float *cosines = nullptr, *sines = nullptr;  // [position][head_dim / 2]; pairs are (i, i + head_dim / 2)
+  const void* qkv = nullptr;    // T [bucket][(heads + 2 kv_heads) * head_dim]
+  const float* bias = nullptr;  // of a row of qkv; may be null
+  // [position][head_dim / 2]; pairs are (i, i + head_dim / 2). Those of q may be scaled, too. Null: not rotated.
+  const float *q_cosines = nullptr, *q_sines = nullptr;
+  const float *k_cosines = nullptr, *k_sines = nullptr;
   KernelStamps stamps = {};
   const StageStamps* times = nullptr;  // device; goes to the board with the stage, if it is timed
 };
@@ -228,6 +287,17 @@ struct GatherLogitRowsArgs {
   void* out = nullptr;           // T [bucket][hidden]
 };
 
+// logits = cap * tanh(logits / cap), of logit rows first to first + bucket of the step, as far as it has them.
+struct SoftCapArgs {
+  unsigned bucket = 0;
+  const StepState* state = nullptr;
+  unsigned first = 0;
+  float* logits = nullptr;  // [bucket][vocab]
+  int vocab = 0;
+  float cap = 0;  // more than 0
+};
+inline constexpr unsigned kSoftCapPacks = 4;  // of four logits each, that a thread has
+
 // One thread: says that the stage is over, after all that was launched before.
 struct PublishArgs {
   StepBoard* board = nullptr;  // pinned
@@ -238,11 +308,14 @@ struct PublishArgs {
 
 LaunchShape ShapeOf(const EmbedNormArgs& args);
 LaunchShape ShapeOf(const BiasNormArgs& args);
-LaunchShape ShapeOf(const SwiGluArgs& args);
+LaunchShape ShapeOf(const JoinNormArgs& args);
+LaunchShape ShapeOf(const ActivateArgs& args);
+LaunchShape ShapeOf(const QkNormArgs& args);
 LaunchShape ShapeOf(const RopeSendArgs& args);
 LaunchShape ShapeOf(const WaitArgs& args);
 LaunchShape ShapeOf(const GatherOutputsArgs& args);
 LaunchShape ShapeOf(const GatherLogitRowsArgs& args);
+LaunchShape ShapeOf(const SoftCapArgs& args);
 LaunchShape ShapeOf(const PublishArgs& args);
 
 }  // namespace fastdecode

@@ -50,11 +50,15 @@ TEST_P(HomeKernelsTest, RopeSend) {
     TypedArray qkv(type(), size_t{bucket} * elements), bias(kF32, elements);
     qkv.FillNormals(&random_, 2);
     bias.FillNormals(&random_, 1);
-    TypedArray cosines(kF32, kPositions * half), sines(kF32, kPositions * half);
-    for (int i = 0; i < kPositions * half; ++i) {
+    // Of q, which are scaled, too, and of k; one of either is not rotated in some trials.
+    const size_t angles = static_cast<size_t>(kPositions) * half;
+    TypedArray cosines[2] = {{kF32, angles}, {kF32, angles}}, sines[2] = {{kF32, angles}, {kF32, angles}};
+    const bool rotates[2] = {trial % 5 != 1, trial % 7 != 1};
+    for (size_t i = 0; i < 2 * angles; ++i) {
       const double angle = std::uniform_real_distribution<double>(0, 2 * std::numbers::pi)(random_);
-      cosines.Set(i, static_cast<float>(std::cos(angle)));
-      sines.Set(i, static_cast<float>(std::sin(angle)));
+      const double scale = i < angles ? 1.25 : 1;
+      cosines[i / angles].Set(i % angles, static_cast<float>(scale * std::cos(angle)));
+      sines[i / angles].Set(i % angles, static_cast<float>(scale * std::sin(angle)));
     }
     StepBoard board;
     StepState state = {.first = 500, .rows = rows};
@@ -69,8 +73,10 @@ TEST_P(HomeKernelsTest, RopeSend) {
                                .wire = wire,
                                .qkv = qkv.data(),
                                .bias = biased ? bias.floats() : nullptr,
-                               .cosines = cosines.floats(),
-                               .sines = sines.floats()},
+                               .q_cosines = rotates[0] ? cosines[0].floats() : nullptr,
+                               .q_sines = rotates[0] ? sines[0].floats() : nullptr,
+                               .k_cosines = rotates[1] ? cosines[1].floats() : nullptr,
+                               .k_sines = rotates[1] ? sines[1].floats() : nullptr},
                   NextOrder());
     EXPECT_EQ(board.ready, 503u);
     EXPECT_EQ(state.blocks_over, 0u);
@@ -88,11 +94,12 @@ TEST_P(HomeKernelsTest, RopeSend) {
           return qkv[r * elements + at] + (biased ? double{bias[at]} : 0);
         };
         for (int i = 0; i < half; ++i) {
-          const bool rotated = h < wire.heads + wire.kv_heads;
-          const double cosine = rotated ? cosines[static_cast<size_t>(place.position) * half + i] : 1;
-          const double sine = rotated ? sines[static_cast<size_t>(place.position) * half + i] : 0;
+          const int which = h < wire.heads ? 0 : 1;
+          const bool rotated = h < wire.heads + wire.kv_heads && rotates[which];
+          const double cosine = rotated ? cosines[which][static_cast<size_t>(place.position) * half + i] : 1;
+          const double sine = rotated ? sines[which][static_cast<size_t>(place.position) * half + i] : 0;
           const double a = in(i), b = in(half + i);
-          const double bound = ErrorBound(wire.type, std::abs(a) + std::abs(b), 2);
+          const double bound = ErrorBound(wire.type, (std::abs(a) + std::abs(b)) * (which == 0 ? 1.25 : 1), 2);
           ASSERT_NEAR(sent[to + i], a * cosine - b * sine, bound) << "row " << r << " head " << h << " " << i;
           ASSERT_NEAR(sent[to + half + i], b * cosine + a * sine, bound) << "row " << r << " head " << h << " " << i;
         }

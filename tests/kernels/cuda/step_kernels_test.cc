@@ -90,8 +90,7 @@ TEST_P(StepKernelsTest, EmbedNorm) {
                                 .state = &state,
                                 .rows = rows.data(),
                                 .embedding = embedding.data(),
-                                .norm = norm.floats(),
-                                .epsilon = 1e-5f,
+                                .norm = {RowNorm::Kind::kRms, norm.floats(), nullptr, 1e-5f},
                                 .hidden = hidden,
                                 .x = x.floats(),
                                 .normed = normed.data()},
@@ -171,14 +170,14 @@ TEST_P(StepKernelsTest, SwiGlu) {
     gate_bias.FillNormals(&random_, 1);
     up_bias.FillNormals(&random_, 1);
     const bool gate_biased = trial % 3 != 0, up_biased = trial % 3 == 1;
-    EmulateKernel(SwiGluArgs{.type = type(),
-                             .bucket = bucket_,
-                             .state = &state_,
-                             .gate_up = gate_up.data(),
-                             .gate_bias = gate_biased ? gate_bias.floats() : nullptr,
-                             .up_bias = up_biased ? up_bias.floats() : nullptr,
-                             .intermediate = n,
-                             .out = out.data()},
+    EmulateKernel(ActivateArgs{.type = type(),
+                               .bucket = bucket_,
+                               .state = &state_,
+                               .gate_up = gate_up.data(),
+                               .gate_bias = gate_biased ? gate_bias.floats() : nullptr,
+                               .up_bias = up_biased ? up_bias.floats() : nullptr,
+                               .intermediate = n,
+                               .out = out.data()},
                   NextOrder());
     for (size_t r = 0; r < state_.rows; ++r) {
       for (int i = 0; i < n; ++i) {
@@ -205,12 +204,12 @@ TEST_P(StepKernelsTest, SwiGluOverTheWholeRange) {
   }
   gate_up.Set(0, NAN);
   state_ = {.rows = 1};
-  EmulateKernel(SwiGluArgs{.type = type(),
-                           .bucket = 1,
-                           .state = &state_,
-                           .gate_up = gate_up.data(),
-                           .intermediate = kGates,
-                           .out = out.data()});
+  EmulateKernel(ActivateArgs{.type = type(),
+                             .bucket = 1,
+                             .state = &state_,
+                             .gate_up = gate_up.data(),
+                             .intermediate = kGates,
+                             .out = out.data()});
   EXPECT_TRUE(std::isnan(out[0]));
   for (int i = 1; i < kGates; ++i) {
     const double gate = gate_up[i], expected = gate / (1 + std::exp(-gate));
@@ -227,7 +226,7 @@ TEST_P(StepKernelsTest, SwiGluOfWhatIsTooLarge) {
     gate_up.Set(4 + i, i % 2 == 0 ? 1000 : -1000);
   }
   state_ = {.rows = 1};
-  EmulateKernel(SwiGluArgs{
+  EmulateKernel(ActivateArgs{
       .type = type(), .bucket = 1, .state = &state_, .gate_up = gate_up.data(), .intermediate = 4, .out = out.data()});
   for (int i = 0; i < 4; ++i) {
     const double exact = i % 2 == 0 ? 1e6 : -1e6;

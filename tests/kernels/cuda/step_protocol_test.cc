@@ -58,13 +58,23 @@ class StepProtocolTest : public testing::Test {
 
   // The GPU's part.
   void Embed() {
-    EmulateKernel(EmbedNormArgs{kF32, kBucket, &board_, board_rows_, Areas(), &state_, rows_, embedding_.data(),
-                                norm_.floats(), 1e-5f, kHidden, x_.floats(), normed_.data()},
+    EmulateKernel(EmbedNormArgs{.type = kF32,
+                                .bucket = kBucket,
+                                .board = &board_,
+                                .board_rows = board_rows_,
+                                .areas = Areas(),
+                                .state = &state_,
+                                .rows = rows_,
+                                .embedding = embedding_.data(),
+                                .norm = {RowNorm::Kind::kRms, norm_.floats(), nullptr, 1e-5f},
+                                .hidden = kHidden,
+                                .x = x_.floats(),
+                                .normed = normed_.data()},
                   NextOrder());
   }
   void Send(unsigned stage, const EmulatorOptions& options) {
     EmulateKernel(RopeSendArgs{kF32, kBucket, &board_, &state_, rows_, areas_, stage, kWire, qkv_.data(), nullptr,
-                               cosines_.floats(), sines_.floats()},
+                               cosines_.floats(), sines_.floats(), cosines_.floats(), sines_.floats()},
                   options);
   }
   void Wait(unsigned stage, uint64_t bound_ns) {
