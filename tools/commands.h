@@ -15,6 +15,7 @@ void AddSynth(CLI::App& program);
 void AddBench(CLI::App& program);
 void AddLatency(CLI::App& program);
 void AddDoctor(CLI::App& program);
+void AddInspect(CLI::App& program);
 void AddTemplate(CLI::App& program);
 void AddCompletion(CLI::App& program);
 

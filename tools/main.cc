@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   fastdecode::AddBench(program);
   fastdecode::AddLatency(program);
   fastdecode::AddDoctor(program);
+  fastdecode::AddInspect(program);
   fastdecode::AddTemplate(program);
   fastdecode::AddCompletion(program);
   fastdecode::RefuseEmptyValues(program);

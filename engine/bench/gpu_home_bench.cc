@@ -102,17 +102,18 @@ absl::Status GpuHomeBench::Place(int sequences, int context) {
   return RunBenchStep(loaded_.spart.get(), &table_, nullptr).status();
 }
 
-absl::StatusOr<double> GpuHomeBench::RunAttention(int times) {
-  return probe_.MeasureAttention(table_.rows, times);
-}
+absl::StatusOr<double> GpuHomeBench::RunAttention(int times) { return probe_.MeasureAttention(table_.rows, times); }
 
 uint64_t GpuHomeBench::kv_bytes(int sequences, int context) const {
   const KvType type = static_cast<KvType>(loaded_.shape.kv_type);
-  const int window = static_cast<int>(loaded_.shape.sliding_window),
-            seen = window > 0 ? std::min(context, window) : context;
-  const size_t pages = static_cast<size_t>(seen + kPageTokens - 1) / kPageTokens;
+  uint64_t pages = 0;  // of a sequence, in all layers
+  for (uint32_t layer = 0; layer < loaded_.shape.layers; ++layer) {
+    const auto window = static_cast<int>(loaded_.shape.sliding_window);
+    const int seen = loaded_.shape.windowed(layer) ? std::min(context, window) : context;
+    pages += static_cast<uint64_t>(seen + kPageTokens - 1) / kPageTokens;
+  }
   const size_t page_bytes = loaded_.shape.kv_heads * GpuHeadBytes(type, static_cast<int>(loaded_.shape.head_dim));
-  return pages * page_bytes * loaded_.shape.layers * static_cast<uint64_t>(sequences);
+  return pages * page_bytes * static_cast<uint64_t>(sequences);
 }
 
 // The step's next rows, of `layers` layers that are there, to where a link's segments would lie. False: there is none.

@@ -159,8 +159,7 @@ RPartBench::RPartBench(const RPartBenchOptions& options, const RPartShape& shape
       random_kv_(shape.attention(), SelectAttention(options.isa, shape.attention()), &pool_) {
   served_.team = team_.get();
   work_.shape = shape_;
-  work_.attention = shape_.attention();
-  work_.kernels = SelectAttention(options.isa, work_.attention);
+  work_.kernels = SelectAttention(options.isa, shape_.attention());
   work_.pool = &pool_;
   work_.workspace = &workspace_;
   work_.served = &served_;
@@ -308,7 +307,8 @@ absl::Status RPartBench::RunHops(ChunkTimes* parts) {
     header.layer = static_cast<uint16_t>(layer);
     if (const char* error = micro_batch_.Check(header)) return Fault(error);
     if (const char* error = micro_batch_.Prepare(header, &table_)) return Fault(error);
-    work_.plan = &micro_batch_.plan();
+    work_.plan = &micro_batch_.plan(layer);
+    work_.attention = shape_.attention(layer);
     work_.entries = micro_batch_.entries();
     work_.layer = static_cast<int>(layer);
     if (parts == nullptr) {
@@ -317,7 +317,7 @@ absl::Status RPartBench::RunHops(ChunkTimes* parts) {
       RunParts(parts);
     }
     micro_batch_.Finish(layer);
-    kv_bytes_per_step_ += micro_batch_.plan().kv_bytes();
+    kv_bytes_per_step_ += work_.plan->kv_bytes();
   }
   if (micro_batch_.ReportBadEntry() != nullptr) return Fault("a sequence cannot be computed");
   return absl::OkStatus();

@@ -75,7 +75,7 @@ class RPartBench {
   uint32_t sequences() const { return static_cast<uint32_t>(sequences_.size()); }
   const char* kernel_name() const { return work_.kernels.name; }
   // What its arithmetic is compared with.
-  DotLoop dot_loop() const { return SelectDotLoop(options_.isa, work_.attention, options_.of_prompts); }
+  DotLoop dot_loop() const { return SelectDotLoop(options_.isa, shape_.attention(), options_.of_prompts); }
   // Of the last hop, [rows][heads][head_size]. REQUIRES: a step was run.
   std::span<const std::byte> o() const { return {work_.o, micro_batch_.roster().rows() * shape_.reply_row_bytes()}; }
   // Of the whole pool, as the last step's hops left it. REQUIRES: a step was run.

@@ -76,14 +76,4 @@ void ConvertTo(ElementType type, const TensorView& tensor, int64_t first, int64_
   }
 }
 
-std::vector<float> ReadF32(const TensorView& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.elements()));
-  ConvertToF32(tensor, 0, tensor.elements(), values.data());
-  return values;
-}
-
-std::vector<float> ReadF32(const std::optional<TensorView>& tensor) {
-  return tensor ? ReadF32(*tensor) : std::vector<float>();
-}
-
 }  // namespace fastdecode

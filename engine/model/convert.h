@@ -2,8 +2,6 @@
 #define FASTDECODE_ENGINE_MODEL_CONVERT_H_
 
 #include <cstdint>
-#include <optional>
-#include <vector>
 
 #include "engine/model/safetensors.h"
 #include "kernels/float_types.h"
@@ -19,11 +17,6 @@ void ConvertToF32(const TensorView& tensor, int64_t first, int64_t count, float*
 // As that, rounded to the element type; fp16 cannot hold what is larger than 65504 and takes that instead. A type that
 // the tensor has already is copied.
 void ConvertTo(ElementType type, const TensorView& tensor, int64_t first, int64_t count, void* out);
-
-// The whole tensor.
-std::vector<float> ReadF32(const TensorView& tensor);
-// Nothing where there is none.
-std::vector<float> ReadF32(const std::optional<TensorView>& tensor);
 
 }  // namespace fastdecode
 

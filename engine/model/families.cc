@@ -1,174 +1,367 @@
 #include "engine/model/families.h"
 
-#include <string_view>
+#include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "numa/check.h"
+#include "engine/model/family_tensors.h"
 
 namespace fastdecode {
 namespace {
 
-constexpr TensorName kLlamaTensors[] = {
-    {TensorRole::kEmbedding, "model.embed_tokens.weight"},
-    {TensorRole::kAttentionNorm, "model.layers.*.input_layernorm.weight"},
-    {TensorRole::kQ, "model.layers.*.self_attn.q_proj.weight"},
-    {TensorRole::kK, "model.layers.*.self_attn.k_proj.weight"},
-    {TensorRole::kV, "model.layers.*.self_attn.v_proj.weight"},
-    {TensorRole::kO, "model.layers.*.self_attn.o_proj.weight"},
-    {TensorRole::kMlpNorm, "model.layers.*.post_attention_layernorm.weight"},
-    {TensorRole::kGate, "model.layers.*.mlp.gate_proj.weight"},
-    {TensorRole::kUp, "model.layers.*.mlp.up_proj.weight"},
-    {TensorRole::kDown, "model.layers.*.mlp.down_proj.weight"},
-    {TensorRole::kQBias, "model.layers.*.self_attn.q_proj.bias"},
-    {TensorRole::kKBias, "model.layers.*.self_attn.k_proj.bias"},
-    {TensorRole::kVBias, "model.layers.*.self_attn.v_proj.bias"},
-    {TensorRole::kOBias, "model.layers.*.self_attn.o_proj.bias"},
-    {TensorRole::kGateBias, "model.layers.*.mlp.gate_proj.bias"},
-    {TensorRole::kUpBias, "model.layers.*.mlp.up_proj.bias"},
-    {TensorRole::kDownBias, "model.layers.*.mlp.down_proj.bias"},
-    {TensorRole::kFinalNorm, "model.norm.weight"},
-    {TensorRole::kHead, "lm_head.weight"},
-};
+using namespace family_tensors;
 
-// Older exports wrote the rotary frequencies, which follow from the config.
-constexpr const char* kLlamaIgnored[] = {"model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"};
+// Fields, defaults and traits are those of transformers 5.24: models/*/configuration_*.py for the first
+// two, models/*/modeling_*.py for the last.
 
-constexpr Family kFamilies[] = {
+constexpr NormSpec kOnePlusNorm = {.one_plus = true};
+constexpr NormSpec kLayerNorm = {.kind = NormSpec::Kind::kLayer, .bias = true};
+
+const Family kFamilies[] = {
     {.model_type = "llama",
-     .architecture = "LlamaForCausalLM",
+     .architectures = {"LlamaForCausalLM"},
      // attention_bias puts a bias on q, k, v and o.
      .fields = {.attention_bias = "attention_bias", .attention_output_bias = "attention_bias", .mlp_bias = "mlp_bias"},
      .defaults = {.kv_heads_are_heads = true},
-     .tensors = kLlamaTensors,
-     .ignored_tensors = kLlamaIgnored},
+     .tensors = kLlamaTensors},
     {.model_type = "mistral",
-     .architecture = "MistralForCausalLM",
+     .architectures = {"MistralForCausalLM", "Mistral3ForConditionalGeneration"},
      .fields = {.sliding_window = "sliding_window"},
      .defaults = {.sliding_window = 4096},
-     .tensors = kLlamaTensors,
-     .ignored_tensors = kLlamaIgnored},
+     .tensors = kWrappedTensors},
+    {.model_type = "ministral3",
+     .architectures = {"Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"},
+     .fields = {.sliding_window = "sliding_window"},
+     .defaults = {.kv_heads = 8, .head_dim = 128, .norm_epsilon = 1e-5},
+     .traits = {.position_scales_queries = true},
+     .tensors = kWrappedTensors},
+    {.model_type = "ministral",
+     .architectures = {"MinistralForCausalLM"},
+     .fields = {.sliding_window = "sliding_window"},
+     .defaults = {.kv_heads = 8, .norm_epsilon = 1e-6, .sliding_window = 4096},
+     .traits = {.reads_layer_types = true},
+     .tensors = kLlamaTensors},
+    {.model_type = "qwen2",
+     .architectures = {"Qwen2ForCausalLM"},
+     .fields = {.sliding_window = "sliding_window",
+                .use_sliding_window = "use_sliding_window",
+                .max_window_layers = "max_window_layers"},
+     .defaults = {.kv_heads = 32, .norm_epsilon = 1e-6, .attention_bias = true, .sliding_window = 4096},
+     .traits = {.windows = WindowLayers::kFromLayer, .reads_layer_types = true},
+     .tensors = kLlamaTensors},
+    {.model_type = "qwen3",
+     .architectures = {"Qwen3ForCausalLM"},
+     .fields = {.attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .sliding_window = "sliding_window",
+                .use_sliding_window = "use_sliding_window",
+                .max_window_layers = "max_window_layers"},
+     .defaults = {.kv_heads = 32, .head_dim = 128, .norm_epsilon = 1e-6, .sliding_window = 4096},
+     .traits = {.qk_norm = ModelSpec::QkNorm::kHead, .windows = WindowLayers::kFromLayer, .reads_layer_types = true},
+     .tensors = kLlamaTensors},
+    {.model_type = "smollm3",
+     .architectures = {"SmolLM3ForCausalLM"},
+     .fields = {.attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .mlp_bias = "mlp_bias",
+                .sliding_window = "sliding_window",
+                .use_sliding_window = "use_sliding_window",
+                .no_rope_layers = "no_rope_layers",
+                .no_rope_interval = "no_rope_layer_interval"},
+     .defaults = {.kv_heads = 4, .norm_epsilon = 1e-6, .tied_embeddings = true, .theta = 2000000.0},
+     .traits = {.windows = WindowLayers::kUnrotated, .reads_layer_types = true, .rotated = RotatedLayers::kListed},
+     .tensors = kLlamaTensors},
+    {.model_type = "granite",
+     .architectures = {"GraniteForCausalLM"},
+     .fields = {.attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .mlp_bias = "mlp_bias",
+                .attention_multiplier = "attention_multiplier",
+                .embedding_multiplier = "embedding_multiplier",
+                .residual_multiplier = "residual_multiplier",
+                .logit_divisor = "logits_scaling"},
+     .defaults = {.kv_heads_are_heads = true, .norm_epsilon = 1e-6},
+     .tensors = kLlamaTensors},
+    {.model_type = "seed_oss",
+     .architectures = {"SeedOssForCausalLM"},
+     .fields = {.attention_bias = "attention_bias",
+                .attention_output_bias = "attention_out_bias",
+                .mlp_bias = "mlp_bias"},
+     .defaults = {.kv_heads = 8, .head_dim = 128, .norm_epsilon = 1e-6, .attention_bias = true},
+     .tensors = kLlamaTensors},
+    {.model_type = "phi3",
+     .architectures = {"Phi3ForCausalLM"},
+     .fields = {.sliding_window = "sliding_window"},
+     .defaults = {.kv_heads_are_heads = true, .norm_epsilon = 1e-5, .original_context = 4096},
+     .traits = {.yarn_is_longrope = true},
+     .tensors = {{kEnds, kFusedAttention, kFusedMlp, kNormsBefore}, kModelPrefix, kFrequencies}},
+    {.model_type = "gemma",
+     .architectures = {"GemmaForCausalLM"},
+     .fields = {.attention_bias = "attention_bias", .attention_output_bias = "attention_bias"},
+     .defaults = {.kv_heads = 16,
+                  .head_dim = 256,
+                  .norm_epsilon = 1e-6,
+                  .activation = "gelu_pytorch_tanh",
+                  .tied_embeddings = true},
+     .fixed = {{{"use_bidirectional_attention", false}}},
+     .traits = {.norm = kOnePlusNorm, .scales_embedding = true, .gelu_is_tanh = true},
+     .tensors = kLlamaTensors},
+    {.model_type = "gemma2",
+     .architectures = {"Gemma2ForCausalLM"},
+     .fields = {.activation = "hidden_activation",
+                .attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .sliding_window = "sliding_window",
+                .attention_scalar = "query_pre_attn_scalar",
+                .attention_cap = "attn_logit_softcapping",
+                .logit_cap = "final_logit_softcapping"},
+     .defaults = {.kv_heads = 4,
+                  .head_dim = 256,
+                  .norm_epsilon = 1e-6,
+                  .activation = "gelu_pytorch_tanh",
+                  .tied_embeddings = true,
+                  .sliding_window = 4096,
+                  .window_pattern = 2,
+                  .attention_scalar = 256,
+                  .attention_cap = 50,
+                  .logit_cap = 30},
+     .fixed = {{{"use_bidirectional_attention", false}}},
+     .traits = {.norm = kOnePlusNorm,
+                .norm_after = true,
+                .windows = WindowLayers::kPattern,
+                .reads_layer_types = true,
+                .scales_embedding = true},
+     .tensors = kNormsAfterTensors},
+    {.model_type = "gemma3_text",
+     .architectures = {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"},
+     // attn_logit_softcapping is stored, and not applied.
+     .fields = {.activation = "hidden_activation",
+                .attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .local_theta = "rope_local_base_freq",
+                .sliding_window = "sliding_window",
+                .window_pattern = "sliding_window_pattern",
+                .attention_scalar = "query_pre_attn_scalar",
+                .logit_cap = "final_logit_softcapping"},
+     // Wrappers leave out of text_config what is so anyway.
+     .defaults = {.hidden = 2304,
+                  .heads = 8,
+                  .intermediate = 9216,
+                  .vocab = 262208,
+                  .max_context = 131072,
+                  .layers = 26,
+                  .kv_heads = 4,
+                  .head_dim = 256,
+                  .norm_epsilon = 1e-6,
+                  .activation = "gelu_pytorch_tanh",
+                  .tied_embeddings = true,
+                  .theta = 1000000.0,
+                  .sliding_window = 4096,
+                  .window_pattern = 6,
+                  .attention_scalar = 256},
+     .fixed = {{{"use_bidirectional_attention", false}}},
+     .traits = {.norm = kOnePlusNorm,
+                .norm_after = true,
+                .qk_norm = ModelSpec::QkNorm::kHead,
+                .positions = Positions::kRopePerKind,
+                .windows = WindowLayers::kPattern,
+                .reads_layer_types = true,
+                .scales_embedding = true},
+     .tensors = {{kEnds, kAttention, kMlp, kNormsAfter}, kWrappedPrefixes, kTowers}},
+    {.model_type = "olmo",
+     .architectures = {"OlmoForCausalLM"},
+     .fields = {.norm_epsilon = nullptr,
+                .attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .clip_qkv = "clip_qkv"},
+     .defaults = {.kv_heads_are_heads = true, .norm_epsilon = 1e-5},
+     .traits = {.norm = {.kind = NormSpec::Kind::kLayer, .weight = false}},
+     .tensors = kLlamaTensors},
+    {.model_type = "olmo2",
+     .architectures = {"Olmo2ForCausalLM"},
+     .fields = {.attention_bias = "attention_bias", .attention_output_bias = "attention_bias"},
+     .defaults = {.kv_heads_are_heads = true, .norm_epsilon = 1e-5},
+     .traits = {.norm_before = false, .norm_after = true, .qk_norm = ModelSpec::QkNorm::kRow},
+     .tensors = kNormsAfterTensors},
+    {.model_type = "olmo3",
+     .architectures = {"Olmo3ForCausalLM"},
+     .fields = {.attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .sliding_window = "sliding_window"},
+     .defaults = {.kv_heads_are_heads = true,
+                  .norm_epsilon = 1e-5,
+                  .theta = 500000.0,
+                  .local_theta = 500000.0,
+                  .sliding_window = 4096,
+                  .window_pattern = 4},
+     .traits = {.norm_before = false,
+                .norm_after = true,
+                .qk_norm = ModelSpec::QkNorm::kRow,
+                .positions = Positions::kRopePerKind,
+                .windows = WindowLayers::kPattern,
+                .reads_layer_types = true},
+     .tensors = kNormsAfterTensors},
+    {.model_type = "exaone4",
+     .architectures = {"Exaone4ForCausalLM"},
+     .fields = {.sliding_window = "sliding_window", .window_pattern = "sliding_window_pattern"},
+     .defaults = {.kv_heads = 32, .norm_epsilon = 1e-5, .sliding_window = 4096, .window_pattern = 4},
+     .traits = {.norm_before = false,
+                .norm_after = true,
+                .qk_norm = ModelSpec::QkNorm::kHead,
+                .windows = WindowLayers::kPattern,
+                .reads_layer_types = true,
+                .rotated = RotatedLayers::kWindowed},
+     .tensors = kNormsAfterTensors},
+    {.model_type = "glm",
+     .architectures = {"GlmForCausalLM"},
+     .fields = {.attention_bias = "attention_bias"},
+     .defaults =
+         {.kv_heads = 2, .head_dim = 128, .norm_epsilon = 1.5625e-7, .attention_bias = true, .rotary_share = 0.5},
+     .traits = {.interleaved_rope = true},
+     .tensors = {{kEnds, kAttention, kFusedMlp, kNormsBefore}, kModelPrefix, kFrequencies}},
+    {.model_type = "glm4",
+     .architectures = {"Glm4ForCausalLM"},
+     .fields = {.attention_bias = "attention_bias"},
+     .defaults =
+         {.kv_heads = 2, .head_dim = 128, .norm_epsilon = 1.5625e-7, .attention_bias = true, .rotary_share = 0.5},
+     .traits = {.norm_after = true, .interleaved_rope = true},
+     .tensors = {{kEnds, kAttention, kFusedMlp, kGlm4Norms}, kModelPrefix, kFrequencies}},
+    {.model_type = "cohere",
+     .architectures = {"CohereForCausalLM"},
+     .fields = {.norm_epsilon = "layer_norm_eps",
+                .attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .logit_multiplier = "logit_scale"},
+     .defaults = {.kv_heads_are_heads = true,
+                  .norm_epsilon = 1e-5,
+                  .tied_embeddings = true,
+                  .theta = 500000.0,
+                  .logit_multiplier = 0.0625},
+     .fixed = {{{"use_qk_norm", false}}},
+     .traits = {.norm = {.kind = NormSpec::Kind::kLayer}, .parallel = true, .one_norm = true, .interleaved_rope = true},
+     .tensors = kLlamaTensors},
+    {.model_type = "cohere2",
+     .architectures = {"Cohere2ForCausalLM"},
+     .fields = {.norm_epsilon = "layer_norm_eps",
+                .attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .sliding_window = "sliding_window",
+                .window_pattern = "sliding_window_pattern",
+                .logit_multiplier = "logit_scale"},
+     .defaults = {.kv_heads_are_heads = true,
+                  .norm_epsilon = 1e-5,
+                  .tied_embeddings = true,
+                  .sliding_window = 4096,
+                  .window_pattern = 4,
+                  .logit_multiplier = 0.0625},
+     .traits = {.norm = {.kind = NormSpec::Kind::kLayer},
+                .parallel = true,
+                .one_norm = true,
+                .interleaved_rope = true,
+                .windows = WindowLayers::kPattern,
+                .reads_layer_types = true,
+                .rotated = RotatedLayers::kWindowed},
+     .tensors = kLlamaTensors},
+    {.model_type = "nemotron",
+     .architectures = {"NemotronForCausalLM"},
+     .fields = {.norm_epsilon = "norm_eps",
+                .attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .mlp_bias = "mlp_bias"},
+     .defaults = {.kv_heads_are_heads = true, .norm_epsilon = 1e-5, .activation = "relu2", .rotary_share = 0.5},
+     .traits = {.norm = {.kind = NormSpec::Kind::kLayer, .bias = true, .one_plus = true}, .gated = false},
+     .tensors = kLlamaTensors},
+    {.model_type = "starcoder2",
+     .architectures = {"Starcoder2ForCausalLM"},
+     .fields = {.norm_epsilon = "norm_epsilon",
+                .attention_bias = "use_bias",
+                .attention_output_bias = "use_bias",
+                .mlp_bias = "use_bias",
+                .sliding_window = "sliding_window"},
+     .defaults = {.kv_heads = 2,
+                  .norm_epsilon = 1e-5,
+                  .activation = "gelu_pytorch_tanh",
+                  .tied_embeddings = true,
+                  .attention_bias = true,
+                  .attention_output_bias = true,
+                  .mlp_bias = true},
+     .traits = {.norm = kLayerNorm, .gated = false},
+     .tensors = {{kEnds, kAttention, kStarcoderMlp, kNormsBefore}, kModelPrefix, kFrequencies}},
+    {.model_type = "opt",
+     .architectures = {"OPTForCausalLM"},
+     .fields = {.kv_heads = nullptr,
+                .head_dim = nullptr,
+                .intermediate = "ffn_dim",
+                .norm_epsilon = nullptr,
+                .activation = "activation_function",
+                .attention_bias = "enable_bias",
+                .attention_output_bias = "enable_bias",
+                .mlp_bias = "enable_bias",
+                .norm_before = "do_layer_norm_before",
+                .norm_weight = "layer_norm_elementwise_affine",
+                .embedding_width = "word_embed_proj_dim"},
+     .defaults = {.norm_epsilon = 1e-5,
+                  .activation = "relu",
+                  .tied_embeddings = true,
+                  .attention_bias = true,
+                  .attention_output_bias = true,
+                  .mlp_bias = true},
+     .fixed = {{{"_remove_final_layer_norm", false}}},
+     .traits = {.norm = kLayerNorm, .gated = false, .positions = Positions::kLearned, .position_offset = 2},
+     .tensors = {{kOpt}, kOptPrefixes, {}}},
+    {.model_type = "gpt_neox",
+     .architectures = {"GPTNeoXForCausalLM"},
+     .fields = {.kv_heads = nullptr,
+                .head_dim = nullptr,
+                .norm_epsilon = "layer_norm_eps",
+                .attention_bias = "attention_bias",
+                .attention_output_bias = "attention_bias",
+                .theta = "rotary_emb_base",
+                .rotary_share = "rotary_pct",
+                .parallel = "use_parallel_residual"},
+     .defaults = {.norm_epsilon = 1e-5,
+                  .activation = "gelu",
+                  .attention_bias = true,
+                  .attention_output_bias = true,
+                  .mlp_bias = true,
+                  .rotary_share = 0.25},
+     .traits = {.norm = kLayerNorm, .parallel = true, .gated = false},
+     .tensors = {{kGptNeox}, kNeoxPrefix, kNeoxIgnored}},
+    {.model_type = "gpt2",
+     .architectures = {"GPT2LMHeadModel"},
+     .fields = {.layers = "n_layer",
+                .hidden = "n_embd",
+                .heads = "n_head",
+                .kv_heads = nullptr,
+                .head_dim = nullptr,
+                .intermediate = "n_inner",
+                .max_context = "n_positions",
+                .norm_epsilon = "layer_norm_epsilon",
+                .activation = "activation_function"},
+     .defaults = {.norm_epsilon = 1e-5,
+                  .activation = "gelu_new",
+                  .tied_embeddings = true,
+                  .attention_bias = true,
+                  .attention_output_bias = true,
+                  .mlp_bias = true},
+     .fixed = {{{"scale_attn_weights", true}, {"scale_attn_by_inverse_layer_idx", false}}},
+     .traits = {.norm = kLayerNorm, .gated = false, .positions = Positions::kLearned, .intermediate_is_4_hidden = true},
+     .tensors = {{kGpt2}, kGpt2Prefixes, kGpt2Ignored}},
 };
-
-bool IsLayerPattern(std::string_view pattern) { return pattern.find('*') != std::string_view::npos; }
-
-std::string NameInLayer(std::string_view pattern, int layer) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return std::string(pattern);
-  return std::string(pattern.substr(0, star)) + std::to_string(layer) + std::string(pattern.substr(star + 1));
-}
-
-// True if '*' of the pattern stands for one or more digits of the name.
-bool Matches(std::string_view pattern, std::string_view name) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == name;
-  const std::string_view tail = pattern.substr(star + 1);
-  if (name.size() <= star + tail.size() || !name.starts_with(pattern.substr(0, star)) || !name.ends_with(tail)) {
-    return false;
-  }
-  const std::string_view digits = name.substr(star, name.size() - star - tail.size());
-  return digits.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-bool Has(const ModelSpec& spec, TensorRole role) {
-  switch (role) {
-    case TensorRole::kQBias:
-    case TensorRole::kKBias:
-    case TensorRole::kVBias:
-      return spec.attention_bias;
-    case TensorRole::kOBias:
-      return spec.attention_output_bias;
-    case TensorRole::kGateBias:
-    case TensorRole::kUpBias:
-    case TensorRole::kDownBias:
-      return spec.mlp_bias;
-    case TensorRole::kHead:
-      return !spec.tied_embeddings;
-    default:
-      return true;
-  }
-}
-
-std::vector<int64_t> ShapeOf(const ModelSpec& spec, TensorRole role) {
-  const int64_t hidden = spec.hidden;
-  const int64_t q_width = int64_t{spec.heads} * spec.head_dim;
-  const int64_t kv_width = int64_t{spec.kv_heads} * spec.head_dim;
-  switch (role) {
-    case TensorRole::kEmbedding:
-    case TensorRole::kHead:
-      return {spec.vocab, hidden};
-    case TensorRole::kAttentionNorm:
-    case TensorRole::kMlpNorm:
-    case TensorRole::kFinalNorm:
-    case TensorRole::kOBias:
-    case TensorRole::kDownBias:
-      return {hidden};
-    case TensorRole::kQ:
-      return {q_width, hidden};
-    case TensorRole::kK:
-    case TensorRole::kV:
-      return {kv_width, hidden};
-    case TensorRole::kO:
-      return {hidden, q_width};
-    case TensorRole::kGate:
-    case TensorRole::kUp:
-      return {spec.intermediate, hidden};
-    case TensorRole::kDown:
-      return {hidden, spec.intermediate};
-    case TensorRole::kQBias:
-      return {q_width};
-    case TensorRole::kKBias:
-    case TensorRole::kVBias:
-      return {kv_width};
-    case TensorRole::kGateBias:
-    case TensorRole::kUpBias:
-      return {spec.intermediate};
-  }
-  FD_CHECK(false, "every role has a shape");
-  return {};
-}
 
 }  // namespace
 
+std::span<const Family> Families() { return kFamilies; }
+
 const Family* FindFamily(const std::string& model_type) {
-  for (const Family& family : kFamilies) {
-    if (model_type == family.model_type) return &family;
-  }
-  return nullptr;
+  const auto* family = std::ranges::find_if(kFamilies, [&](const Family& one) { return model_type == one.model_type; });
+  return family == std::end(kFamilies) ? nullptr : family;
 }
 
 std::string FamilyNames() {
   std::string names;
   for (const Family& family : kFamilies) absl::StrAppend(&names, names.empty() ? "" : ", ", family.model_type);
   return names;
-}
-
-std::vector<ExpectedTensor> ExpectedTensors(const Family& family, const ModelSpec& spec) {
-  std::vector<ExpectedTensor> layer_independent[2];  // before and after the layers
-  std::vector<const TensorName*> in_layer;
-  for (const TensorName& tensor : family.tensors) {
-    if (!Has(spec, tensor.role)) continue;
-    if (IsLayerPattern(tensor.pattern)) {
-      in_layer.push_back(&tensor);
-    } else {
-      layer_independent[in_layer.empty() ? 0 : 1].push_back(
-          {tensor.role, -1, tensor.pattern, ShapeOf(spec, tensor.role)});
-    }
-  }
-  std::vector<ExpectedTensor> tensors = std::move(layer_independent[0]);
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    for (const TensorName* tensor : in_layer) {
-      tensors.push_back({tensor->role, layer, NameInLayer(tensor->pattern, layer), ShapeOf(spec, tensor->role)});
-    }
-  }
-  for (ExpectedTensor& tensor : layer_independent[1]) tensors.push_back(std::move(tensor));
-  return tensors;
-}
-
-bool IsIgnoredTensor(const Family& family, const std::string& name) {
-  for (const char* pattern : family.ignored_tensors) {
-    if (Matches(pattern, name)) return true;
-  }
-  return false;
 }
 
 }  // namespace fastdecode

@@ -1,15 +1,20 @@
 #include "engine/model/model_config.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/model/activation_names.h"
 #include "engine/model/families.h"
 #include "engine/model/json_fields.h"
+#include "engine/model/rope_config.h"
+#include "engine/model/unsupported_models.h"
 #include "kernels/sampler.h"
-#include "numa/check.h"
 
 namespace fastdecode {
 namespace {
@@ -30,9 +35,8 @@ constexpr int64_t kContextMax = 1 << 24;
 constexpr size_t kStopTokensMax = 64;
 constexpr double kNormEpsilonMin = 1e-12;
 constexpr double kNormEpsilonMax = 1e-1;
-constexpr double kThetaMax = 1e12;
-constexpr double kRopeFactorMax = 1e6;
-constexpr char kRopeTypes[] = "\"default\", \"linear\" or \"llama3\"";
+constexpr double kScaleMax = 1e6;
+constexpr double kScaleMin = 1e-6;
 
 int AsInt(int64_t bounded) { return static_cast<int>(bounded); }
 
@@ -53,135 +57,311 @@ std::vector<int> ReadTokenIds(JsonFields* fields, const char* name, int vocab) {
   return ids;
 }
 
-void CheckWholeRotation(JsonFields* fields) {
-  if (fields->NumberOr("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
-    fields->Fail("partial_rotary_factor", "1 (heads that are rotated as a whole)");
-  }
+// What is named by config.json: a family, and where in the file its fields are.
+struct NamedFamily {
+  const Family* family = nullptr;
+  const nlohmann::json* text_config = nullptr;  // of a wrapper; null: the fields are at the top
+};
+
+std::string UnsupportedBecause(const std::string& what) {
+  return absl::StrCat("one of ", FamilyNames(), " (", what, ")");
 }
 
-// Without scaling nothing may be there that would scale. Without a type, which is "default" then, a theta may: newer
-// rope_parameters have one. What else there is wants a type, as transformers do.
-void CheckUnscaled(const nlohmann::json& object, const char* type_name, JsonFields* rope) {
-  for (const auto& [key, value] : object.items()) {
-    if (value.is_object()) rope->Fail(key.c_str(), "no object (rope per kind of layer is not supported)");
+// The error for a model_type without a family: what such a model would need, where that is known.
+void FailModelType(JsonFields* fields, const std::string& model_type) {
+  if (const auto needs = WhatModelTypeNeeds(model_type)) {
+    return fields->Fail("model_type", UnsupportedBecause("not supported: " + *needs));
   }
-  for (const auto& [key, value] : object.items()) {
-    if (rope->Has(type_name) || value.is_null() || key == "rope_theta" || key == "partial_rotary_factor") continue;
-    rope->Fail(type_name, absl::StrCat(kRopeTypes, " beside ", ShowText(key)));
+  for (const char* experts : {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) {
+    if (!fields->Has(experts)) continue;
+    return fields->Fail(
+        "model_type", UnsupportedBecause(absl::StrCat("it has ", experts, ": mixtures of experts are not supported")));
   }
-  const nlohmann::json* factor = rope->Find("factor");
-  if (factor != nullptr && *factor != 1)
-    rope->Fail("factor", absl::StrCat("none or 1 where ", type_name, " is \"default\""));
+  if (fields->BoolOr("is_encoder_decoder", false)) {
+    return fields->Fail("model_type", UnsupportedBecause("encoder-decoders are not supported"));
+  }
+  fields->Fail("model_type", absl::StrCat("one of ", FamilyNames()));
 }
 
-// rope_scaling {"type" or "rope_type", ...} beside rope_theta, or the newer rope_parameters that holds both.
-RopeSpec ReadRope(JsonFields* fields, absl::Status* error) {
-  RopeSpec rope;
-  rope.theta = fields->NumberOr("rope_theta", 1.0, kThetaMax, rope.theta);
-  CheckWholeRotation(fields);
-  const char* name = fields->Has("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  const nlohmann::json* object = fields->Find(name);
-  if (object == nullptr) return rope;
-  if (!object->is_object()) {
-    fields->Fail(name, "an object");
-    return rope;
-  }
+// The text model's type inside a wrapper that does not say it.
+std::string TextTypeOf(const std::string& wrapper) {
+  if (wrapper == "gemma3") return "gemma3_text";
+  if (wrapper == "mistral3") return "mistral";
+  return "";
+}
 
-  JsonFields scaling(*object, fields->file(), absl::StrCat(name, "."), error);
-  CheckWholeRotation(&scaling);
-  rope.theta = scaling.NumberOr("rope_theta", 1.0, kThetaMax, rope.theta);
-  const char* type_name = scaling.Has("rope_type") ? "rope_type" : "type";
-  const std::string type = scaling.StringOr(type_name, "default");
-  if (type == "linear") {
-    rope.scaling = RopeSpec::Scaling::kLinear;
-    rope.factor = scaling.Number("factor", 1.0, kRopeFactorMax);
-  } else if (type == "llama3") {
-    rope.scaling = RopeSpec::Scaling::kLlama3;
-    rope.factor = scaling.Number("factor", 1.0, kRopeFactorMax);
-    rope.low_freq_factor = scaling.Number("low_freq_factor", 1e-6, kRopeFactorMax);
-    rope.high_freq_factor = scaling.Number("high_freq_factor", 1e-6, kRopeFactorMax);
-    rope.original_context = scaling.Integer("original_max_position_embeddings", 1, kContextMax);
-    if (rope.high_freq_factor <= rope.low_freq_factor) {
-      scaling.Fail("high_freq_factor", absl::StrCat("more than low_freq_factor, which is ", rope.low_freq_factor));
+// The family, if the architecture is its causal language model or a wrapper of that; null with an error kept otherwise.
+NamedFamily ReadFamily(JsonFields* fields, absl::Status* error) {
+  NamedFamily named;
+  std::string model_type = fields->String("model_type");
+  const nlohmann::json* text_config = fields->Find("text_config");
+  const bool is_wrapper = FindFamily(model_type) == nullptr && !TextTypeOf(model_type).empty();
+  if (is_wrapper) {
+    if (text_config == nullptr || !text_config->is_object()) {
+      fields->Fail("text_config", absl::StrCat("an object that describes the text model of a ", model_type));
+      return named;
     }
-  } else if (type != "default") {
-    scaling.Fail(type_name, kRopeTypes);
+    named.text_config = text_config;
+    JsonFields text(*text_config, fields->file(), "text_config.", error);
+    model_type = text.StringOr("model_type", TextTypeOf(model_type));
+    named.family = FindFamily(model_type);
+    if (named.family == nullptr) FailModelType(&text, model_type);
   } else {
-    CheckUnscaled(*object, type_name, &scaling);
+    named.family = FindFamily(model_type);
+    if (named.family == nullptr) FailModelType(fields, model_type);
   }
-  return rope;
-}
-
-// The family, if the architecture is its causal language model; nullptr with an error kept otherwise.
-const Family* ReadFamily(JsonFields* fields) {
-  const std::string model_type = fields->String("model_type");
-  const Family* family = FindFamily(model_type);
-  if (family == nullptr) {
-    fields->Fail("model_type", absl::StrCat("one of ", FamilyNames()));
-    return nullptr;
-  }
+  if (named.family == nullptr) return named;
   const nlohmann::json* architectures = fields->Find("architectures");
-  if (architectures != nullptr && *architectures != nlohmann::json::array({family->architecture})) {
-    fields->Fail("architectures", absl::StrCat("[\"", family->architecture, "\"]"));
+  const char* expected = named.family->architectures[is_wrapper ? 1 : 0];
+  if (expected == nullptr) {
+    fields->Fail("model_type", absl::StrCat("no wrapper around a model of type ", model_type));
+  } else if (architectures != nullptr && *architectures != nlohmann::json::array({expected})) {
+    fields->Fail("architectures", absl::StrCat("[\"", expected, "\"]"));
   }
-  if (fields->Has("quantization_config")) {
-    fields->Fail("quantization_config", "none (quantised checkpoints are not supported)");
+  if (const nlohmann::json* quantized = fields->Find("quantization_config")) {
+    fields->Fail("quantization_config",
+                 absl::StrCat("none: quantised weights are not supported (these are ", DescribeQuantization(*quantized),
+                              "); take a checkpoint in bf16, f16 or f32"));
   }
-  if (fields->StringOr("hidden_act", "silu") != "silu") fields->Fail("hidden_act", "\"silu\"");
-  return family;
+  return named;
 }
 
-void ReadHeads(JsonFields* fields, const Family& family, ModelSpec* spec) {
-  const ConfigFields& names = family.fields;
-  spec->heads = AsInt(fields->Integer(names.heads, 1, kHeadsMax));
-  spec->kv_heads =
-      AsInt(family.defaults.kv_heads_are_heads ? fields->IntegerOr(names.kv_heads, 1, spec->heads, spec->heads)
-                                               : fields->Integer(names.kv_heads, 1, spec->heads));
-  if (spec->heads % spec->kv_heads != 0) {
-    fields->Fail(names.kv_heads, absl::StrCat("a divisor of ", names.heads, ", which is ", spec->heads));
-  }
-  if (fields->Has(names.head_dim)) {
-    spec->head_dim = AsInt(fields->Integer(names.head_dim, kHeadDimMin, kHeadDimMax));
-    if (spec->head_dim % 2 != 0) fields->Fail(names.head_dim, "an even number");
-    return;
-  }
-  const int head_dim = spec->hidden / spec->heads;
-  if (spec->hidden % spec->heads != 0 || head_dim % 2 != 0 || head_dim < kHeadDimMin || head_dim > kHeadDimMax) {
-    fields->Fail(names.hidden, absl::StrCat(names.heads, " (", spec->heads, ") times an even head size from ",
-                                            kHeadDimMin, " to ", kHeadDimMax, ", where there is no ", names.head_dim));
-  }
-  spec->head_dim = head_dim;
-}
+// Reads a family's fields, at the top of config.json or in text_config.
+// Owns: nothing. Thread: the caller's.
+class SpecReader {
+ public:
+  SpecReader(JsonFields* fields, const Family& family, absl::Status* error)
+      : fields_(fields), family_(family), names_(family.fields), defaults_(family.defaults), error_(error) {}
 
-int ReadSlidingWindow(JsonFields* fields, const Family& family) {
-  const char* name = family.fields.sliding_window;
-  if (name == nullptr || !fields->BoolOr("use_sliding_window", true)) return 0;
-  // An explicit null means none; only a field that is not there at all takes the default.
-  if (fields->IsNull(name)) return 0;
-  return AsInt(fields->IntegerOr(name, 1, kContextMax, family.defaults.sliding_window));
-}
+  ModelSpec Read() {
+    spec_.family = family_.model_type;
+    spec_.layers = Size(names_.layers, kLayersMax, defaults_.layers);
+    spec_.hidden = Size(names_.hidden, kHiddenMax, defaults_.hidden);
+    ReadHeads();
+    spec_.intermediate = Size(names_.intermediate, kIntermediateMax,
+                              family_.traits.intermediate_is_4_hidden ? 4 * spec_.hidden : defaults_.intermediate);
+    spec_.vocab = Size(names_.vocab, kVocabMax, defaults_.vocab);
+    spec_.max_context = Size(names_.max_context, kContextMax, defaults_.max_context);
+    ReadNorms();
+    ReadActivation();
+    spec_.tied_embeddings = Flag(names_.tied_embeddings, defaults_.tied_embeddings);
+    spec_.attention_bias = Flag(names_.attention_bias, defaults_.attention_bias);
+    spec_.attention_output_bias = Flag(names_.attention_output_bias, defaults_.attention_output_bias);
+    spec_.mlp_bias = Flag(names_.mlp_bias, defaults_.mlp_bias);
+    ReadPositions();
+    ReadLayerKinds();
+    ReadScales();
+    for (const FixedField& field : family_.fixed) {
+      if (field.name == nullptr || fields_->BoolOr(field.name, field.value) == field.value) continue;
+      fields_->Fail(field.name, field.value ? "true (what else there is is not supported)"
+                                            : "false (what it stands for is not supported)");
+    }
+    spec_.bos_token_ids = ReadTokenIds(fields_, "bos_token_id", spec_.vocab);
+    spec_.eos_token_ids = ReadTokenIds(fields_, "eos_token_id", spec_.vocab);
+    return std::move(spec_);
+  }
 
-ModelSpec ReadFields(JsonFields* fields, const Family& family, absl::Status* error) {
-  const ConfigFields& names = family.fields;
-  const auto flag = [&](const char* name) { return name != nullptr && fields->BoolOr(name, false); };
-  ModelSpec spec;
-  spec.family = family.model_type;
-  spec.layers = AsInt(fields->Integer(names.layers, 1, kLayersMax));
-  spec.hidden = AsInt(fields->Integer(names.hidden, 1, kHiddenMax));
-  ReadHeads(fields, family, &spec);
-  spec.intermediate = AsInt(fields->Integer(names.intermediate, 1, kIntermediateMax));
-  spec.vocab = AsInt(fields->Integer(names.vocab, 1, kVocabMax));
-  spec.max_context = AsInt(fields->Integer(names.max_context, 1, kContextMax));
-  spec.sliding_window = ReadSlidingWindow(fields, family);
-  spec.norm_epsilon = fields->Number(names.norm_epsilon, kNormEpsilonMin, kNormEpsilonMax);
-  spec.tied_embeddings = flag(names.tied_embeddings);
-  spec.attention_bias = flag(names.attention_bias);
-  spec.attention_output_bias = flag(names.attention_output_bias);
-  spec.mlp_bias = flag(names.mlp_bias);
-  spec.rope = ReadRope(fields, error);
-  spec.bos_token_ids = ReadTokenIds(fields, "bos_token_id", spec.vocab);
-  spec.eos_token_ids = ReadTokenIds(fields, "eos_token_id", spec.vocab);
-  return spec;
+ private:
+  int Size(const char* name, int64_t max, int fallback) {
+    return AsInt(fallback == 0 ? fields_->Integer(name, 1, max) : fields_->IntegerOr(name, 1, max, fallback));
+  }
+  bool Flag(const char* name, bool fallback) { return name == nullptr ? fallback : fields_->BoolOr(name, fallback); }
+  double Scale(const char* name, double fallback) {
+    return name == nullptr ? fallback : fields_->NumberOr(name, kScaleMin, kScaleMax, fallback);
+  }
+  // A field of which null means that there is none, and a missing one the default.
+  double Cap(const char* name, double fallback) {
+    return name == nullptr || fields_->IsNull(name) ? 0.0 : Scale(name, fallback);
+  }
+
+  void ReadHeads() {
+    spec_.heads = Size(names_.heads, kHeadsMax, defaults_.heads);
+    if (names_.kv_heads == nullptr) {
+      spec_.kv_heads = spec_.heads;
+    } else {
+      const bool are_heads = defaults_.kv_heads_are_heads || fields_->IsNull(names_.kv_heads);
+      spec_.kv_heads = Size(names_.kv_heads, spec_.heads, are_heads ? spec_.heads : defaults_.kv_heads);
+      if (spec_.kv_heads > spec_.heads || spec_.heads % spec_.kv_heads != 0) {
+        fields_->Fail(names_.kv_heads, absl::StrCat("a divisor of ", names_.heads, ", which is ", spec_.heads));
+      }
+    }
+    if (names_.head_dim != nullptr && (fields_->Has(names_.head_dim) || defaults_.head_dim != 0)) {
+      spec_.head_dim = AsInt(fields_->IntegerOr(names_.head_dim, kHeadDimMin, kHeadDimMax, defaults_.head_dim));
+      if (spec_.head_dim % 2 != 0) fields_->Fail(names_.head_dim, "an even number");
+      return;
+    }
+    const int head_dim = spec_.hidden / spec_.heads;
+    if (spec_.hidden % spec_.heads != 0 || head_dim % 2 != 0 || head_dim < kHeadDimMin || head_dim > kHeadDimMax) {
+      fields_->Fail(
+          names_.hidden,
+          absl::StrCat(names_.heads, " (", spec_.heads, ") times an even head size from ", kHeadDimMin, " to ",
+                       kHeadDimMax,
+                       names_.head_dim == nullptr ? "" : absl::StrCat(", where there is no ", names_.head_dim)));
+    }
+    spec_.head_dim = head_dim;
+  }
+
+  void ReadNorms() {
+    const Traits& traits = family_.traits;
+    spec_.norm = traits.norm;
+    spec_.norm.epsilon = defaults_.norm_epsilon;
+    if (names_.norm_epsilon != nullptr) {
+      spec_.norm.epsilon =
+          defaults_.norm_epsilon == 0
+              ? fields_->Number(names_.norm_epsilon, kNormEpsilonMin, kNormEpsilonMax)
+              : fields_->NumberOr(names_.norm_epsilon, kNormEpsilonMin, kNormEpsilonMax, defaults_.norm_epsilon);
+    }
+    spec_.norm_before = traits.norm_before;
+    spec_.norm_after = traits.norm_after;
+    if (names_.norm_before != nullptr && !fields_->BoolOr(names_.norm_before, true)) {
+      spec_.norm_before = false;
+      spec_.norm_sum = true;
+      spec_.final_norm = false;
+    }
+    spec_.norm.weight = traits.norm.weight && Flag(names_.norm_weight, true);
+    spec_.norm.bias = traits.norm.bias && spec_.norm.weight;
+    spec_.qk_norm = traits.qk_norm;
+    spec_.parallel = names_.parallel == nullptr ? traits.parallel : fields_->BoolOr(names_.parallel, traits.parallel);
+    spec_.one_norm = traits.one_norm;
+  }
+
+  void ReadActivation() {
+    std::string name = fields_->StringOr(names_.activation, defaults_.activation);
+    if (family_.traits.gelu_is_tanh && name == "gelu") name = "gelu_pytorch_tanh";
+    const std::optional<Activation> activation = FindActivation(name);
+    if (activation.has_value()) {
+      spec_.activation = *activation;
+    } else {
+      fields_->Fail(names_.activation, absl::StrCat("one of ", ActivationNames()));
+    }
+    spec_.gated = family_.traits.gated;
+  }
+
+  void ReadPositions() {
+    if (family_.traits.positions == Positions::kLearned) {
+      spec_.position_offset = family_.traits.position_offset;
+      spec_.learned_positions = spec_.max_context + spec_.position_offset;
+    }
+    spec_.interleaved_rope = family_.traits.interleaved_rope;
+    ReadRopes(fields_, family_, &spec_, error_);
+  }
+
+  int ReadWindow() {
+    const char* name = names_.sliding_window;
+    if (name == nullptr) return 0;
+    const char* use = names_.use_sliding_window;
+    if (use != nullptr && !fields_->BoolOr(use, false)) return 0;
+    // An explicit null means none; only a field that is not there at all takes the default.
+    if (fields_->IsNull(name) || (!fields_->Has(name) && defaults_.sliding_window == 0)) return 0;
+    return AsInt(fields_->IntegerOr(name, 1, kContextMax, defaults_.sliding_window));
+  }
+
+  // Which layers are windowed and which are rotated; nothing if all are alike.
+  void ReadLayerKinds() {
+    const int window = ReadWindow();
+    const Traits& traits = family_.traits;
+    std::vector<LayerKind> kinds(static_cast<size_t>(spec_.layers));
+    if (traits.rotated == RotatedLayers::kListed) ReadRotated(&kinds);
+    if (window > 0) ReadWindowed(&kinds);
+    if (traits.rotated == RotatedLayers::kWindowed && window > 0) {
+      for (LayerKind& kind : kinds) kind.rotated = kind.windowed;
+    }
+    if (std::ranges::any_of(kinds, [](const LayerKind& kind) { return kind.windowed; })) spec_.sliding_window = window;
+    const LayerKind usual = {.windowed = spec_.sliding_window > 0};
+    if (std::ranges::any_of(kinds, [&](const LayerKind& kind) { return kind != usual; })) {
+      spec_.layer_kinds = std::move(kinds);
+    }
+  }
+
+  void ReadRotated(std::vector<LayerKind>* kinds) {
+    const int interval = AsInt(fields_->IntegerOr(names_.no_rope_interval, 1, kLayersMax, defaults_.no_rope_interval));
+    for (size_t i = 0; i < kinds->size(); ++i) (*kinds)[i].rotated = (i + 1) % static_cast<size_t>(interval) != 0;
+    const nlohmann::json* list = fields_->Find(names_.no_rope_layers);
+    if (list == nullptr) return;
+    const auto is_flag = [](const nlohmann::json& one) { return one == 0 || one == 1; };
+    if (!list->is_array() || list->size() < kinds->size() || !std::ranges::all_of(*list, is_flag)) {
+      fields_->Fail(names_.no_rope_layers, absl::StrCat("a list of ", kinds->size(), " numbers, 0 or 1, one a layer"));
+      return;
+    }
+    for (size_t i = 0; i < kinds->size(); ++i) (*kinds)[i].rotated = (*list)[i] == 1;
+  }
+
+  void ReadWindowed(std::vector<LayerKind>* kinds) {
+    constexpr char kName[] = "layer_types";
+    const nlohmann::json* list = family_.traits.reads_layer_types ? fields_->Find(kName) : nullptr;
+    if (list != nullptr) {
+      const bool fits = list->is_array() && list->size() == kinds->size();
+      for (size_t i = 0; fits && i < kinds->size(); ++i) {
+        if ((*list)[i] != "full_attention" && (*list)[i] != "sliding_attention") {
+          return fields_->Fail(kName, absl::StrCat("\"full_attention\" or \"sliding_attention\" for each layer; entry ",
+                                                   i, " is ", ShowJson((*list)[i])));
+        }
+        (*kinds)[i].windowed = (*list)[i] == "sliding_attention";
+      }
+      if (!fits) fields_->Fail(kName, absl::StrCat("a list of ", kinds->size(), " kinds, one a layer"));
+      return;
+    }
+    const int first =
+        names_.max_window_layers == nullptr
+            ? 0
+            : AsInt(fields_->IntegerOr(names_.max_window_layers, 0, kContextMax, defaults_.max_window_layers));
+    const int pattern = names_.window_pattern == nullptr
+                            ? defaults_.window_pattern
+                            : AsInt(fields_->IntegerOr(names_.window_pattern, 1, kLayersMax, defaults_.window_pattern));
+    for (int i = 0; i < spec_.layers; ++i) {
+      LayerKind& kind = (*kinds)[static_cast<size_t>(i)];
+      switch (family_.traits.windows) {
+        case WindowLayers::kAll:
+          kind.windowed = true;
+          break;
+        case WindowLayers::kFromLayer:
+          kind.windowed = i >= first;
+          break;
+        case WindowLayers::kPattern:
+          kind.windowed = pattern > 0 && (i + 1) % pattern != 0;
+          break;
+        case WindowLayers::kUnrotated:
+          kind.windowed = !kind.rotated;
+          break;
+      }
+    }
+  }
+
+  void ReadScales() {
+    if (family_.traits.scales_embedding) {
+      spec_.embedding_scale = std::sqrt(static_cast<double>(spec_.hidden));
+      spec_.scale_in_type = true;
+    }
+    spec_.embedding_scale = Scale(names_.embedding_multiplier, spec_.embedding_scale);
+    spec_.residual_scale = Scale(names_.residual_multiplier, 1.0);
+    if (names_.attention_scalar != nullptr) {
+      spec_.attention_scale = 1.0 / std::sqrt(Scale(names_.attention_scalar, defaults_.attention_scalar));
+    }
+    if (names_.attention_multiplier != nullptr) spec_.attention_scale = Scale(names_.attention_multiplier, 1.0);
+    spec_.logit_scale = Scale(names_.logit_multiplier, defaults_.logit_multiplier) / Scale(names_.logit_divisor, 1.0);
+    spec_.attention_cap = Cap(names_.attention_cap, defaults_.attention_cap);
+    spec_.logit_cap = Cap(names_.logit_cap, defaults_.logit_cap);
+    spec_.clip_qkv = names_.clip_qkv == nullptr || !fields_->Has(names_.clip_qkv) ? 0.0 : Scale(names_.clip_qkv, 0.0);
+    if (names_.embedding_width != nullptr) {
+      const int width = AsInt(fields_->IntegerOr(names_.embedding_width, 1, kHiddenMax, spec_.hidden));
+      spec_.embedding_width = width == spec_.hidden ? 0 : width;
+    }
+  }
+
+  JsonFields* const fields_;
+  const Family& family_;
+  const ConfigFields& names_;
+  const ConfigDefaults& defaults_;
+  absl::Status* const error_;
+  ModelSpec spec_;
+};
+
+// What a wrapper says of its text model outside of text_config, where that says nothing.
+void ReadAroundText(JsonFields* fields, const JsonFields& text, ModelSpec* spec) {
+  constexpr char kTied[] = "tie_word_embeddings";
+  if (!text.Has(kTied)) spec->tied_embeddings = fields->BoolOr(kTied, spec->tied_embeddings);
+  if (!text.Has("bos_token_id")) spec->bos_token_ids = ReadTokenIds(fields, "bos_token_id", spec->vocab);
+  if (!text.Has("eos_token_id")) spec->eos_token_ids = ReadTokenIds(fields, "eos_token_id", spec->vocab);
 }
 
 SamplingDefaults ReadSampling(JsonFields* fields) {
@@ -203,28 +383,6 @@ std::string PathIn(const std::string& model_dir, const char* file) {
   return (std::filesystem::path(model_dir) / file).string();
 }
 
-nlohmann::ordered_json TokenIdsJson(const std::vector<int>& ids) {
-  if (ids.empty()) return nullptr;
-  if (ids.size() == 1) return ids[0];
-  return ids;
-}
-
-nlohmann::ordered_json RopeScalingJson(const RopeSpec& rope) {
-  switch (rope.scaling) {
-    case RopeSpec::Scaling::kNone:
-      return nullptr;
-    case RopeSpec::Scaling::kLinear:
-      return {{"rope_type", "linear"}, {"factor", rope.factor}};
-    case RopeSpec::Scaling::kLlama3:
-      return {{"rope_type", "llama3"},
-              {"factor", rope.factor},
-              {"low_freq_factor", rope.low_freq_factor},
-              {"high_freq_factor", rope.high_freq_factor},
-              {"original_max_position_embeddings", rope.original_context}};
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::optional<std::string_view> generation_json,
@@ -234,9 +392,16 @@ absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::opti
   if (!config.ok()) return config.status();
   absl::Status error;
   JsonFields fields(*config, config_path, "", &error);
-  const Family* family = ReadFamily(&fields);
+  const NamedFamily named = ReadFamily(&fields, &error);
   if (!error.ok()) return error;
-  ModelSpec spec = ReadFields(&fields, *family, &error);
+  ModelSpec spec;
+  if (named.text_config == nullptr) {
+    spec = SpecReader(&fields, *named.family, &error).Read();
+  } else {
+    JsonFields text(*named.text_config, config_path, "text_config.", &error);
+    spec = SpecReader(&text, *named.family, &error).Read();
+    ReadAroundText(&fields, text, &spec);
+  }
 
   if (generation_json.has_value()) {
     const std::string generation_path = PathIn(model_dir, kGenerationFile);
@@ -261,41 +426,6 @@ absl::StatusOr<ModelSpec> ReadModelSpec(const std::string& model_dir) {
   std::optional<std::string_view> generation_json;
   if (generation.ok()) generation_json = *generation;
   return ParseModelSpec(*config, generation_json, model_dir);
-}
-
-std::string WriteModelConfig(const ModelSpec& spec, DType weights) {
-  const Family* family = FindFamily(spec.family);
-  FD_CHECK(family != nullptr, "the spec's family is in the table");
-  const ConfigFields& names = family->fields;
-  nlohmann::ordered_json config = {
-      {"architectures", {family->architecture}},
-      {"model_type", family->model_type},
-      {"hidden_act", "silu"},
-      {"torch_dtype", weights == DType::kF32   ? "float32"
-                      : weights == DType::kF16 ? "float16"
-                                               : "bfloat16"},
-      {names.layers, spec.layers},
-      {names.hidden, spec.hidden},
-      {names.heads, spec.heads},
-      {names.kv_heads, spec.kv_heads},
-      {names.head_dim, spec.head_dim},
-      {names.intermediate, spec.intermediate},
-      {names.vocab, spec.vocab},
-      {names.max_context, spec.max_context},
-      {names.norm_epsilon, spec.norm_epsilon},
-      {names.tied_embeddings, spec.tied_embeddings},
-      {"rope_theta", spec.rope.theta},
-      {"rope_scaling", RopeScalingJson(spec.rope)},
-      {"bos_token_id", TokenIdsJson(spec.bos_token_ids)},
-      {"eos_token_id", TokenIdsJson(spec.eos_token_ids)},
-  };
-  if (names.attention_bias != nullptr) config[names.attention_bias] = spec.attention_bias;
-  if (names.attention_output_bias != nullptr) config[names.attention_output_bias] = spec.attention_output_bias;
-  if (names.mlp_bias != nullptr) config[names.mlp_bias] = spec.mlp_bias;
-  if (names.sliding_window != nullptr) {
-    config[names.sliding_window] = spec.sliding_window > 0 ? nlohmann::ordered_json(spec.sliding_window) : nullptr;
-  }
-  return config.dump(2) + "\n";
 }
 
 }  // namespace fastdecode

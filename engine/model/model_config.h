@@ -12,8 +12,8 @@
 namespace fastdecode {
 
 // Reads config.json of a Hugging Face model folder, and generation_config.json where there is one (its eos_token_id
-// takes the place of config.json's, as when transformers generate; and how tokens are drawn by default). Every missing, wrong or absurd field is an error
-// that names file, field and value.
+// takes the place of config.json's, as when transformers generate; and how tokens are drawn by default). Every missing,
+// wrong or absurd field is an error that names file, field and value.
 absl::StatusOr<ModelSpec> ReadModelSpec(const std::string& model_dir);
 
 // The same from texts. `generation_json` is none where there is no such file.

@@ -14,6 +14,8 @@ namespace fastdecode {
 absl::StatusOr<ModelSpec> FindShape(const std::string& name);
 
 std::vector<std::string> ShapeNames();
+// Gives a model another number of layers, of the same pattern of kinds.
+void SetLayers(int layers, ModelSpec* spec);
 
 }  // namespace fastdecode
 

@@ -42,11 +42,18 @@ struct Distribution {
 Distribution DistributionOf(const ModelSpec& spec, TensorRole role) {
   const auto fan_in = [](double inputs) { return static_cast<float>(1.0 / std::sqrt(inputs)); };
   const double q_width = double{1} * spec.heads * spec.head_dim;
+  const float stored_one = spec.norm.one_plus ? 0.0f : 1.0f;
+  const int embedding = spec.embedding_width == 0 ? spec.hidden : spec.embedding_width;
   switch (role) {
     case TensorRole::kEmbedding:
       // Tied, it is the head too, and only the head cares for its size: a norm follows the embedding.
-      return {0.0f, spec.tied_embeddings ? fan_in(spec.hidden) : 1.0f};
+      return {0.0f, spec.tied_embeddings ? fan_in(embedding) : 1.0f};
     case TensorRole::kHead:
+    case TensorRole::kProjectIn:
+      return {0.0f, fan_in(embedding)};
+    case TensorRole::kPositions:
+      return {0.0f, 0.1f};
+    case TensorRole::kProjectOut:
     case TensorRole::kQ:
     case TensorRole::kK:
     case TensorRole::kV:
@@ -60,7 +67,15 @@ Distribution DistributionOf(const ModelSpec& spec, TensorRole role) {
     case TensorRole::kAttentionNorm:
     case TensorRole::kMlpNorm:
     case TensorRole::kFinalNorm:
-      return {1.0f, 0.1f};
+    case TensorRole::kQNorm:
+    case TensorRole::kKNorm:
+      return {stored_one, 0.1f};
+    case TensorRole::kAttentionAfterNorm:
+    case TensorRole::kMlpAfterNorm:
+      return {fan_in(2.0 * spec.layers) - 1.0f + stored_one, 0.1f * fan_in(2.0 * spec.layers)};
+    case TensorRole::kAttentionNormBias:
+    case TensorRole::kMlpNormBias:
+    case TensorRole::kFinalNormBias:
     case TensorRole::kQBias:
     case TensorRole::kKBias:
     case TensorRole::kVBias:
@@ -208,7 +223,7 @@ class SynthWriter {
     const Family* family = FindFamily(spec_.family);
     FD_CHECK(family != nullptr, "the spec's family is in the table");
     int64_t shard_bytes = 0;
-    for (ExpectedTensor& tensor : ExpectedTensors(*family, spec_)) {
+    for (ExpectedTensor& tensor : ExpectedTensors(family->tensors, spec_)) {
       const int64_t bytes = BytesOf(tensor, options_.dtype);
       if (shards_.empty() || shard_bytes + bytes > options_.shard_bytes_max) {
         shards_.emplace_back();
@@ -262,11 +277,11 @@ class SynthWriter {
 
   // Scales what belongs to outlier channels among elements [first, first + count) of a tensor, which `values_` has.
   void PlantOutliers(const ExpectedTensor& tensor, int64_t first, int64_t count) {
-    const bool is_q = tensor.role == TensorRole::kQ || tensor.role == TensorRole::kQBias;
-    const bool is_k = tensor.role == TensorRole::kK || tensor.role == TensorRole::kKBias;
+    const bool is_q = tensor.role() == TensorRole::kQ || tensor.role() == TensorRole::kQBias;
+    const bool is_k = tensor.role() == TensorRole::kK || tensor.role() == TensorRole::kKBias;
     if (options_.k_outliers == 0 || (!is_q && !is_k)) return;
     const float scale = static_cast<float>(is_k ? options_.k_outlier_factor : 1 / options_.k_outlier_factor);
-    const float mean = tensor.role == TensorRole::kKBias ? 1.0f : 0.0f;
+    const float mean = tensor.role() == TensorRole::kKBias ? 1.0f : 0.0f;
     const int64_t inputs = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
     int kv_head = -1;
     std::vector<bool> is_outlier;
@@ -284,7 +299,7 @@ class SynthWriter {
 
   absl::Status WriteTensor(const ExpectedTensor& tensor, NewFile* file) {
     const uint64_t key = StreamKey(options_.seed, tensor.name);
-    const Distribution distribution = DistributionOf(spec_, tensor.role);
+    const Distribution distribution = DistributionOf(spec_, tensor.role());
     const int64_t elements = BytesOf(tensor, options_.dtype) / DTypeBytes(options_.dtype);
     for (int64_t first = 0; first < elements && file->status().ok(); first += kChunkElements) {
       const int64_t count = std::min(kChunkElements, elements - first);
@@ -354,6 +369,21 @@ absl::Status MoveUp(const std::filesystem::path& partial, const std::filesystem:
 
 }  // namespace
 
+namespace {
+
+// Whether channels of q and k can be scaled against each other in the checkpoint.
+bool HasPlainKeys(const ModelSpec& spec) {
+  if (spec.qk_norm != ModelSpec::QkNorm::kNone || spec.rope.dims != 0 || spec.interleaved_rope) return false;
+  for (const ExpectedTensor& tensor : ExpectedTensors(FindFamily(spec.family)->tensors, spec)) {
+    if (tensor.role() == TensorRole::kQ) {
+      return tensor.row->role_count == 1 && tensor.row->layout == TensorLayout::kRows;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, const SynthProgress& progress) {
   if (FindFamily(spec.family) == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("family is \"", spec.family, "\", expected one of ", FamilyNames()));
@@ -362,6 +392,12 @@ absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, 
     return absl::InvalidArgumentError(
         absl::StrFormat("k_outliers is %d, expected an even number from 0 to %d, the size of a head",
                         options.k_outliers, spec.head_dim));
+  }
+  if (options.k_outliers != 0 && !HasPlainKeys(spec)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("k_outliers is %d, expected 0 for a %s model: outliers need q and k as tensors of their own, "
+                        "that are rotated as a whole and have no norm",
+                        options.k_outliers, spec.family));
   }
   if (!(options.k_outlier_factor >= 1 && options.k_outlier_factor <= 1024)) {
     return absl::InvalidArgumentError(
@@ -392,7 +428,7 @@ absl::Status WriteSynthetic(const ModelSpec& spec, const SynthOptions& options, 
 absl::Status WriteSynthetic(const SynthOptions& options, const SynthProgress& progress) {
   absl::StatusOr<ModelSpec> spec = FindShape(options.shape);
   if (!spec.ok()) return spec.status();
-  if (options.layers != 0) spec->layers = options.layers;
+  if (options.layers != 0) SetLayers(options.layers, &*spec);
   return WriteSynthetic(*spec, options, progress);
 }
 

@@ -113,8 +113,15 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
   // Homes take no fp16 rows; f32 keeps every bit of them.
   shape.element_type = static_cast<uint32_t>(type == ElementType::kFp16 ? ElementType::kF32 : type);
   shape.kv_type = static_cast<uint32_t>(options.kv_type.value_or(KvTypeOf(type)));
-  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
-  shape.sliding_window = static_cast<uint32_t>(spec.sliding_window);
+  const double scale =
+      spec.attention_scale > 0 ? spec.attention_scale : 1 / std::sqrt(static_cast<double>(spec.head_dim));
+  shape.scale = static_cast<float>(scale);
+  shape.soft_cap = static_cast<float>(spec.attention_cap);
+  for (int layer = 0; layer < spec.layers; ++layer) {
+    if (!spec.kind(layer).windowed) continue;
+    shape.SetWindowed(static_cast<uint32_t>(layer));
+    shape.sliding_window = static_cast<uint32_t>(spec.sliding_window);
+  }
   shape.micro_batches = static_cast<uint32_t>(SplitMicroBatches(options));
   shape.max_rows = static_cast<uint32_t>(SequencesPerMicroBatch(options, gpu_home) + options.prefill_chunk);
   shape.max_context = static_cast<uint32_t>(max_context);

@@ -123,8 +123,11 @@ absl::StatusOr<ModelFiles> OpenModelFiles(const Options& options, const ModelSpe
 absl::StatusOr<std::unique_ptr<SPart>> LoadSPart(const Options& options, const ModelSpec& spec, const ModelFiles& files,
                                                  SPartPlace place, Logger* log) {
   const uint64_t start_ns = NowNs();
-  if (place.type == ElementType::kBf16 && files.weights.layers[0].q.dtype == DType::kF16) {
+  if (place.type == ElementType::kBf16 && files.weights.layers[0][TensorRole::kQ].tensor->dtype == DType::kF16) {
     log->Info("the checkpoint is f16; it computes in bf16 here (f32 keeps every bit: --compute f32)");
+  }
+  for (const std::string& part : files.weights.skipped) {
+    log->Info(absl::StrFormat("%s: %s not read: only the text model is", options.model, part));
   }
   const Model model{spec, files.checkpoint, files.weights};
   absl::StatusOr<std::unique_ptr<SPart>> spart =

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/families.h"
 #include "engine/model/model_config.h"
 #include "engine/model/shapes.h"
 #include "numa/check.h"
@@ -25,7 +26,11 @@ bool FuzzOne(const std::string& input) {
   FD_CHECK(spec->head_dim >= 16 && spec->head_dim <= 256 && spec->head_dim % 2 == 0,
            "heads have a size that we compute");
   FD_CHECK(spec->max_context > 0 && spec->sliding_window >= 0, "lengths are not negative");
-  FD_CHECK(spec->norm_epsilon > 0 && spec->rope.theta >= 1 && spec->rope.factor >= 1, "numbers are in range");
+  FD_CHECK(spec->norm.epsilon > 0 && spec->rope.theta >= 1 && spec->rope.factor > 0, "numbers are in range");
+  FD_CHECK(spec->layer_kinds.empty() || spec->layer_kinds.size() == static_cast<size_t>(spec->layers),
+           "each layer has a kind");
+  FD_CHECK(spec->rope.dims >= 0 && spec->rope.dims < spec->head_dim && spec->rope.dims % 2 == 0,
+           "what is rotated lies in a head");
   for (const int id : spec->eos_token_ids) FD_CHECK(id >= 0 && id < spec->vocab, "stop tokens are in the vocabulary");
   FD_CHECK(ParseModelSpec(WriteModelConfig(*spec, DType::kF32), std::nullopt, "DIR").ok(),
            "what was read can be written");
@@ -34,9 +39,16 @@ bool FuzzOne(const std::string& input) {
 
 std::vector<std::string> FuzzSeeds() {
   std::vector<std::string> seeds;
-  for (const char* name : {"tiny-random", "llama-3.2-1b", "mistral-7b"}) {
-    seeds.push_back(WriteModelConfig(*FindShape(name), DType::kBf16));
+  for (const std::string& name : ShapeNames()) seeds.push_back(WriteModelConfig(*FindShape(name), DType::kBf16));
+  // Each field of each family.
+  for (const Family& family : Families()) {
+    ModelSpec spec = *FindShape("tiny-random");
+    spec.family = family.model_type;
+    seeds.push_back(WriteModelConfig(spec, DType::kBf16));
   }
+  seeds.push_back(
+      R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text","hidden_size":64,"num_hidden_layers":7,)"
+      R"("rope_scaling":{"rope_type":"linear","factor":8},"sliding_window":32},"eos_token_id":[1,106]})");
   seeds.push_back(seeds[0] + '\0' + R"({"eos_token_id": [2, 3], "do_sample": true})");
   seeds.push_back(
       R"({"model_type":"llama","num_hidden_layers":2,"hidden_size":64,"num_attention_heads":4,"vocab_size":99,)"

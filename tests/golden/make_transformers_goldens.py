@@ -10,135 +10,94 @@ step and are not all the same, and the case's feature changes the logits.
 
 import argparse
 import copy
-import dataclasses
 import json
 import math
 import pathlib
+import re
 import shutil
 
 import numpy
 import safetensors
 import torch
 import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-VOCABULARY = 128
+import transformers_published
+from transformers_cases import CASES, FAMILIES, VOCABULARY
+
 PROMPT_LENGTHS = [1, 2, 17, 33, 64, 129, 300]
 POSITIONS = [0, 1, 2, 15, 16, 31, 32, 33, 63, 64, 127, 128, 200, 255, 299]
 GREEDY_PROMPTS = [17, 129]
 GREEDY_TOKENS = 64
 SMALLEST_LEAD = 1e-3  # of the largest logit of that step; exact mode is asked for 1e-4
 FEWEST_DIFFERENT = 24  # among the greedy tokens of a prompt
+SMALLEST_CHANGE = 0.05  # of the largest logit, at half of the positions, if a feature is switched off
 MOST_SEEDS = 100
 
 
-@dataclasses.dataclass
-class Case:
-    """What differs from the base model; `without` are the config fields that switch the feature off."""
-
-    about: str
-    config: dict = dataclasses.field(default_factory=dict)
-    without: dict | None = None
-    family: str = "llama"
-    dtype: torch.dtype = torch.float32
-    shard_size: str = "1GB"
-    old_config: bool = False  # config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype
-
-
-BASE = dict(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=32, max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=1,
-            eos_token_id=2, tie_word_embeddings=False)
-
-
-def heads(query, key_value, size, **more):
-    return dict(num_attention_heads=query, num_key_value_heads=key_value, head_dim=size, **more)
-
-
-def rope(theta, **more):
-    return dict(rope_parameters=dict(dict(rope_type="default"), rope_theta=theta, **more))
-
-
-LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-              original_max_position_embeddings=64)
-
-CASES = {
-    "mha": Case("as many KV heads as query heads", heads(3, 3, 32)),
-    "gqa": Case("two query heads share a KV head"),
-    "mqa": Case("one KV head", heads(4, 1, 32)),
-    "tied": Case("the head is the embedding", dict(tie_word_embeddings=True)),
-    "rope_linear": Case("rope scaling linear", rope(10000.0, rope_type="linear", factor=4.0), rope(10000.0),
-                        old_config=True),
-    "rope_llama3": Case("rope scaling llama3, beyond the original context of 64", rope(10000.0, **LLAMA3),
-                        rope(10000.0)),
-    "sliding_window": Case("a query sees 32 tokens, itself included", dict(rope(1e6), sliding_window=32),
-                           dict(sliding_window=None), family="mistral", old_config=True),
-    "biases": Case("bias on q, k, v, o and on the MLP", dict(attention_bias=True, mlp_bias=True),
-                   dict(attention_bias=False, mlp_bias=False)),
-    "head_32": Case("three query heads of 32 a KV head", heads(3, 1, 32)),
-    "head_48": Case("head size 48", heads(2, 1, 48)),
-    "head_64": Case("head size 64, theta 500000", dict(heads(2, 1, 64), **rope(500000.0)), rope(10000.0),
-                    old_config=True),
-    "head_80": Case("head size 80", heads(2, 1, 80)),
-    "head_96": Case("head size 96", heads(2, 1, 96, hidden_size=32)),
-    "head_128": Case("head size 128, rope scaling llama3",
-                     dict(heads(2, 1, 128, hidden_size=32), **rope(500000.0, **LLAMA3)), rope(500000.0), old_config=True),
-    "head_256": Case("head size 256", heads(2, 1, 256, hidden_size=32, intermediate_size=48)),
-    "sharded": Case("several safetensors files and an index", shard_size="100KB"),
-    "bf16": Case("weights stored as bf16", dtype=torch.bfloat16),
-    "f16": Case("weights stored as f16", dtype=torch.float16),
-}
-
-
 def make_config(case, **changes):
-    family = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig}[case.family]
-    config = family(**copy.deepcopy({**BASE, **rope(10000.0), **case.config, **changes}))
+    family = FAMILIES[case.family]
+    config = family.config(**copy.deepcopy({**family.base, **case.config, **changes}))
     config._attn_implementation = "eager"
     return config
 
 
+def new_model(case, config):
+    torch.manual_seed(0)
+    return adjust(case, FAMILIES[case.family].auto.from_config(config, attn_implementation="eager"))
+
+
+def load(case, folder, dtype):
+    model = FAMILIES[case.family].auto.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    return adjust(case, model)
+
+
+def adjust(case, model):
+    """Makes longrope rotate by the long factors whatever the length is, if the case asks for it."""
+    for module in model.modules():
+        if case.long_rope and getattr(module, "rope_type", None) == "longrope":
+            original = module.config.rope_parameters["original_max_position_embeddings"]
+            frequencies, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, None, seq_len=original + 1)
+            module.original_inv_freq.copy_(frequencies)  # what short sequences are rotated by
+    return model.eval()
+
+
 def make_model(case, seed):
     """Random weights, large enough that attention is peaked and logits lie far apart."""
-    model = new_model(make_config(case))
+    model = new_model(case, make_config(case))
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
-        if name.endswith("norm.weight"):
-            value = 1.0 + 0.2 * noise
-        elif name.endswith("bias"):
-            value = 0.3 * noise
-        elif name.startswith("model.embed_tokens"):
-            # Tied, a token's own embedding would win every step if the layers did not outweigh it.
-            value = (0.2 if case.config.get("tie_word_embeddings") else 1.0) * noise
-        else:
-            gain = 1.6 if ".q_proj." in name or ".k_proj." in name else 3.0 if name.startswith("lm_head") else 1.2
-            value = gain / math.sqrt(parameter.shape[1]) * noise
-        parameter.data.copy_(value)
+        module = model.get_submodule(name.rpartition(".")[0])
+        parameter.data.copy_(random_values(case, model, name, module, noise))
     return model.to(case.dtype)
 
 
-def new_model(config):
-    torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+def random_values(case, model, name, module, noise):
+    if name.endswith("bias"):
+        return case.bias * noise
+    if "Norm" in type(module).__name__:
+        center = case.head_norm if ".q_norm." in name or ".k_norm." in name else 1.0
+        return center - (1.0 if FAMILIES[case.family].one_plus else 0.0) + 0.2 * noise
+    if "embed_positions" in name or ".wpe." in name:
+        return 0.5 * noise
+    if isinstance(module, torch.nn.Embedding):
+        # Tied, a token's own embedding would win every step if the layers did not outweigh it.
+        return (case.embedding or (0.2 if model.config.get_text_config().tie_word_embeddings else 1.0)) * noise
+    if noise.dim() == 1:  # of a vision tower
+        return noise
+    peaked = any(part in name for part in (".q_proj.", ".k_proj.", "qkv_proj", "query_key_value", "c_attn"))
+    gain = 1.6 if peaked else 3.0 if name.startswith("lm_head") else 1.2
+    inputs = noise.shape[0] if type(module).__name__ == "Conv1D" else noise.shape[1]
+    return gain / math.sqrt(inputs) * noise
 
 
 def save(model, case, folder):
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder, max_shard_size=case.shard_size)
+    transformers_published.publish(folder, case)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)
-    if case.old_config:
-        path = folder / "config.json"
-        config = json.loads(path.read_text())
-        parameters = config.pop("rope_parameters")
-        config["rope_theta"] = parameters.pop("rope_theta")
-        if parameters["rope_type"] == "linear":  # the oldest spelling
-            parameters["type"] = parameters.pop("rope_type")
-        config["rope_scaling"] = None if parameters == {"rope_type": "default"} else parameters
-        config["torch_dtype"] = config.pop("dtype")
-        path.write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
-
-
-def load(folder, dtype):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
 def logits_of(model, ids):
@@ -153,6 +112,8 @@ def greedy(model, prompt):
         last = logits_of(model, ids)[-1]
         best = last.topk(2)
         smallest_lead = min(smallest_lead, float((best.values[0] - best.values[1]) / last.abs().max()))
+        if smallest_lead < SMALLEST_LEAD:
+            break
         ids.append(int(best.indices[0]))
     return ids[len(prompt):], smallest_lead
 
@@ -165,17 +126,41 @@ def generate_agrees(model, prompt, tokens):
     return row[len(prompt):].tolist() == tokens
 
 
-def feature_matters(case, model, ids, logits):
-    """True if the same weights without the feature give other logits somewhere."""
-    if case.without is None:
-        return True
-    plain = new_model(make_config(case, **case.without))
-    plain.load_state_dict(model.state_dict(), strict=False)
-    changed = (logits_of(plain, ids) - logits).abs().amax(dim=1)
-    window = model.config.sliding_window if case.family == "mistral" else 0
-    if window and float(changed[:window].max()) > 1e-4:
-        raise RuntimeError("the sliding window changed positions that see everything")
-    return float(changed[window + 1:].median()) > 0.05 * float(logits.abs().max())
+def logits_with(case, model, ids, **changes):
+    """Of the same weights and another configuration."""
+    other = new_model(case, make_config(case, **changes))
+    other.load_state_dict(model.state_dict(), strict=False)
+    return logits_of(other, ids)
+
+
+def logits_with_neutral(case, model, ids, pattern, value):
+    other = copy.deepcopy(model)
+    found = [parameter for name, parameter in other.named_parameters() if re.search(pattern, name)]
+    if not found:
+        raise RuntimeError(f"no weight is called {pattern}")
+    for parameter in found:
+        parameter.data.fill_(value)
+    return logits_of(other, ids)
+
+
+def why_features_do_not_matter(case, model, ids, logits):
+    """Which feature changes the logits too little if it is switched off, or ""."""
+    window = getattr(model.config.get_text_config(), "sliding_window", None) or 0
+    smallest = SMALLEST_CHANGE * float(logits.abs().max())
+    for changes in case.without if isinstance(case.without, list) else [case.without]:
+        changed = (logits_with(case, model, ids, **changes) - logits).abs().amax(dim=1)
+        if list(changes) == ["sliding_window"] and float(changed[:window].max()) > 1e-4:
+            raise RuntimeError("the sliding window changed positions that see everything")
+        seen = window + 1 if window < len(ids) // 2 else 1
+        if float(changed[seen:].median()) < smallest:
+            return f"without {changes}, logits change by only {float(changed[seen:].median()):.2g}"
+    for pattern, value in case.neutral.items():
+        changed = (logits_with_neutral(case, model, ids, pattern, value) - logits).abs().amax(dim=1)
+        if float(changed.median()) < smallest:
+            return f"with {pattern} = {value}, logits change by only {float(changed.median()):.2g}"
+    if case.same is not None and not torch.equal(logits_with(case, model, ids, **case.same), logits):
+        raise RuntimeError(f"{case.same} changes logits")
+    return ""
 
 
 def check_bands(config):
@@ -191,13 +176,39 @@ def check_bands(config):
         raise RuntimeError(f"frequency bands {bands}")
 
 
+def plain_fields(config):
+    """What a configuration says, less what says where it comes from."""
+    if not isinstance(config, dict):
+        return config
+    return {key: plain_fields(value) for key, value in config.items()
+            if key not in ("type", "dtype", "architectures", "transformers_version", "_name_or_path",
+                           "_sliding_window_pattern")}
+
+
 def check_saved(case, folder):
-    """What was saved is what was meant, also where config.json was rewritten."""
+    """What was saved is what was meant, also where config.json was rewritten; it may say more."""
     loaded, meant = transformers.AutoConfig.from_pretrained(folder), make_config(case)
-    read = {key: value for key, value in loaded.rope_parameters.items() if key != "type"}
-    if read != meant.rope_parameters:
-        raise RuntimeError(f"{folder}: rope {read}, not {meant.rope_parameters}")
-    check_bands(loaded)
+    read, wanted = plain_fields(loaded.to_dict()), plain_fields(meant.to_dict())
+    differ = {key: (read.get(key), value) for key, value in wanted.items()
+              if not agree(read.get(key), value) and key not in case.omit_of_wrapper}
+    if differ:
+        raise RuntimeError(f"{folder}: config.json says {differ}")
+    if case.family == "llama":
+        check_bands(loaded)
+
+
+def check_loaded(made, model):
+    """No weight is lost or tied that was meant to be another."""
+    loaded = model.state_dict()
+    for name, tensor in made.state_dict().items():
+        if not torch.equal(loaded[name], tensor.float()):
+            raise RuntimeError(f"{name} is not what was saved")
+
+
+def agree(read, wanted):
+    if isinstance(wanted, dict) and isinstance(read, dict):
+        return all(agree(read.get(key), value) for key, value in wanted.items())
+    return read == wanted
 
 
 def write_floats(path, logits):
@@ -205,11 +216,11 @@ def write_floats(path, logits):
     return {"file": path.name, "shape": list(logits.shape)}
 
 
-def bf16_goldens(folder):
+def bf16_goldens(case, folder):
     """Reference: weights rounded to bf16, then float32 arithmetic. Error: of transformers' own bf16 run against it."""
-    model = load(folder, torch.bfloat16)
+    model = load(case, folder, torch.bfloat16)
     own = logits_of(model, PROMPT)[POSITIONS]
-    reference = load(folder, torch.float32)
+    reference = load(case, folder, torch.float32)
     for parameter in reference.parameters():
         parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
     expected = logits_of(reference, PROMPT)[POSITIONS]
@@ -223,12 +234,15 @@ def bf16_goldens(folder):
 
 def try_case(name, case, seed, folder):
     """Writes the case's folder; returns why the seed is no good, or ""."""
-    save(make_model(case, seed), case, folder)
+    made = make_model(case, seed)
+    save(made, case, folder)
     check_saved(case, folder)
-    model = load(folder, torch.float32)
+    model = load(case, folder, torch.float32)
+    check_loaded(made, model)
     logits = logits_of(model, PROMPT)
-    if not feature_matters(case, model, PROMPT, logits):
-        return "the feature changes too little"
+    reason = why_features_do_not_matter(case, model, PROMPT, logits)
+    if reason:
+        return reason
     continuations = []
     for length in GREEDY_PROMPTS:
         tokens, lead = greedy(model, PROMPT[:length])
@@ -246,7 +260,7 @@ def try_case(name, case, seed, folder):
         "logits": write_floats(folder / "logits.f32", logits[POSITIONS]),
         "largest_logit": float(logits[POSITIONS].abs().max()),
         "greedy": continuations,
-        "bf16": bf16_goldens(folder),
+        "bf16": bf16_goldens(case, folder),
     }
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in goldens.items())
     (folder / "goldens.json").write_text("{\n" + lines + "\n}\n")

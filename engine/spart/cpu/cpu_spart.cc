@@ -32,7 +32,8 @@ CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights
       weights_memory_(weights_.arena.Describe()),
       gemm_(SelectGemm(options.isa, options.type)),
       ops_(SelectElementwise(options.isa, options.type)),
-      rope_(BuildRopeTable(spec, static_cast<int>(shape.max_context))),
+      ropes_(BuildRopeTables(spec, static_cast<int>(shape.max_context))),
+      embedding_scale_(EmbeddingScale(spec, options.type)),
       team_("fd-s", options.cores, options.poll) {
   const int threads = static_cast<int>(options.cores.size());
   // Rows for oneDNN's buckets beyond the last.
@@ -45,14 +46,18 @@ CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights
   logit_inputs_ = MakeActivations(kLogitRows, spec.hidden);
   projected_.resize(rows * std::max<int64_t>(weights_.layers[0].qkv.n, spec.hidden));
   logits_.resize(int64_t{kLogitRows} * spec.vocab);
-  const int pairs = static_cast<int>(weights_.layers[0].gate_up.panel_count() / 2);
+  const int unit = spec.gated ? 2 : 1;
+  const int units = static_cast<int>(weights_.layers[0].gate_up.panel_count()) / unit;
   for (int t = 0; t < threads; ++t) {
-    gate_up_.emplace_back(int64_t{kTileRows} * ((pairs + threads - 1) / threads) * 2 * kPanelColumns);
+    gate_up_.emplace_back(int64_t{kTileRows} * ((units + threads - 1) / threads) * unit * kPanelColumns);
     sample_scratch_.push_back(std::make_unique<SampleScratch>(spec.vocab));
   }
   const bool use_onednn =
       options.type == ElementType::kBf16 && options.isa == Isa::kAvx512Bf16 && !options.batch_invariant;
   if (use_onednn) MakePrimitives();
+  vectors_.layers.resize(weights_.vectors.layers.size());
+  ForEachVector(weights_.vectors, &vectors_, [](const std::vector<float>& from, const float** to) { *to = DataOrNull(from); });
+  MakeSteps();
   team_.Park();  // the first stage wakes it; until then the cores are taking memory for homes
 }
 
@@ -69,13 +74,43 @@ void CpuSPart::MakePrimitives() {
   const PackedLayer& layer = weights_.layers[0];
   add(layer.qkv, 1);
   add(layer.o, 1);
-  add(layer.gate_up, 2);
+  add(layer.gate_up, spec_.gated ? 2 : 1);
   add(layer.down, 1);
   add(weights_.head, 1);
   onednn_ = OneDnnGemm::Create(shapes, threads);
   if (onednn_ != nullptr) {
     own_rows_max_ = DetectIsa() == Isa::kAmx ? kOwnRowsMaxAgainstTiles : kOwnRowsMax;
   }
+}
+
+void CpuSPart::MakeSteps() {
+  for (const std::vector<StageOp>& ops : ForwardPass(spec_)) {
+    std::vector<Step>& steps = steps_.emplace_back();
+    for (const StageOp& op : ops) steps.push_back(MakeStep(op));
+  }
+}
+
+CpuSPart::Step CpuSPart::MakeStep(const StageOp& op) const {
+  using Kind = StageOp::Kind;
+  Step step;
+  step.op = op;
+  step.by_rows = op.kind == Kind::kEmbed || op.kind == Kind::kGather || op.kind == Kind::kJoin || op.kind == Kind::kSend;
+  if (op.kind != Kind::kJoin) return step;
+  const LayerVectorsOf<const float*>& vectors = vectors_.layers[static_cast<size_t>(op.layer)];
+  if (op.join.adds != StageOp::Branch::kNone) {
+    step.bias = op.join.adds == StageOp::Branch::kAttention ? vectors.o_bias : vectors.down_bias;
+  }
+  step.after = NormOf(op.join.after);
+  step.sum = NormOf(op.join.sum);
+  step.next = NormOf(op.join.next);
+  return step;
+}
+
+RowNorm CpuSPart::NormOf(const NormPlace& place) const {
+  if (place.kind == NormPlace::Kind::kNone) return {};
+  const auto kind = spec_.norm.kind == NormSpec::Kind::kRms ? RowNorm::Kind::kRms : RowNorm::Kind::kLayer;
+  const NormVectorsOf<const float*> vectors = FindNorm(vectors_, place);
+  return {kind, vectors.weight, vectors.bias, spec_.norm.epsilon};
 }
 
 CpuSPart::Activations CpuSPart::MakeActivations(int rows, int64_t columns) const {

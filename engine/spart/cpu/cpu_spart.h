@@ -11,8 +11,10 @@
 #include "engine/rpart/messages.h"
 #include "engine/spart/cpu/onednn_gemm.h"
 #include "engine/spart/cpu/packed_weights.h"
+#include "engine/spart/forward_pass.h"
 #include "engine/spart/rope_table.h"
 #include "engine/spart/spart.h"
+#include "kernels/elementwise.h"
 #include "kernels/isa.h"
 #include "numa/ticket_team.h"
 
@@ -57,19 +59,31 @@ class CpuSPart : public SPart {
   struct Range {
     int begin, end;
   };
+  // An operation with what it needs of the weights.
+  struct Step {
+    StageOp op;
+    const float* bias = nullptr;  // kJoin: of what is added
+    RowNorm after, sum, next;     // kJoin
+    bool by_rows = false;         // each thread does all of some rows, in which no other one has a part
+  };
 
   CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights weights, const CpuSPartOptions& options);
+  void MakeSteps();
+  Step MakeStep(const StageOp& op) const;
+  RowNorm NormOf(const NormPlace& place) const;
   void MakePrimitives();
   Activations MakeActivations(int rows, int64_t columns) const;
 
   // --- one stage, thread t of n
   static void StageWork(void* self, int t, int n);
   void RunStage(int t, int n);
+  void RunStep(const Step& step, Range rows, int t, int n);
   void Embed(Range rows);
   void GatherOutputs(Range rows);
-  void AddAndNorm(const float* bias, const std::vector<float>& norm, Range rows);
-  void Mlp(const PackedLayer& layer, int t, int n);
-  void RotateAndSend(const PackedLayer& layer, Range rows);
+  void Join(const Step& step, Range rows);
+  void Mlp(int layer, int t, int n);
+  void RotateAndSend(int layer, Range rows);
+  void NormHeads(const LayerVectorsOf<const float*>& vectors, float* row);
   void Finish(int t, int n);
   void SampleRows(int first, Range rows, int t);
   // y = x * W for this thread's share of W's panels.
@@ -84,10 +98,13 @@ class CpuSPart : public SPart {
   const RPartShape shape_;
   const CpuSPartOptions options_;
   PackedWeights weights_;
+  ModelVectorsOf<const float*> vectors_;       // of weights_
   const std::string weights_memory_;           // said once: it takes long
   GemmKernels gemm_;
   ElementwiseKernels ops_;
-  const RopeTable rope_;                       // [max_context]
+  const RopeTables ropes_;                     // [max_context]
+  const float embedding_scale_;
+  std::vector<std::vector<Step>> steps_;       // [stage]
   std::unique_ptr<OneDnnGemm> onednn_;         // null: our own kernel does all
   int own_rows_max_ = INT_MAX;                 // up to so many rows our own kernel is the faster one
 

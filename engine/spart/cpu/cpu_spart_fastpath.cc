@@ -11,11 +11,39 @@ namespace fastdecode {
 
 namespace {
 
-// Says how long a scope took; nothing if there is no trace.
+// What operations are called in traces; those of rows are in none.
+bool FindPart(StageOp::Kind kind, StagePart* part) {
+  using Kind = StageOp::Kind;
+  switch (kind) {
+    case Kind::kOut:
+      *part = kStageO;
+      return true;
+    case Kind::kGateUp:
+      *part = kStageGateUp;
+      return true;
+    case Kind::kDown:
+      *part = kStageDown;
+      return true;
+    case Kind::kQkv:
+      *part = kStageQkv;
+      return true;
+    case Kind::kLogits:
+      *part = kStageLogits;
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Says how long a scope took; nothing if there is no trace, or it is no part of one.
 class PartTimer {
  public:
-  PartTimer(StageTrace* trace, StagePart what, int layer)
-      : trace_(trace), what_(what), layer_(layer), start_ns_(trace == nullptr ? 0 : NowNs()) {}
+  PartTimer(StageTrace* trace, const StageOp& op) {
+    if (trace == nullptr || !FindPart(op.kind, &what_)) return;
+    trace_ = trace;
+    layer_ = op.layer;
+    start_ns_ = NowNs();
+  }
   ~PartTimer() {
     if (trace_ != nullptr) trace_->Add({what_, layer_, start_ns_, NowNs()});
   }
@@ -23,10 +51,10 @@ class PartTimer {
   PartTimer& operator=(const PartTimer&) = delete;
 
  private:
-  StageTrace* const trace_;
-  const StagePart what_;
-  const int layer_;
-  const uint64_t start_ns_;
+  StageTrace* trace_ = nullptr;
+  StagePart what_ = {};
+  int layer_ = 0;
+  uint64_t start_ns_ = 0;
 };
 
 }  // namespace
@@ -47,60 +75,60 @@ CpuSPart::Range CpuSPart::Share(int count, int t, int n, int unit) {
 }
 
 // Every barrier separates writers of a buffer from its readers: what one thread wrote for all columns of its rows, the
-// others read for all rows of their columns, and the other way round.
+// others read for all rows of their columns, and the other way round. Between two steps by rows none is needed.
 void CpuSPart::RunStage(int t, int n) {
+  const std::vector<Step>& steps = steps_[stage_];
+  const Range rows = Share(table_->rows, t, n);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const bool is_last = i + 1 == steps.size();
+    const bool by_rows = !is_last && steps[i].by_rows && steps[i + 1].by_rows;
+    // A part is over when all threads are: its barrier counts to it.
+    const PartTimer timer(t == 0 ? table_->trace : nullptr, steps[i].op);
+    RunStep(steps[i], rows, t, n);
+    if (!is_last && !by_rows) team_.Barrier(t);
+  }
+}
+
+void CpuSPart::RunStep(const Step& step, Range rows, int t, int n) {
+  using Kind = StageOp::Kind;
+  const StageOp& op = step.op;
   const int rows_all = table_->rows;
-  const Range rows = Share(rows_all, t, n);
-  const int hidden = spec_.hidden;
-  // A part is over when all threads are: its barrier counts to it.
-  StageTrace* const trace = t == 0 ? table_->trace : nullptr;
-  if (stage_ == 0) {
-    Embed(rows);
-  } else {
-    const PackedLayer& done = weights_.layers[stage_ - 1];
-    GatherOutputs(rows);
-    team_.Barrier(t);
-    {
-      const PartTimer timer(trace, kStageO, stage_ - 1);
-      Multiply(done.o, attended_, rows_all, projected_.data(), hidden, t, n);
-      team_.Barrier(t);
+  switch (op.kind) {
+    case Kind::kEmbed:
+      return Embed(rows);
+    case Kind::kGather:
+      return GatherOutputs(rows);
+    case Kind::kOut:
+      return Multiply(weights_.layers[op.layer].o, attended_, rows_all, projected_.data(), spec_.hidden, t, n);
+    case Kind::kGateUp:
+      return Mlp(op.layer, t, n);
+    case Kind::kDown:
+      return Multiply(weights_.layers[op.layer].down, activated_, rows_all, projected_.data(), spec_.hidden, t, n);
+    case Kind::kJoin:
+      return Join(step, rows);
+    case Kind::kQkv: {
+      const PackedMatrix& qkv = weights_.layers[op.layer].qkv;
+      return Multiply(qkv, normed_, rows_all, projected_.data(), qkv.n, t, n);
     }
-    AddAndNorm(done.bias(done.o_bias), done.mlp_norm, rows);
-    team_.Barrier(t);
-    {
-      const PartTimer timer(trace, kStageGateUp, stage_ - 1);
-      Mlp(done, t, n);
-      team_.Barrier(t);
-    }
-    {
-      const PartTimer timer(trace, kStageDown, stage_ - 1);
-      Multiply(done.down, activated_, rows_all, projected_.data(), hidden, t, n);
-      team_.Barrier(t);
-    }
+    case Kind::kSend:
+      return RotateAndSend(op.layer, rows);
+    case Kind::kLogits:
+      return Finish(t, n);
   }
-  const float* down_bias = stage_ == 0 ? nullptr : weights_.layers[stage_ - 1].bias(weights_.layers[stage_ - 1].down_bias);
-  if (stage_ == spec_.layers) {
-    AddAndNorm(down_bias, weights_.final_norm, rows);
-    team_.Barrier(t);
-    const PartTimer timer(trace, kStageLogits, stage_);
-    Finish(t, n);
-    return;
-  }
-  const PackedLayer& next = weights_.layers[stage_];
-  AddAndNorm(down_bias, next.attention_norm, rows);
-  team_.Barrier(t);
-  {
-    const PartTimer timer(trace, kStageQkv, stage_);
-    Multiply(next.qkv, normed_, rows_all, projected_.data(), next.qkv.n, t, n);
-    team_.Barrier(t);
-  }
-  RotateAndSend(next, rows);
 }
 
 void CpuSPart::Embed(Range rows) {
-  float* x = residual_[micro_batch_].data();
+  const int hidden = spec_.hidden;
   for (int r = rows.begin; r < rows.end; ++r) {
-    weights_.EmbedToken(table_->tokens[r], spec_.hidden, x + int64_t{r} * spec_.hidden);
+    float* x = residual_[micro_batch_].data() + int64_t{r} * hidden;
+    weights_.EmbedToken(table_->tokens[r], hidden, x);
+    if (embedding_scale_ != 1.0f) {
+      for (int i = 0; i < hidden; ++i) x[i] *= embedding_scale_;
+    }
+    if (spec_.learned_positions > 0) {
+      const int64_t at = table_->positions[r] + spec_.position_offset;
+      ops_.add(x, vectors_.positions + at * hidden, nullptr, 1.0f, hidden);
+    }
   }
 }
 
@@ -125,25 +153,39 @@ void CpuSPart::GatherOutputs(Range rows) {
   }
 }
 
-// x += projected (+ bias), except in stage 0, where x is new; then normed = norm(x).
-void CpuSPart::AddAndNorm(const float* bias, const std::vector<float>& norm, Range rows) {
+// What a branch has made, into the residual stream, and the next branch's rows of that.
+void CpuSPart::Join(const Step& step, Range rows) {
   const int hidden = spec_.hidden;
+  const bool adds = step.op.join.adds != StageOp::Branch::kNone;
+  const bool norms_branch = step.after.kind != RowNorm::Kind::kNone;
+  const float scale = static_cast<float>(spec_.residual_scale);
   for (int r = rows.begin; r < rows.end; ++r) {
     float* x = residual_[micro_batch_].data() + int64_t{r} * hidden;
-    if (stage_ > 0) ops_.add(x, projected_.data() + int64_t{r} * hidden, bias, hidden);
-    ops_.rms_norm(x, norm.data(), spec_.norm_epsilon, hidden, normed_.row(r), static_cast<int>(normed_.stride));
+    float* h = projected_.data() + int64_t{r} * hidden;
+    const float* bias = step.bias;
+    if (norms_branch) {
+      if (bias != nullptr) ops_.add(h, bias, nullptr, 1.0f, hidden);
+      ops_.norm_f32(step.after, h, hidden, h);
+      bias = nullptr;
+    }
+    if (adds) ops_.add(x, h, bias, scale, hidden);
+    if (step.sum.kind != RowNorm::Kind::kNone) ops_.norm_f32(step.sum, x, hidden, x);
+    if (!step.op.join.makes_normed) continue;
+    ops_.norm(step.next, x, hidden, normed_.row(r), static_cast<int>(normed_.stride));
   }
 }
 
-// activated = silu(gate) * up for this thread's outputs, a tile of rows at a time, so that gate and up stay in its cache.
-void CpuSPart::Mlp(const PackedLayer& layer, int t, int n) {
-  const PackedMatrix& matrix = layer.gate_up;
-  const Range panels = Share(static_cast<int>(matrix.panel_count()), t, n, /*unit=*/2);
+// The activation for this thread's outputs, a tile of rows at a time, so that gate and up stay in its cache.
+void CpuSPart::Mlp(int layer, int t, int n) {
+  const PackedMatrix& matrix = weights_.layers[layer].gate_up;
+  const LayerVectorsOf<const float*>& vectors = vectors_.layers[layer];
+  const int unit = spec_.gated ? 2 : 1;  // panels that make 64 outputs
+  const Range panels = Share(static_cast<int>(matrix.panel_count()), t, n, unit);
   const int64_t columns = int64_t{panels.end - panels.begin} * kPanelColumns;
   if (columns == 0) return;
   const size_t element = shape_.element_bytes();
-  const float* gate_bias = layer.bias(layer.gate_bias);
-  const float* up_bias = layer.bias(layer.up_bias);
+  const float* gate_bias = vectors.gate_bias;
+  const float* up_bias = vectors.up_bias;
   float* tile = gate_up_[t].data();
   for (int first = 0; first < table_->rows; first += kTileRows) {
     const int rows = std::min(kTileRows, table_->rows - first);
@@ -151,39 +193,66 @@ void CpuSPart::Mlp(const PackedLayer& layer, int t, int n) {
     for (int r = 0; r < rows; ++r) {
       const float* row = tile + r * columns;
       std::byte* out = activated_.row(first + r);
-      for (int p = panels.begin; p < panels.end; p += 2, row += 2 * kPanelColumns) {
-        const int column = p / 2 * kPanelColumns;
+      for (int p = panels.begin; p < panels.end; p += unit, row += unit * kPanelColumns) {
+        const int column = p / unit * kPanelColumns;
         const int count = std::min(kPanelColumns, spec_.intermediate - column);
-        ops_.silu_mul(row, row + kPanelColumns, gate_bias == nullptr ? nullptr : gate_bias + column,
+        const float* gate = spec_.gated ? row : nullptr;
+        const float* up = spec_.gated ? row + kPanelColumns : row;
+        ops_.activate(spec_.activation, gate, up, gate_bias == nullptr ? nullptr : gate_bias + column,
                       up_bias == nullptr ? nullptr : up_bias + column, count, out + column * element);
       }
     }
   }
 }
 
-// q and k rotated, v as it is, written where the home will read them.
-void CpuSPart::RotateAndSend(const PackedLayer& layer, Range rows) {
+// q and k normed and rotated, v as it is, written where the home will read them.
+void CpuSPart::RotateAndSend(int layer, Range rows) {
   const int d = spec_.head_dim;
   const int padded = static_cast<int>(shape_.head_dim);
   const size_t padded_bytes = padded * shape_.element_bytes();
-  const float* bias = layer.bias(layer.qkv_bias);
+  const int64_t width = weights_.layers[layer].qkv.n;
+  const LayerVectorsOf<const float*>& vectors = vectors_.layers[layer];
+  const bool norms = spec_.qk_norm != ModelSpec::QkNorm::kNone || spec_.clip_qkv > 0;
+  const float* bias = norms ? nullptr : vectors.qkv_bias;
+  const RopeTables::OfLayer& ropes = ropes_.layers[layer];
   for (int r = rows.begin; r < rows.end; ++r) {
     std::byte* to = table_->home_areas[table_->homes[r]].send;
     if (to == nullptr) continue;
     to += table_->home_rows[r] * shape_.hop_row_bytes();
-    const float* from = projected_.data() + int64_t{r} * layer.qkv.n;
-    const float* cosines = rope_.cosines.data() + int64_t{table_->positions[r]} * (d / 2);
-    const float* sines = rope_.sines.data() + int64_t{table_->positions[r]} * (d / 2);
+    float* from = projected_.data() + int64_t{r} * width;
+    if (norms) NormHeads(vectors, from);
+    const int64_t angle = int64_t{table_->positions[r]} * (d / 2);
     const int rotated = spec_.heads + spec_.kv_heads;
     for (int h = 0; h < rotated + spec_.kv_heads; ++h) {
       const float* head_bias = bias == nullptr ? nullptr : bias + int64_t{h} * d;
-      if (h < rotated) {
-        ops_.rope_head(from + int64_t{h} * d, head_bias, cosines, sines, d, to, padded);
-      } else {
+      const int rope = h < spec_.heads ? ropes.q : h < rotated ? ropes.k : RopeTables::kNone;
+      if (rope == RopeTables::kNone) {
         ops_.copy_head(from + int64_t{h} * d, head_bias, d, to, padded);
+      } else {
+        const RopeTable& table = ropes_.tables[rope];
+        ops_.rope_head(from + int64_t{h} * d, head_bias, table.cosines.data() + angle, table.sines.data() + angle, d, to,
+                       padded);
       }
       to += padded_bytes;
     }
+  }
+}
+
+// One row of q, k and v, in place: their biases, what they are kept within, and the norms of q and k.
+void CpuSPart::NormHeads(const LayerVectorsOf<const float*>& vectors, float* row) {
+  const int d = spec_.head_dim, q_width = spec_.heads * d, kv_width = spec_.kv_heads * d;
+  if (vectors.qkv_bias != nullptr) ops_.add(row, vectors.qkv_bias, nullptr, 1.0f, q_width + 2 * kv_width);
+  if (spec_.clip_qkv > 0) ops_.clip(row, static_cast<float>(spec_.clip_qkv), q_width + 2 * kv_width);
+  if (spec_.qk_norm == ModelSpec::QkNorm::kNone) return;
+  const RowNorm q_norm = {RowNorm::Kind::kRms, vectors.q_norm, nullptr, spec_.norm.epsilon};
+  const RowNorm k_norm = {RowNorm::Kind::kRms, vectors.k_norm, nullptr, spec_.norm.epsilon};
+  if (spec_.qk_norm == ModelSpec::QkNorm::kRow) {
+    ops_.norm_f32(q_norm, row, q_width, row);
+    ops_.norm_f32(k_norm, row + q_width, kv_width, row + q_width);
+    return;
+  }
+  for (int h = 0; h < spec_.heads + spec_.kv_heads; ++h) {
+    ops_.norm_f32(h < spec_.heads ? q_norm : k_norm, row + h * d, d, row + h * d);
   }
 }
 
@@ -205,7 +274,8 @@ void CpuSPart::Finish(int t, int n) {
 void CpuSPart::SampleRows(int first, Range rows, int t) {
   for (int i = rows.begin; i < rows.end; ++i) {
     LogitRow& row = table_->logits[first + i];
-    const float* logits = logits_.data() + int64_t{i} * spec_.vocab;
+    float* logits = logits_.data() + int64_t{i} * spec_.vocab;
+    if (spec_.logit_cap > 0) ops_.soft_cap(logits, static_cast<float>(spec_.logit_cap), spec_.vocab);
     if (row.logits_out != nullptr) std::memcpy(row.logits_out, logits, spec_.vocab * sizeof(float));
     if (!row.sample) continue;
     row.args.logits = logits;

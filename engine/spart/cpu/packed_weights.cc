@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 
-#include "engine/model/convert.h"
 #include "numa/check.h"
 #include "numa/parallel_for.h"
 
@@ -19,7 +18,7 @@ size_t AlignUp(size_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * 
 // Where one packed matrix comes from: rows of up to three tensors one after another, or of two interleaved by panels.
 struct PackJob {
   PackedMatrix* matrix = nullptr;
-  std::vector<const TensorView*> tensors;
+  std::vector<const WeightView*> tensors;
   bool interleaved = false;      // panel 2i of tensors[0], 2i+1 of tensors[1]
 };
 
@@ -29,7 +28,7 @@ struct Layout {
 };
 
 void AddMatrix(Layout& layout, ElementType type, PackedMatrix* matrix, int64_t n, int64_t k,
-               std::vector<const TensorView*> tensors, bool interleaved = false) {
+               std::vector<const WeightView*> tensors, bool interleaved = false) {
   matrix->n = n;
   matrix->k = k;
   matrix->panel_bytes = PanelBytes(type, k);
@@ -42,19 +41,27 @@ void AddMatrix(Layout& layout, ElementType type, PackedMatrix* matrix, int64_t n
 Layout LayOut(const ModelSpec& spec, const ModelWeights& weights, PackedWeights& packed) {
   Layout layout;
   const ElementType type = packed.type;
-  const int64_t q_width = int64_t{spec.heads} * spec.head_dim;
-  const int64_t kv_width = int64_t{spec.kv_heads} * spec.head_dim;
+  const auto add = [&](PackedMatrix* matrix, std::vector<const WeightView*> parts) {
+    int64_t rows = 0;
+    for (const WeightView* part : parts) rows += part->rows;
+    const int64_t columns = parts[0]->columns;
+    AddMatrix(layout, type, matrix, rows, columns, std::move(parts));
+  };
   packed.layers.resize(spec.layers);
   for (int l = 0; l < spec.layers; ++l) {
-    const LayerWeights& from = weights.layers[l];
+    const RoleViews& from = weights.layers[l];
     PackedLayer& to = packed.layers[l];
-    AddMatrix(layout, type, &to.qkv, q_width + 2 * kv_width, spec.hidden, {&from.q, &from.k, &from.v});
-    AddMatrix(layout, type, &to.o, spec.hidden, q_width, {&from.o});
-    AddMatrix(layout, type, &to.gate_up, 2 * kPanelColumns * PanelCount(spec.intermediate), spec.hidden,
-              {&from.gate, &from.up}, /*interleaved=*/true);
-    AddMatrix(layout, type, &to.down, spec.hidden, spec.intermediate, {&from.down});
+    add(&to.qkv, {&from[TensorRole::kQ], &from[TensorRole::kK], &from[TensorRole::kV]});
+    add(&to.o, {&from[TensorRole::kO]});
+    if (spec.gated) {
+      AddMatrix(layout, type, &to.gate_up, 2 * kPanelColumns * PanelCount(spec.intermediate), spec.hidden,
+                {&from[TensorRole::kGate], &from[TensorRole::kUp]}, /*interleaved=*/true);
+    } else {
+      add(&to.gate_up, {&from[TensorRole::kUp]});
+    }
+    add(&to.down, {&from[TensorRole::kDown]});
   }
-  AddMatrix(layout, type, &packed.head, spec.vocab, spec.hidden, {&weights.head});
+  add(&packed.head, {&weights.model[TensorRole::kHead]});
   packed.matrix_bytes = layout.bytes;
   return layout;
 }
@@ -63,44 +70,26 @@ Layout LayOut(const ModelSpec& spec, const ModelWeights& weights, PackedWeights&
 int ReadPanelRows(const PackJob& job, int64_t index, std::vector<float>& rows) {
   const int64_t k = job.matrix->k;
   if (job.interleaved) {
-    const TensorView& tensor = *job.tensors[index % 2];
+    const WeightView& tensor = *job.tensors[index % 2];
     const int64_t first = index / 2 * kPanelColumns;
-    const int64_t count = std::min<int64_t>(kPanelColumns, tensor.shape[0] - first);
+    const int64_t count = std::min<int64_t>(kPanelColumns, tensor.rows - first);
     ConvertToF32(tensor, first * k, count * k, rows.data());
     return static_cast<int>(count);
   }
   int64_t row = index * kPanelColumns;
   int filled = 0;
-  for (const TensorView* tensor : job.tensors) {
-    if (row >= tensor->shape[0]) {
-      row -= tensor->shape[0];
+  for (const WeightView* tensor : job.tensors) {
+    if (row >= tensor->rows) {
+      row -= tensor->rows;
       continue;
     }
-    const int64_t count = std::min<int64_t>(kPanelColumns - filled, tensor->shape[0] - row);
+    const int64_t count = std::min<int64_t>(kPanelColumns - filled, tensor->rows - row);
     ConvertToF32(*tensor, row * k, count * k, rows.data() + filled * k);
     filled += static_cast<int>(count);
     row = 0;
     if (filled == kPanelColumns) break;
   }
   return filled;
-}
-
-void ReadVectors(const ModelWeights& weights, PackedWeights& packed) {
-  packed.final_norm = ReadF32(weights.final_norm);
-  for (size_t l = 0; l < packed.layers.size(); ++l) {
-    const LayerWeights& from = weights.layers[l];
-    PackedLayer& to = packed.layers[l];
-    to.attention_norm = ReadF32(from.attention_norm);
-    to.mlp_norm = ReadF32(from.mlp_norm);
-    for (const auto* bias : {&from.q_bias, &from.k_bias, &from.v_bias}) {
-      const std::vector<float> values = ReadF32(*bias);
-      to.qkv_bias.insert(to.qkv_bias.end(), values.begin(), values.end());
-    }
-    to.o_bias = ReadF32(from.o_bias);
-    to.gate_bias = ReadF32(from.gate_bias);
-    to.up_bias = ReadF32(from.up_bias);
-    to.down_bias = ReadF32(from.down_bias);
-  }
 }
 
 }  // namespace
@@ -123,7 +112,9 @@ absl::StatusOr<PackedWeights> PackWeights(const ModelSpec& spec, const Checkpoin
   PackedWeights packed;
   packed.type = options.type;
   Layout layout = LayOut(spec, weights, packed);
-  const bool own_embedding = !spec.tied_embeddings;
+  // A head that is part of a product is not the embedding, which is one with another.
+  const bool own_embedding = !spec.tied_embeddings || spec.embedding_width != 0;
+  const WeightView& embedding = weights.model[TensorRole::kEmbedding];
   const size_t embedding_offset = layout.bytes;
   if (own_embedding) layout.bytes += int64_t{spec.vocab} * spec.hidden * ElementBytes(options.type);
 
@@ -152,20 +143,20 @@ absl::StatusOr<PackedWeights> PackWeights(const ModelSpec& spec, const Checkpoin
       const int columns = ReadPanelRows(job, panel, rows);
       PackPanel(options.type, rows.data(), columns, matrix.k, matrix.panels + panel * matrix.panel_bytes);
     });
-    for (const TensorView* tensor : job.tensors) checkpoint.DropPages(*tensor);
+    for (const WeightView* tensor : job.tensors) checkpoint.DropPages(*tensor->tensor);
     done += matrix.panel_count() * matrix.panel_bytes;
     if (options.progress) options.progress(done, total);
   }
-  ReadVectors(weights, packed);
+  packed.vectors = ReadVectors(spec, weights);
   if (own_embedding) {
     packed.embedding = base + embedding_offset;
     constexpr int64_t kRows = 256;
     ParallelFor("fd-pack", options.cores, (spec.vocab + kRows - 1) / kRows, [&](int64_t i) {
       const int64_t first = i * kRows * spec.hidden, count = std::min(kRows, spec.vocab - i * kRows) * spec.hidden;
-      ConvertTo(options.type, weights.embedding, first, count,
+      ConvertTo(options.type, embedding, first, count,
                 packed.embedding + first * static_cast<int64_t>(ElementBytes(options.type)));
     });
-    checkpoint.DropPages(weights.embedding);
+    checkpoint.DropPages(*embedding.tensor);
   }
   return packed;
 }

@@ -28,11 +28,9 @@ struct PackedMatrix {
 struct PackedLayer {
   PackedMatrix qkv;              // q, k, v outputs one after another: [(heads + 2 kv_heads) * head_dim, hidden]
   PackedMatrix o;                // [hidden, heads * head_dim]
-  PackedMatrix gate_up;          // panel 2i: gate outputs 64i.., panel 2i+1: up outputs 64i.. ; n = 2 * 64 * ceil(inter/64)
+  // Gated: panel 2i is gate outputs 64i.., panel 2i+1 up outputs 64i.. ; n = 2 * 64 * ceil(inter/64). Else up's outputs.
+  PackedMatrix gate_up;
   PackedMatrix down;             // [hidden, intermediate]
-  std::vector<float> attention_norm, mlp_norm;                    // [hidden]
-  std::vector<float> qkv_bias, o_bias, gate_bias, up_bias, down_bias;  // empty if there is none
-  const float* bias(const std::vector<float>& values) const { return values.empty() ? nullptr : values.data(); }
 };
 
 // All weights of a model in the compute type, each packed once into one arena on the S-Part's node.
@@ -41,7 +39,7 @@ struct PackedWeights {
   Arena arena;
   ElementType type = ElementType::kF32;
   std::vector<PackedLayer> layers;
-  std::vector<float> final_norm;           // [hidden]
+  ModelVectors vectors;                    // f32
   PackedMatrix head;                       // [vocab, hidden]
   std::byte* embedding = nullptr;          // [vocab][hidden] rows; null: tied, rows are read out of `head`
   uint64_t matrix_bytes = 0;               // of all panels: what a decode step reads

@@ -68,7 +68,7 @@ absl::Status CudaSPart::Prepare() {
                         options_.micro_batches, options_.rows_max, static_cast<double>(needed) * 0x1p-30,
                         static_cast<double>(free) * 0x1p-30));
   }
-  if (absl::Status bad = UploadRopeTable(); !bad.ok()) return bad;
+  if (absl::Status bad = UploadRopeTables(); !bad.ok()) return bad;
   batches_.resize(static_cast<size_t>(options_.micro_batches));
   for (MicroBatch& batch : batches_) {
     if (absl::Status bad = MakeMemory(&batch); !bad.ok()) return bad;
@@ -89,20 +89,23 @@ absl::Status CudaSPart::Prepare() {
   return status;
 }
 
-absl::Status CudaSPart::UploadRopeTable() {
-  const RopeTable table = BuildRopeTable(model_.spec, static_cast<int>(model_.shape.max_context));
-  for (const auto& [values, to] :
-       {std::pair(&table.cosines, &model_.cosines), std::pair(&table.sines, &model_.sines)}) {
-    const size_t bytes = values->size() * sizeof(float);
-    absl::StatusOr<std::byte*> memory = device_->Allocate(bytes);
-    if (!memory.ok()) return memory.status();
-    absl::StatusOr<std::byte*> pinned = device_->AllocatePinned(bytes);
-    if (!pinned.ok()) return pinned.status();
-    std::memcpy(*pinned, values->data(), bytes);
-    const absl::Status uploaded = device_->Upload(*memory, *pinned, bytes);
-    device_->FreePinned(*pinned);
-    if (!uploaded.ok()) return uploaded;
-    *to = reinterpret_cast<const float*>(*memory);
+absl::Status CudaSPart::UploadRopeTables() {
+  RopeTables built = BuildRopeTables(model_.spec, static_cast<int>(model_.shape.max_context));
+  model_.layer_ropes = std::move(built.layers);
+  for (const RopeTable& table : built.tables) {
+    StepModel::Rope& rope = model_.ropes.emplace_back();
+    for (const auto& [values, to] : {std::pair(&table.cosines, &rope.cosines), std::pair(&table.sines, &rope.sines)}) {
+      const size_t bytes = values->size() * sizeof(float);
+      absl::StatusOr<std::byte*> memory = device_->Allocate(bytes);
+      if (!memory.ok()) return memory.status();
+      absl::StatusOr<std::byte*> pinned = device_->AllocatePinned(bytes);
+      if (!pinned.ok()) return pinned.status();
+      std::memcpy(*pinned, values->data(), bytes);
+      const absl::Status uploaded = device_->Upload(*memory, *pinned, bytes);
+      device_->FreePinned(*pinned);
+      if (!uploaded.ok()) return uploaded;
+      *to = reinterpret_cast<const float*>(*memory);
+    }
   }
   return absl::OkStatus();
 }

@@ -108,7 +108,7 @@ class CudaSPart : public SPart {
 
   CudaSPart(StepModel model, std::unique_ptr<SPartDevice> device, const CudaSPartOptions& options);
   absl::Status Prepare();
-  absl::Status UploadRopeTable();
+  absl::Status UploadRopeTables();
   absl::Status MakeHome();
   absl::Status MakeMemory(MicroBatch* batch);
   absl::Status MakeGraphs(MicroBatch* batch);

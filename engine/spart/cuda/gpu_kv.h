@@ -22,13 +22,13 @@ struct GpuKv {
   }
 };
 
-// How attention is cut, but for the tiles, which are the graph's.
-inline KvSplit KvSplitFor(const RPartShape& shape) {
+// How attention is cut in layers with a window, or without, but for the tiles, which are the graph's.
+inline KvSplit KvSplitFor(const RPartShape& shape, bool windowed) {
   KvSplit split;
   split.kv_heads = static_cast<int>(shape.kv_heads);
   split.group = static_cast<int>(shape.group);
   split.cuts_max = CutOf(shape.max_context - 1) + 1;
-  split.window = shape.sliding_window;
+  if (windowed) split.window = shape.sliding_window;
   return split;
 }
 inline uint32_t TablePages(const RPartShape& shape) { return (shape.max_context + kPageTokens - 1) / kPageTokens; }
@@ -42,7 +42,7 @@ struct KvStepMemory {
   // Pinned; the step's kernels fill it in.
   std::byte* push = nullptr;  // [layers][push_rows_max] of k, v; null: nothing is pushed
   // Device.
-  KvRoster roster;
+  KvRoster rosters[2];        // [windowed]; of layers that there are not: nulls
   std::byte* area = nullptr;  // hop rows [rows_max]
   float* partials = nullptr;  // as AttendKvArgs has them, of rows_max * heads queries
   float* maxima = nullptr;

@@ -1,11 +1,9 @@
 #include "engine/spart/cuda/gpu_weights.h"
 
 #include <cstring>
-#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "engine/model/convert.h"
 #include "numa/clock.h"
 
 namespace fastdecode {
@@ -19,11 +17,11 @@ class Layout {
  public:
   explicit Layout(ElementType type) : type_(type) {}
 
-  void AddMatrix(GpuMatrix* matrix, std::initializer_list<const TensorView*> tensors) {
+  void AddMatrix(GpuMatrix* matrix, const std::vector<const WeightView*>& tensors) {
     matrix->data = reinterpret_cast<const std::byte*>(matrix_bytes_);
-    matrix->k = (*tensors.begin())->shape[1];
-    for (const TensorView* tensor : tensors) {
-      matrix->n += tensor->shape[0];
+    matrix->k = tensors[0]->columns;
+    for (const WeightView* tensor : tensors) {
+      matrix->n += tensor->rows;
       jobs_.push_back({tensor, reinterpret_cast<std::byte*>(matrix_bytes_)});
       matrix_bytes_ += static_cast<size_t>(tensor->elements()) * ElementBytes(type_);
     }
@@ -68,27 +66,19 @@ Layout LayOut(const ModelSpec& spec, const ModelWeights& weights, GpuWeights* gp
   Layout layout(gpu->type);
   gpu->layers.resize(static_cast<size_t>(spec.layers));
   for (size_t l = 0; l < gpu->layers.size(); ++l) {
-    const LayerWeights& from = weights.layers[l];
+    const RoleViews& from = weights.layers[l];
     GpuLayer& to = gpu->layers[l];
-    layout.AddMatrix(&to.qkv, {&from.q, &from.k, &from.v});
-    layout.AddMatrix(&to.o, {&from.o});
-    layout.AddMatrix(&to.gate_up, {&from.gate, &from.up});
-    layout.AddMatrix(&to.down, {&from.down});
-    layout.AddVector(&to.attention_norm, ReadF32(from.attention_norm));
-    layout.AddVector(&to.mlp_norm, ReadF32(from.mlp_norm));
-    std::vector<float> qkv_bias;
-    for (const auto* bias : {&from.q_bias, &from.k_bias, &from.v_bias}) {
-      const std::vector<float> values = ReadF32(*bias);
-      qkv_bias.insert(qkv_bias.end(), values.begin(), values.end());
-    }
-    layout.AddVector(&to.qkv_bias, qkv_bias);
-    layout.AddVector(&to.o_bias, ReadF32(from.o_bias));
-    layout.AddVector(&to.gate_bias, ReadF32(from.gate_bias));
-    layout.AddVector(&to.up_bias, ReadF32(from.up_bias));
-    layout.AddVector(&to.down_bias, ReadF32(from.down_bias));
+    layout.AddMatrix(&to.qkv, {&from[TensorRole::kQ], &from[TensorRole::kK], &from[TensorRole::kV]});
+    layout.AddMatrix(&to.o, {&from[TensorRole::kO]});
+    std::vector<const WeightView*> gate_up = {&from[TensorRole::kUp]};
+    if (spec.gated) gate_up.insert(gate_up.begin(), &from[TensorRole::kGate]);
+    layout.AddMatrix(&to.gate_up, gate_up);
+    layout.AddMatrix(&to.down, {&from[TensorRole::kDown]});
   }
-  layout.AddVector(&gpu->final_norm, ReadF32(weights.final_norm));
-  layout.AddMatrix(&gpu->head, {&weights.head});
+  gpu->vectors.layers.resize(gpu->layers.size());
+  ForEachVector(ReadVectors(spec, weights), &gpu->vectors,
+                [&layout](const std::vector<float>& from, const float** to) { layout.AddVector(to, from); });
+  layout.AddMatrix(&gpu->head, {&weights.model[TensorRole::kHead]});
   return layout;
 }
 
@@ -125,7 +115,9 @@ absl::StatusOr<GpuWeights> UploadWeights(const ModelSpec& spec, const Checkpoint
   Layout layout = LayOut(spec, weights, &gpu);
   gpu.matrix_bytes = layout.bytes();
   GpuMatrix embedding;
-  if (!spec.tied_embeddings) layout.AddMatrix(&embedding, {&weights.embedding});
+  // A head that is part of a product is not the embedding, which is one with another.
+  const bool own_embedding = !spec.tied_embeddings || spec.embedding_width != 0;
+  if (own_embedding) layout.AddMatrix(&embedding, {&weights.model[TensorRole::kEmbedding]});
   gpu.bytes = layout.bytes();
   if (const uint64_t free = device->free_bytes(); gpu.bytes > free) {
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -137,7 +129,7 @@ absl::StatusOr<GpuWeights> UploadWeights(const ModelSpec& spec, const Checkpoint
   layout.PlaceAt(*base);
   if (absl::Status bad = UploadVectors(layout.values(), *base + layout.matrix_bytes(), device); !bad.ok()) return bad;
   if (absl::Status bad = UploadTensors(checkpoint, layout.jobs(), options, device); !bad.ok()) return bad;
-  gpu.embedding = spec.tied_embeddings ? gpu.head.data : embedding.data;
+  gpu.embedding = own_embedding ? embedding.data : gpu.head.data;
   gpu.upload_ns = NowNs() - start_ns;
   return gpu;
 }

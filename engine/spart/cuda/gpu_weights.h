@@ -23,23 +23,15 @@ struct GpuMatrix {
 struct GpuLayer {
   GpuMatrix qkv;      // q, k, v outputs one after another
   GpuMatrix o;        // [hidden, heads * head_dim]
-  GpuMatrix gate_up;  // gate's outputs, then up's
+  GpuMatrix gate_up;  // gate's outputs, if the MLP is gated, then up's
   GpuMatrix down;     // [hidden, intermediate]
-  // f32; biases are null if there are none.
-  const float* attention_norm = nullptr;
-  const float* mlp_norm = nullptr;
-  const float* qkv_bias = nullptr;
-  const float* o_bias = nullptr;
-  const float* gate_bias = nullptr;
-  const float* up_bias = nullptr;
-  const float* down_bias = nullptr;
 };
 
 // A model's weights in a GPU's memory. Owns: nothing; the memory is the device's.
 struct GpuWeights {
   ElementType type = ElementType::kF32;
   std::vector<GpuLayer> layers;
-  const float* final_norm = nullptr;
+  ModelVectorsOf<const float*> vectors;
   GpuMatrix head;                        // [vocab, hidden]
   const std::byte* embedding = nullptr;  // [vocab][hidden]; tied: the head's
   uint64_t matrix_bytes = 0;             // what a decode step reads

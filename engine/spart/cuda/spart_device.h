@@ -17,8 +17,8 @@
 
 namespace fastdecode {
 
-// y = x Wᵀ, or y += x Wᵀ, for `rows` rows. x: T [rows][k], W: T [n][k], y: `out` [rows][n]; device, all row-major
-// without gaps; sums in f32.
+// y = alpha x Wᵀ, or y += alpha x Wᵀ, for `rows` rows. x: T [rows][k], W: T [n][k], y: `out` [rows][n]; device, all
+// row-major without gaps; sums in f32.
 struct DeviceGemm {
   ElementType type = ElementType::kF32;
   ElementType out = ElementType::kF32;  // `type`, or kF32
@@ -28,6 +28,7 @@ struct DeviceGemm {
   const void* x = nullptr;
   void* y = nullptr;
   bool adds = false;
+  float alpha = 1;
 };
 
 // By the GPU's copy engine, between its memory and pinned or registered memory of the host.
@@ -38,9 +39,9 @@ struct DeviceCopy {
 };
 
 // A piece of work of a stream.
-using DeviceWork =
-    std::variant<EmbedNormArgs, BiasNormArgs, SwiGluArgs, RopeSendArgs, TakeKvStepArgs, AppendKvArgs, AttendKvArgs,
-                 WaitArgs, GatherOutputsArgs, GatherLogitRowsArgs, SampleRowsArgs, PublishArgs, DeviceGemm, DeviceCopy>;
+using DeviceWork = std::variant<EmbedNormArgs, BiasNormArgs, JoinNormArgs, ActivateArgs, QkNormArgs, RopeSendArgs,
+                                TakeKvStepArgs, AppendKvArgs, AttendKvArgs, WaitArgs, GatherOutputsArgs,
+                                GatherLogitRowsArgs, SoftCapArgs, SampleRowsArgs, PublishArgs, DeviceGemm, DeviceCopy>;
 
 // One GPU, or what stands in for one: memory, streams and graphs, and the kernels of kernels/cuda on them. Implemented
 // by a module that is loaded on demand (device_module.h), so that a program needs no CUDA library until it uses a GPU.

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/spart/cuda/row_buckets.h"
+#include "engine/spart/forward_pass.h"
 
 namespace fastdecode {
 
@@ -26,23 +28,66 @@ class GraphMaker {
         with_chunk_(with_chunk && !model.batch_invariant),
         device_(device) {}
 
-  void Embed() {
+  // A stage's operations, as ForwardPass lists them; but for kLogits, which graphs have tile by tile.
+  void AddStage(unsigned stage, const std::vector<StageOp>& ops) {
+    for (size_t i = 0; i < ops.size(); ++i) {
+      const StageOp& op = ops[i];
+      const GpuLayer* const layer =
+          op.layer < spec_.layers ? &model_.weights.layers[static_cast<size_t>(op.layer)] : nullptr;
+      switch (op.kind) {
+        case StageOp::Kind::kEmbed:
+          Embed(ops[++i].join.next);  // with the norm behind it
+          TakeKvSteps();
+          break;
+        case StageOp::Kind::kGather:
+          Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns, {nullptr, &times().begun}, Areas()});
+          Gather();
+          break;
+        case StageOp::Kind::kOut:
+          Project(layer->o, memory_.attended);
+          break;
+        case StageOp::Kind::kGateUp:
+          GateUp(*layer);
+          Activate(op.layer);
+          break;
+        case StageOp::Kind::kDown:
+          Project(layer->down, memory_.activated);
+          break;
+        case StageOp::Kind::kJoin:
+          Join(op);
+          break;
+        case StageOp::Kind::kQkv:
+          Qkv(*layer);
+          break;
+        case StageOp::Kind::kSend:
+          NormHeads(op.layer);
+          Send(stage);
+          AppendAndAttend(stage);
+          break;
+        case StageOp::Kind::kLogits:
+          break;
+      }
+    }
+  }
+
+  void Embed(const NormPlace& norm) {
     auto args = OfRows<EmbedNormArgs>();
     args.board = memory_.board;
     args.board_rows = memory_.board_rows;
     args.areas = Areas();
     args.rows = memory_.rows;
     args.embedding = model_.weights.embedding;
-    SetNorm(model_.weights.layers[0].attention_norm, &args);
+    args.scale = EmbeddingScale(spec_, type());
+    args.positions = vectors().positions;
+    args.position_offset = spec_.position_offset;
+    args.norm = NormOf(norm);
+    args.hidden = spec_.hidden;
+    args.x = memory_.x;
+    args.normed = memory_.normed;
     args.stamps = {&times().begun, &times().normed};
     Add(args);
   }
 
-  // From the normed rows to q, k, v in the send areas of layer `stage`.
-  void QkvAndSend(unsigned stage) {
-    Qkv(model_.weights.layers[stage]);
-    Send(stage);
-  }
   void Send(unsigned stage) {
     auto args = OfRows<RopeSendArgs>();
     args.board = memory_.board;
@@ -51,25 +96,37 @@ class GraphMaker {
     args.stage = stage;
     args.wire = Wire();
     args.qkv = memory_.qkv;
-    args.bias = model_.weights.layers[stage].qkv_bias;
-    args.cosines = model_.cosines;
-    args.sines = model_.sines;
-    args.stamps.begin = &times().qkv;
+    if (!NormsHeads()) args.bias = vectors().layers[stage].qkv_bias;
+    const RopeTables::OfLayer& ropes = model_.layer_ropes[stage];
+    if (ropes.k != RopeTables::kNone) {
+      const StepModel::Rope& q = model_.ropes[static_cast<size_t>(ropes.q)];
+      const StepModel::Rope& k = model_.ropes[static_cast<size_t>(ropes.k)];
+      args.q_cosines = q.cosines;
+      args.q_sines = q.sines;
+      args.k_cosines = k.cosines;
+      args.k_sines = k.sines;
+    }
+    if (!NormsHeads()) args.stamps.begin = &times().qkv;
     args.times = memory_.times;
     Add(args);
   }
 
-  // The step's rows that have their home here.
-  void TakeKvStep() {
+  // The step's rows that have their home here, for the layers with a window and for those without.
+  void TakeKvSteps() {
     if (!model_.is_home) return;
+    for (const bool windowed : {false, true}) {
+      if (model_.shape.has_layers(windowed)) TakeKvStep(windowed);
+    }
+  }
+  void TakeKvStep(bool windowed) {
     TakeKvStepArgs args;
     args.board = memory_.kv.board;
     args.board_entries = memory_.kv.entries;
     args.changes = memory_.kv.changes;
     args.tables = model_.kv.tables;
     args.table_pages = model_.kv.pages.table_pages;
-    args.roster = memory_.kv.roster;
-    args.split = Split();
+    args.roster = memory_.kv.rosters[windowed];
+    args.split = Split(windowed);
     Add(args);
   }
 
@@ -87,8 +144,9 @@ class GraphMaker {
     Add(append);
     AttendKvArgs attend;
     attend.state = memory_.state;
-    attend.roster = memory_.kv.roster;
-    attend.split = Split();
+    const bool windowed = model_.shape.windowed(stage);
+    attend.roster = memory_.kv.rosters[windowed];
+    attend.split = Split(windowed);
     attend.pages = append.pages;
     attend.wire = append.wire;
     attend.area = append.area;
@@ -105,28 +163,6 @@ class GraphMaker {
     attend.arrived = memory_.kv.arrived;
     attend.drawn = memory_.kv.drawn;
     Add(attend);
-  }
-
-  // From o in the receive areas to the normed rows of the layer after it, or of the head.
-  void OutputAndMlp(unsigned stage) {
-    const GpuLayer& layer = model_.weights.layers[stage - 1];
-    Add(WaitArgs{memory_.board, memory_.state, stage, model_.wait_bound_ns, {nullptr, &times().begun}, Areas()});
-    Gather();
-    Output(layer);
-    Norm(layer.o_bias, layer.mlp_norm, {&times().projected, &times().mlp_normed});
-    GateUp(layer);
-    auto glu = OfRows<SwiGluArgs>();
-    glu.gate_up = memory_.gate_up;
-    glu.gate_bias = layer.gate_bias;
-    glu.up_bias = layer.up_bias;
-    glu.intermediate = spec_.intermediate;
-    glu.out = memory_.activated;
-    glu.stamps.end = &times().activated;
-    Add(glu);
-    Down(layer);
-    const bool last = stage == static_cast<unsigned>(spec_.layers);
-    Norm(layer.down_bias, last ? model_.weights.final_norm : model_.weights.layers[stage].attention_norm,
-         {&times().mlp_projected, &times().normed});
   }
 
   void Gather() {
@@ -158,6 +194,9 @@ class GraphMaker {
     gather.out = memory_.logit_inputs;
     Add(gather);
     Head(count);
+    if (spec_.logit_cap > 0) {
+      Add(SoftCapArgs{count, memory_.state, first, memory_.logits, spec_.vocab, static_cast<float>(spec_.logit_cap)});
+    }
     SampleRowsArgs sample;
     sample.bucket = count;
     sample.state = memory_.state;
@@ -179,9 +218,9 @@ class GraphMaker {
   // What there is to multiply in a layer's stages, on whatever the memory holds.
   void MultiplyLayer(const GpuLayer& layer) {
     Qkv(layer);
-    Output(layer);
+    Project(layer.o, memory_.attended);
     GateUp(layer);
-    Down(layer);
+    Project(layer.down, memory_.activated);
   }
   void Head(unsigned count) {
     const GpuMatrix& head = model_.weights.head;
@@ -213,8 +252,8 @@ class GraphMaker {
     const unsigned queries = with_chunk_ ? kTileQueriesMax : std::min(model_.shape.group, kTileQueriesMax);
     return AttendThreadQueries(static_cast<int>(queries), head_dim());
   }
-  KvSplit Split() const {
-    KvSplit split = KvSplitFor(model_.shape);
+  KvSplit Split(bool windowed) const {
+    KvSplit split = KvSplitFor(model_.shape, windowed);
     split.tile_queries = TileQueries();
     return split;
   }
@@ -229,35 +268,109 @@ class GraphMaker {
     return args;
   }
 
-  // From x to the normed rows.
-  template <class Args>
-  void SetNorm(const float* norm, Args* args) const {
-    args->norm = norm;
-    args->epsilon = static_cast<float>(spec_.norm_epsilon);
-    args->hidden = spec_.hidden;
-    args->x = memory_.x;
-    args->normed = memory_.normed;
+  const ModelVectorsOf<const float*>& vectors() const { return model_.weights.vectors; }
+
+  DeviceNorm NormOf(const NormPlace& place) const {
+    if (place.kind == NormPlace::Kind::kNone) return {};
+    const NormVectorsOf<const float*> norm = FindNorm(vectors(), place);
+    const auto kind = spec_.norm.kind == NormSpec::Kind::kRms ? RowNorm::Kind::kRms : RowNorm::Kind::kLayer;
+    return {kind, norm.weight, norm.bias, static_cast<float>(spec_.norm.epsilon)};
   }
 
-  void Norm(const float* bias, const float* norm, const KernelStamps& stamps) {
-    auto args = OfRows<BiasNormArgs>();
+  // What is normed before it is added to x is not added by the GEMM.
+  bool AddsIntoX() const { return !spec_.norm_after; }
+
+  void Join(const StageOp& op) {
+    using Branch = StageOp::Branch;
+    const bool of_attention = op.join.adds == Branch::kAttention;
+    const LayerVectorsOf<const float*>& layer = vectors().layers[static_cast<size_t>(op.layer)];
+    const float* bias = nullptr;
+    if (op.join.adds != Branch::kNone) bias = of_attention ? layer.o_bias : layer.down_bias;
+    // With parallel branches the norm comes before both GEMMs: their times are all the MLP's.
+    KernelStamps stamps = {&times().projected, &times().mlp_normed};
+    if (op.join.adds == Branch::kMlp) stamps = {&times().mlp_projected, &times().normed};
+    // Parallel branches: the GEMM has added all, and the other branch's sum adds the biases of both.
+    if (!op.join.makes_normed) return;
+    const DeviceNorm before = NormOf(op.join.next), sum = NormOf(op.join.sum), after = NormOf(op.join.after);
+    const bool is_plain = before.kind == RowNorm::Kind::kRms && before.weight != nullptr && before.bias == nullptr &&
+                          sum.kind == RowNorm::Kind::kNone && after.kind == RowNorm::Kind::kNone &&
+                          (bias == nullptr || spec_.residual_scale == 1.0);
+    if (is_plain) return BiasAndNorm(bias, before, stamps);
+    auto args = OfRows<JoinNormArgs>();
+    if (op.join.adds != Branch::kNone && !AddsIntoX()) args.projected = memory_.projected;
     args.bias = bias;
-    SetNorm(norm, &args);
+    args.scale = static_cast<float>(spec_.residual_scale);
+    args.branch = after;
+    args.sum = sum;
+    args.before = before;
+    args.hidden = spec_.hidden;
+    args.x = memory_.x;
+    args.normed = memory_.normed;
     args.stamps = stamps;
     Add(args);
   }
 
+  void BiasAndNorm(const float* bias, const DeviceNorm& norm, const KernelStamps& stamps) {
+    auto args = OfRows<BiasNormArgs>();
+    args.bias = bias;
+    args.norm = norm.weight;
+    args.epsilon = norm.epsilon;
+    args.hidden = spec_.hidden;
+    args.x = memory_.x;
+    args.normed = memory_.normed;
+    args.stamps = stamps;
+    Add(args);
+  }
+
+  void Activate(int layer) {
+    auto args = OfRows<ActivateArgs>();
+    args.activation = spec_.activation;
+    args.gated = spec_.gated;
+    args.gate_up = memory_.gate_up;
+    args.gate_bias = vectors().layers[static_cast<size_t>(layer)].gate_bias;
+    args.up_bias = vectors().layers[static_cast<size_t>(layer)].up_bias;
+    args.intermediate = spec_.intermediate;
+    args.out = memory_.activated;
+    args.stamps.end = &times().activated;
+    Add(args);
+  }
+
+  bool NormsHeads() const { return spec_.qk_norm != ModelSpec::QkNorm::kNone || spec_.clip_qkv > 0; }
+  void NormHeads(int layer) {
+    if (!NormsHeads()) return;
+    const LayerVectorsOf<const float*>& of_layer = vectors().layers[static_cast<size_t>(layer)];
+    auto args = OfRows<QkNormArgs>();
+    args.norm = spec_.qk_norm == ModelSpec::QkNorm::kHead  ? QkNormArgs::Norm::kHead
+                : spec_.qk_norm == ModelSpec::QkNorm::kRow ? QkNormArgs::Norm::kRow
+                                                           : QkNormArgs::Norm::kNone;
+    args.heads = spec_.heads;
+    args.kv_heads = spec_.kv_heads;
+    args.head_dim = spec_.head_dim;
+    args.bias = of_layer.qkv_bias;
+    args.clip = static_cast<float>(spec_.clip_qkv);
+    args.q_norm = of_layer.q_norm;
+    args.k_norm = of_layer.k_norm;
+    args.epsilon = static_cast<float>(spec_.norm.epsilon);
+    args.qkv = memory_.qkv;
+    args.stamps.begin = &times().qkv;
+    Add(args);
+  }
+
   void Qkv(const GpuLayer& layer) { Multiply(layer.qkv, memory_.normed, memory_.qkv); }
-  void Output(const GpuLayer& layer) { MultiplyIntoX(layer.o, memory_.attended); }
   void GateUp(const GpuLayer& layer) { Multiply(layer.gate_up, memory_.normed, memory_.gate_up); }
-  void Down(const GpuLayer& layer) { MultiplyIntoX(layer.down, memory_.activated); }
 
   void Multiply(const GpuMatrix& matrix, const void* x, void* y) {
     Add(DeviceGemm{type(), type(), matrix.n, matrix.k, rows_, matrix.data, x, y});
   }
   // What a layer adds to the residual stream is not rounded before.
-  void MultiplyIntoX(const GpuMatrix& matrix, const void* x) {
-    Add(DeviceGemm{type(), ElementType::kF32, matrix.n, matrix.k, rows_, matrix.data, x, memory_.x, /*adds=*/true});
+  void Project(const GpuMatrix& matrix, const void* x) {
+    DeviceGemm gemm = {type(), ElementType::kF32, matrix.n, matrix.k, rows_, matrix.data, x, memory_.projected};
+    if (AddsIntoX()) {
+      gemm.y = memory_.x;
+      gemm.adds = true;
+      gemm.alpha = static_cast<float>(spec_.residual_scale);
+    }
+    Add(gemm);
   }
 
   void Add(const DeviceWork& work) {
@@ -291,16 +404,8 @@ absl::StatusOr<SPartDevice::Graph> MakeStepGraph(const StepModel& model, const S
   GraphMaker maker(model, memory, rows, device, with_chunk);
   return MakeGraph(absl::StrCat("step of up to ", rows, " rows"), stream, device, &maker, [&] {
     const auto layers = static_cast<unsigned>(model.spec.layers);
-    maker.Embed();
-    maker.TakeKvStep();
-    maker.QkvAndSend(0);
-    maker.AppendAndAttend(0);
-    for (unsigned stage = 1; stage <= layers; ++stage) {
-      maker.OutputAndMlp(stage);
-      if (stage == layers) break;
-      maker.QkvAndSend(stage);
-      maker.AppendAndAttend(stage);
-    }
+    const std::vector<std::vector<StageOp>> stages = ForwardPass(model.spec);
+    for (unsigned stage = 0; stage <= layers; ++stage) maker.AddStage(stage, stages[stage]);
     for (unsigned first = 0; first < logit_rows; first += kLogitTileRowsMax) {
       maker.Logits(first, LogitTileRows(logit_rows - first));
     }

@@ -17,11 +17,18 @@ size_t AlignUp(size_t bytes) { return (bytes + 255) / 256 * 256; }
 // What the GPU has as a home besides.
 void AddKvDevicePieces(const StepModel& model, unsigned rows_max, KvStepMemory* kv, std::vector<DevicePiece>* pieces) {
   if (!model.is_home) return;
-  const size_t queries = size_t{rows_max} * model.shape.heads(), cuts = queries * KvSplitFor(model.shape).cuts_max;
+  const size_t queries = size_t{rows_max} * model.shape.heads();
+  const size_t cuts = queries * KvSplitFor(model.shape, /*windowed=*/false).cuts_max;
+  for (const bool windowed : {false, true}) {
+    if (!model.shape.has_layers(windowed)) continue;
+    KvRoster& roster = kv->rosters[windowed];
+    pieces->insert(pieces->end(), {
+                                      {&roster.counts, sizeof(KvCounts)},
+                                      {&roster.entry, model.sequences_max * sizeof(KvEntry)},
+                                      {&roster.first_items, (model.sequences_max + 1) * sizeof(uint32_t)},
+                                  });
+  }
   pieces->insert(pieces->end(), {
-                                    {&kv->roster.counts, sizeof(KvCounts)},
-                                    {&kv->roster.entry, model.sequences_max * sizeof(KvEntry)},
-                                    {&kv->roster.first_items, (model.sequences_max + 1) * sizeof(uint32_t)},
                                     {&kv->area, rows_max * model.shape.hop_row_bytes()},
                                     {&kv->partials, cuts * model.shape.head_dim * sizeof(float)},
                                     {&kv->maxima, cuts * sizeof(float)},
@@ -65,6 +72,7 @@ std::vector<DevicePiece> DevicePieces(const StepModel& model, unsigned rows_max,
       {&memory->logits, tile * vocab * sizeof(float)},
       {&memory->scratch, tile * SampleScratchBytes(spec.vocab)},
   };
+  if (spec.norm_after) pieces.push_back({&memory->projected, rows * hidden * sizeof(float)});
   AddKvDevicePieces(model, rows_max, &memory->kv, &pieces);
   return pieces;
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/model/model_spec.h"
@@ -10,6 +11,7 @@
 #include "engine/spart/cuda/gpu_kv.h"
 #include "engine/spart/cuda/gpu_weights.h"
 #include "engine/spart/cuda/spart_device.h"
+#include "engine/spart/rope_table.h"
 #include "kernels/cuda/sample_kernel.h"
 #include "kernels/cuda/step_kernels.h"
 
@@ -41,6 +43,8 @@ struct StepMemory {
   std::byte* attended = nullptr;      // T [rows_max][heads * head_dim]
   std::byte* gate_up = nullptr;       // T [rows_max][2 * intermediate]
   std::byte* activated = nullptr;     // T [rows_max][intermediate]
+  // [rows_max][hidden], where what a branch adds to x is normed before; else nothing
+  float* projected = nullptr;
   std::byte* logit_inputs = nullptr;  // T [LogitTileRows(rows_max)][hidden]
   float* logits = nullptr;            // [LogitTileRows(rows_max)][vocab]
   std::byte* scratch = nullptr;       // [LogitTileRows(rows_max)][SampleScratchBytes(vocab)]
@@ -52,8 +56,12 @@ struct StepModel {
   ModelSpec spec;
   RPartShape shape;
   GpuWeights weights;
-  const float* cosines = nullptr;  // device, [max_context][head_dim / 2]
-  const float* sines = nullptr;
+  // RopeTables, on the device.
+  struct Rope {
+    const float *cosines = nullptr, *sines = nullptr;  // [max_context][head_dim / 2]
+  };
+  std::vector<Rope> ropes;
+  std::vector<RopeTables::OfLayer> layer_ropes;
   uint64_t wait_bound_ns = 0;
   unsigned sequences_max = 0;    // of one micro-batch
   size_t push_rows_max = 0;      // of a step

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "engine/model/convert.h"
 #include "numa/parallel_for.h"
 
 namespace fastdecode {
@@ -95,11 +94,18 @@ class TensorUpload {
         const int64_t count = std::min(chunk_, part.count - done);
         if (absl::Status bad = Send(part.job, part.first + done, count, &buffer); !bad.ok()) return bad;
       }
-      const int64_t file_bytes = DTypeBytes(part.job.tensor->dtype);
-      checkpoint_.DropPages(*part.job.tensor, static_cast<size_t>(part.first * file_bytes),
-                            static_cast<size_t>(part.count * file_bytes));
+      DropPages(part);
     }
     return absl::OkStatus();
+  }
+
+  // What is not in the file's order is read again by others; its pages stay.
+  void DropPages(const Part& part) {
+    const WeightView& view = *part.job.tensor;
+    if (!view.contiguous()) return;
+    const int64_t file_bytes = DTypeBytes(view.tensor->dtype), first = view.first * view.columns + part.first;
+    checkpoint_.DropPages(*view.tensor, static_cast<size_t>(first * file_bytes),
+                          static_cast<size_t>(part.count * file_bytes));
   }
 
   absl::Status Send(const UploadJob& job, int64_t first, int64_t count, Buffer* buffer) {
@@ -146,7 +152,7 @@ class TensorUpload {
 absl::Status UploadTensors(const Checkpoint& checkpoint, std::vector<UploadJob> jobs, const UploadOptions& options,
                            SPartDevice* device) {
   std::sort(jobs.begin(), jobs.end(),
-            [](const UploadJob& a, const UploadJob& b) { return a.tensor->data < b.tensor->data; });
+            [](const UploadJob& a, const UploadJob& b) { return a.tensor->tensor->data < b.tensor->tensor->data; });
   TensorUpload upload(checkpoint, options, device);
   for (const UploadJob& job : jobs) upload.Add(job);
   return upload.Run();

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "engine/model/checkpoint.h"
+#include "engine/model/weight_view.h"
 #include "engine/spart/cuda/spart_device.h"
 
 namespace fastdecode {
@@ -20,9 +21,9 @@ struct UploadOptions {
   size_t chunk_bytes = size_t{1} << 20;  // of a pinned buffer; each thread has two
 };
 
-// A tensor, and where it goes in the device's memory.
+// A matrix, and where it goes in the device's memory.
 struct UploadJob {
-  const TensorView* tensor;
+  const WeightView* tensor;
   std::byte* to;
 };
 

@@ -141,6 +141,35 @@ TEST_F(ChatTest, AnswersAreTakenApart) {
   EXPECT_EQ(reader.Read("x</", /*last=*/true).reasoning, "x</");
 }
 
+// Of special tokens that mark nothing, and of ordinary ones.
+TEST_F(ChatTest, EventsAreReadByTheirTokens) {
+  const auto engine = MakeChatEngine(kTurns);
+  const Chat chat = engine->RenderChat(Messages(kHello));
+  const auto answer = [&](int32_t token, int show_special) {
+    GenerateRequest request;
+    chat.SetPrompt(&request);
+    request.fields.show_special = show_special;
+    request.fields.temperature = 0;
+    request.fields.ignore_eos = 1;
+    request.fields.max_tokens = 3;
+    request.logit_bias.push_back({token, 1000});
+    TokenStream stream = engine->Submit(request);
+    ChatReader reader(chat);
+    std::string content;
+    while (const std::optional<TokenEvent> event = stream.Next()) {
+      EXPECT_EQ(event->hides_special, show_special == 2);
+      EXPECT_EQ(event->special.size(), token < 2 && show_special != 0 && !event->finished ? 1u : 0u);
+      content += reader.Read(*event).content;
+    }
+    return content;
+  };
+  const int32_t letter = engine->Tokenize("a", false).at(0);
+  for (const int show_special : {0, 1, 2}) EXPECT_EQ(answer(letter, show_special), "aaa");
+  EXPECT_EQ(answer(1, 0), "");
+  EXPECT_EQ(answer(1, 1), "<|end|><|end|><|end|>");
+  EXPECT_EQ(answer(1, 2), "");
+}
+
 TEST_F(ChatTest, WhatCannotBeIsRefused) {
   const auto engine = MakeChatEngine(kTurns);
   ExpectError(RenderError(*engine, Messages("[{")), FD_INVALID_ARGUMENT, "messages");

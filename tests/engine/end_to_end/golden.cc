@@ -54,6 +54,23 @@ std::vector<std::string> GoldenNames() {
   return names;
 }
 
+namespace {
+
+std::vector<std::string> NamesOf(bool llamas) {
+  std::vector<std::string> names;
+  for (const std::string& name : GoldenNames()) {
+    const nlohmann::json config = nlohmann::json::parse(std::ifstream(Folder() + "/" + name + "/config.json"));
+    const std::string type = config.at("model_type");
+    if ((type == "llama" || type == "mistral") == llamas) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> GoldenLlamas() { return NamesOf(true); }
+std::vector<std::string> GoldenFamilies() { return NamesOf(false); }
+
 LogitDifference Compare(const Golden& golden, const std::vector<float>& expected, const std::vector<float>& logits) {
   LogitDifference difference;
   double squares = 0;

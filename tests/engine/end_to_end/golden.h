@@ -34,8 +34,10 @@ struct Golden {
   double bf16_max_error = 0;
 };
 
-// All cases, sorted.
+// All cases, sorted; of these Llama's and Mistral's, and those of other families.
 std::vector<std::string> GoldenNames();
+std::vector<std::string> GoldenLlamas();
+std::vector<std::string> GoldenFamilies();
 
 // How far logits are from the expected ones.
 struct LogitDifference {

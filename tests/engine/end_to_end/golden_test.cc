@@ -53,6 +53,15 @@ std::vector<Param> EveryChunk() {
   return params;
 }
 
+// The kernels of other families: norms, activations, soft caps, heads in parts.
+std::vector<Param> FamilyIsas() {
+  std::vector<Param> params;
+  for (const char* name : {"gemma2", "opt", "gpt_neox", "olmo2"}) {
+    for (const char* isa : {"avx2", "avx512", "amx"}) params.push_back({name, "37", isa});
+  }
+  return params;
+}
+
 std::vector<Param> EveryIsa() {
   std::vector<Param> params;
   for (const char* name : {"gqa", "head_80", "sliding_window"}) {
@@ -111,6 +120,22 @@ TEST(GoldenKvTypeTest, KAndVAreRoundedToTheirTypeAndNothingElseIs) {
   EXPECT_LE(int4.rms, 2 * 17 * int8.rms);
 }
 
+// Windows and soft caps over rounded pages.
+TEST(GoldenKvTypeTest, Int8CostsOtherFamiliesWhatItCostsLlama) {
+  for (const char* name : {"qwen3", "gemma2"}) {
+    SCOPED_TRACE(name);
+    const Golden golden(name);
+    const auto rms = [&](const std::string& kv_type) {
+      const auto engine = MakeEngine(Options(golden, "f32", "auto", "37") + OptionList{{"kv-type", kv_type}});
+      const std::vector<int32_t> prompt = golden.Prompt(golden.prompt_lengths.back());
+      return Compare(golden, golden.logits, RunAll(*engine, {GreedyRequest(prompt, 1)}, true)[0].prompt_logits).rms;
+    };
+    const double bf16 = rms("bf16"), int8 = rms("int8");
+    EXPECT_GT(int8, bf16);
+    EXPECT_LE(int8, 16 * bf16);
+  }
+}
+
 // Whatever has been rounded when a row comes: it sees its own page as it was, and all pages before rounded.
 TEST(GoldenKvTypeTest, ChunksChangeNoBitOfInt4) {
   const Golden golden("gqa");
@@ -136,6 +161,7 @@ TEST(GoldenKvTypeTest, Bf16WithKAndVInFp16IsAboutAsCloseAsTransformersOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Quick, GoldenTest, testing::ValuesIn(Rotated()), ParamName);
 INSTANTIATE_TEST_SUITE_P(Isa, GoldenTest, testing::ValuesIn(EveryIsa()), ParamName);
+INSTANTIATE_TEST_SUITE_P(FamilyIsa, GoldenTest, testing::ValuesIn(FamilyIsas()), ParamName);
 INSTANTIATE_TEST_SUITE_P(Long, GoldenTest, testing::ValuesIn(EveryChunk()), ParamName);
 
 }  // namespace

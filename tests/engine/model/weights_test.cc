@@ -99,23 +99,25 @@ TEST(MapWeights, PutsEveryTensorInItsPlace) {
   const Folder folder(Tensors());
   const auto weights = MapWeights(Spec(), folder.checkpoint());
   ASSERT_TRUE(weights.ok()) << weights.status();
-  EXPECT_EQ(weights->embedding.name, "model.embed_tokens.weight");
-  EXPECT_EQ(weights->final_norm.name, "model.norm.weight");
-  EXPECT_EQ(weights->head.name, "lm_head.weight");
+  using enum TensorRole;
+  EXPECT_EQ(weights->model[kEmbedding].tensor->name, "model.embed_tokens.weight");
+  EXPECT_EQ(weights->model[kFinalNorm].tensor->name, "model.norm.weight");
+  EXPECT_EQ(weights->model[kHead].tensor->name, "lm_head.weight");
   ASSERT_EQ(weights->layers.size(), 2u);
-  const LayerWeights& layer = weights->layers[1];
-  EXPECT_EQ(layer.attention_norm.name, "model.layers.1.input_layernorm.weight");
-  EXPECT_EQ(layer.q.name, "model.layers.1.self_attn.q_proj.weight");
-  EXPECT_EQ(layer.k.name, "model.layers.1.self_attn.k_proj.weight");
-  EXPECT_EQ(layer.v.name, "model.layers.1.self_attn.v_proj.weight");
-  EXPECT_EQ(layer.o.name, "model.layers.1.self_attn.o_proj.weight");
-  EXPECT_EQ(layer.mlp_norm.name, "model.layers.1.post_attention_layernorm.weight");
-  EXPECT_EQ(layer.gate.name, "model.layers.1.mlp.gate_proj.weight");
-  EXPECT_EQ(layer.up.name, "model.layers.1.mlp.up_proj.weight");
-  EXPECT_EQ(layer.down.name, "model.layers.1.mlp.down_proj.weight");
-  EXPECT_EQ(layer.q.data, folder.checkpoint().Find(layer.q.name)->data);
-  EXPECT_FALSE(layer.q_bias || layer.k_bias || layer.v_bias || layer.o_bias);
-  EXPECT_FALSE(layer.gate_bias || layer.up_bias || layer.down_bias);
+  const RoleViews& layer = weights->layers[1];
+  EXPECT_EQ(layer[kAttentionNorm].tensor->name, "model.layers.1.input_layernorm.weight");
+  EXPECT_EQ(layer[kQ].tensor->name, "model.layers.1.self_attn.q_proj.weight");
+  EXPECT_EQ(layer[kK].tensor->name, "model.layers.1.self_attn.k_proj.weight");
+  EXPECT_EQ(layer[kV].tensor->name, "model.layers.1.self_attn.v_proj.weight");
+  EXPECT_EQ(layer[kO].tensor->name, "model.layers.1.self_attn.o_proj.weight");
+  EXPECT_EQ(layer[kMlpNorm].tensor->name, "model.layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(layer[kGate].tensor->name, "model.layers.1.mlp.gate_proj.weight");
+  EXPECT_EQ(layer[kUp].tensor->name, "model.layers.1.mlp.up_proj.weight");
+  EXPECT_EQ(layer[kDown].tensor->name, "model.layers.1.mlp.down_proj.weight");
+  EXPECT_EQ(layer[kQ].tensor->data, folder.checkpoint().Find(layer[kQ].tensor->name)->data);
+  for (const TensorRole bias : {kQBias, kKBias, kVBias, kOBias, kGateBias, kUpBias, kDownBias}) {
+    EXPECT_EQ(layer.Find(bias), nullptr);
+  }
 }
 
 TEST(MapWeights, PutsBiasesInTheirPlaces) {
@@ -124,14 +126,14 @@ TEST(MapWeights, PutsBiasesInTheirPlaces) {
   const Folder folder(Tensors(/*biases=*/true));
   const auto weights = MapWeights(spec, folder.checkpoint());
   ASSERT_TRUE(weights.ok()) << weights.status();
-  const LayerWeights& layer = weights->layers[0];
-  EXPECT_EQ(layer.q_bias.value().name, "model.layers.0.self_attn.q_proj.bias");
-  EXPECT_EQ(layer.k_bias.value().name, "model.layers.0.self_attn.k_proj.bias");
-  EXPECT_EQ(layer.v_bias.value().name, "model.layers.0.self_attn.v_proj.bias");
-  EXPECT_EQ(layer.o_bias.value().name, "model.layers.0.self_attn.o_proj.bias");
-  EXPECT_EQ(layer.gate_bias.value().name, "model.layers.0.mlp.gate_proj.bias");
-  EXPECT_EQ(layer.up_bias.value().name, "model.layers.0.mlp.up_proj.bias");
-  EXPECT_EQ(layer.down_bias.value().name, "model.layers.0.mlp.down_proj.bias");
+  const RoleViews& layer = weights->layers[0];
+  EXPECT_EQ(layer[TensorRole::kQBias].tensor->name, "model.layers.0.self_attn.q_proj.bias");
+  EXPECT_EQ(layer[TensorRole::kKBias].tensor->name, "model.layers.0.self_attn.k_proj.bias");
+  EXPECT_EQ(layer[TensorRole::kVBias].tensor->name, "model.layers.0.self_attn.v_proj.bias");
+  EXPECT_EQ(layer[TensorRole::kOBias].tensor->name, "model.layers.0.self_attn.o_proj.bias");
+  EXPECT_EQ(layer[TensorRole::kGateBias].tensor->name, "model.layers.0.mlp.gate_proj.bias");
+  EXPECT_EQ(layer[TensorRole::kUpBias].tensor->name, "model.layers.0.mlp.up_proj.bias");
+  EXPECT_EQ(layer[TensorRole::kDownBias].tensor->name, "model.layers.0.mlp.down_proj.bias");
 
   const Folder without(Tensors());
   EXPECT_THAT(std::string(MapWeights(spec, without.checkpoint()).status().message()),
@@ -145,12 +147,12 @@ TEST(MapWeights, TiedHeadIsTheEmbedding) {
   const Folder with_copy(tensors);
   auto weights = MapWeights(spec, with_copy.checkpoint());
   ASSERT_TRUE(weights.ok()) << weights.status();
-  EXPECT_EQ(weights->head.data, weights->embedding.data);
+  EXPECT_EQ(weights->model[TensorRole::kHead].tensor, weights->model[TensorRole::kEmbedding].tensor);
   tensors.erase(tensors.begin() + 2);
   const Folder without_copy(tensors);
   weights = MapWeights(spec, without_copy.checkpoint());
   ASSERT_TRUE(weights.ok()) << weights.status();
-  EXPECT_EQ(weights->head.data, weights->embedding.data);
+  EXPECT_EQ(weights->model[TensorRole::kHead].tensor, weights->model[TensorRole::kEmbedding].tensor);
 }
 
 TEST(MapWeights, IgnoresRotaryFrequencies) {
@@ -211,10 +213,10 @@ TEST(MapWeights, RefusesUnexpectedTensors) {
 
 TEST(MapWeights, RefusesUnknownFamily) {
   ModelSpec spec = Spec();
-  spec.family = "gpt2";
+  spec.family = "alpaca";
   const Folder folder(Tensors());
   EXPECT_THAT(std::string(MapWeights(spec, folder.checkpoint()).status().message()),
-              HasSubstr("model family is \"gpt2\", expected one of llama, mistral"));
+              HasSubstr("model family is \"alpaca\", expected one of llama, mistral"));
 }
 
 }  // namespace

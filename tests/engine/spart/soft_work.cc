@@ -30,6 +30,7 @@ void Multiply(const DeviceGemm& gemm) {
       for (int64_t k = 0; k < gemm.k; ++k)
         sum += weights[static_cast<size_t>(k)] * x[static_cast<size_t>(row * gemm.k + k)];
       Out& y = static_cast<Out*>(gemm.y)[row * gemm.n + n];
+      sum *= gemm.alpha;
       y = simt::FromFloat<Out>(gemm.adds ? simt::ToFloat(y) + sum : sum);
     }
   }

@@ -61,6 +61,8 @@ TEST(StepGraphTest, GemmsAloneAreThoseOfTheStep) {
     to.gate_up = matrix(4 * layer + 2, 144, 48);
     to.down = matrix(4 * layer + 3, 48, 72);
   }
+  model.weights.vectors.layers.resize(3);
+  model.layer_ropes.resize(3);
   model.weights.head = matrix(19, 100, 48);
   MemoryOfAStep memory;
   const SPartDevice::Stream stream = *device.MakeStream();
@@ -103,9 +105,12 @@ StepModel HomeModel(KvType kv, int head_dim, unsigned sequences_max) {
   StepModel model;
   model.spec.layers = 2;
   model.weights.layers.resize(2);
+  model.weights.vectors.layers.resize(2);
+  model.layer_ropes.resize(2);
   model.weights.type = ElementType::kBf16;
   model.sequences_max = sequences_max;
   model.is_home = true;
+  model.shape.layers = 2;
   model.shape.head_dim = static_cast<uint32_t>(head_dim);
   model.shape.group = 4;
   model.shape.kv_heads = 2;

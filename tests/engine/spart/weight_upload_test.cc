@@ -100,7 +100,10 @@ class WeightUploadTest : public testing::Test {
     }
     scratch_.Write("model.safetensors", SafetensorsText(absl::StrCat("{", absl::StrJoin(entries, ","), "}"), buffer));
     checkpoint_ = std::make_unique<Checkpoint>(*Checkpoint::Open(scratch_.path()));
-    for (size_t i = 0; i < entries.size(); ++i) tensors_.push_back(checkpoint_->Find(absl::StrCat("t", i)));
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const TensorView* tensor = checkpoint_->Find(absl::StrCat("t", i));
+      tensors_.push_back(WholeTensor(*tensor));
+    }
     options_.chunk_bytes = kChunkBytes;
     options_.progress = [this](uint64_t done, uint64_t total) {
       EXPECT_GT(done, done_);
@@ -113,7 +116,7 @@ class WeightUploadTest : public testing::Test {
   // Where each tensor went, in another order than the file's.
   absl::Status Upload(SoftDevice* device) {
     std::vector<UploadJob> jobs;
-    for (const TensorView* tensor : tensors_) jobs.push_back({tensor, *device->Allocate(tensor->bytes)});
+    for (const WeightView& view : tensors_) jobs.push_back({&view, *device->Allocate(view.tensor->bytes)});
     at_ = jobs;
     std::reverse(jobs.begin(), jobs.end());
     return UploadTensors(*checkpoint_, jobs, options_, device);
@@ -121,7 +124,7 @@ class WeightUploadTest : public testing::Test {
 
   ScratchDir scratch_;
   std::unique_ptr<Checkpoint> checkpoint_;
-  std::vector<const TensorView*> tensors_;
+  std::vector<WeightView> tensors_;
   std::vector<UploadJob> at_;
   UploadOptions options_;
   uint64_t done_ = 0, total_ = 0;
@@ -142,7 +145,7 @@ TEST_F(WeightUploadTest, EveryElementArrivesHoweverLate) {
         const auto elements = static_cast<size_t>(job.tensor->elements());
         std::vector<std::byte> expected(elements * ElementBytes(type));
         ConvertTo(type, *job.tensor, 0, job.tensor->elements(), expected.data());
-        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), job.to)) << job.tensor->name;
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), job.to)) << job.tensor->tensor->name;
         bytes += expected.size();
       }
       EXPECT_EQ(done_, bytes) << "it says so when all is there";

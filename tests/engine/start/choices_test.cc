@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/rpart/rpart_shape.h"
 #include "tests/tools/made_up_root.h"
 
 namespace fastdecode {
@@ -143,6 +144,46 @@ TEST(ChoosePollTest, ThreadsOfOneCoreTakeTurnsUnlessOtherProcessesNeedIt) {
     EXPECT_EQ(ChoosePoll(options, shared), row.shared) << row.poll;
     EXPECT_EQ(ChoosePoll(options, contended), row.contended) << row.poll;
     EXPECT_EQ(ChoosePoll(options, both), row.both) << row.poll;
+  }
+}
+
+ModelSpec SpecOfLayers(int layers) {
+  ModelSpec spec;
+  spec.layers = layers;
+  spec.heads = 8;
+  spec.kv_heads = 2;
+  spec.head_dim = 64;
+  return spec;
+}
+
+RPartShape ShapeOf(const ModelSpec& spec) {
+  return MakeShape(spec, Options(), ElementType::kBf16, /*max_context=*/4096, /*gpu_home=*/false);
+}
+
+TEST(MakeShapeTest, AttentionIsScaledAndCappedAsTheModelSays) {
+  ModelSpec spec = SpecOfLayers(2);
+  EXPECT_FLOAT_EQ(ShapeOf(spec).scale, 0.125f);
+  EXPECT_EQ(ShapeOf(spec).soft_cap, 0);
+  spec.attention_scale = 0.0625;
+  spec.attention_cap = 50;
+  EXPECT_EQ(ShapeOf(spec).scale, 0.0625f);
+  EXPECT_EQ(ShapeOf(spec).soft_cap, 50);
+}
+
+TEST(MakeShapeTest, WindowsAreThoseOfTheLayers) {
+  ModelSpec spec = SpecOfLayers(40);
+  EXPECT_FALSE(ShapeOf(spec).has_layers(/*with_window=*/true));
+  spec.sliding_window = 512;
+  EXPECT_FALSE(ShapeOf(spec).has_layers(/*with_window=*/false)) << "all have it, where the model names none";
+  spec.layer_kinds.assign(40, LayerKind());
+  EXPECT_TRUE(ValidateShape(ShapeOf(spec)).ok())
+      << "a window that no layer has is none: " << ValidateShape(ShapeOf(spec));
+  EXPECT_EQ(ShapeOf(spec).sliding_window, 0u);
+  for (const size_t layer : {0u, 31u, 32u, 38u}) spec.layer_kinds[layer].windowed = true;
+  const RPartShape shape = ShapeOf(spec);
+  EXPECT_TRUE(ValidateShape(shape).ok()) << ValidateShape(shape);
+  for (uint32_t layer = 0; layer < 40; ++layer) {
+    EXPECT_EQ(shape.attention(layer).sliding_window, spec.kind(static_cast<int>(layer)).windowed ? 512 : 0) << layer;
   }
 }
 

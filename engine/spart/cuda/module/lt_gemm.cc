@@ -260,10 +260,11 @@ absl::Status LtGemm::Multiply(const DeviceGemm& gemm, std::byte* workspace, cuda
 
 absl::Status LtGemm::Run(const DeviceGemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                          std::byte* workspace, cudaStream_t stream) const {
-  const float alpha = 1, beta = gemm.adds ? 1 : 0;
-  return CublasStatus(cublasLtMatmul(handle_, plan.matmul, &alpha, gemm.weights, plan.weights, gemm.x, plan.x, &beta,
-                                     gemm.y, plan.y, gemm.y, plan.y, &algorithm, workspace, kWorkspaceBytes, stream),
-                      "cublasLtMatmul: " + Describe(gemm));
+  const float beta = gemm.adds ? 1 : 0;
+  return CublasStatus(
+      cublasLtMatmul(handle_, plan.matmul, &gemm.alpha, gemm.weights, plan.weights, gemm.x, plan.x, &beta, gemm.y,
+                     plan.y, gemm.y, plan.y, &algorithm, workspace, kWorkspaceBytes, stream),
+      "cublasLtMatmul: " + Describe(gemm));
 }
 
 }  // namespace fastdecode
