@@ -55,10 +55,18 @@ std::string Grouped(int64_t number) {
   return digits;
 }
 
-std::string Gigabytes(double bytes) {
+std::string SizeText(double bytes) {
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  for (bytes *= 0x1p-10; bytes >= 1024 && unit < 3; bytes *= 0x1p-10) ++unit;
   char text[64];
-  std::snprintf(text, sizeof(text), "%.2f GiB", bytes * 0x1p-30);
+  std::snprintf(text, sizeof(text), "%.2f %s", bytes, kUnits[unit]);
   return text;
+}
+
+// "1 layer", "2 layers"
+std::string CountText(int64_t number, const char* one, const char* several) {
+  return Grouped(number) + " " + (number == 1 ? one : several);
 }
 
 std::string Name(const Json& value) { return value.is_string() ? value.get<std::string>() : "unknown"; }
@@ -131,8 +139,8 @@ void AddModel(const Json& model, ModelReport* report) {
   for (const Json& kind : model["layer_kinds"]) {
     const std::string window =
         kind["window"].is_null() ? "sees all" : "sees " + Grouped(kind["window"].get<int64_t>()) + " tokens";
-    report->Line("", Grouped(kind["count"].get<int64_t>()) + " layers (" + Ranges(kind["layers"]) + "): " + window +
-                         "; " + PositionsText(kind["positions"]));
+    report->Line("", CountText(kind["count"].get<int64_t>(), "layer", "layers") + " (" + Ranges(kind["layers"]) +
+                         "): " + window + "; " + PositionsText(kind["positions"]));
   }
   report->Line("norm", NormText(model["norm"]) + (model["parallel"] ? "; attention and MLP side by side" : ""));
   report->Line("mlp", number("intermediate_size") + ", " + Name(model["mlp"]["activation"]) +
@@ -142,8 +150,8 @@ void AddModel(const Json& model, ModelReport* report) {
   report->Line("context", number("max_context") + " tokens");
   report->Line("parameters", number("parameters"));
   const Json& weights = model["weight_bytes"];
-  report->Line("weights", Gigabytes(weights["bf16"].get<double>()) + " in 16 bits, " +
-                              Gigabytes(weights["f32"].get<double>()) + " in f32");
+  report->Line("weights", SizeText(weights["bf16"].get<double>()) + " in 16 bits, " +
+                              SizeText(weights["f32"].get<double>()) + " in f32");
   std::string kv;
   for (const auto& [type, bytes] : model["kv_bytes_per_token"].items()) {
     kv += (kv.empty() ? "" : ", ") + type + " " + Grouped(bytes.get<int64_t>());
@@ -152,14 +160,14 @@ void AddModel(const Json& model, ModelReport* report) {
 }
 
 void AddMemory(const Json& memory, ModelReport* report) {
-  report->Line("memory", Gigabytes(memory["usable_bytes"].get<double>()) + " are used of " +
-                             Gigabytes(memory["bytes"].get<double>()) + "; weights in 16 bits leave " +
-                             Gigabytes(memory["kv_bytes"].get<double>()) + " for KV");
+  report->Line("memory", SizeText(memory["usable_bytes"].get<double>()) + " are used of " +
+                             SizeText(memory["bytes"].get<double>()) + "; weights in 16 bits leave " +
+                             SizeText(memory["kv_bytes"].get<double>()) + " for KV");
   for (const auto& [type, fits] : memory["fits"].items()) {
     std::string line = type + ": " + Grouped(fits["tokens"].get<int64_t>()) + " tokens";
     for (const int length : {512, 2048}) {
       const int64_t sequences = fits["sequences_of_" + std::to_string(length)].get<int64_t>();
-      line += ", " + Grouped(sequences) + (sequences == 1 ? " sequence" : " sequences") + " of " + Grouped(length);
+      line += ", " + CountText(sequences, "sequence", "sequences") + " of " + Grouped(length);
     }
     report->Line("", line);
   }
@@ -170,10 +178,10 @@ void AddFiles(const Json& model, ModelReport* report) {
   if (!checkpoint.is_null()) {
     std::string types;
     for (const auto& [type, bytes] : checkpoint["bytes_by_type"].items()) {
-      types += (types.empty() ? "" : ", ") + type + " " + Gigabytes(bytes.get<double>());
+      types += (types.empty() ? "" : ", ") + type + " " + SizeText(bytes.get<double>());
     }
-    report->Line("checkpoint", Grouped(checkpoint["tensors"].get<int64_t>()) + " tensors in " +
-                                   Grouped(checkpoint["files"].get<int64_t>()) + " files: " + types);
+    report->Line("checkpoint", CountText(checkpoint["tensors"].get<int64_t>(), "tensor", "tensors") + " in " +
+                                   CountText(checkpoint["files"].get<int64_t>(), "file", "files") + ": " + types);
     for (const Json& part : checkpoint["skipped"]) report->Line("not read", Name(part));
   }
   const Json &tokenizer = model["tokenizer"], &chat = model["chat_template"];

@@ -37,6 +37,7 @@ void WriteBasics(const ModelSpec& spec, const ConfigFields& names, Json* config)
   put(names.max_context, spec.max_context);
   put(names.norm_epsilon, spec.norm.epsilon);
   put(names.norm_before, !spec.norm_sum);
+  if (!spec.norm_sum) put(names.no_final_norm, !spec.final_norm);
   put(names.norm_weight, spec.norm.weight);
   put(names.activation, ActivationName(spec.activation));
   put(names.tied_embeddings, spec.tied_embeddings);
@@ -86,7 +87,7 @@ std::string WriteModelConfig(const ModelSpec& spec, DType weights) {
   const Family* family = FindFamily(spec.family);
   FD_CHECK(family != nullptr, "the spec's family is in the table");
   Json config = {
-      {"architectures", {family->architectures[0]}},
+      {"architectures", {family->architecture}},
       {"model_type", family->model_type},
       {"torch_dtype", weights == DType::kF32   ? "float32"
                       : weights == DType::kF16 ? "float16"

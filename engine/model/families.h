@@ -27,8 +27,8 @@ struct ConfigFields {
   const char* attention_output_bias = nullptr;
   const char* mlp_bias = nullptr;
   const char* theta = "rope_theta";
-  const char* local_theta = nullptr;  // of windowed layers
-  const char* rotary_share = "partial_rotary_factor";
+  const char* local_theta = nullptr;   // of windowed layers
+  const char* rotary_share = nullptr;  // of a head that is rotated
   const char* sliding_window = nullptr;
   const char* use_sliding_window = nullptr;  // where it is false, which is the default, there is no window
   const char* max_window_layers = nullptr;   // layers from this one on are windowed
@@ -46,6 +46,7 @@ struct ConfigFields {
   const char* clip_qkv = nullptr;
   const char* parallel = nullptr;
   const char* norm_before = nullptr;  // where it is false, norms are behind the sums, and there is no final one
+  const char* no_final_norm = nullptr;
   const char* norm_weight = nullptr;  // where it is false, norms have neither weight nor bias
   const char* embedding_width = nullptr;
 };
@@ -80,6 +81,7 @@ struct ConfigDefaults {
 struct FixedField {
   const char* name = nullptr;
   bool value = false;
+  const char* other = nullptr;  // what the other one stands for
 };
 
 // Which layers the window holds for, unless config.json has a list of layer_types.
@@ -113,19 +115,28 @@ struct Traits {
   bool gelu_is_tanh = false;              // an activation of "gelu" means its approximation by tanh
   bool yarn_is_longrope = false;          // a scaling of "yarn" means longrope
   bool position_scales_queries = false;   // rope_parameters has llama_4_scaling_beta
+  const char* default_rope = nullptr;     // rope_parameters where there are none, as JSON
 };
 
 // One family of checkpoints, described by data: a new family is an entry of the table in families.cc.
 struct Family {
-  const char* model_type = nullptr;  // config.json's model_type
-  // config.json's architectures[0]; the second is a wrapper, whose text_config has this model_type.
-  std::array<const char*, 2> architectures = {};
+  const char* model_type = nullptr;    // config.json's model_type
+  const char* architecture = nullptr;  // config.json's architectures[0]
   ConfigFields fields = {};
   ConfigDefaults defaults = {};
   std::array<FixedField, 2> fixed = {};
   Traits traits = {};
   TensorTable tensors = {};
 };
+
+// A model around a text model, of which it has the config in text_config.
+struct Wrapper {
+  const char* model_type;
+  const char* architecture;
+  const char* text_type;  // the model_type of a text_config that says none
+};
+// nullptr if it is none.
+const Wrapper* FindWrapper(const std::string& model_type);
 
 // The family whose model_type it is; nullptr if there is none.
 const Family* FindFamily(const std::string& model_type);

@@ -122,29 +122,26 @@ inline constexpr TensorRow kStarcoderMlp[] = {
     {"@layers.*.mlp.c_proj.bias", kDownBias},
 };
 
-inline constexpr const char* kModelPrefix[] = {"model."};
-// As transformers 5 and as older exports write a text model inside a wrapper.
-inline constexpr const char* kWrappedPrefixes[] = {"model.", "model.language_model.", "language_model.model."};
+// As a text model alone, as transformers 5 and as older exports write one inside a wrapper, and as a model without a
+// head.
+inline constexpr const char* kModelPrefixes[] = {"model.", "model.language_model.", "language_model.model.", ""};
 inline constexpr const char* kOptPrefixes[] = {"model.decoder.", "decoder."};
 inline constexpr const char* kNeoxPrefix[] = {"gpt_neox."};
 inline constexpr const char* kGpt2Prefixes[] = {"transformer.", ""};
 
-// Older exports wrote the rotary frequencies, which follow from the config.
-inline constexpr const char* kFrequencies[] = {"@layers.*.self_attn.rotary_emb.inv_freq", "@rotary_emb.inv_freq"};
-// What a wrapper has besides its text model.
-inline constexpr const char* kTowers[] = {"@layers.*.self_attn.rotary_emb.inv_freq",
-                                          "@rotary_emb.inv_freq",
-                                          "vision_tower.**",
-                                          "multi_modal_projector.**",
-                                          "model.vision_tower.**",
-                                          "model.multi_modal_projector.**"};
+// Rotary frequencies, which older exports wrote and which follow from the config; and what a wrapper has besides.
+inline constexpr const char* kIgnored[] = {"@layers.*.self_attn.rotary_emb.inv_freq",
+                                           "@rotary_emb.inv_freq",
+                                           "vision_tower.**",
+                                           "multi_modal_projector.**",
+                                           "model.vision_tower.**",
+                                           "model.multi_modal_projector.**"};
 inline constexpr const char* kNeoxIgnored[] = {"@layers.*.attention.rotary_emb.inv_freq", "@layers.*.attention.bias",
                                                "@layers.*.attention.masked_bias"};
 inline constexpr const char* kGpt2Ignored[] = {"@h.*.attn.bias", "@h.*.attn.masked_bias"};
 
-inline constexpr TensorTable kLlamaTensors = {{kEnds, kAttention, kMlp, kNormsBefore}, kModelPrefix, kFrequencies};
-inline constexpr TensorTable kWrappedTensors = {{kEnds, kAttention, kMlp, kNormsBefore}, kWrappedPrefixes, kTowers};
-inline constexpr TensorTable kNormsAfterTensors = {{kEnds, kAttention, kMlp, kNormsAfter}, kModelPrefix, kFrequencies};
+inline constexpr TensorTable kLlamaTensors = {{kEnds, kAttention, kMlp, kNormsBefore}, kModelPrefixes, kIgnored};
+inline constexpr TensorTable kNormsAfterTensors = {{kEnds, kAttention, kMlp, kNormsAfter}, kModelPrefixes, kIgnored};
 
 }  // namespace fastdecode::family_tensors
 

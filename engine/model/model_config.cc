@@ -27,7 +27,7 @@ constexpr int64_t kConfigBytesMax = 4 << 20;
 constexpr int64_t kLayersMax = 1024;
 constexpr int64_t kHiddenMax = 1 << 16;
 constexpr int64_t kHeadsMax = 1024;
-constexpr int64_t kHeadDimMin = 16;
+constexpr int64_t kHeadDimMin = 2;
 constexpr int64_t kHeadDimMax = 256;
 constexpr int64_t kIntermediateMax = 1 << 20;
 constexpr int64_t kVocabMax = kMaxVocab;
@@ -40,19 +40,26 @@ constexpr double kScaleMin = 1e-6;
 
 int AsInt(int64_t bounded) { return static_cast<int>(bounded); }
 
-// One id, a list of ids, or nothing.
-std::vector<int> ReadTokenIds(JsonFields* fields, const char* name, int vocab) {
+// One id, a list of ids, or nothing. What is no token of the model is left out, with a note: transformers write the ids
+// of a class whatever the vocabulary is, and old exports -1.
+std::vector<int> ReadTokenIds(JsonFields* fields, const char* name, ModelSpec* spec) {
   const nlohmann::json* value = fields->Find(name);
   if (value == nullptr) return {};
   const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
   std::vector<int> ids;
   for (const nlohmann::json& id : list) {
-    const bool is_id = id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocab);
-    if (!is_id || ids.size() == kStopTokensMax) {
-      fields->Fail(name, absl::StrCat("a token id from 0 to ", vocab - 1, " or a list of at most ", kStopTokensMax));
+    if (!id.is_number_integer() || ids.size() == kStopTokensMax) {
+      fields->Fail(name,
+                   absl::StrCat("a token id from 0 to ", spec->vocab - 1, " or a list of at most ", kStopTokensMax));
       return {};
     }
-    ids.push_back(AsInt(id.get<int64_t>()));
+    const bool is_token = id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(spec->vocab);
+    if (is_token) {
+      ids.push_back(AsInt(id.get<int64_t>()));
+    } else {
+      spec->notes.push_back(absl::StrCat(fields->file(), ": ", name, " ", ShowJson(id), " is none of the model's ",
+                                         spec->vocab, " tokens: it does not count"));
+    }
   }
   return ids;
 }
@@ -83,27 +90,20 @@ void FailModelType(JsonFields* fields, const std::string& model_type) {
   fields->Fail("model_type", absl::StrCat("one of ", FamilyNames()));
 }
 
-// The text model's type inside a wrapper that does not say it.
-std::string TextTypeOf(const std::string& wrapper) {
-  if (wrapper == "gemma3") return "gemma3_text";
-  if (wrapper == "mistral3") return "mistral";
-  return "";
-}
-
 // The family, if the architecture is its causal language model or a wrapper of that; null with an error kept otherwise.
 NamedFamily ReadFamily(JsonFields* fields, absl::Status* error) {
   NamedFamily named;
   std::string model_type = fields->String("model_type");
-  const nlohmann::json* text_config = fields->Find("text_config");
-  const bool is_wrapper = FindFamily(model_type) == nullptr && !TextTypeOf(model_type).empty();
-  if (is_wrapper) {
+  const Wrapper* wrapper = FindWrapper(model_type);
+  if (wrapper != nullptr) {
+    const nlohmann::json* text_config = fields->Find("text_config");
     if (text_config == nullptr || !text_config->is_object()) {
       fields->Fail("text_config", absl::StrCat("an object that describes the text model of a ", model_type));
       return named;
     }
     named.text_config = text_config;
     JsonFields text(*text_config, fields->file(), "text_config.", error);
-    model_type = text.StringOr("model_type", TextTypeOf(model_type));
+    model_type = text.StringOr("model_type", wrapper->text_type);
     named.family = FindFamily(model_type);
     if (named.family == nullptr) FailModelType(&text, model_type);
   } else {
@@ -112,10 +112,8 @@ NamedFamily ReadFamily(JsonFields* fields, absl::Status* error) {
   }
   if (named.family == nullptr) return named;
   const nlohmann::json* architectures = fields->Find("architectures");
-  const char* expected = named.family->architectures[is_wrapper ? 1 : 0];
-  if (expected == nullptr) {
-    fields->Fail("model_type", absl::StrCat("no wrapper around a model of type ", model_type));
-  } else if (architectures != nullptr && *architectures != nlohmann::json::array({expected})) {
+  const char* expected = wrapper != nullptr ? wrapper->architecture : named.family->architecture;
+  if (architectures != nullptr && *architectures != nlohmann::json::array({expected})) {
     fields->Fail("architectures", absl::StrCat("[\"", expected, "\"]"));
   }
   if (const nlohmann::json* quantized = fields->Find("quantization_config")) {
@@ -153,11 +151,10 @@ class SpecReader {
     ReadScales();
     for (const FixedField& field : family_.fixed) {
       if (field.name == nullptr || fields_->BoolOr(field.name, field.value) == field.value) continue;
-      fields_->Fail(field.name, field.value ? "true (what else there is is not supported)"
-                                            : "false (what it stands for is not supported)");
+      fields_->Fail(field.name, absl::StrCat(field.value ? "true" : "false", " (", field.other, " is not supported)"));
     }
-    spec_.bos_token_ids = ReadTokenIds(fields_, "bos_token_id", spec_.vocab);
-    spec_.eos_token_ids = ReadTokenIds(fields_, "eos_token_id", spec_.vocab);
+    spec_.bos_token_ids = ReadTokenIds(fields_, "bos_token_id", &spec_);
+    spec_.eos_token_ids = ReadTokenIds(fields_, "eos_token_id", &spec_);
     return std::move(spec_);
   }
 
@@ -185,7 +182,8 @@ class SpecReader {
         fields_->Fail(names_.kv_heads, absl::StrCat("a divisor of ", names_.heads, ", which is ", spec_.heads));
       }
     }
-    if (names_.head_dim != nullptr && (fields_->Has(names_.head_dim) || defaults_.head_dim != 0)) {
+    const bool has_default = defaults_.head_dim != 0 && !fields_->IsNull(names_.head_dim);
+    if (names_.head_dim != nullptr && (fields_->Has(names_.head_dim) || has_default)) {
       spec_.head_dim = AsInt(fields_->IntegerOr(names_.head_dim, kHeadDimMin, kHeadDimMax, defaults_.head_dim));
       if (spec_.head_dim % 2 != 0) fields_->Fail(names_.head_dim, "an even number");
       return;
@@ -218,6 +216,7 @@ class SpecReader {
       spec_.norm_sum = true;
       spec_.final_norm = false;
     }
+    if (names_.no_final_norm != nullptr && fields_->BoolOr(names_.no_final_norm, false)) spec_.final_norm = false;
     spec_.norm.weight = traits.norm.weight && Flag(names_.norm_weight, true);
     spec_.norm.bias = traits.norm.bias && spec_.norm.weight;
     spec_.qk_norm = traits.qk_norm;
@@ -359,9 +358,12 @@ class SpecReader {
 // What a wrapper says of its text model outside of text_config, where that says nothing.
 void ReadAroundText(JsonFields* fields, const JsonFields& text, ModelSpec* spec) {
   constexpr char kTied[] = "tie_word_embeddings";
+  // In transformers the wrapper's own field decides, which is true where it is missing; but a head in the checkpoint
+  // that is another than the embedding stays one.
+  spec->tied_without_head = fields->BoolOr(kTied, true);
   if (!text.Has(kTied)) spec->tied_embeddings = fields->BoolOr(kTied, spec->tied_embeddings);
-  if (!text.Has("bos_token_id")) spec->bos_token_ids = ReadTokenIds(fields, "bos_token_id", spec->vocab);
-  if (!text.Has("eos_token_id")) spec->eos_token_ids = ReadTokenIds(fields, "eos_token_id", spec->vocab);
+  if (!text.Has("bos_token_id")) spec->bos_token_ids = ReadTokenIds(fields, "bos_token_id", spec);
+  if (!text.Has("eos_token_id")) spec->eos_token_ids = ReadTokenIds(fields, "eos_token_id", spec);
 }
 
 SamplingDefaults ReadSampling(JsonFields* fields) {
@@ -409,7 +411,7 @@ absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::opti
     if (error.ok() && !generation.ok()) return generation.status();
     if (error.ok()) {
       JsonFields generation_fields(*generation, generation_path, "", &error);
-      const std::vector<int> eos = ReadTokenIds(&generation_fields, "eos_token_id", spec.vocab);
+      const std::vector<int> eos = ReadTokenIds(&generation_fields, "eos_token_id", &spec);
       if (!eos.empty()) spec.eos_token_ids = eos;
       spec.sampling = ReadSampling(&generation_fields);
     }

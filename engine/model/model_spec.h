@@ -100,7 +100,8 @@ struct ModelSpec {
   Activation activation = Activation::kSilu;
   bool gated = true;  // the MLP
 
-  bool tied_embeddings = false;
+  bool tied_embeddings = false;        // the head is the embedding, unless a checkpoint has another
+  bool tied_without_head = false;      // it is where a checkpoint has none, whatever tied_embeddings says
   bool attention_bias = false;         // on q, k, v
   bool attention_output_bias = false;  // on o
   bool mlp_bias = false;
@@ -127,6 +128,7 @@ struct ModelSpec {
   std::vector<int> bos_token_ids;  // may be empty
   std::vector<int> eos_token_ids;  // generation stops at any of these; may be empty
   SamplingDefaults sampling;
+  std::vector<std::string> notes;  // for people: what of the files does not count, and why
 
   int group() const { return heads / kv_heads; }  // query heads that share one KV head
   LayerKind kind(int layer) const {

@@ -24,13 +24,6 @@ constexpr std::pair<const char*, Scaling> kScalings[] = {
     {"llama3", Scaling::kLlama3}, {"yarn", Scaling::kYarn},     {"longrope", Scaling::kLongRope},
     {"su", Scaling::kLongRope}};
 
-const char* ScalingName(Scaling scaling) {
-  for (const auto& [name, known] : kScalings) {
-    if (known == scaling) return name;
-  }
-  return kScalings[0].first;
-}
-
 // Reads the ropes of one config.
 // Owns: nothing. Thread: the caller's.
 class RopeReader {
@@ -42,9 +35,14 @@ class RopeReader {
     const bool per_kind = family_.traits.positions == Positions::kRopePerKind;
     RopeSpec plain;
     plain.theta = NumberOf(family_.fields.theta, 1.0, kThetaMax, family_.defaults.theta);
-    plain.dims = DimsOf(*fields_, family_.fields.rotary_share, family_.defaults.rotary_share);
     const char* name = fields_->Has("rope_scaling") ? "rope_scaling" : "rope_parameters";
     const nlohmann::json* object = fields_->Find(name);
+    nlohmann::json usual;
+    if (object == nullptr && family_.traits.default_rope != nullptr) {
+      usual = nlohmann::json::parse(family_.traits.default_rope);
+      object = &usual;
+    }
+    plain.dims = ReadDims(name, object);
     if (object != nullptr && !object->is_object()) fields_->Fail(name, "an object");
     const bool has_object = object != nullptr && object->is_object();
     if (!per_kind) {
@@ -66,16 +64,27 @@ class RopeReader {
     return name == nullptr ? fallback : fields_->NumberOr(name, min, max, fallback);
   }
 
-  // How many elements of a head are rotated; 0: all. As in transformers, what is no whole number is rounded down.
-  int DimsOf(JsonFields& fields, const char* name, double fallback) const {
-    const double share = fields.NumberOr(name, 0.0, 1.0, fallback);
-    if (share == 1.0) return 0;
-    const int dims = static_cast<int>(spec_.head_dim * share);
-    if (dims < 2 || dims % 2 != 0) {
-      fields.Fail(name, absl::StrCat("a share of the head size, ", spec_.head_dim, ", that is an even number from 2"));
-      return 0;
+  // How many elements of a head are rotated; 0: all. The object's own share counts more than the one beside it. As in
+  // transformers, what is no whole number is rounded down, and most families have no such field.
+  int ReadDims(const char* object_name, const nlohmann::json* object) const {
+    constexpr char kInObject[] = "partial_rotary_factor";
+    const char* beside = family_.fields.rotary_share;
+    if (beside == nullptr) return 0;
+    if (object != nullptr && object->is_object()) {
+      JsonFields inside(*object, fields_->file(), absl::StrCat(object_name, "."), error_);
+      if (inside.Has(kInObject)) return DimsOf(inside, kInObject);
     }
-    return dims == spec_.head_dim ? 0 : dims;
+    return DimsOf(*fields_, beside);
+  }
+
+  int DimsOf(JsonFields& fields, const char* name) const {
+    const double share = fields.NumberOr(name, 0.0, 1.0, family_.defaults.rotary_share);
+    const int dims = static_cast<int>(spec_.head_dim * share);
+    if (dims == spec_.head_dim) return 0;
+    if (dims >= 2 && dims % 2 == 0) return dims;
+    fields.Fail(name, absl::StrCat("a share of the head size, ", spec_.head_dim,
+                                   ", that is an even number from 2 (it is ", share, " where there is no such field)"));
+    return 0;
   }
 
   RopeSpec ReadKind(const nlohmann::json& object, const char* name, const char* kind, const RopeSpec& plain,
@@ -94,7 +103,6 @@ class RopeReader {
     JsonFields scaling(object, fields_->file(), prefix, error_);
     RopeSpec rope = plain;
     rope.theta = scaling.NumberOr("rope_theta", 1.0, kThetaMax, rope.theta);
-    if (scaling.Has("partial_rotary_factor")) rope.dims = DimsOf(scaling, "partial_rotary_factor", 1.0);
     const char* type_name = scaling.Has("rope_type") ? "rope_type" : "type";
     std::string type = scaling.StringOr(type_name, "default");
     if (family_.traits.yarn_is_longrope && type == "yarn") type = "longrope";
@@ -178,8 +186,13 @@ class RopeReader {
     };
     rope->original_context = OriginalContext(scaling);
     rope->factor = FactorOrRatio(scaling, rope->original_context);
-    rope->beta_fast = scaling->NumberOr("beta_fast", 1e-6, kRopeFactorMax, rope->beta_fast);
-    rope->beta_slow = scaling->NumberOr("beta_slow", 1e-6, kRopeFactorMax, rope->beta_slow);
+    // 0 counts as none.
+    const auto beta = [&](const char* name, double usual) {
+      const double given = scaling->NumberOr(name, 0.0, kRopeFactorMax, usual);
+      return given == 0.0 ? usual : given;
+    };
+    rope->beta_fast = beta("beta_fast", rope->beta_fast);
+    rope->beta_slow = beta("beta_slow", rope->beta_slow);
     rope->truncate = scaling->BoolOr("truncate", true);
     const double mscale = scaling->NumberOr("mscale", 0.0, 1000.0, 0.0);
     const double mscale_all_dim = scaling->NumberOr("mscale_all_dim", 0.0, 1000.0, 0.0);
@@ -263,6 +276,13 @@ nlohmann::ordered_json ScalingJson(const ModelSpec& spec, const RopeSpec& rope) 
 
 }  // namespace
 
+const char* ScalingName(RopeSpec::Scaling scaling) {
+  for (const auto& [name, known] : kScalings) {
+    if (known == scaling) return name;
+  }
+  return kScalings[0].first;
+}
+
 void ReadRopes(JsonFields* fields, const Family& family, ModelSpec* spec, absl::Status* error) {
   if (family.traits.positions != Positions::kLearned) RopeReader(fields, family, *spec, error).Read(spec);
 }
@@ -282,7 +302,9 @@ void WriteRopes(const ModelSpec& spec, const Family& family, nlohmann::ordered_j
   // The older form, which transformers 4 reads, too.
   (*config)[family.fields.theta] = spec.rope.theta;
   const double share = spec.rope.dims == 0 ? 1.0 : static_cast<double>(spec.rope.dims) / spec.head_dim;
-  if (share != family.defaults.rotary_share) (*config)[family.fields.rotary_share] = share;
+  if (share != family.defaults.rotary_share && family.fields.rotary_share != nullptr) {
+    (*config)[family.fields.rotary_share] = share;
+  }
   (*config)["rope_scaling"] = nullptr;
   if (spec.rope.scaling == Scaling::kNone && spec.temperature_beta == 0) return;
   (*config)["rope_scaling"] = ScalingJson(spec, spec.rope);

@@ -15,6 +15,9 @@ namespace fastdecode {
 // layers or for each kind of them. REQUIRES: spec has its head_dim and max_context. The first error is kept in `error`.
 void ReadRopes(JsonFields* fields, const Family& family, ModelSpec* spec, absl::Status* error);
 
+// As rope_type says it: "llama3".
+const char* ScalingName(RopeSpec::Scaling scaling);
+
 // The inverse: adds what ReadRopes reads to a config.
 void WriteRopes(const ModelSpec& spec, const Family& family, nlohmann::ordered_json* config);
 

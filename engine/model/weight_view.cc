@@ -84,8 +84,4 @@ std::vector<float> ReadF32(const WeightView& view) {
   return values;
 }
 
-std::vector<float> ReadF32(const std::optional<WeightView>& view) {
-  return view ? ReadF32(*view) : std::vector<float>();
-}
-
 }  // namespace fastdecode

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "engine/model/safetensors.h"
@@ -42,8 +41,6 @@ void ConvertToF32(const WeightView& view, int64_t first, int64_t count, float* o
 void ConvertTo(ElementType type, const WeightView& view, int64_t first, int64_t count, void* out);
 // The whole view.
 std::vector<float> ReadF32(const WeightView& view);
-// The same, or nothing.
-std::vector<float> ReadF32(const std::optional<WeightView>& view);
 
 }  // namespace fastdecode
 

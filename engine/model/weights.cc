@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <unordered_set>
@@ -56,6 +57,7 @@ class WeightMapper {
   WeightMapper(const ModelSpec& spec, const Family& family, const Checkpoint& checkpoint)
       : spec_(spec), table_(family.tensors), checkpoint_(checkpoint), channels_(ChannelOrder(spec)) {
     prefix_ = FindPrefix();
+    spec_.tied_embeddings = IsTied();
   }
 
   absl::StatusOr<ModelWeights> Map() {
@@ -80,6 +82,7 @@ class WeightMapper {
         views.Set(row->roles[part], ViewOf(*row, *tensor, static_cast<int>(part)));
       }
     }
+    weights.tied = spec_.tied_embeddings;
     if (spec_.tied_embeddings) weights.model.Set(TensorRole::kHead, weights.model[TensorRole::kEmbedding]);
     if (spec_.embedding_width != 0) TakeProjections(&weights.model);
     if (absl::Status bad = CheckNoneUnexpected(&weights); !bad.ok()) return bad;
@@ -98,6 +101,28 @@ class WeightMapper {
     return table_.prefixes[0];
   }
 
+  const TensorView* FindRole(TensorRole role) const {
+    for (const auto piece : table_.pieces) {
+      for (const TensorRow& row : piece) {
+        if (row.roles[0] != role) continue;
+        const TensorView* tensor = checkpoint_.Find(TensorNameFor(row.pattern, prefix_, -1));
+        if (tensor != nullptr) return tensor;
+      }
+    }
+    return nullptr;
+  }
+
+  // As transformers: a checkpoint's own head is none if it is the embedding once more. Either of the two may be missing
+  // where they are one.
+  bool IsTied() const {
+    const TensorView* head = FindRole(TensorRole::kHead);
+    if (head == nullptr) return spec_.tied_embeddings || spec_.tied_without_head;
+    if (!spec_.tied_embeddings) return false;
+    const TensorView* embedding = FindRole(TensorRole::kEmbedding);
+    return embedding == nullptr || (embedding->dtype == head->dtype && embedding->shape == head->shape &&
+                                    std::memcmp(embedding->data, head->data, head->bytes) == 0);
+  }
+
   // Under any of the names that the tensor's role has; `row` becomes the one that it was found by.
   const TensorView* FindTensor(const ExpectedTensor& want, const TensorRow** row) const {
     const TensorView* tensor = checkpoint_.Find(TensorNameFor(want.row->pattern, prefix_, want.layer));
@@ -111,6 +136,7 @@ class WeightMapper {
         return tensor;
       }
     }
+    if (want.role() == TensorRole::kEmbedding && spec_.tied_embeddings) return FindRole(TensorRole::kHead);
     return nullptr;
   }
 
@@ -194,7 +220,7 @@ class WeightMapper {
     return std::string(name.substr(0, name.find('.')));
   }
 
-  const ModelSpec& spec_;
+  ModelSpec spec_;  // tied as the checkpoint has it
   const TensorTable& table_;
   const Checkpoint& checkpoint_;
   const std::vector<int> channels_;

@@ -16,6 +16,7 @@
 #include "engine/model/families.h"
 #include "engine/model/json_fields.h"
 #include "engine/model/model_config.h"
+#include "engine/model/rope_config.h"
 #include "engine/model/tensor_table.h"
 #include "engine/model/weights.h"
 #include "engine/text/chat/chat_files.h"
@@ -49,24 +50,6 @@ uint64_t KvBytesPerToken(const ModelSpec& spec, KvType type) {
   shape.group = spec.group();
   shape.head_dim = (spec.head_dim + 15) / 16 * 16;
   return PageBytes(shape) * static_cast<uint64_t>(spec.layers) / kPageTokens;
-}
-
-const char* ScalingName(RopeSpec::Scaling scaling) {
-  switch (scaling) {
-    case RopeSpec::Scaling::kNone:
-      return "default";
-    case RopeSpec::Scaling::kLinear:
-      return "linear";
-    case RopeSpec::Scaling::kDynamic:
-      return "dynamic";
-    case RopeSpec::Scaling::kLlama3:
-      return "llama3";
-    case RopeSpec::Scaling::kYarn:
-      return "yarn";
-    case RopeSpec::Scaling::kLongRope:
-      return "longrope";
-  }
-  return "";
 }
 
 Json PositionsJson(const ModelSpec& spec, int layer) {
@@ -172,6 +155,11 @@ Json CheckpointJson(const std::string& model_dir, const std::optional<ModelSpec>
   const absl::StatusOr<ModelWeights> weights = MapWeights(*spec, *checkpoint);
   if (weights.ok()) {
     json["skipped"] = weights->skipped;
+    if (weights->tied != spec->tied_embeddings) {
+      notes->push_back(weights->tied ? "the checkpoint has no head: it is the embedding"
+                                     : "the checkpoint has a head that is not its embedding: it counts, though "
+                                       "tie_word_embeddings says otherwise");
+    }
   } else {
     problems->push_back(std::string(weights.status().message()));
   }
@@ -240,6 +228,9 @@ absl::StatusOr<std::string> InspectModel(const std::string& model_dir, uint64_t 
   out["checkpoint"] = CheckpointJson(model_dir, spec, &problems, &notes);
   out["tokenizer"] = TokenizerJson(model_dir, spec, &notes);
   out["chat_template"] = TemplateJson(model_dir, &notes);
+  if (spec.has_value()) {
+    for (const std::string& note : spec->notes) notes.push_back(note);
+  }
   out["supported"] = problems.empty();
   out["problems"] = std::move(problems);
   out["notes"] = std::move(notes);

@@ -126,6 +126,7 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadSPart(const Options& options, const M
   if (place.type == ElementType::kBf16 && files.weights.layers[0][TensorRole::kQ].tensor->dtype == DType::kF16) {
     log->Info("the checkpoint is f16; it computes in bf16 here (f32 keeps every bit: --compute f32)");
   }
+  for (const std::string& note : spec.notes) log->Info(note);
   for (const std::string& part : files.weights.skipped) {
     log->Info(absl::StrFormat("%s: %s not read: only the text model is", options.model, part));
   }

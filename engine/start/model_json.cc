@@ -34,7 +34,7 @@ Surroundings FindSurroundings(const Tokenizer& tokenizer) {
 std::string ModelToJson(const std::string& model, const ModelSpec& spec, int max_context, const Tokenizer* tokenizer) {
   const Family* const family = FindFamily(spec.family);
   nlohmann::json out = {{"model", model},
-                        {"architecture", family == nullptr ? spec.family : family->architectures[0]},
+                        {"architecture", family == nullptr ? spec.family : family->architecture},
                         {"vocab_size", spec.vocab},
                         {"max_context", max_context},
                         {"tokenizer_file", nullptr},

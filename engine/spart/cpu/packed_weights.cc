@@ -113,7 +113,7 @@ absl::StatusOr<PackedWeights> PackWeights(const ModelSpec& spec, const Checkpoin
   packed.type = options.type;
   Layout layout = LayOut(spec, weights, packed);
   // A head that is part of a product is not the embedding, which is one with another.
-  const bool own_embedding = !spec.tied_embeddings || spec.embedding_width != 0;
+  const bool own_embedding = !weights.tied || spec.embedding_width != 0;
   const WeightView& embedding = weights.model[TensorRole::kEmbedding];
   const size_t embedding_offset = layout.bytes;
   if (own_embedding) layout.bytes += int64_t{spec.vocab} * spec.hidden * ElementBytes(options.type);

@@ -116,7 +116,7 @@ absl::StatusOr<GpuWeights> UploadWeights(const ModelSpec& spec, const Checkpoint
   gpu.matrix_bytes = layout.bytes();
   GpuMatrix embedding;
   // A head that is part of a product is not the embedding, which is one with another.
-  const bool own_embedding = !spec.tied_embeddings || spec.embedding_width != 0;
+  const bool own_embedding = !weights.tied || spec.embedding_width != 0;
   if (own_embedding) layout.AddMatrix(&embedding, {&weights.model[TensorRole::kEmbedding]});
   gpu.bytes = layout.bytes();
   if (const uint64_t free = device->free_bytes(); gpu.bytes > free) {

@@ -24,7 +24,7 @@ using testing::HasSubstr;
 json SmallConfig(const Family& family, int layers = 6) {
   const ConfigFields& names = family.fields;
   json config = {{"model_type", family.model_type},
-                 {"architectures", {family.architectures[0]}},
+                 {"architectures", {family.architecture}},
                  {names.layers, layers},
                  {names.hidden, 96},
                  {names.heads, 4},
@@ -109,7 +109,7 @@ TEST(Families, EachFieldThatIsBrokenIsNamedWithItsValue) {
           << family.model_type;
     }
     if (family.traits.positions == Positions::kLearned) continue;
-    for (const char* field : {f.theta, f.rotary_share, f.local_theta}) {
+    for (const char* field : {f.theta, f.local_theta}) {
       if (field == nullptr) continue;
       json config = SmallConfig(family);
       config[field] = "long";
@@ -127,7 +127,8 @@ TEST(Families, FieldsOfOneValueRefuseTheOther) {
       config[field.name] = field.value;
       Parse(config);
       config[field.name] = !field.value;
-      EXPECT_THAT(ErrorOf(config), HasSubstr(std::string("dir/config.json: ") + field.name + " is "));
+      EXPECT_THAT(ErrorOf(config),
+                  AllOf(HasSubstr(std::string("dir/config.json: ") + field.name + " is "), HasSubstr(field.other)));
     }
   }
 }
@@ -248,6 +249,39 @@ TEST(Families, OptIsReadWithTheOdditiesOf350m) {
   EXPECT_EQ(spec.embedding_width, 48);
   config["word_embed_proj_dim"] = 96;
   EXPECT_EQ(Parse(config).embedding_width, 0);
+}
+
+TEST(Families, AHeadSizeOfNullIsWhatTheWidthLeaves) {
+  json config = SmallConfig("seed_oss");
+  config.erase("head_dim");
+  EXPECT_EQ(Parse(config).head_dim, 128) << "the family's default";
+  config["head_dim"] = nullptr;
+  EXPECT_EQ(Parse(config).head_dim, 24);
+}
+
+// Of the families that have such a field; the share in the rope's own object counts more.
+TEST(Families, HeadsAreRotatedInPart) {
+  for (const Family& family : Families()) {
+    if (family.fields.rotary_share == nullptr) continue;
+    json config = SmallConfig(family);
+    config[family.fields.rotary_share] = 0.75;
+    EXPECT_EQ(Parse(config).rope.dims, family.fields.head_dim == nullptr ? 18 : 24) << family.model_type;
+    config[family.fields.rotary_share] = 0.05;
+    EXPECT_THAT(ErrorOf(config), HasSubstr("is 0.05, expected a share of the head size")) << family.model_type;
+    config["rope_parameters"] = {{"rope_type", "default"}, {"partial_rotary_factor", 1.0}};
+    EXPECT_EQ(Parse(config).rope.dims, 0) << family.model_type;
+    config["rope_parameters"]["partial_rotary_factor"] = 0.05;
+    EXPECT_THAT(ErrorOf(config), HasSubstr("rope_parameters.partial_rotary_factor is 0.05")) << family.model_type;
+  }
+}
+
+TEST(Families, Ministral3HasYarnWhereNothingIsSaid) {
+  const ModelSpec spec = Parse(SmallConfig("ministral3"));
+  EXPECT_EQ(spec.rope.scaling, RopeSpec::Scaling::kYarn);
+  EXPECT_EQ(spec.rope.theta, 1e6);
+  EXPECT_EQ(spec.rope.attention_factor, 1.0);
+  EXPECT_EQ(spec.temperature_beta, 0.1);
+  EXPECT_EQ(spec.temperature_context, 16384);
 }
 
 TEST(Families, WrappersHoldTheirTextModel) {

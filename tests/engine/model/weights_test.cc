@@ -219,5 +219,66 @@ TEST(MapWeights, RefusesUnknownFamily) {
               HasSubstr("model family is \"alpaca\", expected one of llama, mistral"));
 }
 
+// As transformers decide it, whatever config.json says.
+TEST(MapWeights, AHeadOfItsOwnCountsAndAMissingOneIsTheEmbedding) {
+  ModelSpec spec = Spec();
+  const auto without = [](const std::string& name) {
+    std::vector<PlainTensor> tensors = Tensors();
+    std::erase_if(tensors, [&](const PlainTensor& tensor) { return tensor.name == name; });
+    return tensors;
+  };
+  spec.tied_without_head = true;
+  {
+    const Folder folder(without("lm_head.weight"));
+    const auto weights = MapWeights(spec, folder.checkpoint());
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    EXPECT_TRUE(weights->tied);
+    EXPECT_EQ(weights->model[TensorRole::kHead].tensor->name, "model.embed_tokens.weight");
+  }
+  spec.tied_embeddings = true;
+  {
+    const Folder folder(without("model.embed_tokens.weight"));
+    const auto weights = MapWeights(spec, folder.checkpoint());
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    EXPECT_TRUE(weights->tied);
+    EXPECT_EQ(weights->model[TensorRole::kEmbedding].tensor->name, "lm_head.weight");
+  }
+  ScratchDir dir;
+  for (const bool equal : {true, false}) {
+    std::string text = ZeroSafetensors(Tensors());
+    const auto checkpoint_of = [&] {
+      dir.Write("model.safetensors", text);
+      return *Checkpoint::Open(dir.path());
+    };
+    if (!equal) {
+      const Checkpoint plain = checkpoint_of();
+      const TensorView* head = plain.Find("lm_head.weight");
+      const TensorView* first = &plain.files()[0].tensors()[0];
+      size_t bytes = 0;
+      for (const TensorView& tensor : plain.files()[0].tensors()) bytes += tensor.bytes;
+      text[text.size() - bytes + static_cast<size_t>(head->data - first->data)] = 1;
+    }
+    const Checkpoint checkpoint = checkpoint_of();
+    const auto weights = MapWeights(spec, checkpoint);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    EXPECT_EQ(weights->tied, equal);
+    EXPECT_EQ(weights->model[TensorRole::kHead].tensor->name, equal ? "model.embed_tokens.weight" : "lm_head.weight");
+  }
+}
+
+TEST(MapWeights, FindsATextModelUnderAnyOfItsPrefixes) {
+  for (const std::string prefix : {"", "model.language_model.", "language_model.model."}) {
+    std::vector<PlainTensor> tensors = Tensors();
+    for (PlainTensor& tensor : tensors) {
+      if (tensor.name.starts_with("model.")) tensor.name = prefix + tensor.name.substr(6);
+    }
+    tensors.push_back({"vision_tower.encoder.weight", {4, 4}});
+    const Folder folder(tensors);
+    const auto weights = MapWeights(Spec(), folder.checkpoint());
+    ASSERT_TRUE(weights.ok()) << prefix << ": " << weights.status();
+    EXPECT_THAT(weights->skipped, testing::ElementsAre("vision_tower (1 tensor)"));
+  }
+}
+
 }  // namespace
 }  // namespace fastdecode

@@ -279,8 +279,10 @@ class Reasoning(WithChat):
         said = joined(response)[0]
         self.assertEqual((said["reasoning"], said["content"]), (" a", " b"))
         deltas = [choice["delta"] for chunk in response.objects() for choice in chunk["choices"]]
-        self.assertEqual(deltas, [{"role": "assistant", "content": ""}, {"reasoning": " a", "reasoning_content": " a"},
-                                  {"content": " b"}, {}])
+        # The end comes with the last token if the server hears of both at once.
+        self.assertEqual([delta for delta in deltas if delta],
+                         [{"role": "assistant", "content": ""}, {"reasoning": " a", "reasoning_content": " a"},
+                          {"content": " b"}])
 
     def test_what_is_held_back_at_the_end_comes(self):
         for script, content in (("a {bytes:3c7468}", "a<th"), ("a<", "a<")):
