@@ -97,7 +97,7 @@ enum class Positions {
 
 // What all models of a family have, whatever config.json says.
 struct Traits {
-  NormSpec norm;
+  NormSpec norm = {};
   bool norm_before = true;
   bool norm_after = false;
   ModelSpec::QkNorm qk_norm = ModelSpec::QkNorm::kNone;

@@ -23,7 +23,7 @@ bool FuzzOne(const std::string& input) {
   }
   FD_CHECK(spec->layers > 0 && spec->hidden > 0 && spec->intermediate > 0 && spec->vocab > 0, "sizes are positive");
   FD_CHECK(spec->heads > 0 && spec->kv_heads > 0 && spec->heads % spec->kv_heads == 0, "heads share KV heads evenly");
-  FD_CHECK(spec->head_dim >= 16 && spec->head_dim <= 256 && spec->head_dim % 2 == 0,
+  FD_CHECK(spec->head_dim >= 2 && spec->head_dim <= 256 && spec->head_dim % 2 == 0,
            "heads have a size that we compute");
   FD_CHECK(spec->max_context > 0 && spec->sliding_window >= 0, "lengths are not negative");
   FD_CHECK(spec->norm.epsilon > 0 && spec->rope.theta >= 1 && spec->rope.factor > 0, "numbers are in range");
