@@ -39,7 +39,7 @@ inline constexpr TensorRow kNormsBefore[] = {
     {"@layers.*.post_attention_layernorm.weight", kMlpNorm},
     {"@layers.*.post_attention_layernorm.bias", kMlpNormBias},
 };
-// Of branches' outputs, with those before them or without.
+// Norms of what branches add, and those before the branches, which some of these families have.
 inline constexpr TensorRow kNormsAfter[] = {
     {"@layers.*.input_layernorm.weight", kAttentionNorm},
     {"@layers.*.post_attention_layernorm.weight", kAttentionAfterNorm},
@@ -122,8 +122,8 @@ inline constexpr TensorRow kStarcoderMlp[] = {
     {"@layers.*.mlp.c_proj.bias", kDownBias},
 };
 
-// As a text model alone, as transformers 5 and as older exports write one inside a wrapper, and as a model without a
-// head.
+// What stands before tensors of a text model alone, of one inside a wrapper as transformers 5 and as older exports
+// write it, and of a model that was saved without its head.
 inline constexpr const char* kModelPrefixes[] = {"model.", "model.language_model.", "language_model.model.", ""};
 inline constexpr const char* kOptPrefixes[] = {"model.decoder.", "decoder."};
 inline constexpr const char* kNeoxPrefix[] = {"gpt_neox."};

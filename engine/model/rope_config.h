@@ -15,7 +15,7 @@ namespace fastdecode {
 // layers or for each kind of them. REQUIRES: spec has its head_dim and max_context. The first error is kept in `error`.
 void ReadRopes(JsonFields* fields, const Family& family, ModelSpec* spec, absl::Status* error);
 
-// As rope_type says it: "llama3".
+// The name that rope_type has for it, such as "llama3".
 const char* ScalingName(RopeSpec::Scaling scaling);
 
 // The inverse: adds what ReadRopes reads to a config.

@@ -37,7 +37,7 @@ WeightView WholeTensor(const TensorView& tensor);
 // out[0..count) = elements [first, first + count) of the view's row-major data as f32: exactly, but for those of a
 // product. REQUIRES: the range lies inside it. Thread: any, several at once.
 void ConvertToF32(const WeightView& view, int64_t first, int64_t count, float* out);
-// As that, rounded to the element type; fp16 cannot hold what is larger than 65504 and takes that instead.
+// Does the same, and rounds to the element type; fp16 cannot hold what is larger than 65504 and takes that instead.
 void ConvertTo(ElementType type, const WeightView& view, int64_t first, int64_t count, void* out);
 // The whole view.
 std::vector<float> ReadF32(const WeightView& view);

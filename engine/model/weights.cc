@@ -112,8 +112,8 @@ class WeightMapper {
     return nullptr;
   }
 
-  // As transformers: a checkpoint's own head is none if it is the embedding once more. Either of the two may be missing
-  // where they are one.
+  // This follows transformers: a checkpoint's own head is none if it is the embedding once more. Either of the two may
+  // be missing where they are one.
   bool IsTied() const {
     const TensorView* head = FindRole(TensorRole::kHead);
     if (head == nullptr) return spec_.tied_embeddings || spec_.tied_without_head;

@@ -18,15 +18,15 @@ struct RPartShape {
   uint32_t layers = 0;
   uint32_t kv_heads = 0;
   uint32_t group = 0;
-  uint32_t head_dim = 0;           // padded to a multiple of 16
-  uint32_t element_type = 0;       // ElementType of rows
-  uint32_t kv_type = 0;            // KvType of pages
+  uint32_t head_dim = 0;      // padded to a multiple of 16
+  uint32_t element_type = 0;  // ElementType of rows
+  uint32_t kv_type = 0;       // KvType of pages
   float scale = 0;
   float soft_cap = 0;
-  uint32_t sliding_window = 0;     // tokens that a query sees in windowed layers, its own included; 0: there are none
-  uint32_t micro_batches = 0;      // K
-  uint32_t max_rows = 0;           // rows of one hop
-  uint32_t max_context = 0;        // tokens of one sequence
+  uint32_t sliding_window = 0;  // tokens that a query sees in windowed layers, its own included; 0: there are none
+  uint32_t micro_batches = 0;   // K
+  uint32_t max_rows = 0;        // rows of one hop
+  uint32_t max_context = 0;     // tokens of one sequence
   uint32_t window_bits[kRPartLayersMax / 32] = {};  // layer l is windowed: bit l % 32 of word l / 32
 
   // REQUIRES: layer < kRPartLayersMax.
@@ -39,7 +39,7 @@ struct RPartShape {
     }
     return false;
   }
-  // Of layers without a window. All sizes that follow from it are those of windowed layers, too.
+  // This is the attention of layers without a window. Sizes that follow from it hold for windowed layers, too.
   AttentionShape attention() const {
     return {static_cast<ElementType>(element_type),
             static_cast<KvType>(kv_type),
@@ -73,7 +73,7 @@ static_assert(sizeof(RPartShape) == 176 && std::is_trivially_copyable_v<RPartSha
 struct PeerDemand {
   uint32_t version = 1;
   uint32_t reserved = 0;
-  uint64_t pages_wanted = 0;       // reserved for this peer alone, as far as they are free; 0: an equal share
+  uint64_t pages_wanted = 0;  // reserved for this peer alone, as far as they are free; 0: an equal share
 };
 static_assert(sizeof(PeerDemand) == 16 && std::is_trivially_copyable_v<PeerDemand>);
 
@@ -81,32 +81,32 @@ static_assert(sizeof(PeerDemand) == 16 && std::is_trivially_copyable_v<PeerDeman
 // roster out of order, truncating or forking what is not stored, filling without room) ends the link, with the reason
 // as cause. Sequence numbers are the peer's own: another peer's are out of its reach, but for a hand-over.
 enum class ControlKind : uint32_t {
-  kRoster = 1,       // engine -> home: RosterMessage + entries
-  kRelease = 2,      // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
-  kTruncate = 3,     // engine -> home: SequenceMessage; keeps the first `tokens` tokens. With int4 there must be
-                     // room for the pieces of a closed page that is opened again
-  kFork = 4,         // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens. With int4
-                     // it takes its open page's pieces at once: as for a fill, there must be room
-  kFill = 5,         // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (for measuring)
-  kIdle = 6,         // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any
-                     // other message but kStatsRequest ends that, and after it idle must be said again
-  kStatsRequest = 7, // engine -> home: IdleMessage
-  kStats = 8,        // home -> engine: StatsMessage, as answer; dropped if there is no room
-  kHandOver = 9,     // engine -> home: HandOverMessage; the sequence and its pages become another peer's
+  kRoster = 1,        // engine -> home: RosterMessage + entries
+  kRelease = 2,       // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
+  kTruncate = 3,      // engine -> home: SequenceMessage; keeps the first `tokens` tokens. With int4 there must be
+                      // room for the pieces of a closed page that is opened again
+  kFork = 4,          // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens. With int4
+                      // it takes its open page's pieces at once: as for a fill, there must be room
+  kFill = 5,          // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (for measuring)
+  kIdle = 6,          // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any
+                      // other message but kStatsRequest ends that, and after it idle must be said again
+  kStatsRequest = 7,  // engine -> home: IdleMessage
+  kStats = 8,         // home -> engine: StatsMessage, as answer; dropped if there is no room
+  kHandOver = 9,      // engine -> home: HandOverMessage; the sequence and its pages become another peer's
   kHandOverAnswer = 10,  // home -> engine: HandOverAnswer, one for each kHandOver, in order
-  kHandedOver = 11,  // home -> engine: HandedOverMessage, to the peer that has it now
-  kReserve = 12,     // engine -> home: SequenceMessage; the first `tokens` tokens of an empty sequence will come as bulk
-                     // segments. Their pages are taken at once: as for a fill, there must be room
+  kHandedOver = 11,      // home -> engine: HandedOverMessage, to the peer that has it now
+  kReserve = 12,  // engine -> home: SequenceMessage; the first `tokens` tokens of an empty sequence will come as bulk
+                  // segments. Their pages are taken at once: as for a fill, there must be room
 };
 
 // One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order. A sequence that the home
 // does not know begins empty.
 struct RosterEntry {
   uint64_t sequence = 0;
-  uint64_t step_from = 0;          // the step that this entry holds from
-  uint32_t first_position = 0;     // of its first row at step_from
-  uint32_t query_tokens = 0;       // rows; > 1 holds for step_from alone
-  uint32_t prompt_tokens = 0;      // rows before this position are a prompt's: all of the entry's rows, or none
+  uint64_t step_from = 0;       // the step that this entry holds from
+  uint32_t first_position = 0;  // of its first row at step_from
+  uint32_t query_tokens = 0;    // rows; > 1 holds for step_from alone
+  uint32_t prompt_tokens = 0;   // rows before this position are a prompt's: all of the entry's rows, or none
   uint32_t reserved = 0;
 };
 static_assert(sizeof(RosterEntry) == 32);
@@ -115,13 +115,13 @@ static_assert(sizeof(RosterEntry) == 32);
 struct RosterMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kRoster);
   uint32_t micro_batch = 0;
-  uint32_t version = 0;            // grows by one with each roster of this micro-batch, from 1
-  uint32_t entries = 0;            // RosterEntry[entries] follow; 0: no rows here
+  uint32_t version = 0;  // grows by one with each roster of this micro-batch, from 1
+  uint32_t entries = 0;  // RosterEntry[entries] follow; 0: no rows here
 };
 static_assert(sizeof(RosterMessage) == 16);
 
 struct SequenceMessage {
-  uint32_t kind = 0;               // kRelease, kTruncate, kFill, kReserve
+  uint32_t kind = 0;  // kRelease, kTruncate, kFill, kReserve
   uint32_t tokens = 0;
   uint64_t sequence = 0;
 };
@@ -130,7 +130,7 @@ static_assert(sizeof(SequenceMessage) == 16);
 struct ForkMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kFork);
   uint32_t tokens = 0;
-  uint64_t sequence = 0;           // the existing one
+  uint64_t sequence = 0;  // the existing one
   uint64_t new_sequence = 0;
 };
 static_assert(sizeof(ForkMessage) == 24);
@@ -148,10 +148,10 @@ static_assert(sizeof(ForkMessage) == 24);
 // (kNoPeer), and the sender keeps the sequence. A receiver that does not expect a sequence releases it.
 struct HandOverMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kHandOver);
-  uint32_t role = 0;               // the receiver's (PeerId)
+  uint32_t role = 0;  // the receiver's (PeerId)
   uint64_t engine_id = 0;
-  uint64_t sequence = 0;           // the sender's number
-  uint64_t new_sequence = 0;       // the receiver's
+  uint64_t sequence = 0;      // the sender's number
+  uint64_t new_sequence = 0;  // the receiver's
 };
 static_assert(sizeof(HandOverMessage) == 32);
 
@@ -169,20 +169,20 @@ enum class HandOverOutcome : uint32_t {
 struct HandOverAnswer {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kHandOverAnswer);
   HandOverOutcome outcome = HandOverOutcome::kDone;
-  uint64_t sequence = 0;           // as in the HandOverMessage
+  uint64_t sequence = 0;  // as in the HandOverMessage
 };
 static_assert(sizeof(HandOverAnswer) == 16);
 
 struct HandedOverMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kHandedOver);
-  uint32_t tokens = 0;             // stored
-  uint64_t sequence = 0;           // the receiver's number
+  uint32_t tokens = 0;    // stored
+  uint64_t sequence = 0;  // the receiver's number
 };
 static_assert(sizeof(HandedOverMessage) == 16);
 
 // Bulk, engine -> home: K and V in one layer of tokens that were attended to elsewhere, such as a prompt's on a GPU. A
-// segment is this, and from kPushRowsOffset on [tokens] rows of k [kv_heads][head_dim], v [kv_heads][head_dim]. One that
-// makes no sense ends the link, with the reason as cause.
+// segment is this, and from kPushRowsOffset on [tokens] rows of k [kv_heads][head_dim], v [kv_heads][head_dim]. One
+// that makes no sense ends the link, with the reason as cause.
 //
 // Order: there is none between the channels. A segment belongs to a reservation, the how manieth kReserve of the link,
 // and waits at the home until that has been read. It is dropped if its sequence was released meanwhile, so that a
@@ -191,10 +191,10 @@ static_assert(sizeof(HandedOverMessage) == 16);
 // (EngineLink::BulkFreed), hops may go on from there.
 struct PushHeader {
   uint64_t sequence = 0;
-  uint64_t reservation = 0;        // from 1
+  uint64_t reservation = 0;  // from 1
   uint32_t layer = 0;
   uint32_t first_position = 0;
-  uint32_t tokens = 0;             // > 0
+  uint32_t tokens = 0;  // > 0
   uint32_t reserved = 0;
 };
 static_assert(sizeof(PushHeader) == 32 && std::is_trivially_copyable_v<PushHeader>);
@@ -208,26 +208,26 @@ struct IdleMessage {
 struct StatsMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kStats);
   uint32_t sequences = 0;
-  uint64_t pages_total = 0;        // reserved for this peer
-  uint64_t pages_free = 0;         // of these
-  uint64_t pages_held = 0;         // of the whole home: free ones that are kept behind sequences of any peer (PageRuns)
+  uint64_t pages_total = 0;  // reserved for this peer
+  uint64_t pages_free = 0;   // of these
+  uint64_t pages_held = 0;   // of the whole home: free ones that are kept behind sequences of any peer (PageRuns)
   uint64_t hops = 0;
-  uint64_t busy_ns = 0;            // in hops, from seen to last thread finished
-  uint64_t kv_bytes_read = 0;      // stored KV bytes attended to
+  uint64_t busy_ns = 0;        // in hops, from seen to last thread finished
+  uint64_t kv_bytes_read = 0;  // stored KV bytes attended to
 };
 static_assert(sizeof(StatsMessage) == 56);
 
 // What a home tells the engine when a link is made.
 struct HomeDescription {
   uint32_t version = 1;
-  int32_t node = -1;               // NUMA node (os index)
+  int32_t node = -1;  // NUMA node (os index)
   uint32_t threads = 0;
-  uint32_t read_mb_per_s = 0;      // what its KV memory was read with when it was made, in 10^6 bytes; 0: not known
-  uint64_t pages = 0;              // reserved for this peer
-  uint64_t page_bytes = 0;         // of one page, all layers
-  uint64_t id = 0;                 // random, the same by whatever name an engine finds the home; 0: it has one name only
-  char isa[16] = {};               // "avx512bf16"
-  char memory[80] = {};            // "3.0 GiB on node 0 (verified), 2 MiB pages (transparent, 100 %)"
+  uint32_t read_mb_per_s = 0;  // what its KV memory was read with when it was made, in 10^6 bytes; 0: not known
+  uint64_t pages = 0;          // reserved for this peer
+  uint64_t page_bytes = 0;     // of one page, all layers
+  uint64_t id = 0;             // random, the same by whatever name an engine finds the home; 0: it has one name only
+  char isa[16] = {};           // "avx512bf16"
+  char memory[80] = {};        // "3.0 GiB on node 0 (verified), 2 MiB pages (transparent, 100 %)"
 };
 static_assert(sizeof(HomeDescription) == 136);
 

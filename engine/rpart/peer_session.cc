@@ -9,7 +9,7 @@ namespace fastdecode {
 
 namespace {
 
-// Of layers without a window, if there are any: they need most.
+// The limits are those of layers without a window, if there are any: they need most.
 PlanLimits LimitsOf(const PeerSessionOptions& options, const RPartShape& shape) {
   const AttentionShape attention = shape.has_layers(/*with_window=*/false) ? shape.attention() : shape.attention(0);
   return PlanLimitsFor(attention, shape.max_rows, options.threads, shape.max_context,

@@ -50,7 +50,7 @@ class StageMaker {
     using enum StageOp::Branch;
     Add(Op::kGather, layer);
     if (spec_.parallel) {
-      // Of x as the layer began.
+      // Both branches see x as the layer began.
       Norm(Before(spec_.one_norm ? Place::kAttention : Place::kMlp, layer), layer);
       Add(Op::kOut, layer);
       Sum(kAttention, layer, {}, /*makes_normed=*/false);

@@ -90,6 +90,7 @@ class GraphMaker {
 
   void Send(unsigned stage) {
     auto args = OfRows<RopeSendArgs>();
+    args.type = QkvType(model_);
     args.board = memory_.board;
     args.rows = memory_.rows;
     args.areas = memory_.areas;
@@ -340,6 +341,7 @@ class GraphMaker {
     if (!NormsHeads()) return;
     const LayerVectorsOf<const float*>& of_layer = vectors().layers[static_cast<size_t>(layer)];
     auto args = OfRows<QkNormArgs>();
+    args.type = QkvType(model_);
     args.norm = spec_.qk_norm == ModelSpec::QkNorm::kHead  ? QkNormArgs::Norm::kHead
                 : spec_.qk_norm == ModelSpec::QkNorm::kRow ? QkNormArgs::Norm::kRow
                                                            : QkNormArgs::Norm::kNone;
@@ -356,11 +358,11 @@ class GraphMaker {
     Add(args);
   }
 
-  void Qkv(const GpuLayer& layer) { Multiply(layer.qkv, memory_.normed, memory_.qkv); }
-  void GateUp(const GpuLayer& layer) { Multiply(layer.gate_up, memory_.normed, memory_.gate_up); }
+  void Qkv(const GpuLayer& layer) { Multiply(layer.qkv, memory_.normed, memory_.qkv, QkvType(model_)); }
+  void GateUp(const GpuLayer& layer) { Multiply(layer.gate_up, memory_.normed, memory_.gate_up, type()); }
 
-  void Multiply(const GpuMatrix& matrix, const void* x, void* y) {
-    Add(DeviceGemm{type(), type(), matrix.n, matrix.k, rows_, matrix.data, x, y});
+  void Multiply(const GpuMatrix& matrix, const void* x, void* y, ElementType out) {
+    Add(DeviceGemm{type(), out, matrix.n, matrix.k, rows_, matrix.data, x, y});
   }
   // What a layer adds to the residual stream is not rounded before.
   void Project(const GpuMatrix& matrix, const void* x) {

@@ -35,14 +35,14 @@ struct StepMemory {
   // Device. T is the compute type.
   StepState* state = nullptr;
   StageStamps* times = nullptr;
-  StepRow* rows = nullptr;            // [rows_max]
-  StepArea* areas = nullptr;          // [homes_max]
-  float* x = nullptr;                 // [rows_max][hidden]
-  std::byte* normed = nullptr;        // T [rows_max][hidden]
-  std::byte* qkv = nullptr;           // T [rows_max][(heads + 2 kv_heads) * head_dim]
-  std::byte* attended = nullptr;      // T [rows_max][heads * head_dim]
-  std::byte* gate_up = nullptr;       // T [rows_max][2 * intermediate]
-  std::byte* activated = nullptr;     // T [rows_max][intermediate]
+  StepRow* rows = nullptr;         // [rows_max]
+  StepArea* areas = nullptr;       // [homes_max]
+  float* x = nullptr;              // [rows_max][hidden]
+  std::byte* normed = nullptr;     // T [rows_max][hidden]
+  std::byte* qkv = nullptr;        // QkvType [rows_max][(heads + 2 kv_heads) * head_dim]
+  std::byte* attended = nullptr;   // T [rows_max][heads * head_dim]
+  std::byte* gate_up = nullptr;    // T [rows_max][2 * intermediate]
+  std::byte* activated = nullptr;  // T [rows_max][intermediate]
   // [rows_max][hidden], where what a branch adds to x is normed before; else nothing
   float* projected = nullptr;
   std::byte* logit_inputs = nullptr;  // T [LogitTileRows(rows_max)][hidden]
@@ -69,6 +69,14 @@ struct StepModel {
   bool is_home = false;          // of sequences' KV...
   GpuKv kv;                      // ...which lies here
 };
+
+// What the product of Wq, Wk and Wv is rounded to: the compute type, or f32 where something is added to it or it is
+// normed before it is sent, so that there is one rounding as without.
+inline ElementType QkvType(const StepModel& model) {
+  const ModelSpec& spec = model.spec;
+  const bool is_sent_as_it_is = !spec.attention_bias && spec.qk_norm == ModelSpec::QkNorm::kNone && spec.clip_qkv == 0;
+  return is_sent_as_it_is ? model.weights.type : ElementType::kF32;
+}
 
 absl::StatusOr<StepMemory> AllocateStepMemory(const StepModel& model, unsigned rows_max, int homes_max,
                                               SPartDevice* device);

@@ -32,12 +32,12 @@ void ExpectLogitsAndTokens(const Golden& golden, InferenceEngine& engine) {
   }
 }
 
-void ExpectAsCloseAsBf16(const Golden& golden, InferenceEngine& engine, const std::string& name, double max_share) {
+void ExpectAsCloseAsBf16(const Golden& golden, InferenceEngine& engine, const std::string& name) {
   const std::vector<Answer> answers = RunAll(engine, {GreedyRequest(golden.prompt, 1)}, /*with_logits=*/true);
   ASSERT_EQ(answers[0].finish, FD_FINISH_LENGTH) << answers[0].error;
   const LogitDifference difference = Compare(golden, golden.bf16_reference, answers[0].prompt_logits);
   EXPECT_LE(difference.rms, kBf16Share * golden.bf16_rms_error);
-  EXPECT_LE(difference.max, max_share * golden.bf16_max_error);
+  EXPECT_LE(difference.max, kBf16Share * golden.bf16_max_error);
   // Were it f32 in disguise, the bound would say nothing.
   EXPECT_GT(difference.max, kExactShare * golden.largest_logit);
   const auto share = [](double part, double of) { return std::to_string(part / of); };

@@ -98,14 +98,10 @@ TEST_P(GoldenGpuTest, ExactModeGivesTheLogitsAndTokensOfTransformers) {
   if (engine != nullptr) ExpectLogitsAndTokens(golden, *engine);
 }
 
-// q, k and v are rounded once more on the GPU than on the CPU. The root mean square stays below transformers' own; the
-// largest of some two thousand errors is another one from run to run of such computations, by about two.
-constexpr double kGpuMaxShare = 2;
-
 TEST_P(GoldenGpuTest, Bf16IsAboutAsCloseAsTransformersOwn) {
   const Golden golden(GetParam().name);
   const auto engine = Make(golden, "bf16");
-  if (engine != nullptr) ExpectAsCloseAsBf16(golden, *engine, "bf16", kGpuMaxShare);
+  if (engine != nullptr) ExpectAsCloseAsBf16(golden, *engine, "bf16");
 }
 
 // fp16 has three bits more; K and V are fp16 too.
