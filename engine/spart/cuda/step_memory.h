@@ -70,11 +70,12 @@ struct StepModel {
   GpuKv kv;                      // ...which lies here
 };
 
-// What the product of Wq, Wk and Wv is rounded to: the compute type, or f32 where something is added to it or it is
-// normed before it is sent, so that there is one rounding as without.
+// What the product of Wq, Wk and Wv is rounded to: the compute type where it is sent as it is; f32 where it is rotated,
+// normed, clipped or added to before it is sent, so that there is one rounding in all.
 inline ElementType QkvType(const StepModel& model) {
   const ModelSpec& spec = model.spec;
-  const bool is_sent_as_it_is = !spec.attention_bias && spec.qk_norm == ModelSpec::QkNorm::kNone && spec.clip_qkv == 0;
+  const bool is_sent_as_it_is = spec.learned_positions > 0 && !spec.attention_bias &&
+                                spec.qk_norm == ModelSpec::QkNorm::kNone && spec.clip_qkv == 0;
   return is_sent_as_it_is ? model.weights.type : ElementType::kF32;
 }
 
