@@ -4,6 +4,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
 
 #include "numa/topology.h"
 
@@ -60,6 +66,27 @@ TEST(PinnedThreadTest, SignalsOfTheProcessAreOthers) {
   for (const int sent : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGALRM}) EXPECT_TRUE(sigismember(&blocked, sent)) << sent;
   for (const int own : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGPIPE, SIGABRT})
     EXPECT_FALSE(sigismember(&blocked, own)) << own;
+}
+
+// Linux 6.12 is the first that lets a thread choose its time slice.
+TEST(PinnedThreadTest, ItsTimeSliceIsShort) {
+  utsname kernel;
+  int major = 0, minor = 0;
+  ASSERT_EQ(uname(&kernel), 0);
+  ASSERT_EQ(sscanf(kernel.release, "%d.%d", &major, &minor), 2);
+  if (major * 100 + minor < 612) GTEST_SKIP() << "Linux " << kernel.release << " has one time slice for all threads";
+  struct Attributes {  // the first version of struct sched_attr
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+  } of_thread = {}, of_caller = {};
+  PinnedThread("slice", -1, [&] { syscall(SYS_sched_getattr, 0, &of_thread, sizeof(of_thread), 0); }).Join();
+  ASSERT_EQ(syscall(SYS_sched_getattr, 0, &of_caller, sizeof(of_caller), 0), 0);
+  EXPECT_EQ(of_thread.runtime_ns, 100'000u);
+  EXPECT_EQ(of_thread.policy, of_caller.policy);
+  EXPECT_EQ(of_thread.nice, of_caller.nice);
 }
 
 TEST(PinnedThreadTest, MovingKeepsTheThread) {
