@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<GpuHomeBench>> GpuHomeBench::Create(const std::ma
       options, {.sequences_max = sequences_max, .chunk = chunk, .is_home = true, .pushes = true, .cores = cores}, log);
   if (!loaded.ok()) return loaded.status();
   std::unique_ptr<GpuHomeBench> bench(new GpuHomeBench(*std::move(loaded), chunk));
-  absl::StatusOr<SPart::OwnHome> home = bench->loaded_.spart->AttachOwnHome(/*index=*/0);
+  absl::StatusOr<DeviceHome::Attached> home = bench->loaded_.spart->device_home()->Attach(/*index=*/0);
   if (!home.ok()) return home.status();
   bench->home_ = std::move(home->link);
   bench->read_rate_ = home->description.read_mb_per_s * 1e6;
@@ -123,7 +123,7 @@ bool GpuHomeBench::PushSegment(int layers) {
   const size_t row_bytes = loaded_.shape.kv_row_bytes(), row = static_cast<size_t>(pushed_rows_);
   const int rows = std::min(table_.rows - pushed_rows_, static_cast<int>(PushTokensMax(loaded_.shape)));
   std::vector<std::byte>& segment = segments_[segment_++ % segments_.size()];
-  std::memcpy(segment.data(), loaded_.spart->PushedRows(/*micro_batch=*/0, pushed_layers_) + row * row_bytes,
+  std::memcpy(segment.data(), loaded_.spart->device_home()->PushedRows(/*micro_batch=*/0, pushed_layers_) + row * row_bytes,
               static_cast<size_t>(rows) * row_bytes);
   pushed_rows_ += rows;
   if (pushed_rows_ < table_.rows) return true;

@@ -52,7 +52,7 @@ GpuStepBench::GpuStepBench(GpuBenchSPart loaded) : loaded_(std::move(loaded)), t
 }
 
 GpuStepBench::~GpuStepBench() {
-  if (registered_) loaded_.spart->UnregisterAreas(reinterpret_cast<std::byte*>(areas_.data()));
+  if (registered_) loaded_.spart->areas()->UnregisterAreas(reinterpret_cast<std::byte*>(areas_.data()));
 }
 
 absl::Status GpuStepBench::MakeAreas() {
@@ -63,7 +63,7 @@ absl::Status GpuStepBench::MakeAreas() {
   if (!areas.ok()) return areas.status();
   areas_ = *std::move(areas);
   auto* const memory = reinterpret_cast<std::byte*>(areas_.data());
-  if (absl::Status bad = loaded_.spart->RegisterAreas(memory, areas_.bytes()); !bad.ok()) return bad;
+  if (absl::Status bad = loaded_.spart->areas()->RegisterAreas(memory, areas_.bytes()); !bad.ok()) return bad;
   registered_ = true;
   table_.home_areas = {{memory, memory + send_bytes}};
   return absl::OkStatus();

@@ -27,7 +27,8 @@ Homes::Homes(HomesOptions options) : options_(std::move(options)) {
   if (options_.fabric.gpu < 0) return;
   // Before there is an S-Part no steps run.
   options_.fabric.hold_gpu = [this]() -> std::shared_ptr<void> {
-    return spart_ == nullptr ? std::make_shared<int>() : spart_->HoldSteps();  // null: the GPU is given up
+    AreaRegistry* const areas = spart_ == nullptr ? nullptr : spart_->areas();
+    return areas == nullptr ? std::make_shared<int>() : areas->HoldSteps();  // null: the GPU is given up
   };
 }
 
@@ -168,7 +169,11 @@ absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
 }
 
 absl::StatusOr<Homes::Made> Homes::AttachGpu(size_t index) {
-  absl::StatusOr<SPart::OwnHome> own = spart_->AttachOwnHome(static_cast<int>(index));
+  DeviceHome* const device_home = spart_->device_home();
+  if (device_home == nullptr) {
+    return absl::FailedPreconditionError("the S-Part has no memory for KV of its own");
+  }
+  absl::StatusOr<DeviceHome::Attached> own = device_home->Attach(static_cast<int>(index));
   if (!own.ok()) return own.status();
   return Made{std::move(own->link), own->description, 1};
 }
@@ -227,22 +232,28 @@ std::span<std::byte> ReceivePages(EngineLink& link) {
 
 }  // namespace
 
-// REQUIRES: there is an S-Part.
+// Who must know of a link's areas; null: nobody.
+AreaRegistry* Homes::RegistryFor(const EngineLink& link) {
+  return spart_ == nullptr || link.AreasOnGpu() ? nullptr : spart_->areas();
+}
+
 absl::Status Homes::RegisterAreas(EngineLink& link) {
-  if (spart_ == nullptr || link.AreasOnGpu()) return absl::OkStatus();
-  const std::shared_ptr<void> hold = spart_->HoldSteps();  // once for both
+  AreaRegistry* const areas = RegistryFor(link);
+  if (areas == nullptr) return absl::OkStatus();
+  const std::shared_ptr<void> hold = areas->HoldSteps();  // once for both
   const std::span<std::byte> send = SendPages(link), receive = ReceivePages(link);
-  if (absl::Status bad = spart_->RegisterAreas(send.data(), send.size()); !bad.ok()) return bad;
-  absl::Status bad = spart_->RegisterAreas(receive.data(), receive.size());
-  if (!bad.ok()) spart_->UnregisterAreas(send.data());
+  if (absl::Status bad = areas->RegisterAreas(send.data(), send.size()); !bad.ok()) return bad;
+  absl::Status bad = areas->RegisterAreas(receive.data(), receive.size());
+  if (!bad.ok()) areas->UnregisterAreas(send.data());
   return bad;
 }
 
 void Homes::UnregisterAreas(EngineLink& link) {
-  if (spart_ == nullptr || link.AreasOnGpu()) return;
-  const std::shared_ptr<void> hold = spart_->HoldSteps();  // once for both
-  spart_->UnregisterAreas(SendPages(link).data());
-  spart_->UnregisterAreas(ReceivePages(link).data());
+  AreaRegistry* const areas = RegistryFor(link);
+  if (areas == nullptr) return;
+  const std::shared_ptr<void> hold = areas->HoldSteps();  // once for both
+  areas->UnregisterAreas(SendPages(link).data());
+  areas->UnregisterAreas(ReceivePages(link).data());
 }
 
 void Homes::PutUp(Slot& slot, Made made) {

@@ -133,6 +133,7 @@ class Homes : public HomeKeeper {
   absl::Status CheckNew(const Slot& slot, const Made& made) const;
   absl::Status AddPlace(Slot slot);
   absl::Status AddSlot(Slot slot, Made made);
+  AreaRegistry* RegistryFor(const EngineLink& link);
   absl::Status RegisterAreas(EngineLink& link);
   void UnregisterAreas(EngineLink& link);
   void PutUp(Slot& slot, Made made);

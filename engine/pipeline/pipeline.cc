@@ -16,9 +16,11 @@ constexpr int kMessagesPerLookMax = 8;            // of a home, so that one that
 
 Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_word)
     : options_(options),
-      spart_(spart),
+      stages_(spart),
+      device_home_(spart->device_home()),
       desk_parker_(desk_word),
       batcher_(options.limits),
+      changes_(2 * size_t{options.limits.active()}),
       record_(options.record),
       commands_(8192),
       events_(options.event_capacity) {
@@ -101,7 +103,7 @@ void Pipeline::ParkUntilWoken() {
     const IdleMessage idle;
     port.idle_said = port.link->TrySendControl(&idle, sizeof(idle));
   }
-  spart_->Park();
+  stages_->Park();
   own_parker_.Arm();
   if (Quiet() && !stop_.load(std::memory_order_acquire)) {
     statistics_.parks.Add(1);

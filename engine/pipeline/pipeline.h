@@ -73,7 +73,7 @@ class Pipeline {
 
   const PipelineStatistics& statistics() const { return statistics_; }
   // Why sequences ended with kSPartFailed, for people. Any thread.
-  std::string s_part_failure() const { return spart_->failure(); }
+  std::string s_part_failure() const { return stages_->failure(); }
 
   // The data path, one event at a time: public for tests that drive it without the thread.
   // Does what can be done now; false: nothing moved.
@@ -115,7 +115,7 @@ class Pipeline {
   // Rows of a chunk whose K and V are to be pushed.
   struct Push {
     Sequence* sequence = nullptr;
-    uint32_t first_row = 0;  // of SPart::PushedRows
+    uint32_t first_row = 0;  // of DeviceHome::PushedRows
     uint32_t rows = 0;
     uint32_t first_position = 0;
     int layer = 0;     // of the next segment...
@@ -174,10 +174,14 @@ class Pipeline {
   void AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns);
   void EndSequence(Sequence* sequence, FinishReason reason, int home);
   void EndWaiting(Sequence* sequence, FinishReason reason);
-  void TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t tokens);
+  void TellHome(ControlKind kind, int home, const Sequence& sequence, uint32_t tokens);
+  void Reserve(Sequence* sequence);
   bool EventsHaveRoom() const;
   bool HomesKeepUp();
-  void NotePreempted(int m, Sequence* sequence);
+  void ApplyChanges(int m, uint64_t* start_ns);
+  void ReleaseSeats(int m, const BoundaryChange& change);
+  void NoteLeft(int m, const BoundaryChange& change);
+  void NoteJoined(int m, Sequence* sequence, uint64_t* start_ns);
   void RecordBegin(int m, uint64_t start_ns);
   bool NobodyHadRows() const;
   void SweepReady(uint64_t now_ns);
@@ -185,7 +189,7 @@ class Pipeline {
   // --- pushed prompts (push_fastpath.cc)
   bool PushSegment();
   bool PostSegment(int m, Push* push);
-  void DropPushes(const Sequence& sequence);
+  void DropPushes(int m, const Sequence& sequence);
   void SettlePushed(int m);
 
   // --- homes' pages, when somebody asks (pipeline.cc): one message to a home at a time
@@ -209,11 +213,13 @@ class Pipeline {
 
   // Constant after construction.
   const PipelineOptions options_;
-  SPart* const spart_;
+  StageRunner* const stages_;
+  DeviceHome* const device_home_;  // null: none
   Parker desk_parker_;
 
   // Pipeline thread only.
   Batcher batcher_;
+  BoundaryChanges changes_;  // of the batcher, until they are applied
   std::vector<MicroBatch> batches_;
   std::array<HomePort, kMaxHomes> homes_;
   int home_limit_ = 0;                    // indices in use lie below

@@ -141,7 +141,7 @@ bool Pipeline::Advance(int m) {
         break;
       case State::kStage:
         if (!batch.s_part_failed) {
-          const StageState state = spart_->PollStage(m);
+          const StageState state = stages_->PollStage(m);
           if (state == StageState::kRunning) return moved;
           if (state == StageState::kFailed) FailStep(m);
         }
@@ -181,7 +181,7 @@ void Pipeline::StartStage(int m) {
   for (int h = 0; h < home_limit_; ++h) {
     if (!homes_[h].alive) batch.table.home_areas[h] = {};
   }
-  if (!batch.s_part_failed) spart_->StartStage(m, batch.stage, batch.table);
+  if (!batch.s_part_failed) stages_->StartStage(m, batch.stage, batch.table);
 }
 
 // The S-Part has given the step up. Its sequences end with the step; until then the homes, which are in the middle of
@@ -243,8 +243,7 @@ void Pipeline::PostHops(int m) {
 // The row's sequence ends at the step boundary; its rows go on as zeros until then. False: the home has no such row.
 bool Pipeline::FailRow(int m, int home, uint32_t failing_row) {
   uint32_t row = 0;
-  for (Sequence* sequence : batcher_.Members(m)) {
-    if (sequence->home != home) continue;
+  for (Sequence* sequence : batcher_.MembersAt(m, home)) {
     if (failing_row < row + sequence->rows) {
       sequence->failed = true;
       sequence->fail_reason = FinishReason::kBadRow;
@@ -357,11 +356,11 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.idle_said = false;
   port.reservations = port.segments = 0;
   port.answer_owed = port.awaited = false;
-  Batcher::Push push = Batcher::Push::kNothing;
+  PushRole push = PushRole::kNothing;
   if (port.attends_in_stage) {
-    if (spart_->PushedRows(0, 0) != nullptr) push = Batcher::Push::kComputes;
+    if (device_home_ != nullptr && device_home_->PushedRows(0, 0) != nullptr) push = PushRole::kComputes;
   } else if (command.link->size().bulk_segments > 0) {
-    push = Batcher::Push::kStores;
+    push = PushRole::kStores;
   }
   batcher_.AddHome(command.home, command.pages, command.read_mb_per_s, push, port.attends_in_stage);
   ready_unchecked_ = true;  // it may have come back smaller

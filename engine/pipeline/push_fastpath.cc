@@ -43,8 +43,8 @@ bool Pipeline::PostSegment(int m, Push* push) {
   header.tokens = std::min(push->rows - push->row, static_cast<uint32_t>(tokens_max));
   const size_t bytes = header.tokens * row_bytes;
   std::memcpy(area, &header, sizeof(header));
-  std::memcpy(area + kPushRowsOffset, spart_->PushedRows(m, push->layer) + (push->first_row + push->row) * row_bytes,
-              bytes);
+  std::memcpy(area + kPushRowsOffset,
+              device_home_->PushedRows(m, push->layer) + (push->first_row + push->row) * row_bytes, bytes);
   if (!HasOpen(port)) port.progress_seen_ns = Now();
   port.link->PostBulk(kPushRowsOffset + bytes);
   sequence->last_segment = ++port.segments;
@@ -59,8 +59,8 @@ bool Pipeline::PostSegment(int m, Push* push) {
 }
 
 // It leaves. What has been posted of it the home drops.
-void Pipeline::DropPushes(const Sequence& sequence) {
-  FixedVector<Push>& pushes = batches_[sequence.micro_batch].pushes;
+void Pipeline::DropPushes(int m, const Sequence& sequence) {
+  FixedVector<Push>& pushes = batches_[m].pushes;
   for (size_t p = pushes.size(); p-- > 0;) {
     if (pushes[p].sequence == &sequence) pushes.Erase(p);
   }
@@ -72,9 +72,7 @@ void Pipeline::SettlePushed(int m) {
     if (!Batcher::AwaitsPush(*sequence) || sequence->pushes_open > 0) continue;
     const HomePort& port = homes_[sequence->push_home];
     if (!port.alive || port.link->BulkFreed() < sequence->last_segment) continue;
-    batcher_.Settle(sequence, [this](int home, Sequence* s) { TellHome(ControlKind::kRelease, home, s, 0); });
-    sequence->at_home = sequence->reserved;
-    sequence->reserved = false;
+    batcher_.Settle(sequence, &changes_);
   }
 }
 

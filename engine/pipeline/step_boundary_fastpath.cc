@@ -3,6 +3,7 @@
 // join, rows are composed, rosters go out. Never waits for the desk.
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "engine/pipeline/pipeline.h"
 
@@ -52,47 +53,19 @@ bool Pipeline::BeginStep(int m) {
   }
   // A micro-batch that looks in vain turn after turn does not read the clock in each of them.
   uint64_t start_ns = record_.on() || !batch.no_rows ? Now() : 0;
-  const auto dropped = [this, m](int home, Sequence* sequence) {
-    const bool ends = sequence->failed || sequence->cancelled.load(std::memory_order_relaxed);
-    if (!ends && home == sequence->home) NotePreempted(m, sequence);
-    TellHome(ControlKind::kRelease, home, sequence, 0);
-  };
-  const auto preempted = [this, m](int home, Sequence* sequence) {
-    if (home == sequence->home) NotePreempted(m, sequence);
-    TellHome(ControlKind::kRelease, home, sequence, 0);
-  };
-  const auto ended = [this, m](Sequence* sequence) {
-    // Acquire: pairs with the desk's release; whether it was a stop string is seen.
-    const bool cancelled = sequence->cancelled.load(std::memory_order_acquire);
-    if (record_.on()) {
-      record_.Leave({m, batches_[m].step}, *sequence, cancelled ? HowCancelled(*sequence) : kLeaveFailed, Now());
-    }
-    EndSequence(sequence, cancelled ? FinishReason::kCancelled : sequence->fail_reason,
-                cancelled ? -1 : sequence->fail_home);
-  };
-  const auto joined = [this, m, &start_ns](Sequence* sequence) {
-    if (start_ns == 0) start_ns = Now();
-    sequence->times.queue_ns += start_ns - sequence->timed_until_ns;
-    sequence->timed_until_ns = start_ns;
-    sequence->times_so_far.Store(sequence->times);
-    if (record_.on()) record_.Join({m, batches_[m].step + 1}, *sequence, Now());
-    if (sequence->push_home >= 0) TellHome(ControlKind::kReserve, sequence->push_home, sequence, sequence->length);
-    if (sequence->fill_tokens == 0) return;
-    TellHome(ControlKind::kFill, sequence->home, sequence, sequence->fill_tokens);
-    sequence->computed = sequence->fill_tokens;
-  };
-  const auto moved = [this, m](Sequence* sequence) {
-    const int to = sequence->micro_batch;
-    ++sequence->times.moves;
-    if (record_.on()) record_.Move({m, batches_[m].step}, {to, batches_[to].step + 1}, *sequence, Now());
-  };
   const uint64_t preemptions = batcher_.preemptions();
-  batcher_.DropLeavers(m, ended, dropped);
+  batcher_.DropLeavers(m, &changes_);
+  ApplyChanges(m, &start_ns);
   SettlePushed(m);
-  batcher_.Rearrange(m, moved);
-  batcher_.TakeIn(m, joined, recent_ns_);
+  batcher_.Rearrange(m, &changes_);
+  batcher_.TakeIn(m, &changes_, recent_ns_);
+  ApplyChanges(m, &start_ns);
   // What is not posted yet lies where the next chunks' rows would.
-  const uint32_t rows = batcher_.ComposeRows(m, preempted, /*hold_pushes=*/!batch.pushes.empty());
+  const uint32_t rows = batcher_.ComposeRows(m, &changes_, /*hold_pushes=*/!batch.pushes.empty());
+  ApplyChanges(m, &start_ns);
+#ifndef NDEBUG
+  batcher_.CheckInvariants();
+#endif
   statistics_.preemptions.Add(batcher_.preemptions() - preemptions);
   if (rows == 0) {
     batch.no_rows = true;
@@ -112,11 +85,72 @@ bool Pipeline::BeginStep(int m) {
   return true;
 }
 
-// Its pages are another's now; it is computed again, from its tokens.
-void Pipeline::NotePreempted(int m, Sequence* sequence) {
-  ++sequence->times.preemptions;
-  sequence->preempted_ns = Now();
-  if (record_.on()) record_.Leave({m, batches_[m].step}, *sequence, kLeavePreempted, sequence->preempted_ns);
+// Tells homes, record and desk of what the batcher has changed. *start_ns: the boundary's time, 0: not read yet.
+void Pipeline::ApplyChanges(int m, uint64_t* start_ns) {
+  for (const BoundaryChange& change : changes_) {
+    Sequence* const sequence = change.sequence;
+    switch (change.kind) {
+      case BoundaryChange::Kind::kLeft:
+        ReleaseSeats(m, change);
+        NoteLeft(m, change);
+        break;
+      case BoundaryChange::Kind::kJoined:
+        NoteJoined(m, sequence, start_ns);
+        break;
+      case BoundaryChange::Kind::kSettled:
+        if (sequence->at_home) TellHome(ControlKind::kRelease, change.home, *sequence, 0);
+        sequence->at_home = std::exchange(sequence->reserved, false);
+        break;
+      case BoundaryChange::Kind::kMoved: {
+        const int to = sequence->micro_batch;
+        ++sequence->times.moves;
+        if (record_.on()) record_.Move({m, batches_[m].step}, {to, batches_[to].step + 1}, *sequence, Now());
+        break;
+      }
+    }
+  }
+  changes_.Clear();
+}
+
+// The homes that know a sequence which has left return its pages.
+void Pipeline::ReleaseSeats(int m, const BoundaryChange& change) {
+  Sequence* const sequence = change.sequence;
+  if (sequence->at_home) TellHome(ControlKind::kRelease, change.home, *sequence, 0);
+  sequence->at_home = false;
+  if (change.push_home < 0) return;
+  DropPushes(m, *sequence);
+  if (sequence->reserved) TellHome(ControlKind::kRelease, change.push_home, *sequence, 0);
+  sequence->reserved = false;
+}
+
+void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
+  Sequence* const sequence = change.sequence;
+  const StepRecorder::Where where = {m, batches_[m].step};
+  if (change.reason == LeaveReason::kPreempted) {
+    ++sequence->times.preemptions;
+    sequence->preempted_ns = Now();
+    if (record_.on()) record_.Leave(where, *sequence, change.home, kLeavePreempted, sequence->preempted_ns);
+    return;
+  }
+  // Acquire: pairs with the desk's release; whether it was a stop string is seen.
+  const bool cancelled = sequence->cancelled.load(std::memory_order_acquire);
+  if (record_.on()) {
+    record_.Leave(where, *sequence, change.home, cancelled ? HowCancelled(*sequence) : kLeaveFailed, Now());
+  }
+  EndSequence(sequence, cancelled ? FinishReason::kCancelled : sequence->fail_reason,
+              cancelled ? -1 : sequence->fail_home);
+}
+
+void Pipeline::NoteJoined(int m, Sequence* sequence, uint64_t* start_ns) {
+  if (*start_ns == 0) *start_ns = Now();
+  sequence->times.queue_ns += *start_ns - sequence->timed_until_ns;
+  sequence->timed_until_ns = *start_ns;
+  sequence->times_so_far.Store(sequence->times);
+  if (record_.on()) record_.Join({m, batches_[m].step + 1}, *sequence, Now());
+  if (sequence->push_home >= 0) Reserve(sequence);
+  if (sequence->fill_tokens == 0) return;
+  TellHome(ControlKind::kFill, sequence->home, *sequence, sequence->fill_tokens);
+  sequence->at_home = true;
 }
 
 bool Pipeline::NobodyHadRows() const {
@@ -258,8 +292,8 @@ bool Pipeline::SendRoster(int m, int home) {
   message.micro_batch = static_cast<uint32_t>(m);
   message.version = port.roster_version[m] + 1;
   std::byte* out = roster_buffer_.data() + sizeof(message);
-  for (const Sequence* sequence : batcher_.Members(m)) {
-    if (sequence->home != home || sequence->rows == 0) continue;
+  for (const Sequence* sequence : batcher_.MembersAt(m, home)) {
+    if (sequence->rows == 0) continue;
     const RosterEntry entry{sequence->id, batches_[m].step, sequence->computed, sequence->rows,
                             sequence->prompt_tokens};
     std::memcpy(out, &entry, sizeof(entry));
@@ -270,9 +304,7 @@ bool Pipeline::SendRoster(int m, int home) {
   if (!port.link->TrySendControl(roster_buffer_.data(), static_cast<size_t>(out - roster_buffer_.data()))) return false;
   ++port.roster_version[m];
   batcher_.RosterSent(m, home);
-  for (Sequence* sequence : batcher_.Members(m)) {
-    if (sequence->home == home && sequence->rows > 0) sequence->at_home = true;
-  }
+  for (Sequence* sequence : batcher_.MembersAt(m, home)) sequence->at_home |= sequence->rows > 0;
   return true;
 }
 
@@ -333,8 +365,10 @@ void Pipeline::TakePromptLogprob(Sequence* sequence, const LogitRow& logit) {
 void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
   const StepRecorder::Where where = {sequence->micro_batch, batches_[sequence->micro_batch].step};
   const auto finish = [&](FinishReason reason) {
-    if (record_.on()) record_.Leave(where, *sequence, kLeaveFinished, now_ns);
-    batcher_.Remove(sequence, [this](int home, Sequence* s) { TellHome(ControlKind::kRelease, home, s, 0); });
+    if (record_.on()) record_.Leave(where, *sequence, sequence->home, kLeaveFinished, now_ns);
+    batcher_.Remove(sequence, &changes_);
+    ReleaseSeats(where.micro_batch, changes_[0]);
+    changes_.Clear();
     EndSequence(sequence, reason, -1);
   };
   if (sequence->length == sequence->length_max) return finish(FinishReason::kLength);  // of its prompt alone
@@ -378,25 +412,22 @@ void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
   events_since_ring_ = true;
 }
 
-void Pipeline::TellHome(ControlKind kind, int home, Sequence* sequence, uint32_t tokens) {
+// The home that its prompt is pushed to awaits it.
+void Pipeline::Reserve(Sequence* sequence) {
+  sequence->reserved = true;
+  sequence->reservation = ++homes_[sequence->push_home].reservations;
+  sequence->pushes_open = 0;
+  sequence->last_segment = 0;
+  TellHome(ControlKind::kReserve, sequence->push_home, *sequence, sequence->length);
+}
+
+void Pipeline::TellHome(ControlKind kind, int home, const Sequence& sequence, uint32_t tokens) {
   HomePort& port = homes_[home];
-  const bool pushed = home == sequence->push_home;
-  bool* const knows = pushed ? &sequence->reserved : &sequence->at_home;
-  if (kind == ControlKind::kRelease) {
-    if (pushed) DropPushes(*sequence);
-    if (!*knows) return;
-  }
-  *knows = kind != ControlKind::kRelease;
-  if (kind == ControlKind::kReserve) {
-    sequence->reservation = ++port.reservations;
-    sequence->pushes_open = 0;
-    sequence->last_segment = 0;
-  }
   if (!port.alive) return;
   SequenceMessage message;
   message.kind = static_cast<uint32_t>(kind);
   message.tokens = tokens;
-  message.sequence = sequence->id;
+  message.sequence = sequence.id;
   port.pending.Append(message);
 }
 
@@ -415,7 +446,7 @@ void Pipeline::EndWaiting(Sequence* sequence, FinishReason reason) {
   sequence->times.queue_ns += now_ns - sequence->timed_until_ns;
   sequence->timed_until_ns = now_ns;
   const LeaveKind how = reason == FinishReason::kCancelled ? HowCancelled(*sequence) : kLeaveFailed;
-  if (record_.on()) record_.Leave({}, *sequence, how, now_ns);
+  if (record_.on()) record_.Leave({}, *sequence, sequence->home, how, now_ns);
   EndSequence(sequence, reason, -1);
 }
 

@@ -70,7 +70,8 @@ class StepRecorder {
     event.polled_ns = polled_ns > posted_ns ? polled_ns : 0;
     // The one nearest to the end: the difference, as a signed number of 32 bits.
     event.home_end_ns =
-        seen_ns + static_cast<uint64_t>(int64_t{static_cast<int32_t>(reply.end_clock_ns - static_cast<uint32_t>(seen_ns))});
+        seen_ns +
+        static_cast<uint64_t>(int64_t{static_cast<int32_t>(reply.end_clock_ns - static_cast<uint32_t>(seen_ns))});
     const uint64_t parts_ns = reply.prepare.ToNs() + reply.append.ToNs() + reply.merge.ToNs() + reply.wait.ToNs();
     event.idle_ns = ToWord(reply.idle);
     event.prepare_ns = ToWord(reply.prepare);
@@ -110,17 +111,18 @@ class StepRecorder {
     event.count = index;
     writer_.Write(event);
   }
-  void Leave(Where where, const Sequence& sequence, LeaveKind how, uint64_t now_ns) {
+  // `home`: where it was; -1: it waited.
+  void Leave(Where where, const Sequence& sequence, int home, LeaveKind how, uint64_t now_ns) {
     RecordEvent event = Event(kRecordLeave, where, now_ns, now_ns);
     event.id = sequence.id;
     event.part = static_cast<uint16_t>(how);
-    event.home = static_cast<int16_t>(sequence.home);
+    event.home = static_cast<int16_t>(home);
     event.count = sequence.length - sequence.prompt_tokens;
     writer_.Write(event);
   }
   // At a boundary of `from`; its next row is in step `to`, or in a later one.
   void Move(Where from, Where to, const Sequence& sequence, uint64_t now_ns) {
-    Leave(from, sequence, kLeaveMoved, now_ns);
+    Leave(from, sequence, sequence.home, kLeaveMoved, now_ns);
     RecordEvent event = Event(kRecordJoin, to, now_ns, now_ns);
     event.id = sequence.id;
     event.part = 2;

@@ -145,11 +145,10 @@ void CudaSPart::UnregisterAreas(std::byte* memory) {
   if (const std::shared_ptr<void> hold = HoldSteps(); hold != nullptr) device_->Unregister(memory);
 }
 
-absl::StatusOr<SPart::OwnHome> CudaSPart::AttachOwnHome(int index) {
-  if (home_ == nullptr) return SPart::AttachOwnHome(index);
+absl::StatusOr<DeviceHome::Attached> CudaSPart::Attach(int index) {
   std::vector<std::byte*> areas;
   for (const MicroBatch& batch : batches_) areas.push_back(batch.memory.kv.area);
-  return OwnHome{home_->Attach(index, std::move(areas)), home_->Describe()};
+  return Attached{home_->Attach(index, std::move(areas)), home_->Describe()};
 }
 
 const std::byte* CudaSPart::PushedRows(int micro_batch, int layer) const {

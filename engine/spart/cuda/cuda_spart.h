@@ -45,7 +45,7 @@ struct CudaSPartOptions {
 // and the device and its memory are left to the end of the process, since what frees them would wait for the GPU.
 //
 // Owns: device, weights, the memory of all micro-batches, graphs. Thread: see SPart.
-class CudaSPart : public SPart {
+class CudaSPart : public SPart, private AreaRegistry, private DeviceHome {
  public:
   // Makes all graphs: some seconds. Errors: ResourceExhausted (with what is needed and what is free),
   // FailedPrecondition (micro-batches would not run side by side), DeadlineExceeded (the GPU began nothing: the device
@@ -60,13 +60,10 @@ class CudaSPart : public SPart {
   StageState PollStage(int micro_batch) override;
   void Park() override {}
 
-  std::shared_ptr<void> HoldSteps() override { return gate_.Hold(); }
-  absl::Status RegisterAreas(std::byte* memory, size_t bytes) override;
-  void UnregisterAreas(std::byte* memory) override;
+  AreaRegistry* areas() override { return this; }
+  DeviceHome* device_home() override { return home_ == nullptr ? nullptr : this; }
   std::pmr::memory_resource* sampling_memory() override { return &sampling_memory_; }
   bool asynchronous() const override { return true; }
-  absl::StatusOr<OwnHome> AttachOwnHome(int index) override;
-  const std::byte* PushedRows(int micro_batch, int layer) const override;
   std::string failure() const override;
   std::string Describe() const override;
   uint64_t weight_bytes() const override { return model_.weights.matrix_bytes; }
@@ -77,6 +74,14 @@ class CudaSPart : public SPart {
   uint64_t head_weights() const { return static_cast<uint64_t>(model_.weights.head.n * model_.weights.head.k); }
 
  private:
+  // AreaRegistry.
+  std::shared_ptr<void> HoldSteps() override { return gate_.Hold(); }
+  absl::Status RegisterAreas(std::byte* memory, size_t bytes) override;
+  void UnregisterAreas(std::byte* memory) override;
+  // DeviceHome.
+  absl::StatusOr<Attached> Attach(int index) override;
+  const std::byte* PushedRows(int micro_batch, int layer) const override;
+
   friend class CudaProbe;  // of engine/bench: measures parts of a step alone
 
   // More rows than sequences, from which on attention of a step is better off as a chunk's.

@@ -33,11 +33,13 @@ constexpr uint64_t kTimeoutNs = 20'000'000'000;
 constexpr std::chrono::milliseconds kBetweenLooks(1);
 
 // Knows which memory is registered, and computes nothing.
-class RegisteringSPart final : public SPart {
+class RegisteringSPart final : public SPart, private AreaRegistry {
  public:
   void StartStage(int micro_batch, int stage, StepTable& table) override {}
   StageState PollStage(int micro_batch) override { return StageState::kDone; }
   void Park() override {}
+  AreaRegistry* areas() override { return this; }
+  std::shared_ptr<void> HoldSteps() override { return std::make_shared<int>(); }
   absl::Status RegisterAreas(std::byte* memory, size_t bytes) override {
     if (registered_.size() >= most_) return absl::ResourceExhaustedError("no more");
     EXPECT_TRUE(registered_.emplace(memory, bytes).second);

@@ -34,8 +34,8 @@ class BatcherPlanTest : public testing::Test {
   // The near home holds four sequences as Add makes them, with the page that each may need next.
   void Make(const BatchLimits& limits, uint32_t far_rate = 80'000, uint32_t near_rate = 4'200'000) {
     batcher_ = std::make_unique<Batcher>(limits);
-    batcher_->AddHome(kNear, 4 * 64 + 4, near_rate, Batcher::Push::kComputes, /*near=*/true);
-    if (far_rate > 0) batcher_->AddHome(kFar, 100'000, far_rate, Batcher::Push::kStores);
+    batcher_->AddHome(kNear, 4 * 64 + 4, near_rate, PushRole::kComputes, /*near=*/true);
+    if (far_rate > 0) batcher_->AddHome(kFar, 100'000, far_rate, PushRole::kStores);
   }
 
   // 64 pages; filled in, so that no prompt is to be pushed.
@@ -55,13 +55,12 @@ class BatcherPlanTest : public testing::Test {
 
   uint32_t Begin(int m) {
     ended_.clear();
-    const auto released = [](int, Sequence*) {};
-    batcher_->DropLeavers(
-        m, [this](Sequence* sequence) { ended_.push_back(sequence->id); }, released);
-    batcher_->Rearrange(m, [this](Sequence*) { ++moves_; });
-    batcher_->TakeIn(
-        m, [](Sequence* sequence) { sequence->computed = sequence->fill_tokens; }, now_ns_);
-    return batcher_->ComposeRows(m, released);
+    batcher_->DropLeavers(m, &changes_);
+    batcher_->Rearrange(m, &changes_);
+    batcher_->TakeIn(m, &changes_, now_ns_);
+    const uint32_t rows = batcher_->ComposeRows(m, &changes_);
+    Apply();
+    return rows;
   }
   // All micro-batches' boundaries, until nobody joins any more.
   void BeginAll() {
@@ -71,13 +70,24 @@ class BatcherPlanTest : public testing::Test {
     }
   }
   void End(Sequence* sequence) {
-    batcher_->Remove(sequence, [](int, Sequence*) {});
+    batcher_->Remove(sequence, &changes_);
+    changes_.Clear();
   }
   void SettleAll(int m) {
     for (Sequence* sequence : batcher_->Members(m)) {
-      if (Batcher::AwaitsPush(*sequence)) batcher_->Settle(sequence, [](int, Sequence*) {});
+      if (Batcher::AwaitsPush(*sequence)) batcher_->Settle(sequence, &changes_);
     }
-    batcher_->Rearrange(m, [this](Sequence*) { ++moves_; });
+    batcher_->Rearrange(m, &changes_);
+    Apply();
+  }
+  void Apply() {
+    for (const BoundaryChange& change : changes_) {
+      if (change.kind == BoundaryChange::Kind::kMoved) ++moves_;
+      const bool ends = change.kind == BoundaryChange::Kind::kLeft && change.reason == LeaveReason::kEnds;
+      if (ends) ended_.push_back(change.sequence->id);
+    }
+    changes_.Clear();
+    batcher_->CheckInvariants();
   }
 
   // {near, far} members of a micro-batch.
@@ -88,6 +98,7 @@ class BatcherPlanTest : public testing::Test {
   }
 
   std::unique_ptr<Batcher> batcher_;
+  BoundaryChanges changes_{8192};
   std::vector<std::unique_ptr<Sequence>> sequences_;
   std::vector<uint64_t> ended_;
   int moves_ = 0;
@@ -374,7 +385,7 @@ TEST_F(BatcherPlanTest, WithoutTheNearHomeTheOthersAreUsedEvenly) {
   EXPECT_THAT(Count(0), ElementsAre(0, 2));
   EXPECT_THAT(Count(1), ElementsAre(0, 2));
   // It comes back.
-  batcher_->AddHome(kNear, 4 * 64 + 4, 4'200'000, Batcher::Push::kComputes, /*near=*/true);
+  batcher_->AddHome(kNear, 4 * 64 + 4, 4'200'000, PushRole::kComputes, /*near=*/true);
   AddMany(1);
   BeginAll();
   EXPECT_EQ(sequences_[8]->home, kNear);

@@ -14,12 +14,17 @@ class PushedPromptsTest : public BatcherTest {
  protected:
   void MakeHomes(uint32_t computing_pages, uint32_t storing_pages, const BatchLimits& limits = kOne) {
     Make(limits);
-    batcher_->AddHome(0, computing_pages, 0, Batcher::Push::kComputes);
-    batcher_->AddHome(1, storing_pages, 0, Batcher::Push::kStores);
+    batcher_->AddHome(0, computing_pages, 0, PushRole::kComputes);
+    batcher_->AddHome(1, storing_pages, 0, PushRole::kStores);
   }
   void Settle(Sequence* sequence) {
     released_.clear();
-    batcher_->Settle(sequence, [this](int home, Sequence*) { released_.push_back(static_cast<uint64_t>(home)); });
+    batcher_->Settle(sequence, &changes_);
+    ASSERT_EQ(changes_.size(), 1u);
+    EXPECT_EQ(changes_[0].kind, BoundaryChange::Kind::kSettled);
+    released_.push_back(static_cast<uint64_t>(changes_[0].home));
+    changes_.Clear();
+    batcher_->CheckInvariants();
   }
 };
 
@@ -73,10 +78,9 @@ TEST_F(PushedPromptsTest, WhileRowsWaitToBePostedNoneAreAdded) {
   EXPECT_EQ(Step(0), 32u);
   EXPECT_EQ(other->home, 1);
   EXPECT_EQ(other->push_home, -1);
-  const auto ignored = [](int, Sequence*) {};
-  EXPECT_EQ(batcher_->ComposeRows(0, ignored, /*hold_pushes=*/true), 20u) << "others go on";
+  EXPECT_EQ(batcher_->ComposeRows(0, &changes_, /*hold_pushes=*/true), 20u) << "others go on";
   Finish(0);
-  EXPECT_EQ(batcher_->ComposeRows(0, ignored, /*hold_pushes=*/false), 33u) << "one of them decodes";
+  EXPECT_EQ(batcher_->ComposeRows(0, &changes_, /*hold_pushes=*/false), 33u) << "one of them decodes";
 }
 
 TEST_F(PushedPromptsTest, WithoutRoomThereTheHomeComputesIt) {
@@ -116,7 +120,7 @@ TEST_F(PushedPromptsTest, ItsHomeMayPreemptIt) {
   Step(0);
   EXPECT_EQ(second->push_home, 1);
   for (int i = 0; i < 70 && second->push_home == 1; ++i) Step(0);
-  EXPECT_EQ(first->pages, 3u) << "a third one of the five";
+  EXPECT_EQ(Pages(first), 3u) << "a third one of the five";
   EXPECT_EQ(second->home, -1);
   EXPECT_EQ(batcher_->preemptions(), 1u);
   EXPECT_EQ(batcher_->pages_free(0), 3u);

@@ -44,7 +44,7 @@ class Simulation {
       : machine_(machine), load_(load), batcher_(LimitsOf(load)) {
     const auto rate = [](double mb_per_s) { return static_cast<uint32_t>(mb_per_s); };
     if (homes != Homes::kFar) {
-      batcher_.AddHome(0, machine.near_pages, rate(machine.near_mb_per_s), Batcher::Push::kNothing, /*near=*/true);
+      batcher_.AddHome(0, machine.near_pages, rate(machine.near_mb_per_s), PushRole::kNothing, /*near=*/true);
     }
     for (size_t i = 0; homes != Homes::kNear && i < machine.far_mb_per_s.size(); ++i) {
       batcher_.AddHome(static_cast<int>(i) + 1, machine.far_pages, rate(machine.far_mb_per_s[i]));
@@ -116,19 +116,18 @@ class Simulation {
 
   void Begin(double now_us, int m) {
     MicroBatch& batch = batches_[static_cast<size_t>(m)];
-    const auto ignored = [](int, Sequence*) {};
-    batcher_.DropLeavers(
-        m, [](Sequence*) {}, ignored);
-    batcher_.Rearrange(m, [](Sequence*) {});
-    batcher_.TakeIn(
-        m, [](Sequence* sequence) { sequence->computed = sequence->fill_tokens; }, static_cast<uint64_t>(now_us * 1e3));
-    batch.idle = batcher_.ComposeRows(m, ignored) == 0;
+    batcher_.DropLeavers(m, &changes_);
+    batcher_.Rearrange(m, &changes_);
+    batcher_.TakeIn(m, &changes_, static_cast<uint64_t>(now_us * 1e3));
+    batch.idle = batcher_.ComposeRows(m, &changes_) == 0;
+    changes_.Clear();
     if (batch.idle) return;
     batch.layer = 0;
     batch.bytes.assign(free_us_.size(), 0);
     for (const Sequence* sequence : batcher_.Members(m)) {
       if (sequence->rows > 0)
-        batch.bytes[static_cast<size_t>(sequence->home)] += sequence->pages * kPageBytes / kLayers;
+        batch.bytes[static_cast<size_t>(sequence->home)] +=
+            batcher_.ledger().pages(sequence->seat) * kPageBytes / kLayers;
     }
     events_.emplace(now_us, m);
   }
@@ -156,7 +155,8 @@ class Simulation {
       if (sequence->length == sequence->length_max) ended.push_back(sequence);
     }
     for (Sequence* sequence : ended) {
-      batcher_.Remove(sequence, [](int, Sequence*) {});
+      batcher_.Remove(sequence, &changes_);
+      changes_.Clear();
       if (load_.closed) Add();
     }
     Begin(now_us, m);
@@ -165,6 +165,7 @@ class Simulation {
   const Machine machine_;
   const Load load_;
   Batcher batcher_;
+  BoundaryChanges changes_{8192};
   std::vector<std::unique_ptr<Sequence>> sequences_;
   std::vector<MicroBatch> batches_;
   std::vector<double> free_us_;  // [home] when it has nothing more to do; 0: the GPU

@@ -13,7 +13,10 @@ namespace fastdecode {
 // A batcher whose steps are its boundaries: every row is computed at once.
 class BatcherTest : public testing::Test {
  protected:
-  void Make(const BatchLimits& limits) { batcher_ = std::make_unique<Batcher>(limits); }
+  void Make(const BatchLimits& limits) {
+    batcher_ = std::make_unique<Batcher>(limits);
+    changes_ = BoundaryChanges(2 * size_t{limits.active()});
+  }
 
   Sequence* Add(uint64_t id, uint32_t prompt_tokens, uint32_t length_max) {
     sequences_.push_back(std::make_unique<Sequence>());
@@ -29,11 +32,12 @@ class BatcherTest : public testing::Test {
   uint32_t Begin(int m) {
     released_.clear();
     ended_.clear();
-    const auto released = [this](int home, Sequence* sequence) { released_.push_back(sequence->id); };
-    batcher_->DropLeavers(
-        m, [this](Sequence* sequence) { ended_.push_back(sequence->id); }, released);
-    batcher_->TakeIn(m, [](Sequence*) {});
-    return batcher_->ComposeRows(m, released);
+    batcher_->DropLeavers(m, &changes_);
+    batcher_->TakeIn(m, &changes_);
+    const uint32_t rows = batcher_->ComposeRows(m, &changes_);
+    Apply();
+    batcher_->CheckInvariants();
+    return rows;
   }
   // The rosters go out, the step runs, and everyone who has no prompt left gets a token.
   void Finish(int m) {
@@ -49,7 +53,12 @@ class BatcherTest : public testing::Test {
     return rows;
   }
   void End(Sequence* sequence) {
-    batcher_->Remove(sequence, [](int, Sequence*) {});
+    batcher_->Remove(sequence, &changes_);
+    changes_.Clear();
+    batcher_->CheckInvariants();
+  }
+  uint32_t Pages(const Sequence* sequence) const {
+    return sequence->seat == HomeLedger::kNobody ? 0 : batcher_->ledger().pages(sequence->seat);
   }
 
   std::vector<uint64_t> Members(int m) const {
@@ -58,7 +67,18 @@ class BatcherTest : public testing::Test {
     return ids;
   }
 
+  // Notes who has ended, and whom homes are told of, once for each home.
+  void Apply() {
+    for (const BoundaryChange& change : changes_) {
+      if (change.kind != BoundaryChange::Kind::kLeft) continue;
+      for (int i = 0; i < (change.push_home >= 0 ? 2 : 1); ++i) released_.push_back(change.sequence->id);
+      if (change.reason == LeaveReason::kEnds) ended_.push_back(change.sequence->id);
+    }
+    changes_.Clear();
+  }
+
   std::unique_ptr<Batcher> batcher_;
+  BoundaryChanges changes_{0};
   std::vector<std::unique_ptr<Sequence>> sequences_;
   std::vector<uint64_t> released_;
   std::vector<uint64_t> ended_;

@@ -27,7 +27,7 @@ RPartShape OneLayer() {
 }
 
 // Has the rows of prompts, and takes no time.
-class PushingSPart final : public SPart {
+class PushingSPart final : public SPart, private DeviceHome {
  public:
   void StartStage(int, int stage, StepTable& table) override {
     if (stage == 0) return;
@@ -35,6 +35,8 @@ class PushingSPart final : public SPart {
   }
   StageState PollStage(int) override { return StageState::kDone; }
   void Park() override {}
+  DeviceHome* device_home() override { return this; }
+  absl::StatusOr<Attached> Attach(int) override { return absl::UnimplementedError("links are the test's"); }
   const std::byte* PushedRows(int, int) const override { return rows_.data(); }
   std::string Describe() const override { return "pushes"; }
   uint64_t weight_bytes() const override { return 1; }

@@ -238,6 +238,7 @@ void SimEngine::CheckPromptLogprobs(const SimRequest& request) const {
 }
 
 void SimEngine::CheckPages() {
+  pipeline_->batcher().CheckInvariants();
   for (const auto& [index, link] : homes_) {
     if (link->lost() || drained(index)) continue;
     const uint32_t counted = link->home().pages_total() - pipeline_->batcher().pages_free(index);

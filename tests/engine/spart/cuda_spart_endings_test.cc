@@ -57,8 +57,8 @@ TEST_P(CudaSPartTest, AreasComeAndGoBetweenSteps) {
       std::binary_semaphore begun(0);
       control = std::jthread([&] {
         begun.release();
-        EXPECT_TRUE(gpu->RegisterAreas(data, memory.bytes()).ok());
-        gpu->UnregisterAreas(data);
+        EXPECT_TRUE(gpu->areas()->RegisterAreas(data, memory.bytes()).ok());
+        gpu->areas()->UnregisterAreas(data);
       });
       begun.acquire();
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -78,7 +78,7 @@ TEST_P(CudaSPartTest, AStepBeginsWhenNobodyHoldsStepsAnyMore) {
   const auto gpu = MakeOnGpu();
   const auto cpu = MakeOnCpu();
   SPartRig on_gpu(model_, gpu.get(), 2, 31), on_cpu(model_, cpu.get(), 2, 31);
-  std::shared_ptr<void> hold = gpu->HoldSteps();
+  std::shared_ptr<void> hold = gpu->areas()->HoldSteps();
   std::atomic<bool> held = true;
   const std::jthread release([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -102,7 +102,7 @@ TEST_P(CudaSPartTest, AFailedStepHoldsNobodyUp) {
   };
   EXPECT_TRUE(on_gpu.Step(ask).failed);
   const uint64_t start_ns = NowNs();
-  EXPECT_NE(gpu->HoldSteps(), nullptr);
+  EXPECT_NE(gpu->areas()->HoldSteps(), nullptr);
   EXPECT_LT(NowNs() - start_ns, stage_bound_ns_);  // not as long as a step that nobody goes on with
 }
 
@@ -120,7 +120,7 @@ TEST_P(CudaSPartTest, ABrokenDeviceEndsInItsOwnWords) {
   // What of the step still runs may write pages that others have by then: nothing is begun any more, and nobody waits.
   device->Break("");
   EXPECT_TRUE(rig.Step(ask).failed);
-  EXPECT_EQ(gpu->HoldSteps(), nullptr);
+  EXPECT_EQ(gpu->areas()->HoldSteps(), nullptr);
   EXPECT_THAT(gpu->failure(), HasSubstr("an illegal memory access was encountered")) << "still";
 }
 
@@ -166,9 +166,9 @@ TEST_P(CudaSPartTest, AGpuThatHangsIsGivenUp) {
   ArenaOptions area;
   area.bytes = 1 << 20;
   const Arena memory = *Arena::Create(area);
-  const absl::Status registered = gpu->RegisterAreas(reinterpret_cast<std::byte*>(memory.data()), memory.bytes());
+  const absl::Status registered = gpu->areas()->RegisterAreas(reinterpret_cast<std::byte*>(memory.data()), memory.bytes());
   EXPECT_TRUE(absl::IsFailedPrecondition(registered)) << registered;
-  EXPECT_EQ(gpu->HoldSteps(), nullptr);
+  EXPECT_EQ(gpu->areas()->HoldSteps(), nullptr);
   gpu->sampling_memory()->deallocate(block, 100);
   void* const large = gpu->sampling_memory()->allocate(1 << 26);
   std::memset(large, 1, 1 << 26);
@@ -182,7 +182,7 @@ TEST_P(CudaSPartTest, StepsThatAreHeldForTooLongEndInAnError) {
   stage_bound_ns_ = 1'000'000'000;
   const auto gpu = MakeOnGpu();
   SPartRig rig(model_, gpu.get(), 2, 41);
-  std::shared_ptr<void> hold = gpu->HoldSteps();
+  std::shared_ptr<void> hold = gpu->areas()->HoldSteps();
   EXPECT_TRUE(rig.Step({}).failed);
   EXPECT_THAT(gpu->failure(), HasSubstr("given up: CUDA has not registered, pinned or freed memory in"));
   hold.reset();
@@ -219,7 +219,7 @@ TEST_P(CudaSPartTest, AStepMayWaitLongForAnotherToEnd) {
   ask.patient = true;
   ask.before_start = [&](int stage) {
     if (stage != 1) return;
-    control = std::jthread([&] { gpu->HoldSteps(); });
+    control = std::jthread([&] { gpu->areas()->HoldSteps(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     gpu->StartStage(/*micro_batch=*/1, /*stage=*/0, other);
     for (const uint64_t start_ns = NowNs(); NowNs() - start_ns < stage_bound_ns_ + stage_bound_ns_ / 4;) {
@@ -236,7 +236,7 @@ TEST_P(CudaSPartTest, AProcessThatStoodStillGivesNothingUp) {
   stage_bound_ns_ = 1'000'000'000;
   const auto gpu = MakeOnGpu(ElementType::kF32, /*wait_ns=*/60'000'000'000);
   StepTable table = TableOfOneRow();
-  std::shared_ptr<void> hold = gpu->HoldSteps();
+  std::shared_ptr<void> hold = gpu->areas()->HoldSteps();
   gpu->StartStage(0, 0, table);
   std::this_thread::sleep_for(std::chrono::nanoseconds(stage_bound_ns_ + stage_bound_ns_ / 4));
   EXPECT_EQ(gpu->PollStage(0), StageState::kRunning);

@@ -124,8 +124,10 @@ SPartRig::SPartRig(const RigModel& model, SPart* spart, int homes, uint64_t seed
                    receive_bytes = rows * model.shape.reply_row_bytes();
       send_.back().push_back(AllocatePages(send_bytes));
       receive_.back().push_back(AllocatePages(receive_bytes));
-      FD_CHECK(spart->RegisterAreas(send_.back().back(), send_bytes).ok(), "the areas can be registered");
-      FD_CHECK(spart->RegisterAreas(receive_.back().back(), receive_bytes).ok(), "the areas can be registered");
+      AreaRegistry* const areas = spart->areas();
+      if (areas == nullptr) continue;
+      FD_CHECK(areas->RegisterAreas(send_.back().back(), send_bytes).ok(), "the areas can be registered");
+      FD_CHECK(areas->RegisterAreas(receive_.back().back(), receive_bytes).ok(), "the areas can be registered");
     }
   }
 }
@@ -134,7 +136,7 @@ SPartRig::~SPartRig() {
   for (const auto* areas : {&send_, &receive_}) {
     for (const std::vector<std::byte*>& of_micro_batch : *areas) {
       for (std::byte* memory : of_micro_batch) {
-        spart_->UnregisterAreas(memory);
+        if (AreaRegistry* const registry = spart_->areas()) registry->UnregisterAreas(memory);
         std::free(memory);
       }
     }

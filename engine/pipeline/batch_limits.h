@@ -1,0 +1,26 @@
+#ifndef FASTDECODE_ENGINE_PIPELINE_BATCH_LIMITS_H_
+#define FASTDECODE_ENGINE_PIPELINE_BATCH_LIMITS_H_
+
+#include <cstdint>
+
+namespace fastdecode {
+
+// Limits of a pipeline, fixed when it is made.
+struct BatchLimits {
+  int micro_batches = 2;            // K
+  uint32_t rows_max = 512;          // rows of one step of one micro-batch (decode rows + chunks)
+  uint32_t sequences_max = 256;     // sequences of one micro-batch, <= rows_max
+  uint32_t chunk_tokens_max = 256;  // prompt tokens of one step of one micro-batch
+  uint32_t ready_max = 4096;        // sequences taken over and waiting
+  bool open_pages = false;          // whether the KV type has them: HasOpenPages
+  uint32_t active_max = 0;          // sequences of all micro-batches; 0: as many as they have room for
+  // What steps read, to know how long they take where read rates are known; 0: not known.
+  uint64_t weight_bytes = 0;  // of the S-Part, in one decode step
+  uint64_t page_bytes = 0;    // of KV, all layers
+
+  uint32_t active() const { return active_max > 0 ? active_max : sequences_max * micro_batches; }
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_PIPELINE_BATCH_LIMITS_H_

@@ -1,0 +1,223 @@
+// FAST PATH (docs/FAST_PATH.md)
+#include "engine/pipeline/home_ledger.h"
+
+#include <algorithm>
+
+#include "numa/check.h"
+
+namespace fastdecode {
+
+HomeLedger::HomeLedger(bool open_pages, size_t holders_max) : counts_(open_pages) {
+  FD_CHECK(holders_max < UINT32_MAX / 4, "too many holders");
+  holders_.resize(holders_max);       // at start
+  free_holders_.resize(holders_max);  // at start
+  nodes_.resize(holders_max + 2);     // at start
+  free_nodes_.resize(nodes_.size());  // at start
+  for (size_t i = 0; i < holders_max; ++i) free_holders_[i] = static_cast<Holder>(holders_max - 1 - i);
+  for (size_t i = 0; i < nodes_.size(); ++i) free_nodes_[i] = static_cast<Node>(nodes_.size() - 1 - i);
+}
+
+void HomeLedger::AddHome(int home, uint32_t pages) {
+  FD_CHECK(home >= 0 && home < kMaxHomes && homes_[home].holders == 0, "the home's index is in use");
+  ++changes_;
+  homes_[home] = {.total = pages, .free = pages};
+}
+
+HomeLedger::Holder HomeLedger::Open(int home) {
+  FD_CHECK(!free_holders_.empty(), "more holders than there is room for");
+  ++changes_;
+  const Holder holder = free_holders_.back();
+  free_holders_.pop_back();
+  holders_[holder] = {.home = home};
+  ++homes_[home].holders;
+  return holder;
+}
+
+bool HomeLedger::Take(Holder holder, uint32_t pages) {
+  HolderState& state = holders_[holder];
+  if (pages <= state.shared + state.own) return true;
+  const uint32_t more = pages - state.shared - state.own;
+  if (more > homes_[state.home].free) return false;
+  ++changes_;
+  homes_[state.home].free -= more;
+  state.own += more;
+  state.own_after = state.own;
+  return true;
+}
+
+bool HomeLedger::TakeForStep(Holder holder, uint32_t first, uint32_t end, bool is_whole) {
+  HolderState& state = holders_[holder];
+  const uint32_t more = PagesForStep(holder, first, end);
+  if (more > homes_[state.home].free) return false;
+  if (more > 0) {
+    ++changes_;
+    homes_[state.home].free -= more;
+    state.own += more;
+  }
+  ShareLess(holder, std::min(state.shared, first / kPageTokens));
+  const uint32_t pages = counts_.OfStep(first, end);
+  state.own_after = is_whole ? std::min(state.own, pages - std::min(pages, state.shared)) : state.own;
+  return true;
+}
+
+HomeLedger::Holder HomeLedger::Fork(Holder holder, uint32_t tokens) {
+  HolderState& from = holders_[holder];
+  const uint32_t shared = counts_.Closed(tokens), pieces = counts_.Pieces(tokens);
+  FD_CHECK(shared <= from.shared + from.own, "a fork of more pages than there are");
+  if (pieces > homes_[from.home].free) return kNobody;
+  const Holder fork = Open(from.home);
+  HolderState& state = holders_[fork];
+  homes_[from.home].free -= pieces;
+  state.own = state.own_after = pieces;
+  if (shared == 0) return fork;
+  if (shared > from.shared) {
+    // The holder's own pages up to there are a node from now on, below which both hang.
+    const uint32_t pages = shared - from.shared;
+    const Node node = MakeNode(from.home, from.node, pages);
+    if (from.node != kNone) ReplaceChild(from.node, CodeOf(holder), CodeOfNode(node));
+    from.own -= pages;
+    from.own_after -= pages;
+    from.node = node;
+    from.shared = shared;
+    AddChild(node, CodeOf(holder));
+  }
+  // The fork hangs beside the holder, and then as far up as it shares.
+  state.node = from.node;
+  state.shared = from.shared;
+  AddChild(state.node, CodeOf(fork));
+  ShareLess(fork, shared);
+  return fork;
+}
+
+bool HomeLedger::Truncate(Holder holder, uint32_t stored, uint32_t tokens) {
+  HolderState& state = holders_[holder];
+  const uint32_t closed = counts_.Closed(tokens), pages = closed + counts_.Pieces(tokens);
+  const uint32_t shared = std::min(state.shared, closed), own = pages - shared;
+  FD_CHECK(tokens <= stored && counts_.Closed(stored) <= state.shared + state.own,
+           "a truncation to more than there is");
+  // A closed page of its own that becomes the open one is read before it comes free.
+  const bool reopens = counts_.open_pages() && tokens % kPageTokens != 0 && counts_.Closed(stored) > closed;
+  const uint32_t meanwhile = reopens && state.shared <= closed ? 1 : 0;
+  if (own + meanwhile > state.own + homes_[state.home].free) return false;
+  ++changes_;
+  homes_[state.home].free += state.own;
+  homes_[state.home].free -= own;
+  ++homes_[state.home].returns;
+  state.own = state.own_after = own;
+  ShareLess(holder, shared);
+  return true;
+}
+
+void HomeLedger::Release(Holder holder) {
+  HolderState& state = holders_[holder];
+  FD_CHECK(state.home >= 0, "a holder is released twice");
+  ++changes_;
+  HomeAccount& home = homes_[state.home];
+  home.free += state.own;
+  ++home.returns;
+  --home.holders;
+  if (state.node != kNone) RemoveChild(state.node, CodeOf(holder));
+  state = {};
+  free_holders_.push_back(holder);  // reserved
+}
+
+// The holder shares the first `pages` pages and no more; those behind are the others'.
+void HomeLedger::ShareLess(Holder holder, uint32_t pages) {
+  HolderState& state = holders_[holder];
+  if (pages >= state.shared) return;
+  const Node from = state.node;
+  // The node that has the last of them, and where it ends.
+  Node node = from;
+  uint32_t end = state.shared;
+  while (node != kNone && end - nodes_[node].pages >= pages) {
+    end -= nodes_[node].pages;
+    node = nodes_[node].parent;
+  }
+  if (node != kNone && end > pages) {
+    // The boundary lies within the node: its first pages become a node above it.
+    const Node above = MakeNode(state.home, nodes_[node].parent, nodes_[node].pages - (end - pages));
+    if (nodes_[node].parent != kNone) ReplaceChild(nodes_[node].parent, CodeOfNode(node), CodeOfNode(above));
+    nodes_[node].parent = above;
+    nodes_[node].pages = end - pages;
+    AddChild(above, CodeOfNode(node));
+    node = above;
+  }
+  state.node = node;
+  state.shared = pages;
+  if (node != kNone) AddChild(node, CodeOf(holder));
+  RemoveChild(from, CodeOf(holder));
+}
+
+HomeLedger::Node HomeLedger::MakeNode(int home, Node parent, uint32_t pages) {
+  FD_CHECK(!free_nodes_.empty(), "more nodes than holders");
+  const Node node = free_nodes_.back();
+  free_nodes_.pop_back();
+  nodes_[node] = {.home = home, .parent = parent, .pages = pages};
+  return node;
+}
+
+void HomeLedger::AddChild(Node node, uint32_t code) {
+  ++nodes_[node].children;
+  nodes_[node].child_xor ^= code;
+}
+
+void HomeLedger::RemoveChild(Node node, uint32_t code) {
+  nodes_[node].child_xor ^= code;
+  if (--nodes_[node].children == 1) MergeIntoChild(node);
+}
+
+void HomeLedger::ReplaceChild(Node node, uint32_t code, uint32_t by) { nodes_[node].child_xor ^= code ^ by; }
+
+// Nobody shares its pages any more but its one child, a holder or a node, which has them from now on.
+void HomeLedger::MergeIntoChild(Node node) {
+  const NodeState gone = nodes_[node];
+  if ((gone.child_xor & 1) != 0) {
+    NodeState& child = nodes_[gone.child_xor >> 1];
+    child.parent = gone.parent;
+    child.pages += gone.pages;
+  } else {
+    HolderState& child = holders_[gone.child_xor >> 1];
+    child.node = gone.parent;
+    child.shared -= gone.pages;
+    child.own += gone.pages;
+    child.own_after += gone.pages;
+  }
+  if (gone.parent != kNone) ReplaceChild(gone.parent, CodeOfNode(node), gone.child_xor);
+  nodes_[node] = {};
+  free_nodes_.push_back(node);  // reserved
+}
+
+void HomeLedger::CheckInvariants() const {
+  std::array<uint64_t, kMaxHomes> used = {};
+  std::array<uint32_t, kMaxHomes> holders = {};
+  size_t held = 0, nodes = 0, children = 0, children_of_nodes = 0;
+  for (const HolderState& state : holders_) {
+    if (state.home < 0) continue;
+    ++held;
+    ++holders[state.home];
+    used[state.home] += state.own;
+    uint32_t shared = 0;
+    for (Node node = state.node; node != kNone; node = nodes_[node].parent) shared += nodes_[node].pages;
+    FD_CHECK(shared == state.shared, "a holder's shared pages are not those of its nodes");
+    FD_CHECK(state.own_after <= state.own, "a step leaves more pages than it had");
+    children += state.node != kNone;
+  }
+  for (const NodeState& node : nodes_) {
+    if (node.home < 0) continue;
+    ++nodes;
+    used[node.home] += node.pages;
+    FD_CHECK(node.children >= 2 && node.pages > 0, "a node that nobody shares");
+    FD_CHECK(node.parent == kNone || nodes_[node.parent].home == node.home, "nodes of two homes in one tree");
+    children += node.parent != kNone;
+    children_of_nodes += node.children;
+  }
+  FD_CHECK(children == children_of_nodes, "a node's children are miscounted");
+  FD_CHECK(held + free_holders_.size() == holders_.size(), "a holder's number is lost");
+  FD_CHECK(nodes + free_nodes_.size() == nodes_.size(), "a node's number is lost");
+  for (int h = 0; h < kMaxHomes; ++h) {
+    FD_CHECK(holders[h] == homes_[h].holders, "a home's holders are miscounted");
+    FD_CHECK(used[h] == homes_[h].total - homes_[h].free, "a home's pages are miscounted");
+  }
+}
+
+}  // namespace fastdecode

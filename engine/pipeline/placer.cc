@@ -1,0 +1,288 @@
+// FAST PATH (docs/FAST_PATH.md)
+#include "engine/pipeline/placer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fastdecode {
+
+namespace {
+// So long may a sequence be the first of those that wait, for near ones to end, while a far home has room for it.
+constexpr uint64_t kHeadWaitNs = 5'000'000'000;
+// So long does a refusal hold of which nothing has changed but the time.
+constexpr uint64_t kRefusalNs = 100'000;
+}  // namespace
+
+Placer::Placer(const BatchLimits& limits, const HomeLedger* ledger, const MicroBatches* micro_batches,
+               const FixedVector<Sequence*>* ready)
+    : limits_(limits), ledger_(*ledger), micro_batches_(*micro_batches), ready_(*ready), counts_(ledger->counts()) {
+  // Of an open page that was closed in the step before the pieces count still.
+  for (uint32_t tokens = 0; tokens < pages_counted_.size(); ++tokens) {
+    pages_counted_[tokens] = tokens == 0 ? 0 : counts_.OfStep(tokens - 1, tokens);
+    if (tokens > 1) pages_counted_[tokens] = std::max(pages_counted_[tokens], counts_.OfStep(tokens - 2, tokens - 1));
+  }
+}
+
+void Placer::AddHome(int home, uint32_t read_rate, PushRole push, bool near) {
+  homes_[home] = HomeFacts{.alive = true, .read_rate = read_rate, .push = push, .near = near};
+  LookAtHomes();
+}
+
+void Placer::LoseHome(int home) {
+  homes_[home].alive = false;
+  homes_[home].expected = true;
+  LookAtHomes();
+}
+
+bool Placer::Fits(const Sequence& sequence, bool expected_too) const {
+  const uint32_t pages = counts_.Most(sequence.length_max);
+  for (int h = 0; h < kMaxHomes; ++h) {
+    const HomeFacts& home = homes_[h];
+    if ((home.alive || (expected_too && home.expected)) && ledger_.pages_total(h) >= pages) return true;
+  }
+  return false;
+}
+
+// The oldest that waits, but for those that can only wait for a lost home; ready_.size(): there is none.
+size_t Placer::FindHead() const {
+  const bool any_lost = std::any_of(homes_.begin(), homes_.end(), [](const HomeFacts& home) { return home.expected; });
+  if (!any_lost) return 0;
+  const auto fits = [this](const Sequence* sequence) { return Fits(*sequence, /*expected_too=*/false); };
+  return static_cast<size_t>(std::find_if(ready_.begin(), ready_.end(), fits) - ready_.begin());
+}
+
+int Placer::homes_alive() const {
+  int alive = 0;
+  for (const HomeFacts& home : homes_) alive += home.alive;
+  return alive;
+}
+
+void Placer::LookAtHomes() {
+  ++changes_;
+  bool near = false, known = limits_.weight_bytes > 0 && limits_.page_bytes > 0;
+  for (const HomeFacts& home : homes_) {
+    if (!home.alive) continue;
+    near |= home.near;
+    known &= home.read_rate > 0;
+  }
+  planned_ = near && known;
+}
+
+// All rates are known, and so far apart that it matters.
+bool Placer::RatesDiffer() const {
+  uint32_t least = UINT32_MAX, most = 0;
+  for (const HomeFacts& home : homes_) {
+    if (!home.alive) continue;
+    least = std::min(least, home.read_rate);
+    most = std::max(most, home.read_rate);
+  }
+  return least > 0 && most / 2 > least;
+}
+
+// What a home has left once it holds so many pages more. All homes take part in every step: where rates differ, the one
+// whose KV is then read soonest keeps steps shortest. Else the free share, which also keeps preemptions far.
+double Placer::Spare(int home, uint32_t pages, bool by_rate) const {
+  if (by_rate) return -static_cast<double>(ledger_.pages_used(home) + pages) / homes_[home].read_rate;
+  return static_cast<double>(ledger_.pages_free(home) - pages) / ledger_.pages_total(home);
+}
+
+// The watermark: every sequence there can grow by a page's tokens before somebody has to go. An empty home takes any.
+// Without open pages that is a page each.
+bool Placer::HasRoom(int home, uint32_t pages) const {
+  const uint32_t free = ledger_.pages_free(home);
+  if (!homes_[home].alive || free < pages + ledger_.holders(home)) return false;
+  return !counts_.open_pages() || free >= pages + GrowthOf(home);
+}
+
+// The pages that a home's sequences will take besides those that they have, at most at once, while each grows by a
+// page's tokens: those of open pages come and go, of sequences of like length together.
+uint32_t Placer::GrowthOf(int home) const {
+  uint32_t sequences[kPageTokens] = {};  // those that decode, by tokens in the last page
+  uint32_t others = 0, held = 0;         // pages: of full ones and of prompts; all
+  for (int m = 0; m < micro_batches_.count(); ++m) {
+    for (const Sequence* sequence : micro_batches_.MembersAt(m, home)) {
+      const uint32_t pages = ledger_.pages(sequence->seat);
+      held += pages;
+      if (sequence->length - sequence->computed > 1) {  // it has the most that its prompt takes, until that is over
+        others += pages + 1;
+        continue;
+      }
+      ++sequences[sequence->length % kPageTokens];
+      others += sequence->length / kPageTokens;
+    }
+  }
+  uint32_t most = held + ledger_.holders(home);
+  for (uint32_t more = 1; more <= kPageTokens; ++more) {
+    uint32_t pages = others;
+    for (uint32_t i = 0; i < kPageTokens; ++i) pages += sequences[i] * pages_counted_[i + more];
+    most = std::max(most, pages);
+  }
+  return most - held;
+}
+
+// Who computes the prompt of a sequence of `home` and pushes it there; -1: the home itself does. For a prompt of a page
+// the way there and back is not worth it.
+int Placer::ChoosePrefillHome(const Sequence& sequence, int home) const {
+  if (homes_[home].push != PushRole::kStores || sequence.length <= kPageTokens || sequence.fill_tokens > 0) return -1;
+  for (int h = 0; h < kMaxHomes; ++h) {
+    if (homes_[h].push == PushRole::kComputes && HasRoom(h, counts_.Most(sequence.length))) return h;
+  }
+  return -1;
+}
+
+// Of the homes that can hold its tokens and a page's more of each sequence they have: the one with the most to spare;
+// -1: none now.
+int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
+  int best = -1;
+  double most_spare = 0;
+  const bool by_rate = RatesDiffer();
+  const uint32_t pages = counts_.Most(sequence.length);
+  for (int h = 0; h < kMaxHomes; ++h) {
+    if (kind != Kind::kAny && homes_[h].near != (kind == Kind::kNear)) continue;
+    if (ledger_.pages_total(h) < counts_.Most(sequence.length_max) || !HasRoom(h, pages)) continue;
+    const double spare = Spare(h, pages, by_rate);
+    if (best < 0 || spare > most_spare) {
+      best = h;
+      most_spare = spare;
+    }
+  }
+  return best;
+}
+
+Seats Placer::SeatsAt(const Sequence& sequence, int home) const {
+  const int prefill_home = ChoosePrefillHome(sequence, home);
+  if (prefill_home < 0) return {.home = home};
+  // With its next token as its last, nobody reads its KV again.
+  if (sequence.length + 1 >= sequence.length_max) return {.home = prefill_home};
+  return {.home = prefill_home, .push_home = home};
+}
+
+// A micro-batch without rows asks in each turn of the pipeline: the last answer holds as long as it must be the same.
+Seats Placer::PlaceHead(int m, uint64_t now_ns, uint64_t changes, size_t* head) {
+  Refusal& refusal = refusals_[m];
+  if (refusal.changes == changes && now_ns - refusal.at_ns < kRefusalNs) return {};
+  ++looks_;
+  *head = FindHead();
+  int home = -1;
+  if (*head == ready_.size()) {
+    // all wait for a home that was lost
+  } else if (planned_) {
+    home = PlaceByPlan(*ready_[*head], m, now_ns);
+  } else if (micro_batches_.IsSmallest(m)) {
+    home = PlaceSequence(*ready_[*head], Kind::kAny);
+  }
+  if (home >= 0) return SeatsAt(*ready_[*head], home);
+  refusal = {changes, now_ns};
+  return {};
+}
+
+// Near as long as there is room. Else it waits for that, or goes to a far home: as is best for all that wait. Whoever
+// is computed near goes where near ones are.
+int Placer::PlaceByPlan(Sequence& head, int m, uint64_t now_ns) {
+  if (head.head_since_ns == 0) head.head_since_ns = now_ns;
+  PlanInputs inputs = InputsOfPlan();
+  if (inputs.far_sequences == 0) plan_ = StepPlan::kNear;
+  if (const int home = PlaceSequence(head, Kind::kNear); home >= 0) return Takes(m, /*near=*/true) ? home : -1;
+  const int home = PlaceSequence(head, Kind::kFar);
+  if (home < 0) return -1;
+  AddWaiting(head, &inputs);
+  const Placement placement = ChoosePlacement(plan_, inputs, MustGoFar(head, now_ns));
+  if (!placement.far) return -1;
+  const StepPlan held = std::exchange(plan_, placement.plan);
+  if (Takes(m, /*near=*/ChoosePrefillHome(head, home) >= 0)) return home;
+  plan_ = held;  // it holds from when the first goes by it
+  return -1;
+}
+
+// Whether no near home could ever hold it, or it has been the first for so long that the others might never end.
+bool Placer::MustGoFar(const Sequence& head, uint64_t now_ns) const {
+  if (now_ns - head.head_since_ns > kHeadWaitNs) return true;
+  for (int h = 0; h < kMaxHomes; ++h) {
+    if (homes_[h].alive && homes_[h].near && ledger_.pages_total(h) >= counts_.Most(head.length_max)) return false;
+  }
+  return true;
+}
+
+// Of those who are at homes. REQUIRES: planned_.
+PlanInputs Placer::InputsOfPlan() const {
+  PlanInputs inputs;
+  inputs.micro_batches = limits_.micro_batches;
+  double near_rate = 0;
+  for (int h = 0; h < kMaxHomes; ++h) {
+    const HomeFacts& home = homes_[h];
+    if (!home.alive) continue;
+    const auto bytes = static_cast<double>(limits_.page_bytes * ledger_.pages_used(h));
+    double& most_us = home.near ? inputs.near_us : inputs.far_us;
+    most_us = std::max(most_us, bytes / home.read_rate);  // a MB/s is a byte a us
+    (home.near ? inputs.near_sequences : inputs.far_sequences) += ledger_.holders(h);
+    if (home.near) near_rate += home.read_rate;
+  }
+  inputs.weights_us = static_cast<double>(limits_.weight_bytes) / near_rate;
+  return inputs;
+}
+
+// All that wait count as being like the first.
+void Placer::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
+  const uint32_t pages = counts_.Most(head.length);
+  size_t room = 0;
+  double far_rate = 0;
+  for (int h = 0; h < kMaxHomes; ++h) {
+    if (!homes_[h].alive || homes_[h].near) continue;
+    room += ledger_.pages_free(h) / (pages + 1);
+    far_rate += homes_[h].read_rate;
+  }
+  inputs->growth = (1 + static_cast<double>(counts_.Most(head.length_max)) / pages) / 2;
+  inputs->waiting = static_cast<double>(ready_.size());
+  inputs->room = static_cast<double>(std::min(room, limits_.active() - micro_batches_.active()));
+  if (far_rate > 0) inputs->waiting_us = static_cast<double>(limits_.page_bytes * pages) / far_rate;
+}
+
+bool Placer::Replan() {
+  if (!planned_) return false;
+  const StepPlan plan = ChoosePlan(plan_, InputsOfPlan());
+  changes_ += std::exchange(plan_, plan) != plan;
+  return true;
+}
+
+// Whether the plan wants a sequence in micro-batch m. Where it wants it in the first, others do if that is full.
+// REQUIRES: not kMixed.
+bool Placer::IsFor(int m, bool near) const {
+  if (plan_ == StepPlan::kApart && !near) return m > 0;  // full or not: it had better wait
+  for (int other = 0; other < m; ++other) {
+    if (micro_batches_.HasPlace(other)) return false;
+  }
+  return true;
+}
+
+// Whether micro-batch m is the one for a sequence that comes now. Where several are, they grow evenly.
+bool Placer::Takes(int m, bool near) const {
+  if (!micro_batches_.HasPlace(m)) return false;
+  if (plan_ == StepPlan::kMixed) return micro_batches_.IsSmallest(m);
+  if (!IsFor(m, near)) return false;
+  return plan_ != StepPlan::kApart || near || micro_batches_.IsSmallest(m, 1);
+}
+
+// The micro-batch with a place that has the fewest members of the kind, if it has two fewer than m; else m.
+int Placer::EvenUp(int m, bool near) const {
+  int least = m;
+  for (int other = 0; other < micro_batches_.count(); ++other) {
+    if (micro_batches_.HasPlace(other) && micro_batches_.Count(other, near) < micro_batches_.Count(least, near)) {
+      least = other;
+    }
+  }
+  return micro_batches_.Count(least, near) + 2 <= micro_batches_.Count(m, near) ? least : m;
+}
+
+// One whose rows are to be pushed stays: they lie in memory of its micro-batch.
+int Placer::MicroBatchFor(const Sequence& sequence) const {
+  if (sequence.push_home >= 0) return sequence.micro_batch;
+  const bool near = IsNear(sequence);
+  if (plan_ == StepPlan::kMixed) return EvenUp(sequence.micro_batch, near);
+  if (IsFor(sequence.micro_batch, near)) return sequence.micro_batch;
+  for (int m = 0; m < micro_batches_.count(); ++m) {
+    if (Takes(m, near)) return m;
+  }
+  return sequence.micro_batch;
+}
+
+}  // namespace fastdecode

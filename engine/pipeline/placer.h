@@ -1,0 +1,122 @@
+// FAST PATH (docs/FAST_PATH.md)
+#ifndef FASTDECODE_ENGINE_PIPELINE_PLACER_H_
+#define FASTDECODE_ENGINE_PIPELINE_PLACER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/pipeline/batch_limits.h"
+#include "engine/pipeline/fixed_vector.h"
+#include "engine/pipeline/home_ledger.h"
+#include "engine/pipeline/micro_batches.h"
+#include "engine/pipeline/sequence.h"
+#include "engine/pipeline/statistics.h"
+#include "engine/schedule/placement.h"
+#include "rdma/link.h"
+
+namespace fastdecode {
+
+// What a home has to do with pushed prompts.
+enum class PushRole : uint8_t { kNothing, kComputes, kStores };
+
+// Where a sequence that joins a micro-batch goes.
+struct Seats {
+  int home = -1;       // computes its rows; -1: nowhere now
+  int push_home = -1;  // stores its prompt meanwhile, and is its home afterwards; -1: `home` is
+};
+
+// Decides which home and which micro-batch sequences go to. Where the S-Part's device is a home, a near one, and all
+// homes say how fast they read, new sequences go there while it has room, and to others, far ones, only if more tokens
+// come of it; and a plan says which micro-batches they go to (decision 0020, placement.h). Else micro-batches grow
+// evenly, and all homes are used.
+//
+// Owns: what it knows of homes. Reads the ledger, the members and the queue; changes nothing there.
+// Thread: the pipeline thread. Never allocates after construction.
+class Placer {
+ public:
+  // All of these outlive it. `ready`: sequences that wait, oldest first.
+  Placer(const BatchLimits& limits, const HomeLedger* ledger, const MicroBatches* micro_batches,
+         const FixedVector<Sequence*>* ready);
+
+  // read_rate: how fast it reads its KV, in MB/s; 0: not known. near: it attends within the S-Part's stages, and its
+  // memory is what weights are read from.
+  void AddHome(int home, uint32_t read_rate, PushRole push, bool near);
+  // It takes no new sequence; it may come back.
+  void LoseHome(int home);
+  // A lost home is not expected back any more.
+  void GiveUpHome(int home) { homes_[home].expected = false; }
+  bool HomeExpected(int home) const { return homes_[home].expected; }
+  bool HomeAlive(int home) const { return homes_[home].alive; }
+  int homes_alive() const;
+
+  // Whether some home that lives, or is expected back, could hold this sequence at its full length, were it alone
+  // there.
+  bool FitsSomewhere(const Sequence& sequence) const { return Fits(sequence, /*expected_too=*/true); }
+
+  // Where the head of the queue goes if it joins micro-batch m now: *head is its index. now_ns: of any clock.
+  // changes: grows with all that the answer depends on but the time.
+  Seats PlaceHead(int m, uint64_t now_ns, uint64_t changes, size_t* head);
+
+  // Chooses the plan again, for those who are at homes. False: there is none to go by.
+  bool Replan();
+  // The micro-batch that the plan wants a member in, or the one where it is.
+  int MicroBatchFor(const Sequence& sequence) const;
+  // Whether it counts as a near one. A prompt that is pushed counts where it goes to.
+  bool IsNear(const Sequence& sequence) const {
+    return homes_[sequence.push_home >= 0 ? sequence.push_home : sequence.home].near;
+  }
+
+  uint64_t looks() const { return looks_; }      // for a place of the queue's head
+  uint64_t changes() const { return changes_; }  // of homes and of the plan
+
+ private:
+  struct HomeFacts {
+    bool alive = false;
+    bool expected = false;  // lost, but it may come back
+    uint32_t read_rate = 0;
+    PushRole push = PushRole::kNothing;
+    bool near = false;
+  };
+  struct Refusal {
+    uint64_t changes = UINT64_MAX;  // `changes` when the queue's head was last refused...
+    uint64_t at_ns = 0;             // ...and the time
+  };
+  enum class Kind : uint8_t { kAny, kNear, kFar };
+
+  bool Fits(const Sequence& sequence, bool expected_too) const;
+  size_t FindHead() const;
+  int PlaceByPlan(Sequence& head, int m, uint64_t now_ns);
+  int PlaceSequence(const Sequence& sequence, Kind kind) const;
+  Seats SeatsAt(const Sequence& sequence, int home) const;
+  bool MustGoFar(const Sequence& head, uint64_t now_ns) const;
+  void LookAtHomes();  // for planned_
+  PlanInputs InputsOfPlan() const;
+  void AddWaiting(const Sequence& head, PlanInputs* inputs) const;
+  bool IsFor(int m, bool near) const;
+  bool Takes(int m, bool near) const;
+  int EvenUp(int m, bool near) const;
+  bool RatesDiffer() const;
+  double Spare(int home, uint32_t pages, bool by_rate) const;
+  bool HasRoom(int home, uint32_t pages) const;
+  uint32_t GrowthOf(int home) const;
+  int ChoosePrefillHome(const Sequence& sequence, int home) const;
+
+  const BatchLimits limits_;
+  const HomeLedger& ledger_;
+  const MicroBatches& micro_batches_;
+  const FixedVector<Sequence*>& ready_;
+  const PageCounts counts_;
+  std::array<uint32_t, 2 * kPageTokens> pages_counted_;  // [tokens] of one that decodes, in the step of the last one
+  std::array<HomeFacts, kMaxHomes> homes_;
+  std::array<Refusal, kMaxSlots> refusals_;  // [micro-batch]
+  uint64_t looks_ = 0;
+  uint64_t changes_ = 0;
+  // Where micro-batches are filled by a plan: a home is near, and all that a plan is made of is known.
+  bool planned_ = false;
+  StepPlan plan_ = StepPlan::kNear;  // that holds
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_PIPELINE_PLACER_H_

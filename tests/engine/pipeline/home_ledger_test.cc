@@ -1,0 +1,328 @@
+// The engine's account of pages against a brute-force one that knows each page, and against a home's own.
+#include "engine/pipeline/home_ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "engine/rpart/kv_pool.h"
+#include "engine/rpart/page_account.h"
+#include "engine/rpart/sequence_table.h"
+
+namespace fastdecode {
+namespace {
+
+constexpr uint32_t kContext = 512;
+constexpr size_t kHoldersMax = 24;
+
+// Holders as lists of numbered pages, where equal numbers are shared pages.
+class BruteForce {
+ public:
+  struct Holder {
+    int home = 0;
+    uint32_t tokens = 0;
+    std::vector<int> pages;   // [position / 32], with those that were taken ahead
+    std::vector<int> pieces;  // of the open page
+  };
+
+  explicit BruteForce(bool open_pages) : counts_(open_pages) {}
+
+  void AddHome(int home, uint32_t total) { total_[home] = total; }
+  uint32_t Used(int home) const {
+    std::set<int> used;
+    for (const auto& [id, holder] : holders_) {
+      if (holder.home != home) continue;
+      used.insert(holder.pages.begin(), holder.pages.end());
+      used.insert(holder.pieces.begin(), holder.pieces.end());
+    }
+    return static_cast<uint32_t>(used.size());
+  }
+  uint32_t Free(int home) const { return total_.at(home) - Used(home); }
+  uint32_t Alone(uint32_t id) const {
+    uint32_t alone = 0;
+    for (const int page : holders_.at(id).pages) alone += Holders(page) == 1;
+    return alone + static_cast<uint32_t>(holders_.at(id).pieces.size());
+  }
+
+  void Open(uint32_t id, int home) { holders_[id].home = home; }
+  // A step that appends tokens [tokens, end): what it writes to must not be shared.
+  bool Step(uint32_t id, uint32_t end) {
+    const Holder before = holders_.at(id);
+    Holder& holder = holders_.at(id);
+    for (size_t i = holder.tokens / kPageTokens; i < holder.pages.size(); ++i) {
+      if (Holders(holder.pages[i]) > 1) holder.pages[i] = next_++;
+    }
+    // Pieces that the step does not need come free before it takes pages.
+    const uint32_t pieces = counts_.PiecesOfStep(holder.tokens, end);
+    holder.pieces.resize(std::min<size_t>(holder.pieces.size(), pieces));
+    while (holder.pages.size() < counts_.Closed(end)) holder.pages.push_back(next_++);
+    while (holder.pieces.size() < pieces) holder.pieces.push_back(next_++);
+    if (Used(holder.home) <= total_.at(holder.home)) {
+      holder.tokens = end;
+      return true;
+    }
+    holder = before;
+    return false;
+  }
+  bool Fork(uint32_t id, uint32_t tokens, uint32_t new_id) {
+    const Holder& from = holders_.at(id);
+    if (counts_.Pieces(tokens) > Free(from.home)) return false;
+    Holder fork{.home = from.home, .tokens = tokens};
+    fork.pages.assign(from.pages.begin(), from.pages.begin() + counts_.Closed(tokens));
+    while (fork.pieces.size() < counts_.Pieces(tokens)) fork.pieces.push_back(next_++);
+    holders_[new_id] = fork;
+    return true;
+  }
+  bool Truncate(uint32_t id, uint32_t tokens) {
+    const Holder before = holders_.at(id);
+    Holder& holder = holders_.at(id);
+    holder.pages.resize(counts_.Closed(tokens));
+    holder.pieces.resize(counts_.Pieces(tokens));
+    for (size_t i = before.pieces.size(); i < holder.pieces.size(); ++i) holder.pieces[i] = next_++;
+    // The page that is opened again is read before it is returned.
+    const size_t last = counts_.Closed(tokens);
+    const bool is_read = tokens % kPageTokens != 0 && counts_.Closed(before.tokens) > last;
+    const uint32_t read = is_read && Holders(before.pages[last]) == 0 ? 1 : 0;
+    if (Used(holder.home) + read > total_.at(holder.home)) {
+      holder = before;
+      return false;
+    }
+    holder.tokens = tokens;
+    return true;
+  }
+  void Release(uint32_t id) { holders_.erase(id); }
+  const std::map<uint32_t, Holder>& holders() const { return holders_; }
+
+ private:
+  int Holders(int page) const {
+    return static_cast<int>(std::count_if(holders_.begin(), holders_.end(), [&](const auto& one) {
+      return std::find(one.second.pages.begin(), one.second.pages.end(), page) != one.second.pages.end();
+    }));
+  }
+
+  const PageCounts counts_;
+  std::map<int, uint32_t> total_;
+  std::map<uint32_t, Holder> holders_;
+  int next_ = 0;
+};
+
+// A home's own tables, without a network in between.
+class RealHome {
+ public:
+  RealHome(bool open_pages, uint32_t pages)
+      : shape_(ElementType::kF32, open_pages ? KvType::kInt4 : KvType::kF32, 1, 1, 64, 0.125f, 0, 0),
+        memory_(KvPool::PageBytesAllLayers(shape_, 1) * pages),
+        pool_(shape_, 1, memory_),
+        account_(&pool_, pages),
+        table_(&account_, 1, kContext, kHoldersMax) {}
+
+  bool Step(uint32_t id, uint32_t first, uint32_t end) {
+    KvSequence* const sequence = table_.FindOrCreate(id);
+    if (table_.Grow(sequence, first, end - first) != GrowOutcome::kOk) return false;
+    sequence->stored_tokens[0] = end;
+    return true;
+  }
+  SequenceTable& table() { return table_; }
+  uint32_t used() const { return account_.used(); }
+
+ private:
+  const AttentionShape shape_;
+  std::vector<std::byte> memory_;
+  KvPool pool_;
+  PageAccount account_;
+  SequenceTable table_;
+};
+
+constexpr int kHomes = 2;
+
+// The same operations on all three.
+class HomeLedgerTest : public testing::TestWithParam<bool> {
+ protected:
+  HomeLedgerTest() {
+    for (int h = 0; h < kHomes; ++h) AddHome(h, h == 0 ? 12 : 30);
+  }
+
+  void AddHome(int home, uint32_t pages) {
+    ledger_.AddHome(home, pages);
+    model_.AddHome(home, pages);
+    homes_[home] = std::make_unique<RealHome>(GetParam(), pages);
+  }
+  uint32_t Open(int home) {
+    const uint32_t id = ++last_id_;
+    holders_[id] = ledger_.Open(home);
+    model_.Open(id, home);
+    homes_[home]->table().FindOrCreate(id);
+    return id;
+  }
+  // Whether there was room.
+  bool Step(uint32_t id, uint32_t end) {
+    const uint32_t first = model_.holders().at(id).tokens;
+    const int home = ledger_.home(holders_[id]);
+    const uint32_t free = ledger_.pages_free(home), more = ledger_.PagesForStep(holders_[id], first, end);
+    const bool fits = ledger_.TakeForStep(holders_[id], first, end, /*is_whole=*/true);
+    EXPECT_EQ(fits, more <= free);
+    EXPECT_EQ(ledger_.pages_free(home), fits ? free - more : free);
+    EXPECT_EQ(model_.Step(id, end), fits);
+    EXPECT_EQ(homes_[home]->Step(id, first, end), fits);
+    if (!fits) return false;
+    // The home has returned already what the engine counts until the step is over.
+    ledger_.EndStep(holders_[id]);
+    return true;
+  }
+  bool Fork(uint32_t id, uint32_t tokens) {
+    const int home = ledger_.home(holders_[id]);
+    const HomeLedger::Holder fork = ledger_.Fork(holders_[id], tokens);
+    const bool fits = fork != HomeLedger::kNobody;
+    EXPECT_EQ(model_.Fork(id, tokens, last_id_ + 1), fits);
+    EXPECT_EQ(homes_[home]->table().Fork(id, tokens, last_id_ + 1).ok(), fits);
+    if (fits) holders_[++last_id_] = fork;
+    return fits;
+  }
+  bool Truncate(uint32_t id, uint32_t tokens) {
+    const bool fits = ledger_.Truncate(holders_[id], model_.holders().at(id).tokens, tokens);
+    EXPECT_EQ(model_.Truncate(id, tokens), fits);
+    EXPECT_EQ(homes_[ledger_.home(holders_[id])]->table().Truncate(id, tokens).ok(), fits);
+    return fits;
+  }
+  void Release(uint32_t id) {
+    homes_[ledger_.home(holders_[id])]->table().Release(id);
+    model_.Release(id);
+    ledger_.Release(holders_[id]);
+    holders_.erase(id);
+  }
+  void Check() {
+    ledger_.CheckInvariants();
+    std::array<uint32_t, kHomes> holders = {};
+    for (const auto& [id, holder] : model_.holders()) {
+      ++holders[static_cast<size_t>(holder.home)];
+      ASSERT_EQ(ledger_.pages(holders_[id]), holder.pages.size() + holder.pieces.size()) << id;
+      ASSERT_EQ(ledger_.pages_alone(holders_[id]), model_.Alone(id)) << id;
+    }
+    for (int h = 0; h < kHomes; ++h) {
+      ASSERT_EQ(ledger_.pages_used(h), model_.Used(h));
+      ASSERT_EQ(ledger_.pages_used(h), homes_[h]->used()) << "what the home itself counts";
+      ASSERT_EQ(ledger_.holders(h), holders[static_cast<size_t>(h)]);
+    }
+  }
+
+  HomeLedger ledger_{GetParam(), kHoldersMax};
+  BruteForce model_{GetParam()};
+  std::array<std::unique_ptr<RealHome>, kHomes> homes_;
+  std::map<uint32_t, HomeLedger::Holder> holders_;
+  uint32_t last_id_ = 0;
+};
+
+TEST_P(HomeLedgerTest, RandomOperations) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    const auto upto = [&](uint32_t most) { return std::uniform_int_distribution<uint32_t>(0, most)(random); };
+    std::array<int, 6> done = {};
+    int refused = 0;
+    for (int i = 0; i < 1500; ++i) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", operation " << i);
+      if (holders_.empty() || (holders_.size() < kHoldersMax && upto(9) == 0)) Open(static_cast<int>(upto(kHomes - 1)));
+      auto chosen = holders_.begin();
+      std::advance(chosen, upto(static_cast<uint32_t>(holders_.size()) - 1));
+      const uint32_t id = chosen->first, tokens = model_.holders().at(id).tokens;
+      const uint32_t operation = upto(99);
+      bool fits = true;
+      if (operation < 50) {
+        const uint32_t end = std::min(kContext, tokens + 1 + (upto(3) == 0 ? upto(80) : 0));
+        if (end > tokens) fits = Step(id, end);
+        ++done[0];
+      } else if (operation < 75) {
+        if (holders_.size() == kHoldersMax) continue;
+        fits = Fork(id, upto(1) == 0 ? tokens : upto(tokens));
+        ++done[1];
+      } else if (operation < 85) {
+        fits = Truncate(id, upto(tokens));
+        ++done[2];
+      } else if (operation < 99) {
+        Release(id);
+        ++done[3];
+      } else {  // the home is lost, and comes back with other memory
+        const int home = ledger_.home(chosen->second);
+        for (auto one = holders_.begin(); one != holders_.end();) {
+          const uint32_t other = (one++)->first;
+          if (ledger_.home(holders_[other]) == home) Release(other);
+        }
+        AddHome(home, 8 + upto(30));
+        ++done[4];
+      }
+      refused += !fits;
+      Check();
+      if (HasFatalFailure()) return;
+    }
+    for (size_t kind = 0; kind < 5; ++kind) EXPECT_GT(done[kind], 0) << kind;
+    EXPECT_GT(refused, 0) << "homes were never full";
+    while (!holders_.empty()) Release(holders_.begin()->first);
+    for (int h = 0; h < kHomes; ++h) EXPECT_EQ(ledger_.pages_used(h), 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WithoutAndWithOpenPages, HomeLedgerTest, testing::Bool());
+
+// Beams: in each step one of two is forked and the other one goes. The tree must not grow with the steps.
+TEST(HomeLedgerTreeTest, ALongLineOfForksNeedsNoMoreNodesThanHolders) {
+  HomeLedger ledger(/*open_pages=*/false, 3);
+  ledger.AddHome(0, 10'000);
+  HomeLedger::Holder first = ledger.Open(0);
+  ASSERT_TRUE(ledger.TakeForStep(first, 0, 1, true));
+  HomeLedger::Holder second = ledger.Fork(first, 1);
+  for (uint32_t tokens = 1; tokens < 5000; ++tokens) {
+    ASSERT_TRUE(ledger.TakeForStep(first, tokens, tokens + 1, true));
+    ASSERT_TRUE(ledger.TakeForStep(second, tokens, tokens + 1, true));
+    if (tokens % 3 == 0) std::swap(first, second);
+    ledger.Release(second);
+    second = ledger.Fork(first, tokens + 1);
+    ledger.CheckInvariants();
+    EXPECT_EQ(ledger.pages_used(0), tokens / kPageTokens + 1);
+  }
+}
+
+// What only keeps pages is a holder like any other.
+TEST(HomeLedgerTreeTest, APrefixOutlivesTheSequenceThatComputedIt) {
+  HomeLedger ledger(/*open_pages=*/false, 4);
+  ledger.AddHome(0, 10);
+  const HomeLedger::Holder sequence = ledger.Open(0);
+  ASSERT_TRUE(ledger.Take(sequence, 5));
+  const HomeLedger::Holder prefix = ledger.Fork(sequence, 96);
+  EXPECT_EQ(ledger.pages_used(0), 5u);
+  EXPECT_EQ(ledger.pages_alone(sequence), 2u);
+  ledger.Release(sequence);
+  EXPECT_EQ(ledger.pages_used(0), 3u);
+  const HomeLedger::Holder next = ledger.Fork(prefix, 96);
+  ASSERT_TRUE(ledger.Take(next, 10));
+  EXPECT_FALSE(ledger.Take(next, 11));
+  EXPECT_EQ(ledger.pages_free(0), 0u);
+  ledger.Release(prefix);
+  EXPECT_EQ(ledger.pages_used(0), 10u);
+  ledger.Release(next);
+  EXPECT_EQ(ledger.pages_used(0), 0u);
+  ledger.CheckInvariants();
+}
+
+// A prompt has all its pages from the start, and keeps them from chunk to chunk.
+TEST(HomeLedgerTreeTest, PagesThatWereTakenAheadAreKept) {
+  HomeLedger ledger(/*open_pages=*/false, 2);
+  ledger.AddHome(0, 8);
+  const HomeLedger::Holder prompt = ledger.Open(0);
+  ASSERT_TRUE(ledger.Take(prompt, 5));
+  ASSERT_TRUE(ledger.TakeForStep(prompt, 0, 32, /*is_whole=*/false));
+  EXPECT_FALSE(ledger.EndStep(prompt));
+  EXPECT_EQ(ledger.pages(prompt), 5u);
+  ASSERT_TRUE(ledger.TakeForStep(prompt, 32, 160, /*is_whole=*/true));
+  EXPECT_EQ(ledger.pages(prompt), 5u);
+  EXPECT_EQ(ledger.returns(0), 0u);
+}
+
+}  // namespace
+}  // namespace fastdecode
