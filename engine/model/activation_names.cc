@@ -9,10 +9,17 @@ namespace fastdecode {
 namespace {
 
 constexpr std::pair<const char*, Activation> kActivations[] = {
-    {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
-    {"gelu", Activation::kGelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh},
-    {"gelu_new", Activation::kGeluTanh}, {"gelu_fast", Activation::kGeluTanh},
-    {"relu", Activation::kRelu},         {"relu2", Activation::kRelu2},
+    {"silu", Activation::kSilu},
+    {"swish", Activation::kSilu},
+    {"gelu", Activation::kGelu},
+    {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu_new", Activation::kGeluTanh},
+    {"gelu_fast", Activation::kGeluTanh},
+    {"relu", Activation::kRelu},
+    {"relu2", Activation::kRelu2},
+    {"gelu_python", Activation::kGelu},
+    {"gelu_python_tanh", Activation::kGeluTanh},
+    {"gelu_accurate", Activation::kGeluTanh},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/json_fields.h"
+#include "engine/model/model_folder.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -19,7 +21,9 @@ namespace {
 
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
+constexpr char kAdapterFile[] = "adapter_config.json";
 constexpr int64_t kIndexBytesMax = 32 << 20;
+constexpr size_t kNamedMax = 4;  // of what a note is about
 
 // Also what cannot be opened, such as a link to nothing: opening it says why.
 bool IsThere(const std::filesystem::path& path) {
@@ -56,6 +60,20 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadIndex(const
   return entries;
 }
 
+bool AreEqual(const TensorView& a, const TensorView& b) {
+  return a.dtype_name() == b.dtype_name() && a.shape == b.shape && a.bytes == b.bytes &&
+         (a.bytes == 0 || std::memcmp(a.data, b.data, a.bytes) == 0);
+}
+
+// Without weights there is nothing to load, but a folder may be looked at before they are there; with those of another
+// format it is the wrong folder.
+absl::Status NoWeights(const std::string& model_dir) {
+  const std::string guess = GuessWhyNoWeights(model_dir);
+  const std::string what = absl::StrCat(model_dir, ": neither ", kSingleFile, " nor ", kIndexFile, " is there");
+  if (guess.empty()) return absl::NotFoundError(absl::StrCat(what, ": it has no weights"));
+  return absl::InvalidArgumentError(absl::StrCat(what, ": ", guess));
+}
+
 }  // namespace
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
@@ -69,13 +87,22 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
   if (IsThere(dir / kSingleFile)) {
     checkpoint.path_ = (dir / kSingleFile).string();
     status = checkpoint.AddFile(checkpoint.path_);
+    if (IsThere(dir / kIndexFile)) {
+      checkpoint.notes_.push_back(
+          absl::StrCat(checkpoint.path_, ": it counts, and ", kIndexFile, " beside it does not, as in transformers"));
+    }
   } else if (IsThere(dir / kIndexFile)) {
     checkpoint.path_ = (dir / kIndexFile).string();
     status = checkpoint.OpenShards(model_dir);
   } else {
-    status = absl::NotFoundError(absl::StrCat(model_dir, ": neither ", kSingleFile, " nor ", kIndexFile, " is there"));
+    status = NoWeights(model_dir);
   }
   if (!status.ok()) return status;
+  if (IsThere(dir / kAdapterFile)) {
+    checkpoint.notes_.push_back(absl::StrCat((dir / kAdapterFile).string(),
+                                             ": the LoRA adapter beside the model's weights is not applied; merge it "
+                                             "into them first"));
+  }
   return checkpoint;
 }
 
@@ -90,11 +117,17 @@ absl::Status Checkpoint::OpenShards(const std::string& model_dir) {
     return absl::Status(status.code(),
                         absl::StrCat(path_, ": names shard ", shard, ": ", std::string(status.message())));
   }
+  size_t contradictions = 0;
   for (const auto& [name, shard] : *index) {
     const TensorView* tensor = Find(name);
-    if (tensor != nullptr && std::filesystem::path(PathOf(*tensor)).filename() == shard) continue;
-    return absl::InvalidArgumentError(absl::StrCat(path_, ": weight_map.", ShowText(name), " is ", ShowJson(shard),
-                                                   ", expected a file that has this tensor"));
+    const std::string where = tensor == nullptr ? "" : std::filesystem::path(PathOf(*tensor)).filename().string();
+    if (where == shard || in_two_files_.contains(name) || ++contradictions > kNamedMax) continue;
+    notes_.push_back(absl::StrCat(path_, ": weight_map.", ShowText(name), " is \"", shard, "\", which ",
+                                  tensor == nullptr ? "has no such tensor, nor has another shard"
+                                                    : absl::StrCat("does not count: it is taken from ", where)));
+  }
+  if (contradictions > kNamedMax) {
+    notes_.push_back(absl::StrCat(path_, ": so are ", contradictions - kNamedMax, " more entries of weight_map"));
   }
   return absl::OkStatus();
 }
@@ -104,20 +137,28 @@ absl::Status Checkpoint::AddFile(const std::string& path) {
   if (!file.ok()) return file.status();
   // The views stay where they are when the file moves into the vector.
   for (const TensorView& tensor : file->tensors()) {
-    const auto [other, is_new] = by_name_.emplace(tensor.name, &tensor);
-    if (!is_new) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", ShowText(tensor.name), " is in ",
-                                                     PathOf(*other->second), " too, expected it once"));
+    const TensorView*& by_name = by_name_[tensor.name];
+    if (by_name != nullptr) in_two_files_.insert(tensor.name);
+    if (by_name != nullptr && !AreEqual(*by_name, tensor)) {
+      notes_.push_back(absl::StrCat(path, ": tensor ", ShowText(tensor.name), " is in ", PathOf(*by_name),
+                                    " too, with other values: the former counts, as in transformers, which read the "
+                                    "shards in the order of their names"));
     }
+    by_name = &tensor;
     total_bytes_ += static_cast<int64_t>(tensor.bytes);
+  }
+  // A tensor may be stored under one of its names, with the others in the metadata as {"other name": "name"}.
+  for (const auto& [alias, name] : file->metadata()) {
+    if (const auto tensor = by_name_.find(name); tensor != by_name_.end()) aliases_.emplace(alias, tensor->second);
   }
   files_.push_back(*std::move(file));
   return absl::OkStatus();
 }
 
 const TensorView* Checkpoint::Find(const std::string& name) const {
-  const auto it = by_name_.find(name);
-  return it == by_name_.end() ? nullptr : it->second;
+  if (const auto it = by_name_.find(name); it != by_name_.end()) return it->second;
+  const auto alias = aliases_.find(name);
+  return alias == aliases_.end() ? nullptr : alias->second;
 }
 
 const SafetensorsFile& Checkpoint::FileOf(const TensorView& tensor) const {

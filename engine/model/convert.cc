@@ -52,6 +52,15 @@ void ConvertToF32(const TensorView& tensor, int64_t first, int64_t count, float*
     case DType::kBf16:
       for (int64_t i = 0; i < count; ++i) out[i] = FromBf16(Load16(data, i));
       break;
+    case DType::kF64:
+      for (int64_t i = 0; i < count; ++i) {
+        double value;
+        std::memcpy(&value, data + i * 8, sizeof(value));
+        out[i] = static_cast<float>(value);
+      }
+      break;
+    case DType::kOther:
+      FD_CHECK(false, "a model's tensors are of types that are read");
   }
 }
 

@@ -51,9 +51,13 @@ struct ConfigFields {
   const char* embedding_width = nullptr;
 };
 
-// What holds where config.json says nothing, as in the family's Hugging Face code. 0: the field must be there.
+struct ConfigSizes {
+  int layers, hidden, heads, intermediate, vocab, max_context;
+};
+
+// What holds where config.json says nothing, as in the family's Hugging Face code.
 struct ConfigDefaults {
-  int hidden = 0, heads = 0, intermediate = 0, vocab = 0, max_context = 0, layers = 0;
+  ConfigSizes sizes = {};
   int kv_heads = 0;
   bool kv_heads_are_heads = false;  // as many as heads
   int head_dim = 0;                 // 0: hidden / heads
@@ -75,6 +79,12 @@ struct ConfigDefaults {
   double attention_cap = 0;
   double logit_multiplier = 1.0;
   double logit_cap = 0;
+};
+
+// Another name of a field, which counts more where both are there.
+struct FieldAlias {
+  const char* ConfigFields::*field;
+  const char* name;
 };
 
 // A field of which one value is supported, which is also what holds where it is missing.
@@ -123,6 +133,7 @@ struct Family {
   const char* model_type = nullptr;    // config.json's model_type
   const char* architecture = nullptr;  // config.json's architectures[0]
   ConfigFields fields = {};
+  std::span<const FieldAlias> aliases = {};
   ConfigDefaults defaults = {};
   std::array<FixedField, 2> fixed = {};
   Traits traits = {};

@@ -124,9 +124,10 @@ inline constexpr TensorRow kStarcoderMlp[] = {
 
 // What stands before tensors of a text model alone, of one inside a wrapper as transformers 5 and as older exports
 // write it, and of a model that was saved without its head.
-inline constexpr const char* kModelPrefixes[] = {"model.", "model.language_model.", "language_model.model.", ""};
+inline constexpr const char* kModelPrefixes[] = {"model.", "model.language_model.", "language_model.model.",
+                                                 "language_model.", ""};
 inline constexpr const char* kOptPrefixes[] = {"model.decoder.", "decoder."};
-inline constexpr const char* kNeoxPrefix[] = {"gpt_neox."};
+inline constexpr const char* kNeoxPrefixes[] = {"gpt_neox.", ""};
 inline constexpr const char* kGpt2Prefixes[] = {"transformer.", ""};
 
 // Rotary frequencies, which older exports wrote and which follow from the config; and what a wrapper has besides.

@@ -4,11 +4,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/model/model_folder.h"
 
 namespace fastdecode {
 namespace {
@@ -35,6 +40,88 @@ int Nesting(std::string_view text) {
     }
   }
   return deepest;
+}
+
+// What Python's json writes and reads for numbers that JSON has not.
+struct OddNumber {
+  std::string_view word;
+  double value;
+};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr OddNumber kOddNumbers[] = {
+    {"NaN", std::numeric_limits<double>::quiet_NaN()}, {"Infinity", kInfinity}, {"-Infinity", -kInfinity}};
+
+// A place of the text, and the word that is a value there.
+struct OddPlace {
+  size_t at;
+  std::string_view word;
+};
+
+std::vector<OddPlace> FindOddNumbers(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  std::vector<OddPlace> places;
+  bool in_string = false;
+  char before = '[';  // the last one that is no space
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+      before = '"';
+      continue;
+    }
+    if (c == '"') in_string = true;
+    const bool is_value = before == ':' || before == '[' || before == ',';
+    if (is_value && (c == 'N' || c == 'I' || c == '-')) {
+      for (const OddNumber& one : kOddNumbers) {
+        const std::string_view rest = text.substr(i);
+        if (!rest.starts_with(one.word)) continue;
+        const char behind = rest.size() == one.word.size() ? ' ' : rest[one.word.size()];
+        if (std::string_view(",]} \t\r\n").find(behind) == std::string_view::npos) continue;
+        places.push_back({i, one.word});
+        i += one.word.size() - 1;
+        break;
+      }
+    }
+    if (kSpace.find(text[i]) == std::string_view::npos) before = text[i];
+  }
+  return places;
+}
+
+// The text with strings in place of the odd numbers, each as long as its word, so that places in errors stay true.
+std::string FillOddNumbers(std::string_view text, const std::vector<OddPlace>& places, char fill) {
+  std::string filled(text);
+  for (const OddPlace& place : places) {
+    std::fill_n(filled.begin() + static_cast<ptrdiff_t>(place.at), place.word.size(), fill);
+    filled[place.at] = filled[place.at + place.word.size() - 1] = '"';
+  }
+  return filled;
+}
+
+// Puts numbers where two documents differ, which have been filled differently.
+void RestoreOddNumbers(const nlohmann::json& other, nlohmann::json* value) {
+  if (value->is_string() && *value != other) {
+    const size_t size = value->get_ref<const std::string&>().size() + 2;
+    for (const OddNumber& one : kOddNumbers) {
+      if (one.word.size() != size) continue;
+      *value = one.value;
+      return;
+    }
+  }
+  if (value->is_array()) {
+    for (size_t i = 0; i < value->size(); ++i) RestoreOddNumbers(other[i], &(*value)[i]);
+  } else if (value->is_object()) {
+    for (auto it = value->begin(); it != value->end(); ++it) RestoreOddNumbers(other.at(it.key()), &it.value());
+  }
+}
+
+// Throws what nlohmann's parser does.
+nlohmann::json ParseAsPython(std::string_view text) {
+  const std::vector<OddPlace> places = FindOddNumbers(text);
+  if (places.empty()) return nlohmann::json::parse(text.begin(), text.end());
+  nlohmann::json root = nlohmann::json::parse(FillOddNumbers(text, places, '0'));
+  RestoreOddNumbers(nlohmann::json::parse(FillOddNumbers(text, places, '1')), &root);
+  return root;
 }
 
 // Reads `size` bytes, fewer if the file ends before.
@@ -91,9 +178,15 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, const std:
         absl::StrFormat("%s: not valid: nesting is %d deep, expected at most %d", file, Nesting(text), kNestingMax));
   }
   try {
-    nlohmann::json root = nlohmann::json::parse(text.begin(), text.end());
+    nlohmann::json root = ParseAsPython(text);
     if (root.is_object()) return root;
     return absl::InvalidArgumentError(absl::StrCat(file, ": content is ", ShowJson(root), ", expected a JSON object"));
+  } catch (const nlohmann::json::parse_error& error) {
+    const std::string guess = GuessContent(text);
+    const std::string what = guess.empty() ? ShowParseError(error) : guess;
+    const bool at_end = guess.empty() && error.byte > text.size();
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": not valid JSON: ", what, at_end ? " (is the file whole?)" : ""));
   } catch (const nlohmann::json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": not valid JSON: ", ShowParseError(error)));
   }
@@ -114,8 +207,8 @@ bool JsonFields::IsNull(const char* name) const {
 
 void JsonFields::Fail(const char* name, const std::string& expected) {
   if (!error_->ok()) return;
-  const nlohmann::json* value = Find(name);
-  const std::string what = value == nullptr ? "missing" : ShowJson(*value);
+  const auto value = object_.find(name);
+  const std::string what = value == object_.end() ? "missing" : ShowJson(*value);
   *error_ = absl::InvalidArgumentError(
       absl::StrCat(file_, ": ", prefix_, ShowText(name), " is ", what, ", expected ", expected));
 }
@@ -126,6 +219,14 @@ int64_t JsonFields::Integer(const char* name, int64_t min, int64_t max) {
     const bool fits = !value->is_number_unsigned() || value->get<uint64_t>() <= uint64_t{INT64_MAX};
     const int64_t number = fits ? value->get<int64_t>() : 0;
     if (fits && number >= min && number <= max) return number;
+  }
+  if (value != nullptr && value->is_number_float()) {
+    constexpr double kExactMax = 0x1p53;
+    const double number = value->get<double>();
+    const bool is_whole = std::abs(number) <= kExactMax && number == std::floor(number);
+    if (is_whole && static_cast<int64_t>(number) >= min && static_cast<int64_t>(number) <= max) {
+      return static_cast<int64_t>(number);
+    }
   }
   Fail(name, absl::StrFormat("an integer from %d to %d", min, max));
   return min;
@@ -168,7 +269,27 @@ std::string JsonFields::StringOr(const char* name, const std::string& fallback) 
   return Has(name) ? String(name) : fallback;
 }
 
+bool IsTruthy(const nlohmann::json& value) {
+  switch (value.type()) {
+    case nlohmann::json::value_t::null:
+      return false;
+    case nlohmann::json::value_t::boolean:
+      return value.get<bool>();
+    case nlohmann::json::value_t::string:
+      return !value.get_ref<const std::string&>().empty();
+    case nlohmann::json::value_t::array:
+    case nlohmann::json::value_t::object:
+      return !value.empty();
+    default:
+      return value != 0;
+  }
+}
+
 std::string ShowJson(const nlohmann::json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+    const double number = value.get<double>();
+    return std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity";
+  }
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (text.size() > kShownBytesMax) text = text.substr(0, kShownBytesMax) + "...";
   return text;

@@ -20,7 +20,8 @@ absl::StatusOr<int> OpenToRead(const std::string& path);
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t bytes_max);
 
 // Parses one JSON object. `file` is only named in errors. Nesting is bounded, so that no input makes the document's
-// memory more than some dozen times the text.
+// memory more than some dozen times the text. NaN, Infinity and -Infinity, which Python's json writes, become numbers
+// that are not finite: no field takes one that is read.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& file);
 
 // Typed, bounded reading of one JSON object's fields. The first bad field is kept in `error` (as "FILE: FIELD is VALUE,
@@ -32,10 +33,12 @@ class JsonFields {
   JsonFields(const nlohmann::json& object, std::string file, std::string prefix, absl::Status* error);
 
   bool Has(const char* name) const { return Find(name) != nullptr; }
+  // Whether it is there, be it null.
+  bool Contains(const char* name) const { return object_.contains(name); }
   // True for a field that is there with the value null.
   bool IsNull(const char* name) const;
 
-  // REQUIRED fields: absent is an error.
+  // REQUIRED fields: absent is an error. An integer may be written as 2048.0.
   int64_t Integer(const char* name, int64_t min, int64_t max);
   double Number(const char* name, double min, double max);
   std::string String(const char* name);
@@ -48,7 +51,7 @@ class JsonFields {
 
   // The value of a field, null if it is absent.
   const nlohmann::json* Find(const char* name) const;
-  // Keeps the error that `name`'s value is not `expected` ("FILE: NAME is missing" if it is absent).
+  // Keeps the error that `name`'s value is not `expected` ("FILE: NAME is missing" if it is not there).
   void Fail(const char* name, const std::string& expected);
 
   const std::string& file() const { return file_; }
@@ -59,6 +62,9 @@ class JsonFields {
   const std::string prefix_;
   absl::Status* const error_;
 };
+
+// Whether Python's "if value" goes on: false for null, false, 0, and an empty string, list or object.
+bool IsTruthy(const nlohmann::json& value);
 
 // A value as errors show it: JSON text, cut to a readable length.
 std::string ShowJson(const nlohmann::json& value);

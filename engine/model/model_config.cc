@@ -11,9 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/activation_names.h"
 #include "engine/model/families.h"
+#include "engine/model/generation_config.h"
 #include "engine/model/json_fields.h"
+#include "engine/model/model_folder.h"
+#include "engine/model/named_family.h"
 #include "engine/model/rope_config.h"
-#include "engine/model/unsupported_models.h"
+#include "engine/model/unread_fields.h"
 #include "kernels/sampler.h"
 
 namespace fastdecode {
@@ -32,97 +35,15 @@ constexpr int64_t kHeadDimMax = 256;
 constexpr int64_t kIntermediateMax = 1 << 20;
 constexpr int64_t kVocabMax = kMaxVocab;
 constexpr int64_t kContextMax = 1 << 24;
-constexpr size_t kStopTokensMax = 64;
 constexpr double kNormEpsilonMin = 1e-12;
 constexpr double kNormEpsilonMax = 1e-1;
 constexpr double kScaleMax = 1e6;
 constexpr double kScaleMin = 1e-6;
 
+constexpr char kLayerTypes[] = "layer_types";
+constexpr char kWindowed[] = "sliding_attention";
+
 int AsInt(int64_t bounded) { return static_cast<int>(bounded); }
-
-// One id, a list of ids, or nothing. What is no token of the model is left out, with a note: transformers write the ids
-// of a class whatever the vocabulary is, and old exports -1.
-std::vector<int> ReadTokenIds(JsonFields* fields, const char* name, ModelSpec* spec) {
-  const nlohmann::json* value = fields->Find(name);
-  if (value == nullptr) return {};
-  const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
-  std::vector<int> ids;
-  for (const nlohmann::json& id : list) {
-    if (!id.is_number_integer() || ids.size() == kStopTokensMax) {
-      fields->Fail(name,
-                   absl::StrCat("a token id from 0 to ", spec->vocab - 1, " or a list of at most ", kStopTokensMax));
-      return {};
-    }
-    const bool is_token = id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(spec->vocab);
-    if (is_token) {
-      ids.push_back(AsInt(id.get<int64_t>()));
-    } else {
-      spec->notes.push_back(absl::StrCat(fields->file(), ": ", name, " ", ShowJson(id), " is none of the model's ",
-                                         spec->vocab, " tokens: it does not count"));
-    }
-  }
-  return ids;
-}
-
-// What is named by config.json: a family, and where in the file its fields are.
-struct NamedFamily {
-  const Family* family = nullptr;
-  const nlohmann::json* text_config = nullptr;  // of a wrapper; null: the fields are at the top
-};
-
-std::string UnsupportedBecause(const std::string& what) {
-  return absl::StrCat("one of ", FamilyNames(), " (", what, ")");
-}
-
-// The error for a model_type without a family: what such a model would need, where that is known.
-void FailModelType(JsonFields* fields, const std::string& model_type) {
-  if (const auto needs = WhatModelTypeNeeds(model_type)) {
-    return fields->Fail("model_type", UnsupportedBecause("not supported: " + *needs));
-  }
-  for (const char* experts : {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) {
-    if (!fields->Has(experts)) continue;
-    return fields->Fail(
-        "model_type", UnsupportedBecause(absl::StrCat("it has ", experts, ": mixtures of experts are not supported")));
-  }
-  if (fields->BoolOr("is_encoder_decoder", false)) {
-    return fields->Fail("model_type", UnsupportedBecause("encoder-decoders are not supported"));
-  }
-  fields->Fail("model_type", absl::StrCat("one of ", FamilyNames()));
-}
-
-// The family, if the architecture is its causal language model or a wrapper of that; null with an error kept otherwise.
-NamedFamily ReadFamily(JsonFields* fields, absl::Status* error) {
-  NamedFamily named;
-  std::string model_type = fields->String("model_type");
-  const Wrapper* wrapper = FindWrapper(model_type);
-  if (wrapper != nullptr) {
-    const nlohmann::json* text_config = fields->Find("text_config");
-    if (text_config == nullptr || !text_config->is_object()) {
-      fields->Fail("text_config", absl::StrCat("an object that describes the text model of a ", model_type));
-      return named;
-    }
-    named.text_config = text_config;
-    JsonFields text(*text_config, fields->file(), "text_config.", error);
-    model_type = text.StringOr("model_type", wrapper->text_type);
-    named.family = FindFamily(model_type);
-    if (named.family == nullptr) FailModelType(&text, model_type);
-  } else {
-    named.family = FindFamily(model_type);
-    if (named.family == nullptr) FailModelType(fields, model_type);
-  }
-  if (named.family == nullptr) return named;
-  const nlohmann::json* architectures = fields->Find("architectures");
-  const char* expected = wrapper != nullptr ? wrapper->architecture : named.family->architecture;
-  if (architectures != nullptr && *architectures != nlohmann::json::array({expected})) {
-    fields->Fail("architectures", absl::StrCat("[\"", expected, "\"]"));
-  }
-  if (const nlohmann::json* quantized = fields->Find("quantization_config")) {
-    fields->Fail("quantization_config",
-                 absl::StrCat("none: quantised weights are not supported (these are ", DescribeQuantization(*quantized),
-                              "); take a checkpoint in bf16, f16 or f32"));
-  }
-  return named;
-}
 
 // Reads a family's fields, at the top of config.json or in text_config.
 // Owns: nothing. Thread: the caller's.
@@ -133,13 +54,16 @@ class SpecReader {
 
   ModelSpec Read() {
     spec_.family = family_.model_type;
-    spec_.layers = Size(names_.layers, kLayersMax, defaults_.layers);
-    spec_.hidden = Size(names_.hidden, kHiddenMax, defaults_.hidden);
+    TakeAliases();
+    const ConfigSizes& sizes = defaults_.sizes;
+    spec_.layers = Size(names_.layers, kLayersMax, sizes.layers);
+    spec_.hidden = Size(names_.hidden, kHiddenMax, sizes.hidden);
     ReadHeads();
-    spec_.intermediate = Size(names_.intermediate, kIntermediateMax,
-                              family_.traits.intermediate_is_4_hidden ? 4 * spec_.hidden : defaults_.intermediate);
-    spec_.vocab = Size(names_.vocab, kVocabMax, defaults_.vocab);
-    spec_.max_context = Size(names_.max_context, kContextMax, defaults_.max_context);
+    spec_.intermediate = family_.traits.intermediate_is_4_hidden
+                             ? AsInt(fields_->IntegerOr(names_.intermediate, 1, kIntermediateMax, 4 * spec_.hidden))
+                             : Size(names_.intermediate, kIntermediateMax, sizes.intermediate);
+    spec_.vocab = Size(names_.vocab, kVocabMax, sizes.vocab);
+    spec_.max_context = Size(names_.max_context, kContextMax, sizes.max_context);
     ReadNorms();
     ReadActivation();
     spec_.tied_embeddings = Flag(names_.tied_embeddings, defaults_.tied_embeddings);
@@ -153,18 +77,56 @@ class SpecReader {
       if (field.name == nullptr || fields_->BoolOr(field.name, field.value) == field.value) continue;
       fields_->Fail(field.name, absl::StrCat(field.value ? "true" : "false", " (", field.other, " is not supported)"));
     }
+    RefuseLayersOfTheirOwn();
+    NoteUnreadFields(*fields_, family_, &spec_);
     spec_.bos_token_ids = ReadTokenIds(fields_, "bos_token_id", &spec_);
     spec_.eos_token_ids = ReadTokenIds(fields_, "eos_token_id", &spec_);
     return std::move(spec_);
   }
 
+  // "hidden_size (4096), vocab_size (32000)": what every config says, but this one does not, and what is taken for it.
+  const std::string& missing() const { return missing_; }
+
  private:
-  int Size(const char* name, int64_t max, int fallback) {
-    return AsInt(fallback == 0 ? fields_->Integer(name, 1, max) : fields_->IntegerOr(name, 1, max, fallback));
+  // Takes a field by its other name where it has that.
+  void TakeAliases() {
+    for (const FieldAlias& alias : family_.aliases) {
+      if (!fields_->Contains(alias.name)) continue;
+      const char*& name = names_.*alias.field;
+      if (fields_->Has(name) && fields_->Has(alias.name) && *fields_->Find(name) != *fields_->Find(alias.name)) {
+        spec_.notes.push_back(absl::StrCat(fields_->file(), ": ", name, " is ", ShowJson(*fields_->Find(name)), " and ",
+                                           alias.name, ", its other name, ", ShowJson(*fields_->Find(alias.name)),
+                                           ": the latter counts, as in transformers"));
+      }
+      name = alias.name;
+    }
   }
-  bool Flag(const char* name, bool fallback) { return name == nullptr ? fallback : fields_->BoolOr(name, fallback); }
+
+  // Keeps what a missing field is taken for. Null is no way to leave such a field out.
+  template <class Value>
+  Value Missing(const char* name, const Value& fallback) {
+    if (fields_->IsNull(name)) fields_->Fail(name, "a number (without the field it is the family's default)");
+    absl::StrAppend(&missing_, missing_.empty() ? "" : ", ", name, " (", fallback, ")");
+    return fallback;
+  }
+  int Size(const char* name, int64_t max, int fallback) {
+    return fields_->Has(name) ? AsInt(fields_->Integer(name, 1, max)) : Missing(name, fallback);
+  }
+  bool Flag(const char* name, bool fallback) {
+    if (name == nullptr) return fallback;
+    if (fields_->IsNull(name)) fields_->Fail(name, "true or false");
+    return fields_->BoolOr(name, fallback);
+  }
   double Scale(const char* name, double fallback) {
-    return name == nullptr ? fallback : fields_->NumberOr(name, kScaleMin, kScaleMax, fallback);
+    if (name == nullptr) return fallback;
+    if (fields_->IsNull(name)) fields_->Fail(name, "a number");
+    return fields_->NumberOr(name, kScaleMin, kScaleMax, fallback);
+  }
+  // An integer that may be missing, but not null.
+  int Count(const char* name, int64_t min, int64_t max, int fallback) {
+    if (name == nullptr) return fallback;
+    if (fields_->IsNull(name)) fields_->Fail(name, "an integer");
+    return AsInt(fields_->IntegerOr(name, min, max, fallback));
   }
   // A field of which null means that there is none, and a missing one the default.
   double Cap(const char* name, double fallback) {
@@ -172,18 +134,23 @@ class SpecReader {
   }
 
   void ReadHeads() {
-    spec_.heads = Size(names_.heads, kHeadsMax, defaults_.heads);
+    spec_.heads = Size(names_.heads, kHeadsMax, defaults_.sizes.heads);
     if (names_.kv_heads == nullptr) {
       spec_.kv_heads = spec_.heads;
     } else {
       const bool are_heads = defaults_.kv_heads_are_heads || fields_->IsNull(names_.kv_heads);
-      spec_.kv_heads = Size(names_.kv_heads, spec_.heads, are_heads ? spec_.heads : defaults_.kv_heads);
+      spec_.kv_heads =
+          AsInt(fields_->IntegerOr(names_.kv_heads, 1, spec_.heads, are_heads ? spec_.heads : defaults_.kv_heads));
       if (spec_.kv_heads > spec_.heads || spec_.heads % spec_.kv_heads != 0) {
         fields_->Fail(names_.kv_heads, absl::StrCat("a divisor of ", names_.heads, ", which is ", spec_.heads));
       }
     }
-    const bool has_default = defaults_.head_dim != 0 && !fields_->IsNull(names_.head_dim);
-    if (names_.head_dim != nullptr && (fields_->Has(names_.head_dim) || has_default)) {
+    const bool is_zero =
+        names_.head_dim != nullptr && fields_->Has(names_.head_dim) && *fields_->Find(names_.head_dim) == 0;
+    if (is_zero)
+      spec_.notes.push_back(absl::StrCat(fields_->file(), ": ", names_.head_dim, " is 0: it does not count"));
+    const bool has_default = defaults_.head_dim != 0 && !fields_->Contains(names_.head_dim);
+    if (names_.head_dim != nullptr && !is_zero && (fields_->Has(names_.head_dim) || has_default)) {
       spec_.head_dim = AsInt(fields_->IntegerOr(names_.head_dim, kHeadDimMin, kHeadDimMax, defaults_.head_dim));
       if (spec_.head_dim % 2 != 0) fields_->Fail(names_.head_dim, "an even number");
       return;
@@ -203,29 +170,28 @@ class SpecReader {
     const Traits& traits = family_.traits;
     spec_.norm = traits.norm;
     spec_.norm.epsilon = defaults_.norm_epsilon;
-    if (names_.norm_epsilon != nullptr) {
-      spec_.norm.epsilon =
-          defaults_.norm_epsilon == 0
-              ? fields_->Number(names_.norm_epsilon, kNormEpsilonMin, kNormEpsilonMax)
-              : fields_->NumberOr(names_.norm_epsilon, kNormEpsilonMin, kNormEpsilonMax, defaults_.norm_epsilon);
+    if (const char* name = names_.norm_epsilon; name != nullptr) {
+      spec_.norm.epsilon = fields_->Has(name) ? fields_->Number(name, kNormEpsilonMin, kNormEpsilonMax)
+                                              : Missing(name, defaults_.norm_epsilon);
     }
     spec_.norm_before = traits.norm_before;
     spec_.norm_after = traits.norm_after;
-    if (names_.norm_before != nullptr && !fields_->BoolOr(names_.norm_before, true)) {
+    if (!Flag(names_.norm_before, true)) {
       spec_.norm_before = false;
       spec_.norm_sum = true;
       spec_.final_norm = false;
     }
-    if (names_.no_final_norm != nullptr && fields_->BoolOr(names_.no_final_norm, false)) spec_.final_norm = false;
+    if (Flag(names_.no_final_norm, false)) spec_.final_norm = false;
     spec_.norm.weight = traits.norm.weight && Flag(names_.norm_weight, true);
     spec_.norm.bias = traits.norm.bias && spec_.norm.weight;
     spec_.qk_norm = traits.qk_norm;
-    spec_.parallel = names_.parallel == nullptr ? traits.parallel : fields_->BoolOr(names_.parallel, traits.parallel);
+    spec_.parallel = Flag(names_.parallel, traits.parallel);
     spec_.one_norm = traits.one_norm;
   }
 
   void ReadActivation() {
     std::string name = fields_->StringOr(names_.activation, defaults_.activation);
+    if (fields_->IsNull(names_.activation)) name = "null";
     if (family_.traits.gelu_is_tanh && name == "gelu") name = "gelu_pytorch_tanh";
     const std::optional<Activation> activation = FindActivation(name);
     if (activation.has_value()) {
@@ -248,8 +214,7 @@ class SpecReader {
   int ReadWindow() {
     const char* name = names_.sliding_window;
     if (name == nullptr) return 0;
-    const char* use = names_.use_sliding_window;
-    if (use != nullptr && !fields_->BoolOr(use, false)) return 0;
+    if (names_.use_sliding_window != nullptr && !Flag(names_.use_sliding_window, false)) return 0;
     // An explicit null means none; only a field that is not there at all takes the default.
     if (fields_->IsNull(name) || (!fields_->Has(name) && defaults_.sliding_window == 0)) return 0;
     return AsInt(fields_->IntegerOr(name, 1, kContextMax, defaults_.sliding_window));
@@ -261,7 +226,11 @@ class SpecReader {
     const Traits& traits = family_.traits;
     std::vector<LayerKind> kinds(static_cast<size_t>(spec_.layers));
     if (traits.rotated == RotatedLayers::kListed) ReadRotated(&kinds);
-    if (window > 0) ReadWindowed(&kinds);
+    if (window > 0) {
+      ReadWindowed(&kinds);
+    } else {
+      NoteWindowless();
+    }
     if (traits.rotated == RotatedLayers::kWindowed && window > 0) {
       for (LayerKind& kind : kinds) kind.rotated = kind.windowed;
     }
@@ -272,8 +241,16 @@ class SpecReader {
     }
   }
 
+  // Layers that are called windowed without a window.
+  void NoteWindowless() {
+    const nlohmann::json* list = family_.traits.reads_layer_types ? fields_->Find(kLayerTypes) : nullptr;
+    if (list == nullptr || !list->is_array() || std::ranges::find(*list, kWindowed) == list->end()) return;
+    spec_.notes.push_back(absl::StrCat(fields_->file(), ": ", kLayerTypes, " has ", kWindowed,
+                                       ", but there is no window: those layers see all"));
+  }
+
   void ReadRotated(std::vector<LayerKind>* kinds) {
-    const int interval = AsInt(fields_->IntegerOr(names_.no_rope_interval, 1, kLayersMax, defaults_.no_rope_interval));
+    const int interval = Count(names_.no_rope_interval, 1, kLayersMax, defaults_.no_rope_interval);
     for (size_t i = 0; i < kinds->size(); ++i) (*kinds)[i].rotated = (i + 1) % static_cast<size_t>(interval) != 0;
     const nlohmann::json* list = fields_->Find(names_.no_rope_layers);
     if (list == nullptr) return;
@@ -286,27 +263,24 @@ class SpecReader {
   }
 
   void ReadWindowed(std::vector<LayerKind>* kinds) {
-    constexpr char kName[] = "layer_types";
-    const nlohmann::json* list = family_.traits.reads_layer_types ? fields_->Find(kName) : nullptr;
+    const nlohmann::json* list = family_.traits.reads_layer_types ? fields_->Find(kLayerTypes) : nullptr;
     if (list != nullptr) {
       const bool fits = list->is_array() && list->size() == kinds->size();
       for (size_t i = 0; fits && i < kinds->size(); ++i) {
-        if ((*list)[i] != "full_attention" && (*list)[i] != "sliding_attention") {
-          return fields_->Fail(kName, absl::StrCat("\"full_attention\" or \"sliding_attention\" for each layer; entry ",
-                                                   i, " is ", ShowJson((*list)[i])));
+        if ((*list)[i] != "full_attention" && (*list)[i] != kWindowed) {
+          return fields_->Fail(
+              kLayerTypes, absl::StrCat("\"full_attention\" or \"sliding_attention\" for each layer; entry ", i, " is ",
+                                        ShowJson((*list)[i])));
         }
-        (*kinds)[i].windowed = (*list)[i] == "sliding_attention";
+        (*kinds)[i].windowed = (*list)[i] == kWindowed;
       }
-      if (!fits) fields_->Fail(kName, absl::StrCat("a list of ", kinds->size(), " kinds, one a layer"));
+      if (!fits) fields_->Fail(kLayerTypes, absl::StrCat("a list of ", kinds->size(), " kinds, one a layer"));
       return;
     }
-    const int first =
-        names_.max_window_layers == nullptr
-            ? 0
-            : AsInt(fields_->IntegerOr(names_.max_window_layers, 0, kContextMax, defaults_.max_window_layers));
-    const int pattern = names_.window_pattern == nullptr
-                            ? defaults_.window_pattern
-                            : AsInt(fields_->IntegerOr(names_.window_pattern, 1, kLayersMax, defaults_.window_pattern));
+    const int first = names_.max_window_layers == nullptr
+                          ? 0
+                          : Count(names_.max_window_layers, 0, kContextMax, defaults_.max_window_layers);
+    const int pattern = Count(names_.window_pattern, 1, kLayersMax, defaults_.window_pattern);
     for (int i = 0; i < spec_.layers; ++i) {
       LayerKind& kind = (*kinds)[static_cast<size_t>(i)];
       switch (family_.traits.windows) {
@@ -347,48 +321,41 @@ class SpecReader {
     }
   }
 
+  // Newer configs can give single layers sizes of their own.
+  void RefuseLayersOfTheirOwn() {
+    constexpr char kName[] = "per_layer_config";
+    const nlohmann::json* layers = fields_->Find(kName);
+    if (layers != nullptr && IsTruthy(*layers)) fields_->Fail(kName, "none (layers of other sizes are not supported)");
+  }
+
   JsonFields* const fields_;
   const Family& family_;
-  const ConfigFields& names_;
+  ConfigFields names_;  // as this config has them
   const ConfigDefaults& defaults_;
   absl::Status* const error_;
+  std::string missing_;
   ModelSpec spec_;
 };
 
-// What a wrapper says of its text model outside of text_config, where that says nothing.
+// What a wrapper says of its text model outside of text_config.
 void ReadAroundText(JsonFields* fields, const JsonFields& text, ModelSpec* spec) {
   constexpr char kTied[] = "tie_word_embeddings";
   // In transformers the wrapper's own field decides, which is true where it is missing; but a head in the checkpoint
   // that is another than the embedding stays one.
   spec->tied_without_head = fields->BoolOr(kTied, true);
   if (!text.Has(kTied)) spec->tied_embeddings = fields->BoolOr(kTied, spec->tied_embeddings);
-  if (!text.Has("bos_token_id")) spec->bos_token_ids = ReadTokenIds(fields, "bos_token_id", spec);
-  if (!text.Has("eos_token_id")) spec->eos_token_ids = ReadTokenIds(fields, "eos_token_id", spec);
-}
-
-SamplingDefaults ReadSampling(JsonFields* fields) {
-  const auto number = [&](const char* name, double min, double max) -> std::optional<float> {
-    if (!fields->Has(name)) return std::nullopt;
-    return static_cast<float>(fields->Number(name, min, max));
-  };
-  SamplingDefaults sampling;
-  sampling.temperature = number("temperature", 0, 100);
-  if (!fields->BoolOr("do_sample", true)) sampling.temperature = 0.0f;
-  if (fields->Has("top_k")) sampling.top_k = AsInt(fields->Integer("top_k", 0, INT32_MAX));
-  sampling.top_p = number("top_p", 1e-6, 1);
-  sampling.min_p = number("min_p", 0, 1);
-  sampling.repetition_penalty = number("repetition_penalty", 0.01, 100);
-  return sampling;
+  // Tokens that the wrapper names count more than the text model's.
+  if (fields->Has("bos_token_id")) spec->bos_token_ids = ReadTokenIds(fields, "bos_token_id", spec);
+  if (fields->Has("eos_token_id")) spec->eos_token_ids = ReadTokenIds(fields, "eos_token_id", spec);
 }
 
 std::string PathIn(const std::string& model_dir, const char* file) {
   return (std::filesystem::path(model_dir) / file).string();
 }
 
-}  // namespace
-
-absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::optional<std::string_view> generation_json,
-                                         const std::string& model_dir) {
+// `generation_json`: the file's text, or why there is none.
+absl::StatusOr<ModelSpec> ParseBoth(std::string_view config_json, const absl::StatusOr<std::string>& generation_json,
+                                    const std::string& model_dir) {
   const std::string config_path = PathIn(model_dir, kConfigFile);
   const absl::StatusOr<nlohmann::json> config = ParseJsonObject(config_json, config_path);
   if (!config.ok()) return config.status();
@@ -398,36 +365,44 @@ absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::opti
   if (!error.ok()) return error;
   ModelSpec spec;
   if (named.text_config == nullptr) {
-    spec = SpecReader(&fields, *named.family, &error).Read();
+    SpecReader reader(&fields, *named.family, &error);
+    spec = reader.Read();
+    if (!reader.missing().empty()) {
+      spec.notes.push_back(absl::StrCat(
+          config_path, ": it does not say everything; as in transformers, this is taken: ", reader.missing()));
+    }
   } else {
     JsonFields text(*named.text_config, config_path, "text_config.", &error);
     spec = SpecReader(&text, *named.family, &error).Read();
     ReadAroundText(&fields, text, &spec);
   }
-
-  if (generation_json.has_value()) {
-    const std::string generation_path = PathIn(model_dir, kGenerationFile);
-    const absl::StatusOr<nlohmann::json> generation = ParseJsonObject(*generation_json, generation_path);
-    if (error.ok() && !generation.ok()) return generation.status();
-    if (error.ok()) {
-      JsonFields generation_fields(*generation, generation_path, "", &error);
-      const std::vector<int> eos = ReadTokenIds(&generation_fields, "eos_token_id", &spec);
-      if (!eos.empty()) spec.eos_token_ids = eos;
-      spec.sampling = ReadSampling(&generation_fields);
-    }
-  }
   if (!error.ok()) return error;
+  spec.notes.insert(spec.notes.begin(), named.notes.begin(), named.notes.end());
+  const absl::Status generation_error =
+      ReadGenerationConfig(generation_json, PathIn(model_dir, kGenerationFile), &spec);
+  if (!generation_error.ok()) return generation_error;
   return spec;
 }
 
+}  // namespace
+
+absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::optional<std::string_view> generation_json,
+                                         const std::string& model_dir) {
+  if (generation_json.has_value()) return ParseBoth(config_json, std::string(*generation_json), model_dir);
+  return ParseBoth(config_json, absl::NotFoundError("no such file"), model_dir);
+}
+
+absl::StatusOr<std::string> ReadConfigFile(const std::string& model_dir) {
+  absl::StatusOr<std::string> text = ReadTextFile(PathIn(model_dir, kConfigFile), kConfigBytesMax);
+  if (text.ok()) return text;
+  const std::string guess = GuessWhyNoConfig(model_dir);
+  return absl::Status(text.status().code(), absl::StrCat(text.status().message(), guess.empty() ? "" : ": ", guess));
+}
+
 absl::StatusOr<ModelSpec> ReadModelSpec(const std::string& model_dir) {
-  const absl::StatusOr<std::string> config = ReadTextFile(PathIn(model_dir, kConfigFile), kConfigBytesMax);
+  const absl::StatusOr<std::string> config = ReadConfigFile(model_dir);
   if (!config.ok()) return config.status();
-  const absl::StatusOr<std::string> generation = ReadTextFile(PathIn(model_dir, kGenerationFile), kConfigBytesMax);
-  if (!generation.ok() && !absl::IsNotFound(generation.status())) return generation.status();
-  std::optional<std::string_view> generation_json;
-  if (generation.ok()) generation_json = *generation;
-  return ParseModelSpec(*config, generation_json, model_dir);
+  return ParseBoth(*config, ReadTextFile(PathIn(model_dir, kGenerationFile), kConfigBytesMax), model_dir);
 }
 
 }  // namespace fastdecode

@@ -12,9 +12,13 @@
 namespace fastdecode {
 
 // Reads config.json of a Hugging Face model folder, and generation_config.json where there is one (its eos_token_id
-// takes the place of config.json's, as when transformers generate; and how tokens are drawn by default). Every missing,
-// wrong or absurd field is an error that names file, field and value.
+// takes the place of config.json's, as when transformers generate; and how tokens are drawn by default). Every wrong or
+// absurd field is an error that names file, field and value; what is missing is taken as transformers do, with a note,
+// as is every field that does not count beside another one.
 absl::StatusOr<ModelSpec> ReadModelSpec(const std::string& model_dir);
+
+// The text of its config.json. The error says why there may be none, if the folder gives that away.
+absl::StatusOr<std::string> ReadConfigFile(const std::string& model_dir);
 
 // The same from texts. `generation_json` is none where there is no such file.
 absl::StatusOr<ModelSpec> ParseModelSpec(std::string_view config_json, std::optional<std::string_view> generation_json,

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/model/json_fields.h"
+#include "engine/model/model_folder.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -27,6 +29,8 @@ namespace {
 constexpr size_t kLengthBytes = 8;
 constexpr uint64_t kHeaderBytesMax = 100'000'000;
 constexpr size_t kRankMax = 8;
+constexpr size_t kMetadataMax = 10'000;        // entries that are kept
+constexpr size_t kMetadataBytesMax = 1 << 10;  // of a value that is kept
 
 // What the header says of one tensor; nothing of it is checked against the others or the file yet.
 struct Entry {
@@ -44,8 +48,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<Entry> entries;
   std::string error;
+  std::map<std::string, std::string> metadata;
 
-  bool null() override { return Unexpected("null"); }
+  bool null() override { return (place_ == Place::kRoot && field_ == kMetadata) || Unexpected("null"); }
   bool boolean(bool value) override { return Unexpected(value ? "true" : "false"); }
   bool number_integer(number_integer_t value) override { return Unexpected(absl::StrCat(value)); }
   bool number_float(number_float_t, const string_t& text) override { return Unexpected(ShowText(text)); }
@@ -64,7 +69,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool string(string_t& value) override {
-    if (place_ == Place::kMetadata) return true;
+    if (place_ == Place::kMetadata) {
+      if (metadata.size() < kMetadataMax && value.size() <= kMetadataBytesMax) metadata.emplace(metadata_key_, value);
+      return true;
+    }
     if (place_ != Place::kTensor || field_ != "dtype") return Unexpected(ShowJson(value));
     entries.back().dtype = value;
     return true;
@@ -76,7 +84,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     if (place_ != Place::kRoot) return Unexpected("an object");
-    if (field_ == "__metadata__") {
+    if (field_ == kMetadata) {
       place_ = Place::kMetadata;
       return true;
     }
@@ -88,7 +96,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool key(string_t& name) override {
-    if (place_ == Place::kMetadata) return true;
+    if (place_ == Place::kMetadata) {
+      metadata_key_ = name;
+      return true;
+    }
     const bool is_new = place_ == Place::kRoot ? names_.insert(name).second : fields_seen_.insert(name).second;
     field_ = name;
     return is_new || Fail("is there twice");
@@ -124,6 +135,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
+  static constexpr std::string_view kMetadata = "__metadata__";
   enum class Place { kStart, kRoot, kMetadata, kTensor, kShape, kOffsets };
 
   bool Unexpected(const std::string& value) { return Fail(absl::StrCat("is ", value, ", which is not expected here")); }
@@ -139,27 +151,35 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   Place place_ = Place::kStart;
   std::string field_;  // the last key
+  std::string metadata_key_;
   std::unordered_set<std::string> names_;
   std::unordered_set<std::string> fields_seen_;
 };
 
-bool FindDType(std::string_view name, DType* type) {
-  for (const DType candidate : {DType::kF32, DType::kF16, DType::kBf16}) {
-    if (name == DTypeName(candidate)) {
-      *type = candidate;
-      return true;
-    }
-  }
-  return false;
-}
+// A type that safetensors has; of those that we do not read no more than how many bits an element takes.
+struct KnownType {
+  std::string_view name;
+  DType type;
+  uint64_t bits;
+};
+constexpr KnownType kKnownTypes[] = {
+    {"F32", DType::kF32, 32},          {"F16", DType::kF16, 16},      {"BF16", DType::kBf16, 16},
+    {"F64", DType::kF64, 64},          {"C64", DType::kOther, 64},    {"I64", DType::kOther, 64},
+    {"U64", DType::kOther, 64},        {"I32", DType::kOther, 32},    {"U32", DType::kOther, 32},
+    {"I16", DType::kOther, 16},        {"U16", DType::kOther, 16},    {"I8", DType::kOther, 8},
+    {"U8", DType::kOther, 8},          {"BOOL", DType::kOther, 8},    {"F8_E4M3", DType::kOther, 8},
+    {"F8_E5M2", DType::kOther, 8},     {"F8_E8M0", DType::kOther, 8}, {"F8_E4M3FNUZ", DType::kOther, 8},
+    {"F8_E5M2FNUZ", DType::kOther, 8}, {"F6_E2M3", DType::kOther, 6}, {"F6_E3M2", DType::kOther, 6},
+    {"F4", DType::kOther, 4}};
 
-// shape's product times `element_bytes`; false if it does not fit.
-bool SpanBytes(const std::vector<uint64_t>& shape, uint64_t element_bytes, uint64_t* bytes) {
-  *bytes = element_bytes;
+// What an array of that shape takes; false if it does not fit.
+bool SpanBytes(const std::vector<uint64_t>& shape, uint64_t element_bits, uint64_t* bytes) {
+  uint64_t bits = element_bits;
   bool fits = true;
-  for (const uint64_t extent : shape) fits = fits && !__builtin_mul_overflow(*bytes, extent, bytes);
+  for (const uint64_t extent : shape) fits = fits && !__builtin_mul_overflow(bits, extent, &bits);
+  *bytes = bits / 8;
   for (const uint64_t extent : shape) fits = fits && extent <= uint64_t{std::numeric_limits<int64_t>::max()};
-  return fits && *bytes <= uint64_t{std::numeric_limits<int64_t>::max()};
+  return fits && bits % 8 == 0;
 }
 
 absl::StatusOr<TensorView> MakeView(const Entry& entry, std::span<const std::byte> buffer, const std::string& file) {
@@ -168,9 +188,13 @@ absl::StatusOr<TensorView> MakeView(const Entry& entry, std::span<const std::byt
   };
   TensorView view;
   view.name = entry.name;
-  if (!FindDType(entry.dtype, &view.dtype)) {
-    return error(absl::StrCat("dtype is ", ShowJson(entry.dtype), ", expected F32, F16 or BF16"));
+  const auto* known =
+      std::ranges::find_if(kKnownTypes, [&entry](const KnownType& type) { return type.name == entry.dtype; });
+  if (known == std::end(kKnownTypes)) {
+    return error(absl::StrCat("dtype is ", ShowJson(entry.dtype),
+                              ", expected F32, F16, BF16, F64 or another one of safetensors"));
   }
+  view.dtype = known->type;
   const uint64_t begin = entry.offsets[0];
   const uint64_t end = entry.offsets[1];
   if (begin > end || end > buffer.size()) {
@@ -178,12 +202,13 @@ absl::StatusOr<TensorView> MakeView(const Entry& entry, std::span<const std::byt
                                  end, buffer.size(), end > buffer.size() ? " (is the file truncated?)" : ""));
   }
   uint64_t bytes = 0;
-  const bool fits = SpanBytes(entry.shape, static_cast<uint64_t>(DTypeBytes(view.dtype)), &bytes);
+  const bool fits = SpanBytes(entry.shape, known->bits, &bytes);
   if (!fits || bytes != end - begin) {
     return error(absl::StrFormat("data_offsets is [%d, %d], which are %d bytes, expected %s for %s of shape [%s]",
                                  begin, end, end - begin, fits ? absl::StrCat(bytes) : "more than 64 bits count",
                                  entry.dtype, absl::StrJoin(entry.shape, ", ")));
   }
+  if (view.dtype == DType::kOther) view.other_dtype = entry.dtype;
   view.shape.assign(entry.shape.begin(), entry.shape.end());
   view.data = buffer.data() + begin;
   view.bytes = bytes;
@@ -224,29 +249,48 @@ const char* DTypeName(DType type) {
       return "F16";
     case DType::kBf16:
       return "BF16";
+    case DType::kF64:
+      return "F64";
+    case DType::kOther:
+      break;
   }
   return "?";
 }
 
+int64_t TensorView::elements() const {
+  if (dtype != DType::kOther) return static_cast<int64_t>(bytes) / DTypeBytes(dtype);
+  int64_t product = 1;  // fits: the parser has checked it
+  for (const int64_t extent : shape) product *= extent;
+  return product;
+}
+
 std::string ShowShape(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
-absl::StatusOr<std::vector<TensorView>> ParseSafetensors(std::span<const std::byte> contents, const std::string& file) {
+absl::StatusOr<std::vector<TensorView>> ParseSafetensors(std::span<const std::byte> contents, const std::string& file,
+                                                         std::map<std::string, std::string>* metadata) {
+  const std::string guess = GuessContent({reinterpret_cast<const char*>(contents.data()), contents.size()});
+  const std::string hint = guess.empty() ? "" : absl::StrCat(": ", guess);
   if (contents.size() < kLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: size is %d bytes, expected at least %d (is the file truncated?)", file, contents.size(), kLengthBytes));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: size is %d bytes, expected at least %d (is the file truncated?)%s", file, contents.size(),
+                        kLengthBytes, hint));
   }
   const uint64_t header_bytes = ReadLittleEndian64(contents.data());
   const uint64_t header_bytes_max = std::min<uint64_t>(kHeaderBytesMax, contents.size() - kLengthBytes);
+  if (header_bytes > header_bytes_max && !guess.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": not safetensors", hint));
+  }
   if (header_bytes > header_bytes_max) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: header length is %d, expected at most %d in a file of %d bytes", file, header_bytes,
-                        header_bytes_max, contents.size()));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: header length is %d, expected at most %d in a file of %d bytes (is it safetensors, and whole?)", file,
+        header_bytes, header_bytes_max, contents.size()));
   }
   const char* header = reinterpret_cast<const char*>(contents.data()) + kLengthBytes;
   HeaderReader reader;
   if (!nlohmann::json::sax_parse(header, header + header_bytes, &reader)) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": ", reader.error));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": ", reader.error, hint));
   }
+  if (metadata != nullptr) *metadata = std::move(reader.metadata);
 
   const std::span<const std::byte> buffer = contents.subspan(kLengthBytes + header_bytes);
   std::vector<TensorView> tensors;
@@ -287,19 +331,23 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
   file.mapping_ = {static_cast<const std::byte*>(mapping), size};
-  absl::StatusOr<std::vector<TensorView>> tensors = ParseSafetensors(file.mapping_, path);
+  absl::StatusOr<std::vector<TensorView>> tensors = ParseSafetensors(file.mapping_, path, &file.metadata_);
   if (!tensors.ok()) return tensors.status();
   file.tensors_ = *std::move(tensors);
   return file;
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)), mapping_(std::exchange(other.mapping_, {})), tensors_(std::move(other.tensors_)) {}
+    : path_(std::move(other.path_)),
+      mapping_(std::exchange(other.mapping_, {})),
+      tensors_(std::move(other.tensors_)),
+      metadata_(std::move(other.metadata_)) {}
 
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(mapping_, other.mapping_);
   std::swap(tensors_, other.tensors_);
+  std::swap(metadata_, other.metadata_);
   return *this;
 }
 

@@ -153,6 +153,29 @@ std::vector<int64_t> ShapeOf(const ModelSpec& spec, TensorRole role) {
   return {};
 }
 
+bool IsBias(TensorRole role) {
+  switch (role) {
+    case TensorRole::kAttentionNormBias:
+    case TensorRole::kQBias:
+    case TensorRole::kKBias:
+    case TensorRole::kVBias:
+    case TensorRole::kOBias:
+    case TensorRole::kMlpNormBias:
+    case TensorRole::kGateBias:
+    case TensorRole::kUpBias:
+    case TensorRole::kDownBias:
+    case TensorRole::kFinalNormBias:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::vector<std::string> OuterPrefixes(const TensorTable& table) {
+  const std::string_view own = table.prefixes[0];
+  return {"", std::string(own.substr(0, own.find('.') + 1)), "module.", "_orig_mod.", "base_model.model."};
+}
+
 std::string TensorNameFor(std::string_view pattern, std::string_view prefix, int layer) {
   std::string name;
   if (pattern.starts_with('@')) {

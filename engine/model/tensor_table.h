@@ -98,8 +98,13 @@ bool HasRole(const ModelSpec& spec, TensorRole role);
 
 // Every tensor of the model under its own family's names, in the order of a forward pass.
 std::vector<ExpectedTensor> ExpectedTensors(const TensorTable& table, const ModelSpec& spec);
+// Whether it is added to something, so that zeros do for it.
+bool IsBias(TensorRole role);
 // The name of a tensor, where '@' of its pattern stands for `prefix`.
 std::string TensorNameFor(std::string_view pattern, std::string_view prefix, int layer);
+// What a whole model's name may stand in front of its tensors' names, its own included or not: "", then the first part
+// of the family's own prefix, which transformers put there and take away, and what wrappers of training loops leave.
+std::vector<std::string> OuterPrefixes(const TensorTable& table);
 // Whether a name is one that the pattern stands for, with any of the prefixes.
 bool MatchesTensorName(const TensorTable& table, std::string_view pattern, std::string_view name);
 // True for names that the family's checkpoints may hold without meaning for the text model.

@@ -1,5 +1,9 @@
 #include "engine/model/unsupported_models.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "absl/strings/str_cat.h"
 #include "engine/model/json_fields.h"
 
@@ -14,6 +18,7 @@ constexpr char kRecurrent[] =
     "most of its layers are recurrent: they keep a state per sequence instead of keys and values";
 constexpr char kAlibi[] = "it has no positions but ALiBi, a bias of the attention's scores";
 constexpr char kEncoder[] = "it is an encoder-decoder: attention over an encoder's output";
+constexpr char kEmbeddings[] = "it is an encoder, which makes embeddings and no text";
 constexpr char kPerLayer[] = "its layers differ in head size, and some attend to other layers' keys and values";
 constexpr char kVision[] = "it is a vision-language model whose text model has positions of its own (M-RoPE)";
 
@@ -83,6 +88,18 @@ constexpr Unsupported kUnsupported[] = {
     {"m2m_100", kEncoder},
     {"pegasus", kEncoder},
     {"whisper", kEncoder},
+    {"bert", kEmbeddings},
+    {"roberta", kEmbeddings},
+    {"xlm-roberta", kEmbeddings},
+    {"distilbert", kEmbeddings},
+    {"albert", kEmbeddings},
+    {"electra", kEmbeddings},
+    {"deberta-v2", kEmbeddings},
+    {"mpnet", kEmbeddings},
+    {"modernbert", kEmbeddings},
+    {"nomic_bert", kEmbeddings},
+    {"clip", kEmbeddings},
+    {"siglip", kEmbeddings},
     {"gemma3n", kPerLayer},
     {"gemma3n_text", kPerLayer},
     {"gemma4", kPerLayer},
@@ -99,6 +116,42 @@ std::optional<std::string> WhatModelTypeNeeds(const std::string& model_type) {
     if (model_type == one.model_type) return one.needs;
   }
   return std::nullopt;
+}
+
+bool IsUnknownQuantization(const nlohmann::json& config) {
+  // Of transformers' quantizers/auto.py.
+  constexpr std::string_view kKnown[] = {"gguf",
+                                         "awq",
+                                         "bitsandbytes",
+                                         "bitsandbytes_4bit",
+                                         "bitsandbytes_8bit",
+                                         "eetq",
+                                         "gptq",
+                                         "aqlm",
+                                         "quanto",
+                                         "quark",
+                                         "fouroversix",
+                                         "fp_quant",
+                                         "hqq",
+                                         "torchao",
+                                         "bitnet",
+                                         "vptq",
+                                         "compressed-tensors",
+                                         "fbgemm_fp8",
+                                         "higgs",
+                                         "spqr",
+                                         "fp8",
+                                         "nvfp4",
+                                         "mxfp8",
+                                         "auto-round",
+                                         "mxfp4",
+                                         "metal",
+                                         "sinq",
+                                         "gemma"};
+  if (!config.is_object() || config.contains("load_in_8bit") || config.contains("load_in_4bit")) return false;
+  const auto method = config.find("quant_method");
+  if (method == config.end() || !method->is_string()) return false;
+  return std::ranges::find(kKnown, method->get_ref<const std::string&>()) == std::end(kKnown);
 }
 
 std::string DescribeQuantization(const nlohmann::json& config) {

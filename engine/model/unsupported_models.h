@@ -11,6 +11,10 @@ namespace fastdecode {
 // for types that are not known.
 std::optional<std::string> WhatModelTypeNeeds(const std::string& model_type);
 
+// Whether a quantization_config is none to transformers, either, since its method is none that they know: they take the
+// weights as they are.
+bool IsUnknownQuantization(const nlohmann::json& config);
+
 // What a quantization_config says, such as "gptq, 4 bits".
 std::string DescribeQuantization(const nlohmann::json& config);
 

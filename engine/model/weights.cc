@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/model/families.h"
 #include "engine/model/json_fields.h"
 #include "numa/check.h"
@@ -55,8 +57,12 @@ bool IsOfHeads(TensorRole role) {
 class WeightMapper {
  public:
   WeightMapper(const ModelSpec& spec, const Family& family, const Checkpoint& checkpoint)
-      : spec_(spec), table_(family.tensors), checkpoint_(checkpoint), channels_(ChannelOrder(spec)) {
-    prefix_ = FindPrefix();
+      : spec_(spec),
+        table_(family.tensors),
+        checkpoint_(checkpoint),
+        channels_(ChannelOrder(spec)),
+        says_tied_(spec.tied_embeddings) {
+    ListPrefixes();
     spec_.tied_embeddings = IsTied();
   }
 
@@ -66,15 +72,20 @@ class WeightMapper {
     for (const ExpectedTensor& want : ExpectedTensors(table_, spec_)) {
       const TensorRow* row = want.row;
       const TensorView* tensor = FindTensor(want, &row);
-      if (tensor == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat(checkpoint_.path(), ": tensor ",
-                                                       TensorNameFor(want.row->pattern, prefix_, want.layer),
-                                                       " is missing, expected it with shape ", ShowShape(want.shape)));
+      if (tensor == nullptr && IsBias(want.role())) {
+        zeros_.push_back(NameOf(want));
+        continue;
       }
+      if (tensor == nullptr) return Missing(want);
       if (tensor->shape != want.shape) {
         return absl::InvalidArgumentError(absl::StrCat(checkpoint_.PathOf(*tensor), ": tensor ", tensor->name,
                                                        ": shape is ", ShowShape(tensor->shape), ", expected ",
                                                        ShowShape(want.shape)));
+      }
+      if (tensor->dtype == DType::kOther) {
+        return absl::InvalidArgumentError(absl::StrCat(checkpoint_.PathOf(*tensor), ": tensor ", tensor->name,
+                                                       ": dtype is \"", ShowText(tensor->other_dtype),
+                                                       "\", expected F32, F16, BF16 or F64"));
       }
       known_.insert(tensor->name);
       RoleViews& views = want.layer < 0 ? weights.model : weights.layers[static_cast<size_t>(want.layer)];
@@ -85,27 +96,70 @@ class WeightMapper {
     weights.tied = spec_.tied_embeddings;
     if (spec_.tied_embeddings) weights.model.Set(TensorRole::kHead, weights.model[TensorRole::kEmbedding]);
     if (spec_.embedding_width != 0) TakeProjections(&weights.model);
-    if (absl::Status bad = CheckNoneUnexpected(&weights); !bad.ok()) return bad;
+    NoteHead(&weights);
+    NoteZeros(&weights);
+    NoteUnexpected(&weights);
     return weights;
   }
 
  private:
-  // What stands before the text model's tensors: that of the first tensor that is there.
-  std::string FindPrefix() const {
-    for (const char* prefix : table_.prefixes) {
-      for (const TensorRow& row : table_.pieces[0]) {
-        if (row.roles[0] != TensorRole::kEmbedding) continue;
-        if (checkpoint_.Find(TensorNameFor(row.pattern, prefix, -1)) != nullptr) return prefix;
-      }
+  // All that may stand before the text model's tensors, that of its embedding or head first.
+  void ListPrefixes() {
+    const std::vector<std::string> outers = OuterPrefixes(table_);
+    for (const std::string& outer : outers) {
+      for (const char* prefix : table_.prefixes) prefixes_.push_back({outer, outer + prefix});
     }
-    return table_.prefixes[0];
+    const auto has_ends = [this](const Prefix& prefix) {
+      for (const TensorRole role : {TensorRole::kEmbedding, TensorRole::kHead}) {
+        for (const auto piece : table_.pieces) {
+          for (const TensorRow& row : piece) {
+            if (row.roles[0] == role && row.pattern[0] == '@' &&
+                checkpoint_.Find(TensorNameFor(row.pattern, prefix.inner, -1)) != nullptr) {
+              return true;
+            }
+          }
+        }
+      }
+      return false;
+    };
+    std::stable_partition(prefixes_.begin(), prefixes_.end(), has_ends);
+  }
+
+  // As a checkpoint would have it whose other names have the first prefix.
+  std::string NameOf(const ExpectedTensor& want) const {
+    return TensorNameFor(want.row->pattern, prefixes_[0].inner, want.layer);
+  }
+
+  absl::Status Missing(const ExpectedTensor& want) const {
+    std::string error = absl::StrCat(checkpoint_.path(), ": tensor ", NameOf(want),
+                                     " is missing, expected it with shape ", ShowShape(want.shape));
+    if (want.role() == TensorRole::kHead) {
+      absl::StrAppend(&error, " (where the embedding is the head, config.json has \"tie_word_embeddings\": true)");
+    }
+    const std::string pattern = want.row->pattern, stem = pattern.substr(0, pattern.rfind('.'));
+    for (const char* packed : {".qweight", ".weight_packed", ".weight_scale", ".base_layer.weight"}) {
+      const std::string name = TensorNameFor(stem + packed, prefixes_[0].inner, want.layer);
+      if (checkpoint_.Find(name) == nullptr) continue;
+      absl::StrAppend(&error, "; ", name, " is there: quantised weights and adapters are not supported");
+      break;
+    }
+    return absl::InvalidArgumentError(error);
+  }
+
+  const TensorView* FindPattern(std::string_view pattern, int layer) const {
+    for (const Prefix& prefix : prefixes_) {
+      const std::string name = pattern.starts_with('@') ? TensorNameFor(pattern, prefix.inner, layer)
+                                                        : prefix.outer + TensorNameFor(pattern, "", layer);
+      if (const TensorView* tensor = checkpoint_.Find(name); tensor != nullptr) return tensor;
+    }
+    return nullptr;
   }
 
   const TensorView* FindRole(TensorRole role) const {
     for (const auto piece : table_.pieces) {
       for (const TensorRow& row : piece) {
         if (row.roles[0] != role) continue;
-        const TensorView* tensor = checkpoint_.Find(TensorNameFor(row.pattern, prefix_, -1));
+        const TensorView* tensor = FindPattern(row.pattern, -1);
         if (tensor != nullptr) return tensor;
       }
     }
@@ -125,12 +179,12 @@ class WeightMapper {
 
   // Under any of the names that the tensor's role has; `row` becomes the one that it was found by.
   const TensorView* FindTensor(const ExpectedTensor& want, const TensorRow** row) const {
-    const TensorView* tensor = checkpoint_.Find(TensorNameFor(want.row->pattern, prefix_, want.layer));
+    const TensorView* tensor = FindPattern(want.row->pattern, want.layer);
     if (tensor != nullptr) return tensor;
     for (const auto piece : table_.pieces) {
       for (const TensorRow& other : piece) {
         if (other.roles != want.row->roles || other.role_count != want.row->role_count) continue;
-        tensor = checkpoint_.Find(TensorNameFor(other.pattern, prefix_, want.layer));
+        tensor = FindPattern(other.pattern, want.layer);
         if (tensor == nullptr) continue;
         *row = &other;
         return tensor;
@@ -181,37 +235,86 @@ class WeightMapper {
     widened(TensorRole::kHead, ReadF32((*model)[TensorRole::kProjectOut]));
   }
 
-  // Every tensor of the checkpoint is one of the model's, or known to be of no meaning for it.
-  absl::Status CheckNoneUnexpected(ModelWeights* weights) const {
+  // The number of a tensor's layer, by the first part of its name that is one; -1: it has none.
+  static int LayerOf(std::string_view name) {
+    for (size_t at = name.find('.'); at != std::string_view::npos; at = name.find('.', at + 1)) {
+      const std::string_view rest = name.substr(at + 1);
+      const std::string_view digits = rest.substr(0, rest.find_first_not_of("0123456789"));
+      constexpr size_t kDigitsMax = 4;
+      if (digits.empty() || digits.size() > kDigitsMax || !rest.substr(digits.size()).starts_with('.')) continue;
+      return std::stoi(std::string(digits));
+    }
+    return -1;
+  }
+
+  // "a, b, c and 5 more"
+  static std::string Listed(const std::vector<std::string>& names) {
+    constexpr size_t kNamedMax = 8;
+    const std::span<const std::string> named(names.data(), std::min(names.size(), kNamedMax));
+    const size_t others = names.size() - named.size();
+    return absl::StrCat(absl::StrJoin(named, ", "), others == 0 ? "" : absl::StrCat(" and ", others, " more"));
+  }
+
+  // Where the checkpoint and config.json differ about whether the head is the embedding.
+  void NoteHead(ModelWeights* weights) const {
+    const RoleViews& model = weights->model;
+    const bool is_embedding = model[TensorRole::kHead].tensor == model[TensorRole::kEmbedding].tensor;
+    if (says_tied_ == is_embedding) return;
+    weights->notes.push_back(absl::StrCat(
+        checkpoint_.path(),
+        is_embedding ? ": it has no head of its own: the embedding is the head, though config.json says otherwise"
+                     : ": it has a head that is not its embedding: it counts, though config.json has "
+                       "\"tie_word_embeddings\": true, as in transformers"));
+  }
+
+  void NoteZeros(ModelWeights* weights) const {
+    if (zeros_.empty()) return;
+    weights->notes.push_back(absl::StrCat(checkpoint_.path(),
+                                          ": biases that config.json promises are not there, and "
+                                          "count as zeros, as in transformers: ",
+                                          Listed(zeros_)));
+  }
+
+  // Says which tensors of the checkpoint are not the model's, unless they are known to be of no meaning for it.
+  void NoteUnexpected(ModelWeights* weights) const {
     std::map<std::string, int> skipped;
+    std::vector<std::string> unexpected;
+    int last_layer = -1;
     for (const SafetensorsFile& file : checkpoint_.files()) {
       for (const TensorView& tensor : file.tensors()) {
         if (known_.contains(tensor.name) || IsHeadOfTied(tensor.name)) continue;
-        if (IsIgnoredTensor(table_, tensor.name)) {
-          if (!MatchesTensorName(table_, "@layers.**", tensor.name)) ++skipped[PartOf(tensor.name)];
-          continue;
+        if (!IsIgnoredTensor(table_, tensor.name)) {
+          const int layer = LayerOf(tensor.name);
+          if (layer >= spec_.layers) {
+            last_layer = std::max(last_layer, layer);
+          } else {
+            unexpected.push_back(ShowText(tensor.name));
+          }
+        } else if (!MatchesTensorName(table_, "@layers.**", tensor.name)) {
+          ++skipped[PartOf(tensor.name)];
         }
-        return absl::InvalidArgumentError(
-            absl::StrCat(file.path(), ": tensor ", ShowText(tensor.name), " of shape ", ShowShape(tensor.shape),
-                         " is there, expected none of this name in a ", spec_.family, " model of ", spec_.layers,
-                         " layers as config.json describes it"));
       }
     }
     for (const auto& [part, tensors] : skipped) {
       weights->skipped.push_back(absl::StrCat(part, " (", tensors, tensors == 1 ? " tensor)" : " tensors)"));
     }
-    return absl::OkStatus();
+    if (last_layer >= 0) {
+      weights->notes.push_back(absl::StrCat(checkpoint_.path(), ": it has tensors of layers up to number ", last_layer,
+                                            ", but config.json speaks of ", spec_.layers,
+                                            " layers: the others are not read, as in transformers"));
+    }
+    if (unexpected.empty()) return;
+    weights->notes.push_back(absl::StrCat(checkpoint_.path(), ": the ", spec_.family,
+                                          " model that config.json describes has no such tensors, and they are not "
+                                          "read, as in transformers: ",
+                                          Listed(unexpected)));
   }
 
   // Some exports write the head's copy of the embedding.
   bool IsHeadOfTied(const std::string& name) const {
     if (!spec_.tied_embeddings) return false;
-    for (const auto piece : table_.pieces) {
-      for (const TensorRow& row : piece) {
-        if (row.roles[0] == TensorRole::kHead && MatchesTensorName(table_, row.pattern, name)) return true;
-      }
-    }
-    return false;
+    const TensorView* head = FindRole(TensorRole::kHead);
+    return head != nullptr && head->name == name;
   }
 
   // Such as "vision_tower" of "model.vision_tower.encoder.weight".
@@ -224,13 +327,26 @@ class WeightMapper {
   const TensorTable& table_;
   const Checkpoint& checkpoint_;
   const std::vector<int> channels_;
-  std::string prefix_;
+  const bool says_tied_;  // config.json
+  struct Prefix {
+    std::string outer;  // before names that are not the text model's own, such as lm_head.weight
+    std::string inner;  // before the others
+  };
+  std::vector<Prefix> prefixes_;  // the likeliest first
   std::unordered_set<std::string> known_;
+  std::vector<std::string> zeros_;  // biases that are missing
 };
 
 std::vector<float> Read(const RoleViews& views, TensorRole role) {
   const WeightView* view = views.Find(role);
   return view == nullptr ? std::vector<float>() : ReadF32(*view);
+}
+
+// Zeros where the model has a bias that the checkpoint lacks.
+std::vector<float> ReadBias(const ModelSpec& spec, const RoleViews& views, TensorRole role) {
+  std::vector<float> bias = Read(views, role);
+  if (bias.empty() && HasRole(spec, role)) bias.resize(static_cast<size_t>(ShapeOf(spec, role)[0]));
+  return bias;
 }
 
 void Scale(double scale, std::vector<float>* values) {
@@ -273,7 +389,11 @@ absl::StatusOr<ModelWeights> MapWeights(const ModelSpec& spec, const Checkpoint&
     return absl::InvalidArgumentError(
         absl::StrCat("model family is \"", spec.family, "\", expected one of ", FamilyNames()));
   }
-  return WeightMapper(spec, *family, checkpoint).Map();
+  absl::StatusOr<ModelWeights> weights = WeightMapper(spec, *family, checkpoint).Map();
+  if (weights.ok() || spec.notes.empty()) return weights;
+  // What was taken for a missing field may be the cause.
+  return absl::Status(weights.status().code(), absl::StrCat(std::string(weights.status().message()), " (",
+                                                            absl::StrJoin(spec.notes, "; "), ")"));
 }
 
 ModelVectors ReadVectors(const ModelSpec& spec, const ModelWeights& weights) {
@@ -281,29 +401,29 @@ ModelVectors ReadVectors(const ModelSpec& spec, const ModelWeights& weights) {
   for (const RoleViews& from : weights.layers) {
     LayerVectors& to = vectors.layers.emplace_back();
     to.attention_norm.weight = ReadNormWeight(spec, from, TensorRole::kAttentionNorm);
-    to.attention_norm.bias = Read(from, TensorRole::kAttentionNormBias);
+    to.attention_norm.bias = ReadBias(spec, from, TensorRole::kAttentionNormBias);
     to.mlp_norm.weight = ReadNormWeight(spec, from, TensorRole::kMlpNorm);
-    to.mlp_norm.bias = Read(from, TensorRole::kMlpNormBias);
+    to.mlp_norm.bias = ReadBias(spec, from, TensorRole::kMlpNormBias);
     if (spec.one_norm) to.mlp_norm = to.attention_norm;
     to.attention_after_norm = ReadNormWeight(spec, from, TensorRole::kAttentionAfterNorm);
     to.mlp_after_norm = ReadNormWeight(spec, from, TensorRole::kMlpAfterNorm);
     to.q_norm = ReadNormWeight(spec, from, TensorRole::kQNorm);
     to.k_norm = ReadNormWeight(spec, from, TensorRole::kKNorm);
     for (const TensorRole role : {TensorRole::kQBias, TensorRole::kKBias, TensorRole::kVBias}) {
-      const std::vector<float> values = Read(from, role);
+      const std::vector<float> values = ReadBias(spec, from, role);
       to.qkv_bias.insert(to.qkv_bias.end(), values.begin(), values.end());
     }
-    to.o_bias = Read(from, TensorRole::kOBias);
-    to.gate_bias = Read(from, TensorRole::kGateBias);
-    to.up_bias = Read(from, TensorRole::kUpBias);
-    to.down_bias = Read(from, TensorRole::kDownBias);
+    to.o_bias = ReadBias(spec, from, TensorRole::kOBias);
+    to.gate_bias = ReadBias(spec, from, TensorRole::kGateBias);
+    to.up_bias = ReadBias(spec, from, TensorRole::kUpBias);
+    to.down_bias = ReadBias(spec, from, TensorRole::kDownBias);
     if (spec.parallel) AddBias(&to.o_bias, &to.down_bias);
   }
   vectors.final_norm.weight = ReadNormWeight(spec, weights.model, TensorRole::kFinalNorm);
   if (vectors.final_norm.weight.empty() && spec.logit_scale != 1.0) {
     vectors.final_norm.weight.assign(static_cast<size_t>(spec.hidden), 1.0f);
   }
-  vectors.final_norm.bias = Read(weights.model, TensorRole::kFinalNormBias);
+  vectors.final_norm.bias = ReadBias(spec, weights.model, TensorRole::kFinalNormBias);
   Scale(spec.logit_scale, &vectors.final_norm.weight);
   Scale(spec.logit_scale, &vectors.final_norm.bias);
   vectors.positions = Read(weights.model, TensorRole::kPositions);

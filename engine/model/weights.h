@@ -38,12 +38,15 @@ struct ModelWeights {
   bool tied = false;  // the head is the embedding: whatever config.json says, a head of its own counts
   // What of the checkpoint is not the text model's, such as a vision tower: "vision_tower (12 tensors)".
   std::vector<std::string> skipped;
+  // For people: what is not read though it is there, and what is taken for what is not there.
+  std::vector<std::string> notes;
 };
 
-// Finds every tensor that the spec asks for and checks its shape; a missing, misshapen or unexpected tensor is an error
-// that names file, tensor, got and expected shape. Each tensor may have its own dtype.
-// No weight is read, but where a head lies beside an embedding that it should be, and those that lead to an embedding's
-// width and back (ModelSpec::embedding_width).
+// Finds every tensor that the spec asks for, under any of the names that transformers know it by, and checks its shape;
+// a missing or misshapen tensor is an error that names file, tensor, got and expected shape. Each tensor may have its
+// own dtype. As in transformers, biases that are missing are zeros, and tensors that the model does not have are not
+// read; both with a note. No weight is read, but where a head lies beside an embedding that it should be, and those
+// that lead to an embedding's width and back (ModelSpec::embedding_width).
 absl::StatusOr<ModelWeights> MapWeights(const ModelSpec& spec, const Checkpoint& checkpoint);
 
 // The vectors of a model as f32, ready to be used: a norm's weight is whole (NormSpec::one_plus), and the final norm

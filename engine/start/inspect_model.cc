@@ -20,6 +20,7 @@
 #include "engine/model/tensor_table.h"
 #include "engine/model/weights.h"
 #include "engine/text/chat/chat_files.h"
+#include "engine/text/chat/chat_template.h"
 #include "engine/text/tokenizer.h"
 #include "kernels/attention.h"
 
@@ -28,7 +29,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kConfigBytesMax = 4 << 20;
 // Of a memory, for weights and KV; the rest is for whatever else there is.
 constexpr double kUsableShare = 0.95;
 constexpr int kSequenceLengths[] = {512, 2048};
@@ -144,36 +144,34 @@ Json CheckpointJson(const std::string& model_dir, const std::optional<ModelSpec>
   int64_t tensors = 0, elements = 0;
   for (const SafetensorsFile& file : checkpoint->files()) {
     for (const TensorView& tensor : file.tensors()) {
-      types[DTypeName(tensor.dtype)] += static_cast<int64_t>(tensor.bytes);
+      types[tensor.dtype_name()] += static_cast<int64_t>(tensor.bytes);
       elements += tensor.elements();
       ++tensors;
     }
   }
   Json json = {{"files", checkpoint->files().size()}, {"tensors", tensors},     {"parameters", elements},
                {"bytes", checkpoint->total_bytes()},  {"bytes_by_type", types}, {"skipped", Json::array()}};
+  for (const std::string& note : checkpoint->notes()) notes->push_back(note);
   if (!spec.has_value()) return json;
   const absl::StatusOr<ModelWeights> weights = MapWeights(*spec, *checkpoint);
   if (weights.ok()) {
     json["skipped"] = weights->skipped;
-    if (weights->tied != spec->tied_embeddings) {
-      notes->push_back(weights->tied ? "the checkpoint has no head: it is the embedding"
-                                     : "the checkpoint has a head that is not its embedding: it counts, though "
-                                       "tie_word_embeddings says otherwise");
-    }
+    for (const std::string& note : weights->notes) notes->push_back(note);
   } else {
     problems->push_back(std::string(weights.status().message()));
   }
   return json;
 }
 
-Json TokenizerJson(const std::string& model_dir, const std::optional<ModelSpec>& spec, Json* notes) {
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(model_dir);
+Json TokenizerJson(const absl::StatusOr<std::unique_ptr<Tokenizer>>& tokenizer, const std::optional<ModelSpec>& spec,
+                   Json* notes) {
   if (!tokenizer.ok()) {
     notes->push_back(
         absl::StrCat(std::string(tokenizer.status().message()), ": texts cannot be read or written; token ids can"));
     return nullptr;
   }
   Json json = {{"file", (*tokenizer)->file()}, {"tokens", (*tokenizer)->vocab_size()}};
+  for (const std::string& warning : (*tokenizer)->warnings()) notes->push_back(warning);
   if (spec.has_value() && (*tokenizer)->vocab_size() > spec->vocab) {
     notes->push_back(absl::StrCat((*tokenizer)->file(), ": it has ", (*tokenizer)->vocab_size(),
                                   " tokens, the model has ", spec->vocab));
@@ -181,11 +179,19 @@ Json TokenizerJson(const std::string& model_dir, const std::optional<ModelSpec>&
   return json;
 }
 
-Json TemplateJson(const std::string& model_dir, Json* notes) {
+Json TemplateJson(const std::string& model_dir, const Tokenizer* tokenizer, Json* notes) {
   const absl::StatusOr<ChatFiles> files = ReadChatFiles(model_dir, "");
   if (!files.ok()) {
     if (!absl::IsNotFound(files.status())) notes->push_back(std::string(files.status().message()));
     return nullptr;
+  }
+  for (const std::string& warning : files->warnings) notes->push_back(warning);
+  if (tokenizer != nullptr) {
+    const auto made = ChatTemplate::Create(*files, *tokenizer);
+    if (!made.ok()) notes->push_back(absl::StrCat(std::string(made.status().message()), ": chats are refused"));
+    if (made.ok()) {
+      for (const std::string& warning : (*made)->warnings()) notes->push_back(warning);
+    }
   }
   Json names = Json::array();
   for (const ChatTemplateSource& source : files->templates) names.push_back(source.name);
@@ -209,7 +215,7 @@ void AddNames(const nlohmann::json& config, Json* out) {
 
 absl::StatusOr<std::string> InspectModel(const std::string& model_dir, uint64_t memory_bytes) {
   const std::string path = (std::filesystem::path(model_dir) / "config.json").string();
-  const absl::StatusOr<std::string> text = ReadTextFile(path, kConfigBytesMax);
+  const absl::StatusOr<std::string> text = ReadConfigFile(model_dir);
   if (!text.ok()) return text.status();
   const absl::StatusOr<nlohmann::json> config = ParseJsonObject(*text, path);
   if (!config.ok()) return config.status();
@@ -226,8 +232,9 @@ absl::StatusOr<std::string> InspectModel(const std::string& model_dir, uint64_t 
   out["supported"] = false;  // its place
   if (spec.has_value()) AddSpec(*spec, memory_bytes, &out);
   out["checkpoint"] = CheckpointJson(model_dir, spec, &problems, &notes);
-  out["tokenizer"] = TokenizerJson(model_dir, spec, &notes);
-  out["chat_template"] = TemplateJson(model_dir, &notes);
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(model_dir);
+  out["tokenizer"] = TokenizerJson(tokenizer, spec, &notes);
+  out["chat_template"] = TemplateJson(model_dir, tokenizer.ok() ? tokenizer->get() : nullptr, &notes);
   if (spec.has_value()) {
     for (const std::string& note : spec->notes) notes.push_back(note);
   }

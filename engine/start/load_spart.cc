@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "engine/start/choices.h"
 #include "engine/pipeline/statistics.h"
 #include "engine/spart/cpu/cpu_spart.h"
 #include "engine/spart/cuda/cuda_spart.h"
 #include "engine/spart/cuda/device_module.h"
 #include "engine/spart/cuda/gpu_weights.h"
+#include "engine/start/choices.h"
 #include "numa/clock.h"
 #include "numa/pinned_thread.h"
 
@@ -126,7 +126,9 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadSPart(const Options& options, const M
   if (place.type == ElementType::kBf16 && files.weights.layers[0][TensorRole::kQ].tensor->dtype == DType::kF16) {
     log->Info("the checkpoint is f16; it computes in bf16 here (f32 keeps every bit: --compute f32)");
   }
-  for (const std::string& note : spec.notes) log->Info(note);
+  for (const auto& notes : {spec.notes, files.checkpoint.notes(), files.weights.notes}) {
+    for (const std::string& note : notes) log->Warning(note);
+  }
   for (const std::string& part : files.weights.skipped) {
     log->Info(absl::StrFormat("%s: %s not read: only the text model is", options.model, part));
   }

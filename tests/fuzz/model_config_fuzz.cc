@@ -51,6 +51,10 @@ std::vector<std::string> FuzzSeeds() {
       R"("rope_scaling":{"rope_type":"linear","factor":8},"sliding_window":32},"eos_token_id":[1,106]})");
   seeds.push_back(seeds[0] + '\0' + R"({"eos_token_id": [2, 3], "do_sample": true})");
   seeds.push_back(
+      R"({"model_type":"gpt2","hidden_size":64,"n_head":4,"n_layer":2,"x":NaN,"y":[Infinity,-Infinity,"0"],)"
+      R"("rope_scaling":{},"architectures":[]})" +
+      std::string(1, '\0') + R"({"temperature":NaN,"top_k":-1,"eos_token_id":[]})");
+  seeds.push_back(
       R"({"model_type":"llama","num_hidden_layers":2,"hidden_size":64,"num_attention_heads":4,"vocab_size":99,)"
       R"("intermediate_size":8,"max_position_embeddings":64,"rms_norm_eps":1e-5,)"
       R"("rope_parameters":{"rope_type":"linear","factor":2,"rope_theta":1e4}})");

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/text/byte_alphabet.h"
@@ -14,17 +16,47 @@ namespace fastdecode {
 
 using nlohmann::json;
 
-// The input: tokenizer.json's text, then after a zero byte tokenizer_config.json's, then after another a text to
-// encode.
+namespace {
+
+std::vector<std::string> Segments(const std::string& input) {
+  std::vector<std::string> segments(1);
+  for (const char c : input) {
+    if (c == '\0') {
+      segments.emplace_back();
+    } else {
+      segments.back() += c;
+    }
+  }
+  return segments;
+}
+
+}  // namespace
+
+// The input, with zero bytes between: tokenizer.json's text, tokenizer_config.json's, a text to encode,
+// special_tokens_map.json's, added_tokens.json's, config.json's, and merges.txt's. With the last one, the first is
+// vocab.json's. What is empty is not there.
 bool FuzzOne(const std::string& input) {
-  const size_t first = input.find('\0');
-  const size_t second = first == std::string::npos ? first : input.find('\0', first + 1);
-  TokenizerFiles files{"DIR", input.substr(0, first), std::nullopt, std::nullopt};
-  if (first != std::string::npos) files.tokenizer_config_json = input.substr(first + 1, second - first - 1);
-  const std::string text = second == std::string::npos ? "it's 12 \xC3\xA9\xFF<x>" : input.substr(second + 1);
+  std::vector<std::string> segments = Segments(input);
+  const bool has_text = segments.size() > 2;
+  segments.resize(7);
+  TokenizerFiles files = {.dir = "DIR"};
+  const std::pair<size_t, std::optional<std::string>*> wanted[] = {{1, &files.tokenizer_config_json},
+                                                                   {3, &files.special_tokens_map_json},
+                                                                   {4, &files.added_tokens_json},
+                                                                   {5, &files.config_json},
+                                                                   {6, &files.merges_txt}};
+  for (const auto& [i, file] : wanted) {
+    if (!segments[i].empty()) *file = segments[i];
+  }
+  (files.merges_txt.has_value() ? files.vocab_json : files.tokenizer_json) = segments[0];
+  const std::string text = has_text ? segments[2] : "it's 12 \xC3\xA9\xFF<x>";
   const auto tokenizer = Tokenizer::Parse(files);
   if (!tokenizer.ok()) {
-    FD_CHECK(tokenizer.status().message().substr(0, 13) == "DIR/tokenizer", "an error names the file first");
+    const std::string error(tokenizer.status().message());
+    const auto names = [&error](const char* file) { return error.starts_with(std::string("DIR/") + file); };
+    FD_CHECK(names("tokenizer.json: ") || names("tokenizer_config.json: ") || names("special_tokens_map.json: ") ||
+                 names("added_tokens.json: ") || names("vocab.json: ") || names("vocab.json, merges.txt: "),
+             "an error names the file first");
     return false;
   }
   const std::vector<int32_t> ids = (*tokenizer)->Encode(text, true);
@@ -122,13 +154,23 @@ json SeedWithByteFallback() {
 
 std::vector<std::string> FuzzSeeds() {
   const std::string zero(1, '\0');
-  return {SeedDocument().dump(), SeedWithAllSections().dump(),
+  return {SeedDocument().dump(),
+          SeedWithAllSections().dump(),
           SeedWithAllSections().dump() + zero + R"({"bos_token":"<s>","eos_token":{"content":"<x>"}})" + zero +
               "abc <s> e\xCC\x81 \xFF 1234 <x>",
           SeedWithByteFallback().dump() + zero +
               R"({"eos_token":"<end>","additional_special_tokens":["<more>",{"content":"<s>"}],"added_tokens_decoder":
                   {"263":{"content":"<end>","lstrip":true},"261":{"content":"<s>","special":true}}})" +
-              zero + "ab  <s> e\xCC\x81 \xFF\xE2\x82\xAC <x><end> a"};
+              zero + "ab  <s> e\xCC\x81 \xFF\xE2\x82\xAC <x><end> a",
+          SeedDocument().dump() + zero + R"({"zz_token":"<z>","aa_token":{"__type":"AddedToken","content":"<a>"},
+              "extra_special_tokens":{"q_token":"<q>"},"additional_special_tokens":["<m>"],"bos_token":null})" +
+              zero + "<z><a>b <q><m>" + zero + R"({"bos_token":{"content":"<b>","lstrip":true},"eos_token":null,
+              "extra_special_tokens":[{"content":"<e>"},"<m>"],"aa_token":null})" +
+              zero + R"({"<new>":258,"<z>":259})" + zero + R"({"model_type":"llama"})",
+          SeedDocument()["model"]["vocab"].dump() + zero + R"({"tokenizer_class":"Qwen2Tokenizer","add_bos_token":true,
+              "add_prefix_space":true,"bos_token":"abc"})" +
+              zero + "abc ab" + zero + zero + R"({"<|endoftext|>":258})" + zero + R"({"model_type":"qwen2"})" + zero +
+              "#version: 0.2\na b\nab c\n"};
 }
 
 }  // namespace fastdecode

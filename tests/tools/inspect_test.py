@@ -6,6 +6,7 @@ usage: inspect_test.py PROGRAM [unittest arguments]
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -153,6 +154,63 @@ class Inspect(unittest.TestCase):
         self.assertIn("--memory: the model's size is not known", result.stderr)
         quantised = folder_of("gptq", {**LLAMA_2_13B, "quantization_config": {"quant_method": "gptq", "bits": 4}})
         self.assertIn("quantised weights are not supported (these are gptq, 4 bits)", inspected(quantised)["problems"][0])
+
+    def test_what_does_not_count_is_said(self):
+        folder = SCRATCH / "notes"
+        shutil.copytree(DEMO, folder)
+        config = json.loads((folder / "config.json").read_text())
+        config.update(tie_word_embeddings=True, rope_scaling={"factor": 8.0}, architectures=["LlamaModel"])
+        del config["rms_norm_eps"]
+        (folder / "config.json").write_text(json.dumps(config).replace("{", '{"odd": NaN, ', 1))
+        (folder / "generation_config.json").write_text('{"temperature": NaN}')
+        model = inspected(folder)
+        self.assertTrue(model["supported"], model["problems"])
+        notes = "\n".join(model["notes"])
+        for part in ('architectures is ["LlamaModel"]: it does not count',
+                     "rope_scaling.rope_type is missing: positions are not scaled, as in transformers; factor does not count",
+                     "this is taken: rms_norm_eps (1e-06)", "temperature is NaN, expected a number from 0 to 100",
+                     'it counts, though config.json has "tie_word_embeddings": true'):
+            self.assertIn(part, notes)
+        # The engine warns of the same.
+        result = subprocess.run([PROGRAM, "generate", "-m", folder, "--prompt-ids", "0,300", "-n", "1"],
+                                capture_output=True, text=True, timeout=LIMIT_S)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for note in model["notes"]:
+            self.assertIn(note.replace(str(folder), ""), result.stderr.replace(str(folder), ""))
+
+    def test_likely_mistakes_are_guessed(self):
+        weights = SCRATCH / "weights"
+        shutil.copytree(DEMO, weights)
+        (weights / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n")
+        self.assertIn("it is a pointer that git-lfs left", inspected(weights)["problems"][0])
+        (weights / "model.safetensors").rename(weights / "pytorch_model.bin")
+        model = inspected(weights)
+        self.assertFalse(model["supported"])
+        self.assertIn("pytorch_model.bin is there, which are weights as PyTorch pickles them", model["problems"][0])
+        outer = SCRATCH / "outer"
+        shutil.copytree(DEMO, outer / "inner")
+        cases = {"meta-llama/Llama-3.2-1B": "hf download meta-llama/Llama-3.2-1B --local-dir Llama-3.2-1B",
+                 "~/model": "$HOME/model",
+                 DEMO / "model.safetensors": f"it is a file; give the folder: -m {DEMO}",
+                 outer: f"the model lies in a folder of it: -m {outer}/inner"}
+        for given, guess in cases.items():
+            for command in (["inspect", "-m", given], ["generate", "-m", given, "-p", "Anna", "-n", "1"]):
+                result = subprocess.run([PROGRAM, *map(str, command)], capture_output=True, text=True, timeout=LIMIT_S,
+                                        cwd=SCRATCH)
+                self.assertEqual(result.returncode, 1, command)
+                self.assertIn(guess, result.stderr)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root to become somebody else")
+    def test_what_may_not_be_read(self):
+        os.chmod(SCRATCH, 0o755)
+        folder = SCRATCH / "locked"
+        shutil.copytree(DEMO, folder)
+        for path, guess in ((folder / "config.json", "user 65534 may not read it"), (folder, "user 65534 may not read it")):
+            os.chmod(path, 0o700)
+            result = subprocess.run([PROGRAM, "inspect", "-m", folder], capture_output=True, text=True, timeout=LIMIT_S,
+                                    user=65534)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(guess, result.stderr)
 
     def test_bad_folders(self):
         for folder, error in ((SCRATCH / "nowhere", "config.json: cannot open"),

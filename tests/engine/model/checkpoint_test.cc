@@ -87,20 +87,92 @@ TEST(Checkpoint, RefusesMissingShard) {
               testing::AllOf(HasSubstr(dir.File(kIndex) + ": names shard two.safetensors"), HasSubstr("cannot open")));
 }
 
-TEST(Checkpoint, RefusesTensorInAnotherShardThanTheIndexSays) {
-  ScratchDir dir;
-  WriteShards(dir);
-  dir.Write(kIndex, R"({"weight_map": {"a": "two.safetensors", "b": "one.safetensors", "c": "two.safetensors"}})");
-  EXPECT_THAT(ErrorOf(dir), HasSubstr(": weight_map.a is \"two.safetensors\", expected a file that has this tensor"));
-  dir.Write(kIndex, R"({"weight_map": {"a": "one.safetensors", "nowhere": "one.safetensors"}})");
-  EXPECT_THAT(ErrorOf(dir), HasSubstr(": weight_map.nowhere is \"one.safetensors\""));
+Checkpoint Open(const ScratchDir& dir) {
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir.path());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  return *std::move(checkpoint);
 }
 
-TEST(Checkpoint, RefusesTensorInTwoShards) {
+// transformers take of the index no more than which files there are.
+TEST(Checkpoint, NotesWhereTheIndexIsWrong) {
   ScratchDir dir;
   WriteShards(dir);
-  dir.Write("two.safetensors", ZeroSafetensors({{"c", {5}}, {"a", {1}}}));
-  EXPECT_THAT(ErrorOf(dir), HasSubstr("two.safetensors: tensor a is in " + dir.File("one.safetensors") + " too"));
+  EXPECT_THAT(Open(dir).notes(), testing::IsEmpty());
+  dir.Write(kIndex,
+            R"({"weight_map": {"a": "two.safetensors", "b": "one.safetensors", "nowhere": "one.safetensors"}})");
+  const Checkpoint checkpoint = Open(dir);
+  EXPECT_EQ(checkpoint.PathOf(*checkpoint.Find("a")), dir.File("one.safetensors"));
+  EXPECT_EQ(checkpoint.PathOf(*checkpoint.Find("c")), dir.File("two.safetensors")) << "which the index does not name";
+  EXPECT_EQ(checkpoint.Find("nowhere"), nullptr);
+  EXPECT_THAT(
+      checkpoint.notes(),
+      testing::ElementsAre(dir.File(kIndex) + ": weight_map.a is \"two.safetensors\", which does not count: it is "
+                                              "taken from one.safetensors",
+                           dir.File(kIndex) + ": weight_map.nowhere is \"one.safetensors\", which has no such "
+                                              "tensor, nor has another shard"));
+  std::string many;
+  for (int i = 0; i < 20; ++i) absl::StrAppend(&many, ", \"x", i, "\": \"one.safetensors\"");
+  dir.Write(kIndex, R"({"weight_map": {"c": "two.safetensors")" + many + "}}");
+  const Checkpoint wrong = Open(dir);
+  EXPECT_EQ(wrong.notes().size(), 5u);
+  EXPECT_EQ(wrong.notes().back(), dir.File(kIndex) + ": so are 16 more entries of weight_map");
+}
+
+// transformers read one shard after another.
+TEST(Checkpoint, OfATensorInTwoShardsTheLaterOneCounts) {
+  const auto shard = [](const std::string& names, const std::string& bytes) {
+    return SafetensorsText("{" + names + "}", bytes);
+  };
+  const std::string a = R"("a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]})";
+  const std::string b = R"("b":{"dtype":"F16","shape":[1],"data_offsets":[2,4]})";
+  ScratchDir dir;
+  dir.Write(kIndex, R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
+  dir.Write("one.safetensors", shard(a, "11"));
+  dir.Write("two.safetensors", shard(a + "," + b, "2233"));
+  const Checkpoint checkpoint = Open(dir);
+  EXPECT_EQ(checkpoint.PathOf(*checkpoint.Find("a")), dir.File("two.safetensors"));
+  EXPECT_EQ(checkpoint.Find("a")->data[0], std::byte{'2'});
+  EXPECT_THAT(checkpoint.notes(),
+              testing::ElementsAre(dir.File("two.safetensors") + ": tensor a is in " + dir.File("one.safetensors") +
+                                   " too, with other values: the former counts, as in transformers, which read the "
+                                   "shards in the order of their names"));
+  dir.Write("one.safetensors", shard(a, "22"));
+  EXPECT_THAT(Open(dir).notes(), testing::IsEmpty()) << "both are the same";
+}
+
+TEST(Checkpoint, OneFileCountsMoreThanShards) {
+  ScratchDir dir;
+  WriteShards(dir);
+  dir.Write("model.safetensors", ZeroSafetensors({{"a", {7}}}));
+  const Checkpoint checkpoint = Open(dir);
+  EXPECT_EQ(checkpoint.Find("a")->bytes, 14u);
+  EXPECT_EQ(checkpoint.Find("b"), nullptr);
+  EXPECT_THAT(
+      checkpoint.notes(),
+      testing::ElementsAre(dir.File("model.safetensors") +
+                           ": it counts, and model.safetensors.index.json beside it does not, as in transformers"));
+}
+
+// As safetensors.torch.save_model writes tensors that share memory.
+TEST(Checkpoint, FindsATensorByTheOtherNameInTheMetadata) {
+  ScratchDir dir;
+  const std::string a = R"("a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]})";
+  dir.Write("model.safetensors",
+            SafetensorsText(R"({"__metadata__":{"format":"pt","b":"a","c":"d","a":"x"},)" + a + "}", "11"));
+  const Checkpoint checkpoint = Open(dir);
+  EXPECT_EQ(checkpoint.Find("b"), checkpoint.Find("a"));
+  EXPECT_NE(checkpoint.Find("a"), nullptr);
+  EXPECT_EQ(checkpoint.Find("c"), nullptr) << "of a name that is no tensor's";
+  EXPECT_EQ(checkpoint.Find("format"), nullptr);
+}
+
+TEST(Checkpoint, AnAdapterBesideTheWeightsIsNoted) {
+  ScratchDir dir;
+  dir.Write("model.safetensors", ZeroSafetensors({{"a", {7}}}));
+  EXPECT_THAT(Open(dir).notes(), testing::IsEmpty());
+  dir.Write("adapter_config.json", "{}");
+  EXPECT_THAT(Open(dir).notes(),
+              testing::ElementsAre(HasSubstr("the LoRA adapter beside the model's weights is not applied")));
 }
 
 TEST(Checkpoint, RefusesBrokenShard) {

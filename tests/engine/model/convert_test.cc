@@ -89,6 +89,17 @@ TEST(ConvertToF32, TakesRangesOfUnalignedData) {
   ConvertToF32(view, 1, 2, out);
   EXPECT_EQ(std::bit_cast<uint32_t>(out[0]), 0x80000000u);
   EXPECT_EQ(out[1], 1e-42f);
+
+  const double doubles[] = {1.5, -0.1, 1e300};
+  std::string f64(1 + sizeof(doubles), '?');
+  std::memcpy(f64.data() + 1, doubles, sizeof(doubles));
+  view.dtype = DType::kF64;
+  view.data = reinterpret_cast<const std::byte*>(f64.data()) + 1;
+  view.bytes = sizeof(doubles);
+  EXPECT_EQ(view.elements(), 3);
+  ConvertToF32(view, 1, 2, out);
+  EXPECT_EQ(out[0], -0.1f);
+  EXPECT_EQ(out[1], std::numeric_limits<float>::infinity());
 }
 
 TEST(ConvertToF32DeathTest, RefusesRangesOutsideOfTheTensor) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -125,13 +124,6 @@ TEST(ModelConfig, GenerationConfigDecidesWhereToStop) {
   EXPECT_THAT(Parse(SmallLlama(), R"({"temperature": 0.6})").eos_token_ids, ElementsAre(2));
   EXPECT_THAT(ErrorOf(SmallLlama(), R"({"eos_token_id": "</s>"})"),
               HasSubstr("dir/generation_config.json: eos_token_id is \"</s>\", expected a token id from 0 to 999"));
-  EXPECT_THAT(ErrorOf(SmallLlama(), R"({"temperature": "hot"})"),
-              HasSubstr("dir/generation_config.json: temperature is \"hot\""));
-  EXPECT_THAT(ErrorOf(SmallLlama(), R"({"top_p": 1.5})"), HasSubstr("dir/generation_config.json: top_p is 1.5"));
-  EXPECT_THAT(ErrorOf(SmallLlama(), R"({"top_k": -3})"), HasSubstr("dir/generation_config.json: top_k is -3"));
-  EXPECT_THAT(ErrorOf(SmallLlama(), R"({"do_sample": 1})"), HasSubstr("dir/generation_config.json: do_sample is 1"));
-  EXPECT_THAT(ErrorOf(SmallLlama(), "{"), HasSubstr("dir/generation_config.json: not valid JSON"));
-  EXPECT_THAT(ErrorOf(SmallLlama(), ""), HasSubstr("dir/generation_config.json: not valid JSON"));
 }
 
 TEST(ModelConfig, TokenIdsOutsideTheVocabularyDoNotCount) {
@@ -258,29 +250,17 @@ TEST(ModelConfig, RefusesRopeThatItCannotCompute) {
   EXPECT_THAT(ErrorOf(config), HasSubstr("rope_scaling.original_max_position_embeddings is \"long\""));
   config["rope_scaling"] = "linear";
   EXPECT_THAT(ErrorOf(config), HasSubstr("rope_scaling is \"linear\", expected an object"));
-  config["rope_scaling"] = {{"factor", 8.0}};
-  EXPECT_THAT(ErrorOf(config), testing::AllOf(HasSubstr("dir/config.json: rope_scaling.type is missing, expected "),
-                                              HasSubstr(" beside factor")));
-  config["rope_scaling"] = {{"long_factor", {1.0, 2.0}}};
-  EXPECT_THAT(ErrorOf(config), HasSubstr("rope_scaling.type is missing"));
-  config["rope_scaling"] = {{"type", "default"}, {"factor", 8.0}};
-  EXPECT_THAT(ErrorOf(config),
-              HasSubstr("dir/config.json: rope_scaling.factor is 8.0, expected none or 1 where type is "
-                        "\"default\""));
   config.erase("rope_scaling");
   config["rope_parameters"] = json::parse(R"({"full_attention": {"rope_type": "linear", "factor": 2}})");
   EXPECT_THAT(ErrorOf(config), HasSubstr("rope_parameters.full_attention is {"));
 }
 
-TEST(ModelConfig, RequiresFields) {
-  for (const char* name : {"model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size",
-                           "vocab_size", "max_position_embeddings", "rms_norm_eps"}) {
-    json config = SmallLlama();
-    config.erase(name);
-    EXPECT_THAT(ErrorOf(config), HasSubstr(std::string("dir/config.json: ") + name + " is missing, expected "));
-    config[name] = nullptr;
-    EXPECT_THAT(ErrorOf(config), HasSubstr(std::string("dir/config.json: ") + name + " is missing, expected "));
-  }
+TEST(ModelConfig, RequiresTheModelType) {
+  json config = SmallLlama();
+  config.erase("model_type");
+  EXPECT_THAT(ErrorOf(config), HasSubstr("dir/config.json: model_type is missing, expected one of llama, mistral"));
+  config["model_type"] = nullptr;
+  EXPECT_THAT(ErrorOf(config), HasSubstr("dir/config.json: model_type is null, expected one of llama, mistral"));
 }
 
 TEST(ModelConfig, RefusesAbsurdValues) {
@@ -363,20 +343,13 @@ TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
 TEST(ModelConfig, ReadsAFolder) {
   ScratchDir dir;
   EXPECT_THAT(std::string(ReadModelSpec(dir.path()).status().message()),
-              HasSubstr(dir.File("config.json") + ": cannot open"));
+              HasSubstr(dir.File("config.json") + ": cannot open: No such file or directory: the folder is empty"));
   dir.Write("config.json", SmallLlama().dump());
   ASSERT_TRUE(ReadModelSpec(dir.path()).ok());
   EXPECT_THAT(ReadModelSpec(dir.path())->eos_token_ids, ElementsAre(2));
   dir.Write("generation_config.json", R"({"eos_token_id": 3})");
   ASSERT_TRUE(ReadModelSpec(dir.path()).ok());
   EXPECT_THAT(ReadModelSpec(dir.path())->eos_token_ids, ElementsAre(3));
-  dir.Write("generation_config.json", "");
-  EXPECT_THAT(std::string(ReadModelSpec(dir.path()).status().message()),
-              HasSubstr(dir.File("generation_config.json") + ": not valid JSON"));
-  std::filesystem::remove(dir.File("generation_config.json"));
-  std::filesystem::create_symlink("gone", dir.File("generation_config.json"));
-  EXPECT_EQ(std::string(ReadModelSpec(dir.path()).status().message()),
-            dir.File("generation_config.json") + ": a link to nothing");
   dir.Write("config.json", std::string(5 << 20, ' '));
   EXPECT_THAT(std::string(ReadModelSpec(dir.path()).status().message()),
               HasSubstr("size is 5242880 bytes, expected at most"));

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tests/engine/model/safetensors_text.h"
 #include "tests/engine/model/scratch_dir.h"
 
@@ -120,8 +123,55 @@ TEST(Safetensors, RefusesIncompleteOrOddEntries) {
 }
 
 TEST(Safetensors, RefusesUnknownType) {
-  EXPECT_THAT(ErrorOfTensor(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])", 4),
-              HasSubstr("some/model.safetensors: tensor w: dtype is \"F8_E4M3\", expected F32, F16 or BF16"));
+  for (const std::string name : {"F12", "f32", "", "bool"}) {
+    EXPECT_THAT(ErrorOfTensor("\"dtype\":\"" + name + R"(","shape":[4],"data_offsets":[0,4])", 4),
+                HasSubstr("some/model.safetensors: tensor w: dtype is \"" + name +
+                          "\", expected F32, F16, BF16, F64 or "
+                          "another one of safetensors"));
+  }
+}
+
+// What no model needs may be of any type that safetensors has; whoever needs it refuses it.
+TEST(Safetensors, ReadsTheHeaderOfTensorsOfOtherTypes) {
+  const std::pair<const char*, int> types[] = {{"I64", 8},     {"U64", 8},     {"C64", 8},    {"I32", 4}, {"U32", 4},
+                                               {"I16", 2},     {"U16", 2},     {"I8", 1},     {"U8", 1},  {"BOOL", 1},
+                                               {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}};
+  for (const auto& [name, bytes] : types) {
+    const int end = 6 * bytes;
+    const std::string header =
+        absl::StrCat(R"({"w":{"dtype":")", name, R"(","shape":[2,3],"data_offsets":[0,)", end, "]}}");
+    const std::string text = SafetensorsText(header, std::string(static_cast<size_t>(end), 'x'));
+    const auto tensors = ParseSafetensors(AsBytes(text), "f");
+    ASSERT_TRUE(tensors.ok()) << tensors.status();
+    EXPECT_EQ((*tensors)[0].dtype, DType::kOther);
+    EXPECT_EQ((*tensors)[0].dtype_name(), name);
+    EXPECT_EQ((*tensors)[0].elements(), 6);
+    EXPECT_THAT(ErrorOf(SafetensorsText(header, std::string(static_cast<size_t>(end - 1), 'x'))),
+                HasSubstr("truncated"));
+  }
+  EXPECT_THAT(ErrorOfTensor(R"("dtype":"I64","shape":[2],"data_offsets":[0,8])", 8),
+              HasSubstr("which are 8 bytes, expected 16 for I64 of shape [2]"));
+  const std::string four = SafetensorsText(R"({"w":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}})", "xx");
+  EXPECT_TRUE(ParseSafetensors(AsBytes(four), "f").ok());
+}
+
+TEST(Safetensors, KeepsTheMetadata) {
+  const auto metadata_of = [](const std::string& header) {
+    const std::string text = SafetensorsText(header, "");
+    std::map<std::string, std::string> metadata;
+    const auto tensors = ParseSafetensors(AsBytes(text), "f", &metadata);
+    EXPECT_TRUE(tensors.ok()) << tensors.status();
+    return metadata;
+  };
+  EXPECT_THAT(metadata_of(R"({"__metadata__":{"format":"pt","lm_head.weight":"model.embed_tokens.weight"}})"),
+              testing::ElementsAre(testing::Pair("format", "pt"),
+                                   testing::Pair("lm_head.weight", "model.embed_tokens.weight")));
+  for (const char* none : {"{}", R"({"__metadata__":{}})", R"({"__metadata__":null})"}) {
+    EXPECT_THAT(metadata_of(none), testing::IsEmpty()) << none;
+  }
+  EXPECT_THAT(ErrorOf(SafetensorsText(R"({"__metadata__":[]})", "")), HasSubstr("header: __metadata__ is an array"));
+  EXPECT_THAT(ErrorOf(SafetensorsText(R"({"__metadata__":{"a":1}})", "")), HasSubstr("header: __metadata__ is 1"));
+  EXPECT_THAT(ErrorOf(SafetensorsText(R"({"w":null})", "")), HasSubstr("header: w is null"));
 }
 
 TEST(Safetensors, RefusesOffsetsOutOfRange) {

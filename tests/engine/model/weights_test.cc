@@ -134,10 +134,6 @@ TEST(MapWeights, PutsBiasesInTheirPlaces) {
   EXPECT_EQ(layer[TensorRole::kGateBias].tensor->name, "model.layers.0.mlp.gate_proj.bias");
   EXPECT_EQ(layer[TensorRole::kUpBias].tensor->name, "model.layers.0.mlp.up_proj.bias");
   EXPECT_EQ(layer[TensorRole::kDownBias].tensor->name, "model.layers.0.mlp.down_proj.bias");
-
-  const Folder without(Tensors());
-  EXPECT_THAT(std::string(MapWeights(spec, without.checkpoint()).status().message()),
-              HasSubstr("tensor model.layers.0.self_attn.q_proj.bias is missing, expected it with shape [64]"));
 }
 
 TEST(MapWeights, TiedHeadIsTheEmbedding) {
@@ -161,11 +157,7 @@ TEST(MapWeights, IgnoresRotaryFrequencies) {
   tensors.push_back({"model.layers.17.self_attn.rotary_emb.inv_freq", {8}});
   const Folder folder(tensors);
   EXPECT_TRUE(MapWeights(Spec(), folder.checkpoint()).ok());
-  EXPECT_THAT(ErrorAfter(Spec(),
-                         [](auto* t) {
-                           t->push_back({"model.layers.x.self_attn.rotary_emb.inv_freq", {8}});
-                         }),
-              HasSubstr("expected none of this name"));
+  EXPECT_THAT(MapWeights(Spec(), folder.checkpoint())->notes, testing::IsEmpty());
 }
 
 TEST(MapWeights, RefusesMissingTensors) {
@@ -173,7 +165,10 @@ TEST(MapWeights, RefusesMissingTensors) {
     const std::string error = ErrorAfter(Spec(), [&](std::vector<PlainTensor>* tensors) {
       std::erase_if(*tensors, [&](const PlainTensor& other) { return other.name == tensor.name; });
     });
-    EXPECT_EQ(error, "FILE: tensor " + tensor.name + " is missing, expected it with shape " + ShowShape(tensor.shape));
+    EXPECT_EQ(error, "FILE: tensor " + tensor.name + " is missing, expected it with shape " + ShowShape(tensor.shape) +
+                         (tensor.name == "lm_head.weight"
+                              ? " (where the embedding is the head, config.json has \"tie_word_embeddings\": true)"
+                              : ""));
   }
 }
 
@@ -189,26 +184,6 @@ TEST(MapWeights, RefusesMisshapenTensors) {
     shape.push_back(1);
     EXPECT_THAT(ErrorAfter(Spec(), with_shape), HasSubstr("tensor " + tensor.name + ": shape is " + ShowShape(shape)));
   }
-}
-
-TEST(MapWeights, RefusesUnexpectedTensors) {
-  EXPECT_THAT(ErrorAfter(Spec(),
-                         [](auto* tensors) {
-                           tensors->push_back({"model.layers.0.mlp.router.weight", {4, 32}});
-                         }),
-              HasSubstr("FILE: tensor model.layers.0.mlp.router.weight of shape [4, 32] is there, expected none"));
-  EXPECT_THAT(
-      ErrorAfter(Spec(),
-                 [](auto* tensors) {
-                   tensors->push_back({"model.layers.2.input_layernorm.weight", {32}});
-                 }),
-      HasSubstr("tensor model.layers.2.input_layernorm.weight of shape [32] is there, expected none of this name in a "
-                "llama model of 2 layers"));
-  EXPECT_THAT(ErrorAfter(Spec(),
-                         [](auto* tensors) {
-                           tensors->push_back({"model.layers.1.mlp.up_proj.bias", {48}});
-                         }),
-              HasSubstr("tensor model.layers.1.mlp.up_proj.bias of shape [48] is there"));
 }
 
 TEST(MapWeights, RefusesUnknownFamily) {
