@@ -355,9 +355,9 @@ void SpecBuilder::WarnOfLostMerges() {
       const std::string_view character = rest.substr(0, NextUtf8(rest).bytes);
       rest.remove_prefix(character.size());
       if (id_of_piece_.contains(character)) continue;
-      spec_.warning =
+      spec_.warnings.push_back(
           absl::StrCat(file_, ": ", Name(i), ".piece has ", Quoted(character),
-                       ", which is no piece itself: text with it may get other tokens than SentencePiece's");
+                       ", which is no piece itself: text with it may get other tokens than SentencePiece's"));
       return;
     }
   }

@@ -22,9 +22,9 @@ struct RegexSpan {
 // A regular expression of a tokenizer.json, compiled by PCRE2 (UTF, UCP, JIT where the machine has it).
 //
 // Hugging Face runs these patterns in Oniguruma (Ruby syntax). What both engines spell alike but mean differently (\s,
-// \w, \v, scripts, ^ and $) is translated; what cannot be (\h, negated classes in classes, {n}+ ...) is refused, so
-// that a pattern never splits silently otherwise. One known gap: Oniguruma lets (?i:ss) match "ß"; here, case folding
-// is one to one.
+// \w, \v, scripts, ^ and $, classes in classes, {n}+) is translated; what cannot be (\h, POSIX classes ...) is refused,
+// so that a pattern never splits silently otherwise. One known gap: Oniguruma lets (?i:ss) match "ß"; here, case
+// folding is one to one.
 //
 // Owns: the compiled code. Thread: immutable, shared by any number. Bounded: each match by a limit of about
 // a second; a text on which a pattern backtracks beyond it (no published pattern does) is left unsplit from there on.
@@ -55,7 +55,7 @@ class SplitRegex {
 // The regular expression or the literal text that a tokenizer names. Errors begin with the field.
 absl::StatusOr<SplitRegex> CompilePattern(const TextPattern& pattern);
 
-// The same pattern in PCRE2's words. For SplitRegex and its tests.
+// The same pattern in PCRE2's words (oniguruma_pattern.cc). For SplitRegex and its tests.
 absl::StatusOr<std::string> TranslateOnigurumaPattern(std::string_view pattern);
 
 }  // namespace fastdecode

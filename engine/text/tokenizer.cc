@@ -140,7 +140,9 @@ struct Tokenizer::Impl {
         bos_id(spec.bos_id),
         eos_id(spec.eos_id),
         file(spec.file),
-        warning(spec.warning),
+        named_tokens(spec.named_tokens),
+        model_max_length(spec.model_max_length),
+        warnings(spec.warnings),
         text_bytes_max(TextBytesMax(normalizer)) {
     ReadSpellings(spec);
   }
@@ -270,7 +272,9 @@ struct Tokenizer::Impl {
   const std::optional<int32_t> bos_id;
   const std::optional<int32_t> eos_id;
   const std::string file;
-  const std::string warning;
+  const std::vector<std::pair<std::string, std::string>> named_tokens;
+  const int64_t model_max_length;
+  const std::vector<std::string> warnings;
   const size_t text_bytes_max;
 };
 
@@ -375,6 +379,8 @@ int Tokenizer::vocab_size() const { return impl_->table.size(); }
 std::optional<int> Tokenizer::bos_id() const { return impl_->bos_id; }
 std::optional<int> Tokenizer::eos_id() const { return impl_->eos_id; }
 const std::string& Tokenizer::file() const { return impl_->file; }
-const std::string& Tokenizer::warning() const { return impl_->warning; }
+const std::vector<std::pair<std::string, std::string>>& Tokenizer::named_tokens() const { return impl_->named_tokens; }
+int64_t Tokenizer::model_max_length() const { return impl_->model_max_length; }
+const std::vector<std::string>& Tokenizer::warnings() const { return impl_->warnings; }
 
 }  // namespace fastdecode

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -80,8 +81,12 @@ class Tokenizer {
   std::optional<int> eos_id() const;
   // The file that the vocabulary comes from.
   const std::string& file() const;
-  // For the log: what a file says against another that is followed; empty if nothing.
-  const std::string& warning() const;
+  // The special tokens that the folder names (bos_token, eos_token, image_token, ...), and their texts.
+  const std::vector<std::pair<std::string, std::string>>& named_tokens() const;
+  // How many tokens tokenizer_config.json says a text of this model has at most; 0 if it does not. Nothing keeps to it.
+  int64_t model_max_length() const;
+  // For the log: what a file says against another that is followed, once each.
+  const std::vector<std::string>& warnings() const;
 
  private:
   friend class StreamDetokenizer;

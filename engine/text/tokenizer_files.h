@@ -26,13 +26,23 @@ struct TokenizerFiles {
   // *.tiktoken, whose name `vocabulary_name` is.
   std::optional<std::string> vocabulary = {};
   std::string vocabulary_name = {};
+  // Without any of these: a byte-level BPE in two files.
+  std::optional<std::string> vocab_json = {};
+  std::optional<std::string> merges_txt = {};
+
+  // It tells the tokenizer's class by the model's type. What is wrong with it is not said here.
+  std::optional<std::string> config_json = {};
 };
 
-// Errors: NotFound if there is no vocabulary; what absl::ErrnoToStatus makes of unreadable files.
+// Errors: NotFound if there is nothing of a tokenizer; Unimplemented, saying what to do, if what is there is read in
+// another form only; what absl::ErrnoToStatus makes of unreadable files; InvalidArgument for what is no such file.
 absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(const std::string& model_dir);
 
 // Reads the vocabulary, then what the other files say. Errors as of ParseTokenizerJson.
 absl::StatusOr<TokenizerSpec> ParseTokenizerSpec(const TokenizerFiles& files);
+
+// For errors: the command that makes a tokenizer.json of what else is in a folder.
+std::string HowToMakeTokenizerJson(const std::string& dir);
 
 }  // namespace fastdecode
 

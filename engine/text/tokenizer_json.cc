@@ -1,6 +1,8 @@
 #include "engine/text/tokenizer_json.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -52,7 +54,7 @@ class SpecReader {
   void ReadMerges();
   void ReadMerge(const json& merge, const std::string& field);
   void ReadAddedTokens();
-  void NumberAddedToken(const std::string& field, AddedToken* token);
+  void NumberAddedToken(const std::string& field, int64_t id, AddedToken* token);
   void ReadPostProcessor();
   void ReadTemplate(const Part& part);
   void ReadTemplateToken(const json& piece, const json& special_tokens, const Part& part, std::vector<int32_t>* ids);
@@ -65,6 +67,7 @@ class SpecReader {
   absl::flat_hash_set<int32_t> ids_taken_;
   absl::flat_hash_map<std::string, size_t> added_contents_;  // index into spec_.added_tokens
   int32_t next_added_id_ = 0;
+  bool warned_of_id_ = false;
 };
 
 // Names a tokenizer of another kind as what it is, before anything in it could look broken.
@@ -181,7 +184,7 @@ void SpecReader::ReadMerge(const json& merge, const std::string& field) {
 
 void SpecReader::ReadAddedTokens() {
   JsonFields root = in_.Root();
-  if (!root.Has("added_tokens")) return;
+  if (in_.root().find("added_tokens") == in_.root().end()) return;
   const json* list = in_.Required(root, "added_tokens", json::value_t::array);
   if (list == nullptr) return;
   for (size_t i = 0; i < list->size(); ++i) {
@@ -190,7 +193,7 @@ void SpecReader::ReadAddedTokens() {
     if (!value.is_object()) return in_.Fail(absl::StrCat(field, " is ", ShowJson(value), ", expected an object"));
     JsonFields fields = in_.Fields(value, field);
     AddedToken token;
-    token.id = static_cast<int32_t>(fields.Integer("id", 0, TokenizerSpec::kTokenIdLimit - 1));
+    const int64_t id = fields.Integer("id", 0, std::numeric_limits<uint32_t>::max());
     token.content = fields.String("content");
     token.single_word = in_.RequiredBool(fields, "single_word");
     token.lstrip = in_.RequiredBool(fields, "lstrip");
@@ -201,11 +204,12 @@ void SpecReader::ReadAddedTokens() {
     if (token.content.empty()) continue;  // Hugging Face's library passes over it
     const auto [place, is_new] = added_contents_.try_emplace(token.content, spec_.added_tokens.size());
     if (is_new) {
-      NumberAddedToken(field, &token);
+      NumberAddedToken(field, id, &token);
       if (!in_.ok()) return;
       spec_.added_tokens.push_back(std::move(token));
-    } else {  // the last flags count
+    } else {  // the last flags count, but what was special once, decoding skips
       token.id = spec_.added_tokens[place->second].id;
+      token.special |= spec_.added_tokens[place->second].special;
       spec_.added_tokens[place->second] = std::move(token);
     }
   }
@@ -213,14 +217,15 @@ void SpecReader::ReadAddedTokens() {
 
 // Hugging Face's library numbers added tokens itself: as in the vocabulary, or on from its end. Where a file says
 // otherwise, it warns and keeps its own number.
-void SpecReader::NumberAddedToken(const std::string& field, AddedToken* token) {
+void SpecReader::NumberAddedToken(const std::string& field, int64_t id, AddedToken* token) {
   const std::optional<int32_t> in_vocab = FindToken(token->content);
   next_added_id_ = std::max(next_added_id_, static_cast<int32_t>(spec_.vocab.size()));
   const int32_t number = in_vocab.value_or(next_added_id_);
   if (number >= TokenizerSpec::kTokenIdLimit) return in_.Fail(absl::StrCat(field, ": there is no id left for it"));
-  if (token->id != number && spec_.warning.empty()) {
-    spec_.warning = absl::StrCat(spec_.file, ": ", field, ".id is ", token->id, ", but ", QuoteJson(token->content),
-                                 " gets ", number, in_vocab.has_value() ? ", as in model.vocab" : ", the next free id");
+  if (id != number && !std::exchange(warned_of_id_, true)) {  // where one is shifted, all that follow it are
+    spec_.warnings.push_back(absl::StrCat(spec_.file, ": ", field, ".id is ", id, ", but ", QuoteJson(token->content),
+                                          " gets ", number,
+                                          in_vocab.has_value() ? ", as in model.vocab" : ", the next free id"));
   }
   token->id = number;
   if (!in_vocab.has_value() && !ids_taken_.insert(number).second) {
@@ -313,7 +318,11 @@ void SpecReader::ReadTemplateToken(const json& piece, const json& special_tokens
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const std::string& text, const std::string& file) {
   const absl::StatusOr<json> root = ParseJsonObject(text, file);
   if (!root.ok()) return root.status();
-  return SpecReader(*root, file).Read();
+  return ParseTokenizerDocument(*root, file);
+}
+
+absl::StatusOr<TokenizerSpec> ParseTokenizerDocument(const json& root, const std::string& file) {
+  return SpecReader(root, file).Read();
 }
 
 }  // namespace fastdecode

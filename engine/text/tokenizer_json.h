@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_TEXT_TOKENIZER_JSON_H_
 #define FASTDECODE_ENGINE_TEXT_TOKENIZER_JSON_H_
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,6 +13,8 @@ namespace fastdecode {
 // empty. Errors: Unimplemented for a well-formed tokenizer that is not BPE, or uses a step that is not built (its
 // model can still run on token ids); InvalidArgument for a broken file.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const std::string& text, const std::string& file);
+// The same of what it holds.
+absl::StatusOr<TokenizerSpec> ParseTokenizerDocument(const nlohmann::json& root, const std::string& file);
 
 }  // namespace fastdecode
 

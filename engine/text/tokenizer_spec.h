@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fastdecode {
@@ -128,7 +129,9 @@ struct TokenizerSpec {
   std::vector<int32_t> suffix_ids;
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
-  std::string warning;  // for the log: what a file says against another that is followed; empty if nothing
+  std::vector<std::pair<std::string, std::string>> named_tokens;  // such as bos_token, and their texts
+  int64_t model_max_length = 0;       // tokens that transformers warns beyond; 0: not said
+  std::vector<std::string> warnings;  // for the log: what a file says against another that is followed
 
   // Whether BPE starts from bytes and not from characters.
   bool IsByteLevel() const;

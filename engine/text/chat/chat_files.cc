@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/json_fields.h"
+#include "engine/model/model_folder.h"
+#include "engine/text/named_tokens.h"
 
 namespace fastdecode {
 
@@ -17,13 +19,14 @@ using nlohmann::json;
 
 constexpr int64_t kTemplateBytesMax = 4 << 20;
 constexpr int64_t kConfigBytesMax = 64 << 20;
+constexpr size_t kGuessedBytes = 512;
 
-// A JSON object of the folder; empty if the file is missing.
-absl::StatusOr<json> ReadObject(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadTextFile(path, kConfigBytesMax);
-  if (absl::IsNotFound(text.status())) return json::object();
-  if (!text.ok()) return text.status();
-  return ParseJsonObject(*text, path);
+// A JSON object of the folder; empty if the file is missing. `text` holds what it refers to.
+absl::StatusOr<ConfigFile> ReadObject(const std::string& path, std::optional<std::string>* text) {
+  absl::StatusOr<std::string> read = ReadTextFile(path, kConfigBytesMax);
+  if (!read.ok() && !absl::IsNotFound(read.status())) return read.status();
+  if (read.ok()) *text = *std::move(read);
+  return ReadConfigFile(*text, path);
 }
 
 absl::Status BadTemplateField(const std::string& file) {
@@ -61,6 +64,8 @@ absl::Status AddTemplates(const json& config, const std::string& file, std::vect
 absl::Status AddFile(const std::string& path, const std::string& name, std::vector<ChatTemplateSource>* out) {
   absl::StatusOr<std::string> text = ReadTextFile(path, kTemplateBytesMax);
   if (!text.ok()) return text.status();
+  const std::string guess = text->empty() ? "" : GuessContent(std::string_view(*text).substr(0, kGuessedBytes));
+  if (!guess.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", guess));
   out->push_back({path, name, *std::move(text)});
   return absl::OkStatus();
 }
@@ -79,27 +84,6 @@ absl::Status AddFurtherFiles(const std::string& dir, std::vector<ChatTemplateSou
   return absl::OkStatus();
 }
 
-// A token is a text, or an object whose content is one.
-std::optional<std::string> TokenText(const json& object, const char* name) {
-  const auto field = object.find(name);
-  if (field == object.end()) return std::nullopt;
-  if (field->is_string()) return field->get<std::string>();
-  if (field->is_object() && field->contains("content") && (*field)["content"].is_string()) {
-    return (*field)["content"].get<std::string>();
-  }
-  return std::nullopt;
-}
-
-// What the map says of a token counts before what the configuration says, as for the tokenizer.
-void AddSpecialTokens(const json& config, const json& map, ChatFiles* files) {
-  for (const char* const name :
-       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-    std::optional<std::string> text = TokenText(map, name);
-    if (!text) text = TokenText(config, name);
-    if (text) files->special_tokens.emplace_back(name, *std::move(text));
-  }
-}
-
 absl::Status AddControlTokens(const json& config, const std::string& file, ChatFiles* files) {
   const auto field = config.find("chat_control_tokens");
   if (field == config.end() || field->is_null()) return absl::OkStatus();
@@ -111,8 +95,19 @@ absl::Status AddControlTokens(const json& config, const std::string& file, ChatF
   return absl::OkStatus();
 }
 
-absl::Status AddFolderTemplates(const std::string& dir, const json& config, const std::string& config_file,
-                                ChatFiles* files) {
+// Says of templates that are not used, since `used` count before them, if they are others.
+void WarnOfUnused(const std::vector<ChatTemplateSource>& used, const std::vector<ChatTemplateSource>& unused,
+                  ChatFiles* files) {
+  for (const ChatTemplateSource& source : unused) {
+    const bool same = std::any_of(used.begin(), used.end(),
+                                  [&](const ChatTemplateSource& other) { return other.text == source.text; });
+    if (same) continue;
+    files->warnings.push_back(absl::StrCat(source.file, ": not used, since ", used.front().file, " counts before it"));
+    return;
+  }
+}
+
+absl::Status AddFolderTemplates(const std::string& dir, const ConfigFile& config, ChatFiles* files) {
   std::error_code error;
   const std::string main = dir + "/chat_template.jinja";
   if (std::filesystem::exists(std::filesystem::symlink_status(main, error))) {
@@ -120,31 +115,44 @@ absl::Status AddFolderTemplates(const std::string& dir, const json& config, cons
   }
   if (absl::Status added = AddFurtherFiles(dir + "/additional_chat_templates", &files->templates); !added.ok())
     return added;
-  if (!files->templates.empty()) return absl::OkStatus();
-  if (absl::Status added = AddTemplates(config, config_file, &files->templates); !added.ok()) return added;
-  if (!files->templates.empty()) return absl::OkStatus();
-  const std::string older = dir + "/chat_template.json";
-  const absl::StatusOr<json> object = ReadObject(older);
-  if (!object.ok()) return object.status();
-  return AddTemplates(*object, older, &files->templates);
+  std::vector<ChatTemplateSource> configured, older;
+  absl::Status added = AddTemplates(config.object, config.name, &configured);
+  if (files->templates.empty() && !added.ok()) return added;
+  if (files->templates.empty()) {
+    files->templates = std::move(configured);
+  } else {
+    WarnOfUnused(files->templates, configured, files);
+  }
+  std::optional<std::string> text;
+  const absl::StatusOr<ConfigFile> object = ReadObject(dir + "/chat_template.json", &text);
+  added = object.ok() ? AddTemplates(object->object, object->name, &older) : object.status();
+  if (files->templates.empty() && !added.ok()) return added;
+  if (files->templates.empty()) {
+    files->templates = std::move(older);
+  } else {
+    WarnOfUnused(files->templates, older, files);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<ChatFiles> ReadChatFiles(const std::string& model_dir, const std::string& given) {
   ChatFiles files;
-  const std::string config_file = model_dir + "/tokenizer_config.json";
-  const absl::StatusOr<json> config = ReadObject(config_file);
+  std::optional<std::string> config_text, map_text;
+  const absl::StatusOr<ConfigFile> config = ReadObject(model_dir + "/tokenizer_config.json", &config_text);
   if (!config.ok()) return config.status();
-  absl::StatusOr<json> map = json::object();
-  if (!config->contains("added_tokens_decoder")) {  // else transformers does not open it
-    map = ReadObject(model_dir + "/special_tokens_map.json");
+  absl::StatusOr<ConfigFile> map = ConfigFile();
+  if (!config->object.contains("added_tokens_decoder")) {  // else transformers does not open it
+    map = ReadObject(model_dir + "/special_tokens_map.json", &map_text);
     if (!map.ok()) return map.status();
   }
-  AddSpecialTokens(*config, *map, &files);
-  if (absl::Status added = AddControlTokens(*config, config_file, &files); !added.ok()) return added;
-  const absl::Status added = given.empty() ? AddFolderTemplates(model_dir, *config, config_file, &files)
-                                           : AddFile(given, "default", &files.templates);
+  const absl::StatusOr<NamedTokens> tokens = ReadNamedTokens(*config, *map);
+  if (!tokens.ok()) return tokens.status();
+  for (const NamedToken& named : tokens->named) files.special_tokens.emplace_back(named.name, named.token.content);
+  if (absl::Status added = AddControlTokens(config->object, config->name, &files); !added.ok()) return added;
+  const absl::Status added =
+      given.empty() ? AddFolderTemplates(model_dir, *config, &files) : AddFile(given, "default", &files.templates);
   if (!added.ok()) return added;
   if (files.templates.empty()) {
     return absl::NotFoundError(absl::StrCat(

@@ -23,6 +23,8 @@ struct ChatFiles {
   // Added tokens that no request may spell, beside special ones; without a list, those that the templates spell.
   std::vector<std::string> control_tokens;
   bool has_control_tokens = false;
+  // For the log: templates that others count before.
+  std::vector<std::string> warnings;
 };
 
 // Reads, as transformers 5 does, the first of these that is there: `given`, which is a path or empty; the folder's

@@ -4,9 +4,11 @@
 #include <ctime>
 
 #include "absl/strings/str_cat.h"
+#include "engine/text/added_tokens.h"
 #include "engine/text/chat/chat_messages.h"
 #include "engine/text/jinja/budget.h"
 #include "engine/text/jinja/failure.h"
+#include "engine/text/utf8.h"
 
 namespace fastdecode {
 
@@ -76,17 +78,34 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Create(const C
                                                                          const Tokenizer& tokenizer) {
   std::unique_ptr<ChatTemplate> chat(new ChatTemplate);
   chat->special_tokens_ = files.special_tokens;
+  for (const auto& [name, text] : tokenizer.named_tokens()) {
+    const auto has_name = [&name](const auto& token) { return token.first == name; };
+    if (std::none_of(files.special_tokens.begin(), files.special_tokens.end(), has_name)) {
+      chat->special_tokens_.emplace_back(name, text);
+    }
+  }
   chat->control_tokens_ = files.control_tokens;
   chat->has_control_tokens_ = files.has_control_tokens;
   std::vector<std::string> literals;
   std::string where;  // the templates come from
   for (const ChatTemplateSource& source : files.templates) {
     absl::StatusOr<std::unique_ptr<const jinja::Template>> parsed = jinja::Template::Parse(source.file, source.text);
-    if (!parsed.ok()) return parsed.status();
-    const std::vector<std::string>& own = (*parsed)->literals();
-    literals.insert(literals.end(), own.begin(), own.end());
     where += (where.empty() ? "" : ", ") + source.file;
-    chat->templates_.push_back({.name = source.name, .rendered_by = *std::move(parsed)});
+    Known& known = chat->templates_.emplace_back();
+    known.name = source.name;
+    if (!parsed.ok()) {
+      known.broken = parsed.status();
+      chat->warnings_.push_back(
+          absl::StrCat(parsed.status().message(), " (chats that need the template ", source.name, " are refused)"));
+      continue;
+    }
+    known.rendered_by = *std::move(parsed);
+    const std::vector<std::string>& own = known.rendered_by->literals();
+    literals.insert(literals.end(), own.begin(), own.end());
+  }
+  const auto is_broken = [](const Known& known) { return !known.broken.ok(); };
+  if (!chat->templates_.empty() && std::all_of(chat->templates_.begin(), chat->templates_.end(), is_broken)) {
+    return chat->templates_.front().broken;
   }
   const bool usable =
       chat->templates_.size() == 1 || std::any_of(chat->templates_.begin(), chat->templates_.end(),
@@ -97,14 +116,19 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Create(const C
   }
   const auto special_in = [&](const std::string& text) { return SpecialIn(text, tokenizer); };
   chat->marks_ = std::make_shared<const ReasoningMarks>(FindReasoningMarks(literals, special_in));
-  for (Known& known : chat->templates_) Probe(*chat, &known);
+  for (Known& known : chat->templates_) {
+    if (known.broken.ok()) Probe(*chat, &known);
+  }
+  if (const absl::Status& probed = chat->Chosen(/*has_tools=*/false).probed; !probed.ok()) {
+    chat->warnings_.push_back(absl::StrCat(probed.message(), " (of a chat with one message of a user)"));
+  }
   return chat;
 }
 
 // Shows the template a message of either form, and sees what it makes of it.
 void ChatTemplate::Probe(const ChatTemplate& chat, Known* known) {
   constexpr char kNeedle[] = "needle in a message";
-  const auto renders = [&](Value content) {
+  const auto renders = [&](Value content, absl::Status* status) {
     jinja::Budget budget(jinja::Limits{});
     const jinja::Spending spending(&budget);
     Dict variables;
@@ -113,6 +137,7 @@ void ChatTemplate::Probe(const ChatTemplate& chat, Known* known) {
     Set(&variables, "documents", Value::None());
     Set(&variables, "add_generation_prompt", Value::Bool(true));
     const absl::StatusOr<Text> text = chat.RenderValues(*known, std::move(variables), 0);
+    *status = text.status();
     // A list that is printed as such shows its names.
     return text.ok() && text->bytes().find(kNeedle) != std::string::npos &&
            text->bytes().find("'type'") == std::string::npos && text->bytes().find("\"type\"") == std::string::npos;
@@ -120,8 +145,11 @@ void ChatTemplate::Probe(const ChatTemplate& chat, Known* known) {
   Dict part;
   Set(&part, "type", Value::String("text"));
   Set(&part, "text", Value::String(kNeedle));
-  known->takes_parts = renders(Value::List({Value::OfDict(std::move(part))}));
-  known->takes_text = !known->takes_parts || renders(Value::String(kNeedle));
+  absl::Status of_parts;
+  known->takes_parts = renders(Value::List({Value::OfDict(std::move(part))}), &of_parts);
+  // A template that renders neither is given texts.
+  known->takes_text = renders(Value::String(kNeedle), &known->probed) || !known->takes_parts;
+  if (of_parts.ok()) known->probed = absl::OkStatus();
   known->knows_developer = known->rendered_by->Mentions("developer");
 }
 
@@ -164,6 +192,7 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const ChatInput& input) const 
     const Value tools = input.tools.empty() ? Value::None() : ReadChatJson("tools", input.tools);
     if (!tools.Is(Value::Kind::kNone)) CheckObjects("tools", tools);
     const Known& known = Chosen(!tools.Is(Value::Kind::kNone));
+    if (!known.broken.ok()) return known.broken;
     Value messages = PrepareMessages(ReadChatJson("messages", input.messages),
                                      {known.takes_text, known.takes_parts, known.knows_developer});
     std::string continued;
@@ -196,10 +225,31 @@ std::vector<std::string> ChatTemplate::GuardedTexts() const {
   if (has_control_tokens_) return control_tokens_;
   std::vector<std::string> texts;
   for (const Known& known : templates_) {
+    if (!known.broken.ok()) continue;
     const std::vector<std::string>& own = known.rendered_by->literals();
     texts.insert(texts.end(), own.begin(), own.end());
   }
   return texts;
+}
+
+std::optional<int32_t> ChatTemplate::TurnEnd(const Tokenizer& tokenizer) const {
+  constexpr std::string_view kAnswer = "needle in an answer";
+  constexpr char kMessages[] =
+      R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": "needle in an answer"}])";
+  ChatInput input;
+  input.messages = kMessages;
+  input.add_generation_prompt = false;
+  const absl::StatusOr<RenderedChat> chat = Render(input);
+  if (!chat.ok()) return std::nullopt;
+  std::string text;
+  for (const RenderedChat::Part& part : chat->parts) text += part.text;
+  const size_t answer = text.rfind(kAnswer);
+  if (answer == std::string::npos) return std::nullopt;
+  for (const int32_t id : tokenizer.Encode(text.substr(answer + kAnswer.size()), /*add_special_tokens=*/false)) {
+    if (tokenizer.IsSpecial(id)) return id;
+    if (!IsOnlyWhiteSpace(ReplaceInvalidUtf8(tokenizer.TokenBytes(id)))) return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 }  // namespace fastdecode

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,7 +48,9 @@ struct RenderedChat {
 // Owns: the templates, parsed. Thread: immutable, shared by any number.
 class ChatTemplate {
  public:
-  // `tokenizer`: which texts are special tokens; lent for the call. Errors name file, line and column.
+  // `tokenizer`: which texts are special tokens, and which of them have names beside those of the files; lent for the
+  // call. Of several templates, one that is no Jinja is a warning, and refused when a chat needs it. Errors name file,
+  // line and column.
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Create(const ChatFiles& files, const Tokenizer& tokenizer);
 
   // InvalidArgument: the field of the input that is at fault, or what the template says of it. ResourceExhausted:
@@ -57,10 +60,19 @@ class ChatTemplate {
   // Texts whose added tokens no request may spell.
   std::vector<std::string> GuardedTexts() const;
 
+  // The special token that the template puts behind an assistant's message, white space aside; none if it puts none
+  // there.
+  std::optional<int32_t> TurnEnd(const Tokenizer& tokenizer) const;
+
+  // For the log: what is wrong with templates that not every chat needs.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
  private:
   struct Known {
     std::string name;
     std::unique_ptr<const jinja::Template> rendered_by;
+    absl::Status broken;                          // why there is none
+    absl::Status probed;                          // what it says of a chat with one message
     bool takes_text = true, takes_parts = false;  // as a message's content
     bool knows_developer = false;
   };
@@ -77,6 +89,7 @@ class ChatTemplate {
   std::vector<std::string> control_tokens_;
   bool has_control_tokens_ = false;
   std::shared_ptr<const ReasoningMarks> marks_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace fastdecode

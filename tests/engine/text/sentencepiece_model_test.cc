@@ -62,7 +62,7 @@ TEST(SentencePieceModel, VocabularyIsThePieces) {
   EXPECT_TRUE(spec.fuse_unknown);
   EXPECT_FALSE(spec.byte_fallback);
   EXPECT_FALSE(spec.ignore_merges);
-  EXPECT_EQ(spec.warning, "");
+  EXPECT_THAT(spec.warnings, testing::IsEmpty());
 }
 
 // "abc" is "ab" + "c" and "a" + "bc"; the first has the lower id at its left.
@@ -211,8 +211,8 @@ TEST(SentencePieceModel, MessagesThatComeTwiceAreMergedAndOtherFieldsAreSkipped)
 TEST(SentencePieceModel, WarnsOfCharactersThatAreNoPieces) {
   const std::string bytes = absl::StrCat(SpecialFields(), PieceField("a", 0, kNormal), PieceField("a\t\t", 0, kNormal),
                                          PieceField("\t\t", 0, kNormal), TrainerField(kBpe));
-  EXPECT_THAT(ParseModel(bytes).warning,
-              HasSubstr("DIR/tokenizer.model: pieces[4].piece has \"\\t\", which is no piece"));
+  EXPECT_THAT(ParseModel(bytes).warnings,
+              testing::ElementsAre(HasSubstr("DIR/tokenizer.model: pieces[4].piece has \"\\t\", which is no piece")));
 }
 
 TEST(SentencePieceModel, NamesWhatIsNotBuilt) {

@@ -47,7 +47,7 @@ int Run(const std::string& dir) {
     std::cerr << tokenizer.status() << "\n";
     return 1;
   }
-  if (!(*tokenizer)->warning().empty()) std::cerr << "warning: " << (*tokenizer)->warning() << "\n";
+  for (const std::string& warning : (*tokenizer)->warnings()) std::cerr << "warning: " << warning << "\n";
   std::ios::sync_with_stdio(false);
   for (std::string line; std::getline(std::cin, line);) std::cout << Answer(**tokenizer, json::parse(line)) << "\n";
   return std::cout.flush() ? 0 : 1;

@@ -195,5 +195,58 @@ TEST_F(ChatFilesTest, WithoutATemplateTheErrorSaysWhatToDo) {
   expect_none(dir_.path());
 }
 
+// Names of a model's own, and null in the map, as in transformers' special_tokens_map.
+TEST_F(ChatFilesTest, TokensAreThoseOfTheTokenizer) {
+  Config({{"chat_template", "x"},
+          {"bos_token", "<b>"},
+          {"eos_token", {{"__type", "AddedToken"}, {"content", "<e>"}}},
+          {"pad_token", ""},
+          {"image_token", "<i>"},
+          {"extra_special_tokens", {{"audio_token", "<a>"}}}});
+  dir_.Write("special_tokens_map.json", R"({"bos_token": null, "unk_token": "<u>", "image_token": null})");
+  const auto files = Read();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_THAT(files->special_tokens, ElementsAre(testing::Pair("eos_token", "<e>"), testing::Pair("unk_token", "<u>"),
+                                                 testing::Pair("pad_token", ""), testing::Pair("image_token", "<i>"),
+                                                 testing::Pair("audio_token", "<a>")));
+}
+
+TEST_F(ChatFilesTest, SaysWhichTemplateAnotherCountsBefore) {
+  const auto warnings = [&] { return Read()->warnings; };
+  dir_.Write("chat_template.json", R"({"chat_template": "older"})");
+  EXPECT_THAT(warnings(), IsEmpty());
+  Config({{"chat_template", "configured"}});
+  EXPECT_THAT(warnings(), ElementsAre(dir_.File("chat_template.json: chat_template: not used, since ") +
+                                      dir_.File("tokenizer_config.json: chat_template counts before it")));
+  dir_.Write("chat_template.jinja", "file");
+  EXPECT_THAT(warnings(), ElementsAre(StartsWith(dir_.File("tokenizer_config.json: chat_template: not used, since ")),
+                                      StartsWith(dir_.File("chat_template.json: chat_template: not used, since "))));
+  Config({{"chat_template", "file"}});
+  dir_.Write("chat_template.json", R"({"chat_template": "file"})");
+  EXPECT_THAT(warnings(), IsEmpty()) << "they say the same";
+  Config({{"chat_template", {1}}});
+  dir_.Write("chat_template.json", "{");
+  EXPECT_THAT(warnings(), IsEmpty()) << "what nobody needs may be broken";
+  Config({{"chat_template", nullptr}});
+  std::filesystem::remove(dir_.File("chat_template.json"));
+  EXPECT_THAT(warnings(), IsEmpty());
+  std::filesystem::remove(dir_.File("chat_template.jinja"));
+  Config({{"chat_template", "configured"}});
+  std::filesystem::create_directory(dir_.File("additional_chat_templates"));
+  dir_.Write("additional_chat_templates/tool_use.jinja", "y");
+  EXPECT_THAT(warnings(), ElementsAre(AllOf(StartsWith(dir_.File("tokenizer_config.json: chat_template: not used")),
+                                            HasSubstr("additional_chat_templates/tool_use.jinja counts"))));
+}
+
+TEST_F(ChatFilesTest, WhatWasNotDownloadedIsNoTemplate) {
+  for (const char* text : {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n",
+                           "<!DOCTYPE html>\n<html>", "Entry not found"}) {
+    dir_.Write("chat_template.jinja", text);
+    ExpectRefused("chat_template.jinja", ": it is a");
+  }
+  dir_.Write("chat_template.jinja", "");
+  EXPECT_THAT(Texts(), ElementsAre("")) << "an empty template is one";
+}
+
 }  // namespace
 }  // namespace fastdecode

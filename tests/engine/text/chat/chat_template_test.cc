@@ -308,7 +308,7 @@ TEST(ChatTemplateErrors, WhatIsReadCountsForTheLimits) {
 
 TEST(ChatTemplateErrors, TemplatesThatAreNoneNameTheirPlace) {
   ChatFiles files;
-  files.templates = {{"good.jinja", "default", "x"}, {"bad.jinja", "tool_use", "a\n{% if %}"}};
+  files.templates = {{"bad.jinja", "default", "a\n{% if %}"}};
   ExpectSays(ChatTemplate::Create(files, Qwen()).status(), kInvalid, "bad.jinja:2:", "");
   files.templates = {{"bad.jinja", "default", "\xff"}};
   ExpectSays(ChatTemplate::Create(files, Qwen()).status(), kInvalid, "bad.jinja", "UTF-8");
@@ -316,6 +316,50 @@ TEST(ChatTemplateErrors, TemplatesThatAreNoneNameTheirPlace) {
   ExpectSays(ChatTemplate::Create(files, Qwen()).status(), kInvalid, "a.jinja, b.jinja", "--chat-template FILE");
   files.templates = {{"a.jinja", "rag", "x"}};
   EXPECT_TRUE(ChatTemplate::Create(files, Qwen()).ok()) << "there is no other";
+}
+
+// As in transformers, which compiles a template when a chat needs it.
+TEST(ChatTemplateErrors, ATemplateThatIsNoneAmongOthersIsMissedByThoseWhoNeedIt) {
+  const std::string bad = "a\n{% if %}";
+  ChatInput plain, tools;
+  plain.messages = tools.messages = kHello;
+  tools.tools = R"([{"type": "function", "function": {"name": "f"}}])";
+  ChatFiles files;
+  files.templates = {{"good.jinja", "default", kContents}, {"bad.jinja", "tool_use", bad}};
+  auto chat = ChatTemplate::Create(files, Qwen());
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_THAT((*chat)->warnings(), ElementsAre(AllOf(StartsWith("bad.jinja:2:"), HasSubstr("template tool_use"))));
+  EXPECT_EQ(TextOf(*(*chat)->Render(plain)), "Hi");
+  ExpectSays((*chat)->Render(tools).status(), kInvalid, "bad.jinja:2:", "expected an expression");
+  EXPECT_THAT((*chat)->GuardedTexts(), Not(Contains("a\n")));
+
+  files.templates = {{"bad.jinja", "default", bad}, {"good.jinja", "tool_use", kContents}};
+  chat = ChatTemplate::Create(files, Qwen());
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_THAT((*chat)->warnings(), ElementsAre(AllOf(StartsWith("bad.jinja:2:"), HasSubstr("template default"))));
+  EXPECT_EQ(TextOf(*(*chat)->Render(tools)), "Hi");
+  ExpectSays((*chat)->Render(plain).status(), kInvalid, "bad.jinja:2:", "");
+  EXPECT_EQ((*chat)->TurnEnd(Qwen()), std::nullopt);
+
+  files.templates = {{"bad.jinja", "default", bad}, {"worse.jinja", "tool_use", "{% for %}"}};
+  ExpectSays(ChatTemplate::Create(files, Qwen()).status(), kInvalid, "bad.jinja:2:", "");
+}
+
+// What stands behind an assistant's message: transformers' text of such a chat, and which of it is a special token.
+TEST(ChatTemplate, KnowsTheTokenThatEndsATurn) {
+  const auto end_of = [](const std::string& after) {
+    const auto chat =
+        MakeChatTemplate("{% for m in messages %}<|im_start|>{{ m.content }}" + after + "{% endfor %}", Qwen());
+    const std::optional<int32_t> id = chat->TurnEnd(Qwen());
+    return id.has_value() ? Qwen().TokenBytes(*id) : "";
+  };
+  EXPECT_EQ(end_of("<|im_end|>\n"), "<|im_end|>");
+  EXPECT_EQ(end_of("\n <|im_end|><|endoftext|>"), "<|im_end|>");
+  EXPECT_EQ(end_of("<|endoftext|>"), "<|endoftext|>");
+  EXPECT_EQ(end_of(""), "");
+  EXPECT_EQ(end_of("\n"), "");
+  EXPECT_EQ(end_of(" END <|im_end|>"), "");
+  EXPECT_EQ(end_of("<|im_end"), "");
 }
 
 }  // namespace
