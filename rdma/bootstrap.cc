@@ -24,6 +24,10 @@ absl::StatusOr<std::shared_ptr<const Secret>> ReadSecret(const Endpoint& endpoin
 
 }  // namespace
 
+absl::Status CheckSecret(const Endpoint& endpoint, const FabricOptions& fabric) {
+  return endpoint.kind == Endpoint::Kind::kFabric ? ReadSecret(endpoint, fabric).status() : absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Listener>> ListenAt(const Endpoint& endpoint, const FabricOptions& fabric) {
   FD_CHECK(!endpoint.of_this_process(), "nobody listens for homes of this process");
   if (endpoint.kind == Endpoint::Kind::kUnix) return UnixListener::Listen(endpoint.path);

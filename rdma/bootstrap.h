@@ -81,6 +81,10 @@ class Listener {
   virtual absl::StatusOr<std::unique_ptr<PendingLink>> AcceptProposal(uint64_t timeout_ns) = 0;
 };
 
+// Whether the secret that links to `endpoint` need, if they need one, is there and may be used: for whoever would find
+// out late otherwise. Errors: InvalidArgument if no file is named, and those of Secret::Read.
+absl::Status CheckSecret(const Endpoint& endpoint, const FabricOptions& fabric);
+
 // The door at `endpoint`, by its kind: a unix socket, or TCP for links over a fabric (`fabric` is about those alone).
 // Errors: those of UnixListener::Listen, VerbsListener::Listen and Secret::Read. REQUIRES: not of_this_process().
 absl::StatusOr<std::unique_ptr<Listener>> ListenAt(const Endpoint& endpoint, const FabricOptions& fabric);

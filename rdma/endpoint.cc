@@ -1,6 +1,7 @@
 #include "rdma/endpoint.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -15,7 +16,9 @@ namespace {
 
 constexpr char kLocalPrefix[] = "local:";
 constexpr char kUnixPrefix[] = "unix:";
+constexpr char kPathHint[] = "; a socket's path stands behind unix:, as in unix:";
 constexpr uint32_t kPortMax = 65535;
+constexpr uint32_t kUsualPort = 7471;  // in examples
 
 bool StartsWith(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 std::string After(const std::string& text, const char* prefix) { return text.substr(std::string(prefix).size()); }
@@ -30,8 +33,59 @@ bool IsHostCharacter(char c) {
 // With the zone of a link-local one: "fe80::1%eth0".
 bool IsAddressCharacter(char c) { return IsHostCharacter(c) || c == ':' || c == '%'; }
 
+const char* Forms(EndpointUse use) {
+  switch (use) {
+    case EndpointUse::kHomes:
+      return "is none of gpu, local, local:N, unix:PATH and HOST:PORT";
+    case EndpointUse::kListen:
+      return "is neither unix:PATH nor HOST:PORT";
+    case EndpointUse::kPeer:
+      break;
+  }
+  return "is none of local, unix:PATH and HOST:PORT";
+}
+
+// A URL is none of the forms. What it would be without its scheme.
+std::string SchemeHint(const std::string& text, size_t scheme_end) {
+  const std::string scheme = text.substr(0, scheme_end);
+  const std::string rest = text.substr(scheme_end + 3);
+  if (scheme == "unix" || scheme == "ipc" || scheme == "file") return kPathHint + rest;
+  const std::string address = rest.substr(0, rest.find('/'));
+  const bool has_port = address.find(':') != std::string::npos;
+  return absl::StrCat("; there is no ", scheme, ":// before a host: ", address,
+                      has_port ? "" : absl::StrCat(":", kUsualPort));
+}
+
+bool IsPath(const std::string& text) {
+  const auto ends = [&text](const std::string& end) {
+    return text.size() > end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+  };
+  return text.find('/') == 0 || text.find("./") == 0 || text.find("../") == 0 || text.find("~/") == 0 ||
+         (text.find(':') == std::string::npos &&
+          (text.find('/') != std::string::npos || ends(".sock") || ends(".socket")));
+}
+
+// What a text without a colon was probably meant to be.
+std::string WordHint(const std::string& text, EndpointUse use) {
+  std::string small = text;
+  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return std::tolower(c); });
+  const bool of_process = small == "gpu" || small == "cuda" || small == "local";
+  if (of_process && use == EndpointUse::kListen) return "; engines in other processes connect there";
+  if (of_process && !(small == "gpu" && use == EndpointUse::kPeer)) {
+    return absl::StrCat("; give ", small == "local" ? "local" : "gpu");
+  }
+  if (text.empty() || !std::all_of(text.begin(), text.end(), IsHostCharacter)) return "";
+  const bool is_port = std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (is_port)
+    return absl::StrCat("; a port stands behind a host: ", use == EndpointUse::kListen ? "0.0.0.0:" : "HOST:", text);
+  return absl::StrCat("; a host has a port behind it: ", text, ":", kUsualPort);
+}
+
 absl::StatusOr<Endpoint> ParseHostAndPort(const std::string& option, const std::string& text) {
   const size_t colon = text.rfind(':');
+  if (text.front() == '[' && text.back() == ']' && text.size() > 2) {
+    return BadEndpoint(option, text, absl::StrCat("an address has a port behind it: ", text, ":", kUsualPort));
+  }
   std::string host = text.substr(0, colon);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
@@ -68,12 +122,25 @@ std::string FormatEndpoint(const Endpoint& endpoint) {
   return FormatHostAndPort(endpoint.host, endpoint.port);
 }
 
-absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::string& text) {
+absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::string& text, EndpointUse use) {
   Endpoint endpoint;
-  if (text == "local") return endpoint;
-  if (text == "gpu") {
+  const bool of_process = use != EndpointUse::kListen;
+  if (text == "local" && of_process) return endpoint;
+  if (text == "gpu" && of_process) {
     endpoint.kind = Endpoint::Kind::kGpu;
     return endpoint;
+  }
+  const size_t scheme_end = text.find("://");
+  const bool is_url = scheme_end != std::string::npos && text.compare(scheme_end, 4, ":///") != 0;
+  if (is_url || (scheme_end != std::string::npos && !StartsWith(text, kUnixPrefix))) {
+    return BadEndpoint(option, text, Forms(use) + SchemeHint(text, scheme_end));
+  }
+  if (IsPath(text)) return BadEndpoint(option, text, absl::StrCat(Forms(use), kPathHint, text));
+  if (StartsWith(text, kLocalPrefix) && !of_process)
+    return BadEndpoint(option, text, Forms(use) + WordHint("local", use));
+  if (StartsWith(text, "gpu:") || StartsWith(text, "cuda:")) {
+    return BadEndpoint(option, text,
+                       Forms(use) + WordHint("gpu", use) + (of_process ? ", and --gpu N for which one" : ""));
   }
   if (StartsWith(text, kLocalPrefix)) {
     if (!absl::SimpleAtoi(After(text, kLocalPrefix), &endpoint.local_homes) || endpoint.local_homes < 1 ||
@@ -91,7 +158,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::str
     return endpoint;
   }
   if (text.find(':') != std::string::npos) return ParseHostAndPort(option, text);
-  return BadEndpoint(option, text, "is none of gpu, local, local:N, unix:PATH and HOST:PORT");
+  return BadEndpoint(option, text, Forms(use) + WordHint(text, use));
 }
 
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& option, const std::string& list) {

@@ -31,9 +31,14 @@ inline constexpr int kLocalHomesMax = 64;
 // As ParseEndpoint reads it.
 std::string FormatEndpoint(const Endpoint& endpoint);
 
+// What an endpoint is for: homes are of every kind, nobody listens for those of this process, and the far end of a bare
+// link is none of a GPU.
+enum class EndpointUse { kHomes, kListen, kPeer };
+
 // `option`: the command-line option, for messages ("--listen").
-// Errors: InvalidArgument naming option and value.
-absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::string& text);
+// Errors: InvalidArgument naming option and value, which forms there are, and which one was probably meant.
+absl::StatusOr<Endpoint> ParseEndpoint(const std::string& option, const std::string& text,
+                                       EndpointUse use = EndpointUse::kHomes);
 
 // A comma-separated list, in which local, every path and every host and port occur once at most.
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& option, const std::string& list);

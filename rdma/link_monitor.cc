@@ -4,15 +4,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <system_error>
 #include <utility>
-
-#include "numa/check.h"
 
 namespace fastdecode {
 
 LinkMonitor::LinkMonitor(int wake_fd) : wake_fd_(wake_fd) {
-  FD_CHECK(wake_fd_ >= 0, "no file descriptor left for the link monitor");
+  if (wake_fd_ < 0) throw std::system_error(errno, std::generic_category(), "links cannot be watched: eventfd");
 }
 
 // Once the other constructor is done, the destructor ends the threads that there are, however this one ends.

@@ -18,7 +18,7 @@ namespace fastdecode {
 // any.
 class LinkMonitor {
  public:
-  // Throws as PinnedThread does.
+  // Throws std::system_error: as PinnedThread does, or if the kernel gives no eventfd.
   LinkMonitor();
   // Links still in quarantine are destroyed, by the caller.
   ~LinkMonitor();

@@ -23,12 +23,21 @@ bool ParseNumber(std::string_view text, T* out) {
   return true;
 }
 
+// What to write instead of a text that people read as a number, and this program does not: "; written out: 8192 or
+// 8000" of 8k. Empty: it is no such text.
+std::string NumberHint(std::string_view text, bool whole);
+// The same of memory in GiB: "; in GiB, without a unit: 0.5" of 512MiB.
+std::string GibHint(std::string_view text);
+// ...and of milliseconds: "; in ms, without a unit: 10000" of 10s.
+std::string MillisecondsHint(std::string_view text);
+
 // "'x' is not a whole number from 1 to 16".
 template <class T>
 std::string NotANumber(const std::string& text, T min, T max) {
   std::ostringstream out;
   out << "'" << text << "' is not a " << (std::is_integral_v<T> ? "whole number" : "number");
   if (std::is_integral_v<T> || max < std::numeric_limits<T>::max()) out << " from " << min << " to " << max;
+  out << NumberHint(text, std::is_integral_v<T>);
   return out.str();
 }
 

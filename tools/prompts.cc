@@ -1,11 +1,13 @@
 #include "tools/prompts.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <sstream>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -21,7 +23,7 @@ std::string ReadFile(const std::string& path) {
     while (const size_t bytes = std::fread(part, 1, sizeof(part), file)) text.append(part, bytes);
   }
   if (file == nullptr || std::ferror(file) != 0) {
-    throw Error(FD_NOT_FOUND, path + ": cannot be read: " + std::strerror(errno));
+    throw Error(FD_NOT_FOUND, (path == "-" ? "standard input" : path) + ": cannot be read: " + std::strerror(errno));
   }
   if (file != stdin) std::fclose(file);
   return text;
@@ -42,7 +44,10 @@ std::string WithoutLast(char c, std::string text) {
 // The last newline of a file belongs to the editor and to `echo`, not to the prompt.
 std::string ReadPrompt(const std::string& path) {
   std::string text = WithoutByteOrderMark(ReadFile(path));
-  return text.ends_with('\n') ? WithoutLast('\r', WithoutLast('\n', std::move(text))) : text;
+  if (text.ends_with('\n')) text = WithoutLast('\r', WithoutLast('\n', std::move(text)));
+  if (!text.empty() || path != "-") return text;
+  // It is mostly what a command that failed, or a variable that was not set, wrote into a pipe.
+  throw Error(FD_INVALID_ARGUMENT, "--file: '-': standard input is empty; give --prompt '' for an answer to nothing");
 }
 
 std::vector<std::string> ReadLines(const std::string& path) {
@@ -133,12 +138,25 @@ CLI::Option* AddNumber(CLI::App* command, const char* names, Number& value, cons
       ->group(kSamplingGroup);
 }
 
-CLI::Option* AddMaxTokens(CLI::App* command, RequestFlags& flags, const std::string& help) {
-  return AddNumber(command, "-n,--max-tokens,--n-predict", flags.fields.max_tokens, help, "N");
+// What a value is to be told that other programs have, and that is no value here.
+CLI::Validator UnlessMeant(const std::vector<std::string>& values, const std::string& advice) {
+  const auto check = [values, advice](std::string& text) {
+    const bool is_meant = std::find(values.begin(), values.end(), text) != values.end();
+    return is_meant ? "'" + text + "' is not a whole number from 0 on; " + advice : std::string();
+  };
+  return CLI::Validator(check, "");
+}
+
+// `unlimited`: what to give instead of llama.cpp's -1 and -2.
+CLI::Option* AddMaxTokens(CLI::App* command, RequestFlags& flags, const std::string& help,
+                          const std::string& unlimited) {
+  return AddNumber(command, "-n,--max-tokens,--n-predict", flags.fields.max_tokens, help, "N")
+      ->transform(UnlessMeant({"-1", "-2"}, unlimited));
 }
 
 CLI::Option* AddSeed(CLI::App* command, RequestFlags& flags, const std::string& help) {
-  return AddNumber(command, "-s,--seed", flags.fields.seed, help, "N");
+  return AddNumber(command, "-s,--seed", flags.fields.seed, help, "N")
+      ->transform(UnlessMeant({"-1", "random"}, "for a random seed give --seed $RANDOM"));
 }
 
 // What every command has that asks for answers.
@@ -185,7 +203,9 @@ void AddSampling(CLI::App* command, RequestFlags& flags) {
 void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
   fd_request& r = flags.fields;
   r.max_tokens = 128;
-  AddMaxTokens(command, flags, "tokens to generate at most")->capture_default_str();
+  AddMaxTokens(command, flags, "tokens to generate at most",
+               "for an answer up to the end of the context give a large number, such as 1048576")
+      ->capture_default_str();
   AddSampling(command, flags);
   flags.seed = AddSeed(command, flags, "prompt i samples with seed + i")->capture_default_str();
   AddNumber(command, "--logprobs", r.logprobs, "with --json: of each token and its n best alternatives; -1: off", "N")
@@ -198,17 +218,50 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
 
 void AddChatRequestFlags(CLI::App* command, RequestFlags& flags) {
   flags.fields.max_tokens = std::numeric_limits<uint32_t>::max();
-  AddMaxTokens(command, flags, "tokens of an answer at most [to the end of the context]");
+  AddMaxTokens(command, flags, "tokens of an answer at most [to the end of the context]",
+               "leave it out for an answer up to the end of the context");
   AddSampling(command, flags);
   flags.seed = AddSeed(command, flags, "question i samples with seed + i [0, or the server's]");
 }
 
 namespace {
 
-// A complaint about a field as one about its option, whose name differs in this alone.
+// A complaint about a field as one about its option, whose name differs in this alone; and which value is the one that
+// was probably looked for.
 std::string AboutOption(std::string message) {
+  constexpr std::pair<std::string_view, std::string_view> kAdvice[] = {
+      {"temperature: ", "; 0 always takes the most likely token, and 1 changes nothing"},
+      {"top_k: ", "; 0 is off"},
+      {"top_p: ", "; 1 is off, and --temperature 0 always takes the most likely token"},
+      {"min_p: ", "; 0 is off"},
+      {"repetition_penalty: ", "; 1 is off"},
+      {"presence_penalty: ", "; 0 is off"},
+      {"frequency_penalty: ", "; 0 is off"},
+      {"logprobs: ", "; -1 is off"}};
+  std::string_view fitting;
+  for (const auto& [field, advice] : kAdvice) {
+    if (message.starts_with(field)) fitting = advice;
+  }
   std::replace(message.begin(), message.end(), '_', '-');
-  return "--" + message;
+  return "--" + message + std::string(fitting);
+}
+
+// Other programs read escapes in their options. A letter behind one that looks so is more likely to be part of a word,
+// as in C:\new.
+void WarnOfEscapes(const std::string& option, const std::string& text) {
+  for (size_t at = text.find('\\'); at != std::string::npos && at + 1 < text.size(); at = text.find('\\', at + 2)) {
+    const char kind = text[at + 1];
+    const bool in_word = at + 2 < text.size() && std::islower(static_cast<unsigned char>(text[at + 2])) != 0;
+    if ((kind != 'n' && kind != 't' && kind != 'r') || in_word) continue;
+    std::fprintf(stderr,
+                 "fastdecode: warning: %s: '%s' has a backslash and the letter %c, not %s; bash writes that $'\\%c'\n",
+                 option.c_str(), text.c_str(), kind,
+                 kind == 'n'   ? "a newline"
+                 : kind == 't' ? "a tab"
+                               : "a carriage return",
+                 kind);
+    return;
+  }
 }
 
 }  // namespace
@@ -216,12 +269,16 @@ std::string AboutOption(std::string message) {
 void CheckRequestFlags(const RequestFlags& flags) {
   fd_request fields = flags.fields;
   std::vector<const char*> stop;
-  for (const std::string& text : flags.stop) stop.push_back(text.c_str());
+  for (const std::string& text : flags.stop) {
+    stop.push_back(text.c_str());
+    WarnOfEscapes("--stop", text);
+  }
   fields.stop = stop.data();
   fields.stop_count = stop.size();
   const std::vector<fd_logit_bias> biases = ParseLogitBias(flags);
   fields.logit_bias = biases.data();
   fields.logit_bias_count = biases.size();
+  if (fields.max_tokens == 0) throw Error(FD_INVALID_ARGUMENT, "--max-tokens: 0 is not at least 1");
   try {
     ThrowIfError(fd_request_check(&fields));
   } catch (const Error& error) {

@@ -84,7 +84,10 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
   const absl::StatusOr<sockaddr_un> address = SocketAddress(path);
   if (!address.ok()) return address.status();
   absl::StatusOr<FileDescriptor> socket = OpenSocket();
-  if (!socket.ok()) return socket.status();
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(),
+                        absl::StrCat("cannot listen at unix:", path, ": ", socket.status().message()));
+  }
 
   const FolderLock folder_lock(path);
   if (absl::Status status = RemoveStaleSocket(path, *address); !status.ok()) return status;

@@ -38,7 +38,10 @@ absl::StatusOr<ConnectedSocket> ConnectSocket(const std::string& path, uint64_t 
   const absl::StatusOr<sockaddr_un> address = SocketAddress(path);
   if (!address.ok()) return address.status();
   absl::StatusOr<FileDescriptor> socket = OpenSocket();
-  if (!socket.ok()) return socket.status();
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(),
+                        absl::StrCat("no worker to be reached at unix:", path, ": ", socket.status().message()));
+  }
   while (connect(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return ConnectError(path, errno);

@@ -40,10 +40,10 @@ class ConnectedSocket {
   FileDescriptor fd_;  // none: moved from
 };
 
-// Who is at the other end: the process that connected, or the one that listened. pid 0 if the kernel does not say.
+// Who is at the other end: the process that connected, or the one that listened.
 struct PeerCredentials {
-  pid_t pid = 0;
-  uid_t uid = 0;
+  pid_t pid = 0;                       // 0: the kernel does not say, or not in this process's pid namespace
+  uid_t uid = static_cast<uid_t>(-1);  // -1: the kernel does not say
 };
 PeerCredentials ReadPeerCredentials(int socket);
 

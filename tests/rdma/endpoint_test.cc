@@ -19,7 +19,9 @@ TEST(EndpointTest, ParsesAList) {
 TEST(EndpointTest, ErrorsNameOptionAndValue) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "--homes: '': is none of gpu, local, local:N, unix:PATH and HOST:PORT"},
-      {"locale", "--homes: 'locale': is none of gpu, local, local:N, unix:PATH and HOST:PORT"},
+      {"locale",
+       "--homes: 'locale': is none of gpu, local, local:N, unix:PATH and HOST:PORT; a host has a port behind it: "
+       "locale:7471"},
       {"local:0", "--homes: 'local:0': local:N takes a number of homes from 1 to 64"},
       {"local:65", "--homes: 'local:65': local:N takes a number of homes from 1 to 64"},
       {"local:x", "--homes: 'local:x': local:N takes a number of homes from 1 to 64"},
@@ -54,16 +56,60 @@ TEST(EndpointTest, OtherHostsThatCannotBe) {
   const std::string host = "HOST:PORT takes a host name, an IPv4 address or an IPv6 address in brackets";
   const std::string port = "HOST:PORT takes a port from 1 to 65535";
   const std::pair<std::string, std::string> cases[] = {
-      {"::1:4711", brackets}, {"fe80::1", brackets},      {":4711", host},  {"[]:4711", host},  {"[::1:4711", brackets},
-      {"a b:1", host},        {"[a/b]:1", host},          {"node7:", port}, {"node7:0", port},  {"node7:65536", port},
-      {"node7:x", port},      {"node7:-1", port},         {"[::1]:", port}, {"uni:path", port}, {"[::1]", brackets},
-      {"node7:1 2", port},    {"node7:4294967297", port},
+      {"::1:4711", brackets},
+      {"fe80::1", brackets},
+      {":4711", host},
+      {"[]:4711", host},
+      {"[::1:4711", brackets},
+      {"a b:1", host},
+      {"[a/b]:1", host},
+      {"node7:", port},
+      {"node7:0", port},
+      {"node7:65536", port},
+      {"node7:x", port},
+      {"node7:-1", port},
+      {"[::1]:", port},
+      {"uni:path", port},
+      {"node7:1 2", port},
+      {"node7:4294967297", port},
+      {"[::1]", "an address has a port behind it: [::1]:7471"},
   };
   for (const auto& [text, why] : cases) {
     EXPECT_EQ(ParseEndpoint("--listen", text).status().message(), "--listen: '" + text + "': " + why);
   }
   EXPECT_EQ(ParseEndpoints("--homes", "a:1,b:1,a:1").status().message(),
             "--homes: 'a:1': names the same homes twice (in 'a:1,b:1,a:1')");
+}
+
+TEST(EndpointTest, SaysWhatWasProbablyMeant) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"/run/w.sock", "; a socket's path stands behind unix:, as in unix:/run/w.sock"},
+      {"w.sock", "; a socket's path stands behind unix:, as in unix:w.sock"},
+      {"unix://w.sock", "; a socket's path stands behind unix:, as in unix:w.sock"},
+      {"tcp://node7:1", "; there is no tcp:// before a host: node7:1"},
+      {"rdma://node7/x", "; there is no rdma:// before a host: node7:7471"},
+      {"7471", "; a port stands behind a host: HOST:7471"},
+      {"CUDA", "; give gpu"},
+      {"gpu:1", "; give gpu, and --gpu N for which one"},
+  };
+  for (const auto& [text, hint] : cases) {
+    EXPECT_EQ(ParseEndpoint("--homes", text).status().message(),
+              "--homes: '" + text + "': is none of gpu, local, local:N, unix:PATH and HOST:PORT" + hint);
+  }
+  EXPECT_EQ(ParseEndpoint("--homes", "unix:///run/w.sock")->path, "///run/w.sock");
+}
+
+TEST(EndpointTest, NobodyListensForHomesOfThisProcess) {
+  for (const std::string text : {"gpu", "local", "local:2"}) {
+    EXPECT_EQ(ParseEndpoint("--listen", text, EndpointUse::kListen).status().message(),
+              "--listen: '" + text + "': is neither unix:PATH nor HOST:PORT; engines in other processes connect there");
+  }
+  EXPECT_EQ(ParseEndpoint("--listen", "7471", EndpointUse::kListen).status().message(),
+            "--listen: '7471': is neither unix:PATH nor HOST:PORT; a port stands behind a host: 0.0.0.0:7471");
+  EXPECT_EQ(ParseEndpoint("--listen", "node7:4791", EndpointUse::kListen)->port, 4791);
+  EXPECT_EQ(ParseEndpoint("--listen", "unix:w", EndpointUse::kListen)->path, "w");
+  EXPECT_EQ(ParseEndpoint("--peer", "moon", EndpointUse::kPeer).status().message(),
+            "--peer: 'moon': is none of local, unix:PATH and HOST:PORT; a host has a port behind it: moon:7471");
 }
 
 }  // namespace

@@ -5,10 +5,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <fastdecode/fastdecode.hpp>
 #include <future>
 #include <latch>
+#include <utility>
 
 #include "tools/serve/clock.h"
 #include "tools/serve/engine_text.h"
@@ -22,13 +25,16 @@ constexpr auto kWatch = std::chrono::seconds(1);
 constexpr auto kEndStep = std::chrono::milliseconds(20);
 constexpr uint64_t kCutNs = 1'000'000'000;  // for the last errors to reach their clients
 constexpr int kNice = 5;
+constexpr uint64_t kSameSignalNs = 1'000'000'000;
 
-// Every client has a descriptor.
-void RaiseDescriptorLimit() {
+// Every client has a descriptor. Empty, or why there may not be more of them.
+std::string RaiseDescriptorLimit() {
   rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::string("getrlimit: ") + std::strerror(errno);
+  if (limit.rlim_cur == limit.rlim_max) return "";
+  const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return "";
+  return std::string("setrlimit: ") + std::strerror(errno) + ": " + std::to_string(before) + " are all";
 }
 
 std::string ListText(const std::vector<int32_t>& cores) {
@@ -64,7 +70,9 @@ Server::Server(ServerOptions options)
   context_.limits = options_.requests;
   context_.admission = &admission_;
   context_.metrics = &metrics_;
-  RaiseDescriptorLimit();
+  if (const std::string why = RaiseDescriptorLimit(); !why.empty()) {
+    Log(2, "serve: the limit of descriptors, of which each client has one, cannot be raised: " + why);
+  }
   ReadFiles();
   url_ = listener_.url();
   OnSignal();
@@ -157,7 +165,13 @@ void Server::PlaceThreads() {
   std::vector<int32_t> cores(1024);
   cores.resize(fd_engine_front_cores(context_.engine, cores.data(), cores.size()));
   if (cores.empty()) {
-    for (const pid_t thread : thread_ids_) setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kNice);
+    for (const pid_t thread : thread_ids_) {
+      if (setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kNice) == 0) continue;
+      return Log(2,
+                 std::string("serve: its threads have no core of their own, and take time from the engine's, as they "
+                             "cannot be put behind them: setpriority: ") +
+                     std::strerror(errno));
+    }
     return Log(1, "serve: its threads have no core of their own, and run at nice 5");
   }
   cpu_set_t set;
@@ -165,8 +179,8 @@ void Server::PlaceThreads() {
   for (const int32_t core : cores) CPU_SET(static_cast<size_t>(core), &set);
   for (const pid_t thread : thread_ids_) {
     if (sched_setaffinity(thread, sizeof(set), &set) != 0) {
-      return Log(2,
-                 "serve: its threads cannot be put on the cores " + ListText(cores) + ", which the engine left free");
+      return Log(2, "serve: its threads cannot be put on the cores " + ListText(cores) +
+                        ", which the engine left free: sched_setaffinity: " + std::strerror(errno));
     }
   }
   Log(1, "serve: its threads run on the cores " + ListText(cores));
@@ -238,14 +252,16 @@ void Server::BeginEnd(int signal) {
     std::_Exit(128 + signal);
   }
   if (ending_) {
-    end_ns_ = 0;
+    // `timeout` sends it twice, a logout more often.
+    if (MonotonicNs() - end_begun_ns_ >= kSameSignalNs) end_ns_ = 0;
     return;
   }
   ending_ = true;
+  end_begun_ns_ = MonotonicNs();
   router_.SetPhase(Router::Phase::kEnding);
   service_manager_.Stopping("finishing what runs");
   Log(1, "serve: ending; requests that run may finish within " + std::to_string(options_.grace_ns / 1'000'000'000) +
-             " s (--grace-s), a second signal cuts them");
+             " s (--grace-s), a signal that comes a second later cuts them");
   fd_drain(context_.engine, 0);
   listener_.CloseWhenIdle();
   end_ns_ = MonotonicNs() + options_.grace_ns;

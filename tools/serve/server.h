@@ -35,9 +35,9 @@ struct ServerOptions {
 
 // An HTTP server before an engine. It listens from the start and says that the model is being loaded until it is given
 // an engine. SIGTERM and SIGINT end it: it refuses new requests, lets those that run finish for a while, and then cuts
-// them; a second signal cuts them at once. SIGHUP makes it read its keys and certificates anew, and reopen its log.
-// Owns: an I/O thread, on which everything happens that does not say otherwise, and helpers for JSON and tokenizing.
-// Thread: the one that made it.
+// them; a signal that comes a second or more after the first cuts them at once. SIGHUP makes it read its keys and
+// certificates anew, and reopen its log. Owns: an I/O thread, on which everything happens that does not say otherwise,
+// and helpers for JSON and tokenizing. Thread: the one that made it.
 class Server {
  public:
   // Binds its address and reads its files. Throws Error naming option and value.
@@ -87,6 +87,7 @@ class Server {
   std::vector<pid_t> thread_ids_;
   std::string url_;
   bool ending_ = false;
+  uint64_t end_begun_ns_ = 0;
   uint64_t end_ns_ = 0;   // when what still runs is cut
   uint64_t stop_ns_ = 0;  // when what still runs then is left alone; 0: not yet cut
   uint64_t watchdog_at_ns_ = 0;

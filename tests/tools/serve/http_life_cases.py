@@ -153,8 +153,25 @@ class Shutdown(unittest.TestCase):  # bug class 10
             client.first_event()
             server.signal(signal.SIGTERM)
             self.assertTrue(harness.eventually(lambda: server.ask("GET", "/ready").status == 503))
+            time.sleep(1.1)  # what comes sooner is taken for the first one
             server.signal(signal.SIGTERM)
             self.assertEqual(server.wait(), 0)
+
+    def test_signals_that_come_at_once_are_one(self):
+        # As `timeout` sends them, to its child and then to the group of both.
+        for second in (signal.SIGTERM, signal.SIGINT):
+            server = harness.Server("--grace-s", str(harness.LIMIT_S))
+            with server.client() as client:
+                client.send(harness.completion("a {ms:1500} b", stream=True))
+                client.first_event()
+                server.signal(signal.SIGTERM)
+                server.signal(second)
+                events = []
+                while (event := client.next_event()) != "[DONE]":
+                    events.append(event)
+                self.assertIn('"stop"', events[-1])
+            self.assertEqual(server.wait(), 0)
+            self.assertNotIn("were cut", "\n".join(server.lines))
 
     def test_a_reader_that_does_not_read_stops_no_shutdown(self):
         server = harness.Server("--grace-s", "1", "--max-context", "100000000")

@@ -255,7 +255,8 @@ TEST(CompletionRequestTest, EchoAsksForThePromptsLogprobs) {
 TEST(CompletionRequestTest, SeedsHave64Bits) {
   EXPECT_EQ(ReadWith(R"("seed":0)").generate.fields.seed, 0u);
   EXPECT_EQ(ReadWith(R"("seed":7.0)").generate.fields.seed, 7u);
-  EXPECT_EQ(ReadWith(R"("seed":-1)").generate.fields.seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(ReadWith(R"("seed":-1)").generate.fields.seed, kRandomSeed);  // none, for vLLM and llama-server
+  EXPECT_EQ(ReadWith(R"("seed":-2)").generate.fields.seed, std::numeric_limits<uint64_t>::max() - 1);
   EXPECT_EQ(ReadWith(R"("seed":-9223372036854775808)").generate.fields.seed, uint64_t{1} << 63);
   EXPECT_EQ(ReadWith(R"("seed":9223372036854775807)").generate.fields.seed, (uint64_t{1} << 63) - 1);
   EXPECT_EQ(ReadWith(R"("seed":18446744073709551615)").generate.fields.seed, std::numeric_limits<uint64_t>::max());

@@ -9,6 +9,7 @@ namespace fastdecode::serve {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -72,6 +73,15 @@ TEST(RangesTest, TopKHasTwoWaysToBeOff) {
   EXPECT_THAT(RefusalWith(R"("top_k":2.5)"), StartsWith("top_k|top_k: 2.5 is not an integer"));
 }
 
+TEST(RangesTest, ValuesThatMeanOffElsewhereAreExplained) {
+  EXPECT_THAT(RefusalWith(R"("top_k":-2)"), EndsWith("; 0 is off, and so is -1"));
+  EXPECT_THAT(RefusalWith(R"("top_p":0)"),
+              EndsWith("; 1 is off, and temperature 0 always takes the most likely token"));
+  EXPECT_THAT(RefusalWith(R"("temperature":-1)"), EndsWith("; 0 always takes the most likely token"));
+  EXPECT_THAT(RefusalWith(R"("repetition_penalty":0)"), EndsWith("; 1 is off"));
+  EXPECT_THAT(RefusalWith(R"("max_tokens":-1)"), HasSubstr("no value means no limit"));
+}
+
 TEST(RangesTest, MinTokensIsAtMostMaxTokens) {
   EXPECT_EQ(ReadWith(R"("max_tokens":5,"min_tokens":5)").generate.fields.min_tokens, 5u);
   EXPECT_THAT(RefusalWith(R"("max_tokens":5,"min_tokens":6)"),
@@ -120,6 +130,16 @@ INSTANTIATE_TEST_SUITE_P(
                     Unserved{"kv_transfer_params", {}, "{}"}, Unserved{"ec_transfer_params", {}, "{}"},
                     Unserved{"vllm_xargs", {"{}"}, "{\"a\":1}"}),
     [](const auto& info) { return std::string(info.param.field); });
+
+INSTANTIATE_TEST_SUITE_P(OtherServers, UnservedTest,
+                         testing::Values(Unserved{"num_predict", {}, "16"}, Unserved{"max_length", {}, "16"},
+                                         Unserved{"num_return_sequences", {"1"}, "2"},
+                                         Unserved{"return_full_text", {"false"}, "true"},
+                                         Unserved{"options", {"{}"}, "{\"num_ctx\":512}"},
+                                         Unserved{"do_sample", {"true"}, "false"}, Unserved{"num_beams", {"1"}, "4"},
+                                         Unserved{"repeat_last_n", {"-1"}, "64"},
+                                         Unserved{"samplers", {"[]"}, "[\"top_k\"]"}),
+                         [](const auto& info) { return std::string(info.param.field); });
 
 INSTANTIATE_TEST_SUITE_P(
     Formats, UnservedTest,

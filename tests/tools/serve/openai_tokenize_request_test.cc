@@ -57,6 +57,7 @@ TEST(TokenizeRequestTest, ReadsChats) {
 
 TEST(TokenizeRequestTest, RefusesWhatItCannotRead) {
   EXPECT_THAT(TokenizeRefusal("{}"), StartsWith("prompt|prompt: it is missing"));
+  EXPECT_EQ(TokenizeRefusal(R"({"content":"a"})"), "content|content: it is called prompt here");
   EXPECT_THAT(TokenizeRefusal(R"({"prompt":null})"), StartsWith("prompt|prompt: it is missing"));
   EXPECT_THAT(TokenizeRefusal(R"({"prompt":["a"]})"), StartsWith("prompt|prompt: a list of 1 is not a string"));
   EXPECT_THAT(TokenizeRefusal(R"({"prompt":"a","messages":[{"role":"user","content":"a"}]})"),

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);
-    return Fail(fastdecode::DescribeParseError(program, error) + " (see --help)");
+    return Fail(fastdecode::DescribeParseError(program, error, {argv + 1, argv + argc}) + " (see --help)");
   } catch (const std::exception& error) {
     return Fail(error.what());
   }

@@ -92,24 +92,29 @@ void ReadSampling(const BodyFields& fields, fd_request* request) {
     const char* name;
     float low, high;
     float* field;
-  } floats[] = {{"temperature", 0, 100, &request->temperature},
-                {"top_p", 1e-6f, 1, &request->top_p},
-                {"min_p", 0, 1, &request->min_p},
-                {"repetition_penalty", 0.01f, 100, &request->repetition_penalty},
-                {"presence_penalty", -2, 2, &request->presence_penalty},
-                {"frequency_penalty", -2, 2, &request->frequency_penalty}};
-  for (const auto& [name, low, high, field] : floats) *field = fields.Float(name, low, high).value_or(*field);
-  const std::optional<int64_t> top_k = fields.Integer("top_k", -1, std::numeric_limits<int32_t>::max());
+    const char* advice;
+  } floats[] = {
+      {"temperature", 0, 100, &request->temperature, "; 0 always takes the most likely token"},
+      {"top_p", 1e-6f, 1, &request->top_p, "; 1 is off, and temperature 0 always takes the most likely token"},
+      {"min_p", 0, 1, &request->min_p, "; 0 is off"},
+      {"repetition_penalty", 0.01f, 100, &request->repetition_penalty, "; 1 is off"},
+      {"presence_penalty", -2, 2, &request->presence_penalty, "; 0 is off"},
+      {"frequency_penalty", -2, 2, &request->frequency_penalty, "; 0 is off"}};
+  for (const auto& [name, low, high, field, advice] : floats) {
+    *field = fields.Float(name, low, high, advice).value_or(*field);
+  }
+  const std::optional<int64_t> top_k =
+      fields.Integer("top_k", -1, std::numeric_limits<int32_t>::max(), "; 0 is off, and so is -1");
   if (top_k) request->top_k = static_cast<int32_t>(std::max<int64_t>(*top_k, 0));  // -1 is vLLM's "off"
 }
 
-// Negative ones become what they are modulo 2^64.
+// -1 is no seed, as vLLM and llama-server have it; other negative ones become what they are modulo 2^64.
 uint64_t ReadSeed(const BodyFields& fields, uint64_t random_seed) {
   const json* const value = fields.Find("seed");
   if (value == nullptr) return random_seed;
   if (value->is_number_unsigned()) return value->get<uint64_t>();
   const std::optional<int64_t> seed = AsInteger(*value);
-  if (seed) return static_cast<uint64_t>(*seed);
+  if (seed) return *seed == -1 ? random_seed : static_cast<uint64_t>(*seed);
   throw BadField("seed", "seed: " + ShowValue(*value) + " is not an integer of 64 bits");
 }
 

@@ -37,7 +37,7 @@ std::optional<bool> BodyFields::Bool(const char* name) const {
   return value->get<bool>();
 }
 
-std::optional<int64_t> BodyFields::Integer(const char* name, int64_t low, int64_t high) const {
+std::optional<int64_t> BodyFields::Integer(const char* name, int64_t low, int64_t high, const char* advice) const {
   const nlohmann::json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) throw WrongType(name, *value, "an integer");
@@ -47,12 +47,12 @@ std::optional<int64_t> BodyFields::Integer(const char* name, int64_t low, int64_
   }
   if (!integer || *integer < low || *integer > high) {
     throw BadField(name, std::string(name) + ": " + ShowValue(*value) + " is not in [" + std::to_string(low) + ", " +
-                             std::to_string(high) + "]");
+                             std::to_string(high) + "]" + advice);
   }
   return integer;
 }
 
-std::optional<float> BodyFields::Float(const char* name, float low, float high) const {
+std::optional<float> BodyFields::Float(const char* name, float low, float high, const char* advice) const {
   const nlohmann::json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) throw WrongType(name, *value, "a number");
@@ -62,7 +62,7 @@ std::optional<float> BodyFields::Float(const char* name, float low, float high) 
   const float number = is_float ? static_cast<float>(wide) : std::numeric_limits<float>::quiet_NaN();
   if (!(number >= low && number <= high)) {
     throw BadField(name, std::string(name) + ": " + ShowValue(*value) + " is not in [" + ShowFloat(low) + ", " +
-                             ShowFloat(high) + "]");
+                             ShowFloat(high) + "]" + advice);
   }
   return number;
 }

@@ -23,9 +23,10 @@ class BodyFields {
 
   std::optional<bool> Bool(const char* name) const;
   bool Bool(const char* name, bool absent) const { return Bool(name).value_or(absent); }
-  std::optional<int64_t> Integer(const char* name, int64_t low, int64_t high) const;
+  // `advice` goes behind what is said of a value that is out of range: "; 0 is off".
+  std::optional<int64_t> Integer(const char* name, int64_t low, int64_t high, const char* advice = "") const;
   // The limits are floats, so that a value can be at one of them.
-  std::optional<float> Float(const char* name, float low, float high) const;
+  std::optional<float> Float(const char* name, float low, float high, const char* advice = "") const;
   std::optional<std::string> String(const char* name) const;
   // A list of token ids, none below 0; at most `count_max`.
   std::vector<int32_t> TokenIds(const char* name, size_t count_max = std::numeric_limits<size_t>::max()) const;

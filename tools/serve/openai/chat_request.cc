@@ -30,7 +30,8 @@ void CheckTools(const BodyFields& fields, bool has_tools) {
 void ReadChatLengths(const BodyFields& fields, ChatRequest* request) {
   request->length_field = nullptr;
   for (const char* const name : {"max_completion_tokens", "max_tokens"}) {
-    const std::optional<int64_t> tokens = fields.Integer(name, 1, kUint32Max);
+    const std::optional<int64_t> tokens =
+        fields.Integer(name, 1, kUint32Max, "; leave it out for an answer up to the end of the context");
     if (!tokens) continue;
     request->length_field = name;
     request->generate.fields.max_tokens = static_cast<uint32_t>(*tokens);

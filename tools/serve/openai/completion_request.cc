@@ -13,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr char kNoLimit[] = "; no value means no limit, and POST /tokenize tells how many tokens a prompt leaves";
 constexpr char kPromptForms[] = "give a string, a list of token ids, or a list of these";
 
 Prompt IdsPrompt(const json& list, const std::string& what) {
@@ -76,7 +77,7 @@ void CheckNumbers(const BodyFields& fields, const RequestLimits& limits, const C
 void ReadLengths(const BodyFields& fields, CompletionRequest* request) {
   fd_request& generate = request->generate.fields;
   generate.max_tokens =
-      static_cast<uint32_t>(fields.Integer("max_tokens", 0, kUint32Max).value_or(generate.max_tokens));
+      static_cast<uint32_t>(fields.Integer("max_tokens", 0, kUint32Max, kNoLimit).value_or(generate.max_tokens));
   if (generate.max_tokens == 0 && !request->echo) {
     throw BadField("max_tokens", "max_tokens: 0 is not at least 1, as it may be with \"echo\": true alone");
   }

@@ -21,6 +21,8 @@ TokenizeRequest ReadTokenizeRequest(const JsonBody& body) {
     request.chat = ReadChatInput(body);
   } else if (prompt) {
     request.prompt = *std::move(prompt);
+  } else if (fields.Find("content") != nullptr) {
+    throw BadField("content", "content: it is called prompt here");
   } else {
     throw BadField("prompt", "prompt: it is missing; give the text as a string, or a chat as messages");
   }
