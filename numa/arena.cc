@@ -74,7 +74,10 @@ class ArenaBuilder {
     if (options_.bytes < kHugePageBytes) return MapExactly(RoundUp(options_.bytes, kSmallPageBytes), 0, 0);
     status = options_.shared ? MapExactly(RoundUp(options_.bytes, kHugePageBytes), 0, 0) : MapAligned();
     if (!status.ok()) return status;
-    madvise(arena_.data_, arena_.bytes_, MADV_HUGEPAGE);  // advice: huge_share() tells what came of it
+    // Advice: huge_share() tells what came of it. EINVAL: this kernel has no huge pages to give.
+    if (madvise(arena_.data_, arena_.bytes_, MADV_HUGEPAGE) != 0 && errno != EINVAL) {
+      arena_.huge_refusal_ = absl::StrCat("madvise: ", std::strerror(errno));
+    }
     return absl::OkStatus();
   }
 
@@ -94,7 +97,9 @@ class ArenaBuilder {
     if (options_.node < 0) return absl::OkStatus();
     const absl::Status bound = BindPages(arena_.data_, arena_.bytes_, options_.node);
     arena_.placement_ = bound.ok() ? ArenaPlacement::kUnverified : ArenaPlacement::kRefused;
-    return absl::IsPermissionDenied(bound) ? absl::OkStatus() : bound;
+    if (!absl::IsPermissionDenied(bound)) return bound;
+    arena_.refusal_ = std::string(bound.message());
+    return absl::OkStatus();
   }
 
   absl::Status Prefault() {
@@ -142,7 +147,10 @@ class ArenaBuilder {
 
   absl::Status OpenMemfd(size_t bytes, unsigned memfd_flags) {
     const int fd = memfd_create("fastdecode-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING | memfd_flags);
-    if (fd < 0) return absl::ResourceExhaustedError(absl::StrCat("memfd_create: ", std::strerror(errno)));
+    if (fd < 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory that processes can share: memfd_create: ", std::strerror(errno)));
+    }
     if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
       const int error = errno;
@@ -221,6 +229,8 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   hugetlb_ = other.hugetlb_;
   node_ = other.node_;
   placement_ = other.placement_;
+  refusal_ = std::move(other.refusal_);
+  huge_refusal_ = std::move(other.huge_refusal_);
   return *this;
 }
 

@@ -56,6 +56,10 @@ class Arena {
   double huge_share() const;
   int node() const { return node_; }
   ArenaPlacement placement() const { return placement_; }
+  // How it was refused, "mbind to node 1: Operation not permitted"; empty: it was not.
+  const std::string& refusal() const { return refusal_; }
+  // How the kernel refused to make transparent pages huge, "madvise: Operation not permitted"; empty: it did not.
+  const std::string& huge_refusal() const { return huge_refusal_; }
   // The memfd of a shared arena (borrowed: dup or send it), else -1.
   int fd() const { return fd_; }
 
@@ -76,6 +80,7 @@ class Arena {
   bool hugetlb_ = false;  // from the kernel's reserved pool, not transparent
   int node_ = -1;
   ArenaPlacement placement_ = ArenaPlacement::kAnywhere;
+  std::string refusal_, huge_refusal_;
   int fd_ = -1;
 };
 

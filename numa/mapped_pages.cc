@@ -23,14 +23,14 @@ constexpr size_t kPopulateStepBytes = size_t{64} << 20;
 constexpr size_t kSampledPagesMax = 4096;
 constexpr int kNodesMax = 1024;  // the kernel's own bound, CONFIG_NODES_SHIFT = 10
 
-// Makes [data, data + bytes) present. 0 or an errno. MADV_POPULATE_WRITE (Linux 5.14) reports a lack of pages, where a
-// plain write would end in SIGBUS.
+// Makes [data, data + bytes) present. 0 or an errno. MADV_POPULATE_WRITE reports a lack of pages, where a plain write,
+// which does for a kernel that lacks it (before Linux 5.14) or refuses it, would end in SIGBUS.
 int Populate(uint8_t* data, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     const size_t step = std::min(bytes - done, kPopulateStepBytes);
     if (madvise(data + done, step, MADV_POPULATE_WRITE) == 0) {
       done += step;
-    } else if (errno == EINVAL) {
+    } else if (errno == EINVAL || errno == EPERM || errno == ENOSYS) {
       volatile uint8_t* const pages = data;
       for (; done < bytes; done += kSmallPageBytes) pages[done] = 0;
     } else if (errno != EINTR && errno != EAGAIN) {

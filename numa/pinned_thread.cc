@@ -11,8 +11,10 @@
 #include <memory>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "numa/check.h"
+#include "numa/cpu_affinity.h"
 
 namespace fastdecode {
 
@@ -67,53 +69,31 @@ void* RunBody(void* raw_args) {
   return nullptr;
 }
 
-// A CPU set with room for so many cores; any number that a kernel may have. Owns: its memory.
-class CpuSet {
- public:
-  explicit CpuSet(int cores) : bytes_(CPU_ALLOC_SIZE(cores)), set_(CPU_ALLOC(cores)) {
-    FD_CHECK(set_ != nullptr, "out of memory");
-    CPU_ZERO_S(bytes_, set_);
-  }
-  ~CpuSet() { CPU_FREE(set_); }
-  CpuSet(const CpuSet&) = delete;
-  CpuSet& operator=(const CpuSet&) = delete;
-
-  size_t bytes() const { return bytes_; }
-  cpu_set_t* get() { return set_; }
-
- private:
-  size_t bytes_;
-  cpu_set_t* set_;
-};
-
-// False if the kernel refuses these cores.
-bool StartOn(CpuSet* cores, StartArgs* args, pthread_t* thread) {
+// 0, or the errno with which the kernel refuses these cores, or a thread at all.
+int StartOn(CpuSet* cores, StartArgs* args, pthread_t* thread) {
   pthread_attr_t attributes;
   FD_CHECK(pthread_attr_init(&attributes) == 0, "cannot make thread attributes");
-  const bool started = pthread_attr_setaffinity_np(&attributes, cores->bytes(), cores->get()) == 0 &&
-                       pthread_create(thread, &attributes, &RunBody, args) == 0;
+  int error = pthread_attr_setaffinity_np(&attributes, cores->bytes(), cores->get());
+  if (error == 0) error = pthread_create(thread, &attributes, &RunBody, args);
   pthread_attr_destroy(&attributes);
-  return started;
+  return error;
 }
 
-// Starts a thread whose first instruction runs on `core`.
-bool StartOnCore(int core, StartArgs* args, pthread_t* thread) {
-  CpuSet cores(core + 1);
-  CPU_SET_S(core, cores.bytes(), cores.get());
+// Starts a thread whose first instruction runs on `core`. 0 or an errno.
+int StartOnCore(int core, StartArgs* args, pthread_t* thread) {
+  CpuSet cores(std::vector<int>{core});
   args->pinned = true;
-  const bool started = StartOn(&cores, args, thread);
-  if (!started) args->pinned = false;
-  return started;
+  const int error = StartOn(&cores, args, thread);
+  if (error != 0) args->pinned = false;  // else they are the thread's, which may have ended
+  return error;
 }
 
 // Starts a thread where the main thread may run, for one that is pinned and would hand that on.
 bool StartOnAny(StartArgs* args, pthread_t* thread) {
-  for (int most = CPU_SETSIZE; most <= 1 << 20; most *= 2) {
-    CpuSet cores(most);
-    if (sched_getaffinity(getpid(), cores.bytes(), cores.get()) == 0) return StartOn(&cores, args, thread);
-    if (errno != EINVAL) break;  // else there are more cores
-  }
-  return false;
+  const std::vector<int> of_main = CpuAffinity::OfMainThread().cores;
+  if (of_main.empty()) return false;
+  CpuSet cores(of_main);
+  return StartOn(&cores, args, thread) == 0;
 }
 
 }  // namespace
@@ -121,7 +101,8 @@ bool StartOnAny(StartArgs* args, pthread_t* thread) {
 PinnedThread::PinnedThread(std::string name, int core, std::function<void()> body) {
   name.resize(std::min(name.size(), kThreadNameCharsMax));
   auto args = std::make_unique<StartArgs>(StartArgs{std::move(name), std::move(body), false});
-  pinned_ = core >= 0 && StartOnCore(core, args.get(), &thread_);
+  if (core >= 0) pin_error_ = StartOnCore(core, args.get(), &thread_);
+  pinned_ = core >= 0 && pin_error_ == 0;
   if (!pinned_ && !(calling_thread_is_pinned && StartOnAny(args.get(), &thread_))) {
     const int error = pthread_create(&thread_, nullptr, &RunBody, args.get());
     if (error != 0) {
@@ -133,7 +114,8 @@ PinnedThread::PinnedThread(std::string name, int core, std::function<void()> bod
 }
 
 PinnedThread::PinnedThread(PinnedThread&& other) noexcept
-    : thread_(other.thread_), joinable_(std::exchange(other.joinable_, false)), pinned_(other.pinned_) {}
+    : thread_(other.thread_), joinable_(std::exchange(other.joinable_, false)), pinned_(other.pinned_),
+      pin_error_(other.pin_error_) {}
 
 PinnedThread& PinnedThread::operator=(PinnedThread&& other) noexcept {
   if (this == &other) return *this;
@@ -141,6 +123,7 @@ PinnedThread& PinnedThread::operator=(PinnedThread&& other) noexcept {
   thread_ = other.thread_;
   joinable_ = std::exchange(other.joinable_, false);
   pinned_ = other.pinned_;
+  pin_error_ = other.pin_error_;
   return *this;
 }
 
@@ -152,8 +135,7 @@ void PinnedThread::Join() {
 bool PinCallingThread(const std::string& name, int core) {
   pthread_setname_np(pthread_self(), name.substr(0, kThreadNameCharsMax).c_str());
   if (core < 0) return false;
-  CpuSet cores(core + 1);
-  CPU_SET_S(core, cores.bytes(), cores.get());
+  CpuSet cores(std::vector<int>{core});
   const bool moved = sched_setaffinity(0, cores.bytes(), cores.get()) == 0;
   calling_thread_is_pinned |= moved;
   return moved;

@@ -33,11 +33,15 @@ class PinnedThread {
   bool joinable() const { return joinable_; }
   // Whether the core asked for was obtained.
   bool pinned() const { return pinned_; }
+  // Why not, an errno of sched_setaffinity: EPERM or ENOSYS where a filter of the kernel refuses the call, EINVAL where
+  // the process may not use the core. 0: it is pinned, or nobody asked.
+  int pin_error() const { return pin_error_; }
 
  private:
   pthread_t thread_ = {};
   bool joinable_ = false;
   bool pinned_ = false;
+  int pin_error_ = 0;
 };
 
 // Moves the calling thread to `core` and names it. False if the kernel refuses the core; the name is set anyway.

@@ -26,7 +26,9 @@ TicketTeam::TicketTeam(const std::string& name, const std::vector<int>& cores, P
   for (int i = 1; i < thread_count_; ++i) {
     helpers_.emplace_back(name + "-" + std::to_string(i), cores[i],
                           [this, i, core = cores[i]] { HelperLoop(i, core); });
-    if (cores[i] >= 0 && !helpers_.back().pinned()) ++unpinned_count_;
+    if (helpers_.back().pin_error() == 0) continue;
+    ++unpinned_count_;
+    pin_error_ = helpers_.back().pin_error();
   }
 }
 

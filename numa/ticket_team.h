@@ -79,6 +79,8 @@ class TicketTeam {
   int thread_count() const { return thread_count_; }
   // Helpers whose core was refused by the kernel and who therefore float. 0 if all is well.
   int unpinned_count() const { return unpinned_count_; }
+  // Why, an errno: PinnedThread::pin_error of the last of them.
+  int pin_error() const { return pin_error_; }
 
  private:
   // Written by the owner, read by the helpers.
@@ -99,6 +101,7 @@ class TicketTeam {
   const uint64_t helper_count_;
   const PollMode mode_;
   int unpinned_count_ = 0;
+  int pin_error_ = 0;
 
   // Owner only.
   uint64_t units_ = 0;  // of work released so far

@@ -1,9 +1,9 @@
 #include "numa/topology.h"
 
 #include <hwloc.h>
-#include <sched.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "numa/cpu_affinity.h"
 #include "numa/memory_limit.h"
 
 namespace fastdecode {
@@ -28,8 +29,8 @@ struct BitmapDeleter {
 };
 using HwlocBitmap = std::unique_ptr<hwloc_bitmap_s, BitmapDeleter>;
 
-// Loads this machine, or the one that `synthetic` describes unless it is empty.
-absl::StatusOr<HwlocTopology> Load(const std::string& synthetic) {
+// Loads this machine, or the one that `synthetic` describes unless it is empty. `more_flags`: of hwloc.
+absl::StatusOr<HwlocTopology> Load(const std::string& synthetic, unsigned long more_flags = 0) {
   hwloc_topology_t raw;
   if (hwloc_topology_init(&raw) != 0) return absl::InternalError("hwloc_topology_init failed");
   HwlocTopology topology(raw);
@@ -37,7 +38,8 @@ absl::StatusOr<HwlocTopology> Load(const std::string& synthetic) {
     return absl::InvalidArgumentError(absl::StrCat("hwloc does not understand the machine '", synthetic, "'"));
   }
   // With the disallowed parts too: nodes that this process may not use are listed.
-  if (hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) != 0 || hwloc_topology_load(raw) != 0) {
+  if (hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | more_flags) != 0 ||
+      hwloc_topology_load(raw) != 0) {
     return absl::InternalError("hwloc cannot read this machine's topology");
   }
   return topology;
@@ -126,14 +128,24 @@ std::vector<int> ListBarred(hwloc_topology_t topology, hwloc_const_bitmap_t allo
   return cores;
 }
 
-// The calling thread's CPU affinity, within what the cpuset allows.
-absl::StatusOr<HwlocBitmap> ReadAllowed(hwloc_topology_t topology) {
-  HwlocBitmap allowed(hwloc_bitmap_alloc());
-  if (hwloc_get_cpubind(topology, allowed.get(), HWLOC_CPUBIND_THREAD) != 0) {
-    return absl::InternalError("cannot read this process's CPU affinity");
-  }
-  hwloc_bitmap_and(allowed.get(), allowed.get(), hwloc_topology_get_allowed_cpuset(topology));
+// The cores of an affinity, within what the cpuset allows; all of these where the affinity cannot be known.
+HwlocBitmap AllowedOf(hwloc_topology_t topology, const CpuAffinity& affinity) {
+  HwlocBitmap allowed(hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(topology)));
+  if (affinity.cores.empty()) return allowed;
+  const HwlocBitmap mine(hwloc_bitmap_alloc());
+  for (const int core : affinity.cores) hwloc_bitmap_set(mine.get(), static_cast<unsigned>(core));
+  hwloc_bitmap_and(allowed.get(), allowed.get(), mine.get());
   return allowed;
+}
+
+// Empty unless the kernel refused to say the affinity.
+std::string DescribeRefusal(const CpuAffinity& affinity) {
+  if (affinity.refusal == 0) return "";
+  return absl::StrCat("sched_getaffinity: ", std::strerror(affinity.refusal), ": ",
+                      affinity.cores.empty()
+                          ? "and /proc does not say either which cores this process may use: all are taken to be its "
+                            "own; name others with --s-cores and --r-cores"
+                          : "the cores that this process may use are those that /proc/thread-self/status names");
 }
 
 std::string ReadCpuModel() {
@@ -154,13 +166,16 @@ absl::Status CheckAnyCore(const std::vector<NumaNode>& nodes) {
 }  // namespace
 
 absl::StatusOr<Topology> Topology::Discover() {
-  const absl::StatusOr<HwlocTopology> machine = Load("");
+  const CpuAffinity affinity = CpuAffinity::OfThisThread();
+  // hwloc 2.9 asks for the affinity until it gets it, with ever more cores: it must not, where that is refused.
+  const absl::StatusOr<HwlocTopology> machine =
+      Load("", affinity.refusal != 0 ? HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING : 0);
   if (!machine.ok()) return machine.status();
-  const absl::StatusOr<HwlocBitmap> allowed = ReadAllowed(machine->get());
-  if (!allowed.ok()) return allowed.status();
+  const HwlocBitmap allowed = AllowedOf(machine->get(), affinity);
   Topology topology;
-  topology.nodes = ListNodes(machine->get(), allowed->get());
-  topology.barred_cores = ListBarred(machine->get(), allowed->get());
+  topology.nodes = ListNodes(machine->get(), allowed.get());
+  topology.barred_cores = ListBarred(machine->get(), allowed.get());
+  topology.warning = DescribeRefusal(affinity);
   const absl::Status status = CheckAnyCore(topology.nodes);
   if (!status.ok()) return status;
   const MemoryLimit limit = MemoryLimit::Read();

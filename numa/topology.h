@@ -35,6 +35,7 @@ struct Topology {
   uint64_t memory_limit_bytes = 0;  // what this process may use at most: the machine's memory or its cgroup's limit
   CpuQuota cpu_quota;
   std::string cpu_model;
+  std::string warning;  // for the log: what the kernel refused to say, and what was done about it; empty: nothing
 
   // Call it from a thread that has not been pinned yet: a pinned one sees only its own core.
   // Errors: Internal if hwloc fails, FailedPrecondition if no allowed core is found.

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
+#include <utility>
+
+#include "tools/option_values.h"
 
 namespace fastdecode {
 
@@ -47,6 +51,7 @@ EngineFlags::EngineFlags(CLI::App* command, const std::vector<std::string>& name
     if (std::find(names.begin(), names.end(), name) == names.end()) continue;
     const auto own = std::find_if(helps.begin(), helps.end(), [&](const FlagHelp& h) { return name == h.name; });
     values_[name] = info.default_value;
+    value_names_[name] = info.value_name;
     std::string help = own == helps.end() ? info.help : own->help;
     if (own == helps.end() && *info.default_value != 0) help += std::string(" [") + info.default_value + "]";
     CLI::Option* flag = command->add_option(FlagNames(name), values_[name], help);
@@ -72,9 +77,36 @@ void EngineFlags::ForEachValue(
   }
 }
 
+// What a value that the library refuses may have been meant to be.
+std::string EngineFlags::Hint(const std::string& name, const std::string& value) const {
+  const std::string& type = value_names_.at(name);
+  const bool is_number =
+      type == "N" || type == "TOKENS" || type == "GIB" || type == "MS" || type == "BYTES" || type == "K";
+  constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+      {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"}, {"f16", "fp16"},  {"float32", "f32"},
+      {"float", "f32"},     {"fp32", "f32"},     {"fp8", "int8"},  {"q8_0", "int8"}, {"fp8_e5m2", "int8"},
+      {"fp8_e4m3", "int8"}, {"q4_0", "int4"},    {"q4_1", "int4"}, {"gpu", "cuda"}};
+  for (const auto& [other, ours] : kOtherNames) {
+    if ((type == "TYPE" || type == "BACKEND") && value == other) return "; give " + std::string(ours);
+  }
+  if (!is_number) return "";
+  const std::vector<std::string> undecided = {"auto", "default", "max", "none", "-1", "-2"};
+  if (std::find(undecided.begin(), undecided.end(), value) != undecided.end()) {
+    return "; leave --" + name + " out to have it chosen";
+  }
+  if (type == "GIB") return GibHint(value);
+  return type == "MS" ? MillisecondsHint(value) : NumberHint(value, /*whole=*/true);
+}
+
 std::unique_ptr<EngineOptions> EngineFlags::Build() const {
   auto options = std::make_unique<EngineOptions>();
-  ForEachValue([&](const std::string& name, const std::string& value) { options->Set(name, value); });
+  ForEachValue([&](const std::string& name, const std::string& value) {
+    try {
+      options->Set(name, value);
+    } catch (const Error& error) {
+      throw Error(error.code(), error.what() + Hint(name, value));
+    }
+  });
   options->SetLog(&LogToStderr, nullptr, log_level());
   return options;
 }

@@ -42,7 +42,10 @@ class EngineFlags {
   std::unique_ptr<EngineOptions> Build() const;
 
  private:
+  std::string Hint(const std::string& name, const std::string& value) const;
+
   std::map<std::string, std::string> values_;
+  std::map<std::string, std::string> value_names_;  // what the table calls them: TOKENS, GIB
   std::map<std::string, CLI::Option*> flags_;
   bool verbose_ = false;
   bool quiet_ = false;

@@ -16,6 +16,7 @@
 #include "tools/engine_flags.h"
 #include "tools/interrupt.h"
 #include "tools/latency_report.h"
+#include "tools/load_engine.h"
 #include "tools/npy.h"
 #include "tools/output.h"
 #include "tools/pages_seen.h"
@@ -250,7 +251,8 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
   // Said before the weights are read, which may take minutes.
   if (std::any_of(requests.begin(), requests.end(), HasText)) engine_flags.SetDefault("need-text", "true");
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
-  InferenceEngine engine(*options);
+  const std::unique_ptr<InferenceEngine> made = LoadEngine(*options);
+  InferenceEngine& engine = *made;
   engine.ResetStatistics();
   InterruptGuard guard;
   LogitsFile logits(flags.logits);

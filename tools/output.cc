@@ -1,13 +1,19 @@
 #include "tools/output.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
+
+#include "tools/interrupt.h"
 
 namespace fastdecode {
 
@@ -17,6 +23,19 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void ThrowUnwritable(const std::string& context, const std::string& path) {
   throw Error(FD_PERMISSION_DENIED, context + ": " + path + ": cannot be written: " + std::strerror(errno));
+}
+
+// Returns when stdout takes PIPE_BUF bytes without waiting, or fails. After a signal nobody is waited for who does not
+// read: the program ends.
+void AwaitReader() {
+  constexpr int kLookMs = 200, kReaderMsMax = 5000;
+  pollfd out = {STDOUT_FILENO, POLLOUT, 0};
+  for (;;) {
+    const bool ending = InterruptGuard::Signal() != 0;
+    const int ready = poll(&out, 1, ending ? kReaderMsMax : kLookMs);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return;
+    if (ready == 0 && ending) InterruptGuard::EndNow("nobody has read stdout for 5 s, and the rest for it is lost");
+  }
 }
 
 // A file on its way. It goes with the object unless it got its name.
@@ -57,9 +76,14 @@ class PartialFile {
 }  // namespace
 
 void WriteOut(const std::string& text) {
-  errno = 0;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
-  throw OutputError(FD_UNAVAILABLE, std::string("stdout: cannot be written: ") + std::strerror(errno));
+  bool written = std::fflush(stdout) == 0;  // what others have printed comes first
+  for (std::string_view left = text; written && !left.empty();) {
+    AwaitReader();
+    const ssize_t bytes = write(STDOUT_FILENO, left.data(), std::min<size_t>(left.size(), PIPE_BUF));
+    if (bytes > 0) left.remove_prefix(static_cast<size_t>(bytes));
+    written = bytes > 0 || (bytes < 0 && (errno == EINTR || errno == EAGAIN));
+  }
+  if (!written) throw OutputError(FD_UNAVAILABLE, std::string("stdout: cannot be written: ") + std::strerror(errno));
 }
 
 void CheckWritable(const std::string& context, const std::string& path) {

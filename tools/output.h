@@ -15,7 +15,7 @@ class OutputError : public Error {
 };
 
 // Writes to stdout at once. Throws OutputError if that fails (a full disk, a closed pipe), so that no result is lost in
-// silence.
+// silence. Waits for a reader that does not read, but after a signal no longer than some seconds: then the program ends.
 void WriteOut(const std::string& text);
 
 // Throws Error "CONTEXT: PATH: cannot be written: ..." if WriteFile would fail for want of the right, or of the folder.

@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
 #include <string_view>
 
 namespace fastdecode {
@@ -32,6 +35,22 @@ void SayWhatIsGone(int, siginfo_t* info, void*) {
 }
 
 }  // namespace
+
+}  // namespace fastdecode
+
+// What libnuma says, from when it is loaded on. That the kernel refuses sched_getaffinity is said in our own log, with
+// what follows from it.
+extern "C" __attribute__((visibility("default"))) void numa_warn(int, char* format, ...) {
+  if (std::strstr(format, "sched_getaffinity") != nullptr) return;
+  va_list values;
+  va_start(values, format);
+  std::fputs("fastdecode: libnuma: ", stderr);
+  std::vfprintf(stderr, format, values);
+  std::fputc('\n', stderr);
+  va_end(values);
+}
+
+namespace fastdecode {
 
 void PrepareProcess() {
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {

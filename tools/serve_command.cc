@@ -37,6 +37,25 @@ std::string FolderName(const std::string& path) {
   return whole.filename().empty() ? "model" : whole.filename().string();
 }
 
+// Why a text is no host, and what it would be. Empty: it may be one.
+std::string NoHost(const std::string& text) {
+  const std::string no = "'" + text + "' is no host alone; ";
+  const size_t colon = text.find(':');
+  if (text.find("://") != std::string::npos) return no + "leave the scheme out, and give a port with --port N";
+  if (text.starts_with("unix:")) return no + "give --uds " + text.substr(colon + 1);
+  if (text.find('/') != std::string::npos || text.ends_with(".sock")) return no + "give --uds " + text;
+  if (text == "*") return no + "0.0.0.0 is every address";
+  if (text.front() == '[') return no + "give an IPv6 address without brackets, and a port with --port N";
+  if (colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
+    return no + "give --host " + (colon == 0 ? "0.0.0.0" : text.substr(0, colon)) + " --port " + text.substr(colon + 1);
+  }
+  return "";
+}
+
+std::string NoPath(const std::string& text) {
+  return text.starts_with("unix:") ? "'" + text + "' is no path; leave unix: out" : "";
+}
+
 const char* kLevels[] = {"debug: ", "", "warning: ", "error: "};
 
 void Serve(ServeFlags flags, const EngineFlags& engine_flags) {
@@ -77,12 +96,14 @@ void AddServe(CLI::App& program) {
   serve::ServerOptions& server = flags->server;
   const char* group = "Address";
   command->add_option("--host", server.listen.host, "address or name to listen on [127.0.0.1]")
+      ->check([](const std::string& text) { return text.empty() ? "" : NoHost(text); })
       ->type_name("HOST")
       ->group(group);
   command->add_option("--port", flags->port, "port; 0: any that is free, and the log says which [8000]")
       ->transform(Number<uint32_t>(0, 65535))
       ->group(group);
   command->add_option("--uds", server.listen.uds, "listen on this unix socket instead")
+      ->check(NoPath)
       ->type_name("PATH")
       ->group(group);
   command

@@ -11,7 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/record/record_server.h"
+#include "engine/record/abstract_socket.h"
+#include "engine/record/no_recording.h"
 #include "numa/clock.h"
 #include "rdma/shm/unix_socket.h"
 
@@ -22,49 +23,20 @@ namespace {
 constexpr size_t kHelloBytesMax = 128 << 10;
 constexpr uint64_t kHelloTimeoutNs = 5'000'000'000;
 
-// "1234 (bash)".
-std::string ProcessName(pid_t pid) {
-  std::string name;
-  if (FILE* file = std::fopen(absl::StrFormat("/proc/%d/comm", pid).c_str(), "r")) {
-    char line[64] = {};
-    if (std::fgets(line, sizeof(line), file) != nullptr) name.assign(line, std::strcspn(line, "\n"));
-    std::fclose(file);
-  }
-  return name.empty() ? absl::StrCat(pid) : absl::StrFormat("%d (%s)", pid, name);
-}
-
-absl::StatusOr<FileDescriptor> ConnectTo(const sockaddr_un& address, socklen_t length) {
-  absl::StatusOr<FileDescriptor> socket = OpenSocket();
-  if (!socket.ok()) return socket;
-  if (connect(socket->get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return socket;
-  switch (errno) {
-    case ECONNREFUSED:
-    case ENOENT:
-      return absl::NotFoundError(std::strerror(errno));
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(std::strerror(errno));
-    default:
-      return absl::UnavailableError(std::strerror(errno));
-  }
-}
-
 absl::StatusOr<FileDescriptor> ConnectToPid(pid_t pid) {
-  if (kill(pid, 0) != 0 && errno == ESRCH) return absl::NotFoundError(absl::StrFormat("there is no process %d", pid));
-  socklen_t length = 0;
-  const sockaddr_un address = RecordAddress(pid, &length);
-  absl::StatusOr<FileDescriptor> socket = ConnectTo(address, length);
-  if (absl::IsNotFound(socket.status())) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "process %s lets nobody read a recording: it is no engine, one with --record-socket off or with a path, or one in "
-        "another network or pid namespace",
-        ProcessName(pid)));
+  if (kill(pid, 0) != 0 && errno == ESRCH) {
+    return absl::NotFoundError(absl::StrFormat("there is no process %d, as this process's namespace counts them", pid));
   }
-  if (!socket.ok()) return absl::Status(socket.status().code(), absl::StrCat("process ", ProcessName(pid), ": ", socket.status().message()));
+  absl::StatusOr<FileDescriptor> socket = ConnectToName(AbstractAddress(kRecordName, pid));
+  if (absl::IsNotFound(socket.status())) return absl::FailedPreconditionError(ExplainNoRecording(pid));
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(),
+                        absl::StrCat("process ", ProcessName(pid), ": ", socket.status().message()));
+  }
   const pid_t listener = ReadPeerCredentials(socket->get()).pid;
   if (listener != pid) {
-    return absl::PermissionDeniedError(absl::StrFormat("process %s: process %s listens in its name", ProcessName(pid),
-                                                       ProcessName(listener)));
+    return absl::PermissionDeniedError(
+        absl::StrFormat("process %s: process %s listens in its name", ProcessName(pid), ProcessName(listener)));
   }
   return socket;
 }
@@ -72,10 +44,12 @@ absl::StatusOr<FileDescriptor> ConnectToPid(pid_t pid) {
 absl::StatusOr<FileDescriptor> ConnectToPath(const std::string& path) {
   const absl::StatusOr<sockaddr_un> address = SocketAddress(path);
   if (!address.ok()) return address.status();
-  absl::StatusOr<FileDescriptor> socket = ConnectTo(*address, sizeof(*address));
+  absl::StatusOr<FileDescriptor> socket = ConnectToName({*address, sizeof(*address)});
   if (socket.ok()) return socket;
+  const char* more =
+      absl::IsNotFound(socket.status()) ? "; it is there once the engine has loaded its model, until it ends" : "";
   return absl::Status(socket.status().code(),
-                      absl::StrCat("no engine at the socket ", path, ": ", socket.status().message()));
+                      absl::StrCat("no engine at the socket ", path, ": ", socket.status().message(), more));
 }
 
 }  // namespace
@@ -111,19 +85,26 @@ absl::StatusOr<std::unique_ptr<RecordReader>> RecordReader::Attach(const std::st
   if (outcome == ReceiveOutcome::kClosed) {
     const PeerCredentials engine = ReadPeerCredentials(connection->get());
     if (engine.pid != 0 && geteuid() != 0 && engine.uid != geteuid()) {
-      return absl::PermissionDeniedError(absl::StrCat(who, " belongs to another user"));
+      return absl::PermissionDeniedError(
+          absl::StrCat(who, " belongs to another user: run this as that user, or as root"));
     }
     return absl::UnavailableError(absl::StrCat(who, " closed the connection; is it ending?"));
   }
   const nlohmann::json hello = nlohmann::json::parse(text.substr(0, packet.bytes), nullptr, false);
   if (packet.malformed || !packet.fd.valid() || !hello.is_object() || !hello.contains("layout") ||
       !hello.contains("engine")) {
-    return absl::FailedPreconditionError(absl::StrCat(who, " is no engine: it sent no recording"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, " is no engine: it sent no recording; of a worker, give an engine that it serves"));
   }
   std::unique_ptr<RecordReader> reader(new RecordReader());
   absl::StatusOr<std::unique_ptr<MappedRings>> mapped = MappedRings::Map(hello["layout"], packet.fd.get());
   if (!mapped.ok()) return absl::FailedPreconditionError(absl::StrCat(who, ": ", mapped.status().message()));
   reader->engine_ = hello["engine"];
+  // As this process's namespace counts them, where the engine is in another one; -1: not at all.
+  if (reader->engine_.contains("pid")) {
+    const pid_t seen = ReadPeerCredentials(connection->get()).pid;
+    reader->engine_["pid"] = seen != 0 ? seen : -1;
+  }
   reader->connection_ = *std::move(connection);
   reader->mapped_ = *std::move(mapped);
   reader->readers_ = reader->mapped_->Readers();

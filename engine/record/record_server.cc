@@ -13,41 +13,29 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/record/abstract_socket.h"
 #include "rdma/shm/unix_socket.h"
 
 namespace fastdecode {
 
-sockaddr_un RecordAddress(pid_t pid, socklen_t* length) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  const std::string name = absl::StrCat("fastdecode-record-", pid);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // behind a 0: abstract
-  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
 namespace {
 
 absl::StatusOr<FileDescriptor> ListenAbstract() {
-  absl::StatusOr<FileDescriptor> socket = OpenSocket();
-  if (!socket.ok()) return socket;
-  socklen_t length = 0;
-  const sockaddr_un address = RecordAddress(getpid(), &length);
-  if (bind(socket->get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return absl::AlreadyExistsError(absl::StrCat("--record-socket: auto: ", std::strerror(errno),
-                                                 "; another engine with this process id has it (of this process, or of "
-                                                 "another container on this network); give it a path"));
-  }
-  if (listen(socket->get(), static_cast<int>(RecordServer::kReadersMax)) != 0) {
-    return absl::InternalError(absl::StrCat("--record-socket: listen: ", std::strerror(errno)));
-  }
-  return socket;
+  absl::StatusOr<FileDescriptor> socket = ListenAtName(AbstractAddress(kRecordName, getpid()), RecordServer::kReadersMax);
+  if (socket.ok()) return socket;
+  const std::string why = absl::StrCat("--record-socket: auto: ", socket.status().message());
+  if (!absl::IsAlreadyExists(socket.status())) return absl::Status(socket.status().code(), why);
+  return absl::AlreadyExistsError(absl::StrCat(why, "; another engine with this process id has it (of this process, or "
+                                                    "of another container on this network); give it a path"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RecordServer>> RecordServer::Start(const std::string& path, Recorder* recorder,
                                                                   std::function<nlohmann::json()> describe) {
+  if (!recorder->not_shared().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("--record-socket: ", recorder->not_shared()));
+  }
   std::unique_ptr<RecordServer> server(new RecordServer(recorder, std::move(describe)));
   if (path.empty()) {
     absl::StatusOr<FileDescriptor> socket = ListenAbstract();
@@ -64,7 +52,7 @@ absl::StatusOr<std::unique_ptr<RecordServer>> RecordServer::Start(const std::str
     return absl::ResourceExhaustedError(absl::StrCat("--record-socket: eventfd: ", std::strerror(errno)));
   }
   try {
-    server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
+    server->thread_ = PinnedThread("fd-record", -1, [raw = server.get()] { raw->Run(); });
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(absl::StrCat("--record-socket: ", error.what()));
   }
@@ -74,11 +62,10 @@ absl::StatusOr<std::unique_ptr<RecordServer>> RecordServer::Start(const std::str
 RecordServer::~RecordServer() {
   if (!thread_.joinable()) return;
   eventfd_write(stop_.get(), 1);
-  thread_.join();
+  thread_.Join();
 }
 
 void RecordServer::Run() {
-  pthread_setname_np(pthread_self(), "fd-record");
   for (;;) {
     std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
     // With all places taken the others wait in the backlog.
@@ -114,8 +101,7 @@ void RecordServer::LetIn() {
     return;
   }
   const PeerCredentials peer = ReadPeerCredentials(reader.get());
-  const bool known = peer.pid != 0;
-  if (!known || (peer.uid != 0 && peer.uid != geteuid())) return;
+  if (peer.uid != 0 && peer.uid != geteuid()) return;
   std::string text;
   try {
     const nlohmann::json hello = {{"engine", describe_()}, {"layout", recorder_->Layout()}};

@@ -8,19 +8,16 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/record/recorder.h"
+#include "numa/pinned_thread.h"
 #include "rdma/file_descriptor.h"
 #include "rdma/shm/socket_file.h"
 
 namespace fastdecode {
-
-// Where an engine of this pid can be found without a path: an abstract unix socket. Its length includes the name alone.
-sockaddr_un RecordAddress(pid_t pid, socklen_t* length);
 
 // The door for readers of other processes. Each gets one packet, {"engine": description, "layout": Recorder::Layout()}
 // with the memory's descriptor, and keeps recording on as long as it keeps the socket open. Only processes of the same
@@ -32,8 +29,9 @@ class RecordServer {
  public:
   static constexpr size_t kReadersMax = 8;
 
-  // `path`: of a socket file; empty: at RecordAddress of this process. `describe` is called by the server's thread.
-  // Errors: those of SocketFile::Listen; AlreadyExists if this process has such a server.
+  // `path`: of a socket file; empty: at the abstract address of this process (abstract_socket.h). `describe` is called by the server's thread.
+  // Errors: those of SocketFile::Listen; AlreadyExists if this process has such a server; FailedPrecondition if no other
+  // process can map the recorder's memory.
   static absl::StatusOr<std::unique_ptr<RecordServer>> Start(const std::string& path, Recorder* recorder,
                                                              std::function<nlohmann::json()> describe);
   ~RecordServer();
@@ -55,7 +53,7 @@ class RecordServer {
   FileDescriptor abstract_;
   FileDescriptor stop_;  // an eventfd: written to, it ends the thread, whatever a forked child still has open
   std::vector<FileDescriptor> readers_;    // the thread's
-  std::thread thread_;
+  PinnedThread thread_;
 };
 
 }  // namespace fastdecode

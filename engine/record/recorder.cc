@@ -38,28 +38,36 @@ size_t AllBytes() {
   return bytes;
 }
 
+std::string SystemErrorText(const char* what) { return absl::StrCat(what, ": ", std::strerror(errno)); }
+
 absl::Status SystemError(const char* what) {
-  return absl::ResourceExhaustedError(absl::StrCat("recording: ", what, ": ", std::strerror(errno)));
+  return absl::ResourceExhaustedError(absl::StrCat("recording: ", SystemErrorText(what)));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create() {
-  FileDescriptor memory(memfd_create("fastdecode-record", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory.valid()) return SystemError("memfd_create");
-  if (ftruncate(memory.get(), static_cast<off_t>(AllBytes())) != 0) return SystemError("ftruncate");
+// What readers of other processes map, or why there is none.
+Recorder::Memory Recorder::OpenMemory() {
+  const auto not_shared = [](const char* what) { return Memory{{}, {}, SystemErrorText(what)}; };
+  FileDescriptor whole(memfd_create("fastdecode-record", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!whole.valid()) return not_shared("memfd_create");
+  if (ftruncate(whole.get(), static_cast<off_t>(AllBytes())) != 0) return not_shared("ftruncate of a memfd");
   // A reader maps it: it must never be cut under it.
-  if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return SystemError("F_ADD_SEALS");
-  FileDescriptor read_only(open(absl::StrCat("/proc/self/fd/", memory.get()).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!read_only.valid()) return SystemError("opening the memory for reading");
-  void* const base = mmap(nullptr, AllBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (base == MAP_FAILED) return SystemError("mmap");
-  return std::unique_ptr<Recorder>(
-      new Recorder(std::move(memory), std::move(read_only), static_cast<std::byte*>(base)));
+  if (fcntl(whole.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return not_shared("sealing a memfd (fcntl)");
+  FileDescriptor read_only(open(absl::StrCat("/proc/self/fd/", whole.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!read_only.valid()) return not_shared("opening a memfd for reading, by its name in /proc/self/fd");
+  return {std::move(whole), std::move(read_only), ""};
 }
 
-Recorder::Recorder(FileDescriptor memory, FileDescriptor read_only, std::byte* base)
-    : memory_(std::move(memory)), read_only_(std::move(read_only)), base_(base) {
+absl::StatusOr<std::unique_ptr<Recorder>> Recorder::Create() {
+  Memory memory = OpenMemory();
+  const int flags = memory.whole.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* const base = mmap(nullptr, AllBytes(), PROT_READ | PROT_WRITE, flags, memory.whole.get(), 0);
+  if (base == MAP_FAILED) return SystemError("mmap");
+  return std::unique_ptr<Recorder>(new Recorder(std::move(memory), static_cast<std::byte*>(base)));
+}
+
+Recorder::Recorder(Memory memory, std::byte* base) : memory_(std::move(memory)), base_(base) {
   size_t offset = 0;
   for (const RingSpec& spec : kRingSpecs) {
     rings_.emplace_back(base + offset, spec.capacity);

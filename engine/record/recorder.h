@@ -14,15 +14,16 @@
 
 namespace fastdecode {
 
-// The rings of an engine's threads, in one piece of memory that other processes can map (record_server.h). They take
-// memory from the first reader on; while nobody reads, a thread looks at one word and goes on.
+// The rings of an engine's threads, in one piece of memory that other processes can map (record_server.h), unless the
+// kernel refuses what that needs. They take memory from the first reader on; while nobody reads, a thread looks at one
+// word and goes on.
 //
 // Owns: the memory. Thread: any; each writer its own thread. Bounded: fixed memory.
 class Recorder {
  public:
   enum Ring { kPipelineRing, kDeskRing, kRings };
 
-  // Errors: ResourceExhausted.
+  // Errors: ResourceExhausted if there is no room for the rings.
   static absl::StatusOr<std::unique_ptr<Recorder>> Create();
   ~Recorder();
   Recorder(const Recorder&) = delete;
@@ -35,15 +36,21 @@ class Recorder {
   void AddReader();
   void RemoveReader();
 
-  // For a process that maps the memory: what lies where. fd: to be passed on, for reading only.
+  // For a process that maps the memory: what lies where. fd: to be passed on, for reading only; -1: there is none.
   nlohmann::json Layout() const;
-  int fd() const { return read_only_.get(); }
+  int fd() const { return memory_.read_only.get(); }
+  // Why no other process can map the memory ("memfd_create: Operation not permitted"); empty: it can.
+  const std::string& not_shared() const { return memory_.not_shared; }
 
  private:
-  Recorder(FileDescriptor memory, FileDescriptor read_only, std::byte* base);
+  struct Memory {
+    FileDescriptor whole, read_only;
+    std::string not_shared;
+  };
+  static Memory OpenMemory();
+  Recorder(Memory memory, std::byte* base);
 
-  const FileDescriptor memory_;
-  const FileDescriptor read_only_;
+  const Memory memory_;
   std::byte* const base_;
   std::vector<EventRing> rings_;
   std::mutex mutex_;

@@ -15,6 +15,8 @@
 #include "numa/check.h"
 #include "numa/clock.h"
 #include "numa/memory_limit.h"
+#include "numa/pinning.h"
+#include "numa/topology.h"
 
 namespace fastdecode {
 
@@ -61,9 +63,12 @@ absl::StatusOr<std::unique_ptr<Home>> Home::Create(HomeOptions options) {
   if (arena->placement() == ArenaPlacement::kRefused && !NodeMemory::IsOnlyOne(options.node) &&
       options.logger != nullptr) {
     options.logger->Warning(absl::StrFormat(
-        "%s: the kernel refuses to place memory on node %d (mbind): its KV memory may be on any node, far from its "
-        "cores; in a container, --cap-add SYS_NICE",
-        options.name, options.node));
+        "%s: %s: its KV memory may be on any node, far from its cores; in a container, --cap-add SYS_NICE",
+        options.name, arena->refusal()));
+  }
+  if (!arena->huge_refusal().empty() && options.logger != nullptr) {
+    options.logger->Warning(absl::StrFormat("%s: %s: its KV memory may lie in small pages, which are slower to read",
+                                            options.name, arena->huge_refusal()));
   }
   TickClock::Get();  // calibrates, which takes 10 ms
   return std::unique_ptr<Home>(new Home(std::move(options), *std::move(arena)));
@@ -193,7 +198,6 @@ void Home::StartLoop(const RPartShape& shape) {
   loop_options.poll = options_.poll;
   loop_options.park = options_.park;
   loop_options.peers = options_.peers;
-  loop_options.logger = options_.logger;
   loop_options.kv_memory = {reinterpret_cast<std::byte*>(arena_.data()), arena_.bytes()};
   loop_options.page_shape = shape;
   auto loop = std::make_unique<HomeLoop>(loop_options);
@@ -215,6 +219,18 @@ void Home::StartLoop(const RPartShape& shape) {
     throw;
   }
   loop_ = std::move(loop);
+  WarnOfUnpinned();
+}
+
+// Not where the kernel pins no thread: that is said once, of all threads, when their cores are chosen.
+void Home::WarnOfUnpinned() const {
+  const int leader_error = leader_.pin_error();
+  const int unpinned = loop_->team().unpinned_count() + (leader_error == 0 ? 0 : 1);
+  const int error = leader_error == 0 ? loop_->team().pin_error() : leader_error;
+  if (unpinned == 0 || PinningIsForbidden(error) || options_.logger == nullptr) return;
+  options_.logger->Warning(absl::StrFormat("%s: %d of %d threads could not be pinned to their cores %s: %s",
+                                           options_.name, unpinned, loop_->team().thread_count(),
+                                           FormatCores(options_.cores), std::strerror(error)));
 }
 
 void Home::StopLoopIfUnused() {

@@ -97,6 +97,7 @@ class Home {
   PeerSessionOptions SessionOptions() const;
   void DetachEnded();
   void StartLoop(const RPartShape& shape);
+  void WarnOfUnpinned() const;
   void StopLoopIfUnused();
 
   // Constant after construction.

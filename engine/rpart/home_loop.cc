@@ -1,6 +1,5 @@
 #include "engine/rpart/home_loop.h"
 
-#include "absl/strings/str_format.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -23,10 +22,6 @@ HomeLoop::HomeLoop(const HomeLoopOptions& options)
 void HomeLoop::MakeTeam() {
   team_ = std::make_unique<TicketTeam>(options_.name, options_.cores, options_.poll);
   served_.team = team_.get();
-  if (options_.logger != nullptr && team_->unpinned_count() > 0) {
-    options_.logger->Warning(absl::StrFormat("%s: %d of %d threads could not be pinned to their cores", options_.name,
-                                             team_->unpinned_count(), team_->thread_count()));
-  }
 }
 
 void HomeLoop::Serve() {

@@ -11,7 +11,6 @@
 #include "engine/rpart/kv_pool.h"
 #include "engine/rpart/peer_session.h"
 #include "engine/rpart/served_peers.h"
-#include "numa/log.h"
 #include "numa/parker.h"
 #include "numa/spin.h"
 #include "numa/spsc_queue.h"
@@ -26,7 +25,6 @@ struct HomeLoopOptions {
   PollMode poll = PollMode::kSpin;
   bool park = true;
   uint32_t peers = 1;
-  Logger* logger = nullptr;
   std::span<std::byte> kv_memory;
   RPartShape page_shape;  // of all peers: what a page is
 };
@@ -53,6 +51,8 @@ class HomeLoop {
 
   // Starts the team's helpers; throws as PinnedThread does. Thread: the leader, already on its core.
   void MakeTeam();
+  // For the control thread. REQUIRES: MakeTeam has returned, and nobody has said Stop.
+  const TicketTeam& team() const { return *team_; }
   // Serves until Stop. Thread: the leader. REQUIRES: MakeTeam.
   void Serve();
 

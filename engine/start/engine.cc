@@ -1,33 +1,26 @@
 #include "engine/start/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <filesystem>
 #include <random>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/model/model_config.h"
+#include "engine/record/abstract_socket.h"
 #include "engine/request/build_request.h"
 #include "engine/rpart/page_counts.h"
-#include "engine/start/model_json.h"
 #include "numa/clock.h"
 #include "numa/core_plan.h"
 #include "numa/front_cores.h"
 #include "numa/openmp_binding.h"
+#include "numa/pinning.h"
 #include "numa/topology.h"
 
 namespace fastdecode {
 
 namespace {
-
-constexpr uint64_t kAnswersNsMax = 1'000'000'000;  // that somebody waits who asks the homes
 
 // KV memory of a home of this process: as told, or what every sequence at full length needs, but at most a quarter of
 // what is free now, and at least two sequences at full length.
@@ -54,13 +47,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const Options& options) {
 // Everything that can be refused is refused before a weight is read: options, files, cores, workers. Then the parts,
 // from the weights outwards.
 absl::Status Engine::Start() {
+  const ProcessSign loading(kLoadingName);
+  absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
+  if (!endpoints.ok()) return endpoints.status();
+  if (absl::Status bad = CheckOptions(options_, *endpoints); !bad.ok()) return bad;
   absl::StatusOr<ModelSpec> spec = ReadModelSpec(options_.model);
   if (!spec.ok()) return spec.status();
   spec_ = *std::move(spec);
-  if (absl::Status bad = LoadTokenizer(); !bad.ok()) return bad;
-  if (absl::Status bad = LoadChatTemplate(); !bad.ok()) return bad;
-  absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options_.homes);
-  if (!endpoints.ok()) return endpoints.status();
+  if (absl::Status bad = LoadTextParts(options_, spec_, &log_, &text_); !bad.ok()) return bad;
   absl::StatusOr<std::unique_ptr<SPartDevice>> device = ChooseDevice(options_, &log_);
   if (!device.ok()) return device.status();
   const bool gpu = *device != nullptr;
@@ -73,6 +67,7 @@ absl::Status Engine::Start() {
   absl::StatusOr<ModelFiles> files = OpenModelFiles(options_, spec_);
   if (!files.ok()) return files.status();
 
+  for (const std::string& note : DescribeModelChoices(options_, spec_, max_context())) log_.Info(note);
   TickClock::Get();  // calibrates, which takes 10 ms: before anybody polls
   const PollMode poll = ChoosePoll(options_, cores_.plan);
   DescribeMachine(*topology);
@@ -136,66 +131,14 @@ absl::Status Engine::ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll
   return CheckKvBudget(pages);
 }
 
-// What is wrong with a tokenizer stops nobody who does without text.
-absl::Status Engine::LoadTokenizer() {
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(options_.model);
-  if (!tokenizer.ok()) {
-    const std::string reason(tokenizer.status().message());
-    if (options_.need_text) {
-      return absl::Status(tokenizer.status().code(),
-                          reason + "; to run on token ids alone, leave need-text out (generate: --prompt-ids)");
-    }
-    const LogLevel level = absl::IsNotFound(tokenizer.status()) ? LogLevel::kInfo : LogLevel::kWarning;
-    log_.Log(level, "no text for this model, token ids only: " + reason);
-    tokenizer_missing_reason_ = reason;
-    return absl::OkStatus();
-  }
-  tokenizer_ = *std::move(tokenizer);
-  if (!tokenizer_->warning().empty()) log_.Warning(tokenizer_->warning());
-  if (tokenizer_->vocab_size() > spec_.vocab) {
-    log_.Warning(
-        absl::StrFormat("%s: it has token ids up to %d, and the model's vocabulary has %d rows: prompts with ids from "
-                        "%d on are refused",
-                        tokenizer_->file(), tokenizer_->vocab_size() - 1, spec_.vocab, spec_.vocab));
-  }
-  return absl::OkStatus();
-}
-
-// What is wrong with the folder's template stops nobody who does without chats; one that the options name must work.
-absl::Status Engine::LoadChatTemplate() {
-  if (tokenizer_ == nullptr) {
-    if (!options_.chat_template.empty()) {
-      return absl::InvalidArgumentError("--chat-template: this model has no tokenizer: " + tokenizer_missing_reason_);
-    }
-    chat_template_missing_reason_ = "this model has no tokenizer: " + tokenizer_missing_reason_;
-    return absl::OkStatus();
-  }
-  const absl::StatusOr<ChatFiles> files = ReadChatFiles(options_.model, options_.chat_template);
-  absl::StatusOr<std::unique_ptr<const ChatTemplate>> made =
-      files.ok() ? ChatTemplate::Create(*files, *tokenizer_) : files.status();
-  if (!made.ok()) {
-    if (!options_.chat_template.empty()) {
-      return absl::Status(made.status().code(), absl::StrCat("--chat-template: ", made.status().message()));
-    }
-    chat_template_missing_reason_ = std::string(made.status().message());
-    const LogLevel level = absl::IsNotFound(made.status()) ? LogLevel::kInfo : LogLevel::kWarning;
-    log_.Log(level, "no chats for this model: " + chat_template_missing_reason_);
-    return absl::OkStatus();
-  }
-  chat_template_ = *std::move(made);
-  const std::string guarded = absl::StrJoin(chat_template_->GuardedTexts(), "\n");
-  if (absl::Status bad = tokenizer_->CheckTextBytes("chat template", guarded.size()); !bad.ok()) return bad;
-  tokenizer_->GuardTokensIn(guarded);
-  return absl::OkStatus();
-}
-
 absl::Status Engine::ChooseCores(const Topology& topology, const std::vector<Endpoint>& endpoints, bool gpu) {
   const size_t local_homes = CountLocalHomes(endpoints, WithoutNamedFrontCores(topology, options_.front_cores));
   absl::StatusOr<CoreChoice> choice = ChooseCorePlan(options_, endpoints, gpu);
   if (!choice.ok()) return choice.status();
   core_choice_ = *std::move(choice);
-  const std::string bound = DescribeOpenMpBinding(topology);
-  if (!bound.empty()) log_.Warning(bound);
+  for (const std::string& warning : {topology.warning, DescribeOpenMpBinding(topology)}) {
+    if (!warning.empty()) log_.Warning(warning);
+  }
   if (absl::Status bad = PlanCoresFor(topology, local_homes); !bad.ok()) return bad;
   // Threads that yield to other processes would yield to the other team's, too, and could not tell for whom.
   if (core_choice_.share && cores_.plan.contended && options_.core_plan == Options::CorePlanMode::kAuto) {
@@ -205,6 +148,8 @@ absl::Status Engine::ChooseCores(const Topology& topology, const std::vector<End
     if (absl::Status bad = PlanCoresFor(topology, local_homes); !bad.ok()) return bad;
   }
   options_.micro_batches = core_choice_.micro_batches;
+  const std::string unpinned = DescribeRefusedPinning(cores_.plan, gpu ? 1 : cores_.plan.s_cores.size());
+  if (!unpinned.empty()) cores_.warnings.push_back(unpinned);
   for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   return absl::OkStatus();
 }
@@ -275,7 +220,10 @@ absl::Status Engine::CheckKvBudget(uint64_t pages) const {
 }
 
 absl::Status Engine::StartRecordServer() {
-  if (options_.record_socket == "off") return absl::OkStatus();
+  if (options_.record_socket == "off") {
+    if (!recorder_->not_shared().empty()) log_.Info("nobody else can read recordings: " + recorder_->not_shared());
+    return absl::OkStatus();
+  }
   const std::string path = options_.record_socket == "auto" ? "" : options_.record_socket;
   absl::StatusOr<std::unique_ptr<RecordServer>> server =
       RecordServer::Start(path, recorder_.get(), [this] { return DescribeRecord(); });
@@ -284,7 +232,8 @@ absl::Status Engine::StartRecordServer() {
     return absl::OkStatus();
   }
   if (!path.empty()) return server.status();
-  log_.Warning(std::string(server.status().message()));  // nobody asked for it by name
+  // Nobody asked for it by name.
+  log_.Warning(absl::StrCat("latency attach cannot record this engine: ", server.status().message()));
   return absl::OkStatus();
 }
 
@@ -330,8 +279,8 @@ Engine::~Engine() {
 RequestContext Engine::Context() const {
   RequestContext context;
   context.spec = &spec_;
-  context.tokenizer = tokenizer_.get();
-  context.tokenizer_missing_reason = &tokenizer_missing_reason_;
+  context.tokenizer = text_.tokenizer.get();
+  context.tokenizer_missing_reason = &text_.tokenizer_missing_reason;
   context.max_context = max_context();
   context.sampling_memory = spart_->sampling_memory();
   context.log = &log_;
@@ -348,141 +297,6 @@ absl::Status Engine::Submit(const RequestFields& request, uint64_t* id) {
   absl::StatusOr<std::unique_ptr<Request>> built = BuildRequest(Context(), request);
   if (!built.ok()) return built.status();
   return desk_->Submit(*std::move(built), id);
-}
-
-std::string Engine::Describe() const {
-  return machine_ + "S-Part: " + spart_->Describe() + "\n" + homes_->Describe() +
-         absl::StrFormat("pipeline: %d micro-batch(es), at most %d rows a step, context %d tokens\n",
-                         options_.micro_batches, plan_.shape.max_rows, plan_.shape.max_context);
-}
-
-std::unique_ptr<RecordReader> Engine::OpenRecord() const {
-  return std::make_unique<RecordReader>(recorder_.get(), DescribeRecord());
-}
-
-// Of the model no more than its name and shape: no path.
-nlohmann::json Engine::DescribeRecord() const {
-  const AttentionShape attention = plan_.shape.attention();
-  const auto core_list = [](const std::vector<int>& cores) { return nlohmann::json(cores); };
-  nlohmann::json out = {{"version", FASTDECODE_VERSION},
-                        {"pid", getpid()},
-                        {"model", std::filesystem::path(options_.model).lexically_normal().filename().string()},
-                        {"layers", spec_.layers},
-                        {"hidden", spec_.hidden},
-                        {"heads", attention.kv_heads * attention.group},
-                        {"kv_heads", attention.kv_heads},
-                        {"head_dim", attention.head_dim},
-                        {"kv_type", KvTypeName(attention.kv_type)},
-                        {"vocab", spec_.vocab},
-                        {"max_context", plan_.shape.max_context},
-                        {"micro_batches", options_.micro_batches},
-                        {"max_sequences", options_.max_sequences},
-                        {"max_rows", plan_.shape.max_rows},
-                        {"weight_bytes", spart_->weight_bytes()},
-                        {"s_part", spart_->Describe()},
-                        {"s_part_asynchronous", spart_->asynchronous()},
-                        {"core_plan", core_choice_.share ? "shared" : "split"},
-                        {"s_cores", core_list(cores_.plan.s_cores)},
-                        {"machine", machine_},
-                        {"ns_per_event", MeasureEventNs()},
-                        {"tsc", TickClock::Get().uses_tsc()},
-                        {"ticks_per_second", TickClock::Get().ticks_per_second()},
-                        {"homes", nlohmann::json::array()}};
-  for (const Homes::Info& home : homes_->List()) {
-    out["homes"].push_back({{"index", home.index},
-                            {"up", home.up},
-                            {"name", home.name},
-                            {"link", home.link},
-                            {"same_host", home.same_host},
-                            {"link_device", home.line.device},
-                            {"link_gbit_per_s", home.line.gbit_per_s},
-                            {"node", home.description.node},
-                            {"threads", home.description.threads},
-                            {"isa", std::string(home.description.isa, strnlen(home.description.isa, 16))},
-                            {"memory", std::string(home.description.memory, strnlen(home.description.memory, 80))},
-                            {"cores", core_list(home.cores)}});
-  }
-  return out;
-}
-
-std::string Engine::StatisticsJson() const {
-  const PipelineStatistics& statistics = pipeline_->statistics();
-  StatisticsGauges gauges;
-  gauges.active_sequences = statistics.active_sequences.load(std::memory_order_relaxed);
-  gauges.ready_sequences = statistics.ready_sequences.load(std::memory_order_relaxed);
-  gauges.weight_bytes = spart_->weight_bytes();
-  gauges.micro_batches = options_.micro_batches;
-  gauges.s_cores = cores_.plan.s_cores;
-  std::lock_guard lock(statistics_mutex_);
-  return ToJson(Difference(TakeSnapshot(statistics), baseline_), homes_->List(), gauges);
-}
-
-EngineCounts Engine::Counts() const {
-  const PipelineStatistics& statistics = pipeline_->statistics();
-  EngineCounts counts;
-  counts.desk = desk_->statistics();
-  counts.running = std::min<uint64_t>(counts.desk.running, statistics.active_sequences.load(std::memory_order_relaxed));
-  for (const Homes::Info& home : homes_->List()) {
-    ++counts.homes;
-    if (!home.up) continue;
-    ++counts.homes_up;
-    counts.kv_pages += home.description.pages;
-    counts.kv_pages_used += statistics.home_pages_used[home.index].load(std::memory_order_relaxed);
-  }
-  counts.preemptions = statistics.preemptions.value();
-  counts.steps = statistics.steps.value();
-  counts.rows = statistics.rows.value();
-  counts.hops = statistics.hops.value();
-  counts.s_busy_ns = statistics.s_busy_ns.value();
-  counts.last_step_ns = statistics.last_step_ns.load(std::memory_order_relaxed);
-  counts.created_ns = created_ns_;
-  counts.now_ns = NowNs();
-  return counts;
-}
-
-EngineHomeCounts Engine::CountsOfHome(size_t home) const {
-  const PipelineStatistics& statistics = pipeline_->statistics();
-  const Homes::Glance glance = homes_->Look(home);
-  EngineHomeCounts counts;
-  counts.name = glance.name;
-  counts.up = glance.up;
-  counts.hops = statistics.home_hops[home].value();
-  counts.work_ns = statistics.r_busy_ns[home].value();
-  counts.last_reply_ns = statistics.home_last_reply_ns[home].load(std::memory_order_relaxed);
-  counts.losses = glance.losses;
-  counts.kv_pages = glance.pages;
-  if (glance.up) counts.kv_pages_used = statistics.home_pages_used[home].load(std::memory_order_relaxed);
-  return counts;
-}
-
-std::string Engine::DescribeModel() const {
-  return ModelToJson(options_.model, spec_, max_context(), tokenizer_.get());
-}
-
-std::string Engine::PagesJson() {
-  const PipelineStatistics& statistics = pipeline_->statistics();
-  PipelineCommand command;
-  command.kind = PipelineCommand::Kind::kAskHomes;
-  uint64_t ask;
-  {
-    std::lock_guard lock(asks_mutex_);  // commands arrive in the order of their numbers
-    desk_->Command(command);
-    ask = ++asks_;
-  }
-  const auto answered = [&] {
-    // Acquire: pairs with the pipeline's releases.
-    return statistics.asks.load(std::memory_order_acquire) >= ask &&
-           statistics.answers_due.load(std::memory_order_acquire) == 0;
-  };
-  const uint64_t start_ns = NowNs();
-  while (!answered() && NowNs() - start_ns < kAnswersNsMax) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  return PagesToJson(statistics, ask, homes_->List());
-}
-
-void Engine::ResetStatistics() {
-  StatisticsSnapshot now = TakeSnapshot(pipeline_->statistics());
-  std::lock_guard lock(statistics_mutex_);
-  baseline_ = std::move(now);
 }
 
 }  // namespace fastdecode

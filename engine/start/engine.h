@@ -21,6 +21,7 @@
 #include "engine/spart/spart.h"
 #include "engine/start/choices.h"
 #include "engine/start/load_spart.h"
+#include "engine/start/load_text.h"
 #include "engine/start/options.h"
 #include "engine/start/start_plan.h"
 #include "engine/start/statistics_snapshot.h"
@@ -69,10 +70,10 @@ class Engine {
 
   const ModelSpec& spec() const { return spec_; }
   int max_context() const { return static_cast<int>(plan_.shape.max_context); }
-  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-  const std::string& tokenizer_missing_reason() const { return tokenizer_missing_reason_; }
-  const ChatTemplate* chat_template() const { return chat_template_.get(); }  // null: there is none, because...
-  const std::string& chat_template_missing_reason() const { return chat_template_missing_reason_; }
+  const Tokenizer* tokenizer() const { return text_.tokenizer.get(); }
+  const std::string& tokenizer_missing_reason() const { return text_.tokenizer_missing_reason; }
+  const ChatTemplate* chat_template() const { return text_.chat_template.get(); }  // null: there is none, because...
+  const std::string& chat_template_missing_reason() const { return text_.chat_template_missing_reason; }
 
   std::string Describe() const;
   std::string StatisticsJson() const;
@@ -91,8 +92,6 @@ class Engine {
  private:
   explicit Engine(const Options& options);
   absl::Status Start();
-  absl::Status LoadTokenizer();
-  absl::Status LoadChatTemplate();
   RequestContext Context() const;
   // The plan of cores, and with it the number of micro-batches.
   absl::Status ChooseCores(const Topology& topology, const std::vector<Endpoint>& endpoints, bool gpu);
@@ -116,10 +115,7 @@ class Engine {
   ReservedCorePlan cores_;
   int engine_node_ = -1;  // NUMA node of the S-Part
   std::string machine_;   // what was found at start, for Describe
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::string tokenizer_missing_reason_;
-  std::unique_ptr<const ChatTemplate> chat_template_;
-  std::string chat_template_missing_reason_;
+  TextParts text_;
   mutable std::atomic<bool> warned_of_bos_ = false;
   uint64_t created_ns_ = 0;
   ParkWord desk_word_;

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "rdma/endpoint.h"
 #include "rdma/fault_link.h"
@@ -33,9 +34,10 @@ absl::Status ParseInt(const char* name, const std::string& value, int min, int m
 }
 
 absl::Status ParseBool(const char* name, const std::string& value, bool* out) {
-  if (value == "1" || value == "true" || value == "on") {
+  const std::string word = absl::AsciiStrToLower(value);  // Python writes True
+  if (word == "1" || word == "true" || word == "on" || word == "yes") {
     *out = true;
-  } else if (value == "0" || value == "false" || value == "off") {
+  } else if (word == "0" || word == "false" || word == "off" || word == "no") {
     *out = false;
   } else {
     return Bad(name, value, "true or false");
@@ -50,7 +52,7 @@ absl::Status SetHomes(Options& options, const std::string& value) {
 }
 
 absl::Status SetListen(Options& options, const std::string& value) {
-  const absl::Status parsed = value.empty() ? absl::OkStatus() : ParseEndpoint("--listen", value).status();
+  const absl::Status parsed = value.empty() ? absl::OkStatus() : ParseEndpoint("--listen", value, EndpointUse::kListen).status();
   if (!parsed.ok()) return parsed;
   return SetText<&Options::listen>(options, value);
 }

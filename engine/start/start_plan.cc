@@ -1,9 +1,46 @@
 #include "engine/start/start_plan.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "engine/rpart/rpart_shape.h"
 #include "engine/start/choices.h"
+#include "rdma/bootstrap.h"
 
 namespace fastdecode {
+
+absl::Status CheckOptions(const Options& options, const std::vector<Endpoint>& endpoints) {
+  if (absl::Status bad = CheckHopTimeout(options, endpoints); !bad.ok()) return bad;
+  if (options.gpudirect) return absl::OkStatus();  // what that does not go with is said first, once a GPU is looked for
+  for (const Endpoint& endpoint : endpoints) {
+    if (absl::Status bad = CheckSecret(endpoint, options.fabric); !bad.ok()) return bad;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> DescribeModelChoices(const Options& options, const ModelSpec& spec, int context) {
+  std::vector<std::string> notes;
+  if (options.max_context == 0 && context < spec.max_context) {
+    notes.push_back(absl::StrFormat(
+        "context: %d tokens of the model's %d; --max-context N gives more, and KV memory must hold them (--kv-gib)",
+        context, spec.max_context));
+  }
+  const SamplingDefaults& sampling = spec.sampling;
+  std::vector<std::string> values;
+  const auto add = [&values](const char* name, const auto& value) {
+    if (value) values.push_back(absl::StrCat(name, " ", *value));
+  };
+  add("temperature", sampling.temperature);
+  add("top_k", sampling.top_k);
+  add("top_p", sampling.top_p);
+  add("min_p", sampling.min_p);
+  add("repetition_penalty", sampling.repetition_penalty);
+  if (!values.empty()) {
+    notes.push_back(absl::StrCat("sampling of generation_config.json, unless a request says otherwise: ",
+                                 absl::StrJoin(values, ", ")));
+  }
+  return notes;
+}
 
 absl::StatusOr<StartPlan> PlanStart(const Options& options, const ModelSpec& spec,
                                     const std::vector<Endpoint>& endpoints, bool gpu, Isa best) {

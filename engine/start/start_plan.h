@@ -2,8 +2,10 @@
 #define FASTDECODE_ENGINE_START_START_PLAN_H_
 
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/model_spec.h"
 #include "engine/rpart/messages.h"
@@ -25,6 +27,14 @@ struct StartPlan {
   int fabric_gpu = -1;                // whose memory links over a fabric use; -1: the host's
   std::optional<FaultOptions> fault;  // of every link
 };
+
+// What is wrong with the options whatever the model and the machine are: for before anything of them is read.
+// Errors: InvalidArgument, naming option and value; those of Secret::Read.
+absl::Status CheckOptions(const Options& options, const std::vector<Endpoint>& endpoints);
+
+// What an engine tells its user of the model that may surprise: a context that is shorter than the model's, unless the
+// options say so, and sampling that the folder asks for. `context`: the engine's.
+std::vector<std::string> DescribeModelChoices(const Options& options, const ModelSpec& spec, int context);
 
 // A pure function. `options.micro_batches`: as chosen with the cores. `gpu`: the S-Part runs on one. `best`: what the
 // CPU has. Errors: those of the choices that it is made of (choices.h), naming option and value.

@@ -4,14 +4,16 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/start/choices.h"
+#include "engine/start/start_plan.h"
 #include "engine/model/model_config.h"
 #include "numa/openmp_binding.h"
+#include "numa/pinning.h"
 #include "numa/topology.h"
 
 namespace fastdecode {
 
 WorkerProcess::WorkerProcess(const Options& options)
-    : options_(options), log_(options.log_sink, options.log_user, options.log_level) {}
+    : options_(options), sign_(kWorkerName), log_(options.log_sink, options.log_user, options.log_level) {}
 
 absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Create(const Options& options) {
   std::unique_ptr<WorkerProcess> process(new WorkerProcess(options));
@@ -21,19 +23,17 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Create(const Optio
 
 absl::Status WorkerProcess::Start() {
   if (options_.listen.empty()) return absl::InvalidArgumentError("--listen: unix:PATH or HOST:PORT is needed");
-  absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", options_.listen);
+  absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", options_.listen, EndpointUse::kListen);
   if (!endpoint.ok()) return endpoint.status();
-  if (endpoint->of_this_process()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--listen: '%s' is neither unix:PATH nor HOST:PORT", options_.listen));
-  }
+  if (absl::Status bad = CheckOptions(options_, {*endpoint}); !bad.ok()) return bad;
   absl::StatusOr<Isa> isa = ChooseIsa(options_, DetectIsa());
   if (!isa.ok()) return isa.status();
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();
 
-  const std::string bound = DescribeOpenMpBinding(*topology);
-  if (!bound.empty()) log_.Warning(bound);
+  for (const std::string& warning : {topology->warning, DescribeOpenMpBinding(*topology)}) {
+    if (!warning.empty()) log_.Warning(warning);
+  }
   CorePlanOptions wanted;
   wanted.s_part = false;
   wanted.r_cores = options_.r_cores;
@@ -42,6 +42,8 @@ absl::Status WorkerProcess::Start() {
   absl::StatusOr<ReservedCorePlan> planned = PlanAndReserveCores(*topology, wanted);
   if (!planned.ok()) return planned.status();
   cores_ = *std::move(planned);
+  const std::string unpinned = DescribeRefusedPinning(cores_.plan, 0);
+  if (!unpinned.empty()) cores_.warnings.push_back(unpinned);
   for (const std::string& warning : cores_.warnings) log_.Warning(warning);
   machine_ = topology->ToString() + cores_.plan.ToString();
 

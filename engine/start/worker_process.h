@@ -5,8 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/start/options.h"
+#include "engine/record/abstract_socket.h"
 #include "engine/rpart/worker.h"
+#include "engine/start/options.h"
 #include "numa/core_plan.h"
 #include "numa/log.h"
 
@@ -27,6 +28,7 @@ class WorkerProcess {
   absl::Status Start();
 
   const Options options_;
+  const ProcessSign sign_;  // for those who look here for an engine's recording
   Logger log_;
   ReservedCorePlan cores_;
   std::string machine_;

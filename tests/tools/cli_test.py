@@ -140,7 +140,10 @@ class Generate(ProgramTest):
         (model / "generation_config.json").write_text('{"temperature": 1.5, "eos_token_id": 1}')
         self.assertEqual(ids(), hot)
         (model / "generation_config.json").write_text('{"temperature": "hot"}')
-        self.refused(generate("-p", PROMPT, model=model), "generation_config.json", "temperature", "hot")
+        result = generate("-p", PROMPT, "-n", 2, model=model)
+        self.succeed(result)
+        self.assertIn('generation_config.json: temperature is "hot", expected a number from 0 to 100: it does not count',
+                      result.stderr)
 
     def test_several_prompts_are_told_apart(self):
         text = self.succeed(generate("-p", "A", "-p", "B", "-n", 5, "--temp", 0))
@@ -412,11 +415,14 @@ class Worker:
     def __init__(self, name, *arguments, kv_gib="0.02"):
         self.path = SCRATCH / name
         command = [PROGRAM, "worker", "--listen", f"unix:{self.path}", "--kv-gib", kv_gib, *map(str, arguments)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=as_user_with_default_signals)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=self.prepare)
         self.lines = []
         self.listening = threading.Event()
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
+
+    def prepare(self):
+        as_user_with_default_signals()
 
     def _read(self):
         for line in self.process.stderr:
@@ -1610,7 +1616,6 @@ class BadModel(ProgramTest):
             t.header[name]["data_offsets"] = [begin + len(t.data), end + len(t.data)]
 
         self.weights(lambda t: t.without(name), name)
-        self.weights(lambda t: t.add("model.layers.7.extra", "F32", [2], b"\0" * 8), "model.layers.7.extra")
         self.weights(reversed_shape, name)
         self.weights(overlapping, name)
         self.weights(out_of_range, name)
@@ -1618,6 +1623,18 @@ class BadModel(ProgramTest):
         self.weights(set_entry(dtype="I64"), name)
         self.weights(set_entry(shape=[-1, 3]), name, "-1")
         self.weights(set_entry(data_offsets=[8, 0]), name)
+
+    def test_tensors_that_nobody_needs(self):
+        for name, needle in (("model.layers.7.extra", "it has tensors of layers up to number 7"),
+                             ("v_head.summary.weight", "not read, as in transformers: v_head.summary.weight")):
+            folder = self.copy()
+            path = folder / "model.safetensors"
+            tensors = Safetensors(path)
+            tensors.add(name, "F32", [2], b"\0" * 8)
+            path.write_bytes(tensors.bytes())
+            result = generate("--prompt-ids", "1", "-n", 1, model=folder)
+            self.assertEqual(self.succeed(result), self.succeed(generate("--prompt-ids", "1", "-n", 1, model=golden_model())))
+            self.assertRegex(result.stderr, f"^fastdecode: warning: {path}: .*{needle}")
 
     def test_configs(self):
         def put(**fields):
@@ -1667,6 +1684,31 @@ class BadModel(ProgramTest):
                 result = generate("--prompt-ids", "1", "-n", 1, model=folder)
                 self.assertRegex(self.succeed(result), r"^\d+\n$")
                 self.assertRegex(result.stderr, f"^fastdecode: warning: no text for this model, .*{path}.*{needle}")
+
+
+class NoGpu(ProgramTest):
+    CUDA = ["--spart", "cuda", "-p", "A"]
+
+    def test_no_module(self):
+        program = SCRATCH / "moved" / "bin" / "fastdecode"
+        program.parent.mkdir(parents=True)
+        shutil.copy(PROGRAM, program)
+        result = subprocess.run([program, "generate", "-m", demo_model(), *SMALL, *self.CUDA], capture_output=True, text=True,
+                                timeout=LIMIT_S)
+        self.refused(result, program.parent / "libfastdecode_cuda.so", "the target fastdecode_cuda", "--cuda-module")
+
+    def test_what_is_no_module(self):
+        text = scratch("text.so")
+        text.write_text("x" * 1000)
+        for module, needle in (("/no/such.so", "does not exist"), (text, "invalid ELF header"), ("libnuma.so.1", "does not exist")):
+            self.refused(generate(*self.CUDA, "--cuda-module", module), module, needle, "--cuda-module is for",
+                         "libfastdecode_cuda.so")
+
+    def test_no_driver(self):
+        module = pathlib.Path(PROGRAM).parent / "libfastdecode_cuda.so"
+        if not module.exists() or os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg"):
+            self.skipTest("this build has no module for GPUs, or this machine has a driver")
+        self.refused(generate(*self.CUDA), "no GPU", "NVIDIA's driver (libcuda.so.1)", "install it", "--gpus all")
 
 
 class Permissions(ProgramTest):

@@ -10,11 +10,13 @@ import pathlib
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import unittest
+import urllib.request
 
 sys.path.insert(1, str(pathlib.Path(__file__).parent / "latency"))
 import check_trace
@@ -73,13 +75,9 @@ def await_condition(process, what):
         time.sleep(0.01)
 
 
-def await_guard(process):
-    """Until Ctrl-C is noted by the program, instead of ending it."""
-    def caught():
-        mask = re.search(r"(?m)^SigCgt:\s*(\w+)$", pathlib.Path(f"/proc/{process.pid}/status").read_text())[1]
-        return int(mask, 16) >> (signal.SIGINT - 1) & 1
-
-    await_condition(process, caught)
+def await_threads(process):
+    """Until it has threads beside the main one."""
+    await_condition(process, lambda: len(list(pathlib.Path(f"/proc/{process.pid}/task").iterdir())) > 1)
 
 
 def await_sleeps(process, count):
@@ -102,7 +100,6 @@ class Recorded(ProgramTest):
 
     def await_recorded(self, process, engine_pid):
         """Until a process that is told to record an engine has got something of it."""
-        await_guard(process)
         await_sleeps(process, 30)  # of 20 ms each: it records
         # Where others have the cores, the engine may not be there yet.
         end = time.monotonic() + cli_test.LIMIT_S
@@ -257,7 +254,89 @@ class Attach(Recorded):
         self.refused(run("latency", "attach", "/none/x.sock"), "/none/x.sock")
         self.refused(run("latency", "attach"), "target")
         with cli_test.Worker("no-engine.sock") as worker:
-            self.refused(run("latency", "attach", worker.process.pid), "(fastdecode)", "no engine")
+            self.refused(run("latency", "attach", worker.process.pid), "(fastdecode)", "no engine", "is a worker",
+                         "give the process id of an engine that it serves")
+            self.refused(run("latency", "attach", worker.path), "no engine", "of a worker, give an engine")
+
+    def test_what_else_the_program_does(self):
+        with EngineAtWork(MANY) as engine:
+            asking = start("latency", "attach", engine.pid, "--seconds", 100)
+            await_sleeps(asking, 30)
+            self.refused(run("latency", "attach", asking.pid), "'fastdecode latency attach'", "give the process that it asks")
+            asking.kill()
+            asking.communicate()
+        hiccup = start("latency", "hiccup", "--seconds", 100)
+        await_threads(hiccup)
+        self.refused(run("latency", "attach", hiccup.pid), "'fastdecode latency hiccup', which has no engine")
+        hiccup.kill()
+        hiccup.communicate()
+        with socket.create_server(("127.0.0.1", 0)) as server:  # that says nothing
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            chat = subprocess.Popen([cli_test.PROGRAM, "chat", "--url", url], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            chat.stdin.write(b"a\n")
+            chat.stdin.flush()
+            server.accept()
+            self.refused(run("latency", "attach", chat.pid), f"the server at {url}", "the server's process id")
+            chat.kill()
+            chat.communicate()
+
+    def test_an_engine_that_nobody_may_record(self):
+        path = SCRATCH / "named.sock"
+        for arguments, needles in ((["--record-socket", "off"], ["--record-socket off"]),
+                                   ([f"--record-socket={path}"], [f"--record-socket '{path}'", "give that path"])):
+            with EngineAtWork(MANY, *arguments) as engine:
+                self.refused(run("latency", "attach", engine.pid), *needles)
+        self.refused(run("latency", "attach", path), path, "once the engine has loaded its model")
+
+    def test_a_server_that_ends(self):
+        process = subprocess.Popen([cli_test.PROGRAM, "serve", "-m", demo_model(), "--port", "0", "--access-log", "none", "--kv-gib",
+                                    "0.02", "--fault", "delay=1:2ms", *PATIENT], stderr=subprocess.PIPE, text=True)
+        url = next(match[1] for line in process.stderr if (match := re.search(r"ready on (http://\S+)", line)))
+        drain = threading.Thread(target=process.stderr.read)
+        drain.start()
+        body = json.dumps({"model": "model", "prompt": "Once", "max_tokens": 500, "stream": True, "ignore_eos": True})
+        request = urllib.request.Request(url + "/v1/completions", body.encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as stream:
+            stream.readline()
+            process.terminate()
+            result = json.loads(self.succeed(run("latency", "attach", process.pid, "--seconds", 1, "--json")))
+            self.assertEqual(result["engine"]["pid"], process.pid)
+            self.assertIn(b"[DONE]", stream.read())
+        self.assertEqual(process.wait(LIMIT_S), 0)
+        drain.join()
+        process.stderr.close()
+
+    def test_another_users_engine(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can become somebody else")
+        with EngineAtWork(MANY) as engine:
+            try:
+                result = run("latency", "attach", engine.pid, user=65534, group=65534, extra_groups=[], cwd="/")
+            except PermissionError:
+                self.skipTest("nobody cannot run the program where it lies")
+            self.refused(result, f"process {engine.pid} (fastdecode) belongs to another user", "root")
+
+    def test_an_engine_in_a_container(self):
+        for namespaces, kind in ((["--net"], "net"), (["--pid", "--fork"], "pid")):
+            unshare = ["unshare", *namespaces, "--kill-child"] if "--fork" in namespaces else ["unshare", *namespaces]
+            if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+                self.skipTest("no namespaces of its own")
+            path = SCRATCH / f"container-{kind}.sock"
+            prompts = [x for i in range(MANY) for x in ("-p", f"Anna {i}")]
+            command = [*unshare, cli_test.PROGRAM, "generate", "-m", demo_model(), *SMALL, "-n", "450", "--ignore-eos", "--fault",
+                       "delay=1:1ms", "--record-socket", str(path), *prompts]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.addCleanup(process.stdout.close)
+            self.addCleanup(process.kill)
+            process.stdout.read(10)
+            threading.Thread(target=process.stdout.read).start()
+            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            pid = int(children[0]) if "--fork" in namespaces else process.pid
+            self.refused(run("latency", "attach", pid), f"another {kind} namespace", "--record-socket PATH")
+            result = json.loads(self.succeed(run("latency", "attach", path, *self.RECORDING, "--json")))
+            self.assertEqual(result["engine"]["pid"], pid)  # as they are counted here
+            process.kill()
+            process.wait(LIMIT_S)
 
 
 class Kernel(ProgramTest):
@@ -428,7 +507,7 @@ class Hiccup(ProgramTest):
 
     def test_interrupt_says_what_there_is(self):
         process = start("latency", "hiccup", "--seconds", 1000, "--json")
-        await_guard(process)
+        await_threads(process)  # which measure: Ctrl-C is only noted by then
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, err)

@@ -19,6 +19,7 @@
 #include "tools/bench/logit_comparison.h"
 #include "tools/bench/summary.h"
 #include "tools/engine_flags.h"
+#include "tools/load_engine.h"
 #include "tools/option_values.h"
 #include "tools/output.h"
 #include "tools/prompts.h"
@@ -70,7 +71,7 @@ std::unique_ptr<InferenceEngine> MakeEngine(const EngineFlags& flags, const std:
   const std::unique_ptr<EngineOptions> options = flags.Build();
   options->Set("compute", compute);
   options->Set("kv-type", KvTypeName(kv_type));
-  return std::make_unique<InferenceEngine>(*options);
+  return LoadEngine(*options);
 }
 
 // ---- Texts

@@ -247,8 +247,9 @@ void AddRequestOptions(CLI::App* command, ServeFlags& flags) {
       ->type_name("LOW-HIGH");
   CLI::Option* words = command->add_flag("--random-text", prompts.random_text, "random words instead of token ids");
   CLI::Option* text = command->add_option("--prompt", prompts.prompt, "this text instead of random prompts");
-  CLI::Option* file = command->add_option("--prompts-file", prompts.prompts_file,
-                                          "prompts, one a line: texts or JSON objects {\"prompt\":, \"max_tokens\":}");
+  CLI::Option* file =
+      command->add_option("--prompts-file", prompts.prompts_file,
+                          "prompts, one a line: texts or JSON objects {\"prompt\":, \"max_tokens\":} (-: stdin)");
   text->type_name("TEXT")->excludes(file)->excludes(words);
   file->type_name("FILE")->excludes(words);
   command->add_option("--seed", prompts.seed, "of the random prompts; it is not sent")

@@ -23,6 +23,7 @@
 #include "tools/bench/summary.h"
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
+#include "tools/load_engine.h"
 #include "tools/option_values.h"
 #include "tools/output.h"
 
@@ -273,7 +274,8 @@ nlohmann::json MeasureSteps(const BenchFlags& flags, const EngineFlags& engine_f
                                          " sequences cannot advance at once with --max-sequences " +
                                          engine_flags.Value("max-sequences"));
   }
-  InferenceEngine engine(*options);
+  const std::unique_ptr<InferenceEngine> made = LoadEngine(*options);
+  InferenceEngine& engine = *made;
   if (engine.max_context() < flags.context + flags.warmup_rounds + flags.rounds + kSlackRounds) {
     throw Error(FD_INVALID_ARGUMENT, "--context: " + std::to_string(flags.context) + " and " +
                                          std::to_string(flags.warmup_rounds + flags.rounds + kSlackRounds) +

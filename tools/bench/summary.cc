@@ -6,6 +6,7 @@
 
 #include <fastdecode/fastdecode.hpp>
 #include "numa/check.h"
+#include "numa/pinning.h"
 
 namespace fastdecode {
 
@@ -53,6 +54,11 @@ void ThrowUnlessOk(const absl::Status& status, const std::string& context) {
 Topology DiscoverMachine() {
   absl::StatusOr<Topology> topology = Topology::Discover();
   ThrowUnlessOk(topology.status());
+  if (!topology->warning.empty()) std::fprintf(stderr, "fastdecode: warning: %s\n", topology->warning.c_str());
+  if (const std::string refused = TryToPin(topology->AllowedCores().front()); !refused.empty()) {
+    std::fprintf(stderr, "fastdecode: warning: %s: no thread stays on its core, and figures are of any cores; %s\n",
+                 refused.c_str(), kPinningAdvice);
+  }
   return *std::move(topology);
 }
 

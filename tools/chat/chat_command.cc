@@ -15,6 +15,7 @@
 #include "tools/commands.h"
 #include "tools/engine_flags.h"
 #include "tools/interrupt.h"
+#include "tools/load_engine.h"
 #include "tools/prompts.h"
 
 namespace fastdecode {
@@ -89,7 +90,7 @@ class LineReader {
 std::unique_ptr<chat::Backend> MakeEngine(const ChatFlags& flags, bool max_tokens_given, EngineFlags& engine_flags) {
   engine_flags.SetDefault("need-text", "true");
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
-  auto engine = std::make_unique<InferenceEngine>(*options);
+  std::unique_ptr<InferenceEngine> engine = LoadEngine(*options);
   if (!engine->has_chat_template()) throw Error(FD_FAILED_PRECONDITION, engine->chat_template_missing_reason());
   return chat::EngineBackend(std::move(engine), flags.request, max_tokens_given);
 }

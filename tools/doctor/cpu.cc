@@ -9,6 +9,7 @@
 #include "numa/core_plan.h"
 #include "numa/cpu_quota.h"
 #include "numa/openmp_binding.h"
+#include "numa/pinning.h"
 #include "tools/doctor/doctor.h"
 #include "tools/doctor/host_facts.h"
 
@@ -45,6 +46,7 @@ void ExamineCpuSet(const DoctorHost& host, CheckList* list) {
   std::string found = absl::StrCat("CPUs ", FormatCores(*allowed));
   if (online && !part) absl::StrAppend(&found, ", all that are online");
   if (part) absl::StrAppend(&found, " of ", FormatCores(*online), " online");
+  if (!host.affinity_refused.empty()) absl::StrAppend(&found, " (as /proc says; ", host.affinity_refused, ")");
   if (part && host.openmp_binds) {
     list->Warning(kName, absl::StrCat(found, "; OpenMP's runtime was told to bind this process"),
                   absl::StrCat("unset ", kOpenMpBindingVariables));
@@ -55,6 +57,17 @@ void ExamineCpuSet(const DoctorHost& host, CheckList* list) {
     return;
   }
   list->Ok(kName, found);
+}
+
+void ExaminePinning(const DoctorHost& host, CheckList* list) {
+  constexpr char kName[] = "pinning";
+  if (!host.topology) return;  // said elsewhere
+  if (host.pinning_refused.empty()) {
+    list->Ok(kName, "threads stay on the cores that they are put on");
+    return;
+  }
+  list->Warning(kName, absl::StrCat("refused by the kernel: ", host.pinning_refused),
+                absl::StrCat("the scheduler moves polling threads, and times are uneven: ", kPinningAdvice));
 }
 
 // What an engine makes of the cores that it may use, as long as no other process has them.
@@ -171,6 +184,7 @@ void ExamineCpu(const DoctorHost& host, CheckList* list) {
   }
   ExamineModel(host, list);
   ExamineCpuSet(host, list);
+  ExaminePinning(host, list);
   ExamineCorePlan(host, list);
   ExamineCpuQuota(host, list);
   ExamineGovernor(host.root, list);

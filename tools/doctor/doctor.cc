@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "numa/cpu_affinity.h"
 #include "numa/mapped_pages.h"
 #include "numa/openmp_binding.h"
+#include "numa/pinning.h"
 #include "rdma/verbs/verbs_calls.h"
 
 namespace fastdecode {
@@ -38,6 +42,10 @@ DoctorHost DoctorHost::ThisOne() {
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (topology.ok()) host.topology = *std::move(topology);
   if (host.topology) host.places_memory = PlacesMemory(*host.topology);
+  if (host.topology) host.pinning_refused = TryToPin(host.topology->AllowedCores().front());
+  if (const int error = CpuAffinity::OfThisThread().refusal; error != 0) {
+    host.affinity_refused = absl::StrCat("sched_getaffinity: ", std::strerror(error));
+  }
   return host;
 }
 

@@ -66,6 +66,8 @@ struct DoctorHost {
   std::string verbs_missing;         // why libibverbs cannot be used; "": it can
   std::string verbs_advice;          // what to do about it
   bool places_memory = true;         // the kernel lets this process say on which node its memory shall be
+  std::string pinning_refused;       // what the kernel says when a thread shall be pinned to a core; "": it is
+  std::string affinity_refused;      // what it says when asked for the cores of a thread; "": these
 
   static DoctorHost ThisOne();
 };

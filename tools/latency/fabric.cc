@@ -69,11 +69,8 @@ struct Row {
 
 // One engine at a time, until interrupted.
 void Serve(const FabricFlags& flags) {
-  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", flags.listen);
+  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--listen", flags.listen, EndpointUse::kListen);
   ThrowUnlessOk(endpoint.status());
-  if (endpoint->of_this_process()) {
-    throw Error(FD_INVALID_ARGUMENT, "--listen: '" + flags.listen + "' is neither unix:PATH nor HOST:PORT");
-  }
   const FabricCores cores(flags.cores, 1);
   absl::StatusOr<std::unique_ptr<Listener>> listener = ListenAt(*endpoint, flags.fabric);
   ThrowUnlessOk(listener.status());
@@ -180,7 +177,7 @@ std::string Text(const std::vector<Row>& rows, const std::string& peer, bool tou
   return text;
 }
 
-std::string Json(const std::vector<Row>& rows, const std::string& peer, bool touch) {
+std::string RowsJson(const std::vector<Row>& rows, const std::string& peer, bool touch) {
   nlohmann::json out = {{"peer", peer}, {"touch", touch}, {"rows", nlohmann::json::array()}};
   for (const Row& row : rows) {
     const auto percentile = [&row](double share) {
@@ -217,7 +214,7 @@ std::string Perftest(const std::vector<Row>& rows) {
 }
 
 std::string Shown(const FabricFlags& flags, const std::vector<Row>& rows, const std::string& peer, bool touch) {
-  if (flags.json || flags.format == "json") return Json(rows, peer, touch);
+  if (flags.json || flags.format == "json") return RowsJson(rows, peer, touch);
   if (flags.format == "perftest") return Perftest(rows);
   return Text(rows, peer, touch);
 }
@@ -270,7 +267,7 @@ void LatencyFabric(const FabricFlags& flags) {
     throw Error(FD_INVALID_ARGUMENT, "--gpu: is for the near end, and --listen is the far one");
   }
   if (!flags.listen.empty()) return Serve(flags);
-  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--peer", flags.peer);
+  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("--peer", flags.peer, EndpointUse::kPeer);
   ThrowUnlessOk(endpoint.status());
   if (flags.fabric.gpu >= 0 && endpoint->kind != Endpoint::Kind::kFabric) {
     throw Error(FD_INVALID_ARGUMENT, "--gpu: only links to HOST:PORT can have their payload in a GPU's memory");

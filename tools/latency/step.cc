@@ -18,6 +18,7 @@
 #include "tools/latency/recorded_run.h"
 #include "tools/latency/recording_cost.h"
 #include "tools/latency/report_flags.h"
+#include "tools/load_engine.h"
 #include "tools/option_values.h"
 #include "tools/bench/read_bandwidth.h"
 
@@ -86,7 +87,8 @@ void LatencyStep(StepFlags& flags, EngineFlags& engine_flags) {
   nlohmann::json statistics, paired_cost;
   bool interrupted = false;
   {
-    InferenceEngine engine(*options);
+    const std::unique_ptr<InferenceEngine> made = LoadEngine(*options);
+    InferenceEngine& engine = *made;
     CheckLoad(engine, flags.load);
     const InterruptGuard guard;
     Load load(engine, flags.load);

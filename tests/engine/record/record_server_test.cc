@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/record/abstract_socket.h"
 #include "engine/record/record_reader.h"
 #include "rdma/shm/unix_socket.h"
 #include "tests/rdma/socket_folder.h"
@@ -132,6 +133,28 @@ TEST_F(RecordServerTest, SaysWhoIsNoEngine) {
               "(record_server_t)");
   ExpectError(RecordReader::Attach(folder_.File("none.sock")).status(), absl::StatusCode::kNotFound, "none.sock");
   ExpectError(RecordReader::Attach("").status(), absl::StatusCode::kInvalidArgument, "path of a socket");
+}
+
+TEST_F(RecordServerTest, SaysWhatAProcessIsThatPutsUpASign) {
+  const std::string pid = std::to_string(getpid());
+  {
+    const ProcessSign sign(kLoadingName);
+    const ProcessSign another(kLoadingName);  // of a second engine
+    EXPECT_TRUE(ProcessSign::IsUp(kLoadingName, getpid()));
+    EXPECT_FALSE(ProcessSign::IsUp(kWorkerName, getpid()));
+    EXPECT_FALSE(ProcessSign::IsUp(kLoadingName, getppid()));
+    // However many ask, and nobody is let in.
+    for (int i = 0; i < 100; ++i) {
+      ExpectError(RecordReader::Attach(pid).status(), absl::StatusCode::kFailedPrecondition,
+                  "is still loading its model: try again");
+    }
+    Start("");
+    EXPECT_TRUE(RecordReader::Attach(pid).ok());  // one of its engines
+    server_.reset();
+  }
+  EXPECT_FALSE(ProcessSign::IsUp(kLoadingName, getpid()));
+  const ProcessSign sign(kWorkerName);
+  ExpectError(RecordReader::Attach(pid).status(), absl::StatusCode::kFailedPrecondition, "is a worker, no engine");
 }
 
 // Something else listens: it says nothing, or something that is no recording.

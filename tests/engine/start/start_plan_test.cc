@@ -10,7 +10,9 @@
 namespace fastdecode {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 ModelSpec SmallSpec() {
   ModelSpec spec;
@@ -55,6 +57,36 @@ TEST(StartPlanTest, FollowsModelAndMachine) {
   EXPECT_TRUE(PlanFor({{"homes", "gpu"}}, true)->gpu_home);
   EXPECT_TRUE(PlanFor({{"homes", "gpu,local"}}, true)->several_endpoints);
   EXPECT_TRUE(PlanFor({{"fault", "drop=0.1"}})->fault.has_value());
+}
+
+// Nothing of this needs a model.
+TEST(StartPlanTest, OptionsAreCheckedWithoutAModel) {
+  Options options;
+  const auto check = [&options](const std::string& homes) {
+    return std::string(CheckOptions(options, *ParseEndpoints("--homes", homes)).message());
+  };
+  EXPECT_EQ(check("local,gpu,unix:w"), "");
+  EXPECT_THAT(check("local,hostb:7471"), HasSubstr("--secret-file: needed for hostb:7471"));
+  options.fabric.secret_file = "/no/such/secret";
+  EXPECT_EQ(check("local"), "") << "nobody needs it";
+  EXPECT_THAT(check("hostb:7471"), HasSubstr("--secret-file: '/no/such/secret'"));
+  options.hop_timeout_ms = 100;
+  EXPECT_THAT(check("hostb:7471"), HasSubstr("--hop-timeout-ms: 100"));
+}
+
+TEST(StartPlanTest, TellsOfAShorterContextAndOfSampling) {
+  ModelSpec spec = SmallSpec();
+  Options options;
+  EXPECT_THAT(DescribeModelChoices(options, spec, spec.max_context), IsEmpty());
+  spec.max_context = 131072;
+  EXPECT_THAT(DescribeModelChoices(options, spec, 8192),
+              ElementsAre(HasSubstr("context: 8192 tokens of the model's 131072; --max-context N gives more")));
+  options.max_context = 8192;  // as the user wants it
+  spec.sampling.temperature = 0.6f;
+  spec.sampling.top_k = 20;
+  EXPECT_THAT(
+      DescribeModelChoices(options, spec, 8192),
+      ElementsAre("sampling of generation_config.json, unless a request says otherwise: temperature 0.6, top_k 20"));
 }
 
 // Nothing of this needs the weights, a GPU or a worker.

@@ -158,6 +158,18 @@ TEST(DoctorTest, ACpuSetThatOpenMpHasMade) {
       Is(CheckStatus::kWarning, "CPUs 3 of 0-7 online; OpenMP's runtime was told to bind", "unset OMP_PROC_BIND"));
 }
 
+TEST(DoctorTest, CallsThatAFilterRefuses) {
+  const FakeHost fake;
+  DoctorHost host = fake.host();
+  EXPECT_EQ(Find(ExamineHost(host), "pinning").status, CheckStatus::kOk);
+  host.pinning_refused = "sched_setaffinity: Operation not permitted";
+  host.affinity_refused = "sched_getaffinity: Function not implemented";
+  EXPECT_THAT(Find(ExamineHost(host), "pinning"),
+              Is(CheckStatus::kWarning, "sched_setaffinity: Operation not permitted", "--security-opt seccomp="));
+  EXPECT_THAT(Find(ExamineHost(host), "CPU set"),
+              IsOk("CPUs 0-7, all that are online (as /proc says; sched_getaffinity: Function not implemented)"));
+}
+
 TEST(DoctorTest, ACpuQuotaBelowTheCores) {
   FakeHost fake;
   EXPECT_THAT(Find(fake.Examine(), "CPU quota"), IsOk("none"));

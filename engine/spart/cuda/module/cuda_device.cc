@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/spart/cuda/module/cuda_status.h"
 #include "kernels/cuda/launch_kernels.h"
@@ -23,6 +24,32 @@ constexpr int kStreamsUnasked = 6;  // CUDA has 8 queues; its own streams and th
 constexpr int kMajorOfClusters = 9, kMultiprocessorsOfAWait = 2;
 constexpr int kMajorOfOverlaps = 9;  // from Hopper on a kernel may begin before the one before has ended
 
+std::string VersionText(int version) { return absl::StrFormat("%d.%d", version / 1000, version % 1000 / 10); }
+
+// Why CUDA counts no GPU, and what to do.
+absl::Status DescribeNoGpu(cudaError_t error) {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);  // 0: there is none
+  cudaRuntimeGetVersion(&runtime);
+  const absl::Status status = CudaStatus(error, "no GPU");
+  std::string advice;
+  if (error == cudaErrorInsufficientDriver && driver == 0) {
+    advice =
+        "NVIDIA's driver (libcuda.so.1) is not there: install it; a container has the host's (--gpus all, NVIDIA's "
+        "container toolkit)";
+  } else if (error == cudaErrorInsufficientDriver) {
+    advice = absl::StrFormat(
+        "NVIDIA's driver is for CUDA %s, and the module of this program needs %s: install a newer "
+        "driver, or build with an older CUDA",
+        VersionText(driver), VersionText(runtime));
+  } else if (error == cudaErrorNoDevice) {
+    advice =
+        "'nvidia-smi -L' lists those that the driver knows; CUDA_VISIBLE_DEVICES hides all that it does not name, and "
+        "none is left if it is empty";
+  }
+  return advice.empty() ? status : absl::Status(status.code(), absl::StrCat(status.message(), "; ", advice));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SPartDevice>> CudaDevice::Open(const DeviceOptions& options) {
@@ -35,9 +62,12 @@ absl::Status CudaDevice::Start() {
   // A queue of the device's for each stream: one would wait behind another one's wait. CUDA reads this once.
   if (options_.streams > kStreamsUnasked) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   int count = 0;
-  if (absl::Status bad = CudaStatus(cudaGetDeviceCount(&count), "no GPU"); !bad.ok()) return bad;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) return DescribeNoGpu(error);
   if (options_.index >= count) {
-    return absl::NotFoundError(absl::StrFormat("--gpu: there is no GPU %d, CUDA counts %d", options_.index, count));
+    return absl::NotFoundError(absl::StrFormat(
+        "--gpu: there is no GPU %d, CUDA counts %d, from 0 on, of those that CUDA_VISIBLE_DEVICES names "
+        "where it is set",
+        options_.index, count));
   }
   // Before a context takes some of the GPU's memory, for good.
   if (absl::Status bad = CheckDevice(); !bad.ok()) return bad;
@@ -61,11 +91,10 @@ absl::Status CudaDevice::CheckDevice() {
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   cudaDeviceGetAttribute(&host_pointers, cudaDevAttrCanUseHostPointerForRegisteredMem, options_.index);
-  const auto version = [](int v) { return absl::StrFormat("%d.%d", v / 1000, v % 1000 / 10); };
   description_ = absl::StrFormat("%s (GPU %d, sm_%d%d, %.1f GiB, driver for CUDA %s, CUDA %s, cuBLASLt %d)",
                                  properties.name, options_.index, properties.major, properties.minor,
-                                 static_cast<double>(properties.totalGlobalMem) * 0x1p-30, version(driver),
-                                 version(runtime), cublasLtGetVersion());
+                                 static_cast<double>(properties.totalGlobalMem) * 0x1p-30, VersionText(driver),
+                                 VersionText(runtime), cublasLtGetVersion());
   if (properties.major < kMajorMin) {
     return absl::FailedPreconditionError(absl::StrFormat("--gpu: %s is too old, sm_80 is needed", description_));
   }
