@@ -106,7 +106,9 @@ InterruptGuard::InterruptGuard(const char* said, void (*on_first)()) {
   for (size_t i = 0; i < kEndingSignals.size(); ++i) Handle(kEndingSignals[i], &Note, &old_[i]);
 }
 
+// What comes within a second of a signal belongs to it for as long as the program takes to end, too.
 InterruptGuard::~InterruptGuard() {
+  if (noted_signal != 0) return;
   for (size_t i = 0; i < kEndingSignals.size(); ++i) sigaction(kEndingSignals[i], &old_[i], nullptr);
 }
 

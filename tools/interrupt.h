@@ -28,7 +28,7 @@ class Doing {
 
 // While one exists, the first of these signals is only noted, for the command to end in good order. Those that come
 // within a second of it are taken for the same one (`timeout` sends SIGTERM to its child, and then to the whole group;
-// a logout sends several). A SIGINT or SIGTERM that comes later ends the program at once.
+// a logout sends several), also once the object is gone. A SIGINT or SIGTERM that comes later ends the program at once.
 // Thread: one, and one object at a time.
 class InterruptGuard {
  public:

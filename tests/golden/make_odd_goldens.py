@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/tokenizer/odd.json: what transformers makes of folders whose tokenizer files contradict each other,
-are empty in places, or lack what has a default. Needs transformers 5.24.0 and tokenizers 0.23.3, and no torch.
+"""Makes tests/golden/tokenizer/odd.json: what transformers makes of folders whose tokenizer files contradict each
+other, are empty in places, or lack what has a default. Needs transformers 5.24.0 and tokenizers 0.23.3, and no torch.
 
-Each case changes tests/golden/tokenizer/base or llama2: `patch` is a JSON merge patch of tokenizer.json, in which
-`null` takes a field away; `set` puts values, null too, at paths; `files` are other files as they are. Where `split` is
-true, the folder has vocab.json and merges.txt of the base in place of tokenizer.json. The judge is AutoTokenizer, or
-`tokenizers` where transformers looks into tokenizer.json in ways of its own (`by`). With `names_only` no texts are judged,
-with `texts` these in place of the usual ones.
+Each case changes tests/golden/tokenizer/base: `patch` is a JSON merge patch of tokenizer.json, in which `null` takes a
+field away; `set` puts values, null too, at paths; `files` are other files as they are. Where `split` is true, there are
+vocab.json and merges.txt of the base in place of tokenizer.json. The judge is AutoTokenizer, or `tokenizers` where
+transformers looks into tokenizer.json in ways of its own (`by`). With `names_only` no texts are judged, with `texts`
+these in place of the usual ones.
 """
 
 import json

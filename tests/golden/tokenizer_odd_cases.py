@@ -53,7 +53,8 @@ NAMES = {
         extra_special_tokens=[{"content": "<a>", "lstrip": True}, "<b>"])},
     "extra_object_in_map_over_a_list": {"files": config(extra_special_tokens=["<b>"]) | special_map(
         extra_special_tokens={"d_token": "<d>"})},
-    "own_names_in_order_of_the_file": {"files": config(zz_token="<d>", eos_token="<b>", aa_token="<a>", mm_token="<c>")},
+    "own_names_in_order_of_the_file": {"files": config(
+        zz_token="<d>", eos_token="<b>", aa_token="<a>", mm_token="<c>")},
     "own_names_typed_come_first": {"files": config(zz_token="<d>", aa_token=typed("<a>", lstrip=True))},
     "own_names_in_both": {"files": config(zz_token="<d>", aa_token="<a>") | special_map(
         cc_token="<c>", aa_token={"content": "<b>"})},
@@ -102,15 +103,16 @@ LISTS = {
     "added_file_special_by_map": {"files": config() | special_map(additional_special_tokens=["<a>"]) | {
         "added_tokens.json": '{"<a>": 1000, "<c>": 1001}'}},
     "added_file_hidden": {"files": config(added_tokens_decoder={}) | {"added_tokens.json": '{"<a>": 1000}'}},
-    "added_file_against_the_json": {"patch": {"added_tokens": [token(1000, "<d>"), token(1001, "<a>")]}, "files": config(
-        aa_token="<b>") | {"added_tokens.json": '{"<c>": 1000, "<b>": 1002}'}},
+    "added_file_against_the_json": {"patch": {"added_tokens": [token(1000, "<d>"), token(1001, "<a>")]},
+                                    "files": config(aa_token="<b>") | {
+                                        "added_tokens.json": '{"<c>": 1000, "<b>": 1002}'}},
     "added_file_empty": {"files": config() | {"added_tokens.json": "{}"}},
-    "json_twice": {"patch": {"added_tokens": [token(1000, "<a>"), token(1001, "<b>", special=True), token(1000, "<a>")]},
-                   "by": "tokenizers"},
+    "json_twice": {"patch": {"added_tokens": [
+        token(1000, "<a>"), token(1001, "<b>", special=True), token(1000, "<a>")]}, "by": "tokenizers"},
     "json_twice_other_flags": {"patch": {"added_tokens": [token(1000, "<a>"), token(1000, "<a>", special=True)]},
                                "by": "tokenizers"},
-    "json_twice_special_first": {"patch": {"added_tokens": [token(1000, "<a>", special=True), token(1000, "<a>", lstrip=True)]},
-                                 "by": "tokenizers"},
+    "json_twice_special_first": {"patch": {"added_tokens": [
+        token(1000, "<a>", special=True), token(1000, "<a>", lstrip=True)]}, "by": "tokenizers"},
     "json_gap": {"patch": {"added_tokens": [token(1000, "<a>"), token(1007, "<b>", special=True)]}, "by": "tokenizers"},
     "json_order": {"patch": {"added_tokens": [token(1002, "<c>"), token(1000, "<a>"), token(1001, "<b>")]},
                    "by": "tokenizers"},
@@ -125,8 +127,8 @@ EMPTY = {
     "no_flags_of_the_model": {"patch": {"model": {
         "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
         "fuse_unk": None, "byte_fallback": None, "ignore_merges": None}}},
-    "flags_of_the_model_null": {"set": {"model/" + name: None for name in ("fuse_unk", "byte_fallback", "ignore_merges")},
-                                "by": "tokenizers"},
+    "flags_of_the_model_null": {"set": {
+        "model/" + name: None for name in ("fuse_unk", "byte_fallback", "ignore_merges")}, "by": "tokenizers"},
     "subwords_empty": {"set": {"model/continuing_subword_prefix": "", "model/end_of_word_suffix": ""}},
     "unk_empty": {"set": {"model/unk_token": ""}},
     "dropout_zero": {"set": {"model/dropout": 0.0}},
@@ -171,7 +173,8 @@ CLASSES = {
         bos_token="<|endoftext|>", eos_token="<|im_end|>", unk_token="<|endoftext|>")},
     "files_qwen2": {"patch": {"model": {"vocab": {}}}, "split": True, "files": model_type("qwen2") | config(
         tokenizer_class="Qwen2Tokenizer", bos_token=None, eos_token="<|im_end|>", pad_token="<|endoftext|>",
-        added_tokens_decoder={"1000": listed("<|endoftext|>", special=True), "1001": listed("<|im_start|>", special=True),
+        added_tokens_decoder={"1000": listed("<|endoftext|>", special=True),
+                              "1001": listed("<|im_start|>", special=True),
                               "1002": listed("<|im_end|>", special=True)})},
     "files_qwen2_added_file": {"split": True, "files": model_type("qwen2") | config(
         tokenizer_class="Qwen2Tokenizer") | {"added_tokens.json": '{"<|endoftext|>": 1000, "<|im_end|>": 1001}'}},
@@ -186,29 +189,32 @@ CLASSES = {
     "class_llama_byte_level": {"patch": END_OF_TEXT, "files": config(tokenizer_class="LlamaTokenizer")},
     "class_of_mistral_overruled": {"patch": END_OF_TEXT, "files": model_type("mistral") | config(
         tokenizer_class="GPT2Tokenizer")},
-    "class_of_the_model": {"patch": END_OF_TEXT, "files": model_type("llama", tokenizer_class="GPT2Tokenizer") | config()},
+    "class_of_the_model": {"patch": END_OF_TEXT,
+                           "files": model_type("llama", tokenizer_class="GPT2Tokenizer") | config()},
 }
 
 # Patterns that PCRE2 reads otherwise than Oniguruma. What they match is left out.
-PATTERN_TEXTS = ["", "a", "aaab", "xaab xaaa xa", "12345 678x", "abc ABC \u00e9\u00c9", "\u6587\u5b57abc\u6f22", "bbb--&^x",
-                 "a-b_c [d]", "\n\n a\t1", "\u2167\u00b2\u0661x", "zyxcba"]
+PATTERN_TEXTS = ["", "a", "aaab", "xaab xaaa xa", "12345 678x", "abc ABC \u00e9\u00c9", "\u6587\u5b57abc\u6f22",
+                 "bbb--&^x", "a-b_c [d]", "\n\n a\t1", "\u2167\u00b2\u0661x", "zyxcba"]
 PATTERNS = {
     "pattern_" + name: {"set": {"pre_tokenizer": sequence(split(pattern, "Removed"), byte_level())},
                         "texts": PATTERN_TEXTS, "by": "tokenizers"}
     for name, pattern in {
         "interval_plus": r"\d{1,3}+", "interval_plus_then": r"[a-z]{2}+x", "interval_optional": r"xa{2}?",
-        "interval_lazy": r"xa{2,3}?", "interval_without_minimum": r"a{,2}", "interval_of_a_group": r"(a|[^b]){2}+[\d]{,2}+",
+        "interval_lazy": r"xa{2,3}?", "interval_without_minimum": r"a{,2}",
+        "interval_of_a_group": r"(a|[^b]){2}+[\d]{,2}+",
         "possessive": r"\p{N}?+[ab]++", "intersection": r"[a-z&&[^b]]", "intersection_negated": r"[^a-z&&[^b]]",
         "intersection_of_properties": r"[\p{L}&&[^\p{Han}]]+", "intersection_of_three": r"[a-z&&b-y&&c-x]+",
-        "intersection_of_unions": r"[a-c&&[b-d[x]]]", "negated_in_a_class": r"[a[^b]]", "negated_in_negated": r"[^a[^bx]]+",
+        "intersection_of_unions": r"[a-c&&[b-d[x]]]", "negated_in_a_class": r"[a[^b]]",
+        "negated_in_negated": r"[^a[^bx]]+",
         "negated_twice": r"[[^a]&&[^b]]+", "behind": r"(?<=[a[^b]])x", "case": r"(?i:[a-z&&[^b]])+",
         "cl100k": r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)",
     }.items()
 }
 
 # Which class is taken, by the type of the model and the class that the files name.
-ALL_DEFAULTS = ["<|endoftext|>", "<|padding|>", "<s>", "</s>", "<unk>", "<bos>", "<eos>", "<pad>", "<mask>", "<BOS_TOKEN>",
-                "<|END_OF_TURN_TOKEN|>", "<UNK>", "<SEP>", "<PAD>", "<CLS>", "<MASK_TOKEN>"]
+ALL_DEFAULTS = ["<|endoftext|>", "<|padding|>", "<s>", "</s>", "<unk>", "<bos>", "<eos>", "<pad>", "<mask>",
+                "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<UNK>", "<SEP>", "<PAD>", "<CLS>", "<MASK_TOKEN>"]
 MODEL_TYPES = ["llama", "mistral", "ministral", "ministral3", "mistral3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
                "gemma3_text", "phi3", "granite", "smollm3", "olmo", "olmo2", "olmo3", "opt", "glm", "glm4", "cohere",
                "cohere2", "exaone4", "nemotron", "starcoder2", "seed_oss", "gpt2", "gpt_neox", "phi"]

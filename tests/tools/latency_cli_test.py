@@ -3,6 +3,7 @@
 
 usage: latency_cli_test.py PROGRAM REPOSITORY_ROOT [unittest arguments]
 """
+import contextlib
 import csv
 import json
 import os
@@ -75,9 +76,12 @@ def await_condition(process, what):
         time.sleep(0.01)
 
 
-def await_threads(process):
-    """Until it has threads beside the main one."""
-    await_condition(process, lambda: len(list(pathlib.Path(f"/proc/{process.pid}/task").iterdir())) > 1)
+def await_thread(process, name):
+    def is_there():
+        with contextlib.suppress(OSError):  # a thread has ended meanwhile
+            return any((task / "comm").read_text().strip() == name for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir())
+
+    await_condition(process, is_there)
 
 
 def await_sleeps(process, count):
@@ -266,7 +270,7 @@ class Attach(Recorded):
             asking.kill()
             asking.communicate()
         hiccup = start("latency", "hiccup", "--seconds", 100)
-        await_threads(hiccup)
+        await_thread(hiccup, "fd-hiccup")
         self.refused(run("latency", "attach", hiccup.pid), "'fastdecode latency hiccup', which has no engine")
         hiccup.kill()
         hiccup.communicate()
@@ -507,7 +511,7 @@ class Hiccup(ProgramTest):
 
     def test_interrupt_says_what_there_is(self):
         process = start("latency", "hiccup", "--seconds", 1000, "--json")
-        await_threads(process)  # which measure: Ctrl-C is only noted by then
+        await_thread(process, "fd-hiccup")  # which measures: Ctrl-C is only noted by then
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, err)
