@@ -12,7 +12,7 @@ namespace fastdecode {
 class CpuSet {
  public:
   explicit CpuSet(int cores);
-  // Of these cores alone. REQUIRES: at least one.
+  // The set has these cores alone. REQUIRES: at least one.
   explicit CpuSet(const std::vector<int>& cores);
   ~CpuSet() { CPU_FREE(set_); }
   CpuSet(const CpuSet&) = delete;

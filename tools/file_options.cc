@@ -93,7 +93,7 @@ void CheckStandardInput(const std::string& user, bool may_be_terminal) {
               user + ": standard input is a terminal; pipe a text into this command, or give the name of a file");
 }
 
-// Of files that are read.
+// Checks the files that a command reads.
 void CheckRead(const CLI::App& command, const std::vector<NamedFile>& files) {
   const bool is_chat = command.get_name() == "chat";
   if (is_chat) CheckStandardInput("chat", /*may_be_terminal=*/true);
@@ -128,7 +128,7 @@ bool IsSameFile(const NamedFile& a, const NamedFile& b) {
                                          fs::weakly_canonical(fs::absolute(b.path, ignored), ignored);
 }
 
-// Of files that are written.
+// Checks the files that a command writes.
 void CheckWritten(const std::vector<NamedFile>& files) {
   for (size_t i = 0; i < files.size(); ++i) {
     const NamedFile& file = files[i];

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSameSignalNs = 1'000'000'000;
 
-// Of the guard that there is.
+// What the guard that there is, or the last one, has noted.
 volatile std::sig_atomic_t noted_signal = 0;
 std::atomic<int64_t> noted_ns = 0;  // when it came; 0: none came
 std::atomic<const char*> said_at_first = nullptr;

@@ -221,7 +221,7 @@ std::string GuessOfFile(const std::filesystem::path& path) {
   return "it is a file; a model is a folder, with config.json, *.safetensors and a tokenizer";
 }
 
-// Of a folder of the hub's cache, or of all that is cached.
+// Guesses what was meant where the folder is one of the hub's cache, or the whole cache.
 std::string GuessOfCache(const std::filesystem::path& dir, const std::vector<std::string>& names) {
   std::filesystem::path snapshots = dir / "snapshots";
   if (IsFolder(snapshots)) {
@@ -241,7 +241,7 @@ std::string GuessOfCache(const std::filesystem::path& dir, const std::vector<std
   return "";
 }
 
-// Of the model that lies a folder deeper, the last one of several, which are steps of a training or variants.
+// Guesses the model that lies a folder deeper: of several, which are steps of a training or variants, the last one.
 std::string GuessOfSubfolder(const std::filesystem::path& dir, const std::vector<std::string>& names) {
   std::vector<std::string> models;
   for (const std::string& name : names) {

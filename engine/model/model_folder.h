@@ -9,14 +9,14 @@ namespace fastdecode {
 // Guesses at what a person did who gave something else than a model's folder, for errors. Each is a sentence or two
 // that says what it is and what to do, without a full stop at its end; empty where there is no guess.
 
-// Of a file that cannot be understood, by its first bytes, of which 512 are enough: a git-lfs pointer, a web page,
-// GGUF, a pickle, UTF-16, nothing at all.
+// Guesses what a file is that cannot be understood, by its first bytes, of which 512 are enough: a git-lfs pointer, a
+// web page, GGUF, a pickle, UTF-16, nothing at all.
 std::string GuessContent(std::string_view bytes);
 
-// Of a folder in which no config.json can be opened, or of what is no folder at all, such as a name on the hub.
+// Guesses why no config.json can be opened there. It need not be a folder at all, but may be a name on the hub.
 std::string GuessWhyNoConfig(const std::string& model_dir);
 
-// Of a folder with a config.json and without model.safetensors and its index; empty too if it has no weights at all.
+// Guesses why a folder with a config.json has neither model.safetensors nor its index; empty too if it has no weights.
 std::string GuessWhyNoWeights(const std::string& model_dir);
 
 }  // namespace fastdecode

@@ -38,8 +38,8 @@ class RopeReader {
   RopeReader(JsonFields* fields, const Family& family, ModelSpec* spec, absl::Status* error)
       : fields_(fields), family_(family), spec_(spec), error_(error) {}
 
-  // As transformers' convert_rope_params_to_dict: rope_scaling takes the place of rope_parameters unless it is empty,
-  // and what an object says of theta and the rotated share counts more than what stands beside it.
+  // Follows transformers' convert_rope_params_to_dict: rope_scaling takes the place of rope_parameters unless it is
+  // empty, and what an object says of theta and the rotated share counts more than what stands beside it.
   void Read() {
     const nlohmann::json* scaling = ObjectOf(kScaling);
     const nlohmann::json* parameters = ObjectOf(kParameters);

@@ -15,9 +15,9 @@ namespace fastdecode {
 // The element types of tensors that we read, and any other one, which a tensor may have that no model needs.
 enum class DType { kF32, kF16, kBf16, kF64, kOther };
 
-// Of those that we read.
+// The bytes of one element of a type that can be read.
 inline constexpr int64_t DTypeBytes(DType type) { return type == DType::kF64 ? 8 : type == DType::kF32 ? 4 : 2; }
-// As safetensors spells it: "F32", "F16", "BF16", "F64".
+// The name that safetensors has for it: "F32", "F16", "BF16", "F64".
 const char* DTypeName(DType type);
 
 // One tensor inside a mapped file, row-major. A copyable view: valid as long as the file's SafetensorsFile.

@@ -119,7 +119,7 @@ std::optional<std::string> WhatModelTypeNeeds(const std::string& model_type) {
 }
 
 bool IsUnknownQuantization(const nlohmann::json& config) {
-  // Of transformers' quantizers/auto.py.
+  // These are the methods of transformers' quantizers/auto.py.
   constexpr std::string_view kKnown[] = {"gguf",
                                          "awq",
                                          "bitsandbytes",

@@ -125,7 +125,7 @@ class WeightMapper {
     std::stable_partition(prefixes_.begin(), prefixes_.end(), has_ends);
   }
 
-  // As a checkpoint would have it whose other names have the first prefix.
+  // The name that a checkpoint has for the tensor if its other names have the first prefix.
   std::string NameOf(const ExpectedTensor& want) const {
     return TensorNameFor(want.row->pattern, prefixes_[0].inner, want.layer);
   }

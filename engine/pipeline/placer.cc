@@ -16,7 +16,7 @@ constexpr uint64_t kRefusalNs = 100'000;
 Placer::Placer(const BatchLimits& limits, const HomeLedger* ledger, const MicroBatches* micro_batches,
                const FixedVector<Sequence*>* ready)
     : limits_(limits), ledger_(*ledger), micro_batches_(*micro_batches), ready_(*ready), counts_(ledger->counts()) {
-  // Of an open page that was closed in the step before the pieces count still.
+  // The pieces of an open page that was closed in the step before still count.
   for (uint32_t tokens = 0; tokens < pages_counted_.size(); ++tokens) {
     pages_counted_[tokens] = tokens == 0 ? 0 : counts_.OfStep(tokens - 1, tokens);
     if (tokens > 1) pages_counted_[tokens] = std::max(pages_counted_[tokens], counts_.OfStep(tokens - 2, tokens - 1));
@@ -130,8 +130,8 @@ int Placer::ChoosePrefillHome(const Sequence& sequence, int home) const {
   return -1;
 }
 
-// Of the homes that can hold its tokens and a page's more of each sequence they have: the one with the most to spare;
-// -1: none now.
+// The home with the most to spare, among those that can hold its tokens and a page more of each sequence that they
+// have; -1: there is none now.
 int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
   int best = -1;
   double most_spare = 0;
@@ -165,7 +165,7 @@ Seats Placer::PlaceHead(int m, uint64_t now_ns, uint64_t changes, size_t* head) 
   *head = FindHead();
   int home = -1;
   if (*head == ready_.size()) {
-    // all wait for a home that was lost
+    // All of them wait for a home that was lost.
   } else if (planned_) {
     home = PlaceByPlan(*ready_[*head], m, now_ns);
   } else if (micro_batches_.IsSmallest(m)) {
@@ -203,7 +203,7 @@ bool Placer::MustGoFar(const Sequence& head, uint64_t now_ns) const {
   return true;
 }
 
-// Of those who are at homes. REQUIRES: planned_.
+// What a plan is made of, for the sequences that are at homes. REQUIRES: planned_.
 PlanInputs Placer::InputsOfPlan() const {
   PlanInputs inputs;
   inputs.micro_batches = limits_.micro_batches;

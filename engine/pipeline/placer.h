@@ -47,7 +47,6 @@ class Placer {
   // A lost home is not expected back any more.
   void GiveUpHome(int home) { homes_[home].expected = false; }
   bool HomeExpected(int home) const { return homes_[home].expected; }
-  bool HomeAlive(int home) const { return homes_[home].alive; }
   int homes_alive() const;
 
   // Whether some home that lives, or is expected back, could hold this sequence at its full length, were it alone

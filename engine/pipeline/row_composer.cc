@@ -51,7 +51,7 @@ Sequence* RowComposer::NextToGiveWay(int m) {
   return nullptr;
 }
 
-// Of those that hold pages there.
+// The sequence that came last among those that hold pages of the home.
 Sequence* RowComposer::Youngest(int home) const {
   Sequence* youngest = nullptr;
   for (int m = 0; m < micro_batches_->count(); ++m) {

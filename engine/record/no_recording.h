@@ -10,7 +10,7 @@ namespace fastdecode {
 // "1234 (bash)".
 std::string ProcessName(pid_t pid);
 
-// Of a process that there is, and that does not listen for readers of recordings: what it seems to be, and what to do.
+// Why a living process does not listen for readers of recordings: what it seems to be, and what to do.
 std::string ExplainNoRecording(pid_t pid);
 
 }  // namespace fastdecode

@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<RecordReader>> RecordReader::Attach(const std::st
   absl::StatusOr<std::unique_ptr<MappedRings>> mapped = MappedRings::Map(hello["layout"], packet.fd.get());
   if (!mapped.ok()) return absl::FailedPreconditionError(absl::StrCat(who, ": ", mapped.status().message()));
   reader->engine_ = hello["engine"];
-  // As this process's namespace counts them, where the engine is in another one; -1: not at all.
+  // The engine may be in another namespace: its number is the one that this process's namespace has; -1: it has none.
   if (reader->engine_.contains("pid")) {
     const pid_t seen = ReadPeerCredentials(connection->get()).pid;
     reader->engine_["pid"] = seen != 0 ? seen : -1;

@@ -30,7 +30,7 @@ std::unique_ptr<RecordReader> Engine::OpenRecord() const {
   return std::make_unique<RecordReader>(recorder_.get(), DescribeRecord());
 }
 
-// Of the model no more than its name and shape: no path.
+// It tells the name and shape of the model, but no path.
 nlohmann::json Engine::DescribeRecord() const {
   const AttentionShape attention = plan_.shape.attention();
   const auto core_list = [](const std::vector<int>& cores) { return nlohmann::json(cores); };

@@ -153,7 +153,7 @@ TEST(Checkpoint, OneFileCountsMoreThanShards) {
                            ": it counts, and model.safetensors.index.json beside it does not, as in transformers"));
 }
 
-// As safetensors.torch.save_model writes tensors that share memory.
+// This is how safetensors.torch.save_model writes tensors that share memory.
 TEST(Checkpoint, FindsATensorByTheOtherNameInTheMetadata) {
   ScratchDir dir;
   const std::string a = R"("a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]})";

@@ -24,7 +24,7 @@ ModelSpec Parse(const std::string& generation) {
   return spec.ok() ? *spec : ModelSpec();
 }
 
-// As transformers, which then make the generation config from config.json.
+// Transformers then makes the generation config from config.json.
 TEST(GenerationConfig, AFileThatCannotBeReadDoesNotCount) {
   const std::pair<const char*, const char*> cases[] = {
       {"{", "not valid JSON: [json.exception.parse_error.101]"},

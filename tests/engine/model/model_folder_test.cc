@@ -123,7 +123,7 @@ TEST(GuessWhyNoConfig, OfAFolderAroundAModel) {
   }
   EXPECT_EQ(GuessWhyNoConfig(dir.File("training")),
             "there are models in 3 folders of it: give one, such as -m " + dir.File("training/checkpoint-1000"));
-  // As the hub's cache is.
+  // This is the hub's cache.
   Put(dir, "hub/models--org--name", "refs/main", "aaa");
   Put(dir, "hub/models--org--name", "snapshots/aaa/config.json");
   Put(dir, "hub/models--org--name", "snapshots/bbb/config.json");

@@ -44,7 +44,7 @@ ModelSpec SmallSpec(const Family& family) {
 
 ModelSpec SmallLlama() { return SmallSpec(*FindFamily("llama")); }
 
-// As a checkpoint has them, each of its own bytes.
+// A tensor of a checkpoint, with bytes of its own.
 struct NamedTensor {
   std::string name;
   std::vector<int64_t> shape;
@@ -271,7 +271,7 @@ TEST(WeightNames, BiasesThatAreMissingAreZeros) {
   EXPECT_EQ(layer.up_bias, std::vector<float>(48, 0.0f));
   EXPECT_EQ(layer.down_bias, std::vector<float>(32, 0.0f));
 
-  // Of norms, and where q, k and v lie in one tensor.
+  // Biases of norms may be missing, too, and those of a tensor that has q, k and v.
   const ModelSpec neox = SmallSpec(*FindFamily("gpt_neox"));
   ModelSpec with_biases = neox;
   with_biases.attention_bias = true;

@@ -45,7 +45,7 @@ TEST(TokenizerConfig, NamesTokensThatTheVocabularyOnlyNumbers) {
   EXPECT_THAT((*named)->warnings(), testing::IsEmpty());
 }
 
-// Of a token that the vocabulary itself calls bos, too, which templates then know by its new name.
+// The vocabulary itself may call a token bos, too: templates then know it by its new name.
 TEST(TokenizerConfig, NamesBosThatTheVocabularyOnlyNumbers) {
   const auto plain = Tokenizer::Parse(Tekken(json::object()));
   const auto named =

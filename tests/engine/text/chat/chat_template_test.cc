@@ -318,7 +318,7 @@ TEST(ChatTemplateErrors, TemplatesThatAreNoneNameTheirPlace) {
   EXPECT_TRUE(ChatTemplate::Create(files, Qwen()).ok()) << "there is no other";
 }
 
-// As in transformers, which compiles a template when a chat needs it.
+// Transformers, too, compiles a template when a chat needs it.
 TEST(ChatTemplateErrors, ATemplateThatIsNoneAmongOthersIsMissedByThoseWhoNeedIt) {
   const std::string bad = "a\n{% if %}";
   ChatInput plain, tools;
