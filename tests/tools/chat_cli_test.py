@@ -140,19 +140,22 @@ class Terminal:
         self.seen = ""
 
     def wait_for(self, text):
-        end = time.monotonic() + LIMIT_S
-        while text not in self.seen:
-            if time.monotonic() > end or not select.select([self.fd], [], [], 1)[0]:
-                if time.monotonic() > end:
-                    raise AssertionError(f"'{text}' has not come; this has: {self.seen}")
-                continue
+        waited, last = 0, time.monotonic()
+        looked = 0  # so much of what was seen has no such text
+        while text not in self.seen[looked:]:
+            looked = max(0, len(self.seen) - len(text))
+            now = time.monotonic()
+            waited += min(now - last, 5)  # a machine that stands still for minutes has not kept the program waiting
+            last = now
+            readable = select.select([self.fd], [], [], 1)[0]
             try:
-                part = os.read(self.fd, 4096)
+                part = os.read(self.fd, 4096) if readable else None
             except OSError:  # the other side has gone
                 part = b""
-            if not part:
-                raise AssertionError(f"'{text}' has not come; this has: {self.seen}")
-            self.seen += part.decode("utf-8", "replace")
+            if part == b"" or waited > LIMIT_S:
+                raise AssertionError(f"'{text}' has not come after {waited:.1f} s; the last of {len(self.seen)} "
+                                     f"characters: {self.seen[-500:]}")
+            self.seen += (part or b"").decode("utf-8", "replace")
         before, self.seen = self.seen.split(text, 1)
         return before
 

@@ -121,9 +121,9 @@ std::vector<Message> Conversation::Messages(const std::string& message) const {
   return messages;
 }
 
-// A question that nobody answered is not kept; an answer that was stopped is kept as it is.
+// A question that nobody answered is not kept; an answer that was stopped is kept as it is. A Ctrl-C that came since the
+// question was read stops the answer, too: only one that has been seen is forgotten.
 void Conversation::Say(const std::string& message) {
-  CtrlC::Forget();
   in_reasoning_ = shown_ = false;
   Reply reply;
   try {
