@@ -12,7 +12,7 @@ namespace fastdecode {
 // What crosses a link on the hop channel. Both ends run on little-endian machines; every field is copied out of shared
 // memory before it is validated, and validated before it is used.
 
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 
 // Engine -> home: one hop of one micro-batch. `payload_bytes` of rows follow in the slot's payload area.
 struct HopHeader {

@@ -8,7 +8,7 @@
 namespace fastdecode {
 
 namespace {
-constexpr uint64_t kBetweenLooksNs = 1'000'000'000;
+constexpr uint64_t kBetweenLooksNs = 20'000'000;
 }  // namespace
 
 void PagesSeen::Look() {
@@ -28,7 +28,7 @@ std::string PagesSeen::Text() const {
   for (const auto& [home, pages] : fullest_) {
     char line[160];
     if (pages.used == 0) {
-      std::snprintf(line, sizeof(line), "KV pages at home %d: %llu; all free whenever it was asked\n", home, pages.all);
+      std::snprintf(line, sizeof(line), "KV pages at home %d: %llu; all free whenever it counted\n", home, pages.all);
       text += line;
       continue;
     }

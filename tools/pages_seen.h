@@ -8,15 +8,15 @@
 
 namespace fastdecode {
 
-// What the homes say of their KV pages while requests run: afterwards all are free. Of each home the look is kept that
-// found most pages used. Thread: one. Must not outlive the engine.
+// What the homes say of their KV pages while requests run, for afterwards all are free: each home's fullest count.
+// Thread: one. Must not outlive the engine.
 class PagesSeen {
  public:
   explicit PagesSeen(const InferenceEngine& engine) : engine_(engine) {}
 
-  // Asks the homes, unless it did so within the last second.
+  // Takes what the homes said last, unless it did so within the last 20 ms. They count at most every 100 ms.
   void Look();
-  // A line for each home that has answered.
+  // A line for each home that has said anything.
   std::string Text() const;
 
  private:

@@ -10,8 +10,6 @@ namespace fastdecode {
 
 namespace {
 constexpr uint64_t kParkedCheckNs = 100'000'000;  // a parked pipeline still looks for lost links now and then
-constexpr uint64_t kAnswerNsMax = 1'000'000'000;  // then a home's answer is not looked for any more
-constexpr int kMessagesPerLookMax = 8;            // of a home, so that one that sends without end holds nothing up
 }  // namespace
 
 Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_word)
@@ -29,7 +27,7 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_
            "the event queue is too small for the limits");
   roster_buffer_.resize(sizeof(RosterMessage) + size_t{limits.sequences_max} * sizeof(RosterEntry));
   FD_CHECK(roster_buffer_.size() <= kControlMessageBytesMax, "a roster does not fit a control message");
-  answer_buffer_.resize(kControlMessageBytesMax);
+  control_buffer_.resize(kControlMessageBytesMax);
   batches_.resize(limits.micro_batches);
   for (MicroBatch& batch : batches_) {
     batch.table.tokens.resize(limits.rows_max);
@@ -86,23 +84,30 @@ void Pipeline::Run() {
     // Acquire: pairs with Stop's release store; all commands sent before it are seen by the check above on the next
     // turn.
     if (stop_.load(std::memory_order_acquire) && commands_.SizeApprox() == 0) return;
-    if (!options_.park || statistics_.answers_due.load(std::memory_order_relaxed) > 0) continue;
+    if (!options_.park) continue;
     const uint64_t now_ns = options_.now_ns();
     if (quiet_since_ns == 0) quiet_since_ns = now_ns;
     if (now_ns - quiet_since_ns <= options_.park_after_ns) continue;
+    // What homes answer comes within a few microseconds, and is listened to before the pipeline sleeps.
+    SayIdle();
+    if (now_ns - quiet_since_ns <= 2 * options_.park_after_ns) continue;
     ParkUntilWoken();
     backoff.Reset();
   }
 }
 
-// Nothing is in flight: tell the homes so, let the S threads sleep, and sleep until a command comes.
-void Pipeline::ParkUntilWoken() {
+// Nothing is in flight: the homes may sleep.
+void Pipeline::SayIdle() {
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
     if (!port.alive || port.idle_said || !port.pending.empty()) continue;
     const IdleMessage idle;
     port.idle_said = port.link->TrySendControl(&idle, sizeof(idle));
   }
+}
+
+// Lets the S threads sleep, and sleeps until a command comes.
+void Pipeline::ParkUntilWoken() {
   stages_->Park();
   own_parker_.Arm();
   if (Quiet() && !stop_.load(std::memory_order_acquire)) {
@@ -112,69 +117,6 @@ void Pipeline::ParkUntilWoken() {
   } else {
     own_parker_.Disarm();
   }
-}
-
-void Pipeline::AskHomes() {
-  const uint64_t now_ns = Now(), ask = statistics_.asks.load(std::memory_order_relaxed) + 1;
-  for (int h = 0; h < home_limit_; ++h) {
-    HomePort& port = homes_[h];
-    if (!port.alive || port.attends_in_stage) continue;
-    port.ask_wanted = ask;
-    port.asked_ns = now_ns;
-    port.awaited = true;
-    TakeAnswers(h);
-    SendAsk(h);
-  }
-  CountAwaited();
-  statistics_.asks.store(ask, std::memory_order_release);
-}
-
-// One message at a time: an answer is then that to the message, however late it comes, and a home that gives none finds
-// one in its ring. Who has no room for it is not asked.
-void Pipeline::SendAsk(int home) {
-  HomePort& port = homes_[home];
-  if (port.answer_owed || !port.awaited) return;
-  FlushPending(port);  // what was released is free
-  IdleMessage request;
-  request.kind = static_cast<uint32_t>(ControlKind::kStatsRequest);
-  port.awaited = port.answer_owed = port.link->TrySendControl(&request, sizeof(request));
-  port.ask_sent = port.ask_wanted;
-  if (port.awaited && port.idle_said) port.link->RingHome();  // it stays idle: the next roster rings again
-}
-
-void Pipeline::TakeAnswers(int home) {
-  HomePort& port = homes_[home];
-  for (int i = 0; i < kMessagesPerLookMax; ++i) {
-    size_t bytes = 0;
-    if (port.link->PollControl(answer_buffer_.data(), &bytes) != LinkPoll::kMessage) return;
-    StatsMessage answer;
-    if (bytes != sizeof(answer)) continue;
-    std::memcpy(&answer, answer_buffer_.data(), sizeof(answer));
-    if (answer.kind != static_cast<uint32_t>(ControlKind::kStats) || !port.answer_owed) continue;
-    const uint64_t answered = port.ask_sent;
-    port.answer_owed = false;
-    if (answered == port.ask_wanted) port.awaited = false;
-    SendAsk(home);
-    const uint64_t used = answer.pages_total - answer.pages_free;
-    if (used > UINT32_MAX || answer.pages_held > UINT32_MAX) continue;
-    statistics_.home_pages[home].Store({static_cast<uint32_t>(used), static_cast<uint32_t>(answer.pages_held)},
-                                       answered);
-  }
-}
-
-void Pipeline::LookForAnswers(uint64_t now_ns) {
-  for (int h = 0; h < home_limit_; ++h) {
-    HomePort& port = homes_[h];
-    if (port.awaited && port.alive) TakeAnswers(h);
-    if (!port.alive || now_ns - port.asked_ns > kAnswerNsMax) port.awaited = false;
-  }
-  CountAwaited();
-}
-
-void Pipeline::CountAwaited() {
-  int due = 0;
-  for (int h = 0; h < home_limit_; ++h) due += homes_[h].awaited;
-  statistics_.answers_due.store(due, std::memory_order_release);
 }
 
 }  // namespace fastdecode

@@ -104,12 +104,6 @@ class Pipeline {
     bool idle_said = false;
     uint64_t reservations = 0;  // that it was told of, or will be
     uint64_t segments = 0;      // posted
-    // Of what it is asked of its pages.
-    uint64_t ask_wanted = 0;   // the last ask's number
-    uint64_t asked_ns = 0;     // when
-    uint64_t ask_sent = 0;     // that of the last message
-    bool answer_owed = false;  // to it
-    bool awaited = false;      // the answer to the last ask
   };
 
   // Rows of a chunk whose K and V are to be pushed.
@@ -146,11 +140,14 @@ class Pipeline {
   };
 
   void Run();
+  void SayIdle();
   void ParkUntilWoken();
 
   // --- one turn
   bool DrainCommands();
   bool PollHomes();
+  void ListenToHomes();
+  void Listen(int home);
   bool Advance(int m);
   void RingDesk();
   void Housekeep(uint64_t now_ns);
@@ -192,13 +189,6 @@ class Pipeline {
   void DropPushes(int m, const Sequence& sequence);
   void SettlePushed(int m);
 
-  // --- homes' pages, when somebody asks (pipeline.cc): one message to a home at a time
-  void AskHomes();
-  void SendAsk(int home);
-  void TakeAnswers(int home);
-  void LookForAnswers(uint64_t now_ns);
-  void CountAwaited();
-
   // --- stages and hops
   uint64_t Now() { return recent_ns_ = options_.now_ns(); }
   void StartStage(int m);
@@ -222,10 +212,10 @@ class Pipeline {
   BoundaryChanges changes_;  // of the batcher, until they are applied
   std::vector<MicroBatch> batches_;
   std::array<HomePort, kMaxHomes> homes_;
-  int home_limit_ = 0;                    // indices in use lie below
-  int turn_ = 0;                          // the micro-batch that is looked at first
-  std::vector<std::byte> roster_buffer_;  // one roster message
-  std::vector<std::byte> answer_buffer_;  // one message of a home
+  int home_limit_ = 0;                     // indices in use lie below
+  int turn_ = 0;                           // the micro-batch that is looked at first
+  std::vector<std::byte> roster_buffer_;   // one roster message
+  std::vector<std::byte> control_buffer_;  // one message of a home
   uint64_t cancels_seen_ = 0;
   bool ready_unchecked_ = false;  // since the last whole sweep a sequence came, or a home went, came or was given up
   uint64_t no_home_since_ns_ = 0;

@@ -2,6 +2,7 @@
 // The pipeline's turn: poll the homes, and move each micro-batch as far as it goes. Nothing here (nor in
 // step_boundary_fastpath.cc) allocates, locks, logs or enters the kernel.
 #include <algorithm>
+#include <cstring>
 
 #include "engine/pipeline/pipeline.h"
 
@@ -10,10 +11,12 @@ namespace fastdecode {
 namespace {
 constexpr uint64_t kHousekeepingNs = 200'000;
 constexpr int kCommandsPerTurnMax = 16;
+constexpr int kMessagesPerTurnMax = 8;  // of a home, so that one that sends without end holds nothing up
 }  // namespace
 
 bool Pipeline::TurnOnce() {
   bool moved = DrainCommands();
+  ListenToHomes();
   const int count = static_cast<int>(batches_.size());
   for (int i = 0; i < count; ++i) {
     const int m = (turn_ + i) % count;
@@ -53,9 +56,6 @@ bool Pipeline::DrainCommands() {
       case PipelineCommand::Kind::kRemoveHome:
         if (homes_[command.home].alive) homes_[command.home].link->MarkLost("removed");
         break;
-      case PipelineCommand::Kind::kAskHomes:
-        AskHomes();
-        break;
     }
   }
   return taken > 0;
@@ -84,6 +84,34 @@ bool Pipeline::PollHomes() {
     }
   }
   return moved;
+}
+
+// What homes say that no hop waits for.
+void Pipeline::ListenToHomes() {
+  for (int h = 0; h < home_limit_; ++h) {
+    if (homes_[h].alive) Listen(h);
+  }
+}
+
+void Pipeline::Listen(int home) {
+  HomePort& port = homes_[home];
+  for (int i = 0; i < kMessagesPerTurnMax; ++i) {
+    size_t bytes = 0;
+    const LinkPoll poll = port.link->PollControl(control_buffer_.data(), &bytes);
+    if (poll == LinkPoll::kLost) LoseHome(home);
+    if (poll != LinkPoll::kMessage) return;
+    StatsMessage stats;
+    if (bytes == sizeof(stats)) std::memcpy(&stats, control_buffer_.data(), sizeof(stats));
+    const bool is_stats = bytes == sizeof(stats) && stats.kind == static_cast<uint32_t>(ControlKind::kStats);
+    if (!is_stats || stats.pages_free > stats.pages_total || stats.pages_total > UINT32_MAX ||
+        stats.pages_held > UINT32_MAX) {
+      port.link->MarkLost("a control message that makes no sense to an engine");
+      LoseHome(home);
+      return;
+    }
+    const auto used = static_cast<uint32_t>(stats.pages_total - stats.pages_free);
+    statistics_.home_pages[home].Store({used, static_cast<uint32_t>(stats.pages_held), Now()});
+  }
 }
 
 void Pipeline::OnReply(int home, const ReplyHeader& reply) {
@@ -320,7 +348,6 @@ void Pipeline::Housekeep(uint64_t now_ns) {
     statistics_.home_pages_used[h].store(batcher_.pages_used(h), std::memory_order_relaxed);
     FlushPending(port);
   }
-  if (statistics_.answers_due.load(std::memory_order_relaxed) > 0) LookForAnswers(now_ns);
   ReportDrainedHomes();
   SweepReady(now_ns);
   statistics_.active_sequences.store(static_cast<uint32_t>(batcher_.active_count()), std::memory_order_relaxed);
@@ -355,7 +382,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.progress_seen_ns = options_.now_ns();
   port.idle_said = false;
   port.reservations = port.segments = 0;
-  port.answer_owed = port.awaited = false;
+  statistics_.home_pages[command.home].Forget();
   PushRole push = PushRole::kNothing;
   if (port.attends_in_stage) {
     if (device_home_ != nullptr && device_home_->PushedRows(0, 0) != nullptr) push = PushRole::kComputes;

@@ -132,7 +132,7 @@ class EngineLink;
 
 // RequestDesk and control thread -> pipeline.
 struct PipelineCommand {
-  enum class Kind : uint8_t { kAdd, kAddHome, kRemoveHome, kAskHomes };
+  enum class Kind : uint8_t { kAdd, kAddHome, kRemoveHome };
   Kind kind = Kind::kAdd;
   Sequence* sequence = nullptr;  // kAdd
   EngineLink* link = nullptr;    // kAddHome; stays the caller's, who keeps it until the home is reported lost

@@ -59,25 +59,28 @@ class DurationHistogram {
 class HomePages {
  public:
   struct Counts {
-    uint32_t used = 0;  // by this engine
-    uint32_t held = 0;  // of the whole home: free ones that are kept behind sequences of any engine
+    uint32_t used = 0;     // by this engine
+    uint32_t held = 0;     // of the whole home: free ones that are kept behind sequences of any engine
+    uint64_t said_ns = 0;  // NowNs, when they were read
   };
 
-  // `ask`: that this answers. Release: who sees the ask sees its answer, or a later one.
-  void Store(Counts counts, uint64_t ask) {
+  // Release: who sees the time sees these counts, or later ones.
+  void Store(Counts counts) {
     counts_.store(uint64_t{counts.used} << 32 | counts.held, std::memory_order_relaxed);
-    ask_.store(ask, std::memory_order_release);
+    said_ns_.store(counts.said_ns, std::memory_order_release);
   }
-  // Nothing: the home has answered neither this ask nor a later one.
-  std::optional<Counts> Read(uint64_t ask) const {
-    if (ask_.load(std::memory_order_acquire) < ask) return std::nullopt;
+  void Forget() { said_ns_.store(0, std::memory_order_relaxed); }
+  // Nothing: the home has said nothing yet.
+  std::optional<Counts> Read() const {
+    const uint64_t said_ns = said_ns_.load(std::memory_order_acquire);
+    if (said_ns == 0) return std::nullopt;
     const uint64_t counts = counts_.load(std::memory_order_relaxed);
-    return Counts{static_cast<uint32_t>(counts >> 32), static_cast<uint32_t>(counts)};
+    return Counts{static_cast<uint32_t>(counts >> 32), static_cast<uint32_t>(counts), said_ns};
   }
 
  private:
   std::atomic<uint64_t> counts_{0};  // both at one moment, hence one word
-  std::atomic<uint64_t> ask_{0};     // they are counted from 1
+  std::atomic<uint64_t> said_ns_{0};
 };
 
 // What the pipeline thread counts. Written by it alone, read by anyone, from the engine's start on.
@@ -104,11 +107,7 @@ struct PipelineStatistics {
   std::array<std::atomic<uint64_t>, kMaxHomes> home_last_reply_ns{};  // when a home's last reply was seen; 0: none
   std::atomic<uint32_t> active_sequences{0};
   std::atomic<uint32_t> ready_sequences{0};  // taken over, not in a micro-batch yet
-  std::array<HomePages, kMaxHomes> home_pages;
-  // Asks of the homes for these, so far, and homes whose answer to the last one is awaited. Release: who sees an ask
-  // sees what is due of it, and who sees that nothing is, all that was said.
-  std::atomic<uint64_t> asks{0};
-  std::atomic<int> answers_due{0};
+  std::array<HomePages, kMaxHomes> home_pages;  // as the homes count them
 };
 
 }  // namespace fastdecode

@@ -81,18 +81,18 @@ static_assert(sizeof(PeerDemand) == 16 && std::is_trivially_copyable_v<PeerDeman
 // roster out of order, truncating or forking what is not stored, filling without room) ends the link, with the reason
 // as cause. Sequence numbers are the peer's own: another peer's are out of its reach, but for a hand-over.
 enum class ControlKind : uint32_t {
-  kRoster = 1,        // engine -> home: RosterMessage + entries
-  kRelease = 2,       // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
-  kTruncate = 3,      // engine -> home: SequenceMessage; keeps the first `tokens` tokens. With int4 there must be
-                      // room for the pieces of a closed page that is opened again
-  kFork = 4,          // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens. With int4
-                      // it takes its open page's pieces at once: as for a fill, there must be room
-  kFill = 5,          // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (for measuring)
-  kIdle = 6,          // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any
-                      // other message but kStatsRequest ends that, and after it idle must be said again
-  kStatsRequest = 7,  // engine -> home: IdleMessage
-  kStats = 8,         // home -> engine: StatsMessage, as answer; dropped if there is no room
-  kHandOver = 9,      // engine -> home: HandOverMessage; the sequence and its pages become another peer's
+  kRoster = 1,    // engine -> home: RosterMessage + entries
+  kRelease = 2,   // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
+  kTruncate = 3,  // engine -> home: SequenceMessage; keeps the first `tokens` tokens. With int4 there must be
+                  // room for the pieces of a closed page that is opened again
+  kFork = 4,      // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens. With int4
+                  // it takes its open page's pieces at once: as for a fill, there must be room
+  kFill = 5,      // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (for measuring)
+  kIdle = 6,      // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any
+                  // other message ends that, and after it idle must be said again
+  kStats = 8,     // home -> engine: StatsMessage, unasked: behind each kIdle, and at most every
+                  // kStatsPeriodNs while something changes. Dropped if there is no room
+  kHandOver = 9,  // engine -> home: HandOverMessage; the sequence and its pages become another peer's
   kHandOverAnswer = 10,  // home -> engine: HandOverAnswer, one for each kHandOver, in order
   kHandedOver = 11,      // home -> engine: HandedOverMessage, to the peer that has it now
   kReserve = 12,  // engine -> home: SequenceMessage; the first `tokens` tokens of an empty sequence will come as bulk
@@ -205,9 +205,13 @@ struct IdleMessage {
   uint32_t reserved = 0;
 };
 
+inline constexpr uint64_t kStatsPeriodNs = 100'000'000;
+
 struct StatsMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kStats);
+  uint32_t idle = 0;  // 1: said behind kIdle, when all messages before it had been applied; else 0
   uint32_t sequences = 0;
+  uint32_t reserved = 0;
   uint64_t pages_total = 0;  // reserved for this peer
   uint64_t pages_free = 0;   // of these
   uint64_t pages_held = 0;   // of the whole home: free ones that are kept behind sequences of any peer (PageRuns)
@@ -215,7 +219,7 @@ struct StatsMessage {
   uint64_t busy_ns = 0;        // in hops, from seen to last thread finished
   uint64_t kv_bytes_read = 0;  // stored KV bytes attended to
 };
-static_assert(sizeof(StatsMessage) == 56);
+static_assert(sizeof(StatsMessage) == 64);
 
 // What a home tells the engine when a link is made.
 struct HomeDescription {

@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/rpart/peer_session.h"
 #include "engine/rpart/random_kv.h"
+#include "numa/clock.h"
 
 // What a peer says over the control channel, applied by the leader.
 
@@ -37,7 +38,10 @@ absl::Status PeerSession::Apply(std::span<const std::byte> message) {
   if (message.size() < sizeof(kind)) return WrongSize("control", message.size(), sizeof(kind));
   std::memcpy(&kind, message.data(), sizeof(kind));
   const ControlKind control = static_cast<ControlKind>(kind);
-  if (control != ControlKind::kIdle && control != ControlKind::kStatsRequest) idle_ = false;
+  if (control != ControlKind::kIdle) {
+    idle_ = false;
+    stats_changed_ = true;
+  }
   switch (control) {
     case ControlKind::kRoster:
       return ApplyRoster(message);
@@ -51,12 +55,11 @@ absl::Status PeerSession::Apply(std::span<const std::byte> message) {
       if (!Read(message, &body)) return WrongSize("fork", message.size(), sizeof(body));
       return table_.Fork(body.sequence, body.tokens, body.new_sequence);
     }
-    case ControlKind::kIdle:
-    case ControlKind::kStatsRequest: {
+    case ControlKind::kIdle: {
       IdleMessage body;
       if (!Read(message, &body)) return WrongSize("idle", message.size(), sizeof(body));
-      if (control == ControlKind::kStatsRequest) SendStats();
-      if (control == ControlKind::kIdle) idle_ = waiting_count_ == 0;
+      idle_ = waiting_count_ == 0;
+      SendStats(/*idle=*/1);
       return absl::OkStatus();
     }
     case ControlKind::kHandOver: {
@@ -183,8 +186,11 @@ HandOverOutcome PeerSession::TryHandOver(const HandOverMessage& message) {
   return HandOverOutcome::kDone;
 }
 
-// Dropped if there is no room, never waited for.
-void PeerSession::SendStats() {
+// Dropped if there is no room, never waited for: it is said again when something has changed.
+void PeerSession::SendStats(uint32_t idle) {
+  stats_changed_ = false;
+  stats_sent_ticks_ = NowTicks();
+  stats_.idle = idle;
   stats_.sequences = table_.size();
   stats_.pages_total = account_.granted();
   stats_.pages_free = account_.free();

@@ -107,7 +107,7 @@ class PeerSession {
   absl::Status Reserve(uint64_t sequence, uint32_t tokens);
   absl::Status HandOver(const HandOverMessage& message);
   HandOverOutcome TryHandOver(const HandOverMessage& message);
-  void SendStats();
+  void SendStats(uint32_t idle);
 
   // peer_bulk.cc
   absl::Status CheckSegment(size_t bytes) const;
@@ -129,12 +129,14 @@ class PeerSession {
   uint32_t waiting_count_ = 0;
   bool idle_ = false;
   HopWork work_;
-  uint64_t reservations_ = 0;      // that were read
+  uint64_t reservations_ = 0;  // that were read
   Segment segment_;
   PushWork push_work_;
-  LeaderTicks leader_ticks_;       // of the hop in work
-  ShortDuration last_post_;        // posting the last reply
+  LeaderTicks leader_ticks_;  // of the hop in work
+  ShortDuration last_post_;   // posting the last reply
   StatsMessage stats_;
+  bool stats_changed_ = true;      // since they were sent
+  uint64_t stats_sent_ticks_ = 0;  // when
   std::vector<std::byte> control_buffer_;
 
   std::string end_cause_;           // the leader's, until ended_

@@ -39,6 +39,7 @@ PeerSession::Outcome PeerSession::Turn() {
     control = true;
   }
   if (waiting_count_ > 0 && control) RunWaitingHops();
+  if (stats_changed_ && TickClock::Get().ToNs(NowTicks() - stats_sent_ticks_) >= kStatsPeriodNs) SendStats(/*idle=*/0);
   return hop == LinkPoll::kMessage || control ? Outcome::kWorked : Outcome::kNothing;
 }
 
@@ -87,6 +88,7 @@ void PeerSession::RunHop(const WaitingHop& hop) {
     reply.payload_bytes = 0;
   }
   stats_.hops += 1;
+  stats_changed_ = true;
   stats_.busy_ns += reply.work_ns;
   served_->AddProgress(1);
   link_->PostReply(reply);

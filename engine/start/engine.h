@@ -83,8 +83,8 @@ class Engine {
   const std::vector<int>& front_cores() const { return cores_.plan.front_cores; }
   // The model and its tokenizer, as JSON.
   std::string DescribeModel() const;
-  // Asks the homes for their pages, and waits for the answers, a second at most.
-  std::string PagesJson();
+  // What the homes said last of their pages.
+  std::string PagesJson() const;
   // A reader of what this engine records; closed before the engine ends.
   std::unique_ptr<RecordReader> OpenRecord() const;
   void ResetStatistics();
@@ -128,8 +128,6 @@ class Engine {
   std::unique_ptr<RequestDesk> desk_;
   std::unique_ptr<RecordServer> record_server_;
 
-  std::mutex asks_mutex_;
-  uint64_t asks_ = 0;  // of the homes, so far
   mutable std::mutex statistics_mutex_;
   StatisticsSnapshot baseline_;  // at the last reset
 };

@@ -2,10 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "engine/start/engine.h"
@@ -13,12 +11,6 @@
 #include "numa/clock.h"
 
 namespace fastdecode {
-
-namespace {
-
-constexpr uint64_t kAnswersNsMax = 1'000'000'000;  // that somebody waits who asks the homes
-
-}  // namespace
 
 std::string Engine::Describe() const {
   return machine_ + "S-Part: " + spart_->Describe() + "\n" + homes_->Describe() +
@@ -129,25 +121,7 @@ std::string Engine::DescribeModel() const {
   return ModelToJson(options_.model, spec_, max_context(), text_.tokenizer.get());
 }
 
-std::string Engine::PagesJson() {
-  const PipelineStatistics& statistics = pipeline_->statistics();
-  PipelineCommand command;
-  command.kind = PipelineCommand::Kind::kAskHomes;
-  uint64_t ask;
-  {
-    std::lock_guard lock(asks_mutex_);  // commands arrive in the order of their numbers
-    desk_->Command(command);
-    ask = ++asks_;
-  }
-  const auto answered = [&] {
-    // Acquire: pairs with the pipeline's releases.
-    return statistics.asks.load(std::memory_order_acquire) >= ask &&
-           statistics.answers_due.load(std::memory_order_acquire) == 0;
-  };
-  const uint64_t start_ns = NowNs();
-  while (!answered() && NowNs() - start_ns < kAnswersNsMax) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  return PagesToJson(statistics, ask, homes_->List());
-}
+std::string Engine::PagesJson() const { return PagesToJson(pipeline_->statistics(), homes_->List(), NowNs()); }
 
 void Engine::ResetStatistics() {
   StatisticsSnapshot now = TakeSnapshot(pipeline_->statistics());

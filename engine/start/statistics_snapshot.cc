@@ -102,7 +102,8 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   return d;
 }
 
-std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::Info>& homes, const StatisticsGauges& gauges) {
+std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::Info>& homes,
+                   const StatisticsGauges& gauges) {
   const double wall_s = static_cast<double>(window.time_ns) * 1e-9;
   const auto share = [&](uint64_t ns) { return wall_s > 0 ? static_cast<double>(ns) * 1e-9 / wall_s : 0.0; };
   nlohmann::json out;
@@ -160,10 +161,10 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string PagesToJson(const PipelineStatistics& statistics, uint64_t ask, const std::vector<Homes::Info>& homes) {
+std::string PagesToJson(const PipelineStatistics& statistics, const std::vector<Homes::Info>& homes, uint64_t now_ns) {
   nlohmann::json list = nlohmann::json::array();
   for (const Homes::Info& info : homes) {
-    const std::optional<HomePages::Counts> said = statistics.home_pages[info.index].Read(ask);
+    const std::optional<HomePages::Counts> said = statistics.home_pages[info.index].Read();
     const uint64_t pages = info.description.pages;
     if (!info.up || !said.has_value() || said->used > pages) continue;
     nlohmann::json home;
@@ -172,6 +173,7 @@ std::string PagesToJson(const PipelineStatistics& statistics, uint64_t ask, cons
     home["pages_used"] = said->used;
     home["pages_free"] = pages - said->used;
     home["pages_held"] = said->held;
+    home["age_ns"] = now_ns - std::min(now_ns, said->said_ns);
     list.push_back(std::move(home));
   }
   return list.dump();

@@ -18,7 +18,7 @@ struct StatisticsSnapshot {
   uint64_t s_busy_ns = 0, kv_bytes_attended = 0, kv_bytes_hopped = 0;
   DurationHistogram::Counts stage_ns{}, hop_ns{}, step_ns{};
   std::array<uint64_t, kMaxHomes> r_busy_ns{}, home_hops{};
-  std::vector<DurationHistogram::Counts> home_work_ns;   // [kMaxHomes], or empty: all zero
+  std::vector<DurationHistogram::Counts> home_work_ns;  // [kMaxHomes], or empty: all zero
 };
 
 StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics);
@@ -32,12 +32,13 @@ struct StatisticsGauges {
   std::vector<int> s_cores;
 };
 
-// One JSON object: wall_ns, s_busy, r_busy (of the busiest home), overlap = max(s_busy, r_busy), tokens_per_s, and the rest.
-// docs/GLOSSARY.md says what each means.
-std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::Info>& homes, const StatisticsGauges& gauges);
+// One JSON object: wall_ns, s_busy, r_busy (of the busiest home), overlap = max(s_busy, r_busy), tokens_per_s, and the
+// rest. docs/GLOSSARY.md says what each means.
+std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::Info>& homes,
+                   const StatisticsGauges& gauges);
 
-// One JSON array: what each home said that has answered this ask, or a later one.
-std::string PagesToJson(const PipelineStatistics& statistics, uint64_t ask, const std::vector<Homes::Info>& homes);
+// One JSON array: what each home said last of its pages, and how long ago. now_ns: NowNs.
+std::string PagesToJson(const PipelineStatistics& statistics, const std::vector<Homes::Info>& homes, uint64_t now_ns);
 
 }  // namespace fastdecode
 

@@ -389,7 +389,7 @@ class Generate(ProgramTest):
     def test_report_shows_pages_in_use(self):
         """200 to 219 tokens lie on 7 pages, the last ones of a piece of 4, of which one is held."""
         out = self.succeed(self.told_of_pages(
-            lambda ran: "KV pages at home 0: " in ran.stdout and "all free whenever it was asked" not in ran.stdout,
+            lambda ran: "KV pages at home 0: " in ran.stdout and "all free whenever it counted" not in ran.stdout,
             lambda: generate("--prompt-ids", ",".join(["5"] * 200), "-n", 20, "--report", "--ignore-eos", "--homes",
                              "local:1", "--fault", "delay=1:20ms")))
         pages = int(re.search(r"(?m)^home 0: .*, (\d+) pages of", out)[1])

@@ -2,16 +2,19 @@
 #include "tools/bench/step.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fastdecode/fastdecode_bench.hpp>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "numa/clock.h"
 #include "tools/bench/accuracy.h"
 #include "tools/bench/attention.h"
 #include "tools/bench/gemm.h"
@@ -127,10 +130,23 @@ void WarnOfRounds(uint32_t rounds, const BenchFlags& flags) {
                rounds, flags.rounds);
 }
 
-// What the homes say of their pages while the sequences run; of one that says nothing, nothing.
-void AddPages(const InferenceEngine& engine, nlohmann::json& s) {
-  const nlohmann::json said = nlohmann::json::parse(engine.PagesJson());
-  for (const nlohmann::json& pages : said) {
+// What the homes say of their pages while the sequences run: homes count at most every 100 ms, so that a short window
+// may have to wait for a count that was not there before it. A home that says nothing is left as it is.
+void AddPages(const InferenceEngine& engine, uint64_t window_start_ns, nlohmann::json& s) {
+  constexpr uint64_t kWaitNsMax = 300'000'000;
+  const uint64_t start_ns = NowNs();
+  nlohmann::json said;
+  const auto is_recent = [&](const nlohmann::json& pages) {
+    return pages.at("age_ns").get<uint64_t>() <= NowNs() - window_start_ns;
+  };
+  do {
+    said = nlohmann::json::parse(engine.PagesJson());
+    if (said.size() == s["homes"].size() && std::all_of(said.begin(), said.end(), is_recent)) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } while (NowNs() - start_ns < kWaitNsMax);
+  for (nlohmann::json& pages : said) {
+    if (!is_recent(pages)) continue;
+    pages.erase("age_ns");
     for (nlohmann::json& home : s["homes"]) {
       if (home["index"] == pages["index"]) home.update(pages);
     }
@@ -149,6 +165,7 @@ std::optional<nlohmann::json> RunWindow(InferenceEngine& engine, const BenchFlag
   uint32_t index = PassOver(last, static_cast<uint32_t>(flags.warmup_rounds));
   AwaitToken(last, ++index);
   engine.ResetStatistics();
+  const uint64_t window_start_ns = NowNs();
   const uint32_t first = PassOver(last, index), end = first + static_cast<uint32_t>(flags.rounds);
   AwaitToken(last, end);
   nlohmann::json s = nlohmann::json::parse(engine.StatisticsJson());
@@ -158,7 +175,7 @@ std::optional<nlohmann::json> RunWindow(InferenceEngine& engine, const BenchFlag
     return std::nullopt;
   }
   WarnOfRounds(rounds, flags);
-  AddPages(engine, s);
+  AddPages(engine, window_start_ns, s);
   return s;
 }
 

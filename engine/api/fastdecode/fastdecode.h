@@ -84,9 +84,9 @@ fd_options* fd_options_create(void);
 void fd_options_destroy(fd_options* options);
 fd_status* fd_options_set(fd_options* options, const char* name, const char* value);
 /* Takes one message at a time, without a newline, on the thread that has something to say: one of the engine's own, or
- * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget,
- * fd_engine_pages_json, fd_next or fd_poll with a timeout other than 0, fd_worker_run, the destroy functions of engine
- * and worker; and it should be quick: the thread goes on when it returns. */
+ * one that is in a function of this header. It must not call what waits for these threads: fd_drain, fd_forget, fd_next
+ * or fd_poll with a timeout other than 0, fd_worker_run, the destroy functions of engine and worker; and it should be
+ * quick: the thread goes on when it returns. */
 typedef void (*fd_log_sink)(void* user, int level /* 0 debug, 1 info, 2 warning, 3 error */, const char* message);
 void fd_options_set_log(fd_options* options, fd_log_sink sink, void* user, int level_min);
 
@@ -158,8 +158,8 @@ int fd_engine_home(const fd_engine* engine, size_t index, fd_home_stats* out);
 /* The cores that the engine left to its caller's threads (option front-cores): writes up to `capacity` of them and
  * returns how many there are, or 0. */
 size_t fd_engine_front_cores(const fd_engine* engine, int32_t* cores, size_t capacity);
-/* KV pages of each home, used, free and held, as the home counts them now: JSON (docs/GLOSSARY.md). Asks the homes and
- * waits for their answers, a second at most; who has not answered by then is left out. Free with fd_string_free. */
+/* KV pages of each home, used, free and held, as the home counted them last, and how long ago: JSON (docs/GLOSSARY.md).
+ * Homes count when they go idle, and at most every 100 ms while they work. Never blocks. Free with fd_string_free. */
 char* fd_engine_pages_json(fd_engine* engine);
 void fd_string_free(char* text);
 

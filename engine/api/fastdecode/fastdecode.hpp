@@ -77,7 +77,7 @@ class EngineOptions {
   void Set(const std::string& name, const std::string& value) {
     ThrowIfError(fd_options_set(options_, CText("option", name), CText(name.c_str(), value)));
   }
-  // What waits is not for a sink, see fd_log_sink: Drain, PagesJson, Next and Poll with a timeout other than 0; nor
+  // What waits is not for a sink, see fd_log_sink: Drain, Next and Poll with a timeout other than 0; nor
   // are the destructors of streams, engines and workers.
   void SetLog(fd_log_sink sink, void* user, int level_min) { fd_options_set_log(options_, sink, user, level_min); }
   const fd_options* get() const { return options_; }
@@ -493,7 +493,7 @@ class InferenceEngine {
   // The model and its tokenizer; see fd_model_describe.
   std::string ModelDescribeJson() const { return TakeString(fd_model_describe(engine_)); }
   void ResetStatistics() { fd_engine_stats_reset(engine_); }
-  // Asks the homes, which takes a second at most.
+  // What the homes said last of their KV pages.
   std::string PagesJson() const { return TakeString(fd_engine_pages_json(engine_)); }
   // No further Submit; returns how many requests have not ended after timeout_ns (< 0: for ever).
   size_t Drain(int64_t timeout_ns = -1) { return fd_drain(engine_, timeout_ns); }

@@ -165,7 +165,8 @@ std::optional<HomesPages> AskForPages(const InferenceEngine& engine, int home) {
   for (const nlohmann::json& pages : said) {
     if (pages.at("index").get<int>() != home) continue;
     const auto number = [&](const char* name) { return pages.at(name).get<uint64_t>(); };
-    return HomesPages{number("pages"), number("pages_used"), number("pages_free"), number("pages_held")};
+    return HomesPages{number("pages"), number("pages_used"), number("pages_free"), number("pages_held"),
+                      number("age_ns")};
   }
   return std::nullopt;
 }

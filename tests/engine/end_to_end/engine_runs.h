@@ -3,14 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <fastdecode/fastdecode_bench.hpp>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <fastdecode/fastdecode_bench.hpp>
 
 namespace fastdecode {
 
@@ -65,10 +64,10 @@ struct HomeCounts {
 HomeCounts CountHomes(const InferenceEngine& engine);
 // What a home says of its pages when it is asked; nothing: it does not answer.
 struct HomesPages {
-  uint64_t all = 0, used = 0, free = 0, held = 0;
+  uint64_t all = 0, used = 0, free = 0, held = 0, age_ns = 0;
 };
 std::optional<HomesPages> AskForPages(const InferenceEngine& engine, int home);
-// The same of a home that is asked until it answers; nothing: it has not before kAnswerTimeoutNs had passed.
+// The same, waited for until the home has said anything; nothing: it has not before kAnswerTimeoutNs had passed.
 std::optional<HomesPages> AwaitPages(const InferenceEngine& engine, int home);
 // Hops of all homes whose names begin so, since the last reset.
 double HopsOfHome(const InferenceEngine& engine, const std::string& name);

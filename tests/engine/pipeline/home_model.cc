@@ -46,7 +46,7 @@ std::string HomeModel::Apply(std::span<const std::byte> message) {
   if (message.size() < sizeof(kind)) return "a control message without a kind";
   std::memcpy(&kind, message.data(), sizeof(kind));
   const ControlKind control = static_cast<ControlKind>(kind);
-  if (control != ControlKind::kStatsRequest) idle_ = control == ControlKind::kIdle;
+  idle_ = control == ControlKind::kIdle;
   SequenceMessage body;
   switch (control) {
     case ControlKind::kRoster:
@@ -65,8 +65,6 @@ std::string HomeModel::Apply(std::span<const std::byte> message) {
       return Read(message, &body) ? Fill(body) : "fill: wrong size";
     case ControlKind::kIdle:
       return sequences_.empty() ? "" : "idle: but there are sequences here";
-    case ControlKind::kStatsRequest:
-      return message.size() == sizeof(IdleMessage) ? "" : "stats request: wrong size";
     default:
       return absl::StrFormat("control message of kind %d", kind);
   }

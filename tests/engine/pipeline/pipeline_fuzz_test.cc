@@ -33,7 +33,6 @@ class FuzzRun {
     for (int turn = 0; turn < kTurnsMax; ++turn) {
       if (static_cast<int>(engine_.requests().size()) < wanted && OneIn(submit_in_)) SubmitOne();
       if (OneIn(cancel_in_)) CancelOne();
-      if (OneIn(200)) AskHomes();
       if (faults_.lose_homes) LoseOrReturn();
       if (faults_.spoil && OneIn(150)) SpoilOne();
       engine_.HoldEvents(!OneIn(events_in_));
@@ -78,6 +77,7 @@ class FuzzRun {
     options.link.refuse_share = OneIn(2) ? 0 : 0.3;
     options.link.control_messages_max = static_cast<size_t>(Between(1, 8));
     options.link.control_share = OneIn(2) ? 1.0 : 0.05;
+    options.link.pages_share = OneIn(2) ? 0 : 0.05;
     options.link.work_share = OneIn(2) ? 1.0 : 0.5;
     options.link.late_reply_share = OneIn(2) ? 0 : 0.5;
     options.seed = random_();
@@ -133,12 +133,6 @@ class FuzzRun {
 
   void CancelOne() {
     if (!engine_.requests().empty()) CancelThis(engine_.requests()[random_() % engine_.requests().size()].get());
-  }
-
-  void AskHomes() {
-    PipelineCommand command;
-    command.kind = PipelineCommand::Kind::kAskHomes;
-    EXPECT_TRUE(engine_.pipeline().TryCommand(command));
   }
 
   void LoseOrReturn() {

@@ -1,4 +1,4 @@
-// What homes say of their pages, when somebody asks.
+// What homes say of their pages, and what else they may say.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -9,27 +9,12 @@
 namespace fastdecode {
 namespace {
 
-void Ask(SimEngine* engine) {
-  PipelineCommand command;
-  command.kind = PipelineCommand::Kind::kAskHomes;
-  ASSERT_TRUE(engine->pipeline().TryCommand(command));
-}
-
-int Due(SimEngine* engine) { return engine->pipeline().statistics().answers_due.load(); }
-
-// Asks, and waits until no answer is due.
-void AskAndAwait(SimEngine* engine) {
-  const uint64_t asks = engine->pipeline().statistics().asks.load();
-  Ask(engine);
-  RunUntil(engine, [&] { return engine->pipeline().statistics().asks.load() > asks && Due(engine) == 0; });
-}
-
-std::optional<HomePages::Counts> Read(SimEngine* engine, int home, uint64_t ask) {
-  return engine->pipeline().statistics().home_pages[static_cast<size_t>(home)].Read(ask);
+std::optional<HomePages::Counts> Read(SimEngine* engine, int home) {
+  return engine->pipeline().statistics().home_pages[static_cast<size_t>(home)].Read();
 }
 
 // While a home hangs, the one micro-batch waits for it, and nothing moves at the other home either.
-TEST(PipelinePagesTest, HomesSayWhatIsUsedAndHeld) {
+TEST(PipelinePagesTest, HomesSayWhatIsUsedAndHeldWhileTheyWork) {
   SimOptions options = SmallOptions();
   options.limits.micro_batches = 1;
   SimEngine engine(options);
@@ -39,128 +24,102 @@ TEST(PipelinePagesTest, HomesSayWhatIsUsedAndHeld) {
   hung->SetHeld(5);
   for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(40, i), {.max_tokens = 100});
   RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
+  EXPECT_FALSE(Read(&engine, 0).has_value()) << "nothing has been said";
   hung->Hang();
   for (int turn = 0; turn < 50; ++turn) engine.Turn();
   const uint32_t used = good->home().pages_used();
   ASSERT_GT(used, 0u);
-  Ask(&engine);
-  RunUntil(&engine, [&] { return good->answers() == 1 && Due(&engine) == 1; });
-  const std::optional<HomePages::Counts> said = Read(&engine, 0, 1);
-  ASSERT_TRUE(said.has_value());
-  EXPECT_EQ(said->used, used);
-  EXPECT_EQ(said->held, 7u);
-  EXPECT_FALSE(Read(&engine, 0, 2).has_value()) << "that has not been asked";
-  EXPECT_FALSE(Read(&engine, 1, 1).has_value());
+  good->SayPages();
+  engine.StandStill(1000);
+  RunUntil(&engine, [&] { return Read(&engine, 0).has_value(); });
+  const HomePages::Counts said = *Read(&engine, 0);
+  EXPECT_EQ(said.used, used);
+  EXPECT_EQ(said.held, 7u);
+  EXPECT_FALSE(Read(&engine, 1).has_value());
+  // The last count stays until there is a newer one, with its time.
+  engine.StandStill(3'000'000);
   hung->Resume();
-  RunUntil(&engine, [&] { return Due(&engine) == 0; });
-  ASSERT_TRUE(Read(&engine, 1, 1).has_value());
-  EXPECT_EQ(Read(&engine, 1, 1)->held, 5u);
+  hung->SayPages();
+  RunUntil(&engine, [&] { return Read(&engine, 1).has_value(); });
+  EXPECT_EQ(Read(&engine, 1)->held, 5u);
+  EXPECT_GE(Read(&engine, 1)->said_ns, said.said_ns + 3'000'000);
+  EXPECT_EQ(Read(&engine, 0)->said_ns, said.said_ns);
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  // What was released before the ask is free.
-  AskAndAwait(&engine);
-  for (int home = 0; home < 2; ++home) {
-    ASSERT_TRUE(Read(&engine, home, 2).has_value());
-    EXPECT_EQ(Read(&engine, home, 2)->used, 0u);
+  good->SayPages();
+  RunUntil(&engine, [&] { return Read(&engine, 0)->said_ns != said.said_ns; });
+  EXPECT_EQ(Read(&engine, 0)->used, 0u) << "what was released before is free";
+  engine.CheckNothingLeft();
+}
+
+TEST(PipelinePagesTest, AHomeThatGoesIdleSaysSo) {
+  SimEngine engine(SmallOptions());
+  SimLink* const home = engine.AddHome(0, 40);
+  for (uint64_t round = 1; round <= 3; ++round) {
+    home->SetHeld(round);
+    engine.Park();
+    for (int turn = 0; turn < 100; ++turn) engine.Turn();  // it falls asleep
+    EXPECT_EQ(home->pages_said(), round) << "once for each time that it goes idle";
+    ASSERT_TRUE(Read(&engine, 0).has_value());
+    EXPECT_EQ(Read(&engine, 0)->held, round);
+    EXPECT_EQ(Read(&engine, 0)->used, 0u);
+    const SimRequest* const request = engine.Submit(Prompt(10, round), {.max_tokens = 5});
+    ASSERT_TRUE(engine.RunAll(kTurnsMax));
+    EXPECT_EQ(request->reason, FinishReason::kLength);
   }
   engine.CheckNothingLeft();
 }
 
-TEST(PipelinePagesTest, AParkedHomeIsWokenAndStaysIdle) {
+TEST(PipelinePagesTest, WhoTakesALostHomesPlaceHasSaidNothing) {
   SimEngine engine(SmallOptions());
-  SimLink* const home = engine.AddHome(0, 40);
-  engine.Park();
-  for (int turn = 0; turn < 100; ++turn) engine.Turn();  // it falls asleep
-  for (uint64_t ask = 1; ask <= 2; ++ask) {
-    home->SetHeld(ask);
-    AskAndAwait(&engine);
-    ASSERT_TRUE(Read(&engine, 0, ask).has_value());
-    EXPECT_EQ(Read(&engine, 0, ask)->held, ask);
-    for (int turn = 0; turn < 100; ++turn) engine.Turn();
+  SimLink* const lost = engine.AddHome(0, 40);
+  engine.AddHome(1, 40, /*read_mb_per_s=*/1000, /*near=*/true)->SayPages();
+  lost->SayPages();
+  RunUntil(&engine, [&] { return Read(&engine, 0).has_value() && Read(&engine, 1).has_value(); });
+  lost->MarkLost("cut");
+  RunUntil(&engine, [&] { return engine.drained(0); });
+  engine.AddHome(0, 20);
+  for (int turn = 0; turn < 100; ++turn) engine.Turn();
+  EXPECT_FALSE(Read(&engine, 0).has_value());
+  EXPECT_TRUE(Read(&engine, 1).has_value());
+}
+
+// The views of the two ends have parted: nothing after it can be right.
+TEST(PipelinePagesTest, WhatMakesNoSenseLosesTheHome) {
+  struct Case {
+    StatsMessage message;
+    size_t bytes = sizeof(StatsMessage);
+  };
+  Case cases[] = {{}, {}, {}, {}, {}};
+  cases[0].message.pages_free = 1;  // of none
+  cases[1].message.pages_total = cases[1].message.pages_free = uint64_t{1} << 32;
+  cases[2].message.pages_held = uint64_t{1} << 32;
+  cases[3].message.kind = static_cast<uint32_t>(ControlKind::kRelease);
+  cases[4].bytes = sizeof(IdleMessage);
+  for (const Case& wrong : cases) {
+    SCOPED_TRACE(&wrong - cases);
+    SimEngine engine(SmallOptions());
+    SimLink* const home = engine.AddHome(0, 40);
+    engine.AddHome(1, 40);
+    const SimRequest* const request = engine.Submit(Prompt(10, 1), {.max_tokens = 50});
+    RunUntil(&engine, [&] { return request->announced >= 5; });
+    home->Say(&wrong.message, wrong.bytes);
+    RunUntil(&engine, [&] { return home->lost(); });
+    EXPECT_EQ(home->lost_cause(), "a control message that makes no sense to an engine");
+    EXPECT_FALSE(engine.link(1)->lost());
+    engine.RunAll(kTurnsMax);
   }
-  // It sleeps again, and the next roster knows.
+}
+
+// One that sends without end does not keep the others from being served.
+TEST(PipelinePagesTest, AFloodHoldsNothingUp) {
+  SimOptions options = SmallOptions();
+  options.link.pages_share = 1;
+  SimEngine engine(options);
+  SimLink* const home = engine.AddHome(0, 40);
+  for (int i = 0; i < 10'000; ++i) home->SayPages();
   const SimRequest* const request = engine.Submit(Prompt(10, 1), {.max_tokens = 5});
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   EXPECT_EQ(request->reason, FinishReason::kLength);
-  engine.CheckNothingLeft();
-}
-
-TEST(PipelinePagesTest, AHomeThatDoesNotAnswerIsGivenUp) {
-  SimEngine engine(SmallOptions());
-  SimLink* const home = engine.AddHome(0, 40);
-  home->SetHeld(3);
-  home->Hang();
-  Ask(&engine);
-  RunUntil(&engine, [&] { return Due(&engine) == 1; });
-  for (int turn = 0; turn < 100; ++turn) engine.Turn();
-  EXPECT_EQ(Due(&engine), 1);
-  engine.StandStill(2'000'000'000);
-  RunUntil(&engine, [&] { return Due(&engine) == 0; });
-  EXPECT_FALSE(home->lost());
-  // Its answer comes late, and is none to the next ask.
-  home->Resume();
-  RunUntil(&engine, [&] { return home->answers() == 1; });
-  home->SetHeld(9);
-  AskAndAwait(&engine);
-  EXPECT_EQ(home->answers(), 2u);
-  ASSERT_TRUE(Read(&engine, 0, 2).has_value());
-  EXPECT_EQ(Read(&engine, 0, 2)->held, 9u);
-}
-
-// However often it is asked: one message, and when that is answered, one for the last ask.
-TEST(PipelinePagesTest, AHomeThatDoesNotAnswerHasOneMessageInItsRing) {
-  SimEngine engine(SmallOptions());
-  SimLink* const home = engine.AddHome(0, 40);
-  home->SetHeld(3);
-  home->Hang();
-  const uint64_t before = home->control_messages();
-  constexpr uint64_t kAsks = 20;
-  for (uint64_t ask = 1; ask <= kAsks; ++ask) {
-    Ask(&engine);
-    RunUntil(&engine, [&] { return engine.pipeline().statistics().asks.load() == ask; });
-    engine.StandStill(2'000'000'000);
-    RunUntil(&engine, [&] { return Due(&engine) == 0; });
-  }
-  EXPECT_EQ(home->control_messages(), before + 1);
-  // Asked once more before it has answered the first one.
-  Ask(&engine);
-  RunUntil(&engine, [&] { return Due(&engine) == 1; });
-  home->Resume();
-  RunUntil(&engine, [&] { return home->answers() == 1; });
-  home->Hang();
-  for (int turn = 0; turn < 100; ++turn) engine.Turn();
-  EXPECT_EQ(home->control_messages(), before + 2);
-  EXPECT_EQ(Due(&engine), 1);
-  EXPECT_TRUE(Read(&engine, 0, 1).has_value());
-  EXPECT_FALSE(Read(&engine, 0, 2).has_value()) << "the answer is one to the first ask";
-  home->SetHeld(5);
-  home->Resume();
-  RunUntil(&engine, [&] { return Due(&engine) == 0; });
-  ASSERT_TRUE(Read(&engine, 0, kAsks + 1).has_value());
-  EXPECT_EQ(Read(&engine, 0, kAsks + 1)->held, 5u);
-  EXPECT_EQ(home->answers(), 2u);
-}
-
-TEST(PipelinePagesTest, NobodyWaitsForWhoCannotAnswer) {
-  SimEngine engine(SmallOptions());
-  SimLink* const lost = engine.AddHome(0, 40);
-  SimLink* const full = engine.AddHome(1, 40);
-  engine.AddHome(2, 40, /*read_mb_per_s=*/1000, /*near=*/true);
-  engine.AddHome(3, 40);
-  full->RefuseControl(true);
-  lost->Hang();
-  Ask(&engine);
-  RunUntil(&engine, [&] { return engine.pipeline().statistics().asks.load() == 1 && Due(&engine) == 1; });
-  lost->MarkLost("cut");
-  RunUntil(&engine, [&] { return Due(&engine) == 0; });
-  for (int home = 0; home < 3; ++home) EXPECT_FALSE(Read(&engine, home, 1).has_value()) << home;
-  EXPECT_TRUE(Read(&engine, 3, 1).has_value());
-  // One that takes its place owes nothing.
-  RunUntil(&engine, [&] { return engine.drained(0); });
-  engine.AddHome(0, 20);
-  full->RefuseControl(false);
-  AskAndAwait(&engine);
-  for (int home = 0; home < 4; ++home) EXPECT_EQ(Read(&engine, home, 2).has_value(), home != 2) << home;
-  ASSERT_TRUE(Read(&engine, 0, 2).has_value());
 }
 
 }  // namespace

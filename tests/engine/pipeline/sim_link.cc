@@ -78,29 +78,33 @@ bool SimLink::ApplyControl() {
   if (std::string wrong = home_.Apply(message); !wrong.empty()) Violate(wrong);
   uint32_t kind = 0;
   if (message.size() >= sizeof(kind)) std::memcpy(&kind, message.data(), sizeof(kind));
-  if (kind == static_cast<uint32_t>(ControlKind::kStatsRequest)) Answer();
+  if (kind == static_cast<uint32_t>(ControlKind::kIdle)) SayPages();
   control_head_ = (control_head_ + 1) % control_.size();
   --control_used_;
   ++progress_;
   return true;
 }
 
-void SimLink::Answer() {
-  if (options_.in_stage) return Violate("a home that attends within stages was asked");
-  StatsMessage answer;
-  answer.pages_total = home_.pages_total();
-  answer.pages_free = home_.pages_total() - home_.pages_used();
-  answer.pages_held = held_;
-  answers_.push_back(answer);
-  ++answers_given_;
+void SimLink::SayPages() {
+  StatsMessage message;
+  message.pages_total = home_.pages_total();
+  message.pages_free = home_.pages_total() - home_.pages_used();
+  message.pages_held = held_;
+  Say(&message, sizeof(message));
+  ++pages_said_;
+}
+
+void SimLink::Say(const void* message, size_t bytes) {
+  const auto* const from = static_cast<const std::byte*>(message);
+  said_.emplace_back(from, from + bytes);
 }
 
 LinkPoll SimLink::PollControl(void* buffer, size_t* bytes) {
   if (lost_) return LinkPoll::kLost;
-  if (answers_.empty()) return LinkPoll::kEmpty;
-  std::memcpy(buffer, &answers_.front(), sizeof(StatsMessage));
-  *bytes = sizeof(StatsMessage);
-  answers_.pop_front();
+  if (said_.empty()) return LinkPoll::kEmpty;
+  std::memcpy(buffer, said_.front().data(), said_.front().size());
+  *bytes = said_.front().size();
+  said_.pop_front();
   return LinkPoll::kMessage;
 }
 
@@ -115,6 +119,7 @@ void SimLink::RunHop(Slot& slot) {
   }
   slot.state = SlotState::kDone;
   ++progress_;
+  if (Happens(options_.pages_share)) SayPages();
 }
 
 void SimLink::PostHop(const HopHeader& header) {

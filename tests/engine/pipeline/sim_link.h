@@ -21,7 +21,8 @@ struct SimLinkOptions {
   double refuse_share = 0;           // a control message finds no room
   size_t control_messages_max = 64;  // in the ring
   bool tells_progress = true;        // false: only by its replies
-  bool in_stage = false;  // attends when the S-Part asks it to: no hops, and control messages are applied as they come
+  bool in_stage = false;   // attends when the S-Part asks it to: no hops, and control messages are applied as they come
+  double pages_share = 0;  // with a hop, a home says its page counts
   double control_share = 1;  // with no hop to do, a home looks at its control messages; else when a roster makes it
 };
 
@@ -48,10 +49,14 @@ class SimLink final : public EngineLink {
   void RepeatNextReply() { repeat_ = true; }
   void RefuseControl(bool refuse) { refuse_all_ = refuse; }
 
-  // What it says of held pages from now on, when it is asked.
+  // What it says of held pages from now on.
   void SetHeld(uint64_t pages) { held_ = pages; }
-  // So far.
-  uint64_t answers() const { return answers_given_; }
+  // It counts its pages now, as a home does now and then while it works.
+  void SayPages();
+  // How often it has said them.
+  uint64_t pages_said() const { return pages_said_; }
+  // The engine will find these bytes as a control message.
+  void Say(const void* message, size_t bytes);
 
   // Room for control messages of every size, so that sending one allocates nothing from here on.
   void TakeMemory();
@@ -98,7 +103,6 @@ class SimLink final : public EngineLink {
   // A slot in this state, any of them; -1: none.
   int PickSlot(SlotState state);
   bool ApplyControl();
-  void Answer();
   void RunHop(Slot& slot);
   void Violate(const std::string& what);
 
@@ -111,8 +115,8 @@ class SimLink final : public EngineLink {
   std::vector<std::vector<std::byte>> control_;  // a ring: sent and not applied
   size_t control_head_ = 0;
   size_t control_used_ = 0;
-  std::deque<StatsMessage> answers_;  // given and not read
-  uint64_t answers_given_ = 0;
+  std::deque<std::vector<std::byte>> said_;  // and not read
+  uint64_t pages_said_ = 0;
   uint64_t held_ = 0;
   std::function<void(ReplyHeader*)> change_;
   std::string violation_;

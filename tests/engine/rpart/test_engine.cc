@@ -147,6 +147,9 @@ void TestEngine::SendRoster(int micro_batch, const std::vector<TestEntry>& entri
 }
 
 void TestEngine::Send(const void* message, size_t bytes) {
+  uint32_t kind = 0;
+  if (bytes >= sizeof(kind)) std::memcpy(&kind, message, sizeof(kind));
+  idles_unanswered_ += kind == static_cast<uint32_t>(ControlKind::kIdle);
   while (!link_->TrySendControl(message, bytes) && !link_->lost()) YieldAwhile();
   link_->RingHome();
 }
@@ -349,16 +352,14 @@ StatsMessage TestEngine::Stats() {
 }
 
 bool TestEngine::TryStats(StatsMessage* stats) {
-  IdleMessage request;
-  request.kind = static_cast<uint32_t>(ControlKind::kStatsRequest);
-  Send(&request, sizeof(request));
-  while (stats_.empty()) {
+  const IdleMessage idle;
+  Send(&idle, sizeof(idle));
+  while (idles_unanswered_ > 0) {
     const LinkPoll poll = PollMessage();
     if (poll == LinkPoll::kLost) return false;
     if (poll == LinkPoll::kEmpty) YieldAwhile();
   }
-  *stats = stats_.front();
-  stats_.pop_front();
+  *stats = stats_;
   return true;
 }
 
@@ -376,7 +377,9 @@ LinkPoll TestEngine::PollMessage() {
   std::memcpy(&kind, message_buffer_.data(), sizeof(kind));
   switch (static_cast<ControlKind>(kind)) {
     case ControlKind::kStats:
-      take(bytes, &stats_);
+      EXPECT_EQ(bytes, sizeof(stats_));
+      std::memcpy(&stats_, message_buffer_.data(), sizeof(stats_));
+      idles_unanswered_ -= stats_.idle != 0;
       break;
     case ControlKind::kHandOverAnswer:
       take(bytes, &answers_);

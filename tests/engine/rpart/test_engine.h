@@ -59,6 +59,7 @@ class TestEngine {
   std::vector<std::byte> SegmentOf(const TestEntry& entry, uint32_t layer, uint64_t reservation) const;
   // Until the home has freed all segments; false if the link was lost instead.
   bool AwaitPushed();
+  // Says that nothing is in flight, which the home answers with these.
   StatsMessage Stats();
   // False: the home has ended the link instead of answering.
   bool TryStats(StatsMessage* stats);
@@ -108,7 +109,8 @@ class TestEngine {
   std::unique_ptr<EngineLink> link_;
   PeerSession* session_ = nullptr;  // the home's; gone once it is detached
   std::vector<std::byte> message_buffer_;
-  std::deque<StatsMessage> stats_;
+  StatsMessage stats_;        // the last one
+  int idles_unanswered_ = 0;  // each is answered by one
   std::deque<HandOverAnswer> answers_;
   std::deque<HandedOverMessage> handed_over_;
   std::vector<uint64_t> steps_;  // [micro-batch], the last one

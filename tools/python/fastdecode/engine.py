@@ -134,7 +134,7 @@ class Engine:
     `options` are those that `fastdecode generate --help` lists, with _ for -, such as max_context=4096,
     core_plan="split" or homes=["local", "hostb:7471"]. `log` is a logger, a function that takes a level of the logging
     module and a message, or None; the engine's threads call it, and it must not call what waits for them: close, drain,
-    pages_json, and the reading of events.
+    and the reading of events.
 
     Only the process that made an engine can use it: a forked child cannot.
     """
@@ -494,6 +494,6 @@ class Engine:
             self._library.fd_engine_stats_reset(handle)
 
     def pages_json(self) -> str:
-        """KV pages of each home, as JSON. Asks the homes, which takes a second at most."""
+        """KV pages of each home as it counted them last, and how long ago, as JSON."""
         with _Use(self) as handle:
             return c.take_text(self._library.fd_engine_pages_json(handle))
