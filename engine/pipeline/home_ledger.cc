@@ -7,12 +7,12 @@
 
 namespace fastdecode {
 
-HomeLedger::HomeLedger(bool open_pages, size_t holders_max) : counts_(open_pages) {
-  FD_CHECK(holders_max < UINT32_MAX / 4, "too many holders");
-  holders_.resize(holders_max);       // at start
-  free_holders_.resize(holders_max);  // at start
-  nodes_.resize(holders_max + 2);     // at start
-  free_nodes_.resize(nodes_.size());  // at start
+HomeLedger::HomeLedger(bool open_pages, size_t holders_max) : counts_(open_pages), holders_max_(holders_max) {
+  FD_CHECK(holders_max < UINT32_MAX / 8, "too many holders");
+  holders_.resize(2 * holders_max);    // at start
+  free_holders_.resize(holders_max);   // at start
+  nodes_.resize(2 * holders_max + 2);  // at start
+  free_nodes_.resize(nodes_.size());   // at start
   for (size_t i = 0; i < holders_max; ++i) free_holders_[i] = static_cast<Holder>(holders_max - 1 - i);
   for (size_t i = 0; i < nodes_.size(); ++i) free_nodes_[i] = static_cast<Node>(nodes_.size() - 1 - i);
 }
@@ -54,7 +54,11 @@ bool HomeLedger::TakeForStep(Holder holder, uint32_t first, uint32_t end, bool i
     homes_[state.home].free -= more;
     state.own += more;
   }
-  ShareLess(holder, std::min(state.shared, first / kPageTokens));
+  if (state.copies) EndCopy(holder);  // a step that begins ends the one before
+  if (const uint32_t shared = first / kPageTokens; shared < state.shared) {
+    BeginCopy(holder);
+    ShareLess(holder, shared);
+  }
   const uint32_t pages = counts_.OfStep(first, end);
   state.own_after = is_whole ? std::min(state.own, pages - std::min(pages, state.shared)) : state.own;
   return true;
@@ -112,6 +116,7 @@ void HomeLedger::Release(Holder holder) {
   HolderState& state = holders_[holder];
   FD_CHECK(state.home >= 0, "a holder is released twice");
   ++changes_;
+  if (state.copies) EndCopy(holder);
   HomeAccount& home = homes_[state.home];
   home.free += state.own;
   ++home.returns;
@@ -119,6 +124,26 @@ void HomeLedger::Release(Holder holder) {
   if (state.node != kNone) RemoveChild(state.node, CodeOf(holder));
   state = {};
   free_holders_.push_back(holder);  // reserved
+}
+
+// The keeper hangs beside the holder, which goes on with less.
+void HomeLedger::BeginCopy(Holder holder) {
+  HolderState& state = holders_[holder];
+  ++changes_;
+  holders_[KeeperOf(holder)] = {.home = state.home, .node = state.node, .shared = state.shared};
+  AddChild(state.node, CodeOf(KeeperOf(holder)));
+  state.copies = true;
+}
+
+// Returns how many pages came free.
+uint32_t HomeLedger::EndCopy(Holder holder) {
+  HolderState& keeper = holders_[KeeperOf(holder)];
+  const uint32_t freed = keeper.own;
+  homes_[keeper.home].free += freed;
+  if (keeper.node != kNone) RemoveChild(keeper.node, CodeOf(KeeperOf(holder)));
+  keeper = {};
+  holders_[holder].copies = false;
+  return freed;
 }
 
 // The holder shares the first `pages` pages and no more; those behind are the others'.
@@ -187,14 +212,23 @@ void HomeLedger::MergeIntoChild(Node node) {
   free_nodes_.push_back(node);  // reserved
 }
 
+uint32_t HomeLedger::CountShared(int home) const {
+  uint32_t pages = 0;
+  for (const NodeState& node : nodes_) pages += node.home == home ? node.pages : 0;
+  return pages;
+}
+
 void HomeLedger::CheckInvariants() const {
   std::array<uint64_t, kMaxHomes> used = {};
   std::array<uint32_t, kMaxHomes> holders = {};
   size_t held = 0, nodes = 0, children = 0, children_of_nodes = 0;
-  for (const HolderState& state : holders_) {
+  for (size_t i = 0; i < holders_.size(); ++i) {
+    const HolderState& state = holders_[i];
+    const bool is_keeper = i >= holders_max_;
+    FD_CHECK(!is_keeper || (state.home >= 0) == holders_[i - holders_max_].copies, "a keeper without a copy");
     if (state.home < 0) continue;
-    ++held;
-    ++holders[state.home];
+    held += is_keeper ? 0 : 1;
+    holders[state.home] += is_keeper ? 0 : 1;
     used[state.home] += state.own;
     uint32_t shared = 0;
     for (Node node = state.node; node != kNone; node = nodes_[node].parent) shared += nodes_[node].pages;
@@ -212,7 +246,7 @@ void HomeLedger::CheckInvariants() const {
     children_of_nodes += node.children;
   }
   FD_CHECK(children == children_of_nodes, "a node's children are miscounted");
-  FD_CHECK(held + free_holders_.size() == holders_.size(), "a holder's number is lost");
+  FD_CHECK(held + free_holders_.size() == holders_max_, "a holder's number is lost");
   FD_CHECK(nodes + free_nodes_.size() == nodes_.size(), "a node's number is lost");
   for (int h = 0; h < kMaxHomes; ++h) {
     FD_CHECK(holders[h] == homes_[h].holders, "a home's holders are miscounted");

@@ -24,6 +24,11 @@ namespace fastdecode {
 // child left is merged into it, so that there are fewer nodes than holders. A page is as good as any other: only
 // numbers are kept, and an operation costs as much as the tree is deep.
 //
+// A page that is copied stays shared until the step is over, because a home may read it that long (a GPU does): others
+// who write to it meanwhile take a copy, too. For that a holder has a keeper, which hangs on the node where the holder
+// hung before the step. A home that copies at once has the page back sooner: the numbers here are never below the
+// home's own during a step, and the same after it.
+//
 // All pages of a home have one size. Layers that keep other tokens than the rest will draw theirs from the same pool.
 //
 // Owns: the accounts; holders are numbers. Thread: the pipeline thread. Never allocates after construction.
@@ -51,14 +56,17 @@ class HomeLedger {
   uint32_t PagesForStep(Holder holder, uint32_t first, uint32_t end) const {
     return OwnForStep(holders_[holder], first, end) - holders_[holder].own;
   }
-  // The step is over: pages that it needed and that are not needed any more are free. Returns whether there were any.
+  // The step is over: pages that it needed and that are not needed any more are free, and so are those that it copied,
+  // unless others have them. Returns whether there were any that came free.
   bool EndStep(Holder holder) {
     HolderState& state = holders_[holder];
-    if (state.own_after == state.own) return false;
+    if (state.own_after == state.own && !state.copies) return false;
     ++changes_;
-    homes_[state.home].free += state.own - state.own_after;
+    const uint32_t freed = state.own - state.own_after;
+    homes_[state.home].free += freed;
     state.own = state.own_after;
-    return true;
+    const uint32_t copied = state.copies ? EndCopy(holder) : 0;
+    return freed + copied > 0;
   }
   // A new holder that shares the first `tokens` tokens. kNobody: too few pages are free for those that it does not
   // share, and nothing has changed. REQUIRES: the holder has the pages of these tokens.
@@ -66,12 +74,12 @@ class HomeLedger {
   // Keeps the pages of the first `tokens` of the `stored` tokens that it has. False: more pages are needed than come
   // free, and nothing has changed. REQUIRES: tokens <= stored, and the holder has the pages of these.
   bool Truncate(Holder holder, uint32_t stored, uint32_t tokens);
-  // Gives all pages back that nobody shares. The number may be given to another holder from now on.
+  // Gives all pages back that nobody shares, and ends its step. The number may be given to another holder from now on.
   void Release(Holder holder);
 
   int home(Holder holder) const { return holders_[holder].home; }
   uint32_t pages(Holder holder) const { return holders_[holder].shared + holders_[holder].own; }
-  // How many pages come free if it is released.
+  // How many pages come free if it is released between two steps.
   uint32_t pages_alone(Holder holder) const { return holders_[holder].own; }
 
   // --- homes
@@ -85,6 +93,8 @@ class HomeLedger {
   uint64_t changes() const { return changes_; }
   const PageCounts& counts() const { return counts_; }
 
+  // Pages of a home that several holders share. O(holders).
+  uint32_t CountShared(int home) const;
   // Ends the process if the numbers contradict each other. O(holders x depth).
   void CheckInvariants() const;
 
@@ -104,6 +114,7 @@ class HomeLedger {
     uint32_t shared = 0;     // pages of that node and of those above
     uint32_t own = 0;        // pages that nobody else has
     uint32_t own_after = 0;  // the same once the step is over
+    bool copies = false;     // the keeper has what it shared before the step, until that is over
   };
   struct NodeState {
     int home = -1;  // -1: the number is free
@@ -113,6 +124,7 @@ class HomeLedger {
     uint32_t child_xor = 0;  // of their codes: with one child left, its code
   };
 
+  Holder KeeperOf(Holder holder) const { return holder + static_cast<Holder>(holders_max_); }
   static uint32_t CodeOf(Holder holder) { return holder << 1; }
   static uint32_t CodeOfNode(Node node) { return node << 1 | 1; }
 
@@ -122,6 +134,8 @@ class HomeLedger {
   void ReplaceChild(Node node, uint32_t code, uint32_t by);
   void MergeIntoChild(Node node);
   void ShareLess(Holder holder, uint32_t pages);
+  void BeginCopy(Holder holder);
+  uint32_t EndCopy(Holder holder);
   // The pages of its own that a holder must have in a step. A page that is written to must not be shared.
   uint32_t OwnForStep(const HolderState& state, uint32_t first, uint32_t end) const {
     const uint32_t shared = std::min(state.shared, first / kPageTokens);
@@ -130,10 +144,11 @@ class HomeLedger {
   }
 
   const PageCounts counts_;
+  const size_t holders_max_;
   std::array<HomeAccount, kMaxHomes> homes_;
-  std::vector<HolderState> holders_;  // [holders_max]
+  std::vector<HolderState> holders_;  // [holders_max], and as many keepers
   std::vector<Holder> free_holders_;  // the last one is the next
-  std::vector<NodeState> nodes_;      // [holders_max + 2]
+  std::vector<NodeState> nodes_;      // [2 * holders_max + 2]
   std::vector<Node> free_nodes_;
   uint64_t changes_ = 0;
 };

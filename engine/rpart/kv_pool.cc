@@ -17,11 +17,12 @@ size_t PagesIn(const AttentionShape& shape, int layers, size_t bytes) {
 
 }  // namespace
 
-KvPool::KvPool(const AttentionShape& shape, int layers, std::span<std::byte> memory)
+KvPool::KvPool(const AttentionShape& shape, int layers, std::span<std::byte> memory, PageCopies copies)
     : shape_(shape),
       base_(memory.data()),
       layers_(layers),
       page_stride_bytes_(PageBytes(shape)),
+      copies_(copies),
       references_(PagesIn(shape, layers, memory.size()), 0),
       runs_(references_.size(), RunPages(shape)) {
   layer_stride_bytes_ = references_.size() * page_stride_bytes_;
@@ -62,6 +63,7 @@ OpenPage KvPool::OpenPageAt(int layer, const PageId (&pieces)[kOpenPieces]) cons
 }
 
 void KvPool::CopyPage(PageId from, PageId to) {
+  if (copies_ == PageCopies::kElsewhere) return;
   for (int layer = 0; layer < layers_; ++layer) {
     std::memcpy(Address(layer, to), Address(layer, from), page_stride_bytes_);
   }

@@ -11,6 +11,12 @@
 
 namespace fastdecode {
 
+// Who copies what is in a page that is given in place of a shared one.
+enum class PageCopies : uint8_t {
+  kByPool,     // CopyPage, at once: the memory is the host's
+  kElsewhere,  // whoever writes to the page: CopyPage touches no memory, which the host may not reach
+};
+
 // The KV memory of one home, cut into pages of 32 tokens that cover all layers. Physical order: [layer][page][kv
 // head][K|V], so that consecutive pages are contiguous in every layer; what lies inside a (layer, page) is the kernels'
 // business. Owns: the pages' reference counts and which of them are free; the memory is the caller's and must outlive
@@ -22,8 +28,9 @@ class KvPool {
   // from here on that costs next to nothing.
   static constexpr size_t kRunBytes = 256 * 1024;
 
-  // As many pages as fit into `memory` (64-byte aligned); may be none.
-  KvPool(const AttentionShape& shape, int layers, std::span<std::byte> memory);
+  // As many pages as fit into `memory` (64-byte aligned); may be none. With PageCopies::kElsewhere the pool only
+  // counts: it never reads or writes the memory.
+  KvPool(const AttentionShape& shape, int layers, std::span<std::byte> memory, PageCopies copies = PageCopies::kByPool);
 
   // Bytes of one page, all layers.
   static size_t PageBytesAllLayers(const AttentionShape& shape, int layers);
@@ -42,7 +49,7 @@ class KvPool {
   void Return(PageId page);
   uint32_t references(PageId page) const { return references_[page]; }
 
-  // Copies all layers of `from` to `to`.
+  // Copies all layers of `from` to `to`, unless that is done elsewhere.
   void CopyPage(PageId from, PageId to);
 
   // An open page that lies in these; kNoPage: it has no such piece.
@@ -66,6 +73,7 @@ class KvPool {
   std::byte* const base_;
   const int layers_;
   const size_t page_stride_bytes_;
+  const PageCopies copies_;
   size_t layer_stride_bytes_ = 0;
 
   std::vector<uint32_t> references_;  // [page]; 0: free

@@ -33,8 +33,8 @@ class PageAccount {
   void AddReference(PageId page);
   // One sequence less. REQUIRES: the peer has the page.
   void Return(PageId page);
-  // A copy of a shared page, in place of one of this peer's references to it. REQUIRES: shared(page); free(), unless
-  // references(page) is 1, when the peer has one page before and after.
+  // A copy of a shared page (KvPool::CopyPage), in place of one of this peer's references to it. REQUIRES:
+  // shared(page); free(), unless references(page) is 1, when the peer has one page before and after.
   PageId Unshare(PageId page);
   // One of this peer's references becomes one of `to`, another peer of the pool. O(1). REQUIRES: `to` has the page
   // already, or free().

@@ -115,6 +115,22 @@ FD_DEVICE void CopyRow(const W* from, int elements, W* to) {
   }
 }
 
+// ---- Copying tokens of a page to another page, by a warp the K or V of a head
+
+FD_DEVICE void CopyTokens(const KvPages& pages, const std::byte* from, bool of_v, unsigned tokens, std::byte* to) {
+  constexpr size_t kWidth = 16;
+  const size_t begin = of_v ? GpuVOffset(pages.type, pages.head_dim) : 0;
+  const size_t bytes = tokens * GpuRowBytes(pages.type, pages.head_dim);  // rows are of 16 elements or more
+  for (size_t i = kWidth * (Thread() % kWarp); i < bytes; i += kWidth * kWarp) {
+    StorePack(to + begin + i, LoadPack<kWidth>(from + begin + i));
+  }
+  if (pages.type != KvType::kInt8) return;
+  const size_t scales = GpuScalesOffset(pages.type, pages.head_dim) + (of_v ? kPageTokens * sizeof(Bf16) : 0);
+  const Bf16* const from_scales = reinterpret_cast<const Bf16*>(from + scales);
+  Bf16* const to_scales = reinterpret_cast<Bf16*>(to + scales);
+  for (unsigned t = Thread() % kWarp; t < tokens; t += kWarp) to_scales[t] = from_scales[t];
+}
+
 template <class W>
 FD_KERNEL void AppendKv(AppendKvArgs args) {
   const unsigned row = BlockX();
@@ -134,7 +150,12 @@ FD_KERNEL void AppendKv(AppendKvArgs args) {
   const auto kv_heads = static_cast<unsigned>(wire.kv_heads);
   for (unsigned unit = Thread() / kWarp; unit < 2 * kv_heads; unit += Threads() / kWarp) {
     const W* const head = from + int64_t{unit} * wire.padded_head_dim;
-    AppendRow(args.pages, head, unit >= kv_heads, position % kPageTokens, HeadOf(args.pages, page, unit % kv_heads));
+    std::byte* const to = HeadOf(args.pages, page, unit % kv_heads);
+    AppendRow(args.pages, head, unit >= kv_heads, position % kPageTokens, to);
+    if (place.copied_page != kNoCopy) {
+      CopyTokens(args.pages, HeadOf(args.pages, place.copied_page, unit % kv_heads), unit >= kv_heads,
+                 position % kPageTokens, to);
+    }
     if (place.push_row == kNoPush) continue;
     W* const push =
         reinterpret_cast<W*>(args.push) + int64_t{place.push_row} * 2 * wire.kv_heads * wire.padded_head_dim;

@@ -73,6 +73,10 @@ struct TakeKvStepArgs {
 
 // k and v of those of the step's rows that have a slot, as they came into the home's area, into their pages; rounds to
 // nearest even. Of those that have a push row, as they are, there, too. A block a row.
+//
+// Copy on write: a row with a copied_page is the first of its sequence in the step, and its page, which the tables have
+// already, holds nothing yet. Its block copies the tokens of the layer that lie before it in copied_page to the same
+// places; other rows of the step write other tokens. The page that is copied must stay as it is until the step is over.
 struct AppendKvArgs {
   unsigned bucket = 0;
   const StepState* state = nullptr;

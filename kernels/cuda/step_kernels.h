@@ -72,6 +72,7 @@ constexpr uint32_t ReleasedAreas(uint64_t word) { return static_cast<uint32_t>(w
 // One row of a step. The host's, unchanged while the step runs.
 inline constexpr uint32_t kNoSlot = UINT32_MAX;
 inline constexpr uint32_t kNoPush = UINT32_MAX;
+inline constexpr uint32_t kNoCopy = UINT32_MAX;
 struct StepRow {
   int32_t token = 0;
   int32_t position = 0;
@@ -79,6 +80,10 @@ struct StepRow {
   uint32_t home_row = 0;        // within that home's area
   uint32_t slot = kNoSlot;      // of the page tables, if its home is this GPU (attention_kernels.h)
   uint32_t push_row = kNoPush;  // then: where its k and v go besides
+  // Then: the page that the row's page gets the tokens before the row from (AppendKvArgs); the two are no longer
+  // shared.
+  uint32_t copied_page = kNoCopy;
+  uint32_t reserved = 0;  // so that a TakenRow has no gaps
 };
 
 // What a block of the first kernel takes from the host, in its shared memory.

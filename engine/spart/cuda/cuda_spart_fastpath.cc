@@ -161,7 +161,9 @@ StageState CudaSPart::StageIsOver(MicroBatch& batch) {
 }
 
 StageState CudaSPart::EndStep(MicroBatch& batch, StageState state) {
-  if (state != StageState::kRunning && !std::exchange(batch.waits_at_gate, false)) gate_.Leave();
+  if (state == StageState::kRunning) return state;
+  if (home_ != nullptr) home_->EndStep(static_cast<int>(&batch - batches_.data()));
+  if (!std::exchange(batch.waits_at_gate, false)) gate_.Leave();
   return state;
 }
 

@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<GpuHome>> GpuHome::Create(const GpuHomeOptions& o
 GpuHome::GpuHome(const GpuHomeOptions& options, const RPartShape& shape, std::byte* pages, std::byte* tables)
     : options_(options),
       shape_(shape),
-      pool_(shape.attention(), static_cast<int>(shape.layers), {pages, options.kv_bytes}),
+      pool_(shape.attention(), static_cast<int>(shape.layers), {pages, options.kv_bytes}, PageCopies::kElsewhere),
       account_(&pool_, pool_.total()),
       table_(&account_, /*layers=*/1, shape.max_context, options.sequences_max) {
   kv_.tables = reinterpret_cast<uint32_t*>(tables);
@@ -69,8 +69,12 @@ GpuHome::GpuHome(const GpuHomeOptions& options, const RPartShape& shape, std::by
   Prepare();
 }
 
+GpuHome::~GpuHome() { EndSteps(); }
+
 // Makes all sequences that there will be once, so that later ones need no memory.
 void GpuHome::Prepare() {
+  kept_.resize(shape_.micro_batches);
+  for (std::vector<PageId>& kept : kept_) kept.reserve(options_.sequences_max);
   placed_.reserve(options_.sequences_max);
   for (uint32_t slot = options_.sequences_max; slot-- > 0;) free_slots_.push_back(slot);
   for (uint64_t id = 0; id < options_.sequences_max; ++id) FindOrPlace(id);
@@ -91,6 +95,9 @@ std::unique_ptr<EngineLink> GpuHome::Attach(int index, std::vector<std::byte*> a
   if (index_ < 0) index_ = index;
   FD_CHECK(index_ == index, "a home keeps its index");
   while (!placed_.empty()) Release(placed_.begin()->first);
+  EndSteps();
+  outbox_.Clear();
+  told_once_ = false;
   rosters_.clear();
   for (uint32_t m = 0; m < shape_.micro_batches; ++m) rosters_.emplace_back(m, shape_.max_rows, shape_.max_context);
   return std::make_unique<GpuHomeLink>(this, shape_, std::move(areas));
@@ -100,17 +107,29 @@ absl::Status GpuHome::Apply(std::span<const std::byte> message) {
   uint32_t kind = 0;
   FD_CHECK(message.size() >= sizeof(kind), "a control message has a kind");
   std::memcpy(&kind, message.data(), sizeof(kind));
-  switch (const auto control = static_cast<ControlKind>(kind)) {
+  const absl::Status applied = ApplyKind(static_cast<ControlKind>(kind), message);
+  TellIfDue();
+  return applied;
+}
+
+absl::Status GpuHome::ApplyKind(ControlKind kind, std::span<const std::byte> message) {
+  switch (kind) {
     case ControlKind::kRoster:
       return ApplyRoster(message);
     case ControlKind::kRelease:
+    case ControlKind::kTruncate:
     case ControlKind::kFill:
-      return ApplySequence(control, message);
+    case ControlKind::kReserve:
+      return ApplySequence(kind, message);
+    case ControlKind::kFork:
+      return ApplyFork(message);
     case ControlKind::kIdle:
-      return absl::OkStatus();
+      return ApplyIdle(message);
+    case ControlKind::kHandOver:
+      return ApplyHandOver(message);
     default:
       return absl::InvalidArgumentError(
-          absl::StrFormat("control message of kind %d, which a GPU has no use for", kind));
+          absl::StrFormat("control message of kind %d, which a GPU has no use for", static_cast<uint32_t>(kind)));
   }
 }
 
@@ -136,9 +155,40 @@ absl::Status GpuHome::ApplyRoster(std::span<const std::byte> message) {
 absl::Status GpuHome::ApplySequence(ControlKind kind, std::span<const std::byte> message) {
   const absl::StatusOr<SequenceMessage> body = Read<SequenceMessage>(message);
   if (!body.ok()) return body.status();
+  if (kind == ControlKind::kTruncate) return Truncate(body->sequence, body->tokens);
   if (kind == ControlKind::kFill) return Fill(body->sequence, body->tokens);
+  if (kind == ControlKind::kReserve) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("reserve: sequence %d, but the link has no bulk channel", body->sequence));
+  }
   Release(body->sequence);
   return absl::OkStatus();
+}
+
+absl::Status GpuHome::ApplyFork(std::span<const std::byte> message) {
+  const absl::StatusOr<ForkMessage> body = Read<ForkMessage>(message);
+  if (!body.ok()) return body.status();
+  if (absl::Status bad = table_.Fork(body->sequence, body->tokens, body->new_sequence); !bad.ok()) return bad;
+  Place(body->new_sequence);
+  return absl::OkStatus();
+}
+
+// The home serves nobody but its engine.
+absl::Status GpuHome::ApplyHandOver(std::span<const std::byte> message) {
+  const absl::StatusOr<HandOverMessage> body = Read<HandOverMessage>(message);
+  if (!body.ok()) return body.status();
+  HandOverAnswer answer;
+  answer.sequence = body->sequence;
+  answer.outcome = table_.Find(body->sequence) == nullptr ? HandOverOutcome::kNoSequence : HandOverOutcome::kNoPeer;
+  if (outbox_.TryPut(answer)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("hand-over of sequence %d: the engine does not read its answers", body->sequence));
+}
+
+absl::Status GpuHome::ApplyIdle(std::span<const std::byte> message) {
+  const absl::StatusOr<IdleMessage> body = Read<IdleMessage>(message);
+  if (body.ok()) Tell(options_.now_ns(), /*idle=*/1);
+  return body.status();
 }
 
 // Null: sequences_max are there already.
@@ -146,9 +196,14 @@ KvSequence* GpuHome::FindOrPlace(uint64_t id) {
   if (KvSequence* const known = table_.Find(id)) return known;
   KvSequence* const sequence = table_.FindOrCreate(id);
   if (sequence == nullptr) return nullptr;
+  Place(id);
+  return sequence;
+}
+
+// All of its pages are told with its next step.
+void GpuHome::Place(uint64_t id) {
   placed_[id] = Placed{free_slots_.back(), 0};
   free_slots_.pop_back();
-  return sequence;
 }
 
 void GpuHome::Release(uint64_t id) {
@@ -157,6 +212,17 @@ void GpuHome::Release(uint64_t id) {
   free_slots_.push_back(found->second.slot);
   placed_.erase(found);
   table_.Release(id);
+}
+
+absl::Status GpuHome::Truncate(uint64_t id, uint32_t tokens) {
+  if (absl::Status bad = table_.Truncate(id, tokens); !bad.ok()) return bad;
+  Placed& placed = placed_.find(id)->second;
+  placed.pages = std::min(placed.pages, static_cast<uint32_t>(table_.Find(id)->pages.size()));
+  return absl::OkStatus();
+}
+
+void GpuHome::EndSteps() {
+  for (uint32_t m = 0; m < kept_.size(); ++m) EndStep(static_cast<int>(m));
 }
 
 // For measuring: pages that hold whatever they hold, which are numbers.

@@ -37,4 +37,9 @@ bool GpuHomeLink::TrySendControl(const void* message, size_t bytes) {
   return applied.ok();
 }
 
+LinkPoll GpuHomeLink::PollControl(void* buffer, size_t* bytes) {
+  if (lost()) return LinkPoll::kLost;
+  return home_->TakeMessage(buffer, bytes) ? LinkPoll::kMessage : LinkPoll::kEmpty;
+}
+
 }  // namespace fastdecode

@@ -16,7 +16,7 @@ namespace fastdecode {
 class GpuHome;
 
 // The engine's way to its own GPU's memory as a home. Control messages are applied as they are sent; there are no hops
-// (AttendsInStage), and nothing that could get lost on the way.
+// (AttendsInStage), and nothing that could get lost on the way. What the home says waits there until it is asked for.
 // Thread: as EngineLink says.
 class GpuHomeLink final : public EngineLink {
  public:
@@ -38,7 +38,7 @@ class GpuHomeLink final : public EngineLink {
   void PostHop(const HopHeader& header) override;
   LinkPoll PollReply(ReplyHeader* out) override { return Poll(); }
   bool TrySendControl(const void* message, size_t bytes) override;
-  LinkPoll PollControl(void* buffer, size_t* bytes) override { return Poll(); }
+  LinkPoll PollControl(void* buffer, size_t* bytes) override;
   std::byte* BulkArea() override { return nullptr; }
   void PostBulk(size_t bytes) override;
   uint64_t BulkFreed() override { return 0; }

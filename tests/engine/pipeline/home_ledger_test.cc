@@ -114,21 +114,35 @@ class BruteForce {
   int next_ = 0;
 };
 
-// A home's own tables, without a network in between.
+// A home's own tables, without a network in between. One that copies later keeps a page that a step copies until the
+// step is over, as a GPU does.
 class RealHome {
  public:
-  RealHome(bool open_pages, uint32_t pages)
+  RealHome(bool open_pages, uint32_t pages, bool copies_later)
       : shape_(ElementType::kF32, open_pages ? KvType::kInt4 : KvType::kF32, 1, 1, 64, 0.125f, 0, 0),
         memory_(KvPool::PageBytesAllLayers(shape_, 1) * pages),
-        pool_(shape_, 1, memory_),
+        pool_(shape_, 1, memory_, copies_later ? PageCopies::kElsewhere : PageCopies::kByPool),
         account_(&pool_, pages),
-        table_(&account_, 1, kContext, kHoldersMax) {}
+        table_(&account_, 1, kContext, kHoldersMax),
+        copies_later_(copies_later) {}
 
   bool Step(uint32_t id, uint32_t first, uint32_t end) {
     KvSequence* const sequence = table_.FindOrCreate(id);
+    const size_t page = first / kPageTokens;
+    const PageId before = page < sequence->pages.size() ? sequence->pages[page] : kNoPage;
     if (table_.Grow(sequence, first, end - first) != GrowOutcome::kOk) return false;
     sequence->stored_tokens[0] = end;
+    if (copies_later_ && before != kNoPage && sequence->pages[page] != before) {
+      account_.AddReference(before);
+      kept_[id] = before;
+    }
     return true;
+  }
+  void EndStep(uint32_t id) {
+    const auto kept = kept_.find(id);
+    if (kept == kept_.end()) return;
+    account_.Return(kept->second);
+    kept_.erase(kept);
   }
   SequenceTable& table() { return table_; }
   uint32_t used() const { return account_.used(); }
@@ -139,11 +153,14 @@ class RealHome {
   KvPool pool_;
   PageAccount account_;
   SequenceTable table_;
+  const bool copies_later_;
+  std::map<uint32_t, PageId> kept_;  // by sequence
 };
 
 constexpr int kHomes = 2;
 
-// The same operations on all three.
+// The same operations on the ledger, the brute-force account and two homes. While steps run at a home the ledger may
+// count more than they do and refuse more: what it grants they have.
 class HomeLedgerTest : public testing::TestWithParam<bool> {
  protected:
   HomeLedgerTest() {
@@ -153,71 +170,110 @@ class HomeLedgerTest : public testing::TestWithParam<bool> {
   void AddHome(int home, uint32_t pages) {
     ledger_.AddHome(home, pages);
     model_.AddHome(home, pages);
-    homes_[home] = std::make_unique<RealHome>(GetParam(), pages);
+    homes_[home] = std::make_unique<RealHome>(GetParam(), pages, /*copies_later=*/false);
+    late_homes_[home] = std::make_unique<RealHome>(GetParam(), pages, /*copies_later=*/true);
   }
+  bool StepsRun(int home) const {
+    return std::any_of(steps_.begin(), steps_.end(), [&](uint32_t id) { return HomeOf(id) == home; });
+  }
+  int HomeOf(uint32_t id) const { return ledger_.home(holders_.at(id)); }
   uint32_t Open(int home) {
     const uint32_t id = ++last_id_;
     holders_[id] = ledger_.Open(home);
     model_.Open(id, home);
     homes_[home]->table().FindOrCreate(id);
+    late_homes_[home]->table().FindOrCreate(id);
     return id;
   }
+  // An operation that the ledger has granted or refused: all others do the same, but for one that the ledger alone
+  // refuses, because of steps that run, and of which the home is not told.
+  template <class Do>
+  void Follow(int home, bool granted, const Do& of_model, const auto& of_home) {
+    if (!granted && StepsRun(home)) return;
+    EXPECT_EQ(of_model(), granted);
+    EXPECT_EQ(of_home(*homes_[home]), granted);
+    EXPECT_EQ(of_home(*late_homes_[home]), granted);
+  }
   // Whether there was room.
-  bool Step(uint32_t id, uint32_t end) {
+  bool BeginStep(uint32_t id, uint32_t end) {
     const uint32_t first = model_.holders().at(id).tokens;
-    const int home = ledger_.home(holders_[id]);
+    const int home = HomeOf(id);
     const uint32_t free = ledger_.pages_free(home), more = ledger_.PagesForStep(holders_[id], first, end);
     const bool fits = ledger_.TakeForStep(holders_[id], first, end, /*is_whole=*/true);
     EXPECT_EQ(fits, more <= free);
     EXPECT_EQ(ledger_.pages_free(home), fits ? free - more : free);
-    EXPECT_EQ(model_.Step(id, end), fits);
-    EXPECT_EQ(homes_[home]->Step(id, first, end), fits);
-    if (!fits) return false;
-    // The home has returned already what the engine counts until the step is over.
-    ledger_.EndStep(holders_[id]);
-    return true;
+    Follow(
+        home, fits, [&] { return model_.Step(id, end); }, [&](RealHome& one) { return one.Step(id, first, end); });
+    if (fits) steps_.insert(id);
+    return fits;
+  }
+  void EndStep(uint32_t id) {
+    const int home = HomeOf(id);
+    const uint32_t free = ledger_.pages_free(home);
+    const bool any = ledger_.EndStep(holders_[id]);
+    EXPECT_EQ(ledger_.pages_free(home) > free, any);
+    late_homes_[home]->EndStep(id);
+    steps_.erase(id);
   }
   bool Fork(uint32_t id, uint32_t tokens) {
-    const int home = ledger_.home(holders_[id]);
+    const int home = HomeOf(id);
     const HomeLedger::Holder fork = ledger_.Fork(holders_[id], tokens);
     const bool fits = fork != HomeLedger::kNobody;
-    EXPECT_EQ(model_.Fork(id, tokens, last_id_ + 1), fits);
-    EXPECT_EQ(homes_[home]->table().Fork(id, tokens, last_id_ + 1).ok(), fits);
+    const uint32_t new_id = last_id_ + 1;
+    Follow(
+        home, fits, [&] { return model_.Fork(id, tokens, new_id); },
+        [&](RealHome& one) { return one.table().Fork(id, tokens, new_id).ok(); });
     if (fits) holders_[++last_id_] = fork;
     return fits;
   }
   bool Truncate(uint32_t id, uint32_t tokens) {
     const bool fits = ledger_.Truncate(holders_[id], model_.holders().at(id).tokens, tokens);
-    EXPECT_EQ(model_.Truncate(id, tokens), fits);
-    EXPECT_EQ(homes_[ledger_.home(holders_[id])]->table().Truncate(id, tokens).ok(), fits);
+    Follow(
+        HomeOf(id), fits, [&] { return model_.Truncate(id, tokens); },
+        [&](RealHome& one) { return one.table().Truncate(id, tokens).ok(); });
     return fits;
   }
   void Release(uint32_t id) {
-    homes_[ledger_.home(holders_[id])]->table().Release(id);
+    const int home = HomeOf(id);
+    homes_[home]->table().Release(id);
+    late_homes_[home]->table().Release(id);
+    late_homes_[home]->EndStep(id);
     model_.Release(id);
     ledger_.Release(holders_[id]);
     holders_.erase(id);
+    steps_.erase(id);
   }
   void Check() {
     ledger_.CheckInvariants();
     std::array<uint32_t, kHomes> holders = {};
     for (const auto& [id, holder] : model_.holders()) {
       ++holders[static_cast<size_t>(holder.home)];
-      ASSERT_EQ(ledger_.pages(holders_[id]), holder.pages.size() + holder.pieces.size()) << id;
-      ASSERT_EQ(ledger_.pages_alone(holders_[id]), model_.Alone(id)) << id;
+      if (!steps_.contains(id)) {
+        ASSERT_EQ(ledger_.pages(holders_[id]), holder.pages.size() + holder.pieces.size()) << id;
+      }
+      if (!StepsRun(holder.home)) {
+        ASSERT_EQ(ledger_.pages_alone(holders_[id]), model_.Alone(id)) << id;
+      }
     }
     for (int h = 0; h < kHomes; ++h) {
-      ASSERT_EQ(ledger_.pages_used(h), model_.Used(h));
-      ASSERT_EQ(ledger_.pages_used(h), homes_[h]->used()) << "what the home itself counts";
       ASSERT_EQ(ledger_.holders(h), holders[static_cast<size_t>(h)]);
+      ASSERT_EQ(model_.Used(h), homes_[h]->used()) << "what the home itself counts";
+      ASSERT_LE(homes_[h]->used(), late_homes_[h]->used());
+      ASSERT_LE(late_homes_[h]->used(), ledger_.pages_used(h));
+      kept_ += homes_[h]->used() < late_homes_[h]->used();
+      if (StepsRun(h)) continue;
+      ASSERT_EQ(ledger_.pages_used(h), homes_[h]->used());
+      ASSERT_EQ(ledger_.pages_used(h), late_homes_[h]->used());
     }
   }
 
   HomeLedger ledger_{GetParam(), kHoldersMax};
   BruteForce model_{GetParam()};
-  std::array<std::unique_ptr<RealHome>, kHomes> homes_;
+  std::array<std::unique_ptr<RealHome>, kHomes> homes_, late_homes_;
   std::map<uint32_t, HomeLedger::Holder> holders_;
+  std::set<uint32_t> steps_;  // that run: of these holders
   uint32_t last_id_ = 0;
+  int kept_ = 0;  // how often a page was seen that is kept for a step alone
 };
 
 TEST_P(HomeLedgerTest, RandomOperations) {
@@ -226,6 +282,7 @@ TEST_P(HomeLedgerTest, RandomOperations) {
     const auto upto = [&](uint32_t most) { return std::uniform_int_distribution<uint32_t>(0, most)(random); };
     std::array<int, 6> done = {};
     int refused = 0;
+    const bool at_once = seed % 2 == 0;  // steps are over before anything else happens
     for (int i = 0; i < 1500; ++i) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << ", operation " << i);
       if (holders_.empty() || (holders_.size() < kHoldersMax && upto(9) == 0)) Open(static_cast<int>(upto(kHomes - 1)));
@@ -236,7 +293,13 @@ TEST_P(HomeLedgerTest, RandomOperations) {
       bool fits = true;
       if (operation < 50) {
         const uint32_t end = std::min(kContext, tokens + 1 + (upto(3) == 0 ? upto(80) : 0));
-        if (end > tokens) fits = Step(id, end);
+        if (steps_.contains(id)) {
+          EndStep(id);
+          ++done[5];
+        } else if (end > tokens) {
+          fits = BeginStep(id, end);
+        }
+        if (at_once && steps_.contains(id)) EndStep(id);
         ++done[0];
       } else if (operation < 75) {
         if (holders_.size() == kHoldersMax) continue;
@@ -262,6 +325,9 @@ TEST_P(HomeLedgerTest, RandomOperations) {
       if (HasFatalFailure()) return;
     }
     for (size_t kind = 0; kind < 5; ++kind) EXPECT_GT(done[kind], 0) << kind;
+    EXPECT_EQ(done[5] > 0, !at_once);
+    EXPECT_EQ(kept_ > 0, !at_once && !GetParam()) << "open pages are never shared";
+    kept_ = 0;
     EXPECT_GT(refused, 0) << "homes were never full";
     while (!holders_.empty()) Release(holders_.begin()->first);
     for (int h = 0; h < kHomes; ++h) EXPECT_EQ(ledger_.pages_used(h), 0u);
@@ -280,12 +346,52 @@ TEST(HomeLedgerTreeTest, ALongLineOfForksNeedsNoMoreNodesThanHolders) {
   for (uint32_t tokens = 1; tokens < 5000; ++tokens) {
     ASSERT_TRUE(ledger.TakeForStep(first, tokens, tokens + 1, true));
     ASSERT_TRUE(ledger.TakeForStep(second, tokens, tokens + 1, true));
+    ledger.EndStep(first);
+    ledger.EndStep(second);
     if (tokens % 3 == 0) std::swap(first, second);
     ledger.Release(second);
     second = ledger.Fork(first, tokens + 1);
     ledger.CheckInvariants();
     EXPECT_EQ(ledger.pages_used(0), tokens / kPageTokens + 1);
   }
+}
+
+// Who writes to a page that is being copied gets a copy, too; the page is free when the last one of them is over.
+TEST(HomeLedgerTreeTest, ACopiedPageIsSharedUntilTheStepIsOver) {
+  HomeLedger ledger(/*open_pages=*/false, 3);
+  ledger.AddHome(0, 5);
+  const HomeLedger::Holder first = ledger.Open(0);
+  ASSERT_TRUE(ledger.TakeForStep(first, 0, 40, true));
+  ledger.EndStep(first);
+  const HomeLedger::Holder second = ledger.Fork(first, 36);
+  ASSERT_TRUE(ledger.TakeForStep(first, 40, 41, true));
+  EXPECT_EQ(ledger.pages_free(0), 2u);
+  EXPECT_EQ(ledger.PagesForStep(second, 36, 37), 1u);
+  ASSERT_TRUE(ledger.TakeForStep(second, 36, 37, true));
+  EXPECT_EQ(ledger.pages_free(0), 1u);
+  EXPECT_FALSE(ledger.EndStep(first));
+  EXPECT_EQ(ledger.pages_free(0), 1u);
+  ledger.CheckInvariants();
+  EXPECT_TRUE(ledger.EndStep(second));
+  EXPECT_EQ(ledger.pages_free(0), 2u);
+  EXPECT_FALSE(ledger.EndStep(second));
+  // The last one to have the page has it alone again once the copy is over.
+  const HomeLedger::Holder third = ledger.Fork(first, 41);
+  ASSERT_TRUE(ledger.TakeForStep(third, 41, 42, true));
+  EXPECT_EQ(ledger.pages_alone(first), 0u);
+  EXPECT_FALSE(ledger.EndStep(third));
+  EXPECT_EQ(ledger.pages_alone(first), 1u);
+  EXPECT_EQ(ledger.PagesForStep(first, 41, 42), 0u);
+  ASSERT_TRUE(ledger.TakeForStep(first, 41, 42, true));
+  EXPECT_FALSE(ledger.EndStep(first));
+  // One that leaves in the middle of its step leaves nothing behind.
+  ASSERT_EQ(ledger.pages_free(0), 1u);
+  ledger.Release(second);
+  const HomeLedger::Holder fourth = ledger.Fork(first, 42);
+  ASSERT_TRUE(ledger.TakeForStep(fourth, 42, 43, true));
+  for (const HomeLedger::Holder holder : {fourth, third, first}) ledger.Release(holder);
+  EXPECT_EQ(ledger.pages_used(0), 0u);
+  ledger.CheckInvariants();
 }
 
 // What only keeps pages is a holder like any other.

@@ -53,6 +53,18 @@ TEST_F(KvPoolTest, PagesOfALayerLieSideBySideAndNeverOverlap) {
   }
 }
 
+// The memory is where nobody may read.
+TEST(KvPoolCopiesTest, APoolThatOnlyCountsTouchesNoMemory) {
+  const size_t bytes = KvPool::PageBytesAllLayers(Shape(), 3) * 5;
+  auto* const nowhere = reinterpret_cast<std::byte*>(uintptr_t{64});
+  KvPool pool(Shape(), 3, {nowhere, bytes}, PageCopies::kElsewhere);
+  const PageId from = pool.Take(), to = pool.Take();
+  pool.CopyPage(from, to);
+  pool.Return(from);
+  pool.Return(to);
+  EXPECT_EQ(pool.free(), 5u);
+}
+
 TEST_F(KvPoolTest, ASharedPageIsFreeWhenItsLastUserLeaves) {
   const PageId page = pool_.Take();
   pool_.AddReference(page);

@@ -83,23 +83,25 @@ class DeviceAttentionTest : public testing::TestWithParam<Gpu> {
     host_ = std::make_unique<DeviceHost>(device_.get());
   }
 
-  // Sequences with one query and with many, of one cut and of several.
+  // Sequences with one query and with many, of one cut and of several, and a fork of the last one, which copies a page.
   void ExpectStepsNearTheReference(const KvCase& c) {
     SCOPED_TRACE(Describe(c));
     struct Tokens {
       int context, queries;
     };
     constexpr Tokens kTokens[] = {{1, 1}, {700, 1}, {1100, 1}, {600, 90}};
-    KvRig rig(c, std::size(kTokens), 100, 5, host_.get());
+    KvRig rig(c, std::size(kTokens) + 1, 100, 5, host_.get());
     std::vector<KvRig::Part> parts;
     for (const auto& [context, queries] : kTokens) {
       parts.push_back({rig.Add(context, queries, static_cast<uint64_t>(context)), queries});
       if (HasFatalFailure()) return;
     }
+    parts.push_back({rig.Fork(parts.back().sequence), parts.back().rows});
     const std::vector<std::vector<float>> outputs = rig.Step(parts, {.blocks = 11});
     for (size_t p = 0; p < parts.size(); ++p) {
       ASSERT_NO_FATAL_FAILURE(KvExpectation(rig, parts[p].sequence).ExpectNear(0, outputs[p]));
     }
+    EXPECT_EQ(outputs.back(), outputs[outputs.size() - 2]);
   }
 
   std::unique_ptr<SPartDevice> device_;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/spart/cuda/gpu_home.h"
@@ -48,6 +49,12 @@ class GraphReader : public SoftDevice {
 struct Part {
   uint64_t sequence;
   uint32_t rows;
+};
+
+// From a position on a sequence's tokens are those that a sequence of this number has by nature.
+struct Origin {
+  uint32_t from;
+  uint64_t number;
 };
 
 class GpuHomeLayersTest : public testing::TestWithParam<Variant> {
@@ -120,6 +127,44 @@ class GpuHomeLayersTest : public testing::TestWithParam<Variant> {
     }
   }
 
+  float TokenValue(uint64_t sequence, uint32_t position, uint32_t layer, uint32_t i) const {
+    uint64_t number = sequence;
+    if (const auto found = origins_.find(sequence); found != origins_.end()) {
+      for (const Origin& origin : found->second) number = position >= origin.from ? origin.number : number;
+    }
+    return ValueAt(number, position, layer, i);
+  }
+
+  void Send(const auto& message) {
+    ASSERT_TRUE(link_->TrySendControl(&message, sizeof(message))) << link_->lost_cause();
+  }
+  // The fork goes on with tokens of its own.
+  void Fork(uint64_t sequence, uint32_t tokens, uint64_t fork) {
+    ForkMessage message;
+    message.tokens = tokens;
+    message.sequence = sequence;
+    message.new_sequence = fork;
+    ASSERT_NO_FATAL_FAILURE(Send(message));
+    lengths_[fork] = tokens;
+    origins_[fork] = origins_.contains(sequence) ? origins_[sequence] : std::vector<Origin>{{0, sequence}};
+    origins_[fork].push_back({tokens, fork});
+  }
+  // As many tokens as are left of it, and others from there on.
+  void Truncate(uint64_t sequence, uint32_t tokens, uint64_t number) {
+    ASSERT_NO_FATAL_FAILURE(Send(SequenceMessage{static_cast<uint32_t>(ControlKind::kTruncate), tokens, sequence}));
+    lengths_[sequence] = tokens;
+    if (!origins_.contains(sequence)) origins_[sequence] = {{0, sequence}};
+    origins_[sequence].push_back({tokens, number});
+  }
+  // Rows that a sequence and another one with the same tokens had in the last step are the same, bit for bit.
+  void ExpectTwins(uint64_t sequence, uint64_t twin) const {
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      const std::vector<std::byte>& o = outputs_.at({sequence, layer});
+      ASSERT_FALSE(o.empty());
+      EXPECT_EQ(o, outputs_.at({twin, layer})) << "sequences " << sequence << " and " << twin << " layer " << layer;
+    }
+  }
+
   void SendRoster(const std::vector<Part>& parts) {
     RosterMessage header;
     header.version = ++version_;
@@ -167,6 +212,7 @@ class GpuHomeLayersTest : public testing::TestWithParam<Variant> {
         row += part.rows;
       }
     }
+    home_->EndStep(0);
     for (const Part& part : parts) lengths_[part.sequence] += part.rows;
   }
 
@@ -185,7 +231,7 @@ class GpuHomeLayersTest : public testing::TestWithParam<Variant> {
     for (const Part& part : parts) {
       for (uint32_t i = 0; i < part.rows; ++i, row += shape.hop_row_bytes()) {
         for (uint32_t e = 0; e < shape.hop_row_bytes() / shape.element_bytes(); ++e) {
-          PutElement(ValueAt(part.sequence, lengths_[part.sequence] + i, layer, e), e, row);
+          PutElement(TokenValue(part.sequence, lengths_[part.sequence] + i, layer, e), e, row);
         }
       }
     }
@@ -205,7 +251,7 @@ class GpuHomeLayersTest : public testing::TestWithParam<Variant> {
     in.rows = static_cast<int>(part.rows);
     in.first_row_position = static_cast<int>(lengths_[part.sequence]);
     for (uint32_t p = 0; p < lengths_[part.sequence] + part.rows; ++p) {
-      const auto value = [&](uint32_t i) { return double{ValueAt(part.sequence, p, layer, i)}; };
+      const auto value = [&](uint32_t i) { return double{TokenValue(part.sequence, p, layer, i)}; };
       if (p >= lengths_[part.sequence]) {
         for (uint32_t e = 0; e < q_elements; ++e) in.q.push_back(value(e));
       }
@@ -219,6 +265,7 @@ class GpuHomeLayersTest : public testing::TestWithParam<Variant> {
           << "sequence " << part.sequence << " from position " << in.first_row_position << " layer " << layer
           << " element " << i;
     }
+    outputs_[{part.sequence, layer}].assign(o, o + expected.size() * ElementBytes(GetParam().type));
   }
 
   GraphReader device_;
@@ -231,7 +278,9 @@ class GpuHomeLayersTest : public testing::TestWithParam<Variant> {
   std::vector<AppendKvArgs> appends_;
   std::vector<AttendKvArgs> attends_;
   uint32_t version_ = 0;
-  std::map<uint64_t, uint32_t> lengths_;  // by sequence
+  std::map<uint64_t, uint32_t> lengths_;                                     // by sequence
+  std::map<uint64_t, std::vector<Origin>> origins_;                          // by sequence; without one: its own tokens
+  std::map<std::pair<uint64_t, uint32_t>, std::vector<std::byte>> outputs_;  // by sequence and layer: of its last step
 };
 
 // Chunks longer than the window, rows on their own, and contexts of several cuts.
@@ -243,6 +292,40 @@ TEST_P(GpuHomeLayersTest, FollowTheReference) {
   while (lengths_[1] < 600 && !HasFatalFailure()) CheckedStep({{1, 60}, {3, 1}}, /*attends=*/false);
   CheckedStep({{1, 1}, {2, 1}, {3, 1}});
   CheckedStep({{1, 1}, {4, 33}, {3, 1}});
+}
+
+// A fork and its parent, which both go on within a page that they share, next to sequences that have the same tokens
+// and share nothing.
+TEST_P(GpuHomeLayersTest, ForksAttendAsIfTheyWereAlone) {
+  CheckedStep({{1, 41}});
+  ASSERT_NO_FATAL_FAILURE(Fork(1, 38, 2));
+  origins_[3] = {{0, 1}};
+  origins_[4] = origins_[2];
+  CheckedStep({{3, 41}});
+  CheckedStep({{4, 38}});
+  // Both copy the page in one step: each what is its own of it.
+  CheckedStep({{1, 1}, {2, 1}, {3, 1}, {4, 1}});
+  ASSERT_NO_FATAL_FAILURE(ExpectTwins(1, 3));
+  ASSERT_NO_FATAL_FAILURE(ExpectTwins(2, 4));
+  // By chunks into further pages.
+  CheckedStep({{1, 30}, {2, 1}, {3, 30}, {4, 1}});
+  CheckedStep({{1, 1}, {2, 30}, {3, 1}, {4, 30}});
+  ASSERT_NO_FATAL_FAILURE(ExpectTwins(1, 3));
+  ASSERT_NO_FATAL_FAILURE(ExpectTwins(2, 4));
+  // Another fork, before its parent loses tokens that both have: they write to different places of the page.
+  ASSERT_NO_FATAL_FAILURE(Send(SequenceMessage{static_cast<uint32_t>(ControlKind::kRelease), 0, 2}));
+  ASSERT_NO_FATAL_FAILURE(Fork(1, 55, 2));
+  ASSERT_NO_FATAL_FAILURE(Truncate(1, 47, 5));
+  for (const uint64_t sequence : {1, 2}) {
+    const uint64_t twin = sequence + 2;
+    ASSERT_NO_FATAL_FAILURE(Send(SequenceMessage{static_cast<uint32_t>(ControlKind::kRelease), 0, twin}));
+    lengths_[twin] = 0;
+    origins_[twin] = origins_[sequence];
+    CheckedStep({{twin, lengths_[sequence]}});
+  }
+  CheckedStep({{1, 12}, {2, 12}, {3, 12}, {4, 12}});
+  ASSERT_NO_FATAL_FAILURE(ExpectTwins(1, 3));
+  ASSERT_NO_FATAL_FAILURE(ExpectTwins(2, 4));
 }
 
 // f32 is off by its own roundings. Tensor cores round weights and o to bf16. Codes of int8 are off by 1/254, which

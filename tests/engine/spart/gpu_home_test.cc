@@ -5,144 +5,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "tests/engine/spart/soft_device.h"
+#include "tests/engine/spart/gpu_home_rig.h"
 
 namespace fastdecode {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kMicroBatches = 2, kSequences = 6, kRowsMax = 64, kContext = 200;
-constexpr int kIndex = 3;  // of the home in step tables
-
-RPartShape Shape() {
-  RPartShape shape;
-  shape.layers = 2;
-  shape.kv_heads = 2;
-  shape.group = 2;
-  shape.head_dim = 16;
-  shape.scale = 0.25f;
-  shape.micro_batches = kMicroBatches;
-  shape.max_rows = kRowsMax;
-  shape.max_context = kContext;
-  return shape;
-}
-
-uint64_t PagesBytes(uint32_t pages) {
-  return pages * KvPool::PageBytesAllLayers(Shape().attention(), static_cast<int>(Shape().layers));
-}
-
-absl::StatusOr<std::unique_ptr<GpuHome>> MakeHome(SoftDevice* device, uint64_t kv_bytes) {
-  GpuHomeOptions options;
-  options.kv_bytes = kv_bytes;
-  options.sequences_max = kSequences;
-  options.read_rate = 3.2e12;
-  return GpuHome::Create(options, Shape(), device);
-}
-
-// One row or more of a sequence in a step; sequence 0: rows of another home.
-struct Member {
-  uint64_t sequence;
-  uint32_t position, rows;
-};
-
-// A home, told what a pipeline tells it, and the page tables as the device has them.
-class Rig {
- public:
-  explicit Rig(uint32_t pages) : home_(*MakeHome(&device_, PagesBytes(pages))), areas_(kMicroBatches) {
-    Attach();
-    memory_.board = &board_;
-    memory_.entries = entries_;
-    memory_.changes = changes_;
-  }
-
-  void Attach() {
-    link_ = home_->Attach(kIndex, areas_);
-    versions_[0] = versions_[1] = 0;
-  }
-
-  bool Send(ControlKind kind, uint64_t sequence, uint32_t tokens = 0) {
-    const SequenceMessage message = {static_cast<uint32_t>(kind), tokens, sequence};
-    return link_->TrySendControl(&message, sizeof(message));
-  }
-
-  bool SendRoster(uint32_t micro_batch, const std::vector<Member>& members) {
-    RosterMessage header;
-    header.micro_batch = micro_batch;
-    header.version = ++versions_[micro_batch];
-    std::vector<std::byte> message(sizeof(header));
-    for (const Member& member : members) {
-      if (member.sequence == 0) continue;
-      const RosterEntry entry = {member.sequence, 1, member.position, member.rows};
-      const auto* const bytes = reinterpret_cast<const std::byte*>(&entry);
-      message.insert(message.end(), bytes, bytes + sizeof(entry));
-      ++header.entries;
-    }
-    std::memcpy(message.data(), &header, sizeof(header));
-    return link_->TrySendControl(message.data(), message.size());
-  }
-
-  // Takes a step of these members, and applies what the device would.
-  uint32_t Take(int micro_batch, const std::vector<Member>& members) {
-    const uint32_t taken = TakeWith(&area_, micro_batch, members);
-    uint32_t here = 0;
-    for (const Member& member : members) here += member.sequence == 0 ? 0 : member.rows;
-    EXPECT_EQ(taken, here);
-    return taken;
-  }
-
-  // The same with what the step table has as this home's send area, which is null if the link is lost.
-  uint32_t TakeWith(std::byte* send, int micro_batch, const std::vector<Member>& members) {
-    StepTable table;
-    table.home_areas.resize(kIndex + 2);
-    table.home_areas[kIndex].send = send;
-    uint32_t home_row = 0;
-    for (const Member& member : members) {
-      for (uint32_t i = 0; i < member.rows; ++i, ++table.rows) {
-        table.homes.push_back(member.sequence == 0 ? kIndex + 1 : kIndex);
-        table.home_rows.push_back(member.sequence == 0 ? 77 : home_row++);
-        table.positions.push_back(static_cast<int32_t>(member.position + i));
-      }
-    }
-    rows_.assign(static_cast<size_t>(table.rows), {});
-    const uint32_t taken = home_->TakeStep(micro_batch, table, memory_, rows_.data());
-    for (uint32_t i = 0; i < board_.changes; ++i) tables_[{changes_[i].slot, changes_[i].index}] = changes_[i].page;
-    return taken;
-  }
-
-  GpuHome& home() { return *home_; }
-  EngineLink& link() { return *link_; }
-  std::vector<KvEntry> entries() const { return {entries_, entries_ + board_.entries}; }
-  uint32_t changes() const { return board_.changes; }
-  const std::vector<StepRow>& rows() const { return rows_; }
-  uint32_t PageAt(uint32_t slot, uint32_t index) const { return tables_.at({slot, index}); }
-
- private:
-  SoftDevice device_{SoftDevice::Options()};
-  std::unique_ptr<GpuHome> home_;
-  std::vector<std::byte*> areas_;
-  std::byte area_{};
-  std::unique_ptr<EngineLink> link_;
-  uint32_t versions_[kMicroBatches] = {};
-  KvBoard board_;
-  KvEntry entries_[kSequences];
-  KvTableChange changes_[kSequences * (kContext / kPageTokens + 1)];
-  KvStepMemory memory_;
-  std::vector<StepRow> rows_;
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> tables_;
-};
-
 TEST(GpuHomeTest, TellsTheStepOfItsRows) {
-  Rig rig(20);
+  GpuHomeRig rig(20);
   const std::vector<Member> members = {{0, 9, 2}, {11, 0, 33}, {0, 9, 1}, {12, 0, 1}};
   ASSERT_TRUE(rig.SendRoster(0, members));
   rig.Take(0, members);
@@ -172,7 +50,7 @@ TEST(GpuHomeTest, TellsTheStepOfItsRows) {
 
 // A step that began while the link is lost, or before there was one, finds rows of this home that are no longer its.
 TEST(GpuHomeTest, TakesNothingWithoutALink) {
-  Rig rig(20);
+  GpuHomeRig rig(20);
   const std::vector<Member> members = {{11, 0, 33}};
   ASSERT_TRUE(rig.SendRoster(0, members));
   rig.Take(0, members);
@@ -182,7 +60,7 @@ TEST(GpuHomeTest, TakesNothingWithoutALink) {
 }
 
 TEST(GpuHomeTest, FilledSequencesGoOn) {
-  Rig rig(20);
+  GpuHomeRig rig(20);
   ASSERT_TRUE(rig.Send(ControlKind::kFill, 5, 64));
   ASSERT_TRUE(rig.SendRoster(1, {{5, 64, 1}}));
   rig.Take(1, {{5, 64, 1}});
@@ -191,7 +69,7 @@ TEST(GpuHomeTest, FilledSequencesGoOn) {
 
 // What makes no sense loses the link, with the reason; a new one finds the home empty.
 TEST(GpuHomeTest, BadMessagesLoseTheLink) {
-  Rig rig(20);
+  GpuHomeRig rig(20);
   ASSERT_TRUE(rig.SendRoster(0, {{1, 0, 1}}));
   rig.Take(0, {{1, 0, 1}});
   EXPECT_FALSE(rig.Send(ControlKind::kFill, 2, kContext + 1));
@@ -205,15 +83,15 @@ TEST(GpuHomeTest, BadMessagesLoseTheLink) {
   ASSERT_TRUE(rig.SendRoster(0, {{1, 0, 1}}));
   rig.Take(0, {{1, 0, 1}});
   EXPECT_EQ(rig.changes(), 1u);
-  EXPECT_FALSE(rig.Send(ControlKind::kTruncate, 1));
-  EXPECT_THAT(rig.link().lost_cause(), HasSubstr("kind 3"));
+  EXPECT_FALSE(rig.Send(ControlKind::kStats, 1));
+  EXPECT_THAT(rig.link().lost_cause(), HasSubstr("kind 8"));
 }
 
 // Sequences come, grow and go in both micro-batches, as many as the pages allow: no page is two sequences', no slot is,
 // and every token that was written has its page.
 TEST(GpuHomeTest, PagesAndSlotsAreNobodyElses) {
   constexpr uint32_t kPages = 17;
-  Rig rig(kPages);
+  GpuHomeRig rig(kPages);
   struct Live {
     uint32_t micro_batch, length = 0;
   };
@@ -271,6 +149,86 @@ TEST(GpuHomeTest, PagesAndSlotsAreNobodyElses) {
     most_used = std::max(most_used, pages.size());
   }
   EXPECT_EQ(most_used, kPages);
+}
+
+// Each with the words of a CPU home.
+TEST(GpuHomeTest, MessagesThatCannotBeDoneLoseTheLink) {
+  GpuHomeRig rig(20);
+  const auto expect_lost = [&](bool sent, const char* cause) {
+    EXPECT_FALSE(sent);
+    EXPECT_EQ(rig.link().lost_cause(), cause);
+    rig.Attach();
+    ASSERT_TRUE(rig.Send(ControlKind::kFill, 1, 40));
+  };
+  ASSERT_TRUE(rig.Send(ControlKind::kFill, 1, 40));
+  expect_lost(rig.Send(ControlKind::kTruncate, 2), "truncate: no sequence 2 here");
+  expect_lost(rig.Send(ControlKind::kTruncate, 1, 41), "truncate: sequence 1 to 41 tokens, but only 40 are stored");
+  expect_lost(rig.Fork(2, 0, 3), "fork: no sequence 2 here");
+  expect_lost(rig.Fork(1, 40, 1), "fork: sequence 1 exists");
+  expect_lost(rig.Fork(1, 41, 2), "fork: 41 tokens of sequence 1, but only 40 are stored");
+  for (uint32_t id = 2; id <= kSequences; ++id) ASSERT_TRUE(rig.Fork(1, id, id));
+  expect_lost(rig.Fork(1, 1, kSequences + 1), "fork: there are 10 sequences already");
+  expect_lost(rig.Send(ControlKind::kReserve, 2, 40), "reserve: sequence 2, but the link has no bulk channel");
+  EXPECT_FALSE(rig.Send(ControlKind::kFork, 1));
+  EXPECT_THAT(rig.link().lost_cause(), HasSubstr("16 bytes, not 24"));
+}
+
+TEST(GpuHomeTest, AnswersHandOversAsLongAsTheyAreRead) {
+  GpuHomeRig rig(20);
+  ASSERT_TRUE(rig.Send(ControlKind::kFill, 1, 40));
+  rig.Counts();
+  HandOverMessage message;
+  for (const uint64_t sequence : {1, 2}) {
+    message.sequence = sequence;
+    ASSERT_TRUE(rig.Send(message));
+    const std::optional<HandOverAnswer> answer = rig.Receive<HandOverAnswer>();
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_EQ(answer->kind, static_cast<uint32_t>(ControlKind::kHandOverAnswer));
+    EXPECT_EQ(answer->sequence, sequence);
+    EXPECT_EQ(answer->outcome, sequence == 1 ? HandOverOutcome::kNoPeer : HandOverOutcome::kNoSequence);
+  }
+  EXPECT_FALSE(rig.Receive<HandOverAnswer>().has_value());
+  message.sequence = 77;
+  for (size_t i = 0; i < HomeOutbox::kMessagesMax; ++i) ASSERT_TRUE(rig.Send(message)) << i;
+  EXPECT_TRUE(rig.Send(IdleMessage())) << "page counts are dropped";
+  EXPECT_FALSE(rig.Send(message));
+  EXPECT_EQ(rig.link().lost_cause(), "hand-over of sequence 77: the engine does not read its answers");
+  std::byte buffer[sizeof(StatsMessage)];
+  size_t bytes = 0;
+  EXPECT_EQ(rig.link().PollControl(buffer, &bytes), LinkPoll::kLost);
+  rig.Attach();
+  EXPECT_FALSE(rig.Receive<HandOverAnswer>().has_value()) << "a new link knows nothing of the answers to the old one";
+}
+
+// When it is idle at once; else when something has changed, and the last time is long enough ago.
+TEST(GpuHomeTest, SaysWhatPagesThereAre) {
+  GpuHomeRig rig(20);
+  const StatsMessage none = rig.Counts();
+  EXPECT_EQ(none.sequences, 0u);
+  EXPECT_EQ(none.idle, 1u);
+  EXPECT_EQ(none.pages_total, 20u);
+  EXPECT_EQ(none.pages_free, 20u);
+  EXPECT_EQ(none.hops + none.busy_ns + none.kv_bytes_read, 0u);
+  ASSERT_TRUE(rig.Send(ControlKind::kFill, 1, 40));
+  EXPECT_FALSE(rig.Receive<StatsMessage>().has_value()) << "so soon";
+  gpu_home_now_ns += kStatsPeriodNs - 1;
+  EXPECT_FALSE(rig.Receive<StatsMessage>().has_value());
+  gpu_home_now_ns += 1;
+  const std::optional<StatsMessage> filled = rig.Receive<StatsMessage>();
+  ASSERT_TRUE(filled.has_value()) << "though nothing else was sent";
+  EXPECT_EQ(filled->sequences, 1u);
+  EXPECT_EQ(filled->idle, 0u);
+  EXPECT_EQ(filled->pages_free, 18u);
+  gpu_home_now_ns += kStatsPeriodNs;
+  EXPECT_FALSE(rig.Receive<StatsMessage>().has_value()) << "nothing has changed";
+  ASSERT_TRUE(rig.SendRoster(0, {{1, 40, 30}}));
+  rig.Take(0, {{1, 40, 30}});
+  ASSERT_TRUE(rig.Send(ControlKind::kTruncate, 1, 10));
+  const std::optional<StatsMessage> stepped = rig.Receive<StatsMessage>();
+  ASSERT_TRUE(stepped.has_value());
+  EXPECT_EQ(stepped->pages_free, 17u) << "as it was when the step was taken";
+  EXPECT_FALSE(rig.Receive<StatsMessage>().has_value());
+  EXPECT_EQ(rig.Counts().pages_free, 19u) << "at once";
 }
 
 TEST(GpuHomeTest, SaysWhatThereIsTooLittleOf) {

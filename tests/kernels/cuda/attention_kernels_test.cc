@@ -163,6 +163,40 @@ TEST_P(AttentionKernelsTest, PagesHoldWhatWasAppended) {
   }
 }
 
+// What a fork writes to a page that it shared finds what was there before it, bit for bit, and nothing that came later.
+TEST_P(AttentionKernelsTest, AForkCopiesWhatIsBeforeIt) {
+  std::mt19937 random(SeedOf(GetParam()) + 90);
+  for (uint64_t trial = 0; trial < 8; ++trial) {
+    const KvCase c = RandomCase(&random, GetParam());
+    SCOPED_TRACE(Describe(c));
+    const int queries = Pick(&random, 2, 40), stored = Pick(&random, 1, 150);
+    KvRig rig(c, 2, 2 * PagesOf(stored + queries), trial);
+    const int parent = rig.Add(stored + queries, queries, trial), fork = rig.Fork(parent);
+    const std::vector<float> of_parent = rig.Step({{parent, queries}}, {.seed = trial})[0];
+    std::vector<float> of_fork = rig.Step({{fork, 1}}, {.seed = trial + 7})[0];
+    const auto expect_held = [&](int position, bool is_held) {
+      for (int h = 0; h < c.kv_heads; ++h) {
+        for (int d = 0; d < c.padded_head_dim; ++d) {
+          for (const bool of_v : {false, true}) {
+            const float held = rig.Held(fork, of_v, position, h, d);
+            ASSERT_EQ(std::bit_cast<uint32_t>(held) == std::bit_cast<uint32_t>(rig.Held(parent, of_v, position, h, d)),
+                      is_held)
+                << (of_v ? "v " : "k ") << position << " head " << h << " dim " << d;
+            ASSERT_EQ(std::isnan(held), !is_held) << (of_v ? "v " : "k ") << position << " head " << h << " dim " << d;
+          }
+        }
+      }
+    };
+    for (int t = 0; t <= stored; ++t) ASSERT_NO_FATAL_FAILURE(expect_held(t, true));
+    for (int t = stored + 1; t < stored + queries && t % kPageTokens != 0; ++t) {
+      ASSERT_NO_FATAL_FAILURE(expect_held(t, false));
+    }
+    const std::vector<float> rest = rig.Step({{fork, queries - 1}}, {.seed = trial + 8})[0];
+    of_fork.insert(of_fork.end(), rest.begin(), rest.end());
+    EXPECT_EQ(of_fork, of_parent);
+  }
+}
+
 // A query's bits are the same alone and in company, in a chunk and one by one, in tiles of any size, by any number of
 // blocks, at other pages.
 TEST_P(AttentionKernelsTest, CompanyChangesNoBit) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <span>
+#include <utility>
 
 namespace fastdecode {
 
@@ -51,7 +52,7 @@ KvRig::KvRig(const KvCase& c, int sequences, int pages, uint64_t seed, KernelHos
   std::shuffle(free_pages_.begin(), free_pages_.end(), random_);
 }
 
-int KvRig::Add(int context, int queries, uint64_t seed) {
+KvRig::Sequence KvRig::Make(int context, int queries, uint64_t seed) const {
   AttentionCase tokens;
   tokens.type = case_.wire;
   tokens.kv_type = case_.kv;
@@ -74,7 +75,12 @@ int KvRig::Add(int context, int queries, uint64_t seed) {
   sequence.tokens->held.q = sequence.tokens->in.q;  // which is rounded for tensor cores alone
   if (case_.tensor_cores) RoundQueries(&sequence.tokens->held.q);
   sequence.queries = queries;
-  sequences_.push_back(std::move(sequence));
+  sequence.seed = seed;
+  return sequence;
+}
+
+int KvRig::Add(int context, int queries, uint64_t seed) {
+  sequences_.push_back(Make(context, queries, seed));
   const int index = static_cast<int>(sequences_.size()) - 1;
   while (sequences_.back().stored < context - queries) {
     const int rows = std::min(context - queries - sequences_.back().stored, kRowsMax / 2);
@@ -86,6 +92,22 @@ int KvRig::Add(int context, int queries, uint64_t seed) {
     sequences_.back().stored += rows;
   }
   return index;
+}
+
+int KvRig::Fork(int parent) {
+  const Sequence& from = sequences_[static_cast<size_t>(parent)];
+  Sequence fork = Make(from.tokens->in.context, from.queries, from.seed);
+  fork.stored = from.stored;
+  fork.pages = from.stored / kPageTokens;
+  if (from.stored % kPageTokens != 0) fork.copied_page = TableOf(parent)[fork.pages];
+  const int index = static_cast<int>(sequences_.size());
+  std::copy_n(TableOf(parent), fork.pages, TableOf(index));
+  sequences_.push_back(std::move(fork));
+  return index;
+}
+
+uint32_t* KvRig::TableOf(int index) const {
+  return reinterpret_cast<uint32_t*>(tables_.at()) + static_cast<size_t>(index) * table_pages_;
 }
 
 void KvRig::MakeUneven(std::mt19937* random, std::vector<double>* v) const {
@@ -137,6 +159,7 @@ KvRig::StepTables KvRig::Tables(const std::vector<Part>& parts, std::mt19937* ra
       const int position = sequence.stored + r;
       const uint32_t push_row = (*random)() % 2 == 0 ? kNoPush : tables.push_rows++;
       tables.rows.push_back({.position = position, .home_row = home_row, .slot = slot, .push_row = push_row});
+      tables.rows.back().copied_page = std::exchange(sequence.copied_page, kNoCopy);
       PutAreaRow(sequence, position, home_row++, tables.area.get());
     }
     for (; sequence.pages * kPageTokens < sequence.stored + part.rows; ++sequence.pages) {
@@ -293,9 +316,7 @@ std::vector<std::vector<float>> KvRig::Step(const std::vector<Part>& parts, cons
 }
 
 float KvRig::Held(int index, bool of_v, int position, int kv_head, int dim) const {
-  const uint32_t* const table =
-      reinterpret_cast<const uint32_t*>(tables_.at()) + static_cast<size_t>(index) * table_pages_;
-  const std::byte* const head = memory_.at() + table[position / kPageTokens] * page_bytes_ +
+  const std::byte* const head = memory_.at() + TableOf(index)[position / kPageTokens] * page_bytes_ +
                                 page_bytes_ / static_cast<size_t>(case_.kv_heads) * static_cast<size_t>(kv_head);
   const size_t dims = static_cast<size_t>(case_.padded_head_dim);
   const size_t token = static_cast<size_t>(position % kPageTokens);

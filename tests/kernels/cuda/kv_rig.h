@@ -38,6 +38,9 @@ class KvRig {
   // A sequence of `context` random tokens, the last `queries` of which are to come in steps; the others are appended
   // now. The same seed, the same tokens. Returns its index, which is also its slot.
   int Add(int context, int queries, uint64_t seed);
+  // A sequence with the tokens of another one, of which it has those that are stored: it shares whole pages, and its
+  // first step copies what is in the last one, if that is not whole.
+  int Fork(int parent);
 
   struct Part {
     int sequence;
@@ -70,6 +73,8 @@ class KvRig {
     int queries = 0;
     int stored = 0;
     int pages = 0;
+    uint32_t copied_page = kNoCopy;  // by its first step
+    uint64_t seed = 0;
   };
   // The step's rows, with some of other homes between those of the parts.
   struct StepTables {
@@ -80,6 +85,8 @@ class KvRig {
     uint32_t push_rows = 0;  // every other row or so has one
   };
 
+  Sequence Make(int context, int queries, uint64_t seed) const;
+  uint32_t* TableOf(int index) const;
   void MakeUneven(std::mt19937* random, std::vector<double>* v) const;
   void RoundQueries(std::vector<double>* q) const;
   StepTables Tables(const std::vector<Part>& parts, std::mt19937* random);
