@@ -34,22 +34,22 @@ void FillTokens(const Sequence& sequence, const RequestEvent& event, fd_event* o
   const size_t first = event.token_index;
   out->token_index = event.token_index;
   out->token_count = event.token_count;
-  out->tokens = sequence.tokens.data() + sequence.prompt_tokens + first;
-  if (sequence.sampling.logprobs < 0) return;
-  out->logprobs = sequence.logprobs.data() + first;
-  out->top_logprob_count = static_cast<uint32_t>(sequence.sampling.logprobs);
+  out->tokens = sequence.log.tokens.data() + sequence.prompt_tokens + first;
+  if (sequence.sampling.params.logprobs < 0) return;
+  out->logprobs = sequence.log.logprobs.data() + first;
+  out->top_logprob_count = static_cast<uint32_t>(sequence.sampling.params.logprobs);
   if (out->top_logprob_count == 0) return;
   out->top_logprobs =
-      reinterpret_cast<const fd_token_logprob*>(sequence.top_logprobs.data() + first * out->top_logprob_count);
+      reinterpret_cast<const fd_token_logprob*>(sequence.log.top_logprobs.data() + first * out->top_logprob_count);
 }
 
 void FillPrompt(const Sequence& sequence, fd_event* out) {
-  out->tokens = sequence.tokens.data();
+  out->tokens = sequence.log.tokens.data();
   out->token_count = sequence.prompt_tokens;
-  out->logprobs = sequence.prompt_logprobs.data();
-  out->top_logprob_count = static_cast<uint32_t>(sequence.prompt_sampling.logprobs);
+  out->logprobs = sequence.log.prompt_logprobs.data();
+  out->top_logprob_count = static_cast<uint32_t>(sequence.sampling.prompt_params.logprobs);
   if (out->top_logprob_count == 0) return;
-  out->top_logprobs = reinterpret_cast<const fd_token_logprob*>(sequence.prompt_top_logprobs.data());
+  out->top_logprobs = reinterpret_cast<const fd_token_logprob*>(sequence.log.prompt_top_logprobs.data());
 }
 
 }  // namespace
@@ -57,8 +57,9 @@ void FillPrompt(const Sequence& sequence, fd_event* out) {
 fd_event ToEvent(const TakenEvent& taken) {
   const Request& request = *taken.request;
   const RequestEvent& event = *taken.event;
+  const Answer& answer = *request.answers[event.answer];
   fd_event out = {};
-  out.id = request.sequence.id;
+  out.id = request.id;
   out.user = request.user;
   out.text = event.text.text.c_str();
   out.text_bytes = event.text.text.size();
@@ -72,21 +73,21 @@ fd_event ToEvent(const TakenEvent& taken) {
   switch (event.kind) {
     case RequestEvent::Kind::kToken:
       out.kind = FD_EVENT_TOKEN;
-      FillTokens(request.sequence, event, &out);
+      FillTokens(answer.sequence, event, &out);
       break;
     case RequestEvent::Kind::kPrompt:
       out.kind = FD_EVENT_PROMPT;
-      FillPrompt(request.sequence, &out);
+      FillPrompt(request.first(), &out);
       break;
     case RequestEvent::Kind::kFinished:
       out.kind = FD_EVENT_FINISHED;
-      out.finish = ToFinish(request.end.finish);
-      out.error = request.end.error.c_str();
-      out.stop_index = request.end.stop_index;
-      out.stop_token = request.end.stop_token;
-      out.prompt_tokens = request.sequence.prompt_tokens;
-      out.generated_tokens = request.end.generated_tokens;
-      out.times = reinterpret_cast<const fd_request_times*>(&request.end.times);
+      out.finish = ToFinish(answer.end.finish);
+      out.error = answer.end.error.c_str();
+      out.stop_index = answer.end.stop_index;
+      out.stop_token = answer.end.stop_token;
+      out.prompt_tokens = answer.sequence.prompt_tokens;
+      out.generated_tokens = answer.end.generated_tokens;
+      out.times = reinterpret_cast<const fd_request_times*>(&answer.end.times);
       break;
   }
   return out;

@@ -2,6 +2,7 @@
 #include "engine/pipeline/batcher.h"
 
 #include <array>
+#include <utility>
 
 #include "numa/check.h"
 
@@ -29,32 +30,71 @@ void Batcher::LoseHome(int home) {
   placer_.LoseHome(home);
   for (int m = 0; m < limits_.micro_batches; ++m) {
     for (Sequence* sequence : Members(m)) {
-      if ((sequence->home != home && sequence->push_home != home) || sequence->failed) continue;
-      sequence->failed = true;
-      sequence->fail_reason = FinishReason::kHomeLost;
-      sequence->fail_home = home;
+      if (sequence->seat.home == home || sequence->push.seat.home == home)
+        sequence->Fail(FinishReason::kHomeLost, home);
     }
   }
 }
 
 void Batcher::Enqueue(Sequence* sequence) {
   ++queue_changes_;
+  sequence->Enter(SequenceState::kWaits);
   ready_.Append(sequence);
+  size_t followers = 0;
+  for (Sequence* follower = sequence->next_follower; follower != nullptr; follower = follower->next_follower) {
+    follower->Enter(SequenceState::kFollows);
+    ++followers;
+  }
+  FD_CHECK(followers <= kFollowersMax && followers < limits_.rows_max, "a sequence with too many followers");
+  following_ += followers;
+}
+
+Sequence* Batcher::TakeFollower(Sequence* leader) {
+  Sequence* const follower = leader->next_follower;
+  if (follower == nullptr) return nullptr;
+  leader->next_follower = std::exchange(follower->next_follower, nullptr);
+  --following_;
+  return follower;
+}
+
+// Its pages must leave each sequence of the home room to grow by a page.
+bool Batcher::SeatFollower(Sequence* follower, const Sequence& leader) {
+  const int home = leader.seat.home, m = leader.micro_batch;
+  const uint32_t needed = ledger_.counts().Pieces(leader.prompt_tokens) + ledger_.holders(home) + 1;
+  const bool has_room =
+      active_count() < limits_.active() && micro_batches_.HasPlace(m) && ledger_.pages_free(home) >= needed;
+  if (!has_room || leader.is_pushed() || leader.state != SequenceState::kComputes) {
+    follower->Enter(SequenceState::kWaits);
+    ReturnToReady(follower);
+    return false;
+  }
+  follower->Enter(SequenceState::kComputes);
+  follower->seat = {.home = home, .holder = ledger_.Fork(leader.seat.holder, leader.prompt_tokens), .told = true};
+  FD_CHECK(follower->seat.holder != HomeLedger::kNobody, "a fork for which there was room");
+  follower->computed = leader.prompt_tokens;
+  follower->rows = 0;
+  micro_batches_.Add(follower, m, placer_.IsNear(*follower));
+  return true;
 }
 
 void Batcher::CancelAll() {
-  for (Sequence* sequence : ready_) sequence->cancelled.store(true, std::memory_order_relaxed);
+  const auto cancel = [](Sequence* sequence) {
+    for (; sequence != nullptr; sequence = sequence->next_follower) {
+      sequence->cancelled.store(true, std::memory_order_relaxed);
+    }
+  };
+  for (Sequence* sequence : ready_) cancel(sequence);
   for (int m = 0; m < limits_.micro_batches; ++m) {
-    for (Sequence* sequence : Members(m)) sequence->cancelled.store(true, std::memory_order_relaxed);
+    for (Sequence* sequence : Members(m)) cancel(sequence);
   }
 }
 
 void Batcher::DropLeavers(int m, BoundaryChanges* changes) {
-  for (Sequence* sequence : Members(m)) ledger_.EndStep(sequence->seat);
+  for (Sequence* sequence : Members(m)) ledger_.EndStep(sequence->seat.holder);
   for (size_t i = 0; i < Members(m).size();) {
     Sequence* const sequence = Members(m)[i];
-    const bool ends = sequence->failed || sequence->cancelled.load(std::memory_order_relaxed);
-    if (!ends && !sequence->preempt) {
+    const bool ends = sequence->fails() || sequence->cancelled.load(std::memory_order_relaxed);
+    if (!ends && sequence->state != SequenceState::kGivesWay) {
       ++i;
       continue;
     }
@@ -63,13 +103,9 @@ void Batcher::DropLeavers(int m, BoundaryChanges* changes) {
 }
 
 void Batcher::Settle(Sequence* sequence, BoundaryChanges* changes) {
-  changes->Append(
-      {.kind = BoundaryChange::Kind::kSettled, .home = static_cast<int16_t>(sequence->home), .sequence = sequence});
-  ledger_.Release(sequence->seat);
-  micro_batches_.ChangeHome(sequence, sequence->push_home);
-  sequence->seat = sequence->push_seat;
-  sequence->push_home = -1;
-  sequence->push_seat = HomeLedger::kNobody;
+  changes->Append({.kind = BoundaryChange::Kind::kSettled, .seat = sequence->seat, .sequence = sequence});
+  ledger_.Release(sequence->seat.holder);
+  micro_batches_.ChangeSeat(sequence, std::exchange(sequence->push.seat, {}));
 }
 
 void Batcher::Rearrange(int m, BoundaryChanges* changes) {
@@ -105,20 +141,19 @@ void Batcher::TakeIn(int m, BoundaryChanges* changes, uint64_t now_ns) {
 }
 
 void Batcher::Join(Sequence* sequence, int m, const Seats& seats) {
-  const uint32_t pages = ledger_.counts().Most(sequence->length);
-  sequence->home = seats.home;
-  sequence->seat = ledger_.Open(seats.home);
-  bool has_pages = ledger_.Take(sequence->seat, pages);
-  if (seats.push_home >= 0) {
-    sequence->push_home = seats.push_home;
-    sequence->push_seat = ledger_.Open(seats.push_home);
-    has_pages = ledger_.Take(sequence->push_seat, pages) && has_pages;
-  }
-  FD_CHECK(has_pages, "placed at a home without room");
+  sequence->Enter(SequenceState::kComputes);
+  sequence->seat = TakeSeat(*sequence, seats.home);
+  if (seats.push_home >= 0) sequence->push.seat = TakeSeat(*sequence, seats.push_home);
   sequence->rows = 0;
   sequence->computed = sequence->fill_tokens;
   sequence->head_since_ns = 0;
   micro_batches_.Add(sequence, m, placer_.IsNear(*sequence));
+}
+
+Seat Batcher::TakeSeat(const Sequence& sequence, int home) {
+  const Seat seat = {.home = home, .holder = ledger_.Open(home)};
+  FD_CHECK(ledger_.Take(seat.holder, ledger_.counts().Most(sequence.length)), "placed at a home without room");
+  return seat;
 }
 
 uint32_t Batcher::ComposeRows(int m, BoundaryChanges* changes, bool hold_pushes) {
@@ -130,17 +165,16 @@ uint32_t Batcher::ComposeRows(int m, BoundaryChanges* changes, bool hold_pushes)
 void Batcher::Leave(Sequence* sequence, LeaveReason reason, BoundaryChanges* changes) {
   changes->Append({.kind = BoundaryChange::Kind::kLeft,
                    .reason = reason,
-                   .home = static_cast<int16_t>(sequence->home),
-                   .push_home = static_cast<int16_t>(sequence->push_home),
+                   .seat = sequence->seat,
+                   .push_seat = sequence->push.seat,
                    .sequence = sequence});
   micro_batches_.Remove(*sequence, placer_.IsNear(*sequence));
-  ledger_.Release(sequence->seat);
-  if (sequence->push_home >= 0) ledger_.Release(sequence->push_seat);
-  sequence->seat = sequence->push_seat = HomeLedger::kNobody;
-  sequence->home = sequence->push_home = -1;
+  ledger_.Release(sequence->seat.holder);
+  if (sequence->is_pushed()) ledger_.Release(sequence->push.seat.holder);
+  sequence->seat = sequence->push.seat = {};
   sequence->computed = 0;
   sequence->micro_batch = -1;
-  sequence->preempt = false;
+  sequence->Enter(reason == LeaveReason::kPreempted ? SequenceState::kWaits : SequenceState::kIdle);
   if (reason != LeaveReason::kPreempted) return;
   ++preemptions_;
   ReturnToReady(sequence);
@@ -155,7 +189,7 @@ void Batcher::ReturnToReady(Sequence* sequence) {
 
 void Batcher::CheckInvariants() const {
   ledger_.CheckInvariants();
-  size_t active = 0;
+  size_t active = 0, following = 0;
   std::array<uint32_t, kMaxHomes> holders = {};
   std::array<uint32_t, kMaxHomes> pages = {};
   for (int m = 0; m < limits_.micro_batches; ++m) {
@@ -165,17 +199,20 @@ void Batcher::CheckInvariants() const {
       ++members;
       near += placer_.IsNear(*sequence);
       FD_CHECK(sequence->micro_batch == m, "a member of another micro-batch");
-      const size_t i = at_home[sequence->home]++;
-      FD_CHECK(i < MembersAt(m, sequence->home).size() && MembersAt(m, sequence->home)[i] == sequence,
+      FD_CHECK(sequence->state >= SequenceState::kComputes, "a member whose state is that of none");
+      following += CountFollowers(*sequence);
+      const size_t i = at_home[sequence->seat.home]++;
+      FD_CHECK(i < MembersAt(m, sequence->seat.home).size() && MembersAt(m, sequence->seat.home)[i] == sequence,
                "a home's members are not those of the micro-batch, in their order");
-      FD_CHECK(ledger_.home(sequence->seat) == sequence->home, "a sequence holds pages of another home");
-      ++holders[sequence->home];
-      pages[sequence->home] += ledger_.pages_alone(sequence->seat);
-      FD_CHECK(sequence->failed || sequence->computed < sequence->length, "a member with nothing to compute");
-      if (sequence->push_home < 0) continue;
-      FD_CHECK(ledger_.home(sequence->push_seat) == sequence->push_home, "a prompt is pushed to another home");
-      ++holders[sequence->push_home];
-      pages[sequence->push_home] += ledger_.pages_alone(sequence->push_seat);
+      FD_CHECK(ledger_.home(sequence->seat.holder) == sequence->seat.home, "a sequence holds pages of another home");
+      ++holders[sequence->seat.home];
+      pages[sequence->seat.home] += ledger_.pages_alone(sequence->seat.holder);
+      FD_CHECK(sequence->fails() || sequence->computed < sequence->length, "a member with nothing to compute");
+      if (!sequence->is_pushed()) continue;
+      FD_CHECK(ledger_.home(sequence->push.seat.holder) == sequence->push.seat.home,
+               "a prompt is pushed to another home");
+      ++holders[sequence->push.seat.home];
+      pages[sequence->push.seat.home] += ledger_.pages_alone(sequence->push.seat.holder);
     }
     for (int h = 0; h < kMaxHomes; ++h)
       FD_CHECK(at_home[h] == MembersAt(m, h).size(), "a home has a member that is none");
@@ -186,11 +223,14 @@ void Batcher::CheckInvariants() const {
   FD_CHECK(active == active_count(), "active sequences are miscounted");
   for (int h = 0; h < kMaxHomes; ++h) {
     FD_CHECK(holders[h] == ledger_.holders(h), "pages are held for nobody");
-    FD_CHECK(pages[h] == ledger_.pages_used(h), "pages are used by nobody");
+    FD_CHECK(pages[h] + ledger_.CountShared(h) == ledger_.pages_used(h), "pages are used by nobody");
   }
-  for (size_t i = 0; i < ready_.size(); ++i) {
-    FD_CHECK(ready_[i]->micro_batch < 0 && ready_[i]->seat == HomeLedger::kNobody, "one that waits has a place");
+  for (const Sequence* sequence : ready_) {
+    FD_CHECK(sequence->state == SequenceState::kWaits, "one that waits has the state of a member");
+    FD_CHECK(sequence->micro_batch < 0 && sequence->seat.home < 0, "one that waits has a place");
+    following += CountFollowers(*sequence);
   }
+  FD_CHECK(following == following_, "followers are miscounted");
 }
 
 }  // namespace fastdecode

@@ -44,9 +44,18 @@ class Batcher {
   int homes_alive() const { return placer_.homes_alive(); }
 
   // --- sequences
-  // Preempted sequences come back to the queue, so that the active ones keep their places in it.
-  bool CanEnqueue() const { return ready_.size() + active_count() < ready_.capacity(); }
+  // Preempted sequences come back to the queue, and followers may have to wait in it: all keep their places there.
+  bool CanEnqueue(size_t followers = 0) const {
+    return ready_.size() + active_count() + following_ + followers < ready_.capacity();
+  }
+  // With those that follow it. REQUIRES: CanEnqueue; at most kFollowersMax followers, and fewer than rows_max.
   void Enqueue(Sequence* sequence);
+  // The next one that followed `leader`, and does so no more; null: there is none. It is in no list.
+  Sequence* TakeFollower(Sequence* leader);
+  // Makes it a member beside its leader, at the same home, with whose pages of the prompt it begins. False: there is no
+  // room for that, and it waits. REQUIRES: TakeFollower gave it; all of the leader's prompt is computed, and no step of
+  // the leader is under way.
+  bool SeatFollower(Sequence* follower, const Sequence& leader);
 
   // --- a step boundary of micro-batch m, in this order. What they change is appended to *changes.
   // 1. Pages that members have returned in the step before are free now. Sequences that leave: cancelled, failed,
@@ -90,6 +99,7 @@ class Batcher {
   uint32_t sequences_at(int home) const { return ledger_.holders(home); }
   size_t ready_count() const { return ready_.size(); }
   size_t active_count() const { return micro_batches_.active(); }
+  size_t following_count() const { return following_; }
   uint64_t preemptions() const { return preemptions_; }
   uint64_t moves() const { return moves_; }  // of members from one micro-batch to another
   uint64_t looks() const { return placer_.looks(); }
@@ -98,7 +108,8 @@ class Batcher {
   void CheckInvariants() const;
 
  private:
-  void Join(Sequence* sequence, int m, const Seats& seats);  // takes the pages of all its tokens at once
+  void Join(Sequence* sequence, int m, const Seats& seats);
+  Seat TakeSeat(const Sequence& sequence, int home);  // with the pages of all its tokens
   void Leave(Sequence* sequence, LeaveReason reason, BoundaryChanges* changes);
   void ReturnToReady(Sequence* sequence);  // in order of age
   // Grows with all that the place of the queue's head depends on but the time.
@@ -108,6 +119,7 @@ class Batcher {
   HomeLedger ledger_;
   MicroBatches micro_batches_;
   FixedVector<Sequence*> ready_;  // oldest first
+  size_t following_ = 0;          // sequences that follow others
   Placer placer_;
   RowComposer composer_;
   uint64_t preemptions_ = 0;
@@ -125,6 +137,7 @@ void Batcher::EndReadyIf(Condition&& condition, Ended&& ended) {
     }
     ++queue_changes_;
     ready_.Erase(i);
+    sequence->Enter(SequenceState::kIdle);
     ended(sequence);
   }
 }

@@ -4,10 +4,9 @@
 #include <cstdint>
 
 #include "engine/pipeline/fixed_vector.h"
+#include "engine/pipeline/sequence.h"
 
 namespace fastdecode {
-
-struct Sequence;
 
 // Why a sequence has left its micro-batch.
 enum class LeaveReason : uint8_t {
@@ -25,8 +24,8 @@ struct BoundaryChange {
   };
   Kind kind = Kind::kLeft;
   LeaveReason reason = LeaveReason::kEnds;  // kLeft
-  int16_t home = -1;                        // kLeft, kSettled: where it was
-  int16_t push_home = -1;                   // kLeft: that its prompt was pushed to; -1: none
+  Seat seat{};                              // kLeft, kSettled: that it had
+  Seat push_seat{};                         // kLeft: where its prompt was pushed to
   Sequence* sequence = nullptr;
 };
 

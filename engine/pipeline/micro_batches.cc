@@ -31,35 +31,36 @@ void MicroBatches::Add(Sequence* sequence, int m, bool is_near) {
   Batch& batch = batches_[m];
   sequence->micro_batch = m;
   batch.members.Append(sequence);
-  batch.at_home[sequence->home].Append(sequence);
+  batch.at_home[sequence->seat.home].Append(sequence);
   batch.near_members += is_near;
-  batch.roster_changed[sequence->home] = true;
+  batch.roster_changed[sequence->seat.home] = true;
 }
 
 void MicroBatches::Remove(const Sequence& sequence, bool is_near) {
   ++changes_;
   --active_;
   Batch& batch = batches_[sequence.micro_batch];
-  MemberList& at_home = batch.at_home[sequence.home];
+  MemberList& at_home = batch.at_home[sequence.seat.home];
   batch.members.Erase(IndexOf(batch.members, &sequence));
   at_home.Erase(IndexOf(at_home, &sequence));
   batch.near_members -= is_near;
-  batch.roster_changed[sequence.home] = true;
+  batch.roster_changed[sequence.seat.home] = true;
 }
 
-void MicroBatches::ChangeHome(Sequence* sequence, int home) {
+void MicroBatches::ChangeSeat(Sequence* sequence, const Seat& seat) {
+  const int home = seat.home;
   ++changes_;
   Batch& batch = batches_[sequence->micro_batch];
-  MemberList& before = batch.at_home[sequence->home];
+  MemberList& before = batch.at_home[sequence->seat.home];
   MemberList& after = batch.at_home[home];
-  batch.roster_changed[sequence->home] = true;
+  batch.roster_changed[sequence->seat.home] = true;
   batch.roster_changed[home] = true;
   before.Erase(IndexOf(before, sequence));
-  const Sequence* const* next =
-      std::find_if(std::as_const(batch.members).begin() + IndexOf(batch.members, sequence),
-                   std::as_const(batch.members).end(), [home](const Sequence* other) { return other->home == home; });
+  const Sequence* const* next = std::find_if(std::as_const(batch.members).begin() + IndexOf(batch.members, sequence),
+                                             std::as_const(batch.members).end(),
+                                             [home](const Sequence* other) { return other->seat.home == home; });
   after.Insert(next == std::as_const(batch.members).end() ? after.size() : IndexOf(after, *next), sequence);
-  sequence->home = home;
+  sequence->seat = seat;
 }
 
 bool MicroBatches::IsSmallest(int m, int first) const {

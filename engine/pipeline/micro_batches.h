@@ -24,11 +24,11 @@ class MicroBatches {
  public:
   MicroBatches(int count, size_t members_max);
 
-  // Adds it at the end; Sequence::home is where its rows are computed. is_near: that it counts as a near one.
+  // Adds it at the end; Sequence::seat is where its rows are computed. is_near: that it counts as a near one.
   void Add(Sequence* sequence, int m, bool is_near);
   void Remove(const Sequence& sequence, bool is_near);
   // Its rows are computed at another home from now on. Both rosters change.
-  void ChangeHome(Sequence* sequence, int home);
+  void ChangeSeat(Sequence* sequence, const Seat& seat);
 
   int count() const { return static_cast<int>(batches_.size()); }
   size_t active() const { return active_; }
@@ -53,7 +53,7 @@ class MicroBatches {
   // the home is certain to have applied that release only once it has taken over a later roster.
   void NoteTaken(const Sequence& sequence, uint64_t returns) {
     Batch& batch = batches_[sequence.micro_batch];
-    if (returns != batch.returns_at_roster[sequence.home]) batch.roster_changed[sequence.home] = true;
+    if (returns != batch.returns_at_roster[sequence.seat.home]) batch.roster_changed[sequence.seat.home] = true;
   }
   // Grows with every change of members.
   uint64_t changes() const { return changes_; }

@@ -42,8 +42,8 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_
   }
   for (HomePort& port : homes_) {
     // What a home may be behind by when a boundary begins (HomesKeepUp), and until the next one of each place a
-    // release, a fill or reservation of who takes it, and that one's release.
-    port.pending = FixedVector<SequenceMessage>(5 * size_t{limits.active()});
+    // release, a fill, fork or reservation of who takes it, and that one's release.
+    port.pending = FixedVector<PendingMessage>(5 * size_t{limits.active()});
   }
 }
 
@@ -62,9 +62,7 @@ void Pipeline::Stop() {
 
 void Pipeline::Wake() { own_parker_.RingAfterRelease(); }
 
-bool Pipeline::Quiet() const {
-  return batcher_.active_count() == 0 && batcher_.ready_count() == 0 && commands_.SizeApprox() == 0;
-}
+bool Pipeline::Quiet() const { return batcher_.active_count() == 0 && batcher_.ready_count() == 0 && !HasCommands(); }
 
 void Pipeline::Run() {
   SetFlushDenormals();
@@ -83,7 +81,7 @@ void Pipeline::Run() {
     if (!Quiet()) continue;
     // Acquire: pairs with Stop's release store; all commands sent before it are seen by the check above on the next
     // turn.
-    if (stop_.load(std::memory_order_acquire) && commands_.SizeApprox() == 0) return;
+    if (stop_.load(std::memory_order_acquire) && !HasCommands()) return;
     if (!options_.park) continue;
     const uint64_t now_ns = options_.now_ns();
     if (quiet_since_ns == 0) quiet_since_ns = now_ns;

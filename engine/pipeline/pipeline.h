@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,12 +90,25 @@ class Pipeline {
     kHop,       // at the homes
   };
 
+  // A control message about one sequence.
+  union PendingMessage {
+    PendingMessage() : sequence() {}
+    explicit PendingMessage(const SequenceMessage& message) : sequence(message) {}
+    explicit PendingMessage(const ForkMessage& message) : fork(message) {}
+    // Both begin with their kind.
+    size_t bytes() const {
+      return sequence.kind == static_cast<uint32_t>(ControlKind::kFork) ? sizeof(fork) : sizeof(sequence);
+    }
+    SequenceMessage sequence;
+    ForkMessage fork;
+  };
+
   struct HomePort {
     EngineLink* link = nullptr;
     bool alive = false;
-    uint64_t lost_ns = 0;                     // when, if it is not alive
-    bool attends_in_stage = false;            // no hops
-    FixedVector<SequenceMessage> pending{0};  // control that must go out before the next roster
+    uint64_t lost_ns = 0;                    // when, if it is not alive
+    bool attends_in_stage = false;           // no hops
+    FixedVector<PendingMessage> pending{0};  // control that must go out before the next roster
     std::array<uint32_t, kMaxSlots> roster_version{};
     std::array<bool, kMaxSlots> open{};  // a hop is in flight
     std::array<uint64_t, kMaxSlots> posted_ns{};
@@ -140,10 +154,12 @@ class Pipeline {
   };
 
   void Run();
+  bool HasCommands() const { return command_held_ || commands_.SizeApprox() > 0; }
   void SayIdle();
   void ParkUntilWoken();
 
   // --- one turn
+  bool HasPlaceFor(const Sequence& sequence) const;
   bool DrainCommands();
   bool PollHomes();
   void ListenToHomes();
@@ -154,7 +170,7 @@ class Pipeline {
   void CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns);
   void GiveUpIfOverdue(int home, uint64_t now_ns);
 
-  // --- step boundary (step_boundary.cc)
+  // --- step boundary (step_boundary_fastpath.cc, step_end_fastpath.cc)
   bool BeginStep(int m);
   void FillTable(int m);
   float* PromptLogitsAt(const Sequence& sequence, uint32_t position) const;
@@ -169,10 +185,16 @@ class Pipeline {
   void FailStep(int m);
   void TakePromptLogprob(Sequence* sequence, const LogitRow& logit);
   void AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns);
+  std::optional<FinishReason> TakeToken(StepRecorder::Where where, Sequence* sequence, const LogitRow& logit,
+                                        uint64_t now_ns);
+  void StartFollower(Sequence* leader, const LogitRow& logit, uint64_t now_ns);
   void EndSequence(Sequence* sequence, FinishReason reason, int home);
+  void SayFinished(Sequence* sequence, FinishReason reason, int home);
   void EndWaiting(Sequence* sequence, FinishReason reason);
   void TellHome(ControlKind kind, int home, const Sequence& sequence, uint32_t tokens);
+  void TellFork(const Sequence& leader, const Sequence& follower);
   void Reserve(Sequence* sequence);
+  size_t EventRoomFor(size_t followers) const;
   bool EventsHaveRoom() const;
   bool HomesKeepUp();
   void ApplyChanges(int m, uint64_t* start_ns);
@@ -214,6 +236,8 @@ class Pipeline {
   std::array<HomePort, kMaxHomes> homes_;
   int home_limit_ = 0;                     // indices in use lie below
   int turn_ = 0;                           // the micro-batch that is looked at first
+  PipelineCommand command_;                // the last one
+  bool command_held_ = false;              // for which there is no place yet
   std::vector<std::byte> roster_buffer_;   // one roster message
   std::vector<std::byte> control_buffer_;  // one message of a home
   uint64_t cancels_seen_ = 0;

@@ -39,11 +39,19 @@ void Pipeline::RingDesk() {
   desk_parker_.RingAfterRelease();
 }
 
+// Whether there is a place for a sequence and its followers, and for all that may be said of them.
+bool Pipeline::HasPlaceFor(const Sequence& sequence) const {
+  const uint32_t followers = CountFollowers(sequence);
+  return batcher_.CanEnqueue(followers) && EventRoomFor(batcher_.following_count() + followers) <= events_.capacity();
+}
+
 bool Pipeline::DrainCommands() {
-  PipelineCommand command;
   int taken = 0;
-  while (taken < kCommandsPerTurnMax && batcher_.CanEnqueue() && commands_.TryPop(&command)) {
-    ++taken;
+  for (; taken < kCommandsPerTurnMax; ++taken) {
+    if (!command_held_ && !commands_.TryPop(&command_)) break;
+    const PipelineCommand& command = command_;
+    command_held_ = command.kind == PipelineCommand::Kind::kAdd && !HasPlaceFor(*command.sequence);
+    if (command_held_) break;
     switch (command.kind) {
       case PipelineCommand::Kind::kAdd:
         command.sequence->timed_until_ns = command.sequence->submit_ns;
@@ -220,10 +228,7 @@ void Pipeline::FailStep(int m) {
   batch.s_part_failed = true;
   if (batch.push_step == batch.step) batch.pushes.Clear();
   for (Sequence* sequence : batcher_.Members(m)) {
-    if (sequence->failed || sequence->rows == 0) continue;
-    sequence->failed = true;
-    sequence->fail_reason = FinishReason::kSPartFailed;
-    sequence->fail_home = -1;
+    if (sequence->rows > 0) sequence->Fail(FinishReason::kSPartFailed, -1);
   }
 }
 
@@ -273,9 +278,7 @@ bool Pipeline::FailRow(int m, int home, uint32_t failing_row) {
   uint32_t row = 0;
   for (Sequence* sequence : batcher_.MembersAt(m, home)) {
     if (failing_row < row + sequence->rows) {
-      sequence->failed = true;
-      sequence->fail_reason = FinishReason::kBadRow;
-      sequence->fail_home = home;
+      sequence->Fail(FinishReason::kBadRow, home);
       return true;
     }
     row += sequence->rows;

@@ -101,7 +101,7 @@ uint32_t Placer::GrowthOf(int home) const {
   uint32_t others = 0, held = 0;         // pages: of full ones and of prompts; all
   for (int m = 0; m < micro_batches_.count(); ++m) {
     for (const Sequence* sequence : micro_batches_.MembersAt(m, home)) {
-      const uint32_t pages = ledger_.pages(sequence->seat);
+      const uint32_t pages = ledger_.pages(sequence->seat.holder);
       held += pages;
       if (sequence->length - sequence->computed > 1) {  // it has the most that its prompt takes, until that is over
         others += pages + 1;
@@ -124,6 +124,7 @@ uint32_t Placer::GrowthOf(int home) const {
 // the way there and back is not worth it.
 int Placer::ChoosePrefillHome(const Sequence& sequence, int home) const {
   if (homes_[home].push != PushRole::kStores || sequence.length <= kPageTokens || sequence.fill_tokens > 0) return -1;
+  if (sequence.next_follower != nullptr) return -1;  // followers begin at once, with its pages
   for (int h = 0; h < kMaxHomes; ++h) {
     if (homes_[h].push == PushRole::kComputes && HasRoom(h, counts_.Most(sequence.length))) return h;
   }
@@ -275,7 +276,7 @@ int Placer::EvenUp(int m, bool near) const {
 
 // One whose rows are to be pushed stays: they lie in memory of its micro-batch.
 int Placer::MicroBatchFor(const Sequence& sequence) const {
-  if (sequence.push_home >= 0) return sequence.micro_batch;
+  if (sequence.push.seat.home >= 0) return sequence.micro_batch;
   const bool near = IsNear(sequence);
   if (plan_ == StepPlan::kMixed) return EvenUp(sequence.micro_batch, near);
   if (IsFor(sequence.micro_batch, near)) return sequence.micro_batch;

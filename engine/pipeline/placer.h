@@ -63,7 +63,7 @@ class Placer {
   int MicroBatchFor(const Sequence& sequence) const;
   // Whether it counts as a near one. A prompt that is pushed counts where it goes to.
   bool IsNear(const Sequence& sequence) const {
-    return homes_[sequence.push_home >= 0 ? sequence.push_home : sequence.home].near;
+    return homes_[sequence.push.seat.home >= 0 ? sequence.push.seat.home : sequence.seat.home].near;
   }
 
   uint64_t looks() const { return looks_; }      // for a place of the queue's head

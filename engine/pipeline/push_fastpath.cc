@@ -18,7 +18,7 @@ bool Pipeline::PushSegment() {
       Push& push = batch.pushes[p];
       if (push.layer >= batch.push_layers || !PostSegment(m, &push)) continue;
       if (push.layer == options_.layers) {
-        --push.sequence->pushes_open;
+        --push.sequence->push.chunks_open;
         batch.pushes.Erase(p);
       }
       return true;
@@ -29,7 +29,7 @@ bool Pipeline::PushSegment() {
 
 bool Pipeline::PostSegment(int m, Push* push) {
   Sequence* const sequence = push->sequence;
-  HomePort& port = homes_[sequence->push_home];
+  HomePort& port = homes_[sequence->push.seat.home];
   if (!port.alive || !FlushPending(port)) return false;  // the reservation may be pending
   std::byte* const area = port.link->BulkArea();
   if (area == nullptr) return false;
@@ -37,7 +37,7 @@ bool Pipeline::PostSegment(int m, Push* push) {
   const size_t tokens_max = (port.link->size().bulk_segment_bytes_max - kPushRowsOffset) / row_bytes;
   PushHeader header;
   header.sequence = sequence->id;
-  header.reservation = sequence->reservation;
+  header.reservation = sequence->push.reservation;
   header.layer = static_cast<uint32_t>(push->layer);
   header.first_position = push->first_position + push->row;
   header.tokens = std::min(push->rows - push->row, static_cast<uint32_t>(tokens_max));
@@ -47,7 +47,7 @@ bool Pipeline::PostSegment(int m, Push* push) {
               device_home_->PushedRows(m, push->layer) + (push->first_row + push->row) * row_bytes, bytes);
   if (!HasOpen(port)) port.progress_seen_ns = Now();
   port.link->PostBulk(kPushRowsOffset + bytes);
-  sequence->last_segment = ++port.segments;
+  sequence->push.last_segment = ++port.segments;
   WakeHome(port);
   statistics_.pushed_bytes.Add(bytes);
   push->row += header.tokens;
@@ -69,9 +69,9 @@ void Pipeline::DropPushes(int m, const Sequence& sequence) {
 // Those whose homes have stored all that was pushed live there from now on.
 void Pipeline::SettlePushed(int m) {
   for (Sequence* sequence : batcher_.Members(m)) {
-    if (!Batcher::AwaitsPush(*sequence) || sequence->pushes_open > 0) continue;
-    const HomePort& port = homes_[sequence->push_home];
-    if (!port.alive || port.link->BulkFreed() < sequence->last_segment) continue;
+    if (!Batcher::AwaitsPush(*sequence) || sequence->push.chunks_open > 0) continue;
+    const HomePort& port = homes_[sequence->push.seat.home];
+    if (!port.alive || port.link->BulkFreed() < sequence->push.last_segment) continue;
     batcher_.Settle(sequence, &changes_);
   }
 }

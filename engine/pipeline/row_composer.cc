@@ -20,18 +20,25 @@ void RowComposer::GiveRows(int m, bool hold_pushes) {
     sequence->rows = 0;
     prompts += !Decodes(*sequence);
     if (!Decodes(*sequence) || AwaitsPush(*sequence) || rows_left == 0) continue;
+    const uint32_t followers = LogitsBeside(*sequence, 1);
+    if (rows_left < 1 + followers) continue;
     sequence->rows = 1;
-    --rows_left;
-    wanted_[sequence->home] += PagesOf(*sequence);
+    rows_left -= 1 + followers;
+    wanted_[sequence->seat.home] += PagesOf(*sequence);
   }
   for (Sequence* sequence : micro_batches_->Members(m)) {
     if (prompts == 0 || rows_left == 0 || chunk_left == 0) break;
     prompts -= !Decodes(*sequence);
-    if (Decodes(*sequence) || (hold_pushes && sequence->push_home >= 0)) continue;
+    if (Decodes(*sequence) || (hold_pushes && sequence->push.seat.home >= 0)) continue;
     sequence->rows = std::min({RemainingAlike(*sequence), chunk_left, rows_left});
-    rows_left -= sequence->rows;
+    uint32_t followers = LogitsBeside(*sequence, sequence->rows);
+    if (sequence->rows + followers > rows_left) {  // the last token comes in a later step
+      --sequence->rows;
+      followers = 0;
+    }
+    rows_left -= sequence->rows + followers;
     chunk_left -= sequence->rows;
-    wanted_[sequence->home] += PagesOf(*sequence);
+    wanted_[sequence->seat.home] += PagesOf(*sequence);
   }
 }
 
@@ -40,11 +47,11 @@ Sequence* RowComposer::NextToGiveWay(int m) {
     if (waits_[h] || wanted_[h] <= ledger_->pages_free(h)) continue;
     Sequence* const victim = Youngest(h);
     if (victim->micro_batch != m) {
-      victim->preempt = true;
+      if (victim->state == SequenceState::kComputes) victim->Enter(SequenceState::kGivesWay);
       waits_[h] = true;
       continue;
     }
-    if (victim->rows > 0) wanted_[victim->home] -= PagesOf(*victim);
+    if (victim->rows > 0) wanted_[victim->seat.home] -= PagesOf(*victim);
     victim->rows = 0;
     return victim;
   }
@@ -56,7 +63,7 @@ Sequence* RowComposer::Youngest(int home) const {
   Sequence* youngest = nullptr;
   for (int m = 0; m < micro_batches_->count(); ++m) {
     for (Sequence* sequence : micro_batches_->Members(m)) {
-      if (sequence->home != home && sequence->push_home != home) continue;
+      if (sequence->seat.home != home && sequence->push.seat.home != home) continue;
       if (youngest == nullptr || sequence->id > youngest->id) youngest = sequence;
     }
   }
@@ -85,18 +92,18 @@ uint32_t RowComposer::FinishRow(int m, Sequence* sequence) {
   if (sequence->rows > 0 && !TakePagesOf(sequence)) sequence->rows = 0;
   // An entry of one row that had one row in the step before goes on by itself; so does one that sits out again.
   const bool continues = sequence->rows == sequence->previous_rows && sequence->rows <= 1;
-  if (!continues) micro_batches_->ChangeRoster(m, sequence->home);
+  if (!continues) micro_batches_->ChangeRoster(m, sequence->seat.home);
   return sequence->rows;
 }
 
 bool RowComposer::TakePagesOf(Sequence* sequence) {
   const uint32_t end = sequence->computed + sequence->rows;
   const bool takes = PagesOf(*sequence) > 0;
-  if (!ledger_->TakeForStep(sequence->seat, sequence->computed, end, /*is_whole=*/end == sequence->length)) {
-    FD_CHECK(waits_[sequence->home], "pages that were counted are not there");
+  if (!ledger_->TakeForStep(sequence->seat.holder, sequence->computed, end, /*is_whole=*/end == sequence->length)) {
+    FD_CHECK(waits_[sequence->seat.home], "pages that were counted are not there");
     return false;
   }
-  if (takes) micro_batches_->NoteTaken(*sequence, ledger_->returns(sequence->home));
+  if (takes) micro_batches_->NoteTaken(*sequence, ledger_->returns(sequence->seat.home));
   return true;
 }
 

@@ -27,14 +27,14 @@ class RowComposer {
   // One whose prompt, all but the last token at most, is computed at another home, but not known to be stored at its
   // own.
   static bool AwaitsPush(const Sequence& sequence) {
-    return sequence.push_home >= 0 && sequence.length - sequence.computed == 1;
+    return sequence.push.seat.home >= 0 && sequence.length - sequence.computed == 1;
   }
 
   // 1. Sets the `rows` of every member. hold_pushes: prompts that are pushed do not go on in this step.
   void GiveRows(int m, bool hold_pushes);
   // 2. The next member of micro-batch m that has to leave for the others' pages; null: nobody. The caller takes it out
   // of the micro-batch and returns its pages before it asks again. A sequence of another micro-batch, where a step may
-  // be under way, is marked (`preempt`) instead and leaves at its own boundary.
+  // be under way, is marked (kGivesWay) instead and leaves at its own boundary.
   Sequence* NextToGiveWay(int m);
   // 3. Takes the pages of these rows. Where those of another micro-batch's sequence are awaited, who finds none sits
   // the step out. Returns the rows in all.
@@ -46,9 +46,14 @@ class RowComposer {
     const bool in_prompt = sequence.computed < sequence.prompt_tokens;
     return (in_prompt ? sequence.prompt_tokens : sequence.length) - sequence.computed;
   }
+  // Rows of logits besides its own that a sequence needs with so many rows: its followers' with the prompt's last one.
+  // A step has as many rows of logits as it may have rows.
+  static uint32_t LogitsBeside(const Sequence& sequence, uint32_t rows) {
+    return sequence.computed + rows == sequence.length ? CountFollowers(sequence) : 0;
+  }
   static bool Decodes(const Sequence& sequence) { return sequence.length - sequence.computed == 1; }
   uint32_t PagesOf(const Sequence& sequence) const {
-    return ledger_->PagesForStep(sequence.seat, sequence.computed, sequence.computed + sequence.rows);
+    return ledger_->PagesForStep(sequence.seat.holder, sequence.computed, sequence.computed + sequence.rows);
   }
   Sequence* Youngest(int home) const;
   uint32_t FinishRow(int m, Sequence* sequence);

@@ -1,8 +1,7 @@
 // FAST PATH (docs/FAST_PATH.md)
-// The step boundary: what happens between two steps of a micro-batch. Sampled tokens are judged, sequences leave and
-// join, rows are composed, rosters go out. Never waits for the desk.
+// The step boundary: what happens between two steps of a micro-batch. Sequences leave and join, rows are composed,
+// rosters go out. Never waits for the desk.
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "engine/pipeline/pipeline.h"
@@ -18,11 +17,14 @@ LeaveKind HowCancelled(const Sequence& sequence) {
 
 }  // namespace
 
-// Room for everything that all micro-batches can say until their next boundary: a token and an end per member, and the
-// ends of a sweep. Without it no new step starts.
+// Room for everything that all micro-batches can say until their next boundary: a token and an end per member and per
+// follower, and the ends of a sweep. Without it no new step starts.
+size_t Pipeline::EventRoomFor(size_t followers) const {
+  return 3 * size_t{options_.limits.active()} + 2 * followers + kMaxHomes;
+}
+
 bool Pipeline::EventsHaveRoom() const {
-  const size_t needed = 3 * size_t{options_.limits.active()} + kMaxHomes;
-  return events_.capacity() - events_.SizeApprox() >= needed;
+  return events_.capacity() - events_.SizeApprox() >= EventRoomFor(batcher_.following_count());
 }
 
 // Whether no home is far behind with its control messages. One to which prompts are pushed may have no rows in a step
@@ -98,8 +100,7 @@ void Pipeline::ApplyChanges(int m, uint64_t* start_ns) {
         NoteJoined(m, sequence, start_ns);
         break;
       case BoundaryChange::Kind::kSettled:
-        if (sequence->at_home) TellHome(ControlKind::kRelease, change.home, *sequence, 0);
-        sequence->at_home = std::exchange(sequence->reserved, false);
+        if (change.seat.told) TellHome(ControlKind::kRelease, change.seat.home, *sequence, 0);
         break;
       case BoundaryChange::Kind::kMoved: {
         const int to = sequence->micro_batch;
@@ -114,13 +115,11 @@ void Pipeline::ApplyChanges(int m, uint64_t* start_ns) {
 
 // The homes that know a sequence which has left return its pages.
 void Pipeline::ReleaseSeats(int m, const BoundaryChange& change) {
-  Sequence* const sequence = change.sequence;
-  if (sequence->at_home) TellHome(ControlKind::kRelease, change.home, *sequence, 0);
-  sequence->at_home = false;
-  if (change.push_home < 0) return;
-  DropPushes(m, *sequence);
-  if (sequence->reserved) TellHome(ControlKind::kRelease, change.push_home, *sequence, 0);
-  sequence->reserved = false;
+  const Sequence& sequence = *change.sequence;
+  if (change.seat.told) TellHome(ControlKind::kRelease, change.seat.home, sequence, 0);
+  if (change.push_seat.home < 0) return;
+  DropPushes(m, sequence);
+  if (change.push_seat.told) TellHome(ControlKind::kRelease, change.push_seat.home, sequence, 0);
 }
 
 void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
@@ -129,13 +128,13 @@ void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
   if (change.reason == LeaveReason::kPreempted) {
     ++sequence->times.preemptions;
     sequence->preempted_ns = Now();
-    if (record_.on()) record_.Leave(where, *sequence, change.home, kLeavePreempted, sequence->preempted_ns);
+    if (record_.on()) record_.Leave(where, *sequence, change.seat.home, kLeavePreempted, sequence->preempted_ns);
     return;
   }
   // Acquire: pairs with the desk's release; whether it was a stop string is seen.
   const bool cancelled = sequence->cancelled.load(std::memory_order_acquire);
   if (record_.on()) {
-    record_.Leave(where, *sequence, change.home, cancelled ? HowCancelled(*sequence) : kLeaveFailed, Now());
+    record_.Leave(where, *sequence, change.seat.home, cancelled ? HowCancelled(*sequence) : kLeaveFailed, Now());
   }
   EndSequence(sequence, cancelled ? FinishReason::kCancelled : sequence->fail_reason,
               cancelled ? -1 : sequence->fail_home);
@@ -147,10 +146,10 @@ void Pipeline::NoteJoined(int m, Sequence* sequence, uint64_t* start_ns) {
   sequence->timed_until_ns = *start_ns;
   sequence->times_so_far.Store(sequence->times);
   if (record_.on()) record_.Join({m, batches_[m].step + 1}, *sequence, Now());
-  if (sequence->push_home >= 0) Reserve(sequence);
+  if (sequence->is_pushed()) Reserve(sequence);
   if (sequence->fill_tokens == 0) return;
-  TellHome(ControlKind::kFill, sequence->home, *sequence, sequence->fill_tokens);
-  sequence->at_home = true;
+  TellHome(ControlKind::kFill, sequence->seat.home, *sequence, sequence->fill_tokens);
+  sequence->seat.told = true;
 }
 
 bool Pipeline::NobodyHadRows() const {
@@ -189,7 +188,7 @@ float* Pipeline::PromptLogitsAt(const Sequence& sequence, uint32_t position) con
 // the logits are, and left alone from then on.
 bool Pipeline::WantsLogprobBehind(const Sequence& sequence, uint32_t position) {
   const bool complete = sequence.length > sequence.prompt_tokens;
-  return !sequence.prompt_ids.empty() && !complete && position + 1 < sequence.prompt_tokens;
+  return !sequence.sampling.prompt_ids.empty() && !complete && position + 1 < sequence.prompt_tokens;
 }
 
 void Pipeline::FillTable(int m) {
@@ -203,29 +202,33 @@ void Pipeline::FillTable(int m) {
   uint32_t push_rows = 0;
   uint64_t attended_tokens = 0, hopped_tokens = 0;
   for (Sequence* sequence : batcher_.Members(m)) {
-    const bool pushed = sequence->push_home >= 0;
+    const bool pushed = sequence->is_pushed();
     if (pushed && sequence->rows > 0) {
       batch.pushes.Append({sequence, push_rows, sequence->rows, sequence->computed});
-      ++sequence->pushes_open;
+      ++sequence->push.chunks_open;
     }
     for (uint32_t i = 0; i < sequence->rows; ++i) {
       const uint32_t position = sequence->computed + i;
       const int row = table.rows++;
-      table.tokens[row] = sequence->tokens[position];
+      table.tokens[row] = sequence->log.tokens[position];
       table.positions[row] = static_cast<int32_t>(position);
-      table.homes[row] = static_cast<uint16_t>(sequence->home);
-      table.home_rows[row] = batch.home_rows[sequence->home]++;
+      table.homes[row] = static_cast<uint16_t>(sequence->seat.home);
+      table.home_rows[row] = batch.home_rows[sequence->seat.home]++;
       table.push_rows[row] = pushed ? push_rows++ : StepTable::kNoPushRow;
       const bool last = position + 1 == sequence->length;
       if (last || PromptLogitsAt(*sequence, position) != nullptr || WantsLogprobBehind(*sequence, position)) {
         AddLogitRow(batch, sequence, static_cast<uint32_t>(row), position);
       }
+      if (!last) continue;
+      for (Sequence* f = sequence->next_follower; f != nullptr; f = f->next_follower) {
+        AddLogitRow(batch, f, static_cast<uint32_t>(row), position);
+      }
     }
     if (sequence->rows == 0) continue;
     const uint64_t tokens = sequence->computed + sequence->rows;
     attended_tokens += tokens;
-    if (!homes_[sequence->home].attends_in_stage) hopped_tokens += tokens;
-    batch.home_tokens[sequence->home] += tokens;
+    if (!homes_[sequence->seat.home].attends_in_stage) hopped_tokens += tokens;
+    batch.home_tokens[sequence->seat.home] += tokens;
   }
   if (push_rows > 0) {
     batch.push_step = batch.step;
@@ -249,19 +252,20 @@ void Pipeline::AddLogitRow(MicroBatch& batch, Sequence* sequence, uint32_t row, 
   args.vocab = options_.vocab;
   args.position = position + 1;
   if (in_prompt) {  // nothing else may be drawn
-    args.params = &sequence->prompt_sampling;
-    args.allowed = {&sequence->prompt_ids[position + 1], 1};
+    args.params = &sequence->sampling.prompt_params;
+    args.allowed = {&sequence->sampling.prompt_ids[position + 1], 1};
     const auto top = static_cast<size_t>(args.params->logprobs);
-    if (top > 0) args.top_logprobs = sequence->prompt_top_logprobs.data() + (position + 1) * top;
+    if (top > 0) args.top_logprobs = sequence->log.prompt_top_logprobs.data() + (position + 1) * top;
     return;
   }
   const uint32_t generated = sequence->length - sequence->prompt_tokens;
-  args.params = &sequence->sampling;
-  args.bias = sequence->logit_bias;
-  if (sequence->history.output_counts != nullptr) args.history = &sequence->history;
-  if (generated < sequence->min_tokens) args.banned = sequence->stop_tokens;
-  if (sequence->sampling.logprobs > 0) {
-    args.top_logprobs = sequence->top_logprobs.data() + static_cast<size_t>(generated) * sequence->sampling.logprobs;
+  args.params = &sequence->sampling.params;
+  args.bias = sequence->sampling.bias;
+  if (sequence->sampling.history.output_counts != nullptr) args.history = &sequence->sampling.history;
+  if (generated < sequence->sampling.min_tokens) args.banned = sequence->sampling.stop_tokens;
+  if (sequence->sampling.params.logprobs > 0) {
+    args.top_logprobs =
+        sequence->log.top_logprobs.data() + static_cast<size_t>(generated) * sequence->sampling.params.logprobs;
   }
 }
 
@@ -304,121 +308,17 @@ bool Pipeline::SendRoster(int m, int home) {
   if (!port.link->TrySendControl(roster_buffer_.data(), static_cast<size_t>(out - roster_buffer_.data()))) return false;
   ++port.roster_version[m];
   batcher_.RosterSent(m, home);
-  for (Sequence* sequence : batcher_.MembersAt(m, home)) sequence->at_home |= sequence->rows > 0;
+  for (Sequence* sequence : batcher_.MembersAt(m, home)) sequence->seat.told |= sequence->rows > 0;
   return true;
-}
-
-void Pipeline::FinishStep(int m) {
-  MicroBatch& batch = batches_[m];
-  batch.state = State::kBoundary;
-  const uint64_t now_ns = Now();
-  const uint64_t sampled_before = statistics_.sampled_tokens.value();
-  batch.timer.Finish(now_ns);
-  for (Sequence* sequence : batcher_.Members(m)) {
-    if (sequence->rows == 0) continue;
-    AddTimes(batch, sequence, now_ns);
-    sequence->computed += sequence->rows;
-  }
-  for (int i = 0; i < batch.table.logit_rows; ++i) {
-    Sequence* sequence = batch.sampled[i];
-    if (sequence == nullptr || sequence->failed) continue;
-    const LogitRow& logit = batch.table.logits[i];
-    if (logit.args.position < sequence->prompt_tokens) {
-      TakePromptLogprob(sequence, logit);
-    } else {
-      AcceptToken(sequence, logit, now_ns);
-    }
-  }
-  statistics_.steps.Add(1);
-  statistics_.last_step_ns.store(now_ns, std::memory_order_relaxed);
-  statistics_.step_ns.Add(now_ns - batch.step_start_ns);
-  quiet_since_ns_ = Now();
-  batch.timer.EndJudging(quiet_since_ns_);
-  batch.no_rows = batch.s_part_failed = false;
-  --in_steps_;
-  if (!record_.on()) return;
-  const uint64_t tokens = statistics_.sampled_tokens.value() - sampled_before;
-  record_.Finish({m, batch.step}, batch.stage_end_ns, quiet_since_ns_, static_cast<uint32_t>(tokens));
-}
-
-// Gives the sequence the times of a step that it had rows in. Called before these rows count as computed.
-void Pipeline::AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t now_ns) {
-  const bool in_prompt = sequence->computed < sequence->prompt_tokens;
-  const bool prefill = in_prompt || sequence->length - sequence->computed > 1;
-  batch.timer.AddTo(prefill ? &sequence->times.prefill : &sequence->times.decode, sequence->timed_until_ns);
-  sequence->timed_until_ns = now_ns;
-  sequence->times_so_far.Store(sequence->times);
-}
-
-// The prompt's token at args.position was the only one that could be drawn. A logit of -infinity kept it from that.
-void Pipeline::TakePromptLogprob(Sequence* sequence, const LogitRow& logit) {
-  if (logit.result.outcome == SampleOutcome::kBadLogits) {
-    sequence->failed = true;
-    sequence->fail_reason = FinishReason::kBadLogits;
-    return;
-  }
-  const bool drawn = logit.result.outcome == SampleOutcome::kToken;
-  sequence->prompt_logprobs[logit.args.position] =
-      drawn ? logit.result.logprob : -std::numeric_limits<float>::infinity();
-}
-
-void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
-  const StepRecorder::Where where = {sequence->micro_batch, batches_[sequence->micro_batch].step};
-  const auto finish = [&](FinishReason reason) {
-    if (record_.on()) record_.Leave(where, *sequence, sequence->home, kLeaveFinished, now_ns);
-    batcher_.Remove(sequence, &changes_);
-    ReleaseSeats(where.micro_batch, changes_[0]);
-    changes_.Clear();
-    EndSequence(sequence, reason, -1);
-  };
-  if (sequence->length == sequence->length_max) return finish(FinishReason::kLength);  // of its prompt alone
-  if (logit.result.outcome != SampleOutcome::kToken) {
-    sequence->failed = true;
-    const bool none = logit.result.outcome == SampleOutcome::kNoCandidate;
-    sequence->fail_reason = none ? FinishReason::kNoCandidate : FinishReason::kBadLogits;
-    return;
-  }
-  const int32_t token = logit.result.token;
-  statistics_.sampled_tokens.Add(1);
-  for (const int32_t stop : sequence->stop_tokens) {
-    if (token != stop) continue;
-    sequence->stop_token = token;
-    return finish(FinishReason::kStopToken);
-  }
-  const uint32_t index = sequence->length++;
-  sequence->tokens[index] = token;
-  sequence->logprobs[index - sequence->prompt_tokens] = logit.result.logprob;
-  if (sequence->history.output_counts != nullptr) sequence->history.AddOutput(token);
-  PipelineEvent event;
-  event.kind = PipelineEvent::Kind::kToken;
-  event.token_index = index;
-  event.sequence = sequence;
-  event.time_ns = now_ns;
-  FD_CHECK(events_.TryPush(event), "the event queue had room");
-  events_since_ring_ = true;
-  if (record_.on()) record_.Token(where, sequence->id, index - sequence->prompt_tokens, now_ns);
-  if (sequence->length == sequence->length_max) finish(FinishReason::kLength);
-}
-
-// REQUIRES: the sequence is in no micro-batch and not in the ready queue. It is the desk's again.
-void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
-  PipelineEvent event;
-  event.kind = PipelineEvent::Kind::kFinished;
-  event.reason = reason;
-  event.home = static_cast<int16_t>(home);
-  event.sequence = sequence;
-  event.time_ns = options_.now_ns();
-  FD_CHECK(events_.TryPush(event), "the event queue had room");
-  events_since_ring_ = true;
 }
 
 // The home that its prompt is pushed to awaits it.
 void Pipeline::Reserve(Sequence* sequence) {
-  sequence->reserved = true;
-  sequence->reservation = ++homes_[sequence->push_home].reservations;
-  sequence->pushes_open = 0;
-  sequence->last_segment = 0;
-  TellHome(ControlKind::kReserve, sequence->push_home, *sequence, sequence->length);
+  sequence->push.seat.told = true;
+  sequence->push.reservation = ++homes_[sequence->push.seat.home].reservations;
+  sequence->push.chunks_open = 0;
+  sequence->push.last_segment = 0;
+  TellHome(ControlKind::kReserve, sequence->push.seat.home, *sequence, sequence->length);
 }
 
 void Pipeline::TellHome(ControlKind kind, int home, const Sequence& sequence, uint32_t tokens) {
@@ -428,12 +328,22 @@ void Pipeline::TellHome(ControlKind kind, int home, const Sequence& sequence, ui
   message.kind = static_cast<uint32_t>(kind);
   message.tokens = tokens;
   message.sequence = sequence.id;
-  port.pending.Append(message);
+  port.pending.Append(PendingMessage(message));
+}
+
+void Pipeline::TellFork(const Sequence& leader, const Sequence& follower) {
+  HomePort& port = homes_[follower.seat.home];
+  if (!port.alive) return;
+  ForkMessage message;
+  message.tokens = follower.computed;
+  message.sequence = leader.id;
+  message.new_sequence = follower.id;
+  port.pending.Append(PendingMessage(message));
 }
 
 bool Pipeline::FlushPending(HomePort& port) {
   size_t sent = 0;
-  while (sent < port.pending.size() && port.link->TrySendControl(&port.pending[sent], sizeof(SequenceMessage))) {
+  while (sent < port.pending.size() && port.link->TrySendControl(&port.pending[sent], port.pending[sent].bytes())) {
     ++sent;
     WakeHome(port);
   }
@@ -446,7 +356,7 @@ void Pipeline::EndWaiting(Sequence* sequence, FinishReason reason) {
   sequence->times.queue_ns += now_ns - sequence->timed_until_ns;
   sequence->timed_until_ns = now_ns;
   const LeaveKind how = reason == FinishReason::kCancelled ? HowCancelled(*sequence) : kLeaveFailed;
-  if (record_.on()) record_.Leave({}, *sequence, sequence->home, how, now_ns);
+  if (record_.on()) record_.Leave({}, *sequence, -1, how, now_ns);
   EndSequence(sequence, reason, -1);
 }
 

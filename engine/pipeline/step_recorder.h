@@ -98,23 +98,23 @@ class StepRecorder {
   void Join(Where where, const Sequence& sequence, uint64_t now_ns) {
     const bool again = sequence.preempted_ns != 0;
     RecordEvent event = Event(kRecordJoin, where, again ? sequence.preempted_ns : sequence.submit_ns, now_ns);
-    event.id = sequence.id;
+    event.id = sequence.request;
     event.part = again ? 1 : 0;
-    event.home = static_cast<int16_t>(sequence.home);
+    event.home = static_cast<int16_t>(sequence.seat.home);
     event.rows = sequence.prompt_tokens;
     writer_.Write(event);
   }
   // `index`: of the generated tokens.
-  void Token(Where where, uint64_t id, uint32_t index, uint64_t now_ns) {
+  void Token(Where where, const Sequence& sequence, uint32_t index, uint64_t now_ns) {
     RecordEvent event = Event(kRecordToken, where, now_ns, now_ns);
-    event.id = id;
+    event.id = sequence.request;
     event.count = index;
     writer_.Write(event);
   }
   // `home`: where it was; -1: it waited.
   void Leave(Where where, const Sequence& sequence, int home, LeaveKind how, uint64_t now_ns) {
     RecordEvent event = Event(kRecordLeave, where, now_ns, now_ns);
-    event.id = sequence.id;
+    event.id = sequence.request;
     event.part = static_cast<uint16_t>(how);
     event.home = static_cast<int16_t>(home);
     event.count = sequence.length - sequence.prompt_tokens;
@@ -122,11 +122,11 @@ class StepRecorder {
   }
   // At a boundary of `from`; its next row is in step `to`, or in a later one.
   void Move(Where from, Where to, const Sequence& sequence, uint64_t now_ns) {
-    Leave(from, sequence, sequence.home, kLeaveMoved, now_ns);
+    Leave(from, sequence, sequence.seat.home, kLeaveMoved, now_ns);
     RecordEvent event = Event(kRecordJoin, to, now_ns, now_ns);
-    event.id = sequence.id;
+    event.id = sequence.request;
     event.part = 2;
-    event.home = static_cast<int16_t>(sequence.home);
+    event.home = static_cast<int16_t>(sequence.seat.home);
     event.rows = sequence.prompt_tokens;
     writer_.Write(event);
   }

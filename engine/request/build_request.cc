@@ -116,7 +116,7 @@ SamplingParams SamplingOf(const RequestFields& given) {
 absl::Status SetLengths(const RequestContext& context, const RequestFields& given, Sequence& sequence) {
   const uint32_t context_max = static_cast<uint32_t>(context.max_context);
   sequence.length_max = sequence.prompt_tokens + std::min(given.max_tokens, context_max - sequence.prompt_tokens);
-  sequence.min_tokens = given.min_tokens;
+  sequence.sampling.min_tokens = given.min_tokens;
   if (given.fill_tokens >= sequence.prompt_tokens && given.fill_tokens > 0) {
     return absl::InvalidArgumentError(absl::StrFormat("fill_tokens: %d is not less than the prompt's %d tokens",
                                                       given.fill_tokens, sequence.prompt_tokens));
@@ -125,8 +125,8 @@ absl::Status SetLengths(const RequestContext& context, const RequestFields& give
   return absl::OkStatus();
 }
 
-absl::Status SetStops(const RequestContext& context, const RequestFields& given, Request& request) {
-  std::pmr::vector<int32_t>& stops = request.sequence.stop_tokens;
+absl::Status SetStops(const RequestContext& context, const RequestFields& given, Answer& answer) {
+  std::pmr::vector<int32_t>& stops = answer.sequence.sampling.stop_tokens;
   for (size_t i = 0; i < given.stop_token_id_count; ++i) {
     if (absl::Status bad = CheckTokenId("stop_token_ids", i, given.stop_token_ids[i], context.spec->vocab); !bad.ok()) {
       return bad;
@@ -144,20 +144,20 @@ absl::Status SetStops(const RequestContext& context, const RequestFields& given,
   }
   absl::StatusOr<StopMatcher> matcher = MakeStops(given);
   if (!matcher.ok()) return matcher.status();
-  request.stops.emplace(*std::move(matcher));
+  answer.stops.emplace(*std::move(matcher));
   return absl::OkStatus();
 }
 
 // Without a token to come, logprobs has nothing to report.
-absl::Status SetSampling(const RequestContext& context, const RequestFields& given, Sequence& sequence) {
-  sequence.sampling = SamplingOf(given);
-  if (given.max_tokens == 0) sequence.sampling.logprobs = -1;
+absl::Status SetSampling(const RequestContext& context, const RequestFields& given, SamplingState& sampling) {
+  sampling.params = SamplingOf(given);
+  if (given.max_tokens == 0) sampling.params.logprobs = -1;
   for (size_t i = 0; i < given.logit_bias_count; ++i) {
-    sequence.logit_bias.push_back(given.logit_bias[i]);
+    sampling.bias.push_back(given.logit_bias[i]);
   }
-  std::stable_sort(sequence.logit_bias.begin(), sequence.logit_bias.end(),
+  std::stable_sort(sampling.bias.begin(), sampling.bias.end(),
                    [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
-  const std::string wrong = ValidateTokens(context.spec->vocab, sequence.logit_bias, {}, sequence.stop_tokens);
+  const std::string wrong = ValidateTokens(context.spec->vocab, sampling.bias, {}, sampling.stop_tokens);
   return wrong.empty() ? absl::OkStatus() : absl::InvalidArgumentError(wrong);
 }
 
@@ -179,23 +179,22 @@ absl::Status SetPromptOutputs(const RequestContext& context, const RequestFields
   return absl::OkStatus();
 }
 
-void TakeMemory(const RequestContext& context, const RequestFields& given, Sequence& sequence,
-                std::vector<int32_t> ids) {
-  const SamplingParams& params = sequence.sampling;
+void TakeMemory(const RequestContext& context, Sequence& sequence, std::span<const int32_t> prompt) {
+  SamplingState& sampling = sequence.sampling;
+  const SamplingParams& params = sampling.params;
   const size_t generated_max = sequence.length_max - sequence.prompt_tokens;
   if (params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0) {
-    sequence.prompt_seen.resize((context.spec->vocab + 63) / 64);
-    sequence.output_counts.resize(context.spec->vocab);
-    sequence.history = {sequence.prompt_seen.data(), sequence.output_counts.data()};
-    for (const int32_t id : ids) sequence.history.AddPrompt(id);
+    sampling.prompt_seen.resize((context.spec->vocab + 63) / 64);
+    sampling.output_counts.resize(context.spec->vocab);
+    sampling.history = {sampling.prompt_seen.data(), sampling.output_counts.data()};
+    for (const int32_t id : prompt) sampling.history.AddPrompt(id);
   }
-  sequence.tokens = std::move(ids);
-  sequence.tokens.resize(sequence.length_max);
+  sequence.log.tokens.resize(sequence.length_max);
+  std::copy(prompt.begin(), prompt.end(), sequence.log.tokens.begin());
   sequence.length = sequence.prompt_tokens;
-  if (given.prompt_logprobs >= 0) sequence.AskForPromptLogprobs(given.prompt_logprobs);
-  sequence.logprobs.resize(generated_max);
-  sequence.top_logprobs.resize(generated_max * static_cast<size_t>(std::max(params.logprobs, 0)),
-                               TokenLogprob{-1, std::numeric_limits<float>::quiet_NaN()});
+  sequence.log.logprobs.resize(generated_max);
+  sequence.log.top_logprobs.resize(generated_max * static_cast<size_t>(std::max(params.logprobs, 0)),
+                                   TokenLogprob{-1, std::numeric_limits<float>::quiet_NaN()});
 }
 
 // Whether any of these tokens is in the text, so that what comes behind goes on from it.
@@ -205,27 +204,41 @@ bool HasText(const Tokenizer& tokenizer, std::span<const int32_t> ids, bool show
   });
 }
 
+absl::Status BuildAnswer(const RequestContext& context, const RequestFields& given, std::span<const int32_t> prompt,
+                         Answer& answer) {
+  Sequence& sequence = answer.sequence;
+  sequence.submit_ns = answer.request->submit_ns;
+  sequence.prompt_tokens = static_cast<uint32_t>(prompt.size());
+  if (absl::Status bad = SetLengths(context, given, sequence); !bad.ok()) return bad;
+  if (absl::Status bad = SetStops(context, given, answer); !bad.ok()) return bad;
+  if (absl::Status bad = SetSampling(context, given, sequence.sampling); !bad.ok()) return bad;
+  sequence.sampling.params.seed += answer.index;
+  if (answer.index == 0) {
+    if (absl::Status bad = SetPromptOutputs(context, given, sequence); !bad.ok()) return bad;
+  }
+  TakeMemory(context, sequence, prompt);
+  if (answer.index == 0 && given.prompt_logprobs >= 0) sequence.AskForPromptLogprobs(given.prompt_logprobs);
+  if (context.tokenizer == nullptr) return absl::OkStatus();
+  const bool continues = HasText(*context.tokenizer, prompt, given.show_special);
+  answer.detokenizer.emplace(context.tokenizer, /*skip_special_tokens=*/!given.show_special, continues);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, const RequestFields& given) {
   if (absl::Status bad = CheckRequest(given); !bad.ok()) return bad;
-  auto request = std::make_unique<Request>(context.sampling_memory);
+  if (given.answers > context.answers_max) {
+    return absl::InvalidArgumentError(absl::StrFormat("answers: %d is more than %d, the most of one request here",
+                                                      given.answers, context.answers_max));
+  }
+  auto request = std::make_unique<Request>(context.sampling_memory, given.answers);
   request->submit_ns = NowNs();
-  request->sequence.submit_ns = request->submit_ns;
   request->user = given.user;
   request->hides_special = given.hides_special;
   if (given.deadline_ns != 0) request->deadline_ns = given.deadline_ns;
-  Sequence& sequence = request->sequence;
-  absl::StatusOr<std::vector<int32_t>> ids = PromptIds(context, given);
-  if (!ids.ok()) return ids.status();
-  sequence.prompt_tokens = static_cast<uint32_t>(ids->size());
-  if (absl::Status bad = SetLengths(context, given, sequence); !bad.ok()) return bad;
-  if (absl::Status bad = SetStops(context, given, *request); !bad.ok()) return bad;
-  if (absl::Status bad = SetSampling(context, given, sequence); !bad.ok()) return bad;
-  if (absl::Status bad = SetPromptOutputs(context, given, sequence); !bad.ok()) return bad;
-  TakeMemory(context, given, sequence, *std::move(ids));
-  if (context.tokenizer != nullptr) {
-    const std::span<const int32_t> prompt(sequence.tokens.data(), sequence.prompt_tokens);
-    const bool continues = HasText(*context.tokenizer, prompt, given.show_special);
-    request->detokenizer.emplace(context.tokenizer, /*skip_special_tokens=*/!given.show_special, continues);
+  const absl::StatusOr<std::vector<int32_t>> prompt = PromptIds(context, given);
+  if (!prompt.ok()) return prompt.status();
+  for (const auto& answer : request->answers) {
+    if (absl::Status bad = BuildAnswer(context, given, *prompt, *answer); !bad.ok()) return bad;
   }
   return request;
 }
@@ -254,6 +267,7 @@ absl::Status CheckRequest(const RequestFields& given) {
     return absl::InvalidArgumentError(
         absl::StrFormat("prompt_logprobs: %d is not in [-1, %d]", given.prompt_logprobs, kMaxLogprobs));
   }
+  if (given.answers == 0) return absl::InvalidArgumentError("answers: 0 is not at least 1");
   // A request that generates nothing must want something of its prompt.
   if (given.max_tokens == 0 && given.prompt_logprobs < 0) {
     return absl::InvalidArgumentError("max_tokens: 0 is not at least 1, as it may be with prompt_logprobs alone");

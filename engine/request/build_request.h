@@ -23,6 +23,7 @@ struct RequestContext {
   const std::string* tokenizer_missing_reason = nullptr;
   int max_context = 0;
   std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource();  // SPart::sampling_memory
+  uint32_t answers_max = 1 + kFollowersMax;  // of one request; at most as many as a step has rows
   // Told once of prompts that begin with bos twice, and then the flag is set. Null: nobody is told.
   Logger* log = nullptr;
   std::atomic<bool>* warned_of_bos = nullptr;
@@ -75,6 +76,7 @@ struct RequestFields {
   int32_t prompt_logprobs = -1;
   bool show_special = false;
   bool hides_special = false;  // beside show_special, see Request
+  uint32_t answers = 1;        // that are sampled from the prompt, the i-th one with seed + i
 };
 
 // What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and

@@ -29,10 +29,11 @@ struct RequestText {
   void Append(const RequestText& next);
 };
 
-// One thing that a caller is told about its request. Tokens and logprobs lie in the request's sequence.
+// One thing that a caller is told about its request. Tokens and logprobs lie in the answer's sequence.
 struct RequestEvent {
   enum class Kind : uint8_t { kToken, kFinished, kPrompt };
   Kind kind = Kind::kToken;
+  uint32_t answer = 0;       // index in Request::answers
   uint32_t token_index = 0;  // kToken: the first one, of the generated tokens
   uint32_t token_count = 0;  // kToken
   RequestText text;
@@ -51,7 +52,7 @@ struct RequestTimes {
   StepTimes prefill, decode;
 };
 
-// What a request's last event says.
+// What an answer's last event says.
 struct RequestEnd {
   RequestFinish finish = RequestFinish::kStop;
   std::string error;
@@ -61,23 +62,18 @@ struct RequestEnd {
   RequestTimes times;
 };
 
-// A request between submit and the last event taken.
-// Owns: its sequence and the events not taken yet. Shared: by the desk and whoever reads an event that was taken.
+struct Request;
+
+// One answer to a request: a sequence, and its text on the way to the caller.
 // Thread: `sequence` as its own comment says; what is marked as the desk's, the desk thread; the rest under the desk's
-//         mutex. Bounded: kUndeliveredMax events and the last one, of tokens that the sequence has memory for.
-struct Request : std::enable_shared_from_this<Request> {
-  explicit Request(std::pmr::memory_resource* sampling_memory) : sequence(sampling_memory), place(this) {}
+//         mutex.
+struct Answer {
+  Answer(Request* of, uint32_t number, std::pmr::memory_resource* sampling_memory)
+      : request(of), index(number), sequence(sampling_memory) {}
 
-  // So many events wait at most; tokens that come then are added to the last one.
-  static constexpr size_t kUndeliveredMax = 1024;
-
+  Request* const request;
+  const uint32_t index;
   Sequence sequence;
-
-  // Constant once submitted.
-  void* user = nullptr;
-  uint64_t submit_ns = 0;
-  uint64_t deadline_ns = UINT64_MAX;  // NowNs
-  bool hides_special = false;         // special tokens are in the text for whoever reads their marks alone
 
   // Desk thread.
   std::optional<StreamDetokenizer> detokenizer;  // absent: no text
@@ -86,18 +82,54 @@ struct Request : std::enable_shared_from_this<Request> {
   size_t untold_bytes = 0;                // of text that has been made and may be the beginning of a stop string...
   std::vector<TextRange> untold_special;  // ...and what of it special tokens wrote
   uint32_t announced = 0;                 // generated tokens told so far
-  bool prompt_told = false;               // that the logprobs of its prompt are there
-  bool overdue = false;  // its time is over, but the last event waits until prompt_logits are left alone
-  bool over = false;     // the last event is made; later tokens are dropped
+  bool over = false;                      // the last event is made; later tokens are dropped
+
+  // Under the mutex.
+  RequestEnd end;      // of the last event, once `ended`
+  bool ended = false;  // the last event is queued
+};
+
+// A request between submit and the last event taken. It has one answer or several, which are sampled from one prompt.
+// Owns: its answers and the events not taken yet. Shared: by the desk and whoever reads an event that was taken.
+// Thread: what is marked as the desk's, the desk thread; the rest under the desk's mutex.
+// Bounded: kUndeliveredMax events and the last ones, of tokens that the sequences have memory for.
+struct Request : std::enable_shared_from_this<Request> {
+  explicit Request(std::pmr::memory_resource* sampling_memory, uint32_t answer_count = 1) : place(this) {
+    for (uint32_t i = 0; i < answer_count; ++i) {
+      answers.push_back(std::make_unique<Answer>(this, i, sampling_memory));
+    }
+  }
+
+  // So many events wait at most; tokens that come then are added to the last one.
+  static constexpr size_t kUndeliveredMax = 1024;
+
+  // The one that computes the prompt.
+  Sequence& first() { return answers.front()->sequence; }
+  const Sequence& first() const { return answers.front()->sequence; }
+  // All of them leave the pipeline soon. Any thread.
+  void CancelSequences() {
+    for (const auto& answer : answers) answer->sequence.cancelled.store(true, std::memory_order_release);
+  }
+
+  // Constant once submitted.
+  std::vector<std::unique_ptr<Answer>> answers;  // at least one
+  uint64_t id = 0;
+  void* user = nullptr;
+  uint64_t submit_ns = 0;
+  uint64_t deadline_ns = UINT64_MAX;  // NowNs
+  bool hides_special = false;         // special tokens are in the text for whoever reads their marks alone
+
+  // Desk thread.
+  bool prompt_told = false;  // that the logprobs of its prompt are there
+  bool overdue = false;      // its time is over, but the last event waits until prompt_logits are left alone
 
   // Under the mutex.
   std::deque<RequestEvent> events;
   RequestEvent taken;               // the last one that RequestDesk::Next gave out
-  RequestEnd end;                   // of the last event, once `ended`
   std::condition_variable changed;  // for whoever waits for this request alone
-  bool ended = false;               // the last event is queued
+  size_t ended = 0;                 // answers whose last event is queued
   bool released = false;            // the last event was taken, and the desk is asked for no more
-  bool in_pipeline = false;         // the sequence is lent out
+  size_t lent = 0;                  // sequences that the pipeline has
   bool forgotten = false;           // the caller wants nothing more
   int waiters = 0;                  // threads in Next and Forget; the request stays until they have left
 

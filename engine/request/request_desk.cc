@@ -37,7 +37,7 @@ void RequestDesk::Stop() {
   {
     std::unique_lock lock(mutex_);
     counts_.draining = true;
-    for (auto& [id, request] : requests_) request->sequence.cancelled.store(true, std::memory_order_release);
+    for (auto& [id, request] : requests_) request->CancelSequences();
     pipeline_->NoteCancel();
     pipeline_->Wake();
     fewer_.wait(lock, [this] { return lent_ == 0 && commands_.empty(); });
@@ -118,15 +118,15 @@ bool RequestDesk::HandleEvents() {
       keeper_->OnHomeDrained(event.home, pipeline_->statistics().home_posts[event.home].value());
       continue;
     }
-    Request& request = *static_cast<Request*>(event.sequence->owner);
+    Answer& answer = *static_cast<Answer*>(event.sequence->owner);
     Delivery& delivery = deliveries_.emplace_back();
-    delivery.request = &request;
-    delivery.id = request.sequence.id;
+    delivery.answer = &answer;
+    delivery.id = answer.request->id;
     delivery.time_ns = event.time_ns;
     if (event.kind == PipelineEvent::Kind::kToken) {
-      MakeToken(request, event, &delivery);
+      MakeToken(answer, event, &delivery);
     } else {
-      MakeEnd(request, event, &delivery);
+      MakeEnd(answer, event, &delivery);
     }
   }
   if (deliveries_.empty()) return handled > 0;
@@ -144,70 +144,71 @@ bool RequestDesk::HandleEvents() {
 
 // REQUIRES: the pipeline has computed all of the prompt.
 void RequestDesk::MakePrompt(Request& request, Delivery* out) {
-  out->prompt = !request.prompt_told && !request.sequence.prompt_logprobs.empty();
+  out->prompt = !request.prompt_told && !request.first().log.prompt_logprobs.empty();
   request.prompt_told = true;
 }
 
-void RequestDesk::MakeToken(Request& request, const PipelineEvent& event, Delivery* out) {
-  if (request.over) return;
-  MakePrompt(request, out);
-  const Sequence& sequence = request.sequence;
+void RequestDesk::MakeToken(Answer& answer, const PipelineEvent& event, Delivery* out) {
+  if (answer.over) return;
+  MakePrompt(*answer.request, out);
+  const Sequence& sequence = answer.sequence;
   const uint32_t index = event.token_index - sequence.prompt_tokens;
-  ++request.announced;
+  ++answer.announced;
   out->token = index;
-  if (request.stops && index == sequence.min_tokens) request.unmatched_bytes = request.detokenizer->Held().size();
+  if (answer.stops && index == sequence.sampling.min_tokens) answer.unmatched_bytes = answer.detokenizer->Held().size();
   std::string text;
-  if (request.detokenizer) text = MakeText(request, sequence.tokens[event.token_index]);
-  const bool matches = request.stops && index >= sequence.min_tokens;
-  out->text = Tell(request, matches ? MatchStops(request, text) : std::move(text));
+  if (answer.detokenizer) text = MakeText(answer, sequence.log.tokens[event.token_index]);
+  const bool matches = answer.stops && index >= sequence.sampling.min_tokens;
+  out->text = Tell(answer, matches ? MatchStops(answer, text) : std::move(text));
   if (!matches) return;
   // A run of byte tokens is held back, since it is text only as a whole. If a stop string ends in it, so does the
   // answer.
-  const std::string held = request.detokenizer->Held();
-  if (held.size() > request.unmatched_bytes &&
-      request.stops->WouldMatch(std::string_view(held).substr(request.unmatched_bytes))) {
-    out->text.Append(Tell(request, MatchStops(request, EndText(request))));
+  const std::string held = answer.detokenizer->Held();
+  if (held.size() > answer.unmatched_bytes &&
+      answer.stops->WouldMatch(std::string_view(held).substr(answer.unmatched_bytes))) {
+    out->text.Append(Tell(answer, MatchStops(answer, EndText(answer))));
   }
-  if (!request.stops->match().has_value()) return;
+  if (!answer.stops->match().has_value()) return;
   // Found here, a step or more behind the pipeline: the sequence leaves at its next boundary, the caller is done now.
-  request.sequence.stopped.store(true, std::memory_order_relaxed);
-  request.over = true;
+  answer.sequence.stopped.store(true, std::memory_order_relaxed);
+  answer.over = true;
   out->end.emplace();
   out->end->finish = RequestFinish::kStop;
-  out->end->stop_index = static_cast<int32_t>(request.stops->match()->stop_index);
-  out->end->generated_tokens = request.announced;
+  out->end->stop_index = static_cast<int32_t>(answer.stops->match()->stop_index);
+  out->end->generated_tokens = answer.announced;
   out->end->times = RequestTimes(sequence.times_so_far.Load());
-  request.sequence.cancelled.store(true, std::memory_order_release);
+  answer.sequence.cancelled.store(true, std::memory_order_release);
   pipeline_->NoteCancel();
 }
 
-void RequestDesk::MakeEnd(Request& request, const PipelineEvent& event, Delivery* out) {
+void RequestDesk::MakeEnd(Answer& answer, const PipelineEvent& event, Delivery* out) {
   out->given_back = true;
-  if (request.over) return;
-  request.over = true;
+  if (answer.over) return;
+  answer.over = true;
   RequestEnd& end = out->end.emplace();
   end.finish = RequestFinish::kError;
   if (event.reason == FinishReason::kStopToken) end.finish = RequestFinish::kStop;
   if (event.reason == FinishReason::kLength) end.finish = RequestFinish::kLength;
   if (event.reason == FinishReason::kCancelled) {
-    end.finish = request.overdue ? RequestFinish::kDeadline : RequestFinish::kCancelled;
+    end.finish = answer.request->overdue ? RequestFinish::kDeadline : RequestFinish::kCancelled;
   }
-  if (end.finish == RequestFinish::kStop) end.stop_token = request.sequence.stop_token;
-  if (end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength) MakePrompt(request, out);
+  if (end.finish == RequestFinish::kStop) end.stop_token = answer.sequence.stop_token;
+  if (end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength) MakePrompt(*answer.request, out);
   end.error = DescribeFailure(event);
-  end.generated_tokens = request.announced;
-  end.times = RequestTimes(request.sequence.times);
-  out->last_text = LastText(request);
+  end.generated_tokens = answer.announced;
+  end.times = RequestTimes(answer.sequence.times);
+  out->last_text = LastText(answer);
   const bool ended = end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength;
-  if (!ended || !request.stops || !request.stops->match().has_value()) return;
+  if (!ended || !answer.stops || !answer.stops->match().has_value()) return;
   end.finish = RequestFinish::kStop;  // half a character, which ends as U+FFFD, has completed a stop string
-  end.stop_index = static_cast<int32_t>(request.stops->match()->stop_index);
+  end.stop_index = static_cast<int32_t>(answer.stops->match()->stop_index);
   end.stop_token = RequestEnd().stop_token;
 }
 
 // REQUIRES: the mutex is held.
 void RequestDesk::Deliver(Delivery* delivery) {
-  Request& request = *delivery->request;
+  Answer& answer = *delivery->answer;
+  Request& request = *answer.request;
   if (delivery->prompt) {
     RequestEvent event;
     event.kind = RequestEvent::Kind::kPrompt;
@@ -217,15 +218,16 @@ void RequestDesk::Deliver(Delivery* delivery) {
   if (delivery->token) {
     ++counts_.generated_tokens;
     RequestEvent event;
+    event.answer = answer.index;
     event.token_index = *delivery->token;
     event.token_count = 1;
     event.text = std::move(delivery->text);
     event.time_ns = delivery->time_ns;
     Push(request, std::move(event));
   }
-  if (delivery->end) End(request, *std::move(delivery->end), std::move(delivery->last_text), delivery->time_ns);
+  if (delivery->end) End(answer, *std::move(delivery->end), std::move(delivery->last_text), delivery->time_ns);
   if (!delivery->given_back) return;
-  request.in_pipeline = false;
+  --request.lent;
   --lent_;
   if (request.waiters > 0) request.changed.notify_all();
   fewer_.notify_all();
@@ -242,19 +244,13 @@ bool RequestDesk::EndOverdue() {
     std::lock_guard lock(mutex_);
     while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
       Request& request = *requests_.find(deadlines_.begin()->second)->second;
-      request.sequence.cancelled.store(true, std::memory_order_release);
-      if (request.sequence.prompt_logits != nullptr) {  // FINISHED says that nothing is written there any more
+      request.CancelSequences();
+      if (request.first().prompt_logits != nullptr) {  // FINISHED says that nothing is written there any more
         request.overdue = true;
         deadlines_.erase(deadlines_.begin());
         continue;
       }
-      request.over = true;
-      RequestEnd end;
-      end.finish = RequestFinish::kDeadline;
-      end.generated_tokens = request.announced;
-      end.times = RequestTimes(request.sequence.times_so_far.Load());
-      if (end.times.queue_ns == 0) end.times.queue_ns = now_ns - request.submit_ns;  // it was in no step
-      End(request, std::move(end), LastText(request), now_ns);
+      EndOverdue(request, now_ns);
     }
     first_deadline_.store(deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first, std::memory_order_relaxed);
     SignalEvents();
@@ -263,14 +259,28 @@ bool RequestDesk::EndOverdue() {
   return true;
 }
 
-// Of what the pipeline does not change.
+// REQUIRES: the mutex is held.
+void RequestDesk::EndOverdue(Request& request, uint64_t now_ns) {
+  for (const auto& answer : request.answers) {
+    if (answer->over) continue;
+    answer->over = true;
+    RequestEnd end;
+    end.finish = RequestFinish::kDeadline;
+    end.generated_tokens = answer->announced;
+    end.times = RequestTimes(answer->sequence.times_so_far.Load());
+    if (end.times.queue_ns == 0) end.times.queue_ns = now_ns - request.submit_ns;  // it was in no step
+    End(*answer, std::move(end), LastText(*answer), now_ns);
+  }
+}
+
+// Reads only what the pipeline does not change.
 void RequestDesk::RecordSubmission(const PipelineCommand& command) {
   if (command.kind != PipelineCommand::Kind::kAdd) return;
   RecordEvent event = {};
   event.kind = kRecordSubmit;
   event.start_ns = command.sequence->submit_ns;
   event.end_ns = NowNs();
-  event.id = command.sequence->id;
+  event.id = command.sequence->request;
   event.rows = command.sequence->prompt_tokens;
   event.home = -1;
   record_.Write(event);
@@ -312,44 +322,44 @@ std::string RequestDesk::DescribeFailure(const PipelineEvent& event) {
 }
 
 // The text that becomes certain with a token. It is untold from then on.
-std::string RequestDesk::MakeText(Request& request, int32_t token) {
+std::string RequestDesk::MakeText(Answer& answer, int32_t token) {
   std::string text;
   std::vector<TextRange> special;
-  request.detokenizer->Push(token, &text, &special);
+  answer.detokenizer->Push(token, &text, &special);
   for (const TextRange& range : special) {
-    AddRange({request.untold_bytes + range.begin, request.untold_bytes + range.end}, &request.untold_special);
+    AddRange({answer.untold_bytes + range.begin, answer.untold_bytes + range.end}, &answer.untold_special);
   }
-  request.untold_bytes += text.size();
+  answer.untold_bytes += text.size();
   return text;
 }
 
 // The same of what was held back, such as half a character, at the end.
-std::string RequestDesk::EndText(Request& request) {
-  std::string text = request.detokenizer->Finish();
-  request.untold_bytes += text.size();
+std::string RequestDesk::EndText(Answer& answer) {
+  std::string text = answer.detokenizer->Finish();
+  answer.untold_bytes += text.size();
   return text;
 }
 
 // What was held back: half a character, and before it what may have been the start of a stop string.
-RequestText RequestDesk::LastText(Request& request) {
+RequestText RequestDesk::LastText(Answer& answer) {
   std::string text;
-  if (request.detokenizer) text = EndText(request);
-  if (!request.stops) return Tell(request, std::move(text));
-  if (request.announced > request.sequence.min_tokens) text = MatchStops(request, text);
-  return Tell(request, text + request.stops->Finish());
+  if (answer.detokenizer) text = EndText(answer);
+  if (!answer.stops) return Tell(answer, std::move(text));
+  if (answer.announced > answer.sequence.sampling.min_tokens) text = MatchStops(answer, text);
+  return Tell(answer, text + answer.stops->Finish());
 }
 
 // A text that goes out, with what of it special tokens wrote. It is the beginning of what is untold.
-RequestText RequestDesk::Tell(Request& request, std::string text) {
+RequestText RequestDesk::Tell(Answer& answer, std::string text) {
   RequestText told = {std::move(text), {}};
   const size_t bytes = told.text.size();
   std::vector<TextRange> rest;
-  for (const TextRange& range : request.untold_special) {
+  for (const TextRange& range : answer.untold_special) {
     if (range.begin < bytes) AddRange({range.begin, std::min(range.end, bytes)}, &told.special);
     if (range.end > bytes) AddRange({std::max(range.begin, bytes) - bytes, range.end - bytes}, &rest);
   }
-  request.untold_special = std::move(rest);
-  request.untold_bytes -= bytes;
+  answer.untold_special = std::move(rest);
+  answer.untold_bytes -= bytes;
   return told;
 }
 
@@ -359,10 +369,10 @@ void RequestText::Append(const RequestText& next) {
 }
 
 // What may go out of a text. Text of tokens before min_tokens, which may come out later, is in no stop string.
-std::string RequestDesk::MatchStops(Request& request, std::string_view text) {
-  const size_t passed = std::min(request.unmatched_bytes, text.size());
-  request.unmatched_bytes -= passed;
-  return std::string(text.substr(0, passed)) + request.stops->Feed(text.substr(passed));
+std::string RequestDesk::MatchStops(Answer& answer, std::string_view text) {
+  const size_t passed = std::min(answer.unmatched_bytes, text.size());
+  answer.unmatched_bytes -= passed;
+  return std::string(text.substr(0, passed)) + answer.stops->Feed(text.substr(passed));
 }
 
 }  // namespace fastdecode

@@ -65,8 +65,8 @@ class RequestDesk {
   // Cancels all, waits until the pipeline has given every sequence back and ended, then ends the thread.
   void Stop();
 
-  // Takes a request that is ready to run (its sequence's id is set here). ResourceExhausted: too many; Unavailable: the
-  // engine is draining.
+  // Takes a request that is ready to run (ids of it and its sequences are set here). ResourceExhausted: too many;
+  // Unavailable: the engine is draining.
   absl::Status Submit(std::unique_ptr<Request> request, uint64_t* id);
   void Cancel(uint64_t id);
   // Commands of the home keeper go through the desk thread, the pipeline's one producer.
@@ -94,8 +94,8 @@ class RequestDesk {
  private:
   // What the desk thread has made of an event of the pipeline, for the request's caller.
   struct Delivery {
-    Request* request = nullptr;
-    uint64_t id = 0;
+    Answer* answer = nullptr;
+    uint64_t id = 0;  // of the request
     uint64_t time_ns = 0;
     bool prompt = false;            // the logprobs of its prompt are there
     std::optional<uint32_t> token;  // its index, of the generated ones...
@@ -111,23 +111,24 @@ class RequestDesk {
   bool ForwardCommands();
   bool HandleEvents();
   static void MakePrompt(Request& request, Delivery* out);
-  void MakeToken(Request& request, const PipelineEvent& event, Delivery* out);
-  void MakeEnd(Request& request, const PipelineEvent& event, Delivery* out);
+  void MakeToken(Answer& answer, const PipelineEvent& event, Delivery* out);
+  void MakeEnd(Answer& answer, const PipelineEvent& event, Delivery* out);
   void Deliver(Delivery* delivery);
   bool EndOverdue();
   void RecordSubmission(const PipelineCommand& command);
   void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
   std::string DescribeFailure(const PipelineEvent& event);
-  static std::string MakeText(Request& request, int32_t token);
-  static std::string EndText(Request& request);
-  static std::string MatchStops(Request& request, std::string_view text);
-  static RequestText Tell(Request& request, std::string text);
-  static RequestText LastText(Request& request);
+  static std::string MakeText(Answer& answer, int32_t token);
+  static std::string EndText(Answer& answer);
+  static std::string MatchStops(Answer& answer, std::string_view text);
+  static RequestText Tell(Answer& answer, std::string text);
+  static RequestText LastText(Answer& answer);
 
   // --- events and callers, with the mutex held (request_events.cc)
   void Lend(std::unique_ptr<Request> request);
   void Push(Request& request, RequestEvent event);
-  void End(Request& request, RequestEnd end, RequestText text, uint64_t time_ns);
+  void End(Answer& answer, RequestEnd end, RequestText text, uint64_t time_ns);
+  void EndOverdue(Request& request, uint64_t now_ns);
   void List(Request& request);
   void Unlist(Request& request);
   void TakeFront(Request& request, RequestEvent* out);
@@ -147,9 +148,11 @@ class RequestDesk {
   std::set<std::pair<uint64_t, uint64_t>> deadlines_;                // (when, id) of those that have not ended
   std::deque<PipelineCommand> commands_;                             // not passed on yet
   std::vector<RequestEvent> polled_;                                 // that Poll gave out last
-  uint64_t next_id_ = 1;
-  size_t lent_ = 0;      // sequences that the pipeline has
-  int any_waiters_ = 0;  // threads that wait for any_changed_
+  uint64_t next_id_ = 1;                                             // of a request
+  uint64_t next_sequence_id_ = 1;                                    // a number space of its own
+  size_t lent_ = 0;                                                  // sequences that the pipeline has
+  size_t running_answers_ = 0;  // whose last event is not queued yet: each takes a place in the queue
+  int any_waiters_ = 0;         // threads that wait for any_changed_
   int event_fd_ = -1;
   bool signalled_ = false;  // event_fd_ is readable
   DeskStatistics counts_;   // but for `undelivered`

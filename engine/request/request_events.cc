@@ -27,7 +27,7 @@ bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& loc
   return changed.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kWaitNsMax)), ready);
 }
 
-bool AllTaken(const Request& request) { return request.ended && request.events.empty(); }
+bool AllTaken(const Request& request) { return request.ended == request.answers.size() && request.events.empty(); }
 
 }  // namespace
 
@@ -37,7 +37,7 @@ absl::Status RequestDesk::Submit(std::unique_ptr<Request> request, uint64_t* id)
   {
     std::lock_guard lock(mutex_);
     if (counts_.draining) return absl::UnavailableError("the engine is draining and takes no more requests");
-    if (counts_.running >= queue_max_) {
+    if (running_answers_ + request->answers.size() > queue_max_) {
       ++counts_.refused;
       return absl::ResourceExhaustedError(
           absl::StrFormat("the queue is full: %d requests are waiting or running (--max-queue)", counts_.running));
@@ -53,11 +53,17 @@ absl::Status RequestDesk::Submit(std::unique_ptr<Request> request, uint64_t* id)
 // The request gets the number next_id_. Where memory runs out nothing is changed.
 void RequestDesk::Lend(std::unique_ptr<Request> given) {
   Request& request = *given;
-  request.sequence.id = next_id_;
-  request.sequence.owner = &request;
-  request.in_pipeline = true;
+  request.id = next_id_;
+  request.lent = request.answers.size();
+  for (size_t i = 0; i < request.answers.size(); ++i) {
+    Sequence& sequence = request.answers[i]->sequence;
+    sequence.id = next_sequence_id_ + i;
+    sequence.request = request.id;
+    sequence.owner = request.answers[i].get();
+    if (i > 0) request.answers[i - 1]->sequence.next_follower = &sequence;
+  }
   PipelineCommand command;
-  command.sequence = &request.sequence;
+  command.sequence = &request.first();
   const std::pair<uint64_t, uint64_t> deadline = {request.deadline_ns, next_id_};
   const auto held = requests_.emplace(next_id_, std::move(given)).first;
   try {
@@ -71,8 +77,10 @@ void RequestDesk::Lend(std::unique_ptr<Request> given) {
   if (!deadlines_.empty()) first_deadline_.store(deadlines_.begin()->first, std::memory_order_relaxed);
   ++counts_.submitted;
   ++counts_.running;
-  counts_.prompt_tokens += request.sequence.prompt_tokens;
-  ++lent_;
+  running_answers_ += request.lent;
+  counts_.prompt_tokens += request.first().prompt_tokens;
+  lent_ += request.lent;
+  next_sequence_id_ += request.lent;
 }
 
 void RequestDesk::Cancel(uint64_t id) {
@@ -80,7 +88,7 @@ void RequestDesk::Cancel(uint64_t id) {
     std::lock_guard lock(mutex_);
     const auto found = requests_.find(id);
     if (found == requests_.end()) return;
-    found->second->sequence.cancelled.store(true, std::memory_order_release);
+    found->second->CancelSequences();
   }
   pipeline_->NoteCancel();
 }
@@ -125,7 +133,7 @@ void RequestDesk::Poll(size_t capacity, int64_t timeout_ns, std::vector<TakenEve
     if (request.place.listed) with_events_.splice(with_events_.end(), with_events_, request.place.at);
     if (!AllTaken(request)) continue;
     request.released = true;
-    EraseIfDone(request.sequence.id);
+    EraseIfDone(request.id);
   }
   SignalEvents();
 }
@@ -149,11 +157,11 @@ void RequestDesk::Forget(uint64_t id) {
   Unlist(request);
   SignalEvents();
   request.changed.notify_all();
-  request.sequence.cancelled.store(true, std::memory_order_release);
+  request.CancelSequences();
   pipeline_->NoteCancel();
-  if (request.sequence.prompt_logits != nullptr) {
+  if (request.first().prompt_logits != nullptr) {
     ++request.waiters;
-    request.changed.wait(lock, [&] { return !request.in_pipeline; });
+    request.changed.wait(lock, [&] { return request.lent == 0; });
     --request.waiters;
   }
   EraseIfDone(id);
@@ -179,7 +187,7 @@ void RequestDesk::Push(Request& request, RequestEvent event) {
   if (request.forgotten) return;
   std::deque<RequestEvent>& events = request.events;
   if (event.kind == RequestEvent::Kind::kToken && events.size() >= Request::kUndeliveredMax &&
-      events.back().kind == RequestEvent::Kind::kToken) {
+      events.back().kind == RequestEvent::Kind::kToken && events.back().answer == event.answer) {
     events.back().token_count += event.token_count;
     events.back().text.Append(event.text);
     events.back().time_ns = event.time_ns;
@@ -190,16 +198,21 @@ void RequestDesk::Push(Request& request, RequestEvent event) {
   if (request.waiters > 0) request.changed.notify_all();
 }
 
-// The caller's last event.
-void RequestDesk::End(Request& request, RequestEnd end, RequestText text, uint64_t time_ns) {
-  --counts_.running;
-  ++counts_.finished[static_cast<size_t>(end.finish)];
-  deadlines_.erase({request.deadline_ns, request.sequence.id});
-  first_deadline_.store(deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first, std::memory_order_relaxed);
-  request.end = std::move(end);
-  request.ended = true;
+// An answer's last event. The last one of all is the request's, which counts once, as that one ended.
+void RequestDesk::End(Answer& answer, RequestEnd end, RequestText text, uint64_t time_ns) {
+  Request& request = *answer.request;
+  --running_answers_;
+  if (++request.ended == request.answers.size()) {
+    --counts_.running;
+    ++counts_.finished[static_cast<size_t>(end.finish)];
+    deadlines_.erase({request.deadline_ns, request.id});
+    first_deadline_.store(deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first, std::memory_order_relaxed);
+  }
+  answer.end = std::move(end);
+  answer.ended = true;
   RequestEvent last;
   last.kind = RequestEvent::Kind::kFinished;
+  last.answer = answer.index;
   last.text = std::move(text);
   // The desk looks at its clock once a turn, and a request may come and end within one.
   last.time_ns = std::max(time_ns, request.submit_ns);
@@ -238,11 +251,11 @@ void RequestDesk::SignalEvents() {
   signalled_ = some;
 }
 
-// A request goes when the pipeline is done with its sequence and its callers with its events.
+// A request goes when the pipeline is done with its sequences and its callers with its events.
 void RequestDesk::EraseIfDone(uint64_t id) {
   const auto found = requests_.find(id);
   Request& request = *found->second;
-  if (request.in_pipeline || request.waiters > 0 || !(request.forgotten || request.released)) return;
+  if (request.lent > 0 || request.waiters > 0 || !(request.forgotten || request.released)) return;
   Unlist(request);
   requests_.erase(found);
 }

@@ -93,7 +93,7 @@ class BatcherPlanTest : public testing::Test {
   // {near, far} members of a micro-batch.
   std::vector<int> Count(int m) const {
     std::vector<int> counts = {0, 0};
-    for (const Sequence* sequence : batcher_->Members(m)) ++counts[static_cast<size_t>(sequence->home)];
+    for (const Sequence* sequence : batcher_->Members(m)) ++counts[static_cast<size_t>(sequence->seat.home)];
     return counts;
   }
 
@@ -135,7 +135,7 @@ TEST_F(BatcherPlanTest, FewWaitForNearOnesToEnd) {
   End(sequences_[1].get());
   BeginAll();
   EXPECT_THAT(Count(0), ElementsAre(4, 0));
-  EXPECT_EQ(sequences_[4]->home, kNear);
+  EXPECT_EQ(sequences_[4]->seat.home, kNear);
 }
 
 TEST_F(BatcherPlanTest, ManyGetAMicroBatchOfTheirOwn) {
@@ -151,7 +151,7 @@ TEST_F(BatcherPlanTest, ManyGetAMicroBatchOfTheirOwn) {
   const size_t joined = batcher_->active_count();
   End(sequences_[2].get());
   BeginAll();
-  EXPECT_EQ(sequences_[joined]->home, kNear);
+  EXPECT_EQ(sequences_[joined]->seat.home, kNear);
   EXPECT_EQ(sequences_[joined]->micro_batch, 0);
 }
 
@@ -217,13 +217,13 @@ TEST_F(BatcherPlanTest, WhoIsTooLongForNearHomesDoesNotWaitForThem) {
   Sequence* const long_one = Add(/*length_max=*/32 * 400);
   Sequence* const other = Add();
   BeginAll();
-  EXPECT_EQ(long_one->home, kFar);
+  EXPECT_EQ(long_one->seat.home, kFar);
   EXPECT_EQ(long_one->micro_batch, 0) << "nobody is near: together";
-  EXPECT_EQ(other->home, kNear);
+  EXPECT_EQ(other->seat.home, kNear);
   AddMany(3);
   Sequence* const longer = Add(/*length_max=*/32 * 400);
   BeginAll();
-  EXPECT_EQ(longer->home, kFar);
+  EXPECT_EQ(longer->seat.home, kFar);
 }
 
 // It had both micro-batches for itself.
@@ -256,13 +256,13 @@ TEST_F(BatcherPlanTest, TheFirstOfTheQueueDoesNotWaitForEver) {
   EXPECT_EQ(batcher_->ready_count(), 2u);
   now_ns_ += kSecondNs / 1000;
   BeginAll();
-  EXPECT_EQ(sequences_[4]->home, kFar);
+  EXPECT_EQ(sequences_[4]->seat.home, kFar);
   EXPECT_EQ(batcher_->ready_count(), 1u) << "the next has been the first since now";
   // It is so only while nobody joins.
   now_ns_ += 5 * kSecondNs + 1;
   End(sequences_[0].get());
   BeginAll();
-  EXPECT_EQ(sequences_[5]->home, kNear);
+  EXPECT_EQ(sequences_[5]->seat.home, kNear);
 }
 
 // As in each turn of the pipeline, of a micro-batch that has nothing to do.
@@ -295,15 +295,15 @@ TEST_F(BatcherPlanTest, WhoIsPreemptedDoesNotMakeTheFirstOfTheQueueWaitAnew) {
   BeginAll();
   for (int i = 0; i < 4; ++i) {
     now_ns_ += kSecondNs;
-    sequences_[3]->preempt = true;
+    sequences_[3]->Enter(SequenceState::kGivesWay);
     BeginAll();
-    ASSERT_EQ(sequences_[3]->home, kNear) << "it is taken in again";
+    ASSERT_EQ(sequences_[3]->seat.home, kNear) << "it is taken in again";
   }
   EXPECT_EQ(batcher_->preemptions(), 4u);
-  EXPECT_EQ(sequences_[4]->home, -1);
+  EXPECT_EQ(sequences_[4]->seat.home, -1);
   now_ns_ += kSecondNs + 1;
   BeginAll();
-  EXPECT_EQ(sequences_[4]->home, kFar);
+  EXPECT_EQ(sequences_[4]->seat.home, kFar);
 }
 
 // Once it has joined, what it waited before is forgotten.
@@ -315,20 +315,20 @@ TEST_F(BatcherPlanTest, WhoIsPreemptedWaitsAnew) {
   BeginAll();
   End(sequences_[0].get());
   BeginAll();
-  ASSERT_EQ(sequences_[4]->home, kNear);
+  ASSERT_EQ(sequences_[4]->seat.home, kNear);
   for (int i = 1; i < 4; ++i) {  // a page more for each of the others: it has no room there any more
     sequences_[i]->computed = 2050;
     sequences_[i]->length = 2051;
   }
   BeginAll();
-  sequences_[4]->preempt = true;
+  sequences_[4]->Enter(SequenceState::kGivesWay);
   BeginAll();
   now_ns_ += 4 * kSecondNs;
   BeginAll();
-  EXPECT_EQ(sequences_[4]->home, -1);
+  EXPECT_EQ(sequences_[4]->seat.home, -1);
   now_ns_ += kSecondNs + 1;
   BeginAll();
-  EXPECT_EQ(sequences_[4]->home, kFar);
+  EXPECT_EQ(sequences_[4]->seat.home, kFar);
 }
 
 TEST_F(BatcherPlanTest, MicroBatchesOfFarOnesThatAreFullLeaveTheRestWaiting) {
@@ -388,7 +388,7 @@ TEST_F(BatcherPlanTest, WithoutTheNearHomeTheOthersAreUsedEvenly) {
   batcher_->AddHome(kNear, 4 * 64 + 4, 4'200'000, PushRole::kComputes, /*near=*/true);
   AddMany(1);
   BeginAll();
-  EXPECT_EQ(sequences_[8]->home, kNear);
+  EXPECT_EQ(sequences_[8]->seat.home, kNear);
   EXPECT_EQ(sequences_[8]->micro_batch, 0);
 }
 
@@ -431,10 +431,10 @@ class PushedApartTest : public BatcherPlanTest {
 TEST_F(PushedApartTest, OneIsComputedWhereNearOnesAreAndThenMoves) {
   MakePushed();
   Begin(1);
-  EXPECT_EQ(pushed_->home, -1) << "a chunk among far ones would take as long as they";
+  EXPECT_EQ(pushed_->seat.home, -1) << "a chunk among far ones would take as long as they";
   EXPECT_EQ(Begin(0), 3 + 1500u);
-  EXPECT_EQ(pushed_->home, kNear);
-  EXPECT_EQ(pushed_->push_home, kFar);
+  EXPECT_EQ(pushed_->seat.home, kNear);
+  EXPECT_EQ(pushed_->push.seat.home, kFar);
   Finish(0);
   Sequence* const decoding = Add(/*length_max=*/32 * 400);  // whose step is under way when the other comes
   EXPECT_EQ(Begin(1), 1u);
@@ -443,7 +443,7 @@ TEST_F(PushedApartTest, OneIsComputedWhereNearOnesAreAndThenMoves) {
   batcher_->RosterSent(1, kFar);
   SettleAll(0);
   EXPECT_EQ(pushed_->micro_batch, 1);
-  EXPECT_EQ(pushed_->home, kFar);
+  EXPECT_EQ(pushed_->seat.home, kFar);
   EXPECT_EQ(pushed_->rows, 0u) << "it is no part of the step that is under way";
   EXPECT_EQ(decoding->rows, 1u);
   EXPECT_THAT(Count(0), ElementsAre(3, 0));
@@ -466,7 +466,7 @@ TEST_F(PushedApartTest, WithoutAPlaceItStays) {
   ASSERT_THAT(Count(1), ElementsAre(0, 4));
   SettleAll(0);
   EXPECT_EQ(pushed_->micro_batch, 0);
-  EXPECT_EQ(pushed_->home, kFar);
+  EXPECT_EQ(pushed_->seat.home, kFar);
   EXPECT_EQ(Begin(0), 4u);
 }
 
@@ -476,7 +476,7 @@ TEST_F(PushedApartTest, WhileItIsPushedItStaysWhereItIs) {
   Begin(0);
   Begin(1);
   ASSERT_EQ(pushed_->micro_batch, 1) << "the first is full";
-  ASSERT_EQ(pushed_->push_home, kFar);
+  ASSERT_EQ(pushed_->push.seat.home, kFar);
   Finish(1);
   End(sequences_[0].get());
   Begin(1);
@@ -493,7 +493,7 @@ TEST_F(PushedApartTest, StepsTogetherDoNotMoveIt) {
   BeginAll();
   Finish(0);
   SettleAll(0);
-  EXPECT_EQ(sequence->home, kFar);
+  EXPECT_EQ(sequence->seat.home, kFar);
   EXPECT_EQ(sequence->micro_batch, 0);
 }
 

@@ -22,7 +22,7 @@ class PushedPromptsTest : public BatcherTest {
     batcher_->Settle(sequence, &changes_);
     ASSERT_EQ(changes_.size(), 1u);
     EXPECT_EQ(changes_[0].kind, BoundaryChange::Kind::kSettled);
-    released_.push_back(static_cast<uint64_t>(changes_[0].home));
+    released_.push_back(static_cast<uint64_t>(changes_[0].seat.home));
     changes_.Clear();
     batcher_->CheckInvariants();
   }
@@ -32,8 +32,8 @@ TEST_F(PushedPromptsTest, APromptIsComputedThereAndLivesHere) {
   MakeHomes(6, 100);
   Sequence* const sequence = Add(1, 70, 200);  // at full length too long for home 0
   EXPECT_EQ(Step(0), 32u);
-  EXPECT_EQ(sequence->home, 0);
-  EXPECT_EQ(sequence->push_home, 1);
+  EXPECT_EQ(sequence->seat.home, 0);
+  EXPECT_EQ(sequence->push.seat.home, 1);
   EXPECT_EQ(batcher_->pages_free(0), 3u);
   EXPECT_EQ(batcher_->pages_free(1), 97u);
   EXPECT_EQ(batcher_->sequences_at(0), 1u);
@@ -45,8 +45,8 @@ TEST_F(PushedPromptsTest, APromptIsComputedThereAndLivesHere) {
   EXPECT_EQ(Step(0), 0u) << "until it is stored";
   Settle(sequence);
   EXPECT_THAT(released_, ElementsAre(0));
-  EXPECT_EQ(sequence->home, 1);
-  EXPECT_EQ(sequence->push_home, -1);
+  EXPECT_EQ(sequence->seat.home, 1);
+  EXPECT_EQ(sequence->push.seat.home, -1);
   EXPECT_EQ(batcher_->pages_free(0), 6u);
   EXPECT_EQ(batcher_->sequences_at(0), 0u);
   EXPECT_EQ(batcher_->sequences_at(1), 1u);
@@ -68,7 +68,7 @@ TEST_F(PushedPromptsTest, TheLastTokenAloneIsNotComputedThere) {
   EXPECT_TRUE(Batcher::AwaitsPush(*sequence));
   Settle(sequence);
   EXPECT_EQ(Step(0), 1u);
-  EXPECT_EQ(sequence->home, 1);
+  EXPECT_EQ(sequence->seat.home, 1);
 }
 
 TEST_F(PushedPromptsTest, WhileRowsWaitToBePostedNoneAreAdded) {
@@ -76,8 +76,8 @@ TEST_F(PushedPromptsTest, WhileRowsWaitToBePostedNoneAreAdded) {
   Add(1, 70, 200);
   Sequence* const other = Add(2, 20, 200);  // not more than a page: at home at once
   EXPECT_EQ(Step(0), 32u);
-  EXPECT_EQ(other->home, 1);
-  EXPECT_EQ(other->push_home, -1);
+  EXPECT_EQ(other->seat.home, 1);
+  EXPECT_EQ(other->push.seat.home, -1);
   EXPECT_EQ(batcher_->ComposeRows(0, &changes_, /*hold_pushes=*/true), 20u) << "others go on";
   Finish(0);
   EXPECT_EQ(batcher_->ComposeRows(0, &changes_, /*hold_pushes=*/false), 33u) << "one of them decodes";
@@ -90,12 +90,12 @@ TEST_F(PushedPromptsTest, WithoutRoomThereTheHomeComputesIt) {
   Sequence* filled = Add(3, 70, 200);
   filled->fill_tokens = 69;
   Step(0);
-  EXPECT_EQ(first->home, 0);
-  EXPECT_EQ(second->home, 1);
-  EXPECT_EQ(second->push_home, -1);
+  EXPECT_EQ(first->seat.home, 0);
+  EXPECT_EQ(second->seat.home, 1);
+  EXPECT_EQ(second->push.seat.home, -1);
   Settle(first);
   Step(0);
-  EXPECT_EQ(filled->home, 1) << "it has no prompt to compute";
+  EXPECT_EQ(filled->seat.home, 1) << "it has no prompt to compute";
   EXPECT_EQ(batcher_->pages_free(0), 4u);
 }
 
@@ -118,10 +118,10 @@ TEST_F(PushedPromptsTest, ItsHomeMayPreemptIt) {
   Sequence* const first = Add(1, 31, 100);
   Sequence* const second = Add(2, 70, 100);  // 3 pages
   Step(0);
-  EXPECT_EQ(second->push_home, 1);
-  for (int i = 0; i < 70 && second->push_home == 1; ++i) Step(0);
+  EXPECT_EQ(second->push.seat.home, 1);
+  for (int i = 0; i < 70 && second->push.seat.home == 1; ++i) Step(0);
   EXPECT_EQ(Pages(first), 3u) << "a third one of the five";
-  EXPECT_EQ(second->home, -1);
+  EXPECT_EQ(second->seat.home, -1);
   EXPECT_EQ(batcher_->preemptions(), 1u);
   EXPECT_EQ(batcher_->pages_free(0), 3u);
   EXPECT_EQ(batcher_->pages_free(1), 2u);
@@ -132,9 +132,9 @@ TEST_F(PushedPromptsTest, WithEitherHomeItIsLost) {
     MakeHomes(6, 100);
     Sequence* const sequence = Add(1, 70, 100);
     Step(0);
-    ASSERT_EQ(sequence->push_home, 1);
+    ASSERT_EQ(sequence->push.seat.home, 1);
     batcher_->LoseHome(lost);
-    EXPECT_TRUE(sequence->failed);
+    EXPECT_TRUE(sequence->fails());
     EXPECT_EQ(sequence->fail_home, lost);
     Begin(0);
     EXPECT_THAT(ended_, ElementsAre(1));

@@ -126,8 +126,8 @@ class Simulation {
     batch.bytes.assign(free_us_.size(), 0);
     for (const Sequence* sequence : batcher_.Members(m)) {
       if (sequence->rows > 0)
-        batch.bytes[static_cast<size_t>(sequence->home)] +=
-            batcher_.ledger().pages(sequence->seat) * kPageBytes / kLayers;
+        batch.bytes[static_cast<size_t>(sequence->seat.home)] +=
+            batcher_.ledger().pages(sequence->seat.holder) * kPageBytes / kLayers;
     }
     events_.emplace(now_us, m);
   }

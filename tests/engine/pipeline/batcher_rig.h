@@ -58,7 +58,7 @@ class BatcherTest : public testing::Test {
     batcher_->CheckInvariants();
   }
   uint32_t Pages(const Sequence* sequence) const {
-    return sequence->seat == HomeLedger::kNobody ? 0 : batcher_->ledger().pages(sequence->seat);
+    return sequence->seat.holder == HomeLedger::kNobody ? 0 : batcher_->ledger().pages(sequence->seat.holder);
   }
 
   std::vector<uint64_t> Members(int m) const {
@@ -71,7 +71,7 @@ class BatcherTest : public testing::Test {
   void Apply() {
     for (const BoundaryChange& change : changes_) {
       if (change.kind != BoundaryChange::Kind::kLeft) continue;
-      for (int i = 0; i < (change.push_home >= 0 ? 2 : 1); ++i) released_.push_back(change.sequence->id);
+      for (int i = 0; i < (change.push_seat.home >= 0 ? 2 : 1); ++i) released_.push_back(change.sequence->id);
       if (change.reason == LeaveReason::kEnds) ended_.push_back(change.sequence->id);
     }
     changes_.Clear();

@@ -158,7 +158,7 @@ TEST_F(BatcherTest, PlacesWhereTheLargestShareIsFree) {
   std::vector<int> homes;
   for (uint64_t id = 1; id <= 3; ++id) Add(id, 5 * 32, 5 * 32 + 1);
   Begin(0);
-  for (const auto& sequence : sequences_) homes.push_back(sequence->home);
+  for (const auto& sequence : sequences_) homes.push_back(sequence->seat.home);
   EXPECT_THAT(homes, ElementsAre(3, 0, 3));  // 15/20, then 5/10 and 10/20: the first of equals; then 10/20
 }
 
@@ -232,7 +232,7 @@ TEST_F(BatcherTest, TheYoungestGivesItsPagesBack) {
   EXPECT_THAT(Members(0), ElementsAre(1));
   EXPECT_THAT(released_, ElementsAre(2));
   EXPECT_THAT(ended_, IsEmpty());
-  EXPECT_EQ(young->home, -1);
+  EXPECT_EQ(young->seat.home, -1);
   EXPECT_EQ(young->computed, 0u);
   EXPECT_EQ(Pages(young), 0u);
   EXPECT_EQ(young->length, 33u);  // its tokens stay
@@ -283,7 +283,7 @@ TEST_F(BatcherTest, AVictimThatHasRowsAlreadyLosesThem) {
   EXPECT_EQ(Begin(0), 1u);
   EXPECT_THAT(Members(0), ElementsAre(2));
   EXPECT_THAT(released_, ElementsAre(9));
-  EXPECT_EQ(young->home, -1);
+  EXPECT_EQ(young->seat.home, -1);
   EXPECT_EQ(Pages(old), 3u);
 }
 
@@ -300,7 +300,7 @@ TEST_F(BatcherTest, AVictimInAnotherMicroBatchGoesAtItsOwnBoundary) {
   Step(0);  // 33 tokens: the last page
   while (old->length < 65) Step(0);
   EXPECT_EQ(Begin(0), 0u);  // sits out
-  EXPECT_TRUE(young->preempt);
+  EXPECT_EQ(young->state, SequenceState::kGivesWay);
   EXPECT_THAT(released_, IsEmpty());
   EXPECT_EQ(Pages(young), 1u);
   EXPECT_EQ(batcher_->preemptions(), 0u);
@@ -421,23 +421,23 @@ TEST_F(BatcherTest, ALostHomesSequencesFailAndTheOthersStay) {
   Step(0);
   std::vector<uint64_t> there;
   std::vector<uint64_t> elsewhere;
-  for (const auto& sequence : sequences_) (sequence->home == 1 ? there : elsewhere).push_back(sequence->id);
+  for (const auto& sequence : sequences_) (sequence->seat.home == 1 ? there : elsewhere).push_back(sequence->id);
   ASSERT_EQ(there.size(), 2u);
   batcher_->LoseHome(1);
   EXPECT_EQ(batcher_->homes_alive(), 1);
   EXPECT_EQ(batcher_->sequences_at(1), 2u);
+  for (const auto& sequence : sequences_) {
+    EXPECT_EQ(sequence->fails(), testing::Value(there, testing::Contains(sequence->id)));
+    if (!sequence->fails()) continue;
+    EXPECT_EQ(sequence->fail_reason, FinishReason::kHomeLost);
+    EXPECT_EQ(sequence->fail_home, 1);
+  }
   std::vector<uint64_t> ended;
   for (int m = 0; m < 2; ++m) {
     Begin(m);
     ended.insert(ended.end(), ended_.begin(), ended_.end());
   }
   EXPECT_THAT(ended, testing::UnorderedElementsAreArray(there));
-  for (const auto& sequence : sequences_) {
-    EXPECT_EQ(sequence->failed, testing::Value(there, testing::Contains(sequence->id)));
-    if (!sequence->failed) continue;
-    EXPECT_EQ(sequence->fail_reason, FinishReason::kHomeLost);
-    EXPECT_EQ(sequence->fail_home, 1);
-  }
   EXPECT_EQ(batcher_->sequences_at(1), 0u);
   EXPECT_EQ(batcher_->active_count(), 2u);
   batcher_->AddHome(1, 5);

@@ -136,8 +136,8 @@ class Bench {
     sequence->prompt_tokens = sequence->length = kPromptTokens;
     sequence->length_max = kPromptTokens + output_tokens_ / 2 + static_cast<uint32_t>(last_id_ * 7919 % output_tokens_);
     sequence->fill_tokens = kPromptTokens - 1;
-    sequence->tokens.resize(sequence->length_max);
-    sequence->logprobs.resize(sequence->length_max - kPromptTokens);
+    sequence->log.tokens.resize(sequence->length_max);
+    sequence->log.logprobs.resize(sequence->length_max - kPromptTokens);
     PipelineCommand command;
     command.sequence = sequence;
     while (!pipeline_->TryCommand(command)) pipeline_->TurnOnce();

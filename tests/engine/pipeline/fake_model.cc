@@ -46,7 +46,8 @@ RPartShape FakeShape(uint32_t layers, uint32_t micro_batches, uint32_t rows_max,
   return shape;
 }
 
-int32_t TokenOf(uint64_t residual, int vocab, std::span<const int32_t> banned) {
+int32_t TokenOf(uint64_t residual, uint64_t seed, int vocab, std::span<const int32_t> banned) {
+  if (seed != 0) residual = Mix(residual, seed);
   int32_t token = static_cast<int32_t>(residual % static_cast<uint64_t>(vocab));
   while (std::binary_search(banned.begin(), banned.end(), token)) token = (token + 1) % vocab;
   return token;
@@ -72,15 +73,15 @@ FakeOracle::Result FakeOracle::Run(const Sequence& sequence, int layers, int voc
   FakeOracle oracle(layers, vocab);
   Result result;
   for (uint32_t i = 0; i < sequence.prompt_tokens; ++i) {
-    result.prompt_residuals.push_back(oracle.Push(sequence.tokens[i], i < sequence.fill_tokens));
+    result.prompt_residuals.push_back(oracle.Push(sequence.log.tokens[i], i < sequence.fill_tokens));
   }
   if (sequence.length_max == sequence.prompt_tokens) return result;
   uint64_t residual = result.prompt_residuals.back();
   for (;;) {
     std::span<const int32_t> banned;
-    if (result.generated.size() < sequence.min_tokens) banned = sequence.stop_tokens;
-    const int32_t token = TokenOf(residual, vocab, banned);
-    if (std::binary_search(sequence.stop_tokens.begin(), sequence.stop_tokens.end(), token)) {
+    if (result.generated.size() < sequence.sampling.min_tokens) banned = sequence.sampling.stop_tokens;
+    const int32_t token = TokenOf(residual, sequence.sampling.params.seed, vocab, banned);
+    if (std::binary_search(sequence.sampling.stop_tokens.begin(), sequence.sampling.stop_tokens.end(), token)) {
       result.reason = FinishReason::kStopToken;
       return result;
     }

@@ -57,7 +57,7 @@ inline uint64_t AppendKv(uint64_t history, uint64_t k, uint64_t v) { return Mix(
 inline uint64_t Attend(uint64_t q, uint64_t history) { return Mix(q ^ 0x5555, history) | 1; }  // never 0
 inline uint64_t NextResidual(uint64_t residual, uint64_t o) { return Mix(residual, o ^ 0xaaaa); }
 // Not in `banned` (ascending).
-int32_t TokenOf(uint64_t residual, int vocab, std::span<const int32_t> banned);
+int32_t TokenOf(uint64_t residual, uint64_t seed, int vocab, std::span<const int32_t> banned);
 inline float LogitOf(uint64_t residual, int token) {
   return static_cast<float>(Mix(residual, static_cast<uint64_t>(token)) & 0xffff) / 4096;
 }

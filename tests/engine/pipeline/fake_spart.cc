@@ -61,10 +61,11 @@ void FakeSPart::CheckTable(const StepTable& table) const {
     FD_CHECK(table.home_rows[row] == next_row[table.homes[row]]++, "a home's rows are not packed in order");
     FD_CHECK(table.tokens[row] >= 0 && table.tokens[row] < vocab_, "no token");
   }
+  FD_CHECK(table.logit_rows <= static_cast<int>(shape_.max_rows), "more rows of logits than a step has rows");
   for (int i = 0; i < table.logit_rows; ++i) {
     const LogitRow& logit = table.logits[i];
     FD_CHECK(logit.row < static_cast<uint32_t>(table.rows), "logits of a row past the end");
-    FD_CHECK(i == 0 || table.logits[i - 1].row < logit.row, "logit rows are not ascending");
+    FD_CHECK(i == 0 || table.logits[i - 1].row <= logit.row, "logit rows are not ascending");
     FD_CHECK(logit.sample || logit.logits_out != nullptr, "logits that nobody wants");
     FD_CHECK(!logit.sample || logit.args.position == static_cast<uint64_t>(table.positions[logit.row]) + 1,
              "the token to sample is not the one after its row");
@@ -183,7 +184,8 @@ void FakeSPart::Sample(Batch& batch) {
     if (!logit.args.allowed.empty()) {
       logit.result = SampleAllowed(residual, logit.args);
     } else {
-      logit.result = SampleResult{SampleOutcome::kToken, TokenOf(residual, vocab_, logit.args.banned), -1.0f, 0};
+      logit.result = SampleResult{SampleOutcome::kToken,
+                                  TokenOf(residual, logit.args.params->seed, vocab_, logit.args.banned), -1.0f, 0};
     }
     if (spoil_ > 0) {
       --spoil_;

@@ -26,7 +26,7 @@ uint32_t PiecesOf(uint32_t tokens, uint32_t tokens_of_a_piece) {
 }  // namespace
 
 HomeModel::HomeModel(const RPartShape& shape, uint32_t pages)
-    : shape_(shape), pages_total_(pages), batches_(shape.micro_batches) {
+    : shape_(shape), pages_total_(pages), users_(pages, 0), batches_(shape.micro_batches) {
   for (MicroBatch& batch : batches_) batch.next_layer = shape.layers;
 }
 
@@ -56,10 +56,14 @@ std::string HomeModel::Apply(std::span<const std::byte> message) {
       const auto found = sequences_.find(body.sequence);
       // A home allows it; the pipeline has no reason to.
       if (found == sequences_.end()) return absl::StrFormat("release: sequence %d is not here", body.sequence);
-      pages_used_ -= found->second->pages;
+      ReturnPages(found->second.get());
       spare_.push_back(std::move(found->second));
       sequences_.erase(found);
       return "";
+    }
+    case ControlKind::kFork: {
+      ForkMessage fork;
+      return Read(message, &fork) ? Fork(fork) : "fork: wrong size";
     }
     case ControlKind::kFill:
       return Read(message, &body) ? Fill(body) : "fill: wrong size";
@@ -81,7 +85,6 @@ HomeModel::KvSequence* HomeModel::FindOrCreate(uint64_t id) {
     sequence = std::move(spare_.back());
     spare_.pop_back();
     for (auto& history : sequence->history) history.clear();
-    sequence->pages = 0;
     sequence->prompt_tokens = 0;
   }
   return sequence.get();
@@ -131,17 +134,70 @@ std::string HomeModel::ApplyRoster(std::span<const std::byte> message) {
 // For tokens [first, end). With int4 the last 1 to 32 tokens are in pages of eight, from when they come until the step
 // of the first token behind them, or, where that step has some of them, until the step after it.
 bool HomeModel::TakePages(KvSequence* sequence, uint32_t first, uint32_t end) {
-  uint32_t pages = PiecesOf(end, kPageTokens);
-  if (HasOpenPages(shape_.attention())) {
-    const uint32_t full = end / kPageTokens, last = end % kPageTokens == 0 ? kPageTokens : end % kPageTokens;
-    pages = full + std::max(PiecesOf(last, 8), PiecesOf(first % kPageTokens, 8));
-  } else {
-    pages = std::max(pages, sequence->pages);
+  const bool open_pages = HasOpenPages(shape_.attention());
+  uint32_t pages = PiecesOf(end, kPageTokens), pieces = 0;
+  if (open_pages) {
+    const uint32_t last = end % kPageTokens == 0 ? kPageTokens : end % kPageTokens;
+    pages = end / kPageTokens;
+    pieces = std::max(PiecesOf(last, 8), PiecesOf(first % kPageTokens, 8));
   }
-  if (pages > sequence->pages && pages - sequence->pages > pages_total_ - pages_used_) return false;
-  pages_used_ += pages - sequence->pages;
-  sequence->pages = pages;
+  const auto had = static_cast<uint32_t>(sequence->pages.size());
+  pages = std::max(pages, had);
+  // The only page that is written to and may be shared is the one that was the last.
+  const uint32_t written = first / kPageTokens;
+  const bool copies = written < had && users_[sequence->pages[written]] > 1;
+  const uint32_t before = had + sequence->pieces, after = pages + copies + pieces;
+  if (after > before && after - before > pages_total_ - pages_used_) return false;
+  pages_used_ += pieces;
+  pages_used_ -= sequence->pieces;
+  sequence->pieces = pieces;
+  if (copies) {
+    --users_[sequence->pages[written]];
+    sequence->pages[written] = TakePage();
+  }
+  while (sequence->pages.size() < pages) sequence->pages.push_back(TakePage());
   return true;
+}
+
+uint32_t HomeModel::TakePage() {
+  const auto page = static_cast<uint32_t>(std::find(users_.begin(), users_.end(), 0u) - users_.begin());
+  users_[page] = 1;
+  ++pages_used_;
+  return page;
+}
+
+void HomeModel::ReturnPages(KvSequence* sequence) {
+  for (const uint32_t page : sequence->pages) pages_used_ -= --users_[page] == 0;
+  pages_used_ -= sequence->pieces;
+  sequence->pages.clear();
+  sequence->pieces = 0;
+}
+
+std::string HomeModel::Fork(const ForkMessage& message) {
+  const auto found = sequences_.find(message.sequence);
+  if (found == sequences_.end()) return absl::StrFormat("fork: sequence %d is not here", message.sequence);
+  if (sequences_.count(message.new_sequence) != 0) return absl::StrFormat("fork: there is a %d", message.new_sequence);
+  const KvSequence& from = *found->second;
+  for (const std::vector<uint64_t>& history : from.history) {
+    if (history.size() < message.tokens) return "fork: of more tokens than are stored";
+  }
+  const bool open_pages = HasOpenPages(shape_.attention());
+  const uint32_t last = message.tokens % kPageTokens == 0 ? kPageTokens : message.tokens % kPageTokens;
+  const uint32_t pieces = open_pages ? PiecesOf(last, 8) : 0;
+  if (pieces > pages_total_ - pages_used_) return "fork: no page left";
+  KvSequence* const fork = FindOrCreate(message.new_sequence);
+  const uint32_t shared = open_pages ? message.tokens / kPageTokens : PiecesOf(message.tokens, kPageTokens);
+  for (uint32_t i = 0; i < shared; ++i) {
+    fork->pages.push_back(from.pages[i]);
+    ++users_[from.pages[i]];
+  }
+  fork->pieces = pieces;
+  pages_used_ += pieces;
+  for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
+    const std::vector<uint64_t>& history = from.history[layer];
+    fork->history[layer].assign(history.begin(), history.begin() + message.tokens);
+  }
+  return "";
 }
 
 std::string HomeModel::Fill(const SequenceMessage& message) {

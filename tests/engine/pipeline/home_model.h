@@ -48,7 +48,8 @@ class HomeModel {
 
  private:
   struct KvSequence {
-    uint32_t pages = 0;
+    std::vector<uint32_t> pages;  // numbers, of those that others may share
+    uint32_t pieces = 0;          // pages of its own besides: with int4, those of its last tokens
     uint32_t prompt_tokens = 0;
     std::vector<std::vector<uint64_t>> history;  // [layer][position]: all KV up to it
   };
@@ -63,6 +64,9 @@ class HomeModel {
 
   std::string ApplyRoster(std::span<const std::byte> message);
   std::string Fill(const SequenceMessage& message);
+  std::string Fork(const ForkMessage& message);
+  uint32_t TakePage();
+  void ReturnPages(KvSequence* sequence);
   KvSequence* FindOrCreate(uint64_t id);
   bool TakePages(KvSequence* sequence, uint32_t first, uint32_t end);
   std::string CheckHop(const MicroBatch& batch, const HopHeader& hop) const;
@@ -71,6 +75,7 @@ class HomeModel {
   const RPartShape shape_;
   const uint32_t pages_total_;
   uint32_t pages_used_ = 0;
+  std::vector<uint32_t> users_;  // [page]
   std::map<uint64_t, std::unique_ptr<KvSequence>> sequences_;
   std::vector<std::unique_ptr<KvSequence>> spare_;  // keeps its memory, for the test that counts allocations
   std::vector<MicroBatch> batches_;

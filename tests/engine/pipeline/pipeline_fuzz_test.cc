@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -39,7 +40,7 @@ class FuzzRun {
       engine_.Turn();
       engine_.CheckPages();
       if (testing::Test::HasFailure()) return;
-      if (static_cast<int>(engine_.requests().size()) == wanted && engine_.unfinished() == 0) break;
+      if (static_cast<int>(engine_.requests().size()) >= wanted && engine_.unfinished() == 0) break;
     }
     engine_.HoldEvents(false);
     // A home that is gone for good must not hold requests back for ever either.
@@ -121,14 +122,33 @@ class FuzzRun {
       ask.prompt_logprobs = Between(0, 20);
       if (OneIn(3)) ask.max_tokens = ask.min_tokens = 0;
     }
-    SimRequest* request = engine_.Submit(SimEngine::Prompt(prompt_tokens, random_(), options_.vocab), ask);
-    if (OneIn(50)) CancelThis(request);
+    std::vector<SimAsk> asks = {ask};
+    const uint32_t answers = OneIn(3) ? static_cast<uint32_t>(Between(1, 6)) : 1;
+    const size_t room = options_.limits.ready_max - engine_.unfinished();
+    while (asks.size() < std::min<size_t>({answers, options_.limits.rows_max, room})) asks.push_back(AnotherAnswer(ask));
+    const std::vector<SimRequest*> group =
+        engine_.SubmitGroup(SimEngine::Prompt(prompt_tokens, random_(), options_.vocab), asks);
+    for (SimRequest* request : group) groups_[request] = group;
+    if (OneIn(50)) CancelThis(group[0]);
   }
 
+  SimAsk AnotherAnswer(const SimAsk& first) {
+    SimAsk ask = first;
+    ask.prompt_logits = false;
+    ask.prompt_logprobs = -1;
+    ask.seed = random_();
+    if (first.max_tokens > 0 && OneIn(2)) ask.max_tokens = std::max(ask.min_tokens, 1u);
+    return ask;
+  }
+
+  // Answers that have not begun are only cancelled all at once, as a request is.
   void CancelThis(SimRequest* request) {
-    if (request->finished) return;
-    cancelled_.insert(request);
-    engine_.Cancel(request);
+    const bool begun = request->announced > 0 || request->finished;
+    for (SimRequest* each : begun ? std::vector<SimRequest*>{request} : groups_[request]) {
+      if (each->finished) continue;
+      cancelled_.insert(each);
+      engine_.Cancel(each);
+    }
   }
 
   void CancelOne() {
@@ -238,6 +258,7 @@ class FuzzRun {
   SimEngine engine_;
   int home_count_ = 0;
   std::set<const SimRequest*> cancelled_;
+  std::map<const SimRequest*, std::vector<SimRequest*>> groups_;  // of answers to one request
   std::set<FinishReason> reasons_;
 };
 

@@ -18,11 +18,11 @@ namespace {
 void CheckAgainstLogits(const SimRequest& request) {
   const Sequence& sequence = request.sequence;
   const size_t vocab = request.prompt_logits.size() / sequence.prompt_tokens;
-  const auto top = static_cast<size_t>(sequence.prompt_sampling.logprobs);
+  const auto top = static_cast<size_t>(sequence.sampling.prompt_params.logprobs);
   for (uint32_t p = 1; p < sequence.prompt_tokens; ++p) {
-    const TokenLogprob* const listed = sequence.prompt_top_logprobs.data() + p * top;
-    ASSERT_NO_FATAL_FAILURE(CheckLogprobs({request.prompt_logits.data() + (p - 1) * vocab, vocab}, sequence.tokens[p],
-                                          sequence.prompt_logprobs[p], {listed, top}))
+    const TokenLogprob* const listed = sequence.log.prompt_top_logprobs.data() + p * top;
+    ASSERT_NO_FATAL_FAILURE(CheckLogprobs({request.prompt_logits.data() + (p - 1) * vocab, vocab},
+                                          sequence.log.tokens[p], sequence.log.prompt_logprobs[p], {listed, top}))
         << "position " << p;
   }
 }
@@ -44,8 +44,8 @@ TEST(PipelinePromptLogprobsTest, AreThoseOfTheLogits) {
       ASSERT_TRUE(engine.RunAll(kTurnsMax));
       for (const auto& request : engine.requests()) {
         engine.CheckTokens(*request);
-        EXPECT_EQ(request->sequence.prompt_logprobs.empty(), request->sequence.id % 4 == 0);
-        if (!request->sequence.prompt_logprobs.empty()) CheckAgainstLogits(*request);
+        EXPECT_EQ(request->sequence.log.prompt_logprobs.empty(), request->sequence.id % 4 == 0);
+        if (!request->sequence.log.prompt_logprobs.empty()) CheckAgainstLogits(*request);
       }
     }
   }
@@ -58,10 +58,10 @@ TEST(PipelinePromptLogprobsTest, NeedNoLogits) {
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   engine.CheckTokens(*request);
   const Sequence& sequence = request->sequence;
-  EXPECT_EQ(sequence.prompt_logprobs.size(), 70u);
-  EXPECT_EQ(sequence.prompt_top_logprobs.size(), 70u * 5);
-  EXPECT_TRUE(std::isnan(sequence.prompt_logprobs[0]));
-  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(sequence.prompt_top_logprobs[i].token, -1);
+  EXPECT_EQ(sequence.log.prompt_logprobs.size(), 70u);
+  EXPECT_EQ(sequence.log.prompt_top_logprobs.size(), 70u * 5);
+  EXPECT_TRUE(std::isnan(sequence.log.prompt_logprobs[0]));
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(sequence.log.prompt_top_logprobs[i].token, -1);
 }
 
 // A vocabulary that has no twenty tokens.
@@ -73,8 +73,8 @@ TEST(PipelinePromptLogprobsTest, NoMoreAreListedThanThereAre) {
   SimRequest* const request = engine.Submit(SimEngine::Prompt(10, 1, 12), {.prompt_logprobs = 20});
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   engine.CheckTokens(*request);
-  EXPECT_GE(request->sequence.prompt_top_logprobs[20 + 11].token, 0);
-  EXPECT_EQ(request->sequence.prompt_top_logprobs[20 + 12].token, -1);
+  EXPECT_GE(request->sequence.log.prompt_top_logprobs[20 + 11].token, 0);
+  EXPECT_EQ(request->sequence.log.prompt_top_logprobs[20 + 12].token, -1);
 }
 
 // One whose prompt is half computed, in steps of one token, makes room for one that grows.
@@ -89,8 +89,8 @@ TEST(PipelinePromptLogprobsTest, APromptThatIsComputedAgainGivesTheSame) {
   SimRequest* const young = engine.Submit(Prompt(90, 2), {.max_tokens = 3, .prompt_logprobs = 2});
   RunUntil(&engine, [&] { return young->sequence.times.preemptions > 0; });
   ASSERT_EQ(young->announced, 0u);
-  ASSERT_FALSE(std::isnan(young->sequence.prompt_logprobs[1]));
-  ASSERT_TRUE(std::isnan(young->sequence.prompt_logprobs[89]));
+  ASSERT_FALSE(std::isnan(young->sequence.log.prompt_logprobs[1]));
+  ASSERT_TRUE(std::isnan(young->sequence.log.prompt_logprobs[89]));
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   engine.CheckTokens(*young);
 }
@@ -108,19 +108,19 @@ TEST(PipelinePromptLogprobsTest, AreLeftAloneOnceTheyAreComplete) {
     for (size_t i = 0; i < 8; ++i) {
       SimRequest& request = *engine.requests()[i];
       if (request.announced == 0 || !complete[i].empty()) continue;
-      complete[i] = request.sequence.prompt_logprobs;
-      most_likely[i] = request.sequence.prompt_top_logprobs;
-      request.sequence.prompt_logprobs.assign(10, 1.0f);
-      request.sequence.prompt_top_logprobs.assign(10, {-7, 1.0f});
+      complete[i] = request.sequence.log.prompt_logprobs;
+      most_likely[i] = request.sequence.log.prompt_top_logprobs;
+      request.sequence.log.prompt_logprobs.assign(10, 1.0f);
+      request.sequence.log.prompt_top_logprobs.assign(10, {-7, 1.0f});
     }
   }
   ASSERT_EQ(engine.unfinished(), 0u);
   for (size_t i = 0; i < 8; ++i) {
     Sequence& sequence = engine.requests()[i]->sequence;
-    EXPECT_THAT(sequence.prompt_logprobs, testing::Each(1.0f)) << i;
-    for (const TokenLogprob& top : sequence.prompt_top_logprobs) EXPECT_EQ(top.token, -7) << i;
-    sequence.prompt_logprobs = complete[i];
-    sequence.prompt_top_logprobs = most_likely[i];
+    EXPECT_THAT(sequence.log.prompt_logprobs, testing::Each(1.0f)) << i;
+    for (const TokenLogprob& top : sequence.log.prompt_top_logprobs) EXPECT_EQ(top.token, -7) << i;
+    sequence.log.prompt_logprobs = complete[i];
+    sequence.log.prompt_top_logprobs = most_likely[i];
     engine.CheckTokens(*engine.requests()[i]);
     preemptions += sequence.times.preemptions;
   }
@@ -136,9 +136,9 @@ TEST(PipelinePromptLogprobsTest, ATokenThatCannotComeHasMinusInfinity) {
   SimRequest* const request = engine.Submit(Prompt(10), {.prompt_logprobs = 0});
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   EXPECT_EQ(request->reason, FinishReason::kLength);
-  float& second = request->sequence.prompt_logprobs[1];
+  float& second = request->sequence.log.prompt_logprobs[1];
   EXPECT_EQ(second, -std::numeric_limits<float>::infinity());
-  for (uint32_t p = 2; p < 10; ++p) EXPECT_TRUE(std::isfinite(request->sequence.prompt_logprobs[p]));
+  for (uint32_t p = 2; p < 10; ++p) EXPECT_TRUE(std::isfinite(request->sequence.log.prompt_logprobs[p]));
 }
 
 TEST(PipelinePromptLogprobsTest, BadLogitsEndTheRequest) {

@@ -120,8 +120,8 @@ class PipelinePushTest : public testing::Test {
     sequence->id = sequences_.size() + 1;
     sequence->prompt_tokens = sequence->length = kPromptTokens;
     sequence->length_max = kLengthMax;
-    sequence->tokens.assign(kLengthMax, 1);
-    sequence->logprobs.assign(kLengthMax - kPromptTokens, 0);
+    sequence->log.tokens.assign(kLengthMax, 1);
+    sequence->log.logprobs.assign(kLengthMax - kPromptTokens, 0);
     PipelineCommand command;
     command.kind = PipelineCommand::Kind::kAdd;
     command.sequence = sequence.get();
@@ -145,7 +145,7 @@ class PipelinePushTest : public testing::Test {
   Sequence* SubmitUntilOneIsPushed() {
     for (int t = 0; t < 3000; ++t) {
       for (const auto& sequence : sequences_) {
-        if (sequence->push_home >= 0) return sequence.get();
+        if (sequence->push.seat.home >= 0) return sequence.get();
       }
       if (sequences_.size() < 2 * kActive) Submit();
       Turn();
@@ -202,7 +202,7 @@ TEST_F(PipelinePushTest, AHomeThatIsBehindWithControlMessagesHoldsNewSteps) {
     if (sequences_.size() - ended_ < 2 * kActive) Submit();
     Turn();
     for (const auto& sequence : sequences_) {
-      if (sequence->push_home < 0 || sequence->cancelled.load()) continue;
+      if (sequence->push.seat.home < 0 || sequence->cancelled.load()) continue;
       sequence->cancelled.store(true);
       pipeline_.NoteCancel();
       ++given_up;
@@ -225,13 +225,13 @@ TEST_F(PipelinePushTest, APromptLivesAtItsHomeOnceAllOfItIsStored) {
   Sequence* const pushed = SubmitUntilOneIsPushed();
   ASSERT_NE(pushed, nullptr);
   for (int t = 0; t < 1000; ++t) Turn();
-  EXPECT_EQ(pushed->pushes_open, 0u) << "all is posted";
-  EXPECT_EQ(pushed->home, 0);
-  EXPECT_EQ(pushed->push_home, 1);
+  EXPECT_EQ(pushed->push.chunks_open, 0u) << "all is posted";
+  EXPECT_EQ(pushed->seat.home, 0);
+  EXPECT_EQ(pushed->push.seat.home, 1);
   far.FreeSegments();
   for (int t = 0; t < 1000; ++t) Turn();
-  EXPECT_EQ(pushed->home, 1);
-  EXPECT_EQ(pushed->push_home, -1);
+  EXPECT_EQ(pushed->seat.home, 1);
+  EXPECT_EQ(pushed->push.seat.home, -1);
   far.MarkLost("nobody replies to its hops");
   CancelAll();
 }

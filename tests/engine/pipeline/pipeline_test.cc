@@ -124,7 +124,7 @@ TEST_P(WrongReplyTest, LosesTheLinkAndItsRequestsOnly) {
   for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
   RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
   std::vector<bool> at_bad;
-  for (const auto& request : engine.requests()) at_bad.push_back(request->sequence.home == 1);
+  for (const auto& request : engine.requests()) at_bad.push_back(request->sequence.seat.home == 1);
   ASSERT_THAT(at_bad, testing::Contains(true));
   ASSERT_THAT(at_bad, testing::Contains(false));
   bad->ChangeNextReply(GetParam().change);
@@ -344,7 +344,7 @@ TEST(PipelineTest, OneCancelledBeforeItArrivesEndsAtOnce) {
   early.sequence.id = 99;
   early.sequence.prompt_tokens = early.sequence.length = 100;
   early.sequence.length_max = 120;
-  early.sequence.tokens.resize(120);
+  early.sequence.log.tokens.resize(120);
   early.sequence.owner = &early;
   early.sequence.cancelled.store(true);
   engine.pipeline().NoteCancel();

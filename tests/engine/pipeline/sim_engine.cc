@@ -34,8 +34,8 @@ PipelineOptions OptionsFor(const SimOptions& sim, const RPartShape& shape) {
 }  // namespace
 
 std::vector<int32_t> SimRequest::generated() const {
-  return {sequence.tokens.begin() + sequence.prompt_tokens,
-          sequence.tokens.begin() + sequence.prompt_tokens + announced};
+  return {sequence.log.tokens.begin() + sequence.prompt_tokens,
+          sequence.log.tokens.begin() + sequence.prompt_tokens + announced};
 }
 
 SimEngine::SimEngine(const SimOptions& options)
@@ -92,20 +92,38 @@ std::vector<int32_t> SimEngine::Prompt(uint32_t tokens, uint64_t seed, int vocab
 }
 
 SimRequest* SimEngine::Submit(const std::vector<int32_t>& prompt, const SimAsk& ask) {
+  return SubmitGroup(prompt, {ask})[0];
+}
+
+std::vector<SimRequest*> SimEngine::SubmitGroup(const std::vector<int32_t>& prompt, const std::vector<SimAsk>& asks) {
+  std::vector<SimRequest*> group;
+  for (const SimAsk& ask : asks) {
+    SimRequest* const request = Make(prompt, ask);
+    if (!group.empty()) group.back()->sequence.next_follower = &request->sequence;
+    group.push_back(request);
+  }
+  PipelineCommand command;
+  command.sequence = &group[0]->sequence;
+  EXPECT_TRUE(pipeline_->TryCommand(command));
+  return group;
+}
+
+SimRequest* SimEngine::Make(const std::vector<int32_t>& prompt, const SimAsk& ask) {
   requests_.push_back(std::make_unique<SimRequest>());
   SimRequest* const request = requests_.back().get();
   Sequence& sequence = request->sequence;
-  sequence.id = requests_.size();
+  sequence.id = sequence.request = requests_.size();
   sequence.prompt_tokens = static_cast<uint32_t>(prompt.size());
   sequence.length_max = std::min(sequence.prompt_tokens + ask.max_tokens, options_.context_max);
   sequence.fill_tokens = ask.fill_tokens;
-  sequence.stop_tokens.assign(ask.stop_tokens.begin(), ask.stop_tokens.end());
-  sequence.min_tokens = ask.min_tokens;
+  sequence.sampling.stop_tokens.assign(ask.stop_tokens.begin(), ask.stop_tokens.end());
+  sequence.sampling.min_tokens = ask.min_tokens;
+  sequence.sampling.params.seed = ask.seed;
   sequence.owner = request;
   sequence.submit_ns = sim_now_ns;
-  sequence.tokens = prompt;
-  sequence.tokens.resize(sequence.length_max);
-  sequence.logprobs.resize(sequence.length_max - sequence.prompt_tokens);
+  sequence.log.tokens = prompt;
+  sequence.log.tokens.resize(sequence.length_max);
+  sequence.log.logprobs.resize(sequence.length_max - sequence.prompt_tokens);
   sequence.length = sequence.prompt_tokens;
   if (ask.prompt_logprobs >= 0) sequence.AskForPromptLogprobs(ask.prompt_logprobs);
   if (ask.prompt_logits) {
@@ -113,9 +131,6 @@ SimRequest* SimEngine::Submit(const std::vector<int32_t>& prompt, const SimAsk& 
     sequence.prompt_logits = request->prompt_logits.data();
   }
   request->expected = FakeOracle::Run(sequence, static_cast<int>(options_.layers), options_.vocab);
-  PipelineCommand command;
-  command.sequence = &sequence;
-  EXPECT_TRUE(pipeline_->TryCommand(command));
   return request;
 }
 
@@ -222,17 +237,17 @@ void SimEngine::CheckTokens(const SimRequest& request) const {
 
 void SimEngine::CheckPromptLogprobs(const SimRequest& request) const {
   const Sequence& sequence = request.sequence;
-  if (sequence.prompt_ids.empty()) return;
-  const int top = sequence.prompt_sampling.logprobs;
-  ASSERT_TRUE(std::isnan(sequence.prompt_logprobs[0]));
+  if (sequence.sampling.prompt_ids.empty()) return;
+  const int top = sequence.sampling.prompt_params.logprobs;
+  ASSERT_TRUE(std::isnan(sequence.log.prompt_logprobs[0]));
   for (uint32_t p = 1; p < sequence.prompt_tokens; ++p) {
     SCOPED_TRACE(testing::Message() << "sequence " << sequence.id << ", position " << p);
     std::vector<float> logits(static_cast<size_t>(options_.vocab));
     for (int token = 0; token < options_.vocab; ++token) {
       logits[static_cast<size_t>(token)] = LogitOf(request.expected.prompt_residuals[p - 1], token);
     }
-    const TokenLogprob* const listed = sequence.prompt_top_logprobs.data() + p * static_cast<size_t>(top);
-    CheckLogprobs(logits, sequence.tokens[p], sequence.prompt_logprobs[p], {listed, listed + top});
+    const TokenLogprob* const listed = sequence.log.prompt_top_logprobs.data() + p * static_cast<size_t>(top);
+    CheckLogprobs(logits, sequence.log.tokens[p], sequence.log.prompt_logprobs[p], {listed, listed + top});
     if (testing::Test::HasFatalFailure()) return;
   }
 }

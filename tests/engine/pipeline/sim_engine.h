@@ -51,6 +51,7 @@ struct SimAsk {
   uint32_t fill_tokens = 0;
   bool prompt_logits = false;
   int prompt_logprobs = -1;
+  uint64_t seed = 0;
 };
 
 // A pipeline without its thread, a fake S-Part, simulated homes, and injected time: everything happens one turn at a
@@ -68,6 +69,8 @@ class SimEngine {
   uint64_t losses(int index) const;
 
   SimRequest* Submit(const std::vector<int32_t>& prompt, const SimAsk& ask);
+  // Several answers to one prompt; what is asked of the prompt itself is the first one's.
+  std::vector<SimRequest*> SubmitGroup(const std::vector<int32_t>& prompt, const std::vector<SimAsk>& asks);
   void Cancel(SimRequest* request);
 
   // One turn of the pipeline and of every home, and the events taken.
@@ -100,6 +103,7 @@ class SimEngine {
   static std::vector<int32_t> Prompt(uint32_t tokens, uint64_t seed, int vocab);
 
  private:
+  SimRequest* Make(const std::vector<int32_t>& prompt, const SimAsk& ask);
   void OnEvent(const PipelineEvent& event);
   void CheckTimes(const Sequence& sequence) const;
   void CheckPromptLogprobs(const SimRequest& request) const;

@@ -327,7 +327,7 @@ TEST_F(StepTimesTest, AHopIsThatOfTheHomeWhoseReplyIsTheLast) {
   SimRequest* const request = engine_.Submit(Prompt(10, 1), {.max_tokens = 1});
   engine_.Submit(Prompt(10, 2), {.max_tokens = 1});
   Turn();
-  ASSERT_NE(engine_.requests()[0]->sequence.home, engine_.requests()[1]->sequence.home);
+  ASSERT_NE(engine_.requests()[0]->sequence.seat.home, engine_.requests()[1]->sequence.seat.home);
   // One works long and its reply is seen; the other one's comes later, over a slow wire.
   engine_.StandStill(300);
   Reply(link_, 300);

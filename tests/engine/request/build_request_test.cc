@@ -63,8 +63,8 @@ class BuildRequestTest : public testing::Test {
     given_.prompt_id_count = prompt.size();
     const std::unique_ptr<Request> request = Build();
     std::string text;
-    for (const int32_t id : answer) request->detokenizer->Push(id, &text);
-    return text + request->detokenizer->Finish();
+    for (const int32_t id : answer) request->answers[0]->detokenizer->Push(id, &text);
+    return text + request->answers[0]->detokenizer->Finish();
   }
   void ExpectRefused(const std::vector<std::string>& parts) {
     const absl::StatusOr<std::unique_ptr<Request>> request = BuildRequest(context_, given_);
@@ -101,23 +101,24 @@ TEST_F(BuildRequestTest, TakesTheIdsAndAllTheMemory) {
   given_.logit_bias_count = 2;
   const std::unique_ptr<Request> request = Build();
   ASSERT_NE(request, nullptr);
-  const Sequence& sequence = request->sequence;
+  const Sequence& sequence = request->first();
   EXPECT_EQ(sequence.prompt_tokens, 5u);
   EXPECT_EQ(sequence.length, 5u);
   EXPECT_EQ(sequence.length_max, 21u);
-  EXPECT_EQ(std::vector<int32_t>(sequence.tokens.begin(), sequence.tokens.begin() + 5), ids_);
-  EXPECT_EQ(sequence.tokens.size(), 21u);
-  EXPECT_EQ(sequence.logprobs.size(), 16u);
-  EXPECT_EQ(sequence.top_logprobs.size(), 32u);
-  EXPECT_THAT(sequence.stop_tokens, ElementsAre(7, 20, 30, 900));  // with the model's own, once each, ascending
-  EXPECT_EQ(sequence.min_tokens, 3u);
-  ASSERT_EQ(sequence.logit_bias.size(), 2u);
-  EXPECT_EQ(sequence.logit_bias[0].token, 3);
-  EXPECT_EQ(sequence.logit_bias[1].token, 9);
-  ASSERT_NE(sequence.history.prompt_seen, nullptr);
-  EXPECT_EQ(sequence.history.prompt_seen[0], uint64_t{0b1111100000});
-  EXPECT_TRUE(request->detokenizer.has_value());
-  EXPECT_FALSE(request->stops.has_value());
+  EXPECT_EQ(std::vector<int32_t>(sequence.log.tokens.begin(), sequence.log.tokens.begin() + 5), ids_);
+  EXPECT_EQ(sequence.log.tokens.size(), 21u);
+  EXPECT_EQ(sequence.log.logprobs.size(), 16u);
+  EXPECT_EQ(sequence.log.top_logprobs.size(), 32u);
+  EXPECT_THAT(sequence.sampling.stop_tokens,
+              ElementsAre(7, 20, 30, 900));  // with the model's own, once each, ascending
+  EXPECT_EQ(sequence.sampling.min_tokens, 3u);
+  ASSERT_EQ(sequence.sampling.bias.size(), 2u);
+  EXPECT_EQ(sequence.sampling.bias[0].token, 3);
+  EXPECT_EQ(sequence.sampling.bias[1].token, 9);
+  ASSERT_NE(sequence.sampling.history.prompt_seen, nullptr);
+  EXPECT_EQ(sequence.sampling.history.prompt_seen[0], uint64_t{0b1111100000});
+  EXPECT_TRUE(request->answers[0]->detokenizer.has_value());
+  EXPECT_FALSE(request->answers[0]->stops.has_value());
 }
 
 TEST_F(BuildRequestTest, IgnoreEosLeavesTheCallersStops) {
@@ -125,7 +126,7 @@ TEST_F(BuildRequestTest, IgnoreEosLeavesTheCallersStops) {
   given_.stop_token_ids = stops;
   given_.stop_token_id_count = 1;
   given_.ignore_eos = 1;
-  EXPECT_THAT(Build()->sequence.stop_tokens, ElementsAre(30));
+  EXPECT_THAT(Build()->first().sampling.stop_tokens, ElementsAre(30));
 }
 
 TEST_F(BuildRequestTest, ATokenizersEndThatTheModelDoesNotKnowIsNoStop) {
@@ -134,18 +135,18 @@ TEST_F(BuildRequestTest, ATokenizersEndThatTheModelDoesNotKnowIsNoStop) {
   const int eos = tokenizer_->eos_id().value();
   spec_.eos_token_ids.clear();
   spec_.vocab = eos + 1;
-  EXPECT_THAT(Build()->sequence.stop_tokens, ElementsAre(eos));
+  EXPECT_THAT(Build()->first().sampling.stop_tokens, ElementsAre(eos));
   spec_.vocab = eos;
-  EXPECT_THAT(Build()->sequence.stop_tokens, testing::IsEmpty());
+  EXPECT_THAT(Build()->first().sampling.stop_tokens, testing::IsEmpty());
 }
 
 TEST_F(BuildRequestTest, TheContextCutsTheLength) {
   given_.max_tokens = 1000;
-  EXPECT_EQ(Build()->sequence.length_max, 64u);
+  EXPECT_EQ(Build()->first().length_max, 64u);
   ids_.assign(63, 1);
   given_.prompt_ids = ids_.data();
   given_.prompt_id_count = 63;
-  EXPECT_EQ(Build()->sequence.length_max, 64u);
+  EXPECT_EQ(Build()->first().length_max, 64u);
 }
 
 TEST_F(BuildRequestTest, WhatNeedsNoModelIsCheckedWithoutOne) {
@@ -164,8 +165,8 @@ TEST_F(BuildRequestTest, WhatNeedsNoModelIsCheckedWithoutOne) {
 TEST_F(BuildRequestTest, TakesText) {
   GiveText("Hello, world");
   const std::unique_ptr<Request> request = Build();
-  const Sequence& sequence = request->sequence;
-  EXPECT_EQ(std::vector<int32_t>(sequence.tokens.begin(), sequence.tokens.begin() + sequence.prompt_tokens),
+  const Sequence& sequence = request->first();
+  EXPECT_EQ(std::vector<int32_t>(sequence.log.tokens.begin(), sequence.log.tokens.begin() + sequence.prompt_tokens),
             tokenizer_->Encode("Hello, world", false));
 }
 
@@ -201,7 +202,7 @@ TEST_F(BuildRequestTest, RefusesPromptsThatCannotRun) {
 
 TEST_F(BuildRequestTest, TextNeedsATokenizer) {
   context_.tokenizer = nullptr;
-  EXPECT_FALSE(Build()->detokenizer.has_value());
+  EXPECT_FALSE(Build()->answers[0]->detokenizer.has_value());
   const char* stops[] = {"x"};
   given_.stop = stops;
   given_.stop_count = 1;
@@ -260,28 +261,28 @@ TEST_F(BuildRequestTest, RefusesFieldsOutOfRange) {
   given_ = good;
   given_.prompt_logits = logits.data();
   given_.prompt_logits_floats = logits.size();
-  EXPECT_EQ(Build()->sequence.prompt_logits, logits.data());
+  EXPECT_EQ(Build()->first().prompt_logits, logits.data());
 }
 
 TEST_F(BuildRequestTest, TakesTheMemoryOfPromptLogprobs) {
-  EXPECT_TRUE(Build()->sequence.prompt_ids.empty());
+  EXPECT_TRUE(Build()->first().sampling.prompt_ids.empty());
   given_.prompt_logprobs = 0;
   std::unique_ptr<Request> request = Build();
-  EXPECT_THAT(request->sequence.prompt_ids, testing::ElementsAreArray(ids_));
-  EXPECT_EQ(request->sequence.prompt_logprobs.size(), 5u);
-  EXPECT_TRUE(request->sequence.prompt_top_logprobs.empty());
+  EXPECT_THAT(request->first().sampling.prompt_ids, testing::ElementsAreArray(ids_));
+  EXPECT_EQ(request->first().log.prompt_logprobs.size(), 5u);
+  EXPECT_TRUE(request->first().log.prompt_top_logprobs.empty());
   given_.prompt_logprobs = 20;
   request = Build();
-  const Sequence& sequence = request->sequence;
-  EXPECT_EQ(sequence.prompt_sampling.logprobs, 20);
-  EXPECT_LT(sequence.prompt_sampling.temperature, kGreedyTemperature);
-  EXPECT_EQ(sequence.sampling.logprobs, -1) << "of the tokens to come nothing was asked";
-  EXPECT_EQ(sequence.prompt_top_logprobs.size(), 5u * 20);
-  for (const float logprob : sequence.prompt_logprobs) EXPECT_TRUE(std::isnan(logprob)) << "it is not known yet";
+  const Sequence& sequence = request->first();
+  EXPECT_EQ(sequence.sampling.prompt_params.logprobs, 20);
+  EXPECT_LT(sequence.sampling.prompt_params.temperature, kGreedyTemperature);
+  EXPECT_EQ(sequence.sampling.params.logprobs, -1) << "of the tokens to come nothing was asked";
+  EXPECT_EQ(sequence.log.prompt_top_logprobs.size(), 5u * 20);
+  for (const float logprob : sequence.log.prompt_logprobs) EXPECT_TRUE(std::isnan(logprob)) << "it is not known yet";
   std::vector<float> logits(5 * 1000);  // both may be wanted
   given_.prompt_logits = logits.data();
   given_.prompt_logits_floats = logits.size();
-  EXPECT_EQ(Build()->sequence.prompt_logits, logits.data());
+  EXPECT_EQ(Build()->first().prompt_logits, logits.data());
 }
 
 // What sampling reads of it lies where the S-Part says.
@@ -289,7 +290,7 @@ TEST_F(BuildRequestTest, PromptIdsLieInSamplingMemory) {
   std::pmr::monotonic_buffer_resource memory;
   context_.sampling_memory = &memory;
   given_.prompt_logprobs = 1;
-  EXPECT_EQ(Build()->sequence.prompt_ids.get_allocator().resource(), &memory);
+  EXPECT_EQ(Build()->first().sampling.prompt_ids.get_allocator().resource(), &memory);
 }
 
 TEST_F(BuildRequestTest, APromptAloneIsEnoughIfItsLogprobsAreWanted) {
@@ -298,9 +299,9 @@ TEST_F(BuildRequestTest, APromptAloneIsEnoughIfItsLogprobsAreWanted) {
   ExpectRefused({"max_tokens", "0", "prompt_logprobs"});
   given_.prompt_logprobs = 0;
   const std::unique_ptr<Request> request = Build();
-  EXPECT_EQ(request->sequence.length_max, 5u);
-  EXPECT_EQ(request->sequence.sampling.logprobs, -1) << "there is no room to report any";
-  EXPECT_TRUE(request->sequence.top_logprobs.empty());
+  EXPECT_EQ(request->first().length_max, 5u);
+  EXPECT_EQ(request->first().sampling.params.logprobs, -1) << "there is no room to report any";
+  EXPECT_TRUE(request->first().log.top_logprobs.empty());
 }
 
 // Wherever a text is cut: its tokenizer takes the space off that a text begins with, and an answer begins none.

@@ -23,7 +23,7 @@ struct Watched {
 Watched Submit(Serving* serving, std::vector<int32_t> prompt, const ServingAsk& ask) {
   absl::StatusOr<std::unique_ptr<Request>> request = serving->Build(prompt, ask);
   EXPECT_TRUE(request.ok()) << request.status();
-  Watched watched{.id = 0, .sequence = &(*request)->sequence, .prompt = std::move(prompt), .ask = ask};
+  Watched watched{.id = 0, .sequence = &(*request)->first(), .prompt = std::move(prompt), .ask = ask};
   EXPECT_TRUE(serving->desk().Submit(*std::move(request), &watched.id).ok());
   return watched;
 }
@@ -31,15 +31,15 @@ Watched Submit(Serving* serving, std::vector<int32_t> prompt, const ServingAsk& 
 void CheckPrompt(const Serving& serving, const Watched& watched) {
   const FakeOracle::Result expected = serving.Expect(watched.prompt, watched.ask);
   const auto top = static_cast<size_t>(watched.ask.prompt_logprobs);
-  ASSERT_TRUE(std::isnan(watched.sequence->prompt_logprobs[0]));
+  ASSERT_TRUE(std::isnan(watched.sequence->log.prompt_logprobs[0]));
   for (size_t p = 1; p < watched.prompt.size(); ++p) {
     std::vector<float> logits;
     for (int token = 0; token < kServingVocab; ++token) {
       logits.push_back(LogitOf(expected.prompt_residuals[p - 1], token));
     }
-    const TokenLogprob* const listed = watched.sequence->prompt_top_logprobs.data() + p * top;
+    const TokenLogprob* const listed = watched.sequence->log.prompt_top_logprobs.data() + p * top;
     ASSERT_NO_FATAL_FAILURE(
-        CheckLogprobs(logits, watched.prompt[p], watched.sequence->prompt_logprobs[p], {listed, top}))
+        CheckLogprobs(logits, watched.prompt[p], watched.sequence->log.prompt_logprobs[p], {listed, top}))
         << "request " << watched.id << ", position " << p;
   }
 }

@@ -79,8 +79,8 @@ TEST(RequestEventsTest, WhatWasPolledLivesUntilTheNextPoll) {
         if (seed % 2 == 1) serving.desk().Forget(id);  // as another thread may
       }
       for (const TakenEvent& one : taken) {
-        const Sequence& sequence = one.request->sequence;
-        const int32_t* const first = sequence.tokens.data() + sequence.prompt_tokens + one.event->token_index;
+        const Sequence& sequence = one.request->first();
+        const int32_t* const first = sequence.log.tokens.data() + sequence.prompt_tokens + one.event->token_index;
         tokens.insert(tokens.end(), first, first + one.event->token_count);
       }
     }

@@ -141,6 +141,8 @@ absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_
   given.prompt_logprobs = ask.prompt_logprobs;
   given.temperature = 0;
   given.show_special = ask.show_special;
+  given.seed = ask.seed;
+  given.answers = ask.answers;
   RequestContext context;
   context.spec = &spec_;
   context.tokenizer = tokenizer_.get();
@@ -172,9 +174,11 @@ ServingEvent CopyOf(const TakenEvent& taken) {
   out.text = taken.event->text.text;
   out.special = taken.event->text.special;
   out.token_index = taken.event->token_index;
-  const int32_t* const generated = taken.request->sequence.tokens.data() + taken.request->sequence.prompt_tokens;
+  out.answer = taken.event->answer;
+  const Answer& answer = *taken.request->answers.at(out.answer);
+  const int32_t* const generated = answer.sequence.log.tokens.data() + answer.sequence.prompt_tokens;
   out.tokens.assign(generated + out.token_index, generated + out.token_index + taken.event->token_count);
-  if (out.finished) out.end = taken.request->end;
+  if (out.finished) out.end = answer.end;
   return out;
 }
 
@@ -212,7 +216,7 @@ size_t Serving::Poll(size_t capacity, int64_t timeout_ns, std::map<uint64_t, Ser
   std::vector<TakenEvent> taken;
   desk_->Poll(capacity, timeout_ns, &taken);
   // All of them are there until the next Poll, however many of one request.
-  for (const TakenEvent& one : taken) (*outcomes)[one.request->sequence.id].Add(CopyOf(one));
+  for (const TakenEvent& one : taken) (*outcomes)[one.request->id].Add(CopyOf(one));
   return taken.size();
 }
 
@@ -233,7 +237,7 @@ ServingOutcome Serving::Collect(uint64_t id) {
 FakeOracle::Result Serving::Expect(const std::vector<int32_t>& prompt, const ServingAsk& ask) const {
   const absl::StatusOr<std::unique_ptr<Request>> request = Build(prompt, ask);
   EXPECT_TRUE(request.ok()) << request.status();
-  return FakeOracle::Run((*request)->sequence, kLayers, options_.vocab);
+  return FakeOracle::Run((*request)->first(), kLayers, options_.vocab);
 }
 
 void Serving::CheckWhole(const ServingOutcome& outcome, const std::vector<int32_t>& prompt,

@@ -52,10 +52,13 @@ struct ServingAsk {
   uint64_t deadline_ns = 0;
   int32_t prompt_logprobs = -1;
   bool show_special = false;
+  uint64_t seed = 0;
+  uint32_t answers = 1;
 };
 
 // One event as its caller sees it.
 struct ServingEvent {
+  uint32_t answer = 0;
   bool finished = false;
   std::vector<int32_t> tokens;
   uint32_t token_index = 0;

@@ -1,0 +1,155 @@
+// FAST PATH (docs/FAST_PATH.md)
+// The end of a step: its sampled tokens become tokens of sequences, which may end with them, and others may begin.
+// Never waits for the desk.
+#include <limits>
+
+#include "engine/pipeline/pipeline.h"
+
+namespace fastdecode {
+
+void Pipeline::FinishStep(int m) {
+  MicroBatch& batch = batches_[m];
+  batch.state = State::kBoundary;
+  const uint64_t now_ns = Now();
+  const uint64_t sampled_before = statistics_.sampled_tokens.value();
+  batch.timer.Finish(now_ns);
+  for (Sequence* sequence : batcher_.Members(m)) {
+    if (sequence->rows == 0) continue;
+    AddTimes(batch, sequence, now_ns);
+    sequence->computed += sequence->rows;
+  }
+  for (int i = 0; i < batch.table.logit_rows; ++i) {
+    Sequence* sequence = batch.sampled[i];
+    // The followers of one that fails wait until it ends.
+    if (sequence == nullptr || sequence->fails() || sequence->state == SequenceState::kFollows) continue;
+    const LogitRow& logit = batch.table.logits[i];
+    if (logit.args.position < sequence->prompt_tokens) {
+      TakePromptLogprob(sequence, logit);
+      continue;
+    }
+    // The rows of those that follow are the next ones, in the same order. They come before the sequence's own token,
+    // which may be its last.
+    while (sequence->next_follower != nullptr) StartFollower(sequence, batch.table.logits[++i], now_ns);
+    AcceptToken(sequence, logit, now_ns);
+  }
+  statistics_.steps.Add(1);
+  statistics_.last_step_ns.store(now_ns, std::memory_order_relaxed);
+  statistics_.step_ns.Add(now_ns - batch.step_start_ns);
+  quiet_since_ns_ = Now();
+  batch.timer.EndJudging(quiet_since_ns_);
+  batch.no_rows = batch.s_part_failed = false;
+  --in_steps_;
+  if (!record_.on()) return;
+  const uint64_t tokens = statistics_.sampled_tokens.value() - sampled_before;
+  record_.Finish({m, batch.step}, batch.stage_end_ns, quiet_since_ns_, static_cast<uint32_t>(tokens));
+}
+
+// Gives the sequence the times of a step that it had rows in. Called before these rows count as computed.
+void Pipeline::AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t now_ns) {
+  const bool in_prompt = sequence->computed < sequence->prompt_tokens;
+  const bool prefill = in_prompt || sequence->length - sequence->computed > 1;
+  batch.timer.AddTo(prefill ? &sequence->times.prefill : &sequence->times.decode, sequence->timed_until_ns);
+  sequence->timed_until_ns = now_ns;
+  sequence->times_so_far.Store(sequence->times);
+}
+
+// The prompt's token at args.position was the only one that could be drawn. A logit of -infinity kept it from that.
+void Pipeline::TakePromptLogprob(Sequence* sequence, const LogitRow& logit) {
+  if (logit.result.outcome == SampleOutcome::kBadLogits) {
+    sequence->Fail(FinishReason::kBadLogits, -1);
+    return;
+  }
+  const bool drawn = logit.result.outcome == SampleOutcome::kToken;
+  sequence->log.prompt_logprobs[logit.args.position] =
+      drawn ? logit.result.logprob : -std::numeric_limits<float>::infinity();
+}
+
+void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t now_ns) {
+  const StepRecorder::Where where = {sequence->micro_batch, batches_[sequence->micro_batch].step};
+  const std::optional<FinishReason> ends = TakeToken(where, sequence, logit, now_ns);
+  if (!ends.has_value()) return;
+  if (*ends == FinishReason::kBadLogits || *ends == FinishReason::kNoCandidate) return sequence->Fail(*ends, -1);
+  if (record_.on()) record_.Leave(where, *sequence, sequence->seat.home, kLeaveFinished, now_ns);
+  batcher_.Remove(sequence, &changes_);
+  ReleaseSeats(where.micro_batch, changes_[0]);
+  changes_.Clear();
+  EndSequence(sequence, *ends, -1);
+}
+
+// The sampled token becomes one of the sequence's, of which the desk is told. Why the sequence ends now, if it does.
+std::optional<FinishReason> Pipeline::TakeToken(StepRecorder::Where where, Sequence* sequence, const LogitRow& logit,
+                                                uint64_t now_ns) {
+  if (sequence->length == sequence->length_max) return FinishReason::kLength;  // it wants its prompt alone
+  if (logit.result.outcome != SampleOutcome::kToken) {
+    const bool none = logit.result.outcome == SampleOutcome::kNoCandidate;
+    return none ? FinishReason::kNoCandidate : FinishReason::kBadLogits;
+  }
+  const int32_t token = logit.result.token;
+  statistics_.sampled_tokens.Add(1);
+  for (const int32_t stop : sequence->sampling.stop_tokens) {
+    if (token != stop) continue;
+    sequence->stop_token = token;
+    return FinishReason::kStopToken;
+  }
+  const uint32_t index = sequence->length++;
+  sequence->log.tokens[index] = token;
+  sequence->log.logprobs[index - sequence->prompt_tokens] = logit.result.logprob;
+  if (sequence->sampling.history.output_counts != nullptr) sequence->sampling.history.AddOutput(token);
+  PipelineEvent event;
+  event.kind = PipelineEvent::Kind::kToken;
+  event.token_index = index;
+  event.sequence = sequence;
+  event.time_ns = now_ns;
+  FD_CHECK(events_.TryPush(event), "the event queue had room");
+  events_since_ring_ = true;
+  if (record_.on()) record_.Token(where, *sequence, index - sequence->prompt_tokens, now_ns);
+  if (sequence->length == sequence->length_max) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+// The next follower has its first token. Until now it has been where its leader was.
+void Pipeline::StartFollower(Sequence* leader, const LogitRow& logit, uint64_t now_ns) {
+  const StepRecorder::Where where = {leader->micro_batch, batches_[leader->micro_batch].step};
+  Sequence* const follower = batcher_.TakeFollower(leader);
+  follower->times = leader->times;
+  follower->timed_until_ns = now_ns;
+  follower->times_so_far.Store(follower->times);
+  if (record_.on()) record_.Join(where, *follower, now_ns);
+  const std::optional<FinishReason> ends = TakeToken(where, follower, logit, now_ns);
+  if (ends.has_value()) {
+    follower->Enter(SequenceState::kIdle);
+    const bool fails = *ends == FinishReason::kBadLogits || *ends == FinishReason::kNoCandidate;
+    if (record_.on()) record_.Leave(where, *follower, -1, fails ? kLeaveFailed : kLeaveFinished, now_ns);
+    SayFinished(follower, *ends, -1);
+  } else if (batcher_.SeatFollower(follower, *leader)) {
+    TellFork(*leader, *follower);
+  } else {
+    follower->preempted_ns = now_ns;
+    if (record_.on()) record_.Leave(where, *follower, -1, kLeavePreempted, now_ns);
+  }
+}
+
+// REQUIRES: the sequence is in no micro-batch and not in the ready queue. It is the desk's again, and so are those that
+// follow it, which end as it does.
+void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
+  while (Sequence* const follower = batcher_.TakeFollower(sequence)) {
+    follower->Enter(SequenceState::kIdle);
+    follower->times = sequence->times;
+    follower->timed_until_ns = sequence->timed_until_ns;
+    SayFinished(follower, reason, home);
+  }
+  SayFinished(sequence, reason, home);
+}
+
+void Pipeline::SayFinished(Sequence* sequence, FinishReason reason, int home) {
+  PipelineEvent event;
+  event.kind = PipelineEvent::Kind::kFinished;
+  event.reason = reason;
+  event.home = static_cast<int16_t>(home);
+  event.sequence = sequence;
+  event.time_ns = options_.now_ns();
+  FD_CHECK(events_.TryPush(event), "the event queue had room");
+  events_since_ring_ = true;
+}
+
+}  // namespace fastdecode

@@ -1,0 +1,112 @@
+// Requests of several answers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/engine/request/serving.h"
+
+namespace fastdecode {
+namespace {
+
+// All events of a request, by answer, until each has ended.
+std::map<uint32_t, ServingOutcome> CollectAnswers(Serving* serving, uint64_t id, uint32_t answers) {
+  std::map<uint32_t, ServingOutcome> outcomes;
+  std::map<uint32_t, int> ended;
+  ServingEvent event;
+  while (ended.size() < answers) {
+    if (serving->Next(id, &event, -1) != RequestDesk::NextResult::kEvent) {
+      ADD_FAILURE() << "request " << id << " is unknown before its last event";
+      return outcomes;
+    }
+    EXPECT_EQ(ended.count(event.answer), 0u) << "an event behind the last one of answer " << event.answer;
+    outcomes[event.answer].Add(event);
+    if (event.finished) ++ended[event.answer];
+  }
+  EXPECT_EQ(serving->Next(id, &event, -1), RequestDesk::NextResult::kUnknown);
+  return outcomes;
+}
+
+uint64_t FinishedCount(Serving& serving) {
+  uint64_t all = 0;
+  for (const uint64_t count : serving.desk().statistics().finished) all += count;
+  return all;
+}
+
+// Each is what a request of its own with its seed would have got.
+TEST(RequestAnswersTest, EachIsSampledWithASeedOfItsOwn) {
+  Serving serving({});
+  ServingAsk ask = {.max_tokens = 30, .seed = 1000, .answers = 5};
+  const std::vector<int32_t> prompt = Serving::Prompt(40, 1);
+  std::map<uint32_t, ServingOutcome> outcomes = CollectAnswers(&serving, serving.MustSubmit(prompt, ask), ask.answers);
+  for (uint32_t i = 0; i < 5; ++i) {
+    SCOPED_TRACE(i);
+    serving.CheckWhole(outcomes[i], prompt, {.max_tokens = 30, .seed = 1000 + i});
+    if (i > 0) EXPECT_NE(outcomes[i].tokens, outcomes[0].tokens);
+  }
+  EXPECT_EQ(FinishedCount(serving), 1u) << "it is one request";
+  EXPECT_EQ(serving.desk().statistics().running, 0u);
+  EXPECT_EQ(serving.desk().statistics().prompt_tokens, 40u);
+  EXPECT_EQ(serving.desk().statistics().generated_tokens, 5 * 30u);
+}
+
+TEST(RequestAnswersTest, AStopStringEndsOnlyItsAnswer) {
+  Serving serving({});
+  const std::vector<int32_t> prompt = Serving::Prompt(20, 2);
+  const std::string whole = Serving::TextOf(serving.Expect(prompt, {.max_tokens = 60, .seed = 7}).generated);
+  const std::string stop = whole.substr(10, 4);
+  const ServingAsk ask = {.max_tokens = 60, .stops = {stop}, .seed = 7, .answers = 3};
+  std::map<uint32_t, ServingOutcome> outcomes = CollectAnswers(&serving, serving.MustSubmit(prompt, ask), 3);
+  for (uint32_t i = 0; i < 3; ++i) {
+    SCOPED_TRACE(i);
+    const std::string text = Serving::TextOf(serving.Expect(prompt, {.max_tokens = 60, .seed = 7 + i}).generated);
+    const size_t found = text.find(stop);
+    EXPECT_EQ(outcomes[i].text, text.substr(0, found));
+    EXPECT_EQ(outcomes[i].finish, found == std::string::npos ? RequestFinish::kLength : RequestFinish::kStop);
+  }
+  EXPECT_EQ(outcomes[0].finish, RequestFinish::kStop);
+}
+
+TEST(RequestAnswersTest, CancelsAndDeadlinesEndThemAll) {
+  Serving serving({});
+  const std::vector<int32_t> prompt = Serving::Prompt(20, 3);
+  const uint64_t id = serving.MustSubmit(prompt, {.max_tokens = 400, .answers = 3});
+  serving.desk().Cancel(id);
+  for (const auto& [answer, outcome] : CollectAnswers(&serving, id, 3)) {
+    EXPECT_EQ(outcome.finish, RequestFinish::kCancelled) << answer;
+  }
+  const ServingAsk late = {.max_tokens = 400, .deadline_ns = 1, .answers = 3};
+  for (const auto& [answer, outcome] : CollectAnswers(&serving, serving.MustSubmit(prompt, late), 3)) {
+    EXPECT_EQ(outcome.finish, RequestFinish::kDeadline) << answer;
+  }
+  EXPECT_EQ(FinishedCount(serving), 2u);
+  // A forgotten one leaves nothing behind, and nobody waits for it.
+  serving.desk().Forget(serving.MustSubmit(prompt, {.max_tokens = 400, .answers = 3}));
+  EXPECT_EQ(serving.desk().Drain(-1), 0u);
+}
+
+// Each answer takes a place of the queue.
+TEST(RequestAnswersTest, TheQueueCountsAnswers) {
+  Serving serving({.queue_max = 6});
+  const std::vector<int32_t> prompt = Serving::Prompt(20, 4);
+  const uint64_t first = serving.MustSubmit(prompt, {.max_tokens = 400, .answers = 4});
+  EXPECT_EQ(serving.Submit(prompt, {.answers = 3}).status().code(), absl::StatusCode::kResourceExhausted);
+  const uint64_t second = serving.MustSubmit(prompt, {.answers = 2});
+  CollectAnswers(&serving, second, 2);
+  serving.desk().Cancel(first);
+  CollectAnswers(&serving, first, 4);
+  CollectAnswers(&serving, serving.MustSubmit(prompt, {.answers = 6}), 6);
+}
+
+TEST(RequestAnswersTest, ANumberOutOfRangeIsRefused) {
+  Serving serving({});
+  EXPECT_THAT(std::string(serving.Submit(Serving::Prompt(3, 1), {.answers = 0}).status().message()),
+              testing::HasSubstr("answers: 0"));
+  EXPECT_THAT(std::string(serving.Submit(Serving::Prompt(3, 1), {.answers = 129}).status().message()),
+              testing::HasSubstr("answers: 129"));
+}
+
+}  // namespace
+}  // namespace fastdecode
