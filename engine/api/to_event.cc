@@ -57,7 +57,7 @@ void FillPrompt(const Sequence& sequence, fd_event* out) {
 fd_event ToEvent(const TakenEvent& taken) {
   const Request& request = *taken.request;
   const RequestEvent& event = *taken.event;
-  const Answer& answer = *request.answers[event.answer];
+  const RequestAnswer& answer = *request.answers[event.answer];
   fd_event out = {};
   out.id = request.id;
   out.user = request.user;

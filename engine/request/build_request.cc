@@ -125,7 +125,7 @@ absl::Status SetLengths(const RequestContext& context, const RequestFields& give
   return absl::OkStatus();
 }
 
-absl::Status SetStops(const RequestContext& context, const RequestFields& given, Answer& answer) {
+absl::Status SetStops(const RequestContext& context, const RequestFields& given, RequestAnswer& answer) {
   std::pmr::vector<int32_t>& stops = answer.sequence.sampling.stop_tokens;
   for (size_t i = 0; i < given.stop_token_id_count; ++i) {
     if (absl::Status bad = CheckTokenId("stop_token_ids", i, given.stop_token_ids[i], context.spec->vocab); !bad.ok()) {
@@ -205,7 +205,7 @@ bool HasText(const Tokenizer& tokenizer, std::span<const int32_t> ids, bool show
 }
 
 absl::Status BuildAnswer(const RequestContext& context, const RequestFields& given, std::span<const int32_t> prompt,
-                         Answer& answer) {
+                         RequestAnswer& answer) {
   Sequence& sequence = answer.sequence;
   sequence.submit_ns = answer.request->submit_ns;
   sequence.prompt_tokens = static_cast<uint32_t>(prompt.size());

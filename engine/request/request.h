@@ -67,8 +67,8 @@ struct Request;
 // One answer to a request: a sequence, and its text on the way to the caller.
 // Thread: `sequence` as its own comment says; what is marked as the desk's, the desk thread; the rest under the desk's
 //         mutex.
-struct Answer {
-  Answer(Request* of, uint32_t number, std::pmr::memory_resource* sampling_memory)
+struct RequestAnswer {
+  RequestAnswer(Request* of, uint32_t number, std::pmr::memory_resource* sampling_memory)
       : request(of), index(number), sequence(sampling_memory) {}
 
   Request* const request;
@@ -96,7 +96,7 @@ struct Answer {
 struct Request : std::enable_shared_from_this<Request> {
   explicit Request(std::pmr::memory_resource* sampling_memory, uint32_t answer_count = 1) : place(this) {
     for (uint32_t i = 0; i < answer_count; ++i) {
-      answers.push_back(std::make_unique<Answer>(this, i, sampling_memory));
+      answers.push_back(std::make_unique<RequestAnswer>(this, i, sampling_memory));
     }
   }
 
@@ -112,7 +112,7 @@ struct Request : std::enable_shared_from_this<Request> {
   }
 
   // Constant once submitted.
-  std::vector<std::unique_ptr<Answer>> answers;  // at least one
+  std::vector<std::unique_ptr<RequestAnswer>> answers;  // at least one
   uint64_t id = 0;
   void* user = nullptr;
   uint64_t submit_ns = 0;

@@ -118,7 +118,7 @@ bool RequestDesk::HandleEvents() {
       keeper_->OnHomeDrained(event.home, pipeline_->statistics().home_posts[event.home].value());
       continue;
     }
-    Answer& answer = *static_cast<Answer*>(event.sequence->owner);
+    RequestAnswer& answer = *static_cast<RequestAnswer*>(event.sequence->owner);
     Delivery& delivery = deliveries_.emplace_back();
     delivery.answer = &answer;
     delivery.id = answer.request->id;
@@ -148,7 +148,7 @@ void RequestDesk::MakePrompt(Request& request, Delivery* out) {
   request.prompt_told = true;
 }
 
-void RequestDesk::MakeToken(Answer& answer, const PipelineEvent& event, Delivery* out) {
+void RequestDesk::MakeToken(RequestAnswer& answer, const PipelineEvent& event, Delivery* out) {
   if (answer.over) return;
   MakePrompt(*answer.request, out);
   const Sequence& sequence = answer.sequence;
@@ -181,7 +181,7 @@ void RequestDesk::MakeToken(Answer& answer, const PipelineEvent& event, Delivery
   pipeline_->NoteCancel();
 }
 
-void RequestDesk::MakeEnd(Answer& answer, const PipelineEvent& event, Delivery* out) {
+void RequestDesk::MakeEnd(RequestAnswer& answer, const PipelineEvent& event, Delivery* out) {
   out->given_back = true;
   if (answer.over) return;
   answer.over = true;
@@ -207,7 +207,7 @@ void RequestDesk::MakeEnd(Answer& answer, const PipelineEvent& event, Delivery* 
 
 // REQUIRES: the mutex is held.
 void RequestDesk::Deliver(Delivery* delivery) {
-  Answer& answer = *delivery->answer;
+  RequestAnswer& answer = *delivery->answer;
   Request& request = *answer.request;
   if (delivery->prompt) {
     RequestEvent event;
@@ -322,7 +322,7 @@ std::string RequestDesk::DescribeFailure(const PipelineEvent& event) {
 }
 
 // The text that becomes certain with a token. It is untold from then on.
-std::string RequestDesk::MakeText(Answer& answer, int32_t token) {
+std::string RequestDesk::MakeText(RequestAnswer& answer, int32_t token) {
   std::string text;
   std::vector<TextRange> special;
   answer.detokenizer->Push(token, &text, &special);
@@ -334,14 +334,14 @@ std::string RequestDesk::MakeText(Answer& answer, int32_t token) {
 }
 
 // The same of what was held back, such as half a character, at the end.
-std::string RequestDesk::EndText(Answer& answer) {
+std::string RequestDesk::EndText(RequestAnswer& answer) {
   std::string text = answer.detokenizer->Finish();
   answer.untold_bytes += text.size();
   return text;
 }
 
 // What was held back: half a character, and before it what may have been the start of a stop string.
-RequestText RequestDesk::LastText(Answer& answer) {
+RequestText RequestDesk::LastText(RequestAnswer& answer) {
   std::string text;
   if (answer.detokenizer) text = EndText(answer);
   if (!answer.stops) return Tell(answer, std::move(text));
@@ -350,7 +350,7 @@ RequestText RequestDesk::LastText(Answer& answer) {
 }
 
 // A text that goes out, with what of it special tokens wrote. It is the beginning of what is untold.
-RequestText RequestDesk::Tell(Answer& answer, std::string text) {
+RequestText RequestDesk::Tell(RequestAnswer& answer, std::string text) {
   RequestText told = {std::move(text), {}};
   const size_t bytes = told.text.size();
   std::vector<TextRange> rest;
@@ -369,7 +369,7 @@ void RequestText::Append(const RequestText& next) {
 }
 
 // What may go out of a text. Text of tokens before min_tokens, which may come out later, is in no stop string.
-std::string RequestDesk::MatchStops(Answer& answer, std::string_view text) {
+std::string RequestDesk::MatchStops(RequestAnswer& answer, std::string_view text) {
   const size_t passed = std::min(answer.unmatched_bytes, text.size());
   answer.unmatched_bytes -= passed;
   return std::string(text.substr(0, passed)) + answer.stops->Feed(text.substr(passed));

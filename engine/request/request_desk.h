@@ -94,7 +94,7 @@ class RequestDesk {
  private:
   // What the desk thread has made of an event of the pipeline, for the request's caller.
   struct Delivery {
-    Answer* answer = nullptr;
+    RequestAnswer* answer = nullptr;
     uint64_t id = 0;  // of the request
     uint64_t time_ns = 0;
     bool prompt = false;            // the logprobs of its prompt are there
@@ -111,23 +111,23 @@ class RequestDesk {
   bool ForwardCommands();
   bool HandleEvents();
   static void MakePrompt(Request& request, Delivery* out);
-  void MakeToken(Answer& answer, const PipelineEvent& event, Delivery* out);
-  void MakeEnd(Answer& answer, const PipelineEvent& event, Delivery* out);
+  void MakeToken(RequestAnswer& answer, const PipelineEvent& event, Delivery* out);
+  void MakeEnd(RequestAnswer& answer, const PipelineEvent& event, Delivery* out);
   void Deliver(Delivery* delivery);
   bool EndOverdue();
   void RecordSubmission(const PipelineCommand& command);
   void RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_ns);
   std::string DescribeFailure(const PipelineEvent& event);
-  static std::string MakeText(Answer& answer, int32_t token);
-  static std::string EndText(Answer& answer);
-  static std::string MatchStops(Answer& answer, std::string_view text);
-  static RequestText Tell(Answer& answer, std::string text);
-  static RequestText LastText(Answer& answer);
+  static std::string MakeText(RequestAnswer& answer, int32_t token);
+  static std::string EndText(RequestAnswer& answer);
+  static std::string MatchStops(RequestAnswer& answer, std::string_view text);
+  static RequestText Tell(RequestAnswer& answer, std::string text);
+  static RequestText LastText(RequestAnswer& answer);
 
   // --- events and callers, with the mutex held (request_events.cc)
   void Lend(std::unique_ptr<Request> request);
   void Push(Request& request, RequestEvent event);
-  void End(Answer& answer, RequestEnd end, RequestText text, uint64_t time_ns);
+  void End(RequestAnswer& answer, RequestEnd end, RequestText text, uint64_t time_ns);
   void EndOverdue(Request& request, uint64_t now_ns);
   void List(Request& request);
   void Unlist(Request& request);

@@ -199,7 +199,7 @@ void RequestDesk::Push(Request& request, RequestEvent event) {
 }
 
 // An answer's last event. The last one of all is the request's, which counts once, as that one ended.
-void RequestDesk::End(Answer& answer, RequestEnd end, RequestText text, uint64_t time_ns) {
+void RequestDesk::End(RequestAnswer& answer, RequestEnd end, RequestText text, uint64_t time_ns) {
   Request& request = *answer.request;
   --running_answers_;
   if (++request.ended == request.answers.size()) {

@@ -58,18 +58,18 @@ Asked Ask(Engine* engine, const std::vector<int32_t>& prompt, uint32_t max_token
   context.max_context = engine->max_context();
   absl::StatusOr<std::unique_ptr<Request>> request = BuildRequest(context, fields);
   EXPECT_TRUE(request.ok()) << request.status();
-  asked.sequence = &(*request)->sequence;
+  asked.sequence = &(*request)->first();
   EXPECT_TRUE(engine->desk().Submit(*std::move(request), &asked.id).ok());
   return asked;
 }
 
 void CheckAgainstLogits(const Sequence& sequence, const std::vector<float>& logits, size_t vocab) {
-  const auto top = static_cast<size_t>(sequence.prompt_sampling.logprobs);
-  ASSERT_TRUE(std::isnan(sequence.prompt_logprobs[0]));
+  const auto top = static_cast<size_t>(sequence.sampling.prompt_params.logprobs);
+  ASSERT_TRUE(std::isnan(sequence.log.prompt_logprobs[0]));
   for (size_t p = 1; p < sequence.prompt_tokens; ++p) {
-    const TokenLogprob* const listed = sequence.prompt_top_logprobs.data() + p * top;
-    ASSERT_NO_FATAL_FAILURE(CheckLogprobs({logits.data() + (p - 1) * vocab, vocab}, sequence.tokens[p],
-                                          sequence.prompt_logprobs[p], {listed, top}))
+    const TokenLogprob* const listed = sequence.log.prompt_top_logprobs.data() + p * top;
+    ASSERT_NO_FATAL_FAILURE(CheckLogprobs({logits.data() + (p - 1) * vocab, vocab}, sequence.log.tokens[p],
+                                          sequence.log.prompt_logprobs[p], {listed, top}))
         << "position " << p;
   }
 }
@@ -79,7 +79,8 @@ void CheckAgainstTransformers(const Sequence& sequence, const Golden& golden) {
     const size_t p = golden.positions[i] + 1;
     if (p >= sequence.prompt_tokens) continue;
     const std::vector<double> expected = LogSoftmax({golden.logits.data() + i * golden.vocab, golden.vocab});
-    ASSERT_NEAR(sequence.prompt_logprobs[p], expected[static_cast<size_t>(golden.prompt[p])], kLogprobTolerance) << p;
+    ASSERT_NEAR(sequence.log.prompt_logprobs[p], expected[static_cast<size_t>(golden.prompt[p])], kLogprobTolerance)
+        << p;
   }
 }
 
@@ -88,14 +89,14 @@ void CheckRequest(Engine* engine, const Golden& golden, const Asked& asked) {
   SCOPED_TRACE(asked.id);
   TakenEvent taken;
   ASSERT_EQ(engine->desk().Next(asked.id, &taken, kAnswerTimeoutNs), RequestDesk::NextResult::kEvent);
-  ASSERT_EQ(taken.event->kind, RequestEvent::Kind::kPrompt) << taken.request->end.error;
-  ASSERT_EQ(&taken.request->sequence, asked.sequence);
+  ASSERT_EQ(taken.event->kind, RequestEvent::Kind::kPrompt) << taken.request->answers[0]->end.error;
+  ASSERT_EQ(&taken.request->first(), asked.sequence);
   ASSERT_NO_FATAL_FAILURE(CheckAgainstTransformers(*asked.sequence, golden));
   if (!asked.prompt_logits.empty()) CheckAgainstLogits(*asked.sequence, asked.prompt_logits, golden.vocab);
   while (taken.event->kind != RequestEvent::Kind::kFinished) {
     ASSERT_EQ(engine->desk().Next(asked.id, &taken, kAnswerTimeoutNs), RequestDesk::NextResult::kEvent);
   }
-  EXPECT_EQ(taken.request->end.finish, RequestFinish::kLength) << taken.request->end.error;
+  EXPECT_EQ(taken.request->answers[0]->end.finish, RequestFinish::kLength) << taken.request->answers[0]->end.error;
 }
 
 // Several at once, of different lengths, with tokens to come and without, with logits and without; and two alone.

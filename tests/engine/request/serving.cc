@@ -175,7 +175,7 @@ ServingEvent CopyOf(const TakenEvent& taken) {
   out.special = taken.event->text.special;
   out.token_index = taken.event->token_index;
   out.answer = taken.event->answer;
-  const Answer& answer = *taken.request->answers.at(out.answer);
+  const RequestAnswer& answer = *taken.request->answers.at(out.answer);
   const int32_t* const generated = answer.sequence.log.tokens.data() + answer.sequence.prompt_tokens;
   out.tokens.assign(generated + out.token_index, generated + out.token_index + taken.event->token_count);
   if (out.finished) out.end = answer.end;
