@@ -61,6 +61,7 @@ fd_event ToEvent(const TakenEvent& taken) {
   fd_event out = {};
   out.id = request.id;
   out.user = request.user;
+  out.choice = event.answer;
   out.text = event.text.text.c_str();
   out.text_bytes = event.text.text.size();
   out.special = reinterpret_cast<const fd_text_range*>(event.text.special.data());

@@ -57,7 +57,9 @@ Sequence* Batcher::TakeFollower(Sequence* leader) {
   return follower;
 }
 
-// Its pages must leave each sequence of the home room to grow by a page.
+// Its pages must leave each sequence of the home room to grow by a page; those of open pages, which come and go, are
+// not looked at, so that one may have to give way sooner. It passes those that wait: its request was taken in with its
+// leader.
 bool Batcher::SeatFollower(Sequence* follower, const Sequence& leader) {
   const int home = leader.seat.home, m = leader.micro_batch;
   const uint32_t needed = ledger_.counts().Pieces(leader.prompt_tokens) + ledger_.holders(home) + 1;
@@ -223,7 +225,7 @@ void Batcher::CheckInvariants() const {
   FD_CHECK(active == active_count(), "active sequences are miscounted");
   for (int h = 0; h < kMaxHomes; ++h) {
     FD_CHECK(holders[h] == ledger_.holders(h), "pages are held for nobody");
-    FD_CHECK(pages[h] + ledger_.CountShared(h) == ledger_.pages_used(h), "pages are used by nobody");
+    FD_CHECK(pages[h] + ledger_.CountNotAlone(h) == ledger_.pages_used(h), "pages are used by nobody");
   }
   for (const Sequence* sequence : ready_) {
     FD_CHECK(sequence->state == SequenceState::kWaits, "one that waits has the state of a member");

@@ -212,9 +212,12 @@ void HomeLedger::MergeIntoChild(Node node) {
   free_nodes_.push_back(node);  // reserved
 }
 
-uint32_t HomeLedger::CountShared(int home) const {
+uint32_t HomeLedger::CountNotAlone(int home) const {
   uint32_t pages = 0;
   for (const NodeState& node : nodes_) pages += node.home == home ? node.pages : 0;
+  for (size_t keeper = holders_max_; keeper < holders_.size(); ++keeper) {
+    pages += holders_[keeper].home == home ? holders_[keeper].own : 0;
+  }
   return pages;
 }
 

@@ -79,7 +79,7 @@ class HomeLedger {
 
   int home(Holder holder) const { return holders_[holder].home; }
   uint32_t pages(Holder holder) const { return holders_[holder].shared + holders_[holder].own; }
-  // How many pages come free if it is released between two steps.
+  // Pages that it has alone: they come free if it is released. What it copies in a step is not among them.
   uint32_t pages_alone(Holder holder) const { return holders_[holder].own; }
 
   // --- homes
@@ -93,8 +93,9 @@ class HomeLedger {
   uint64_t changes() const { return changes_; }
   const PageCounts& counts() const { return counts_; }
 
-  // Pages of a home that several holders share. O(holders).
-  uint32_t CountShared(int home) const;
+  // Pages of a home that no holder has alone: several share them, or a keeper has them until a step is over.
+  // O(holders).
+  uint32_t CountNotAlone(int home) const;
   // Ends the process if the numbers contradict each other. O(holders x depth).
   void CheckInvariants() const;
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -164,6 +165,7 @@ class Pipeline {
   bool PollHomes();
   void ListenToHomes();
   void Listen(int home);
+  bool OnMessage(int home, std::span<const std::byte> message);
   bool Advance(int m);
   void RingDesk();
   void Housekeep(uint64_t now_ns);

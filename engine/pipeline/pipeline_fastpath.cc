@@ -3,6 +3,7 @@
 // step_boundary_fastpath.cc) allocates, locks, logs or enters the kernel.
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "engine/pipeline/pipeline.h"
 
@@ -39,7 +40,8 @@ void Pipeline::RingDesk() {
   desk_parker_.RingAfterRelease();
 }
 
-// Whether there is a place for a sequence and its followers, and for all that may be said of them.
+// Whether there is a place for a sequence and its followers, and for all that may be said of them. While there is none,
+// the commands behind it wait, too: until sequences end, or the next sweep.
 bool Pipeline::HasPlaceFor(const Sequence& sequence) const {
   const uint32_t followers = CountFollowers(sequence);
   return batcher_.CanEnqueue(followers) && EventRoomFor(batcher_.following_count() + followers) <= events_.capacity();
@@ -108,17 +110,41 @@ void Pipeline::Listen(int home) {
     const LinkPoll poll = port.link->PollControl(control_buffer_.data(), &bytes);
     if (poll == LinkPoll::kLost) LoseHome(home);
     if (poll != LinkPoll::kMessage) return;
-    StatsMessage stats;
-    if (bytes == sizeof(stats)) std::memcpy(&stats, control_buffer_.data(), sizeof(stats));
-    const bool is_stats = bytes == sizeof(stats) && stats.kind == static_cast<uint32_t>(ControlKind::kStats);
-    if (!is_stats || stats.pages_free > stats.pages_total || stats.pages_total > UINT32_MAX ||
-        stats.pages_held > UINT32_MAX) {
-      port.link->MarkLost("a control message that makes no sense to an engine");
-      LoseHome(home);
-      return;
+    if (OnMessage(home, {control_buffer_.data(), bytes})) continue;
+    port.link->MarkLost("a control message that makes no sense to an engine");
+    LoseHome(home);
+    return;
+  }
+}
+
+// False: it makes no sense.
+bool Pipeline::OnMessage(int home, std::span<const std::byte> message) {
+  uint32_t kind = 0;
+  if (message.size() < sizeof(kind)) return false;
+  std::memcpy(&kind, message.data(), sizeof(kind));
+  switch (static_cast<ControlKind>(kind)) {
+    case ControlKind::kStats: {
+      StatsMessage stats;
+      if (message.size() != sizeof(stats)) return false;
+      std::memcpy(&stats, message.data(), sizeof(stats));
+      if (stats.pages_free > stats.pages_total || std::max(stats.pages_total, stats.pages_held) > UINT32_MAX) {
+        return false;
+      }
+      const auto used = static_cast<uint32_t>(stats.pages_total - stats.pages_free);
+      statistics_.home_pages[home].Store({used, static_cast<uint32_t>(stats.pages_held), Now()});
+      return true;
     }
-    const auto used = static_cast<uint32_t>(stats.pages_total - stats.pages_free);
-    statistics_.home_pages[home].Store({used, static_cast<uint32_t>(stats.pages_held), Now()});
+    case ControlKind::kHandedOver: {  // by another engine of the home, which this one has not agreed to
+      HandedOverMessage given;
+      if (message.size() != sizeof(given)) return false;
+      std::memcpy(&given, message.data(), sizeof(given));
+      SequenceMessage release;
+      release.kind = static_cast<uint32_t>(ControlKind::kRelease);
+      release.sequence = given.sequence;
+      return homes_[home].link->TrySendControl(&release, sizeof(release));
+    }
+    default:
+      return false;
   }
 }
 

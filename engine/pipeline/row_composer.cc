@@ -1,6 +1,8 @@
 // FAST PATH (docs/FAST_PATH.md)
 #include "engine/pipeline/row_composer.h"
 
+#include <utility>
+
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -14,6 +16,7 @@ void RowComposer::GiveRows(int m, bool hold_pushes) {
   size_t prompts = 0;
   wanted_.fill(0);
   waits_.fill(false);
+  gave_way_ = false;
   // Decode rows first: a prompt must not delay those who are already talking.
   for (Sequence* sequence : micro_batches_->Members(m)) {
     sequence->previous_rows = sequence->rows;
@@ -43,6 +46,7 @@ void RowComposer::GiveRows(int m, bool hold_pushes) {
 }
 
 Sequence* RowComposer::NextToGiveWay(int m) {
+  if (std::exchange(gave_way_, false)) CountWanted(m);
   for (int h = 0; h < kMaxHomes; ++h) {
     if (waits_[h] || wanted_[h] <= ledger_->pages_free(h)) continue;
     Sequence* const victim = Youngest(h);
@@ -51,11 +55,19 @@ Sequence* RowComposer::NextToGiveWay(int m) {
       waits_[h] = true;
       continue;
     }
-    if (victim->rows > 0) wanted_[victim->seat.home] -= PagesOf(*victim);
     victim->rows = 0;
+    gave_way_ = true;
     return victim;
   }
   return nullptr;
+}
+
+// Who shared a page with one that gave way may not have to copy it any more.
+void RowComposer::CountWanted(int m) {
+  wanted_.fill(0);
+  for (const Sequence* sequence : micro_batches_->Members(m)) {
+    if (sequence->rows > 0) wanted_[sequence->seat.home] += PagesOf(*sequence);
+  }
 }
 
 // The sequence that came last among those that hold pages of the home.

@@ -55,6 +55,7 @@ class RowComposer {
   uint32_t PagesOf(const Sequence& sequence) const {
     return ledger_->PagesForStep(sequence.seat.holder, sequence.computed, sequence.computed + sequence.rows);
   }
+  void CountWanted(int m);
   Sequence* Youngest(int home) const;
   uint32_t FinishRow(int m, Sequence* sequence);
   bool TakePagesOf(Sequence* sequence);
@@ -63,6 +64,7 @@ class RowComposer {
   HomeLedger* const ledger_;
   MicroBatches* const micro_batches_;
   std::array<uint32_t, kMaxHomes> wanted_ = {};  // pages, for the rows that were given
+  bool gave_way_ = false;                        // one did since these were counted
   std::array<bool, kMaxHomes> waits_ = {};       // for a sequence of another micro-batch to leave
 };
 

@@ -114,18 +114,13 @@ void Pipeline::StartFollower(Sequence* leader, const LogitRow& logit, uint64_t n
   follower->times = leader->times;
   follower->timed_until_ns = now_ns;
   follower->times_so_far.Store(follower->times);
-  if (record_.on()) record_.Join(where, *follower, now_ns);
   const std::optional<FinishReason> ends = TakeToken(where, follower, logit, now_ns);
   if (ends.has_value()) {
     follower->Enter(SequenceState::kIdle);
-    const bool fails = *ends == FinishReason::kBadLogits || *ends == FinishReason::kNoCandidate;
-    if (record_.on()) record_.Leave(where, *follower, -1, fails ? kLeaveFailed : kLeaveFinished, now_ns);
     SayFinished(follower, *ends, -1);
   } else if (batcher_.SeatFollower(follower, *leader)) {
     TellFork(*leader, *follower);
-  } else {
-    follower->preempted_ns = now_ns;
-    if (record_.on()) record_.Leave(where, *follower, -1, kLeavePreempted, now_ns);
+    if (record_.on()) record_.Join(where, *follower, now_ns);
   }
 }
 

@@ -23,7 +23,8 @@ struct RequestContext {
   const std::string* tokenizer_missing_reason = nullptr;
   int max_context = 0;
   std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource();  // SPart::sampling_memory
-  uint32_t answers_max = 1 + kFollowersMax;  // of one request; at most as many as a step has rows
+  uint32_t answers_max =
+      1 + kFollowersMax;  // of one request; no more than a step has rows besides one of each other member
   // Told once of prompts that begin with bos twice, and then the flag is set. Null: nobody is told.
   Logger* log = nullptr;
   std::atomic<bool>* warned_of_bos = nullptr;

@@ -267,7 +267,9 @@ void RequestDesk::EndOverdue(Request& request, uint64_t now_ns) {
     RequestEnd end;
     end.finish = RequestFinish::kDeadline;
     end.generated_tokens = answer->announced;
-    end.times = RequestTimes(answer->sequence.times_so_far.Load());
+    // Until its first token an answer has been where the one was that computes the prompt.
+    const Sequence& sequence = answer->announced > 0 ? answer->sequence : request.first();
+    end.times = RequestTimes(sequence.times_so_far.Load());
     if (end.times.queue_ns == 0) end.times.queue_ns = now_ns - request.submit_ns;  // it was in no step
     End(*answer, std::move(end), LastText(*answer), now_ns);
   }

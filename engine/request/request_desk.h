@@ -51,7 +51,7 @@ struct TakenEvent {
 //       event descriptor.
 // Thread: the public functions may be called from any thread. One mutex guards the requests' events. The desk thread
 //         takes it once for all events that the pipeline has for it; the pipeline thread never does.
-// Bounded: `queue_max` requests that have not ended, and what Request says of each.
+// Bounded: `queue_max` answers that have not ended, and what Request says of each request.
 class RequestDesk {
  public:
   // `record`: of the desk thread.

@@ -27,6 +27,18 @@ bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& loc
   return changed.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kWaitNsMax)), ready);
 }
 
+// The last event with a token of the same answer, which the next token may be added to; null: there is none. Answers
+// take turns, so that it is one of the last few.
+RequestEvent* LastToken(Request& request, const RequestEvent& next) {
+  if (next.kind != RequestEvent::Kind::kToken) return nullptr;
+  std::deque<RequestEvent>& events = request.events;
+  for (size_t back = 1; back <= std::min(events.size(), 2 * request.answers.size()); ++back) {
+    RequestEvent& event = events[events.size() - back];
+    if (event.kind == RequestEvent::Kind::kToken && event.answer == next.answer) return &event;
+  }
+  return nullptr;
+}
+
 bool AllTaken(const Request& request) { return request.ended == request.answers.size() && request.events.empty(); }
 
 }  // namespace
@@ -40,7 +52,7 @@ absl::Status RequestDesk::Submit(std::unique_ptr<Request> request, uint64_t* id)
     if (running_answers_ + request->answers.size() > queue_max_) {
       ++counts_.refused;
       return absl::ResourceExhaustedError(
-          absl::StrFormat("the queue is full: %d requests are waiting or running (--max-queue)", counts_.running));
+          absl::StrFormat("the queue is full: %d requests are waiting or running (--max-queue)", running_answers_));
     }
     Lend(std::move(request));
     *id = next_id_++;
@@ -185,14 +197,13 @@ DeskStatistics RequestDesk::statistics() const {
 
 void RequestDesk::Push(Request& request, RequestEvent event) {
   if (request.forgotten) return;
-  std::deque<RequestEvent>& events = request.events;
-  if (event.kind == RequestEvent::Kind::kToken && events.size() >= Request::kUndeliveredMax &&
-      events.back().kind == RequestEvent::Kind::kToken && events.back().answer == event.answer) {
-    events.back().token_count += event.token_count;
-    events.back().text.Append(event.text);
-    events.back().time_ns = event.time_ns;
+  RequestEvent* const last = request.events.size() < Request::kUndeliveredMax ? nullptr : LastToken(request, event);
+  if (last != nullptr) {
+    last->token_count += event.token_count;
+    last->text.Append(event.text);
+    last->time_ns = event.time_ns;
   } else {
-    events.push_back(std::move(event));
+    request.events.push_back(std::move(event));
   }
   List(request);
   if (request.waiters > 0) request.changed.notify_all();

@@ -283,8 +283,8 @@ RequestContext Engine::Context() const {
   context.tokenizer_missing_reason = &text_.tokenizer_missing_reason;
   context.max_context = max_context();
   context.sampling_memory = spart_->sampling_memory();
-  context.answers_max =
-      std::min({context.answers_max, plan_.shape.max_rows, static_cast<uint32_t>(options_.max_queue)});
+  context.answers_max = std::min(
+      {context.answers_max, static_cast<uint32_t>(options_.prefill_chunk), static_cast<uint32_t>(options_.max_queue)});
   context.log = &log_;
   context.warned_of_bos = &warned_of_bos_;
   return context;

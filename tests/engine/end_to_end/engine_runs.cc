@@ -171,10 +171,11 @@ std::optional<HomesPages> AskForPages(const InferenceEngine& engine, int home) {
   return std::nullopt;
 }
 
-std::optional<HomesPages> AwaitPages(const InferenceEngine& engine, int home) {
+std::optional<HomesPages> AwaitPages(const InferenceEngine& engine, int home,
+                                     const std::function<bool(const HomesPages&)>& condition) {
   std::optional<HomesPages> pages;
-  BecomesTrue([&] { return (pages = AskForPages(engine, home)).has_value(); });
-  return pages;
+  const auto is_there = [&] { return (pages = AskForPages(engine, home)).has_value() && condition(*pages); };
+  return BecomesTrue(is_there) ? pages : std::nullopt;
 }
 
 double HopsOfHome(const InferenceEngine& engine, const std::string& name) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <fastdecode/fastdecode_bench.hpp>
 #include <memory>
 #include <optional>
@@ -62,13 +63,16 @@ struct HomeCounts {
   int all = 0;
 };
 HomeCounts CountHomes(const InferenceEngine& engine);
-// What a home says of its pages when it is asked; nothing: it does not answer.
+// What a home said last of its pages; nothing: it does not answer.
 struct HomesPages {
   uint64_t all = 0, used = 0, free = 0, held = 0, age_ns = 0;
 };
 std::optional<HomesPages> AskForPages(const InferenceEngine& engine, int home);
-// The same, waited for until the home has said anything; nothing: it has not before kAnswerTimeoutNs had passed.
-std::optional<HomesPages> AwaitPages(const InferenceEngine& engine, int home);
+// The same, waited for until the home has said what fulfils the condition; nothing: it has not before kAnswerTimeoutNs
+// had passed.
+std::optional<HomesPages> AwaitPages(
+    const InferenceEngine& engine, int home,
+    const std::function<bool(const HomesPages&)>& condition = [](const HomesPages&) { return true; });
 // Hops of all homes whose names begin so, since the last reset.
 double HopsOfHome(const InferenceEngine& engine, const std::string& name);
 // Whether all homes are up before kAnswerTimeoutNs has passed.

@@ -274,8 +274,8 @@ TEST_F(InterfaceTest, EngineIsDestroyedWithRequestsInAllStates) {
 TEST_F(InterfaceTest, HomesSayWhichPagesAreUsedAndHeld) {
   const auto engine = MakeEngine(Options() + OptionList{{"kv-gib", "0.0625"}, {"fault", "delay=1:400ms"}});
   for (int round = 0; round < 2; ++round) {
-    std::optional<HomesPages> pages;
-    BecomesTrue([&] { return (pages = AwaitPages(*engine, 0)).has_value() && pages->used + pages->held == 0; });
+    std::optional<HomesPages> pages =
+        AwaitPages(*engine, 0, [](const HomesPages& said) { return said.used + said.held == 0; });
     ASSERT_TRUE(pages.has_value());
     const uint64_t all = pages->all;
     EXPECT_GT(all, 100u);
@@ -287,7 +287,7 @@ TEST_F(InterfaceTest, HomesSayWhichPagesAreUsedAndHeld) {
     const std::optional<TokenEvent> first = stream.Next(kAnswerTimeoutNs);
     ASSERT_TRUE(first.has_value());
     Record(*first, &answer);
-    BecomesTrue([&] { return (pages = AwaitPages(*engine, 0)).has_value() && pages->used == 7; });
+    pages = AwaitPages(*engine, 0, [](const HomesPages& said) { return said.used == 7; });
     ASSERT_TRUE(pages.has_value());
     EXPECT_EQ(pages->used, 7u);
     EXPECT_EQ(pages->free, all - 7);

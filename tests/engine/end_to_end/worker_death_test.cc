@@ -207,7 +207,7 @@ TEST_F(WorkerDeathTest, WhatAHungWorkerSaidOfItsPagesGrowsOld) {
   EXPECT_GE(old->age_ns, 300'000'000u);
   worker->Signal(SIGCONT);
   ExpectWorkerIsUsedAgain(*engine);
-  EXPECT_TRUE(BecomesTrue([&] { return AskForPages(*engine, 1)->age_ns < old->age_ns; }));
+  EXPECT_TRUE(AwaitPages(*engine, 1, [&](const HomesPages& pages) { return pages.age_ns < old->age_ns; }).has_value());
 }
 
 TEST_F(WorkerDeathTest, EngineWhoseWorkerHangsCanBeDestroyed) {

@@ -53,6 +53,23 @@ TEST(PipelineFollowersTest, PagesOfThePromptAreShared) {
   engine.CheckNothingLeft();
 }
 
+// Both copy the page that they share in the same step, of which one does not come back.
+TEST(PipelineFollowersTest, OneEndsWithTheStepInWhichItCopiesAPage) {
+  SimOptions options = SmallOptions();
+  options.limits.micro_batches = 1;
+  SimEngine engine(options);
+  engine.AddHome(0, 100);
+  std::vector<SimAsk> asks = Asks(2, 50);
+  asks[1].max_tokens = 2;
+  const std::vector<SimRequest*> group = engine.SubmitGroup(Prompt(40), asks);
+  for (int turn = 0; turn < kTurnsMax && engine.unfinished() > 0; ++turn) {
+    engine.Turn();
+    engine.CheckPages();
+  }
+  ExpectWhole(engine, group);
+  engine.CheckNothingLeft();
+}
+
 // Those for whom there is no place beside the first one wait as others do, and are computed from their tokens.
 TEST(PipelineFollowersTest, WithoutRoomTheyWait) {
   for (const uint32_t pages : {4u, 100u}) {

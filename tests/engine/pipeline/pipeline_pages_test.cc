@@ -109,6 +109,20 @@ TEST(PipelinePagesTest, WhatMakesNoSenseLosesTheHome) {
   }
 }
 
+// By another engine of the home, unasked: it is given back.
+TEST(PipelinePagesTest, WhatIsHandedOverIsReleased) {
+  SimEngine engine(SmallOptions());
+  SimLink* const home = engine.AddHome(0, 40);
+  engine.Turn();
+  const uint64_t before = home->control_messages();
+  HandedOverMessage given;
+  given.sequence = 77;
+  home->Say(&given, sizeof(given));
+  for (int turn = 0; turn < 20 && home->control_messages() == before; ++turn) engine.Turn();
+  EXPECT_EQ(home->control_messages(), before + 1);
+  EXPECT_FALSE(home->lost());
+}
+
 // One that sends without end does not keep the others from being served.
 TEST(PipelinePagesTest, AFloodHoldsNothingUp) {
   SimOptions options = SmallOptions();

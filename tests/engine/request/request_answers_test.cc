@@ -69,22 +69,63 @@ TEST(RequestAnswersTest, AStopStringEndsOnlyItsAnswer) {
   EXPECT_EQ(outcomes[0].finish, RequestFinish::kStop);
 }
 
+// Takes events until each answer has one with a token.
+void AwaitTokens(Serving* serving, uint64_t id, uint32_t answers, std::map<uint32_t, ServingOutcome>* outcomes) {
+  ServingEvent event;
+  while (outcomes->size() < answers) {
+    ASSERT_EQ(serving->Next(id, &event, -1), RequestDesk::NextResult::kEvent);
+    ASSERT_FALSE(event.finished);
+    (*outcomes)[event.answer].Add(event);
+  }
+}
+
 TEST(RequestAnswersTest, CancelsAndDeadlinesEndThemAll) {
   Serving serving({});
   const std::vector<int32_t> prompt = Serving::Prompt(20, 3);
-  const uint64_t id = serving.MustSubmit(prompt, {.max_tokens = 400, .answers = 3});
-  serving.desk().Cancel(id);
-  for (const auto& [answer, outcome] : CollectAnswers(&serving, id, 3)) {
-    EXPECT_EQ(outcome.finish, RequestFinish::kCancelled) << answer;
+  for (const bool have_tokens : {false, true}) {
+    SCOPED_TRACE(have_tokens);
+    const uint64_t id = serving.MustSubmit(prompt, {.max_tokens = 400, .answers = 3});
+    std::map<uint32_t, ServingOutcome> begun;
+    if (have_tokens) AwaitTokens(&serving, id, 3, &begun);
+    serving.desk().Cancel(id);
+    ServingEvent event;
+    int ended = 0;
+    while (serving.Next(id, &event, -1) == RequestDesk::NextResult::kEvent) {
+      if (!event.finished) continue;
+      ++ended;
+      EXPECT_EQ(event.end.finish, RequestFinish::kCancelled) << event.answer;
+    }
+    EXPECT_EQ(ended, 3);
   }
   const ServingAsk late = {.max_tokens = 400, .deadline_ns = 1, .answers = 3};
   for (const auto& [answer, outcome] : CollectAnswers(&serving, serving.MustSubmit(prompt, late), 3)) {
     EXPECT_EQ(outcome.finish, RequestFinish::kDeadline) << answer;
   }
-  EXPECT_EQ(FinishedCount(serving), 2u);
-  // A forgotten one leaves nothing behind, and nobody waits for it.
+  EXPECT_EQ(FinishedCount(serving), 3u);
+  // A forgotten one leaves nothing behind, whether it runs or waits, and with events that nobody has taken.
+  std::map<uint32_t, ServingOutcome> begun;
+  const uint64_t runs = serving.MustSubmit(prompt, {.max_tokens = 400, .answers = 3});
+  AwaitTokens(&serving, runs, 3, &begun);
+  serving.desk().Forget(runs);
   serving.desk().Forget(serving.MustSubmit(prompt, {.max_tokens = 400, .answers = 3}));
   EXPECT_EQ(serving.desk().Drain(-1), 0u);
+}
+
+// What nobody takes is added to the last events.
+TEST(RequestAnswersTest, UndeliveredEventsAreBounded) {
+  Serving serving({});
+  const std::vector<int32_t> prompt = Serving::Prompt(10, 5);
+  const uint64_t id = serving.MustSubmit(prompt, {.max_tokens = 480, .seed = 5, .answers = 4});
+  EXPECT_EQ(serving.desk().Drain(-1), 0u);
+  size_t events = 0;
+  std::map<uint32_t, ServingOutcome> outcomes;
+  ServingEvent event;
+  while (serving.Next(id, &event, -1) == RequestDesk::NextResult::kEvent) {
+    ++events;
+    outcomes[event.answer].Add(event);
+  }
+  EXPECT_LE(events, Request::kUndeliveredMax + 2 * 4);
+  for (uint32_t i = 0; i < 4; ++i) serving.CheckWhole(outcomes[i], prompt, {.max_tokens = 480, .seed = 5 + i});
 }
 
 // Each answer takes a place of the queue.
