@@ -113,13 +113,16 @@ TEST(PipelinePagesTest, WhatMakesNoSenseLosesTheHome) {
 TEST(PipelinePagesTest, WhatIsHandedOverIsReleased) {
   SimEngine engine(SmallOptions());
   SimLink* const home = engine.AddHome(0, 40);
-  engine.Turn();
-  const uint64_t before = home->control_messages();
+  SequenceMessage fill;
+  fill.kind = static_cast<uint32_t>(ControlKind::kFill);
+  fill.tokens = 40;
+  fill.sequence = 77;
+  ASSERT_EQ(home->home().Apply({reinterpret_cast<const std::byte*>(&fill), sizeof(fill)}), "");
+  ASSERT_EQ(home->home().pages_used(), 2u);
   HandedOverMessage given;
   given.sequence = 77;
   home->Say(&given, sizeof(given));
-  for (int turn = 0; turn < 20 && home->control_messages() == before; ++turn) engine.Turn();
-  EXPECT_EQ(home->control_messages(), before + 1);
+  RunUntil(&engine, [&] { return home->home().pages_used() == 0; });
   EXPECT_FALSE(home->lost());
 }
 
