@@ -80,3 +80,4 @@ static_assert(int{FD_LEAVE_FAILED} == int{fastdecode::kLeaveFailed});
 static_assert(int{FD_LEAVE_PREEMPTED} == int{fastdecode::kLeavePreempted});
 static_assert(int{FD_LEAVE_STOPPED} == int{fastdecode::kLeaveStopped});
 static_assert(int{FD_LEAVE_MOVED} == int{fastdecode::kLeaveMoved});
+static_assert(int{FD_LEAVE_HOME_LOST} == int{fastdecode::kLeaveHomeLost});

@@ -348,6 +348,7 @@ std::string Homes::Describe() const {
 
 // RequestDesk thread: the pipeline has let go of the link.
 void Homes::OnHomeDrained(int home, uint64_t hops_posted) {
+  std::string loss;
   {
     std::lock_guard lock(mutex_);
     Slot& slot = *slots_[home];
@@ -356,19 +357,15 @@ void Homes::OnHomeDrained(int home, uint64_t hops_posted) {
     slot.was_asked = hops_posted > slot.hops_posted;
     slot.hops_posted = hops_posted;
     slot.state = Slot::State::kDrained;
+    loss = LossOf(home);
   }
-  if (options_.logger != nullptr) options_.logger->Warning(DescribeLoss(home));
+  if (options_.logger != nullptr) options_.logger->Warning(loss);
   changed_.notify_all();
 }
 
 std::string Homes::Name(int home) { return absl::StrFormat("home %d (%s)", home, slots_[home]->name); }
 
-std::string Homes::DescribeLoss(int home) {
-  std::lock_guard lock(mutex_);
-  return LossOf(home);
-}
-
-// REQUIRES: the mutex is held.
+// Which home, and why it was lost. REQUIRES: the mutex is held.
 std::string Homes::LossOf(int home) {
   const Slot& slot = *slots_[home];
   const std::string cause = slot.state == Slot::State::kUp ? slot.link->lost_cause() : slot.loss;

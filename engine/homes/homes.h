@@ -93,7 +93,6 @@ class Homes : public HomeKeeper {
   void OnHomeDrained(int home, uint64_t hops_posted) override;
   std::string Name(int home) override;
   std::string DescribeNoRoom(uint32_t tokens) override;
-  std::string DescribeLoss(int home) override;
 
  private:
   // One home that the command line asks for. Its index is the pipeline's index of it.

@@ -26,12 +26,11 @@ void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, PushRole pus
   placer_.AddHome(home, read_rate, push, near);
 }
 
-void Batcher::LoseHome(int home) {
+void Batcher::LoseHome(int home, uint64_t now_ns) {
   placer_.LoseHome(home);
   for (int m = 0; m < limits_.micro_batches; ++m) {
     for (Sequence* sequence : Members(m)) {
-      if (sequence->seat.home == home || sequence->push.seat.home == home)
-        sequence->Fail(FinishReason::kHomeLost, home);
+      if (sequence->seat.home == home || sequence->push.seat.home == home) sequence->Recover(now_ns);
     }
   }
 }
@@ -95,12 +94,16 @@ void Batcher::DropLeavers(int m, BoundaryChanges* changes) {
   for (Sequence* sequence : Members(m)) ledger_.EndStep(sequence->seat.holder);
   for (size_t i = 0; i < Members(m).size();) {
     Sequence* const sequence = Members(m)[i];
-    const bool ends = sequence->fails() || sequence->cancelled.load(std::memory_order_relaxed);
-    if (!ends && sequence->state != SequenceState::kGivesWay) {
+    // Member i is the next one when this one has left.
+    if (sequence->fails() || sequence->cancelled.load(std::memory_order_relaxed)) {
+      Leave(sequence, LeaveReason::kEnds, changes);
+    } else if (sequence->recovers()) {
+      Leave(sequence, LeaveReason::kHomeLost, changes);
+    } else if (sequence->state == SequenceState::kGivesWay) {
+      Leave(sequence, LeaveReason::kPreempted, changes);
+    } else {
       ++i;
-      continue;
     }
-    Leave(sequence, ends ? LeaveReason::kEnds : LeaveReason::kPreempted, changes);  // member i is now the next one
   }
 }
 
@@ -148,7 +151,7 @@ void Batcher::Join(Sequence* sequence, int m, const Seats& seats) {
   if (seats.push_home >= 0) sequence->push.seat = TakeSeat(*sequence, seats.push_home);
   sequence->rows = 0;
   sequence->computed = sequence->fill_tokens;
-  sequence->head_since_ns = 0;
+  sequence->head_since_ns = sequence->no_home_since_ns = 0;
   micro_batches_.Add(sequence, m, placer_.IsNear(*sequence));
 }
 
@@ -176,9 +179,9 @@ void Batcher::Leave(Sequence* sequence, LeaveReason reason, BoundaryChanges* cha
   sequence->seat = sequence->push.seat = {};
   sequence->computed = 0;
   sequence->micro_batch = -1;
-  sequence->Enter(reason == LeaveReason::kPreempted ? SequenceState::kWaits : SequenceState::kIdle);
-  if (reason != LeaveReason::kPreempted) return;
-  ++preemptions_;
+  sequence->Enter(reason == LeaveReason::kEnds ? SequenceState::kIdle : SequenceState::kWaits);
+  if (reason == LeaveReason::kEnds) return;
+  preemptions_ += reason == LeaveReason::kPreempted;
   ReturnToReady(sequence);
 }
 
@@ -209,7 +212,8 @@ void Batcher::CheckInvariants() const {
       FD_CHECK(ledger_.home(sequence->seat.holder) == sequence->seat.home, "a sequence holds pages of another home");
       ++holders[sequence->seat.home];
       pages[sequence->seat.home] += ledger_.pages_alone(sequence->seat.holder);
-      FD_CHECK(sequence->fails() || sequence->computed < sequence->length, "a member with nothing to compute");
+      FD_CHECK(sequence->fails() || sequence->recovers() || sequence->computed < sequence->length,
+               "a member with nothing to compute");
       if (!sequence->is_pushed()) continue;
       FD_CHECK(ledger_.home(sequence->push.seat.holder) == sequence->push.seat.home,
                "a prompt is pushed to another home");

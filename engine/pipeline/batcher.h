@@ -36,12 +36,11 @@ class Batcher {
   // --- homes
   // See Placer::AddHome. `pages`: granted to this engine.
   void AddHome(int home, uint32_t pages, uint32_t read_rate = 0, PushRole push = PushRole::kNothing, bool near = false);
-  // The home takes no new sequence; those it has are marked as failed and leave at their step boundaries.
-  void LoseHome(int home);
-  // A lost home is not expected back any more.
-  void GiveUpHome(int home) { placer_.GiveUpHome(home); }
-  bool HomeExpected(int home) const { return placer_.HomeExpected(home); }
+  // The home takes no new sequence; those that it has recover: they leave at their step boundaries, and wait again.
+  // now_ns: of the clock that TakeIn is given.
+  void LoseHome(int home, uint64_t now_ns);
   int homes_alive() const { return placer_.homes_alive(); }
+  bool HomesMissing() const { return placer_.HomesMissing(); }
 
   // --- sequences
   // Preempted sequences come back to the queue, and followers may have to wait in it: all keep their places there.
@@ -59,7 +58,7 @@ class Batcher {
 
   // --- a step boundary of micro-batch m, in this order. What they change is appended to *changes.
   // 1. Pages that members have returned in the step before are free now. Sequences that leave: cancelled, failed,
-  //    preempted (back to the queue).
+  //    preempted or without a home any more (back to the queue).
   void DropLeavers(int m, BoundaryChanges* changes);
   // One sequence that ended with its last token.
   void Remove(Sequence* sequence, BoundaryChanges* changes) { Leave(sequence, LeaveReason::kEnds, changes); }
@@ -89,7 +88,8 @@ class Batcher {
 
   bool FitsSomewhere(const Sequence& sequence) const { return placer_.FitsSomewhere(sequence); }
 
-  // Takes waiting sequences for which condition(sequence) holds out of the queue: ended(sequence) each.
+  // Takes waiting sequences for which condition(sequence) holds out of the queue: ended(sequence) each. Both are given
+  // a Sequence*.
   template <class Condition, class Ended>
   void EndReadyIf(Condition&& condition, Ended&& ended);
 
@@ -131,7 +131,7 @@ template <class Condition, class Ended>
 void Batcher::EndReadyIf(Condition&& condition, Ended&& ended) {
   for (size_t i = 0; i < ready_.size();) {
     Sequence* sequence = ready_[i];
-    if (!condition(*sequence)) {
+    if (!condition(sequence)) {
       ++i;
       continue;
     }

@@ -11,7 +11,8 @@ namespace fastdecode {
 // Why a sequence has left its micro-batch.
 enum class LeaveReason : uint8_t {
   kEnds,       // it is cancelled, has failed, or has its last token: it is no longer the batcher's
-  kPreempted,  // it waits again, and is computed again from its tokens
+  kPreempted,  // another sequence has its pages: it waits again, and is computed again from its tokens
+  kHomeLost,   // the same, as its home was lost
 };
 
 // What has become of a sequence at a step boundary. The homes have not been told yet: that is the pipeline's.

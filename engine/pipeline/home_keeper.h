@@ -16,8 +16,6 @@ class HomeKeeper {
   virtual std::string Name(int home) = 0;
   // Why no living home can hold so many tokens of one sequence: which homes were lost, or what the largest one holds.
   virtual std::string DescribeNoRoom(uint32_t tokens) = 0;
-  // Which home, and why it was lost: "home 1 (unix:/run/w.sock): worker process 4711 went away".
-  virtual std::string DescribeLoss(int home) = 0;
 };
 
 }  // namespace fastdecode

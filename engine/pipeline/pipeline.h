@@ -37,6 +37,7 @@ struct PipelineOptions {
   bool park = true;                          // false: keep polling with nothing in flight
   uint64_t park_after_ns = 300'000;          // with nothing in flight
   uint64_t hop_timeout_ns = 10'000'000'000;  // a home with an open hop and no progress for so long is lost
+  uint64_t recover_ns = 120'000'000'000;     // a sequence that no living home could hold waits for one so long
   size_t event_capacity = 1 << 16;           // a power of two
   EventWriter record;                        // what somebody may read of each step
   uint64_t (*now_ns)() = NowNs;              // tests bring their own time
@@ -107,7 +108,6 @@ class Pipeline {
   struct HomePort {
     EngineLink* link = nullptr;
     bool alive = false;
-    uint64_t lost_ns = 0;                    // when, if it is not alive
     bool attends_in_stage = false;           // no hops
     FixedVector<PendingMessage> pending{0};  // control that must go out before the next roster
     std::array<uint32_t, kMaxSlots> roster_version{};
@@ -170,7 +170,6 @@ class Pipeline {
   void RingDesk();
   void Housekeep(uint64_t now_ns);
   void CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns);
-  void GiveUpIfOverdue(int home, uint64_t now_ns);
 
   // --- step boundary (step_boundary_fastpath.cc, step_end_fastpath.cc)
   bool BeginStep(int m);
@@ -202,10 +201,12 @@ class Pipeline {
   void ApplyChanges(int m, uint64_t* start_ns);
   void ReleaseSeats(int m, const BoundaryChange& change);
   void NoteLeft(int m, const BoundaryChange& change);
+  void NoteRecovered(Sequence* sequence, uint64_t now_ns);
   void NoteJoined(int m, Sequence* sequence, uint64_t* start_ns);
   void RecordBegin(int m, uint64_t start_ns);
   bool NobodyHadRows() const;
   void SweepReady(uint64_t now_ns);
+  bool MustEnd(Sequence* waiting, uint64_t now_ns);
 
   // --- pushed prompts (push_fastpath.cc)
   bool PushSegment();
@@ -244,8 +245,8 @@ class Pipeline {
   std::vector<std::byte> control_buffer_;  // one message of a home
   uint64_t cancels_seen_ = 0;
   bool ready_unchecked_ = false;  // since the last whole sweep a sequence came, or a home went, came or was given up
-  uint64_t no_home_since_ns_ = 0;
-  uint64_t housekept_ns_ = 0;  // the last time
+  uint64_t look_again_ns_ = UINT64_MAX;  // when the first of those that no living home could hold has waited enough
+  uint64_t housekept_ns_ = 0;            // the last time
   bool events_since_ring_ = false;
   uint64_t recent_ns_ = 0;        // when the clock was last read
   int in_steps_ = 0;              // micro-batches between boundaries

@@ -313,18 +313,19 @@ bool Pipeline::FailRow(int m, int home, uint32_t failing_row) {
 }
 
 // A lost home counts as in: its open hops close, its areas vanish from the tables of the stages to come (o reads as
-// zero, nothing is sent), and its sequences leave at their step boundaries.
+// zero, nothing is sent), and its sequences leave at their step boundaries, to be computed again at another home.
 void Pipeline::LoseHome(int home) {
   HomePort& port = homes_[home];
+  const uint64_t now_ns = Now();
+  if (HasOpen(port)) statistics_.loss_detection_ns.Add(now_ns - port.progress_seen_ns);
   port.alive = false;
-  port.lost_ns = Now();
-  batcher_.LoseHome(home);
+  batcher_.LoseHome(home, now_ns);
   ready_unchecked_ = true;
   for (size_t m = 0; m < batches_.size(); ++m) {
     if (!port.open[m]) continue;
     port.open[m] = false;
     --batches_[m].homes_missing;
-    batches_[m].timer.LoseReply(port.lost_ns);
+    batches_[m].timer.LoseReply(now_ns);
   }
 }
 
@@ -350,13 +351,6 @@ void Pipeline::CheckProgress(int home, uint64_t now_ns, uint64_t unseen_ns) {
   }
 }
 
-// Waiting sequences that no other home can hold wait for a lost one as long as a home may be silent.
-void Pipeline::GiveUpIfOverdue(int home, uint64_t now_ns) {
-  if (!batcher_.HomeExpected(home) || now_ns < homes_[home].lost_ns + options_.hop_timeout_ns) return;
-  batcher_.GiveUpHome(home);
-  ready_unchecked_ = true;
-}
-
 void Pipeline::Housekeep(uint64_t now_ns) {
   // A process that stood still, stopped or with its machine, has not seen its homes do nothing: no look counts for more
   // than a quarter of the timeout.
@@ -365,10 +359,7 @@ void Pipeline::Housekeep(uint64_t now_ns) {
   housekept_ns_ = now_ns;
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
-    if (!port.alive) {
-      GiveUpIfOverdue(h, now_ns);
-      continue;
-    }
+    if (!port.alive) continue;
     if (port.link->lost()) {
       LoseHome(h);
       continue;

@@ -24,31 +24,34 @@ Placer::Placer(const BatchLimits& limits, const HomeLedger* ledger, const MicroB
 }
 
 void Placer::AddHome(int home, uint32_t read_rate, PushRole push, bool near) {
-  homes_[home] = HomeFacts{.alive = true, .read_rate = read_rate, .push = push, .near = near};
+  homes_[home] = HomeFacts{.alive = true, .number = ++arrivals_, .read_rate = read_rate, .push = push, .near = near};
   LookAtHomes();
 }
 
 void Placer::LoseHome(int home) {
   homes_[home].alive = false;
-  homes_[home].expected = true;
+  homes_[home].lost = true;
   LookAtHomes();
 }
 
-bool Placer::Fits(const Sequence& sequence, bool expected_too) const {
+bool Placer::FitsSomewhere(const Sequence& sequence) const {
   const uint32_t pages = counts_.Most(sequence.length_max);
   for (int h = 0; h < kMaxHomes; ++h) {
-    const HomeFacts& home = homes_[h];
-    if ((home.alive || (expected_too && home.expected)) && ledger_.pages_total(h) >= pages) return true;
+    if (homes_[h].alive && ledger_.pages_total(h) >= pages) return true;
   }
   return false;
 }
 
-// The oldest that waits, but for those that can only wait for a lost home; ready_.size(): there is none.
+// The oldest that waits, but for those that can only wait until a home has come back; ready_.size(): there is none.
 size_t Placer::FindHead() const {
-  const bool any_lost = std::any_of(homes_.begin(), homes_.end(), [](const HomeFacts& home) { return home.expected; });
-  if (!any_lost) return 0;
-  const auto fits = [this](const Sequence* sequence) { return Fits(*sequence, /*expected_too=*/false); };
+  if (!HomesMissing()) return 0;
+  const auto fits = [this](const Sequence* sequence) { return FitsSomewhere(*sequence); };
   return static_cast<size_t>(std::find_if(ready_.begin(), ready_.end(), fits) - ready_.begin());
+}
+
+bool Placer::HomesMissing() const {
+  const bool any_lost = std::any_of(homes_.begin(), homes_.end(), [](const HomeFacts& home) { return home.lost; });
+  return any_lost || homes_alive() == 0;
 }
 
 int Placer::homes_alive() const {
@@ -150,8 +153,21 @@ int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
   return best;
 }
 
+// Of the homes that could hold it the one that has been there for the longest, if it has room now; -1: it has not, or
+// the micro-batch is not for its sequences.
+int Placer::PlaceAtLongestLived(const Sequence& sequence, int m) const {
+  int best = -1;
+  for (int h = 0; h < kMaxHomes; ++h) {
+    if (!homes_[h].alive || ledger_.pages_total(h) < counts_.Most(sequence.length_max)) continue;
+    if (best < 0 || homes_[h].number < homes_[best].number) best = h;
+  }
+  if (best < 0 || !HasRoom(best, counts_.Most(sequence.length))) return -1;
+  const bool takes = planned_ ? Takes(m, homes_[best].near) : micro_batches_.IsSmallest(m);
+  return takes ? best : -1;
+}
+
 Seats Placer::SeatsAt(const Sequence& sequence, int home) const {
-  const int prefill_home = ChoosePrefillHome(sequence, home);
+  const int prefill_home = sequence.KeepsLosingHomes() ? -1 : ChoosePrefillHome(sequence, home);
   if (prefill_home < 0) return {.home = home};
   // With its next token as its last, nobody reads its KV again.
   if (sequence.length + 1 >= sequence.length_max) return {.home = prefill_home};
@@ -167,6 +183,8 @@ Seats Placer::PlaceHead(int m, uint64_t now_ns, uint64_t changes, size_t* head) 
   int home = -1;
   if (*head == ready_.size()) {
     // All of them wait for a home that was lost.
+  } else if (ready_[*head]->KeepsLosingHomes()) {
+    home = PlaceAtLongestLived(*ready_[*head], m);
   } else if (planned_) {
     home = PlaceByPlan(*ready_[*head], m, now_ns);
   } else if (micro_batches_.IsSmallest(m)) {

@@ -44,14 +44,12 @@ class Placer {
   void AddHome(int home, uint32_t read_rate, PushRole push, bool near);
   // It takes no new sequence; it may come back.
   void LoseHome(int home);
-  // A lost home is not expected back any more.
-  void GiveUpHome(int home) { homes_[home].expected = false; }
-  bool HomeExpected(int home) const { return homes_[home].expected; }
   int homes_alive() const;
+  // Whether there is none, or one that was lost has not come back.
+  bool HomesMissing() const;
 
-  // Whether some home that lives, or is expected back, could hold this sequence at its full length, were it alone
-  // there.
-  bool FitsSomewhere(const Sequence& sequence) const { return Fits(sequence, /*expected_too=*/true); }
+  // Whether some home that lives could hold this sequence at its full length, were it alone there.
+  bool FitsSomewhere(const Sequence& sequence) const;
 
   // Where the head of the queue goes if it joins micro-batch m now: *head is its index. now_ns: of any clock.
   // changes: grows with all that the answer depends on but the time.
@@ -72,7 +70,8 @@ class Placer {
  private:
   struct HomeFacts {
     bool alive = false;
-    bool expected = false;  // lost, but it may come back
+    bool lost = false;
+    uint64_t number = 0;  // of all homes that have come: a smaller one has been there for longer
     uint32_t read_rate = 0;
     PushRole push = PushRole::kNothing;
     bool near = false;
@@ -83,10 +82,10 @@ class Placer {
   };
   enum class Kind : uint8_t { kAny, kNear, kFar };
 
-  bool Fits(const Sequence& sequence, bool expected_too) const;
   size_t FindHead() const;
   int PlaceByPlan(Sequence& head, int m, uint64_t now_ns);
   int PlaceSequence(const Sequence& sequence, Kind kind) const;
+  int PlaceAtLongestLived(const Sequence& sequence, int m) const;
   Seats SeatsAt(const Sequence& sequence, int home) const;
   bool MustGoFar(const Sequence& head, uint64_t now_ns) const;
   void LookAtHomes();  // for planned_
@@ -109,6 +108,7 @@ class Placer {
   std::array<uint32_t, 2 * kPageTokens> pages_counted_;  // [tokens] of one that decodes, in the step of the last one
   std::array<HomeFacts, kMaxHomes> homes_;
   std::array<Refusal, kMaxSlots> refusals_;  // [micro-batch]
+  uint64_t arrivals_ = 0;                    // of homes
   uint64_t looks_ = 0;
   uint64_t changes_ = 0;
   // Where micro-batches are filled by a plan: a home is near, and all that a plan is made of is known.

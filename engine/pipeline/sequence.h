@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_ENGINE_PIPELINE_SEQUENCE_H_
 #define FASTDECODE_ENGINE_PIPELINE_SEQUENCE_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +21,7 @@ enum class FinishReason : uint8_t {
   kStopToken,    // a stop token was sampled (it is not part of the result)
   kLength,       // max_tokens or the context is full
   kCancelled,    // by the caller, or by a stop string that the desk found
-  kHomeLost,     // the link to its home broke
+  kNoHome,       // for PipelineOptions::recover_ns no living home could have held it
   kBadRow,       // its home could not compute its row
   kBadLogits,    // not a number came out of the model
   kNoCandidate,  // no token may be sampled: all are banned, or have a logit of -infinity
@@ -85,6 +86,17 @@ enum class SequenceState : uint8_t {
   kComputes,  // a member of a micro-batch
   kGivesWay,  // a member that gives its pages back at its next step boundary, and waits again
   kFails,     // a member that ends at its next step boundary
+  kRecovers,  // a member whose home was lost: it leaves at its next step boundary, and waits again
+};
+
+// What becomes of a sequence whose home was lost. It begins anew at a home, with nothing stored there, and is computed
+// again from its tokens. Thread: the pipeline's.
+struct Recovery {
+  uint64_t lost_ns = 0;    // since when it is behind where it was; 0: it is not. Later losses belong to the first
+  uint64_t joined_ns = 0;  // when it had a home again
+  uint32_t computed = 0;   // tokens that were stored when its home was lost
+  uint32_t losses = 0;     // so far
+  std::array<uint64_t, 3> last_losses_ns{};
 };
 
 inline constexpr size_t kFollowersMax = 127;  // of one sequence
@@ -132,22 +144,44 @@ struct Sequence {
   uint32_t previous_rows = 0;  // and in the one before
   Seat seat;                   // where its rows are computed
   PendingPush push;
-  uint64_t timed_until_ns = 0;  // what was before is in `times`
-  uint64_t preempted_ns = 0;    // since when it waits again; 0: it was not preempted
-  uint64_t head_since_ns = 0;   // when it became the first of those that wait; 0: it was not, since it joined
+  uint64_t timed_until_ns = 0;    // what was before is in `times`
+  uint64_t preempted_ns = 0;      // since when it waits again; 0: it was not preempted
+  uint64_t head_since_ns = 0;     // when it became the first of those that wait; 0: it was not, since it joined
+  uint64_t no_home_since_ns = 0;  // while it waits: since when no living home could hold it; 0: some could
+  Recovery recovery;
   FinishReason fail_reason = FinishReason::kBadRow;  // kFails
   int fail_home = -1;
 
   // Ends the process if there is no such way.
   void Enter(SequenceState to);
-  // Marks a member: it ends at its next step boundary. The first reason stays.
+  // Marks a member: it ends at its next step boundary. The first reason stays. One that recovers is computed again.
   void Fail(FinishReason reason, int home) {
-    if (state == SequenceState::kFails) return;
+    if (state == SequenceState::kFails || state == SequenceState::kRecovers) return;
     Enter(SequenceState::kFails);
     fail_reason = reason;
     fail_home = home;
   }
+  // Marks a member whose home was lost, unless it fails.
+  void Recover(uint64_t now_ns) {
+    if (state == SequenceState::kFails || state == SequenceState::kRecovers) return;
+    Enter(SequenceState::kRecovers);
+    if (recovery.lost_ns == 0) {
+      recovery.lost_ns = now_ns;
+      recovery.computed = computed;
+    }
+    recovery.last_losses_ns[recovery.losses++ % recovery.last_losses_ns.size()] = now_ns;
+  }
+  // Whether it lost its home three times within a minute, the last one included.
+  bool KeepsLosingHomes() const {
+    constexpr uint64_t kMinuteNs = 60'000'000'000;
+    const size_t count = recovery.last_losses_ns.size();
+    if (recovery.losses < count) return false;
+    const uint64_t last_ns = recovery.last_losses_ns[(recovery.losses - 1) % count];
+    return last_ns - recovery.last_losses_ns[recovery.losses % count] < kMinuteNs;
+  }
+  // Tokens of a step that it has rows in are not taken.
   bool fails() const { return state == SequenceState::kFails; }
+  bool recovers() const { return state == SequenceState::kRecovers; }
   // Its prompt is computed elsewhere than where it will live.
   bool is_pushed() const { return push.seat.home >= 0; }
 
@@ -177,13 +211,15 @@ inline void Sequence::Enter(SequenceState to) {
   using enum SequenceState;
   constexpr auto bit = [](SequenceState s) { return 1u << static_cast<unsigned>(s); };
   // [from]: where to.
+  constexpr uint32_t kMemberEnds = bit(kWaits) | bit(kIdle);
   constexpr uint32_t kWays[] = {
-      bit(kWaits) | bit(kFollows),                                               // kIdle
-      bit(kWaits) | bit(kComputes) | bit(kIdle),                                 // kFollows
-      bit(kComputes) | bit(kIdle),                                               // kWaits
-      bit(kComputes) | bit(kGivesWay) | bit(kFails) | bit(kWaits) | bit(kIdle),  // kComputes: preempted on the spot too
-      bit(kWaits) | bit(kFails) | bit(kIdle),                                    // kGivesWay
-      bit(kIdle),                                                                // kFails
+      bit(kWaits) | bit(kFollows),                                  // kIdle
+      bit(kWaits) | bit(kComputes) | bit(kIdle),                    // kFollows
+      bit(kComputes) | bit(kIdle),                                  // kWaits
+      bit(kGivesWay) | bit(kFails) | bit(kRecovers) | kMemberEnds,  // kComputes
+      bit(kFails) | bit(kRecovers) | kMemberEnds,                   // kGivesWay
+      bit(kIdle),                                                   // kFails
+      kMemberEnds,                                                  // kRecovers
   };
   FD_CHECK((kWays[static_cast<size_t>(state)] & bit(to)) != 0,
            "a sequence changes its state in a way that there is not");

@@ -95,6 +95,11 @@ struct PipelineStatistics {
   Counter kv_bytes_attended;  // stored KV bytes that the rows' attention had to read, all layers
   Counter kv_bytes_hopped;    // those of them at homes that hops go to
   Counter parks;
+  Counter recoveries;  // sequences whose home was lost, each time, and...
+  Counter recovered;   // ...those that are again where they were
+  DurationHistogram recovery_ns;        // from the loss until then
+  DurationHistogram recovery_queue_ns;  // of that, until it had a home again
+  DurationHistogram loss_detection_ns;  // a home's last sign of life, with something open -> its loss
   DurationHistogram stage_ns;                             // one S-Part stage
   DurationHistogram hop_ns;                               // post -> reply seen
   DurationHistogram step_ns;                              // one micro-batch's: composed -> last stage over

@@ -1,8 +1,8 @@
 // FAST PATH (docs/FAST_PATH.md)
 // The step boundary: what happens between two steps of a micro-batch. Sequences leave and join, rows are composed,
 // rosters go out. Never waits for the desk.
+#include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "engine/pipeline/pipeline.h"
 
@@ -125,10 +125,14 @@ void Pipeline::ReleaseSeats(int m, const BoundaryChange& change) {
 void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
   Sequence* const sequence = change.sequence;
   const StepRecorder::Where where = {m, batches_[m].step};
-  if (change.reason == LeaveReason::kPreempted) {
-    ++sequence->times.preemptions;
+  if (change.reason != LeaveReason::kEnds) {
+    const bool lost = change.reason == LeaveReason::kHomeLost;
+    ++(lost ? sequence->times.recoveries : sequence->times.preemptions);
+    if (lost) statistics_.recoveries.Add(1);
+    ready_unchecked_ |= lost;
     sequence->preempted_ns = Now();
-    if (record_.on()) record_.Leave(where, *sequence, change.seat.home, kLeavePreempted, sequence->preempted_ns);
+    const LeaveKind how = lost ? kLeaveHomeLost : kLeavePreempted;
+    if (record_.on()) record_.Leave(where, *sequence, change.seat.home, how, sequence->preempted_ns);
     return;
   }
   // Acquire: pairs with the desk's release; whether it was a stop string is seen.
@@ -140,11 +144,21 @@ void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
               cancelled ? -1 : sequence->fail_home);
 }
 
+// All that was stored when its home was lost is stored again.
+void Pipeline::NoteRecovered(Sequence* sequence, uint64_t now_ns) {
+  Recovery& recovery = sequence->recovery;
+  statistics_.recovered.Add(1);
+  statistics_.recovery_ns.Add(now_ns - recovery.lost_ns);
+  statistics_.recovery_queue_ns.Add(recovery.joined_ns - recovery.lost_ns);
+  recovery.lost_ns = 0;
+}
+
 void Pipeline::NoteJoined(int m, Sequence* sequence, uint64_t* start_ns) {
   if (*start_ns == 0) *start_ns = Now();
   sequence->times.queue_ns += *start_ns - sequence->timed_until_ns;
   sequence->timed_until_ns = *start_ns;
   sequence->times_so_far.Store(sequence->times);
+  if (sequence->recovery.lost_ns != 0) sequence->recovery.joined_ns = *start_ns;
   if (record_.on()) record_.Join({m, batches_[m].step + 1}, *sequence, Now());
   if (sequence->is_pushed()) Reserve(sequence);
   if (sequence->fill_tokens == 0) return;
@@ -360,30 +374,39 @@ void Pipeline::EndWaiting(Sequence* sequence, FinishReason reason) {
   EndSequence(sequence, reason, -1);
 }
 
-// Waiting sequences that were cancelled, or that no home will ever take, end here. There may be thousands, so they are
-// only looked at when something happened that may end one; and more may end than there is room for events: the rest
-// stays for the next sweep.
+// Waiting sequences that were cancelled, or that no living home could hold for too long, end here. There may be
+// thousands, so they are only looked at when something happened that may end one; and more may end than there is room
+// for events: the rest stays for the next sweep.
 void Pipeline::SweepReady(uint64_t now_ns) {
-  if (batcher_.homes_alive() > 0) no_home_since_ns_ = 0;
   if (batcher_.ready_count() == 0 || !EventsHaveRoom()) return;
   // Acquire: pairs with NoteCancel's release; the flags set before it are seen.
   const uint64_t cancels = cancels_.load(std::memory_order_acquire);
   if (cancels != cancels_seen_ || ready_unchecked_ || stop_.load(std::memory_order_relaxed)) {
     batcher_.EndReadyIf(
-        [this](const Sequence& s) { return s.cancelled.load(std::memory_order_acquire) && EventsHaveRoom(); },
+        [this](Sequence* s) { return s->cancelled.load(std::memory_order_acquire) && EventsHaveRoom(); },
         [this](Sequence* s) { EndWaiting(s, FinishReason::kCancelled); });
     if (!EventsHaveRoom()) return;
     cancels_seen_ = cancels;
   }
-  if (batcher_.homes_alive() == 0) {
-    if (no_home_since_ns_ == 0) no_home_since_ns_ = now_ns;
-    if (now_ns - no_home_since_ns_ < options_.hop_timeout_ns) return;  // a worker may come back
-  } else if (!ready_unchecked_) {
-    return;
-  }
-  batcher_.EndReadyIf([this](const Sequence& s) { return !batcher_.FitsSomewhere(s) && EventsHaveRoom(); },
-                      [this](Sequence* s) { EndWaiting(s, FinishReason::kHomeLost); });
+  if (!ready_unchecked_ && now_ns < look_again_ns_) return;
+  look_again_ns_ = UINT64_MAX;
+  batcher_.EndReadyIf([this, now_ns](Sequence* s) { return MustEnd(s, now_ns) && EventsHaveRoom(); },
+                      [this](Sequence* s) { EndWaiting(s, FinishReason::kNoHome); });
   ready_unchecked_ = !EventsHaveRoom();
+}
+
+// Whether no living home could hold it, even empty, for as long as it may wait for a lost one to come back.
+bool Pipeline::MustEnd(Sequence* waiting, uint64_t now_ns) {
+  if (batcher_.FitsSomewhere(*waiting)) {
+    waiting->no_home_since_ns = 0;
+    return false;
+  }
+  if (!batcher_.HomesMissing()) return true;
+  if (waiting->no_home_since_ns == 0) waiting->no_home_since_ns = now_ns;
+  const uint64_t end_ns = waiting->no_home_since_ns + options_.recover_ns;
+  if (now_ns >= end_ns) return true;
+  look_again_ns_ = std::min(look_again_ns_, end_ns);
+  return false;
 }
 
 }  // namespace fastdecode

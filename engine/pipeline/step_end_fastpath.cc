@@ -17,11 +17,15 @@ void Pipeline::FinishStep(int m) {
     if (sequence->rows == 0) continue;
     AddTimes(batch, sequence, now_ns);
     sequence->computed += sequence->rows;
+    if (sequence->recovery.lost_ns == 0 || sequence->recovers()) continue;
+    if (sequence->computed >= sequence->recovery.computed) NoteRecovered(sequence, now_ns);
   }
   for (int i = 0; i < batch.table.logit_rows; ++i) {
     Sequence* sequence = batch.sampled[i];
-    // The followers of one that fails wait until it ends.
-    if (sequence == nullptr || sequence->fails() || sequence->state == SequenceState::kFollows) continue;
+    // What the rows of a lost home have come to means nothing; they are computed again. Followers of who fails or
+    // recovers wait.
+    if (sequence == nullptr || sequence->fails() || sequence->recovers()) continue;
+    if (sequence->state == SequenceState::kFollows) continue;
     const LogitRow& logit = batch.table.logits[i];
     if (logit.args.position < sequence->prompt_tokens) {
       TakePromptLogprob(sequence, logit);

@@ -55,9 +55,12 @@ struct StepTimes {
 struct SequenceTimes {
   StepTimes prefill;         // steps that computed prompt tokens, or, after a preemption, several known tokens again
   StepTimes decode;          // the others: one row each, of the newest token
-  uint64_t queue_ns = 0;     // in no micro-batch: from submission, or the end of the last step before a preemption
+  uint64_t queue_ns = 0;     // in no micro-batch: from submission, or the end of the last step before a preemption or
+                             // a recovery
   uint32_t preemptions = 0;  // its pages went to another sequence
   uint32_t moves = 0;        // to another micro-batch
+  uint32_t recoveries = 0;   // its home was lost
+  uint32_t reserved = 0;
 
   bool operator==(const SequenceTimes&) const = default;
 };

@@ -45,6 +45,7 @@ enum LeaveKind : uint16_t {
   kLeavePreempted = 4,
   kLeaveStopped = 5,
   kLeaveMoved = 6,
+  kLeaveHomeLost = 7,
 };
 
 // A plain struct: its words are copied one by one into rings that other processes map.

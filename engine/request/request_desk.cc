@@ -302,8 +302,8 @@ void RequestDesk::RecordDelivery(uint64_t id, uint32_t index, uint64_t step_end_
 // Empty if it is none.
 std::string RequestDesk::DescribeFailure(const PipelineEvent& event) {
   switch (event.reason) {
-    case FinishReason::kHomeLost:
-      return event.home >= 0 ? keeper_->DescribeLoss(event.home) : keeper_->DescribeNoRoom(event.sequence->length_max);
+    case FinishReason::kNoHome:
+      return keeper_->DescribeNoRoom(event.sequence->length_max);
     case FinishReason::kBadRow:
       return keeper_->Name(event.home) +
              " could not compute this request's attention: what it has of the sequence, or room for, is not what this "

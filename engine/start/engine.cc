@@ -255,6 +255,7 @@ void Engine::StartPipeline(PollMode poll) {
   options.poll = poll;
   options.park = options_.poll != Options::Poll::kAlways;
   options.hop_timeout_ns = static_cast<uint64_t>(options_.hop_timeout_ms) * 1'000'000;
+  options.recover_ns = static_cast<uint64_t>(options_.recover_ms) * 1'000'000;
   options.record = recorder_->writer(Recorder::kPipelineRing);
   pipeline_ = std::make_unique<Pipeline>(options, spart_.get(), &desk_word_);
   desk_ = std::make_unique<RequestDesk>(pipeline_.get(), &desk_word_, static_cast<size_t>(options_.max_queue),

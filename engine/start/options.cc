@@ -258,9 +258,12 @@ const OptionRow kRows[] = {
      "cores are taken, or a CPU quota is less than the cores); threads of one core take turns unless they yield",
      &SetPoll},
     {"hop-timeout-ms", "MS", "10000",
-     "a home without progress for so long is lost, and requests that only a lost home can hold wait as long for it; at "
-     "least 300 with homes on other hosts",
+     "a home without progress for so long is lost, and its requests go on at others; at least 300 with homes on other "
+     "hosts",
      [](Options& o, const std::string& v) { return ParseInt("hop-timeout-ms", v, 10, 3600000, &o.hop_timeout_ms); }},
+    {"recover-ms", "MS", "120000",
+     "requests that only a lost home could hold wait for it so long, and end with an error then",
+     [](Options& o, const std::string& v) { return ParseInt("recover-ms", v, 0, 86400000, &o.recover_ms); }},
     {"listen", "ENDPOINT", "",
      "worker: where engines connect: unix:PATH, or HOST:PORT for other hosts (0.0.0.0: every address)", &SetListen},
     {"peers", "N", "1", "worker: engines that each home serves at once; each has pages reserved for it",

@@ -51,6 +51,7 @@ struct Options {
   Isa isa = Isa::kNone;            // kNone = the best that the CPU has
   Poll poll = Poll::kAuto;
   int hop_timeout_ms = 10000;
+  int recover_ms = 120000;
   uint64_t engine_id = 0;          // 0 = random
   FabricOptions fabric;            // links to other hosts
   std::string record_socket = "auto";  // where others may read recordings: auto, off, or a path

@@ -64,12 +64,17 @@ StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics) {
   s.preemptions = statistics.preemptions.value();
   s.pushed_bytes = statistics.pushed_bytes.value();
   s.parks = statistics.parks.value();
+  s.recoveries = statistics.recoveries.value();
+  s.recovered = statistics.recovered.value();
   s.s_busy_ns = statistics.s_busy_ns.value();
   s.kv_bytes_attended = statistics.kv_bytes_attended.value();
   s.kv_bytes_hopped = statistics.kv_bytes_hopped.value();
   s.stage_ns = statistics.stage_ns.Read();
   s.hop_ns = statistics.hop_ns.Read();
   s.step_ns = statistics.step_ns.Read();
+  s.recovery_ns = statistics.recovery_ns.Read();
+  s.recovery_queue_ns = statistics.recovery_queue_ns.Read();
+  s.loss_detection_ns = statistics.loss_detection_ns.Read();
   for (int h = 0; h < kMaxHomes; ++h) {
     s.r_busy_ns[h] = statistics.r_busy_ns[h].value();
     s.home_hops[h] = statistics.home_hops[h].value();
@@ -88,12 +93,17 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   d.preemptions -= earlier.preemptions;
   d.pushed_bytes -= earlier.pushed_bytes;
   d.parks -= earlier.parks;
+  d.recoveries -= earlier.recoveries;
+  d.recovered -= earlier.recovered;
   d.s_busy_ns -= earlier.s_busy_ns;
   d.kv_bytes_attended -= earlier.kv_bytes_attended;
   d.kv_bytes_hopped -= earlier.kv_bytes_hopped;
   d.stage_ns = Minus(later.stage_ns, earlier.stage_ns);
   d.hop_ns = Minus(later.hop_ns, earlier.hop_ns);
   d.step_ns = Minus(later.step_ns, earlier.step_ns);
+  d.recovery_ns = Minus(later.recovery_ns, earlier.recovery_ns);
+  d.recovery_queue_ns = Minus(later.recovery_queue_ns, earlier.recovery_queue_ns);
+  d.loss_detection_ns = Minus(later.loss_detection_ns, earlier.loss_detection_ns);
   for (int h = 0; h < kMaxHomes; ++h) {
     d.r_busy_ns[h] -= earlier.r_busy_ns[h];
     d.home_hops[h] -= earlier.home_hops[h];
@@ -116,6 +126,8 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["preemptions"] = window.preemptions;
   out["pushed_bytes"] = window.pushed_bytes;
   out["parks"] = window.parks;
+  out["recoveries"] = window.recoveries;
+  out["recovered"] = window.recovered;
   out["active_sequences"] = gauges.active_sequences;
   out["ready_sequences"] = gauges.ready_sequences;
   out["weight_bytes"] = gauges.weight_bytes;
@@ -157,6 +169,9 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["stage"] = Percentiles(window.stage_ns);
   out["hop"] = Percentiles(window.hop_ns);
   out["step"] = Percentiles(window.step_ns);
+  out["recovery"] = Percentiles(window.recovery_ns);
+  out["recovery_queue"] = Percentiles(window.recovery_queue_ns);
+  out["loss_detection"] = Percentiles(window.loss_detection_ns);
   // Homes' names and memory texts come from other processes.
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -15,8 +15,10 @@ namespace fastdecode {
 struct StatisticsSnapshot {
   uint64_t time_ns = 0;
   uint64_t steps = 0, rows = 0, sampled_tokens = 0, hops = 0, preemptions = 0, pushed_bytes = 0, parks = 0;
+  uint64_t recoveries = 0, recovered = 0;
   uint64_t s_busy_ns = 0, kv_bytes_attended = 0, kv_bytes_hopped = 0;
   DurationHistogram::Counts stage_ns{}, hop_ns{}, step_ns{};
+  DurationHistogram::Counts recovery_ns{}, recovery_queue_ns{}, loss_detection_ns{};
   std::array<uint64_t, kMaxHomes> r_busy_ns{}, home_hops{};
   std::vector<DurationHistogram::Counts> home_work_ns;  // [kMaxHomes], or empty: all zero
 };

@@ -777,11 +777,16 @@ class Lives(unittest.TestCase):
             self.assertEqual(engine.drain(), 0)
             self.assertEqual(read(request)[2].finish_reason, "cancelled")
 
-    def test_a_home_that_is_lost_is_an_error_of_its_requests(self):
-        with LLM(demo_model(), kv_gib=0.02, log=None, fault="cut=60") as llm:
-            outputs = llm.generate([PROMPT] * 2, SamplingParams(max_tokens=400, ignore_eos=True))
-            self.assertEqual([output.outputs[0].finish_reason for output in outputs], ["error"] * 2)
-            self.assertIn("local", outputs[0].error)
+    def test_a_home_that_is_lost_is_only_a_pause_of_its_requests(self):
+        params = SamplingParams(max_tokens=100, ignore_eos=True, temperature=0)
+        with LLM(demo_model(), kv_gib=0.02, log=None, batch_invariant=True) as llm:
+            expected = llm.generate([PROMPT] * 2, params)
+        with LLM(demo_model(), kv_gib=0.02, log=None, batch_invariant=True, fault="cut=60") as llm:
+            outputs = llm.generate([PROMPT] * 2, params)
+            self.assertGreater(llm.engine.homes()[0].losses, 0)
+        self.assertEqual([output.outputs[0].finish_reason for output in outputs], ["length"] * 2)
+        self.assertEqual([output.outputs[0].token_ids for output in outputs],
+                         [output.outputs[0].token_ids for output in expected])
 
     def test_a_forked_child_is_told_and_does_no_harm(self):
         result = run_script("""

@@ -488,7 +488,8 @@ typedef enum fd_record_leave {
   FD_LEAVE_PREEMPTED = 4, /* it comes back */
   FD_LEAVE_STOPPED = 5,   /* by a stop string, which the desk finds a step or more behind: the answer ended with
                            * the last token that was delivered */
-  FD_LEAVE_MOVED = 6      /* to another micro-batch, which it joins */
+  FD_LEAVE_MOVED = 6,     /* to another micro-batch, which it joins */
+  FD_LEAVE_HOME_LOST = 7  /* its home was lost: it waits again, and is computed again */
 } fd_record_leave;
 
 typedef struct fd_record_event {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kContext = 1024;
 constexpr uint32_t kFewTokens = 30;
-constexpr double kErrorSeconds = 20;  // one second is promised; a busy machine may stand still for some
+constexpr double kPauseSeconds = 60;  // a second or so it is; a busy machine may stand still for some
 // For a worker that hangs. The local home beside it, whose threads may stand still for 10 seconds, is not lost by it.
 constexpr int kHopTimeoutMs = 15000;
 
@@ -45,7 +45,7 @@ class WorkerDeathTest : public testing::Test {
 
   OptionList Options(const std::string& homes) const {
     return {{"model", model_}, {"compute", "f32"}, {"homes", homes},
-            {"poll", "yield"}, {"kv-gib", "0.02"}, {"max-sequences", "16"}};
+            {"poll", "yield"}, {"kv-gib", "0.02"}, {"max-sequences", "16"}, {"batch-invariant", "true"}};
   }
   std::string Both() const { return "local:1,unix:" + path_; }
   // Of engines that need two seconds for `requests_` on any machine.
@@ -68,30 +68,21 @@ class WorkerDeathTest : public testing::Test {
     return running;
   }
 
-  // All of them to their ends. Those that were at the worker end with an error that has both texts in it, no later than
-  // kErrorSeconds after `since`; the others end as they should. There are some of both.
-  void ExpectWorkersRequestsToFail(Running* running, Clock::time_point since, const std::string& cause) {
+  // All of them to their ends, with the right tokens: those that were at the worker are computed again elsewhere. None
+  // is silent for longer than kPauseSeconds after `since`.
+  void ExpectAllToGoOn(InferenceEngine& engine, Running* running, Clock::time_point since) {
     const std::vector<Answer>& right = RightAnswers();
-    double last_error_seconds = 0;
-    int errors = 0;
     for (size_t i = 0; i < requests_.size(); ++i) {
       Answer& answer = running->answers[i];
       ReadToEnd(running->streams[i], &answer);
-      if (answer.finish != FD_FINISH_ERROR) {
-        EXPECT_EQ(answer.tokens, right[i].tokens);
-        continue;
-      }
-      ++errors;
-      EXPECT_NE(answer.error.find("unix:" + path_), std::string::npos) << answer.error;
-      EXPECT_NE(answer.error.find(cause), std::string::npos) << answer.error;
-      const std::chrono::nanoseconds time(static_cast<int64_t>(answer.end_ns));  // the engine's clock is ours
-      last_error_seconds =
-          std::max(last_error_seconds, std::chrono::duration<double>(time - since.time_since_epoch()).count());
+      EXPECT_EQ(answer.finish, FD_FINISH_LENGTH) << answer.error;
+      EXPECT_EQ(answer.tokens, right[i].tokens) << i;
     }
-    EXPECT_GT(errors, 0);
-    EXPECT_LT(errors, static_cast<int>(requests_.size()));
-    EXPECT_LT(last_error_seconds, kErrorSeconds);
-    RecordProperty("last_error_seconds", std::to_string(last_error_seconds));
+    const double recoveries = Statistic(engine, "recoveries");
+    EXPECT_GT(recoveries, 0);
+    EXPECT_LT(recoveries, static_cast<double>(requests_.size()));
+    EXPECT_EQ(Statistic(engine, "recovered"), recoveries);
+    EXPECT_LT(SecondsSince(since), kPauseSeconds);
   }
 
   // What `requests_` give without any worker.
@@ -127,14 +118,14 @@ class WorkerDeathTest : public testing::Test {
   const GenerateRequest small_ = GreedyRequest({1, 2, 3}, kFewTokens);
 };
 
-TEST_F(WorkerDeathTest, KilledWorkerFailsItsRequestsAloneAndIsTakenBack) {
+TEST_F(WorkerDeathTest, KilledWorkersRequestsGoOnElsewhereAndItIsTakenBack) {
   auto worker = NewWorker("first.log");
   ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
   const auto engine = MakeEngine(SlowOptions());
   Running running = StartAll(*engine);
   const Clock::time_point killed = Clock::now();
   worker->Signal(SIGKILL);
-  ExpectWorkersRequestsToFail(&running, killed, "was lost: ");
+  ExpectAllToGoOn(*engine, &running, killed);
   EXPECT_EQ(worker->Wait(), 128 + SIGKILL);
   const HomeCounts homes = CountHomes(*engine);
   EXPECT_LT(homes.up, homes.all);
@@ -173,7 +164,7 @@ TEST_F(WorkerDeathTest, EngineGoesOnWithoutItsWorker) {
 TEST_F(WorkerDeathTest, OnlyWorkerGoneIsAnErrorAndNotForEver) {
   auto worker = NewWorker("worker.log");
   ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
-  const auto engine = MakeEngine(Options("unix:" + path_) + OptionList{{"hop-timeout-ms", "500"}});
+  const auto engine = MakeEngine(Options("unix:" + path_) + OptionList{{"recover-ms", "500"}});
   worker->Signal(SIGKILL);
   worker->Wait();
   for (const Answer& answer : RunAll(*engine, requests_, /*with_logits=*/false)) {
@@ -189,7 +180,7 @@ TEST_F(WorkerDeathTest, HungWorkerIsLostAtTheTimeoutAndTakenBack) {
   Running running = StartAll(*engine);
   const Clock::time_point stopped = Clock::now();
   worker->Signal(SIGSTOP);
-  ExpectWorkersRequestsToFail(&running, stopped + std::chrono::milliseconds(kHopTimeoutMs), "timeout");
+  ExpectAllToGoOn(*engine, &running, stopped + std::chrono::milliseconds(kHopTimeoutMs));
   worker->Signal(SIGCONT);
   ExpectWorkerIsUsedAgain(*engine);
 }
@@ -205,9 +196,13 @@ TEST_F(WorkerDeathTest, WhatAHungWorkerSaidOfItsPagesGrowsOld) {
   const std::optional<HomesPages> old = AskForPages(*engine, 1);
   ASSERT_TRUE(old.has_value());
   EXPECT_GE(old->age_ns, 300'000'000u);
+  const Clock::time_point resumed = Clock::now();
   worker->Signal(SIGCONT);
   ExpectWorkerIsUsedAgain(*engine);
-  EXPECT_TRUE(AwaitPages(*engine, 1, [&](const HomesPages& pages) { return pages.age_ns < old->age_ns; }).has_value());
+  const auto is_new = [&](const HomesPages& pages) {
+    return static_cast<double>(pages.age_ns) < SecondsSince(resumed) * 1e9;
+  };
+  EXPECT_TRUE(AwaitPages(*engine, 1, is_new).has_value());
 }
 
 TEST_F(WorkerDeathTest, EngineWhoseWorkerHangsCanBeDestroyed) {
@@ -234,7 +229,7 @@ TEST_F(WorkerDeathTest, WorkerEndsCleanlyOnSigterm) {
   Running running = StartAll(*engine);
   const Clock::time_point told = Clock::now();
   worker->Signal(SIGTERM);
-  ExpectWorkersRequestsToFail(&running, told, "was lost: ");
+  ExpectAllToGoOn(*engine, &running, told);
   EXPECT_EQ(worker->Wait(), 0) << worker->Messages();
 }
 

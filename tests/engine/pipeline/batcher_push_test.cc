@@ -127,18 +127,23 @@ TEST_F(PushedPromptsTest, ItsHomeMayPreemptIt) {
   EXPECT_EQ(batcher_->pages_free(1), 2u);
 }
 
-TEST_F(PushedPromptsTest, WithEitherHomeItIsLost) {
+TEST_F(PushedPromptsTest, WithEitherHomeItWaitsAgain) {
   for (const int lost : {0, 1}) {
     MakeHomes(6, 100);
     Sequence* const sequence = Add(1, 70, 100);
     Step(0);
     ASSERT_EQ(sequence->push.seat.home, 1);
-    batcher_->LoseHome(lost);
-    EXPECT_TRUE(sequence->fails());
-    EXPECT_EQ(sequence->fail_home, lost);
+    batcher_->LoseHome(lost, 0);
+    EXPECT_TRUE(sequence->recovers());
     Begin(0);
-    EXPECT_THAT(ended_, ElementsAre(1));
-    EXPECT_EQ(batcher_->sequences_at(0) + batcher_->sequences_at(1), 0u);
+    EXPECT_THAT(ended_, testing::IsEmpty());
+    // The other one may have room for it.
+    EXPECT_EQ(sequence->seat.home, 1 - lost);
+    EXPECT_FALSE(sequence->is_pushed());
+    EXPECT_EQ(batcher_->sequences_at(lost), 0u);
+    EXPECT_EQ(batcher_->sequences_at(1 - lost), 1u);
+    End(sequence);
+    Begin(0);
   }
 }
 

@@ -388,7 +388,7 @@ TEST_F(BatcherTest, APageThatWasGivenBackIsTakenWithANewRoster) {
   EXPECT_FALSE(batcher_->RosterChanged(0, 0));
 }
 
-TEST_F(BatcherTest, FitsSomewhereLooksAtWholeHomesThatLiveOrMayComeBack) {
+TEST_F(BatcherTest, FitsSomewhereLooksAtWholeHomesThatLive) {
   Make(kOne);
   batcher_->AddHome(0, 2);
   batcher_->AddHome(1, 4);
@@ -400,18 +400,17 @@ TEST_F(BatcherTest, FitsSomewhereLooksAtWholeHomesThatLiveOrMayComeBack) {
   EXPECT_FALSE(batcher_->FitsSomewhere(*too_large));
   Begin(0);
   EXPECT_TRUE(batcher_->FitsSomewhere(*large));  // if not now
-  batcher_->LoseHome(1);
-  EXPECT_TRUE(batcher_->FitsSomewhere(*large)) << "when that home comes back";
-  batcher_->GiveUpHome(1);
+  EXPECT_FALSE(batcher_->HomesMissing());
+  batcher_->LoseHome(1, 0);
+  EXPECT_TRUE(batcher_->HomesMissing());
   EXPECT_TRUE(batcher_->FitsSomewhere(*small));
   EXPECT_FALSE(batcher_->FitsSomewhere(*large));
-  batcher_->LoseHome(0);
-  batcher_->GiveUpHome(0);
+  batcher_->LoseHome(0, 0);
   EXPECT_FALSE(batcher_->FitsSomewhere(*small));
   EXPECT_EQ(batcher_->homes_alive(), 0);
 }
 
-TEST_F(BatcherTest, ALostHomesSequencesFailAndTheOthersStay) {
+TEST_F(BatcherTest, ALostHomesSequencesWaitAgainAndTheOthersStay) {
   Make(kTwo);
   batcher_->AddHome(0, 10);
   batcher_->AddHome(1, 10);
@@ -423,25 +422,56 @@ TEST_F(BatcherTest, ALostHomesSequencesFailAndTheOthersStay) {
   std::vector<uint64_t> elsewhere;
   for (const auto& sequence : sequences_) (sequence->seat.home == 1 ? there : elsewhere).push_back(sequence->id);
   ASSERT_EQ(there.size(), 2u);
-  batcher_->LoseHome(1);
+  batcher_->LoseHome(1, 77);
   EXPECT_EQ(batcher_->homes_alive(), 1);
   EXPECT_EQ(batcher_->sequences_at(1), 2u);
   for (const auto& sequence : sequences_) {
-    EXPECT_EQ(sequence->fails(), testing::Value(there, testing::Contains(sequence->id)));
-    if (!sequence->fails()) continue;
-    EXPECT_EQ(sequence->fail_reason, FinishReason::kHomeLost);
-    EXPECT_EQ(sequence->fail_home, 1);
+    EXPECT_EQ(sequence->recovers(), testing::Value(there, testing::Contains(sequence->id)));
+    EXPECT_EQ(sequence->recovery.lost_ns, sequence->recovers() ? 77u : 0u);
+    EXPECT_EQ(sequence->recovery.computed, sequence->recovers() ? sequence->computed : 0u);
   }
   std::vector<uint64_t> ended;
   for (int m = 0; m < 2; ++m) {
     Begin(m);
     ended.insert(ended.end(), ended_.begin(), ended_.end());
   }
-  EXPECT_THAT(ended, testing::UnorderedElementsAreArray(there));
+  EXPECT_THAT(ended, testing::IsEmpty());
+  EXPECT_EQ(batcher_->preemptions(), 0u);
   EXPECT_EQ(batcher_->sequences_at(1), 0u);
-  EXPECT_EQ(batcher_->active_count(), 2u);
+  EXPECT_EQ(batcher_->active_count() + batcher_->ready_count(), 4u);
   batcher_->AddHome(1, 5);
   EXPECT_EQ(batcher_->pages_free(1), 5u);
+}
+
+// A sequence that lost its home three times within a minute goes to the one that has been there for the longest, though
+// others have more room, and waits for it.
+TEST_F(BatcherTest, WhoKeepsLosingHomesGoesToTheOneThatStays) {
+  constexpr uint64_t kSecondNs = 1'000'000'000;
+  for (const uint64_t apart_s : {29, 31}) {
+    for (const bool has_room : {true, false}) {
+      SCOPED_TRACE(testing::Message() << apart_s << " s apart, room " << has_room);
+      const bool keeps_losing = apart_s < 30;
+      Make(kOne);
+      batcher_->AddHome(0, 20);
+      batcher_->AddHome(1, 40);
+      batcher_->AddHome(2, 40);
+      if (!has_room) {
+        batcher_->LoseHome(1, 0);
+        batcher_->LoseHome(2, 0);
+        Add(1, 600, 640);
+        Begin(0);
+        batcher_->AddHome(1, 40);
+        batcher_->AddHome(2, 40);
+      }
+      Sequence* const sequence = Add(2, 40, 80);
+      for (uint64_t loss = 1; loss <= 3; ++loss) {
+        sequence->recovery.last_losses_ns[sequence->recovery.losses++] = loss * apart_s * kSecondNs;
+      }
+      EXPECT_EQ(sequence->KeepsLosingHomes(), keeps_losing);
+      Begin(0);
+      EXPECT_EQ(sequence->seat.home, !keeps_losing ? 1 : has_room ? 0 : -1);
+    }
+  }
 }
 
 TEST_F(BatcherTest, CancelledOnesEndAtTheBoundaryAndWaitingOnesWhenAsked) {
@@ -454,7 +484,7 @@ TEST_F(BatcherTest, CancelledOnesEndAtTheBoundaryAndWaitingOnesWhenAsked) {
   for (const auto& sequence : sequences_) sequence->cancelled.store(true);
   sequences_[2]->cancelled.store(false);
   std::vector<uint64_t> ended;
-  batcher_->EndReadyIf([](const Sequence& sequence) { return sequence.cancelled.load(); },
+  batcher_->EndReadyIf([](Sequence* sequence) { return sequence->cancelled.load(); },
                        [&](Sequence* sequence) { ended.push_back(sequence->id); });
   EXPECT_THAT(ended, ElementsAre(2));
   Begin(0);

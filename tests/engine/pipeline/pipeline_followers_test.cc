@@ -154,7 +154,7 @@ TEST(PipelineFollowersTest, WhoeverFollowsEndsWithTheFirstOne) {
   RunUntil(&engine, [&] { return group[0]->sequence.computed > 0; });
   home->MarkLost("cut");
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  for (const SimRequest* request : group) EXPECT_EQ(request->reason, FinishReason::kHomeLost);
+  for (const SimRequest* request : group) EXPECT_EQ(request->reason, FinishReason::kNoHome);
 }
 
 TEST(PipelineFollowersTest, BadLogitsEndThemAll) {
@@ -174,12 +174,12 @@ TEST(SequenceDeathTest, StatesChangeOnlyAsTheyMay) {
   EXPECT_DEATH(sequence.Enter(SequenceState::kComputes), "changes its state");
   sequence.Enter(SequenceState::kWaits);
   EXPECT_DEATH(sequence.Enter(SequenceState::kFollows), "changes its state");
-  EXPECT_DEATH(sequence.Fail(FinishReason::kHomeLost, 0), "changes its state");
+  EXPECT_DEATH(sequence.Fail(FinishReason::kSPartFailed, 0), "changes its state");
   sequence.Enter(SequenceState::kComputes);
   sequence.Enter(SequenceState::kGivesWay);
-  sequence.Fail(FinishReason::kHomeLost, 3);
+  sequence.Fail(FinishReason::kSPartFailed, 3);
   sequence.Fail(FinishReason::kBadRow, 4);
-  EXPECT_EQ(sequence.fail_reason, FinishReason::kHomeLost);
+  EXPECT_EQ(sequence.fail_reason, FinishReason::kSPartFailed);
   EXPECT_EQ(sequence.fail_home, 3);
   EXPECT_DEATH(sequence.Enter(SequenceState::kWaits), "changes its state");
   sequence.Enter(SequenceState::kIdle);

@@ -1,6 +1,9 @@
 // Homes that go and come, and whoever waits for one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "engine/pipeline/pipeline.h"
 #include "tests/engine/pipeline/small_engine.h"
 
@@ -22,12 +25,14 @@ TEST(PipelineHomesTest, ALostHomeCountsAsInAndComesBack) {
       engine.AddHome(0, 40);
     }
     ASSERT_TRUE(engine.RunAll(kTurnsMax));
+    uint64_t recoveries = 0;
     for (const auto& request : engine.requests()) {
+      EXPECT_EQ(request->reason, FinishReason::kLength);
       engine.CheckTokens(*request);
-      if (request->reason == FinishReason::kHomeLost) {
-        EXPECT_EQ(request->fail_home, 0);
-      }
+      recoveries += request->sequence.times.recoveries;
     }
+    EXPECT_GT(recoveries, 20u);
+    EXPECT_EQ(engine.pipeline().statistics().recoveries.value(), recoveries);
     EXPECT_EQ(engine.losses(0), 30u);
     EXPECT_EQ(engine.losses(1), 0u);
     engine.CheckNothingLeft();
@@ -48,7 +53,7 @@ TEST(PipelineHomesTest, WithoutAHomeRequestsWaitForOneAndThenEnd) {
   RunUntil(&engine, [&] { return engine.drained(0); });
   SimRequest* forsaken = engine.Submit(Prompt(10), {});
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
-  EXPECT_EQ(forsaken->reason, FinishReason::kHomeLost);
+  EXPECT_EQ(forsaken->reason, FinishReason::kNoHome);
   EXPECT_EQ(forsaken->fail_home, -1);
 }
 
@@ -61,7 +66,7 @@ TEST(PipelineHomesTest, WhatNoLivingHomeCanHoldEndsAtOnce) {
   SimRequest* behind = engine.Submit(Prompt(6), {.max_tokens = 9});
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   EXPECT_EQ(fits->reason, FinishReason::kLength);
-  EXPECT_EQ(too_long->reason, FinishReason::kHomeLost);
+  EXPECT_EQ(too_long->reason, FinishReason::kNoHome);
   EXPECT_EQ(behind->reason, FinishReason::kLength);
   engine.CheckNothingLeft();
 }
@@ -71,28 +76,103 @@ TEST(PipelineHomesTest, WhatALostHomeAloneCouldHoldWaitsForItAndThenEnds) {
   engine.AddHome(0, 4);
   engine.AddHome(1, 2);
   for (const uint32_t comes_back_with : {4, 2, 4, 0}) {
+    SCOPED_TRACE(comes_back_with);
     SimRequest* runs = engine.Submit(Prompt(60), {.max_tokens = 68});
     SimRequest* next = engine.Submit(Prompt(60), {.max_tokens = 68});
-    RunUntil(&engine, [&] { return runs->announced > 2 || runs->finished; });
+    RunUntil(&engine, [&] { return runs->announced > 2; });
     engine.link(0)->MarkLost("the only one that is large enough");
     SimRequest* behind = engine.Submit(Prompt(6), {.max_tokens = 9});
     for (int turn = 0; turn < 200; ++turn) engine.Turn();  // 10 of the 50 ms
     EXPECT_EQ(behind->reason, FinishReason::kLength) << "it does not wait for what it does not need";
-    EXPECT_EQ(runs->fail_home, 0);
+    EXPECT_FALSE(runs->finished);
     EXPECT_FALSE(next->finished);
     if (comes_back_with > 0) engine.AddHome(0, comes_back_with);
     ASSERT_TRUE(engine.RunAll(kTurnsMax));
-    EXPECT_EQ(next->reason, comes_back_with == 4 ? FinishReason::kLength : FinishReason::kHomeLost);
+    for (const SimRequest* request : {runs, next}) {
+      EXPECT_EQ(request->reason, comes_back_with == 4 ? FinishReason::kLength : FinishReason::kNoHome);
+      EXPECT_EQ(request->fail_home, -1);
+      engine.CheckTokens(*request);
+    }
+    EXPECT_EQ(runs->sequence.times.recoveries, 1u);
+    EXPECT_EQ(next->sequence.times.recoveries, 0u);
     if (comes_back_with != 2) continue;
     engine.link(0)->MarkLost("too small");
     RunUntil(&engine, [&] { return engine.drained(0); });
     engine.AddHome(0, 4);
   }
-  // It is not waited for any more.
+  // The time of the next one begins anew.
   SimRequest* late = engine.Submit(Prompt(60), {.max_tokens = 68});
-  for (int turn = 0; turn < 100; ++turn) engine.Turn();
-  EXPECT_EQ(late->reason, FinishReason::kHomeLost);
+  for (int turn = 0; turn < 200; ++turn) engine.Turn();
+  EXPECT_FALSE(late->finished);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(late->reason, FinishReason::kNoHome);
   engine.CheckNothingLeft();
+}
+
+// Nothing else happens meanwhile that would have the queue looked at.
+TEST(PipelineHomesTest, WhoHasLostTheOnlyHomeWaitsForItAndThenEnds) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 10);
+  SimRequest* const request = engine.Submit(Prompt(10), {.max_tokens = 100});
+  RunUntil(&engine, [&] { return request->announced > 2; });
+  engine.link(0)->MarkLost("cut");
+  for (int turn = 0; turn < 200; ++turn) engine.Turn();  // 10 of the 50 ms
+  EXPECT_FALSE(request->finished);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(request->reason, FinishReason::kNoHome);
+}
+
+// In the middle of a prompt, of an answer, of a recovery; with all homes at once: each answer is what it would have
+// been, and nobody else is computed again.
+TEST(PipelineHomesTest, SequencesGoOnWhereverTheirHomeWasLost) {
+  for (const bool open_pages : {false, true}) {
+    for (const int lost_after : {1, 7, 20, 60, 150}) {
+      SCOPED_TRACE(testing::Message() << lost_after << " turns, open pages " << open_pages);
+      SimOptions options = SmallOptions();
+      options.limits.open_pages = open_pages;
+      SimEngine engine(options);
+      engine.AddHome(0, 60);
+      engine.AddHome(1, 60);
+      for (uint64_t i = 0; i < 6; ++i) engine.Submit(Prompt(50 + 10 * i, i), {.max_tokens = 40, .prompt_logprobs = 3});
+      for (int turn = 0; turn < lost_after; ++turn) engine.Turn();
+      engine.link(0)->MarkLost("cut");
+      for (int turn = 0; turn < lost_after / 2; ++turn) engine.Turn();
+      engine.link(1)->MarkLost("cut");
+      RunUntil(&engine, [&] { return engine.drained(0) && engine.drained(1); });
+      engine.AddHome(1, 60);
+      ASSERT_TRUE(engine.RunAll(kTurnsMax));
+      for (const auto& request : engine.requests()) {
+        EXPECT_EQ(request->reason, FinishReason::kLength);
+        EXPECT_LE(request->sequence.times.recoveries, 2u);
+        engine.CheckTokens(*request);
+      }
+      engine.CheckNothingLeft();
+      const PipelineStatistics& statistics = engine.pipeline().statistics();
+      EXPECT_LE(statistics.recovered.value(), statistics.recoveries.value());
+    }
+  }
+}
+
+TEST(PipelineHomesTest, OnlyTheLostHomesSequencesAreComputedAgain) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 40);
+  engine.AddHome(1, 40);
+  for (uint64_t i = 0; i < 8; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 60});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
+  std::vector<bool> at_lost;
+  for (const auto& request : engine.requests()) at_lost.push_back(request->sequence.seat.home == 1);
+  const auto lost = static_cast<uint64_t>(std::count(at_lost.begin(), at_lost.end(), true));
+  ASSERT_GT(lost, 0u);
+  ASSERT_LT(lost, 8u);
+  engine.link(1)->MarkLost("cut");
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(engine.requests()[i]->sequence.times.recoveries, at_lost[i] ? 1u : 0u) << i;
+    engine.CheckTokens(*engine.requests()[i]);
+  }
+  const PipelineStatistics& statistics = engine.pipeline().statistics();
+  EXPECT_EQ(statistics.recoveries.value(), lost);
+  EXPECT_EQ(statistics.recovered.value(), lost);
 }
 
 }  // namespace

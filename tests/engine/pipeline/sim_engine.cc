@@ -25,6 +25,7 @@ PipelineOptions OptionsFor(const SimOptions& sim, const RPartShape& shape) {
   options.vocab = sim.vocab;
   options.shape = shape;
   options.hop_timeout_ns = sim.hop_timeout_ns;
+  options.recover_ns = sim.recover_ns;
   options.event_capacity = sim.event_capacity;
   options.record = sim.record;
   options.now_ns = SimNowNs;

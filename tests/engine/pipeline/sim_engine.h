@@ -22,6 +22,7 @@ struct SimOptions {
   uint32_t context_max = 512;
   int stage_polls_max = 0;  // > 0: an asynchronous S-Part
   uint64_t hop_timeout_ns = 50'000'000;
+  uint64_t recover_ns = 50'000'000;
   uint64_t turn_ns_max = 100'000;  // what a turn takes; 0: nothing
   uint64_t look_ns = 50;           // what a look at the clock takes
   size_t event_capacity = 1 << 12;

@@ -308,10 +308,9 @@ TEST(RequestDeskTest, StopCancelsAllAndTellsThem) {
 
 // ---- homes
 
-TEST(RequestDeskTest, ALostHomeEndsItsRequestsWithItsNameAndComesBack) {
+TEST(RequestDeskTest, RequestsOfALostHomeGoOnAndItComesBack) {
   Serving serving({.homes = 2, .pages = 400});
   const ServingAsk ask = {.max_tokens = 700};
-  int lost = 0;
   for (int round = 1; round <= 3; ++round) {
     std::vector<uint64_t> ids;
     for (uint64_t i = 0; i < 8; ++i) ids.push_back(serving.MustSubmit(Serving::Prompt(8, i), ask));
@@ -319,20 +318,14 @@ TEST(RequestDeskTest, ALostHomeEndsItsRequestsWithItsNameAndComesBack) {
     ASSERT_EQ(serving.Next(ids.back(), &first, -1), NextResult::kEvent);
     serving.LoseHome(1);
     for (uint64_t i = 0; i + 1 < ids.size(); ++i) {
-      const ServingOutcome outcome = serving.Collect(ids[i]);
-      if (outcome.finish == RequestFinish::kError) {
-        ++lost;
-        EXPECT_EQ(outcome.error, "home 1 went away");
-        serving.CheckPrefix(outcome, Serving::Prompt(8, i), ask);
-      } else {
-        serving.CheckWhole(outcome, Serving::Prompt(8, i), ask);
-      }
+      serving.CheckWhole(serving.Collect(ids[i]), Serving::Prompt(8, i), ask);
     }
     serving.desk().Forget(ids.back());
     while (serving.drained(1) < round) std::this_thread::sleep_for(std::chrono::microseconds(200));
     serving.AddHome(1);
   }
-  EXPECT_GT(lost, 0);
+  const PipelineStatistics& statistics = serving.pipeline().statistics();
+  EXPECT_GT(statistics.recoveries.value(), 0u);
   EXPECT_EQ(serving.drained(0), 0);
 }
 

@@ -124,7 +124,6 @@ class Serving : public HomeKeeper {
   void OnHomeDrained(int home, uint64_t hops_posted) override;
   std::string Name(int home) override { return "home " + std::to_string(home); }
   std::string DescribeNoRoom(uint32_t tokens) override { return "no room for " + std::to_string(tokens); }
-  std::string DescribeLoss(int home) override { return "home " + std::to_string(home) + " went away"; }
 
  private:
   const ServingOptions options_;

@@ -33,7 +33,7 @@ void AddEvent(const fd_record_event& event, RequestTrack* track) {
       track->taken_gaps.Add(event.count, event.end_ns);
       break;
     case FD_RECORD_LEAVE:
-      if (event.part == FD_LEAVE_PREEMPTED || event.part == FD_LEAVE_MOVED) break;
+      if (GoesOn(event.part)) break;
       track->end = event.part;
       track->end_ns = event.end_ns;
       track->generated = event.count;

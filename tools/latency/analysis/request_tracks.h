@@ -22,6 +22,11 @@ struct TokenGaps {
   void Add(uint32_t number, uint64_t at_ns);
 };
 
+// Whether a request goes on behind a FD_RECORD_LEAVE of this kind (fd_record_leave).
+inline bool GoesOn(uint16_t leave) {
+  return leave == FD_LEAVE_PREEMPTED || leave == FD_LEAVE_MOVED || leave == FD_LEAVE_HOME_LOST;
+}
+
 // What was recorded of one request.
 struct RequestTrack {
   bool started = false;  // its submission was recorded, or its joining for the first time
@@ -31,7 +36,7 @@ struct RequestTrack {
   TokenGaps step_gaps, taken_gaps;
   bool torn = false;             // a token is missing, or its start
   bool deliveries_torn = false;  // the same of deliveries
-  std::optional<uint16_t> end;   // fd_record_leave, but for preemption
+  std::optional<uint16_t> end;   // fd_record_leave, of those behind which it does not go on
   uint64_t end_ns = 0;
   uint32_t generated = 0;  // as its end says
 

@@ -6,6 +6,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "tools/latency/analysis/request_tracks.h"
+
 namespace fastdecode {
 
 namespace {
@@ -35,7 +37,7 @@ bool SomeRequestRuns(const std::vector<fd_record_event>& events) {
   for (const fd_record_event& event : events) {
     if (event.kind == FD_RECORD_SUBMIT || event.kind == FD_RECORD_JOIN || event.kind == FD_RECORD_TOKEN) {
       seen.insert(event.id);
-    } else if (event.kind == FD_RECORD_LEAVE && event.part != FD_LEAVE_PREEMPTED && event.part != FD_LEAVE_MOVED) {
+    } else if (event.kind == FD_RECORD_LEAVE && !GoesOn(event.part)) {
       ended.insert(event.id);
     }
   }
