@@ -148,7 +148,7 @@ typedef struct fd_home_stats {
   uint64_t hops;                    /* that it has answered */
   uint64_t work_ns;                 /* that it was at work on these, by its own clock */
   uint64_t last_reply_ns;           /* engine clock: when the engine saw its last reply; 0: none yet */
-  uint64_t losses;                  /* how often it was lost; counted when its requests have ended */
+  uint64_t losses;                  /* how often it was lost; counted when its requests have left it */
   uint64_t kv_pages;                /* 0 while it is not up */
   uint64_t kv_pages_used;           /* of these, by this engine's sequences, as it counts them itself */
 } fd_home_stats;
@@ -462,8 +462,8 @@ typedef enum fd_record_kind {
   FD_RECORD_HELD = 9,     /* a micro-batch could not begin a step since the desk had not taken its events */
   FD_RECORD_IDLE = 10,    /* no micro-batch had a row; part = 1: parked */
   FD_RECORD_JOIN = 11,    /* sequence `id` enters a micro-batch at `home`; start = when it was submitted (or was
-                           * preempted: part = 1; or left another micro-batch, just now: part = 2), end = now. rows = prompt
-                           * tokens */
+                           * preempted or lost its home: part = 1; or left another micro-batch, just now: part = 2),
+                           * end = now. rows = prompt tokens */
   FD_RECORD_TOKEN = 12,   /* a moment: token number `count` (from 0) of sequence `id`, as its step ends */
   FD_RECORD_LEAVE = 13,   /* a moment: sequence `id` leaves; part: fd_record_leave. count = tokens generated */
   FD_RECORD_DELIVER = 14, /* desk: token number `count` of `id`, from its step's end until a caller can take it */
