@@ -153,8 +153,8 @@ int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
   return best;
 }
 
-// Of the homes that could hold it the one that has been there for the longest, if it has room now; -1: it has not, or
-// the micro-batch is not for its sequences.
+// The home that has been there for the longest, among those that could hold the sequence, if it has room now; -1: it has
+// not, or the micro-batch is not for its sequences.
 int Placer::PlaceAtLongestLived(const Sequence& sequence, int m) const {
   int best = -1;
   for (int h = 0; h < kMaxHomes; ++h) {
