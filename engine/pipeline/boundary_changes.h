@@ -12,7 +12,7 @@ namespace fastdecode {
 enum class LeaveReason : uint8_t {
   kEnds,       // it is cancelled, has failed, or has its last token: it is no longer the batcher's
   kPreempted,  // another sequence has its pages: it waits again, and is computed again from its tokens
-  kHomeLost,   // the same, as its home was lost
+  kHomeLost,   // its home was lost: it waits again, and is computed again from its tokens
 };
 
 // What has become of a sequence at a step boundary. The homes have not been told yet: that is the pipeline's.

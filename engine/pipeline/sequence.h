@@ -231,7 +231,7 @@ struct PipelineEvent {
   enum class Kind : uint8_t { kToken, kFinished, kHomeLost };
   Kind kind = Kind::kToken;
   FinishReason reason = FinishReason::kStopToken;  // kFinished
-  int16_t home = -1;                               // kFinished with kHomeLost/kBadRow; kHomeLost
+  int16_t home = -1;                               // kFinished with kBadRow; kHomeLost
   uint32_t token_index = 0;                        // kToken: into Sequence::log.tokens
   Sequence* sequence = nullptr;                    // kFinished: the desk's again
   uint64_t time_ns = 0;                            // NowNs() when the step ended

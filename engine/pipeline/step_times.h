@@ -60,7 +60,7 @@ struct SequenceTimes {
   uint32_t preemptions = 0;  // its pages went to another sequence
   uint32_t moves = 0;        // to another micro-batch
   uint32_t recoveries = 0;   // its home was lost
-  uint32_t reserved = 0;
+  uint32_t reserved = 0;     // SharedTimes copies whole words
 
   bool operator==(const SequenceTimes&) const = default;
 };

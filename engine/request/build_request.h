@@ -23,8 +23,9 @@ struct RequestContext {
   const std::string* tokenizer_missing_reason = nullptr;
   int max_context = 0;
   std::pmr::memory_resource* sampling_memory = std::pmr::get_default_resource();  // SPart::sampling_memory
-  uint32_t answers_max =
-      1 + kFollowersMax;  // of one request; no more than a step has rows besides one of each other member
+  // The most answers of one request. Their first tokens come from one step, which must have a row of logits for each of
+  // them beside those of all other members.
+  uint32_t answers_max = 1 + kFollowersMax;
   // Told once of prompts that begin with bos twice, and then the flag is set. Null: nobody is told.
   Logger* log = nullptr;
   std::atomic<bool>* warned_of_bos = nullptr;

@@ -85,8 +85,7 @@ struct RequestAnswer {
   bool over = false;                      // the last event is made; later tokens are dropped
 
   // Under the mutex.
-  RequestEnd end;      // of the last event, once `ended`
-  bool ended = false;  // the last event is queued
+  RequestEnd end;  // what the last event says, once it is queued
 };
 
 // A request between submit and the last event taken. It has one answer or several, which are sampled from one prompt.

@@ -220,7 +220,6 @@ void RequestDesk::End(RequestAnswer& answer, RequestEnd end, RequestText text, u
     first_deadline_.store(deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first, std::memory_order_relaxed);
   }
   answer.end = std::move(end);
-  answer.ended = true;
   RequestEvent last;
   last.kind = RequestEvent::Kind::kFinished;
   last.answer = answer.index;

@@ -28,7 +28,7 @@ class KvPool {
   // from here on that costs next to nothing.
   static constexpr size_t kRunBytes = 256 * 1024;
 
-  // As many pages as fit into `memory` (64-byte aligned); may be none. With PageCopies::kElsewhere the pool only
+  // It has as many pages as fit into `memory` (64-byte aligned), maybe none. With PageCopies::kElsewhere the pool only
   // counts: it never reads or writes the memory.
   KvPool(const AttentionShape& shape, int layers, std::span<std::byte> memory, PageCopies copies = PageCopies::kByPool);
 

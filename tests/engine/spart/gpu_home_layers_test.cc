@@ -149,7 +149,7 @@ class GpuHomeLayersTest : public testing::TestWithParam<Variant> {
     origins_[fork] = origins_.contains(sequence) ? origins_[sequence] : std::vector<Origin>{{0, sequence}};
     origins_[fork].push_back({tokens, fork});
   }
-  // As many tokens as are left of it, and others from there on.
+  // The sequence keeps so many of its tokens, and has others from there on, which `number` stands for.
   void Truncate(uint64_t sequence, uint32_t tokens, uint64_t number) {
     ASSERT_NO_FATAL_FAILURE(Send(SequenceMessage{static_cast<uint32_t>(ControlKind::kTruncate), tokens, sequence}));
     lengths_[sequence] = tokens;
