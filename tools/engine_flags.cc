@@ -32,15 +32,15 @@ std::vector<std::string> EngineFlagNames() {
   info.struct_size = sizeof(info);
   for (size_t i = 0; fd_option_at(i, &info) == 1; ++i) {
     const std::string name = info.name;
-    if (name != "listen" && name != "peers") names.push_back(name);
+    if (name != "listen" && name != "peers" && name != "grace-s") names.push_back(name);
   }
   return names;
 }
 
 std::vector<std::string> WorkerFlagNames() {
-  return {"listen",   "peers",         "secret-file",   "model",          "r-cores",   "r-threads",
-          "kv-gib",   "isa",           "poll",          "rdma-device",    "rdma-port", "gid-index",
-          "rdma-mtu", "traffic-class", "service-level", "peer-timeout-ms"};
+  return {"listen",    "peers",    "secret-file",   "model",         "r-cores",        "r-threads",
+          "grace-s",   "kv-gib",   "isa",           "poll",          "rdma-device",    "rdma-port",
+          "gid-index", "rdma-mtu", "traffic-class", "service-level", "peer-timeout-ms"};
 }
 
 EngineFlags::EngineFlags(CLI::App* command, const std::vector<std::string>& names, const std::vector<FlagHelp>& helps) {

@@ -15,14 +15,17 @@ namespace {
 std::atomic<fd_worker*> running_worker = nullptr;  // null: there is none to stop yet, or any more
 
 // Called by the handler of the first signal.
-void StopWorker() {
-  if (fd_worker* const worker = running_worker; worker != nullptr) fd_worker_stop(worker);
+void DrainWorker() {
+  if (fd_worker* const worker = running_worker; worker != nullptr) fd_worker_drain(worker);
 }
 
 void RunWorker(const EngineFlags& flags) {
   const std::unique_ptr<EngineOptions> options = flags.Build();
   // Until the worker is gone: taking memory and giving it back takes a while, and leaves no socket behind.
-  const InterruptGuard guard("the worker is ending; a signal that comes a second later ends it at once", &StopWorker);
+  const InterruptGuard guard(
+      "the worker is ending as soon as no engine has a sequence here (--grace-s); a signal that comes a second later "
+      "ends it at once",
+      &DrainWorker);
   WorkerServer worker(*options);
   running_worker = worker.get();
   if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);  // nobody was served

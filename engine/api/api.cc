@@ -451,6 +451,7 @@ char* fd_worker_describe(const fd_worker* worker) {
 }
 fd_status* fd_worker_run(fd_worker* worker) { return ToStatus(worker->worker->Run()); }
 void fd_worker_stop(fd_worker* worker) { worker->worker->Stop(); }
+void fd_worker_drain(fd_worker* worker) { worker->worker->Drain(); }
 void fd_worker_destroy(fd_worker* worker) { delete worker; }
 
 }  // extern "C"

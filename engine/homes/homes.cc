@@ -266,6 +266,7 @@ void Homes::PutUp(Slot& slot, Made made) {
   slot.description.isa[sizeof(slot.description.isa) - 1] = 0;
   slot.description.memory[sizeof(slot.description.memory) - 1] = 0;
   slot.state = Slot::State::kUp;
+  slot.draining = false;
   monitor_.Add(slot.link.get());
 }
 
@@ -316,6 +317,7 @@ std::vector<Homes::Info> Homes::List() const {
     const bool up = slots_[i]->state == Slot::State::kUp && !slots_[i]->link->lost();
     list.push_back({static_cast<int>(i),
                     up,
+                    up && slots_[i]->draining,
                     slots_[i]->name,
                     up ? slots_[i]->link->Describe() : "",
                     slots_[i]->endpoint.kind != Endpoint::Kind::kFabric,
@@ -341,35 +343,49 @@ std::string Homes::Describe() const {
     text += absl::StrFormat(
         "home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens), read with %.1f GB/s, %s\n", info.index,
         info.name, d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens, d.read_mb_per_s * 1e-3,
-        info.up ? info.link : "lost");
+        !info.up ? "lost" : absl::StrCat(info.link, info.draining ? ", draining" : ""));
   }
   return text;
 }
 
-// RequestDesk thread: the pipeline has let go of the link.
+// RequestDesk thread, as the next one.
+void Homes::OnHomeDraining(int home) {
+  {
+    std::lock_guard lock(mutex_);
+    slots_[home]->draining = true;
+  }
+  if (options_.logger == nullptr) return;
+  options_.logger->Info(Name(home) + " is draining: what it computes ends there, and new sequences go to others");
+}
+
+// The pipeline has let go of the link.
 void Homes::OnHomeDrained(int home, uint64_t hops_posted) {
   std::string loss;
+  bool was_planned = false;
   {
     std::lock_guard lock(mutex_);
     Slot& slot = *slots_[home];
-    ++slot.losses;
+    if (!slot.draining) ++slot.losses;
     slot.loss = slot.link->lost_cause();
     slot.was_asked = hops_posted > slot.hops_posted;
     slot.hops_posted = hops_posted;
     slot.state = Slot::State::kDrained;
+    was_planned = slot.draining;
     loss = LossOf(home);
   }
-  if (options_.logger != nullptr) options_.logger->Warning(loss);
+  if (options_.logger != nullptr) options_.logger->Log(was_planned ? LogLevel::kInfo : LogLevel::kWarning, loss);
   changed_.notify_all();
 }
 
 std::string Homes::Name(int home) { return absl::StrFormat("home %d (%s)", home, slots_[home]->name); }
 
-// Which home, and why it was lost. REQUIRES: the mutex is held.
+// Which home, and why it was lost or takes nothing. REQUIRES: the mutex is held.
 std::string Homes::LossOf(int home) {
   const Slot& slot = *slots_[home];
   const std::string cause = slot.state == Slot::State::kUp ? slot.link->lost_cause() : slot.loss;
-  return absl::StrFormat("%s was lost: %s", Name(home), cause.empty() ? "unknown cause" : cause);
+  if (slot.draining && cause.empty()) return Name(home) + " is draining";
+  const char* const what = slot.draining ? "has ended" : "was lost";
+  return absl::StrFormat("%s %s: %s", Name(home), what, cause.empty() ? "unknown cause" : cause);
 }
 
 std::string Homes::DescribeNoRoom(uint32_t tokens) {
@@ -378,7 +394,7 @@ std::string Homes::DescribeNoRoom(uint32_t tokens) {
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = *slots_[i];
-    if (slot.state == Slot::State::kUp && !slot.link->lost()) {
+    if (slot.state == Slot::State::kUp && !slot.link->lost() && !slot.draining) {
       most_pages = std::max(most_pages, slot.description.pages);
     } else {
       absl::StrAppend(&losses, "; ", LossOf(static_cast<int>(i)));

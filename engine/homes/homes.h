@@ -72,6 +72,7 @@ class Homes : public HomeKeeper {
   struct Info {
     int index;
     bool up;
+    bool draining;     // up, and its worker has said that it ends soon
     std::string name;  // "local, node 0" or "HOST:PORT, home 1"
     std::string link;  // what it stands on; empty while it is down
     bool same_host;    // as this process: its clock is ours
@@ -90,6 +91,7 @@ class Homes : public HomeKeeper {
   size_t count() const { return slots_.size(); }
   Glance Look(size_t index) const;  // REQUIRES: index < count()
 
+  void OnHomeDraining(int home) override;
   void OnHomeDrained(int home, uint64_t hops_posted) override;
   std::string Name(int home) override;
   std::string DescribeNoRoom(uint32_t tokens) override;
@@ -106,7 +108,8 @@ class Homes : public HomeKeeper {
     std::unique_ptr<EngineLink> link;
     bool areas_registered = false;  // the link's, with the S-Part
     HomeDescription description;
-    uint64_t losses = 0;                   // how often its link was lost
+    bool draining = false;                 // its worker has said that it ends soon
+    uint64_t losses = 0;                   // how often its link was lost, unless it was draining
     std::string loss;                      // why the last link was lost
     std::shared_ptr<RetrySchedule> retry;  // of attempts to get it back; that of all homes of its worker
     uint64_t attempt = 0;                  // the last one's number, of all attempts

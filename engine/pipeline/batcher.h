@@ -39,6 +39,8 @@ class Batcher {
   // The home takes no new sequence; those that it has recover: they leave at their step boundaries, and wait again.
   // now_ns: of the clock that TakeIn is given.
   void LoseHome(int home, uint64_t now_ns);
+  // The home takes no new sequence; those that it has stay.
+  void CloseHome(int home) { placer_.CloseHome(home); }
   int homes_alive() const { return placer_.homes_alive(); }
   bool HomesMissing() const { return placer_.HomesMissing(); }
 

@@ -10,6 +10,8 @@ namespace fastdecode {
 class HomeKeeper {
  public:
   virtual ~HomeKeeper() = default;
+  // The home has said that its worker ends soon: it gets no new sequences.
+  virtual void OnHomeDraining(int home) = 0;
   // The pipeline no longer refers to this home's link. `hops_posted`: to the home, ever.
   virtual void OnHomeDrained(int home, uint64_t hops_posted) = 0;
   // "home 1 (unix:/run/w.sock, home 0)".

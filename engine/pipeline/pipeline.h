@@ -117,8 +117,11 @@ class Pipeline {
     uint64_t progress = 0;
     uint64_t progress_seen_ns = 0;
     bool idle_said = false;
-    uint64_t reservations = 0;  // that it was told of, or will be
-    uint64_t segments = 0;      // posted
+    bool draining = false;       // the home has said so
+    bool draining_told = false;  // and the desk knows
+    bool left = false;           // nothing of ours is there any more, which the home was told
+    uint64_t reservations = 0;   // that it was told of, or will be
+    uint64_t segments = 0;       // posted
   };
 
   // Rows of a chunk whose K and V are to be pushed.
@@ -224,6 +227,8 @@ class Pipeline {
   void LoseHome(int home);
   bool HasOpen(const HomePort& port) const;
   void ReportDrainedHomes();
+  void Leave(int home);
+  void SayOfHome(PipelineEvent::Kind kind, int home);
   void AddHome(const PipelineCommand& command);
 
   // Constant after construction.

@@ -143,6 +143,13 @@ bool Pipeline::OnMessage(int home, std::span<const std::byte> message) {
       release.sequence = given.sequence;
       return homes_[home].link->TrySendControl(&release, sizeof(release));
     }
+    case ControlKind::kDraining: {
+      const bool sound = message.size() == sizeof(DrainingMessage) && !homes_[home].draining;
+      homes_[home].draining = true;
+      batcher_.CloseHome(home);
+      ready_unchecked_ = true;
+      return sound;
+    }
     default:
       return false;
   }
@@ -367,6 +374,7 @@ void Pipeline::Housekeep(uint64_t now_ns) {
     CheckProgress(h, now_ns, unseen_ns);
     statistics_.home_pages_used[h].store(batcher_.pages_used(h), std::memory_order_relaxed);
     FlushPending(port);
+    if (port.draining) Leave(h);
   }
   ReportDrainedHomes();
   SweepReady(now_ns);
@@ -374,17 +382,34 @@ void Pipeline::Housekeep(uint64_t now_ns) {
   statistics_.ready_sequences.store(static_cast<uint32_t>(batcher_.ready_count()), std::memory_order_relaxed);
 }
 
+// A home that drains is told when nothing is there any more, and nothing will come. It ends the link.
+void Pipeline::Leave(int home) {
+  HomePort& port = homes_[home];
+  if (!port.draining_told && EventsHaveRoom()) {
+    SayOfHome(PipelineEvent::Kind::kHomeDrains, home);
+    port.draining_told = true;
+  }
+  if (port.left || batcher_.sequences_at(home) != 0 || !port.pending.empty()) return;
+  const LeftMessage message;
+  port.left = port.link->TrySendControl(&message, sizeof(message));
+  if (port.left) WakeHome(port);
+}
+
+void Pipeline::SayOfHome(PipelineEvent::Kind kind, int home) {
+  PipelineEvent event;
+  event.kind = kind;
+  event.home = static_cast<int16_t>(home);
+  event.time_ns = options_.now_ns();
+  FD_CHECK(events_.TryPush(event), "the event queue had room");
+  events_since_ring_ = true;
+}
+
 // A lost home whose last sequence has left: nothing here refers to its link any more, and its owner may destroy it.
 void Pipeline::ReportDrainedHomes() {
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
     if (port.link == nullptr || port.alive || batcher_.sequences_at(h) != 0 || !EventsHaveRoom()) continue;
-    PipelineEvent event;
-    event.kind = PipelineEvent::Kind::kHomeLost;
-    event.home = static_cast<int16_t>(h);
-    event.time_ns = options_.now_ns();
-    FD_CHECK(events_.TryPush(event), "the event queue had room");
-    events_since_ring_ = true;
+    SayOfHome(PipelineEvent::Kind::kHomeLost, h);
     port.link = nullptr;
   }
 }
@@ -400,7 +425,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.open.fill(false);
   port.progress = command.link->Progress();
   port.progress_seen_ns = options_.now_ns();
-  port.idle_said = false;
+  port.idle_said = port.draining = port.draining_told = port.left = false;
   port.reservations = port.segments = 0;
   statistics_.home_pages[command.home].Forget();
   PushRole push = PushRole::kNothing;

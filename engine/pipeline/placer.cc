@@ -34,10 +34,15 @@ void Placer::LoseHome(int home) {
   LookAtHomes();
 }
 
+void Placer::CloseHome(int home) {
+  homes_[home].closed = true;
+  LookAtHomes();
+}
+
 bool Placer::FitsSomewhere(const Sequence& sequence) const {
   const uint32_t pages = counts_.Most(sequence.length_max);
   for (int h = 0; h < kMaxHomes; ++h) {
-    if (homes_[h].alive && ledger_.pages_total(h) >= pages) return true;
+    if (homes_[h].takes_new() && ledger_.pages_total(h) >= pages) return true;
   }
   return false;
 }
@@ -50,8 +55,8 @@ size_t Placer::FindHead() const {
 }
 
 bool Placer::HomesMissing() const {
-  const bool any_lost = std::any_of(homes_.begin(), homes_.end(), [](const HomeFacts& home) { return home.lost; });
-  return any_lost || homes_alive() == 0;
+  const auto is_missing = [](const HomeFacts& home) { return home.lost || home.closed; };
+  return homes_alive() == 0 || std::any_of(homes_.begin(), homes_.end(), is_missing);
 }
 
 int Placer::homes_alive() const {
@@ -75,7 +80,7 @@ void Placer::LookAtHomes() {
 bool Placer::RatesDiffer() const {
   uint32_t least = UINT32_MAX, most = 0;
   for (const HomeFacts& home : homes_) {
-    if (!home.alive) continue;
+    if (!home.takes_new()) continue;
     least = std::min(least, home.read_rate);
     most = std::max(most, home.read_rate);
   }
@@ -93,7 +98,7 @@ double Placer::Spare(int home, uint32_t pages, bool by_rate) const {
 // Without open pages that is a page each.
 bool Placer::HasRoom(int home, uint32_t pages) const {
   const uint32_t free = ledger_.pages_free(home);
-  if (!homes_[home].alive || free < pages + ledger_.holders(home)) return false;
+  if (!homes_[home].takes_new() || free < pages + ledger_.holders(home)) return false;
   return !counts_.open_pages() || free >= pages + GrowthOf(home);
 }
 
@@ -153,12 +158,12 @@ int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
   return best;
 }
 
-// The home that has been there for the longest, among those that could hold the sequence, if it has room now; -1: it has
-// not, or the micro-batch is not for its sequences.
+// The home that has been there for the longest, among those that could hold the sequence, if it has room now; -1: it
+// has not, or the micro-batch is not for its sequences.
 int Placer::PlaceAtLongestLived(const Sequence& sequence, int m) const {
   int best = -1;
   for (int h = 0; h < kMaxHomes; ++h) {
-    if (!homes_[h].alive || ledger_.pages_total(h) < counts_.Most(sequence.length_max)) continue;
+    if (!homes_[h].takes_new() || ledger_.pages_total(h) < counts_.Most(sequence.length_max)) continue;
     if (best < 0 || homes_[h].number < homes_[best].number) best = h;
   }
   if (best < 0 || !HasRoom(best, counts_.Most(sequence.length))) return -1;
@@ -217,7 +222,7 @@ int Placer::PlaceByPlan(Sequence& head, int m, uint64_t now_ns) {
 bool Placer::MustGoFar(const Sequence& head, uint64_t now_ns) const {
   if (now_ns - head.head_since_ns > kHeadWaitNs) return true;
   for (int h = 0; h < kMaxHomes; ++h) {
-    if (homes_[h].alive && homes_[h].near && ledger_.pages_total(h) >= counts_.Most(head.length_max)) return false;
+    if (homes_[h].takes_new() && homes_[h].near && ledger_.pages_total(h) >= counts_.Most(head.length_max)) return false;
   }
   return true;
 }
@@ -246,7 +251,7 @@ void Placer::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
   size_t room = 0;
   double far_rate = 0;
   for (int h = 0; h < kMaxHomes; ++h) {
-    if (!homes_[h].alive || homes_[h].near) continue;
+    if (!homes_[h].takes_new() || homes_[h].near) continue;
     room += ledger_.pages_free(h) / (pages + 1);
     far_rate += homes_[h].read_rate;
   }

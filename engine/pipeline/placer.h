@@ -44,8 +44,10 @@ class Placer {
   void AddHome(int home, uint32_t read_rate, PushRole push, bool near);
   // It takes no new sequence; it may come back.
   void LoseHome(int home);
+  // It takes no new sequence from now on, and those that it has stay: it will be lost soon.
+  void CloseHome(int home);
   int homes_alive() const;
-  // Whether there is none, or one that was lost has not come back.
+  // Whether there is none, or one that was lost has not come back, or one was closed.
   bool HomesMissing() const;
 
   // Whether some home that lives could hold this sequence at its full length, were it alone there.
@@ -69,8 +71,11 @@ class Placer {
 
  private:
   struct HomeFacts {
+    bool takes_new() const { return alive && !closed; }
+
     bool alive = false;
     bool lost = false;
+    bool closed = false;
     uint64_t number = 0;  // of all homes that have come: a smaller one has been there for longer
     uint32_t read_rate = 0;
     PushRole push = PushRole::kNothing;

@@ -228,10 +228,10 @@ inline void Sequence::Enter(SequenceState to) {
 
 // Pipeline -> desk.
 struct PipelineEvent {
-  enum class Kind : uint8_t { kToken, kFinished, kHomeLost };
+  enum class Kind : uint8_t { kToken, kFinished, kHomeDrains, kHomeLost };
   Kind kind = Kind::kToken;
   FinishReason reason = FinishReason::kStopToken;  // kFinished
-  int16_t home = -1;                               // kFinished with kBadRow; kHomeLost
+  int16_t home = -1;                               // kFinished with kBadRow; kHomeDrains, kHomeLost
   uint32_t token_index = 0;                        // kToken: into Sequence::log.tokens
   Sequence* sequence = nullptr;                    // kFinished: the desk's again
   uint64_t time_ns = 0;                            // NowNs() when the step ended

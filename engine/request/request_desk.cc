@@ -114,6 +114,10 @@ bool RequestDesk::HandleEvents() {
   deliveries_.clear();
   while (handled < kEventsPerTurnMax && pipeline_->TryEvent(&event)) {
     ++handled;
+    if (event.kind == PipelineEvent::Kind::kHomeDrains) {
+      keeper_->OnHomeDraining(event.home);
+      continue;
+    }
     if (event.kind == PipelineEvent::Kind::kHomeLost) {
       keeper_->OnHomeDrained(event.home, pipeline_->statistics().home_posts[event.home].value());
       continue;

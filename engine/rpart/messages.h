@@ -97,6 +97,9 @@ enum class ControlKind : uint32_t {
   kHandedOver = 11,      // home -> engine: HandedOverMessage, to the peer that has it now
   kReserve = 12,  // engine -> home: SequenceMessage; the first `tokens` tokens of an empty sequence will come as bulk
                   // segments. Their pages are taken at once: as for a fill, there must be room
+  kDraining = 7,  // home -> engine, once: DrainingMessage; the home ends soon: no more sequences are to come
+  kLeft = 13,     // engine -> home: LeftMessage, the answer to kDraining once nothing of the engine's is at the home
+                  // any more, and nothing will come. The home ends the link
 };
 
 // One sequence in a micro-batch: rows [first_row, first_row + query_tokens), in roster order. A sequence that the home
@@ -199,6 +202,18 @@ struct PushHeader {
 };
 static_assert(sizeof(PushHeader) == 32 && std::is_trivially_copyable_v<PushHeader>);
 inline constexpr size_t kPushRowsOffset = 64;
+
+struct DrainingMessage {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kDraining);
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(DrainingMessage) == 8);
+
+struct LeftMessage {
+  uint32_t kind = static_cast<uint32_t>(ControlKind::kLeft);
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(LeftMessage) == 8);
 
 struct IdleMessage {
   uint32_t kind = static_cast<uint32_t>(ControlKind::kIdle);

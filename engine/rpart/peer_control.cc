@@ -67,7 +67,13 @@ absl::Status PeerSession::Apply(std::span<const std::byte> message) {
       if (!Read(message, &body)) return WrongSize("hand-over", message.size(), sizeof(body));
       return HandOver(body);
     }
+    case ControlKind::kLeft: {
+      LeftMessage body;
+      if (!Read(message, &body)) return WrongSize("left", message.size(), sizeof(body));
+      return Leave();
+    }
     case ControlKind::kStats:
+    case ControlKind::kDraining:
     case ControlKind::kHandOverAnswer:
     case ControlKind::kHandedOver:
       break;  // go the other way only
@@ -184,6 +190,21 @@ HandOverOutcome PeerSession::TryHandOver(const HandOverMessage& message) {
   }
   table_.MoveTo(&table, message.sequence, message.new_sequence);
   return HandOverOutcome::kDone;
+}
+
+// Where there is no room it is tried again in the next turn.
+void PeerSession::SayDraining() {
+  const DrainingMessage draining;
+  draining_said_ = link_->TrySendControl(&draining, sizeof(draining));
+}
+
+absl::Status PeerSession::Leave() {
+  if (!draining_said_) return absl::InvalidArgumentError("left: the home does not drain");
+  if (table_.size() > 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("left: %d sequences of the engine are here", table_.size()));
+  }
+  link_->MarkLost("the home drains, and the engine has left it");
+  return absl::OkStatus();
 }
 
 // Dropped if there is no room, never waited for: it is said again when something has changed.

@@ -61,6 +61,8 @@ class PeerSession {
   bool ended() const { return ended_.load(std::memory_order_acquire); }
   // REQUIRES: ended().
   const std::string& end_cause() const { return end_cause_; }
+  // The peer is told that the home drains. Once it says that it has left, its link is lost.
+  void AskToLeave() { asked_to_leave_.store(true, std::memory_order_relaxed); }
 
   // --- The leader.
   // `served` has the team and outlives the service.
@@ -108,6 +110,8 @@ class PeerSession {
   absl::Status HandOver(const HandOverMessage& message);
   HandOverOutcome TryHandOver(const HandOverMessage& message);
   void SendStats(uint32_t idle);
+  void SayDraining();
+  absl::Status Leave();
 
   // peer_bulk.cc
   absl::Status CheckSegment(size_t bytes) const;
@@ -138,9 +142,11 @@ class PeerSession {
   bool stats_changed_ = true;      // since they were sent
   uint64_t stats_sent_ticks_ = 0;  // when
   std::vector<std::byte> control_buffer_;
+  bool draining_said_ = false;
 
-  std::string end_cause_;           // the leader's, until ended_
-  std::atomic<bool> ended_{false};  // set by the leader
+  std::atomic<bool> asked_to_leave_{false};  // set by the control thread
+  std::string end_cause_;                    // the leader's, until ended_
+  std::atomic<bool> ended_{false};           // set by the leader
 };
 
 }  // namespace fastdecode

@@ -39,6 +39,7 @@ PeerSession::Outcome PeerSession::Turn() {
     control = true;
   }
   if (waiting_count_ > 0 && control) RunWaitingHops();
+  if (asked_to_leave_.load(std::memory_order_relaxed) && !draining_said_) SayDraining();
   if (stats_changed_ && TickClock::Get().ToNs(NowTicks() - stats_sent_ticks_) >= kStatsPeriodNs) SendStats(/*idle=*/0);
   return hop == LinkPoll::kMessage || control ? Outcome::kWorked : Outcome::kNothing;
 }

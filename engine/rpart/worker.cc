@@ -1,11 +1,13 @@
 #include "engine/rpart/worker.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/rpart/rpart_shape.h"
+#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -52,8 +54,10 @@ Worker::~Worker() {
 
 void Worker::Run() {
   while (!stopping_.load(std::memory_order_relaxed)) {
+    if (draining_.load(std::memory_order_relaxed) && drain_until_ns_ == 0) BeginToDrain();
     absl::StatusOr<std::unique_ptr<PendingLink>> pending = listener_->AcceptProposal(kTurnNs);
     for (size_t i = 0; i < homes_.size(); ++i) FreeEnded(i);
+    if (drain_until_ns_ != 0 && IsDrained()) return;
     if (pending.ok()) {
       Decide(pending->get());
     } else if (!absl::IsDeadlineExceeded(pending.status())) {
@@ -89,7 +93,28 @@ void Worker::Decide(PendingLink* pending) {
                       peer.Describe(), offer->pages, shape.layers, shape.kv_heads));
 }
 
+// Engines that come from now on are refused.
+void Worker::BeginToDrain() {
+  drain_until_ns_ = NowNs() + options_.grace_ns;
+  size_t engines = 0;
+  for (const std::unique_ptr<Home>& home : homes_) {
+    for (const std::unique_ptr<PeerSession>& session : home->sessions()) session->AskToLeave();
+    engines = std::max(engines, home->sessions().size());
+  }
+  Log(LogLevel::kInfo,
+      absl::StrFormat("draining: %d engine%s %s to leave, for %.0f s at most", engines, engines == 1 ? "" : "s",
+                      engines == 1 ? "has" : "have", static_cast<double>(options_.grace_ns) * 1e-9));
+}
+
+// Whether all engines have left, or had time enough for that.
+bool Worker::IsDrained() const {
+  bool served = false;
+  for (const std::unique_ptr<Home>& home : homes_) served |= !home->sessions().empty();
+  return !served || NowNs() >= drain_until_ns_;
+}
+
 absl::Status Worker::CheckProposal(const LinkProposal& proposal, RPartShape* shape, PeerRequest* peer) const {
+  if (drain_until_ns_ != 0) return absl::UnavailableError("this worker is draining and takes no more engines");
   if (proposal.home_index >= homes_.size()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("home index %d: this worker has %d homes", proposal.home_index, homes_.size()));

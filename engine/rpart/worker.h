@@ -22,6 +22,7 @@ struct WorkerOptions {
   FabricOptions fabric;                   // of links to other hosts
   std::vector<HomeOptions> homes;         // at least one; a proposal's home_index picks from them
   std::optional<RPartShape> model_shape;  // serve no other model (DescribeModelDifference); none: any
+  uint64_t grace_ns = 30'000'000'000;     // how long Drain waits for engines to leave
   Logger* logger = nullptr;               // may be null; outlives the worker
 };
 
@@ -44,6 +45,9 @@ class Worker {
   void Run();
   // Run returns within a fraction of a second. A signal handler may call it.
   void Stop() { stopping_.store(true, std::memory_order_relaxed); }
+  // The engines are told, and bring no more sequences; no more engines are taken. Run returns when none has a sequence
+  // here any more, at the latest after WorkerOptions::grace_ns. A signal handler may call it.
+  void Drain() { draining_.store(true, std::memory_order_relaxed); }
 
   const Home& home(size_t index) const { return *homes_[index]; }
   size_t home_count() const { return homes_.size(); }
@@ -57,6 +61,8 @@ class Worker {
   absl::Status CheckProposal(const LinkProposal& proposal, RPartShape* shape, PeerRequest* peer) const;
   absl::Status Serve(PendingLink* pending, const HomeDescription& offer, const RPartShape& shape, PeerRequest peer);
   void MakeWay(size_t index, const PeerId& id);
+  void BeginToDrain();
+  bool IsDrained() const;
   void FreeEnded(size_t index);
   void Free(size_t index, PeerSession* session);
   void Log(LogLevel level, const std::string& message);
@@ -66,7 +72,10 @@ class Worker {
   LinkMonitor monitor_;  // of the homes' ends of all links
   std::vector<std::unique_ptr<Home>> homes_;
 
+  uint64_t drain_until_ns_ = 0;  // 0: it does not drain
+
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> draining_{false};
 };
 
 }  // namespace fastdecode

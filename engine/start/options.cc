@@ -268,6 +268,10 @@ const OptionRow kRows[] = {
      "worker: where engines connect: unix:PATH, or HOST:PORT for other hosts (0.0.0.0: every address)", &SetListen},
     {"peers", "N", "1", "worker: engines that each home serves at once; each has pages reserved for it",
      [](Options& o, const std::string& v) { return ParseInt("peers", v, 1, 16, &o.peers); }},
+    {"grace-s", "SECONDS", "30",
+     "worker: how long one that drains waits for engines to leave; the sequences that they then have here are computed "
+     "again elsewhere",
+     [](Options& o, const std::string& v) { return ParseInt("grace-s", v, 0, 86400, &o.grace_s); }},
     {"secret-file", "FILE", "", "what this host and the workers' or engines' hosts know; needed for HOST:PORT",
      [](Options& o, const std::string& v) { return SetFabricText(o.fabric.secret_file, v); }},
     {"rdma-device", "NAME", "",

@@ -28,6 +28,7 @@ struct Options {
   std::string homes = "local";
   std::string listen;              // worker: unix:PATH or HOST:PORT
   int peers = 1;                   // worker: engines that each home serves at once
+  int grace_s = 30;                // worker: for engines to leave it
   std::string s_cores, r_cores;    // lists such as 0,2-5; "" = choose
   std::string front_cores = "none";  // left to the caller's threads: a list, auto or none
   int s_threads = 0;               // 0 = all of the S cores

@@ -146,6 +146,7 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
     home["index"] = info.index;
     home["name"] = info.name;
     home["up"] = info.up;
+    home["draining"] = info.draining;
     home["threads"] = info.description.threads;
     if (!info.cores.empty()) home["cores"] = info.cores;
     home["isa"] = info.description.isa;

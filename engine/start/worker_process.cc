@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "engine/model/model_config.h"
 #include "engine/start/choices.h"
 #include "engine/start/start_plan.h"
-#include "engine/model/model_config.h"
 #include "numa/openmp_binding.h"
 #include "numa/pinning.h"
 #include "numa/topology.h"
@@ -50,6 +50,7 @@ absl::Status WorkerProcess::Start() {
   WorkerOptions worker;
   worker.listen = *endpoint;
   worker.fabric = options_.fabric;
+  worker.grace_ns = static_cast<uint64_t>(options_.grace_s) * 1'000'000'000;
   worker.logger = &log_;
   if (!options_.model.empty()) {
     absl::StatusOr<ModelSpec> spec = ReadModelSpec(options_.model);

@@ -14,7 +14,8 @@
 namespace fastdecode {
 
 // A worker made from options: every usable NUMA node a home. What the C interface's fd_worker is.
-// Owns: the worker, its log, its cores' reservation. Thread: one, except Stop, which any thread or signal handler may call.
+// Owns: the worker, its log, its cores' reservation. Thread: one, except Stop and Drain, which any thread or signal
+// handler may call.
 class WorkerProcess {
  public:
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Create(const Options& options);
@@ -22,6 +23,7 @@ class WorkerProcess {
   std::string Describe() const;
   absl::Status Run();
   void Stop() { worker_->Stop(); }
+  void Drain() { worker_->Drain(); }
 
  private:
   explicit WorkerProcess(const Options& options);

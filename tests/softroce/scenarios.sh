@@ -4,6 +4,7 @@
 #   same_tokens_two_hosts same_tokens_three_hosts                    what this machine generates by itself
 #   netem_loss_1 netem_loss_5 netem_reorder netem_duplicate netem_corrupt   the same over a bad wire
 #   sigkill sigstop link_down port_filtered power_off                found out in time, others unharmed, usable again
+#   drain                                                            told to end under load, and replaced; nothing is lost
 #   kill_and_return engine_kill_and_return                           50 times, nothing leaks
 #   door_refusals                                                    bad visitors while an engine is served
 #   slow_wire                                                        `latency step` blames the link, and not the home
@@ -240,6 +241,37 @@ engine_netem_corrupt() {
 for fault_name in sigkill sigstop link_down port_filtered power_off; do
   eval "engine_$fault_name() { fault; }; worker_$fault_name() { serve strike_when_told; }"
 done
+
+# The worker is told to end while requests run, and a new one takes its place.
+homes_have_ended() { (($(lines '^log [0-9.]+ home [0-9]+ .* has ended: ') >= homes)); }
+engine_drain() {
+  check 'the worker is there' await_workers
+  check 'the engine starts' start_engine "local:1,10.77.0.2:$port" fault=delay=1:20ms
+  submit_all 40
+  check 'all requests are on their way' lab_eventually 120 all_begun
+  lab_signal drain
+  check 'all requests run to their ends' lab_eventually 120 all_ended
+  check 'and are right' all_right
+  check 'the worker ends when it has none of them any more' lab_wait drained 120
+  check 'the log says that its homes have ended' lab_eventually 60 homes_have_ended
+  check 'and none was lost' test "$(times_lost)" = 0
+  lab_signal replace
+  lab_wait replaced 120
+  check 'the next worker is used' lab_eventually 60 back_again
+  submit_all 4
+  check 'all requests end' lab_eventually 120 all_ended
+  check 'and are right' all_right
+  check 'the engine ends well' end_engine
+}
+drain_when_told() {
+  lab_wait drain 240
+  check 'the worker ends well' stop_worker
+  lab_signal drained
+  lab_wait replace 240
+  check 'there is a new one' start_worker
+  lab_signal replaced
+}
+worker_drain() { serve drain_when_told; }
 
 # The worker dies again and again; the engine lives on.
 engine_kill_and_return() {

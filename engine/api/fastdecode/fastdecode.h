@@ -441,9 +441,12 @@ size_t fd_drain(fd_engine* engine, int64_t timeout_ns);
 typedef struct fd_worker fd_worker;
 fd_status* fd_worker_create(const fd_options* options, fd_worker** out);
 char* fd_worker_describe(const fd_worker* worker);
-/* Serves until fd_worker_stop, which may be called from a signal handler. */
+/* Serves until fd_worker_stop or fd_worker_drain, which may be called from a signal handler. */
 fd_status* fd_worker_run(fd_worker* worker);
 void fd_worker_stop(fd_worker* worker);
+/* As fd_worker_stop, but nothing is interrupted: the engines are told and bring no more sequences, and fd_worker_run returns
+ * when none has a sequence here any more, at the latest after the option grace-s. A later fd_worker_stop ends it at once. */
+void fd_worker_drain(fd_worker* worker);
 void fd_worker_destroy(fd_worker* worker);
 
 /* ---- Recording: where the time of every step went. The engine writes binary events into rings of its threads while somebody

@@ -550,6 +550,7 @@ class WorkerServer {
   std::string Describe() const { return TakeString(fd_worker_describe(worker_)); }
   void Run() { ThrowIfError(fd_worker_run(worker_)); }
   void Stop() { fd_worker_stop(worker_); }
+  void Drain() { fd_worker_drain(worker_); }
   fd_worker* get() const { return worker_; }
 
  private:

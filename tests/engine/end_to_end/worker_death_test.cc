@@ -44,8 +44,8 @@ class WorkerDeathTest : public testing::Test {
   }
 
   OptionList Options(const std::string& homes) const {
-    return {{"model", model_}, {"compute", "f32"}, {"homes", homes},
-            {"poll", "yield"}, {"kv-gib", "0.02"}, {"max-sequences", "16"}, {"batch-invariant", "true"}};
+    return {{"model", model_},  {"compute", "f32"},      {"homes", homes},           {"poll", "yield"},
+            {"kv-gib", "0.02"}, {"max-sequences", "16"}, {"batch-invariant", "true"}};
   }
   std::string Both() const { return "local:1,unix:" + path_; }
   // Of engines that need two seconds for `requests_` on any machine.
@@ -222,8 +222,8 @@ TEST_F(WorkerDeathTest, EngineWhoseWorkerHangsCanBeDestroyed) {
   EXPECT_EQ(RunAll(*next, {small_}, /*with_logits=*/false)[0].finish, FD_FINISH_LENGTH);
 }
 
-TEST_F(WorkerDeathTest, WorkerEndsCleanlyOnSigterm) {
-  auto worker = NewWorker("worker.log");
+TEST_F(WorkerDeathTest, WorkerWithoutGraceEndsAtOnceOnSigterm) {
+  auto worker = NewWorker("worker.log", {"--grace-s", "0"});
   ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
   const auto engine = MakeEngine(SlowOptions());
   Running running = StartAll(*engine);
@@ -231,6 +231,48 @@ TEST_F(WorkerDeathTest, WorkerEndsCleanlyOnSigterm) {
   worker->Signal(SIGTERM);
   ExpectAllToGoOn(*engine, &running, told);
   EXPECT_EQ(worker->Wait(), 0) << worker->Messages();
+}
+
+// Each of two workers is told to end while requests run, and another one takes its place.
+TEST_F(WorkerDeathTest, WorkersAreReplacedUnderLoadAndNothingIsComputedAgain) {
+  const std::vector<std::string> paths = {dir_.File("a"), dir_.File("b")};
+  const auto start = [&](size_t i, const std::string& log) {
+    auto worker = std::make_unique<WorkerProgram>(
+        dir_.File(log),
+        std::vector<std::string>{"--listen", "unix:" + paths[i], "--kv-gib", "0.02", "--poll", "yield"});
+    EXPECT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+    return worker;
+  };
+  std::vector<std::unique_ptr<WorkerProgram>> workers;
+  for (size_t i = 0; i < paths.size(); ++i) workers.push_back(start(i, "first" + std::to_string(i)));
+  const auto engine =
+      MakeEngine(Options("unix:" + paths[0] + ",unix:" + paths[1]) + OptionList{{"fault", "delay=1:200us"}});
+  for (size_t i = 0; i < paths.size(); ++i) {
+    Running running = StartAll(*engine);
+    workers[i]->Signal(SIGTERM);
+    std::vector<TokenStream> later;
+    for (size_t k = 0; k < 4; ++k) later.push_back(engine->Submit(small_));
+    for (size_t k = 0; k < requests_.size(); ++k) {
+      ReadToEnd(running.streams[k], &running.answers[k]);
+      EXPECT_EQ(running.answers[k].finish, FD_FINISH_LENGTH) << running.answers[k].error;
+      EXPECT_EQ(running.answers[k].tokens, RightAnswers()[k].tokens) << k;
+    }
+    for (TokenStream& stream : later) {
+      Answer answer;
+      ReadToEnd(stream, &answer);
+      EXPECT_EQ(answer.finish, FD_FINISH_LENGTH) << answer.error;
+    }
+    EXPECT_EQ(workers[i]->Wait(), 0) << workers[i]->Messages();
+    EXPECT_NE(workers[i]->Messages().find("the home drains, and the engine has left it"), std::string::npos)
+        << workers[i]->Messages();
+    workers[i] = start(i, "second" + std::to_string(i));
+    ASSERT_TRUE(WaitForAllHomes(*engine)) << engine->Describe();
+  }
+  EXPECT_EQ(Statistic(*engine, "recoveries"), 0);
+  for (const fd_home_stats& home : engine->Homes()) {
+    EXPECT_EQ(home.losses, 0u) << home.name;
+    EXPECT_GT(home.hops, 0u) << home.name;
+  }
 }
 
 TEST_F(WorkerDeathTest, WorkerOfAnotherModelRefuses) {

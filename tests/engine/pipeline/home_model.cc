@@ -47,6 +47,7 @@ std::string HomeModel::Apply(std::span<const std::byte> message) {
   std::memcpy(&kind, message.data(), sizeof(kind));
   const ControlKind control = static_cast<ControlKind>(kind);
   idle_ = control == ControlKind::kIdle;
+  if (left_ && !idle_) return absl::StrFormat("control message of kind %d: the engine has left", kind);
   SequenceMessage body;
   switch (control) {
     case ControlKind::kRoster:
@@ -69,6 +70,9 @@ std::string HomeModel::Apply(std::span<const std::byte> message) {
       return Read(message, &body) ? Fill(body) : "fill: wrong size";
     case ControlKind::kIdle:
       return sequences_.empty() ? "" : "idle: but there are sequences here";
+    case ControlKind::kLeft:
+      left_ = true;
+      return sequences_.empty() ? "" : "left: but there are sequences here";
     default:
       return absl::StrFormat("control message of kind %d", kind);
   }

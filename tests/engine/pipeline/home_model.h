@@ -40,6 +40,8 @@ class HomeModel {
   void SetWork(uint32_t ns) { work_ns_ = ns; }
 
   bool idle() const { return idle_; }
+  // The engine has said that it will say nothing more.
+  bool left() const { return left_; }
   uint32_t pages_total() const { return pages_total_; }
   uint32_t pages_used() const { return pages_used_; }
   size_t sequences() const { return sequences_.size(); }
@@ -81,6 +83,7 @@ class HomeModel {
   std::vector<MicroBatch> batches_;
   uint64_t spoiled_ = 0;
   bool idle_ = false;
+  bool left_ = false;
   int dead_rows_ = 0;
   uint32_t work_ns_ = 1;
 };

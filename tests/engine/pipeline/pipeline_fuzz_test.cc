@@ -161,13 +161,19 @@ class FuzzRun {
     for (int i = 0; i < home_count_; ++i) {
       SimLink* const link = engine_.link(i);
       if (engine_.drained(i)) {
-        if (OneIn(100)) AddHome(i, link->home().pages_total());
+        if (!OneIn(100)) continue;
+        draining_.erase(i);
+        AddHome(i, link->home().pages_total());
         continue;
       }
       if (link->lost() || !OneIn(1500)) continue;
-      switch (Between(0, 3)) {
+      switch (Between(0, 5)) {
         case 0:
           link->Hang();
+          break;
+        case 4:
+        case 5:
+          if (!link->AttendsInStage() && draining_.insert(i).second) link->Drain();
           break;
         case 1:
           link->ChangeNextReply([this](ReplyHeader* reply) { SpoilReply(reply); });
@@ -257,6 +263,7 @@ class FuzzRun {
   SimEngine engine_;
   int home_count_ = 0;
   std::set<const SimRequest*> cancelled_;
+  std::set<int> draining_;                                        // homes that have said so
   std::map<const SimRequest*, std::vector<SimRequest*>> groups_;  // of answers to one request
   std::set<FinishReason> reasons_;
 };

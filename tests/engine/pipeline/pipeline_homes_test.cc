@@ -153,6 +153,68 @@ TEST(PipelineHomesTest, SequencesGoOnWhereverTheirHomeWasLost) {
   }
 }
 
+TEST(PipelineHomesTest, AHomeThatDrainsKeepsWhatItHasAndGetsNothingNew) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 4);  // room for two of these
+  engine.AddHome(1, 40);
+  std::vector<SimRequest*> before;
+  for (uint64_t i = 0; i < 3; ++i) before.push_back(engine.Submit(Prompt(20, i), {.max_tokens = 40}));
+  RunUntil(&engine, [&] { return before.back()->announced > 0; });
+  ASSERT_GT(engine.link(1)->home().sequences(), 0u);
+  engine.link(1)->Drain();
+  engine.Turn();
+  std::vector<SimRequest*> after;
+  for (uint64_t i = 0; i < 3; ++i) after.push_back(engine.Submit(Prompt(20, 10 + i), {.max_tokens = 40}));
+  RunUntil(&engine, [&] {
+    for (const SimRequest* request : after) EXPECT_NE(request->sequence.seat.home, 1);
+    return engine.drained(1);
+  });
+  for (const SimRequest* request : before) {
+    EXPECT_EQ(request->sequence.times.recoveries, 0u);
+    EXPECT_TRUE(request->finished || request->sequence.seat.home != 1);
+  }
+  EXPECT_EQ(engine.link(1)->lost_cause(), "the engine has left");
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  for (const auto& request : engine.requests()) {
+    EXPECT_EQ(request->reason, FinishReason::kLength);
+    engine.CheckTokens(*request);
+  }
+  EXPECT_EQ(engine.pipeline().statistics().recoveries.value(), 0u);
+  engine.CheckNothingLeft();
+}
+
+TEST(PipelineHomesTest, AnEmptyHomeThatDrainsIsLeftAtOnce) {
+  SimEngine engine(SmallOptions());
+  engine.AddHome(0, 40);
+  engine.link(0)->Drain();
+  RunUntil(&engine, [&] { return engine.drained(0); });
+  EXPECT_EQ(engine.link(0)->lost_cause(), "the engine has left");
+  SimRequest* const waits = engine.Submit(Prompt(20), {.max_tokens = 4});
+  for (int turn = 0; turn < 100; ++turn) engine.Turn();  // 5 of the 50 ms
+  EXPECT_FALSE(waits->finished);
+  engine.AddHome(0, 40);
+  ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  EXPECT_EQ(waits->reason, FinishReason::kLength);
+}
+
+// What it says twice makes no sense, and neither does half of it.
+TEST(PipelineHomesTest, AHomeThatDrainsSaysSoOnceAndWholly) {
+  for (const bool twice : {false, true}) {
+    SimEngine engine(SmallOptions());
+    engine.AddHome(0, 40);
+    SimRequest* const request = engine.Submit(Prompt(20), {.max_tokens = 40});
+    RunUntil(&engine, [&] { return request->announced > 0; });
+    const DrainingMessage message;
+    engine.link(0)->Say(&message, twice ? sizeof(message) : sizeof(message) / 2);
+    if (twice) engine.link(0)->Drain();
+    RunUntil(&engine, [&] { return engine.drained(0); });
+    EXPECT_EQ(engine.link(0)->lost_cause(), "a control message that makes no sense to an engine");
+    engine.AddHome(0, 40);
+    ASSERT_TRUE(engine.RunAll(kTurnsMax));
+    engine.CheckTokens(*request);
+  }
+}
+
 TEST(PipelineHomesTest, OnlyTheLostHomesSequencesAreComputedAgain) {
   SimEngine engine(SmallOptions());
   engine.AddHome(0, 40);

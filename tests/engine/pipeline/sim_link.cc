@@ -79,6 +79,7 @@ bool SimLink::ApplyControl() {
   uint32_t kind = 0;
   if (message.size() >= sizeof(kind)) std::memcpy(&kind, message.data(), sizeof(kind));
   if (kind == static_cast<uint32_t>(ControlKind::kIdle)) SayPages();
+  if (home_.left()) MarkLost("the engine has left");
   control_head_ = (control_head_ + 1) % control_.size();
   --control_used_;
   ++progress_;
@@ -92,6 +93,11 @@ void SimLink::SayPages() {
   message.pages_held = held_;
   Say(&message, sizeof(message));
   ++pages_said_;
+}
+
+void SimLink::Drain() {
+  const DrainingMessage message;
+  Say(&message, sizeof(message));
 }
 
 void SimLink::Say(const void* message, size_t bytes) {

@@ -55,6 +55,8 @@ class SimLink final : public EngineLink {
   void SayPages();
   // How often it has said them.
   uint64_t pages_said() const { return pages_said_; }
+  // It says that it drains. Once the engine says that it has left, the link is lost.
+  void Drain();
   // The engine will find these bytes as a control message.
   void Say(const void* message, size_t bytes);
 

@@ -51,7 +51,8 @@ Serving::Serving(const ServingOptions& options)
       spart_(shape_, options.vocab, /*polls_max=*/0, /*seed=*/1),
       current_(kHomesMax),
       homes_(kHomesMax),
-      drained_(kHomesMax) {
+      drained_(kHomesMax),
+      draining_(kHomesMax) {
   spec_.layers = kLayers;
   spec_.vocab = options.vocab;
   PipelineOptions pipeline;
@@ -101,6 +102,16 @@ void Serving::AddHome(int index) {
 void Serving::LoseHome(int index) {
   current_[index]->MarkLost("cut");
   pipeline_->Wake();
+}
+
+void Serving::OnHomeDraining(int home) {
+  std::lock_guard lock(mutex_);
+  ++draining_[home];
+}
+
+int Serving::draining(int index) const {
+  std::lock_guard lock(mutex_);
+  return draining_[index];
 }
 
 void Serving::OnHomeDrained(int home, uint64_t hops_posted) {

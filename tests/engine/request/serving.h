@@ -94,6 +94,8 @@ class Serving : public HomeKeeper {
   void LoseHome(int index);
   // So many links of this index were let go of.
   int drained(int index) const;
+  // How often the home has said that it drains.
+  int draining(int index) const;
   HomeThread& home(int index) { return *homes_[index]; }
   // Until the home sleeps once more than `sleeps` times: it was told that all is quiet, and had nothing left.
   void AwaitSleep(int index, uint64_t sleeps) const;
@@ -121,6 +123,7 @@ class Serving : public HomeKeeper {
   Pipeline& pipeline() { return *pipeline_; }
   FakeSPart& spart() { return spart_; }
 
+  void OnHomeDraining(int home) override;
   void OnHomeDrained(int home, uint64_t hops_posted) override;
   std::string Name(int home) override { return "home " + std::to_string(home); }
   std::string DescribeNoRoom(uint32_t tokens) override { return "no room for " + std::to_string(tokens); }
@@ -140,7 +143,8 @@ class Serving : public HomeKeeper {
   std::unique_ptr<RequestDesk> desk_;
 
   mutable std::mutex mutex_;
-  std::vector<int> drained_;  // [home], under the mutex
+  std::vector<int> drained_;   // [home], under the mutex
+  std::vector<int> draining_;  // the same
 };
 
 }  // namespace fastdecode

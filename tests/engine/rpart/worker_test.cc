@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/rpart/rpart_shape.h"
+#include "numa/clock.h"
 #include "rdma/shm/unix_bootstrap.h"
 #include "tests/engine/rpart/test_engine.h"
 
@@ -34,6 +35,7 @@ class WorkerTest : public testing::Test {
     WorkerOptions options;
     options.listen = UnixAt(path_);
     options.model_shape = model_shape;
+    options.grace_ns = grace_ns_;
     for (int i = 0; i < homes; ++i) {
       HomeOptions home;
       home.name = "home" + std::to_string(i);
@@ -92,6 +94,36 @@ class WorkerTest : public testing::Test {
     return poll == LinkPoll::kMessage && reply.status == HopStatus::kOk;
   }
 
+  // The next word of the home that is no count of pages.
+  ControlKind AwaitWord(EngineLink* link) {
+    std::vector<std::byte> buffer(kControlMessageBytesMax);
+    for (;;) {
+      size_t bytes = 0;
+      const LinkPoll poll = link->PollControl(buffer.data(), &bytes);
+      EXPECT_NE(poll, LinkPoll::kLost) << link->lost_cause();
+      if (poll == LinkPoll::kLost) return ControlKind::kIdle;
+      uint32_t kind = 0;
+      if (poll == LinkPoll::kMessage) std::memcpy(&kind, buffer.data(), sizeof(kind));
+      const auto control = static_cast<ControlKind>(kind);
+      if (poll == LinkPoll::kMessage && control != ControlKind::kStats) return control;
+      std::this_thread::yield();
+    }
+  }
+  void SayLeft(EngineLink* link) {
+    const LeftMessage left;
+    EXPECT_TRUE(link->TrySendControl(&left, sizeof(left)));
+    link->RingHome();
+  }
+  // Why.
+  std::string AwaitLoss(EngineLink* link) {
+    while (!link->lost()) {
+      link->CheckPeer();
+      std::this_thread::yield();
+    }
+    return link->lost_cause();
+  }
+
+  uint64_t grace_ns_ = 60'000'000'000;
   std::vector<int> cores_ = {-1};
   RPartShape shape_ = SmallShape(ElementType::kF32);
   std::string path_ = testing::TempDir() + "fd-worker-" + std::to_string(getpid());
@@ -238,6 +270,74 @@ TEST_F(WorkerTest, StopEndsItsLinks) {
   EXPECT_TRUE(connected->link->lost());
   EXPECT_THAT(connected->link->lost_cause(), HasSubstr("the home was stopped"));
   EXPECT_FALSE(Connect(0, 1, shape_).ok());
+}
+
+// ---- draining
+
+TEST_F(WorkerTest, ADrainingWorkerEndsWhenItsEngineHasLeft) {
+  Start(2);
+  std::vector<ConnectResult> engines;
+  for (uint32_t i = 0; i < 2; ++i) {
+    absl::StatusOr<ConnectResult> engine = Connect(i, 7, shape_);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engines.push_back(*std::move(engine));
+  }
+  EXPECT_TRUE(Hop(engines[0].link.get(), shape_, 1));
+  worker_->Drain();
+  for (ConnectResult& engine : engines) EXPECT_EQ(AwaitWord(engine.link.get()), ControlKind::kDraining);
+  EXPECT_THAT(std::string(Connect(0, 8, shape_).status().message()), HasSubstr("draining"));
+  EXPECT_TRUE(Hop(engines[0].link.get(), shape_, 2)) << "what it has goes on";
+  SequenceMessage release;
+  release.kind = static_cast<uint32_t>(ControlKind::kRelease);
+  release.sequence = 1;
+  EXPECT_TRUE(engines[0].link->TrySendControl(&release, sizeof(release)));
+  for (ConnectResult& engine : engines) {
+    EXPECT_FALSE(engine.link->lost());
+    SayLeft(engine.link.get());
+  }
+  thread_.join();
+  for (ConnectResult& engine : engines) {
+    engine.link->CheckPeer();
+    EXPECT_THAT(engine.link->lost_cause(), HasSubstr("the home drains, and the engine has left it"));
+  }
+}
+
+TEST_F(WorkerTest, ADrainingWorkerWaitsNoLongerThanItsGrace) {
+  grace_ns_ = 300'000'000;
+  Start(1);
+  absl::StatusOr<ConnectResult> engine = Connect(0, 7, shape_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const uint64_t told_ns = NowNs();
+  worker_->Drain();
+  thread_.join();
+  EXPECT_GE(NowNs() - told_ns, grace_ns_);
+  engine->link->CheckPeer();
+  EXPECT_FALSE(engine->link->lost()) << "its homes live as long as the worker";
+  worker_.reset();
+  engine->link->CheckPeer();
+  EXPECT_TRUE(engine->link->lost());
+}
+
+TEST_F(WorkerTest, NobodyIsWaitedForWhereNobodyIs) {
+  Start(2);
+  worker_->Drain();
+  thread_.join();
+}
+
+TEST_F(WorkerTest, AnEngineThatLeavesUnaskedOrTooSoonLosesItsLink) {
+  Start(1);
+  absl::StatusOr<ConnectResult> engine = Connect(0, 7, shape_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  SayLeft(engine->link.get());
+  EXPECT_THAT(AwaitLoss(engine->link.get()), HasSubstr("left: the home does not drain"));
+
+  engine = Connect(0, 7, shape_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_TRUE(Hop(engine->link.get(), shape_, 1));
+  worker_->Drain();
+  EXPECT_EQ(AwaitWord(engine->link.get()), ControlKind::kDraining);
+  SayLeft(engine->link.get());
+  EXPECT_THAT(AwaitLoss(engine->link.get()), HasSubstr("left: 1 sequences of the engine are here"));
 }
 
 TEST_F(WorkerTest, RefusesShapesThatDoNotFitWithTheReason) {

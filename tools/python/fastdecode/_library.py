@@ -385,6 +385,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fd_worker_describe": (owned_text, [POINTER(fd_worker)]),
     "fd_worker_run": (POINTER(fd_status), [POINTER(fd_worker)]),
     "fd_worker_stop": (None, [POINTER(fd_worker)]),
+    "fd_worker_drain": (None, [POINTER(fd_worker)]),
     "fd_worker_destroy": (None, [POINTER(fd_worker)]),
     "fd_record_open": (POINTER(fd_status), [POINTER(fd_engine), POINTER(POINTER(fd_record))]),
     "fd_record_attach": (POINTER(fd_status), [c_char_p, POINTER(POINTER(fd_record))]),
