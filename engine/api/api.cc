@@ -181,6 +181,8 @@ int fd_engine_stats(const fd_engine* engine, fd_stats* out) {
   stats.now_ns = counts.now_ns;
   stats.created_ns = counts.created_ns;
   stats.last_step_ns = counts.last_step_ns;
+  stats.recoveries = counts.recoveries;
+  stats.recovered = counts.recovered;
   WriteSized(stats, out->struct_size, out);
   return 0;
 }
@@ -199,6 +201,16 @@ int fd_engine_home(const fd_engine* engine, size_t index, fd_home_stats* out) {
   stats.kv_pages_used = counts.kv_pages_used;
   WriteSized(stats, out->struct_size, out);
   return 1;
+}
+uint64_t fd_engine_durations(const fd_engine* engine, int duration, const uint64_t* bounds_ns, size_t count,
+                             uint64_t* at_most, uint64_t* sum_ns) {
+  const fastdecode::PipelineStatistics& statistics = engine->engine->statistics();
+  const fastdecode::DurationHistogram* const durations =
+      duration == FD_DURATION_RECOVERY         ? &statistics.recovery_ns
+      : duration == FD_DURATION_RECOVERY_QUEUE ? &statistics.recovery_queue_ns
+      : duration == FD_DURATION_LOSS_DETECTION ? &statistics.loss_detection_ns
+                                               : nullptr;
+  return fastdecode::CountDurations(durations, {bounds_ns, count}, at_most, sum_ns);
 }
 size_t fd_engine_front_cores(const fd_engine* engine, int32_t* cores, size_t capacity) {
   const std::vector<int>& all = engine->engine->front_cores();

@@ -51,6 +51,9 @@ FD_SAME_PLACE(preemptions);
 FD_SAME_PLACE(queue_ns);
 FD_SAME_PLACE(prefill);
 FD_SAME_PLACE(decode);
+FD_SAME_PLACE(recovery_ns);
+FD_SAME_PLACE(recoveries);
+FD_SAME_PLACE(reserved);
 #undef FD_SAME_PLACE
 static_assert(int{FD_RECORD_COMPOSE} == int{fastdecode::kRecordCompose});
 static_assert(int{FD_RECORD_ROSTERS} == int{fastdecode::kRecordRosters});

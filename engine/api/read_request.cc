@@ -42,6 +42,7 @@ fd_status* ReadRequest(const fd_request* given, GivenRequest* out) {
   if (fd_status* bad = ToStatus(ReadSized("fd_request", given, &request)); bad != nullptr) return bad;
   if (request.reserved != 0) return ToStatus(absl::StrFormat("fd_request.reserved: %d is not 0", request.reserved));
   if (request.reserved2 != 0) return ToStatus(absl::StrFormat("fd_request.reserved2: %d is not 0", request.reserved2));
+  if (request.reserved3 != 0) return ToStatus(absl::StrFormat("fd_request.reserved3: %d is not 0", request.reserved3));
   if (request.logit_bias_count > size_t{kMaxVocab}) {
     return ToStatus(absl::StrFormat("logit_bias_count: %d are more biases than any vocabulary has tokens, %d",
                                     request.logit_bias_count, kMaxVocab));
@@ -86,6 +87,7 @@ fd_status* ReadRequest(const fd_request* given, GivenRequest* out) {
   }
   fields.show_special = request.show_special != 0;
   fields.hides_special = request.show_special == 2;
+  fields.pause_events = request.pause_events != 0;
   return nullptr;
 }
 

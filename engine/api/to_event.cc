@@ -68,7 +68,7 @@ fd_event ToEvent(const TakenEvent& taken) {
   out.special_count = static_cast<uint32_t>(event.text.special.size());
   out.hides_special = request.hides_special ? 1 : 0;
   out.error = "";
-  out.stop_index = out.stop_token = -1;
+  out.stop_index = out.stop_token = out.home = -1;
   out.submit_ns = request.submit_ns;
   out.time_ns = event.time_ns;
   switch (event.kind) {
@@ -79,6 +79,10 @@ fd_event ToEvent(const TakenEvent& taken) {
     case RequestEvent::Kind::kPrompt:
       out.kind = FD_EVENT_PROMPT;
       FillPrompt(request.first(), &out);
+      break;
+    case RequestEvent::Kind::kPaused:
+      out.kind = FD_EVENT_PAUSED;
+      out.home = event.home;
       break;
     case RequestEvent::Kind::kFinished:
       out.kind = FD_EVENT_FINISHED;

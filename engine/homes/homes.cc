@@ -359,7 +359,7 @@ void Homes::OnHomeDraining(int home) {
 }
 
 // The pipeline has let go of the link.
-void Homes::OnHomeDrained(int home, uint64_t hops_posted) {
+void Homes::OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) {
   std::string loss;
   bool was_planned = false;
   {
@@ -373,6 +373,7 @@ void Homes::OnHomeDrained(int home, uint64_t hops_posted) {
     was_planned = slot.draining;
     loss = LossOf(home);
   }
+  if (!was_planned || paused > 0) absl::StrAppend(&loss, "; sequences that are computed again: ", paused);
   if (options_.logger != nullptr) options_.logger->Log(was_planned ? LogLevel::kInfo : LogLevel::kWarning, loss);
   changed_.notify_all();
 }

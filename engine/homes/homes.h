@@ -92,7 +92,7 @@ class Homes : public HomeKeeper {
   Glance Look(size_t index) const;  // REQUIRES: index < count()
 
   void OnHomeDraining(int home) override;
-  void OnHomeDrained(int home, uint64_t hops_posted) override;
+  void OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) override;
   std::string Name(int home) override;
   std::string DescribeNoRoom(uint32_t tokens) override;
 

@@ -26,13 +26,15 @@ void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, PushRole pus
   placer_.AddHome(home, read_rate, push, near);
 }
 
-void Batcher::LoseHome(int home, uint64_t now_ns) {
+uint32_t Batcher::LoseHome(int home, uint64_t now_ns) {
   placer_.LoseHome(home);
+  uint32_t marked = 0;
   for (int m = 0; m < limits_.micro_batches; ++m) {
     for (Sequence* sequence : Members(m)) {
-      if (sequence->seat.home == home || sequence->push.seat.home == home) sequence->Recover(now_ns);
+      if (sequence->seat.home == home || sequence->push.seat.home == home) marked += sequence->Recover(now_ns);
     }
   }
+  return marked;
 }
 
 void Batcher::Enqueue(Sequence* sequence) {

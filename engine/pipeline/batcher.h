@@ -37,8 +37,8 @@ class Batcher {
   // See Placer::AddHome. `pages`: granted to this engine.
   void AddHome(int home, uint32_t pages, uint32_t read_rate = 0, PushRole push = PushRole::kNothing, bool near = false);
   // The home takes no new sequence; those that it has recover: they leave at their step boundaries, and wait again.
-  // now_ns: of the clock that TakeIn is given.
-  void LoseHome(int home, uint64_t now_ns);
+  // now_ns: of the clock that TakeIn is given. Returns how many recover by this loss.
+  uint32_t LoseHome(int home, uint64_t now_ns);
   // The home takes no new sequence; those that it has stay.
   void CloseHome(int home) { placer_.CloseHome(home); }
   int homes_alive() const { return placer_.homes_alive(); }

@@ -122,6 +122,7 @@ class Pipeline {
     bool left = false;           // nothing of ours is there any more, which the home was told
     uint64_t reservations = 0;   // that it was told of, or will be
     uint64_t segments = 0;       // posted
+    uint32_t paused = 0;         // sequences that lost it
   };
 
   // Rows of a chunk whose K and V are to be pushed.
@@ -204,6 +205,7 @@ class Pipeline {
   void ApplyChanges(int m, uint64_t* start_ns);
   void ReleaseSeats(int m, const BoundaryChange& change);
   void NoteLeft(int m, const BoundaryChange& change);
+  void NoteHomeLost(StepRecorder::Where where, const BoundaryChange& change);
   void NoteRecovered(Sequence* sequence, uint64_t now_ns);
   void NoteJoined(int m, Sequence* sequence, uint64_t* start_ns);
   void RecordBegin(int m, uint64_t start_ns);

@@ -326,7 +326,7 @@ void Pipeline::LoseHome(int home) {
   const uint64_t now_ns = Now();
   if (HasOpen(port)) statistics_.loss_detection_ns.Add(now_ns - port.progress_seen_ns);
   port.alive = false;
-  batcher_.LoseHome(home, now_ns);
+  port.paused = batcher_.LoseHome(home, now_ns);
   ready_unchecked_ = true;
   for (size_t m = 0; m < batches_.size(); ++m) {
     if (!port.open[m]) continue;
@@ -399,6 +399,7 @@ void Pipeline::SayOfHome(PipelineEvent::Kind kind, int home) {
   PipelineEvent event;
   event.kind = kind;
   event.home = static_cast<int16_t>(home);
+  event.sequences = homes_[home].paused;
   event.time_ns = options_.now_ns();
   FD_CHECK(events_.TryPush(event), "the event queue had room");
   events_since_ring_ = true;
@@ -427,6 +428,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.progress_seen_ns = options_.now_ns();
   port.idle_said = port.draining = port.draining_told = port.left = false;
   port.reservations = port.segments = 0;
+  port.paused = 0;
   statistics_.home_pages[command.home].Forget();
   PushRole push = PushRole::kNothing;
   if (port.attends_in_stage) {

@@ -121,6 +121,7 @@ struct Sequence {
   uint32_t prompt_tokens = 0;
   uint32_t length_max = 0;         // prompt + generated tokens; if these are 0, no logprobs are asked for
   uint32_t fill_tokens = 0;        // first tokens whose KV the home makes up (measuring only)
+  bool tells_pauses = false;       // kPaused is said of it
   void* owner = nullptr;           // the desk's record of it
   uint64_t submit_ns = 0;          // NowNs
   float* prompt_logits = nullptr;  // [prompt_tokens][vocab] if every prompt position's logits are wanted
@@ -161,23 +162,26 @@ struct Sequence {
     fail_reason = reason;
     fail_home = home;
   }
-  // Marks a member whose home was lost, unless it fails.
-  void Recover(uint64_t now_ns) {
-    if (state == SequenceState::kFails || state == SequenceState::kRecovers) return;
+  // Marks a member whose home was lost. False: it fails, or is marked already.
+  bool Recover(uint64_t now_ns) {
+    if (state == SequenceState::kFails || state == SequenceState::kRecovers) return false;
     Enter(SequenceState::kRecovers);
     if (recovery.lost_ns == 0) {
       recovery.lost_ns = now_ns;
       recovery.computed = computed;
     }
     recovery.last_losses_ns[recovery.losses++ % recovery.last_losses_ns.size()] = now_ns;
+    return true;
+  }
+  // When its home was lost the last time. REQUIRES: it was.
+  uint64_t LastLossNs() const {
+    return recovery.last_losses_ns[(recovery.losses - 1) % recovery.last_losses_ns.size()];
   }
   // Whether it lost its home three times within a minute, the last one included.
   bool KeepsLosingHomes() const {
     constexpr uint64_t kMinuteNs = 60'000'000'000;
     const size_t count = recovery.last_losses_ns.size();
-    if (recovery.losses < count) return false;
-    const uint64_t last_ns = recovery.last_losses_ns[(recovery.losses - 1) % count];
-    return last_ns - recovery.last_losses_ns[recovery.losses % count] < kMinuteNs;
+    return recovery.losses >= count && LastLossNs() - recovery.last_losses_ns[recovery.losses % count] < kMinuteNs;
   }
   // Tokens of a step that it has rows in are not taken.
   bool fails() const { return state == SequenceState::kFails; }
@@ -228,13 +232,20 @@ inline void Sequence::Enter(SequenceState to) {
 
 // Pipeline -> desk.
 struct PipelineEvent {
-  enum class Kind : uint8_t { kToken, kFinished, kHomeDrains, kHomeLost };
+  enum class Kind : uint8_t {
+    kToken,
+    kFinished,
+    kPaused,      // its home was lost: it waits again, and its next event says that it goes on
+    kHomeDrains,  // the home has said so
+    kHomeLost,    // nothing refers to the home's link any more
+  };
   Kind kind = Kind::kToken;
   FinishReason reason = FinishReason::kStopToken;  // kFinished
-  int16_t home = -1;                               // kFinished with kBadRow; kHomeDrains, kHomeLost
+  int16_t home = -1;                               // kFinished with kBadRow; kPaused, kHomeDrains, kHomeLost: which
   uint32_t token_index = 0;                        // kToken: into Sequence::log.tokens
+  uint32_t sequences = 0;                          // kHomeLost: that are computed again
   Sequence* sequence = nullptr;                    // kFinished: the desk's again
-  uint64_t time_ns = 0;                            // NowNs() when the step ended
+  uint64_t time_ns = 0;                            // NowNs() when the step ended; kPaused: of the loss
 };
 
 class EngineLink;

@@ -18,7 +18,8 @@ LeaveKind HowCancelled(const Sequence& sequence) {
 }  // namespace
 
 // Room for everything that all micro-batches can say until their next boundary: a token and an end per member and per
-// follower, and the ends of a sweep. Without it no new step starts.
+// follower; and before that, once per sequence, the end or the pause of one that leaves at this boundary, or the ends
+// of a sweep. Without it no new step starts.
 size_t Pipeline::EventRoomFor(size_t followers) const {
   return 3 * size_t{options_.limits.active()} + 2 * followers + kMaxHomes;
 }
@@ -125,14 +126,11 @@ void Pipeline::ReleaseSeats(int m, const BoundaryChange& change) {
 void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
   Sequence* const sequence = change.sequence;
   const StepRecorder::Where where = {m, batches_[m].step};
-  if (change.reason != LeaveReason::kEnds) {
-    const bool lost = change.reason == LeaveReason::kHomeLost;
-    ++(lost ? sequence->times.recoveries : sequence->times.preemptions);
-    if (lost) statistics_.recoveries.Add(1);
-    ready_unchecked_ |= lost;
+  if (change.reason == LeaveReason::kHomeLost) return NoteHomeLost(where, change);
+  if (change.reason == LeaveReason::kPreempted) {
+    ++sequence->times.preemptions;
     sequence->preempted_ns = Now();
-    const LeaveKind how = lost ? kLeaveHomeLost : kLeavePreempted;
-    if (record_.on()) record_.Leave(where, *sequence, change.seat.home, how, sequence->preempted_ns);
+    if (record_.on()) record_.Leave(where, *sequence, change.seat.home, kLeavePreempted, sequence->preempted_ns);
     return;
   }
   // Acquire: pairs with the desk's release; whether it was a stop string is seen.
@@ -144,9 +142,30 @@ void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
               cancelled ? -1 : sequence->fail_home);
 }
 
+// Its home was lost, or the one that its prompt was pushed to.
+void Pipeline::NoteHomeLost(StepRecorder::Where where, const BoundaryChange& change) {
+  Sequence* const sequence = change.sequence;
+  const int home = homes_[change.seat.home].alive ? change.push_seat.home : change.seat.home;
+  ++sequence->times.recoveries;
+  statistics_.recoveries.Add(1);
+  ready_unchecked_ = true;
+  sequence->preempted_ns = Now();
+  if (record_.on()) record_.LeaveLost(where, *sequence, home, sequence->LastLossNs(), sequence->preempted_ns);
+  if (!sequence->tells_pauses) return;
+  PipelineEvent event;
+  event.kind = PipelineEvent::Kind::kPaused;
+  event.home = static_cast<int16_t>(home);
+  event.sequence = sequence;
+  event.time_ns = sequence->LastLossNs();
+  FD_CHECK(events_.TryPush(event), "the event queue had room");
+  events_since_ring_ = true;
+}
+
 // All that was stored when its home was lost is stored again.
 void Pipeline::NoteRecovered(Sequence* sequence, uint64_t now_ns) {
   Recovery& recovery = sequence->recovery;
+  sequence->times.recovery_ns += now_ns - recovery.lost_ns;
+  sequence->times_so_far.Store(sequence->times);
   statistics_.recovered.Add(1);
   statistics_.recovery_ns.Add(now_ns - recovery.lost_ns);
   statistics_.recovery_queue_ns.Add(recovery.joined_ns - recovery.lost_ns);

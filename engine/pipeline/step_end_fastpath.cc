@@ -131,6 +131,9 @@ void Pipeline::StartFollower(Sequence* leader, const LogitRow& logit, uint64_t n
 // REQUIRES: the sequence is in no micro-batch and not in the ready queue. It is the desk's again, and so are those that
 // follow it, which end as it does.
 void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
+  // One that ends where its home is lost is not computed again.
+  const bool recovering = sequence->recovery.lost_ns != 0 && sequence->times.recoveries > 0;
+  if (recovering) sequence->times.recovery_ns += Now() - sequence->recovery.lost_ns;
   while (Sequence* const follower = batcher_.TakeFollower(sequence)) {
     follower->Enter(SequenceState::kIdle);
     follower->times = sequence->times;

@@ -113,11 +113,12 @@ class StepRecorder {
   }
   // `home`: where it was; -1: it waited.
   void Leave(Where where, const Sequence& sequence, int home, LeaveKind how, uint64_t now_ns) {
-    RecordEvent event = Event(kRecordLeave, where, now_ns, now_ns);
-    event.id = sequence.request;
-    event.part = static_cast<uint16_t>(how);
-    event.home = static_cast<int16_t>(home);
-    event.count = sequence.length - sequence.prompt_tokens;
+    writer_.Write(LeaveEvent(where, sequence, home, how, now_ns));
+  }
+  // Its home was lost at lost_ns, and it leaves now.
+  void LeaveLost(Where where, const Sequence& sequence, int home, uint64_t lost_ns, uint64_t now_ns) {
+    RecordEvent event = LeaveEvent(where, sequence, home, kLeaveHomeLost, now_ns);
+    event.start_ns = lost_ns;
     writer_.Write(event);
   }
   // At a boundary of `from`; its next row is in step `to`, or in a later one.
@@ -140,6 +141,14 @@ class StepRecorder {
     event.home = -1;
     event.kind = kind;
     event.micro_batch = static_cast<uint8_t>(where.micro_batch);
+    return event;
+  }
+  static RecordEvent LeaveEvent(Where where, const Sequence& sequence, int home, LeaveKind how, uint64_t now_ns) {
+    RecordEvent event = Event(kRecordLeave, where, now_ns, now_ns);
+    event.id = sequence.request;
+    event.part = static_cast<uint16_t>(how);
+    event.home = static_cast<int16_t>(home);
+    event.count = sequence.length - sequence.prompt_tokens;
     return event;
   }
   static uint32_t ToWord(ShortDuration duration) {

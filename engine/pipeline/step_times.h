@@ -61,6 +61,7 @@ struct SequenceTimes {
   uint32_t moves = 0;        // to another micro-batch
   uint32_t recoveries = 0;   // its home was lost
   uint32_t reserved = 0;     // SharedTimes copies whole words
+  uint64_t recovery_ns = 0;  // from the losses of its home until it was where it had been, or ended
 
   bool operator==(const SequenceTimes&) const = default;
 };

@@ -234,6 +234,7 @@ absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, co
   request->submit_ns = NowNs();
   request->user = given.user;
   request->hides_special = given.hides_special;
+  for (const auto& answer : request->answers) answer->sequence.tells_pauses = given.pause_events;
   if (given.deadline_ns != 0) request->deadline_ns = given.deadline_ns;
   const absl::StatusOr<std::vector<int32_t>> prompt = PromptIds(context, given);
   if (!prompt.ok()) return prompt.status();

@@ -78,7 +78,8 @@ struct RequestFields {
   int32_t prompt_logprobs = -1;
   bool show_special = false;
   bool hides_special = false;  // beside show_special, see Request
-  uint32_t answers = 1;        // that are sampled from the prompt, the i-th one with seed + i
+  bool pause_events = false;
+  uint32_t answers = 1;  // that are sampled from the prompt, the i-th one with seed + i
 };
 
 // What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and

@@ -31,11 +31,12 @@ struct RequestText {
 
 // One thing that a caller is told about its request. Tokens and logprobs lie in the answer's sequence.
 struct RequestEvent {
-  enum class Kind : uint8_t { kToken, kFinished, kPrompt };
+  enum class Kind : uint8_t { kToken, kFinished, kPrompt, kPaused };
   Kind kind = Kind::kToken;
   uint32_t answer = 0;       // index in Request::answers
   uint32_t token_index = 0;  // kToken: the first one, of the generated tokens
   uint32_t token_count = 0;  // kToken
+  int32_t home = -1;         // kPaused: which was lost
   RequestText text;
   uint64_t time_ns = 0;
 };
@@ -44,12 +45,20 @@ struct RequestEvent {
 struct RequestTimes {
   RequestTimes() = default;
   explicit RequestTimes(const SequenceTimes& times)
-      : preemptions(times.preemptions), queue_ns(times.queue_ns), prefill(times.prefill), decode(times.decode) {}
+      : preemptions(times.preemptions),
+        queue_ns(times.queue_ns),
+        prefill(times.prefill),
+        decode(times.decode),
+        recovery_ns(times.recovery_ns),
+        recoveries(times.recoveries) {}
 
   uint32_t struct_size = sizeof(RequestTimes);
   uint32_t preemptions = 0;
   uint64_t queue_ns = 0;
   StepTimes prefill, decode;
+  uint64_t recovery_ns = 0;
+  uint32_t recoveries = 0;
+  uint32_t reserved = 0;
 };
 
 // What an answer's last event says.

@@ -119,7 +119,7 @@ bool RequestDesk::HandleEvents() {
       continue;
     }
     if (event.kind == PipelineEvent::Kind::kHomeLost) {
-      keeper_->OnHomeDrained(event.home, pipeline_->statistics().home_posts[event.home].value());
+      keeper_->OnHomeDrained(event.home, pipeline_->statistics().home_posts[event.home].value(), event.sequences);
       continue;
     }
     RequestAnswer& answer = *static_cast<RequestAnswer*>(event.sequence->owner);
@@ -129,8 +129,10 @@ bool RequestDesk::HandleEvents() {
     delivery.time_ns = event.time_ns;
     if (event.kind == PipelineEvent::Kind::kToken) {
       MakeToken(answer, event, &delivery);
-    } else {
+    } else if (event.kind == PipelineEvent::Kind::kFinished) {
       MakeEnd(answer, event, &delivery);
+    } else if (!answer.over) {
+      delivery.lost_home = event.home;
     }
   }
   if (deliveries_.empty()) return handled > 0;
@@ -228,6 +230,14 @@ void RequestDesk::Deliver(Delivery* delivery) {
     event.text = std::move(delivery->text);
     event.time_ns = delivery->time_ns;
     Push(request, std::move(event));
+  }
+  if (delivery->lost_home >= 0) {
+    RequestEvent event;
+    event.kind = RequestEvent::Kind::kPaused;
+    event.answer = answer.index;
+    event.home = delivery->lost_home;
+    event.time_ns = delivery->time_ns;
+    PushPause(request, std::move(event));
   }
   if (delivery->end) End(answer, *std::move(delivery->end), std::move(delivery->last_text), delivery->time_ns);
   if (!delivery->given_back) return;

@@ -100,6 +100,7 @@ class RequestDesk {
     bool prompt = false;            // the logprobs of its prompt are there
     std::optional<uint32_t> token;  // its index, of the generated ones...
     RequestText text;               // ...and what became certain with it
+    int lost_home = -1;             // whose loss is a pause; -1: there is none
     std::optional<RequestEnd> end;  // what the last event says, which comes after that...
     RequestText last_text;          // ...and its text
     bool given_back = false;        // the sequence is the desk's again
@@ -127,6 +128,7 @@ class RequestDesk {
   // --- events and callers, with the mutex held (request_events.cc)
   void Lend(std::unique_ptr<Request> request);
   void Push(Request& request, RequestEvent event);
+  void PushPause(Request& request, RequestEvent event);
   void End(RequestAnswer& answer, RequestEnd end, RequestText text, uint64_t time_ns);
   void EndOverdue(Request& request, uint64_t now_ns);
   void List(Request& request);

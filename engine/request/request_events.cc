@@ -27,14 +27,16 @@ bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& loc
   return changed.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kWaitNsMax)), ready);
 }
 
-// The last event with a token of the same answer, which the next token may be added to; null: there is none. Answers
-// take turns, so that it is one of the last few.
+// The last event with a token of the same answer, which the next token may be added to; null: there is none, or the
+// answer has paused since. Answers take turns, so that it is one of the last few.
 RequestEvent* LastToken(Request& request, const RequestEvent& next) {
   if (next.kind != RequestEvent::Kind::kToken) return nullptr;
   std::deque<RequestEvent>& events = request.events;
   for (size_t back = 1; back <= std::min(events.size(), 2 * request.answers.size()); ++back) {
     RequestEvent& event = events[events.size() - back];
-    if (event.kind == RequestEvent::Kind::kToken && event.answer == next.answer) return &event;
+    if (event.answer != next.answer) continue;
+    if (event.kind == RequestEvent::Kind::kPaused) return nullptr;
+    if (event.kind == RequestEvent::Kind::kToken) return &event;
   }
   return nullptr;
 }
@@ -207,6 +209,11 @@ void RequestDesk::Push(Request& request, RequestEvent event) {
   }
   List(request);
   if (request.waiters > 0) request.changed.notify_all();
+}
+
+// A caller who is so far behind has nothing of it.
+void RequestDesk::PushPause(Request& request, RequestEvent event) {
+  if (request.events.size() < Request::kUndeliveredMax) Push(request, std::move(event));
 }
 
 // An answer's last event. The last one of all is the request's, which counts once, as that one ended.

@@ -41,6 +41,7 @@ struct EngineCounts {
   uint64_t running = 0;  // of desk.running those that are in steps
   uint32_t homes = 0, homes_up = 0;
   uint64_t preemptions = 0, steps = 0, rows = 0, hops = 0, s_busy_ns = 0;
+  uint64_t recoveries = 0, recovered = 0;
   uint64_t kv_pages = 0, kv_pages_used = 0;  // of homes that are up
   uint64_t now_ns = 0, created_ns = 0, last_step_ns = 0;
 };
@@ -77,6 +78,8 @@ class Engine {
 
   std::string Describe() const;
   std::string StatisticsJson() const;
+  // Since it was created. Any thread.
+  const PipelineStatistics& statistics() const { return pipeline_->statistics(); }
   EngineCounts Counts() const;
   size_t home_count() const { return homes_->count(); }
   EngineHomeCounts CountsOfHome(size_t home) const;  // REQUIRES: home < home_count()

@@ -92,6 +92,8 @@ EngineCounts Engine::Counts() const {
     counts.kv_pages_used += statistics.home_pages_used[home.index].load(std::memory_order_relaxed);
   }
   counts.preemptions = statistics.preemptions.value();
+  counts.recovered = statistics.recovered.value();  // before the other, which is never less
+  counts.recoveries = statistics.recoveries.value();
   counts.steps = statistics.steps.value();
   counts.rows = statistics.rows.value();
   counts.hops = statistics.hops.value();

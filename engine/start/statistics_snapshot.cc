@@ -177,6 +177,25 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+uint64_t CountDurations(const DurationHistogram* durations, std::span<const uint64_t> bounds_ns, uint64_t* at_most,
+                        uint64_t* sum_ns) {
+  const Counts counts = durations == nullptr ? Counts{} : durations->Read();
+  uint64_t total = 0;
+  double sum = 0;
+  std::fill_n(at_most, bounds_ns.size(), 0);
+  for (size_t bucket = 0; bucket < counts.size(); ++bucket) {
+    if (counts[bucket] == 0) continue;
+    const double ns = DurationHistogram::ValueOf(bucket);
+    total += counts[bucket];
+    sum += static_cast<double>(counts[bucket]) * ns;
+    for (size_t i = 0; i < bounds_ns.size(); ++i) {
+      if (ns <= static_cast<double>(bounds_ns[i])) at_most[i] += counts[bucket];
+    }
+  }
+  if (sum_ns != nullptr) *sum_ns = static_cast<uint64_t>(sum);
+  return total;
+}
+
 std::string PagesToJson(const PipelineStatistics& statistics, const std::vector<Homes::Info>& homes, uint64_t now_ns) {
   nlohmann::json list = nlohmann::json::array();
   for (const Homes::Info& info : homes) {

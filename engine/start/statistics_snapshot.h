@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,11 @@ struct StatisticsGauges {
 // rest. docs/GLOSSARY.md says what each means.
 std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::Info>& homes,
                    const StatisticsGauges& gauges);
+
+// Sets at_most[i] to how many of the durations took bounds_ns[i] at most, and *sum_ns to the sum of all (null: it is
+// not wanted), each counted as the middle of its bucket. Returns how many there are. Null: none.
+uint64_t CountDurations(const DurationHistogram* durations, std::span<const uint64_t> bounds_ns, uint64_t* at_most,
+                        uint64_t* sum_ns);
 
 // One JSON array: what each home said last of its pages, and how long ago. now_ns: NowNs.
 std::string PagesToJson(const PipelineStatistics& statistics, const std::vector<Homes::Info>& homes, uint64_t now_ns);

@@ -269,6 +269,10 @@ void FuzzProgram::CallAnything(Dice* dice) {
                 index < engine_->Stats().homes);
       int32_t core = 0;
       EXPECT_EQ(fd_engine_front_cores(engine, &core, 1), 0u);
+      const uint64_t bound_ns = static_cast<uint64_t>(dice->Between(0, 1000));
+      uint64_t at_most = UINT64_MAX;
+      const uint64_t all = fd_engine_durations(engine, dice->Between(-1, 5), &bound_ns, 1, &at_most, nullptr);
+      EXPECT_LE(at_most, all);
       break;
     }
     case 1: {

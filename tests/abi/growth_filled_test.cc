@@ -216,6 +216,7 @@ TEST_F(GrowthFilledTest, StatisticsOfOtherSizes) {
   const auto engine = MakeEngine(Options());
   RightEvents(engine->get());
   engine->Drain();
+  ExpectSoon(*engine, "active_sequences", 0);  // then no page is taken any more
   fd_stats right = {};
   right.struct_size = sizeof(right);
   EXPECT_EQ(fd_engine_stats(engine->get(), &right), 0);

@@ -94,6 +94,7 @@ class GrowthGivenTest : public InterfaceTest {
     request.logit_bias = &bias_;
     request.logit_bias_count = 1;
     request.show_special = 1;
+    request.pause_events = 1;
     return request;
   }
 
@@ -292,7 +293,8 @@ TEST_F(GrowthGivenTest, ArraysOfPartsHaveTheirCallersStride) {
     int32_t out[8] = {};
     size_t count = 0;
     fd_status* const status = fd_tokenize(engine->get(), parts.get<fd_prompt_part>(), 3, 0, out, 8, &count);
-    if (bytes < offsetof(fd_prompt_part, joins)) {  // its ids are none, or it has no count of them: so does a part of zeros
+    if (bytes <
+        offsetof(fd_prompt_part, joins)) {  // its ids are none, or it has no count of them: so does a part of zeros
       fd_status_destroy(status);
       EXPECT_EQ(count, 0u);
       continue;

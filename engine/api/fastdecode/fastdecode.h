@@ -136,6 +136,8 @@ typedef struct fd_stats {
   uint64_t now_ns;                  /* engine clock (CLOCK_MONOTONIC): when this was read */
   uint64_t created_ns;              /* the same clock: when the engine was ready */
   uint64_t last_step_ns;            /* the same clock: when a step ended last; 0: none has */
+  uint64_t recoveries;              /* how often a request's home was lost, so that it is computed again elsewhere... */
+  uint64_t recovered;               /* ...and how often it was again where it had been */
 } fd_stats;
 /* Fills in *out. Never blocks on the model or a home. 0: done; FD_BAD_STRUCT_SIZE: that of *out; FD_NO_MEMORY. */
 int fd_engine_stats(const fd_engine* engine, fd_stats* out);
@@ -155,6 +157,17 @@ typedef struct fd_home_stats {
 /* Fills in *out for home number `index`, from 0. 1; 0: past the end; FD_BAD_STRUCT_SIZE: that of *out. Never blocks on a
  * home. */
 int fd_engine_home(const fd_engine* engine, size_t index, fd_home_stats* out);
+/* What the engine takes the time of, each time since it was created; a reset leaves these alone. */
+typedef enum fd_duration {
+  FD_DURATION_RECOVERY = 1,         /* from the loss of a request's home until all that was stored there is stored again */
+  FD_DURATION_RECOVERY_QUEUE = 2,   /* of that, until it had a home again */
+  FD_DURATION_LOSS_DETECTION = 3    /* from a home's last sign of life, with something to do, until it was known to be lost */
+} fd_duration;
+/* Sets at_most[i] to how many of them took bounds_ns[i] at most, for each of `count` bounds, and returns how many there were
+ * in all; 0: none, or the library knows no such `duration`. They are counted to within 3.2 %, and so is their sum, *sum_ns
+ * (may be NULL). Never blocks. */
+uint64_t fd_engine_durations(const fd_engine* engine, int duration, const uint64_t* bounds_ns, size_t count,
+                             uint64_t* at_most, uint64_t* sum_ns);
 /* The cores that the engine left to its caller's threads (option front-cores): writes up to `capacity` of them and
  * returns how many there are, or 0. */
 size_t fd_engine_front_cores(const fd_engine* engine, int32_t* cores, size_t capacity);
@@ -247,6 +260,8 @@ typedef struct fd_request {
                                      * in no event; 2: the same for the sake of fd_chat_read_event, which leaves out those
                                      * that mark nothing; 0 */
   uint32_t reserved2;               /* 0 */
+  int pause_events;                 /* 1: FD_EVENT_PAUSED comes as well; 0 */
+  uint32_t reserved3;               /* 0 */
 } fd_request;
 /* The defaults. `bytes`: sizeof(fd_request). */
 void fd_request_init(fd_request* request, size_t bytes);
@@ -316,7 +331,10 @@ fd_status* fd_template_render(const char* name, const char* source, size_t sourc
 typedef enum fd_event_kind {
   FD_EVENT_TOKEN = 1,               /* a token; its text may be empty (half a character, a held back stop string) */
   FD_EVENT_FINISHED = 2,            /* the last event of a request; may carry the last held back text */
-  FD_EVENT_PROMPT = 3               /* the logprobs of the prompt's tokens, if the request asked for them */
+  FD_EVENT_PROMPT = 3,              /* the logprobs of the prompt's tokens, if the request asked for them */
+  FD_EVENT_PAUSED = 4               /* the answer's home was lost, and it is computed again elsewhere, if the request asked to
+                                     * be told: the next event of the same choice says that it goes on, or how it ended. A caller
+                                     * with FD_UNDELIVERED_MAX events to take is not told */
 } fd_event_kind;
 typedef enum fd_finish {
   FD_FINISH_STOP = 1,               /* a stop token, which is in no event and not counted, or a stop string */
@@ -346,10 +364,14 @@ typedef struct fd_step_times {
 typedef struct fd_request_times {
   uint32_t struct_size;             /* what the library has filled in: no more may be read */
   uint32_t preemptions;             /* its KV went to make room for another request, and was computed again */
-  uint64_t queue_ns;                /* submitted, or preempted, and in no step yet; a deadline that ends it while it is
-                                     * preempted leaves that wait out */
+  uint64_t queue_ns;                /* submitted, or preempted, or its home lost, and in no step yet; a deadline that ends it
+                                     * while it waits again leaves that wait out */
   fd_step_times prefill;            /* steps that computed tokens of the prompt, or known tokens again */
   fd_step_times decode;             /* the others */
+  uint64_t recovery_ns;             /* of all that: from each loss of its home until all that had been stored there was stored
+                                     * again, or the request ended; an end by a deadline or a stop string leaves out the last */
+  uint32_t recoveries;              /* its home was lost, and it was computed again elsewhere */
+  uint32_t reserved;
 } fd_request_times;
 
 /* Bytes of a text, from begin to before end. This struct never changes. */
@@ -381,12 +403,14 @@ typedef struct fd_event {
   uint32_t reserved;
   const char* error;                /* FINISHED with FD_FINISH_ERROR: what happened, naming the home; else "" */
   uint64_t submit_ns;               /* engine clock (CLOCK_MONOTONIC): when the request was submitted */
-  uint64_t time_ns;                 /* engine clock: when the (last) token's step ended */
+  uint64_t time_ns;                 /* engine clock: when the (last) token's step ended; PAUSED: when the loss was known */
   const fd_request_times* times;    /* FINISHED */
   const fd_text_range* special;     /* what of text special tokens wrote, in order and apart; the text of one may be cut by a stop
                                      * string, and go on in the next event */
   uint32_t special_count;
   int hides_special;                /* 1: the request has show_special = 2 */
+  int32_t home;                     /* PAUSED: which home was lost, as fd_engine_home counts them; else -1 */
+  uint32_t reserved2;
 } fd_event;
 
 /* So many events of a request wait at most for a caller who does not take them, and FD_EVENT_FINISHED. The tokens that come
@@ -492,7 +516,8 @@ typedef enum fd_record_leave {
   FD_LEAVE_STOPPED = 5,   /* by a stop string, which the desk finds a step or more behind: the answer ended with
                            * the last token that was delivered */
   FD_LEAVE_MOVED = 6,     /* to another micro-batch, which it joins */
-  FD_LEAVE_HOME_LOST = 7  /* its home was lost: it waits again, and is computed again */
+  FD_LEAVE_HOME_LOST = 7  /* its home was lost: it waits again, and is computed again. No moment: start = when that was
+                           * known, end = when it left */
 } fd_record_leave;
 
 typedef struct fd_record_event {

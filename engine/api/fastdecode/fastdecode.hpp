@@ -264,7 +264,8 @@ struct TokenEvent {
         submit_ns(event.submit_ns),
         time_ns(event.time_ns),
         special(event.special, event.special + event.special_count),
-        hides_special(event.hides_special != 0) {
+        hides_special(event.hides_special != 0),
+        home(event.kind == FD_EVENT_PAUSED ? event.home : -1) {
     if (event.logprobs != nullptr) logprobs.assign(event.logprobs, event.logprobs + event.token_count);
     for (size_t i = 0; event.top_logprob_count > 0 && i < event.token_count; ++i) {
       const fd_token_logprob* const top = event.top_logprobs + i * event.top_logprob_count;
@@ -293,6 +294,7 @@ struct TokenEvent {
   std::optional<fd_request_times> times;
   std::vector<fd_text_range> special;  // what of the text special tokens wrote
   bool hides_special;
+  int32_t home;  // FD_EVENT_PAUSED: an index into InferenceEngine::Homes(); else -1
 };
 
 // Takes one answer to a chat apart into reasoning and content. Thread: one. It does not need the chat any more.

@@ -48,6 +48,10 @@ Error EngineError(const OptionList& options) {
 }
 
 void Record(const TokenEvent& event, Answer* answer) {
+  if (event.kind == FD_EVENT_PAUSED) {
+    answer->pauses.push_back(event.home);
+    return;
+  }
   if (!event.finished) {
     EXPECT_EQ(event.token_index, answer->tokens.size()) << "tokens come in order, each once";
     answer->tokens.insert(answer->tokens.end(), event.tokens.begin(), event.tokens.end());
@@ -57,6 +61,7 @@ void Record(const TokenEvent& event, Answer* answer) {
   answer->finish = event.finish;
   answer->error = event.error;
   answer->end_ns = event.time_ns;
+  if (event.times) answer->times = *event.times;
   EXPECT_EQ(event.generated_tokens, answer->tokens.size());
 }
 

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <fastdecode/fastdecode_bench.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -30,6 +30,8 @@ struct Answer {
   int32_t finish = FD_FINISH_ERROR;
   std::string error;
   std::vector<int32_t> tokens;
+  std::vector<int32_t> pauses;  // which homes were lost
+  fd_request_times times = {};
   uint64_t end_ns = 0;               // engine clock
   std::vector<float> prompt_logits;  // [prompt tokens][vocab], if asked for
 };

@@ -19,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 using testing::Contains;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -101,8 +102,8 @@ TEST_F(SelfDescriptionTest, PagesInUseAreAHomesToo) {
   EXPECT_LE(engine->Homes().at(0).kv_pages_used, engine->Homes().at(0).kv_pages);
 }
 
-TEST_F(SelfDescriptionTest, LossesAreCounted) {
-  const auto engine = MakeEngine(Options() + OptionList{{"fault", "cut=60"}});
+TEST_F(SelfDescriptionTest, LossesAreCountedAndLogged) {
+  auto engine = MakeHeard(Options() + OptionList{{"fault", "cut=60"}});
   const Answer answer = RunAll(*engine, {GreedyRequest({1, 2, 3}, 200)}, false)[0];
   EXPECT_EQ(answer.finish, FD_FINISH_LENGTH) << answer.error;
   const auto start = std::chrono::steady_clock::now();
@@ -117,6 +118,8 @@ TEST_F(SelfDescriptionTest, LossesAreCounted) {
   EXPECT_EQ(home.up, 1u);
   EXPECT_EQ(home.kv_pages, engine->Statistics().kv_pages);
   EXPECT_GT(home.hops, 0u) << "of the link before";
+  engine.reset();  // nothing is logged any more
+  EXPECT_THAT(log_, ContainsRegex("home 0 \\(local.*\\) was lost: .*; sequences that are computed again: 1\n"));
 }
 
 // The machine is the one that the test runs on, which may have two cores or many.

@@ -34,7 +34,10 @@ class WorkerDeathTest : public testing::Test {
     model_ = WriteTinyModel(dir_.path(), "model", kContext, /*seed=*/3);
     path_ = dir_.File("worker");
     std::mt19937_64 random(4);
-    for (uint32_t i = 0; i < 12; ++i) requests_.push_back(GreedyRequest(RandomPrompt(random, 256, 20 + i), 900));
+    for (uint32_t i = 0; i < 12; ++i) {
+      requests_.push_back(GreedyRequest(RandomPrompt(random, 256, 20 + i), 900));
+      requests_.back().fields.pause_events = 1;
+    }
   }
 
   std::unique_ptr<WorkerProgram> NewWorker(const std::string& log, const std::vector<std::string>& more = {}) {
@@ -77,12 +80,45 @@ class WorkerDeathTest : public testing::Test {
       ReadToEnd(running->streams[i], &answer);
       EXPECT_EQ(answer.finish, FD_FINISH_LENGTH) << answer.error;
       EXPECT_EQ(answer.tokens, right[i].tokens) << i;
+      EXPECT_EQ(answer.pauses, std::vector<int32_t>(answer.times.recoveries, 1)) << "it was at home 1";
+      EXPECT_EQ(answer.times.recovery_ns > 0, answer.times.recoveries > 0);
     }
     const double recoveries = Statistic(engine, "recoveries");
     EXPECT_GT(recoveries, 0);
     EXPECT_LT(recoveries, static_cast<double>(requests_.size()));
     EXPECT_EQ(Statistic(engine, "recovered"), recoveries);
+    const fd_stats stats = engine.Statistics();
+    EXPECT_EQ(static_cast<double>(stats.recoveries), recoveries);
+    EXPECT_EQ(stats.recovered, stats.recoveries);
+    ExpectDurations(engine, running->answers);
     EXPECT_LT(SecondsSince(since), kPauseSeconds);
+  }
+
+  // What there is of all recoveries together is what each request says of its own.
+  static void ExpectDurations(const InferenceEngine& engine, const std::vector<Answer>& answers) {
+    uint64_t count = 0, sum_ns = 0;
+    for (const Answer& answer : answers) {
+      count += answer.times.recoveries;
+      sum_ns += answer.times.recovery_ns;
+    }
+    const std::vector<uint64_t> bounds_ns = {1, sum_ns / 2, 2 * sum_ns};
+    std::vector<uint64_t> at_most(bounds_ns.size());
+    uint64_t counted_ns = 0;
+    const auto durations = [&](int duration) {
+      return fd_engine_durations(engine.get(), duration, bounds_ns.data(), bounds_ns.size(), at_most.data(),
+                                 &counted_ns);
+    };
+    EXPECT_EQ(durations(FD_DURATION_RECOVERY), count);
+    EXPECT_NEAR(static_cast<double>(counted_ns), static_cast<double>(sum_ns), 0.07 * static_cast<double>(sum_ns));
+    EXPECT_EQ(at_most.front(), 0u);
+    EXPECT_LE(at_most[1], at_most[2]);
+    EXPECT_EQ(at_most.back(), count);
+    EXPECT_EQ(durations(FD_DURATION_RECOVERY_QUEUE), count);
+    EXPECT_LE(counted_ns, 2 * sum_ns);
+    EXPECT_LE(durations(FD_DURATION_LOSS_DETECTION), 1u);
+    EXPECT_EQ(durations(99), 0u);
+    EXPECT_EQ(counted_ns, 0u);
+    EXPECT_EQ(at_most, std::vector<uint64_t>(3, 0));
   }
 
   // What `requests_` give without any worker.

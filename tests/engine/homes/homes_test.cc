@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/pipeline/statistics.h"
 #include "engine/homes/retry_schedule.h"
+#include "engine/pipeline/statistics.h"
 #include "engine/spart/spart.h"
 #include "numa/clock.h"
 #include "rdma/shm/unix_bootstrap.h"
@@ -202,7 +202,7 @@ TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {
   ASSERT_NE(homes, nullptr);
   homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   link.reset();
-  homes->OnHomeDrained(0, 0);
+  homes->OnHomeDrained(0, 0, 0);
   AwaitProposal(worker.get())->Refuse("another model");
   const std::unique_ptr<PendingLink> second = AwaitProposal(worker.get());
   const uint64_t answered_ns = NowNs();
@@ -224,7 +224,7 @@ TEST_F(HomesTest, AHomeThatIsLostWithoutAReplyIsTakenBackLessOften) {
   const auto lose = [&] {
     const uint64_t lost_ns = NowNs();
     link.reset();
-    homes->OnHomeDrained(0, posts);
+    homes->OnHomeDrained(0, posts, 0);
     link = AcceptEngine(worker.get());
     AwaitUp(*homes, 0);
     return NowNs() - lost_ns;
@@ -264,7 +264,7 @@ TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
   ASSERT_NE(homes, nullptr);
   homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   links.clear();
-  for (uint32_t i = 0; i <= kHungHomes; ++i) homes->OnHomeDrained(static_cast<int>(i), 0);
+  for (uint32_t i = 0; i <= kHungHomes; ++i) homes->OnHomeDrained(static_cast<int>(i), 0, 0);
   links.push_back(AcceptEngine(good.get()));
   ASSERT_NE(links.back(), nullptr);
   std::vector<absl::StatusOr<std::unique_ptr<PendingLink>>> asked;  // none is answered
@@ -288,7 +288,7 @@ TEST_F(HomesTest, AHomeDoesNotKeepAnotherOfItsWorkerFromComingBack) {
     ASSERT_NE(homes, nullptr);
     homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
     links.clear();
-    for (const int home : {0, 1}) homes->OnHomeDrained(home, 0);
+    for (const int home : {0, 1}) homes->OnHomeDrained(home, 0, 0);
     std::vector<std::unique_ptr<PendingLink>> unanswered;
     for (int turn = 0; turn < kTurns && links.empty(); ++turn) {
       std::unique_ptr<PendingLink> pending = AwaitProposal(worker.get());
@@ -321,7 +321,7 @@ TEST_F(HomesTest, AHomeThatIsRefusedForAReasonOfItsOwnDoesNotKeepItsSiblingAway)
   homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   gone.reset();
   links.clear();
-  for (const int home : {0, 1, 2}) homes->OnHomeDrained(home, 0);
+  for (const int home : {0, 1, 2}) homes->OnHomeDrained(home, 0, 0);
   for (int turn = 0; turn < kTurns && links.empty(); ++turn) {
     std::unique_ptr<PendingLink> pending = AwaitProposal(worker.get());
     ASSERT_NE(pending, nullptr);

@@ -226,15 +226,27 @@ TEST(PipelineHomesTest, OnlyTheLostHomesSequencesAreComputedAgain) {
   const auto lost = static_cast<uint64_t>(std::count(at_lost.begin(), at_lost.end(), true));
   ASSERT_GT(lost, 0u);
   ASSERT_LT(lost, 8u);
+  const uint64_t lost_ns = engine.now_ns();
   engine.link(1)->MarkLost("cut");
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
+  uint64_t recovery_ns = 0;
   for (size_t i = 0; i < 8; ++i) {
-    EXPECT_EQ(engine.requests()[i]->sequence.times.recoveries, at_lost[i] ? 1u : 0u) << i;
+    const SequenceTimes& times = engine.requests()[i]->sequence.times;
+    EXPECT_EQ(times.recoveries, at_lost[i] ? 1u : 0u) << i;
+    EXPECT_LE(times.recovery_ns, engine.now_ns() - lost_ns);
+    recovery_ns += times.recovery_ns;
     engine.CheckTokens(*engine.requests()[i]);
   }
+  EXPECT_EQ(engine.paused(), lost);
   const PipelineStatistics& statistics = engine.pipeline().statistics();
   EXPECT_EQ(statistics.recoveries.value(), lost);
   EXPECT_EQ(statistics.recovered.value(), lost);
+  const DurationHistogram::Counts counts = statistics.recovery_ns.Read();
+  double counted_ns = 0;
+  for (size_t bucket = 0; bucket < counts.size(); ++bucket) {
+    counted_ns += static_cast<double>(counts[bucket]) * DurationHistogram::ValueOf(bucket);
+  }
+  EXPECT_NEAR(static_cast<double>(recovery_ns), counted_ns, 0.07 * counted_ns) << "a bucket is 6.25 % wide";
 }
 
 }  // namespace

@@ -100,7 +100,8 @@ std::vector<SimRequest*> SimEngine::SubmitGroup(const std::vector<int32_t>& prom
   std::vector<SimRequest*> group;
   for (const SimAsk& ask : asks) {
     SimRequest* const request = Make(prompt, ask);
-    if (!group.empty()) group.back()->sequence.next_follower = &request->sequence;
+    request->follows = !group.empty();
+    if (request->follows) group.back()->sequence.next_follower = &request->sequence;
     group.push_back(request);
   }
   PipelineCommand command;
@@ -120,6 +121,7 @@ SimRequest* SimEngine::Make(const std::vector<int32_t>& prompt, const SimAsk& as
   sequence.sampling.stop_tokens.assign(ask.stop_tokens.begin(), ask.stop_tokens.end());
   sequence.sampling.min_tokens = ask.min_tokens;
   sequence.sampling.params.seed = ask.seed;
+  sequence.tells_pauses = sequence.id % 2 == 0;
   sequence.owner = request;
   sequence.submit_ns = sim_now_ns;
   sequence.log.tokens = prompt;
@@ -175,6 +177,7 @@ void SimEngine::OnEvent(const PipelineEvent& event) {
     EXPECT_EQ(drained_.count(event.home), 0u) << "home " << event.home << " was let go of twice";
     drained_[event.home] = 1;
     ++losses_[event.home];
+    paused_ += event.sequences;
     return;
   }
   SimRequest& request = *static_cast<SimRequest*>(event.sequence->owner);
@@ -184,10 +187,28 @@ void SimEngine::OnEvent(const PipelineEvent& event) {
     request.reason = event.reason;
     request.fail_home = event.home;
     CheckTimes(request.sequence);
+    CheckPauses(request);
+    return;
+  }
+  if (event.kind == PipelineEvent::Kind::kPaused) {
+    EXPECT_TRUE(homes_[event.home]->lost()) << "home " << event.home;
+    ++request.pauses;
     return;
   }
   EXPECT_EQ(event.token_index, request.sequence.prompt_tokens + request.announced) << "sequence " << event.sequence->id;
   ++request.announced;
+}
+
+// Each loss of its home was said once, if it is to be. Followers have those of their leader in their times.
+void SimEngine::CheckPauses(const SimRequest& request) const {
+  const SequenceTimes& times = request.sequence.times;
+  EXPECT_EQ(times.recovery_ns > 0, times.recoveries > 0) << "sequence " << request.sequence.id;
+  const uint32_t told = request.sequence.tells_pauses ? times.recoveries : 0;
+  if (request.follows) {
+    EXPECT_LE(request.pauses, told) << "sequence " << request.sequence.id;
+  } else {
+    EXPECT_EQ(request.pauses, told) << "sequence " << request.sequence.id;
+  }
 }
 
 // Every moment is in one place.

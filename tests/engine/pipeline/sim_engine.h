@@ -39,6 +39,8 @@ struct SimRequest {
   FinishReason reason = FinishReason::kLength;
   int fail_home = -1;
   uint32_t announced = 0;  // tokens
+  bool follows = false;
+  uint32_t pauses = 0;  // that were said
   std::vector<float> prompt_logits;
 
   std::vector<int32_t> generated() const;
@@ -68,6 +70,8 @@ class SimEngine {
   // The pipeline has let go of the index' last link.
   bool drained(int index) const { return drained_.count(index) != 0; }
   uint64_t losses(int index) const;
+  // Sequences that homes had when they were lost, as their last events say.
+  uint64_t paused() const { return paused_; }
 
   SimRequest* Submit(const std::vector<int32_t>& prompt, const SimAsk& ask);
   // Several answers to one prompt; what is asked of the prompt itself is the first one's.
@@ -107,6 +111,7 @@ class SimEngine {
   SimRequest* Make(const std::vector<int32_t>& prompt, const SimAsk& ask);
   void OnEvent(const PipelineEvent& event);
   void CheckTimes(const Sequence& sequence) const;
+  void CheckPauses(const SimRequest& request) const;
   void CheckPromptLogprobs(const SimRequest& request) const;
   void AttendNear(int micro_batch, uint32_t layer, const StepTable& table);
 
@@ -120,6 +125,7 @@ class SimEngine {
   std::map<int, SimLink*> homes_;
   std::map<int, uint64_t> drained_;
   std::map<int, uint64_t> losses_;
+  uint64_t paused_ = 0;
   std::vector<std::unique_ptr<SimRequest>> requests_;
   bool hold_events_ = false;
 };

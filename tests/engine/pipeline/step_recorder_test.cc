@@ -59,6 +59,34 @@ class StepRecorderTest : public testing::Test {
   std::map<StepKey, std::vector<RecordEvent>> steps_;
 };
 
+// Who loses its home leaves it once, from the moment of the loss on, and joins another one.
+TEST_F(StepRecorderTest, ALossHasItsMomentAndItsLeavers) {
+  SimEngine engine(options_);
+  engine.AddHome(0, 40);
+  engine.AddHome(1, 40);
+  for (uint64_t i = 0; i < 6; ++i) engine.Submit(SimEngine::Prompt(10, i, 50), {.max_tokens = 60});
+  RunUntil(&engine, [&] { return engine.requests().back()->announced >= 5; });
+  const uint64_t cut_ns = engine.now_ns();
+  engine.link(1)->MarkLost("cut");
+  Run(&engine);
+  std::vector<RecordEvent> lost = OfKind(events_, kRecordLeave);
+  std::erase_if(lost, [](const RecordEvent& event) { return event.part != kLeaveHomeLost; });
+  ASSERT_EQ(lost.size(), engine.pipeline().statistics().recoveries.value());
+  ASSERT_GT(lost.size(), 0u);
+  for (const RecordEvent& leave : lost) {
+    EXPECT_EQ(leave.home, 1);
+    EXPECT_GE(leave.start_ns, cut_ns);
+    EXPECT_EQ(leave.start_ns, lost[0].start_ns);
+    EXPECT_GT(leave.end_ns, leave.start_ns);
+    EXPECT_EQ(std::count_if(events_.begin(), events_.end(),
+                            [&leave](const RecordEvent& event) {
+                              return event.kind == kRecordJoin && event.id == leave.id && event.part == 1 &&
+                                     event.home == 0 && event.start_ns == leave.end_ns;
+                            }),
+              1);
+  }
+}
+
 TEST_F(StepRecorderTest, EveryStepIsWhole) {
   SimEngine engine(options_);
   engine.AddHome(0, 40);
@@ -75,8 +103,7 @@ TEST_F(StepRecorderTest, EveryStepIsWhole) {
   for (const auto& [key, step] : steps_) {
     const auto compose = OfKind(step, kRecordCompose), rosters = OfKind(step, kRecordRosters),
                shares = OfKind(step, kRecordShare), stages = OfKind(step, kRecordStage),
-               posts = OfKind(step, kRecordPost), hops = OfKind(step, kRecordHop),
-               finish = OfKind(step, kRecordFinish);
+               posts = OfKind(step, kRecordPost), hops = OfKind(step, kRecordHop), finish = OfKind(step, kRecordFinish);
     ASSERT_EQ(compose.size(), 1u);
     ASSERT_EQ(rosters.size(), 1u);
     ASSERT_EQ(finish.size(), 1u);

@@ -329,6 +329,56 @@ TEST(RequestDeskTest, RequestsOfALostHomeGoOnAndItComesBack) {
   EXPECT_EQ(serving.drained(0), 0);
 }
 
+// Each loss once, between the tokens that it lies between; and nobody else hears of it.
+TEST(RequestDeskTest, WhoAsksIsToldOfAPause) {
+  Serving serving({.homes = 2, .pages = 400});
+  const auto ask_of = [](uint64_t i) { return ServingAsk{.max_tokens = 1000, .pause_events = i % 4 < 2}; };
+  size_t pauses = 0;
+  for (int round = 1; round <= 20 && pauses == 0; ++round) {  // all may have ended before the loss
+    std::vector<uint64_t> ids;
+    const uint64_t tokens = serving.desk().statistics().generated_tokens;
+    for (uint64_t i = 0; i < 8; ++i) ids.push_back(serving.MustSubmit(Serving::Prompt(8, i), ask_of(i)));
+    while (serving.desk().statistics().generated_tokens < tokens + 8) std::this_thread::yield();
+    serving.LoseHome(1);
+    for (uint64_t i = 0; i < ids.size(); ++i) {
+      ServingOutcome outcome;
+      uint64_t last_ns = 0;
+      for (ServingEvent event; !event.finished;) {
+        ASSERT_EQ(serving.Next(ids[i], &event, -1), NextResult::kEvent);
+        EXPECT_GE(event.time_ns, last_ns);
+        last_ns = event.time_ns;
+        outcome.Add(event);
+      }
+      serving.CheckWhole(outcome, Serving::Prompt(8, i), ask_of(i));
+      const RequestTimes& times = outcome.end.times;
+      EXPECT_EQ(times.recovery_ns > 0, times.recoveries > 0);
+      EXPECT_EQ(outcome.pauses, std::vector<int>(ask_of(i).pause_events ? times.recoveries : 0, 1));
+      pauses += outcome.pauses.size();
+    }
+    while (serving.drained(1) < round) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    serving.AddHome(1);
+  }
+  EXPECT_GT(pauses, 0u);
+}
+
+TEST(RequestDeskTest, WhoIsFarBehindIsNotToldOfAPause) {
+  Serving serving({.homes = 2, .pages = 400});
+  const ServingAsk ask = {.max_tokens = 2500, .pause_events = true};
+  const uint64_t id = serving.MustSubmit(Serving::Prompt(8, 1), ask);
+  while (serving.desk().statistics().generated_tokens < Request::kUndeliveredMax) std::this_thread::yield();
+  for (const int home : {0, 1}) serving.LoseHome(home);
+  for (const int home : {0, 1}) {
+    while (serving.drained(home) == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    serving.AddHome(home);
+  }
+  serving.desk().Drain(-1);
+  const ServingOutcome outcome = serving.Collect(id);
+  serving.CheckWhole(outcome, Serving::Prompt(8, 1), ask);
+  EXPECT_GE(outcome.end.times.recoveries, 1u);
+  EXPECT_THAT(outcome.pauses, testing::IsEmpty());
+  EXPECT_EQ(outcome.events, Request::kUndeliveredMax + 1) << "and the last event";
+}
+
 TEST(RequestDeskTest, AFailureSaysWhatFailed) {
   Serving serving({.pages = 3});
   const ServingOutcome too_long = serving.Collect(serving.MustSubmit(Serving::Prompt(8, 1), {.max_tokens = 900}));

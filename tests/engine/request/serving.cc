@@ -114,8 +114,9 @@ int Serving::draining(int index) const {
   return draining_[index];
 }
 
-void Serving::OnHomeDrained(int home, uint64_t hops_posted) {
+void Serving::OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) {
   EXPECT_EQ(hops_posted, pipeline_->statistics().home_posts[home].value());
+  EXPECT_LE(paused, options_.limits.active());
   std::lock_guard lock(mutex_);
   ++drained_[home];
 }
@@ -154,6 +155,7 @@ absl::StatusOr<std::unique_ptr<Request>> Serving::Build(const std::vector<int32_
   given.show_special = ask.show_special;
   given.seed = ask.seed;
   given.answers = ask.answers;
+  given.pause_events = ask.pause_events;
   RequestContext context;
   context.spec = &spec_;
   context.tokenizer = tokenizer_.get();
@@ -182,6 +184,7 @@ ServingEvent CopyOf(const TakenEvent& taken) {
   out.kind = taken.event->kind;
   out.finished = out.kind == RequestEvent::Kind::kFinished;
   out.time_ns = taken.event->time_ns;
+  out.home = taken.event->home;
   out.text = taken.event->text.text;
   out.special = taken.event->text.special;
   out.token_index = taken.event->token_index;
@@ -202,6 +205,11 @@ void ServingOutcome::Add(const ServingEvent& event) {
   if (event.kind == RequestEvent::Kind::kPrompt) {
     EXPECT_EQ(events, 1u) << "it comes once, and first";
     EXPECT_TRUE(event.tokens.empty());
+    return;
+  }
+  if (event.kind == RequestEvent::Kind::kPaused) {
+    EXPECT_TRUE(event.text.empty());
+    pauses.push_back(event.home);
     return;
   }
   if (!event.finished) {

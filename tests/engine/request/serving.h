@@ -54,6 +54,7 @@ struct ServingAsk {
   bool show_special = false;
   uint64_t seed = 0;
   uint32_t answers = 1;
+  bool pause_events = false;
 };
 
 // One event as its caller sees it.
@@ -67,6 +68,7 @@ struct ServingEvent {
   RequestEnd end;  // if it is finished
   RequestEvent::Kind kind{};
   uint64_t time_ns = 0;
+  int home = -1;
 };
 
 // All that a caller was told.
@@ -79,6 +81,7 @@ struct ServingOutcome {
   uint32_t generated_tokens = 0;
   RequestEnd end;
   size_t events = 0;
+  std::vector<int> pauses;  // which homes were lost
 
   void Add(const ServingEvent& event);
 };
@@ -124,7 +127,7 @@ class Serving : public HomeKeeper {
   FakeSPart& spart() { return spart_; }
 
   void OnHomeDraining(int home) override;
-  void OnHomeDrained(int home, uint64_t hops_posted) override;
+  void OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) override;
   std::string Name(int home) override { return "home " + std::to_string(home); }
   std::string DescribeNoRoom(uint32_t tokens) override { return "no room for " + std::to_string(tokens); }
 

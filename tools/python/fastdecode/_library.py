@@ -23,7 +23,7 @@ LIBRARY_VARIABLE = "FASTDECODE_LIBRARY"
 # What functions that return a number may return instead.
 TIMEOUT, UNKNOWN_REQUEST, NO_MEMORY, BAD_STRUCT_SIZE = 0, -1, -2, -3
 
-EVENT_TOKEN, EVENT_FINISHED, EVENT_PROMPT = 1, 2, 3
+EVENT_TOKEN, EVENT_FINISHED, EVENT_PROMPT, EVENT_PAUSED = 1, 2, 3, 4
 FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR, FINISH_DEADLINE = 1, 2, 3, 4, 5
 
 
@@ -100,6 +100,8 @@ class fd_stats(SizedStructure):
         ("now_ns", c_uint64),
         ("created_ns", c_uint64),
         ("last_step_ns", c_uint64),
+        ("recoveries", c_uint64),
+        ("recovered", c_uint64),
     ]
 
 
@@ -169,6 +171,8 @@ class fd_request(SizedStructure):
         ("logit_bias_count", c_size_t),
         ("show_special", c_int),
         ("reserved2", c_uint32),
+        ("pause_events", c_int),
+        ("reserved3", c_uint32),
     ]
 
 
@@ -225,6 +229,9 @@ class fd_request_times(SizedStructure):
         ("queue_ns", c_uint64),
         ("prefill", fd_step_times),
         ("decode", fd_step_times),
+        ("recovery_ns", c_uint64),
+        ("recoveries", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -260,6 +267,8 @@ class fd_event(SizedStructure):
         ("special", POINTER(fd_text_range)),
         ("special_count", c_uint32),
         ("hides_special", c_int),
+        ("home", c_int32),
+        ("reserved2", c_uint32),
     ]
 
 
@@ -342,6 +351,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fd_engine_stats_reset": (None, [POINTER(fd_engine)]),
     "fd_engine_stats": (c_int, [POINTER(fd_engine), POINTER(fd_stats)]),
     "fd_engine_home": (c_int, [POINTER(fd_engine), c_size_t, POINTER(fd_home_stats)]),
+    "fd_engine_durations": (c_uint64, [POINTER(fd_engine), c_int, POINTER(c_uint64), c_size_t, POINTER(c_uint64),
+                                       POINTER(c_uint64)]),
     "fd_engine_front_cores": (c_size_t, [POINTER(fd_engine), POINTER(c_int32), c_size_t]),
     "fd_engine_pages_json": (owned_text, [POINTER(fd_engine)]),
     "fd_string_free": (None, [owned_text]),

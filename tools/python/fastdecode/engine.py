@@ -58,6 +58,8 @@ class Stats(NamedTuple):
     now_ns: int
     created_ns: int
     last_step_ns: int
+    recoveries: int
+    recovered: int
 
 
 class HomeStats(NamedTuple):
@@ -237,25 +239,27 @@ class Engine:
 
     # ---- Requests
     def submit(self, prompt: Prompt, params: Optional[SamplingParams] = None, *, deadline: Optional[float] = None,
-               add_special_tokens: bool = True) -> Request:
+               add_special_tokens: bool = True, pause_events: bool = False) -> Request:
         """Gives the engine a request, and does not wait for its answer.
 
         `params`: None is what the model's makers recommend. `deadline`: seconds from now after which the request ends
         with what it has. `add_special_tokens`: of text and parts; as the tokenizer's template says (bos). Special
         tokens in a text become their ids; parts say of each whether they do. Of a chat, for which submit_chat is, the
-        answer's text is as the model writes it. Raises QueueFull if there are too many.
+        answer's text is as the model writes it. `pause_events`: an event says so when the request's home was lost, and
+        it is computed again elsewhere. Raises QueueFull if there are too many.
         """
         mailbox = Mailbox()
-        return Request(self, self._submit(prompt, params, mailbox, deadline, add_special_tokens))
+        return Request(self, self._submit(prompt, params, mailbox, deadline, add_special_tokens, pause_events))
 
     def _submit(self, prompt: Prompt, params: Optional[SamplingParams], mailbox: Mailbox, deadline: Optional[float],
-                add_special_tokens: bool) -> Stream:
+                add_special_tokens: bool, pause_events: bool = False) -> Stream:
         if params is None:
             params = self.default_sampling_params()
         request = c.fd_request()
         library = self._library
         library.fd_request_init(ctypes.byref(request), ctypes.sizeof(request))
         params.fill(request)
+        request.pause_events = pause_events
         if isinstance(prompt, RenderedChat):
             prompt.fill(request)
         else:

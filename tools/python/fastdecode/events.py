@@ -10,7 +10,8 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 from . import _library as c
 
 # By fd_event_kind and fd_finish. Later versions of the library may have more of both.
-_KINDS = {c.EVENT_TOKEN: "token", c.EVENT_FINISHED: "finished", c.EVENT_PROMPT: "prompt"}
+_KINDS = {c.EVENT_TOKEN: "token", c.EVENT_FINISHED: "finished", c.EVENT_PROMPT: "prompt",
+          c.EVENT_PAUSED: "paused"}
 FINISH_REASONS = {
     c.FINISH_STOP: "stop",
     c.FINISH_LENGTH: "length",
@@ -42,6 +43,8 @@ class RequestTimes:
     queue_ns: int
     prefill: StepTimes
     decode: StepTimes
+    recovery_ns: int  # of all that: from each loss of its home until it was again where it had been
+    recoveries: int  # its home was lost, and it was computed again elsewhere
 
 
 @dataclass
@@ -50,11 +53,13 @@ class Event:
 
     __slots__ = ("request_id", "kind", "choice", "token_index", "tokens", "text", "logprobs", "top_logprobs",
                  "finish_reason", "stop_reason", "error", "prompt_tokens", "generated_tokens", "submit_time_ns",
-                 "time_ns", "times", "special", "hides_special")
+                 "time_ns", "times", "special", "hides_special", "home")
 
     request_id: int
     # "token": tokens of the answer. "prompt": the logprobs of the prompt's tokens, before the answer's first token, for
-    # requests that ask for them. "finished": the last event, which may have some last text, too.
+    # requests that ask for them. "paused": its home was lost, and it is computed again elsewhere, for requests that ask
+    # to be told; the next event of the choice says that it goes on. "finished": the last event, which may have some last
+    # text, too.
     kind: str
     choice: int  # which of the request's answers
     token_index: int  # of tokens[0]
@@ -72,6 +77,7 @@ class Event:
     times: Optional[RequestTimes]  # in the last event, of a request that was in a step
     special: List[Tuple[int, int]]  # what special tokens wrote: from which byte of the text's UTF-8 to before which
     hides_special: bool  # they are in the text for a chat's reader alone
+    home: Optional[int]  # after "paused": which home was lost, an index into Engine.homes()
 
     @property
     def finished(self) -> bool:
@@ -84,7 +90,8 @@ def _step_times(times: c.fd_step_times) -> StepTimes:
 
 
 def _request_times(times: c.fd_request_times) -> RequestTimes:
-    return RequestTimes(times.preemptions, times.queue_ns, _step_times(times.prefill), _step_times(times.decode))
+    return RequestTimes(times.preemptions, times.queue_ns, _step_times(times.prefill), _step_times(times.decode),
+                        times.recovery_ns, times.recoveries)
 
 
 def _top_logprobs(event: Any, count: int) -> List[List[Tuple[int, float]]]:
@@ -114,11 +121,12 @@ def copy_event(event: Any, stops: Sequence[str]) -> Event:
                      FINISH_REASONS.get(event.finish, "unknown"), _stop_reason(event, stops),
                      event.error.decode("utf-8", "replace") if event.error else "", event.prompt_tokens,
                      event.generated_tokens, event.submit_ns, event.time_ns,
-                     _request_times(event.times.contents) if event.times else None, special, hides_special)
+                     _request_times(event.times.contents) if event.times else None, special, hides_special, None)
     count = event.token_count
     logprobs: Optional[List[Optional[float]]] = event.logprobs[:count] if event.logprobs else None
     tops = _top_logprobs(event, count) if event.top_logprob_count and event.top_logprobs else None
     if kind == "prompt" and logprobs:
         logprobs[0] = None  # NaN
     return Event(event.id, kind, event.choice, event.token_index, event.tokens[:count], text, logprobs,
-                 tops, None, None, "", 0, 0, event.submit_ns, event.time_ns, None, special, hides_special)
+                 tops, None, None, "", 0, 0, event.submit_ns, event.time_ns, None, special, hides_special,
+                 event.home if kind == "paused" else None)
