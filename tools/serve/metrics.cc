@@ -1,8 +1,11 @@
 #include "tools/serve/metrics.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace fastdecode::serve {
@@ -95,7 +98,33 @@ void AppendHomes(const Metrics::Gauges& gauges, PrometheusText* text) {
       homes, [](const fd_home_stats& home) { return home.kv_pages_used; }, text);
 }
 
+void AppendRecoveries(const Metrics::Gauges& gauges, PrometheusText* text) {
+  text->Family("fastdecode_recoveries_total", "counter",
+               "How often a sequence's home was lost, so that it is computed again elsewhere.");
+  text->Add("", gauges.stats.recoveries);
+  text->Family("fastdecode_recovered_total", "counter", "How often such a sequence was again where it had been.");
+  text->Add("", gauges.stats.recovered);
+  text->Family("fastdecode_recovery_seconds", "histogram",
+               "From the loss of a sequence's home until all that was stored there is stored again.");
+  text->Add("", gauges.recovery);
+  text->Family("fastdecode_recovery_queue_seconds", "histogram", "The part of it until the sequence had a home again.");
+  text->Add("", gauges.recovery_queue);
+  text->Family("fastdecode_loss_detection_seconds", "histogram",
+               "From a home's last sign of life, with something to do, until it was known to be lost.");
+  text->Add("", gauges.loss_detection);
+}
+
 }  // namespace
+
+Histogram ReadDurations(const fd_engine* engine, fd_duration what) {
+  if (engine == nullptr) return Histogram(kRequestBounds);
+  constexpr size_t kCount = std::size(kRequestBounds);
+  std::array<uint64_t, kCount> bounds_ns, at_most;
+  for (size_t i = 0; i < kCount; ++i) bounds_ns[i] = static_cast<uint64_t>(std::llround(kRequestBounds[i] * 1e9));
+  uint64_t sum_ns = 0;
+  const uint64_t count = fd_engine_durations(engine, what, bounds_ns.data(), kCount, at_most.data(), &sum_ns);
+  return Histogram(kRequestBounds, at_most, count, InSeconds(sum_ns));
+}
 
 Metrics::Metrics(std::string model_name, std::string version)
     : model_(PrometheusLabel("model_name", model_name)),
@@ -162,6 +191,7 @@ std::string Metrics::Text(const Gauges& gauges) const {
   AppendVllmRequests(&text);
   AppendServer(gauges, &text);
   AppendHomes(gauges, &text);
+  AppendRecoveries(gauges, &text);
   AppendPlaces(gauges, &text);
   return text.Take();
 }
@@ -282,7 +312,8 @@ void Metrics::AppendPlaces(const Gauges& gauges, PrometheusText* text) const {
   text->Family("fastdecode_spart_busy_seconds_total", "counter", "Time in stages of the S-Part.");
   text->Add("", InSeconds(stats.s_busy_ns));
   text->Family("fastdecode_queue_seconds_total", "counter",
-               "Time that sequences which have ended were in no step, before their first one or preempted.");
+               "Time that sequences which have ended were in no step: before their first one, preempted, or with their "
+               "home lost.");
   text->Add("", InSeconds(queue_ns_));
   text->Family("fastdecode_place_seconds_total", "counter",
                "Where the time of the steps of sequences which have ended went; the places of a phase add up to it.");

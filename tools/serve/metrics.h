@@ -28,6 +28,9 @@ struct RequestOutcome {
   double queue_s = -1, prefill_s = -1, decode_s = -1, total_s = -1, per_output_token_s = -1;
 };
 
+// How long the engine has taken for something, since it was created. Null: for nothing.
+Histogram ReadDurations(const fd_engine* engine, fd_duration what);
+
 // What GET /metrics says, under vLLM's names with their meanings, and under `fastdecode_` what only this engine has:
 // requests by status, refusals, connections, homes, and where the time of the tokens went.
 //
@@ -54,6 +57,9 @@ class Metrics {
   struct Gauges {
     fd_stats stats = {};
     std::vector<fd_home_stats> homes;
+    Histogram recovery = ReadDurations(nullptr, FD_DURATION_RECOVERY);
+    Histogram recovery_queue = ReadDurations(nullptr, FD_DURATION_RECOVERY_QUEUE);
+    Histogram loss_detection = ReadDurations(nullptr, FD_DURATION_LOSS_DETECTION);
     Admission::Counts admission;
     uint64_t connections = 0, streams = 0;
     uint64_t refused_connections = 0;  // since there were as many as the limit allows

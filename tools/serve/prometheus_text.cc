@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
+#include <numeric>
 
 #include "numa/check.h"
 
@@ -70,6 +71,14 @@ size_t CharacterBytes(std::string_view text) {
 
 Histogram::Histogram(std::span<const double> bounds) : bounds_(bounds), counts_(bounds.size() + 1) {
   FD_CHECK(std::is_sorted(bounds.begin(), bounds.end()), "bounds of a histogram ascend");
+}
+
+Histogram::Histogram(std::span<const double> bounds, std::span<const uint64_t> at_most, uint64_t count, double sum)
+    : Histogram(bounds) {
+  std::adjacent_difference(at_most.begin(), at_most.end(), counts_.begin());
+  counts_.back() = count - (at_most.empty() ? 0 : at_most.back());
+  sum_ = sum;
+  count_ = count;
 }
 
 void Histogram::Add(double value, uint64_t times) {

@@ -14,6 +14,8 @@ namespace fastdecode::serve {
 class Histogram {
  public:
   explicit Histogram(std::span<const double> bounds);  // ascending; must outlive it
+  // What others have counted: at_most[i] values were bounds[i] or less, of `count` in all.
+  Histogram(std::span<const double> bounds, std::span<const uint64_t> at_most, uint64_t count, double sum);
   // A value that is not finite is left out: it would spoil the sum for ever.
   void Add(double value, uint64_t times = 1);
   double sum() const { return sum_; }

@@ -287,6 +287,9 @@ void Router::AnswerMetrics(const std::shared_ptr<Exchange>& exchange) {
   Metrics::Gauges gauges = parts_.gauges();
   gauges.stats = parts_.health->stats();
   gauges.homes = parts_.health->homes();
+  gauges.recovery = ReadDurations(parts_.context->engine, FD_DURATION_RECOVERY);
+  gauges.recovery_queue = ReadDurations(parts_.context->engine, FD_DURATION_RECOVERY_QUEUE);
+  gauges.loss_detection = ReadDurations(parts_.context->engine, FD_DURATION_LOSS_DETECTION);
   gauges.admission = parts_.context->admission->counts();
   gauges.ready = WhyNotReady().empty();
   exchange->Reply(200, kMetricsType, parts_.context->metrics->Text(gauges));

@@ -97,6 +97,14 @@ class Endpoints(WithServer):
         self.assertEqual(response.status, 200)
         self.assertTrue(response.headers["content-type"].startswith("text/plain"))
 
+    def test_metrics_have_the_engines_durations(self):
+        page = self.server.ask("GET", "/metrics").body.decode()
+        for name, count in (("recovery", 1), ("recovery_queue", 2), ("loss_detection", 3)):  # a quarter of a second each
+            name = f"fastdecode_{name}_seconds"
+            for sample in (f'{name}_bucket{{le="0.1"}} 0', f'{name}_bucket{{le="0.3"}} {count}', f"{name}_count {count}",
+                           f"{name}_sum {count / 4:g}"):
+                self.assertIn(f"\n{sample}\n", page)
+
     def test_unknown_routes(self):
         for path in ("/", "/v1", "/v1/embeddings", "/v1/chat", "/v1/models/", "/metrics/x", "/v1/completions/"):
             for method in ("GET", "POST"):

@@ -41,6 +41,14 @@ TEST(Histogram, CountsValuesUpToItsBounds) {
   EXPECT_THAT(text, HasSubstr("h_count{a=\"b\"} 7\n"));
 }
 
+TEST(Histogram, TakesWhatOthersHaveCounted) {
+  const uint64_t at_most[] = {2, 5, 5};
+  std::string text;
+  Histogram(kBounds, at_most, 6, 40.5).AppendTo("h", "", &text);
+  EXPECT_THAT(text, HasSubstr("h_bucket{le=\"0.0005\"} 2\nh_bucket{le=\"1.0\"} 5\nh_bucket{le=\"2.5\"} 5\n"
+                              "h_bucket{le=\"+Inf\"} 6\nh_sum 40.5\nh_count 6\n"));
+}
+
 TEST(Histogram, LeavesOutWhatWouldSpoilItsSum) {
   Histogram histogram(kBounds);
   histogram.Add(std::nan(""));

@@ -150,11 +150,13 @@ class Load:
 
 
 STATS = {"requests_waiting": 3, "requests_running": 7, "prompt_tokens": 10 ** 15 + 1, "generated_tokens": 777,
-         "preemptions": 5, "steps": 1000, "rows": 33_000, "s_busy_ns": 1_500_000_000, "kv_pages": 400, "kv_pages_used": 100,
+         "preemptions": 5, "recoveries": 3, "recovered": 2, "steps": 1000, "rows": 33_000, "s_busy_ns": 1_500_000_000, "kv_pages": 400, "kv_pages_used": 100,
          "now_ns": 90_000_000_000, "created_ns": 30_000_000_000, "last_step_ns": 89_750_000_000}
 HOME_FIGURES = [(1, 500, 2_500_000_000, 88_000_000_000, 2, 300, 100), (0, 0, 0, 0, 1, 0, 0)]
 ENGINE_CALLS = [f"stat {name} {value}" for name, value in STATS.items()]
 HOME_CALLS = ["home " + " ".join(map(str, figures)) + " " + name for figures, name in zip(HOME_FIGURES, HOMES)]
+RECOVERIES = [(0.5, 0.002, 0.2), (7, 6, 10)]
+ENGINE_CALLS += [f"recovery {total} {queue} {detection}" for total, queue, detection in RECOVERIES]
 SERVER_CALLS = ["server 12 4 6 9000 21 22 23 1 4.25", "slow_client", "client_gone", "client_gone"]
 
 
@@ -278,6 +280,17 @@ class Pages(unittest.TestCase):
                                 ("last_reply_age_seconds", age), ("losses_total", losses), ("kv_pages", pages),
                                 ("kv_pages_used", used)]:
                 self.assertAlmostEqual(self.full.value("fastdecode_home_" + what, home=name), value, msg=what)
+
+    def test_recoveries(self):
+        self.assertEqual(self.full.value("fastdecode_recoveries_total"), 3)
+        self.assertEqual(self.full.value("fastdecode_recovered_total"), 2)
+        for name, values in zip(["recovery", "recovery_queue", "loss_detection"], zip(*RECOVERIES)):
+            name = f"fastdecode_{name}_seconds"
+            self.assertEqual(self.full.families[name].type, "histogram")
+            for bound in ("0.003", "0.3", "0.5", "10.0", "+Inf"):
+                self.assertEqual(self.full.value(name + "_bucket", le=bound), sum(v <= float(bound) for v in values), name)
+                self.assertEqual(self.empty.value(name + "_bucket", le=bound), 0)
+            self.assertAlmostEqual(self.full.value(name + "_sum"), sum(values))
 
     def test_places_add_up(self):
         for (phase, place), ns in self.load.place_ns.items():

@@ -262,6 +262,15 @@ int fd_engine_home(const fd_engine* engine, size_t index, fd_home_stats* out) {
   WriteSized(home, out->struct_size, out);
   return 1;
 }
+// Of each kind there are as many as its number says, of a quarter of a second.
+uint64_t fd_engine_durations(const fd_engine* engine, int duration, const uint64_t* bounds_ns, size_t count,
+                             uint64_t* at_most, uint64_t* sum_ns) {
+  constexpr uint64_t kNs = 250'000'000;
+  const uint64_t durations = static_cast<uint64_t>(duration);
+  for (size_t i = 0; i < count; ++i) at_most[i] = bounds_ns[i] < kNs ? 0 : durations;
+  *sum_ns = durations * kNs;
+  return durations;
+}
 size_t fd_engine_front_cores(const fd_engine* engine, int32_t* cores, size_t capacity) {
   const std::vector<int32_t>& all = engine->engine->options().front_cores;
   std::copy_n(all.begin(), std::min(capacity, all.size()), cores);

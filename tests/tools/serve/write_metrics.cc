@@ -19,6 +19,8 @@ const std::map<std::string, uint64_t fd_stats::*> kStats = {{"requests_waiting",
                                                             {"prompt_tokens", &fd_stats::prompt_tokens},
                                                             {"generated_tokens", &fd_stats::generated_tokens},
                                                             {"preemptions", &fd_stats::preemptions},
+                                                            {"recoveries", &fd_stats::recoveries},
+                                                            {"recovered", &fd_stats::recovered},
                                                             {"steps", &fd_stats::steps},
                                                             {"rows", &fd_stats::rows},
                                                             {"s_busy_ns", &fd_stats::s_busy_ns},
@@ -92,6 +94,12 @@ class Page {
       std::getline(in, names_.back());
       home.name = names_.back().c_str();
       gauges_.homes.push_back(home);
+    } else if (what == "recovery") {
+      double seconds = 0, queue_s = 0, detection_s = 0;
+      in >> seconds >> queue_s >> detection_s;
+      gauges_.recovery.Add(seconds);
+      gauges_.recovery_queue.Add(queue_s);
+      gauges_.loss_detection.Add(detection_s);
     } else if (what == "server") {
       Admission::Counts& waits = gauges_.admission;
       in >> gauges_.connections >> gauges_.streams >> waits.requests >> waits.tokens >> waits.refused_requests >>
