@@ -64,7 +64,7 @@ struct CriticalPath {
 // Idle time of the S-Part or of a home, and why.
 struct Bubble {
   std::string where;       // "S-Part", "home 0"
-  std::string cause;       // "R late: home 1", "S late", "link", "scheduler", "no requests"
+  std::string cause;       // "R late: home 1", "S late", "link", "scheduler", "home lost", "no requests"
   double ns = 0;           // in all
   double share = 0;        // of the recorded time
 };

@@ -11,7 +11,8 @@ SimulatedLoad::SimulatedLoad(const SimulatedRequests& requests, int micro_batche
     : requests_(requests),
       home_weights_(std::move(home_weights)),
       random_(seed),
-      members_(static_cast<size_t>(micro_batches)) {}
+      members_(static_cast<size_t>(micro_batches)),
+      away_(home_weights_.size()) {}
 
 void SimulatedLoad::Submit(double at) {
   SimulatedSequence sequence;
@@ -84,17 +85,42 @@ void SimulatedLoad::Place(SimulatedSequence sequence, int micro_batch) {
       filled[home] += std::max(member.prompt, member.computed) / home_weights_[home];
     }
   }
+  for (size_t home = 0; home < filled.size(); ++home) {
+    if (away_[home]) filled[home] = kNever;
+  }
   sequence.home = static_cast<int>(std::min_element(filled.begin(), filled.end()) - filled.begin());
   members_[static_cast<size_t>(micro_batch)].push_back(sequence);
 }
 
+void SimulatedLoad::DropLost(int micro_batch, double now) {
+  left_.clear();
+  auto& members = members_[static_cast<size_t>(micro_batch)];
+  for (size_t i = 0; i < members.size();) {
+    if (!IsAway(members[i].home)) {
+      ++i;
+      continue;
+    }
+    left_.push_back(members[i]);
+    members.erase(members.begin() + static_cast<ptrdiff_t>(i));
+  }
+  for (SimulatedSequence sequence : left_) {
+    sequence.left = now;
+    sequence.computed = 0;
+    const auto younger = std::find_if(ready_.begin(), ready_.end(),
+                                      [&](const SimulatedSequence& other) { return other.id > sequence.id; });
+    ready_.insert(younger, sequence);
+  }
+}
+
 std::vector<SimulatedSequence>& SimulatedLoad::Compose(int micro_batch, double now) {
   FillOpenLoop(now);
+  DropLost(micro_batch, now);
   joined_.clear();
-  while (!ready_.empty() && ready_.front().submitted <= now && MayJoin(micro_batch)) {
+  const bool room = std::find(away_.begin(), away_.end(), false) != away_.end();
+  while (room && !ready_.empty() && ready_.front().submitted <= now && MayJoin(micro_batch)) {
     SimulatedSequence sequence = ready_.front();
     ready_.pop_front();
-    if (requests_.prefill_chunk == 0) sequence.computed = sequence.prompt - 1;
+    if (requests_.prefill_chunk == 0) sequence.computed = sequence.prompt + sequence.generated - 1;
     Place(sequence, micro_batch);
     joined_.push_back(members_[static_cast<size_t>(micro_batch)].back());
   }

@@ -26,6 +26,7 @@ struct SimulatedSequence {
   uint32_t rows = 0;  // in this step
   int home = -1;
   double submitted = 0;
+  double left = 0;  // its home was lost; 0: it was not, or is where it was again
 };
 
 // Callers, and who is placed where.
@@ -38,6 +39,11 @@ class SimulatedLoad {
   void WarmUp(double now);
   // Takes in who has come until `now`, and gives every member its rows.
   std::vector<SimulatedSequence>& Compose(int micro_batch, double now);
+  // The home takes nobody, and who is there leaves in the next Compose; or it takes some again.
+  void SetAway(int home, bool away) { away_[static_cast<size_t>(home)] = away; }
+  bool IsAway(int home) const { return away_[static_cast<size_t>(home)]; }
+  // Who left in the last Compose, since its home is away. `home`: which.
+  const std::vector<SimulatedSequence>& left() const { return left_; }
   // Who joined in the last Compose.
   const std::vector<SimulatedSequence>& joined() const { return joined_; }
   // The sequence that has left had its last token delivered at `delivered`.
@@ -51,6 +57,7 @@ class SimulatedLoad {
 
  private:
   void Submit(double at);
+  void DropLost(int micro_batch, double now);
   void FillOpenLoop(double now);
   bool MayJoin(int micro_batch) const;
   void Place(SimulatedSequence sequence, int micro_batch);
@@ -60,7 +67,8 @@ class SimulatedLoad {
   std::mt19937_64 random_;
   std::vector<std::vector<SimulatedSequence>> members_;  // [micro-batches]
   std::deque<SimulatedSequence> ready_;                  // by submission
-  std::vector<SimulatedSequence> joined_;
+  std::vector<SimulatedSequence> joined_, left_;
+  std::vector<bool> away_;             // [homes]
   std::vector<IntendedStart> starts_;  // by id, from 1
   uint64_t next_id_ = 1;
   double next_open_ = 0;

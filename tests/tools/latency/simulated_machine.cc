@@ -63,7 +63,14 @@ double SimulatedHome::WireNs() {
   return link_.one_way_ns * factor;
 }
 
+void SimulatedHome::Die() {
+  dead_ = true;
+  waiting_.clear();
+  replies_.clear();
+}
+
 void SimulatedHome::Post(const SimulatedHop& hop) {
+  if (dead_) return;
   SimulatedHop posted = hop;
   const double bytes_ns = static_cast<double>(hop.payload_bytes) / 2 / link_.bytes_per_ns;
   const double there = WireNs() + bytes_ns + link_.extra_one_way_ns;

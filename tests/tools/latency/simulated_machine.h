@@ -1,14 +1,14 @@
 #ifndef FASTDECODE_TESTS_TOOLS_LATENCY_SIMULATED_MACHINE_H_
 #define FASTDECODE_TESTS_TOOLS_LATENCY_SIMULATED_MACHINE_H_
 
+#include <fastdecode/fastdecode.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <utility>
 #include <vector>
-
-#include <fastdecode/fastdecode.h>
 
 namespace fastdecode {
 
@@ -105,6 +105,9 @@ class SimulatedHome {
   SimulatedCore& leader() { return leader_; }
   SimulatedCore& helper() { return helper_; }
 
+  // It answers nothing that was not served by now, until it begins anew.
+  void Die();
+  void BeginAnew() { dead_ = false; }
   // REQUIRES: hops are posted in order of time, and ServeNext has not gone beyond that moment.
   void Post(const SimulatedHop& hop);
   // When the next hop begins to be served: never, if there is none.
@@ -132,7 +135,8 @@ class SimulatedHome {
   uint64_t clock_offset_ns_;
   double clock_drift_;  // as a share
   double free_at_ = 0;
-  double posted_ns_ = 0;                         // of the reply before
+  double posted_ns_ = 0;  // of the reply before
+  bool dead_ = false;
   std::vector<SimulatedHop> waiting_, replies_;  // few
 };
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/tools/latency/simulated_setup.h"
+
 namespace fastdecode {
 
 namespace {
@@ -25,6 +27,7 @@ struct Batch {
   int stage = 0;
   double stage_start = 0, stage_over = 0;  // over: as far as the pipeline can see
   int homes_missing = 0;
+  std::vector<bool> open;  // [homes] a hop is
   double held_since = 0;
   uint32_t rows = 0, sequences = 0;
   std::vector<uint32_t> home_rows, home_sequences;
@@ -54,6 +57,9 @@ class Pipeline {
   void WaitForSomething();
   void WaitForRequests(double until);
 
+  void GoOnLosing();
+  double NextOfLoss() const { return loss_.empty() ? kNever : loss_.front().at; }
+  void RecordLeaving(int m);
   bool EventsHaveRoom();
   double DeliveredAt(double at);
   double NextReply();
@@ -75,35 +81,9 @@ class Pipeline {
   std::deque<double> untaken_;  // when the scheduler takes tokens that are in the event queue, ascending
   double now_ = kSimulatedStartNs - kSimulatedLeadNs;
   int turn_ = 0;
+  std::deque<SimulatedLoss> loss_;  // what is still to happen
+  double lost_ns_ = 0;
 };
-
-std::vector<double> HomeWeights(const SimulatedRun& run) {
-  const double homes = run.homes;
-  std::vector<double> weights(static_cast<size_t>(run.homes), 1 / homes);
-  if (run.faults.heavy_home < 0) return weights;
-  const double heavy = run.faults.heavy_ratio / homes;
-  for (double& weight : weights) weight = (1 - heavy) / (homes - 1);
-  weights[static_cast<size_t>(run.faults.heavy_home)] = heavy;
-  return weights;
-}
-
-SimulatedHome MakeHome(const SimulatedRun& run, int home) {
-  const SimulatedFaults& faults = run.faults;
-  SimulatedLink link = home < run.local_homes ? run.local_link : run.link;
-  SimulatedAttention attention = run.attention;
-  if ((!link.in_memory || faults.late_in_memory) && (faults.late_home < 0 || faults.late_home == home)) {
-    link.late_share = faults.late_share;
-    link.late_ns = faults.late_ns;
-  }
-  const auto index = static_cast<size_t>(home);
-  if (index < faults.far_ns.size()) link.extra_one_way_ns = faults.far_ns[index] / 2;
-  if (faults.slow_home == home) {
-    attention.prepare_extra_ns = faults.prepare_extra_ns;
-    attention.attend_extra_ns = faults.attend_extra_ns;
-  }
-  if (faults.narrow_home == home) attention.bytes_per_ns *= faults.bandwidth_ratio;
-  return {home, run.noise, link, attention, run.seed * 1000 + 10 * static_cast<uint64_t>(home) + 3};
-}
 
 Pipeline::Pipeline(const SimulatedRun& run, Recording* recording)
     : run_(run),
@@ -112,24 +92,19 @@ Pipeline::Pipeline(const SimulatedRun& run, Recording* recording)
       gpu_(run.noise, run.seed * 1000 + 4),
       looked_(static_cast<size_t>(run.homes), 0),
       batches_(static_cast<size_t>(run.micro_batches)),
-      load_(run.requests, run.micro_batches, HomeWeights(run), run.seed * 1000 + 2) {
+      load_(run.requests, run.micro_batches, HomeWeights(run), run.seed * 1000 + 2),
+      loss_(PlanLoss(run)) {
   for (int h = 0; h < run.homes; ++h) homes_.push_back(MakeHome(run, h));
   if (SimulatedCore* stolen = StolenCore()) stolen->Steal(PlanThefts(run));
 }
 
 SimulatedCore* Pipeline::StolenCore() {
-  const auto home = static_cast<size_t>(std::max(0, run_.faults.stolen_home));
-  switch (run_.faults.stolen) {
-    case SimulatedFaults::Core::kNone:
-      return nullptr;
-    case SimulatedFaults::Core::kPipeline:
-      return &core_;
-    case SimulatedFaults::Core::kLeader:
-      return &homes_[home].leader();
-    case SimulatedFaults::Core::kHelper:
-      return &homes_[home].helper();
-  }
-  return nullptr;
+  using enum SimulatedFaults::Core;
+  SimulatedHome& home = homes_[static_cast<size_t>(std::max(0, run_.faults.stolen_home))];
+  const SimulatedFaults::Core stolen = run_.faults.stolen;
+  if (stolen == kPipeline) return &core_;
+  if (stolen == kLeader) return &home.leader();
+  return stolen == kHelper ? &home.helper() : nullptr;
 }
 
 void Pipeline::Run() {
@@ -156,6 +131,7 @@ void Pipeline::RecordStarts() {
 }
 
 void Pipeline::TurnOnce() {
+  while (NextOfLoss() <= now_) GoOnLosing();
   const int count = run_.micro_batches;
   bool moved = false;
   for (int i = 0; i < count; ++i) {
@@ -164,6 +140,34 @@ void Pipeline::TurnOnce() {
   }
   turn_ = (turn_ + 1) % count;
   if (!moved) WaitForSomething();
+}
+
+void Pipeline::GoOnLosing() {
+  using enum SimulatedLoss::What;
+  const SimulatedLoss::What what = loss_.front().what;
+  loss_.pop_front();
+  const int lost = run_.faults.lost_home;
+  const auto index = static_cast<size_t>(lost);
+  if (what == kDies) return homes_[index].Die();
+  load_.SetAway(lost, what == kIsKnown);
+  if (what == kIsBack) return homes_[index].BeginAnew();
+  lost_ns_ = now_;
+  for (Batch& batch : batches_) {
+    if (index >= batch.open.size() || !batch.open[index]) continue;
+    batch.open[index] = false;
+    --batch.homes_missing;
+  }
+}
+
+void Pipeline::RecordLeaving(int m) {
+  for (const SimulatedSequence& sequence : load_.left()) {
+    fd_record_event leave = Event(FD_RECORD_LEAVE, m, lost_ns_);
+    leave.id = sequence.id;
+    leave.home = static_cast<int16_t>(sequence.home);
+    leave.part = FD_LEAVE_HOME_LOST;
+    leave.count = sequence.generated;
+    Add(leave);
+  }
 }
 
 bool Pipeline::PollHomes() {
@@ -177,7 +181,9 @@ bool Pipeline::PollHomes() {
       hop.polled = looked_[h];
       fd_record_event event = homes_[h].Describe(hop, now_);
       Add(event);
-      --batches_[static_cast<size_t>(hop.micro_batch)].homes_missing;
+      Batch& batch = batches_[static_cast<size_t>(hop.micro_batch)];
+      batch.open[h] = false;
+      --batch.homes_missing;
     }
     looked_[h] = now_;
   }
@@ -216,6 +222,7 @@ bool Pipeline::BeginStep(int m) {
   }
   const double start = now_;
   const std::vector<SimulatedSequence>& members = load_.Compose(m, now_);
+  RecordLeaving(m);
   if (members.empty()) return false;
   ++batch.step;
   if (batch.held_since > 0) Add(Event(FD_RECORD_HELD, m, batch.held_since));
@@ -223,7 +230,8 @@ bool Pipeline::BeginStep(int m) {
   CountRows(m, members);
   Work(kComposeNs + kComposeRowNs * batch.rows);
   for (const SimulatedSequence& sequence : load_.joined()) {
-    fd_record_event join = Event(FD_RECORD_JOIN, m, sequence.submitted);
+    fd_record_event join = Event(FD_RECORD_JOIN, m, sequence.left > 0 ? sequence.left : sequence.submitted);
+    join.part = sequence.left > 0 ? 1 : 0;
     join.id = sequence.id;
     join.home = static_cast<int16_t>(sequence.home);
     join.rows = sequence.prompt;
@@ -252,6 +260,7 @@ void Pipeline::CountRows(int m, const std::vector<SimulatedSequence>& members) {
   Batch& batch = batches_[static_cast<size_t>(m)];
   batch.rows = batch.sequences = 0;
   batch.home_rows.assign(homes_.size(), 0);
+  batch.open.resize(homes_.size());
   batch.home_sequences.assign(homes_.size(), 0);
   batch.home_kv_bytes.assign(homes_.size(), 0);
   for (const SimulatedSequence& sequence : members) {
@@ -330,7 +339,7 @@ void Pipeline::PostHops(int m) {
   const double start = now_;
   batch.homes_missing = 0;
   for (size_t h = 0; h < homes_.size(); ++h) {
-    if (batch.home_rows[h] == 0) continue;
+    if (batch.home_rows[h] == 0 || load_.IsAway(static_cast<int>(h))) continue;
     // It is posted when the call begins, as far as the record goes.
     SimulatedHop hop;
     hop.posted = now_;
@@ -343,6 +352,7 @@ void Pipeline::PostHops(int m) {
     hop.payload_bytes = static_cast<uint64_t>(hop.rows * (run_.row_bytes_out + run_.row_bytes_back));
     while (homes_[h].NextStart() <= now_) homes_[h].ServeNext();
     homes_[h].Post(hop);
+    batch.open[h] = true;
     ++batch.homes_missing;
     Work(kPostHopNs);
   }
@@ -361,7 +371,8 @@ void Pipeline::FinishStep(int m) {
   for (size_t i = 0; i < members.size();) {
     SimulatedSequence& sequence = members[i];
     sequence.computed += sequence.rows;
-    if (sequence.rows == 0 || sequence.computed < sequence.prompt + sequence.generated) {
+    // What a lost home's rows have come to means nothing.
+    if (sequence.rows == 0 || load_.IsAway(sequence.home) || sequence.computed < sequence.prompt + sequence.generated) {
       ++i;
       continue;
     }
@@ -401,8 +412,9 @@ void Pipeline::WaitForSomething() {
     in_flight |= batch.state != Batch::State::kBoundary;
     if (batch.state == Batch::State::kStage) stage_over = std::min(stage_over, batch.stage_over);
   }
-  if (!in_flight && load_.Empty() && EventsHaveRoom()) return WaitForRequests(load_.NextArrival(now_));
-  double until = std::min({reply, stage_over, load_.NextArrival(now_)});
+  if (!in_flight && load_.Empty() && EventsHaveRoom())
+    return WaitForRequests(std::min(load_.NextArrival(now_), NextOfLoss()));
+  double until = std::min({reply, stage_over, load_.NextArrival(now_), NextOfLoss()});
   if (!EventsHaveRoom()) until = std::min(until, untaken_.front());
   // It looks in even turns, but not while its core is away.
   const double turns = std::max(0.0, std::floor((until - now_) / run_.look_ns));
@@ -466,21 +478,6 @@ fd_record_event Pipeline::Event(fd_record_kind kind, int m, double start) const 
 
 void Pipeline::Add(const fd_record_event& event) {
   if (static_cast<double>(event.end_ns) >= kSimulatedStartNs) recording_->events.push_back(event);
-}
-
-nlohmann::json DescribeEngine(const SimulatedRun& run) {
-  nlohmann::json homes = nlohmann::json::array();
-  for (int h = 0; h < run.homes; ++h) {
-    const bool local = h < run.local_homes;
-    const std::string number = std::to_string(local ? h : h + 1);
-    homes.push_back({{"index", h},
-                     {"name", local ? "local, node " + number : "10.0.0." + number + ":7000, home 0"},
-                     {"same_host", local},
-                     {"link_device", local ? "" : "mlx5_0 port 1"},
-                     {"link_gbit_per_s", local ? 0 : run.link.bytes_per_ns * 8}});
-  }
-  return {
-      {"layers", run.layers}, {"micro_batches", run.micro_batches}, {"s_part_asynchronous", run.gpu}, {"homes", homes}};
 }
 
 }  // namespace

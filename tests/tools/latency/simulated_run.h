@@ -41,6 +41,10 @@ struct SimulatedFaults {
   double heavy_ratio = 1;
   // The scheduler takes no events for so long; it begins so far into the recording.
   double pause_ns = 0, pause_at_s = 0;
+  // A home that answers nothing any more, so far into the recording; that is known so much later, and for so long it
+  // stays away. 0: until the end.
+  int lost_home = -1;
+  double lost_at_s = 0, known_after_ns = 200e6, away_ns = 0;
   // Links whose round trips take so much longer: of the first homes, one after the other.
   std::vector<double> far_ns;
 };

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tools/latency/analysis/home_losses.h"
+
 namespace fastdecode {
 namespace {
 
@@ -20,7 +22,7 @@ uint64_t Overlap(uint64_t start_ns, uint64_t end_ns, uint64_t other_start_ns, ui
 // Spans as one set of moments.
 class Moments {
  public:
-  explicit Moments(std::vector<Span> spans) {
+  explicit Moments(std::vector<Span> spans = {}) {
     std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start_ns < b.start_ns; });
     for (const Span& span : spans) {
       if (!spans_.empty() && span.start_ns <= spans_.back().end_ns) {
@@ -47,10 +49,18 @@ class Moments {
   std::vector<Span> spans_;
 };
 
+// What of the spans is not in the set.
+std::vector<Span> Without(const std::vector<Span>& spans, const Moments& moments) {
+  uint64_t inside_ns = 0;
+  std::vector<Span> outside;
+  for (const Span& span : spans) moments.Cut(span, &inside_ns, &outside);
+  return outside;
+}
+
 // What was idle, and why, summed.
 class BubbleSums {
  public:
-  enum class Cause { kRLate, kSLate, kLink, kScheduler, kNoRequests };
+  enum class Cause { kRLate, kSLate, kLink, kScheduler, kHomeLost, kNoRequests };
 
   // where: a home, or kNowhere. home: of kRLate and kLink; -1 where it goes without saying.
   void Add(int where, Cause cause, int home, uint64_t ns) {
@@ -86,6 +96,8 @@ class BubbleSums {
         return "link" + at;
       case Cause::kScheduler:
         return "scheduler";
+      case Cause::kHomeLost:
+        return "home lost";
       case Cause::kNoRequests:
         return "no requests";
     }
@@ -138,15 +150,17 @@ std::vector<const fd_record_event*> StagesByStart(const Recording& recording) {
 class SPartBubbles {
  public:
   SPartBubbles(const Timeline& timeline, const Steps& steps, BubbleSums* sums)
-      : timeline_(timeline),
-        steps_(steps),
-        sums_(*sums),
-        idle_(timeline.idle),
-        held_(timeline.held),
-        done_ns_(timeline.start_ns) {}
+      : timeline_(timeline), steps_(steps), sums_(*sums), held_(timeline.held), done_ns_(timeline.start_ns) {}
 
   void Find(const Recording& recording) {
     overlap_ = recording.stages_overlap();
+    const std::vector<HomeLoss> losses = FindHomeLosses(recording);
+    const std::vector<Span> no_requests = Without(timeline_.idle, Moments(SpansWithoutHome(losses, timeline_.end_ns)));
+    // What is left of the idle time: sequences wait for a home.
+    std::vector<Span> home_lost = Without(timeline_.idle, Moments(no_requests));
+    for (const HomeLoss& loss : losses) home_lost.insert(home_lost.end(), loss.waits.begin(), loss.waits.end());
+    idle_ = Moments(no_requests);
+    lost_ = Moments(std::move(home_lost));
     if (overlap_) {
       for (const fd_record_event* stage : StagesByStart(recording)) Take(*stage);
     } else {
@@ -179,11 +193,13 @@ class SPartBubbles {
   }
 
   void Explain(const Span& gap, const fd_record_event& next) {
+    uint64_t lost_ns = 0, idle_ns = 0, held_ns = 0;
+    std::vector<Span> not_lost, not_idle, others;
+    lost_.Cut(gap, &lost_ns, &not_lost);
+    sums_.Add(kNowhere, Cause::kHomeLost, -1, lost_ns);
     const StepTimes* step = steps_.Find(next.micro_batch, next.step);
     if (step == nullptr) return;
-    uint64_t idle_ns = 0, held_ns = 0;
-    std::vector<Span> not_idle, others;
-    idle_.Cut(gap, &idle_ns, &not_idle);
+    for (const Span& span : not_lost) idle_.Cut(span, &idle_ns, &not_idle);
     // Had the scheduler taken the events, the pipeline would have had work, whatever else it waited for.
     for (const Span& span : not_idle) held_.Cut(span, &held_ns, &others);
     sums_.Add(kNowhere, Cause::kNoRequests, -1, idle_ns);
@@ -215,7 +231,8 @@ class SPartBubbles {
   const Timeline& timeline_;
   const Steps& steps_;
   BubbleSums& sums_;
-  const Moments idle_, held_;
+  const Moments held_;
+  Moments idle_, lost_;
   bool overlap_ = false;
   uint64_t done_ns_ = 0;
 };

@@ -14,8 +14,9 @@ double MeasureStagesBusy(const Recording& recording, const Timeline& timeline);
 
 // When the S-Part or a home had nothing to do, and what the micro-batch waited for that came next: "R late: home 1" was
 // queued or at work there, "link: home 1" on its way there or back, "S late" in a stage or before it, "scheduler" held,
-// "no requests" not there. Of the S-Part itself "S late" means that it could have gone on and did not: its thread was
-// away. What comes before a step that was not recorded whole is left out. Largest first.
+// "home lost" at a home that did not answer any more, or without one, "no requests" not there. Of the S-Part itself "S
+// late" means that it could have gone on and did not: its thread was away. What comes before a step that was not
+// recorded whole is left out. Largest first.
 std::vector<Bubble> FindBubbles(const Recording& recording, const Timeline& timeline);
 
 }  // namespace fastdecode

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "tools/latency/analysis/home_losses.h"
 #include "tools/latency/analysis/request_tracks.h"
 
 namespace fastdecode {
@@ -27,8 +28,11 @@ double OverlapNs(const std::vector<Span>& spans, const Silence& silence) {
   return sum_ns;
 }
 
-bool HadReason(const Timeline& timeline, const Silence& silence) {
-  return 2 * (OverlapNs(timeline.idle, silence) + OverlapNs(timeline.held, silence)) >= silence.ns();
+// `losses`: of which the wait for one that was lost already is a reason, too.
+bool HadReason(const Timeline& timeline, const std::vector<HomeLoss>& losses, const Silence& silence) {
+  double waited_ns = 0;
+  for (const HomeLoss& loss : losses) waited_ns = std::max(waited_ns, OverlapNs(loss.waits, silence));
+  return 2 * (OverlapNs(timeline.idle, silence) + OverlapNs(timeline.held, silence) + waited_ns) >= silence.ns();
 }
 
 // When the recording ends. What ends later than a request itself (its last delivery) says nothing.
@@ -70,9 +74,11 @@ std::vector<Silence> FindSilences(const Recording& recording, const Timeline& ti
   for (const fd_record_event& event : events) until(event.end_ns, false);
   until(recording.EndNs(), true);
   const double least_ns = kUsualTimes * LongestUsualNs(std::move(long_ns), events.size() + 1, timeline.layers);
+  if (silences.empty()) return {};
+  const std::vector<HomeLoss> losses = FindHomeLosses(recording);
   std::erase_if(silences, [&](const Silence& silence) {
     if (silence.ns() < least_ns) return true;
-    return silence.at_end ? !SomeRequestRuns(events) : HadReason(timeline, silence);
+    return silence.at_end ? !SomeRequestRuns(events) : HadReason(timeline, losses, silence);
   });
   return silences;
 }

@@ -16,8 +16,8 @@ struct Silence {
   double ns() const { return static_cast<double>(end_ns - start_ns); }
 };
 
-// By time. Where the scheduler held the pipeline, or nobody had a row, it is no silence; nor where such times are
-// usual, as they are between the stages of a large model.
+// By time. Where the scheduler held the pipeline, nobody had a row, or a home was waited for that was lost, it is no
+// silence; nor where such times are usual, as they are between the stages of a large model.
 std::vector<Silence> FindSilences(const Recording& recording, const Timeline& timeline);
 
 // In which the recording ended; 0: in none.

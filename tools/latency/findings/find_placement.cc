@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/latency/analysis/home_losses.h"
 #include "tools/latency/findings/finders.h"
 #include "tools/latency/findings/robust.h"
 
@@ -27,19 +28,21 @@ constexpr double kWrongShare = 0.5;
 // spread more evenly.
 constexpr double kSequencesTooMany = 1.5;
 
-// Means of a step.
+// Means of a step with all homes there.
 struct Load {
   double kv_bytes = 0;
   double sequences = 0;
   std::vector<double> block_kv_bytes;
 };
 
-std::vector<Load> MeasureLoads(const Evidence& evidence) {
+std::vector<Load> MeasureLoads(const Evidence& evidence, const std::vector<HomeLoss>& losses) {
   const auto homes = static_cast<size_t>(evidence.timeline.homes);
   std::vector<Load> loads(homes);
-  const double steps = static_cast<double>(evidence.decode_steps().size());
+  std::vector<const StepTimes*> whole = evidence.decode_steps();
+  std::erase_if(whole, [&losses](const StepTimes* step) { return SomeHomeIsAway(losses, step->end_ns); });
+  const auto steps = static_cast<double>(whole.size());
   for (Load& load : loads) load.block_kv_bytes.assign(static_cast<size_t>(evidence.blocks()), 0);
-  for (const StepTimes* step : evidence.decode_steps()) {
+  for (const StepTimes* step : whole) {
     const auto block = static_cast<size_t>(evidence.BlockOf(step->end_ns));
     for (size_t h = 0; h < homes && h < step->kv_bytes.size(); ++h) {
       const double bytes = static_cast<double>(step->kv_bytes[h]) / steps;
@@ -72,7 +75,8 @@ struct Joins {
 // Follows the KV of all homes through a recording.
 class JoinJudge {
  public:
-  explicit JoinJudge(size_t homes) : joins_(homes) {}
+  // Those who joined while a home was away had no choice.
+  JoinJudge(size_t homes, const std::vector<HomeLoss>& losses) : losses_(losses), joins_(homes) {}
 
   void See(const fd_record_event& event) {
     MicroBatch& batch = batches_[event.micro_batch];
@@ -110,13 +114,16 @@ class JoinJudge {
       const auto home = static_cast<size_t>(join.home);
       double sum = 0;
       for (const double bytes : before) sum += bytes;
-      ++joins_[home].all;
-      joins_[home].wrong += before[home] * static_cast<double>(joins_.size()) > sum;
+      if (!SomeHomeIsAway(losses_, join.end_ns)) {
+        ++joins_[home].all;
+        joins_[home].wrong += before[home] * static_cast<double>(joins_.size()) > sum;
+      }
       before[home] += bytes_of(join);
     }
     batch->joined.clear();
   }
 
+  const std::vector<HomeLoss>& losses_;
   std::vector<Joins> joins_;
   std::map<int, MicroBatch> batches_;
   double token_bytes_ = 0;
@@ -135,21 +142,24 @@ double ExcessNs(const Evidence& evidence, int home, double ratio) {
 std::vector<Finding> FindUnbalancedPlacement(const Evidence& evidence) {
   std::vector<Finding> findings;
   if (!evidence.long_enough() || evidence.timeline.homes < 2) return findings;
-  const std::vector<Load> loads = MeasureLoads(evidence);
+  const std::vector<HomeLoss> losses = FindHomeLosses(evidence.recording);
+  const std::vector<Load> loads = MeasureLoads(evidence, losses);
   double mean_bytes = 0, least_bytes = loads[0].kv_bytes;
   for (const Load& load : loads) {
     mean_bytes += load.kv_bytes / static_cast<double>(loads.size());
     least_bytes = std::min(least_bytes, load.kv_bytes);
   }
-  JoinJudge judge(loads.size());
+  JoinJudge judge(loads.size(), losses);
   for (const fd_record_event& event : evidence.recording.events) judge.See(event);
   for (size_t h = 0; h < loads.size(); ++h) {
     const Load& load = loads[h];
     if (mean_bytes <= 0 || load.kv_bytes < kUnbalancedMin * mean_bytes || !MostlyMore(loads, load)) continue;
     const Joins& joins = judge.joins()[h];
-    const bool wrong = joins.all >= kJoinsMin
-                           ? static_cast<double>(joins.wrong) >= kWrongShare * static_cast<double>(joins.all)
-                           : load.kv_bytes - least_bytes >= kSequencesTooMany * load.kv_bytes / load.sequences;
+    // A home that has come back is empty, and nobody was placed wrongly for that.
+    const bool wrong =
+        joins.all >= kJoinsMin
+            ? static_cast<double>(joins.wrong) >= kWrongShare * static_cast<double>(joins.all)
+            : losses.empty() && load.kv_bytes - least_bytes >= kSequencesTooMany * load.kv_bytes / load.sequences;
     if (!wrong) continue;
     Finding finding;
     finding.phase = "placement";

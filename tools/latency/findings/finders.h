@@ -119,6 +119,9 @@ std::vector<Finding> FindPauses(const Evidence& evidence);
 // kind "silence": times at which the whole engine stood still.
 std::vector<Finding> FindStandstills(const Evidence& evidence);
 
+// kind "loss": homes that were lost, and the pauses of their sequences.
+std::vector<Finding> FindLosses(const Evidence& evidence);
+
 // "0.8 ms of the mean token", or that it costs nothing.
 std::string CostText(double cost_ns);
 

@@ -22,6 +22,7 @@ std::vector<Finding> FindFaults(const Recording& recording, const Timeline& time
   add(FindSlowLayers(evidence));
   add(FindPauses(evidence));
   add(FindStandstills(evidence));
+  add(FindLosses(evidence));
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.cost_ns > b.cost_ns; });
   return findings;
