@@ -15,14 +15,6 @@
 
 namespace fastdecode {
 
-namespace {
-constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
-// Of a lost home's worker: others wait for their turn. Who is silent because it is stopped, or takes its memory, says
-// no hello, and is not waited for any longer. Who has said it is at work on the link, and has kConnectTimeoutNs, though
-// others wait for that, too: cut short it would begin anew with each attempt, and might never come to the end.
-constexpr uint64_t kReturnHelloTimeoutNs = 1'000'000'000;
-}  // namespace
-
 Homes::Homes(HomesOptions options) : options_(std::move(options)) {
   if (options_.fabric.gpu < 0) return;
   // Before there is an S-Part no steps run.
@@ -32,49 +24,26 @@ Homes::Homes(HomesOptions options) : options_(std::move(options)) {
   };
 }
 
-absl::StatusOr<std::unique_ptr<Homes>> Homes::Create(HomesOptions options) {
-  std::unique_ptr<Homes> homes(new Homes(std::move(options)));
-  for (const Endpoint& endpoint : homes->options_.endpoints) {
-    if (absl::Status bad = homes->MakePlaces(endpoint); !bad.ok()) return bad;
-  }
-  return homes;
-}
-
 Homes::~Homes() {
   Stop();
-  for (const std::unique_ptr<Slot>& slot : slots_) {
-    if (slot->link != nullptr) {
-      monitor_.Remove(slot->link.get());
-      if (slot->areas_registered) UnregisterAreas(*slot->link);
+  for (size_t i = 0; i < count(); ++i) {
+    Slot& slot = *slots_[i];
+    if (slot.link != nullptr) {
+      monitor_.Remove(slot.link.get());
+      if (slot.areas_registered) UnregisterAreas(*slot.link);
     }
-    slot->link.reset();
-    if (slot->home != nullptr) slot->home->Detach();
+    slot.link.reset();
+    if (slot.home != nullptr) slot.home->Detach();
   }
-}
-
-absl::Status Homes::MakePlaces(const Endpoint& endpoint) {
-  if (!endpoint.of_this_process()) return ConnectWorker(endpoint);
-  Slot slot;
-  slot.endpoint = endpoint;
-  if (endpoint.kind == Endpoint::Kind::kGpu) {
-    slot.name = "gpu";
-    return AddPlace(std::move(slot));
-  }
-  for (const int node : options_.plan.home_nodes) {
-    Slot local;
-    local.endpoint = endpoint;
-    local.name = absl::StrFormat("local, node %d", node);
-    if (absl::Status bad = AddPlace(std::move(local)); !bad.ok()) return bad;
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Homes::MakeOwn(SPart* spart, const std::vector<uint64_t>& kv_bytes) {
   spart_ = spart;
   int locals = 0;
-  for (size_t i = 0; i < slots_.size(); ++i) {
+  for (size_t i = 0; i < count(); ++i) {
     Slot& slot = *slots_[i];
-    if (slot.link != nullptr) {  // a worker's
+    if (!slot.endpoint.of_this_process()) {
+      if (slot.link == nullptr) continue;  // it has not come
       if (absl::Status bad = RegisterAreas(*slot.link); !bad.ok()) return bad;
       slot.areas_registered = true;
       continue;
@@ -114,51 +83,6 @@ absl::Status Homes::MakeLocalHome(Slot& slot, int ordinal, uint64_t kv_bytes) {
   return bad.ok() ? bad : absl::Status(bad.code(), absl::StrCat(option, std::string(bad.message())));
 }
 
-absl::Status Homes::ConnectWorker(const Endpoint& endpoint) {
-  uint32_t homes = 1;
-  for (uint32_t i = 0; i < homes; ++i) {
-    absl::StatusOr<Made> made = Connect(endpoint, i, kConnectTimeoutNs);
-    if (!made.ok()) return made.status();
-    homes = made->homes_at_worker;
-    Slot slot;
-    slot.name = absl::StrFormat("%s, home %d", FormatEndpoint(endpoint), i);
-    slot.endpoint = endpoint;
-    slot.home_index = i;
-    if (absl::Status added = AddSlot(std::move(slot), *std::move(made)); !added.ok()) return added;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Homes::CheckNew(const Slot& slot, const Made& made) const {
-  // A path or host may have several names, of which a worker knows nothing: the later link has cost the earlier one.
-  for (const std::unique_ptr<Slot>& other : slots_) {
-    if (made.description.id == 0 || made.description.id != other->description.id) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--homes: '%s' and '%s' are the same home", other->name, slot.name));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Homes::AddSlot(Slot slot, Made made) {
-  if (absl::Status bad = CheckNew(slot, made); !bad.ok()) return bad;
-  if (absl::Status bad = AddPlace(std::move(slot)); !bad.ok()) return bad;
-  PutUp(*slots_.back(), std::move(made));
-  LogLink(*slots_.back());
-  return absl::OkStatus();
-}
-
-absl::Status Homes::AddPlace(Slot slot) {
-  if (slots_.size() == kMaxHomes) {
-    return absl::InvalidArgumentError(absl::StrFormat("--homes: more than %d homes in all", kMaxHomes));
-  }
-  for (const std::unique_ptr<Slot>& other : slots_) {
-    if (!slot.endpoint.of_this_process() && other->endpoint == slot.endpoint) slot.retry = other->retry;
-  }
-  if (slot.retry == nullptr) slot.retry = std::make_shared<RetrySchedule>();
-  slots_.push_back(std::make_unique<Slot>(std::move(slot)));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
   absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSizeFor(options_.shape, options_.gpu_home), home.options().node,
                                                  options_.engine_node, next_epoch_++);
@@ -182,7 +106,7 @@ absl::StatusOr<Homes::Made> Homes::AttachAgain(size_t index) {
   Slot& slot = *slots_[index];
   if (slot.home != nullptr) return AttachLocal(*slot.home);
   if (slot.endpoint.kind == Endpoint::Kind::kGpu) return AttachGpu(index);
-  return Connect(slot.endpoint, slot.home_index, kReturnHelloTimeoutNs);
+  return Connect(slot.endpoint, slot.home_index, kHelloTimeoutNs);
 }
 
 absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t home_index, uint64_t hello_timeout_ns) {
@@ -204,11 +128,9 @@ absl::StatusOr<Homes::Made> Homes::Connect(const Endpoint& endpoint, uint32_t ho
   }
   std::memcpy(&made.description, connected->answer.data(), sizeof(HomeDescription));
   made.link = std::move(connected->link);
-  // Its heart beats from here on: registering may take as long as a step.
   monitor_.Add(made.link.get());
-  absl::Status bad = RegisterAreas(*made.link);
-  monitor_.Remove(made.link.get());
-  if (!bad.ok()) return bad;
+  made.watched = {made.link.get(), Unwatch{&monitor_}};
+  if (absl::Status bad = RegisterAreas(*made.link); !bad.ok()) return bad;
   return made;
 }
 
@@ -257,6 +179,7 @@ void Homes::UnregisterAreas(EngineLink& link) {
 }
 
 void Homes::PutUp(Slot& slot, Made made) {
+  made.watched.reset();
   slot.link = std::move(made.link);
   slot.areas_registered = spart_ != nullptr;
   if (options_.fault && !slot.link->AttendsInStage())
@@ -267,19 +190,21 @@ void Homes::PutUp(Slot& slot, Made made) {
   slot.description.memory[sizeof(slot.description.memory) - 1] = 0;
   slot.state = Slot::State::kUp;
   slot.draining = false;
+  slot.has_come = true;
+  if (slot.name.empty()) slot.name = slot.NameAtWorker();
   monitor_.Add(slot.link.get());
 }
 
 // Not with mutex_ held: the log's sink may ask for this engine's homes.
 void Homes::LogLink(const Slot& slot) {
   if (options_.logger == nullptr) return;
-  options_.logger->Info(absl::StrCat("link to ", slot.name, ": ", slot.link->Describe()));
+  options_.logger->Info(absl::StrCat("link to ", slot.called(), ": ", slot.link->Describe()));
 }
 
 void Homes::Start(std::function<void(const PipelineCommand&)> command, std::function<uint64_t(int home)> replies) {
   command_ = std::move(command);
   replies_ = std::move(replies);
-  for (size_t i = 0; i < slots_.size(); ++i) Announce(i);
+  for (size_t i = 0; i < count(); ++i) slots_[i]->has_come ? Announce(i) : Expect(i);
   control_ = PinnedThread("fd-homes", -1, [this] { ControlLoop(); });
 }
 
@@ -303,28 +228,38 @@ void Homes::Announce(size_t index) {
   command_(command);
 }
 
+// It is not there yet, and requests that only it could hold may wait for it.
+void Homes::Expect(size_t index) {
+  PipelineCommand command;
+  command.kind = PipelineCommand::Kind::kExpectHome;
+  command.home = static_cast<int>(index);
+  command_(command);
+}
+
 uint64_t Homes::pages_max() const {
   std::lock_guard lock(mutex_);
   uint64_t pages = 0;
-  for (const auto& slot : slots_) pages = std::max(pages, slot->description.pages);
+  for (size_t i = 0; i < count(); ++i) pages = std::max(pages, slots_[i]->description.pages);
   return pages;
 }
 
 std::vector<Homes::Info> Homes::List() const {
   std::lock_guard lock(mutex_);
   std::vector<Info> list;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const bool up = slots_[i]->state == Slot::State::kUp && !slots_[i]->link->lost();
+  for (size_t i = 0; i < count(); ++i) {
+    const Slot& slot = *slots_[i];
+    const bool up = slot.state == Slot::State::kUp && !slot.link->lost();
     list.push_back({static_cast<int>(i),
                     up,
-                    up && slots_[i]->draining,
-                    slots_[i]->name,
-                    up ? slots_[i]->link->Describe() : "",
-                    slots_[i]->endpoint.kind != Endpoint::Kind::kFabric,
-                    up ? slots_[i]->link->line() : LinkLine(),
-                    slots_[i]->description,
-                    {}});
-    if (slots_[i]->home != nullptr) list.back().cores = slots_[i]->home->options().cores;
+                    up && slot.draining,
+                    slot.called(),
+                    up ? slot.link->Describe() : "",
+                    slot.endpoint.kind != Endpoint::Kind::kFabric,
+                    up ? slot.link->line() : LinkLine(),
+                    slot.description,
+                    {},
+                    up ? "" : AbsenceOf(slot)});
+    if (slot.home != nullptr) list.back().cores = slot.home->options().cores;
   }
   return list;
 }
@@ -333,17 +268,28 @@ Homes::Glance Homes::Look(size_t index) const {
   std::lock_guard lock(mutex_);
   const Slot& slot = *slots_[index];
   const bool up = slot.state == Slot::State::kUp && !slot.link->lost();
-  return {slot.name.c_str(), up, up ? slot.description.pages : 0, slot.losses};
+  return {slot.called().c_str(), up, up ? slot.description.pages : 0, slot.losses};
 }
 
 std::string Homes::Describe() const {
   std::string text;
   for (const Info& info : List()) {
     const HomeDescription& d = info.description;
-    text += absl::StrFormat(
-        "home %d: %s, %s, %d thread(s), %s, %d pages of %d bytes (%d tokens), read with %.1f GB/s, %s\n", info.index,
-        info.name, d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens, d.read_mb_per_s * 1e-3,
-        !info.up ? "lost" : absl::StrCat(info.link, info.draining ? ", draining" : ""));
+    absl::StrAppend(&text, "home ", info.index, ": ", info.name);
+    if (d.pages > 0) {
+      absl::StrAppendFormat(&text, ", %s, %d thread(s), %s, %d pages of %d bytes (%d tokens), read with %.1f GB/s",
+                            d.isa, d.threads, d.memory, d.pages, d.page_bytes, d.pages * kPageTokens,
+                            d.read_mb_per_s * 1e-3);
+    }
+    absl::StrAppend(&text, ", ", info.up ? info.link : info.absence, info.draining ? ", draining" : "", "\n");
+  }
+  return text;
+}
+
+std::string Homes::DescribeAbsent() const {
+  std::string text;
+  for (const Info& info : List()) {
+    if (!info.up) absl::StrAppend(&text, "; home ", info.index, " (", info.name, ") ", info.absence);
   }
   return text;
 }
@@ -371,41 +317,56 @@ void Homes::OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) {
     slot.hops_posted = hops_posted;
     slot.state = Slot::State::kDrained;
     was_planned = slot.draining;
-    loss = LossOf(home);
+    loss = absl::StrCat(NameOf(home), " ", AbsenceOf(slot));
   }
   if (!was_planned || paused > 0) absl::StrAppend(&loss, "; sequences that are computed again: ", paused);
   if (options_.logger != nullptr) options_.logger->Log(was_planned ? LogLevel::kInfo : LogLevel::kWarning, loss);
   changed_.notify_all();
 }
 
-std::string Homes::Name(int home) { return absl::StrFormat("home %d (%s)", home, slots_[home]->name); }
+std::string Homes::Name(int home) {
+  std::lock_guard lock(mutex_);
+  return NameOf(static_cast<size_t>(home));
+}
 
-// Which home, and why it was lost or takes nothing. REQUIRES: the mutex is held.
-std::string Homes::LossOf(int home) {
-  const Slot& slot = *slots_[home];
+// REQUIRES: the mutex is held, or this is the control thread.
+std::string Homes::NameOf(size_t index) const {
+  return absl::StrFormat("home %d (%s)", index, slots_[index]->called());
+}
+
+// Why a home is not there, or takes nothing. REQUIRES: the mutex is held, or this is the control thread.
+std::string Homes::AbsenceOf(const Slot& slot) const {
+  if (slot.state == Slot::State::kGivenUp) return absl::StrCat("is not used: ", slot.failure);
+  if (!slot.has_come) return absl::StrCat("has not come yet: ", slot.failure);
   const std::string cause = slot.state == Slot::State::kUp ? slot.link->lost_cause() : slot.loss;
-  if (slot.draining && cause.empty()) return Name(home) + " is draining";
-  const char* const what = slot.draining ? "has ended" : "was lost";
-  return absl::StrFormat("%s %s: %s", Name(home), what, cause.empty() ? "unknown cause" : cause);
+  if (slot.draining && cause.empty()) return "is draining";
+  return absl::StrCat(slot.draining ? "has ended: " : "was lost: ", cause.empty() ? "unknown cause" : cause);
 }
 
 std::string Homes::DescribeNoRoom(uint32_t tokens) {
   uint64_t most_pages = 0;
-  std::string losses;
-  std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const Slot& slot = *slots_[i];
-    if (slot.state == Slot::State::kUp && !slot.link->lost() && !slot.draining) {
-      most_pages = std::max(most_pages, slot.description.pages);
-    } else {
-      absl::StrAppend(&losses, "; ", LossOf(static_cast<int>(i)));
+  bool waited = false;
+  std::string absent;
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < count(); ++i) {
+      const Slot& slot = *slots_[i];
+      if (slot.state == Slot::State::kUp && !slot.link->lost() && !slot.draining) {
+        most_pages = std::max(most_pages, slot.description.pages);
+        continue;
+      }
+      waited |= slot.state != Slot::State::kGivenUp;
+      absl::StrAppend(&absent, "; ", NameOf(i), " ", AbsenceOf(slot));
     }
   }
-  if (most_pages == 0) return absl::StrCat("no living home is left", losses);
+  if (waited) {
+    absl::StrAppendFormat(&absent, "; none that could hold it came within --recover-ms %d", options_.recover_ms);
+  }
+  if (most_pages == 0) return absl::StrCat("no living home is left", absent);
   const uint64_t most = PageCounts(options_.shape.attention()).TokensIn(most_pages);
   if (most >= tokens) return "no living home could hold this request; one that can has come back since";
   return absl::StrFormat("no living home can hold this request: it needs room for %d tokens, the largest has %d%s",
-                         tokens, most, losses);
+                         tokens, most, absent);
 }
 
 }  // namespace fastdecode

@@ -1,10 +1,12 @@
-// How lost homes come back: the control thread's part of Homes.
+// How lost homes come back, and late ones come: the control thread's part of Homes.
 #include <chrono>
 #include <cstdint>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/homes/homes.h"
 #include "numa/clock.h"
@@ -21,8 +23,8 @@ void Homes::ControlLoop() {
     if (stopping_) return;
     const auto lost = [this] {
       if (stopping_) return true;
-      for (const auto& slot : slots_) {
-        if (slot->state == Slot::State::kDrained) return true;
+      for (size_t i = 0; i < count(); ++i) {
+        if (slots_[i]->state == Slot::State::kDrained) return true;
       }
       return false;
     };
@@ -41,7 +43,7 @@ void Homes::LetGoOfDrained() {
   std::vector<size_t> drained;
   {
     std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < slots_.size(); ++i) {
+    for (size_t i = 0; i < count(); ++i) {
       if (slots_[i]->state == Slot::State::kDrained) drained.push_back(i);
     }
   }
@@ -53,7 +55,7 @@ void Homes::LetGoOfDrained() {
     } else if (slot.was_asked) {
       silent.insert(slot.retry.get());
       if (options_.logger != nullptr) {
-        options_.logger->Info(Name(static_cast<int>(index)) +
+        options_.logger->Info(NameOf(index) +
                               " gave no reply before it was lost; until it does, the pauses between attempts to get it "
                               "back double");
       }
@@ -67,14 +69,14 @@ void Homes::LetGoOfDrained() {
   }
 }
 
-// False: no home is down.
+// False: no home is down, but for those that are not tried any more.
 bool Homes::TryDueHomes() {
   bool down = false;
-  for (size_t i = 0; i < slots_.size(); ++i) {
+  for (size_t i = 0; i < count(); ++i) {
     {
       std::lock_guard lock(mutex_);
       if (stopping_) return down;
-      if (slots_[i]->state == Slot::State::kUp) continue;
+      if (slots_[i]->state == Slot::State::kUp || slots_[i]->state == Slot::State::kGivenUp) continue;
       down = true;
       if (slots_[i]->state != Slot::State::kDown || !IsNextOfItsWorker(i)) continue;
     }
@@ -89,8 +91,9 @@ bool Homes::TryDueHomes() {
 // for a reason of its own does not keep the others away. REQUIRES: the mutex is held.
 bool Homes::IsNextOfItsWorker(size_t index) const {
   const Slot& slot = *slots_[index];
-  for (const std::unique_ptr<Slot>& other : slots_) {
-    if (other->retry == slot.retry && other->state == Slot::State::kDown && other->attempt < slot.attempt) return false;
+  for (size_t i = 0; i < count(); ++i) {
+    const Slot& other = *slots_[i];
+    if (other.retry == slot.retry && other.state == Slot::State::kDown && other.attempt < slot.attempt) return false;
   }
   return true;
 }
@@ -108,30 +111,78 @@ void Homes::LetGo(size_t index) {
   monitor_.Quarantine(std::move(old), "given up by the engine");
 }
 
-// One attempt. REQUIRES: the slot's link was let go of.
+// One attempt. REQUIRES: the slot has no link.
 void Homes::TakeBack(size_t index) {
   Slot& slot = *slots_[index];
   if (slot.home != nullptr) slot.home->Detach();
   absl::StatusOr<Made> made = AttachAgain(index);
-  if (!made.ok()) {
-    slot.retry->Fail(NowNs());
-    const std::string failure(made.status().message());
-    if (failure != slot.failure && options_.logger != nullptr) {
-      options_.logger->Info(absl::StrFormat("home %d (%s) is not back yet: %s", index, slot.name, failure));
-    }
-    slot.failure = failure;
-    return;
-  }
+  if (!made.ok()) return Fail(index, made.status());
+  if (absl::Status twice = CheckNew(slot, *made); !twice.ok()) return GiveUp(index, *std::move(made), twice);
   slot.retry->Connected();
-  slot.failure.clear();
   slot.replies_before = replies_(static_cast<int>(index));
+  const bool is_late = !slot.has_come;
+  const uint32_t homes_at_worker = made->homes_at_worker;
   {
     std::lock_guard lock(mutex_);
+    slot.failure.clear();
     PutUp(slot, *std::move(made));
   }
   LogLink(slot);
-  if (options_.logger != nullptr) options_.logger->Info(absl::StrFormat("home %d (%s) is back", index, slot.name));
+  if (options_.logger != nullptr) options_.logger->Info(NameOf(index) + (is_late ? " has come" : " is back"));
   Announce(index);
+  if (is_late) AddSiblings(slot, homes_at_worker);
+}
+
+void Homes::Fail(size_t index, const absl::Status& status) {
+  Slot& slot = *slots_[index];
+  slot.retry->Fail(NowNs());
+  std::string failure(status.message());
+  if (failure == slot.failure) return;
+  if (options_.logger != nullptr) {
+    const char* const what = slot.has_come ? "is not back yet" : "has not come yet";
+    options_.logger->Info(absl::StrCat(NameOf(index), " ", what, ": ", failure));
+  }
+  std::lock_guard lock(mutex_);
+  slot.failure = std::move(failure);
+}
+
+// Another place has this home. To ask again would cost that one its link each time, and gain nothing.
+void Homes::GiveUp(size_t index, Made made, const absl::Status& why) {
+  Slot& slot = *slots_[index];
+  made.watched.reset();
+  UnregisterAreas(*made.link);
+  monitor_.Quarantine(std::move(made.link), "the engine has this home by another name");
+  {
+    std::lock_guard lock(mutex_);
+    slot.state = Slot::State::kGivenUp;
+    slot.failure = absl::StrCat(std::string(why.message()), "; name each worker once");
+  }
+  PipelineCommand command;
+  command.kind = PipelineCommand::Kind::kForgetHome;
+  command.home = static_cast<int>(index);
+  command_(command);
+  if (options_.logger != nullptr) options_.logger->Warning(absl::StrCat(NameOf(index), " ", AbsenceOf(slot)));
+}
+
+// The first home of a late worker has come, and says how many there are. The others come next.
+void Homes::AddSiblings(const Slot& first, uint32_t homes) {
+  for (uint32_t i = 0; i < homes; ++i) {
+    const auto is_this = [&](size_t s) { return slots_[s]->endpoint == first.endpoint && slots_[s]->home_index == i; };
+    bool has_place = false;
+    for (size_t s = 0; s < count(); ++s) has_place |= is_this(s);
+    if (has_place) continue;
+    Slot slot = WorkersPlace(first.endpoint, i);
+    slot.name = slot.NameAtWorker();
+    slot.failure = "its worker has just come";
+    if (absl::Status full = AddPlace(std::move(slot)); !full.ok()) {
+      if (options_.logger != nullptr) {
+        options_.logger->Warning(
+            absl::StrFormat("%s: homes %d to %d of %s are not used", full.message(), i, homes - 1, first.place));
+      }
+      return;
+    }
+    Expect(count() - 1);
+  }
 }
 
 }  // namespace fastdecode

@@ -42,6 +42,7 @@ class Batcher {
   // The home takes no new sequence; those that it has stay.
   void CloseHome(int home) { placer_.CloseHome(home); }
   int homes_alive() const { return placer_.homes_alive(); }
+  void ExpectHome(int home, bool may_come) { placer_.ExpectHome(home, may_come); }
   bool HomesMissing() const { return placer_.HomesMissing(); }
 
   // --- sequences

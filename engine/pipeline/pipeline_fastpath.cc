@@ -66,6 +66,13 @@ bool Pipeline::DrainCommands() {
       case PipelineCommand::Kind::kRemoveHome:
         if (homes_[command.home].alive) homes_[command.home].link->MarkLost("removed");
         break;
+      case PipelineCommand::Kind::kExpectHome:
+        batcher_.ExpectHome(command.home, true);
+        break;
+      case PipelineCommand::Kind::kForgetHome:
+        batcher_.ExpectHome(command.home, false);
+        ready_unchecked_ = true;  // nobody need wait for it
+        break;
     }
   }
   return taken > 0;

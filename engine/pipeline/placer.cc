@@ -39,6 +39,12 @@ void Placer::CloseHome(int home) {
   LookAtHomes();
 }
 
+void Placer::ExpectHome(int home, bool may_come) {
+  homes_[home].lost = may_come;
+  homes_[home].closed = false;
+  ++changes_;
+}
+
 bool Placer::FitsSomewhere(const Sequence& sequence) const {
   const uint32_t pages = counts_.Most(sequence.length_max);
   for (int h = 0; h < kMaxHomes; ++h) {

@@ -46,8 +46,10 @@ class Placer {
   void LoseHome(int home);
   // It takes no new sequence from now on, and those that it has stay: it will be lost soon.
   void CloseHome(int home);
+  // Whether one that is not there may come: it then counts as one that was lost.
+  void ExpectHome(int home, bool may_come);
   int homes_alive() const;
-  // Whether there is none, or one that was lost has not come back, or one was closed.
+  // Whether there is none, or one that was lost or is expected has not come, or one was closed.
   bool HomesMissing() const;
 
   // Whether some home that lives could hold this sequence at its full length, were it alone there.
@@ -74,7 +76,7 @@ class Placer {
     bool takes_new() const { return alive && !closed; }
 
     bool alive = false;
-    bool lost = false;
+    bool lost = false;    // or it has not come yet
     bool closed = false;
     uint64_t number = 0;  // of all homes that have come: a smaller one has been there for longer
     uint32_t read_rate = 0;

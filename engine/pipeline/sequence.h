@@ -252,7 +252,13 @@ class EngineLink;
 
 // RequestDesk and control thread -> pipeline.
 struct PipelineCommand {
-  enum class Kind : uint8_t { kAdd, kAddHome, kRemoveHome };
+  enum class Kind : uint8_t {
+    kAdd,
+    kAddHome,
+    kRemoveHome,
+    kExpectHome,  // it has not come yet, and may: it counts as one that was lost
+    kForgetHome,  // it does not come any more
+  };
   Kind kind = Kind::kAdd;
   Sequence* sequence = nullptr;  // kAdd; those that follow it are lent with it
   EngineLink* link = nullptr;    // kAddHome; stays the caller's, who keeps it until the home is reported lost

@@ -103,6 +103,8 @@ void Engine::DescribeMachine(const Topology& topology) {
 absl::Status Engine::ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll) {
   HomesOptions homes;
   homes.endpoints = std::move(endpoints);
+  homes.homes_min = options_.homes_min;
+  homes.recover_ms = options_.recover_ms;
   homes.plan = cores_.plan;
   homes.fabric = options_.fabric;
   homes.fabric.gpu = plan_.fabric_gpu;
@@ -215,8 +217,8 @@ absl::Status Engine::CheckKvBudget(uint64_t pages) const {
   if (tokens >= plan_.shape.max_context) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
       "--kv-gib, --gpu-kv-gib: the largest home holds %d tokens, less than one sequence of --max-context %d; give "
-      "more memory or a shorter context",
-      tokens, plan_.shape.max_context));
+      "more memory or a shorter context%s",
+      tokens, plan_.shape.max_context, homes_->DescribeAbsent()));
 }
 
 absl::Status Engine::StartRecordServer() {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "engine/pipeline/statistics.h"
 #include "rdma/endpoint.h"
 #include "rdma/fault_link.h"
 
@@ -197,6 +198,10 @@ const OptionRow kRows[] = {
      "where KV lives: local (one home per NUMA node), local:N, gpu (with --spart cuda), unix:PATH or HOST:PORT of a "
      "worker; comma-separated",
      &SetHomes},
+    {"homes-min", "N", "0",
+     "start once N of what --homes lists are there, each with a home or more, and take the others in when they come "
+     "(0: all must be there, with all their homes)",
+     [](Options& o, const std::string& v) { return ParseInt("homes-min", v, 0, kMaxHomes, &o.homes_min); }},
     {"core-plan", "PLAN", "auto",
      "shared (S-Part and homes both use every core and take turns), split (each has cores of its own, and micro-batches "
      "alternate), or auto (shared if the S-Part is on the CPU, every home in this process, and neither another process "
@@ -262,7 +267,8 @@ const OptionRow kRows[] = {
      "hosts",
      [](Options& o, const std::string& v) { return ParseInt("hop-timeout-ms", v, 10, 3600000, &o.hop_timeout_ms); }},
     {"recover-ms", "MS", "120000",
-     "requests that only a lost home could hold wait for it so long, and end with an error then",
+     "requests that only a home that was lost, or has not come yet, could hold wait for it so long, and end with an error "
+     "then",
      [](Options& o, const std::string& v) { return ParseInt("recover-ms", v, 0, 86400000, &o.recover_ms); }},
     {"listen", "ENDPOINT", "",
      "worker: where engines connect: unix:PATH, or HOST:PORT for other hosts (0.0.0.0: every address)", &SetListen},

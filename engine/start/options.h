@@ -26,6 +26,7 @@ struct Options {
   bool need_text = false;          // no start without a tokenizer
   std::string chat_template;       // file; "" = the folder's
   std::string homes = "local";
+  int homes_min = 0;               // endpoints of `homes` that must be there at the start; 0 = all
   std::string listen;              // worker: unix:PATH or HOST:PORT
   int peers = 1;                   // worker: engines that each home serves at once
   int grace_s = 30;                // worker: for engines to leave it

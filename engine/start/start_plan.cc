@@ -11,6 +11,11 @@ namespace fastdecode {
 
 absl::Status CheckOptions(const Options& options, const std::vector<Endpoint>& endpoints) {
   if (absl::Status bad = CheckHopTimeout(options, endpoints); !bad.ok()) return bad;
+  if (static_cast<size_t>(options.homes_min) > endpoints.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--homes-min: %d is more than the %d that --homes lists; give no more than that, or list more",
+                        options.homes_min, endpoints.size()));
+  }
   if (options.gpudirect) return absl::OkStatus();  // what that does not go with is said first, once a GPU is looked for
   for (const Endpoint& endpoint : endpoints) {
     if (absl::Status bad = CheckSecret(endpoint, options.fabric); !bad.ok()) return bad;

@@ -147,6 +147,7 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
     home["name"] = info.name;
     home["up"] = info.up;
     home["draining"] = info.draining;
+    if (!info.up) home["absence"] = info.absence;
     home["threads"] = info.description.threads;
     if (!info.cores.empty()) home["cores"] = info.cores;
     home["isa"] = info.description.isa;

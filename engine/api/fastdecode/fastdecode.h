@@ -144,7 +144,8 @@ int fd_engine_stats(const fd_engine* engine, fd_stats* out);
 typedef struct fd_home_stats {
   uint32_t struct_size;             /* set by the caller: sizeof(fd_home_stats) */
   uint32_t up;                      /* 1: connected now */
-  const char* name;                 /* as in the log: "local, node 0", "hostb:7471, home 1"; lives as long as the engine */
+  const char* name;                 /* as in the log: "local, node 0", "hostb:7471, home 1"; "hostb:7471" until a worker has
+                                     * come for the first time; lives as long as the engine */
   /* Since the engine was created; a reset leaves these alone. Of a GPU that is a home, whose hops are part of the
    * S-Part's stages, the first three are 0. */
   uint64_t hops;                    /* that it has answered */
@@ -154,8 +155,8 @@ typedef struct fd_home_stats {
   uint64_t kv_pages;                /* 0 while it is not up */
   uint64_t kv_pages_used;           /* of these, by this engine's sequences, as it counts them itself */
 } fd_home_stats;
-/* Fills in *out for home number `index`, from 0. 1; 0: past the end; FD_BAD_STRUCT_SIZE: that of *out. Never blocks on a
- * home. */
+/* Fills in *out for home number `index`, from 0. There may be more homes later (option homes-min), behind those that
+ * there are. 1; 0: past the end; FD_BAD_STRUCT_SIZE: that of *out. Never blocks on a home. */
 int fd_engine_home(const fd_engine* engine, size_t index, fd_home_stats* out);
 /* What the engine takes the time of, each time since it was created; a reset leaves these alone. */
 typedef enum fd_duration {

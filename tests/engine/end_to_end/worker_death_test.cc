@@ -357,6 +357,31 @@ TEST_F(WorkerDeathTest, NobodyListening) {
   EXPECT_NE(std::string(error.what()).find(path_), std::string::npos) << error.what();
 }
 
+TEST_F(WorkerDeathTest, EngineStartsWithoutAWorkerThatComesLater) {
+  auto worker = NewWorker("worker.log");
+  ASSERT_TRUE(worker->WaitUntilListening()) << worker->Messages();
+  const std::string late_path = dir_.File("late");
+  const OptionList options = Options("unix:" + path_ + ",unix:" + late_path);
+  EXPECT_NE(std::string(EngineError(options).what()).find(late_path), std::string::npos) << "all must be there";
+  const auto engine = MakeEngine(options + OptionList{{"homes-min", "1"}});
+  EXPECT_EQ(engine->Statistics().homes_up, 1u);
+  EXPECT_EQ(engine->Homes().at(1).name, "unix:" + late_path);
+  EXPECT_EQ(engine->Homes().at(1).up, 0u);
+  Running running = StartAll(*engine);  // while it comes
+  const WorkerProgram late(dir_.File("late.log"),
+                           {"--listen", "unix:" + late_path, "--kv-gib", "0.02", "--poll", "yield"});
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    ReadToEnd(running.streams[i], &running.answers[i]);
+    EXPECT_EQ(running.answers[i].tokens, RightAnswers()[i].tokens) << i << ": " << running.answers[i].error;
+  }
+  ASSERT_TRUE(WaitForAllHomes(*engine)) << engine->Describe();
+  EXPECT_EQ(engine->Homes().at(1).name, "unix:" + late_path + ", home 0");
+  const std::vector<Answer> answers = RunAll(*engine, requests_, /*with_logits=*/false);
+  for (size_t i = 0; i < requests_.size(); ++i) EXPECT_EQ(answers[i].tokens, RightAnswers()[i].tokens) << i;
+  EXPECT_GT(HopsOfHome(*engine, "unix:" + late_path), 0);
+  EXPECT_EQ(Statistic(*engine, "recoveries"), 0);
+}
+
 // The worker of the library, in this process, which is what embedders use.
 TEST_F(WorkerDeathTest, WorkerServerInAThread) {
   EngineOptions options;

@@ -23,14 +23,10 @@
 #include "engine/pipeline/statistics.h"
 #include "engine/spart/spart.h"
 #include "numa/clock.h"
-#include "rdma/shm/unix_bootstrap.h"
-#include "tests/engine/rpart/test_engine.h"
+#include "tests/engine/homes/homes_fixture.h"
 
 namespace fastdecode {
 namespace {
-
-constexpr uint64_t kTimeoutNs = 20'000'000'000;
-constexpr std::chrono::milliseconds kBetweenLooks(1);
 
 // Knows which memory is registered, and computes nothing.
 class RegisteringSPart final : public SPart, private AreaRegistry {
@@ -60,63 +56,6 @@ class RegisteringSPart final : public SPart, private AreaRegistry {
  private:
   std::map<std::byte*, size_t> registered_;
   size_t most_ = SIZE_MAX;
-};
-
-class HomesTest : public testing::Test {
- protected:
-  static std::unique_ptr<UnixListener> Listen(const std::string& name) {
-    return *UnixListener::Listen(testing::TempDir() + "fd-" + name + "-" + std::to_string(getpid()));
-  }
-
-  static HomesOptions Options(const std::vector<const UnixListener*>& workers) {
-    HomesOptions options;
-    for (const UnixListener* worker : workers) {
-      options.endpoints.push_back({.kind = Endpoint::Kind::kUnix, .path = worker->path()});
-    }
-    options.shape = SmallShape(ElementType::kF32);
-    return options;
-  }
-
-  static std::unique_ptr<PendingLink> AwaitProposal(UnixListener* worker) {
-    absl::StatusOr<std::unique_ptr<PendingLink>> pending = worker->AcceptProposal(kTimeoutNs);
-    EXPECT_TRUE(pending.ok()) << pending.status();
-    return pending.ok() ? *std::move(pending) : nullptr;
-  }
-
-  // The worker's end of the link.
-  static std::unique_ptr<HomeLink> Accept(PendingLink* pending, uint32_t homes, uint64_t pages = 1, uint64_t id = 0) {
-    HomeDescription description;
-    description.pages = pages;
-    description.id = id;
-    LinkAcceptance acceptance;
-    acceptance.homes = homes;
-    acceptance.answer.assign(reinterpret_cast<const char*>(&description), sizeof(description));
-    absl::StatusOr<std::unique_ptr<HomeLink>> link = pending->Accept(acceptance, /*home_node=*/-1);
-    EXPECT_TRUE(link.ok()) << link.status();
-    return link.ok() ? *std::move(link) : nullptr;
-  }
-  static std::unique_ptr<HomeLink> AcceptEngine(UnixListener* worker, uint32_t homes = 1, uint64_t pages = 1) {
-    const std::unique_ptr<PendingLink> pending = AwaitProposal(worker);
-    return pending == nullptr ? nullptr : Accept(pending.get(), homes, pages);
-  }
-
-  // `accept`: the workers' part. Null: it failed.
-  static std::unique_ptr<Homes> Connect(std::initializer_list<const UnixListener*> workers,
-                                        const std::function<void()>& accept) {
-    std::thread accepting(accept);
-    absl::StatusOr<std::unique_ptr<Homes>> homes = Homes::Create(Options(workers));
-    accepting.join();
-    EXPECT_TRUE(homes.ok()) << homes.status();
-    if (!homes.ok()) return nullptr;
-    EXPECT_TRUE((*homes)->MakeOwn(nullptr, {}).ok());
-    return *std::move(homes);
-  }
-
-  static void AwaitUp(const Homes& homes, size_t index) {
-    const uint64_t deadline_ns = NowNs() + kTimeoutNs;
-    while (!homes.List()[index].up && NowNs() < deadline_ns) std::this_thread::sleep_for(kBetweenLooks);
-    EXPECT_TRUE(homes.List()[index].up);
-  }
 };
 
 TEST_F(HomesTest, AHomeOfTwoNamesIsRefused) {

@@ -410,6 +410,23 @@ TEST_F(BatcherTest, FitsSomewhereLooksAtWholeHomesThatLive) {
   EXPECT_EQ(batcher_->homes_alive(), 0);
 }
 
+TEST_F(BatcherTest, AHomeThatIsExpectedIsMissing) {
+  Make(kOne);
+  batcher_->AddHome(0, 2);
+  batcher_->ExpectHome(1, true);
+  EXPECT_TRUE(batcher_->HomesMissing());
+  Sequence* large = Add(1, 10, 128);
+  Sequence* small = Add(2, 10, 64);
+  Begin(0);
+  EXPECT_EQ(large->state, SequenceState::kWaits) << "it waits, and is passed";
+  EXPECT_EQ(small->state, SequenceState::kComputes);
+  batcher_->ExpectHome(1, false);
+  EXPECT_FALSE(batcher_->HomesMissing());
+  batcher_->ExpectHome(1, true);
+  batcher_->AddHome(1, 4);
+  EXPECT_FALSE(batcher_->HomesMissing());
+}
+
 TEST_F(BatcherTest, ALostHomesSequencesWaitAgainAndTheOthersStay) {
   Make(kTwo);
   batcher_->AddHome(0, 10);

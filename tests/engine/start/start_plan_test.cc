@@ -66,6 +66,10 @@ TEST(StartPlanTest, OptionsAreCheckedWithoutAModel) {
     return std::string(CheckOptions(options, *ParseEndpoints("--homes", homes)).message());
   };
   EXPECT_EQ(check("local,gpu,unix:w"), "");
+  options.homes_min = 3;
+  EXPECT_EQ(check("local,gpu,unix:w"), "");
+  EXPECT_THAT(check("local,unix:w"), HasSubstr("--homes-min: 3 is more than the 2 that --homes lists"));
+  options.homes_min = 0;
   EXPECT_THAT(check("local,hostb:7471"), HasSubstr("--secret-file: needed for hostb:7471"));
   options.fabric.secret_file = "/no/such/secret";
   EXPECT_EQ(check("local"), "") << "nobody needs it";
