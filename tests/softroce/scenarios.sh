@@ -5,6 +5,7 @@
 #   netem_loss_1 netem_loss_5 netem_reorder netem_duplicate netem_corrupt   the same over a bad wire
 #   sigkill sigstop link_down port_filtered power_off                found out in time, others unharmed, usable again
 #   drain                                                            told to end under load, and replaced; nothing is lost
+#   late_worker                                                      started without a worker, which comes later
 #   kill_and_return engine_kill_and_return                           50 times, nothing leaks
 #   door_refusals                                                    bad visitors while an engine is served
 #   slow_wire                                                        `latency step` blames the link, and not the home
@@ -272,6 +273,65 @@ drain_when_told() {
   lab_signal replaced
 }
 worker_drain() { serve drain_when_told; }
+
+# Beside the worker, another one on its host. At the first start it is silent, and needed: the links to the others live while
+# it is waited for. At the second one it is not there, and comes later.
+second_port=7472
+none_lost() { (($(times_lost) == 0)); }
+late_has_come() { (($(lines "^log .*10.77.0.2:$second_port, home [0-9]+\\) has come$") == homes)); }
+engine_late_worker() {
+  local all="local:1,10.77.0.2:$port,10.77.0.2:$second_port"
+  check 'the workers are there' await_workers
+  lab_signal start.1
+  check 'the engine starts when the silent one answers' start_engine "$all" homes-min=3
+  check 'no home was lost meanwhile' none_lost
+  check 'the engine ends well' end_engine
+  lab_signal leave
+  lab_wait left 60
+  check 'fewer than are needed are an error' \
+    fails_saying "homes-min: 3 of --homes must be there, and 2 of 3 are; not there: 10.77.0.2:$second_port" \
+    generate 12 --homes "$all" --homes-min 3 --secret-file $secret
+  check 'the engine starts without it' start_engine "$all" homes-min=2
+  check 'and says so' grep -q "home [0-9]* (10.77.0.2:$second_port) has not come yet: no worker to be reached" $said
+  submit_all 40
+  lab_signal come
+  check 'all requests end' lab_eventually 120 all_ended
+  check 'all of its homes are taken in' lab_eventually 120 late_has_come
+  submit_all 40
+  check 'all requests end' lab_eventually 120 all_ended
+  check 'and are right' all_right
+  check 'no home was lost' none_lost
+  check 'the engine ends well' end_engine
+}
+start_second() {
+  "$program" worker --listen "0.0.0.0:$second_port" --secret-file $secret --kv-gib 0.02 --poll yield \
+    --peer-timeout-ms $peer_timeout_ms >/tmp/second.log 2>&1 &
+  second=$!
+  lab_eventually 90 grep -q listening /tmp/second.log || { cat /tmp/second.log; return 1; }
+}
+silent_then_late() {
+  check 'another worker starts' start_second
+  kill -STOP "$second"
+  lab_signal "worker.$LAB_HOST"
+  lab_wait start.1 240
+  lab_nap 5
+  kill -CONT "$second"
+  lab_wait leave 240
+  kill -9 "$second"
+  wait "$second" 2>/dev/null || true
+  lab_signal left
+  lab_wait come 240
+  check 'the other worker comes' start_second
+  lab_wait done 600
+  kill -TERM "$second"
+  check 'it ends well' wait "$second"
+}
+worker_late_worker() {
+  check 'the worker starts' start_worker
+  silent_then_late
+  check 'the worker ends well' stop_worker
+  check 'it leaves no verbs object behind' no_verbs_objects
+}
 
 # The worker dies again and again; the engine lives on.
 engine_kill_and_return() {
