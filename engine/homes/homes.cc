@@ -305,7 +305,7 @@ void Homes::OnHomeDraining(int home) {
 }
 
 // The pipeline has let go of the link.
-void Homes::OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) {
+void Homes::OnHomeLost(int home, uint64_t hops_posted, uint32_t paused) {
   std::string loss;
   bool was_planned = false;
   {
@@ -315,7 +315,7 @@ void Homes::OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) {
     slot.loss = slot.link->lost_cause();
     slot.was_asked = hops_posted > slot.hops_posted;
     slot.hops_posted = hops_posted;
-    slot.state = Slot::State::kDrained;
+    slot.state = Slot::State::kLost;
     was_planned = slot.draining;
     loss = absl::StrCat(NameOf(home), " ", AbsenceOf(slot));
   }

@@ -102,7 +102,7 @@ class Homes : public HomeKeeper {
   Glance Look(size_t index) const;  // REQUIRES: index < count()
 
   void OnHomeDraining(int home) override;
-  void OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) override;
+  void OnHomeLost(int home, uint64_t hops_posted, uint32_t paused) override;
   std::string Name(int home) override;
   std::string DescribeNoRoom(uint32_t tokens) override;
 
@@ -115,7 +115,7 @@ class Homes : public HomeKeeper {
 
   // One home that the command line asks for. Its index is the pipeline's index of it.
   struct Slot {
-    enum class State { kUp, kDrained, kDown, kGivenUp };
+    enum class State { kUp, kLost, kDown, kGivenUp };
     std::string place;           // its endpoint: what it is called before its worker has come for the first time
     std::string name;            // set once, by then; others may have pointers to either
     Endpoint endpoint;           // of the worker; or of this process
@@ -179,7 +179,7 @@ class Homes : public HomeKeeper {
   void Announce(size_t index);
   void ControlLoop();
   void LetGo(size_t index);
-  void LetGoOfDrained();
+  void LetGoOfLost();
   bool TryDueHomes();
   bool IsNextOfItsWorker(size_t index) const;
   void TakeBack(size_t index);

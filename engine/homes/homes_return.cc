@@ -17,14 +17,14 @@ void Homes::ControlLoop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     lock.unlock();
-    LetGoOfDrained();
+    LetGoOfLost();
     const bool down = TryDueHomes();
     lock.lock();
     if (stopping_) return;
     const auto lost = [this] {
       if (stopping_) return true;
       for (size_t i = 0; i < count(); ++i) {
-        if (slots_[i]->state == Slot::State::kDrained) return true;
+        if (slots_[i]->state == Slot::State::kLost) return true;
       }
       return false;
     };
@@ -39,16 +39,16 @@ void Homes::ControlLoop() {
 // A link can be made where it cannot be used: over a fabric whose packets are filtered, to a worker that dies of its
 // first hop. So a link that was asked and never replied counts as a failure, all of a worker's together as one; a link
 // over which nothing was asked tells neither way.
-void Homes::LetGoOfDrained() {
-  std::vector<size_t> drained;
+void Homes::LetGoOfLost() {
+  std::vector<size_t> lost;
   {
     std::lock_guard lock(mutex_);
     for (size_t i = 0; i < count(); ++i) {
-      if (slots_[i]->state == Slot::State::kDrained) drained.push_back(i);
+      if (slots_[i]->state == Slot::State::kLost) lost.push_back(i);
     }
   }
   std::set<RetrySchedule*> replied, silent;
-  for (const size_t index : drained) {
+  for (const size_t index : lost) {
     Slot& slot = *slots_[index];
     if (slot.link->AttendsInStage() || replies_(static_cast<int>(index)) > slot.replies_before) {
       replied.insert(slot.retry.get());
@@ -98,7 +98,7 @@ bool Homes::IsNextOfItsWorker(size_t index) const {
   return true;
 }
 
-// REQUIRES: the slot is kDrained, so that only this thread touches its link and home.
+// REQUIRES: the slot is kLost, so that only this thread touches its link and home.
 void Homes::LetGo(size_t index) {
   Slot& slot = *slots_[index];
   std::unique_ptr<EngineLink> old;

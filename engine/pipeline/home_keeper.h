@@ -14,7 +14,7 @@ class HomeKeeper {
   virtual void OnHomeDraining(int home) = 0;
   // The pipeline no longer refers to this home's link. `hops_posted`: to the home, ever. `paused`: the sequences that
   // lost it, which are computed again.
-  virtual void OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) = 0;
+  virtual void OnHomeLost(int home, uint64_t hops_posted, uint32_t paused) = 0;
   // "home 1 (unix:/run/w.sock, home 0)".
   virtual std::string Name(int home) = 0;
   // Why no living home can hold so many tokens of one sequence: which homes were lost, or what the largest one holds.

@@ -228,7 +228,7 @@ class Pipeline {
   bool FailRow(int m, int home, uint32_t row);
   void LoseHome(int home);
   bool HasOpen(const HomePort& port) const;
-  void ReportDrainedHomes();
+  void ReportLostHomes();
   void Leave(int home);
   void SayOfHome(PipelineEvent::Kind kind, int home);
   void AddHome(const PipelineCommand& command);

@@ -383,7 +383,7 @@ void Pipeline::Housekeep(uint64_t now_ns) {
     FlushPending(port);
     if (port.draining) Leave(h);
   }
-  ReportDrainedHomes();
+  ReportLostHomes();
   SweepReady(now_ns);
   statistics_.active_sequences.store(static_cast<uint32_t>(batcher_.active_count()), std::memory_order_relaxed);
   statistics_.ready_sequences.store(static_cast<uint32_t>(batcher_.ready_count()), std::memory_order_relaxed);
@@ -413,7 +413,7 @@ void Pipeline::SayOfHome(PipelineEvent::Kind kind, int home) {
 }
 
 // A lost home whose last sequence has left: nothing here refers to its link any more, and its owner may destroy it.
-void Pipeline::ReportDrainedHomes() {
+void Pipeline::ReportLostHomes() {
   for (int h = 0; h < home_limit_; ++h) {
     HomePort& port = homes_[h];
     if (port.link == nullptr || port.alive || batcher_.sequences_at(h) != 0 || !EventsHaveRoom()) continue;

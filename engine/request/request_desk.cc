@@ -119,7 +119,7 @@ bool RequestDesk::HandleEvents() {
       continue;
     }
     if (event.kind == PipelineEvent::Kind::kHomeLost) {
-      keeper_->OnHomeDrained(event.home, pipeline_->statistics().home_posts[event.home].value(), event.sequences);
+      keeper_->OnHomeLost(event.home, pipeline_->statistics().home_posts[event.home].value(), event.sequences);
       continue;
     }
     RequestAnswer& answer = *static_cast<RequestAnswer*>(event.sequence->owner);

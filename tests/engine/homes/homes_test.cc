@@ -141,7 +141,7 @@ TEST_F(HomesTest, AWorkerThatRefusesAgainIsLeftAloneForLonger) {
   ASSERT_NE(homes, nullptr);
   homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   link.reset();
-  homes->OnHomeDrained(0, 0, 0);
+  homes->OnHomeLost(0, 0, 0);
   AwaitProposal(worker.get())->Refuse("another model");
   const std::unique_ptr<PendingLink> second = AwaitProposal(worker.get());
   const uint64_t answered_ns = NowNs();
@@ -163,7 +163,7 @@ TEST_F(HomesTest, AHomeThatIsLostWithoutAReplyIsTakenBackLessOften) {
   const auto lose = [&] {
     const uint64_t lost_ns = NowNs();
     link.reset();
-    homes->OnHomeDrained(0, posts, 0);
+    homes->OnHomeLost(0, posts, 0);
     link = AcceptEngine(worker.get());
     AwaitUp(*homes, 0);
     return NowNs() - lost_ns;
@@ -203,7 +203,7 @@ TEST_F(HomesTest, AWorkerThatHangsDoesNotKeepOthersFromComingBack) {
   ASSERT_NE(homes, nullptr);
   homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   links.clear();
-  for (uint32_t i = 0; i <= kHungHomes; ++i) homes->OnHomeDrained(static_cast<int>(i), 0, 0);
+  for (uint32_t i = 0; i <= kHungHomes; ++i) homes->OnHomeLost(static_cast<int>(i), 0, 0);
   links.push_back(AcceptEngine(good.get()));
   ASSERT_NE(links.back(), nullptr);
   std::vector<absl::StatusOr<std::unique_ptr<PendingLink>>> asked;  // none is answered
@@ -227,7 +227,7 @@ TEST_F(HomesTest, AHomeDoesNotKeepAnotherOfItsWorkerFromComingBack) {
     ASSERT_NE(homes, nullptr);
     homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
     links.clear();
-    for (const int home : {0, 1}) homes->OnHomeDrained(home, 0, 0);
+    for (const int home : {0, 1}) homes->OnHomeLost(home, 0, 0);
     std::vector<std::unique_ptr<PendingLink>> unanswered;
     for (int turn = 0; turn < kTurns && links.empty(); ++turn) {
       std::unique_ptr<PendingLink> pending = AwaitProposal(worker.get());
@@ -260,7 +260,7 @@ TEST_F(HomesTest, AHomeThatIsRefusedForAReasonOfItsOwnDoesNotKeepItsSiblingAway)
   homes->Start([](const PipelineCommand&) {}, [](int) { return 0; });
   gone.reset();
   links.clear();
-  for (const int home : {0, 1, 2}) homes->OnHomeDrained(home, 0, 0);
+  for (const int home : {0, 1, 2}) homes->OnHomeLost(home, 0, 0);
   for (int turn = 0; turn < kTurns && links.empty(); ++turn) {
     std::unique_ptr<PendingLink> pending = AwaitProposal(worker.get());
     ASSERT_NE(pending, nullptr);

@@ -160,7 +160,7 @@ class FuzzRun {
   void LoseOrReturn() {
     for (int i = 0; i < home_count_; ++i) {
       SimLink* const link = engine_.link(i);
-      if (engine_.drained(i)) {
+      if (engine_.let_go(i)) {
         if (!OneIn(100)) continue;
         draining_.erase(i);
         AddHome(i, link->home().pages_total());

@@ -21,7 +21,7 @@ TEST(PipelineHomesTest, ALostHomeCountsAsInAndComesBack) {
       for (uint64_t i = 0; i < 4; ++i) engine.Submit(Prompt(10, i), {.max_tokens = 20});
       for (int turn = 0; turn < 20 + round; ++turn) engine.Turn();
       engine.link(0)->MarkLost("cut");
-      RunUntil(&engine, [&] { return engine.drained(0); });
+      RunUntil(&engine, [&] { return engine.let_go(0); });
       engine.AddHome(0, 40);
     }
     ASSERT_TRUE(engine.RunAll(kTurnsMax));
@@ -50,7 +50,7 @@ TEST(PipelineHomesTest, WithoutAHomeRequestsWaitForOneAndThenEnd) {
   EXPECT_EQ(patient->reason, FinishReason::kLength);
 
   engine.link(0)->MarkLost("gone for good");
-  RunUntil(&engine, [&] { return engine.drained(0); });
+  RunUntil(&engine, [&] { return engine.let_go(0); });
   SimRequest* forsaken = engine.Submit(Prompt(10), {});
   ASSERT_TRUE(engine.RunAll(kTurnsMax));
   EXPECT_EQ(forsaken->reason, FinishReason::kNoHome);
@@ -97,7 +97,7 @@ TEST(PipelineHomesTest, WhatALostHomeAloneCouldHoldWaitsForItAndThenEnds) {
     EXPECT_EQ(next->sequence.times.recoveries, 0u);
     if (comes_back_with != 2) continue;
     engine.link(0)->MarkLost("too small");
-    RunUntil(&engine, [&] { return engine.drained(0); });
+    RunUntil(&engine, [&] { return engine.let_go(0); });
     engine.AddHome(0, 4);
   }
   // The time of the next one begins anew.
@@ -138,7 +138,7 @@ TEST(PipelineHomesTest, SequencesGoOnWhereverTheirHomeWasLost) {
       engine.link(0)->MarkLost("cut");
       for (int turn = 0; turn < lost_after / 2; ++turn) engine.Turn();
       engine.link(1)->MarkLost("cut");
-      RunUntil(&engine, [&] { return engine.drained(0) && engine.drained(1); });
+      RunUntil(&engine, [&] { return engine.let_go(0) && engine.let_go(1); });
       engine.AddHome(1, 60);
       ASSERT_TRUE(engine.RunAll(kTurnsMax));
       for (const auto& request : engine.requests()) {
@@ -167,7 +167,7 @@ TEST(PipelineHomesTest, AHomeThatDrainsKeepsWhatItHasAndGetsNothingNew) {
   for (uint64_t i = 0; i < 3; ++i) after.push_back(engine.Submit(Prompt(20, 10 + i), {.max_tokens = 40}));
   RunUntil(&engine, [&] {
     for (const SimRequest* request : after) EXPECT_NE(request->sequence.seat.home, 1);
-    return engine.drained(1);
+    return engine.let_go(1);
   });
   for (const SimRequest* request : before) {
     EXPECT_EQ(request->sequence.times.recoveries, 0u);
@@ -187,7 +187,7 @@ TEST(PipelineHomesTest, AnEmptyHomeThatDrainsIsLeftAtOnce) {
   SimEngine engine(SmallOptions());
   engine.AddHome(0, 40);
   engine.link(0)->Drain();
-  RunUntil(&engine, [&] { return engine.drained(0); });
+  RunUntil(&engine, [&] { return engine.let_go(0); });
   EXPECT_EQ(engine.link(0)->lost_cause(), "the engine has left");
   SimRequest* const waits = engine.Submit(Prompt(20), {.max_tokens = 4});
   for (int turn = 0; turn < 100; ++turn) engine.Turn();  // 5 of the 50 ms
@@ -207,7 +207,7 @@ TEST(PipelineHomesTest, AHomeThatDrainsSaysSoOnceAndWholly) {
     const DrainingMessage message;
     engine.link(0)->Say(&message, twice ? sizeof(message) : sizeof(message) / 2);
     if (twice) engine.link(0)->Drain();
-    RunUntil(&engine, [&] { return engine.drained(0); });
+    RunUntil(&engine, [&] { return engine.let_go(0); });
     EXPECT_EQ(engine.link(0)->lost_cause(), "a control message that makes no sense to an engine");
     engine.AddHome(0, 40);
     ASSERT_TRUE(engine.RunAll(kTurnsMax));

@@ -75,7 +75,7 @@ TEST(PipelinePagesTest, WhoTakesALostHomesPlaceHasSaidNothing) {
   lost->SayPages();
   RunUntil(&engine, [&] { return Read(&engine, 0).has_value() && Read(&engine, 1).has_value(); });
   lost->MarkLost("cut");
-  RunUntil(&engine, [&] { return engine.drained(0); });
+  RunUntil(&engine, [&] { return engine.let_go(0); });
   engine.AddHome(0, 20);
   for (int turn = 0; turn < 100; ++turn) engine.Turn();
   EXPECT_FALSE(Read(&engine, 0).has_value());

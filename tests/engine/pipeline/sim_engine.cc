@@ -56,7 +56,7 @@ SimLink* SimEngine::AddHome(int index, uint32_t pages, uint32_t read_mb_per_s, b
   link_options.in_stage = near;
   links_.push_back(std::make_unique<SimLink>(shape_, pages, link_options, random_()));
   homes_[index] = links_.back().get();
-  drained_.erase(index);
+  let_go_.erase(index);
   PipelineCommand command;
   command.kind = PipelineCommand::Kind::kAddHome;
   command.link = links_.back().get();
@@ -169,13 +169,13 @@ void SimEngine::TakeEvents() {
 
 void SimEngine::OnEvent(const PipelineEvent& event) {
   if (event.kind == PipelineEvent::Kind::kHomeDrains) {
-    EXPECT_EQ(drained_.count(event.home), 0u) << "home " << event.home << " was let go of";
+    EXPECT_EQ(let_go_.count(event.home), 0u) << "home " << event.home << " was let go of";
     return;
   }
   if (event.kind == PipelineEvent::Kind::kHomeLost) {
     EXPECT_TRUE(homes_[event.home]->lost()) << "home " << event.home;
-    EXPECT_EQ(drained_.count(event.home), 0u) << "home " << event.home << " was let go of twice";
-    drained_[event.home] = 1;
+    EXPECT_EQ(let_go_.count(event.home), 0u) << "home " << event.home << " was let go of twice";
+    let_go_[event.home] = 1;
     ++losses_[event.home];
     paused_ += event.sequences;
     return;
@@ -281,7 +281,7 @@ void SimEngine::CheckPromptLogprobs(const SimRequest& request) const {
 void SimEngine::CheckPages() {
   pipeline_->batcher().CheckInvariants();
   for (const auto& [index, link] : homes_) {
-    if (link->lost() || drained(index)) continue;
+    if (link->lost() || let_go(index)) continue;
     for (const auto& request : requests_) {
       const uint32_t told = link->home().PromptTokensOf(request->sequence.id);
       EXPECT_TRUE(told == 0 || told == request->sequence.prompt_tokens) << told;
@@ -298,7 +298,7 @@ void SimEngine::CheckNothingLeft() {
   for (int turn = 0; turn < 500; ++turn) Turn();  // pending releases go out, lost homes are let go of
   for (const auto& [index, link] : homes_) {
     if (link->lost()) {
-      EXPECT_TRUE(drained(index)) << "home " << index;
+      EXPECT_TRUE(let_go(index)) << "home " << index;
       continue;
     }
     link->DrainControl();

@@ -68,7 +68,7 @@ class SimEngine {
   SimLink* AddHome(int index, uint32_t pages, uint32_t read_mb_per_s = 0, bool near = false);
   SimLink* link(int index) { return homes_.count(index) == 0 ? nullptr : homes_[index]; }
   // The pipeline has let go of the index' last link.
-  bool drained(int index) const { return drained_.count(index) != 0; }
+  bool let_go(int index) const { return let_go_.count(index) != 0; }
   uint64_t losses(int index) const;
   // Sequences that homes had when they were lost, as their last events say.
   uint64_t paused() const { return paused_; }
@@ -123,7 +123,7 @@ class SimEngine {
   std::unique_ptr<Pipeline> pipeline_;
   std::vector<std::unique_ptr<SimLink>> links_;
   std::map<int, SimLink*> homes_;
-  std::map<int, uint64_t> drained_;
+  std::map<int, uint64_t> let_go_;
   std::map<int, uint64_t> losses_;
   uint64_t paused_ = 0;
   std::vector<std::unique_ptr<SimRequest>> requests_;

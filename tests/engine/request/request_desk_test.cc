@@ -321,12 +321,12 @@ TEST(RequestDeskTest, RequestsOfALostHomeGoOnAndItComesBack) {
       serving.CheckWhole(serving.Collect(ids[i]), Serving::Prompt(8, i), ask);
     }
     serving.desk().Forget(ids.back());
-    while (serving.drained(1) < round) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    while (serving.let_go(1) < round) std::this_thread::sleep_for(std::chrono::microseconds(200));
     serving.AddHome(1);
   }
   const PipelineStatistics& statistics = serving.pipeline().statistics();
   EXPECT_GT(statistics.recoveries.value(), 0u);
-  EXPECT_EQ(serving.drained(0), 0);
+  EXPECT_EQ(serving.let_go(0), 0);
 }
 
 // Each loss once, between the tokens that it lies between; and nobody else hears of it.
@@ -355,7 +355,7 @@ TEST(RequestDeskTest, WhoAsksIsToldOfAPause) {
       EXPECT_EQ(outcome.pauses, std::vector<int>(ask_of(i).pause_events ? times.recoveries : 0, 1));
       pauses += outcome.pauses.size();
     }
-    while (serving.drained(1) < round) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    while (serving.let_go(1) < round) std::this_thread::sleep_for(std::chrono::microseconds(200));
     serving.AddHome(1);
   }
   EXPECT_GT(pauses, 0u);
@@ -368,7 +368,7 @@ TEST(RequestDeskTest, WhoIsFarBehindIsNotToldOfAPause) {
   while (serving.desk().statistics().generated_tokens < Request::kUndeliveredMax) std::this_thread::yield();
   for (const int home : {0, 1}) serving.LoseHome(home);
   for (const int home : {0, 1}) {
-    while (serving.drained(home) == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    while (serving.let_go(home) == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
     serving.AddHome(home);
   }
   serving.desk().Drain(-1);

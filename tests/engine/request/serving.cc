@@ -51,7 +51,7 @@ Serving::Serving(const ServingOptions& options)
       spart_(shape_, options.vocab, /*polls_max=*/0, /*seed=*/1),
       current_(kHomesMax),
       homes_(kHomesMax),
-      drained_(kHomesMax),
+      let_go_(kHomesMax),
       draining_(kHomesMax) {
   spec_.layers = kLayers;
   spec_.vocab = options.vocab;
@@ -114,16 +114,16 @@ int Serving::draining(int index) const {
   return draining_[index];
 }
 
-void Serving::OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) {
+void Serving::OnHomeLost(int home, uint64_t hops_posted, uint32_t paused) {
   EXPECT_EQ(hops_posted, pipeline_->statistics().home_posts[home].value());
   EXPECT_LE(paused, options_.limits.active());
   std::lock_guard lock(mutex_);
-  ++drained_[home];
+  ++let_go_[home];
 }
 
-int Serving::drained(int index) const {
+int Serving::let_go(int index) const {
   std::lock_guard lock(mutex_);
-  return drained_[index];
+  return let_go_[index];
 }
 
 void Serving::AwaitSleep(int index, uint64_t sleeps) const {

@@ -96,7 +96,7 @@ class Serving : public HomeKeeper {
   void AddHome(int index);
   void LoseHome(int index);
   // So many links of this index were let go of.
-  int drained(int index) const;
+  int let_go(int index) const;
   // How often the home has said that it drains.
   int draining(int index) const;
   HomeThread& home(int index) { return *homes_[index]; }
@@ -127,7 +127,7 @@ class Serving : public HomeKeeper {
   FakeSPart& spart() { return spart_; }
 
   void OnHomeDraining(int home) override;
-  void OnHomeDrained(int home, uint64_t hops_posted, uint32_t paused) override;
+  void OnHomeLost(int home, uint64_t hops_posted, uint32_t paused) override;
   std::string Name(int home) override { return "home " + std::to_string(home); }
   std::string DescribeNoRoom(uint32_t tokens) override { return "no room for " + std::to_string(tokens); }
 
@@ -146,7 +146,7 @@ class Serving : public HomeKeeper {
   std::unique_ptr<RequestDesk> desk_;
 
   mutable std::mutex mutex_;
-  std::vector<int> drained_;   // [home], under the mutex
+  std::vector<int> let_go_;    // [home], under the mutex
   std::vector<int> draining_;  // the same
 };
 
