@@ -9,8 +9,13 @@
 
 namespace fastdecode {
 
+namespace {
+// Far apart for links whose epochs follow each other.
+uint64_t SeedOfLink(uint64_t seed, uint64_t epoch) { return seed + epoch * 0x9e3779b97f4a7c15u; }
+}  // namespace
+
 FaultLink::FaultLink(std::unique_ptr<EngineLink> link, const FaultOptions& options, ClockFunction now_ns)
-    : link_(std::move(link)), options_(options), now_ns_(now_ns), random_(options.seed) {}
+    : link_(std::move(link)), options_(options), now_ns_(now_ns), random_(SeedOfLink(options.seed, link_->epoch())) {}
 
 // 53 random bits make a double in [0, 1). Share 0 takes no number, so that adding a fault does not change the others'
 // absence.
@@ -54,12 +59,8 @@ void FaultLink::PostHop(const HopHeader& header) {
   if (lost()) return;
   FD_CHECK(header.micro_batch < size().slots, "slot out of range");
   FD_CHECK((open_slots_ >> header.micro_batch & 1) == 0, "the slot's previous hop has no reply yet");
-  if (options_.cut_after_hops != 0 && counts_.hops == options_.cut_after_hops) {
-    char cause[64];
-    std::snprintf(cause, sizeof(cause), "fault link: cut after %llu hops",
-                  static_cast<unsigned long long>(counts_.hops));
-    return MarkLost(cause);
-  }
+  if (options_.cut_after_hops != 0 && counts_.hops == options_.cut_after_hops) return Cut();
+  if (Happens(options_.cut_share)) return Cut();
   ++counts_.hops;
   open_slots_ |= 1u << header.micro_batch;
   open_hops_[header.micro_batch] = header;
@@ -79,6 +80,12 @@ void FaultLink::PostHop(const HopHeader& header) {
     FlipBit(SendArea(header.micro_batch), header.payload_bytes);
   }
   link_->PostHop(sent);
+}
+
+void FaultLink::Cut() {
+  char cause[64];
+  std::snprintf(cause, sizeof(cause), "fault link: cut after %llu hops", static_cast<unsigned long long>(counts_.hops));
+  MarkLost(cause);
 }
 
 LinkPoll FaultLink::PollReply(ReplyHeader* out) {

@@ -29,11 +29,12 @@ struct FaultOptions {
   double corrupt_reply_share = 0;    // one bit of the reply's header flips
   double corrupt_payload_share = 0;  // one bit of the hop's rows flips
   uint64_t cut_after_hops = 0;       // the link is lost when the next hop is posted; 0: never
+  double cut_share = 0;              // the link is lost when the hop is posted
 };
 
 // Faults from a command line: "seed=1,drop=0.001,delay=0.01:200us,cut=5000". Keys: seed, delay (SHARE:DURATION with ns,
 // us, ms or polls), reorder, drop (hops), drop-reply, duplicate, corrupt (hop headers), corrupt-reply, corrupt-payload,
-// cut. Errors: InvalidArgument naming option and value.
+// cut, cut-share. Errors: InvalidArgument naming option and value.
 absl::StatusOr<FaultOptions> ParseFaultOptions(const std::string& option, const std::string& text);
 
 // How often each fault struck.
@@ -50,7 +51,8 @@ struct FaultCounts {
   uint64_t corrupted_payloads = 0;
 };
 
-// An engine's end that wraps one of any provider and spoils what passes, the same way for the same seed and traffic.
+// An engine's end that wraps one of any provider and spoils what passes, the same way for the same seed, epoch and
+// traffic: the links of one engine meet their faults at different times.
 // What it lets through obeys EngineLink's contract: a reply that does not belong to the slot's open hop loses the link.
 // For tests only.
 // Owns: the wrapped link. Thread: as EngineLink. Bounded: holds back at most kHeldMax replies.
@@ -108,6 +110,7 @@ class FaultLink final : public EngineLink {
   void TakeIn(const ReplyHeader& reply);
   bool Due(const HeldReply& held) const;
   LinkPoll Deliver(size_t index, ReplyHeader* out);
+  void Cut();
 
   const std::unique_ptr<EngineLink> link_;
   const FaultOptions options_;

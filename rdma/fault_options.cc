@@ -46,6 +46,7 @@ double* ShareField(const std::string& key, FaultOptions* options) {
   if (key == "corrupt") return &options->corrupt_hop_share;
   if (key == "corrupt-reply") return &options->corrupt_reply_share;
   if (key == "corrupt-payload") return &options->corrupt_payload_share;
+  if (key == "cut-share") return &options->cut_share;
   return nullptr;
 }
 
@@ -73,7 +74,8 @@ absl::StatusOr<FaultOptions> ParseFaultOptions(const std::string& option, const 
     } else if (double* const share = ShareField(key, &options); share == nullptr) {
       return BadFault(
           option, part,
-          "is none of seed, delay, reorder, drop, drop-reply, duplicate, corrupt, corrupt-reply, corrupt-payload, cut");
+          "is none of seed, delay, reorder, drop, drop-reply, duplicate, corrupt, corrupt-reply, corrupt-payload, cut, "
+          "cut-share");
     } else if (!ParseShare(value, share)) {
       return BadFault(option, part, absl::StrCat(key, " takes a share from 0 to 1"));
     }

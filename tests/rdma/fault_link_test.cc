@@ -19,7 +19,7 @@ constexpr size_t kPayloadBytes = 64;
 
 class FaultLinkTest : public testing::Test {
  protected:
-  void Make(const FaultOptions& options, int slots = 4) {
+  void Make(const FaultOptions& options, int slots = 4, uint64_t epoch = 5) {
     const LinkSize size = {.slots = slots,
                            .hop_payload_bytes_max = kPayloadBytes,
                            .reply_payload_bytes_max = kPayloadBytes,
@@ -27,8 +27,8 @@ class FaultLinkTest : public testing::Test {
     engine_.reset();
     home_.reset();
     memory_ = std::make_unique<HeapRegions>(size);
-    engine_ = std::make_unique<FaultLink>(MakeHeapEngine(*memory_, 5), options, TestClock);
-    home_ = MakeHeapHome(*memory_, 5);
+    engine_ = std::make_unique<FaultLink>(MakeHeapEngine(*memory_, epoch), options, TestClock);
+    home_ = MakeHeapHome(*memory_, epoch);
   }
 
   void Post(int slot, uint64_t step = 1) {
@@ -240,6 +240,23 @@ TEST_F(FaultLinkTest, CutAtAHop) {
   EXPECT_TRUE(Replies(10).empty());
 }
 
+TEST_F(FaultLinkTest, CutShareCutsEachLinkOfASeedElsewhere) {
+  const auto run = [this](uint64_t epoch) {
+    Make({.seed = 1, .cut_share = 0.01}, 4, epoch);
+    uint64_t hops = 0;
+    while (!engine_->lost() && hops < 10'000) {
+      Post(0, ++hops);
+      Serve();
+      Replies(1);
+    }
+    EXPECT_EQ(engine_->lost_cause(), "fault link: cut after " + std::to_string(hops - 1) + " hops");
+    return hops;
+  };
+  const uint64_t first = run(5);
+  EXPECT_EQ(run(5), first);
+  EXPECT_NE(run(6), first);
+}
+
 TEST_F(FaultLinkTest, ASeedRepeatsItself) {
   auto run = [this](uint64_t seed) {
     Make({.seed = seed, .delay_share = 0.3, .delay_polls = 3, .reorder_share = 0.3, .drop_hop_share = 0.01}, 4);
@@ -263,7 +280,7 @@ TEST(FaultOptionsTest, ParsesAllKeys) {
   const auto options = ParseFaultOptions(
       "--fault",
       "seed=9,drop=0.001,drop-reply=0.002,delay=0.01:200us,reorder=0.5,duplicate=0.25,corrupt=0.1,corrupt-reply=0.2,"
-      "corrupt-payload=0.3,cut=5000");
+      "corrupt-payload=0.3,cut=5000,cut-share=0.4");
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->seed, 9u);
   EXPECT_EQ(options->drop_hop_share, 0.001);
@@ -276,6 +293,7 @@ TEST(FaultOptionsTest, ParsesAllKeys) {
   EXPECT_EQ(options->corrupt_reply_share, 0.2);
   EXPECT_EQ(options->corrupt_payload_share, 0.3);
   EXPECT_EQ(options->cut_after_hops, 5000u);
+  EXPECT_EQ(options->cut_share, 0.4);
   EXPECT_EQ(ParseFaultOptions("--fault", "delay=1:30polls")->delay_polls, 30u);
 }
 
