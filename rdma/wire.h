@@ -45,11 +45,11 @@ inline void FromWords(const std::array<uint64_t, 4>& words, HopHeader* hop) {
   hop->reserved = static_cast<uint8_t>(words[3] >> 56);
 }
 
-// How a hop ended at the home.
+// How a hop ended at the home. One bit that flips makes none of another: a request does not end by it.
 enum class HopStatus : uint8_t {
-  kOk = 0,
-  kBadRow = 1,        // `failing_row` cannot be computed (position out of order, no page left): one sequence ends
-  kBadHop = 2,        // header or roster do not fit together: the link ends
+  kOk = 0b000,
+  kBadRow = 0b011,    // `failing_row` cannot be computed (position out of order, no page left): one sequence ends
+  kBadHop = 0b101,    // header or roster do not fit together: the link ends
 };
 
 // A duration in two bytes, so that many fit a header: exact below 2^11 ns, within 1/4096 of itself up to 2^42 ns (73

@@ -193,8 +193,9 @@ TEST_F(FaultLinkTest, ACorruptReplyIsCaughtOrHarmless) {
     EXPECT_EQ(reply.micro_batch, 1);
     EXPECT_EQ(reply.epoch, 5u);
     EXPECT_LE(reply.payload_bytes, kPayloadBytes);
+    EXPECT_EQ(reply.status, HopStatus::kOk) << seed;
   }
-  // 168 of 320 bits: epoch, step, layer, slot; and nearly all of payload_bytes and status.
+  // 168 of 320 bits: epoch, step, layer, slot, status; and nearly all of payload_bytes.
   EXPECT_GT(caught, 100);
   EXPECT_LT(caught, 250);
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -30,6 +31,16 @@ TEST(WireTest, WordsAreTheHeadersMemory) {
   for (int i = 0; i < 1000; ++i) {
     CheckWords<HopHeader>(&random);
     CheckWords<ReplyHeader>(&random);
+  }
+}
+
+TEST(WireTest, OneFlippedBitMakesNoOtherStatus) {
+  const HopStatus all[] = {HopStatus::kOk, HopStatus::kBadRow, HopStatus::kBadHop};
+  for (const HopStatus one : all) {
+    for (const HopStatus other : all) {
+      if (one == other) continue;
+      EXPECT_GE(std::popcount(static_cast<unsigned>(one) ^ static_cast<unsigned>(other)), 2);
+    }
   }
 }
 
