@@ -12,17 +12,17 @@ namespace fastdecode {
 // What crosses a link on the hop channel. Both ends run on little-endian machines; every field is copied out of shared
 // memory before it is validated, and validated before it is used.
 
-inline constexpr uint32_t kProtocolVersion = 7;
+inline constexpr uint32_t kProtocolVersion = 8;
 
 // Engine -> home: one hop of one micro-batch. `payload_bytes` of rows follow in the slot's payload area.
 struct HopHeader {
-  uint64_t epoch = 0;             // of the link; anything else is a stale message
-  uint64_t step = 0;              // counts the steps of the micro-batch, from 1
-  uint32_t roster_version = 0;    // the roster that says whose rows these are
-  uint32_t rows = 0;              // > 0
+  uint64_t epoch = 0;           // of the link; anything else is a stale message
+  uint64_t step = 0;            // counts the steps of the micro-batch, from 1
+  uint32_t roster_version = 0;  // the roster that says whose rows these are
+  uint32_t rows = 0;            // > 0
   uint32_t payload_bytes = 0;
   uint16_t layer = 0;
-  uint8_t micro_batch = 0;        // = the slot
+  uint8_t micro_batch = 0;  // = the slot
   uint8_t reserved = 0;
 };
 static_assert(sizeof(HopHeader) == 32 && std::is_trivially_copyable_v<HopHeader>);
@@ -30,9 +30,9 @@ static_assert(sizeof(HopHeader) == 32 && std::is_trivially_copyable_v<HopHeader>
 // The header as the words that lie in memory, by arithmetic: a copy through memory would read in wide pieces what was
 // written in narrow ones a moment ago, and the CPU stalls on each (a quarter of what a header-only hop costs).
 inline std::array<uint64_t, 4> ToWords(const HopHeader& hop) {
-  return {hop.epoch, hop.step, hop.roster_version | uint64_t{hop.rows} << 32,
-          hop.payload_bytes | uint64_t{hop.layer} << 32 | uint64_t{hop.micro_batch} << 48 |
-              uint64_t{hop.reserved} << 56};
+  return {
+      hop.epoch, hop.step, hop.roster_version | uint64_t{hop.rows} << 32,
+      hop.payload_bytes | uint64_t{hop.layer} << 32 | uint64_t{hop.micro_batch} << 48 | uint64_t{hop.reserved} << 56};
 }
 inline void FromWords(const std::array<uint64_t, 4>& words, HopHeader* hop) {
   hop->epoch = words[0];
@@ -48,8 +48,8 @@ inline void FromWords(const std::array<uint64_t, 4>& words, HopHeader* hop) {
 // How a hop ended at the home. One bit that flips makes none of another: a request does not end by it.
 enum class HopStatus : uint8_t {
   kOk = 0b000,
-  kBadRow = 0b011,    // `failing_row` cannot be computed (position out of order, no page left): one sequence ends
-  kBadHop = 0b101,    // header or roster do not fit together: the link ends
+  kBadRow = 0b011,  // `failing_row` cannot be computed (position out of order, no page left): one sequence ends
+  kBadHop = 0b101,  // header or roster do not fit together: the link ends
 };
 
 // A duration in two bytes, so that many fit a header: exact below 2^11 ns, within 1/4096 of itself up to 2^42 ns (73
@@ -90,19 +90,19 @@ class ShortDuration {
 struct ReplyHeader {
   uint64_t epoch = 0;
   uint64_t step = 0;
-  uint32_t failing_row = 0;       // with kBadRow
+  uint32_t failing_row = 0;  // with kBadRow
   uint32_t payload_bytes = 0;
-  uint32_t work_ns = 0;           // hop seen -> last thread finished
-  uint32_t end_clock_ns = 0;      // the home's monotonic clock then, modulo 2^32
+  uint32_t work_ns = 0;       // hop seen -> last thread finished
+  uint32_t end_clock_ns = 0;  // the home's monotonic clock then, modulo 2^32
   uint16_t layer = 0;
   uint8_t micro_batch = 0;
   HopStatus status = HopStatus::kOk;
-  ShortDuration idle;             // polled in vain before this hop came; 0: it may have waited for the leader
-  ShortDuration prepare;          // hop seen -> team at work: pages and plan
-  ShortDuration append;           // k and v to their pages
-  ShortDuration merge;            // of several hands: partials merged, o written
-  ShortDuration wait;             // leader finished -> last thread finished
-  ShortDuration post;             // posting the reply before this one
+  ShortDuration idle;     // polled in vain before this hop came; 0: it may have waited for the leader
+  ShortDuration prepare;  // hop seen -> team at work: pages and plan
+  ShortDuration append;   // k and v to their pages
+  ShortDuration merge;    // of several hands: partials merged, o written
+  ShortDuration wait;     // leader finished -> last thread finished
+  ShortDuration post;     // posting the reply before this one
 };
 static_assert(sizeof(ReplyHeader) == 48 && std::is_trivially_copyable_v<ReplyHeader>);
 

@@ -288,8 +288,12 @@ std::string Homes::Describe() const {
 
 std::string Homes::DescribeAbsent() const {
   std::string text;
-  for (const Info& info : List()) {
-    if (!info.up) absl::StrAppend(&text, "; home ", info.index, " (", info.name, ") ", info.absence);
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < count(); ++i) {
+    const Slot& slot = *slots_[i];
+    const bool is_made_later = slot.endpoint.of_this_process() && !slot.has_come;
+    if (slot.state == Slot::State::kUp || is_made_later) continue;
+    absl::StrAppend(&text, "; ", NameOf(i), " ", AbsenceOf(slot));
   }
   return text;
 }
@@ -311,15 +315,15 @@ void Homes::OnHomeLost(int home, uint64_t hops_posted, uint32_t paused) {
   {
     std::lock_guard lock(mutex_);
     Slot& slot = *slots_[home];
-    if (!slot.draining) ++slot.losses;
     slot.loss = slot.link->lost_cause();
     slot.was_asked = hops_posted > slot.hops_posted;
     slot.hops_posted = hops_posted;
     slot.state = Slot::State::kLost;
-    was_planned = slot.draining;
+    was_planned = slot.draining && paused == 0;
+    if (!was_planned) ++slot.losses;
     loss = absl::StrCat(NameOf(home), " ", AbsenceOf(slot));
   }
-  if (!was_planned || paused > 0) absl::StrAppend(&loss, "; sequences that are computed again: ", paused);
+  if (!was_planned) absl::StrAppend(&loss, "; sequences that are computed again: ", paused);
   if (options_.logger != nullptr) options_.logger->Log(was_planned ? LogLevel::kInfo : LogLevel::kWarning, loss);
   changed_.notify_all();
 }
@@ -360,7 +364,9 @@ std::string Homes::DescribeNoRoom(uint32_t tokens) {
     }
   }
   if (waited) {
-    absl::StrAppendFormat(&absent, "; none that could hold it came within --recover-ms %d", options_.recover_ms);
+    absl::StrAppendFormat(
+        &absent, "; none that could hold it came within --recover-ms %d: start their workers, or give it more time",
+        options_.recover_ms);
   }
   if (most_pages == 0) return absl::StrCat("no living home is left", absent);
   const uint64_t most = PageCounts(options_.shape.attention()).TokensIn(most_pages);

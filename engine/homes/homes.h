@@ -127,7 +127,7 @@ class Homes : public HomeKeeper {
     bool areas_registered = false;  // the link's, with the S-Part
     HomeDescription description;
     bool draining = false;                 // its worker has said that it ends soon
-    uint64_t losses = 0;                   // how often its link was lost, unless it was draining
+    uint64_t losses = 0;                   // how often its link was lost while it had sequences, or was not draining
     std::string loss;                      // why the last link was lost
     std::shared_ptr<RetrySchedule> retry;  // of attempts to get it back; that of all homes of its worker
     uint64_t attempt = 0;                  // the last one's number, of all attempts

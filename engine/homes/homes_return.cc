@@ -129,8 +129,8 @@ void Homes::TakeBack(size_t index) {
   }
   LogLink(slot);
   if (options_.logger != nullptr) options_.logger->Info(NameOf(index) + (is_late ? " has come" : " is back"));
+  if (is_late) AddSiblings(slot, homes_at_worker);  // first: who can only wait for one of these goes on waiting
   Announce(index);
-  if (is_late) AddSiblings(slot, homes_at_worker);
 }
 
 void Homes::Fail(size_t index, const absl::Status& status) {
@@ -155,7 +155,7 @@ void Homes::GiveUp(size_t index, Made made, const absl::Status& why) {
   {
     std::lock_guard lock(mutex_);
     slot.state = Slot::State::kGivenUp;
-    slot.failure = absl::StrCat(std::string(why.message()), "; name each worker once");
+    slot.failure = std::string(why.message());
   }
   PipelineCommand command;
   command.kind = PipelineCommand::Kind::kForgetHome;

@@ -166,8 +166,8 @@ absl::Status Homes::CheckNew(const Slot& slot, const Made& made) const {
   for (size_t i = 0; i < count(); ++i) {
     const Slot& other = *slots_[i];
     if (&other == &slot || made.description.id == 0 || made.description.id != other.description.id) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--homes: '%s' and '%s' are the same home", other.called(), slot.called()));
+    return absl::InvalidArgumentError(absl::StrFormat("--homes: '%s' and '%s' are the same home; name each worker once",
+                                                      other.called(), slot.called()));
   }
   return absl::OkStatus();
 }

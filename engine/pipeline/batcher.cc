@@ -31,7 +31,7 @@ uint32_t Batcher::LoseHome(int home, uint64_t now_ns) {
   uint32_t marked = 0;
   for (int m = 0; m < limits_.micro_batches; ++m) {
     for (Sequence* sequence : Members(m)) {
-      if (sequence->seat.home == home || sequence->push.seat.home == home) marked += sequence->Recover(now_ns);
+      if (sequence->seat.home == home || sequence->push.seat.home == home) marked += sequence->Recover(home, now_ns);
     }
   }
   return marked;

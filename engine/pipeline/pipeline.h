@@ -119,7 +119,7 @@ class Pipeline {
     bool idle_said = false;
     bool draining = false;       // the home has said so
     bool draining_told = false;  // and the desk knows
-    bool left = false;           // nothing of ours is there any more, which the home was told
+    bool told_left = false;      // the home knows that nothing of this engine is there any more
     uint64_t reservations = 0;   // that it was told of, or will be
     uint64_t segments = 0;       // posted
     uint32_t paused = 0;         // sequences that lost it
@@ -229,8 +229,9 @@ class Pipeline {
   void LoseHome(int home);
   bool HasOpen(const HomePort& port) const;
   void ReportLostHomes();
-  void Leave(int home);
+  void LeaveDraining(int home);
   void SayOfHome(PipelineEvent::Kind kind, int home);
+  void Say(const PipelineEvent& event);
   void AddHome(const PipelineCommand& command);
 
   // Constant after construction.

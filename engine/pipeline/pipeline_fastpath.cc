@@ -381,7 +381,7 @@ void Pipeline::Housekeep(uint64_t now_ns) {
     CheckProgress(h, now_ns, unseen_ns);
     statistics_.home_pages_used[h].store(batcher_.pages_used(h), std::memory_order_relaxed);
     FlushPending(port);
-    if (port.draining) Leave(h);
+    if (port.draining) LeaveDraining(h);
   }
   ReportLostHomes();
   SweepReady(now_ns);
@@ -390,16 +390,16 @@ void Pipeline::Housekeep(uint64_t now_ns) {
 }
 
 // A home that drains is told when nothing is there any more, and nothing will come. It ends the link.
-void Pipeline::Leave(int home) {
+void Pipeline::LeaveDraining(int home) {
   HomePort& port = homes_[home];
   if (!port.draining_told && EventsHaveRoom()) {
     SayOfHome(PipelineEvent::Kind::kHomeDrains, home);
     port.draining_told = true;
   }
-  if (port.left || batcher_.sequences_at(home) != 0 || !port.pending.empty()) return;
+  if (port.told_left || batcher_.sequences_at(home) != 0 || !port.pending.empty()) return;
   const LeftMessage message;
-  port.left = port.link->TrySendControl(&message, sizeof(message));
-  if (port.left) WakeHome(port);
+  port.told_left = port.link->TrySendControl(&message, sizeof(message));
+  if (port.told_left) WakeHome(port);
 }
 
 void Pipeline::SayOfHome(PipelineEvent::Kind kind, int home) {
@@ -408,6 +408,11 @@ void Pipeline::SayOfHome(PipelineEvent::Kind kind, int home) {
   event.home = static_cast<int16_t>(home);
   event.sequences = homes_[home].paused;
   event.time_ns = options_.now_ns();
+  Say(event);
+}
+
+// REQUIRES: there is room (EventRoomFor).
+void Pipeline::Say(const PipelineEvent& event) {
   FD_CHECK(events_.TryPush(event), "the event queue had room");
   events_since_ring_ = true;
 }
@@ -433,7 +438,7 @@ void Pipeline::AddHome(const PipelineCommand& command) {
   port.open.fill(false);
   port.progress = command.link->Progress();
   port.progress_seen_ns = options_.now_ns();
-  port.idle_said = port.draining = port.draining_told = port.left = false;
+  port.idle_said = port.draining = port.draining_told = port.told_left = false;
   port.reservations = port.segments = 0;
   port.paused = 0;
   statistics_.home_pages[command.home].Forget();

@@ -26,6 +26,7 @@ enum class FinishReason : uint8_t {
   kBadLogits,    // not a number came out of the model
   kNoCandidate,  // no token may be sampled: all are banned, or have a logit of -infinity
   kSPartFailed,  // the S-Part could not compute a step of it
+  kLosesHomes,   // Recovery::kLossesInVainMax of its homes were lost in a row, without a token of it in between
 };
 
 // The tokens of a sequence and how likely they were. All memory is taken at creation, so that a step never allocates.
@@ -95,7 +96,11 @@ struct Recovery {
   uint64_t lost_ns = 0;    // since when it is behind where it was; 0: it is not. Later losses belong to the first
   uint64_t joined_ns = 0;  // when it had a home again
   uint32_t computed = 0;   // tokens that were stored when its home was lost
-  uint32_t losses = 0;     // so far
+  // A sequence whose rows make homes die must not take one after the other with it for ever.
+  static constexpr uint32_t kLossesInVainMax = 16;
+
+  uint32_t losses = 0;          // so far
+  uint32_t losses_in_vain = 0;  // of these, since its last token
   std::array<uint64_t, 3> last_losses_ns{};
 };
 
@@ -162,9 +167,13 @@ struct Sequence {
     fail_reason = reason;
     fail_home = home;
   }
-  // Marks a member whose home was lost. False: it fails, or is marked already.
-  bool Recover(uint64_t now_ns) {
+  // Marks a member whose home was lost. False: it fails, or is marked already, or has lost too many: then it fails now.
+  bool Recover(int home, uint64_t now_ns) {
     if (state == SequenceState::kFails || state == SequenceState::kRecovers) return false;
+    if (++recovery.losses_in_vain >= Recovery::kLossesInVainMax) {
+      Fail(FinishReason::kLosesHomes, home);
+      return false;
+    }
     Enter(SequenceState::kRecovers);
     if (recovery.lost_ns == 0) {
       recovery.lost_ns = now_ns;
@@ -241,11 +250,11 @@ struct PipelineEvent {
   };
   Kind kind = Kind::kToken;
   FinishReason reason = FinishReason::kStopToken;  // kFinished
-  int16_t home = -1;                               // kFinished with kBadRow; kPaused, kHomeDrains, kHomeLost: which
-  uint32_t token_index = 0;                        // kToken: into Sequence::log.tokens
-  uint32_t sequences = 0;                          // kHomeLost: that are computed again
-  Sequence* sequence = nullptr;                    // kFinished: the desk's again
-  uint64_t time_ns = 0;                            // NowNs() when the step ended; kPaused: of the loss
+  int16_t home = -1;             // kFinished with kBadRow or kLosesHomes; kPaused, kHomeDrains, kHomeLost: which
+  uint32_t token_index = 0;      // kToken: into Sequence::log.tokens
+  uint32_t sequences = 0;        // kHomeLost: that are computed again
+  Sequence* sequence = nullptr;  // kFinished: the desk's again
+  uint64_t time_ns = 0;          // NowNs() when the step ended; kPaused: of the loss
 };
 
 class EngineLink;

@@ -129,6 +129,7 @@ void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
   if (change.reason == LeaveReason::kHomeLost) return NoteHomeLost(where, change);
   if (change.reason == LeaveReason::kPreempted) {
     ++sequence->times.preemptions;
+    ready_unchecked_ |= batcher_.HomesMissing();  // it may have been at a home that takes it no more
     sequence->preempted_ns = Now();
     if (record_.on()) record_.Leave(where, *sequence, change.seat.home, kLeavePreempted, sequence->preempted_ns);
     return;
@@ -157,8 +158,7 @@ void Pipeline::NoteHomeLost(StepRecorder::Where where, const BoundaryChange& cha
   event.home = static_cast<int16_t>(home);
   event.sequence = sequence;
   event.time_ns = sequence->LastLossNs();
-  FD_CHECK(events_.TryPush(event), "the event queue had room");
-  events_since_ring_ = true;
+  Say(event);
 }
 
 // All that was stored when its home was lost is stored again.

@@ -97,6 +97,7 @@ std::optional<FinishReason> Pipeline::TakeToken(StepRecorder::Where where, Seque
   }
   const uint32_t index = sequence->length++;
   sequence->log.tokens[index] = token;
+  sequence->recovery.losses_in_vain = 0;
   sequence->log.logprobs[index - sequence->prompt_tokens] = logit.result.logprob;
   if (sequence->sampling.history.output_counts != nullptr) sequence->sampling.history.AddOutput(token);
   PipelineEvent event;
@@ -104,8 +105,7 @@ std::optional<FinishReason> Pipeline::TakeToken(StepRecorder::Where where, Seque
   event.token_index = index;
   event.sequence = sequence;
   event.time_ns = now_ns;
-  FD_CHECK(events_.TryPush(event), "the event queue had room");
-  events_since_ring_ = true;
+  Say(event);
   if (record_.on()) record_.Token(where, *sequence, index - sequence->prompt_tokens, now_ns);
   if (sequence->length == sequence->length_max) return FinishReason::kLength;
   return std::nullopt;
@@ -125,13 +125,15 @@ void Pipeline::StartFollower(Sequence* leader, const LogitRow& logit, uint64_t n
   } else if (batcher_.SeatFollower(follower, *leader)) {
     TellFork(*leader, *follower);
     if (record_.on()) record_.Join(where, *follower, now_ns);
+  } else {
+    ready_unchecked_ |= batcher_.HomesMissing();
   }
 }
 
 // REQUIRES: the sequence is in no micro-batch and not in the ready queue. It is the desk's again, and so are those that
 // follow it, which end as it does.
 void Pipeline::EndSequence(Sequence* sequence, FinishReason reason, int home) {
-  // One that ends where its home is lost is not computed again.
+  // One that ends at the boundary of its first loss has not begun to recover.
   const bool recovering = sequence->recovery.lost_ns != 0 && sequence->times.recoveries > 0;
   if (recovering) sequence->times.recovery_ns += Now() - sequence->recovery.lost_ns;
   while (Sequence* const follower = batcher_.TakeFollower(sequence)) {
@@ -150,8 +152,7 @@ void Pipeline::SayFinished(Sequence* sequence, FinishReason reason, int home) {
   event.home = static_cast<int16_t>(home);
   event.sequence = sequence;
   event.time_ns = options_.now_ns();
-  FD_CHECK(events_.TryPush(event), "the event queue had room");
-  events_since_ring_ = true;
+  Say(event);
 }
 
 }  // namespace fastdecode

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "numa/clock.h"
 
 namespace fastdecode {
@@ -322,6 +323,11 @@ std::string RequestDesk::DescribeFailure(const PipelineEvent& event) {
       return keeper_->Name(event.home) +
              " could not compute this request's attention: what it has of the sequence, or room for, is not what this "
              "engine counts";
+    case FinishReason::kLosesHomes:
+      return absl::StrFormat(
+          "its home was lost %d times in a row without a token of this request in between, the last time %s; if it is "
+          "the request that ends homes, their logs say how",
+          Recovery::kLossesInVainMax, keeper_->Name(event.home));
     case FinishReason::kBadLogits:
       return "the model's output is not a number; is the checkpoint intact?";
     case FinishReason::kNoCandidate:

@@ -70,7 +70,7 @@ absl::Status PeerSession::Apply(std::span<const std::byte> message) {
     case ControlKind::kLeft: {
       LeftMessage body;
       if (!Read(message, &body)) return WrongSize("left", message.size(), sizeof(body));
-      return Leave();
+      return OnEngineLeft();
     }
     case ControlKind::kStats:
     case ControlKind::kDraining:
@@ -198,10 +198,10 @@ void PeerSession::SayDraining() {
   draining_said_ = link_->TrySendControl(&draining, sizeof(draining));
 }
 
-absl::Status PeerSession::Leave() {
+absl::Status PeerSession::OnEngineLeft() {
   if (!draining_said_) return absl::InvalidArgumentError("left: the home does not drain");
   if (table_.size() > 0) {
-    return absl::InvalidArgumentError(absl::StrFormat("left: %d sequences of the engine are here", table_.size()));
+    return absl::InvalidArgumentError(absl::StrFormat("left: of the engine's sequences %d are here", table_.size()));
   }
   link_->MarkLost("the home drains, and the engine has left it");
   return absl::OkStatus();

@@ -111,7 +111,7 @@ class PeerSession {
   HandOverOutcome TryHandOver(const HandOverMessage& message);
   void SendStats(uint32_t idle);
   void SayDraining();
-  absl::Status Leave();
+  absl::Status OnEngineLeft();
 
   // peer_bulk.cc
   absl::Status CheckSegment(size_t bytes) const;

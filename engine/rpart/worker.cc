@@ -57,7 +57,7 @@ void Worker::Run() {
     if (draining_.load(std::memory_order_relaxed) && drain_until_ns_ == 0) BeginToDrain();
     absl::StatusOr<std::unique_ptr<PendingLink>> pending = listener_->AcceptProposal(kTurnNs);
     for (size_t i = 0; i < homes_.size(); ++i) FreeEnded(i);
-    if (drain_until_ns_ != 0 && IsDrained()) return;
+    if (drain_until_ns_ != 0 && MayEnd()) return;
     if (pending.ok()) {
       Decide(pending->get());
     } else if (!absl::IsDeadlineExceeded(pending.status())) {
@@ -69,7 +69,8 @@ void Worker::Run() {
 void Worker::Decide(PendingLink* pending) {
   const LinkProposal& proposal = pending->proposal();
   const auto refuse = [&](const std::string& why) {
-    Log(LogLevel::kWarning,
+    // An engine that has left one home of this worker asks for it again and again.
+    Log(drain_until_ns_ != 0 ? LogLevel::kInfo : LogLevel::kWarning,
         absl::StrFormat("refused engine %d (%s): %s", proposal.peer.engine_id, pending->peer_name(), why));
     pending->Refuse(why);
   };
@@ -107,7 +108,7 @@ void Worker::BeginToDrain() {
 }
 
 // Whether all engines have left, or had time enough for that.
-bool Worker::IsDrained() const {
+bool Worker::MayEnd() const {
   bool served = false;
   for (const std::unique_ptr<Home>& home : homes_) served |= !home->sessions().empty();
   return !served || NowNs() >= drain_until_ns_;

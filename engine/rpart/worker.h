@@ -62,7 +62,7 @@ class Worker {
   absl::Status Serve(PendingLink* pending, const HomeDescription& offer, const RPartShape& shape, PeerRequest peer);
   void MakeWay(size_t index, const PeerId& id);
   void BeginToDrain();
-  bool IsDrained() const;
+  bool MayEnd() const;
   void FreeEnded(size_t index);
   void Free(size_t index, PeerSession* session);
   void Log(LogLevel level, const std::string& message);

@@ -98,8 +98,8 @@ TEST_F(UnixBootstrapTest, AnotherVersionIsRefusedAndBothAreNamed) {
   ProposalPacket packet = Packet();
   packet.prefix.version = 9;
   client.Send(&packet, 300);  // of another size, too
-  ExpectTurnedAway("protocol version 7, the engine version 9");
-  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 7, the engine version 9");
+  ExpectTurnedAway("protocol version 8, the engine version 9");
+  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 8, the engine version 9");
 }
 
 TEST_F(UnixBootstrapTest, SpoiltProposalsAreRefused) {
@@ -400,7 +400,7 @@ TEST_F(UnixBootstrapTest, AnswersThatCannotBe) {
   has(error(nothing, Memfd(bytes - 1, kSeals).get()), "where the link needs");
   has(error(nothing, Memfd(bytes, 0).get()), "not a sealed");
   has(error([](AcceptancePacket* p) { p->prefix.version = 9; }, region.get()),
-      "speaks protocol version 9, this engine 7");
+      "speaks protocol version 9, this engine 8");
   has(error([](AcceptancePacket* p) { p->prefix.magic = 9; }, region.get()), "is no FastDecode worker");
   has(error([](AcceptancePacket* p) { p->epoch = 78; }, region.get()), "malformed answer");
   has(error([](AcceptancePacket* p) { p->homes = 0; }, region.get()), "malformed answer");

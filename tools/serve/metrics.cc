@@ -87,7 +87,8 @@ void AppendHomes(const Metrics::Gauges& gauges, PrometheusText* text) {
                "it grows while there is nothing to do.");
   AppendByHome(
       homes, [&](const fd_home_stats& home) { return AgeSeconds(gauges.stats, home.last_reply_ns); }, text);
-  text->Family("fastdecode_home_losses_total", "counter", "How often the home was lost.");
+  text->Family("fastdecode_home_losses_total", "counter",
+               "How often the home was lost, but for workers that were told to end and had no request left.");
   AppendByHome(
       homes, [](const fd_home_stats& home) { return home.losses; }, text);
   text->Family("fastdecode_home_kv_pages", "gauge", "KV pages of the home; 0 while it is not up.");

@@ -151,7 +151,7 @@ typedef struct fd_home_stats {
   uint64_t hops;                    /* that it has answered */
   uint64_t work_ns;                 /* that it was at work on these, by its own clock */
   uint64_t last_reply_ns;           /* engine clock: when the engine saw its last reply; 0: none yet */
-  uint64_t losses;                  /* how often it was lost; counted when its requests have left it */
+  uint64_t losses;                  /* how often it was lost, when its requests have left it; not: it was told to end and had none */
   uint64_t kv_pages;                /* 0 while it is not up */
   uint64_t kv_pages_used;           /* of these, by this engine's sequences, as it counts them itself */
 } fd_home_stats;
@@ -469,8 +469,9 @@ char* fd_worker_describe(const fd_worker* worker);
 /* Serves until fd_worker_stop or fd_worker_drain, which may be called from a signal handler. */
 fd_status* fd_worker_run(fd_worker* worker);
 void fd_worker_stop(fd_worker* worker);
-/* As fd_worker_stop, but nothing is interrupted: the engines are told and bring no more sequences, and fd_worker_run returns
- * when none has a sequence here any more, at the latest after the option grace-s. A later fd_worker_stop ends it at once. */
+/* As fd_worker_stop, but the engines are told first, and bring no more sequences: fd_worker_run returns when none has a
+ * sequence here any more, or after the option grace-s; what is still here then is computed again elsewhere. A later
+ * fd_worker_stop ends it at once. */
 void fd_worker_drain(fd_worker* worker);
 void fd_worker_destroy(fd_worker* worker);
 

@@ -71,8 +71,8 @@ class WorkerDeathTest : public testing::Test {
     return running;
   }
 
-  // All of them to their ends, with the right tokens: those that were at the worker are computed again elsewhere. None
-  // is silent for longer than kPauseSeconds after `since`.
+  // All of them to their ends, with the right tokens: those that were at the worker are computed again elsewhere. That
+  // takes no longer than kPauseSeconds from `since` on.
   void ExpectAllToGoOn(InferenceEngine& engine, Running* running, Clock::time_point since) {
     const std::vector<Answer>& right = RightAnswers();
     for (size_t i = 0; i < requests_.size(); ++i) {

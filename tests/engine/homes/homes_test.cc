@@ -72,8 +72,9 @@ TEST_F(HomesTest, AHomeOfTwoNamesIsRefused) {
   };
   EXPECT_TRUE(accept(7, 8).ok());
   EXPECT_TRUE(accept(0, 0).ok()) << "they do not say who they are";
-  EXPECT_EQ(accept(7, 7), absl::InvalidArgumentError("--homes: 'unix:" + name->path() + ", home 0' and 'unix:" +
-                                                     other_name->path() + ", home 0' are the same home"));
+  EXPECT_EQ(accept(7, 7),
+            absl::InvalidArgumentError("--homes: 'unix:" + name->path() + ", home 0' and 'unix:" + other_name->path() +
+                                       ", home 0' are the same home; name each worker once"));
 }
 
 TEST_F(HomesTest, TooManyHomesAreRefused) {

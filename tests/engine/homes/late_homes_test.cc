@@ -96,7 +96,7 @@ TEST_F(LateHomesTest, AWorkerThatIsNotThereHasAPlaceAndComesWithAllItsHomes) {
   EXPECT_EQ(CountLogged("home 1 (" + late_name_ + ") " + absence), 1u);
   EXPECT_THAT(homes->Describe(), HasSubstr("home 1: " + late_name_ + ", " + absence));
   EXPECT_THAT(homes->DescribeNoRoom(3 * kPageTokens), HasSubstr("home 1 (" + late_name_ + ") " + absence));
-  EXPECT_THAT(homes->DescribeNoRoom(3 * kPageTokens), testing::EndsWith("--recover-ms 1500"));
+  EXPECT_THAT(homes->DescribeNoRoom(3 * kPageTokens), HasSubstr("--recover-ms 1500: start their workers"));
   EXPECT_EQ(homes->pages_max(), 2u);
   EXPECT_THAT(commands(), ElementsAre(Pair(Kind::kAddHome, 0), Pair(Kind::kExpectHome, 1)));
   const char* const early_name = homes->Look(1).name;

@@ -37,7 +37,9 @@ class FuzzRun {
       if (faults_.lose_homes) LoseOrReturn();
       if (faults_.spoil && OneIn(150)) SpoilOne();
       engine_.HoldEvents(!OneIn(events_in_));
+      const std::set<const SimRequest*> before = AtDrainingHomes();
       engine_.Turn();
+      CheckNobodyCame(before);
       engine_.CheckPages();
       if (testing::Test::HasFailure()) return;
       if (static_cast<int>(engine_.requests().size()) >= wanted && engine_.unfinished() == 0) break;
@@ -191,6 +193,25 @@ class FuzzRun {
     }
   }
 
+  // Of single answers: others of a request may come to where its first one is.
+  std::set<const SimRequest*> AtDrainingHomes() {
+    std::set<const SimRequest*> there;
+    if (draining_.empty()) return there;
+    for (const auto& request : engine_.requests()) {
+      const Sequence& sequence = request->sequence;
+      const bool drains = draining_.contains(sequence.seat.home) || draining_.contains(sequence.push.seat.home);
+      if (!request->finished && groups_[request.get()].size() == 1 && drains) there.insert(request.get());
+    }
+    return there;
+  }
+
+  // A home that has said that it drains gets no new sequence.
+  void CheckNobodyCame(const std::set<const SimRequest*>& before) {
+    for (const SimRequest* request : AtDrainingHomes()) {
+      EXPECT_TRUE(before.contains(request)) << "sequence " << request->sequence.id << " came to a home that drains";
+    }
+  }
+
   void SpoilReply(ReplyHeader* reply) {
     switch (Between(0, 5)) {
       case 0:
@@ -237,6 +258,7 @@ class FuzzRun {
       case FinishReason::kCancelled:
         EXPECT_EQ(cancelled_.count(&request), 1u) << id;
         break;
+      case FinishReason::kLosesHomes:
       case FinishReason::kNoHome:
         EXPECT_TRUE(faults_.lose_homes) << id;
         break;

@@ -109,6 +109,31 @@ TEST(PipelineHomesTest, WhatALostHomeAloneCouldHoldWaitsForItAndThenEnds) {
   engine.CheckNothingLeft();
 }
 
+// What makes homes die must not go on to the next one for ever.
+TEST(PipelineHomesTest, WhoLosesHomeAfterHomeWithoutATokenEndsAtLast) {
+  for (const bool has_tokens : {false, true}) {
+    SimEngine engine(SmallOptions());
+    engine.AddHome(0, 20);
+    SimRequest* const request = engine.Submit(Prompt(200), {.max_tokens = 100});
+    constexpr uint32_t kLosses = Recovery::kLossesInVainMax;
+    for (uint32_t i = 0; i < kLosses + (has_tokens ? 10 : 0); ++i) {
+      const uint32_t announced = request->announced;
+      EXPECT_FALSE(request->finished) << i;
+      RunUntil(&engine, [&] { return has_tokens ? request->announced > announced : request->sequence.seat.home == 0; });
+      engine.link(0)->MarkLost("its rows");
+      RunUntil(&engine, [&] { return engine.let_go(0); });
+      engine.AddHome(0, 20);
+    }
+    engine.Turn();  // the last home comes
+    ASSERT_TRUE(engine.RunAll(kTurnsMax));
+    EXPECT_EQ(request->reason, has_tokens ? FinishReason::kLength : FinishReason::kLosesHomes);
+    EXPECT_EQ(request->fail_home, has_tokens ? -1 : 0);
+    EXPECT_EQ(request->sequence.times.recoveries, has_tokens ? kLosses + 10 : kLosses - 1);
+    engine.CheckTokens(*request);
+    engine.CheckNothingLeft();
+  }
+}
+
 // Nothing else happens meanwhile that would have the queue looked at.
 TEST(PipelineHomesTest, WhoHasLostTheOnlyHomeWaitsForItAndThenEnds) {
   SimEngine engine(SmallOptions());

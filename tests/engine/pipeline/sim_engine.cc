@@ -159,12 +159,14 @@ void SimEngine::Turn() {
     link->Turn();
     EXPECT_EQ(link->violation(), "") << "home " << index;
   }
+  events_are_old_ |= hold_events_;
   if (!hold_events_) TakeEvents();
 }
 
 void SimEngine::TakeEvents() {
   PipelineEvent event;
   while (pipeline_->TryEvent(&event)) OnEvent(event);
+  events_are_old_ = false;
 }
 
 void SimEngine::OnEvent(const PipelineEvent& event) {
@@ -185,6 +187,7 @@ void SimEngine::OnEvent(const PipelineEvent& event) {
   if (event.kind == PipelineEvent::Kind::kFinished) {
     request.finished = true;
     request.reason = event.reason;
+    if (event.reason == FinishReason::kNoHome && !events_are_old_) CheckNoHome(request);
     request.fail_home = event.home;
     CheckTimes(request.sequence);
     CheckPauses(request);
@@ -197,6 +200,17 @@ void SimEngine::OnEvent(const PipelineEvent& event) {
   }
   EXPECT_EQ(event.token_index, request.sequence.prompt_tokens + request.announced) << "sequence " << event.sequence->id;
   ++request.announced;
+}
+
+// No living home could hold it, and either none was to come, or it has waited long enough.
+void SimEngine::CheckNoHome(const SimRequest& request) const {
+  if (request.follows) return;  // it ends with its leader
+  const Sequence& sequence = request.sequence;
+  const Batcher& batcher = pipeline_->batcher();
+  EXPECT_FALSE(batcher.FitsSomewhere(sequence)) << "sequence " << sequence.id;
+  if (!batcher.HomesMissing()) return;
+  EXPECT_NE(sequence.no_home_since_ns, 0u) << "sequence " << sequence.id;
+  EXPECT_GE(now_ns(), sequence.no_home_since_ns + options_.recover_ns) << "sequence " << sequence.id;
 }
 
 // Each loss of its home was said once, if it is to be. Followers have those of their leader in their times.

@@ -112,6 +112,7 @@ class SimEngine {
   void OnEvent(const PipelineEvent& event);
   void CheckTimes(const Sequence& sequence) const;
   void CheckPauses(const SimRequest& request) const;
+  void CheckNoHome(const SimRequest& request) const;
   void CheckPromptLogprobs(const SimRequest& request) const;
   void AttendNear(int micro_batch, uint32_t layer, const StepTable& table);
 
@@ -128,6 +129,7 @@ class SimEngine {
   uint64_t paused_ = 0;
   std::vector<std::unique_ptr<SimRequest>> requests_;
   bool hold_events_ = false;
+  bool events_are_old_ = false;  // some were held
 };
 
 }  // namespace fastdecode

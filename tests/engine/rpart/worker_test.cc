@@ -337,7 +337,7 @@ TEST_F(WorkerTest, AnEngineThatLeavesUnaskedOrTooSoonLosesItsLink) {
   worker_->Drain();
   EXPECT_EQ(AwaitWord(engine->link.get()), ControlKind::kDraining);
   SayLeft(engine->link.get());
-  EXPECT_THAT(AwaitLoss(engine->link.get()), HasSubstr("left: 1 sequences of the engine are here"));
+  EXPECT_THAT(AwaitLoss(engine->link.get()), HasSubstr("left: of the engine's sequences 1 are here"));
 }
 
 TEST_F(WorkerTest, RefusesShapesThatDoNotFitWithTheReason) {

@@ -71,9 +71,9 @@ TEST(FrameReaderTest, SaysWhatIsWrong) {
   const std::string hello = MakeHelloFrame({});
   EXPECT_EQ(ReadFirst("GET / HTTP/1.1\r\nHost: worker\r\n", 100),
             "what was sent is nothing that a FastDecode engine sends");
-  EXPECT_EQ(ReadFirst(With(hello, 8, uint32_t{9}), 1), "this worker speaks protocol version 7, the engine version 9");
+  EXPECT_EQ(ReadFirst(With(hello, 8, uint32_t{9}), 1), "this worker speaks protocol version 8, the engine version 9");
   EXPECT_EQ(ReadFirst(With(hello, 8, uint32_t{0}), 1, Side::kEngine),
-            "this engine speaks protocol version 7, the worker version 0");
+            "this engine speaks protocol version 8, the worker version 0");
   EXPECT_EQ(ReadFirst(With(hello, 12, uint32_t{8}), 1), "malformed frame: kind 8 does not exist");
   EXPECT_EQ(ReadFirst(With(hello, 12, uint32_t{0}), 1), "malformed frame: kind 0 does not exist");
   EXPECT_EQ(ReadFirst(With(hello, 16, uint32_t{57}), 1), "malformed frame: hello of 57 bytes, where it has 56");

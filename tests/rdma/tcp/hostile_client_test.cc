@@ -105,8 +105,8 @@ TEST_F(HostileClientTest, AnOlderVersion) {
   Serve();
   RawClient client(port());
   client.Send(Spoilt(MakeHelloFrame({}), 8, uint32_t{0}).substr(0, 40));  // of another size, too
-  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 7, the engine version 0");
-  ExpectLogged("this worker speaks protocol version 7, the engine version 0");
+  EXPECT_EQ(client.Refusal(), "this worker speaks protocol version 8, the engine version 0");
+  ExpectLogged("this worker speaks protocol version 8, the engine version 0");
 }
 
 TEST_F(HostileClientTest, OtherHeaderSizes) {

@@ -262,7 +262,7 @@ TEST_F(TcpDoorTest, AnswersThatCannotBe) {
   EXPECT_EQ(error(""), "closed the connection without an answer");
   EXPECT_EQ(error(hello.substr(0, 55)), "closed the connection within a frame without an answer");
   EXPECT_EQ(error("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"), "what was sent is nothing that a FastDecode worker sends");
-  EXPECT_EQ(error(Spoilt(hello, 8, uint32_t{9})), "this engine speaks protocol version 7, the worker version 9");
+  EXPECT_EQ(error(Spoilt(hello, 8, uint32_t{9})), "this engine speaks protocol version 8, the worker version 9");
   EXPECT_EQ(error(Spoilt(hello, 16, ~uint32_t{0})), "malformed frame: hello of 4294967295 bytes, where it has 56");
   EXPECT_EQ(error(MakeReadyFrame()), "sent ready where hello was due");
   EXPECT_EQ(error(Spoilt(MakeTextFrame(FrameKind::kRefusal, "I am older than you"), 8, uint32_t{0})),
