@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -12,22 +11,9 @@
 #include <utility>
 
 #include "tools/option_values.h"
+#include "tools/read_file.h"
 
 namespace fastdecode {
-
-std::string ReadFile(const std::string& path) {
-  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
-  std::string text;
-  if (file != nullptr) {
-    char part[1 << 16];
-    while (const size_t bytes = std::fread(part, 1, sizeof(part), file)) text.append(part, bytes);
-  }
-  if (file == nullptr || std::ferror(file) != 0) {
-    throw Error(FD_NOT_FOUND, (path == "-" ? "standard input" : path) + ": cannot be read: " + std::strerror(errno));
-  }
-  if (file != stdin) std::fclose(file);
-  return text;
-}
 
 namespace {
 

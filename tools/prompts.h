@@ -11,9 +11,6 @@
 
 namespace fastdecode {
 
-// All of a file; - is stdin. Throws Error naming the path.
-std::string ReadFile(const std::string& path);
-
 // The prompts of a `generate` command, from wherever they come.
 struct PromptFlags {
   std::vector<std::string> prompts;  // --prompt

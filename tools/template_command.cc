@@ -7,7 +7,7 @@
 #include "tools/commands.h"
 #include "tools/option_values.h"
 #include "tools/output.h"
-#include "tools/prompts.h"
+#include "tools/read_file.h"
 
 namespace fastdecode {
 

@@ -74,6 +74,10 @@ ModelSpec TinyRandom() {
   return spec;
 }
 
+// S-Part and R-Part take about as long at some hundred tokens a sequence, in milliseconds: what balances them can be
+// tried out on a few cores. Each head has K and V of its own, as in the models of the paper's figures.
+ModelSpec Balance() { return Llama2(2, 1024, 16, 16, 2816); }
+
 ModelSpec Qwen25_7b() {
   ModelSpec spec = Llama2(28, 3584, 28, 4, 18944);
   spec.family = "qwen2";
@@ -148,6 +152,7 @@ ModelSpec Opt(int layers, int hidden, int heads) {
 std::vector<Shape> Shapes() {
   return {
       {"tiny-random", TinyRandom()},
+      {"balance", Balance()},
       {"tinyllama-1.1b", TinyLlama()},
       {"llama-2-7b", Llama2(32, 4096, 32, 32, 11008)},
       {"llama-2-13b", Llama2(40, 5120, 40, 40, 13824)},

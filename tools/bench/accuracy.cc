@@ -22,7 +22,7 @@
 #include "tools/load_engine.h"
 #include "tools/option_values.h"
 #include "tools/output.h"
-#include "tools/prompts.h"
+#include "tools/read_file.h"
 
 namespace fastdecode {
 

@@ -4,12 +4,13 @@
 #include <cmath>
 #include <fastdecode/fastdecode.hpp>
 #include <iterator>
-#include <random>
 #include <sstream>
 
 #include "nlohmann/json.hpp"
+#include "tools/load/plan.h"
+#include "tools/load/trace.h"
 #include "tools/option_values.h"
-#include "tools/prompts.h"
+#include "tools/read_file.h"
 
 namespace fastdecode::serve_bench {
 
@@ -23,65 +24,60 @@ constexpr const char* kWords[] = {
     "we",   "him",  "been", "has",   "when", "who",  "will", "no",   "more", "if",    "out",   "so",    "up",
     "said", "what", "its",  "about", "than", "into", "them", "can",  "only", "other", "time",  "new"};
 
-// What is to be asked once.
-struct Prompt {
-  nlohmann::json value;  // a text, or token ids
-  int64_t tokens = 0;    // 0: not known
-  int64_t tokens_max = 0;
-};
+// Token ids are drawn apart from lengths, so that other prompts of the same lengths arrive at the same times.
+constexpr uint64_t kIdsSeed = 2'000'003;
 
-int DrawLength(int length, double ratio, std::mt19937_64& random) {
-  const int low = std::max(1, static_cast<int>(std::floor(length * (1 - ratio))));
-  const int high = std::max(low, static_cast<int>(std::ceil(length * (1 + ratio))));
-  return std::uniform_int_distribution<int>(low, high)(random);
+load::Lengths RangeOf(int length, double ratio) {
+  const auto low = static_cast<int64_t>(std::floor(length * (1 - ratio)));
+  const auto high = static_cast<int64_t>(std::ceil(length * (1 + ratio)));
+  return load::Lengths::Uniform(std::max<int64_t>(1, low), std::max<int64_t>(1, high));
 }
 
-Prompt DrawPrompt(const PromptOptions& options, const IdRange& ids, std::mt19937_64& random) {
-  Prompt prompt;
-  prompt.tokens = DrawLength(options.input_len, options.range_ratio, random);
-  prompt.tokens_max = DrawLength(options.output_len, options.range_ratio, random);
-  if (options.random_text) {
-    std::uniform_int_distribution<size_t> word(0, std::size(kWords) - 1);
-    std::string text;
-    for (int64_t i = 0; i < prompt.tokens; ++i) text += std::string(i > 0 ? " " : "") + kWords[word(random)];
-    prompt.value = text;
-    return prompt;
+std::string DrawWords(int64_t count, load::Random& random) {
+  std::string text;
+  for (int64_t i = 0; i < count; ++i) {
+    text += std::string(i > 0 ? " " : "") + kWords[random.Between(0, std::size(kWords) - 1)];
   }
-  std::uniform_int_distribution<int64_t> id(ids.first, ids.last);
-  std::vector<int64_t> values(prompt.tokens);
-  std::generate(values.begin(), values.end(), [&] { return id(random); });
-  prompt.value = values;
-  return prompt;
+  return text;
 }
 
 // A line that is a JSON object with `prompt` (a text, or token ids), and perhaps `max_tokens`.
-Prompt ReadObject(const std::string& line, const std::string& where, int output_len) {
+PreparedRequest ReadObject(const std::string& line, const std::string& where, int output_len) {
   const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
   if (object.is_discarded()) throw Error(FD_INVALID_ARGUMENT, where + "it begins with { and is no JSON object");
-  Prompt prompt{{}, 0, output_len};
+  PreparedRequest prompt;
+  prompt.output_tokens = output_len;
+  bool has_prompt = false;
   for (const auto& [name, value] : object.items()) {
     if (name == "prompt") {
-      const auto is_id = [](const nlohmann::json& id) { return id.is_number_unsigned(); };
+      const auto is_id = [](const nlohmann::json& id) {
+        return id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX;
+      };
       const bool is_ids = value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), is_id);
       if (!value.is_string() && !is_ids) throw Error(FD_INVALID_ARGUMENT, where + "prompt is no text and no token ids");
-      prompt.value = value;
-      if (is_ids) prompt.tokens = static_cast<int64_t>(value.size());
+      has_prompt = true;
+      if (is_ids) {
+        prompt.ids = value.get<std::vector<int32_t>>();
+        prompt.prompt_tokens = static_cast<int64_t>(prompt.ids.size());
+      } else {
+        prompt.text = value.get<std::string>();
+      }
     } else if (name == "max_tokens") {
       if (!value.is_number_unsigned() || value.get<uint64_t>() < 1 || value.get<uint64_t>() > INT32_MAX) {
         throw Error(FD_INVALID_ARGUMENT, where + "max_tokens is " + value.dump() + ", not a whole number from 1 on");
       }
-      prompt.tokens_max = value.get<int64_t>();
+      prompt.output_tokens = value.get<int64_t>();
     } else {
       throw Error(FD_INVALID_ARGUMENT, where + "it has '" + name + "'; there are prompt and max_tokens");
     }
   }
-  if (prompt.value.is_null()) throw Error(FD_INVALID_ARGUMENT, where + "it has no prompt");
+  if (!has_prompt) throw Error(FD_INVALID_ARGUMENT, where + "it has no prompt");
   return prompt;
 }
 
-std::vector<Prompt> ReadPromptsFile(const PromptOptions& options) {
+std::vector<PreparedRequest> ReadPromptsFile(const PromptOptions& options) {
   std::istringstream lines(ReadFile(options.prompts_file));
-  std::vector<Prompt> prompts;
+  std::vector<PreparedRequest> prompts;
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
@@ -90,21 +86,37 @@ std::vector<Prompt> ReadPromptsFile(const PromptOptions& options) {
     if (line.front() == '{') {
       prompts.push_back(ReadObject(line, where, options.output_len));
     } else {
-      prompts.push_back({line, 0, options.output_len});
+      prompts.push_back({line, {}, 0, options.output_len});
     }
   }
   if (!prompts.empty()) return prompts;
   throw Error(FD_INVALID_ARGUMENT, "--prompts-file: " + options.prompts_file + ": it has no prompt; give one a line");
 }
 
-LoadRequest MakeRequest(const Prompt& prompt, const PromptOptions& options, const std::string& model) {
-  nlohmann::ordered_json body = {{"model", model}, {"prompt", prompt.value}, {"max_tokens", prompt.tokens_max}};
-  if (options.temperature.has_value()) body["temperature"] = *options.temperature;
-  if (options.logprobs.has_value()) body["logprobs"] = *options.logprobs;
-  if (options.ignore_eos) body["ignore_eos"] = true;
-  body["stream"] = options.stream;
-  if (options.stream) body["stream_options"] = {{"include_usage", true}};
-  return {body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), prompt.tokens, prompt.tokens_max};
+// How long the requests are, and when they arrive.
+std::vector<load::PlannedRequest> Plan(const PromptOptions& options, size_t count, RequestList* list) {
+  list->length_option = "--random-input-len, --random-output-len";
+  if (!options.trace.empty()) {
+    list->length_option = "--trace";
+    load::Trace trace = load::ReadTrace("--trace", options.trace, count);
+    list->own_rate = trace.rate;
+    list->left_out = trace.left_out;
+    for (load::PlannedRequest& request : trace.requests) {
+      load::Random none(0);
+      request.prompt_tokens = load::Lengths::Fixed(request.prompt_tokens).Scaled(options.scale_lengths).Draw(none);
+      request.output_tokens = load::Lengths::Fixed(request.output_tokens).Scaled(options.scale_lengths).Draw(none);
+    }
+    return std::move(trace.requests);
+  }
+  load::LoadShape shape = {RangeOf(options.input_len, options.range_ratio),
+                           RangeOf(options.output_len, options.range_ratio), options.arrivals, options.seed};
+  if (!options.workload.empty()) {
+    list->length_option = "--workload";
+    const load::Workload* workload = load::FindWorkload(options.workload);
+    shape.prompt = workload->prompt.Scaled(options.scale_lengths);
+    shape.output = workload->output.Scaled(options.scale_lengths);
+  }
+  return load::DrawLoad(shape, count);
 }
 
 }  // namespace
@@ -121,19 +133,46 @@ IdRange ParseIdRange(const std::string& text) {
   return range;
 }
 
-std::vector<LoadRequest> MakeRequests(const PromptOptions& options, const std::string& model, const IdRange& ids,
-                                      size_t count) {
-  std::vector<Prompt> prompts;
-  if (options.prompt.has_value()) prompts.push_back({*options.prompt, 0, options.output_len});
-  if (!options.prompts_file.empty()) prompts = ReadPromptsFile(options);
-  if (count == 0) count = prompts.size();
-  std::mt19937_64 random(options.seed);
-  std::vector<LoadRequest> requests;
-  for (size_t i = 0; i < count; ++i) {
-    const Prompt prompt = options.is_random() ? DrawPrompt(options, ids, random) : prompts[i % prompts.size()];
-    requests.push_back(MakeRequest(prompt, options, model));
+RequestList MakeRequests(const PromptOptions& options, const IdRange& ids, size_t count) {
+  RequestList list;
+  std::vector<PreparedRequest> given;
+  if (options.prompt.has_value()) given.push_back({*options.prompt, {}, 0, options.output_len});
+  if (!options.prompts_file.empty()) given = ReadPromptsFile(options);
+  if (count == 0 && !given.empty()) count = given.size();
+  load::Random random(options.seed + kIdsSeed);
+  for (const load::PlannedRequest& planned : Plan(options, count, &list)) {
+    PreparedRequest& request = list.requests.emplace_back();
+    if (!options.is_random()) {
+      request = given[(list.requests.size() - 1) % given.size()];
+    } else {
+      request.prompt_tokens = planned.prompt_tokens;
+      request.output_tokens = planned.output_tokens;
+      if (options.random_text) {
+        request.text = DrawWords(planned.prompt_tokens, random);
+      } else {
+        request.ids = load::DrawIds(planned.prompt_tokens, static_cast<int32_t>(ids.first),
+                                    static_cast<int32_t>(ids.last), random);
+      }
+    }
+    request.arrival = planned.arrival;
   }
-  return requests;
+  list.forced = options.has_lengths();
+  return list;
+}
+
+void CheckContext(const RequestList& list, int64_t max_context) {
+  if (max_context == 0) return;
+  for (const PreparedRequest& request : list.requests) {
+    const int64_t tokens = request.prompt_tokens + request.output_tokens;
+    if (request.prompt_tokens == 0 || tokens <= max_context) continue;
+    const double factor = std::floor(1000 * static_cast<double>(max_context) / static_cast<double>(tokens)) / 1000;
+    char hint[64] = "";
+    if (list.forced) std::snprintf(hint, sizeof(hint), "; give --scale-lengths %g or less", factor);
+    throw Error(FD_INVALID_ARGUMENT, std::string(list.length_option) + ": a prompt of " +
+                                         std::to_string(request.prompt_tokens) + " tokens and an answer of " +
+                                         std::to_string(request.output_tokens) + " do not fit the context of " +
+                                         std::to_string(max_context) + hint);
+  }
 }
 
 }  // namespace fastdecode::serve_bench

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/serve_client.h"
+#include "tools/load/arrivals.h"
 
 namespace fastdecode::serve_bench {
 
@@ -16,10 +16,15 @@ struct PromptOptions {
   std::optional<std::string> prompt;
   std::string prompts_file;
 
+  // How long random prompts and their answers are: as a named workload has them, as a trace, or about so long.
+  std::string workload, trace;
+  double scale_lengths = 1;  // of workload and trace
   int input_len = 1024, output_len = 128;
-  double range_ratio = 0;    // lengths are drawn from len x (1 - ratio) to len x (1 + ratio)
+  double range_ratio = 0;  // lengths are drawn from len x (1 - ratio) to len x (1 + ratio)
+
   bool random_text = false;  // words instead of token ids
   uint64_t seed = 0;
+  load::Arrivals arrivals;
 
   bool ignore_eos = false;
   std::optional<double> temperature;
@@ -27,6 +32,7 @@ struct PromptOptions {
   bool stream = true;
 
   bool is_random() const { return !prompt.has_value() && prompts_file.empty(); }
+  bool has_lengths() const { return !workload.empty() || !trace.empty(); }
 };
 
 // Token ids that a random prompt may have.
@@ -36,10 +42,29 @@ struct IdRange {
 // LOW-HIGH. Throws Error naming --vocab.
 IdRange ParseIdRange(const std::string& text);
 
-// The bodies of `count` requests; 0: one for each line of the file. Random ones differ from each other; those of a file
-// are taken in turn. `ids`: needed for random ids. Throws Error naming option or file, line and value.
-std::vector<LoadRequest> MakeRequests(const PromptOptions& options, const std::string& model, const IdRange& ids,
-                                      size_t count);
+// One request, whoever is asked.
+struct PreparedRequest {
+  std::string text;  // the prompt, or else
+  std::vector<int32_t> ids;
+  int64_t prompt_tokens = 0;  // 0: only who is asked knows
+  int64_t output_tokens = 0;  // at most, or exactly where lengths are forced
+  double arrival = 0;         // in an open loop, at a rate of 1 a second
+};
+
+struct RequestList {
+  std::vector<PreparedRequest> requests;
+  bool forced = false;             // each answer has exactly its tokens: the lengths are what is measured
+  double own_rate = 0;             // of a trace; 0: none
+  size_t left_out = 0;             // of a trace: requests without an answer
+  const char* length_option = "";  // which option made them so long
+};
+
+// `count` requests; 0: one for each line of the file, or all of the trace. Random prompts differ from each other; those
+// of a file are taken in turn. `ids`: needed for random ids. Throws Error naming option or file, line and value.
+RequestList MakeRequests(const PromptOptions& options, const IdRange& ids, size_t count);
+
+// Throws Error naming the option if a request is longer than the context; 0: nobody knows it.
+void CheckContext(const RequestList& list, int64_t max_context);
 
 }  // namespace fastdecode::serve_bench
 

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 namespace fastdecode::serve_bench {
+
+using load::LoadRun;
+using load::RequestResult;
 
 namespace {
 
@@ -13,32 +17,21 @@ constexpr int kTableColumns = 50;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * kSecondsPerNs; }
 
-// Time from the first chunk to the last, by the tokens that came meanwhile; 0 where there were none.
-double NsPerToken(const RequestResult& result) {
-  if (result.output_tokens <= 1) return 0;
-  return static_cast<double>(result.latency_ns - result.ttft_ns) / static_cast<double>(result.output_tokens - 1);
-}
-
-bool IsGood(const RequestResult& result, const std::map<std::string, double>& limits_ms) {
-  for (const auto& [name, limit_ms] : limits_ms) {
-    const double ns = name == "ttft"   ? static_cast<double>(result.ttft_ns)
-                      : name == "tpot" ? NsPerToken(result)
-                                       : static_cast<double>(result.latency_ns);
-    if (ns > limit_ms * 1e6) return false;
-  }
-  return true;
+// How long a request waited here: for its turn in an open loop, where it may be late, and in a closed loop, where all
+// requests arrive at once, for others to end.
+int64_t QueueNs(const RequestResult& result, const LoadRun& run, bool open) {
+  return result.start_ns == 0 ? 0 : result.start_ns - (open ? result.intended_ns : run.start_ns);
 }
 
 // Each request's part of one metric, in seconds.
-std::vector<double> Collect(const std::string& name, const LoadRun& run) {
+std::vector<double> Collect(const std::string& name, const LoadRun& run, bool open) {
   std::vector<double> values;
   for (const RequestResult& result : run.results) {
     if (!result.succeeded()) continue;
     if (name == "ttft") values.push_back(Seconds(result.ttft_ns));
-    if (name == "tpot" && result.output_tokens > 1) values.push_back(NsPerToken(result) * kSecondsPerNs);
+    if (name == "tpot" && result.output_tokens > 1) values.push_back(result.ns_per_token() * kSecondsPerNs);
     if (name == "e2el") values.push_back(Seconds(result.latency_ns));
-    // All requests arrive at once, and wait here until one of the others has ended.
-    if (name == "client_queue_time") values.push_back(Seconds(result.start_ns - run.start_ns));
+    if (name == "client_queue_time") values.push_back(Seconds(QueueNs(result, run, open)));
     if (name != "itl") continue;
     for (const int64_t ns : result.itl_ns) values.push_back(Seconds(ns));
   }
@@ -50,7 +43,7 @@ void FindPeaks(const LoadRun& run, bool has_chunks, Report* report) {
   for (const RequestResult& result : run.results) {
     if (!result.succeeded()) continue;
     start_ns = std::min(start_ns, result.start_ns);
-    end_ns = std::max(end_ns, result.start_ns + result.latency_ns);
+    end_ns = std::max(end_ns, result.last_token_ns());
   }
   if (end_ns == 0) return;
   constexpr int64_t kSecondNs = 1'000'000'000;
@@ -58,10 +51,10 @@ void FindPeaks(const LoadRun& run, bool has_chunks, Report* report) {
   for (const RequestResult& result : run.results) {
     if (!result.succeeded()) continue;
     const int64_t since_ns = result.start_ns - start_ns;
-    int64_t chunk_ns = since_ns + result.ttft_ns;
+    int64_t chunk_ns = result.intended_ns + result.ttft_ns - start_ns;
     if (has_chunks) ++chunks[chunk_ns / kSecondNs];
     for (const int64_t ns : result.itl_ns) ++chunks[(chunk_ns += ns) / kSecondNs];
-    for (int64_t s = since_ns / kSecondNs; s <= (since_ns + result.latency_ns) / kSecondNs; ++s) ++requests[s];
+    for (int64_t s = since_ns / kSecondNs; s <= (result.last_token_ns() - start_ns) / kSecondNs; ++s) ++requests[s];
   }
   report->chunks_per_s_max = static_cast<double>(*std::max_element(chunks.begin(), chunks.end()));
   report->requests_max = *std::max_element(requests.begin(), requests.end());
@@ -70,7 +63,7 @@ void FindPeaks(const LoadRun& run, bool has_chunks, Report* report) {
 void CountFailures(const LoadRun& run, Report* report) {
   std::map<std::string, int64_t> counts;
   for (const RequestResult& result : run.results) {
-    if (result.ended && !result.error.empty()) ++counts[result.error];
+    if (result.ended() && !result.error.empty()) ++counts[result.error];
   }
   report->failure_reasons.assign(counts.begin(), counts.end());
   std::stable_sort(report->failure_reasons.begin(), report->failure_reasons.end(),
@@ -115,7 +108,7 @@ template <class Value, class Get>
 nlohmann::ordered_json PerRequest(const LoadRun& run, Get get) {
   std::vector<Value> values;
   for (const RequestResult& result : run.results) {
-    if (result.ended) values.push_back(get(result));
+    if (result.ended()) values.push_back(get(result));
   }
   return values;
 }
@@ -165,7 +158,7 @@ Report MakeReport(const LoadRun& run, const ReportOptions& options) {
   Report report;
   int64_t good = 0;
   for (const RequestResult& result : run.results) {
-    if (!result.ended) continue;
+    if (!result.ended()) continue;
     if (!result.succeeded()) {
       ++report.failed;
       continue;
@@ -173,7 +166,7 @@ Report MakeReport(const LoadRun& run, const ReportOptions& options) {
     ++report.completed;
     report.input_tokens += result.prompt_tokens;
     report.output_tokens += result.output_tokens;
-    if (IsGood(result, options.goodput_ms)) ++good;
+    if (load::MeetsAll(result, options.limits)) ++good;
   }
   report.duration_s = Seconds(run.end_ns - run.start_ns);
   report.good_per_s = PerSecond(static_cast<double>(good), report);
@@ -181,7 +174,7 @@ Report MakeReport(const LoadRun& run, const ReportOptions& options) {
   CountFailures(run, &report);
   for (const std::string& name : kMetricNames) {
     if (std::find(options.metrics.begin(), options.metrics.end(), name) == options.metrics.end()) continue;
-    report.metrics.emplace_back(name, Describe(Collect(name, run), options.percentiles));
+    report.metrics.emplace_back(name, Describe(Collect(name, run, options.rate.has_value()), options.percentiles));
   }
   return report;
 }
@@ -196,8 +189,10 @@ nlohmann::ordered_json ToJson(const Report& report, const LoadRun& run, const Re
   json["tokenizer_id"] = nullptr;
   json["num_prompts"] = options.num_prompts;
   json["request_rate"] = "inf";
-  json["burstiness"] = 1.0;
-  json["max_concurrency"] = options.concurrency;
+  if (options.rate.has_value()) json["request_rate"] = *options.rate;
+  json["burstiness"] = options.burstiness;
+  json["max_concurrency"] = nullptr;
+  if (options.concurrency > 0) json["max_concurrency"] = options.concurrency;
   json["duration"] = report.duration_s;
   json["completed"] = report.completed;
   json["failed"] = report.failed;
@@ -205,14 +200,14 @@ nlohmann::ordered_json ToJson(const Report& report, const LoadRun& run, const Re
   json["total_output_tokens"] = report.output_tokens;
   json["request_throughput"] = PerSecond(static_cast<double>(report.completed), report);
   json["request_goodput"] = nullptr;
-  if (!options.goodput_ms.empty()) json["request_goodput"] = report.good_per_s;
+  if (!options.limits.empty()) json["request_goodput"] = report.good_per_s;
   json["output_throughput"] = PerSecond(static_cast<double>(report.output_tokens), report);
   json["total_token_throughput"] = PerSecond(static_cast<double>(report.input_tokens + report.output_tokens), report);
   if (detailed) AddDetails(run, json);
   json["latencies"] =
       PerRequest<double>(run, [](const RequestResult& r) { return r.succeeded() ? Seconds(r.latency_ns) : 0; });
-  json["queue_times"] =
-      PerRequest<double>(run, [&](const RequestResult& r) { return Seconds(r.start_ns - run.start_ns); });
+  json["queue_times"] = PerRequest<double>(
+      run, [&](const RequestResult& r) { return Seconds(QueueNs(r, run, options.rate.has_value())); });
   json["max_output_tokens_per_s"] = report.chunks_per_s_max;
   json["max_concurrent_requests"] = report.requests_max;
   json["rtfx"] = 0.0;  // of speech alone
@@ -231,12 +226,13 @@ std::string ToTable(const Report& report, const LoadRun& run, const ReportOption
   std::string table = Rule(" Serving Benchmark Result ", '=');
   table += Row("Successful requests:", report.completed);
   table += Row("Failed requests:", report.failed);
-  table += Row("Maximum request concurrency:", static_cast<int64_t>(options.concurrency));
+  if (options.concurrency > 0) table += Row("Maximum request concurrency:", static_cast<int64_t>(options.concurrency));
+  if (options.rate.has_value()) table += Row("Request rate configured (RPS):", *options.rate);
   table += Row("Benchmark duration (s):", report.duration_s);
   table += Row("Total input tokens:", report.input_tokens);
   table += Row("Total generated tokens:", report.output_tokens);
   table += Row("Request throughput (req/s):", PerSecond(static_cast<double>(report.completed), report));
-  if (!options.goodput_ms.empty()) table += Row("Request goodput (req/s):", report.good_per_s);
+  if (!options.limits.empty()) table += Row("Request goodput (req/s):", report.good_per_s);
   table += Row("Output token throughput (tok/s):", PerSecond(static_cast<double>(report.output_tokens), report));
   if (options.stream) table += Row("Peak output token throughput (tok/s):", report.chunks_per_s_max);
   table += Row("Peak concurrent requests:", static_cast<double>(report.requests_max));

@@ -2,13 +2,14 @@
 #define FASTDECODE_TOOLS_BENCH_SERVE_REPORT_H_
 
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "tools/bench/serve_client.h"
+#include "tools/load/goodput.h"
+#include "tools/load/result.h"
 
 namespace fastdecode::serve_bench {
 
@@ -16,12 +17,13 @@ namespace fastdecode::serve_bench {
 struct ReportOptions {
   std::string model;
   int64_t num_prompts = 0;
-  int concurrency = 1;
+  std::optional<double> rate;        // open loop: requests a second
+  double burstiness = 1;             // of its arrivals
+  int concurrency = 1;               // the most that are in flight; 0: no limit
   bool stream = true;                // else nothing is known of single tokens
   std::vector<std::string> metrics;  // of kMetricNames: those with mean, median, deviation and percentiles
   std::vector<double> percentiles;   // 0 to 100
-  std::map<std::string, double>
-      goodput_ms;  // by ttft, tpot, e2el: the most that a good request takes; empty: not asked
+  load::Limits limits;               // of a good request; empty: goodput is not asked for
 };
 
 inline const std::vector<std::string> kMetricNames = {"ttft", "tpot", "itl", "e2el", "client_queue_time"};
@@ -47,12 +49,12 @@ struct Report {
   std::vector<std::pair<std::string, Distribution>> metrics;     // in the order of kMetricNames
   std::vector<std::pair<std::string, int64_t>> failure_reasons;  // with how often, the most frequent first
 };
-Report MakeReport(const LoadRun& run, const ReportOptions& options);
+Report MakeReport(const load::LoadRun& run, const ReportOptions& options);
 
 // The result as vllm writes it to a file; with `detailed`, also what it has of each request. Floats are seconds there.
-nlohmann::ordered_json ToJson(const Report& report, const LoadRun& run, const ReportOptions& options, bool detailed,
-                              const std::string& date);
-std::string ToTable(const Report& report, const LoadRun& run, const ReportOptions& options);
+nlohmann::ordered_json ToJson(const Report& report, const load::LoadRun& run, const ReportOptions& options,
+                              bool detailed, const std::string& date);
+std::string ToTable(const Report& report, const load::LoadRun& run, const ReportOptions& options);
 // The most frequent reasons, a line each; empty if nothing failed.
 std::string FailureText(const Report& report);
 

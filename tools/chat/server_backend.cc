@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "tools/bench/serve_client.h"
-#include "tools/bench/serve_stream.h"
 #include "tools/chat/chat_backend.h"
+#include "tools/load/event_stream.h"
+#include "tools/load/http_client.h"
 
 namespace fastdecode::chat {
 
@@ -41,7 +41,7 @@ class Socket {
     const Clock::time_point begin = Clock::now();
     while (!IsReady(POLLOUT)) {
       if (is_stopped()) Refuse("interrupted");
-      if (SecondsSince(begin) > serve_bench::kConnectTimeoutS) Refuse("it does not answer");
+      if (SecondsSince(begin) > load::kConnectTimeoutS) Refuse("it does not answer");
     }
     int error = 0;
     socklen_t bytes = sizeof(error);
@@ -117,7 +117,7 @@ class WithServer final : public Backend {
       : server_(Find(server)), flags_(flags), max_tokens_given_(max_tokens_given), model_(server.model) {
     Json models;
     try {
-      models = Json::parse(serve_bench::Get(server_, "/v1/models"), nullptr, /*allow_exceptions=*/false);
+      models = Json::parse(load::Get(server_, "/v1/models"), nullptr, /*allow_exceptions=*/false);
     } catch (const Error&) {
       if (model_.empty()) throw;  // else a question will show what is wrong, if anything is
     }
@@ -140,7 +140,7 @@ class WithServer final : public Backend {
     Socket socket(server_.address, is_stopped);
     Reply reply;
     reply.stopped =
-        !socket.Send(serve_bench::RequestHead(server_, "POST", "/v1/chat/completions", body.size()) + body, is_stopped);
+        !socket.Send(load::RequestHead(server_, "POST", "/v1/chat/completions", body.size()) + body, is_stopped);
     Answer answer(&reply, show, begin);
     for (std::string bytes; !reply.stopped && !answer.over();) {
       if (is_stopped()) {
@@ -235,8 +235,7 @@ class WithServer final : public Backend {
         const std::string error = ErrorText(body);
         const int status = static_cast<int>(parser_.get().result_int());
         throw Error(FD_UNAVAILABLE, "the server answers " + std::to_string(status) + ": " +
-                                        (error.empty() ? refusal_.substr(0, 200) : error) +
-                                        serve_bench::StatusHint(status));
+                                        (error.empty() ? refusal_.substr(0, 200) : error) + load::StatusHint(status));
       }
       if (!has_finish_) reply_->error = "the connection ended before the answer did";
     }
@@ -245,15 +244,15 @@ class WithServer final : public Backend {
     const Show& show_;
     const Clock::time_point begin_;
     http::response_parser<http::string_body> parser_;
-    serve_bench::EventReader events_;
+    load::EventReader events_;
     std::string unread_;   // what the parser needs more for
     std::string refusal_;  // the body of an answer that is not 200
     bool over_ = false, has_finish_ = false;
   };
 
-  static serve_bench::Server Find(const ServerFlags& flags) {
-    serve_bench::Server server = serve_bench::FindServer(serve_bench::ParseServerUrl(flags.url),
-                                                         serve_bench::ReadApiKey(flags.api_key_file), kTimeoutS);
+  static load::Server Find(const ServerFlags& flags) {
+    load::Server server =
+        load::FindServer(load::ParseServerUrl(flags.url), load::ReadApiKey(flags.api_key_file), kTimeoutS);
     server.user_agent = "fastdecode-chat";
     return server;
   }
@@ -290,7 +289,7 @@ class WithServer final : public Backend {
     return body.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 
-  const serve_bench::Server server_;
+  const load::Server server_;
   const RequestFlags& flags_;
   const bool max_tokens_given_;
   std::string model_;

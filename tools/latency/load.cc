@@ -1,19 +1,42 @@
 #include "tools/latency/load.h"
 
-#include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 
-#include "numa/clock.h"
+#include "tools/load/arrivals_flag.h"
+#include "tools/load/plan.h"
 #include "tools/option_values.h"
 
 namespace fastdecode {
 
 namespace {
 
-constexpr uint64_t kLookAgainNs = 20'000'000;    // for Stop
-constexpr uint64_t kRefusedPauseNs = 1'000'000;  // the engine's queue is full
+// Requests of random tokens, without end.
+class RandomRequests : public load::RequestSource {
+ public:
+  RandomRequests(const LoadFlags& flags, int32_t vocab_size)
+      : flags_(flags),
+        vocab_size_(vocab_size),
+        drawer_({load::Lengths::Uniform(flags.prompt_tokens.min, flags.prompt_tokens.max),
+                 load::Lengths::Uniform(flags.output_tokens.min, flags.output_tokens.max), flags.arrivals, flags.seed}),
+        ids_(flags.seed) {}
+
+  bool Next(GenerateRequest* request, double* arrival_s) override {
+    const load::PlannedRequest planned = drawer_.Next();
+    *request = GenerateRequest(load::DrawIds(planned.prompt_tokens, 0, vocab_size_ - 1, ids_));
+    request->fields.max_tokens = static_cast<uint32_t>(planned.output_tokens);
+    request->fields.temperature = 0;
+    request->fields.ignore_eos = 1;
+    *arrival_s = flags_.rate > 0 ? flags_.arrivals.Time(planned.arrival, flags_.rate) : 0;
+    return true;
+  }
+
+ private:
+  const LoadFlags& flags_;
+  const int32_t vocab_size_;
+  load::LoadDrawer drawer_;
+  load::Random ids_;
+};
 
 // "64" or "16-128".
 std::string ParseRange(const std::string& text, TokenRange* range) {
@@ -53,11 +76,7 @@ void LoadFlags::AddTo(CLI::App* command) {
           ->transform(Number(0.001, 1e6))
           ->type_name("PER_S")
           ->excludes(closed);
-  command->add_option("--arrivals", arrivals, "open loop: poisson or constant")
-      ->check(CLI::IsMember({"poisson", "constant"}))
-      ->needs(open)
-      ->type_name("HOW")
-      ->capture_default_str();
+  load::AddArrivals(command, &arrivals)->needs(open);
   AddRange(command, "--prompt-tokens", &prompt_tokens, "of each request, or a range to draw from");
   AddRange(command, "--output-tokens", &output_tokens, "of each request, or a range to draw from");
   command->add_flag("--fill", fill, "prompts get random KV instead of being computed: decode alone, at any context");
@@ -75,8 +94,7 @@ void CheckLoad(const InferenceEngine& engine, const LoadFlags& flags) {
                                        " do not fit the context of " + std::to_string(engine.max_context()));
 }
 
-Load::Load(InferenceEngine& engine, const LoadFlags& flags)
-    : engine_(engine), flags_(flags), random_(flags.seed), thread_([this] { Run(); }) {}
+Load::Load(InferenceEngine& engine, const LoadFlags& flags) : thread_([this, &engine, flags] { Run(engine, flags); }) {}
 
 void Load::Join() {
   stop_.store(true, std::memory_order_relaxed);
@@ -88,96 +106,26 @@ void Load::Stop() {
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void Load::Run() {
+void Load::Run(InferenceEngine& engine, const LoadFlags& flags) {
+  load::EngineLoadOptions options;
+  options.open = flags.rate > 0;
+  options.concurrency = options.open ? 0 : flags.concurrency;
+  options.is_background = true;
+  options.fill = flags.fill;
+  options.keep_itl = false;
+  load::RunHooks hooks;
+  hooks.is_interrupted = [this] { return stop_.load(std::memory_order_relaxed); };
   try {
-    flags_.rate > 0 ? RunOpen() : RunClosed();
+    RandomRequests requests(flags, engine.vocab_size());
+    const load::LoadRun run = load::EngineLoad(engine, requests, options, hooks).Run();
+    for (const load::RequestResult& result : run.results) {
+      never_started_ += result.start_ns == 0 ? 1 : 0;
+      starts_.push_back({result.id, static_cast<uint64_t>(result.intended_ns), static_cast<uint64_t>(result.start_ns),
+                         static_cast<uint64_t>(result.end_ns)});
+    }
   } catch (...) {
     failure_ = std::current_exception();
     failed_.store(true, std::memory_order_release);
-  }
-  for (const auto& [id, start] : running_) fd_forget(engine_.get(), id);  // which cancels it
-  running_.clear();
-}
-
-void Load::RunClosed() {
-  while (!stop_.load(std::memory_order_relaxed)) {
-    while (running_.size() < static_cast<size_t>(flags_.concurrency) && TrySubmit(MakeRequest(), NowNs())) {
-    }
-    TakeEvents(NowNs() + kLookAgainNs);
-  }
-}
-
-void Load::RunOpen() {
-  uint64_t next_ns = NowNs();
-  std::optional<GenerateRequest> next;
-  while (!stop_.load(std::memory_order_relaxed)) {
-    const uint64_t now_ns = NowNs();
-    if (now_ns < next_ns) {
-      TakeEvents(std::min(next_ns, now_ns + kLookAgainNs));
-      continue;
-    }
-    if (!next.has_value()) next = MakeRequest();
-    if (!TrySubmit(*next, next_ns)) {
-      TakeEvents(now_ns + kRefusedPauseNs);
-      continue;
-    }
-    next.reset();
-    next_ns += DrawGap();
-  }
-  for (const uint64_t now_ns = NowNs(); next_ns < now_ns; next_ns += DrawGap()) {
-    starts_.push_back({.intended_ns = next_ns});
-    ++never_started_;
-  }
-}
-
-uint64_t Load::DrawGap() {
-  const double even_s = 1 / flags_.rate;
-  const double gap_s =
-      flags_.arrivals == "constant" ? even_s : std::exponential_distribution<double>(flags_.rate)(random_);
-  return static_cast<uint64_t>(gap_s * 1e9);
-}
-
-int Load::Draw(const TokenRange& range) { return std::uniform_int_distribution<int>(range.min, range.max)(random_); }
-
-GenerateRequest Load::MakeRequest() {
-  std::vector<int32_t> ids(static_cast<size_t>(Draw(flags_.prompt_tokens)));
-  std::uniform_int_distribution<int32_t> token(0, engine_.vocab_size() - 1);
-  for (int32_t& id : ids) id = token(random_);
-  GenerateRequest request(std::move(ids));
-  request.fields.max_tokens = static_cast<uint32_t>(Draw(flags_.output_tokens));
-  request.fields.temperature = 0;
-  request.fields.ignore_eos = 1;
-  return request;
-}
-
-// False: the queue is full.
-bool Load::TrySubmit(const GenerateRequest& request, uint64_t intended_ns) {
-  try {
-    BenchRequest bench;
-    if (flags_.fill) bench.fill_tokens = static_cast<uint32_t>(request.prompt_ids.size() - 1);
-    const RequestView view(request);
-    uint64_t id = 0;
-    ThrowIfError(fd_bench_submit(engine_.get(), view.get(), &bench, &id));
-    running_.emplace(id, starts_.size());
-    starts_.push_back({.id = id, .intended_ns = intended_ns, .submit_ns = NowNs()});
-    return true;
-  } catch (const Error& error) {
-    if (error.code() == FD_RESOURCE_EXHAUSTED) return false;
-    throw;
-  }
-}
-
-void Load::TakeEvents(uint64_t until_ns) {
-  bool ended = false;
-  for (uint64_t now_ns = NowNs(); now_ns < until_ns && !ended; now_ns = NowNs()) {
-    engine_.Poll(static_cast<int64_t>(until_ns - now_ns), [&](const fd_event& event) {
-      if (event.kind != FD_EVENT_FINISHED) return;
-      if (event.finish == FD_FINISH_ERROR) throw Error(FD_UNAVAILABLE, std::string("a request failed: ") + event.error);
-      const auto running = running_.find(event.id);
-      starts_[running->second].ended_ns = NowNs();
-      running_.erase(running);
-      ended = true;
-    });
   }
 }
 

@@ -4,15 +4,15 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <fastdecode/fastdecode_bench.hpp>
-#include <map>
-#include <random>
+#include <fastdecode/fastdecode.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "tools/latency/recording.h"
+#include "tools/load/arrivals.h"
+#include "tools/load/engine_load.h"
 
 namespace fastdecode {
 
@@ -23,9 +23,9 @@ struct TokenRange {
 };
 
 struct LoadFlags {
-  int concurrency = 8;               // closed loop: requests in flight
-  double rate = 0;                   // requests a second; > 0: open loop
-  std::string arrivals = "poisson";  // or "constant"
+  int concurrency = 8;  // closed loop: requests in flight
+  double rate = 0;      // requests a second; > 0: open loop
+  load::Arrivals arrivals = load::Arrivals::Poisson();
   TokenRange prompt_tokens = {64, 64};
   TokenRange output_tokens = {64, 64};
   bool fill = false;  // prompts get random KV instead of being computed
@@ -59,25 +59,12 @@ class Load {
 
  private:
   void Join();
-  void Run();
-  void RunClosed();
-  void RunOpen();
-  GenerateRequest MakeRequest();
-  bool TrySubmit(const GenerateRequest& request, uint64_t intended_ns);
-  // Takes events until `until_ns`, or until a request has ended.
-  void TakeEvents(uint64_t until_ns);
-  int Draw(const TokenRange& range);
-  // Open loop, until the next request: ns.
-  uint64_t DrawGap();
+  void Run(InferenceEngine& engine, const LoadFlags& flags);
 
-  InferenceEngine& engine_;
-  const LoadFlags flags_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> failed_{false};
 
   // The thread's, and after Stop the owner's.
-  std::mt19937_64 random_;
-  std::map<uint64_t, size_t> running_;  // by id: which of starts_
   std::vector<IntendedStart> starts_;
   uint64_t never_started_ = 0;
   std::exception_ptr failure_;

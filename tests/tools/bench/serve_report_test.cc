@@ -11,6 +11,9 @@ namespace fastdecode::serve_bench {
 
 namespace {
 
+using load::LimitKind;
+using load::LoadRun;
+using load::RequestResult;
 using testing::DoubleNear;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -21,8 +24,8 @@ constexpr double kNearly = 1e-9;
 // A request that started so long after the run did, whose chunks came so long after its start.
 RequestResult Succeeded(int64_t start_ms, const std::vector<int64_t>& chunks_ms, int64_t input, int64_t output) {
   RequestResult result;
-  result.ended = true;
-  result.start_ns = start_ms * kMs;
+  result.start_ns = result.intended_ns = start_ms * kMs;
+  result.end_ns = (start_ms + chunks_ms.back()) * kMs;
   result.ttft_ns = chunks_ms.front() * kMs;
   result.latency_ns = chunks_ms.back() * kMs;
   for (size_t i = 1; i < chunks_ms.size(); ++i) result.itl_ns.push_back((chunks_ms[i] - chunks_ms[i - 1]) * kMs);
@@ -33,7 +36,7 @@ RequestResult Succeeded(int64_t start_ms, const std::vector<int64_t>& chunks_ms,
 
 RequestResult Failed(const std::string& reason) {
   RequestResult result;
-  result.ended = true;
+  result.end_ns = kMs;
   result.error = reason;
   return result;
 }
@@ -130,13 +133,13 @@ TEST(MakeReport, PeaksAreOfWholeSeconds) {
 TEST(MakeReport, GoodputNeedsEveryLimit) {
   ReportOptions options = AllMetrics();
   const auto good = [&] { return MakeReport(SmallRun(), options).good_per_s * 4; };
-  options.goodput_ms = {{"ttft", 300}};
+  options.limits[LimitKind::kTtft] = 300;
   EXPECT_NEAR(good(), 2, kNearly);
-  options.goodput_ms = {{"ttft", 299}};
+  options.limits[LimitKind::kTtft] = 299;
   EXPECT_NEAR(good(), 1, kNearly);
-  options.goodput_ms = {{"ttft", 300}, {"tpot", 400}, {"e2el", 1099}};
+  options.limits = load::ParseLimits({"ttft:300", "tpot:400", "e2el:1099"}, true);
   EXPECT_NEAR(good(), 1, kNearly);
-  options.goodput_ms = {{"ttft", 300}, {"tpot", 36}, {"e2el", 2000}};
+  options.limits = load::ParseLimits({"ttft:300", "tpot:36", "e2el:2000"}, true);
   EXPECT_NEAR(good(), 0, kNearly);
 }
 
@@ -162,7 +165,7 @@ TEST(ToJson, HasFiguresUnderTheirNames) {
   EXPECT_NEAR(json["p99.9_ttft_ms"].get<double>(), 299.8, kNearly);
   EXPECT_EQ(json["errors"], (std::vector<std::string>{"", "no", ""}));
   EXPECT_EQ(json["output_lens"], (std::vector<int>{4, 0, 3}));
-  options.goodput_ms = {{"ttft", 300}};
+  options.limits[LimitKind::kTtft] = 300;
   EXPECT_NEAR(ToJson(MakeReport(run, options), run, options, false, "")["request_goodput"].get<double>(), 0.5, kNearly);
 }
 

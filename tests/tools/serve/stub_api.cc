@@ -1,6 +1,6 @@
 // The C interface with the stub engine behind it: programs link this in the place of the engine. Of the interface, it
-// has what tools/serve/ may call.
-#include <fastdecode/fastdecode.h>
+// has what tools/serve/ and tools/load/ may call.
+#include <fastdecode/fastdecode_bench.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -349,6 +349,11 @@ fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id)
   } catch (const StubFailure& failure) {
     return new fd_status{failure.code, failure.message};
   }
+}
+void fd_bench_request_init(fd_bench_request* request, size_t bytes) { InitSized(fd_bench_request{}, bytes, request); }
+fd_status* fd_bench_submit(fd_engine* engine, const fd_request* request, const fd_bench_request* bench, uint64_t* id) {
+  if (bench->fill_tokens > 0) return Invalid("fill_tokens: this stub has no KV to fill");
+  return fd_submit(engine, request, id);
 }
 void fd_cancel(fd_engine* engine, uint64_t id) { engine->engine->Cancel(id); }
 void fd_forget(fd_engine* engine, uint64_t id) { engine->engine->Forget(id); }

@@ -1,8 +1,8 @@
-#include "tools/bench/serve_stream.h"
+#include "tools/load/event_stream.h"
 
 #include "nlohmann/json.hpp"
 
-namespace fastdecode::serve_bench {
+namespace fastdecode::load {
 
 void EventReader::Reset() {
   cut_line_.clear();
@@ -153,4 +153,4 @@ bool ReadCompletionChunk(std::string_view json, bool keep_text, CompletionChunk*
   return picker.is_object();
 }
 
-}  // namespace fastdecode::serve_bench
+}  // namespace fastdecode::load

@@ -1,12 +1,12 @@
-#ifndef FASTDECODE_TOOLS_BENCH_SERVE_STREAM_H_
-#define FASTDECODE_TOOLS_BENCH_SERVE_STREAM_H_
+#ifndef FASTDECODE_TOOLS_LOAD_EVENT_STREAM_H_
+#define FASTDECODE_TOOLS_LOAD_EVENT_STREAM_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-namespace fastdecode::serve_bench {
+namespace fastdecode::load {
 
 // Cuts a text/event-stream into the data of its events, wherever reads cut it. Lines end with \n or \r\n; comments and
 // fields that are not `data` are passed over.
@@ -66,6 +66,6 @@ struct CompletionChunk {
 // Reads one into `chunk`, whose memory is used again. False: it is no JSON object, and `problem` says why.
 bool ReadCompletionChunk(std::string_view json, bool keep_text, CompletionChunk* chunk, std::string* problem);
 
-}  // namespace fastdecode::serve_bench
+}  // namespace fastdecode::load
 
-#endif  // FASTDECODE_TOOLS_BENCH_SERVE_STREAM_H_
+#endif  // FASTDECODE_TOOLS_LOAD_EVENT_STREAM_H_

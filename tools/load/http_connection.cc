@@ -1,6 +1,4 @@
-#include "tools/bench/serve_connection.h"
-
-#include <time.h>
+#include "tools/load/http_connection.h"
 
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
@@ -8,17 +6,23 @@
 #include <boost/asio/write.hpp>
 
 #include "numa/check.h"
+#include "numa/clock.h"
 
-namespace fastdecode::serve_bench {
+namespace fastdecode::load {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::beast::error_code;
 
-int64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+namespace {
+
+int64_t Now() { return static_cast<int64_t>(NowNs()); }
+
+}  // namespace
+
+StreamEndpoint EndpointOf(const std::vector<char>& sockaddr_bytes) {
+  const auto* address = reinterpret_cast<const sockaddr*>(sockaddr_bytes.data());
+  return StreamEndpoint(address, sockaddr_bytes.size(), address->sa_family == AF_INET6 ? IPPROTO_TCP : 0);
 }
 
 Connection::Connection(asio::io_context* io, const StreamEndpoint& endpoint, double timeout_s, Answer answer,
@@ -36,7 +40,8 @@ void Connection::Start(std::string head, const std::string* body, RequestResult*
   head_ = std::move(head);
   body_ = body;
   result_ = result;
-  result_->start_ns = NowNs();
+  result_->start_ns = Now();
+  if (result_->intended_ns == 0) result_->intended_ns = result_->start_ns;
   ++attempt_;
   WatchTime();
   if (socket_.is_open()) {
@@ -100,7 +105,7 @@ void Connection::Receive() {
 }
 
 void Connection::OnReceived(const error_code& error, size_t bytes) {
-  const int64_t now_ns = NowNs();
+  const int64_t now_ns = Now();
   buffer_.commit(bytes);
   has_bytes_ |= bytes > 0;
   if (error && error != asio::error::eof) return OnClosed(error);
@@ -152,14 +157,14 @@ void Connection::Fail(const std::string& reason) {
 }
 
 void Connection::EndRequest(bool keep) {
-  result_->ended = true;
-  result_ = nullptr;
+  RequestResult* const result = std::exchange(result_, nullptr);
+  result->end_ns = Now();
   ++attempt_;
   timer_.cancel();
   is_reused_ = keep;
   if (!keep) CloseSocket();
   // Not from here: where requests fail at once, they would pile up on the stack.
-  asio::post(*io_, [this] { owner_->OnIdle(this); });
+  asio::post(*io_, [this, result] { owner_->OnIdle(this, *result); });
 }
 
 void Connection::CloseSocket() {
@@ -175,4 +180,4 @@ void Connection::Close() {
   CloseSocket();
 }
 
-}  // namespace fastdecode::serve_bench
+}  // namespace fastdecode::load

@@ -1,5 +1,5 @@
-#ifndef FASTDECODE_TOOLS_BENCH_SERVE_CONNECTION_H_
-#define FASTDECODE_TOOLS_BENCH_SERVE_CONNECTION_H_
+#ifndef FASTDECODE_TOOLS_LOAD_HTTP_CONNECTION_H_
+#define FASTDECODE_TOOLS_LOAD_HTTP_CONNECTION_H_
 
 // clang-format off: Asio uses std::exchange without including this.
 #include <utility>
@@ -15,15 +15,15 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
-#include "tools/bench/serve_answer.h"
+#include "tools/load/http_answer.h"
 
-namespace fastdecode::serve_bench {
+namespace fastdecode::load {
 
 using StreamEndpoint = boost::asio::generic::stream_protocol::endpoint;
-
-// Nanoseconds of CLOCK_MONOTONIC.
-int64_t NowNs();
+// From the bytes of a sockaddr.
+StreamEndpoint EndpointOf(const std::vector<char>& sockaddr_bytes);
 
 // Hands the body of an answer, as it comes in, to an Answer.
 struct AnswerBody {
@@ -72,14 +72,14 @@ class Connection {
     virtual ~Owner() = default;
     // The connection has no request: its last one has ended, whether it succeeded or failed. Called from the event
     // loop, never from within Start().
-    virtual void OnIdle(Connection* connection) = 0;
+    virtual void OnIdle(Connection* connection, const RequestResult& last) = 0;
   };
 
   Connection(boost::asio::io_context* io, const StreamEndpoint& endpoint, double timeout_s, Answer answer,
              Owner* owner);
 
-  // Sends a request. `body` must stay as it is until it ends, and `result` gets what became of it. REQUIRES: none is on
-  // the connection.
+  // Sends a request. `body` must stay as it is until it ends, and `result` gets what became of it; where it has no
+  // intended start, that is now. REQUIRES: none is on the connection.
   void Start(std::string head, const std::string* body, RequestResult* result);
   // Gives up what is in flight, and closes; the owner is not called any more.
   void Close();
@@ -122,6 +122,6 @@ class Connection {
   int64_t connections_ = 0;
 };
 
-}  // namespace fastdecode::serve_bench
+}  // namespace fastdecode::load
 
-#endif  // FASTDECODE_TOOLS_BENCH_SERVE_CONNECTION_H_
+#endif  // FASTDECODE_TOOLS_LOAD_HTTP_CONNECTION_H_

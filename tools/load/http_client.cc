@@ -1,21 +1,18 @@
-#include "tools/bench/serve_client.h"
-
-#include <sys/resource.h>
+#include "tools/load/http_client.h"
 
 #include <algorithm>
 #include <fastdecode/fastdecode.hpp>
-#include <memory>
 #include <string_view>
 
-#include "tools/bench/serve_connection.h"
+#include "tools/load/http_connection.h"
 #include "tools/option_values.h"
-#include "tools/prompts.h"
+#include "tools/read_file.h"
 
 // After the connection's header, which first includes what Asio lacks.
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 
-namespace fastdecode::serve_bench {
+namespace fastdecode::load {
 
 namespace asio = boost::asio;
 using boost::beast::error_code;
@@ -53,11 +50,6 @@ void TakeAuthority(std::string_view text, const std::string& whole, ServerUrl* u
   url->port = std::to_string(number);
 }
 
-StreamEndpoint EndpointOf(const Server& server) {
-  const auto* address = reinterpret_cast<const sockaddr*>(server.address.data());
-  return StreamEndpoint(address, server.address.size(), address->sa_family == AF_INET6 ? IPPROTO_TCP : 0);
-}
-
 std::vector<StreamEndpoint> Resolve(const ServerUrl& url) {
   if (!url.unix_path.empty()) return {asio::local::stream_protocol::endpoint(url.unix_path)};
   asio::io_context io;
@@ -83,103 +75,10 @@ bool CanConnect(const StreamEndpoint& endpoint, double timeout_s, std::string* p
   return connected;
 }
 
-int64_t ThreadCpuNs() {
-  timespec used;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  return static_cast<int64_t>(used.tv_sec) * 1'000'000'000 + used.tv_nsec;
-}
-
-// A descriptor for each connection. Throws Error if the process may not have as many.
-void AllowDescriptors(int connections) {
-  constexpr rlim_t kOthers = 32;
-  const rlim_t needed = static_cast<rlim_t>(connections) + kOthers;
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-  limit.rlim_cur = std::min(needed, limit.rlim_max);
-  if (limit.rlim_cur == needed && setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-  throw Error(FD_RESOURCE_EXHAUSTED, "--concurrency: " + std::to_string(connections) + " connections need " +
-                                         std::to_string(needed) + " open files, and this process may have " +
-                                         std::to_string(limit.rlim_max) + "; raise the limit (ulimit -n)");
-}
-
-// The requests of a run, and the connections that share them.
-class ClosedLoop : public Connection::Owner {
- public:
-  ClosedLoop(const Server& server, const std::vector<LoadRequest>& requests, const LoadOptions& options)
-      : server_(server), requests_(requests), options_(options), io_(1), tick_(io_) {
-    run_.results.resize(requests.size());
-    for (size_t i = 0; i < requests.size(); ++i) {
-      constexpr int64_t kReservedMax = 1 << 16;
-      run_.results[i].prompt_tokens = requests[i].prompt_tokens;
-      if (options.stream) run_.results[i].itl_ns.reserve(std::min(requests[i].output_tokens_max, kReservedMax));
-    }
-    const size_t connections = std::min<size_t>(options.concurrency, requests.size());
-    AllowDescriptors(static_cast<int>(connections));
-    const Answer answer(options.stream ? Answer::Kind::kStream : Answer::Kind::kWhole, options.keep_text);
-    for (size_t i = 0; i < connections; ++i) {
-      connections_.push_back(
-          std::make_unique<Connection>(&io_, EndpointOf(server), server.timeout_s, answer, static_cast<Owner*>(this)));
-    }
-  }
-
-  LoadRun Run() {
-    run_.start_ns = NowNs();
-    const int64_t cpu_start_ns = ThreadCpuNs();
-    Tick();
-    for (const auto& connection : connections_) StartNext(connection.get());
-    io_.run();
-    if (run_.end_ns == 0) run_.end_ns = NowNs();
-    run_.cpu_ns = ThreadCpuNs() - cpu_start_ns;
-    for (const auto& connection : connections_) run_.connections += connection->connections();
-    return std::move(run_);
-  }
-
-  void OnIdle(Connection* connection) override {
-    if (is_over_) return;
-    if (++ended_ == requests_.size()) return Stop();
-    StartNext(connection);
-  }
-
- private:
-  void StartNext(Connection* connection) {
-    if (next_ == requests_.size()) return;
-    const std::string& body = requests_[next_].body;
-    connection->Start(RequestHead(server_, "POST", "/v1/completions", body.size()), &body, &run_.results[next_]);
-    ++next_;
-  }
-
-  void Tick() {
-    constexpr std::chrono::milliseconds kEvery(100);
-    if (options_.is_interrupted && options_.is_interrupted()) return Stop();
-    if (options_.report_progress) options_.report_progress(ended_);
-    tick_.expires_after(kEvery);
-    tick_.async_wait([this](const error_code& error) {
-      if (!error && !is_over_) Tick();
-    });
-  }
-
-  void Stop() {
-    is_over_ = true;
-    run_.end_ns = NowNs();
-    tick_.cancel();
-    for (const auto& connection : connections_) connection->Close();
-  }
-
-  const Server& server_;
-  const std::vector<LoadRequest>& requests_;
-  const LoadOptions& options_;
-  asio::io_context io_;
-  asio::steady_timer tick_;
-  std::vector<std::unique_ptr<Connection>> connections_;
-  LoadRun run_;
-  size_t next_ = 0, ended_ = 0;
-  bool is_over_ = false;
-};
-
 // One request, after which the connection goes.
 class OneShot : public Connection::Owner {
  public:
-  void OnIdle(Connection* connection) override { connection->Close(); }
+  void OnIdle(Connection* connection, const RequestResult&) override { connection->Close(); }
 };
 
 }  // namespace
@@ -271,8 +170,8 @@ std::string Get(const Server& server, const std::string& path) {
   asio::io_context io;
   OneShot owner;
   RequestResult result;
-  Connection connection(&io, EndpointOf(server), std::min(server.timeout_s, 30.0), Answer(Answer::Kind::kRaw, true),
-                        &owner);
+  Connection connection(&io, EndpointOf(server.address), std::min(server.timeout_s, 30.0),
+                        Answer(Answer::Kind::kRaw, true), &owner);
   const std::string no_body;
   connection.Start(RequestHead(server, "GET", path, 0), &no_body, &result);
   io.run();
@@ -280,8 +179,4 @@ std::string Get(const Server& server, const std::string& path) {
   throw Error(FD_UNAVAILABLE, server.url.Text() + path + ": " + result.error + StatusHint(result.status));
 }
 
-LoadRun RunClosedLoop(const Server& server, const std::vector<LoadRequest>& requests, const LoadOptions& options) {
-  return ClosedLoop(server, requests, options).Run();
-}
-
-}  // namespace fastdecode::serve_bench
+}  // namespace fastdecode::load

@@ -1,14 +1,11 @@
-#ifndef FASTDECODE_TOOLS_BENCH_SERVE_CLIENT_H_
-#define FASTDECODE_TOOLS_BENCH_SERVE_CLIENT_H_
+#ifndef FASTDECODE_TOOLS_LOAD_HTTP_CLIENT_H_
+#define FASTDECODE_TOOLS_LOAD_HTTP_CLIENT_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "tools/bench/serve_answer.h"
-
-namespace fastdecode::serve_bench {
+namespace fastdecode::load {
 
 // Where a server is: http://HOST[:PORT][/PREFIX] or unix:PATH.
 struct ServerUrl {
@@ -44,31 +41,6 @@ std::string StatusHint(int status);
 // The body of a GET. Throws Error naming the URL, if it is not answered with 200.
 std::string Get(const Server& server, const std::string& path);
 
-struct LoadRequest {
-  std::string body;           // of a POST to /v1/completions
-  int64_t prompt_tokens = 0;  // 0: only the server knows
-  int64_t output_tokens_max = 0;
-};
+}  // namespace fastdecode::load
 
-struct LoadOptions {
-  int concurrency = 1;
-  bool stream = true;
-  bool keep_text = false;
-  std::function<bool()> is_interrupted;               // asked some times a second; the run then ends
-  std::function<void(size_t ended)> report_progress;  // called some times a second, if set
-};
-
-struct LoadRun {
-  std::vector<RequestResult> results;  // one for each request, in their order
-  int64_t start_ns = 0, end_ns = 0;    // CLOCK_MONOTONIC
-  int64_t cpu_ns = 0;                  // what this thread spent of it
-  int64_t connections = 0;             // those made
-};
-
-// Sends all requests, in their order, so that `concurrency` are in flight: as one ends, the next begins on the same
-// connection, which is made again where the server closed it. Runs in this thread and starts none.
-LoadRun RunClosedLoop(const Server& server, const std::vector<LoadRequest>& requests, const LoadOptions& options);
-
-}  // namespace fastdecode::serve_bench
-
-#endif  // FASTDECODE_TOOLS_BENCH_SERVE_CLIENT_H_
+#endif  // FASTDECODE_TOOLS_LOAD_HTTP_CLIENT_H_

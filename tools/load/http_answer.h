@@ -1,31 +1,15 @@
-#ifndef FASTDECODE_TOOLS_BENCH_SERVE_ANSWER_H_
-#define FASTDECODE_TOOLS_BENCH_SERVE_ANSWER_H_
+#ifndef FASTDECODE_TOOLS_LOAD_HTTP_ANSWER_H_
+#define FASTDECODE_TOOLS_LOAD_HTTP_ANSWER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "tools/bench/serve_stream.h"
+#include "tools/load/event_stream.h"
+#include "tools/load/result.h"
 
-namespace fastdecode::serve_bench {
-
-// What became of one request. Times are CLOCK_MONOTONIC.
-struct RequestResult {
-  bool ended = false;      // else it was not sent, or the run was interrupted before its end
-  std::string error;       // why it failed; empty: it succeeded
-  int status = 0;          // of HTTP; 0: none came
-  int64_t start_ns = 0;    // when it was sent, or its connection begun
-  int64_t ttft_ns = 0;     // from there to the first chunk that has choices; of a whole answer 0
-  int64_t latency_ns = 0;  // from there to the last such chunk, or to the end of a whole answer
-  std::vector<int64_t> itl_ns;
-  int64_t prompt_tokens = 0;
-  int64_t output_tokens = 0;
-  std::string text;  // if it was to be kept
-
-  bool succeeded() const { return ended && error.empty(); }
-};
+namespace fastdecode::load {
 
 // Reads the answer to one request at a time. Thread: one. Bounded: it keeps kBodyBytesMax of an answer that is no
 // stream.
@@ -40,7 +24,7 @@ class Answer {
 
   Answer(Kind kind, bool keep_text) : kind_(kind), keep_text_(keep_text) {}
 
-  // The next answer is for this request, whose start_ns and prompt_tokens (what is known of them) are set.
+  // The next answer is for this request, whose intended_ns and prompt_tokens (what is known of them) are set.
   void Begin(RequestResult* result);
   // Its head has been read.
   void TakeHead(int status, std::string_view content_type);
@@ -76,6 +60,6 @@ class Answer {
   CompletionChunk chunk_;
 };
 
-}  // namespace fastdecode::serve_bench
+}  // namespace fastdecode::load
 
-#endif  // FASTDECODE_TOOLS_BENCH_SERVE_ANSWER_H_
+#endif  // FASTDECODE_TOOLS_LOAD_HTTP_ANSWER_H_

@@ -1,5 +1,5 @@
 // What `bench serve` reads out of streams, wherever reads cut them.
-#include "tools/bench/serve_stream.h"
+#include "tools/load/event_stream.h"
 
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace fastdecode::serve_bench {
+namespace fastdecode::load {
 
 namespace {
 
@@ -117,4 +117,4 @@ TEST(ReadCompletionChunk, RefusesWhatIsNoObject) {
 
 }  // namespace
 
-}  // namespace fastdecode::serve_bench
+}  // namespace fastdecode::load

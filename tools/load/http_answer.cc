@@ -1,8 +1,8 @@
-#include "tools/bench/serve_answer.h"
+#include "tools/load/http_answer.h"
 
 #include <algorithm>
 
-namespace fastdecode::serve_bench {
+namespace fastdecode::load {
 
 namespace {
 
@@ -58,13 +58,13 @@ void Answer::TakeChunk(std::string_view data, int64_t now_ns) {
   }
   if (chunk_.has_error) return Fail("the stream has an error: " + Excerpt(chunk_.error));
   if (chunk_.has_choices) {
-    const int64_t since_start_ns = now_ns - result_->start_ns;
+    const int64_t since_intended_ns = now_ns - result_->intended_ns;
     if (chunks_ == 0) {
-      result_->ttft_ns = since_start_ns;
+      result_->ttft_ns = since_intended_ns;
     } else {
-      result_->itl_ns.push_back(since_start_ns - result_->latency_ns);
+      result_->itl_ns.push_back(since_intended_ns - result_->latency_ns);
     }
-    result_->latency_ns = since_start_ns;
+    result_->latency_ns = since_intended_ns;
     ++chunks_;
     if (keep_text_) result_->text += chunk_.text;
   }
@@ -110,7 +110,7 @@ void Answer::EndWhole(int64_t now_ns) {
   if (!chunk_.has_choices) return Fail("the answer has no choices: " + Excerpt(body_));
   TakeUsage();
   if (!has_usage_) return Fail("the answer does not say usage.completion_tokens: " + Excerpt(body_));
-  result_->latency_ns = now_ns - result_->start_ns;
+  result_->latency_ns = now_ns - result_->intended_ns;
   if (keep_text_) result_->text = chunk_.text;
 }
 
@@ -131,4 +131,4 @@ std::string Answer::Progress() const {
   return done_ ? "after [DONE], before the end of the body" : "within the stream";
 }
 
-}  // namespace fastdecode::serve_bench
+}  // namespace fastdecode::load

@@ -1,0 +1,148 @@
+// What prompts do to answers that are being written.
+#include <algorithm>
+#include <fastdecode/fastdecode.hpp>
+#include <string>
+
+#include "tools/bench/serve_runs.h"
+
+namespace fastdecode::serve_bench {
+
+namespace {
+
+// A span of one run.
+struct Window {
+  int64_t begin_ns = 0, end_ns = 0;
+};
+
+// While the first `decodes` results all write: from the last first token to the first last one.
+Window AllWrite(const load::LoadRun& run, size_t decodes) {
+  Window window = {0, INT64_MAX};
+  for (size_t i = 0; i < decodes; ++i) {
+    const load::RequestResult& result = run.results[i];
+    window.begin_ns = std::max(window.begin_ns, result.intended_ns + result.ttft_ns);
+    window.end_ns = std::min(window.end_ns, result.last_token_ns());
+  }
+  return window;
+}
+
+// The gaps of the first `decodes` results that end within the window, in seconds.
+std::vector<double> GapsWithin(const load::LoadRun& run, size_t decodes, const Window& window) {
+  std::vector<double> gaps;
+  for (size_t i = 0; i < decodes; ++i) {
+    const load::RequestResult& result = run.results[i];
+    int64_t at_ns = result.intended_ns + result.ttft_ns;
+    for (const int64_t gap_ns : result.itl_ns) {
+      at_ns += gap_ns;
+      if (window.begin_ns < at_ns && at_ns <= window.end_ns) gaps.push_back(static_cast<double>(gap_ns) * 1e-9);
+    }
+  }
+  return gaps;
+}
+
+void CheckAllSucceeded(const load::LoadRun& run, const ReportOptions& options, const char* what) {
+  const Report report = MakeReport(run, options);
+  if (report.failed == 0) return;
+  throw Error(FD_UNAVAILABLE, std::string("--interference: requests failed, ") + what + ":\n" + FailureText(report));
+}
+
+class Interference {
+ public:
+  Interference(const ServeFlags& flags, const ReportOptions& options, Target& target)
+      : flags_(flags), options_(options), target_(target), ids_(FindIds(flags, target)) {}
+
+  // False: it was interrupted.
+  bool Measure(InterferencePoint* point) {
+    const auto decodes = static_cast<size_t>(flags_.interference.decodes);
+    RequestList list = MakeRequests(flags_.prompts, ids_, decodes);
+    list.forced = true;
+    std::vector<double> arrivals_s(decodes, 0.0);
+    const load::LoadRun alone = Run(list, arrivals_s, "alone: ");
+    if (WasInterrupted()) return false;
+    CheckAllSucceeded(alone, options_, "alone");
+    const Window window = AllWrite(alone, decodes);
+    AddPrompts(window.begin_ns - alone.start_ns, window.end_ns - alone.start_ns, &list, &arrivals_s);
+    const load::LoadRun both = Run(list, arrivals_s, "with prompts: ");
+    if (WasInterrupted()) return false;
+    CheckAllSucceeded(both, options_, "with prompts");
+
+    SetGaps(GapsWithin(alone, decodes, window), &point->alone, &point->gaps_alone);
+    SetGaps(GapsWithin(both, decodes, PromptsRun(both, decodes)), &point->with_prompts, &point->gaps_with_prompts);
+    point->prompts = both.results.size() - decodes;
+    std::vector<double> ttft_s;
+    for (size_t i = decodes; i < both.results.size(); ++i) {
+      ttft_s.push_back(static_cast<double>(both.results[i].ttft_ns) * 1e-9);
+    }
+    point->prompt_ttft_ms = Describe(ttft_s, {}).median_ms;
+    return true;
+  }
+
+ private:
+  load::LoadRun Run(const RequestList& list, const std::vector<double>& arrivals_s, const std::string& what) {
+    CheckContext(list, target_.MaxContext());
+    target_.Prepare(list, flags_.prompts);
+    return target_.Run({arrivals_s, 0}, WatchRun(what, list.requests.size()));
+  }
+
+  // Prompts with an answer of one token, as many as arrive while the answers alone are written.
+  void AddPrompts(int64_t begin_ns, int64_t end_ns, RequestList* list, std::vector<double>* arrivals_s) const {
+    const double rate = flags_.rates.front();
+    PromptOptions prompts = flags_.prompts;
+    prompts.input_len = flags_.interference.prompt_len;
+    prompts.output_len = 1;
+    prompts.range_ratio = 0;
+    ++prompts.seed;
+    const double span_s = static_cast<double>(end_ns - begin_ns) * 1e-9;
+    const size_t count = static_cast<size_t>(std::max(0.0, span_s * rate) * 2) + 1;
+    for (const PreparedRequest& request : MakeRequests(prompts, ids_, count).requests) {
+      const double arrival_s = flags_.prompts.arrivals.Time(request.arrival, rate);
+      if (arrival_s > span_s) break;
+      list->requests.push_back(request);
+      arrivals_s->push_back(static_cast<double>(begin_ns) * 1e-9 + arrival_s);
+    }
+    if (span_s > 0 && list->requests.size() > static_cast<size_t>(flags_.interference.decodes)) return;
+    throw Error(FD_INVALID_ARGUMENT, "--random-output-len: answers of " + std::to_string(flags_.prompts.output_len) +
+                                         " tokens are over before all " + std::to_string(flags_.interference.decodes) +
+                                         " (--decodes) run together; give more");
+  }
+
+  // From the first arrival of a prompt until the last has its token, and no longer than all answers are written.
+  static Window PromptsRun(const load::LoadRun& run, size_t decodes) {
+    Window window = AllWrite(run, decodes);
+    int64_t last_ns = 0;
+    for (size_t i = decodes; i < run.results.size(); ++i) {
+      last_ns = std::max(last_ns, run.results[i].last_token_ns());
+    }
+    window.begin_ns = std::max(window.begin_ns, run.results[decodes].intended_ns);
+    window.end_ns = std::min(window.end_ns, last_ns);
+    return window;
+  }
+
+  static void SetGaps(const std::vector<double>& seconds, Distribution* gaps, size_t* count) {
+    *gaps = Describe(seconds, {50, 99});
+    *count = seconds.size();
+  }
+
+  const ServeFlags& flags_;
+  const ReportOptions& options_;
+  Target& target_;
+  const IdRange ids_;
+};
+
+}  // namespace
+
+void MeasureInterference(const ServeFlags& flags, ServeOutcome* outcome) {
+  std::vector<int> chunks = flags.interference.chunks;
+  if (chunks.empty()) chunks.push_back(0);
+  for (const int chunk : chunks) {
+    const std::unique_ptr<Target> target = MakeTarget(flags, chunk);
+    outcome->where = target->Where();
+    outcome->options.model = target->model();
+    InterferencePoint point;
+    if (chunk > 0) point.chunk = chunk;
+    if (!Interference(flags, outcome->options, *target).Measure(&point)) break;
+    outcome->interference.push_back(point);
+  }
+  ClearProgress();
+}
+
+}  // namespace fastdecode::serve_bench
