@@ -201,9 +201,8 @@ nlohmann::ordered_json GoodputJson(const ServeOutcome& outcome) {
       json["slo_scale"].push_back(scaled);
     }
   }
-  const bool is_curve = outcome.points.size() > 1 || !outcome.searches.empty();
-  for (const RatePoint& point : outcome.points) {
-    if (is_curve) json["rates"].push_back(ToJson(point, limits));
+  if (outcome.points.size() > 1 || !outcome.searches.empty()) {
+    for (const RatePoint& point : outcome.points) json["rates"].push_back(ToJson(point, limits));
   }
   if (!outcome.searches.empty()) {
     json["max_rate"]["target"] = outcome.target;

@@ -329,10 +329,10 @@ class OpenLoop(BenchServe):
 
     def test_interference(self):
         with FakeServer(vocab_size=50) as server:
-            process = bench(server, "--interference", "--decodes", 2, "--random-input-len", 4, "--random-output-len", 30,
+            process = bench(server, "--interference", "--decodes", 2, "--random-input-len", 4, "--random-output-len", 1,
                             "--request-rate", 100, "--interference-prompt-len", 7)
-            # Its answers come at once, so that no prompt could arrive meanwhile.
-            self.refused(process, "--random-output-len", "30", "--decodes")
+            # Answers of one token are over before a prompt could arrive.
+            self.refused(process, "--random-output-len", "answers of 1 tokens", "--decodes")
 
     def test_bad_combinations(self):
         for arguments, needles in [
