@@ -596,7 +596,7 @@ class SynthAndBench(ProgramTest):
 
     def test_shapes_are_listed(self):
         help_text = self.succeed(run("synth", "--help"))
-        for shape in ("tiny-random", "tinyllama-1.1b", "llama-3.2-1b", "llama-2-7b", "llama-3-8b", "mistral-7b"):
+        for shape in ("tiny-random", "balance", "tinyllama-1.1b", "llama-3.2-1b", "llama-2-7b", "llama-3-8b", "mistral-7b"):
             self.assertIn(shape, help_text)
 
     def test_written_and_loaded(self):

@@ -102,9 +102,8 @@ std::vector<load::PlannedRequest> Plan(const PromptOptions& options, size_t coun
     list->own_rate = trace.rate;
     list->left_out = trace.left_out;
     for (load::PlannedRequest& request : trace.requests) {
-      load::Random none(0);
-      request.prompt_tokens = load::Lengths::Fixed(request.prompt_tokens).Scaled(options.scale_lengths).Draw(none);
-      request.output_tokens = load::Lengths::Fixed(request.output_tokens).Scaled(options.scale_lengths).Draw(none);
+      request.prompt_tokens = load::ScaleLength(request.prompt_tokens, options.scale_lengths);
+      request.output_tokens = load::ScaleLength(request.output_tokens, options.scale_lengths);
     }
     return std::move(trace.requests);
   }

@@ -5,6 +5,10 @@
 
 namespace fastdecode::load {
 
+int64_t ScaleLength(int64_t tokens, double factor) {
+  return std::max<int64_t>(1, std::llrint(static_cast<double>(tokens) * factor));
+}
+
 Lengths Lengths::Fixed(int64_t tokens) {
   Lengths lengths;
   lengths.min_ = lengths.max_ = tokens;
@@ -46,14 +50,9 @@ Lengths Lengths::Scaled(double factor) const {
   return scaled;
 }
 
-int64_t Lengths::Scale(int64_t tokens) const {
-  if (factor_ == 1) return tokens;
-  return std::max<int64_t>(1, std::llrint(static_cast<double>(tokens) * factor_));
-}
+int64_t Lengths::Draw(Random& random) const { return ScaleLength(DrawUnscaled(random), factor_); }
 
-int64_t Lengths::Draw(Random& random) const { return Scale(DrawUnscaled(random)); }
-
-int64_t Lengths::Longest() const { return Scale(max_); }
+int64_t Lengths::Longest() const { return ScaleLength(max_, factor_); }
 
 int64_t Lengths::DrawUnscaled(Random& random) const {
   switch (kind_) {

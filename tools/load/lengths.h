@@ -10,6 +10,9 @@
 
 namespace fastdecode::load {
 
+// A length multiplied by the factor; 1 token at least.
+int64_t ScaleLength(int64_t tokens, double factor);
+
 // How many tokens prompts or answers have: a distribution that lengths are drawn from.
 class Lengths {
  public:
@@ -23,7 +26,7 @@ class Lengths {
   // Pairs of a share of the lengths, from 0 to 1, and the length that so many are at most; linear in between.
   static Lengths Quantiles(std::vector<std::pair<double, double>> quantiles);
 
-  // The same distribution with each drawn length multiplied by the factor; 1 token at least.
+  // The same distribution with each drawn length scaled.
   Lengths Scaled(double factor) const;
 
   int64_t Draw(Random& random) const;
@@ -33,7 +36,6 @@ class Lengths {
   enum class Kind { kFixed, kUniform, kExponential, kLognormal, kQuantiles };
 
   int64_t DrawUnscaled(Random& random) const;
-  int64_t Scale(int64_t tokens) const;
 
   Kind kind_ = Kind::kFixed;
   double a_ = 0, b_ = 0;  // the mean; or the median and sigma

@@ -355,6 +355,16 @@ TEST(ModelConfig, ReadsAFolder) {
               HasSubstr("size is 5242880 bytes, expected at most"));
 }
 
+TEST(FindShape, BalanceHasAKvHeadForEachHead) {
+  const ModelSpec spec = *FindShape("balance");
+  EXPECT_EQ(spec.layers, 2);
+  EXPECT_EQ(spec.hidden, 1024);
+  EXPECT_EQ(spec.heads, 16);
+  EXPECT_EQ(spec.kv_heads, 16);
+  EXPECT_EQ(spec.intermediate, 2816);
+  EXPECT_EQ(spec.max_context, 4096);
+}
+
 TEST(WriteModelConfig, IsReadBackAsItWas) {
   for (const std::string& name : ShapeNames()) {
     ModelSpec spec = *FindShape(name);
