@@ -2,6 +2,7 @@
 #include <map>
 #include <vector>
 
+#include "tests/tools/latency/event_maker.h"
 #include "tests/tools/latency/planted_fault.h"
 #include "tools/latency/analysis/analysis.h"
 #include "tools/latency/analysis/home_losses.h"
@@ -97,6 +98,72 @@ TEST_P(FindLossesTest, ItCostsWhatTheMeanTokenTakesLonger) {
 }
 
 TEST(HomeLossesTest, NoneWithoutALoss) { EXPECT_THAT(FindHomeLosses(Simulate(SimulatedRun())), IsEmpty()); }
+
+// ---- by hand: all answers of a request have its id
+
+class HandMadeLosses {
+ public:
+  void Leave(uint64_t id, int home, fd_record_leave how, uint64_t lost_ns, uint64_t left_ns) {
+    fd_record_event& event = events_.Add(FD_RECORD_LEAVE, 0, 1, lost_ns, left_ns);
+    event.id = id;
+    event.home = static_cast<int16_t>(home);
+    event.part = static_cast<uint16_t>(how);
+    event.count = 5;
+  }
+  void Join(uint64_t id, int home, uint64_t at_ns) {
+    fd_record_event& event = events_.Add(FD_RECORD_JOIN, 0, 2, at_ns, at_ns);
+    event.id = id;
+    event.home = static_cast<int16_t>(home);
+  }
+  void Token(uint64_t id, uint64_t at_ns) { events_.Add(FD_RECORD_TOKEN, 0, 2, at_ns, at_ns).id = id; }
+  std::vector<HomeLoss> Find() {
+    Recording recording;
+    recording.events = events_.events;
+    return FindHomeLosses(recording);
+  }
+
+ private:
+  EventMaker events_;
+};
+
+TEST(HomeLossesTest, ATokenOfAnotherAnswerDoesNotEndALoss) {
+  HandMadeLosses run;
+  run.Leave(7, 1, FD_LEAVE_HOME_LOST, 1000, 1100);
+  run.Token(7, 1200);  // of the answer that lives at another home
+  run.Join(7, 0, 1500);
+  run.Token(7, 1900);
+  const std::vector<HomeLoss> losses = run.Find();
+  ASSERT_EQ(losses.size(), 1u);
+  ASSERT_EQ(losses[0].sequences.size(), 1u);
+  EXPECT_EQ(losses[0].sequences[0].joined_ns, 1500u);
+  EXPECT_EQ(losses[0].sequences[0].again_ns, 1900u);
+}
+
+TEST(HomeLossesTest, EachAnswerThatLosesItsHomeHasAPauseOfItsOwn) {
+  HandMadeLosses run;
+  for (int i = 0; i < 2; ++i) run.Leave(7, 1, FD_LEAVE_HOME_LOST, 1000, 1100);
+  run.Join(7, 0, 1300);
+  run.Join(7, 0, 1400);
+  run.Token(7, 1600);
+  run.Token(7, 1700);
+  const std::vector<HomeLoss> losses = run.Find();
+  ASSERT_EQ(losses.size(), 1u);
+  ASSERT_EQ(losses[0].sequences.size(), 2u);
+  for (const LostSequence& sequence : losses[0].sequences) {
+    EXPECT_GE(sequence.joined_ns, 1300u);
+    EXPECT_GE(sequence.again_ns, 1600u);
+  }
+}
+
+TEST(HomeLossesTest, WhoEndsWhileItWaitsHasNoHomeUntilThen) {
+  HandMadeLosses run;
+  run.Leave(7, 1, FD_LEAVE_HOME_LOST, 1000, 1100);
+  run.Leave(7, -1, FD_LEAVE_CANCELLED, 3000, 3000);
+  const std::vector<Span> spans = SpansWithoutHome(run.Find(), 9000);
+  ASSERT_EQ(spans.size(), 1u);
+  EXPECT_EQ(spans[0].start_ns, 1100u);
+  EXPECT_EQ(spans[0].end_ns, 3000u);
+}
 
 }  // namespace
 }  // namespace fastdecode

@@ -16,7 +16,7 @@ double MeasureStagesBusy(const Recording& recording, const Timeline& timeline);
 // queued or at work there, "link: home 1" on its way there or back, "S late" in a stage or before it, "scheduler" held,
 // "home lost" at a home that did not answer any more, or without one, "no requests" not there. Of the S-Part itself "S
 // late" means that it could have gone on and did not: its thread was away. What comes before a step that was not
-// recorded whole is left out. Largest first.
+// recorded whole is left out, but for "home lost". Largest first.
 std::vector<Bubble> FindBubbles(const Recording& recording, const Timeline& timeline);
 
 }  // namespace fastdecode

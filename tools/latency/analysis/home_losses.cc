@@ -55,14 +55,12 @@ class LossFinder {
         return steps_[event.micro_batch].See(event);
       case FD_RECORD_LEAVE:
         if (event.part == FD_LEAVE_HOME_LOST) return Lose(event);
-        if (!GoesOn(event.part)) lost_.erase(event.id);
+        if (!GoesOn(event.part)) End(event);
         return;
       case FD_RECORD_JOIN:
         return Join(event);
       case FD_RECORD_TOKEN:
-        if (LostSequence* const sequence = Find(event.id)) sequence->again_ns = event.end_ns;
-        lost_.erase(event.id);
-        return;
+        return Token(event);
     }
   }
   std::vector<HomeLoss> Take() { return std::move(losses_); }
@@ -81,7 +79,7 @@ class LossFinder {
         loss.waited_by_all_ns += static_cast<double>(sequence.waited_ns) * step.sequences;
       }
     }
-    lost_[leave.id] = {index, loss.sequences.size()};
+    lost_.insert({leave.id, {index, loss.sequences.size()}});
     loss.sequences.push_back(sequence);
   }
 
@@ -97,17 +95,37 @@ class LossFinder {
     for (HomeLoss& loss : losses_) {
       if (loss.home == join.home && loss.back_ns == 0) loss.back_ns = join.end_ns;
     }
-    LostSequence* const sequence = Find(join.id);
-    if (sequence != nullptr && sequence->joined_ns == 0) sequence->joined_ns = join.end_ns;
+    for (auto [it, end] = lost_.equal_range(join.id); it != end; ++it) {
+      LostSequence& sequence = SequenceOf(it->second);
+      if (sequence.joined_ns != 0) continue;
+      sequence.joined_ns = join.end_ns;
+      return;
+    }
   }
 
-  LostSequence* Find(uint64_t id) {
-    const auto found = lost_.find(id);
-    return found == lost_.end() ? nullptr : &losses_[found->second.first].sequences[found->second.second];
+  // A token of an answer that has no home is another answer's.
+  void Token(const fd_record_event& token) {
+    for (auto [it, end] = lost_.equal_range(token.id); it != end; ++it) {
+      LostSequence& sequence = SequenceOf(it->second);
+      if (sequence.joined_ns == 0) continue;
+      sequence.again_ns = token.end_ns;
+      lost_.erase(it);
+      return;
+    }
+  }
+
+  void End(const fd_record_event& leave) {
+    for (auto [it, end] = lost_.equal_range(leave.id); it != end; ++it) SequenceOf(it->second).ended_ns = leave.end_ns;
+    lost_.erase(leave.id);
+  }
+
+  LostSequence& SequenceOf(const std::pair<size_t, size_t>& place) {
+    return losses_[place.first].sequences[place.second];
   }
 
   std::vector<HomeLoss> losses_;
-  std::unordered_map<uint64_t, std::pair<size_t, size_t>> lost_;  // by id, those without a token since: loss, sequence
+  // By id, those without a token since: loss, sequence. All answers of a request have its id.
+  std::unordered_multimap<uint64_t, std::pair<size_t, size_t>> lost_;
   std::array<OpenStep, kMicroBatchesMax> steps_;
 };
 
@@ -136,7 +154,8 @@ std::vector<Span> SpansWithoutHome(const std::vector<HomeLoss>& losses, uint64_t
   std::vector<Span> spans;
   for (const HomeLoss& loss : losses) {
     for (const LostSequence& sequence : loss.sequences) {
-      spans.push_back({sequence.left_ns, sequence.joined_ns > 0 ? sequence.joined_ns : end_ns});
+      const uint64_t ended_ns = sequence.ended_ns > 0 ? sequence.ended_ns : end_ns;
+      spans.push_back({sequence.left_ns, sequence.joined_ns > 0 ? sequence.joined_ns : ended_ns});
     }
   }
   return spans;

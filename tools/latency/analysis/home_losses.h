@@ -15,6 +15,7 @@ struct LostSequence {
   uint64_t waited_ns = 0;  // until the loss was known, in a hop that never came back
   uint64_t left_ns = 0;    // its place, at the step boundary behind the loss
   uint64_t joined_ns = 0;  // when it had a home again; 0: it had none until the recording's end, or its own
+  uint64_t ended_ns = 0;   // when it ended before that; 0: it did not
   uint64_t again_ns = 0;   // when it had its next token; 0: it had none
   bool answers = false;    // it had a token before: the next one says that all is as it was
 };

@@ -37,7 +37,7 @@ void Add(const HomeLoss& loss, LossesOfHome* of_home) {
   of_home->waited_ns += loss.waited_by_all_ns;
   for (const LostSequence& sequence : loss.sequences) {
     if (sequence.joined_ns == 0) ++of_home->homeless;
-    if (!sequence.answers || sequence.again_ns == 0) continue;
+    if (!sequence.answers || sequence.again_ns == 0 || sequence.joined_ns == 0) continue;
     of_home->pauses.push_back({.until_known_ns = static_cast<double>(sequence.waited_ns),
                                .queue_ns = static_cast<double>(sequence.joined_ns - loss.lost_ns),
                                .compute_ns = static_cast<double>(sequence.again_ns - sequence.joined_ns)});
