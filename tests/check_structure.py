@@ -33,7 +33,7 @@ ENGINE_ROOMS = {
     "record": set(),
     "public": set(),
     # Measuring rigs, which no other room includes.
-    "bench": {"start", "spart", "rpart", "model"},
+    "bench": {"start", "schedule", "spart", "rpart", "model"},
 }
 PUBLIC_HEADERS = "engine/api/fastdecode/"
 # tools/ reaches the engine through the public interface alone, and the measuring rigs.

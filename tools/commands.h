@@ -13,6 +13,7 @@ void AddServe(CLI::App& program);
 void AddWorker(CLI::App& program);
 void AddSynth(CLI::App& program);
 void AddBench(CLI::App& program);
+void AddCalibrate(CLI::App& program);
 void AddLatency(CLI::App& program);
 void AddDoctor(CLI::App& program);
 void AddInspect(CLI::App& program);

@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   fastdecode::AddWorker(program);
   fastdecode::AddSynth(program);
   fastdecode::AddBench(program);
+  fastdecode::AddCalibrate(program);
   fastdecode::AddLatency(program);
   fastdecode::AddDoctor(program);
   fastdecode::AddInspect(program);

@@ -191,6 +191,8 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
   statistics_.hop_ns.Add(now_ns - batch.hop_start_ns);
   statistics_.r_busy_ns[home].Add(reply.work_ns);
   statistics_.home_hops[home].Add(1);
+  statistics_.hop_overhead_ns.Add(now_ns - batch.hop_start_ns -
+                                  std::min<uint64_t>(reply.work_ns, now_ns - batch.hop_start_ns));
   statistics_.home_last_reply_ns[home].store(now_ns, std::memory_order_relaxed);
   statistics_.home_work_ns[home].Add(reply.work_ns);
   if (!record_.on()) return;
@@ -280,6 +282,10 @@ void Pipeline::EndStage(int m) {
   s_busy_since_ns_ = batch.stage_end_ns;
   --stages_open_;
   statistics_.stage_ns.Add(batch.stage_end_ns - batch.stage_start_ns);
+  if (batch.stage > 0 && batch.stage < options_.layers) {
+    statistics_.layer_stages.Add(1);
+    statistics_.layer_stage_ns.Add(batch.stage_end_ns - batch.stage_start_ns);
+  }
   if (batch.push_step == batch.step) batch.push_layers = batch.stage;
   if (batch.table.trace == nullptr) return;
   record_.Stage({m, batch.step}, batch.stage, batch.stage_start_ns, batch.stage_end_ns, batch.table.rows, batch.trace);

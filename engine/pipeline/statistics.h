@@ -92,6 +92,9 @@ struct PipelineStatistics {
   Counter preemptions;
   Counter pushed_bytes;       // K and V sent home in bulk segments
   Counter s_busy_ns;          // in S-Part stages, in several at once only once
+  Counter layer_stages;       // stages that are a whole layer: all but a step's first and last, and...
+  Counter layer_stage_ns;     // ...how long they took
+  Counter hop_overhead_ns;    // of answered hops: post -> reply seen, without the home's work
   Counter kv_bytes_attended;  // stored KV bytes that the rows' attention had to read, all layers
   Counter kv_bytes_hopped;    // those of them at homes that hops go to
   Counter parks;

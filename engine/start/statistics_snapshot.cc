@@ -66,6 +66,9 @@ StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics) {
   s.parks = statistics.parks.value();
   s.recoveries = statistics.recoveries.value();
   s.recovered = statistics.recovered.value();
+  s.layer_stages = statistics.layer_stages.value();
+  s.layer_stage_ns = statistics.layer_stage_ns.value();
+  s.hop_overhead_ns = statistics.hop_overhead_ns.value();
   s.s_busy_ns = statistics.s_busy_ns.value();
   s.kv_bytes_attended = statistics.kv_bytes_attended.value();
   s.kv_bytes_hopped = statistics.kv_bytes_hopped.value();
@@ -95,6 +98,9 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   d.parks -= earlier.parks;
   d.recoveries -= earlier.recoveries;
   d.recovered -= earlier.recovered;
+  d.layer_stages -= earlier.layer_stages;
+  d.layer_stage_ns -= earlier.layer_stage_ns;
+  d.hop_overhead_ns -= earlier.hop_overhead_ns;
   d.s_busy_ns -= earlier.s_busy_ns;
   d.kv_bytes_attended -= earlier.kv_bytes_attended;
   d.kv_bytes_hopped -= earlier.kv_bytes_hopped;
@@ -135,6 +141,9 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["s_cores"] = gauges.s_cores;
   out["s_busy_ns"] = window.s_busy_ns;
   out["s_busy"] = share(window.s_busy_ns);
+  out["layer_stages"] = window.layer_stages;
+  out["layer_stage_ns"] = window.layer_stage_ns;
+  out["hop_overhead_ns"] = window.hop_overhead_ns;
   uint64_t r_busy_max_ns = 0;
   uint64_t r_busy_sum_ns = 0;
   nlohmann::json list = nlohmann::json::array();

@@ -1201,7 +1201,7 @@ def option_table():
 
 
 class Help(ProgramTest):
-    COMMANDS = ["", "generate", "serve", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench gpu", "bench gpu-home", "bench accuracy", "bench serve", "latency",
+    COMMANDS = ["", "generate", "serve", "worker", "synth", "bench", "bench step", "bench memory", "bench attention", "bench gemm", "bench gpu", "bench gpu-home", "bench accuracy", "bench serve", "calibrate", "latency",
                 "chat", "inspect", "template", "latency step", "latency attach", "latency kernel", "latency fabric", "latency hiccup", "latency clock", "latency compare",
                 "doctor", "completion"]
 

@@ -1,0 +1,240 @@
+#include "engine/bench/fit_costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "numa/check.h"
+
+namespace fastdecode {
+
+namespace {
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+// The square system a x = b, by Gaussian elimination with pivots. False: it has no single solution.
+bool Solve(std::vector<std::vector<double>> a, std::vector<double> b, std::vector<double>* x) {
+  const size_t n = b.size();
+  for (size_t i = 0; i < n; ++i) {
+    size_t pivot = i;
+    for (size_t j = i + 1; j < n; ++j) {
+      if (std::abs(a[j][i]) > std::abs(a[pivot][i])) pivot = j;
+    }
+    if (std::abs(a[pivot][i]) < 1e-300) return false;
+    std::swap(a[i], a[pivot]);
+    std::swap(b[i], b[pivot]);
+    for (size_t j = i + 1; j < n; ++j) {
+      const double factor = a[j][i] / a[i][i];
+      for (size_t k = i; k < n; ++k) a[j][k] -= factor * a[i][k];
+      b[j] -= factor * b[i];
+    }
+  }
+  x->assign(n, 0);
+  for (size_t i = n; i-- > 0;) {
+    double sum = b[i];
+    for (size_t k = i + 1; k < n; ++k) sum -= a[i][k] * (*x)[k];
+    (*x)[i] = sum / a[i][i];
+  }
+  return true;
+}
+
+using Windows = std::vector<MeasuredWindow>;
+
+Windows WithMicroBatches(const Windows& windows, bool several) {
+  Windows some;
+  std::copy_if(windows.begin(), windows.end(), std::back_inserter(some),
+               [several](const MeasuredWindow& window) { return (window.micro_batches > 1) == several; });
+  return some;
+}
+
+double StageUs(const MeasuredWindow& window, int layers) {
+  return window.layer_us > 0 ? window.layer_us : window.s_us / layers;
+}
+
+// A layer and what else a step has, by rows: medians of the windows with the shortest context, where a GPU attends to
+// little within its stages.
+void FitStages(const Windows& windows, StepCosts* costs) {
+  std::map<int, int> shortest;
+  for (const MeasuredWindow& window : windows) {
+    const auto [found, is_new] = shortest.emplace(window.batch, window.context);
+    if (!is_new) found->second = std::min(found->second, window.context);
+  }
+  for (const auto& [batch, context] : shortest) {
+    if (costs->stage.count == CostCurve::kPointsMax) break;
+    std::vector<double> stage, head;
+    for (const MeasuredWindow& window : windows) {
+      if (window.batch != batch || window.context != context) continue;
+      stage.push_back(StageUs(window, costs->layers));
+      head.push_back(std::max(0.0, window.s_us - costs->layers * stage.back()));
+    }
+    costs->stage.Add(batch, Median(stage));
+    costs->head.Add(batch, Median(head));
+  }
+}
+
+HomeCosts FitHome(const Windows& windows, size_t home, const StepCosts& costs) {
+  HomeCosts fit;
+  std::vector<std::vector<double>> rows;
+  std::vector<double> values;
+  fit.near = std::all_of(windows.begin(), windows.end(),
+                         [home](const MeasuredWindow& window) { return window.homes[home].hop_us == 0; });
+  for (const MeasuredWindow& window : windows) {
+    const double share = window.homes[home].share;
+    // What attends within stages is what these take longer than with the shortest context.
+    const double us =
+        fit.near ? StageUs(window, costs.layers) - costs.stage.At(window.batch) : window.homes[home].hop_us;
+    if (share <= 0 || us <= 0) continue;
+    rows.push_back({fit.near ? 0.0 : 1.0, fit.near ? 0.0 : share * window.batch, share * window.tokens});
+    values.push_back(us);
+    fit.tokens_max = std::max(fit.tokens_max, window.tokens / window.batch);
+  }
+  if (values.empty()) return fit;
+  const std::vector<double> x = SolveNonNegative(rows, values);
+  fit.hop_us = x[0];
+  fit.sequence_us = x[1];
+  fit.token_us = x[2];
+  return fit;
+}
+
+// What a hop takes beside the work at the home, and what is left of a round: absolute least squares of a line, since
+// both are small.
+void FitRest(const Windows& windows, StepCosts* costs) {
+  double least_rows = std::numeric_limits<double>::max(), most_rows = 0;
+  std::map<double, std::vector<double>> overheads, rests;  // by rows
+  for (const MeasuredWindow& window : windows) {
+    double hop_us = 0;
+    for (const MeasuredWindow::HomeWindow& home : window.homes) hop_us = std::max(hop_us, home.hop_us);
+    if (hop_us > 0) hop_us += window.overhead_us;
+    overheads[window.rows()].push_back(window.overhead_us);
+    rests[window.rows()].push_back(window.round_us - window.s_us - costs->layers * hop_us);
+    least_rows = std::min(least_rows, window.rows());
+    most_rows = std::max(most_rows, window.rows());
+  }
+  const auto line = [&](const std::map<double, std::vector<double>>& by_rows, double* constant, double* slope) {
+    const double first = std::max(0.0, Median(by_rows.at(least_rows))), last = Median(by_rows.at(most_rows));
+    *slope = most_rows > least_rows ? std::max(0.0, (last - first) / (most_rows - least_rows)) : 0;
+    *constant = std::max(0.0, first - *slope * least_rows);
+  };
+  line(overheads, &costs->hop_us, &costs->hop_row_us);
+  line(rests, &costs->boundary_us, &costs->boundary_row_us);
+}
+
+// How much longer each side took for a layer than alone, for each part of the time in which the other one was busy.
+void FitSlowing(const Windows& windows, StepCosts* costs) {
+  std::vector<double> s_slowed, r_slowed;
+  for (const MeasuredWindow& window : windows) {
+    const std::vector<MicroBatchLoad> loads = LoadsOf(window);
+    const RoundTimes alone = PredictRound(*costs, loads.data(), window.micro_batches);
+    const double count = window.micro_batches;
+    const double rest_us =
+        count * (costs->head.At(window.rows()) + costs->boundary_us + window.rows() * costs->boundary_row_us);
+    const double layers_us = window.round_us - rest_us;
+    const double s_us = count * costs->layers * StageUs(window, costs->layers);
+    double r_us = 0;
+    for (const MeasuredWindow::HomeWindow& home : window.homes) {
+      r_us = std::max(r_us, count * costs->layers * home.hop_us);
+    }
+    if (layers_us <= 0 || r_us <= 0 || alone.r_us <= 0) continue;
+    s_slowed.push_back((s_us / (alone.s_us - rest_us) - 1) / (r_us / layers_us));
+    r_slowed.push_back((r_us / alone.r_us - 1) / (s_us / layers_us));
+  }
+  if (s_slowed.empty()) return;
+  costs->s_slowed = std::max(0.0, Median(s_slowed));
+  costs->r_slowed = std::max(0.0, Median(r_slowed));
+}
+
+}  // namespace
+
+std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& rows, const std::vector<double>& values) {
+  const size_t unknowns = rows.empty() ? 0 : rows[0].size();
+  std::vector<double> best(unknowns, 0);
+  double least = static_cast<double>(values.size());  // with all of them zero
+  for (size_t set = 1; set < size_t{1} << unknowns; ++set) {
+    std::vector<size_t> used;
+    for (size_t i = 0; i < unknowns; ++i) {
+      if ((set >> i & 1) != 0) used.push_back(i);
+    }
+    std::vector<std::vector<double>> a(used.size(), std::vector<double>(used.size(), 0));
+    std::vector<double> b(used.size(), 0), x;
+    for (size_t row = 0; row < rows.size(); ++row) {
+      for (size_t i = 0; i < used.size(); ++i) {
+        const double from = rows[row][used[i]] / values[row];
+        b[i] += from;
+        for (size_t k = 0; k < used.size(); ++k) a[i][k] += from * rows[row][used[k]] / values[row];
+      }
+    }
+    if (!Solve(a, b, &x) || std::any_of(x.begin(), x.end(), [](double each) { return each < 0; })) continue;
+    double error = 0;
+    for (size_t row = 0; row < rows.size(); ++row) {
+      double sum = 0;
+      for (size_t i = 0; i < used.size(); ++i) sum += x[i] * rows[row][used[i]];
+      error += (sum / values[row] - 1) * (sum / values[row] - 1);
+    }
+    if (error >= least) continue;
+    least = error;
+    best.assign(unknowns, 0);
+    for (size_t i = 0; i < used.size(); ++i) best[used[i]] = x[i];
+  }
+  return best;
+}
+
+MeasuredWindow ReadWindow(const nlohmann::json& statistics) {
+  const auto number = [&](const char* name) { return statistics.at(name).get<double>(); };
+  MeasuredWindow window;
+  window.batch = statistics.at("batch").get<int>();
+  window.context = statistics.at("context").get<int>();
+  window.micro_batches = statistics.at("micro_batches").get<int>();
+  window.round_us = number("round_us");
+  window.s_us = number("s_busy_ns") * 1e-3 / number("steps");
+  if (number("layer_stages") > 0) window.layer_us = number("layer_stage_ns") * 1e-3 / number("layer_stages");
+  const double token_bytes = statistics.at("homes").at(0).at("page_bytes").get<double>() / 32;
+  window.tokens = number("kv_bytes") / token_bytes / number("rounds");
+  double pages = 0, hops = 0;
+  for (const nlohmann::json& home : statistics.at("homes")) pages += home.value("pages_used", 0.0);
+  for (const nlohmann::json& home : statistics.at("homes")) {
+    MeasuredWindow::HomeWindow& each = window.homes.emplace_back();
+    each.share = pages > 0 ? home.value("pages_used", 0.0) / pages : 0;
+    hops += home.at("hops").get<double>();
+    if (home.at("hops").get<double>() > 0) {
+      each.hop_us = home.at("r_busy_ns").get<double>() * 1e-3 / home.at("hops").get<double>();
+    }
+  }
+  if (hops > 0) window.overhead_us = number("hop_overhead_ns") * 1e-3 / hops;
+  return window;
+}
+
+std::vector<MicroBatchLoad> LoadsOf(const MeasuredWindow& window) {
+  MicroBatchLoad load;
+  load.rows = window.rows();
+  for (size_t h = 0; h < window.homes.size(); ++h) {
+    load.homes[h].sequences = window.homes[h].share * window.rows();
+    load.homes[h].tokens = window.homes[h].share * window.tokens / window.micro_batches;
+  }
+  return std::vector<MicroBatchLoad>(static_cast<size_t>(window.micro_batches), load);
+}
+
+Fit FitCosts(const Windows& windows, int layers, bool share_cores) {
+  const Windows one = WithMicroBatches(windows, /*several=*/false);
+  FD_CHECK(!one.empty(), "no window of one micro-batch was measured");
+  Fit fit;
+  fit.costs.layers = layers;
+  fit.costs.share_cores = share_cores;
+  FitStages(one, &fit.costs);
+  for (size_t h = 0; h < std::min(one[0].homes.size(), kHomesOfModelMax); ++h) {
+    fit.costs.homes[h] = FitHome(one, h, fit.costs);
+  }
+  FitRest(one, &fit.costs);
+  if (!share_cores) FitSlowing(WithMicroBatches(windows, /*several=*/true), &fit.costs);
+  for (const MeasuredWindow& window : windows) {
+    const std::vector<MicroBatchLoad> loads = LoadsOf(window);
+    fit.residuals.push_back({window, PredictRound(fit.costs, loads.data(), window.micro_batches)});
+  }
+  return fit;
+}
+
+}  // namespace fastdecode

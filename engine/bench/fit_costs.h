@@ -1,0 +1,61 @@
+#ifndef FASTDECODE_ENGINE_BENCH_FIT_COSTS_H_
+#define FASTDECODE_ENGINE_BENCH_FIT_COSTS_H_
+
+#include <string>
+#include <vector>
+
+#include "engine/schedule/calibration.h"
+#include "engine/schedule/step_model.h"
+#include "nlohmann/json.hpp"
+
+namespace fastdecode {
+
+// What one window of decode steps took. Times are in microseconds.
+struct MeasuredWindow {
+  int batch = 0;    // sequences
+  int context = 0;  // tokens of each, as asked for
+  int micro_batches = 1;
+  double tokens = 0;  // attended to in a round, by all sequences
+  double round_us = 0;
+  double s_us = 0;         // the S-Part in one micro-batch's step
+  double layer_us = 0;     // of that, a whole layer; 0: the model has one layer
+  double overhead_us = 0;  // of a hop, without the home's work
+  struct HomeWindow {
+    double share = 0;   // of the sequences
+    double hop_us = 0;  // its work in one hop; 0: it attends within the S-Part's stages
+  };
+  std::vector<HomeWindow> homes;
+
+  double rows() const { return static_cast<double>(batch) / micro_batches; }
+};
+
+// Of statistics that MeasureWindow gives, over --homes that all have pages.
+MeasuredWindow ReadWindow(const nlohmann::json& statistics);
+
+// What each micro-batch has in the window: all have as much.
+std::vector<MicroBatchLoad> LoadsOf(const MeasuredWindow& window);
+
+// A window with what the model says of it.
+struct Residual {
+  MeasuredWindow window;
+  RoundTimes predicted;
+  double ratio() const { return predicted.us / window.round_us; }
+};
+
+struct Fit {
+  StepCosts costs;
+  std::vector<Residual> residuals;
+};
+
+// The costs that these windows show: those of one micro-batch, as least squares of relative errors, none of them
+// negative; and how far both sides slow each other down, of windows with several. `share_cores`: the engine's core
+// plan. Throws Error: there is no window of one micro-batch.
+Fit FitCosts(const std::vector<MeasuredWindow>& windows, int layers, bool share_cores);
+
+// The x >= 0 that minimise the sum of (rows[i] * x / values[i] - 1)^2, by trying which of them are zero. At most three
+// unknowns. REQUIRES: values[i] > 0.
+std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& rows, const std::vector<double>& values);
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_BENCH_FIT_COSTS_H_

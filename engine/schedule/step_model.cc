@@ -1,0 +1,131 @@
+// FAST PATH (docs/FAST_PATH.md)
+#include "engine/schedule/step_model.h"
+
+namespace fastdecode {
+
+namespace {
+
+// What one layer asks of everything, before the two sides slow each other down.
+struct LayerWork {
+  double s_us = 0;
+  std::array<double, kHomesOfModelMax> home_us{};
+  double link_us = 0;    // of the busiest link: each home has its own way, and the engine's port takes all
+  double stages_us = 0;  // with near homes' attention
+  double longest_path_us = 0;
+  double paths_us = 0;  // one after the other
+};
+
+double HomeUs(const HomeCosts& costs, const HomeLoad& load) {
+  return load.sequences > 0 ? costs.hop_us + load.sequences * costs.sequence_us + load.tokens * costs.token_us : 0;
+}
+
+// The S-Part's stages and the homes' hops of one layer for all micro-batches. `s` and `r`: how much longer they take.
+LayerWork AddUp(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches, double s, double r) {
+  LayerWork work;
+  for (int m = 0; m < micro_batches; ++m) {
+    const MicroBatchLoad& load = loads[m];
+    if (load.rows <= 0) continue;
+    const double stage_us = s * costs.stage.At(load.rows);
+    double near_us = 0, far_us = 0, far_rows = 0;
+    for (size_t h = 0; h < kHomesOfModelMax; ++h) {
+      const double us = HomeUs(costs.homes[h], load.homes[h]);
+      if (us == 0) continue;
+      if (costs.homes[h].near) {
+        near_us += s * us;
+        continue;
+      }
+      work.home_us[h] += r * us;
+      far_us = std::max(far_us, r * us);
+      far_rows += load.homes[h].sequences;
+    }
+    const double link_us = far_rows * costs.hop_row_us;
+    const double hop_us = far_us > 0 ? costs.hop_us + link_us + far_us : 0;
+    work.s_us += stage_us;
+    work.stages_us += stage_us + near_us;
+    work.link_us += link_us;
+    // Near homes attend while hops are out.
+    const double path_us = stage_us + std::max(near_us, hop_us);
+    work.longest_path_us = std::max(work.longest_path_us, path_us);
+    work.paths_us += path_us;
+  }
+  return work;
+}
+
+struct Layer {
+  double us = 0;
+  double home_us = 0;
+  int home = -1;
+  RoundLimit limit = RoundLimit::kSPart;
+};
+
+Layer LayerOf(const StepCosts& costs, const LayerWork& work) {
+  Layer layer;
+  for (size_t h = 0; h < kHomesOfModelMax; ++h) {
+    if (work.home_us[h] <= layer.home_us) continue;
+    layer.home_us = work.home_us[h];
+    layer.home = static_cast<int>(h);
+  }
+  const auto longest = [&layer](double us, RoundLimit limit) {
+    if (us <= layer.us) return;
+    layer.us = us;
+    layer.limit = limit;
+  };
+  if (costs.share_cores) {
+    longest(work.paths_us, RoundLimit::kPath);
+    return layer;
+  }
+  longest(work.stages_us, RoundLimit::kSPart);
+  longest(layer.home_us, RoundLimit::kHome);
+  longest(work.link_us, RoundLimit::kLink);
+  longest(work.longest_path_us, RoundLimit::kPath);
+  return layer;
+}
+
+bool IsCovered(const StepCosts& costs, const MicroBatchLoad& load) {
+  if (load.rows > 0 && (!costs.stage.Covers(load.rows) || !costs.head.Covers(load.rows))) return false;
+  for (size_t h = 0; h < kHomesOfModelMax; ++h) {
+    const HomeLoad& there = load.homes[h];
+    if (there.sequences <= 0 || costs.homes[h].tokens_max == 0) continue;
+    if (there.tokens / there.sequences > costs.homes[h].tokens_max) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+double CostCurve::At(double at) const {
+  if (count == 0) return 0;
+  if (count == 1 || at <= size[0]) return us[0];
+  size_t next = 1;
+  while (next + 1 < count && size[next] < at) ++next;
+  const double share = (at - size[next - 1]) / (size[next] - size[next - 1]);
+  return us[next - 1] + share * (us[next] - us[next - 1]);
+}
+
+RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches) {
+  RoundTimes round;
+  double boundaries_us = 0;
+  for (int m = 0; m < micro_batches; ++m) {
+    if (loads[m].rows <= 0) continue;
+    boundaries_us += costs.head.At(loads[m].rows) + costs.boundary_us + loads[m].rows * costs.boundary_row_us;
+    round.extrapolated |= !IsCovered(costs, loads[m]);
+  }
+  LayerWork work = AddUp(costs, loads, micro_batches, 1, 1);
+  Layer layer = LayerOf(costs, work);
+  round.s_unslowed_us = costs.layers * work.stages_us + boundaries_us;
+  // Each side is slowed by how busy the other one is, which follows from how long the layer takes.
+  for (int i = 0; i < 2 && !costs.share_cores && layer.us > 0; ++i) {
+    const double s = 1 + costs.s_slowed * layer.home_us / layer.us, r = 1 + costs.r_slowed * work.stages_us / layer.us;
+    work = AddUp(costs, loads, micro_batches, s, r);
+    layer = LayerOf(costs, work);
+  }
+  round.us = costs.layers * layer.us + boundaries_us;
+  round.s_us = costs.layers * work.stages_us + boundaries_us;
+  round.r_us = costs.layers * layer.home_us;
+  round.link_us = costs.layers * work.link_us;
+  round.limit = layer.limit;
+  round.home = layer.home;
+  return round;
+}
+
+}  // namespace fastdecode

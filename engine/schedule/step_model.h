@@ -1,0 +1,121 @@
+// FAST PATH (docs/FAST_PATH.md)
+#ifndef FASTDECODE_ENGINE_SCHEDULE_STEP_MODEL_H_
+#define FASTDECODE_ENGINE_SCHEDULE_STEP_MODEL_H_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace fastdecode {
+
+// How long a step takes: FastDecode's performance model (arXiv 2403.11421, section 5), with several micro-batches,
+// homes that differ, what a hop costs, and memory that both sides read. All times are in microseconds.
+
+// What something costs by its size: points, and straight lines between them and on from the last two. Below the first
+// point it costs as much as there.
+struct CostCurve {
+  static constexpr size_t kPointsMax = 16;
+  size_t count = 0;  // 0: nothing is known, and it costs nothing
+  std::array<double, kPointsMax> size{};
+  std::array<double, kPointsMax> us{};
+
+  // A cost that does not depend on the size.
+  static CostCurve Constant(double us) {
+    CostCurve curve;
+    curve.Add(0, us);
+    return curve;
+  }
+  // REQUIRES: count < kPointsMax, and a larger size than the last point's.
+  void Add(double at, double cost) {
+    size[count] = at;
+    us[count++] = cost;
+  }
+  double At(double at) const;
+  // Whether the points go that far. A constant covers all.
+  bool Covers(double at) const { return count == 1 || (count > 1 && at >= size[0] && at <= size[count - 1]); }
+};
+
+inline constexpr size_t kHomesOfModelMax = 64;
+
+// Attention at one home in one layer, for one micro-batch: hop_us + sequences * sequence_us + tokens * token_us.
+struct HomeCosts {
+  double hop_us = 0;
+  double sequence_us = 0;
+  double token_us = 0;    // of KV that is attended to
+  bool near = false;      // it attends within the S-Part's stages: no hop goes there
+  double tokens_max = 0;  // of the longest sequences that were measured; 0: nothing was measured
+};
+
+struct StepCosts {
+  int layers = 1;
+  CostCurve stage;             // a layer of the S-Part, by rows
+  CostCurve head;              // embedding, last norm, logits and sampling of a step, by rows
+  double boundary_us = 0;      // between two steps...
+  double boundary_row_us = 0;  // ...and for each row
+  double hop_us = 0;      // until a hop is at its home and its reply is back, without rows and without the home's work
+  double hop_row_us = 0;  // for each row, of the link's time
+  // While the other side reads memory all the time, this one takes so much longer (0.1: a tenth).
+  double s_slowed = 0, r_slowed = 0;
+  bool share_cores = false;  // S-Part and homes take turns on the same cores: nothing overlaps
+  std::array<HomeCosts, kHomesOfModelMax> homes{};
+};
+
+// What a micro-batch has at one home.
+struct HomeLoad {
+  double sequences = 0;
+  double tokens = 0;  // attended to in the step
+};
+
+struct MicroBatchLoad {
+  double rows = 0;
+  std::array<HomeLoad, kHomesOfModelMax> homes{};
+};
+
+// What a round's length follows from: the S-Part, a home, a link, or the way of one micro-batch through all of them.
+enum class RoundLimit : uint8_t { kSPart, kHome, kLink, kPath };
+
+// A round: each micro-batch has had one step.
+struct RoundTimes {
+  double us = 0;
+  double s_us = 0;     // of it the S-Part is busy
+  double r_us = 0;     // the busiest home; one that is near counts as the S-Part
+  double link_us = 0;  // the busiest link
+  RoundLimit limit = RoundLimit::kSPart;
+  int home = -1;              // the busiest one that is not near; -1: there is none
+  bool extrapolated = false;  // sizes lie beyond what was measured
+  double s_unslowed_us = 0;   // s_us, if no home read meanwhile
+};
+
+// Micro-batches follow each other through the S-Part and their homes, layer by layer. With one or two the result is
+// exact for the costs given; three and more may take up to 7 % longer where some have no sequences at a home.
+RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches);
+
+// How much longer one side takes than the model says, learned from what steps really take: a mean whose weights halve
+// every kHalfLifeSteps steps. Thread: one.
+class CostCorrection {
+ public:
+  static constexpr double kHalfLifeSteps = 200;
+
+  // The factor stays between these.
+  CostCorrection(double least, double most) : least_(least), most_(most) {}
+  void Learn(double measured_us, double predicted_us) {
+    if (predicted_us <= 0 || measured_us <= 0) return;
+    constexpr double kWeight = 0.0034597;  // 1 - 2^(-1 / kHalfLifeSteps)
+    const double ratio = std::clamp(measured_us / predicted_us, least_, most_);
+    // The first steps count as much as there are of them.
+    ++steps_;
+    factor_ += std::max(kWeight, 1.0 / static_cast<double>(steps_)) * (ratio - factor_);
+  }
+  double factor() const { return factor_; }
+  uint64_t steps() const { return steps_; }
+
+ private:
+  const double least_, most_;
+  double factor_ = 1;
+  uint64_t steps_ = 0;
+};
+
+}  // namespace fastdecode
+
+#endif  // FASTDECODE_ENGINE_SCHEDULE_STEP_MODEL_H_

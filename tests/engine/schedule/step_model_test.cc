@@ -1,0 +1,217 @@
+#include "engine/schedule/step_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+namespace fastdecode {
+namespace {
+
+// ---- the law, against a machine that runs micro-batches event by event
+
+// Micro-batches go round through the S-Part and their homes, each of which takes them one at a time in order of
+// arrival.
+class EventMachine {
+ public:
+  EventMachine(std::vector<double> stage_us, std::vector<std::vector<double>> home_us, double hop_us)
+      : stage_us_(std::move(stage_us)), home_us_(std::move(home_us)), hop_us_(hop_us) {}
+
+  // The mean time of a layer of all micro-batches, once they go round evenly.
+  double LayerUs() const {
+    constexpr int kWarmUp = 400, kMeasured = 2000;
+    const size_t count = stage_us_.size();
+    std::vector<double> ready(count, 0);  // when its replies are in
+    std::vector<int> rounds(count, 0);
+    std::vector<double> home_free(home_us_[0].size(), 0);
+    double s_free = 0, start = 0;
+    for (;;) {
+      // Whoever is ready first is next at the S-Part.
+      const size_t m = static_cast<size_t>(std::min_element(ready.begin(), ready.end()) - ready.begin());
+      s_free = std::max(s_free, ready[m]) + stage_us_[m];
+      ready[m] = s_free;
+      for (size_t h = 0; h < home_free.size(); ++h) {
+        if (home_us_[m][h] == 0) continue;
+        home_free[h] = std::max(home_free[h], s_free + hop_us_ / 2) + home_us_[m][h];
+        ready[m] = std::max(ready[m], home_free[h] + hop_us_ / 2);
+      }
+      ++rounds[m];
+      if (m == 0 && rounds[0] == kWarmUp) start = s_free;
+      if (m == 0 && rounds[0] == kWarmUp + kMeasured) return (s_free - start) / kMeasured;
+    }
+  }
+
+ private:
+  const std::vector<double> stage_us_;              // [micro-batch]
+  const std::vector<std::vector<double>> home_us_;  // [micro-batch][home]
+  const double hop_us_;
+};
+
+StepCosts Costs(double stage_row_us, double hop_us) {
+  StepCosts costs;
+  costs.stage.Add(1, stage_row_us);
+  costs.stage.Add(1000, 1000 * stage_row_us);
+  costs.head = CostCurve::Constant(0);
+  costs.hop_us = hop_us;
+  return costs;
+}
+
+TEST(StepModelTest, OneAndTwoMicroBatchesTakeAsLongAsEventByEvent) {
+  std::mt19937_64 random(1);
+  const auto between = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random);
+  };
+  for (int i = 0; i < 300; ++i) {
+    const int count = 1 + i % 2;
+    StepCosts costs = Costs(/*stage_row_us=*/1, /*hop_us=*/i % 3 == 0 ? 0 : between(0, 20));
+    std::vector<MicroBatchLoad> loads(static_cast<size_t>(count));
+    std::vector<double> stage_us;
+    std::vector<std::vector<double>> home_us;
+    const double rows = between(10, 100);
+    for (MicroBatchLoad& load : loads) {
+      load.rows = rows;
+      stage_us.push_back(load.rows);
+      home_us.emplace_back();
+      for (size_t h = 0; h < 2; ++h) {
+        costs.homes[h].token_us = 0.01;
+        load.homes[h] = {.sequences = load.rows / 2, .tokens = between(100, 20'000)};
+        home_us.back().push_back(0.01 * load.homes[h].tokens);
+      }
+    }
+    const double expected = EventMachine(stage_us, home_us, costs.hop_us).LayerUs();
+    EXPECT_NEAR(PredictRound(costs, loads.data(), count).us, expected, 1e-9 * expected) << i;
+  }
+}
+
+// ---- what limits a round
+
+TEST(StepModelTest, ARoundSaysWhatLimitsIt) {
+  StepCosts costs = Costs(1, 0);
+  costs.layers = 10;
+  costs.homes[3].token_us = 0.01;
+  MicroBatchLoad loads[2];
+  for (MicroBatchLoad& load : loads) load = {.rows = 50};
+  for (MicroBatchLoad& load : loads) load.homes[3] = {.sequences = 50, .tokens = 1000};
+  RoundTimes round = PredictRound(costs, loads, 2);
+  EXPECT_EQ(round.limit, RoundLimit::kSPart);
+  EXPECT_DOUBLE_EQ(round.us, 1000);
+  EXPECT_DOUBLE_EQ(round.s_us, 1000);
+  EXPECT_DOUBLE_EQ(round.r_us, 200);
+  for (MicroBatchLoad& load : loads) load.homes[3].tokens = 8000;
+  round = PredictRound(costs, loads, 2);
+  EXPECT_EQ(round.limit, RoundLimit::kHome);
+  EXPECT_EQ(round.home, 3);
+  EXPECT_DOUBLE_EQ(round.us, 1600);
+  round = PredictRound(costs, loads, 1);
+  EXPECT_EQ(round.limit, RoundLimit::kPath);
+  EXPECT_DOUBLE_EQ(round.us, 1300);
+  costs.hop_row_us = 2;
+  round = PredictRound(costs, loads, 2);
+  EXPECT_EQ(round.limit, RoundLimit::kPath) << "stage, 100 us on the link, and 80 us at the home";
+  EXPECT_DOUBLE_EQ(round.us, 2300);
+}
+
+TEST(StepModelTest, WhereCoresAreSharedTimesAddUp) {
+  StepCosts costs = Costs(1, 5);
+  costs.share_cores = true;
+  costs.homes[0].token_us = 0.01;
+  MicroBatchLoad loads[2];
+  for (MicroBatchLoad& load : loads) load = {.rows = 50};
+  for (MicroBatchLoad& load : loads) load.homes[0] = {.sequences = 50, .tokens = 8000};
+  EXPECT_DOUBLE_EQ(PredictRound(costs, loads, 1).us, 50 + 5 + 80);
+  EXPECT_DOUBLE_EQ(PredictRound(costs, loads, 2).us, 2 * (50 + 5 + 80));
+}
+
+TEST(StepModelTest, ANearHomeAttendsWithinStagesWhileHopsAreOut) {
+  StepCosts costs = Costs(1, 0);
+  costs.homes[0] = {.token_us = 0.01, .near = true};
+  costs.homes[1].token_us = 0.01;
+  MicroBatchLoad load = {.rows = 100};
+  load.homes[0] = {.sequences = 50, .tokens = 4000};
+  EXPECT_DOUBLE_EQ(PredictRound(costs, &load, 1).us, 140);
+  load.homes[1] = {.sequences = 50, .tokens = 3000};
+  EXPECT_DOUBLE_EQ(PredictRound(costs, &load, 1).us, 140);
+  load.homes[1].tokens = 9000;
+  EXPECT_DOUBLE_EQ(PredictRound(costs, &load, 1).us, 190);
+}
+
+// With S and R alone as long as each other and each slowed by a tenth, both are busy all the time.
+TEST(StepModelTest, BothSidesSlowEachOtherDownAsFarAsTheyAreBusy) {
+  StepCosts costs = Costs(1, 0);
+  costs.s_slowed = costs.r_slowed = 0.1;
+  costs.homes[0].token_us = 0.01;
+  MicroBatchLoad loads[2];
+  for (MicroBatchLoad& load : loads) load = {.rows = 50};
+  for (MicroBatchLoad& load : loads) load.homes[0] = {.sequences = 50, .tokens = 5000};
+  EXPECT_NEAR(PredictRound(costs, loads, 2).us, 110, 1e-9);
+  for (MicroBatchLoad& load : loads) load.homes[0].tokens = 500;  // R is busy a tenth of the time
+  EXPECT_NEAR(PredictRound(costs, loads, 2).us, 101, 0.2);
+  EXPECT_DOUBLE_EQ(PredictRound(costs, loads, 2).s_unslowed_us, 100);
+}
+
+TEST(StepModelTest, BoundariesAndTheHeadBelongToARound) {
+  StepCosts costs = Costs(1, 0);
+  costs.head = CostCurve::Constant(7);
+  costs.boundary_us = 3;
+  costs.boundary_row_us = 0.5;
+  MicroBatchLoad load = {.rows = 10};
+  EXPECT_DOUBLE_EQ(PredictRound(costs, &load, 1).us, 10 + 7 + 3 + 5);
+  EXPECT_DOUBLE_EQ(PredictRound(costs, &load, 1).s_us, 25);
+}
+
+// ---- curves
+
+TEST(StepModelTest, ACurveGoesThroughItsPointsAndOnFromTheLastTwo) {
+  CostCurve curve;
+  EXPECT_EQ(curve.At(10), 0);
+  curve.Add(1, 10);
+  curve.Add(16, 40);
+  curve.Add(64, 136);
+  EXPECT_DOUBLE_EQ(curve.At(0.5), 10);
+  EXPECT_DOUBLE_EQ(curve.At(1), 10);
+  EXPECT_DOUBLE_EQ(curve.At(8.5), 25);
+  EXPECT_DOUBLE_EQ(curve.At(16), 40);
+  EXPECT_DOUBLE_EQ(curve.At(40), 88);
+  EXPECT_DOUBLE_EQ(curve.At(100), 208);
+  EXPECT_FALSE(curve.Covers(0.5));
+  EXPECT_TRUE(curve.Covers(64));
+  EXPECT_FALSE(curve.Covers(65));
+  EXPECT_TRUE(CostCurve::Constant(5).Covers(1e9));
+  EXPECT_DOUBLE_EQ(CostCurve::Constant(5).At(1e9), 5);
+}
+
+TEST(StepModelTest, ARoundSaysThatItLiesBeyondWhatWasMeasured) {
+  StepCosts costs = Costs(1, 0);
+  costs.homes[0] = {.token_us = 0.01, .tokens_max = 8192};
+  MicroBatchLoad load = {.rows = 100};
+  load.homes[0] = {.sequences = 100, .tokens = 100 * 8192};
+  EXPECT_FALSE(PredictRound(costs, &load, 1).extrapolated);
+  load.homes[0].tokens *= 1.01;
+  EXPECT_TRUE(PredictRound(costs, &load, 1).extrapolated);
+  load.homes[0].tokens = 100;
+  load.rows = 1001;
+  EXPECT_TRUE(PredictRound(costs, &load, 1).extrapolated);
+}
+
+// ---- correction
+
+TEST(StepModelTest, ACorrectionComesToTheRatioAndStaysWithinItsBounds) {
+  CostCorrection correction(0.7, 1.4);
+  EXPECT_EQ(correction.factor(), 1);
+  for (int i = 0; i < 100; ++i) correction.Learn(i % 2 == 0 ? 110 : 130, 100);
+  EXPECT_NEAR(correction.factor(), 1.2, 0.01) << "a mean at first";
+  for (int i = 0; i < 200; ++i) correction.Learn(100, 100);
+  for (int i = 0; i < 2000; ++i) correction.Learn(120, 100);
+  const double before = correction.factor();
+  EXPECT_NEAR(before, 1.2, 0.001);
+  for (int i = 0; i < 200; ++i) correction.Learn(100, 100);
+  EXPECT_NEAR(correction.factor(), 1.1, 0.001) << "half of it is forgotten";
+  for (int i = 0; i < 3000; ++i) correction.Learn(1000, 100);
+  EXPECT_NEAR(correction.factor(), 1.4, 0.001);
+  correction.Learn(100, 0);
+  EXPECT_NEAR(correction.factor(), 1.4, 0.001);
+}
+
+}  // namespace
+}  // namespace fastdecode
