@@ -14,8 +14,9 @@ from losses import Log, judge_losses, refusals
 from strikes import Strikes
 from workers import Worker, open_counts
 
-# Far above what a busy machine needs: whoever takes longer hangs.
-CYCLE_LIMIT_S = 180
+# Seconds without a token of any request, and until nothing is left of a cycle: whoever takes longer hangs. Far above
+# what a busy machine needs, on which threads that yield may stand still for ten.
+SILENCE_LIMIT_S = 180
 SETTLE_LIMIT_S = 60
 
 # Tokens: the demo model's.
@@ -83,9 +84,9 @@ class Block:
     async def _answer_all(self, engine, requests=None):
         requests = requests or self.requests
         answers = [Answer() for _ in requests]
-        await asyncio.wait_for(asyncio.gather(*(
-            _read(engine.submit(prompt, params), answer, lambda count: None)
-            for (prompt, params), answer in zip(requests, answers))), CYCLE_LIMIT_S)
+        readers = [asyncio.create_task(_read(engine.submit(prompt, params), answer, lambda count: None))
+                   for (prompt, params), answer in zip(requests, answers)]
+        await _wait_for_end(readers, lambda: sum(len(answer.tokens) for answer in answers))
         return answers
 
     # ---- A cycle
@@ -98,7 +99,7 @@ class Block:
         expected_tokens = sum(len(answer.tokens) for answer in self.right)
         self._strikes = strikes = Strikes(plan, self.workers, self._settings.other_model, expected_tokens, self._doing)
         readers = await self._submit(plan, answers)
-        await asyncio.wait(readers, timeout=CYCLE_LIMIT_S)
+        await _wait_for_end(readers, lambda: strikes.tokens)
         try:
             await strikes.end()
         except RuntimeError as error:
@@ -226,6 +227,15 @@ class Block:
         for name, pid in [("engine", os.getpid())] + [(worker.endpoint, worker.pid) for worker in self.workers]:
             parts += [f"threads of {name}:", _stacks(pid)]
         return "\n".join(parts)
+
+
+async def _wait_for_end(readers, tokens):
+    """Waits until all tasks have ended, or no token has come for SILENCE_LIMIT_S; `tokens`: how many have come."""
+    before, ended = -1, 0
+    while (tokens(), ended) != before and ended < len(readers):
+        before = (tokens(), ended)
+        done, _ = await asyncio.wait(readers, timeout=SILENCE_LIMIT_S)
+        ended = len(done)
 
 
 async def _read(request, answer, on_tokens):
