@@ -6,14 +6,10 @@ from fault_plan import STOP_COUNTS_FROM
 
 LOST = re.compile(r"home \d+ \(unix:(?P<path>.*), home \d+\) was lost: (?P<cause>.*)")
 NOT_BACK = re.compile(r"home \d+ \(unix:(?P<path>.*), home \d+\) is not back yet: (?P<why>.*)")
-# What a kill looks like from outside, and what a corrupted header does.
-GONE = "went away"
+# What a corrupted header does.
 SENSELESS = re.compile("protocol error|refused a hop|belongs to no open hop|rows are not the hop's|"
                        "gave the link up: hop: ")
 TIMEOUT = "no progress within the hop timeout"
-
-# Seconds after which a killed worker's home is known to be lost, however busy the machine is.
-KILL_NOTICED_S = 30
 
 
 class Log:
@@ -60,7 +56,8 @@ def _planned_cause(cause, worker, at, strikes, block):
         return "cut"
     mine = [strike for strike in strikes if strike.fault.worker == worker and strike.begin <= at]
     for strike in mine:
-        if strike.fault.kind != "stop" and (GONE in cause or TIMEOUT in cause) and at < strike.begin + KILL_NOTICED_S:
+        is_down = not strike.end or at <= strike.end
+        if strike.fault.kind != "stop" and (f"(pid {strike.pid}) went away" in cause or (TIMEOUT in cause and is_down)):
             return strike.fault.kind
     if TIMEOUT in cause:
         long = [strike for strike in mine if strike.fault.kind == "stop" and

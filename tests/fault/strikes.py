@@ -8,6 +8,7 @@ import time
 class Strike:
     """A fault that has struck."""
     fault: object
+    pid: int  # of the worker
     begin: float  # time.monotonic()
     end: float = 0  # the worker goes on or is started again; 0: not yet
     during: tuple = ()  # "prefill", "full queue", "recovery"
@@ -51,7 +52,7 @@ class Strikes:
         worker = self._workers[fault.worker]
         if fault.worker in self._taken or (fault.kind == "stop" and worker.stopped):
             return
-        strike = Strike(fault, time.monotonic(), during=self._look(self.tokens))
+        strike = Strike(fault, worker.pid, time.monotonic(), during=self._look(self.tokens))
         self.struck.append(strike)
         try:
             if fault.kind == "stop":
