@@ -252,6 +252,27 @@ TEST(Analysis, BubblesOfASteadyRun) {
   EXPECT_DOUBLE_EQ(result.bubbles[0].share, result.bubbles[0].ns / 6000);
 }
 
+// The only home dies, the client gives up 2 s later, and the next request comes 3 s after that.
+TEST(Analysis, NobodyWaitsForALostHomeBehindACancellation) {
+  constexpr uint64_t kLost = 12100, kCancelled = kLost + 2'000'000'000, kNext = kCancelled + 3'000'000'000;
+  EventMaker make;
+  make.TwoHomeStep(1, 10000);
+  const auto leave = [&make](int16_t home, fd_record_leave how, uint64_t at_ns) {
+    fd_record_event& event = make.Add(FD_RECORD_LEAVE, 0, 1, at_ns, at_ns);
+    event.id = 7;
+    event.home = home;
+    event.part = static_cast<uint16_t>(how);
+    event.count = 2;
+  };
+  leave(1, FD_LEAVE_HOME_LOST, kLost);
+  leave(-1, FD_LEAVE_CANCELLED, kCancelled);
+  make.Add(FD_RECORD_IDLE, 0, 0, kLost, kNext);
+  make.TwoHomeStep(2, kNext);
+  const LatencyResult result = AnalyzeEvents(make.events);
+  EXPECT_NEAR(BubbleNs(result, "S-Part", "home lost"), 2e9, 1e6);
+  EXPECT_NEAR(BubbleNs(result, "S-Part", "no requests"), 3e9, 1e6);
+}
+
 TEST(Analysis, BubblesOfTheSchedulerAndOfNoRequests) {
   EventMaker make;
   make.TwoHomeStep(1, 10000);

@@ -101,65 +101,139 @@ TEST(HomeLossesTest, NoneWithoutALoss) { EXPECT_THAT(FindHomeLosses(Simulate(Sim
 
 // ---- by hand: all answers of a request have its id
 
+constexpr uint64_t kId = 7;
+
+// Of request kId. A JOIN starts when the answer left, as the engine has it.
 class HandMadeLosses {
  public:
-  void Leave(uint64_t id, int home, fd_record_leave how, uint64_t lost_ns, uint64_t left_ns) {
-    fd_record_event& event = events_.Add(FD_RECORD_LEAVE, 0, 1, lost_ns, left_ns);
-    event.id = id;
-    event.home = static_cast<int16_t>(home);
-    event.part = static_cast<uint16_t>(how);
-    event.count = 5;
+  // All leave micro-batch 0, from home 1, which is known to be lost 100 ns before.
+  void Lose(uint32_t generated, uint64_t left_ns) {
+    Leave(0, 1, FD_LEAVE_HOME_LOST, generated, left_ns - 100, left_ns);
   }
-  void Join(uint64_t id, int home, uint64_t at_ns) {
-    fd_record_event& event = events_.Add(FD_RECORD_JOIN, 0, 2, at_ns, at_ns);
-    event.id = id;
-    event.home = static_cast<int16_t>(home);
+  void Leave(int micro_batch, int home, fd_record_leave how, uint32_t generated, uint64_t at_ns) {
+    Leave(micro_batch, home, how, generated, at_ns, at_ns);
   }
-  void Token(uint64_t id, uint64_t at_ns) { events_.Add(FD_RECORD_TOKEN, 0, 2, at_ns, at_ns).id = id; }
-  std::vector<HomeLoss> Find() {
-    Recording recording;
-    recording.events = events_.events;
-    return FindHomeLosses(recording);
+  void Join(int micro_batch, uint64_t left_ns, uint64_t at_ns) {
+    fd_record_event& event = make_.Add(FD_RECORD_JOIN, micro_batch, 2, left_ns, at_ns);
+    event.id = kId;
+    event.home = 0;
+    event.part = 1;
+  }
+  void Token(int micro_batch, uint32_t number, uint64_t at_ns) { make_.Token(micro_batch, 2, at_ns, kId, number); }
+
+  // It joins, and has its next token.
+  void Recover(int micro_batch, uint32_t generated, uint64_t left_ns, uint64_t joined_ns, uint64_t again_ns) {
+    Join(micro_batch, left_ns, joined_ns);
+    Token(micro_batch, generated, again_ns);
+  }
+
+  std::vector<HomeLoss> Losses() { return FindHomeLosses(MakeRecording(make_.events, 1)); }
+  std::vector<LostSequence> Find() {
+    std::vector<LostSequence> found;
+    for (const HomeLoss& loss : Losses()) {
+      found.insert(found.end(), loss.sequences.begin(), loss.sequences.end());
+    }
+    return found;
+  }
+  std::vector<Finding> FindAll() {
+    const Recording recording = MakeRecording(make_.events, 1);
+    return FindFaults(recording, BuildTimeline(recording));
   }
 
  private:
-  EventMaker events_;
+  void Leave(int micro_batch, int home, fd_record_leave how, uint32_t generated, uint64_t start_ns, uint64_t end_ns) {
+    fd_record_event& event = make_.Add(FD_RECORD_LEAVE, micro_batch, 1, start_ns, end_ns);
+    event.id = kId;
+    event.home = static_cast<int16_t>(home);
+    event.part = static_cast<uint16_t>(how);
+    event.count = generated;
+  }
+
+  EventMaker make_;
 };
+
+testing::Matcher<LostSequence> Had(uint64_t joined_ns, uint64_t again_ns, uint64_t ended_ns = 0) {
+  return AllOf(Field("joined_ns", &LostSequence::joined_ns, joined_ns),
+               Field("again_ns", &LostSequence::again_ns, again_ns),
+               Field("ended_ns", &LostSequence::ended_ns, ended_ns));
+}
 
 TEST(HomeLossesTest, ATokenOfAnotherAnswerDoesNotEndALoss) {
   HandMadeLosses run;
-  run.Leave(7, 1, FD_LEAVE_HOME_LOST, 1000, 1100);
-  run.Token(7, 1200);  // of the answer that lives at another home
-  run.Join(7, 0, 1500);
-  run.Token(7, 1900);
-  const std::vector<HomeLoss> losses = run.Find();
-  ASSERT_EQ(losses.size(), 1u);
-  ASSERT_EQ(losses[0].sequences.size(), 1u);
-  EXPECT_EQ(losses[0].sequences[0].joined_ns, 1500u);
-  EXPECT_EQ(losses[0].sequences[0].again_ns, 1900u);
+  run.Lose(5, 1100);
+  run.Token(0, 8, 1200);  // of the answer that lives at another home
+  run.Join(0, 1100, 1500);
+  run.Token(0, 9, 1600);  // the same, in the micro-batch that both are in now
+  run.Token(1, 5, 1700);  // of a third one, elsewhere
+  run.Token(0, 5, 1900);
+  EXPECT_THAT(run.Find(), ElementsAre(Had(1500, 1900)));
+}
+
+// It enters a micro-batch for the first time, or another one, or comes back from a preemption.
+TEST(HomeLossesTest, AJoinOfAnotherAnswerIsNoHomeForALostOne) {
+  HandMadeLosses run;
+  run.Lose(5, 1100);
+  run.Join(1, 400, 1200);
+  run.Recover(0, 5, 1250, 1250, 1300);
+  run.Recover(1, 5, 1100, 1500, 1900);
+  EXPECT_THAT(run.Find(), ElementsAre(Had(1500, 1900)));
+}
+
+TEST(HomeLossesTest, TheEndOfAnotherAnswerIsNotALostOnes) {
+  HandMadeLosses run;
+  run.Lose(5, 1100);
+  run.Leave(0, 0, FD_LEAVE_FINISHED, 5, 1200);
+  run.Join(1, 1100, 1500);
+  run.Leave(0, 0, FD_LEAVE_FINISHED, 8, 1600);
+  run.Token(1, 5, 1900);
+  EXPECT_THAT(run.Find(), ElementsAre(Had(1500, 1900)));
 }
 
 TEST(HomeLossesTest, EachAnswerThatLosesItsHomeHasAPauseOfItsOwn) {
   HandMadeLosses run;
-  for (int i = 0; i < 2; ++i) run.Leave(7, 1, FD_LEAVE_HOME_LOST, 1000, 1100);
-  run.Join(7, 0, 1300);
-  run.Join(7, 0, 1400);
-  run.Token(7, 1600);
-  run.Token(7, 1700);
-  const std::vector<HomeLoss> losses = run.Find();
-  ASSERT_EQ(losses.size(), 1u);
-  ASSERT_EQ(losses[0].sequences.size(), 2u);
-  for (const LostSequence& sequence : losses[0].sequences) {
-    EXPECT_GE(sequence.joined_ns, 1300u);
-    EXPECT_GE(sequence.again_ns, 1600u);
-  }
+  run.Lose(5, 1100);
+  run.Lose(6, 1110);
+  run.Join(1, 1110, 1300);  // the second one first
+  run.Recover(0, 5, 1100, 1400, 1600);
+  run.Token(1, 6, 1700);
+  EXPECT_THAT(run.Find(), ElementsAre(Had(1400, 1600), Had(1300, 1700)));
 }
 
+TEST(HomeLossesTest, WhoMovesBeforeItsTokenIsFollowed) {
+  HandMadeLosses run;
+  run.Lose(5, 1100);
+  run.Join(0, 1100, 1300);
+  run.Leave(0, 0, FD_LEAVE_MOVED, 5, 1400);
+  run.Recover(1, 5, 1400, 1400, 1900);
+  EXPECT_THAT(run.Find(), ElementsAre(Had(1300, 1900)));
+}
+
+TEST(HomeLossesTest, WhoLosesItsHomeAgainHasItsTokenBehindTheNewLoss) {
+  HandMadeLosses run;
+  run.Lose(5, 1100);
+  run.Join(0, 1100, 1300);
+  run.Lose(5, 1500);
+  run.Recover(0, 5, 1500, 1600, 1900);
+  EXPECT_THAT(run.Find(), ElementsAre(Had(1300, 0), Had(1600, 1900)));
+}
+
+// The ring may have been overwritten: there is no pause whose parts are known.
+TEST(HomeLossesTest, AJoinThatIsMissingGivesNoPause) {
+  HandMadeLosses run;
+  run.Lose(5, 1100);
+  run.Token(0, 5, 1900);
+  EXPECT_THAT(run.Find(), ElementsAre(Had(0, 0)));
+  EXPECT_THAT(run.FindAll(), ElementsAre(AllOf(Field(&Finding::kind, "loss"), Field(&Finding::amount, 0),
+                                               Field(&Finding::cost_ns, 0))));
+}
+
+// What an end without a home is to the idle time is in analysis_test.cc.
 TEST(HomeLossesTest, WhoEndsWhileItWaitsHasNoHomeUntilThen) {
   HandMadeLosses run;
-  run.Leave(7, 1, FD_LEAVE_HOME_LOST, 1000, 1100);
-  run.Leave(7, -1, FD_LEAVE_CANCELLED, 3000, 3000);
-  const std::vector<Span> spans = SpansWithoutHome(run.Find(), 9000);
+  run.Lose(5, 1100);
+  run.Leave(0, -1, FD_LEAVE_CANCELLED, 5, 3000);
+  EXPECT_THAT(run.Find(), ElementsAre(Had(0, 0, 3000)));
+  const std::vector<Span> spans = SpansWithoutHome(run.Losses(), 9000);
   ASSERT_EQ(spans.size(), 1u);
   EXPECT_EQ(spans[0].start_ns, 1100u);
   EXPECT_EQ(spans[0].end_ns, 3000u);

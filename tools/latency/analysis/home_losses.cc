@@ -8,8 +8,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "tools/latency/analysis/request_tracks.h"
-
 namespace fastdecode {
 namespace {
 
@@ -42,8 +40,17 @@ struct OpenStep {
   }
 };
 
-// Follows a recording. Where a home is lost again before a sequence is where it was, the new loss is the one that
-// counts.
+// A sequence that has had no token since its home was lost.
+struct OpenLoss {
+  size_t loss = 0, sequence = 0;  // places in the losses, and there
+  uint32_t generated = 0;         // the number of its next token
+  uint64_t left_ns = 0;           // since when it waits; its next FD_RECORD_JOIN starts there
+  int micro_batch = -1;           // that it joined; -1: it waits
+};
+
+// Follows a recording. All answers of a request have its id: what tells them apart is when they left, their
+// micro-batch, and how many tokens they have. Where a home is lost again before a sequence is where it was, the new
+// loss is the one that counts.
 class LossFinder {
  public:
   void See(const fd_record_event& event) {
@@ -54,9 +61,7 @@ class LossFinder {
       case FD_RECORD_HOP:
         return steps_[event.micro_batch].See(event);
       case FD_RECORD_LEAVE:
-        if (event.part == FD_LEAVE_HOME_LOST) return Lose(event);
-        if (!GoesOn(event.part)) End(event);
-        return;
+        return Leave(event);
       case FD_RECORD_JOIN:
         return Join(event);
       case FD_RECORD_TOKEN:
@@ -66,6 +71,26 @@ class LossFinder {
   std::vector<HomeLoss> Take() { return std::move(losses_); }
 
  private:
+  using OpenLosses = std::unordered_multimap<uint64_t, OpenLoss>;
+
+  void Leave(const fd_record_event& leave) {
+    const int micro_batch = leave.home < 0 ? -1 : leave.micro_batch;
+    const auto open = FindOpen(leave.id, [&leave, micro_batch](const OpenLoss& one) {
+      return one.micro_batch == micro_batch && one.generated == leave.count;
+    });
+    if (open != open_.end()) {
+      if (leave.part == FD_LEAVE_PREEMPTED || leave.part == FD_LEAVE_MOVED) {
+        open->second.left_ns = leave.end_ns;
+        open->second.micro_batch = -1;
+      } else {
+        LostSequence& sequence = SequenceOf(open->second);
+        if (sequence.joined_ns == 0) sequence.ended_ns = leave.end_ns;
+        open_.erase(open);
+      }
+    }
+    if (leave.part == FD_LEAVE_HOME_LOST) Lose(leave);
+  }
+
   void Lose(const fd_record_event& leave) {
     const size_t index = LossOf(leave);
     HomeLoss& loss = losses_[index];
@@ -79,7 +104,9 @@ class LossFinder {
         loss.waited_by_all_ns += static_cast<double>(sequence.waited_ns) * step.sequences;
       }
     }
-    lost_.insert({leave.id, {index, loss.sequences.size()}});
+    open_.insert(
+        {leave.id,
+         {.loss = index, .sequence = loss.sequences.size(), .generated = leave.count, .left_ns = leave.end_ns}});
     loss.sequences.push_back(sequence);
   }
 
@@ -95,37 +122,33 @@ class LossFinder {
     for (HomeLoss& loss : losses_) {
       if (loss.home == join.home && loss.back_ns == 0) loss.back_ns = join.end_ns;
     }
-    for (auto [it, end] = lost_.equal_range(join.id); it != end; ++it) {
-      LostSequence& sequence = SequenceOf(it->second);
-      if (sequence.joined_ns != 0) continue;
-      sequence.joined_ns = join.end_ns;
-      return;
-    }
+    const auto open =
+        FindOpen(join.id, [&join](const OpenLoss& one) { return one.micro_batch < 0 && one.left_ns == join.start_ns; });
+    if (open == open_.end()) return;
+    open->second.micro_batch = join.micro_batch;
+    LostSequence& sequence = SequenceOf(open->second);
+    if (sequence.joined_ns == 0) sequence.joined_ns = join.end_ns;
   }
 
-  // A token of an answer that has no home is another answer's.
   void Token(const fd_record_event& token) {
-    for (auto [it, end] = lost_.equal_range(token.id); it != end; ++it) {
-      LostSequence& sequence = SequenceOf(it->second);
-      if (sequence.joined_ns == 0) continue;
-      sequence.again_ns = token.end_ns;
-      lost_.erase(it);
-      return;
-    }
+    const auto open = FindOpen(token.id, [&token](const OpenLoss& one) {
+      return one.micro_batch == token.micro_batch && one.generated == token.count;
+    });
+    if (open == open_.end()) return;
+    SequenceOf(open->second).again_ns = token.end_ns;
+    open_.erase(open);
   }
 
-  void End(const fd_record_event& leave) {
-    for (auto [it, end] = lost_.equal_range(leave.id); it != end; ++it) SequenceOf(it->second).ended_ns = leave.end_ns;
-    lost_.erase(leave.id);
+  template <typename Matches>
+  OpenLosses::iterator FindOpen(uint64_t id, const Matches& matches) {
+    const auto [first, last] = open_.equal_range(id);
+    const auto found = std::find_if(first, last, [&matches](const auto& entry) { return matches(entry.second); });
+    return found == last ? open_.end() : found;
   }
-
-  LostSequence& SequenceOf(const std::pair<size_t, size_t>& place) {
-    return losses_[place.first].sequences[place.second];
-  }
+  LostSequence& SequenceOf(const OpenLoss& open) { return losses_[open.loss].sequences[open.sequence]; }
 
   std::vector<HomeLoss> losses_;
-  // By id, those without a token since: loss, sequence. All answers of a request have its id.
-  std::unordered_multimap<uint64_t, std::pair<size_t, size_t>> lost_;
+  OpenLosses open_;  // by id
   std::array<OpenStep, kMicroBatchesMax> steps_;
 };
 
