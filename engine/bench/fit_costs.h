@@ -29,7 +29,7 @@ struct MeasuredWindow {
   double rows() const { return static_cast<double>(batch) / micro_batches; }
 };
 
-// Of statistics that MeasureWindow gives, over --homes that all have pages.
+// Reads what `bench step` says of a window. REQUIRES: all homes have said what pages they use.
 MeasuredWindow ReadWindow(const nlohmann::json& statistics);
 
 // What each micro-batch has in the window: all have as much.

@@ -108,9 +108,9 @@ class Homes : public HomeKeeper {
 
  private:
   static constexpr uint64_t kConnectTimeoutNs = 10'000'000'000;
-  // Of a worker that others wait behind. Who is silent because it is stopped, or takes its memory, says no hello, and
-  // is not waited for any longer. Who has said it is at work on the link, and has kConnectTimeoutNs, though others wait
-  // for that, too: cut short it would begin anew with each attempt, and might never come to the end.
+  // So long a worker may take to say hello where others wait behind it: one that is silent because it is stopped, or
+  // takes its memory, is not waited for any longer. One that has said hello works on the link, and has
+  // kConnectTimeoutNs: cut short it would begin anew with each attempt, and might never come to the end.
   static constexpr uint64_t kHelloTimeoutNs = 1'000'000'000;
 
   // One home that the command line asks for. Its index is the pipeline's index of it.
@@ -147,8 +147,8 @@ class Homes : public HomeKeeper {
     std::unique_ptr<EngineLink> link;
     HomeDescription description;
     uint32_t homes_at_worker = 0;
-    // Of a worker: until it is put up, too. To register its areas may take as long as a step, and others may be waited
-    // for; its heart beats meanwhile.
+    // The monitor keeps a worker's link alive until the home is put up, since registering its areas may take as long as
+    // a step, and others may be waited for.
     std::unique_ptr<LinkEnd, Unwatch> watched = {};
   };
   // What came of asking a worker for each of its homes: for one at least, unless the endpoint is of this process.

@@ -20,7 +20,7 @@ struct CalibratedEngine {
 
   friend bool operator==(const CalibratedEngine&, const CalibratedEngine&) = default;
 };
-// Of what an engine says of itself (fd_record_describe).
+// Reads them from what an engine says of itself (fd_record_describe).
 CalibratedEngine ReadCalibratedEngine(const nlohmann::json& description);
 
 // What `fastdecode calibrate` has measured.

@@ -1,5 +1,6 @@
-// FAST PATH (docs/FAST_PATH.md)
 #include "engine/schedule/step_model.h"
+
+#include <algorithm>
 
 namespace fastdecode {
 
@@ -7,7 +8,6 @@ namespace {
 
 // What one layer asks of everything, before the two sides slow each other down.
 struct LayerWork {
-  double s_us = 0;
   std::array<double, kHomesOfModelMax> home_us{};
   double link_us = 0;    // of the busiest link: each home has its own way, and the engine's port takes all
   double stages_us = 0;  // with near homes' attention
@@ -40,7 +40,6 @@ LayerWork AddUp(const StepCosts& costs, const MicroBatchLoad* loads, int micro_b
     }
     const double link_us = far_rows * costs.hop_row_us;
     const double hop_us = far_us > 0 ? costs.hop_us + link_us + far_us : 0;
-    work.s_us += stage_us;
     work.stages_us += stage_us + near_us;
     work.link_us += link_us;
     // Near homes attend while hops are out.
@@ -112,7 +111,6 @@ RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int
   }
   LayerWork work = AddUp(costs, loads, micro_batches, 1, 1);
   Layer layer = LayerOf(costs, work);
-  round.s_unslowed_us = costs.layers * work.stages_us + boundaries_us;
   // Each side is slowed by how busy the other one is, which follows from how long the layer takes.
   for (int i = 0; i < 2 && !costs.share_cores && layer.us > 0; ++i) {
     const double s = 1 + costs.s_slowed * layer.home_us / layer.us, r = 1 + costs.r_slowed * work.stages_us / layer.us;

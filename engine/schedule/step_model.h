@@ -1,8 +1,6 @@
-// FAST PATH (docs/FAST_PATH.md)
 #ifndef FASTDECODE_ENGINE_SCHEDULE_STEP_MODEL_H_
 #define FASTDECODE_ENGINE_SCHEDULE_STEP_MODEL_H_
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -84,37 +82,11 @@ struct RoundTimes {
   RoundLimit limit = RoundLimit::kSPart;
   int home = -1;              // the busiest one that is not near; -1: there is none
   bool extrapolated = false;  // sizes lie beyond what was measured
-  double s_unslowed_us = 0;   // s_us, if no home read meanwhile
 };
 
 // Micro-batches follow each other through the S-Part and their homes, layer by layer. With one or two the result is
 // exact for the costs given; three and more may take up to 7 % longer where some have no sequences at a home.
 RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches);
-
-// How much longer one side takes than the model says, learned from what steps really take: a mean whose weights halve
-// every kHalfLifeSteps steps. Thread: one.
-class CostCorrection {
- public:
-  static constexpr double kHalfLifeSteps = 200;
-
-  // The factor stays between these.
-  CostCorrection(double least, double most) : least_(least), most_(most) {}
-  void Learn(double measured_us, double predicted_us) {
-    if (predicted_us <= 0 || measured_us <= 0) return;
-    constexpr double kWeight = 0.0034597;  // 1 - 2^(-1 / kHalfLifeSteps)
-    const double ratio = std::clamp(measured_us / predicted_us, least_, most_);
-    // The first steps count as much as there are of them.
-    ++steps_;
-    factor_ += std::max(kWeight, 1.0 / static_cast<double>(steps_)) * (ratio - factor_);
-  }
-  double factor() const { return factor_; }
-  uint64_t steps() const { return steps_; }
-
- private:
-  const double least_, most_;
-  double factor_ = 1;
-  uint64_t steps_ = 0;
-};
 
 }  // namespace fastdecode
 

@@ -208,9 +208,12 @@ class Block:
 
     async def _wait_while(self, left):
         """Waits until nothing is left; returns what is, after SETTLE_LIMIT_S."""
-        until = time.monotonic() + SETTLE_LIMIT_S
-        while (what := left()) and time.monotonic() < until:
+        waited_s, last = 0, time.monotonic()
+        while (what := left()) and waited_s < SETTLE_LIMIT_S:
             await asyncio.sleep(0.02)
+            now = time.monotonic()
+            waited_s += min(now - last, 1)  # a machine that stands still for minutes has not kept anybody waiting
+            last = now
         return what
 
     # ---- Where that is not so
@@ -231,11 +234,14 @@ class Block:
 
 async def _wait_for_end(readers, tokens):
     """Waits until all tasks have ended, or no token has come for SILENCE_LIMIT_S; `tokens`: how many have come."""
-    before, ended = -1, 0
-    while (tokens(), ended) != before and ended < len(readers):
-        before = (tokens(), ended)
-        done, _ = await asyncio.wait(readers, timeout=SILENCE_LIMIT_S)
-        ended = len(done)
+    before, silent_s = None, 0
+    while silent_s < SILENCE_LIMIT_S:
+        done, running = await asyncio.wait(readers, timeout=1)  # so that a machine that stands still counts no longer
+        if not running:
+            return
+        now = (tokens(), len(done))
+        silent_s = silent_s + 1 if now == before else 0
+        before = now
 
 
 async def _read(request, answer, on_tokens):

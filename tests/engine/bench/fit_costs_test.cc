@@ -42,7 +42,7 @@ MeasuredWindow Measure(const StepCosts& costs, int batch, int context, int micro
   const RoundTimes round = PredictRound(costs, loads.data(), micro_batches);
   const double rest_us =
       micro_batches * (costs.head.At(window.rows()) + costs.boundary_us + costs.boundary_row_us * window.rows());
-  const double s = (round.s_us - rest_us) / (round.s_unslowed_us - rest_us);
+  const double s = (round.s_us - rest_us) / (costs.layers * micro_batches * costs.stage.At(window.rows()));
   window.round_us = spoil(round.us);
   window.layer_us = spoil(s * costs.stage.At(window.rows()));
   window.s_us = costs.layers * window.layer_us + costs.head.At(window.rows());

@@ -42,7 +42,7 @@ class LateHomesTest : public HomesTest {
     options.logger = &logger_;
     return options;
   }
-  // Of Degraded(), where nobody is late_.
+  // The homes of Degraded(), before there is a worker at late_.
   std::unique_ptr<Homes> StartWithoutLate(uint64_t id = 0) {
     std::unique_ptr<Homes> homes = Connect(
         Degraded(), [this, id] { links_.push_back(Accept(AwaitProposal(there_.get()).get(), 1, /*pages=*/2, id)); });

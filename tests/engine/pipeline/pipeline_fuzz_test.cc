@@ -193,7 +193,7 @@ class FuzzRun {
     }
   }
 
-  // Of single answers: others of a request may come to where its first one is.
+  // Requests with one answer that are at homes which drain. Further answers may come to where their first one is.
   std::set<const SimRequest*> AtDrainingHomes() {
     std::set<const SimRequest*> there;
     if (draining_.empty()) return there;

@@ -147,7 +147,6 @@ TEST(StepModelTest, BothSidesSlowEachOtherDownAsFarAsTheyAreBusy) {
   EXPECT_NEAR(PredictRound(costs, loads, 2).us, 110, 1e-9);
   for (MicroBatchLoad& load : loads) load.homes[0].tokens = 500;  // R is busy a tenth of the time
   EXPECT_NEAR(PredictRound(costs, loads, 2).us, 101, 0.2);
-  EXPECT_DOUBLE_EQ(PredictRound(costs, loads, 2).s_unslowed_us, 100);
 }
 
 TEST(StepModelTest, BoundariesAndTheHeadBelongToARound) {
@@ -192,25 +191,6 @@ TEST(StepModelTest, ARoundSaysThatItLiesBeyondWhatWasMeasured) {
   load.homes[0].tokens = 100;
   load.rows = 1001;
   EXPECT_TRUE(PredictRound(costs, &load, 1).extrapolated);
-}
-
-// ---- correction
-
-TEST(StepModelTest, ACorrectionComesToTheRatioAndStaysWithinItsBounds) {
-  CostCorrection correction(0.7, 1.4);
-  EXPECT_EQ(correction.factor(), 1);
-  for (int i = 0; i < 100; ++i) correction.Learn(i % 2 == 0 ? 110 : 130, 100);
-  EXPECT_NEAR(correction.factor(), 1.2, 0.01) << "a mean at first";
-  for (int i = 0; i < 200; ++i) correction.Learn(100, 100);
-  for (int i = 0; i < 2000; ++i) correction.Learn(120, 100);
-  const double before = correction.factor();
-  EXPECT_NEAR(before, 1.2, 0.001);
-  for (int i = 0; i < 200; ++i) correction.Learn(100, 100);
-  EXPECT_NEAR(correction.factor(), 1.1, 0.001) << "half of it is forgotten";
-  for (int i = 0; i < 3000; ++i) correction.Learn(1000, 100);
-  EXPECT_NEAR(correction.factor(), 1.4, 0.001);
-  correction.Learn(100, 0);
-  EXPECT_NEAR(correction.factor(), 1.4, 0.001);
 }
 
 }  // namespace

@@ -3,10 +3,12 @@
 
 usage: serve_client_test.py PROGRAM [unittest arguments]
 """
+import atexit
 import json
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +23,7 @@ from fake_completions_server import FakeServer
 PROGRAM = None
 LIMIT_S = int(os.environ.get("PROGRAM_LIMIT_S", "120"))
 SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="bench_serve_"))
+atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 
 # What `vllm bench serve` of vLLM 0.33.0 writes of a run of completions (vllm/benchmarks/serve.py), with the metrics that are
 # chosen here and percentile 99; with --save-detailed also the second list.

@@ -28,7 +28,7 @@ class FindLossesTest : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Seeds, FindLossesTest, testing::Range(1, 6));
 
-// As nothing is computed again here, the pause is the time until the loss is known, and a step.
+// Nothing is computed again here, so that the pause is the time until the loss is known, and a step.
 TEST_P(FindLossesTest, ThePauseIsTheTimeUntilItIsKnown) {
   SimulatedRun run = Run();
   run.faults.known_after_ns = 600e6;

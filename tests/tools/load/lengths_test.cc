@@ -39,7 +39,7 @@ TEST(DrawLoad, LengthsDoNotDependOnArrivals) {
 }
 
 TEST(Workloads, HaveTheirMeans) {
-  // Of the traces, and of DistServe's table of data sets, with what a fit by quantiles is off.
+  // These are the means of the traces and of DistServe's table of data sets; a fit by quantiles is a little off.
   const std::vector<std::tuple<const char*, double, double>> means = {
       {"azure_conv", 1155, 211},       {"azure_code", 2048, 27.9},      {"arxiv_summary", 2588, 291},
       {"sharegpt_like", 755.5, 200.3}, {"humaneval_like", 171.3, 98.2}, {"longbench_like", 1738.3, 90.7},
