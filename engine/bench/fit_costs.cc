@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "absl/strings/str_format.h"
 #include "numa/check.h"
 
 namespace fastdecode {
@@ -65,7 +66,6 @@ void FitStages(const Windows& windows, StepCosts* costs) {
     if (!is_new) found->second = std::min(found->second, window.context);
   }
   for (const auto& [batch, context] : shortest) {
-    if (costs->stage.count == CostCurve::kPointsMax) break;
     std::vector<double> stage, head;
     for (const MeasuredWindow& window : windows) {
       if (window.batch != batch || window.context != context) continue;
@@ -81,8 +81,10 @@ HomeCosts FitHome(const Windows& windows, size_t home, const StepCosts& costs) {
   HomeCosts fit;
   std::vector<std::vector<double>> rows;
   std::vector<double> values;
-  fit.near = std::all_of(windows.begin(), windows.end(),
-                         [home](const MeasuredWindow& window) { return window.homes[home].hop_us == 0; });
+  const auto is_used = [home](const MeasuredWindow& window) { return window.homes[home].share > 0; };
+  const auto has_hops = [home](const MeasuredWindow& window) { return window.homes[home].hop_us > 0; };
+  fit.near =
+      std::any_of(windows.begin(), windows.end(), is_used) && std::none_of(windows.begin(), windows.end(), has_hops);
   for (const MeasuredWindow& window : windows) {
     const double share = window.homes[home].share;
     // What attends within stages is what these take longer than with the shortest context.
@@ -101,8 +103,8 @@ HomeCosts FitHome(const Windows& windows, size_t home, const StepCosts& costs) {
   return fit;
 }
 
-// What a hop takes beside the work at the home, and what is left of a round: absolute least squares of a line, since
-// both are small.
+// What a hop takes beside the work at the home, and what is left of a round: a line through the medians of the windows
+// with the fewest and the most rows, since both are small.
 void FitRest(const Windows& windows, StepCosts* costs) {
   double least_rows = std::numeric_limits<double>::max(), most_rows = 0;
   std::map<double, std::vector<double>> overheads, rests;  // by rows
@@ -183,7 +185,7 @@ std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& row
   return best;
 }
 
-MeasuredWindow ReadWindow(const nlohmann::json& statistics) {
+absl::StatusOr<MeasuredWindow> ReadWindow(const nlohmann::json& statistics) {
   const auto number = [&](const char* name) { return statistics.at(name).get<double>(); };
   MeasuredWindow window;
   window.batch = statistics.at("batch").get<int>();
@@ -195,10 +197,16 @@ MeasuredWindow ReadWindow(const nlohmann::json& statistics) {
   const double token_bytes = statistics.at("homes").at(0).at("page_bytes").get<double>() / 32;
   window.tokens = number("kv_bytes") / token_bytes / number("rounds");
   double pages = 0, hops = 0;
-  for (const nlohmann::json& home : statistics.at("homes")) pages += home.value("pages_used", 0.0);
+  for (const nlohmann::json& home : statistics.at("homes")) {
+    if (!home.contains("pages_used")) {
+      return absl::UnavailableError(
+          absl::StrFormat("home %d has not said what pages it uses", home.at("index").get<int>()));
+    }
+    pages += home["pages_used"].get<double>();
+  }
   for (const nlohmann::json& home : statistics.at("homes")) {
     MeasuredWindow::HomeWindow& each = window.homes.emplace_back();
-    each.share = pages > 0 ? home.value("pages_used", 0.0) / pages : 0;
+    each.share = pages > 0 ? home["pages_used"].get<double>() / pages : 0;
     hops += home.at("hops").get<double>();
     if (home.at("hops").get<double>() > 0) {
       each.hop_us = home.at("r_busy_ns").get<double>() * 1e-3 / home.at("hops").get<double>();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "engine/schedule/calibration.h"
 #include "engine/schedule/step_model.h"
 #include "nlohmann/json.hpp"
@@ -29,8 +30,8 @@ struct MeasuredWindow {
   double rows() const { return static_cast<double>(batch) / micro_batches; }
 };
 
-// Reads what `bench step` says of a window. REQUIRES: all homes have said what pages they use.
-MeasuredWindow ReadWindow(const nlohmann::json& statistics);
+// Reads what `bench step` says of a window. Error: Unavailable, naming a home that has not said what pages it uses.
+absl::StatusOr<MeasuredWindow> ReadWindow(const nlohmann::json& statistics);
 
 // What each micro-batch has in the window: all have as much.
 std::vector<MicroBatchLoad> LoadsOf(const MeasuredWindow& window);
@@ -49,7 +50,7 @@ struct Fit {
 
 // The costs that these windows show: those of one micro-batch, as least squares of relative errors, none of them
 // negative; and how far both sides slow each other down, of windows with several. `share_cores`: the engine's core
-// plan. Throws Error: there is no window of one micro-batch.
+// plan. REQUIRES: a window of one micro-batch, and at most CostCurve::kPointsMax batches.
 Fit FitCosts(const std::vector<MeasuredWindow>& windows, int layers, bool share_cores);
 
 // The x >= 0 that minimise the sum of (rows[i] * x / values[i] - 1)^2, by trying which of them are zero. At most three

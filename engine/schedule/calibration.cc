@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -53,11 +54,13 @@ class FieldReader {
  public:
   FieldReader(const std::string& path, const nlohmann::json& json) : path_(path), json_(json) {}
 
-  void Read(const char* name, int& out) {
+  template <class Number>
+  requires std::is_integral_v<Number>
+  void Read(const char* name, Number& out) {
     const nlohmann::json* const field = Find(json_, name);
     if (field == nullptr) return;
     if (!field->is_number_integer()) return Fail(name, *field, "a whole number");
-    out = field->get<int>();
+    out = field->get<Number>();
   }
   void Read(const char* name, std::string& out) {
     const nlohmann::json* const field = Find(json_, name);
@@ -188,9 +191,11 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& option, const std
   if (!costs.status().ok()) return costs.status();
   calibration.costs.layers = calibration.engine.layers;
   calibration.costs.share_cores = calibration.engine.core_plan == "shared";
-  calibration.version = json.value("fastdecode", "");
-  calibration.machine = json.value("machine", "");
-  calibration.time_s = json.value("time", int64_t{0});
+  FieldReader rest(where, json);
+  rest.Read("fastdecode", calibration.version);
+  rest.Read("machine", calibration.machine);
+  rest.Read("time", calibration.time_s);
+  if (!rest.status().ok()) return rest.status();
   return calibration;
 }
 

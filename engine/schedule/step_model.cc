@@ -84,8 +84,7 @@ bool IsCovered(const StepCosts& costs, const MicroBatchLoad& load) {
   if (load.rows > 0 && (!costs.stage.Covers(load.rows) || !costs.head.Covers(load.rows))) return false;
   for (size_t h = 0; h < kHomesOfModelMax; ++h) {
     const HomeLoad& there = load.homes[h];
-    if (there.sequences <= 0 || costs.homes[h].tokens_max == 0) continue;
-    if (there.tokens / there.sequences > costs.homes[h].tokens_max) return false;
+    if (there.sequences > 0 && there.tokens > there.sequences * costs.homes[h].tokens_max) return false;
   }
   return true;
 }
@@ -98,7 +97,7 @@ double CostCurve::At(double at) const {
   size_t next = 1;
   while (next + 1 < count && size[next] < at) ++next;
   const double share = (at - size[next - 1]) / (size[next] - size[next - 1]);
-  return us[next - 1] + share * (us[next] - us[next - 1]);
+  return std::max(0.0, us[next - 1] + share * (us[next] - us[next - 1]));
 }
 
 RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches) {

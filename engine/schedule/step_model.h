@@ -30,8 +30,10 @@ struct CostCurve {
     us[count++] = cost;
   }
   double At(double at) const;
-  // Whether the points go that far. A constant covers all.
-  bool Covers(double at) const { return count == 1 || (count > 1 && at >= size[0] && at <= size[count - 1]); }
+  // Whether the points go that far. A constant, whose one point is at 0, covers all.
+  bool Covers(double at) const {
+    return count > 0 && at >= size[0] && (at <= size[count - 1] || (count == 1 && size[0] == 0));
+  }
 };
 
 inline constexpr size_t kHomesOfModelMax = 64;
@@ -42,7 +44,7 @@ struct HomeCosts {
   double sequence_us = 0;
   double token_us = 0;    // of KV that is attended to
   bool near = false;      // it attends within the S-Part's stages: no hop goes there
-  double tokens_max = 0;  // of the longest sequences that were measured; 0: nothing was measured
+  double tokens_max = 0;  // of the longest sequences that were measured
 };
 
 struct StepCosts {

@@ -120,17 +120,14 @@ void ServeFlags::AddPaceOptions(CLI::App* command) {
       ->type_name("LIST")
       ->default_str("");
   arrivals_option_ = load::AddArrivals(command, &prompts.arrivals);
-  command
-      ->add_option_function<double>(
-          "--burstiness",
-          [this](double shape) {
-            burstiness = shape;
-            prompts.arrivals = load::Arrivals::Gamma(shape);
-          },
-          "the same as --arrivals gamma:SHAPE")
-      ->transform(Number(1e-3, 1e6))
-      ->type_name("SHAPE")
-      ->excludes(arrivals_option_);
+  burstiness_option_ =
+      command
+          ->add_option_function<double>(
+              "--burstiness", [this](double shape) { prompts.arrivals = load::Arrivals::Gamma(shape); },
+              "the same as --arrivals gamma:SHAPE")
+          ->transform(Number(1e-3, 1e6))
+          ->type_name("SHAPE")
+          ->excludes(arrivals_option_);
 }
 
 void ServeFlags::AddSearchOptions(CLI::App* command) {
@@ -190,6 +187,10 @@ void ServeFlags::Check() {
   if (scale_option_->count() > 0 && !prompts.has_lengths()) {
     Refuse("--scale-lengths: there is nothing to scale; give --workload or --trace");
   }
+  for (const std::string& name : EngineNames()) {
+    if (!engine_model.empty() || !engine.Given(name)) continue;
+    Refuse("--" + name + ": it is the engine's in this process; give -m, or leave it to the server");
+  }
   if (no_stream && !engine_model.empty()) Refuse("--no-stream: an engine in this process has no other answers");
   if (no_stream && interference.asked) Refuse("--no-stream: --interference measures the times of tokens");
   if (find_max_rate && limits.empty())
@@ -206,7 +207,7 @@ void ServeFlags::Check() {
   if (!interference.chunks.empty() && (!interference.asked || engine_model.empty())) {
     Refuse("--chunks: it goes with --interference and -m");
   }
-  if ((arrivals_option_->count() > 0 || burstiness != 1) && (!is_open() || !prompts.trace.empty())) {
+  if ((arrivals_option_->count() > 0 || burstiness_option_->count() > 0) && (!is_open() || !prompts.trace.empty())) {
     Refuse("--arrivals, --burstiness: they are of an open loop without a trace; give --request-rate");
   }
   if (!result_filename.empty()) CheckWritable("--result-filename", result_filename);
@@ -223,7 +224,7 @@ int ServeFlags::Concurrency() const { return is_open() && concurrency_option_->c
 
 ReportOptions ServeFlags::MakeReportOptions() const {
   ReportOptions options;
-  options.burstiness = burstiness;
+  options.burstiness = prompts.arrivals.burstiness();
   options.concurrency = Concurrency();
   options.stream = prompts.stream;
   options.metrics = Metrics();

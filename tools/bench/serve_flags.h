@@ -31,7 +31,6 @@ struct ServeFlags {
 
   PromptOptions prompts;
   int num_prompts = 1000, concurrency = 1, warmup = 0;
-  double burstiness = 1;
   std::vector<double> rates;  // requests a second, of an open loop each
   bool no_stream = false;
 
@@ -69,7 +68,8 @@ struct ServeFlags {
   std::vector<std::string> Metrics() const;
 
   CLI::Option *num_prompts_option_ = nullptr, *concurrency_option_ = nullptr, *input_len_option_ = nullptr,
-              *output_len_option_ = nullptr, *arrivals_option_ = nullptr, *scale_option_ = nullptr;
+              *output_len_option_ = nullptr, *arrivals_option_ = nullptr, *burstiness_option_ = nullptr,
+              *scale_option_ = nullptr;
 };
 
 }  // namespace fastdecode::serve_bench

@@ -27,10 +27,10 @@ struct ServeOutcome {
   ReportOptions options;
   load::LoadRun run;  // of several the one whose figures are shown in full
 
-  // Of several rates: the requested ones, or those of a search.
+  // Rates at which the load was run: the requested ones, or those of a search.
   std::vector<load::RatePoint> points;
   double target = 0.9;  // share of requests that are to meet their limits
-  // Of a search, one of each seed.
+  // Searches, one for each seed.
   std::vector<load::RateSearchResult> searches;
   std::vector<InterferencePoint> interference;
   std::vector<std::string> notes;  // what to know of the figures

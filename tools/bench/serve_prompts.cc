@@ -24,8 +24,8 @@ constexpr const char* kWords[] = {
     "we",   "him",  "been", "has",   "when", "who",  "will", "no",   "more", "if",    "out",   "so",    "up",
     "said", "what", "its",  "about", "than", "into", "them", "can",  "only", "other", "time",  "new"};
 
-// Token ids are drawn apart from lengths, so that other prompts of the same lengths arrive at the same times.
-constexpr uint64_t kIdsSeed = 2'000'003;
+// Tokens are drawn apart from lengths, so that other prompts of the same lengths arrive at the same times.
+constexpr uint64_t kIdsSeed = 2'000'003, kRunSeed = 1'000'000'007;
 
 load::Lengths RangeOf(int length, double ratio) {
   const auto low = static_cast<int64_t>(std::floor(length * (1 - ratio)));
@@ -138,7 +138,7 @@ RequestList MakeRequests(const PromptOptions& options, const IdRange& ids, size_
   if (options.prompt.has_value()) given.push_back({*options.prompt, {}, 0, options.output_len});
   if (!options.prompts_file.empty()) given = ReadPromptsFile(options);
   if (count == 0 && !given.empty()) count = given.size();
-  load::Random random(options.seed + kIdsSeed);
+  load::Random random(options.seed + kIdsSeed + options.run * kRunSeed);
   for (const load::PlannedRequest& planned : Plan(options, count, &list)) {
     PreparedRequest& request = list.requests.emplace_back();
     if (!options.is_random()) {

@@ -24,6 +24,7 @@ struct PromptOptions {
 
   bool random_text = false;  // words instead of token ids
   uint64_t seed = 0;
+  uint64_t run = 0;  // random prompts of other runs have the same lengths and arrivals, and other tokens
   load::Arrivals arrivals;
 
   bool ignore_eos = false;

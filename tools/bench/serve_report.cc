@@ -190,7 +190,7 @@ nlohmann::ordered_json ToJson(const Report& report, const LoadRun& run, const Re
   json["num_prompts"] = options.num_prompts;
   json["request_rate"] = "inf";
   if (options.rate.has_value()) json["request_rate"] = *options.rate;
-  json["burstiness"] = options.burstiness;
+  json["burstiness"] = options.burstiness.has_value() ? nlohmann::json(*options.burstiness) : nlohmann::json();
   json["max_concurrency"] = nullptr;
   if (options.concurrency > 0) json["max_concurrency"] = options.concurrency;
   json["duration"] = report.duration_s;

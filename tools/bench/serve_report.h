@@ -18,7 +18,7 @@ struct ReportOptions {
   std::string model;
   int64_t num_prompts = 0;
   std::optional<double> rate;        // open loop: requests a second
-  double burstiness = 1;             // of its arrivals
+  std::optional<double> burstiness;  // the shape of its gamma-distributed gaps; nothing: they are of another kind
   int concurrency = 1;               // the most that are in flight; 0: no limit
   bool stream = true;                // else nothing is known of single tokens
   std::vector<std::string> metrics;  // of kMetricNames: those with mean, median, deviation and percentiles

@@ -26,17 +26,35 @@ std::string RateText(double rate) {
   return text;
 }
 
+// The most requests that were in flight at one time.
+int64_t MostInFlight(const load::LoadRun& run) {
+  std::vector<std::pair<int64_t, int>> changes;
+  for (const load::RequestResult& result : run.results) {
+    if (!result.ended()) continue;
+    changes.emplace_back(result.intended_ns, 1);
+    changes.emplace_back(result.end_ns, -1);
+  }
+  std::sort(changes.begin(), changes.end());
+  int64_t now = 0, most = 0;
+  for (const auto& [ns, change] : changes) most = std::max(most, now += change);
+  return most;
+}
+
 // One load at one rate or another.
 class Runner {
  public:
   Runner(const ServeFlags& flags, Target& target, const load::Limits& limits)
       : flags_(flags), target_(target), limits_(limits), ids_(FindIds(flags, target)) {}
 
-  // What the next runs send.
+  // What the next runs send. Random prompts are others in each of them: a server may keep those that it has seen.
   void Prepare(const PromptOptions& prompts, size_t count) {
-    list_ = MakeRequests(prompts, ids_, count);
+    prompts_ = prompts;
+    count_ = count;
+    prompts_.run = runs_++;
+    list_ = MakeRequests(prompts_, ids_, count);
     CheckContext(list_, target_.MaxContext());
-    target_.Prepare(list_, prompts);
+    target_.Prepare(list_, prompts_);
+    is_fresh_ = true;
   }
   const RequestList& list() const { return list_; }
 
@@ -44,6 +62,8 @@ class Runner {
 
   // `may_cut`: the run ends once it cannot reach the target any more.
   load::RatePoint RunAt(double rate, size_t requests, bool may_cut, load::LoadRun* run) {
+    if (!std::exchange(is_fresh_, false) && prompts_.is_random()) Prepare(prompts_, count_);
+    is_fresh_ = false;
     load::RatePoint point;
     point.rate = rate;
     point.requests = std::min(requests, list_.requests.size());
@@ -68,6 +88,7 @@ class Runner {
     point.attainment = load::Judge(*run, limits_);
     point.cut |= WasInterrupted();
     point.reached = !point.cut && point.attainment.Reaches(flags_.attainment);
+    point.overlapped = MostInFlight(*run) > 1;
     return point;
   }
 
@@ -76,6 +97,10 @@ class Runner {
   Target& target_;
   const load::Limits limits_;
   const IdRange ids_;
+  PromptOptions prompts_;  // of the next run
+  size_t count_ = 0;
+  uint64_t runs_ = 0;
+  bool is_fresh_ = false;  // no run has sent the list
   RequestList list_;
 };
 
@@ -100,7 +125,8 @@ void RunRates(const std::vector<double>& rates, Runner* runner, ServeOutcome* ou
     load::LoadRun run;
     const load::RatePoint point = runner->RunAt(rate, runner->list().requests.size(), /*may_cut=*/false, &run);
     outcome->points.push_back(point);
-    if (!has_reached || (point.reached && point.rate > shown_rate)) {
+    const bool is_better = !point.cut && (!has_reached || (point.reached && point.rate > shown_rate));
+    if (is_better || outcome->run.results.empty()) {
       outcome->run = std::move(run);
       outcome->options.rate = shown_rate = rate;
     }
@@ -119,27 +145,16 @@ load::RateSearchResult SearchOnce(const ServeFlags& flags, double start, Runner*
   return load::FindMaxRate(options, [&](double rate, size_t requests) -> std::optional<load::RatePoint> {
     load::LoadRun run;
     const load::RatePoint point = runner->RunAt(rate, requests, /*may_cut=*/true, &run);
-    if (WasInterrupted()) return std::nullopt;
+    if (WasInterrupted()) {
+      if (best->results.empty()) *best = std::move(run);  // what had ended is better than nothing
+      return std::nullopt;
+    }
     if (point.reached && requests == options.requests && rate > best_rate) {
       best_rate = rate;
       *best = std::move(run);
     }
     return point;
   });
-}
-
-// The most requests that were in flight at one time.
-int64_t MostInFlight(const load::LoadRun& run) {
-  std::vector<std::pair<int64_t, int>> changes;
-  for (const load::RequestResult& result : run.results) {
-    if (!result.ended()) continue;
-    changes.emplace_back(result.intended_ns, 1);
-    changes.emplace_back(result.end_ns, -1);
-  }
-  std::sort(changes.begin(), changes.end());
-  int64_t now = 0, most = 0;
-  for (const auto& [ns, change] : changes) most = std::max(most, now += change);
-  return most;
 }
 
 void NoteHowSure(const ServeFlags& flags, size_t requests, ServeOutcome* outcome) {

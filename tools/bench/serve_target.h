@@ -20,7 +20,7 @@ class Target {
   // Who that is, behind "at" or "in".
   virtual std::string Where() const = 0;
   virtual const std::string& model() const = 0;
-  // Of one sequence, tokens; 0: not known.
+  // The most tokens of one sequence; 0: not known.
   virtual int64_t MaxContext() const = 0;
   // The token ids that there are. Throws Error naming --vocab if nobody says.
   virtual IdRange FindIds() const = 0;

@@ -17,7 +17,7 @@ struct StepWindow {
   int rounds = 30;  // steps of every micro-batch
   int warmup_rounds = 5;
 
-  // Of each sequence, at the end.
+  // The tokens of each sequence at the end.
   int tokens() const { return context + warmup_rounds + rounds + kSlackRounds; }
 };
 

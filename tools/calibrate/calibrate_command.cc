@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <fastdecode/fastdecode.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,11 +35,10 @@ struct CalibrateFlags {
   double seconds = 1.5;
 };
 
-// What was said of the engine, and measured with it.
-struct Measured {
-  nlohmann::json description;
-  std::vector<MeasuredWindow> windows;
-};
+using Windows = std::vector<MeasuredWindow>;
+
+// Rounds of a window at most, and before it.
+constexpr int kRoundsMax = 400, kWarmupRounds = 2;
 
 std::string MachineName() {
   const nlohmann::json found = ReadProvenance(SysRoot(), ProvenanceInput::Now(fd_version()));
@@ -48,17 +49,30 @@ void ThrowIfInterrupted() {
   if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
 }
 
-// One point of the grid, for about as long as asked. A first short window says how long its rounds take.
-MeasuredWindow MeasurePoint(InferenceEngine& engine, StepWindow window, double seconds) {
-  constexpr int kRoundsMin = 5, kRoundsMax = 400;
-  window.warmup_rounds = 2;
+// One point of the grid, for about as long as asked. A first short window says how long its rounds take. Nothing: the
+// machine was too busy for it.
+std::optional<MeasuredWindow> MeasurePoint(InferenceEngine& engine, StepWindow window, double seconds) {
+  constexpr int kRoundsMin = 5;
   window.rounds = kRoundsMin;
-  const MeasuredWindow first = ReadWindow(MeasureWindow(engine, window));
+  std::optional<MeasuredWindow> measured;
+  try {
+    absl::StatusOr<MeasuredWindow> first = ReadWindow(MeasureWindow(engine, window));
+    ThrowUnlessOk(first.status());
+    measured = *std::move(first);
+    ThrowIfInterrupted();
+    window.rounds =
+        static_cast<int>(std::clamp(seconds * 1e6 / measured->round_us, 1.0 * kRoundsMin, 1.0 * kRoundsMax));
+    if (window.rounds == kRoundsMin) return measured;
+    absl::StatusOr<MeasuredWindow> longer = ReadWindow(MeasureWindow(engine, window));
+    ThrowUnlessOk(longer.status());
+    measured = *std::move(longer);
+  } catch (const Error& error) {
+    if (error.code() != FD_UNAVAILABLE) throw;
+    std::fprintf(stderr, "fastdecode: warning: batch %d, context %d is %s: %s\n", window.batch, window.context,
+                 measured.has_value() ? "measured for a moment only" : "left out", error.what());
+  }
   ThrowIfInterrupted();
-  window.rounds = static_cast<int>(std::clamp(seconds * 1e6 / first.round_us, 1.0 * kRoundsMin, 1.0 * kRoundsMax));
-  const MeasuredWindow longer = window.rounds > kRoundsMin ? ReadWindow(MeasureWindow(engine, window)) : first;
-  ThrowIfInterrupted();
-  return longer;
+  return measured;
 }
 
 void ShowPoint(const MeasuredWindow& window, bool quiet) {
@@ -67,29 +81,45 @@ void ShowPoint(const MeasuredWindow& window, bool quiet) {
                window.micro_batches, window.micro_batches == 1 ? "" : "es", window.round_us);
 }
 
-// All points that the engine holds.
-Measured MeasureGrid(EngineFlags& flags, const CalibrateFlags& grid, const std::string& micro_batches) {
-  if (!micro_batches.empty()) flags.SetDefault("micro-batches", micro_batches);
+// `micro_batches`: instead of what the options say; 0: as they say.
+std::unique_ptr<InferenceEngine> LoadForGrid(const EngineFlags& flags, int micro_batches) {
   const std::unique_ptr<EngineOptions> options = flags.Build();
-  const std::unique_ptr<InferenceEngine> engine = LoadEngine(*options);
-  Measured measured;
-  measured.description = nlohmann::json::parse(EngineRecord(*engine).DescribeJson());
-  for (const int batch : grid.batches) {
+  if (micro_batches > 0) options->Set("micro-batches", std::to_string(micro_batches));
+  return LoadEngine(*options);
+}
+
+nlohmann::json DescriptionOf(InferenceEngine& engine) {
+  return nlohmann::json::parse(EngineRecord(engine).DescribeJson());
+}
+
+bool Fits(const InferenceEngine& engine, const EngineFlags& flags, int batch, int context) {
+  const StepWindow window = {.batch = batch, .context = context, .rounds = kRoundsMax, .warmup_rounds = kWarmupRounds};
+  return engine.max_context() >= window.tokens() && batch <= std::stoi(flags.Value("max-sequences")) &&
+         SequencesThatFit(engine, window) >= static_cast<uint64_t>(batch);
+}
+
+// All points of the grid that the engine holds, with these batches.
+Windows MeasureGrid(InferenceEngine& engine, const EngineFlags& flags, const CalibrateFlags& grid,
+                    const std::vector<int>& batches) {
+  Windows windows;
+  for (const int batch : batches) {
     for (const int context : grid.contexts) {
-      const StepWindow window = {.batch = batch, .context = context, .rounds = 400, .warmup_rounds = 2};
-      const bool fits = engine->max_context() >= window.tokens() && batch <= std::stoi(flags.Value("max-sequences")) &&
-                        SequencesThatFit(*engine, window) >= static_cast<uint64_t>(batch);
-      if (!fits) continue;
-      measured.windows.push_back(MeasurePoint(*engine, window, grid.seconds));
-      ShowPoint(measured.windows.back(), flags.quiet());
+      if (!Fits(engine, flags, batch, context)) continue;
+      const StepWindow window = {.batch = batch, .context = context, .warmup_rounds = kWarmupRounds};
+      const std::optional<MeasuredWindow> measured = MeasurePoint(engine, window, grid.seconds);
+      if (!measured.has_value()) continue;
+      windows.push_back(*measured);
+      ShowPoint(windows.back(), flags.quiet());
     }
   }
-  if (measured.windows.empty()) {
-    throw Error(FD_RESOURCE_EXHAUSTED,
-                "no point of --batches and --contexts fits the engine: --kv-gib gives it more memory, "
-                "--max-context longer sequences");
-  }
-  return measured;
+  return windows;
+}
+
+void ThrowIfEmpty(const Windows& windows) {
+  if (!windows.empty()) return;
+  throw Error(FD_RESOURCE_EXHAUSTED,
+              "--batches, --contexts: no point was measured: --kv-gib gives the homes more memory, --max-sequences and "
+              "--max-context let more and longer sequences in");
 }
 
 std::string LimitName(const RoundTimes& round) {
@@ -125,6 +155,15 @@ std::string ResidualsText(const std::vector<Residual>& residuals) {
   return text + line;
 }
 
+// Where and when the costs were measured.
+std::string Provenance(const Calibration& calibration) {
+  const double days = std::max(0.0, std::difftime(std::time(nullptr), static_cast<time_t>(calibration.time_s)) / 86400);
+  char line[256];
+  std::snprintf(line, sizeof(line), "calibrated by fastdecode %s on %s, %.1f days ago\n", calibration.version.c_str(),
+                calibration.machine.empty() ? "an unknown processor" : calibration.machine.c_str(), days);
+  return line;
+}
+
 nlohmann::json ResidualsJson(const std::vector<Residual>& residuals) {
   nlohmann::json list = nlohmann::json::array();
   for (const Residual& each : residuals) {
@@ -137,36 +176,53 @@ nlohmann::json ResidualsJson(const std::vector<Residual>& residuals) {
   return list;
 }
 
-// A few points with the number of micro-batches that the engine would have, to see how both sides slow each other down.
-CalibrateFlags SlowingGrid(const CalibrateFlags& grid, int batch_max) {
-  CalibrateFlags few = grid;
-  few.batches = {std::min(64, batch_max)};
-  return few;
+// How both sides slow each other down is seen at one batch of some rows: the largest up to 64 that fits.
+std::vector<int> BatchOfSlowing(const InferenceEngine& engine, const EngineFlags& flags, const CalibrateFlags& grid) {
+  constexpr int kRowsWanted = 64;
+  int best = 0;
+  for (const int batch : grid.batches) {
+    if (batch <= kRowsWanted && Fits(engine, flags, batch, grid.contexts[0])) best = std::max(best, batch);
+  }
+  return best > 0 ? std::vector<int>{best} : std::vector<int>{};
+}
+
+void SetDefaults(const CalibrateFlags& grid, EngineFlags* flags) {
+  flags->SetDefault("prefill-chunk", "16");
+  flags->SetDefault("max-sequences", std::to_string(*std::max_element(grid.batches.begin(), grid.batches.end())));
 }
 
 void Calibrate(const CalibrateFlags& grid, EngineFlags& flags) {
   const InterruptGuard guard;
-  flags.SetDefault("prefill-chunk", "16");
-  flags.SetDefault("max-sequences", std::to_string(*std::max_element(grid.batches.begin(), grid.batches.end())));
+  SetDefaults(grid, &flags);
+  if (grid.batches.size() > CostCurve::kPointsMax) {
+    throw Error(FD_INVALID_ARGUMENT, "--batches: " + std::to_string(grid.batches.size()) + " are more than " +
+                                         std::to_string(CostCurve::kPointsMax));
+  }
   CheckWritable("--out", grid.out);
-  const int batch_max = *std::max_element(grid.batches.begin(), grid.batches.end());
-  Measured all = MeasureGrid(flags, SlowingGrid(grid, batch_max), "");
-  const CalibratedEngine engine = ReadCalibratedEngine(all.description);
-  const bool is_one = all.description.at("micro_batches") == 1;
-  Measured one = MeasureGrid(flags, grid, is_one ? "" : "1");
-  if (!is_one) one.windows.insert(one.windows.end(), all.windows.begin(), all.windows.end());
-  const Fit fit = FitCosts(one.windows, engine.layers, engine.core_plan == "shared");
+  std::unique_ptr<InferenceEngine> engine = LoadForGrid(flags, 0);
+  const nlohmann::json description = DescriptionOf(*engine);
+  Windows several;
+  if (description.at("micro_batches") != 1) {
+    several = MeasureGrid(*engine, flags, grid, BatchOfSlowing(*engine, flags, grid));
+    engine.reset();
+    engine = LoadForGrid(flags, 1);
+  }
+  Windows windows = MeasureGrid(*engine, flags, grid, grid.batches);
+  ThrowIfEmpty(windows);
+  windows.insert(windows.end(), several.begin(), several.end());
+
   Calibration calibration;
-  calibration.engine = engine;
+  calibration.engine = ReadCalibratedEngine(description);
+  const Fit fit = FitCosts(windows, calibration.engine.layers, calibration.engine.core_plan == "shared");
   calibration.costs = fit.costs;
-  calibration.homes = static_cast<int>(one.windows[0].homes.size());
+  calibration.homes = static_cast<int>(windows[0].homes.size());
   calibration.version = fd_version();
   calibration.machine = MachineName();
   calibration.time_s = std::time(nullptr);
   nlohmann::json json = ToJson(calibration);
   json["residuals"] = ResidualsJson(fit.residuals);
   WriteFile("--out", grid.out, [&](std::ostream& out) { out << json.dump(2) << "\n"; });
-  WriteOut(ResidualsText(fit.residuals));
+  WriteOut(Provenance(calibration) + ResidualsText(fit.residuals));
 }
 
 // What the file says against what the engine does now.
@@ -174,16 +230,17 @@ void Check(const CalibrateFlags& grid, EngineFlags& flags) {
   const InterruptGuard guard;
   const absl::StatusOr<Calibration> calibration = ReadCalibration("--check", grid.check);
   ThrowUnlessOk(calibration.status());
-  flags.SetDefault("prefill-chunk", "16");
-  flags.SetDefault("max-sequences", std::to_string(*std::max_element(grid.batches.begin(), grid.batches.end())));
-  const Measured measured = MeasureGrid(flags, grid, "");
-  ThrowUnlessOk(CheckCalibration("--check", grid.check, *calibration, ReadCalibratedEngine(measured.description)));
+  SetDefaults(grid, &flags);
+  const std::unique_ptr<InferenceEngine> engine = LoadForGrid(flags, 0);
+  ThrowUnlessOk(CheckCalibration("--check", grid.check, *calibration, ReadCalibratedEngine(DescriptionOf(*engine))));
+  const Windows windows = MeasureGrid(*engine, flags, grid, grid.batches);
+  ThrowIfEmpty(windows);
   std::vector<Residual> residuals;
-  for (const MeasuredWindow& window : measured.windows) {
+  for (const MeasuredWindow& window : windows) {
     const std::vector<MicroBatchLoad> loads = LoadsOf(window);
     residuals.push_back({window, PredictRound(calibration->costs, loads.data(), window.micro_batches)});
   }
-  WriteOut(ResidualsText(residuals));
+  WriteOut(Provenance(*calibration) + ResidualsText(residuals));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_TOOLS_LOAD_ARRIVALS_H_
 #define FASTDECODE_TOOLS_LOAD_ARRIVALS_H_
 
+#include <optional>
 #include <string>
 
 #include "tools/load/random.h"
@@ -18,6 +19,9 @@ class Arrivals {
   static Arrivals Poisson() { return Gamma(1); }
   // Poisson for on_s seconds, nothing for off_s seconds, and again; the rate is the mean of both.
   static Arrivals OnOff(double on_s, double off_s);
+
+  // The shape of gamma-distributed gaps; nothing: they are of another kind.
+  std::optional<double> burstiness() const { return constant_ || on_s_ > 0 ? std::nullopt : std::optional(shape_); }
 
   // The next gap at a rate of 1.
   double DrawGap(Random& random) const;

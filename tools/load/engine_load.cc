@@ -67,7 +67,8 @@ bool EngineLoad::Submit() {
   }
   if (!result.ended()) {
     running_.emplace(result.id, run_.results.size());
-    if (options_.keep_itl) result.itl_ns.reserve(next_.fields.max_tokens);
+    constexpr uint32_t kReservedMax = 1 << 16;
+    if (options_.keep_itl) result.itl_ns.reserve(std::min(next_.fields.max_tokens, kReservedMax));
   }
   run_.results.push_back(std::move(result));
   return true;
@@ -105,6 +106,8 @@ void EngineLoad::TakeEvent(const fd_event& event, int64_t now_ns) {
     if (options_.keep_text) result.text.append(event.text, event.text_bytes);
   }
   if (event.kind != FD_EVENT_FINISHED) return;
+  // A stop token that comes first has no event of its own: its end is all that was seen of the answer.
+  if (result.latency_ns == 0) result.ttft_ns = result.latency_ns = now_ns - result.intended_ns;
   result.prompt_tokens = event.prompt_tokens;
   result.output_tokens = event.generated_tokens;
   running_.erase(running);

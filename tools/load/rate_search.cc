@@ -8,7 +8,7 @@ namespace fastdecode::load {
 namespace {
 
 constexpr double kRateMin = 1e-3, kRateMax = 1e6;
-// Of a short run.
+// How long a short run is.
 constexpr double kProbeSeconds = 20;
 constexpr size_t kProbeRequestsMin = 20;
 // More runs than a search needs whose answers do not contradict each other.
@@ -25,7 +25,7 @@ class Search {
   Search(const RateSearchOptions& options, const MeasureRate& measure) : options_(options), measure_(measure) {}
 
   RateSearchResult Run() {
-    result_.complete = Bracket() && Narrow();
+    result_.complete = Bracket() && Narrow() && result_.points.size() < kRunsMax;
     if (low_.sure) result_.rate = low_.rate;
     return std::move(result_);
   }
@@ -36,33 +36,45 @@ class Search {
     std::optional<RatePoint> point = measure_(rate, requests);
     if (!point.has_value()) return false;
     *reached = point->reached;
+    is_hopeless_ |=
+        !point->reached && !point->overlapped && 2 * point->attainment.attained <= point->attainment.requests;
     result_.points.push_back(std::move(*point));
     return true;
   }
 
-  // From the start to the first rate that fails, or down to one that does not.
+  // From the start up to the first rate that fails; if that is the start, down to one that does not.
   bool Bracket() {
     double rate = options_.start;
-    for (; rate <= kRateMax; rate *= 2) {
+    for (; rate <= kRateMax && high_.rate == 0; rate *= 2) {
       const size_t probe = std::max(kProbeRequestsMin, static_cast<size_t>(rate * kProbeSeconds));
-      const size_t requests = std::min(options_.requests, probe);
-      bool reached = false;
-      if (!Test(rate, requests, &reached)) return false;
-      const bool sure = requests == options_.requests;
-      if (!reached) {
-        high_ = {rate, sure};
-        break;
-      }
-      low_ = {rate, sure};
+      if (!TestEnd(rate, std::min(options_.requests, probe))) return false;
     }
-    if (low_.rate == 0) low_ = {high_.rate / 2, false};
     if (high_.rate == 0) high_ = {rate, false};
+    return low_.rate > 0 || is_hopeless_ || GoDown();
+  }
+
+  // Short runs find a lower rate than the start. Before, all requests say that it fails: below it runs take longer and
+  // longer.
+  bool GoDown() {
+    if (!high_.sure && !TestEnd(high_.rate, options_.requests)) return false;
+    for (double rate = high_.rate / 2; low_.rate == 0 && rate >= kRateMin && !is_hopeless_; rate /= 2) {
+      if (!TestEnd(rate, std::min(options_.requests, kProbeRequestsMin))) return false;
+    }
+    return true;
+  }
+
+  // The rate becomes the lower or the upper end.
+  bool TestEnd(double rate, size_t requests) {
+    bool reached = false;
+    if (!Test(rate, requests, &reached)) return false;
+    (reached ? low_ : high_) = {rate, requests == options_.requests};
+    if (low_.rate >= high_.rate && reached && high_.rate > 0) high_ = {2 * rate, false};
     return true;
   }
 
   // Until both ends are sure, and close.
   bool Narrow() {
-    while (low_.rate >= kRateMin && high_.rate <= 2 * kRateMax && result_.points.size() < kRunsMax) {
+    while (!is_hopeless_ && low_.rate >= kRateMin && high_.rate <= 2 * kRateMax && result_.points.size() < kRunsMax) {
       const bool close = high_.rate <= low_.rate * (1 + options_.precision);
       if (close && low_.sure && high_.sure) return true;
       const double rate = !close ? std::sqrt(low_.rate * high_.rate) : !low_.sure ? low_.rate : high_.rate;
@@ -83,6 +95,7 @@ class Search {
   const MeasureRate& measure_;
   RateSearchResult result_;
   Bound low_, high_;
+  bool is_hopeless_ = false;  // requests miss that have the server for themselves
 };
 
 }  // namespace

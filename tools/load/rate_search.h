@@ -16,7 +16,8 @@ struct RatePoint {
   size_t requests = 0;  // that were planned
   bool cut = false;     // the run ended early, as it could not reach the target any more
   Attainment attainment;
-  bool reached = false;  // the target
+  bool reached = false;    // the target
+  bool overlapped = true;  // some requests were in flight together
 };
 
 struct RateSearchOptions {
@@ -35,7 +36,8 @@ struct RateSearchResult {
 using MeasureRate = std::function<std::optional<RatePoint>(double rate, size_t requests)>;
 
 // Finds the highest rate at which a load reaches its target. Short runs at doubled rates find where to look, which may
-// be wrong in both directions; only runs of all requests decide: one at the rate that is found, and one above it.
+// be wrong in both directions; only runs of all requests decide: one at the rate that is found, and one above it. Where
+// most requests of a run miss though no two were in flight together, no lower rate would help: the answer is 0.
 RateSearchResult FindMaxRate(const RateSearchOptions& options, const MeasureRate& measure);
 
 }  // namespace fastdecode::load

@@ -1,6 +1,7 @@
 #include "tools/load/trace.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fastdecode/fastdecode.hpp>
 #include <sstream>
 #include <string_view>
@@ -14,6 +15,7 @@ namespace fastdecode::load {
 namespace {
 
 constexpr int64_t kTokensMax = 1 << 24;
+constexpr double kSecondsMax = 1e10;
 
 // One line of a trace; it throws with the place where something is wrong.
 struct Line {
@@ -64,7 +66,9 @@ class CsvReader {
                   std::to_string(columns_[2] + 1));
     }
     Recorded recorded;
-    if (!ParseNumber(cells[columns_[0]], &recorded.time_s) || recorded.time_s < 0) refuse(0, "a number of seconds");
+    if (!ParseNumber(cells[columns_[0]], &recorded.time_s) || recorded.time_s < 0 || recorded.time_s > kSecondsMax) {
+      refuse(0, "a number of seconds");
+    }
     for (const auto& [column, tokens] :
          {std::pair<size_t, int64_t*>(1, &recorded.prompt_tokens), {2, &recorded.output_tokens}}) {
       if (!ParseNumber(cells[columns_[column]], tokens) || *tokens < 0 || *tokens > kTokensMax) {
@@ -92,9 +96,13 @@ Recorded ReadObject(const Line& line) {
     }
     return at->get<double>();
   };
-  constexpr double kMsMax = 1e13;
-  return {number("timestamp", kMsMax) * 1e-3, static_cast<int64_t>(number("input_length", kTokensMax)),
-          static_cast<int64_t>(number("output_length", kTokensMax))};
+  const auto tokens = [&](const char* name) {
+    const double value = number(name, kTokensMax);
+    if (value != std::floor(value))
+      line.Refuse(std::string(name) + " is " + object[name].dump() + ", not a whole number");
+    return static_cast<int64_t>(value);
+  };
+  return {number("timestamp", kSecondsMax * 1e3) * 1e-3, tokens("input_length"), tokens("output_length")};
 }
 
 void SetArrivals(const std::vector<double>& times_s, Trace* trace) {

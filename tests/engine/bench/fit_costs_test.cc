@@ -133,22 +133,23 @@ TEST(SolveNonNegativeTest, WhatWouldBeNegativeIsZero) {
 }
 
 TEST(ReadWindowTest, IsWhatStatisticsSay) {
-  const nlohmann::json statistics = {
-      {"batch", 8},
-      {"context", 100},
-      {"micro_batches", 2},
-      {"rounds", 10.0},
-      {"round_us", 5000.0},
-      {"steps", 20},
-      {"s_busy_ns", 40'000'000},
-      {"layer_stages", 180},
-      {"layer_stage_ns", 36'000'000},
-      {"hop_overhead_ns", 800'000},
-      {"kv_bytes", 32'000'000},
-      {"homes",
-       {{{"page_bytes", 3200}, {"pages_used", 30}, {"hops", 200}, {"r_busy_ns", 6'000'000}},
-        {{"page_bytes", 3200}, {"pages_used", 10}, {"hops", 200}, {"r_busy_ns", 2'000'000}}}}};
-  const MeasuredWindow window = ReadWindow(statistics);
+  nlohmann::json statistics = {{"batch", 8},
+                               {"context", 100},
+                               {"micro_batches", 2},
+                               {"rounds", 10.0},
+                               {"round_us", 5000.0},
+                               {"steps", 20},
+                               {"s_busy_ns", 40'000'000},
+                               {"layer_stages", 180},
+                               {"layer_stage_ns", 36'000'000},
+                               {"hop_overhead_ns", 800'000},
+                               {"kv_bytes", 32'000'000},
+                               {"homes",
+                                {{{"page_bytes", 3200}, {"pages_used", 30}, {"hops", 200}, {"r_busy_ns", 6'000'000}},
+                                 {{"page_bytes", 3200}, {"pages_used", 10}, {"hops", 200}, {"r_busy_ns", 2'000'000}}}}};
+  const absl::StatusOr<MeasuredWindow> read = ReadWindow(statistics);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const MeasuredWindow& window = *read;
   EXPECT_EQ(window.batch, 8);
   EXPECT_EQ(window.rows(), 4);
   EXPECT_DOUBLE_EQ(window.s_us, 2000);
@@ -163,6 +164,9 @@ TEST(ReadWindowTest, IsWhatStatisticsSay) {
   ASSERT_EQ(loads.size(), 2u);
   EXPECT_DOUBLE_EQ(loads[1].homes[0].sequences, 3);
   EXPECT_DOUBLE_EQ(loads[1].homes[1].tokens, 0.25 * 32'000 / 2);
+  statistics["homes"][1]["index"] = 1;
+  statistics["homes"][1].erase("pages_used");
+  EXPECT_EQ(ReadWindow(statistics).status(), absl::UnavailableError("home 1 has not said what pages it uses"));
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ TEST_F(CalibrationTest, AFileThatIsNoneSaysWhatIsWrong) {
     EXPECT_THAT(std::string(Read(text).status().message()), HasSubstr(path_ + ": no calibration")) << text;
   }
   EXPECT_THAT(Fault([](auto& json) { json["calibration"] = 2; }), HasSubstr("format 2, this program reads 1"));
+  EXPECT_THAT(Fault([](auto& json) { json["time"] = "today"; }), HasSubstr("time: \"today\" is not a whole number"));
   EXPECT_THAT(Fault([](auto& json) { json.erase("costs"); }), HasSubstr("no field 'stage'"));
   EXPECT_THAT(Fault([](auto& json) { json["engine"].erase("heads"); }), HasSubstr("no field 'heads'"));
   EXPECT_THAT(Fault([](auto& json) { json["engine"]["heads"] = "many"; }),

@@ -176,6 +176,15 @@ TEST(StepModelTest, ACurveGoesThroughItsPointsAndOnFromTheLastTwo) {
   EXPECT_FALSE(curve.Covers(0.5));
   EXPECT_TRUE(curve.Covers(64));
   EXPECT_FALSE(curve.Covers(65));
+  CostCurve one;
+  one.Add(16, 40);
+  EXPECT_TRUE(one.Covers(16));
+  EXPECT_FALSE(one.Covers(15));
+  EXPECT_FALSE(one.Covers(17));
+  CostCurve falling;
+  falling.Add(1, 10);
+  falling.Add(2, 4);
+  EXPECT_EQ(falling.At(100), 0) << "nothing costs less than nothing";
   EXPECT_TRUE(CostCurve::Constant(5).Covers(1e9));
   EXPECT_DOUBLE_EQ(CostCurve::Constant(5).At(1e9), 5);
 }
@@ -191,6 +200,10 @@ TEST(StepModelTest, ARoundSaysThatItLiesBeyondWhatWasMeasured) {
   load.homes[0].tokens = 100;
   load.rows = 1001;
   EXPECT_TRUE(PredictRound(costs, &load, 1).extrapolated);
+  load.rows = 100;
+  EXPECT_FALSE(PredictRound(costs, &load, 1).extrapolated);
+  load.homes[1] = {.sequences = 1, .tokens = 1};
+  EXPECT_TRUE(PredictRound(costs, &load, 1).extrapolated) << "a home of which nothing was measured";
 }
 
 }  // namespace

@@ -97,13 +97,16 @@ TEST_F(EngineLoadTest, ClosedLoopKeepsItsNumberInFlight) {
 }
 
 TEST_F(EngineLoadTest, FailuresAndRefusalsAreCountedWithTheirReason) {
-  const auto engine = MakeEngine({{"max-queue", "1"}});
-  Prompts prompts({{0, "{ms:100} a"}, {0.01, "b"}, {0.3, "{error:the home has gone}"}});
-  const LoadRun run = EngineLoad(*engine, prompts, Open(), {}).Run();
+  const auto engine = MakeEngine({{"max-queue", "2"}});
+  // The first would never end, so that there is one place for the others, and none while the second has it.
+  Prompts prompts({{0, "{wait}"}, {0, "{wait}"}, {0.001, "b"}});
+  RunHooks hooks;
+  hooks.goes_on = [](const RequestResult&) { return false; };
+  const LoadRun run = EngineLoad(*engine, prompts, Open(), hooks).Run();
   ASSERT_EQ(run.results.size(), 3u);
-  EXPECT_TRUE(run.results[0].succeeded());
-  EXPECT_THAT(run.results[1].error, HasSubstr("queue is full"));
-  EXPECT_THAT(run.results[2].error, HasSubstr("the home has gone"));
+  EXPECT_THAT(run.results[2].error, HasSubstr("queue is full"));
+  Prompts failing({{0, "{error:the home has gone}"}});
+  EXPECT_THAT(EngineLoad(*engine, failing, Open(), {}).Run().results.at(0).error, HasSubstr("the home has gone"));
 }
 
 TEST_F(EngineLoadTest, InTheBackgroundARefusalIsTriedAgain) {
@@ -136,8 +139,9 @@ TEST_F(EngineLoadTest, AHookEndsItAndWhatRunsIsCancelled) {
   hooks.goes_on = [](const RequestResult&) { return false; };
   EngineLoadOptions options = Open();
   options.is_background = true;
-  // The first ends it; the second would never end; the third was to have started and had no place; the last is not due.
-  Prompts prompts({{0, "{ms:50} a"}, {0, "{wait}"}, {0.001, "a"}, {60, "a"}});
+  // The first ends it; the second would never end; the third was to have started and had no place; the last is not due
+  // for a day.
+  Prompts prompts({{0, "{ms:500} a"}, {0, "{wait}"}, {0.001, "a"}, {86400, "a"}});
   const LoadRun run = EngineLoad(*engine, prompts, options, hooks).Run();
   ASSERT_EQ(run.results.size(), 3u);
   EXPECT_TRUE(run.results[0].ended());

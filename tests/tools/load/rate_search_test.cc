@@ -122,6 +122,23 @@ TEST(FindMaxRate, NothingServesNothing) {
   EXPECT_EQ(found.rate, 0);
 }
 
+// A request alone takes longer than it may: at lower and lower rates nothing changes, but that each run takes longer.
+TEST(FindMaxRate, ARequestThatMissesAloneEndsTheSearch) {
+  double least = 1e9;
+  size_t runs = 0;
+  const RateSearchResult found = FindMaxRate({16, 0.05, 1200}, [&](double rate, size_t requests) {
+    ++runs;
+    least = std::min(least, rate);
+    RatePoint point = {.rate = rate, .requests = requests, .cut = true, .overlapped = rate > 1};
+    point.attainment.requests = 3;
+    return std::optional(point);
+  });
+  EXPECT_TRUE(found.complete);
+  EXPECT_EQ(found.rate, 0);
+  EXPECT_EQ(least, 1);
+  EXPECT_EQ(runs, 6u) << "twice at 16, with all requests once, and at 8, 4, 2 and 1";
+}
+
 TEST(FindMaxRate, EndsWhenAllIsServed) { EXPECT_GT(FindEdge(1e9, false, {0.25, 0.05, 1200}).rate, 1e5); }
 
 TEST(FindMaxRate, KeepsWhatItHasWhenInterrupted) {
