@@ -133,32 +133,36 @@ TEST_F(EngineLoadTest, InTheBackgroundAFailureEndsIt) {
   }
 }
 
-TEST_F(EngineLoadTest, AHookEndsItAndWhatRunsIsCancelled) {
-  const auto engine = MakeEngine({{"max-queue", "2"}});
+TEST_F(EngineLoadTest, AHookEndsItAfterAnAnswer) {
+  const auto engine = MakeEngine();
   RunHooks hooks;
   hooks.goes_on = [](const RequestResult&) { return false; };
-  EngineLoadOptions options = Open();
-  options.is_background = true;
-  // The first ends it; the second would never end; the third was to have started and had no place; the last is not due
-  // for a day.
-  Prompts prompts({{0, "{ms:500} a"}, {0, "{wait}"}, {0.001, "a"}, {86400, "a"}});
-  const LoadRun run = EngineLoad(*engine, prompts, options, hooks).Run();
-  ASSERT_EQ(run.results.size(), 3u);
+  // The second would never end, and the last is not due for a day.
+  Prompts prompts({{0, "a"}, {0, "{wait}"}, {86400, "a"}});
+  const LoadRun run = EngineLoad(*engine, prompts, Open(), hooks).Run();
+  ASSERT_EQ(run.results.size(), 2u);
   EXPECT_TRUE(run.results[0].ended());
   EXPECT_FALSE(run.results[1].ended());
   EXPECT_NE(run.results[1].start_ns, 0);
-  EXPECT_EQ(run.results[2].start_ns, 0);
-  EXPECT_EQ(run.results[2].intended_ns, run.start_ns + kMs);
 }
 
-TEST_F(EngineLoadTest, AnInterruptEndsItWithinAMoment) {
-  const auto engine = MakeEngine();
+TEST_F(EngineLoadTest, AnInterruptEndsItAndNamesWhatNeverStarted) {
+  const auto engine = MakeEngine({{"max-queue", "2"}});
+  EngineLoadOptions options = Open();
+  options.is_background = true;
   int asked = 0;
   RunHooks hooks;
-  hooks.is_interrupted = [&] { return ++asked > 3; };
-  Prompts prompts({{0, "{wait}"}});
-  const LoadRun run = EngineLoad(*engine, prompts, Open(), hooks).Run();
-  EXPECT_FALSE(run.results[0].ended());
+  hooks.is_interrupted = [&] { return ++asked > 5; };
+  // Two that never end leave no place for the third, and the last is not due for a day.
+  Prompts prompts({{0, "{wait}"}, {0, "{wait}"}, {0.001, "a"}, {86400, "a"}});
+  const LoadRun run = EngineLoad(*engine, prompts, options, hooks).Run();
+  ASSERT_EQ(run.results.size(), 3u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_FALSE(run.results[i].ended());
+    EXPECT_NE(run.results[i].start_ns, 0);
+  }
+  EXPECT_EQ(run.results[2].start_ns, 0);
+  EXPECT_EQ(run.results[2].intended_ns, run.start_ns + kMs);
 }
 
 }  // namespace
