@@ -105,7 +105,7 @@ HomeCosts FitHome(const Windows& windows, size_t home, const StepCosts& costs) {
 
 // What a hop takes beside the work at the home, and what is left of a round: a line through the medians of the windows
 // with the fewest and the most rows, since both are small.
-void FitRest(const Windows& windows, StepCosts* costs) {
+void FitRest(const Windows& windows, bool has_fabric, StepCosts* costs) {
   double least_rows = std::numeric_limits<double>::max(), most_rows = 0;
   std::map<double, std::vector<double>> overheads, rests;  // by rows
   for (const MeasuredWindow& window : windows) {
@@ -122,7 +122,13 @@ void FitRest(const Windows& windows, StepCosts* costs) {
     *slope = most_rows > least_rows ? std::max(0.0, (last - first) / (most_rows - least_rows)) : 0;
     *constant = std::max(0.0, first - *slope * least_rows);
   };
-  line(overheads, &costs->hop_us, &costs->hop_row_us);
+  if (has_fabric) {
+    line(overheads, &costs->hop_us, &costs->hop_row_us);
+  } else {  // in shared memory, a row's part is far below what a hop's time varies
+    std::vector<double> all;
+    for (const auto& [rows, some] : overheads) all.insert(all.end(), some.begin(), some.end());
+    costs->hop_us = std::max(0.0, Median(all));
+  }
   line(rests, &costs->boundary_us, &costs->boundary_row_us);
 }
 
@@ -191,11 +197,14 @@ absl::StatusOr<MeasuredWindow> ReadWindow(const nlohmann::json& statistics) {
   window.batch = statistics.at("batch").get<int>();
   window.context = statistics.at("context").get<int>();
   window.micro_batches = statistics.at("micro_batches").get<int>();
-  window.round_us = number("round_us");
+  // A short window begins and ends within the other micro-batches' steps: the engine itself knows whole rounds.
+  const nlohmann::json& model = statistics.at("step_model");
+  const auto rounds = model.at("rounds").get<double>();
+  window.round_us = rounds > 0 ? model.at("rounds_ns").get<double>() * 1e-3 / rounds : number("round_us");
   window.s_us = number("s_busy_ns") * 1e-3 / number("steps");
   if (number("layer_stages") > 0) window.layer_us = number("layer_stage_ns") * 1e-3 / number("layer_stages");
   const double token_bytes = statistics.at("homes").at(0).at("page_bytes").get<double>() / 32;
-  window.tokens = number("kv_bytes") / token_bytes / number("rounds");
+  window.tokens = number("kv_bytes") / token_bytes / number("rows") * window.batch;
   double pages = 0, hops = 0;
   for (const nlohmann::json& home : statistics.at("homes")) {
     if (!home.contains("pages_used")) {
@@ -226,7 +235,45 @@ std::vector<MicroBatchLoad> LoadsOf(const MeasuredWindow& window) {
   return std::vector<MicroBatchLoad>(static_cast<size_t>(window.micro_batches), load);
 }
 
-Fit FitCosts(const Windows& windows, int layers, bool share_cores) {
+double MeasuredPrompt::chunks() const { return std::ceil(static_cast<double>(tokens) / chunk); }
+
+HomeLoad MeasuredPrompt::load() const {
+  HomeLoad all;
+  for (int done = 0; done < tokens; done += chunk) {
+    const int rows = std::min(chunk, tokens - done);
+    all.sequences += 1;
+    all.tokens += done + rows;
+    all.pairs += rows * (done + (rows + 1) / 2.0);
+  }
+  return all;
+}
+
+void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCosts* costs) {
+  std::vector<bool> is_fitted(homes, false);
+  double sum = 0, count = 0;
+  for (size_t h = 0; h < homes; ++h) {
+    HomeCosts& home = costs->homes[h];
+    std::vector<std::vector<double>> rows;
+    std::vector<double> values;
+    for (const MeasuredPrompt& prompt : prompts) {
+      if (prompt.home != h || prompt.home_us <= 0) continue;
+      const double known_us = prompt.chunks() * home.hop_us + AddedHomeUs(home, prompt.load());
+      if (known_us >= prompt.home_us) continue;
+      rows.push_back({prompt.load().pairs});
+      values.push_back(prompt.home_us - known_us);
+    }
+    if (values.empty()) continue;
+    home.pair_us = SolveNonNegative(rows, values)[0];
+    is_fitted[h] = true;
+    sum += home.pair_us;
+    ++count;
+  }
+  for (size_t h = 0; h < homes && count > 0; ++h) {
+    if (!is_fitted[h]) costs->homes[h].pair_us = sum / count;
+  }
+}
+
+Fit FitCosts(const Windows& windows, int layers, bool share_cores, bool has_fabric) {
   const Windows one = WithMicroBatches(windows, /*several=*/false);
   FD_CHECK(!one.empty(), "no window of one micro-batch was measured");
   Fit fit;
@@ -236,7 +283,7 @@ Fit FitCosts(const Windows& windows, int layers, bool share_cores) {
   for (size_t h = 0; h < std::min(one[0].homes.size(), kHomesOfModelMax); ++h) {
     fit.costs.homes[h] = FitHome(one, h, fit.costs);
   }
-  FitRest(one, &fit.costs);
+  FitRest(one, has_fabric, &fit.costs);
   if (!share_cores) FitSlowing(WithMicroBatches(windows, /*several=*/true), &fit.costs);
   for (const MeasuredWindow& window : windows) {
     const std::vector<MicroBatchLoad> loads = LoadsOf(window);

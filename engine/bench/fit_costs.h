@@ -48,10 +48,25 @@ struct Fit {
   std::vector<Residual> residuals;
 };
 
+// What a home did for a prompt that was computed by itself, in chunks.
+struct MeasuredPrompt {
+  int tokens = 0, chunk = 0;
+  size_t home = 0;
+  double home_us = 0;  // its work for all chunks, in one layer
+
+  double chunks() const;
+  HomeLoad load() const;  // of all chunks
+};
+
+// What pairs cost at homes, from prompts that they computed: least squares of relative errors. Homes without a prompt
+// cost as much as the mean of the others.
+void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCosts* costs);
+
 // The costs that these windows show: those of one micro-batch, as least squares of relative errors, none of them
 // negative; and how far both sides slow each other down, of windows with several. `share_cores`: the engine's core
-// plan. REQUIRES: a window of one micro-batch, and at most CostCurve::kPointsMax batches.
-Fit FitCosts(const std::vector<MeasuredWindow>& windows, int layers, bool share_cores);
+// plan. has_fabric: a home is on another host, so that a hop's rows take the link's time. REQUIRES: a window of one
+// micro-batch, and at most CostCurve::kPointsMax batches.
+Fit FitCosts(const std::vector<MeasuredWindow>& windows, int layers, bool share_cores, bool has_fabric);
 
 // The x >= 0 that minimise the sum of (rows[i] * x / values[i] - 1)^2, by trying which of them are zero. At most three
 // unknowns. REQUIRES: values[i] > 0.

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "engine/schedule/step_model.h"
+
 namespace fastdecode {
 
 // Limits of a pipeline, fixed when it is made.
@@ -15,8 +17,12 @@ struct BatchLimits {
   bool open_pages = false;          // whether the KV type has them: HasOpenPages
   uint32_t active_max = 0;          // sequences of all micro-batches; 0: as many as they have room for
   // What steps read, to know how long they take where read rates are known; 0: not known.
+  int layers = 1;
   uint64_t weight_bytes = 0;  // of the S-Part, in one decode step
   uint64_t page_bytes = 0;    // of KV, all layers
+  // What steps cost by a calibration of such an engine. Lent until the pipeline is made; null: there is none.
+  const StepCosts* calibrated = nullptr;
+  bool share_cores = false;  // S-Part and homes take turns on the same cores
 
   uint32_t active() const { return active_max > 0 ? active_max : sequences_max * micro_batches; }
 };

@@ -96,6 +96,7 @@ class Batcher {
   template <class Condition, class Ended>
   void EndReadyIf(Condition&& condition, Ended&& ended);
 
+  StepCostTracker& costs() { return placer_.costs(); }
   const HomeLedger& ledger() const { return ledger_; }
   uint32_t pages_free(int home) const { return ledger_.pages_free(home); }
   uint32_t pages_used(int home) const { return ledger_.pages_used(home); }

@@ -143,12 +143,18 @@ class Pipeline {
     uint64_t stage_start_ns = 0;
     uint64_t stage_end_ns = 0;
     uint64_t hop_start_ns = 0;
-    bool no_rows = false;                           // since its last step, when it looked
-    uint64_t held_since_ns = 0;                     // could not begin since the events were not taken; 0: is not
-    bool s_part_failed = false;                     // in this step: no stage of it is started any more
-    int homes_missing = 0;                          // replies outstanding in this hop
-    std::array<uint32_t, kMaxHomes> home_rows{};    // rows of this step, per home
-    std::array<uint64_t, kMaxHomes> home_tokens{};  // that they attend to
+    bool no_rows = false;                            // since its last step, when it looked
+    uint64_t held_since_ns = 0;                      // could not begin since the events were not taken; 0: is not
+    bool s_part_failed = false;                      // in this step: no stage of it is started any more
+    int homes_missing = 0;                           // replies outstanding in this hop
+    std::array<uint32_t, kMaxHomes> home_rows{};     // rows of this step, per home
+    std::array<uint64_t, kMaxHomes> home_tokens{};   // that they attend to
+    MicroBatchLoad load;                             // the same, for the step model
+    bool has_chunks = false;                         // of prompts, in this step
+    bool whole = true;                               // no home was lost in this step
+    uint64_t stages_busy_ns = 0;                     // this step's whole layers, in the S-Part...
+    std::array<uint64_t, kMaxHomes> home_work_ns{};  // ...and its hops, at the homes
+    uint64_t finished_ns = 0;                        // of the last step, if this one followed at once; 0: it did not
     StepTimer timer;
     StageTrace trace;
     StepTable table;
@@ -186,6 +192,7 @@ class Pipeline {
   bool FlushPending(HomePort& port);
   void WakeHome(HomePort& port);
   void FinishStep(int m);
+  void NoteCosts(int m, uint64_t now_ns);
   void AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t now_ns);
   void FailStep(int m);
   void TakePromptLogprob(Sequence* sequence, const LogitRow& logit);

@@ -190,6 +190,7 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
   batch.timer.TakeReply(reply.work_ns, port.polled_ns, now_ns);
   statistics_.hop_ns.Add(now_ns - batch.hop_start_ns);
   statistics_.r_busy_ns[home].Add(reply.work_ns);
+  batch.home_work_ns[home] += reply.work_ns;
   statistics_.home_hops[home].Add(1);
   statistics_.hop_overhead_ns.Add(now_ns - batch.hop_start_ns -
                                   std::min<uint64_t>(reply.work_ns, now_ns - batch.hop_start_ns));
@@ -278,11 +279,13 @@ void Pipeline::EndStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.stage_end_ns = Now();
   batch.timer.EndStage(batch.stage_end_ns, /*last=*/batch.stage == options_.layers);
-  statistics_.s_busy_ns.Add(batch.stage_end_ns - s_busy_since_ns_);
+  const uint64_t busy_ns = batch.stage_end_ns - s_busy_since_ns_;
+  statistics_.s_busy_ns.Add(busy_ns);
   s_busy_since_ns_ = batch.stage_end_ns;
   --stages_open_;
   statistics_.stage_ns.Add(batch.stage_end_ns - batch.stage_start_ns);
   if (batch.stage > 0 && batch.stage < options_.layers) {
+    batch.stages_busy_ns += busy_ns;
     statistics_.layer_stages.Add(1);
     statistics_.layer_stage_ns.Add(batch.stage_end_ns - batch.stage_start_ns);
   }
@@ -342,6 +345,7 @@ void Pipeline::LoseHome(int home) {
   port.paused = batcher_.LoseHome(home, now_ns);
   ready_unchecked_ = true;
   for (size_t m = 0; m < batches_.size(); ++m) {
+    batches_[m].whole = false;
     if (!port.open[m]) continue;
     port.open[m] = false;
     --batches_[m].homes_missing;

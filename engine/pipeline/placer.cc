@@ -11,11 +11,27 @@ namespace {
 constexpr uint64_t kHeadWaitNs = 5'000'000'000;
 // So long does a refusal hold of which nothing has changed but the time.
 constexpr uint64_t kRefusalNs = 100'000;
+
+StepCostTracker::Start StartOfCosts(const BatchLimits& limits) {
+  StepCostTracker::Start start;
+  if (limits.calibrated != nullptr) start.calibrated = *limits.calibrated;
+  start.layers = limits.layers;
+  start.micro_batches = limits.micro_batches;
+  start.share_cores = limits.share_cores;
+  start.weight_bytes = static_cast<double>(limits.weight_bytes);
+  start.kv_token_bytes = static_cast<double>(limits.page_bytes) / kPageTokens / limits.layers;
+  return start;
+}
 }  // namespace
 
 Placer::Placer(const BatchLimits& limits, const HomeLedger* ledger, const MicroBatches* micro_batches,
                const FixedVector<Sequence*>* ready)
-    : limits_(limits), ledger_(*ledger), micro_batches_(*micro_batches), ready_(*ready), counts_(ledger->counts()) {
+    : limits_(limits),
+      ledger_(*ledger),
+      micro_batches_(*micro_batches),
+      ready_(*ready),
+      counts_(ledger->counts()),
+      costs_(StartOfCosts(limits)) {
   // The pieces of an open page that was closed in the step before still count.
   for (uint32_t tokens = 0; tokens < pages_counted_.size(); ++tokens) {
     pages_counted_[tokens] = tokens == 0 ? 0 : counts_.OfStep(tokens - 1, tokens);
@@ -25,6 +41,7 @@ Placer::Placer(const BatchLimits& limits, const HomeLedger* ledger, const MicroB
 
 void Placer::AddHome(int home, uint32_t read_rate, PushRole push, bool near) {
   homes_[home] = HomeFacts{.alive = true, .number = ++arrivals_, .read_rate = read_rate, .push = push, .near = near};
+  costs_.AddHome(home, read_rate, near);  // a MB/s is a byte a us
   LookAtHomes();
 }
 
@@ -211,7 +228,7 @@ Seats Placer::PlaceHead(int m, uint64_t now_ns, uint64_t changes, size_t* head) 
 int Placer::PlaceByPlan(Sequence& head, int m, uint64_t now_ns) {
   if (head.head_since_ns == 0) head.head_since_ns = now_ns;
   PlanInputs inputs = InputsOfPlan();
-  if (inputs.far_sequences == 0) plan_ = StepPlan::kNear;
+  if (!HasFar(inputs)) plan_ = StepPlan::kNear;
   if (const int home = PlaceSequence(head, Kind::kNear); home >= 0) return Takes(m, /*near=*/true) ? home : -1;
   const int home = PlaceSequence(head, Kind::kFar);
   if (home < 0) return -1;
@@ -228,7 +245,8 @@ int Placer::PlaceByPlan(Sequence& head, int m, uint64_t now_ns) {
 bool Placer::MustGoFar(const Sequence& head, uint64_t now_ns) const {
   if (now_ns - head.head_since_ns > kHeadWaitNs) return true;
   for (int h = 0; h < kMaxHomes; ++h) {
-    if (homes_[h].takes_new() && homes_[h].near && ledger_.pages_total(h) >= counts_.Most(head.length_max)) return false;
+    if (homes_[h].takes_new() && homes_[h].near && ledger_.pages_total(h) >= counts_.Most(head.length_max))
+      return false;
   }
   return true;
 }
@@ -236,18 +254,13 @@ bool Placer::MustGoFar(const Sequence& head, uint64_t now_ns) const {
 // What a plan is made of, for the sequences that are at homes. REQUIRES: planned_.
 PlanInputs Placer::InputsOfPlan() const {
   PlanInputs inputs;
+  inputs.costs = &costs_.costs();
   inputs.micro_batches = limits_.micro_batches;
-  double near_rate = 0;
   for (int h = 0; h < kMaxHomes; ++h) {
-    const HomeFacts& home = homes_[h];
-    if (!home.alive) continue;
-    const auto bytes = static_cast<double>(limits_.page_bytes * ledger_.pages_used(h));
-    double& most_us = home.near ? inputs.near_us : inputs.far_us;
-    most_us = std::max(most_us, bytes / home.read_rate);  // a MB/s is a byte a us
-    (home.near ? inputs.near_sequences : inputs.far_sequences) += ledger_.holders(h);
-    if (home.near) near_rate += home.read_rate;
+    if (!homes_[h].alive) continue;
+    inputs.held.homes[h].sequences = ledger_.holders(h);
+    inputs.held.homes[h].tokens = static_cast<double>(ledger_.pages_used(h)) * kPageTokens;
   }
-  inputs.weights_us = static_cast<double>(limits_.weight_bytes) / near_rate;
   return inputs;
 }
 
@@ -256,15 +269,20 @@ void Placer::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
   const uint32_t pages = counts_.Most(head.length);
   size_t room = 0;
   double far_rate = 0;
+  const auto is_open = [](const HomeFacts& home) { return home.takes_new() && !home.near; };
   for (int h = 0; h < kMaxHomes; ++h) {
-    if (!homes_[h].takes_new() || homes_[h].near) continue;
+    if (!is_open(homes_[h])) continue;
     room += ledger_.pages_free(h) / (pages + 1);
     far_rate += homes_[h].read_rate;
   }
   inputs->growth = (1 + static_cast<double>(counts_.Most(head.length_max)) / pages) / 2;
   inputs->waiting = static_cast<double>(ready_.size());
   inputs->room = static_cast<double>(std::min(room, limits_.active() - micro_batches_.active()));
-  if (far_rate > 0) inputs->waiting_us = static_cast<double>(limits_.page_bytes * pages) / far_rate;
+  for (int h = 0; h < kMaxHomes; ++h) {
+    if (!is_open(homes_[h])) continue;
+    const double share = homes_[h].read_rate / far_rate;
+    inputs->each.homes[h] = {share, share * pages * kPageTokens};
+  }
 }
 
 bool Placer::Replan() {

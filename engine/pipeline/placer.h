@@ -13,6 +13,7 @@
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
 #include "engine/schedule/placement.h"
+#include "engine/schedule/step_cost_tracker.h"
 #include "rdma/link.h"
 
 namespace fastdecode {
@@ -31,8 +32,8 @@ struct Seats {
 // come of it; and a plan says which micro-batches they go to (decision 0020, placement.h). Else micro-batches grow
 // evenly, and all homes are used.
 //
-// Owns: what it knows of homes. Reads the ledger, the members and the queue; changes nothing there.
-// Thread: the pipeline thread. Never allocates after construction.
+// Owns: what it knows of homes, and of what steps cost. Reads the ledger, the members and the queue; changes nothing
+// there. Thread: the pipeline thread. Never allocates after construction.
 class Placer {
  public:
   // All of these outlive it. `ready`: sequences that wait, oldest first.
@@ -68,6 +69,9 @@ class Placer {
     return homes_[sequence.push.seat.home >= 0 ? sequence.push.seat.home : sequence.seat.home].near;
   }
 
+  // What steps cost, and how they come to be known.
+  StepCostTracker& costs() { return costs_; }
+
   uint64_t looks() const { return looks_; }      // for a place of the queue's head
   uint64_t changes() const { return changes_; }  // of homes and of the plan
 
@@ -76,7 +80,7 @@ class Placer {
     bool takes_new() const { return alive && !closed; }
 
     bool alive = false;
-    bool lost = false;    // or it has not come yet
+    bool lost = false;  // or it has not come yet
     bool closed = false;
     uint64_t number = 0;  // of all homes that have come: a smaller one has been there for longer
     uint32_t read_rate = 0;
@@ -112,6 +116,7 @@ class Placer {
   const MicroBatches& micro_batches_;
   const FixedVector<Sequence*>& ready_;
   const PageCounts counts_;
+  StepCostTracker costs_;
   std::array<uint32_t, 2 * kPageTokens> pages_counted_;  // [tokens] of one that decodes, in the step of the last one
   std::array<HomeFacts, kMaxHomes> homes_;
   std::array<Refusal, kMaxSlots> refusals_;  // [micro-batch]

@@ -71,6 +71,8 @@ bool Pipeline::BeginStep(int m) {
 #endif
   statistics_.preemptions.Add(batcher_.preemptions() - preemptions);
   if (rows == 0) {
+    batcher_.costs().NoteIdle(m);
+    batch.finished_ns = 0;
     batch.no_rows = true;
     batch.held_since_ns = 0;
     return false;
@@ -229,6 +231,11 @@ void Pipeline::FillTable(int m) {
   StepTable& table = batch.table;
   batch.home_rows.fill(0);
   batch.home_tokens.fill(0);
+  batch.load = {};
+  batch.home_work_ns.fill(0);
+  batch.stages_busy_ns = 0;
+  batch.has_chunks = false;
+  batch.whole = true;
   batch.sampled.Clear();
   table.rows = 0;
   table.logit_rows = 0;
@@ -262,7 +269,14 @@ void Pipeline::FillTable(int m) {
     attended_tokens += tokens;
     if (!homes_[sequence->seat.home].attends_in_stage) hopped_tokens += tokens;
     batch.home_tokens[sequence->seat.home] += tokens;
+    HomeLoad& load = batch.load.homes[static_cast<size_t>(sequence->seat.home)];
+    ++load.sequences;
+    load.tokens += static_cast<double>(tokens);
+    if (sequence->rows == 1) continue;
+    batch.has_chunks = true;
+    load.pairs += sequence->rows * (sequence->computed + (sequence->rows + 1) / 2.0);
   }
+  batch.load.rows = table.rows;
   if (push_rows > 0) {
     batch.push_step = batch.step;
     batch.push_layers = 0;

@@ -36,6 +36,8 @@ void Pipeline::FinishStep(int m) {
     while (sequence->next_follower != nullptr) StartFollower(sequence, batch.table.logits[++i], now_ns);
     AcceptToken(sequence, logit, now_ns);
   }
+  if (batch.whole && !batch.s_part_failed) NoteCosts(m, now_ns);
+  batch.finished_ns = now_ns;
   statistics_.steps.Add(1);
   statistics_.last_step_ns.store(now_ns, std::memory_order_relaxed);
   statistics_.step_ns.Add(now_ns - batch.step_start_ns);
@@ -46,6 +48,31 @@ void Pipeline::FinishStep(int m) {
   if (!record_.on()) return;
   const uint64_t tokens = statistics_.sampled_tokens.value() - sampled_before;
   record_.Finish({m, batch.step}, batch.stage_end_ns, quiet_since_ns_, static_cast<uint32_t>(tokens));
+}
+
+// What the step took, beside what it was to take.
+void Pipeline::NoteCosts(int m, uint64_t now_ns) {
+  MicroBatch& batch = batches_[m];
+  constexpr double kUs = 1e-3;
+  MeasuredStep took;
+  for (int h = 0; h < home_limit_; ++h) {
+    took.home_us[h] = static_cast<double>(batch.home_work_ns[h]) * kUs / options_.layers;
+  }
+  if (options_.layers > 1) took.stage_us = static_cast<double>(batch.stages_busy_ns) * kUs / (options_.layers - 1);
+  took.has_chunks = batch.has_chunks;
+  if (batch.finished_ns != 0) took.round_us = static_cast<double>(now_ns - batch.finished_ns) * kUs;
+  const StepForecast forecast = batcher_.costs().Note(m, batch.load, took);
+  if (batcher_.costs().calibrated()) {
+    statistics_.s_cost_factor.store(static_cast<float>(batcher_.costs().s_factor()), std::memory_order_relaxed);
+    for (int h = 0; h < home_limit_; ++h) {
+      const auto factor = static_cast<float>(batcher_.costs().home_factor(h));
+      statistics_.home_cost_factor[h].store(factor, std::memory_order_relaxed);
+    }
+  }
+  if (forecast.round_us <= 0) return;
+  statistics_.rounds.Add(1);
+  statistics_.rounds_foretold_ns.Add(static_cast<uint64_t>(forecast.round_us / kUs));
+  statistics_.rounds_ns.Add(now_ns - batch.finished_ns);
 }
 
 // Gives the sequence the times of a step that it had rows in. Called before these rows count as computed.

@@ -96,6 +96,7 @@ class FieldReader {
       ReadNumber(home, "hop_us", to.hop_us);
       ReadNumber(home, "sequence_us", to.sequence_us);
       ReadNumber(home, "token_us", to.token_us);
+      ReadNumber(home, "pair_us", to.pair_us);
       ReadNumber(home, "tokens_max", to.tokens_max);
       const nlohmann::json* const near = Find(home, "near");
       if (near == nullptr) return 0;
@@ -158,6 +159,7 @@ nlohmann::json ToJson(const Calibration& calibration) {
     costs["homes"].push_back({{"hop_us", home.hop_us},
                               {"sequence_us", home.sequence_us},
                               {"token_us", home.token_us},
+                              {"pair_us", home.pair_us},
                               {"tokens_max", home.tokens_max},
                               {"near", home.near}});
   }

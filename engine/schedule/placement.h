@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "engine/schedule/step_model.h"
+
 namespace fastdecode {
 
 // Who steps together where the S-Part's device is itself a home, a near one, beside slower ones, far ones.
@@ -14,18 +16,16 @@ enum class StepPlan : uint8_t {
   kApart,     // near ones in micro-batch 0, far ones in the others: near ones wait for no far home
 };
 
-// What a plan is made of. Times are in microseconds.
+// What a plan is made of.
 struct PlanInputs {
+  const StepCosts* costs = nullptr;  // lent; never null
   int micro_batches = 1;
-  double weights_us = 0;  // a step's weights read
-  double near_us = 0;     // all KV near read
-  double far_us = 0;      // all KV of a far home read, of the slowest
-  double near_sequences = 0;
-  double far_sequences = 0;
-  double waiting = 0;     // sequences, for which there is no room near...
-  double room = 0;        // ...and far for so many of them
-  double waiting_us = 0;  // what each would add to far_us, were they spread evenly
-  double growth = 1;      // of a sequence's KV from now to the mean of its time
+  MicroBatchLoad held;  // all that are at homes, as if one micro-batch had them; `rows` is not read
+  double waiting = 0;   // sequences, for which there is no room near...
+  double room = 0;      // ...and far for so many of them
+  // What each of them would bring to far homes, were they spread evenly by how fast these are.
+  MicroBatchLoad each;
+  double growth = 1;  // of a sequence's KV from now to the mean of its time
 };
 
 struct Placement {
@@ -33,8 +33,11 @@ struct Placement {
   StepPlan plan = StepPlan::kNear;  // with `far`, the best; else the one that held
 };
 
-// Tokens a microsecond of those who are at homes. A step takes what it reads, weights and then KV near, and KV far
-// meanwhile; nothing else is counted.
+// Whether somebody is at a far home.
+bool HasFar(const PlanInputs& inputs);
+
+// Tokens a microsecond of those who are at homes, by the step model. It has no kApart, whose micro-batches do not keep
+// pace: that follows from how long the near ones' steps take, and the far ones'.
 double TokenRate(StepPlan plan, const PlanInputs& inputs);
 
 // How many of those that wait would be done at far homes before all others that wait were done near: for sequences of

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #include "engine/schedule/step_model.h"
 
 #include <algorithm>
@@ -15,10 +16,6 @@ struct LayerWork {
   double paths_us = 0;  // one after the other
 };
 
-double HomeUs(const HomeCosts& costs, const HomeLoad& load) {
-  return load.sequences > 0 ? costs.hop_us + load.sequences * costs.sequence_us + load.tokens * costs.token_us : 0;
-}
-
 // The S-Part's stages and the homes' hops of one layer for all micro-batches. `s` and `r`: how much longer they take.
 LayerWork AddUp(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches, double s, double r) {
   LayerWork work;
@@ -27,11 +24,11 @@ LayerWork AddUp(const StepCosts& costs, const MicroBatchLoad* loads, int micro_b
     if (load.rows <= 0) continue;
     const double stage_us = s * costs.stage.At(load.rows);
     double near_us = 0, far_us = 0, far_rows = 0;
-    for (size_t h = 0; h < kHomesOfModelMax; ++h) {
+    for (size_t h = 0; h < costs.home_limit; ++h) {
       const double us = HomeUs(costs.homes[h], load.homes[h]);
       if (us == 0) continue;
       if (costs.homes[h].near) {
-        near_us += s * us;
+        near_us = std::max(near_us, s * us);  // several of them attend side by side
         continue;
       }
       work.home_us[h] += r * us;
@@ -59,7 +56,7 @@ struct Layer {
 
 Layer LayerOf(const StepCosts& costs, const LayerWork& work) {
   Layer layer;
-  for (size_t h = 0; h < kHomesOfModelMax; ++h) {
+  for (size_t h = 0; h < costs.home_limit; ++h) {
     if (work.home_us[h] <= layer.home_us) continue;
     layer.home_us = work.home_us[h];
     layer.home = static_cast<int>(h);
@@ -82,7 +79,7 @@ Layer LayerOf(const StepCosts& costs, const LayerWork& work) {
 
 bool IsCovered(const StepCosts& costs, const MicroBatchLoad& load) {
   if (load.rows > 0 && (!costs.stage.Covers(load.rows) || !costs.head.Covers(load.rows))) return false;
-  for (size_t h = 0; h < kHomesOfModelMax; ++h) {
+  for (size_t h = 0; h < costs.home_limit; ++h) {
     const HomeLoad& there = load.homes[h];
     if (there.sequences > 0 && there.tokens > there.sequences * costs.homes[h].tokens_max) return false;
   }
@@ -90,6 +87,14 @@ bool IsCovered(const StepCosts& costs, const MicroBatchLoad& load) {
 }
 
 }  // namespace
+
+double AddedHomeUs(const HomeCosts& costs, const HomeLoad& more) {
+  return more.sequences * costs.sequence_us + more.tokens * costs.token_us + more.pairs * costs.pair_us;
+}
+
+double HomeUs(const HomeCosts& costs, const HomeLoad& load) {
+  return load.sequences > 0 ? costs.hop_us + AddedHomeUs(costs, load) : 0;
+}
 
 double CostCurve::At(double at) const {
   if (count == 0) return 0;
@@ -112,14 +117,14 @@ RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int
   Layer layer = LayerOf(costs, work);
   // Each side is slowed by how busy the other one is, which follows from how long the layer takes.
   for (int i = 0; i < 2 && !costs.share_cores && layer.us > 0; ++i) {
-    const double s = 1 + costs.s_slowed * layer.home_us / layer.us, r = 1 + costs.r_slowed * work.stages_us / layer.us;
-    work = AddUp(costs, loads, micro_batches, s, r);
+    round.s_factor = 1 + costs.s_slowed * layer.home_us / layer.us;
+    round.r_factor = 1 + costs.r_slowed * work.stages_us / layer.us;
+    work = AddUp(costs, loads, micro_batches, round.s_factor, round.r_factor);
     layer = LayerOf(costs, work);
   }
   round.us = costs.layers * layer.us + boundaries_us;
   round.s_us = costs.layers * work.stages_us + boundaries_us;
   round.r_us = costs.layers * layer.home_us;
-  round.link_us = costs.layers * work.link_us;
   round.limit = layer.limit;
   round.home = layer.home;
   return round;

@@ -1,3 +1,4 @@
+// FAST PATH (docs/FAST_PATH.md)
 #ifndef FASTDECODE_ENGINE_SCHEDULE_STEP_MODEL_H_
 #define FASTDECODE_ENGINE_SCHEDULE_STEP_MODEL_H_
 
@@ -37,12 +38,15 @@ struct CostCurve {
 };
 
 inline constexpr size_t kHomesOfModelMax = 64;
+inline constexpr size_t kMicroBatchesOfModelMax = 16;
 
-// Attention at one home in one layer, for one micro-batch: hop_us + sequences * sequence_us + tokens * token_us.
+// Attention at one home in one layer, for one micro-batch: hop_us + sequences * sequence_us + tokens * token_us +
+// pairs * pair_us.
 struct HomeCosts {
   double hop_us = 0;
   double sequence_us = 0;
   double token_us = 0;    // of KV that is attended to
+  double pair_us = 0;     // of prompt chunks: a row and a token that it attends to
   bool near = false;      // it attends within the S-Part's stages: no hop goes there
   double tokens_max = 0;  // of the longest sequences that were measured
 };
@@ -57,14 +61,16 @@ struct StepCosts {
   double hop_row_us = 0;  // for each row, of the link's time
   // While the other side reads memory all the time, this one takes so much longer (0.1: a tenth).
   double s_slowed = 0, r_slowed = 0;
-  bool share_cores = false;  // S-Part and homes take turns on the same cores: nothing overlaps
+  bool share_cores = false;              // S-Part and homes take turns on the same cores: nothing overlaps
+  size_t home_limit = kHomesOfModelMax;  // homes in use lie below it
   std::array<HomeCosts, kHomesOfModelMax> homes{};
 };
 
 // What a micro-batch has at one home.
 struct HomeLoad {
   double sequences = 0;
-  double tokens = 0;  // attended to in the step
+  double tokens = 0;  // attended to in the step, by one row of each sequence or more
+  double pairs = 0;   // of each row of the prompt chunks and each token that it attends to
 };
 
 struct MicroBatchLoad {
@@ -78,13 +84,19 @@ enum class RoundLimit : uint8_t { kSPart, kHome, kLink, kPath };
 // A round: each micro-batch has had one step.
 struct RoundTimes {
   double us = 0;
-  double s_us = 0;     // of it the S-Part is busy
-  double r_us = 0;     // the busiest home; one that is near counts as the S-Part
-  double link_us = 0;  // the busiest link
+  double s_us = 0;  // of it the S-Part is busy
+  double r_us = 0;  // the busiest home; one that is near counts as the S-Part
+  // How much longer each side takes than it would without the other.
+  double s_factor = 1, r_factor = 1;
   RoundLimit limit = RoundLimit::kSPart;
   int home = -1;              // the busiest one that is not near; -1: there is none
   bool extrapolated = false;  // sizes lie beyond what was measured
 };
+
+// What a home's part of one layer takes, and what `sequences` and `tokens` more would add to it, without the other
+// side's slowing it down.
+double HomeUs(const HomeCosts& costs, const HomeLoad& load);
+double AddedHomeUs(const HomeCosts& costs, const HomeLoad& more);
 
 // Micro-batches follow each other through the S-Part and their homes, layer by layer. With one or two the result is
 // exact for the costs given; three and more may take up to 7 % longer where some have no sequences at a home.

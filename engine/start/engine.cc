@@ -1,6 +1,7 @@
 #include "engine/start/engine.h"
 
 #include <algorithm>
+#include <ctime>
 #include <random>
 #include <utility>
 
@@ -64,6 +65,7 @@ absl::Status Engine::Start() {
   absl::StatusOr<StartPlan> planned = PlanStart(options_, spec_, *endpoints, gpu, DetectIsa());
   if (!planned.ok()) return planned.status();
   plan_ = *std::move(planned);
+  if (absl::Status bad = TakeCalibration(); !bad.ok()) return bad;
   absl::StatusOr<ModelFiles> files = OpenModelFiles(options_, spec_);
   if (!files.ok()) return files.status();
 
@@ -87,6 +89,20 @@ absl::Status Engine::Start() {
   ResetStatistics();
   created_ns_ = NowNs();
   return StartRecordServer();
+}
+
+// One of another model, CPU, KV type or core plan is an error: its costs would be wrong.
+absl::Status Engine::TakeCalibration() {
+  if (options_.calibration.empty()) return absl::OkStatus();
+  absl::StatusOr<Calibration> read = ReadCalibration("--calibration", options_.calibration);
+  if (!read.ok()) return read.status();
+  const CalibratedEngine engine = ReadCalibratedEngine(DescribeKind());
+  if (absl::Status bad = CheckCalibration("--calibration", options_.calibration, *read, engine); !bad.ok()) return bad;
+  calibration_ = *std::move(read);
+  const int64_t days = (time(nullptr) - calibration_->time_s) / 86'400;
+  log_.Info(absl::StrFormat("calibration: %s, %d days old, measured on %s", options_.calibration, days,
+                            calibration_->machine));
+  return absl::OkStatus();
 }
 
 void Engine::DescribeMachine(const Topology& topology) {
@@ -248,6 +264,9 @@ void Engine::StartPipeline(PollMode poll) {
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
   options.limits.open_pages = HasOpenPages(plan_.shape.attention());
   options.limits.active_max = static_cast<uint32_t>(options_.max_sequences);
+  options.limits.layers = spec_.layers;
+  options.limits.calibrated = calibration_.has_value() ? &calibration_->costs : nullptr;
+  options.limits.share_cores = core_choice_.share;
   options.limits.weight_bytes = spart_->weight_bytes();
   options.limits.page_bytes = PageBytes(plan_.shape.attention()) * plan_.shape.layers;
   options.layers = spec_.layers;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "engine/request/build_request.h"
 #include "engine/request/request_desk.h"
 #include "engine/rpart/rpart_shape.h"
+#include "engine/schedule/calibration.h"
 #include "engine/spart/spart.h"
 #include "engine/start/choices.h"
 #include "engine/start/load_spart.h"
@@ -109,11 +111,14 @@ class Engine {
   absl::Status StartRecordServer();
   void StartPipeline(PollMode poll);
   nlohmann::json DescribeRecord() const;
+  nlohmann::json DescribeKind() const;  // what step costs depend on
+  absl::Status TakeCalibration();
 
   Options options_;  // micro_batches: as chosen, from Start on
   mutable Logger log_;
   ModelSpec spec_;
   StartPlan plan_;
+  std::optional<Calibration> calibration_;
   CoreChoice core_choice_;
   ReservedCorePlan cores_;
   int engine_node_ = -1;  // NUMA node of the S-Part

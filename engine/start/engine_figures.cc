@@ -22,23 +22,27 @@ std::unique_ptr<RecordReader> Engine::OpenRecord() const {
   return std::make_unique<RecordReader>(recorder_.get(), DescribeRecord());
 }
 
+nlohmann::json Engine::DescribeKind() const {
+  const AttentionShape attention = plan_.shape.attention();
+  return {{"layers", spec_.layers},
+          {"hidden", spec_.hidden},
+          {"heads", attention.kv_heads * attention.group},
+          {"kv_heads", attention.kv_heads},
+          {"head_dim", attention.head_dim},
+          {"kv_type", KvTypeName(attention.kv_type)},
+          {"intermediate", spec_.intermediate},
+          {"compute", ElementName(plan_.type)},
+          {"isa", IsaName(plan_.isa)},
+          {"vocab", spec_.vocab},
+          {"core_plan", core_choice_.share ? "shared" : "split"}};
+}
+
 // It tells the name and shape of the model, but no path.
 nlohmann::json Engine::DescribeRecord() const {
-  const AttentionShape attention = plan_.shape.attention();
   const auto core_list = [](const std::vector<int>& cores) { return nlohmann::json(cores); };
   nlohmann::json out = {{"version", FASTDECODE_VERSION},
                         {"pid", getpid()},
                         {"model", std::filesystem::path(options_.model).lexically_normal().filename().string()},
-                        {"layers", spec_.layers},
-                        {"hidden", spec_.hidden},
-                        {"heads", attention.kv_heads * attention.group},
-                        {"kv_heads", attention.kv_heads},
-                        {"head_dim", attention.head_dim},
-                        {"kv_type", KvTypeName(attention.kv_type)},
-                        {"intermediate", spec_.intermediate},
-                        {"compute", ElementName(plan_.type)},
-                        {"isa", IsaName(plan_.isa)},
-                        {"vocab", spec_.vocab},
                         {"max_context", plan_.shape.max_context},
                         {"micro_batches", options_.micro_batches},
                         {"max_sequences", options_.max_sequences},
@@ -46,13 +50,13 @@ nlohmann::json Engine::DescribeRecord() const {
                         {"weight_bytes", spart_->weight_bytes()},
                         {"s_part", spart_->Describe()},
                         {"s_part_asynchronous", spart_->asynchronous()},
-                        {"core_plan", core_choice_.share ? "shared" : "split"},
                         {"s_cores", core_list(cores_.plan.s_cores)},
                         {"machine", machine_},
                         {"ns_per_event", MeasureEventNs()},
                         {"tsc", TickClock::Get().uses_tsc()},
                         {"ticks_per_second", TickClock::Get().ticks_per_second()},
                         {"homes", nlohmann::json::array()}};
+  out.update(DescribeKind());
   for (const Homes::Info& home : homes_->List()) {
     out["homes"].push_back({{"index", home.index},
                             {"up", home.up},
@@ -78,6 +82,11 @@ std::string Engine::StatisticsJson() const {
   gauges.weight_bytes = spart_->weight_bytes();
   gauges.micro_batches = options_.micro_batches;
   gauges.s_cores = cores_.plan.s_cores;
+  gauges.calibrated = calibration_.has_value();
+  gauges.s_factor = statistics.s_cost_factor.load(std::memory_order_relaxed);
+  for (int h = 0; h < kMaxHomes; ++h) {
+    gauges.home_factors.push_back(statistics.home_cost_factor[h].load(std::memory_order_relaxed));
+  }
   std::lock_guard lock(statistics_mutex_);
   return ToJson(Difference(TakeSnapshot(statistics), baseline_), homes_->List(), gauges);
 }

@@ -222,6 +222,10 @@ const OptionRow kRows[] = {
     {"micro-batches", "K", "auto",
      "micro-batches in flight; 1 lets S and R wait for each other; auto: 1 if they share cores, else 2",
      &SetMicroBatches},
+    {"calibration", "FILE", "",
+     "what 'fastdecode calibrate' has measured of such an engine on this machine: what the step model reckons with "
+     "(without: what read rates say, and then what steps take)",
+     &SetText<&Options::calibration>},
     {"max-context", "TOKENS", "0", "longest sequence, prompt and answer (0: the model's, at most 8192)",
      [](Options& o, const std::string& v) { return ParseInt("max-context", v, 0, 1 << 20, &o.max_context); }},
     {"max-sequences", "N", "256", "sequences that advance at once, over all micro-batches",

@@ -67,6 +67,9 @@ StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics) {
   s.recoveries = statistics.recoveries.value();
   s.recovered = statistics.recovered.value();
   s.layer_stages = statistics.layer_stages.value();
+  s.rounds = statistics.rounds.value();
+  s.rounds_ns = statistics.rounds_ns.value();
+  s.rounds_foretold_ns = statistics.rounds_foretold_ns.value();
   s.layer_stage_ns = statistics.layer_stage_ns.value();
   s.hop_overhead_ns = statistics.hop_overhead_ns.value();
   s.s_busy_ns = statistics.s_busy_ns.value();
@@ -99,6 +102,9 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   d.recoveries -= earlier.recoveries;
   d.recovered -= earlier.recovered;
   d.layer_stages -= earlier.layer_stages;
+  d.rounds -= earlier.rounds;
+  d.rounds_ns -= earlier.rounds_ns;
+  d.rounds_foretold_ns -= earlier.rounds_foretold_ns;
   d.layer_stage_ns -= earlier.layer_stage_ns;
   d.hop_overhead_ns -= earlier.hop_overhead_ns;
   d.s_busy_ns -= earlier.s_busy_ns;
@@ -166,10 +172,19 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
     home["hops"] = window.home_hops[info.index];
     home["r_busy_ns"] = busy_ns;
     home["r_busy"] = share(busy_ns);
+    if (gauges.calibrated && info.index < static_cast<int>(gauges.home_factors.size())) {
+      home["cost_factor"] = gauges.home_factors[info.index];
+    }
     if (!window.home_work_ns.empty()) home["work"] = Percentiles(window.home_work_ns[info.index]);
     list.push_back(std::move(home));
   }
   out["homes"] = std::move(list);
+  nlohmann::json& model = out["step_model"];
+  model["calibrated"] = gauges.calibrated;
+  model["rounds"] = window.rounds;
+  model["rounds_ns"] = window.rounds_ns;
+  model["rounds_foretold_ns"] = window.rounds_foretold_ns;
+  if (gauges.calibrated) model["s_factor"] = gauges.s_factor;
   out["r_busy_ns"] = r_busy_max_ns;
   out["r_busy"] = share(r_busy_max_ns);
   out["overlap"] = share(std::max(window.s_busy_ns, r_busy_max_ns));

@@ -691,6 +691,37 @@ class SynthAndBench(ProgramTest):
         self.assertAlmostEqual(result["rounds"], result["steps"], delta=1)
         self.assertAlmostEqual(result["round_us"], result["wall_ns"] * 1e-3 / result["steps"], delta=0.1 * result["round_us"])
 
+    def test_an_engine_takes_its_calibration_and_no_other(self):
+        file = scratch("calibration.json")
+        grid = ["--batches", "1,8,32", "--contexts", "16,48", "--seconds", 0.05, "--max-context", 128]
+        plan = ["--core-plan", "split", "--micro-batches", 2, *PATIENT]
+        self.succeed(run("calibrate", "-m", self.model, "--out", file, *grid, *plan, "-q"))
+        bench = ["bench", "step", "-m", self.model, "--batch", 32, "--context", 48, "--rounds", 100, "--json"]
+        busy = ["before the window was over", "the window caught"]
+        result = json.loads(self.measured(*bench, "--calibration", file, *plan, "-q", busy=busy))
+        model = result["step_model"]
+        self.assertTrue(model["calibrated"])
+        self.assertGreater(model["rounds_foretold_ns"], 0)
+        self.assertGreater(model["rounds_ns"], 0)
+        for factor in (model["s_factor"], result["homes"][0]["cost_factor"]):
+            self.assertTrue(0.7 <= factor <= 1.4, factor)
+        learned = json.loads(self.measured(*bench, *plan, "-q", busy=busy))["step_model"]
+        self.assertFalse(learned["calibrated"])
+        self.assertGreater(learned["rounds_foretold_ns"], 0)
+
+        base = ["generate", "-m", self.model, "--prompt-ids", "1,2", "-n", 1, "-q", "--calibration"]
+        self.refused(run(*base, file, *plan, "--kv-type", "int8"), "--calibration", file, "kv_type", "int8")
+        self.refused(run(*base, file, "--core-plan", "shared"), "--calibration", file, "core_plan", "split", "shared")
+        self.refused(run(*base, file, *plan, "--isa", "avx2"), "--calibration", file, "isa", "avx2")
+        other = scratch("other-shape")
+        self.succeed(run("synth", "--shape", "tiny-random", "--layers", 1, "--out", other))
+        self.refused(run("generate", "-m", other, "--prompt-ids", "1", "-n", 1, "-q", "--calibration", file, *plan),
+                     "--calibration", file, "layers", "1")
+        self.refused(run(*base, scratch("nothing.json"), *plan), "--calibration", "nothing.json", "cannot be read")
+        half = scratch("half.json")
+        half.write_text(file.read_text()[:100])
+        self.refused(run(*base, half, *plan), "--calibration", half, "no calibration")
+
     def test_bad_bench(self):
         base = ["bench", "step", "--model", self.model, "-q"]
         self.refused(run(*base, "--batch", 0), "--batch", "0")

@@ -17,20 +17,26 @@ namespace fastdecode {
 
 namespace {
 
+// A prompt of random tokens, which differ with *state.
+GenerateRequest MakeRequest(const InferenceEngine& engine, int prompt_tokens, int tokens, uint64_t* state) {
+  std::vector<int32_t> ids(static_cast<size_t>(prompt_tokens));
+  for (int32_t& id : ids) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    id = static_cast<int32_t>((*state >> 33) % static_cast<uint64_t>(engine.vocab_size()));
+  }
+  GenerateRequest request(std::move(ids));
+  request.fields.max_tokens = static_cast<uint32_t>(tokens);
+  request.fields.temperature = 0;
+  request.fields.ignore_eos = 1;
+  return request;
+}
+
 // Requests whose first context - 1 tokens have random KV at their homes; every further token is a real step.
 std::vector<TokenStream> SubmitBatch(InferenceEngine& engine, const StepWindow& window, int tokens) {
   std::vector<TokenStream> streams;
   uint64_t state = 1;
   for (int i = 0; i < window.batch; ++i) {
-    std::vector<int32_t> ids(window.context);
-    for (int32_t& id : ids) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      id = static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(engine.vocab_size()));
-    }
-    GenerateRequest request(std::move(ids));
-    request.fields.max_tokens = static_cast<uint32_t>(tokens);
-    request.fields.temperature = 0;
-    request.fields.ignore_eos = 1;
+    const GenerateRequest request = MakeRequest(engine, window.context, tokens, &state);
     BenchRequest bench;
     bench.fill_tokens = static_cast<uint32_t>(window.context - 1);
     streams.push_back(Submit(engine, request, bench));
@@ -187,6 +193,16 @@ uint64_t SequencesThatFit(const InferenceEngine& engine, const StepWindow& windo
   const nlohmann::json statistics = nlohmann::json::parse(engine.StatisticsJson());
   for (const nlohmann::json& home : statistics["homes"]) sequences += home["pages"].get<uint64_t>() / pages;
   return sequences;
+}
+
+nlohmann::json MeasurePrompt(InferenceEngine& engine, int tokens) {
+  uint64_t state = 7;
+  engine.ResetStatistics();
+  TokenStream stream = engine.Submit(MakeRequest(engine, tokens, 1, &state));
+  while (std::optional<TokenEvent> event = stream.Next()) {
+    if (event->finished && !event->error.empty()) throw Error(FD_UNAVAILABLE, "a prompt failed: " + event->error);
+  }
+  return nlohmann::json::parse(engine.StatisticsJson());
 }
 
 nlohmann::json MeasureWindow(InferenceEngine& engine, const StepWindow& window) {

@@ -31,6 +31,9 @@ uint64_t SequencesThatFit(const InferenceEngine& engine, const StepWindow& windo
 // or the window was missed several times.
 nlohmann::json MeasureWindow(InferenceEngine& engine, const StepWindow& window);
 
+// The engine's statistics over the computation of one prompt of so many tokens, without another request.
+nlohmann::json MeasurePrompt(InferenceEngine& engine, int tokens);
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_TOOLS_BENCH_STEP_WINDOW_H_

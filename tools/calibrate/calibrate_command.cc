@@ -7,7 +7,6 @@
 #include <ctime>
 #include <fastdecode/fastdecode.hpp>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,30 +48,41 @@ void ThrowIfInterrupted() {
   if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
 }
 
-// One point of the grid, for about as long as asked. A first short window says how long its rounds take. Nothing: the
-// machine was too busy for it.
-std::optional<MeasuredWindow> MeasurePoint(InferenceEngine& engine, StepWindow window, double seconds) {
+// One point of the grid with what was measured there.
+struct Point {
+  StepWindow window;
+  Windows measured;
+};
+
+// One more window of the point, of about so many seconds; the first one says how long its rounds take. Where the
+// machine is too busy for it, it is left out.
+void MeasurePoint(InferenceEngine& engine, double seconds, Point* point) {
   constexpr int kRoundsMin = 5;
-  window.rounds = kRoundsMin;
-  std::optional<MeasuredWindow> measured;
-  try {
-    absl::StatusOr<MeasuredWindow> first = ReadWindow(MeasureWindow(engine, window));
-    ThrowUnlessOk(first.status());
-    measured = *std::move(first);
+  const auto measure = [&](int rounds) {
+    point->window.rounds = rounds;
+    absl::StatusOr<MeasuredWindow> measured = ReadWindow(MeasureWindow(engine, point->window));
+    ThrowUnlessOk(measured.status());
     ThrowIfInterrupted();
-    window.rounds =
-        static_cast<int>(std::clamp(seconds * 1e6 / measured->round_us, 1.0 * kRoundsMin, 1.0 * kRoundsMax));
-    if (window.rounds == kRoundsMin) return measured;
-    absl::StatusOr<MeasuredWindow> longer = ReadWindow(MeasureWindow(engine, window));
-    ThrowUnlessOk(longer.status());
-    measured = *std::move(longer);
+    return *std::move(measured);
+  };
+  try {
+    const double round_us = point->measured.empty() ? measure(kRoundsMin).round_us : point->measured[0].round_us;
+    point->measured.push_back(
+        measure(static_cast<int>(std::clamp(seconds * 1e6 / round_us, 1.0 * kRoundsMin, 1.0 * kRoundsMax))));
   } catch (const Error& error) {
     if (error.code() != FD_UNAVAILABLE) throw;
-    std::fprintf(stderr, "fastdecode: warning: batch %d, context %d is %s: %s\n", window.batch, window.context,
-                 measured.has_value() ? "measured for a moment only" : "left out", error.what());
+    std::fprintf(stderr, "fastdecode: warning: batch %d, context %d: a window is left out: %s\n", point->window.batch,
+                 point->window.context, error.what());
   }
   ThrowIfInterrupted();
-  return measured;
+}
+
+// The window whose round took the median time.
+MeasuredWindow MedianWindow(Windows windows) {
+  const auto middle = windows.begin() + static_cast<ptrdiff_t>(windows.size() / 2);
+  std::nth_element(windows.begin(), middle, windows.end(),
+                   [](const MeasuredWindow& a, const MeasuredWindow& b) { return a.round_us < b.round_us; });
+  return *middle;
 }
 
 void ShowPoint(const MeasuredWindow& window, bool quiet) {
@@ -92,27 +102,61 @@ nlohmann::json DescriptionOf(InferenceEngine& engine) {
   return nlohmann::json::parse(EngineRecord(engine).DescribeJson());
 }
 
+// Whether a home is on another host.
+bool HasFabric(const nlohmann::json& description) {
+  const nlohmann::json& homes = description.at("homes");
+  return std::any_of(homes.begin(), homes.end(),
+                     [](const nlohmann::json& home) { return !home.at("link_device").get<std::string>().empty(); });
+}
+
 bool Fits(const InferenceEngine& engine, const EngineFlags& flags, int batch, int context) {
   const StepWindow window = {.batch = batch, .context = context, .rounds = kRoundsMax, .warmup_rounds = kWarmupRounds};
   return engine.max_context() >= window.tokens() && batch <= std::stoi(flags.Value("max-sequences")) &&
          SequencesThatFit(engine, window) >= static_cast<uint64_t>(batch);
 }
 
-// All points of the grid that the engine holds, with these batches.
+// All points of the grid that the engine holds, with these batches. Each is measured several times, all others in
+// between: what keeps the machine busy for a while then spoils one of them and not the point.
 Windows MeasureGrid(InferenceEngine& engine, const EngineFlags& flags, const CalibrateFlags& grid,
                     const std::vector<int>& batches) {
-  Windows windows;
+  constexpr int kPasses = 3;
+  std::vector<Point> points;
   for (const int batch : batches) {
     for (const int context : grid.contexts) {
       if (!Fits(engine, flags, batch, context)) continue;
-      const StepWindow window = {.batch = batch, .context = context, .warmup_rounds = kWarmupRounds};
-      const std::optional<MeasuredWindow> measured = MeasurePoint(engine, window, grid.seconds);
-      if (!measured.has_value()) continue;
-      windows.push_back(*measured);
-      ShowPoint(windows.back(), flags.quiet());
+      points.push_back({{.batch = batch, .context = context, .warmup_rounds = kWarmupRounds}, {}});
     }
   }
+  for (int pass = 0; pass < kPasses; ++pass) {
+    for (Point& point : points) MeasurePoint(engine, grid.seconds / kPasses, &point);
+  }
+  Windows windows;
+  for (const Point& point : points) {
+    if (point.measured.empty()) continue;
+    windows.push_back(MedianWindow(point.measured));
+    ShowPoint(windows.back(), flags.quiet());
+  }
   return windows;
+}
+
+// What the homes do for prompts that are computed by themselves.
+std::vector<MeasuredPrompt> MeasurePrompts(InferenceEngine& engine, const EngineFlags& flags, int layers) {
+  std::vector<MeasuredPrompt> prompts;
+  const int chunk = std::stoi(flags.Value("prefill-chunk"));
+  for (const int tokens : {2 * chunk, 8 * chunk}) {
+    const StepWindow one = {.batch = 1, .context = tokens, .rounds = 1, .warmup_rounds = 0};
+    if (engine.max_context() < one.tokens() || SequencesThatFit(engine, one) < 1) continue;
+    MeasurePrompt(engine, tokens);  // to warm up
+    const nlohmann::json statistics = MeasurePrompt(engine, tokens);
+    ThrowIfInterrupted();
+    for (const nlohmann::json& home : statistics.at("homes")) {
+      if (home.at("hops").get<double>() == 0) continue;
+      MeasuredPrompt prompt = {.tokens = tokens, .chunk = chunk, .home = home.at("index").get<size_t>()};
+      prompt.home_us = home.at("r_busy_ns").get<double>() * 1e-3 / layers;
+      prompts.push_back(prompt);
+    }
+  }
+  return prompts;
 }
 
 void ThrowIfEmpty(const Windows& windows) {
@@ -187,7 +231,6 @@ std::vector<int> BatchOfSlowing(const InferenceEngine& engine, const EngineFlags
 }
 
 void SetDefaults(const CalibrateFlags& grid, EngineFlags* flags) {
-  flags->SetDefault("prefill-chunk", "16");
   flags->SetDefault("max-sequences", std::to_string(*std::max_element(grid.batches.begin(), grid.batches.end())));
 }
 
@@ -209,12 +252,15 @@ void Calibrate(const CalibrateFlags& grid, EngineFlags& flags) {
   }
   Windows windows = MeasureGrid(*engine, flags, grid, grid.batches);
   ThrowIfEmpty(windows);
+  const std::vector<MeasuredPrompt> prompts = MeasurePrompts(*engine, flags, description.at("layers").get<int>());
   windows.insert(windows.end(), several.begin(), several.end());
 
   Calibration calibration;
   calibration.engine = ReadCalibratedEngine(description);
-  const Fit fit = FitCosts(windows, calibration.engine.layers, calibration.engine.core_plan == "shared");
+  const Fit fit =
+      FitCosts(windows, calibration.engine.layers, calibration.engine.core_plan == "shared", HasFabric(description));
   calibration.costs = fit.costs;
+  FitPairs(prompts, windows[0].homes.size(), &calibration.costs);
   calibration.homes = static_cast<int>(windows[0].homes.size());
   calibration.version = fd_version();
   calibration.machine = MachineName();
@@ -261,8 +307,7 @@ void AddCalibrate(CLI::App& program) {
       ->type_name("SECONDS")
       ->capture_default_str();
   const std::vector<FlagHelp> helps = {
-      {"max-sequences", "sequences that advance at once (default: the most of --batches)"},
-      {"prefill-chunk", "prompt tokens that share one step of a micro-batch [16]"}};
+      {"max-sequences", "sequences that advance at once (default: the most of --batches)"}};
   auto flags = std::make_shared<EngineFlags>(command, EngineFlagNames(), helps);
   command->callback([grid, flags] {
     if (grid->out.empty() && grid->check.empty()) throw Error(FD_INVALID_ARGUMENT, "--out: a file to write is needed");

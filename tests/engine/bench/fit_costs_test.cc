@@ -69,7 +69,7 @@ std::vector<MeasuredWindow> Grid(const StepCosts& costs, double noise, int micro
 
 TEST(FitCostsTest, KnownCostsAreFoundAgain) {
   const StepCosts known = KnownCosts();
-  const Fit fit = FitCosts(Grid(known, 0), known.layers, /*share_cores=*/false);
+  const Fit fit = FitCosts(Grid(known, 0), known.layers, /*share_cores=*/false, /*has_fabric=*/true);
   for (const double rows : {1, 4, 16, 30, 64}) {
     EXPECT_NEAR(fit.costs.stage.At(rows), known.stage.At(rows), 1e-9) << rows;
     EXPECT_NEAR(fit.costs.head.At(rows), known.head.At(rows), 1e-6) << rows;
@@ -89,7 +89,7 @@ TEST(FitCostsTest, KnownCostsAreFoundAgain) {
 
 TEST(FitCostsTest, FiguresThatAreALittleWrongGiveRoundsThatAre) {
   const StepCosts known = KnownCosts();
-  for (const Residual& residual : FitCosts(Grid(known, 0.02), known.layers, false).residuals) {
+  for (const Residual& residual : FitCosts(Grid(known, 0.02), known.layers, false, true).residuals) {
     EXPECT_NEAR(residual.ratio(), 1, 0.05) << residual.window.batch << " of " << residual.window.context;
   }
 }
@@ -100,7 +100,7 @@ TEST(FitCostsTest, HowBothSidesSlowEachOtherDownIsFoundInSeveralMicroBatches) {
   known.s_slowed = 0.12;
   known.r_slowed = 0.2;
   for (const MeasuredWindow& window : Grid(known, 0, 2)) windows.push_back(window);
-  const Fit fit = FitCosts(windows, known.layers, false);
+  const Fit fit = FitCosts(windows, known.layers, false, true);
   EXPECT_NEAR(fit.costs.s_slowed, 0.12, 0.02);
   EXPECT_NEAR(fit.costs.r_slowed, 0.2, 0.03);
 }
@@ -108,12 +108,48 @@ TEST(FitCostsTest, HowBothSidesSlowEachOtherDownIsFoundInSeveralMicroBatches) {
 TEST(FitCostsTest, WhereCoresAreSharedAllIsAddedUp) {
   StepCosts known = KnownCosts();
   known.share_cores = true;
-  const Fit fit = FitCosts(Grid(known, 0), known.layers, /*share_cores=*/true);
+  const Fit fit = FitCosts(Grid(known, 0), known.layers, /*share_cores=*/true, true);
   EXPECT_TRUE(fit.costs.share_cores);
   for (const Residual& residual : fit.residuals) {
     EXPECT_EQ(residual.predicted.limit, RoundLimit::kPath);
     EXPECT_NEAR(residual.ratio(), 1, 1e-6);
   }
+}
+
+// In shared memory no link is to be seen, whatever the hops' times do by chance.
+TEST(FitCostsTest, WithoutAFabricRowsTakeNoTimeOnTheLink) {
+  const StepCosts known = KnownCosts();
+  const Fit fit = FitCosts(Grid(known, 0), known.layers, false, /*has_fabric=*/false);
+  EXPECT_EQ(fit.costs.hop_row_us, 0);
+  EXPECT_GT(fit.costs.hop_us, 0);
+}
+
+// 600 tokens in chunks of 256: each row attends to all before it and to itself.
+TEST(FitPairsTest, PairsOfAPromptAreCounted) {
+  const MeasuredPrompt prompt = {.tokens = 600, .chunk = 256};
+  EXPECT_EQ(prompt.chunks(), 3);
+  EXPECT_EQ(prompt.load().sequences, 3);
+  EXPECT_EQ(prompt.load().tokens, 256 + 512 + 600);
+  EXPECT_EQ(prompt.load().pairs, 600.0 * 601 / 2);
+}
+
+TEST(FitPairsTest, KnownCostsAreFoundAgain) {
+  StepCosts costs = KnownCosts();
+  constexpr double kPairUs = 0.002;
+  std::vector<MeasuredPrompt> prompts;
+  for (const int tokens : {512, 2048}) {
+    MeasuredPrompt prompt = {.tokens = tokens, .chunk = 256, .home = 1};
+    const HomeLoad load = prompt.load();
+    prompt.home_us = prompt.chunks() * costs.homes[1].hop_us + load.sequences * costs.homes[1].sequence_us +
+                     load.tokens * costs.homes[1].token_us + load.pairs * kPairUs;
+    prompts.push_back(prompt);
+  }
+  FitPairs(prompts, 2, &costs);
+  EXPECT_NEAR(costs.homes[1].pair_us, kPairUs, 1e-9);
+  EXPECT_NEAR(costs.homes[0].pair_us, kPairUs, 1e-9) << "nobody's prompt was there";
+  costs.homes[0].pair_us = 5;
+  FitPairs({}, 2, &costs);
+  EXPECT_EQ(costs.homes[0].pair_us, 5) << "nothing was measured";
 }
 
 // 2 x + 3 y with relative errors: by hand.
@@ -138,6 +174,8 @@ TEST(ReadWindowTest, IsWhatStatisticsSay) {
                                {"micro_batches", 2},
                                {"rounds", 10.0},
                                {"round_us", 5000.0},
+                               {"rows", 80},
+                               {"step_model", {{"rounds", 20}, {"rounds_ns", 90'000'000}}},
                                {"steps", 20},
                                {"s_busy_ns", 40'000'000},
                                {"layer_stages", 180},
@@ -152,6 +190,7 @@ TEST(ReadWindowTest, IsWhatStatisticsSay) {
   const MeasuredWindow& window = *read;
   EXPECT_EQ(window.batch, 8);
   EXPECT_EQ(window.rows(), 4);
+  EXPECT_DOUBLE_EQ(window.round_us, 4500);
   EXPECT_DOUBLE_EQ(window.s_us, 2000);
   EXPECT_DOUBLE_EQ(window.layer_us, 200);
   EXPECT_DOUBLE_EQ(window.overhead_us, 2);
@@ -164,6 +203,8 @@ TEST(ReadWindowTest, IsWhatStatisticsSay) {
   ASSERT_EQ(loads.size(), 2u);
   EXPECT_DOUBLE_EQ(loads[1].homes[0].sequences, 3);
   EXPECT_DOUBLE_EQ(loads[1].homes[1].tokens, 0.25 * 32'000 / 2);
+  statistics["step_model"]["rounds"] = 0;
+  EXPECT_DOUBLE_EQ(ReadWindow(statistics)->round_us, 5000) << "the engine saw none";
   statistics["homes"][1]["index"] = 1;
   statistics["homes"][1].erase("pages_used");
   EXPECT_EQ(ReadWindow(statistics).status(), absl::UnavailableError("home 1 has not said what pages it uses"));

@@ -266,6 +266,7 @@ TEST(PipelineTest, NearSequencesDoNotWaitForAFarHome) {
   SimEngine engine(options);
   engine.AddHome(0, 8, /*read_mb_per_s=*/1000, /*near=*/true);
   SimLink* const far = engine.AddHome(1, 100, /*read_mb_per_s=*/10);
+  far->home().SetWork(100'000);  // about what that rate means for so many pages: steps do not teach otherwise
   SimRequest* const slow = engine.Submit(Prompt(100, 1), {.max_tokens = 300});  // too long for the near home
   RunUntil(&engine, [&] { return slow->announced >= 2; });
   SimRequest* const near = engine.Submit(Prompt(20, 2), {.max_tokens = 200});

@@ -25,7 +25,7 @@ class CalibrationTest : public testing::Test {
     }
     calibration_.costs.boundary_us = 1.5;
     calibration_.costs.s_slowed = 0.125;
-    calibration_.costs.homes[0] = {.hop_us = 3, .sequence_us = 0.25, .token_us = 0.001, .tokens_max = 8192};
+    calibration_.costs.homes[0] = {.hop_us = 3, .sequence_us = 0.25, .token_us = 0.001, .pair_us = 0.0001, .tokens_max = 8192};
     calibration_.costs.homes[1] = {.token_us = 0.5, .near = true};
     calibration_.homes = 2;
     calibration_.version = "1.2.3";
