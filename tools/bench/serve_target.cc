@@ -49,13 +49,14 @@ class PreparedSource : public load::RequestSource {
         pace_(pace),
         count_(pace.is_open() ? std::min(pace.arrivals_s.size(), requests.size()) : requests.size()) {}
 
-  bool Next(GenerateRequest* request, double* arrival_s) override {
+  bool Next(double* arrival_s) override {
     if (next_ == count_) return false;
-    *request = requests_[next_];
     *arrival_s = pace_.is_open() ? pace_.arrivals_s[next_] : 0;
     ++next_;
     return true;
   }
+
+  void Make(GenerateRequest* request) override { *request = requests_[next_ - 1]; }
 
  private:
   const std::vector<GenerateRequest>& requests_;

@@ -21,20 +21,24 @@ class RandomRequests : public load::RequestSource {
                  load::Lengths::Uniform(flags.output_tokens.min, flags.output_tokens.max), flags.arrivals, flags.seed}),
         ids_(flags.seed) {}
 
-  bool Next(GenerateRequest* request, double* arrival_s) override {
-    const load::PlannedRequest planned = drawer_.Next();
-    *request = GenerateRequest(load::DrawIds(planned.prompt_tokens, 0, vocab_size_ - 1, ids_));
-    request->fields.max_tokens = static_cast<uint32_t>(planned.output_tokens);
+  bool Next(double* arrival_s) override {
+    planned_ = drawer_.Next();
+    *arrival_s = flags_.rate > 0 ? flags_.arrivals.Time(planned_.arrival, flags_.rate) : 0;
+    return true;
+  }
+
+  void Make(GenerateRequest* request) override {
+    *request = GenerateRequest(load::DrawIds(planned_.prompt_tokens, 0, vocab_size_ - 1, ids_));
+    request->fields.max_tokens = static_cast<uint32_t>(planned_.output_tokens);
     request->fields.temperature = 0;
     request->fields.ignore_eos = 1;
-    *arrival_s = flags_.rate > 0 ? flags_.arrivals.Time(planned.arrival, flags_.rate) : 0;
-    return true;
   }
 
  private:
   const LoadFlags& flags_;
   const int32_t vocab_size_;
   load::LoadDrawer drawer_;
+  load::PlannedRequest planned_;  // the one that Next went on to
   load::Random ids_;
 };
 

@@ -36,7 +36,10 @@ LoadRun EngineLoad::Run() {
   return std::move(run_);
 }
 
-void EngineLoad::FetchNext() { has_next_ = source_.Next(&next_, &next_arrival_s_); }
+void EngineLoad::FetchNext() {
+  has_next_ = source_.Next(&next_arrival_s_);
+  if (has_next_) source_.Make(&next_);
+}
 
 int64_t EngineLoad::NextStartNs() const { return run_.start_ns + static_cast<int64_t>(next_arrival_s_ * 1e9); }
 
@@ -123,7 +126,7 @@ void EngineLoad::EndRequest(RequestResult* result, const std::string& error) {
 }
 
 void EngineLoad::NoteNeverStarted() {
-  for (; has_next_ && NextStartNs() < run_.end_ns; FetchNext()) {
+  for (; has_next_ && NextStartNs() < run_.end_ns; has_next_ = source_.Next(&next_arrival_s_)) {
     run_.results.emplace_back().intended_ns = NextStartNs();
   }
 }

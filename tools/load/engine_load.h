@@ -14,8 +14,10 @@ namespace fastdecode::load {
 class RequestSource {
  public:
   virtual ~RequestSource() = default;
-  // The next request, and when it is to start, in seconds from the begin of the run. False: there are no more.
-  virtual bool Next(GenerateRequest* request, double* arrival_s) = 0;
+  // Goes on to the next request: when it is to start, in seconds from the begin of the run. False: there are no more.
+  virtual bool Next(double* arrival_s) = 0;
+  // Makes the request that Next went on to. Not called for one that never starts, of which there may be many.
+  virtual void Make(GenerateRequest* request) = 0;
 };
 
 struct EngineLoadOptions {
@@ -44,6 +46,7 @@ class EngineLoad {
   LoadRun Run();
 
  private:
+  // Makes it ahead of its time, which is not to be spent on that.
   void FetchNext();
   int64_t NextStartNs() const;
   // Starts all that is to have started by now.

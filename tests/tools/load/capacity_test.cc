@@ -21,12 +21,12 @@ constexpr int kSequences = 16;
 class EvenLoad : public RequestSource {
  public:
   EvenLoad(double rate, size_t count) : rate_(rate), count_(count) {}
-  bool Next(GenerateRequest* request, double* arrival_s) override {
+  bool Next(double* arrival_s) override {
     if (next_ == count_) return false;
-    *request = GenerateRequest("{ms:500} a");
     *arrival_s = static_cast<double>(next_++) / rate_;
     return true;
   }
+  void Make(GenerateRequest* request) override { *request = GenerateRequest("{ms:500} a"); }
 
  private:
   const double rate_;

@@ -22,18 +22,21 @@ constexpr int64_t kMs = 1'000'000;
 class Prompts : public RequestSource {
  public:
   explicit Prompts(std::vector<std::pair<double, std::string>> prompts) : prompts_(std::move(prompts)) {}
-  bool Next(GenerateRequest* request, double* arrival_s) override {
+  bool Next(double* arrival_s) override {
     if (next_ == prompts_.size()) return false;
-    *arrival_s = prompts_[next_].first;
-    *request = GenerateRequest(prompts_[next_].second);
-    request->fields.max_tokens = 100;
-    ++next_;
+    *arrival_s = prompts_[next_++].first;
     return true;
   }
+  void Make(GenerateRequest* request) override {
+    ++made_;
+    *request = GenerateRequest(prompts_[next_ - 1].second);
+    request->fields.max_tokens = 100;
+  }
+  size_t made() const { return made_; }
 
  private:
   const std::vector<std::pair<double, std::string>> prompts_;
-  size_t next_ = 0;
+  size_t next_ = 0, made_ = 0;
 };
 
 class EngineLoadTest : public testing::Test {
@@ -105,8 +108,10 @@ TEST_F(EngineLoadTest, FailuresAndRefusalsAreCountedWithTheirReason) {
   const LoadRun run = EngineLoad(*engine, prompts, Open(), hooks).Run();
   ASSERT_EQ(run.results.size(), 3u);
   EXPECT_THAT(run.results[2].error, HasSubstr("queue is full"));
+  // The first engine may still have what was cancelled.
+  const auto other = MakeEngine();
   Prompts failing({{0, "{error:the home has gone}"}});
-  EXPECT_THAT(EngineLoad(*engine, failing, Open(), {}).Run().results.at(0).error, HasSubstr("the home has gone"));
+  EXPECT_THAT(EngineLoad(*other, failing, Open(), {}).Run().results.at(0).error, HasSubstr("the home has gone"));
 }
 
 TEST_F(EngineLoadTest, InTheBackgroundARefusalIsTriedAgain) {
@@ -118,6 +123,20 @@ TEST_F(EngineLoadTest, InTheBackgroundARefusalIsTriedAgain) {
   ASSERT_EQ(run.results.size(), 2u);
   EXPECT_THAT(run.results[1].error, IsEmpty());
   EXPECT_GE(run.results[1].latency_ns, 85 * kMs);  // from when it was to start
+}
+
+TEST_F(EngineLoadTest, WhatNeverStartsIsNotMade) {
+  const auto engine = MakeEngine();
+  EngineLoadOptions options = Open();
+  options.concurrency = 1;
+  int asked = 0;
+  RunHooks hooks;
+  hooks.is_interrupted = [&] { return ++asked > 3; };
+  // The first has the only place and never ends.
+  Prompts prompts(std::vector<std::pair<double, std::string>>(1000, {0, "{wait}"}));
+  const LoadRun run = EngineLoad(*engine, prompts, options, hooks).Run();
+  EXPECT_EQ(run.results.size(), 1000u);
+  EXPECT_EQ(prompts.made(), 2u) << "the one that runs, and the next";
 }
 
 TEST_F(EngineLoadTest, InTheBackgroundAFailureEndsIt) {
