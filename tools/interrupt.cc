@@ -119,4 +119,8 @@ void InterruptGuard::EndNow(const char* why) {
   _exit(128 + noted_signal);
 }
 
+void ThrowIfInterrupted() {
+  if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
+}
+
 }  // namespace fastdecode

@@ -60,6 +60,9 @@ class Interrupted : public std::exception {
   int signal_;
 };
 
+// Throws Interrupted if a signal came.
+void ThrowIfInterrupted();
+
 }  // namespace fastdecode
 
 #endif  // FASTDECODE_TOOLS_INTERRUPT_H_

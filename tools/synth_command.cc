@@ -66,7 +66,7 @@ void Synthesize(const SynthFlags& flags) {
   try {
     ThrowIfError(fd_synthesize(&synth));
   } catch (const Error&) {
-    if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
+    ThrowIfInterrupted();
     throw;
   }
 }

@@ -28,7 +28,7 @@ void RunWorker(const EngineFlags& flags) {
       &DrainWorker);
   WorkerServer worker(*options);
   running_worker = worker.get();
-  if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);  // nobody was served
+  ThrowIfInterrupted();  // nobody was served
   // Only now: who reads that it listens may stop it.
   if (!flags.quiet()) std::fprintf(stderr, "%s", worker.Describe().c_str());
   worker.Run();

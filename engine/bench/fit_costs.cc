@@ -6,17 +6,12 @@
 #include <map>
 
 #include "absl/strings/str_format.h"
+#include "engine/bench/median.h"
 #include "numa/check.h"
 
 namespace fastdecode {
 
 namespace {
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 // The square system a x = b, by Gaussian elimination with pivots. False: it has no single solution.
 bool Solve(std::vector<std::vector<double>> a, std::vector<double> b, std::vector<double>* x) {
@@ -72,8 +67,8 @@ void FitStages(const Windows& windows, StepCosts* costs) {
       stage.push_back(StageUs(window, costs->layers));
       head.push_back(std::max(0.0, window.s_us - costs->layers * stage.back()));
     }
-    costs->stage.Add(batch, Median(stage));
-    costs->head.Add(batch, Median(head));
+    costs->stage.Add(batch, MedianOf(stage));
+    costs->head.Add(batch, MedianOf(head));
   }
 }
 
@@ -118,7 +113,7 @@ void FitRest(const Windows& windows, bool has_fabric, StepCosts* costs) {
     most_rows = std::max(most_rows, window.rows());
   }
   const auto line = [&](const std::map<double, std::vector<double>>& by_rows, double* constant, double* slope) {
-    const double first = std::max(0.0, Median(by_rows.at(least_rows))), last = Median(by_rows.at(most_rows));
+    const double first = std::max(0.0, MedianOf(by_rows.at(least_rows))), last = MedianOf(by_rows.at(most_rows));
     *slope = most_rows > least_rows ? std::max(0.0, (last - first) / (most_rows - least_rows)) : 0;
     *constant = std::max(0.0, first - *slope * least_rows);
   };
@@ -152,8 +147,8 @@ void FitSlowing(const Windows& windows, StepCosts* costs) {
     r_slowed.push_back((r_us / alone.r_us - 1) / (s_us / layers_us));
   }
   if (s_slowed.empty()) return;
-  costs->s_slowed = std::max(0.0, Median(s_slowed));
-  costs->r_slowed = std::max(0.0, Median(r_slowed));
+  costs->s_slowed = std::max(0.0, MedianOf(s_slowed));
+  costs->r_slowed = std::max(0.0, MedianOf(r_slowed));
 }
 
 }  // namespace

@@ -3,18 +3,18 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fastdecode/fastdecode.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <fastdecode/fastdecode.hpp>
 #include "kernels/isa.h"
 #include "nlohmann/json.hpp"
 #include "numa/arena.h"
 #include "numa/pinned_thread.h"
 #include "numa/topology.h"
-#include "tools/bench/summary.h"
 #include "tools/bench/memory_pass.h"
+#include "tools/bench/summary.h"
 #include "tools/option_values.h"
 #include "tools/output.h"
 
@@ -116,7 +116,7 @@ Summary MeasurePass(MemoryPass pass, TicketTeam* team, int repetitions) {
   std::vector<double> rates;
   pass.Run(team);  // a first time unmeasured: clocks, translations
   for (int i = 0; i < repetitions; ++i) rates.push_back(bytes / static_cast<double>(pass.Run(team)));
-  return Summarize(std::move(rates));
+  return Summarize(rates);
 }
 
 // The three operations with these cores, which become `rows`' last three.

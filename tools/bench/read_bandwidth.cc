@@ -5,12 +5,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <fastdecode/fastdecode.hpp>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
 
-#include <fastdecode/fastdecode.hpp>
+#include "engine/bench/median.h"
 #include "kernels/memory_stream.h"
 #include "numa/arena.h"
 #include "numa/clock.h"
@@ -71,11 +72,6 @@ struct StopAtEnd {
   ~StopAtEnd() { orders->stop.store(true, std::memory_order_relaxed); }
 };
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 double Sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
 using Readers = std::vector<std::vector<std::unique_ptr<Reader>>>;  // [group]
@@ -99,7 +95,7 @@ std::vector<double> MeasureWindows(const Readers& readers) {
     }
   }
   std::vector<double> medians;
-  for (const std::vector<double>& group : rates) medians.push_back(Median(group));
+  for (const std::vector<double>& group : rates) medians.push_back(MedianOf(group));
   return medians;
 }
 

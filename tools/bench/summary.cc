@@ -2,20 +2,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fastdecode/fastdecode.hpp>
 #include <utility>
 
-#include <fastdecode/fastdecode.hpp>
+#include "engine/bench/median.h"
 #include "numa/check.h"
 #include "numa/pinning.h"
 
 namespace fastdecode {
 
-Summary Summarize(std::vector<double> values) {
+Summary Summarize(const std::vector<double>& values) {
   FD_CHECK(!values.empty(), "there is nothing to summarize");
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  const double median = values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-  return {median, values.front(), values.back()};
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  return {MedianOf(values), *min, *max};
 }
 
 nlohmann::json ToJson(const Summary& summary) {

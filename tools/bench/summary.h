@@ -19,7 +19,7 @@ struct Summary {
 };
 
 // REQUIRES: at least one value.
-Summary Summarize(std::vector<double> values);
+Summary Summarize(const std::vector<double>& values);
 // {median, min, max}.
 nlohmann::json ToJson(const Summary& summary);
 // One line; bytes that are no UTF-8 are replaced.

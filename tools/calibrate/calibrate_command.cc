@@ -44,10 +44,6 @@ std::string MachineName() {
   return found.contains("cpu") && found["cpu"]["model"].is_string() ? found["cpu"]["model"].get<std::string>() : "";
 }
 
-void ThrowIfInterrupted() {
-  if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
-}
-
 // One point of the grid with what was measured there.
 struct Point {
   StepWindow window;

@@ -132,7 +132,7 @@ void RunChat(ChatFlags& flags, bool max_tokens_given, EngineFlags& engine_flags)
   while (const std::optional<std::string> line = lines.Next()) {
     if (!conversation.Take(*line)) break;
   }
-  if (const int signal = InterruptGuard::Signal(); guard && signal != 0) throw Interrupted(signal);
+  if (guard) ThrowIfInterrupted();
   // Whoever types has seen the errors; a script learns of them by the exit status.
   if (!interactive && conversation.failed()) throw Error(FD_UNAVAILABLE, "some lines had no answer");
 }

@@ -25,7 +25,7 @@ double TokensPerS(InferenceEngine& engine, EngineRecord* record) {
       std::this_thread::sleep_for(kReadMeanwhileEvery);
       events.clear();
       if (record != nullptr) record->ReadInto(&events);
-      if (InterruptGuard::Signal() != 0) throw Interrupted(InterruptGuard::Signal());
+      ThrowIfInterrupted();
     }
   };
   wait(kSettleNs);

@@ -3,15 +3,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fastdecode/fastdecode.hpp>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <fastdecode/fastdecode.hpp>
 #include "nlohmann/json.hpp"
 #include "numa/clock.h"
+#include "tools/bench/read_bandwidth.h"
 #include "tools/engine_flags.h"
 #include "tools/interrupt.h"
 #include "tools/latency/load.h"
@@ -20,7 +21,6 @@
 #include "tools/latency/report_flags.h"
 #include "tools/load_engine.h"
 #include "tools/option_values.h"
-#include "tools/bench/read_bandwidth.h"
 
 namespace fastdecode {
 
@@ -37,7 +37,7 @@ struct StepFlags {
 void WaitOrStop(double seconds) {
   const uint64_t end_ns = NowNs() + static_cast<uint64_t>(seconds * 1e9);
   while (NowNs() < end_ns && InterruptGuard::Signal() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  if (InterruptGuard::Signal() != 0) throw Interrupted(InterruptGuard::Signal());
+  ThrowIfInterrupted();
 }
 
 // Tokens come evenly once the load has settled; if not, the figures are of no state that lasts.
@@ -49,7 +49,8 @@ void WarnUnlessSteady(const Recording& recording, LatencyResult* result) {
   for (const fd_record_event& event : recording.events) {
     if (event.kind == FD_RECORD_TOKEN) halves[event.end_ns > middle_ns] += 1;
   }
-  if (halves[0] + halves[1] < kTokensMin || std::abs(halves[1] - halves[0]) <= kDriftMax * std::max(halves[0], halves[1]))
+  if (halves[0] + halves[1] < kTokensMin ||
+      std::abs(halves[1] - halves[0]) <= kDriftMax * std::max(halves[0], halves[1]))
     return;
   result->warnings.push_back("not steady: the second half has " + std::to_string(static_cast<int>(halves[1])) +
                              " tokens, the first " + std::to_string(static_cast<int>(halves[0])) +
@@ -70,7 +71,8 @@ std::vector<Achieved> MeasureAchieved(const nlohmann::json& statistics, bool on_
   const double s_busy_ns = statistics["s_busy_ns"].get<double>();
   const double weights = statistics["weight_bytes"].get<double>() * statistics["steps"].get<double>();
   if (s_busy_ns > 0 && !on_gpu) {
-    achieved.push_back({"weights read, S-Part", weights / s_busy_ns, MeasureReadBandwidth({s_cores})[0], "GB/s", kReadTest});
+    achieved.push_back(
+        {"weights read, S-Part", weights / s_busy_ns, MeasureReadBandwidth({s_cores})[0], "GB/s", kReadTest});
   }
   *home_gb_per_s = MeasureReadBandwidth({r_cores})[0] / static_cast<double>(statistics["homes"].size());
   achieved.push_back({"KV read, a home", statistics["kv_gb_per_s"].get<double>(), *home_gb_per_s, "GB/s", kReadTest});
@@ -106,8 +108,9 @@ void LatencyStep(StepFlags& flags, EngineFlags& engine_flags) {
     if (flags.load.rate > 0) {
       recording.intended = load.starts();
       if (load.never_started() > 0) {
-        result.warnings.push_back(std::to_string(load.never_started()) +
-                                  " requests were never taken by the engine's full queue: --rate is more than it serves");
+        result.warnings.push_back(
+            std::to_string(load.never_started()) +
+            " requests were never taken by the engine's full queue: --rate is more than it serves");
       }
     }
   }

@@ -6,19 +6,13 @@
 #include <boost/asio/write.hpp>
 
 #include "numa/check.h"
-#include "numa/clock.h"
+#include "tools/load/run_clock.h"
 
 namespace fastdecode::load {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::beast::error_code;
-
-namespace {
-
-int64_t Now() { return static_cast<int64_t>(NowNs()); }
-
-}  // namespace
 
 StreamEndpoint EndpointOf(const std::vector<char>& sockaddr_bytes) {
   const auto* address = reinterpret_cast<const sockaddr*>(sockaddr_bytes.data());
@@ -40,7 +34,7 @@ void Connection::Start(std::string head, const std::string* body, RequestResult*
   head_ = std::move(head);
   body_ = body;
   result_ = result;
-  result_->start_ns = Now();
+  result_->start_ns = RunClock::Now();
   if (result_->intended_ns == 0) result_->intended_ns = result_->start_ns;
   ++attempt_;
   WatchTime();
@@ -105,7 +99,7 @@ void Connection::Receive() {
 }
 
 void Connection::OnReceived(const error_code& error, size_t bytes) {
-  const int64_t now_ns = Now();
+  const int64_t now_ns = RunClock::Now();
   buffer_.commit(bytes);
   has_bytes_ |= bytes > 0;
   if (error && error != asio::error::eof) return OnClosed(error);
@@ -158,7 +152,7 @@ void Connection::Fail(const std::string& reason) {
 
 void Connection::EndRequest(bool keep) {
   RequestResult* const result = std::exchange(result_, nullptr);
-  result->end_ns = Now();
+  result->end_ns = RunClock::Now();
   ++attempt_;
   timer_.cancel();
   is_reused_ = keep;
