@@ -93,7 +93,8 @@ void BenchServe(ServeFlags& flags) {
   const Report report = MakeReport(outcome.run, outcome.options);
   Deliver(flags, outcome, report);
   Warn(report, outcome.run);
-  if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
+  ThrowIfInterrupted();
+  if (outcome.failure.has_value()) throw Error(*outcome.failure);
   if (report.completed == 0 && report.failed > 0) {
     throw Error(FD_UNAVAILABLE, "no request succeeded " + outcome.where);
   }

@@ -12,9 +12,6 @@ namespace fastdecode::serve_bench {
 
 namespace {
 
-// A search with fewer finds too much.
-constexpr int kSearchRequests = 1200;
-
 // The engine's options but --model, which is a server's name for its model here: -m names the folder.
 std::vector<std::string> EngineNames() {
   std::vector<std::string> names = EngineFlagNames();
@@ -52,11 +49,15 @@ void ServeFlags::AddServerOptions(CLI::App* command) {
       ->type_name("DIR")
       ->excludes(url_option)
       ->excludes(name_option);
-  command->add_option("--api-key-file", api_key_file, "file whose first line is the key to send")->type_name("FILE");
-  command->add_option("--timeout-s", timeout_s, "the longest that a request may take")
-      ->transform(Number(0.001, 1e6))
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  CLI::Option* key_option =
+      command->add_option("--api-key-file", api_key_file, "file whose first line is the key to send")
+          ->type_name("FILE");
+  CLI::Option* timeout_option = command->add_option("--timeout-s", timeout_s, "the longest that a request may take")
+                                    ->transform(Number(0.001, 1e6))
+                                    ->type_name("SECONDS")
+                                    ->capture_default_str();
+  idle_in_process_ = {{key_option, "an engine in this process asks for no key; leave it out with -m"},
+                      {timeout_option, "requests to an engine in this process have no limit; leave it out with -m"}};
 }
 
 void ServeFlags::AddPromptOptions(CLI::App* command) {
@@ -114,7 +115,14 @@ void ServeFlags::AddPaceOptions(CLI::App* command) {
   num_prompts_option_ = AddCount(command, "--num-prompts", num_prompts, 1, 10'000'000, "requests to send");
   concurrency_option_ = AddCount(command, "--concurrency,--max-concurrency", concurrency, 1, 65536,
                                  "requests in flight; of an open loop, the most (default: no limit)");
-  AddCount(command, "--warmup,--num-warmups", warmup, 0, 1'000'000, "requests to send before, which do not count");
+  CLI::Option* warmup_option =
+      AddCount(command, "--warmup,--num-warmups", warmup, 0, 1'000'000, "requests to send before, which do not count");
+  idle_in_interference_ = {
+      {num_prompts_option_,
+       "--interference sends the prompts that arrive while its answers are written; leave it out, or give "
+       "--request-rate or --random-output-len for more of them"},
+      {concurrency_option_, "--interference runs as many answers as --decodes says; give that instead"},
+      {warmup_option, "--interference has no requests before; leave it out"}};
   AddNumbers(command, "--request-rate", rates, 1e-3, 1e6,
              "open loop: requests a second, each at its time whatever became of the others; several: a curve")
       ->type_name("LIST")
@@ -176,8 +184,16 @@ void ServeFlags::AddReportOptions(CLI::App* command) {
   command->add_flag("--json", json, "one JSON object");
 }
 
+void ServeFlags::RefuseIdle(const std::vector<Idle>& options) const {
+  for (const auto& [option, advice] : options) {
+    if (option->count() > 0) Refuse(option->get_name() + ": " + advice);
+  }
+}
+
 void ServeFlags::Check() {
   prompts.stream = !no_stream;
+  if (!engine_model.empty()) RefuseIdle(idle_in_process_);
+  if (interference.asked) RefuseIdle(idle_in_interference_);
   Metrics();
   const load::Limits limits = load::ParseLimits(goodput, prompts.stream);
   if (!vocab.empty()) ParseIdRange(vocab);
@@ -215,9 +231,9 @@ void ServeFlags::Check() {
 }
 
 size_t ServeFlags::RequestCount() const {
-  const bool given = num_prompts_option_->count() > 0;
-  if (!given && (!prompts.prompts_file.empty() || !prompts.trace.empty())) return 0;
-  return static_cast<size_t>(!given && find_max_rate ? kSearchRequests : num_prompts);
+  if (num_prompts_option_->count() > 0) return static_cast<size_t>(num_prompts);
+  if (find_max_rate) return load::kSearchRequests;
+  return prompts.prompts_file.empty() && prompts.trace.empty() ? static_cast<size_t>(num_prompts) : 0;
 }
 
 int ServeFlags::Concurrency() const { return is_open() && concurrency_option_->count() == 0 ? 0 : concurrency; }

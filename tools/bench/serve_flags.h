@@ -51,7 +51,7 @@ struct ServeFlags {
   // What the options leave open, and whether they go together. Throws Error naming the option.
   void Check();
   bool is_open() const { return !rates.empty() || find_max_rate || !prompts.trace.empty(); }
-  // How many requests to make up; 0: as many as the file or the trace has.
+  // How many requests to make up for a run; 0: as many as the file or the trace has.
   size_t RequestCount() const;
   // In flight at most; 0: no limit.
   int Concurrency() const;
@@ -66,6 +66,14 @@ struct ServeFlags {
   void AddSearchOptions(CLI::App* command);
   void AddReportOptions(CLI::App* command);
   std::vector<std::string> Metrics() const;
+
+  // An option that has no effect together with another, and what to do instead.
+  struct Idle {
+    CLI::Option* option;
+    const char* advice;
+  };
+  void RefuseIdle(const std::vector<Idle>& options) const;
+  std::vector<Idle> idle_in_process_, idle_in_interference_;
 
   CLI::Option *num_prompts_option_ = nullptr, *concurrency_option_ = nullptr, *input_len_option_ = nullptr,
               *output_len_option_ = nullptr, *arrivals_option_ = nullptr, *burstiness_option_ = nullptr,

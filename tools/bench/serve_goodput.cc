@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "engine/bench/median.h"
 #include "tools/bench/serve_outcome.h"
 
 namespace fastdecode::serve_bench {
@@ -45,6 +46,7 @@ std::string ShareHeadings(const load::Limits& limits) {
 }
 
 const char* Verdict(const RatePoint& point) {
+  if (point.interrupted) return "cut short";
   if (point.cut) return "missed, cut short";
   if (!point.reached) return "missed";
   return point.attainment.drained.value_or(true) ? "reached" : "reached, not steady";
@@ -52,7 +54,8 @@ const char* Verdict(const RatePoint& point) {
 
 std::string PointsText(const ServeOutcome& outcome) {
   const load::Limits& limits = outcome.options.limits;
-  std::string text = Format("\nShare of requests that kept their limits (%s), by rate\n", LimitsText(limits).c_str());
+  const std::string what = limits.empty() ? "succeeded" : "kept their limits (" + LimitsText(limits) + ")";
+  std::string text = "\nShare of requests that " + what + ", by rate\n";
   text += Format("%10s %8s", "requests/s", "requests") + ShareHeadings(limits) +
           Format(" %8s %8s %8s\n", "2nd half", "good/s", "drain s");
   for (const RatePoint& point : outcome.points) {
@@ -124,6 +127,7 @@ nlohmann::ordered_json ToJson(const Attainment& attainment, const load::Limits& 
 nlohmann::ordered_json ToJson(const RatePoint& point, const load::Limits& limits) {
   nlohmann::ordered_json json = {
       {"request_rate", point.rate}, {"planned", point.requests}, {"cut", point.cut}, {"reached", point.reached}};
+  json["interrupted"] = point.interrupted;
   json.update(ToJson(point.attainment, limits));
   return json;
 }
@@ -153,8 +157,7 @@ std::optional<double> ServeOutcome::MaxRate() const {
     if (search.complete) rates.push_back(search.rate);
   }
   if (rates.empty()) return std::nullopt;
-  std::sort(rates.begin(), rates.end());
-  return rates.size() % 2 == 1 ? rates[rates.size() / 2] : (rates[rates.size() / 2 - 1] + rates[rates.size() / 2]) / 2;
+  return MedianOf(std::move(rates));
 }
 
 std::vector<std::pair<double, double>> AttainmentCurve(const std::vector<RatePoint>& points) {

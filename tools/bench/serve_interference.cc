@@ -48,12 +48,14 @@ void CheckAllSucceeded(const load::LoadRun& run, const ReportOptions& options, c
 class Interference {
  public:
   Interference(const ServeFlags& flags, const ReportOptions& options, Target& target)
-      : flags_(flags), options_(options), target_(target), ids_(FindIds(flags, target)) {}
+      : flags_(flags), options_(options), target_(target), source_(FindPrompts(flags, target)) {}
 
   // False: it was interrupted.
   bool Measure(InterferencePoint* point) {
     const auto decodes = static_cast<size_t>(flags_.interference.decodes);
-    RequestList list = MakeRequests(flags_.prompts, ids_, decodes);
+    CheckContext(flags_.prompts, source_, decodes, target_.MaxContext());
+    CheckContext(ArrivingPrompts(), source_, 1, target_.MaxContext());
+    RequestList list = MakeRequests(flags_.prompts, source_, decodes);
     list.forced = true;
     std::vector<double> arrivals_s(decodes, 0.0);
     const load::LoadRun alone = Run(list, arrivals_s, "alone: ");
@@ -78,22 +80,27 @@ class Interference {
 
  private:
   load::LoadRun Run(const RequestList& list, const std::vector<double>& arrivals_s, const std::string& what) {
-    CheckContext(list, target_.MaxContext());
     target_.Prepare(list, flags_.prompts);
     return target_.Run({arrivals_s, 0}, WatchRun(what, list.requests.size()));
   }
 
-  // Prompts with an answer of one token, as many as arrive while the answers alone are written.
-  void AddPrompts(int64_t begin_ns, int64_t end_ns, RequestList* list, std::vector<double>* arrivals_s) const {
-    const double rate = flags_.rates.front();
+  // Their answers have one token.
+  PromptOptions ArrivingPrompts() const {
     PromptOptions prompts = flags_.prompts;
     prompts.input_len = flags_.interference.prompt_len;
     prompts.output_len = 1;
+    prompts.len_options = "--interference-prompt-len";
     prompts.range_ratio = 0;
     ++prompts.seed;
+    return prompts;
+  }
+
+  // As many prompts as arrive while the answers alone are written.
+  void AddPrompts(int64_t begin_ns, int64_t end_ns, RequestList* list, std::vector<double>* arrivals_s) const {
+    const double rate = flags_.rates.front();
     const double span_s = static_cast<double>(end_ns - begin_ns) * 1e-9;
     const size_t count = static_cast<size_t>(std::max(0.0, span_s * rate) * 2) + 1;
-    for (const PreparedRequest& request : MakeRequests(prompts, ids_, count).requests) {
+    for (const PreparedRequest& request : MakeRequests(ArrivingPrompts(), source_, count).requests) {
       const double arrival_s = flags_.prompts.arrivals.Time(request.arrival, rate);
       if (arrival_s > span_s) break;
       list->requests.push_back(request);
@@ -125,24 +132,37 @@ class Interference {
   const ServeFlags& flags_;
   const ReportOptions& options_;
   Target& target_;
-  const IdRange ids_;
+  const PromptSource source_;
 };
+
+// `chunk`: the engine's --prefill-chunk; 0: as it is.
+void MeasureChunk(const ServeFlags& flags, int chunk, ServeOutcome* outcome) {
+  const std::unique_ptr<Target> target = MakeTarget(flags, chunk);
+  outcome->where = target->Where();
+  outcome->options.model = target->model();
+  InterferencePoint point;
+  if (chunk > 0) point.chunk = chunk;
+  if (Interference(flags, outcome->options, *target).Measure(&point)) outcome->interference.push_back(point);
+}
 
 }  // namespace
 
 void MeasureInterference(const ServeFlags& flags, ServeOutcome* outcome) {
-  std::vector<int> chunks = flags.interference.chunks;
-  if (chunks.empty()) chunks.push_back(0);
-  for (const int chunk : chunks) {
-    const std::unique_ptr<Target> target = MakeTarget(flags, chunk);
-    outcome->where = target->Where();
-    outcome->options.model = target->model();
-    InterferencePoint point;
-    if (chunk > 0) point.chunk = chunk;
-    if (!Interference(flags, outcome->options, *target).Measure(&point)) break;
-    outcome->interference.push_back(point);
+  if (flags.interference.chunks.empty()) MeasureChunk(flags, 0, outcome);
+  for (const int chunk : flags.interference.chunks) {
+    if (WasInterrupted()) break;
+    try {
+      MeasureChunk(flags, chunk, outcome);
+    } catch (const Error& error) {
+      ClearProgress();
+      if (flags.interference.chunks.size() == 1) throw;
+      const std::string what = "--chunks: with " + std::to_string(chunk) + ": " + error.what();
+      if (!outcome->failure.has_value()) outcome->failure.emplace(error.code(), what);
+      outcome->notes.push_back("note: failed: " + what);
+    }
   }
   ClearProgress();
+  if (outcome->failure.has_value() && outcome->interference.empty()) throw Error(*outcome->failure);
 }
 
 }  // namespace fastdecode::serve_bench

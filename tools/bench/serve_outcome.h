@@ -1,6 +1,7 @@
 #ifndef FASTDECODE_TOOLS_BENCH_SERVE_OUTCOME_H_
 #define FASTDECODE_TOOLS_BENCH_SERVE_OUTCOME_H_
 
+#include <fastdecode/fastdecode.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct ServeOutcome {
   std::vector<load::RateSearchResult> searches;
   std::vector<InterferencePoint> interference;
   std::vector<std::string> notes;  // what to know of the figures
+  std::optional<Error> failure;    // why some of it is missing: the first of the reasons
 
   // The median of the searches that were complete; nothing: none was.
   std::optional<double> MaxRate() const;

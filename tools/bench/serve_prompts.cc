@@ -93,29 +93,70 @@ std::vector<PreparedRequest> ReadPromptsFile(const PromptOptions& options) {
   throw Error(FD_INVALID_ARGUMENT, "--prompts-file: " + options.prompts_file + ": it has no prompt; give one a line");
 }
 
-// How long the requests are, and when they arrive.
-std::vector<load::PlannedRequest> Plan(const PromptOptions& options, size_t count, RequestList* list) {
-  list->length_option = "--random-input-len, --random-output-len";
-  if (!options.trace.empty()) {
-    list->length_option = "--trace";
-    load::Trace trace = load::ReadTrace("--trace", options.trace, count);
-    list->own_rate = trace.rate;
-    list->left_out = trace.left_out;
-    for (load::PlannedRequest& request : trace.requests) {
-      request.prompt_tokens = load::ScaleLength(request.prompt_tokens, options.scale_lengths);
-      request.output_tokens = load::ScaleLength(request.output_tokens, options.scale_lengths);
-    }
-    return std::move(trace.requests);
-  }
+// How long the requests are, before they are scaled, and when they arrive; of a trace also what else there is.
+load::Trace Plan(const PromptOptions& options, size_t count) {
+  if (!options.trace.empty()) return load::ReadTrace("--trace", options.trace, count);
   load::LoadShape shape = {RangeOf(options.input_len, options.range_ratio),
                            RangeOf(options.output_len, options.range_ratio), options.arrivals, options.seed};
   if (!options.workload.empty()) {
-    list->length_option = "--workload";
     const load::Workload* workload = load::FindWorkload(options.workload);
-    shape.prompt = workload->prompt.Scaled(options.scale_lengths);
-    shape.output = workload->output.Scaled(options.scale_lengths);
+    shape.prompt = workload->prompt;
+    shape.output = workload->output;
   }
-  return load::DrawLoad(shape, count);
+  load::Trace plan;
+  plan.requests = load::DrawLoad(shape, count);
+  return plan;
+}
+
+size_t CountOf(const PromptSource& source, size_t count) { return count == 0 ? source.given.size() : count; }
+
+load::PlannedRequest Scaled(load::PlannedRequest request, double factor) {
+  request.prompt_tokens = load::ScaleLength(request.prompt_tokens, factor);
+  request.output_tokens = load::ScaleLength(request.output_tokens, factor);
+  return request;
+}
+
+int64_t TokensOf(const load::PlannedRequest& request) { return request.prompt_tokens + request.output_tokens; }
+
+// The longest; a request of no tokens: there is none.
+load::PlannedRequest LongestOf(const std::vector<load::PlannedRequest>& requests, double factor) {
+  load::PlannedRequest longest = {0, 0, 0};
+  for (const load::PlannedRequest& request : requests) {
+    const load::PlannedRequest scaled = Scaled(request, factor);
+    if (TokensOf(scaled) > TokensOf(longest)) longest = scaled;
+  }
+  return longest;
+}
+
+// The highest factor of three digits with which all fit; 0: --scale-lengths takes none.
+double FittingFactor(const std::vector<load::PlannedRequest>& unscaled, int64_t max_context) {
+  constexpr int kDigits = 3;
+  constexpr double kFactorMin = 1e-4;
+  // No more, as two lengths that are rounded down lose a token at most.
+  const double ratio = static_cast<double>(max_context + 1) / static_cast<double>(TokensOf(LongestOf(unscaled, 1)));
+  const double unit = std::pow(10, kDigits - 1 - std::floor(std::log10(ratio)));
+  for (auto digits = static_cast<int>(ratio * unit); digits > kFactorMin * unit; --digits) {
+    const double factor = digits / unit;
+    if (TokensOf(LongestOf(unscaled, factor)) <= max_context) return factor;
+  }
+  return 0;
+}
+
+// The lengths of given prompts, if they are known.
+std::vector<load::PlannedRequest> KnownLengths(const PromptSource& source, size_t count) {
+  std::vector<load::PlannedRequest> known;
+  for (size_t i = 0; i < std::min(CountOf(source, count), source.given.size()); ++i) {
+    const PreparedRequest& request = source.given[i];
+    if (request.prompt_tokens > 0) known.push_back({0, request.prompt_tokens, request.output_tokens});
+  }
+  return known;
+}
+
+// Which option makes requests so long.
+std::string LengthOption(const PromptOptions& options) {
+  if (!options.trace.empty()) return "--trace";
+  if (!options.workload.empty()) return "--workload";
+  return options.is_random() ? options.len_options : "--prompts-file";
 }
 
 }  // namespace
@@ -132,46 +173,56 @@ IdRange ParseIdRange(const std::string& text) {
   return range;
 }
 
-RequestList MakeRequests(const PromptOptions& options, const IdRange& ids, size_t count) {
+std::vector<PreparedRequest> ReadGivenPrompts(const PromptOptions& options) {
+  if (!options.prompts_file.empty()) return ReadPromptsFile(options);
+  if (!options.prompt.has_value()) return {};
+  return {{*options.prompt, {}, 0, options.output_len}};
+}
+
+RequestList MakeRequests(const PromptOptions& options, const PromptSource& source, size_t count) {
   RequestList list;
-  std::vector<PreparedRequest> given;
-  if (options.prompt.has_value()) given.push_back({*options.prompt, {}, 0, options.output_len});
-  if (!options.prompts_file.empty()) given = ReadPromptsFile(options);
-  if (count == 0 && !given.empty()) count = given.size();
   load::Random random(options.seed + kIdsSeed + options.run * kRunSeed);
-  for (const load::PlannedRequest& planned : Plan(options, count, &list)) {
+  const load::Trace plan = Plan(options, CountOf(source, count));
+  for (const load::PlannedRequest& unscaled : plan.requests) {
     PreparedRequest& request = list.requests.emplace_back();
-    if (!options.is_random()) {
-      request = given[(list.requests.size() - 1) % given.size()];
+    if (!source.given.empty()) {
+      request = source.given[(list.requests.size() - 1) % source.given.size()];
     } else {
+      const load::PlannedRequest planned = Scaled(unscaled, options.scale_lengths);
       request.prompt_tokens = planned.prompt_tokens;
       request.output_tokens = planned.output_tokens;
       if (options.random_text) {
         request.text = DrawWords(planned.prompt_tokens, random);
       } else {
-        request.ids = load::DrawIds(planned.prompt_tokens, static_cast<int32_t>(ids.first),
-                                    static_cast<int32_t>(ids.last), random);
+        request.ids = load::DrawIds(planned.prompt_tokens, static_cast<int32_t>(source.ids.first),
+                                    static_cast<int32_t>(source.ids.last), random);
       }
     }
-    request.arrival = planned.arrival;
+    request.arrival = unscaled.arrival;
   }
   list.forced = options.has_lengths();
+  list.own_rate = plan.rate;
+  list.left_out = plan.left_out;
   return list;
 }
 
-void CheckContext(const RequestList& list, int64_t max_context) {
+void CheckContext(const PromptOptions& options, const PromptSource& source, size_t count, int64_t max_context) {
   if (max_context == 0) return;
-  for (const PreparedRequest& request : list.requests) {
-    const int64_t tokens = request.prompt_tokens + request.output_tokens;
-    if (request.prompt_tokens == 0 || tokens <= max_context) continue;
-    const double factor = std::floor(1000 * static_cast<double>(max_context) / static_cast<double>(tokens)) / 1000;
+  const std::vector<load::PlannedRequest> unscaled =
+      source.given.empty() ? Plan(options, count).requests : KnownLengths(source, count);
+  const load::PlannedRequest longest = LongestOf(unscaled, options.scale_lengths);
+  if (TokensOf(longest) <= max_context) return;
+  std::string text = LengthOption(options) + ": a prompt of " + std::to_string(longest.prompt_tokens) +
+                     " tokens and an answer of " + std::to_string(longest.output_tokens);
+  if (!source.given.empty()) text += " (max_tokens, or --random-output-len)";
+  text += " do not fit the context of " + std::to_string(max_context);
+  if (options.has_lengths()) {
     char hint[64] = "";
-    if (list.forced) std::snprintf(hint, sizeof(hint), "; give --scale-lengths %g or less", factor);
-    throw Error(FD_INVALID_ARGUMENT, std::string(list.length_option) + ": a prompt of " +
-                                         std::to_string(request.prompt_tokens) + " tokens and an answer of " +
-                                         std::to_string(request.output_tokens) + " do not fit the context of " +
-                                         std::to_string(max_context) + hint);
+    const double factor = FittingFactor(unscaled, max_context);
+    if (factor > 0) std::snprintf(hint, sizeof(hint), "; give --scale-lengths %g or less", factor);
+    text += hint;
   }
+  throw Error(FD_INVALID_ARGUMENT, text);
 }
 
 }  // namespace fastdecode::serve_bench

@@ -21,6 +21,7 @@ struct PromptOptions {
   double scale_lengths = 1;  // of workload and trace
   int input_len = 1024, output_len = 128;
   double range_ratio = 0;  // lengths are drawn from len x (1 - ratio) to len x (1 + ratio)
+  const char* len_options = "--random-input-len, --random-output-len";  // which set input_len and output_len
 
   bool random_text = false;  // words instead of token ids
   uint64_t seed = 0;
@@ -54,18 +55,26 @@ struct PreparedRequest {
 
 struct RequestList {
   std::vector<PreparedRequest> requests;
-  bool forced = false;             // each answer has exactly its tokens: the lengths are what is measured
-  double own_rate = 0;             // of a trace; 0: none
-  size_t left_out = 0;             // of a trace: requests without an answer
-  const char* length_option = "";  // which option made them so long
+  bool forced = false;  // each answer has exactly its tokens: the lengths are what is measured
+  double own_rate = 0;  // of a trace; 0: none
+  size_t left_out = 0;  // of a trace: requests without an answer
 };
 
-// `count` requests; 0: one for each line of the file, or all of the trace. Random prompts differ from each other; those
-// of a file are taken in turn. `ids`: needed for random ids. Throws Error naming option or file, line and value.
-RequestList MakeRequests(const PromptOptions& options, const IdRange& ids, size_t count);
+// What prompts are taken from.
+struct PromptSource {
+  IdRange ids;                         // of random prompts
+  std::vector<PreparedRequest> given;  // --prompt, or the lines of --prompts-file; empty: prompts are random
+};
+// To be read once, as it may be standard input. Throws Error naming option or file, line and value.
+std::vector<PreparedRequest> ReadGivenPrompts(const PromptOptions& options);
 
-// Throws Error naming the option if a request is longer than the context; 0: nobody knows it.
-void CheckContext(const RequestList& list, int64_t max_context);
+// `count` requests; 0: one for each given prompt, or all of the trace, which is never more than it has. Random prompts
+// differ from each other; given ones are taken in turn. Throws Error naming option or file, line and value.
+RequestList MakeRequests(const PromptOptions& options, const PromptSource& source, size_t count);
+
+// Throws Error naming the option if one of these requests would be longer than the context; 0: nobody knows it. It
+// makes no prompts.
+void CheckContext(const PromptOptions& options, const PromptSource& source, size_t count, int64_t max_context);
 
 }  // namespace fastdecode::serve_bench
 

@@ -13,12 +13,7 @@ namespace fastdecode::serve_bench {
 
 namespace {
 
-constexpr size_t kRequestsWanted = 1200;
 constexpr int64_t kRequestsPerConcurrent = 20;
-
-void ThrowIfInterrupted() {
-  if (const int signal = InterruptGuard::Signal(); signal != 0) throw Interrupted(signal);
-}
 
 std::string RateText(double rate) {
   char text[48];
@@ -44,15 +39,19 @@ int64_t MostInFlight(const load::LoadRun& run) {
 class Runner {
  public:
   Runner(const ServeFlags& flags, Target& target, const load::Limits& limits)
-      : flags_(flags), target_(target), limits_(limits), ids_(FindIds(flags, target)) {}
+      : flags_(flags), target_(target), limits_(limits), source_(FindPrompts(flags, target)) {}
+
+  // Throws Error if a request of them would be longer than the context.
+  void Check(const PromptOptions& prompts, size_t count) const {
+    CheckContext(prompts, source_, count, target_.MaxContext());
+  }
 
   // What the next runs send. Random prompts are others in each of them: a server may keep those that it has seen.
   void Prepare(const PromptOptions& prompts, size_t count) {
     prompts_ = prompts;
     count_ = count;
     prompts_.run = runs_++;
-    list_ = MakeRequests(prompts_, ids_, count);
-    CheckContext(list_, target_.MaxContext());
+    list_ = MakeRequests(prompts_, source_, count);
     target_.Prepare(list_, prompts_);
     is_fresh_ = true;
   }
@@ -86,7 +85,8 @@ class Runner {
     }
     *run = target_.Run(pace, hooks);
     point.attainment = load::Judge(*run, limits_);
-    point.cut |= WasInterrupted();
+    point.interrupted = !point.cut && point.attainment.requests < point.requests;
+    point.cut |= point.interrupted;
     point.reached = !point.cut && point.attainment.Reaches(flags_.attainment);
     point.overlapped = MostInFlight(*run) > 1;
     return point;
@@ -96,7 +96,7 @@ class Runner {
   const ServeFlags& flags_;
   Target& target_;
   const load::Limits limits_;
-  const IdRange ids_;
+  const PromptSource source_;
   PromptOptions prompts_;  // of the next run
   size_t count_ = 0;
   uint64_t runs_ = 0;
@@ -104,11 +104,25 @@ class Runner {
   RequestList list_;
 };
 
+// What is measured is not to be found in a cache of prompts.
+PromptOptions WarmUpPrompts(const ServeFlags& flags) {
+  PromptOptions prompts = flags.prompts;
+  prompts.seed = ~prompts.seed;
+  return prompts;
+}
+
+// Of all runs, before the first: a search of hours is not to fail at the lengths that its last seed draws.
+void CheckLengths(const ServeFlags& flags, const Runner& runner) {
+  if (flags.warmup > 0) runner.Check(WarmUpPrompts(flags), static_cast<size_t>(flags.warmup));
+  PromptOptions prompts = flags.prompts;
+  for (int i = 0; i < (flags.find_max_rate ? flags.seeds : 1); ++i, ++prompts.seed) {
+    runner.Check(prompts, flags.RequestCount());
+  }
+}
+
 void Warm(const ServeFlags& flags, Target& target, Runner* runner) {
   if (flags.warmup == 0) return;
-  PromptOptions prompts = flags.prompts;
-  prompts.seed = ~prompts.seed;  // what is measured is not to be found in a cache of prompts
-  runner->Prepare(prompts, static_cast<size_t>(flags.warmup));
+  runner->Prepare(WarmUpPrompts(flags), static_cast<size_t>(flags.warmup));
   const load::LoadRun run = target.Run({{}, flags.concurrency}, WatchRun("warm-up: ", runner->list().requests.size()));
   ClearProgress();
   ThrowIfInterrupted();
@@ -159,7 +173,7 @@ load::RateSearchResult SearchOnce(const ServeFlags& flags, double start, Runner*
 
 void NoteHowSure(const ServeFlags& flags, size_t requests, ServeOutcome* outcome) {
   const int64_t in_flight = MostInFlight(outcome->run);
-  const size_t wanted = std::max(kRequestsWanted, static_cast<size_t>(kRequestsPerConcurrent * in_flight));
+  const size_t wanted = std::max(load::kSearchRequests, static_cast<size_t>(kRequestsPerConcurrent * in_flight));
   if (requests < wanted) {
     outcome->notes.push_back("note: runs of " + std::to_string(requests) + " requests find too high a rate; " +
                              std::to_string(wanted) + " (--num-prompts) would do with " + std::to_string(in_flight) +
@@ -169,6 +183,12 @@ void NoteHowSure(const ServeFlags& flags, size_t requests, ServeOutcome* outcome
   if (!load::Judge(outcome->run, outcome->options.limits).drained.value_or(true)) {
     outcome->notes.push_back("note: not steady: the queue took longer to drain than three TTFT limits and a request");
   }
+}
+
+void NoteLeftOut(const RequestList& list, ServeOutcome* outcome) {
+  if (list.left_out == 0) return;
+  outcome->notes.push_back("note: " + std::to_string(list.left_out) +
+                           " requests of the trace have no answer, and are left out");
 }
 
 void Search(const ServeFlags& flags, Runner* runner, ServeOutcome* outcome) {
@@ -189,6 +209,7 @@ void Search(const ServeFlags& flags, Runner* runner, ServeOutcome* outcome) {
     if (search.rate > 0) start = search.rate;  // where the next one begins to look
     outcome->searches.push_back(std::move(search));
   }
+  NoteLeftOut(runner->list(), outcome);
   NoteHowSure(flags, requests, outcome);
 }
 
@@ -206,10 +227,10 @@ std::unique_ptr<Target> MakeTarget(const ServeFlags& flags, int chunk) {
   return std::make_unique<EngineTarget>(LoadEngine(*options), flags.engine_model, flags.save_detailed);
 }
 
-IdRange FindIds(const ServeFlags& flags, const Target& target) {
-  if (!flags.vocab.empty()) return ParseIdRange(flags.vocab);
-  if (!flags.prompts.is_random() || flags.prompts.random_text) return {};
-  return target.FindIds();
+PromptSource FindPrompts(const ServeFlags& flags, const Target& target) {
+  if (!flags.prompts.is_random()) return {{}, ReadGivenPrompts(flags.prompts)};
+  if (!flags.vocab.empty()) return {ParseIdRange(flags.vocab), {}};
+  return {flags.prompts.random_text ? IdRange() : target.FindIds(), {}};
 }
 
 bool WasInterrupted() { return InterruptGuard::Signal() != 0; }
@@ -232,16 +253,14 @@ void ClearProgress() {
 
 void RunLoad(const ServeFlags& flags, Target& target, ServeOutcome* outcome) {
   Runner runner(flags, target, outcome->options.limits);
+  CheckLengths(flags, runner);
   Warm(flags, target, &runner);
   if (flags.find_max_rate) {
     Search(flags, &runner, outcome);
   } else {
     runner.Prepare(flags.prompts, flags.RequestCount());
     const RequestList& list = runner.list();
-    if (list.left_out > 0) {
-      outcome->notes.push_back("note: " + std::to_string(list.left_out) +
-                               " requests of the trace have no answer, and are left out");
-    }
+    NoteLeftOut(list, outcome);
     std::vector<double> rates = flags.rates;
     if (rates.empty() && !flags.prompts.trace.empty()) rates.push_back(list.own_rate > 0 ? list.own_rate : 1);
     outcome->target = flags.attainment;

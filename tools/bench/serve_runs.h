@@ -13,8 +13,8 @@ namespace fastdecode::serve_bench {
 // The target that the flags name. `chunk`: an engine's --prefill-chunk instead of the flags'; 0: theirs.
 std::unique_ptr<Target> MakeTarget(const ServeFlags& flags, int chunk);
 
-// The ids of random prompts.
-IdRange FindIds(const ServeFlags& flags, const Target& target);
+// What prompts are taken from. Once, as it may read standard input.
+PromptSource FindPrompts(const ServeFlags& flags, const Target& target);
 
 // What a person sees who waits, and what Ctrl-C does. `what`: "rate 4", or empty. `requests`: in all.
 load::RunHooks WatchRun(const std::string& what, size_t requests);

@@ -44,17 +44,7 @@ Lengths Lengths::Quantiles(std::vector<std::pair<double, double>> quantiles) {
   return lengths;
 }
 
-Lengths Lengths::Scaled(double factor) const {
-  Lengths scaled = *this;
-  scaled.factor_ *= factor;
-  return scaled;
-}
-
-int64_t Lengths::Draw(Random& random) const { return ScaleLength(DrawUnscaled(random), factor_); }
-
-int64_t Lengths::Longest() const { return ScaleLength(max_, factor_); }
-
-int64_t Lengths::DrawUnscaled(Random& random) const {
+int64_t Lengths::Draw(Random& random) const {
   switch (kind_) {
     case Kind::kFixed:
       return max_;
@@ -82,16 +72,19 @@ int64_t Lengths::DrawUnscaled(Random& random) const {
 
 const std::vector<Workload>& Workloads() {
   static const std::vector<Workload> workloads = {
-      {"azure_conv", "Azure's conversation trace of 2023",
+      // Azure's conversation trace of 2023.
+      {"azure_conv",
        Lengths::Quantiles(
            {{0, 3}, {.1, 207}, {.25, 396}, {.5, 1020}, {.75, 1189}, {.9, 2735}, {.95, 4083}, {.99, 4142}, {1, 6000}}),
        Lengths::Quantiles(
            {{0, 7}, {.1, 54}, {.25, 85}, {.5, 129}, {.75, 395}, {.9, 424}, {.95, 451}, {.99, 601}, {1, 1000}})},
-      {"azure_code", "Azure's code trace of 2023",
+      // Azure's code trace of 2023.
+      {"azure_code",
        Lengths::Quantiles(
            {{0, 3}, {.1, 147}, {.25, 578}, {.5, 1469}, {.75, 2745}, {.9, 5194}, {.95, 7315}, {.99, 7436}, {1, 7437}}),
        Lengths::Quantiles({{0, 1}, {.1, 7}, {.25, 9}, {.5, 13}, {.75, 24}, {.9, 55}, {.95, 90}, {.99, 252}, {1, 800}})},
-      {"arxiv_summary", "summaries of arXiv papers, with lengths up to 4,096",
+      // Summaries of arXiv papers, with lengths up to 4,096.
+      {"arxiv_summary",
        Lengths::Quantiles({{0, 100},
                            {.1, 1242},
                            {.25, 1986},
@@ -103,13 +96,14 @@ const std::vector<Workload>& Workloads() {
                            {1, 4054}}),
        Lengths::Quantiles(
            {{0, 30}, {.1, 78}, {.25, 115}, {.5, 167}, {.75, 242}, {.9, 372}, {.95, 737}, {.99, 3273}, {1, 4056}})},
-      {"sharegpt_like", "a fit to the means of ShareGPT", Lengths::Exponential(1250, 4, 2000),
-       Lengths::Lognormal(145, 1.0, 4, 1000)},
-      {"humaneval_like", "a fit to the means of HumanEval", Lengths::Lognormal(155, .45, 30, 600),
-       Lengths::Lognormal(79, .70, 8, 500)},
-      {"longbench_like", "a fit to the means of LongBench", Lengths::Uniform(1437, 2040),
-       Lengths::Lognormal(54, 1.15, 2, 600)},
-      {"distserve", "the synthetic workload of DistServe", Lengths::Fixed(512), Lengths::Fixed(64)},
+      // A fit to the means of ShareGPT.
+      {"sharegpt_like", Lengths::Exponential(1250, 4, 2000), Lengths::Lognormal(145, 1.0, 4, 1000)},
+      // A fit to the means of HumanEval.
+      {"humaneval_like", Lengths::Lognormal(155, .45, 30, 600), Lengths::Lognormal(79, .70, 8, 500)},
+      // A fit to the means of LongBench.
+      {"longbench_like", Lengths::Uniform(1437, 2040), Lengths::Lognormal(54, 1.15, 2, 600)},
+      // The synthetic workload of DistServe.
+      {"distserve", Lengths::Fixed(512), Lengths::Fixed(64)},
   };
   return workloads;
 }

@@ -26,28 +26,21 @@ class Lengths {
   // Pairs of a share of the lengths, from 0 to 1, and the length that so many are at most; linear in between.
   static Lengths Quantiles(std::vector<std::pair<double, double>> quantiles);
 
-  // The same distribution with each drawn length scaled.
-  Lengths Scaled(double factor) const;
-
   int64_t Draw(Random& random) const;
-  int64_t Longest() const;
 
  private:
   enum class Kind { kFixed, kUniform, kExponential, kLognormal, kQuantiles };
-
-  int64_t DrawUnscaled(Random& random) const;
 
   Kind kind_ = Kind::kFixed;
   double a_ = 0, b_ = 0;  // the mean; or the median and sigma
   int64_t min_ = 1, max_ = 1;
   std::vector<std::pair<double, double>> quantiles_;
-  double factor_ = 1;
 };
 
-// Lengths of prompts and answers that belong together, by the name of what people ask for.
+// Lengths of prompts and answers that belong together, by the name of what people ask for; lengths.cc says where they
+// come from.
 struct Workload {
   const char* name;
-  const char* source;  // where the distributions come from
   Lengths prompt, output;
 };
 const std::vector<Workload>& Workloads();

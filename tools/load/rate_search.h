@@ -10,20 +10,24 @@
 
 namespace fastdecode::load {
 
+// Runs of fewer requests find too high a rate.
+inline constexpr size_t kSearchRequests = 1200;
+
 // One rate at which a load was run.
 struct RatePoint {
   double rate = 0;      // requests a second
   size_t requests = 0;  // that were planned
-  bool cut = false;     // the run ended early, as it could not reach the target any more
+  bool cut = false;     // the run ended early: it could not reach the target any more, or it was
+  bool interrupted = false;
   Attainment attainment;
   bool reached = false;    // the target
   bool overlapped = true;  // some requests were in flight together
 };
 
 struct RateSearchOptions {
-  double start = 0.25;      // the first rate
-  double precision = 0.05;  // the rate found and the lowest that fails differ by no more
-  size_t requests = 1200;   // of a run that counts
+  double start = 0.25;                // the first rate
+  double precision = 0.05;            // the rate found and the lowest that fails differ by no more
+  size_t requests = kSearchRequests;  // of a run that counts
 };
 
 struct RateSearchResult {

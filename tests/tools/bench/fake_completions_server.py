@@ -15,8 +15,8 @@ FAULTS = {"status", "error-event", "garbage", "no-done", "cut-chunk", "close-fir
 class FakeServer:
     """`with FakeServer() as server:` serves on server.port, or on server.path if it was given one."""
 
-    def __init__(self, path=None, vocab_size=None, model="fake"):
-        self.path, self.vocab_size, self.model = path, vocab_size, model
+    def __init__(self, path=None, vocab_size=None, model="fake", max_model_len=None):
+        self.path, self.vocab_size, self.model, self.max_model_len = path, vocab_size, model, max_model_len
         self.connections, self.in_flight, self.in_flight_max = 0, 0, 0
         self.requests = []  # (method, target, headers, body) of each
 
@@ -86,6 +86,8 @@ class FakeServer:
         found = {}
         if target.endswith("/v1/models"):
             found = {"object": "list", "data": [{"id": self.model, "object": "model"}, {"id": "other"}]}
+            if self.max_model_len:
+                found["data"][0]["max_model_len"] = self.max_model_len
         elif target.endswith("/tokenizer_info") and self.vocab_size:
             found = {"vocab_size": self.vocab_size}
         status = "200 OK" if found else "404 Not Found"

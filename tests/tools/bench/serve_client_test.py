@@ -3,59 +3,18 @@
 
 usage: serve_client_test.py PROGRAM [unittest arguments]
 """
-import atexit
 import json
-import os
 import pathlib
 import resource
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-import unittest
 
 sys.path.insert(1, str(pathlib.Path(__file__).parent))
+from bench_serve import DETAILED_KEYS, KEYS, LIMIT_S, PROGRAM, SCRATCH, BenchServe, bench, prompts_file, run_tests
 from fake_completions_server import FakeServer
-
-PROGRAM = None
-LIMIT_S = int(os.environ.get("PROGRAM_LIMIT_S", "120"))
-SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="bench_serve_"))
-atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
-
-# What `vllm bench serve` of vLLM 0.33.0 writes of a run of completions (vllm/benchmarks/serve.py), with the metrics that are
-# chosen here and percentile 99; with --save-detailed also the second list.
-KEYS = {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate", "burstiness",
-        "max_concurrency", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
-        "request_throughput", "request_goodput", "output_throughput", "total_token_throughput", "latencies", "queue_times",
-        "max_output_tokens_per_s", "max_concurrent_requests", "rtfx"} | {
-            f"{what}_{metric}_ms" for what in ("mean", "median", "std", "p99") for metric in ("ttft", "tpot", "itl", "e2el")}
-DETAILED_KEYS = {"input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors"}
-
-
-def bench(server, *arguments, **more):
-    url = server if isinstance(server, str) else server.url
-    return subprocess.run([PROGRAM, "bench", "serve", "--url", url, *map(str, arguments)], capture_output=True, text=True,
-                          timeout=LIMIT_S, **more)
-
-
-def prompts_file(*prompts):
-    path = SCRATCH / f"prompts{len(list(SCRATCH.iterdir()))}.txt"
-    path.write_text("".join((p if isinstance(p, str) else json.dumps(p)) + "\n" for p in prompts))
-    return path
-
-
-class BenchServe(unittest.TestCase):
-    def result(self, process, stderr=""):
-        self.assertEqual((process.returncode, process.stderr), (0, stderr))
-        return json.loads(process.stdout)
-
-    def refused(self, process, *needles):
-        self.assertEqual(process.returncode, 1, process.stdout + process.stderr)
-        for needle in needles:
-            self.assertIn(needle, process.stderr)
 
 
 class Figures(BenchServe):
@@ -231,163 +190,6 @@ class Results(BenchServe):
             self.assertEqual(len(server.bodies()), sent)
 
 
-BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
-100,GPT-4,8,3,11,API log
-100.1,GPT-4,5,0,5,API log
-100.2,ChatGPT,6,2,8,Conversation log
-"""
-
-
-class OpenLoop(BenchServe):
-    def test_requests_start_at_their_times(self):
-        with FakeServer() as server:
-            out = self.result(bench(server, "--prompt", "2 ms=100", "--num-prompts", 5, "--request-rate", 20, "--arrivals", "constant",
-                                    "--save-detailed", "--json"))
-        self.assertEqual(set(out), KEYS | DETAILED_KEYS)
-        self.assertEqual((out["completed"], out["request_rate"], out["max_concurrency"]), (5, 20, None))
-        intended = [start - queued for start, queued in zip(out["start_times"], out["queue_times"])]
-        for i, at in enumerate(intended):  # whatever became of those before
-            self.assertAlmostEqual(at - intended[0], i / 20, delta=0.001)
-        self.assertGreaterEqual(server.in_flight_max, 3)
-        self.assertGreaterEqual(out["max_concurrent_requests"], 3)
-
-    def test_waiting_for_a_place_counts(self):
-        with FakeServer() as server:
-            out = self.result(bench(server, "--prompt", "2 ms=100", "--num-prompts", 3, "--request-rate", 1000, "--arrivals", "constant",
-                                    "--max-concurrency", 1, "--save-detailed", "--json"))
-        self.assertEqual((server.in_flight_max, out["max_concurrency"]), (1, 1))
-        self.assertGreaterEqual(out["ttfts"][2], 0.49)  # two others of 200 ms, and its own first token
-        self.assertGreaterEqual(out["queue_times"][2], 0.39)
-
-    def test_burstiness_of_vllm(self):
-        with FakeServer() as server:
-            out = self.result(bench(server, "--prompt", "1", "--num-prompts", 5, "--request-rate", 200, "--burstiness", 0.5, "--json"))
-        self.assertEqual(out["burstiness"], 0.5)
-
-    def test_workload_has_exactly_its_lengths(self):
-        with FakeServer(vocab_size=50) as server:
-            self.result(bench(server, "--workload", "distserve", "--scale-lengths", 0.125, "--num-prompts", 3, "--json"))
-        for body in server.bodies():
-            self.assertEqual((len(body["prompt"]), body["max_tokens"], body["min_tokens"], body["ignore_eos"]), (64, 8, 8, True))
-
-    def test_trace(self):
-        path = SCRATCH / "burst.csv"
-        path.write_text(BURST)
-        with FakeServer(vocab_size=50) as server:
-            process = bench(server, "--trace", path, "--goodput", "e2el:60000")
-            self.assertEqual(process.returncode, 0, process.stderr)
-            self.assertIn("1 requests of the trace have no answer", process.stdout)
-            self.assertRegex(process.stdout, r"Request rate configured \(RPS\): +5\.00")
-            self.assertEqual([(len(body["prompt"]), body["max_tokens"]) for body in server.bodies()], [(8, 3), (6, 2)])
-            out = self.result(bench(server, "--trace", path, "--request-rate", 50, "--json"))
-            self.assertEqual(out["request_rate"], 50)
-            path.write_text(BURST.replace("8,3,11", "8,many,11"))
-            self.refused(bench(server, "--trace", path), f"--trace: {path}:2: Response tokens is 'many'")
-
-    def test_rates_make_a_curve(self):
-        page = SCRATCH / "curves.html"
-        with FakeServer() as server:
-            out = self.result(bench(server, "--prompt", "3 ms=2", "--num-prompts", 20, "--request-rate", "100,200", "--goodput", "ttft:5000",
-                                    "reader", "--html", page, "--json"))
-        ours = out["fastdecode"]
-        self.assertEqual(set(out), KEYS | {"fastdecode"})
-        self.assertEqual([rate["request_rate"] for rate in ours["rates"]], [100, 200])
-        self.assertEqual(ours["limits_ms"], {"ttft": 5000, "ema_itl": 50})
-        self.assertEqual([scaled["scale"] for scaled in ours["slo_scale"]], [2, 1.5, 1.25, 1, 0.75, 0.5])
-        text = page.read_text()
-        for part in ('<section id="rates">', '<section id="scale">', '<section id="times">', "</html>"):
-            self.assertIn(part, text)
-        self.assertNotRegex(text, r'(src|href)="?https?:')
-
-    def test_failures_have_missed_their_limits(self):
-        with FakeServer() as server:
-            process = bench(server, "--prompts-file", prompts_file("1", "1 status", "1", "1 status"), "--request-rate", 100, "--goodput",
-                            "e2el:60000", "--json")
-        judged = json.loads(process.stdout)["fastdecode"]["run"]
-        self.assertEqual((judged["requests"], judged["attained"], judged["attainment"]["all"]), (4, 2, 0.5))
-
-    def test_search_finds_what_a_server_bears(self):
-        # One place and 20 ms a request: 50 a second, and less with what the machine takes.
-        with FakeServer() as server:
-            out = self.result(bench(server, "--prompt", "1 ms=20", "--num-prompts", 30, "--find-max-rate", "--seeds", 1, "--rate-start", 16,
-                                    "--precision", 0.3, "--max-concurrency", 1, "--arrivals", "constant", "--goodput", "ttft:200", "--json"))
-        found = out["fastdecode"]["max_rate"]
-        self.assertTrue(found["searches"][0]["complete"])
-        self.assertLess(found["request_rate"], 75)
-        self.assertTrue(any("find too high a rate" in note for note in out["fastdecode"]["notes"]))
-
-    def test_interrupted_search_keeps_what_it_has(self):
-        with FakeServer() as server:
-            process = subprocess.Popen([PROGRAM, "bench", "serve", "--url", server.url, "--prompt", "1", "--find-max-rate", "--goodput",
-                                        "e2el:60000", "--rate-start", "100", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                       text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
-            while len(server.bodies()) < 60 and process.poll() is None:
-                time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=LIMIT_S)
-        self.assertEqual(process.returncode, 128 + signal.SIGINT, err)
-        ours = json.loads(out)["fastdecode"]
-        self.assertIsNone(ours["max_rate"]["request_rate"])
-        self.assertFalse(ours["max_rate"]["searches"][0]["complete"])
-
-    def test_interference(self):
-        with FakeServer(vocab_size=50) as server:
-            process = bench(server, "--interference", "--decodes", 2, "--random-input-len", 4, "--random-output-len", 1,
-                            "--request-rate", 100, "--interference-prompt-len", 7)
-            # Answers of one token are over before a prompt could arrive.
-            self.refused(process, "--random-output-len", "answers of 1 tokens", "--decodes")
-
-    def test_bad_combinations(self):
-        for arguments, needles in [
-            (["--find-max-rate"], ("--find-max-rate", "--goodput")), (["--find-max-rate", "--goodput", "ttft:3", "--request-rate", 2], ("--request-rate",)),
-            (["--workload", "azure"], ("--workload", "'azure'", "azure_conv")), (["--scale-lengths", 2], ("--scale-lengths", "--workload")),
-            (["--workload", "distserve", "--prompt", "a"], ("--workload", "--prompt")), (["--arrivals", "weekly"], ("--arrivals", "weekly", "gamma:SHAPE")),
-            (["--arrivals", "constant"], ("--arrivals", "--request-rate")), (["--request-rate", "0"], ("--request-rate", "0")),
-            (["--interference"], ("--interference", "--request-rate")), (["--chunks", 64], ("--chunks", "--interference")),
-            (["-m", "a", "--url", "http://a"], ("-m", "--url")), (["-m", "a", "--no-stream"], ("--no-stream",)), (["--trace", "/nowhere"], ()),
-            (["--html", "/nowhere/a.html"], ("--html", "/nowhere"))]:
-            with self.subTest(arguments=arguments):
-                self.refused(bench("http://127.0.0.1:1", *arguments) if "-m" not in arguments else
-                             subprocess.run([PROGRAM, "bench", "serve", *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S), *needles)
-
-
-class InThisProcess(BenchServe):
-    def model(self):
-        folder = SCRATCH / "model"
-        if not folder.exists():
-            subprocess.run([PROGRAM, "synth", "--shape", "tiny-random", "--out", folder], check=True, timeout=LIMIT_S)
-        return ["-m", folder, "-q", "--kv-gib", "0.05"]
-
-    def run_model(self, *arguments):
-        return subprocess.run([PROGRAM, "bench", "serve", *map(str, [*self.model(), *arguments])], capture_output=True, text=True,
-                              timeout=LIMIT_S)
-
-    def test_closed_and_open(self):
-        for pace in (["--concurrency", 3], ["--request-rate", 100]):
-            out = self.result(self.run_model("--num-prompts", 12, "--workload", "distserve", "--scale-lengths", 0.1, "--save-detailed", *pace,
-                                             "--json"))
-            self.assertEqual(set(out), KEYS | DETAILED_KEYS)
-            self.assertEqual((out["completed"], out["total_input_tokens"], out["total_output_tokens"]), (12, 12 * 51, 12 * 6))
-            for ttft, itls, latency in zip(out["ttfts"], out["itls"], out["latencies"]):
-                self.assertAlmostEqual(ttft + sum(itls), latency)
-
-    def test_what_does_not_fit_is_refused(self):
-        self.refused(self.run_model("--workload", "azure_conv"), "--workload", "context of 512", "--scale-lengths")
-
-    def test_interference_by_chunk(self):
-        arguments = ("--interference", "--decodes", 2, "--random-input-len", 4, "--random-output-len", 450, "--request-rate", 200,
-                     "--interference-prompt-len", 50, "--chunks", "16,64", "--json")
-        for _ in range(5):  # a client that stands still between its requests finds the first answer over
-            process = self.run_model(*arguments)
-            if "answers are over before" not in process.stderr:
-                break
-        out = self.result(process)
-        for point, chunk in zip(out["fastdecode"]["interference"], (16, 64)):
-            self.assertEqual(point["prefill_chunk"], chunk)
-            self.assertGreater(point["alone"]["gaps"], 0)
-            self.assertGreaterEqual(point["prompts"], 1)
-
-
 class Failures(BenchServe):
     CASES = {
         "4 status": "HTTP 503: the queue is full", "4 empty-status": "HTTP 500", "4 error-event": "the stream has an error: the home has gone",
@@ -488,5 +290,4 @@ class Failures(BenchServe):
 
 
 if __name__ == "__main__":
-    PROGRAM = str(pathlib.Path(sys.argv[1]).resolve())
-    unittest.main(argv=[sys.argv[0]] + sys.argv[2:])
+    run_tests()

@@ -10,6 +10,7 @@ namespace fastdecode::serve_bench {
 
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 std::set<std::string> Keys(const nlohmann::ordered_json& object) {
@@ -55,7 +56,7 @@ TEST(GoodputJson, HasItsKeys) {
   EXPECT_EQ(Keys(json["run"]["attainment"]), (std::set<std::string>{"all", "ttft", "ema_itl"}));
   EXPECT_EQ(json["limits_ms"], (nlohmann::ordered_json{{"ttft", 200.0}, {"ema_itl", 50.0}}));
   std::set<std::string> rate = judged;
-  rate.insert({"request_rate", "planned", "cut", "reached"});
+  rate.insert({"request_rate", "planned", "cut", "interrupted", "reached"});
   EXPECT_EQ(Keys(json["rates"][0]), rate);
   std::set<std::string> scaled = judged;
   scaled.insert("scale");
@@ -82,6 +83,21 @@ TEST(GoodputText, SaysWhatWasFound) {
   EXPECT_THAT(text, HasSubstr("The curve crosses 90 % at 1.000 requests/s."));
   EXPECT_THAT(text, HasSubstr("Highest rate at which 90 % of the requests keep all limits: 4.000 requests/s (searches: "
                               "3.000 5.000)"));
+}
+
+TEST(GoodputText, AnInterruptedRunHasNotMissed) {
+  ServeOutcome outcome = SmallOutcome();
+  outcome.points[0].cut = true;
+  outcome.points[1].cut = outcome.points[1].interrupted = true;
+  const std::string text = GoodputText(outcome);
+  EXPECT_THAT(text, ContainsRegex(" 1\\.000 .*  missed, cut short\n"));
+  EXPECT_THAT(text, ContainsRegex(" 2\\.000 .*[0-9]  cut short\n"));
+}
+
+TEST(GoodputText, WithoutLimitsRequestsHaveOnlyToSucceed) {
+  ServeOutcome outcome = SmallOutcome();
+  outcome.options.limits = {};
+  EXPECT_THAT(GoodputText(outcome), HasSubstr("Share of requests that succeeded, by rate\n"));
 }
 
 TEST(AttainmentCurve, LeavesOutRunsThatWereCut) {
