@@ -122,7 +122,7 @@ void FitRest(const Windows& windows, bool has_fabric, StepCosts* costs) {
   } else {  // in shared memory, a row's part is far below what a hop's time varies
     std::vector<double> all;
     for (const auto& [rows, some] : overheads) all.insert(all.end(), some.begin(), some.end());
-    costs->hop_us = std::max(0.0, Median(all));
+    costs->hop_us = std::max(0.0, MedianOf(all));
   }
   line(rests, &costs->boundary_us, &costs->boundary_row_us);
 }

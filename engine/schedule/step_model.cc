@@ -13,8 +13,14 @@ struct LayerWork {
   double link_us = 0;    // of the busiest link: each home has its own way, and the engine's port takes all
   double stages_us = 0;  // with near homes' attention
   double longest_path_us = 0;
-  double paths_us = 0;  // one after the other
+  double longest_round_us = 0;  // of one micro-batch's path through all layers, with what it does between its steps
+  double paths_us = 0;          // one after the other
 };
+
+// What the S-Part does between a step's last hop and the next step's first one, beside the layer's stage.
+double BetweenUs(const StepCosts& costs, double rows) {
+  return costs.head.At(rows) + costs.boundary_us + rows * costs.boundary_row_us;
+}
 
 // The S-Part's stages and the homes' hops of one layer for all micro-batches. `s` and `r`: how much longer they take.
 LayerWork AddUp(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches, double s, double r) {
@@ -42,6 +48,7 @@ LayerWork AddUp(const StepCosts& costs, const MicroBatchLoad* loads, int micro_b
     // Near homes attend while hops are out.
     const double path_us = stage_us + std::max(near_us, hop_us);
     work.longest_path_us = std::max(work.longest_path_us, path_us);
+    work.longest_round_us = std::max(work.longest_round_us, costs.layers * path_us + BetweenUs(costs, load.rows));
     work.paths_us += path_us;
   }
   return work;
@@ -77,6 +84,26 @@ Layer LayerOf(const StepCosts& costs, const LayerWork& work) {
   return layer;
 }
 
+// The layers one after the other, and what the S-Part does between steps: as far as it does not fit into the time in
+// which it waits for the homes of others.
+double RoundUs(const StepCosts& costs, const LayerWork& work, double layer_us, const MicroBatchLoad* loads,
+               int micro_batches) {
+  double between_us = 0, count = 0;
+  for (int m = 0; m < micro_batches; ++m) {
+    if (loads[m].rows <= 0) continue;
+    between_us += BetweenUs(costs, loads[m].rows);
+    ++count;
+  }
+  const double layers_us = costs.layers * layer_us;
+  if (costs.share_cores || count <= 1) return layers_us + between_us;
+  const double slack_us = std::max(0.0, layer_us - work.stages_us) * (count - 1) / count;
+  double round_us = layers_us;
+  for (int m = 0; m < micro_batches; ++m) {
+    if (loads[m].rows > 0) round_us += std::max(0.0, BetweenUs(costs, loads[m].rows) - slack_us);
+  }
+  return std::max({round_us, costs.layers * work.stages_us + between_us, work.longest_round_us});
+}
+
 bool IsCovered(const StepCosts& costs, const MicroBatchLoad& load) {
   if (load.rows > 0 && (!costs.stage.Covers(load.rows) || !costs.head.Covers(load.rows))) return false;
   for (size_t h = 0; h < costs.home_limit; ++h) {
@@ -107,23 +134,24 @@ double CostCurve::At(double at) const {
 
 RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches) {
   RoundTimes round;
-  double boundaries_us = 0;
+  double between_us = 0;
   for (int m = 0; m < micro_batches; ++m) {
     if (loads[m].rows <= 0) continue;
-    boundaries_us += costs.head.At(loads[m].rows) + costs.boundary_us + loads[m].rows * costs.boundary_row_us;
+    between_us += BetweenUs(costs, loads[m].rows);
     round.extrapolated |= !IsCovered(costs, loads[m]);
   }
   LayerWork work = AddUp(costs, loads, micro_batches, 1, 1);
   Layer layer = LayerOf(costs, work);
-  // Each side is slowed by how busy the other one is, which follows from how long the layer takes.
-  for (int i = 0; i < 2 && !costs.share_cores && layer.us > 0; ++i) {
-    round.s_factor = 1 + costs.s_slowed * layer.home_us / layer.us;
-    round.r_factor = 1 + costs.r_slowed * work.stages_us / layer.us;
+  round.us = RoundUs(costs, work, layer.us, loads, micro_batches);
+  // Each side is slowed by how busy the other one is, which follows from how long the round takes.
+  for (int i = 0; i < 2 && !costs.share_cores && round.us > 0; ++i) {
+    round.s_factor = 1 + costs.s_slowed * costs.layers * layer.home_us / round.us;
+    round.r_factor = 1 + costs.r_slowed * (costs.layers * work.stages_us + between_us) / round.us;
     work = AddUp(costs, loads, micro_batches, round.s_factor, round.r_factor);
     layer = LayerOf(costs, work);
+    round.us = RoundUs(costs, work, layer.us, loads, micro_batches);
   }
-  round.us = costs.layers * layer.us + boundaries_us;
-  round.s_us = costs.layers * work.stages_us + boundaries_us;
+  round.s_us = costs.layers * work.stages_us + between_us;
   round.r_us = costs.layers * layer.home_us;
   round.limit = layer.limit;
   round.home = layer.home;

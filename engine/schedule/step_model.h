@@ -98,8 +98,10 @@ struct RoundTimes {
 double HomeUs(const HomeCosts& costs, const HomeLoad& load);
 double AddedHomeUs(const HomeCosts& costs, const HomeLoad& more);
 
-// Micro-batches follow each other through the S-Part and their homes, layer by layer. With one or two the result is
-// exact for the costs given; three and more may take up to 7 % longer where some have no sequences at a home.
+// Micro-batches follow each other through the S-Part and their homes, layer by layer. With one or two the layers are
+// exact for the costs given; three and more may take up to 7 % longer where some have no sequences at a home. What the
+// S-Part does between steps hides behind the homes of other micro-batches as far as it fits there: that is exact for one
+// micro-batch, and for two where hops take no time, else right to 3 % with eight layers and to 8 % with two.
 RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches);
 
 }  // namespace fastdecode

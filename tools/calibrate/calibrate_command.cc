@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/bench/fit_costs.h"
+#include "engine/bench/median.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench/step_window.h"
 #include "tools/bench/summary.h"
@@ -73,12 +74,28 @@ void MeasurePoint(InferenceEngine& engine, double seconds, Point* point) {
   ThrowIfInterrupted();
 }
 
-// The window whose round took the median time.
-MeasuredWindow MedianWindow(Windows windows) {
-  const auto middle = windows.begin() + static_cast<ptrdiff_t>(windows.size() / 2);
-  std::nth_element(windows.begin(), middle, windows.end(),
-                   [](const MeasuredWindow& a, const MeasuredWindow& b) { return a.round_us < b.round_us; });
-  return *middle;
+// The median of each figure over all windows of a point: something else may have disturbed the S-Part in one of them
+// and a home in another.
+MeasuredWindow MedianWindow(const Windows& windows) {
+  MeasuredWindow median = windows[0];
+  const auto take = [&](double MeasuredWindow::*figure) {
+    std::vector<double> values;
+    for (const MeasuredWindow& window : windows) values.push_back(window.*figure);
+    median.*figure = MedianOf(values);
+  };
+  for (double MeasuredWindow::*figure : {&MeasuredWindow::tokens, &MeasuredWindow::round_us, &MeasuredWindow::s_us,
+                                         &MeasuredWindow::layer_us, &MeasuredWindow::overhead_us}) {
+    take(figure);
+  }
+  for (size_t h = 0; h < median.homes.size(); ++h) {
+    std::vector<double> shares, hops;
+    for (const MeasuredWindow& window : windows) {
+      shares.push_back(window.homes[h].share);
+      hops.push_back(window.homes[h].hop_us);
+    }
+    median.homes[h] = {MedianOf(shares), MedianOf(hops)};
+  }
+  return median;
 }
 
 void ShowPoint(const MeasuredWindow& window, bool quiet) {
