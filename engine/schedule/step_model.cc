@@ -135,16 +135,20 @@ double CostCurve::At(double at) const {
 RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches) {
   RoundTimes round;
   double between_us = 0;
+  int active = 0;
   for (int m = 0; m < micro_batches; ++m) {
     if (loads[m].rows <= 0) continue;
+    ++active;
     between_us += BetweenUs(costs, loads[m].rows);
     round.extrapolated |= !IsCovered(costs, loads[m]);
   }
   LayerWork work = AddUp(costs, loads, micro_batches, 1, 1);
   Layer layer = LayerOf(costs, work);
   round.us = RoundUs(costs, work, layer.us, loads, micro_batches);
-  // Each side is slowed by how busy the other one is, which follows from how long the round takes.
-  for (int i = 0; i < 2 && !costs.share_cores && round.us > 0; ++i) {
+  // Each side is slowed by how busy the other one is, which follows from how long the round takes. One micro-batch by
+  // itself is never at both.
+  const bool overlaps = active > 1 && !costs.share_cores;
+  for (int i = 0; i < 2 && overlaps && round.us > 0; ++i) {
     round.s_factor = 1 + costs.s_slowed * costs.layers * layer.home_us / round.us;
     round.r_factor = 1 + costs.r_slowed * (costs.layers * work.stages_us + between_us) / round.us;
     work = AddUp(costs, loads, micro_batches, round.s_factor, round.r_factor);

@@ -59,7 +59,8 @@ struct StepCosts {
   double boundary_row_us = 0;  // ...and for each row
   double hop_us = 0;      // until a hop is at its home and its reply is back, without rows and without the home's work
   double hop_row_us = 0;  // for each row, of the link's time
-  // While the other side reads memory all the time, this one takes so much longer (0.1: a tenth).
+  // While the other side reads memory all the time, this one takes so much longer (0.1: a tenth), with several
+  // micro-batches.
   double s_slowed = 0, r_slowed = 0;
   bool share_cores = false;              // S-Part and homes take turns on the same cores: nothing overlaps
   size_t home_limit = kHomesOfModelMax;  // homes in use lie below it

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How well the step model foretells rounds: calibrates, measures a grid, calibrates again, and prints a table.
 
-usage: step_model_grid.py FASTDECODE MODEL FOLDER [--batches LIST] [--contexts LIST] [engine options ...]
+usage: step_model_grid.py FASTDECODE MODEL FOLDER [--batches LIST] [--contexts LIST] [--plans LIST] [engine
+options ...]
 
 FOLDER gets the calibrations. The grid is measured with --core-plan split, once with one micro-batch and once with two,
 and with --core-plan shared. A point for which the two calibrations foretell rounds more than 5 % apart is measured
@@ -77,13 +78,15 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--batches", default="8,32,128")
     parser.add_argument("--contexts", default="128,1024,3072")
+    parser.add_argument("--plans", default="split,shared")
     parser.add_argument("--json", help="also write all points to this file")
     arguments, engine = parser.parse_known_args()
     grid = Grid(arguments, engine)
     split, several = ["--core-plan", "split"], [["--micro-batches", "2"], ["--micro-batches", "1"]]
-    plans = [(split, several, ["split, K = 2", "split, K = 1"]), (["--core-plan", "shared"], [[]], ["shared"])]
+    plans = {"split": (split, several, ["split, K = 2", "split, K = 1"]),
+             "shared": (["--core-plan", "shared"], [[]], ["shared"])}
     rows = []
-    for plan, several, names in plans:
+    for plan, several, names in (plans[name] for name in arguments.plans.split(",")):
         found, again = grid.measure(plan, several, grid.grid)
         plan_rows = [row for i, name in enumerate(names) for row in rows_of(found[i], again[i], name)]
         if any(abs(row["calibrations_apart"]) > DIFFERENCE_MAX for row in plan_rows):
