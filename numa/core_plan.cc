@@ -1,6 +1,7 @@
 #include "numa/core_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -60,7 +61,12 @@ class Planner {
     if (!status.ok()) return status;
     for (NodeShare& share : shares_) FillPool(&share);
     GiveToSPart();
-    GiveToHomes();
+    if (options_.share) {
+      status = ShareThreads();
+      if (!status.ok()) return status;
+    } else {
+      GiveToHomes();
+    }
     FindSharing();
     return std::move(plan_);
   }
@@ -222,8 +228,7 @@ class Planner {
   void GiveToHomes() {
     plan_.home_cores.resize(static_cast<size_t>(options_.homes));
     for (const NodeShare& share : shares_) {
-      std::vector<int> cores = RChosen() ? share.pool : share.r_given;
-      if (options_.share && RChosen() && options_.r_threads == 0) cores.resize(share.base);
+      const std::vector<int> cores = RChosen() ? share.pool : share.r_given;
       const size_t homes = static_cast<size_t>(share.homes);
       size_t rank = 0;  // of a home among those of this node
       for (size_t home = 0; home < plan_.home_cores.size(); ++home) {
@@ -232,13 +237,56 @@ class Planner {
     }
   }
 
+  // S threads are the homes' threads, too.
+  absl::Status ShareThreads() {
+    plan_.one_team = true;
+    plan_.home_cores.resize(static_cast<size_t>(options_.homes));
+    plan_.home_threads.resize(static_cast<size_t>(options_.homes));
+    for (const int core : r_given_) {
+      if (Contains(s_given_, core)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(r_option_, ": '", *r_text_, "': core ", core,
+                                                     " is not one of --s-cores '", options_.s_cores,
+                                                     "', and one team does both parts"));
+    }
+    for (const NodeShare& share : shares_) {
+      const std::vector<int> threads = ThreadsOn(share);
+      size_t rank = 0;  // of a home among those of this node
+      for (size_t home = 0; home < plan_.home_cores.size(); ++home) {
+        if (plan_.home_nodes[home] != share.node->os_index) continue;
+        std::vector<int> own = PartOf(threads, rank++, static_cast<size_t>(share.homes));
+        if (options_.r_threads > 0) own.resize(std::min(own.size(), static_cast<size_t>(options_.r_threads)));
+        for (const int thread : own) plan_.home_cores[home].push_back(plan_.s_cores[static_cast<size_t>(thread)]);
+        plan_.home_threads[home] = std::move(own);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The S threads that may attend on a node: those on its cores, or all if there are none.
+  std::vector<int> ThreadsOn(const NodeShare& share) const {
+    std::vector<int> threads;
+    for (size_t i = 0; i < plan_.s_cores.size(); ++i) {
+      const int core = plan_.s_cores[i];
+      const bool is_asked = RChosen() || Contains(r_given_, core);
+      if (is_asked && Contains(share.node->cores, core)) threads.push_back(static_cast<int>(i));
+    }
+    if (!threads.empty()) return threads;
+    threads.resize(plan_.s_cores.size());
+    std::iota(threads.begin(), threads.end(), 0);
+    return threads;
+  }
+
+  // The `rank`-th of `parts` parts of these, at least one.
+  static std::vector<int> PartOf(const std::vector<int>& all, size_t rank, size_t parts) {
+    const size_t begin = all.size() * rank / parts;
+    const size_t end = all.size() * (rank + 1) / parts;
+    if (begin == end) return {all[rank % all.size()]};
+    return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)};
+  }
+
   // The threads of the `rank`-th of `homes` homes that share `cores`.
   std::vector<int> HomeCores(const std::vector<int>& cores, size_t rank, size_t homes) const {
-    const size_t begin = cores.size() * rank / homes;
-    const size_t end = cores.size() * (rank + 1) / homes;
-    const std::vector<int> own = begin == end ? std::vector<int>{cores[rank % cores.size()]}
-                                              : std::vector<int>(cores.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                                 cores.begin() + static_cast<std::ptrdiff_t>(end));
+    const std::vector<int> own = PartOf(cores, rank, homes);
     return SpreadThreads(own, options_.r_threads == 0 ? own.size() : static_cast<size_t>(options_.r_threads));
   }
 
@@ -251,7 +299,9 @@ class Planner {
       }
     };
     see(plan_.s_cores);
-    for (const std::vector<int>& cores : plan_.home_cores) see(cores);
+    for (const std::vector<int>& cores : plan_.home_cores) {
+      if (!plan_.one_team) see(cores);
+    }
     if (PassesQuota(topology_, plan_)) plan_.contended = true;
   }
 
@@ -366,7 +416,7 @@ std::vector<int> CorePlan::AllCores() const {
 
 size_t CorePlan::ThreadCount() const {
   size_t threads = s_cores.size();
-  for (const std::vector<int>& home : home_cores) threads += home.size();
+  for (const std::vector<int>& home : home_cores) threads += one_team ? 0 : home.size();
   return threads;
 }
 
@@ -374,7 +424,8 @@ std::string CorePlan::ToString() const {
   std::string text;
   if (!s_cores.empty()) absl::StrAppend(&text, "S-Part: ", FormatThreads(s_cores), "\n");
   for (size_t home = 0; home < home_cores.size(); ++home) {
-    absl::StrAppend(&text, "home ", home, ": ", FormatThreads(home_cores[home]), ", node ", home_nodes[home], "\n");
+    absl::StrAppend(&text, "home ", home, ": ", FormatThreads(home_cores[home]), one_team ? " of these" : "", ", node ",
+                    home_nodes[home], "\n");
   }
   if (!front_cores.empty()) absl::StrAppend(&text, "left to the caller: cores ", FormatCores(front_cores), "\n");
   if (contended) {

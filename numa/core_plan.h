@@ -19,8 +19,8 @@ struct CorePlanOptions {
   int s_threads = 0;         // --s-threads; 0: choose
   int r_threads = 0;         // --r-threads, of each home; 0: choose
   bool s_part = true;        // whether this process runs an S-Part (a worker does not)
-  // The S-Part and the homes both get every core of the process, and take turns on them; where cores of one of the two
-  // are given, the other gets the same.
+  // One team does the work of the S-Part and of the homes: it gets every core of the process. Where cores of one of the
+  // two are given, the other gets the same.
   bool share = false;
   std::vector<int> taken_cores = {};  // reserved by other processes: avoided while there are others
   std::string front_cores = {};       // --front-cores: a list, auto, or none, which "" is, too (front_cores.h)
@@ -28,10 +28,12 @@ struct CorePlanOptions {
 
 // Which core every polling thread gets.
 struct CorePlan {
-  std::vector<int> s_cores;                  // entry i: the core of S thread i, whose first is the pipeline thread
-  std::vector<std::vector<int>> home_cores;  // [home][i]: the core of team thread i, whose first is the leader
-  std::vector<int> home_nodes;               // [home]: os_index of its NUMA node
-  std::vector<int> front_cores;              // no thread of this process polls there: they are left to its caller's
+  std::vector<int> s_cores;                    // entry i: the core of S thread i, whose first is the pipeline thread
+  std::vector<std::vector<int>> home_cores;    // [home][i]: the core of team thread i, whose first is the leader
+  std::vector<int> home_nodes;                 // [home]: os_index of its NUMA node
+  bool one_team = false;                       // the homes' threads are S threads...
+  std::vector<std::vector<int>> home_threads;  // ...namely these, [home][i]: the S thread that team thread i is
+  std::vector<int> front_cores;                // no thread of this process polls there: they are left to its caller's
   // Some core has more than one polling thread of this process: they take turns (PollMode::kTurns).
   bool shared_cores = false;
   // Other processes need CPU time of these cores: one of them is taken, or the CPU quota is less than the cores. All
@@ -45,8 +47,9 @@ struct CorePlan {
   std::string ToString() const;
 };
 
-// Defaults, with `share`: a thread of S and one of a home on each physical core of every usable node; the homes of a
-// node divide its cores among themselves. Without: one thread a physical core (hyperthreads only where cores are too
+// Defaults, with `share`: a thread of S on each physical core of every usable node, which is one of the node's homes,
+// too; these divide their node's threads among themselves. `r_threads` are the most that one home has. A home on whose
+// node there is none has all. Without: one thread a physical core (hyperthreads only where cores are too
 // few); S gets half of the first node's cores, at least one; the homes on that node share the rest, the homes on other
 // nodes have theirs whole. With no home here S gets the whole first node. On two cores: S core 0, R core 1. Too few
 // cores are shared, never an error. Errors: InvalidArgument naming option, value and what is allowed;

@@ -15,7 +15,10 @@ void SetFlushDenormals() {
 }
 
 TicketTeam::TicketTeam(int thread_count, PollMode mode)
-    : thread_count_(thread_count), helper_count_(static_cast<uint64_t>(thread_count - 1)), mode_(mode) {
+    : thread_count_(thread_count),
+      helper_count_(static_cast<uint64_t>(thread_count - 1)),
+      mode_(mode),
+      barrier_(thread_count, mode) {
   FD_CHECK(thread_count > 0, "a team has at least its owner");
 }
 
@@ -63,16 +66,6 @@ uint64_t TicketTeam::AwaitTicketAfter(uint64_t last_ticket) {
       backoff.Idle();
     }
   }
-}
-
-void TicketTeam::Barrier(int /*thread_index*/) {
-  if (helper_count_ == 0) return;
-  const uint64_t threads = static_cast<uint64_t>(thread_count_);
-  // Arrivals are counted for ever: the k-th barrier opens at k * N. Acq_rel, and an acquire load below: the increments
-  // form a release sequence, so who sees the count at k * N sees what each of the N wrote before arriving.
-  const uint64_t opens_at = (arrived_.value.fetch_add(1, std::memory_order_acq_rel) / threads + 1) * threads;
-  PollBackoff backoff(mode_, PollBackoff::kPollsForTeam);
-  while (arrived_.value.load(std::memory_order_acquire) < opens_at) backoff.Idle();
 }
 
 void TicketTeam::Park() {

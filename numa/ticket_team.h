@@ -10,6 +10,7 @@
 #include "numa/check.h"
 #include "numa/pinned_thread.h"
 #include "numa/spin.h"
+#include "numa/team_barrier.h"
 
 namespace fastdecode {
 
@@ -18,9 +19,10 @@ namespace fastdecode {
 void SetFlushDenormals();
 
 // Threads that do one unit of work together, again and again: thread 0 is the caller, the others are helpers that spin
-// on a ticket. No locks, no allocation and, unless parked, yielding or taking turns, no system call between construction and
-// destruction. With one thread all of it is inline and free. Owns: N-1 pinned helper threads. Thread: one owner thread
-// calls everything but Barrier, which all N call from inside work. Bounded: one unit of work at a time.
+// on a ticket. No locks, no allocation and, unless parked, yielding or taking turns, no system call between
+// construction and destruction. With one thread all of it is inline and free. Owns: N-1 pinned helper threads. Thread:
+// one owner thread calls everything but Barrier, which all N call from inside work. Bounded: one unit of work at a
+// time.
 class TicketTeam {
  public:
   // Runs the share of thread `thread_index` (0 <= thread_index < thread_count). Must not throw.
@@ -70,11 +72,12 @@ class TicketTeam {
 
   // From inside work, by every one of the N threads: returns when all have come, and then each sees what all wrote
   // before. May be called any number of times in one unit of work, by all threads equally often.
-  void Barrier(int thread_index);
+  void Barrier(int /*thread_index*/) { barrier_.Await(); }
 
   // Sends the helpers to sleep until the next Start; the owner says so when no work is in sight. REQUIRES: Done().
   void Park();
   bool parked() const { return parked_; }
+  PollMode poll_mode() const { return mode_; }
 
   int thread_count() const { return thread_count_; }
   // Helpers whose core was refused by the kernel and who therefore float. 0 if all is well.
@@ -109,7 +112,7 @@ class TicketTeam {
 
   Release release_;
   CacheAligned<std::atomic<uint64_t>> finished_{};  // shares done by helpers since construction; helpers
-  CacheAligned<std::atomic<uint64_t>> arrived_{};   // at barriers since construction; all threads
+  TeamBarrier barrier_;                             // all threads
 
   std::vector<PinnedThread> helpers_;  // last: joined before the rest goes away
 };

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/rpart/page_counts.h"
 #include "engine/rpart/rpart_shape.h"
+#include "numa/check.h"
 #include "numa/clock.h"
 #include "rdma/shm/local_link.h"
 
@@ -71,6 +72,7 @@ absl::Status Homes::MakeLocalHome(Slot& slot, int ordinal, uint64_t kv_bytes) {
   home_options.poll = options_.poll;
   home_options.park = options_.park;
   home_options.isa = options_.isa;
+  if (options_.one_team) home_options.sequences_max = options_.sequences_max;
   home_options.logger = options_.logger;
   absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(home_options);
   if (!home.ok()) {
@@ -78,18 +80,32 @@ absl::Status Homes::MakeLocalHome(Slot& slot, int ordinal, uint64_t kv_bytes) {
                                                               home_options.node, home.status().message()));
   }
   slot.home = *std::move(home);
+  slot.ordinal = static_cast<size_t>(ordinal);
   const absl::Status bad = slot.home->CheckShape(options_.shape);
   const char* option = absl::IsResourceExhausted(bad) ? "--kv-gib: " : "";
   return bad.ok() ? bad : absl::Status(bad.code(), absl::StrCat(option, std::string(bad.message())));
 }
 
-absl::StatusOr<Homes::Made> Homes::AttachLocal(Home& home) {
+absl::StatusOr<Homes::Made> Homes::AttachLocal(size_t index) {
+  Home& home = *slots_[index]->home;
   absl::StatusOr<LocalLink> link = MakeLocalLink(LinkSizeFor(options_.shape, options_.gpu_home), home.options().node,
                                                  options_.engine_node, next_epoch_++);
   if (!link.ok()) return link.status();
   if (absl::Status attached = home.Attach(options_.shape, std::move(link->home)); !attached.ok()) return attached;
   if (absl::Status bad = RegisterAreas(*link->engine); !bad.ok()) return bad;
   return Made{std::move(link->engine), home.Describe(options_.shape), 1};
+}
+
+absl::StatusOr<Homes::Made> Homes::AttachInStages(size_t index) {
+  Slot& slot = *slots_[index];
+  StageHomes* const stages = spart_->stage_homes();
+  FD_CHECK(stages != nullptr, "the S-Part was made to attend to homes");
+  const std::vector<int>& threads = options_.plan.home_threads[slot.ordinal];
+  absl::StatusOr<std::unique_ptr<EngineLink>> link =
+      slot.home->AttachInStages(options_.shape, stages->team(), static_cast<int>(threads.size()));
+  if (!link.ok()) return link.status();
+  stages->Put(static_cast<int>(index), slot.home->stage_home(), threads);
+  return Made{*std::move(link), slot.home->Describe(options_.shape), 1};
 }
 
 absl::StatusOr<Homes::Made> Homes::AttachGpu(size_t index) {
@@ -104,7 +120,7 @@ absl::StatusOr<Homes::Made> Homes::AttachGpu(size_t index) {
 
 absl::StatusOr<Homes::Made> Homes::AttachAgain(size_t index) {
   Slot& slot = *slots_[index];
-  if (slot.home != nullptr) return AttachLocal(*slot.home);
+  if (slot.home != nullptr) return options_.one_team ? AttachInStages(index) : AttachLocal(index);
   if (slot.endpoint.kind == Endpoint::Kind::kGpu) return AttachGpu(index);
   return Connect(slot.endpoint, slot.home_index, kHelloTimeoutNs);
 }

@@ -41,8 +41,10 @@ struct HomesOptions {
   Isa isa = Isa::kNone;
   PollMode poll = PollMode::kSpin;
   bool park = true;
-  bool gpu_home = false;  // one of the endpoints is the S-Part's GPU
-  int engine_node = -1;   // where the receive regions lie
+  bool one_team = false;  // the S-Part's threads attend to the homes of this process, as plan.home_threads says
+  uint32_t sequences_max = 1 << 16;  // of one such home
+  bool gpu_home = false;             // one of the endpoints is the S-Part's GPU
+  int engine_node = -1;              // where the receive regions lie
   uint64_t engine_id = 0;
   std::optional<FaultOptions> fault;  // wraps every link
   Logger* logger = nullptr;
@@ -120,7 +122,8 @@ class Homes : public HomeKeeper {
     std::string name;            // set once, by then; others may have pointers to either
     Endpoint endpoint;           // of the worker; or of this process
     uint32_t home_index = 0;     // at the worker
-    std::unique_ptr<Home> home;  // of this process
+    std::unique_ptr<Home> home;  // of this process...
+    size_t ordinal = 0;          // ...and its number among these
     State state = State::kDown;
     std::unique_ptr<EngineLink> link;
     bool has_come = false;          // has been up
@@ -164,7 +167,8 @@ class Homes : public HomeKeeper {
   absl::Status MakeOwnPlaces(const Endpoint& endpoint);
   absl::Status MakeLocalHome(Slot& slot, int ordinal, uint64_t kv_bytes);
   absl::StatusOr<Made> Connect(const Endpoint& endpoint, uint32_t home_index, uint64_t hello_timeout_ns);
-  absl::StatusOr<Made> AttachLocal(Home& home);
+  absl::StatusOr<Made> AttachLocal(size_t index);
+  absl::StatusOr<Made> AttachInStages(size_t index);
   absl::StatusOr<Made> AttachGpu(size_t index);
   absl::StatusOr<Made> AttachAgain(size_t index);
   absl::Status CheckNew(const Slot& slot, const Made& made) const;

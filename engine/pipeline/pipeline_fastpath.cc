@@ -320,6 +320,7 @@ void Pipeline::PostHops(int m) {
     statistics_.home_posts[h].Add(1);
   }
   if (record) record_.Post({m, batch.step}, batch.stage, batch.hop_start_ns, Now(), batch.homes_missing);
+  if (batch.homes_missing > 0 && !batch.s_part_failed) stages_->AttendMeanwhile(m, batch.stage, batch.table);
 }
 
 // The row's sequence ends at the step boundary; its rows go on as zeros until then. False: the home has no such row.

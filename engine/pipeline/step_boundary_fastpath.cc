@@ -77,7 +77,7 @@ bool Pipeline::BeginStep(int m) {
     batch.held_since_ns = 0;
     return false;
   }
-  ++batch.step;
+  batch.table.step = ++batch.step;
   FillTable(m);
   batch.step_start_ns = Now();
   statistics_.rows.Add(rows);

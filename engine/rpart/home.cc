@@ -190,6 +190,23 @@ absl::Status Home::Attach(const RPartShape& shape, std::unique_ptr<HomeLink> lin
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<EngineLink>> Home::AttachInStages(const RPartShape& shape, TicketTeam* team,
+                                                                 int threads) {
+  FD_CHECK(sessions_.empty() && stage_home_ == nullptr, "the home has a peer");
+  StageHomeOptions stage_options;
+  stage_options.name = options_.name;
+  stage_options.node = options_.node;
+  stage_options.isa = options_.isa;
+  stage_options.sequences_max = options_.sequences_max;
+  stage_options.kv_memory = {reinterpret_cast<std::byte*>(arena_.data()), arena_.bytes()};
+  stage_options.team = team;
+  stage_options.threads = threads;
+  absl::StatusOr<std::unique_ptr<StageHome>> made = StageHome::Create(stage_options, shape);
+  if (!made.ok()) return made.status();
+  stage_home_ = *std::move(made);
+  return stage_home_->TakeLink();
+}
+
 // Throws as PinnedThread does; there is no loop then.
 void Home::StartLoop(const RPartShape& shape) {
   HomeLoopOptions loop_options;
@@ -262,6 +279,7 @@ std::string Home::Detach(PeerSession* session) {
 }
 
 std::string Home::Detach() {
+  stage_home_.reset();
   // All at once: a parked leader then ends them in one turn.
   for (const std::unique_ptr<PeerSession>& session : sessions_) session->link().MarkLost("the home was stopped");
   std::string cause;

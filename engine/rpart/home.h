@@ -12,12 +12,14 @@
 #include "engine/rpart/messages.h"
 #include "engine/rpart/peer.h"
 #include "engine/rpart/peer_session.h"
+#include "engine/rpart/stage_home.h"
 #include "engine/rpart/workspace.h"
 #include "kernels/isa.h"
 #include "numa/arena.h"
 #include "numa/log.h"
 #include "numa/pinned_thread.h"
 #include "numa/spin.h"
+#include "numa/ticket_team.h"
 #include "rdma/link.h"
 #include "rdma/link_monitor.h"
 
@@ -77,6 +79,13 @@ class Home {
   // All of it. Errors: those of CheckShape and MakeWorkspace, too.
   absl::Status Attach(const RPartShape& shape, std::unique_ptr<HomeLink> link, const PeerRequest& peer = {});
 
+  // Starts to serve an engine of this process whose S-Part attends here within its stages, with `threads` threads of
+  // `team`: a link to stage_home(). Errors: those of StageHome::Create. REQUIRES: CheckShape(shape) is ok, nobody is
+  // attached, and team outlives the service.
+  absl::StatusOr<std::unique_ptr<EngineLink>> AttachInStages(const RPartShape& shape, TicketTeam* team, int threads);
+  // Null: nobody is attached so.
+  StageHome* stage_home() const { return stage_home_.get(); }
+
   // Those attached, in order of arrival; each ended() as soon as its link is lost and all that it had here is dropped.
   // Valid until Attach or Detach.
   const std::vector<std::unique_ptr<PeerSession>>& sessions() const { return sessions_; }
@@ -85,7 +94,8 @@ class Home {
 
   // Ends the service of one peer, if it has not ended by itself, while the others go on. Returns why it ended.
   std::string Detach(PeerSession* session);
-  // Of all. Returns why that of the last one ended, empty if nobody was attached.
+  // Of all. Returns why that of the last one ended, empty if nobody was attached. REQUIRES: no pipeline uses the link
+  // of AttachInStages any more.
   std::string Detach();
 
   const HomeOptions& options() const { return options_; }
@@ -111,6 +121,7 @@ class Home {
   std::unique_ptr<HomeLoop> loop_;  // null: no session
   PinnedThread leader_;
   std::vector<std::unique_ptr<PeerSession>> sessions_;
+  std::unique_ptr<StageHome> stage_home_;
 };
 
 }  // namespace fastdecode

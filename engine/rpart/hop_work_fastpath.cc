@@ -35,7 +35,7 @@ void HopWork::RunShare(void* context, int thread, int threads) {
     const TickSum append(hop.LeaderSum(thread, &LeaderTicks::append));
     AppendShare(context, thread, threads);
     // A tile attends to what other threads appended.
-    hop.served->team->Barrier(thread);
+    hop.served->Meet(thread);
   }
   AttendShare(context, thread, threads);
   if (thread == 0 && hop.leader != nullptr) hop.leader->share_end = NowTicks();
@@ -59,7 +59,7 @@ void HopWork::AttendShare(void* context, int thread, int threads) {
   if (hop.plan->append_runs().empty()) return;
   EndStreams();
   if (hop.has_open_pages()) {
-    hop.served->team->Barrier(thread);
+    hop.served->Meet(thread);
     hop.KeepOpenPages(thread, threads);
   }
 }

@@ -77,6 +77,18 @@ class PeerSession {
   // Drops all that the peer has here. The control thread may destroy the session at once.
   void End();
 
+  // --- The same by parts, for whoever needs no link to ask for them (StageHome). The leader.
+  // No message will need memory. REQUIRES: none came yet.
+  void MakeSpares() { table_.MakeSpares(); }
+  // A control message. What makes no sense loses the link.
+  void ApplyControl(std::span<const std::byte> message);
+  const Roster& roster(int micro_batch) const { return micro_batches_[static_cast<size_t>(micro_batch)]->roster(); }
+  // Gets a hop ready to be worked on: then each thread does its share of work(). Null, or what is wrong with it.
+  const char* BeginHop(const HopHeader& header, const std::byte* rows, std::byte* o);
+  HopWork& work() { return work_; }
+  // All threads have done theirs. Null, or the first of the hop's entries that could not be computed.
+  const StepEntry* EndHop(const HopHeader& header);
+
  private:
   // A bulk segment that is held.
   struct Segment {
@@ -100,7 +112,6 @@ class PeerSession {
   void ZeroBadRows(std::span<const StepEntry> entries, std::byte* o) const;
 
   // peer_control.cc
-  void ApplyControl(std::span<const std::byte> message);
   absl::Status Apply(std::span<const std::byte> message);
   absl::Status ApplySequence(ControlKind kind, std::span<const std::byte> message);
   absl::Status ApplyRoster(std::span<const std::byte> message);

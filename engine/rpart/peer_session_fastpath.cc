@@ -88,7 +88,6 @@ void PeerSession::RunHop(const WaitingHop& hop) {
     reply.status = HopStatus::kBadHop;
     reply.payload_bytes = 0;
   }
-  stats_.hops += 1;
   stats_changed_ = true;
   stats_.busy_ns += reply.work_ns;
   served_->AddProgress(1);
@@ -98,18 +97,31 @@ void PeerSession::RunHop(const WaitingHop& hop) {
   served_->empty_since_ticks = 0;
 }
 
+const char* PeerSession::BeginHop(const HopHeader& header, const std::byte* rows, std::byte* o) {
+  MicroBatch& micro_batch = *micro_batches_[header.micro_batch];
+  if (const char* error = micro_batch.Check(header)) return error;
+  if (const char* error = micro_batch.Prepare(header, &table_)) return error;
+  work_.plan = &micro_batch.plan(header.layer);
+  work_.attention = shape_.attention(header.layer);
+  work_.entries = micro_batch.entries();
+  work_.layer = header.layer;
+  work_.rows = rows;
+  work_.o = o;
+  return nullptr;
+}
+
+const StepEntry* PeerSession::EndHop(const HopHeader& header) {
+  MicroBatch& micro_batch = *micro_batches_[header.micro_batch];
+  micro_batch.Finish(header.layer);
+  stats_.hops += 1;
+  stats_.kv_bytes_read += work_.plan->kv_bytes();
+  stats_changed_ = true;
+  return micro_batch.ReportBadEntry();
+}
+
 // Null, with *reply filled in, or what is wrong with the hop.
 const char* PeerSession::ComputeHop(const WaitingHop& hop, ReplyHeader* reply) {
-  MicroBatch& micro_batch = *micro_batches_[hop.header.micro_batch];
-  if (const char* error = micro_batch.Check(hop.header)) return error;
-  if (const char* error = micro_batch.Prepare(hop.header, &table_)) return error;
-
-  work_.plan = &micro_batch.plan(hop.header.layer);
-  work_.attention = shape_.attention(hop.header.layer);
-  work_.entries = micro_batch.entries();
-  work_.layer = hop.header.layer;
-  work_.rows = hop.rows;
-  work_.o = link_->ReplyArea(hop.header.micro_batch);
+  if (const char* error = BeginHop(hop.header, hop.rows, link_->ReplyArea(hop.header.micro_batch))) return error;
   leader_ticks_ = {};
   const uint64_t start_ticks = NowTicks();
   served_->team->Run(&HopWork::RunShare, &work_);
@@ -117,17 +129,15 @@ const char* PeerSession::ComputeHop(const WaitingHop& hop, ReplyHeader* reply) {
   reply->append = Short(leader_ticks_.append);
   reply->merge = Short(leader_ticks_.merge);
   reply->wait = Short(NowTicks() - leader_ticks_.share_end);
-  micro_batch.Finish(hop.header.layer);
-  stats_.kv_bytes_read += work_.plan->kv_bytes();
-
+  const StepEntry* const bad = EndHop(hop.header);
   reply->payload_bytes = static_cast<uint32_t>(hop.header.rows * shape_.reply_row_bytes());
-  ZeroBadRows(micro_batch.entries(), work_.o);
-  if (const StepEntry* bad = micro_batch.ReportBadEntry()) {
+  ZeroBadRows(work_.entries, work_.o);
+  if (bad != nullptr) {
     reply->status = HopStatus::kBadRow;
     reply->failing_row = bad->first_row;
     // One reply names one row. A step that ends with more to tell would hand out wrong tokens.
     const bool last_layer = hop.header.layer + 1u == shape_.layers;
-    if (last_layer && micro_batch.has_unreported_bad_entry())
+    if (last_layer && micro_batches_[hop.header.micro_batch]->has_unreported_bad_entry())
       return "hop: more rows failed in a step than it has layers";
   }
   return nullptr;

@@ -55,6 +55,14 @@ KvSequence* SequenceTable::FindOrCreate(uint64_t id) {
   return (by_id_[id] = std::move(sequence)).get();
 }
 
+void SequenceTable::MakeSpares() {
+  FD_CHECK(by_id_.empty(), "there are sequences already");
+  by_id_.reserve(sequences_max_);  // at start
+  spare_.reserve(sequences_max_);  // at start
+  for (uint64_t id = 0; id < sequences_max_; ++id) FindOrCreate(id);
+  ReleaseAll();
+}
+
 GrowOutcome SequenceTable::Grow(KvSequence* sequence, uint32_t first, uint32_t tokens) {
   FD_CHECK(tokens > 0 && first <= sequence->StoredTokensMax() && tokens <= max_context_ - first,
            "growth beyond its bounds");

@@ -67,6 +67,9 @@ class SequenceTable {
   // The sequence, made empty and without pages if it is new. Null: sequences_max are there already.
   KvSequence* FindOrCreate(uint64_t id);
 
+  // Makes all sequences that there may be once, so that later ones need no memory. REQUIRES: there are none.
+  void MakeSpares();
+
   // Makes positions [first, first + tokens) writable: takes the pages that are missing, contiguous ones as far as they
   // are found, and copies of those that are shared (only a fork's last, partial page can be), and between two steps
   // returns pieces of an open page that is closed: PageCounts::OfStep. Without room nothing changes. REQUIRES: first <=

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/rpart/peer.h"
+#include "numa/team_barrier.h"
 #include "numa/ticket_team.h"
 #include "rdma/link.h"
 
@@ -21,8 +22,11 @@ struct ServedPeers {
   size_t count = 0;
 
   TicketTeam* team = nullptr;
+  TeamBarrier* part = nullptr;     // of those of the team that attend; null: all do
   uint64_t empty_since_ticks = 0;  // first turn in vain since the last work for whomever; 0: none
 
+  // From inside a hop's work, by each thread that attends: returns when all of them have come.
+  void Meet(int thread) const { part != nullptr ? part->Await() : team->Barrier(thread); }
   // Work for one peer is a sign of life for all: their hops wait for it.
   void AddProgress(uint64_t items) const {
     for (size_t i = 0; i < count; ++i) links[i]->AddProgress(items);

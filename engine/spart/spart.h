@@ -12,7 +12,9 @@
 #include "absl/status/statusor.h"
 #include "engine/record/event.h"
 #include "engine/rpart/messages.h"
+#include "engine/rpart/stage_home.h"
 #include "kernels/sampler.h"
+#include "numa/ticket_team.h"
 #include "rdma/link.h"
 
 namespace fastdecode {
@@ -54,6 +56,7 @@ struct StageTrace {
 // the pipeline thread, unchanged while the step runs.
 struct StepTable {
   static constexpr uint32_t kNoPushRow = UINT32_MAX;
+  uint64_t step = 0;  // its number, by which rosters count
   int rows = 0;
   std::vector<int32_t> tokens;      // [rows]
   std::vector<int32_t> positions;   // [rows]
@@ -84,6 +87,9 @@ class StageRunner {
   // backend does the whole stage inside this call, with the calling thread as the first of its threads.
   virtual void StartStage(int micro_batch, int stage, StepTable& table) = 0;
   virtual StageState PollStage(int micro_batch) = 0;
+  // Stage `stage` is done, and hops of its layer are out, which will take a while: what the next stage does for homes
+  // that the S-Part attends to by itself can be done meanwhile. Does nothing where that runs beside the caller anyway.
+  virtual void AttendMeanwhile(int /*micro_batch*/, int /*stage*/, StepTable& /*table*/) {}
 
   // No step will start until the next StartStage: helper threads may sleep.
   virtual void Park() = 0;
@@ -129,6 +135,18 @@ class DeviceHome {
   virtual const std::byte* PushedRows(int micro_batch, int layer) const = 0;
 };
 
+// Homes of this process that have no team of their own: the S-Part's threads attend there, between two stages.
+// Thread: control thread.
+class StageHomes {
+ public:
+  virtual ~StageHomes() = default;
+
+  virtual TicketTeam* team() = 0;
+  // `home` is home `index` of the tables from now on: threads[i] is the number, among the team's, of its thread i.
+  // REQUIRES: nobody uses the link of an earlier one of that index any more.
+  virtual void Put(int index, StageHome* home, const std::vector<int>& threads) = 0;
+};
+
 // The S-Part of a model: its stages, and what the device that runs them has besides.
 // Owns the packed weights, the residual stream of every micro-batch, and its own threads or streams.
 class SPart : public StageRunner {
@@ -137,6 +155,8 @@ class SPart : public StageRunner {
   virtual AreaRegistry* areas() { return nullptr; }
   // Null: the device has no memory for KV, or was not told to use it. Any thread.
   virtual DeviceHome* device_home() { return nullptr; }
+  // Null: homes have threads of their own. Any thread.
+  virtual StageHomes* stage_homes() { return nullptr; }
 
   // What a LogitRow's SampleArgs point to, but for params, must lie in memory of this. May hold steps. Any thread but
   // the pipeline's.

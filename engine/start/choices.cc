@@ -68,10 +68,10 @@ absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vec
       return absl::InvalidArgumentError(absl::StrFormat(
           "--core-plan: 'shared', but no home of --homes '%s' is in this process (local)", options.homes));
     }
-    if (options.micro_batches > 1) {
+    if (options.micro_batches > 1 && all_local) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "--micro-batches: %d, but S-Part and homes that share their cores (--core-plan shared) have nothing to "
-          "alternate: give 1, or --core-plan split",
+          "--micro-batches: %d, but one team for the S-Part and all homes (--core-plan shared) has nothing to "
+          "alternate with: give 1, or --core-plan split",
           options.micro_batches));
     }
     choice.reason = "--core-plan shared";
@@ -93,7 +93,7 @@ absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vec
     choice.reason = "--core-plan auto: the S-Part is on the CPU and every home in this process";
   }
   choice.share = true;
-  choice.micro_batches = 1;
+  choice.micro_batches = std::max(1, options.micro_batches);
   return choice;
 }
 

@@ -31,7 +31,7 @@ absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec)
 
 // How the S-Part and the homes of this process get their cores.
 struct CoreChoice {
-  bool share = false;     // both get all of them, and take turns
+  bool share = false;     // one team on all of them does the work of both
   int micro_batches = 0;  // in flight
   std::string reason;     // "--core-plan auto: a home is in another process"
 };

@@ -128,6 +128,8 @@ absl::Status Engine::ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll
   homes.isa = plan_.isa;
   homes.poll = poll;
   homes.park = options_.poll != Options::Poll::kAlways;
+  homes.one_team = core_choice_.share;
+  homes.sequences_max = static_cast<uint32_t>(options_.max_sequences);
   homes.gpu_home = plan_.gpu_home;
   homes.engine_node = engine_node_;
   homes.engine_id = options_.engine_id != 0 ? options_.engine_id : std::random_device()() | uint64_t{1} << 32;
@@ -219,6 +221,7 @@ absl::Status Engine::LoadModel(const ModelFiles& files, const Topology& topology
   place.isa = plan_.isa;
   place.poll = poll;
   place.node = one_node ? engine_node_ : -1;
+  place.attends = core_choice_.share;
   place.s_cores = s_cores;
   place.all_cores = cores_.plan.AllCores();
   absl::StatusOr<std::unique_ptr<SPart>> spart = LoadSPart(options_, spec_, files, std::move(place), &log_);

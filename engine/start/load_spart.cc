@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadOnCpu(const Options& options, const M
   cpu.rows_max = static_cast<int>(place.shape.max_rows);
   cpu.cores = place.s_cores;
   cpu.poll = place.poll;
+  cpu.stage_homes_max = place.attends ? kMaxHomes : 0;
   // Made on a core of its own: what it touches first lies on its node. A lack of memory is thrown here.
   std::packaged_task<absl::StatusOr<std::unique_ptr<SPart>>()> make(
       [&] { return CpuSPart::Create(model.spec, place.shape, *std::move(packed), cpu); });

@@ -9,19 +9,18 @@
 #include "engine/model/checkpoint.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/weights.h"
-#include "engine/start/options.h"
 #include "engine/rpart/messages.h"
 #include "engine/spart/cuda/spart_device.h"
 #include "engine/spart/spart.h"
+#include "engine/start/options.h"
 #include "kernels/isa.h"
 #include "numa/log.h"
 #include "numa/spin.h"
 
 namespace fastdecode {
 
-// The GPU that --spart, --gpu and --cuda-module ask for. Null: the S-Part runs on the CPU; the log says why, if the host
-// has a driver or a module was named.
-// Errors: of OpenDevice, if the option says cuda.
+// The GPU that --spart, --gpu and --cuda-module ask for. Null: the S-Part runs on the CPU; the log says why, if the
+// host has a driver or a module was named. Errors: of OpenDevice, if the option says cuda.
 absl::StatusOr<std::unique_ptr<SPartDevice>> ChooseDevice(const Options& options, Logger* log);
 
 // What an S-Part is made for.
@@ -36,6 +35,7 @@ struct SPartPlace {
   Isa isa = Isa::kNone;
   PollMode poll = PollMode::kSpin;
   int node = -1;               // that holds the weights; -1: the S cores are on several, which take pages in turn
+  bool attends = false;        // to homes of this process, too
   std::vector<int> s_cores;    // [0] is the pipeline thread's
   std::vector<int> all_cores;  // to read weights with
 };

@@ -24,7 +24,8 @@ absl::StatusOr<std::unique_ptr<CpuSPart>> CpuSPart::Create(const ModelSpec& spec
   return std::unique_ptr<CpuSPart>(new CpuSPart(spec, shape, std::move(weights), options));
 }
 
-CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights weights, const CpuSPartOptions& options)
+CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights weights,
+                   const CpuSPartOptions& options)
     : spec_(spec),
       shape_(shape),
       options_(options),
@@ -38,6 +39,10 @@ CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights
   const int threads = static_cast<int>(options.cores.size());
   // Rows for oneDNN's buckets beyond the last.
   const int rows = options.rows_max + OneDnnGemm::kRowSlack;
+  stage_homes_.resize(static_cast<size_t>(options.stage_homes_max));
+  attending_.reserve(stage_homes_.size());
+  step_attention_.resize(static_cast<size_t>(options.micro_batches));
+  for (StepAttention& attention : step_attention_) attention.homes.reserve(stage_homes_.size());
   residual_.resize(options.micro_batches);
   for (std::vector<float>& x : residual_) x.resize(int64_t{options.rows_max} * spec.hidden);
   normed_ = MakeActivations(rows, spec.hidden);
@@ -56,7 +61,8 @@ CpuSPart::CpuSPart(const ModelSpec& spec, const RPartShape& shape, PackedWeights
       options.type == ElementType::kBf16 && options.isa == Isa::kAvx512Bf16 && !options.batch_invariant;
   if (use_onednn) MakePrimitives();
   vectors_.layers.resize(weights_.vectors.layers.size());
-  ForEachVector(weights_.vectors, &vectors_, [](const std::vector<float>& from, const float** to) { *to = DataOrNull(from); });
+  ForEachVector(weights_.vectors, &vectors_,
+                [](const std::vector<float>& from, const float** to) { *to = DataOrNull(from); });
   MakeSteps();
   team_.Park();  // the first stage wakes it; until then the cores are taking memory for homes
 }
@@ -94,7 +100,8 @@ CpuSPart::Step CpuSPart::MakeStep(const StageOp& op) const {
   using Kind = StageOp::Kind;
   Step step;
   step.op = op;
-  step.by_rows = op.kind == Kind::kEmbed || op.kind == Kind::kGather || op.kind == Kind::kJoin || op.kind == Kind::kSend;
+  step.by_rows =
+      op.kind == Kind::kEmbed || op.kind == Kind::kGather || op.kind == Kind::kJoin || op.kind == Kind::kSend;
   if (op.kind != Kind::kJoin) return step;
   const LayerVectorsOf<const float*>& vectors = vectors_.layers[static_cast<size_t>(op.layer)];
   if (op.join.adds != StageOp::Branch::kNone) {
@@ -121,11 +128,21 @@ CpuSPart::Activations CpuSPart::MakeActivations(int rows, int64_t columns) const
   return activations;
 }
 
+void CpuSPart::Put(int index, StageHome* home, const std::vector<int>& threads) {
+  Attended& attended = stage_homes_[static_cast<size_t>(index)];
+  attended.home = home;
+  attended.member.assign(options_.cores.size(), -1);
+  for (size_t i = 0; i < threads.size(); ++i) {
+    FD_CHECK(threads[i] < team_.thread_count(), "a home's thread is one of the team");
+    attended.member[static_cast<size_t>(threads[i])] = static_cast<int>(i);
+  }
+}
+
 std::string CpuSPart::Describe() const {
   std::string cores;
   for (const int core : options_.cores) cores += absl::StrFormat("%s%d", cores.empty() ? "" : ",", core);
-  return absl::StrFormat("cpu, %s, %s%s%s, %d thread(s) on core(s) %s, weights %s", ElementName(options_.type), gemm_.name,
-                         onednn_ == nullptr ? "" : " + oneDNN " + onednn_->implementation(),
+  return absl::StrFormat("cpu, %s, %s%s%s, %d thread(s) on core(s) %s, weights %s", ElementName(options_.type),
+                         gemm_.name, onednn_ == nullptr ? "" : " + oneDNN " + onednn_->implementation(),
                          options_.batch_invariant ? ", batch-invariant" : "", options_.cores.size(), cores,
                          weights_memory_);
 }

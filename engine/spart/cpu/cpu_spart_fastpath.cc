@@ -63,7 +63,10 @@ void CpuSPart::StartStage(int micro_batch, int stage, StepTable& table) {
   micro_batch_ = micro_batch;
   stage_ = stage;
   table_ = &table;
+  if (stage == 0) FindStageRows(micro_batch, table);
+  attends_ = BeginAttention(micro_batch, stage - 1, table);
   team_.Run(&CpuSPart::StageWork, this);
+  if (attends_) EndAttention(micro_batch, stage - 1);
 }
 
 void CpuSPart::StageWork(void* self, int t, int n) { static_cast<CpuSPart*>(self)->RunStage(t, n); }
@@ -77,6 +80,10 @@ CpuSPart::Range CpuSPart::Share(int count, int t, int n, int unit) {
 // Every barrier separates writers of a buffer from its readers: what one thread wrote for all columns of its rows, the
 // others read for all rows of their columns, and the other way round. Between two steps by rows none is needed.
 void CpuSPart::RunStage(int t, int n) {
+  if (attends_) {
+    AttendShare(t);
+    team_.Barrier(t);
+  }
   const std::vector<Step>& steps = steps_[stage_];
   const Range rows = Share(table_->rows, t, n);
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -230,8 +237,8 @@ void CpuSPart::RotateAndSend(int layer, Range rows) {
         ops_.copy_head(from + int64_t{h} * d, head_bias, d, to, padded);
       } else {
         const RopeTable& table = ropes_.tables[rope];
-        ops_.rope_head(from + int64_t{h} * d, head_bias, table.cosines.data() + angle, table.sines.data() + angle, d, to,
-                       padded);
+        ops_.rope_head(from + int64_t{h} * d, head_bias, table.cosines.data() + angle, table.sines.data() + angle, d,
+                       to, padded);
       }
       to += padded_bytes;
     }
@@ -284,13 +291,14 @@ void CpuSPart::SampleRows(int first, Range rows, int t) {
   }
 }
 
-void CpuSPart::Multiply(const PackedMatrix& matrix, Activations& x, int rows, float* y, int64_t y_stride, int t, int n) {
+void CpuSPart::Multiply(const PackedMatrix& matrix, Activations& x, int rows, float* y, int64_t y_stride, int t,
+                        int n) {
   const Range panels = Share(static_cast<int>(matrix.panel_count()), t, n);
   MultiplyPanels(matrix, panels, x, 0, rows, y + int64_t{panels.begin} * kPanelColumns, y_stride, t);
 }
 
-void CpuSPart::MultiplyPanels(const PackedMatrix& matrix, Range panels, Activations& x, int first_row, int rows, float* y,
-                              int64_t y_stride, int t) {
+void CpuSPart::MultiplyPanels(const PackedMatrix& matrix, Range panels, Activations& x, int first_row, int rows,
+                              float* y, int64_t y_stride, int t) {
   if (panels.begin == panels.end || rows == 0) return;
   GemmArgs args;
   args.x = x.row(first_row);
@@ -298,7 +306,8 @@ void CpuSPart::MultiplyPanels(const PackedMatrix& matrix, Range panels, Activati
   args.rows = rows;
   args.k = matrix.k;
   args.panels = matrix.panel(panels.begin);
-  args.columns = std::min<int64_t>(matrix.n, int64_t{panels.end} * kPanelColumns) - int64_t{panels.begin} * kPanelColumns;
+  args.columns =
+      std::min<int64_t>(matrix.n, int64_t{panels.end} * kPanelColumns) - int64_t{panels.begin} * kPanelColumns;
   args.y = y;
   args.y_stride = y_stride;
   if (rows > own_rows_max_ && onednn_->Multiply(args, t)) return;

@@ -16,7 +16,7 @@
 #include "engine/rpart/roster.h"
 #include "engine/rpart/sequence_table.h"
 #include "engine/spart/cuda/gpu_kv.h"
-#include "engine/spart/cuda/home_outbox.h"
+#include "engine/rpart/home_outbox.h"
 #include "engine/spart/cuda/spart_device.h"
 #include "engine/spart/spart.h"
 #include "numa/clock.h"

@@ -1,5 +1,5 @@
-#ifndef FASTDECODE_ENGINE_SPART_CUDA_HOME_OUTBOX_H_
-#define FASTDECODE_ENGINE_SPART_CUDA_HOME_OUTBOX_H_
+#ifndef FASTDECODE_ENGINE_RPART_HOME_OUTBOX_H_
+#define FASTDECODE_ENGINE_RPART_HOME_OUTBOX_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/rpart/messages.h"
+#include "numa/check.h"
 
 namespace fastdecode {
 
@@ -23,10 +24,15 @@ class HomeOutbox {
   template <class T>
   bool TryPut(const T& message) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kBytesMax);
+    return TryPut(&message, sizeof(T));
+  }
+  // The same. REQUIRES: bytes <= kBytesMax.
+  bool TryPut(const void* message, size_t bytes) {
+    FD_CHECK(bytes <= kBytesMax, "homes say nothing longer than what they count");
     if (count_ == kMessagesMax) return false;
     Message& to = messages_[(first_ + count_++) % kMessagesMax];
-    to.bytes = sizeof(T);
-    std::memcpy(to.body, &message, sizeof(T));
+    to.bytes = bytes;
+    std::memcpy(to.body, message, bytes);
     return true;
   }
   // The oldest one, of kBytesMax at most. False: there is none.
@@ -54,4 +60,4 @@ class HomeOutbox {
 
 }  // namespace fastdecode
 
-#endif  // FASTDECODE_ENGINE_SPART_CUDA_HOME_OUTBOX_H_
+#endif  // FASTDECODE_ENGINE_RPART_HOME_OUTBOX_H_
