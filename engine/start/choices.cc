@@ -74,11 +74,17 @@ absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vec
           "alternate with: give 1, or --core-plan split",
           options.micro_batches));
     }
+    if (!options.fault.empty() && all_local) {
+      return absl::InvalidArgumentError(
+          "--fault: it is for links, and one team for the S-Part and all homes (--core-plan shared) has none: give "
+          "--core-plan split");
+    }
     choice.reason = "--core-plan shared";
   } else {
     const char* split_because = nullptr;
     if (options.max_sequences > kRosterEntriesMax)
       split_because = "--max-sequences is more than one micro-batch can have";
+    if (!options.fault.empty()) split_because = "--fault is given, which is for links";
     if (options.micro_batches > 0) split_because = "--micro-batches is given";
     if (options.r_threads > 0) split_because = "--r-threads is given";
     if (options.s_threads > 0) split_because = "--s-threads is given";

@@ -53,7 +53,8 @@ absl::Status SetHomes(Options& options, const std::string& value) {
 }
 
 absl::Status SetListen(Options& options, const std::string& value) {
-  const absl::Status parsed = value.empty() ? absl::OkStatus() : ParseEndpoint("--listen", value, EndpointUse::kListen).status();
+  const absl::Status parsed =
+      value.empty() ? absl::OkStatus() : ParseEndpoint("--listen", value, EndpointUse::kListen).status();
   if (!parsed.ok()) return parsed;
   return SetText<&Options::listen>(options, value);
 }
@@ -203,13 +204,16 @@ const OptionRow kRows[] = {
      "(0: all must be there, with all their homes)",
      [](Options& o, const std::string& v) { return ParseInt("homes-min", v, 0, kMaxHomes, &o.homes_min); }},
     {"core-plan", "PLAN", "auto",
-     "shared (S-Part and homes both use every core and take turns), split (each has cores of its own, and micro-batches "
-     "alternate), or auto (shared if the S-Part is on the CPU, every home in this process, and neither another process "
-     "nor a CPU quota leaves it less than its cores, unless cores, threads or micro-batches are given, or max-sequences is more than 8192)",
+     "shared (one team on every core does the work of S-Part and homes), split (each has cores of its own, and "
+     "micro-batches alternate), or auto (shared if the S-Part is on the CPU, every home in this process, and neither "
+     "another process "
+     "nor a CPU quota leaves it less than its cores, unless cores, threads or micro-batches are given, or "
+     "max-sequences is more than 8192)",
      &SetCorePlan},
     {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: all if shared, else about half of a node)",
      &SetText<&Options::s_cores>},
-    {"r-cores", "LIST", "", "cores of the R-Part's teams (default: all if shared, else the rest)",
+    {"r-cores", "LIST", "",
+     "cores of the R-Part's teams (default: all if shared, else the rest); if shared, some of the S-Part's",
      &SetText<&Options::r_cores>},
     {"front-cores", "LIST", "none",
      "cores that are left to the caller's threads: a list, none, or auto (a physical core of the S-Part's node if the "
@@ -217,10 +221,11 @@ const OptionRow kRows[] = {
      &SetFrontCores},
     {"s-threads", "N", "0", "threads of the S-Part (0: one per core)",
      [](Options& o, const std::string& v) { return ParseInt("s-threads", v, 0, 1024, &o.s_threads); }},
-    {"r-threads", "N", "0", "threads of each home's team (0: one per core)",
+    {"r-threads", "N", "0",
+     "threads of each home's team (0: one per core); if shared, so many of the S-Part's at most attend for a home",
      [](Options& o, const std::string& v) { return ParseInt("r-threads", v, 0, 1024, &o.r_threads); }},
     {"micro-batches", "K", "auto",
-     "micro-batches in flight; 1 lets S and R wait for each other; auto: 1 if they share cores, else 2",
+     "micro-batches in flight; 1 lets S and R wait for each other; auto: 1 if one team does both, else 2",
      &SetMicroBatches},
     {"calibration", "FILE", "",
      "what 'fastdecode calibrate' has measured of such an engine on this machine: what the step model reckons with "
@@ -271,7 +276,8 @@ const OptionRow kRows[] = {
      "hosts",
      [](Options& o, const std::string& v) { return ParseInt("hop-timeout-ms", v, 10, 3600000, &o.hop_timeout_ms); }},
     {"recover-ms", "MS", "120000",
-     "requests that only a home that was lost, or has not come yet, could hold wait for it so long, and end with an error "
+     "requests that only a home that was lost, or has not come yet, could hold wait for it so long, and end with an "
+     "error "
      "then",
      [](Options& o, const std::string& v) { return ParseInt("recover-ms", v, 0, 86400000, &o.recover_ms); }},
     {"listen", "ENDPOINT", "",

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/numa/made_up_plan.h"
 
 namespace fastdecode {
@@ -33,7 +35,7 @@ TEST(CorePlanTest, ThreadsThatWouldUseUpTheCpuQuotaYield) {
   Topology machine = Machine("numa:1 core:8 pu:1");
   machine.cpu_quota = {.cpus = 8, .source = "cpu.max: 800000 100000"};
   EXPECT_FALSE(PlanOrDie(machine, {}).contended);
-  EXPECT_FALSE(PlanOrDie(machine, {.share = true}).contended) << "16 threads take turns on 8 cores";
+  EXPECT_FALSE(PlanOrDie(machine, {.share = true}).contended) << "8 threads do the work of both parts";
   machine.cpu_quota.cpus = 7.5;
   EXPECT_TRUE(PlanOrDie(machine, {}).contended);
   EXPECT_TRUE(PlanOrDie(machine, {.share = true}).contended);
@@ -157,17 +159,19 @@ TEST(CorePlanTest, TakenCoresAreAvoidedWhileThereAreOthers) {
   EXPECT_FALSE(plan.contended);
   plan = PlanOrDie(machine, {.share = true, .taken_cores = {0, 1, 2, 3}});
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2, 3));
-  EXPECT_TRUE(plan.contended && plan.shared_cores);
+  EXPECT_TRUE(plan.contended);
+  EXPECT_FALSE(plan.shared_cores) << "each has one thread";
 }
 
-TEST(CorePlanTest, BothTeamsGetEveryCoreWhereTheyShare) {
+TEST(CorePlanTest, OneTeamHasEveryCoreWhereTheyShare) {
   CorePlan plan = PlanOrDie(Machine("numa:1 core:2 pu:1"), {.share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1)));
-  EXPECT_TRUE(plan.shared_cores);
-  EXPECT_EQ(
-      plan.ToString(),
-      "S-Part: 2 threads on cores 0-1\nhome 0: 2 threads on cores 0-1, node 0\nthreads that share a core take turns\n");
+  EXPECT_THAT(plan.home_threads, ElementsAre(ElementsAre(0, 1)));
+  EXPECT_TRUE(plan.one_team);
+  EXPECT_FALSE(plan.shared_cores);
+  EXPECT_EQ(plan.ThreadCount(), 2u);
+  EXPECT_EQ(plan.ToString(), "S-Part: 2 threads on cores 0-1\nhome 0: 2 threads on cores 0-1 of these, node 0\n");
   plan = PlanOrDie(Machine("numa:1 core:1 pu:1"), {.share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0));
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0)));
@@ -176,13 +180,18 @@ TEST(CorePlanTest, BothTeamsGetEveryCoreWhereTheyShare) {
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 2));
   plan = PlanOrDie(Machine("numa:1 core:2 pu:2"), {.s_threads = 3, .share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 2, 1));
-  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 2))) << "it asked for no more";
-  plan = PlanOrDie(Machine("numa:1 core:2 pu:2"), {.r_threads = 3, .share = true});
+  EXPECT_THAT(plan.home_threads, ElementsAre(ElementsAre(0, 1, 2)));
+  plan = PlanOrDie(Machine("numa:1 core:2 pu:2"), {.r_threads = 1, .share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 2));
-  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 2, 1)));
+  EXPECT_THAT(plan.home_threads, ElementsAre(ElementsAre(0)));
   plan = PlanOrDie(Machine("numa:1 core:4 pu:1"), {.s_threads = 2, .r_threads = 3, .share = true});
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
-  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1, 2)));
+  EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0, 1))) << "there are no more";
+  // More threads than cores take turns on them.
+  plan = PlanOrDie(Machine("numa:1 core:2 pu:1"), {.homes = 2, .s_threads = 4, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 0, 1));
+  EXPECT_THAT(plan.home_threads, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+  EXPECT_TRUE(plan.shared_cores);
 }
 
 TEST(CorePlanTest, OnSeveralNodesSIsOnAllOfThemAndEachHomeOnItsOwn) {
@@ -196,6 +205,11 @@ TEST(CorePlanTest, OnSeveralNodesSIsOnAllOfThemAndEachHomeOnItsOwn) {
   plan = PlanOrDie(machine, {.homes = 4, .share = true});
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(0), ElementsAre(3), ElementsAre(1, 2), ElementsAre(4, 5)));
   EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(plan.home_threads, ElementsAre(ElementsAre(0), ElementsAre(3), ElementsAre(1, 2), ElementsAre(4, 5)));
+  // A node on which no thread is has all of them.
+  plan = PlanOrDie(machine, {.homes = 2, .s_threads = 2, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1));
+  EXPECT_THAT(plan.home_threads, ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1)));
 }
 
 TEST(CorePlanTest, CoresOfOneTeamAreTheOthersTooWhereTheyShare) {
@@ -209,6 +223,11 @@ TEST(CorePlanTest, CoresOfOneTeamAreTheOthersTooWhereTheyShare) {
   EXPECT_THAT(plan.home_cores, ElementsAre(ElementsAre(1, 2)));
   EXPECT_THAT(ErrorOf(machine, {.s_cores = "2-3", .homes = 1, .share = true}),
               HasSubstr("--s-cores: '2-3' has cores of 2 NUMA nodes"));
+  plan = PlanOrDie(machine, {.s_cores = "0-2", .r_cores = "1", .homes = 1, .share = true});
+  EXPECT_THAT(plan.s_cores, ElementsAre(0, 1, 2));
+  EXPECT_THAT(plan.home_threads, ElementsAre(ElementsAre(1))) << "of the team's threads those that are asked for";
+  EXPECT_EQ(ErrorOf(machine, {.s_cores = "0", .r_cores = "1", .homes = 1, .share = true}),
+            "--r-cores: '1': core 1 is not one of --s-cores '0', and one team does both parts");
 }
 
 TEST(CorePlanTest, ErrorsNameOptionValueAndWhatIsAllowed) {
@@ -259,13 +278,25 @@ TEST(CorePlanTest, EveryPlanIsSound) {
             ASSERT_TRUE(s_threads == 0 || plan.s_cores.size() == static_cast<size_t>(s_threads));
             ASSERT_EQ(plan.home_cores.size(), static_cast<size_t>(homes));
             bool uses_taken = false;
+            ASSERT_EQ(plan.one_team, variant >= 2);
             for (int home = 0; home < homes; ++home) {
               const std::vector<int>& cores = plan.home_cores[static_cast<size_t>(home)];
-              threads += cores.size();
+              const int node = plan.home_nodes[static_cast<size_t>(home)];
               ASSERT_FALSE(cores.empty());
-              ASSERT_TRUE(r_threads == 0 || cores.size() == static_cast<size_t>(r_threads));
-              for (const int core : cores)
-                ASSERT_EQ(machine.NodeOfCore(core), plan.home_nodes[static_cast<size_t>(home)]);
+              bool has_threads_there = true;
+              if (plan.one_team) {
+                const std::vector<int>& team = plan.home_threads[static_cast<size_t>(home)];
+                ASSERT_EQ(team.size(), cores.size());
+                ASSERT_TRUE(r_threads == 0 || cores.size() <= static_cast<size_t>(r_threads));
+                for (size_t i = 0; i < team.size(); ++i)
+                  ASSERT_EQ(plan.s_cores[static_cast<size_t>(team[i])], cores[i]);
+                has_threads_there = std::any_of(plan.s_cores.begin(), plan.s_cores.end(),
+                                                [&](int core) { return machine.NodeOfCore(core) == node; });
+              } else {
+                threads += cores.size();
+                ASSERT_TRUE(r_threads == 0 || cores.size() == static_cast<size_t>(r_threads));
+              }
+              for (const int core : cores) ASSERT_TRUE(!has_threads_there || machine.NodeOfCore(core) == node);
             }
             for (const int core : plan.AllCores()) {
               ASSERT_GE(machine.NodeOfCore(core), 0);

@@ -146,8 +146,8 @@ typedef struct fd_home_stats {
   uint32_t up;                      /* 1: connected now */
   const char* name;                 /* as in the log: "local, node 0", "hostb:7471, home 1"; "hostb:7471" until a worker has
                                      * come for the first time; lives as long as the engine */
-  /* Since the engine was created; a reset leaves these alone. Of a GPU that is a home, whose hops are part of the
-   * S-Part's stages, the first three are 0. */
+  /* Since the engine was created; a reset leaves these alone. Of a home that is attended to within the
+   * S-Part's stages, a GPU's or one without threads of its own (--core-plan shared), the first three are 0. */
   uint64_t hops;                    /* that it has answered */
   uint64_t work_ns;                 /* that it was at work on these, by its own clock */
   uint64_t last_reply_ns;           /* engine clock: when the engine saw its last reply; 0: none yet */

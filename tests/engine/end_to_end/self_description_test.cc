@@ -46,7 +46,7 @@ class SelfDescriptionTest : public InterfaceTest {
 };
 
 TEST_F(SelfDescriptionTest, HomesCountTheirHops) {
-  const auto engine = MakeEngine(Options());
+  const auto engine = MakeEngine(Options() + OptionList{{"core-plan", "split"}});
   const std::vector<fd_home_stats> before = engine->Homes();
   ASSERT_EQ(before.size(), 1u);
   EXPECT_THAT(before[0].name, HasSubstr("local, node "));
@@ -74,8 +74,22 @@ TEST_F(SelfDescriptionTest, HomesCountTheirHops) {
   EXPECT_EQ(engine->Homes().at(0).hops, hops) << "a reset leaves it alone";
 }
 
+// Where one team does both parts there are none, and the homes are there all the same.
+TEST_F(SelfDescriptionTest, HomesWithoutThreadsHaveNoHops) {
+  const auto engine = MakeEngine(Options() + OptionList{{"homes", "local:2"}, {"core-plan", "shared"}});
+  RunAll(*engine, std::vector<GenerateRequest>(6, GreedyRequest({1, 2, 3}, 5)), false);
+  EXPECT_GT(engine->Statistics().steps, 0u);
+  EXPECT_EQ(engine->Statistics().hops, 0u);
+  for (const fd_home_stats& home : engine->Homes()) {
+    EXPECT_EQ(home.up, 1u);
+    EXPECT_EQ(home.hops + home.work_ns + home.last_reply_ns + home.losses, 0u);
+    EXPECT_GT(home.kv_pages, 0u);
+  }
+  EXPECT_THAT(engine->Describe(), HasSubstr("no link: the S-Part's threads attend within its stages"));
+}
+
 TEST_F(SelfDescriptionTest, EachHomeCountsItsOwn) {
-  const auto engine = MakeEngine(Options() + OptionList{{"homes", "local:3"}});
+  const auto engine = MakeEngine(Options() + OptionList{{"homes", "local:3"}, {"core-plan", "split"}});
   RunAll(*engine, std::vector<GenerateRequest>(6, GreedyRequest({1, 2, 3}, 5)), false);
   const std::vector<fd_home_stats> homes = engine->Homes();
   ASSERT_EQ(homes.size(), 3u);

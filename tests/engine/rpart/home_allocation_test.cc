@@ -1,7 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <vector>
+
 #include "engine/rpart/home.h"
 #include "tests/allocation_count.h"
+#include "tests/engine/rpart/stage_rig.h"
 #include "tests/engine/rpart/test_engine.h"
 
 namespace fastdecode {
@@ -64,6 +68,30 @@ TEST(HomeAllocationOfSegmentsTest, SegmentsAllocateNothing) {
   const uint64_t before = AllocationCount();
   for (const std::vector<std::byte>& segment : segments) ASSERT_TRUE(engine.PushBytes(segment));
   ASSERT_TRUE(engine.AwaitPushed());
+  EXPECT_EQ(AllocationCount(), before);
+}
+
+// Neither the rosters that bring new sequences nor the steps.
+TEST(StageHomeAllocationTest, NothingAllocatesOnThePipelinesThread) {
+  const RPartShape shape = SmallShape(ElementType::kBf16);
+  StageRig rig(shape, 2, {0, 1});
+  std::vector<std::byte> message(sizeof(RosterMessage) + sizeof(RosterEntry));
+  size_t bytes = 0;
+  std::vector<std::byte> buffer(kControlMessageBytesMax);
+  const uint64_t before = AllocationCount();
+  for (uint64_t i = 1; i <= 200; ++i) {
+    RosterMessage header;
+    header.micro_batch = 0;
+    header.version = static_cast<uint32_t>(i);
+    header.entries = 1;
+    const RosterEntry entry = {i, i, 0, 40};
+    std::memcpy(message.data(), &header, sizeof(header));
+    std::memcpy(message.data() + sizeof(header), &entry, sizeof(entry));
+    ASSERT_TRUE(rig.link().TrySendControl(message.data(), message.size()));
+    for (int layer = 0; layer < static_cast<int>(shape.layers); ++layer) rig.Layer(0, i, layer, 40);
+    if (i > 3) rig.Send(AboutSequence(ControlKind::kRelease, i - 3, 0));
+    while (rig.link().PollControl(buffer.data(), &bytes) == LinkPoll::kMessage) continue;
+  }
   EXPECT_EQ(AllocationCount(), before);
 }
 

@@ -79,6 +79,8 @@ TEST(ChooseCorePlanTest, CoresAreSharedWhereNobodyElseNeedsThem) {
   EXPECT_EQ(CoresFor({{"core-plan", "shared"}})->reason, "--core-plan shared");
   EXPECT_TRUE(CoresFor({{"core-plan", "shared"}, {"homes", "unix:/w,local"}})->share);
   EXPECT_TRUE(CoresFor({{"core-plan", "shared"}, {"micro-batches", "1"}, {"s-cores", "0"}})->share);
+  EXPECT_EQ(CoresFor({{"core-plan", "shared"}, {"micro-batches", "2"}, {"homes", "unix:/w,local"}})->micro_batches, 2)
+      << "a worker attends to one while stages run for the other";
 }
 
 TEST(ChooseCorePlanTest, CoresAreSplitForWorkersGpusAndWhoeverSaysSo) {
@@ -98,6 +100,7 @@ TEST(ChooseCorePlanTest, CoresAreSplitForWorkersGpusAndWhoeverSaysSo) {
       {{{"r-cores", "0"}}, false, 2, "--core-plan auto: --r-cores is given"},
       {{{"s-threads", "1"}}, false, 2, "--core-plan auto: --s-threads is given"},
       {{{"r-threads", "1"}}, false, 2, "--core-plan auto: --r-threads is given"},
+      {{{"fault", "cut=9"}}, false, 2, "--core-plan auto: --fault is given, which is for links"},
       {{{"micro-batches", "1"}}, false, 1, "--core-plan auto: --micro-batches is given"},
       {{{"micro-batches", "5"}}, false, 5, "--core-plan auto: --micro-batches is given"},
       {{{"max-sequences", "16384"}},
@@ -123,6 +126,7 @@ TEST(ChooseCorePlanTest, WhatSharingDoesNotGoWithIsRefused) {
   EXPECT_THAT(refusal({{"core-plan", "shared"}}, /*gpu=*/true), HasSubstr("--core-plan: 'shared'"));
   EXPECT_THAT(refusal({{"core-plan", "shared"}, {"homes", "unix:/w"}}), HasSubstr("no home of --homes 'unix:/w'"));
   EXPECT_THAT(refusal({{"core-plan", "shared"}, {"micro-batches", "2"}}), HasSubstr("--micro-batches: 2"));
+  EXPECT_THAT(refusal({{"core-plan", "shared"}, {"fault", "cut=9"}}), HasSubstr("--fault: it is for links"));
 }
 
 TEST(ChoosePollTest, ThreadsOfOneCoreTakeTurnsUnlessOtherProcessesNeedIt) {
