@@ -97,8 +97,8 @@ class EngineLink : public LinkEnd {
   // Whether these are addresses of a GPU's memory.
   virtual bool AreasOnGpu() const { return false; }
 
-  // True: the home is the S-Part's own device, and its attention part of the S-Part's stages. No hop is posted then, no
-  // reply comes, and the receive areas are not used.
+  // True: attention is part of the S-Part's stages, since the home is its own device, or its threads attend there. No hop
+  // is posted then, no reply comes, and what the receive areas hold is nobody else's business.
   virtual bool AttendsInStage() const { return false; }
 
   // Posts the hop whose rows lie in SendArea(header.micro_batch). The link fills in the epoch. Posting to a lost link

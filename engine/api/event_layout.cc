@@ -77,6 +77,7 @@ static_assert(int{FD_STAGE_DOWN} == int{fastdecode::kStageDown});
 static_assert(int{FD_STAGE_LOGITS} == int{fastdecode::kStageLogits});
 static_assert(int{FD_STAGE_SIGNAL} == int{fastdecode::kStageSignal});
 static_assert(int{FD_STAGE_REST} == int{fastdecode::kStageRest});
+static_assert(int{FD_STAGE_ATTEND} == int{fastdecode::kStageAttend});
 static_assert(int{FD_LEAVE_FINISHED} == int{fastdecode::kLeaveFinished});
 static_assert(int{FD_LEAVE_CANCELLED} == int{fastdecode::kLeaveCancelled});
 static_assert(int{FD_LEAVE_FAILED} == int{fastdecode::kLeaveFailed});

@@ -19,7 +19,7 @@ struct StepTimes {
   uint64_t total_ns = 0;
   // Stages of the S-Part but for the last one, from their start until they are seen to be over. Where threads take
   // turns on their cores, waiting for a turn within a stage is part of it; on a GPU, waiting for other micro-batches'
-  // kernels is, and, where the GPU is the sequences' home, attention.
+  // kernels is. So is attention at homes that are attended to within stages, unless other homes have hops meanwhile.
   uint64_t s_ns = 0;
   // Waiting for the S-Part or for a core: from when a hop's last reply may have come in at the earliest until the next
   // stage starts, since another micro-batch had the S-Part or another thread the core; and between two steps, whatever

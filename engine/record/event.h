@@ -35,6 +35,7 @@ enum StagePart : uint16_t {
   kStageLogits = 5,
   kStageSignal = 6,
   kStageRest = 7,
+  kStageAttend = 8,
 };
 
 // Why a sequence left its micro-batch.

@@ -194,13 +194,10 @@ absl::StatusOr<std::unique_ptr<EngineLink>> Home::AttachInStages(const RPartShap
                                                                  int threads) {
   FD_CHECK(sessions_.empty() && stage_home_ == nullptr, "the home has a peer");
   StageHomeOptions stage_options;
-  stage_options.name = options_.name;
-  stage_options.node = options_.node;
-  stage_options.isa = options_.isa;
-  stage_options.sequences_max = options_.sequences_max;
+  stage_options.session = SessionOptions();
+  stage_options.session.threads = threads;
   stage_options.kv_memory = {reinterpret_cast<std::byte*>(arena_.data()), arena_.bytes()};
   stage_options.team = team;
-  stage_options.threads = threads;
   absl::StatusOr<std::unique_ptr<StageHome>> made = StageHome::Create(stage_options, shape);
   if (!made.ok()) return made.status();
   stage_home_ = *std::move(made);

@@ -7,26 +7,12 @@
 
 namespace fastdecode {
 
-namespace {
-
-PeerSessionOptions SessionOptionsOf(const StageHomeOptions& options) {
-  PeerSessionOptions session;
-  session.home_name = options.name;
-  session.node = options.node;
-  session.threads = options.threads;
-  session.isa = options.isa;
-  session.sequences_max = options.sequences_max;
-  return session;
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<StageHome>> StageHome::Create(const StageHomeOptions& options, const RPartShape& shape) {
-  absl::StatusOr<TeamWorkspace> workspace = PeerSession::MakeWorkspace(SessionOptionsOf(options), shape);
+  absl::StatusOr<TeamWorkspace> workspace = PeerSession::MakeWorkspace(options.session, shape);
   if (!workspace.ok()) return workspace.status();
   ArenaOptions areas;
   areas.bytes = StagePair::Bytes(shape);
-  areas.node = options.node;
+  areas.node = options.session.node;
   absl::StatusOr<Arena> memory = Arena::Create(areas);
   if (!memory.ok()) return memory.status();
   auto pair = std::make_shared<StagePair>(shape, *std::move(memory));
@@ -35,13 +21,13 @@ absl::StatusOr<std::unique_ptr<StageHome>> StageHome::Create(const StageHomeOpti
 
 StageHome::StageHome(const StageHomeOptions& options, const RPartShape& shape, std::shared_ptr<StagePair> pair,
                      TeamWorkspace workspace)
-    : options_(options),
+    : threads_(options.session.threads),
       shape_(shape),
       pool_(shape.attention(), static_cast<int>(shape.layers), options.kv_memory),
-      barrier_(options.threads, options.team->poll_mode()),
+      barrier_(options.session.threads, options.team->poll_mode()),
       pair_(std::move(pair)),
       engine_link_(std::make_unique<StageEngineLink>(pair_)) {
-  PeerSessionOptions session = SessionOptionsOf(options);
+  PeerSessionOptions session = options.session;
   session.pages = pool_.total();
   session.pool = &pool_;
   session_ = std::make_unique<PeerSession>(session, shape, PeerRequest{}, std::make_unique<StageHomeLink>(pair_),

@@ -5,28 +5,21 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/rpart/kv_pool.h"
 #include "engine/rpart/peer_session.h"
 #include "engine/rpart/served_peers.h"
 #include "engine/rpart/stage_link.h"
-#include "kernels/isa.h"
 #include "numa/team_barrier.h"
 #include "numa/ticket_team.h"
 
 namespace fastdecode {
 
-// What a stage home is made of; see HomeOptions for the fields that they share.
 struct StageHomeOptions {
-  std::string name;
-  int node = -1;
-  Isa isa = Isa::kNone;
-  uint32_t sequences_max = 0;
+  PeerSessionOptions session;  // its threads are so many of the team's; pages, pool and leader are the home's to set
   std::span<std::byte> kv_memory;
   TicketTeam* team = nullptr;  // the S-Part's; outlives the home
-  int threads = 1;             // of these, that attend here
 };
 
 // A home without a team of its own: threads of the S-Part attend to its sequences between two stages (decision 0029).
@@ -51,7 +44,7 @@ class StageHome {
   // REQUIRES: the roster that was sent last names them, in this order. stage_home_fastpath.cc
   void Begin(int micro_batch, uint64_t step, int layer, uint32_t rows);
   // The share of thread `thread` of those that attend here. o is whole once all have done theirs.
-  void RunShare(int thread) { HopWork::RunShare(&session_->work(), thread, options_.threads); }
+  void RunShare(int thread) { HopWork::RunShare(&session_->work(), thread, threads_); }
   // All have. stage_home_fastpath.cc
   void End();
 
@@ -59,7 +52,7 @@ class StageHome {
   StageHome(const StageHomeOptions& options, const RPartShape& shape, std::shared_ptr<StagePair> pair,
             TeamWorkspace workspace);
 
-  const StageHomeOptions options_;
+  const int threads_;
   const RPartShape shape_;
   KvPool pool_;
   TeamBarrier barrier_;

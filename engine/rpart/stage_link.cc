@@ -31,11 +31,6 @@ StagePair::StagePair(const RPartShape& shape, Arena memory)
 
 std::string StageEngineLink::Describe() const { return "no link: the S-Part's threads attend within its stages"; }
 
-void StageEngineLink::PostHop(const HopHeader& /*header*/) {
-  FD_CHECK(false, "a home that attends in stages has no hops");
-}
-void StageEngineLink::PostBulk(size_t /*bytes*/) { FD_CHECK(false, "there is no bulk channel"); }
-
 bool StageEngineLink::TrySendControl(const void* message, size_t bytes) {
   if (lost()) return false;
   pair_->session->ApplyControl({static_cast<const std::byte*>(message), bytes});

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/rpart/home_outbox.h"
+#include "engine/rpart/in_stage_link.h"
 #include "engine/rpart/messages.h"
 #include "numa/arena.h"
 #include "rdma/link.h"
@@ -42,30 +43,21 @@ struct StagePair {
 // (AttendsInStage). Control messages are applied as they are sent, on the sender's thread; what the home says waits
 // until the engine asks for it; there are no hops. Nothing can get lost on the way: the link is lost if somebody says
 // so, or if a message makes no sense.
-class StageEngineLink final : public EngineLink {
+class StageEngineLink final : public InStageLink {
  public:
   explicit StageEngineLink(std::shared_ptr<StagePair> pair) : pair_(std::move(pair)) {}
 
   bool lost() const override { return pair_->loss.lost(); }
   std::string lost_cause() const override { return pair_->loss.cause(); }
   void MarkLost(const char* cause) override { pair_->loss.Set(cause); }
-  uint64_t epoch() const override { return 0; }
   const LinkSize& size() const override { return pair_->size; }
   std::string peer_name() const override { return "home in this process"; }
   std::string Describe() const override;
 
   std::byte* SendArea(int slot) override { return pair_->SendArea(slot); }
   const std::byte* ReceiveArea(int slot) override { return pair_->ReceiveArea(slot); }
-  bool AttendsInStage() const override { return true; }
-  void PostHop(const HopHeader& header) override;
-  LinkPoll PollReply(ReplyHeader* /*out*/) override { return lost() ? LinkPoll::kLost : LinkPoll::kEmpty; }
   bool TrySendControl(const void* message, size_t bytes) override;
   LinkPoll PollControl(void* buffer, size_t* bytes) override;
-  std::byte* BulkArea() override { return nullptr; }
-  void PostBulk(size_t bytes) override;
-  uint64_t BulkFreed() override { return 0; }
-  void RingHome() override {}
-  uint64_t Progress() const override { return 0; }
 
  private:
   const std::shared_ptr<StagePair> pair_;

@@ -160,7 +160,8 @@ absl::Status Engine::ChooseCores(const Topology& topology, const std::vector<End
     if (!warning.empty()) log_.Warning(warning);
   }
   if (absl::Status bad = PlanCoresFor(topology, local_homes); !bad.ok()) return bad;
-  // Threads that yield to other processes would yield to the other team's, too, and could not tell for whom.
+  // A team's threads wait for each other several times a layer: the more of them, the more often for one whose core is
+  // taken.
   if (core_choice_.share && cores_.plan.contended && options_.core_plan == Options::CorePlanMode::kAuto) {
     core_choice_ = {false, SplitMicroBatches(options_),
                     "--core-plan auto: other processes or a CPU quota leave less than these cores"};

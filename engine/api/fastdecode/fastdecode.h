@@ -507,8 +507,10 @@ typedef enum fd_stage_part {
   FD_STAGE_LOGITS = 5,              /* GEMM and sampling; `layer` is the number of layers */
   FD_STAGE_SIGNAL = 6,              /* of a GPU: from when the host lets a stage go on until the GPU does, and from its saying that
                                      * the stage is over until the host sees it; two a stage, split by a relation of their clocks */
-  FD_STAGE_REST = 7                 /* never recorded: what the others leave of a stage, which is embedding, gathering o,
+  FD_STAGE_REST = 7,                /* never recorded: what the others leave of a stage, which is embedding, gathering o,
                                      * residuals, norms, rotation, writing q, k, v */
+  FD_STAGE_ATTEND = 8               /* attention at homes without threads of their own, before o is gathered; `layer` is the one that
+                                     * attends */
 } fd_stage_part;
 typedef enum fd_record_leave {
   FD_LEAVE_FINISHED = 1,  /* by a stop token or its length */

@@ -39,10 +39,10 @@ bool FindPart(StageOp::Kind kind, StagePart* part) {
 class PartTimer {
  public:
   PartTimer(StageTrace* trace, const StageOp& op) {
-    if (trace == nullptr || !FindPart(op.kind, &what_)) return;
-    trace_ = trace;
-    layer_ = op.layer;
-    start_ns_ = NowNs();
+    if (trace != nullptr && FindPart(op.kind, &what_)) Begin(trace, op.layer);
+  }
+  PartTimer(StageTrace* trace, StagePart what, int layer) : what_(what) {
+    if (trace != nullptr) Begin(trace, layer);
   }
   ~PartTimer() {
     if (trace_ != nullptr) trace_->Add({what_, layer_, start_ns_, NowNs()});
@@ -51,6 +51,12 @@ class PartTimer {
   PartTimer& operator=(const PartTimer&) = delete;
 
  private:
+  void Begin(StageTrace* trace, int layer) {
+    trace_ = trace;
+    layer_ = layer;
+    start_ns_ = NowNs();
+  }
+
   StageTrace* trace_ = nullptr;
   StagePart what_ = {};
   int layer_ = 0;
@@ -81,6 +87,7 @@ CpuSPart::Range CpuSPart::Share(int count, int t, int n, int unit) {
 // others read for all rows of their columns, and the other way round. Between two steps by rows none is needed.
 void CpuSPart::RunStage(int t, int n) {
   if (attends_) {
+    const PartTimer timer(t == 0 ? table_->trace : nullptr, kStageAttend, stage_ - 1);
     AttendShare(t);
     team_.Barrier(t);
   }

@@ -4,7 +4,6 @@
 
 #include "engine/rpart/rpart_shape.h"
 #include "engine/spart/cuda/gpu_home.h"
-#include "numa/check.h"
 
 namespace fastdecode {
 
@@ -26,9 +25,6 @@ void GpuHomeLink::MarkLost(const char* cause) {
   // Release: who sees the loss sees the cause.
   lost_.store(true, std::memory_order_release);
 }
-
-void GpuHomeLink::PostHop(const HopHeader&) { FD_CHECK(false, "a home that attends in stages has no hops"); }
-void GpuHomeLink::PostBulk(size_t) { FD_CHECK(false, "there is no bulk channel"); }
 
 bool GpuHomeLink::TrySendControl(const void* message, size_t bytes) {
   if (lost()) return false;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/rpart/in_stage_link.h"
 #include "engine/rpart/messages.h"
-#include "rdma/link.h"
 
 namespace fastdecode {
 
@@ -18,7 +18,7 @@ class GpuHome;
 // The engine's way to its own GPU's memory as a home. Control messages are applied as they are sent; there are no hops
 // (AttendsInStage), and nothing that could get lost on the way. What the home says waits there until it is asked for.
 // Thread: as EngineLink says.
-class GpuHomeLink final : public EngineLink {
+class GpuHomeLink final : public InStageLink {
  public:
   // areas: where stages write rows of each micro-batch, in the GPU's memory. `home` outlives the link.
   GpuHomeLink(GpuHome* home, const RPartShape& shape, std::vector<std::byte*> areas);
@@ -26,7 +26,6 @@ class GpuHomeLink final : public EngineLink {
   bool lost() const override { return lost_.load(std::memory_order_acquire); }
   std::string lost_cause() const override;
   void MarkLost(const char* cause) override;
-  uint64_t epoch() const override { return 0; }
   const LinkSize& size() const override { return size_; }
   std::string peer_name() const override { return "the GPU of this process"; }
   std::string Describe() const override { return description_; }
@@ -34,20 +33,10 @@ class GpuHomeLink final : public EngineLink {
   std::byte* SendArea(int slot) override { return areas_[static_cast<size_t>(slot)]; }
   const std::byte* ReceiveArea(int slot) override { return areas_[static_cast<size_t>(slot)]; }
   bool AreasOnGpu() const override { return true; }
-  bool AttendsInStage() const override { return true; }
-  void PostHop(const HopHeader& header) override;
-  LinkPoll PollReply(ReplyHeader* out) override { return Poll(); }
   bool TrySendControl(const void* message, size_t bytes) override;
   LinkPoll PollControl(void* buffer, size_t* bytes) override;
-  std::byte* BulkArea() override { return nullptr; }
-  void PostBulk(size_t bytes) override;
-  uint64_t BulkFreed() override { return 0; }
-  void RingHome() override {}
-  uint64_t Progress() const override { return 0; }
 
  private:
-  LinkPoll Poll() const { return lost() ? LinkPoll::kLost : LinkPoll::kEmpty; }
-
   GpuHome* const home_;
   const LinkSize size_;
   const std::vector<std::byte*> areas_;  // [micro-batch]

@@ -55,8 +55,9 @@ class RecordTest : public testing::Test {
     return events;
   }
 
-  static void ExpectWholeRun(const std::vector<fd_record_event>& events, int layers) {
-    std::map<int, size_t> kinds;
+  // one_team: the homes' attention is part of the stages.
+  static void ExpectWholeRun(const std::vector<fd_record_event>& events, int layers, bool one_team) {
+    std::map<int, size_t> kinds, parts;
     std::map<uint64_t, uint32_t> tokens, delivered;
     std::set<int> homes;
     for (const fd_record_event& event : events) {
@@ -64,6 +65,7 @@ class RecordTest : public testing::Test {
       ASSERT_LE(event.start_ns, event.end_ns) << static_cast<int>(event.kind);
       if (event.kind == FD_RECORD_TOKEN) ++tokens[event.id];
       if (event.kind == FD_RECORD_DELIVER) ++delivered[event.id];
+      if (event.kind == FD_RECORD_STAGE_PART) ++parts[event.part];
       if (event.kind != FD_RECORD_HOP) continue;
       homes.insert(event.home);
       ASSERT_LT(event.layer, layers);
@@ -77,7 +79,7 @@ class RecordTest : public testing::Test {
       const uint64_t after_work_ns = static_cast<uint32_t>(event.end_ns - event.home_end_ns);
       ASSERT_LE(after_work_ns + work_ns, hop_ns + work_ns / 1000 + 1);
     }
-    EXPECT_EQ(homes, (std::set<int>{0, 1}));
+    EXPECT_EQ(homes, one_team ? std::set<int>() : (std::set<int>{0, 1}));
     EXPECT_EQ(tokens.size(), kRequests);
     for (const auto& [id, count] : tokens) EXPECT_EQ(count, kTokens) << id;
     EXPECT_EQ(delivered, tokens);
@@ -85,7 +87,9 @@ class RecordTest : public testing::Test {
     EXPECT_GE(steps, kTokens);
     EXPECT_EQ(kinds[FD_RECORD_FINISH], steps);
     EXPECT_EQ(kinds[FD_RECORD_STAGE], steps * static_cast<size_t>(layers + 1));
-    EXPECT_EQ(kinds[FD_RECORD_STAGE_PART], steps * static_cast<size_t>(4 * layers + 1));
+    const size_t attentions = one_team ? steps * static_cast<size_t>(layers) : 0;
+    EXPECT_EQ(parts[FD_STAGE_ATTEND], attentions);
+    EXPECT_EQ(kinds[FD_RECORD_STAGE_PART], steps * static_cast<size_t>(4 * layers + 1) + attentions);
     EXPECT_EQ(kinds[FD_RECORD_JOIN], kRequests);
     EXPECT_EQ(kinds[FD_RECORD_LEAVE], kRequests);
   }
@@ -95,7 +99,7 @@ class RecordTest : public testing::Test {
 };
 
 TEST_F(RecordTest, InThisProcessAndAttachedSeeTheSame) {
-  const std::unique_ptr<InferenceEngine> engine = MakeEngine(Options());
+  const std::unique_ptr<InferenceEngine> engine = MakeEngine(Options() + OptionList{{"core-plan", "split"}});
   EngineRecord inside(*engine);
   EngineRecord attached(std::to_string(getpid()));
   const nlohmann::json engine_json = nlohmann::json::parse(inside.DescribeJson());
@@ -105,9 +109,16 @@ TEST_F(RecordTest, InThisProcessAndAttachedSeeTheSame) {
   EXPECT_EQ(nlohmann::json::parse(attached.DescribeJson())["layers"], engine_json["layers"]);
   RunAll(*engine, Requests(), false);
   const int layers = engine_json["layers"];
-  ExpectWholeRun(Read(inside), layers);
-  ExpectWholeRun(Read(attached), layers);
+  ExpectWholeRun(Read(inside), layers, /*one_team=*/false);
+  ExpectWholeRun(Read(attached), layers, /*one_team=*/false);
   EXPECT_FALSE(attached.ended());
+}
+
+TEST_F(RecordTest, WhereStagesAttendThatIsAPartOfThem) {
+  const std::unique_ptr<InferenceEngine> engine = MakeEngine(Options() + OptionList{{"core-plan", "shared"}});
+  EngineRecord inside(*engine);
+  RunAll(*engine, Requests(), false);
+  ExpectWholeRun(Read(inside), nlohmann::json::parse(inside.DescribeJson())["layers"], /*one_team=*/true);
 }
 
 TEST_F(RecordTest, RecordSocketIsWhereItIsToldToBe) {

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <vector>
 
 #include "engine/rpart/home.h"
@@ -75,19 +74,14 @@ TEST(HomeAllocationOfSegmentsTest, SegmentsAllocateNothing) {
 TEST(StageHomeAllocationTest, NothingAllocatesOnThePipelinesThread) {
   const RPartShape shape = SmallShape(ElementType::kBf16);
   StageRig rig(shape, 2, {0, 1});
-  std::vector<std::byte> message(sizeof(RosterMessage) + sizeof(RosterEntry));
+  std::vector<std::vector<std::byte>> rosters;
+  for (uint32_t i = 1; i <= 200; ++i) rosters.push_back(RosterOf(0, i, {{i, 0, 40}}, i));
   size_t bytes = 0;
   std::vector<std::byte> buffer(kControlMessageBytesMax);
   const uint64_t before = AllocationCount();
   for (uint64_t i = 1; i <= 200; ++i) {
-    RosterMessage header;
-    header.micro_batch = 0;
-    header.version = static_cast<uint32_t>(i);
-    header.entries = 1;
-    const RosterEntry entry = {i, i, 0, 40};
-    std::memcpy(message.data(), &header, sizeof(header));
-    std::memcpy(message.data() + sizeof(header), &entry, sizeof(entry));
-    ASSERT_TRUE(rig.link().TrySendControl(message.data(), message.size()));
+    const std::vector<std::byte>& roster = rosters[i - 1];
+    ASSERT_TRUE(rig.link().TrySendControl(roster.data(), roster.size()));
     for (int layer = 0; layer < static_cast<int>(shape.layers); ++layer) rig.Layer(0, i, layer, 40);
     if (i > 3) rig.Send(AboutSequence(ControlKind::kRelease, i - 3, 0));
     while (rig.link().PollControl(buffer.data(), &bytes) == LinkPoll::kMessage) continue;

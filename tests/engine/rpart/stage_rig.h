@@ -49,16 +49,8 @@ class StageRig {
     EXPECT_TRUE(link_->TrySendControl(&message, sizeof(message)));
   }
   void SendRoster(int micro_batch, const std::vector<TestEntry>& entries, uint64_t step) {
-    RosterMessage header;
-    header.micro_batch = static_cast<uint32_t>(micro_batch);
-    header.version = ++versions_[static_cast<size_t>(micro_batch)];
-    header.entries = static_cast<uint32_t>(entries.size());
-    std::vector<std::byte> message(sizeof(header) + entries.size() * sizeof(RosterEntry));
-    std::memcpy(message.data(), &header, sizeof(header));
-    for (size_t i = 0; i < entries.size(); ++i) {
-      const RosterEntry entry = {entries[i].sequence, step, entries[i].position, entries[i].tokens};
-      std::memcpy(message.data() + sizeof(header) + i * sizeof(entry), &entry, sizeof(entry));
-    }
+    const std::vector<std::byte> message =
+        RosterOf(micro_batch, ++versions_[static_cast<size_t>(micro_batch)], entries, step);
     EXPECT_TRUE(link_->TrySendControl(message.data(), message.size()));
   }
 

@@ -132,10 +132,11 @@ HopHeader TestEngine::WriteRows(int micro_batch, const std::vector<TestEntry>& e
   return header;
 }
 
-void TestEngine::SendRoster(int micro_batch, const std::vector<TestEntry>& entries, uint64_t step_from) {
+std::vector<std::byte> RosterOf(int micro_batch, uint32_t version, const std::vector<TestEntry>& entries,
+                                uint64_t step_from) {
   RosterMessage header;
   header.micro_batch = static_cast<uint32_t>(micro_batch);
-  header.version = ++versions_[static_cast<size_t>(micro_batch)];
+  header.version = version;
   header.entries = static_cast<uint32_t>(entries.size());
   std::vector<std::byte> message(sizeof(header) + entries.size() * sizeof(RosterEntry));
   std::memcpy(message.data(), &header, sizeof(header));
@@ -143,6 +144,12 @@ void TestEngine::SendRoster(int micro_batch, const std::vector<TestEntry>& entri
     const RosterEntry entry = {entries[i].sequence, step_from, entries[i].position, entries[i].tokens};
     std::memcpy(message.data() + sizeof(header) + i * sizeof(entry), &entry, sizeof(entry));
   }
+  return message;
+}
+
+void TestEngine::SendRoster(int micro_batch, const std::vector<TestEntry>& entries, uint64_t step_from) {
+  const std::vector<std::byte> message =
+      RosterOf(micro_batch, ++versions_[static_cast<size_t>(micro_batch)], entries, step_from);
   Send(message.data(), message.size());
 }
 

@@ -120,6 +120,10 @@ class TestEngine {
   std::map<uint64_t, std::vector<uint64_t>> contents_;  // [sequence][position]
 };
 
+// The message of a roster of these entries, whose first step is `step_from`.
+std::vector<std::byte> RosterOf(int micro_batch, uint32_t version, const std::vector<TestEntry>& entries,
+                                uint64_t step_from);
+
 // A home of `threads` unpinned threads that yield. Aborts the test program if it cannot be made.
 std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes, uint32_t peers = 1);
 

@@ -70,8 +70,8 @@ struct PartName {
 constexpr PartName kParts[] = {{FD_STAGE_QKV, "GEMM qkv"},         {FD_STAGE_O, "GEMM o"},
                                {FD_STAGE_GATE_UP, "GEMM gate/up"}, {FD_STAGE_DOWN, "GEMM down"},
                                {FD_STAGE_LOGITS, "GEMM logits"},   {FD_STAGE_SIGNAL, "to and from GPU"},
-                               {FD_STAGE_REST, "S-Part rest"}};
-constexpr size_t kPartKinds = FD_STAGE_REST + 1;
+                               {FD_STAGE_ATTEND, "attention"},     {FD_STAGE_REST, "S-Part rest"}};
+constexpr size_t kPartKinds = FD_STAGE_ATTEND + 1;
 
 // What is in the stages. The rest is what the parts leave, whether it was recorded or not.
 void AddStages(const Timeline& timeline, const TokenTime& token_time, PhaseList* phases) {
@@ -90,7 +90,7 @@ void AddStages(const Timeline& timeline, const TokenTime& token_time, PhaseList*
       };
       for (uint32_t k = 0; k < stage.parts; ++k) {
         const PartTimes& part = timeline.parts[stage.first_part + k];
-        if (part.part == 0 || part.part >= FD_STAGE_REST) continue;
+        if (part.part == 0 || part.part == FD_STAGE_REST || part.part >= kPartKinds) continue;
         const uint64_t ns = std::min(part.end_ns - part.start_ns, rest_ns);
         rest_ns -= ns;
         add(part.part, ns);

@@ -78,6 +78,8 @@ const char* PartName(uint16_t part) {
       return "GEMM logits, sampling";
     case FD_STAGE_SIGNAL:
       return "to or from the GPU";
+    case FD_STAGE_ATTEND:
+      return "attention";
     case FD_STAGE_REST:
       return "rest";
     default:
