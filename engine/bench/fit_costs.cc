@@ -252,7 +252,10 @@ void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCost
     std::vector<double> values;
     for (const MeasuredPrompt& prompt : prompts) {
       if (prompt.home != h || prompt.home_us <= 0) continue;
-      const double known_us = prompt.chunks() * home.hop_us + AddedHomeUs(home, prompt.load());
+      double known_us = prompt.chunks() * home.hop_us + AddedHomeUs(home, prompt.load());
+      for (int done = 0; prompt.in_stages && done < prompt.tokens; done += prompt.chunk) {
+        known_us += costs->stage.At(std::min(prompt.chunk, prompt.tokens - done));
+      }
       if (known_us >= prompt.home_us) continue;
       rows.push_back({prompt.load().pairs});
       values.push_back(prompt.home_us - known_us);

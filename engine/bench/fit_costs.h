@@ -52,14 +52,15 @@ struct Fit {
 struct MeasuredPrompt {
   int tokens = 0, chunk = 0;
   size_t home = 0;
-  double home_us = 0;  // its work for all chunks, in one layer
+  double home_us = 0;  // its work for all chunks, in one layer...
+  bool in_stages = false;  // ...or, where it attends within stages, these
 
   double chunks() const;
   HomeLoad load() const;  // of all chunks
 };
 
-// What pairs cost at homes, from prompts that they computed: least squares of relative errors. Homes without a prompt
-// cost as much as the mean of the others.
+// What pairs cost at homes, from prompts that they computed and all other costs: least squares of relative errors. Homes
+// without a prompt cost as much as the mean of the others.
 void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCosts* costs);
 
 // The costs that these windows show: those of one micro-batch, as least squares of relative errors, none of them

@@ -162,12 +162,21 @@ std::vector<MeasuredPrompt> MeasurePrompts(InferenceEngine& engine, const Engine
     MeasurePrompt(engine, tokens);  // to warm up
     const nlohmann::json statistics = MeasurePrompt(engine, tokens);
     ThrowIfInterrupted();
+    const auto hops_of = [](const nlohmann::json& home) { return home.at("hops").get<double>(); };
     for (const nlohmann::json& home : statistics.at("homes")) {
-      if (home.at("hops").get<double>() == 0) continue;
+      if (hops_of(home) == 0) continue;
       MeasuredPrompt prompt = {.tokens = tokens, .chunk = chunk, .home = home.at("index").get<size_t>()};
       prompt.home_us = home.at("r_busy_ns").get<double>() * 1e-3 / layers;
       prompts.push_back(prompt);
     }
+    const auto stages = statistics.at("layer_stages").get<double>();
+    if (statistics.at("hops").get<double>() > 0 || stages == 0) continue;
+    // Somebody attended within the stages, and with one such home it is known who.
+    MeasuredPrompt prompt = {
+        .tokens = tokens, .chunk = chunk, .home = statistics.at("homes")[0].at("index").get<size_t>()};
+    prompt.in_stages = true;
+    prompt.home_us = statistics.at("layer_stage_ns").get<double>() * 1e-3 / stages * prompt.chunks();
+    prompts.push_back(prompt);
   }
   return prompts;
 }

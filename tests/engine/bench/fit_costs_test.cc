@@ -147,6 +147,13 @@ TEST(FitPairsTest, KnownCostsAreFoundAgain) {
   FitPairs(prompts, 2, &costs);
   EXPECT_NEAR(costs.homes[1].pair_us, kPairUs, 1e-9);
   EXPECT_NEAR(costs.homes[0].pair_us, kPairUs, 1e-9) << "nobody's prompt was there";
+  // At a home that attends within stages these are known.
+  MeasuredPrompt within = {.tokens = 48, .chunk = 32, .home = 1, .in_stages = true};
+  StepCosts near = costs;
+  near.homes[1] = {.token_us = 0.01, .near = true};
+  within.home_us = near.stage.At(32) + near.stage.At(16) + within.load().tokens * 0.01 + within.load().pairs * kPairUs;
+  FitPairs({within}, 2, &near);
+  EXPECT_NEAR(near.homes[1].pair_us, kPairUs, 1e-9);
   costs.homes[0].pair_us = 5;
   FitPairs({}, 2, &costs);
   EXPECT_EQ(costs.homes[0].pair_us, 5) << "nothing was measured";
