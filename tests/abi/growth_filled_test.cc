@@ -235,7 +235,8 @@ TEST_F(GrowthFilledTest, StatisticsOfOtherSizes) {
 }
 
 TEST_F(GrowthFilledTest, StatisticsOfHomesOfOtherSizes) {
-  const auto engine = MakeEngine(Options());
+  const auto engine =
+      MakeEngine(Options() + OptionList{{"core-plan", "split"}});  // hops go to homes with cores of their own
   RightEvents(engine->get());
   engine->Drain();
   ExpectSoon(*engine, "active_sequences", 0);  // then no page is taken any more, and nothing changes
