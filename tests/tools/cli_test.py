@@ -695,9 +695,9 @@ class SynthAndBench(ProgramTest):
         file = scratch("calibration.json")
         grid = ["--batches", "1,32", "--contexts", "16,48", "--seconds", 0.05]
         plan = ["--core-plan", "split", "--micro-batches", 2, *PATIENT]
-        self.succeed(run("calibrate", "-m", self.model, "--out", file, *grid, *plan, "-q"))
-        bench = ["bench", "step", "-m", self.model, "--batch", 32, "--context", 48, "--rounds", 100, "--json"]
-        busy = ["before the window was over", "the window caught"]
+        busy = ["before the window was over", "the window caught", "advanced at once"]
+        self.measured("calibrate", "-m", demo_model(), "--out", file, *grid, *plan, "-q", busy=busy[2:])
+        bench = ["bench", "step", "-m", demo_model(), "--batch", 32, "--context", 48, "--rounds", 100, "--json"]
         result = json.loads(self.measured(*bench, "--calibration", file, *plan, "-q", busy=busy))
         model = result["step_model"]
         self.assertTrue(model["calibrated"])
@@ -709,7 +709,7 @@ class SynthAndBench(ProgramTest):
         self.assertFalse(learned["calibrated"])
         self.assertGreater(learned["rounds_foretold_ns"], 0)
 
-        base = ["generate", "-m", self.model, "--prompt-ids", "1,2", "-n", 1, "-q", "--calibration"]
+        base = ["generate", "-m", demo_model(), "--prompt-ids", "1,2", "-n", 1, "-q", "--calibration"]
         self.refused(run(*base, file, *plan, "--kv-type", "int8"), "--calibration", file, "kv_type", "int8")
         self.refused(run(*base, file, "--core-plan", "shared"), "--calibration", file, "core_plan", "split", "shared")
         other = scratch("other-shape")
