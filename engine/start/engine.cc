@@ -129,7 +129,8 @@ absl::Status Engine::ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll
   homes.poll = poll;
   homes.park = options_.poll != Options::Poll::kAlways;
   homes.one_team = core_choice_.share;
-  homes.sequences_max = static_cast<uint32_t>(options_.max_sequences);
+  // Some leave while as many others come.
+  homes.sequences_max = 2 * static_cast<uint32_t>(options_.max_sequences);
   homes.gpu_home = plan_.gpu_home;
   homes.engine_node = engine_node_;
   homes.engine_id = options_.engine_id != 0 ? options_.engine_id : std::random_device()() | uint64_t{1} << 32;

@@ -38,7 +38,9 @@ TEST_P(StageHomeTest, GivesTheBitsOfAHomeWithATeam) {
   rig.Step(1, {{4, 0, 64, 4}});
   rig.Step(0, {{1, 1, 1, 1}, {2, 40, 30, 2}, {3, 7, 1, 3}});
   for (uint32_t position = 64; position < 640; position += 64) rig.Step(1, {{4, position, 64, 4}});
-  for (uint32_t i = 0; i < 40; ++i) rig.Step(i % 2, {{4, 640 + i, 1, 4}, {2, 70 + i, 1, 2}});  // over a page's end
+  for (uint32_t i = 0; i < 40; ++i) {  // over a page's end
+    rig.Step(i % 2, {{4, 640 + i, 1, 4}, {2, 70 + i, 1, 2}});
+  }
   rig.Step(0, {{1, 2, 33, 1}, {4, 680, 1, 4}});
   EXPECT_EQ(rig.Stats()->sequences, 4u);
 }

@@ -26,7 +26,7 @@ class StageRig {
       : shape_(shape),
         team_("stages", std::vector<int>(static_cast<size_t>(team), -1), PollMode::kYield),
         member_(static_cast<size_t>(team), -1),
-        home_(MakeTestHome(static_cast<int>(threads.size()), kStageRigKvBytes)),
+        home_(MakeTestHome(static_cast<int>(threads.size()), kStageRigKvBytes, /*peers=*/1, /*sequences_max=*/64)),
         other_home_(MakeTestHome(2, kStageRigKvBytes)),
         other_(other_home_.get(), shape) {
     for (size_t i = 0; i < threads.size(); ++i) member_[static_cast<size_t>(threads[i])] = static_cast<int>(i);

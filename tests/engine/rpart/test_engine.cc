@@ -39,11 +39,12 @@ void YieldAwhile() { std::this_thread::yield(); }
 
 }  // namespace
 
-std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes, uint32_t peers) {
+std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes, uint32_t peers, uint32_t sequences_max) {
   HomeOptions options;
   options.cores.assign(static_cast<size_t>(threads), -1);
   options.kv_bytes = kv_bytes;
   options.peers = peers;
+  options.sequences_max = sequences_max;
   options.poll = PollMode::kYield;
   absl::StatusOr<std::unique_ptr<Home>> home = Home::Create(options);
   FD_CHECK(home.ok(), "the test's home cannot be made");

@@ -125,7 +125,8 @@ std::vector<std::byte> RosterOf(int micro_batch, uint32_t version, const std::ve
                                 uint64_t step_from);
 
 // A home of `threads` unpinned threads that yield. Aborts the test program if it cannot be made.
-std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes, uint32_t peers = 1);
+std::unique_ptr<Home> MakeTestHome(int threads, uint64_t kv_bytes, uint32_t peers = 1,
+                                   uint32_t sequences_max = 1 << 16);
 
 // Two layers, 2 KV heads, 3 query heads each, dimension 32.
 RPartShape SmallShape(ElementType type);
