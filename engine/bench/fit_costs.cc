@@ -75,7 +75,7 @@ void FitStages(const Windows& windows, StepCosts* costs) {
 HomeCosts FitHome(const Windows& windows, size_t home, const StepCosts& costs) {
   HomeCosts fit;
   std::vector<std::vector<double>> rows;
-  std::vector<double> values;
+  std::vector<double> values, scales;
   const auto is_used = [home](const MeasuredWindow& window) { return window.homes[home].share > 0; };
   const auto has_hops = [home](const MeasuredWindow& window) { return window.homes[home].hop_us > 0; };
   fit.near =
@@ -88,10 +88,12 @@ HomeCosts FitHome(const Windows& windows, size_t home, const StepCosts& costs) {
     if (share <= 0 || us <= 0) continue;
     rows.push_back({fit.near ? 0.0 : 1.0, fit.near ? 0.0 : share * window.batch, share * window.tokens});
     values.push_back(us);
+    // A small difference of two stages may be wrong by much more than the stages are.
+    scales.push_back(fit.near ? StageUs(window, costs.layers) : us);
     fit.tokens_max = std::max(fit.tokens_max, window.tokens / window.batch);
   }
   if (values.empty()) return fit;
-  const std::vector<double> x = SolveNonNegative(rows, values);
+  const std::vector<double> x = SolveNonNegative(rows, values, scales);
   fit.hop_us = x[0];
   fit.sequence_us = x[1];
   fit.token_us = x[2];
@@ -153,10 +155,13 @@ void FitSlowing(const Windows& windows, StepCosts* costs) {
 
 }  // namespace
 
-std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& rows, const std::vector<double>& values) {
+std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& rows, const std::vector<double>& values,
+                                     std::vector<double> scales) {
+  if (scales.empty()) scales = values;
   const size_t unknowns = rows.empty() ? 0 : rows[0].size();
   std::vector<double> best(unknowns, 0);
-  double least = static_cast<double>(values.size());  // with all of them zero
+  double least = 0;  // with all of them zero
+  for (size_t row = 0; row < rows.size(); ++row) least += std::pow(values[row] / scales[row], 2);
   for (size_t set = 1; set < size_t{1} << unknowns; ++set) {
     std::vector<size_t> used;
     for (size_t i = 0; i < unknowns; ++i) {
@@ -166,9 +171,9 @@ std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& row
     std::vector<double> b(used.size(), 0), x;
     for (size_t row = 0; row < rows.size(); ++row) {
       for (size_t i = 0; i < used.size(); ++i) {
-        const double from = rows[row][used[i]] / values[row];
-        b[i] += from;
-        for (size_t k = 0; k < used.size(); ++k) a[i][k] += from * rows[row][used[k]] / values[row];
+        const double from = rows[row][used[i]] / scales[row];
+        b[i] += from * values[row] / scales[row];
+        for (size_t k = 0; k < used.size(); ++k) a[i][k] += from * rows[row][used[k]] / scales[row];
       }
     }
     if (!Solve(a, b, &x) || std::any_of(x.begin(), x.end(), [](double each) { return each < 0; })) continue;
@@ -176,7 +181,7 @@ std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& row
     for (size_t row = 0; row < rows.size(); ++row) {
       double sum = 0;
       for (size_t i = 0; i < used.size(); ++i) sum += x[i] * rows[row][used[i]];
-      error += (sum / values[row] - 1) * (sum / values[row] - 1);
+      error += std::pow((sum - values[row]) / scales[row], 2);
     }
     if (error >= least) continue;
     least = error;
@@ -249,7 +254,7 @@ void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCost
   for (size_t h = 0; h < homes; ++h) {
     HomeCosts& home = costs->homes[h];
     std::vector<std::vector<double>> rows;
-    std::vector<double> values;
+    std::vector<double> values, scales;
     for (const MeasuredPrompt& prompt : prompts) {
       if (prompt.home != h || prompt.home_us <= 0) continue;
       double known_us = prompt.chunks() * home.hop_us + AddedHomeUs(home, prompt.load());
@@ -259,9 +264,10 @@ void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCost
       if (known_us >= prompt.home_us) continue;
       rows.push_back({prompt.load().pairs});
       values.push_back(prompt.home_us - known_us);
+      scales.push_back(prompt.in_stages ? prompt.home_us : values.back());
     }
     if (values.empty()) continue;
-    home.pair_us = SolveNonNegative(rows, values)[0];
+    home.pair_us = SolveNonNegative(rows, values, scales)[0];
     is_fitted[h] = true;
     sum += home.pair_us;
     ++count;

@@ -52,15 +52,15 @@ struct Fit {
 struct MeasuredPrompt {
   int tokens = 0, chunk = 0;
   size_t home = 0;
-  double home_us = 0;  // its work for all chunks, in one layer...
+  double home_us = 0;      // its work for all chunks, in one layer...
   bool in_stages = false;  // ...or, where it attends within stages, these
 
   double chunks() const;
   HomeLoad load() const;  // of all chunks
 };
 
-// What pairs cost at homes, from prompts that they computed and all other costs: least squares of relative errors. Homes
-// without a prompt cost as much as the mean of the others.
+// What pairs cost at homes, from prompts that they computed and all other costs: least squares of relative errors.
+// Homes without a prompt cost as much as the mean of the others.
 void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCosts* costs);
 
 // The costs that these windows show: those of one micro-batch, as least squares of relative errors, none of them
@@ -69,9 +69,10 @@ void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCost
 // micro-batch, and at most CostCurve::kPointsMax batches.
 Fit FitCosts(const std::vector<MeasuredWindow>& windows, int layers, bool share_cores, bool has_fabric);
 
-// The x >= 0 that minimise the sum of (rows[i] * x / values[i] - 1)^2, by trying which of them are zero. At most three
-// unknowns. REQUIRES: values[i] > 0.
-std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& rows, const std::vector<double>& values);
+// The x >= 0 that minimise the sum of ((rows[i] * x - values[i]) / scales[i])^2, by trying which of them are zero. At
+// most three unknowns. Without scales, errors are relative: these are the values. REQUIRES: scales[i] > 0.
+std::vector<double> SolveNonNegative(const std::vector<std::vector<double>>& rows, const std::vector<double>& values,
+                                     std::vector<double> scales = {});
 
 }  // namespace fastdecode
 

@@ -30,7 +30,7 @@ namespace {
 struct CalibrateFlags {
   std::string out;
   std::string check;
-  std::vector<int> batches = {1, 4, 16, 32, 64, 128, 256};
+  std::vector<int> batches = {1, 4, 8, 16, 32, 64, 128, 256};
   std::vector<int> contexts = {32, 512, 2048, 8192};
   double seconds = 1.5;
 };

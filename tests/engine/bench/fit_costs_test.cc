@@ -167,6 +167,12 @@ TEST(SolveNonNegativeTest, FindsTheLeastRelativeError) {
   EXPECT_NEAR(SolveNonNegative({{1}, {1}}, {1, 2})[0], 1.2, 1e-12);
 }
 
+// The same with errors relative to 1: the mean.
+TEST(SolveNonNegativeTest, ErrorsCountByTheirScales) {
+  EXPECT_NEAR(SolveNonNegative({{1}, {1}}, {1, 2}, {1, 1})[0], 1.5, 1e-12);
+  EXPECT_NEAR(SolveNonNegative({{1}, {1}}, {1, 2}, {1, 1e6})[0], 1, 1e-6);
+}
+
 // The unbounded solution is x = 3, y = -1; with y = 0 the best x of (x/3 - 1)^2 + (x/2 - 1)^2 is (1/3 + 1/2) / (1/9 +
 // 1/4).
 TEST(SolveNonNegativeTest, WhatWouldBeNegativeIsZero) {

@@ -77,7 +77,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("folder")
     parser.add_argument("--batches", default="8,32,128")
-    parser.add_argument("--contexts", default="128,1024,3072")
+    parser.add_argument("--contexts", default="128,1024,2048")
     parser.add_argument("--plans", default="split,shared")
     parser.add_argument("--json", help="also write all points to this file")
     arguments, engine = parser.parse_known_args()
