@@ -32,8 +32,9 @@ struct Seats {
 // come of it; and a plan says which micro-batches they go to (decision 0020, placement.h). Else micro-batches grow
 // evenly, and all homes are used.
 //
-// Owns: what it knows of homes, and of what steps cost. Reads the ledger, the members and the queue; changes nothing
-// there. Thread: the pipeline thread. Never allocates after construction.
+// Owns: what it knows of homes, and of what steps cost. It reads the ledger, the members and the queue, and changes
+// nothing there.
+// Thread: the pipeline thread. Never allocates after construction.
 class Placer {
  public:
   // All of these outlive it. `ready`: sequences that wait, oldest first.

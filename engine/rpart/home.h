@@ -94,8 +94,8 @@ class Home {
 
   // Ends the service of one peer, if it has not ended by itself, while the others go on. Returns why it ended.
   std::string Detach(PeerSession* session);
-  // Of all. Returns why that of the last one ended, empty if nobody was attached. REQUIRES: no pipeline uses the link
-  // of AttachInStages any more.
+  // Ends the service of all peers. Returns why that of the last one ended, empty if nobody was attached. REQUIRES: no
+  // pipeline uses the link of AttachInStages any more.
   std::string Detach();
 
   const HomeOptions& options() const { return options_; }

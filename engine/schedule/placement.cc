@@ -72,7 +72,7 @@ double StepUs(const StepCosts& costs, const MicroBatchLoad& load) { return Predi
 
 // How long the S-Part works for one step of so many rows, without attention.
 double WeightsUs(const StepCosts& costs, double rows) {
-  return costs.layers * costs.stage.At(rows) + costs.head.At(rows) + costs.boundary_us + rows * costs.boundary_row_us;
+  return costs.layers * costs.stage.At(rows) + BetweenUs(costs, rows);
 }
 
 // Near ones step all the time, and far ones come in between.

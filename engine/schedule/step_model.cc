@@ -17,11 +17,6 @@ struct LayerWork {
   double paths_us = 0;          // one after the other
 };
 
-// What the S-Part does between a step's last hop and the next step's first one, beside the layer's stage.
-double BetweenUs(const StepCosts& costs, double rows) {
-  return costs.head.At(rows) + costs.boundary_us + rows * costs.boundary_row_us;
-}
-
 // The S-Part's stages and the homes' hops of one layer for all micro-batches. `s` and `r`: how much longer they take.
 LayerWork AddUp(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches, double s, double r) {
   LayerWork work;
@@ -121,6 +116,10 @@ double AddedHomeUs(const HomeCosts& costs, const HomeLoad& more) {
 
 double HomeUs(const HomeCosts& costs, const HomeLoad& load) {
   return load.sequences > 0 ? costs.hop_us + AddedHomeUs(costs, load) : 0;
+}
+
+double BetweenUs(const StepCosts& costs, double rows) {
+  return costs.head.At(rows) + costs.boundary_us + rows * costs.boundary_row_us;
 }
 
 double CostCurve::At(double at) const {

@@ -99,6 +99,9 @@ struct RoundTimes {
 double HomeUs(const HomeCosts& costs, const HomeLoad& load);
 double AddedHomeUs(const HomeCosts& costs, const HomeLoad& more);
 
+// What the S-Part does between a step's last hop and the next step's first one, beside a layer's stage.
+double BetweenUs(const StepCosts& costs, double rows);
+
 // Micro-batches follow each other through the S-Part and their homes, layer by layer. With one or two the layers are
 // exact for the costs given; three and more may take up to 7 % longer where some have no sequences at a home. What the
 // S-Part does between steps hides behind the homes of other micro-batches as far as it fits there: that is exact for one

@@ -206,8 +206,7 @@ const OptionRow kRows[] = {
     {"core-plan", "PLAN", "auto",
      "shared (one team on every core does the work of S-Part and homes), split (each has cores of its own, and "
      "micro-batches alternate), or auto (shared if the S-Part is on the CPU, every home in this process, and neither "
-     "another process "
-     "nor a CPU quota leaves it less than its cores, unless cores, threads or micro-batches are given, or "
+     "another process nor a CPU quota leaves it less than its cores, unless cores, threads or micro-batches are given, or "
      "max-sequences is more than 8192)",
      &SetCorePlan},
     {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: all if shared, else about half of a node)",
@@ -277,8 +276,7 @@ const OptionRow kRows[] = {
      [](Options& o, const std::string& v) { return ParseInt("hop-timeout-ms", v, 10, 3600000, &o.hop_timeout_ms); }},
     {"recover-ms", "MS", "120000",
      "requests that only a home that was lost, or has not come yet, could hold wait for it so long, and end with an "
-     "error "
-     "then",
+     "error then",
      [](Options& o, const std::string& v) { return ParseInt("recover-ms", v, 0, 86400000, &o.recover_ms); }},
     {"listen", "ENDPOINT", "",
      "worker: where engines connect: unix:PATH, or HOST:PORT for other hosts (0.0.0.0: every address)", &SetListen},

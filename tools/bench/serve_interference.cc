@@ -95,7 +95,7 @@ class Interference {
     return prompts;
   }
 
-  // As many prompts as arrive while the answers alone are written.
+  // Adds the prompts that would arrive while the answers alone are written.
   void AddPrompts(int64_t begin_ns, int64_t end_ns, RequestList* list, std::vector<double>* arrivals_s) const {
     const double rate = flags_.rates.front();
     const double span_s = static_cast<double>(end_ns - begin_ns) * 1e-9;

@@ -111,7 +111,8 @@ PromptOptions WarmUpPrompts(const ServeFlags& flags) {
   return prompts;
 }
 
-// Of all runs, before the first: a search of hours is not to fail at the lengths that its last seed draws.
+// Checks the lengths of all runs before the first one starts: a search that takes hours must not fail at the lengths
+// that its last seed draws.
 void CheckLengths(const ServeFlags& flags, const Runner& runner) {
   if (flags.warmup > 0) runner.Check(WarmUpPrompts(flags), static_cast<size_t>(flags.warmup));
   PromptOptions prompts = flags.prompts;

@@ -145,7 +145,7 @@ class CpuSPart : public SPart, private StageHomes {
   StepTable* table_ = nullptr;
   bool attends_ = false;  // before anything else
 
-  // Of stage homes; the control thread puts them into places that no table has yet.
+  // The homes that the team attends to. The control thread puts them into places that no table names yet.
   std::vector<Attended> stage_homes_;          // [home of the tables]
   std::vector<StepAttention> step_attention_;  // [micro-batch]
   std::vector<const Attended*> attending_;     // those of the layer in work
