@@ -144,20 +144,28 @@ void ServeFlags::AddSearchOptions(CLI::App* command) {
       ->transform(Number(0.01, 1.0))
       ->type_name("SHARE")
       ->capture_default_str();
-  command->add_option("--rate-start", rate_start, "requests a second of the first run")
-      ->transform(Number(1e-3, 1e6))
-      ->type_name("PER_S")
-      ->capture_default_str();
-  command->add_option("--precision", precision, "the rate that is found and the lowest that fails differ by no more")
-      ->transform(Number(0.001, 1.0))
-      ->type_name("SHARE")
-      ->capture_default_str();
-  AddCount(command, "--seeds", seeds, 1, 99, "searches, each with other requests; the median counts");
+  CLI::Option* rate_start_option = command->add_option("--rate-start", rate_start, "requests a second of the first run")
+                                       ->transform(Number(1e-3, 1e6))
+                                       ->type_name("PER_S")
+                                       ->capture_default_str();
+  CLI::Option* precision_option =
+      command
+          ->add_option("--precision", precision, "the rate that is found and the lowest that fails differ by no more")
+          ->transform(Number(0.001, 1.0))
+          ->type_name("SHARE")
+          ->capture_default_str();
+  CLI::Option* seeds_option =
+      AddCount(command, "--seeds", seeds, 1, 99, "searches, each with other requests; the median counts");
+  const char* no_search = "it is of the search for a rate; give --find-max-rate, or leave it out";
+  idle_without_search_ = {{rate_start_option, no_search}, {precision_option, no_search}, {seeds_option, no_search}};
   command->add_flag("--interference", interference.asked,
                     "measure the gaps between tokens of running answers with and without arriving prompts");
-  AddCount(command, "--decodes", interference.decodes, 1, 65536, "answers that run meanwhile");
-  AddCount(command, "--interference-prompt-len", interference.prompt_len, 1, 1 << 24,
-           "tokens of a prompt that arrives");
+  CLI::Option* decodes_option =
+      AddCount(command, "--decodes", interference.decodes, 1, 65536, "answers that run meanwhile");
+  CLI::Option* prompt_len_option = AddCount(command, "--interference-prompt-len", interference.prompt_len, 1, 1 << 24,
+                                            "tokens of a prompt that arrives");
+  const char* no_interference = "nothing runs for it; give --interference, or leave it out";
+  idle_without_interference_ = {{decodes_option, no_interference}, {prompt_len_option, no_interference}};
   AddNumbers(command, "--chunks", interference.chunks, 1, 8192,
              "the same with the engine's --prefill-chunk at each of these; with -m alone")
       ->type_name("LIST")
@@ -193,7 +201,8 @@ void ServeFlags::RefuseIdle(const std::vector<Idle>& options) const {
 void ServeFlags::Check() {
   prompts.stream = !no_stream;
   if (!engine_model.empty()) RefuseIdle(idle_in_process_);
-  if (interference.asked) RefuseIdle(idle_in_interference_);
+  RefuseIdle(interference.asked ? idle_in_interference_ : idle_without_interference_);
+  if (!find_max_rate) RefuseIdle(idle_without_search_);
   Metrics();
   const load::Limits limits = load::ParseLimits(goodput, prompts.stream);
   if (!vocab.empty()) ParseIdRange(vocab);

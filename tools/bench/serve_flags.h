@@ -73,7 +73,7 @@ struct ServeFlags {
     const char* advice;
   };
   void RefuseIdle(const std::vector<Idle>& options) const;
-  std::vector<Idle> idle_in_process_, idle_in_interference_;
+  std::vector<Idle> idle_in_process_, idle_in_interference_, idle_without_interference_, idle_without_search_;
 
   CLI::Option *num_prompts_option_ = nullptr, *concurrency_option_ = nullptr, *input_len_option_ = nullptr,
               *output_len_option_ = nullptr, *arrivals_option_ = nullptr, *burstiness_option_ = nullptr,

@@ -183,6 +183,9 @@ class OpenLoop(BenchServe):
             (["--html", "/nowhere/a.html"], ("--html", "/nowhere")), (["-m", "a", "--timeout-s", 1], ("--timeout-s: ", "leave it out with -m")),
             (["-m", "a", "--api-key-file", "b"], ("--api-key-file: ", "leave it out with -m")),
             ([*interference, "--warmup", 0], ("--warmup: ", "leave it out")), ([*interference, "--num-prompts", 9], ("--num-prompts: ", "--random-output-len")),
+            (["--seeds", 2], ("--seeds: ", "--find-max-rate")), (["--precision", 0.1], ("--precision: ", "--find-max-rate")),
+            (["--rate-start", 2], ("--rate-start: ", "--find-max-rate")), (["--decodes", 2], ("--decodes: ", "--interference")),
+            (["--interference-prompt-len", 9], ("--interference-prompt-len: ", "give --interference")),
             ([*interference, "--max-concurrency", 9], ("--concurrency: ", "--decodes"))]:
             with self.subTest(arguments=arguments):
                 self.refused(bench("http://127.0.0.1:1", *arguments) if "-m" not in arguments else
